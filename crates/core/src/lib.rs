@@ -1,0 +1,26 @@
+//! The words that every part of Millrace uses, and nothing else.
+//!
+//! One crate, because if any of these words lived in the store, the engine or the packet I/O, the arrows between
+//! those three would have to turn around. It depends on the standard library only. `unsafe` lives in [`pool`]
+//! and nowhere else here.
+//!
+//! | module | holds |
+//! | --- | --- |
+//! | [`units`] | bit rates, byte lengths, durations: parse and print, always with the unit |
+//! | [`time`] | [`time::Instant`] in nanoseconds, [`time::MediaTicks`] at 90 kHz |
+//! | [`limits`] | every bound of the system, with the reason, relations asserted at compile time |
+//! | [`ids`] | newtypes for titles, streams and connections |
+//! | [`packet`] | [`packet::PacketMeta`]: what is stored for each media packet; [`packet::WireLayout`] |
+//! | [`pool`] | the extent arena: one copy of the film in memory, filled once, lent to many |
+//! | [`seam`] | the doors: clock, packets out, doorbells |
+//! | [`wire`] | checksum, RTP, RTCP: bytes on the wire |
+#![deny(unsafe_code)]
+
+pub mod ids;
+pub mod limits;
+pub mod packet;
+pub mod pool;
+pub mod seam;
+pub mod time;
+pub mod units;
+pub mod wire;

@@ -1,0 +1,107 @@
+//! Every bound of the system in one place, each with its reason; relations between bounds are asserted below.
+//!
+//! A limit that an operator may change is the default of a setting; the others are part of a format or of a proof.
+
+/// Length of a TS packet (ISO/IEC 13818-1 section 2.4.3.2).
+pub const TS_PACKET_BYTES: usize = 188;
+/// TS packets in a media packet by default: 7 x 188 = 1316 is the largest multiple that fits a 1500-byte MTU.
+pub const DEFAULT_TS_PER_PACKET: usize = 7;
+/// Payload length of a media packet by default.
+pub const DEFAULT_PACKET_BYTES: usize = TS_PACKET_BYTES * DEFAULT_TS_PER_PACKET;
+/// Largest payload of a media packet: 48 TS packets, the last multiple below a 9216-byte jumbo frame with its headers.
+pub const MAX_PACKET_BYTES: usize = TS_PACKET_BYTES * 48;
+/// Fixed RTP header (RFC 3550 section 5.1), no CSRC, no extension.
+pub const RTP_HEADER_BYTES: usize = 12;
+
+/// Size of a cache extent. One disk read each: 256 KiB is large enough to stream from a disk (INSTANCE asks for at
+/// least 64 KB) and about one second of a 2 Mb/s film, so that a viewer holds two of them.
+pub const EXTENT_BYTES: usize = 256 * 1024;
+/// Extents a 2 MiB huge page holds; no extent straddles two huge pages, so no payload does.
+pub const EXTENTS_PER_HUGE_PAGE: usize = (2 << 20) / EXTENT_BYTES;
+/// Smallest cache: below 64 extents a few dozen viewers at different places would evict each other at once.
+pub const MIN_CACHE_BYTES: u64 = 64 * EXTENT_BYTES as u64;
+/// Default cache. Small enough for a shared machine, 17 minutes of a 2 Mb/s film.
+pub const DEFAULT_CACHE_BYTES: u64 = 256 << 20;
+
+/// Most titles open at once; the cache keeps a small table entry and two file descriptors for each.
+pub const MAX_OPEN_TITLES: usize = 4096;
+/// Packets of one title: sequence arithmetic uses `u32` packet numbers. 2^32 x 1316 bytes = 5.6 TB of film.
+pub const MAX_TITLE_PACKETS: u64 = u32::MAX as u64;
+
+/// Streams in one engine. 128 bytes of state each, so 2^17 streams stay within 16 MiB.
+pub const MAX_STREAMS_PER_ENGINE: usize = 1 << 17;
+/// Default ceiling of streams in one engine: above what one core was ever seen to carry with kernel sockets.
+pub const DEFAULT_STREAMS_PER_ENGINE: usize = 16_384;
+
+/// Most datagrams that may leave back to back for one viewer. 92 datagrams of 1328 bytes are what a default
+/// 212,992-byte receive buffer holds (measured with live555, VLC and openRTSP); more are lost in the player.
+pub const MAX_BURST_PACKETS: usize = 92;
+/// Most segments the kernel takes in one UDP GSO send (UDP_MAX_SEGMENTS was 64 before Linux 6.9), and a datagram
+/// train of at most 65,507 bytes: 44 segments of 1328 bytes.
+pub const MAX_GSO_SEGMENTS: usize = 64;
+/// Most bytes in one UDP GSO send over IPv4: 65,535 - 20 - 8.
+pub const MAX_GSO_BYTES: usize = 65_507;
+/// Bursts handed to the packet I/O in one batch: one sendmmsg call.
+pub const MAX_BATCH_BURSTS: usize = 64;
+/// Default bound on how much film time leaves as one burst.
+pub const DEFAULT_BURST_NS: u64 = 10_000_000;
+/// A burst of a slow stream may cover this much film time to gather a few packets; far below the 100 ms quantum
+/// with which no player lost anything.
+pub const MAX_BURST_NS: u64 = 20_000_000;
+/// Catch-up after a hole runs at this ratio of the stream's own rate (numerator, denominator).
+pub const CATCH_UP_RATIO: (u64, u64) = (5, 4);
+
+/// First RTP packet after the PLAY reply. Players that read RTP from the RTSP connection lose what comes right behind
+/// the reply (live555: half of the runs at 0 ms, none at 20 ms).
+pub const PLAY_DELAY_NS: u64 = 50_000_000;
+/// RTCP BYE after the last RTP packet: players hold back up to 2 s and drop what is left when BYE comes.
+pub const BYE_DELAY_NS: u64 = 2_500_000_000;
+/// RTCP sender report interval (RFC 3550 section 6.2 recommends a minimum of 5 s; players sync faster with less).
+pub const RTCP_INTERVAL_NS: u64 = 5_000_000_000;
+
+/// Records in a command or event ring.
+pub const RING_RECORDS: usize = 4096;
+/// Commands one turn of the loop takes before it looks at the timers again.
+pub const COMMANDS_PER_TURN: usize = 64;
+/// Leases one turn of the loop takes.
+pub const LEASES_PER_TURN: usize = 128;
+
+/// Film time the cache reads ahead of each playhead.
+pub const PREFETCH_NS: u64 = 2_000_000_000;
+/// Disk reads in flight. 32 x 256 KiB saturate an NVMe drive and still let an urgent read in soon.
+pub const MAX_READS_IN_FLIGHT: usize = 32;
+
+/// A TCP viewer whose film is this far behind its time is dropped: it reads slower than it plays.
+pub const MAX_TCP_BEHIND_NS: u64 = 10_000_000_000;
+/// A blocked TCP viewer is tried again after this time. At 8 Mb/s that is 5 KB of a send buffer of at least 128 KiB.
+pub const TCP_RETRY_NS: u64 = 5_000_000;
+/// Control bytes (RTSP replies, RTCP) that may wait behind RTP frames on one connection.
+pub const MAX_CONN_PENDING_BYTES: usize = 64 * 1024;
+/// TCP connections whose writes one engine loop owns.
+pub const MAX_CONNS_PER_ENGINE: usize = 8192;
+
+/// Longest RTSP message: requests of all known players stay below 2 KiB; the parser's cost grows with the length.
+pub const MAX_RTSP_MESSAGE_BYTES: usize = 16 * 1024;
+/// Most header lines of an RTSP message.
+pub const MAX_RTSP_HEADERS: usize = 64;
+/// RTSP connections at once, and from one address (5,000 half-open connections of one host must not lock others out).
+pub const MAX_RTSP_CONNECTIONS: usize = 8192;
+/// RTSP connections from one address by default. A NAT box hides a whole hotel floor.
+pub const MAX_CONNECTIONS_PER_ADDRESS: usize = 1024;
+/// Sessions on one RTSP connection.
+pub const MAX_SESSIONS_PER_CONNECTION: usize = 16;
+/// Time for a client to finish the message it has begun.
+pub const RTSP_HEADER_TIMEOUT_NS: u64 = 10_000_000_000;
+/// RTSP session time-out announced by default (RFC 2326 section 12.37 default).
+pub const DEFAULT_SESSION_TIMEOUT_NS: u64 = 60_000_000_000;
+
+const _: () = {
+    assert!(DEFAULT_PACKET_BYTES + RTP_HEADER_BYTES + 8 + 20 <= 1500);
+    assert!(EXTENTS_PER_HUGE_PAGE * EXTENT_BYTES == 2 << 20);
+    assert!(MAX_PACKET_BYTES + RTP_HEADER_BYTES + 8 <= EXTENT_BYTES);
+    assert!(DEFAULT_CACHE_BYTES >= MIN_CACHE_BYTES);
+    assert!(DEFAULT_BURST_NS <= MAX_BURST_NS && MAX_BURST_NS < PLAY_DELAY_NS);
+    assert!(DEFAULT_STREAMS_PER_ENGINE <= MAX_STREAMS_PER_ENGINE);
+    assert!(MAX_READS_IN_FLIGHT as u64 * 2 <= MIN_CACHE_BYTES / EXTENT_BYTES as u64);
+    assert!(BYE_DELAY_NS >= 2_500_000_000 && PLAY_DELAY_NS >= 20_000_000);
+};

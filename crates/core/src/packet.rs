@@ -1,0 +1,133 @@
+//! What is known of a media packet before it is sent, and how packets lie in a cache extent.
+
+use crate::limits::{EXTENT_BYTES, MAX_PACKET_BYTES, RTP_HEADER_BYTES, TS_PACKET_BYTES};
+use crate::time::MediaTicks;
+
+/// Meta-data of one media packet, 8 bytes: the same word in the meta-data file and in memory.
+///
+/// | bits | field |
+/// | --- | --- |
+/// | 0..16 | uncomplemented one's-complement sum of the payload, as from an even offset, network byte order value |
+/// | 16..24 | flags: [`PacketMeta::RANDOM_ACCESS`], [`PacketMeta::DISCONTINUITY`] |
+/// | 24..64 | media time in 90 kHz ticks from the title's first packet (40 bits: 141 days) |
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+#[repr(transparent)]
+pub struct PacketMeta(u64);
+
+impl PacketMeta {
+    /// Size on disk and in memory.
+    pub const BYTES: usize = 8;
+    /// A decoder can start at the first TS packet with a random access indicator in here.
+    pub const RANDOM_ACCESS: u8 = 1;
+    /// The source's clock jumped here (PCR discontinuity); media time goes on smoothly.
+    pub const DISCONTINUITY: u8 = 2;
+    /// Largest media time that fits.
+    pub const MAX_TICKS: u64 = (1 << 40) - 1;
+
+    /// Packs the three fields; media time beyond 141 days is clamped.
+    pub fn new(sum: u16, flags: u8, time: MediaTicks) -> Self {
+        Self(u64::from(sum) | u64::from(flags) << 16 | time.0.min(Self::MAX_TICKS) << 24)
+    }
+
+    /// The payload's uncomplemented one's-complement sum ([`crate::wire::checksum::sum16`]).
+    pub fn sum(self) -> u16 {
+        self.0 as u16
+    }
+
+    /// The flag bits.
+    pub fn flags(self) -> u8 {
+        (self.0 >> 16) as u8
+    }
+
+    /// Whether a decoder can start here.
+    pub fn is_random_access(self) -> bool {
+        self.flags() & Self::RANDOM_ACCESS != 0
+    }
+
+    /// When the packet's first byte leaves, from the title's first packet.
+    pub fn time(self) -> MediaTicks {
+        MediaTicks(self.0 >> 24)
+    }
+
+    /// Little-endian bytes, as stored.
+    pub fn to_bytes(self) -> [u8; 8] {
+        self.0.to_le_bytes()
+    }
+
+    /// From stored bytes. Every value is valid; whether it is right is for the file's checksum to say.
+    pub fn from_bytes(bytes: [u8; 8]) -> Self {
+        Self(u64::from_le_bytes(bytes))
+    }
+}
+
+/// How one title's packets lie in a cache extent ("wire layout"): slots of RTP header + payload back to back, so that
+/// any run of packets is one contiguous, GSO-ready range; the packets' [`PacketMeta`] lie at the extent's end.
+///
+/// ```text
+/// | hdr 0 | payload 0 | hdr 1 | payload 1 | ...      ... | meta 0 | meta 1 | ... | meta n-1 |
+/// 0                   slot_bytes                         EXTENT_BYTES - 8 n       EXTENT_BYTES
+/// ```
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct WireLayout {
+    packet_bytes: u16,
+}
+
+impl WireLayout {
+    /// Layout for payloads of `packet_bytes`; `None` unless a multiple of 188 and at most [`MAX_PACKET_BYTES`].
+    pub fn new(packet_bytes: usize) -> Option<Self> {
+        let fits = packet_bytes > 0 && packet_bytes <= MAX_PACKET_BYTES && packet_bytes.is_multiple_of(TS_PACKET_BYTES);
+        fits.then(|| Self { packet_bytes: packet_bytes as u16 })
+    }
+
+    /// Payload bytes of a full packet.
+    pub fn packet_bytes(self) -> usize {
+        usize::from(self.packet_bytes)
+    }
+
+    /// Bytes from one slot to the next: the datagram's length.
+    pub fn slot_bytes(self) -> usize {
+        RTP_HEADER_BYTES + self.packet_bytes()
+    }
+
+    /// Packets in a full extent.
+    pub fn packets_per_extent(self) -> u32 {
+        (EXTENT_BYTES / (self.slot_bytes() + PacketMeta::BYTES)) as u32
+    }
+
+    /// The extent that holds packet `packet` and its place there.
+    pub fn locate(self, packet: u32) -> (u32, u32) {
+        (packet / self.packets_per_extent(), packet % self.packets_per_extent())
+    }
+
+    /// Offset of packet `place`'s meta-data in an extent of `count` packets.
+    pub fn meta_offset(self, place: u32, count: u32) -> usize {
+        EXTENT_BYTES - (count - place) as usize * PacketMeta::BYTES
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn meta_round_trip_and_clamp() {
+        let meta = PacketMeta::new(0xabcd, PacketMeta::RANDOM_ACCESS, MediaTicks(123_456_789));
+        let meta = PacketMeta::from_bytes(meta.to_bytes());
+        assert_eq!((meta.sum(), meta.flags(), meta.time()), (0xabcd, 1, MediaTicks(123_456_789)));
+        assert!(meta.is_random_access());
+        assert_eq!(PacketMeta::new(0, 0, MediaTicks(u64::MAX)).time().0, PacketMeta::MAX_TICKS);
+    }
+
+    #[test]
+    fn layout_of_the_default_packet() {
+        let layout = WireLayout::new(1316).unwrap();
+        let n = layout.packets_per_extent();
+        assert_eq!(n, 196);
+        assert!(n as usize * layout.slot_bytes() <= layout.meta_offset(0, n));
+        assert_eq!(layout.meta_offset(n - 1, n) + 8, EXTENT_BYTES);
+        assert_eq!(layout.locate(197), (1, 1));
+        assert_eq!(WireLayout::new(1300), None);
+        assert_eq!(WireLayout::new(0), None);
+        assert_eq!(WireLayout::new(188 * 49), None);
+    }
+}

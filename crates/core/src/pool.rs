@@ -1,0 +1,280 @@
+//! The extent arena: the one copy of every film in memory, filled once and lent to many.
+//!
+//! An extent is always in one of three states, held in one atomic word:
+//!
+//! ```text
+//!            fill()                publish()             lend(): leases + 1
+//!   FREE ------------> FILLING ---------------> READY(n leases) <------------+
+//!    ^                    | drop                  | reclaim(), only at n = 0 |
+//!    +--------------------+-----------------------+        Lease::drop: - 1 -+
+//! ```
+//!
+//! One [`Fill`] may write an extent and nobody reads it; any number of [`Lease`]s may read it and nobody writes it.
+//! The types hold that rule, so the users of this module need no `unsafe`.
+#![allow(unsafe_code)]
+
+use std::ptr::NonNull;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicU32, Ordering};
+
+use crate::ids::TitleRef;
+use crate::limits::EXTENT_BYTES;
+use crate::packet::{PacketMeta, WireLayout};
+
+/// Memory for an arena: huge pages, ordinary pages, heap.
+///
+/// # Safety
+/// `base()..base()+len()` must be one readable and writable allocation that stays put and that nobody else touches
+/// for as long as the value lives; `base()` must be aligned to 4096 bytes.
+pub unsafe trait Region: Send + Sync {
+    /// First byte.
+    fn base(&self) -> NonNull<u8>;
+    /// Length in bytes.
+    fn len(&self) -> usize;
+    /// Whether there is no memory at all.
+    fn is_empty(&self) -> bool {
+        self.len() == 0
+    }
+    /// What kind of memory this is, for people: "2 MiB huge pages", "ordinary pages".
+    fn describe(&self) -> &'static str;
+}
+
+/// Zeroed heap memory: for tests and tools.
+pub struct HeapRegion {
+    base: NonNull<u8>,
+    layout: std::alloc::Layout,
+}
+
+impl HeapRegion {
+    /// Allocates `extents` extents.
+    pub fn new(extents: usize) -> Self {
+        let layout = std::alloc::Layout::from_size_align(extents.max(1) * EXTENT_BYTES, 4096)
+            .expect("an arena's size fits the address space");
+        // SAFETY: the layout has a non-zero size (at least one extent).
+        let base = unsafe { std::alloc::alloc_zeroed(layout) };
+        let Some(base) = NonNull::new(base) else { std::alloc::handle_alloc_error(layout) };
+        Self { base, layout }
+    }
+}
+
+impl Drop for HeapRegion {
+    fn drop(&mut self) {
+        // SAFETY: `base` came from alloc_zeroed with this very layout and is freed once, here.
+        unsafe { std::alloc::dealloc(self.base.as_ptr(), self.layout) }
+    }
+}
+
+// SAFETY: the memory is plain bytes owned by this value; access is governed by the arena's states.
+unsafe impl Send for HeapRegion {}
+// SAFETY: as above; the value itself has no interior mutability.
+unsafe impl Sync for HeapRegion {}
+// SAFETY: one zeroed allocation of `layout.size()` bytes aligned to 4096, private to this value.
+unsafe impl Region for HeapRegion {
+    fn base(&self) -> NonNull<u8> {
+        self.base
+    }
+    fn len(&self) -> usize {
+        self.layout.size()
+    }
+    fn describe(&self) -> &'static str {
+        "heap"
+    }
+}
+
+const FREE: u32 = 0;
+const FILLING: u32 = u32::MAX;
+/// READY with n leases is stored as READY + n.
+const READY: u32 = 1;
+
+/// A fixed number of extents of [`EXTENT_BYTES`] each, in one region of memory.
+pub struct ExtentArena {
+    region: Box<dyn Region>,
+    states: Box<[AtomicU32]>,
+}
+
+impl ExtentArena {
+    /// As many whole extents as `region` holds.
+    pub fn new(region: Box<dyn Region>) -> Arc<Self> {
+        let extents = region.len() / EXTENT_BYTES;
+        let states = (0..extents).map(|_| AtomicU32::new(FREE)).collect();
+        Arc::new(Self { region, states })
+    }
+
+    /// Number of extents.
+    pub fn extents(&self) -> u32 {
+        self.states.len() as u32
+    }
+
+    /// What kind of memory it is.
+    pub fn describe(&self) -> &'static str {
+        self.region.describe()
+    }
+
+    fn start(&self, extent: u32) -> *mut u8 {
+        assert!((extent as usize) < self.states.len(), "extent {extent} of {}", self.states.len());
+        // SAFETY: extent < states.len() = region.len() / EXTENT_BYTES, so the offset is inside the region.
+        unsafe { self.region.base().as_ptr().add(extent as usize * EXTENT_BYTES) }
+    }
+
+    /// Takes a free extent for writing; `None` if it is not free.
+    pub fn fill(self: &Arc<Self>, extent: u32) -> Option<Fill> {
+        self.states
+            .get(extent as usize)?
+            .compare_exchange(FREE, FILLING, Ordering::Acquire, Ordering::Relaxed)
+            .ok()
+            .map(|_| Fill { arena: Arc::clone(self), extent, ends_as: FREE })
+    }
+
+    /// Lends a filled extent; `None` if it is free or being filled.
+    pub fn lend(self: &Arc<Self>, extent: u32, content: ExtentContent) -> Option<Lease> {
+        let state = self.states.get(extent as usize)?;
+        state
+            .fetch_update(Ordering::Acquire, Ordering::Relaxed, |s| {
+                (READY..FILLING - 1).contains(&s).then_some(s.wrapping_add(1))
+            })
+            .ok()
+            .map(|_| Lease { arena: Arc::clone(self), extent, content })
+    }
+
+    /// Frees a filled extent that nobody has borrowed; `false` (and no change) if somebody has, or if not filled.
+    pub fn reclaim(&self, extent: u32) -> bool {
+        self.states
+            .get(extent as usize)
+            .is_some_and(|s| s.compare_exchange(READY, FREE, Ordering::AcqRel, Ordering::Relaxed).is_ok())
+    }
+
+    /// Leases out on an extent now.
+    pub fn leases(&self, extent: u32) -> u32 {
+        match self.states.get(extent as usize).map(|s| s.load(Ordering::Relaxed)) {
+            None | Some(FREE | FILLING) => 0,
+            Some(n) => n - READY,
+        }
+    }
+}
+
+/// The right to write one extent. Dropped without [`Fill::publish`], the extent is free again.
+#[must_use = "an extent that is not published is free again"]
+pub struct Fill {
+    arena: Arc<ExtentArena>,
+    extent: u32,
+    /// State that the extent takes when this value goes.
+    ends_as: u32,
+}
+
+impl Fill {
+    /// Which extent of the arena.
+    pub fn extent(&self) -> u32 {
+        self.extent
+    }
+
+    /// All its bytes.
+    pub fn bytes_mut(&mut self) -> &mut [u8] {
+        // SAFETY: the state is FILLING, which only one Fill at a time holds and in which no Lease exists; the range
+        // is inside the region, initialised (regions are zeroed or were filled) and lives as long as the arena.
+        unsafe { std::slice::from_raw_parts_mut(self.arena.start(self.extent), EXTENT_BYTES) }
+    }
+
+    /// Makes what was written readable by leases.
+    pub fn publish(mut self) {
+        self.ends_as = READY;
+    }
+}
+
+impl Drop for Fill {
+    fn drop(&mut self) {
+        self.arena.states[self.extent as usize].store(self.ends_as, Ordering::Release);
+    }
+}
+
+/// What an extent holds: which packets of which title, in which layout.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct ExtentContent {
+    /// The title.
+    pub title: TitleRef,
+    /// Number of the extent in the title: packets `number * layout.packets_per_extent()` onwards.
+    pub number: u32,
+    /// First packet, counted from the title's start.
+    pub first_packet: u32,
+    /// Packets in here.
+    pub packets: u32,
+    /// Payload bytes of the last packet in here: shorter than the others only at the title's end.
+    pub last_packet_bytes: u16,
+    /// Where they lie.
+    pub layout: WireLayout,
+}
+
+/// A filled extent, borrowed. The bytes stay as they are until the last lease is dropped.
+pub struct Lease {
+    arena: Arc<ExtentArena>,
+    extent: u32,
+    content: ExtentContent,
+}
+
+impl std::fmt::Debug for Lease {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.debug_struct("Lease").field("extent", &self.extent).field("content", &self.content).finish()
+    }
+}
+
+impl Lease {
+    /// What it holds.
+    pub fn content(&self) -> &ExtentContent {
+        &self.content
+    }
+
+    /// Which extent of the arena.
+    pub fn extent(&self) -> u32 {
+        self.extent
+    }
+
+    /// All bytes of the extent.
+    pub fn bytes(&self) -> &[u8] {
+        // SAFETY: while this lease lives the state is READY + n with n >= 1, so no Fill exists and nobody writes.
+        unsafe { std::slice::from_raw_parts(self.arena.start(self.extent), EXTENT_BYTES) }
+    }
+
+    /// `count` datagrams (RTP header + payload) from packet `place` of this extent on, contiguous; the last is shorter
+    /// if it is the title's short last packet.
+    ///
+    /// # Panics
+    /// If the extent does not hold these packets.
+    pub fn wire(&self, place: u32, count: u32) -> &[u8] {
+        let c = &self.content;
+        assert!(place + count <= c.packets, "packets {place}+{count} of {}", c.packets);
+        let slot = c.layout.slot_bytes();
+        let mut end = (place + count) as usize * slot;
+        if place + count == c.packets {
+            end -= c.layout.packet_bytes() - usize::from(c.last_packet_bytes);
+        }
+        &self.bytes()[place as usize * slot..end]
+    }
+
+    /// Meta-data of packet `place` of this extent.
+    ///
+    /// # Panics
+    /// If the extent does not hold that packet.
+    pub fn meta(&self, place: u32) -> PacketMeta {
+        let c = &self.content;
+        assert!(place < c.packets, "packet {place} of {}", c.packets);
+        let at = c.layout.meta_offset(place, c.packets);
+        let bytes = &self.bytes()[at..at + PacketMeta::BYTES];
+        PacketMeta::from_bytes(bytes.try_into().expect("eight bytes"))
+    }
+}
+
+impl Clone for Lease {
+    /// Another lease on the same extent.
+    fn clone(&self) -> Self {
+        self.arena.lend(self.extent, self.content).expect("an extent under lease can be lent again")
+    }
+}
+
+impl Drop for Lease {
+    fn drop(&mut self) {
+        self.arena.states[self.extent as usize].fetch_sub(1, Ordering::Release);
+    }
+}
+
+#[cfg(test)]
+#[path = "pool_tests.rs"]
+mod tests;

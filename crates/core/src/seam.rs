@@ -1,0 +1,141 @@
+//! The doors through which time and packets come in and go out. Whatever is behind a door can be swapped: the real
+//! thing in the server, a virtual one in a test.
+
+use std::net::SocketAddr;
+
+use crate::ids::{ConnId, StreamId};
+use crate::time::Instant;
+
+/// The monotonic clock. Read once a turn of the loop and passed down.
+pub trait Clock {
+    /// Now.
+    fn now(&self) -> Instant;
+}
+
+/// Wakes the other side of a ring when it may be asleep. Must be cheap when it is not.
+pub trait Doorbell: Send + Sync {
+    /// Rings.
+    fn ring(&self);
+}
+
+/// Where a stream's packets go.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Dest {
+    /// RTP and RTCP by UDP to these addresses of the viewer.
+    Udp {
+        /// Address of RTP packets.
+        rtp: SocketAddr,
+        /// Address of RTCP packets.
+        rtcp: SocketAddr,
+    },
+    /// RTP and RTCP interleaved in an RTSP connection (RFC 2326 section 10.12).
+    Tcp {
+        /// The connection.
+        conn: ConnId,
+        /// Channel of RTP.
+        rtp_channel: u8,
+        /// Channel of RTCP.
+        rtcp_channel: u8,
+    },
+}
+
+/// What is to be sent for one stream: datagrams of one length, the last possibly shorter.
+#[derive(Clone, Copy, Debug)]
+pub enum Payload<'a> {
+    /// RTP packets that lie ready: `segment` bytes each (RTP header + payload), back to back.
+    Wire {
+        /// The datagrams, contiguous.
+        bytes: &'a [u8],
+        /// Length of each but the last.
+        segment: usize,
+    },
+    /// The same, but the RTP header of datagram `i` (its first 12 bytes in `bytes`) is replaced by
+    /// `headers[12 * i..12 * (i + 1)]`: a viewer with a timeline of its own.
+    Patched {
+        /// 12 bytes for each datagram.
+        headers: &'a [u8],
+        /// The datagrams with the shared headers, contiguous.
+        bytes: &'a [u8],
+        /// Length of each datagram but the last.
+        segment: usize,
+    },
+    /// One compound RTCP packet.
+    Rtcp(&'a [u8]),
+}
+
+/// One entry of a batch.
+#[derive(Clone, Copy, Debug)]
+pub struct Transmit<'a> {
+    /// Whose it is.
+    pub stream: StreamId,
+    /// Where it goes.
+    pub dest: Dest,
+    /// What goes.
+    pub payload: Payload<'a>,
+}
+
+impl Transmit<'_> {
+    /// Number of datagrams.
+    pub fn datagrams(&self) -> usize {
+        match self.payload {
+            Payload::Wire { bytes, segment } | Payload::Patched { bytes, segment, .. } => bytes.len().div_ceil(segment),
+            Payload::Rtcp(_) => 1,
+        }
+    }
+}
+
+/// A batch of things to send, read by the packet I/O within one call: nothing is kept beyond it.
+pub trait TransmitBatch {
+    /// Entries; at most [`crate::limits::MAX_BATCH_BURSTS`].
+    fn len(&self) -> usize;
+    /// Whether there is nothing to send.
+    fn is_empty(&self) -> bool {
+        self.len() == 0
+    }
+    /// Entry `index < len()`.
+    fn get(&self, index: usize) -> Transmit<'_>;
+}
+
+/// What became of one entry of a batch. Counts are datagrams taken by the device, not datagrams delivered.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum SendOutcome {
+    /// All datagrams were taken.
+    Sent,
+    /// The device or connection is full; the first `taken` datagrams were taken. Try again later.
+    Blocked {
+        /// Datagrams taken.
+        taken: u16,
+    },
+    /// This destination cannot be reached now; nobody else is affected. The datagrams are gone, as on a lossy link.
+    Unreachable {
+        /// `errno` of the refusal (EPERM, ENETUNREACH, ECONNREFUSED after an ICMP message ...).
+        errno: i32,
+    },
+    /// The connection is closed or broken: there will never be a way.
+    Closed {
+        /// `errno`, or 0 for an orderly close.
+        errno: i32,
+    },
+}
+
+/// The way out. Implementations may not block and may not allocate once they run.
+pub trait PacketTx {
+    /// Sends every entry of `batch`, in order, and writes one outcome for each into `outcomes[..batch.len()]`.
+    ///
+    /// # Panics
+    /// If `outcomes` is shorter than the batch.
+    fn send(&mut self, batch: &dyn TransmitBatch, outcomes: &mut [SendOutcome]);
+}
+
+/// What a stream needs next: one extent, by a deadline.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Want {
+    /// The stream.
+    pub stream: StreamId,
+    /// The title.
+    pub title: crate::ids::TitleRef,
+    /// Number of the extent in the title.
+    pub extent: u32,
+    /// When its first packet is due.
+    pub by: Instant,
+}

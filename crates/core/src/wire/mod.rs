@@ -1,0 +1,5 @@
+//! Bytes on the wire: one file a format, no sockets.
+
+pub mod checksum;
+pub mod rtcp;
+pub mod rtp;
