@@ -1,0 +1,261 @@
+//! The words of the engine's contract: plain values that cross into and out of [`crate::Engine`].
+
+use std::fmt;
+
+use millrace_core::ids::{StreamId, TitleRef};
+use millrace_core::limits;
+use millrace_core::packet::WireLayout;
+use millrace_core::seam::Dest;
+use millrace_core::time::Instant;
+use millrace_core::wire::rtp::Timeline;
+
+/// What an engine is made for. Everything is allocated from this, once.
+#[derive(Clone, Debug)]
+pub struct EngineConfig {
+    /// Streams at once, at most [`limits::MAX_STREAMS_PER_ENGINE`].
+    pub streams: usize,
+    /// Film time that leaves as one burst, in nanoseconds; at most [`limits::MAX_BURST_NS`].
+    pub burst_ns: u64,
+    /// Packets leave one by one, each at its own time, instead of in bursts.
+    pub smooth: bool,
+    /// Unix time minus monotonic time, in nanoseconds: for the wall clock in sender reports.
+    pub wall_offset_ns: u64,
+    /// Canonical name in RTCP SDES (RFC 3550 section 6.5.1); the first 48 bytes are used.
+    pub cname: String,
+}
+
+impl Default for EngineConfig {
+    fn default() -> Self {
+        Self {
+            streams: limits::DEFAULT_STREAMS_PER_ENGINE,
+            burst_ns: limits::DEFAULT_BURST_NS,
+            smooth: false,
+            wall_offset_ns: 0,
+            cname: String::from("millrace"),
+        }
+    }
+}
+
+/// A viewer: what, where to, on which timeline.
+#[derive(Clone, Copy, Debug)]
+pub struct StreamSpec {
+    /// Chosen by the control side: a free index below [`EngineConfig::streams`], a generation never used with it.
+    pub id: StreamId,
+    /// The title, open in the cache.
+    pub title: TitleRef,
+    /// How its packets lie in an extent.
+    pub layout: WireLayout,
+    /// Packets in the title.
+    pub packets: u32,
+    /// The title's RTP timeline.
+    pub timeline: Timeline,
+    /// Where the packets go.
+    pub dest: Dest,
+}
+
+/// One run of packets: from where to where, when, how fast, with which sequence numbers.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct PlaySpec {
+    /// First packet.
+    pub from: u32,
+    /// Packet before which sending ends; more than `from`, at most the packets of the title.
+    pub until: u32,
+    /// When packet `from` leaves. A moment that has passed is no reason to hurry: it counts as now.
+    pub at: Instant,
+    /// RTP sequence number of packet `from`. `from as u16` means the title's shared timeline.
+    pub sequence: u16,
+    /// Speed of delivery in thousandths of real time: 1000, or 2000 for twice as fast.
+    pub scale_permille: u32,
+}
+
+/// Why the cache could not lend an extent.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum LeaseFailure {
+    /// The disk refused the read: its `errno`.
+    Io(i32),
+    /// What was read is not what was written.
+    Checksum,
+    /// The title is not open in the cache.
+    NoTitle,
+    /// The title has no such extent, or the extent lent does not hold the packets it should.
+    OutOfRange,
+}
+
+impl fmt::Display for LeaseFailure {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Self::Io(errno) => write!(f, "disk read failed (errno {errno})"),
+            Self::Checksum => f.write_str("stored data damaged: checksum mismatch"),
+            Self::NoTitle => f.write_str("title not open in the cache"),
+            Self::OutOfRange => f.write_str("no such packets in the title"),
+        }
+    }
+}
+
+impl std::error::Error for LeaseFailure {}
+
+/// Why a command was not carried out. Nothing has changed then.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Refusal {
+    /// No stream of this index and generation is open.
+    UnknownStream,
+    /// The stream's state does not allow it: a second `open`, `play` while playing, anything after a failure but `close`.
+    WrongState,
+    /// The index is beyond the engine's stream table.
+    TableFull,
+    /// The packets asked for are not in the title, or the speed is not between 1 and [`crate::MAX_SCALE_PERMILLE`].
+    OutOfRange,
+}
+
+impl fmt::Display for Refusal {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(match self {
+            Self::UnknownStream => "stream: no such stream is open here; open it first",
+            Self::WrongState => "stream: its state does not allow this command; pause or close it first",
+            Self::TableFull => {
+                "stream: index beyond the stream table; raise the number of streams of the engine"
+            }
+            Self::OutOfRange => "play: packets or speed out of range of the title",
+        })
+    }
+}
+
+impl std::error::Error for Refusal {}
+
+/// Why a stream failed. It sends nothing more; only `close` is left.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum FailReason {
+    /// The cache could not lend what comes next.
+    ReadError(LeaseFailure),
+    /// The viewer reads its TCP connection slower than the film plays.
+    SlowReader,
+    /// The viewer's TCP connection is gone: `errno`, or 0 for an orderly close.
+    ConnectionClosed(i32),
+    /// Nothing has got through to the viewer's address for a while: the last `errno`.
+    Unreachable(i32),
+}
+
+impl fmt::Display for FailReason {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Self::ReadError(failure) => write!(f, "film cannot be read: {failure}"),
+            Self::SlowReader => f.write_str("viewer reads slower than the film plays"),
+            Self::ConnectionClosed(0) => f.write_str("viewer closed the connection"),
+            Self::ConnectionClosed(errno) => write!(f, "viewer's connection broke (errno {errno})"),
+            Self::Unreachable(errno) => write!(f, "viewer cannot be reached (errno {errno})"),
+        }
+    }
+}
+
+/// What happened to a stream, for the control side.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum StreamEvent {
+    /// Answer to `pause`: nothing has been sent from `next_packet` on.
+    Paused {
+        /// The stream.
+        stream: StreamId,
+        /// First packet not sent.
+        next_packet: u32,
+        /// The sequence number it would have had.
+        next_sequence: u16,
+    },
+    /// The last packet has been sent; BYE follows unless `play` comes first.
+    Drained {
+        /// The stream.
+        stream: StreamId,
+    },
+    /// BYE has been sent.
+    Ended {
+        /// The stream.
+        stream: StreamId,
+        /// Sequence number behind the last packet's.
+        next_sequence: u16,
+    },
+    /// The stream cannot go on.
+    Failed {
+        /// The stream.
+        stream: StreamId,
+        /// Why.
+        reason: FailReason,
+    },
+    /// The stream's playhead is gone: the cache need not read ahead for it any more.
+    Left {
+        /// The stream.
+        stream: StreamId,
+    },
+    /// The stream is forgotten, its index is free for another generation. Totals of its whole life.
+    Closed {
+        /// The stream.
+        stream: StreamId,
+        /// Media packets taken by the device.
+        packets: u64,
+        /// Their bytes, RTP headers included.
+        bytes: u64,
+        /// Media packets that the destination refused.
+        unreachable: u64,
+        /// Media packets that left after their time.
+        late: u64,
+    },
+}
+
+impl StreamEvent {
+    /// Whose event it is.
+    pub fn stream(&self) -> StreamId {
+        match *self {
+            Self::Paused { stream, .. }
+            | Self::Drained { stream }
+            | Self::Ended { stream, .. }
+            | Self::Failed { stream, .. }
+            | Self::Left { stream }
+            | Self::Closed { stream, .. } => stream,
+        }
+    }
+}
+
+/// What an engine has done since it was made. Plain sums; the caller publishes them.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct EngineCounters {
+    /// Media packets taken by the device.
+    pub packets: u64,
+    /// Their bytes, RTP headers included.
+    pub bytes: u64,
+    /// Bursts of media packets handed out.
+    pub bursts: u64,
+    /// Media packets with headers of their own: viewers not on the shared timeline.
+    pub patched: u64,
+    /// Media packets that left after their time.
+    pub late: u64,
+    /// Longest delay of a media packet behind its time, in nanoseconds.
+    pub late_max_ns: u64,
+    /// Times a stream fell behind by more than a burst and went over to catching up.
+    pub catch_ups: u64,
+    /// Media packets that a destination refused.
+    pub unreachable: u64,
+    /// Bursts that found their connection full.
+    pub blocked: u64,
+    /// RTCP packets sent.
+    pub reports: u64,
+    /// RTCP packets given up because the way was full or refused.
+    pub reports_lost: u64,
+    /// Wants handed out.
+    pub wants: u64,
+    /// Leases taken in.
+    pub leases: u64,
+    /// Leases that came for a stream that no longer wanted them.
+    pub leases_unwanted: u64,
+    /// Leases refused by the cache.
+    pub leases_failed: u64,
+    /// Times a packet's time came before its extent had.
+    pub starved: u64,
+    /// Streams that failed.
+    pub failed: u64,
+    /// Streams open now.
+    pub open: u64,
+    /// Streams sending now.
+    pub playing: u64,
+}
+
+const _: () = {
+    assert!(size_of::<StreamEvent>() <= 48);
+    assert!(size_of::<PlaySpec>() <= 24);
+};
