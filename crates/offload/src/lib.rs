@@ -1,1 +1,25 @@
-//! Placeholder.
+//! The loop of a dedicated core (TOAD 2004): commands in, leases in, bursts out, events out.
+//!
+//! What may not be done inside [`core_loop`]: allocate, lock, log, wait (but for [`idle`]). The control side and the
+//! loop meet only in rings of 64-byte records ([`command`]) and in counters ([`load`]).
+//!
+//! | module | holds |
+//! | --- | --- |
+//! | [`core_loop`] | the loop and its named phases: read this to understand the running system |
+//! | [`command`] | what crosses the boundary |
+//! | [`handle`] | the control side's end: start an engine, talk to it, stop it |
+//! | [`bell`] | the doorbell that wakes a sleeping side |
+//! | [`idle`] | busy, adaptive, sleeping |
+//! | [`load`] | how busy the core is, in nanoseconds |
+//! | [`hugepage`], [`affinity`], [`clock`] | memory, cores and time of the real machine |
+#![deny(unsafe_code)]
+
+pub mod affinity;
+pub mod bell;
+pub mod clock;
+pub mod command;
+pub mod core_loop;
+pub mod handle;
+pub mod hugepage;
+pub mod idle;
+pub mod load;

@@ -1,0 +1,125 @@
+//! A doorbell that costs nothing while the other side is awake, and one eventfd write when it sleeps.
+
+use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
+use std::sync::atomic::{AtomicBool, Ordering, fence};
+use std::time::Duration;
+
+use millrace_core::seam::Doorbell;
+use rustix::event::{EventfdFlags, PollFd, PollFlags, Timespec, eventfd, poll};
+
+/// Wakes a loop that sleeps in [`EventBell::sleep`], or a reactor that watches [`EventBell::fd`].
+pub struct EventBell {
+    fd: OwnedFd,
+    asleep: AtomicBool,
+}
+
+impl EventBell {
+    /// A bell whose owner is awake.
+    ///
+    /// # Errors
+    /// When no file descriptor is left.
+    pub fn new() -> std::io::Result<Self> {
+        let fd = eventfd(0, EventfdFlags::NONBLOCK | EventfdFlags::CLOEXEC)?;
+        Ok(Self { fd, asleep: AtomicBool::new(false) })
+    }
+
+    /// Readable when the bell has been rung.
+    pub fn fd(&self) -> BorrowedFd<'_> {
+        self.fd.as_fd()
+    }
+
+    /// The owner says that it is about to sleep. It must look once more for work after this call and before it
+    /// sleeps: whoever adds work later will see the announcement and ring.
+    pub fn announce_sleep(&self) {
+        self.asleep.store(true, Ordering::Relaxed);
+        fence(Ordering::SeqCst);
+    }
+
+    /// The owner found work after all, or woke by its own timer.
+    pub fn awake(&self) {
+        self.asleep.store(false, Ordering::Relaxed);
+    }
+
+    /// Sleeps until rung or until `limit` has passed; the caller has announced it.
+    pub fn sleep(&self, limit: Option<Duration>) {
+        let timeout = limit.map(|d| Timespec { tv_sec: d.as_secs() as i64, tv_nsec: i64::from(d.subsec_nanos()) });
+        let mut fds = [PollFd::new(&self.fd, PollFlags::IN)];
+        // An interrupted poll is an early wake-up: the loop looks for work and comes back.
+        if poll(&mut fds, timeout.as_ref()).is_ok_and(|n| n > 0) {
+            self.clear();
+        }
+        self.awake();
+    }
+
+    /// Takes back a ring, so that [`EventBell::fd`] is quiet again.
+    pub fn clear(&self) {
+        let mut count = [0; 8];
+        // Nothing to read (EAGAIN) means that nobody rang: just as well.
+        let _ = rustix::io::read(&self.fd, &mut count);
+    }
+}
+
+impl Doorbell for EventBell {
+    fn ring(&self) {
+        // Pairs with the fence in announce_sleep: either we see `asleep`, or the owner's last look sees our work.
+        fence(Ordering::SeqCst);
+        if self.asleep.load(Ordering::Relaxed) && self.asleep.swap(false, Ordering::Relaxed) {
+            // A full counter (EAGAIN) is already readable: the owner wakes all the same.
+            let _ = rustix::io::write(&self.fd, &1u64.to_ne_bytes());
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use std::sync::Arc;
+    use std::sync::atomic::AtomicU64;
+
+    #[test]
+    fn a_ring_before_sleep_is_not_lost() {
+        let bell = EventBell::new().unwrap();
+        bell.announce_sleep();
+        bell.ring();
+        bell.sleep(None); // would hang for ever if the ring were lost
+        bell.ring(); // awake: no descriptor traffic
+        let mut count = [0; 8];
+        assert!(rustix::io::read(&bell.fd, &mut count).is_err());
+    }
+
+    #[test]
+    fn sleep_ends_by_its_limit() {
+        let bell = EventBell::new().unwrap();
+        bell.announce_sleep();
+        bell.sleep(Some(Duration::from_millis(1)));
+        assert!(!bell.asleep.load(Ordering::Relaxed));
+    }
+
+    /// One side adds work and rings, the other sleeps whenever it sees none: every piece of work must be seen.
+    #[test]
+    fn no_wake_up_is_lost_between_two_threads() {
+        const WORK: u64 = 20_000;
+        let bell = Arc::new(EventBell::new().unwrap());
+        let work = Arc::new(AtomicU64::new(0));
+        let (ringer, counter) = (Arc::clone(&bell), Arc::clone(&work));
+        let thread = std::thread::spawn(move || {
+            for i in 0..WORK {
+                counter.fetch_add(1, Ordering::Release);
+                ringer.ring();
+                if i % 64 == 0 {
+                    std::thread::yield_now();
+                }
+            }
+        });
+        while work.load(Ordering::Acquire) < WORK {
+            let seen = work.load(Ordering::Acquire);
+            bell.announce_sleep();
+            if work.load(Ordering::Acquire) == seen && seen < WORK {
+                bell.sleep(None);
+            } else {
+                bell.awake();
+            }
+        }
+        thread.join().unwrap();
+    }
+}

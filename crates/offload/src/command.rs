@@ -1,0 +1,153 @@
+//! What crosses between the control side and a loop: records of 64 bytes in rings, nothing else.
+//!
+//! The control side decides, the loop executes: only numbers, descriptors and ready bytes cross. A record that owns
+//! memory (`bytes`) is handed back by [`Event::Recycle`], so that the loop neither allocates nor frees.
+
+use std::os::fd::OwnedFd;
+
+use millrace_core::ids::{ConnId, StreamId, TitleRef};
+use millrace_core::packet::WireLayout;
+use millrace_core::seam::Dest;
+use millrace_core::wire::rtp::Timeline;
+use millrace_engine::PlaySpec;
+
+/// From the control side to a loop.
+#[derive(Debug)]
+#[repr(align(64))]
+pub enum Command {
+    /// A viewer: what, where to, on which timeline. Nothing is sent before [`Command::Play`].
+    Open {
+        /// Chosen by the control side, free until [`Event::Stream`] says `Closed`.
+        stream: StreamId,
+        /// The title, open in the cache.
+        title: TitleRef,
+        /// Packets in the title.
+        packets: u32,
+        /// The title's RTP timeline.
+        timeline: Timeline,
+        /// Where its packets go.
+        dest: CompactDest,
+        /// How its packets lie.
+        layout: WireLayout,
+    },
+    /// Play (RFC 2326 section 10.5).
+    Play {
+        /// The stream.
+        stream: StreamId,
+        /// From where, until where, when, with which sequence number.
+        play: PlaySpec,
+    },
+    /// Stop sending; answered by `Paused`, or by nothing if the stream has ended meanwhile.
+    Pause {
+        /// The stream.
+        stream: StreamId,
+    },
+    /// Forget the stream; answered by `Closed`.
+    Close {
+        /// The stream.
+        stream: StreamId,
+    },
+    /// From now on the loop owns the writes of this connection.
+    ConnAdd {
+        /// Its name.
+        conn: ConnId,
+        /// A duplicate of its descriptor, non-blocking.
+        fd: OwnedFd,
+    },
+    /// Control bytes (an RTSP reply) to go out between RTP frames.
+    ConnWrite {
+        /// The connection.
+        conn: ConnId,
+        /// The bytes; handed back by [`Event::Recycle`].
+        bytes: Vec<u8>,
+    },
+    /// The loop gives up the connection.
+    ConnRemove {
+        /// The connection.
+        conn: ConnId,
+    },
+    /// Finish: close all streams, send BYE, then end the thread.
+    Stop,
+}
+
+/// From a loop to the control side.
+#[derive(Debug)]
+#[repr(align(64))]
+pub enum Event {
+    /// Something happened to a stream.
+    Stream(millrace_engine::StreamEvent),
+    /// A command could not be carried out: the stream is unknown, or the tables are full.
+    Refused {
+        /// The stream of the command.
+        stream: StreamId,
+        /// Why.
+        refusal: millrace_engine::Refusal,
+    },
+    /// A connection broke while the loop owned its writes.
+    ConnGone {
+        /// The connection.
+        conn: ConnId,
+        /// `errno`, 0 for an orderly close.
+        errno: i32,
+    },
+    /// Memory of a [`Command::ConnWrite`] that the loop is done with.
+    Recycle {
+        /// Its buffer.
+        bytes: Vec<u8>,
+    },
+    /// A descriptor that the loop gives back ([`Command::ConnRemove`]); dropping it here closes it.
+    ConnRemoved {
+        /// The connection.
+        conn: ConnId,
+        /// Its descriptor, if the loop still had it.
+        fd: Option<OwnedFd>,
+    },
+}
+
+const _: () = {
+    assert!(size_of::<Command>() == 64);
+    assert!(size_of::<Event>() == 64);
+};
+
+/// A [`Dest`] whose two UDP addresses share one IP address, as RTSP demands (the packets go to the peer of the
+/// RTSP connection and to nobody else): 28 bytes instead of 64.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum CompactDest {
+    /// By UDP.
+    Udp {
+        /// The viewer.
+        ip: std::net::IpAddr,
+        /// IPv6 zone of a link-local address, 0 otherwise.
+        scope_id: u32,
+        /// Port of RTP.
+        rtp_port: u16,
+        /// Port of RTCP.
+        rtcp_port: u16,
+    },
+    /// Interleaved.
+    Tcp {
+        /// The connection.
+        conn: ConnId,
+        /// Channel of RTP.
+        rtp_channel: u8,
+        /// Channel of RTCP.
+        rtcp_channel: u8,
+    },
+}
+
+impl CompactDest {
+    /// The full destination.
+    pub fn expand(self) -> Dest {
+        use std::net::{IpAddr, SocketAddr, SocketAddrV6};
+        match self {
+            Self::Udp { ip, scope_id, rtp_port, rtcp_port } => {
+                let addr = |port| match ip {
+                    IpAddr::V4(ip) => SocketAddr::from((ip, port)),
+                    IpAddr::V6(ip) => SocketAddr::V6(SocketAddrV6::new(ip, port, 0, scope_id)),
+                };
+                Dest::Udp { rtp: addr(rtp_port), rtcp: addr(rtcp_port) }
+            }
+            Self::Tcp { conn, rtp_channel, rtcp_channel } => Dest::Tcp { conn, rtp_channel, rtcp_channel },
+        }
+    }
+}

@@ -1,0 +1,302 @@
+//! The loop of a dedicated core. Each phase is bounded, not inlined (so that a profile shows it by name), and returns
+//! how much work it did.
+//!
+//! ```text
+//!   commands ──► leases ──► send (frame, pace, packet I/O) ──► wants ──► events ──► idle
+//! ```
+
+use std::os::fd::OwnedFd;
+use std::sync::Arc;
+
+use millrace_core::ids::ConnId;
+use millrace_core::limits::{COMMANDS_PER_TURN, LEASES_PER_TURN, MAX_BATCH_BURSTS};
+use millrace_core::seam::{Clock, Doorbell, PacketTx, SendOutcome, TransmitBatch};
+use millrace_core::time::Instant;
+use millrace_engine::{Engine, LeaseFailure, StreamEvent, StreamSpec};
+use millrace_netio::kernel::KernelTx;
+use millrace_store::cache::{CacheDoor, Grant, ReadFailure};
+
+use crate::bell::EventBell;
+use crate::command::{Command, Event};
+use crate::idle::{IdlePolicy, Wait};
+use crate::load::LoadMeter;
+
+/// Batches of sends one turn makes before it looks at commands and leases again.
+const BATCHES_PER_TURN: usize = 16;
+
+/// The way out that a loop needs: packets, and connections whose writes it owns.
+pub trait LoopTx: PacketTx + Send {
+    /// Takes over the writes of a connection; gives the descriptor back if the table is full.
+    fn add_conn(&mut self, conn: ConnId, fd: OwnedFd) -> Result<(), i32>;
+    /// Queues control bytes at a frame boundary.
+    fn write_control(&mut self, conn: ConnId, bytes: &[u8]) -> Result<(), i32>;
+    /// Gives up a connection.
+    fn remove_conn(&mut self, conn: ConnId) -> Option<OwnedFd>;
+    /// Tries again what connections could not take before; whether anything still waits.
+    fn flush_conns(&mut self) -> bool;
+    /// A connection that broke, each once.
+    fn poll_conn_gone(&mut self) -> Option<(ConnId, i32)>;
+}
+
+/// Stands for "the connection's backlog of control bytes is full" or "no such connection" in [`Event::ConnGone`].
+pub const ERRNO_NO_BUFFERS: i32 = libc::ENOBUFS;
+
+impl LoopTx for KernelTx {
+    fn add_conn(&mut self, conn: ConnId, fd: OwnedFd) -> Result<(), i32> {
+        KernelTx::add_conn(self, conn, fd).map_err(|_| ERRNO_NO_BUFFERS)
+    }
+    fn write_control(&mut self, conn: ConnId, bytes: &[u8]) -> Result<(), i32> {
+        KernelTx::write_control(self, conn, bytes).map_err(|_| ERRNO_NO_BUFFERS)
+    }
+    fn remove_conn(&mut self, conn: ConnId) -> Option<OwnedFd> {
+        KernelTx::remove_conn(self, conn)
+    }
+    fn flush_conns(&mut self) -> bool {
+        KernelTx::flush_conns(self)
+    }
+    fn poll_conn_gone(&mut self) -> Option<(ConnId, i32)> {
+        KernelTx::poll_conn_gone(self)
+    }
+}
+
+/// Everything one loop owns.
+pub struct CoreLoop<C, T> {
+    /// The real clock, or a virtual one in tests.
+    pub clock: C,
+    /// Streams and their pacing.
+    pub engine: Engine,
+    /// The way to the cache.
+    pub door: CacheDoor,
+    /// The way out.
+    pub tx: T,
+    /// From the control side.
+    pub commands: rtrb::Consumer<Command>,
+    /// To the control side.
+    pub events: rtrb::Producer<Event>,
+    /// Rung when an event was published.
+    pub control_bell: Arc<EventBell>,
+    /// Rung by the control side and by the cache.
+    pub bell: Arc<EventBell>,
+    /// What to do when there is nothing to do.
+    pub idle: IdlePolicy,
+    /// How busy the core is.
+    pub load: LoadMeter,
+    state: State,
+}
+
+/// What a loop remembers from turn to turn.
+struct State {
+    outcomes: [SendOutcome; MAX_BATCH_BURSTS],
+    /// An event of the engine that neither ring had room for.
+    held: Option<StreamEvent>,
+    stopping: bool,
+    /// A connection has bytes that its socket did not take.
+    conns_pending: bool,
+}
+
+impl<C: Clock, T: LoopTx> CoreLoop<C, T> {
+    /// Puts the parts together.
+    #[allow(clippy::too_many_arguments)] // one place builds it, by field name
+    pub fn new(
+        clock: C,
+        engine: Engine,
+        door: CacheDoor,
+        tx: T,
+        commands: rtrb::Consumer<Command>,
+        events: rtrb::Producer<Event>,
+        control_bell: Arc<EventBell>,
+        bell: Arc<EventBell>,
+        idle: IdlePolicy,
+        load: LoadMeter,
+    ) -> Self {
+        let outcomes = [SendOutcome::Sent; MAX_BATCH_BURSTS];
+        let state = State { outcomes, held: None, stopping: false, conns_pending: false };
+        Self { clock, engine, door, tx, commands, events, control_bell, bell, idle, load, state }
+    }
+
+    /// Runs until [`Command::Stop`] and until every event has been published.
+    pub fn run(&mut self) {
+        loop {
+            let (now, work) = self.turn();
+            if self.state.stopping && work == 0 {
+                break self.load.finish();
+            }
+            if work == 0 {
+                self.wait(now);
+            }
+        }
+    }
+
+    /// One turn: all phases once. Returns its time and how much work it did.
+    pub fn turn(&mut self) -> (Instant, usize) {
+        let now = self.clock.now();
+        let mut work = self.take_commands(now);
+        work += self.take_leases(now);
+        work += self.send(now);
+        work += self.flush_connections(now);
+        work += self.post_wants();
+        work += self.publish_events();
+        let counters = self.engine.counters();
+        let (packets, bytes) = (counters.packets, counters.bytes);
+        self.load.turn(now, work, self.engine.streams(), packets, bytes);
+        (now, work)
+    }
+
+    #[inline(never)]
+    fn take_commands(&mut self, now: Instant) -> usize {
+        for taken in 0..COMMANDS_PER_TURN {
+            // A command may need one event as its answer: without room for it, the command waits.
+            if self.events.slots() < 2 {
+                return taken;
+            }
+            let Ok(command) = self.commands.pop() else { return taken };
+            self.carry_out(now, command);
+        }
+        COMMANDS_PER_TURN
+    }
+
+    fn carry_out(&mut self, now: Instant, command: Command) {
+        let (stream, result) = match command {
+            Command::Open { stream: id, title, packets, timeline, dest, layout } => {
+                let spec = StreamSpec { id, title, layout, packets, timeline, dest: dest.expand() };
+                (id, self.engine.open(now, spec))
+            }
+            Command::Play { stream, play } => (stream, self.engine.play(now, stream, play)),
+            Command::Pause { stream } => (stream, self.engine.pause(now, stream)),
+            Command::Close { stream } => (stream, self.engine.close(now, stream)),
+            Command::ConnAdd { conn, fd } => {
+                return if let Err(errno) = self.tx.add_conn(conn, fd) { self.conn_gone(now, conn, errno) };
+            }
+            Command::ConnWrite { conn, bytes } => {
+                let result = self.tx.write_control(conn, &bytes);
+                self.publish(Event::Recycle { bytes });
+                self.state.conns_pending = true;
+                return if let Err(errno) = result { self.conn_gone(now, conn, errno) };
+            }
+            Command::ConnRemove { conn } => {
+                self.engine.conn_gone(now, conn);
+                let fd = self.tx.remove_conn(conn);
+                return self.publish(Event::ConnRemoved { conn, fd });
+            }
+            Command::Stop => return self.state.stopping = true,
+        };
+        if let Err(refusal) = result {
+            self.publish(Event::Refused { stream, refusal });
+        }
+    }
+
+    #[inline(never)]
+    fn take_leases(&mut self, now: Instant) -> usize {
+        for taken in 0..LEASES_PER_TURN {
+            let Some(Grant { stream, title, extent, lease }) = self.door.poll() else { return taken };
+            match lease {
+                Ok(lease) => self.engine.handle_lease(now, stream, title, extent, lease),
+                Err(failure) => self.engine.handle_lease_failed(now, stream, extent, lease_failure(failure)),
+            }
+        }
+        LEASES_PER_TURN
+    }
+
+    #[inline(never)]
+    fn send(&mut self, now: Instant) -> usize {
+        let mut bursts = 0;
+        for _ in 0..BATCHES_PER_TURN {
+            if self.engine.poll_bursts(now) == 0 {
+                break;
+            }
+            let count = self.engine.batch().len();
+            let outcomes = &mut self.state.outcomes[..count];
+            self.tx.send(self.engine.batch(), outcomes);
+            self.engine.handle_sent(now, outcomes);
+            bursts += count;
+        }
+        bursts
+    }
+
+    #[inline(never)]
+    fn flush_connections(&mut self, now: Instant) -> usize {
+        if self.state.conns_pending {
+            self.state.conns_pending = self.tx.flush_conns();
+        }
+        let mut gone = 0;
+        while self.events.slots() >= 2
+            && let Some((conn, errno)) = self.tx.poll_conn_gone()
+        {
+            self.conn_gone(now, conn, errno);
+            gone += 1;
+        }
+        gone
+    }
+
+    #[inline(never)]
+    fn post_wants(&mut self) -> usize {
+        let mut posted = 0;
+        while let Some(want) = self.engine.poll_want() {
+            if !self.door.want(&want) {
+                self.engine.want_refused(&want);
+                break;
+            }
+            posted += 1;
+        }
+        posted
+    }
+
+    #[inline(never)]
+    fn publish_events(&mut self) -> usize {
+        let mut published = 0;
+        while let Some(event) = self.state.held.take().or_else(|| self.engine.poll_event()) {
+            let taken = match event {
+                StreamEvent::Left { stream } => self.door.leave(stream),
+                event => self.events.push(Event::Stream(event)).is_ok(),
+            };
+            if !taken {
+                self.state.held = Some(event);
+                break;
+            }
+            published += 1;
+        }
+        if published > 0 {
+            self.control_bell.ring();
+        }
+        published
+    }
+
+    /// Publishes the answer to a command; the caller has seen that there is room.
+    fn publish(&mut self, event: Event) {
+        let pushed = self.events.push(event);
+        debug_assert!(pushed.is_ok(), "take_commands keeps room for answers");
+        self.control_bell.ring();
+    }
+
+    fn conn_gone(&mut self, now: Instant, conn: ConnId, errno: i32) {
+        self.engine.conn_gone(now, conn);
+        self.publish(Event::ConnGone { conn, errno });
+    }
+
+    #[inline(never)]
+    fn wait(&mut self, now: Instant) {
+        let mut next = self.engine.poll_at();
+        if self.state.conns_pending || self.state.held.is_some() {
+            let retry = now.plus_ns(millrace_core::limits::TCP_RETRY_NS);
+            next = Some(next.map_or(retry, |next| next.min(retry)));
+        }
+        let Wait::Sleep(limit) = self.idle.wait(now, next) else { return std::hint::spin_loop() };
+        self.bell.announce_sleep();
+        // The last look: whoever adds work after this sees the announcement and rings.
+        if self.commands.is_empty() && self.door.is_quiet() {
+            self.bell.sleep(Some(limit));
+            self.load.slept(self.clock.now());
+        } else {
+            self.bell.awake();
+        }
+    }
+}
+
+fn lease_failure(failure: ReadFailure) -> LeaseFailure {
+    match failure {
+        ReadFailure::Io(errno) => LeaseFailure::Io(errno),
+        ReadFailure::Checksum => LeaseFailure::Checksum,
+        ReadFailure::NoTitle => LeaseFailure::NoTitle,
+        ReadFailure::OutOfRange => LeaseFailure::OutOfRange,
+    }
+}

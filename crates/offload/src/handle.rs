@@ -1,0 +1,157 @@
+//! The control side's end of an engine: start it, talk to it, stop it.
+
+use std::os::fd::BorrowedFd;
+use std::sync::Arc;
+use std::thread::JoinHandle;
+
+use millrace_core::limits::RING_RECORDS;
+use millrace_core::seam::{Clock, Doorbell};
+use millrace_engine::{Engine, EngineConfig};
+use millrace_store::cache::CacheDoor;
+
+use crate::affinity;
+use crate::bell::EventBell;
+use crate::command::{Command, Event};
+use crate::core_loop::{CoreLoop, LoopTx};
+use crate::idle::IdlePolicy;
+use crate::load::{LoadCell, LoadMeter, LoadSnapshot};
+
+/// How an engine's thread runs.
+#[derive(Clone, Debug, Default)]
+pub struct ThreadConfig {
+    /// Its number, for its name.
+    pub number: usize,
+    /// Core to pin it to.
+    pub cpu: Option<usize>,
+    /// What it does when there is nothing to do.
+    pub idle: IdlePolicy,
+}
+
+/// An engine that runs on its own thread.
+pub struct EngineHandle {
+    commands: rtrb::Producer<Command>,
+    events: rtrb::Consumer<Event>,
+    engine_bell: Arc<EventBell>,
+    control_bell: Arc<EventBell>,
+    load: Arc<LoadCell>,
+    thread: Option<JoinHandle<()>>,
+}
+
+impl EngineHandle {
+    /// Starts the thread. `bell` is the one that the cache's door rings too.
+    ///
+    /// # Errors
+    /// When the thread cannot be started, or not be pinned to `thread.cpu`.
+    pub fn start<C, T>(
+        thread: ThreadConfig,
+        engine: EngineConfig,
+        clock: C,
+        door: CacheDoor,
+        tx: T,
+        bell: Arc<EventBell>,
+    ) -> std::io::Result<Self>
+    where
+        C: Clock + Send + 'static,
+        T: LoopTx + 'static,
+    {
+        let (commands, command_end) = rtrb::RingBuffer::new(RING_RECORDS);
+        let (event_end, events) = rtrb::RingBuffer::new(RING_RECORDS);
+        let control_bell = Arc::new(EventBell::new()?);
+        // The control side watches the bell's descriptor all the time, so it always counts as asleep for it.
+        control_bell.announce_sleep();
+        let load = Arc::new(LoadCell::default());
+        let meter = LoadMeter::new(Arc::clone(&load), clock.now());
+        let (loop_bell, answer_bell) = (Arc::clone(&bell), Arc::clone(&control_bell));
+        let (ready, is_ready) = std::sync::mpsc::channel();
+        let handle = std::thread::Builder::new().name(format!("engine-{}", thread.number)).spawn(move || {
+            let pinned = thread.cpu.map_or(Ok(()), affinity::pin_to);
+            let go = pinned.is_ok();
+            if ready.send(pinned).is_err() || !go {
+                return;
+            }
+            let engine = Engine::new(engine);
+            let mut core = CoreLoop::new(
+                clock, engine, door, tx, command_end, event_end, answer_bell, loop_bell, thread.idle, meter,
+            );
+            core.run();
+        })?;
+        is_ready.recv().map_err(std::io::Error::other)??;
+        Ok(Self { commands, events, engine_bell: bell, control_bell, load, thread: Some(handle) })
+    }
+
+    /// Hands over a command.
+    ///
+    /// # Errors
+    /// Gives the command back when the ring is full or the engine's thread is gone: try again after its events.
+    #[allow(clippy::result_large_err)] // a command is one cache line by design
+    pub fn send(&mut self, command: Command) -> Result<(), Command> {
+        if self.commands.is_abandoned() {
+            return Err(command);
+        }
+        self.commands.push(command).map_err(|rtrb::PushError::Full(command)| command)?;
+        self.engine_bell.ring();
+        Ok(())
+    }
+
+    /// The next event, if any.
+    pub fn poll_event(&mut self) -> Option<Event> {
+        self.events.pop().ok()
+    }
+
+    /// Readable when there may be events. Call [`EngineHandle::rearm`] before polling them to the end.
+    pub fn event_fd(&self) -> BorrowedFd<'_> {
+        self.control_bell.fd()
+    }
+
+    /// Makes [`EngineHandle::event_fd`] quiet until the next event; events polled after this call are not missed.
+    pub fn rearm(&self) {
+        self.control_bell.clear();
+        self.control_bell.announce_sleep();
+    }
+
+    /// How busy the engine's core is.
+    pub fn load(&self) -> LoadSnapshot {
+        self.load.read()
+    }
+
+    /// Where the load can be read from other threads.
+    pub fn load_cell(&self) -> Arc<LoadCell> {
+        Arc::clone(&self.load)
+    }
+
+    /// Whether the engine's thread has ended.
+    pub fn is_finished(&self) -> bool {
+        self.thread.as_ref().is_none_or(JoinHandle::is_finished)
+    }
+
+    /// Stops the loop after all commands before this one; waits for the thread.
+    pub fn stop(mut self) {
+        self.shut_down();
+    }
+
+    fn shut_down(&mut self) {
+        let Some(thread) = self.thread.take() else { return };
+        let mut stop = Command::Stop;
+        while let Err(back) = self.send(stop) {
+            if thread.is_finished() {
+                break;
+            }
+            // The loop may wait for room in the event ring before it takes a command.
+            while self.events.pop().is_ok() {}
+            std::thread::yield_now();
+            stop = back;
+        }
+        while !thread.is_finished() {
+            while self.events.pop().is_ok() {}
+            std::thread::yield_now();
+        }
+        // A panic of the loop was already printed by its thread; there is nobody left to tell.
+        let _ = thread.join();
+    }
+}
+
+impl Drop for EngineHandle {
+    fn drop(&mut self) {
+        self.shut_down();
+    }
+}
