@@ -1,0 +1,125 @@
+//! What can go wrong with a store: what failed, where, and what to do.
+
+use std::io;
+use std::path::{Path, PathBuf};
+
+use millrace_core::ids::TitleId;
+
+use crate::format::FormatError;
+use crate::index::IndexError;
+use crate::meta::MetaError;
+
+/// An operation on a store failed. Nothing that was visible before has become invisible or wrong by it.
+#[derive(Debug, thiserror::Error)]
+pub enum StoreError {
+    /// The operating system refused something.
+    #[error("{}: cannot {action}: {error}", path.display())]
+    Io {
+        /// What was tried, as a verb: "open", "write".
+        action: &'static str,
+        /// On what.
+        path: PathBuf,
+        /// What it said.
+        #[source]
+        error: io::Error,
+    },
+    /// The disk is full.
+    #[error(
+        "{}: no space left on the disk for {needed_bytes} more bytes (at offset {offset}); \
+         free some space or remove a title, then add the film again", path.display()
+    )]
+    NoSpace {
+        /// The file that could not grow.
+        path: PathBuf,
+        /// Its length so far.
+        offset: u64,
+        /// What was to be written next.
+        needed_bytes: u64,
+    },
+    /// There is no store here.
+    #[error("{}: not a Millrace store: {reason}", path.display())]
+    NotAStore {
+        /// The directory.
+        path: PathBuf,
+        /// Why, and what to do.
+        reason: &'static str,
+    },
+    /// A file does not hold what its format promises.
+    #[error("{}: {error}", path.display())]
+    Format {
+        /// The file.
+        path: PathBuf,
+        /// Which field, which value.
+        #[source]
+        error: FormatError,
+    },
+    /// A meta-data file does not hold what its format promises.
+    #[error("{}: {error}; run fsck, then remove the title and add it again", path.display())]
+    Meta {
+        /// The file.
+        path: PathBuf,
+        /// Which block.
+        #[source]
+        error: MetaError,
+    },
+    /// A file is missing or has the wrong length.
+    #[error("{}: {what}; run fsck, then remove the title and add it again", path.display())]
+    Damaged {
+        /// The file.
+        path: PathBuf,
+        /// What is wrong with it.
+        what: String,
+    },
+    /// No such title.
+    #[error("title {id}: not in this store")]
+    NoTitle {
+        /// The title that was asked for.
+        id: TitleId,
+    },
+    /// The title has no meta-data for packets of this size.
+    #[error(
+        "title {id}: not prepared for packets of {packet_bytes} bytes; it has {has:?}; add that size first"
+    )]
+    NoPacketSize {
+        /// The title.
+        id: TitleId,
+        /// The size that was asked for.
+        packet_bytes: usize,
+        /// The sizes there are.
+        has: Vec<u16>,
+    },
+    /// This packet size cannot be: not a multiple of 188, zero, or too large.
+    #[error("packet size {packet_bytes}: must be a multiple of 188 from 188 to 9024")]
+    BadPacketSize {
+        /// The size that was asked for.
+        packet_bytes: usize,
+    },
+    /// A title's parts contradict each other; the ingest has a defect or its source changed while it was read.
+    #[error("title {id}: cannot be stored: {what}")]
+    BadTitle {
+        /// The title being written.
+        id: TitleId,
+        /// Which parts.
+        what: String,
+    },
+    /// The index given contradicts itself.
+    #[error("title index: {0}")]
+    Index(#[from] IndexError),
+    /// The catalogue cannot be used nor rebuilt.
+    #[error("{}: catalogue: {error}; delete the file, it is rebuilt from the titles", path.display())]
+    Catalogue {
+        /// The SQLite file.
+        path: PathBuf,
+        /// What SQLite said.
+        #[source]
+        error: rusqlite::Error,
+    },
+}
+
+impl StoreError {
+    /// For `map_err` at an I/O call.
+    pub(crate) fn io(action: &'static str, path: &Path) -> impl FnOnce(io::Error) -> Self {
+        let path = path.to_path_buf();
+        move |error| Self::Io { action, path, error }
+    }
+}

@@ -1,0 +1,117 @@
+//! What is known of a title, and its open files.
+
+use std::fs::File;
+use std::path::PathBuf;
+use std::sync::Arc;
+
+use millrace_core::ids::TitleId;
+use millrace_core::packet::WireLayout;
+use millrace_core::time::MediaTicks;
+use millrace_core::units::BitRate;
+use millrace_core::wire::rtp::Timeline;
+use serde::{Deserialize, Serialize};
+
+use crate::format::json;
+use crate::index::TitleIndex;
+use crate::meta::MetaFile;
+
+/// What is known of a title.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct TitleInfo {
+    /// Identity for ever.
+    #[serde(with = "json::title_id")]
+    pub id: TitleId,
+    /// Unique in its store; a URL-safe slug: `a-z`, `0-9`, `-`, `_`, `.`.
+    pub name: String,
+    /// Length of the data file.
+    pub bytes: u64,
+    /// Packets of the default size.
+    pub packets: u32,
+    /// Packet sizes it is prepared for, ascending.
+    pub packet_sizes: Vec<u16>,
+    /// Film time.
+    #[serde(with = "json::media_ticks")]
+    pub duration: MediaTicks,
+    /// Mean bit rate.
+    #[serde(with = "json::bit_rate")]
+    pub mean_rate: BitRate,
+    /// Highest bit rate over windows of 1 s.
+    #[serde(with = "json::bit_rate")]
+    pub peak_rate: BitRate,
+    /// Whether the rate is constant.
+    pub constant_rate: bool,
+    /// Elementary streams of the program.
+    pub streams: Vec<ElementaryStream>,
+    /// RTP timeline shared by all viewers; chosen at random at ingest.
+    #[serde(with = "json::timeline")]
+    pub timeline: Timeline,
+    /// The file it was made from.
+    pub source: SourceIdentity,
+    /// When it was added, seconds since 1970 (UTC).
+    pub added_unix_s: u64,
+    /// BLAKE3 of the data file, 64 hexadecimal digits.
+    pub blake3: String,
+    /// What the operator should know: what was transcoded, what damage was found.
+    pub notes: Vec<String>,
+}
+
+/// One elementary stream.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct ElementaryStream {
+    /// Its PID.
+    pub pid: u16,
+    /// `stream_type` of the PMT (ISO/IEC 13818-1 table 2-34).
+    pub stream_type: u8,
+    /// For people: "H.264", "AAC".
+    pub codec: String,
+    /// ISO 639-2 code, if announced.
+    pub language: Option<String>,
+}
+
+/// Which file a title was made from. The same path, length and modification time mean the same film.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct SourceIdentity {
+    /// Absolute path.
+    #[serde(with = "json::path")]
+    pub path: PathBuf,
+    /// Length.
+    pub bytes: u64,
+    /// Modification time, nanoseconds since 1970 (UTC).
+    pub modified_unix_ns: u64,
+}
+
+/// A title's files, open and checked against each other.
+#[derive(Debug)]
+pub struct TitleFiles {
+    /// What is known of it.
+    pub info: Arc<TitleInfo>,
+    /// How its packets lie in an extent.
+    pub layout: WireLayout,
+    /// Its index (in default-size packets).
+    pub index: Arc<TitleIndex>,
+    /// The data file; buffered, read only.
+    pub data: File,
+    /// Where the data file is, for readers that want a descriptor of their own (O_DIRECT).
+    pub data_path: PathBuf,
+    /// The meta-data file of this packet size.
+    pub meta: MetaFile,
+}
+
+impl TitleFiles {
+    /// Packets of this size.
+    pub fn packets(&self) -> u32 {
+        self.info.bytes.div_ceil(self.layout.packet_bytes() as u64) as u32
+    }
+
+    /// Cache extents that hold them.
+    pub fn extents(&self) -> u32 {
+        self.packets().div_ceil(self.layout.packets_per_extent())
+    }
+
+    /// Payload bytes of packet `packet`: short for the last one, 0 beyond the end.
+    pub fn packet_bytes_at(&self, packet: u32) -> usize {
+        let size = self.layout.packet_bytes();
+        let start = u64::from(packet) * size as u64;
+        self.info.bytes.saturating_sub(start).min(size as u64) as usize
+    }
+}
