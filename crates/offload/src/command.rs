@@ -9,7 +9,7 @@ use millrace_core::ids::{ConnId, StreamId, TitleRef};
 use millrace_core::packet::WireLayout;
 use millrace_core::seam::Dest;
 use millrace_core::wire::rtp::Timeline;
-use millrace_engine::PlaySpec;
+pub use millrace_engine::{FailReason, LeaseFailure, PlaySpec, Refusal, StreamEvent};
 
 /// From the control side to a loop.
 #[derive(Debug)]
