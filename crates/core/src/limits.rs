@@ -95,6 +95,15 @@ pub const RTSP_HEADER_TIMEOUT_NS: u64 = 10_000_000_000;
 /// RTSP session time-out announced by default (RFC 2326 section 12.37 default).
 pub const DEFAULT_SESSION_TIMEOUT_NS: u64 = 60_000_000_000;
 
+/// Media packets in a unit of a row ("U"): ST 2022-1 (SMPTE, section 8.1) allows columns at most 20 packets apart.
+pub const MAX_UNIT_PACKETS: u32 = 20;
+/// Longest manifest of a title. A kilobyte is usual; notes and stream lists may grow, a damaged length may not.
+pub const MAX_MANIFEST_BYTES: u64 = 16 << 20;
+/// Longest index of a title: 2^32 packets have 128 MiB of time index, and 16 bytes for each PCR of 100 hours.
+pub const MAX_INDEX_BYTES: u64 = 512 << 20;
+/// Longest name (slug) of a title: with `/trackID=1` and a host it stays well within a URL that every player takes.
+pub const MAX_TITLE_NAME_BYTES: usize = 96;
+
 const _: () = {
     assert!(DEFAULT_PACKET_BYTES + RTP_HEADER_BYTES + 8 + 20 <= 1500);
     assert!(EXTENTS_PER_HUGE_PAGE * EXTENT_BYTES == 2 << 20);
