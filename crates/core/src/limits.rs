@@ -95,7 +95,7 @@ pub const RTSP_HEADER_TIMEOUT_NS: u64 = 10_000_000_000;
 /// RTSP session time-out announced by default (RFC 2326 section 12.37 default).
 pub const DEFAULT_SESSION_TIMEOUT_NS: u64 = 60_000_000_000;
 
-/// Media packets in a unit of a row ("U"): ST 2022-1 (SMPTE, section 8.1) allows columns at most 20 packets apart.
+/// Media packets in a unit of a row ("U"): SMPTE ST 2022-1 allows a column offset L of at most 20.
 pub const MAX_UNIT_PACKETS: u32 = 20;
 /// Longest manifest of a title. A kilobyte is usual; notes and stream lists may grow, a damaged length may not.
 pub const MAX_MANIFEST_BYTES: u64 = 16 << 20;
