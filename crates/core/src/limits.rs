@@ -133,3 +133,22 @@ const _: () = {
     assert!(BYE_DELAY_NS >= 2_500_000_000 && PLAY_DELAY_NS >= 20_000_000);
     assert!(MAX_HOLE_NS < MAX_TCP_BEHIND_NS && MIN_BURST_PACKETS <= MAX_BURST_PACKETS);
 };
+
+/// Extents one stream may be waiting for at once: the one it needs and the next, doubled by a seek while both are
+/// under way.
+pub const MAX_WANTS_PER_STREAM: usize = 4;
+/// Extents the cache reads ahead of one playhead at most, however high the bit rate: 32 MiB, 2 s of 130 Mb/s.
+pub const MAX_PREFETCH_EXTENTS: u32 = 128;
+/// When every extent of the cache is lent out, reads wait and look again after this time: nobody is told when a lease
+/// is given back. A tenth of the shortest time in which a viewer of 20 Mb/s plays an extent.
+pub const CACHE_SPACE_RETRY_NS: u64 = 10_000_000;
+/// Longest URL in a request, beyond which the answer is 414. Titles are short; what is left is room for signed URLs.
+pub const MAX_RTSP_URL_BYTES: usize = 2048;
+/// An announced session time-out is overrun by this much before the session is dropped: a keep-alive sent at the last
+/// moment is still on its way.
+pub const SESSION_TIMEOUT_SLACK_NS: u64 = 5_000_000_000;
+/// A reply that waits for the engine (a seek needs the sequence number at which the stream stopped) waits this long.
+/// The engine answers within a turn of its loop; ten thousand times that means that it hangs.
+pub const ENGINE_ANSWER_TIMEOUT_NS: u64 = 2_000_000_000;
+/// A connection that does not take its replies for this long is closed.
+pub const RTSP_WRITE_TIMEOUT_NS: u64 = 10_000_000_000;

@@ -1,0 +1,27 @@
+//! RTSP 1.0 messages (RFC 2326): bytes to requests, replies to bytes. No sockets, no sessions, no clock.
+//!
+//! | module | holds |
+//! | --- | --- |
+//! | [`frame`] | bytes as they arrive to whole messages and interleaved frames, with every limit |
+//! | [`reply`] | replies and the headers that each of them carries |
+//! | [`transport`] | the `Transport` header |
+//! | [`range`] | the `Range` header and normal play time |
+//! | [`target`] | what a URL names |
+//! | [`date`] | the `Date` header |
+//!
+//! Messages are those of `rtsp-types`. Its typed `Transport` and `Range` headers are not used: the first panics on a
+//! `dest_addr` of one quotation mark, the second refuses times that players send (`npt=12.`).
+#![forbid(unsafe_code)]
+
+pub mod date;
+pub mod frame;
+pub mod range;
+pub mod reply;
+pub mod target;
+pub mod transport;
+
+pub use frame::{FrameError, Framer, Incoming};
+pub use reply::Reply;
+
+/// A request with its body.
+pub type Request = rtsp_types::Request<Vec<u8>>;
