@@ -1,1 +1,18 @@
-//! Placeholder.
+//! Packets in and out of Linux.
+//!
+//! | device | what it is for | what it needs |
+//! | --- | --- | --- |
+//! | [`KernelTx`] | the way out everywhere: UDP (with GSO where the kernel has it) and RTP interleaved in TCP | sockets from [`bind_pair`]; no privileges. `CAP_NET_ADMIN` or `net.core.wmem_max` for the full send buffer |
+//! | [`recv::UdpRx`] | the way in for players, load generators and tests | a UDP socket |
+//!
+//! [`probe`] says what this kernel can do. `unsafe` lives in `sys` (raw layouts, each asserted) and nowhere else.
+#![deny(unsafe_code)]
+
+pub mod error;
+mod kernel;
+pub mod probe;
+pub mod recv;
+mod sys;
+
+pub use error::{ConnError, NetError};
+pub use kernel::{GsoMode, KernelTx, KernelTxConfig, TxCounters, UdpPair, bind_pair};

@@ -1,0 +1,376 @@
+//! One UDP socket that serves all viewers: bursts go out in as few calls as the kernel allows, and the trouble of one
+//! viewer stays with that viewer.
+//!
+//! A call is planned from the entries that are not done, handed over with sendmmsg, and booked message by message.
+//! After a message that failed the rest is planned anew, because the failure may have changed the plan: its entry is
+//! done with, or goes without GSO, or takes its whole stream along. Each failure is tried again a bounded number of
+//! times, goes from GSO to single datagrams once, or ends an entry; so a call ends whatever the network says.
+
+use std::io;
+use std::net::{SocketAddr, UdpSocket};
+use std::os::fd::AsFd;
+
+use millrace_core::ids::StreamId;
+use millrace_core::limits::{MAX_BATCH_BURSTS, MAX_GSO_BYTES, MAX_GSO_SEGMENTS};
+use millrace_core::seam::SendOutcome;
+
+use super::TxCounters;
+use super::icmp::{IcmpLog, icmp_may_say};
+use super::shape::Shape;
+use super::table::AddrTable;
+use crate::error::NetError;
+use crate::sys::mmsg::{MAX_PARTS, Plan, SendArena};
+use crate::sys::socket::{Buffer, get_int, raise_buffer, set_int};
+
+/// Messages in one sendmmsg call: a full batch of bursts, each cut in up to four.
+const MESSAGES: usize = 4 * MAX_BATCH_BURSTS;
+/// Parts of all messages of a call: eight patched sends of 64 datagrams.
+const PARTS: usize = 16 * MAX_GSO_SEGMENTS;
+/// Send buffer asked for. Shared by all viewers, it must hold what waits for slow address resolution (up to 208 KiB
+/// for each silent neighbour, net.ipv4.neigh.*.unres_qlen_bytes) and still let others send.
+pub(crate) const SEND_BUFFER_BYTES: usize = 4 << 20;
+/// Tries of one message that fails because of ICMP messages about others.
+const MAX_TRIES: u32 = 4;
+/// Rounds of ICMP errors in one batch after which the socket stops listening to ICMP for a while.
+const MAX_ICMP_ROUNDS: u32 = 16;
+/// Batches for which it stays deaf then: ten seconds at 100 batches a second.
+const DEAF_BATCHES: u64 = 1024;
+/// Every so many batches the error queue is read even if no send failed.
+const DRAIN_BATCHES: u64 = 256;
+/// Entries that may meet a full device queue before the rest of the batch is held back: other devices may have room.
+const MAX_FULL: u32 = 4;
+/// GSO sends in a row that only worked without GSO, for different viewers, before the socket does without.
+const GSO_STRIKES: u32 = 8;
+/// Batches for which a viewer whose path refused GSO gets single datagrams; the kernel forgets a path's MTU after ten
+/// minutes (net.ipv4.route.mtu_expires), which are 60,000 batches at 100 a second.
+const PLAIN_BATCHES: u64 = 60_000;
+
+const _: () = {
+    assert!(2 * MAX_GSO_SEGMENTS <= MAX_PARTS && 2 * MAX_GSO_SEGMENTS <= PARTS);
+    assert!(MAX_BATCH_BURSTS <= u64::BITS as usize);
+};
+
+/// One entry of a batch that goes out of a UDP socket.
+pub(super) struct Entry<'d> {
+    pub(super) stream: StreamId,
+    pub(super) dest: SocketAddr,
+    pub(super) shape: Shape<'d>,
+}
+
+/// The entries of a batch by their place in it.
+pub(super) type Entries<'d> = [Option<Entry<'d>>; MAX_BATCH_BURSTS];
+
+/// One message of a plan: datagrams `first..first + count` of an entry.
+#[derive(Clone, Copy, Default)]
+struct Job {
+    entry: u8,
+    first: u16,
+    count: u16,
+}
+
+impl Job {
+    /// Whether the kernel has to cut it.
+    fn is_gso(self) -> bool {
+        self.count > 1
+    }
+}
+
+/// What the sockets of one sender share: everything that is allocated.
+pub(super) struct Kit {
+    arena: SendArena,
+    jobs: Box<[Job]>,
+    pub(super) memory: Memory,
+}
+
+/// What has been learned about viewers.
+pub(super) struct Memory {
+    pub(super) icmp: IcmpLog,
+    /// Viewers whose path refused GSO.
+    plain: AddrTable<()>,
+    /// Batches sent so far: the clock of the tables.
+    pub(super) batches: u64,
+}
+
+impl Kit {
+    pub(super) fn new() -> Self {
+        Self {
+            arena: SendArena::new(MESSAGES, PARTS),
+            jobs: vec![Job::default(); MESSAGES].into(),
+            memory: Memory { icmp: IcmpLog::new(), plain: AddrTable::new(PLAIN_BATCHES), batches: 0 },
+        }
+    }
+}
+
+/// The entries of one call and how far they are.
+pub(super) struct Call<'a, 'd> {
+    entries: &'a Entries<'d>,
+    outcomes: &'a mut [SendOutcome],
+    counters: &'a mut TxCounters,
+    /// Entries that are not done.
+    rest: u64,
+    /// Entries that go without GSO from now on.
+    plain: u64,
+    /// Datagrams taken, by entry.
+    taken: [u16; MAX_BATCH_BURSTS],
+    /// Failed tries of the message at the front.
+    tries: u32,
+    /// Rounds of ICMP errors.
+    icmp_rounds: u32,
+    /// Entries that met a full device queue.
+    full: u32,
+}
+
+impl<'a, 'd> Call<'a, 'd> {
+    /// A call for the entries in `mask`.
+    pub(super) fn new(
+        entries: &'a Entries<'d>,
+        mask: u64,
+        outcomes: &'a mut [SendOutcome],
+        counters: &'a mut TxCounters,
+    ) -> Self {
+        let taken = [0; MAX_BATCH_BURSTS];
+        Self { entries, outcomes, counters, rest: mask, plain: 0, taken, tries: 0, icmp_rounds: 0, full: 0 }
+    }
+
+    fn entry(&self, index: usize) -> &'a Entry<'d> {
+        self.entries[index].as_ref().expect("the mask names entries that are there")
+    }
+
+    /// Books messages that the kernel took; whether it has cut one.
+    fn credit(&mut self, jobs: &[Job]) -> bool {
+        self.tries = 0;
+        let mut cut = false;
+        for job in jobs {
+            let index = usize::from(job.entry);
+            let shape = &self.entry(index).shape;
+            let (first, count) = (usize::from(job.first), usize::from(job.count));
+            self.counters.datagrams += count as u64;
+            self.counters.bytes += shape.bytes_in(first, count) as u64;
+            self.counters.gso_sends += u64::from(job.is_gso());
+            cut |= job.is_gso();
+            self.taken[index] = job.first + job.count;
+            if first + count == shape.datagrams() {
+                self.end(index, SendOutcome::Sent);
+            }
+        }
+        cut
+    }
+
+    fn end(&mut self, index: usize, outcome: SendOutcome) {
+        self.rest &= !(1 << index);
+        self.outcomes[index] = outcome;
+    }
+
+    /// Ends the entries of one stream, or of all, as blocked: nothing of a stream may overtake what was held back.
+    fn block(&mut self, whose: Option<StreamId>) {
+        for index in bits(self.rest) {
+            if whose.is_none_or(|stream| self.entry(index).stream == stream) {
+                self.end(index, SendOutcome::Blocked { taken: self.taken[index] });
+            }
+        }
+    }
+}
+
+/// What a failed message means.
+enum Verdict {
+    /// Try the same message again.
+    Again,
+    /// Send its entry without GSO.
+    Plain,
+    /// Its viewer cannot be reached.
+    Unreachable(i32),
+    /// The device queue has no room.
+    DeviceFull,
+    /// The socket has no room for anybody.
+    SocketFull,
+}
+
+/// One UDP socket and what has been learned about it.
+pub(super) struct Door {
+    socket: UdpSocket,
+    /// (level, name) of RECVERR for the socket's family.
+    recverr: (i32, i32),
+    gso: bool,
+    strikes: u32,
+    /// Batch at which a deaf socket listens to ICMP again.
+    deaf_until: Option<u64>,
+    /// Batch at which the error queue is read again.
+    drain_at: u64,
+}
+
+impl Door {
+    /// Takes a bound socket: non-blocking, listening to ICMP, with a large send buffer.
+    pub(super) fn new(socket: UdpSocket, gso: bool) -> Result<Self, NetError> {
+        let name =
+            socket.local_addr().map_or_else(|_| "UDP socket".to_owned(), |a| format!("UDP socket on {a}"));
+        let refused = |what, remedy| {
+            let socket = name.clone();
+            move |source| NetError::Socket { socket, what, source, remedy }
+        };
+        socket
+            .set_nonblocking(true)
+            .map_err(refused("make it non-blocking", "check that the descriptor is open"))?;
+        let v4 = socket.local_addr().map_err(refused("read its address", "bind it first"))?.is_ipv4();
+        let recverr =
+            if v4 { (libc::SOL_IP, libc::IP_RECVERR) } else { (libc::SOL_IPV6, libc::IPV6_RECVERR) };
+        set_int(socket.as_fd(), recverr.0, recverr.1, 1)
+            .map_err(refused("turn on RECVERR", "use a kernel that has it"))?;
+        raise_buffer(socket.as_fd(), Buffer::Send, SEND_BUFFER_BYTES)
+            .map_err(refused("raise SO_SNDBUF", "raise the sysctl net.core.wmem_max"))?;
+        Ok(Self { socket, recverr, gso, strikes: 0, deaf_until: None, drain_at: DRAIN_BATCHES })
+    }
+
+    /// Whether the kernel still cuts bursts for this socket.
+    pub(super) fn gso(&self) -> bool {
+        self.gso
+    }
+
+    /// The send buffer: asks for `bytes`, returns what the kernel gave.
+    pub(super) fn set_send_buffer(&self, bytes: usize) -> io::Result<usize> {
+        raise_buffer(self.socket.as_fd(), Buffer::Send, bytes)
+    }
+
+    /// Sends the entries of the call, in order, and writes the outcome of each.
+    pub(super) fn send(&mut self, kit: &mut Kit, mut call: Call<'_, '_>) {
+        self.housekeeping(&mut kit.memory, call.counters);
+        while call.rest != 0 {
+            let mut plan = kit.arena.plan();
+            self.fill(&mut plan, &mut kit.jobs, &mut kit.memory, &call);
+            let mut at = 0;
+            while at < plan.len() {
+                call.counters.udp_calls += 1;
+                let sent = plan.send(self.socket.as_fd(), at);
+                if let Ok(count @ 1..) = sent {
+                    if call.credit(&kit.jobs[at..at + count]) {
+                        self.strikes = 0;
+                    }
+                    at += count;
+                    continue;
+                }
+                // No message and no error is not in sendmmsg(2); it is not tried for ever either.
+                let errno = sent.err().unwrap_or(libc::EAGAIN);
+                let job = kit.jobs[at];
+                match self.verdict(errno, job, &mut kit.memory, &mut call) {
+                    Verdict::Again => {}
+                    verdict => {
+                        self.settle(verdict, job, &mut kit.memory, &mut call);
+                        break;
+                    }
+                }
+            }
+        }
+    }
+
+    /// Ends a deaf spell, and reads the error queue now and then, so that no old error waits for an innocent send.
+    fn housekeeping(&mut self, memory: &mut Memory, counters: &mut TxCounters) {
+        if self.deaf_until.is_some_and(|until| memory.batches >= until) {
+            // If this is refused the socket stays deaf until the next batch.
+            if set_int(self.socket.as_fd(), self.recverr.0, self.recverr.1, 1).is_ok() {
+                self.deaf_until = None;
+            }
+        }
+        if memory.batches >= self.drain_at {
+            self.drain_at = memory.batches + DRAIN_BATCHES;
+            memory.icmp.drain(&self.socket, memory.batches, counters);
+        }
+    }
+
+    /// Writes the entries that are not done into the plan, as far as there is room.
+    fn fill<'d>(&self, plan: &mut Plan<'_, 'd>, jobs: &mut [Job], memory: &mut Memory, call: &Call<'_, 'd>) {
+        for index in bits(call.rest) {
+            let Entry { dest, shape, .. } = *call.entry(index);
+            let single = call.plain & 1 << index != 0 || memory.plain.get(dest, memory.batches).is_some();
+            let most = if self.gso && !single { gso_segments(&shape) } else { 1 };
+            plan.to(dest);
+            let mut first = usize::from(call.taken[index]);
+            while first < shape.datagrams() {
+                let count = most.min(shape.datagrams() - first);
+                if !plan.has_room(shape.part_count(count)) {
+                    return;
+                }
+                jobs[plan.len()] = Job { entry: index as u8, first: first as u16, count: count as u16 };
+                plan.push((count > 1).then_some(shape.segment() as u16), shape.parts(first, count));
+                first += count;
+            }
+        }
+    }
+
+    /// Finds out what a failed message means.
+    fn verdict(&mut self, errno: i32, job: Job, memory: &mut Memory, call: &mut Call<'_, '_>) -> Verdict {
+        call.tries += 1;
+        match errno {
+            libc::EAGAIN => return Verdict::SocketFull,
+            libc::EINTR if call.tries < MAX_TRIES => return Verdict::Again,
+            libc::ENOBUFS | libc::ENOMEM | libc::EINTR => return Verdict::DeviceFull,
+            _ => {}
+        }
+        if icmp_may_say(errno) {
+            let heard = memory.icmp.drain(&self.socket, memory.batches, call.counters);
+            call.icmp_rounds += u32::from(heard > 0);
+            if heard > 0 && (call.tries >= MAX_TRIES || call.icmp_rounds >= MAX_ICMP_ROUNDS) {
+                self.go_deaf(memory.batches, call.counters);
+                return Verdict::Again;
+            }
+            // An error queue without room leaves the error and no entry: so once more in any case.
+            if heard > 0 || call.tries == 1 {
+                return Verdict::Again;
+            }
+        }
+        match errno {
+            libc::EIO | libc::EINVAL | libc::EMSGSIZE if job.is_gso() => Verdict::Plain,
+            _ => Verdict::Unreachable(errno),
+        }
+    }
+
+    /// Under a storm of ICMP errors nobody's send may be held up by them. Turning RECVERR off empties the error queue
+    /// and reading SO_ERROR takes the error that waits for the next send; what fails after that is its own fault.
+    fn go_deaf(&mut self, now: u64, counters: &mut TxCounters) {
+        counters.icmp_storms += 1;
+        // Neither call fails on an open socket; if one did, the message ends as unreachable and the batch goes on.
+        let _ = set_int(self.socket.as_fd(), self.recverr.0, self.recverr.1, 0);
+        let _ = get_int(self.socket.as_fd(), libc::SOL_SOCKET, libc::SO_ERROR);
+        self.deaf_until = Some(now + DEAF_BATCHES);
+    }
+
+    /// Acts on a verdict that ends a message.
+    ///
+    /// GSO can be refused for one viewer (EMSGSIZE or, in older kernels, EINVAL where the path's MTU is below the
+    /// segment; EIO under IPsec) or by the device behind the socket (EIO without checksum offload before Linux 6.11;
+    /// EINVAL on some virtual ones). In both cases the same datagrams may well go one by one, so that is tried for
+    /// the viewer; only when viewer after viewer is refused and no GSO send works, the socket does without.
+    fn settle(&mut self, verdict: Verdict, job: Job, memory: &mut Memory, call: &mut Call<'_, '_>) {
+        call.tries = 0;
+        let index = usize::from(job.entry);
+        let entry = call.entry(index);
+        match verdict {
+            Verdict::Again => {}
+            Verdict::Plain => {
+                call.counters.gso_refused += 1;
+                call.plain |= 1 << index;
+                memory.plain.put(entry.dest, (), memory.batches);
+                self.strikes += 1;
+                self.gso &= self.strikes < GSO_STRIKES;
+            }
+            Verdict::Unreachable(errno) => call.end(index, SendOutcome::Unreachable { errno }),
+            Verdict::DeviceFull => {
+                call.full += 1;
+                call.block((call.full < MAX_FULL).then_some(entry.stream));
+            }
+            Verdict::SocketFull => call.block(None),
+        }
+    }
+}
+
+/// Datagrams that one GSO send may carry: at most 64 of them, within the length of an IP packet.
+fn gso_segments(shape: &Shape<'_>) -> usize {
+    (MAX_GSO_BYTES / shape.segment()).clamp(1, MAX_GSO_SEGMENTS)
+}
+
+/// Places of the bits that are set, from the lowest.
+fn bits(mut mask: u64) -> impl Iterator<Item = usize> {
+    std::iter::from_fn(move || {
+        let index = (mask != 0).then(|| mask.trailing_zeros() as usize)?;
+        mask &= mask - 1;
+        Some(index)
+    })
+}

@@ -1,0 +1,103 @@
+//! What ICMP says about viewers, kept apart from the sends of others.
+//!
+//! One socket serves all viewers. With `IP_RECVERR` the kernel puts every ICMP error into the socket's error queue,
+//! with the address that the bad datagram had been sent to, and also lets the *next* send fail, whoever it is for
+//! (ip(7)). So a send that fails with something that ICMP can say is tried again after the queue has been emptied, and
+//! the address goes into a table: its own next send is answered `Unreachable`.
+
+use std::net::{SocketAddr, UdpSocket};
+use std::os::fd::AsFd;
+
+use super::TxCounters;
+use super::table::AddrTable;
+use crate::sys::mmsg::RecvArena;
+
+/// Errors taken from the kernel in one call.
+const BATCH: usize = 32;
+/// Calls before the drain gives up for this time: 128 errors.
+const MAX_CALLS: usize = 4;
+/// Errors that wait for [`super::KernelTx::poll_unreachable`]; the oldest make way.
+const MAX_NEWS: usize = 64;
+/// Batches after which an error that its viewer never met is forgotten: at 100 batches a second 40 s. A new viewer
+/// behind the same address shall not pay for an old one.
+const LIFETIME_BATCHES: u64 = 4096;
+
+/// ICMP errors by the address they are about.
+pub(super) struct IcmpLog {
+    arena: RecvArena,
+    pending: AddrTable<i32>,
+    news: std::collections::VecDeque<(SocketAddr, i32)>,
+}
+
+impl IcmpLog {
+    pub(super) fn new() -> Self {
+        Self {
+            arena: RecvArena::new(BATCH, 0),
+            pending: AddrTable::new(LIFETIME_BATCHES),
+            news: std::collections::VecDeque::with_capacity(MAX_NEWS),
+        }
+    }
+
+    /// Takes the errors out of the socket's queue, a bounded number; returns how many ICMP errors there were. When it
+    /// has emptied the queue, the kernel has also forgotten the error it kept for the next send.
+    pub(super) fn drain(&mut self, socket: &UdpSocket, now: u64, counters: &mut TxCounters) -> usize {
+        let mut heard = 0;
+        for _ in 0..MAX_CALLS {
+            let Ok(got) = self.arena.receive(socket.as_fd(), libc::MSG_ERRQUEUE) else { break };
+            for index in 0..got {
+                heard += usize::from(self.note(index, now));
+            }
+            if got < self.arena.capacity() {
+                break;
+            }
+        }
+        counters.icmp_errors += heard as u64;
+        heard
+    }
+
+    /// Files one message of the error queue; whether ICMP sent it.
+    fn note(&mut self, index: usize, now: u64) -> bool {
+        let message = self.arena.get(index);
+        let Some(error) = message.info.error else { return false };
+        if !matches!(error.origin, libc::SO_EE_ORIGIN_ICMP | libc::SO_EE_ORIGIN_ICMP6) {
+            return false;
+        }
+        // "Fragmentation needed" means the kernel knows the path's MTU now and cuts the next datagrams itself.
+        if let (Some(dest), true) = (message.name, error.errno != libc::EMSGSIZE) {
+            self.pending.put(dest, error.errno, now);
+            if self.news.len() == MAX_NEWS {
+                self.news.pop_front();
+            }
+            self.news.push_back((dest, error.errno));
+        }
+        true
+    }
+
+    /// The error about `dest` that its sender has not met yet; told once.
+    pub(super) fn take(&mut self, dest: SocketAddr, now: u64) -> Option<i32> {
+        self.pending.take(dest, now)
+    }
+
+    /// The next error in the order of arrival; told once, apart from [`IcmpLog::take`].
+    pub(super) fn poll(&mut self) -> Option<(SocketAddr, i32)> {
+        self.news.pop_front()
+    }
+}
+
+/// Whether an ICMP message can make a send fail with this errno (icmp_err_convert in net/ipv4/icmp.c,
+/// icmpv6_err_convert in net/ipv6/icmp.c). The same errno may also be the send's own.
+pub(crate) fn icmp_may_say(errno: i32) -> bool {
+    matches!(
+        errno,
+        libc::ECONNREFUSED
+            | libc::EHOSTUNREACH
+            | libc::ENETUNREACH
+            | libc::EHOSTDOWN
+            | libc::ENONET
+            | libc::ENOPROTOOPT
+            | libc::EOPNOTSUPP
+            | libc::EMSGSIZE
+            | libc::EACCES
+            | libc::EPROTO
+    )
+}

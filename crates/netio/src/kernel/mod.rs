@@ -1,0 +1,270 @@
+//! The kernel's sockets as a way out: UDP with GSO, RTP interleaved in TCP.
+//!
+//! | file | holds |
+//! | --- | --- |
+//! | `udp` | pairs of ports |
+//! | `door` | one UDP socket for all viewers: batches, GSO, whose fault an error is |
+//! | `icmp` | what ICMP says about viewers |
+//! | `tcp` | frames in RTSP connections |
+//! | `shape`, `table` | a checked payload; a small table of addresses |
+
+mod door;
+mod icmp;
+mod shape;
+mod table;
+mod tcp;
+mod udp;
+
+use std::io;
+use std::net::SocketAddr;
+use std::os::fd::OwnedFd;
+
+use millrace_core::ids::ConnId;
+use millrace_core::limits::MAX_BATCH_BURSTS;
+use millrace_core::seam::{Dest, PacketTx, Payload, SendOutcome, Transmit, TransmitBatch};
+
+pub(crate) use self::door::SEND_BUFFER_BYTES;
+use self::door::{Call, Door, Entries, Entry, Kit};
+pub(crate) use self::icmp::icmp_may_say;
+use self::shape::Shape;
+use self::tcp::Conns;
+pub use self::udp::{UdpPair, bind_pair};
+use crate::error::{ConnError, NetError};
+use crate::probe;
+use crate::sys::socket::canonical;
+
+/// Whether bursts are handed to the kernel in one piece.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub enum GsoMode {
+    /// If the kernel can, found out by trying; given up for a viewer or a socket where it does not work.
+    #[default]
+    Auto,
+    /// Never: one message for each datagram.
+    Off,
+}
+
+/// What a [`KernelTx`] is made of.
+#[derive(Debug, Default)]
+pub struct KernelTxConfig {
+    /// Sockets for IPv4 viewers.
+    pub v4: Option<UdpPair>,
+    /// Sockets for IPv6 viewers.
+    pub v6: Option<UdpPair>,
+    /// GSO or not.
+    pub gso: GsoMode,
+    /// TCP connections: ids run from 0 to `conns - 1`.
+    pub conns: usize,
+}
+
+/// What a [`KernelTx`] has done since it was made.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct TxCounters {
+    /// Batches with at least one entry.
+    pub batches: u64,
+    /// Entries.
+    pub entries: u64,
+    /// UDP datagrams that the kernel took.
+    pub datagrams: u64,
+    /// RTP and RTCP bytes taken, by UDP and TCP, without headers below RTP.
+    pub bytes: u64,
+    /// sendmmsg calls.
+    pub udp_calls: u64,
+    /// Messages that the kernel cut into datagrams.
+    pub gso_sends: u64,
+    /// Messages that the kernel refused to cut and that went as single datagrams.
+    pub gso_refused: u64,
+    /// Entries answered `Blocked`.
+    pub blocked: u64,
+    /// Entries answered `Unreachable`.
+    pub unreachable: u64,
+    /// Entries answered `Closed`.
+    pub closed: u64,
+    /// ICMP errors about viewers.
+    pub icmp_errors: u64,
+    /// Times a socket stopped listening to ICMP because there was too much of it.
+    pub icmp_storms: u64,
+    /// Interleaved frames taken by TCP connections.
+    pub frames: u64,
+    /// Frames that a connection took in part, so that the rest was copied aside.
+    pub split_frames: u64,
+    /// Control bytes taken for TCP connections.
+    pub control_bytes: u64,
+    /// sendmsg calls.
+    pub tcp_calls: u64,
+}
+
+/// Sends through the kernel's sockets: two UDP sockets per address family for all viewers, and TCP connections.
+///
+/// Allocates in [`KernelTx::new`] and never after. Errors of one destination stay with that viewer; see
+/// [`SendOutcome`].
+pub struct KernelTx {
+    /// RTP and RTCP of IPv4, RTP and RTCP of IPv6.
+    doors: [Option<Door>; 4],
+    kit: Kit,
+    conns: Conns,
+    counters: TxCounters,
+}
+
+impl KernelTx {
+    /// Takes the sockets, asks the kernel for large send buffers and tries whether it can do GSO.
+    ///
+    /// # Errors
+    /// If a pair is of the wrong address family or a socket refuses an option.
+    pub fn new(config: KernelTxConfig) -> Result<Self, NetError> {
+        let gso = config.gso == GsoMode::Auto && probe::udp_gso().is_ok();
+        let [rtp4, rtcp4] = doors(config.v4, "IPv4", gso)?;
+        let [rtp6, rtcp6] = doors(config.v6, "IPv6", gso)?;
+        Ok(Self {
+            doors: [rtp4, rtcp4, rtp6, rtcp6],
+            kit: Kit::new(),
+            conns: Conns::new(config.conns),
+            counters: TxCounters::default(),
+        })
+    }
+
+    /// Takes the writing side of a connected TCP socket. Sets `TCP_NODELAY` and `TCP_NOTSENT_LOWAT` (128 KiB).
+    ///
+    /// # Errors
+    /// If the id is beyond the table or in use, or the socket is not TCP; the descriptor is closed then.
+    pub fn add_conn(&mut self, conn: ConnId, fd: OwnedFd) -> Result<(), NetError> {
+        self.conns.add(conn, fd)
+    }
+
+    /// Sends `bytes` behind the frame that is being sent, never inside it: at once if the connection takes them, else
+    /// they wait for [`KernelTx::flush_conns`] or the next burst. RTCP must already be framed here.
+    ///
+    /// # Errors
+    /// If the connection is unknown or closed, or more than [`millrace_core::limits::MAX_CONN_PENDING_BYTES`] would wait
+    /// (then nothing of `bytes` is sent).
+    pub fn write_control(&mut self, conn: ConnId, bytes: &[u8]) -> Result<(), ConnError> {
+        self.conns.write_control(conn, bytes, &mut self.counters)
+    }
+
+    /// Forgets a connection with what waited for it; returns its descriptor.
+    pub fn remove_conn(&mut self, conn: ConnId) -> Option<OwnedFd> {
+        self.conns.remove(conn)
+    }
+
+    /// Tries again to send what waits for connections; whether anything still waits.
+    pub fn flush_conns(&mut self) -> bool {
+        self.conns.flush_all(&mut self.counters)
+    }
+
+    /// A connection that broke (and why, as an errno), once for each.
+    pub fn poll_conn_gone(&mut self) -> Option<(ConnId, i32)> {
+        self.conns.poll_gone()
+    }
+
+    /// An address that ICMP said something about (and what, as an errno), once for each message; the last 64 are kept.
+    /// The entry for that address that is sent next is answered `Unreachable`, apart from this.
+    pub fn poll_unreachable(&mut self) -> Option<(SocketAddr, i32)> {
+        self.kit.memory.icmp.poll()
+    }
+
+    /// What has been done.
+    pub fn counters(&self) -> &TxCounters {
+        &self.counters
+    }
+
+    /// Whether any socket hands bursts to the kernel in one piece.
+    pub fn gso(&self) -> bool {
+        self.doors.iter().flatten().any(Door::gso)
+    }
+
+    /// Asks for another send buffer for each UDP socket (4 MiB are asked for at the start); returns the smallest that
+    /// the kernel gave, which counts its own overhead and so is about twice what was asked.
+    ///
+    /// # Errors
+    /// If the kernel refuses.
+    pub fn set_send_buffer(&mut self, bytes: usize) -> io::Result<usize> {
+        self.doors
+            .iter()
+            .flatten()
+            .try_fold(usize::MAX, |least, door| Ok(least.min(door.set_send_buffer(bytes)?)))
+    }
+
+    /// Sends at most [`MAX_BATCH_BURSTS`] entries from `first` on.
+    fn send_some(&mut self, batch: &dyn TransmitBatch, first: usize, outcomes: &mut [SendOutcome]) {
+        let mut entries: Entries<'_> = [const { None }; MAX_BATCH_BURSTS];
+        let mut masks = [0u64; 4];
+        for (index, outcome) in outcomes.iter_mut().enumerate() {
+            let transmit = batch.get(first + index);
+            match self.accept(&transmit) {
+                Ok((door, entry)) => {
+                    masks[door] |= 1 << index;
+                    entries[index] = Some(entry);
+                }
+                Err(done) => *outcome = done,
+            }
+        }
+        for (door, mask) in self.doors.iter_mut().zip(masks) {
+            if let (Some(door), 1..) = (door, mask) {
+                door.send(&mut self.kit, Call::new(&entries, mask, outcomes, &mut self.counters));
+            }
+        }
+    }
+
+    /// Which socket an entry goes out of; or its outcome, if it needs no UDP socket.
+    fn accept<'d>(&mut self, transmit: &Transmit<'d>) -> Result<(usize, Entry<'d>), SendOutcome> {
+        let shape = Shape::of(transmit.payload).map_err(|errno| SendOutcome::Unreachable { errno })?;
+        let is_rtcp = matches!(transmit.payload, Payload::Rtcp(_));
+        let dest = match transmit.dest {
+            Dest::Udp { rtp, rtcp } => canonical(if is_rtcp { rtcp } else { rtp }),
+            Dest::Tcp { conn, rtp_channel, rtcp_channel } => {
+                let channel = if is_rtcp { rtcp_channel } else { rtp_channel };
+                return Err(self.conns.send(conn, channel, &shape, &mut self.counters));
+            }
+        };
+        if shape.datagrams() == 0 {
+            return Err(SendOutcome::Sent);
+        }
+        let door = 2 * usize::from(dest.is_ipv6()) + usize::from(is_rtcp);
+        if self.doors[door].is_none() {
+            return Err(SendOutcome::Unreachable { errno: libc::EAFNOSUPPORT });
+        }
+        let memory = &mut self.kit.memory;
+        match memory.icmp.take(dest, memory.batches) {
+            Some(errno) => Err(SendOutcome::Unreachable { errno }),
+            None => Ok((door, Entry { stream: transmit.stream, dest, shape })),
+        }
+    }
+
+    fn count(&mut self, outcomes: &[SendOutcome]) {
+        self.counters.entries += outcomes.len() as u64;
+        for outcome in outcomes {
+            match outcome {
+                SendOutcome::Sent => {}
+                SendOutcome::Blocked { .. } => self.counters.blocked += 1,
+                SendOutcome::Unreachable { .. } => self.counters.unreachable += 1,
+                SendOutcome::Closed { .. } => self.counters.closed += 1,
+            }
+        }
+    }
+}
+
+impl PacketTx for KernelTx {
+    fn send(&mut self, batch: &dyn TransmitBatch, outcomes: &mut [SendOutcome]) {
+        let length = batch.len();
+        assert!(outcomes.len() >= length, "{length} entries, room for {} outcomes", outcomes.len());
+        if length == 0 {
+            return;
+        }
+        self.counters.batches += 1;
+        self.kit.memory.batches += 1;
+        let outcomes = &mut outcomes[..length];
+        for (chunk, outcomes) in outcomes.chunks_mut(MAX_BATCH_BURSTS).enumerate() {
+            self.send_some(batch, chunk * MAX_BATCH_BURSTS, outcomes);
+        }
+        self.count(outcomes);
+    }
+}
+
+fn doors(pair: Option<UdpPair>, wanted: &'static str, gso: bool) -> Result<[Option<Door>; 2], NetError> {
+    let Some(UdpPair { rtp, rtcp }) = pair else { return Ok([None, None]) };
+    if let (Ok(a), Ok(b)) = (rtp.local_addr(), rtcp.local_addr())
+        && (a.is_ipv4() != (wanted == "IPv4") || b.is_ipv4() != a.is_ipv4())
+    {
+        return Err(NetError::Family { wanted, rtp: a, rtcp: b });
+    }
+    Ok([Some(Door::new(rtp, gso)?), Some(Door::new(rtcp, gso)?)])
+}

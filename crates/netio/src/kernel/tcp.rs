@@ -1,0 +1,351 @@
+//! RTP and RTCP interleaved in RTSP connections (RFC 2326 section 10.12): `$`, channel, length, packet.
+//!
+//! Many frames go out in one call, straight from where the packets lie. A connection may take part of a frame; the
+//! rest of that one frame is copied aside and goes first next time, so that the byte stream never tears, and nobody
+//! has to keep the packet. Control bytes (RTSP replies) wait behind it: they always begin at a frame's border.
+//!
+//! Send buffer: left to the kernel's own tuning, so that a long fat path fills, but with `TCP_NOTSENT_LOWAT` at
+//! 128 KiB. What TCP has not sent yet is bounded by that, whatever the buffer grew to: at 8 Mb/s 0.13 s of film, so a
+//! viewer that stops reading is noticed 128 KiB after its receive window is full, a pause or seek leaves at most that
+//! much stale film in the kernel, and a path with a second of round trip at 8 Mb/s still has its 1 MB in flight. With
+//! the usual retry every 5 ms it admits 200 Mb/s for one viewer. A fixed `SO_SNDBUF` can have only one of the three:
+//! it counts in-flight and waiting bytes alike.
+
+use std::collections::VecDeque;
+use std::io::IoSlice;
+use std::os::fd::{AsFd, OwnedFd};
+
+use millrace_core::ids::ConnId;
+use millrace_core::limits::{MAX_CONN_PENDING_BYTES, MAX_PACKET_BYTES, RTP_HEADER_BYTES};
+use millrace_core::seam::SendOutcome;
+use rustix::net::{SendAncillaryBuffer, SendFlags, sockopt};
+
+use super::TxCounters;
+use super::shape::Shape;
+use crate::error::{ConnError, NetError};
+use crate::sys::socket::set_int;
+
+/// Frames in one call; 64 x 1332 bytes are 85 KB, about what a send buffer takes at once.
+const FRAMES_PER_CALL: usize = 64;
+/// `$`, channel, length.
+const PREFIX_BYTES: usize = 4;
+/// Longest packet in a frame.
+const MAX_PACKET: usize = RTP_HEADER_BYTES + MAX_PACKET_BYTES;
+/// Room of one connection: the rest of a frame and the control bytes behind it.
+const ROOM: usize = PREFIX_BYTES + MAX_PACKET + MAX_CONN_PENDING_BYTES;
+/// Bytes that TCP may hold without having sent them.
+const NOT_SENT_BYTES: i32 = 128 * 1024;
+/// Interrupted calls in a row before the connection counts as blocked.
+const MAX_INTERRUPTS: usize = 4;
+
+const FLAGS: SendFlags = SendFlags::NOSIGNAL.union(SendFlags::DONTWAIT);
+
+const _: () = assert!(MAX_PACKET <= u16::MAX as usize, "the length field of a frame has 16 bits");
+
+struct Conn {
+    socket: OwnedFd,
+    /// Bytes that wait, from `start` of the connection's room.
+    start: usize,
+    waiting: usize,
+    /// How many of them, at the end, are control bytes.
+    control: usize,
+    /// Why it is of no use any more.
+    broken: Option<i32>,
+    /// It is in the list of connections with waiting bytes.
+    listed: bool,
+}
+
+/// The connections of one sender.
+pub(super) struct Conns {
+    conns: Box<[Option<Conn>]>,
+    /// [`ROOM`] bytes for each; untouched rooms take no memory, because the kernel hands out zeroed pages on first use.
+    rooms: Box<[u8]>,
+    /// Connections with waiting bytes; each is in here at most once.
+    stuck: Vec<u32>,
+    /// Broken connections that nobody has been told of; each is in here at most once.
+    gone: VecDeque<ConnId>,
+    prefixes: Box<[[u8; PREFIX_BYTES + RTP_HEADER_BYTES]; FRAMES_PER_CALL]>,
+}
+
+/// What a write came to.
+enum Write {
+    Took(usize),
+    Full,
+    Broken(i32),
+}
+
+impl Conns {
+    pub(super) fn new(conns: usize) -> Self {
+        Self {
+            conns: (0..conns).map(|_| None).collect(),
+            rooms: vec![0; conns * ROOM].into(),
+            stuck: Vec::with_capacity(conns),
+            gone: VecDeque::with_capacity(conns),
+            prefixes: Box::new([[0; PREFIX_BYTES + RTP_HEADER_BYTES]; FRAMES_PER_CALL]),
+        }
+    }
+
+    pub(super) fn add(&mut self, id: ConnId, socket: OwnedFd) -> Result<(), NetError> {
+        let limit = self.conns.len();
+        let slot = self.conns.get_mut(id.0 as usize).ok_or(NetError::ConnId { conn: id, limit })?;
+        if slot.is_some() {
+            return Err(NetError::ConnInUse { conn: id });
+        }
+        let refused = |what| {
+            move |source| NetError::Socket {
+                socket: format!("connection {}", id.0),
+                what,
+                source,
+                remedy: "give a connected TCP socket",
+            }
+        };
+        // Frames leave in bursts already; waiting for more would only add delay (RFC 1122 section 4.2.3.4).
+        sockopt::set_tcp_nodelay(&socket, true).map_err(|e| refused("set TCP_NODELAY")(e.into()))?;
+        set_int(socket.as_fd(), libc::SOL_TCP, libc::TCP_NOTSENT_LOWAT, NOT_SENT_BYTES)
+            .map_err(refused("set TCP_NOTSENT_LOWAT"))?;
+        *slot = Some(Conn { socket, start: 0, waiting: 0, control: 0, broken: None, listed: false });
+        Ok(())
+    }
+
+    pub(super) fn remove(&mut self, id: ConnId) -> Option<OwnedFd> {
+        let conn = self.conns.get_mut(id.0 as usize)?.take()?;
+        if conn.listed {
+            self.stuck.retain(|index| *index != id.0);
+        }
+        if conn.broken.is_some() {
+            self.gone.retain(|gone| *gone != id);
+        }
+        Some(conn.socket)
+    }
+
+    /// Tells once of each connection that broke.
+    pub(super) fn poll_gone(&mut self) -> Option<(ConnId, i32)> {
+        let id = self.gone.pop_front()?;
+        let errno = self.conns[id.0 as usize].as_ref().and_then(|conn| conn.broken);
+        Some((id, errno.unwrap_or(0)))
+    }
+
+    /// Sends the packets of `shape` as frames of `channel`.
+    pub(super) fn send(
+        &mut self,
+        id: ConnId,
+        channel: u8,
+        shape: &Shape<'_>,
+        counters: &mut TxCounters,
+    ) -> SendOutcome {
+        if shape.datagrams() > 0 && shape.datagram_bytes(0) > MAX_PACKET {
+            return SendOutcome::Unreachable { errno: libc::EMSGSIZE };
+        }
+        match self.flush(id, counters) {
+            Err(errno) => return SendOutcome::Closed { errno },
+            Ok(false) => return SendOutcome::Blocked { taken: 0 },
+            Ok(true) => {}
+        }
+        let mut done = 0;
+        while done < shape.datagrams() {
+            let count = FRAMES_PER_CALL.min(shape.datagrams() - done);
+            match self.write_frames(id, channel, shape, done, count, counters) {
+                Ok(taken) => {
+                    done += taken;
+                    counters.frames += taken as u64;
+                    counters.bytes += shape.bytes_in(done - taken, taken) as u64;
+                    if taken < count {
+                        return SendOutcome::Blocked { taken: done as u16 };
+                    }
+                    // The last frame may have been taken only in part; then the next would find it in the way.
+                    if done < shape.datagrams() && self.is_waiting(id) {
+                        return SendOutcome::Blocked { taken: done as u16 };
+                    }
+                }
+                Err(errno) => return SendOutcome::Closed { errno },
+            }
+        }
+        SendOutcome::Sent
+    }
+
+    /// Writes frames `first..first + count` in one call; returns how many are taken, the last of them perhaps with
+    /// its rest waiting.
+    fn write_frames(
+        &mut self,
+        id: ConnId,
+        channel: u8,
+        shape: &Shape<'_>,
+        first: usize,
+        count: usize,
+        counters: &mut TxCounters,
+    ) -> Result<usize, i32> {
+        let mut prefix_bytes = PREFIX_BYTES;
+        for (place, prefix) in self.prefixes[..count].iter_mut().enumerate() {
+            let length = shape.datagram_bytes(first + place) as u16;
+            prefix[0] = b'$';
+            prefix[1] = channel;
+            prefix[2..PREFIX_BYTES].copy_from_slice(&length.to_be_bytes());
+            if let (Some(header), _) = shape.datagram(first + place) {
+                prefix[PREFIX_BYTES..].copy_from_slice(header);
+                prefix_bytes = PREFIX_BYTES + RTP_HEADER_BYTES;
+            }
+        }
+        let mut parts = [IoSlice::new(&[]); 2 * FRAMES_PER_CALL];
+        for (place, pair) in parts.chunks_exact_mut(2).take(count).enumerate() {
+            pair[0] = IoSlice::new(&self.prefixes[place][..prefix_bytes]);
+            pair[1] = IoSlice::new(shape.datagram(first + place).1);
+        }
+        let conn = self.conns[id.0 as usize].as_ref().expect("flush found the connection");
+        let written = match write(conn, &parts[..2 * count], counters) {
+            Write::Took(bytes) => bytes,
+            Write::Full => 0,
+            Write::Broken(errno) => return Err(self.breaks(id, errno)),
+        };
+        let mut left = written;
+        for place in 0..count {
+            let (prefix, packet) = (&self.prefixes[place][..prefix_bytes], shape.datagram(first + place).1);
+            let frame = prefix.len() + packet.len();
+            if left < frame {
+                if left == 0 {
+                    return Ok(place);
+                }
+                let (prefix_left, packet_left) =
+                    (&prefix[left.min(prefix.len())..], &packet[left.saturating_sub(prefix.len())..]);
+                let room = &mut self.rooms[id.0 as usize * ROOM..][..ROOM];
+                room[..prefix_left.len()].copy_from_slice(prefix_left);
+                room[prefix_left.len()..][..packet_left.len()].copy_from_slice(packet_left);
+                self.wait(id, frame - left, 0);
+                counters.split_frames += 1;
+                return Ok(place + 1);
+            }
+            left -= frame;
+        }
+        Ok(count)
+    }
+
+    /// Puts control bytes behind what has been sent, at once if there is room, else into the connection's room.
+    pub(super) fn write_control(
+        &mut self,
+        id: ConnId,
+        bytes: &[u8],
+        counters: &mut TxCounters,
+    ) -> Result<(), ConnError> {
+        if self.conns.get(id.0 as usize).is_none_or(Option::is_none) {
+            return Err(ConnError::Unknown { conn: id });
+        }
+        let gone = |errno| ConnError::Gone { conn: id, errno };
+        let empty = self.flush(id, counters).map_err(gone)?;
+        let conn = self.conns[id.0 as usize].as_ref().expect("looked up above");
+        if conn.control + bytes.len() > MAX_CONN_PENDING_BYTES {
+            return Err(ConnError::TooMuchPending { conn: id, pending: conn.control, asked: bytes.len() });
+        }
+        let mut written = 0;
+        if empty && !bytes.is_empty() {
+            match write(conn, &[IoSlice::new(bytes)], counters) {
+                Write::Took(count) => written = count,
+                Write::Full => {}
+                Write::Broken(errno) => return Err(gone(self.breaks(id, errno))),
+            }
+        }
+        counters.control_bytes += bytes.len() as u64;
+        let rest = &bytes[written..];
+        if !rest.is_empty() {
+            let (start, waiting) = (conn.start, conn.waiting);
+            let room = &mut self.rooms[id.0 as usize * ROOM..][..ROOM];
+            // What waits is moved to the front only when the end of the room is reached.
+            let at = if start + waiting + rest.len() > ROOM {
+                room.copy_within(start..start + waiting, 0);
+                0
+            } else {
+                start
+            };
+            room[at + waiting..][..rest.len()].copy_from_slice(rest);
+            if let Some(conn) = &mut self.conns[id.0 as usize] {
+                conn.start = at;
+            }
+            self.wait(id, rest.len(), rest.len());
+        }
+        Ok(())
+    }
+
+    /// Tries all connections with waiting bytes; whether any still has some.
+    pub(super) fn flush_all(&mut self, counters: &mut TxCounters) -> bool {
+        let mut at = 0;
+        while at < self.stuck.len() {
+            let id = ConnId(self.stuck[at]);
+            if self.flush(id, counters) == Ok(false) {
+                at += 1;
+                continue;
+            }
+            self.stuck.swap_remove(at);
+            if let Some(conn) = &mut self.conns[id.0 as usize] {
+                conn.listed = false;
+            }
+        }
+        !self.stuck.is_empty()
+    }
+
+    /// Writes what waits; `Ok(true)` if nothing waits any more, the errno if the connection is of no use.
+    fn flush(&mut self, id: ConnId, counters: &mut TxCounters) -> Result<bool, i32> {
+        let Some(Some(conn)) = self.conns.get_mut(id.0 as usize) else { return Err(libc::ENOTCONN) };
+        if let Some(errno) = conn.broken {
+            return Err(errno);
+        }
+        if conn.waiting == 0 {
+            return Ok(true);
+        }
+        let bytes = &self.rooms[id.0 as usize * ROOM..][conn.start..conn.start + conn.waiting];
+        match write(conn, &[IoSlice::new(bytes)], counters) {
+            Write::Took(count) => {
+                conn.start += count;
+                conn.waiting -= count;
+                conn.control = conn.control.min(conn.waiting);
+                if conn.waiting == 0 {
+                    conn.start = 0;
+                }
+                Ok(conn.waiting == 0)
+            }
+            Write::Full => Ok(false),
+            Write::Broken(errno) => Err(self.breaks(id, errno)),
+        }
+    }
+
+    fn is_waiting(&self, id: ConnId) -> bool {
+        self.conns[id.0 as usize].as_ref().is_some_and(|conn| conn.waiting > 0)
+    }
+
+    /// Notes that `bytes` more bytes wait, `control` of them control bytes.
+    fn wait(&mut self, id: ConnId, bytes: usize, control: usize) {
+        let Some(conn) = &mut self.conns[id.0 as usize] else { return };
+        conn.waiting += bytes;
+        conn.control += control;
+        if !conn.listed {
+            conn.listed = true;
+            self.stuck.push(id.0);
+        }
+    }
+
+    /// Notes that a connection broke, once.
+    fn breaks(&mut self, id: ConnId, errno: i32) -> i32 {
+        if let Some(conn) = &mut self.conns[id.0 as usize]
+            && conn.broken.is_none()
+        {
+            conn.broken = Some(errno);
+            conn.waiting = 0;
+            conn.control = 0;
+            self.gone.push_back(id);
+        }
+        errno
+    }
+}
+
+/// One sendmsg that neither waits nor raises SIGPIPE.
+fn write(conn: &Conn, parts: &[IoSlice<'_>], counters: &mut TxCounters) -> Write {
+    for _ in 0..MAX_INTERRUPTS {
+        counters.tcp_calls += 1;
+        match rustix::net::sendmsg(&conn.socket, parts, &mut SendAncillaryBuffer::default(), FLAGS) {
+            Ok(count) => return Write::Took(count),
+            Err(rustix::io::Errno::INTR) => {}
+            Err(rustix::io::Errno::AGAIN | rustix::io::Errno::NOBUFS | rustix::io::Errno::NOMEM) => {
+                return Write::Full;
+            }
+            Err(errno) => return Write::Broken(errno.raw_os_error()),
+        }
+    }
+    Write::Full
+}

@@ -1,0 +1,124 @@
+//! Control messages: a header of length, level and type, then data, padded to eight bytes (cmsg(3)). Building and
+//! reading are plain byte work here; no pointer walks.
+
+use std::mem::size_of;
+
+use super::socket::field;
+
+/// Bytes of a `cmsghdr`.
+const HEADER: usize = 16;
+/// Alignment of every control message.
+const ALIGN: usize = 8;
+
+const _: () = {
+    assert!(size_of::<libc::cmsghdr>() == HEADER && size_of::<usize>() == ALIGN);
+    assert!(std::mem::offset_of!(libc::cmsghdr, cmsg_len) == 0);
+    assert!(std::mem::offset_of!(libc::cmsghdr, cmsg_level) == 8);
+    assert!(std::mem::offset_of!(libc::cmsghdr, cmsg_type) == 12);
+    assert!(size_of::<SegmentControl>() == space(2) && align_of::<SegmentControl>() >= ALIGN);
+    assert!(size_of::<libc::sock_extended_err>() == EXTENDED_ERROR);
+    assert!(size_of::<libc::timespec>() == 16);
+};
+
+/// Room that a control message with `data` bytes takes (`CMSG_SPACE`).
+pub(crate) const fn space(data: usize) -> usize {
+    HEADER + data.next_multiple_of(ALIGN)
+}
+
+/// One `UDP_SEGMENT` control message: the kernel cuts the bytes into datagrams of this length.
+#[derive(Clone, Copy)]
+#[repr(C, align(8))]
+pub(crate) struct SegmentControl {
+    bytes: [u8; space(2)],
+}
+
+impl SegmentControl {
+    /// A message for segments of `segment` bytes.
+    pub(crate) fn new(segment: u16) -> Self {
+        let mut bytes = [0; space(2)];
+        bytes[0..8].copy_from_slice(&(HEADER + 2).to_ne_bytes());
+        bytes[8..12].copy_from_slice(&libc::SOL_UDP.to_ne_bytes());
+        bytes[12..16].copy_from_slice(&libc::UDP_SEGMENT.to_ne_bytes());
+        bytes[16..18].copy_from_slice(&segment.to_ne_bytes());
+        Self { bytes }
+    }
+}
+
+/// The control messages in what the kernel wrote: (level, type, data).
+pub(crate) fn messages(mut control: &[u8]) -> impl Iterator<Item = (i32, i32, &[u8])> {
+    std::iter::from_fn(move || {
+        let length = usize::from_ne_bytes(field(control, 0)?);
+        let level = i32::from_ne_bytes(field(control, 8)?);
+        let kind = i32::from_ne_bytes(field(control, 12)?);
+        let data = control.get(HEADER..length)?;
+        control = control.get(length.next_multiple_of(ALIGN)..).unwrap_or_default();
+        Some((level, kind, data))
+    })
+}
+
+/// Bytes of a `sock_extended_err`.
+const EXTENDED_ERROR: usize = 16;
+
+/// What the error queue says with one message (ip(7), IP_RECVERR).
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) struct ExtendedError {
+    /// The error as an errno.
+    pub(crate) errno: i32,
+    /// Who found it: `SO_EE_ORIGIN_ICMP`, `SO_EE_ORIGIN_ICMP6`, `SO_EE_ORIGIN_LOCAL` ...
+    pub(crate) origin: u8,
+}
+
+/// What interests us among the control messages of one received message.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub(crate) struct Received {
+    /// Arrival by the kernel's clock, nanoseconds since 1970 (`SO_TIMESTAMPNS`).
+    pub(crate) arrival_unix_ns: Option<u64>,
+    /// Datagrams the socket has dropped since it was opened, modulo 2^32 (`SO_RXQ_OVFL`).
+    pub(crate) dropped: Option<u32>,
+    /// Length of each datagram in a train but the last (`UDP_GRO`).
+    pub(crate) segment: Option<usize>,
+    /// An entry of the error queue (`IP_RECVERR`, `IPV6_RECVERR`).
+    pub(crate) error: Option<ExtendedError>,
+}
+
+impl Received {
+    /// Room for all of them at once.
+    pub(crate) const SPACE: usize = space(16) + space(4) + space(4);
+    /// Room for an entry of the error queue: the error and the address of who reported it.
+    pub(crate) const ERROR_SPACE: usize = space(EXTENDED_ERROR + 28) + Self::SPACE;
+
+    /// Reads `control`; unknown messages are passed over.
+    pub(crate) fn parse(control: &[u8]) -> Self {
+        let mut out = Self::default();
+        for (level, kind, data) in messages(control) {
+            match (level, kind) {
+                (libc::SOL_SOCKET, libc::SCM_TIMESTAMPNS) => out.arrival_unix_ns = timespec_ns(data),
+                (libc::SOL_SOCKET, libc::SO_RXQ_OVFL) => out.dropped = field(data, 0).map(u32::from_ne_bytes),
+                (libc::SOL_UDP, libc::UDP_GRO) => {
+                    out.segment =
+                        field(data, 0).map(i32::from_ne_bytes).and_then(|n| usize::try_from(n).ok());
+                }
+                (libc::SOL_IP, libc::IP_RECVERR) | (libc::SOL_IPV6, libc::IPV6_RECVERR) => {
+                    out.error = extended_error(data);
+                }
+                _ => {}
+            }
+        }
+        out
+    }
+}
+
+fn timespec_ns(data: &[u8]) -> Option<u64> {
+    let secs = u64::try_from(i64::from_ne_bytes(field(data, 0)?)).ok()?;
+    let nanos = u64::try_from(i64::from_ne_bytes(field(data, 8)?)).ok()?;
+    secs.checked_mul(1_000_000_000)?.checked_add(nanos)
+}
+
+fn extended_error(data: &[u8]) -> Option<ExtendedError> {
+    let errno = u32::from_ne_bytes(field(data, 0)?);
+    Some(ExtendedError { errno: i32::try_from(errno).ok()?, origin: *data.get(4)? })
+}
+
+#[cfg(test)]
+#[path = "cmsg_tests.rs"]
+mod tests;

@@ -1,0 +1,64 @@
+use super::*;
+use proptest::prelude::*;
+
+/// One control message as bytes, padded.
+fn message(level: i32, kind: i32, data: &[u8]) -> Vec<u8> {
+    let mut out = (HEADER + data.len()).to_ne_bytes().to_vec();
+    out.extend_from_slice(&level.to_ne_bytes());
+    out.extend_from_slice(&kind.to_ne_bytes());
+    out.extend_from_slice(data);
+    out.resize(out.len().next_multiple_of(ALIGN), 0);
+    out
+}
+
+#[test]
+fn segment_control_is_what_the_parser_reads() {
+    let control = SegmentControl::new(1328);
+    let all: Vec<_> = messages(&control.bytes).collect();
+    assert_eq!(all, [(libc::SOL_UDP, libc::UDP_SEGMENT, &1328u16.to_ne_bytes()[..])]);
+}
+
+#[test]
+fn all_four_kinds_are_read_from_one_buffer() {
+    let mut control = Vec::new();
+    let time = [7i64.to_ne_bytes(), 9i64.to_ne_bytes()].concat();
+    control.extend(message(libc::SOL_SOCKET, libc::SCM_TIMESTAMPNS, &time));
+    control.extend(message(libc::SOL_SOCKET, libc::SO_RXQ_OVFL, &5u32.to_ne_bytes()));
+    control.extend(message(libc::SOL_UDP, libc::UDP_GRO, &1400i32.to_ne_bytes()));
+    assert_eq!(control.len(), Received::SPACE);
+    let mut error = [0u8; EXTENDED_ERROR + 16];
+    error[..4].copy_from_slice(&(libc::ECONNREFUSED as u32).to_ne_bytes());
+    error[4] = libc::SO_EE_ORIGIN_ICMP;
+    control.extend(message(libc::SOL_IP, libc::IP_RECVERR, &error));
+    let got = Received::parse(&control);
+    assert_eq!(got.arrival_unix_ns, Some(7_000_000_009));
+    assert_eq!(got.dropped, Some(5));
+    assert_eq!(got.segment, Some(1400));
+    assert_eq!(got.error, Some(ExtendedError { errno: libc::ECONNREFUSED, origin: libc::SO_EE_ORIGIN_ICMP }));
+}
+
+#[test]
+fn a_negative_time_or_segment_is_no_time_and_no_segment() {
+    let time = [(-1i64).to_ne_bytes(), 0i64.to_ne_bytes()].concat();
+    let mut control = message(libc::SOL_SOCKET, libc::SCM_TIMESTAMPNS, &time);
+    control.extend(message(libc::SOL_UDP, libc::UDP_GRO, &(-5i32).to_ne_bytes()));
+    assert_eq!(Received::parse(&control), Received::default());
+}
+
+proptest! {
+    /// Whatever bytes come, parsing ends and stays inside them.
+    #[test]
+    fn any_bytes_parse(bytes in proptest::collection::vec(any::<u8>(), 0..200)) {
+        prop_assert!(messages(&bytes).count() <= bytes.len() / HEADER);
+        let _ = Received::parse(&bytes);
+    }
+
+    #[test]
+    fn any_sequence_of_messages_comes_back(
+        wanted in proptest::collection::vec((any::<i32>(), any::<i32>(), proptest::collection::vec(any::<u8>(), 0..40)), 0..6)
+    ) {
+        let bytes: Vec<u8> = wanted.iter().flat_map(|(l, k, d)| message(*l, *k, d)).collect();
+        let got: Vec<_> = messages(&bytes).map(|(l, k, d)| (l, k, d.to_vec())).collect();
+        prop_assert_eq!(got, wanted);
+    }
+}

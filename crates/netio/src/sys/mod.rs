@@ -1,0 +1,11 @@
+//! Raw layouts of the socket calls that no dependency offers, behind types that cannot be misused.
+//!
+//! | file | holds |
+//! | --- | --- |
+//! | `socket` | socket addresses as bytes, socket options |
+//! | `cmsg` | control messages: building `UDP_SEGMENT`, reading time stamps, drop counts, segment sizes, ICMP errors |
+//! | `mmsg` | `sendmmsg` and `recvmmsg` over arrays allocated once |
+
+pub(crate) mod cmsg;
+pub(crate) mod mmsg;
+pub(crate) mod socket;
