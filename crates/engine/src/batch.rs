@@ -1,15 +1,141 @@
 //! What is to be sent now: plain descriptors over the engine's own leases and scratch memory.
+//!
+//! The leases live here and not beside the streams' state, so that the packet I/O can read a batch while nothing else of
+//! the engine is in its hands.
 
-use millrace_core::seam::{Transmit, TransmitBatch};
+use millrace_core::ids::StreamId;
+use millrace_core::limits::{MAX_BATCH_BURSTS, RTP_HEADER_BYTES};
+use millrace_core::pool::Lease;
+use millrace_core::seam::{Dest, Payload, Transmit, TransmitBatch};
+use millrace_core::time::Instant;
+use millrace_core::wire::rtcp::{MAX_REPORT_BYTES, SenderReport, write_sender_report};
 
-/// The engine's batch; see [`crate::Engine::batch`].
-pub(crate) struct Batch {}
+use crate::frame::{HEADERS_BYTES, write_headers};
+use crate::stream::{Stream, flag};
+
+/// Packets that leave together: `count` of them from `place` of an extent on.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Burst {
+    pub(crate) extent: u32,
+    pub(crate) place: u32,
+    pub(crate) count: u32,
+}
+
+/// What an entry sends.
+#[derive(Clone, Copy, Debug)]
+pub(crate) enum What {
+    /// Packets of the extent in slot `extent % 2`.
+    Media { burst: Burst, patched: bool },
+    /// `len` bytes of the entry's report memory.
+    Report { len: usize, bye: bool },
+}
+
+/// One entry.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Entry {
+    pub(crate) stream: StreamId,
+    /// When it should have left.
+    pub(crate) departure: Instant,
+    pub(crate) what: What,
+}
+
+/// The batch, and the side tables that it is read from: one row for each stream, scratch memory for each entry.
+pub(crate) struct Batch {
+    entries: Box<[Entry]>,
+    len: usize,
+    /// When it was put together.
+    pub(crate) taken: Instant,
+    /// The extents that a stream holds: extent `e` in slot `e % 2`.
+    pub(crate) leases: Box<[[Option<Lease>; 2]]>,
+    pub(crate) dests: Box<[Dest]>,
+    headers: Box<[[u8; HEADERS_BYTES]]>,
+    reports: Box<[[u8; MAX_REPORT_BYTES]]>,
+}
+
+impl Batch {
+    pub(crate) fn new(streams: usize) -> Self {
+        let nobody = StreamId { index: 0, generation: 0 };
+        let entry =
+            Entry { stream: nobody, departure: Instant(0), what: What::Report { len: 0, bye: false } };
+        let nowhere =
+            Dest::Tcp { conn: millrace_core::ids::ConnId(u32::MAX), rtp_channel: 0, rtcp_channel: 0 };
+        Self {
+            entries: vec![entry; MAX_BATCH_BURSTS].into(),
+            len: 0,
+            taken: Instant(0),
+            leases: (0..streams).map(|_| [None, None]).collect(),
+            dests: vec![nowhere; streams].into(),
+            headers: vec![[0; HEADERS_BYTES]; MAX_BATCH_BURSTS].into(),
+            reports: vec![[0; MAX_REPORT_BYTES]; MAX_BATCH_BURSTS].into(),
+        }
+    }
+
+    pub(crate) fn is_full(&self) -> bool {
+        self.len == self.entries.len()
+    }
+
+    /// Empties it and returns how many entries it had; they stay readable until the next is pushed.
+    pub(crate) fn clear(&mut self) -> usize {
+        std::mem::take(&mut self.len)
+    }
+
+    pub(crate) fn entry(&self, at: usize) -> Entry {
+        self.entries[at]
+    }
+
+    /// The extent in slot `extent % 2` of row `row`, if it is held.
+    pub(crate) fn lease(&self, row: u32, extent: u32) -> Option<&Lease> {
+        self.leases[row as usize][(extent % 2) as usize].as_ref()
+    }
+
+    /// Adds packets of a lease that the stream holds. The batch must not be full.
+    pub(crate) fn push_media(&mut self, id: StreamId, stream: &Stream, departure: Instant, burst: Burst) {
+        let patched = stream.has(flag::PATCHED);
+        if patched && let Some(lease) = self.leases[id.index as usize][(burst.extent % 2) as usize].as_ref() {
+            write_headers(stream, lease, burst.place, burst.count, &mut self.headers[self.len]);
+        }
+        self.entries[self.len] = Entry { stream: id, departure, what: What::Media { burst, patched } };
+        self.len += 1;
+    }
+
+    /// Adds a report, or a goodbye. The batch must not be full.
+    pub(crate) fn push_report(
+        &mut self,
+        id: StreamId,
+        due: Instant,
+        report: &SenderReport,
+        cname: &str,
+        bye: bool,
+    ) {
+        let len = write_sender_report(&mut self.reports[self.len], report, cname, bye);
+        self.entries[self.len] = Entry { stream: id, departure: due, what: What::Report { len, bye } };
+        self.len += 1;
+    }
+}
 
 impl TransmitBatch for Batch {
     fn len(&self) -> usize {
-        0
+        self.len
     }
+
+    /// # Panics
+    /// If there is no such entry.
     fn get(&self, index: usize) -> Transmit<'_> {
-        panic!("entry {index} of 0")
+        let entry = &self.entries[..self.len][index];
+        let row = entry.stream.index as usize;
+        let payload = match entry.what {
+            What::Report { len, .. } => Payload::Rtcp(&self.reports[index][..len]),
+            What::Media { burst: Burst { extent, place, count }, patched } => {
+                let lease = self.lease(entry.stream.index, extent).expect("held while it is in the batch");
+                let (bytes, segment) = (lease.wire(place, count), lease.content().layout.slot_bytes());
+                if patched {
+                    let headers = &self.headers[index][..count as usize * RTP_HEADER_BYTES];
+                    Payload::Patched { headers, bytes, segment }
+                } else {
+                    Payload::Wire { bytes, segment }
+                }
+            }
+        };
+        Transmit { stream: entry.stream, dest: self.dests[row], payload }
     }
 }

@@ -1,108 +1,182 @@
-//! The engine: its four families of methods.
+//! The engine: its state, and the small steps that all its methods are made of.
+//!
+//! The methods stand in one file for each family: [`commands`], [`arrivals`], [`egress`].
 
-use millrace_core::ids::{ConnId, StreamId, TitleRef};
+mod arrivals;
+mod commands;
+mod egress;
+
+use millrace_core::ids::StreamId;
+use millrace_core::limits::{MAX_BURST_NS, MAX_STREAMS_PER_ENGINE};
 use millrace_core::pool::Lease;
-use millrace_core::seam::{SendOutcome, TransmitBatch, Want};
 use millrace_core::time::Instant;
 
 use crate::batch::Batch;
-use crate::types::{EngineConfig, EngineCounters, LeaseFailure, PlaySpec, Refusal, StreamEvent, StreamSpec};
+use crate::frame::times;
+use crate::pace::BurstRules;
+use crate::pace::wheel::Wheel;
+use crate::queue::IndexQueue;
+use crate::stream::{Cold, Input, NEVER, Next, Slot, State, Stream, flag, pending};
+use crate::types::{EngineConfig, EngineCounters, FailReason, Refusal};
 
-/// Paces streams; see the crate's documentation.
+/// Paces streams on a clock that is passed in; the crate's documentation is the contract.
 pub struct Engine {
-    config: EngineConfig,
+    rules: BurstRules,
+    wall_offset_ns: u64,
+    cname: String,
+    streams: Box<[Stream]>,
+    cold: Box<[Cold]>,
+    /// What is to be sent, with the leases and destinations of all streams.
     batch: Batch,
+    wheel: Wheel,
+    /// Streams with a slot that is [`Slot::Wanted`].
+    wants: IndexQueue,
+    /// Streams with something to tell.
+    told: IndexQueue,
     counters: EngineCounters,
 }
 
 impl Engine {
-    /// Allocates everything.
+    /// Allocates everything that the engine will ever need. Values beyond their limits are taken as the limit:
+    /// 1..=[`MAX_STREAMS_PER_ENGINE`] streams, bursts of 1 ns..=[`MAX_BURST_NS`].
     pub fn new(config: EngineConfig) -> Self {
-        Self { config, batch: Batch {}, counters: EngineCounters::default() }
+        let streams = config.streams.clamp(1, MAX_STREAMS_PER_ENGINE);
+        Self {
+            rules: BurstRules { burst_ns: config.burst_ns.clamp(1, MAX_BURST_NS), smooth: config.smooth },
+            wall_offset_ns: config.wall_offset_ns,
+            cname: config.cname,
+            streams: vec![Stream::free(); streams].into(),
+            cold: vec![Cold::new(); streams].into(),
+            batch: Batch::new(streams),
+            wheel: Wheel::new(streams),
+            wants: IndexQueue::new(streams),
+            told: IndexQueue::new(streams),
+            counters: EngineCounters::default(),
+        }
     }
 
-    /// Command: a new viewer; nothing is sent yet.
-    pub fn open(&mut self, _now: Instant, _spec: StreamSpec) -> Result<(), Refusal> {
-        Err(Refusal::TableFull)
-    }
-
-    /// Command: play, or go on.
-    pub fn play(&mut self, _now: Instant, _id: StreamId, _spec: PlaySpec) -> Result<(), Refusal> {
-        Err(Refusal::UnknownStream)
-    }
-
-    /// Command: stop sending.
-    pub fn pause(&mut self, _now: Instant, _id: StreamId) -> Result<(), Refusal> {
-        Err(Refusal::UnknownStream)
-    }
-
-    /// Command: forget the stream.
-    pub fn close(&mut self, _now: Instant, _id: StreamId) -> Result<(), Refusal> {
-        Err(Refusal::UnknownStream)
-    }
-
-    /// Command: the connection is gone; all its streams fail.
-    pub fn conn_gone(&mut self, _now: Instant, _conn: ConnId) {}
-
-    /// Arrival: an extent, lent.
-    pub fn handle_lease(
-        &mut self,
-        _now: Instant,
-        _id: StreamId,
-        _title: TitleRef,
-        _extent: u32,
-        _lease: Lease,
-    ) {
-    }
-
-    /// Arrival: an extent that could not be lent.
-    pub fn handle_lease_failed(
-        &mut self,
-        _now: Instant,
-        _id: StreamId,
-        _extent: u32,
-        _failure: LeaseFailure,
-    ) {
-    }
-
-    /// Arrival: what became of the batch, one outcome for each entry, in order.
-    pub fn handle_sent(&mut self, _now: Instant, _outcomes: &[SendOutcome]) {}
-
-    /// Egress: the next extent it wants.
-    pub fn poll_want(&mut self) -> Option<Want> {
-        None
-    }
-
-    /// Egress: gives back a want that the cache had no room for; `poll_want` offers it again. Stop polling this turn.
-    pub fn want_refused(&mut self, _want: &Want) {}
-
-    /// Egress: fills the batch with what is due; 0 = nothing.
-    pub fn poll_bursts(&mut self, _now: Instant) -> usize {
-        0
-    }
-
-    /// The batch that the last `poll_bursts` filled.
-    pub fn batch(&self) -> &impl TransmitBatch {
-        &self.batch
-    }
-
-    /// Egress: the next event. Call it only with room for the event at hand.
-    pub fn poll_event(&mut self) -> Option<StreamEvent> {
-        None
-    }
-
-    /// When `poll_bursts` next has something to do.
-    pub fn poll_at(&self) -> Option<Instant> {
-        None
-    }
-
-    /// Size of the stream table.
+    /// Getter: size of the stream table.
     pub fn streams(&self) -> usize {
-        self.config.streams
+        self.streams.len()
     }
 
-    /// What has been done so far.
+    /// Getter: what has been done so far.
     pub fn counters(&self) -> &EngineCounters {
         &self.counters
     }
+
+    fn stream(&self, index: u32) -> &Stream {
+        &self.streams[index as usize]
+    }
+
+    fn stream_mut(&mut self, index: u32) -> &mut Stream {
+        &mut self.streams[index as usize]
+    }
+
+    fn cold_mut(&mut self, index: u32) -> &mut Cold {
+        &mut self.cold[index as usize]
+    }
+
+    /// The place of a stream that is (or was last) there.
+    fn find(&self, id: StreamId) -> Result<u32, Refusal> {
+        let there = self.streams.get(id.index as usize).filter(|s| s.generation == id.generation);
+        there.map(|_| id.index).ok_or(Refusal::UnknownStream)
+    }
+
+    /// Takes the transition for `input`; `false` if the table says to ignore it.
+    fn step(&mut self, index: u32, input: Input) -> Result<bool, Refusal> {
+        let stream = self.stream_mut(index);
+        let before = stream.state;
+        match before.next(input) {
+            Next::Refuse(refusal) => Err(refusal),
+            Next::Ignore => Ok(false),
+            Next::Go(after) => {
+                stream.state = after;
+                self.counters.playing += u64::from(after == State::Playing);
+                self.counters.playing -= u64::from(before == State::Playing);
+                Ok(true)
+            }
+        }
+    }
+
+    /// Sets the stream's timer to what comes first, or takes it away.
+    fn arm(&mut self, index: u32, now: Instant) {
+        match self.stream(index).wakes() {
+            Some(at) => self.wheel.set(index, at, now),
+            None => self.wheel.cancel(index),
+        }
+    }
+
+    /// Notes events for the control side.
+    fn tell(&mut self, index: u32, events: u8) {
+        self.stream_mut(index).events |= events;
+        self.told.push_back(index);
+    }
+
+    /// Asks for `extent` into its slot.
+    fn want(&mut self, index: u32, extent: u32, by: Instant) {
+        let slot = (extent % 2) as usize;
+        self.stream_mut(index).slots[slot] = Slot::Wanted;
+        self.cold_mut(index).wanted_by[slot] = by;
+        self.wants.push_back(index);
+    }
+
+    /// Gives the extent in `slot` back, or no longer waits for it.
+    fn release(&mut self, index: u32, slot: usize) {
+        self.batch.leases[index as usize][slot] = None;
+        let stream = self.stream_mut(index);
+        stream.slots[slot] = Slot::Idle;
+        stream.flags &= !(flag::RETRIED << slot);
+    }
+
+    /// No more media: timers, wants and leases go, and the cache is told that the playhead is gone.
+    fn stop_sending(&mut self, index: u32) {
+        self.release(index, 0);
+        self.release(index, 1);
+        self.wheel.cancel(index);
+        let stream = self.stream_mut(index);
+        stream.due = NEVER;
+        stream.report_due = NEVER;
+        stream.flags &= !(flag::UNREACHABLE | flag::CATCHING_UP);
+        if stream.has(flag::PLAYHEAD) {
+            self.tell(index, pending::LEFT);
+        }
+    }
+
+    fn fail(&mut self, index: u32, reason: FailReason) {
+        if self.step(index, Input::Fail) == Ok(true) {
+            self.stop_sending(index);
+            self.cold_mut(index).reason = reason;
+            self.counters.failed += 1;
+            self.tell(index, pending::FAILED);
+        }
+    }
+
+    /// Works out when the next packet leaves, if its extent is at hand. The first time, this fixes the anchor.
+    fn schedule(&mut self, index: u32) {
+        let stream = &mut self.streams[index as usize];
+        let extent = stream.extent();
+        let Some(lease) = self.batch.lease(index, extent) else {
+            stream.due = NEVER;
+            return;
+        };
+        let time = time_of(lease, stream.next - extent * stream.per_extent);
+        if !stream.has(flag::ANCHORED) {
+            stream.flags |= flag::ANCHORED;
+            stream.pace.anchor = time;
+        }
+        stream.due = stream.last.next_leaves(stream.pace.departure(time));
+    }
+
+    /// Whatever is in the batch has not been sent, as far as the engine was told: it is due again.
+    fn abandon_batch(&mut self, now: Instant) {
+        for at in 0..self.batch.clear() {
+            self.arm(self.batch.entry(at).stream.index, now);
+        }
+    }
+}
+
+/// Film time of packet `place` of an extent that fits its stream.
+fn time_of(lease: &Lease, place: u32) -> millrace_core::time::MediaTicks {
+    times(lease, place, 1).next().unwrap_or_default()
 }

@@ -1,14 +1,62 @@
 //! Paces streams on a clock that is passed in.
+//!
+//! An [`Engine`] is a state machine: it reads no clock, opens no file or socket, allocates nothing after
+//! [`Engine::new`], and logs nothing. Time and extents come in through its arguments, packets go out as descriptors. One
+//! engine belongs to one loop on one core; nothing in it is shared.
+//!
+//! # Four families of methods
+//!
+//! | family | methods | who calls |
+//! | --- | --- | --- |
+//! | commands | [`open`](Engine::open) [`play`](Engine::play) [`pause`](Engine::pause) [`close`](Engine::close) [`conn_gone`](Engine::conn_gone) [`finish`](Engine::finish) | the control side, through the loop |
+//! | arrivals | [`handle_lease`](Engine::handle_lease) [`handle_lease_failed`](Engine::handle_lease_failed) [`handle_sent`](Engine::handle_sent) | the loop, when the cache or the device has answered |
+//! | egress | [`poll_want`](Engine::poll_want) [`poll_bursts`](Engine::poll_bursts) [`batch`](Engine::batch) [`poll_event`](Engine::poll_event) [`poll_at`](Engine::poll_at) | the loop, every turn |
+//! | getters | [`streams`](Engine::streams) [`counters`](Engine::counters) | anybody |
+//!
+//! # A turn
+//!
+//! ```ignore
+//! let now = clock.now();                                   // once a turn
+//! for command in commands.take(COMMANDS_PER_TURN) { .. }   // open, play, pause, close
+//! while let Some(grant) = door.poll() { engine.handle_lease(now, ..) }
+//! while let Some(want) = engine.poll_want() {
+//!     if !door.want(&want) { engine.want_refused(&want); break; }
+//! }
+//! while engine.poll_bursts(now) > 0 {                      // as often as the turn's budget allows
+//!     let n = engine.batch().len();
+//!     tx.send(engine.batch(), &mut outcomes[..n]);
+//!     engine.handle_sent(now, &outcomes[..n]);
+//! }
+//! while events.has_room() { let Some(event) = engine.poll_event() else { break }; .. }
+//! idle_until(engine.poll_at());                            // or until a ring has something
+//! ```
+//!
+//! The order within a turn is free, but for one rule: `poll_bursts`, sending, `handle_sent` belong together. A command or
+//! another `poll_bursts` in between takes the batch back: its packets count as not sent and are due again. Wants
+//! and events are polled in the order in which they arose for each stream; a [`StreamEvent::Left`] must reach the
+//! cache before the wants polled after it.
+//!
+//! # What it promises
+//!
+//! * A packet leaves at its departure time ([`pace`]) or up to one burst before it, never later if the loop calls in time;
+//!   behind time, at no more than 5/4 of the stream's own rate from any burst to any later one.
+//! * Every packet of a run leaves once, in order; nothing is skipped but what a destination refused.
+//! * A stream holds two leases at most, none unless it plays. An extent goes back as soon as the device took the last of its
+//!   packets.
+//! * Whatever happens to one stream (its disk, its connection, its address) touches no other.
+//! * All operations are O(1) but [`conn_gone`](Engine::conn_gone) and [`finish`](Engine::finish), which walk the stream table.
 #![forbid(unsafe_code)]
 
 mod batch;
 mod engine;
+mod frame;
+pub mod pace;
+mod queue;
+mod rtcp;
+mod stream;
 mod types;
 
 pub use engine::Engine;
 pub use types::{
     EngineConfig, EngineCounters, FailReason, LeaseFailure, PlaySpec, Refusal, StreamEvent, StreamSpec,
 };
-
-/// Fastest delivery: 16 times real time, the largest `Scale` that any player asks for.
-pub const MAX_SCALE_PERMILLE: u32 = 16_000;

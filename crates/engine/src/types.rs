@@ -103,7 +103,7 @@ pub enum Refusal {
     WrongState,
     /// The index is beyond the engine's stream table.
     TableFull,
-    /// The packets asked for are not in the title, or the speed is not between 1 and [`crate::MAX_SCALE_PERMILLE`].
+    /// The packets asked for are not in the title, or the speed is not between 1 and [`limits::MAX_SCALE_PERMILLE`].
     OutOfRange,
 }
 

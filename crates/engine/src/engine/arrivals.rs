@@ -1,0 +1,226 @@
+//! Arrivals: extents that were asked for, and what became of the batch.
+
+use millrace_core::ids::{StreamId, TitleRef};
+use millrace_core::limits::{
+    BYE_DELAY_NS, FIRST_REPORT_NS, LATE_NS, MAX_TCP_BEHIND_NS, MAX_UNREACHABLE_NS, RTCP_INTERVAL_NS,
+    TCP_RETRY_NS,
+};
+use millrace_core::pool::Lease;
+use millrace_core::seam::{Dest, SendOutcome};
+use millrace_core::time::Instant;
+
+use super::{Engine, time_of};
+use crate::batch::{Burst, Entry, What};
+use crate::frame::{fits, times};
+use crate::pace::LastBurst;
+use crate::stream::{Input, NEVER, Slot, State, flag, pending};
+use crate::types::{FailReason, LeaseFailure};
+
+impl Engine {
+    /// Arrival: an extent, lent. Dropped, and so given back, if the stream no longer wants it.
+    pub fn handle_lease(&mut self, now: Instant, id: StreamId, title: TitleRef, extent: u32, lease: Lease) {
+        self.counters.leases += 1;
+        let wanted = self.waiting(id, extent).filter(|_| self.stream(id.index).title == title);
+        let Some((index, slot)) = wanted else {
+            self.counters.leases_unwanted += 1;
+            return;
+        };
+        if !fits(self.stream(index), extent, lease.content()) {
+            self.fail(index, FailReason::ReadError(LeaseFailure::OutOfRange));
+            return;
+        }
+        self.batch.leases[index as usize][slot] = Some(lease);
+        let stream = self.stream_mut(index);
+        stream.slots[slot] = Slot::Held;
+        stream.flags &= !(flag::RETRIED << slot);
+        if stream.extent() == extent {
+            self.schedule(index);
+            self.counters.starved += u64::from(self.stream(index).due < now);
+            self.arm(index, now);
+        }
+    }
+
+    /// Arrival: an extent that could not be lent. A failed read is tried once more; then, and at once in the other cases,
+    /// the stream fails.
+    pub fn handle_lease_failed(&mut self, _now: Instant, id: StreamId, extent: u32, failure: LeaseFailure) {
+        let Some((index, slot)) = self.waiting(id, extent) else { return };
+        self.counters.leases_failed += 1;
+        let again = matches!(failure, LeaseFailure::Io(_) | LeaseFailure::Checksum);
+        let stream = self.stream_mut(index);
+        if again && !stream.has(flag::RETRIED << slot) {
+            stream.flags |= flag::RETRIED << slot;
+            stream.slots[slot] = Slot::Wanted;
+            self.wants.push_back(index);
+        } else {
+            self.fail(index, FailReason::ReadError(failure));
+        }
+    }
+
+    /// Arrival: what became of the batch, one outcome for each entry, in order. Entries without an outcome count as
+    /// blocked.
+    pub fn handle_sent(&mut self, now: Instant, outcomes: &[SendOutcome]) {
+        for at in 0..self.batch.clear() {
+            let entry = self.batch.entry(at);
+            let outcome = outcomes.get(at).copied().unwrap_or(SendOutcome::Blocked { taken: 0 });
+            match entry.what {
+                What::Media { burst, patched } => self.media_sent(now, &entry, burst, patched, outcome),
+                What::Report { bye, .. } => self.report_sent(now, &entry, bye, outcome),
+            }
+            self.arm(entry.stream.index, now);
+        }
+    }
+
+    /// Place and slot of a stream that waits for `extent`.
+    fn waiting(&self, id: StreamId, extent: u32) -> Option<(u32, usize)> {
+        let index = self.find(id).ok()?;
+        let stream = self.stream(index);
+        // A stream that does not play has only idle slots.
+        let slot = stream.slot_of(extent)?;
+        matches!(stream.slots[slot], Slot::Wanted | Slot::Asked).then_some((index, slot))
+    }
+
+    fn media_sent(&mut self, now: Instant, entry: &Entry, burst: Burst, patched: bool, outcome: SendOutcome) {
+        let index = entry.stream.index;
+        match outcome {
+            SendOutcome::Sent => self.taken(now, entry, burst, patched),
+            SendOutcome::Blocked { taken } if u32::from(taken) >= burst.count => {
+                self.taken(now, entry, burst, patched);
+            }
+            SendOutcome::Blocked { taken } => {
+                self.counters.blocked += 1;
+                if taken > 0 {
+                    self.taken(now, entry, Burst { count: u32::from(taken), ..burst }, patched);
+                }
+                self.blocked(now, index);
+            }
+            SendOutcome::Unreachable { errno } => self.unreachable(now, entry, burst, errno),
+            SendOutcome::Closed { errno } => self.fail(index, FailReason::ConnectionClosed(errno)),
+        }
+    }
+
+    /// The device took these packets.
+    fn taken(&mut self, now: Instant, entry: &Entry, burst: Burst, patched: bool) {
+        let index = entry.stream.index;
+        let left = self.batch.taken;
+        let stream = &mut self.streams[index as usize];
+        let Some(lease) = self.batch.lease(index, burst.extent) else { return };
+        let packets = u64::from(burst.count);
+        let bytes = lease.wire(burst.place, burst.count).len() as u64;
+        stream.packets += packets;
+        stream.bytes += bytes;
+        stream.flags &= !flag::UNREACHABLE;
+        self.counters.packets += packets;
+        self.counters.bytes += bytes;
+        self.counters.bursts += 1;
+        self.counters.patched += if patched { packets } else { 0 };
+        let behind_ns = left.ns_since(entry.departure);
+        if behind_ns > LATE_NS {
+            let is_late = |time| left.ns_since(stream.pace.departure(time)) > LATE_NS;
+            let late =
+                times(lease, burst.place, burst.count).take_while(|&time| is_late(time)).count() as u64;
+            self.cold[index as usize].late += late;
+            self.counters.late += late;
+        }
+        self.counters.late_max_ns = self.counters.late_max_ns.max(behind_ns);
+        self.gone(now, entry, burst);
+    }
+
+    /// These packets are behind the stream, by whatever way: the next ones are prepared.
+    fn gone(&mut self, now: Instant, entry: &Entry, burst: Burst) {
+        let index = entry.stream.index;
+        let stream = &mut self.streams[index as usize];
+        stream.last = LastBurst { left: self.batch.taken, departure: entry.departure, packets: burst.count };
+        stream.next += burst.count;
+        if stream.report_due == NEVER {
+            stream.report_due = now.plus_ns(FIRST_REPORT_NS);
+        }
+        let Some(lease) = self.batch.lease(index, burst.extent) else { return };
+        let packets = lease.content().packets;
+        let ahead = burst.extent + 1;
+        if ahead <= stream.last_extent() && stream.slots[(ahead % 2) as usize] == Slot::Idle {
+            // The first packet ahead departs a packet's time later than the last one here: a little early is safe.
+            let by = stream.pace.departure(time_of(lease, packets - 1));
+            self.want(index, ahead, by);
+        }
+        if burst.place + burst.count == packets {
+            self.release(index, (burst.extent % 2) as usize);
+        }
+        let stream = self.stream(index);
+        if stream.next == stream.until {
+            self.drained(index, now);
+        } else {
+            self.schedule(index);
+        }
+    }
+
+    /// The way is full: what is left is tried again soon, unless the film is too far behind already.
+    fn blocked(&mut self, now: Instant, index: u32) {
+        let stream = &mut self.streams[index as usize];
+        if stream.state != State::Playing {
+            return;
+        }
+        let Some(lease) = self.batch.lease(index, stream.extent()) else { return };
+        let departure = stream.pace.departure(time_of(lease, stream.next % stream.per_extent));
+        let is_tcp = matches!(self.batch.dests[index as usize], Dest::Tcp { .. });
+        if is_tcp && now.ns_since(departure) > MAX_TCP_BEHIND_NS {
+            self.fail(index, FailReason::SlowReader);
+        } else {
+            stream.due = stream.due.max(now.plus_ns(TCP_RETRY_NS));
+        }
+    }
+
+    /// The destination refused these packets: lost, as on a bad link, unless it goes on for long.
+    fn unreachable(&mut self, now: Instant, entry: &Entry, burst: Burst, errno: i32) {
+        let index = entry.stream.index;
+        let packets = u64::from(burst.count);
+        self.counters.unreachable += packets;
+        let (stream, cold) = (&mut self.streams[index as usize], &mut self.cold[index as usize]);
+        cold.unreachable += packets;
+        if !stream.has(flag::UNREACHABLE) {
+            stream.flags |= flag::UNREACHABLE;
+            cold.unreachable_since = now;
+        }
+        if now.ns_since(cold.unreachable_since) >= MAX_UNREACHABLE_NS {
+            self.fail(index, FailReason::Unreachable(errno));
+        } else {
+            self.gone(now, entry, burst);
+        }
+    }
+
+    /// The run is over: BYE follows, when the viewer has played what it holds back.
+    pub(super) fn drained(&mut self, index: u32, now: Instant) {
+        if self.step(index, Input::LastPacket) == Ok(true) {
+            self.stop_sending(index);
+            self.tell(index, pending::DRAINED);
+            self.say_goodbye(index, now, now.plus_ns(BYE_DELAY_NS));
+        }
+    }
+
+    fn report_sent(&mut self, now: Instant, entry: &Entry, bye: bool, outcome: SendOutcome) {
+        let index = entry.stream.index;
+        let sent = outcome == SendOutcome::Sent;
+        let (sent, lost) = (u64::from(sent), u64::from(!sent));
+        match outcome {
+            SendOutcome::Closed { errno } => self.fail(index, FailReason::ConnectionClosed(errno)),
+            SendOutcome::Blocked { .. } if bye => {
+                let stream = self.stream_mut(index);
+                if now.ns_since(stream.last.left) > MAX_TCP_BEHIND_NS {
+                    self.fail(index, FailReason::SlowReader);
+                } else {
+                    stream.report_due = now.plus_ns(TCP_RETRY_NS);
+                    return;
+                }
+            }
+            // A player need not listen on its RTCP port: a report that was refused says nothing about the film.
+            _ if bye => {
+                self.stream_mut(index).report_due = NEVER;
+                if self.step(index, Input::ByeSent) == Ok(true) {
+                    self.tell(index, pending::ENDED);
+                }
+            }
+            _ => self.stream_mut(index).report_due = self.batch.taken.plus_ns(RTCP_INTERVAL_NS),
+        }
+        self.counters.reports += sent;
+        self.counters.reports_lost += lost;
+    }
+}

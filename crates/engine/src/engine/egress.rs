@@ -1,0 +1,160 @@
+//! Egress: what the engine wants, what it has to send, what it has to tell, and when it wants to be called again.
+
+use millrace_core::limits::{MAX_BURST_PACKETS, MAX_HOLE_NS};
+use millrace_core::seam::{TransmitBatch, Want};
+use millrace_core::time::Instant;
+
+use super::{Engine, time_of};
+use crate::batch::Burst;
+use crate::frame::times;
+use crate::rtcp::sender_report;
+use crate::stream::{Input, NEVER, Slot, State, flag, pending};
+use crate::types::StreamEvent;
+
+impl Engine {
+    /// Egress: the next extent to ask the cache for.
+    pub fn poll_want(&mut self) -> Option<Want> {
+        loop {
+            let index = self.wants.front()?;
+            let stream = &mut self.streams[index as usize];
+            let here = stream.extent();
+            let wanted =
+                |&extent: &u32| stream.slot_of(extent).is_some_and(|slot| stream.slots[slot] == Slot::Wanted);
+            let Some(extent) = [here, here + 1].into_iter().find(wanted) else {
+                self.wants.pop_front();
+                continue;
+            };
+            let slot = (extent % 2) as usize;
+            stream.slots[slot] = Slot::Asked;
+            stream.flags |= flag::PLAYHEAD;
+            self.counters.wants += 1;
+            let (stream, by) = (self.stream(index), self.cold[index as usize].wanted_by[slot]);
+            return Some(Want { stream: stream.id(index), title: stream.title, extent, by });
+        }
+    }
+
+    /// Egress: gives back a want that the cache had no room for, so that [`Engine::poll_want`] offers it again. Stop
+    /// polling wants for this turn then, or the same one comes at once.
+    pub fn want_refused(&mut self, want: &Want) {
+        let Ok(index) = self.find(want.stream) else { return };
+        let stream = self.stream_mut(index);
+        let Some(slot) = stream.slot_of(want.extent) else { return };
+        if stream.slots[slot] == Slot::Asked {
+            stream.slots[slot] = Slot::Wanted;
+            self.counters.wants -= 1;
+            self.wants.push_front(index);
+        }
+    }
+
+    /// Egress: fills the batch with what is due at `now`, each stream at most once; 0 = nothing. Send it, call
+    /// [`Engine::handle_sent`], and call again until it returns 0.
+    pub fn poll_bursts(&mut self, now: Instant) -> usize {
+        self.abandon_batch(now);
+        self.batch.taken = now;
+        while !self.batch.is_full() {
+            let Some(index) = self.wheel.pop_due(now) else { break };
+            self.fire(index, now);
+        }
+        self.batch.len()
+    }
+
+    /// The batch that the last [`Engine::poll_bursts`] filled; empty after [`Engine::handle_sent`].
+    pub fn batch(&self) -> &impl TransmitBatch {
+        &self.batch
+    }
+
+    /// Egress: the next event. Each is told once: call it only with room for the event at hand.
+    pub fn poll_event(&mut self) -> Option<StreamEvent> {
+        loop {
+            let index = self.told.front()?;
+            let stream = self.stream_mut(index);
+            let event = stream.events & stream.events.wrapping_neg();
+            stream.events ^= event;
+            if stream.events == 0 {
+                self.told.pop_front();
+            }
+            if event != 0 {
+                return Some(self.event(index, event));
+            }
+        }
+    }
+
+    /// Egress: when [`Engine::poll_bursts`] has something to do next; never too late, sometimes too early (about once a
+    /// second for what is farther off), and later than `now` if `poll_bursts(now)` has just returned 0. `None` as long as
+    /// there is nothing to wait for but arrivals.
+    pub fn poll_at(&self) -> Option<Instant> {
+        self.wheel.next_due()
+    }
+
+    fn event(&mut self, index: u32, event: u8) -> StreamEvent {
+        let (cold, stream) = (&self.cold[index as usize], &self.streams[index as usize]);
+        let id = stream.id(index);
+        match event {
+            pending::PAUSED => StreamEvent::Paused {
+                stream: id,
+                next_packet: cold.paused_packet,
+                next_sequence: cold.paused_sequence,
+            },
+            pending::DRAINED => StreamEvent::Drained { stream: id },
+            pending::ENDED => StreamEvent::Ended { stream: id, next_sequence: stream.sequence(stream.next) },
+            pending::FAILED => StreamEvent::Failed { stream: id, reason: cold.reason },
+            pending::LEFT => {
+                self.stream_mut(index).flags &= !flag::PLAYHEAD;
+                StreamEvent::Left { stream: id }
+            }
+            _ => {
+                let (packets, bytes) = (stream.packets, stream.bytes);
+                let (unreachable, late) = (cold.unreachable, cold.late);
+                // Free from here on; the table knows no other way from Closing.
+                let _ = self.step(index, Input::ClosedTold);
+                StreamEvent::Closed { stream: id, packets, bytes, unreachable, late }
+            }
+        }
+    }
+
+    /// A stream's timer has fired: media first, a report in the next batch of the same turn if both are due.
+    fn fire(&mut self, index: u32, now: Instant) {
+        let stream = self.stream(index);
+        match stream.state {
+            State::Playing if stream.due <= now => self.burst(index, now),
+            State::Playing | State::Draining if stream.report_due <= now => self.report(index, now),
+            _ => self.arm(index, now),
+        }
+    }
+
+    fn burst(&mut self, index: u32, now: Instant) {
+        let stream = &mut self.streams[index as usize];
+        if stream.next == stream.until {
+            return self.drained(index, now);
+        }
+        let extent = stream.extent();
+        let Some(lease) = self.batch.lease(index, extent) else {
+            stream.due = NEVER;
+            return self.arm(index, now);
+        };
+        let hole_ns = now.ns_since(stream.due);
+        if hole_ns > MAX_HOLE_NS {
+            let lost_ns = hole_ns - MAX_HOLE_NS;
+            stream.pace.at = stream.pace.at.plus_ns(lost_ns);
+            stream.last.departure = stream.last.departure.plus_ns(lost_ns);
+        }
+        let place = stream.next - extent * stream.per_extent;
+        let departure = stream.pace.departure(time_of(lease, place));
+        let behind = now.ns_since(departure) > self.rules.burst_ns;
+        if behind != stream.has(flag::CATCHING_UP) {
+            stream.flags ^= flag::CATCHING_UP;
+            self.counters.catch_ups += u64::from(behind);
+        }
+        let left = (lease.content().packets - place).min(stream.until - stream.next);
+        let count = self.rules.count(&stream.pace, times(lease, place, left.min(MAX_BURST_PACKETS as u32)));
+        let burst = Burst { extent, place, count };
+        self.batch.push_media(stream.id(index), &self.streams[index as usize], departure, burst);
+    }
+
+    fn report(&mut self, index: u32, now: Instant) {
+        let stream = &self.streams[index as usize];
+        let report = sender_report(stream, now, self.wall_offset_ns);
+        let bye = stream.state == State::Draining;
+        self.batch.push_report(stream.id(index), stream.report_due, &report, &self.cname, bye);
+    }
+}

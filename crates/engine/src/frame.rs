@@ -1,0 +1,58 @@
+//! Lease and session make a burst: headers are patched where a viewer has a timeline of its own, payload is neither
+//! copied nor read.
+//!
+//! The extent holds complete datagrams with the RTP headers of the title's shared timeline. A stream whose sequence
+//! numbers agree with it is sent those bytes as they lie ([`millrace_core::seam::Payload::Wire`]). Any other gets twelve
+//! bytes a packet written into scratch memory ([`millrace_core::seam::Payload::Patched`]): the sequence number moved,
+//! timestamp and SSRC as the title's, made from the packet's stored meta-data, so that not even the shared header is
+//! read.
+
+use millrace_core::limits::{MAX_BURST_PACKETS, RTP_HEADER_BYTES};
+use millrace_core::packet::PacketMeta;
+use millrace_core::pool::{ExtentContent, Lease};
+use millrace_core::time::MediaTicks;
+
+use crate::stream::Stream;
+
+/// Memory for the headers of one burst.
+pub(crate) const HEADERS_BYTES: usize = MAX_BURST_PACKETS * RTP_HEADER_BYTES;
+
+/// Film times of `count` packets of `lease` from packet `place` on.
+pub(crate) fn times(lease: &Lease, place: u32, count: u32) -> impl Iterator<Item = MediaTicks> {
+    let content = lease.content();
+    let start = content.layout.meta_offset(place, content.packets);
+    lease.bytes()[start..start + count as usize * PacketMeta::BYTES]
+        .as_chunks::<{ PacketMeta::BYTES }>()
+        .0
+        .iter()
+        .map(|&bytes| PacketMeta::from_bytes(bytes).time())
+}
+
+/// Writes the headers that `stream`'s packets carry for `count` packets from `place` on into `headers`.
+///
+/// # Panics
+/// If `headers` is shorter than 12 bytes for each.
+pub(crate) fn write_headers(stream: &Stream, lease: &Lease, place: u32, count: u32, headers: &mut [u8]) {
+    let first = lease.content().first_packet + place;
+    let (headers, _) = headers[..count as usize * RTP_HEADER_BYTES].as_chunks_mut::<RTP_HEADER_BYTES>();
+    for ((out, time), packet) in headers.iter_mut().zip(times(lease, place, count)).zip(first..) {
+        let mut header = stream.timeline.header(packet, time);
+        header.sequence = stream.sequence(packet);
+        *out = header.emit();
+    }
+}
+
+/// Whether an extent holds what extent `number` of the stream's title must hold: everything that is later computed from
+/// it stays within its bounds then.
+pub(crate) fn fits(stream: &Stream, number: u32, content: &ExtentContent) -> bool {
+    let first = u64::from(number) * u64::from(stream.per_extent);
+    let left = u64::from(stream.total_packets).saturating_sub(first);
+    let last_bytes = usize::from(content.last_packet_bytes);
+    content.title == stream.title
+        && content.number == number
+        && content.layout == stream.layout
+        && u64::from(content.first_packet) == first
+        && u64::from(content.packets) == left.min(u64::from(stream.per_extent))
+        && content.packets > 0
+        && (1..=stream.layout.packet_bytes()).contains(&last_bytes)
+}

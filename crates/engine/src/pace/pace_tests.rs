@@ -1,0 +1,108 @@
+use proptest::prelude::*;
+
+use super::*;
+
+const MS: u64 = 1_000_000;
+const RULES: BurstRules = BurstRules { burst_ns: 10 * MS, smooth: false };
+
+fn pace(scale_permille: u32) -> Pace {
+    Pace { at: Instant(7_000_000_000), anchor: MediaTicks(90_000), scale_permille }
+}
+
+/// `count` packets `gap` ticks apart from the anchor on.
+fn every(gap: u64, count: u64) -> impl Iterator<Item = MediaTicks> {
+    (0..count).map(move |i| MediaTicks(90_000 + i * gap))
+}
+
+#[test]
+fn departures_follow_the_film_at_its_speed() {
+    assert_eq!(pace(1000).departure(MediaTicks(90_000 + 45_000)), Instant(7_500_000_000));
+    assert_eq!(pace(2000).departure(MediaTicks(90_000 + 45_000)), Instant(7_250_000_000));
+    assert_eq!(pace(500).departure(MediaTicks(90_000 + 45_000)), Instant(8_000_000_000));
+    assert_eq!(pace(1000).departure(MediaTicks(5)), Instant(7_000_000_000), "before the anchor: with it");
+}
+
+#[test]
+fn a_day_of_film_takes_a_day() {
+    let day = MediaTicks(90_000 + 90_000 * 86_400);
+    assert_eq!(pace(1000).departure(day).0 - 7_000_000_000, 86_400_000_000_000);
+    assert_eq!(pace(3000).departure(day).0 - 7_000_000_000, 28_800_000_000_000);
+}
+
+#[test]
+fn a_burst_holds_what_departs_within_its_length() {
+    // 1 ms apart: packets at 0..9 ms are within 10 ms, the one at 10 ms is not.
+    assert_eq!(RULES.count(&pace(1000), every(90, 50)), 10);
+    assert_eq!(RULES.count(&pace(2000), every(90, 50)), 20);
+    assert_eq!(RULES.count(&pace(1000), every(90, 3)), 3);
+    assert_eq!(RULES.count(&pace(1000), every(90, 0)), 0);
+}
+
+#[test]
+fn a_slow_stream_gathers_a_few_packets_but_not_for_long() {
+    assert_eq!(RULES.count(&pace(1000), every(90 * 4, 50)), 4, "4 ms apart: 3 in 10 ms, 4 within 20 ms");
+    assert_eq!(RULES.count(&pace(1000), every(90 * 9, 50)), 3, "9 ms apart: 0, 9, 18 ms");
+    assert_eq!(RULES.count(&pace(1000), every(90 * 20, 50)), 1, "20 ms apart: the next is too far off");
+}
+
+#[test]
+fn a_burst_never_floods_and_smooth_is_single() {
+    assert_eq!(RULES.count(&pace(1000), every(0, 1000)), MAX_BURST_PACKETS as u32);
+    assert_eq!(BurstRules { smooth: true, ..RULES }.count(&pace(1000), every(0, 1000)), 1);
+}
+
+#[test]
+fn the_next_burst_leaves_on_time_or_at_five_quarters() {
+    let on_time = LastBurst { left: Instant(100 * MS), departure: Instant(100 * MS), packets: 10 };
+    assert_eq!(on_time.next_leaves(Instant(110 * MS)), Instant(110 * MS));
+    let a_little_late = LastBurst { left: Instant(101 * MS), ..on_time };
+    assert_eq!(a_little_late.next_leaves(Instant(110 * MS)), Instant(110 * MS));
+    let behind = LastBurst { left: Instant(500 * MS), ..on_time };
+    assert_eq!(behind.next_leaves(Instant(110 * MS)), Instant(508 * MS));
+    let timeless = LastBurst { left: Instant(500 * MS), departure: Instant(100 * MS), packets: 92 };
+    assert_eq!(timeless.next_leaves(Instant(100 * MS)), Instant(500 * MS + 920_000), "1 Gb/s at most");
+    assert_eq!(LastBurst::NONE.next_leaves(Instant(5)), Instant(5));
+}
+
+proptest! {
+    #[test]
+    fn film_at_is_the_inverse_of_departure(ticks in 0u64..1 << 40, ns in 0u64..1 << 50, scale in 1u32..16_001) {
+        let pace = Pace { at: Instant(1 << 50), anchor: MediaTicks(77), scale_permille: scale };
+        let departs = pace.departure(MediaTicks(77 + ticks));
+        prop_assert!(pace.film_at(departs) <= MediaTicks(77 + ticks));
+        prop_assert!(pace.departure(pace.film_at(departs)) >= departs);
+        // The earliest film time that departs at the moment or later.
+        let moment = Instant((1 << 50) + ns);
+        let film = pace.film_at(moment);
+        prop_assert!(pace.departure(film) >= moment);
+        prop_assert!(film.0 == 77 || pace.departure(MediaTicks(film.0 - 1)) < moment);
+    }
+
+    #[test]
+    fn both_arithmetics_agree(ticks in 0u64..1 << 40) {
+        let wide = u64::try_from(u128::from(ticks) * 100_000_000 / 9000).unwrap();
+        prop_assert_eq!(ns_of(ticks, 1000), wide);
+        let ns = ns_of(ticks, 1000);
+        let wide = u64::try_from((9 * u128::from(ns) * 1000).div_ceil(100_000_000)).unwrap();
+        prop_assert_eq!(ticks_reaching(ns, 1000), wide);
+    }
+
+    /// From any burst to any later one no more than 5/4 of the film's rate, however late the loop is called.
+    #[test]
+    fn no_window_exceeds_the_ratio(gaps in proptest::collection::vec((1u64..40_000_000, 0u64..60_000_000), 3..60)) {
+        let mut last = LastBurst::NONE;
+        let mut departure = Instant(1_000_000_000);
+        let mut bursts = Vec::new();
+        for (media_ns, delay_ns) in gaps {
+            let left = last.next_leaves(departure).plus_ns(if delay_ns > 50_000_000 { delay_ns * 20 } else { 0 });
+            bursts.push((left, departure));
+            last = LastBurst { left, departure, packets: 1 };
+            departure = departure.plus_ns(media_ns);
+        }
+        for (i, a) in bursts.iter().enumerate() {
+            for b in &bursts[i + 1..] {
+                prop_assert!((b.1.0 - a.1.0) * 4 <= (b.0.0 - a.0.0).max(MIN_PACKET_GAP_NS) * 5);
+            }
+        }
+    }
+}
