@@ -6,8 +6,8 @@ use std::path::{Path, PathBuf};
 use millrace_core::ids::TitleId;
 
 use crate::format::FormatError;
+use crate::format::meta::MetaError;
 use crate::index::IndexError;
-use crate::meta::MetaError;
 
 /// An operation on a store failed. Nothing that was visible before has become invisible or wrong by it.
 #[derive(Debug, thiserror::Error)]
@@ -119,7 +119,28 @@ pub enum StoreError {
 impl StoreError {
     /// For `map_err` at an I/O call.
     pub(crate) fn io(action: &'static str, path: &Path) -> impl FnOnce(io::Error) -> Self {
+        move |error| Self::Io { action, path: path.to_path_buf(), error }
+    }
+
+    /// For `map_err` at a decoder.
+    pub(crate) fn format(path: &Path) -> impl FnOnce(FormatError) -> Self {
+        move |error| Self::Format { path: path.to_path_buf(), error }
+    }
+
+    /// A write or a sync that failed: a full disk or an exhausted quota is told apart from the rest.
+    pub(crate) fn write(
+        action: &'static str,
+        path: &Path,
+        offset: u64,
+        needed_bytes: u64,
+        error: io::Error,
+    ) -> Self {
         let path = path.to_path_buf();
-        move |error| Self::Io { action, path, error }
+        match error.kind() {
+            io::ErrorKind::StorageFull | io::ErrorKind::QuotaExceeded => {
+                Self::NoSpace { path, offset, needed_bytes }
+            }
+            _ => Self::Io { action, path, error },
+        }
     }
 }

@@ -1,11 +1,16 @@
 //! The index of a title: time to packet, random access points, clock pieces, PIDs.
+//!
+//! It counts in default-size packets ([`DEFAULT_PACKET_BYTES`]) whatever size is sent; bytes of the data file join it
+//! with the other sizes.
 
-use millrace_core::limits::DEFAULT_PACKET_BYTES;
+use millrace_core::limits::{DEFAULT_PACKET_BYTES, TS_PACKET_BYTES};
 use millrace_core::time::MediaTicks;
 
-/// Default-size packets from one entry of the time index to the next: 2 KiB of index for an hour at 2 Mb/s... and a
-/// step of about 1.3 s there, so that a search in the meta-data ends within one or two blocks.
+/// Packets from one entry of the time index to the next. At 2 Mb/s that is 1.3 s: an hour has 22 KB of time index, and
+/// an exact search ends within two blocks of the meta-data file.
 pub const TIME_STEP_PACKETS: u32 = 256;
+
+const PACKET_BYTES: u64 = DEFAULT_PACKET_BYTES as u64;
 
 /// A place where a decoder can start.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
@@ -29,8 +34,35 @@ pub struct ClockPiece {
     pub time: MediaTicks,
 }
 
+impl ClockPiece {
+    /// Media time of `byte` on the line from here to `next`, rounded down; clamped to the two ends.
+    pub fn time_of(&self, next: &Self, byte: u64) -> MediaTicks {
+        let byte = byte.clamp(self.byte, next.byte.max(self.byte));
+        let (run, rise) = (next.byte.saturating_sub(self.byte), next.time.since(self.time).0);
+        if run == 0 {
+            return self.time;
+        }
+        // `run` and `rise` both fit 64 bits, so the product fits 128.
+        let up = u128::from(byte - self.byte) * u128::from(rise) / u128::from(run);
+        MediaTicks(self.time.0 + up as u64)
+    }
+
+    /// The first byte whose [`ClockPiece::time_of`] is at least `time`; `None` if the line ends before it.
+    fn byte_at(&self, next: &Self, time: MediaTicks) -> Option<u64> {
+        if time <= self.time {
+            return Some(self.byte);
+        }
+        if time > next.time || next.byte <= self.byte {
+            return None;
+        }
+        let (run, rise) = (next.byte - self.byte, next.time.0 - self.time.0);
+        let along = (u128::from(time.0 - self.time.0) * u128::from(run)).div_ceil(u128::from(rise));
+        Some(self.byte + along as u64)
+    }
+}
+
 /// What a PID carries.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 #[repr(u8)]
 pub enum PidRole {
     /// Something not announced.
@@ -43,6 +75,13 @@ pub enum PidRole {
     Stream = 3,
     /// Stuffing (PID 0x1fff).
     Null = 4,
+}
+
+impl PidRole {
+    /// From the stored number.
+    pub fn from_number(number: u8) -> Option<Self> {
+        [Self::Other, Self::Pat, Self::Pmt, Self::Stream, Self::Null].into_iter().find(|r| *r as u8 == number)
+    }
 }
 
 /// A PID and how often it occurs.
@@ -62,25 +101,37 @@ pub struct PidUse {
 
 /// Parts of an index that contradict each other.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
-#[error("{what} {number}: {problem}")]
+#[error("{what} number {number}: must {problem}")]
 pub struct IndexError {
-    /// "access point", "clock piece", "time entry", "PID".
+    /// "access points", "clock pieces", "times", "PIDs", "data bytes".
     pub what: &'static str,
     /// Which one, from 0.
     pub number: usize,
-    /// Why it cannot be.
+    /// What it should have been.
     pub problem: &'static str,
 }
 
-/// The index of one title. Packets are default-size packets ([`DEFAULT_PACKET_BYTES`]).
+/// All parts of an index, for its encoder and for tools.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct IndexParts {
+    /// Random access points in ascending order.
+    pub access: Vec<RandomAccessPoint>,
+    /// Pieces of the clock in ascending order.
+    pub pieces: Vec<ClockPiece>,
+    /// PIDs in ascending order.
+    pub pids: Vec<PidUse>,
+    /// Media time of packets 0, 256, 512 ...
+    pub times: Vec<MediaTicks>,
+    /// Length of the data file.
+    pub data_bytes: u64,
+    /// Film time.
+    pub duration: MediaTicks,
+}
+
+/// The index of one title.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct TitleIndex {
-    access: Vec<RandomAccessPoint>,
-    pieces: Vec<ClockPiece>,
-    pids: Vec<PidUse>,
-    times: Vec<MediaTicks>,
-    data_bytes: u64,
-    duration: MediaTicks,
+    parts: IndexParts,
 }
 
 impl TitleIndex {
@@ -91,39 +142,190 @@ impl TitleIndex {
         pieces: Vec<ClockPiece>,
         pids: Vec<PidUse>,
     ) -> Result<Self, IndexError> {
-        Ok(Self { access, pieces, pids, ..Self::default() })
+        let parts = IndexParts { access, pieces, pids, ..IndexParts::default() };
+        check_access(&parts.access)?;
+        check_pieces(&parts.pieces)?;
+        check_pids(&parts.pids)?;
+        Ok(Self { parts })
+    }
+
+    /// From all parts, which are checked one by one and against each other.
+    pub fn from_parts(parts: IndexParts) -> Result<Self, IndexError> {
+        let IndexParts { access, pieces, pids, times, data_bytes, duration } = parts;
+        Self::new(access, pieces, pids)?.complete(times, data_bytes, duration)
+    }
+
+    /// Adds what the writer of the title knows, and checks the whole.
+    pub(crate) fn complete(
+        mut self,
+        times: Vec<MediaTicks>,
+        data_bytes: u64,
+        duration: MediaTicks,
+    ) -> Result<Self, IndexError> {
+        let fail = |what, number, problem| Err(IndexError { what, number, problem });
+        let parts = &mut self.parts;
+        let packets = data_bytes.div_ceil(PACKET_BYTES);
+        if packets > u64::from(u32::MAX) || !data_bytes.is_multiple_of(TS_PACKET_BYTES as u64) {
+            return fail("data bytes", 0, "be a multiple of 188, at most 2^32 - 1 packets");
+        }
+        if times.len() as u64 != packets.div_ceil(u64::from(TIME_STEP_PACKETS)) {
+            return fail("times", times.len(), "be one for every 256 packets");
+        }
+        if let Some(i) = (1..times.len()).find(|&i| times[i] < times[i - 1]) {
+            return fail("times", i, "not be before the one before it");
+        }
+        if times.last().is_some_and(|&last| last > duration) {
+            return fail("times", times.len() - 1, "not be after the duration");
+        }
+        if let Some(last) = parts.access.last()
+            && (last.byte >= data_bytes || last.time > duration)
+        {
+            return fail("access points", parts.access.len() - 1, "lie within the data and the duration");
+        }
+        if let Some(last) = parts.pieces.last()
+            && (last.byte > data_bytes || last.time > duration)
+        {
+            return fail("clock pieces", parts.pieces.len() - 1, "lie within the data and the duration");
+        }
+        (parts.times, parts.data_bytes, parts.duration) = (times, data_bytes, duration);
+        Ok(self)
     }
 
     /// The last random access point whose sending starts at or before `t`; packet 0 if there is none.
     pub fn access_at_or_before(&self, t: MediaTicks) -> RandomAccessPoint {
-        let after = self.access.partition_point(|p| p.time <= t);
-        after.checked_sub(1).map(|i| self.access[i]).unwrap_or_default()
+        let after = self.parts.access.partition_point(|p| p.time <= t);
+        after.checked_sub(1).map(|i| self.parts.access[i]).unwrap_or_default()
     }
 
     /// All random access points in ascending order.
     pub fn access_points(&self) -> &[RandomAccessPoint] {
-        &self.access
+        &self.parts.access
     }
 
-    /// The first packet with a media time of at least `t`, from the time index and the clock pieces; the number of
-    /// packets if there is none.
+    /// The first packet with a media time of at least `t`; the number of packets if there is none.
+    ///
+    /// Exact where media times run linearly over the bytes between two clock pieces (as the ingest makes them);
+    /// elsewhere within the right 256 packets. [`crate::volume::TitleFiles::packet_at`] is always exact.
     pub fn packet_at(&self, t: MediaTicks) -> u32 {
-        let after = self.times.partition_point(|&time| time < t);
-        after as u32 * TIME_STEP_PACKETS
+        let window = self.window_of(t);
+        if window.start == window.end {
+            return window.start;
+        }
+        let byte = self.byte_by_pieces(t).or_else(|| self.byte_by_times(t));
+        let packet = byte.map_or(u64::from(window.end), |byte| byte.div_ceil(PACKET_BYTES));
+        packet.clamp(u64::from(window.start), u64::from(window.end)) as u32
+    }
+
+    /// `start..=end` as a range `start..end`: the first packet with a media time of at least `t` is one of these or
+    /// `end` itself. From the time index alone.
+    pub(crate) fn window_of(&self, t: MediaTicks) -> std::ops::Range<u32> {
+        let after = self.parts.times.partition_point(|&time| time < t) as u64;
+        let step = u64::from(TIME_STEP_PACKETS);
+        let start = if after == 0 { 0 } else { (after - 1) * step + 1 };
+        let packets = u64::from(self.packets());
+        start.min(packets) as u32..(after * step).min(packets) as u32
+    }
+
+    /// By the clock piece whose line passes `t`.
+    fn byte_by_pieces(&self, t: MediaTicks) -> Option<u64> {
+        let pieces = &self.parts.pieces;
+        let from = pieces.partition_point(|p| p.time < t).checked_sub(1)?;
+        let end = ClockPiece { byte: self.parts.data_bytes, time: self.parts.duration };
+        pieces[from].byte_at(pieces.get(from + 1).unwrap_or(&end), t)
+    }
+
+    /// By the line between two entries of the time index.
+    fn byte_by_times(&self, t: MediaTicks) -> Option<u64> {
+        let times = &self.parts.times;
+        let from = times.partition_point(|&time| time < t).checked_sub(1)?;
+        let place = |i: usize| i as u64 * u64::from(TIME_STEP_PACKETS) * PACKET_BYTES;
+        let start = ClockPiece { byte: place(from), time: times[from] };
+        let end = match times.get(from + 1) {
+            Some(&time) => ClockPiece { byte: place(from + 1), time },
+            None => ClockPiece { byte: self.parts.data_bytes, time: self.parts.duration },
+        };
+        start.byte_at(&end, t)
     }
 
     /// The pieces of the title's clock.
     pub fn pieces(&self) -> &[ClockPiece] {
-        &self.pieces
+        &self.parts.pieces
     }
 
-    /// The PIDs.
+    /// The PIDs in ascending order.
     pub fn pids(&self) -> &[PidUse] {
-        &self.pids
+        &self.parts.pids
+    }
+
+    /// Media time of packets 0, 256, 512 ...
+    pub fn times(&self) -> &[MediaTicks] {
+        &self.parts.times
     }
 
     /// Default-size packets.
     pub fn packets(&self) -> u32 {
-        self.data_bytes.div_ceil(DEFAULT_PACKET_BYTES as u64) as u32
+        self.parts.data_bytes.div_ceil(PACKET_BYTES) as u32
+    }
+
+    /// Length of the data file.
+    pub fn data_bytes(&self) -> u64 {
+        self.parts.data_bytes
+    }
+
+    /// Film time.
+    pub fn duration(&self) -> MediaTicks {
+        self.parts.duration
+    }
+
+    /// All parts.
+    pub fn parts(&self) -> &IndexParts {
+        &self.parts
     }
 }
+
+fn check_access(access: &[RandomAccessPoint]) -> Result<(), IndexError> {
+    let what = "access points";
+    for (number, point) in access.iter().enumerate() {
+        if u64::from(point.packet) > point.byte / PACKET_BYTES {
+            return Err(IndexError {
+                what,
+                number,
+                problem: "start sending at or before the packet with its byte",
+            });
+        }
+        if let Some(before) = number.checked_sub(1).map(|i| &access[i])
+            && (point.byte <= before.byte || point.packet < before.packet || point.time < before.time)
+        {
+            return Err(IndexError { what, number, problem: "lie behind the one before it" });
+        }
+    }
+    Ok(())
+}
+
+fn check_pieces(pieces: &[ClockPiece]) -> Result<(), IndexError> {
+    match (1..pieces.len())
+        .find(|&i| pieces[i].byte <= pieces[i - 1].byte || pieces[i].time < pieces[i - 1].time)
+    {
+        None => Ok(()),
+        Some(number) => {
+            Err(IndexError { what: "clock pieces", number, problem: "lie behind the one before it" })
+        }
+    }
+}
+
+fn check_pids(pids: &[PidUse]) -> Result<(), IndexError> {
+    let what = "PIDs";
+    for (number, pid) in pids.iter().enumerate() {
+        if pid.pid > 0x1fff {
+            return Err(IndexError { what, number, problem: "be at most 0x1fff" });
+        }
+        if number > 0 && pid.pid <= pids[number - 1].pid {
+            return Err(IndexError { what, number, problem: "be above the one before it" });
+        }
+    }
+    Ok(())
+}
+
+#[cfg(test)]
+#[path = "index_tests.rs"]
+mod tests;

@@ -1,69 +1,70 @@
 //! A title's meta-data file: one 8-byte record per packet, in 4096-byte blocks that each carry their checksum.
 
 use std::fs::File;
+use std::io::Write;
 use std::ops::Range;
+use std::os::unix::fs::FileExt;
+use std::path::{Path, PathBuf};
 
+use millrace_core::ids::TitleId;
 use millrace_core::packet::PacketMeta;
 
 use crate::error::StoreError;
+pub use crate::format::meta::{META_BLOCK_BYTES, MetaError, MetaHeader, RECORDS_PER_BLOCK};
+use crate::format::meta::{open_block, seal_block};
 
-/// Length of a block, and of the header block at the start of the file.
-pub const META_BLOCK_BYTES: usize = 4096;
-/// Records in a block.
-pub const RECORDS_PER_BLOCK: u32 = 510;
-
-/// A block of meta-data is not what it should be.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
-pub enum MetaError {
-    /// The block's checksum does not match its bytes.
-    #[error("meta-data block {block}: checksum is {found:08x}, computed {computed:08x}: the file is damaged")]
-    Checksum {
-        /// Block number, 0 = first after the header.
-        block: u32,
-        /// As stored.
-        found: u32,
-        /// As computed.
-        computed: u32,
-    },
-    /// Another block lies here.
-    #[error("meta-data block {block}: carries number {found}: the file is damaged")]
-    WrongBlock {
-        /// The number it should carry.
-        block: u32,
-        /// The number it carries.
-        found: u32,
-    },
-    /// Records were asked for that the given blocks or the file do not hold.
-    #[error("meta-data of packets {first}+{count}: only packets {from}..{to} are there")]
-    OutOfRange {
-        /// First record asked for.
-        first: u32,
-        /// Records asked for.
-        count: u32,
-        /// First record there.
-        from: u32,
-        /// End of the records there.
-        to: u32,
-    },
-}
+/// Most bytes one read of [`MetaFile::read`] asks for.
+const READ_BYTES: usize = 64 * META_BLOCK_BYTES;
+/// Blocks that [`MetaWriter`] gathers before it writes.
+const WRITE_BYTES: usize = 64 * META_BLOCK_BYTES;
 
 /// A title's meta-data file, open for reading.
 #[derive(Debug)]
 pub struct MetaFile {
     file: File,
-    packets: u32,
-    packet_bytes: u16,
+    path: PathBuf,
+    header: MetaHeader,
 }
 
 impl MetaFile {
+    /// Opens a meta-data file: its header and its length are checked, its blocks when they are read.
+    pub fn open(path: &Path) -> Result<Self, StoreError> {
+        let file = File::open(path).map_err(StoreError::io("open", path))?;
+        let bytes = file.metadata().map_err(StoreError::io("look at", path))?.len();
+        let mut block = [0; META_BLOCK_BYTES];
+        let damaged = |what| StoreError::Damaged { path: path.to_path_buf(), what };
+        if bytes < META_BLOCK_BYTES as u64 {
+            return Err(damaged(format!("is {bytes} bytes long; its header alone has {META_BLOCK_BYTES}")));
+        }
+        file.read_exact_at(&mut block, 0).map_err(StoreError::io("read", path))?;
+        let header = MetaHeader::decode(&block).map_err(StoreError::format(path))?;
+        if bytes != header.file_bytes() {
+            return Err(damaged(format!(
+                "is {bytes} bytes long; its header promises {}",
+                header.file_bytes()
+            )));
+        }
+        Ok(Self { file, path: path.to_path_buf(), header })
+    }
+
     /// Records, one per packet.
     pub fn packets(&self) -> u32 {
-        self.packets
+        self.header.packets
     }
 
     /// Payload bytes of a full packet.
     pub fn packet_bytes(&self) -> u16 {
-        self.packet_bytes
+        self.header.packet_bytes
+    }
+
+    /// What the file says of itself.
+    pub fn header(&self) -> &MetaHeader {
+        &self.header
+    }
+
+    /// Where it is.
+    pub fn path(&self) -> &Path {
+        &self.path
     }
 
     /// The file, for readers that do their own I/O.
@@ -73,14 +74,33 @@ impl MetaFile {
 
     /// Reads records `first..first + out.len()`; the checksum of every block touched is verified.
     pub fn read(&self, first: u32, out: &mut [PacketMeta]) -> Result<(), StoreError> {
-        let _ = (first, out);
+        let error = |error| StoreError::Meta { path: self.path.clone(), error };
+        let end = u64::from(first) + out.len() as u64;
+        if end > u64::from(self.header.packets) {
+            let count = out.len().min(u32::MAX as usize) as u32;
+            return Err(error(MetaError::OutOfRange { first, count, from: 0, to: self.header.packets }));
+        }
+        let mut buffer = Vec::new();
+        let (mut next, mut rest) = (first, out);
+        while !rest.is_empty() {
+            let in_first_block = RECORDS_PER_BLOCK - next % RECORDS_PER_BLOCK;
+            let room =
+                in_first_block as usize + (READ_BYTES / META_BLOCK_BYTES - 1) * RECORDS_PER_BLOCK as usize;
+            let (now, later) = rest.split_at_mut(room.min(rest.len()));
+            let range = Self::block_range(next, now.len() as u32);
+            buffer.resize((range.end - range.start) as usize, 0);
+            self.file.read_exact_at(&mut buffer, range.start).map_err(StoreError::io("read", &self.path))?;
+            Self::decode(&buffer, Self::block_of(next), next, now).map_err(error)?;
+            next += now.len() as u32;
+            rest = later;
+        }
         Ok(())
     }
 
     /// Bytes of the file that hold records `first..first + count`: whole blocks. Empty if `count` is 0.
     pub fn block_range(first: u32, count: u32) -> Range<u64> {
         let block = META_BLOCK_BYTES as u64;
-        let start = (1 + u64::from(first / RECORDS_PER_BLOCK)) * block;
+        let start = (1 + u64::from(Self::block_of(first))) * block;
         if count == 0 {
             return start..start;
         }
@@ -95,14 +115,136 @@ impl MetaFile {
     }
 
     /// Takes records `first..first + out.len()` out of whole blocks, the first of which has number `first_block`.
-    /// Checksum and number of each block touched are verified.
+    /// Checksum and number of each block touched are verified; nothing is allocated.
     pub fn decode(
         blocks: &[u8],
         first_block: u32,
         first: u32,
         out: &mut [PacketMeta],
     ) -> Result<(), MetaError> {
-        let _ = (blocks, first_block, first, out);
+        let (blocks, _) = blocks.as_chunks::<META_BLOCK_BYTES>();
+        let per_block = u64::from(RECORDS_PER_BLOCK);
+        let from = u64::from(first_block) * per_block;
+        let to = from + blocks.len() as u64 * per_block;
+        let end = u64::from(first) + out.len() as u64;
+        if u64::from(first) < from || end > to {
+            let clamp = |n: u64| u32::try_from(n).unwrap_or(u32::MAX);
+            let count = clamp(out.len() as u64);
+            return Err(MetaError::OutOfRange { first, count, from: clamp(from), to: clamp(to) });
+        }
+        let (mut next, mut rest) = (u64::from(first), out);
+        while !rest.is_empty() {
+            let number = next / per_block;
+            let records = open_block(&blocks[(number - u64::from(first_block)) as usize], number as u32)?;
+            let (records, _) = records.as_chunks::<{ PacketMeta::BYTES }>();
+            let place = (next % per_block) as usize;
+            let (now, later) = rest.split_at_mut(rest.len().min(records.len() - place));
+            for (meta, record) in now.iter_mut().zip(&records[place..]) {
+                *meta = PacketMeta::from_bytes(*record);
+            }
+            next += now.len() as u64;
+            rest = later;
+        }
         Ok(())
     }
 }
+
+/// Writes a meta-data file record by record, in large writes; the header comes last.
+#[derive(Debug)]
+pub(crate) struct MetaWriter {
+    file: File,
+    path: PathBuf,
+    /// Whole blocks and the one being filled.
+    buffer: Vec<u8>,
+    records: u64,
+    written: u64,
+}
+
+impl MetaWriter {
+    /// Creates the file, which must not exist.
+    pub(crate) fn create(path: PathBuf) -> Result<Self, StoreError> {
+        let file = File::create_new(&path).map_err(StoreError::io("create", &path))?;
+        // The header's place; a file cut off before the end has no valid header.
+        let buffer = vec![0; META_BLOCK_BYTES];
+        Ok(Self { file, path, buffer, records: 0, written: 0 })
+    }
+
+    /// Records so far.
+    pub(crate) fn records(&self) -> u64 {
+        self.records
+    }
+
+    /// Appends a record.
+    pub(crate) fn push(&mut self, meta: PacketMeta) -> Result<(), StoreError> {
+        self.buffer.extend_from_slice(&meta.to_bytes());
+        self.records += 1;
+        if self.records.is_multiple_of(u64::from(RECORDS_PER_BLOCK)) {
+            self.seal_last_block();
+            if self.buffer.len() >= WRITE_BYTES {
+                self.write()?;
+            }
+        }
+        Ok(())
+    }
+
+    fn seal_last_block(&mut self) {
+        let number = (self.records - 1) / u64::from(RECORDS_PER_BLOCK);
+        self.buffer.resize(self.buffer.len().next_multiple_of(META_BLOCK_BYTES), 0);
+        let block = self.buffer.last_chunk_mut().expect("a whole block was just completed");
+        seal_block(block, number as u32);
+    }
+
+    fn write(&mut self) -> Result<(), StoreError> {
+        let needed = self.buffer.len() as u64;
+        self.file
+            .write_all(&self.buffer)
+            .map_err(|e| StoreError::write("write", &self.path, self.written, needed, e))?;
+        self.written += needed;
+        self.buffer.clear();
+        Ok(())
+    }
+
+    /// Completes the file with the header of `title`'s `data_bytes` and makes it durable; returns its length and BLAKE3.
+    pub(crate) fn finish(
+        mut self,
+        title: TitleId,
+        packet_bytes: u16,
+        data_bytes: u64,
+    ) -> Result<Finished, StoreError> {
+        let header = MetaHeader::new(title, packet_bytes, data_bytes)
+            .ok_or(StoreError::BadPacketSize { packet_bytes: usize::from(packet_bytes) })?;
+        if u64::from(header.packets) != self.records {
+            let what = format!(
+                "{} records of meta-data for packets of {packet_bytes} bytes, but {data_bytes} bytes make {} packets",
+                self.records, header.packets
+            );
+            return Err(StoreError::BadTitle { id: title, what });
+        }
+        if !self.records.is_multiple_of(u64::from(RECORDS_PER_BLOCK)) {
+            self.seal_last_block();
+        }
+        self.write()?;
+        self.file
+            .write_all_at(&header.encode()[..], 0)
+            .and_then(|()| self.file.sync_all())
+            .map_err(|e| StoreError::write("write", &self.path, self.written, 0, e))?;
+        // Read back from the page cache: the header was not known when a hash would have had to begin with it.
+        let mut hasher = blake3::Hasher::new();
+        let file = File::open(&self.path).map_err(StoreError::io("open", &self.path))?;
+        hasher.update_reader(file).map_err(StoreError::io("read", &self.path))?;
+        Ok(Finished { bytes: self.written, blake3: hasher.finalize() })
+    }
+}
+
+/// A file that is complete and durable.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Finished {
+    /// Its length.
+    pub(crate) bytes: u64,
+    /// BLAKE3 of the whole of it.
+    pub(crate) blake3: blake3::Hash,
+}
+
+#[cfg(test)]
+#[path = "meta_tests.rs"]
+mod tests;

@@ -2,40 +2,44 @@
 
 use serde::{Deserialize, Deserializer, Serialize, Serializer, de};
 
-macro_rules! as_number {
-    ($module:ident, $type:ty) => {
-        pub(crate) mod $module {
-            use super::*;
+pub(crate) mod media_ticks {
+    use super::*;
+    use millrace_core::time::MediaTicks;
 
-            pub(crate) fn serialize<S: Serializer>(value: &$type, s: S) -> Result<S::Ok, S::Error> {
-                s.serialize_u64(value.0)
-            }
+    pub(crate) fn serialize<S: Serializer>(ticks: &MediaTicks, s: S) -> Result<S::Ok, S::Error> {
+        s.serialize_u64(ticks.0)
+    }
 
-            pub(crate) fn deserialize<'de, D: Deserializer<'de>>(d: D) -> Result<$type, D::Error> {
-                u64::deserialize(d).map(<$type>::from_number)
-            }
-        }
-    };
-}
-
-trait FromNumber {
-    fn from_number(value: u64) -> Self;
-}
-
-impl FromNumber for millrace_core::time::MediaTicks {
-    fn from_number(value: u64) -> Self {
-        Self(value)
+    pub(crate) fn deserialize<'de, D: Deserializer<'de>>(d: D) -> Result<MediaTicks, D::Error> {
+        u64::deserialize(d).map(MediaTicks)
     }
 }
 
-impl FromNumber for millrace_core::units::BitRate {
-    fn from_number(value: u64) -> Self {
-        Self(value)
+pub(crate) mod bit_rate {
+    use super::*;
+    use millrace_core::units::BitRate;
+
+    pub(crate) fn serialize<S: Serializer>(rate: &BitRate, s: S) -> Result<S::Ok, S::Error> {
+        s.serialize_u64(rate.0)
+    }
+
+    pub(crate) fn deserialize<'de, D: Deserializer<'de>>(d: D) -> Result<BitRate, D::Error> {
+        u64::deserialize(d).map(BitRate)
     }
 }
 
-as_number!(media_ticks, millrace_core::time::MediaTicks);
-as_number!(bit_rate, millrace_core::units::BitRate);
+pub(crate) mod uuid {
+    use super::*;
+    use crate::format::Uuid;
+
+    pub(crate) fn serialize<S: Serializer>(uuid: &Uuid, s: S) -> Result<S::Ok, S::Error> {
+        s.collect_str(uuid)
+    }
+
+    pub(crate) fn deserialize<'de, D: Deserializer<'de>>(d: D) -> Result<Uuid, D::Error> {
+        String::deserialize(d)?.parse().map_err(de::Error::custom)
+    }
+}
 
 pub(crate) mod title_id {
     use super::*;

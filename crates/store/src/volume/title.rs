@@ -5,12 +5,14 @@ use std::path::PathBuf;
 use std::sync::Arc;
 
 use millrace_core::ids::TitleId;
-use millrace_core::packet::WireLayout;
+use millrace_core::limits::DEFAULT_PACKET_BYTES;
+use millrace_core::packet::{PacketMeta, WireLayout};
 use millrace_core::time::MediaTicks;
 use millrace_core::units::BitRate;
 use millrace_core::wire::rtp::Timeline;
 use serde::{Deserialize, Serialize};
 
+use crate::error::StoreError;
 use crate::format::json;
 use crate::index::TitleIndex;
 use crate::meta::MetaFile;
@@ -113,5 +115,31 @@ impl TitleFiles {
         let size = self.layout.packet_bytes();
         let start = u64::from(packet) * size as u64;
         self.info.bytes.saturating_sub(start).min(size as u64) as usize
+    }
+
+    /// The packet that holds the first byte of default-size packet `packet`: where [`RandomAccessPoint::packet`] is
+    /// in this size.
+    ///
+    /// [`RandomAccessPoint::packet`]: crate::index::RandomAccessPoint::packet
+    pub fn packet_of_default(&self, packet: u32) -> u32 {
+        // Never above u32::MAX: the title has fewer packets of this size than that.
+        let byte = u64::from(packet) * DEFAULT_PACKET_BYTES as u64;
+        (byte / self.layout.packet_bytes() as u64).min(u64::from(self.packets())) as u32
+    }
+
+    /// The first packet of this size with a media time of at least `t`; [`TitleFiles::packets`] if there is none.
+    /// Exact: the index gives 256 default-size packets, the meta-data file the one among them.
+    pub fn packet_at(&self, t: MediaTicks) -> Result<u32, StoreError> {
+        let size = self.layout.packet_bytes() as u64;
+        let window = self.index.window_of(t);
+        // The default-size packet before the window is earlier than `t`, the one at its end is not; media time never
+        // runs back, so the same holds for packets of this size at or before, at or behind these bytes.
+        let from = u64::from(window.start.saturating_sub(1)) * DEFAULT_PACKET_BYTES as u64 / size;
+        let to = (u64::from(window.end) * DEFAULT_PACKET_BYTES as u64)
+            .div_ceil(size)
+            .min(u64::from(self.packets()));
+        let mut metas = vec![PacketMeta::default(); to.saturating_sub(from) as usize];
+        self.meta.read(from as u32, &mut metas)?;
+        Ok(from as u32 + metas.partition_point(|meta| meta.time() < t) as u32)
     }
 }

@@ -1,18 +1,38 @@
 //! Writes a title: data, meta-data, index, manifest; then makes it visible at once.
 
+use std::sync::Arc;
+
 use millrace_core::ids::TitleId;
-use millrace_core::packet::PacketMeta;
+use millrace_core::limits::{DEFAULT_PACKET_BYTES, MAX_TITLE_PACKETS, TS_PACKET_BYTES};
+use millrace_core::packet::{PacketMeta, WireLayout};
 use millrace_core::time::MediaTicks;
 use millrace_core::units::BitRate;
+use millrace_core::wire::rtp::Timeline;
 
+use super::data::{DataWriter, SizeWriter};
+use super::dirs::{random, rename, sync_dir, unix_s, write_new};
+use super::lock::StoreLock;
+use super::name;
+use super::workspace::Workspace;
+use super::{ElementaryStream, Inner, SourceIdentity, TitleInfo, Volume};
 use crate::error::StoreError;
+use crate::format::manifest::{self, DATA_FILE, FileEntry, INDEX_FILE, MANIFEST_FILE, Manifest, Placement};
 use crate::index::TitleIndex;
-use crate::volume::{ElementaryStream, SourceIdentity, TitleInfo, Volume};
+use crate::meta::Finished;
+
+const DEFAULT_SIZE: u16 = DEFAULT_PACKET_BYTES as u16;
 
 /// A title being written. It owns `tmp/<id>` in the store; dropped without [`TitleWriter::commit`], that is removed.
+///
+/// After any error the title is lost: its directory is removed at once, and every further call fails too.
 #[derive(Debug)]
 pub struct TitleWriter {
-    id: TitleId,
+    volume: Arc<Inner>,
+    workspace: Workspace,
+    data: DataWriter,
+    /// The default size first, the others ascending.
+    sizes: Vec<SizeWriter>,
+    failed: bool,
 }
 
 /// What is only known when all of a title has been read.
@@ -39,35 +59,203 @@ pub struct FinishTitle {
 }
 
 impl TitleWriter {
-    /// Begins a title with meta-data for `packet_sizes` (each a multiple of 188; the default size must be among them).
+    /// Begins a title with meta-data for `packet_sizes`: multiples of 188 up to 9024. The default size (1316) is always
+    /// written, also if it is not named.
     pub fn begin(volume: &Volume, packet_sizes: &[u16]) -> Result<Self, StoreError> {
-        let _ = (volume, packet_sizes);
-        Ok(Self { id: TitleId([0; 16]) })
+        let mut sizes = vec![DEFAULT_SIZE];
+        sizes.extend(packet_sizes.iter().copied().filter(|&size| size != DEFAULT_SIZE));
+        sizes[1..].sort_unstable();
+        sizes.dedup();
+        for &size in &sizes {
+            let packet_bytes = usize::from(size);
+            WireLayout::new(packet_bytes).ok_or(StoreError::BadPacketSize { packet_bytes })?;
+        }
+        let volume = Arc::clone(&volume.inner);
+        let workspace = Workspace::create(&volume.dirs)?;
+        let data = DataWriter::create(workspace.path().join(DATA_FILE))?;
+        let sizes = sizes
+            .into_iter()
+            .map(|size| SizeWriter::create(workspace.path().join(manifest::meta_file(size)), size))
+            .collect::<Result<_, _>>()?;
+        Ok(Self { volume, workspace, data, sizes, failed: false })
     }
 
     /// The title's identity.
     pub fn id(&self) -> TitleId {
-        self.id
+        self.workspace.id()
+    }
+
+    /// Bytes taken so far.
+    pub fn bytes(&self) -> u64 {
+        self.data.bytes()
     }
 
     /// Appends whole TS packets to the data file: copied, summed and hashed in one pass while hot in cache, written in
-    /// large pieces. After an error the title is lost and `tmp/<id>` removed.
+    /// pieces of 1 MiB. Any number of TS packets at a time will do; a few hundred are best.
     pub fn write_data(&mut self, ts: &[u8]) -> Result<(), StoreError> {
-        let _ = ts;
-        Ok(())
+        let result = self.try_write_data(ts);
+        self.give_up_on_error(result)
+    }
+
+    fn try_write_data(&mut self, ts: &[u8]) -> Result<(), StoreError> {
+        self.check_alive()?;
+        if !ts.len().is_multiple_of(TS_PACKET_BYTES) {
+            return Err(self.bad(format!("{} bytes of data are not whole TS packets of 188", ts.len())));
+        }
+        let smallest = self.sizes.iter().map(SizeWriter::packet_bytes).min().unwrap_or(DEFAULT_SIZE);
+        if (self.data.bytes() + ts.len() as u64).div_ceil(u64::from(smallest)) > MAX_TITLE_PACKETS {
+            return Err(self.bad(format!("more than {MAX_TITLE_PACKETS} packets of {smallest} bytes")));
+        }
+        self.data.append(ts, &mut self.sizes)?;
+        self.sizes.iter_mut().try_for_each(SizeWriter::settle)
     }
 
     /// Appends the meta-data of the next packet of size `packet_bytes`: flags and media time. Its sum is not used: the
     /// writer puts in the sum of the bytes it has written itself, so a stored sum is always that of the stored bytes.
-    /// May come before or after the packet's data.
+    /// May come before or after the packet's data; media time may not run back.
     pub fn push_meta(&mut self, packet_bytes: u16, meta: PacketMeta) -> Result<(), StoreError> {
-        let _ = (packet_bytes, meta);
-        Ok(())
+        let result = self.try_push_meta(packet_bytes, meta);
+        self.give_up_on_error(result)
+    }
+
+    fn try_push_meta(&mut self, packet_bytes: u16, meta: PacketMeta) -> Result<(), StoreError> {
+        self.check_alive()?;
+        let Some(size) = self.sizes.iter_mut().find(|s| s.packet_bytes() == packet_bytes) else {
+            return Err(self.bad(format!("meta-data for packets of {packet_bytes} bytes, a size not begun")));
+        };
+        if size.push(meta) {
+            return size.settle();
+        }
+        let before = size.last_time();
+        Err(self.bad(format!("media time runs back from {before} to {}", meta.time())))
+    }
+
+    fn check_alive(&self) -> Result<(), StoreError> {
+        if self.failed { Err(self.bad("an earlier step failed".to_owned())) } else { Ok(()) }
+    }
+
+    fn bad(&self, what: String) -> StoreError {
+        StoreError::BadTitle { id: self.id(), what }
+    }
+
+    /// A half-written film on a full disk must not stand in the way of others until somebody drops the writer.
+    fn give_up_on_error(&mut self, result: Result<(), StoreError>) -> Result<(), StoreError> {
+        if result.is_err() {
+            self.failed = true;
+            self.workspace.remove();
+        }
+        result
     }
 
     /// Makes the title durable, visible and catalogued under a unique name (suffix `-2`, `-3` ...).
+    ///
+    /// Durable means: every file, then the directory; a rename; the two directories it touches. A crash at any moment
+    /// leaves either the whole title or nothing but a directory below `tmp` that the next open sweeps.
     pub fn commit(self, finish: FinishTitle) -> Result<TitleInfo, StoreError> {
-        let _ = finish;
-        Err(StoreError::NoTitle { id: self.id })
+        self.check_alive()?;
+        let id = self.workspace.id();
+        let bad = |what: String| StoreError::BadTitle { id, what };
+        let Self { volume, workspace, data, sizes, .. } = self;
+        let last_time = sizes[0].last_time();
+        if data.bytes() == 0 {
+            return Err(bad("no data was written".to_owned()));
+        }
+        if finish.duration < last_time || finish.duration.0 > PacketMeta::MAX_TICKS {
+            return Err(bad(format!("duration is {}; its last packet is at {last_time}", finish.duration)));
+        }
+        let data = data.finish()?;
+        let mut files = vec![entry(DATA_FILE.to_owned(), data)];
+        let mut times = Vec::new();
+        let mut packet_sizes = Vec::new();
+        for size in sizes {
+            let packet_bytes = size.packet_bytes();
+            let (writer, size_times) = size.end()?.map_err(|unpaired| {
+                bad(format!(
+                    "packets of {packet_bytes} bytes: {} without meta-data, {} meta-data too many",
+                    unpaired.packets, unpaired.metas
+                ))
+            })?;
+            let done = writer.finish(id, packet_bytes, data.bytes)?;
+            files.push(entry(manifest::meta_file(packet_bytes), done));
+            packet_sizes.push(packet_bytes);
+            if packet_bytes == DEFAULT_SIZE {
+                times = size_times;
+            }
+        }
+        packet_sizes.sort_unstable();
+        let index = finish.index.clone().complete(times, data.bytes, finish.duration)?;
+        files.push(write_index(&workspace, &index)?);
+        files.sort_by(|a, b| a.name.cmp(&b.name));
+        let info = describe(id, finish, data, packet_sizes)?;
+        publish(&volume, workspace, info, files)
     }
+}
+
+fn entry(name: String, file: Finished) -> FileEntry {
+    FileEntry { name, bytes: file.bytes, blake3: file.blake3.to_hex().to_string() }
+}
+
+fn write_index(workspace: &Workspace, index: &TitleIndex) -> Result<FileEntry, StoreError> {
+    let bytes = crate::format::index::encode(index);
+    write_new(&workspace.path().join(INDEX_FILE), &bytes)?;
+    let done = Finished { bytes: bytes.len() as u64, blake3: blake3::hash(&bytes) };
+    Ok(entry(INDEX_FILE.to_owned(), done))
+}
+
+/// All that is known but the name, which is decided when the title becomes visible.
+fn describe(
+    id: TitleId,
+    finish: FinishTitle,
+    data: Finished,
+    packet_sizes: Vec<u16>,
+) -> Result<TitleInfo, StoreError> {
+    let ssrc = u32::from_le_bytes(random()?);
+    let timestamp_base = u32::from_le_bytes(random()?);
+    Ok(TitleInfo {
+        id,
+        name: finish.name,
+        bytes: data.bytes,
+        packets: data.bytes.div_ceil(DEFAULT_PACKET_BYTES as u64) as u32,
+        packet_sizes,
+        duration: finish.duration,
+        mean_rate: finish.mean_rate,
+        peak_rate: finish.peak_rate,
+        constant_rate: finish.constant_rate,
+        streams: finish.streams,
+        timeline: Timeline { ssrc, timestamp_base },
+        source: finish.source,
+        added_unix_s: unix_s(),
+        blake3: data.blake3.to_hex().to_string(),
+        notes: finish.notes,
+    })
+}
+
+/// Name, manifest, rename, catalogue: under the store's lock, so that no other process takes the name meanwhile.
+fn publish(
+    volume: &Inner,
+    workspace: Workspace,
+    mut info: TitleInfo,
+    files: Vec<FileEntry>,
+) -> Result<TitleInfo, StoreError> {
+    let (dirs, id) = (&volume.dirs, info.id);
+    let lock = StoreLock::take(dirs)?;
+    info.name = {
+        let mut catalogue = volume.catalogue();
+        catalogue.refresh()?;
+        name::unique(&info.name, |name| catalogue.has_name(name))?
+    };
+    let block = &volume.superblock;
+    let placement = Placement::single(block.volume, block.member, block.geometry, info.packets);
+    let manifest = Manifest { title: info, placement, files };
+    manifest.validate().map_err(|e| StoreError::BadTitle { id, what: e.to_string() })?;
+    write_new(&workspace.path().join(MANIFEST_FILE), &manifest.encode())?;
+    workspace.unmark(&lock)?;
+    sync_dir(workspace.path())?;
+    rename(workspace.path(), &dirs.title(id))?;
+    workspace.forget();
+    sync_dir(&dirs.titles)?;
+    sync_dir(&dirs.tmp)?;
+    // The title is there whatever becomes of the catalogue, which is only a cache and finds it at its next refresh.
+    let _ = volume.catalogue().put(&manifest.title);
+    Ok(manifest.title)
 }

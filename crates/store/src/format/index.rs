@@ -1,0 +1,188 @@
+//! `index.mri`: the bytes of a [`TitleIndex`].
+//!
+//! A 64-byte header with the length of each list, then the lists: time index, access points, clock pieces, PIDs.
+
+use millrace_core::limits::DEFAULT_PACKET_BYTES;
+use millrace_core::time::MediaTicks;
+
+use super::FormatError;
+use super::bytes::{Fields, put};
+use super::frame::{self, Kind};
+use crate::index::{
+    ClockPiece, IndexParts, PidRole, PidUse, RandomAccessPoint, TIME_STEP_PACKETS, TitleIndex,
+};
+
+const RECORD: &str = "index";
+const HEADER_BYTES: usize = 64;
+const TIME_BYTES: usize = 8;
+const ACCESS_BYTES: usize = 24;
+const PIECE_BYTES: usize = 16;
+const PID_BYTES: usize = 16;
+
+/// Offsets in the header.
+mod at {
+    pub(super) const DATA_BYTES: usize = 0; // u64
+    pub(super) const DURATION: usize = 8; // u64
+    pub(super) const PACKET_BYTES: usize = 16; // u32
+    pub(super) const TIME_STEP: usize = 20; // u32
+    pub(super) const TIMES: usize = 24; // u32
+    pub(super) const ACCESS: usize = 28; // u32
+    pub(super) const PIECES: usize = 32; // u32
+    pub(super) const PIDS: usize = 36; // u32
+    pub(super) const RESERVED: usize = 40; // 24 zeros
+    pub(super) const END: usize = 64;
+}
+
+/// Offsets in an access point.
+mod access_at {
+    pub(super) const PACKET: usize = 0; // u32
+    pub(super) const RESERVED: usize = 4; // 4 zeros
+    pub(super) const TIME: usize = 8; // u64
+    pub(super) const BYTE: usize = 16; // u64
+    pub(super) const END: usize = 24;
+}
+
+/// Offsets in a clock piece.
+mod piece_at {
+    pub(super) const BYTE: usize = 0; // u64
+    pub(super) const TIME: usize = 8; // u64
+    pub(super) const END: usize = 16;
+}
+
+/// Offsets in a PID entry.
+mod pid_at {
+    pub(super) const PID: usize = 0; // u16
+    pub(super) const ROLE: usize = 2; // u8
+    pub(super) const STREAM_TYPE: usize = 3; // u8
+    pub(super) const PCR: usize = 4; // u8, 0 or 1
+    pub(super) const RESERVED: usize = 5; // 3 zeros
+    pub(super) const TS_PACKETS: usize = 8; // u64
+    pub(super) const END: usize = 16;
+}
+
+const _: () = {
+    assert!(at::RESERVED + 24 == at::END && at::END == HEADER_BYTES);
+    assert!(access_at::END == ACCESS_BYTES && piece_at::END == PIECE_BYTES && pid_at::END == PID_BYTES);
+    assert!(pid_at::RESERVED + 3 == pid_at::TS_PACKETS);
+};
+
+/// The whole file.
+pub fn encode(index: &TitleIndex) -> Vec<u8> {
+    let parts = index.parts();
+    let mut body = vec![0; HEADER_BYTES];
+    put(&mut body, at::DATA_BYTES, &parts.data_bytes.to_le_bytes());
+    put(&mut body, at::DURATION, &parts.duration.0.to_le_bytes());
+    put(&mut body, at::PACKET_BYTES, &(DEFAULT_PACKET_BYTES as u32).to_le_bytes());
+    put(&mut body, at::TIME_STEP, &TIME_STEP_PACKETS.to_le_bytes());
+    put(&mut body, at::TIMES, &(parts.times.len() as u32).to_le_bytes());
+    put(&mut body, at::ACCESS, &(parts.access.len() as u32).to_le_bytes());
+    put(&mut body, at::PIECES, &(parts.pieces.len() as u32).to_le_bytes());
+    put(&mut body, at::PIDS, &(parts.pids.len() as u32).to_le_bytes());
+    for time in &parts.times {
+        body.extend_from_slice(&time.0.to_le_bytes());
+    }
+    for point in &parts.access {
+        let mut entry = [0; ACCESS_BYTES];
+        put(&mut entry, access_at::PACKET, &point.packet.to_le_bytes());
+        put(&mut entry, access_at::TIME, &point.time.0.to_le_bytes());
+        put(&mut entry, access_at::BYTE, &point.byte.to_le_bytes());
+        body.extend_from_slice(&entry);
+    }
+    for piece in &parts.pieces {
+        let mut entry = [0; PIECE_BYTES];
+        put(&mut entry, piece_at::BYTE, &piece.byte.to_le_bytes());
+        put(&mut entry, piece_at::TIME, &piece.time.0.to_le_bytes());
+        body.extend_from_slice(&entry);
+    }
+    for pid in &parts.pids {
+        let mut entry = [0; PID_BYTES];
+        put(&mut entry, pid_at::PID, &pid.pid.to_le_bytes());
+        put(&mut entry, pid_at::ROLE, &[pid.role as u8]);
+        put(&mut entry, pid_at::STREAM_TYPE, &[pid.stream_type]);
+        put(&mut entry, pid_at::PCR, &[u8::from(pid.pcr)]);
+        put(&mut entry, pid_at::TS_PACKETS, &pid.ts_packets.to_le_bytes());
+        body.extend_from_slice(&entry);
+    }
+    frame::seal_file(Kind::Index, &body)
+}
+
+/// From the whole file; the lists are checked against each other.
+pub fn decode(file: &[u8]) -> Result<TitleIndex, FormatError> {
+    let body = Fields { record: RECORD, bytes: frame::open(Kind::Index, file)? };
+    let exactly = |at, field, expected: u32| {
+        let found = body.u32(at, field)?;
+        if found == expected { Ok(()) } else { Err(FormatError::value(RECORD, field, found, expected)) }
+    };
+    exactly(at::PACKET_BYTES, "packet bytes", DEFAULT_PACKET_BYTES as u32)?;
+    exactly(at::TIME_STEP, "time step", TIME_STEP_PACKETS)?;
+    body.reserved(at::RESERVED, at::END - at::RESERVED)?;
+    let mut lists = Lists { body, next: HEADER_BYTES };
+    let times = lists.list(at::TIMES, TIME_BYTES, "times", |e| Ok(MediaTicks(e.u64(0, "time")?)))?;
+    let access = lists.list(at::ACCESS, ACCESS_BYTES, "access points", access_point)?;
+    let pieces = lists.list(at::PIECES, PIECE_BYTES, "clock pieces", |e| {
+        Ok(ClockPiece {
+            byte: e.u64(piece_at::BYTE, "byte")?,
+            time: MediaTicks(e.u64(piece_at::TIME, "time")?),
+        })
+    })?;
+    let pids = lists.list(at::PIDS, PID_BYTES, "PIDs", pid_use)?;
+    if lists.next != body.bytes.len() {
+        return Err(FormatError::value(RECORD, "body length", body.bytes.len(), lists.next));
+    }
+    let data_bytes = body.u64(at::DATA_BYTES, "data bytes")?;
+    let duration = MediaTicks(body.u64(at::DURATION, "duration")?);
+    TitleIndex::from_parts(IndexParts { access, pieces, pids, times, data_bytes, duration }).map_err(|e| {
+        FormatError::value(RECORD, e.what, format!("contradictory at number {}", e.number), e.problem)
+    })
+}
+
+/// The lists behind the header, taken one after another.
+struct Lists<'a> {
+    body: Fields<'a>,
+    next: usize,
+}
+
+impl Lists<'_> {
+    fn list<T>(
+        &mut self,
+        count_at: usize,
+        entry_bytes: usize,
+        field: &'static str,
+        entry: impl Fn(Fields<'_>) -> Result<T, FormatError>,
+    ) -> Result<Vec<T>, FormatError> {
+        let count = self.body.u32(count_at, field)? as usize;
+        let bytes = self.body.slice(self.next, count.saturating_mul(entry_bytes), field)?;
+        self.next += bytes.len();
+        bytes.chunks_exact(entry_bytes).map(|bytes| entry(Fields { record: RECORD, bytes })).collect()
+    }
+}
+
+fn access_point(e: Fields<'_>) -> Result<RandomAccessPoint, FormatError> {
+    e.reserved(access_at::RESERVED, 4)?;
+    Ok(RandomAccessPoint {
+        packet: e.u32(access_at::PACKET, "packet")?,
+        time: MediaTicks(e.u64(access_at::TIME, "time")?),
+        byte: e.u64(access_at::BYTE, "byte")?,
+    })
+}
+
+fn pid_use(e: Fields<'_>) -> Result<PidUse, FormatError> {
+    e.reserved(pid_at::RESERVED, 3)?;
+    let role = e.u8(pid_at::ROLE, "role of a PID")?;
+    let pcr = e.u8(pid_at::PCR, "PCR flag of a PID")?;
+    if pcr > 1 {
+        return Err(FormatError::value(RECORD, "PCR flag of a PID", pcr, "0 or 1"));
+    }
+    Ok(PidUse {
+        pid: e.u16(pid_at::PID, "PID")?,
+        role: PidRole::from_number(role)
+            .ok_or_else(|| FormatError::value(RECORD, "role of a PID", role, "0 to 4"))?,
+        stream_type: e.u8(pid_at::STREAM_TYPE, "stream type")?,
+        pcr: pcr == 1,
+        ts_packets: e.u64(pid_at::TS_PACKETS, "TS packets of a PID")?,
+    })
+}
+
+#[cfg(test)]
+#[path = "index_tests.rs"]
+mod tests;

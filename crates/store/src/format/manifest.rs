@@ -1,0 +1,239 @@
+//! `manifest.mrm`: what a title is, where its units lie, and the BLAKE3 of each of its files. Written last; a title
+//! without a valid manifest does not exist.
+//!
+//! The body is JSON, so that a person can read it; the frame's checksum protects it like any other record.
+
+use millrace_core::ids::TitleId;
+use millrace_core::limits::{DEFAULT_PACKET_BYTES, MAX_TITLE_NAME_BYTES, MAX_TITLE_PACKETS, TS_PACKET_BYTES};
+use millrace_core::packet::{PacketMeta, WireLayout};
+use serde::{Deserialize, Serialize};
+
+use super::frame::{self, Kind};
+use super::superblock::Geometry;
+use super::{FormatError, Uuid, json};
+use crate::volume::TitleInfo;
+
+const RECORD: &str = "manifest";
+
+/// Name of a title's manifest.
+pub const MANIFEST_FILE: &str = "manifest.mrm";
+/// Name of a title's data file.
+pub const DATA_FILE: &str = "data.ts";
+/// Name of a title's index.
+pub const INDEX_FILE: &str = "index.mri";
+
+/// Name of the meta-data file for packets of `packet_bytes`.
+pub fn meta_file(packet_bytes: u16) -> String {
+    format!("meta-{packet_bytes}.mrp")
+}
+
+/// A title's manifest.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Manifest {
+    /// What is known of the title.
+    pub title: TitleInfo,
+    /// Where its units lie.
+    pub placement: Placement,
+    /// Every other file of the title, by name in ascending order.
+    pub files: Vec<FileEntry>,
+}
+
+/// Where a title's units lie in its volume.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Placement {
+    /// The volume.
+    #[serde(with = "json::uuid")]
+    pub volume: Uuid,
+    /// Data units in a row.
+    pub k: u16,
+    /// Parity units in a row.
+    pub m: u16,
+    /// Media packets of the default size in a unit.
+    pub unit_packets: u32,
+    /// Rows.
+    pub rows: u64,
+    /// Which members hold units of this title.
+    pub members: Vec<MemberPlacement>,
+}
+
+/// A member's share of a title.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct MemberPlacement {
+    /// Its place among the members of the volume.
+    pub index: u16,
+    /// The member.
+    #[serde(with = "json::uuid")]
+    pub member: Uuid,
+    /// Units of this title on it.
+    pub units: u64,
+}
+
+/// A file of a title.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct FileEntry {
+    /// Name in the title's directory.
+    pub name: String,
+    /// Length.
+    pub bytes: u64,
+    /// BLAKE3 of the whole file, 64 hexadecimal digits.
+    pub blake3: String,
+}
+
+impl Placement {
+    /// Of a title with `packets` default-size packets on the only member of a volume.
+    pub fn single(volume: Uuid, member: Uuid, geometry: Geometry, packets: u32) -> Self {
+        let units = u64::from(packets).div_ceil(u64::from(geometry.unit_packets.max(1)));
+        Self {
+            volume,
+            k: geometry.k,
+            m: geometry.m,
+            unit_packets: geometry.unit_packets,
+            rows: geometry.rows(packets),
+            members: vec![MemberPlacement { index: 0, member, units }],
+        }
+    }
+
+    /// Layout of the rows.
+    pub fn geometry(&self) -> Geometry {
+        let members = u16::try_from(self.members.len()).unwrap_or(u16::MAX);
+        Geometry { k: self.k, m: self.m, unit_packets: self.unit_packets, members }
+    }
+}
+
+impl Manifest {
+    /// The whole file.
+    pub fn encode(&self) -> Vec<u8> {
+        let body = serde_json::to_vec_pretty(self).expect("a manifest has only text keys and finite numbers");
+        frame::seal_file(Kind::Manifest, &body)
+    }
+
+    /// From the whole file, checked for contradictions. A placement this version cannot serve is decoded too:
+    /// [`Geometry::check_supported`] decides.
+    pub fn decode(file: &[u8]) -> Result<Self, FormatError> {
+        let body = frame::open(Kind::Manifest, file)?;
+        let manifest: Self = serde_json::from_slice(body).map_err(|e| {
+            FormatError::value(RECORD, "body", format!("not a manifest ({e})"), "the JSON of a manifest")
+        })?;
+        manifest.validate()?;
+        Ok(manifest)
+    }
+
+    /// The entry of a file.
+    pub fn file(&self, name: &str) -> Option<&FileEntry> {
+        self.files.iter().find(|f| f.name == name)
+    }
+
+    /// Names of all files the title must have beside the manifest.
+    pub fn expected_files(title: &TitleInfo) -> Vec<String> {
+        let mut names = vec![DATA_FILE.to_owned(), INDEX_FILE.to_owned()];
+        names.extend(title.packet_sizes.iter().map(|&size| meta_file(size)));
+        names.sort();
+        names
+    }
+
+    /// Refuses a manifest that contradicts itself.
+    pub fn validate(&self) -> Result<(), FormatError> {
+        self.validate_title()?;
+        self.validate_placement()?;
+        self.validate_files()
+    }
+
+    fn validate_title(&self) -> Result<(), FormatError> {
+        let t = &self.title;
+        let bad = |field, found: &dyn std::fmt::Display, expected: &str| {
+            Err(FormatError::value(RECORD, field, found, expected))
+        };
+        if !is_slug(&t.name) {
+            return bad("name", &format_args!("{:.100?}", t.name), "a-z 0-9 - _ . and not a dot first");
+        }
+        if t.bytes == 0 || !t.bytes.is_multiple_of(TS_PACKET_BYTES as u64) {
+            return bad("bytes", &t.bytes, "a multiple of 188 above 0");
+        }
+        let packets = t.bytes.div_ceil(DEFAULT_PACKET_BYTES as u64);
+        if u64::from(t.packets) != packets || packets > MAX_TITLE_PACKETS {
+            return bad("packets", &t.packets, &packets.to_string());
+        }
+        let ascending = t.packet_sizes.windows(2).all(|w| w[0] < w[1]);
+        let valid = t.packet_sizes.iter().all(|&size| WireLayout::new(usize::from(size)).is_some());
+        if !ascending || !valid || !t.packet_sizes.contains(&(DEFAULT_PACKET_BYTES as u16)) {
+            return bad(
+                "packet sizes",
+                &format_args!("{:?}", t.packet_sizes),
+                "ascending multiples of 188 with 1316",
+            );
+        }
+        for size in &t.packet_sizes {
+            if t.bytes.div_ceil(u64::from(*size)) > MAX_TITLE_PACKETS {
+                return bad("packets", &t.bytes.div_ceil(u64::from(*size)), "fewer than 2^32");
+            }
+        }
+        if t.duration.0 > PacketMeta::MAX_TICKS {
+            return bad("duration", &t.duration.0, "less than 2^40 ticks");
+        }
+        if !is_blake3(&t.blake3) {
+            return bad("blake3", &format_args!("{:.100?}", t.blake3), "64 hexadecimal digits in lower case");
+        }
+        Ok(())
+    }
+
+    fn validate_placement(&self) -> Result<(), FormatError> {
+        let p = &self.placement;
+        let geometry = p.geometry();
+        geometry.validate(RECORD)?;
+        let rows = geometry.rows(self.title.packets);
+        if p.rows != rows {
+            return Err(FormatError::value(RECORD, "rows", p.rows, rows));
+        }
+        for (place, member) in p.members.iter().enumerate() {
+            if usize::from(member.index) != place {
+                return Err(FormatError::value(RECORD, "member index", member.index, place));
+            }
+        }
+        Ok(())
+    }
+
+    fn validate_files(&self) -> Result<(), FormatError> {
+        let expected = Self::expected_files(&self.title);
+        let names: Vec<&str> = self.files.iter().map(|f| f.name.as_str()).collect();
+        if names != expected {
+            let found = format!("{names:.200?}");
+            return Err(FormatError::value(RECORD, "files", found, format!("{expected:?}")));
+        }
+        if let Some(file) = self.files.iter().find(|f| !is_blake3(&f.blake3)) {
+            let found = format!("{:.100?} of {}", file.blake3, file.name);
+            return Err(FormatError::value(
+                RECORD,
+                "file blake3",
+                found,
+                "64 hexadecimal digits in lower case",
+            ));
+        }
+        let data = self.file(DATA_FILE).expect("data.ts is among the expected files");
+        if data.bytes != self.title.bytes {
+            return Err(FormatError::value(RECORD, "bytes of data.ts", data.bytes, self.title.bytes));
+        }
+        if data.blake3 != self.title.blake3 {
+            return Err(FormatError::value(RECORD, "blake3 of data.ts", &data.blake3, &self.title.blake3));
+        }
+        Ok(())
+    }
+}
+
+fn is_blake3(text: &str) -> bool {
+    text.len() == 64 && text.bytes().all(|b| matches!(b, b'0'..=b'9' | b'a'..=b'f'))
+}
+
+/// Whether `name` can be a title's name: `a-z 0-9 - _ .`, at most [`MAX_TITLE_NAME_BYTES`], not a dot first (a hidden
+/// file elsewhere), and not like an id, for which it could be mistaken.
+pub fn is_slug(name: &str) -> bool {
+    let allowed = |b: u8| b.is_ascii_lowercase() || b.is_ascii_digit() || matches!(b, b'-' | b'_' | b'.');
+    !name.is_empty()
+        && name.len() <= MAX_TITLE_NAME_BYTES
+        && !name.starts_with('.')
+        && name.bytes().all(allowed)
+        && name.parse::<TitleId>().is_err()
+}
+
+#[cfg(test)]
+#[path = "manifest_tests.rs"]
+mod tests;

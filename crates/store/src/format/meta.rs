@@ -1,0 +1,186 @@
+//! `meta-*.mrp`: a header block, then blocks of 510 records, each block with its number and checksum.
+//!
+//! A reader that reads whole blocks, at any place and by any means, can verify them without the rest of the file.
+
+use millrace_core::ids::TitleId;
+use millrace_core::limits::MAX_TITLE_PACKETS;
+use millrace_core::packet::{PacketMeta, WireLayout};
+
+use super::bytes::{Fields, put};
+use super::frame::{self, FRAME_BYTES, Kind};
+use super::{FormatError, crc32c};
+
+const RECORD: &str = "meta-data header";
+
+/// Length of a block, and of the header block at the start of the file.
+pub const META_BLOCK_BYTES: usize = 4096;
+/// Records in a block.
+pub const RECORDS_PER_BLOCK: u32 = 510;
+const RECORDS_BYTES: usize = RECORDS_PER_BLOCK as usize * PacketMeta::BYTES;
+
+/// Offsets in the header block's body.
+mod at {
+    pub(super) const TITLE: usize = 0; // 16 bytes
+    pub(super) const PACKET_BYTES: usize = 16; // u16
+    pub(super) const RECORD_BYTES: usize = 18; // u16
+    pub(super) const BLOCK_BYTES: usize = 20; // u16
+    pub(super) const RECORDS_PER_BLOCK: usize = 22; // u16
+    pub(super) const PACKETS: usize = 24; // u32
+    pub(super) const RESERVED_1: usize = 28; // 4 zeros
+    pub(super) const DATA_BYTES: usize = 32; // u64
+    pub(super) const RESERVED_2: usize = 40; // zeros to the end
+}
+
+/// Offsets in a block of records.
+mod block_at {
+    pub(super) const NUMBER: usize = 4080; // u32
+    pub(super) const CRC: usize = 4084; // u32 over 0..4084
+    pub(super) const RESERVED: usize = 4088; // 8 zeros
+    pub(super) const END: usize = 4096;
+}
+
+const _: () = {
+    assert!(block_at::NUMBER == RECORDS_BYTES);
+    assert!(block_at::RESERVED + 8 == block_at::END && block_at::END == META_BLOCK_BYTES);
+};
+
+/// What a meta-data file says of itself.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct MetaHeader {
+    /// The title.
+    pub title: TitleId,
+    /// Payload bytes of a full packet.
+    pub packet_bytes: u16,
+    /// Records, one per packet.
+    pub packets: u32,
+    /// Length of the data file.
+    pub data_bytes: u64,
+}
+
+impl MetaHeader {
+    /// Header of `data_bytes` bytes cut in packets of `packet_bytes`; `None` if these are more than 2^32 - 1 packets
+    /// or the packet size cannot be.
+    pub fn new(title: TitleId, packet_bytes: u16, data_bytes: u64) -> Option<Self> {
+        WireLayout::new(usize::from(packet_bytes))?;
+        let packets = data_bytes.div_ceil(u64::from(packet_bytes));
+        let packets = u32::try_from(packets).ok().filter(|&p| u64::from(p) <= MAX_TITLE_PACKETS)?;
+        Some(Self { title, packet_bytes, packets, data_bytes })
+    }
+
+    /// Blocks of records behind the header block.
+    pub fn blocks(&self) -> u32 {
+        self.packets.div_ceil(RECORDS_PER_BLOCK)
+    }
+
+    /// Length of the file.
+    pub fn file_bytes(&self) -> u64 {
+        (1 + u64::from(self.blocks())) * META_BLOCK_BYTES as u64
+    }
+
+    /// The header block.
+    pub fn encode(&self) -> Box<[u8; META_BLOCK_BYTES]> {
+        let mut block = Box::new([0; META_BLOCK_BYTES]);
+        let body = &mut block[FRAME_BYTES..];
+        put(body, at::TITLE, &self.title.0);
+        put(body, at::PACKET_BYTES, &self.packet_bytes.to_le_bytes());
+        put(body, at::RECORD_BYTES, &(PacketMeta::BYTES as u16).to_le_bytes());
+        put(body, at::BLOCK_BYTES, &(META_BLOCK_BYTES as u16).to_le_bytes());
+        put(body, at::RECORDS_PER_BLOCK, &(RECORDS_PER_BLOCK as u16).to_le_bytes());
+        put(body, at::PACKETS, &self.packets.to_le_bytes());
+        put(body, at::DATA_BYTES, &self.data_bytes.to_le_bytes());
+        let frame = frame::seal(Kind::Meta, body);
+        put(&mut block[..], 0, &frame);
+        block
+    }
+
+    /// From the header block: the first 4096 bytes of the file.
+    pub fn decode(block: &[u8]) -> Result<Self, FormatError> {
+        let body = Fields { record: RECORD, bytes: frame::open(Kind::Meta, block)? };
+        if block.len() != META_BLOCK_BYTES {
+            return Err(FormatError::value(RECORD, "header block length", block.len(), META_BLOCK_BYTES));
+        }
+        let exactly = |at, field, expected: usize| {
+            let found = body.u16(at, field)?;
+            let same = usize::from(found) == expected;
+            if same { Ok(()) } else { Err(FormatError::value(RECORD, field, found, expected)) }
+        };
+        exactly(at::RECORD_BYTES, "record length", PacketMeta::BYTES)?;
+        exactly(at::BLOCK_BYTES, "block length", META_BLOCK_BYTES)?;
+        exactly(at::RECORDS_PER_BLOCK, "records in a block", RECORDS_PER_BLOCK as usize)?;
+        body.reserved(at::RESERVED_1, 4)?;
+        body.reserved(at::RESERVED_2, body.bytes.len() - at::RESERVED_2)?;
+        let title = TitleId(body.array(at::TITLE, "title id")?);
+        let packet_bytes = body.u16(at::PACKET_BYTES, "packet bytes")?;
+        let packets = body.u32(at::PACKETS, "packets")?;
+        let data_bytes = body.u64(at::DATA_BYTES, "data bytes")?;
+        match Self::new(title, packet_bytes, data_bytes) {
+            None => {
+                Err(FormatError::value(RECORD, "packet bytes", packet_bytes, "a multiple of 188 up to 9024"))
+            }
+            Some(header) if header.packets != packets => {
+                Err(FormatError::value(RECORD, "packets", packets, header.packets))
+            }
+            Some(header) => Ok(header),
+        }
+    }
+}
+
+/// A block of meta-data is not what it should be.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
+pub enum MetaError {
+    /// The block's checksum does not match its bytes.
+    #[error("meta-data block {block}: checksum is {found:08x}, computed {computed:08x}: the file is damaged")]
+    Checksum {
+        /// Block number, 0 = first after the header.
+        block: u32,
+        /// As stored.
+        found: u32,
+        /// As computed.
+        computed: u32,
+    },
+    /// Another block lies here, or the bytes behind its checksum are not zero.
+    #[error("meta-data block {block}: carries number {found} or a wrong end: the file is damaged")]
+    WrongBlock {
+        /// The number it should carry.
+        block: u32,
+        /// The number it carries.
+        found: u32,
+    },
+    /// Records were asked for that the given blocks or the file do not hold.
+    #[error("meta-data of packets {first}+{count}: only packets {from}..{to} are there")]
+    OutOfRange {
+        /// First record asked for.
+        first: u32,
+        /// Records asked for.
+        count: u32,
+        /// First record there.
+        from: u32,
+        /// End of the records there.
+        to: u32,
+    },
+}
+
+/// Completes a block whose records are in place: number, checksum, zeros.
+pub fn seal_block(block: &mut [u8; META_BLOCK_BYTES], number: u32) {
+    put(block, block_at::NUMBER, &number.to_le_bytes());
+    let crc = crc32c(&block[..block_at::CRC]);
+    put(block, block_at::CRC, &crc.to_le_bytes());
+    put(block, block_at::RESERVED, &[0; 8]);
+}
+
+/// The records of block `number`: its checksum, number and end are verified.
+pub fn open_block(block: &[u8; META_BLOCK_BYTES], number: u32) -> Result<&[u8], MetaError> {
+    let word = |at: usize| u32::from_le_bytes(block[at..at + 4].try_into().expect("four bytes"));
+    let (found, computed) = (word(block_at::CRC), crc32c(&block[..block_at::CRC]));
+    if found != computed {
+        return Err(MetaError::Checksum { block: number, found, computed });
+    }
+    if word(block_at::NUMBER) != number || block[block_at::RESERVED..] != [0; 8] {
+        return Err(MetaError::WrongBlock { block: number, found: word(block_at::NUMBER) });
+    }
+    Ok(&block[..RECORDS_BYTES])
+}
+
+#[cfg(test)]
+#[path = "meta_tests.rs"]
+mod tests;

@@ -1,0 +1,216 @@
+//! `volume.mrv`: which volume a store directory belongs to, which of its members it is, and how rows are laid out.
+//!
+//! A row is `k` data units and `m` parity units; a unit is `unit_packets` media packets; the units of a row go to
+//! different members. This version stores `k = 1`, `m = 0`, one member: plain files. The fields are there so that
+//! parity needs no new format.
+
+use super::bytes::{Fields, put};
+use super::frame::{self, FRAME_BYTES, Kind};
+use super::{FormatError, Uuid};
+use millrace_core::limits::MAX_UNIT_PACKETS;
+
+const RECORD: &str = "superblock";
+const BODY_BYTES: usize = 64;
+/// Length of the file.
+pub const SUPERBLOCK_BYTES: usize = FRAME_BYTES + BODY_BYTES;
+
+/// Offsets in the body.
+mod at {
+    pub(super) const VOLUME: usize = 0; // 16 bytes
+    pub(super) const MEMBER: usize = 16; // 16 bytes
+    pub(super) const MEMBER_INDEX: usize = 32; // u16
+    pub(super) const MEMBERS: usize = 34; // u16
+    pub(super) const K: usize = 36; // u16
+    pub(super) const M: usize = 38; // u16
+    pub(super) const UNIT_PACKETS: usize = 40; // u32
+    pub(super) const RESERVED_1: usize = 44; // 4 zeros
+    pub(super) const CREATED: usize = 48; // u64
+    pub(super) const RESERVED_2: usize = 56; // 8 zeros
+    pub(super) const END: usize = 64;
+}
+
+const _: () = assert!(at::END == BODY_BYTES && at::RESERVED_2 + 8 == at::END && SUPERBLOCK_BYTES == 128);
+
+/// How the rows of a volume are laid out.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Geometry {
+    /// Data units in a row.
+    pub k: u16,
+    /// Parity units in a row.
+    pub m: u16,
+    /// Media packets in a unit ("U").
+    pub unit_packets: u32,
+    /// Members of the volume.
+    pub members: u16,
+}
+
+impl Geometry {
+    /// What this version writes: one member, no parity. Units are as long as ST 2022-1 columns may be.
+    pub const SINGLE: Self = Self { k: 1, m: 0, unit_packets: MAX_UNIT_PACKETS, members: 1 };
+
+    /// Rows that hold `packets` media packets.
+    pub fn rows(&self, packets: u32) -> u64 {
+        let row = u64::from(self.k.max(1)) * u64::from(self.unit_packets.max(1));
+        u64::from(packets).div_ceil(row)
+    }
+
+    /// Refuses what is contradictory in itself.
+    pub fn validate(&self, record: &'static str) -> Result<(), FormatError> {
+        if self.k == 0 {
+            return Err(FormatError::value(record, "data units k", 0, "at least 1"));
+        }
+        if self.unit_packets == 0 || self.unit_packets > MAX_UNIT_PACKETS {
+            let expected = format!("1 to {MAX_UNIT_PACKETS}");
+            return Err(FormatError::value(record, "unit packets U", self.unit_packets, expected));
+        }
+        if u32::from(self.members) < u32::from(self.k) + u32::from(self.m) {
+            return Err(FormatError::value(record, "members", self.members, "at least k + m"));
+        }
+        Ok(())
+    }
+
+    /// Refuses what this version cannot serve: parity and more than one member.
+    pub fn check_supported(&self, record: &'static str) -> Result<(), FormatError> {
+        let unsupported =
+            |field, found, supported| Err(FormatError::Unsupported { record, field, found, supported });
+        match self {
+            Self { k, .. } if *k != 1 => unsupported("data units k", u64::from(*k), "1"),
+            Self { m, .. } if *m != 0 => unsupported("parity units m", u64::from(*m), "0"),
+            Self { members, .. } if *members != 1 => unsupported("members", u64::from(*members), "1"),
+            _ => Ok(()),
+        }
+    }
+}
+
+/// The superblock of one member.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Superblock {
+    /// The volume.
+    pub volume: Uuid,
+    /// This member.
+    pub member: Uuid,
+    /// Its place among the members, from 0.
+    pub member_index: u16,
+    /// Layout of the volume's rows.
+    pub geometry: Geometry,
+    /// When the member was made, seconds since 1970 (UTC).
+    pub created_unix_s: u64,
+}
+
+impl Superblock {
+    /// The whole file.
+    pub fn encode(&self) -> [u8; SUPERBLOCK_BYTES] {
+        let mut body = [0; BODY_BYTES];
+        put(&mut body, at::VOLUME, &self.volume.0);
+        put(&mut body, at::MEMBER, &self.member.0);
+        put(&mut body, at::MEMBER_INDEX, &self.member_index.to_le_bytes());
+        put(&mut body, at::MEMBERS, &self.geometry.members.to_le_bytes());
+        put(&mut body, at::K, &self.geometry.k.to_le_bytes());
+        put(&mut body, at::M, &self.geometry.m.to_le_bytes());
+        put(&mut body, at::UNIT_PACKETS, &self.geometry.unit_packets.to_le_bytes());
+        put(&mut body, at::CREATED, &self.created_unix_s.to_le_bytes());
+        let mut file = [0; SUPERBLOCK_BYTES];
+        put(&mut file, 0, &frame::seal(Kind::Superblock, &body));
+        put(&mut file, FRAME_BYTES, &body);
+        file
+    }
+
+    /// From the whole file. A geometry this version cannot serve is decoded too: [`Geometry::check_supported`] decides.
+    pub fn decode(file: &[u8]) -> Result<Self, FormatError> {
+        let fields = Fields { record: RECORD, bytes: frame::open(Kind::Superblock, file)? };
+        if fields.bytes.len() != BODY_BYTES {
+            return Err(FormatError::value(RECORD, "body length", fields.bytes.len(), BODY_BYTES));
+        }
+        fields.reserved(at::RESERVED_1, 4)?;
+        fields.reserved(at::RESERVED_2, 8)?;
+        let block = Self {
+            volume: Uuid(fields.array(at::VOLUME, "volume uuid")?),
+            member: Uuid(fields.array(at::MEMBER, "member uuid")?),
+            member_index: fields.u16(at::MEMBER_INDEX, "member index")?,
+            geometry: Geometry {
+                k: fields.u16(at::K, "data units k")?,
+                m: fields.u16(at::M, "parity units m")?,
+                unit_packets: fields.u32(at::UNIT_PACKETS, "unit packets U")?,
+                members: fields.u16(at::MEMBERS, "members")?,
+            },
+            created_unix_s: fields.u64(at::CREATED, "creation time")?,
+        };
+        block.geometry.validate(RECORD)?;
+        if block.member_index >= block.geometry.members {
+            let expected = format!("less than the {} members", block.geometry.members);
+            return Err(FormatError::value(RECORD, "member index", block.member_index, expected));
+        }
+        Ok(block)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use proptest::prelude::*;
+
+    fn block() -> Superblock {
+        Superblock {
+            volume: Uuid::from_random([7; 16]),
+            member: Uuid::from_random([9; 16]),
+            member_index: 0,
+            geometry: Geometry::SINGLE,
+            created_unix_s: 1_790_000_000,
+        }
+    }
+
+    proptest! {
+        #[test]
+        fn round_trip(volume: [u8; 16], member: [u8; 16], k in 1u16..20, m in 0u16..5, unit in 1u32..=20, created: u64) {
+            let geometry = Geometry { k, m, unit_packets: unit, members: k + m };
+            let block = Superblock {
+                volume: Uuid(volume), member: Uuid(member), member_index: k + m - 1, geometry, created_unix_s: created,
+            };
+            prop_assert_eq!(Superblock::decode(&block.encode()), Ok(block));
+            prop_assert_eq!(geometry.check_supported("x").is_ok(), k == 1 && m == 0);
+        }
+    }
+
+    #[test]
+    fn every_flipped_bit_is_detected() {
+        let file = block().encode();
+        for bit in 0..file.len() * 8 {
+            let mut damaged = file;
+            damaged[bit / 8] ^= 1 << (bit % 8);
+            assert!(Superblock::decode(&damaged).is_err(), "bit {bit}");
+        }
+    }
+
+    #[test]
+    fn parity_of_a_later_version_is_refused_by_name() {
+        let geometry = Geometry { k: 4, m: 1, unit_packets: 20, members: 5 };
+        let error = geometry.check_supported(RECORD).unwrap_err().to_string();
+        assert!(error.contains("superblock: data units k is 4") && error.contains("supports 1"), "{error}");
+        let geometry = Geometry { k: 1, m: 1, ..geometry };
+        assert!(geometry.check_supported(RECORD).unwrap_err().to_string().contains("parity units m is 1"));
+        let geometry = Geometry { k: 1, m: 0, ..geometry };
+        assert!(geometry.check_supported(RECORD).unwrap_err().to_string().contains("members is 5"));
+    }
+
+    #[test]
+    fn contradictions_are_refused() {
+        for geometry in [
+            Geometry { k: 0, ..Geometry::SINGLE },
+            Geometry { unit_packets: 0, ..Geometry::SINGLE },
+            Geometry { unit_packets: 21, ..Geometry::SINGLE },
+            Geometry { members: 0, ..Geometry::SINGLE },
+        ] {
+            let file = Superblock { geometry, ..block() }.encode();
+            assert!(Superblock::decode(&file).is_err(), "{geometry:?}");
+        }
+        let file = Superblock { member_index: 1, ..block() }.encode();
+        assert!(Superblock::decode(&file).unwrap_err().to_string().contains("member index"));
+    }
+
+    #[test]
+    fn rows_round_up() {
+        assert_eq!(Geometry::SINGLE.rows(0), 0);
+        assert_eq!(Geometry::SINGLE.rows(1), 1);
+        assert_eq!(Geometry::SINGLE.rows(41), 3);
+    }
+}

@@ -1,0 +1,220 @@
+//! The one pass over a film's bytes at ingest: copied, summed, hashed while hot in cache, written in large pieces.
+
+use std::collections::VecDeque;
+use std::fs::File;
+use std::io::Write;
+use std::path::PathBuf;
+
+use millrace_core::packet::PacketMeta;
+use millrace_core::time::MediaTicks;
+use millrace_core::wire::checksum;
+
+use crate::error::StoreError;
+use crate::index::TIME_STEP_PACKETS;
+use crate::meta::{Finished, MetaWriter};
+
+/// One write to the data file: large enough for any disk, aligned in the file because every write has this length.
+pub(crate) const WRITE_BYTES: usize = 1 << 20;
+/// Bytes copied, then summed, then hashed: half of a small L2 cache, and enough for BLAKE3's widest vectors (16 KiB).
+const STEP_BYTES: usize = 128 << 10;
+
+const _: () = assert!(WRITE_BYTES.is_multiple_of(STEP_BYTES) && STEP_BYTES.is_multiple_of(2));
+
+/// The data file being written.
+#[derive(Debug)]
+pub(crate) struct DataWriter {
+    file: File,
+    path: PathBuf,
+    buffer: Box<[u8]>,
+    /// Bytes in the buffer, and how many of these are hashed.
+    filled: usize,
+    hashed: usize,
+    /// Bytes in the file.
+    written: u64,
+    hasher: blake3::Hasher,
+}
+
+impl DataWriter {
+    /// Creates the file, which must not exist.
+    pub(crate) fn create(path: PathBuf) -> Result<Self, StoreError> {
+        let file = File::create_new(&path).map_err(|e| StoreError::write("create", &path, 0, 0, e))?;
+        let buffer = vec![0; WRITE_BYTES].into_boxed_slice();
+        Ok(Self { file, path, buffer, filled: 0, hashed: 0, written: 0, hasher: blake3::Hasher::new() })
+    }
+
+    /// Bytes taken so far.
+    pub(crate) fn bytes(&self) -> u64 {
+        self.written + self.filled as u64
+    }
+
+    /// Takes `ts`, an even number of bytes, and tells every size the sums. The first size's sums are made by the copy
+    /// itself; further sizes sum the same bytes while they are in the first-level cache.
+    pub(crate) fn append(&mut self, mut ts: &[u8], sizes: &mut [SizeWriter]) -> Result<(), StoreError> {
+        while !ts.is_empty() {
+            let room = STEP_BYTES - self.filled % STEP_BYTES;
+            let (now, later) = ts.split_at(room.min(ts.len()));
+            let to = &mut self.buffer[self.filled..self.filled + now.len()];
+            match sizes.split_first_mut() {
+                Some((first, others)) => {
+                    first.copy(to, now);
+                    others.iter_mut().for_each(|size| size.sum(now));
+                }
+                None => to.copy_from_slice(now),
+            }
+            self.filled += now.len();
+            if self.filled.is_multiple_of(STEP_BYTES) {
+                self.hash();
+            }
+            if self.filled == WRITE_BYTES {
+                self.write()?;
+            }
+            ts = later;
+        }
+        Ok(())
+    }
+
+    fn hash(&mut self) {
+        self.hasher.update(&self.buffer[self.hashed..self.filled]);
+        self.hashed = self.filled;
+    }
+
+    fn write(&mut self) -> Result<(), StoreError> {
+        let bytes = &self.buffer[..self.filled];
+        self.file
+            .write_all(bytes)
+            .map_err(|e| StoreError::write("write", &self.path, self.written, bytes.len() as u64, e))?;
+        self.written += bytes.len() as u64;
+        (self.filled, self.hashed) = (0, 0);
+        Ok(())
+    }
+
+    /// Writes the rest and makes all of it durable.
+    pub(crate) fn finish(mut self) -> Result<Finished, StoreError> {
+        self.hash();
+        self.write()?;
+        self.file
+            .sync_all()
+            .map_err(|e| StoreError::write("make durable", &self.path, self.written, 0, e))?;
+        Ok(Finished { bytes: self.written, blake3: self.hasher.finalize() })
+    }
+}
+
+/// The packets of one size: their sums come with the data, their flags and times from the ingest; whichever is first
+/// waits for the other.
+#[derive(Debug)]
+pub(crate) struct SizeWriter {
+    packet_bytes: usize,
+    writer: MetaWriter,
+    /// Bytes of the packet that is not whole yet, and their sum.
+    filled: usize,
+    sum: u16,
+    sums: VecDeque<u16>,
+    metas: VecDeque<PacketMeta>,
+    last_time: MediaTicks,
+    /// Media time of packets 0, 256, 512 ...
+    times: Vec<MediaTicks>,
+}
+
+impl SizeWriter {
+    /// Creates the meta-data file, which must not exist.
+    pub(crate) fn create(path: PathBuf, packet_bytes: u16) -> Result<Self, StoreError> {
+        Ok(Self {
+            packet_bytes: usize::from(packet_bytes),
+            writer: MetaWriter::create(path)?,
+            filled: 0,
+            sum: 0,
+            sums: VecDeque::new(),
+            metas: VecDeque::new(),
+            last_time: MediaTicks(0),
+            times: Vec::new(),
+        })
+    }
+
+    /// Payload bytes of a full packet.
+    pub(crate) fn packet_bytes(&self) -> u16 {
+        self.packet_bytes as u16
+    }
+
+    /// Media time of the last packet told.
+    pub(crate) fn last_time(&self) -> MediaTicks {
+        self.last_time
+    }
+
+    fn copy(&mut self, mut to: &mut [u8], mut from: &[u8]) {
+        while !from.is_empty() {
+            let n = from.len().min(self.packet_bytes - self.filled);
+            let (to_now, to_later) = to.split_at_mut(n);
+            let (now, later) = from.split_at(n);
+            self.take(n, checksum::copy_sum16(to_now, now));
+            (to, from) = (to_later, later);
+        }
+    }
+
+    /// Sums `from` as the bytes that come next.
+    pub(crate) fn sum(&mut self, mut from: &[u8]) {
+        while !from.is_empty() {
+            let (now, later) = from.split_at(from.len().min(self.packet_bytes - self.filled));
+            self.take(now.len(), checksum::sum16(now));
+            from = later;
+        }
+    }
+
+    /// `n` bytes with this sum belong to the packet. All pieces are even, so sums just add.
+    fn take(&mut self, n: usize, sum: u16) {
+        self.sum = checksum::add(self.sum, sum);
+        self.filled += n;
+        if self.filled == self.packet_bytes {
+            self.close_packet();
+        }
+    }
+
+    fn close_packet(&mut self) {
+        self.sums.push_back(self.sum);
+        (self.filled, self.sum) = (0, 0);
+    }
+
+    /// Flags and media time of the next packet. `false`, and nothing done, if its time runs back or does not fit.
+    pub(crate) fn push(&mut self, meta: PacketMeta) -> bool {
+        if meta.time() < self.last_time {
+            return false;
+        }
+        self.last_time = meta.time();
+        let packet = self.writer.records() + self.metas.len() as u64;
+        if packet.is_multiple_of(u64::from(TIME_STEP_PACKETS)) {
+            self.times.push(meta.time());
+        }
+        self.metas.push_back(meta);
+        true
+    }
+
+    /// Writes the records of which both halves have come.
+    pub(crate) fn settle(&mut self) -> Result<(), StoreError> {
+        while !self.sums.is_empty()
+            && let Some(meta) = self.metas.pop_front()
+            && let Some(sum) = self.sums.pop_front()
+        {
+            self.writer.push(PacketMeta::new(sum, meta.flags(), meta.time()))?;
+        }
+        Ok(())
+    }
+
+    /// Ends the data: a packet that is not full is the short last one. `Err` has sums and metas that found no partner.
+    pub(crate) fn end(mut self) -> Result<Result<(MetaWriter, Vec<MediaTicks>), Unpaired>, StoreError> {
+        if self.filled > 0 {
+            self.close_packet();
+        }
+        self.settle()?;
+        Ok(if self.sums.is_empty() && self.metas.is_empty() {
+            Ok((self.writer, self.times))
+        } else {
+            Err(Unpaired { packets: self.sums.len(), metas: self.metas.len() })
+        })
+    }
+}
+
+/// Packets without meta-data, or meta-data without packets, at the end of a title.
+#[derive(Debug)]
+pub(crate) struct Unpaired {
+    pub(crate) packets: usize,
+    pub(crate) metas: usize,
+}

@@ -1,0 +1,115 @@
+//! Names in a store directory, and the few file operations that durability is made of.
+
+use std::fs::{self, File};
+use std::io::{self, Read, Write};
+use std::path::{Path, PathBuf};
+
+use millrace_core::ids::TitleId;
+
+use crate::error::StoreError;
+use crate::format::manifest::MANIFEST_FILE;
+
+/// The superblock; also what [`super::lock::StoreLock`] locks.
+pub const VOLUME_FILE: &str = "volume.mrv";
+/// The catalogue.
+pub const CATALOGUE_FILE: &str = "catalogue.sqlite";
+/// Titles being made or removed.
+pub const TMP_DIR: &str = "tmp";
+/// Titles.
+pub const TITLES_DIR: &str = "titles";
+/// In a directory below `tmp`: locked by the process that works there.
+pub const LOCK_FILE: &str = "lock";
+/// Ends the name of a title below `tmp` that is being removed.
+pub(crate) const REMOVED_SUFFIX: &str = ".rm";
+
+/// The paths of one store.
+#[derive(Clone, Debug)]
+pub(crate) struct Dirs {
+    pub(crate) root: PathBuf,
+    pub(crate) tmp: PathBuf,
+    pub(crate) titles: PathBuf,
+}
+
+impl Dirs {
+    pub(crate) fn new(root: &Path) -> Self {
+        Self { root: root.to_path_buf(), tmp: root.join(TMP_DIR), titles: root.join(TITLES_DIR) }
+    }
+
+    pub(crate) fn superblock(&self) -> PathBuf {
+        self.root.join(VOLUME_FILE)
+    }
+
+    pub(crate) fn catalogue(&self) -> PathBuf {
+        self.root.join(CATALOGUE_FILE)
+    }
+
+    pub(crate) fn title(&self, id: TitleId) -> PathBuf {
+        self.titles.join(id.to_string())
+    }
+
+    pub(crate) fn manifest(&self, id: TitleId) -> PathBuf {
+        self.title(id).join(MANIFEST_FILE)
+    }
+
+    pub(crate) fn removed(&self, id: TitleId) -> PathBuf {
+        self.tmp.join(format!("{id}{REMOVED_SUFFIX}"))
+    }
+}
+
+/// The id that a directory's name stands for: exactly as [`TitleId`] prints.
+pub(crate) fn id_of_name(name: &std::ffi::OsStr) -> Option<TitleId> {
+    let name = name.to_str()?;
+    name.parse::<TitleId>().ok().filter(|id| id.to_string() == name)
+}
+
+/// Makes the names in a directory durable.
+pub(crate) fn sync_dir(dir: &Path) -> Result<(), StoreError> {
+    File::open(dir).and_then(|d| d.sync_all()).map_err(|e| StoreError::write("make durable", dir, 0, 0, e))
+}
+
+/// Writes a new file and makes its bytes durable.
+pub(crate) fn write_new(path: &Path, bytes: &[u8]) -> Result<(), StoreError> {
+    let mut file =
+        File::create_new(path).map_err(|e| StoreError::write("create", path, 0, bytes.len() as u64, e))?;
+    file.write_all(bytes)
+        .and_then(|()| file.sync_all())
+        .map_err(|e| StoreError::write("write", path, 0, bytes.len() as u64, e))
+}
+
+/// Reads a whole file that may be at most `max` bytes long.
+pub(crate) fn read_whole(path: &Path, max: u64) -> Result<Vec<u8>, StoreError> {
+    let file = File::open(path).map_err(StoreError::io("open", path))?;
+    let mut bytes = Vec::new();
+    file.take(max + 1).read_to_end(&mut bytes).map_err(StoreError::io("read", path))?;
+    if bytes.len() as u64 > max {
+        let what = format!("is longer than the {max} bytes such a file can have");
+        return Err(StoreError::Damaged { path: path.to_path_buf(), what });
+    }
+    Ok(bytes)
+}
+
+/// Renames within the store; the caller makes it durable.
+pub(crate) fn rename(from: &Path, to: &Path) -> Result<(), StoreError> {
+    fs::rename(from, to).map_err(StoreError::io("rename", from))
+}
+
+/// Removes a directory with all it holds; that it is gone already is no error.
+pub(crate) fn remove_tree(path: &Path) -> Result<(), StoreError> {
+    match fs::remove_dir_all(path) {
+        Err(e) if e.kind() != io::ErrorKind::NotFound => Err(StoreError::io("remove", path)(e)),
+        _ => Ok(()),
+    }
+}
+
+/// Random bytes from the kernel.
+pub(crate) fn random<const N: usize>() -> Result<[u8; N], StoreError> {
+    let path = Path::new("/dev/urandom");
+    let mut bytes = [0; N];
+    File::open(path).and_then(|mut f| f.read_exact(&mut bytes)).map_err(StoreError::io("read", path))?;
+    Ok(bytes)
+}
+
+/// Seconds since 1970 (UTC) by the machine's clock: only ever stored for people to read.
+pub(crate) fn unix_s() -> u64 {
+    std::time::SystemTime::now().duration_since(std::time::UNIX_EPOCH).map_or(0, |d| d.as_secs())
+}

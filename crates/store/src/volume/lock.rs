@@ -1,0 +1,50 @@
+//! Locks between processes: flock, which the kernel lets go when its holder dies, however it dies.
+
+use std::fs::{File, TryLockError};
+use std::io;
+use std::path::Path;
+
+use super::dirs::Dirs;
+use crate::error::StoreError;
+
+/// Held while names are decided and directories move: by one process and one thread at a time, for milliseconds.
+#[derive(Debug)]
+pub(crate) struct StoreLock {
+    _file: File,
+}
+
+impl StoreLock {
+    /// Waits for its turn. Taken before the catalogue's mutex, never after it.
+    pub(crate) fn take(dirs: &Dirs) -> Result<Self, StoreError> {
+        let path = dirs.superblock();
+        let file = File::open(&path).map_err(StoreError::io("open", &path))?;
+        lock(&file).map_err(StoreError::io("lock", &path))?;
+        Ok(Self { _file: file })
+    }
+}
+
+/// Locks a file; a signal does not end the wait.
+pub(crate) fn lock(file: &File) -> io::Result<()> {
+    loop {
+        match file.lock() {
+            Err(e) if e.kind() == io::ErrorKind::Interrupted => {}
+            result => return result,
+        }
+    }
+}
+
+/// Whether somebody alive holds the lock of this file. A missing file is locked by nobody.
+pub(crate) fn is_held(path: &Path) -> Result<bool, StoreError> {
+    let file = match File::open(path) {
+        Ok(file) => file,
+        Err(e) if matches!(e.kind(), io::ErrorKind::NotFound | io::ErrorKind::NotADirectory) => {
+            return Ok(false);
+        }
+        Err(e) => return Err(StoreError::io("open", path)(e)),
+    };
+    match file.try_lock() {
+        Ok(()) => Ok(false),
+        Err(TryLockError::WouldBlock) => Ok(true),
+        Err(TryLockError::Error(e)) => Err(StoreError::io("lock", path)(e)),
+    }
+}

@@ -1,0 +1,118 @@
+//! Names of titles: URL-safe slugs, unique in the store.
+
+use millrace_core::limits::MAX_TITLE_NAME_BYTES;
+
+use crate::format::manifest::is_slug;
+
+/// Letters that people write with marks, without them. Enough for the Latin alphabets; others become `-`.
+const PLAIN: [(&str, &str); 22] = [
+    ("àáâãåāăą", "a"),
+    ("äæ", "ae"),
+    ("çćĉċč", "c"),
+    ("ďđð", "d"),
+    ("èéêëēĕėęě", "e"),
+    ("ĝğġģ", "g"),
+    ("ĥħ", "h"),
+    ("ìíîïĩīĭįı", "i"),
+    ("ĵ", "j"),
+    ("ķ", "k"),
+    ("ĺļľł", "l"),
+    ("ñńņň", "n"),
+    ("òóôõōŏő", "o"),
+    ("öøœ", "oe"),
+    ("ŕŗř", "r"),
+    ("śŝşšș", "s"),
+    ("ß", "ss"),
+    ("ţťŧț", "t"),
+    ("ùúûũūŭůűų", "u"),
+    ("ü", "ue"),
+    ("ýÿŷ", "y"),
+    ("źżž", "z"),
+];
+
+/// The slug of a name as people write it: `Amélie (2001)` becomes `amelie-2001`.
+pub(crate) fn slug(wish: &str) -> String {
+    let mut slug = String::with_capacity(wish.len());
+    for c in wish.chars().flat_map(char::to_lowercase) {
+        let plain = PLAIN.iter().find(|(marked, _)| marked.contains(c)).map(|(_, plain)| *plain);
+        match (plain, c) {
+            (Some(plain), _) => slug.push_str(plain),
+            (None, 'a'..='z' | '0'..='9' | '.' | '_') => slug.push(c),
+            // One dash for any run of other characters.
+            (None, _) if !slug.ends_with('-') => slug.push('-'),
+            (None, _) => {}
+        }
+        if slug.len() >= MAX_TITLE_NAME_BYTES {
+            break;
+        }
+    }
+    let mut slug = cut(&slug, MAX_TITLE_NAME_BYTES).trim_matches(['-', '.', '_']).to_owned();
+    if !is_slug(&slug) {
+        // Empty, or 32 hexadecimal digits that could be taken for an id.
+        slug = cut(format!("title-{slug}").trim_end_matches('-'), MAX_TITLE_NAME_BYTES).to_owned();
+    }
+    slug
+}
+
+/// The slug of `wish`, or the first of `-2`, `-3` ... that is not `taken`.
+pub(crate) fn unique<E>(wish: &str, mut taken: impl FnMut(&str) -> Result<bool, E>) -> Result<String, E> {
+    let base = slug(wish);
+    let mut name = base.clone();
+    let mut number = 1u64;
+    while taken(&name)? {
+        number += 1;
+        let suffix = format!("-{number}");
+        name = format!("{}{suffix}", cut(&base, MAX_TITLE_NAME_BYTES - suffix.len()));
+    }
+    Ok(name)
+}
+
+/// At most `len` bytes; a slug has one byte per character.
+fn cut(slug: &str, len: usize) -> &str {
+    slug.get(..len).unwrap_or(slug)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use proptest::prelude::*;
+
+    #[test]
+    fn names_as_people_write_them() {
+        for (wish, expected) in [
+            ("Big Buck Bunny", "big-buck-bunny"),
+            ("Amélie (2001)", "amelie-2001"),
+            ("Die Brücke – Übergröße", "die-bruecke-uebergroesse"),
+            ("../../etc/passwd", "etc-passwd"),
+            ("千と千尋", "title"),
+            ("", "title"),
+            ("...", "title"),
+            ("a_b.c", "a_b.c"),
+            ("0123456789abcdef0123456789ABCDEF", "title-0123456789abcdef0123456789abcdef"),
+        ] {
+            assert_eq!(slug(wish), expected, "{wish}");
+        }
+    }
+
+    #[test]
+    fn a_taken_name_gets_the_next_number() {
+        let taken = ["film", "film-2", "film-4"];
+        let name = unique("Film", |n| Ok::<_, ()>(taken.contains(&n))).unwrap();
+        assert_eq!(name, "film-3");
+        let long = "x".repeat(500);
+        let first = unique(&long, |_| Ok::<_, ()>(false)).unwrap();
+        let second = unique(&long, |n| Ok::<_, ()>(n == first)).unwrap();
+        assert_eq!((first.len(), second.len()), (MAX_TITLE_NAME_BYTES, MAX_TITLE_NAME_BYTES));
+        assert!(second.ends_with("x-2"));
+        assert_eq!(unique("x", |_| Err::<bool, _>("no")), Err("no"));
+    }
+
+    proptest! {
+        #[test]
+        fn every_wish_becomes_a_slug_and_a_slug_stays(wish in ".{0,200}") {
+            let name = slug(&wish);
+            prop_assert!(is_slug(&name), "{name:?}");
+            prop_assert_eq!(slug(&name), name);
+        }
+    }
+}
