@@ -3,6 +3,9 @@
 //! | device | what it is for | what it needs |
 //! | --- | --- | --- |
 //! | [`KernelTx`] | the way out everywhere: UDP (with GSO where the kernel has it) and RTP interleaved in TCP | sockets from [`bind_pair`]; no privileges. `CAP_NET_ADMIN` or `net.core.wmem_max` for the full send buffer |
+//! | [`null::NullTx`] | measuring everything but the sending | nothing |
+//! | [`null::CollectTx`] | tests: keeps what would have been sent | memory |
+//! | [`middleware`] | around any of them: faults, counting, a record of the last sends, capture files | the device inside |
 //! | [`recv::UdpRx`] | the way in for players, load generators and tests | a UDP socket |
 //!
 //! [`probe`] says what this kernel can do. `unsafe` lives in `sys` (raw layouts, each asserted) and nowhere else.
@@ -10,8 +13,11 @@
 
 pub mod error;
 mod kernel;
+pub mod middleware;
+pub mod null;
 pub mod probe;
 pub mod recv;
+mod shape;
 mod sys;
 
 pub use error::{ConnError, NetError};

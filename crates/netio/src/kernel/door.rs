@@ -16,9 +16,9 @@ use millrace_core::seam::SendOutcome;
 
 use super::TxCounters;
 use super::icmp::{IcmpLog, icmp_may_say};
-use super::shape::Shape;
 use super::table::AddrTable;
 use crate::error::NetError;
+use crate::shape::Shape;
 use crate::sys::mmsg::{MAX_PARTS, Plan, SendArena};
 use crate::sys::socket::{Buffer, get_int, raise_buffer, set_int};
 

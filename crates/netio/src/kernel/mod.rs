@@ -6,11 +6,10 @@
 //! | `door` | one UDP socket for all viewers: batches, GSO, whose fault an error is |
 //! | `icmp` | what ICMP says about viewers |
 //! | `tcp` | frames in RTSP connections |
-//! | `shape`, `table` | a checked payload; a small table of addresses |
+//! | `table` | a small table of addresses |
 
 mod door;
 mod icmp;
-mod shape;
 mod table;
 mod tcp;
 mod udp;
@@ -26,11 +25,11 @@ use millrace_core::seam::{Dest, PacketTx, Payload, SendOutcome, Transmit, Transm
 pub(crate) use self::door::SEND_BUFFER_BYTES;
 use self::door::{Call, Door, Entries, Entry, Kit};
 pub(crate) use self::icmp::icmp_may_say;
-use self::shape::Shape;
 use self::tcp::Conns;
 pub use self::udp::{UdpPair, bind_pair};
 use crate::error::{ConnError, NetError};
 use crate::probe;
+use crate::shape::Shape;
 use crate::sys::socket::canonical;
 
 /// Whether bursts are handed to the kernel in one piece.

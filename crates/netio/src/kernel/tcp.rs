@@ -21,8 +21,8 @@ use millrace_core::seam::SendOutcome;
 use rustix::net::{SendAncillaryBuffer, SendFlags, sockopt};
 
 use super::TxCounters;
-use super::shape::Shape;
 use crate::error::{ConnError, NetError};
+use crate::shape::Shape;
 use crate::sys::socket::set_int;
 
 /// Frames in one call; 64 x 1332 bytes are 85 KB, about what a send buffer takes at once.

@@ -5,7 +5,7 @@ use millrace_core::seam::Payload;
 
 /// Datagrams of one length, the last possibly shorter, with or without their own RTP headers.
 #[derive(Clone, Copy, Debug)]
-pub(super) struct Shape<'a> {
+pub(crate) struct Shape<'a> {
     bytes: &'a [u8],
     /// 12 bytes for each datagram, which replace its first 12 bytes.
     headers: Option<&'a [u8]>,
@@ -15,7 +15,7 @@ pub(super) struct Shape<'a> {
 
 impl<'a> Shape<'a> {
     /// Checks a payload; the errno says what the kernel would say to it.
-    pub(super) fn of(payload: Payload<'a>) -> Result<Self, i32> {
+    pub(crate) fn of(payload: Payload<'a>) -> Result<Self, i32> {
         let (bytes, headers, segment) = match payload {
             Payload::Wire { bytes, segment } => (bytes, None, segment),
             Payload::Patched { headers, bytes, segment } => (bytes, Some(headers), segment),
@@ -40,22 +40,22 @@ impl<'a> Shape<'a> {
     }
 
     /// Number of datagrams.
-    pub(super) fn datagrams(&self) -> usize {
+    pub(crate) fn datagrams(&self) -> usize {
         self.datagrams
     }
 
     /// Length of each datagram but the last.
-    pub(super) fn segment(&self) -> usize {
+    pub(crate) fn segment(&self) -> usize {
         self.segment
     }
 
     /// Whether RTP headers are replaced.
-    pub(super) fn is_patched(&self) -> bool {
+    pub(crate) fn is_patched(&self) -> bool {
         self.headers.is_some()
     }
 
     /// Length of datagram `index`.
-    pub(super) fn datagram_bytes(&self, index: usize) -> usize {
+    pub(crate) fn datagram_bytes(&self, index: usize) -> usize {
         self.range(index, 1).len()
     }
 
@@ -64,17 +64,17 @@ impl<'a> Shape<'a> {
     }
 
     /// Bytes of datagrams `first..first + count`.
-    pub(super) fn bytes_in(&self, first: usize, count: usize) -> usize {
+    pub(crate) fn bytes_in(&self, first: usize, count: usize) -> usize {
         self.range(first, count).len()
     }
 
     /// Number of slices that [`Shape::parts`] gives for `count` datagrams.
-    pub(super) fn part_count(&self, count: usize) -> usize {
+    pub(crate) fn part_count(&self, count: usize) -> usize {
         if self.is_patched() { 2 * count } else { 1 }
     }
 
     /// The slices that make datagrams `first..first + count`, in order.
-    pub(super) fn parts(&self, first: usize, count: usize) -> impl Iterator<Item = &'a [u8]> + use<'a> {
+    pub(crate) fn parts(&self, first: usize, count: usize) -> impl Iterator<Item = &'a [u8]> + use<'a> {
         let shape = *self;
         (0..shape.part_count(count)).map(move |part| match shape.headers {
             None => &shape.bytes[shape.range(first, count)],
@@ -90,7 +90,7 @@ impl<'a> Shape<'a> {
     }
 
     /// Datagram `index` as the RTP header that replaces the one in the bytes, if any, and the rest.
-    pub(super) fn datagram(&self, index: usize) -> (Option<&'a [u8]>, &'a [u8]) {
+    pub(crate) fn datagram(&self, index: usize) -> (Option<&'a [u8]>, &'a [u8]) {
         let bytes = &self.bytes[self.range(index, 1)];
         match self.headers {
             None => (None, bytes),
