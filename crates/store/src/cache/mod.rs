@@ -1,1 +1,248 @@
 //! The one copy of the film in memory: read ahead, lent to many, evicted by next use.
+//!
+//! One manager thread owns all policy and all disk input. Each engine loop has a [`CacheDoor`]: it says what its
+//! streams want and takes [`Grant`]s, through two rings, without ever blocking or allocating. The control side holds
+//! the [`Cache`].
+//!
+//! ```text
+//!   engine loop ── CacheDoor ══ wants, leaves ══►  manager ── policy: playheads, plan, shelf
+//!        ▲                      ◄══ grants ═════      │   ▲
+//!        │                        bell                │   └─ read: io_uring (O_DIRECT) or threads
+//!        └── reads leased extents ◄── arena ◄── fill ─┘      staging memory
+//! ```
+//!
+//! | file | holds |
+//! | --- | --- |
+//! | `manager` | the thread's loop: read this first |
+//! | `policy` | what it decides, as a state machine without I/O |
+//! | `playheads`, `plan`, `shelf`, `evict` | where the viewers are; what to read; what lies where; who goes |
+//! | `streams`, `titles` | the two tables of names |
+//! | `source` | what is needed of a title; where an extent's bytes lie |
+//! | `read` | reading many extents at once |
+//! | `fill` | from file bytes to wire layout, summed on the way |
+//! | `door`, `wake`, `stats` | the rings, the bells, the counters |
+//!
+//! An extent that does not match its stored checksums is read once more; if it still does not, those who want it are
+//! told ([`ReadFailure::Checksum`]) and nobody is sent a wrong byte. All other extents go on.
+#![deny(unsafe_code)]
+
+mod aligned;
+mod door;
+mod evict;
+mod fill;
+mod manager;
+mod plan;
+mod playheads;
+mod policy;
+mod read;
+#[cfg(test)]
+mod sample;
+mod shelf;
+mod source;
+mod stats;
+mod streams;
+mod titles;
+mod wake;
+
+use std::io;
+use std::sync::Arc;
+use std::sync::mpsc::{Sender, channel, sync_channel};
+use std::thread::JoinHandle;
+
+use millrace_core::ids::TitleRef;
+use millrace_core::limits::{MAX_OPEN_TITLES, MAX_READS_IN_FLIGHT, PREFETCH_NS};
+use millrace_core::pool::ExtentArena;
+use millrace_core::seam::{Clock, Doorbell};
+
+pub use self::door::{CacheDoor, Grant, ReadFailure};
+pub use self::source::TitleSource;
+pub use self::stats::{CacheStats, Trouble};
+
+use self::manager::{Control, Manager, Parts};
+use self::source::OpenTitle;
+use self::stats::Counters;
+use self::wake::Wake;
+#[cfg(test)]
+use crate::meta::MetaError;
+use crate::volume::TitleFiles;
+
+/// How extents are read.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub enum ReadBackend {
+    /// io_uring where it is allowed, else threads.
+    #[default]
+    Auto,
+    /// io_uring; starting fails where it is not allowed.
+    Uring,
+    /// A few threads.
+    Threads,
+}
+
+/// Settings of a cache.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct CacheConfig {
+    /// Film time that is read ahead of each playhead; 0: only what is asked for is read.
+    pub prefetch_ns: u64,
+    /// Reads in flight, 1 to [`MAX_READS_IN_FLIGHT`].
+    pub reads_in_flight: usize,
+    /// How to read.
+    pub backend: ReadBackend,
+}
+
+impl Default for CacheConfig {
+    fn default() -> Self {
+        Self { prefetch_ns: PREFETCH_NS, reads_in_flight: MAX_READS_IN_FLIGHT, backend: ReadBackend::Auto }
+    }
+}
+
+/// The cache cannot do this.
+#[derive(Debug, thiserror::Error)]
+pub enum CacheError {
+    /// A setting is out of range.
+    #[error("cache: {0} reads in flight; allowed are 1 to {MAX_READS_IN_FLIGHT}")]
+    ReadsInFlight(usize),
+    /// The arena has no extents.
+    #[error(
+        "cache: its memory holds no extent of {} bytes; give it more",
+        millrace_core::limits::EXTENT_BYTES
+    )]
+    NoMemory,
+    /// io_uring was asked for and cannot be had.
+    #[error("cache: io_uring: {0}; allow it (kernel.io_uring_disabled, seccomp) or read with threads")]
+    Uring(#[source] io::Error),
+    /// Threads, memory or descriptors were refused.
+    #[error("cache: cannot start: {0}; raise the limits of this process")]
+    Resources(#[source] io::Error),
+    /// The table of titles is full.
+    #[error("cache: {MAX_OPEN_TITLES} titles are open; close one first")]
+    TooManyTitles,
+    /// The manager thread is gone.
+    #[error("cache: its manager thread has ended; restart the server")]
+    Stopped,
+}
+
+/// The control side's handle of the cache. Dropped or shut down, it ends the manager thread.
+pub struct Cache {
+    control: Sender<Control>,
+    wake: Arc<Wake>,
+    clock: Arc<dyn Clock + Send + Sync>,
+    arena: Arc<ExtentArena>,
+    counters: Arc<Counters>,
+    backend: &'static str,
+    thread: Option<JoinHandle<()>>,
+}
+
+impl Cache {
+    /// Starts the manager thread on an arena that nobody else fills. One door per engine loop, each with the bell
+    /// that is rung when there are grants for it. `clock` is the clock of the wants' deadlines.
+    ///
+    /// # Errors
+    /// When a setting is out of range, or the system refuses a thread, memory, descriptors or the way of reading.
+    pub fn start(
+        config: CacheConfig,
+        arena: Arc<ExtentArena>,
+        clock: Arc<dyn Clock + Send + Sync>,
+        bells: Vec<Arc<dyn Doorbell>>,
+    ) -> Result<(Cache, Vec<CacheDoor>), CacheError> {
+        if !(1..=MAX_READS_IN_FLIGHT).contains(&config.reads_in_flight) {
+            return Err(CacheError::ReadsInFlight(config.reads_in_flight));
+        }
+        if arena.extents() == 0 {
+            return Err(CacheError::NoMemory);
+        }
+        let wake = Arc::new(Wake::new().map_err(CacheError::Resources)?);
+        let (doors, ends) = bells.into_iter().map(|bell| door::pair(Arc::clone(&wake), bell)).unzip();
+        let counters = Arc::new(Counters::default());
+        let (control, commands) = channel();
+        let parts = Parts {
+            config,
+            arena: Arc::clone(&arena),
+            doors: ends,
+            control: commands,
+            wake: Arc::clone(&wake),
+            clock: Arc::clone(&clock),
+            counters: Arc::clone(&counters),
+        };
+        let (started, start) = sync_channel(1);
+        let run = move || match Manager::new(parts) {
+            Ok(manager) => {
+                let _ = started.send(Ok(manager.backend()));
+                manager.run();
+            }
+            Err(error) => drop(started.send(Err(error))),
+        };
+        let thread = std::thread::Builder::new().name("mr-cache".into()).spawn(run);
+        let thread = thread.map_err(CacheError::Resources)?;
+        let backend = start.recv().map_err(|_| CacheError::Stopped)??;
+        let thread = Some(thread);
+        Ok((Self { control, wake, clock, arena, counters, backend, thread }, doors))
+    }
+
+    /// Opens a title for the engines. The same title in the same layout, opened again, has the same reference and is
+    /// in memory once; it is closed when it has been closed as often as it was opened. A reference is never given to
+    /// another title.
+    ///
+    /// # Errors
+    /// [`CacheError::TooManyTitles`], [`CacheError::Stopped`].
+    pub fn open_title(&self, files: TitleFiles) -> Result<TitleRef, CacheError> {
+        self.open_source(Box::new(files))
+    }
+
+    /// Opens a title that is not in a store.
+    ///
+    /// # Errors
+    /// As [`Cache::open_title`].
+    pub fn open_source(&self, source: Box<dyn TitleSource>) -> Result<TitleRef, CacheError> {
+        let title = Box::new(OpenTitle::new(source));
+        let (reply, answer) = sync_channel(1);
+        self.tell(Control::Open(title, reply))?;
+        answer.recv().map_err(|_| CacheError::Stopped)?.ok_or(CacheError::TooManyTitles)
+    }
+
+    /// Closes a title. When this returns, no want for it is granted any more ([`ReadFailure::NoTitle`]); what it
+    /// holds in memory is freed as the leases on it come back. A title that is not open: nothing happens.
+    pub fn close_title(&self, title: TitleRef) {
+        let (reply, done) = sync_channel(1);
+        if self.tell(Control::Close(title, reply)).is_ok() {
+            // An error means that the manager has ended: then nothing is granted either.
+            let _ = done.recv();
+        }
+    }
+
+    /// What it has done and holds.
+    pub fn stats(&self) -> CacheStats {
+        let leased = (0..self.arena.extents()).filter(|&extent| self.arena.leases(extent) > 0).count();
+        CacheStats { leased: leased as u64, ..self.counters.snapshot() }
+    }
+
+    /// The last extent that could not be served, if it has not been reported yet: for the log, at most one a second.
+    pub fn trouble(&self) -> Option<Trouble> {
+        self.counters.take_trouble(self.clock.now())
+    }
+
+    /// How it reads: "io_uring" or "threads".
+    pub fn backend(&self) -> &'static str {
+        self.backend
+    }
+
+    /// Ends the manager thread, after the reads in flight. Leases that are out stay good.
+    pub fn shutdown(self) {
+        drop(self);
+    }
+
+    fn tell(&self, control: Control) -> Result<(), CacheError> {
+        self.control.send(control).map_err(|_| CacheError::Stopped)?;
+        self.wake.ring();
+        Ok(())
+    }
+}
+
+impl Drop for Cache {
+    fn drop(&mut self) {
+        let _ = self.tell(Control::Stop);
+        if let Some(thread) = self.thread.take() {
+            // A manager that panicked has ended too.
+            let _ = thread.join();
+        }
+    }
+}

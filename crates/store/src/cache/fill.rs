@@ -1,0 +1,75 @@
+//! From file bytes to an extent in wire layout: RTP header, payload, RTP header, payload ..., records at the end.
+//!
+//! Each payload byte is read once: it is copied and summed in the same pass (NTT 1996, checksum on the fly), and what
+//! does not have the sum that was stored at ingest never leaves this function as good.
+
+use millrace_core::ids::TitleRef;
+use millrace_core::limits::RTP_HEADER_BYTES;
+use millrace_core::packet::PacketMeta;
+use millrace_core::pool::ExtentContent;
+use millrace_core::wire::checksum::copy_sum16;
+
+use super::source::{Geometry, OpenTitle};
+
+/// What was read is not what was stored.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) struct Damaged;
+
+/// Builds extents; keeps its scratch memory.
+#[derive(Default)]
+pub(super) struct Builder {
+    metas: Vec<PacketMeta>,
+}
+
+impl Builder {
+    /// Builds extent `number` of `title` in `extent` from its payload bytes `data` and its meta-data bytes `meta`,
+    /// which are as long as `geometry` says.
+    ///
+    /// # Errors
+    /// If anything does not match its checksum; `extent` is half written then.
+    pub(super) fn build(
+        &mut self,
+        title: (TitleRef, &OpenTitle),
+        geometry: &Geometry,
+        number: u32,
+        data: &[u8],
+        meta: &[u8],
+        extent: &mut [u8],
+    ) -> Result<ExtentContent, Damaged> {
+        let (reference, title) = title;
+        let layout = title.layout();
+        if data.len() as u64 != geometry.data.end - geometry.data.start {
+            return Err(Damaged);
+        }
+        let (first, count) = (geometry.first_packet, geometry.packets);
+        self.metas.clear();
+        self.metas.resize(count as usize, PacketMeta::default());
+        title.source().decode_meta(meta, first, &mut self.metas).map_err(|_| Damaged)?;
+        let timeline = title.source().timeline();
+        let payloads = data.chunks(layout.packet_bytes());
+        let slots = extent.chunks_mut(layout.slot_bytes());
+        for (((packet, meta), payload), slot) in (first..).zip(&self.metas).zip(payloads).zip(slots) {
+            let (header, room) = slot.split_at_mut(RTP_HEADER_BYTES);
+            header.copy_from_slice(&timeline.header(packet, meta.time()).emit());
+            if copy_sum16(&mut room[..payload.len()], payload) != meta.sum() {
+                return Err(Damaged);
+            }
+        }
+        let records = &mut extent[layout.meta_offset(0, count)..];
+        for (record, meta) in records.chunks_exact_mut(PacketMeta::BYTES).zip(&self.metas) {
+            record.copy_from_slice(&meta.to_bytes());
+        }
+        Ok(ExtentContent {
+            title: reference,
+            number,
+            first_packet: first,
+            packets: count,
+            last_packet_bytes: geometry.last_packet_bytes,
+            layout,
+        })
+    }
+}
+
+#[cfg(test)]
+#[path = "fill_tests.rs"]
+mod tests;

@@ -1,0 +1,88 @@
+use millrace_core::limits::EXTENT_BYTES;
+
+use super::super::sample::Sample;
+use super::*;
+
+struct Input {
+    sample: Sample,
+    title: OpenTitle,
+    meta: Vec<u8>,
+}
+
+impl Input {
+    fn new(packet_bytes: usize, bytes: usize) -> Self {
+        let sample = Sample::new(packet_bytes, bytes);
+        let title = OpenTitle::new(Box::new(sample.open()));
+        let meta = std::fs::read(sample.meta_path()).unwrap();
+        Self { sample, title, meta }
+    }
+
+    fn build(
+        &self,
+        extent: u32,
+        damage: impl Fn(&mut Vec<u8>, &mut Vec<u8>),
+    ) -> Result<ExtentContent, Damaged> {
+        let geometry = self.title.geometry(extent).unwrap();
+        let mut data = self.sample.extent_data(extent).to_vec();
+        let mut meta = self.meta[geometry.meta.start as usize..geometry.meta.end as usize].to_vec();
+        damage(&mut data, &mut meta);
+        let mut out = vec![0xee; EXTENT_BYTES];
+        Builder::default().build((TitleRef(1), &self.title), &geometry, extent, &data, &meta, &mut out)
+    }
+}
+
+#[test]
+fn any_damaged_byte_of_payload_is_noticed() {
+    let input = Input::new(1316, 300_000);
+    let len = input.sample.extent_data(0).len();
+    assert_eq!(input.build(0, |_, _| ()).unwrap().packets, 196);
+    for at in (0..len).step_by(997).chain([0, 1315, 1316, len - 1]) {
+        assert_eq!(input.build(0, |data, _| data[at] ^= 1), Err(Damaged), "byte {at}");
+    }
+}
+
+#[test]
+fn damaged_records_are_noticed() {
+    let input = Input::new(1316, 300_000);
+    for at in [0, 7, 1000, 4079, 4080, 4087] {
+        assert_eq!(input.build(0, |_, meta| meta[at] ^= 0x80), Err(Damaged), "byte {at}");
+    }
+}
+
+#[test]
+fn too_few_or_too_many_bytes_are_noticed() {
+    let input = Input::new(1316, 300_000);
+    assert_eq!(input.build(0, |data, _| data.truncate(1316)), Err(Damaged));
+    assert_eq!(input.build(0, |data, _| data.push(0)), Err(Damaged));
+    assert_eq!(input.build(0, |data, _| data.clear()), Err(Damaged));
+    let last = input.sample.extents() - 1;
+    let content = input.build(last, |_, _| ()).unwrap();
+    assert_eq!(usize::from(content.last_packet_bytes), 300_000 % 1316);
+}
+
+/// How fast extents are built from memory. `cargo test --release -p millrace-store --lib fill_rate -- --ignored --nocapture`
+#[test]
+#[ignore = "a measurement"]
+fn fill_rate() {
+    let input = Input::new(1316, 196 * 1316 * 16);
+    let (mut out, mut builder) = (vec![0; EXTENT_BYTES * 64], Builder::default());
+    let data: Vec<_> = (0..16).map(|extent| input.sample.extent_data(extent).to_vec()).collect();
+    let mut best = f64::MAX;
+    let mut all = 0.0;
+    for round in 0..200 {
+        let begun = std::time::Instant::now();
+        for extent in 0..16u32 {
+            let geometry = input.title.geometry(extent).unwrap();
+            let meta = &input.meta[geometry.meta.start as usize..geometry.meta.end as usize];
+            let slot = (round * 16 + extent as usize) % 64;
+            let out = &mut out[slot * EXTENT_BYTES..][..EXTENT_BYTES];
+            let title = (TitleRef(0), &input.title);
+            builder.build(title, &geometry, extent, &data[extent as usize], meta, out).unwrap();
+        }
+        let seconds = begun.elapsed().as_secs_f64();
+        best = best.min(seconds);
+        all += seconds;
+    }
+    let bytes = (196 * 1316 * 16) as f64;
+    println!("fill: {:.2} GB/s best, {:.2} GB/s mean", bytes / best / 1e9, bytes * 200.0 / all / 1e9);
+}

@@ -1,0 +1,212 @@
+//! What is to be read, most urgent first, and who waits for it.
+//!
+//! An extent is asked for by streams that wait for it (a *demand*) or by a playhead that will come to it (*ahead*).
+//! It is in the plan once, however many ask; its deadline is the soonest of all of theirs.
+
+use std::collections::{BTreeSet, HashMap};
+
+use millrace_core::ids::{StreamId, TitleRef};
+
+use super::playheads::Ns;
+
+/// An extent of an open title.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
+pub(super) struct ExtentKey {
+    /// The title.
+    pub(super) title: TitleRef,
+    /// Its extent.
+    pub(super) extent: u32,
+}
+
+/// A stream that waits for an extent.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) struct Waiter {
+    /// Of which engine.
+    pub(super) door: u16,
+    /// The stream.
+    pub(super) stream: StreamId,
+    /// Which of its wants: a waiter counts only while its stream still has this want.
+    pub(super) serial: u32,
+}
+
+/// The next read.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) struct Next {
+    /// What.
+    pub(super) key: ExtentKey,
+    /// By when.
+    pub(super) by: Ns,
+    /// Whether somebody waits for it.
+    pub(super) demand: bool,
+}
+
+#[derive(Debug)]
+struct Asked {
+    by: Ns,
+    reading: bool,
+    /// There was no room for it when its turn came.
+    waited: bool,
+    waiters: Vec<Waiter>,
+    /// Waiters whose stream still wants it; the others are left in the list until it is half dead.
+    live: usize,
+}
+
+impl Asked {
+    fn new(by: Ns) -> Self {
+        Self { by, reading: false, waited: false, waiters: Vec::new(), live: 0 }
+    }
+}
+
+/// Reads that have not begun, by deadline.
+#[derive(Debug, Default)]
+struct Queues {
+    /// Somebody waits.
+    demand: BTreeSet<(Ns, ExtentKey)>,
+    /// Nobody waits yet.
+    ahead: BTreeSet<(Ns, ExtentKey)>,
+}
+
+impl Queues {
+    fn of(&mut self, asked: &Asked) -> &mut BTreeSet<(Ns, ExtentKey)> {
+        if asked.live > 0 { &mut self.demand } else { &mut self.ahead }
+    }
+
+    fn insert(&mut self, key: ExtentKey, asked: &Asked) {
+        if !asked.reading {
+            self.of(asked).insert((asked.by, key));
+        }
+    }
+
+    fn remove(&mut self, key: ExtentKey, asked: &Asked) {
+        if !asked.reading {
+            self.of(asked).remove(&(asked.by, key));
+        }
+    }
+}
+
+/// What is to be read and what is being read.
+#[derive(Debug)]
+pub(super) struct Plan {
+    asked: HashMap<ExtentKey, Asked>,
+    queues: Queues,
+    ahead_limit: usize,
+}
+
+impl Plan {
+    /// A plan with at most `ahead_limit` reads for which nobody waits.
+    pub(super) fn new(ahead_limit: usize) -> Self {
+        Self { asked: HashMap::new(), queues: Queues::default(), ahead_limit }
+    }
+
+    /// Reads that have not begun.
+    pub(super) fn queued(&self) -> usize {
+        self.queues.demand.len() + self.queues.ahead.len()
+    }
+
+    /// A stream waits for `key` by `by`. `is_live` tells which of the old waiters still count. Returns whether the
+    /// extent was in the plan already.
+    pub(super) fn demand(
+        &mut self,
+        key: ExtentKey,
+        by: Ns,
+        waiter: Waiter,
+        is_live: impl Fn(&Waiter) -> bool,
+    ) -> bool {
+        let joined = self.asked.contains_key(&key);
+        let asked = self.asked.entry(key).or_insert_with(|| Asked::new(by));
+        self.queues.remove(key, asked);
+        if asked.waiters.len() > 2 * asked.live + 8 {
+            asked.waiters.retain(is_live);
+        }
+        asked.waiters.push(waiter);
+        asked.live += 1;
+        asked.by = asked.by.min(by);
+        self.queues.insert(key, asked);
+        joined
+    }
+
+    /// A playhead will come to `key` at `by`: plans to read it, or hastens what is planned. Returns whether this is
+    /// a new read; not if too much is planned ahead already.
+    pub(super) fn ahead(&mut self, key: ExtentKey, by: Ns) -> bool {
+        if self.asked.contains_key(&key) {
+            self.hasten(key, by);
+            return false;
+        }
+        if self.queues.ahead.len() >= self.ahead_limit {
+            return false;
+        }
+        let asked = Asked::new(by);
+        self.queues.insert(key, &asked);
+        self.asked.insert(key, asked);
+        true
+    }
+
+    /// `key`, if it is in the plan, is needed by `by` already.
+    pub(super) fn hasten(&mut self, key: ExtentKey, by: Ns) {
+        if let Some(asked) = self.asked.get_mut(&key).filter(|asked| by < asked.by) {
+            self.queues.remove(key, asked);
+            asked.by = by;
+            self.queues.insert(key, asked);
+        }
+    }
+
+    /// A stream does not wait for `key` any more.
+    pub(super) fn unwant(&mut self, key: ExtentKey) {
+        if let Some(asked) = self.asked.get_mut(&key) {
+            self.queues.remove(key, asked);
+            asked.live = asked.live.saturating_sub(1);
+            self.queues.insert(key, asked);
+        }
+    }
+
+    /// The most urgent read for which somebody waits.
+    pub(super) fn first_demand(&self) -> Option<Next> {
+        self.queues.demand.first().map(|&(by, key)| Next { key, by, demand: true })
+    }
+
+    /// The most urgent read for which nobody waits yet.
+    pub(super) fn first_ahead(&self) -> Option<Next> {
+        self.queues.ahead.first().map(|&(by, key)| Next { key, by, demand: false })
+    }
+
+    /// The read of `key` begins.
+    pub(super) fn begin(&mut self, key: ExtentKey) {
+        if let Some(asked) = self.asked.get_mut(&key) {
+            self.queues.remove(key, asked);
+            asked.reading = true;
+        }
+    }
+
+    /// There is no room for `key`; whether this is new.
+    pub(super) fn note_wait(&mut self, key: ExtentKey) -> bool {
+        self.asked.get_mut(&key).is_some_and(|asked| !std::mem::replace(&mut asked.waited, true))
+    }
+
+    /// Takes `key` out of the plan, with everybody who was noted as waiting for it; some may not wait any more.
+    pub(super) fn finish(&mut self, key: ExtentKey) -> Vec<Waiter> {
+        let Some(asked) = self.asked.remove(&key) else { return Vec::new() };
+        self.queues.remove(key, &asked);
+        asked.waiters
+    }
+
+    /// Takes a title out of the plan, with everybody who was noted as waiting for it. Reads that have begun stay,
+    /// without waiters, until [`Plan::finish`].
+    pub(super) fn forget_title(&mut self, title: TitleRef) -> Vec<(ExtentKey, Waiter)> {
+        let mut waiters = Vec::new();
+        self.queues.demand.retain(|(_, key)| key.title != title);
+        self.queues.ahead.retain(|(_, key)| key.title != title);
+        self.asked.retain(|&key, asked| {
+            if key.title != title {
+                return true;
+            }
+            waiters.extend(std::mem::take(&mut asked.waiters).into_iter().map(|waiter| (key, waiter)));
+            asked.live = 0;
+            asked.reading
+        });
+        waiters
+    }
+}
+
+#[cfg(test)]
+#[path = "plan_tests.rs"]
+mod tests;

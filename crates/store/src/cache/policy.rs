@@ -1,0 +1,431 @@
+//! What the cache decides, without doing it: a state machine on a clock that is passed in.
+//!
+//! ```text
+//!   want, leave ──►  playheads ──►  plan (what to read, most urgent first)  ──► next_read ──► (I/O, fill)
+//!                                                                                               │
+//!   poll_grant  ◄──  waiters   ◄──  shelf (what lies where; who goes when there is no room) ◄── finish
+//! ```
+
+use std::cmp::Reverse;
+use std::collections::{BinaryHeap, VecDeque};
+use std::sync::Arc;
+
+use millrace_core::ids::{StreamId, TitleRef};
+use millrace_core::limits::{CACHE_SPACE_RETRY_NS, MAX_PREFETCH_EXTENTS};
+use millrace_core::pool::{ExtentArena, ExtentContent, Fill, Lease};
+use millrace_core::seam::Want;
+use millrace_core::time::Instant;
+
+use super::door::{Grant, ReadFailure};
+use super::plan::{ExtentKey, Next, Plan, Waiter};
+use super::playheads::{Ns, Place, StreamKey};
+use super::shelf::Shelf;
+use super::source::OpenTitle;
+use super::stats::Counters;
+use super::streams::{Head, Streams};
+use super::titles::Titles;
+
+/// What could not be read is not read ahead again for this time; somebody who asks for it is not held up by this.
+const FAILED_FOR_NS: Ns = 5_000_000_000;
+/// Failures that are remembered for that.
+const FAILED_REMEMBERED: usize = 64;
+/// Extents of closed titles that are still lent out are looked after at this interval.
+const SWEEP_NS: Ns = 100_000_000;
+/// Reads ahead that find no room are looked at again after this time.
+const AHEAD_RETRY_NS: Ns = 20_000_000;
+
+/// A read to be done: from the title's files into the fill.
+pub(super) struct ReadOrder {
+    /// What.
+    pub(super) key: ExtentKey,
+    /// From where.
+    pub(super) title: Arc<OpenTitle>,
+    /// Whereto.
+    pub(super) fill: Fill,
+}
+
+/// The cache's state machine.
+pub(super) struct Policy {
+    prefetch_ns: Ns,
+    max_reads: usize,
+    /// Reads ahead that may be in flight at once; the others are kept for those who wait.
+    max_reads_ahead: usize,
+    /// Extents read ahead of one playhead.
+    max_ahead: u32,
+    reading: usize,
+    titles: Titles,
+    streams: Streams,
+    plan: Plan,
+    shelf: Shelf,
+    /// When the next extent comes within sight of a playhead.
+    timers: BinaryHeap<Reverse<(Ns, StreamKey, u32)>>,
+    grants: VecDeque<(u16, Grant)>,
+    failed: VecDeque<(ExtentKey, Ns)>,
+    next_sweep: Ns,
+    /// Reads ahead were put off for want of room.
+    ahead_put_off: bool,
+    /// Somebody waits for something for which there was no room when it was tried last.
+    no_room: bool,
+    /// Playheads of all titles.
+    heads: usize,
+    counters: Arc<Counters>,
+}
+
+fn ns(at: Instant) -> Ns {
+    Ns::try_from(at.0).unwrap_or(Ns::MAX)
+}
+
+impl Policy {
+    /// An empty cache for so many engines.
+    pub(super) fn new(
+        arena: Arc<ExtentArena>,
+        doors: usize,
+        prefetch_ns: u64,
+        reads_in_flight: usize,
+        counters: Arc<Counters>,
+    ) -> Self {
+        let extents = arena.extents();
+        // Reads in flight hold extents that cannot be lent: never more than half of a tiny arena.
+        let max_reads = reads_in_flight.min(extents as usize / 2).max(1);
+        counters.extents.set(extents as usize);
+        let policy = Self {
+            prefetch_ns: Ns::try_from(prefetch_ns).unwrap_or(Ns::MAX / 4).min(Ns::MAX / 4),
+            max_reads,
+            max_reads_ahead: (max_reads - max_reads / 4).max(1),
+            max_ahead: (extents / 4).clamp(1, MAX_PREFETCH_EXTENTS),
+            reading: 0,
+            titles: Titles::default(),
+            streams: Streams::new(doors),
+            plan: Plan::new(extents as usize),
+            shelf: Shelf::new(arena),
+            timers: BinaryHeap::new(),
+            grants: VecDeque::new(),
+            failed: VecDeque::new(),
+            next_sweep: 0,
+            ahead_put_off: false,
+            no_room: false,
+            heads: 0,
+            counters,
+        };
+        policy.publish();
+        policy
+    }
+
+    /// Opens a title; `None`: too many are open.
+    pub(super) fn open_title(&mut self, title: OpenTitle) -> Option<TitleRef> {
+        self.titles.add(title)
+    }
+
+    /// Closes a title: whoever waits is told so, what it holds is dropped, what is being read for it is thrown away.
+    pub(super) fn close_title(&mut self, now: Instant, title: TitleRef) {
+        if self.titles.remove(title).is_none() {
+            return;
+        }
+        self.shelf.drop_title(title);
+        for (key, waiter) in self.plan.forget_title(title) {
+            self.answer(ns(now), key, &waiter, Err(ReadFailure::NoTitle));
+        }
+    }
+
+    /// A stream wants an extent.
+    pub(super) fn want(&mut self, now: Instant, door: u16, want: &Want) {
+        let stream = StreamKey { door, index: want.stream.index };
+        let key = ExtentKey { title: want.title, extent: want.extent };
+        let refuse = |failure| (door, grant(want.stream, key, Err(failure)));
+        let Some(title) = self.titles.get(want.title) else {
+            return self.grants.push_back(refuse(ReadFailure::NoTitle));
+        };
+        let known = want.extent < title.open.extents();
+        let offset = ns(want.by).saturating_sub(title.open.start_ns(want.extent));
+        if self.streams.generation(stream).is_some_and(|generation| generation != want.stream.generation) {
+            self.forget(stream);
+        }
+        if !known || !self.streams.enter(stream, want.stream.generation) {
+            return self.grants.push_back(refuse(ReadFailure::OutOfRange));
+        }
+        let place = Place { extent: want.extent, offset };
+        self.move_head(stream, Some(Head { title: want.title, place }));
+        let (now, by) = (ns(now), ns(want.by));
+        if self.streams.rewant(stream, key, by) {
+            self.plan.hasten(key, by);
+        } else if let Some(lease) = self.shelf.lend(key) {
+            self.counters.hits.add(1);
+            self.note_late(now, by);
+            self.grants.push_back((door, grant(want.stream, key, Ok(lease))));
+            self.step_head(stream, key);
+        } else {
+            self.wait(stream, key, by);
+        }
+        self.look_ahead(now, stream, true);
+    }
+
+    fn wait(&mut self, stream: StreamKey, key: ExtentKey, by: Ns) {
+        let Some((waiter, displaced)) = self.streams.wait(stream, key, by) else { return };
+        if let Some(displaced) = displaced {
+            self.counters.displaced.add(1);
+            self.plan.unwant(displaced);
+        }
+        let streams = &self.streams;
+        let joined = self.plan.demand(key, by, waiter, |waiter| streams.is_waiting(key, waiter));
+        if joined { &self.counters.joins } else { &self.counters.misses }.add(1);
+    }
+
+    /// A stream needs nothing more.
+    pub(super) fn leave(&mut self, door: u16, stream: StreamId) {
+        let key = StreamKey { door, index: stream.index };
+        if self.streams.generation(key) == Some(stream.generation) {
+            self.forget(key);
+        }
+    }
+
+    /// An engine is gone, and all its streams with it.
+    pub(super) fn door_gone(&mut self, door: u16) {
+        self.streams.of_door(door).into_iter().for_each(|stream| self.forget(stream));
+    }
+
+    fn forget(&mut self, stream: StreamKey) {
+        self.move_head(stream, None);
+        let (_, waited_for) = self.streams.remove(stream);
+        waited_for.for_each(|key| self.plan.unwant(key));
+    }
+
+    fn move_head(&mut self, stream: StreamKey, to: Option<Head>) {
+        let from = self.streams.set_head(stream, to);
+        self.heads = self.heads + usize::from(to.is_some()) - usize::from(from.is_some());
+        let stays = |head: &Head| to.is_some_and(|to| to.title == head.title);
+        if let Some(left) = from.filter(|head| !stays(head))
+            && let Some(title) = self.titles.get_mut(left.title)
+        {
+            title.heads.remove(stream, left.place);
+        }
+        if let Some(to) = to
+            && let Some(title) = self.titles.get_mut(to.title)
+        {
+            title.heads.place(stream, from.filter(stays).map(|head| head.place), to.place);
+        }
+    }
+
+    /// The stream has got `key`: if its playhead is there, it goes on to the next extent.
+    fn step_head(&mut self, stream: StreamKey, key: ExtentKey) {
+        let Some(head) = self.streams.head(stream) else { return };
+        if head.title != key.title || head.place.extent != key.extent {
+            return;
+        }
+        let extents = self.titles.get(key.title).map_or(0, |title| title.open.extents());
+        let place = Place { extent: key.extent + 1, ..head.place };
+        self.move_head(stream, (place.extent < extents).then_some(Head { place, ..head }));
+    }
+
+    /// Plans to read what the playhead will come to within the time to look ahead: all of it again (`anew`), or only
+    /// what has come within sight since last time.
+    fn look_ahead(&mut self, now: Ns, stream: StreamKey, anew: bool) {
+        let Some(head) = self.streams.head(stream).filter(|_| self.prefetch_ns > 0) else { return };
+        let Some(title) = self.titles.get(head.title) else { return };
+        let title = Arc::clone(&title.open);
+        let at = |extent| head.place.offset.saturating_add(title.start_ns(extent));
+        // A stream that is late goes on from now; it does not run ahead to where it should be.
+        let late = now.saturating_sub(at(head.place.extent)).max(0);
+        let end = head.place.extent.saturating_add(self.max_ahead).min(title.extents());
+        let mut extent = head.place.extent;
+        if !anew {
+            extent = extent.max(self.streams.ahead_end(stream));
+        }
+        let mut timer = None;
+        while extent < end {
+            let need = at(extent).saturating_add(late);
+            let in_sight = need.saturating_sub(self.prefetch_ns);
+            if in_sight > now {
+                timer = Some(in_sight);
+                break;
+            }
+            self.read_ahead(ExtentKey { title: head.title, extent }, need);
+            extent += 1;
+        }
+        let id = self.streams.set_ahead_end(stream, extent);
+        if let (Some(at), Some(id)) = (timer, id) {
+            self.timers.push(Reverse((at, stream, id)));
+        }
+    }
+
+    fn read_ahead(&mut self, key: ExtentKey, need: Ns) {
+        if !self.shelf.holds(key) && !self.failed.iter().any(|&(failed, _)| failed == key) {
+            self.plan.ahead(key, need);
+        }
+    }
+
+    /// Time has passed.
+    pub(super) fn handle_time(&mut self, now: Instant) {
+        let now = ns(now);
+        while let Some(&Reverse((at, stream, id))) = self.timers.peek() {
+            let valid = self.streams.is_timer(stream, id);
+            if valid && at > now {
+                break;
+            }
+            self.timers.pop();
+            if valid {
+                self.look_ahead(now, stream, false);
+            }
+        }
+        if self.timers.len() > 64 + 4 * self.heads {
+            let streams = &self.streams;
+            self.timers.retain(|Reverse((_, stream, id))| streams.is_timer(*stream, *id));
+        }
+        while self.failed.front().is_some_and(|&(_, until)| until <= now) {
+            self.failed.pop_front();
+        }
+        if self.shelf.has_orphans() && now >= self.next_sweep {
+            self.shelf.sweep();
+            self.next_sweep = now.saturating_add(SWEEP_NS);
+        }
+    }
+
+    /// When [`Policy::handle_time`] and [`Policy::next_read`] have something to do although nothing has happened.
+    pub(super) fn poll_at(&self, now: Instant) -> Option<Instant> {
+        let now = ns(now);
+        let timer = self.timers.peek().map(|Reverse((at, ..))| *at);
+        let room = self.no_room.then(|| now.saturating_add(CACHE_SPACE_RETRY_NS as Ns));
+        let ahead = self.ahead_put_off.then(|| now.saturating_add(AHEAD_RETRY_NS));
+        let sweep = self.shelf.has_orphans().then_some(self.next_sweep);
+        let next = [timer, room, ahead, sweep].into_iter().flatten().min()?;
+        Some(Instant(u64::try_from(next).unwrap_or(0)))
+    }
+
+    /// Time has passed, though the clock may not say so: look again for room even if there was none a moment ago.
+    pub(super) fn retry_room(&mut self) {
+        self.shelf.retry();
+    }
+
+    /// The next read to begin, if there is one, if there is room for it, and if not too many are in flight.
+    pub(super) fn next_read(&mut self, now: Instant) -> Option<ReadOrder> {
+        let now = ns(now);
+        self.ahead_put_off = false;
+        if self.reading >= self.max_reads {
+            return None;
+        }
+        let demand = self.plan.first_demand();
+        let ahead = self.first_needed_ahead(now).filter(|_| self.reading < self.max_reads_ahead);
+        let ahead_is_sooner = match (demand, ahead) {
+            (Some(demand), Some(ahead)) => ahead.by < demand.by,
+            (_, ahead) => ahead.is_some(),
+        };
+        let ahead_first = ahead.filter(|_| ahead_is_sooner).and_then(|next| self.begin(now, next));
+        if ahead_first.is_some() {
+            return ahead_first;
+        }
+        let Some(next) = demand else {
+            self.no_room = false;
+            self.ahead_put_off = ahead.is_some();
+            return None;
+        };
+        let order = self.begin(now, next);
+        self.no_room = order.is_none();
+        if self.no_room && self.plan.note_wait(next.key) {
+            self.counters.waits_for_space.add(1);
+        }
+        order
+    }
+
+    /// The most urgent read ahead that a playhead still needs; those that nobody needs any more are dropped.
+    fn first_needed_ahead(&mut self, now: Ns) -> Option<Next> {
+        loop {
+            let next = self.plan.first_ahead()?;
+            let until = now.saturating_add(self.prefetch_ns);
+            let needed = self.titles.get(next.key.title).is_some_and(|title| {
+                title.heads.reached_by(next.key.extent, title.open.start_ns(next.key.extent), until)
+            });
+            if needed {
+                return Some(next);
+            }
+            self.plan.finish(next.key);
+        }
+    }
+
+    fn begin(&mut self, now: Ns, next: Next) -> Option<ReadOrder> {
+        let title = Arc::clone(&self.titles.get(next.key.title)?.open);
+        let fill = self.shelf.take(now, next.by, next.demand, &mut self.titles)?;
+        self.plan.begin(next.key);
+        self.reading += 1;
+        self.counters.reads.add(1);
+        if !next.demand {
+            self.counters.reads_ahead.add(1);
+        }
+        Some(ReadOrder { key: next.key, title, fill })
+    }
+
+    /// A read has ended: what was read is lent to everybody who waits for it.
+    pub(super) fn finish(
+        &mut self,
+        now: Instant,
+        key: ExtentKey,
+        fill: Fill,
+        outcome: Result<ExtentContent, ReadFailure>,
+    ) {
+        let now = ns(now);
+        self.reading -= 1;
+        let waiters = self.plan.finish(key);
+        let outcome = match (outcome, self.titles.get(key.title)) {
+            (Ok(content), Some(title)) => {
+                let start_ns = title.open.start_ns(key.extent);
+                self.shelf.put(fill, content, start_ns);
+                Ok(())
+            }
+            (outcome, _) => {
+                self.shelf.give_back(fill);
+                Err(outcome.err().unwrap_or(ReadFailure::NoTitle))
+            }
+        };
+        if outcome.is_err() {
+            if self.failed.len() == FAILED_REMEMBERED {
+                self.failed.pop_front();
+            }
+            self.failed.push_back((key, now.saturating_add(FAILED_FOR_NS)));
+        }
+        for waiter in waiters {
+            self.answer(now, key, &waiter, outcome);
+        }
+    }
+
+    /// Answers a waiter, if it still waits.
+    fn answer(&mut self, now: Ns, key: ExtentKey, waiter: &Waiter, outcome: Result<(), ReadFailure>) {
+        let Some(by) = self.streams.answered(key, waiter) else { return };
+        // A lease is refused only if 2^32 of them are out: then this one is, as far as we can say, busy.
+        let lease = outcome.and_then(|()| self.shelf.lend(key).ok_or(ReadFailure::Io(libc::EBUSY)));
+        let granted = lease.is_ok();
+        self.grants.push_back((waiter.door, grant(waiter.stream, key, lease)));
+        if granted {
+            self.note_late(now, by);
+            self.step_head(StreamKey { door: waiter.door, index: waiter.stream.index }, key);
+        }
+    }
+
+    fn note_late(&mut self, now: Ns, by: Ns) {
+        if now > by {
+            self.counters.late_grants.add(1);
+        }
+    }
+
+    /// The next answer, and the engine it is for.
+    pub(super) fn poll_grant(&mut self) -> Option<(u16, Grant)> {
+        self.grants.pop_front()
+    }
+
+    /// Shows the gauges to everybody.
+    pub(super) fn publish(&self) {
+        let counters = &self.counters;
+        counters.free.set(self.shelf.free());
+        counters.resident.set(self.shelf.held());
+        counters.queued.set(self.plan.queued());
+        counters.reading.set(self.reading);
+        counters.evictions.set(self.shelf.evictions());
+        counters.playheads.set(self.heads);
+        counters.titles.set(self.titles.len());
+    }
+}
+
+fn grant(stream: StreamId, key: ExtentKey, lease: Result<Lease, ReadFailure>) -> Grant {
+    Grant { stream, title: key.title, extent: key.extent, lease }
+}
+
+#[cfg(test)]
+#[path = "policy_tests.rs"]
+mod tests;

@@ -1,0 +1,223 @@
+//! What lies in the arena: which extent of it holds what, which are free, which may go.
+
+use std::collections::HashMap;
+use std::sync::Arc;
+
+use millrace_core::ids::TitleRef;
+use millrace_core::limits::CACHE_SPACE_RETRY_NS;
+use millrace_core::pool::{ExtentArena, ExtentContent, Fill, Lease};
+
+use super::evict::{Candidate, Freshness, Victims};
+use super::plan::ExtentKey;
+use super::playheads::{NextUse, Ns};
+use super::titles::Titles;
+
+#[derive(Clone, Copy, Debug)]
+enum Slot {
+    /// Free, or being filled by whoever took it.
+    Empty,
+    /// Filled.
+    Held {
+        content: ExtentContent,
+        /// Media time of its first packet.
+        start_ns: Ns,
+        /// Stamp of its last use.
+        used: u64,
+    },
+    /// Filled with what nobody may have any more (its title is closed), but still lent out.
+    Orphan,
+}
+
+/// The arena's extents and what they hold.
+pub(super) struct Shelf {
+    arena: Arc<ExtentArena>,
+    slots: Box<[Slot]>,
+    free: Vec<u32>,
+    orphans: Vec<u32>,
+    by_key: HashMap<ExtentKey, u32>,
+    victims: Victims,
+    stamp: u64,
+    evictions: usize,
+}
+
+impl Shelf {
+    /// An empty shelf. The arena belongs to it: nobody else fills or reclaims its extents.
+    pub(super) fn new(arena: Arc<ExtentArena>) -> Self {
+        let extents = arena.extents();
+        Self {
+            slots: vec![Slot::Empty; extents as usize].into(),
+            free: (0..extents).rev().collect(),
+            orphans: Vec::new(),
+            by_key: HashMap::with_capacity(extents as usize),
+            victims: Victims::new(extents as usize),
+            stamp: 0,
+            evictions: 0,
+            arena,
+        }
+    }
+
+    /// Extents that are free.
+    pub(super) fn free(&self) -> usize {
+        self.free.len()
+    }
+
+    /// Extents that can be lent.
+    pub(super) fn held(&self) -> usize {
+        self.by_key.len()
+    }
+
+    /// Extents evicted so far.
+    pub(super) fn evictions(&self) -> usize {
+        self.evictions
+    }
+
+    /// Whether extents of closed titles are still lent out.
+    pub(super) fn has_orphans(&self) -> bool {
+        !self.orphans.is_empty()
+    }
+
+    /// Whether this is here.
+    pub(super) fn holds(&self, key: ExtentKey) -> bool {
+        self.by_key.contains_key(&key)
+    }
+
+    /// Lends an extent, if it is here.
+    pub(super) fn lend(&mut self, key: ExtentKey) -> Option<Lease> {
+        let slot = *self.by_key.get(&key)?;
+        let Slot::Held { content, used, .. } = &mut self.slots[slot as usize] else { return None };
+        self.stamp += 1;
+        *used = self.stamp;
+        self.arena.lend(slot, *content)
+    }
+
+    /// Puts what was read where it can be lent.
+    pub(super) fn put(&mut self, fill: Fill, content: ExtentContent, start_ns: Ns) {
+        let slot = fill.extent();
+        fill.publish();
+        self.stamp += 1;
+        self.slots[slot as usize] = Slot::Held { content, start_ns, used: self.stamp };
+        let key = ExtentKey { title: content.title, extent: content.number };
+        let older = self.by_key.insert(key, slot);
+        debug_assert!(older.is_none(), "{key:?} was in memory already");
+    }
+
+    /// Takes back an extent that was taken but not filled.
+    pub(super) fn give_back(&mut self, fill: Fill) {
+        let slot = fill.extent();
+        drop(fill);
+        self.free.push(slot);
+    }
+
+    /// An extent to fill with something that is needed at `need`: a free one, or the one whose next use is latest.
+    /// Unless somebody waits (`demand`), nothing has to go that is needed as soon. `None`: there is no room now.
+    pub(super) fn take(&mut self, now: Ns, need: Ns, demand: bool, titles: &mut Titles) -> Option<Fill> {
+        loop {
+            let slot = match self.free.pop() {
+                Some(slot) => slot,
+                None => self.evict(now, need, demand, titles)?,
+            };
+            if let Some(fill) = self.arena.fill(slot) {
+                return Some(fill);
+            }
+            // Somebody else writes into our arena: this extent is none of ours, do without it.
+        }
+    }
+
+    /// Something may have been given back: look again even if nothing could go a moment ago.
+    pub(super) fn retry(&mut self) {
+        self.victims.retry();
+    }
+
+    fn evict(&mut self, now: Ns, need: Ns, demand: bool, titles: &mut Titles) -> Option<u32> {
+        loop {
+            match self.victims.freshness(now, CACHE_SPACE_RETRY_NS as Ns) {
+                Freshness::Good => {}
+                Freshness::Stale => self.choose(now, titles),
+                Freshness::Nothing => return None,
+            }
+            let victim = self.victims.peek()?;
+            let next_use = match self.slots[victim.slot as usize] {
+                Slot::Held { content, start_ns, used } if used == victim.used => {
+                    next_use(titles, &content, start_ns)
+                }
+                _ => {
+                    self.victims.pop();
+                    continue;
+                }
+            };
+            if next_use < self.victims.cut() {
+                self.victims.pop(); // somebody has turned up who needs it sooner than what was left out
+            } else if !demand && next_use <= NextUse::At(need) {
+                return None;
+            } else {
+                self.victims.pop();
+                if self.drop_held(victim.slot) {
+                    self.evictions += 1;
+                    return Some(victim.slot);
+                }
+            }
+        }
+    }
+
+    fn choose(&mut self, now: Ns, titles: &mut Titles) {
+        titles.iter_mut().for_each(|title| title.heads.freeze());
+        let arena = &self.arena;
+        let held = self.slots.iter().enumerate().filter_map(|(slot, held)| match held {
+            Slot::Held { content, start_ns, used } if arena.leases(slot as u32) == 0 => {
+                let next_use = next_use(titles, content, *start_ns);
+                Some(Candidate { slot: slot as u32, next_use, used: *used })
+            }
+            _ => None,
+        });
+        self.victims.choose(now, held);
+    }
+
+    /// Frees a held slot in the arena and in the tables; `false`: it is lent out.
+    fn drop_held(&mut self, slot: u32) -> bool {
+        let Slot::Held { content, .. } = self.slots[slot as usize] else { return false };
+        if !self.arena.reclaim(slot) {
+            return false;
+        }
+        self.by_key.remove(&ExtentKey { title: content.title, extent: content.number });
+        self.slots[slot as usize] = Slot::Empty;
+        true
+    }
+
+    /// Drops everything of a title; what is still lent out goes when it comes back ([`Shelf::sweep`]).
+    pub(super) fn drop_title(&mut self, title: TitleRef) {
+        for slot in 0..self.slots.len() as u32 {
+            let Slot::Held { content, .. } = self.slots[slot as usize] else { continue };
+            if content.title != title {
+                continue;
+            }
+            if self.drop_held(slot) {
+                self.free.push(slot);
+            } else {
+                self.by_key.remove(&ExtentKey { title, extent: content.number });
+                self.slots[slot as usize] = Slot::Orphan;
+                self.orphans.push(slot);
+            }
+        }
+    }
+
+    /// Frees the extents of closed titles that have come back.
+    pub(super) fn sweep(&mut self) {
+        let (arena, slots, free) = (&self.arena, &mut self.slots, &mut self.free);
+        self.orphans.retain(|&slot| {
+            let back = arena.reclaim(slot);
+            if back {
+                slots[slot as usize] = Slot::Empty;
+                free.push(slot);
+            }
+            !back
+        });
+    }
+}
+
+fn next_use(titles: &mut Titles, content: &ExtentContent, start_ns: Ns) -> NextUse {
+    titles.get_mut(content.title).map_or(NextUse::Never, |t| t.heads.next_use(content.number, start_ns))
+}
+
+#[cfg(test)]
+#[path = "shelf_tests.rs"]
+mod tests;

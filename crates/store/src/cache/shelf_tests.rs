@@ -1,0 +1,150 @@
+use millrace_core::packet::WireLayout;
+use millrace_core::pool::HeapRegion;
+
+use super::super::playheads::{Place, StreamKey};
+use super::super::sample::Sample;
+use super::super::source::OpenTitle;
+use super::*;
+
+const SECOND: Ns = 1_000_000_000;
+
+struct World {
+    shelf: Shelf,
+    titles: Titles,
+    title: TitleRef,
+}
+
+impl World {
+    fn new(extents: usize) -> Self {
+        let mut titles = Titles::default();
+        let sample = Sample::new(1316, 5000);
+        let title = titles.add(OpenTitle::new(Box::new(sample.open()))).unwrap();
+        let arena = ExtentArena::new(Box::new(HeapRegion::new(extents)));
+        Self { shelf: Shelf::new(arena), titles, title }
+    }
+
+    fn key(&self, extent: u32) -> ExtentKey {
+        ExtentKey { title: self.title, extent }
+    }
+
+    fn put(&mut self, fill: Fill, extent: u32) {
+        let layout = WireLayout::new(1316).unwrap();
+        let content = ExtentContent {
+            title: self.title,
+            number: extent,
+            first_packet: extent * 196,
+            packets: 196,
+            last_packet_bytes: 1316,
+            layout,
+        };
+        self.shelf.put(fill, content, Ns::from(extent) * SECOND);
+    }
+
+    fn load(&mut self, extents: impl IntoIterator<Item = u32>) {
+        for extent in extents {
+            let fill = self.shelf.take(0, 0, true, &mut self.titles).unwrap();
+            self.put(fill, extent);
+        }
+    }
+
+    fn head(&mut self, index: u32, extent: u32, offset: Ns) {
+        let place = Place { extent, offset };
+        self.titles.get_mut(self.title).unwrap().heads.place(StreamKey { door: 0, index }, None, place);
+    }
+
+    fn held(&self) -> Vec<u32> {
+        (0..100).filter(|&extent| self.shelf.holds(self.key(extent))).collect()
+    }
+}
+
+#[test]
+fn what_nobody_will_reach_goes_first_oldest_use_first_then_what_is_needed_last() {
+    let mut world = World::new(6);
+    world.load(0..6);
+    world.head(0, 2, 0); // needs 2, 3, 4, 5; nobody needs 0 and 1
+    drop(world.shelf.lend(world.key(0)));
+    let (mut gone, mut kept) = (Vec::new(), Vec::new());
+    for _ in 0..5 {
+        let before = world.held();
+        let fill = world.shelf.take(0, 0, true, &mut world.titles).unwrap();
+        let after = world.held();
+        gone.extend(before.into_iter().filter(|extent| !after.contains(extent)));
+        kept.push(fill); // so that the next round has to evict again
+    }
+    assert_eq!(gone, [1, 0, 5, 4, 3], "0 was used after 1");
+    assert_eq!(world.shelf.evictions(), 5);
+}
+
+#[test]
+fn a_read_ahead_does_not_displace_what_is_needed_as_soon() {
+    let mut world = World::new(4);
+    world.load(0..4);
+    world.head(0, 0, 0);
+    assert!(
+        world.shelf.take(0, 3 * SECOND, false, &mut world.titles).is_none(),
+        "extent 3 is needed then too"
+    );
+    assert!(world.shelf.take(0, 3 * SECOND - 1, false, &mut world.titles).is_some());
+    assert_eq!(world.held(), [0, 1, 2]);
+    assert!(world.shelf.take(0, Ns::MAX, true, &mut world.titles).is_some(), "somebody waits");
+    assert_eq!(world.held(), [0, 1]);
+}
+
+#[test]
+fn a_viewer_who_turns_up_saves_what_he_needs() {
+    let mut world = World::new(40);
+    world.load(0..40);
+    let fill = world.shelf.take(0, 0, true, &mut world.titles).unwrap(); // the batch: 0 to 7, nobody needs them
+    drop(fill);
+    world.head(0, 2, 0);
+    for expected in [1, 39, 38] {
+        let before = world.held();
+        assert!(before.contains(&expected));
+        drop(world.shelf.take(0, 0, true, &mut world.titles).unwrap());
+        assert!(!world.shelf.holds(world.key(expected)), "{expected} goes, not {before:?}");
+    }
+}
+
+#[test]
+fn what_is_lent_stays_and_when_all_is_lent_there_is_no_room() {
+    let mut world = World::new(3);
+    world.load(0..3);
+    let mut leases: Vec<_> = (0..3).map(|extent| world.shelf.lend(world.key(extent)).unwrap()).collect();
+    assert!(world.shelf.take(0, 0, true, &mut world.titles).is_none());
+    drop(leases.remove(1));
+    assert!(world.shelf.take(1, 0, true, &mut world.titles).is_none(), "looked a moment ago");
+    world.shelf.retry();
+    let fill = world.shelf.take(1, 0, true, &mut world.titles).unwrap();
+    assert_eq!(world.held(), [0, 2]);
+    drop((fill, leases));
+}
+
+#[test]
+fn what_is_lent_out_of_a_closed_title_is_freed_when_it_comes_back() {
+    let mut world = World::new(4);
+    world.load(0..4);
+    let lease = world.shelf.lend(world.key(2)).unwrap();
+    world.titles.remove(world.title).unwrap();
+    world.shelf.drop_title(world.title);
+    assert_eq!((world.shelf.free(), world.shelf.held(), world.shelf.has_orphans()), (3, 0, true));
+    assert!(world.shelf.lend(world.key(2)).is_none());
+    world.shelf.sweep();
+    assert!(world.shelf.has_orphans());
+    assert_eq!(lease.content().number, 2, "still good");
+    drop(lease);
+    world.shelf.sweep();
+    assert_eq!((world.shelf.free(), world.shelf.has_orphans()), (4, false));
+}
+
+#[test]
+fn a_fill_that_failed_is_free_again_and_foreign_extents_are_left_alone() {
+    let mut world = World::new(2);
+    let foreign = world.shelf.arena.fill(0).unwrap();
+    let fill = world.shelf.take(0, 0, true, &mut world.titles).unwrap();
+    assert_eq!(fill.extent(), 1);
+    assert!(world.shelf.take(0, 0, true, &mut world.titles).is_none());
+    world.shelf.give_back(fill);
+    assert_eq!(world.shelf.free(), 1);
+    foreign.publish();
+    assert!(world.shelf.take(0, 0, true, &mut world.titles).is_some());
+}

@@ -1,0 +1,207 @@
+//! What the cache needs of a title, and where the bytes of one extent lie in its files.
+
+use std::fs::{File, OpenOptions};
+use std::ops::Range;
+use std::os::unix::fs::{MetadataExt, OpenOptionsExt};
+use std::path::Path;
+use std::sync::atomic::{AtomicBool, Ordering};
+
+use millrace_core::ids::TitleId;
+use millrace_core::limits::{EXTENT_BYTES, RTP_HEADER_BYTES, TS_PACKET_BYTES};
+use millrace_core::packet::{PacketMeta, WireLayout};
+use millrace_core::time::MediaTicks;
+use millrace_core::wire::rtp::Timeline;
+
+use super::playheads::Ns;
+use crate::index::ClockPiece;
+use crate::meta::{META_BLOCK_BYTES, MetaError, MetaFile, RECORDS_PER_BLOCK};
+use crate::volume::TitleFiles;
+
+/// Alignment of direct reads, in memory, in the file and in length: the page size, at least every block size.
+pub(super) const ALIGN: usize = 4096;
+/// Room for the data of one extent with what alignment adds at both ends.
+pub(super) const DATA_STAGING_BYTES: usize = EXTENT_BYTES + 2 * ALIGN;
+/// Most packets an extent holds: packets of one TS packet.
+const MAX_PACKETS_PER_EXTENT: usize = EXTENT_BYTES / (RTP_HEADER_BYTES + TS_PACKET_BYTES + PacketMeta::BYTES);
+/// Room for the meta-data blocks of one extent.
+pub(super) const META_STAGING_BYTES: usize =
+    (MAX_PACKETS_PER_EXTENT.div_ceil(RECORDS_PER_BLOCK as usize) + 1) * META_BLOCK_BYTES;
+
+/// What the cache needs of a title. [`TitleFiles`] is one; tests have others.
+pub trait TitleSource: Send + Sync {
+    /// Its identity: the same title in the same layout is cached once, however often it is opened.
+    fn id(&self) -> TitleId;
+    /// How its packets lie in an extent.
+    fn layout(&self) -> WireLayout;
+    /// RTP timeline of its packets.
+    fn timeline(&self) -> Timeline;
+    /// Packets of this layout.
+    fn packets(&self) -> u32;
+    /// Payload bytes of a packet: short only for the last one.
+    fn packet_bytes_at(&self, packet: u32) -> usize;
+    /// Media time of a packet; may be off by a little, must not descend. Used for deadlines only.
+    fn media_time(&self, packet: u32) -> MediaTicks;
+    /// The data file, buffered.
+    fn data(&self) -> &File;
+    /// Where the data file is, to open it once more for direct reads, and for messages.
+    fn data_path(&self) -> &Path;
+    /// The meta-data file, buffered.
+    fn meta(&self) -> &File;
+    /// Bytes of the meta-data file that hold these records.
+    fn meta_range(&self, first: u32, count: u32) -> Range<u64> {
+        MetaFile::block_range(first, count)
+    }
+    /// Takes records `first..first + out.len()` out of the bytes of [`TitleSource::meta_range`], verified.
+    ///
+    /// # Errors
+    /// When the bytes are damaged.
+    fn decode_meta(&self, blocks: &[u8], first: u32, out: &mut [PacketMeta]) -> Result<(), MetaError> {
+        MetaFile::decode(blocks, MetaFile::block_of(first), first, out)
+    }
+}
+
+impl TitleSource for TitleFiles {
+    fn id(&self) -> TitleId {
+        self.info.id
+    }
+    fn layout(&self) -> WireLayout {
+        self.layout
+    }
+    fn timeline(&self) -> Timeline {
+        self.info.timeline
+    }
+    fn packets(&self) -> u32 {
+        TitleFiles::packets(self)
+    }
+    fn packet_bytes_at(&self, packet: u32) -> usize {
+        TitleFiles::packet_bytes_at(self, packet)
+    }
+    fn media_time(&self, packet: u32) -> MediaTicks {
+        let byte = u64::from(packet) * self.layout.packet_bytes() as u64;
+        let end = ClockPiece { byte: self.info.bytes, time: self.info.duration };
+        interpolate(self.index.pieces(), end, byte)
+    }
+    fn data(&self) -> &File {
+        &self.data
+    }
+    fn data_path(&self) -> &Path {
+        &self.data_path
+    }
+    fn meta(&self) -> &File {
+        self.meta.file()
+    }
+}
+
+/// Media time of `byte`, on straight lines between the pieces' beginnings and the end.
+fn interpolate(pieces: &[ClockPiece], end: ClockPiece, byte: u64) -> MediaTicks {
+    let after = pieces.partition_point(|piece| piece.byte <= byte);
+    let from = after.checked_sub(1).map(|i| pieces[i]).unwrap_or_default();
+    let to = pieces.get(after).copied().unwrap_or(end);
+    let (bytes, ticks) = (to.byte.saturating_sub(from.byte), to.time.since(from.time).0);
+    if bytes == 0 {
+        return from.time;
+    }
+    let done = (byte - from.byte).min(bytes);
+    MediaTicks(from.time.0 + (u128::from(ticks) * u128::from(done) / u128::from(bytes)) as u64)
+}
+
+/// Where the bytes of one extent lie in the title's files.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(super) struct Geometry {
+    /// First packet.
+    pub(super) first_packet: u32,
+    /// Packets.
+    pub(super) packets: u32,
+    /// Payload bytes of the last of them.
+    pub(super) last_packet_bytes: u16,
+    /// Their payload in the data file.
+    pub(super) data: Range<u64>,
+    /// Their records in the meta-data file.
+    pub(super) meta: Range<u64>,
+}
+
+/// A title that is open in the cache.
+pub(super) struct OpenTitle {
+    source: Box<dyn TitleSource>,
+    /// The data file once more, for direct reads, where the file system has them.
+    direct: Option<File>,
+    /// A direct read was refused after all.
+    direct_refused: AtomicBool,
+    layout: WireLayout,
+    packets: u32,
+}
+
+impl OpenTitle {
+    /// Opens the data file for direct reads if that can be had.
+    pub(super) fn new(source: Box<dyn TitleSource>) -> Self {
+        let direct = open_direct(source.data_path(), source.data());
+        let (layout, packets) = (source.layout(), source.packets());
+        Self { source, direct, direct_refused: AtomicBool::new(false), layout, packets }
+    }
+
+    pub(super) fn source(&self) -> &dyn TitleSource {
+        &*self.source
+    }
+
+    pub(super) fn layout(&self) -> WireLayout {
+        self.layout
+    }
+
+    /// Extents of the title.
+    pub(super) fn extents(&self) -> u32 {
+        self.packets.div_ceil(self.layout.packets_per_extent())
+    }
+
+    /// Media time at which an extent begins.
+    pub(super) fn start_ns(&self, extent: u32) -> Ns {
+        let packet = extent.saturating_mul(self.layout.packets_per_extent()).min(self.packets);
+        Ns::try_from(self.source.media_time(packet).to_ns()).unwrap_or(Ns::MAX)
+    }
+
+    /// Where an extent's bytes lie; `None` if the title has no such extent, or its records would not fit the room
+    /// for them (a source that contradicts itself).
+    pub(super) fn geometry(&self, extent: u32) -> Option<Geometry> {
+        let per_extent = self.layout.packets_per_extent();
+        let first_packet = extent.checked_mul(per_extent)?;
+        let packets = self.packets.checked_sub(first_packet)?.min(per_extent);
+        let last_packet_bytes = self.source.packet_bytes_at(first_packet + packets.checked_sub(1)?);
+        let size = self.layout.packet_bytes();
+        let start = u64::from(first_packet) * size as u64;
+        let end = start + (packets as usize - 1) as u64 * size as u64 + last_packet_bytes as u64;
+        let meta = self.source.meta_range(first_packet, packets);
+        let fits = (1..=size).contains(&last_packet_bytes)
+            && meta.end.checked_sub(meta.start)? <= META_STAGING_BYTES as u64;
+        let last_packet_bytes = u16::try_from(last_packet_bytes).ok()?;
+        fits.then_some(Geometry { first_packet, packets, last_packet_bytes, data: start..end, meta })
+    }
+
+    /// The data file to read from.
+    pub(super) fn data(&self) -> &File {
+        match &self.direct {
+            Some(direct) if self.is_direct() => direct,
+            _ => self.source.data(),
+        }
+    }
+
+    /// Whether [`OpenTitle::data`] reads past the page cache.
+    pub(super) fn is_direct(&self) -> bool {
+        self.direct.is_some() && !self.direct_refused.load(Ordering::Relaxed)
+    }
+
+    /// Direct reads do not work on this file although it could be opened for them: no more of them.
+    pub(super) fn refuse_direct(&self) {
+        self.direct_refused.store(true, Ordering::Relaxed);
+    }
+}
+
+/// The same file once more for direct reads. `None` where the file system has none (some network and memory file
+/// systems answer `EINVAL`), or if the path leads to another file by now.
+fn open_direct(path: &Path, buffered: &File) -> Option<File> {
+    let direct = OpenOptions::new().read(true).custom_flags(libc::O_DIRECT).open(path).ok()?;
+    let (a, b) = (direct.metadata().ok()?, buffered.metadata().ok()?);
+    (a.dev() == b.dev() && a.ino() == b.ino()).then_some(direct)
+}
+
+#[cfg(test)]
+#[path = "source_tests.rs"]
+mod tests;

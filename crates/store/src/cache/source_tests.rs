@@ -1,0 +1,114 @@
+use std::path::PathBuf;
+
+use super::super::sample::{Sample, SampleSource};
+use super::*;
+
+#[test]
+fn extents_cover_the_title_without_gap_or_overlap() {
+    for packet_bytes in [188, 1316, 188 * 11, 188 * 48] {
+        let sample = Sample::new(packet_bytes, 900_000);
+        let title = OpenTitle::new(Box::new(sample.open()));
+        assert_eq!(title.extents(), sample.extents());
+        let (mut packet, mut byte) = (0, 0);
+        for extent in 0..title.extents() {
+            let geometry = title.geometry(extent).unwrap();
+            assert_eq!((geometry.first_packet, geometry.data.start), (packet, byte));
+            packet += geometry.packets;
+            byte = geometry.data.end;
+            assert!(geometry.meta.end - geometry.meta.start <= META_STAGING_BYTES as u64);
+            assert!(geometry.data.end - geometry.data.start <= EXTENT_BYTES as u64);
+            let full = extent + 1 < title.extents();
+            assert!(!full || geometry.packets == sample.layout.packets_per_extent());
+        }
+        assert_eq!((packet, byte), (sample.packets(), 900_000));
+        let last = title.geometry(title.extents() - 1).unwrap().last_packet_bytes;
+        assert_eq!(usize::from(last), (900_000 - 1) % packet_bytes + 1);
+        assert_eq!(title.geometry(title.extents()), None);
+        assert_eq!(title.geometry(u32::MAX), None);
+    }
+}
+
+/// A title without a single packet, and one whose packet lengths make no sense.
+struct Odd {
+    inner: SampleSource,
+    packets: u32,
+    packet_bytes: usize,
+}
+
+impl TitleSource for Odd {
+    fn id(&self) -> TitleId {
+        self.inner.id()
+    }
+    fn layout(&self) -> WireLayout {
+        self.inner.layout()
+    }
+    fn timeline(&self) -> Timeline {
+        self.inner.timeline()
+    }
+    fn packets(&self) -> u32 {
+        self.packets
+    }
+    fn packet_bytes_at(&self, _: u32) -> usize {
+        self.packet_bytes
+    }
+    fn media_time(&self, packet: u32) -> MediaTicks {
+        self.inner.media_time(packet)
+    }
+    fn data(&self) -> &File {
+        self.inner.data()
+    }
+    fn data_path(&self) -> &Path {
+        self.inner.data_path()
+    }
+    fn meta(&self) -> &File {
+        self.inner.meta()
+    }
+}
+
+#[test]
+fn a_source_that_contradicts_itself_has_no_extents() {
+    let sample = Sample::of_extents(1);
+    for (packets, packet_bytes) in [(0, 1316), (5, 0), (5, 1317), (5, 70_000)] {
+        let odd = OpenTitle::new(Box::new(Odd { inner: sample.open(), packets, packet_bytes }));
+        assert_eq!(odd.geometry(0), None, "{packets} packets of {packet_bytes}");
+    }
+    let largest = Odd { inner: sample.open(), packets: u32::MAX, packet_bytes: 1316 };
+    let largest = OpenTitle::new(Box::new(largest));
+    let last = largest.geometry(largest.extents() - 1).unwrap();
+    assert_eq!(last.data.end, u64::from(u32::MAX) * 1316);
+}
+
+#[test]
+fn media_time_runs_on_straight_lines_between_clock_pieces() {
+    let piece = |byte, ticks| ClockPiece { byte, time: MediaTicks(ticks) };
+    let end = piece(10_000, 9_000);
+    let pieces = [piece(1_000, 0), piece(3_000, 2_000), piece(6_000, 3_000)];
+    for (byte, ticks) in [(0, 0), (1_000, 0), (2_000, 1_000), (3_000, 2_000), (4_500, 2_500), (8_000, 6_000)]
+    {
+        assert_eq!(interpolate(&pieces, end, byte), MediaTicks(ticks), "byte {byte}");
+    }
+    assert_eq!(interpolate(&pieces, end, 10_000), MediaTicks(9_000));
+    assert_eq!(interpolate(&pieces, end, 99_000), MediaTicks(9_000), "never beyond the end");
+    assert_eq!(interpolate(&[], end, 5_000), MediaTicks(4_500));
+    assert_eq!(interpolate(&[], piece(0, 0), 5_000), MediaTicks(0));
+    assert_eq!(
+        interpolate(&[piece(u64::MAX - 1, 5)], piece(u64::MAX, u64::MAX), u64::MAX - 1),
+        MediaTicks(5)
+    );
+}
+
+#[test]
+fn direct_reads_are_of_the_same_file_or_not_at_all() {
+    let sample = Sample::of_extents(1);
+    let file = File::open(sample.data_path()).unwrap();
+    let elsewhere = sample.dir.path().join("other");
+    std::fs::write(&elsewhere, b"something else").unwrap();
+    assert!(open_direct(&elsewhere, &file).is_none(), "another file by now");
+    assert!(open_direct(&PathBuf::from("/nowhere"), &file).is_none());
+    let title = OpenTitle::new(Box::new(sample.open()));
+    let direct = title.is_direct();
+    title.refuse_direct();
+    assert!(!title.is_direct());
+    assert_eq!(title.data().metadata().unwrap().ino(), file.metadata().unwrap().ino());
+    eprintln!("direct reads in {}: {direct}", sample.dir.path().display());
+}

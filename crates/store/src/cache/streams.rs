@@ -1,0 +1,246 @@
+//! What is known of each stream: where it is, what it waits for.
+
+use millrace_core::ids::{StreamId, TitleRef};
+use millrace_core::limits::{MAX_STREAMS_PER_ENGINE, MAX_WANTS_PER_STREAM};
+
+use super::plan::{ExtentKey, Waiter};
+use super::playheads::{Ns, Place, StreamKey};
+
+/// Where a stream's playhead is.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) struct Head {
+    /// In which title.
+    pub(super) title: TitleRef,
+    /// Where in it.
+    pub(super) place: Place,
+}
+
+/// A want that has not been answered.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+struct Open {
+    key: ExtentKey,
+    serial: u32,
+    by: Ns,
+}
+
+impl Open {
+    fn is(&self, key: ExtentKey, serial: u32) -> bool {
+        self.key == key && self.serial == serial
+    }
+}
+
+#[derive(Clone, Debug, Default)]
+struct Stream {
+    generation: u32,
+    /// Unanswered wants, oldest first.
+    open: [Option<Open>; MAX_WANTS_PER_STREAM],
+    head: Option<Head>,
+    /// Up to where the title was read ahead for this playhead.
+    ahead_end: u32,
+    /// Which timer of this stream is the valid one.
+    timer: u32,
+    /// Serial number of its last want.
+    serial: u32,
+}
+
+/// The streams of all engines. Grows with the largest index in use, up to [`MAX_STREAMS_PER_ENGINE`] per engine.
+#[derive(Debug)]
+pub(super) struct Streams {
+    doors: Vec<Vec<Option<Stream>>>,
+}
+
+impl Streams {
+    /// Nobody yet, for so many engines.
+    pub(super) fn new(doors: usize) -> Self {
+        Self { doors: vec![Vec::new(); doors] }
+    }
+
+    fn get(&self, key: StreamKey) -> Option<&Stream> {
+        self.doors.get(usize::from(key.door))?.get(key.index as usize)?.as_ref()
+    }
+
+    fn get_mut(&mut self, key: StreamKey) -> Option<&mut Stream> {
+        self.doors.get_mut(usize::from(key.door))?.get_mut(key.index as usize)?.as_mut()
+    }
+
+    /// Generation of the stream known under this key.
+    pub(super) fn generation(&self, key: StreamKey) -> Option<u32> {
+        self.get(key).map(|stream| stream.generation)
+    }
+
+    /// Notes a stream, if it is not known yet. `false`: the key is beyond the limit.
+    pub(super) fn enter(&mut self, key: StreamKey, generation: u32) -> bool {
+        let Some(door) = self.doors.get_mut(usize::from(key.door)) else { return false };
+        let index = key.index as usize;
+        if index >= MAX_STREAMS_PER_ENGINE {
+            return false;
+        }
+        if index >= door.len() {
+            door.resize_with(index + 1, || None);
+        }
+        door[index].get_or_insert_with(|| Stream { generation, ..Stream::default() });
+        true
+    }
+
+    /// Forgets a stream; returns its playhead and what it was waiting for.
+    pub(super) fn remove(
+        &mut self,
+        key: StreamKey,
+    ) -> (Option<Head>, impl Iterator<Item = ExtentKey> + use<>) {
+        let door = self.doors.get_mut(usize::from(key.door));
+        let stream = door.and_then(|door| door.get_mut(key.index as usize)).and_then(Option::take);
+        let stream = stream.unwrap_or_default();
+        (stream.head, stream.open.into_iter().flatten().map(|open| open.key))
+    }
+
+    /// Every stream of one engine.
+    pub(super) fn of_door(&self, door: u16) -> Vec<StreamKey> {
+        let streams = self.doors.get(usize::from(door)).map_or(&[][..], Vec::as_slice);
+        let known = streams.iter().enumerate().filter(|(_, stream)| stream.is_some());
+        known.map(|(index, _)| StreamKey { door, index: index as u32 }).collect()
+    }
+
+    /// The stream's playhead.
+    pub(super) fn head(&self, key: StreamKey) -> Option<Head> {
+        self.get(key)?.head
+    }
+
+    /// Moves the stream's playhead; returns where it was.
+    pub(super) fn set_head(&mut self, key: StreamKey, head: Option<Head>) -> Option<Head> {
+        let stream = self.get_mut(key)?;
+        std::mem::replace(&mut stream.head, head)
+    }
+
+    /// If the stream waits for this extent already, it needs it by `by` now.
+    pub(super) fn rewant(&mut self, key: StreamKey, extent: ExtentKey, by: Ns) -> bool {
+        let Some(stream) = self.get_mut(key) else { return false };
+        let open = stream.open.iter_mut().flatten().find(|open| open.key == extent);
+        open.map(|open| open.by = by).is_some()
+    }
+
+    /// Notes a want that cannot be answered yet. Returns its waiter, and the want that had to give way if the stream
+    /// has more of them than it may: after several seeks, the oldest is of no use to it.
+    pub(super) fn wait(
+        &mut self,
+        key: StreamKey,
+        extent: ExtentKey,
+        by: Ns,
+    ) -> Option<(Waiter, Option<ExtentKey>)> {
+        let stream = self.get_mut(key)?;
+        stream.serial = stream.serial.wrapping_add(1);
+        let displaced = stream.open[MAX_WANTS_PER_STREAM - 1].is_some().then(|| stream.open[0]).flatten();
+        if displaced.is_some() {
+            stream.open[0] = None;
+        }
+        close_gaps(&mut stream.open);
+        let open = Open { key: extent, serial: stream.serial, by };
+        *stream.open.iter_mut().find(|place| place.is_none())? = Some(open);
+        let id = StreamId { index: key.index, generation: stream.generation };
+        let waiter = Waiter { door: key.door, stream: id, serial: stream.serial };
+        Some((waiter, displaced.map(|open| open.key)))
+    }
+
+    /// Whether a waiter still waits.
+    pub(super) fn is_waiting(&self, extent: ExtentKey, waiter: &Waiter) -> bool {
+        let key = StreamKey { door: waiter.door, index: waiter.stream.index };
+        self.get(key).is_some_and(|stream| {
+            stream.generation == waiter.stream.generation
+                && stream.open.iter().flatten().any(|open| open.is(extent, waiter.serial))
+        })
+    }
+
+    /// Takes back a waiter's want, which is about to be answered; returns its deadline. `None`: it does not wait
+    /// any more.
+    pub(super) fn answered(&mut self, extent: ExtentKey, waiter: &Waiter) -> Option<Ns> {
+        let key = StreamKey { door: waiter.door, index: waiter.stream.index };
+        let stream = self.get_mut(key).filter(|stream| stream.generation == waiter.stream.generation)?;
+        let is_it = |open: &Option<Open>| open.is_some_and(|open| open.is(extent, waiter.serial));
+        let open = stream.open.iter_mut().find(|open| is_it(open))?.take();
+        close_gaps(&mut stream.open);
+        open.map(|open| open.by)
+    }
+
+    /// Up to where was read ahead for this playhead.
+    pub(super) fn ahead_end(&self, key: StreamKey) -> u32 {
+        self.get(key).map_or(0, |stream| stream.ahead_end)
+    }
+
+    /// Notes up to where was read ahead, and makes all timers of this stream but the returned one invalid.
+    pub(super) fn set_ahead_end(&mut self, key: StreamKey, end: u32) -> Option<u32> {
+        let stream = self.get_mut(key)?;
+        stream.ahead_end = end;
+        stream.timer = stream.timer.wrapping_add(1);
+        Some(stream.timer)
+    }
+
+    /// Whether this is the stream's valid timer.
+    pub(super) fn is_timer(&self, key: StreamKey, timer: u32) -> bool {
+        self.get(key).is_some_and(|stream| stream.timer == timer)
+    }
+}
+
+/// Moves what is there to the front, in the same order.
+fn close_gaps(open: &mut [Option<Open>]) {
+    let mut kept = 0;
+    for i in 0..open.len() {
+        if open[i].is_some() {
+            open.swap(kept, i);
+            kept += 1;
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const STREAM: StreamKey = StreamKey { door: 0, index: 3 };
+
+    fn extent(extent: u32) -> ExtentKey {
+        ExtentKey { title: TitleRef(1), extent }
+    }
+
+    #[test]
+    fn a_want_counts_until_answered_displaced_or_left() {
+        let mut streams = Streams::new(1);
+        assert!(streams.enter(STREAM, 7));
+        let (first, none) = streams.wait(STREAM, extent(0), 5).unwrap();
+        assert_eq!((none, first.stream.generation), (None, 7));
+        let waiters: Vec<_> =
+            (1..MAX_WANTS_PER_STREAM as u32).map(|e| streams.wait(STREAM, extent(e), 6).unwrap()).collect();
+        assert!(waiters.iter().all(|(_, displaced)| displaced.is_none()));
+        assert!(streams.is_waiting(extent(0), &first));
+        let (_, displaced) = streams.wait(STREAM, extent(99), 7).unwrap();
+        assert_eq!(displaced, Some(extent(0)));
+        assert_eq!(streams.answered(extent(0), &first), None, "displaced");
+        assert!(streams.rewant(STREAM, extent(1), 4));
+        assert_eq!(streams.answered(extent(1), &waiters[0].0), Some(4));
+        assert_eq!(streams.answered(extent(1), &waiters[0].0), None, "answered twice");
+        let (_, displaced) = streams.wait(STREAM, extent(1), 8).unwrap();
+        assert_eq!(displaced, None, "there was room again");
+        assert!(!streams.is_waiting(extent(1), &waiters[0].0), "an older want for the same extent");
+        let (head, waited) = streams.remove(STREAM);
+        assert_eq!((head, waited.count()), (None, MAX_WANTS_PER_STREAM));
+        assert!(!streams.rewant(STREAM, extent(99), 9));
+    }
+
+    #[test]
+    fn the_table_has_a_limit() {
+        let mut streams = Streams::new(1);
+        assert!(!streams.enter(StreamKey { door: 0, index: MAX_STREAMS_PER_ENGINE as u32 }, 0));
+        assert!(!streams.enter(StreamKey { door: 1, index: 0 }, 0));
+        assert!(streams.enter(STREAM, 0) && streams.enter(StreamKey { index: 1, ..STREAM }, 0));
+        assert_eq!(streams.of_door(0), [StreamKey { index: 1, ..STREAM }, STREAM]);
+        assert_eq!(streams.of_door(9), []);
+    }
+
+    #[test]
+    fn a_new_read_ahead_makes_older_timers_invalid() {
+        let mut streams = Streams::new(1);
+        streams.enter(STREAM, 0);
+        let old = streams.set_ahead_end(STREAM, 4).unwrap();
+        let new = streams.set_ahead_end(STREAM, 5).unwrap();
+        assert!(!streams.is_timer(STREAM, old) && streams.is_timer(STREAM, new));
+        assert_eq!(streams.ahead_end(STREAM), 5);
+    }
+}
