@@ -4,11 +4,12 @@ mod common;
 
 use std::os::unix::fs::FileExt;
 
-use common::{Film, SIZE};
+use common::{Film, SIZE, source, tree};
 use millrace_core::packet::PacketMeta;
+use millrace_core::time::MediaTicks;
 use millrace_core::wire::checksum::sum16;
 use millrace_store::StoreError;
-use millrace_store::volume::{TitleFiles, Volume};
+use millrace_store::volume::{TitleFiles, TitleWriter, Volume};
 
 fn metas(files: &TitleFiles) -> Vec<PacketMeta> {
     let mut metas = vec![PacketMeta::default(); files.packets() as usize];
@@ -54,4 +55,207 @@ fn a_title_comes_back_as_it_was_written_in_every_size() {
     assert!(matches!(error, StoreError::NoPacketSize { packet_bytes: 376, .. }), "{error}");
     let error = volume.open_title(info.id, 1300).unwrap_err();
     assert!(matches!(error, StoreError::BadPacketSize { packet_bytes: 1300 }), "{error}");
+}
+
+#[test]
+fn a_writer_may_tell_meta_data_before_or_after_the_data() {
+    let dir = tempfile::tempdir().unwrap();
+    let volume = Volume::open_or_create(dir.path()).unwrap();
+    let film = Film::new(700, 2);
+    let mut writer = TitleWriter::begin(&volume, &[SIZE]).unwrap();
+    for packet in 0..50 {
+        // A wrong sum does no harm: the writer's own counts.
+        let meta = film.meta(SIZE, packet);
+        writer.push_meta(SIZE, PacketMeta::new(0xdead, meta.flags(), meta.time())).unwrap();
+    }
+    writer.write_data(&film.bytes).unwrap();
+    (50..film.packets(SIZE)).for_each(|packet| writer.push_meta(SIZE, film.meta(SIZE, packet)).unwrap());
+    let info = writer.commit(film.finish("x")).unwrap();
+    assert_is(&volume.open_title(info.id, 1316).unwrap(), &film, SIZE);
+}
+
+#[test]
+fn titles_are_found_by_name_id_and_source() {
+    let dir = tempfile::tempdir().unwrap();
+    let volume = Volume::open_or_create(dir.path()).unwrap();
+    let film = Film::new(20, 3);
+    assert_eq!(volume.titles().unwrap(), []);
+    let b = film.add(&volume, "b");
+    let a = film.add(&volume, "a");
+    assert_eq!(volume.titles().unwrap(), [a.clone(), b.clone()]);
+    assert_eq!(volume.find("a").unwrap(), Some(a.clone()));
+    assert_eq!(volume.find(&b.id.to_string()).unwrap(), Some(b.clone()));
+    assert_eq!(volume.find("c").unwrap(), None);
+    assert_eq!(volume.find("").unwrap(), None);
+    assert_eq!(volume.find(&"0".repeat(32)).unwrap(), None);
+    assert_eq!(volume.find_source(&source("a")).unwrap(), Some(a));
+    let mut changed = source("b");
+    changed.modified_unix_ns -= 1;
+    assert_eq!(volume.find_source(&changed).unwrap(), None);
+    assert_ne!(b.timeline.ssrc, 0, "random at ingest");
+}
+
+#[test]
+fn the_same_name_gets_a_number_whoever_adds_it() {
+    let dir = tempfile::tempdir().unwrap();
+    let volume = Volume::open_or_create(dir.path()).unwrap();
+    // Two volumes are two processes to each other: own connections, own locks.
+    let names: Vec<String> = std::thread::scope(|scope| {
+        let add = || {
+            let volume = Volume::open(dir.path()).unwrap();
+            let film = Film::new(20, 4);
+            (0..5).map(|_| film.add(&volume, "Same Name").name).collect::<Vec<_>>()
+        };
+        let threads: Vec<_> = (0..3).map(|_| scope.spawn(add)).collect();
+        threads.into_iter().flat_map(|t| t.join().unwrap()).collect()
+    });
+    let mut expected: Vec<String> = (2..=15).map(|n| format!("same-name-{n}")).collect();
+    expected.push("same-name".to_owned());
+    let (mut names, mut listed) =
+        (names, volume.titles().unwrap().into_iter().map(|t| t.name).collect::<Vec<_>>());
+    expected.sort();
+    names.sort();
+    listed.sort();
+    assert_eq!(names, expected);
+    assert_eq!(listed, expected);
+}
+
+#[test]
+fn what_another_process_adds_and_removes_is_seen() {
+    let dir = tempfile::tempdir().unwrap();
+    let here = Volume::open_or_create(dir.path()).unwrap();
+    let there = Volume::open(dir.path()).unwrap();
+    let film = Film::new(20, 5);
+    assert_eq!(here.find("x").unwrap(), None);
+    let info = film.add(&there, "x");
+    assert_eq!(here.find("x").unwrap(), Some(info.clone()));
+    assert_eq!(here.titles().unwrap(), std::slice::from_ref(&info));
+    there.add_packet_size(info.id, 188).unwrap();
+    assert_eq!(here.find("x").unwrap().unwrap().packet_sizes, [188, 1316]);
+    there.remove(info.id).unwrap();
+    assert_eq!(here.find("x").unwrap(), None);
+    assert_eq!(here.titles().unwrap(), []);
+    assert!(matches!(here.open_title(info.id, 1316), Err(StoreError::NoTitle { .. })));
+    assert!(matches!(here.remove(info.id), Err(StoreError::NoTitle { .. })));
+}
+
+#[test]
+fn a_removed_title_can_be_read_on_by_those_who_have_it_open() {
+    let dir = tempfile::tempdir().unwrap();
+    let volume = Volume::open_or_create(dir.path()).unwrap();
+    let film = Film::new(2000, 6);
+    let info = film.add(&volume, "x");
+    let files = volume.open_title(info.id, 1316).unwrap();
+    volume.remove(info.id).unwrap();
+    assert_is(&files, &film, SIZE);
+    assert_eq!(tree(&dir.path().join("titles")), [""; 0]);
+    assert_eq!(tree(&dir.path().join("tmp")), [""; 0]);
+}
+
+#[test]
+fn a_packet_size_added_later_equals_one_made_at_ingest() {
+    let dir = tempfile::tempdir().unwrap();
+    let volume = Volume::open_or_create(dir.path()).unwrap();
+    let film = Film::new(30_011, 7);
+    let info = film.add(&volume, "x");
+    for size in [188, 188 * 6, 188 * 13, 188 * 48] {
+        volume.add_packet_size(info.id, usize::from(size)).unwrap();
+        volume.add_packet_size(info.id, usize::from(size)).unwrap(); // again: nothing to do
+        let files = volume.open_title(info.id, usize::from(size)).unwrap();
+        for (packet, payload) in film.bytes.chunks(usize::from(size)).enumerate() {
+            let mut meta = [PacketMeta::default()];
+            files.meta.read(packet as u32, &mut meta).unwrap();
+            assert_eq!(meta[0].sum(), sum16(payload), "packet {packet} of {size}");
+            assert_eq!(meta[0].time(), film.meta(size, packet as u32).time(), "packet {packet} of {size}");
+            // A packet has the flags of every default-size packet it shares bytes with.
+            let start = packet * usize::from(size);
+            let touched = start as u32 / 1316..=((start + payload.len() - 1) as u32 / 1316);
+            let expected = touched.fold(0, |flags, p| flags | film.meta(SIZE, p).flags());
+            assert_eq!(meta[0].flags(), expected, "packet {packet} of {size}");
+        }
+    }
+    let sizes = volume.find("x").unwrap().unwrap().packet_sizes;
+    assert_eq!(sizes, [188, 1128, 1316, 2444, 9024]);
+    assert_is(&volume.open_title(info.id, 1316).unwrap(), &film, SIZE);
+    assert_eq!(tree(&dir.path().join("tmp")), [""; 0]);
+    assert!(matches!(volume.add_packet_size(info.id, 1000), Err(StoreError::BadPacketSize { .. })));
+}
+
+#[test]
+fn damaged_data_gets_no_new_sums() {
+    let dir = tempfile::tempdir().unwrap();
+    let volume = Volume::open_or_create(dir.path()).unwrap();
+    let info = Film::new(3000, 8).add(&volume, "x");
+    let data = volume.open_title(info.id, 1316).unwrap().data_path;
+    let mut bytes = std::fs::read(&data).unwrap();
+    bytes[1316 * 77 + 5] ^= 1;
+    std::fs::write(&data, bytes).unwrap();
+    let error = volume.add_packet_size(info.id, 188).unwrap_err();
+    assert!(error.to_string().contains("data.ts: packet 77 does not match its stored sum"), "{error}");
+    assert_eq!(volume.find("x").unwrap().unwrap().packet_sizes, [1316]);
+    assert_eq!(tree(&dir.path().join("tmp")), [""; 0]);
+}
+
+#[test]
+fn packets_are_found_by_time_in_every_size() {
+    let dir = tempfile::tempdir().unwrap();
+    let volume = Volume::open_or_create(dir.path()).unwrap();
+    let film = Film::new(20_000, 9);
+    let info = film.add_sizes(&volume, "x", &[188, SIZE, 9024]);
+    for size in [188u16, SIZE, 9024] {
+        let files = volume.open_title(info.id, usize::from(size)).unwrap();
+        let times: Vec<MediaTicks> = metas(&files).iter().map(|m| m.time()).collect();
+        for t in (0..film.duration().0 + 20).step_by(7).map(MediaTicks) {
+            let expected = times.partition_point(|&time| time < t) as u32;
+            assert_eq!(files.packet_at(t).unwrap(), expected, "{t} in packets of {size}");
+            if size == SIZE {
+                assert_eq!(files.index.packet_at(t), expected, "{t} by the index");
+            }
+        }
+        for point in files.index.access_points() {
+            let packet = files.packet_of_default(point.packet);
+            let start = u64::from(packet) * u64::from(size);
+            let default_start = u64::from(point.packet) * 1316;
+            assert!(start <= default_start && default_start < start + u64::from(size));
+        }
+    }
+}
+
+#[test]
+fn a_title_that_cannot_be_is_refused_and_leaves_nothing() {
+    let dir = tempfile::tempdir().unwrap();
+    let volume = Volume::open_or_create(dir.path()).unwrap();
+    let film = Film::new(700, 10);
+    let refused = |words: &str, error: StoreError| {
+        assert!(error.to_string().contains(words), "wanted \"{words}\", got \"{error}\"");
+        assert_eq!(tree(&dir.path().join("tmp")), [""; 0], "after: {words}");
+    };
+    refused("packet size 1300", TitleWriter::begin(&volume, &[SIZE, 1300]).unwrap_err());
+    let begin = || TitleWriter::begin(&volume, &[SIZE]).unwrap();
+    refused("no data", begin().commit(film.finish("x")).unwrap_err());
+
+    let mut writer = begin();
+    refused("187 bytes of data are not whole", writer.write_data(&film.bytes[..187]).unwrap_err());
+    refused("an earlier step failed", writer.write_data(&film.bytes[..188]).unwrap_err());
+    refused("an earlier step failed", writer.commit(film.finish("x")).unwrap_err());
+
+    refused("packets of 188 bytes, a size not begun", begin().push_meta(188, film.meta(188, 0)).unwrap_err());
+    let mut writer = begin();
+    writer.push_meta(SIZE, film.meta(SIZE, 5)).unwrap();
+    refused("media time runs back", writer.push_meta(SIZE, film.meta(SIZE, 4)).unwrap_err());
+
+    let mut writer = begin();
+    writer.write_data(&film.bytes).unwrap();
+    refused("100 without meta-data, 0 meta-data too many", writer.commit(film.finish("x")).unwrap_err());
+    let mut writer = film.write(&volume, &[SIZE]).unwrap();
+    writer.push_meta(SIZE, film.meta(SIZE, 100)).unwrap();
+    refused("0 without meta-data, 1 meta-data too many", writer.commit(film.finish("x")).unwrap_err());
+
+    let mut finish = film.finish("x");
+    finish.duration = MediaTicks(1);
+    refused("duration is 0:00:00.000", film.write(&volume, &[SIZE]).unwrap().commit(finish).unwrap_err());
+    let mut finish = film.finish("x");
+    finish.index = Film::new(100_000, 1).index();
+    refused("access points number", film.write(&volume, &[SIZE]).unwrap().commit(finish).unwrap_err());
+    assert_eq!(volume.titles().unwrap(), []);
 }

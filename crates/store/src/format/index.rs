@@ -131,9 +131,7 @@ pub fn decode(file: &[u8]) -> Result<TitleIndex, FormatError> {
     }
     let data_bytes = body.u64(at::DATA_BYTES, "data bytes")?;
     let duration = MediaTicks(body.u64(at::DURATION, "duration")?);
-    TitleIndex::from_parts(IndexParts { access, pieces, pids, times, data_bytes, duration }).map_err(|e| {
-        FormatError::value(RECORD, e.what, format!("contradictory at number {}", e.number), e.problem)
-    })
+    Ok(TitleIndex::from_parts(IndexParts { access, pieces, pids, times, data_bytes, duration })?)
 }
 
 /// The lists behind the header, taken one after another.

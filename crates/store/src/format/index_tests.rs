@@ -1,1 +1,107 @@
+use proptest::prelude::*;
 
+use super::*;
+
+/// An index of `packets` packets with `access` random access points, all consistent.
+fn index(packets: u32, access: u32) -> TitleIndex {
+    let bytes = |packet: u32| u64::from(packet) * DEFAULT_PACKET_BYTES as u64;
+    let time = |packet: u32| MediaTicks(u64::from(packet) * 300);
+    let step = (packets / (access + 1)).max(1);
+    let points = (0..access.min(packets)).map(|i| {
+        let packet = i * step;
+        RandomAccessPoint { packet, time: time(packet), byte: bytes(packet) + 188 }
+    });
+    let pieces = (0..5.min(packets)).map(|i| ClockPiece { byte: bytes(i), time: time(i) });
+    let pids = [(0, PidRole::Pat), (32, PidRole::Pmt), (256, PidRole::Stream), (8191, PidRole::Null)];
+    let pids = pids.map(|(pid, role)| PidUse {
+        pid,
+        role,
+        stream_type: 27,
+        pcr: pid == 256,
+        ts_packets: u64::from(pid),
+    });
+    TitleIndex::from_parts(IndexParts {
+        access: points.collect(),
+        pieces: pieces.collect(),
+        pids: pids.to_vec(),
+        times: (0..packets).step_by(TIME_STEP_PACKETS as usize).map(time).collect(),
+        data_bytes: bytes(packets),
+        duration: time(packets),
+    })
+    .unwrap()
+}
+
+#[test]
+fn every_flipped_byte_and_every_cut_is_detected() {
+    let file = encode(&index(1000, 7));
+    assert_eq!(file.len(), frame::FRAME_BYTES + HEADER_BYTES + 4 * 8 + 7 * 24 + 5 * 16 + 4 * 16);
+    for at in 0..file.len() {
+        for flip in [0x01, 0x80, 0xff] {
+            let mut damaged = file.clone();
+            damaged[at] ^= flip;
+            assert!(decode(&damaged).is_err(), "byte {at} ^ {flip:#x}");
+        }
+        assert!(decode(&file[..at]).is_err(), "cut to {at}");
+    }
+}
+
+/// An index with one field of its body changed and its checksums right: as a faulty writer would make it.
+fn forged(at: usize, bytes: &[u8]) -> Result<TitleIndex, FormatError> {
+    let file = encode(&index(1000, 7));
+    let mut body = file[frame::FRAME_BYTES..].to_vec();
+    put(&mut body, at, bytes);
+    decode(&frame::seal_file(Kind::Index, &body))
+}
+
+#[test]
+fn a_forged_body_is_refused_by_field() {
+    let refused = |words: &str, at, bytes: &[u8]| {
+        let error = forged(at, bytes).unwrap_err().to_string();
+        assert!(error.contains(words), "wanted \"{words}\", got \"{error}\"");
+    };
+    refused("index: packet bytes is 188", at::PACKET_BYTES, &188u32.to_le_bytes());
+    refused("index: time step is 255", at::TIME_STEP, &255u32.to_le_bytes());
+    refused("index: times at offset", at::TIMES, &u32::MAX.to_le_bytes());
+    refused("index: access points", at::ACCESS, &u32::MAX.to_le_bytes());
+    refused("index: body length", at::PIDS, &3u32.to_le_bytes());
+    refused("index: reserved byte", at::RESERVED + 23, &[1]);
+    refused("must be one for every 256 packets", at::DATA_BYTES, &(188u64 * 70_000).to_le_bytes());
+    refused("must be a multiple of 188", at::DATA_BYTES, &189u64.to_le_bytes());
+    refused("must not be after the duration", at::DURATION, &1u64.to_le_bytes());
+    let pids = HEADER_BYTES + 4 * 8 + 7 * 24 + 5 * 16;
+    refused("index: role of a PID is 5", pids + pid_at::ROLE, &[5]);
+    refused("index: PCR flag of a PID is 2", pids + pid_at::PCR, &[2]);
+    refused("must be above the one before it", pids + PID_BYTES, &[0, 0]);
+    refused("must be at most 0x1fff", pids + 3 * PID_BYTES, &0x2000u16.to_le_bytes());
+    let access = HEADER_BYTES + 4 * 8;
+    refused("must start sending at or before", access + access_at::PACKET, &9u32.to_le_bytes());
+    refused(
+        "must lie behind the one before it",
+        access + 2 * ACCESS_BYTES + access_at::TIME,
+        &188u64.to_le_bytes(),
+    );
+}
+
+proptest! {
+    #[test]
+    fn round_trip(packets in 1u32..5000, access in 0u32..50) {
+        let index = index(packets, access);
+        prop_assert_eq!(decode(&encode(&index)), Ok(index));
+    }
+
+    #[test]
+    fn no_body_makes_it_panic(body in proptest::collection::vec(any::<u8>(), 0..600), counts in any::<[u8; 4]>()) {
+        let mut body = body;
+        if body.len() >= HEADER_BYTES {
+            put(&mut body, at::PACKET_BYTES, &1316u32.to_le_bytes());
+            put(&mut body, at::TIME_STEP, &256u32.to_le_bytes());
+            put(&mut body, at::RESERVED, &[0; 24]);
+            for (i, count) in counts.iter().enumerate() {
+                put(&mut body, at::TIMES + 4 * i, &u32::from(*count % 8).to_le_bytes());
+            }
+        }
+        if let Ok(index) = decode(&frame::seal_file(Kind::Index, &body)) {
+            prop_assert_eq!(encode(&index), frame::seal_file(Kind::Index, &body));
+        }
+    }
+}

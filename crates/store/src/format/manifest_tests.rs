@@ -1,1 +1,164 @@
+use std::ffi::OsString;
+use std::os::unix::ffi::OsStringExt;
+use std::path::PathBuf;
 
+use millrace_core::time::MediaTicks;
+use millrace_core::units::BitRate;
+use millrace_core::wire::rtp::Timeline;
+use proptest::prelude::*;
+
+use super::*;
+use crate::volume::{ElementaryStream, SourceIdentity};
+
+fn manifest(bytes: u64, sizes: &[u16]) -> Manifest {
+    let blake3 = blake3::hash(b"film").to_hex().to_string();
+    let packets = bytes.div_ceil(1316) as u32;
+    let title = TitleInfo {
+        id: TitleId([0xab; 16]),
+        name: "big-buck-bunny".to_owned(),
+        bytes,
+        packets,
+        packet_sizes: sizes.to_vec(),
+        duration: MediaTicks(90_000 * 600),
+        mean_rate: BitRate(2_000_000),
+        peak_rate: BitRate(5_000_000),
+        constant_rate: false,
+        streams: vec![ElementaryStream {
+            pid: 0x100,
+            stream_type: 0x1b,
+            codec: "H.264".to_owned(),
+            language: None,
+        }],
+        timeline: Timeline { ssrc: u32::MAX, timestamp_base: 0 },
+        source: SourceIdentity {
+            path: PathBuf::from("/films/Big Buck Bunny.mkv"),
+            bytes: u64::MAX,
+            modified_unix_ns: u64::MAX,
+        },
+        added_unix_s: 1_790_000_000,
+        blake3: blake3.clone(),
+        notes: vec!["audio: AC-4 → AAC".to_owned()],
+    };
+    let placement = Placement::single(Uuid([1; 16]), Uuid([2; 16]), Geometry::SINGLE, packets);
+    let files = Manifest::expected_files(&title)
+        .into_iter()
+        .map(|name| FileEntry {
+            bytes: if name == DATA_FILE { bytes } else { 4096 },
+            name,
+            blake3: blake3.clone(),
+        })
+        .collect();
+    Manifest { title, placement, files }
+}
+
+fn sample() -> Manifest {
+    manifest(188 * 1000, &[1316, 9024])
+}
+
+#[test]
+fn round_trip_and_the_body_is_readable() {
+    let file = sample().encode();
+    assert_eq!(Manifest::decode(&file), Ok(sample()));
+    let text = std::str::from_utf8(&file[frame::FRAME_BYTES..]).unwrap();
+    assert!(text.contains("\"name\": \"big-buck-bunny\"") && text.contains("\"rows\": 8"), "{text}");
+    assert!(text.contains(&"ab".repeat(16)), "ids are written as people see them: {text}");
+}
+
+#[test]
+fn a_source_path_that_is_not_text_survives() {
+    let mut manifest = sample();
+    manifest.title.source.path = PathBuf::from(OsString::from_vec(b"/films/\xff\xfe.ts".to_vec()));
+    assert_eq!(Manifest::decode(&manifest.encode()), Ok(manifest));
+}
+
+#[test]
+fn every_flipped_byte_is_detected() {
+    let file = sample().encode();
+    for at in 0..file.len() {
+        for flip in [0x01, 0x80, 0xff] {
+            let mut damaged = file.clone();
+            damaged[at] ^= flip;
+            assert!(Manifest::decode(&damaged).is_err(), "byte {at} ^ {flip:#x}");
+        }
+    }
+    for len in 0..file.len() {
+        assert!(Manifest::decode(&file[..len]).is_err(), "cut to {len}");
+    }
+}
+
+/// Changes a good manifest and expects the change to be refused with these words.
+fn refused(words: &str, change: impl FnOnce(&mut Manifest)) {
+    let mut manifest = sample();
+    change(&mut manifest);
+    let error = Manifest::decode(&manifest.encode()).unwrap_err().to_string();
+    assert!(error.contains(words), "wanted \"{words}\", got \"{error}\"");
+}
+
+#[test]
+fn contradictions_are_refused_by_name() {
+    refused("manifest: name is", |m| m.title.name = "../x".to_owned());
+    refused("manifest: name is", |m| m.title.name = "0123456789abcdef0123456789abcdef".to_owned());
+    refused("manifest: bytes is 0", |m| m.title.bytes = 0);
+    refused("manifest: bytes is 189", |m| m.title.bytes = 189);
+    refused("manifest: packets is 7", |m| m.title.packets = 7);
+    refused("manifest: packet sizes is [9024]", |m| m.title.packet_sizes = vec![9024]);
+    refused("manifest: packet sizes", |m| m.title.packet_sizes = vec![9024, 1316]);
+    refused("manifest: packet sizes", |m| m.title.packet_sizes = vec![1316, 1317]);
+    refused("manifest: duration", |m| m.title.duration = MediaTicks(1 << 40));
+    refused("manifest: blake3", |m| m.title.blake3 = "AB".repeat(32));
+    refused("manifest: blake3 of data.ts", |m| m.title.blake3 = "ab".repeat(32));
+    refused("manifest: rows is 1", |m| m.placement.rows = 1);
+    refused("manifest: data units k is 0", |m| m.placement.k = 0);
+    refused("manifest: unit packets U is 21", |m| m.placement.unit_packets = 21);
+    refused("manifest: members is 0", |m| m.placement.members.clear());
+    refused("manifest: member index is 3", |m| m.placement.members[0].index = 3);
+    refused("manifest: files", |m| m.files.truncate(2));
+    refused("manifest: files", |m| m.files[0].name = "/etc/passwd".to_owned());
+    refused("manifest: file blake3", |m| m.files[1].blake3.clear());
+    refused("manifest: bytes of data.ts", |m| m.files[0].bytes = 188);
+}
+
+#[test]
+fn a_body_that_is_not_a_manifest_is_refused() {
+    let deep = [b"[".repeat(100_000), b"]".repeat(100_000)].concat();
+    for body in [&b""[..], b"{}", b"null", b"{\"title\":1}", &[0xff, 0xfe], &deep] {
+        let error = Manifest::decode(&frame::seal_file(Kind::Manifest, body)).unwrap_err();
+        assert!(error.to_string().contains("not a manifest"), "{error}");
+    }
+}
+
+#[test]
+fn parity_of_a_later_version_is_decoded_but_not_supported() {
+    let mut manifest = sample();
+    let geometry = Geometry { k: 4, m: 1, unit_packets: 10, members: 5 };
+    let member = |index| MemberPlacement { index, member: Uuid([index as u8; 16]), units: 4 };
+    manifest.placement = Placement {
+        volume: Uuid([1; 16]),
+        k: geometry.k,
+        m: geometry.m,
+        unit_packets: geometry.unit_packets,
+        rows: geometry.rows(manifest.title.packets),
+        members: (0..5).map(member).collect(),
+    };
+    let decoded = Manifest::decode(&manifest.encode()).unwrap();
+    assert_eq!(decoded, manifest);
+    let error = decoded.placement.geometry().check_supported("manifest").unwrap_err();
+    assert!(matches!(error, FormatError::Unsupported { found: 4, .. }), "{error}");
+}
+
+proptest! {
+    #[test]
+    fn any_title_survives(ts_packets in 1u64..1_000_000, sizes in proptest::collection::btree_set(1u16..=48, 0..6),
+                          notes in proptest::collection::vec(".*", 0..4), rate: u64, time in 0u64..1 << 40,
+                          path in "(/.{1,9}){1,5}") {
+        let mut sizes: Vec<u16> = sizes.into_iter().map(|n| n * 188).chain([1316]).collect();
+        sizes.sort_unstable();
+        sizes.dedup();
+        let mut manifest = manifest(ts_packets * 188, &sizes);
+        manifest.title.notes = notes;
+        manifest.title.peak_rate = BitRate(rate);
+        manifest.title.duration = MediaTicks(time);
+        manifest.title.source.path = PathBuf::from(path);
+        prop_assert_eq!(Manifest::decode(&manifest.encode()), Ok(manifest));
+    }
+}

@@ -66,6 +66,9 @@ pub enum FormatError {
         /// As computed.
         computed: u32,
     },
+    /// The lists of an index contradict each other.
+    #[error("index: {0}")]
+    Index(#[from] crate::index::IndexError),
 }
 
 impl FormatError {

@@ -29,10 +29,15 @@ const DEFAULT_SIZE: u16 = DEFAULT_PACKET_BYTES as u16;
 pub struct TitleWriter {
     volume: Arc<Inner>,
     workspace: Workspace,
+    /// `None` after an error: open files would keep their space on the disk.
+    files: Option<Files>,
+}
+
+#[derive(Debug)]
+struct Files {
     data: DataWriter,
     /// The default size first, the others ascending.
     sizes: Vec<SizeWriter>,
-    failed: bool,
 }
 
 /// What is only known when all of a title has been read.
@@ -77,7 +82,7 @@ impl TitleWriter {
             .into_iter()
             .map(|size| SizeWriter::create(workspace.path().join(manifest::meta_file(size)), size))
             .collect::<Result<_, _>>()?;
-        Ok(Self { volume, workspace, data, sizes, failed: false })
+        Ok(Self { volume, workspace, files: Some(Files { data, sizes }) })
     }
 
     /// The title's identity.
@@ -85,63 +90,35 @@ impl TitleWriter {
         self.workspace.id()
     }
 
-    /// Bytes taken so far.
+    /// Bytes taken so far; 0 after an error.
     pub fn bytes(&self) -> u64 {
-        self.data.bytes()
+        self.files.as_ref().map_or(0, |files| files.data.bytes())
     }
 
     /// Appends whole TS packets to the data file: copied, summed and hashed in one pass while hot in cache, written in
     /// pieces of 1 MiB. Any number of TS packets at a time will do; a few hundred are best.
     pub fn write_data(&mut self, ts: &[u8]) -> Result<(), StoreError> {
-        let result = self.try_write_data(ts);
-        self.give_up_on_error(result)
-    }
-
-    fn try_write_data(&mut self, ts: &[u8]) -> Result<(), StoreError> {
-        self.check_alive()?;
-        if !ts.len().is_multiple_of(TS_PACKET_BYTES) {
-            return Err(self.bad(format!("{} bytes of data are not whole TS packets of 188", ts.len())));
-        }
-        let smallest = self.sizes.iter().map(SizeWriter::packet_bytes).min().unwrap_or(DEFAULT_SIZE);
-        if (self.data.bytes() + ts.len() as u64).div_ceil(u64::from(smallest)) > MAX_TITLE_PACKETS {
-            return Err(self.bad(format!("more than {MAX_TITLE_PACKETS} packets of {smallest} bytes")));
-        }
-        self.data.append(ts, &mut self.sizes)?;
-        self.sizes.iter_mut().try_for_each(SizeWriter::settle)
+        self.or_give_up(|id, files| files.write_data(id, ts))
     }
 
     /// Appends the meta-data of the next packet of size `packet_bytes`: flags and media time. Its sum is not used: the
     /// writer puts in the sum of the bytes it has written itself, so a stored sum is always that of the stored bytes.
     /// May come before or after the packet's data; media time may not run back.
     pub fn push_meta(&mut self, packet_bytes: u16, meta: PacketMeta) -> Result<(), StoreError> {
-        let result = self.try_push_meta(packet_bytes, meta);
-        self.give_up_on_error(result)
+        self.or_give_up(|id, files| files.push_meta(id, packet_bytes, meta))
     }
 
-    fn try_push_meta(&mut self, packet_bytes: u16, meta: PacketMeta) -> Result<(), StoreError> {
-        self.check_alive()?;
-        let Some(size) = self.sizes.iter_mut().find(|s| s.packet_bytes() == packet_bytes) else {
-            return Err(self.bad(format!("meta-data for packets of {packet_bytes} bytes, a size not begun")));
-        };
-        if size.push(meta) {
-            return size.settle();
-        }
-        let before = size.last_time();
-        Err(self.bad(format!("media time runs back from {before} to {}", meta.time())))
-    }
-
-    fn check_alive(&self) -> Result<(), StoreError> {
-        if self.failed { Err(self.bad("an earlier step failed".to_owned())) } else { Ok(()) }
-    }
-
-    fn bad(&self, what: String) -> StoreError {
-        StoreError::BadTitle { id: self.id(), what }
-    }
-
-    /// A half-written film on a full disk must not stand in the way of others until somebody drops the writer.
-    fn give_up_on_error(&mut self, result: Result<(), StoreError>) -> Result<(), StoreError> {
+    /// A half-written film on a full disk must not stand in the way of others until somebody drops the writer: after
+    /// an error its files are closed and removed at once.
+    fn or_give_up(
+        &mut self,
+        step: impl FnOnce(TitleId, &mut Files) -> Result<(), StoreError>,
+    ) -> Result<(), StoreError> {
+        let id = self.id();
+        let files = self.files.as_mut().ok_or_else(|| gave_up(id))?;
+        let result = step(id, files);
         if result.is_err() {
-            self.failed = true;
+            self.files = None;
             self.workspace.remove();
         }
         result
@@ -152,10 +129,10 @@ impl TitleWriter {
     /// Durable means: every file, then the directory; a rename; the two directories it touches. A crash at any moment
     /// leaves either the whole title or nothing but a directory below `tmp` that the next open sweeps.
     pub fn commit(self, finish: FinishTitle) -> Result<TitleInfo, StoreError> {
-        self.check_alive()?;
-        let id = self.workspace.id();
-        let bad = |what: String| StoreError::BadTitle { id, what };
-        let Self { volume, workspace, data, sizes, .. } = self;
+        let Self { volume, workspace, files } = self;
+        let id = workspace.id();
+        let bad = |what: String| bad(id, what);
+        let Files { data, sizes } = files.ok_or_else(|| gave_up(id))?;
         let last_time = sizes[0].last_time();
         if data.bytes() == 0 {
             return Err(bad("no data was written".to_owned()));
@@ -188,6 +165,39 @@ impl TitleWriter {
         files.sort_by(|a, b| a.name.cmp(&b.name));
         let info = describe(id, finish, data, packet_sizes)?;
         publish(&volume, workspace, info, files)
+    }
+}
+
+fn bad(id: TitleId, what: String) -> StoreError {
+    StoreError::BadTitle { id, what }
+}
+
+fn gave_up(id: TitleId) -> StoreError {
+    bad(id, "an earlier step failed".to_owned())
+}
+
+impl Files {
+    fn write_data(&mut self, id: TitleId, ts: &[u8]) -> Result<(), StoreError> {
+        if !ts.len().is_multiple_of(TS_PACKET_BYTES) {
+            return Err(bad(id, format!("{} bytes of data are not whole TS packets of 188", ts.len())));
+        }
+        let smallest = self.sizes.iter().map(SizeWriter::packet_bytes).min().unwrap_or(DEFAULT_SIZE);
+        if (self.data.bytes() + ts.len() as u64).div_ceil(u64::from(smallest)) > MAX_TITLE_PACKETS {
+            return Err(bad(id, format!("more than {MAX_TITLE_PACKETS} packets of {smallest} bytes")));
+        }
+        self.data.append(ts, &mut self.sizes)?;
+        self.sizes.iter_mut().try_for_each(SizeWriter::settle)
+    }
+
+    fn push_meta(&mut self, id: TitleId, packet_bytes: u16, meta: PacketMeta) -> Result<(), StoreError> {
+        let Some(size) = self.sizes.iter_mut().find(|s| s.packet_bytes() == packet_bytes) else {
+            return Err(bad(id, format!("meta-data for packets of {packet_bytes} bytes, a size not begun")));
+        };
+        if size.push(meta) {
+            return size.settle();
+        }
+        let before = size.last_time();
+        Err(bad(id, format!("media time runs back from {before} to {}", meta.time())))
     }
 }
 

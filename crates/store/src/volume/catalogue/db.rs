@@ -29,17 +29,20 @@ const MIGRATIONS: [&str; 1] = ["
         manifest_inode INTEGER NOT NULL,
         manifest_bytes INTEGER NOT NULL,
         manifest_modified_ns INTEGER NOT NULL,
-        info TEXT NOT NULL,      -- TitleInfo as JSON
-        info_crc INTEGER NOT NULL -- CRC-32C of it: SQLite does not checksum its pages
+        info TEXT NOT NULL,  -- TitleInfo as JSON
+        crc INTEGER NOT NULL -- CRC-32C of all the other columns: SQLite does not checksum its pages
     ) STRICT;
     CREATE INDEX title_by_name ON title (name);
     CREATE INDEX title_by_source ON title (source_path, source_bytes, source_modified_ns);
 "];
 
-/// How long one process waits for another's write to the catalogue.
+/// How long one process waits for another's write to the catalogue; writes take milliseconds.
 const BUSY: Duration = Duration::from_secs(10);
+/// How long it waits when it opens the catalogue: a healthy one is never locked against that.
+const BUSY_AT_OPEN: Duration = Duration::from_secs(2);
 
-const COLUMNS: &str = "id, name, info, info_crc, manifest_inode, manifest_bytes, manifest_modified_ns";
+const COLUMNS: &str = "id, name, source_path, source_bytes, source_modified_ns, manifest_inode, manifest_bytes, \
+                       manifest_modified_ns, info, crc";
 
 /// One title as catalogued.
 #[derive(Clone, Debug)]
@@ -63,19 +66,15 @@ fn damage(what: &str) -> rusqlite::Error {
 }
 
 /// Whether the catalogue should be made anew: everything but the troubles that pass or that a new file would have too.
-pub(super) fn is_damage(error: &rusqlite::Error) -> bool {
-    let code = error.sqlite_error_code();
-    !matches!(
-        code,
+/// One that is still locked after [`BUSY_AT_OPEN`] when it is opened was cut off under a living connection.
+pub(super) fn is_damage(error: &rusqlite::Error, at_open: bool) -> bool {
+    match error.sqlite_error_code() {
+        Some(ErrorCode::DatabaseBusy | ErrorCode::DatabaseLocked) => at_open,
         Some(
-            ErrorCode::DatabaseBusy
-                | ErrorCode::DatabaseLocked
-                | ErrorCode::DiskFull
-                | ErrorCode::OutOfMemory
-                | ErrorCode::PermissionDenied
-                | ErrorCode::ReadOnly
-        )
-    )
+            ErrorCode::DiskFull | ErrorCode::OutOfMemory | ErrorCode::PermissionDenied | ErrorCode::ReadOnly,
+        ) => false,
+        _ => true,
+    }
 }
 
 /// Whether the file was renamed or deleted under the connection.
@@ -94,15 +93,16 @@ impl Db {
             | OpenFlags::SQLITE_OPEN_CREATE
             | OpenFlags::SQLITE_OPEN_NO_MUTEX;
         let mut connection = Connection::open_with_flags(path, flags)?;
-        connection.busy_timeout(BUSY)?;
+        connection.busy_timeout(BUSY_AT_OPEN)?;
         connection.query_row("PRAGMA journal_mode = WAL", [], |_| Ok(()))?;
         // A cache may lose its last rows in a power cut; it may not cost every ingest another fsync.
         connection.pragma_update(None, "synchronous", "NORMAL")?;
-        let health: String = connection.query_row("PRAGMA quick_check(1)", [], |row| row.get(0))?;
+        let health: String = connection.query_row("PRAGMA integrity_check(1)", [], |row| row.get(0))?;
         if health != "ok" {
             return Err(damage(&health));
         }
         migrate(&mut connection)?;
+        connection.busy_timeout(BUSY)?;
         let file = identity(path).ok_or_else(|| damage("the file went away"))?;
         Ok(Self { connection, file })
     }
@@ -114,8 +114,9 @@ impl Db {
 
     pub(super) fn stamps(&mut self) -> rusqlite::Result<Vec<(TitleId, Stamp)>> {
         let mut statement = self.connection.prepare_cached(&format!("SELECT {COLUMNS} FROM title"))?;
-        let rows = statement.query_map([], |row| Ok((id_of(&row.get::<_, String>(0)?)?, stamp_of(row)?)))?;
-        rows.collect()
+        statement
+            .query_map([], |row| Stored::read(row).and_then(|row| Ok((row.id()?, row.stamp()))))?
+            .collect()
     }
 
     pub(super) fn all(&mut self) -> rusqlite::Result<Vec<Row>> {
@@ -152,57 +153,107 @@ impl Db {
             transaction.execute("DELETE FROM title WHERE id = ?1", [id.to_string()])?;
         }
         for row in put {
-            insert(&transaction, row)?;
+            Stored::of(row).insert(&transaction)?;
         }
         transaction.commit()
     }
 }
 
-fn insert(transaction: &Transaction<'_>, row: &Row) -> rusqlite::Result<()> {
-    let json = serde_json::to_string(&row.info)
-        .expect("a title's description has only text keys and finite numbers");
-    transaction.execute(
-        "INSERT OR REPLACE INTO title (id, name, source_path, source_bytes, source_modified_ns, manifest_inode,
-             manifest_bytes, manifest_modified_ns, info, info_crc) VALUES (?1, ?2, ?3, ?4, ?5, ?6, ?7, ?8, ?9, ?10)",
-        params![
-            row.info.id.to_string(),
-            row.info.name,
-            row.info.source.path.as_os_str().as_bytes(),
-            row.info.source.bytes as i64,
-            row.info.source.modified_unix_ns as i64,
-            row.stamp.inode as i64,
-            row.stamp.bytes as i64,
-            row.stamp.modified_ns,
-            json,
-            crc32c(json.as_bytes()),
-        ],
-    )?;
-    Ok(())
+/// The columns of a row as they lie in SQLite.
+struct Stored {
+    id: String,
+    name: String,
+    source_path: Vec<u8>,
+    /// Source's length and modification time; manifest's inode, length and modification time. Unsigned ones are cast,
+    /// so that equal bits are equal.
+    numbers: [i64; 5],
+    info: String,
 }
 
-fn id_of(text: &str) -> rusqlite::Result<TitleId> {
-    text.parse().map_err(|_| damage("a row's id is not an id"))
-}
+impl Stored {
+    fn of(row: &Row) -> Self {
+        let Row { info, stamp } = row;
+        let numbers = [
+            info.source.bytes as i64,
+            info.source.modified_unix_ns as i64,
+            stamp.inode as i64,
+            stamp.bytes as i64,
+            stamp.modified_ns,
+        ];
+        Self {
+            id: info.id.to_string(),
+            name: info.name.clone(),
+            source_path: info.source.path.as_os_str().as_bytes().to_vec(),
+            numbers,
+            info: serde_json::to_string(info)
+                .expect("a title's description has only text keys and finite numbers"),
+        }
+    }
 
-fn stamp_of(row: &rusqlite::Row<'_>) -> rusqlite::Result<Stamp> {
-    Ok(Stamp {
-        inode: row.get::<_, i64>(4)? as u64,
-        bytes: row.get::<_, i64>(5)? as u64,
-        modified_ns: row.get(6)?,
-    })
+    /// Reads and verifies a row of [`COLUMNS`].
+    fn read(row: &rusqlite::Row<'_>) -> rusqlite::Result<Self> {
+        let stored = Self {
+            id: row.get(0)?,
+            name: row.get(1)?,
+            source_path: row.get(2)?,
+            numbers: [row.get(3)?, row.get(4)?, row.get(5)?, row.get(6)?, row.get(7)?],
+            info: row.get(8)?,
+        };
+        if row.get::<_, u32>(9)? != stored.crc() {
+            return Err(damage("a row does not match its checksum"));
+        }
+        Ok(stored)
+    }
+
+    /// Lengths between the texts, so that no two rows have the same bytes.
+    fn crc(&self) -> u32 {
+        let mut bytes = Vec::with_capacity(self.info.len() + 256);
+        for text in [self.id.as_bytes(), self.name.as_bytes(), &self.source_path, self.info.as_bytes()] {
+            bytes.extend_from_slice(&(text.len() as u64).to_le_bytes());
+            bytes.extend_from_slice(text);
+        }
+        self.numbers.iter().for_each(|number| bytes.extend_from_slice(&number.to_le_bytes()));
+        crc32c(&bytes)
+    }
+
+    fn insert(&self, transaction: &Transaction<'_>) -> rusqlite::Result<()> {
+        let sql = format!(
+            "INSERT OR REPLACE INTO title ({COLUMNS}) VALUES (?1, ?2, ?3, ?4, ?5, ?6, ?7, ?8, ?9, ?10)"
+        );
+        let [bytes, modified, inode, manifest_bytes, manifest_modified] = self.numbers;
+        let (path, crc) = (&self.source_path, self.crc());
+        transaction.prepare_cached(&sql)?.execute(params![
+            self.id,
+            self.name,
+            path,
+            bytes,
+            modified,
+            inode,
+            manifest_bytes,
+            manifest_modified,
+            self.info,
+            crc
+        ])?;
+        Ok(())
+    }
+
+    fn id(&self) -> rusqlite::Result<TitleId> {
+        self.id.parse().map_err(|_| damage("a row's id is not an id"))
+    }
+
+    fn stamp(&self) -> Stamp {
+        let [.., inode, bytes, modified_ns] = self.numbers;
+        Stamp { inode: inode as u64, bytes: bytes as u64, modified_ns }
+    }
+
+    fn row(&self) -> rusqlite::Result<Row> {
+        let info = serde_json::from_str(&self.info).map_err(|_| damage("a row's description is not one"))?;
+        Ok(Row { info, stamp: self.stamp() })
+    }
 }
 
 fn row_of(row: &rusqlite::Row<'_>) -> rusqlite::Result<Row> {
-    let json: String = row.get(2)?;
-    if crc32c(json.as_bytes()) != row.get::<_, u32>(3)? {
-        return Err(damage("a row's description does not match its checksum"));
-    }
-    let info: TitleInfo =
-        serde_json::from_str(&json).map_err(|_| damage("a row's description is not one"))?;
-    if info.id != id_of(&row.get::<_, String>(0)?)? || info.name != row.get::<_, String>(1)? {
-        return Err(damage("a row's description is that of another title"));
-    }
-    Ok(Row { info, stamp: stamp_of(row)? })
+    Stored::read(row)?.row()
 }
 
 /// Takes a new or older catalogue to the newest version; one of an unknown version, or not ours, counts as damaged.

@@ -202,7 +202,7 @@ impl Catalogue {
     fn with_db<T>(&mut self, query: impl Fn(&mut Db) -> rusqlite::Result<T>) -> Result<T, StoreError> {
         match self.try_with_db(&query) {
             Err(error) if db::is_moved(&error) => self.db = None,
-            Err(error) if db::is_damage(&error) => {
+            Err(error) if db::is_damage(&error, self.db.is_none()) => {
                 self.db = None;
                 set_aside(&self.path)?;
             }

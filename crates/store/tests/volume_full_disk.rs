@@ -1,0 +1,120 @@
+//! A full disk: the error says what is missing, and nothing is left behind. Needs to mount a tmpfs; says so if it may not.
+
+mod common;
+
+use std::path::{Path, PathBuf};
+use std::process::Command;
+use std::sync::{Mutex, MutexGuard, PoisonError};
+
+use common::{Film, SIZE, tree};
+use millrace_store::StoreError;
+use millrace_store::volume::{TitleWriter, Volume};
+
+/// One test at a time: between fork and exec the `mount` of one holds the open files of another, and with them the
+/// space of files just deleted.
+static ALONE: Mutex<()> = Mutex::new(());
+
+/// A file system of a given size, unmounted when dropped.
+struct SmallDisk {
+    dir: tempfile::TempDir,
+    _alone: MutexGuard<'static, ()>,
+}
+
+impl SmallDisk {
+    /// `None`, and a printed reason, if mounting is not permitted.
+    fn mount(size: &str) -> Option<Self> {
+        let _alone = ALONE.lock().unwrap_or_else(PoisonError::into_inner);
+        let dir = tempfile::tempdir().unwrap();
+        let options = format!("size={size}");
+        let mount =
+            Command::new("mount").args(["-t", "tmpfs", "-o", &options, "tmpfs"]).arg(dir.path()).output();
+        match mount {
+            Ok(output) if output.status.success() => Some(Self { dir, _alone }),
+            Ok(output) => {
+                eprintln!(
+                    "skipped: cannot mount a tmpfs: {}",
+                    String::from_utf8_lossy(&output.stderr).trim()
+                );
+                None
+            }
+            Err(e) => {
+                eprintln!("skipped: cannot run mount: {e}");
+                None
+            }
+        }
+    }
+
+    fn path(&self) -> &Path {
+        self.dir.path()
+    }
+}
+
+impl Drop for SmallDisk {
+    fn drop(&mut self) {
+        let done = Command::new("umount").arg("-l").arg(self.dir.path()).status();
+        assert!(done.is_ok_and(|status| status.success()), "umount {}", self.dir.path().display());
+    }
+}
+
+/// Writes until the disk is full; returns the error.
+fn fill(writer: &mut TitleWriter, film: &Film) -> StoreError {
+    film.bytes
+        .chunks(188 * 100)
+        .find_map(|portion| writer.write_data(portion).err())
+        .expect("the disk is full")
+}
+
+#[test]
+fn a_film_too_large_for_the_disk_is_refused_with_path_and_size() {
+    let Some(disk) = SmallDisk::mount("3m") else { return };
+    let volume = Volume::open_or_create(disk.path()).unwrap();
+    let small = Film::new(50, 1).add(&volume, "small");
+    let before = tree(disk.path());
+    let film = Film::new(40_000, 2);
+    let mut writer = TitleWriter::begin(&volume, &[SIZE]).unwrap();
+    let data: PathBuf = disk.path().join(format!("tmp/{}/data.ts", writer.id()));
+    let error = fill(&mut writer, &film);
+    let StoreError::NoSpace { path, offset, needed_bytes } = &error else { panic!("{error}") };
+    assert_eq!(path, &data);
+    assert_eq!((*offset, *needed_bytes), (2 << 20, 1 << 20));
+    let text = error.to_string();
+    assert!(text.contains("no space left") && text.contains("1048576") && text.contains("data.ts"), "{text}");
+    // The space is free again before the writer is dropped, and the store works on.
+    assert_eq!(tree(disk.path()), before);
+    let other = Film::new(50, 3).add(&volume, "other");
+    drop(writer);
+    assert_eq!(volume.titles().unwrap(), [other, small]);
+}
+
+#[test]
+fn a_disk_that_fills_up_at_the_very_end_leaves_nothing() {
+    let Some(disk) = SmallDisk::mount("3m") else { return };
+    let volume = Volume::open_or_create(disk.path()).unwrap();
+    let film = Film::new(5_000, 4); // 940 kB: all of it is in the writer's buffer until commit
+    let before = tree(disk.path());
+    let writer = film.write(&volume, &[SIZE]).unwrap();
+    let ballast = disk.path().join("ballast");
+    let full = std::fs::write(&ballast, vec![1; 4 << 20]).unwrap_err();
+    assert_eq!(full.kind(), std::io::ErrorKind::StorageFull);
+    let error = writer.commit(film.finish("x")).unwrap_err();
+    assert!(matches!(error, StoreError::NoSpace { .. }), "{error}");
+    std::fs::remove_file(ballast).unwrap();
+    assert_eq!(tree(disk.path()), before);
+    assert_eq!(film.add(&volume, "x").name, "x");
+}
+
+#[test]
+fn no_room_for_another_packet_size_leaves_the_title_as_it_was() {
+    let Some(disk) = SmallDisk::mount("3m") else { return };
+    let volume = Volume::open_or_create(disk.path()).unwrap();
+    let info = Film::new(5_000, 5).add(&volume, "x");
+    let before = tree(disk.path());
+    let _ = std::fs::write(disk.path().join("ballast"), vec![1; 4 << 20]);
+    let error = volume.add_packet_size(info.id, 188).unwrap_err();
+    assert!(matches!(error, StoreError::NoSpace { .. }), "{error}");
+    std::fs::remove_file(disk.path().join("ballast")).unwrap();
+    assert_eq!(tree(disk.path()), before);
+    assert_eq!(volume.find("x").unwrap(), Some(info.clone()));
+    volume.add_packet_size(info.id, 188).unwrap();
+    assert_eq!(volume.open_title(info.id, 188).unwrap().packets(), 5_000);
+}
