@@ -176,7 +176,9 @@ impl Framer {
                 (head_len, body_len)
             }
         };
-        let Some(message) = self.buf.get(self.start..self.start + head_len + body_len) else { return Ok(None) };
+        let Some(message) = self.buf.get(self.start..self.start + head_len + body_len) else {
+            return Ok(None);
+        };
         let parsed = if self.head.irregular {
             let mut rewritten = rewrite_head(&message[..head_len]);
             rewritten.extend_from_slice(&message[head_len..]);
@@ -284,7 +286,8 @@ fn check_first_line(head: &[u8]) -> Result<(), (u16, &'static str)> {
         return Ok(());
     }
     let mut words = line.split(|&b| b == b' ');
-    let (Some(_), Some(url), Some(version), None) = (words.next(), words.next(), words.next(), words.next()) else {
+    let (Some(_), Some(url), Some(version), None) = (words.next(), words.next(), words.next(), words.next())
+    else {
         return Err((400, "request line is not: method URL version"));
     };
     if url.len() > MAX_RTSP_URL_BYTES {

@@ -47,7 +47,10 @@ fn several_messages_frames_and_blank_lines_in_one_read() {
     bytes.extend_from_slice(b"RTSP/1.0 200 OK\r\nCSeq: 3\r\n\r\n");
     let mut framer = framer(&bytes);
     assert!(matches!(framer.next_incoming(), Ok(Some(Incoming::Request(_)))));
-    assert_eq!(framer.next_incoming(), Ok(Some(Incoming::Interleaved { channel: 1, bytes: b"abc".to_vec() })));
+    assert_eq!(
+        framer.next_incoming(),
+        Ok(Some(Incoming::Interleaved { channel: 1, bytes: b"abc".to_vec() }))
+    );
     let Ok(Some(Incoming::Request(with_body))) = framer.next_incoming() else { panic!("a request") };
     assert_eq!(with_body.body(), b"body");
     assert_eq!(framer.next_incoming(), Ok(Some(Incoming::Response)));
@@ -75,9 +78,11 @@ fn limits_of_length_and_number() {
     assert_eq!(error(long_head.as_bytes()), (413, Some(9)));
     let many = format!("OPTIONS * RTSP/1.0\r\nCSeq: 9\r\n{}\r\n", "X: 1\r\n".repeat(MAX_RTSP_HEADERS));
     assert_eq!(error(many.as_bytes()), (400, Some(9)));
-    let just_enough = format!("OPTIONS * RTSP/1.0\r\nCSeq: 9\r\n{}\r\n", "X: 1\r\n".repeat(MAX_RTSP_HEADERS - 1));
+    let just_enough =
+        format!("OPTIONS * RTSP/1.0\r\nCSeq: 9\r\n{}\r\n", "X: 1\r\n".repeat(MAX_RTSP_HEADERS - 1));
     request(just_enough.as_bytes());
-    let body = format!("SET_PARAMETER * RTSP/1.0\r\nCSeq: 9\r\nContent-Length: {MAX_RTSP_MESSAGE_BYTES}\r\n\r\n");
+    let body =
+        format!("SET_PARAMETER * RTSP/1.0\r\nCSeq: 9\r\nContent-Length: {MAX_RTSP_MESSAGE_BYTES}\r\n\r\n");
     assert_eq!(error(body.as_bytes()), (413, Some(9)));
     for length in ["-1", "1x", "99999999999999999999999", "+5", ""] {
         let bad = format!("SET_PARAMETER * RTSP/1.0\r\nCSeq: 9\r\nContent-Length: {length}\r\n\r\n");

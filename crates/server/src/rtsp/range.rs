@@ -116,9 +116,19 @@ mod tests {
         assert_eq!(parse("smpte=10:07:00-"), Err(RangeError::Unit));
         assert_eq!(parse("clock=19961108T142300Z-"), Err(RangeError::Unit));
         assert_eq!(parse("bytes=0-"), Err(RangeError::Unit));
-        for bad in
-            ["", "npt", "npt=", "npt=-", "npt=a-", "npt=1", "npt=1:2-", "npt=0:60:00-", "npt=1e3-", "npt=--1", "npt=1.x-"]
-        {
+        for bad in [
+            "",
+            "npt",
+            "npt=",
+            "npt=-",
+            "npt=a-",
+            "npt=1",
+            "npt=1:2-",
+            "npt=0:60:00-",
+            "npt=1e3-",
+            "npt=--1",
+            "npt=1.x-",
+        ] {
             assert_eq!(parse(bad), Err(RangeError::Malformed), "{bad}");
         }
         assert_eq!(parse("npt=99999999999999999999-"), Err(RangeError::Malformed));

@@ -67,7 +67,8 @@ impl Reply {
     /// The bytes to send. `server` is the `Server` header, `unix_s` the time for `Date`.
     pub fn to_bytes(&self, head: &ReplyHead, server: &str, unix_s: u64) -> Vec<u8> {
         let reason = self.reason.as_deref().unwrap_or_else(|| phrase(self.status));
-        let mut builder = Response::builder(Version::V1_0, StatusCode::from(self.status)).reason_phrase(reason);
+        let mut builder =
+            Response::builder(Version::V1_0, StatusCode::from(self.status)).reason_phrase(reason);
         if let Some(cseq) = head.cseq {
             builder = builder.header(CSEQ, cseq.to_string());
         }
@@ -123,11 +124,15 @@ mod tests {
         let bytes = Reply::ok().body("abc").to_bytes(&head, "millrace/1", 0);
         let text = String::from_utf8(bytes.clone()).unwrap();
         assert!(text.starts_with("RTSP/1.0 200 OK\r\n"), "{text}");
-        for line in ["CSeq: 3", "Server: millrace/1", "Date: Thu, 01 Jan 1970 00:00:00 GMT", "Timestamp: 1.25"] {
+        for line in
+            ["CSeq: 3", "Server: millrace/1", "Date: Thu, 01 Jan 1970 00:00:00 GMT", "Timestamp: 1.25"]
+        {
             assert!(text.contains(&format!("\r\n{line}\r\n")), "{line} in {text}");
         }
         assert!(text.contains("Content-Length: 3\r\n") && text.ends_with("\r\n\r\nabc"));
-        assert!(matches!(Message::<Vec<u8>>::parse(&bytes), Ok((Message::Response(_), n)) if n == bytes.len()));
+        assert!(
+            matches!(Message::<Vec<u8>>::parse(&bytes), Ok((Message::Response(_), n)) if n == bytes.len())
+        );
     }
 
     #[test]

@@ -71,7 +71,10 @@ fn offer(text: &str) -> Option<Offer> {
             "multicast" => offer.multicast = true,
             "client_port" => offer.client_port = Some(pair(value).filter(|&(rtp, _)| rtp > 0)?),
             "interleaved" => offer.interleaved = Some(pair(value)?),
-            "mode" => offer.mode_is_play = value.split(',').any(|m| m.trim().trim_matches('"').eq_ignore_ascii_case("play")),
+            "mode" => {
+                offer.mode_is_play =
+                    value.split(',').any(|m| m.trim().trim_matches('"').eq_ignore_ascii_case("play"))
+            }
             "destination" => offer.destination = Some(value.to_owned()),
             _ => {}
         }
@@ -111,7 +114,10 @@ mod tests {
     #[test]
     fn what_players_send() {
         let ffmpeg = one("RTP/AVP/UDP;unicast;client_port=24016-24017");
-        assert_eq!((ffmpeg.spec, ffmpeg.client_port), (Spec::Udp { named: true }, Some((24016, Some(24017)))));
+        assert_eq!(
+            (ffmpeg.spec, ffmpeg.client_port),
+            (Spec::Udp { named: true }, Some((24016, Some(24017))))
+        );
         let vlc = one("RTP/AVP;unicast;client_port=5004");
         assert_eq!((vlc.spec, vlc.client_port), (Spec::Udp { named: false }, Some((5004, None))));
         let tcp = one("RTP/AVP/TCP;unicast;interleaved=2-3;mode=\"PLAY\"");
@@ -136,7 +142,8 @@ mod tests {
 
     #[test]
     fn odd_quotation_marks_are_only_text() {
-        for text in ["RTP/AVP;dest_addr=\"/\"", "RTP/AVP;mode=\"", "\"", "RTP/AVP;destination=\"\\\"", ";;,;"] {
+        for text in ["RTP/AVP;dest_addr=\"/\"", "RTP/AVP;mode=\"", "\"", "RTP/AVP;destination=\"\\\"", ";;,;"]
+        {
             let _ = parse(text);
         }
         assert_eq!(one("RTP/AVP;destination=\"192.0.2.1\"").destination.as_deref(), Some("192.0.2.1"));

@@ -1,0 +1,53 @@
+use std::sync::Arc;
+
+use millrace_core::packet::WireLayout;
+use millrace_core::time::MediaTicks;
+use millrace_core::units::BitRate;
+use millrace_core::wire::rtp::Timeline;
+
+use super::*;
+use crate::session::{AccessPoint, AccessPoints};
+
+struct Nowhere;
+
+impl AccessPoints for Nowhere {
+    fn access_at_or_before(&self, _: MediaTicks) -> AccessPoint {
+        AccessPoint { packet: 0, time: MediaTicks(0) }
+    }
+    fn packet_at(&self, _: MediaTicks) -> u32 {
+        0
+    }
+    fn time_of(&self, _: u32) -> Option<MediaTicks> {
+        None
+    }
+}
+
+fn entry(name: &str) -> Entry {
+    Entry {
+        name: name.into(),
+        duration: MediaTicks(90_000 * 83 + 45_000),
+        mean_rate: BitRate(4_000_000),
+        peak_rate: BitRate(4_500_000),
+        packets: 100,
+        timeline: Timeline { ssrc: 77, timestamp_base: 0 },
+        layout: WireLayout::new(1316).unwrap(),
+        access: Arc::new(Nowhere),
+    }
+}
+
+#[test]
+fn the_whole_text() {
+    let text = describe(&entry("film"), "192.0.2.1".parse().unwrap());
+    let expected = "v=0\r\no=- 77 1 IN IP4 192.0.2.1\r\ns=film\r\nc=IN IP4 0.0.0.0\r\nt=0 0\r\na=control:*\r\n\
+                    a=range:npt=0-83.500\r\nm=video 0 RTP/AVP 33\r\nb=AS:4637\r\na=rtpmap:33 MP2T/90000\r\n\
+                    a=control:track1\r\n";
+    assert_eq!(text, expected);
+}
+
+#[test]
+fn ipv6_and_names_that_would_break_a_line() {
+    let text = describe(&entry("a\r\nm=audio 1 RTP/AVP 0"), "2001:db8::1".parse().unwrap());
+    assert!(text.contains("o=- 77 1 IN IP6 2001:db8::1\r\n") && text.contains("c=IN IP6 ::\r\n"), "{text}");
+    assert_eq!(Session::parse(text.as_bytes()).unwrap().medias.len(), 1);
+    assert!(describe(&entry(""), "::1".parse().unwrap()).contains("\r\ns= \r\n"));
+}

@@ -1,0 +1,84 @@
+//! What an operator may choose, and its defaults.
+
+use millrace_core::limits;
+use millrace_core::units::BitRate;
+
+/// Settings of the session layer.
+#[derive(Clone, Debug)]
+pub struct ServerConfig {
+    /// `Server` header.
+    pub name: String,
+    /// Announced session time-out. Rounded down to seconds, at least one.
+    pub session_timeout_ns: u64,
+    /// How much later than announced a session is dropped.
+    pub session_slack_ns: u64,
+    /// Time for a message that has begun, and for the first one on a connection.
+    pub header_timeout_ns: u64,
+    /// Engines.
+    pub engines: usize,
+    /// Streams in each engine.
+    pub streams_per_engine: usize,
+    /// Connections that each engine can write to.
+    pub conns_per_engine: usize,
+    /// Ceiling of all streams together.
+    pub max_streams: usize,
+    /// Ceiling of the bit rates of all sessions together; `None`: only the number of streams counts.
+    pub max_rate: Option<BitRate>,
+    /// Which rate of a title counts against `max_rate`.
+    pub rate_basis: RateBasis,
+    /// Connections at once.
+    pub max_connections: usize,
+    /// Connections at once from one IPv4 address or one IPv6 /64.
+    pub max_connections_per_address: usize,
+    /// Sessions at once of one IPv4 address or one IPv6 /64: sessions by UDP outlive their connection.
+    pub max_sessions_per_address: usize,
+    /// Sessions at once that were made on one connection.
+    pub max_sessions_per_connection: usize,
+    /// The server's UDP ports (RTP, RTCP) for viewers with IPv4; `None`: they get TCP only.
+    pub ports_v4: Option<(u16, u16)>,
+    /// The same for IPv6.
+    pub ports_v6: Option<(u16, u16)>,
+    /// Unix time minus monotonic time, for the `Date` header.
+    pub wall_offset_ns: u64,
+}
+
+/// Which bit rate admission counts.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub enum RateBasis {
+    /// The mean: peaks of many viewers even out.
+    #[default]
+    Mean,
+    /// The highest second: never too much, even if all viewers peak at once.
+    Peak,
+}
+
+impl Default for ServerConfig {
+    fn default() -> Self {
+        Self {
+            name: concat!("millrace/", env!("CARGO_PKG_VERSION")).to_owned(),
+            session_timeout_ns: limits::DEFAULT_SESSION_TIMEOUT_NS,
+            session_slack_ns: limits::SESSION_TIMEOUT_SLACK_NS,
+            header_timeout_ns: limits::RTSP_HEADER_TIMEOUT_NS,
+            engines: 1,
+            streams_per_engine: limits::DEFAULT_STREAMS_PER_ENGINE,
+            conns_per_engine: limits::MAX_CONNS_PER_ENGINE,
+            max_streams: limits::DEFAULT_STREAMS_PER_ENGINE,
+            max_rate: None,
+            rate_basis: RateBasis::default(),
+            max_connections: limits::MAX_RTSP_CONNECTIONS,
+            max_connections_per_address: limits::MAX_CONNECTIONS_PER_ADDRESS,
+            max_sessions_per_address: limits::MAX_CONNECTIONS_PER_ADDRESS,
+            max_sessions_per_connection: limits::MAX_SESSIONS_PER_CONNECTION,
+            ports_v4: None,
+            ports_v6: None,
+            wall_offset_ns: 0,
+        }
+    }
+}
+
+impl ServerConfig {
+    /// The announced time-out in whole seconds.
+    pub fn session_timeout_s(&self) -> u64 {
+        (self.session_timeout_ns / 1_000_000_000).max(1)
+    }
+}

@@ -1,0 +1,55 @@
+//! DESCRIBE (RFC 2326 section 10.2).
+
+use rtsp_types::headers::{ACCEPT, CONTENT_BASE, CONTENT_TYPE};
+
+use super::server::{ConnKey, Server};
+use crate::rtsp::{Reply, Request, target};
+use crate::sdp;
+
+impl Server {
+    pub(super) fn describe(&mut self, conn: ConnKey, request: &Request) -> Reply {
+        if request.header(&ACCEPT).is_some_and(|value| !accepts_sdp(value.as_str())) {
+            return Reply::error(406, "titles are described as application/sdp");
+        }
+        let Some(url) = request.request_uri() else { return Reply::status(400) };
+        let named = target::parse(url).filter(|target| target.track.is_none_or(|track| track == 1));
+        let Some((target, entry)) = named
+            .and_then(|target| Some((self.library.find(&target.title)?, target)))
+            .map(|(entry, target)| (target, entry))
+        else {
+            return Reply::error(404, "no such title");
+        };
+        let Some(local) = self.conns.get(&conn).map(|conn| conn.local) else { return Reply::status(500) };
+        Reply::ok()
+            .header(CONTENT_BASE, target::base(url, &target))
+            .header(CONTENT_TYPE, "application/sdp")
+            .body(sdp::describe(&entry, local.ip()))
+    }
+}
+
+/// Whether a list of media ranges lets SDP through (RFC 2326 section 12.1, RFC 2068 section 14.1).
+fn accepts_sdp(accept: &str) -> bool {
+    accept.split(',').any(|range| {
+        let mut parts = range.split(';').map(str::trim);
+        let kind = parts.next().unwrap_or_default().to_ascii_lowercase();
+        let refused = parts.any(|part| {
+            part.strip_prefix("q=").and_then(|q| q.parse::<f32>().ok()).is_some_and(|q| q <= 0.0)
+        });
+        matches!(kind.as_str(), "application/sdp" | "application/*" | "*/*" | "*") && !refused
+    })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::accepts_sdp;
+
+    #[test]
+    fn media_ranges() {
+        for yes in ["application/sdp", "text/html, application/SDP;q=0.5", "*/*", "application/*;level=2"] {
+            assert!(accepts_sdp(yes), "{yes}");
+        }
+        for no in ["application/rtsl", "application/sdp;q=0", "", "text/*"] {
+            assert!(!accepts_sdp(no), "{no}");
+        }
+    }
+}

@@ -1,0 +1,112 @@
+//! What the sessions need from outside, as traits: behind them stand the store and the system, or a test.
+
+use std::fmt;
+use std::sync::Arc;
+
+use millrace_core::ids::TitleRef;
+use millrace_core::packet::WireLayout;
+use millrace_core::time::MediaTicks;
+use millrace_core::units::BitRate;
+use millrace_core::wire::rtp::Timeline;
+
+/// A title as the control plane sees it.
+#[derive(Clone)]
+pub struct Entry {
+    /// Its name: what stands behind the slash in its URL.
+    pub name: String,
+    /// Length.
+    pub duration: MediaTicks,
+    /// Mean bit rate of its transport stream.
+    pub mean_rate: BitRate,
+    /// Highest bit rate over one second.
+    pub peak_rate: BitRate,
+    /// Media packets.
+    pub packets: u32,
+    /// The RTP timeline that its viewers share.
+    pub timeline: Timeline,
+    /// How its packets lie in memory.
+    pub layout: WireLayout,
+    /// Where playing can begin.
+    pub access: Arc<dyn AccessPoints>,
+}
+
+impl fmt::Debug for Entry {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("Entry")
+            .field("name", &self.name)
+            .field("packets", &self.packets)
+            .finish_non_exhaustive()
+    }
+}
+
+/// A packet from which a decoder can start, and its media time.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct AccessPoint {
+    /// Where sending starts.
+    pub packet: u32,
+    /// Media time of that packet.
+    pub time: MediaTicks,
+}
+
+/// From times to packets and back. All three are called while a viewer waits for a reply: they may read a page of a
+/// file, not more.
+pub trait AccessPoints: Send + Sync {
+    /// The last access point at or before `time`; the title's beginning if there is none.
+    fn access_at_or_before(&self, time: MediaTicks) -> AccessPoint;
+    /// First packet at or after `time`; the number of packets if there is none.
+    fn packet_at(&self, time: MediaTicks) -> u32;
+    /// Media time of a packet. `None` if it cannot be read: then the reply leaves out what must be exact or absent.
+    fn time_of(&self, packet: u32) -> Option<MediaTicks>;
+}
+
+/// The titles. Called on the control thread between two requests: answers come from memory or from a small read.
+pub trait Library: Send {
+    /// The title of this name.
+    fn find(&mut self, name: &str) -> Option<Entry>;
+    /// Opens it in the cache for one more viewer.
+    ///
+    /// # Errors
+    /// The cache has no room for another title, or the title's files cannot be opened.
+    fn open(&mut self, entry: &Entry) -> Result<TitleRef, OpenError>;
+    /// One viewer less; called once for each successful [`Library::open`], after the engine has forgotten the stream.
+    fn close(&mut self, title: TitleRef);
+}
+
+/// Why a title cannot be played although it is there.
+#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
+pub enum OpenError {
+    /// Too many titles are open: answered with 503.
+    #[error("too many titles are open at once; try again later")]
+    Full,
+    /// Its files are damaged or cannot be read: answered with 500, the reason is logged.
+    #[error("title cannot be opened: {0}")]
+    Broken(String),
+}
+
+/// Where session names come from: they are the only key to a session, so nobody may guess them.
+pub trait Entropy: Send {
+    /// Sixteen unpredictable bytes; `None` when the system gives none.
+    fn bytes16(&mut self) -> Option<[u8; 16]>;
+}
+
+/// The kernel's random numbers.
+#[derive(Debug)]
+pub struct SystemEntropy(std::fs::File);
+
+impl SystemEntropy {
+    /// Opens `/dev/urandom`.
+    ///
+    /// # Errors
+    /// When it is missing (a bare chroot) or no descriptor is left.
+    pub fn open() -> std::io::Result<Self> {
+        std::fs::File::open("/dev/urandom").map(Self)
+    }
+}
+
+impl Entropy for SystemEntropy {
+    fn bytes16(&mut self) -> Option<[u8; 16]> {
+        use std::io::Read;
+        let mut bytes = [0; 16];
+        self.0.read_exact(&mut bytes).ok().map(|()| bytes)
+    }
+}

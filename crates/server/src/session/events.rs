@@ -1,0 +1,143 @@
+//! What the engines say.
+
+use millrace_core::ids::{ConnId, StreamId};
+use millrace_core::time::Instant;
+use millrace_offload::command::{Event, FailReason, Refusal, StreamEvent};
+
+use super::notice::{Notice, Totals};
+use super::server::{Server, SessionKey};
+use super::state::{EndReason, Media, Path};
+
+impl Server {
+    /// One event. The buffer in [`Event::Recycle`] is dropped here: callers that reuse it take it out first.
+    pub fn handle_engine_event(&mut self, now: Instant, engine: usize, event: Event) {
+        if engine >= self.slots.len() {
+            return;
+        }
+        match event {
+            Event::Stream(event) => self.stream_event(now, engine, event),
+            Event::Refused { stream, refusal } => self.refused(now, engine, stream, refusal),
+            Event::ConnGone { conn, .. } => self.engine_lost_conn(now, engine, conn),
+            Event::ConnRemoved { conn, .. } => self.slots[engine].give_back_conn(conn),
+            Event::Recycle { .. } => {}
+        }
+    }
+
+    fn stream_event(&mut self, now: Instant, engine: usize, event: StreamEvent) {
+        let stream = event.stream();
+        if let StreamEvent::Closed { packets, bytes, unreachable, late, .. } = event {
+            let totals = Totals { packets, bytes, unreachable, late };
+            return self.stream_closed(engine, stream, Some(totals));
+        }
+        let Some(&key) = self.by_stream.get(&(engine, stream)) else { return };
+        match event {
+            StreamEvent::Paused { next_packet, next_sequence, .. } => {
+                self.stream_paused(now, key, next_packet, next_sequence);
+            }
+            StreamEvent::Ended { next_sequence, .. } => self.stream_ended(now, key, next_sequence),
+            StreamEvent::Failed { reason, .. } => self.stream_failed(now, key, reason),
+            StreamEvent::Drained { .. } | StreamEvent::Left { .. } | StreamEvent::Closed { .. } => {}
+        }
+    }
+
+    fn stream_paused(&mut self, now: Instant, key: SessionKey, next_packet: u32, next_sequence: u16) {
+        let Some(session) = self.sessions.get_mut(&key) else { return };
+        let Media::Pausing(run) = session.media else { return };
+        session.media = Media::Paused { next_packet, next_sequence, stop: run.stop };
+        self.go_on(now, key);
+    }
+
+    fn stream_ended(&mut self, now: Instant, key: SessionKey, next_sequence: u16) {
+        let Some(session) = self.sessions.get_mut(&key) else { return };
+        let stop = match session.media {
+            Media::Running(run) | Media::Pausing(run) => run.stop,
+            _ => return,
+        };
+        session.media = Media::Ended { next_sequence, stop };
+        let notice = Notice::Finished { session: session.short_id(), title: session.entry.name.clone() };
+        self.counters.films_finished += 1;
+        self.notice(notice);
+        self.go_on(now, key);
+    }
+
+    /// Carries out the PLAY that has been waiting for the stream to stand still.
+    fn go_on(&mut self, now: Instant, key: SessionKey) {
+        let Some(pending) = self.sessions.get_mut(&key).and_then(|session| session.pending.take()) else {
+            return;
+        };
+        let listening = self.conns.contains_key(&pending.conn);
+        let to = listening.then_some((pending.conn, &pending.head));
+        let reply = self.start(now, key, pending.plan, to);
+        if let Some(reply) = reply.filter(|_| listening) {
+            self.reply(now, pending.conn, &pending.head, &reply);
+        }
+        self.stop_waiting(pending.conn);
+    }
+
+    fn stream_failed(&mut self, now: Instant, key: SessionKey, reason: FailReason) {
+        let Some(session) = self.sessions.get(&key) else { return };
+        let owner = session.owner;
+        let end = match reason {
+            FailReason::ConnectionClosed(_) => EndReason::Disconnected,
+            _ => EndReason::Failed(reason),
+        };
+        self.end_session(now, key, end);
+        // Without BYE a player waits for ever; that its connection closes is what it notices, if nothing else uses it.
+        if let Some(owner) = owner
+            && self.conns.get(&owner).is_some_and(|conn| conn.sessions.is_empty())
+        {
+            self.close(owner);
+        }
+    }
+
+    fn stream_closed(&mut self, engine: usize, stream: StreamId, totals: Option<Totals>) {
+        let Some(closing) = self.closing.remove(&(engine, stream)) else { return };
+        self.library.close(closing.title);
+        self.slots[engine].give_back_stream(stream);
+        if let Some(mut notice) = closing.ended {
+            if let Notice::Ended { totals: known, .. } = &mut notice {
+                *known = totals;
+            }
+            self.notice(notice);
+        }
+    }
+
+    fn refused(&mut self, now: Instant, engine: usize, stream: StreamId, refusal: Refusal) {
+        if let Some(&key) = self.by_stream.get(&(engine, stream)) {
+            self.end_session(now, key, EndReason::Refused(refusal));
+        } else if refusal == Refusal::UnknownStream {
+            // The engine never had it (its Open was refused): there will be no Closed.
+            self.stream_closed(engine, stream, Some(Totals::default()));
+        }
+    }
+
+    /// The engine's thread has ended: what it still had will never be closed by it.
+    pub fn engine_gone(&mut self, now: Instant, engine: usize) {
+        let sessions: Vec<_> = self
+            .sessions
+            .values()
+            .filter(|session| session.engine == engine)
+            .map(|session| session.key)
+            .collect();
+        for key in sessions {
+            self.end_session(now, key, EndReason::Shutdown);
+        }
+        let streams: Vec<_> = self.closing.keys().filter(|key| key.0 == engine).copied().collect();
+        for (engine, stream) in streams {
+            self.stream_closed(engine, stream, None);
+        }
+    }
+
+    /// The connection broke under the engine's writes.
+    fn engine_lost_conn(&mut self, now: Instant, engine: usize, conn: ConnId) {
+        let found = self.conns.iter().find(|(_, state)| state.attached == Some((engine, conn)));
+        let Some((&key, state)) = found else { return };
+        for session in state.sessions.clone() {
+            let path = self.sessions.get(&session).map(|session| session.path);
+            if matches!(path, Some(Path::Tcp { conn, .. }) if conn == key) {
+                self.end_session(now, session, EndReason::Disconnected);
+            }
+        }
+        self.close(key);
+    }
+}

@@ -1,0 +1,45 @@
+//! Sessions without sockets: requests, engine events, datagrams and the clock come in, [`Output`]s go out.
+//!
+//! Order of calls: any `handle_*`, `conn_*` or [`Server::tick`], then [`Server::poll_output`] until `None`. Outputs are
+//! to be carried out in their order: a PLAY reply stands before the command that lets the packets out.
+//!
+//! | module | holds |
+//! | --- | --- |
+//! | [`doors`] | library and entropy as traits |
+//! | [`config`] | settings and their defaults |
+//! | [`notice`], [`counters`] | what happened, for logs and metrics |
+//! | `state` | the life of a session, with its table |
+//! | `server` | connections, and which request goes where |
+//! | `describe`, `setup`, `play`, `params` | the methods |
+//! | `end` | TEARDOWN, expiry, shutdown |
+//! | `events` | what the engines say |
+//! | `liveness` | what viewers send beside requests: RTCP, hole punches |
+//! | `slots` | which places in the engines are taken |
+//!
+//! A session stays alive by any request that names it, by any RTCP from its viewer, and, interleaved, by its
+//! connection being open: openRTSP never sends a keep-alive, GStreamer and VLC send none while paused over TCP. What
+//! viewers report about loss is never acted upon: the first reports of live555 claim 99 % loss on a perfect stream.
+#![forbid(unsafe_code)]
+
+pub mod config;
+pub mod counters;
+mod describe;
+pub mod doors;
+mod end;
+mod events;
+mod liveness;
+pub mod notice;
+mod params;
+mod play;
+mod server;
+mod setup;
+mod slots;
+mod state;
+
+pub use config::{RateBasis, ServerConfig};
+pub use counters::Counters;
+pub use doors::{AccessPoint, AccessPoints, Entropy, Entry, Library, OpenError, SystemEntropy};
+pub use liveness::UdpPort;
+pub use notice::Notice;
+pub use server::{ConnKey, ConnRefusal, Output, Server, SessionInfo, SessionKey};
+pub use state::{EndReason, Path, State};

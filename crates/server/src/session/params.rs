@@ -1,0 +1,73 @@
+//! GET_PARAMETER and SET_PARAMETER (RFC 2326 sections 10.8 and 10.9).
+
+use millrace_core::time::Instant;
+use rtsp_types::headers::CONTENT_TYPE;
+
+use super::server::{Server, SessionKey};
+use crate::rtsp::range::npt;
+use crate::rtsp::{Reply, Request};
+
+const TEXT: &str = "text/parameters";
+
+impl Server {
+    /// Without a body it is a keep-alive. Otherwise one parameter a line: `position`, `duration`, `stream_state`,
+    /// `scale`.
+    pub(super) fn get_parameter(
+        &mut self,
+        now: Instant,
+        key: Option<SessionKey>,
+        request: &Request,
+    ) -> Reply {
+        let Some(names) = parameters(request) else { return not_understood(&["a body that is not text"]) };
+        if names.is_empty() {
+            return self.with_session(Reply::ok(), key);
+        }
+        let Some(session) = key.and_then(|key| self.sessions.get(&key)) else {
+            return Reply::error(454, "parameters belong to a session; name one");
+        };
+        let mut body = String::new();
+        let mut unknown = Vec::new();
+        for name in names {
+            let value = match name.to_ascii_lowercase().as_str() {
+                "position" => session.position(now).map(npt),
+                "duration" => Some(npt(session.entry.duration)),
+                "stream_state" => Some(session.media.state().as_str().to_owned()),
+                "scale" => Some("1.0".to_owned()),
+                _ => None,
+            };
+            match value {
+                Some(value) => body.push_str(&format!("{name}: {value}\r\n")),
+                None => unknown.push(name),
+            }
+        }
+        let reply = if unknown.is_empty() {
+            Reply::ok().header(CONTENT_TYPE, TEXT).body(body)
+        } else {
+            not_understood(&unknown)
+        };
+        self.with_session(reply, key)
+    }
+
+    /// There is nothing to set: an empty one is a keep-alive.
+    pub(super) fn set_parameter(&mut self, key: Option<SessionKey>, request: &Request) -> Reply {
+        let reply = match parameters(request) {
+            Some(names) if names.is_empty() => Reply::ok(),
+            Some(names) => not_understood(&names),
+            None => not_understood(&["a body that is not text"]),
+        };
+        self.with_session(reply, key)
+    }
+}
+
+/// The names in a body of `text/parameters`; `None` if it is not text.
+fn parameters(request: &Request) -> Option<Vec<&str>> {
+    let body = std::str::from_utf8(request.body()).ok()?;
+    let names = body.lines().map(|line| line.split(':').next().unwrap_or_default().trim());
+    Some(names.filter(|name| !name.is_empty()).collect())
+}
+
+/// RFC 2326 section 11.3.3: the body lists what was not understood.
+fn not_understood(names: &[&str]) -> Reply {
+    let what: String = names.join(", ").chars().take(100).collect();
+    Reply::error(451, what).header(CONTENT_TYPE, TEXT).body(names.join("\r\n") + "\r\n")
+}

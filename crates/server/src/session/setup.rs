@@ -1,0 +1,418 @@
+//! SETUP (RFC 2326 section 10.4): admission, and the way the packets will take.
+
+use std::net::IpAddr;
+
+use millrace_core::ids::{StreamId, TitleRef};
+use millrace_core::time::Instant;
+use millrace_core::units::BitRate;
+use millrace_offload::command::{Command, CompactDest};
+use rtsp_types::headers::{RETRY_AFTER, SESSION, TRANSPORT, USER_AGENT};
+
+use super::config::RateBasis;
+use super::doors::{Entry, OpenError};
+use super::notice::Notice;
+use super::server::{ConnKey, Output, Server, SessionKey, bucket};
+use super::state::{Media, Path, Session, State};
+use crate::rtsp::transport::{self, Offer, Spec};
+use crate::rtsp::{Reply, Request, target};
+
+/// A way that suits both sides.
+#[derive(Clone, Copy)]
+struct Way {
+    spec: Spec,
+    path: Path,
+}
+
+/// A place for one more stream, not taken yet.
+#[derive(Clone, Copy)]
+struct Room {
+    engine: usize,
+    rate: u64,
+}
+
+impl Server {
+    pub(super) fn setup(
+        &mut self,
+        now: Instant,
+        conn: ConnKey,
+        session: Option<SessionKey>,
+        request: &Request,
+    ) -> Reply {
+        let Some(url) = request.request_uri() else { return Reply::status(400) };
+        let Some(target) = target::parse(url) else { return Reply::error(404, "no such title") };
+        if target.title.is_empty() {
+            return Reply::error(459, "set up one title, not the folder of all");
+        }
+        if let Some(key) = session
+            && self.sessions[&key].media.state() == State::Playing
+        {
+            return self.wrong_state(session);
+        }
+        let Some(entry) =
+            self.library.find(&target.title).filter(|_| target.track.is_none_or(|track| track == 1))
+        else {
+            return Reply::error(404, "no such title");
+        };
+        if session.is_some_and(|key| self.sessions[&key].entry.name != entry.name) {
+            return Reply::error(459, "a session plays one title; set up another session for this one");
+        }
+        let Some(offers) = request.header(&TRANSPORT).map(|value| transport::parse(value.as_str())) else {
+            return Reply::error(400, "Transport is missing");
+        };
+        // RFC 2326 section 12.39: the first that is acceptable. No Session header: GStreamer would go on using it.
+        let Some(way) = offers.iter().find_map(|offer| self.way(conn, session, offer)) else {
+            return Reply::error(461, "RTP/AVP by UDP unicast or RTP/AVP/TCP interleaved");
+        };
+        match self.admit(now, conn, session, &entry, way, request) {
+            Ok(key) => self.setup_reply(key, way),
+            Err(reply) => reply,
+        }
+    }
+
+    /// How an offer can be met; `None` if it cannot.
+    fn way(&self, key: ConnKey, session: Option<SessionKey>, offer: &Offer) -> Option<Way> {
+        if offer.multicast || !offer.mode_is_play {
+            return None;
+        }
+        let conn = self.conns.get(&key)?;
+        let path = match offer.spec {
+            Spec::Udp { .. } => {
+                self.ports(conn.peer.ip())?;
+                let (rtp_port, rtcp) = offer.client_port?;
+                // One port: RTCP on the next one (RFC 3550 section 11).
+                let rtcp_port = rtcp.filter(|&port| port != 0).or_else(|| rtp_port.checked_add(1))?;
+                Path::Udp { rtp_port, rtcp_port }
+            }
+            Spec::Tcp => {
+                let (rtp_channel, rtcp_channel) = self.channels(key, session, offer.interleaved)?;
+                Path::Tcp { conn: key, rtp_channel, rtcp_channel }
+            }
+            Spec::Unknown => return None,
+        };
+        Some(Way { spec: offer.spec, path })
+    }
+
+    /// The channels asked for if they are free on this connection, else the first free even pair: the reply tells.
+    fn channels(
+        &self,
+        key: ConnKey,
+        session: Option<SessionKey>,
+        asked: Option<(u8, Option<u8>)>,
+    ) -> Option<(u8, u8)> {
+        let mut taken = [false; 256];
+        for other in self.conns.get(&key)?.sessions.iter().filter(|other| Some(**other) != session) {
+            if let Some(Session { path: Path::Tcp { conn, rtp_channel, rtcp_channel }, .. }) =
+                self.sessions.get(other)
+                && *conn == key
+            {
+                taken[usize::from(*rtp_channel)] = true;
+                taken[usize::from(*rtcp_channel)] = true;
+            }
+        }
+        let free =
+            |(rtp, rtcp): &(u8, u8)| rtp != rtcp && !taken[usize::from(*rtp)] && !taken[usize::from(*rtcp)];
+        asked
+            .and_then(|(rtp, rtcp)| Some((rtp, rtcp.or_else(|| rtp.checked_add(1))?)))
+            .filter(free)
+            .or_else(|| (0..=254).step_by(2).map(|rtp| (rtp, rtp + 1)).find(free))
+    }
+
+    /// The server's own UDP ports as a viewer at `ip` sees them.
+    fn ports(&self, ip: IpAddr) -> Option<(u16, u16)> {
+        if ip.is_ipv4() { self.config.ports_v4 } else { self.config.ports_v6 }
+    }
+
+    /// Takes everything that the session needs, or nothing.
+    fn admit(
+        &mut self,
+        now: Instant,
+        conn: ConnKey,
+        session: Option<SessionKey>,
+        entry: &Entry,
+        way: Way,
+        request: &Request,
+    ) -> Result<SessionKey, Reply> {
+        let room = self.room(conn, session, entry, way)?;
+        let id = match session {
+            Some(_) => None,
+            None => Some(
+                self.new_session_id()
+                    .ok_or_else(|| Reply::error(503, "the system gives no random numbers"))?,
+            ),
+        };
+        let title = self.open_title(entry)?;
+        if let Path::Tcp { .. } = way.path
+            && let Err(reply) = self.attach(conn, room.engine)
+        {
+            self.library.close(title);
+            return Err(reply);
+        }
+        let Some(stream) = self.slots[room.engine].take_stream() else {
+            self.library.close(title);
+            return Err(Reply::error(453, "all streams are in use")); // room() has seen one
+        };
+        let key = match (session, id) {
+            (None, Some(id)) => self.begin_session(now, conn, id, entry, title, way, room, stream, request),
+            (Some(key), _) => {
+                self.move_session(now, key, conn, entry, title, way, room, stream);
+                key
+            }
+            (None, None) => return Err(Reply::status(500)),
+        };
+        self.open_stream(key);
+        Ok(key)
+    }
+
+    /// Which engine has room for one more session of this title.
+    fn room(
+        &mut self,
+        key: ConnKey,
+        session: Option<SessionKey>,
+        entry: &Entry,
+        way: Way,
+    ) -> Result<Room, Reply> {
+        let Some(conn) = self.conns.get(&key) else { return Err(Reply::status(500)) };
+        let (peer, attached) = (conn.peer, conn.attached);
+        if self.shutting_down {
+            return Err(Reply::error(503, "the server is shutting down"));
+        }
+        if session.is_none() {
+            if conn.sessions.len() >= self.config.max_sessions_per_connection {
+                return Err(Reply::error(503, "too many sessions on this connection; tear one down"));
+            }
+            let held = self.usage.get(&bucket(peer.ip())).map_or(0, |usage| usage.sessions);
+            if held >= self.config.max_sessions_per_address {
+                return Err(self.turned_away(
+                    key,
+                    entry,
+                    503,
+                    "too many sessions from this address".to_owned(),
+                ));
+            }
+            if self.sessions.len() >= self.config.max_streams {
+                let why = format!("all {} streams are in use", self.config.max_streams);
+                return Err(self.turned_away(key, entry, 453, why));
+            }
+        }
+        let rate = match self.config.rate_basis {
+            RateBasis::Mean => entry.mean_rate.0,
+            RateBasis::Peak => entry.peak_rate.0,
+        };
+        let reserved = self.reserved_rate() - session.map_or(0, |key| self.sessions[&key].rate);
+        if let Some(max) = self.config.max_rate
+            && reserved.saturating_add(rate) > max.0
+        {
+            let why = format!("{} of {max} in use, {} more asked", BitRate(reserved), BitRate(rate));
+            return Err(self.turned_away(key, entry, 453, why));
+        }
+        // All RTP of one connection comes from the engine that writes to it.
+        let engine = match (way.path, attached) {
+            (Path::Tcp { .. }, Some((engine, _))) => {
+                Some(engine).filter(|&engine| self.slots[engine].has_stream_room())
+            }
+            _ => (0..self.slots.len())
+                .filter(|&engine| self.slots[engine].has_stream_room())
+                .min_by_key(|&engine| (self.slots[engine].rate, self.slots[engine].streams_taken())),
+        };
+        match engine {
+            Some(engine) => Ok(Room { engine, rate }),
+            None => Err(self.turned_away(key, entry, 453, "the engine has no free stream".to_owned())),
+        }
+    }
+
+    fn turned_away(&mut self, conn: ConnKey, entry: &Entry, status: u16, reason: String) -> Reply {
+        self.counters.refused_full += u64::from(status == 453);
+        let reply = Reply::error(status, &reason);
+        if let Some(peer) = self.conns.get(&conn).map(|conn| conn.peer) {
+            self.notice(Notice::Refused { peer, title: entry.name.clone(), status, reason });
+        }
+        reply
+    }
+
+    /// 128 unpredictable bits, in hexadecimal.
+    fn new_session_id(&mut self) -> Option<Box<str>> {
+        let id: String = self.entropy.bytes16()?.iter().map(|byte| format!("{byte:02x}")).collect();
+        (!self.by_id.contains_key(id.as_str())).then(|| id.into_boxed_str())
+    }
+
+    fn open_title(&mut self, entry: &Entry) -> Result<TitleRef, Reply> {
+        match self.library.open(entry) {
+            Ok(title) => Ok(title),
+            Err(error) => {
+                let status = if error == OpenError::Full { 503 } else { 500 };
+                self.notice(Notice::Broken { title: entry.name.clone(), reason: error.to_string() });
+                let reply = Reply::error(status, "the title cannot be played now");
+                Err(if status == 503 { reply.header(RETRY_AFTER, "10") } else { reply })
+            }
+        }
+    }
+
+    /// Lets the engine write to the connection, if it does not already.
+    fn attach(&mut self, key: ConnKey, engine: usize) -> Result<(), Reply> {
+        let Some(conn) = self.conns.get_mut(&key) else { return Err(Reply::status(500)) };
+        if conn.attached.is_none() {
+            let Some(id) = self.slots[engine].take_conn() else {
+                return Err(Reply::error(453, "all interleaved connections of the engine are in use"));
+            };
+            conn.attached = Some((engine, id));
+            self.outputs.push_back(Output::Attach { conn: key, engine, id });
+        }
+        Ok(())
+    }
+
+    #[allow(clippy::too_many_arguments)] // each is a different type: none can take another's place
+    fn begin_session(
+        &mut self,
+        now: Instant,
+        conn: ConnKey,
+        id: Box<str>,
+        entry: &Entry,
+        title: TitleRef,
+        way: Way,
+        room: Room,
+        stream: StreamId,
+        request: &Request,
+    ) -> SessionKey {
+        let key = SessionKey(self.new_key());
+        let peer = self.conns.get_mut(&conn).map(|conn| {
+            conn.sessions.push(key);
+            conn.peer
+        });
+        let peer = peer.expect("room() has seen the connection");
+        let session = Session {
+            key,
+            id: id.clone(),
+            entry: entry.clone(),
+            title,
+            peer,
+            path: way.path,
+            owner: Some(conn),
+            engine: room.engine,
+            stream,
+            rate: room.rate,
+            media: Media::Fresh,
+            pending: None,
+            url: request.request_uri().map(|url| target::plain(url).to_string()).unwrap_or_default(),
+            last_heard: now,
+            started: now,
+            said_bye: false,
+            report: None,
+        };
+        self.counters.sessions_started += 1;
+        let agent = request.header(&USER_AGENT).map(|value| value.as_str().chars().take(80).collect());
+        let transport = match way.path {
+            Path::Udp { rtp_port, rtcp_port } => format!("udp {rtp_port}-{rtcp_port}"),
+            Path::Tcp { rtp_channel, rtcp_channel, .. } => {
+                format!("tcp channels {rtp_channel}-{rtcp_channel}")
+            }
+        };
+        let (short, title) = (session.short_id(), entry.name.clone());
+        self.notice(Notice::Started { session: short, title, peer, transport, agent });
+        self.slots[room.engine].rate += room.rate;
+        self.usage.entry(bucket(peer.ip())).or_default().sessions += 1;
+        self.by_id.insert(id, key);
+        self.sessions.insert(key, session);
+        key
+    }
+
+    /// A second SETUP: the session keeps its name and its place in the film, its stream is made anew.
+    #[allow(clippy::too_many_arguments)] // each is a different type: none can take another's place
+    fn move_session(
+        &mut self,
+        now: Instant,
+        key: SessionKey,
+        conn: ConnKey,
+        entry: &Entry,
+        title: TitleRef,
+        way: Way,
+        room: Room,
+        stream: StreamId,
+    ) {
+        self.retire_stream(now, key, None);
+        let Some(peer) = self.conns.get_mut(&conn).map(|conn| {
+            if !conn.sessions.contains(&key) {
+                conn.sessions.push(key);
+            }
+            conn.peer
+        }) else {
+            return;
+        };
+        let Some(session) = self.sessions.get_mut(&key) else { return };
+        if let Some(old) = session.owner.filter(|&old| old != conn)
+            && let Some(old) = self.conns.get_mut(&old)
+        {
+            old.sessions.retain(|other| *other != key);
+        }
+        // Sessions are counted where they were made: the count must go back to the same address.
+        let (from, to) = (bucket(session.peer.ip()), bucket(peer.ip()));
+        self.slots[session.engine].rate -= session.rate;
+        self.slots[room.engine].rate += room.rate;
+        if matches!(session.media, Media::Pausing(_)) {
+            session.media = Media::Fresh; // the stream that could have said where it stopped is gone
+        }
+        (session.entry, session.title, session.path) = (entry.clone(), title, way.path);
+        (session.engine, session.stream, session.rate) = (room.engine, stream, room.rate);
+        (session.peer, session.owner) = (peer, Some(conn));
+        if from != to {
+            self.usage.entry(to).or_default().sessions += 1;
+            self.release_usage(from, |usage| &mut usage.sessions);
+        }
+    }
+
+    /// Tells the engine about the session's stream, and makes it findable.
+    fn open_stream(&mut self, key: SessionKey) {
+        let Some(session) = self.sessions.get(&key) else { return };
+        let (engine, stream, ip) = (session.engine, session.stream, session.peer.ip());
+        let scope_id = match session.peer {
+            std::net::SocketAddr::V6(peer) => peer.scope_id(),
+            std::net::SocketAddr::V4(_) => 0,
+        };
+        let mut ports = Vec::new();
+        let dest = match session.path {
+            Path::Udp { rtp_port, rtcp_port } => {
+                ports.extend([rtp_port, rtcp_port]);
+                CompactDest::Udp { ip, scope_id, rtp_port, rtcp_port }
+            }
+            Path::Tcp { conn, rtp_channel, rtcp_channel } => {
+                let Some((_, conn)) = self.conns.get(&conn).and_then(|conn| conn.attached) else { return };
+                CompactDest::Tcp { conn, rtp_channel, rtcp_channel }
+            }
+        };
+        let command = Command::Open {
+            stream,
+            title: session.title,
+            packets: session.entry.packets,
+            timeline: session.entry.timeline,
+            dest,
+            layout: session.entry.layout,
+        };
+        self.by_stream.insert((engine, stream), key);
+        ports.dedup();
+        for port in ports {
+            self.by_udp.entry((ip, port)).or_default().push(key);
+        }
+        self.command(engine, command);
+    }
+
+    fn setup_reply(&self, key: SessionKey, way: Way) -> Reply {
+        let Some(session) = self.sessions.get(&key) else { return Reply::status(500) };
+        let ssrc = session.entry.timeline.ssrc;
+        let spec = way.spec.as_str();
+        let transport = match way.path {
+            Path::Udp { rtp_port, rtcp_port } => {
+                let (rtp, rtcp) = self.ports(session.peer.ip()).unwrap_or_default();
+                format!(
+                    "{spec};unicast;client_port={rtp_port}-{rtcp_port};server_port={rtp}-{rtcp};ssrc={ssrc:08X};mode=\"PLAY\""
+                )
+            }
+            Path::Tcp { rtp_channel, rtcp_channel, .. } => {
+                format!(
+                    "{spec};unicast;interleaved={rtp_channel}-{rtcp_channel};ssrc={ssrc:08X};mode=\"PLAY\""
+                )
+            }
+        };
+        Reply::ok()
+            .header(SESSION, format!("{};timeout={}", session.id, self.config.session_timeout_s()))
+            .header(TRANSPORT, transport)
+    }
+}

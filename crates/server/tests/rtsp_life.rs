@@ -1,0 +1,496 @@
+//! How sessions live and die: signs of life, the end of the film, limits, failures, shutdown.
+
+mod rtsp_support;
+
+use millrace_offload::command::{Event, FailReason, LeaseFailure, StreamEvent};
+use millrace_server::session::{ConnRefusal, EndReason, Notice, RateBasis, State, UdpPort};
+use rtsp_support::{MS, SECOND, World, receiver_report};
+
+const RTCP: &str = "192.0.2.7:5001";
+const RTP: &str = "192.0.2.7:5000";
+
+fn ended(w: &World) -> Vec<EndReason> {
+    let reason = |notice: &Notice| match notice {
+        Notice::Ended { reason, .. } => Some(*reason),
+        _ => None,
+    };
+    w.notices.iter().filter_map(reason).collect()
+}
+
+#[test]
+fn a_udp_session_expires_when_nothing_is_heard() {
+    let mut w = World::new();
+    let c = w.connect();
+    let id = w.setup_udp(c);
+    w.ask_session(c, "PLAY", &id, "");
+    // The announced time and its slack have not passed.
+    w.wait(64 * SECOND);
+    assert_eq!(w.server.session_count(), 1);
+    w.wait(2 * SECOND);
+    assert_eq!(ended(&w), [EndReason::Expired]);
+    assert!(w.closed.contains(&c), "its connection was as idle as the session");
+    let again = w.connect();
+    assert_eq!(w.ask_session(again, "PLAY", &id, "").status, 454);
+    w.assert_empty();
+}
+
+#[test]
+fn rtcp_and_punches_from_the_session_ports_keep_it_alive() {
+    for (port, from) in [(UdpPort::Rtcp, RTCP), (UdpPort::Rtp, RTP), (UdpPort::Rtcp, RTP)] {
+        let mut w = World::new();
+        let c = w.connect();
+        w.setup_udp(c);
+        w.hang_up(c); // a session is not tied to its connection
+        for _ in 0..5 {
+            w.wait(40 * SECOND);
+            w.server.handle_datagram(w.now, port, from.parse().unwrap(), &receiver_report(0, false));
+        }
+        assert_eq!(w.server.session_count(), 1, "{port:?} {from}");
+        w.wait(70 * SECOND);
+        w.assert_empty();
+    }
+}
+
+#[test]
+fn strangers_keep_nobody_alive() {
+    let mut w = World::new();
+    let c = w.connect();
+    w.setup_udp(c);
+    for _ in 0..2 {
+        w.wait(35 * SECOND);
+        for stranger in ["192.0.2.8:5001", "198.51.100.1:5001"] {
+            w.server.handle_datagram(
+                w.now,
+                UdpPort::Rtcp,
+                stranger.parse().unwrap(),
+                &receiver_report(0x1234_abcd, false),
+            );
+        }
+        w.server.handle_datagram(w.now, UdpPort::Rtcp, "192.0.2.7:9".parse().unwrap(), b"no RTCP at all");
+    }
+    w.assert_empty();
+    assert_eq!(w.server.counters().rtcp_unknown, 6);
+}
+
+#[test]
+fn a_report_from_an_unknown_port_counts_if_it_can_only_be_one_session() {
+    let mut w = World::new();
+    let c = w.connect();
+    let from = "192.0.2.7:33333".parse().unwrap();
+    w.setup_udp(c);
+    w.wait(50 * SECOND);
+    w.server.handle_datagram(w.now, UdpPort::Rtcp, from, &receiver_report(0x1234_abcd, false));
+    w.wait(50 * SECOND);
+    assert_eq!(w.server.session_count(), 1);
+    // Two sessions of the same title at that address: it could be either.
+    w.ask(
+        c,
+        "SETUP rtsp://192.0.2.1/film RTSP/1.0\nCSeq: 2\nTransport: RTP/AVP;unicast;client_port=6000-6001",
+    );
+    w.server.handle_datagram(w.now, UdpPort::Rtcp, from, &receiver_report(0x1234_abcd, false));
+    assert_eq!(w.server.counters().rtcp_unknown, 1);
+}
+
+#[test]
+fn interleaved_sessions_live_as_long_as_their_connection() {
+    let mut w = World::new();
+    let c = w.connect();
+    let id = w.setup_tcp(c);
+    w.wait(3600 * SECOND);
+    assert_eq!(w.ask_session(c, "PLAY", &id, "").status, 200);
+    w.hang_up(c);
+    assert_eq!(ended(&w), [EndReason::Disconnected]);
+    w.assert_empty();
+}
+
+#[test]
+fn loss_reports_change_nothing() {
+    let mut w = World::new();
+    let c = w.connect();
+    let id = w.setup_udp(c);
+    w.ask_session(c, "PLAY", &id, "");
+    w.take_log();
+    for _ in 0..100 {
+        w.server.handle_datagram(
+            w.now,
+            UdpPort::Rtcp,
+            RTCP.parse().unwrap(),
+            &receiver_report(0x1234_abcd, false),
+        );
+        w.settle();
+    }
+    assert_eq!(w.take_log(), Vec::<String>::new());
+    assert_eq!(w.server.sessions(w.now)[0].state, State::Playing);
+}
+
+#[test]
+fn bye_ends_a_session_only_together_with_its_connection() {
+    let mut w = World::new();
+    let bye = receiver_report(0x1234_abcd, true);
+    // A: BYE alone ends nothing: it can be forged, and live555 sends one before it is done.
+    let c = w.connect();
+    let id = w.setup_udp(c);
+    w.server.handle_datagram(w.now, UdpPort::Rtcp, RTCP.parse().unwrap(), &bye);
+    w.settle();
+    assert_eq!(w.ask_session(c, "PLAY", &id, "").status, 200);
+    // B: that PLAY was a sign of life, so the end of the connection alone ends nothing either.
+    w.hang_up(c);
+    assert_eq!(w.server.session_count(), 1);
+    // C: both.
+    w.server.handle_datagram(w.now, UdpPort::Rtcp, RTCP.parse().unwrap(), &bye);
+    w.settle();
+    assert_eq!(ended(&w), [EndReason::Disconnected]);
+    w.assert_empty();
+}
+
+#[test]
+fn a_session_can_go_on_by_another_connection() {
+    let mut w = World::new();
+    let first = w.connect();
+    let id = w.setup_udp(first);
+    w.ask_session(first, "PLAY", &id, "");
+    w.hang_up(first);
+    let second = w.connect_from("192.0.2.7:40001");
+    assert_eq!(w.ask_session(second, "PAUSE", &id, "").status, 200);
+    assert_eq!(w.ask_session(second, "TEARDOWN", &id, "").status, 200);
+    w.assert_empty();
+}
+
+#[test]
+fn the_end_of_the_film_is_told_once_and_the_session_stays() {
+    let mut w = World::new();
+    let c = w.connect();
+    let id = w.setup_udp(c);
+    w.ask_session(c, "PLAY", &id, "Range: npt=0-4");
+    w.wait(8 * SECOND);
+    let finished = w.notices.iter().filter(|n| matches!(n, Notice::Finished { .. })).count();
+    assert_eq!((finished, w.server.session_count()), (1, 1));
+    assert_eq!(w.server.sessions(w.now)[0].state, State::Ready);
+    // A: a jump back; the sequence goes on behind BYE.
+    w.take_log();
+    let a = w.ask_session(c, "PLAY", &id, "Range: npt=2-3");
+    assert_eq!(a.get("rtp-info"), "url=rtsp://192.0.2.1/film/track1;seq=1600;rtptime=1180000");
+    assert_eq!(w.take_log(), ["reply 200", "play 800..1200 seq 1600 in 50ms"]);
+    w.wait(5 * SECOND);
+    // B: without a Range it begins again (RFC 2326 section 10.5: it was not paused).
+    let b = w.ask_session(c, "PLAY", &id, "");
+    assert_eq!((b.status, b.get("range")), (200, "npt=0.000-60.000"));
+    w.wait(SECOND);
+    assert_eq!(w.ask_session(c, "TEARDOWN", &id, "").status, 200);
+    w.assert_empty();
+    assert_eq!(w.server.counters().films_finished, 2);
+}
+
+#[test]
+fn a_pause_that_crosses_the_end_of_the_film() {
+    let mut w = World::new();
+    let c = w.connect();
+    let id = w.setup_udp(c);
+    w.ask_session(c, "PLAY", &id, "Range: npt=0-4");
+    w.engine.silent = true;
+    w.wait(8 * SECOND); // Ended is on its way
+    assert_eq!(w.ask_session(c, "PAUSE", &id, "").status, 200);
+    w.tell(c, &format!("PLAY rtsp://192.0.2.1/film RTSP/1.0\nCSeq: 9\nSession: {id}\nRange: npt=10-"));
+    w.engine.silent = false;
+    w.settle();
+    let answer = w.answers.get_mut(&c).unwrap().pop_front().unwrap();
+    assert_eq!(answer.get("rtp-info"), "url=rtsp://192.0.2.1/film/track1;seq=1600;rtptime=1900000");
+}
+
+#[test]
+fn sequence_numbers_wrap() {
+    let mut w = World::new();
+    let c = w.connect();
+    let s = w.ask(c, "SETUP rtsp://192.0.2.1/long RTSP/1.0\nCSeq: 1\nTransport: RTP/AVP/TCP");
+    let id = s.session();
+    let a = w.ask_session(c, "PLAY", &id, "Range: npt=164-");
+    assert_eq!(a.get("rtp-info"), "url=rtsp://192.0.2.1/long;seq=64;rtptime=15760000", "65,600 mod 65,536");
+    w.wait(163 * SECOND + 50 * MS);
+    let b = w.ask_session(c, "PLAY", &id, "Range: npt=0-");
+    assert_eq!(b.get("rtp-info"), "url=rtsp://192.0.2.1/long;seq=65265;rtptime=1000000");
+}
+
+#[test]
+fn when_the_streams_are_used_up_the_next_viewer_is_told() {
+    let mut w = World::with(|config| config.max_streams = 2);
+    let c = w.connect();
+    let first = w.setup_tcp(c);
+    w.setup_tcp(c);
+    let a = w.ask(c, "SETUP rtsp://192.0.2.1/film RTSP/1.0\nCSeq: 3\nTransport: RTP/AVP/TCP");
+    assert_eq!((a.status, a.has("session")), (453, false));
+    assert_eq!(a.reason, "Not Enough Bandwidth: all 2 streams are in use");
+    assert!(matches!(w.notices.last(), Some(Notice::Refused { status: 453, .. })));
+    // A viewer that leaves makes room.
+    w.ask_session(c, "TEARDOWN", &first, "");
+    w.setup_tcp(c);
+    w.hang_up(c);
+    w.assert_empty();
+}
+
+#[test]
+fn the_engine_table_is_a_ceiling_too() {
+    let mut w = World::with(|config| config.streams_per_engine = 1);
+    let c = w.connect();
+    let id = w.setup_udp(c);
+    let more = "SETUP rtsp://192.0.2.1/film RTSP/1.0\nCSeq: 3\nTransport: RTP/AVP;client_port=7000";
+    assert_eq!(w.ask(c, more).status, 453);
+    // Its place is free only when the engine has said so.
+    w.engine.silent = true;
+    w.ask_session(c, "TEARDOWN", &id, "");
+    assert_eq!((w.server.session_count(), w.server.stream_count()), (0, 1));
+    assert_eq!(w.ask(c, more).status, 453);
+    w.engine.silent = false;
+    w.settle();
+    assert_eq!(w.ask(c, more).status, 200);
+}
+
+#[test]
+fn bit_rates_are_summed() {
+    for (basis, fit) in [(RateBasis::Mean, 2), (RateBasis::Peak, 1)] {
+        let mut w = World::with(|config| {
+            config.rate_basis = basis;
+            config.max_rate = Some("10Mb/s".parse().unwrap());
+        });
+        let c = w.connect();
+        for _ in 0..fit {
+            w.setup_tcp(c);
+        }
+        let a = w.ask(c, "SETUP rtsp://192.0.2.1/film RTSP/1.0\nCSeq: 3\nTransport: RTP/AVP/TCP");
+        assert_eq!(a.status, 453, "{basis:?}");
+        assert!(a.reason.contains("of 10Mb/s in use"), "{}", a.reason);
+        w.hang_up(c);
+        w.assert_empty();
+    }
+}
+
+#[test]
+fn sessions_of_one_connection_and_of_one_address_are_bounded() {
+    let mut w = World::with(|config| {
+        config.max_sessions_per_connection = 2;
+        config.max_sessions_per_address = 3;
+    });
+    let first = w.connect();
+    let udp = |port: u16| {
+        format!("SETUP rtsp://192.0.2.1/film RTSP/1.0\nCSeq: 3\nTransport: RTP/AVP;client_port={port}")
+    };
+    assert_eq!(w.ask(first, &udp(7000)).status, 200);
+    assert_eq!(w.ask(first, &udp(7002)).status, 200);
+    assert_eq!(w.ask(first, &udp(7004)).status, 503, "of one connection");
+    let second = w.connect();
+    assert_eq!(w.ask(second, &udp(7006)).status, 200);
+    assert_eq!(w.ask(second, &udp(7008)).status, 503, "of one address");
+    let elsewhere = w.connect_from("192.0.2.8:1000");
+    assert_eq!(w.ask(elsewhere, &udp(7000)).status, 200);
+    w.wait(70 * SECOND);
+    w.assert_empty();
+    let again = w.connect();
+    assert_eq!(w.ask(again, &udp(7000)).status, 200, "the counts went back");
+}
+
+#[test]
+fn connections_are_bounded_in_all_and_by_address() {
+    let mut w = World::with(|config| {
+        config.max_connections = 5;
+        config.max_connections_per_address = 2;
+    });
+    let open = |w: &mut World, peer: &str| {
+        w.server.conn_opened(w.now, peer.parse().unwrap(), "192.0.2.1:554".parse().unwrap())
+    };
+    let a = open(&mut w, "192.0.2.7:1").unwrap();
+    open(&mut w, "192.0.2.7:2").unwrap();
+    assert_eq!(open(&mut w, "192.0.2.7:3"), Err(ConnRefusal::Address));
+    // One IPv6 /64 is one address.
+    open(&mut w, "[2001:db8::1]:1").unwrap();
+    open(&mut w, "[2001:db8::2]:1").unwrap();
+    assert_eq!(open(&mut w, "[2001:db8::3]:1"), Err(ConnRefusal::Address));
+    open(&mut w, "[2001:db8:0:1::3]:1").unwrap();
+    assert_eq!(open(&mut w, "192.0.2.9:1"), Err(ConnRefusal::Full));
+    w.hang_up(a);
+    open(&mut w, "192.0.2.7:4").unwrap();
+    let counters = w.server.counters();
+    assert_eq!((counters.connections_refused, counters.connections_refused_address), (1, 2));
+}
+
+#[test]
+fn slow_and_silent_connections_are_closed() {
+    let mut w = World::new();
+    let silent = w.connect();
+    let slow = w.connect();
+    let idle = w.connect();
+    w.push(slow, b"OPTIONS rtsp://192.0.2.1/film RTSP/1.0\r\nCS");
+    w.ask(idle, "OPTIONS * RTSP/1.0\nCSeq: 1");
+    for _ in 0..4 {
+        w.wait(2 * SECOND);
+        w.push(slow, b"e"); // a byte now and then does not help
+    }
+    assert!(w.closed.is_empty());
+    w.wait(3 * SECOND);
+    assert!(w.closed.contains(&silent) && w.closed.contains(&slow) && !w.closed.contains(&idle));
+    assert_eq!(w.answers[&slow][0].status, 408);
+    assert_eq!(w.server.counters().connections_too_slow, 2);
+    // One that has spoken but has no session is closed after the session time-out.
+    w.wait(60 * SECOND);
+    assert!(w.closed.contains(&idle));
+    // One with a session stays.
+    let busy = w.connect();
+    w.setup_tcp(busy);
+    w.wait(600 * SECOND);
+    assert!(!w.closed.contains(&busy));
+    // But not if it stops inside a message.
+    w.push(busy, b"$");
+    w.wait(12 * SECOND);
+    assert!(w.closed.contains(&busy));
+}
+
+#[test]
+fn a_failed_stream_ends_its_session_and_tells_why() {
+    for (reason, end) in [
+        (FailReason::SlowReader, EndReason::Failed(FailReason::SlowReader)),
+        (FailReason::ConnectionClosed(104), EndReason::Disconnected),
+        (
+            FailReason::ReadError(LeaseFailure::Checksum),
+            EndReason::Failed(FailReason::ReadError(LeaseFailure::Checksum)),
+        ),
+        (FailReason::Unreachable(111), EndReason::Failed(FailReason::Unreachable(111))),
+    ] {
+        let mut w = World::new();
+        let c = w.connect();
+        let id = w.setup_tcp(c);
+        w.ask_session(c, "PLAY", &id, "");
+        w.wait(SECOND);
+        let stream = *w.engine.streams.keys().next().unwrap();
+        w.engine.tell(StreamEvent::Failed { stream, reason });
+        w.settle();
+        assert_eq!(ended(&w), [end]);
+        assert!(w.closed.contains(&c), "its player would wait for ever");
+        w.assert_empty();
+    }
+}
+
+#[test]
+fn another_session_on_the_connection_survives_the_failure_of_one() {
+    let mut w = World::new();
+    let c = w.connect();
+    w.setup_tcp(c);
+    let stream = *w.engine.streams.keys().next().unwrap();
+    let other = w.setup_tcp(c);
+    w.engine.tell(StreamEvent::Failed { stream, reason: FailReason::ReadError(LeaseFailure::Io(5)) });
+    w.settle();
+    assert!(!w.closed.contains(&c));
+    assert_eq!(w.ask_session(c, "PLAY", &other, "").status, 200);
+}
+
+#[test]
+fn an_engine_that_refuses_a_stream_leaks_nothing() {
+    let mut w = World::new();
+    w.engine.max_streams = 0;
+    let c = w.connect();
+    w.tell(c, "SETUP rtsp://192.0.2.1/film RTSP/1.0\nCSeq: 1\nTransport: RTP/AVP;client_port=5000");
+    assert!(matches!(ended(&w)[..], [EndReason::Refused(_)]));
+    w.assert_empty();
+    w.engine.max_streams = 1;
+    let again = w.connect();
+    w.setup_udp(again);
+}
+
+#[test]
+fn a_connection_that_breaks_under_the_engine_ends_its_sessions() {
+    let mut w = World::new();
+    let c = w.connect();
+    w.setup_tcp(c);
+    let udp = w.ask(c, "SETUP rtsp://192.0.2.1/film RTSP/1.0\nCSeq: 2\nTransport: RTP/AVP;client_port=7000");
+    let conn = millrace_core::ids::ConnId(*w.engine.conns.iter().next().unwrap());
+    for _ in 0..2 {
+        w.server.handle_engine_event(w.now, 0, Event::ConnGone { conn, errno: 104 }); // it may be told twice
+        w.settle();
+    }
+    assert!(w.closed.contains(&c));
+    assert_eq!(w.server.session_count(), 1, "the one by UDP lives on");
+    w.hang_up(c);
+    let again = w.connect();
+    assert_eq!(w.ask_session(again, "PLAY", &udp.session(), "").status, 200);
+}
+
+#[test]
+fn late_events_of_closed_streams_find_nobody() {
+    let mut w = World::new();
+    let c = w.connect();
+    let id = w.setup_udp(c);
+    let stream = *w.engine.streams.keys().next().unwrap();
+    w.ask_session(c, "TEARDOWN", &id, "");
+    w.setup_udp(c); // the same place, another generation
+    for event in [
+        StreamEvent::Ended { stream, next_sequence: 1 },
+        StreamEvent::Paused { stream, next_packet: 1, next_sequence: 1 },
+        StreamEvent::Failed { stream, reason: FailReason::SlowReader },
+        StreamEvent::Closed { stream, packets: 1, bytes: 1, unreachable: 0, late: 0 },
+    ] {
+        w.server.handle_engine_event(w.now, 0, Event::Stream(event));
+        w.server.handle_engine_event(w.now, 7, Event::Stream(event));
+    }
+    w.settle();
+    assert_eq!((w.server.session_count(), w.server.stream_count()), (1, 1));
+}
+
+#[test]
+fn what_matters_is_told_in_one_line_each() {
+    let mut w = World::new();
+    let c = w.connect();
+    let s = w.ask(
+        c,
+        "SETUP rtsp://192.0.2.1/film RTSP/1.0\nCSeq: 1\nUser-Agent: VLC\nTransport: RTP/AVP;unicast;client_port=5000-5001",
+    );
+    let id = s.session();
+    w.ask_session(c, "PLAY", &id, "");
+    w.wait(SECOND + 50 * MS);
+    w.ask_session(c, "PLAY", &id, "Range: npt=20-");
+    w.ask_session(c, "PAUSE", &id, "");
+    w.ask_session(c, "TEARDOWN", &id, "");
+    let lines: Vec<_> = w.notices.iter().map(ToString::to_string).collect();
+    assert_eq!(
+        lines,
+        [
+            "session 00000000 started: film for 192.0.2.7:40000 by udp 5000-5001 (VLC)",
+            "session 00000000 plays: film from 0:00:00.000",
+            "session 00000000 seeks: film from 0:00:20.000",
+            "session 00000000 pauses: film",
+            "session 00000000 ended: film for 192.0.2.7:40000, torn down, after 1.0 s, 8000 packets, 10624000 bytes, \
+             0 refused, 0 late",
+        ]
+    );
+    assert!(w.notices.iter().all(|notice| !notice.is_hostile() && !notice.is_warning()));
+    assert!(!lines.iter().any(|line| line.contains(&id)), "the name is the key to the session");
+}
+
+#[test]
+fn shutdown_ends_everything() {
+    let mut w = World::new();
+    let c = w.connect();
+    let id = w.setup_tcp(c);
+    w.ask_session(c, "PLAY", &id, "");
+    w.setup_udp(c);
+    assert_eq!(w.server.begin_shutdown(), 1, "one viewer waits for BYE");
+    let refused =
+        w.server.conn_opened(w.now, "192.0.2.9:1".parse().unwrap(), "192.0.2.1:554".parse().unwrap());
+    assert_eq!(refused, Err(ConnRefusal::ShuttingDown));
+    let more = w.ask(c, "SETUP rtsp://192.0.2.1/film RTSP/1.0\nCSeq: 9\nTransport: RTP/AVP/TCP");
+    assert_eq!(more.status, 503);
+    w.server.shut_down(w.now);
+    w.settle();
+    assert!(w.closed.contains(&c));
+    assert_eq!(ended(&w), [EndReason::Shutdown, EndReason::Shutdown]);
+    w.assert_empty();
+}
+
+#[test]
+fn an_engine_that_is_gone_holds_nothing_back() {
+    let mut w = World::new();
+    let c = w.connect();
+    let id = w.setup_udp(c);
+    w.setup_udp(c);
+    w.engine.silent = true;
+    w.ask_session(c, "TEARDOWN", &id, "");
+    w.server.engine_gone(w.now, 0);
+    w.settle();
+    assert_eq!((w.server.session_count(), w.server.stream_count(), w.shelf.open_count()), (0, 0, 0));
+}

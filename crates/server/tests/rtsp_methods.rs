@@ -1,0 +1,380 @@
+//! Every method and every status it can be answered with (RFC 2326 sections 10 and 11).
+
+mod rtsp_support;
+
+use rtsp_support::{Answer, MS, SECOND, World};
+
+fn status(w: &mut World, request: &str) -> u16 {
+    let c = w.connect();
+    let answer = w.ask(c, request);
+    w.hang_up(c);
+    answer.status
+}
+
+#[test]
+fn options_on_a_star_on_a_url_and_with_a_session() {
+    let mut w = World::new();
+    assert_eq!(status(&mut w, "OPTIONS * RTSP/1.0\nCSeq: 1"), 200);
+    assert_eq!(status(&mut w, "OPTIONS rtsp://192.0.2.1/nothing RTSP/1.0\nCSeq: 1"), 200);
+    assert_eq!(status(&mut w, "OPTIONS * RTSP/1.0\nCSeq: 1\nSession: gone"), 454);
+    let c = w.connect();
+    let id = w.setup_udp(c);
+    let a = w.ask(c, &format!("OPTIONS * RTSP/1.0\nCSeq: 9\nSession: {id};timeout=60"));
+    assert_eq!((a.status, a.session()), (200, id));
+}
+
+#[test]
+fn what_is_wrong_with_any_request() {
+    let mut w = World::new();
+    assert_eq!(status(&mut w, "OPTIONS * RTSP/1.0"), 400, "no CSeq");
+    assert_eq!(status(&mut w, "OPTIONS * RTSP/1.0\nCSeq: x"), 400);
+    assert_eq!(status(&mut w, "OPTIONS * RTSP/1.0\nCSeq: -1"), 400);
+    assert_eq!(status(&mut w, "OPTIONS * RTSP/2.0\nCSeq: 1"), 505);
+    assert_eq!(status(&mut w, "OPTIONS * RTSP/7.3\nCSeq: 1"), 505);
+    assert_eq!(status(&mut w, "DESCRIBE http://192.0.2.1/film RTSP/1.0\nCSeq: 1"), 400);
+    assert_eq!(status(&mut w, "SETUP * RTSP/1.0\nCSeq: 1"), 405);
+    assert_eq!(status(&mut w, "PLAY * RTSP/1.0\nCSeq: 1"), 405);
+    for method in ["ANNOUNCE", "RECORD", "REDIRECT", "FROBNICATE", "PLAY_NOTIFY"] {
+        let c = w.connect();
+        let answer = w.ask(c, &format!("{method} rtsp://192.0.2.1/film RTSP/1.0\nCSeq: 1"));
+        assert_eq!((answer.status, answer.has("public")), (501, true), "{method}");
+    }
+    let c = w.connect();
+    for header in ["Require", "Proxy-Require"] {
+        let a = w.ask(c, &format!("SETUP rtsp://192.0.2.1/film RTSP/1.0\nCSeq: 4\n{header}: funky-feature\nTransport: RTP/AVP/TCP"));
+        assert_eq!((a.status, a.get("unsupported"), a.get("cseq")), (551, "funky-feature", "4"));
+    }
+    let long = format!("OPTIONS rtsp://192.0.2.1/{} RTSP/1.0\nCSeq: 1", "x".repeat(3000));
+    assert_eq!(status(&mut w, &long), 414);
+    w.assert_empty();
+}
+
+#[test]
+fn every_reply_echoes_cseq_and_timestamp_and_has_a_date() {
+    let mut w = World::with(|config| config.wall_offset_ns = 784_111_677 * SECOND);
+    let c = w.connect();
+    let a = w.ask(c, "OPTIONS * RTSP/1.0\nCSeq: 4294967295\nTimestamp: 3.125");
+    assert_eq!((a.get("cseq"), a.get("timestamp")), ("4294967295", "3.125"));
+    assert_eq!(a.get("date"), "Sun, 06 Nov 1994 08:49:37 GMT");
+    assert!(a.get("server").starts_with("millrace/"));
+}
+
+#[test]
+fn connection_close_is_obeyed_after_the_reply() {
+    let mut w = World::new();
+    let c = w.connect();
+    assert_eq!(w.ask(c, "OPTIONS * RTSP/1.0\nCSeq: 1\nConnection: close").status, 200);
+    assert!(w.closed.contains(&c));
+}
+
+#[test]
+fn describe() {
+    let mut w = World::new();
+    assert_eq!(status(&mut w, "DESCRIBE rtsp://192.0.2.1/film RTSP/1.0\nCSeq: 1"), 200);
+    assert_eq!(
+        status(
+            &mut w,
+            "DESCRIBE rtsp://192.0.2.1/film/ RTSP/1.0\nCSeq: 1\nAccept: application/rtsl, application/sdp;level=-2"
+        ),
+        200
+    );
+    assert_eq!(status(&mut w, "DESCRIBE rtsp://192.0.2.1/film RTSP/1.0\nCSeq: 1\nAccept: text/html"), 406);
+    for url in [
+        "rtsp://192.0.2.1/nothing",
+        "rtsp://192.0.2.1/",
+        "rtsp://192.0.2.1",
+        "rtsp://192.0.2.1/film/track2",
+        "rtsp://192.0.2.1/%ff",
+    ] {
+        assert_eq!(status(&mut w, &format!("DESCRIBE {url} RTSP/1.0\nCSeq: 1")), 404, "{url}");
+    }
+    let c = w.connect();
+    let a = w.ask(c, "DESCRIBE rtsp://user:secret@192.0.2.1:8554/film?x=y RTSP/1.0\nCSeq: 1");
+    assert_eq!(a.get("content-base"), "rtsp://192.0.2.1:8554/film/");
+}
+
+fn setup(w: &mut World, url: &str, transport: &str) -> Answer {
+    let c = w.connect();
+    let answer = w.ask(c, &format!("SETUP {url} RTSP/1.0\nCSeq: 1\nTransport: {transport}"));
+    w.hang_up(c);
+    answer
+}
+
+#[test]
+fn setup_urls() {
+    let mut w = World::new();
+    for url in ["film", "film/", "film/track1", "film/track1/"] {
+        let answer = setup(&mut w, &format!("rtsp://192.0.2.1/{url}"), "RTP/AVP/TCP");
+        assert_eq!(answer.status, 200, "{url}");
+    }
+    assert_eq!(setup(&mut w, "rtsp://192.0.2.1/", "RTP/AVP/TCP").status, 459, "the folder of all titles");
+    assert_eq!(setup(&mut w, "rtsp://192.0.2.1", "RTP/AVP/TCP").status, 459);
+    assert_eq!(setup(&mut w, "rtsp://192.0.2.1/nothing", "RTP/AVP/TCP").status, 404);
+    assert_eq!(setup(&mut w, "rtsp://192.0.2.1/film/track2", "RTP/AVP/TCP").status, 404);
+    assert_eq!(setup(&mut w, "rtsp://192.0.2.1/broken", "RTP/AVP/TCP").status, 500);
+    let crowded = setup(&mut w, "rtsp://192.0.2.1/crowded", "RTP/AVP/TCP");
+    assert_eq!((crowded.status, crowded.get("retry-after")), (503, "10"));
+    w.assert_empty();
+}
+
+#[test]
+fn setup_transports() {
+    let mut w = World::new();
+    let url = "rtsp://192.0.2.1/film";
+    let c = w.connect();
+    assert_eq!(w.ask(c, &format!("SETUP {url} RTSP/1.0\nCSeq: 1")).status, 400, "no Transport");
+    for refused in [
+        "RTP/AVP;multicast",
+        "MP2T/H2221/UDP;unicast",
+        "RAW/RAW/UDP;unicast;client_port=5000-5001",
+        "RTP/SAVP;unicast;client_port=5000-5001",
+        "RTP/AVP;unicast",
+        "RTP/AVP;unicast;client_port=0-1",
+        "RTP/AVP;unicast;client_port=65535",
+        "RTP/AVP;unicast;client_port=70000-70001",
+        "RTP/AVP/TCP;unicast;interleaved=0-1;mode=RECORD",
+        "RTP/AVP;dest_addr=\"/\"",
+        "",
+    ] {
+        let answer = setup(&mut w, url, refused);
+        assert_eq!((answer.status, answer.has("session")), (461, false), "{refused}");
+    }
+    // The first acceptable one of a list wins.
+    let list =
+        setup(&mut w, url, "RTP/AVP;multicast;ttl=127, RTP/AVP;unicast;client_port=6000-6001, RTP/AVP/TCP");
+    assert!(
+        list.get("transport").starts_with("RTP/AVP;unicast;client_port=6000-6001;server_port=50000-50001;")
+    );
+    // A single port: RTCP on the next.
+    assert!(
+        setup(&mut w, url, "RTP/AVP;client_port=7000").get("transport").contains("client_port=7000-7001;")
+    );
+    w.wait(70 * SECOND); // sessions by UDP outlive their connections
+    w.assert_empty();
+}
+
+#[test]
+fn udp_goes_to_the_peer_whatever_destination_says() {
+    let mut w = World::new();
+    let c = w.connect();
+    let a = w.ask(c, "SETUP rtsp://192.0.2.1/film RTSP/1.0\nCSeq: 1\nTransport: RTP/AVP;unicast;destination=198.51.100.9;client_port=5000-5001");
+    assert_eq!(a.status, 200);
+    assert!(!a.get("transport").contains("198.51.100.9"));
+    assert_eq!(w.take_log()[0], "open udp 192.0.2.7 5000 5001");
+    // A viewer that came through an IPv6 socket with an IPv4 address counts as IPv4.
+    let peer = "[::ffff:192.0.2.8]:4000".parse().unwrap();
+    let c = w.server.conn_opened(w.now, peer, "[::ffff:192.0.2.1]:554".parse().unwrap()).unwrap();
+    let b = w.ask(
+        c,
+        "SETUP rtsp://192.0.2.1/film RTSP/1.0\nCSeq: 1\nTransport: RTP/AVP;unicast;client_port=5000-5001",
+    );
+    assert!(b.get("transport").contains("server_port=50000-50001"));
+    assert!(w.take_log().contains(&"open udp 192.0.2.8 5000 5001".to_owned()));
+}
+
+#[test]
+fn a_second_setup_changes_the_transport_while_ready() {
+    let mut w = World::new();
+    let c = w.connect();
+    let id = w.setup_udp(c);
+    assert_eq!(w.ask_session(c, "PLAY", &id, "Range: npt=10-").status, 200);
+    // Playing: 455 with what is allowed.
+    let a = w.ask_session(c, "SETUP", &id, "Transport: RTP/AVP/TCP;interleaved=0-1");
+    assert_eq!((a.status, a.session()), (455, id.clone()));
+    assert!(a.get("allow").contains("PAUSE") && !a.get("allow").contains("SETUP"));
+    w.wait(SECOND + 50 * MS);
+    assert_eq!(w.ask_session(c, "PAUSE", &id, "").status, 200);
+    w.take_log();
+    // Ready: the same session, another stream.
+    let b = w.ask_session(c, "SETUP", &id, "Transport: RTP/AVP/TCP;interleaved=0-1");
+    assert_eq!((b.status, b.session()), (200, id.clone()));
+    assert_eq!(w.take_log(), ["attach", "close", "open tcp 0 1", "reply 200"]);
+    assert_eq!((w.server.session_count(), w.server.stream_count(), w.shelf.open_count()), (1, 1, 1));
+    // It goes on where it was, without a jump in the sequence.
+    let d = w.ask_session(c, "PLAY", &id, "");
+    assert_eq!((d.status, d.get("range")), (200, "npt=11.0025-60.000"));
+    assert_eq!(w.take_log(), ["reply 200", "play 4401..24000 seq 4401 in 50ms"]);
+    // Another title in the same session: that would be an aggregate.
+    assert_eq!(w.ask_session(c, "PAUSE", &id, "").status, 200);
+    let e = w.ask(
+        c,
+        &format!("SETUP rtsp://192.0.2.1/other RTSP/1.0\nCSeq: 7\nSession: {id}\nTransport: RTP/AVP/TCP"),
+    );
+    assert_eq!(e.status, 459);
+    // A session that is not there.
+    assert_eq!(w.ask_session(c, "SETUP", "nobody", "Transport: RTP/AVP/TCP").status, 454);
+    w.hang_up(c);
+    w.assert_empty();
+}
+
+#[test]
+fn play_and_pause_need_a_session() {
+    let mut w = World::new();
+    for method in ["PLAY", "PAUSE"] {
+        let c = w.connect();
+        let none = w.ask(c, &format!("{method} rtsp://192.0.2.1/film RTSP/1.0\nCSeq: 1"));
+        assert_eq!((none.status, none.get("allow")), (455, "OPTIONS, DESCRIBE, SETUP"));
+        assert_eq!(w.ask_session(c, method, "nobody", "").status, 454);
+    }
+    assert_eq!(status(&mut w, "TEARDOWN rtsp://192.0.2.1/film RTSP/1.0\nCSeq: 1"), 454);
+    assert_eq!(status(&mut w, "TEARDOWN rtsp://192.0.2.1/film RTSP/1.0\nCSeq: 1\nSession: nobody"), 454);
+}
+
+#[test]
+fn pause_is_idempotent_and_resume_goes_on() {
+    let mut w = World::new();
+    let c = w.connect();
+    let id = w.setup_udp(c);
+    assert_eq!(w.ask_session(c, "PAUSE", &id, "").status, 200, "never played");
+    assert_eq!(w.ask_session(c, "PLAY", &id, "Range: npt=0-30").status, 200);
+    w.wait(2 * SECOND + 50 * MS);
+    assert_eq!(w.ask_session(c, "PAUSE", &id, "Range: npt=5-").status, 200);
+    assert_eq!(w.ask_session(c, "PAUSE", &id, "").status, 200, "already paused");
+    w.take_log();
+    let a = w.ask_session(c, "PLAY", &id, "");
+    assert_eq!(a.get("range"), "npt=2.0025-30.000", "where it stopped, to where it was going");
+    assert_eq!(a.get("rtp-info"), "url=rtsp://192.0.2.1/film/track1;seq=801;rtptime=1180225");
+    assert_eq!(w.take_log(), ["reply 200", "play 801..12000 seq 801 in 50ms"]);
+}
+
+#[test]
+fn play_while_playing() {
+    let mut w = World::new();
+    let c = w.connect();
+    let id = w.setup_udp(c);
+    assert_eq!(w.ask_session(c, "PLAY", &id, "").status, 200);
+    w.wait(SECOND + 50 * MS);
+    w.take_log();
+    // Without a Range nothing changes.
+    let a = w.ask_session(c, "PLAY", &id, "");
+    assert_eq!((a.status, a.has("rtp-info")), (200, false));
+    assert_eq!(w.ask_session(c, "PLAY", &id, "Range: npt=now-").status, 200);
+    assert_eq!(w.take_log(), ["reply 200", "reply 200"]);
+    // With one it is a seek: the stream stops first, so that the reply can name the next sequence number.
+    let b = w.ask_session(c, "PLAY", &id, "Range: npt=45.5-50");
+    assert_eq!(b.get("range"), "npt=44.000-50.000");
+    assert_eq!(b.get("rtp-info"), "url=rtsp://192.0.2.1/film/track1;seq=401;rtptime=4960000");
+    assert_eq!(w.take_log(), ["pause", "reply 200", "play 17600..20000 seq 401 in 50ms"]);
+    // A new end only: from here.
+    w.wait(SECOND + 50 * MS);
+    let d = w.ask_session(c, "PLAY", &id, "Range: npt=now-48");
+    assert_eq!(d.get("range"), "npt=45.0025-48.000");
+}
+
+#[test]
+fn the_reply_to_a_seek_waits_for_the_engine_and_nothing_overtakes_it() {
+    let mut w = World::new();
+    let c = w.connect();
+    let id = w.setup_udp(c);
+    assert_eq!(w.ask_session(c, "PLAY", &id, "").status, 200);
+    w.wait(SECOND);
+    w.engine.silent = true;
+    w.tell(c, &format!("PLAY rtsp://192.0.2.1/film RTSP/1.0\nCSeq: 20\nSession: {id}\nRange: npt=30-"));
+    assert!(w.server.is_waiting(c));
+    // Another connection cannot get in between.
+    let other = w.connect();
+    assert_eq!(w.ask_session(other, "PLAY", &id, "Range: npt=10-").status, 455);
+    w.engine.silent = false;
+    w.settle();
+    assert!(!w.server.is_waiting(c));
+    let answer = w.answers.get_mut(&c).unwrap().pop_front().unwrap();
+    assert_eq!((answer.status, answer.get("cseq"), answer.get("range")), (200, "20", "npt=30.000-60.000"));
+    // An engine that does not answer: 503 after two seconds, and the connection goes on.
+    w.engine.silent = true;
+    w.tell(c, &format!("PLAY rtsp://192.0.2.1/film RTSP/1.0\nCSeq: 21\nSession: {id}\nRange: npt=40-"));
+    w.wait(3 * SECOND);
+    let answer = w.answers.get_mut(&c).unwrap().pop_front().unwrap();
+    assert_eq!((answer.status, answer.get("cseq")), (503, "21"));
+    assert!(!w.server.is_waiting(c));
+    // TEARDOWN from elsewhere ends the wait with 454.
+    w.tell(c, &format!("PLAY rtsp://192.0.2.1/film RTSP/1.0\nCSeq: 22\nSession: {id}\nRange: npt=40-"));
+    assert_eq!(w.ask_session(other, "TEARDOWN", &id, "").status, 200);
+    let answer = w.answers.get_mut(&c).unwrap().pop_front().unwrap();
+    assert_eq!((answer.status, answer.get("cseq")), (454, "22"));
+    w.engine.silent = false;
+    w.settle();
+    w.assert_empty();
+}
+
+#[test]
+fn ranges_that_make_no_sense() {
+    let mut w = World::new();
+    let c = w.connect();
+    let id = w.setup_udp(c);
+    w.take_log();
+    for (range, status) in [
+        ("npt=60-", 457),
+        ("npt=61.5-", 457),
+        ("npt=10-10", 457),
+        ("npt=20-10", 457),
+        ("npt=-0", 457),
+        ("npt=x-", 457),
+        ("npt=", 457),
+        ("smpte=0:10:20-", 501),
+        ("clock=19961108T142300Z-", 501),
+        ("bytes=0-100", 501),
+    ] {
+        let answer = w.ask_session(c, "PLAY", &id, &format!("Range: {range}"));
+        assert_eq!((answer.status, answer.session()), (status, id.clone()), "{range}");
+    }
+    assert!(w.take_log().iter().all(|line| line.starts_with("reply")), "nothing was sent to the engine");
+    // The end may lie behind the title's, and -b means up to b.
+    assert_eq!(w.ask_session(c, "PLAY", &id, "Range: npt=0-1000").get("range"), "npt=0.000-60.000");
+    w.wait(SECOND + 50 * MS);
+    assert_eq!(w.ask_session(c, "PAUSE", &id, "").status, 200);
+    assert_eq!(
+        w.ask_session(c, "PLAY", &id, "Range: npt=-1").status,
+        457,
+        "one second has been played already"
+    );
+    assert_eq!(w.ask_session(c, "PLAY", &id, "Range: npt=-20").get("range"), "npt=1.0025-20.000");
+}
+
+#[test]
+fn what_cannot_be_exact_is_left_out() {
+    let mut w = World::new();
+    let c = w.connect();
+    let s =
+        w.ask(c, "SETUP rtsp://192.0.2.1/blind RTSP/1.0\nCSeq: 1\nTransport: RTP/AVP;client_port=5000-5001");
+    let id = s.session();
+    assert!(w.ask_session(c, "PLAY", &id, "").has("rtp-info"), "access points have their times");
+    w.wait(SECOND + 50 * MS);
+    w.ask_session(c, "PAUSE", &id, "");
+    let a = w.ask_session(c, "PLAY", &id, "");
+    assert_eq!((a.status, a.has("rtp-info"), a.has("range")), (200, false, false));
+    assert_eq!(w.take_log().last().unwrap(), "play 401..24000 seq 401 in 50ms");
+}
+
+#[test]
+fn parameters() {
+    let mut w = World::new();
+    let c = w.connect();
+    assert_eq!(w.ask(c, "GET_PARAMETER * RTSP/1.0\nCSeq: 1").status, 200, "keep-alive without a session");
+    let id = w.setup_udp(c);
+    w.ask_session(c, "PLAY", &id, "Range: npt=10-");
+    w.wait(2 * SECOND + 50 * MS);
+    let a = w.ask_session(c, "GET_PARAMETER", &id, "Content-Length: 29\n\nposition\nstream_state\nscale");
+    assert_eq!((a.status, a.get("content-type")), (200, "text/parameters"));
+    assert_eq!(a.body, "position: 12.000\r\nstream_state: playing\r\nscale: 1.0\r\n");
+    let b = w.ask_session(c, "GET_PARAMETER", &id, "Content-Length: 19\n\nduration\npacket_rx");
+    assert_eq!((b.status, b.body.as_str()), (451, "packet_rx\r\n"));
+    assert_eq!(w.ask_session(c, "SET_PARAMETER", &id, "").status, 200);
+    let d = w.ask_session(c, "SET_PARAMETER", &id, "Content-Length: 10\n\nvolume: 11");
+    assert_eq!((d.status, d.body.as_str()), (451, "volume\r\n"));
+    assert_eq!(w.ask_session(c, "GET_PARAMETER", "nobody", "").status, 454);
+}
+
+#[test]
+fn bad_bytes_are_answered_once_and_the_connection_is_closed() {
+    let mut w = World::new();
+    let c = w.connect();
+    w.push(c, b"GET /film HTTP/1.1\r\nHost: x\r\n\r\nOPTIONS * RTSP/1.0\r\nCSeq: 1\r\n\r\n");
+    let answers = w.answers.remove(&c).unwrap();
+    assert_eq!(answers.iter().map(|a| a.status).collect::<Vec<_>>(), [400]);
+    assert_eq!(answers[0].get("connection"), "close");
+    assert!(w.closed.contains(&c));
+    let c = w.connect();
+    w.push(c, &[b'x'; 1_000_000]);
+    assert_eq!(w.answers[&c][0].status, 414);
+    assert_eq!(w.server.counters().bad_messages, 2);
+}

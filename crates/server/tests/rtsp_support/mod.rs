@@ -1,0 +1,516 @@
+//! A small world around the session server: a library of made-up titles, an engine without packets, and a clock that
+//! stands still until it is told to move.
+#![allow(dead_code, unreachable_pub)] // each test binary uses its own part
+
+use std::collections::{BTreeMap, HashMap, HashSet, VecDeque};
+use std::net::SocketAddr;
+use std::sync::{Arc, Mutex};
+
+use millrace_core::ids::{StreamId, TitleRef};
+use millrace_core::packet::WireLayout;
+use millrace_core::time::{Instant, MediaTicks};
+use millrace_core::units::BitRate;
+use millrace_core::wire::rtp::Timeline;
+use millrace_offload::command::{Command, CompactDest, Event, PlaySpec, Refusal, StreamEvent};
+use millrace_server::rtsp::{Framer, Incoming};
+use millrace_server::session::{
+    AccessPoint, AccessPoints, ConnKey, Entropy, Entry, Library, Notice, OpenError, Output, Server,
+    ServerConfig,
+};
+
+pub const SECOND: u64 = 1_000_000_000;
+pub const MS: u64 = 1_000_000;
+/// Packets a second of every made-up title; one packet lasts 225 ticks.
+pub const PACKETS_PER_S: u64 = 400;
+/// An access point every two seconds.
+pub const GOP_PACKETS: u32 = 800;
+
+/// A title whose packet `n` has media time `225 n`.
+pub struct Even {
+    pub packets: u32,
+    /// The file of times cannot be read.
+    pub times_broken: bool,
+}
+
+impl AccessPoints for Even {
+    fn access_at_or_before(&self, time: MediaTicks) -> AccessPoint {
+        let packet = ((time.0 / 225) as u32).min(self.packets - 1) / GOP_PACKETS * GOP_PACKETS;
+        AccessPoint { packet, time: MediaTicks(u64::from(packet) * 225) }
+    }
+    fn packet_at(&self, time: MediaTicks) -> u32 {
+        (time.0.div_ceil(225) as u32).min(self.packets)
+    }
+    fn time_of(&self, packet: u32) -> Option<MediaTicks> {
+        (!self.times_broken).then(|| MediaTicks(u64::from(packet) * 225))
+    }
+}
+
+pub fn entry(name: &str, seconds: u64) -> Entry {
+    let packets = (seconds * PACKETS_PER_S) as u32;
+    Entry {
+        name: name.to_owned(),
+        duration: MediaTicks(seconds * 90_000),
+        mean_rate: BitRate(4_000_000),
+        peak_rate: BitRate(6_000_000),
+        packets,
+        timeline: Timeline { ssrc: 0x1234_abcd, timestamp_base: 1_000_000 },
+        layout: WireLayout::new(1316).unwrap(),
+        access: Arc::new(Even { packets, times_broken: false }),
+    }
+}
+
+/// Titles `film` (60 s), `other` (20 s), `long` (1000 s: sequence numbers wrap), `broken` (cannot be opened), `crowded`
+/// (the cache is full), `blind` (packet times cannot be read).
+#[derive(Default)]
+pub struct Shelf {
+    pub open: HashMap<TitleRef, u32>,
+    next: u32,
+}
+
+#[derive(Clone, Default)]
+pub struct SharedShelf(pub Arc<Mutex<Shelf>>);
+
+impl Library for SharedShelf {
+    fn find(&mut self, name: &str) -> Option<Entry> {
+        match name {
+            "film" => Some(entry(name, 60)),
+            "other" | "broken" | "crowded" => {
+                Some(Entry { timeline: Timeline { ssrc: 7, timestamp_base: 0 }, ..entry(name, 20) })
+            }
+            "long" => Some(entry(name, 1000)),
+            "blind" => {
+                let mut entry = entry(name, 60);
+                entry.access = Arc::new(Even { packets: entry.packets, times_broken: true });
+                Some(entry)
+            }
+            _ => None,
+        }
+    }
+    fn open(&mut self, entry: &Entry) -> Result<TitleRef, OpenError> {
+        match entry.name.as_str() {
+            "broken" => return Err(OpenError::Broken("meta-1316.mrp: checksum mismatch".into())),
+            "crowded" => return Err(OpenError::Full),
+            _ => {}
+        }
+        let mut shelf = self.0.lock().unwrap();
+        shelf.next += 1;
+        let title = TitleRef(shelf.next);
+        *shelf.open.entry(title).or_default() += 1;
+        Ok(title)
+    }
+    fn close(&mut self, title: TitleRef) {
+        let mut shelf = self.0.lock().unwrap();
+        let count = shelf.open.get_mut(&title).expect("closed once for each open");
+        *count -= 1;
+        if *count == 0 {
+            shelf.open.remove(&title);
+        }
+    }
+}
+
+impl SharedShelf {
+    pub fn open_count(&self) -> usize {
+        self.0.lock().unwrap().open.len()
+    }
+}
+
+/// Counts: predictable, never twice.
+#[derive(Default)]
+pub struct Counting(u128);
+
+impl Entropy for Counting {
+    fn bytes16(&mut self) -> Option<[u8; 16]> {
+        self.0 += 1;
+        Some((self.0 << 64 | self.0).to_be_bytes())
+    }
+}
+
+/// What the real engine answers, without its packets.
+#[derive(Default)]
+pub struct FakeEngine {
+    pub streams: HashMap<StreamId, FakeStream>,
+    pub conns: HashSet<u32>,
+    /// Answers are held back.
+    pub silent: bool,
+    pub events: VecDeque<Event>,
+    /// What `Closed` will claim.
+    pub max_streams: usize,
+}
+
+pub struct FakeStream {
+    pub packets: u32,
+    pub dest: CompactDest,
+    pub playing: Option<PlaySpec>,
+    pub next: u32,
+    pub sequence: u16,
+    pub ended: bool,
+}
+
+impl FakeEngine {
+    pub fn new() -> Self {
+        Self { max_streams: usize::MAX, ..Self::default() }
+    }
+
+    /// Packets that have left by `now`.
+    pub fn advance(&mut self, now: Instant) {
+        let mut ended = Vec::new();
+        for (&id, stream) in &mut self.streams {
+            let Some(play) = stream.playing else { continue };
+            let due = now.ns_since(play.at) * PACKETS_PER_S / SECOND + u64::from(now >= play.at);
+            let sent = due.min(u64::from(play.until - play.from)) as u32;
+            stream.next = play.from + sent;
+            stream.sequence = play.sequence.wrapping_add(sent as u16);
+            // BYE 2.5 s behind the last packet.
+            let last_ns = u64::from(play.until - play.from - 1) * SECOND / PACKETS_PER_S;
+            if stream.next == play.until && now.ns_since(play.at) >= last_ns + 5 * SECOND / 2 {
+                stream.playing = None;
+                stream.ended = true;
+                ended.push(id);
+            }
+        }
+        for stream in ended {
+            let next_sequence = self.streams[&stream].sequence;
+            self.tell(StreamEvent::Drained { stream });
+            self.tell(StreamEvent::Ended { stream, next_sequence });
+        }
+    }
+
+    pub fn tell(&mut self, event: StreamEvent) {
+        self.events.push_back(Event::Stream(event));
+    }
+
+    fn refuse(&mut self, stream: StreamId, refusal: Refusal) {
+        self.events.push_back(Event::Refused { stream, refusal });
+    }
+
+    pub fn take(&mut self, now: Instant, command: Command) {
+        self.advance(now);
+        match command {
+            Command::Open { stream, packets, dest, .. } => {
+                if self.streams.len() >= self.max_streams {
+                    return self.refuse(stream, Refusal::TableFull);
+                }
+                let fresh = FakeStream { packets, dest, playing: None, next: 0, sequence: 0, ended: false };
+                let taken = self.streams.keys().any(|other| other.index == stream.index);
+                assert!(!taken, "index {} is in use", stream.index);
+                self.streams.insert(stream, fresh);
+            }
+            Command::Play { stream, play } => {
+                assert!(play.from < play.until && play.scale_permille == 1000, "{play:?}");
+                match self.streams.get_mut(&stream) {
+                    None => self.refuse(stream, Refusal::UnknownStream),
+                    Some(state) if state.playing.is_some() => self.refuse(stream, Refusal::WrongState),
+                    Some(state) => {
+                        assert!(play.until <= state.packets);
+                        (state.playing, state.ended) = (Some(play), false);
+                        (state.next, state.sequence) = (play.from, play.sequence);
+                    }
+                }
+            }
+            Command::Pause { stream } => match self.streams.get_mut(&stream) {
+                None => self.refuse(stream, Refusal::UnknownStream),
+                Some(state) if state.ended => {}
+                Some(state) => {
+                    state.playing = None;
+                    let (next_packet, next_sequence) = (state.next, state.sequence);
+                    self.tell(StreamEvent::Paused { stream, next_packet, next_sequence });
+                }
+            },
+            Command::Close { stream } => match self.streams.remove(&stream) {
+                None => self.refuse(stream, Refusal::UnknownStream),
+                Some(state) => self.tell(StreamEvent::Closed {
+                    stream,
+                    packets: u64::from(state.next),
+                    bytes: u64::from(state.next) * 1328,
+                    unreachable: 0,
+                    late: 0,
+                }),
+            },
+            Command::ConnAdd { conn, .. } => assert!(self.conns.insert(conn.0), "{conn:?} added twice"),
+            Command::ConnWrite { bytes, .. } => self.events.push_back(Event::Recycle { bytes }),
+            Command::ConnRemove { conn } => {
+                self.conns.remove(&conn.0);
+                self.events.push_back(Event::ConnRemoved { conn, fd: None });
+            }
+            Command::Stop => {}
+        }
+    }
+}
+
+/// A reply, taken apart.
+#[derive(Clone, Debug, PartialEq)]
+pub struct Answer {
+    pub status: u16,
+    pub reason: String,
+    pub headers: BTreeMap<String, String>,
+    pub body: String,
+}
+
+impl Answer {
+    pub fn parse(bytes: &[u8]) -> Self {
+        let (message, used) = rtsp_types::Message::<Vec<u8>>::parse(bytes).expect("a reply that parses");
+        assert_eq!(used, bytes.len(), "one reply and nothing behind it");
+        let rtsp_types::Message::Response(response) = message else { panic!("not a response") };
+        assert!(bytes.starts_with(b"RTSP/1.0 "));
+        let headers = response
+            .headers()
+            .map(|(name, value)| (name.as_str().to_ascii_lowercase(), value.as_str().to_owned()))
+            .collect();
+        Self {
+            status: response.status().into(),
+            reason: response.reason_phrase().to_owned(),
+            headers,
+            body: String::from_utf8(response.into_body()).unwrap(),
+        }
+    }
+
+    /// A header's value, empty if it is absent.
+    pub fn get(&self, name: &str) -> &str {
+        self.headers.get(&name.to_ascii_lowercase()).map_or("", String::as_str)
+    }
+
+    pub fn has(&self, name: &str) -> bool {
+        self.headers.contains_key(&name.to_ascii_lowercase())
+    }
+
+    /// The session's name without its parameters.
+    pub fn session(&self) -> String {
+        self.get("session").split(';').next().unwrap().to_owned()
+    }
+}
+
+/// The server, one engine, and everything that has come out.
+pub struct World {
+    pub server: Server,
+    pub engine: FakeEngine,
+    pub shelf: SharedShelf,
+    pub now: Instant,
+    /// What came out, in order: `reply 200`, `open`, `play 0..24000 seq 0 in 50ms`, `pause`, `close`, `attach`, `drop conn`.
+    pub log: Vec<String>,
+    pub answers: HashMap<ConnKey, VecDeque<Answer>>,
+    pub attached: HashSet<ConnKey>,
+    pub closed: HashSet<ConnKey>,
+    pub notices: Vec<Notice>,
+    framers: HashMap<ConnKey, Framer>,
+}
+
+pub const VIEWER: &str = "192.0.2.7:40000";
+
+impl World {
+    pub fn new() -> Self {
+        Self::with(|_| {})
+    }
+
+    pub fn with(change: impl FnOnce(&mut ServerConfig)) -> Self {
+        let mut config = ServerConfig {
+            ports_v4: Some((50_000, 50_001)),
+            ports_v6: Some((50_002, 50_003)),
+            streams_per_engine: 64,
+            conns_per_engine: 64,
+            ..ServerConfig::default()
+        };
+        change(&mut config);
+        let shelf = SharedShelf::default();
+        let server = Server::new(config, Box::new(shelf.clone()), Box::<Counting>::default());
+        Self {
+            server,
+            engine: FakeEngine::new(),
+            shelf,
+            now: Instant(100 * SECOND),
+            log: Vec::new(),
+            answers: HashMap::new(),
+            attached: HashSet::new(),
+            closed: HashSet::new(),
+            notices: Vec::new(),
+            framers: HashMap::new(),
+        }
+    }
+
+    pub fn connect(&mut self) -> ConnKey {
+        self.connect_from(VIEWER)
+    }
+
+    pub fn connect_from(&mut self, peer: &str) -> ConnKey {
+        let peer: SocketAddr = peer.parse().unwrap();
+        let local = if peer.is_ipv4() { "192.0.2.1:554" } else { "[2001:db8::1]:554" };
+        self.server.conn_opened(self.now, peer, local.parse().unwrap()).expect("accepted")
+    }
+
+    /// Moves the clock; the engine and the server's timers run.
+    pub fn wait(&mut self, ns: u64) {
+        let end = self.now.plus_ns(ns);
+        while self.now < end {
+            self.now = end.min(self.now.plus_ns(SECOND / 2));
+            self.engine.advance(self.now);
+            self.settle();
+            self.server.tick(self.now);
+            self.settle();
+        }
+    }
+
+    /// Carries out outputs and hands in events until nothing moves.
+    pub fn settle(&mut self) {
+        loop {
+            let mut moved = false;
+            while let Some(output) = self.server.poll_output() {
+                moved = true;
+                self.carry_out(output);
+            }
+            while !self.engine.silent
+                && let Some(event) = self.engine.events.pop_front()
+            {
+                moved = true;
+                self.server.handle_engine_event(self.now, 0, event);
+            }
+            if !moved {
+                return;
+            }
+        }
+    }
+
+    fn carry_out(&mut self, output: Output) {
+        match output {
+            Output::Reply { conn, bytes } => {
+                let answer = Answer::parse(&bytes);
+                self.log.push(format!("reply {}", answer.status));
+                self.answers.entry(conn).or_default().push_back(answer);
+            }
+            Output::Attach { conn, engine, id } => {
+                assert!(self.attached.insert(conn), "attached twice");
+                assert!(engine == 0 && self.engine.conns.insert(id.0), "connection name in use");
+                self.log.push("attach".into());
+            }
+            Output::Command { command, .. } => {
+                self.log.push(match &command {
+                    Command::Open { dest, .. } => match dest {
+                        CompactDest::Udp { ip, rtp_port, rtcp_port, .. } => {
+                            format!("open udp {ip} {rtp_port} {rtcp_port}")
+                        }
+                        CompactDest::Tcp { rtp_channel, rtcp_channel, .. } => {
+                            format!("open tcp {rtp_channel} {rtcp_channel}")
+                        }
+                    },
+                    Command::Play { play, .. } => format!(
+                        "play {}..{} seq {} in {}ms",
+                        play.from,
+                        play.until,
+                        play.sequence,
+                        play.at.ns_since(self.now) / MS
+                    ),
+                    Command::Pause { .. } => "pause".into(),
+                    Command::Close { .. } => "close".into(),
+                    Command::ConnRemove { .. } => "drop conn".into(),
+                    other => panic!("the session layer does not send {other:?}"),
+                });
+                self.engine.take(self.now, command);
+            }
+            Output::Close { conn } => {
+                assert!(self.closed.insert(conn), "closed twice");
+            }
+            Output::Notice(notice) => self.notices.push(notice),
+        }
+    }
+
+    /// Bytes from a viewer.
+    pub fn push(&mut self, conn: ConnKey, bytes: &[u8]) {
+        let framer = self.framers.entry(conn).or_default();
+        framer.push(bytes);
+        loop {
+            if self.server.is_waiting(conn) {
+                return;
+            }
+            match self.framers.get_mut(&conn).unwrap().next_incoming() {
+                Ok(Some(Incoming::Request(request))) => self.server.handle_request(self.now, conn, &request),
+                Ok(Some(Incoming::Interleaved { channel, bytes })) => {
+                    self.server.handle_interleaved(self.now, conn, channel, &bytes);
+                }
+                Ok(Some(Incoming::Response)) => {}
+                Ok(None) => break,
+                Err(error) => self.server.handle_bad_message(self.now, conn, &error),
+            }
+            self.settle();
+        }
+        let mid = self.framers[&conn].is_mid_message();
+        self.server.conn_progress(self.now, conn, mid);
+        self.settle();
+    }
+
+    /// A request, its lines written with `\n`; returns the answer.
+    pub fn ask(&mut self, conn: ConnKey, request: &str) -> Answer {
+        self.tell(conn, request);
+        let answers = self.answers.get_mut(&conn).unwrap_or_else(|| panic!("no answer to {request}"));
+        let answer = answers.pop_front().unwrap_or_else(|| panic!("no answer to {request}"));
+        assert!(answers.is_empty(), "more than one answer to {request}");
+        for header in ["server", "date"] {
+            assert!(answer.has(header), "{header} missing in {answer:?}");
+        }
+        answer
+    }
+
+    /// A request whose answer is not waited for.
+    pub fn tell(&mut self, conn: ConnKey, request: &str) {
+        let text = request.trim().replace('\n', "\r\n") + "\r\n\r\n";
+        self.push(conn, text.as_bytes());
+    }
+
+    pub fn hang_up(&mut self, conn: ConnKey) {
+        self.server.conn_closed(self.now, conn);
+        self.settle();
+    }
+
+    pub fn take_log(&mut self) -> Vec<String> {
+        std::mem::take(&mut self.log)
+    }
+
+    /// SETUP by UDP on `film`; returns the session's name.
+    pub fn setup_udp(&mut self, conn: ConnKey) -> String {
+        let answer = self.ask(
+            conn,
+            "SETUP rtsp://192.0.2.1/film/track1 RTSP/1.0\nCSeq: 1\nTransport: RTP/AVP;unicast;client_port=5000-5001",
+        );
+        assert_eq!(answer.status, 200, "{answer:?}");
+        answer.session()
+    }
+
+    /// SETUP interleaved on `film`; returns the session's name.
+    pub fn setup_tcp(&mut self, conn: ConnKey) -> String {
+        let answer = self.ask(
+            conn,
+            "SETUP rtsp://192.0.2.1/film/track1 RTSP/1.0\nCSeq: 1\nTransport: RTP/AVP/TCP;unicast;interleaved=0-1",
+        );
+        assert_eq!(answer.status, 200, "{answer:?}");
+        answer.session()
+    }
+
+    /// A request with a session and further header lines.
+    pub fn ask_session(&mut self, conn: ConnKey, method: &str, session: &str, more: &str) -> Answer {
+        self.ask(
+            conn,
+            &format!("{method} rtsp://192.0.2.1/film/ RTSP/1.0\nCSeq: 5\nSession: {session}\n{more}"),
+        )
+    }
+
+    /// Nothing is left: no sessions, streams, titles, reserved rate.
+    pub fn assert_empty(&self) {
+        assert_eq!(self.server.session_count(), 0, "sessions");
+        assert_eq!(self.server.stream_count(), 0, "streams");
+        assert_eq!(self.server.reserved_rate(), 0, "rate");
+        assert_eq!(self.engine.streams.len(), 0, "streams in the engine");
+        assert_eq!(self.shelf.open_count(), 0, "open titles");
+    }
+}
+
+/// A compound RTCP receiver report as live555 sends its first one: 99 % lost, cumulative -1.
+pub fn receiver_report(media_ssrc: u32, bye: bool) -> Vec<u8> {
+    use millrace_core::wire::rtcp::{MAX_REPORT_BYTES, ReportBlock, write_receiver_report};
+    let block = ReportBlock {
+        ssrc: media_ssrc,
+        fraction_lost: 255,
+        cumulative_lost: -1,
+        highest_sequence: 65_536,
+        jitter: 3,
+    };
+    let mut out = [0; MAX_REPORT_BYTES];
+    let len = write_receiver_report(&mut out, 99, Some(&block), "user@host", bye);
+    out[..len].to_vec()
+}
