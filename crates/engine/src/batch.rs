@@ -39,15 +39,24 @@ pub(crate) struct Entry {
     pub(crate) what: What,
 }
 
+/// What a batch needs to know of a stream: two cache lines, side by side.
+#[repr(C, align(128))]
+pub(crate) struct Row {
+    /// The extents that it holds: extent `e` in slot `e % 2`.
+    pub(crate) leases: [Option<Lease>; 2],
+    /// Where its packets go.
+    pub(crate) dest: Dest,
+}
+
+const _: () = assert!(size_of::<Row>() == 128);
+
 /// The batch, and the side tables that it is read from: one row for each stream, scratch memory for each entry.
 pub(crate) struct Batch {
     entries: Box<[Entry]>,
     len: usize,
     /// When it was put together.
     pub(crate) taken: Instant,
-    /// The extents that a stream holds: extent `e` in slot `e % 2`.
-    pub(crate) leases: Box<[[Option<Lease>; 2]]>,
-    pub(crate) dests: Box<[Dest]>,
+    pub(crate) rows: Box<[Row]>,
     headers: Box<[[u8; HEADERS_BYTES]]>,
     reports: Box<[[u8; MAX_REPORT_BYTES]]>,
 }
@@ -63,15 +72,15 @@ impl Batch {
             entries: vec![entry; MAX_BATCH_BURSTS].into(),
             len: 0,
             taken: Instant(0),
-            leases: (0..streams).map(|_| [None, None]).collect(),
-            dests: vec![nowhere; streams].into(),
+            rows: (0..streams).map(|_| Row { leases: [None, None], dest: nowhere }).collect(),
             headers: vec![[0; HEADERS_BYTES]; MAX_BATCH_BURSTS].into(),
             reports: vec![[0; MAX_REPORT_BYTES]; MAX_BATCH_BURSTS].into(),
         }
     }
 
-    pub(crate) fn is_full(&self) -> bool {
-        self.len == self.entries.len()
+    /// Entries that still fit.
+    pub(crate) fn room(&self) -> usize {
+        self.entries.len() - self.len
     }
 
     /// Empties it and returns how many entries it had; they stay readable until the next is pushed.
@@ -85,13 +94,13 @@ impl Batch {
 
     /// The extent in slot `extent % 2` of row `row`, if it is held.
     pub(crate) fn lease(&self, row: u32, extent: u32) -> Option<&Lease> {
-        self.leases[row as usize][(extent % 2) as usize].as_ref()
+        self.rows[row as usize].leases[(extent % 2) as usize].as_ref()
     }
 
     /// Adds packets of a lease that the stream holds. The batch must not be full.
     pub(crate) fn push_media(&mut self, id: StreamId, stream: &Stream, departure: Instant, burst: Burst) {
         let patched = stream.has(flag::PATCHED);
-        if patched && let Some(lease) = self.leases[id.index as usize][(burst.extent % 2) as usize].as_ref() {
+        if patched && let Some(lease) = self.rows[id.index as usize].leases[(burst.extent % 2) as usize].as_ref() {
             write_headers(stream, lease, burst.place, burst.count, &mut self.headers[self.len]);
         }
         self.entries[self.len] = Entry { stream: id, departure, what: What::Media { burst, patched } };
@@ -136,6 +145,6 @@ impl TransmitBatch for Batch {
                 }
             }
         };
-        Transmit { stream: entry.stream, dest: self.dests[row], payload }
+        Transmit { stream: entry.stream, dest: self.rows[row].dest, payload }
     }
 }

@@ -123,7 +123,7 @@ impl Engine {
 
     /// Gives the extent in `slot` back, or no longer waits for it.
     fn release(&mut self, index: u32, slot: usize) {
-        self.batch.leases[index as usize][slot] = None;
+        self.batch.rows[index as usize].leases[slot] = None;
         let stream = self.stream_mut(index);
         stream.slots[slot] = Slot::Idle;
         stream.flags &= !(flag::RETRIED << slot);
@@ -155,12 +155,11 @@ impl Engine {
     /// Works out when the next packet leaves, if its extent is at hand. The first time, this fixes the anchor.
     fn schedule(&mut self, index: u32) {
         let stream = &mut self.streams[index as usize];
-        let extent = stream.extent();
-        let Some(lease) = self.batch.lease(index, extent) else {
+        let Some(lease) = self.batch.lease(index, stream.extent) else {
             stream.due = NEVER;
             return;
         };
-        let time = time_of(lease, stream.next - extent * stream.per_extent);
+        let time = time_of(lease, stream.place());
         if !stream.has(flag::ANCHORED) {
             stream.flags |= flag::ANCHORED;
             stream.pace.anchor = time;

@@ -172,6 +172,8 @@ pub(crate) struct Stream {
     pub(crate) report_due: Instant,
     pub(crate) pace: Pace,
     pub(crate) generation: u32,
+    /// The extent of the packet `next`: `next / per_extent`, kept because a division a burst is dear.
+    pub(crate) extent: u32,
     pub(crate) last: LastBurst,
     /// First packet not sent.
     pub(crate) next: u32,
@@ -203,6 +205,7 @@ impl Stream {
             report_due: NEVER,
             pace: Pace { at: Instant(0), anchor: MediaTicks(0), scale_permille: 1000 },
             generation: 0,
+            extent: 0,
             last: LastBurst::NONE,
             next: 0,
             until: 0,
@@ -248,21 +251,34 @@ impl Stream {
         self.sequence_base.wrapping_add(packet as u16)
     }
 
-    /// The extent of the packet that comes next.
-    pub(crate) fn extent(&self) -> u32 {
-        self.next / self.per_extent
+    /// Goes to packet `next`, anywhere in the title.
+    pub(crate) fn seek(&mut self, next: u32) {
+        self.next = next;
+        self.extent = next / self.per_extent;
     }
 
-    /// The extent of the last packet of this run; the extent of `next` if nothing is left.
-    pub(crate) fn last_extent(&self) -> u32 {
-        self.until.saturating_sub(1).max(self.next) / self.per_extent
+    /// Goes on by `count` packets, at most to the end of the extent; `true` if it is behind that now.
+    pub(crate) fn advance(&mut self, count: u32) -> bool {
+        self.next += count;
+        let behind = self.place() >= self.per_extent;
+        self.extent += u32::from(behind);
+        behind
+    }
+
+    /// Place of the packet `next` in its extent.
+    pub(crate) fn place(&self) -> u32 {
+        self.next - self.extent * self.per_extent
+    }
+
+    /// Whether this run has packets in `extent`, which is not before the one it is in.
+    pub(crate) fn reaches(&self, extent: u32) -> bool {
+        u64::from(extent) * u64::from(self.per_extent) < u64::from(self.until)
     }
 
     /// The slot of `extent`, if it is one of the two that the stream may need now.
     pub(crate) fn slot_of(&self, extent: u32) -> Option<usize> {
-        let here = self.extent();
-        (extent == here || extent == here + 1 && extent <= self.last_extent())
-            .then_some((extent % 2) as usize)
+        let ahead = self.extent + 1;
+        (extent == self.extent || extent == ahead && self.reaches(ahead)).then_some((extent % 2) as usize)
     }
 
     /// When the stream's timer is to fire.

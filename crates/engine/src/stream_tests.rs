@@ -83,12 +83,17 @@ fn a_stream_may_need_two_extents_and_no_more() {
         },
     };
     let mut stream = Stream::opened(&spec);
-    (stream.next, stream.until) = (196 + 7, spec.packets);
+    stream.seek(196 + 7);
+    stream.until = spec.packets;
     assert_eq!([0, 1, 2, 3].map(|e| stream.slot_of(e)), [None, Some(1), Some(0), None]);
-    stream.next = spec.packets - 1;
+    stream.seek(spec.packets - 1);
     assert_eq!([2, 3, 4].map(|e| stream.slot_of(e)), [None, Some(1), None], "nothing behind the end");
-    (stream.next, stream.until) = (196, 2 * 196);
+    stream.seek(196);
+    stream.until = 2 * 196;
     assert_eq!([1, 2].map(|e| stream.slot_of(e)), [Some(1), None], "nothing behind `until`");
+    assert!(!stream.advance(195) && stream.place() == 195);
+    assert!(stream.advance(1) && stream.place() == 0);
+    assert_eq!((stream.next, stream.extent), (2 * 196, 2));
     stream.sequence_base = 0xfff0;
     assert_eq!(stream.sequence(0x12), 2);
     assert_eq!(stream.id(3), spec.id);

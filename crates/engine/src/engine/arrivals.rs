@@ -29,15 +29,33 @@ impl Engine {
             self.fail(index, FailReason::ReadError(LeaseFailure::OutOfRange));
             return;
         }
-        self.batch.leases[index as usize][slot] = Some(lease);
+        self.batch.rows[index as usize].leases[slot] = Some(lease);
         let stream = self.stream_mut(index);
         stream.slots[slot] = Slot::Held;
         stream.flags &= !(flag::RETRIED << slot);
-        if stream.extent() == extent {
+        if stream.extent == extent {
+            let begins = !stream.has(flag::ANCHORED);
             self.schedule(index);
             self.counters.starved += u64::from(self.stream(index).due < now);
+            if begins {
+                // A run may begin with the last packet of its extent: what follows must not wait for that to be sent.
+                self.want_ahead(index, extent);
+            }
             self.arm(index, now);
         }
+    }
+
+    /// Wants the extent behind `extent`, which is held, unless the run ends before or it has been asked for.
+    fn want_ahead(&mut self, index: u32, extent: u32) {
+        let stream = self.stream(index);
+        let ahead = extent + 1;
+        if !stream.reaches(ahead) || stream.slots[(ahead % 2) as usize] != Slot::Idle {
+            return;
+        }
+        let Some(lease) = self.batch.lease(index, extent) else { return };
+        // The first packet ahead departs a packet's time later than the last one here: a little early is safe.
+        let by = stream.pace.departure(time_of(lease, lease.content().packets - 1));
+        self.want(index, ahead, by);
     }
 
     /// Arrival: an extent that could not be lent. A failed read is tried once more; then, and at once in the other cases,
@@ -130,23 +148,17 @@ impl Engine {
         let index = entry.stream.index;
         let stream = &mut self.streams[index as usize];
         stream.last = LastBurst { left: self.batch.taken, departure: entry.departure, packets: burst.count };
-        stream.next += burst.count;
         if stream.report_due == NEVER {
             stream.report_due = now.plus_ns(FIRST_REPORT_NS);
         }
-        let Some(lease) = self.batch.lease(index, burst.extent) else { return };
-        let packets = lease.content().packets;
-        let ahead = burst.extent + 1;
-        if ahead <= stream.last_extent() && stream.slots[(ahead % 2) as usize] == Slot::Idle {
-            // The first packet ahead departs a packet's time later than the last one here: a little early is safe.
-            let by = stream.pace.departure(time_of(lease, packets - 1));
-            self.want(index, ahead, by);
-        }
-        if burst.place + burst.count == packets {
+        self.want_ahead(index, burst.extent);
+        let stream = self.stream_mut(index);
+        let extent_is_done = stream.advance(burst.count);
+        let run_is_done = stream.next == stream.until;
+        if extent_is_done {
             self.release(index, (burst.extent % 2) as usize);
         }
-        let stream = self.stream(index);
-        if stream.next == stream.until {
+        if run_is_done {
             self.drained(index, now);
         } else {
             self.schedule(index);
@@ -159,9 +171,9 @@ impl Engine {
         if stream.state != State::Playing {
             return;
         }
-        let Some(lease) = self.batch.lease(index, stream.extent()) else { return };
-        let departure = stream.pace.departure(time_of(lease, stream.next % stream.per_extent));
-        let is_tcp = matches!(self.batch.dests[index as usize], Dest::Tcp { .. });
+        let Some(lease) = self.batch.lease(index, stream.extent) else { return };
+        let departure = stream.pace.departure(time_of(lease, stream.place()));
+        let is_tcp = matches!(self.batch.rows[index as usize].dest, Dest::Tcp { .. });
         if is_tcp && now.ns_since(departure) > MAX_TCP_BEHIND_NS {
             self.fail(index, FailReason::SlowReader);
         } else {

@@ -20,7 +20,7 @@ impl Engine {
         }
         *stream = Stream::opened(&spec);
         self.cold[index as usize] = Cold::new();
-        self.batch.dests[index as usize] = spec.dest;
+        self.batch.rows[index as usize].dest = spec.dest;
         self.counters.open += 1;
         self.step(index, Input::Open).map(|_| ())
     }
@@ -42,7 +42,7 @@ impl Engine {
             return Err(Refusal::OutOfRange);
         }
         let at = spec.at.max(now);
-        stream.next = spec.from;
+        stream.seek(spec.from);
         stream.until = spec.until;
         stream.sequence_base = spec.sequence.wrapping_sub(spec.from as u16);
         stream.flags &= !(flag::ANCHORED | flag::PATCHED);
@@ -57,7 +57,7 @@ impl Engine {
         stream.events &= !(pending::DRAINED | pending::ENDED | pending::LEFT);
         stream.due = if spec.from == spec.until { at } else { NEVER };
         if spec.from < spec.until {
-            let extent = stream.extent();
+            let extent = stream.extent;
             self.want(index, extent, at);
         }
         self.arm(index, now);
@@ -98,7 +98,7 @@ impl Engine {
     pub fn conn_gone(&mut self, now: Instant, conn: ConnId) {
         self.abandon_batch(now);
         for index in 0..self.streams.len() as u32 {
-            let on_it = matches!(self.batch.dests[index as usize], Dest::Tcp { conn: c, .. } if c == conn);
+            let on_it = matches!(self.batch.rows[index as usize].dest, Dest::Tcp { conn: c, .. } if c == conn);
             if on_it && self.stream(index).state != State::Free {
                 self.fail(index, FailReason::ConnectionClosed(0));
             }

@@ -208,7 +208,7 @@ impl Wheel {
             // A timer that waits in the last slot needs attention when that slot comes, to be moved on.
             let number = number.min(self.cursor + (FAR_SLOTS - 1) as u64);
             self.far.set((number % FAR_SLOTS as u64) as usize);
-            (self.far_sentinel(number), due.min((number + 1 << FAR_SHIFT) - 1))
+            (self.far_sentinel(number), due.min(((number + 1) << FAR_SHIFT) - 1))
         };
         let Node { due: earliest, prev: last, .. } = self.nodes[sentinel as usize];
         // An empty list's bound is left over from its last timer.

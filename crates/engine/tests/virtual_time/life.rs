@@ -1,0 +1,448 @@
+//! From open to closed: wants and leases, pause and seek, the end of the film.
+
+use millrace_core::ids::{ConnId, StreamId};
+use millrace_core::limits::BYE_DELAY_NS;
+use millrace_core::seam::TransmitBatch;
+use millrace_engine::{PlaySpec, Refusal, StreamEvent};
+
+use crate::film::Film;
+use crate::world::{MS, S, World, id, tcp, udp};
+
+/// 8 Mb/s, six extents and a bit, the last packet short.
+fn film() -> Film {
+    Film::constant(0, 1_200, 8_000_000).ending_with(188 * 3)
+}
+
+fn spec(world: &World, from: u32, until: u32, sequence: u16) -> PlaySpec {
+    PlaySpec { from, until, at: world.now.plus_ns(50 * MS), sequence, scale_permille: 1000 }
+}
+
+#[test]
+fn wants_one_extent_at_once_and_then_one_ahead() {
+    let mut world = World::small();
+    let stream = world.open(&film(), 0, udp(0));
+    let at = world.now.plus_ns(50 * MS);
+    world.play_from(stream, 2 * 196 + 10);
+    let want = world.engine.poll_want().unwrap();
+    assert_eq!((want.stream, want.extent, want.by), (stream, 2, at));
+    assert_eq!(world.engine.poll_want(), None);
+    world.engine.want_refused(&want);
+    world.turn();
+    let lent = world.next().unwrap();
+    world.run_until(lent);
+    world.run_for(S);
+    let asked = |world: &World, at: usize| (world.disk.wants[at].0, world.disk.wants[at].1.extent);
+    assert_eq!(asked(&world, 1), (lent, 3), "a run's second as soon as the first is there");
+    for (at, extent) in (2..).zip(4..7) {
+        let begins = world.sent.iter().find(|sent| sent.departure >= world.departure(stream, (extent - 1) * 196));
+        assert_eq!(asked(&world, at), (begins.unwrap().at, extent), "as soon as the one before begins");
+        let (by, first) = (world.disk.wants[at].1.by, world.departure(stream, extent * 196));
+        assert!(by <= first && first.0 - by.0 < 2 * MS);
+    }
+    assert_eq!(world.disk.wants.len(), 5);
+}
+
+#[test]
+fn two_leases_at_most_and_none_at_the_end() {
+    let mut world = World::small();
+    let stream = world.open(&film(), 0, udp(0));
+    world.play_from(stream, 0);
+    let mut held = 0;
+    loop {
+        world.turn();
+        let leases = world.disk.leases();
+        held = held.max(leases);
+        // What is behind has gone back: what is held is the extent of the next packet and the one behind it.
+        let left = film().extents() - world.position(stream) / 196;
+        assert!(leases <= left.min(2), "{leases} leases at packet {}", world.position(stream));
+        let Some(next) = world.next() else { break };
+        world.now = next;
+    }
+    assert_eq!((held, world.disk.leases()), (2, 0));
+    let mut extents: Vec<_> = world.disk.wants.iter().map(|(_, want)| want.extent).collect();
+    extents.sort_unstable();
+    assert_eq!(extents, [0, 1, 2, 3, 4, 5, 6], "each once");
+}
+
+#[test]
+fn a_run_that_begins_with_the_last_packet_of_an_extent_is_on_time() {
+    let mut world = World::small();
+    let stream = world.open(&Film::constant(0, 1_200, 100_000_000), 0, udp(0));
+    world.disk.rule = Box::new(|_| (20 * MS, Ok(())));
+    world.play(stream, spec(&world, 195, 391, 195)).unwrap();
+    world.run_out();
+    assert_eq!((world.late_max_ns, world.datagrams), (0, 196));
+}
+
+#[test]
+fn a_want_that_is_refused_comes_again() {
+    let mut world = World::small();
+    let (a, b) = (world.open(&film(), 0, udp(0)), world.open(&film(), 1, udp(1)));
+    world.play_from(a, 0);
+    world.play_from(b, 200);
+    let first = world.engine.poll_want().unwrap();
+    world.engine.want_refused(&first);
+    world.engine.want_refused(&first);
+    let wants: Vec<_> = std::iter::from_fn(|| world.engine.poll_want()).collect();
+    assert_eq!(wants.iter().map(|w| (w.stream, w.extent)).collect::<Vec<_>>(), [(a, 0), (b, 1)]);
+    assert_eq!(world.engine.counters().wants, 2);
+    world.engine.close(world.now, a).unwrap();
+    world.engine.want_refused(&first);
+    assert_eq!(world.engine.poll_want(), None, "nobody wants it any more");
+}
+
+#[test]
+fn pause_and_resume_continue_exactly() {
+    let mut world = World::small();
+    let stream = world.open(&film(), 0, udp(0));
+    world.play_from(stream, 0);
+    world.run_for(433 * MS);
+    let next = world.position(stream);
+    assert!(next > 200);
+    world.engine.pause(world.now, stream).unwrap();
+    assert_eq!(world.disk.leases(), 0, "a paused viewer holds no memory");
+    world.run_for(60 * S);
+    let paused = StreamEvent::Paused { stream, next_packet: next, next_sequence: next as u16 };
+    assert_eq!(world.events_of(stream), [paused, StreamEvent::Left { stream }]);
+    assert_eq!(world.position(stream), next, "silence");
+    assert_eq!(world.next(), None, "and no timer");
+    world.events.clear();
+    world.play(stream, spec(&world, next, 1_200, next as u16)).unwrap();
+    world.run_out();
+    assert_eq!(world.position(stream), 1_200);
+    assert!(world.sent.iter().all(|sent| !sent.patched && sent.at == sent.departure));
+    assert_eq!(world.engine.counters().late, 0, "a pause is not a hole");
+}
+
+#[test]
+fn after_a_seek_the_sequence_goes_on_and_headers_are_patched() {
+    let mut world = World::small();
+    let stream = world.open(&film(), 0, udp(0));
+    world.play_from(stream, 0);
+    world.run_for(300 * MS);
+    world.engine.pause(world.now, stream).unwrap();
+    world.turn();
+    let Some(&(_, StreamEvent::Paused { next_sequence, .. })) = world.events.first() else { panic!() };
+    world.play(stream, spec(&world, 950, 1_200, next_sequence)).unwrap();
+    world.run_for(150 * MS);
+    assert!(world.position(stream) > 1_000);
+    assert!(world.sent.last().unwrap().patched);
+    let patched = world.engine.counters().patched;
+    assert_eq!(patched, u64::from(world.position(stream) - 950));
+    // Pausing names the sequence number of the stream's own timeline; going on keeps to it.
+    world.engine.pause(world.now, stream).unwrap();
+    world.turn();
+    let next = world.position(stream);
+    let sequence = next_sequence.wrapping_add((next - 950) as u16);
+    assert!(world.events_of(stream).contains(&StreamEvent::Paused {
+        stream,
+        next_packet: next,
+        next_sequence: sequence
+    }));
+    world.play(stream, spec(&world, next, 1_200, sequence)).unwrap();
+    world.run_out();
+    assert_eq!(world.position(stream), 1_200);
+    let ended = StreamEvent::Ended { stream, next_sequence: sequence.wrapping_add((1_200 - next) as u16) };
+    assert_eq!(world.events_of(stream).last(), Some(&ended));
+}
+
+#[test]
+fn sequence_numbers_wrap() {
+    let mut world = World::small();
+    let film = Film::constant(0, 70_000, 100_000_000);
+    let (shared, own) = (world.open(&film, 0, udp(0)), world.open(&film, 1, udp(1)));
+    world.play_from(shared, 64_000);
+    world.play(own, spec(&world, 64_000, 70_000, 65_500)).unwrap();
+    world.run_out();
+    assert_eq!((world.position(shared), world.position(own)), (70_000, 70_000));
+}
+
+#[test]
+fn pause_before_anything_was_sent() {
+    let mut world = World::small();
+    let stream = world.open(&film(), 0, udp(0));
+    world.play(stream, spec(&world, 700, 1_200, 77)).unwrap();
+    world.run_for(49 * MS);
+    world.engine.pause(world.now, stream).unwrap();
+    world.run_for(S);
+    let paused = StreamEvent::Paused { stream, next_packet: 700, next_sequence: 77 };
+    assert_eq!(world.events_of(stream), [paused, StreamEvent::Left { stream }]);
+    assert!(world.sent.is_empty() && world.reports.is_empty());
+    // Again, in the same state: answered again. The playhead is gone already.
+    world.engine.pause(world.now, stream).unwrap();
+    world.turn();
+    assert_eq!(world.events_of(stream)[2..], [paused]);
+}
+
+#[test]
+fn a_lease_that_comes_after_pause_or_seek_is_given_back() {
+    let mut world = World::small();
+    let stream = world.open(&film(), 0, udp(0));
+    world.disk.rule = Box::new(|_| (30 * MS, Ok(())));
+    world.play_from(stream, 0);
+    world.run_for(10 * MS);
+    world.engine.pause(world.now, stream).unwrap();
+    world.play(stream, spec(&world, 600, 1_200, 600)).unwrap();
+    world.run_for(25 * MS);
+    assert_eq!(world.disk.leases(), 0, "extent 0 is not wanted any more");
+    assert_eq!(world.engine.counters().leases_unwanted, 1);
+    world.run_out();
+    assert_eq!(world.position(stream), 1_200);
+    assert_eq!(world.late_max_ns, 0);
+    world.engine.close(world.now, stream).unwrap();
+    let lease = world.disk.lend(film().title, 0);
+    world.engine.handle_lease(world.now, stream, film().title, 0, lease);
+    assert_eq!(world.disk.leases(), 0);
+}
+
+#[test]
+fn the_end_is_drained_then_bye_exactly_after_its_delay() {
+    let mut world = World::small();
+    let stream = world.open(&film(), 0, udp(0));
+    world.play_from(stream, 0);
+    world.run_out();
+    let last = world.sent.last().unwrap().at;
+    let bye = last.plus_ns(BYE_DELAY_NS);
+    assert_eq!(world.bye_of(stream), Some(bye));
+    let drained = (last, StreamEvent::Drained { stream });
+    let left = (last, StreamEvent::Left { stream });
+    let ended = (bye, StreamEvent::Ended { stream, next_sequence: 1_200 });
+    assert_eq!(world.events, [drained, left, ended]);
+    world.engine.close(world.now, stream).unwrap();
+    world.turn();
+    let bytes = 1_199 * 1_328 + 12 + 188 * 3;
+    let closed = StreamEvent::Closed { stream, packets: 1_200, bytes, unreachable: 0, late: 0 };
+    assert_eq!(world.events[3..], [(world.now, closed)], "Left has been told");
+    let counters = world.engine.counters();
+    assert_eq!((counters.packets, counters.bytes, counters.open, counters.playing), (1_200, bytes, 0, 0));
+}
+
+#[test]
+fn until_ends_the_run_before_the_film_does() {
+    let mut world = World::small();
+    let stream = world.open(&film(), 0, udp(0));
+    world.play(stream, spec(&world, 100, 392, 100)).unwrap();
+    world.run_out();
+    assert_eq!(world.position(stream), 392);
+    let extents: Vec<_> = world.disk.wants.iter().map(|(_, want)| want.extent).collect();
+    assert_eq!(extents, [0, 1], "392 = 2 x 196: the third extent is not wanted");
+    assert_eq!(world.events_of(stream).last(), Some(&StreamEvent::Ended { stream, next_sequence: 392 }));
+}
+
+#[test]
+fn play_while_draining_takes_bye_back() {
+    let mut world = World::small();
+    let stream = world.open(&film(), 0, udp(0));
+    world.play_from(stream, 1_100);
+    world.run_for(2 * S);
+    assert!(world.events_of(stream).contains(&StreamEvent::Drained { stream }));
+    world.play_from(stream, 1_000);
+    world.run_for(10 * MS);
+    world.events.clear();
+    world.run_out();
+    let last = world.sent.last().unwrap().at;
+    assert_eq!(world.bye_of(stream), Some(last.plus_ns(BYE_DELAY_NS)), "one BYE, after the second run");
+    let ended = StreamEvent::Ended { stream, next_sequence: 1_200 };
+    assert_eq!(world.events_of(stream), [StreamEvent::Drained { stream }, StreamEvent::Left { stream }, ended]);
+}
+
+#[test]
+fn play_goes_on_after_the_end_too() {
+    let mut world = World::small();
+    let stream = world.open(&film(), 0, udp(0));
+    world.play_from(stream, 1_100);
+    world.run_out();
+    world.play_from(stream, 1_150);
+    world.run_out();
+    assert_eq!(world.datagrams, 150);
+    let ends = world.events_of(stream).iter().filter(|e| matches!(e, StreamEvent::Ended { .. })).count();
+    assert_eq!(ends, 2);
+}
+
+#[test]
+fn pause_behind_the_last_packet_and_go_on() {
+    let mut world = World::small();
+    let stream = world.open(&film(), 0, udp(0));
+    world.play_from(stream, 1_100);
+    world.run_for(S);
+    world.engine.pause(world.now, stream).unwrap();
+    world.run_for(100 * S);
+    let paused = StreamEvent::Paused { stream, next_packet: 1_200, next_sequence: 1_200 };
+    assert_eq!(world.events_of(stream).last(), Some(&paused));
+    assert_eq!(world.bye_of(stream), None, "a viewer on pause gets no BYE");
+    let at = world.now.plus_ns(50 * MS);
+    world.play(stream, spec(&world, 1_200, 1_200, 1_200)).unwrap();
+    world.run_out();
+    assert_eq!(world.bye_of(stream), Some(at.plus_ns(BYE_DELAY_NS)));
+    assert_eq!(world.datagrams, 100);
+}
+
+#[test]
+fn what_is_no_longer_true_is_not_told() {
+    let mut world = World::small();
+    let stream = world.open(&film(), 0, udp(0));
+    world.play_from(stream, 0);
+    world.run_for(200 * MS);
+    // Pause and play in one turn, before any event is polled: the cache must not hear of a playhead that is gone.
+    world.engine.pause(world.now, stream).unwrap();
+    world.play_from(stream, 600);
+    world.run_for(200 * MS);
+    let events = world.events_of(stream);
+    assert!(matches!(events[..], [StreamEvent::Paused { .. }]), "{events:?}");
+    world.engine.close(world.now, stream).unwrap();
+    world.turn();
+    let events = world.events_of(stream);
+    assert!(matches!(events[1..], [StreamEvent::Left { .. }, StreamEvent::Closed { .. }]), "{events:?}");
+}
+
+#[test]
+fn an_index_is_free_once_closed_has_been_told() {
+    let mut world = World::small();
+    let stream = world.open(&film(), 3, udp(3));
+    world.play_from(stream, 0);
+    world.run_for(100 * MS);
+    world.engine.close(world.now, stream).unwrap();
+    let next = StreamId { index: 3, generation: 2 };
+    assert_eq!(world.try_open(&film(), next, udp(3)), Err(Refusal::WrongState));
+    world.turn();
+    world.try_open(&film(), next, udp(3)).unwrap();
+    // The old name finds nobody.
+    let late = world.disk.lend(film().title, 0);
+    world.engine.handle_lease(world.now, stream, film().title, 0, late);
+    assert_eq!(world.engine.pause(world.now, stream), Err(Refusal::UnknownStream));
+    assert_eq!(world.engine.close(world.now, stream), Err(Refusal::UnknownStream));
+    world.play_from(next, 0);
+    world.run_out();
+    assert_eq!(world.position(next), 1_200);
+    assert_eq!(world.try_open(&film(), id(8), udp(8)), Err(Refusal::TableFull));
+}
+
+#[test]
+fn play_checks_its_numbers_and_changes_nothing_when_they_are_wrong() {
+    let mut world = World::small();
+    let stream = world.open(&film(), 0, udp(0));
+    let good = spec(&world, 0, 1_200, 0);
+    for bad in [
+        PlaySpec { from: 1_201, until: 1_201, ..good },
+        PlaySpec { from: 0, until: 1_201, ..good },
+        PlaySpec { from: 9, until: 8, ..good },
+        PlaySpec { scale_permille: 0, ..good },
+        PlaySpec { scale_permille: 16_001, ..good },
+    ] {
+        assert_eq!(world.play(stream, bad), Err(Refusal::OutOfRange), "{bad:?}");
+    }
+    assert_eq!(world.engine.poll_want(), None);
+    assert_eq!(world.play(id(1), good), Err(Refusal::UnknownStream));
+    assert_eq!(world.play(id(99), good), Err(Refusal::UnknownStream));
+    world.play(stream, good).unwrap();
+    assert_eq!(world.play(stream, good), Err(Refusal::WrongState), "seek by pause and play");
+    world.run_out();
+    assert_eq!(world.datagrams, 1_200);
+}
+
+#[test]
+fn a_command_between_batch_and_answer_takes_the_batch_back() {
+    let mut world = World::small();
+    let (a, b) = (world.open(&film(), 0, udp(0)), world.open(&film(), 1, udp(1)));
+    world.play_from(a, 0);
+    world.play_from(b, 0);
+    world.run_for(49 * MS);
+    world.now = world.now.plus_ns(MS);
+    assert_eq!(world.engine.poll_bursts(world.now), 2);
+    world.engine.pause(world.now, a).unwrap();
+    assert!(world.engine.batch().is_empty());
+    world.engine.handle_sent(world.now, &[]);
+    assert_eq!(world.engine.poll_bursts(world.now), 1, "b's burst is due again");
+    assert_eq!(world.engine.poll_bursts(world.now), 1, "and again, if nobody answers");
+    world.send();
+    world.run_out();
+    assert_eq!((world.position(a), world.position(b)), (0, 1_200));
+    assert!(world.events_of(a).contains(&StreamEvent::Paused { stream: a, next_packet: 0, next_sequence: 0 }));
+}
+
+#[test]
+fn finish_says_goodbye_to_everybody_at_once() {
+    let mut world = World::small();
+    let names: Vec<_> = (0..5).map(|i| world.open(&film(), i, if i == 2 { tcp(7) } else { udp(i) })).collect();
+    for &stream in &names[..4] {
+        world.play_from(stream, if stream == names[3] { 1_100 } else { 0 });
+    }
+    world.run_for(500 * MS); // the fourth is draining now
+    world.engine.pause(world.now, names[1]).unwrap();
+    world.turn();
+    world.events.clear();
+    let now = world.now;
+    world.engine.finish(now);
+    world.run_out();
+    for &stream in &names[..4] {
+        assert_eq!(world.bye_of(stream), Some(now));
+        assert!(matches!(world.events_of(stream).first(), Some(StreamEvent::Ended { .. })));
+    }
+    assert!(world.bye_of(names[4]).is_none() && world.events_of(names[4]).is_empty(), "never played");
+    assert_eq!((world.disk.leases(), world.engine.counters().playing), (0, 0));
+}
+
+/// A stream in each state of its life, made the way it comes to be.
+fn in_state(name: &str) -> (World, StreamId) {
+    let mut world = World::small();
+    let stream = world.open(&film(), 0, tcp(0));
+    if name != "Ready" {
+        world.play_from(stream, 1_100);
+        world.run_for(100 * MS);
+    }
+    match name {
+        "Ready" | "Playing" => {}
+        "Paused" => world.engine.pause(world.now, stream).unwrap(),
+        "Draining" => world.run_for(S),
+        "Ended" => world.run_out(),
+        "Failed" => world.engine.conn_gone(world.now, ConnId(0)),
+        "Closing" => world.engine.close(world.now, stream).unwrap(),
+        other => panic!("{other}"),
+    }
+    (world, stream)
+}
+
+/// Every command in every state, on a real engine: the answer, and the events that follow at once.
+#[test]
+fn every_command_in_every_state() {
+    const OK: Result<(), Refusal> = Ok(());
+    const WRONG: Result<(), Refusal> = Err(Refusal::WrongState);
+    const UNKNOWN: Result<(), Refusal> = Err(Refusal::UnknownStream);
+    let expected = [
+        ("Ready", [(WRONG, ""), (OK, ""), (WRONG, ""), (OK, "Closed"), (OK, "Failed")]),
+        ("Playing", [(WRONG, ""), (WRONG, ""), (OK, "Paused Left"), (OK, "Left Closed"), (OK, "Failed Left")]),
+        ("Paused", [(WRONG, ""), (OK, ""), (OK, "Paused"), (OK, "Closed"), (OK, "Failed")]),
+        ("Draining", [(WRONG, ""), (OK, ""), (OK, "Paused"), (OK, "Closed"), (OK, "Failed")]),
+        ("Ended", [(WRONG, ""), (OK, ""), (OK, ""), (OK, "Closed"), (OK, "Failed")]),
+        ("Failed", [(WRONG, ""), (WRONG, ""), (OK, ""), (OK, "Closed"), (OK, "")]),
+        ("Closing", [(WRONG, ""), (UNKNOWN, ""), (UNKNOWN, ""), (UNKNOWN, ""), (OK, "")]),
+    ];
+    for (state, row) in expected {
+        for (command, (result, events)) in row.into_iter().enumerate() {
+            let (mut world, stream) = in_state(state);
+            // What led here has been told, but for a close, which is told as it frees the place.
+            if state != "Closing" {
+                while world.engine.poll_event().is_some() {}
+            }
+            let now = world.now;
+            let got = match command {
+                0 => world.try_open(&film(), stream, udp(0)),
+                1 => world.play(stream, spec(&world, 0, 1_200, 0)),
+                2 => world.engine.pause(now, stream),
+                3 => world.engine.close(now, stream),
+                _ => {
+                    world.engine.conn_gone(now, ConnId(0));
+                    Ok(())
+                }
+            };
+            assert_eq!(got, result, "command {command} in {state}");
+            if state == "Closing" {
+                continue;
+            }
+            let told: Vec<_> = std::iter::from_fn(|| world.engine.poll_event())
+                .map(|event| format!("{event:?}").split(' ').next().unwrap().to_owned())
+                .collect();
+            assert_eq!(told.join(" "), events, "command {command} in {state}");
+        }
+    }
+}

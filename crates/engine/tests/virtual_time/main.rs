@@ -1,0 +1,11 @@
+//! The engine in virtual time: no test here waits, and every datagram of every test is checked against the film.
+
+mod crowd;
+#[path = "../support/film.rs"]
+mod film;
+mod life;
+mod ops;
+mod pacing;
+mod reports;
+mod trouble;
+mod world;

@@ -1,0 +1,170 @@
+//! Anything in any order: random commands, delays, refusals and holes. The device of the world checks that every viewer
+//! gets every packet of its run once, in order, with the right header; here the books must balance.
+
+use std::cell::RefCell;
+use std::collections::HashMap;
+use std::rc::Rc;
+
+use millrace_core::ids::{ConnId, StreamId};
+use millrace_core::seam::SendOutcome;
+use millrace_engine::{EngineConfig, LeaseFailure, PlaySpec, StreamEvent};
+use proptest::prelude::*;
+
+use crate::film::Film;
+use crate::world::{MS, World, tcp, udp};
+
+const STREAMS: u32 = 4;
+
+#[derive(Clone, Debug)]
+enum Op {
+    Open(u32),
+    Play { stream: u32, from: u32, len: u32, delay_ms: u64, own: bool, scale_permille: u32 },
+    Pause(u32),
+    Close(u32),
+    ConnGone(u32),
+    Finish,
+    Run(u64),
+    Hole(u64),
+    /// Takes a batch and never answers.
+    Forget,
+    Disk(u8),
+    Device(u8),
+}
+
+fn op() -> impl Strategy<Value = Op> {
+    let stream = 0..STREAMS;
+    prop_oneof![
+        3 => stream.clone().prop_map(Op::Open),
+        6 => (stream.clone(), 0u32..1_010, 0u32..600, 0u64..100, any::<bool>(), 400u32..4_000).prop_map(
+            |(stream, from, len, delay_ms, own, scale_permille)| Op::Play { stream, from, len, delay_ms, own, scale_permille }
+        ),
+        3 => stream.clone().prop_map(Op::Pause),
+        2 => stream.prop_map(Op::Close),
+        1 => (0u32..2).prop_map(Op::ConnGone),
+        1 => Just(Op::Finish),
+        8 => (1u64..1_500).prop_map(Op::Run),
+        2 => (1u64..9_000).prop_map(Op::Hole),
+        2 => Just(Op::Forget),
+        2 => any::<u8>().prop_map(Op::Disk),
+        2 => any::<u8>().prop_map(Op::Device),
+    ]
+}
+
+struct Books {
+    world: World,
+    film: Film,
+    generations: [u32; STREAMS as usize],
+    disk_mode: Rc<RefCell<u8>>,
+    device_mode: Rc<RefCell<u8>>,
+}
+
+impl Books {
+    fn new() -> Self {
+        let mut world = World::new(EngineConfig { streams: STREAMS as usize, ..EngineConfig::default() }, 16);
+        let film = Film::constant(3, 1_000, 6_000_000).ending_with(376);
+        let (disk_mode, device_mode) = (Rc::new(RefCell::new(0)), Rc::new(RefCell::new(0)));
+        let mode = Rc::clone(&disk_mode);
+        let mut turn = 0u64;
+        world.disk.rule = Box::new(move |_| {
+            turn += 1;
+            match *mode.borrow() % 6 {
+                0..3 => (turn % 5 * MS, Ok(())),
+                3 => (turn % 7 * 100 * MS, Ok(())),
+                4 if turn % 3 == 0 => (MS, Err(LeaseFailure::Checksum)),
+                5 if turn % 4 == 0 => (MS, Err(LeaseFailure::NoTitle)),
+                _ => (0, Ok(())),
+            }
+        });
+        let mode = Rc::clone(&device_mode);
+        let mut turn = 0u64;
+        world.device = Box::new(move |_, transmit| {
+            turn += 1;
+            match (*mode.borrow() % 8, turn % 5) {
+                (4, 0..3) => SendOutcome::Blocked { taken: (turn % 4) as u16 % transmit.datagrams() as u16 },
+                (5, _) => SendOutcome::Blocked { taken: 0 },
+                (6, 0..4) => SendOutcome::Unreachable { errno: 1 },
+                (7, 0) if turn % 50 == 0 => SendOutcome::Closed { errno: 32 },
+                _ => SendOutcome::Sent,
+            }
+        });
+        Self { world, film, generations: [0; STREAMS as usize], disk_mode, device_mode }
+    }
+
+    fn id(&self, index: u32) -> StreamId {
+        StreamId { index, generation: self.generations[index as usize] }
+    }
+
+    fn run(&mut self, op: &Op) {
+        let now = self.world.now;
+        match *op {
+            Op::Open(index) => {
+                let next = StreamId { index, generation: self.generations[index as usize] + 1 };
+                let dest = if index < 2 { tcp(index) } else { udp(index) };
+                if self.world.try_open(&self.film, next, dest).is_ok() {
+                    self.generations[index as usize] += 1;
+                }
+            }
+            Op::Play { stream, from, len, delay_ms, own, scale_permille } => {
+                let sequence = if own { 65_000 } else { from as u16 };
+                let at = now.plus_ns(delay_ms * MS);
+                let spec = PlaySpec { from, until: from + len, at, sequence, scale_permille };
+                let _ = self.world.play(self.id(stream), spec);
+            }
+            Op::Pause(index) => drop(self.world.engine.pause(now, self.id(index))),
+            Op::Close(index) => drop(self.world.engine.close(now, self.id(index))),
+            Op::ConnGone(conn) => self.world.engine.conn_gone(now, ConnId(conn)),
+            Op::Finish => self.world.engine.finish(now),
+            Op::Run(ms) => self.world.run_for(ms * MS),
+            Op::Hole(ms) => self.world.hole(ms * MS),
+            Op::Forget => drop(self.world.engine.poll_bursts(now)),
+            Op::Disk(mode) => *self.disk_mode.borrow_mut() = mode,
+            Op::Device(mode) => *self.device_mode.borrow_mut() = mode,
+        }
+    }
+
+    /// Each stream's events follow the order of a life; returns the totals that were told.
+    fn check_events(&self) -> (u64, u64) {
+        let mut last: HashMap<StreamId, StreamEvent> = HashMap::new();
+        let (mut packets, mut gone) = (0, 0);
+        for &(_, event) in &self.world.events {
+            let before = last.insert(event.stream(), event);
+            assert!(!matches!(before, Some(StreamEvent::Closed { .. })), "{event:?} after Closed");
+            match event {
+                StreamEvent::Ended { .. } => {
+                    assert!(!matches!(before, Some(StreamEvent::Failed { .. })), "Ended after Failed");
+                }
+                StreamEvent::Closed { packets: p, unreachable, .. } => {
+                    packets += p;
+                    gone += unreachable;
+                }
+                _ => {}
+            }
+        }
+        (packets, gone)
+    }
+}
+
+proptest! {
+    #![proptest_config(ProptestConfig::with_cases(400))]
+
+    #[test]
+    fn the_books_balance_whatever_happens(ops in proptest::collection::vec(op(), 1..60)) {
+        let mut books = Books::new();
+        for op in &ops {
+            books.run(op);
+            let playing = books.world.engine.counters().playing;
+            prop_assert!(books.world.disk.leases() as u64 <= 2 * playing, "two leases for each that plays");
+        }
+        for index in 0..STREAMS {
+            let _ = books.world.engine.close(books.world.now, books.id(index));
+        }
+        books.world.run_out();
+        let (packets, gone) = books.check_events();
+        let counters = *books.world.engine.counters();
+        prop_assert_eq!((counters.open, counters.playing, books.world.disk.leases()), (0, 0, 0));
+        prop_assert_eq!((counters.packets, counters.unreachable), (packets, gone));
+        prop_assert_eq!(packets + gone, books.world.datagrams);
+        prop_assert!(books.world.engine.poll_at().is_none());
+        prop_assert!(books.world.engine.poll_want().is_none());
+    }
+}

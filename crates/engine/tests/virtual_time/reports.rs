@@ -1,0 +1,108 @@
+//! RTCP: when reports go out, and what they say.
+
+use millrace_core::limits::{FIRST_REPORT_NS, RTCP_INTERVAL_NS};
+use millrace_core::seam::SendOutcome;
+use millrace_core::wire::rtcp::{RtcpPacket, SenderReport, ntp_from_unix_ns};
+use millrace_engine::{EngineConfig, PlaySpec, StreamEvent};
+
+use crate::film::Film;
+use crate::world::{MS, Reported, S, START, World, tcp, udp};
+
+fn report_of(reported: &Reported) -> SenderReport {
+    match reported.packets[0] {
+        RtcpPacket::SenderReport(report) => report,
+        other => panic!("not a sender report: {other:?}"),
+    }
+}
+
+#[test]
+fn the_first_report_comes_soon_and_then_every_interval() {
+    let film = Film::constant(0, 20_000, 8_000_000); // 26 s
+    for dest in [udp(0), tcp(0)] {
+        let mut world = World::small();
+        let stream = world.open(&film, 0, dest);
+        let first = START.plus_ns(50 * MS);
+        world.play_from(stream, 0);
+        world.run_out();
+        let times: Vec<_> = world.reports.iter().map(|r| r.at.0 - first.0).collect();
+        let bye = world.bye_of(stream).unwrap().0 - first.0;
+        let expected: Vec<_> = (0..6).map(|i| FIRST_REPORT_NS + i * RTCP_INTERVAL_NS).chain([bye]).collect();
+        assert_eq!(times, expected);
+        assert_eq!(world.engine.counters().reports, 7);
+        assert!(world.reports.iter().all(|r| r.packets.len() >= 2), "SR is never without SDES");
+    }
+}
+
+#[test]
+fn a_report_maps_the_wall_clock_to_the_film() {
+    let wall_offset_ns = 1_700_000_000 * S;
+    let mut world = World::new(EngineConfig { streams: 1, wall_offset_ns, ..EngineConfig::default() }, 8);
+    let film = Film::constant(0, 5_000, 8_000_000).ending_with(188);
+    let stream = world.open(&film, 0, udp(0));
+    let at = world.now.plus_ns(50 * MS);
+    world.play(stream, PlaySpec { from: 1_000, until: 5_000, at, sequence: 5, scale_permille: 1000 }).unwrap();
+    world.run_out();
+    for reported in &world.reports {
+        let report = report_of(reported);
+        assert_eq!(report.ssrc, film.timeline.ssrc);
+        assert_eq!(report.ntp, ntp_from_unix_ns(reported.at.0 + wall_offset_ns));
+        let ticks = (reported.at.0 - at.0) * 9 / 100_000;
+        let expected = film.timeline.timestamp(film.time(1_000)).wrapping_add(ticks as u32);
+        assert!(report.rtp_timestamp.wrapping_sub(expected) <= 1, "rounded up to a tick");
+        let sent = world.sent.iter().filter(|sent| sent.at < reported.at || sent.at == reported.at);
+        let packets: u32 = sent.map(|sent| sent.count).sum();
+        assert_eq!(report.packets, packets);
+        let octets = packets * 1316 - if packets == 4_000 { 1316 - 188 } else { 0 };
+        assert_eq!(report.octets, octets, "payload only");
+    }
+    assert_eq!(report_of(world.reports.last().unwrap()).packets, 4_000);
+}
+
+#[test]
+fn double_speed_is_double_time_in_the_report() {
+    let mut world = World::small();
+    let film = Film::constant(0, 20_000, 8_000_000);
+    let stream = world.open(&film, 0, udp(0));
+    let at = world.now;
+    world.play(stream, PlaySpec { from: 0, until: 20_000, at, sequence: 0, scale_permille: 2000 }).unwrap();
+    world.run_out();
+    let [a, b] = [&world.reports[0], &world.reports[1]];
+    let ticks = report_of(b).rtp_timestamp.wrapping_sub(report_of(a).rtp_timestamp);
+    assert_eq!((b.at.0 - a.at.0, ticks), (RTCP_INTERVAL_NS, 5 * 180_000));
+}
+
+#[test]
+fn reports_go_on_while_an_extent_is_missing_and_stop_on_pause() {
+    let mut world = World::small();
+    let film = Film::constant(0, 20_000, 8_000_000);
+    let stream = world.open(&film, 0, udp(0));
+    world.disk.rule = Box::new(|want| (if want.extent == 4 { 12 * S } else { MS }, Ok(())));
+    world.play_from(stream, 0);
+    world.run_for(11 * S);
+    assert_eq!(world.reports.len(), 3);
+    world.engine.pause(world.now, stream).unwrap();
+    world.run_for(60 * S);
+    assert_eq!(world.reports.len(), 3);
+    world.play_from(stream, 100);
+    let first = world.now.plus_ns(50 * MS);
+    world.run_for(S);
+    assert_eq!(world.reports.last().unwrap().at, first.plus_ns(FIRST_REPORT_NS));
+}
+
+#[test]
+fn a_report_that_finds_no_way_is_given_up() {
+    let mut world = World::small();
+    let film = Film::constant(0, 10_000, 8_000_000); // 13 s
+    let stream = world.open(&film, 0, udp(0));
+    world.device = Box::new(|_, transmit| match transmit.payload {
+        millrace_core::seam::Payload::Rtcp(_) => SendOutcome::Unreachable { errno: 111 },
+        _ => SendOutcome::Sent,
+    });
+    world.play_from(stream, 0);
+    world.run_out();
+    let counters = world.engine.counters();
+    assert_eq!((counters.reports, counters.reports_lost, counters.failed), (0, 4, 0));
+    assert_eq!(world.datagrams, 10_000);
+    let ended = StreamEvent::Ended { stream, next_sequence: 10_000 };
+    assert_eq!(world.events_of(stream).last(), Some(&ended), "a player need not listen to RTCP");
+}

@@ -1,0 +1,357 @@
+//! Slow readers, unreachable viewers, broken disks: each stays with the stream it concerns.
+
+use std::cell::Cell;
+use std::rc::Rc;
+
+use millrace_core::ids::{ConnId, TitleRef};
+use millrace_core::limits::{BYE_DELAY_NS, MAX_TCP_BEHIND_NS, MAX_UNREACHABLE_NS, TCP_RETRY_NS};
+use millrace_core::packet::WireLayout;
+use millrace_core::pool::{ExtentArena, HeapRegion};
+use millrace_core::seam::{Dest, Payload, SendOutcome, Transmit};
+use millrace_core::wire::rtcp::{self, RtcpPacket};
+use millrace_engine::{FailReason, LeaseFailure, StreamEvent};
+
+use crate::film::Film;
+use crate::world::{MS, S, World, assert_rate_bound, tcp, udp};
+
+fn is_tcp(transmit: &Transmit<'_>) -> bool {
+    matches!(transmit.dest, Dest::Tcp { .. })
+}
+
+fn film() -> Film {
+    Film::constant(0, 30_000, 8_000_000) // 39 s
+}
+
+/// Everybody but the first stream got everything, on time.
+fn assert_others_unaffected(world: &World, others: u32) {
+    for index in 1..=others {
+        let stream = crate::world::id(index);
+        let sent = world.sent_of(stream);
+        assert!(sent.iter().all(|sent| sent.at == sent.departure), "{stream:?}");
+        assert_eq!(world.position(stream), 30_000);
+        let told = world.events_of(stream);
+        assert!(matches!(told[..], [StreamEvent::Drained { .. }, StreamEvent::Left { .. }, StreamEvent::Ended { .. }]));
+    }
+}
+
+#[test]
+fn a_reader_that_stops_is_dropped_when_it_is_ten_seconds_behind() {
+    let mut world = World::new(millrace_engine::EngineConfig { streams: 8, ..Default::default() }, 64);
+    let slow = world.open(&film(), 0, tcp(0));
+    let others = [udp(1), tcp(2), udp(3)];
+    for (dest, index) in others.into_iter().zip(1..) {
+        world.open(&film(), index, dest);
+    }
+    let stops = world.now.plus_ns(3 * S);
+    world.device = Box::new(move |now, transmit| {
+        let full = transmit.dest == tcp(0) && now > stops;
+        if full { SendOutcome::Blocked { taken: 0 } } else { SendOutcome::Sent }
+    });
+    for index in 0..4 {
+        world.play_from(crate::world::id(index), 0);
+    }
+    world.run_out();
+    let failed = StreamEvent::Failed { stream: slow, reason: FailReason::SlowReader };
+    let &(at, _) = world.events.iter().find(|(_, event)| *event == failed).expect("it is dropped");
+    let next = world.position(slow);
+    let behind = at.0 - world.departure(slow, next).0;
+    assert!((MAX_TCP_BEHIND_NS..MAX_TCP_BEHIND_NS + 2 * TCP_RETRY_NS).contains(&behind), "{behind}");
+    assert_eq!(world.events_of(slow), [failed, StreamEvent::Left { stream: slow }]);
+    assert_eq!(world.disk.leases(), 0);
+    assert_eq!(world.engine.counters().failed, 1);
+    assert_others_unaffected(&world, 3);
+}
+
+#[test]
+fn a_blocked_reader_goes_on_from_the_first_datagram_not_taken() {
+    let mut world = World::small();
+    let stream = world.open(&film(), 0, tcp(0));
+    let calls = Rc::new(Cell::new(0u32));
+    let seen = Rc::clone(&calls);
+    world.device = Box::new(move |_, transmit| {
+        seen.set(seen.get() + 1);
+        match (transmit.payload, seen.get() % 9) {
+            (Payload::Rtcp(_), _) => SendOutcome::Sent,
+            (_, 3) => SendOutcome::Blocked { taken: 2 },
+            (_, 4) => SendOutcome::Blocked { taken: 0 },
+            (_, 5) => SendOutcome::Blocked { taken: 1 },
+            (_, 6) => SendOutcome::Blocked { taken: 999 },
+            _ => SendOutcome::Sent,
+        }
+    });
+    world.play_from(stream, 0);
+    world.run_out();
+    assert_eq!(world.datagrams, 30_000, "each once, in order: the device checks");
+    assert_rate_bound(&world.sent_of(stream));
+    let counters = world.engine.counters();
+    assert_eq!(counters.packets, 30_000);
+    assert!(counters.blocked > 100, "{}", counters.blocked);
+    assert!(world.late_max_ns < 50 * MS, "{}", world.late_max_ns);
+    let retried = world.sent.windows(2).filter(|w| w[1].at.0 - w[0].at.0 == TCP_RETRY_NS).count();
+    assert!(retried > 0);
+}
+
+#[test]
+fn a_reader_that_comes_back_catches_up_within_the_bound() {
+    let mut world = World::small();
+    let stream = world.open(&film(), 0, tcp(0));
+    let (from, to) = (world.now.plus_ns(3 * S), world.now.plus_ns(8 * S));
+    world.device = Box::new(move |now, transmit| {
+        let full = is_tcp(transmit) && now > from && now < to;
+        if full { SendOutcome::Blocked { taken: 0 } } else { SendOutcome::Sent }
+    });
+    world.play_from(stream, 0);
+    world.run_out();
+    assert_eq!(world.datagrams, 30_000);
+    let sent = world.sent_of(stream);
+    assert_rate_bound(&sent);
+    assert_eq!(sent.last().unwrap().at, sent.last().unwrap().departure);
+    assert_eq!(world.engine.counters().failed, 0);
+}
+
+/// A reader that takes a little less than the film's rate all the time, and so is never blocked for long.
+#[test]
+fn a_reader_slower_than_the_film_is_found_out() {
+    let mut world = World::small();
+    let long = Film::constant(0, 200_000, 8_000_000);
+    let stream = world.open(&long, 0, tcp(0));
+    let started = world.now;
+    let mut taken_total = 0u64;
+    world.device = Box::new(move |now, transmit| {
+        let room = ((now.0 - started.0) * 700 / S).saturating_sub(taken_total); // of 760 a second
+        let taken = room.min(transmit.datagrams() as u64);
+        taken_total += taken;
+        let all = taken == transmit.datagrams() as u64;
+        if all { SendOutcome::Sent } else { SendOutcome::Blocked { taken: taken as u16 } }
+    });
+    world.play_from(stream, 0);
+    world.run_out();
+    let reason = FailReason::SlowReader;
+    assert_eq!(world.events_of(stream)[0], StreamEvent::Failed { stream, reason });
+    let film_s = world.position(stream) / 760;
+    assert!((110..150).contains(&film_s), "10 s behind at 8 % too slow is after 125 s; got {film_s}");
+}
+
+#[test]
+fn a_full_udp_device_is_tried_again_and_nobody_fails() {
+    let mut world = World::small();
+    let stream = world.open(&film(), 0, udp(0));
+    let (from, to) = (world.now.plus_ns(2 * S), world.now.plus_ns(17 * S));
+    world.device = Box::new(move |now, _| {
+        if now > from && now < to { SendOutcome::Blocked { taken: 0 } } else { SendOutcome::Sent }
+    });
+    world.play_from(stream, 0);
+    world.run_out();
+    assert_eq!((world.datagrams, world.engine.counters().failed), (30_000, 0));
+}
+
+#[test]
+fn an_unreachable_viewer_loses_packets_and_nobody_else_does() {
+    let mut world = World::new(millrace_engine::EngineConfig { streams: 8, ..Default::default() }, 64);
+    let lost = world.open(&film(), 0, udp(0));
+    for index in 1..=3 {
+        world.open(&film(), index, udp(index));
+    }
+    let (from, to) = (world.now.plus_ns(2 * S), world.now.plus_ns(12 * S));
+    world.device = Box::new(move |now, transmit| {
+        let gone = transmit.dest == udp(0) && now > from && now < to;
+        if gone { SendOutcome::Unreachable { errno: 113 } } else { SendOutcome::Sent }
+    });
+    for index in 0..=3 {
+        world.play_from(crate::world::id(index), 0);
+    }
+    world.run_out();
+    assert_others_unaffected(&world, 3);
+    assert_eq!(world.position(lost), 30_000, "the film goes on, on time");
+    assert!(world.sent_of(lost).iter().all(|sent| sent.at == sent.departure));
+    world.engine.close(world.now, lost).unwrap();
+    world.turn();
+    let Some(&StreamEvent::Closed { packets, unreachable, .. }) = world.events_of(lost).last() else { panic!() };
+    assert_eq!(packets + unreachable, 30_000);
+    assert!((7_500..7_700).contains(&unreachable), "10 s of film: {unreachable}");
+    assert_eq!(world.engine.counters().unreachable, unreachable);
+}
+
+#[test]
+fn a_viewer_that_stays_unreachable_is_given_up() {
+    let mut world = World::small();
+    let stream = world.open(&film(), 0, udp(0));
+    let from = world.now.plus_ns(2 * S);
+    let blinks = from.plus_ns(5 * S);
+    world.device = Box::new(move |now, _| {
+        let gone = now > from && !(now > blinks && now < blinks.plus_ns(20 * MS));
+        if gone { SendOutcome::Unreachable { errno: 111 } } else { SendOutcome::Sent }
+    });
+    world.play_from(stream, 0);
+    world.run_out();
+    let (at, event) = world.events[0];
+    assert_eq!(event, StreamEvent::Failed { stream, reason: FailReason::Unreachable(111) });
+    let silent = at.0 - blinks.0;
+    assert!((MAX_UNREACHABLE_NS..MAX_UNREACHABLE_NS + 50 * MS).contains(&silent), "from the last that got through");
+}
+
+#[test]
+fn a_closed_connection_fails_its_stream_with_the_errno() {
+    let mut world = World::small();
+    let stream = world.open(&film(), 0, tcp(0));
+    let from = world.now.plus_ns(S);
+    world.device = Box::new(move |now, _| {
+        if now > from { SendOutcome::Closed { errno: 104 } } else { SendOutcome::Sent }
+    });
+    world.play_from(stream, 0);
+    world.run_out();
+    let failed = StreamEvent::Failed { stream, reason: FailReason::ConnectionClosed(104) };
+    assert_eq!(world.events_of(stream), [failed, StreamEvent::Left { stream }]);
+    assert_eq!(world.next(), None);
+}
+
+#[test]
+fn a_connection_that_is_gone_takes_all_its_streams_and_no_other() {
+    let mut world = World::small();
+    for (index, dest) in [tcp(5), udp(1), tcp(5), tcp(6)].into_iter().enumerate() {
+        world.open(&film(), index as u32, dest);
+    }
+    for index in [0, 1, 3] {
+        world.play_from(crate::world::id(index), 0);
+    }
+    world.run_for(S);
+    world.engine.conn_gone(world.now, ConnId(5));
+    world.turn();
+    let failed = |index| {
+        let stream = crate::world::id(index);
+        StreamEvent::Failed { stream, reason: FailReason::ConnectionClosed(0) }
+    };
+    assert_eq!(world.events_of(crate::world::id(0))[0], failed(0));
+    assert_eq!(world.events_of(crate::world::id(2)), [failed(2)], "it had no playhead");
+    world.run_out();
+    assert_eq!([1, 3].map(|i| world.position(crate::world::id(i))), [30_000, 30_000]);
+}
+
+#[test]
+fn bye_waits_for_a_blocked_connection_but_not_for_ever() {
+    for (blocked_s, ends) in [(4, true), (60, false)] {
+        let mut world = World::small();
+        let stream = world.open(&film(), 0, tcp(0));
+        let until = Rc::new(Cell::new(None));
+        world.device = Box::new(move |now, transmit| {
+            let Payload::Rtcp(bytes) = transmit.payload else { return SendOutcome::Sent };
+            if !rtcp::parse(bytes).any(|packet| matches!(packet, RtcpPacket::Bye { .. })) {
+                return SendOutcome::Sent;
+            }
+            let end = until.get().unwrap_or(now.plus_ns(blocked_s * S));
+            until.set(Some(end));
+            if now < end { SendOutcome::Blocked { taken: 0 } } else { SendOutcome::Sent }
+        });
+        world.play_from(stream, 29_000);
+        world.run_out();
+        let &(at, last) = world.events.last().unwrap();
+        let due = world.sent.last().unwrap().at.plus_ns(BYE_DELAY_NS);
+        if ends {
+            assert_eq!(last, StreamEvent::Ended { stream, next_sequence: 30_000 });
+            assert_eq!(world.bye_of(stream), Some(due.plus_ns(4 * S)));
+        } else {
+            assert_eq!(last, StreamEvent::Failed { stream, reason: FailReason::SlowReader });
+            assert!((MAX_TCP_BEHIND_NS..MAX_TCP_BEHIND_NS + 2 * TCP_RETRY_NS).contains(&(at.0 - due.0)));
+        }
+    }
+}
+
+#[test]
+fn a_failed_read_is_tried_once_more() {
+    for failure in [LeaseFailure::Io(5), LeaseFailure::Checksum] {
+        let mut world = World::small();
+        let stream = world.open(&film(), 0, udp(0));
+        let mut tries = 0;
+        world.disk.rule = Box::new(move |want| {
+            tries += u32::from(want.extent == 3);
+            (MS, if want.extent == 3 && tries == 1 { Err(failure) } else { Ok(()) })
+        });
+        world.play_from(stream, 0);
+        world.run_out();
+        assert_eq!(world.datagrams, 30_000);
+        assert_eq!(world.engine.counters().leases_failed, 1);
+    }
+}
+
+#[test]
+fn a_read_that_fails_again_fails_the_stream() {
+    for (failure, tries) in [
+        (LeaseFailure::Io(5), 2),
+        (LeaseFailure::Checksum, 2),
+        (LeaseFailure::NoTitle, 1),
+        (LeaseFailure::OutOfRange, 1),
+    ] {
+        let mut world = World::small();
+        let stream = world.open(&film(), 0, udp(0));
+        world.disk.rule = Box::new(move |want| (MS, if want.extent == 3 { Err(failure) } else { Ok(()) }));
+        world.play_from(stream, 0);
+        world.run_out();
+        let reason = FailReason::ReadError(failure);
+        assert_eq!(world.events_of(stream)[0], StreamEvent::Failed { stream, reason });
+        let asked = world.disk.wants.iter().filter(|(_, want)| want.extent == 3).count();
+        assert_eq!(asked, tries, "{failure}");
+        assert_eq!(world.disk.leases(), 0);
+    }
+}
+
+#[test]
+fn a_failure_that_nobody_waits_for_is_nobodys() {
+    let mut world = World::small();
+    let stream = world.open(&film(), 0, udp(0));
+    world.play_from(stream, 0);
+    world.run_for(S);
+    for extent in [0, 2, 3, 4, 5, 99, u32::MAX] {
+        let now = world.now;
+        world.engine.handle_lease_failed(now, stream, extent, LeaseFailure::NoTitle);
+    }
+    world.engine.handle_lease_failed(world.now, crate::world::id(7), 0, LeaseFailure::NoTitle);
+    world.run_out();
+    assert_eq!((world.datagrams, world.engine.counters().leases_failed), (30_000, 0));
+}
+
+#[test]
+fn a_lease_that_does_not_hold_what_it_must_fails_the_stream_and_panics_nowhere() {
+    let arena = ExtentArena::new(Box::new(HeapRegion::new(1)));
+    arena.fill(0).unwrap().publish();
+    let film = film();
+    let right = film.content(0);
+    let wrong = [
+        millrace_core::pool::ExtentContent { title: TitleRef(9), ..right },
+        millrace_core::pool::ExtentContent { number: 1, ..right },
+        millrace_core::pool::ExtentContent { first_packet: 1, ..right },
+        millrace_core::pool::ExtentContent { packets: 195, ..right },
+        millrace_core::pool::ExtentContent { packets: 0, ..right },
+        millrace_core::pool::ExtentContent { last_packet_bytes: 0, ..right },
+        millrace_core::pool::ExtentContent { last_packet_bytes: 1317, ..right },
+        millrace_core::pool::ExtentContent { layout: WireLayout::new(188).unwrap(), ..right },
+    ];
+    for content in wrong {
+        let mut world = World::small();
+        let stream = world.open(&film, 0, udp(0));
+        world.play_from(stream, 0);
+        assert!(world.engine.poll_want().is_some());
+        let lease = arena.lend(0, content).unwrap();
+        world.engine.handle_lease(world.now, stream, film.title, 0, lease);
+        world.run_out();
+        let reason = FailReason::ReadError(LeaseFailure::OutOfRange);
+        assert_eq!(world.events_of(stream)[0], StreamEvent::Failed { stream, reason }, "{content:?}");
+        assert_eq!(arena.leases(0), 0);
+    }
+}
+
+#[test]
+fn entries_without_an_outcome_count_as_blocked() {
+    let mut world = World::small();
+    for index in 0..3 {
+        world.open(&film(), index, tcp(index));
+        world.play_from(crate::world::id(index), 29_000);
+    }
+    world.run_for(49 * MS);
+    world.now = world.now.plus_ns(MS);
+    assert_eq!(world.engine.poll_bursts(world.now), 3);
+    world.engine.handle_sent(world.now, &[]);
+    assert_eq!(world.engine.counters().blocked, 3);
+    assert_eq!(world.engine.poll_bursts(world.now), 0);
+    world.run_out();
+    assert_eq!(world.datagrams, 3_000);
+}

@@ -1,0 +1,393 @@
+//! The world around an engine, in virtual time: a disk that answers wants after a delay, a device that checks every
+//! datagram against what the viewer must get, and a clock that jumps from one thing to do to the next.
+
+use std::collections::{BTreeMap, HashMap};
+use std::sync::Arc;
+
+use millrace_core::ids::{ConnId, StreamId, TitleRef};
+use millrace_core::limits::MAX_BATCH_BURSTS;
+use millrace_core::pool::{ExtentArena, HeapRegion, Lease};
+use millrace_core::seam::{Dest, Payload, SendOutcome, Transmit, TransmitBatch, Want};
+use millrace_core::time::Instant;
+use millrace_core::wire::rtcp::{self, RtcpPacket};
+use millrace_core::wire::rtp::RtpHeader;
+use millrace_engine::{
+    Engine, EngineConfig, LeaseFailure, PlaySpec, Refusal, StreamEvent, StreamSpec,
+};
+
+use crate::film::Film;
+
+pub(crate) const MS: u64 = 1_000_000;
+pub(crate) const S: u64 = 1_000_000_000;
+/// Not round in any unit that the engine works with.
+pub(crate) const START: Instant = Instant(987_654_321_012_345);
+
+/// How the disk answers a want: after how long, and with what.
+pub(crate) type DiskRule = Box<dyn FnMut(&Want) -> (u64, Result<(), LeaseFailure>)>;
+/// How the device answers a transmit.
+pub(crate) type DeviceRule = Box<dyn FnMut(Instant, &Transmit<'_>) -> SendOutcome>;
+
+/// A disk with a small cache in front: extents stay in the arena as long as there is room.
+pub(crate) struct Disk {
+    arena: Arc<ExtentArena>,
+    films: HashMap<TitleRef, Film>,
+    /// What lies where in the arena.
+    places: Vec<Option<(TitleRef, u32)>>,
+    found: HashMap<(TitleRef, u32), u32>,
+    hand: usize,
+    pub(crate) rule: DiskRule,
+    pending: BTreeMap<(Instant, u64), (Want, Result<(), LeaseFailure>)>,
+    asked: u64,
+    pub(crate) wants: Vec<(Instant, Want)>,
+}
+
+impl Disk {
+    fn new(extents: usize) -> Self {
+        Self {
+            arena: ExtentArena::new(Box::new(HeapRegion::new(extents))),
+            films: HashMap::new(),
+            places: vec![None; extents],
+            found: HashMap::new(),
+            hand: 0,
+            rule: Box::new(|_| (2 * MS, Ok(()))),
+            pending: BTreeMap::new(),
+            asked: 0,
+            wants: Vec::new(),
+        }
+    }
+
+    fn ask(&mut self, now: Instant, want: Want) {
+        let (delay_ns, answer) = (self.rule)(&want);
+        self.asked += 1;
+        self.wants.push((now, want));
+        self.pending.insert((now.plus_ns(delay_ns), self.asked), (want, answer));
+    }
+
+    pub(crate) fn lend(&mut self, title: TitleRef, extent: u32) -> Lease {
+        let film = &self.films[&title];
+        if let Some(&place) = self.found.get(&(title, extent)) {
+            return self.arena.lend(place, film.content(extent)).expect("loaded");
+        }
+        for _ in 0..self.places.len() {
+            self.hand = (self.hand + 1) % self.places.len();
+            let free = match self.places[self.hand] {
+                None => true,
+                Some(old) => self.arena.reclaim(self.hand as u32) && self.found.remove(&old).is_some(),
+            };
+            if free {
+                self.places[self.hand] = Some((title, extent));
+                self.found.insert((title, extent), self.hand as u32);
+                return film.load(&self.arena, self.hand as u32, extent);
+            }
+        }
+        panic!("all {} extents of the arena are under lease", self.places.len());
+    }
+
+    /// Leases out now, on all extents.
+    pub(crate) fn leases(&self) -> u32 {
+        (0..self.arena.extents()).map(|extent| self.arena.leases(extent)).sum()
+    }
+}
+
+/// What a viewer must get next.
+struct Viewer {
+    film: Film,
+    dest: Dest,
+    /// Next packet and the sequence number it must carry.
+    packet: u32,
+    sequence: u16,
+    until: u32,
+    spec: PlaySpec,
+}
+
+impl Viewer {
+    /// By the book, with nothing in common with the engine's arithmetic.
+    fn departure(&self, packet: u32) -> Instant {
+        let ticks = self.film.time(packet).0 - self.film.time(self.spec.from).0;
+        let ns = u128::from(ticks) * 1_000_000_000 * 1000 / 90_000 / u128::from(self.spec.scale_permille);
+        Instant(self.spec.at.0 + ns as u64)
+    }
+}
+
+/// One burst as the device saw it.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Sent {
+    pub(crate) at: Instant,
+    pub(crate) stream: StreamId,
+    pub(crate) count: u32,
+    pub(crate) patched: bool,
+    /// Departure time of its first packet.
+    pub(crate) departure: Instant,
+}
+
+/// One RTCP packet as the device saw it.
+#[derive(Clone, Debug)]
+pub(crate) struct Reported {
+    pub(crate) at: Instant,
+    pub(crate) stream: StreamId,
+    pub(crate) packets: Vec<RtcpPacket>,
+}
+
+pub(crate) struct World {
+    pub(crate) engine: Engine,
+    pub(crate) now: Instant,
+    pub(crate) disk: Disk,
+    pub(crate) device: DeviceRule,
+    viewers: HashMap<StreamId, Viewer>,
+    pub(crate) sent: Vec<Sent>,
+    /// Whether bursts are remembered in `sent`.
+    pub(crate) keep_sent: bool,
+    pub(crate) reports: Vec<Reported>,
+    pub(crate) events: Vec<(Instant, StreamEvent)>,
+    /// Most nanoseconds that any packet left before and after its time.
+    pub(crate) early_max_ns: u64,
+    pub(crate) late_max_ns: u64,
+    pub(crate) datagrams: u64,
+}
+
+pub(crate) fn id(index: u32) -> StreamId {
+    StreamId { index, generation: 1 }
+}
+
+pub(crate) fn udp(index: u32) -> Dest {
+    let port = 10_000 + (index % 20_000 * 2) as u16;
+    Dest::Udp { rtp: ([10, 0, 0, 1], port).into(), rtcp: ([10, 0, 0, 1], port + 1).into() }
+}
+
+pub(crate) fn tcp(conn: u32) -> Dest {
+    Dest::Tcp { conn: ConnId(conn), rtp_channel: 0, rtcp_channel: 1 }
+}
+
+impl World {
+    pub(crate) fn new(config: EngineConfig, extents: usize) -> Self {
+        Self {
+            engine: Engine::new(config),
+            now: START,
+            disk: Disk::new(extents),
+            device: Box::new(|_, _| SendOutcome::Sent),
+            viewers: HashMap::new(),
+            sent: Vec::new(),
+            keep_sent: true,
+            reports: Vec::new(),
+            events: Vec::new(),
+            early_max_ns: 0,
+            late_max_ns: 0,
+            datagrams: 0,
+        }
+    }
+
+    /// A world for a few streams.
+    pub(crate) fn small() -> Self {
+        Self::new(EngineConfig { streams: 8, ..EngineConfig::default() }, 24)
+    }
+
+    pub(crate) fn open(&mut self, film: &Film, index: u32, dest: Dest) -> StreamId {
+        let stream = id(index);
+        self.try_open(film, stream, dest).unwrap();
+        stream
+    }
+
+    pub(crate) fn try_open(&mut self, film: &Film, stream: StreamId, dest: Dest) -> Result<(), Refusal> {
+        self.disk.films.insert(film.title, film.clone());
+        let Film { title, layout, packets, timeline, .. } = *film;
+        self.engine.open(self.now, StreamSpec { id: stream, title, layout, packets, timeline, dest })?;
+        let spec = PlaySpec { from: 0, until: 0, at: self.now, sequence: 0, scale_permille: 1000 };
+        let viewer = Viewer { film: film.clone(), dest, packet: 0, sequence: 0, until: 0, spec };
+        self.viewers.insert(stream, viewer);
+        Ok(())
+    }
+
+    pub(crate) fn play(&mut self, stream: StreamId, mut spec: PlaySpec) -> Result<(), Refusal> {
+        self.engine.play(self.now, stream, spec)?;
+        let viewer = self.viewers.get_mut(&stream).unwrap();
+        spec.at = spec.at.max(self.now);
+        (viewer.packet, viewer.sequence, viewer.until, viewer.spec) = (spec.from, spec.sequence, spec.until, spec);
+        Ok(())
+    }
+
+    /// Plays all from `from` on the shared timeline, 50 ms from now.
+    pub(crate) fn play_from(&mut self, stream: StreamId, from: u32) {
+        let until = self.viewers[&stream].film.packets;
+        let at = self.now.plus_ns(50 * MS);
+        self.play(stream, PlaySpec { from, until, at, sequence: from as u16, scale_permille: 1000 }).unwrap();
+    }
+
+    pub(crate) fn departure(&self, stream: StreamId, packet: u32) -> Instant {
+        self.viewers[&stream].departure(packet)
+    }
+
+    /// Next packet that `stream` must be sent.
+    pub(crate) fn position(&self, stream: StreamId) -> u32 {
+        self.viewers[&stream].packet
+    }
+
+    /// The timeline was moved, as it is by a hole that is too long to be made up.
+    pub(crate) fn shift(&mut self, stream: StreamId, ns: u64) {
+        let at = &mut self.viewers.get_mut(&stream).unwrap().spec.at;
+        *at = at.plus_ns(ns);
+    }
+
+    /// Everything there is to do now.
+    pub(crate) fn turn(&mut self) {
+        loop {
+            self.arrivals();
+            while let Some(want) = self.engine.poll_want() {
+                self.disk.ask(self.now, want);
+            }
+            let bursts = self.engine.poll_bursts(self.now);
+            if bursts > 0 {
+                self.send();
+            } else if self.disk.pending.keys().next().is_none_or(|&(at, _)| at > self.now) {
+                break;
+            }
+        }
+        while let Some(event) = self.engine.poll_event() {
+            self.events.push((self.now, event));
+        }
+    }
+
+    fn arrivals(&mut self) {
+        while let Some(entry) = self.disk.pending.first_entry().filter(|entry| entry.key().0 <= self.now) {
+            let (want, answer) = entry.remove();
+            let Want { stream, title, extent, .. } = want;
+            match answer {
+                Ok(()) => {
+                    let lease = self.disk.lend(title, extent);
+                    self.engine.handle_lease(self.now, stream, title, extent, lease);
+                }
+                Err(failure) => self.engine.handle_lease_failed(self.now, stream, extent, failure),
+            }
+        }
+    }
+
+    /// Sends the batch to the device and tells the engine.
+    pub(crate) fn send(&mut self) {
+        let mut outcomes = [SendOutcome::Sent; MAX_BATCH_BURSTS];
+        let count = self.engine.batch().len();
+        assert!(count <= MAX_BATCH_BURSTS);
+        let mut seen = Vec::with_capacity(count);
+        for (at, outcome) in outcomes[..count].iter_mut().enumerate() {
+            let transmit = self.engine.batch().get(at);
+            assert!(!seen.contains(&transmit.stream), "twice in a batch: {:?}", transmit.stream);
+            seen.push(transmit.stream);
+            *outcome = (self.device)(self.now, &transmit);
+            let viewer = self.viewers.get_mut(&transmit.stream).expect("a stream that is open");
+            assert_eq!(transmit.dest, viewer.dest);
+            let (bytes, headers, segment) = match transmit.payload {
+                Payload::Wire { bytes, segment } => (bytes, None, segment),
+                Payload::Patched { bytes, headers, segment } => (bytes, Some(headers), segment),
+                Payload::Rtcp(bytes) => {
+                    if *outcome == SendOutcome::Sent {
+                        let packets = rtcp::parse(bytes).collect();
+                        self.reports.push(Reported { at: self.now, stream: transmit.stream, packets });
+                    }
+                    continue;
+                }
+            };
+            let gone = match *outcome {
+                SendOutcome::Sent | SendOutcome::Unreachable { .. } => transmit.datagrams() as u32,
+                SendOutcome::Blocked { taken } => u32::from(taken),
+                SendOutcome::Closed { .. } => 0,
+            };
+            assert_eq!(segment, viewer.film.layout.slot_bytes());
+            let departure = viewer.departure(viewer.packet);
+            for (datagram, at) in bytes.chunks(segment).zip(0..gone as usize) {
+                let header = headers.map_or(datagram, |h| &h[at * 12..at * 12 + 12]);
+                viewer.check(datagram, header, headers.is_some());
+                let departure = viewer.departure(viewer.packet);
+                self.early_max_ns = self.early_max_ns.max(departure.ns_since(self.now));
+                self.late_max_ns = self.late_max_ns.max(self.now.ns_since(departure));
+                viewer.packet += 1;
+                viewer.sequence = viewer.sequence.wrapping_add(1);
+                self.datagrams += 1;
+            }
+            if self.keep_sent && gone > 0 {
+                let patched = headers.is_some();
+                let stream = transmit.stream;
+                self.sent.push(Sent { at: self.now, stream, count: gone, patched, departure });
+            }
+        }
+        self.engine.handle_sent(self.now, &outcomes[..count]);
+    }
+
+    /// When there is something to do next.
+    pub(crate) fn next(&self) -> Option<Instant> {
+        let disk = self.disk.pending.keys().next().map(|&(at, _)| at);
+        [disk, self.engine.poll_at()].into_iter().flatten().min()
+    }
+
+    /// Runs on time up to and including `end`.
+    pub(crate) fn run_until(&mut self, end: Instant) {
+        loop {
+            self.turn();
+            let next = self.next().unwrap_or(Instant(u64::MAX));
+            assert!(next > self.now, "no progress");
+            if next > end {
+                break;
+            }
+            self.now = next;
+        }
+        self.now = self.now.max(end);
+    }
+
+    pub(crate) fn run_for(&mut self, ns: u64) {
+        self.run_until(self.now.plus_ns(ns));
+    }
+
+    /// The loop stands still.
+    pub(crate) fn hole(&mut self, ns: u64) {
+        self.now = self.now.plus_ns(ns);
+    }
+
+    /// Runs until nothing is left to do.
+    pub(crate) fn run_out(&mut self) {
+        self.turn();
+        while let Some(next) = self.next() {
+            self.now = next.max(self.now);
+            self.turn();
+        }
+    }
+
+    pub(crate) fn events_of(&self, stream: StreamId) -> Vec<StreamEvent> {
+        self.events.iter().map(|&(_, event)| event).filter(|event| event.stream() == stream).collect()
+    }
+
+    pub(crate) fn sent_of(&self, stream: StreamId) -> Vec<Sent> {
+        self.sent.iter().copied().filter(|sent| sent.stream == stream).collect()
+    }
+
+    pub(crate) fn bye_of(&self, stream: StreamId) -> Option<Instant> {
+        let is_bye = |packet: &RtcpPacket| matches!(packet, RtcpPacket::Bye { .. });
+        self.reports.iter().find(|r| r.stream == stream && r.packets.iter().any(is_bye)).map(|r| r.at)
+    }
+}
+
+impl Viewer {
+    fn check(&self, datagram: &[u8], header: &[u8], patched: bool) {
+        assert!(self.packet < self.until, "packet {} of a run until {}", self.packet, self.until);
+        let (header, _) = RtpHeader::parse(header).expect("an RTP header");
+        let expected = RtpHeader {
+            sequence: self.sequence,
+            ..self.film.timeline.header(self.packet, self.film.time(self.packet))
+        };
+        assert_eq!(header, expected, "packet {}", self.packet);
+        let is_last = self.packet + 1 == self.film.packets;
+        let payload = if is_last { usize::from(self.film.last_bytes) } else { self.film.layout.packet_bytes() };
+        assert_eq!(datagram.len(), 12 + payload, "packet {}", self.packet);
+        assert_eq!(patched, self.spec.sequence != self.spec.from as u16);
+        // The bytes behind the header are this packet's: its shared header says so.
+        let (shared, _) = RtpHeader::parse(datagram).expect("an RTP header");
+        assert_eq!(shared.sequence, self.packet as u16);
+    }
+}
+
+/// Asserts that from any burst to any later one, three bursts on, no more film leaves than five quarters of the time.
+pub(crate) fn assert_rate_bound(sent: &[Sent]) {
+    for from in 0..sent.len() {
+        for to in (from + 3..sent.len()).take(400) {
+            let film = sent[to].departure.0 - sent[from].departure.0;
+            let time = sent[to].at.0 - sent[from].at.0;
+            assert!(film * 4 <= time * 5, "bursts {from}..{to}: {film} ns of film in {time} ns");
+        }
+    }
+}
