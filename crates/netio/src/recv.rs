@@ -230,3 +230,7 @@ impl<'a> Iterator for Datagrams<'a> {
         None
     }
 }
+
+#[cfg(test)]
+#[path = "recv_tests.rs"]
+mod tests;

@@ -211,10 +211,14 @@ impl Door {
             .set_nonblocking(true)
             .map_err(refused("make it non-blocking", "check that the descriptor is open"))?;
         let v4 = socket.local_addr().map_err(refused("read its address", "bind it first"))?.is_ipv4();
-        let recverr =
-            if v4 { (libc::SOL_IP, libc::IP_RECVERR) } else { (libc::SOL_IPV6, libc::IPV6_RECVERR) };
-        set_int(socket.as_fd(), recverr.0, recverr.1, 1)
-            .map_err(refused("turn on RECVERR", "use a kernel that has it"))?;
+        let (recverr, packet_info) = if v4 {
+            ((libc::SOL_IP, libc::IP_RECVERR), (libc::SOL_IP, libc::IP_PKTINFO))
+        } else {
+            ((libc::SOL_IPV6, libc::IPV6_RECVERR), (libc::SOL_IPV6, libc::IPV6_RECVPKTINFO))
+        };
+        for ((level, name), what) in [(recverr, "turn on RECVERR"), (packet_info, "turn on PKTINFO")] {
+            set_int(socket.as_fd(), level, name, 1).map_err(refused(what, "use a kernel that has it"))?;
+        }
         raise_buffer(socket.as_fd(), Buffer::Send, SEND_BUFFER_BYTES)
             .map_err(refused("raise SO_SNDBUF", "raise the sysctl net.core.wmem_max"))?;
         Ok(Self { socket, recverr, gso, strikes: 0, deaf_until: None, drain_at: DRAIN_BATCHES })
@@ -245,6 +249,10 @@ impl Door {
                         self.strikes = 0;
                     }
                     at += count;
+                    // Stopped in the middle: the kernel forgets the errno then, but not what ICMP said.
+                    if at < plan.len() {
+                        self.listen(&mut kit.memory, &mut call);
+                    }
                     continue;
                 }
                 // No message and no error is not in sendmmsg(2); it is not tried for ever either.
@@ -305,14 +313,9 @@ impl Door {
             _ => {}
         }
         if icmp_may_say(errno) {
-            let heard = memory.icmp.drain(&self.socket, memory.batches, call.counters);
-            call.icmp_rounds += u32::from(heard > 0);
-            if heard > 0 && (call.tries >= MAX_TRIES || call.icmp_rounds >= MAX_ICMP_ROUNDS) {
-                self.go_deaf(memory.batches, call.counters);
-                return Verdict::Again;
-            }
+            let heard = self.listen(memory, call);
             // An error queue without room leaves the error and no entry: so once more in any case.
-            if heard > 0 || call.tries == 1 {
+            if heard || call.tries == 1 {
                 return Verdict::Again;
             }
         }
@@ -320,6 +323,17 @@ impl Door {
             libc::EIO | libc::EINVAL | libc::EMSGSIZE if job.is_gso() => Verdict::Plain,
             _ => Verdict::Unreachable(errno),
         }
+    }
+
+    /// Empties the error queue; whether ICMP had said something. After that a waiting error is gone, or the socket deaf:
+    /// there is nothing to hear a second time without new ICMP messages, and only so many of them are listened to.
+    fn listen(&mut self, memory: &mut Memory, call: &mut Call<'_, '_>) -> bool {
+        let heard = memory.icmp.drain(&self.socket, memory.batches, call.counters) > 0;
+        call.icmp_rounds += u32::from(heard);
+        if heard && (call.tries >= MAX_TRIES || call.icmp_rounds >= MAX_ICMP_ROUNDS) {
+            self.go_deaf(memory.batches, call.counters);
+        }
+        heard
     }
 
     /// Under a storm of ICMP errors nobody's send may be held up by them. Turning RECVERR off empties the error queue

@@ -4,6 +4,10 @@
 //! with the address that the bad datagram had been sent to, and also lets the *next* send fail, whoever it is for
 //! (ip(7)). So a send that fails with something that ICMP can say is tried again after the queue has been emptied, and
 //! the address goes into a table: its own next send is answered `Unreachable`.
+//!
+//! Anybody can write an ICMP message about anybody else. What counts is what a viewer's own address says ("port
+//! unreachable") and what this host says to itself ("host unreachable": nobody answers to that address on the link).
+//! What others say is hearsay: it is counted, and changes nothing for the viewer it is about.
 
 use std::net::{SocketAddr, UdpSocket};
 use std::os::fd::AsFd;
@@ -45,7 +49,7 @@ impl IcmpLog {
         for _ in 0..MAX_CALLS {
             let Ok(got) = self.arena.receive(socket.as_fd(), libc::MSG_ERRQUEUE) else { break };
             for index in 0..got {
-                heard += usize::from(self.note(index, now));
+                heard += usize::from(self.note(index, now, counters));
             }
             if got < self.arena.capacity() {
                 break;
@@ -56,20 +60,25 @@ impl IcmpLog {
     }
 
     /// Files one message of the error queue; whether ICMP sent it.
-    fn note(&mut self, index: usize, now: u64) -> bool {
+    fn note(&mut self, index: usize, now: u64, counters: &mut TxCounters) -> bool {
         let message = self.arena.get(index);
         let Some(error) = message.info.error else { return false };
         if !matches!(error.origin, libc::SO_EE_ORIGIN_ICMP | libc::SO_EE_ORIGIN_ICMP6) {
             return false;
         }
         // "Fragmentation needed" means the kernel knows the path's MTU now and cuts the next datagrams itself.
-        if let (Some(dest), true) = (message.name, error.errno != libc::EMSGSIZE) {
-            self.pending.put(dest, error.errno, now);
-            if self.news.len() == MAX_NEWS {
-                self.news.pop_front();
-            }
-            self.news.push_back((dest, error.errno));
+        let Some(dest) = message.name.filter(|_| error.errno != libc::EMSGSIZE) else { return true };
+        let by_itself = error.offender == Some(dest.ip());
+        let by_us = error.offender.is_some() && error.offender == message.info.local;
+        if !by_itself && !by_us {
+            counters.icmp_hearsay += 1;
+            return true;
         }
+        self.pending.put(dest, error.errno, now);
+        if self.news.len() == MAX_NEWS {
+            self.news.pop_front();
+        }
+        self.news.push_back((dest, error.errno));
         true
     }
 

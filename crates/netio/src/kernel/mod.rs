@@ -80,6 +80,8 @@ pub struct TxCounters {
     pub closed: u64,
     /// ICMP errors about viewers.
     pub icmp_errors: u64,
+    /// Those of them that came from neither the viewer nor this host, and so changed nothing for the viewer.
+    pub icmp_hearsay: u64,
     /// Times a socket stopped listening to ICMP because there was too much of it.
     pub icmp_storms: u64,
     /// Interleaved frames taken by TCP connections.
@@ -154,8 +156,9 @@ impl KernelTx {
         self.conns.poll_gone()
     }
 
-    /// An address that ICMP said something about (and what, as an errno), once for each message; the last 64 are kept.
-    /// The entry for that address that is sent next is answered `Unreachable`, apart from this.
+    /// An address that itself, or this host, said by ICMP that it cannot be reached (and why, as an errno), once for
+    /// each message; the last 64 are kept. The entry for that address that is sent next is answered `Unreachable`,
+    /// apart from this.
     pub fn poll_unreachable(&mut self) -> Option<(SocketAddr, i32)> {
         self.kit.memory.icmp.poll()
     }

@@ -87,3 +87,7 @@ fn bind_remedy(error: &io::Error) -> &'static str {
         _ => "check address and port",
     }
 }
+
+#[cfg(test)]
+#[path = "udp_tests.rs"]
+mod tests;

@@ -2,8 +2,9 @@
 //! reading are plain byte work here; no pointer walks.
 
 use std::mem::size_of;
+use std::net::IpAddr;
 
-use super::socket::field;
+use super::socket::{RawAddr, field};
 
 /// Bytes of a `cmsghdr`.
 const HEADER: usize = 16;
@@ -18,6 +19,8 @@ const _: () = {
     assert!(size_of::<SegmentControl>() == space(2) && align_of::<SegmentControl>() >= ALIGN);
     assert!(size_of::<libc::sock_extended_err>() == EXTENDED_ERROR);
     assert!(size_of::<libc::timespec>() == 16);
+    assert!(size_of::<libc::in_pktinfo>() == 12 && std::mem::offset_of!(libc::in_pktinfo, ipi_addr) == 8);
+    assert!(size_of::<libc::in6_pktinfo>() == 20 && std::mem::offset_of!(libc::in6_pktinfo, ipi6_addr) == 0);
 };
 
 /// Room that a control message with `data` bytes takes (`CMSG_SPACE`).
@@ -64,8 +67,10 @@ const EXTENDED_ERROR: usize = 16;
 pub(crate) struct ExtendedError {
     /// The error as an errno.
     pub(crate) errno: i32,
-    /// Who found it: `SO_EE_ORIGIN_ICMP`, `SO_EE_ORIGIN_ICMP6`, `SO_EE_ORIGIN_LOCAL` ...
+    /// What found it: `SO_EE_ORIGIN_ICMP`, `SO_EE_ORIGIN_ICMP6`, `SO_EE_ORIGIN_LOCAL` ...
     pub(crate) origin: u8,
+    /// Who sent the ICMP message (`SO_EE_OFFENDER`).
+    pub(crate) offender: Option<IpAddr>,
 }
 
 /// What interests us among the control messages of one received message.
@@ -79,13 +84,15 @@ pub(crate) struct Received {
     pub(crate) segment: Option<usize>,
     /// An entry of the error queue (`IP_RECVERR`, `IPV6_RECVERR`).
     pub(crate) error: Option<ExtendedError>,
+    /// Our address that the packet was sent to (`IP_PKTINFO`, `IPV6_PKTINFO`).
+    pub(crate) local: Option<IpAddr>,
 }
 
 impl Received {
     /// Room for all of them at once.
     pub(crate) const SPACE: usize = space(16) + space(4) + space(4);
-    /// Room for an entry of the error queue: the error and the address of who reported it.
-    pub(crate) const ERROR_SPACE: usize = space(EXTENDED_ERROR + 28) + Self::SPACE;
+    /// Room for an entry of the error queue too: the error with the address of who reported it, and our own address.
+    pub(crate) const ERROR_SPACE: usize = space(EXTENDED_ERROR + RawAddr::CAPACITY) + space(20) + Self::SPACE;
 
     /// Reads `control`; unknown messages are passed over.
     pub(crate) fn parse(control: &[u8]) -> Self {
@@ -101,6 +108,9 @@ impl Received {
                 (libc::SOL_IP, libc::IP_RECVERR) | (libc::SOL_IPV6, libc::IPV6_RECVERR) => {
                     out.error = extended_error(data);
                 }
+                // in_pktinfo: interface, source address of a reply, destination address (ip(7)).
+                (libc::SOL_IP, libc::IP_PKTINFO) => out.local = field::<4>(data, 8).map(IpAddr::from),
+                (libc::SOL_IPV6, libc::IPV6_PKTINFO) => out.local = field::<16>(data, 0).map(IpAddr::from),
                 _ => {}
             }
         }
@@ -116,7 +126,8 @@ fn timespec_ns(data: &[u8]) -> Option<u64> {
 
 fn extended_error(data: &[u8]) -> Option<ExtendedError> {
     let errno = u32::from_ne_bytes(field(data, 0)?);
-    Some(ExtendedError { errno: i32::try_from(errno).ok()?, origin: *data.get(4)? })
+    let offender = RawAddr::parse_bytes(data.get(EXTENDED_ERROR..)?).map(|addr| addr.ip());
+    Some(ExtendedError { errno: i32::try_from(errno).ok()?, origin: *data.get(4)?, offender })
 }
 
 #[cfg(test)]

@@ -19,7 +19,7 @@ fn segment_control_is_what_the_parser_reads() {
 }
 
 #[test]
-fn all_four_kinds_are_read_from_one_buffer() {
+fn all_kinds_are_read_from_one_buffer() {
     let mut control = Vec::new();
     let time = [7i64.to_ne_bytes(), 9i64.to_ne_bytes()].concat();
     control.extend(message(libc::SOL_SOCKET, libc::SCM_TIMESTAMPNS, &time));
@@ -29,12 +29,21 @@ fn all_four_kinds_are_read_from_one_buffer() {
     let mut error = [0u8; EXTENDED_ERROR + 16];
     error[..4].copy_from_slice(&(libc::ECONNREFUSED as u32).to_ne_bytes());
     error[4] = libc::SO_EE_ORIGIN_ICMP;
+    error[16..24].copy_from_slice(&[libc::AF_INET as u8, 0, 0, 0, 192, 0, 2, 7]);
     control.extend(message(libc::SOL_IP, libc::IP_RECVERR, &error));
+    control.extend(message(libc::SOL_IP, libc::IP_PKTINFO, &[1, 0, 0, 0, 9, 9, 9, 9, 192, 0, 2, 1]));
     let got = Received::parse(&control);
     assert_eq!(got.arrival_unix_ns, Some(7_000_000_009));
     assert_eq!(got.dropped, Some(5));
     assert_eq!(got.segment, Some(1400));
-    assert_eq!(got.error, Some(ExtendedError { errno: libc::ECONNREFUSED, origin: libc::SO_EE_ORIGIN_ICMP }));
+    let offender = Some("192.0.2.7".parse().unwrap());
+    let wanted = ExtendedError { errno: libc::ECONNREFUSED, origin: libc::SO_EE_ORIGIN_ICMP, offender };
+    assert_eq!(got.error, Some(wanted));
+    assert_eq!(got.local, Some("192.0.2.1".parse().unwrap()));
+    let mut info = [0; 20];
+    info[15] = 1;
+    let control = message(libc::SOL_IPV6, libc::IPV6_PKTINFO, &info);
+    assert_eq!(Received::parse(&control).local, Some("::1".parse().unwrap()));
 }
 
 #[test]

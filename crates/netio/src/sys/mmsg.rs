@@ -286,3 +286,7 @@ impl RecvArena {
         }
     }
 }
+
+#[cfg(test)]
+#[path = "mmsg_tests.rs"]
+mod tests;

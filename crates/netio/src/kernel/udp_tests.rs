@@ -1,0 +1,91 @@
+use super::*;
+use std::net::{Ipv4Addr, Ipv6Addr};
+
+const V4: IpAddr = IpAddr::V4(Ipv4Addr::LOCALHOST);
+const V6: IpAddr = IpAddr::V6(Ipv6Addr::LOCALHOST);
+
+/// Two neighbouring even ports, free a moment ago: taken by the pair that is returned.
+fn some_pair(addr: IpAddr) -> (UdpPair, u16) {
+    let pair = bind_pair(addr, 20_000 + (std::process::id() % 10_000) as u16, 65_000).unwrap();
+    let port = pair.ports().unwrap().0;
+    (pair, port)
+}
+
+#[test]
+fn the_first_free_even_port_and_the_next_are_taken() {
+    for addr in [V4, V6] {
+        let (pair, port) = some_pair(addr);
+        assert!(port.is_multiple_of(2));
+        assert_eq!(pair.ports().unwrap(), (port, port + 1));
+        assert_eq!(pair.rtp.local_addr().unwrap().ip(), addr);
+        let (second, other) = some_pair(addr);
+        assert!(other > port, "the first is taken");
+        drop(second);
+        // An odd start is moved to the even port above it.
+        let error = bind_pair(addr, port - 1, port).unwrap_err();
+        assert!(matches!(error, NetError::PortRange { .. }) || matches!(error, NetError::NoFreePair { .. }));
+    }
+}
+
+#[test]
+fn both_families_may_have_the_same_ports() {
+    let (v4, port) = some_pair(IpAddr::V4(Ipv4Addr::UNSPECIFIED));
+    let v6 = bind_pair(IpAddr::V6(Ipv6Addr::UNSPECIFIED), port, port + 1);
+    assert_eq!(v6.unwrap().ports().unwrap(), v4.ports().unwrap());
+}
+
+#[test]
+fn sockets_do_not_wait_and_clones_are_the_same_socket() {
+    let (pair, _) = some_pair(V4);
+    let clone = pair.try_clone().unwrap();
+    assert_eq!(clone.ports().unwrap(), pair.ports().unwrap());
+    let mut buffer = [0; 8];
+    assert_eq!(clone.rtcp.recv_from(&mut buffer).unwrap_err().kind(), io::ErrorKind::WouldBlock);
+    clone.rtp.send_to(b"x", pair.rtcp.local_addr().unwrap()).unwrap();
+    assert_eq!(pair.rtcp.recv_from(&mut buffer).unwrap(), (1, pair.rtp.local_addr().unwrap()));
+}
+
+#[test]
+fn a_range_without_a_pair_is_an_error_that_says_so() {
+    for (first, last) in [(0, 0), (0, 2), (7001, 7002), (7002, 7002), (65_535, 65_535), (9, 3)] {
+        let error = bind_pair(V4, first, last).unwrap_err();
+        assert!(matches!(error, NetError::PortRange { .. }), "{first}-{last}: {error}");
+        assert!(error.to_string().contains(&format!("UDP ports {first}-{last}")), "{error}");
+    }
+}
+
+#[test]
+fn the_last_port_can_be_the_second_of_a_pair() {
+    match bind_pair(V4, 65_534, 65_535) {
+        Ok(pair) => assert_eq!(pair.ports().unwrap(), (65_534, 65_535)),
+        Err(error) => assert!(matches!(error, NetError::NoFreePair { tried: 1, .. }), "{error}"),
+    }
+}
+
+#[test]
+fn a_full_range_says_which_and_what_to_do() {
+    let (_pair, port) = some_pair(V4);
+    // Only the second port is taken: the pair is not free either.
+    let Ok(lone) = UdpSocket::bind((V4, port + 3)) else { return some_other_program_is_there() };
+    let error = bind_pair(V4, port, port + 3).unwrap_err();
+    drop(lone);
+    let text = error.to_string();
+    assert!(matches!(error, NetError::NoFreePair { tried: 2, .. }), "{text}");
+    assert!(
+        text.contains(&format!("UDP ports {port}-{} of 127.0.0.1: none of the 2 pairs", port + 3)),
+        "{text}"
+    );
+    assert!(text.contains("ss -ulpn"), "{text}");
+}
+
+fn some_other_program_is_there() {
+    eprintln!("skipped: another program took the neighbouring port");
+}
+
+#[test]
+fn an_address_of_somebody_else_is_an_error_at_once() {
+    let error = bind_pair("192.0.2.1".parse().unwrap(), 50_000, 60_000).unwrap_err();
+    let text = error.to_string();
+    assert!(matches!(error, NetError::Bind { .. }), "{text}");
+    assert!(text.contains("192.0.2.1:50000") && text.contains("address of this machine"), "{text}");
+}

@@ -1,0 +1,271 @@
+//! What the integration tests share: entries, senders, receivers, and network namespaces that clean up after themselves.
+// Each test program uses a part of this, and none exports it.
+#![allow(dead_code, unreachable_pub)]
+
+use std::net::{IpAddr, SocketAddr, UdpSocket};
+use std::process::{Command, Output};
+use std::sync::atomic::{AtomicU32, Ordering};
+use std::time::Duration;
+
+use millrace_core::ids::{ConnId, StreamId};
+use millrace_core::seam::{Dest, PacketTx, Payload, SendOutcome, Transmit};
+use millrace_netio::null::SliceBatch;
+use millrace_netio::recv::{UdpRx, UdpRxConfig};
+use millrace_netio::{GsoMode, KernelTx, KernelTxConfig, bind_pair};
+
+/// Something that never is an outcome of these tests: shows that an outcome was written.
+pub const UNSET: SendOutcome = SendOutcome::Closed { errno: -1 };
+/// Long enough for any datagram on a loaded machine; tests never wait so long unless they fail.
+pub const PATIENCE: Duration = Duration::from_secs(10);
+
+pub fn stream(index: u32) -> StreamId {
+    StreamId { index, generation: 0 }
+}
+
+/// RTP goes to `rtp`, RTCP to the same port: tests tell them apart by their receivers.
+pub fn udp(rtp: SocketAddr, rtcp: SocketAddr) -> Dest {
+    Dest::Udp { rtp, rtcp }
+}
+
+pub fn tcp(conn: u32) -> Dest {
+    Dest::Tcp { conn: ConnId(conn), rtp_channel: 0, rtcp_channel: 1 }
+}
+
+pub fn wire(index: u32, dest: Dest, bytes: &[u8], segment: usize) -> Transmit<'_> {
+    Transmit { stream: stream(index), dest, payload: Payload::Wire { bytes, segment } }
+}
+
+pub fn patched<'a>(
+    index: u32,
+    dest: Dest,
+    headers: &'a [u8],
+    bytes: &'a [u8],
+    segment: usize,
+) -> Transmit<'a> {
+    Transmit { stream: stream(index), dest, payload: Payload::Patched { headers, bytes, segment } }
+}
+
+pub fn rtcp(index: u32, dest: Dest, bytes: &[u8]) -> Transmit<'_> {
+    Transmit { stream: stream(index), dest, payload: Payload::Rtcp(bytes) }
+}
+
+/// Sends one batch; every outcome must have been written.
+pub fn send(tx: &mut impl PacketTx, batch: &[Transmit<'_>]) -> Vec<SendOutcome> {
+    let mut outcomes = vec![UNSET; batch.len()];
+    tx.send(&SliceBatch(batch), &mut outcomes);
+    assert!(!outcomes.contains(&UNSET), "an entry has no outcome: {outcomes:?}");
+    outcomes
+}
+
+/// `length` bytes that differ from any other seed's and show where they were cut.
+pub fn pattern(seed: u32, length: usize) -> Vec<u8> {
+    let mut state = seed.wrapping_mul(2_654_435_761).wrapping_add(12_345);
+    (0..length)
+        .map(|_| {
+            state = state.wrapping_mul(1_664_525).wrapping_add(1_013_904_223);
+            (state >> 24) as u8
+        })
+        .collect()
+}
+
+/// The datagrams that a payload stands for, cut by the definition in `Payload`.
+pub fn datagrams(payload: Payload<'_>) -> Vec<Vec<u8>> {
+    match payload {
+        Payload::Wire { bytes, segment } => bytes.chunks(segment).map(<[u8]>::to_vec).collect(),
+        Payload::Patched { headers, bytes, segment } => {
+            let headers = headers.chunks(12);
+            bytes.chunks(segment).zip(headers).map(|(d, h)| [h, &d[12..]].concat()).collect()
+        }
+        Payload::Rtcp(bytes) => vec![bytes.to_vec()],
+    }
+}
+
+/// A sender with both families on the wildcard addresses and `conns` connections.
+pub fn sender(gso: GsoMode, conns: usize) -> KernelTx {
+    let pair = |addr: &str| {
+        let addr: IpAddr = addr.parse().expect("an address");
+        bind_pair(addr, first_port(), 65_000).expect("a free pair of ports")
+    };
+    let config = KernelTxConfig { v4: Some(pair("0.0.0.0")), v6: Some(pair("::")), gso, conns };
+    KernelTx::new(config).expect("sockets")
+}
+
+/// Tests run side by side: each begins its search for ports elsewhere.
+pub fn first_port() -> u16 {
+    static NEXT: AtomicU32 = AtomicU32::new(0);
+    let step = NEXT.fetch_add(1, Ordering::Relaxed) * 50 + std::process::id() * 7;
+    20_000 + (step % 20_000) as u16
+}
+
+/// A receiver on a free port of `addr`, with room for any burst.
+pub fn receiver(addr: &str) -> (UdpRx, SocketAddr) {
+    let ip: IpAddr = addr.parse().expect("an address");
+    let socket = UdpSocket::bind((ip, 0)).expect("a free port");
+    let local = socket.local_addr().expect("a bound socket");
+    let config =
+        UdpRxConfig { datagram_bytes: 65_535, receive_buffer: Some(8 << 20), ..UdpRxConfig::default() };
+    (UdpRx::new(socket, config).expect("receive options"), local)
+}
+
+/// Receives until `count` datagrams are there (or nothing comes any more).
+pub fn receive(rx: &mut UdpRx, count: usize) -> Vec<Vec<u8>> {
+    let mut got = Vec::new();
+    while got.len() < count {
+        let before = got.len();
+        got.extend(rx.recv(Some(PATIENCE)).expect("receive").map(|d| d.bytes.to_vec()));
+        if got.len() == before {
+            break;
+        }
+    }
+    got
+}
+
+/// What is there now.
+pub fn receive_now(rx: &mut UdpRx) -> Vec<Vec<u8>> {
+    let mut got = Vec::new();
+    loop {
+        let before = got.len();
+        got.extend(rx.recv(Some(Duration::ZERO)).expect("receive").map(|d| d.bytes.to_vec()));
+        if got.len() == before {
+            return got;
+        }
+    }
+}
+
+/// An address that answers "port unreachable", for as long as the socket lives: it is connected to somebody else, so
+/// that it takes no datagrams of ours, and nobody else can have the port meanwhile.
+pub fn closed_port(addr: &str) -> (UdpSocket, SocketAddr) {
+    let ip: IpAddr = addr.parse().expect("an address");
+    let socket = UdpSocket::bind((ip, 0)).expect("a free port");
+    socket.connect((ip, 1)).expect("an address of this host");
+    let local = socket.local_addr().expect("a bound socket");
+    (socket, local)
+}
+
+/// A network namespace, removed when dropped.
+pub struct Netns {
+    pub name: String,
+}
+
+impl Netns {
+    fn new(tag: &str) -> Self {
+        static NEXT: AtomicU32 = AtomicU32::new(0);
+        let serial = NEXT.fetch_add(1, Ordering::Relaxed);
+        let name = format!("mr-netio-{}-{serial}-{tag}", std::process::id());
+        run("ip", &["netns", "add", &name]);
+        let ns = Self { name };
+        ns.ip("link set lo up");
+        ns
+    }
+
+    /// Runs `ip` in here; panics if it fails.
+    pub fn ip(&self, arguments: &str) {
+        let all: Vec<&str> = ["-n", &self.name].into_iter().chain(arguments.split_whitespace()).collect();
+        run("ip", &all);
+    }
+
+    /// Runs a command in here.
+    pub fn command(&self, command: &str) -> Output {
+        let all: Vec<&str> =
+            ["netns", "exec", &self.name].into_iter().chain(command.split_whitespace()).collect();
+        Command::new("ip").args(all).output().expect("the ip program")
+    }
+
+    /// Runs a command in here; panics if it fails; what it printed.
+    pub fn must(&self, command: &str) -> String {
+        let output = self.command(command);
+        let errors = String::from_utf8_lossy(&output.stderr);
+        assert!(output.status.success(), "{command}: {errors}");
+        String::from_utf8_lossy(&output.stdout).into_owned()
+    }
+
+    /// Runs `f` on a thread that is in here: sockets made there stay in here.
+    pub fn inside<R: Send>(&self, f: impl FnOnce() -> R + Send) -> R {
+        let path = format!("/run/netns/{}", self.name);
+        std::thread::scope(|scope| {
+            let thread = scope.spawn(move || {
+                let file = std::fs::File::open(path).expect("the namespace's file");
+                let kind = Some(rustix::thread::LinkNameSpaceType::Network);
+                rustix::thread::move_into_link_name_space(std::os::fd::AsFd::as_fd(&file), kind)
+                    .expect("setns");
+                f()
+            });
+            thread.join().unwrap_or_else(|panic| std::panic::resume_unwind(panic))
+        })
+    }
+
+    /// A counter of /proc/net/snmp or snmp6, e.g. ("snmp", "Udp", "InCsumErrors") or ("snmp6", "", "Udp6InDatagrams").
+    pub fn counter(&self, file: &str, group: &str, name: &str) -> u64 {
+        let text = self.must(&format!("cat /proc/net/{file}"));
+        if group.is_empty() {
+            let line = text.lines().find(|l| l.split_whitespace().next() == Some(name)).expect(name);
+            return line.split_whitespace().nth(1).expect("a value").parse().expect("a number");
+        }
+        let prefix = format!("{group}:");
+        let mut lines = text.lines().filter(|l| l.starts_with(&prefix)).map(str::split_whitespace);
+        let (mut names, mut values) = (lines.next().expect("names"), lines.next().expect("values"));
+        let place = names.position(|n| n == name).expect(name);
+        values.nth(place).expect("a value").parse().expect("a number")
+    }
+}
+
+impl Drop for Netns {
+    fn drop(&mut self) {
+        let _ = Command::new("ip").args(["netns", "del", &self.name]).status();
+    }
+}
+
+fn run(program: &str, arguments: &[&str]) {
+    let output = Command::new(program).args(arguments).output().expect(program);
+    let errors = String::from_utf8_lossy(&output.stderr);
+    assert!(output.status.success(), "{program} {}: {errors}", arguments.join(" "));
+}
+
+/// Two namespaces joined by a veth pair that cuts and sums in software, as a plain network card would have it done:
+/// server 10.77.0.1, fd77::1 on `va`; viewers 10.77.0.2, .3 and fd77::2, ::3 on `vb`.
+pub struct Wire {
+    pub server: Netns,
+    pub viewers: Netns,
+}
+
+impl Wire {
+    /// `None`, with the reason printed, if this process may not make namespaces.
+    pub fn new() -> Option<Self> {
+        if !rustix::process::geteuid().is_root() {
+            eprintln!("skipped: network namespaces need root");
+            return None;
+        }
+        if Command::new("ip").arg("-V").output().is_err() {
+            eprintln!("skipped: the ip program (iproute2) is not installed");
+            return None;
+        }
+        let wire = Self { server: Netns::new("s"), viewers: Netns::new("v") };
+        wire.server.ip(&format!("link add va type veth peer name vb netns {}", wire.viewers.name));
+        wire.server.ip("addr add 10.77.0.1/24 dev va");
+        wire.server.ip("addr add fd77::1/64 dev va nodad");
+        for (v4, v6) in [("10.77.0.2/24", "fd77::2/64"), ("10.77.0.3/24", "fd77::3/64")] {
+            wire.viewers.ip(&format!("addr add {v4} dev vb"));
+            wire.viewers.ip(&format!("addr add {v6} dev vb nodad"));
+        }
+        wire.server.ip("link set va address 02:00:00:77:00:01");
+        wire.viewers.ip("link set vb address 02:00:00:77:00:02");
+        wire.server.ip("link set va up");
+        wire.viewers.ip("link set vb up");
+        // Known neighbours: the first burst to an unknown one may overflow the queue that waits for its address.
+        for addr in ["10.77.0.2", "10.77.0.3", "fd77::2", "fd77::3"] {
+            wire.server.ip(&format!("neigh add {addr} lladdr 02:00:00:77:00:02 dev va nud permanent"));
+        }
+        for addr in ["10.77.0.1", "fd77::1"] {
+            wire.viewers.ip(&format!("neigh add {addr} lladdr 02:00:00:77:00:01 dev vb nud permanent"));
+        }
+        // Without this a burst crosses a veth pair uncut and unsummed, which no network does.
+        let offload = "ethtool -K va tx off tso off tx-udp-segmentation off";
+        match wire.server.command(offload) {
+            output if output.status.success() => Some(wire),
+            output => {
+                eprintln!("skipped: {offload}: {}", String::from_utf8_lossy(&output.stderr));
+                None
+            }
+        }
+    }
+}
