@@ -1,1 +1,70 @@
-fn main() {}
+//! Chores of the workspace. `cargo xtask` without an argument prints the list.
+#![forbid(unsafe_code)]
+
+mod ci;
+mod edges;
+mod fuzz;
+mod interop;
+mod rust_text;
+mod tidy;
+mod workspace;
+
+use std::process::ExitCode;
+
+/// One chore: its word, what it does, and the function that does it with the remaining arguments.
+struct Chore {
+    word: &'static str,
+    help: &'static str,
+    run: fn(&[String]) -> Result<(), String>,
+}
+
+const CHORES: &[Chore] = &[
+    Chore {
+        word: "ci",
+        help: "everything that CI runs, failures collected (ci --list names the parts)",
+        run: ci::run,
+    },
+    Chore { word: "tidy", help: "the house rules that no compiler holds", run: tidy::run },
+    Chore { word: "edges", help: "which crate may depend on which, against cargo metadata", run: edges::run },
+    Chore {
+        word: "interop",
+        help: "real players against the millrace program (interop --help)",
+        run: interop::run,
+    },
+    Chore {
+        word: "fuzz",
+        help: "all property tests for longer: fuzz [--seconds N] [NAME...]",
+        run: fuzz::run,
+    },
+];
+
+fn main() -> ExitCode {
+    let args: Vec<String> = std::env::args().skip(1).collect();
+    let Some((word, rest)) = args.split_first() else {
+        print!("{}", list());
+        return ExitCode::SUCCESS;
+    };
+    if matches!(word.as_str(), "help" | "-h" | "--help") {
+        print!("{}", list());
+        return ExitCode::SUCCESS;
+    }
+    let Some(chore) = CHORES.iter().find(|c| c.word == word) else {
+        eprint!("xtask: there is no chore '{word}'\n\n{}", list());
+        return ExitCode::from(2);
+    };
+    match (chore.run)(rest) {
+        Ok(()) => ExitCode::SUCCESS,
+        Err(message) => {
+            eprintln!("xtask {word}: {message}");
+            ExitCode::FAILURE
+        }
+    }
+}
+
+fn list() -> String {
+    let mut text = String::from("usage: cargo xtask CHORE [ARGUMENTS]\n\n");
+    for chore in CHORES {
+        text += &format!("  {:<8} {}\n", chore.word, chore.help);
+    }
+    text
+}

@@ -1,0 +1,208 @@
+//! Everything that has to hold before a change is kept. All parts run even if one fails, so that one look shows
+//! everything there is to mend.
+
+use std::process::Command;
+use std::time::{Duration, Instant};
+
+use crate::workspace::{cargo, has_program, root};
+
+/// How a part ended.
+enum Outcome {
+    Passed,
+    /// With what to look at.
+    Failed(String),
+    /// With the reason.
+    Skipped(String),
+}
+
+struct Part {
+    word: &'static str,
+    help: &'static str,
+    run: fn() -> Outcome,
+}
+
+/// In this order: what is quick and often wrong comes first.
+const PARTS: &[Part] = &[
+    Part { word: "fmt", help: "cargo fmt --check", run: fmt },
+    Part { word: "house", help: "house rules and crate edges", run: house },
+    Part { word: "scripts", help: "shell and Python helpers parse", run: scripts },
+    Part { word: "clippy", help: "clippy on all targets, no warnings", run: clippy },
+    Part { word: "test", help: "cargo test of the workspace", run: test },
+    Part { word: "doc", help: "documentation builds, no broken links", run: doc },
+    Part { word: "deny", help: "licences and sources of dependencies (needs cargo-deny)", run: deny },
+    Part { word: "interop", help: "real players against the built program", run: interop },
+];
+
+/// `cargo xtask ci [--list] [PART...]`
+pub(crate) fn run(args: &[String]) -> Result<(), String> {
+    if args.iter().any(|a| a == "--list" || a == "--help" || a == "-h") {
+        for part in PARTS {
+            println!("  {:<8} {}", part.word, part.help);
+        }
+        return Ok(());
+    }
+    let parts = chosen(args)?;
+    let mut report = Vec::new();
+    for part in parts {
+        println!("\n== {}: {}", part.word, part.help);
+        let start = Instant::now();
+        report.push((part, (part.run)(), start.elapsed()));
+    }
+    print!("\n{}", table(&report));
+    let count = |is: fn(&Outcome) -> bool| report.iter().filter(|(_, outcome, _)| is(outcome)).count();
+    let failed = count(|outcome| matches!(outcome, Outcome::Failed(_)));
+    let skipped = count(|outcome| matches!(outcome, Outcome::Skipped(_)));
+    println!("ci: {} passed, {failed} failed, {skipped} skipped", report.len() - failed - skipped);
+    if failed == 0 { Ok(()) } else { Err(format!("{failed} of {} parts failed", report.len())) }
+}
+
+fn chosen(words: &[String]) -> Result<Vec<&'static Part>, String> {
+    if words.is_empty() {
+        return Ok(PARTS.iter().collect());
+    }
+    let find = |word: &String| PARTS.iter().find(|p| p.word == word);
+    words
+        .iter()
+        .map(|w| find(w).ok_or_else(|| format!("there is no part '{w}'; --list names them")))
+        .collect()
+}
+
+fn table(report: &[(&Part, Outcome, Duration)]) -> String {
+    let mut text = String::new();
+    for (part, outcome, took) in report {
+        let (word, note) = match outcome {
+            Outcome::Passed => ("passed", String::new()),
+            Outcome::Failed(note) => ("FAILED", format!("  {note}")),
+            Outcome::Skipped(note) => ("skipped", format!("  {note}")),
+        };
+        text += &format!("  {:<8} {word:<8} {:>6.1} s{note}\n", part.word, took.as_secs_f64());
+    }
+    text
+}
+
+/// Runs a command with its output going where ours goes.
+fn step(command: &mut Command) -> Outcome {
+    let shown = format!("{command:?}").replace('"', "");
+    match command.status() {
+        Ok(status) if status.success() => Outcome::Passed,
+        Ok(status) => Outcome::Failed(format!("{status}: {shown}")),
+        Err(e) => Outcome::Failed(format!("could not be started: {shown}: {e}")),
+    }
+}
+
+fn fmt() -> Outcome {
+    step(cargo().args(["fmt", "--all", "--check"]))
+}
+
+/// The same functions that `cargo test -p xtask` runs; here their findings come before minutes of compiling.
+fn house() -> Outcome {
+    let faults: Vec<String> =
+        [crate::edges::run(&[]), crate::tidy::run(&[])].into_iter().filter_map(Result::err).collect();
+    if faults.is_empty() {
+        return Outcome::Passed;
+    }
+    eprintln!("{}", faults.join("\n"));
+    Outcome::Failed("cargo xtask edges; cargo xtask tidy".into())
+}
+
+fn clippy() -> Outcome {
+    step(cargo().args(["clippy", "--workspace", "--all-targets", "--locked", "--", "-D", "warnings"]))
+}
+
+fn test() -> Outcome {
+    step(cargo().args(["test", "--workspace", "--locked", "--no-fail-fast"]))
+}
+
+fn doc() -> Outcome {
+    step(cargo().args(["doc", "--workspace", "--no-deps", "--locked"]).env("RUSTDOCFLAGS", "-D warnings"))
+}
+
+/// Without the advisories: they change from day to day, so they say nothing about a change of ours (`make deny`
+/// asks for them too).
+fn deny() -> Outcome {
+    if !has_program("cargo-deny") {
+        return Outcome::Skipped("cargo-deny is not installed (cargo install cargo-deny)".into());
+    }
+    step(cargo().args(["deny", "--workspace", "check", "bans", "licenses", "sources"]))
+}
+
+/// Shell scripts are parsed by bash (and read by shellcheck if it is there), Python scripts compiled in memory.
+fn scripts() -> Outcome {
+    let mut faults = Vec::new();
+    let tree = match crate::tidy::Tree::of_workspace() {
+        Ok(tree) => tree,
+        Err(e) => return Outcome::Failed(e),
+    };
+    for file in &tree.files {
+        let first = file.text.lines().next().unwrap_or_default();
+        let mut checks: Vec<Command> = Vec::new();
+        if first.starts_with("#!") && first.ends_with("bash") {
+            checks.push(command("bash", &["-n", &file.path]));
+            if has_program("shellcheck") {
+                checks.push(command("shellcheck", &["-x", &file.path]));
+            }
+        } else if file.path.ends_with(".py") {
+            let compile = "import sys; compile(open(sys.argv[1]).read(), sys.argv[1], 'exec')";
+            checks.push(command("python3", &["-c", compile, &file.path]));
+        }
+        for mut check in checks {
+            println!("{} {}", check.get_program().display(), file.path);
+            if !matches!(step(&mut check), Outcome::Passed) {
+                faults.push(file.path.clone());
+            }
+        }
+    }
+    if faults.is_empty() { Outcome::Passed } else { Outcome::Failed(faults.join(", ")) }
+}
+
+fn command(program: &str, args: &[&str]) -> Command {
+    let mut command = Command::new(program);
+    command.args(args).current_dir(root());
+    command
+}
+
+/// As a program of its own, so that it ends by itself whatever happens in it.
+fn interop() -> Outcome {
+    let built = step(cargo().args(["build", "--locked", "--package", "millrace-server"]));
+    let Outcome::Passed = built else { return built };
+    match std::env::current_exe() {
+        Ok(program) => step(Command::new(program).arg("interop").current_dir(root())),
+        Err(e) => Outcome::Failed(format!("xtask does not know its own path: {e}")),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn parts_are_chosen_by_word() {
+        let words = |parts: Vec<&Part>| parts.iter().map(|p| p.word).collect::<Vec<_>>();
+        assert_eq!(words(chosen(&["doc".into(), "fmt".into()]).unwrap()), ["doc", "fmt"]);
+        assert_eq!(words(chosen(&[]).unwrap()).len(), PARTS.len());
+        assert_eq!(chosen(&["docs".into()]).err().unwrap(), "there is no part 'docs'; --list names them");
+    }
+
+    #[test]
+    fn a_failing_command_is_named_with_its_status() {
+        assert!(matches!(step(&mut command("true", &[])), Outcome::Passed));
+        let Outcome::Failed(note) = step(&mut command("false", &["a"])) else { panic!("false passed") };
+        assert!(note.contains("exit status: 1") && note.contains("false a"), "{note}");
+        let Outcome::Failed(note) = step(&mut command("no-such-program", &[])) else { panic!("it passed") };
+        assert!(note.starts_with("could not be started: "), "{note}");
+    }
+
+    #[test]
+    fn the_table_shows_every_part() {
+        let report = [
+            (&PARTS[0], Outcome::Passed, Duration::from_millis(1500)),
+            (&PARTS[6], Outcome::Skipped("not installed".into()), Duration::ZERO),
+            (&PARTS[4], Outcome::Failed("exit status: 101".into()), Duration::from_secs(60)),
+        ];
+        assert_eq!(
+            table(&report),
+            "  fmt      passed      1.5 s\n  deny     skipped     0.0 s  not installed\n  \
+             test     FAILED     60.0 s  exit status: 101\n"
+        );
+    }
+}

@@ -1,0 +1,210 @@
+//! The arrows between the crates. The list is the architecture: a new arrow is a decision, not a convenience.
+
+use std::collections::BTreeSet;
+
+use serde_json::Value;
+
+use crate::workspace;
+
+/// What one crate may use in normal builds (tests may use more).
+struct Rule {
+    krate: &'static str,
+    /// Crates of this workspace.
+    ours: &'static [&'static str],
+    /// Crates from elsewhere: `None` where the choice is free.
+    theirs: Option<&'static [&'static str]>,
+    why: &'static str,
+}
+
+const RULES: &[Rule] = &[
+    Rule {
+        krate: "millrace-core",
+        ours: &[],
+        theirs: Some(&[]),
+        why: "the words of all others; standard library only, or the arrows would turn around",
+    },
+    Rule { krate: "millrace-store", ours: &["millrace-core"], theirs: None, why: "knows disks, not viewers" },
+    Rule {
+        krate: "millrace-engine",
+        ours: &["millrace-core"],
+        theirs: Some(&[]),
+        why: "deterministic: without other crates it cannot reach a clock, a file or a socket",
+    },
+    Rule { krate: "millrace-netio", ours: &["millrace-core"], theirs: None, why: "knows packets, not films" },
+    Rule {
+        krate: "millrace-offload",
+        ours: &["millrace-core", "millrace-store", "millrace-engine", "millrace-netio"],
+        theirs: None,
+        why: "its loop is the one place where store, engine and packet I/O meet",
+    },
+    Rule {
+        krate: "millrace-client",
+        ours: &["millrace-core", "millrace-netio"],
+        theirs: None,
+        why: "it is the oracle: code shared with the server would hide bugs in both",
+    },
+    Rule {
+        krate: "millrace-lab",
+        ours: &[
+            "millrace-core",
+            "millrace-store",
+            "millrace-engine",
+            "millrace-netio",
+            "millrace-offload",
+            "millrace-client",
+        ],
+        theirs: None,
+        why: "measures everything but the program that contains it",
+    },
+    Rule {
+        krate: "millrace-server",
+        ours: &["millrace-core", "millrace-store", "millrace-offload", "millrace-client", "millrace-lab"],
+        theirs: None,
+        why: "the control side: it reaches engine and packet I/O through offload only",
+    },
+    Rule {
+        krate: "xtask",
+        ours: &[],
+        theirs: Some(&["serde_json"]),
+        why: "builds in seconds and works when the rest does not",
+    },
+];
+
+/// A crate and what it uses in normal builds.
+struct Package {
+    name: String,
+    uses: BTreeSet<String>,
+}
+
+/// `cargo xtask edges`
+pub(crate) fn run(_args: &[String]) -> Result<(), String> {
+    let packages = packages(&workspace::metadata()?)?;
+    for package in &packages {
+        let ours: Vec<_> = package.uses.iter().filter(|d| is_ours(d)).map(|d| short(d)).collect();
+        println!(
+            "{:<8} <- {}",
+            short(&package.name),
+            if ours.is_empty() { "nothing".into() } else { ours.join(", ") }
+        );
+    }
+    let faults = check(&packages);
+    if faults.is_empty() {
+        Ok(())
+    } else {
+        Err(format!("{} wrong arrows\n{}", faults.len(), faults.join("\n")))
+    }
+}
+
+fn short(krate: &str) -> &str {
+    krate.strip_prefix("millrace-").unwrap_or(krate)
+}
+
+fn is_ours(krate: &str) -> bool {
+    krate == "xtask" || krate.starts_with("millrace-")
+}
+
+fn packages(metadata: &Value) -> Result<Vec<Package>, String> {
+    let list = metadata["packages"].as_array().ok_or("cargo metadata lists no packages")?;
+    list.iter()
+        .map(|package| {
+            let name = package["name"].as_str().ok_or("a package without a name")?.to_owned();
+            let dependencies = package["dependencies"].as_array().ok_or("a package without dependencies")?;
+            let uses = dependencies
+                .iter()
+                .filter(|d| d["kind"].is_null())
+                .filter_map(|d| d["name"].as_str().map(str::to_owned))
+                .collect();
+            Ok(Package { name, uses })
+        })
+        .collect()
+}
+
+fn check(packages: &[Package]) -> Vec<String> {
+    let mut faults = Vec::new();
+    for package in packages {
+        let Some(rule) = RULES.iter().find(|r| r.krate == package.name) else {
+            faults.push(format!(
+                "{}: not in the list; add a rule with its reason to xtask/src/edges.rs",
+                package.name
+            ));
+            continue;
+        };
+        for used in &package.uses {
+            let allowed = if is_ours(used) { Some(rule.ours) } else { rule.theirs };
+            if allowed.is_some_and(|list| !list.contains(&used.as_str())) {
+                let list = allowed.unwrap_or_default().join(", ");
+                let list = if list.is_empty() { "nothing" } else { &list };
+                faults.push(format!("{} -> {used}: allowed is {list}; {}", package.name, rule.why));
+            }
+        }
+    }
+    for rule in RULES {
+        if !packages.iter().any(|p| p.name == rule.krate) {
+            faults.push(format!("{}: in the list but not in the workspace; remove its rule", rule.krate));
+        }
+    }
+    faults
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn as_ruled() -> Vec<Package> {
+        RULES
+            .iter()
+            .map(|r| Package { name: r.krate.into(), uses: r.ours.iter().map(|&d| d.to_owned()).collect() })
+            .collect()
+    }
+
+    #[test]
+    fn the_workspace_has_only_the_listed_arrows() {
+        let packages = packages(&workspace::metadata().unwrap()).unwrap();
+        assert!(packages.len() >= 9, "cargo metadata sees {} crates", packages.len());
+        assert_eq!(check(&packages), Vec::<String>::new());
+    }
+
+    #[test]
+    fn what_the_list_allows_passes() {
+        assert_eq!(check(&as_ruled()), Vec::<String>::new());
+    }
+
+    #[test]
+    fn a_wrong_arrow_is_named_with_the_reason() {
+        let mut packages = as_ruled();
+        let engine = packages.iter_mut().find(|p| p.name == "millrace-engine").unwrap();
+        engine.uses.insert("millrace-store".into());
+        engine.uses.insert("libc".into());
+        let faults = check(&packages);
+        assert_eq!(faults.len(), 2, "{faults:?}");
+        assert!(
+            faults[0].starts_with("millrace-engine -> libc: allowed is nothing; deterministic"),
+            "{faults:?}"
+        );
+        assert!(
+            faults[1].starts_with("millrace-engine -> millrace-store: allowed is millrace-core;"),
+            "{faults:?}"
+        );
+    }
+
+    #[test]
+    fn unknown_and_missing_crates_are_faults() {
+        let mut packages = as_ruled();
+        packages.retain(|p| p.name != "millrace-netio");
+        packages.push(Package { name: "millrace-extra".into(), uses: BTreeSet::new() });
+        let faults = check(&packages);
+        assert!(faults.iter().any(|f| f.starts_with("millrace-extra: not in the list")), "{faults:?}");
+        assert!(faults.iter().any(|f| f.starts_with("millrace-netio: in the list but not")), "{faults:?}");
+    }
+
+    #[test]
+    fn only_normal_dependencies_count() {
+        let metadata: Value = serde_json::from_str(
+            r#"{"packages":[{"name":"millrace-core","dependencies":[
+                {"name":"proptest","kind":"dev"},{"name":"cc","kind":"build"},{"name":"libc","kind":null}]}]}"#,
+        )
+        .unwrap();
+        let packages = packages(&metadata).unwrap();
+        assert_eq!(packages[0].uses.iter().collect::<Vec<_>>(), ["libc"]);
+    }
+}

@@ -1,0 +1,150 @@
+//! FFmpeg: the strictest witness, because it shows the checksum of every frame it decoded.
+
+use super::{Check, END_SECONDS, Outcome, SHORT_FILMS, Transport};
+use crate::interop::Lab;
+use crate::interop::films::{FRAMES_PER_SECOND, Film, Frames, difference, position, to_the_end};
+use crate::interop::process::Ended;
+use crate::interop::server::Server;
+
+const NEEDS: &[&str] = &["ffmpeg"];
+
+/// What FFmpeg says when packets were lost or damaged; its exit status does not tell. Not asked after a seek: it
+/// has cut the stream in the middle of a picture itself then.
+const COMPLAINTS: &[&str] =
+    &["missed", "corrupt", "max delay reached", "error while", "invalid data", "bad cseq"];
+
+pub(super) fn add(checks: &mut Vec<Check>) {
+    for transport in Transport::BOTH {
+        for film in SHORT_FILMS {
+            checks.push(Check::playing(
+                "ffmpeg",
+                "whole",
+                film,
+                transport,
+                NEEDS,
+                move |_, server, film, log| {
+                    whole(server, film, &format!("-rtsp_transport {}", transport.word()), 0.0, log)
+                },
+            ));
+            checks.push(Check::playing(
+                "ffmpeg",
+                "seek",
+                film,
+                transport,
+                NEEDS,
+                move |_, server, film, log| seek(server, film, transport, log),
+            ));
+        }
+        let big = move |_: &Lab, server: &Server, film: &Film, log: &str| {
+            whole(server, film, &format!("-rtsp_transport {}", transport.word()), 0.0, log)
+        };
+        checks.push(Check::playing("ffmpeg", "whole", "big", transport, NEEDS, big).only_long());
+    }
+}
+
+/// Plays a film to its end: every picture and every sound must be the stored one, and the player must end by itself
+/// because the server said goodbye. `extra` seconds are allowed for what happens before the film starts.
+pub(super) fn whole(server: &Server, film: &Film, options: &str, extra: f64, log: &str) -> Outcome {
+    let ended = server
+        .client("ffmpeg")
+        .args("-v warning -nostdin -xerror")
+        .args(options)
+        .args("-timeout 5000000 -i")
+        .arg(server.url(film)?)
+        .args("-map 0:v:0 -map 0:a:0 -fps_mode passthrough -f framemd5 -")
+        .run(&server.log(log), film.seconds + END_SECONDS + extra)?;
+    check_clean(&ended)?;
+    let frames = Frames::parse(&ended.out);
+    if !is_all(&film.pictures, &frames.pictures) {
+        return Err(format!("pictures: {}", difference(&film.pictures, &frames.pictures)));
+    }
+    let sounds = &film.stored()?.sounds;
+    if !is_all(sounds, &frames.sounds) {
+        return Err(format!("sound: {}", difference(sounds, &frames.sounds)));
+    }
+    Ok(format!(
+        "{} of {} pictures and {} of {} blocks of sound equal, ended {:.1} s after the film's length",
+        frames.pictures.len(),
+        film.pictures.len(),
+        frames.sounds.len(),
+        sounds.len(),
+        ended.seconds - film.seconds
+    ))
+}
+
+/// Whether everything arrived that can. FFmpeg's RTSP reader gives up the last packet of an elementary stream only
+/// when the next begins, so it keeps the very last to itself, whatever the server does.
+fn is_all(wanted: &[String], got: &[String]) -> bool {
+    to_the_end(wanted, got, 4) == Some(0) && got.len() + 1 >= wanted.len()
+}
+
+/// Starts in the middle: the pictures must be those of the film from there on, without a gap.
+///
+/// FFmpeg adds the first time stamp of the transport stream (1.4 s in films that it made itself) to the place it asks
+/// the server for. So the server may start up to one group of pictures later than was meant; the end is cut by the
+/// player and always the same.
+fn seek(server: &Server, film: &Film, transport: Transport, log: &str) -> Outcome {
+    const FROM_S: usize = 5;
+    const PLAY_S: usize = 3;
+    const GROUP: usize = 2 * FRAMES_PER_SECOND;
+    let ended = server
+        .client("ffmpeg")
+        .args(&format!(
+            "-v warning -nostdin -rtsp_transport {} -timeout 5000000 -ss {FROM_S} -i",
+            transport.word()
+        ))
+        .arg(server.url(film)?)
+        .args(&format!("-t {PLAY_S} -map 0:v:0 -fps_mode passthrough -f framemd5 -"))
+        .run(&server.log(log), PLAY_S as f64 + 2.0 * END_SECONDS)?;
+    ended.ok("ffmpeg")?;
+    let pictures = Frames::parse(&ended.out).pictures;
+    let (first, end) = (FROM_S * FRAMES_PER_SECOND, (FROM_S + PLAY_S) * FRAMES_PER_SECOND);
+    let at = position(&film.pictures, &pictures).ok_or_else(|| {
+        format!("not one piece of the film: {}", difference(&film.pictures[first..], &pictures))
+    })?;
+    let got_end = at + pictures.len();
+    // A picture more or less at either end is a matter of rounding time stamps.
+    if !(first - 2..=first + GROUP).contains(&at) || got_end.abs_diff(end) > 2 {
+        return Err(format!(
+            "pictures {at} to {got_end}; wanted {first} to {end}, the first at most {GROUP} later"
+        ));
+    }
+    Ok(format!("asked for {FROM_S} s: pictures {at} to {got_end} without a gap"))
+}
+
+fn check_clean(ended: &Ended) -> Result<(), String> {
+    ended.ok("ffmpeg")?;
+    match complaints(&ended.err).first() {
+        Some(complaint) => Err(format!("ffmpeg complains: {complaint}")),
+        None => Ok(()),
+    }
+}
+
+fn complaints(log: &str) -> Vec<&str> {
+    let bad = |line: &&str| COMPLAINTS.iter().any(|word| line.to_lowercase().contains(word));
+    log.lines().filter(bad).collect()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn all_but_the_last_is_all() {
+        let list = |text: &str| text.chars().map(String::from).collect::<Vec<_>>();
+        let wanted = list("abcdefgh");
+        for good in ["abcdefgh", "abcdefg"] {
+            assert!(is_all(&wanted, &list(good)), "{good}");
+        }
+        for bad in ["abcdef", "bcdefgh"] {
+            assert!(!is_all(&wanted, &list(bad)), "{bad}");
+        }
+    }
+
+    #[test]
+    fn complaints_of_loss_are_seen() {
+        let log = "Guessed Channel Layout\n[rtsp @ 0x5] RTP: missed 3 packets\n[mpegts] Packet corrupt (stream = 0)\n";
+        assert_eq!(complaints(log).len(), 2);
+        assert!(complaints("Input #0, rtsp, from 'x':\n").is_empty());
+    }
+}

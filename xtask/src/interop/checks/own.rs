@@ -1,0 +1,157 @@
+//! Our own receiver: what it writes must be the stored file, byte for byte.
+
+use std::fs::File;
+use std::io::{BufReader, Read};
+use std::path::Path;
+
+use serde_json::Value;
+
+use super::{Check, END_SECONDS, Outcome, SHORT_FILMS, Transport};
+use crate::interop::Lab;
+use crate::interop::films::Film;
+use crate::interop::process::Program;
+use crate::interop::server::Server;
+
+/// Viewers of one film at once in the long form.
+const CROWD: usize = 8;
+
+pub(super) fn add(checks: &mut Vec<Check>) {
+    for transport in Transport::BOTH {
+        for film in SHORT_FILMS {
+            checks.push(Check::playing(
+                "own",
+                "whole",
+                film,
+                transport,
+                &[],
+                move |lab, server, film, log| whole(lab, server, film, transport, log),
+            ));
+        }
+        let crowd = move |lab: &Lab, server: &Server, film: &Film, log: &str| {
+            crowd(lab, server, film, transport, log)
+        };
+        checks.push(Check::playing("own", "crowd", "big", transport, &[], crowd).only_long());
+    }
+}
+
+fn player(
+    lab: &Lab,
+    server: &Server,
+    film: &Film,
+    transport: Transport,
+    file: &Path,
+) -> Result<Program, String> {
+    Ok(server
+        .client(&lab.millrace)
+        .arg("play")
+        .arg(server.url(film)?)
+        .args(&format!("--transport {} --stats json -o", transport.word()))
+        .arg(file)
+        .arg("--verify")
+        .arg(&film.stored()?.data))
+}
+
+/// One viewer.
+pub(super) fn whole(lab: &Lab, server: &Server, film: &Film, transport: Transport, log: &str) -> Outcome {
+    let file = server.log(log).with_extension("ts");
+    let program = player(lab, server, film, transport, &file)?;
+    let ended = program.run(&server.log(log), film.seconds + END_SECONDS)?;
+    ended.ok("millrace play")?;
+    same_bytes(&film.stored()?.data, &file)?;
+    std::fs::remove_file(&file).map_err(|e| format!("{}: {e}", file.display()))?;
+    let late = ended.seconds - film.seconds;
+    let bytes = film.stored()?.bytes;
+    Ok(format!("all {bytes} bytes equal{}, ended {late:.1} s after the film's length", figures(&ended.out)))
+}
+
+/// Several viewers of the same film at the same time.
+fn crowd(lab: &Lab, server: &Server, film: &Film, transport: Transport, log: &str) -> Outcome {
+    let mut players = Vec::new();
+    for number in 0..CROWD {
+        let name = server.log(&format!("{log}-{number}"));
+        let file = name.with_extension("ts");
+        players.push((player(lab, server, film, transport, &file)?.start(&name)?, file));
+    }
+    for (running, file) in &mut players {
+        running.wait(film.seconds + END_SECONDS)?.ok("millrace play")?;
+        same_bytes(&film.stored()?.data, file)?;
+        std::fs::remove_file(&file).map_err(|e| format!("{}: {e}", file.display()))?;
+    }
+    Ok(format!("{CROWD} viewers at once, all {} bytes equal for each", film.stored()?.bytes))
+}
+
+/// What the receiver measured, as far as it says.
+fn figures(stats: &str) -> String {
+    let stats: Value =
+        stats.lines().rev().find_map(|line| serde_json::from_str(line).ok()).unwrap_or_default();
+    let stats = if stats.is_object() { stats } else { Value::Null };
+    let mut text = String::new();
+    for name in ["packets", "lost", "late", "reordered"] {
+        if let Some(value) = stats[name].as_u64() {
+            text += &format!(", {value} {name}");
+        }
+    }
+    text
+}
+
+fn same_bytes(wanted: &Path, got: &Path) -> Result<(), String> {
+    let open =
+        |path: &Path| File::open(path).map(BufReader::new).map_err(|e| format!("{}: {e}", path.display()));
+    let (mut a, mut b) = (open(wanted)?, open(got)?);
+    let (mut left, mut right) = (vec![0u8; 1 << 16], vec![0u8; 1 << 16]);
+    let mut offset = 0;
+    loop {
+        let (n, m) = (fill(&mut a, &mut left)?, fill(&mut b, &mut right)?);
+        if left[..n] != right[..m] {
+            let same = left[..n].iter().zip(&right[..m]).take_while(|(a, b)| a == b).count();
+            return Err(format!("the received file differs from the stored one at byte {}", offset + same));
+        }
+        if n == 0 {
+            return Ok(());
+        }
+        offset += n;
+    }
+}
+
+/// Reads until the buffer is full or the file ends.
+fn fill(file: &mut impl Read, buffer: &mut [u8]) -> Result<usize, String> {
+    let mut filled = 0;
+    while filled < buffer.len() {
+        match file.read(&mut buffer[filled..]) {
+            Ok(0) => break,
+            Ok(n) => filled += n,
+            Err(e) => return Err(format!("reading a film: {e}")),
+        }
+    }
+    Ok(filled)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn files_are_compared_to_the_last_byte() {
+        let dir = std::env::temp_dir().join(format!("millrace-xtask-own-{}", std::process::id()));
+        std::fs::create_dir_all(&dir).unwrap();
+        let file = |name: &str, bytes: &[u8]| {
+            let path = dir.join(name);
+            std::fs::write(&path, bytes).unwrap();
+            path
+        };
+        let mut bytes = vec![7u8; 100_000];
+        let stored = file("a", &bytes);
+        assert_eq!(same_bytes(&stored, &file("b", &bytes)), Ok(()));
+        assert!(same_bytes(&stored, &file("c", &bytes[..99_999])).unwrap_err().ends_with("at byte 99999"));
+        bytes[70_000] = 8;
+        assert!(same_bytes(&stored, &file("d", &bytes)).unwrap_err().ends_with("at byte 70000"));
+        assert!(same_bytes(&stored, &dir.join("none")).is_err());
+        std::fs::remove_dir_all(&dir).unwrap();
+    }
+
+    #[test]
+    fn figures_are_shown_as_far_as_there_are_any() {
+        assert_eq!(figures("playing\n{\"packets\": 10, \"lost\": 0, \"x\": {}}\n"), ", 10 packets, 0 lost");
+        assert_eq!(figures(""), "");
+    }
+}

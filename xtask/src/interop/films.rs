@@ -1,0 +1,277 @@
+//! The films that are played, and the lists of decoded frames by which they are compared.
+
+use std::path::{Path, PathBuf};
+
+use super::Lab;
+use super::process::Program;
+
+/// Frames a second of every film.
+pub(super) const FRAMES_PER_SECOND: usize = 25;
+
+/// A film, its frames, and what the store made of it.
+pub(crate) struct Film {
+    pub(super) name: &'static str,
+    pub(super) seconds: f64,
+    /// Checksum of every decoded picture of the file, in order.
+    pub(super) pictures: Vec<String>,
+    pub(super) stored: Option<Stored>,
+}
+
+/// A title of the store.
+pub(super) struct Stored {
+    /// The last part of its URL.
+    pub(super) title: String,
+    /// The data file.
+    pub(super) data: PathBuf,
+    pub(super) bytes: u64,
+    /// Checksum of every decoded block of sound, in order.
+    pub(super) sounds: Vec<String>,
+}
+
+impl Film {
+    pub(super) fn stored(&self) -> Result<&Stored, String> {
+        self.stored.as_ref().ok_or_else(|| format!("the store has no title '{}'", self.name))
+    }
+}
+
+/// How to make a film.
+struct Recipe {
+    name: &'static str,
+    extension: &'static str,
+    seconds: u32,
+    size: &'static str,
+    /// Video encoder arguments.
+    video: &'static str,
+    /// Container arguments.
+    container: &'static str,
+    long_only: bool,
+}
+
+const RECIPES: &[Recipe] = &[
+    Recipe {
+        name: "cbr",
+        extension: "ts",
+        seconds: 12,
+        size: "640x360",
+        video: "-b:v 1500k -minrate 1500k -maxrate 1500k -bufsize 1500k -x264-params nal-hrd=cbr:force-cfr=1 -bf 0",
+        container: "-f mpegts -muxrate 2000k -pcr_period 20 -pat_period 0.1",
+        long_only: false,
+    },
+    Recipe {
+        name: "vbr",
+        extension: "mp4",
+        seconds: 12,
+        size: "640x360",
+        video: "-crf 26 -bf 0",
+        container: "-movflags +faststart",
+        long_only: false,
+    },
+    Recipe {
+        name: "bframes",
+        extension: "mkv",
+        seconds: 12,
+        size: "640x360",
+        video: "-crf 28 -bf 3 -b_strategy 0 -x264-params b-pyramid=normal",
+        container: "",
+        long_only: false,
+    },
+    Recipe {
+        name: "big",
+        extension: "ts",
+        seconds: 60,
+        size: "1280x720",
+        video: "-b:v 3800k -minrate 3800k -maxrate 3800k -bufsize 3800k -x264-params nal-hrd=cbr:force-cfr=1 -bf 0",
+        container: "-f mpegts -muxrate 4500k -pcr_period 20 -pat_period 0.1",
+        long_only: true,
+    },
+];
+
+/// Makes the films in `dir/films` and decodes each once.
+pub(super) fn make(dir: &Path, long: bool) -> Result<Vec<Film>, String> {
+    let folder = dir.join("films");
+    std::fs::create_dir_all(&folder).map_err(|e| format!("{} cannot be made: {e}", folder.display()))?;
+    let recipes = RECIPES.iter().filter(|r| long || !r.long_only);
+    recipes.map(|recipe| cook(recipe, &folder, dir)).collect()
+}
+
+/// A moving test picture with noise (so that the bit rate is real and no two frames are equal) and two tones.
+/// Closed groups of pictures of 2 s, as broadcasters use.
+fn cook(recipe: &Recipe, folder: &Path, logs: &Path) -> Result<Film, String> {
+    let Recipe { name, extension, seconds, size, video, container, .. } = recipe;
+    let file = folder.join(format!("{name}.{extension}"));
+    let rate = FRAMES_PER_SECOND;
+    let group = 2 * rate;
+    let ended = Program::new("ffmpeg")
+        .args("-v error -nostdin -y -f lavfi -i")
+        .arg(format!("testsrc2=s={size}:r={rate}:d={seconds},noise=alls=10:allf=t"))
+        .args("-f lavfi -i")
+        .arg(format!(
+            "sine=f=440:r=48000:d={seconds}[l];sine=f=660:r=48000:d={seconds}[r];[l][r]amerge=inputs=2"
+        ))
+        .args("-c:v libx264 -preset veryfast -pix_fmt yuv420p -sc_threshold 0 -flags +cgop")
+        .args(&format!(
+            "-g {group} -keyint_min {group} {video} -c:a aac -b:a 128k -ac 2 -t {seconds} {container}"
+        ))
+        .arg(&file)
+        .run(&logs.join(format!("make-{name}")), 120.0)?;
+    ended.ok("ffmpeg, making a film")?;
+    let pictures = Frames::of_file(&file, "0:v:0", &logs.join(format!("decode-{name}")))?.pictures;
+    let expected = *seconds as usize * rate;
+    if pictures.len() != expected {
+        return Err(format!("{} has {} pictures, not {expected}", file.display(), pictures.len()));
+    }
+    Ok(Film { name, seconds: f64::from(*seconds), pictures, stored: None })
+}
+
+/// Asks the program what it has stored and compares every stored title with its film.
+pub(super) fn learn_stored(lab: &mut Lab) -> Result<String, String> {
+    let store = lab.store();
+    let ended = Program::new(&lab.millrace)
+        .arg("ls")
+        .arg("--store")
+        .arg(&store)
+        .arg("--json")
+        .run(&lab.dir.join("ls"), 10.0)?;
+    ended.ok("millrace ls")?;
+    let titles =
+        serde_json::from_str(&ended.out).map_err(|e| format!("millrace ls --json printed no JSON: {e}"))?;
+    let mut equal = 0;
+    for film in &mut lab.films {
+        let id = title_id(&titles, film.name)
+            .ok_or_else(|| format!("millrace ls shows no title '{}'", film.name))?;
+        let data = store.join("titles").join(id).join("data.ts");
+        let bytes = std::fs::metadata(&data).map_err(|e| format!("{}: {e}", data.display()))?.len();
+        let frames = Frames::of_file(&data, "0", &lab.dir.join(format!("decode-stored-{}", film.name)))?;
+        if frames.pictures != film.pictures {
+            return Err(format!("stored '{}' {}", film.name, difference(&film.pictures, &frames.pictures)));
+        }
+        equal += frames.pictures.len();
+        film.stored = Some(Stored { title: film.name.to_owned(), data, bytes, sounds: frames.sounds });
+    }
+    Ok(format!("{} titles, {equal} stored pictures equal those of the files", lab.films.len()))
+}
+
+/// The identity of a title in the output of `ls --json`.
+fn title_id<'a>(listing: &'a serde_json::Value, name: &str) -> Option<&'a str> {
+    listing.as_array()?.iter().find(|t| t["name"] == name)?["id"].as_str()
+}
+
+/// What a decoder made of a film.
+#[derive(Debug, Default, PartialEq, Eq)]
+pub(super) struct Frames {
+    pub(super) pictures: Vec<String>,
+    pub(super) sounds: Vec<String>,
+}
+
+impl Frames {
+    /// Reads the output of `ffmpeg -f framemd5`: stream, dts, pts, duration, size, checksum. The stream with the
+    /// media type video in the header gives the pictures.
+    pub(super) fn parse(text: &str) -> Self {
+        let is_video = |stream: &str| text.contains(&format!("#media_type {stream}: video"));
+        let mut frames = Self::default();
+        for line in text.lines().filter(|line| !line.starts_with('#')) {
+            let fields: Vec<&str> = line.split(',').map(str::trim).collect();
+            if let [stream, _, _, _, _, sum] = fields[..] {
+                let list = if is_video(stream) { &mut frames.pictures } else { &mut frames.sounds };
+                list.push(sum.to_owned());
+            }
+        }
+        frames
+    }
+
+    /// Decodes a file.
+    pub(super) fn of_file(file: &Path, map: &str, log: &Path) -> Result<Self, String> {
+        let ended = Program::new("ffmpeg")
+            .args("-v error -nostdin -i")
+            .arg(file)
+            .args(&format!("-map {map} -fps_mode passthrough -f framemd5 -"))
+            .run(log, 120.0)?;
+        ended.ok("ffmpeg, decoding a file")?;
+        Ok(Self::parse(&ended.out))
+    }
+}
+
+/// Where `part` lies in `whole` without a gap.
+pub(super) fn position(whole: &[String], part: &[String]) -> Option<usize> {
+    let first = whole.iter().position(|sum| Some(sum) == part.first())?;
+    whole[first..].starts_with(part).then_some(first)
+}
+
+/// Where `part` begins in `whole`, if it then goes on in order to the end, with frames missing only among the last
+/// `last`: players close a stream more or less cleanly, and with B-frames the order of decoding is not that of
+/// showing, so that what they keep to themselves need not be the very last.
+pub(super) fn to_the_end(whole: &[String], part: &[String], last: usize) -> Option<usize> {
+    let at = whole.iter().position(|sum| Some(sum) == part.first())?;
+    let same = whole[at..].iter().zip(part).take_while(|(a, b)| a == b).count();
+    let mut rest = whole[at + same..].iter();
+    let in_order = part[same..].iter().all(|sum| rest.any(|other| other == sum));
+    (in_order && at + same + last >= whole.len()).then_some(at)
+}
+
+/// How two lists differ, in words.
+pub(super) fn difference(wanted: &[String], got: &[String]) -> String {
+    let known = got.iter().filter(|sum| wanted.contains(sum)).count();
+    let first = wanted.iter().zip(got).position(|(a, b)| a != b).unwrap_or(wanted.len().min(got.len()));
+    format!(
+        "{} of {} frames arrived, {} of them damaged or foreign, first difference at frame {first}",
+        got.len(),
+        wanted.len(),
+        got.len() - known
+    )
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn list(text: &str) -> Vec<String> {
+        text.chars().map(String::from).collect()
+    }
+
+    #[test]
+    fn frame_lists_are_read_by_stream() {
+        let text = "#format: frame checksums\n#media_type 0: video\n#tb 0: 1/25\n#media_type 1: audio\n\
+                    0,          0,          0,        1,   345600, aa\n1,  0, 0, 1024, 4096, bb\n0, 1, 1, 1, 9, cc\n";
+        assert_eq!(
+            Frames::parse(text),
+            Frames { pictures: vec!["aa".into(), "cc".into()], sounds: vec!["bb".into()] }
+        );
+    }
+
+    #[test]
+    fn a_part_is_found_only_without_gaps() {
+        let whole = list("abcdef");
+        assert_eq!(position(&whole, &list("cde")), Some(2));
+        assert_eq!(position(&whole, &whole), Some(0));
+        for bad in ["ce", "xa", "efg", ""] {
+            assert_eq!(position(&whole, &list(bad)), None, "{bad}");
+        }
+    }
+
+    #[test]
+    fn only_the_end_may_be_ragged() {
+        let whole = list("abcdefgh");
+        for (good, at) in [("abcdefgh", 0), ("abcdefg", 0), ("abcdefh", 0), ("abcdfgh", 0), ("cdefg", 2)] {
+            assert_eq!(to_the_end(&whole, &list(good), 4), Some(at), "{good}");
+        }
+        for bad in ["abdefgh", "abc", "abcdefgx", "abcdefghi", "abcdhg", "xabcdefgh", ""] {
+            assert_eq!(to_the_end(&whole, &list(bad), 4), None, "{bad}");
+        }
+    }
+
+    #[test]
+    fn a_difference_is_told_in_figures() {
+        assert_eq!(
+            difference(&list("abcd"), &list("abx")),
+            "3 of 4 frames arrived, 1 of them damaged or foreign, first difference at frame 2"
+        );
+        assert!(difference(&list("abcd"), &list("ab")).ends_with("first difference at frame 2"));
+    }
+
+    #[test]
+    fn titles_are_found_by_name() {
+        let listing = serde_json::json!([{"name": "a", "id": "17"}, {"name": "b", "id": 4}]);
+        assert_eq!(title_id(&listing, "a"), Some("17"));
+        assert_eq!((title_id(&listing, "b"), title_id(&listing, "c")), (None, None));
+    }
+}

@@ -1,0 +1,177 @@
+//! Real players against the millrace program: FFmpeg, GStreamer, VLC and our own receiver play films made on the
+//! spot, over UDP and TCP, on the loopback and between two network namespaces. A check passes on figures (frames
+//! with the right content, bytes, lost packets, seconds), never on a player's exit code alone.
+
+mod checks;
+mod films;
+mod network;
+mod options;
+mod process;
+mod report;
+mod server;
+
+use std::path::{Path, PathBuf};
+use std::sync::Mutex;
+use std::sync::atomic::{AtomicUsize, Ordering};
+
+use checks::Check;
+use films::Film;
+use options::Options;
+use report::{Report, Verdict};
+use server::Server;
+
+use crate::workspace;
+
+/// What every check needs to know.
+pub(crate) struct Lab {
+    /// Films, store, logs of this run.
+    pub(crate) dir: PathBuf,
+    pub(crate) millrace: PathBuf,
+    pub(crate) films: Vec<Film>,
+    pub(crate) long: bool,
+}
+
+impl Lab {
+    pub(crate) fn store(&self) -> PathBuf {
+        self.dir.join("store")
+    }
+
+    /// The film with this name.
+    pub(crate) fn film(&self, name: &str) -> Result<&Film, String> {
+        self.films.iter().find(|f| f.name == name).ok_or_else(|| format!("the film '{name}' was not made"))
+    }
+}
+
+/// `cargo xtask interop`
+pub(crate) fn run(args: &[String]) -> Result<(), String> {
+    let options = match Options::parse(args)? {
+        Some(options) => options,
+        None => {
+            print!("{}", options::HELP);
+            return Ok(());
+        }
+    };
+    if options.list {
+        for (phase, check) in
+            checks::PHASES.iter().flat_map(|p| p.checks(true).into_iter().map(move |c| (p, c)))
+        {
+            let form = if check.long { "long" } else { "short and long" };
+            println!("  {:<34} {form}; {}", check.name, phase.title);
+        }
+        return Ok(());
+    }
+    let millrace = match &options.millrace {
+        Some(path) => path.clone(),
+        None => workspace::target_dir()?.join("debug/millrace"),
+    };
+    if !millrace.is_file() {
+        return Err(format!(
+            "there is no {}; build it with `cargo build -p millrace-server` or name one with --millrace",
+            millrace.display()
+        ));
+    }
+    let dir = std::env::temp_dir().join(format!("millrace-interop-{}", std::process::id()));
+    std::fs::create_dir_all(&dir).map_err(|e| format!("{} cannot be made: {e}", dir.display()))?;
+    let millrace = std::path::absolute(millrace).map_err(|e| format!("the program's path: {e}"))?;
+    let mut lab = Lab { dir, millrace, films: Vec::new(), long: options.long };
+    let mut report = Report::default();
+    let outcome = play(&mut lab, &options, &mut report);
+    finish(&lab.dir, &options, &report, outcome)
+}
+
+/// Makes the films, then runs phase after phase, each with a server of its own on the same store.
+fn play(lab: &mut Lab, options: &Options, report: &mut Report) -> Result<(), String> {
+    for program in ["ffmpeg", "ffprobe"] {
+        if !workspace::has_program(program) {
+            return Err(format!(
+                "{program} is missing: without it no film can be made; `make deps` installs it"
+            ));
+        }
+    }
+    println!("making films in {}", lab.dir.display());
+    lab.films = films::make(&lab.dir, lab.long)?;
+    for phase in checks::PHASES {
+        let mut checks = phase.checks(options.long);
+        checks.retain(|c| options.wants(&c.name));
+        if checks.is_empty() {
+            continue;
+        }
+        if let Some(reason) = (phase.impossible)() {
+            checks.iter().for_each(|c| report.add(&c.name, Verdict::Skip(reason.clone()), 0.0));
+            continue;
+        }
+        let ground = match (phase.ground)(lab) {
+            Ok(ground) => ground,
+            Err(e) => {
+                report.add(&format!("{}/network", phase.word), Verdict::Fail(e), 0.0);
+                continue;
+            }
+        };
+        match Server::start(lab, phase.word, &ground) {
+            Ok(mut server) => {
+                report.add(&format!("{}/ready", phase.word), Verdict::Pass(server.readiness()), 0.0);
+                match films::learn_stored(lab) {
+                    Ok(figures) => report.add(&format!("{}/stored", phase.word), Verdict::Pass(figures), 0.0),
+                    Err(e) => report.add(&format!("{}/stored", phase.word), Verdict::Fail(e), 0.0),
+                }
+                run_all(&checks, lab, &server, options.jobs, report);
+                let ended = server.stop();
+                report.add(&format!("{}/ends", phase.word), ended.into(), 0.0);
+            }
+            Err(e) => report.add(&format!("{}/ready", phase.word), Verdict::Fail(e), 0.0),
+        }
+    }
+    Ok(())
+}
+
+/// Runs the checks of a phase, `jobs` at a time: they wait for a film to play most of the time. Those that must be
+/// alone (they read counters of the whole network) run last, one by one.
+fn run_all(checks: &[Check], lab: &Lab, server: &Server, jobs: usize, report: &mut Report) {
+    let report = Mutex::new(report);
+    let (alone, together): (Vec<&Check>, Vec<&Check>) = checks.iter().partition(|c| c.alone);
+    let one = |check: &Check| {
+        let missing: Vec<_> = check.needs.iter().filter(|p| !workspace::has_program(p)).copied().collect();
+        let start = process::Stopwatch::start();
+        let verdict = if missing.is_empty() {
+            (check.run)(lab, server).into()
+        } else {
+            Verdict::Skip(format!("{} not installed; `make deps` installs it", missing.join(", ")))
+        };
+        report.lock().unwrap_or_else(std::sync::PoisonError::into_inner).add(
+            &check.name,
+            verdict,
+            start.seconds(),
+        );
+    };
+    let next = AtomicUsize::new(0);
+    std::thread::scope(|scope| {
+        for _ in 0..jobs.min(together.len()) {
+            scope.spawn(|| {
+                while let Some(check) = together.get(next.fetch_add(1, Ordering::Relaxed)) {
+                    one(check);
+                }
+            });
+        }
+    });
+    alone.into_iter().for_each(one);
+}
+
+/// Writes the JSON report, says what is left where, and turns the figures into one verdict.
+fn finish(dir: &Path, options: &Options, report: &Report, outcome: Result<(), String>) -> Result<(), String> {
+    if let Some(path) = &options.json {
+        std::fs::write(path, report.json())
+            .map_err(|e| format!("{} cannot be written: {e}", path.display()))?;
+    }
+    if options.keep || report.failed() > 0 || outcome.is_err() {
+        println!("films, store and logs of every program: {}", dir.display());
+    } else {
+        std::fs::remove_dir_all(dir).map_err(|e| format!("{} cannot be removed: {e}", dir.display()))?;
+    }
+    println!("{}", report.summary());
+    outcome?;
+    match (report.failed(), report.passed()) {
+        (0, 0) => Err("no check ran".into()),
+        (0, _) => Ok(()),
+        (failed, _) => Err(format!("{failed} checks failed")),
+    }
+}

@@ -1,0 +1,116 @@
+//! The program under test, started as a user would start it.
+
+use std::net::TcpListener;
+use std::path::{Path, PathBuf};
+use std::time::Duration;
+
+use super::Lab;
+use super::films::Film;
+use super::network::Ground;
+use super::process::{Program, Running};
+
+/// Time for taking in all films and opening the port.
+const READY_SECONDS: f64 = 90.0;
+/// Time for ending after Ctrl-C.
+const END_SECONDS: f64 = 10.0;
+
+/// What the program prints when titles can be played.
+const READY: &str = "millrace: ready";
+
+/// A running server and the way to it.
+pub(crate) struct Server {
+    running: Running,
+    base: String,
+    ready_after: f64,
+    pub(super) client_namespace: Option<String>,
+    pub(super) server_namespace: Option<String>,
+    logs: PathBuf,
+}
+
+impl Server {
+    /// Starts it and waits until it says that it is ready.
+    pub(super) fn start(lab: &Lab, phase: &str, ground: &Ground) -> Result<Self, String> {
+        let address = format!("{}:{}", ground.host, free_port(ground)?);
+        let logs = lab.dir.join(phase);
+        std::fs::create_dir_all(&logs).map_err(|e| format!("{} cannot be made: {e}", logs.display()))?;
+        let mut running = Program::new(&lab.millrace)
+            .arg("serve")
+            .arg(lab.dir.join("films"))
+            .arg("--store")
+            .arg(lab.store())
+            .args(&format!("--listen {address} --http off"))
+            .inside(ground.server.as_deref())
+            .start(&logs.join("server"))?;
+        loop {
+            if [running.output(), running.errors()].iter().any(|log| log.contains(READY)) {
+                break;
+            }
+            if running.ended()?.is_some() || running.seconds() > READY_SECONDS {
+                let ended = running.wait(0.0)?;
+                ended.ok("millrace serve")?;
+                return Err(format!("millrace serve ended before it was ready: {}", ended.last_words()));
+            }
+            std::thread::sleep(Duration::from_millis(20));
+        }
+        Ok(Self {
+            ready_after: running.seconds(),
+            running,
+            base: format!("rtsp://{address}"),
+            client_namespace: ground.client.clone(),
+            server_namespace: ground.server.clone(),
+            logs,
+        })
+    }
+
+    pub(super) fn readiness(&self) -> String {
+        format!("{} after {:.1} s", self.base, self.ready_after)
+    }
+
+    pub(super) fn url(&self, film: &Film) -> Result<String, String> {
+        Ok(format!("{}/{}", self.base, film.stored()?.title))
+    }
+
+    /// A program on the client's side.
+    pub(super) fn client(&self, program: impl Into<std::ffi::OsString>) -> Program {
+        Program::new(program).inside(self.client_namespace.as_deref())
+    }
+
+    /// A file name for the output of a check's program.
+    pub(super) fn log(&self, name: &str) -> PathBuf {
+        self.logs.join(name.replace('/', "-"))
+    }
+
+    pub(super) fn folder(&self) -> &Path {
+        &self.logs
+    }
+
+    /// Ends it as Ctrl-C would; it must end soon, with status 0 and without a panic in its log.
+    pub(super) fn stop(&mut self) -> Result<String, String> {
+        if self.running.ended()?.is_some() {
+            let ended = self.running.wait(0.0)?;
+            return Err(format!("the server ended while films were playing: {}", ended.last_words()));
+        }
+        let asked = self.running.seconds();
+        self.running.interrupt()?;
+        let ended = self.running.wait(asked + END_SECONDS)?;
+        ended.ok("millrace serve, after Ctrl-C")?;
+        match [&ended.out, &ended.err]
+            .into_iter()
+            .flat_map(|log| log.lines())
+            .find(|line| line.contains("panicked at"))
+        {
+            Some(panic) => Err(format!("a panic in the server's log: {panic}")),
+            None => Ok(format!("{:.1} s after Ctrl-C, status 0", ended.seconds - asked)),
+        }
+    }
+}
+
+/// A port that nobody uses now. Namespaces are empty, so any will do there.
+fn free_port(ground: &Ground) -> Result<u16, String> {
+    if ground.server.is_some() {
+        return Ok(8554);
+    }
+    let listener =
+        TcpListener::bind((ground.host, 0)).map_err(|e| format!("no free port on {}: {e}", ground.host))?;
+    Ok(listener.local_addr().map_err(|e| format!("the free port: {e}"))?.port())
+}

@@ -1,0 +1,159 @@
+//! The exceptions: one entry a file and rule, with the reason. An entry that no longer excuses anything must go, so
+//! the list never says more than is true.
+
+use std::cell::Cell;
+
+use super::{Finding, Tree};
+
+/// What can be excepted, file by file.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[allow(dead_code, reason = "at best no file needs an exception from a rule")]
+pub(crate) enum Rule {
+    /// May read a clock.
+    Clock,
+    /// May print.
+    Print,
+    /// May contain `unsafe`.
+    Unsafe,
+    /// May have so many lines, tests not counted.
+    FileLines(usize),
+    /// May have functions of so many lines.
+    FunctionLines(usize),
+}
+
+/// One exception.
+pub(crate) struct Entry {
+    pub(crate) rule: Rule,
+    pub(crate) path: &'static str,
+    pub(crate) reason: &'static str,
+}
+
+const fn entry(rule: Rule, path: &'static str, reason: &'static str) -> Entry {
+    Entry { rule, path, reason }
+}
+
+/// Every exception of this workspace. Entries are sorted by rule, then by path.
+pub(super) const LISTED: &[Entry] = &[
+    // Clocks. Everything else is passed the time.
+    entry(Rule::Clock, "crates/netio/src/recv.rs", "waits on a socket until a deadline"),
+    entry(
+        Rule::Clock,
+        "crates/offload/src/clock.rs",
+        "the clock of the loops, read once a turn and passed down",
+    ),
+    entry(Rule::Clock, "crates/store/src/volume/catalogue/mod.rs", "compares with the time stamps of files"),
+    entry(Rule::Clock, "crates/store/src/volume/dirs.rs", "the date when a title was added, for people"),
+    entry(Rule::Clock, "xtask/src/ci.rs", "says how long each part took"),
+    entry(Rule::Clock, "xtask/src/interop/process.rs", "bounds how long a player may run"),
+    // unsafe. A file is here when the thing it wraps has no safe form; each has tests of its own.
+    entry(
+        Rule::Unsafe,
+        "crates/core/src/pool.rs",
+        "one writer or many readers of an extent, held by an atomic state",
+    ),
+    entry(
+        Rule::Unsafe,
+        "crates/engine/tests/no_alloc.rs",
+        "an allocator that counts, to show that there is nothing to count",
+    ),
+    entry(Rule::Unsafe, "crates/netio/src/sys/mmsg.rs", "sendmmsg and recvmmsg take arrays of raw pointers"),
+    entry(Rule::Unsafe, "crates/netio/src/sys/socket.rs", "socket options that rustix does not know"),
+    entry(Rule::Unsafe, "crates/offload/src/hugepage.rs", "maps and advises the memory of the arena"),
+    entry(
+        Rule::Unsafe,
+        "crates/store/src/cache/aligned.rs",
+        "page-aligned memory for reads past the page cache",
+    ),
+    entry(
+        Rule::Unsafe,
+        "crates/store/src/cache/read/uring.rs",
+        "io_uring writes into memory that it was lent",
+    ),
+];
+
+/// The list while it is checked: remembers which entries were needed.
+pub(crate) struct Exceptions {
+    entries: Vec<(&'static Entry, Cell<bool>)>,
+}
+
+impl Exceptions {
+    pub(crate) fn new(listed: &'static [Entry]) -> Self {
+        Self { entries: listed.iter().map(|e| (e, Cell::new(false))).collect() }
+    }
+
+    /// Whether `path` may break `rule`; the entry then counts as needed.
+    pub(crate) fn allows(&self, rule: Rule, path: &str) -> bool {
+        let found = self.entries.iter().find(|(e, _)| e.rule == rule && e.path == path);
+        found.inspect(|(_, used)| used.set(true)).is_some()
+    }
+
+    /// Whether any file whose path starts so may break `rule`.
+    pub(crate) fn any_below(&self, rule: Rule, folder: &str) -> bool {
+        self.entries.iter().any(|(e, _)| e.rule == rule && e.path.starts_with(folder))
+    }
+
+    /// The bound for the length of `path`, if it has one of its own; the entry then counts as needed.
+    pub(crate) fn bound(&self, path: &str, of: fn(Rule) -> Option<usize>) -> Option<usize> {
+        let (entry, used) = self.entries.iter().find(|(e, _)| e.path == path && of(e.rule).is_some())?;
+        used.set(true);
+        of(entry.rule)
+    }
+
+    pub(super) fn check(&self, tree: &Tree, findings: &mut Vec<Finding>) {
+        for (entry, used) in &self.entries {
+            let what = if !tree.exists(entry.path) {
+                "excepts a file that is not there"
+            } else if !used.get() {
+                "excepts a file that needs no exception"
+            } else if entry.reason.is_empty() {
+                "excepts a file without a reason"
+            } else {
+                continue;
+            };
+            findings.push(Finding {
+                path: "xtask/src/tidy/allow.rs".into(),
+                line: 0,
+                what: format!("{:?} {what}: {}", entry.rule, entry.path),
+                remedy: "remove or mend the entry".into(),
+            });
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn faults(listed: &'static [Entry], files: &[(&str, &str)]) -> Vec<String> {
+        let exceptions = Exceptions::new(listed);
+        exceptions.allows(Rule::Clock, "used.rs");
+        let mut findings = Vec::new();
+        exceptions.check(&Tree::of(files), &mut findings);
+        findings.into_iter().map(|f| f.what).collect()
+    }
+
+    #[test]
+    fn entries_must_exist_be_needed_and_have_a_reason() {
+        static LIST: &[Entry] = &[
+            entry(Rule::Clock, "used.rs", "because"),
+            entry(Rule::Clock, "idle.rs", "because"),
+            entry(Rule::Clock, "gone.rs", "because"),
+        ];
+        assert_eq!(
+            faults(LIST, &[("used.rs", ""), ("idle.rs", "")]),
+            [
+                "Clock excepts a file that needs no exception: idle.rs",
+                "Clock excepts a file that is not there: gone.rs"
+            ]
+        );
+        static BARE: &[Entry] = &[entry(Rule::Clock, "used.rs", "")];
+        assert_eq!(faults(BARE, &[("used.rs", "")]), ["Clock excepts a file without a reason: used.rs"]);
+    }
+
+    #[test]
+    fn a_rule_does_not_excuse_another() {
+        let exceptions = Exceptions::new(LISTED);
+        assert!(exceptions.allows(Rule::Unsafe, "crates/core/src/pool.rs"));
+        assert!(!exceptions.allows(Rule::Clock, "crates/core/src/pool.rs"));
+    }
+}

@@ -1,0 +1,90 @@
+//! The house rules that no compiler holds, each with the place, what is wrong and what to do.
+//!
+//! | module | rules |
+//! | --- | --- |
+//! | [`words`] | clocks, printing and I/O only where they belong; nothing left over |
+//! | [`unsafe_code`] | `unsafe` only in listed files, each block with its reason |
+//! | [`size`] | length of files and functions |
+//! | [`modules`] | every source file is reached and says what it is for |
+//! | [`markdown`] | one title, links and paths that lead somewhere, nothing of one machine or one day |
+//! | [`allow`] | the exceptions, each with its reason; one that is no longer needed is a fault |
+
+mod allow;
+mod markdown;
+mod modules;
+mod size;
+mod tree;
+mod unsafe_code;
+mod words;
+
+use std::fmt;
+
+pub(crate) use tree::Tree;
+
+/// One breach of a rule.
+#[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord)]
+pub(crate) struct Finding {
+    pub(crate) path: String,
+    /// From 1; 0 for the file as a whole.
+    pub(crate) line: usize,
+    pub(crate) what: String,
+    pub(crate) remedy: String,
+}
+
+impl fmt::Display for Finding {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self.line {
+            0 => write!(f, "{}: {}; {}", self.path, self.what, self.remedy),
+            line => write!(f, "{}:{line}: {}; {}", self.path, self.what, self.remedy),
+        }
+    }
+}
+
+/// `cargo xtask tidy`
+pub(crate) fn run(_args: &[String]) -> Result<(), String> {
+    let tree = Tree::of_workspace()?;
+    let findings = check(&tree, allow::LISTED);
+    if findings.is_empty() {
+        println!("tidy: {} files, nothing to say", tree.files.len());
+        return Ok(());
+    }
+    let lines: Vec<_> = findings.iter().map(Finding::to_string).collect();
+    Err(format!("{} findings\n{}", lines.len(), lines.join("\n")))
+}
+
+fn check(tree: &Tree, listed: &'static [allow::Entry]) -> Vec<Finding> {
+    let exceptions = allow::Exceptions::new(listed);
+    let mut findings = Vec::new();
+    words::check(tree, &exceptions, &mut findings);
+    unsafe_code::check(tree, &exceptions, &mut findings);
+    size::check(tree, &exceptions, &mut findings);
+    modules::check(tree, &mut findings);
+    markdown::check(tree, &mut findings);
+    exceptions.check(tree, &mut findings);
+    findings.sort();
+    findings
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_workspace_is_tidy() {
+        let tree = Tree::of_workspace().unwrap();
+        assert!(
+            tree.files.iter().any(|f| f.path == "xtask/src/tidy/mod.rs"),
+            "the walk misses this very file"
+        );
+        let findings: Vec<_> = check(&tree, allow::LISTED).iter().map(Finding::to_string).collect();
+        assert!(findings.is_empty(), "{} findings\n{}", findings.len(), findings.join("\n"));
+    }
+
+    #[test]
+    fn a_finding_names_place_fault_and_remedy() {
+        let mut finding = Finding { path: "a.rs".into(), line: 7, what: "x".into(), remedy: "do y".into() };
+        assert_eq!(finding.to_string(), "a.rs:7: x; do y");
+        finding.line = 0;
+        assert_eq!(finding.to_string(), "a.rs: x; do y");
+    }
+}

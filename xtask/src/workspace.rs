@@ -1,0 +1,43 @@
+//! Where the workspace lies and what `cargo metadata` says of it.
+
+use std::path::{Path, PathBuf};
+use std::process::Command;
+
+use serde_json::Value;
+
+/// The folder with the workspace's `Cargo.toml`: one above this crate.
+pub(crate) fn root() -> PathBuf {
+    Path::new(env!("CARGO_MANIFEST_DIR")).parent().expect("xtask lies in the workspace").to_path_buf()
+}
+
+/// The cargo that started us, else the one in the path.
+pub(crate) fn cargo() -> Command {
+    let mut command = Command::new(std::env::var_os("CARGO").unwrap_or_else(|| "cargo".into()));
+    command.current_dir(root());
+    command
+}
+
+/// `cargo metadata` of the workspace members; needs no network.
+pub(crate) fn metadata() -> Result<Value, String> {
+    let output = cargo()
+        .args(["metadata", "--format-version", "1", "--no-deps", "--offline"])
+        .output()
+        .map_err(|e| format!("cargo metadata could not be started: {e}"))?;
+    if !output.status.success() {
+        return Err(format!("cargo metadata failed: {}", String::from_utf8_lossy(&output.stderr).trim()));
+    }
+    serde_json::from_slice(&output.stdout).map_err(|e| format!("cargo metadata printed no valid JSON: {e}"))
+}
+
+/// Where cargo puts what it builds (honours `CARGO_TARGET_DIR` and configuration).
+pub(crate) fn target_dir() -> Result<PathBuf, String> {
+    let metadata = metadata()?;
+    let dir = metadata["target_directory"].as_str().ok_or("cargo metadata names no target directory")?;
+    Ok(PathBuf::from(dir))
+}
+
+/// Whether a program is found in the path.
+pub(crate) fn has_program(name: &str) -> bool {
+    let path = std::env::var_os("PATH").unwrap_or_default();
+    std::env::split_paths(&path).any(|dir| dir.join(name).is_file())
+}
