@@ -1,0 +1,64 @@
+# Everything a person needs to build, try and check Millrace. `make` lists the targets.
+
+export PATH := $(HOME)/.cargo/bin:$(PATH)
+SHELL := bash
+.SHELLFLAGS := -euo pipefail -c
+.DEFAULT_GOAL := help
+.PHONY: help deps build demo test interop bench fuzz deny fmt clean toolchain
+
+XTASK := cargo run --quiet --locked --package xtask --
+TARGET := $(or $(CARGO_TARGET_DIR),target)
+
+help: ## this list
+	@awk -F ':.*## ' '/^[a-z]+:.*## / { printf "  make %-8s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
+
+deps: ## install the Debian packages that building, demo and tests need (root or sudo)
+	@scripts/deps.sh build demo test
+
+build: toolchain ## the program, optimised: target/release/millrace
+	@scripts/deps.sh --try build
+	cargo build --release --locked --package millrace-server
+
+demo: ## make two films and serve them; PROVE=1: play them too, then end
+	@scripts/deps.sh build demo
+	@$(MAKE) --no-print-directory build
+	@MILLRACE=$(TARGET)/release/millrace scripts/demo.sh $(if $(PROVE),--prove)
+
+test: toolchain ## everything that CI runs; says what was skipped and why
+	@scripts/deps.sh --try build test
+	@$(XTASK) ci
+
+interop: toolchain ## long runs with FFmpeg, GStreamer, VLC and our own receiver
+	@scripts/deps.sh --try build test vlc
+	cargo build --release --locked --package millrace-server
+	@$(XTASK) interop --long --millrace $(TARGET)/release/millrace
+
+bench: build ## measure every promise about speed; CHECK=1: fail if one does not hold
+	@for name in $$($(TARGET)/release/millrace bench list | awk '/^[a-z]/ { print $$1 }'); do \
+	  echo; echo "== bench $$name"; \
+	  $(TARGET)/release/millrace bench $$name $(if $(CHECK),--check); \
+	done
+
+fuzz: toolchain ## all property tests for longer; SECONDS_EACH=60
+	@$(XTASK) fuzz --seconds $(or $(SECONDS_EACH),60)
+
+deny: toolchain ## licences, advisories and sources of all dependencies (needs cargo-deny)
+	@if command -v cargo-deny >/dev/null; then cargo deny --workspace check; \
+	else echo "skipped: cargo-deny is not installed; cargo install --locked cargo-deny"; fi
+
+fmt: toolchain ## format all code
+	cargo fmt --all
+
+clean: ## remove what was built, and the demo's films and store
+	rm -rf demo
+	if command -v cargo >/dev/null; then cargo clean; fi
+
+# Cargo's own words for a compiler that is too old are hard to understand, for one that is missing there are none.
+toolchain:
+	@need=$$(sed -n 's/^rust-version = "\(.*\)"/\1/p' Cargo.toml); \
+	how="install it with rustup (https://rustup.rs; on Debian 13: apt-get install rustup), then: rustup default stable"; \
+	if ! command -v cargo >/dev/null; then echo "Rust $$need or newer is needed and there is none; $$how" >&2; exit 1; fi; \
+	have=$$(rustc --version | cut -d' ' -f2); \
+	if [ "$$(printf '%s\n' "$$need" "$$have" | sort -V | head -n 1)" != "$$need" ]; then \
+	  echo "Rust $$need or newer is needed, this is $$have; rustup update, or $$how" >&2; exit 1; \
+	fi

@@ -1,0 +1,86 @@
+#!/usr/bin/env bash
+# Installs the Debian packages that Millrace's chores need, and says which and why. Quick when all are there.
+#
+#   scripts/deps.sh [--try] GROUP...     groups: build demo test vlc
+#
+# --try: if packages cannot be installed, say so and go on (tests then say what they skip).
+set -euo pipefail
+
+# group, package, why
+PACKAGES="
+build  gcc                        compiles the SQLite that the catalogue brings along
+build  libc6-dev                  headers for it
+demo   ffmpeg                     makes the test films, remuxes films that are no transport stream, proves playback
+demo   fonts-dejavu-core          draws the running time code into the test films
+test   ffmpeg                     makes the test films and plays them back, frame by frame
+test   gstreamer1.0-tools         gst-launch-1.0: a second player
+test   gstreamer1.0-plugins-base  playbin and conversions for it
+test   gstreamer1.0-plugins-good  its RTSP and RTP
+test   gstreamer1.0-plugins-bad   its transport stream demultiplexer, H.264 parser and frame checksums
+test   gstreamer1.0-libav         its H.264 and AAC decoders
+test   python3                    drives GStreamer through pause and seek
+test   python3-gi                 GStreamer for Python
+test   gir1.2-gstreamer-1.0       the description of GStreamer that python3-gi reads
+test   iproute2                   network namespaces: a network of our own without touching the machine's
+test   ethtool                    switches checksum offload off there, so that checksums are really checked
+test   iptables                   a firewall there that drops UDP, so that players have to ask for TCP
+vlc    vlc-bin                    cvlc: a third player, for the long interop run
+vlc    vlc-plugin-base            its RTSP, demultiplexers and output to files
+"
+
+try=false
+groups=()
+for argument; do
+  case $argument in
+    --try) try=true ;;
+    build | demo | test | vlc) groups+=("$argument") ;;
+    *)
+      echo "deps: unknown group '$argument'; groups: build demo test vlc" >&2
+      exit 2
+      ;;
+  esac
+done
+
+# Packages of the wanted groups, each once, with the first reason given.
+wanted=$(awk -v groups=" ${groups[*]} " '
+  NF > 2 && index(groups, " " $1 " ") && !seen[$2]++ { $1 = ""; print substr($0, 2) }' <<<"$PACKAGES")
+[ -n "$wanted" ] || exit 0
+names=$(cut -d' ' -f1 <<<"$wanted")
+
+give_up() {
+  echo "deps: $1" >&2
+  "$try" && exit 0
+  exit 1
+}
+
+if ! command -v dpkg-query >/dev/null || ! command -v apt-get >/dev/null; then
+  give_up "this is no Debian system; please install by your own means:
+$(sed 's/^/  /' <<<"$wanted")"
+fi
+
+# dpkg-query fails if it does not know a package at all; what it prints is right nevertheless.
+# shellcheck disable=SC2086
+installed=$(dpkg-query -W -f '${db:Status-Abbrev} ${Package}\n' $names 2>/dev/null | awk '$1 == "ii" { print $2 }') || true
+missing=$(grep -vxF -e "$installed" <<<"$names" || true)
+[ -n "$missing" ] || exit 0
+
+echo "deps: missing packages:"
+while read -r name why; do
+  if grep -qxF -- "$name" <<<"$missing"; then printf '  %-26s %s\n' "$name" "$why"; fi
+done <<<"$wanted"
+
+root=()
+if [ "$(id -u)" != 0 ]; then
+  command -v sudo >/dev/null || give_up "not root and no sudo; as root: apt-get install $(tr '\n' ' ' <<<"$missing")"
+  root=(sudo)
+  echo "deps: installing them with sudo apt-get"
+fi
+
+apt() { "${root[@]}" env DEBIAN_FRONTEND=noninteractive apt-get -q "$@"; }
+# A fresh container has no package lists; old lists may name versions that are gone.
+if ! compgen -G '/var/lib/apt/lists/*Packages*' >/dev/null; then apt update; fi
+# shellcheck disable=SC2086
+if ! apt install -y --no-install-recommends $missing; then
+  # shellcheck disable=SC2086
+  { apt update && apt install -y --no-install-recommends $missing; } || give_up "apt-get could not install them"
+fi
