@@ -1,1 +1,213 @@
 //! From a film as people have it to a title as the store keeps it.
+//!
+//! ```text
+//!                     file ──► framing ──► indexer ──► sink (TitleWriter, NullSink)
+//!  file ► ffmpeg ► pipe ──┘    188-byte     │ psi, program: which streams
+//!                              packets      │ clock_source, clock: media time of every byte
+//!                                           │ access, access_list: where a decoder can start
+//!                                           └ packetize: sum, flags and time of every media packet
+//! ```
+//!
+//! A transport stream is taken byte for byte (`framing` strips what is not packets). Other containers are turned into
+//! one by the `ffmpeg` program, copying picture and sound wherever a transport stream can carry them (`plan`). Both go
+//! through the same one pass (`pass`): each byte is read once, and written, hashed, summed and parsed while in cache.
+
+mod access;
+mod access_list;
+mod child;
+mod clock;
+mod clock_source;
+mod codec;
+mod error;
+mod framing;
+mod indexer;
+mod name;
+mod notes;
+mod packetize;
+mod pass;
+mod pieces;
+mod plan;
+mod program;
+mod psi;
+mod remux;
+mod sink;
+mod source;
+mod ts_packet;
+mod watch;
+
+use std::path::{Path, PathBuf};
+use std::sync::Arc;
+use std::sync::atomic::AtomicBool;
+
+use millrace_core::limits::DEFAULT_PACKET_BYTES;
+use millrace_core::packet::WireLayout;
+
+use crate::error::StoreError;
+use crate::volume::{FinishTitle, SourceIdentity, TitleInfo, TitleWriter, Volume};
+
+pub use clock_source::ClockOrigin;
+pub use error::{IngestError, StreamError};
+pub use framing::{Framing, Skipped};
+pub use indexer::{Indexed, Oddities};
+pub use name::slug;
+pub use pass::{IndexOptions, Passed, index_only};
+pub use sink::{IndexSink, NullSink};
+pub use watch::{Progress, Stage};
+
+use remux::{RemuxSource, RemuxStop, Remuxer};
+use source::{FileStop, SourceFile};
+use watch::Watch;
+
+/// How to take a film in.
+#[derive(Clone, Debug)]
+pub struct IngestOptions {
+    /// Name of the title; `None`: made from the file's name. Either way made URL-safe ([`slug`]) and unique.
+    pub name: Option<String>,
+    /// Packet sizes to prepare; must contain 1316.
+    pub packet_sizes: Vec<u16>,
+    /// The ffmpeg program: a path, or a name to be found in `PATH`. ffprobe is looked for beside it.
+    pub ffmpeg: PathBuf,
+    /// Set it to stop the ingest within a tenth of a second; nothing is left behind.
+    pub cancel: Arc<AtomicBool>,
+}
+
+impl Default for IngestOptions {
+    fn default() -> Self {
+        Self {
+            name: None,
+            packet_sizes: vec![DEFAULT_PACKET_BYTES as u16],
+            ffmpeg: PathBuf::from("ffmpeg"),
+            cancel: Arc::new(AtomicBool::new(false)),
+        }
+    }
+}
+
+/// Makes a title in `volume` from the file `source`. `progress` is called at every change of stage and at most 20 times
+/// a second in between.
+///
+/// # Errors
+/// [`IngestError`] says what is wrong with the file, the options, ffmpeg or the store. The store is then as before.
+pub fn ingest(
+    volume: &Volume,
+    source: &Path,
+    options: &IngestOptions,
+    progress: &mut dyn FnMut(&Progress),
+) -> Result<TitleInfo, IngestError> {
+    check_packet_sizes(&options.packet_sizes)?;
+    let mut watch = Watch::new(progress, &options.cancel);
+    watch.stage(Stage::Probing);
+    let file = SourceFile::open(source)?;
+    let framing = file.framing().map_err(|error| stream_error(source, error))?;
+    let taken = match framing {
+        Some(framing) => take_stream(volume, source, options, &file, framing, &mut watch)?,
+        None => take_container(volume, source, options, &mut watch)?,
+    };
+    file.check_unchanged()?;
+    watch.stage(Stage::Committing);
+    if watch.is_cancelled() {
+        return Err(IngestError::Cancelled { path: source.to_path_buf() });
+    }
+    let name = match &options.name {
+        Some(name) => slug(name),
+        None => slug(&source.file_stem().unwrap_or_default().to_string_lossy()),
+    };
+    Ok(taken.commit(name, file.identity().clone())?)
+}
+
+/// A film that is written and not yet committed; dropped, nothing of it is left.
+struct Taken {
+    writer: TitleWriter,
+    passed: Passed,
+    notes: Vec<String>,
+}
+
+impl Taken {
+    fn commit(mut self, name: String, source: SourceIdentity) -> Result<TitleInfo, StoreError> {
+        self.notes.extend(notes::notes(&self.passed));
+        let indexed = self.passed.indexed;
+        self.writer.commit(FinishTitle {
+            name,
+            source,
+            duration: indexed.duration,
+            mean_rate: indexed.mean_rate,
+            peak_rate: indexed.peak_rate,
+            constant_rate: indexed.constant_rate,
+            streams: indexed.streams,
+            index: indexed.index,
+            notes: self.notes,
+        })
+    }
+}
+
+/// A transport stream: its bytes as they are.
+fn take_stream(
+    volume: &Volume,
+    source: &Path,
+    options: &IngestOptions,
+    file: &SourceFile,
+    framing: Framing,
+    watch: &mut Watch<'_>,
+) -> Result<Taken, IngestError> {
+    watch.totals(Some(file.identity().bytes), None);
+    watch.stage(Stage::Indexing);
+    let mut writer = TitleWriter::begin(volume, &options.packet_sizes)?;
+    let how = IndexOptions {
+        packet_sizes: options.packet_sizes.clone(),
+        framing: Some(framing),
+        trusted_clock: false,
+    };
+    let passed = pass::pass(&mut file.reader(watch), &how, &mut writer).map_err(|stop| match stop {
+        FileStop::Cancelled => IngestError::Cancelled { path: source.to_path_buf() },
+        FileStop::Stream(error) => stream_error(source, error),
+    })?;
+    Ok(Taken { writer, passed, notes: Vec::new() })
+}
+
+/// Another container: ffmpeg makes a transport stream of it.
+fn take_container(
+    volume: &Volume,
+    source: &Path,
+    options: &IngestOptions,
+    watch: &mut Watch<'_>,
+) -> Result<Taken, IngestError> {
+    let remuxer = Remuxer { source, ffmpeg: &options.ffmpeg };
+    let plan = remuxer.plan(watch)?;
+    watch.totals(None, plan.duration);
+    watch.stage(Stage::Remuxing);
+    let mut writer = TitleWriter::begin(volume, &options.packet_sizes)?;
+    let mut child = remuxer.start(&plan)?;
+    let how = IndexOptions {
+        packet_sizes: options.packet_sizes.clone(),
+        framing: Some(Framing::Plain),
+        trusted_clock: true,
+    };
+    let passed =
+        pass::pass(&mut RemuxSource::new(&mut child, watch), &how, &mut writer).map_err(
+            |stop| match stop {
+                RemuxStop::Child(stop) => remuxer.error(child.program(), stop),
+                RemuxStop::Stream(error) => stream_error(source, error),
+            },
+        )?;
+    let mut notes = vec![format!("made from {} by ffmpeg", plan.format)];
+    notes.extend(plan.notes);
+    if child.said_lines() > 0 {
+        notes.push(format!("ffmpeg had {} lines to say, the last: {}", child.said_lines(), child.said(1)));
+    }
+    Ok(Taken { writer, passed, notes })
+}
+
+fn stream_error(source: &Path, error: StreamError) -> IngestError {
+    match error {
+        StreamError::Store(error) => IngestError::Store(error),
+        error => IngestError::Stream { path: source.to_path_buf(), error: Box::new(error) },
+    }
+}
+
+fn check_packet_sizes(sizes: &[u16]) -> Result<(), IngestError> {
+    let fit = sizes.iter().all(|&size| WireLayout::new(usize::from(size)).is_some());
+    let has_default = sizes.iter().any(|&size| usize::from(size) == DEFAULT_PACKET_BYTES);
+    if fit && has_default {
+        return Ok(());
+    }
+    Err(IngestError::PacketSizes { given: sizes.to_vec() })
+}

@@ -1,0 +1,191 @@
+//! From access points found in the data to places where sending can start: the packet with the tables before.
+
+use std::collections::VecDeque;
+
+use millrace_core::limits::DEFAULT_PACKET_BYTES;
+use millrace_core::time::MediaTicks;
+
+use crate::index::RandomAccessPoint;
+
+use super::ts_packet::{SYSTEM_HZ, SYSTEM_TICKS_PER_MEDIA_TICK};
+
+/// Tables further before an access point than this would delay the picture more than they help.
+const TABLES_BEFORE_TICKS: u64 = SYSTEM_HZ;
+/// Table places remembered; at the usual 10 a second, 400 s.
+const MAX_TABLES: usize = 4096;
+/// Access points closer than this are thinned out: nobody seeks finer, and a film of intra pictures only would
+/// have an index of megabytes.
+pub(super) const MIN_GAP_TICKS: u64 = SYSTEM_HZ / 10;
+/// The same for sound alone, where every PES packet is an access point.
+pub(super) const MIN_GAP_AUDIO_TICKS: u64 = SYSTEM_HZ / 2;
+
+fn packet_of(byte: u64) -> u64 {
+    byte / DEFAULT_PACKET_BYTES as u64
+}
+
+#[derive(Clone, Copy, Debug)]
+struct Candidate {
+    byte: u64,
+    tables: Option<u64>,
+}
+
+/// Collects the title's access points.
+#[derive(Debug)]
+pub(super) struct AccessList {
+    /// Packets with tables and their times once known, ascending.
+    tables: VecDeque<(u64, Option<u64>)>,
+    /// How many of `tables` have their time.
+    timed: usize,
+    candidates: VecDeque<Candidate>,
+    points: Vec<RandomAccessPoint>,
+    min_gap_ticks: u64,
+    last_ticks: Option<u64>,
+}
+
+impl AccessList {
+    /// Nothing found yet.
+    pub(super) fn new() -> Self {
+        Self {
+            tables: VecDeque::new(),
+            timed: 0,
+            candidates: VecDeque::new(),
+            points: Vec::new(),
+            min_gap_ticks: MIN_GAP_TICKS,
+            last_ticks: None,
+        }
+    }
+
+    /// Least distance between access points kept from now on.
+    pub(super) fn set_min_gap(&mut self, ticks: u64) {
+        self.min_gap_ticks = ticks;
+    }
+
+    /// A PAT begins at this byte.
+    pub(super) fn tables_at(&mut self, byte: u64) {
+        let packet = packet_of(byte);
+        if self.tables.back().is_some_and(|&(last, _)| last == packet) {
+            return;
+        }
+        self.tables.push_back((packet, None));
+        if self.tables.len() > MAX_TABLES {
+            self.drop_oldest();
+        }
+    }
+
+    /// A decoder can start at the TS packet at `byte`; `tables` is where the last PAT begins that a PMT follows.
+    /// Calls come in ascending order.
+    pub(super) fn add(&mut self, byte: u64, tables: Option<u64>) {
+        self.candidates.push_back(Candidate { byte, tables });
+    }
+
+    /// Default-size packet `number` leaves at `ticks`. Called for every packet in order.
+    pub(super) fn packet(&mut self, number: u64, ticks: u64) {
+        if let Some((_, time)) = self.tables.get_mut(self.timed).filter(|(packet, _)| *packet == number) {
+            *time = Some(ticks);
+            self.timed += 1;
+        }
+        while let Some(candidate) = self.candidates.front().filter(|c| packet_of(c.byte) == number).copied() {
+            self.candidates.pop_front();
+            self.resolve(candidate, number, ticks);
+        }
+        while self.tables.front().is_some_and(|&(_, t)| t.is_some_and(|t| t + TABLES_BEFORE_TICKS < ticks)) {
+            self.drop_oldest();
+        }
+    }
+
+    /// The access points found, ascending.
+    pub(super) fn into_points(self) -> Vec<RandomAccessPoint> {
+        self.points
+    }
+
+    fn resolve(&mut self, candidate: Candidate, own: u64, own_ticks: u64) {
+        if self.last_ticks.is_some_and(|last| own_ticks - last < self.min_gap_ticks) {
+            return;
+        }
+        let tables = candidate.tables.map(packet_of);
+        let tables = tables.and_then(|packet| {
+            let at = self.tables.binary_search_by_key(&packet, |&(packet, _)| packet).ok()?;
+            let ticks = self.tables[at].1?;
+            (own_ticks - ticks <= TABLES_BEFORE_TICKS).then_some((packet, ticks))
+        });
+        let (packet, ticks) = tables.unwrap_or((own, own_ticks));
+        let packet = u32::try_from(packet).unwrap_or(u32::MAX);
+        // Two access points behind the same tables: whoever starts there meets the first of them.
+        if self.points.last().is_some_and(|last| last.packet >= packet) {
+            return;
+        }
+        self.last_ticks = Some(own_ticks);
+        let time = MediaTicks(ticks / SYSTEM_TICKS_PER_MEDIA_TICK);
+        self.points.push(RandomAccessPoint { packet, time, byte: candidate.byte });
+    }
+
+    fn drop_oldest(&mut self) {
+        if self.tables.pop_front().is_some() {
+            self.timed = self.timed.saturating_sub(1);
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const PACKET: u64 = DEFAULT_PACKET_BYTES as u64;
+
+    /// Ten packets a second.
+    fn feed(list: &mut AccessList, packets: std::ops::Range<u64>) {
+        for n in packets {
+            list.packet(n, n * SYSTEM_HZ / 10);
+        }
+    }
+
+    #[test]
+    fn sending_starts_at_the_tables_if_they_are_near() {
+        let mut list = AccessList::new();
+        list.tables_at(0);
+        list.add(2 * PACKET + 188, Some(0));
+        list.add(20 * PACKET, Some(0)); // 2 s behind its tables
+        list.tables_at(25 * PACKET + 376);
+        list.add(25 * PACKET + 752, Some(25 * PACKET + 376));
+        list.add(30 * PACKET, None);
+        feed(&mut list, 0..40);
+        let point = |packet: u32, byte| RandomAccessPoint {
+            packet,
+            time: MediaTicks(9000 * u64::from(packet)),
+            byte,
+        };
+        assert_eq!(
+            list.into_points(),
+            [
+                point(0, 2 * PACKET + 188),
+                point(20, 20 * PACKET),
+                point(25, 25 * PACKET + 752),
+                point(30, 30 * PACKET)
+            ]
+        );
+    }
+
+    #[test]
+    fn points_behind_the_same_tables_are_one() {
+        let mut list = AccessList::new();
+        list.tables_at(0);
+        list.add(PACKET, Some(0));
+        list.add(4 * PACKET, Some(0));
+        feed(&mut list, 0..10);
+        assert_eq!(list.into_points().len(), 1);
+    }
+
+    #[test]
+    fn dense_points_are_thinned_and_memory_stays_bounded() {
+        let mut list = AccessList::new();
+        list.set_min_gap(MIN_GAP_AUDIO_TICKS);
+        for n in 0..20_000 {
+            list.tables_at(n * PACKET);
+            list.add(n * PACKET + 188, None);
+        }
+        assert!(list.tables.len() <= MAX_TABLES);
+        feed(&mut list, 0..20_000);
+        assert!(list.tables.len() <= 12);
+        assert_eq!(list.into_points().len(), 20_000 / 5);
+    }
+}

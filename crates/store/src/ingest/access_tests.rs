@@ -1,0 +1,81 @@
+use super::*;
+
+/// Looks at one PES payload, cut in every way into two pieces; all must agree.
+fn look(syntax: VideoSyntax, bytes: &[u8]) -> bool {
+    let verdict = |pieces: &[&[u8]]| {
+        let mut look = PictureLook::new(syntax);
+        look.begin();
+        for piece in pieces {
+            match look.push(piece) {
+                Verdict::More => {}
+                decided => return decided == Verdict::Access,
+            }
+        }
+        look.end() == Verdict::Access
+    };
+    let whole = verdict(&[bytes]);
+    for cut in 0..bytes.len() {
+        assert_eq!(verdict(&[&bytes[..cut], &bytes[cut..]]), whole, "cut at {cut}");
+    }
+    let single: Vec<&[u8]> = bytes.chunks(1).collect();
+    assert_eq!(verdict(&single), whole);
+    whole
+}
+
+fn units(units: &[&[u8]]) -> Vec<u8> {
+    units.iter().flat_map(|unit| [&[0, 0, 1], *unit].concat()).collect()
+}
+
+#[test]
+fn h264() {
+    let (aud, sps, pps, sei) =
+        (&[9, 0xf0][..], &[0x67, 100, 0, 31][..], &[0x68, 1][..], &[6, 5, 2, 1, 1][..]);
+    let idr = &[0x65, 0x88, 0x84, 0, 0x10, 0xff, 0xff, 0xfe][..];
+    // first_mb_in_slice 0 = '1'; slice_type 7 (I) = '0001000', 5 (P) = '00110'.
+    let (i, p) = (&[0x41, 0b1000_1000, 0x80, 9, 9, 9, 9, 9][..], &[0x41, 0b1001_1010, 9, 9, 9, 9, 9, 9][..]);
+    assert!(look(VideoSyntax::H264, &units(&[aud, sps, pps, sei, idr])));
+    assert!(look(VideoSyntax::H264, &units(&[idr])));
+    assert!(look(VideoSyntax::H264, &units(&[aud, sps, pps, i])), "parameter sets and an I picture");
+    assert!(!look(VideoSyntax::H264, &units(&[aud, i])), "an I picture without parameter sets");
+    assert!(!look(VideoSyntax::H264, &units(&[aud, sps, pps, p])));
+    assert!(!look(VideoSyntax::H264, &units(&[aud, p, idr])), "the first picture decides");
+}
+
+#[test]
+fn h265() {
+    let unit = |kind: u8| vec![kind << 1, 1, 0xaf, 9, 9, 9, 9, 9, 9];
+    for (kind, access) in [(19, true), (20, true), (21, true), (16, true), (1, false), (0, false), (9, false)]
+    {
+        let bytes = units(&[&unit(35), &unit(32), &unit(33), &unit(34), &unit(39), &unit(kind)]);
+        assert_eq!(look(VideoSyntax::H265, &bytes), access, "NAL unit type {kind}");
+    }
+}
+
+#[test]
+fn mpeg_2_and_mpeg_4() {
+    let (sequence, group) = (&[0xb3, 0x2d, 0x02, 0x40, 0x33][..], &[0xb8, 0, 8, 0, 0][..]);
+    let picture = |kind: u8| vec![0x00, 0x00, kind << 3, 0xff, 0xf8, 9, 9, 9];
+    assert!(look(VideoSyntax::Mpeg2, &units(&[sequence, group, &picture(1)])));
+    assert!(!look(VideoSyntax::Mpeg2, &units(&[sequence, &picture(2)])));
+    assert!(!look(VideoSyntax::Mpeg2, &units(&[group, &picture(1)])), "no sequence header to decode with");
+    assert!(!look(VideoSyntax::Mpeg2, &units(&[&[0x01, 9, 9, 9, 9, 9, 9, 9], sequence, &picture(1)])));
+    let layer = &[0x20, 1, 2, 3][..];
+    assert!(look(VideoSyntax::Mpeg4, &units(&[layer, &[0xb6, 0x10, 9, 9, 9, 9, 9, 9]])));
+    assert!(!look(VideoSyntax::Mpeg4, &units(&[layer, &[0xb6, 0x50, 9, 9, 9, 9, 9, 9]])));
+    assert!(!look(VideoSyntax::Opaque, &units(&[&[0x65; 8]])));
+}
+
+#[test]
+fn endless_headers_are_given_up() {
+    let mut look = PictureLook::new(VideoSyntax::H264);
+    look.begin();
+    let mut pushed = 0;
+    while look.push(&[6; 184]) == Verdict::More {
+        pushed += 184;
+        assert!(pushed <= MAX_LOOK_BYTES);
+    }
+    assert!(look.bytes.len() <= MAX_LOOK_BYTES);
+    // The next one is looked at afresh.
+    look.begin();
+    assert_eq!(look.push(&units(&[&[0x65, 1, 2, 3, 4, 5, 6, 7]])), Verdict::Access);
+}

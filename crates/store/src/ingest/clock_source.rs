@@ -1,0 +1,233 @@
+//! Which PID's clock is the title's: the program's PCR, or what has to do instead.
+//!
+//! In this order: the PCR of the PID that the program map announces; if none comes there, that of the PID where most
+//! come; if there is none at all, the decoding time stamps of the pictures (or of the sound). Until one of them gives
+//! a rate, all are remembered, so that nothing of the beginning is lost.
+
+use super::clock::{Anchor, MediaClock, Point};
+use super::ts_packet::{PCR_MODULUS, SYSTEM_TICKS_PER_MEDIA_TICK};
+
+/// Anchors remembered until the choice is made: 25 a second of 30 programs for 20 s.
+const MAX_EARLY: usize = 16_384;
+
+/// What a title's time comes from.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum ClockOrigin {
+    /// PCRs on this PID, which the program map announces.
+    Announced(u16),
+    /// PCRs on this PID, which the program map does not announce.
+    Unannounced(u16),
+    /// Decoding time stamps on this PID.
+    Stamps(u16),
+}
+
+impl ClockOrigin {
+    fn pid(self) -> u16 {
+        match self {
+            Self::Announced(pid) | Self::Unannounced(pid) | Self::Stamps(pid) => pid,
+        }
+    }
+}
+
+/// A clock value as found in a packet.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct Found {
+    /// PID of the packet.
+    pub pid: u16,
+    /// Offset of its first byte in the data.
+    pub byte: u64,
+    /// PCR in 27 MHz ticks, or a time stamp at 90 kHz.
+    pub value: u64,
+    /// A new time base was announced.
+    pub new_base: bool,
+    /// Places so far where packets are missing.
+    pub losses: u64,
+}
+
+/// Chooses the clock and follows it.
+#[derive(Debug)]
+pub(super) struct ClockSource {
+    trusted: bool,
+    clock: MediaClock,
+    announced: Option<u16>,
+    origin: Option<ClockOrigin>,
+    switched: bool,
+    last_losses: u64,
+    early_pcrs: Vec<Found>,
+    early_stamps: Vec<Found>,
+}
+
+impl ClockSource {
+    /// Nothing chosen yet. `trusted`: see [`MediaClock`].
+    pub(super) fn new(trusted: bool) -> Self {
+        Self {
+            trusted,
+            clock: MediaClock::new(trusted),
+            announced: None,
+            origin: None,
+            switched: false,
+            last_losses: 0,
+            early_pcrs: Vec::new(),
+            early_stamps: Vec::new(),
+        }
+    }
+
+    /// What was chosen, once there is a rate.
+    pub(super) fn origin(&self) -> Option<ClockOrigin> {
+        self.origin
+    }
+
+    /// The clock.
+    pub(super) fn clock(&self) -> &MediaClock {
+        &self.clock
+    }
+
+    /// PCRs remembered of all PIDs before the choice.
+    pub(super) fn early_pcrs(&self) -> usize {
+        self.early_pcrs.len()
+    }
+
+    /// Whether PCRs of this PID matter now.
+    pub(super) fn wants_pcr(&self, pid: u16) -> bool {
+        match self.origin {
+            None => true,
+            Some(ClockOrigin::Stamps(_)) => false,
+            Some(origin) => origin.pid() == pid,
+        }
+    }
+
+    /// Whether time stamps matter now.
+    pub(super) fn wants_stamp(&self, pid: u16) -> bool {
+        match self.origin {
+            None => true,
+            Some(origin) => origin == ClockOrigin::Stamps(pid),
+        }
+    }
+
+    /// The program map says that the clock is on `pid`.
+    pub(super) fn announce(&mut self, pid: u16, out: &mut Vec<Point>) {
+        if self.announced.replace(pid) == Some(pid) {
+            return;
+        }
+        match self.origin {
+            None => {
+                self.restart();
+                for found in self.early_pcrs.clone() {
+                    self.follow_if(pid, found, 1, out);
+                }
+                self.settle(ClockOrigin::Announced(pid));
+            }
+            Some(ClockOrigin::Stamps(_)) => {}
+            Some(_) => {
+                self.origin = Some(ClockOrigin::Announced(pid));
+                self.switched = true;
+            }
+        }
+    }
+
+    /// A PCR.
+    pub(super) fn pcr(&mut self, found: Found, out: &mut Vec<Point>) {
+        match self.origin {
+            None => {
+                if self.early_pcrs.len() < MAX_EARLY {
+                    self.early_pcrs.push(found);
+                }
+                if let Some(pid) = self.announced {
+                    self.follow_if(pid, found, 1, out);
+                    self.settle(ClockOrigin::Announced(pid));
+                }
+            }
+            Some(ClockOrigin::Stamps(_)) => {}
+            Some(origin) => self.follow_if(origin.pid(), found, 1, out),
+        }
+    }
+
+    /// A decoding time stamp.
+    pub(super) fn stamp(&mut self, found: Found, out: &mut Vec<Point>) {
+        match self.origin {
+            None if self.early_stamps.len() < MAX_EARLY => self.early_stamps.push(found),
+            Some(ClockOrigin::Stamps(pid)) => self.follow_if(pid, found, SYSTEM_TICKS_PER_MEDIA_TICK, out),
+            _ => {}
+        }
+    }
+
+    /// Waiting is over: takes the best clock there is. `streams` are the PIDs whose stamps may serve, best first.
+    /// Returns whether there is a clock.
+    pub(super) fn choose_now(&mut self, streams: &[u16], out: &mut Vec<Point>) -> bool {
+        if self.origin.is_some() {
+            return true;
+        }
+        let pcrs = std::mem::take(&mut self.early_pcrs);
+        let count = |pid: u16| pcrs.iter().filter(|f| f.pid == pid).count();
+        let mut pids: Vec<u16> = pcrs.iter().map(|f| f.pid).collect();
+        pids.sort_unstable();
+        pids.dedup();
+        pids.sort_by_key(|&pid| std::cmp::Reverse(count(pid)));
+        for pid in pids {
+            if self.try_all(ClockOrigin::Unannounced(pid), &pcrs, 1, out) {
+                return true;
+            }
+        }
+        let stamps = std::mem::take(&mut self.early_stamps);
+        let found = streams
+            .iter()
+            .any(|&pid| self.try_all(ClockOrigin::Stamps(pid), &stamps, SYSTEM_TICKS_PER_MEDIA_TICK, out));
+        if !found {
+            (self.early_pcrs, self.early_stamps) = (pcrs, stamps);
+        }
+        found
+    }
+
+    /// `byte` has been reached.
+    pub(super) fn reached(&mut self, byte: u64, out: &mut Vec<Point>) {
+        self.clock.reached(byte, out);
+    }
+
+    /// The data ends at `byte`.
+    pub(super) fn finish(&mut self, byte: u64, out: &mut Vec<Point>) {
+        self.clock.finish(byte, out);
+    }
+
+    fn try_all(&mut self, origin: ClockOrigin, all: &[Found], scale: u64, out: &mut Vec<Point>) -> bool {
+        self.restart();
+        for &found in all {
+            self.follow_if(origin.pid(), found, scale, out);
+        }
+        self.settle(origin);
+        self.origin.is_some()
+    }
+
+    /// A clock without a rate has handed out no point, so it can be replaced.
+    fn restart(&mut self) {
+        self.clock = MediaClock::new(self.trusted);
+        self.last_losses = 0;
+    }
+
+    /// As soon as the clock has a rate the choice is made.
+    fn settle(&mut self, origin: ClockOrigin) {
+        if self.clock.has_rate() {
+            self.origin = Some(origin);
+            self.early_pcrs = Vec::new();
+            self.early_stamps = Vec::new();
+        }
+    }
+
+    fn follow_if(&mut self, pid: u16, found: Found, scale: u64, out: &mut Vec<Point>) {
+        if pid != found.pid {
+            return;
+        }
+        let switched = std::mem::take(&mut self.switched);
+        let anchor = Anchor {
+            byte: found.byte,
+            ticks: found.value * scale % PCR_MODULUS,
+            new_base: found.new_base || switched,
+            broken: found.losses > self.last_losses,
+        };
+        self.last_losses = found.losses;
+        self.clock.anchor(anchor, out);
+    }
+}
+
+#[cfg(test)]
+#[path = "clock_source_tests.rs"]
+mod tests;

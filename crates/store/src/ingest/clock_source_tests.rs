@@ -1,0 +1,94 @@
+use super::super::ts_packet::SYSTEM_HZ;
+use super::*;
+
+const MS: u64 = SYSTEM_HZ / 1000;
+
+fn found(pid: u16, packet: u64, value: u64) -> Found {
+    Found { pid, byte: packet * 188, value, new_base: false, losses: 0 }
+}
+
+#[test]
+fn clock_values_before_the_program_map_count() {
+    let (mut source, mut out) = (ClockSource::new(false), Vec::new());
+    for i in 0..10 {
+        source.pcr(found(0x100, 40 * i, 40 * i * MS), &mut out);
+        source.pcr(found(0x200, 40 * i + 1, 7 * i * MS), &mut out);
+    }
+    assert_eq!((source.origin(), source.early_pcrs()), (None, 20));
+    source.announce(0x100, &mut out);
+    assert_eq!(source.origin(), Some(ClockOrigin::Announced(0x100)));
+    assert!(source.wants_pcr(0x100) && !source.wants_pcr(0x200) && !source.wants_stamp(0x100));
+    source.finish(400 * 188, &mut out);
+    assert_eq!((out.len(), source.clock().now_ticks()), (11, 400 * MS));
+}
+
+#[test]
+fn the_pid_with_most_clock_values_replaces_one_without() {
+    let (mut source, mut out) = (ClockSource::new(false), Vec::new());
+    source.announce(0x50, &mut out);
+    source.pcr(found(0x200, 0, 0), &mut out);
+    source.pcr(found(0x200, 1, 100), &mut out);
+    for i in 0..10 {
+        source.pcr(found(0x100, 40 * i, 40 * i * MS), &mut out);
+    }
+    assert!(source.choose_now(&[], &mut out));
+    assert_eq!(source.origin(), Some(ClockOrigin::Unannounced(0x100)));
+    source.pcr(found(0x200, 500, 9), &mut out);
+    source.pcr(found(0x100, 400, 400 * MS), &mut out);
+    assert_eq!(source.clock().now_ticks(), 400 * MS);
+}
+
+#[test]
+fn time_stamps_serve_where_there_is_no_clock() {
+    let (mut source, mut out) = (ClockSource::new(false), Vec::new());
+    source.announce(0x100, &mut out);
+    for i in 0..10 {
+        source.stamp(found(0x101, 40 * i + 1, 90_000), &mut out);
+        source.stamp(found(0x100, 40 * i, 3600 * i), &mut out);
+    }
+    assert!(!source.choose_now(&[], &mut out));
+    assert!(source.choose_now(&[0x101, 0x100], &mut out), "stamps that stand still give no rate");
+    assert_eq!(source.origin(), Some(ClockOrigin::Stamps(0x100)));
+    assert!(source.wants_stamp(0x100) && !source.wants_stamp(0x101) && !source.wants_pcr(0x100));
+    source.stamp(found(0x100, 400, 36_000), &mut out);
+    assert_eq!(source.clock().now_ticks(), 400 * MS);
+}
+
+#[test]
+fn nothing_is_no_clock() {
+    let (mut source, mut out) = (ClockSource::new(false), Vec::new());
+    source.announce(0x100, &mut out);
+    source.pcr(found(0x100, 0, 5), &mut out);
+    assert!(!source.choose_now(&[0x100], &mut out));
+    assert_eq!((source.early_pcrs(), out.len()), (1, 0));
+}
+
+#[test]
+fn a_clock_that_moves_to_another_pid_is_a_new_base() {
+    let (mut source, mut out) = (ClockSource::new(false), Vec::new());
+    source.announce(0x100, &mut out);
+    for i in 0..50 {
+        source.pcr(found(0x100, 40 * i, 40 * i * MS), &mut out);
+    }
+    source.announce(0x300, &mut out);
+    for i in 50..100 {
+        source.pcr(found(0x100, 40 * i - 1, 1), &mut out);
+        source.pcr(found(0x300, 40 * i, 777_000 * MS + 40 * i * MS), &mut out);
+    }
+    assert_eq!((source.clock().jumps(), source.clock().now_ticks()), (1, 99 * 40 * MS));
+}
+
+#[test]
+fn missing_packets_since_the_last_value_are_told() {
+    let (mut source, mut out) = (ClockSource::new(false), Vec::new());
+    source.announce(0x100, &mut out);
+    for i in 0..50 {
+        source.pcr(found(0x100, 40 * i, 40 * i * MS), &mut out);
+    }
+    // 5 s further than the bytes explain: real if nothing is missing, a jump if something is.
+    let far = |losses| Found { losses, ..found(0x100, 2000, 7000 * MS) };
+    source.pcr(far(0), &mut out);
+    assert_eq!(source.clock().jumps(), 0);
+    source.pcr(Found { losses: 3, ..found(0x100, 2040, 12_040 * MS) }, &mut out);
+    assert_eq!(source.clock().jumps(), 1);
+}

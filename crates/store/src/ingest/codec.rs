@@ -1,0 +1,163 @@
+//! What a PMT entry means: stream type and descriptors to a codec name and the way its access points are found.
+
+/// How an elementary stream is looked at.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum StreamKind {
+    /// Pictures, in a syntax whose access points can be seen.
+    Video(VideoSyntax),
+    /// Sound.
+    Audio,
+    /// Subtitles, data, tables.
+    Other,
+}
+
+/// Syntax of a video elementary stream, as far as access points need it.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum VideoSyntax {
+    /// MPEG-1 and MPEG-2 video (ISO/IEC 11172-2, 13818-2).
+    Mpeg2,
+    /// MPEG-4 part 2 (ISO/IEC 14496-2).
+    Mpeg4,
+    /// H.264 (ISO/IEC 14496-10).
+    H264,
+    /// H.265 (ISO/IEC 23008-2).
+    H265,
+    /// Another: only the random access indicator tells.
+    Opaque,
+}
+
+/// Codec name and kind of a PMT entry.
+///
+/// Stream types: ISO/IEC 13818-1 table 2-34, ATSC A/53 part 3 for 0x81 and 0x87, SCTE and Blu-ray assignments for the
+/// other private ones. Type 6 (private PES) is told by its descriptors (ETSI EN 300 468) or its registration.
+pub(super) fn identify(stream_type: u8, descriptors: &[u8]) -> (String, StreamKind) {
+    use StreamKind::{Audio, Other, Video};
+    let (name, kind) = match stream_type {
+        0x01 => ("MPEG-1 video", Video(VideoSyntax::Mpeg2)),
+        0x02 => ("MPEG-2 video", Video(VideoSyntax::Mpeg2)),
+        0x03 | 0x04 => (MPEG_AUDIO, Audio),
+        0x0f => ("AAC", Audio),
+        0x10 => ("MPEG-4 video", Video(VideoSyntax::Mpeg4)),
+        0x11 => ("AAC LATM", Audio),
+        0x15 => ("metadata", Other),
+        0x1b => ("H.264", Video(VideoSyntax::H264)),
+        0x21 => ("JPEG 2000", Video(VideoSyntax::Opaque)),
+        0x24 => ("H.265", Video(VideoSyntax::H265)),
+        0x33 => ("H.266", Video(VideoSyntax::Opaque)),
+        0x42 => ("AVS", Video(VideoSyntax::Opaque)),
+        0xd2 => ("AVS2", Video(VideoSyntax::Opaque)),
+        0xd4 => ("AVS3", Video(VideoSyntax::Opaque)),
+        0xea => ("VC-1", Video(VideoSyntax::Opaque)),
+        0x81 => ("AC-3", Audio),
+        0x84 | 0x87 => ("E-AC-3", Audio),
+        0x80 if registration(descriptors) == Some(b"HDMV") => ("LPCM", Audio),
+        0x82 if registration(descriptors) == Some(b"HDMV") => ("DTS", Audio),
+        0x83 if registration(descriptors) == Some(b"HDMV") => ("TrueHD", Audio),
+        0x85 | 0x86 if registration(descriptors) == Some(b"HDMV") => ("DTS-HD", Audio),
+        0x86 => ("SCTE-35", Other),
+        0x90 => ("PGS subtitles", Other),
+        _ => private(descriptors),
+    };
+    let name = if name.is_empty() { format!("stream type 0x{stream_type:02x}") } else { name.to_owned() };
+    (name, kind)
+}
+
+/// Name of stream types 3 and 4 until a frame header tells the layer ([`mpeg_audio_layer`]).
+pub(super) const MPEG_AUDIO: &str = "MPEG audio";
+
+/// "MP1", "MP2" or "MP3" from the first frame header in `payload` (ISO/IEC 11172-3 section 2.4.1.3).
+pub(super) fn mpeg_audio_layer(payload: &[u8]) -> Option<&'static str> {
+    let header = payload.windows(3).find(|w| {
+        w[0] == 0xff && w[1] & 0xe0 == 0xe0 && w[1] & 0x18 != 0x08 && w[1] & 0x06 != 0 && w[2] >> 4 != 15
+    })?;
+    Some(match header[1] >> 1 & 3 {
+        3 => "MP1",
+        2 => "MP2",
+        _ => "MP3",
+    })
+}
+
+/// A private stream by its descriptors; an empty name if nothing is known of it.
+fn private(descriptors: &[u8]) -> (&'static str, StreamKind) {
+    use StreamKind::{Audio, Other, Video};
+    let known = match registration(descriptors) {
+        Some(b"AC-3") => Some(("AC-3", Audio)),
+        Some(b"EAC3") => Some(("E-AC-3", Audio)),
+        Some(b"DTS1" | b"DTS2" | b"DTS3") => Some(("DTS", Audio)),
+        Some(b"Opus") => Some(("Opus", Audio)),
+        Some(b"BSSD") => Some(("SMPTE 302M", Audio)),
+        Some(b"HEVC") => Some(("H.265", Video(VideoSyntax::H265))),
+        Some(b"VC-1") => Some(("VC-1", Video(VideoSyntax::Opaque))),
+        Some(b"AV01") => Some(("AV1", Video(VideoSyntax::Opaque))),
+        Some(b"KLVA") => Some(("KLV metadata", Other)),
+        _ => None,
+    };
+    let by_descriptor = || {
+        descriptors_of(descriptors).find_map(|(tag, _)| match tag {
+            0x6a => Some(("AC-3", Audio)),
+            0x7a => Some(("E-AC-3", Audio)),
+            0x7b => Some(("DTS", Audio)),
+            0x7c => Some(("AAC", Audio)),
+            0x56 => Some(("teletext", Other)),
+            0x59 => Some(("DVB subtitles", Other)),
+            _ => None,
+        })
+    };
+    known.or_else(by_descriptor).unwrap_or(("", Other))
+}
+
+/// The language of an ISO 639 language descriptor (ISO/IEC 13818-1 section 2.6.18): three lower-case letters.
+pub(super) fn language(descriptors: &[u8]) -> Option<String> {
+    let (_, body) = descriptors_of(descriptors).find(|&(tag, _)| tag == 0x0a)?;
+    let code = body.get(..3)?;
+    let letters = code.iter().all(u8::is_ascii_alphabetic);
+    letters.then(|| code.iter().map(|&c| char::from(c.to_ascii_lowercase())).collect())
+}
+
+/// The format identifier of a registration descriptor (ISO/IEC 13818-1 section 2.6.8).
+fn registration(descriptors: &[u8]) -> Option<&[u8; 4]> {
+    let (_, body) = descriptors_of(descriptors).find(|&(tag, _)| tag == 0x05)?;
+    body.first_chunk()
+}
+
+/// Tag and body of each descriptor; ends at the first that does not fit.
+fn descriptors_of(mut bytes: &[u8]) -> impl Iterator<Item = (u8, &[u8])> {
+    std::iter::from_fn(move || {
+        let (&[tag, length], rest) = bytes.split_first_chunk()?;
+        let body = rest.get(..usize::from(length))?;
+        bytes = &rest[usize::from(length)..];
+        Some((tag, body))
+    })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn private_streams_are_told_by_descriptors() {
+        let name = |stream_type, descriptors: &[u8]| identify(stream_type, descriptors).0;
+        assert_eq!(name(6, &[0x05, 4, b'A', b'C', b'-', b'3']), "AC-3");
+        assert_eq!(name(6, &[0x0a, 4, b'd', b'e', b'u', 0, 0x7a, 1, 0]), "E-AC-3");
+        assert_eq!(name(6, &[0x59, 0]), "DVB subtitles");
+        assert_eq!(name(6, &[0x05, 200, b'A']), "stream type 0x06");
+        assert_eq!(name(0x82, &[0x05, 4, b'H', b'D', b'M', b'V']), "DTS");
+        assert_eq!(name(0x1b, &[]), "H.264");
+    }
+
+    #[test]
+    fn language_of_the_descriptor() {
+        assert_eq!(language(&[0x05, 1, 0, 0x0a, 4, b'D', b'e', b'u', 0]).as_deref(), Some("deu"));
+        assert_eq!(language(&[0x0a, 4, b'1', b'e', b'u', 0]), None);
+        assert_eq!(language(&[0x0a, 2, b'd', b'e']), None);
+        assert_eq!(language(&[0x0a]), None);
+    }
+
+    #[test]
+    fn layers_of_mpeg_audio() {
+        assert_eq!(mpeg_audio_layer(&[0, 0xff, 0xfd, 0x94, 0]), Some("MP2"));
+        assert_eq!(mpeg_audio_layer(&[0xff, 0xfb, 0x90, 0]), Some("MP3"));
+        assert_eq!(mpeg_audio_layer(&[0xff, 0xff, 0xff]), None);
+        assert_eq!(mpeg_audio_layer(&[]), None);
+    }
+}

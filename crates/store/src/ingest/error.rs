@@ -1,0 +1,174 @@
+//! Why a film could not be taken in: what is wrong, where, and what to do.
+
+use std::io;
+use std::path::PathBuf;
+
+use crate::error::StoreError;
+
+/// A file could not become a title. Nothing of it is left in the store.
+#[derive(Debug, thiserror::Error)]
+pub enum IngestError {
+    /// The packet sizes asked for cannot be.
+    #[error(
+        "ingest options: packet sizes {given:?}: each must be a multiple of 188 from 188 to 9024, and 1316 must be among them"
+    )]
+    PacketSizes {
+        /// As given.
+        given: Vec<u16>,
+    },
+    /// The file cannot be opened.
+    #[error("{}: cannot open: {error}; check the path and the permissions", path.display())]
+    Open {
+        /// The file.
+        path: PathBuf,
+        /// What the system said.
+        #[source]
+        error: io::Error,
+    },
+    /// A directory, a device, a socket.
+    #[error("{}: not a file but {what}; give the path of one film", path.display())]
+    NotAFile {
+        /// The path.
+        path: PathBuf,
+        /// What it is.
+        what: &'static str,
+    },
+    /// Nothing in it.
+    #[error("{}: the file is empty; copy or record it again", path.display())]
+    Empty {
+        /// The file.
+        path: PathBuf,
+    },
+    /// Neither a transport stream nor anything that ffmpeg reads.
+    #[error("{}: not a film that can be read: {said}; accepted are MPEG-TS and the common containers (MP4, MKV, MOV, AVI ...)", path.display())]
+    NotMedia {
+        /// The file.
+        path: PathBuf,
+        /// What ffprobe said.
+        said: String,
+    },
+    /// A container without pictures or sound.
+    #[error("{}: no picture and no sound in it, only {found}", path.display())]
+    NothingToPlay {
+        /// The file.
+        path: PathBuf,
+        /// What it has.
+        found: String,
+    },
+    /// The transport stream cannot be used.
+    #[error("{}: {error}", path.display())]
+    Stream {
+        /// The file.
+        path: PathBuf,
+        /// Why.
+        #[source]
+        error: Box<StreamError>,
+    },
+    /// ffmpeg or ffprobe cannot be started.
+    #[error("{}: needs the program {} to be read, which cannot be started: {error}; install ffmpeg (Debian: apt-get install ffmpeg) or set its path, or convert the film to MPEG-TS yourself", path.display(), program.display())]
+    NoFfmpeg {
+        /// The file.
+        path: PathBuf,
+        /// The program.
+        program: PathBuf,
+        /// What the system said.
+        #[source]
+        error: io::Error,
+    },
+    /// ffmpeg or ffprobe failed.
+    #[error("{}: {} failed ({status}): {said}", path.display(), program.display())]
+    Ffmpeg {
+        /// The file.
+        path: PathBuf,
+        /// The program.
+        program: PathBuf,
+        /// Its exit status.
+        status: String,
+        /// The last lines of its messages, with a remedy where one is known.
+        said: String,
+    },
+    /// The file changed while it was read.
+    #[error("{}: changed while it was read (it was {before_bytes} bytes long, now {now_bytes}); add it again when it is complete", path.display())]
+    Changed {
+        /// The file.
+        path: PathBuf,
+        /// Length at the start.
+        before_bytes: u64,
+        /// Length at the end.
+        now_bytes: u64,
+    },
+    /// The caller asked to stop.
+    #[error("{}: cancelled; nothing was stored", path.display())]
+    Cancelled {
+        /// The file.
+        path: PathBuf,
+    },
+    /// The store could not take it.
+    #[error(transparent)]
+    Store(#[from] StoreError),
+}
+
+/// A transport stream that cannot be indexed.
+#[derive(Debug, thiserror::Error)]
+pub enum StreamError {
+    /// Reading failed.
+    #[error("reading failed at byte {offset}: {error}")]
+    Read {
+        /// Offset in the source.
+        offset: u64,
+        /// What the system said.
+        #[source]
+        error: io::Error,
+    },
+    /// No TS packet in it.
+    #[error("no transport stream packet in {bytes} bytes: the file is not MPEG-TS or is damaged throughout")]
+    NoPackets {
+        /// Bytes looked through.
+        bytes: u64,
+    },
+    /// More damage than film.
+    #[error(
+        "damaged: {skipped_bytes} bytes in {places} places are no transport stream packets (the first at byte {first_offset}), only {kept_bytes} bytes are; copy or record the film again"
+    )]
+    Damaged {
+        /// Bytes left out.
+        skipped_bytes: u64,
+        /// Places of damage.
+        places: u64,
+        /// The first.
+        first_offset: u64,
+        /// Bytes that are packets.
+        kept_bytes: u64,
+    },
+    /// No tables, so nobody could play it.
+    #[error(
+        "no {missing} in the first {bytes} bytes, so no player can find its streams; pass it through ffmpeg (ffmpeg -i IN -map 0 -c copy OUT.ts) and add that"
+    )]
+    NoProgram {
+        /// "program association table (PAT)" or "program map table (PMT)".
+        missing: &'static str,
+        /// Bytes looked through.
+        bytes: u64,
+    },
+    /// No clock, so it cannot be paced.
+    #[error(
+        "no clock in the first {bytes} bytes: {pcrs} PCRs and no usable time stamps on the streams {pids:?}, so its speed is unknown; pass it through ffmpeg (ffmpeg -i IN -map 0 -c copy OUT.ts) and add that"
+    )]
+    NoClock {
+        /// Bytes looked through.
+        bytes: u64,
+        /// PCRs seen, all useless.
+        pcrs: usize,
+        /// PIDs of the program's streams.
+        pids: Vec<u16>,
+    },
+    /// More packets than a title can have.
+    #[error("too long: more than {} packets of {packet_bytes} bytes; split the film", u32::MAX)]
+    TooLong {
+        /// The packet size.
+        packet_bytes: u16,
+    },
+    /// The store could not take it.
+    #[error(transparent)]
+    Store(#[from] StoreError),
+}

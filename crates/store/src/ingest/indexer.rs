@@ -1,0 +1,555 @@
+//! One pass over the packets: copies them out, sums them, reads clock, tables and access points, and gives every media
+//! packet its meta-data.
+//!
+//! A packet's time is known only when the next clock value has come, so packets wait: at most the bytes between two
+//! clock values, the first second, and [`MAX_BYTES_BETWEEN_ANCHORS`] in a stream whose clock does not come.
+
+use millrace_core::limits::{DEFAULT_PACKET_BYTES, MAX_TITLE_PACKETS, TS_PACKET_BYTES};
+use millrace_core::time::MediaTicks;
+use millrace_core::units::BitRate;
+
+use crate::index::{PidRole, PidUse, TitleIndex};
+use crate::volume::ElementaryStream;
+
+use super::access::{PictureLook, Verdict};
+use super::access_list::{AccessList, MIN_GAP_AUDIO_TICKS, MIN_GAP_TICKS};
+use super::clock::{MAX_BYTES_BETWEEN_ANCHORS, Point};
+use super::clock_source::{ClockOrigin, ClockSource, Found};
+use super::codec::{self, StreamKind};
+use super::error::StreamError;
+use super::packetize::{Packetizer, PeakRate};
+use super::pieces::PieceList;
+use super::program::{Programs, TableNews};
+use super::psi::PmtStream;
+use super::sink::IndexSink;
+use super::ts_packet::{
+    Adaptation, PID_NULL, PID_PAT, PIDS, PesStart, SYSTEM_HZ, SYSTEM_TICKS_PER_MEDIA_TICK, TsPacket,
+};
+
+/// A picture whose kind is still unknown after this many bytes of all PIDs is none to start at.
+const MAX_UNDECIDED_BYTES: u64 = 1 << 20;
+/// No continuity counter is expected yet.
+const ANY: u8 = 0xff;
+
+/// What to look for on a PID.
+mod watch {
+    /// PAT or PMT.
+    pub(super) const TABLE: u8 = 1;
+    /// Access points.
+    pub(super) const ACCESS: u8 = 2;
+    /// Decoding time stamps.
+    pub(super) const STAMP: u8 = 4;
+    /// The layer of MPEG audio.
+    pub(super) const LAYER: u8 = 8;
+}
+
+#[derive(Clone, Copy, Debug)]
+struct PidState {
+    packets: u64,
+    /// Continuity counter of the next packet with payload.
+    next: u8,
+    /// Bits of [`watch`].
+    watch: u8,
+    /// A new time base was announced since the last PCR.
+    new_base: bool,
+    /// Ever a table, so that it is listed as one.
+    table: bool,
+}
+
+/// The start of a PES packet whose kind is not yet known.
+#[derive(Clone, Copy, Debug)]
+struct Undecided {
+    byte: u64,
+    tables: Option<u64>,
+}
+
+/// Damage and oddities within the packets, for the title's notes.
+#[derive(Clone, Copy, Debug, Default)]
+pub struct Oddities {
+    /// Places where continuity counters say that packets are missing.
+    pub breaks: u64,
+    /// Offset in the data of the first of them.
+    pub first_break: u64,
+    /// Packets that a demodulator has marked as damaged.
+    pub marked_damaged: u64,
+    /// Scrambled packets.
+    pub scrambled: u64,
+    /// Table sections with a wrong CRC.
+    pub wrong_crcs: u64,
+    /// Jumps of the clock that were taken out.
+    pub jumps: u64,
+    /// Offset in the data of the first of them.
+    pub first_jump: u64,
+    /// How often the clock stayed away for so long that time went on by the rate alone.
+    pub coasted: u64,
+    /// Programs in the stream.
+    pub programs: usize,
+    /// How often the chosen program's table changed.
+    pub table_changes: u64,
+}
+
+/// What the pass found.
+#[derive(Debug)]
+pub struct Indexed {
+    /// Length of the data.
+    pub bytes: u64,
+    /// Film time, to the end of the last packet.
+    pub duration: MediaTicks,
+    /// Mean rate.
+    pub mean_rate: BitRate,
+    /// Highest rate over windows of 1 s.
+    pub peak_rate: BitRate,
+    /// Whether the rate is constant.
+    pub constant_rate: bool,
+    /// The program's streams.
+    pub streams: Vec<ElementaryStream>,
+    /// Access points, clock, PIDs.
+    pub index: TitleIndex,
+    /// Where the time comes from.
+    pub clock: ClockOrigin,
+    /// Number of the program whose clock and pictures count.
+    pub program: u16,
+    /// Damage and oddities.
+    pub oddities: Oddities,
+}
+
+/// See the module's text.
+#[derive(Debug)]
+pub(super) struct Indexer {
+    pids: Vec<PidState>,
+    bytes: u64,
+    programs: Programs,
+    table_pids: Vec<u16>,
+    pat_start: u64,
+    last_pat: Option<u64>,
+    /// Where the last PAT begins that a PMT follows.
+    joined: Option<u64>,
+    streams: Vec<PmtStream>,
+    program: u16,
+    clock: ClockSource,
+    points: Vec<Point>,
+    pieces: PieceList,
+    packetizers: Vec<Packetizer>,
+    peak: PeakRate,
+    access: AccessList,
+    look: Option<PictureLook>,
+    undecided: Option<Undecided>,
+    indicator: bool,
+    losses: u64,
+    oddities: Oddities,
+}
+
+impl Indexer {
+    /// For these packet sizes (multiples of 188, the default among them); `sums`: see [`IndexSink::SUMS`];
+    /// `trusted_clock`: see [`super::clock`].
+    pub(super) fn new(packet_sizes: &[u16], sums: bool, trusted_clock: bool) -> Self {
+        let state = PidState { packets: 0, next: ANY, watch: 0, new_base: false, table: false };
+        let mut pids = vec![state; PIDS];
+        pids[usize::from(PID_PAT)].watch = watch::TABLE;
+        Self {
+            pids,
+            bytes: 0,
+            programs: Programs::default(),
+            table_pids: vec![PID_PAT],
+            pat_start: 0,
+            last_pat: None,
+            joined: None,
+            streams: Vec::new(),
+            program: 0,
+            clock: ClockSource::new(trusted_clock),
+            points: Vec::new(),
+            pieces: PieceList::new(),
+            packetizers: packet_sizes.iter().map(|&size| Packetizer::new(size, sums)).collect(),
+            peak: PeakRate::new(),
+            access: AccessList::new(),
+            look: None,
+            undecided: None,
+            indicator: false,
+            losses: 0,
+            oddities: Oddities::default(),
+        }
+    }
+
+    /// Film time up to the last clock value.
+    pub(super) fn media_done(&self) -> MediaTicks {
+        MediaTicks(self.clock.clock().now_ticks() / SYSTEM_TICKS_PER_MEDIA_TICK)
+    }
+
+    /// Bytes of data so far.
+    pub(super) fn bytes(&self) -> u64 {
+        self.bytes
+    }
+
+    /// A run of whole packets; `gap` says that bytes are missing before it.
+    pub(super) fn run<S: IndexSink>(
+        &mut self,
+        ts: &[u8],
+        gap: bool,
+        sink: &mut S,
+    ) -> Result<(), StreamError> {
+        sink.data(ts)?;
+        self.losses += u64::from(gap);
+        for packetizer in &mut self.packetizers {
+            packetizer.data(ts);
+        }
+        let (packets, _) = ts.as_chunks::<TS_PACKET_BYTES>();
+        for packet in packets {
+            self.packet(TsPacket(packet));
+        }
+        if self.clock.origin().is_none() && self.bytes > MAX_BYTES_BETWEEN_ANCHORS {
+            self.choose_now()?;
+        }
+        self.clock.reached(self.bytes, &mut self.points);
+        self.hand_out(sink)
+    }
+
+    /// The data is complete.
+    pub(super) fn finish<S: IndexSink>(mut self, sink: &mut S) -> Result<Indexed, StreamError> {
+        if self.bytes == 0 {
+            return Err(StreamError::NoPackets { bytes: 0 });
+        }
+        self.decide_at_end();
+        self.choose_now()?;
+        self.clock.finish(self.bytes, &mut self.points);
+        for packetizer in &mut self.packetizers {
+            packetizer.end();
+        }
+        self.hand_out(sink)?;
+        self.summary()
+    }
+
+    /// One packet. Most have neither an adaptation field nor anything to watch for and end here.
+    #[inline]
+    fn packet(&mut self, packet: TsPacket<'_>) {
+        let byte = self.bytes;
+        self.bytes += TS_PACKET_BYTES as u64;
+        let state = &mut self.pids[usize::from(packet.pid())];
+        state.packets += 1;
+        let watch = state.watch;
+        let counter = packet.continuity();
+        if packet.has_payload() {
+            let expected = std::mem::replace(&mut state.next, (counter + 1) & 0x0f);
+            if counter != expected {
+                self.out_of_step(packet, expected, byte);
+            }
+        }
+        if packet.has_error() | packet.is_scrambled() {
+            self.oddities.marked_damaged += u64::from(packet.has_error());
+            self.oddities.scrambled += u64::from(packet.is_scrambled());
+        }
+        if let Some(adaptation) = packet.adaptation() {
+            self.adaptation(packet.pid(), adaptation, byte);
+        }
+        if watch != 0 {
+            self.watched(packet, watch, byte);
+        }
+    }
+
+    #[cold]
+    fn out_of_step(&mut self, packet: TsPacket<'_>, expected: u8, byte: u64) {
+        let is_duplicate = (packet.continuity() + 1) & 0x0f == expected;
+        let on_purpose = packet.adaptation().is_some_and(|a| a.is_discontinuity());
+        if packet.pid() == PID_NULL || expected == ANY || is_duplicate || on_purpose {
+            return;
+        }
+        if self.oddities.breaks == 0 {
+            self.oddities.first_break = byte;
+        }
+        self.oddities.breaks += 1;
+        self.losses += 1;
+    }
+
+    fn adaptation(&mut self, pid: u16, adaptation: Adaptation<'_>, byte: u64) {
+        let state = &mut self.pids[usize::from(pid)];
+        state.new_base |= adaptation.is_discontinuity();
+        self.indicator |= adaptation.is_random_access() && state.watch & watch::ACCESS != 0;
+        if let Some(value) = adaptation.pcr() {
+            let new_base = std::mem::take(&mut state.new_base);
+            if self.clock.wants_pcr(pid) {
+                let found = Found { pid, byte, value, new_base, losses: self.losses };
+                self.clock.pcr(found, &mut self.points);
+            }
+        }
+    }
+
+    fn watched(&mut self, packet: TsPacket<'_>, watch: u8, byte: u64) {
+        if watch & watch::TABLE != 0 {
+            self.table(packet, byte);
+            return;
+        }
+        if packet.starts_unit() {
+            let payload = if packet.is_scrambled() { &[] } else { packet.payload() };
+            let start = PesStart::parse(payload);
+            if watch & watch::STAMP != 0 {
+                self.stamp(packet.pid(), start, byte);
+            }
+            if watch & watch::LAYER != 0 {
+                self.layer(packet.pid(), start);
+            }
+            if watch & watch::ACCESS != 0 {
+                self.unit_starts(start, byte);
+            }
+        } else if watch & watch::ACCESS != 0 && self.undecided.is_some() && !packet.is_scrambled() {
+            self.unit_continues(packet.payload(), byte);
+        }
+    }
+
+    fn table(&mut self, packet: TsPacket<'_>, byte: u64) {
+        if packet.pid() == PID_PAT && packet.starts_unit() {
+            self.pat_start = byte;
+        }
+        let TableNews { pat, pmt, changed, pids_changed } = self.programs.push(packet);
+        if pat {
+            self.last_pat = Some(self.pat_start);
+            self.access.tables_at(self.pat_start);
+        }
+        if pids_changed {
+            self.watch_tables();
+        }
+        if changed {
+            self.follow_program();
+        }
+        if pmt && self.last_pat.is_some() {
+            self.joined = self.last_pat;
+        }
+    }
+
+    fn watch_tables(&mut self) {
+        for pid in std::mem::take(&mut self.table_pids) {
+            self.pids[usize::from(pid)].watch &= !watch::TABLE;
+        }
+        self.table_pids = self.programs.table_pids().collect();
+        for &pid in &self.table_pids {
+            let state = &mut self.pids[usize::from(pid)];
+            state.watch |= watch::TABLE;
+            state.table = true;
+        }
+    }
+
+    /// The chosen program is new or has a new table.
+    fn follow_program(&mut self) {
+        let Some(pmt) = self.programs.chosen().cloned() else { return };
+        self.decide_at_end();
+        self.oddities.table_changes += 1;
+        self.program = pmt.program;
+        for state in &mut self.pids {
+            state.watch &= watch::TABLE;
+        }
+        for stream in &pmt.streams {
+            let mut bits = 0;
+            if stream.kind != StreamKind::Other {
+                bits |= watch::STAMP;
+            }
+            if stream.codec == codec::MPEG_AUDIO {
+                bits |= watch::LAYER;
+            }
+            self.pids[usize::from(stream.pid)].watch |= bits;
+        }
+        let video = pmt.streams.iter().find_map(|s| match s.kind {
+            StreamKind::Video(syntax) => Some((s.pid, syntax)),
+            _ => None,
+        });
+        let audio = pmt.streams.iter().find(|s| s.kind == StreamKind::Audio);
+        self.look = video.map(|(_, syntax)| PictureLook::new(syntax));
+        self.access.set_min_gap(if video.is_some() { MIN_GAP_TICKS } else { MIN_GAP_AUDIO_TICKS });
+        if let Some(pid) = video.map(|(pid, _)| pid).or(audio.map(|s| s.pid)) {
+            self.pids[usize::from(pid)].watch |= watch::ACCESS;
+        }
+        if pmt.pcr_pid != PID_NULL {
+            self.clock.announce(pmt.pcr_pid, &mut self.points);
+        }
+        self.remember_streams(pmt.streams);
+    }
+
+    /// Streams that an earlier table announced stay listed; their packets are in the data.
+    fn remember_streams(&mut self, streams: Vec<PmtStream>) {
+        let old = std::mem::replace(&mut self.streams, streams);
+        for stream in old {
+            if !self.streams.iter().any(|s| s.pid == stream.pid) && self.streams.len() < PIDS {
+                self.streams.push(stream);
+            }
+        }
+    }
+
+    fn stamp(&mut self, pid: u16, start: Option<PesStart<'_>>, byte: u64) {
+        if !self.clock.wants_stamp(pid) {
+            self.pids[usize::from(pid)].watch &= !watch::STAMP;
+            return;
+        }
+        if let Some(value) = start.and_then(|s| s.decode_stamp) {
+            let found = Found { pid, byte, value, new_base: false, losses: self.losses };
+            self.clock.stamp(found, &mut self.points);
+        }
+    }
+
+    fn layer(&mut self, pid: u16, start: Option<PesStart<'_>>) {
+        let Some(layer) = start.and_then(|s| codec::mpeg_audio_layer(s.payload)) else { return };
+        self.pids[usize::from(pid)].watch &= !watch::LAYER;
+        for stream in self.streams.iter_mut().filter(|s| s.pid == pid) {
+            stream.codec = layer.to_owned();
+        }
+    }
+
+    fn unit_starts(&mut self, start: Option<PesStart<'_>>, byte: u64) {
+        self.decide_at_end();
+        let unit = Undecided { byte, tables: self.joined };
+        let by_indicator = std::mem::take(&mut self.indicator);
+        let Some(look) = &mut self.look else {
+            // Sound alone: every frame stands for itself.
+            return self.add_access(unit);
+        };
+        if by_indicator {
+            return self.add_access(unit);
+        }
+        if let Some(start) = start {
+            look.begin();
+            self.undecided = Some(unit);
+            self.unit_continues(start.payload, byte);
+        }
+    }
+
+    fn unit_continues(&mut self, payload: &[u8], byte: u64) {
+        let (Some(look), Some(unit)) = (&mut self.look, self.undecided) else { return };
+        match look.push(payload) {
+            Verdict::More if byte - unit.byte <= MAX_UNDECIDED_BYTES => return,
+            Verdict::Access => self.add_access(unit),
+            _ => {}
+        }
+        self.undecided = None;
+    }
+
+    /// The PES packet being looked at has ended.
+    fn decide_at_end(&mut self) {
+        let (Some(look), Some(unit)) = (&mut self.look, self.undecided.take()) else { return };
+        if look.end() == Verdict::Access {
+            self.add_access(unit);
+        }
+    }
+
+    fn add_access(&mut self, unit: Undecided) {
+        self.access.add(unit.byte, unit.tables);
+        for packetizer in &mut self.packetizers {
+            packetizer.mark_access(unit.byte);
+        }
+    }
+
+    /// Program and clock must be known now.
+    fn choose_now(&mut self) -> Result<(), StreamError> {
+        if self.programs.choose_now() {
+            self.follow_program();
+        }
+        if self.streams.is_empty() && self.programs.chosen().is_none() {
+            let missing = match self.programs.has_pat() {
+                false => "program association table (PAT)",
+                true => "program map table (PMT)",
+            };
+            return Err(StreamError::NoProgram { missing, bytes: self.bytes });
+        }
+        let of_kind = |video: bool| {
+            self.streams.iter().filter(move |s| match s.kind {
+                StreamKind::Video(_) => video,
+                StreamKind::Audio => !video,
+                StreamKind::Other => false,
+            })
+        };
+        let pids: Vec<u16> = of_kind(true).chain(of_kind(false)).map(|s| s.pid).collect();
+        let pcrs = self.clock.early_pcrs();
+        match self.clock.choose_now(&pids, &mut self.points) {
+            true => Ok(()),
+            false => Err(StreamError::NoClock { bytes: self.bytes, pcrs, pids }),
+        }
+    }
+
+    fn hand_out<S: IndexSink>(&mut self, sink: &mut S) -> Result<(), StreamError> {
+        if self.undecided.is_some_and(|u| self.bytes - u.byte > MAX_UNDECIDED_BYTES) {
+            self.undecided = None;
+        }
+        for point in self.points.drain(..) {
+            self.pieces.push(point);
+            for packetizer in &mut self.packetizers {
+                packetizer.point(point);
+            }
+        }
+        let limit = self.undecided.map_or(u64::MAX, |u| u.byte);
+        for packetizer in &mut self.packetizers {
+            let packet_bytes = packetizer.packet_bytes();
+            let is_default = usize::from(packet_bytes) == DEFAULT_PACKET_BYTES;
+            while let Some(ready) = packetizer.next_ready(limit) {
+                if ready.number >= MAX_TITLE_PACKETS {
+                    return Err(StreamError::TooLong { packet_bytes });
+                }
+                if is_default {
+                    self.access.packet(ready.number, ready.ticks);
+                    self.peak.add(ready.ticks, ready.bytes);
+                }
+                sink.meta(packet_bytes, ready.meta)?;
+            }
+        }
+        Ok(())
+    }
+
+    fn summary(mut self) -> Result<Indexed, StreamError> {
+        let clock = self.clock.clock();
+        self.oddities.wrong_crcs = self.programs.wrong_crcs();
+        self.oddities.programs = self.programs.count();
+        self.oddities.jumps = clock.jumps();
+        self.oddities.first_jump = clock.first_jump().unwrap_or(0);
+        self.oddities.coasted = clock.coasted();
+        // The first table is no change.
+        self.oddities.table_changes = self.oddities.table_changes.saturating_sub(1);
+        let ticks = clock.now_ticks();
+        let rate = u128::from(self.bytes) * 8 * u128::from(SYSTEM_HZ) / u128::from(ticks.max(1));
+        let mean_rate = BitRate(u64::try_from(rate).unwrap_or(u64::MAX));
+        let peak_rate = mean_rate.max(BitRate(self.peak.bytes_per_s().saturating_mul(8)));
+        let origin = self.clock.origin().ok_or(StreamError::NoClock {
+            bytes: self.bytes,
+            pcrs: self.clock.early_pcrs(),
+            pids: Vec::new(),
+        })?;
+        let is_pcr = !matches!(origin, ClockOrigin::Stamps(_));
+        let constant_rate = is_pcr && clock.is_constant();
+        let pids = self.pid_uses(origin);
+        let index = TitleIndex::new(self.access.into_points(), self.pieces.into_pieces(), pids);
+        let stream = |s: PmtStream| ElementaryStream {
+            pid: s.pid,
+            stream_type: s.stream_type,
+            codec: s.codec,
+            language: s.language,
+        };
+        Ok(Indexed {
+            bytes: self.bytes,
+            duration: MediaTicks(ticks / SYSTEM_TICKS_PER_MEDIA_TICK),
+            mean_rate,
+            peak_rate,
+            constant_rate,
+            streams: self.streams.into_iter().map(stream).collect(),
+            index: index.map_err(crate::error::StoreError::from)?,
+            clock: origin,
+            program: self.program,
+            oddities: self.oddities,
+        })
+    }
+
+    fn pid_uses(&self, origin: ClockOrigin) -> Vec<PidUse> {
+        let used = self.pids.iter().enumerate().filter(|(_, state)| state.packets > 0);
+        used.map(|(pid, state)| {
+            let pid = pid as u16;
+            let stream = self.streams.iter().find(|s| s.pid == pid);
+            let role = match pid {
+                PID_PAT => PidRole::Pat,
+                PID_NULL => PidRole::Null,
+                _ if stream.is_some() => PidRole::Stream,
+                _ if state.table => PidRole::Pmt,
+                _ => PidRole::Other,
+            };
+            PidUse {
+                pid,
+                role,
+                stream_type: stream.map_or(0, |s| s.stream_type),
+                pcr: matches!(origin, ClockOrigin::Announced(p) | ClockOrigin::Unannounced(p) if p == pid),
+                ts_packets: state.packets,
+            }
+        })
+        .collect()
+    }
+}

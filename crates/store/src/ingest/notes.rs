@@ -1,0 +1,94 @@
+//! What the operator should know of a title, in words.
+
+use super::clock_source::ClockOrigin;
+use super::framing::{Framing, Skipped};
+use super::pass::Passed;
+
+/// Everything that was odd about the stream.
+pub(super) fn notes(passed: &Passed) -> Vec<String> {
+    let mut notes = Vec::new();
+    match passed.framing {
+        Framing::Plain => {}
+        Framing::M2ts => {
+            notes.push("192-byte packets: the 4 bytes before each TS packet were taken off".to_owned())
+        }
+        Framing::ReedSolomon => {
+            notes.push(
+                "204-byte packets: the 16 bytes of outer code behind each TS packet were taken off"
+                    .to_owned(),
+            );
+        }
+    }
+    skipped(&passed.skipped, &mut notes);
+    clock(passed, &mut notes);
+    packets(passed, &mut notes);
+    notes
+}
+
+fn skipped(skipped: &Skipped, notes: &mut Vec<String>) {
+    let &Skipped { before_bytes, bytes, places, first_offset, tail_bytes } = skipped;
+    if before_bytes > 0 {
+        notes.push(format!("{before_bytes} bytes before the first TS packet were left out"));
+    }
+    if places > 0 {
+        notes.push(format!(
+            "damaged: {bytes} bytes in {places} places were left out, the first at byte {first_offset} of the source"
+        ));
+    }
+    if tail_bytes > 0 {
+        notes.push(format!("the last {tail_bytes} bytes are no whole TS packet and were left out"));
+    }
+}
+
+fn clock(passed: &Passed, notes: &mut Vec<String>) {
+    let odd = &passed.indexed.oddities;
+    match passed.indexed.clock {
+        ClockOrigin::Announced(_) => {}
+        ClockOrigin::Unannounced(pid) => {
+            notes.push(format!("no PCR where the program map announces it; that of PID {pid} was taken"));
+        }
+        ClockOrigin::Stamps(pid) => {
+            notes.push(format!("no PCR: the pace was estimated from the time stamps of PID {pid}"));
+        }
+    }
+    if odd.jumps > 0 {
+        notes.push(format!(
+            "the clock jumps {} times, the first time at byte {}; the jumps were taken out of the timeline",
+            odd.jumps, odd.first_jump
+        ));
+    }
+    if odd.coasted > 0 {
+        notes.push(format!(
+            "{} times no clock value came for 32 MiB; the pace there was estimated",
+            odd.coasted
+        ));
+    }
+}
+
+fn packets(passed: &Passed, notes: &mut Vec<String>) {
+    let odd = &passed.indexed.oddities;
+    if odd.programs > 1 {
+        notes.push(format!(
+            "{} programs: all are kept; time and access points are those of program {}",
+            odd.programs, passed.indexed.program
+        ));
+    }
+    if odd.table_changes > 0 {
+        notes.push(format!("the program map changes {} times", odd.table_changes));
+    }
+    if odd.breaks > 0 {
+        notes.push(format!(
+            "packets are missing in the source in {} places, the first before byte {} of the data",
+            odd.breaks, odd.first_break
+        ));
+    }
+    if odd.marked_damaged > 0 {
+        notes.push(format!("{} TS packets are marked as damaged by the receiver", odd.marked_damaged));
+    }
+    if odd.scrambled > 0 {
+        notes.push(format!("{} TS packets are scrambled; players need the key", odd.scrambled));
+    }
+    if odd.wrong_crcs > 0 {
+        notes.push(format!("{} table sections have a wrong CRC and were ignored", odd.wrong_crcs));
+    }
+}

@@ -1,0 +1,257 @@
+//! What becomes of each stream of a container: copied, transcoded or left out; and the ffmpeg arguments for that.
+
+use std::ffi::OsString;
+use std::path::Path;
+
+use millrace_core::time::MediaTicks;
+use serde::Deserialize;
+
+/// Container formats that are read. Formats that point to other files or servers (playlists, concat scripts) are not
+/// among them, nor are single pictures and text: a film in the drop folder must not make the server read anything else.
+pub(super) const FORMATS: &str = "mov,mp4,m4a,3gp,3g2,mj2,matroska,webm,avi,flv,asf,mpeg,mpegts,mpegvideo,ogg,wav,w64,mp3,\
+    flac,aac,ac3,eac3,dts,h264,hevc,m4v,dv,gxf,mxf,nut,rm,aiff,caf,au,ape,wv,tta,amr,obu,ivf,wtv,truehd,mlp";
+/// Sound streams carried; a film has one for each language.
+const MAX_AUDIO_STREAMS: usize = 16;
+/// Highest sample rate that the AAC of players takes.
+const MAX_AUDIO_HZ: u32 = 48_000;
+/// Channels that ffmpeg's AAC encoder takes.
+const MAX_AUDIO_CHANNELS: u32 = 8;
+
+/// What ffprobe prints, as far as it matters.
+#[derive(Debug, Default, Deserialize)]
+pub(super) struct Probe {
+    #[serde(default)]
+    streams: Vec<ProbeStream>,
+    #[serde(default)]
+    format: ProbeFormat,
+}
+
+#[derive(Debug, Default, Deserialize)]
+struct ProbeFormat {
+    #[serde(default)]
+    format_name: String,
+    duration: Option<String>,
+}
+
+#[derive(Debug, Default, Deserialize)]
+struct ProbeStream {
+    index: u32,
+    #[serde(default)]
+    codec_type: String,
+    #[serde(default)]
+    codec_name: String,
+    #[serde(default)]
+    sample_rate: String,
+    #[serde(default)]
+    channels: u32,
+    #[serde(default)]
+    disposition: Disposition,
+    #[serde(default)]
+    tags: Tags,
+    #[serde(default)]
+    side_data_list: Vec<SideData>,
+}
+
+#[derive(Debug, Default, Deserialize)]
+struct Disposition {
+    #[serde(default)]
+    attached_pic: u8,
+    #[serde(default)]
+    still_image: u8,
+    #[serde(default)]
+    timed_thumbnails: u8,
+}
+
+#[derive(Debug, Default, Deserialize)]
+struct Tags {
+    language: Option<String>,
+}
+
+#[derive(Debug, Default, Deserialize)]
+struct SideData {
+    rotation: Option<f64>,
+}
+
+/// What is done, as ffmpeg arguments and in words.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(super) struct RemuxPlan {
+    /// Container format, as ffprobe calls it.
+    pub format: String,
+    /// Film time, if the container says.
+    pub duration: Option<MediaTicks>,
+    /// For the operator: what is transcoded and what is left out, and why.
+    pub notes: Vec<String>,
+    /// `-map` and codec arguments.
+    streams: Vec<String>,
+}
+
+/// Why there is nothing to do.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(super) struct NothingToPlay {
+    /// What the container has instead.
+    pub found: String,
+}
+
+impl Probe {
+    /// From ffprobe's JSON.
+    pub(super) fn parse(json: &[u8]) -> Result<Self, serde_json::Error> {
+        serde_json::from_slice(json)
+    }
+
+    /// Chooses the first picture stream and all sound streams.
+    pub(super) fn plan(&self) -> Result<RemuxPlan, NothingToPlay> {
+        let mut plan = RemuxPlan {
+            format: self.format.format_name.clone(),
+            duration: self.duration(),
+            notes: Vec::new(),
+            streams: Vec::new(),
+        };
+        let (mut videos, mut audios, mut left_out) = (0, 0, Vec::new());
+        for stream in &self.streams {
+            match stream.codec_type.as_str() {
+                "video" if stream.is_still() => left_out.push("cover picture".to_owned()),
+                "video" if videos > 0 => {
+                    left_out.push(format!("further picture stream ({})", stream.codec_name))
+                }
+                "video" => {
+                    plan.video(stream);
+                    videos += 1;
+                }
+                "audio" if audios == MAX_AUDIO_STREAMS => {
+                    left_out.push(format!("sound stream {}", stream.words()))
+                }
+                "audio" => {
+                    plan.audio(stream, audios);
+                    audios += 1;
+                }
+                "subtitle" => left_out.push(format!("subtitles {}", stream.words())),
+                other => left_out.push(format!("{other} stream ({})", stream.codec_name)),
+            }
+        }
+        if videos + audios == 0 {
+            let found = if left_out.is_empty() { "no stream at all".to_owned() } else { left_out.join(", ") };
+            return Err(NothingToPlay { found });
+        }
+        if !left_out.is_empty() {
+            plan.notes.push(format!("left out, not carried in the stream: {}", left_out.join(", ")));
+        }
+        Ok(plan)
+    }
+
+    fn duration(&self) -> Option<MediaTicks> {
+        let secs = self.format.duration.as_ref()?.parse().ok()?;
+        MediaTicks::from_secs_f64(secs).filter(|ticks| ticks.0 > 0)
+    }
+}
+
+impl ProbeStream {
+    fn is_still(&self) -> bool {
+        self.disposition.attached_pic + self.disposition.still_image + self.disposition.timed_thumbnails > 0
+    }
+
+    /// "1 (ger, flac)", for notes.
+    fn words(&self) -> String {
+        let language = self.tags.language.as_deref().filter(|l| *l != "und");
+        let codec = if self.codec_name.is_empty() { "unknown" } else { &self.codec_name };
+        match language {
+            Some(language) => format!("{} ({language}, {codec})", self.index),
+            None => format!("{} ({codec})", self.index),
+        }
+    }
+}
+
+impl RemuxPlan {
+    fn map(&mut self, stream: &ProbeStream) {
+        self.push(["-map", &format!("0:{}", stream.index)]);
+    }
+
+    fn push<const N: usize>(&mut self, args: [&str; N]) {
+        self.streams.extend(args.map(str::to_owned));
+    }
+
+    fn video(&mut self, stream: &ProbeStream) {
+        self.map(stream);
+        match stream.codec_name.as_str() {
+            "h264" | "hevc" | "mpeg1video" | "mpeg2video" => self.push(["-c:v:0", "copy"]),
+            // Files keep the headers apart and pack pictures in pairs; a stream can do neither.
+            "mpeg4" => self.push(["-c:v:0", "copy", "-bsf:v:0", "mpeg4_unpack_bframes,dump_extra"]),
+            codec => {
+                self.notes.push(format!("picture: {codec} cannot be carried, transcoded to H.264"));
+                // A key frame every two seconds to seek to; even sides, because 4:2:0 needs them.
+                self.push(["-c:v:0", "libx264", "-preset:v:0", "veryfast", "-crf:v:0", "20"]);
+                self.push(["-force_key_frames:v:0", "expr:gte(t,n_forced*2)"]);
+                self.push(["-filter:v:0", "scale=trunc(iw/2)*2:trunc(ih/2)*2,format=yuv420p"]);
+                return;
+            }
+        }
+        let rotation = stream.side_data_list.iter().find_map(|s| s.rotation).unwrap_or(0.0);
+        if rotation != 0.0 {
+            self.notes.push(format!(
+                "picture: the file asks players to turn it by {rotation} degrees, which the stream cannot carry; \
+                 it plays unturned (ffmpeg -i IN OUT.ts turns the pictures themselves)"
+            ));
+        }
+    }
+
+    fn audio(&mut self, stream: &ProbeStream, number: usize) {
+        self.map(stream);
+        let codec_option = format!("-c:a:{number}");
+        if matches!(
+            stream.codec_name.as_str(),
+            "aac" | "aac_latm" | "ac3" | "eac3" | "mp1" | "mp2" | "mp3" | "dts" | "truehd" | "s302m"
+        ) {
+            self.push([&codec_option, "copy"]);
+            return;
+        }
+        self.notes.push(format!("sound stream {}: cannot be carried, transcoded to AAC", stream.words()));
+        let channels = stream.channels.clamp(1, MAX_AUDIO_CHANNELS);
+        let kb_per_s = if channels <= 2 { 96 * channels } else { 64 * channels };
+        self.push([&codec_option, "aac", &format!("-b:a:{number}"), &format!("{kb_per_s}k")]);
+        if stream.channels > MAX_AUDIO_CHANNELS {
+            self.push([&format!("-ac:a:{number}"), "2"]);
+        }
+        if stream.sample_rate.parse::<u32>().is_ok_and(|hz| hz > MAX_AUDIO_HZ) {
+            self.push([&format!("-ar:a:{number}"), &MAX_AUDIO_HZ.to_string()]);
+        }
+    }
+
+    /// Arguments for ffmpeg: reads `source`, writes a transport stream of variable rate to its standard output.
+    pub(super) fn ffmpeg_args(&self, source: &Path) -> Vec<OsString> {
+        let mut args: Vec<OsString> = ["-nostdin", "-hide_banner", "-v", "error"].map(OsString::from).into();
+        // Containers without presentation times (AVI) get them.
+        args.extend(["-fflags", "+genpts"].map(OsString::from));
+        args.extend(input_args(source));
+        args.extend(self.streams.iter().map(OsString::from));
+        args.extend(
+            // Time values every 20 ms or every picture; packets leave when a block is full, not one by one.
+            ["-map_chapters", "-1", "-max_muxing_queue_size", "4096", "-flush_packets", "0"]
+                .map(OsString::from),
+        );
+        args.extend(["-f", "mpegts", "-pcr_period", "20", "pipe:1"].map(OsString::from));
+        args
+    }
+}
+
+/// Arguments for ffprobe.
+pub(super) fn ffprobe_args(source: &Path) -> Vec<OsString> {
+    let mut args: Vec<OsString> =
+        ["-hide_banner", "-v", "error", "-of", "json", "-show_format", "-show_streams"]
+            .map(OsString::from)
+            .into();
+    args.extend(input_args(source));
+    args
+}
+
+/// The input, restricted to local containers. `file:` keeps a name like `concat:a|b` or `-x` from meaning something.
+fn input_args(source: &Path) -> Vec<OsString> {
+    let mut input = OsString::from("file:");
+    input.push(source);
+    let mut args: Vec<OsString> =
+        ["-protocol_whitelist", "file,pipe", "-format_whitelist", FORMATS, "-i"].map(OsString::from).into();
+    args.push(input);
+    args
+}
+
+#[cfg(test)]
+#[path = "plan_tests.rs"]
+mod tests;

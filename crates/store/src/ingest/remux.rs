@@ -1,0 +1,182 @@
+//! Containers that are not transport streams, through the ffmpeg program.
+
+use std::path::{Path, PathBuf};
+use std::process::Command;
+
+use super::child::{ChildStop, HelperProgram};
+use super::error::{IngestError, StreamError};
+use super::pass::{ByteSource, Done};
+use super::plan::{self, Probe, RemuxPlan};
+use super::watch::Watch;
+
+/// Most that ffprobe may print: a few KiB for each stream.
+const MAX_PROBE_BYTES: usize = 4 << 20;
+/// What ffmpeg says when a container is not on the list of those that are read.
+const NOT_LISTED: &str = "not on whitelist";
+
+/// Why ffmpeg's output ended early.
+#[derive(Debug)]
+pub(super) enum RemuxStop {
+    /// ffmpeg.
+    Child(ChildStop),
+    /// What it wrote.
+    Stream(StreamError),
+}
+
+impl From<StreamError> for RemuxStop {
+    fn from(error: StreamError) -> Self {
+        Self::Stream(error)
+    }
+}
+
+impl From<ChildStop> for RemuxStop {
+    fn from(stop: ChildStop) -> Self {
+        Self::Child(stop)
+    }
+}
+
+/// The programs to use for one film.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct Remuxer<'a> {
+    /// The film.
+    pub source: &'a Path,
+    /// ffmpeg; ffprobe is looked for beside it.
+    pub ffmpeg: &'a Path,
+}
+
+impl Remuxer<'_> {
+    /// Asks ffprobe what is in the file, and decides what to do with it.
+    pub(super) fn plan(&self, watch: &mut Watch<'_>) -> Result<RemuxPlan, IngestError> {
+        let program = ffprobe_beside(self.ffmpeg);
+        let failed = |stop| self.error(&program, stop);
+        let mut command = Command::new(&program);
+        command.args(plan::ffprobe_args(self.source));
+        let mut child = HelperProgram::start(command).map_err(failed)?;
+        let cancel = watch.cancel_flag();
+        let (mut json, mut room) = (Vec::new(), vec![0; 64 << 10]);
+        loop {
+            match child.read(&mut room, cancel, &mut || watch.tick()).map_err(failed)? {
+                0 => break,
+                n if json.len() + n > MAX_PROBE_BYTES => {
+                    let said = format!("ffprobe's description is longer than {MAX_PROBE_BYTES} bytes");
+                    return Err(IngestError::NotMedia { path: self.source.to_path_buf(), said });
+                }
+                n => json.extend_from_slice(&room[..n]),
+            }
+        }
+        match child.finish(cancel, &mut || watch.tick()) {
+            // That ffprobe cannot read it is no failure of ffprobe.
+            Err(ChildStop::Failed { said, .. }) => {
+                let said =
+                    if said.contains(NOT_LISTED) { "not a container of films".to_owned() } else { said };
+                return Err(IngestError::NotMedia { path: self.source.to_path_buf(), said });
+            }
+            other => other.map_err(failed)?,
+        }
+        let probe = Probe::parse(&json).map_err(|error| IngestError::NotMedia {
+            path: self.source.to_path_buf(),
+            said: format!("ffprobe's description cannot be read: {error}"),
+        })?;
+        probe.plan().map_err(|nothing| IngestError::NothingToPlay {
+            path: self.source.to_path_buf(),
+            found: nothing.found,
+        })
+    }
+
+    /// Starts ffmpeg.
+    pub(super) fn start(&self, plan: &RemuxPlan) -> Result<HelperProgram, IngestError> {
+        let mut command = Command::new(self.ffmpeg);
+        command.args(plan.ffmpeg_args(self.source));
+        HelperProgram::start(command).map_err(|stop| self.error(self.ffmpeg, stop))
+    }
+
+    /// In words for the caller.
+    pub(super) fn error(&self, program: &Path, stop: ChildStop) -> IngestError {
+        let (path, program) = (self.source.to_path_buf(), program.to_path_buf());
+        match stop {
+            ChildStop::Cancelled => IngestError::Cancelled { path },
+            ChildStop::Start(error) => IngestError::NoFfmpeg { path, program, error },
+            ChildStop::Read(error) => IngestError::Ffmpeg {
+                path,
+                program,
+                status: "its output was lost".to_owned(),
+                said: error.to_string(),
+            },
+            ChildStop::Failed { status, said } => {
+                let said = with_remedy(&said);
+                IngestError::Ffmpeg { path, program, status, said }
+            }
+        }
+    }
+}
+
+/// ffprobe as it is installed beside this ffmpeg: `/opt/x/ffmpeg-6` has `/opt/x/ffprobe-6`.
+fn ffprobe_beside(ffmpeg: &Path) -> PathBuf {
+    let name = ffmpeg.file_name().map(|n| n.to_string_lossy()).unwrap_or_default();
+    match name.rsplit_once("ffmpeg") {
+        Some((before, after)) => ffmpeg.with_file_name(format!("{before}ffprobe{after}")),
+        None => ffmpeg.with_file_name("ffprobe"),
+    }
+}
+
+fn with_remedy(said: &str) -> String {
+    let said = if said.is_empty() { "it said nothing" } else { said };
+    if said.contains("Unknown encoder") {
+        return format!(
+            "{said}; install an ffmpeg with libx264, or transcode the film to H.264 and AAC yourself"
+        );
+    }
+    said.to_owned()
+}
+
+/// ffmpeg's output as a source of the pass.
+pub(super) struct RemuxSource<'a, 'w> {
+    child: &'a mut HelperProgram,
+    watch: &'a mut Watch<'w>,
+}
+
+impl<'a, 'w> RemuxSource<'a, 'w> {
+    /// Reads what `child` writes.
+    pub(super) fn new(child: &'a mut HelperProgram, watch: &'a mut Watch<'w>) -> Self {
+        Self { child, watch }
+    }
+}
+
+impl ByteSource for RemuxSource<'_, '_> {
+    type Error = RemuxStop;
+
+    /// At the end waits for ffmpeg to say whether it was successful, so that half a film is never taken for a whole.
+    fn read(&mut self, room: &mut [u8], done: Done) -> Result<usize, RemuxStop> {
+        self.watch.done(done.source_bytes, done.media);
+        let cancel = self.watch.cancel_flag();
+        let n = self.child.read(room, cancel, &mut || self.watch.tick())?;
+        if n == 0 {
+            self.child.finish(cancel, &mut || self.watch.tick())?;
+        }
+        Ok(n)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn ffprobe_lies_beside_ffmpeg() {
+        for (ffmpeg, ffprobe) in [
+            ("ffmpeg", "ffprobe"),
+            ("/usr/bin/ffmpeg", "/usr/bin/ffprobe"),
+            ("/opt/ffmpeg/bin/ffmpeg-6.1", "/opt/ffmpeg/bin/ffprobe-6.1"),
+            ("/opt/av/convert", "/opt/av/ffprobe"),
+        ] {
+            assert_eq!(ffprobe_beside(Path::new(ffmpeg)), Path::new(ffprobe));
+        }
+    }
+
+    #[test]
+    fn a_missing_encoder_has_a_remedy() {
+        assert!(with_remedy("Unknown encoder 'libx264'").contains("install an ffmpeg with libx264"));
+        assert_eq!(with_remedy("moov atom not found"), "moov atom not found");
+        assert_eq!(with_remedy(""), "it said nothing");
+    }
+}

@@ -1,0 +1,148 @@
+//! The film's file: opened with care, looked at, read from front to back.
+
+use std::fs::{File, FileType, Metadata};
+use std::io;
+use std::os::unix::fs::{FileExt, FileTypeExt};
+use std::path::{Path, PathBuf};
+use std::time::UNIX_EPOCH;
+
+use crate::volume::SourceIdentity;
+
+use super::error::{IngestError, StreamError};
+use super::framing::{self, Framing};
+use super::pass::{ByteSource, Done, SNIFF_BYTES, read_retrying};
+use super::watch::Watch;
+
+/// First bytes of containers in which a transport stream must not be looked for: (offset, bytes).
+const CONTAINER_MARKS: &[(usize, &[u8])] = &[
+    (4, b"ftyp"),
+    (4, b"moov"),
+    (4, b"mdat"),
+    (0, b"\x1a\x45\xdf\xa3"),
+    (0, b"RIFF"),
+    (0, b"OggS"),
+    (0, b"fLaC"),
+    (0, b"FLV"),
+    (0, b"ID3"),
+    (0, b"\x30\x26\xb2\x75\x8e\x66\xcf\x11"),
+    (0, b"\x00\x00\x01\xba"),
+];
+
+/// An open regular file that is not empty.
+#[derive(Debug)]
+pub(super) struct SourceFile {
+    file: File,
+    identity: SourceIdentity,
+}
+
+/// Why reading the file ended early.
+#[derive(Debug)]
+pub(super) enum FileStop {
+    /// The caller asked to stop.
+    Cancelled,
+    /// The stream cannot be used, or cannot be read.
+    Stream(StreamError),
+}
+
+impl From<StreamError> for FileStop {
+    fn from(error: StreamError) -> Self {
+        Self::Stream(error)
+    }
+}
+
+impl SourceFile {
+    /// Opens `path`. Its kind is checked before it is opened: opening a pipe would wait for a writer.
+    pub(super) fn open(path: &Path) -> Result<Self, IngestError> {
+        let failed = |error| IngestError::Open { path: path.to_path_buf(), error };
+        let kind = std::fs::metadata(path).map_err(failed)?.file_type();
+        if !kind.is_file() {
+            return Err(IngestError::NotAFile { path: path.to_path_buf(), what: kind_words(kind) });
+        }
+        let file = File::open(path).map_err(failed)?;
+        let metadata = file.metadata().map_err(failed)?;
+        if metadata.len() == 0 {
+            return Err(IngestError::Empty { path: path.to_path_buf() });
+        }
+        let absolute = std::path::absolute(path).map_err(failed)?;
+        Ok(Self { file, identity: identity(absolute, &metadata) })
+    }
+
+    /// Path, length and modification time when it was opened.
+    pub(super) fn identity(&self) -> &SourceIdentity {
+        &self.identity
+    }
+
+    /// Whether it is a transport stream, by its content.
+    pub(super) fn framing(&self) -> Result<Option<Framing>, StreamError> {
+        let mut head = vec![0; SNIFF_BYTES.min(usize::try_from(self.identity.bytes).unwrap_or(SNIFF_BYTES))];
+        let mut filled = 0;
+        while filled < head.len() {
+            match self.file.read_at(&mut head[filled..], filled as u64) {
+                Ok(0) => break,
+                Ok(n) => filled += n,
+                Err(error) if error.kind() == io::ErrorKind::Interrupted => {}
+                Err(error) => return Err(StreamError::Read { offset: filled as u64, error }),
+            }
+        }
+        head.truncate(filled);
+        let is_container =
+            CONTAINER_MARKS.iter().any(|&(at, mark)| head.get(at..at + mark.len()) == Some(mark));
+        if is_container {
+            return Ok(None);
+        }
+        Ok(framing::detect(&head, filled as u64 == self.identity.bytes).map(|(framing, _)| framing))
+    }
+
+    /// An error if the file is no longer what it was when it was opened: somebody is still writing it.
+    pub(super) fn check_unchanged(&self) -> Result<(), IngestError> {
+        let path = || self.identity.path.clone();
+        let metadata = self.file.metadata().map_err(|error| IngestError::Open { path: path(), error })?;
+        let now = identity(path(), &metadata);
+        if now == self.identity {
+            return Ok(());
+        }
+        Err(IngestError::Changed { path: path(), before_bytes: self.identity.bytes, now_bytes: now.bytes })
+    }
+
+    /// Reads it from front to back.
+    pub(super) fn reader<'a, 'w>(&'a self, watch: &'a mut Watch<'w>) -> FileSource<'a, 'w> {
+        FileSource { file: &self.file, watch }
+    }
+}
+
+/// A file as a source of the pass.
+pub(super) struct FileSource<'a, 'w> {
+    file: &'a File,
+    watch: &'a mut Watch<'w>,
+}
+
+impl ByteSource for FileSource<'_, '_> {
+    type Error = FileStop;
+
+    fn read(&mut self, room: &mut [u8], done: Done) -> Result<usize, FileStop> {
+        if self.watch.is_cancelled() {
+            return Err(FileStop::Cancelled);
+        }
+        self.watch.done(done.source_bytes, done.media);
+        read_retrying(&mut self.file, room)
+            .map_err(|error| FileStop::Stream(StreamError::Read { offset: done.source_bytes, error }))
+    }
+}
+
+fn identity(path: PathBuf, metadata: &Metadata) -> SourceIdentity {
+    let modified = metadata.modified().ok().and_then(|t| t.duration_since(UNIX_EPOCH).ok());
+    let modified_unix_ns = modified.and_then(|d| u64::try_from(d.as_nanos()).ok()).unwrap_or(0);
+    SourceIdentity { path, bytes: metadata.len(), modified_unix_ns }
+}
+
+fn kind_words(kind: FileType) -> &'static str {
+    if kind.is_dir() {
+        "a directory"
+    } else if kind.is_fifo() {
+        "a pipe"
+    } else if kind.is_socket() {
+        "a socket"
+    } else {
+        "a device"
+    }
+}

@@ -1,0 +1,123 @@
+//! Tells the caller how far it is, and hears from it that it should stop.
+
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::time::{Duration, Instant as StdInstant};
+
+use millrace_core::time::MediaTicks;
+
+/// How far an ingest is.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Progress {
+    /// Bytes of transport stream done: read from the file, or received from ffmpeg.
+    pub bytes_done: u64,
+    /// Bytes there will be, if known: not while ffmpeg makes them.
+    pub bytes_total: Option<u64>,
+    /// Film time done.
+    pub media_done: MediaTicks,
+    /// Film time there will be, if the container says.
+    pub media_total: Option<MediaTicks>,
+    /// What is being done.
+    pub stage: Stage,
+}
+
+/// What an ingest is doing.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Stage {
+    /// Finding out what kind of file it is.
+    Probing,
+    /// ffmpeg turns it into a transport stream, which is indexed and stored at the same time.
+    Remuxing,
+    /// A transport stream is indexed and stored.
+    Indexing,
+    /// Everything is read; making it durable and visible.
+    Committing,
+}
+
+/// Least time between two calls of the caller's function: 20 a second are as smooth as a progress bar gets.
+const REPORT_EVERY: Duration = Duration::from_millis(50);
+
+/// The caller, as seen from inside.
+pub(super) struct Watch<'a> {
+    report: &'a mut dyn FnMut(&Progress),
+    cancel: &'a AtomicBool,
+    progress: Progress,
+    reported: Option<StdInstant>,
+}
+
+impl<'a> Watch<'a> {
+    /// Reports to `report`, stops when `cancel` is set.
+    pub(super) fn new(report: &'a mut dyn FnMut(&Progress), cancel: &'a AtomicBool) -> Self {
+        let progress = Progress {
+            bytes_done: 0,
+            bytes_total: None,
+            media_done: MediaTicks(0),
+            media_total: None,
+            stage: Stage::Probing,
+        };
+        Self { report, cancel, progress, reported: None }
+    }
+
+    /// Whether the caller wants it to stop.
+    pub(super) fn is_cancelled(&self) -> bool {
+        self.cancel.load(Ordering::Relaxed)
+    }
+
+    /// The flag itself.
+    pub(super) fn cancel_flag(&self) -> &'a AtomicBool {
+        self.cancel
+    }
+
+    /// A new stage; always reported.
+    pub(super) fn stage(&mut self, stage: Stage) {
+        self.progress.stage = stage;
+        self.reported = None;
+        self.tick();
+    }
+
+    /// What there will be.
+    pub(super) fn totals(&mut self, bytes: Option<u64>, media: Option<MediaTicks>) {
+        self.progress.bytes_total = bytes;
+        self.progress.media_total = media;
+    }
+
+    /// How far it is; reported if it is time to.
+    pub(super) fn done(&mut self, bytes: u64, media: MediaTicks) {
+        self.progress.bytes_done = bytes;
+        self.progress.media_done = media;
+        self.tick();
+    }
+
+    /// Reports if it is time to.
+    pub(super) fn tick(&mut self) {
+        let now = StdInstant::now();
+        if self.reported.is_none_or(|last| now - last >= REPORT_EVERY) {
+            self.reported = Some(now);
+            (self.report)(&self.progress);
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn stages_are_always_reported_and_the_rest_seldom() {
+        let (mut seen, cancel) = (Vec::new(), AtomicBool::new(false));
+        let mut report = |p: &Progress| seen.push(*p);
+        let mut watch = Watch::new(&mut report, &cancel);
+        watch.stage(Stage::Probing);
+        watch.totals(Some(100_000), None);
+        watch.stage(Stage::Indexing);
+        let begun = StdInstant::now();
+        for n in 0..100_000 {
+            watch.done(n, MediaTicks(n));
+        }
+        let most = begun.elapsed().as_millis() as usize / 50 + 1;
+        watch.stage(Stage::Committing);
+        assert!(seen.len() <= 3 + most, "{} reports", seen.len());
+        let stages: Vec<Stage> = [0, 1, seen.len() - 1].map(|i| seen[i].stage).into();
+        assert_eq!(stages, [Stage::Probing, Stage::Indexing, Stage::Committing]);
+        assert_eq!((seen[seen.len() - 1].bytes_done, seen[1].bytes_total), (99_999, Some(100_000)));
+    }
+}
