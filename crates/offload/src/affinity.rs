@@ -12,7 +12,8 @@ pub fn pin_to(cpu: usize) -> std::io::Result<()> {
     }
     let mut set = CpuSet::new();
     set.set(cpu);
-    sched_setaffinity(None, &set).map_err(|e| std::io::Error::new(e.kind(), format!("pin to core {cpu}: {e}")))
+    sched_setaffinity(None, &set)
+        .map_err(|e| std::io::Error::new(e.kind(), format!("pin to core {cpu}: {e}")))
 }
 
 #[cfg(test)]

@@ -42,7 +42,8 @@ impl EventBell {
 
     /// Sleeps until rung or until `limit` has passed; the caller has announced it.
     pub fn sleep(&self, limit: Option<Duration>) {
-        let timeout = limit.map(|d| Timespec { tv_sec: d.as_secs() as i64, tv_nsec: i64::from(d.subsec_nanos()) });
+        let timeout =
+            limit.map(|d| Timespec { tv_sec: d.as_secs() as i64, tv_nsec: i64::from(d.subsec_nanos()) });
         let mut fds = [PollFd::new(&self.fd, PollFlags::IN)];
         // An interrupted poll is an early wake-up: the loop looks for work and comes back.
         if poll(&mut fds, timeout.as_ref()).is_ok_and(|n| n > 0) {

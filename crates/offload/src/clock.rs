@@ -31,7 +31,8 @@ mod tests {
     #[test]
     fn monotonic_and_wall_agree_with_std() {
         let a = MonotonicClock.now();
-        let unix = std::time::SystemTime::now().duration_since(std::time::UNIX_EPOCH).unwrap().as_nanos() as u64;
+        let unix =
+            std::time::SystemTime::now().duration_since(std::time::UNIX_EPOCH).unwrap().as_nanos() as u64;
         let b = MonotonicClock.now();
         assert!(b >= a);
         assert!(unix.abs_diff(wall_offset_ns() + b.0) < NS_PER_S);

@@ -13,7 +13,7 @@ use millrace_core::limits::{COMMANDS_PER_TURN, LEASES_PER_TURN, MAX_BATCH_BURSTS
 use millrace_core::seam::{Clock, Doorbell, PacketTx, SendOutcome, TransmitBatch};
 use millrace_core::time::Instant;
 use millrace_engine::{Engine, LeaseFailure, StreamEvent, StreamSpec};
-use millrace_netio::kernel::KernelTx;
+use millrace_netio::KernelTx;
 use millrace_store::cache::{CacheDoor, Grant, ReadFailure};
 
 use crate::bell::EventBell;
@@ -137,8 +137,8 @@ impl<C: Clock, T: LoopTx> CoreLoop<C, T> {
         work += self.post_wants();
         work += self.publish_events();
         let counters = self.engine.counters();
-        let (packets, bytes) = (counters.packets, counters.bytes);
-        self.load.turn(now, work, self.engine.streams(), packets, bytes);
+        let (packets, bytes, open) = (counters.packets, counters.bytes, counters.open);
+        self.load.turn(now, work, open, packets, bytes);
         (now, work)
     }
 
@@ -165,13 +165,17 @@ impl<C: Clock, T: LoopTx> CoreLoop<C, T> {
             Command::Pause { stream } => (stream, self.engine.pause(now, stream)),
             Command::Close { stream } => (stream, self.engine.close(now, stream)),
             Command::ConnAdd { conn, fd } => {
-                return if let Err(errno) = self.tx.add_conn(conn, fd) { self.conn_gone(now, conn, errno) };
+                return if let Err(errno) = self.tx.add_conn(conn, fd) {
+                    self.conn_gone(now, conn, errno)
+                };
             }
             Command::ConnWrite { conn, bytes } => {
                 let result = self.tx.write_control(conn, &bytes);
                 self.publish(Event::Recycle { bytes });
                 self.state.conns_pending = true;
-                return if let Err(errno) = result { self.conn_gone(now, conn, errno) };
+                return if let Err(errno) = result {
+                    self.conn_gone(now, conn, errno)
+                };
             }
             Command::ConnRemove { conn } => {
                 self.engine.conn_gone(now, conn);

@@ -63,18 +63,28 @@ impl EngineHandle {
         let meter = LoadMeter::new(Arc::clone(&load), clock.now());
         let (loop_bell, answer_bell) = (Arc::clone(&bell), Arc::clone(&control_bell));
         let (ready, is_ready) = std::sync::mpsc::channel();
-        let handle = std::thread::Builder::new().name(format!("engine-{}", thread.number)).spawn(move || {
-            let pinned = thread.cpu.map_or(Ok(()), affinity::pin_to);
-            let go = pinned.is_ok();
-            if ready.send(pinned).is_err() || !go {
-                return;
-            }
-            let engine = Engine::new(engine);
-            let mut core = CoreLoop::new(
-                clock, engine, door, tx, command_end, event_end, answer_bell, loop_bell, thread.idle, meter,
-            );
-            core.run();
-        })?;
+        let handle =
+            std::thread::Builder::new().name(format!("engine-{}", thread.number)).spawn(move || {
+                let pinned = thread.cpu.map_or(Ok(()), affinity::pin_to);
+                let go = pinned.is_ok();
+                if ready.send(pinned).is_err() || !go {
+                    return;
+                }
+                let engine = Engine::new(engine);
+                let mut core = CoreLoop::new(
+                    clock,
+                    engine,
+                    door,
+                    tx,
+                    command_end,
+                    event_end,
+                    answer_bell,
+                    loop_bell,
+                    thread.idle,
+                    meter,
+                );
+                core.run();
+            })?;
         is_ready.recv().map_err(std::io::Error::other)??;
         Ok(Self { commands, events, engine_bell: bell, control_bell, load, thread: Some(handle) })
     }

@@ -26,14 +26,20 @@ impl PageRegion {
         let len = usize::try_from(bytes)
             .ok()
             .and_then(|b| b.max(EXTENT_BYTES).checked_next_multiple_of(HUGE_PAGE_BYTES))
-            .ok_or_else(|| std::io::Error::other(format!("cache of {bytes} bytes does not fit the address space")))?;
+            .ok_or_else(|| {
+                std::io::Error::other(format!("cache of {bytes} bytes does not fit the address space"))
+            })?;
         let huge = MapFlags::PRIVATE | MapFlags::HUGETLB | MapFlags::HUGE_2MB | MapFlags::POPULATE;
         if let Ok(region) = Self::map(len, huge, "2 MiB huge pages") {
             return Ok(region);
         }
-        let mut region = Self::map(len, MapFlags::PRIVATE | MapFlags::NORESERVE, "ordinary pages").map_err(|e| {
-            std::io::Error::new(e.kind(), format!("map {len} bytes for the cache: {e}; choose a smaller --cache"))
-        })?;
+        let mut region =
+            Self::map(len, MapFlags::PRIVATE | MapFlags::NORESERVE, "ordinary pages").map_err(|e| {
+                std::io::Error::new(
+                    e.kind(),
+                    format!("map {len} bytes for the cache: {e}; choose a smaller --cache"),
+                )
+            })?;
         // SAFETY: the whole range is our own fresh mapping; the advice changes page sizes, not contents.
         if unsafe { madvise(region.base.as_ptr().cast(), len, Advice::LinuxHugepage) }.is_ok() {
             region.kind = "ordinary pages, transparent huge pages where the kernel likes";
@@ -45,7 +51,8 @@ impl PageRegion {
 
     fn map(len: usize, flags: MapFlags, kind: &'static str) -> std::io::Result<Self> {
         // SAFETY: a new private anonymous mapping at an address of the kernel's choice overlaps nothing.
-        let base = unsafe { mmap_anonymous(std::ptr::null_mut(), len, ProtFlags::READ | ProtFlags::WRITE, flags) }?;
+        let base =
+            unsafe { mmap_anonymous(std::ptr::null_mut(), len, ProtFlags::READ | ProtFlags::WRITE, flags) }?;
         let base = NonNull::new(base.cast()).expect("mmap never returns a null page");
         Ok(Self { base, len, kind })
     }

@@ -71,7 +71,10 @@ mod tests {
         assert_eq!(IdlePolicy::Adaptive.wait(now, Some(now)), Wait::Spin);
         let far = now.plus_ns(5_000_000);
         assert_eq!(IdlePolicy::Adaptive.wait(now, Some(far)), Wait::Sleep(Duration::from_millis(5)));
-        assert_eq!(IdlePolicy::Sleeping.wait(now, Some(now)), Wait::Sleep(Duration::from_nanos(MIN_SLEEP_NS)));
+        assert_eq!(
+            IdlePolicy::Sleeping.wait(now, Some(now)),
+            Wait::Sleep(Duration::from_nanos(MIN_SLEEP_NS))
+        );
         assert_eq!(IdlePolicy::Sleeping.wait(now, None), Wait::Sleep(Duration::from_nanos(MAX_SLEEP_NS)));
     }
 }

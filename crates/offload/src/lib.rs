@@ -23,3 +23,6 @@ pub mod handle;
 pub mod hugepage;
 pub mod idle;
 pub mod load;
+
+/// Socket set-up for whoever starts an engine: the pairs of ports, and the way out made of them.
+pub use millrace_netio::{GsoMode, KernelTx, KernelTxConfig, NetError, UdpPair, bind_pair};

@@ -35,16 +35,8 @@ pub struct LoadCell {
 
 impl LoadCell {
     fn publish(&self, s: &LoadSnapshot) {
-        let values = [
-            s.busy_ns,
-            s.idle_ns,
-            s.busy_turns,
-            s.sleeps,
-            s.longest_turn_ns,
-            s.packets,
-            s.bytes,
-            s.streams,
-        ];
+        let values =
+            [s.busy_ns, s.idle_ns, s.busy_turns, s.sleeps, s.longest_turn_ns, s.packets, s.bytes, s.streams];
         for (word, value) in self.words.iter().zip(values) {
             word.store(value, Ordering::Relaxed);
         }
@@ -77,7 +69,7 @@ impl LoadMeter {
     }
 
     /// Everything since the last call was one turn that ended at `now` and did `work` things.
-    pub fn turn(&mut self, now: Instant, work: usize, streams: usize, packets: u64, bytes: u64) {
+    pub fn turn(&mut self, now: Instant, work: usize, streams: u64, packets: u64, bytes: u64) {
         let ns = now.ns_since(self.last);
         self.last = now;
         if work > 0 {
@@ -87,7 +79,7 @@ impl LoadMeter {
         } else {
             self.totals.idle_ns += ns;
         }
-        (self.totals.streams, self.totals.packets, self.totals.bytes) = (streams as u64, packets, bytes);
+        (self.totals.streams, self.totals.packets, self.totals.bytes) = (streams, packets, bytes);
         if now.ns_since(self.published) >= PUBLISH_EVERY_NS {
             self.published = now;
             self.cell.publish(&self.totals);
@@ -122,7 +114,10 @@ mod tests {
         meter.turn(Instant(20_000_000), 1, 2, 8, 800);
         let s = cell.read();
         assert_eq!(s.busy_ns + s.idle_ns, 20_000_000);
-        assert_eq!((s.idle_ns, s.busy_turns, s.sleeps, s.streams, s.packets, s.bytes), (900, 2, 1, 2, 8, 800));
+        assert_eq!(
+            (s.idle_ns, s.busy_turns, s.sleeps, s.streams, s.packets, s.bytes),
+            (900, 2, 1, 2, 8, 800)
+        );
         assert_eq!(s.longest_turn_ns, 19_999_000);
     }
 }

@@ -1,0 +1,143 @@
+//! A title on disk, a cache over it and a loop on top, for tests of the whole way.
+#![allow(dead_code)] // every test file uses its part
+
+use std::os::fd::OwnedFd;
+use std::sync::Arc;
+
+use millrace_core::ids::{ConnId, StreamId, TitleRef};
+use millrace_core::limits::{DEFAULT_PACKET_BYTES, EXTENT_BYTES, RING_RECORDS};
+use millrace_core::packet::{PacketMeta, WireLayout};
+use millrace_core::pool::{ExtentArena, HeapRegion};
+use millrace_core::seam::{Clock, Doorbell, PacketTx, SendOutcome, TransmitBatch};
+use millrace_core::time::MediaTicks;
+use millrace_core::units::BitRate;
+use millrace_core::wire::rtp::Timeline;
+use millrace_engine::{Engine, EngineConfig};
+use millrace_offload::bell::EventBell;
+use millrace_offload::clock::MonotonicClock;
+use millrace_offload::command::{Command, CompactDest, Event};
+use millrace_offload::core_loop::{CoreLoop, LoopTx};
+use millrace_offload::idle::IdlePolicy;
+use millrace_offload::load::{LoadCell, LoadMeter};
+use millrace_store::cache::{Cache, CacheConfig};
+use millrace_store::index::TitleIndex;
+use millrace_store::volume::{FinishTitle, SourceIdentity, TitleWriter, Volume};
+
+/// A device for tests with no connections.
+pub struct WithoutConns<T>(pub T);
+
+impl<T: PacketTx> PacketTx for WithoutConns<T> {
+    fn send(&mut self, batch: &dyn TransmitBatch, outcomes: &mut [SendOutcome]) {
+        self.0.send(batch, outcomes);
+    }
+}
+
+impl<T: PacketTx + Send> LoopTx for WithoutConns<T> {
+    fn add_conn(&mut self, _: ConnId, _: OwnedFd) -> Result<(), i32> {
+        Err(0)
+    }
+    fn write_control(&mut self, _: ConnId, _: &[u8]) -> Result<(), i32> {
+        Err(0)
+    }
+    fn remove_conn(&mut self, _: ConnId) -> Option<OwnedFd> {
+        None
+    }
+    fn flush_conns(&mut self) -> bool {
+        false
+    }
+    fn poll_conn_gone(&mut self) -> Option<(ConnId, i32)> {
+        None
+    }
+}
+
+/// The bytes of a film: every packet differs from every other.
+pub fn film_bytes(packets: usize) -> Vec<u8> {
+    let mut bytes = vec![0u8; packets * DEFAULT_PACKET_BYTES];
+    for (i, ts) in bytes.chunks_exact_mut(188).enumerate() {
+        ts.iter_mut().enumerate().for_each(|(j, b)| *b = (i * 31 + j * 7 + (i >> 8)) as u8);
+        ts[0] = 0x47;
+    }
+    bytes
+}
+
+/// A title in a store of its own, open in a cache, with the loop's parts around it.
+pub struct Stage<T> {
+    _dir: tempfile::TempDir,
+    pub cache: Cache,
+    pub title: TitleRef,
+    pub packets: u32,
+    pub timeline: Timeline,
+    pub layout: WireLayout,
+    pub commands: rtrb::Producer<Command>,
+    pub events: rtrb::Consumer<Event>,
+    pub core: CoreLoop<MonotonicClock, T>,
+}
+
+impl<T: LoopTx> Stage<T> {
+    /// A film of `packets` packets that lasts `duration`, and a loop that sends to `tx`.
+    pub fn new(packets: usize, duration: MediaTicks, tx: T) -> Self {
+        let dir = tempfile::tempdir().unwrap();
+        let volume = Volume::open_or_create(dir.path()).unwrap();
+        let mut writer = TitleWriter::begin(&volume, &[DEFAULT_PACKET_BYTES as u16]).unwrap();
+        writer.write_data(&film_bytes(packets)).unwrap();
+        for i in 0..packets as u64 {
+            let time = MediaTicks(duration.0 * i / packets as u64);
+            writer.push_meta(DEFAULT_PACKET_BYTES as u16, PacketMeta::new(0, 0, time)).unwrap();
+        }
+        let info = writer.commit(finish(duration)).unwrap();
+        let files = volume.open_title(info.id, DEFAULT_PACKET_BYTES).unwrap();
+        let layout = files.layout;
+        let bell = Arc::new(EventBell::new().unwrap());
+        let arena = ExtentArena::new(Box::new(HeapRegion::new((32 << 20) / EXTENT_BYTES)));
+        let bells = vec![Arc::clone(&bell) as Arc<dyn Doorbell>];
+        let (cache, mut doors) =
+            Cache::start(CacheConfig::default(), arena, Arc::new(MonotonicClock), bells).unwrap();
+        let title = cache.open_title(files).unwrap();
+        let (commands, command_end) = rtrb::RingBuffer::new(RING_RECORDS);
+        let (event_end, events) = rtrb::RingBuffer::new(RING_RECORDS);
+        let engine = Engine::new(EngineConfig { streams: 1024, ..EngineConfig::default() });
+        let load = LoadMeter::new(Arc::new(LoadCell::default()), MonotonicClock.now());
+        let control_bell = Arc::new(EventBell::new().unwrap());
+        let door = doors.remove(0);
+        let core = CoreLoop::new(
+            MonotonicClock,
+            engine,
+            door,
+            tx,
+            command_end,
+            event_end,
+            control_bell,
+            bell,
+            IdlePolicy::Adaptive,
+            load,
+        );
+        let (packets, timeline) = (info.packets, info.timeline);
+        Self { _dir: dir, cache, title, packets, timeline, layout, commands, events, core }
+    }
+
+    /// The command that opens stream `index` towards a port of its own.
+    pub fn open(&self, index: u32) -> Command {
+        let dest = CompactDest::Udp {
+            ip: [127, 0, 0, 1].into(),
+            scope_id: 0,
+            rtp_port: 2 * index as u16 + 10_000,
+            rtcp_port: 2 * index as u16 + 10_001,
+        };
+        let (title, packets, timeline, layout) = (self.title, self.packets, self.timeline, self.layout);
+        Command::Open { stream: StreamId { index, generation: 0 }, title, packets, timeline, dest, layout }
+    }
+}
+
+fn finish(duration: MediaTicks) -> FinishTitle {
+    FinishTitle {
+        name: "film".into(),
+        source: SourceIdentity { path: "/film.ts".into(), bytes: 1, modified_unix_ns: 1 },
+        duration,
+        mean_rate: BitRate(1),
+        peak_rate: BitRate(1),
+        constant_rate: true,
+        streams: vec![],
+        index: TitleIndex::default(),
+        notes: vec![],
+    }
+}
