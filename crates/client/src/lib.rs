@@ -1,1 +1,54 @@
-//! Placeholder.
+//! The far end: a receiver that measures and verifies. It shares no code with the server but the vocabulary of core
+//! and the sockets of netio, so that a mistake of one is not a mistake of both.
+//!
+//! [`play::play`] is one player: it plays a film by RTSP over UDP or TCP, measures and checks what comes, and writes it
+//! where it is wanted.
+//!
+//! ```text
+//!  RTSP ──► rtsp::framing ──► rtsp::dialogue (state machine)            report
+//!                  │ frames         │ events                              ▲
+//!                  ▼                ▼                                     │ what was found
+//!  UDP ──► net ──► play::media ──► receive   lost, late, twice, astray ───┤
+//!                  │               lateness  arrival against media time ──┤
+//!                  │               sender    what RTCP says of it ────────┤
+//!                  ▼ in order (reorder)                                   │
+//!                sink (own thread) ──► ts_check, verify, file ────────────┘
+//! ```
+//!
+//! | module | holds |
+//! | --- | --- |
+//! | [`play`] | options, the loop of one player |
+//! | [`rtsp`] | the dialogue without I/O: state machine, framing, headers |
+//! | [`sdp`], [`url`], [`script`] | descriptions, addresses, scripts of pauses and seeks |
+//! | [`receive`], [`reorder`] | sequence numbers counted, payloads put in order, both in bounded memory |
+//! | [`lateness`] | arrival against media time, jitter, gaps |
+//! | [`sender`] | sender reports against reception |
+//! | [`ts_check`], [`verify`] | is the transport stream whole; is it the film, byte by byte |
+//! | [`sink`] | where payloads go: checks and output on a thread of their own |
+//! | [`report`] | what was found, as table and JSON |
+//!
+//! Every loop here is bounded in time and every buffer in size; whatever the other side sends, nothing panics.
+#![forbid(unsafe_code)]
+
+mod clock;
+pub mod error;
+pub mod lateness;
+mod net;
+pub mod play;
+mod procfs;
+pub mod receive;
+pub mod reorder;
+pub mod report;
+pub mod rtsp;
+pub mod script;
+pub mod sdp;
+pub mod sender;
+pub mod sink;
+pub mod ts_check;
+pub mod url;
+pub mod verify;
+
+pub use error::ClientError;
+pub use play::{PlayOptions, Progress, TransportChoice, play};
+pub use report::Report;
+pub use sink::Output;

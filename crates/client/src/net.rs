@@ -1,0 +1,261 @@
+//! Sockets: TCP connections that never block, UDP port pairs, and the door through which datagrams come in.
+
+use std::io::{self, Read, Write};
+use std::net::{IpAddr, SocketAddr, TcpStream, ToSocketAddrs, UdpSocket};
+use std::os::fd::{AsFd, BorrowedFd};
+use std::time::Duration;
+
+use millrace_netio::recv::{UdpRx, UdpRxConfig};
+use rustix::net::{AddressFamily, SocketFlags, SocketType};
+
+use crate::clock::SystemClock;
+use crate::error::ClientError;
+
+/// Longest datagram that a player takes: the largest packet of a jumbo frame with its header (9024 + 12 bytes) fits.
+const DATAGRAM_BYTES: usize = 9216;
+
+/// One datagram as it came in.
+pub(crate) struct Datagram<'a> {
+    pub(crate) bytes: &'a [u8],
+    pub(crate) from: SocketAddr,
+    /// Wall-clock nanoseconds: the kernel's stamp, or when it was read if the kernel gave none.
+    pub(crate) arrival_ns: u64,
+}
+
+/// The way in for the datagrams of one socket.
+pub(crate) struct Inlet {
+    rx: UdpRx,
+    clock: SystemClock,
+    /// Datagrams without a stamp of the kernel.
+    unstamped: u64,
+}
+
+/// How much an [`Inlet`] takes in one call.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Batch {
+    /// One player: every datagram with a stamp of its own.
+    Single,
+    /// One of many: trains of datagrams in one piece, a few buffers. Untouched memory costs nothing.
+    Many,
+}
+
+impl Inlet {
+    /// Sets `socket` up with a receive buffer of `buffer_bytes`, more than `net.core.rmem_max` where that is allowed.
+    pub(crate) fn new(socket: UdpSocket, batch: Batch, buffer_bytes: usize) -> Result<Self, ClientError> {
+        let receive_buffer = Some(buffer_bytes);
+        let single = UdpRxConfig { batch: 64, datagram_bytes: DATAGRAM_BYTES, gro: false, receive_buffer };
+        let error = |source| ClientError::Socket { what: "UDP socket", source: io::Error::other(source) };
+        let rx = match batch {
+            Batch::Single => UdpRx::new(socket, single).map_err(error)?,
+            Batch::Many => {
+                let second = socket.try_clone().map_err(error_of("UDP socket"))?;
+                let trains = UdpRxConfig { batch: 4, gro: true, ..single };
+                // Kernels before 5.0 have no UDP GRO.
+                UdpRx::new(socket, trains)
+                    .or_else(|_| UdpRx::new(second, UdpRxConfig { batch: 8, ..single }))
+                    .map_err(error)?
+            }
+        };
+        Ok(Self { rx, clock: SystemClock, unstamped: 0 })
+    }
+
+    /// Hands over one batch of what waits; returns the number of datagrams. Never blocks. An ICMP error about something
+    /// sent earlier is not an error.
+    pub(crate) fn drain(&mut self, mut each: impl FnMut(&Datagram<'_>)) -> io::Result<usize> {
+        let mut count = 0;
+        let mut now = None;
+        for datagram in self.rx.recv(Some(Duration::ZERO))? {
+            let arrival_ns = datagram.arrival.unwrap_or_else(|| {
+                self.unstamped += 1;
+                *now.get_or_insert_with(|| self.clock.unix_ns())
+            });
+            each(&Datagram { bytes: datagram.bytes, from: datagram.from, arrival_ns });
+            count += 1;
+        }
+        Ok(count)
+    }
+
+    /// The socket: for sending and for waiting.
+    pub(crate) fn socket(&self) -> &UdpSocket {
+        self.rx.socket()
+    }
+
+    /// Whether every arrival was stamped by the kernel.
+    pub(crate) fn has_kernel_stamps(&self) -> bool {
+        self.unstamped == 0
+    }
+
+    /// Size of the receive buffer as the kernel counts it: twice what was asked for if that was granted.
+    pub(crate) fn buffer_bytes(&self) -> usize {
+        self.rx.receive_buffer().unwrap_or(0)
+    }
+
+    /// Datagrams longer than the buffers; not handed over.
+    pub(crate) fn truncated(&self) -> u64 {
+        self.rx.truncated()
+    }
+}
+
+fn error_of(what: &'static str) -> impl Fn(io::Error) -> ClientError {
+    move |source| ClientError::Socket { what, source }
+}
+
+/// Two UDP sockets with neighbouring ports, the even one for RTP (RFC 3550 section 11).
+pub(crate) struct PortPair {
+    pub(crate) rtp: UdpSocket,
+    pub(crate) rtcp: UdpSocket,
+    pub(crate) rtp_port: u16,
+}
+
+/// Ports that receivers choose from; the range that ffmpeg uses.
+pub(crate) const FIRST_PORT: u16 = 5000;
+const LAST_PORT: u16 = 65_000;
+
+/// Binds the first free pair at or after the even port `*next`, and moves `*next` behind it. Goes round once.
+pub(crate) fn bind_pair(address: IpAddr, next: &mut u16) -> Result<PortPair, ClientError> {
+    let mut last_error = None;
+    for _ in 0..=(LAST_PORT - FIRST_PORT) / 2 {
+        let port = if (FIRST_PORT..LAST_PORT).contains(next) { *next & !1 } else { FIRST_PORT };
+        *next = port + 2;
+        let pair = UdpSocket::bind((address, port)).and_then(|rtp| {
+            UdpSocket::bind((address, port + 1)).map(|rtcp| PortPair { rtp, rtcp, rtp_port: port })
+        });
+        match pair {
+            Ok(pair) => return Ok(pair),
+            Err(error) if error.kind() == io::ErrorKind::AddrInUse => last_error = Some(error),
+            Err(source) => return Err(ClientError::Socket { what: "UDP port", source }),
+        }
+    }
+    let source = last_error.unwrap_or_else(|| io::ErrorKind::AddrInUse.into());
+    Err(ClientError::Socket { what: "UDP port pair between 5000 and 65000", source })
+}
+
+/// Addresses of a host, those of the family of `local` only if it is given.
+pub(crate) fn resolve(host: &str, port: u16, local: Option<IpAddr>) -> Result<Vec<SocketAddr>, ClientError> {
+    let error = |source| ClientError::Resolve { host: host.to_owned(), source };
+    let found: Vec<SocketAddr> = (host, port)
+        .to_socket_addrs()
+        .map_err(error)?
+        .filter(|address| local.is_none_or(|local| local.is_ipv4() == address.is_ipv4()))
+        .collect();
+    if found.is_empty() {
+        return Err(error(io::Error::new(io::ErrorKind::NotFound, "none of the address family asked for")));
+    }
+    Ok(found)
+}
+
+/// Begins a TCP connection; it is made when the socket becomes writable and [`TcpStream::take_error`] has none.
+pub(crate) fn start_connect(server: SocketAddr, local: Option<IpAddr>) -> io::Result<TcpStream> {
+    let family = if server.is_ipv4() { AddressFamily::INET } else { AddressFamily::INET6 };
+    let flags = SocketFlags::NONBLOCK | SocketFlags::CLOEXEC;
+    let socket = rustix::net::socket_with(family, SocketType::STREAM, flags, None)?;
+    if let Some(local) = local {
+        rustix::net::bind(&socket, &SocketAddr::new(local, 0))?;
+    }
+    match rustix::net::connect(&socket, &server) {
+        Ok(()) | Err(rustix::io::Errno::INPROGRESS) => {}
+        Err(error) => return Err(error.into()),
+    }
+    let stream = TcpStream::from(socket);
+    stream.set_nodelay(true)?;
+    Ok(stream)
+}
+
+/// An RTSP connection: bytes in both directions without blocking.
+pub(crate) struct Connection {
+    stream: TcpStream,
+    input: Vec<u8>,
+    start: usize,
+    end: usize,
+    chunk: usize,
+    pub(crate) output: Vec<u8>,
+}
+
+/// What reading gave.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum ReadState {
+    /// There is nothing more now.
+    Drained,
+    /// There may be more.
+    More,
+    /// The other side closed, or the connection broke.
+    Closed,
+}
+
+/// Most bytes of requests and reports that wait for a server that does not read.
+const MAX_OUTPUT_BYTES: usize = 64 * 1024;
+
+impl Connection {
+    /// Reads into a buffer that grows in steps of `chunk` bytes when what it holds is not yet a whole message or frame.
+    pub(crate) fn new(stream: TcpStream, chunk: usize) -> Self {
+        Self { stream, input: Vec::new(), start: 0, end: 0, chunk, output: Vec::new() }
+    }
+
+    pub(crate) fn stream(&self) -> &TcpStream {
+        &self.stream
+    }
+
+    /// One read into the buffer. The caller consumes whole items between reads, so that no more than one item and one
+    /// chunk lie here.
+    pub(crate) fn read(&mut self) -> ReadState {
+        if self.start > 0 {
+            self.input.copy_within(self.start..self.end, 0);
+            (self.start, self.end) = (0, self.end - self.start);
+        }
+        if self.input.len() - self.end < self.chunk / 2 {
+            self.input.resize(self.end + self.chunk, 0);
+        }
+        loop {
+            return match self.stream.read(&mut self.input[self.end..]) {
+                Ok(0) => ReadState::Closed,
+                Ok(len) => {
+                    self.end += len;
+                    if self.end == self.input.len() { ReadState::More } else { ReadState::Drained }
+                }
+                Err(error) if error.kind() == io::ErrorKind::Interrupted => continue,
+                Err(error) if error.kind() == io::ErrorKind::WouldBlock => ReadState::Drained,
+                Err(_) => ReadState::Closed,
+            };
+        }
+    }
+
+    /// Bytes read and not consumed.
+    pub(crate) fn pending(&self) -> &[u8] {
+        &self.input[self.start..self.end]
+    }
+
+    pub(crate) fn consume(&mut self, len: usize) {
+        self.start += len;
+    }
+
+    /// Appends an interleaved frame; dropped if the server has not read for long.
+    pub(crate) fn push_frame(&mut self, channel: u8, bytes: &[u8]) {
+        if self.output.len() + bytes.len() <= MAX_OUTPUT_BYTES {
+            let len = bytes.len() as u16;
+            self.output.extend_from_slice(&[b'$', channel, (len >> 8) as u8, len as u8]);
+            self.output.extend_from_slice(bytes);
+        }
+    }
+
+    /// Writes what the kernel takes; `false` if the connection is broken.
+    pub(crate) fn write(&mut self) -> bool {
+        while !self.output.is_empty() {
+            match self.stream.write(&self.output) {
+                Ok(0) => return false,
+                Ok(len) => {
+                    self.output.drain(..len);
+                }
+                Err(error) if error.kind() == io::ErrorKind::Interrupted => {}
+                Err(error) if error.kind() == io::ErrorKind::WouldBlock => break,
+                Err(_) => return false,
+            }
+        }
+        self.output.len() <= MAX_OUTPUT_BYTES
+    }
+}
+
+impl AsFd for Connection {
+    fn as_fd(&self) -> BorrowedFd<'_> {
+        self.stream.as_fd()
+    }
+}

@@ -1,0 +1,187 @@
+//! One player: plays a film by RTSP, measures and checks what comes, and writes it where it is wanted.
+
+mod connect;
+mod media;
+mod session;
+
+use std::net::IpAddr;
+use std::path::PathBuf;
+use std::str::FromStr;
+use std::sync::atomic::AtomicBool;
+use std::time::Duration;
+
+use millrace_core::time::MediaTicks;
+
+use crate::error::ClientError;
+use crate::report::Report;
+use crate::script::Script;
+use crate::sink::{Output, SinkWriter};
+use crate::url::RtspUrl;
+
+/// How RTP is to come.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub enum TransportChoice {
+    /// UDP; TCP if the server refuses UDP (461) or no packet comes within [`PlayOptions::udp_patience`].
+    #[default]
+    Auto,
+    /// UDP only.
+    Udp,
+    /// Interleaved in the RTSP connection only.
+    Tcp,
+}
+
+impl FromStr for TransportChoice {
+    type Err = ClientError;
+
+    fn from_str(text: &str) -> Result<Self, ClientError> {
+        match text {
+            "auto" => Ok(Self::Auto),
+            "udp" => Ok(Self::Udp),
+            "tcp" => Ok(Self::Tcp),
+            _ => Err(ClientError::Option {
+                option: "transport",
+                got: text.to_owned(),
+                allowed: "auto, udp, tcp",
+            }),
+        }
+    }
+}
+
+/// What to play, and how. [`PlayOptions::new`] has the defaults.
+#[derive(Clone, Debug)]
+pub struct PlayOptions {
+    /// The film: `rtsp://host[:port]/path`.
+    pub url: String,
+    /// How RTP is to come.
+    pub transport: TransportChoice,
+    /// Where in the film to begin; `None`: `npt=0.000-` is asked for.
+    pub start: Option<MediaTicks>,
+    /// Where in the film to end.
+    pub end: Option<MediaTicks>,
+    /// Ends the reception this long after the reply to the first PLAY.
+    pub duration: Option<Duration>,
+    /// Ends the reception when no packet came for this long while playing.
+    pub silence: Duration,
+    /// With [`TransportChoice::Auto`]: how long to wait for the first packet over UDP.
+    pub udp_patience: Duration,
+    /// Where the transport stream goes.
+    pub output: Output,
+    /// A transport stream to compare with, byte by byte.
+    pub reference: Option<PathBuf>,
+    /// Pauses and seeks.
+    pub script: Script,
+    /// Reordering window in packets.
+    pub reorder_packets: usize,
+    /// How long the window waits for a missing packet.
+    pub reorder_wait: Duration,
+    /// Receive buffer of the RTP socket to ask for.
+    pub receive_buffer_bytes: usize,
+    /// Address of this machine to use.
+    pub local: Option<IpAddr>,
+    /// How long connecting, and each reply, may take.
+    pub reply_timeout: Duration,
+    /// `User-Agent`.
+    pub user_agent: String,
+    /// CNAME of receiver reports.
+    pub cname: String,
+}
+
+impl PlayOptions {
+    /// The defaults: automatic transport, from the start to the end, measured only.
+    pub fn new(url: impl Into<String>) -> Self {
+        Self {
+            url: url.into(),
+            transport: TransportChoice::Auto,
+            start: None,
+            end: None,
+            duration: None,
+            silence: Duration::from_secs(10),
+            udp_patience: Duration::from_secs(5),
+            output: Output::Null,
+            reference: None,
+            script: Script::default(),
+            reorder_packets: 1024,
+            reorder_wait: Duration::from_millis(500),
+            receive_buffer_bytes: 4 << 20,
+            local: None,
+            reply_timeout: Duration::from_secs(10),
+            user_agent: concat!("millrace/", env!("CARGO_PKG_VERSION")).to_owned(),
+            cname: "millrace-play".to_owned(),
+        }
+    }
+
+    fn check(&self) -> Result<RtspUrl, ClientError> {
+        let wrong = |option, got: String, allowed| Err(ClientError::Option { option, got, allowed });
+        if self.reorder_packets == 0 || self.reorder_packets > 65_536 / 2 {
+            return wrong("reordering window", self.reorder_packets.to_string(), "1 to 32768 packets");
+        }
+        if self.reply_timeout.is_zero() || self.silence.is_zero() {
+            return wrong("time-out", "0".to_owned(), "more than 0");
+        }
+        if self.end.is_some_and(|end| end <= self.start.unwrap_or_default()) {
+            return wrong("end", self.end.unwrap_or_default().to_string(), "later than the start");
+        }
+        check_header_text("user agent", &self.user_agent)?;
+        RtspUrl::parse(&self.url)
+    }
+}
+
+/// A text that goes into a header line must not end that line.
+pub(crate) fn check_header_text(option: &'static str, text: &str) -> Result<(), ClientError> {
+    if text.len() <= 200 && text.bytes().all(|b| (0x20..=0x7e).contains(&b)) {
+        return Ok(());
+    }
+    Err(ClientError::Option {
+        option,
+        got: text.escape_debug().take(80).collect(),
+        allowed: "up to 200 printable ASCII characters",
+    })
+}
+
+/// How far a reception is; given about four times a second.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Progress {
+    /// Since the reply to the first PLAY.
+    pub elapsed: Duration,
+    /// Different packets received.
+    pub packets: u64,
+    /// Their payload.
+    pub payload_bytes: u64,
+    /// Packets lost.
+    pub lost: u64,
+    /// Payload rate since the last progress.
+    pub rate_bits_per_s: u64,
+    /// Film time since the start of the run.
+    pub media: MediaTicks,
+    /// Whether the film is paused.
+    pub paused: bool,
+}
+
+/// Plays a film until it ends, the time is over, nothing comes any more or `cancel` becomes true; then ends the session
+/// properly and reports. `progress` is called about four times a second.
+///
+/// # Errors
+/// When there is nothing to report on: no connection, a refusal, an output that fails. What the stream itself does
+/// wrong is in the report.
+pub fn play(
+    options: &PlayOptions,
+    cancel: &AtomicBool,
+    progress: &mut dyn FnMut(&Progress),
+) -> Result<Report, ClientError> {
+    let url = options.check()?;
+    let mut sink = SinkWriter::start(&options.output, options.reference.as_deref())?;
+    let mut fallback = None;
+    let mut choice = options.transport;
+    loop {
+        let way = session::Way { choice, fallback: fallback.take() };
+        match session::Session::connect(options, &url, way, sink, cancel, progress)?.run()? {
+            session::Outcome::Done(report) => return Ok(*report),
+            session::Outcome::NothingByUdp(unused) => {
+                sink = unused;
+                choice = TransportChoice::Tcp;
+                fallback =
+                    Some(format!("no packet over UDP within {} s", options.udp_patience.as_secs_f64()));
+            }
+        }
+    }
+}

@@ -1,0 +1,454 @@
+//! The loop of one player: RTSP connection, RTP and RTCP in one `poll`; nothing in it ever blocks.
+
+mod agenda;
+mod ending;
+
+use std::collections::VecDeque;
+use std::net::SocketAddr;
+use std::sync::atomic::AtomicBool;
+use std::time::Duration;
+
+use millrace_core::seam::Clock;
+use millrace_core::time::Instant;
+use millrace_core::wire::rtcp::{MAX_REPORT_BYTES, write_receiver_report};
+use rtsp_types::Message;
+use rustix::event::{PollFd, PollFlags};
+
+use agenda::{Agenda, PROGRESS_NS};
+
+use super::connect::{connect, wait};
+use super::media::Media;
+use super::{PlayOptions, Progress, TransportChoice};
+use crate::clock::{SystemClock, random_u64};
+use crate::error::{ClientError, RtspFailure, advice_for};
+use crate::net::{Batch, Connection, FIRST_PORT, Inlet, ReadState, bind_pair};
+use crate::procfs::UdpErrors;
+use crate::report::{EndReason, ReceiverReport, Report};
+use crate::rtsp::dialogue::{Dialogue, DialogueConfig, Event, Phase, PlayReply};
+use crate::rtsp::framing::{Item, next_item};
+use crate::rtsp::headers::NptRange;
+use crate::rtsp::transport::{TransportReply, Wanted};
+use crate::sink::SinkWriter;
+use crate::url::RtspUrl;
+
+/// The loop looks at the cancel flag at least this often.
+const MAX_WAIT_NS: u64 = 50_000_000;
+/// Reads of one socket in one turn.
+const READS_PER_TURN: usize = 16;
+/// Bytes of the RTSP connection read at a time: RTP may flow there.
+const READ_CHUNK: usize = 256 * 1024;
+
+/// How media is to come, and why not the usual way.
+pub(super) struct Way {
+    pub(super) choice: TransportChoice,
+    pub(super) fallback: Option<String>,
+}
+
+/// What became of a session.
+pub(super) enum Outcome {
+    Done(Box<Report>),
+    /// Not one packet came over UDP; the sink was not used.
+    NothingByUdp(SinkWriter),
+}
+
+/// UDP sockets of the session, and where to send.
+struct Udp {
+    rtp: Inlet,
+    rtcp: Inlet,
+    rtp_port: u16,
+    /// The server's RTP and RTCP addresses, if it named its ports.
+    server: Option<(SocketAddr, SocketAddr)>,
+    /// The server's address; its port means nothing here.
+    source: SocketAddr,
+}
+
+/// How media comes.
+enum Path {
+    None,
+    Udp(Box<Udp>),
+    Tcp { rtp: u8, rtcp: u8 },
+}
+
+pub(super) struct Session<'a> {
+    options: &'a PlayOptions,
+    way: Way,
+    cancel: &'a AtomicBool,
+    progress: &'a mut dyn FnMut(&Progress),
+    clock: SystemClock,
+    url: RtspUrl,
+    title: String,
+    connection: Connection,
+    dialogue: Dialogue,
+    path: Path,
+    media: Media,
+    /// Ranges of the PLAYs whose replies are still to come.
+    asked: VecDeque<Option<NptRange>>,
+    agenda: Agenda,
+    receiver: ReceiverReport,
+    output_full_ns: u64,
+    errors_before: UdpErrors,
+    ssrc: u32,
+    end: Option<EndReason>,
+    failure: Option<RtspFailure>,
+    nothing_by_udp: bool,
+}
+
+fn nanos(duration: Duration) -> u64 {
+    u64::try_from(duration.as_nanos()).unwrap_or(u64::MAX)
+}
+
+impl<'a> Session<'a> {
+    /// Connects.
+    pub(super) fn connect(
+        options: &'a PlayOptions,
+        url: &RtspUrl,
+        way: Way,
+        sink: SinkWriter,
+        cancel: &'a AtomicBool,
+        progress: &'a mut dyn FnMut(&Progress),
+    ) -> Result<Self, ClientError> {
+        let errors_before = UdpErrors::read();
+        let stream = connect(url, options, cancel)?;
+        let clock = SystemClock;
+        let now = clock.now();
+        let config = DialogueConfig {
+            user_agent: options.user_agent.as_str().into(),
+            reply_timeout_ns: nanos(options.reply_timeout),
+        };
+        Ok(Self {
+            options,
+            way,
+            cancel,
+            progress,
+            clock,
+            url: url.clone(),
+            title: String::new(),
+            connection: Connection::new(stream, READ_CHUNK),
+            dialogue: Dialogue::new(config, url),
+            path: Path::None,
+            media: Media::new(sink, options.reorder_packets, nanos(options.reorder_wait)),
+            asked: VecDeque::new(),
+            agenda: Agenda {
+                playing_since: None,
+                report_at: now,
+                progress_at: now,
+                progress_from: (now, 0),
+                alive_at: now,
+                bye_at: None,
+                next_step: 0,
+            },
+            receiver: ReceiverReport::default(),
+            output_full_ns: 0,
+            errors_before,
+            ssrc: random_u64() as u32,
+            end: None,
+            failure: None,
+            nothing_by_udp: false,
+        })
+    }
+
+    /// Runs the session to its end.
+    pub(super) fn run(mut self) -> Result<Outcome, ClientError> {
+        self.dialogue.start(self.clock.now());
+        while self.end.is_none() && self.failure.is_none() && !self.nothing_by_udp {
+            self.turn()?;
+        }
+        let ended_at = self.clock.now();
+        self.farewell()?;
+        if self.nothing_by_udp {
+            return Ok(Outcome::NothingByUdp(self.media.into_sink()));
+        }
+        match self.failure.take() {
+            Some(failure) => Err(ClientError::Rtsp { url: self.url.to_string(), failure }),
+            None if self.agenda.playing_since.is_none() => Err(ClientError::Cancelled),
+            None => self.report(ended_at).map(|report| Outcome::Done(Box::new(report))),
+        }
+    }
+
+    /// One turn of the loop.
+    fn turn(&mut self) -> Result<(), ClientError> {
+        let was_full = self.media.sink().is_full();
+        let before = self.clock.now();
+        self.wait_for_something(before, was_full)?;
+        let now = self.clock.now();
+        if was_full {
+            self.output_full_ns += now.ns_since(before);
+            // While media is left in the kernel, replies may lie behind it.
+            self.dialogue.postpone(now);
+        }
+        let reads_tcp = !(was_full && matches!(self.path, Path::Tcp { .. }));
+        // RTSP first: packets that come right behind the reply to PLAY must find it handled.
+        if reads_tcp {
+            self.read_connection(now)?;
+        }
+        self.handle_events(now, self.clock.unix_ns())?;
+        self.read_udp(now, was_full)?;
+        self.media.turn(now);
+        self.dialogue.handle_timeout(now);
+        self.follow_script(now);
+        self.send_report_if_due(now);
+        self.tell_progress(now);
+        self.write_connection();
+        self.check_end(now);
+        self.receiver.longest_turn_us =
+            self.receiver.longest_turn_us.max(self.clock.now().ns_since(now) / 1000);
+        Ok(())
+    }
+
+    fn poll_at(&self) -> Instant {
+        let agenda = &self.agenda;
+        let playing = self.dialogue.phase() == Phase::Playing;
+        let step = self.options.script.0.get(agenda.next_step);
+        let since = agenda.playing_since;
+        [
+            self.dialogue.poll_at(),
+            self.media.poll_at(),
+            agenda.bye_at,
+            since.map(|_| agenda.report_at.min(agenda.progress_at)),
+            since.zip(self.options.duration).map(|(since, duration)| since + duration),
+            since.zip(step).map(|(since, step)| since.plus_ns(step.at_ns)),
+            playing.then(|| agenda.alive_at + self.options.silence),
+        ]
+        .into_iter()
+        .flatten()
+        .min()
+        .unwrap_or(Instant(u64::MAX))
+    }
+
+    fn wait_for_something(&self, now: Instant, full: bool) -> Result<(), ClientError> {
+        let timeout_ns = self.poll_at().ns_since(now).min(MAX_WAIT_NS);
+        let mut fds = Vec::with_capacity(3);
+        let mut flags = PollFlags::empty();
+        flags.set(PollFlags::IN, !(full && matches!(self.path, Path::Tcp { .. })));
+        flags.set(PollFlags::OUT, !self.connection.output.is_empty());
+        // A descriptor that is watched for nothing would still wake the loop when the other side hangs up.
+        if !flags.is_empty() {
+            fds.push(PollFd::new(&self.connection, flags));
+        }
+        if let Path::Udp(udp) = &self.path {
+            fds.push(PollFd::new(udp.rtcp.socket(), PollFlags::IN));
+            if !full {
+                fds.push(PollFd::new(udp.rtp.socket(), PollFlags::IN));
+            }
+        }
+        wait(&mut fds, timeout_ns)
+    }
+
+    /// Takes what the RTSP connection has: messages and interleaved frames.
+    fn read_connection(&mut self, now: Instant) -> Result<(), ClientError> {
+        for _ in 0..READS_PER_TURN {
+            let state = self.connection.read();
+            let arrival_ns = self.clock.unix_ns();
+            while let Some(message) = self.next_message(now, arrival_ns) {
+                self.dialogue.handle_message(now, *message);
+                // At once: frames behind a reply to PLAY belong to the run that it begins.
+                self.handle_events(now, arrival_ns)?;
+            }
+            match state {
+                ReadState::More => {}
+                ReadState::Drained => break,
+                ReadState::Closed => {
+                    self.dialogue.handle_closed();
+                    break;
+                }
+            }
+        }
+        Ok(())
+    }
+
+    /// Takes frames up to the next message; `None` if more bytes are needed for one.
+    fn next_message(&mut self, now: Instant, arrival_ns: u64) -> Option<Box<Message<Vec<u8>>>> {
+        loop {
+            let (message, len) = match next_item(self.connection.pending()) {
+                Ok(found) => match found? {
+                    (Item::Message(message), len) => (Some(message), len),
+                    (Item::Frame { channel, bytes }, len) => {
+                        match self.path {
+                            Path::Tcp { rtp, .. } if channel == rtp => {
+                                self.media.rtp(now, arrival_ns, bytes);
+                                self.agenda.alive_at = now;
+                            }
+                            Path::Tcp { rtcp, .. } if channel == rtcp => self.media.rtcp(arrival_ns, bytes),
+                            _ => self.receiver.foreign += 1,
+                        }
+                        (None, len)
+                    }
+                },
+                Err(what) => {
+                    self.dialogue.handle_garbage(what);
+                    return None;
+                }
+            };
+            self.connection.consume(len);
+            if message.is_some() {
+                return message;
+            }
+        }
+    }
+
+    fn read_udp(&mut self, now: Instant, full: bool) -> Result<(), ClientError> {
+        let Path::Udp(udp) = &mut self.path else { return Ok(()) };
+        let Udp { rtp, rtcp, source, .. } = &mut **udp;
+        let error = |source| ClientError::Socket { what: "UDP receive", source };
+        let mut foreign = 0;
+        if !full {
+            for _ in 0..READS_PER_TURN {
+                let count = rtp.drain(|datagram| {
+                    if datagram.from.ip() == source.ip() {
+                        self.media.rtp(now, datagram.arrival_ns, datagram.bytes);
+                        self.agenda.alive_at = now;
+                    } else {
+                        foreign += 1;
+                    }
+                });
+                if count.map_err(error)? == 0 {
+                    break;
+                }
+            }
+        }
+        // After RTP, so that a BYE finds the packets before it counted.
+        rtcp.drain(|datagram| {
+            if datagram.from.ip() == source.ip() {
+                self.media.rtcp(datagram.arrival_ns, datagram.bytes);
+            } else {
+                foreign += 1;
+            }
+        })
+        .map_err(error)?;
+        self.receiver.foreign += foreign;
+        Ok(())
+    }
+
+    fn write_connection(&mut self) {
+        self.dialogue.take_output(&mut self.connection.output);
+        if !self.connection.write() {
+            self.dialogue.handle_closed();
+        }
+    }
+
+    // ---- the dialogue ----
+
+    fn handle_events(&mut self, now: Instant, arrival_ns: u64) -> Result<(), ClientError> {
+        while let Some(event) = self.dialogue.poll_event() {
+            match event {
+                Event::Described(description) => {
+                    self.media.set_payload_type(description.payload_type);
+                    self.title = description.name;
+                    self.ask_for_transport(now)?;
+                }
+                Event::TransportRefused => self.transport_refused(now),
+                Event::Ready(reply) => self.agree(now, &reply),
+                Event::Playing(reply) => self.begin_play(now, &reply, arrival_ns),
+                Event::Paused | Event::Down => {}
+                Event::Failed(failure) => self.failed(failure),
+            }
+        }
+        Ok(())
+    }
+
+    fn failed(&mut self, failure: RtspFailure) {
+        // While media flows, a server that hangs up is something to report, not a reason to report nothing.
+        if self.agenda.playing_since.is_some() && matches!(failure, RtspFailure::Closed { .. }) {
+            self.end.get_or_insert(EndReason::ServerClosed);
+        } else {
+            self.failure.get_or_insert(failure);
+        }
+    }
+
+    fn ask_for_transport(&mut self, now: Instant) -> Result<(), ClientError> {
+        let wanted = if self.way.choice == TransportChoice::Tcp {
+            Wanted::Tcp { rtp: 0, rtcp: 1 }
+        } else {
+            let stream = self.connection.stream();
+            let error = |source| ClientError::Socket { what: "RTSP connection", source };
+            let local = stream.local_addr().map_err(error)?.ip();
+            let source = stream.peer_addr().map_err(error)?;
+            let mut next = FIRST_PORT + (random_u64() % 50_000) as u16;
+            let pair = bind_pair(local, &mut next)?;
+            let rtp = Inlet::new(pair.rtp, Batch::Single, self.options.receive_buffer_bytes)?;
+            let rtcp = Inlet::new(pair.rtcp, Batch::Single, 256 * 1024)?;
+            self.receiver.receive_buffer_bytes = rtp.buffer_bytes() as u64;
+            self.path = Path::Udp(Box::new(Udp { rtp, rtcp, rtp_port: pair.rtp_port, server: None, source }));
+            Wanted::Udp { rtp: pair.rtp_port, rtcp: pair.rtp_port + 1 }
+        };
+        self.dialogue.setup(now, wanted);
+        Ok(())
+    }
+
+    fn transport_refused(&mut self, now: Instant) {
+        if self.way.choice == TransportChoice::Auto && matches!(self.path, Path::Udp(_)) {
+            self.way = Way {
+                choice: TransportChoice::Tcp,
+                fallback: Some("the server refused UDP with 461".to_owned()),
+            };
+            self.path = Path::None;
+            self.receiver.receive_buffer_bytes = 0;
+            self.dialogue.setup(now, Wanted::Tcp { rtp: 0, rtcp: 1 });
+        } else {
+            let reason = "Unsupported Transport".to_owned();
+            self.failed(RtspFailure::Status {
+                method: "SETUP",
+                status: 461,
+                reason,
+                advice: advice_for(461),
+            });
+        }
+    }
+
+    fn agree(&mut self, now: Instant, reply: &TransportReply) {
+        match (&mut self.path, reply.agreed) {
+            (Path::Udp(udp), Wanted::Udp { rtp, .. }) => {
+                if rtp != udp.rtp_port {
+                    let what = format!("Transport: asked for port {}, got {rtp}", udp.rtp_port);
+                    return self.failed(RtspFailure::Malformed { method: "SETUP", what });
+                }
+                if let Some(ip) =
+                    reply.source.filter(|ip| ip.is_ipv4() == udp.source.is_ipv4() && !ip.is_unspecified())
+                {
+                    udp.source.set_ip(ip);
+                }
+                let (mut rtp, mut rtcp) = (udp.source, udp.source);
+                udp.server = reply.server_ports.map(|ports| {
+                    rtp.set_port(ports.0);
+                    rtcp.set_port(ports.1);
+                    (rtp, rtcp)
+                });
+            }
+            (path, Wanted::Tcp { rtp, rtcp }) => *path = Path::Tcp { rtp, rtcp },
+            _ => {}
+        }
+        let start = Some(self.options.start.unwrap_or_default());
+        self.play(now, Some(NptRange { start, end: self.options.end }));
+    }
+
+    fn play(&mut self, now: Instant, range: Option<NptRange>) {
+        self.punch();
+        if self.dialogue.play(now, range) {
+            self.asked.push_back(range);
+        }
+    }
+
+    /// Opens the way through address translators and firewalls as ffmpeg does: an empty RTP packet and an empty RR.
+    fn punch(&mut self) {
+        let Path::Udp(udp) = &self.path else { return };
+        let Some((rtp, rtcp)) = udp.server else { return };
+        let mut report = [0; MAX_REPORT_BYTES];
+        let len = write_receiver_report(&mut report, self.ssrc, None, &self.options.cname, false);
+        // Either may be refused by the network; then there is nothing to open.
+        let _ = udp.rtp.socket().send_to(&[0x80, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0], rtp);
+        let _ = udp.rtcp.socket().send_to(&report[..len], rtcp);
+    }
+
+    fn begin_play(&mut self, now: Instant, reply: &PlayReply, reply_ns: u64) {
+        let asked = self.asked.pop_front().flatten().map(|range| range.to_string());
+        self.media.begin_play(asked, reply, reply_ns);
+        self.agenda.alive_at = now;
+        self.agenda.bye_at = None;
+        if self.agenda.playing_since.is_none() {
+            self.agenda.playing_since = Some(now);
+            self.agenda.progress_from = (now, self.media.payload_bytes());
+            self.agenda.progress_at = now.plus_ns(PROGRESS_NS);
+            self.schedule_report(now);
+        }
+    }
+}

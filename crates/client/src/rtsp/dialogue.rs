@@ -1,0 +1,473 @@
+//! The player's half of an RTSP session as a state machine: no sockets, no clock.
+//!
+//! Call order: a command ([`Dialogue::start`] first) queues a request; [`Dialogue::take_output`] gives the bytes to
+//! write; [`Dialogue::handle_message`] takes what [`super::framing`] found; [`Dialogue::poll_event`] says what
+//! happened; [`Dialogue::handle_timeout`] is due at [`Dialogue::poll_at`]. One request is on its way at a time.
+//!
+//! ```text
+//!  start()        OPTIONS       DESCRIBE            setup()         play()            pause()
+//!   Idle ───────────► Asking ───────────► Described ───────► Ready ─────────► Playing ◄───────► Paused
+//!                                             ▲  461: TransportRefused │                 play()
+//!                                             └────────────────────────┘
+//!                     from Ready, Playing, Paused, Failed: teardown() ──► Down
+//!                     from anywhere: refusal, silence, a closed connection ──► Failed
+//! ```
+
+use std::collections::VecDeque;
+use std::sync::Arc;
+
+use millrace_core::time::{Instant, NS_PER_S};
+use rtsp_types::{Message, Method, Request, Response, headers};
+
+use super::headers::{NptRange, RtpInfo, SessionHeader, parse_rtp_info};
+use super::transport::{TransportReply, Wanted};
+use crate::error::{RtspFailure, advice_for};
+use crate::sdp::{self, Description};
+use crate::url::{RtspUrl, resolve_control};
+
+/// What a dialogue needs to know; shared by many.
+#[derive(Clone, Debug)]
+pub struct DialogueConfig {
+    /// `User-Agent`.
+    pub user_agent: Arc<str>,
+    /// How long a reply may take.
+    pub reply_timeout_ns: u64,
+}
+
+/// Where the session stands.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Phase {
+    /// Nothing sent.
+    Idle,
+    /// OPTIONS or DESCRIBE is on its way.
+    Asking,
+    /// The film is known, no session yet.
+    Described,
+    /// A session without media flowing.
+    Ready,
+    /// Media flows.
+    Playing,
+    /// Media stopped by PAUSE.
+    Paused,
+    /// TEARDOWN is answered.
+    Down,
+    /// Over by a failure.
+    Failed,
+}
+
+/// What PLAY was answered.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct PlayReply {
+    /// The range that will really be sent.
+    pub range: Option<NptRange>,
+    /// The entry of `RTP-Info` for our stream.
+    pub rtp_info: Option<RtpInfo>,
+}
+
+/// What happened, in order.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum Event {
+    /// DESCRIBE was answered; now call [`Dialogue::setup`].
+    Described(Description),
+    /// SETUP got 461: the server does not do this transport. Another may be tried with [`Dialogue::setup`].
+    TransportRefused,
+    /// SETUP was answered; now call [`Dialogue::play`].
+    Ready(TransportReply),
+    /// PLAY was answered: media begins with this.
+    Playing(PlayReply),
+    /// PAUSE was answered.
+    Paused,
+    /// TEARDOWN was answered.
+    Down,
+    /// The dialogue is over.
+    Failed(RtspFailure),
+}
+
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Ask {
+    Options,
+    Describe,
+    Setup(Wanted),
+    Play(Option<NptRange>),
+    Pause,
+    KeepAlive,
+    Teardown,
+}
+
+impl Ask {
+    fn method(self, get_parameter: bool) -> &'static str {
+        match self {
+            Self::Options => "OPTIONS",
+            Self::Describe => "DESCRIBE",
+            Self::Setup(_) => "SETUP",
+            Self::Play(_) => "PLAY",
+            Self::Pause => "PAUSE",
+            Self::KeepAlive if get_parameter => "GET_PARAMETER",
+            Self::KeepAlive => "OPTIONS",
+            Self::Teardown => "TEARDOWN",
+        }
+    }
+}
+
+#[derive(Clone, Copy, Debug)]
+struct Pending {
+    ask: Ask,
+    method: &'static str,
+    cseq: u32,
+    deadline: Instant,
+}
+
+/// One RTSP session, seen from the player.
+#[derive(Debug)]
+pub struct Dialogue {
+    config: DialogueConfig,
+    phase: Phase,
+    url: String,
+    aggregate: String,
+    control: String,
+    session: Option<SessionHeader>,
+    get_parameter: bool,
+    cseq: u32,
+    pending: Option<Pending>,
+    queue: VecDeque<Ask>,
+    last_sent: Instant,
+    output: Vec<u8>,
+    events: VecDeque<Event>,
+}
+
+impl Dialogue {
+    /// A dialogue about the film at `url`.
+    pub fn new(config: DialogueConfig, url: &RtspUrl) -> Self {
+        let url = url.to_string();
+        Self {
+            config,
+            phase: Phase::Idle,
+            aggregate: url.clone(),
+            control: url.clone(),
+            url,
+            session: None,
+            get_parameter: false,
+            cseq: 0,
+            pending: None,
+            queue: VecDeque::new(),
+            last_sent: Instant::default(),
+            output: Vec::new(),
+            events: VecDeque::new(),
+        }
+    }
+
+    // ---- commands ----
+
+    /// Begins with OPTIONS and DESCRIBE.
+    pub fn start(&mut self, now: Instant) {
+        if self.phase == Phase::Idle {
+            self.phase = Phase::Asking;
+            self.ask(now, Ask::Options);
+        }
+    }
+
+    /// Asks for a transport; `false` unless the film has been described and there is no session yet.
+    pub fn setup(&mut self, now: Instant, wanted: Wanted) -> bool {
+        let allowed = self.phase == Phase::Described;
+        if allowed {
+            self.ask(now, Ask::Setup(wanted));
+        }
+        allowed
+    }
+
+    /// Plays `range`, or goes on where PAUSE stopped; `false` unless there is a session.
+    pub fn play(&mut self, now: Instant, range: Option<NptRange>) -> bool {
+        self.ask_in_session(now, Ask::Play(range))
+    }
+
+    /// Pauses; `false` unless there is a session.
+    pub fn pause(&mut self, now: Instant) -> bool {
+        self.ask_in_session(now, Ask::Pause)
+    }
+
+    /// Ends the session; requests that wait are dropped. `false` if there is no session or it is ended already.
+    pub fn teardown(&mut self, now: Instant) -> bool {
+        let ends = |ask: Ask| ask == Ask::Teardown;
+        if self.session.is_none() || self.phase == Phase::Down || self.pending.is_some_and(|p| ends(p.ask)) {
+            return false;
+        }
+        // A reply that is slow or never comes must not hold the farewell back.
+        self.queue.clear();
+        self.pending = None;
+        self.ask(now, Ask::Teardown);
+        true
+    }
+
+    // ---- arrivals ----
+
+    /// Takes one message of the server.
+    pub fn handle_message(&mut self, now: Instant, message: Message<Vec<u8>>) {
+        match message {
+            Message::Response(reply) => self.handle_reply(now, &reply),
+            Message::Request(request) => self.answer(&request),
+            Message::Data(_) => {}
+        }
+    }
+
+    /// The bytes of the connection are not RTSP.
+    pub fn handle_garbage(&mut self, what: String) {
+        let method = self.pending.map_or("connection", |pending| pending.method);
+        self.fail(RtspFailure::Malformed { method, what });
+    }
+
+    /// The server closed the connection.
+    pub fn handle_closed(&mut self) {
+        match self.pending {
+            // Many servers close right behind, or instead of, their reply to TEARDOWN.
+            Some(pending) if pending.ask == Ask::Teardown => self.down(),
+            Some(pending) => self.fail(RtspFailure::Closed { method: pending.method }),
+            None => self.fail(RtspFailure::Closed { method: "session" }),
+        }
+    }
+
+    /// To be called at [`Self::poll_at`].
+    pub fn handle_timeout(&mut self, now: Instant) {
+        if let Some(pending) = self.pending {
+            if now >= pending.deadline {
+                if pending.ask == Ask::Teardown {
+                    self.down();
+                } else {
+                    let seconds = self.config.reply_timeout_ns / NS_PER_S;
+                    self.fail(RtspFailure::NoReply { method: pending.method, seconds });
+                }
+            }
+        } else if self.keep_alive_at().is_some_and(|at| now >= at) {
+            self.ask(now, Ask::KeepAlive);
+        }
+    }
+
+    /// Replies cannot be read now: their time-out begins anew.
+    pub fn postpone(&mut self, now: Instant) {
+        if let Some(pending) = &mut self.pending {
+            pending.deadline = pending.deadline.max(now.plus_ns(self.config.reply_timeout_ns));
+        }
+    }
+
+    // ---- polls ----
+
+    /// Bytes to write to the connection, appended to `out`.
+    pub fn take_output(&mut self, out: &mut Vec<u8>) {
+        out.append(&mut self.output);
+    }
+
+    /// What happened next.
+    pub fn poll_event(&mut self) -> Option<Event> {
+        self.events.pop_front()
+    }
+
+    /// When [`Self::handle_timeout`] is due.
+    pub fn poll_at(&self) -> Option<Instant> {
+        self.pending.map(|pending| pending.deadline).or_else(|| self.keep_alive_at())
+    }
+
+    // ---- getters ----
+
+    /// Where the session stands.
+    pub fn phase(&self) -> Phase {
+        self.phase
+    }
+
+    /// The session, once SETUP was answered.
+    pub fn session(&self) -> Option<&SessionHeader> {
+        self.session.as_ref()
+    }
+
+    /// Whether commands wait for a reply.
+    pub fn is_busy(&self) -> bool {
+        self.pending.is_some() || !self.queue.is_empty()
+    }
+
+    // ---- inside ----
+
+    fn keep_alive_at(&self) -> Option<Instant> {
+        let alive = matches!(self.phase, Phase::Ready | Phase::Playing | Phase::Paused);
+        let session = self.session.as_ref().filter(|_| alive)?;
+        Some(self.last_sent.plus_ns(session.timeout_ns / 2))
+    }
+
+    fn ask_in_session(&mut self, now: Instant, ask: Ask) -> bool {
+        let allowed = matches!(self.phase, Phase::Ready | Phase::Playing | Phase::Paused);
+        if allowed {
+            self.ask(now, ask);
+        }
+        allowed
+    }
+
+    fn ask(&mut self, now: Instant, ask: Ask) {
+        self.queue.push_back(ask);
+        self.send_next(now);
+    }
+
+    fn send_next(&mut self, now: Instant) {
+        if self.pending.is_some() {
+            return;
+        }
+        let Some(ask) = self.queue.pop_front() else { return };
+        self.cseq += 1;
+        let method = ask.method(self.get_parameter);
+        let url = match ask {
+            Ask::Options | Ask::Describe => &self.url,
+            Ask::Setup(_) => &self.control,
+            Ask::KeepAlive | Ask::Play(_) | Ask::Pause | Ask::Teardown => &self.aggregate,
+        };
+        let mut text = format!("{method} {url} RTSP/1.0\r\nCSeq: {}\r\n", self.cseq);
+        if !self.config.user_agent.is_empty() {
+            text.push_str(&format!("User-Agent: {}\r\n", self.config.user_agent));
+        }
+        match ask {
+            Ask::Describe => text.push_str("Accept: application/sdp\r\n"),
+            Ask::Setup(wanted) => text.push_str(&format!("Transport: {wanted}\r\n")),
+            Ask::Play(Some(range)) => text.push_str(&format!("Range: {range}\r\n")),
+            _ => {}
+        }
+        if let Some(session) = &self.session {
+            text.push_str(&format!("Session: {}\r\n", session.id));
+        }
+        text.push_str("\r\n");
+        self.output.extend_from_slice(text.as_bytes());
+        self.last_sent = now;
+        let deadline = now.plus_ns(self.config.reply_timeout_ns);
+        self.pending = Some(Pending { ask, method, cseq: self.cseq, deadline });
+    }
+
+    /// Servers may ask too (RFC 2326 section 10): liveness checks get a 200, everything else a 501.
+    fn answer(&mut self, request: &Request<Vec<u8>>) {
+        let status = match request.method() {
+            Method::Options | Method::GetParameter | Method::SetParameter => "200 OK",
+            _ => "501 Not Implemented",
+        };
+        let cseq = request.header(&headers::CSEQ).map_or("0", |value| value.as_str());
+        let cseq: u32 = cseq.trim().parse().unwrap_or(0);
+        self.output.extend_from_slice(format!("RTSP/1.0 {status}\r\nCSeq: {cseq}\r\n\r\n").as_bytes());
+    }
+
+    fn handle_reply(&mut self, now: Instant, reply: &Response<Vec<u8>>) {
+        let Some(pending) = self.pending else { return };
+        let cseq = reply.header(&headers::CSEQ).and_then(|value| value.as_str().trim().parse::<u32>().ok());
+        if cseq.is_some_and(|cseq| cseq != pending.cseq) {
+            return; // late reply to a request that was given up
+        }
+        let status = u16::from(reply.status());
+        if (100..200).contains(&status) {
+            return; // the final reply is still to come
+        }
+        self.pending = None;
+        if (200..300).contains(&status) {
+            self.accept(now, pending, reply);
+        } else {
+            self.refused(now, pending, status, reply.reason_phrase());
+        }
+        if self.phase != Phase::Failed {
+            self.send_next(now);
+        }
+    }
+
+    fn accept(&mut self, now: Instant, pending: Pending, reply: &Response<Vec<u8>>) {
+        match pending.ask {
+            Ask::Options => {
+                let public = reply.header(&headers::PUBLIC).map_or("", |value| value.as_str());
+                self.get_parameter =
+                    public.split(',').any(|method| method.trim().eq_ignore_ascii_case("GET_PARAMETER"));
+                self.ask(now, Ask::Describe);
+            }
+            Ask::Describe => self.described(reply),
+            Ask::Setup(wanted) => self.set_up(wanted, reply),
+            Ask::Play(_) => {
+                self.phase = Phase::Playing;
+                let play = self.play_reply(reply);
+                self.events.push_back(Event::Playing(play));
+            }
+            Ask::Pause => {
+                self.phase = Phase::Paused;
+                self.events.push_back(Event::Paused);
+            }
+            Ask::KeepAlive => {}
+            Ask::Teardown => self.down(),
+        }
+    }
+
+    fn refused(&mut self, now: Instant, pending: Pending, status: u16, reason: &str) {
+        match (pending.ask, status) {
+            // A server without OPTIONS can still be asked for the film.
+            (Ask::Options, 400 | 404 | 405 | 500 | 501 | 551) => self.ask(now, Ask::Describe),
+            (Ask::Setup(_), 461) => self.events.push_back(Event::TransportRefused),
+            // The request was understood as a sign of life; only a lost session matters.
+            (Ask::KeepAlive, status) if status != 454 => self.get_parameter = false,
+            (Ask::Teardown, _) => self.down(),
+            _ => {
+                let reason = reason.chars().filter(|c| !c.is_control()).take(100).collect();
+                let advice = advice_for(status);
+                self.fail(RtspFailure::Status { method: pending.method, status, reason, advice });
+            }
+        }
+    }
+
+    fn described(&mut self, reply: &Response<Vec<u8>>) {
+        let description = match sdp::parse(reply.body()) {
+            Ok(description) => description,
+            Err(what) => return self.fail(RtspFailure::NoMedia(what)),
+        };
+        // RFC 2326 section C.1.1: Content-Base, else Content-Location, else the request's URL.
+        let base = [&headers::CONTENT_BASE, &headers::CONTENT_LOCATION]
+            .iter()
+            .filter_map(|name| reply.header(name).map(|value| value.as_str().trim()))
+            .find(|base| base.contains("://") && base.bytes().all(|b| (0x21..=0x7e).contains(&b)))
+            .unwrap_or(&self.url)
+            .to_owned();
+        self.aggregate = resolve_control(&base, description.session_control.as_deref());
+        self.control = resolve_control(&base, description.control.as_deref());
+        self.phase = Phase::Described;
+        self.events.push_back(Event::Described(description));
+    }
+
+    fn set_up(&mut self, wanted: Wanted, reply: &Response<Vec<u8>>) {
+        let malformed = |what: String| RtspFailure::Malformed { method: "SETUP", what };
+        let session = reply.header(&headers::SESSION).and_then(|value| SessionHeader::parse(value.as_str()));
+        let Some(session) = session else {
+            return self.fail(malformed("no Session header, or an empty one".to_owned()));
+        };
+        self.session = Some(session);
+        let transport = reply.header(&headers::TRANSPORT).map_or("", |value| value.as_str());
+        match TransportReply::parse(transport, wanted) {
+            Ok(transport) => {
+                self.phase = Phase::Ready;
+                self.events.push_back(Event::Ready(transport));
+            }
+            Err(what) => self.fail(malformed(what)),
+        }
+    }
+
+    fn play_reply(&self, reply: &Response<Vec<u8>>) -> PlayReply {
+        let range = reply.header(&headers::RANGE).and_then(|value| NptRange::parse(value.as_str()));
+        let mut streams =
+            reply.header(&headers::RTP_INFO).map(|value| parse_rtp_info(value.as_str())).unwrap_or_default();
+        let ours = streams.iter().position(|stream| stream.url.trim_end_matches('/') == self.control);
+        let rtp_info = if streams.is_empty() { None } else { Some(streams.swap_remove(ours.unwrap_or(0))) };
+        PlayReply { range, rtp_info }
+    }
+
+    fn down(&mut self) {
+        self.pending = None;
+        self.session = None;
+        self.phase = Phase::Down;
+        self.events.push_back(Event::Down);
+    }
+
+    fn fail(&mut self, failure: RtspFailure) {
+        self.pending = None;
+        self.queue.clear();
+        if !matches!(self.phase, Phase::Down | Phase::Failed) {
+            self.phase = Phase::Failed;
+            self.events.push_back(Event::Failed(failure));
+        }
+    }
+}
+
+#[cfg(test)]
+#[path = "dialogue_tests.rs"]
+mod tests;

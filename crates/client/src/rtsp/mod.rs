@@ -1,0 +1,13 @@
+//! RTSP 1.0 (RFC 2326) from the player's side, without I/O.
+//!
+//! | module | holds |
+//! | --- | --- |
+//! | [`dialogue`] | the state machine: commands in, request bytes out, replies in, events out |
+//! | [`framing`] | what is next in the bytes of a connection: a message or an interleaved frame |
+//! | [`headers`] | `Session`, `Range`, `RTP-Info` |
+//! | [`transport`] | the `Transport` header, both ways |
+
+pub mod dialogue;
+pub mod framing;
+pub mod headers;
+pub mod transport;

@@ -1,0 +1,167 @@
+//! The `Transport` header (RFC 2326 section 12.39): what is asked for, and what the server answered.
+
+use std::fmt;
+use std::net::IpAddr;
+
+/// What a SETUP asks for.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Wanted {
+    /// RTP and RTCP by UDP to these ports of ours.
+    Udp {
+        /// Port of RTP.
+        rtp: u16,
+        /// Port of RTCP.
+        rtcp: u16,
+    },
+    /// Interleaved in the RTSP connection on these channels.
+    Tcp {
+        /// Channel of RTP.
+        rtp: u8,
+        /// Channel of RTCP.
+        rtcp: u8,
+    },
+}
+
+impl fmt::Display for Wanted {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Self::Udp { rtp, rtcp } => write!(f, "RTP/AVP;unicast;client_port={rtp}-{rtcp}"),
+            Self::Tcp { rtp, rtcp } => write!(f, "RTP/AVP/TCP;unicast;interleaved={rtp}-{rtcp}"),
+        }
+    }
+}
+
+/// What the server answered.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct TransportReply {
+    /// What it agreed to: UDP with the ports it will send to, or TCP with its channels.
+    pub agreed: Wanted,
+    /// Its own ports for RTP and RTCP, if it says so (UDP only).
+    pub server_ports: Option<(u16, u16)>,
+    /// Address its packets come from, if it is not the one of the RTSP connection.
+    pub source: Option<IpAddr>,
+    /// Synchronisation source of its packets.
+    pub ssrc: Option<u32>,
+}
+
+/// `a-b` or `a`, where the second number is then the next one.
+fn pair<T: std::str::FromStr + Copy>(text: &str, next: impl Fn(T) -> Option<T>) -> Option<(T, T)> {
+    match text.split_once('-') {
+        Some((first, second)) => Some((first.trim().parse().ok()?, second.trim().parse().ok()?)),
+        None => {
+            let first: T = text.trim().parse().ok()?;
+            Some((first, next(first)?))
+        }
+    }
+}
+
+impl TransportReply {
+    /// Reads the answer to `wanted`. Ports or channels that the server leaves out are those that were asked for.
+    ///
+    /// # Errors
+    /// What does not fit: another profile, another lower transport, multicast, a number that is none.
+    pub fn parse(value: &str, wanted: Wanted) -> Result<Self, String> {
+        let value = value.split(',').next().unwrap_or_default();
+        let mut parts = value.split(';').map(str::trim);
+        let profile = parts.next().unwrap_or_default().to_ascii_uppercase();
+        let is_tcp = match profile.as_str() {
+            "RTP/AVP" | "RTP/AVP/UDP" => false,
+            "RTP/AVP/TCP" => true,
+            _ => {
+                return Err(format!(
+                    "Transport: got \"{}\", allowed RTP/AVP and RTP/AVP/TCP",
+                    printable(&profile)
+                ));
+            }
+        };
+        if is_tcp != matches!(wanted, Wanted::Tcp { .. }) {
+            return Err(format!("Transport: asked for \"{wanted}\", got \"{}\"", printable(value)));
+        }
+        let mut reply = Self { agreed: wanted, server_ports: None, source: None, ssrc: None };
+        for part in parts {
+            reply
+                .parameter(part, wanted)
+                .map_err(|()| format!("Transport: \"{}\" makes no sense", printable(part)))?;
+        }
+        Ok(reply)
+    }
+
+    fn parameter(&mut self, part: &str, wanted: Wanted) -> Result<(), ()> {
+        let (name, value) = part.split_once('=').unwrap_or((part, ""));
+        let value = value.trim().trim_matches('"');
+        match (name.trim().to_ascii_lowercase().as_str(), wanted) {
+            ("multicast", _) => return Err(()),
+            ("client_port", Wanted::Udp { .. }) => {
+                let (rtp, rtcp) = pair(value, |port: u16| port.checked_add(1)).ok_or(())?;
+                self.agreed = Wanted::Udp { rtp, rtcp };
+            }
+            ("interleaved", Wanted::Tcp { .. }) => {
+                let (rtp, rtcp) = pair(value, |channel: u8| channel.checked_add(1)).ok_or(())?;
+                self.agreed = Wanted::Tcp { rtp, rtcp };
+            }
+            ("server_port", Wanted::Udp { .. }) => {
+                self.server_ports = Some(pair(value, |port: u16| port.checked_add(1)).ok_or(())?);
+            }
+            // A host name here is rare and of no use without a resolver: the connection's address is taken instead.
+            ("source", _) => self.source = value.trim_matches(['[', ']']).parse().ok(),
+            ("ssrc", _) => self.ssrc = u32::from_str_radix(value, 16).ok(),
+            _ => {}
+        }
+        Ok(())
+    }
+}
+
+fn printable(text: &str) -> String {
+    text.chars().filter(|c| !c.is_control()).take(100).collect()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const UDP: Wanted = Wanted::Udp { rtp: 5000, rtcp: 5001 };
+    const TCP: Wanted = Wanted::Tcp { rtp: 0, rtcp: 1 };
+
+    #[test]
+    fn requests_have_the_players_form() {
+        assert_eq!(UDP.to_string(), "RTP/AVP;unicast;client_port=5000-5001");
+        assert_eq!(TCP.to_string(), "RTP/AVP/TCP;unicast;interleaved=0-1");
+    }
+
+    #[test]
+    fn udp_answers() {
+        let value = "RTP/AVP/UDP;unicast;client_port=5000-5001;server_port=6970-6971;source=10.0.0.9;ssrc=0000CAFE;mode=\"PLAY\"";
+        let reply = TransportReply::parse(value, UDP).unwrap();
+        assert_eq!(reply.agreed, UDP);
+        assert_eq!(reply.server_ports, Some((6970, 6971)));
+        assert_eq!(reply.source, Some("10.0.0.9".parse().unwrap()));
+        assert_eq!(reply.ssrc, Some(0xcafe));
+        let short = TransportReply::parse("RTP/AVP;unicast;server_port=6970", UDP).unwrap();
+        assert_eq!((short.agreed, short.server_ports, short.ssrc), (UDP, Some((6970, 6971)), None));
+        assert_eq!(TransportReply::parse("RTP/AVP;source=host.example", UDP).unwrap().source, None);
+    }
+
+    #[test]
+    fn tcp_answers() {
+        let reply = TransportReply::parse("rtp/avp/tcp; unicast; interleaved=2-3", TCP).unwrap();
+        assert_eq!(reply.agreed, Wanted::Tcp { rtp: 2, rtcp: 3 });
+        let reply = TransportReply::parse("RTP/AVP/TCP;interleaved=254", TCP).unwrap();
+        assert_eq!(reply.agreed, Wanted::Tcp { rtp: 254, rtcp: 255 });
+    }
+
+    #[test]
+    fn answers_that_do_not_fit_say_why() {
+        for (value, wanted, why) in [
+            ("RTP/AVP/TCP;interleaved=0-1", UDP, "asked for"),
+            ("RTP/AVP;unicast", TCP, "asked for"),
+            ("RTP/SAVP;unicast", UDP, "RTP/SAVP"),
+            ("RTP/AVP;multicast;port=5000", UDP, "multicast"),
+            ("RTP/AVP;server_port=70000", UDP, "server_port=70000"),
+            ("RTP/AVP/TCP;interleaved=255", TCP, "interleaved=255"),
+            ("", UDP, "allowed RTP/AVP"),
+        ] {
+            let error = TransportReply::parse(value, wanted).unwrap_err();
+            assert!(error.contains(why), "{value}: {error}");
+        }
+    }
+}

@@ -1,0 +1,373 @@
+//! What happens to payloads once they are in order: checked, compared, written. On a thread of its own, so that a slow
+//! disk, a reader of a pipe that pauses or a search through the reference never delays the receiving loop.
+//!
+//! Payloads travel in blocks of 256 KiB, 16 MiB of them at most. When all are under way, [`SinkWriter::is_full`] says
+//! so and the loop stops reading media: the loss that follows is the kernel's to count, none is silent.
+
+use std::fs::File;
+use std::io::{self, Write};
+use std::path::{Path, PathBuf};
+use std::sync::mpsc::{Receiver, RecvTimeoutError, SyncSender, TrySendError, channel, sync_channel};
+use std::thread;
+use std::time::Duration;
+
+use millrace_core::time::Instant;
+
+use crate::error::ClientError;
+use crate::reorder::InOrder;
+use crate::ts_check::{TsCheck, TsCounts};
+use crate::verify::{ByteCheck, Verifier};
+
+/// Where the transport stream goes.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub enum Output {
+    /// Nowhere: it is measured only.
+    #[default]
+    Null,
+    /// Standard output.
+    Stdout,
+    /// A file, created or emptied.
+    File(PathBuf),
+}
+
+/// Bytes of a block: one write.
+const BLOCK_BYTES: usize = 256 * 1024;
+/// Blocks under way.
+const BLOCKS: usize = 64;
+/// A block is sent on after this time however little it holds, so that a player behind a pipe does not starve.
+const BLOCK_AGE_NS: u64 = 40_000_000;
+/// A full output is tried again after this time.
+const FULL_RETRY_NS: u64 = 5_000_000;
+
+#[derive(Clone, Copy, Debug)]
+enum Mark {
+    Run,
+    Gap { count: u64 },
+    Payload { ext: u64, len: u32 },
+}
+
+#[derive(Debug, Default)]
+struct Block {
+    bytes: Vec<u8>,
+    marks: Vec<Mark>,
+}
+
+/// What became of the payloads.
+#[derive(Debug, Default)]
+pub(crate) struct SinkReport {
+    pub(crate) ts: TsCounts,
+    pub(crate) byte_check: Option<ByteCheck>,
+    pub(crate) written: u64,
+    /// The reader of standard output has gone.
+    pub(crate) reader_gone: bool,
+}
+
+/// The receiving loop's end.
+pub(crate) struct SinkWriter {
+    blocks: Option<SyncSender<Block>>,
+    spare: Receiver<Block>,
+    result: Receiver<Result<SinkReport, ClientError>>,
+    path: PathBuf,
+    block: Block,
+    since: Option<Instant>,
+    full: bool,
+    gone: bool,
+}
+
+/// The far end of an output.
+enum Target {
+    Null,
+    Stdout(io::Stdout),
+    File(File),
+}
+
+struct Worker {
+    target: Target,
+    path: PathBuf,
+    ts: TsCheck,
+    verifier: Option<Verifier>,
+    report: SinkReport,
+}
+
+fn output_path(output: &Output) -> PathBuf {
+    match output {
+        Output::Null => PathBuf::from("(nowhere)"),
+        Output::Stdout => PathBuf::from("-"),
+        Output::File(path) => path.clone(),
+    }
+}
+
+fn output_error(path: &Path, written: u64, source: io::Error) -> ClientError {
+    let advice = match source.kind() {
+        io::ErrorKind::StorageFull | io::ErrorKind::QuotaExceeded => "free some space, or write elsewhere",
+        io::ErrorKind::PermissionDenied => "choose a file that may be written",
+        io::ErrorKind::NotFound => "create its directory first",
+        _ => "write elsewhere, or to nowhere",
+    };
+    ClientError::Output { path: path.to_owned(), written, source, advice }
+}
+
+impl SinkWriter {
+    /// Opens output and reference and starts the thread.
+    pub(crate) fn start(output: &Output, reference: Option<&Path>) -> Result<Self, ClientError> {
+        let path = output_path(output);
+        let target = match output {
+            Output::Null => Target::Null,
+            Output::Stdout => Target::Stdout(io::stdout()),
+            Output::File(file) => {
+                Target::File(File::create(file).map_err(|error| output_error(&path, 0, error))?)
+            }
+        };
+        let verifier = reference.map(Verifier::open).transpose()?;
+        let worker = Worker {
+            target,
+            path: path.clone(),
+            ts: TsCheck::default(),
+            verifier,
+            report: SinkReport::default(),
+        };
+        let (block_tx, block_rx) = sync_channel(BLOCKS);
+        let (spare_tx, spare_rx) = sync_channel(BLOCKS);
+        let (result_tx, result_rx) = channel();
+        thread::Builder::new()
+            .name("sink".to_owned())
+            .spawn(move || {
+                // The loop may be gone already when it was cancelled with a blocked output.
+                let _ = result_tx.send(worker.run(&block_rx, &spare_tx));
+            })
+            .map_err(|source| ClientError::Socket { what: "thread of the output", source })?;
+        Ok(Self {
+            blocks: Some(block_tx),
+            spare: spare_rx,
+            result: result_rx,
+            path,
+            block: Block::default(),
+            since: None,
+            full: false,
+            gone: false,
+        })
+    }
+
+    /// The next payload begins a run.
+    pub(crate) fn begin_run(&mut self) {
+        self.block.marks.push(Mark::Run);
+    }
+
+    /// To be called once a turn: sends a block on that has waited long enough.
+    pub(crate) fn turn(&mut self, now: Instant) {
+        if self.block.marks.is_empty() {
+            self.since = None;
+            return;
+        }
+        let since = *self.since.get_or_insert(now);
+        if self.full || now >= since.plus_ns(BLOCK_AGE_NS) {
+            self.send();
+            self.since = self.full.then_some(now);
+        }
+    }
+
+    /// When [`Self::turn`] has something to do.
+    pub(crate) fn poll_at(&self) -> Option<Instant> {
+        self.since.map(|since| since.plus_ns(if self.full { FULL_RETRY_NS } else { BLOCK_AGE_NS }))
+    }
+
+    fn send(&mut self) {
+        let Some(blocks) = &self.blocks else { return };
+        let next = self.spare.try_recv().unwrap_or_default();
+        match blocks.try_send(std::mem::replace(&mut self.block, next)) {
+            Ok(()) => {
+                self.full = false;
+                self.since = None;
+            }
+            Err(TrySendError::Full(block)) => {
+                self.block = block;
+                self.full = true;
+            }
+            Err(TrySendError::Disconnected(_)) => self.gone = true,
+        }
+    }
+
+    /// Whether the output is so far behind that no more media should be read.
+    pub(crate) fn is_full(&self) -> bool {
+        self.full
+    }
+
+    /// Whether the thread has ended: by an error, or because the reader of the pipe is gone.
+    pub(crate) fn is_gone(&self) -> bool {
+        self.gone
+    }
+
+    /// Hands over the rest and waits for the thread, at most `patience`.
+    pub(crate) fn finish(mut self, patience: Duration) -> Result<SinkReport, ClientError> {
+        let path = self.path.clone();
+        let stuck =
+            || output_error(&path, 0, io::Error::new(io::ErrorKind::TimedOut, "it takes no more bytes"));
+        let step = Duration::from_millis(10);
+        let mut waited = Duration::ZERO;
+        while !self.block.marks.is_empty() && !self.gone {
+            self.send();
+            if self.full {
+                if waited >= patience {
+                    return Err(stuck());
+                }
+                thread::sleep(step);
+                waited += step;
+            }
+        }
+        drop(self.blocks.take());
+        match self.result.recv_timeout(patience.saturating_sub(waited)) {
+            Ok(result) => result,
+            Err(RecvTimeoutError::Timeout) => Err(stuck()),
+            Err(RecvTimeoutError::Disconnected) => {
+                Err(output_error(&self.path, 0, io::Error::other("its thread ended early")))
+            }
+        }
+    }
+}
+
+impl InOrder for SinkWriter {
+    fn payload(&mut self, ext: u64, bytes: &[u8]) {
+        if self.gone {
+            return;
+        }
+        self.block.bytes.extend_from_slice(bytes);
+        self.block.marks.push(Mark::Payload { ext, len: bytes.len() as u32 });
+        if self.block.bytes.len() >= BLOCK_BYTES {
+            self.send();
+        }
+    }
+
+    fn gap(&mut self, _from: u64, count: u64) {
+        self.block.marks.push(Mark::Gap { count });
+    }
+}
+
+impl Worker {
+    fn run(mut self, blocks: &Receiver<Block>, spare: &SyncSender<Block>) -> Result<SinkReport, ClientError> {
+        while let Ok(mut block) = blocks.recv() {
+            self.check(&block)?;
+            if let Err(error) = self.write(&block.bytes) {
+                if error.kind() == io::ErrorKind::BrokenPipe && matches!(self.target, Target::Stdout(_)) {
+                    self.report.reader_gone = true;
+                    break;
+                }
+                return Err(output_error(&self.path, self.report.written, error));
+            }
+            block.bytes.clear();
+            block.marks.clear();
+            // Full when the loop has more blocks than it needs: this one is freed then.
+            let _ = spare.try_send(block);
+        }
+        self.report.ts = self.ts.counts();
+        self.report.byte_check = self.verifier.map(Verifier::finish).transpose()?;
+        Ok(self.report)
+    }
+
+    fn check(&mut self, block: &Block) -> Result<(), ClientError> {
+        let mut at = 0;
+        for mark in &block.marks {
+            match *mark {
+                Mark::Run => {
+                    self.ts.gap();
+                    self.verifier.as_mut().map_or(Ok(()), Verifier::begin_run)?;
+                }
+                Mark::Gap { count } => {
+                    self.ts.gap();
+                    if let Some(verifier) = &mut self.verifier {
+                        verifier.gap(count);
+                    }
+                }
+                Mark::Payload { ext, len } => {
+                    let payload = &block.bytes[at..at + len as usize];
+                    at += len as usize;
+                    self.ts.payload(payload);
+                    self.verifier.as_mut().map_or(Ok(()), |verifier| verifier.payload(ext, payload))?;
+                }
+            }
+        }
+        Ok(())
+    }
+
+    fn write(&mut self, mut bytes: &[u8]) -> io::Result<()> {
+        while !bytes.is_empty() {
+            let taken = match &mut self.target {
+                Target::Null => return Ok(()),
+                // Straight to the descriptor: the line buffer of standard output would cut blocks to pieces.
+                Target::Stdout(stdout) => rustix::io::write(&*stdout, bytes).map_err(io::Error::from),
+                Target::File(file) => file.write(bytes),
+            };
+            match taken {
+                Ok(0) => return Err(io::ErrorKind::WriteZero.into()),
+                Ok(taken) => {
+                    self.report.written += taken as u64;
+                    bytes = &bytes[taken..];
+                }
+                Err(error) if error.kind() == io::ErrorKind::Interrupted => {}
+                Err(error) if error.kind() == io::ErrorKind::WouldBlock => {
+                    thread::sleep(Duration::from_millis(5))
+                }
+                Err(error) => return Err(error),
+            }
+        }
+        Ok(())
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const PATIENCE: Duration = Duration::from_secs(20);
+
+    #[test]
+    fn payloads_arrive_in_the_file_as_they_were_given() {
+        let dir = tempfile::tempdir().unwrap();
+        let path = dir.path().join("out.ts");
+        let mut sink = SinkWriter::start(&Output::File(path.clone()), None).unwrap();
+        let mut expected = Vec::new();
+        sink.begin_run();
+        for ext in 0..2000u64 {
+            let payload = vec![ext as u8; 1316];
+            expected.extend_from_slice(&payload);
+            while sink.is_full() {
+                thread::yield_now();
+                sink.turn(Instant(ext));
+            }
+            sink.payload(ext, &payload);
+            sink.turn(Instant(ext * 1_000_000));
+        }
+        let report = sink.finish(PATIENCE).unwrap();
+        assert_eq!(report.written, expected.len() as u64);
+        assert_eq!(report.ts.packets, 14_000);
+        assert!(std::fs::read(path).unwrap() == expected);
+    }
+
+    #[test]
+    fn a_full_disk_is_said_in_words() {
+        let mut sink = SinkWriter::start(&Output::File("/dev/full".into()), None).unwrap();
+        sink.payload(0, &[0x47; 188]);
+        let error = sink.finish(PATIENCE).unwrap_err().to_string();
+        assert!(
+            error.contains("/dev/full") && error.contains("No space left") && error.contains("free some"),
+            "{error}"
+        );
+    }
+
+    #[test]
+    fn the_loop_learns_that_the_output_failed() {
+        let mut sink = SinkWriter::start(&Output::File("/dev/full".into()), None).unwrap();
+        let deadline = std::time::Instant::now() + PATIENCE;
+        while !sink.is_gone() {
+            assert!(std::time::Instant::now() < deadline, "the failure was not noticed");
+            sink.payload(0, &[0x47; BLOCK_BYTES]);
+        }
+        assert!(sink.finish(PATIENCE).is_err());
+    }
+
+    #[test]
+    fn outputs_that_cannot_be_opened_fail_at_once() {
+        let Err(error) = SinkWriter::start(&Output::File("/nonexistent/x.ts".into()), None) else { panic!() };
+        assert!(error.to_string().contains("create its directory"), "{error}");
+        assert!(SinkWriter::start(&Output::Null, Some(Path::new("/nonexistent/x.ts"))).is_err());
+    }
+}
