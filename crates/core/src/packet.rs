@@ -75,8 +75,10 @@ pub struct WireLayout {
 impl WireLayout {
     /// Layout for payloads of `packet_bytes`; `None` unless a multiple of 188 and at most [`MAX_PACKET_BYTES`].
     pub fn new(packet_bytes: usize) -> Option<Self> {
-        let fits = packet_bytes > 0 && packet_bytes <= MAX_PACKET_BYTES && packet_bytes.is_multiple_of(TS_PACKET_BYTES);
-        fits.then(|| Self { packet_bytes: packet_bytes as u16 })
+        let fits = packet_bytes > 0
+            && packet_bytes <= MAX_PACKET_BYTES
+            && packet_bytes.is_multiple_of(TS_PACKET_BYTES);
+        fits.then_some(Self { packet_bytes: packet_bytes as u16 })
     }
 
     /// Payload bytes of a full packet.

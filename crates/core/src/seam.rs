@@ -78,7 +78,9 @@ impl Transmit<'_> {
     /// Number of datagrams.
     pub fn datagrams(&self) -> usize {
         match self.payload {
-            Payload::Wire { bytes, segment } | Payload::Patched { bytes, segment, .. } => bytes.len().div_ceil(segment),
+            Payload::Wire { bytes, segment } | Payload::Patched { bytes, segment, .. } => {
+                bytes.len().div_ceil(segment)
+            }
             Payload::Rtcp(_) => 1,
         }
     }

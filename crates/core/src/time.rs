@@ -59,7 +59,7 @@ impl MediaTicks {
 
     /// From seconds as a player writes them (`npt=12.5`); `None` if negative or not finite.
     pub fn from_secs_f64(secs: f64) -> Option<Self> {
-        (secs.is_finite() && secs >= 0.0 && secs < 1e9).then(|| Self((secs * MEDIA_HZ as f64).round() as u64))
+        (0.0..1e9).contains(&secs).then(|| Self((secs * MEDIA_HZ as f64).round() as u64))
     }
 
     /// In seconds, for people and for `npt=`.

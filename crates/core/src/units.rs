@@ -26,7 +26,11 @@ pub struct UnitError {
 
 impl fmt::Display for UnitError {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        write!(f, "{}: got \"{}\"; write a number and a unit, one of: {}", self.what, self.given, self.allowed)
+        write!(
+            f,
+            "{}: got \"{}\"; write a number and a unit, one of: {}",
+            self.what, self.given, self.allowed
+        )
     }
 }
 

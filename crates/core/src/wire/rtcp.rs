@@ -228,7 +228,13 @@ mod tests {
 
     #[test]
     fn receiver_report_round_trip_with_negative_loss() {
-        let block = ReportBlock { ssrc: 3, fraction_lost: 255, cumulative_lost: -1, highest_sequence: 65_540, jitter: 4 };
+        let block = ReportBlock {
+            ssrc: 3,
+            fraction_lost: 255,
+            cumulative_lost: -1,
+            highest_sequence: 65_540,
+            jitter: 4,
+        };
         let mut out = [0; MAX_REPORT_BYTES];
         let len = write_receiver_report(&mut out, 5, Some(&block), "c", true);
         let packets: Vec<_> = parse(&out[..len]).collect();

@@ -1,5 +1,5 @@
 //! A title on disk, a cache over it and a loop on top, for tests of the whole way.
-#![allow(dead_code)] // every test file uses its part
+#![allow(dead_code, unreachable_pub)] // every test file uses its part
 
 use std::os::fd::OwnedFd;
 use std::sync::Arc;
