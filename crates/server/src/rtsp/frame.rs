@@ -11,6 +11,8 @@ use super::Request;
 
 /// Longest interleaved frame that is kept: players send RTCP there, below 1500 bytes.
 pub const MAX_CLIENT_FRAME_BYTES: usize = 4096;
+/// Memory that a framer keeps between messages.
+const KEPT_BYTES: usize = 1024;
 /// Method, two spaces, version, line end.
 const REQUEST_LINE_EXTRA_BYTES: usize = 64;
 
@@ -130,7 +132,12 @@ impl Framer {
             self.buf = Vec::new();
             self.start = 0;
         } else if self.start == self.buf.len() {
-            self.buf.clear();
+            // An idle connection holds no more than a small message took.
+            if self.buf.capacity() > KEPT_BYTES {
+                self.buf = Vec::new()
+            } else {
+                self.buf.clear()
+            }
             self.start = 0;
         }
         result

@@ -189,6 +189,11 @@ impl Server {
         &mut self.counters
     }
 
+    /// The wall clock has been set: Unix time minus monotonic time from now on.
+    pub fn set_wall_offset_ns(&mut self, wall_offset_ns: u64) {
+        self.config.wall_offset_ns = wall_offset_ns;
+    }
+
     /// Sessions that viewers can name.
     pub fn session_count(&self) -> usize {
         self.sessions.len()

@@ -1,0 +1,158 @@
+//! One viewer's RTSP connection.
+
+use std::io::ErrorKind;
+use std::rc::Rc;
+use std::time::Duration;
+
+use tokio::time::timeout;
+
+use super::hub::{Line, Shared};
+use crate::rtsp::{Framer, Incoming};
+
+/// Bytes read at once.
+const READ_BYTES: usize = 4096;
+/// Messages of one connection before other tasks get their turn.
+const MESSAGES_PER_TURN: usize = 16;
+/// How long a connection that is to be closed may take its last reply and close its own side. Closing with unread
+/// input would reset the connection, and the reply would be lost with it (RFC 9112 section 9.6 says the same of HTTP).
+const LINGER: Duration = Duration::from_millis(500);
+
+/// What became of the messages that had come.
+enum Turn {
+    /// All have been handled.
+    Done,
+    /// Some are held back: until the viewer takes its replies, or the engine answers.
+    Held,
+    /// Some are left because it is the others' turn.
+    More,
+}
+
+/// Serves the connection until it ends.
+pub(super) async fn serve(hub: Shared, line: Rc<Line>) {
+    let mut framer = Framer::default();
+    let mut ended = false; // the viewer will send nothing more
+    let room = Rc::clone(&hub.borrow().room);
+    loop {
+        let turn = handle(&hub, &line, &mut framer);
+        if line.broken.get() || line.closing.get() {
+            break;
+        }
+        let held = match turn {
+            Turn::More => {
+                tokio::task::yield_now().await;
+                continue;
+            }
+            Turn::Done if ended && !line.has_output() => break,
+            Turn::Done => line.has_output(),
+            Turn::Held => true,
+        };
+        let has_room = room.notified();
+        let congested = hub.borrow().is_congested();
+        tokio::select! {
+            ready = line.stream.readable(), if !ended && !held && !congested => {
+                match ready.map(|()| read(&line, &mut framer)) {
+                    Ok(Read::Some) => {}
+                    Ok(Read::End) => ended = true,
+                    Ok(Read::Broken) | Err(_) => break,
+                }
+            }
+            ready = line.stream.writable(), if line.has_output() => {
+                if ready.is_err() {
+                    break;
+                }
+                let now = hub.borrow().now();
+                line.flush(now);
+            }
+            () = has_room, if congested => {}
+            () = line.wake.notified() => {}
+        }
+    }
+    if line.closing.get() && !line.broken.get() {
+        // Whether it ends in time or not, the connection is closed.
+        let _ = timeout(LINGER, say_goodbye(&hub, &line, ended)).await;
+    }
+    hub.borrow_mut().hang_up(line.key);
+}
+
+enum Read {
+    Some,
+    End,
+    Broken,
+}
+
+/// Reads once what is there. The buffer is on the stack: ten thousand idle connections hold none.
+fn read(line: &Line, framer: &mut Framer) -> Read {
+    let mut bytes = [0; READ_BYTES];
+    match line.stream.try_read(&mut bytes) {
+        Ok(0) => Read::End,
+        Ok(len) => {
+            framer.push(&bytes[..len]);
+            Read::Some
+        }
+        Err(error) if matches!(error.kind(), ErrorKind::WouldBlock | ErrorKind::Interrupted) => Read::Some,
+        Err(_) => Read::Broken,
+    }
+}
+
+/// Hands whole messages to the session server, each one only when nothing of the one before is waiting.
+fn handle(hub: &Shared, line: &Line, framer: &mut Framer) -> Turn {
+    let mut hub = hub.borrow_mut();
+    let key = line.key;
+    let turn = 'turn: {
+        for _ in 0..MESSAGES_PER_TURN {
+            if line.broken.get() || line.closing.get() {
+                break 'turn Turn::Done;
+            }
+            if line.has_output() || hub.server.is_waiting(key) || hub.is_congested() {
+                break 'turn Turn::Held;
+            }
+            let now = hub.now();
+            match framer.next_incoming() {
+                Ok(Some(Incoming::Request(request))) => hub.server.handle_request(now, key, &request),
+                Ok(Some(Incoming::Interleaved { channel, bytes })) => {
+                    hub.server.handle_interleaved(now, key, channel, &bytes);
+                }
+                Ok(Some(Incoming::Response)) => {}
+                Ok(None) => break 'turn Turn::Done,
+                Err(error) => hub.server.handle_bad_message(now, key, &error),
+            }
+            hub.flush();
+        }
+        Turn::More
+    };
+    let now = hub.now();
+    // What is held back here is not the viewer's delay.
+    let mid_message = matches!(turn, Turn::Done) && framer.is_mid_message();
+    hub.server.conn_progress(now, key, mid_message);
+    turn
+}
+
+/// Lets the last reply out and waits for the viewer to close its side.
+async fn say_goodbye(hub: &Shared, line: &Line, ended: bool) {
+    while line.has_output() && !line.broken.get() {
+        if line.stream.writable().await.is_err() {
+            return;
+        }
+        let now = hub.borrow().now();
+        line.flush(now);
+    }
+    if line.broken.get() || ended {
+        return;
+    }
+    if !line.is_attached() {
+        // The viewer sees the end of the stream behind the reply. An attached line is the engine's to end.
+        let _ = rustix::net::shutdown(&line.stream, rustix::net::Shutdown::Write);
+    }
+    loop {
+        if line.stream.readable().await.is_err() {
+            return;
+        }
+        let mut bytes = [0; READ_BYTES];
+        match line.stream.try_read(&mut bytes) {
+            Ok(0) => return,
+            Ok(_) => {}
+            Err(error) if matches!(error.kind(), ErrorKind::WouldBlock | ErrorKind::Interrupted) => {}
+            Err(_) => return,
+        }
+    }
+}

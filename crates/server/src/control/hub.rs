@@ -1,0 +1,343 @@
+//! What all tasks share: the session server, the engines' doors and the lines to the viewers.
+
+use std::cell::{Cell, RefCell};
+use std::collections::{HashMap, VecDeque};
+use std::net::SocketAddr;
+use std::os::fd::AsFd;
+use std::rc::Rc;
+
+use millrace_core::ids::ConnId;
+use millrace_core::limits::{MAX_CONN_PENDING_BYTES, PLAY_DELAY_NS, RING_RECORDS};
+use millrace_core::seam::Clock;
+use millrace_core::time::Instant;
+use millrace_offload::clock::MonotonicClock;
+use millrace_offload::command::{Command, Event};
+use tokio::net::TcpStream;
+use tokio::sync::Notify;
+
+use super::log::NoticeLog;
+use super::{EngineDoor, Snapshot};
+use crate::session::{ConnKey, Output, Server};
+
+/// Commands that wait for room in an engine's ring before connections are no longer read.
+const MAX_BACKLOG: usize = RING_RECORDS / 4;
+/// Events taken from one engine before other tasks get their turn.
+const EVENTS_PER_TURN: usize = 256;
+
+/// One thread, so no lock; borrowed only between two awaits.
+pub(super) type Shared = Rc<RefCell<Hub>>;
+
+pub(super) struct Hub {
+    pub(super) server: Server,
+    engines: Vec<EngineLink>,
+    lines: HashMap<ConnKey, Rc<Line>>,
+    log: NoticeLog,
+    write_timeout_ns: u64,
+    /// Rung when a command had to wait.
+    pub(super) backlog: Rc<Notify>,
+    /// Rung when no more commands wait.
+    pub(super) room: Rc<Notify>,
+}
+
+struct EngineLink {
+    door: Box<dyn EngineDoor>,
+    /// Commands that the ring had no room for, in their order.
+    waiting: VecDeque<Command>,
+    gone: bool,
+}
+
+/// The way back to one viewer.
+pub(super) struct Line {
+    pub(super) key: ConnKey,
+    pub(super) stream: TcpStream,
+    /// The engine that writes, once there is one.
+    attached: Cell<Option<(usize, ConnId)>>,
+    /// Bytes that the socket has not taken.
+    out: RefCell<VecDeque<u8>>,
+    /// Since when.
+    stuck_since: Cell<Option<Instant>>,
+    /// Close it once `out` is empty.
+    pub(super) closing: Cell<bool>,
+    /// Close it now.
+    pub(super) broken: Cell<bool>,
+    /// Rung when the connection's task should look again.
+    pub(super) wake: Notify,
+}
+
+impl Line {
+    fn new(key: ConnKey, stream: TcpStream) -> Self {
+        Self {
+            key,
+            stream,
+            attached: Cell::new(None),
+            out: RefCell::default(),
+            stuck_since: Cell::new(None),
+            closing: Cell::new(false),
+            broken: Cell::new(false),
+            wake: Notify::new(),
+        }
+    }
+
+    pub(super) fn is_attached(&self) -> bool {
+        self.attached.get().is_some()
+    }
+
+    pub(super) fn has_output(&self) -> bool {
+        !self.out.borrow().is_empty()
+    }
+
+    /// Writes what the socket takes.
+    pub(super) fn flush(&self, now: Instant) {
+        let mut out = self.out.borrow_mut();
+        while !out.is_empty() && !self.broken.get() {
+            match self.stream.try_write(out.as_slices().0) {
+                Ok(0) => self.broken.set(true),
+                Ok(taken) => {
+                    out.drain(..taken);
+                    self.stuck_since.set(None);
+                }
+                Err(error) if error.kind() == std::io::ErrorKind::WouldBlock => break,
+                Err(error) if error.kind() == std::io::ErrorKind::Interrupted => {}
+                Err(_) => self.broken.set(true), // the viewer is gone: its task closes the line
+            }
+        }
+        if out.is_empty() {
+            *out = VecDeque::new();
+        } else if self.stuck_since.get().is_none() {
+            self.stuck_since.set(Some(now));
+        }
+    }
+
+    fn write(&self, now: Instant, bytes: &[u8]) {
+        if self.out.borrow().len() + bytes.len() > MAX_CONN_PENDING_BYTES {
+            self.broken.set(true);
+        } else {
+            self.out.borrow_mut().extend(bytes);
+            self.flush(now);
+        }
+        self.wake.notify_one();
+    }
+}
+
+impl Hub {
+    pub(super) fn new(server: Server, engines: Vec<Box<dyn EngineDoor>>, write_timeout_ns: u64) -> Self {
+        let link = |door| EngineLink { door, waiting: VecDeque::new(), gone: false };
+        Self {
+            server,
+            engines: engines.into_iter().map(link).collect(),
+            lines: HashMap::new(),
+            log: NoticeLog::default(),
+            write_timeout_ns,
+            backlog: Rc::new(Notify::new()),
+            room: Rc::new(Notify::new()),
+        }
+    }
+
+    pub(super) fn now(&self) -> Instant {
+        MonotonicClock.now()
+    }
+
+    /// A new connection; `None` if there are too many.
+    pub(super) fn accept(
+        &mut self,
+        stream: TcpStream,
+        peer: SocketAddr,
+        local: SocketAddr,
+    ) -> Option<Rc<Line>> {
+        let opened = self.server.conn_opened(self.now(), peer, local);
+        let line = opened.ok().map(|key| Rc::new(Line::new(key, stream)));
+        if let Some(line) = &line {
+            self.lines.insert(line.key, Rc::clone(line));
+        }
+        self.flush();
+        line
+    }
+
+    /// The connection is closed.
+    pub(super) fn hang_up(&mut self, key: ConnKey) {
+        self.lines.remove(&key);
+        self.server.conn_closed(self.now(), key);
+        self.flush();
+    }
+
+    pub(super) fn line_count(&self) -> usize {
+        self.lines.len()
+    }
+
+    /// Carries out what the session server wants.
+    pub(super) fn flush(&mut self) {
+        while let Some(output) = self.server.poll_output() {
+            match output {
+                Output::Reply { conn, bytes } => self.reply(conn, bytes),
+                Output::Attach { conn, engine, id } => self.attach(conn, engine, id),
+                Output::Command { engine, command } => self.send(engine, command),
+                Output::Close { conn } => {
+                    if let Some(line) = self.lines.get(&conn) {
+                        line.closing.set(true);
+                        line.wake.notify_one();
+                    }
+                }
+                Output::Notice(notice) => self.log.write(self.now(), &notice),
+            }
+        }
+    }
+
+    fn reply(&mut self, conn: ConnKey, bytes: Vec<u8>) {
+        let Some(line) = self.lines.get(&conn).cloned() else { return };
+        match line.attached.get() {
+            Some((engine, conn)) => {
+                self.send(engine, Command::ConnWrite { conn, bytes });
+                line.wake.notify_one();
+            }
+            None => line.write(self.now(), &bytes),
+        }
+    }
+
+    /// From here on the engine is the only writer. Nothing waits to be written: requests are taken one by one, and only
+    /// when the reply before has gone out.
+    fn attach(&mut self, key: ConnKey, engine: usize, id: ConnId) {
+        let Some(line) = self.lines.get(&key).cloned() else { return };
+        line.attached.set(Some((engine, id)));
+        match line.stream.as_fd().try_clone_to_owned() {
+            Ok(fd) => self.send(engine, Command::ConnAdd { conn: id, fd }),
+            Err(error) => {
+                tracing::warn!(
+                    "connection cannot be handed to its engine: {error}; raise the limit of open files"
+                );
+                line.broken.set(true);
+                line.wake.notify_one();
+            }
+        }
+    }
+
+    fn send(&mut self, engine: usize, command: Command) {
+        let now = self.now();
+        let Some(link) = self.engines.get_mut(engine) else { return };
+        let command = match command {
+            // The reply before it has been written by now: the first packet leaves that much later.
+            Command::Play { stream, mut play } => {
+                play.at = play.at.max(now.plus_ns(PLAY_DELAY_NS));
+                Command::Play { stream, play }
+            }
+            other => other,
+        };
+        if link.gone {
+            return;
+        }
+        link.waiting.push_back(command);
+        self.push_waiting(engine);
+    }
+
+    /// Hands over what waits, as far as there is room.
+    fn push_waiting(&mut self, engine: usize) {
+        let link = &mut self.engines[engine];
+        while let Some(command) = link.waiting.pop_front() {
+            if let Err(command) = link.door.send(command) {
+                link.waiting.push_front(command);
+                return self.backlog.notify_one();
+            }
+        }
+    }
+
+    /// Tries again to hand over what waits; whether anything still does.
+    pub(super) fn retry(&mut self) -> bool {
+        for engine in 0..self.engines.len() {
+            if !self.engines[engine].waiting.is_empty() {
+                self.push_waiting(engine);
+            }
+        }
+        let waiting = self.engines.iter().any(|link| !link.waiting.is_empty());
+        if !self.is_congested() {
+            self.room.notify_waiters();
+        }
+        waiting
+    }
+
+    /// Whether connections should not be read now: what they ask for could not be handed over.
+    pub(super) fn is_congested(&self) -> bool {
+        self.engines.iter().any(|link| link.waiting.len() > MAX_BACKLOG)
+    }
+
+    pub(super) fn engine_door(&self, engine: usize) -> Option<&dyn EngineDoor> {
+        self.engines.get(engine).map(|link| &*link.door)
+    }
+
+    /// Takes what an engine has to say; whether there may be more.
+    pub(super) fn take_events(&mut self, engine: usize) -> bool {
+        self.engines[engine].door.rearm();
+        for _ in 0..EVENTS_PER_TURN {
+            match self.engines[engine].door.poll_event() {
+                // The buffer of a written reply: freed here, on the side that may.
+                Some(Event::Recycle { .. }) => {}
+                Some(event) => {
+                    let now = self.now();
+                    self.server.handle_engine_event(now, engine, event);
+                    self.flush();
+                }
+                None => return false,
+            }
+        }
+        true
+    }
+
+    /// What is to be looked at now and then.
+    pub(super) fn tick(&mut self) {
+        let now = self.now();
+        self.server.set_wall_offset_ns(millrace_offload::clock::wall_offset_ns());
+        self.server.tick(now);
+        let stuck = |line: &Line| {
+            line.stuck_since.get().is_some_and(|since| now.ns_since(since) > self.write_timeout_ns)
+        };
+        let not_reading: Vec<_> =
+            self.lines.values().filter(|line| stuck(line) && !line.broken.get()).cloned().collect();
+        for line in not_reading {
+            self.server.counters_mut().connections_not_reading += 1;
+            line.broken.set(true);
+            line.wake.notify_one();
+        }
+        for engine in 0..self.engines.len() {
+            // A lost ring of the bell costs half a second, not the session.
+            while self.take_events(engine) {}
+            self.look_for_end(engine);
+        }
+        self.flush();
+        self.retry();
+    }
+
+    /// Notices that an engine's thread has ended.
+    pub(super) fn look_for_end(&mut self, engine: usize) {
+        let link = &mut self.engines[engine];
+        if link.gone || !link.door.is_finished() {
+            return;
+        }
+        while self.take_events(engine) {} // its last words
+        let link = &mut self.engines[engine];
+        link.gone = true;
+        link.waiting.clear();
+        let now = self.now();
+        self.server.engine_gone(now, engine);
+        self.flush();
+    }
+
+    /// Whether every engine's thread has ended.
+    pub(super) fn engines_gone(&self) -> bool {
+        self.engines.iter().all(|link| link.gone)
+    }
+
+    /// Ends the engines: they say goodbye to whom they send.
+    pub(super) fn stop_engines(&mut self) {
+        for engine in 0..self.engines.len() {
+            self.send(engine, Command::Stop);
+        }
+    }
+
+    pub(super) fn snapshot(&self) -> Snapshot {
+        Snapshot {
+            counters: *self.server.counters(),
+            sessions: self.server.sessions(self.now()),
+            connections: self.server.connection_count(),
+            streams: self.server.stream_count(),
+            reserved_rate: self.server.reserved_rate(),
+        }
+    }
+}

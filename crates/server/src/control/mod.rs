@@ -1,0 +1,272 @@
+//! Sockets and tasks that carry out what [`crate::session`] decides: one thread, one reactor, no locks.
+//!
+//! ```text
+//!   accept ──► one task a connection ──► Framer ──► session::Server ──► outputs ──► replies, commands
+//!   RTCP, punches ── one task a socket ──────────────────▲
+//!   engine events ── one task an engine ─────────────────┘
+//! ```
+//!
+//! A connection is read only while nothing waits to be written to it, no answer of an engine is being waited for and the
+//! engines' rings have room: a viewer that does not read its replies, or sends faster than they can be made, holds up
+//! nobody but itself. Once a connection carries RTP, the engine is its only writer and replies go to it as commands.
+//!
+//! ```no_run
+//! # use millrace_server::control::{Control, ControlConfig, EngineDoor, Sockets, UdpSockets};
+//! # fn wire(library: Box<dyn millrace_server::session::Library>, engine: Box<dyn EngineDoor>,
+//! #         rtp: std::net::UdpSocket, rtcp: std::net::UdpSocket) -> Result<(), Box<dyn std::error::Error>> {
+//! let sockets = Sockets {
+//!     listeners: vec![std::net::TcpListener::bind("[::]:8554")?],
+//!     udp: vec![UdpSockets { rtp, rtcp }], // clones of the sockets that the engine sends from
+//! };
+//! let control = Control::start(ControlConfig::default(), library, vec![engine], sockets)?;
+//! println!("{} sessions", control.snapshot().map_or(0, |snapshot| snapshot.sessions.len()));
+//! control.shut_down(std::time::Duration::from_secs(5));
+//! # Ok(())
+//! # }
+//! ```
+#![forbid(unsafe_code)]
+
+mod conn;
+mod engine_door;
+mod hub;
+mod log;
+mod run;
+mod udp;
+
+use std::net::{IpAddr, SocketAddr, TcpListener, UdpSocket};
+use std::thread::JoinHandle;
+use std::time::Duration;
+
+use millrace_core::limits::RTSP_WRITE_TIMEOUT_NS;
+use tokio::sync::mpsc;
+
+pub use engine_door::EngineDoor;
+
+use crate::session::{Counters, Library, ServerConfig, SessionInfo, SystemEntropy};
+
+/// Settings of the control plane. Engines, UDP ports and the wall clock in `session` are filled in by
+/// [`Control::start`].
+#[derive(Clone, Debug)]
+pub struct ControlConfig {
+    /// Sessions, admission, limits.
+    pub session: ServerConfig,
+    /// A connection that does not take its replies for this long is closed.
+    pub write_timeout_ns: u64,
+}
+
+impl Default for ControlConfig {
+    fn default() -> Self {
+        Self { session: ServerConfig::default(), write_timeout_ns: RTSP_WRITE_TIMEOUT_NS }
+    }
+}
+
+/// What the control plane listens on. Made by the caller, who knows about privileges and systemd.
+#[derive(Debug)]
+pub struct Sockets {
+    /// RTSP.
+    pub listeners: Vec<TcpListener>,
+    /// Clones of the UDP sockets that the engines send from, at most one pair of each address family.
+    pub udp: Vec<UdpSockets>,
+}
+
+/// A pair of UDP sockets.
+#[derive(Debug)]
+pub struct UdpSockets {
+    /// Its port is announced for RTP; what comes in is read and thrown away.
+    pub rtp: UdpSocket,
+    /// The next port: receiver reports come in here.
+    pub rtcp: UdpSocket,
+}
+
+/// Why the control plane did not start.
+#[derive(Debug, thiserror::Error)]
+pub enum ControlError {
+    /// No engine was given.
+    #[error("control: no engine; give at least one")]
+    NoEngine,
+    /// A socket cannot be used.
+    #[error("control: {what} of {address}: {source}; give a bound, open socket")]
+    Socket {
+        /// What was tried.
+        what: &'static str,
+        /// On which socket.
+        address: String,
+        /// What the system said.
+        source: std::io::Error,
+    },
+    /// The system lacks something.
+    #[error("control: {what}: {source}; {remedy}")]
+    System {
+        /// What was tried.
+        what: &'static str,
+        /// What the system said.
+        source: std::io::Error,
+        /// What to do.
+        remedy: &'static str,
+    },
+}
+
+/// How things stand.
+#[derive(Clone, Debug)]
+pub struct Snapshot {
+    /// Sums since the start.
+    pub counters: Counters,
+    /// Sessions, the oldest first.
+    pub sessions: Vec<SessionInfo>,
+    /// Open connections.
+    pub connections: usize,
+    /// Streams that the engines know, closing ones included.
+    pub streams: usize,
+    /// Bits a second that admission has given away.
+    pub reserved_rate: u64,
+}
+
+/// How the control plane ended.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Farewell {
+    /// Streams that an engine had not closed within the limit.
+    pub streams_left: usize,
+    /// Connections that were cut off.
+    pub connections_left: usize,
+}
+
+/// From the handle to the thread.
+enum Ask {
+    Snapshot(std::sync::mpsc::SyncSender<Snapshot>),
+    ShutDown(Duration),
+}
+
+/// The control plane.
+#[derive(Debug)]
+pub struct Control;
+
+impl Control {
+    /// Starts the control thread and returns at once; connections are accepted from now on.
+    ///
+    /// # Errors
+    /// [`ControlError`]; nothing is left behind then.
+    pub fn start(
+        config: ControlConfig,
+        library: Box<dyn Library>,
+        engines: Vec<Box<dyn EngineDoor>>,
+        sockets: Sockets,
+    ) -> Result<ControlHandle, ControlError> {
+        if engines.is_empty() {
+            return Err(ControlError::NoEngine);
+        }
+        let mut config = config;
+        config.session.engines = engines.len();
+        config.session.wall_offset_ns = millrace_offload::clock::wall_offset_ns();
+        let addresses = prepare(&mut config.session, &sockets)?;
+        let entropy = SystemEntropy::open().map_err(|source| ControlError::System {
+            what: "open /dev/urandom",
+            source,
+            remedy: "mount /dev",
+        })?;
+        let system = |what| {
+            move |source| ControlError::System {
+                what,
+                source,
+                remedy: "raise the limits of threads and open files",
+            }
+        };
+        let runtime = tokio::runtime::Builder::new_current_thread()
+            .enable_all()
+            .build()
+            .map_err(system("make a reactor"))?;
+        let (asks, asked) = mpsc::unbounded_channel();
+        let (ready, is_ready) = std::sync::mpsc::channel();
+        let thread = std::thread::Builder::new()
+            .name("control".into())
+            .spawn(move || {
+                let parts = run::Parts { config, library, entropy: Box::new(entropy), engines, sockets };
+                tokio::task::LocalSet::new().block_on(&runtime, run::run(parts, asked, ready))
+            })
+            .map_err(system("start the control thread"))?;
+        match is_ready.recv() {
+            Ok(Ok(())) => Ok(ControlHandle { asks, thread: Some(thread), addresses }),
+            Ok(Err(error)) => Err(error),
+            Err(_) => Err(system("start the control thread")(std::io::Error::other("it ended at once"))),
+        }
+    }
+}
+
+/// Looks at the sockets: what they are bound to, and that they do not block.
+fn prepare(config: &mut ServerConfig, sockets: &Sockets) -> Result<Vec<SocketAddr>, ControlError> {
+    let refused = |what| move |source| ControlError::Socket { what, address: "a socket".to_owned(), source };
+    let mut addresses = Vec::new();
+    for listener in &sockets.listeners {
+        let address = listener.local_addr().map_err(refused("local address"))?;
+        let blocked =
+            |source| ControlError::Socket { what: "non-blocking mode", address: address.to_string(), source };
+        listener.set_nonblocking(true).map_err(blocked)?;
+        addresses.push(address);
+    }
+    for pair in &sockets.udp {
+        let rtp = pair.rtp.local_addr().map_err(refused("local address"))?;
+        let rtcp = pair.rtcp.local_addr().map_err(refused("local address"))?;
+        for (socket, address) in [(&pair.rtp, rtp), (&pair.rtcp, rtcp)] {
+            let blocked = |source| ControlError::Socket {
+                what: "non-blocking mode",
+                address: address.to_string(),
+                source,
+            };
+            socket.set_nonblocking(true).map_err(blocked)?;
+        }
+        let ports = Some((rtp.port(), rtcp.port()));
+        match rtp.ip() {
+            IpAddr::V4(_) => config.ports_v4 = ports,
+            IpAddr::V6(_) => config.ports_v6 = ports,
+        }
+    }
+    Ok(addresses)
+}
+
+/// The running control plane. Dropping it shuts it down.
+#[derive(Debug)]
+pub struct ControlHandle {
+    asks: mpsc::UnboundedSender<Ask>,
+    thread: Option<JoinHandle<Farewell>>,
+    addresses: Vec<SocketAddr>,
+}
+
+impl ControlHandle {
+    /// How long [`ControlHandle`] waits for the engines when it is dropped.
+    const DROP_LIMIT: Duration = Duration::from_secs(2);
+
+    /// Where RTSP is listened for.
+    pub fn addresses(&self) -> &[SocketAddr] {
+        &self.addresses
+    }
+
+    /// How things stand now. Waits for the control thread, at most a second; `None` if it does not answer.
+    pub fn snapshot(&self) -> Option<Snapshot> {
+        let (answer, answered) = std::sync::mpsc::sync_channel(1);
+        self.asks.send(Ask::Snapshot(answer)).ok()?;
+        answered.recv_timeout(Duration::from_secs(1)).ok()
+    }
+
+    /// Whether the control thread has ended without being asked: it has panicked.
+    pub fn is_finished(&self) -> bool {
+        self.thread.as_ref().is_none_or(JoinHandle::is_finished)
+    }
+
+    /// Accepts no more, has the engines say goodbye to their viewers, ends all sessions, closes all connections, waits
+    /// for the engines at most `limit`. The engines' doors are dropped at the end.
+    pub fn shut_down(mut self, limit: Duration) -> Option<Farewell> {
+        self.end(limit)
+    }
+
+    fn end(&mut self, limit: Duration) -> Option<Farewell> {
+        let thread = self.thread.take()?;
+        // If nobody listens any more the thread has ended, and join() says how.
+        let _ = self.asks.send(Ask::ShutDown(limit));
+        thread.join().ok()
+    }
+}
+
+impl Drop for ControlHandle {
+    fn drop(&mut self) {
+        self.end(Self::DROP_LIMIT);
+    }
+}

@@ -1,0 +1,222 @@
+//! The control thread's tasks, and how they end.
+
+use std::cell::RefCell;
+use std::io;
+use std::os::fd::OwnedFd;
+use std::rc::Rc;
+use std::time::Duration;
+
+use rustix::net::sockopt;
+use tokio::io::Interest;
+use tokio::io::unix::AsyncFd;
+use tokio::net::{TcpListener, TcpStream, UdpSocket};
+use tokio::sync::mpsc;
+use tokio::task::{JoinHandle, spawn_local};
+use tokio::time::{MissedTickBehavior, interval, sleep, timeout};
+
+use super::hub::{Hub, Shared};
+use super::{Ask, ControlConfig, ControlError, EngineDoor, Farewell, Sockets, conn, udp};
+use crate::session::{Entropy, Library, Server, UdpPort};
+
+/// Time-outs are looked for this often.
+const TICK: Duration = Duration::from_millis(500);
+/// A full ring is tried again after this time: the engine's loop takes 64 commands in a few microseconds.
+const RETRY: Duration = Duration::from_millis(1);
+/// Pause after a failed accept: no descriptor is left, and one more try at once will not find one.
+const ACCEPT_PAUSE: Duration = Duration::from_millis(100);
+/// How long the engines may take to say goodbye to their viewers.
+const GOODBYE: Duration = Duration::from_secs(1);
+/// How often the end is looked for.
+const END_POLL: Duration = Duration::from_millis(2);
+
+/// What the thread is given.
+pub(super) struct Parts {
+    pub(super) config: ControlConfig,
+    pub(super) library: Box<dyn Library>,
+    pub(super) entropy: Box<dyn Entropy>,
+    pub(super) engines: Vec<Box<dyn EngineDoor>>,
+    pub(super) sockets: Sockets,
+}
+
+/// Runs until asked to shut down, or until the handle is gone.
+pub(super) async fn run(
+    parts: Parts,
+    mut asked: mpsc::UnboundedReceiver<Ask>,
+    ready: std::sync::mpsc::Sender<Result<(), ControlError>>,
+) -> Farewell {
+    let Parts { config, library, entropy, engines, sockets } = parts;
+    let count = engines.len();
+    let server = Server::new(config.session, library, entropy);
+    let hub: Shared = Rc::new(RefCell::new(Hub::new(server, engines, config.write_timeout_ns)));
+    let tasks = start(&hub, count, sockets);
+    let failed = tasks.is_err();
+    let listeners = match tasks {
+        Ok(listeners) => {
+            // If nobody waits for the start any more, the handle is gone and `asked` ends at once.
+            let _ = ready.send(Ok(()));
+            listeners
+        }
+        Err(error) => {
+            let _ = ready.send(Err(error));
+            Vec::new()
+        }
+    };
+    let mut limit = Duration::ZERO;
+    while !failed {
+        match asked.recv().await {
+            // The asker may have given up waiting.
+            Some(Ask::Snapshot(answer)) => drop(answer.try_send(hub.borrow().snapshot())),
+            Some(Ask::ShutDown(asked)) => {
+                limit = asked;
+                break;
+            }
+            None => break,
+        }
+    }
+    listeners.iter().for_each(JoinHandle::abort);
+    shut_down(&hub, count, limit).await
+}
+
+/// Starts all tasks; returns those that accept connections.
+fn start(hub: &Shared, engines: usize, sockets: Sockets) -> Result<Vec<JoinHandle<()>>, ControlError> {
+    let refused = |what| move |source| ControlError::Socket { what, address: "a socket".to_owned(), source };
+    for pair in sockets.udp {
+        for (socket, port) in [(pair.rtp, UdpPort::Rtp), (pair.rtcp, UdpPort::Rtcp)] {
+            let socket = UdpSocket::from_std(socket).map_err(refused("watch the UDP port"))?;
+            spawn_local(udp::listen(Rc::clone(hub), socket, port));
+        }
+    }
+    for engine in 0..engines {
+        let fd = hub.borrow().engine_door(engine).map(|door| door.event_fd().try_clone_to_owned());
+        let fd = fd.unwrap_or_else(|| Err(io::Error::other("no such engine"))).and_then(watch);
+        let fd = fd.map_err(refused("watch the engine's bell"))?;
+        spawn_local(hear(Rc::clone(hub), engine, fd));
+    }
+    spawn_local(tick(Rc::clone(hub)));
+    spawn_local(retry(Rc::clone(hub)));
+    let mut listeners = Vec::new();
+    for listener in sockets.listeners {
+        let listener = TcpListener::from_std(listener).map_err(refused("listen"))?;
+        listeners.push(spawn_local(accept(Rc::clone(hub), listener)));
+    }
+    Ok(listeners)
+}
+
+/// A descriptor in the reactor.
+fn watch(fd: OwnedFd) -> io::Result<AsyncFd<OwnedFd>> {
+    // Deprecated for types that may close or change their descriptor while it is registered; OwnedFd does neither, and
+    // its successor is `unsafe`, which this crate does without.
+    #[expect(deprecated)]
+    AsyncFd::with_interest(fd, Interest::READABLE)
+}
+
+async fn accept(hub: Shared, listener: TcpListener) {
+    let mut warned = false;
+    loop {
+        match listener.accept().await {
+            Ok((stream, peer)) => {
+                warned = false;
+                let Ok(local) = stream.local_addr() else { continue }; // already reset
+                set_options(&stream);
+                let line = hub.borrow_mut().accept(stream, peer, local);
+                if let Some(line) = line {
+                    spawn_local(conn::serve(Rc::clone(&hub), line));
+                }
+            }
+            // Of one connection, not of the listener.
+            Err(error)
+                if matches!(error.kind(), io::ErrorKind::ConnectionAborted | io::ErrorKind::Interrupted) => {}
+            Err(error) => {
+                if !warned {
+                    tracing::warn!("connections cannot be accepted: {error}; raise the limit of open files");
+                }
+                warned = true;
+                sleep(ACCEPT_PAUSE).await;
+            }
+        }
+    }
+}
+
+/// Replies leave at once; a viewer that vanished without a word is noticed within two minutes, paused or not.
+fn set_options(stream: &TcpStream) {
+    // Without them the connection works, only later: nothing to tell.
+    let _ = stream.set_nodelay(true);
+    let _ = sockopt::set_socket_keepalive(stream, true);
+    let _ = sockopt::set_tcp_keepidle(stream, Duration::from_secs(60));
+    let _ = sockopt::set_tcp_keepintvl(stream, Duration::from_secs(10));
+    let _ = sockopt::set_tcp_keepcnt(stream, 6);
+}
+
+/// Takes an engine's events when its bell rings.
+async fn hear(hub: Shared, engine: usize, fd: AsyncFd<OwnedFd>) {
+    loop {
+        match fd.readable().await {
+            Ok(mut guard) => guard.clear_ready(),
+            Err(_) => return, // the reactor has ended
+        }
+        while hub.borrow_mut().take_events(engine) {
+            tokio::task::yield_now().await;
+        }
+        hub.borrow_mut().retry();
+    }
+}
+
+async fn tick(hub: Shared) {
+    let mut ticks = interval(TICK);
+    ticks.set_missed_tick_behavior(MissedTickBehavior::Delay);
+    loop {
+        ticks.tick().await;
+        hub.borrow_mut().tick();
+    }
+}
+
+async fn retry(hub: Shared) {
+    let backlog = Rc::clone(&hub.borrow().backlog);
+    loop {
+        backlog.notified().await;
+        loop {
+            sleep(RETRY).await;
+            if !hub.borrow_mut().retry() {
+                break;
+            }
+        }
+    }
+}
+
+/// BYE first, because without it players wait for ever; then sessions, streams, connections.
+async fn shut_down(hub: &Shared, engines: usize, limit: Duration) -> Farewell {
+    let look = |hub: &mut Hub| (0..engines).for_each(|engine| hub.look_for_end(engine));
+    if hub.borrow_mut().server.begin_shutdown() > 0 {
+        hub.borrow_mut().stop_engines();
+        let goodbye = async {
+            loop {
+                look(&mut hub.borrow_mut());
+                if hub.borrow().server.unfinished_count() == 0 || hub.borrow().engines_gone() {
+                    return;
+                }
+                sleep(END_POLL).await;
+            }
+        };
+        // Whoever has not been told by then is not told.
+        let _ = timeout(GOODBYE.min(limit), goodbye).await;
+    }
+    {
+        let mut hub = hub.borrow_mut();
+        let now = hub.now();
+        hub.server.shut_down(now);
+        hub.flush();
+    }
+    let end = async {
+        loop {
+            look(&mut hub.borrow_mut());
+            if hub.borrow().server.stream_count() == 0 && hub.borrow().line_count() == 0 {
+                return;
+            }
+            sleep(END_POLL).await;
+        }
+    };
+    // What is left is counted below.
+    let _ = timeout(limit, end).await;
+    let hub = hub.borrow();
+    Farewell { streams_left: hub.server.stream_count(), connections_left: hub.line_count() }
+}

@@ -1,0 +1,350 @@
+//! The control plane on real sockets: who writes when, who is cut off, and that nobody disturbs the others.
+
+#[path = "rtsp_support/live.rs"]
+mod live;
+mod rtsp_support;
+
+use std::io::Write;
+use std::net::{Shutdown, TcpStream, UdpSocket};
+use std::time::{Duration, Instant};
+
+use live::{Item, Live, PATIENCE, Viewer, viewer_ports};
+use millrace_core::wire::rtcp::{RtcpPacket, parse};
+use millrace_core::wire::rtp::RtpHeader;
+use rtsp_support::{MS, receiver_report};
+
+const OPTIONS: &str = "OPTIONS * RTSP/1.0\nCSeq: 1";
+
+#[test]
+fn a_film_by_udp_from_options_to_teardown() {
+    let live = Live::start();
+    let mut v = live.viewer();
+    assert_eq!(v.ask("OPTIONS rtsp://h/film RTSP/1.0\nCSeq: 1").status, 200);
+    assert_eq!(v.ask("DESCRIBE rtsp://h/film RTSP/1.0\nCSeq: 2").status, 200);
+    let (rtp, rtcp) = viewer_ports();
+    let setup = v.setup_udp(&rtp, &rtcp);
+    let ports = format!("server_port={}-{}", live.rtp.port(), live.rtcp.port());
+    assert!(setup.get("transport").contains(&ports), "{setup:?}");
+    let id = setup.session();
+    let play = v.ask_session("PLAY", &id, "Range: npt=10-");
+    let replied = Instant::now();
+    let mut packet = [0; 2048];
+    let (len, from) = rtp.recv_from(&mut packet).unwrap();
+    // The reply has been out for 50 ms when the first packet leaves; what the reader lost by waking up is in here too.
+    assert!(replied.elapsed() > Duration::from_millis(20), "{:?} after the reply", replied.elapsed());
+    let (header, _) = RtpHeader::parse(&packet[..len]).unwrap();
+    assert_eq!(
+        play.get("rtp-info"),
+        format!("url=rtsp://h/film/track1;seq={};rtptime=1900000", header.sequence)
+    );
+    assert_eq!(from, live.rtp);
+    // Reports and punches are heard, nonsense is not minded.
+    rtcp.send_to(&receiver_report(0x1234_abcd, false), live.rtcp).unwrap();
+    rtp.send_to(b"\xce\xfa\xed\xfe", live.rtp).unwrap();
+    rtcp.send_to(&[0xff; 1000], live.rtcp).unwrap();
+    rtp.send_to(&[], live.rtp).unwrap();
+    let stranger = UdpSocket::bind("127.0.0.1:0").unwrap();
+    stranger.send_to(&receiver_report(1, true), live.rtcp).unwrap();
+    let heard =
+        live.wait_for("the report", |s| s.counters.rtcp_received == 2 && s.counters.rtcp_unknown == 1);
+    assert_eq!(heard.sessions[0].report.unwrap().fraction_lost, 255);
+    live.wait_for("the punches", |s| s.counters.punches == 2);
+    assert_eq!(v.ask_session("PAUSE", &id, "").status, 200);
+    assert_eq!(v.ask_session("PLAY", &id, "").status, 200);
+    assert_eq!(v.ask_session("TEARDOWN", &id, "").status, 200);
+    live.assert_empties();
+}
+
+#[test]
+fn replies_never_split_frames() {
+    let live = Live::start();
+    let mut v = live.viewer();
+    let id = v.setup_tcp();
+    assert_eq!(v.ask_session("PLAY", &id, "").status, 200);
+    let start = Instant::now();
+    let mut asked = 0;
+    // Requests in bursts, among frames, until both have been many. The parser panics on anything split.
+    while v.frames.len() < 200 || asked < 200 {
+        assert!(start.elapsed() < PATIENCE, "{} frames", v.frames.len());
+        for _ in 0..10 {
+            v.send(&format!("GET_PARAMETER rtsp://h/film RTSP/1.0\nCSeq: {asked}\nSession: {id}"));
+            asked += 1;
+        }
+        for cseq in asked - 10..asked {
+            assert_eq!(v.answer().get("cseq"), cseq.to_string());
+        }
+    }
+    let sequences: Vec<_> = v
+        .frames
+        .iter()
+        .map(|(channel, bytes)| {
+            assert_eq!((*channel, bytes.len()), (0, 1328));
+            RtpHeader::parse(bytes).unwrap().0.sequence
+        })
+        .collect();
+    assert!(sequences.windows(2).all(|w| w[1] == w[0] + 1), "{sequences:?}");
+    // A seek: no jump in the sequence.
+    let seek = v.ask_session("PLAY", &id, "Range: npt=30-");
+    let next: u16 =
+        seek.get("rtp-info").split("seq=").nth(1).unwrap().split(';').next().unwrap().parse().unwrap();
+    let Item::Frame { bytes, .. } = v.next() else { panic!("a frame") };
+    assert_eq!(RtpHeader::parse(&bytes).unwrap().0.sequence, next);
+    let last = RtpHeader::parse(&v.frames.last().unwrap().1).unwrap().0.sequence;
+    assert_eq!(next, last.wrapping_add(1));
+    v.stream.shutdown(Shutdown::Both).unwrap();
+    live.assert_empties();
+}
+
+#[test]
+fn pipelined_requests_are_answered_in_order() {
+    let live = Live::start();
+    let mut v = live.viewer();
+    let id = v.setup_tcp();
+    assert_eq!(v.ask_session("PLAY", &id, "").status, 200);
+    // The second waits for the engine; the third must wait for the second.
+    live.engine.lock().unwrap().fake.silent = true;
+    for (cseq, method, more) in
+        [(11, "GET_PARAMETER", ""), (12, "PLAY", "Range: npt=20-"), (13, "PAUSE", ""), (14, "TEARDOWN", "")]
+    {
+        v.send(&format!("{method} rtsp://h/film RTSP/1.0\nCSeq: {cseq}\nSession: {id}\n{more}"));
+    }
+    assert_eq!(v.answer().get("cseq"), "11");
+    live.engine.lock().unwrap().fake.silent = false;
+    live.bell_rings();
+    for cseq in ["12", "13", "14"] {
+        let answer = v.answer();
+        assert_eq!((answer.get("cseq"), answer.status), (cseq, 200));
+    }
+    live.assert_empties();
+}
+
+#[test]
+fn teardown_followed_at_once_by_fin_or_reset() {
+    let live = Live::start();
+    for reset in [false, true] {
+        let mut v = live.viewer();
+        let (rtp, rtcp) = viewer_ports();
+        let id = v.setup_udp(&rtp, &rtcp).session();
+        assert_eq!(v.ask_session("PLAY", &id, "").status, 200);
+        v.send(&format!("TEARDOWN rtsp://h/film RTSP/1.0\nCSeq: 6\nSession: {id}"));
+        if reset {
+            // Unread input makes close() reset the connection when the answer comes.
+            drop(v.stream);
+        } else {
+            v.stream.shutdown(Shutdown::Write).unwrap();
+            assert_eq!(v.answer().status, 200, "a half-closed connection still gets its answer");
+            assert!(v.is_closed());
+        }
+        live.assert_empties();
+    }
+    live.wait_for("no connections", |s| s.connections == 0);
+}
+
+#[test]
+fn garbage_is_answered_once_and_closed() {
+    let live = Live::start();
+    for (bytes, status) in [
+        (b"GET / HTTP/1.1\r\nHost: h\r\n\r\n".to_vec(), 400),
+        (b"\x16\x03\x01\x00\xa5\x01\x00\x00\xa1\x03\x03".to_vec(), 400),
+        (b"OPTIONS * RTSP/9.9\r\nCSeq: 1\r\n\r\n".to_vec(), 505),
+        ([b"OPTIONS * RTSP/1.0\r\nCSeq: 1\r\nX: ".to_vec(), vec![b'x'; 1_000_000]].concat(), 413),
+        (vec![b'x'; 1_000_000], 414),
+    ] {
+        let mut v = live.viewer();
+        // The server stops reading in the middle: writing may fail, what counts is the answer.
+        let _ = v.stream.write_all(&bytes);
+        match v.next() {
+            Item::Answer(answer) => assert_eq!((answer.status, answer.get("connection")), (status, "close")),
+            // A peer that never stops writing into a closed connection may be reset before it has read.
+            Item::End => assert!(bytes.len() > 100_000, "no answer to {status}"),
+            Item::Frame { .. } => panic!("a frame"),
+        }
+        assert!(v.is_closed());
+    }
+    live.wait_for("no connections", |s| s.connections == 0 && s.counters.bad_messages == 5);
+    assert_eq!(live.viewer().ask(OPTIONS).status, 200);
+}
+
+#[test]
+fn a_viewer_that_does_not_read_holds_up_only_itself() {
+    let live = Live::with(|config| config.write_timeout_ns = 300 * MS);
+    let mut deaf = live.viewer();
+    deaf.stream.set_nonblocking(true).unwrap();
+    let request = "DESCRIBE rtsp://h/film RTSP/1.0\r\nCSeq: 1\r\n\r\n".repeat(100);
+    let start = Instant::now();
+    let mut other = live.viewer();
+    // Fill both directions, then wait for the axe; somebody else is served meanwhile.
+    while live.snapshot().counters.connections_not_reading == 0 {
+        assert!(start.elapsed() < PATIENCE, "it was not cut off");
+        while matches!(deaf.stream.write(request.as_bytes()), Ok(n) if n > 0) {}
+        let asked = Instant::now();
+        assert_eq!(other.ask(OPTIONS).status, 200);
+        assert!(asked.elapsed() < Duration::from_secs(2), "{:?}", asked.elapsed());
+    }
+    live.wait_for("one connection", |s| s.connections == 1);
+}
+
+#[test]
+fn thousands_of_half_open_connections_disturb_nobody() {
+    let crowd = raise_descriptor_limit().min(2000);
+    let live = Live::with(|config| {
+        config.session.max_connections_per_address = 10_000;
+        config.session.header_timeout_ns = 3_600_000 * MS; // they stay until the test is over
+    });
+    let mut half_open = Vec::new();
+    for i in 0..crowd {
+        let mut stream = TcpStream::connect(live.address).unwrap();
+        if i % 2 == 0 {
+            stream.write_all(b"OPTIONS rtsp://h/film RTSP/1.0\r\nCS").unwrap();
+        }
+        half_open.push(stream);
+    }
+    live.wait_for("the crowd", |s| s.connections == crowd);
+    let mut v = live.viewer();
+    let id = v.setup_tcp();
+    assert_eq!(v.ask_session("PLAY", &id, "").status, 200);
+    let mut took: Vec<_> = (0..50)
+        .map(|_| {
+            let start = Instant::now();
+            assert_eq!(v.ask_session("GET_PARAMETER", &id, "").status, 200);
+            start.elapsed()
+        })
+        .collect();
+    took.sort();
+    assert!(took[25] < Duration::from_millis(100), "median {:?}", took[25]);
+    assert_eq!(v.ask_session("TEARDOWN", &id, "").status, 200);
+    drop(half_open);
+    live.wait_for("the crowd to be gone", |s| s.connections == 1);
+}
+
+#[test]
+fn one_address_cannot_take_all_connections() {
+    let live = Live::with(|config| config.session.max_connections_per_address = 3);
+    let mut held: Vec<_> = (0..3).map(|_| live.viewer()).collect();
+    for v in &mut held {
+        assert_eq!(v.ask(OPTIONS).status, 200);
+    }
+    for _ in 0..5 {
+        assert!(live.viewer().is_closed());
+    }
+    live.wait_for("the count", |s| s.counters.connections_refused_address == 5 && s.connections == 3);
+    drop(held.pop());
+    live.wait_for("room", |s| s.connections == 2);
+    assert_eq!(live.viewer().ask(OPTIONS).status, 200);
+}
+
+#[test]
+fn slow_and_silent_connections_are_closed_in_time() {
+    let live = Live::with(|config| config.session.header_timeout_ns = 200 * MS);
+    let mut silent = live.viewer();
+    let mut slow = live.viewer();
+    slow.stream.write_all(b"OPTIONS * RT").unwrap();
+    assert!(silent.is_closed());
+    assert_eq!(slow.answer().status, 408);
+    assert!(slow.is_closed());
+    live.wait_for("no connections", |s| s.connections == 0 && s.counters.connections_too_slow == 2);
+}
+
+#[test]
+fn a_full_ring_delays_but_loses_nothing() {
+    let live = Live::start();
+    let mut v = live.viewer();
+    let id = v.setup_tcp();
+    live.engine.lock().unwrap().full = true;
+    for cseq in 2..40 {
+        v.send(&format!("GET_PARAMETER rtsp://h/film RTSP/1.0\nCSeq: {cseq}\nSession: {id}"));
+    }
+    // Others are served: their replies need no engine.
+    assert_eq!(live.viewer().ask(OPTIONS).status, 200);
+    live.wait_for("the requests", |s| s.counters.requests >= 40);
+    live.engine.lock().unwrap().full = false;
+    for cseq in 2..40 {
+        assert_eq!(v.answer().get("cseq"), cseq.to_string());
+    }
+    assert_eq!(v.ask_session("TEARDOWN", &id, "").status, 200);
+    live.assert_empties();
+}
+
+#[test]
+fn a_connection_that_breaks_under_the_engine_is_closed() {
+    let live = Live::start();
+    let mut v = live.viewer();
+    v.setup_tcp();
+    {
+        let mut engine = live.engine.lock().unwrap();
+        let conn = millrace_core::ids::ConnId(0);
+        engine.fake.events.push_back(millrace_offload::command::Event::ConnGone { conn, errno: 32 });
+    }
+    assert!(v.is_closed());
+    live.assert_empties();
+    live.wait_for("no connections", |s| s.connections == 0);
+}
+
+#[test]
+fn shutdown_says_bye_and_closes_everything() {
+    let mut live = Live::start();
+    let (rtp, rtcp) = viewer_ports();
+    let mut by_udp = live.viewer();
+    let id = by_udp.setup_udp(&rtp, &rtcp).session();
+    assert_eq!(by_udp.ask_session("PLAY", &id, "").status, 200);
+    let mut by_tcp = live.viewer();
+    let id = by_tcp.setup_tcp();
+    assert_eq!(by_tcp.ask_session("PLAY", &id, "").status, 200);
+    let mut idle = live.viewer();
+    assert_eq!(idle.ask(OPTIONS).status, 200);
+    let start = Instant::now();
+    let farewell = live.control.take().unwrap().shut_down(Duration::from_secs(5)).unwrap();
+    assert_eq!((farewell.streams_left, farewell.connections_left), (0, 0));
+    assert!(start.elapsed() < Duration::from_secs(4), "{:?}", start.elapsed());
+    let mut bytes = [0; 2048];
+    let len = rtcp.recv(&mut bytes).unwrap();
+    assert!(parse(&bytes[..len]).any(|packet| matches!(packet, RtcpPacket::Bye { .. })));
+    let mut said_bye = false;
+    loop {
+        match by_tcp.next() {
+            Item::Frame { channel: 1, bytes } => {
+                said_bye |= parse(&bytes).any(|p| matches!(p, RtcpPacket::Bye { .. }))
+            }
+            Item::Frame { .. } => {}
+            Item::Answer(answer) => panic!("{answer:?}"),
+            Item::End => break,
+        }
+    }
+    assert!(said_bye && idle.is_closed() && by_udp.is_closed());
+    assert!(TcpStream::connect(live.address).is_err(), "nobody listens any more");
+    assert_eq!(live.shelf.open_count(), 0);
+}
+
+#[test]
+fn an_engine_that_dies_takes_its_sessions_and_not_the_server() {
+    let live = Live::start();
+    let mut v = live.viewer();
+    let (rtp, rtcp) = viewer_ports();
+    let id = v.setup_udp(&rtp, &rtcp).session();
+    live.engine.lock().unwrap().die();
+    live.wait_for("the sessions to end", |s| s.sessions.is_empty() && s.streams == 0);
+    assert_eq!(v.ask_session("PLAY", &id, "").status, 454);
+}
+
+/// Raises the soft limit of open files to the hard one; returns how many connections to itself this process can hold.
+fn raise_descriptor_limit() -> usize {
+    use rustix::process::{Resource, Rlimit, getrlimit, setrlimit};
+    let limit = getrlimit(Resource::Nofile);
+    let _ = setrlimit(Resource::Nofile, Rlimit { current: limit.maximum, maximum: limit.maximum });
+    let now = getrlimit(Resource::Nofile).current.unwrap_or(1 << 20) as usize;
+    now.saturating_sub(200) / 2
+}
+
+#[test]
+fn the_handle_tells_why_it_cannot_start() {
+    use millrace_server::control::{Control, ControlConfig, Sockets};
+    let sockets = Sockets { listeners: Vec::new(), udp: Vec::new() };
+    let error = Control::start(
+        ControlConfig::default(),
+        Box::new(rtsp_support::SharedShelf::default()),
+        Vec::new(),
+        sockets,
+    );
+    assert_eq!(error.unwrap_err().to_string(), "control: no engine; give at least one");
+    let _ = Viewer::connect;
+}

@@ -1,0 +1,423 @@
+//! A real control plane on loopback sockets, with an engine that sends made-up packets, and a viewer.
+#![allow(unreachable_pub)]
+
+use std::collections::HashMap;
+use std::io::{ErrorKind, Read, Write};
+use std::net::{Ipv4Addr, SocketAddr, TcpListener, TcpStream, UdpSocket};
+use std::os::fd::BorrowedFd;
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::{Arc, Mutex};
+use std::thread::JoinHandle;
+use std::time::{Duration, Instant as Wall};
+
+use millrace_core::limits::RTP_HEADER_BYTES;
+use millrace_core::seam::{Clock, Doorbell};
+use millrace_core::wire::rtcp::{MAX_REPORT_BYTES, SenderReport, write_sender_report};
+use millrace_core::wire::rtp::RtpHeader;
+use millrace_offload::bell::EventBell;
+use millrace_offload::clock::MonotonicClock;
+use millrace_offload::command::{Command, CompactDest, Event, StreamEvent};
+use millrace_server::control::{
+    Control, ControlConfig, ControlHandle, EngineDoor, Snapshot, Sockets, UdpSockets,
+};
+
+use crate::rtsp_support::{Answer, FakeEngine, SharedShelf};
+
+/// Longest that anything in these tests may take on a machine under load.
+pub const PATIENCE: Duration = Duration::from_secs(20);
+/// Payload of a made-up packet.
+const PAYLOAD: usize = 1316;
+
+/// What the engine thread and its door share.
+pub struct EngineState {
+    pub fake: FakeEngine,
+    conns: HashMap<u32, TcpStream>,
+    rtp: UdpSocket,
+    rtcp: UdpSocket,
+    /// Packets sent of each stream.
+    sent: HashMap<millrace_core::ids::StreamId, u32>,
+    /// The command ring has no room.
+    pub full: bool,
+    finished: bool,
+}
+
+pub struct Door {
+    pub state: Arc<Mutex<EngineState>>,
+    bell: Arc<EventBell>,
+}
+
+impl EngineState {
+    fn take(&mut self, command: Command) {
+        let now = MonotonicClock.now();
+        match command {
+            Command::ConnAdd { conn, fd } => {
+                let stream = TcpStream::from(fd);
+                assert!(self.conns.insert(conn.0, stream).is_none(), "{conn:?} added twice");
+            }
+            Command::ConnWrite { conn, bytes } => {
+                if let Some(stream) = self.conns.get_mut(&conn.0)
+                    && write_all(stream, &bytes).is_err()
+                {
+                    self.fake.events.push_back(Event::ConnGone { conn, errno: 104 });
+                }
+                self.fake.events.push_back(Event::Recycle { bytes });
+            }
+            Command::ConnRemove { conn } => {
+                self.conns.remove(&conn.0);
+                self.fake.take(now, Command::ConnRemove { conn });
+            }
+            Command::Stop => {
+                let streams: Vec<_> = self.fake.streams.keys().copied().collect();
+                for stream in streams {
+                    let dest = self.fake.streams[&stream].dest;
+                    self.send_bye(dest);
+                    self.fake.tell(StreamEvent::Ended { stream, next_sequence: 0 });
+                }
+                self.conns.clear(); // its descriptors go with the thread
+                self.finished = true;
+            }
+            Command::Play { stream, play } => {
+                self.sent.insert(stream, play.from);
+                self.fake.take(now, Command::Play { stream, play });
+            }
+            other => self.fake.take(now, other),
+        }
+    }
+
+    /// Sends what is due.
+    fn run(&mut self) {
+        let now = MonotonicClock.now();
+        self.fake.advance(now);
+        let mut due = Vec::new();
+        for (&id, stream) in &self.fake.streams {
+            let Some(play) = stream.playing else { continue };
+            let sent = self.sent.entry(id).or_insert(play.from);
+            while *sent < stream.next {
+                let sequence = play.sequence.wrapping_add((*sent - play.from) as u16);
+                due.push((stream.dest, *sent, sequence));
+                *sent += 1;
+            }
+        }
+        for (dest, packet, sequence) in due {
+            let header = RtpHeader {
+                marker: false,
+                payload_type: 33,
+                sequence,
+                timestamp: packet * 225,
+                ssrc: 0x1234_abcd,
+            };
+            let mut datagram = header.emit().to_vec();
+            datagram.resize(RTP_HEADER_BYTES + PAYLOAD, packet as u8);
+            self.send(dest, false, &datagram);
+        }
+    }
+
+    /// The thread ends without a word.
+    pub fn die(&mut self) {
+        self.conns.clear();
+        self.finished = true;
+        self.fake.streams.clear();
+    }
+
+    fn send_bye(&mut self, dest: CompactDest) {
+        let report = SenderReport { ssrc: 0x1234_abcd, ntp: 0, rtp_timestamp: 0, packets: 0, octets: 0 };
+        let mut bytes = [0; MAX_REPORT_BYTES];
+        let len = write_sender_report(&mut bytes, &report, "test", true);
+        self.send(dest, true, &bytes[..len]);
+    }
+
+    fn send(&mut self, dest: CompactDest, rtcp: bool, datagram: &[u8]) {
+        match dest {
+            CompactDest::Udp { ip, rtp_port, rtcp_port, .. } => {
+                let (socket, port) = if rtcp { (&self.rtcp, rtcp_port) } else { (&self.rtp, rtp_port) };
+                let _ = socket.send_to(datagram, (ip, port));
+            }
+            CompactDest::Tcp { conn, rtp_channel, rtcp_channel } => {
+                let channel = if rtcp { rtcp_channel } else { rtp_channel };
+                let mut frame = vec![b'$', channel];
+                frame.extend((datagram.len() as u16).to_be_bytes());
+                frame.extend(datagram);
+                if let Some(stream) = self.conns.get_mut(&conn.0) {
+                    let _ = write_all(stream, &frame);
+                }
+            }
+        }
+    }
+}
+
+/// The descriptor does not block, and this engine has nothing better to do.
+fn write_all(stream: &mut TcpStream, mut bytes: &[u8]) -> std::io::Result<()> {
+    let start = Wall::now();
+    while !bytes.is_empty() {
+        match stream.write(bytes) {
+            Ok(n) => bytes = &bytes[n..],
+            Err(error)
+                if error.kind() == ErrorKind::WouldBlock && start.elapsed() < Duration::from_millis(200) =>
+            {
+                std::thread::sleep(Duration::from_millis(1));
+            }
+            Err(error) => return Err(error),
+        }
+    }
+    Ok(())
+}
+
+impl EngineDoor for Door {
+    fn send(&mut self, command: Command) -> Result<(), Command> {
+        let mut state = self.state.lock().unwrap();
+        if state.full || state.finished {
+            return Err(command);
+        }
+        state.take(command);
+        drop(state);
+        self.bell.ring();
+        Ok(())
+    }
+    fn poll_event(&mut self) -> Option<Event> {
+        let mut state = self.state.lock().unwrap();
+        if state.fake.silent { None } else { state.fake.events.pop_front() }
+    }
+    fn event_fd(&self) -> BorrowedFd<'_> {
+        self.bell.fd()
+    }
+    fn rearm(&mut self) {
+        self.bell.clear();
+        self.bell.announce_sleep();
+    }
+    fn is_finished(&self) -> bool {
+        self.state.lock().unwrap().finished
+    }
+}
+
+/// The running server.
+pub struct Live {
+    pub control: Option<ControlHandle>,
+    pub address: SocketAddr,
+    pub engine: Arc<Mutex<EngineState>>,
+    pub bell: Arc<EventBell>,
+    pub shelf: SharedShelf,
+    pub rtcp: SocketAddr,
+    pub rtp: SocketAddr,
+    stop: Arc<AtomicBool>,
+    thread: Option<JoinHandle<()>>,
+}
+
+impl Live {
+    pub fn start() -> Self {
+        Self::with(|_| {})
+    }
+
+    pub fn with(change: impl FnOnce(&mut ControlConfig)) -> Self {
+        let local = (Ipv4Addr::LOCALHOST, 0);
+        let listener = TcpListener::bind(local).unwrap();
+        let (rtp, rtcp) = (UdpSocket::bind(local).unwrap(), UdpSocket::bind(local).unwrap());
+        let (rtp_address, rtcp_address) = (rtp.local_addr().unwrap(), rtcp.local_addr().unwrap());
+        let bell = Arc::new(EventBell::new().unwrap());
+        bell.announce_sleep();
+        let state = EngineState {
+            fake: FakeEngine::new(),
+            conns: HashMap::new(),
+            rtp: rtp.try_clone().unwrap(),
+            rtcp: rtcp.try_clone().unwrap(),
+            sent: HashMap::new(),
+            full: false,
+            finished: false,
+        };
+        let engine = Arc::new(Mutex::new(state));
+        let stop = Arc::new(AtomicBool::new(false));
+        let (state, ringing, stopping) = (Arc::clone(&engine), Arc::clone(&bell), Arc::clone(&stop));
+        let thread = std::thread::spawn(move || {
+            while !stopping.load(Ordering::Relaxed) {
+                let mut state = state.lock().unwrap();
+                state.run();
+                if !state.fake.silent && !state.fake.events.is_empty() {
+                    ringing.ring();
+                }
+                drop(state);
+                std::thread::sleep(Duration::from_millis(1));
+            }
+        });
+        let shelf = SharedShelf::default();
+        let mut config = ControlConfig::default();
+        change(&mut config);
+        let door = Door { state: Arc::clone(&engine), bell: Arc::clone(&bell) };
+        let sockets = Sockets { listeners: vec![listener], udp: vec![UdpSockets { rtp, rtcp }] };
+        let control = Control::start(config, Box::new(shelf.clone()), vec![Box::new(door)], sockets).unwrap();
+        let address = control.addresses()[0];
+        Self {
+            control: Some(control),
+            address,
+            engine,
+            bell,
+            shelf,
+            rtcp: rtcp_address,
+            rtp: rtp_address,
+            stop,
+            thread: Some(thread),
+        }
+    }
+
+    /// The engine has something to say, and says so.
+    pub fn bell_rings(&self) {
+        self.bell.ring();
+    }
+
+    pub fn viewer(&self) -> Viewer {
+        Viewer::connect(self.address)
+    }
+
+    pub fn snapshot(&self) -> Snapshot {
+        self.control.as_ref().unwrap().snapshot().expect("the control thread answers")
+    }
+
+    /// Waits until the control plane stands as described.
+    pub fn wait_for(&self, what: &str, is: impl Fn(&Snapshot) -> bool) -> Snapshot {
+        let start = Wall::now();
+        loop {
+            let snapshot = self.snapshot();
+            if is(&snapshot) {
+                return snapshot;
+            }
+            assert!(start.elapsed() < PATIENCE, "{what} did not come: {snapshot:?}");
+            std::thread::sleep(Duration::from_millis(5));
+        }
+    }
+
+    pub fn assert_empties(&self) {
+        self.wait_for("an empty server", |s| s.sessions.is_empty() && s.streams == 0 && s.reserved_rate == 0);
+        assert_eq!(self.shelf.open_count(), 0);
+    }
+}
+
+impl Drop for Live {
+    fn drop(&mut self) {
+        drop(self.control.take());
+        self.stop.store(true, Ordering::Relaxed);
+        if let Some(thread) = self.thread.take() {
+            let ended = thread.join();
+            assert!(ended.is_ok() || std::thread::panicking(), "the engine thread panicked");
+        }
+    }
+}
+
+/// What comes over the RTSP connection.
+#[derive(Debug, PartialEq)]
+pub enum Item {
+    Answer(Answer),
+    Frame { channel: u8, bytes: Vec<u8> },
+    End,
+}
+
+/// A player's side of an RTSP connection.
+pub struct Viewer {
+    pub stream: TcpStream,
+    buf: Vec<u8>,
+    /// Frames that came before an answer that was waited for.
+    pub frames: Vec<(u8, Vec<u8>)>,
+}
+
+impl Viewer {
+    pub fn connect(address: SocketAddr) -> Self {
+        let stream = TcpStream::connect(address).unwrap();
+        stream.set_read_timeout(Some(PATIENCE)).unwrap();
+        stream.set_nodelay(true).unwrap();
+        Self { stream, buf: Vec::new(), frames: Vec::new() }
+    }
+
+    /// Sends a request whose lines are written with `\n`.
+    pub fn send(&mut self, request: &str) {
+        let text = request.trim().replace('\n', "\r\n") + "\r\n\r\n";
+        self.stream.write_all(text.as_bytes()).unwrap();
+    }
+
+    pub fn ask(&mut self, request: &str) -> Answer {
+        self.send(request);
+        self.answer()
+    }
+
+    pub fn answer(&mut self) -> Answer {
+        loop {
+            match self.next() {
+                Item::Answer(answer) => return answer,
+                Item::Frame { channel, bytes } => self.frames.push((channel, bytes)),
+                Item::End => panic!("the connection ended before an answer"),
+            }
+        }
+    }
+
+    pub fn next(&mut self) -> Item {
+        loop {
+            if let Some(item) = self.take() {
+                return item;
+            }
+            let mut bytes = [0; 65_536];
+            match self.stream.read(&mut bytes) {
+                Ok(0) => return Item::End,
+                Ok(n) => self.buf.extend(&bytes[..n]),
+                Err(error) if error.kind() == ErrorKind::ConnectionReset => return Item::End,
+                Err(error) => panic!("{error}: nothing came"),
+            }
+        }
+    }
+
+    /// Whether the server closes the connection without another word.
+    pub fn is_closed(&mut self) -> bool {
+        loop {
+            match self.next() {
+                Item::End => return true,
+                Item::Frame { .. } => {}
+                Item::Answer(_) => return false,
+            }
+        }
+    }
+
+    fn take(&mut self) -> Option<Item> {
+        if self.buf.first() == Some(&b'$') {
+            let header = self.buf.get(..4)?;
+            let (channel, len) = (header[1], usize::from(u16::from_be_bytes([header[2], header[3]])));
+            let bytes = self.buf.get(4..4 + len)?.to_vec();
+            self.buf.drain(..4 + len);
+            return Some(Item::Frame { channel, bytes });
+        }
+        let head = self.buf.windows(4).position(|w| w == b"\r\n\r\n")? + 4;
+        let text = std::str::from_utf8(&self.buf[..head]).expect("a reply is text: a frame was split");
+        assert!(text.starts_with("RTSP/1.0 "), "neither reply nor frame: {text:?}");
+        let length = text.lines().find_map(|line| line.strip_prefix("Content-Length: "));
+        let total = head + length.map_or(0, |length| length.parse::<usize>().unwrap());
+        let bytes = self.buf.get(..total)?.to_vec();
+        self.buf.drain(..total);
+        Some(Item::Answer(Answer::parse(&bytes)))
+    }
+
+    /// SETUP interleaved on `film`.
+    pub fn setup_tcp(&mut self) -> String {
+        let answer =
+            self.ask("SETUP rtsp://h/film/track1 RTSP/1.0\nCSeq: 1\nTransport: RTP/AVP/TCP;interleaved=0-1");
+        assert_eq!(answer.status, 200, "{answer:?}");
+        answer.session()
+    }
+
+    /// SETUP by UDP on `film`, to these sockets.
+    pub fn setup_udp(&mut self, rtp: &UdpSocket, rtcp: &UdpSocket) -> Answer {
+        let (rtp, rtcp) = (rtp.local_addr().unwrap().port(), rtcp.local_addr().unwrap().port());
+        let answer = self.ask(&format!(
+            "SETUP rtsp://h/film/track1 RTSP/1.0\nCSeq: 1\nTransport: RTP/AVP;unicast;client_port={rtp}-{rtcp}"
+        ));
+        assert_eq!(answer.status, 200, "{answer:?}");
+        answer
+    }
+
+    pub fn ask_session(&mut self, method: &str, session: &str, more: &str) -> Answer {
+        self.ask(&format!("{method} rtsp://h/film/ RTSP/1.0\nCSeq: 5\nSession: {session}\n{more}"))
+    }
+}
+
+/// Two UDP sockets of a viewer.
+pub fn viewer_ports() -> (UdpSocket, UdpSocket) {
+    let socket = || {
+        let socket = UdpSocket::bind((Ipv4Addr::LOCALHOST, 0)).unwrap();
+        socket.set_read_timeout(Some(PATIENCE)).unwrap();
+        socket
+    };
+    (socket(), socket())
+}
