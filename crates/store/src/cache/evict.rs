@@ -40,7 +40,6 @@ pub(super) enum Freshness {
 pub(super) struct Victims {
     /// Ascending rank: the last goes first.
     batch: Vec<Candidate>,
-    batch_len: usize,
     /// When the batch was chosen; `None`: not yet.
     chosen_at: Option<Ns>,
     /// The last choice found nothing at all.
@@ -48,17 +47,19 @@ pub(super) struct Victims {
     max_age_ns: Ns,
 }
 
-/// Cost of looking at one extent is some 50 ns: with this age per extent, looking takes at most a few percent.
+/// Looking at one extent or playhead costs some 50 ns. One candidate for so many of them: 3 us for each eviction,
+/// which is nothing beside the read that it makes room for, and a batch so small that it does not grow stale.
+const LOOKED_AT_PER_CANDIDATE: usize = 64;
+/// With this age for each extent, looking takes at most a few percent of the time.
 const AGE_PER_EXTENT_NS: Ns = 2_000;
 /// Youngest age at which a batch is replaced although it is not used up.
 const MIN_AGE_NS: Ns = 50_000_000;
 
 impl Victims {
-    /// For an arena of `extents`; `retry_ns`: how long to wait after nothing could go.
+    /// For an arena of `extents`.
     pub(super) fn new(extents: usize) -> Self {
-        let batch_len = (extents / 16).clamp(8, 4096);
         let max_age_ns = MIN_AGE_NS + AGE_PER_EXTENT_NS * extents as Ns;
-        Self { batch: Vec::new(), batch_len, chosen_at: None, barren: false, max_age_ns }
+        Self { batch: Vec::new(), chosen_at: None, barren: false, max_age_ns }
     }
 
     /// Whether to choose anew before taking one; `retry_ns`: for how long a choice that found nothing holds.
@@ -77,12 +78,13 @@ impl Victims {
         self.barren = false;
     }
 
-    /// Chooses the batch from everything that may go now.
-    pub(super) fn choose(&mut self, now: Ns, candidates: impl Iterator<Item = Candidate>) {
+    /// Chooses the batch from everything that may go now, for which `looked_at` extents and playheads were looked at.
+    pub(super) fn choose(&mut self, now: Ns, looked_at: usize, candidates: impl Iterator<Item = Candidate>) {
+        let batch_len = (looked_at / LOOKED_AT_PER_CANDIDATE).max(1);
         self.batch.clear();
         self.batch.extend(candidates);
-        if self.batch.len() > self.batch_len {
-            let cut = self.batch.len() - self.batch_len;
+        if self.batch.len() > batch_len {
+            let cut = self.batch.len() - batch_len;
             self.batch.select_nth_unstable_by_key(cut, Candidate::rank);
             self.batch.drain(..cut);
         }

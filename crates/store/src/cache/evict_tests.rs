@@ -14,11 +14,11 @@ proptest! {
             candidate(i as u32, next_use, (i as u64 * 7919) % 601)
         }).collect();
         let mut victims = Victims::new(600);
-        victims.choose(5, all.iter().copied());
+        victims.choose(5, 64 * 37, all.iter().copied());
         let mut expected = all.clone();
         // Never first, then latest first; among equals the one used longest ago.
         expected.sort_by(|a, b| b.next_use.cmp(&a.next_use).then(a.used.cmp(&b.used)));
-        expected.truncate(600 / 16);
+        expected.truncate(37);
         let cut = victims.cut();
         let mut got = Vec::new();
         while let Some(victim) = victims.peek() {
@@ -37,7 +37,7 @@ fn a_batch_is_chosen_anew_when_used_up_or_old() {
     let mut victims = Victims::new(64);
     assert_eq!(victims.freshness(0, 10), Freshness::Stale, "never chosen");
     let two = [candidate(1, NextUse::At(5), 1), candidate(2, NextUse::Never, 2)];
-    victims.choose(100, two.into_iter());
+    victims.choose(100, 128, two.into_iter());
     assert_eq!(victims.freshness(100, 10), Freshness::Good);
     assert_eq!(victims.freshness(100 + victims.max_age_ns, 10), Freshness::Good);
     assert_eq!(victims.freshness(101 + victims.max_age_ns, 10), Freshness::Stale);
@@ -51,7 +51,7 @@ fn a_batch_is_chosen_anew_when_used_up_or_old() {
 #[test]
 fn after_nothing_could_go_it_takes_a_while_or_a_word() {
     let mut victims = Victims::new(64);
-    victims.choose(100, std::iter::empty());
+    victims.choose(100, 64, std::iter::empty());
     assert_eq!(victims.freshness(109, 10), Freshness::Nothing);
     assert_eq!(victims.freshness(110, 10), Freshness::Stale);
     victims.retry();

@@ -31,6 +31,8 @@ mod door;
 mod evict;
 mod fill;
 mod manager;
+#[cfg(test)]
+mod naive;
 mod plan;
 mod playheads;
 mod policy;

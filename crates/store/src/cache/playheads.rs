@@ -98,10 +98,11 @@ impl Playheads {
     }
 
     /// Builds the horizon anew. Without this, playheads that moved on smoothly still count as needing the few extents
-    /// that they have just got: an error to the safe side.
-    pub(super) fn freeze(&mut self) {
+    /// that they have just got: an error to the safe side. Returns how many there are.
+    pub(super) fn freeze(&mut self) -> usize {
         self.horizon.rebuild(self.order.iter().map(|&(place, _)| place));
         self.jumped = false;
+        self.order.len()
     }
 
     /// Next use of an extent, never later than it is; see [`Playheads::freeze`].

@@ -19,7 +19,7 @@ use millrace_core::time::Instant;
 use super::door::{Grant, ReadFailure};
 use super::plan::{ExtentKey, Next, Plan, Waiter};
 use super::playheads::{Ns, Place, StreamKey};
-use super::shelf::Shelf;
+use super::shelf::{Brings, Shelf};
 use super::source::OpenTitle;
 use super::stats::Counters;
 use super::streams::{Head, Streams};
@@ -342,7 +342,13 @@ impl Policy {
 
     fn begin(&mut self, now: Ns, next: Next) -> Option<ReadOrder> {
         let title = Arc::clone(&self.titles.get(next.key.title)?.open);
-        let fill = self.shelf.take(now, next.by, next.demand, &mut self.titles)?;
+        let far = next.by.saturating_sub(now) > self.prefetch_ns / 2;
+        let brings = match (next.demand, far) {
+            (true, _) => Brings::Demand,
+            (false, false) => Brings::Ahead(next.by),
+            (false, true) => Brings::FarAhead,
+        };
+        let fill = self.shelf.take(now, brings, &mut self.titles)?;
         self.plan.begin(next.key);
         self.reading += 1;
         self.counters.reads.add(1);

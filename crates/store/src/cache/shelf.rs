@@ -28,6 +28,28 @@ enum Slot {
     Orphan,
 }
 
+/// What an extent is wanted for: what may go for it.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Brings {
+    /// Somebody waits for it: anything may go.
+    Demand,
+    /// It will be needed at this moment: only what is needed later may go.
+    Ahead(Ns),
+    /// It will be needed some time later: only what nobody will read may go. What is read early takes room early, and
+    /// what has to go for it is read once more: no need for that yet.
+    FarAhead,
+}
+
+impl Brings {
+    fn displaces(self, next_use: NextUse) -> bool {
+        match self {
+            Self::Demand => true,
+            Self::Ahead(need) => next_use > NextUse::At(need),
+            Self::FarAhead => next_use == NextUse::Never,
+        }
+    }
+}
+
 /// The arena's extents and what they hold.
 pub(super) struct Shelf {
     arena: Arc<ExtentArena>,
@@ -108,13 +130,13 @@ impl Shelf {
         self.free.push(slot);
     }
 
-    /// An extent to fill with something that is needed at `need`: a free one, or the one whose next use is latest.
-    /// Unless somebody waits (`demand`), nothing has to go that is needed as soon. `None`: there is no room now.
-    pub(super) fn take(&mut self, now: Ns, need: Ns, demand: bool, titles: &mut Titles) -> Option<Fill> {
+    /// An extent to fill: a free one, or the one whose next use is latest, if that may go for this. `None`: there is
+    /// no room now.
+    pub(super) fn take(&mut self, now: Ns, brings: Brings, titles: &mut Titles) -> Option<Fill> {
         loop {
             let slot = match self.free.pop() {
                 Some(slot) => slot,
-                None => self.evict(now, need, demand, titles)?,
+                None => self.evict(now, brings, titles)?,
             };
             if let Some(fill) = self.arena.fill(slot) {
                 return Some(fill);
@@ -128,7 +150,7 @@ impl Shelf {
         self.victims.retry();
     }
 
-    fn evict(&mut self, now: Ns, need: Ns, demand: bool, titles: &mut Titles) -> Option<u32> {
+    fn evict(&mut self, now: Ns, brings: Brings, titles: &mut Titles) -> Option<u32> {
         loop {
             match self.victims.freshness(now, CACHE_SPACE_RETRY_NS as Ns) {
                 Freshness::Good => {}
@@ -147,7 +169,7 @@ impl Shelf {
             };
             if next_use < self.victims.cut() {
                 self.victims.pop(); // somebody has turned up who needs it sooner than what was left out
-            } else if !demand && next_use <= NextUse::At(need) {
+            } else if !brings.displaces(next_use) {
                 return None;
             } else {
                 self.victims.pop();
@@ -160,7 +182,7 @@ impl Shelf {
     }
 
     fn choose(&mut self, now: Ns, titles: &mut Titles) {
-        titles.iter_mut().for_each(|title| title.heads.freeze());
+        let heads: usize = titles.iter_mut().map(|title| title.heads.freeze()).sum();
         let arena = &self.arena;
         let held = self.slots.iter().enumerate().filter_map(|(slot, held)| match held {
             Slot::Held { content, start_ns, used } if arena.leases(slot as u32) == 0 => {
@@ -169,7 +191,7 @@ impl Shelf {
             }
             _ => None,
         });
-        self.victims.choose(now, held);
+        self.victims.choose(now, self.slots.len() + heads, held);
     }
 
     /// Frees a held slot in the arena and in the tables; `false`: it is lent out.

@@ -42,7 +42,7 @@ impl World {
 
     fn load(&mut self, extents: impl IntoIterator<Item = u32>) {
         for extent in extents {
-            let fill = self.shelf.take(0, 0, true, &mut self.titles).unwrap();
+            let fill = self.shelf.take(0, Brings::Demand, &mut self.titles).unwrap();
             self.put(fill, extent);
         }
     }
@@ -53,7 +53,7 @@ impl World {
     }
 
     fn held(&self) -> Vec<u32> {
-        (0..100).filter(|&extent| self.shelf.holds(self.key(extent))).collect()
+        (0..1000).filter(|&extent| self.shelf.holds(self.key(extent))).collect()
     }
 }
 
@@ -66,7 +66,7 @@ fn what_nobody_will_reach_goes_first_oldest_use_first_then_what_is_needed_last()
     let (mut gone, mut kept) = (Vec::new(), Vec::new());
     for _ in 0..5 {
         let before = world.held();
-        let fill = world.shelf.take(0, 0, true, &mut world.titles).unwrap();
+        let fill = world.shelf.take(0, Brings::Demand, &mut world.titles).unwrap();
         let after = world.held();
         gone.extend(before.into_iter().filter(|extent| !after.contains(extent)));
         kept.push(fill); // so that the next round has to evict again
@@ -80,27 +80,31 @@ fn a_read_ahead_does_not_displace_what_is_needed_as_soon() {
     let mut world = World::new(4);
     world.load(0..4);
     world.head(0, 0, 0);
-    assert!(
-        world.shelf.take(0, 3 * SECOND, false, &mut world.titles).is_none(),
-        "extent 3 is needed then too"
-    );
-    assert!(world.shelf.take(0, 3 * SECOND - 1, false, &mut world.titles).is_some());
+    let (same, sooner) = (Brings::Ahead(3 * SECOND), Brings::Ahead(3 * SECOND - 1));
+    assert!(world.shelf.take(0, same, &mut world.titles).is_none(), "extent 3 is needed then too");
+    assert!(world.shelf.take(0, Brings::FarAhead, &mut world.titles).is_none(), "everything is needed");
+    assert!(world.shelf.take(0, sooner, &mut world.titles).is_some());
     assert_eq!(world.held(), [0, 1, 2]);
-    assert!(world.shelf.take(0, Ns::MAX, true, &mut world.titles).is_some(), "somebody waits");
+    assert!(world.shelf.take(0, Brings::Demand, &mut world.titles).is_some(), "somebody waits");
     assert_eq!(world.held(), [0, 1]);
+    let (from, to) = (Place { extent: 0, offset: 0 }, Place { extent: 1, offset: 0 });
+    let heads = &mut world.titles.get_mut(world.title).unwrap().heads;
+    heads.place(StreamKey { door: 0, index: 0 }, Some(from), to);
+    assert!(world.shelf.take(0, Brings::FarAhead, &mut world.titles).is_some(), "nobody needs extent 0");
+    assert_eq!(world.held(), [1]);
 }
 
 #[test]
 fn a_viewer_who_turns_up_saves_what_he_needs() {
-    let mut world = World::new(40);
-    world.load(0..40);
-    let fill = world.shelf.take(0, 0, true, &mut world.titles).unwrap(); // the batch: 0 to 7, nobody needs them
+    let mut world = World::new(64 * 8);
+    world.load(0..64 * 8);
+    let fill = world.shelf.take(0, Brings::Demand, &mut world.titles).unwrap(); // the batch: 0 to 7, nobody needs them
     drop(fill);
     world.head(0, 2, 0);
-    for expected in [1, 39, 38] {
+    for expected in [1, 64 * 8 - 1, 64 * 8 - 2] {
         let before = world.held();
         assert!(before.contains(&expected));
-        drop(world.shelf.take(0, 0, true, &mut world.titles).unwrap());
+        drop(world.shelf.take(0, Brings::Demand, &mut world.titles).unwrap());
         assert!(!world.shelf.holds(world.key(expected)), "{expected} goes, not {before:?}");
     }
 }
@@ -110,11 +114,11 @@ fn what_is_lent_stays_and_when_all_is_lent_there_is_no_room() {
     let mut world = World::new(3);
     world.load(0..3);
     let mut leases: Vec<_> = (0..3).map(|extent| world.shelf.lend(world.key(extent)).unwrap()).collect();
-    assert!(world.shelf.take(0, 0, true, &mut world.titles).is_none());
+    assert!(world.shelf.take(0, Brings::Demand, &mut world.titles).is_none());
     drop(leases.remove(1));
-    assert!(world.shelf.take(1, 0, true, &mut world.titles).is_none(), "looked a moment ago");
+    assert!(world.shelf.take(1, Brings::Demand, &mut world.titles).is_none(), "looked a moment ago");
     world.shelf.retry();
-    let fill = world.shelf.take(1, 0, true, &mut world.titles).unwrap();
+    let fill = world.shelf.take(1, Brings::Demand, &mut world.titles).unwrap();
     assert_eq!(world.held(), [0, 2]);
     drop((fill, leases));
 }
@@ -140,11 +144,11 @@ fn what_is_lent_out_of_a_closed_title_is_freed_when_it_comes_back() {
 fn a_fill_that_failed_is_free_again_and_foreign_extents_are_left_alone() {
     let mut world = World::new(2);
     let foreign = world.shelf.arena.fill(0).unwrap();
-    let fill = world.shelf.take(0, 0, true, &mut world.titles).unwrap();
+    let fill = world.shelf.take(0, Brings::Demand, &mut world.titles).unwrap();
     assert_eq!(fill.extent(), 1);
-    assert!(world.shelf.take(0, 0, true, &mut world.titles).is_none());
+    assert!(world.shelf.take(0, Brings::Demand, &mut world.titles).is_none());
     world.shelf.give_back(fill);
     assert_eq!(world.shelf.free(), 1);
     foreign.publish();
-    assert!(world.shelf.take(0, 0, true, &mut world.titles).is_some());
+    assert!(world.shelf.take(0, Brings::Demand, &mut world.titles).is_some());
 }
