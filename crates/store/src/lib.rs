@@ -6,18 +6,20 @@
 //! | [`index`] | [`index::TitleIndex`]: time to packet, random access points, clock pieces, PIDs |
 //! | [`meta`] | [`meta::MetaFile`]: the stored sums and times, one file per packet size |
 //! | [`volume`] | [`volume::Volume`]: titles come in whole, are found, are removed; nothing is ever half visible |
-//! | `check` | `fsck`: every promise of the format, one function each |
-//! | `inspect` | every structure on disk as text and as JSON |
+//! | [`check`] | `fsck`: every promise of the format, one function each |
+//! | [`inspect`] | every structure on disk as text and as JSON |
 //! | [`ingest`] | a film as people have it becomes a title |
 //! | [`cache`] | the one copy in memory, read ahead, lent to many |
 //!
 //! A store is a directory. `docs/ref/store-format.md` describes it byte by byte.
 
 pub mod cache;
+pub mod check;
 pub mod error;
 pub mod format;
 pub mod index;
 pub mod ingest;
+pub mod inspect;
 pub mod meta;
 pub mod volume;
 

@@ -42,6 +42,9 @@ use crate::error::StoreError;
 use crate::format::Uuid;
 use crate::format::superblock::{Geometry, SUPERBLOCK_BYTES, Superblock};
 
+pub(crate) use catalogue::look_at_catalogue;
+pub(crate) use open::{open_index, open_meta};
+
 pub use catalogue::UnreadableTitle;
 pub use dirs::{CATALOGUE_FILE, LOCK_FILE, TITLES_DIR, TMP_DIR, VOLUME_FILE};
 pub use title::{ElementaryStream, SourceIdentity, TitleFiles, TitleInfo};

@@ -97,12 +97,22 @@ impl Db {
         connection.query_row("PRAGMA journal_mode = WAL", [], |_| Ok(()))?;
         // A cache may lose its last rows in a power cut; it may not cost every ingest another fsync.
         connection.pragma_update(None, "synchronous", "NORMAL")?;
-        let health: String = connection.query_row("PRAGMA integrity_check(1)", [], |row| row.get(0))?;
-        if health != "ok" {
-            return Err(damage(&health));
-        }
+        check_whole(&connection)?;
         migrate(&mut connection)?;
         connection.busy_timeout(BUSY)?;
+        let file = identity(path).ok_or_else(|| damage("the file went away"))?;
+        Ok(Self { connection, file })
+    }
+
+    /// Opens a catalogue of this program's version for reading only.
+    pub(super) fn open_to_look(path: &Path) -> rusqlite::Result<Self> {
+        let flags = OpenFlags::SQLITE_OPEN_READ_ONLY | OpenFlags::SQLITE_OPEN_NO_MUTEX;
+        let connection = Connection::open_with_flags(path, flags)?;
+        connection.busy_timeout(BUSY_AT_OPEN)?;
+        check_whole(&connection)?;
+        if version_of(&connection)? != (APPLICATION_ID, MIGRATIONS.len() as i32) {
+            return Err(damage("a catalogue of an unknown version"));
+        }
         let file = identity(path).ok_or_else(|| damage("the file went away"))?;
         Ok(Self { connection, file })
     }
@@ -256,11 +266,21 @@ fn row_of(row: &rusqlite::Row<'_>) -> rusqlite::Result<Row> {
     Stored::read(row)?.row()
 }
 
+/// Pages and indices; the rows themselves have checksums of ours.
+fn check_whole(connection: &Connection) -> rusqlite::Result<()> {
+    let health: String = connection.query_row("PRAGMA integrity_check(1)", [], |row| row.get(0))?;
+    if health == "ok" { Ok(()) } else { Err(damage(&health)) }
+}
+
+fn version_of(connection: &Connection) -> rusqlite::Result<(i32, i32)> {
+    let pragma = |name: &str| connection.pragma_query_value(None, name, |row| row.get(0));
+    Ok((pragma("application_id")?, pragma("user_version")?))
+}
+
 /// Takes a new or older catalogue to the newest version; one of an unknown version, or not ours, counts as damaged.
 fn migrate(connection: &mut Connection) -> rusqlite::Result<()> {
     let transaction = connection.transaction_with_behavior(TransactionBehavior::Immediate)?;
-    let pragma = |name: &str| transaction.pragma_query_value(None, name, |row| row.get::<_, i32>(0));
-    let (application, version) = (pragma("application_id")?, pragma("user_version")?);
+    let (application, version) = version_of(&transaction)?;
     let tables: i64 = transaction.query_row("SELECT count(*) FROM sqlite_schema", [], |row| row.get(0))?;
     let fresh = application == 0 && version == 0 && tables == 0;
     if !fresh && application != APPLICATION_ID {

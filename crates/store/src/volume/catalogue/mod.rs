@@ -239,6 +239,11 @@ impl Catalogue {
     }
 }
 
+/// What a catalogue says, without changing it: for `fsck`.
+pub(crate) fn look_at_catalogue(path: &Path) -> rusqlite::Result<Vec<TitleInfo>> {
+    Ok(Db::open_to_look(path)?.all()?.into_iter().map(|row| row.info).collect())
+}
+
 /// Renames a catalogue that cannot be used, with SQLite's files beside it, so that a person can look at it. Only the
 /// last one is kept.
 fn set_aside(path: &Path) -> Result<(), StoreError> {

@@ -1,0 +1,201 @@
+//! The promises that need every byte of a title: hashes and sums.
+
+use std::fs::File;
+use std::io::{self, Read};
+
+use millrace_core::limits::TS_PACKET_BYTES;
+use millrace_core::packet::PacketMeta;
+use millrace_core::wire::checksum;
+
+use super::title::TitleCheck;
+use crate::format::manifest::DATA_FILE;
+use crate::meta::{MetaFile, RECORDS_PER_BLOCK};
+
+/// Bytes of a data file read at a time: whole TS packets, small enough to stay in cache for hash, sums and look.
+const READ_BYTES: usize = TS_PACKET_BYTES * 1024;
+
+pub(super) fn check(title: &mut TitleCheck<'_, '_>, metas: &[MetaFile]) {
+    data_is_as_ingested(title, metas);
+    index_and_meta_are_as_ingested(title);
+}
+
+/// One pass over the data file: its BLAKE3, every packet's sum in every size, every TS packet's first byte.
+fn data_is_as_ingested(title: &mut TitleCheck<'_, '_>, metas: &[MetaFile]) {
+    if !title.has(DATA_FILE) {
+        return;
+    }
+    let path = title.dir.join(DATA_FILE);
+    let mut sums: Vec<SumCheck<'_>> = metas.iter().map(SumCheck::new).collect();
+    let mut hasher = blake3::Hasher::new();
+    let mut sync = SyncCheck::default();
+    let before = title.report.progress.bytes_done;
+    let result = File::open(&path).and_then(|file| {
+        each_piece(file, |piece| {
+            hasher.update(piece);
+            sums.iter_mut().for_each(|sum| sum.take(piece));
+            sync.take(piece);
+            title.report.progress.bytes_done += piece.len() as u64;
+            (title.report.tell)(&title.report.progress);
+        })
+    });
+    // A file that ended early, or was cut off while it was read, must not make the whole look unfinished.
+    title.report.progress.bytes_done = before + title.manifest.title.bytes;
+    if let Err(error) = result {
+        return title.damaged("data_is_as_ingested", &path, format!("cannot be read: {error}"));
+    }
+    let same = hasher.finalize().to_hex().as_str() == title.manifest.title.blake3;
+    for sum in &mut sums {
+        sum.end();
+    }
+    if !same {
+        let size = sums.iter().find(|sum| sum.wrong > 0).map_or(String::new(), |sum| {
+            let byte = u64::from(sum.first_wrong) * sum.packet_bytes as u64;
+            format!("; {} packets do not match their sums, the first at byte {byte}", sum.wrong)
+        });
+        title.damaged(
+            "data_is_as_ingested",
+            &path,
+            format!("is not what was ingested: its BLAKE3 differs{size}"),
+        );
+    }
+    for sum in sums.iter().filter(|sum| same && sum.wrong > 0) {
+        let what = format!("{} packets have a wrong sum, the first is packet {}", sum.wrong, sum.first_wrong);
+        title.damaged("sums_are_of_the_data", sum.meta.path(), what);
+    }
+    if sync.wrong > 0 {
+        let what =
+            format!("{} TS packets do not begin with 0x47, the first is number {}", sync.wrong, sync.first);
+        let remedy = "decoders will show errors there; add a better copy of the film if it matters";
+        title.report.warning("data_is_a_transport_stream", &path, what, remedy);
+    }
+}
+
+fn index_and_meta_are_as_ingested(title: &mut TitleCheck<'_, '_>) {
+    for file in title.manifest.files.iter().filter(|file| file.name != DATA_FILE) {
+        if !title.has(&file.name) {
+            continue;
+        }
+        let path = title.dir.join(&file.name);
+        let mut hasher = blake3::Hasher::new();
+        let result = File::open(&path).and_then(|file| {
+            each_piece(file, |piece| {
+                hasher.update(piece);
+            })
+        });
+        let what = match result {
+            Err(error) => format!("cannot be read: {error}"),
+            Ok(()) if hasher.finalize().to_hex().as_str() != file.blake3 => "its BLAKE3 differs".to_owned(),
+            Ok(()) => continue,
+        };
+        title.damaged("index_and_meta_are_as_ingested", &path, what);
+    }
+}
+
+/// Reads a file from start to end in pieces of [`READ_BYTES`], the last one shorter.
+fn each_piece(mut file: File, mut with: impl FnMut(&[u8])) -> io::Result<()> {
+    let mut buffer = vec![0; READ_BYTES];
+    loop {
+        let mut filled = 0;
+        while filled < buffer.len() {
+            match file.read(&mut buffer[filled..]) {
+                Ok(0) => break,
+                Ok(n) => filled += n,
+                Err(e) if e.kind() == io::ErrorKind::Interrupted => {}
+                Err(e) => return Err(e),
+            }
+        }
+        if filled == 0 {
+            return Ok(());
+        }
+        with(&buffer[..filled]);
+    }
+}
+
+/// Sums the packets of one size as the data goes by and holds them against the meta-data.
+struct SumCheck<'a> {
+    meta: &'a MetaFile,
+    packet_bytes: usize,
+    filled: usize,
+    sum: u16,
+    packet: u32,
+    /// Records of the block that `packet` is in; empty if they could not be read, which is another promise's finding.
+    records: Vec<PacketMeta>,
+    wrong: u64,
+    first_wrong: u32,
+}
+
+impl<'a> SumCheck<'a> {
+    fn new(meta: &'a MetaFile) -> Self {
+        let packet_bytes = usize::from(meta.packet_bytes());
+        Self {
+            meta,
+            packet_bytes,
+            filled: 0,
+            sum: 0,
+            packet: 0,
+            records: Vec::new(),
+            wrong: 0,
+            first_wrong: 0,
+        }
+    }
+
+    fn take(&mut self, mut bytes: &[u8]) {
+        while !bytes.is_empty() {
+            let (now, later) = bytes.split_at(bytes.len().min(self.packet_bytes - self.filled));
+            // Pieces are whole TS packets but for a file of a wrong length, whose hash differs anyway.
+            self.sum = checksum::add(self.sum, checksum::sum16(now));
+            self.filled += now.len();
+            if self.filled == self.packet_bytes {
+                self.close_packet();
+            }
+            bytes = later;
+        }
+    }
+
+    fn close_packet(&mut self) {
+        let place = (self.packet % RECORDS_PER_BLOCK) as usize;
+        if place == 0 {
+            let left = self.meta.packets().saturating_sub(self.packet).min(RECORDS_PER_BLOCK);
+            self.records = vec![PacketMeta::default(); left as usize];
+            if self.meta.read(self.packet, &mut self.records).is_err() {
+                self.records.clear();
+            }
+        }
+        if self.records.get(place).is_some_and(|meta| meta.sum() != self.sum) {
+            if self.wrong == 0 {
+                self.first_wrong = self.packet;
+            }
+            self.wrong += 1;
+        }
+        self.packet = self.packet.saturating_add(1);
+        (self.filled, self.sum) = (0, 0);
+    }
+
+    fn end(&mut self) {
+        if self.filled > 0 {
+            self.close_packet();
+        }
+    }
+}
+
+/// Counts TS packets without the sync byte (ISO/IEC 13818-1 section 2.4.3.3).
+#[derive(Default)]
+struct SyncCheck {
+    packets: u64,
+    wrong: u64,
+    first: u64,
+}
+
+impl SyncCheck {
+    fn take(&mut self, bytes: &[u8]) {
+        for packet in bytes.chunks(TS_PACKET_BYTES) {
+            if packet[0] != 0x47 {
+                if self.wrong == 0 {
+                    self.first = self.packets;
+                }
+                self.wrong += 1;
+            }
+            self.packets += 1;
+        }
+    }
+}
