@@ -22,6 +22,9 @@ use crate::session::{Entropy, Library, Server, UdpPort};
 const TICK: Duration = Duration::from_millis(500);
 /// A full ring is tried again after this time: the engine's loop takes 64 commands in a few microseconds.
 const RETRY: Duration = Duration::from_millis(1);
+/// Connections that wait to be accepted: after a power cut all boxes of a hotel come at once, and one that finds the
+/// queue full (128 by default) tries again a whole second later. The kernel takes `net.core.somaxconn` if that is less.
+const LISTEN_BACKLOG: i32 = 4096;
 /// Pause after a failed accept: no descriptor is left, and one more try at once will not find one.
 const ACCEPT_PAUSE: Duration = Duration::from_millis(100);
 /// How long the engines may take to say goodbye to their viewers.
@@ -96,6 +99,7 @@ fn start(hub: &Shared, engines: usize, sockets: Sockets) -> Result<Vec<JoinHandl
     spawn_local(retry(Rc::clone(hub)));
     let mut listeners = Vec::new();
     for listener in sockets.listeners {
+        rustix::net::listen(&listener, LISTEN_BACKLOG).map_err(|errno| refused("listen")(errno.into()))?;
         let listener = TcpListener::from_std(listener).map_err(refused("listen"))?;
         listeners.push(spawn_local(accept(Rc::clone(hub), listener)));
     }

@@ -291,6 +291,9 @@ pub struct World {
     pub attached: HashSet<ConnKey>,
     pub closed: HashSet<ConnKey>,
     pub notices: Vec<Notice>,
+    /// Requests handed in and replies that came out, by connection.
+    pub requests: HashMap<ConnKey, usize>,
+    pub replies: HashMap<ConnKey, usize>,
     framers: HashMap<ConnKey, Framer>,
 }
 
@@ -322,6 +325,8 @@ impl World {
             attached: HashSet::new(),
             closed: HashSet::new(),
             notices: Vec::new(),
+            requests: HashMap::new(),
+            replies: HashMap::new(),
             framers: HashMap::new(),
         }
     }
@@ -373,6 +378,7 @@ impl World {
             Output::Reply { conn, bytes } => {
                 let answer = Answer::parse(&bytes);
                 self.log.push(format!("reply {}", answer.status));
+                *self.replies.entry(conn).or_default() += 1;
                 self.answers.entry(conn).or_default().push_back(answer);
             }
             Output::Attach { conn, engine, id } => {
@@ -411,16 +417,19 @@ impl World {
         }
     }
 
-    /// Bytes from a viewer.
+    /// Bytes from a viewer. A connection that waits, or is being closed, is not read.
     pub fn push(&mut self, conn: ConnKey, bytes: &[u8]) {
         let framer = self.framers.entry(conn).or_default();
         framer.push(bytes);
         loop {
-            if self.server.is_waiting(conn) {
+            if self.server.is_waiting(conn) || self.closed.contains(&conn) {
                 return;
             }
             match self.framers.get_mut(&conn).unwrap().next_incoming() {
-                Ok(Some(Incoming::Request(request))) => self.server.handle_request(self.now, conn, &request),
+                Ok(Some(Incoming::Request(request))) => {
+                    *self.requests.entry(conn).or_default() += 1;
+                    self.server.handle_request(self.now, conn, &request);
+                }
                 Ok(Some(Incoming::Interleaved { channel, bytes })) => {
                     self.server.handle_interleaved(self.now, conn, channel, &bytes);
                 }
