@@ -88,31 +88,30 @@ struct Scene {
     name: &'static str,
     /// Steps for `scripts/interop/gst_play.py`.
     steps: &'static str,
-    /// Seconds that the steps add to the film's length, and pictures that they take away.
+    /// Seconds that the steps add to the film's length.
     added_seconds: f64,
-    skipped_frames: usize,
-    /// Where the player must be in the film after its seek.
+    pauses: bool,
+    /// Where the player asks to go.
     seek_to: Option<f64>,
     long: bool,
 }
 
 const SCENES: &[Scene] = &[
-    Scene { name: "whole", steps: "", added_seconds: 0.0, skipped_frames: 0, seek_to: None, long: false },
+    Scene { name: "whole", steps: "", added_seconds: 0.0, pauses: false, seek_to: None, long: false },
     Scene {
         name: "pause",
         steps: "--step 4:pause --step 7:resume",
         added_seconds: 3.0,
-        skipped_frames: 0,
+        pauses: true,
         seek_to: None,
         long: false,
     },
-    // The seek comes 2 s after the first picture at the latest and jumps over what lies between.
     Scene {
         name: "seek",
-        steps: "--step 5:seek=8",
-        added_seconds: 5.0 - 8.0 + LATENCY_SECONDS,
-        skipped_frames: 6 * FRAMES_PER_SECOND,
-        seek_to: Some(8.0),
+        steps: "--step 5:seek=9",
+        added_seconds: 0.0,
+        pauses: false,
+        seek_to: Some(9.0),
         long: false,
     },
     // Longer than the usual session timeout of 60 s: GStreamer sends nothing while it pauses over TCP.
@@ -120,7 +119,7 @@ const SCENES: &[Scene] = &[
         name: "long-pause",
         steps: "--step 4:pause --step 74:resume",
         added_seconds: 70.0,
-        skipped_frames: 0,
+        pauses: true,
         seek_to: None,
         long: true,
     },
@@ -136,9 +135,8 @@ fn play(server: &Server, film: &Film, transport: Transport, scene: &Scene, log: 
         // The script ends by itself at its limit and says what it has seen until then.
         .run(&server.log(log), limit + END_SECONDS)?;
     ended.ok("gst_play.py")?;
-    let report: Value =
-        serde_json::from_str(&ended.out).map_err(|e| format!("gst_play.py printed no JSON: {e}"))?;
-    judge(&report, film.pictures.len(), scene)
+    let report = serde_json::from_str(&ended.out).map_err(|e| format!("gst_play.py printed no JSON: {e}"))?;
+    judge(&report, &film.pictures, scene, transport)
 }
 
 fn python(server: &Server) -> Program {
@@ -149,46 +147,65 @@ fn python(server: &Server) -> Program {
         .env("PYTHONDONTWRITEBYTECODE", "1")
 }
 
-/// Whether a report of `gst_play.py` is that of a film of `frames` pictures played well.
-fn judge(report: &Value, frames: usize, scene: &Scene) -> Outcome {
-    let number = |name: &str| report[name].as_f64();
-    let count = |name: &str| report[name].as_u64();
+/// Whether a report of `gst_play.py` is that of a film played well.
+fn judge(report: &Value, film: &[String], scene: &Scene, transport: Transport) -> Outcome {
+    let count = |name: &str| report[name].as_u64().unwrap_or(u64::MAX);
+    let shown: Vec<String> = serde_json::from_value(report["pictures"].clone()).unwrap_or_default();
     if let Some(error) = report["errors"].as_array().and_then(|list| list.first()) {
         return Err(format!("GStreamer: {error}"));
     }
-    let Some(end) = number("end_s") else {
-        return Err(format!("no end of stream within {} s, {} pictures", report["wall_s"], report["frames"]));
+    let Some(end) = report["end_s"].as_f64() else {
+        return Err(format!("no end of stream within {} s, {} pictures", report["wall_s"], shown.len()));
     };
-    let (lost, got) = (count("lost").unwrap_or(u64::MAX), count("frames").unwrap_or(0) as usize);
-    // After a seek its count of lost packets says nothing (see gst_play.py); its pictures do.
-    if lost != 0 && scene.seek_to.is_none() {
-        return Err(format!("{lost} packets lost or late, {got} pictures"));
+    // After a seek over UDP its count of lost packets says nothing (see gst_play.py); the pictures do.
+    let counts_well = scene.seek_to.is_none() || transport == Transport::Tcp;
+    if counts_well && count("lost") != 0 {
+        return Err(format!("{} packets lost or late, {} pictures", count("lost"), shown.len()));
     }
-    let gaps = count("gaps").unwrap_or(u64::MAX);
-    if gaps != 0 {
-        return Err(format!("pictures missing at {gaps} places, {got} shown"));
-    }
-    let wanted = frames - scene.skipped_frames - END_FRAMES;
-    if got < wanted {
-        return Err(format!("{got} of {frames} pictures; at least {wanted} were to be shown"));
-    }
-    let paused = count("frames_while_paused").unwrap_or(0);
-    if paused != 0 {
-        return Err(format!("{paused} pictures while paused"));
+    if count("frames_while_paused") != 0 {
+        return Err(format!("{} pictures while paused", count("frames_while_paused")));
     }
     if report["hangs"] == true {
         return Err("the player hangs when it is closed".into());
     }
-    let mut figures = format!("{got} pictures shown without a gap, end of stream after {end:.1} s");
-    if let Some(wanted) = scene.seek_to {
-        let first = number("first_after_seek_s").ok_or("no picture after the seek")?;
-        // An answer may start at the access point before: 2 s at most in these films.
-        if !(wanted - 2.1..wanted + 0.5).contains(&first) {
-            return Err(format!("the seek to {wanted} s shows {first:.2} s"));
-        }
-        figures += &format!(", seek to {wanted} s showed {first:.2} s");
+    let note = match scene.seek_to {
+        Some(wanted) => after_seek(film, &shown, wanted)?,
+        None if to_the_end(film, &shown, END_FRAMES) == Some(0) => String::new(),
+        None if scene.pauses && transport == Transport::Tcp => after_resume(film, &shown)?,
+        None => return Err(difference(film, &shown)),
+    };
+    Ok(format!("{} pictures shown, all equal{note}, end of stream after {end:.1} s", shown.len()))
+}
+
+/// The pictures must be the film's from its beginning up to the seek, then from there to the end.
+fn after_seek(film: &[String], shown: &[String], wanted: f64) -> Outcome {
+    let before = film.iter().zip(shown).take_while(|(a, b)| a == b).count();
+    let at = to_the_end(film, &shown[before..], END_FRAMES).ok_or_else(|| difference(film, shown))?;
+    let seconds = at as f64 / FRAMES_PER_SECOND as f64;
+    // The answer starts at the access point before the wanted place: 2 s at most in these films.
+    if before == 0 || !(wanted - 2.1..wanted + 0.5).contains(&seconds) {
+        return Err(format!(
+            "{before} pictures, then the seek to {wanted} s shows the film from {seconds:.2} s on"
+        ));
     }
-    Ok(figures)
+    Ok(format!(", {before} before the seek to {wanted} s, which showed {seconds:.2} s"))
+}
+
+/// When rtspsrc resumes over TCP it marks the first packet as a discontinuity (over UDP it does not), and tsdemux then
+/// throws away the picture that is half there. So pictures may be damaged up to the next access point, and only these.
+fn after_resume(film: &[String], shown: &[String]) -> Outcome {
+    const GROUP: usize = 2 * FRAMES_PER_SECOND;
+    let before = film.iter().zip(shown).take_while(|(a, b)| a == b).count();
+    let damaged = shown[before..].iter().take_while(|sum| !film.contains(sum)).count();
+    let again =
+        to_the_end(film, &shown[before + damaged..], END_FRAMES).ok_or_else(|| difference(film, shown))?;
+    let next_access_point = before.next_multiple_of(GROUP);
+    if before == 0 || again > next_access_point {
+        return Err(format!(
+            "{before} pictures, then {damaged} damaged, then the film from picture {again} on"
+        ));
+    }
+    Ok(format!(" but {damaged} behind the pause, which GStreamer cut itself"))
 }
 
 #[cfg(test)]
@@ -196,40 +213,82 @@ mod tests {
     use super::*;
     use serde_json::json;
 
-    fn good() -> Value {
-        json!({"frames": 290, "lost": 0, "gaps": 0, "errors": [], "end_s": 14.1, "wall_s": 14.2, "frames_while_paused": 0,
-               "hangs": false, "first_after_seek_s": 7.98})
+    fn film() -> Vec<String> {
+        (0..300).map(|number| number.to_string()).collect()
+    }
+
+    fn report(pictures: &[String]) -> Value {
+        json!({"pictures": pictures, "lost": 0, "errors": [], "end_s": 14.1, "wall_s": 14.2,
+               "frames_while_paused": 0, "hangs": false})
     }
 
     #[test]
     fn a_good_report_passes() {
-        assert_eq!(
-            judge(&good(), 300, &SCENES[0]).unwrap(),
-            "290 pictures shown without a gap, end of stream after 14.1 s"
-        );
-        assert!(judge(&good(), 300, &SCENES[2]).unwrap().ends_with("seek to 8 s showed 7.98 s"));
+        let film = film();
+        let verdict = judge(&report(&film[..290]), &film, &SCENES[0], Transport::Udp);
+        assert_eq!(verdict.unwrap(), "290 pictures shown, all equal, end of stream after 14.1 s");
+        let jumped = [&film[..40], &film[200..285]].concat();
+        let verdict = judge(&report(&jumped), &film, &SCENES[2], Transport::Udp).unwrap();
+        assert!(verdict.contains("40 before the seek to 9 s, which showed 8.00 s"), "{verdict}");
     }
 
     #[test]
     fn every_fault_fails() {
+        let film = film();
         let faults = [
             ("errors", json!(["rtspsrc0: gone"]), "gone"),
             ("end_s", Value::Null, "no end of stream"),
             ("lost", json!(2), "2 packets lost"),
-            ("gaps", json!(1), "missing at 1 places"),
-            ("frames", json!(200), "200 of 300 pictures"),
+            ("pictures", json!(film[..200]), "200 of 300 frames"),
+            ("pictures", json!(film[1..]), "first difference at frame 0"),
             ("frames_while_paused", json!(9), "9 pictures while paused"),
             ("hangs", json!(true), "hangs"),
         ];
         for (name, value, words) in faults {
-            let mut report = good();
+            let mut report = report(&film);
             report[name] = value;
-            let fault = judge(&report, 300, &SCENES[1]).unwrap_err();
+            let fault = judge(&report, &film, &SCENES[1], Transport::Udp).unwrap_err();
             assert!(fault.contains(words), "{fault}");
         }
-        let mut report = good();
-        report["first_after_seek_s"] = json!(3.2);
-        assert!(judge(&report, 300, &SCENES[2]).unwrap_err().contains("shows 3.20 s"));
+    }
+
+    #[test]
+    fn damage_behind_a_pause_ends_at_the_access_point() {
+        let film = film();
+        let pause = |damaged: std::ops::Range<usize>, transport| {
+            let mut pictures = film.clone();
+            pictures[damaged].fill("damaged".into());
+            judge(&report(&pictures), &film, &SCENES[1], transport)
+        };
+        assert!(pause(97..100, Transport::Tcp).unwrap().contains("all equal but 3 behind the pause"));
+        assert!(pause(0..0, Transport::Tcp).unwrap().contains("all equal, end"));
+        assert!(pause(97..100, Transport::Udp).unwrap_err().contains("3 of them damaged"));
+        assert!(pause(97..103, Transport::Tcp).unwrap_err().contains("97 pictures, then 6 damaged"));
+        // Pictures that are missing, not damaged, were lost by somebody else.
+        let missing = [&film[..97], &film[101..]].concat();
+        assert!(judge(&report(&missing), &film, &SCENES[1], Transport::Tcp).is_err());
+    }
+
+    #[test]
+    fn a_wrong_seek_fails() {
+        let film = film();
+        let seek = |pictures: Vec<String>, transport, lost: u64| {
+            let mut report = report(&pictures);
+            report["lost"] = json!(lost);
+            judge(&report, &film, &SCENES[2], transport)
+        };
+        let good = [&film[..40], &film[200..290]].concat();
+        // GStreamer counts lost packets over UDP that were never sent.
+        assert!(seek(good.clone(), Transport::Udp, 900).is_ok());
+        assert!(seek(good.clone(), Transport::Tcp, 900).unwrap_err().contains("900 packets lost"));
+        let too_early = [&film[..40], &film[100..290]].concat();
+        assert!(seek(too_early, Transport::Udp, 0).unwrap_err().contains("from 4.00 s on"));
+        let mut damaged = good;
+        damaged[60] = "damaged".into();
+        assert!(seek(damaged, Transport::Udp, 0).unwrap_err().contains("1 of them damaged"));
+        assert!(
+            seek(film[200..290].to_vec(), Transport::Udp, 0).unwrap_err().starts_with("0 pictures, then")
+        );
     }
 
     #[test]
