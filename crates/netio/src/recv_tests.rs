@@ -103,7 +103,6 @@ fn trains_are_cut_up_again() {
     plan.to(addr);
     plan.push(Some(100), [&train[..]]);
     assert_eq!(plan.send(sender.as_fd(), 0), Ok(1));
-    drop(plan);
     sender.send_to(b"", addr).unwrap();
     sender.send_to(b"alone", addr).unwrap();
     let mut got = Vec::new();

@@ -214,7 +214,8 @@ impl KernelTx {
             Dest::Udp { rtp, rtcp } => canonical(if is_rtcp { rtcp } else { rtp }),
             Dest::Tcp { conn, rtp_channel, rtcp_channel } => {
                 let channel = if is_rtcp { rtcp_channel } else { rtp_channel };
-                return Err(self.conns.send(conn, channel, &shape, &mut self.counters));
+                let batch = self.kit.memory.batches;
+                return Err(self.conns.send(conn, channel, &shape, batch, &mut self.counters));
             }
         };
         if shape.datagrams() == 0 {

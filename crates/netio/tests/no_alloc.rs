@@ -1,0 +1,163 @@
+//! Nothing is allocated once a sender or receiver runs: an allocator that counts says so.
+
+mod support;
+
+use std::alloc::{GlobalAlloc, Layout, System};
+use std::cell::Cell;
+use std::net::{TcpListener, TcpStream};
+use std::time::Duration;
+
+use millrace_core::ids::ConnId;
+use millrace_core::seam::{PacketTx, SendOutcome, Transmit};
+use millrace_netio::middleware::{CountTx, FaultPlan, FaultTx, TraceTx};
+use millrace_netio::null::{NullTx, SliceBatch};
+use millrace_netio::{GsoMode, KernelTx};
+use support::*;
+
+struct Counting;
+
+thread_local! {
+    /// Allocations of this thread; other tests run on other threads.
+    static COUNT: Cell<u64> = const { Cell::new(0) };
+}
+
+// SAFETY: every call is passed on unchanged to the system's allocator, which keeps the contract of GlobalAlloc; the
+// counter is a plain thread-local number without a destructor, so that using it allocates nothing.
+unsafe impl GlobalAlloc for Counting {
+    unsafe fn alloc(&self, layout: Layout) -> *mut u8 {
+        COUNT.with(|count| count.set(count.get() + 1));
+        // SAFETY: the caller keeps the contract of `alloc`.
+        unsafe { System.alloc(layout) }
+    }
+
+    unsafe fn dealloc(&self, pointer: *mut u8, layout: Layout) {
+        // SAFETY: the caller keeps the contract of `dealloc`, and `pointer` came from the system's allocator.
+        unsafe { System.dealloc(pointer, layout) }
+    }
+
+    unsafe fn realloc(&self, pointer: *mut u8, layout: Layout, size: usize) -> *mut u8 {
+        COUNT.with(|count| count.set(count.get() + 1));
+        // SAFETY: the caller keeps the contract of `realloc`, and `pointer` came from the system's allocator.
+        unsafe { System.realloc(pointer, layout, size) }
+    }
+}
+
+#[global_allocator]
+static ALLOCATOR: Counting = Counting;
+
+/// Allocations of this thread during `f`.
+fn allocations(f: impl FnOnce()) -> u64 {
+    let before = COUNT.with(Cell::get);
+    f();
+    COUNT.with(Cell::get) - before
+}
+
+#[test]
+fn the_counter_counts() {
+    assert_eq!(allocations(|| drop(std::hint::black_box(Box::new(1)))), 1);
+    assert_eq!(allocations(|| ()), 0);
+}
+
+/// Sends a batch `rounds` times, without anything that allocates around it.
+fn drive(tx: &mut impl PacketTx, batch: &[Transmit<'_>], rounds: usize) -> [SendOutcome; 8] {
+    let mut outcomes = [UNSET; 8];
+    for _ in 0..rounds {
+        tx.send(&SliceBatch(batch), &mut outcomes[..batch.len()]);
+    }
+    outcomes
+}
+
+fn connection(tx: &mut KernelTx, conn: u32) -> TcpStream {
+    let listener = TcpListener::bind("127.0.0.1:0").unwrap();
+    let reader = TcpStream::connect(listener.local_addr().unwrap()).unwrap();
+    tx.add_conn(ConnId(conn), listener.accept().unwrap().0.into()).unwrap();
+    reader
+}
+
+#[test]
+fn sending_allocates_nothing() {
+    for gso in [GsoMode::Auto, GsoMode::Off] {
+        let mut tx = sender(gso, 4);
+        let (rx4, v4) = receiver("127.0.0.1");
+        let (rx6, v6) = receiver("::1");
+        let (_closed, gone) = closed_port("127.0.0.1");
+        let nowhere = "[2001:db8::1]:9".parse().unwrap();
+        let readers = [connection(&mut tx, 0), connection(&mut tx, 1), connection(&mut tx, 2)];
+        // One connection is broken; the others fill up, so that frames are torn and entries blocked.
+        let [_first, _second, broken] = readers;
+        drop(broken);
+        let bytes = pattern(1, 1328 * 92 - 9);
+        let headers = pattern(2, 12 * 92);
+        let batch = [
+            wire(0, udp(v4, v4), &bytes, 1328),
+            patched(1, udp(v6, v6), &headers, &bytes, 1328),
+            rtcp(2, udp(v4, v6), &bytes[..50]),
+            wire(3, udp(gone, gone), &bytes[..2000], 1328),
+            wire(4, udp(nowhere, nowhere), &bytes, 1328),
+            wire(5, tcp(0), &bytes, 1328),
+            patched(6, tcp(1), &headers, &bytes, 1328),
+            wire(7, tcp(2), &bytes, 1328),
+        ];
+        let mut outcomes = [UNSET; 8];
+        let count = allocations(|| {
+            for _ in 0..300 {
+                outcomes = drive(&mut tx, &batch, 1);
+                let _ = tx.write_control(ConnId(0), &bytes[..300]);
+                let _ = tx.write_control(ConnId(2), &bytes[..300]);
+                tx.flush_conns();
+                tx.poll_conn_gone();
+                tx.poll_unreachable();
+            }
+        });
+        assert_eq!(count, 0, "{gso:?}");
+        assert_eq!(outcomes[..3], [SendOutcome::Sent; 3]);
+        assert!(matches!(outcomes[5], SendOutcome::Blocked { .. }), "{outcomes:?}");
+        assert!(matches!(outcomes[7], SendOutcome::Closed { .. }), "{outcomes:?}");
+        let counters = tx.counters();
+        assert!(
+            counters.icmp_errors > 0 && counters.split_frames > 0 && counters.unreachable > 0,
+            "{counters:?}"
+        );
+        drop((rx4, rx6));
+    }
+}
+
+#[test]
+fn receiving_allocates_nothing() {
+    let (mut rx, addr) = receiver("127.0.0.1");
+    let mut tx = sender(GsoMode::Auto, 0);
+    let bytes = pattern(1, 1328 * 50);
+    let mut got = 0;
+    let count = allocations(|| {
+        for _ in 0..20 {
+            drive(&mut tx, &[wire(0, udp(addr, addr), &bytes, 1328)], 1);
+            let mut burst = 0;
+            while burst < 50 {
+                burst += rx.recv(Some(PATIENCE)).map_or(50, Iterator::count);
+            }
+            got += burst;
+            let nothing = rx.recv(Some(Duration::ZERO)).map_or(0, Iterator::count);
+            got += nothing;
+        }
+    });
+    assert_eq!((count, got), (0, 1000));
+}
+
+#[test]
+fn wrappers_allocate_nothing() {
+    let plan = FaultPlan {
+        drop_ppm: 100_000,
+        duplicate_ppm: 100_000,
+        reorder_ppm: 100_000,
+        reorder_distance: 4,
+        block_ppm: 100_000,
+        unreachable_ppm: 100_000,
+    };
+    let mut tx = TraceTx::new(CountTx::new(FaultTx::new(NullTx::default(), 1, plan)), 16);
+    let bytes = pattern(1, 1328 * 20);
+    let dest = udp("192.0.2.1:5000".parse().unwrap(), "192.0.2.1:5001".parse().unwrap());
+    let batch = [wire(0, dest, &bytes, 1328), rtcp(0, dest, &bytes[..40])];
+    assert_eq!(allocations(|| assert_ne!(drive(&mut tx, &batch, 200)[0], UNSET)), 0);
+    let counters = tx.inner().inner().counters();
+    assert!(counters.dropped > 0 && counters.duplicated > 0 && counters.reordered > 0, "{counters:?}");
+}
