@@ -4,6 +4,7 @@ use std::io;
 use std::path::{Path, PathBuf};
 
 use millrace_core::ids::TitleId;
+use millrace_core::limits::MAX_PACKET_BYTES;
 
 use crate::format::FormatError;
 use crate::format::meta::MetaError;
@@ -89,7 +90,7 @@ pub enum StoreError {
         has: Vec<u16>,
     },
     /// This packet size cannot be: not a multiple of 188, zero, or too large.
-    #[error("packet size {packet_bytes}: must be a multiple of 188 from 188 to 9024")]
+    #[error("packet size {packet_bytes}: must be a multiple of 188 from 188 to {MAX_PACKET_BYTES}")]
     BadPacketSize {
         /// The size that was asked for.
         packet_bytes: usize,

@@ -23,6 +23,7 @@ use crate::format::manifest::{MANIFEST_FILE, Manifest};
 use crate::format::meta::{META_BLOCK_BYTES, MetaHeader, RECORDS_PER_BLOCK, open_block};
 use crate::format::superblock::{SUPERBLOCK_BYTES, Superblock};
 use crate::format::{FormatError, index as index_format};
+use crate::index::TIME_STEP_PACKETS;
 use crate::volume::dirs::read_whole;
 use crate::volume::{TITLES_DIR, VOLUME_FILE};
 
@@ -149,20 +150,19 @@ fn index(path: &Path, range: Option<Range<u32>>) -> Result<Value, StoreError> {
         index_format::decode(&read_whole(path, MAX_INDEX_BYTES)?).map_err(StoreError::format(path))?;
     let parts = index.parts();
     let time = |t: MediaTicks| t.to_string();
-    let times = pick(
-        &parts.times,
-        &range,
-        |number, t| json!({ "packet": number as u64 * u64::from(crate::index::TIME_STEP_PACKETS), "ticks": t.0, "time": time(*t) }),
-    );
+    let times = pick(&parts.times, &range, |number, &t| {
+        let packet = number as u64 * u64::from(TIME_STEP_PACKETS);
+        json!({ "packet": packet, "ticks": t.0, "time": time(t) })
+    });
     let access = pick(
         &parts.access,
         &range,
-        |_, point| json!({ "packet": point.packet, "ticks": point.time.0, "time": time(point.time), "byte": point.byte }),
+        |_, p| json!({ "packet": p.packet, "ticks": p.time.0, "time": time(p.time), "byte": p.byte }),
     );
     let pieces = pick(
         &parts.pieces,
         &range,
-        |_, piece| json!({ "byte": piece.byte, "ticks": piece.time.0, "time": time(piece.time) }),
+        |_, p| json!({ "byte": p.byte, "ticks": p.time.0, "time": time(p.time) }),
     );
     let pids = pick(&parts.pids, &None, |_, pid| {
         json!({

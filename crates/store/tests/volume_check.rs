@@ -316,3 +316,28 @@ fn no_directory_is_an_error_and_any_directory_is_checked() {
     let promises: BTreeSet<_> = check(dir.path(), Depth::Full).iter().map(|f| f.promise).collect();
     assert_eq!(promises, BTreeSet::from(["superblock_is_readable", "store_holds_only_its_files"]));
 }
+
+#[test]
+fn the_reference_lists_every_promise() {
+    let reference = include_str!("../../../docs/ref/store-format.md");
+    for promise in PROMISES {
+        assert!(
+            reference.contains(&format!("`{promise}`")),
+            "docs/ref/store-format.md does not have {promise}"
+        );
+    }
+}
+
+#[test]
+fn a_closed_store_stays_byte_for_byte_as_it_was() {
+    let fixture = Fixture::new();
+    let read = || -> Vec<_> {
+        let tree = common::tree(fixture.store());
+        tree.into_iter()
+            .map(|name| (fs::read(fixture.store().join(&name)).unwrap_or_default(), name))
+            .collect()
+    };
+    let before = read();
+    assert_eq!(check(fixture.store(), Depth::Full), []);
+    assert!(before == read());
+}

@@ -259,3 +259,61 @@ fn a_title_that_cannot_be_is_refused_and_leaves_nothing() {
     refused("access points number", film.write(&volume, &[SIZE]).unwrap().commit(finish).unwrap_err());
     assert_eq!(volume.titles().unwrap(), []);
 }
+
+#[test]
+fn a_packet_size_whose_making_was_killed_can_be_made_again() {
+    let dir = tempfile::tempdir().unwrap();
+    let volume = Volume::open_or_create(dir.path()).unwrap();
+    let film = Film::new(700, 11);
+    let info = film.add(&volume, "x");
+    // Killed between the two renames: the file is there, the manifest does not name it.
+    let path = dir.path().join(format!("titles/{}/meta-188.mrp", info.id));
+    std::fs::write(&path, b"of a process that died").unwrap();
+    assert!(matches!(volume.open_title(info.id, 188), Err(StoreError::NoPacketSize { .. })));
+    volume.add_packet_size(info.id, 188).unwrap();
+    assert_eq!(metas(&volume.open_title(info.id, 188).unwrap()).len(), 700);
+}
+
+#[test]
+fn titles_come_and_go_under_a_reader() {
+    let dir = tempfile::tempdir().unwrap();
+    let volume = Volume::open_or_create(dir.path()).unwrap();
+    let film = Film::new(40, 12);
+    let done = std::sync::atomic::AtomicBool::new(false);
+    std::thread::scope(|scope| {
+        let reader = scope.spawn(|| {
+            let volume = Volume::open(dir.path()).unwrap();
+            let mut opened = 0u32;
+            while !done.load(std::sync::atomic::Ordering::Relaxed) {
+                for info in volume.titles().unwrap() {
+                    match volume.open_title(info.id, 1316) {
+                        Ok(files) => {
+                            assert_is(&files, &film, SIZE);
+                            opened += 1;
+                        }
+                        Err(StoreError::NoTitle { .. }) => {}
+                        Err(error) => panic!("neither there nor gone: {error}"),
+                    }
+                }
+                assert!(volume.unreadable().unwrap().is_empty());
+            }
+            opened
+        });
+        for _ in 0..30 {
+            let info = film.add(&volume, "x");
+            volume.add_packet_size(info.id, 188).unwrap();
+            volume.remove(info.id).unwrap();
+        }
+        done.store(true, std::sync::atomic::Ordering::Relaxed);
+        assert!(reader.join().unwrap() > 0, "the reader met a title at least once");
+    });
+}
+
+#[test]
+fn handles_can_be_shared_between_threads() {
+    fn shared<T: Send + Sync>() {}
+    fn sent<T: Send>() {}
+    shared::<Volume>();
+    shared::<TitleFiles>();
+    sent::<TitleWriter>();
+}

@@ -68,7 +68,7 @@ impl Kind {
     }
 }
 
-/// A frame's fields. `checksum_ok` of a file that is only looked at may be false; [`open`] refuses such a file.
+/// A frame's fields, its own checksum verified. Whether the body is right is for [`open`] to say.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Frame {
     /// What the file holds.

@@ -18,6 +18,14 @@ use crate::index::TitleIndex;
 use crate::meta::MetaFile;
 
 pub(super) fn open_title(dirs: &Dirs, id: TitleId, packet_bytes: usize) -> Result<TitleFiles, StoreError> {
+    match try_open_title(dirs, id, packet_bytes) {
+        // Removed between two of its files: that is no damage.
+        Err(StoreError::Damaged { .. }) if !dirs.title(id).is_dir() => Err(StoreError::NoTitle { id }),
+        result => result,
+    }
+}
+
+fn try_open_title(dirs: &Dirs, id: TitleId, packet_bytes: usize) -> Result<TitleFiles, StoreError> {
     let layout = WireLayout::new(packet_bytes).ok_or(StoreError::BadPacketSize { packet_bytes })?;
     let manifest = read_manifest(dirs, id)?;
     manifest

@@ -86,6 +86,18 @@ fn identity(path: &Path) -> Option<(u64, u64)> {
     fs::metadata(path).ok().map(|m| (m.dev(), m.ino()))
 }
 
+/// A path as SQLite takes it with parameters: every byte that could mean something is escaped.
+fn uri_of(path: &Path, parameters: &str) -> String {
+    let mut uri = "file:".to_owned();
+    for &byte in path.as_os_str().as_bytes() {
+        match byte {
+            b'a'..=b'z' | b'A'..=b'Z' | b'0'..=b'9' | b'/' | b'.' | b'_' | b'-' => uri.push(char::from(byte)),
+            _ => uri.push_str(&format!("%{byte:02x}")),
+        }
+    }
+    uri + parameters
+}
+
 impl Db {
     /// Opens or makes the catalogue, checks it whole, brings it to this program's version.
     pub(super) fn open(path: &Path) -> rusqlite::Result<Self> {
@@ -106,8 +118,13 @@ impl Db {
 
     /// Opens a catalogue of this program's version for reading only.
     pub(super) fn open_to_look(path: &Path) -> rusqlite::Result<Self> {
-        let flags = OpenFlags::SQLITE_OPEN_READ_ONLY | OpenFlags::SQLITE_OPEN_NO_MUTEX;
-        let connection = Connection::open_with_flags(path, flags)?;
+        let flags =
+            OpenFlags::SQLITE_OPEN_READ_ONLY | OpenFlags::SQLITE_OPEN_NO_MUTEX | OpenFlags::SQLITE_OPEN_URI;
+        // Without a log nobody has it open. SQLite would make a log and leave it behind, unless told that the file
+        // does not change.
+        let closed = !super::with_suffix(path, "-wal").exists();
+        let connection =
+            Connection::open_with_flags(uri_of(path, if closed { "?immutable=1" } else { "" }), flags)?;
         connection.busy_timeout(BUSY_AT_OPEN)?;
         check_whole(&connection)?;
         if version_of(&connection)? != (APPLICATION_ID, MIGRATIONS.len() as i32) {
@@ -298,4 +315,22 @@ fn migrate(connection: &mut Connection) -> rusqlite::Result<()> {
         transaction.pragma_update(None, "user_version", MIGRATIONS.len() as i32)?;
     }
     transaction.commit()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_path_with_odd_bytes_is_one_file_to_sqlite() {
+        let dir = tempfile::tempdir().unwrap();
+        let path = dir.path().join("a?b#c%41 ä&mode=memory");
+        drop(Db::open(&path).unwrap());
+        assert!(path.exists());
+        assert_eq!(Db::open_to_look(&path).unwrap().all().unwrap().len(), 0);
+        assert_eq!(std::fs::read_dir(dir.path()).unwrap().count(), 1, "nothing is left behind");
+        assert!(
+            uri_of(&path, "?immutable=1").ends_with("/a%3fb%23c%2541%20%c3%a4%26mode%3dmemory?immutable=1")
+        );
+    }
 }
