@@ -19,6 +19,7 @@ use millrace_core::time::Instant;
 use millrace_engine::pace::wheel::Wheel;
 use millrace_engine::{Engine, EngineConfig, PlaySpec, StreamSpec};
 
+#[allow(dead_code, reason = "shared with the tests, which use all of it")]
 #[path = "../tests/support/film.rs"]
 mod film;
 use film::Film;
@@ -102,7 +103,9 @@ impl Contender for Paced {
                 let transmit = engine.batch().get(at);
                 let Dest::Udp { rtp, .. } = transmit.dest else { continue };
                 let len = match transmit.payload {
-                    Payload::Wire { bytes, .. } | Payload::Patched { bytes, .. } | Payload::Rtcp(bytes) => bytes.len(),
+                    Payload::Wire { bytes, .. } | Payload::Patched { bytes, .. } | Payload::Rtcp(bytes) => {
+                        bytes.len()
+                    }
                 };
                 black_box((rtp.port(), len));
             }
@@ -213,7 +216,9 @@ fn main() {
     }
     println!("ns a packet: p10 / p50 of turns of about {MAX_BATCH_BURSTS} bursts, {ROUNDS} rounds in turn");
     for n in streams {
-        let wheel = Bare::new(n, Wheel::new(n as usize), |wheel, index, due| wheel.set(index, Instant(due), Instant(1 << 50)));
+        let wheel = Bare::new(n, Wheel::new(n as usize), |wheel, index, due| {
+            wheel.set(index, Instant(due), Instant(1 << 50))
+        });
         let heap = Bare::new(n, BinaryHeap::new(), |heap, index, due| heap.push(Reverse((due, index))));
         let mut contenders: Vec<(&str, Box<dyn Contender>)> = vec![
             ("engine, bursts of 10 ms", Box::new(Paced::new(n, false, false))),

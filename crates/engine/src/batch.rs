@@ -100,7 +100,9 @@ impl Batch {
     /// Adds packets of a lease that the stream holds. The batch must not be full.
     pub(crate) fn push_media(&mut self, id: StreamId, stream: &Stream, departure: Instant, burst: Burst) {
         let patched = stream.has(flag::PATCHED);
-        if patched && let Some(lease) = self.rows[id.index as usize].leases[(burst.extent % 2) as usize].as_ref() {
+        if patched
+            && let Some(lease) = self.rows[id.index as usize].leases[(burst.extent % 2) as usize].as_ref()
+        {
             write_headers(stream, lease, burst.place, burst.count, &mut self.headers[self.len]);
         }
         self.entries[self.len] = Entry { stream: id, departure, what: What::Media { burst, patched } };

@@ -143,7 +143,9 @@ impl Engine {
         }
     }
 
-    fn fail(&mut self, index: u32, reason: FailReason) {
+    fn fail(&mut self, index: u32, now: Instant, reason: FailReason) {
+        // Its leases go: a batch that reads them must not be looked at any more.
+        self.abandon_batch(now);
         if self.step(index, Input::Fail) == Ok(true) {
             self.stop_sending(index);
             self.cold_mut(index).reason = reason;

@@ -42,6 +42,13 @@ pub(crate) fn write_headers(stream: &Stream, lease: &Lease, place: u32, count: u
     }
 }
 
+/// Bytes of `count` datagrams from `place` on: all of one length, but for a short last one.
+pub(crate) fn datagram_bytes(content: &ExtentContent, place: u32, count: u32) -> u64 {
+    let full = u64::from(count) * content.layout.slot_bytes() as u64;
+    let short = content.layout.packet_bytes() as u64 - u64::from(content.last_packet_bytes);
+    if place + count == content.packets { full - short } else { full }
+}
+
 /// Whether an extent holds what extent `number` of the stream's title must hold: everything that is later computed from
 /// it stays within its bounds then.
 pub(crate) fn fits(stream: &Stream, number: u32, content: &ExtentContent) -> bool {

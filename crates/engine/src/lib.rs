@@ -15,7 +15,7 @@
 //!
 //! # A turn
 //!
-//! ```ignore
+//! ```text
 //! let now = clock.now();                                   // once a turn
 //! for command in commands.take(COMMANDS_PER_TURN) { .. }   // open, play, pause, close
 //! while let Some(grant) = door.poll() { engine.handle_lease(now, ..) }
@@ -31,10 +31,9 @@
 //! idle_until(engine.poll_at());                            // or until a ring has something
 //! ```
 //!
-//! The order within a turn is free, but for one rule: `poll_bursts`, sending, `handle_sent` belong together. A command or
-//! another `poll_bursts` in between takes the batch back: its packets count as not sent and are due again. Wants
-//! and events are polled in the order in which they arose for each stream; a [`StreamEvent::Left`] must reach the
-//! cache before the wants polled after it.
+//! The order within a turn is free, but for one rule: `poll_bursts`, sending, `handle_sent` belong together. A command,
+//! a read that fails, or another `poll_bursts` in between takes the batch back: it is empty, its packets count as not
+//! sent and are due again. A [`StreamEvent::Left`] must reach the cache before the wants that are polled after it.
 //!
 //! # What it promises
 //!

@@ -58,7 +58,7 @@ pub struct StreamSpec {
 pub struct PlaySpec {
     /// First packet.
     pub from: u32,
-    /// Packet before which sending ends; more than `from`, at most the packets of the title.
+    /// Packet before which sending ends; at most the packets of the title. If it is `from`, nothing is sent but BYE.
     pub until: u32,
     /// When packet `from` leaves. A moment that has passed is no reason to hurry: it counts as now.
     pub at: Instant,
@@ -178,7 +178,8 @@ pub enum StreamEvent {
         /// Why.
         reason: FailReason,
     },
-    /// The stream's playhead is gone: the cache need not read ahead for it any more.
+    /// The stream's playhead is gone, because it has paused, drained, failed or been closed: the cache need not read ahead
+    /// for it any more. Not told if the stream plays again meanwhile.
     Left {
         /// The stream.
         stream: StreamId,

@@ -11,7 +11,7 @@ use millrace_core::time::Instant;
 
 use super::{Engine, time_of};
 use crate::batch::{Burst, Entry, What};
-use crate::frame::{fits, times};
+use crate::frame::{datagram_bytes, fits, times};
 use crate::pace::LastBurst;
 use crate::stream::{Input, NEVER, Slot, State, flag, pending};
 use crate::types::{FailReason, LeaseFailure};
@@ -26,7 +26,7 @@ impl Engine {
             return;
         };
         if !fits(self.stream(index), extent, lease.content()) {
-            self.fail(index, FailReason::ReadError(LeaseFailure::OutOfRange));
+            self.fail(index, now, FailReason::ReadError(LeaseFailure::OutOfRange));
             return;
         }
         self.batch.rows[index as usize].leases[slot] = Some(lease);
@@ -60,7 +60,7 @@ impl Engine {
 
     /// Arrival: an extent that could not be lent. A failed read is tried once more; then, and at once in the other cases,
     /// the stream fails.
-    pub fn handle_lease_failed(&mut self, _now: Instant, id: StreamId, extent: u32, failure: LeaseFailure) {
+    pub fn handle_lease_failed(&mut self, now: Instant, id: StreamId, extent: u32, failure: LeaseFailure) {
         let Some((index, slot)) = self.waiting(id, extent) else { return };
         self.counters.leases_failed += 1;
         let again = matches!(failure, LeaseFailure::Io(_) | LeaseFailure::Checksum);
@@ -70,7 +70,7 @@ impl Engine {
             stream.slots[slot] = Slot::Wanted;
             self.wants.push_back(index);
         } else {
-            self.fail(index, FailReason::ReadError(failure));
+            self.fail(index, now, FailReason::ReadError(failure));
         }
     }
 
@@ -112,7 +112,7 @@ impl Engine {
                 self.blocked(now, index);
             }
             SendOutcome::Unreachable { errno } => self.unreachable(now, entry, burst, errno),
-            SendOutcome::Closed { errno } => self.fail(index, FailReason::ConnectionClosed(errno)),
+            SendOutcome::Closed { errno } => self.fail(index, now, FailReason::ConnectionClosed(errno)),
         }
     }
 
@@ -123,7 +123,7 @@ impl Engine {
         let stream = &mut self.streams[index as usize];
         let Some(lease) = self.batch.lease(index, burst.extent) else { return };
         let packets = u64::from(burst.count);
-        let bytes = lease.wire(burst.place, burst.count).len() as u64;
+        let bytes = datagram_bytes(lease.content(), burst.place, burst.count);
         stream.packets += packets;
         stream.bytes += bytes;
         stream.flags &= !flag::UNREACHABLE;
@@ -175,7 +175,7 @@ impl Engine {
         let departure = stream.pace.departure(time_of(lease, stream.place()));
         let is_tcp = matches!(self.batch.rows[index as usize].dest, Dest::Tcp { .. });
         if is_tcp && now.ns_since(departure) > MAX_TCP_BEHIND_NS {
-            self.fail(index, FailReason::SlowReader);
+            self.fail(index, now, FailReason::SlowReader);
         } else {
             stream.due = stream.due.max(now.plus_ns(TCP_RETRY_NS));
         }
@@ -193,7 +193,7 @@ impl Engine {
             cold.unreachable_since = now;
         }
         if now.ns_since(cold.unreachable_since) >= MAX_UNREACHABLE_NS {
-            self.fail(index, FailReason::Unreachable(errno));
+            self.fail(index, now, FailReason::Unreachable(errno));
         } else {
             self.gone(now, entry, burst);
         }
@@ -213,11 +213,11 @@ impl Engine {
         let sent = outcome == SendOutcome::Sent;
         let (sent, lost) = (u64::from(sent), u64::from(!sent));
         match outcome {
-            SendOutcome::Closed { errno } => self.fail(index, FailReason::ConnectionClosed(errno)),
+            SendOutcome::Closed { errno } => self.fail(index, now, FailReason::ConnectionClosed(errno)),
             SendOutcome::Blocked { .. } if bye => {
                 let stream = self.stream_mut(index);
                 if now.ns_since(stream.last.left) > MAX_TCP_BEHIND_NS {
-                    self.fail(index, FailReason::SlowReader);
+                    self.fail(index, now, FailReason::SlowReader);
                 } else {
                     stream.report_due = now.plus_ns(TCP_RETRY_NS);
                     return;

@@ -98,9 +98,10 @@ impl Engine {
     pub fn conn_gone(&mut self, now: Instant, conn: ConnId) {
         self.abandon_batch(now);
         for index in 0..self.streams.len() as u32 {
-            let on_it = matches!(self.batch.rows[index as usize].dest, Dest::Tcp { conn: c, .. } if c == conn);
+            let on_it =
+                matches!(self.batch.rows[index as usize].dest, Dest::Tcp { conn: c, .. } if c == conn);
             if on_it && self.stream(index).state != State::Free {
-                self.fail(index, FailReason::ConnectionClosed(0));
+                self.fail(index, now, FailReason::ConnectionClosed(0));
             }
         }
     }

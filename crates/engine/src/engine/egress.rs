@@ -54,7 +54,9 @@ impl Engine {
         let mut due = [0; MAX_BATCH_BURSTS];
         while let room @ 1.. = self.batch.room() {
             let mut count = 0;
-            while count < room && let Some(index) = self.wheel.pop_due(now) {
+            while count < room
+                && let Some(index) = self.wheel.pop_due(now)
+            {
                 due[count] = index;
                 count += 1;
             }

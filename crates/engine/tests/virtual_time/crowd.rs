@@ -14,7 +14,8 @@ const VIEWERS: u32 = 10_000;
 #[test]
 fn ten_thousand_viewers_of_five_films() {
     let rates = [300, 1_500, 4_000, 8_000, 16_000];
-    let films: Vec<_> = rates.iter().zip(0..).map(|(&rate, t)| Film::constant(t, 18_000, rate * 1000)).collect();
+    let films: Vec<_> =
+        rates.iter().zip(0..).map(|(&rate, t)| Film::constant(t, 18_000, rate * 1000)).collect();
     let config = EngineConfig { streams: VIEWERS as usize, ..EngineConfig::default() };
     let mut world = World::new(config, 500);
     world.keep_sent = false;

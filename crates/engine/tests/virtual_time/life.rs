@@ -34,7 +34,8 @@ fn wants_one_extent_at_once_and_then_one_ahead() {
     let asked = |world: &World, at: usize| (world.disk.wants[at].0, world.disk.wants[at].1.extent);
     assert_eq!(asked(&world, 1), (lent, 3), "a run's second as soon as the first is there");
     for (at, extent) in (2..).zip(4..7) {
-        let begins = world.sent.iter().find(|sent| sent.departure >= world.departure(stream, (extent - 1) * 196));
+        let begins =
+            world.sent.iter().find(|sent| sent.departure >= world.departure(stream, (extent - 1) * 196));
         assert_eq!(asked(&world, at), (begins.unwrap().at, extent), "as soon as the one before begins");
         let (by, first) = (world.disk.wants[at].1.by, world.departure(stream, extent * 196));
         assert!(by <= first && first.0 - by.0 < 2 * MS);
@@ -243,7 +244,10 @@ fn play_while_draining_takes_bye_back() {
     let last = world.sent.last().unwrap().at;
     assert_eq!(world.bye_of(stream), Some(last.plus_ns(BYE_DELAY_NS)), "one BYE, after the second run");
     let ended = StreamEvent::Ended { stream, next_sequence: 1_200 };
-    assert_eq!(world.events_of(stream), [StreamEvent::Drained { stream }, StreamEvent::Left { stream }, ended]);
+    assert_eq!(
+        world.events_of(stream),
+        [StreamEvent::Drained { stream }, StreamEvent::Left { stream }, ended]
+    );
 }
 
 #[test]
@@ -357,13 +361,18 @@ fn a_command_between_batch_and_answer_takes_the_batch_back() {
     world.send();
     world.run_out();
     assert_eq!((world.position(a), world.position(b)), (0, 1_200));
-    assert!(world.events_of(a).contains(&StreamEvent::Paused { stream: a, next_packet: 0, next_sequence: 0 }));
+    assert!(world.events_of(a).contains(&StreamEvent::Paused {
+        stream: a,
+        next_packet: 0,
+        next_sequence: 0
+    }));
 }
 
 #[test]
 fn finish_says_goodbye_to_everybody_at_once() {
     let mut world = World::small();
-    let names: Vec<_> = (0..5).map(|i| world.open(&film(), i, if i == 2 { tcp(7) } else { udp(i) })).collect();
+    let names: Vec<_> =
+        (0..5).map(|i| world.open(&film(), i, if i == 2 { tcp(7) } else { udp(i) })).collect();
     for &stream in &names[..4] {
         world.play_from(stream, if stream == names[3] { 1_100 } else { 0 });
     }
@@ -410,7 +419,10 @@ fn every_command_in_every_state() {
     const UNKNOWN: Result<(), Refusal> = Err(Refusal::UnknownStream);
     let expected = [
         ("Ready", [(WRONG, ""), (OK, ""), (WRONG, ""), (OK, "Closed"), (OK, "Failed")]),
-        ("Playing", [(WRONG, ""), (WRONG, ""), (OK, "Paused Left"), (OK, "Left Closed"), (OK, "Failed Left")]),
+        (
+            "Playing",
+            [(WRONG, ""), (WRONG, ""), (OK, "Paused Left"), (OK, "Left Closed"), (OK, "Failed Left")],
+        ),
         ("Paused", [(WRONG, ""), (OK, ""), (OK, "Paused"), (OK, "Closed"), (OK, "Failed")]),
         ("Draining", [(WRONG, ""), (OK, ""), (OK, "Paused"), (OK, "Closed"), (OK, "Failed")]),
         ("Ended", [(WRONG, ""), (OK, ""), (OK, ""), (OK, "Closed"), (OK, "Failed")]),

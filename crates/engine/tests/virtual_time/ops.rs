@@ -18,7 +18,14 @@ const STREAMS: u32 = 4;
 #[derive(Clone, Debug)]
 enum Op {
     Open(u32),
-    Play { stream: u32, from: u32, len: u32, delay_ms: u64, own: bool, scale_permille: u32 },
+    Play {
+        stream: u32,
+        from: u32,
+        len: u32,
+        delay_ms: u64,
+        own: bool,
+        scale_permille: u32,
+    },
     Pause(u32),
     Close(u32),
     ConnGone(u32),

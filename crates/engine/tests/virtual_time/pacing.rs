@@ -157,7 +157,8 @@ fn the_bound_holds_however_the_loop_is_called() {
         (state >> 33) % below
     };
     for round in 0..6 {
-        let mut world = World::new(EngineConfig { streams: 2, smooth: round % 2 == 1, ..EngineConfig::default() }, 8);
+        let mut world =
+            World::new(EngineConfig { streams: 2, smooth: round % 2 == 1, ..EngineConfig::default() }, 8);
         let film = variable(0, 40_000);
         let stream = world.open(&film, 0, udp(0));
         world.play_from(stream, 0);

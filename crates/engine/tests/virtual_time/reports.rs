@@ -40,7 +40,9 @@ fn a_report_maps_the_wall_clock_to_the_film() {
     let film = Film::constant(0, 5_000, 8_000_000).ending_with(188);
     let stream = world.open(&film, 0, udp(0));
     let at = world.now.plus_ns(50 * MS);
-    world.play(stream, PlaySpec { from: 1_000, until: 5_000, at, sequence: 5, scale_permille: 1000 }).unwrap();
+    world
+        .play(stream, PlaySpec { from: 1_000, until: 5_000, at, sequence: 5, scale_permille: 1000 })
+        .unwrap();
     world.run_out();
     for reported in &world.reports {
         let report = report_of(reported);

@@ -7,7 +7,7 @@ use millrace_core::ids::{ConnId, TitleRef};
 use millrace_core::limits::{BYE_DELAY_NS, MAX_TCP_BEHIND_NS, MAX_UNREACHABLE_NS, TCP_RETRY_NS};
 use millrace_core::packet::WireLayout;
 use millrace_core::pool::{ExtentArena, HeapRegion};
-use millrace_core::seam::{Dest, Payload, SendOutcome, Transmit};
+use millrace_core::seam::{Dest, Payload, SendOutcome, Transmit, TransmitBatch};
 use millrace_core::wire::rtcp::{self, RtcpPacket};
 use millrace_engine::{FailReason, LeaseFailure, StreamEvent};
 
@@ -30,7 +30,10 @@ fn assert_others_unaffected(world: &World, others: u32) {
         assert!(sent.iter().all(|sent| sent.at == sent.departure), "{stream:?}");
         assert_eq!(world.position(stream), 30_000);
         let told = world.events_of(stream);
-        assert!(matches!(told[..], [StreamEvent::Drained { .. }, StreamEvent::Left { .. }, StreamEvent::Ended { .. }]));
+        assert!(matches!(
+            told[..],
+            [StreamEvent::Drained { .. }, StreamEvent::Left { .. }, StreamEvent::Ended { .. }]
+        ));
     }
 }
 
@@ -137,9 +140,12 @@ fn a_full_udp_device_is_tried_again_and_nobody_fails() {
     let mut world = World::small();
     let stream = world.open(&film(), 0, udp(0));
     let (from, to) = (world.now.plus_ns(2 * S), world.now.plus_ns(17 * S));
-    world.device = Box::new(move |now, _| {
-        if now > from && now < to { SendOutcome::Blocked { taken: 0 } } else { SendOutcome::Sent }
-    });
+    world.device =
+        Box::new(
+            move |now, _| {
+                if now > from && now < to { SendOutcome::Blocked { taken: 0 } } else { SendOutcome::Sent }
+            },
+        );
     world.play_from(stream, 0);
     world.run_out();
     assert_eq!((world.datagrams, world.engine.counters().failed), (30_000, 0));
@@ -166,7 +172,9 @@ fn an_unreachable_viewer_loses_packets_and_nobody_else_does() {
     assert!(world.sent_of(lost).iter().all(|sent| sent.at == sent.departure));
     world.engine.close(world.now, lost).unwrap();
     world.turn();
-    let Some(&StreamEvent::Closed { packets, unreachable, .. }) = world.events_of(lost).last() else { panic!() };
+    let Some(&StreamEvent::Closed { packets, unreachable, .. }) = world.events_of(lost).last() else {
+        panic!()
+    };
     assert_eq!(packets + unreachable, 30_000);
     assert!((7_500..7_700).contains(&unreachable), "10 s of film: {unreachable}");
     assert_eq!(world.engine.counters().unreachable, unreachable);
@@ -187,7 +195,10 @@ fn a_viewer_that_stays_unreachable_is_given_up() {
     let (at, event) = world.events[0];
     assert_eq!(event, StreamEvent::Failed { stream, reason: FailReason::Unreachable(111) });
     let silent = at.0 - blinks.0;
-    assert!((MAX_UNREACHABLE_NS..MAX_UNREACHABLE_NS + 50 * MS).contains(&silent), "from the last that got through");
+    assert!(
+        (MAX_UNREACHABLE_NS..MAX_UNREACHABLE_NS + 50 * MS).contains(&silent),
+        "from the last that got through"
+    );
 }
 
 #[test]
@@ -195,9 +206,11 @@ fn a_closed_connection_fails_its_stream_with_the_errno() {
     let mut world = World::small();
     let stream = world.open(&film(), 0, tcp(0));
     let from = world.now.plus_ns(S);
-    world.device = Box::new(move |now, _| {
-        if now > from { SendOutcome::Closed { errno: 104 } } else { SendOutcome::Sent }
-    });
+    world.device = Box::new(
+        move |now, _| {
+            if now > from { SendOutcome::Closed { errno: 104 } } else { SendOutcome::Sent }
+        },
+    );
     world.play_from(stream, 0);
     world.run_out();
     let failed = StreamEvent::Failed { stream, reason: FailReason::ConnectionClosed(104) };
@@ -310,6 +323,33 @@ fn a_failure_that_nobody_waits_for_is_nobodys() {
 }
 
 #[test]
+fn a_lease_of_another_title_or_extent_is_given_back() {
+    let mut world = World::small();
+    let other = Film::constant(1, 30_000, 8_000_000);
+    let (a, b) = (world.open(&film(), 0, udp(0)), world.open(&other, 1, udp(1)));
+    world.play_from(a, 200);
+    world.play_from(b, 200);
+    world.turn();
+    for (title, extent) in [(other.title, 1), (film().title, 0), (film().title, 2), (film().title, u32::MAX)]
+    {
+        let lease = world.disk.lend(title, extent.min(9));
+        world.engine.handle_lease(world.now, a, title, extent, lease);
+    }
+    assert_eq!(
+        (world.engine.counters().leases_unwanted, world.disk.leases()),
+        (4, 0),
+        "extent 2 is not asked for yet"
+    );
+    world.run_for(10 * MS);
+    assert_eq!(world.disk.leases(), 4);
+    let lease = world.disk.lend(film().title, 2);
+    world.engine.handle_lease(world.now, a, film().title, 2, lease);
+    assert_eq!(world.disk.leases(), 4, "it has that one");
+    world.run_out();
+    assert_eq!((world.position(a), world.position(b)), (30_000, 30_000));
+}
+
+#[test]
 fn a_lease_that_does_not_hold_what_it_must_fails_the_stream_and_panics_nowhere() {
     let arena = ExtentArena::new(Box::new(HeapRegion::new(1)));
     arena.fill(0).unwrap().publish();
@@ -337,6 +377,27 @@ fn a_lease_that_does_not_hold_what_it_must_fails_the_stream_and_panics_nowhere()
         assert_eq!(world.events_of(stream)[0], StreamEvent::Failed { stream, reason }, "{content:?}");
         assert_eq!(arena.leases(0), 0);
     }
+}
+
+#[test]
+fn a_read_that_fails_while_a_batch_is_out_takes_the_batch_back() {
+    let mut world = World::small();
+    for index in 0..2 {
+        world.open(&film(), index, udp(index));
+        world.play_from(crate::world::id(index), 190);
+    }
+    world.disk.rule = Box::new(|want| (if want.extent == 1 { S } else { MS }, Ok(())));
+    world.run_for(49 * MS);
+    world.now = world.now.plus_ns(MS);
+    assert_eq!(world.engine.poll_bursts(world.now), 2);
+    world.engine.handle_lease_failed(world.now, crate::world::id(0), 1, LeaseFailure::NoTitle);
+    assert!(world.engine.batch().is_empty());
+    world.engine.handle_sent(world.now, &[SendOutcome::Sent; 2]);
+    world.run_out();
+    assert_eq!([0, 1].map(|index| world.position(crate::world::id(index))), [190, 30_000]);
+    let reason = FailReason::ReadError(LeaseFailure::NoTitle);
+    let stream = crate::world::id(0);
+    assert_eq!(world.events_of(stream)[0], StreamEvent::Failed { stream, reason });
 }
 
 #[test]

@@ -11,9 +11,7 @@ use millrace_core::seam::{Dest, Payload, SendOutcome, Transmit, TransmitBatch, W
 use millrace_core::time::Instant;
 use millrace_core::wire::rtcp::{self, RtcpPacket};
 use millrace_core::wire::rtp::RtpHeader;
-use millrace_engine::{
-    Engine, EngineConfig, LeaseFailure, PlaySpec, Refusal, StreamEvent, StreamSpec,
-};
+use millrace_engine::{Engine, EngineConfig, LeaseFailure, PlaySpec, Refusal, StreamEvent, StreamSpec};
 
 use crate::film::Film;
 
@@ -201,7 +199,8 @@ impl World {
         self.engine.play(self.now, stream, spec)?;
         let viewer = self.viewers.get_mut(&stream).unwrap();
         spec.at = spec.at.max(self.now);
-        (viewer.packet, viewer.sequence, viewer.until, viewer.spec) = (spec.from, spec.sequence, spec.until, spec);
+        (viewer.packet, viewer.sequence, viewer.until, viewer.spec) =
+            (spec.from, spec.sequence, spec.until, spec);
         Ok(())
     }
 
@@ -372,7 +371,8 @@ impl Viewer {
         };
         assert_eq!(header, expected, "packet {}", self.packet);
         let is_last = self.packet + 1 == self.film.packets;
-        let payload = if is_last { usize::from(self.film.last_bytes) } else { self.film.layout.packet_bytes() };
+        let payload =
+            if is_last { usize::from(self.film.last_bytes) } else { self.film.layout.packet_bytes() };
         assert_eq!(datagram.len(), 12 + payload, "packet {}", self.packet);
         assert_eq!(patched, self.spec.sequence != self.spec.from as u16);
         // The bytes behind the header are this packet's: its shared header says so.
