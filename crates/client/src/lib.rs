@@ -2,7 +2,7 @@
 //! and the sockets of netio, so that a mistake of one is not a mistake of both.
 //!
 //! [`play::play`] is one player: it plays a film by RTSP over UDP or TCP, measures and checks what comes, and writes it
-//! where it is wanted.
+//! where it is wanted. [`many::many`] is up to 20,000 players at once, which only measure.
 //!
 //! ```text
 //!  RTSP ──► rtsp::framing ──► rtsp::dialogue (state machine)            report
@@ -18,6 +18,7 @@
 //! | module | holds |
 //! | --- | --- |
 //! | [`play`] | options, the loop of one player |
+//! | [`many`] | many players in a few threads: what can a server carry |
 //! | [`rtsp`] | the dialogue without I/O: state machine, framing, headers |
 //! | [`sdp`], [`url`], [`script`] | descriptions, addresses, scripts of pauses and seeks |
 //! | [`receive`], [`reorder`] | sequence numbers counted, payloads put in order, both in bounded memory |
@@ -33,6 +34,7 @@
 mod clock;
 pub mod error;
 pub mod lateness;
+pub mod many;
 mod net;
 pub mod play;
 mod procfs;
@@ -49,6 +51,7 @@ pub mod url;
 pub mod verify;
 
 pub use error::ClientError;
+pub use many::{ManyOptions, ManyProgress, ManyReport, many};
 pub use play::{PlayOptions, Progress, TransportChoice, play};
 pub use report::Report;
 pub use sink::Output;

@@ -35,9 +35,14 @@ pub(crate) struct Inlet {
 pub(crate) enum Batch {
     /// One player: every datagram with a stamp of its own.
     Single,
-    /// One of many: trains of datagrams in one piece, a few buffers. Untouched memory costs nothing.
-    Many,
+    /// One of many: so many trains of datagrams, each in one piece. Buffers that stay untouched cost no memory.
+    Trains(usize),
+    /// RTCP of one of many.
+    Reports,
 }
+
+/// Receive buffer of RTCP sockets: a report every few seconds.
+const REPORTS_BUFFER_BYTES: usize = 64 * 1024;
 
 impl Inlet {
     /// Sets `socket` up with a receive buffer of `buffer_bytes`, more than `net.core.rmem_max` where that is allowed.
@@ -47,13 +52,19 @@ impl Inlet {
         let error = |source| ClientError::Socket { what: "UDP socket", source: io::Error::other(source) };
         let rx = match batch {
             Batch::Single => UdpRx::new(socket, single).map_err(error)?,
-            Batch::Many => {
-                let second = socket.try_clone().map_err(error_of("UDP socket"))?;
-                let trains = UdpRxConfig { batch: 4, gro: true, ..single };
+            Batch::Trains(trains) => {
+                let second = socket
+                    .try_clone()
+                    .map_err(|source| ClientError::Socket { what: "UDP socket", source })?;
                 // Kernels before 5.0 have no UDP GRO.
-                UdpRx::new(socket, trains)
-                    .or_else(|_| UdpRx::new(second, UdpRxConfig { batch: 8, ..single }))
+                UdpRx::new(socket, UdpRxConfig { batch: trains, gro: true, ..single })
+                    .or_else(|_| UdpRx::new(second, UdpRxConfig { batch: 4 * trains, ..single }))
                     .map_err(error)?
+            }
+            Batch::Reports => {
+                let receive_buffer = Some(buffer_bytes.min(REPORTS_BUFFER_BYTES));
+                let config = UdpRxConfig { batch: 2, datagram_bytes: 2048, gro: false, receive_buffer };
+                UdpRx::new(socket, config).map_err(error)?
             }
         };
         Ok(Self { rx, clock: SystemClock, unstamped: 0 })
@@ -90,14 +101,15 @@ impl Inlet {
         self.rx.receive_buffer().unwrap_or(0)
     }
 
+    /// Datagrams that the kernel dropped at this socket, up to the last that was read.
+    pub(crate) fn dropped(&self) -> u64 {
+        self.rx.dropped()
+    }
+
     /// Datagrams longer than the buffers; not handed over.
     pub(crate) fn truncated(&self) -> u64 {
         self.rx.truncated()
     }
-}
-
-fn error_of(what: &'static str) -> impl Fn(io::Error) -> ClientError {
-    move |source| ClientError::Socket { what, source }
 }
 
 /// Two UDP sockets with neighbouring ports, the even one for RTP (RFC 3550 section 11).

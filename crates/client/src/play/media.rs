@@ -368,3 +368,7 @@ pub(crate) struct MediaReport {
     pub(crate) senders: SenderReports,
     pub(crate) malformed: u64,
 }
+
+#[cfg(test)]
+#[path = "media_tests.rs"]
+mod tests;

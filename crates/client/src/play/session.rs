@@ -366,7 +366,7 @@ impl<'a> Session<'a> {
             let mut next = FIRST_PORT + (random_u64() % 50_000) as u16;
             let pair = bind_pair(local, &mut next)?;
             let rtp = Inlet::new(pair.rtp, Batch::Single, self.options.receive_buffer_bytes)?;
-            let rtcp = Inlet::new(pair.rtcp, Batch::Single, 256 * 1024)?;
+            let rtcp = Inlet::new(pair.rtcp, Batch::Reports, self.options.receive_buffer_bytes)?;
             self.receiver.receive_buffer_bytes = rtp.buffer_bytes() as u64;
             self.path = Path::Udp(Box::new(Udp { rtp, rtcp, rtp_port: pair.rtp_port, server: None, source }));
             Wanted::Udp { rtp: pair.rtp_port, rtcp: pair.rtp_port + 1 }

@@ -1,0 +1,177 @@
+//! What one player of many counts: half a kilobyte of bits, some numbers, no payload.
+
+use hdrhistogram::Histogram;
+use millrace_core::wire::rtcp::{self, ReportBlock, RtcpPacket};
+use millrace_core::wire::rtp::{PAYLOAD_TYPE_MP2T, RtpHeader};
+
+use crate::lateness::LightLateness;
+use crate::receive::{SequenceCounts, SequenceTracker, Verdict};
+use crate::rtsp::dialogue::PlayReply;
+
+/// The meter of one player.
+pub(super) struct Meter {
+    tracker: SequenceTracker,
+    lateness: LightLateness,
+    payload_type: u8,
+    ssrc: Option<u32>,
+    /// Wall clock of the reply to PLAY.
+    reply_ns: u64,
+    announced: Option<(Option<u16>, Option<u32>)>,
+    /// Extended number and timestamp of the lowest packet.
+    lowest: Option<(u64, u32)>,
+    first_packet_us: Option<i64>,
+    payload_bytes: u64,
+    malformed: u64,
+    has_bye: bool,
+    /// Packets that the last sender report counts, if it came with a BYE.
+    sent: Option<u32>,
+}
+
+/// What it found.
+#[derive(Clone, Copy, Debug, Default)]
+pub(super) struct Measured {
+    pub(super) counts: SequenceCounts,
+    pub(super) lost_at_end: u64,
+    pub(super) payload_bytes: u64,
+    pub(super) malformed: u64,
+    pub(super) lateness_max_us: u64,
+    pub(super) understated_us: u64,
+    pub(super) longest_gap_us: u64,
+    pub(super) first_packet_us: Option<i64>,
+    pub(super) rtp_info_exact: Option<bool>,
+    pub(super) has_bye: bool,
+}
+
+impl Default for Meter {
+    fn default() -> Self {
+        Self {
+            tracker: SequenceTracker::default(),
+            lateness: LightLateness::default(),
+            payload_type: PAYLOAD_TYPE_MP2T,
+            ssrc: None,
+            reply_ns: 0,
+            announced: None,
+            lowest: None,
+            first_packet_us: None,
+            payload_bytes: 0,
+            malformed: 0,
+            has_bye: false,
+            sent: None,
+        }
+    }
+}
+
+impl Meter {
+    /// The description names this payload type.
+    pub(super) fn set_payload_type(&mut self, payload_type: u8) {
+        self.payload_type = payload_type;
+    }
+
+    /// PLAY was answered.
+    pub(super) fn begin_play(&mut self, reply: &PlayReply, reply_ns: u64) {
+        self.reply_ns = reply_ns;
+        let Some(info) = &reply.rtp_info else { return };
+        self.announced = Some((info.sequence, info.timestamp));
+        if let Some(sequence) = info.sequence {
+            self.tracker.announce(sequence);
+        }
+    }
+
+    /// Takes a datagram of the RTP port or channel. Lateness goes into `shared`.
+    pub(super) fn rtp(&mut self, shared: &mut Histogram<u64>, arrival_ns: u64, datagram: &[u8]) {
+        let Some((header, payload)) =
+            RtpHeader::parse(datagram).filter(|(h, _)| h.payload_type == self.payload_type)
+        else {
+            self.malformed += 1;
+            return;
+        };
+        let ext = match self.tracker.observe(header.sequence) {
+            Verdict::Duplicate | Verdict::Stray => return,
+            Verdict::Next { ext, .. } | Verdict::Reordered { ext } => ext,
+            Verdict::Confirmed { ext, .. } => {
+                self.payload_bytes += payload.len() as u64; // of the packet before, which had the same length
+                ext
+            }
+        };
+        self.ssrc = Some(header.ssrc);
+        self.payload_bytes += payload.len() as u64;
+        self.lateness.observe(arrival_ns, header.timestamp, shared);
+        let delay = |reply: u64| (i128::from(arrival_ns) - i128::from(reply)) / 1000;
+        self.first_packet_us.get_or_insert_with(|| delay(self.reply_ns) as i64);
+        if self.lowest.is_none_or(|(lowest, _)| ext < lowest) {
+            self.lowest = Some((ext, header.timestamp));
+        }
+    }
+
+    /// Takes a datagram of the RTCP port or channel.
+    pub(super) fn rtcp(&mut self, datagram: &[u8]) {
+        let mut sent = None;
+        for packet in rtcp::parse(datagram) {
+            match packet {
+                RtcpPacket::SenderReport(report) => sent = Some(report.packets),
+                RtcpPacket::Bye { ssrc } if ssrc.is_none() || self.ssrc.is_none() || ssrc == self.ssrc => {
+                    self.has_bye = true;
+                    self.sent = sent;
+                }
+                _ => {}
+            }
+        }
+    }
+
+    /// Different packets received.
+    pub(super) fn packets(&self) -> u64 {
+        self.tracker.counts().received
+    }
+
+    /// Payload of the packets received.
+    pub(super) fn payload_bytes(&self) -> u64 {
+        self.payload_bytes
+    }
+
+    /// Whether the film is over.
+    pub(super) fn has_bye(&self) -> bool {
+        self.has_bye
+    }
+
+    /// Block of a receiver report for now.
+    pub(super) fn report_block(&mut self) -> Option<ReportBlock> {
+        let ssrc = self.ssrc?;
+        let lost = self.tracker.counts().lost.min(0x7f_ffff);
+        let jitter = self.lateness.clock().jitter_ns() * 9 / 100_000;
+        Some(ReportBlock {
+            ssrc,
+            fraction_lost: self.tracker.fraction_lost(),
+            cumulative_lost: lost as i32,
+            highest_sequence: self.tracker.highest_for_report(),
+            jitter: u32::try_from(jitter).unwrap_or(u32::MAX),
+        })
+    }
+
+    /// Ends the measurement at wall-clock time `end_ns`.
+    pub(super) fn finish(&mut self, shared: &mut Histogram<u64>, end_ns: u64) -> Measured {
+        self.lateness.finish(shared);
+        let counts = self.tracker.counts();
+        let clock = self.lateness.clock();
+        // A stream that stopped and never went on has its longest gap at the end; before the first packet as well.
+        let from = clock.last_arrival_ns().unwrap_or(self.reply_ns);
+        let tail_ns = if self.has_bye || from == 0 { 0 } else { end_ns.saturating_sub(from) };
+        let seen = (counts.received + counts.lost + counts.lost_at_start) as u32;
+        let at_end = self.sent.map_or(0, |sent| sent.wrapping_sub(seen).cast_signed().max(0));
+        let first = self.lowest.map(|(ext, timestamp)| (ext as u16, timestamp));
+        let exact = self.announced.zip(first).map(|((sequence, timestamp), first)| {
+            sequence.is_none_or(|s| s == first.0) && timestamp.is_none_or(|t| t == first.1)
+        });
+        Measured {
+            counts,
+            lost_at_end: u64::from(at_end.unsigned_abs()),
+            payload_bytes: self.payload_bytes,
+            malformed: self.malformed,
+            lateness_max_us: self.lateness.max_us(),
+            understated_us: self.lateness.understated_us(),
+            longest_gap_us: clock.longest_gap_ns().max(tail_ns) / 1000,
+            first_packet_us: self.first_packet_us,
+            rtp_info_exact: exact,
+            has_bye: self.has_bye,
+        }
+    }
+}

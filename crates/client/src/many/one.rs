@@ -1,0 +1,426 @@
+//! One player of many: its dialogue and its sockets.
+
+use std::io;
+use std::net::{SocketAddr, UdpSocket};
+
+use hdrhistogram::Histogram;
+use millrace_core::time::Instant;
+use millrace_core::wire::rtcp::{MAX_REPORT_BYTES, write_receiver_report};
+
+use super::Plan;
+use super::meter::{Measured, Meter};
+use crate::clock::random_u64;
+use crate::error::{ClientError, RtspFailure};
+use crate::net::{Batch, Connection, Inlet, ReadState, bind_pair, start_connect};
+use crate::play::TransportChoice;
+use crate::rtsp::dialogue::{Dialogue, Event};
+use crate::rtsp::framing::{Item, next_item};
+use crate::rtsp::headers::NptRange;
+use crate::rtsp::transport::{TransportReply, Wanted};
+
+/// CNAME of receiver reports.
+const CNAME: &str = "millrace-many";
+/// Bytes read at a time from a connection that carries replies only, and from one that carries media.
+const REPLY_CHUNK: usize = 2048;
+const MEDIA_CHUNK: usize = 32 * 1024;
+/// Above so many players each has fewer receive buffers.
+const FEW: u32 = 2000;
+/// Batches taken from one socket where all of it is wanted.
+const MAX_DRAINS: usize = 256;
+/// How long a farewell may take.
+const FAREWELL_NS: u64 = 3_000_000_000;
+
+/// Where a player stands.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Stage {
+    Connecting,
+    /// Between the connection and the reply to PLAY.
+    Asking,
+    Playing,
+    /// TEARDOWN is on its way.
+    Leaving,
+    Done,
+}
+
+/// UDP sockets of a player.
+pub(super) struct Udp {
+    pub(super) rtp: Inlet,
+    /// `None` if the thread's shared socket is used.
+    pub(super) rtcp: Option<Inlet>,
+    server: Option<(SocketAddr, SocketAddr)>,
+    source: SocketAddr,
+}
+
+/// How media comes.
+pub(super) enum Path {
+    None,
+    Udp(Box<Udp>),
+    Tcp { rtp: u8, rtcp: u8 },
+}
+
+pub(super) struct One {
+    pub(super) index: u32,
+    pub(super) stage: Stage,
+    pub(super) connection: Connection,
+    pub(super) path: Path,
+    /// Sockets were opened that epoll does not know yet.
+    pub(super) has_new_sockets: bool,
+    /// Whether epoll watches the connection for writing.
+    pub(super) watches_write: bool,
+    /// Earliest entry of this player in the thread's timers.
+    pub(super) scheduled: Instant,
+    pub(super) failure: Option<String>,
+    /// From the start of connecting to the reply to PLAY.
+    pub(super) setup_us: Option<u64>,
+    pub(super) measured: Option<Measured>,
+    pub(super) foreign: u64,
+    dialogue: Dialogue,
+    meter: Meter,
+    began: Instant,
+    /// When connecting or the farewell is given up.
+    deadline: Option<Instant>,
+    report_at: Option<Instant>,
+    ssrc: u32,
+}
+
+/// What a thread lends to its players.
+pub(super) struct Lent<'a> {
+    pub(super) plan: &'a Plan,
+    pub(super) lateness: &'a mut Histogram<u64>,
+    /// How long datagrams waited in their receive buffers, in microseconds.
+    pub(super) read_delay: &'a mut Histogram<u64>,
+    pub(super) next_port: &'a mut u16,
+    pub(super) shared_rtcp: &'a [Inlet],
+    pub(super) unix_ns: u64,
+}
+
+impl Lent<'_> {
+    fn shared_for(&self, server: SocketAddr) -> Option<&Inlet> {
+        let same_family =
+            |inlet: &&Inlet| inlet.socket().local_addr().is_ok_and(|l| l.is_ipv4() == server.is_ipv4());
+        self.shared_rtcp.iter().find(same_family)
+    }
+}
+
+impl One {
+    /// Begins to connect.
+    pub(super) fn new(plan: &Plan, index: u32, now: Instant) -> io::Result<Self> {
+        let (url, server) = &plan.films[index as usize % plan.films.len()];
+        let stream = start_connect(*server, plan.local_of(index))?;
+        let chunk = if plan.options.transport == TransportChoice::Tcp { MEDIA_CHUNK } else { REPLY_CHUNK };
+        Ok(Self {
+            index,
+            stage: Stage::Connecting,
+            connection: Connection::new(stream, chunk),
+            path: Path::None,
+            has_new_sockets: false,
+            watches_write: true,
+            scheduled: Instant(u64::MAX),
+            failure: None,
+            setup_us: None,
+            measured: None,
+            foreign: 0,
+            dialogue: Dialogue::new(plan.dialogue.clone(), url),
+            meter: Meter::default(),
+            began: now,
+            deadline: Some(now + plan.options.reply_timeout),
+            report_at: None,
+            ssrc: random_u64() as u32,
+        })
+    }
+
+    /// When [`Self::handle_timeout`] is due.
+    pub(super) fn poll_at(&self) -> Option<Instant> {
+        [self.deadline, self.dialogue.poll_at(), self.report_at].into_iter().flatten().min()
+    }
+
+    /// Different packets received.
+    pub(super) fn packets(&self) -> u64 {
+        self.meter.packets()
+    }
+
+    /// Payload received.
+    pub(super) fn payload_bytes(&self) -> u64 {
+        self.meter.payload_bytes()
+    }
+
+    fn fail(&mut self, lent: &mut Lent<'_>, kind: String) {
+        match self.stage {
+            Stage::Done => {}
+            // It has played and was measured; how the farewell went is not counted against it.
+            Stage::Leaving => self.stage = Stage::Done,
+            _ => {
+                self.measure(lent);
+                self.failure = Some(kind);
+                self.stage = Stage::Done;
+            }
+        }
+    }
+
+    fn measure(&mut self, lent: &mut Lent<'_>) {
+        if self.setup_us.is_some() && self.measured.is_none() {
+            self.measured = Some(self.meter.finish(lent.lateness, lent.unix_ns));
+        }
+    }
+
+    /// Ends the session: goodbye by RTCP and RTSP.
+    pub(super) fn leave(&mut self, now: Instant, lent: &mut Lent<'_>) {
+        match self.stage {
+            Stage::Leaving | Stage::Done => return,
+            Stage::Playing => {
+                self.measure(lent);
+                self.send_report(lent, true);
+            }
+            Stage::Connecting | Stage::Asking => {
+                self.failure.get_or_insert_with(|| "not playing when time was over".to_owned());
+            }
+        }
+        self.report_at = None;
+        self.deadline = Some(now.plus_ns(FAREWELL_NS));
+        self.stage = if self.dialogue.teardown(now) { Stage::Leaving } else { Stage::Done };
+        self.write();
+    }
+
+    /// The connection is ready for something.
+    pub(super) fn handle_connection(&mut self, now: Instant, lent: &mut Lent<'_>) {
+        if self.stage == Stage::Connecting {
+            match self.connection.stream().take_error() {
+                Ok(None) => {
+                    (self.stage, self.deadline) = (Stage::Asking, None);
+                    self.dialogue.start(now);
+                }
+                Ok(Some(error)) | Err(error) => self.fail(lent, format!("connect: {}", error.kind())),
+            }
+        } else {
+            self.read(now, lent);
+        }
+        self.handle_events(now, lent);
+        self.write();
+    }
+
+    fn read(&mut self, now: Instant, lent: &mut Lent<'_>) {
+        let state = self.connection.read();
+        loop {
+            let (message, len) = match next_item(self.connection.pending()) {
+                Ok(None) => break,
+                Ok(Some((Item::Message(message), len))) => (Some(message), len),
+                Ok(Some((Item::Frame { channel, bytes }, len))) => {
+                    match self.path {
+                        _ if self.stage == Stage::Leaving => {}
+                        Path::Tcp { rtp, .. } if channel == rtp => {
+                            self.meter.rtp(lent.lateness, lent.unix_ns, bytes)
+                        }
+                        Path::Tcp { rtcp, .. } if channel == rtcp => self.meter.rtcp(bytes),
+                        _ => self.foreign += 1,
+                    }
+                    (None, len)
+                }
+                Err(what) => {
+                    self.dialogue.handle_garbage(what);
+                    break;
+                }
+            };
+            self.connection.consume(len);
+            if let Some(message) = message {
+                self.dialogue.handle_message(now, *message);
+                // At once: frames behind the reply to PLAY must find it handled.
+                self.handle_events(now, lent);
+            }
+        }
+        if state == ReadState::Closed {
+            self.dialogue.handle_closed();
+        }
+    }
+
+    /// RTP has come. Takes one batch; returns the number of datagrams.
+    pub(super) fn handle_rtp(&mut self, lent: &mut Lent<'_>) -> usize {
+        let Path::Udp(udp) = &mut self.path else { return 0 };
+        let (meter, foreign, source) = (&mut self.meter, &mut self.foreign, udp.source.ip());
+        let playing = matches!(self.stage, Stage::Asking | Stage::Playing);
+        let drained = udp.rtp.drain(|datagram| {
+            if datagram.from.ip() != source {
+                *foreign += 1;
+            } else if playing {
+                let delay_ns = lent.unix_ns.saturating_sub(datagram.arrival_ns);
+                lent.read_delay.saturating_record(delay_ns / 1000);
+                meter.rtp(lent.lateness, datagram.arrival_ns, datagram.bytes);
+            }
+        });
+        drained.unwrap_or_else(|error| {
+            self.fail(lent, format!("RTP socket: {}", error.kind()));
+            0
+        })
+    }
+
+    /// Takes all RTP that has come, within a bound.
+    pub(super) fn drain_rtp(&mut self, lent: &mut Lent<'_>) {
+        for _ in 0..MAX_DRAINS {
+            if self.handle_rtp(lent) == 0 {
+                return;
+            }
+        }
+    }
+
+    /// RTCP has come to the player's own socket.
+    pub(super) fn handle_rtcp(&mut self, now: Instant, lent: &mut Lent<'_>) {
+        // Packets before a BYE are counted before it.
+        self.drain_rtp(lent);
+        let Path::Udp(udp) = &mut self.path else { return };
+        let (meter, foreign, source) = (&mut self.meter, &mut self.foreign, udp.source.ip());
+        let Some(rtcp) = &mut udp.rtcp else { return };
+        let drained =
+            rtcp.drain(
+                |datagram| {
+                    if datagram.from.ip() == source { meter.rtcp(datagram.bytes) } else { *foreign += 1 }
+                },
+            );
+        if let Err(error) = drained {
+            self.fail(lent, format!("RTCP socket: {}", error.kind()));
+        }
+        self.leave_if_over(now, lent);
+    }
+
+    /// After BYE, or when a TCP connection has brought one.
+    pub(super) fn leave_if_over(&mut self, now: Instant, lent: &mut Lent<'_>) {
+        if self.stage == Stage::Playing && self.meter.has_bye() {
+            self.leave(now, lent);
+        }
+    }
+
+    /// To be called at [`Self::poll_at`].
+    pub(super) fn handle_timeout(&mut self, now: Instant, lent: &mut Lent<'_>) {
+        if self.deadline.is_some_and(|deadline| now >= deadline) {
+            self.deadline = None;
+            self.fail(lent, "connect: timed out".to_owned());
+        }
+        if self.report_at.is_some_and(|at| now >= at) {
+            self.schedule_report(now);
+            self.send_report(lent, false);
+        }
+        self.dialogue.handle_timeout(now);
+        self.handle_events(now, lent);
+        self.write();
+    }
+
+    fn handle_events(&mut self, now: Instant, lent: &mut Lent<'_>) {
+        while let Some(event) = self.dialogue.poll_event() {
+            match event {
+                Event::Described(description) => {
+                    self.meter.set_payload_type(description.payload_type);
+                    match self.ask_for_transport(lent) {
+                        Ok(wanted) => drop(self.dialogue.setup(now, wanted)),
+                        Err(error) => self.fail(lent, error.to_string()),
+                    }
+                }
+                Event::TransportRefused => self.fail(lent, "SETUP refused: 461".to_owned()),
+                Event::Ready(reply) => {
+                    self.agree(&reply);
+                    self.punch(lent);
+                    let start = Some(lent.plan.place_of(self.index));
+                    self.dialogue.play(now, Some(NptRange { start, end: None }));
+                }
+                Event::Playing(reply) => {
+                    self.meter.begin_play(&reply, lent.unix_ns);
+                    self.setup_us = Some(now.ns_since(self.began) / 1000);
+                    self.stage = Stage::Playing;
+                    self.schedule_report(now);
+                }
+                Event::Paused => {}
+                Event::Down => self.stage = Stage::Done,
+                Event::Failed(RtspFailure::Closed { .. }) if self.stage == Stage::Playing => {
+                    self.fail(lent, "the server closed the connection while playing".to_owned());
+                }
+                Event::Failed(failure) => self.fail(lent, failure.kind()),
+            }
+        }
+    }
+
+    fn ask_for_transport(&mut self, lent: &mut Lent<'_>) -> Result<Wanted, ClientError> {
+        let options = &lent.plan.options;
+        if options.transport == TransportChoice::Tcp {
+            return Ok(Wanted::Tcp { rtp: 0, rtcp: 1 });
+        }
+        let error = |source| ClientError::Socket { what: "UDP port", source };
+        let stream = self.connection.stream();
+        let local = stream.local_addr().map_err(error)?.ip();
+        let source = stream.peer_addr().map_err(error)?;
+        let trains = Batch::Trains(if options.sessions > FEW { 2 } else { 4 });
+        let bytes = options.receive_buffer_bytes;
+        let (rtp, rtcp, rtcp_port) = match lent.shared_for(source) {
+            Some(shared) => {
+                let port = shared.socket().local_addr().map_err(error)?.port();
+                (UdpSocket::bind((local, 0)).map_err(error)?, None, port)
+            }
+            None => {
+                let pair = bind_pair(local, lent.next_port)?;
+                let rtcp = Inlet::new(pair.rtcp, Batch::Reports, bytes)?;
+                (pair.rtp, Some(rtcp), pair.rtp_port + 1)
+            }
+        };
+        let rtp_port = rtp.local_addr().map_err(error)?.port();
+        let rtp = Inlet::new(rtp, trains, bytes)?;
+        self.path = Path::Udp(Box::new(Udp { rtp, rtcp, server: None, source }));
+        self.has_new_sockets = true;
+        Ok(Wanted::Udp { rtp: rtp_port, rtcp: rtcp_port })
+    }
+
+    fn agree(&mut self, reply: &TransportReply) {
+        match (&mut self.path, reply.agreed) {
+            (Path::Udp(udp), _) => {
+                let same_family = |ip: &std::net::IpAddr| ip.is_ipv4() == udp.source.is_ipv4();
+                if let Some(ip) = reply.source.filter(same_family).filter(|ip| !ip.is_unspecified()) {
+                    udp.source.set_ip(ip);
+                }
+                let (mut rtp, mut rtcp) = (udp.source, udp.source);
+                udp.server = reply.server_ports.map(|ports| {
+                    rtp.set_port(ports.0);
+                    rtcp.set_port(ports.1);
+                    (rtp, rtcp)
+                });
+            }
+            (path, Wanted::Tcp { rtp, rtcp }) => *path = Path::Tcp { rtp, rtcp },
+            _ => {}
+        }
+    }
+
+    fn punch(&mut self, lent: &Lent<'_>) {
+        if let Path::Udp(udp) = &self.path
+            && let Some((rtp, _)) = udp.server
+        {
+            // If the network refuses it there is nothing to open.
+            let _ = udp.rtp.socket().send_to(&[0x80, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0], rtp);
+        }
+        self.send_report(lent, false);
+    }
+
+    /// The next receiver report in 2.5 to 5 s.
+    fn schedule_report(&mut self, now: Instant) {
+        self.report_at = Some(now.plus_ns(2_500_000_000 + random_u64() % 2_500_000_000));
+    }
+
+    fn send_report(&mut self, lent: &Lent<'_>, bye: bool) {
+        let block = self.meter.report_block();
+        let mut report = [0; MAX_REPORT_BYTES];
+        let len = write_receiver_report(&mut report, self.ssrc, block.as_ref(), CNAME, bye);
+        match &self.path {
+            Path::None => {}
+            Path::Tcp { rtcp, .. } => self.connection.push_frame(*rtcp, &report[..len]),
+            Path::Udp(udp) => {
+                let inlet = udp.rtcp.as_ref().or_else(|| lent.shared_for(udp.source));
+                if let (Some(inlet), Some((_, to))) = (inlet, udp.server) {
+                    // A report that is lost is followed by another.
+                    let _ = inlet.socket().send_to(&report[..len], to);
+                }
+            }
+        }
+    }
+
+    fn write(&mut self) {
+        if self.stage != Stage::Connecting {
+            self.dialogue.take_output(&mut self.connection.output);
+            if !self.connection.write() {
+                self.dialogue.handle_closed();
+            }
+        }
+    }
+}
