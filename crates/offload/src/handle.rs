@@ -6,7 +6,8 @@ use std::thread::JoinHandle;
 
 use millrace_core::limits::RING_RECORDS;
 use millrace_core::seam::{Clock, Doorbell};
-use millrace_engine::{Engine, EngineConfig};
+use millrace_engine::Engine;
+pub use millrace_engine::EngineConfig;
 use millrace_store::cache::CacheDoor;
 
 use crate::affinity;

@@ -1,1 +1,20 @@
-//! Server.
+//! The `millrace` program: its commands, and the RTSP control plane that decides what the engine's loop executes.
+//!
+//! | module | holds |
+//! | --- | --- |
+//! | [`rtsp`] | messages: framing, parsing, replies; no sockets, no sessions |
+//! | [`sdp`] | the description of a title that DESCRIBE answers |
+//! | [`session`] | sessions, admission, expiry: a state machine without I/O, the clock is passed in |
+//! | [`control`] | sockets and tasks that carry out what [`session`] decides |
+//! | [`library`] | the titles that can be asked for, in step with folders and store |
+//! | `serve` | starts everything, stops everything |
+//! | [`cmds`] | the subcommands |
+#![forbid(unsafe_code)]
+
+pub mod cmds;
+pub mod control;
+pub mod library;
+pub mod rtsp;
+pub mod sdp;
+mod serve;
+pub mod session;

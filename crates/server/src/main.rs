@@ -1,1 +1,7 @@
-fn main() {}
+//! The `millrace` program: parse, run, exit code.
+
+use std::process::ExitCode;
+
+fn main() -> ExitCode {
+    millrace_server::cmds::main()
+}

@@ -52,6 +52,7 @@ pub use indexer::{Indexed, Oddities};
 pub use name::slug;
 pub use pass::{IndexOptions, Passed, index_only};
 pub use sink::{IndexSink, NullSink};
+pub use source::identify;
 pub use watch::{Progress, Stage};
 
 use remux::{RemuxSource, RemuxStop, Remuxer};

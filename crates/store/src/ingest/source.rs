@@ -129,6 +129,14 @@ impl ByteSource for FileSource<'_, '_> {
     }
 }
 
+/// What tells this file from others and from its former self: to ask a store whether it has the film already.
+///
+/// # Errors
+/// When the file is not there or may not be looked at.
+pub fn identify(path: &Path) -> io::Result<SourceIdentity> {
+    Ok(identity(std::path::absolute(path)?, &std::fs::metadata(path)?))
+}
+
 fn identity(path: PathBuf, metadata: &Metadata) -> SourceIdentity {
     let modified = metadata.modified().ok().and_then(|t| t.duration_since(UNIX_EPOCH).ok());
     let modified_unix_ns = modified.and_then(|d| u64::try_from(d.as_nanos()).ok()).unwrap_or(0);

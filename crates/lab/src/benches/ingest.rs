@@ -1,0 +1,122 @@
+//! How fast a transport stream becomes a title, from the page cache, on one core.
+
+use std::path::Path;
+use std::sync::Arc;
+use std::sync::atomic::AtomicBool;
+use std::time::Instant as StdInstant;
+
+use anyhow::Context;
+use millrace_store::ingest::{IngestOptions, ingest};
+use millrace_store::volume::Volume;
+
+use crate::frame::{Bench, Options, Promise, Report, Row, percentile};
+use crate::media;
+use crate::proc::cpu_ns;
+
+/// The benchmark.
+pub const BENCH: Bench = Bench {
+    name: "ingest",
+    shows: "MB/s at which a transport stream is indexed, summed, hashed and stored, beside a plain copy",
+    not_for: "disk speed: source and store lie in memory, and nothing waits for a disk",
+    run,
+};
+
+/// One timed round: wall seconds and seconds of processor time.
+fn timed(work: impl FnOnce() -> anyhow::Result<()>) -> anyhow::Result<(f64, f64)> {
+    let cpu = || cpu_ns(std::process::id(), "");
+    let (cpu_before, start) = (cpu()?, StdInstant::now());
+    work()?;
+    Ok((start.elapsed().as_secs_f64(), (cpu()? - cpu_before) as f64 / 1e9))
+}
+
+fn plain_copy(from: &Path, to: &Path) -> anyhow::Result<()> {
+    use std::io::{Read, Write};
+    let (mut from, mut out) = (std::fs::File::open(from)?, std::fs::File::create(to)?);
+    let mut buffer = vec![0; 1 << 20];
+    loop {
+        let n = from.read(&mut buffer)?;
+        if n == 0 {
+            break;
+        }
+        out.write_all(&buffer[..n])?;
+    }
+    std::fs::remove_file(to)?;
+    Ok(())
+}
+
+fn run(options: &Options) -> anyhow::Result<Report> {
+    let dir = tempdir(options)?;
+    let (rounds, secs, loops) = if options.tiny { (1, 2, 0) } else { (9, 20, 15) };
+    let film = make_film(&dir.0, secs, loops)?;
+    let mb = std::fs::metadata(&film)?.len() as f64 / 1e6;
+    let volume = Volume::open_or_create(&dir.0.join("store"))?;
+    let ingest_options = IngestOptions {
+        name: None,
+        packet_sizes: vec![1316],
+        ffmpeg: "ffmpeg".into(),
+        cancel: Arc::new(AtomicBool::new(false)),
+    };
+    let (mut wall, mut cpu, mut copy_wall, mut ratio) = (vec![], vec![], vec![], vec![]);
+    for _ in 0..rounds {
+        let (copied, _) = timed(|| plain_copy(&film, &dir.0.join("copy")))?;
+        let (added, added_cpu) = timed(|| {
+            let title = ingest(&volume, &film, &ingest_options, &mut |_| ())?;
+            volume.remove(title.id)?;
+            Ok(())
+        })?;
+        wall.push(mb / added);
+        cpu.push(mb / added_cpu);
+        copy_wall.push(mb / copied);
+        ratio.push(copied / added);
+    }
+    let mut report = Report::new("ingest");
+    let spread = |label: &str, values: &mut Vec<f64>| {
+        let p = |values: &mut Vec<f64>, p| percentile(values, p);
+        let (low, mid, high) = (p(values, 10.0), p(values, 50.0), p(values, 90.0));
+        Row::new(label).with("p10", low, "MB/s").with("p50", mid, "MB/s").with("p90", high, "MB/s")
+    };
+    report.rows.push(Row::new("film").with("size", mb, "MB").with("rounds", f64::from(rounds), ""));
+    report.rows.push(spread("ingest, wall clock", &mut wall));
+    report.rows.push(spread("ingest, processor time", &mut cpu));
+    report.rows.push(spread("plain read + write of the same file", &mut copy_wall));
+    report.rows.push(Row::new("ingest / plain copy, same round").with(
+        "median",
+        percentile(&mut ratio, 50.0),
+        "",
+    ));
+    report.promises.push(Promise::at_least("ingest-rate", percentile(&mut cpu, 50.0), 800.0, "MB/s"));
+    Ok(report)
+}
+
+/// A 20 Mb/s film of real pictures, repeated without a break in its clock.
+fn make_film(dir: &Path, secs: u64, loops: u32) -> anyhow::Result<std::path::PathBuf> {
+    let (once, film) = (dir.join("once.ts"), dir.join("film.ts"));
+    media::make_cbr_ts(&once, secs, 20_000)?;
+    let status = std::process::Command::new("ffmpeg")
+        .args(["-nostdin", "-v", "error", "-y", "-stream_loop", &loops.to_string(), "-i"])
+        .arg(&once)
+        .args(["-c", "copy", "-f", "mpegts", "-muxrate", "20000k", "-pcr_period", "20"])
+        .arg(&film)
+        .status()
+        .context("ffmpeg: cannot be started")?;
+    anyhow::ensure!(status.success(), "ffmpeg could not repeat the film");
+    std::fs::remove_file(once)?;
+    Ok(film)
+}
+
+/// A folder that goes when the benchmark ends; in memory if the machine has /dev/shm.
+struct Scratch(std::path::PathBuf);
+
+impl Drop for Scratch {
+    fn drop(&mut self) {
+        let _ = std::fs::remove_dir_all(&self.0);
+    }
+}
+
+fn tempdir(options: &Options) -> anyhow::Result<Scratch> {
+    let shm = Path::new("/dev/shm");
+    let base = if shm.is_dir() { shm } else { &options.scratch };
+    let dir = base.join(format!("millrace-bench-{}", std::process::id()));
+    std::fs::create_dir_all(&dir).with_context(|| format!("{}: cannot be made", dir.display()))?;
+    Ok(Scratch(dir))
+}

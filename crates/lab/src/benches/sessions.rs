@@ -1,0 +1,159 @@
+//! Many viewers over a veth pair: loss and lateness at the receiver, processor time at the server.
+
+use std::io::{BufRead, BufReader};
+use std::path::Path;
+use std::process::{Child, Command, Stdio};
+use std::sync::atomic::AtomicBool;
+use std::time::{Duration, Instant as StdInstant};
+
+use anyhow::Context;
+use millrace_client::many::{ManyOptions, ManyReport, many};
+use millrace_core::time::MediaTicks;
+
+use crate::frame::{Bench, Options, Promise, Report, Row};
+use crate::media;
+use crate::netns::{SERVER_IP, TwoHosts};
+use crate::proc::{cpu_ns, resident_bytes};
+
+/// The benchmark.
+pub const BENCH: Bench = Bench {
+    name: "sessions",
+    shows: "viewers of a 2 Mb/s film that one engine carries: loss and lateness at the receiver, processor time",
+    not_for: "the speed of a network card: a veth pair runs the receiver's kernel path on the sender's core",
+    run,
+};
+
+const RATE_KBPS: u64 = 2_000;
+
+fn run(options: &Options) -> anyhow::Result<Report> {
+    let streams = options.streams.unwrap_or(if options.tiny { 5 } else { 1_000 });
+    let secs = options.duration_s.unwrap_or(if options.tiny { 2 } else { 20 });
+    let dir = options.scratch.join(format!("millrace-sessions-{}", std::process::id()));
+    std::fs::create_dir_all(&dir).with_context(|| format!("{}: cannot be made", dir.display()))?;
+    let result = measure(options, &dir, streams, secs);
+    // A folder that cannot be removed is not worth losing the result for.
+    let _ = std::fs::remove_dir_all(&dir);
+    result
+}
+
+/// Kills the server when the benchmark ends, however it ends.
+struct Server {
+    child: Child,
+    url: String,
+}
+
+impl Server {
+    fn start(mut command: Command) -> anyhow::Result<Self> {
+        let mut child = command.stdin(Stdio::null()).stdout(Stdio::piped()).stderr(Stdio::null()).spawn()?;
+        let out = child.stdout.take().context("the server's output")?;
+        let mut lines = BufReader::new(out).lines();
+        let mut server = Self { child, url: String::new() };
+        let ready = lines.find_map(|line| line.ok()?.strip_prefix("ready ").map(str::to_owned));
+        server.url = ready.context("the server ended before it was ready")?;
+        // The pipe must be read on, or the server's next line would block it.
+        std::thread::spawn(move || lines.map_while(Result::ok).for_each(drop));
+        Ok(server)
+    }
+}
+
+impl Drop for Server {
+    fn drop(&mut self) {
+        let _ = self.child.kill();
+        let _ = self.child.wait();
+    }
+}
+
+fn measure(options: &Options, dir: &Path, streams: usize, secs: u64) -> anyhow::Result<Report> {
+    let (film, store) = (dir.join("film.ts"), dir.join("store"));
+    let ramp_s = (streams as u64).div_ceil(200);
+    media::make_cbr_ts(&film, ramp_s + secs + 15, RATE_KBPS)?;
+    let mut add = Command::new(&options.program);
+    let added = add.args(["add", "--quiet"]).arg(&film).arg("--store").arg(&store).status()?;
+    anyhow::ensure!(added.success(), "the film could not be added");
+
+    let hosts = TwoHosts::new(false)?;
+    let cores = std::thread::available_parallelism().map_or(1, usize::from);
+    let mut command = hosts.on_server(&options.program);
+    command.args(["serve", "--quiet", "--listen", &format!("{SERVER_IP}:8554"), "--cpu", "0"]);
+    command.args(["--max-streams", "20000", "--max-connections-per-address", "20000", "--store"]).arg(&store);
+    let server = Server::start(command)?;
+    let pid = server.child.id();
+
+    let mut many_options = ManyOptions::new(vec![format!("{}film", server.url)], u32::try_from(streams)?);
+    many_options.ramp = Duration::from_secs(ramp_s);
+    many_options.duration = Duration::from_secs(secs);
+    many_options.start_spread = MediaTicks(90_000 * 10);
+    let before = (StdInstant::now(), cpu_ns(pid, "engine-0")?, cpu_ns(pid, "")?);
+    let cancel = AtomicBool::new(false);
+    let report: ManyReport = hosts
+        .on_client(move || {
+            // The engine has core 0 for itself when there is another one.
+            if cores > 1 {
+                let mut set = rustix::thread::CpuSet::new();
+                (1..cores).for_each(|cpu| set.set(cpu));
+                let _ = rustix::thread::sched_setaffinity(None, &set);
+            }
+            many(&many_options, &cancel, &mut |_| ())
+        })?
+        .context("the receiver")?;
+    let wall_ns = before.0.elapsed().as_nanos() as f64;
+    let engine_ns = (cpu_ns(pid, "engine-0")? - before.1) as f64;
+    let all_ns = (cpu_ns(pid, "")? - before.2) as f64;
+    Ok(write_up(&report, streams, wall_ns, engine_ns, all_ns, resident_bytes(pid)?))
+}
+
+fn write_up(r: &ManyReport, streams: usize, wall_ns: f64, engine_ns: f64, all_ns: f64, rss: u64) -> Report {
+    let mut report = Report::new("sessions");
+    let gigabits = r.payload_bytes as f64 * 8.0 / 1e9;
+    report.rows.push(
+        Row::new("viewers")
+            .with("asked", streams as f64, "")
+            .with("played", r.played as f64, "")
+            .with("failed", r.failed as f64, "")
+            .with("rate while all play", r.rate_bits_per_s as f64 / 1e6, "Mb/s"),
+    );
+    report.rows.push(
+        Row::new("packets at the receiver")
+            .with("received", r.packets as f64, "")
+            .with("lost", (r.lost + r.lost_at_start) as f64, "")
+            .with("reordered", r.reordered as f64, "")
+            .with("bad checksums", r.receiver.checksum_errors as f64, ""),
+    );
+    let ms = |us: u64| us as f64 / 1e3;
+    report.rows.push(
+        Row::new("lateness against media time, kernel stamps")
+            .with("p50", ms(r.lateness.p50_us), "ms")
+            .with("p99", ms(r.lateness.p99_us), "ms")
+            .with("p99.9", ms(r.lateness.p999_us), "ms")
+            .with("max", ms(r.lateness.max_us), "ms"),
+    );
+    report.rows.push(
+        Row::new("receiver itself")
+            .with("packets waited p99", ms(r.receiver.read_delay.p99_us), "ms")
+            .with("max", ms(r.receiver.read_delay.max_us), "ms")
+            .with("dropped at its sockets", r.receiver.socket_drops as f64, ""),
+    );
+    report.rows.push(
+        Row::new("server")
+            .with("engine's core", engine_ns / wall_ns * 100.0, "%")
+            .with("all threads", all_ns / wall_ns * 100.0, "%")
+            .with("processor time", engine_ns / 1e9 / gigabits.max(1e-9), "s/Gb")
+            .with("engine per packet", engine_ns / (r.packets.max(1)) as f64, "ns")
+            .with("memory", rss as f64 / 1e6, "MB"),
+    );
+    report.promises.push(Promise::at_most("sessions-failed", r.failed as f64, 0.0, "sessions"));
+    report.promises.push(Promise::at_most(
+        "sessions-loss",
+        (r.lost + r.lost_at_start) as f64,
+        0.0,
+        "packets",
+    ));
+    report.promises.push(Promise::at_most("sessions-lateness-p99", ms(r.lateness.p99_us), 20.0, "ms"));
+    report.promises.push(Promise::at_most(
+        "sessions-checksums",
+        r.receiver.checksum_errors as f64,
+        0.0,
+        "packets",
+    ));
+    report
+}

@@ -1,0 +1,50 @@
+//! Processor time and memory of a process, from /proc.
+
+use anyhow::Context;
+
+/// Processor time in nanoseconds that threads of `pid` whose name begins with `thread` have used ("" for all).
+///
+/// # Errors
+/// When the process is gone.
+pub fn cpu_ns(pid: u32, thread: &str) -> anyhow::Result<u64> {
+    let tasks =
+        std::fs::read_dir(format!("/proc/{pid}/task")).with_context(|| format!("process {pid} is gone"))?;
+    let mut total = 0;
+    for task in tasks.flatten() {
+        let read = |file: &str| std::fs::read_to_string(task.path().join(file)).unwrap_or_default();
+        if read("comm").starts_with(thread) {
+            // First field of schedstat: time on the processor in nanoseconds.
+            total += read("schedstat").split(' ').next().and_then(|ns| ns.parse::<u64>().ok()).unwrap_or(0);
+        }
+    }
+    Ok(total)
+}
+
+/// Resident memory of `pid` in bytes.
+///
+/// # Errors
+/// When the process is gone.
+pub fn resident_bytes(pid: u32) -> anyhow::Result<u64> {
+    let status = std::fs::read_to_string(format!("/proc/{pid}/status")).context("process is gone")?;
+    let line = status.lines().find_map(|l| l.strip_prefix("VmRSS:")).context("no VmRSS")?;
+    let kib: u64 = line.trim().trim_end_matches(" kB").parse().context("VmRSS is not a number")?;
+    Ok(kib * 1024)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn this_process_has_used_time_and_memory() {
+        let pid = std::process::id();
+        let before = cpu_ns(pid, "").unwrap();
+        let mut x = 1u64;
+        while cpu_ns(pid, "").unwrap() == before {
+            x = std::hint::black_box(x.wrapping_mul(3));
+        }
+        assert!(resident_bytes(pid).unwrap() > 100_000);
+        assert_eq!(cpu_ns(pid, "no such thread").unwrap(), 0);
+        assert!(cpu_ns(u32::MAX, "").is_err());
+    }
+}

@@ -1,0 +1,95 @@
+//! `millrace add`: films into the store.
+
+use std::path::PathBuf;
+use std::process::ExitCode;
+use std::sync::atomic::Ordering;
+use std::time::Instant as StdInstant;
+
+use clap::Args;
+use millrace_core::units::ByteLen;
+use millrace_store::ingest::{self, IngestOptions};
+use millrace_store::volume::{TitleInfo, Volume};
+
+use super::StoreArgs;
+use super::progress::{IngestBar, describe};
+
+/// Add films to the store: index them, build their packet meta-data, make them ready to serve
+///
+/// MPEG-TS files are taken as they are; MP4, MOV, MKV and others are remuxed by the ffmpeg program without touching
+/// picture or sound, unless MPEG-TS cannot carry them; then you are told what was transcoded.
+#[derive(Args)]
+#[command(after_help = "Examples:\n  millrace add film.ts\n  millrace add --name lobby-loop lobby.mp4\n  \
+                        millrace add *.mkv --json | jq .name")]
+pub(super) struct AddArgs {
+    /// Films to add
+    #[arg(required = true, value_name = "FILE")]
+    files: Vec<PathBuf>,
+    /// Name of the title in URLs [default: made from the file name]
+    #[arg(long)]
+    name: Option<String>,
+    /// Also build meta-data for this packet size in bytes, a multiple of 188 (1316 is always built)
+    #[arg(long = "packet-size", value_name = "BYTES")]
+    packet_sizes: Vec<u16>,
+    /// The ffmpeg program
+    #[arg(long, value_name = "PROGRAM", default_value = "ffmpeg", env = "MILLRACE_FFMPEG")]
+    ffmpeg: PathBuf,
+    /// No progress bar, no summary
+    #[arg(long, short)]
+    quiet: bool,
+    /// One JSON document per title on standard output
+    #[arg(long)]
+    json: bool,
+    #[command(flatten)]
+    store: StoreArgs,
+}
+
+/// Adds every file; one that fails does not stop the others.
+pub(super) fn run(args: &AddArgs) -> anyhow::Result<ExitCode> {
+    anyhow::ensure!(args.name.is_none() || args.files.len() == 1, "--name: give it with one FILE only");
+    const ALWAYS: u16 = millrace_core::limits::DEFAULT_PACKET_BYTES as u16;
+    let others = args.packet_sizes.iter().copied().filter(|&size| size != ALWAYS);
+    let packet_sizes = std::iter::once(ALWAYS).chain(others).collect();
+    let options = IngestOptions {
+        name: args.name.clone(),
+        packet_sizes,
+        ffmpeg: args.ffmpeg.clone(),
+        cancel: super::cancel_on_signals()?,
+    };
+    let volume = Volume::open_or_create(&args.store.dir()?)?;
+    let mut failed = 0;
+    for file in &args.files {
+        if options.cancel.load(Ordering::Relaxed) {
+            anyhow::bail!("interrupted; titles already added stay, nothing half-done is left");
+        }
+        match add_one(&volume, file, &options, args) {
+            Ok(title) if args.json => super::print_json(&title)?,
+            Ok(_) => {}
+            Err(error) => {
+                failed += 1;
+                eprintln!("millrace: {error:#}");
+            }
+        }
+    }
+    Ok(if failed == 0 { ExitCode::SUCCESS } else { ExitCode::FAILURE })
+}
+
+fn add_one(
+    volume: &Volume,
+    file: &PathBuf,
+    options: &IngestOptions,
+    args: &AddArgs,
+) -> anyhow::Result<TitleInfo> {
+    let start = StdInstant::now();
+    let shown = file.file_name().unwrap_or(file.as_os_str()).to_string_lossy();
+    let bar = IngestBar::new(&shown, args.quiet || args.json);
+    let result = ingest::ingest(volume, file, options, &mut |progress| bar.show(progress));
+    bar.finish();
+    let title = result?;
+    if !args.quiet && !args.json {
+        let secs = start.elapsed().as_secs_f64();
+        let rate = ByteLen((title.bytes as f64 / secs.max(1e-6)) as u64);
+        println!("added {}  in {secs:.1}s ({rate}/s)", describe(&title));
+        title.notes.iter().for_each(|note| println!("  note: {note}"));
+    }
+    Ok(title)
+}

@@ -1,0 +1,71 @@
+//! `millrace fsck`: every promise of the store's format.
+
+use std::process::ExitCode;
+
+use clap::Args;
+use millrace_store::check::{CheckProgress, Depth, Finding, Severity, check_store};
+
+use super::StoreArgs;
+
+/// Check the store: structures, sizes and checksums; with --full every byte of every film
+#[derive(Args)]
+#[command(
+    after_help = "Examples:\n  millrace fsck\n  millrace fsck --full --json\n\nNothing is changed. The exit code \
+                        is 1 when something is wrong; each finding says what to do."
+)]
+pub(super) struct FsckArgs {
+    /// Read all data too: the film's hash and every packet's sum
+    #[arg(long)]
+    full: bool,
+    /// The findings as a JSON array
+    #[arg(long)]
+    json: bool,
+    #[command(flatten)]
+    store: StoreArgs,
+}
+
+/// Checks and prints what was found.
+pub(super) fn run(args: &FsckArgs) -> anyhow::Result<ExitCode> {
+    let dir = args.store.dir()?;
+    let depth = if args.full { Depth::Full } else { Depth::Quick };
+    let bar = indicatif::ProgressBar::new(0);
+    if args.json {
+        bar.set_draw_target(indicatif::ProgressDrawTarget::hidden());
+    }
+    let result = check_store(&dir, depth, &mut |progress| show(&bar, progress));
+    bar.finish_and_clear();
+    let findings = result?;
+    if args.json {
+        let all: Vec<_> = findings.iter().map(as_json).collect();
+        super::print_json(&all)?;
+    } else {
+        findings.iter().for_each(|finding| println!("{finding}"));
+        let how = if args.full { "every byte was read" } else { "structures only; --full reads every byte" };
+        match findings.len() {
+            0 => println!("{}: no problem found ({how})", dir.display()),
+            count => println!("{}: {count} findings ({how})", dir.display()),
+        }
+    }
+    Ok(if findings.is_empty() { ExitCode::SUCCESS } else { ExitCode::FAILURE })
+}
+
+fn show(bar: &indicatif::ProgressBar, progress: &CheckProgress) {
+    bar.set_length(progress.bytes_total.max(1));
+    bar.set_position(progress.bytes_done);
+    bar.set_message(format!(
+        "{} ({} of {})",
+        progress.title,
+        progress.titles_done + 1,
+        progress.titles_total
+    ));
+}
+
+fn as_json(finding: &Finding) -> serde_json::Value {
+    serde_json::json!({
+        "severity": if finding.severity == Severity::Error { "error" } else { "warning" },
+        "promise": finding.promise,
+        "path": finding.path.display().to_string(),
+        "what": finding.what,
+        "remedy": finding.remedy,
+    })
+}

@@ -1,0 +1,127 @@
+//! The subcommands: one file each, with its arguments and its `run`.
+
+use std::path::PathBuf;
+use std::process::ExitCode;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
+
+use clap::{Args, Parser, Subcommand};
+
+mod add;
+mod bench;
+mod fsck;
+mod inspect;
+mod ls;
+mod play;
+pub(crate) mod progress;
+mod rm;
+pub(crate) mod serve;
+
+/// A media-on-demand server: a folder of films, paced to many viewers from one copy in memory.
+#[derive(Parser)]
+#[command(name = "millrace", version, propagate_version = true, arg_required_else_help = true)]
+#[command(
+    after_help = "Start here:\n  millrace serve ~/films      serve a folder over RTSP; prints what to paste into a player\n  \
+                        millrace help serve         all its settings, with examples"
+)]
+struct Cli {
+    #[command(subcommand)]
+    command: Command,
+}
+
+#[derive(Subcommand)]
+enum Command {
+    Serve(serve::ServeArgs),
+    Add(add::AddArgs),
+    Ls(ls::LsArgs),
+    Rm(rm::RmArgs),
+    Inspect(inspect::InspectArgs),
+    Fsck(fsck::FsckArgs),
+    Play(play::PlayArgs),
+    Bench(bench::BenchArgs),
+}
+
+/// Where the titles are kept.
+#[derive(Args, Clone, Debug)]
+struct StoreArgs {
+    /// Store directory: prebuilt titles and the catalogue [default: $XDG_DATA_HOME/millrace or ~/.local/share/millrace]
+    #[arg(long, value_name = "DIR", env = "MILLRACE_STORE")]
+    store: Option<PathBuf>,
+}
+
+impl StoreArgs {
+    fn dir(&self) -> anyhow::Result<PathBuf> {
+        if let Some(dir) = &self.store {
+            return Ok(dir.clone());
+        }
+        let var = |name| std::env::var_os(name).filter(|v| !v.is_empty()).map(PathBuf::from);
+        var("XDG_DATA_HOME")
+            .or_else(|| var("HOME").map(|home| home.join(".local/share")))
+            .map(|data| data.join("millrace"))
+            .ok_or_else(|| {
+                anyhow::anyhow!("store: neither $XDG_DATA_HOME nor $HOME is set; give --store DIR")
+            })
+    }
+}
+
+/// Parses the command line, runs the command; 0 when all went well, 1 when not, 2 for a command line that is wrong.
+pub fn main() -> ExitCode {
+    let result = match Cli::parse().command {
+        Command::Serve(args) => serve::run(args),
+        Command::Add(args) => add::run(&args),
+        Command::Ls(args) => ls::run(&args),
+        Command::Rm(args) => rm::run(&args),
+        Command::Inspect(args) => inspect::run(&args),
+        Command::Fsck(args) => fsck::run(&args),
+        Command::Play(args) => play::run(&args),
+        Command::Bench(args) => bench::run(&args),
+    };
+    match result {
+        Ok(code) => code,
+        Err(error) if is_broken_pipe(&error) => ExitCode::SUCCESS,
+        Err(error) => {
+            eprintln!("millrace: {error:#}");
+            ExitCode::FAILURE
+        }
+    }
+}
+
+/// `millrace ls | head` ends when head has seen enough: that is no failure.
+fn is_broken_pipe(error: &anyhow::Error) -> bool {
+    error
+        .chain()
+        .filter_map(|cause| cause.downcast_ref::<std::io::Error>())
+        .any(|io| io.kind() == std::io::ErrorKind::BrokenPipe)
+}
+
+/// A flag that SIGINT or SIGTERM sets; a second signal ends the process at once.
+pub(crate) fn cancel_on_signals() -> anyhow::Result<Arc<AtomicBool>> {
+    use tokio::signal::unix::{SignalKind, signal};
+    let cancel = Arc::new(AtomicBool::new(false));
+    let flag = Arc::clone(&cancel);
+    let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build()?;
+    let (mut interrupt, mut terminate) = {
+        let _inside = runtime.enter();
+        (signal(SignalKind::interrupt())?, signal(SignalKind::terminate())?)
+    };
+    std::thread::Builder::new().name("signals".into()).spawn(move || {
+        runtime.block_on(async {
+            loop {
+                tokio::select! { _ = interrupt.recv() => {}, _ = terminate.recv() => {} }
+                if flag.swap(true, Ordering::SeqCst) {
+                    std::process::exit(130);
+                }
+            }
+        });
+    })?;
+    Ok(cancel)
+}
+
+/// Writes one JSON document to standard output.
+fn print_json(value: &impl serde::Serialize) -> anyhow::Result<()> {
+    use std::io::Write;
+    let mut out = std::io::stdout().lock();
+    serde_json::to_writer_pretty(&mut out, value)?;
+    writeln!(out)?;
+    Ok(())
+}

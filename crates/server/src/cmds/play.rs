@@ -1,0 +1,112 @@
+//! `millrace play`: a receiver that measures.
+
+use std::path::PathBuf;
+use std::process::ExitCode;
+
+use clap::Args;
+use millrace_client::play::{PlayOptions, Progress, TransportChoice, play};
+use millrace_client::script::Script;
+use millrace_client::{Output, report};
+use millrace_core::time::MediaTicks;
+use millrace_core::units::{BitRate, HumanDuration};
+
+/// Play a film from any RTSP server and report what came: loss, order, lateness, every byte
+///
+/// The exit code is 0 when nothing was lost and every byte that was compared is right.
+#[derive(Args)]
+#[command(after_help = "Examples:\n  millrace play rtsp://host:8554/film\n  \
+                        millrace play rtsp://host:8554/film -o - | ffplay -\n  \
+                        millrace play rtsp://host:8554/film -o copy.ts --verify original.ts --stats json\n  \
+                        millrace play rtsp://host:8554/film --do 'pause@5,play@8,seek@10=30' --duration 20s")]
+pub(super) struct PlayArgs {
+    /// rtsp://host[:port]/title
+    url: String,
+    /// How packets are to come: auto (UDP, and TCP if nothing comes), udp or tcp
+    #[arg(long, value_name = "HOW", default_value = "auto")]
+    transport: TransportChoice,
+    /// Where the transport stream goes: a file, - for standard output, or null
+    #[arg(short, long, value_name = "FILE", default_value = "null")]
+    output: String,
+    /// The report: text, json or none
+    #[arg(long, value_name = "FORM", default_value = "text")]
+    stats: Stats,
+    /// Compare every byte with this file
+    #[arg(long, value_name = "FILE")]
+    verify: Option<PathBuf>,
+    /// Where in the film to begin
+    #[arg(long, value_name = "TIME")]
+    start: Option<HumanDuration>,
+    /// Where in the film to end
+    #[arg(long, value_name = "TIME")]
+    end: Option<HumanDuration>,
+    /// Stop after this time
+    #[arg(long, value_name = "TIME")]
+    duration: Option<HumanDuration>,
+    /// What to do meanwhile: pause@SECONDS, play@SECONDS, seek@SECONDS=POSITION, separated by commas
+    #[arg(long = "do", value_name = "SCRIPT", default_value = "")]
+    script: Script,
+    /// No progress line
+    #[arg(long, short)]
+    quiet: bool,
+}
+
+/// Form of the report.
+#[derive(Clone, Copy, PartialEq, Eq, clap::ValueEnum)]
+enum Stats {
+    Text,
+    Json,
+    None,
+}
+
+fn ticks(time: HumanDuration) -> MediaTicks {
+    MediaTicks::from_ns(u64::try_from(time.0.as_nanos()).unwrap_or(u64::MAX))
+}
+
+/// Plays; the report goes to standard output, or to standard error when the film goes there.
+pub(super) fn run(args: &PlayArgs) -> anyhow::Result<ExitCode> {
+    let mut options = PlayOptions::new(&args.url);
+    options.transport = args.transport;
+    options.output = match args.output.as_str() {
+        "null" => Output::Null,
+        "-" => Output::Stdout,
+        file => Output::File(file.into()),
+    };
+    options.reference.clone_from(&args.verify);
+    options.start = args.start.map(ticks);
+    options.end = args.end.map(ticks);
+    options.duration = args.duration.map(|time| time.0);
+    options.script = args.script.clone();
+    let cancel = super::cancel_on_signals()?;
+    let line = indicatif::ProgressBar::new_spinner();
+    if args.quiet || args.stats == Stats::Json {
+        line.set_draw_target(indicatif::ProgressDrawTarget::hidden());
+    }
+    let result = play(&options, &cancel, &mut |progress| show(&line, progress));
+    line.finish_and_clear();
+    let report = result?;
+    match (args.stats, &options.output) {
+        (Stats::None, _) => {}
+        (Stats::Json, Output::Stdout) => eprintln!("{}", report.to_json()),
+        (Stats::Json, _) => super::print_json(&report)?,
+        (Stats::Text, Output::Stdout) => eprint!("{report}"),
+        (Stats::Text, _) => print!("{report}"),
+    }
+    Ok(if is_clean(&report) { ExitCode::SUCCESS } else { ExitCode::FAILURE })
+}
+
+fn show(line: &indicatif::ProgressBar, progress: &Progress) {
+    let state = if progress.paused { "paused" } else { "playing" };
+    line.set_message(format!(
+        "{state} {}  {} packets, {} lost, {}",
+        progress.media,
+        progress.packets,
+        progress.lost,
+        BitRate(progress.rate_bits_per_s)
+    ));
+    line.tick();
+}
+
+fn is_clean(report: &report::Report) -> bool {
+    let bytes_right = report.byte_check.as_ref().is_none_or(|check| check.different_bytes == 0);
+    report.packets > 0 && report.sequence.lost == 0 && bytes_right
+}

@@ -1,0 +1,67 @@
+//! A progress bar for ingest: rate, time left, film time; silent when nobody looks.
+
+use indicatif::{ProgressBar, ProgressDrawTarget, ProgressStyle};
+use millrace_core::units::{BitRate, ByteLen};
+use millrace_store::ingest::{Progress, Stage};
+
+/// One line that is redrawn on standard error, if that is a terminal and `quiet` is off.
+pub(crate) struct IngestBar {
+    bar: ProgressBar,
+    name: String,
+}
+
+impl IngestBar {
+    /// For the file `name`.
+    pub(crate) fn new(name: &str, quiet: bool) -> Self {
+        let target = if quiet { ProgressDrawTarget::hidden() } else { ProgressDrawTarget::stderr() };
+        let bar = ProgressBar::with_draw_target(Some(0), target);
+        Self { bar, name: name.to_owned() }
+    }
+
+    /// Shows where the ingest is.
+    pub(crate) fn show(&self, progress: &Progress) {
+        let stage = match progress.stage {
+            Stage::Probing => "looking",
+            Stage::Remuxing => "remuxing",
+            Stage::Indexing => "adding",
+            Stage::Committing => "writing out",
+        };
+        // A remux knows its length in film time, a plain copy in bytes.
+        let (done, total, bytes) = match (progress.bytes_total, progress.media_total) {
+            (Some(total), _) => (progress.bytes_done, total, true),
+            (None, Some(total)) => (progress.media_done.0, total.0, false),
+            (None, None) => (progress.bytes_done, 0, true),
+        };
+        let template = match (total > 0, bytes) {
+            (true, true) => "{msg} [{bar:30}] {percent:>3} %  {binary_bytes_per_sec}  {eta} left",
+            (true, false) => "{msg} [{bar:30}] {percent:>3} %  {eta} left",
+            (false, _) => "{msg} {spinner} {binary_bytes}  {binary_bytes_per_sec}",
+        };
+        if let Ok(style) = ProgressStyle::with_template(template) {
+            self.bar.set_style(style.progress_chars("=> "));
+        }
+        self.bar.set_length(total.max(1));
+        self.bar.set_position(done);
+        self.bar.set_message(format!("{stage} {} {}", self.name, progress.media_done));
+    }
+
+    /// Removes the line.
+    pub(crate) fn finish(&self) {
+        self.bar.finish_and_clear();
+    }
+}
+
+/// One line about a title, for people.
+pub(crate) fn describe(title: &millrace_store::volume::TitleInfo) -> String {
+    let codecs: Vec<&str> = title.streams.iter().map(|s| s.codec.as_str()).collect();
+    let shape = if title.constant_rate { "CBR" } else { "VBR" };
+    format!(
+        "{}  {}  {} {shape} (peak {})  {}  {}",
+        title.name,
+        title.duration,
+        BitRate(title.mean_rate.0),
+        title.peak_rate,
+        ByteLen(title.bytes),
+        codecs.join(" + "),
+    )
+}

@@ -1,0 +1,165 @@
+//! `millrace serve`: the server.
+
+use std::net::{IpAddr, SocketAddr};
+use std::path::PathBuf;
+use std::process::ExitCode;
+
+use clap::Args;
+use millrace_core::limits;
+use millrace_core::units::{BitRate, ByteLen, HumanDuration};
+use millrace_offload::idle::IdlePolicy;
+
+use super::StoreArgs;
+use crate::serve;
+
+/// Serve folders of films over RTSP
+///
+/// Looks through the folders, adds what it finds to the store, and prints for each title what to paste into a player.
+/// Films that arrive later are added when they have not changed for a few seconds. Without a folder it serves what is
+/// in the store.
+#[derive(Args, Debug)]
+#[command(
+    after_help = "Examples:\n  millrace serve ~/films\n  millrace serve /srv/films --cache 4GiB --cpu 1\n  \
+                        millrace serve --store /srv/store --listen 10.0.0.5:554 --max-rate 900Mb/s\n\nThe log goes to \
+                        standard error; MILLRACE_LOG=debug says more, MILLRACE_LOG=warn less."
+)]
+pub(crate) struct ServeArgs {
+    /// Folders of films
+    #[arg(value_name = "DIR")]
+    pub(crate) folders: Vec<PathBuf>,
+    #[command(flatten)]
+    store: StoreArgs,
+    /// Address and port of RTSP; port 0 takes any free one [default: all addresses, port 554 if allowed, else 8554]
+    #[arg(long, value_name = "ADDR:PORT", env = "MILLRACE_LISTEN")]
+    pub(crate) listen: Option<SocketAddr>,
+    /// Host name or address to print in URLs [default: this machine's address]
+    #[arg(long, value_name = "HOST", env = "MILLRACE_HOST")]
+    pub(crate) host: Option<String>,
+    /// Memory for films: the one copy that all viewers share
+    #[arg(long, value_name = "SIZE", default_value = "256MiB", env = "MILLRACE_CACHE")]
+    pub(crate) cache: ByteLen,
+    /// Engines: threads that pace streams, one core each
+    #[arg(long, value_name = "N", default_value_t = 1, env = "MILLRACE_ENGINES", value_parser = clap::value_parser!(u8).range(1..=64))]
+    pub(crate) engines: u8,
+    /// Pin the engines to these cores, one each, in order
+    #[arg(long = "cpu", value_name = "CORE", value_delimiter = ',')]
+    pub(crate) cpus: Vec<usize>,
+    /// What an engine does when nothing is due: busy (spins), adaptive (spins shortly, then sleeps) or sleeping
+    #[arg(long, value_name = "POLICY", default_value = "adaptive", env = "MILLRACE_IDLE")]
+    pub(crate) idle: IdlePolicy,
+    /// Most viewers at once; the next one gets 453
+    #[arg(long, value_name = "N", default_value_t = 5000, env = "MILLRACE_MAX_STREAMS")]
+    pub(crate) max_streams: usize,
+    /// Highest sum of the mean bit rates of all viewers; who would exceed it gets 453 [default: no bound]
+    #[arg(long, value_name = "RATE", env = "MILLRACE_MAX_RATE")]
+    pub(crate) max_rate: Option<BitRate>,
+    /// A viewer of whom nothing is heard for this long is forgotten
+    #[arg(long, value_name = "TIME", default_value = "60s", env = "MILLRACE_SESSION_TIMEOUT")]
+    pub(crate) session_timeout: HumanDuration,
+    /// RTSP connections that one address may have
+    #[arg(long, value_name = "N", default_value_t = limits::MAX_CONNECTIONS_PER_ADDRESS)]
+    pub(crate) max_connections_per_address: usize,
+    /// UDP ports for RTP and RTCP: the first free even one and the next
+    #[arg(long, value_name = "FIRST-LAST", default_value = "6970-7069", value_parser = parse_ports)]
+    pub(crate) udp_ports: (u16, u16),
+    /// Film time that leaves as one burst: shorter is smoother, longer is cheaper
+    #[arg(long, value_name = "TIME", default_value = "10ms")]
+    pub(crate) burst: HumanDuration,
+    /// Every packet leaves at its own time, no bursts at all
+    #[arg(long)]
+    pub(crate) smooth: bool,
+    /// Send every datagram by itself even if the kernel can segment
+    #[arg(long)]
+    pub(crate) no_gso: bool,
+    /// How the cache reads: auto, uring or threads
+    #[arg(long, value_name = "HOW", default_value = "auto")]
+    pub(crate) read: ReadChoice,
+    /// The ffmpeg program
+    #[arg(long, value_name = "PROGRAM", default_value = "ffmpeg", env = "MILLRACE_FFMPEG")]
+    pub(crate) ffmpeg: PathBuf,
+    /// No progress bars and no lines to paste; the log stays
+    #[arg(long, short)]
+    pub(crate) quiet: bool,
+}
+
+/// How the cache reads.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, clap::ValueEnum)]
+pub(crate) enum ReadChoice {
+    /// io_uring if the kernel allows it, else threads.
+    Auto,
+    /// io_uring, or fail.
+    Uring,
+    /// A few threads with pread.
+    Threads,
+}
+
+fn parse_ports(text: &str) -> Result<(u16, u16), String> {
+    let error =
+        || format!("got \"{text}\"; write FIRST-LAST, both from 1024 to 65535, for example 6970-7069");
+    let (first, last) = text.split_once('-').ok_or_else(error)?;
+    let (first, last): (u16, u16) = (first.parse().map_err(|_| error())?, last.parse().map_err(|_| error())?);
+    if first >= 1024 && last > first { Ok((first, last)) } else { Err(error()) }
+}
+
+impl ServeArgs {
+    /// The store directory.
+    pub(crate) fn store_dir(&self) -> anyhow::Result<PathBuf> {
+        self.store.dir()
+    }
+
+    /// Checks what the types cannot.
+    fn check(&self) -> anyhow::Result<()> {
+        anyhow::ensure!(
+            self.cache.0 >= limits::MIN_CACHE_BYTES,
+            "--cache: got {}, at least {}",
+            self.cache,
+            ByteLen(limits::MIN_CACHE_BYTES)
+        );
+        anyhow::ensure!(
+            self.cpus.is_empty() || self.cpus.len() == usize::from(self.engines),
+            "--cpu: got {} cores for {} engines; give one core for each engine",
+            self.cpus.len(),
+            self.engines
+        );
+        let burst_ns = self.burst.0.as_nanos();
+        anyhow::ensure!(
+            (1_000_000..=u128::from(limits::MAX_BURST_NS)).contains(&burst_ns),
+            "--burst: got {}, allowed 1ms to 20ms",
+            self.burst
+        );
+        let timeout_s = self.session_timeout.0.as_secs();
+        anyhow::ensure!(
+            (5..=86_400).contains(&timeout_s),
+            "--session-timeout: got {}, allowed 5s to 24h",
+            self.session_timeout
+        );
+        anyhow::ensure!(
+            (1..=limits::MAX_STREAMS_PER_ENGINE * usize::from(self.engines)).contains(&self.max_streams),
+            "--max-streams: got {}, allowed 1 to {}",
+            self.max_streams,
+            limits::MAX_STREAMS_PER_ENGINE * usize::from(self.engines)
+        );
+        for folder in &self.folders {
+            anyhow::ensure!(folder.is_dir(), "{}: no such folder", folder.display());
+        }
+        Ok(())
+    }
+
+    /// Addresses to listen on, in order of preference: the first that can be bound is taken.
+    pub(crate) fn listen_choices(&self) -> Vec<SocketAddr> {
+        match self.listen {
+            Some(addr) => vec![addr],
+            None => {
+                let any = |ip: IpAddr| [554, 8554].map(|port| SocketAddr::new(ip, port));
+                let v6 = any(IpAddr::from([0u16; 8]));
+                v6.into_iter().chain(any(IpAddr::from([0u8; 4]))).collect()
+            }
+        }
+    }
+}
+
+/// Serves until a signal comes.
+pub(crate) fn run(args: ServeArgs) -> anyhow::Result<ExitCode> {
+    args.check()?;
+    serve::run(&args)
+}

@@ -1,0 +1,9 @@
+//! The titles that can be asked for, kept in step with folders and store while the server runs.
+//!
+//! | module | holds |
+//! | --- | --- |
+//! | [`watch`] | which files of a folder are films that have come to rest |
+//! | [`shelf`] | the titles of the store, as the control plane looks them up and opens them |
+
+pub mod shelf;
+pub mod watch;

@@ -1,0 +1,55 @@
+//! What to paste into a player.
+
+use std::net::{IpAddr, SocketAddr, UdpSocket};
+
+/// `rtsp://host:port/`, with brackets around an IPv6 address and without the default port.
+pub(super) fn base_url(host: &str, port: u16) -> String {
+    let host = match host.parse::<IpAddr>() {
+        Ok(IpAddr::V6(ip)) => format!("[{ip}]"),
+        _ => host.to_owned(),
+    };
+    if port == 554 { format!("rtsp://{host}/") } else { format!("rtsp://{host}:{port}/") }
+}
+
+/// The address under which others reach this machine: the one that it listens on, or the one that it would use to
+/// reach the outside. Nothing is sent.
+pub(super) fn own_host(listen: SocketAddr) -> String {
+    if !listen.ip().is_unspecified() {
+        return listen.ip().to_string();
+    }
+    // Connecting a UDP socket only chooses a route and with it a source address (documentation address, RFC 5737).
+    let outside = || {
+        let socket = UdpSocket::bind(("0.0.0.0", 0)).ok()?;
+        socket.connect(("192.0.2.1", 9)).ok()?;
+        Some(socket.local_addr().ok()?.ip()).filter(|ip| !ip.is_unspecified())
+    };
+    outside().map_or_else(|| "127.0.0.1".to_owned(), |ip| ip.to_string())
+}
+
+/// Lines for one title.
+pub(super) fn lines(base: &str, name: &str) -> String {
+    let url = format!("{base}{name}");
+    format!(
+        "  ffplay -rtsp_transport udp {url}\n  ffplay -rtsp_transport tcp {url}\n  vlc {url}\n  \
+         gst-launch-1.0 playbin uri={url}"
+    )
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn urls_are_what_players_take() {
+        assert_eq!(base_url("tv.example", 8554), "rtsp://tv.example:8554/");
+        assert_eq!(base_url("10.0.0.5", 554), "rtsp://10.0.0.5/");
+        assert_eq!(base_url("::1", 8554), "rtsp://[::1]:8554/");
+        assert!(lines("rtsp://h/", "film").contains("vlc rtsp://h/film"));
+    }
+
+    #[test]
+    fn a_bound_address_is_the_host() {
+        assert_eq!(own_host("10.0.0.5:1".parse().unwrap()), "10.0.0.5");
+        assert!(own_host("0.0.0.0:1".parse().unwrap()).parse::<IpAddr>().is_ok());
+    }
+}

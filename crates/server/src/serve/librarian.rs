@@ -1,0 +1,136 @@
+//! The library thread: looks at the folders, adds what has come to rest, keeps the shelf in step with the store.
+
+use std::path::{Path, PathBuf};
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::thread::JoinHandle;
+use std::time::{Duration, SystemTime};
+
+use millrace_core::limits::DEFAULT_PACKET_BYTES;
+use millrace_store::ingest::{self, IngestOptions};
+use millrace_store::volume::{TitleInfo, Volume};
+
+use crate::cmds::progress::{IngestBar, describe};
+use crate::library::shelf::Shelf;
+use crate::library::watch::Watcher;
+
+/// Time between two looks.
+const LOOK_EVERY: Duration = Duration::from_secs(2);
+
+/// What the thread needs.
+pub(super) struct Librarian {
+    /// Where titles are kept.
+    pub(super) volume: Arc<Volume>,
+    /// Where the control side looks them up.
+    pub(super) shelf: Arc<Shelf>,
+    /// Folders of films.
+    pub(super) folders: Vec<PathBuf>,
+    /// The ffmpeg program.
+    pub(super) ffmpeg: PathBuf,
+    /// No progress bars, no lines to paste.
+    pub(super) quiet: bool,
+    /// `rtsp://host:port/`
+    pub(super) base_url: String,
+}
+
+/// The running thread.
+pub(super) struct LibrarianThread {
+    stop: Arc<AtomicBool>,
+    thread: Option<JoinHandle<()>>,
+}
+
+impl Librarian {
+    /// Starts the thread. `ready` is called once, after the first look at all folders.
+    ///
+    /// # Errors
+    /// When no thread can be started.
+    pub(super) fn start(self, ready: impl FnOnce() + Send + 'static) -> std::io::Result<LibrarianThread> {
+        let stop = Arc::new(AtomicBool::new(false));
+        let stopped = Arc::clone(&stop);
+        let thread =
+            std::thread::Builder::new().name("library".into()).spawn(move || self.run(&stopped, ready))?;
+        Ok(LibrarianThread { stop, thread: Some(thread) })
+    }
+
+    fn run(self, stop: &Arc<AtomicBool>, ready: impl FnOnce()) {
+        let mut watcher = Watcher::new(self.folders.clone());
+        let mut ready = Some(ready);
+        self.refresh();
+        while !stop.load(Ordering::Relaxed) {
+            let (films, errors) = watcher.scan(SystemTime::now());
+            for error in errors {
+                tracing::warn!("folder cannot be read: {error}");
+            }
+            for film in films {
+                if stop.load(Ordering::Relaxed) {
+                    return;
+                }
+                self.add(&film, stop);
+            }
+            self.refresh();
+            if let Some(ready) = ready.take() {
+                ready();
+            }
+            // Woken by stop(); an early wake-up only means an early look.
+            std::thread::park_timeout(LOOK_EVERY);
+        }
+    }
+
+    /// Adds one film, unless the store has it already.
+    fn add(&self, film: &Path, stop: &Arc<AtomicBool>) {
+        match self.known(film) {
+            Ok(Some(title)) => return tracing::debug!("{}: already there as {}", film.display(), title.name),
+            Ok(None) => {}
+            Err(error) => return tracing::warn!("{}: not added: {error:#}", film.display()),
+        }
+        let options = IngestOptions {
+            name: None,
+            packet_sizes: vec![DEFAULT_PACKET_BYTES as u16],
+            ffmpeg: self.ffmpeg.clone(),
+            cancel: Arc::clone(stop),
+        };
+        let shown = film.file_name().unwrap_or(film.as_os_str()).to_string_lossy();
+        let bar = IngestBar::new(&shown, self.quiet);
+        let result = ingest::ingest(&self.volume, film, &options, &mut |progress| bar.show(progress));
+        bar.finish();
+        match result {
+            Ok(title) => {
+                tracing::info!("added {}", describe(&title));
+                title.notes.iter().for_each(|note| tracing::info!("{}: {note}", title.name));
+                // Each film can be asked for as soon as it is there, not when the whole folder is done.
+                self.refresh();
+            }
+            Err(_) if stop.load(Ordering::Relaxed) => {}
+            Err(error) => tracing::warn!("not added: {:#}", anyhow::Error::from(error)),
+        }
+    }
+
+    fn known(&self, film: &Path) -> anyhow::Result<Option<TitleInfo>> {
+        Ok(self.volume.find_source(&ingest::identify(film)?)?)
+    }
+
+    fn refresh(&self) {
+        match self.shelf.refresh(&self.volume) {
+            Ok(changes) => {
+                for title in changes.added.iter().filter(|_| !self.quiet) {
+                    println!("{}\n{}", describe(title), super::invite::lines(&self.base_url, &title.name));
+                }
+                changes.removed.iter().for_each(|name| tracing::info!("{name}: removed from the store"));
+            }
+            Err(error) => tracing::warn!("store cannot be read, titles stay as they were: {error}"),
+        }
+    }
+}
+
+impl LibrarianThread {
+    /// Stops the thread; an ingest under way is given up and leaves nothing behind.
+    pub(super) fn stop(mut self) {
+        self.stop.store(true, Ordering::Relaxed);
+        if let Some(thread) = self.thread.take() {
+            thread.thread().unpark();
+            if thread.join().is_err() {
+                tracing::error!("the library thread panicked");
+            }
+        }
+    }
+}

@@ -1,0 +1,230 @@
+//! Starts everything in order, waits for a signal, stops everything in the opposite order.
+
+mod invite;
+mod librarian;
+
+use std::net::{IpAddr, SocketAddr, TcpListener, UdpSocket};
+use std::process::ExitCode;
+use std::sync::Arc;
+use std::sync::atomic::Ordering;
+use std::time::Duration;
+
+use anyhow::Context;
+use millrace_core::limits::{MAX_CONNS_PER_ENGINE, MAX_STREAMS_PER_ENGINE};
+use millrace_core::pool::ExtentArena;
+use millrace_core::seam::Doorbell;
+use millrace_core::units::ByteLen;
+use millrace_offload::bell::EventBell;
+use millrace_offload::clock::{MonotonicClock, wall_offset_ns};
+use millrace_offload::handle::{EngineConfig, EngineHandle, ThreadConfig};
+use millrace_offload::hugepage::PageRegion;
+use millrace_offload::load::LoadCell;
+use millrace_offload::{GsoMode, KernelTx, KernelTxConfig, UdpPair, bind_pair};
+use millrace_store::cache::{Cache, CacheConfig, CacheDoor, CacheStats, ReadBackend};
+use millrace_store::volume::Volume;
+
+use crate::cmds::serve::{ReadChoice, ServeArgs};
+use crate::control::{Control, ControlConfig, ControlHandle, EngineDoor, Sockets, UdpSockets};
+use crate::library::shelf::{Reader, Shelf};
+use librarian::Librarian;
+
+/// How often the main thread looks for a signal and for trouble to report.
+const LOOK_EVERY: Duration = Duration::from_millis(50);
+/// How long viewers get to be told that the server ends.
+const FAREWELL: Duration = Duration::from_secs(3);
+/// Streams an engine's table has room for beyond those admitted: closed ones whose totals are still under way.
+const SPARE_STREAMS: usize = 64;
+
+/// Serves until SIGINT or SIGTERM.
+pub(crate) fn run(args: &ServeArgs) -> anyhow::Result<ExitCode> {
+    start_log();
+    let cancel = crate::cmds::cancel_on_signals()?;
+    raise_open_files();
+    let volume = Arc::new(Volume::open_or_create(&args.store_dir()?)?);
+    for title in volume.unreadable()? {
+        tracing::warn!("title left out: {title:?}; run: millrace fsck");
+    }
+    let listener = listen(&args.listen_choices())?;
+    let address = listener.local_addr()?;
+    let bells = (0..args.engines).map(|_| EventBell::new().map(Arc::new)).collect::<Result<Vec<_>, _>>()?;
+    let (cache, doors) = start_cache(args, &bells)?;
+    let cache = Arc::new(cache);
+    let (engines, udp, loads) = start_engines(args, address, doors, &bells)?;
+    let shelf = Arc::new(Shelf::default());
+    let reader = Reader::new(Arc::clone(&shelf), Arc::clone(&volume), Arc::clone(&cache));
+    let sockets = Sockets { listeners: vec![listener], udp };
+    let control = Control::start(control_config(args), Box::new(reader), engines, sockets)?;
+
+    let host = args.host.clone().unwrap_or_else(|| invite::own_host(address));
+    let base_url = invite::base_url(&host, address.port());
+    let librarian = Librarian {
+        volume,
+        shelf: Arc::clone(&shelf),
+        folders: args.folders.clone(),
+        ffmpeg: args.ffmpeg.clone(),
+        quiet: args.quiet,
+        base_url: base_url.clone(),
+    };
+    let ready_url = format!("rtsp://{address}/").replace("[::]", "localhost").replace("0.0.0.0", "127.0.0.1");
+    let librarian = librarian.start(move || {
+        match shelf.titles().len() {
+            0 => println!("no titles yet; add films with: millrace add FILE"),
+            count => tracing::info!("{count} titles at {base_url}"),
+        }
+        println!("ready {ready_url}");
+    })?;
+
+    while !cancel.load(Ordering::Relaxed) && !control.is_finished() {
+        std::thread::sleep(LOOK_EVERY);
+        if let Some(trouble) = cache.trouble() {
+            tracing::warn!("{trouble}");
+        }
+    }
+    let ended_itself = control.is_finished();
+    tracing::info!("stopping");
+    librarian.stop();
+    sum_up(control, &cache.stats(), &loads);
+    anyhow::ensure!(!ended_itself, "the control thread ended by itself; the log above says why");
+    Ok(ExitCode::SUCCESS)
+}
+
+/// Log lines go to standard error, so that what is printed to be pasted stays clean.
+fn start_log() {
+    let filter =
+        tracing_subscriber::EnvFilter::try_from_env("MILLRACE_LOG").unwrap_or_else(|_| "info".into());
+    let terminal = std::io::IsTerminal::is_terminal(&std::io::stderr());
+    let log = tracing_subscriber::fmt().with_env_filter(filter).with_target(false).with_ansi(terminal);
+    // A second call in the same process (tests) keeps the first log.
+    let _ = log.with_writer(std::io::stderr).try_init();
+}
+
+/// Each viewer by TCP is two descriptors; the soft limit of a login shell is 1024.
+fn raise_open_files() {
+    use rustix::process::{Resource, Rlimit, getrlimit, setrlimit};
+    let limit = getrlimit(Resource::Nofile);
+    let raised = Rlimit { current: limit.maximum, maximum: limit.maximum };
+    if let Err(error) = setrlimit(Resource::Nofile, raised) {
+        tracing::warn!("open files stay limited to {:?}: {error}", limit.current);
+    }
+}
+
+/// Binds the first of `choices` that can be bound.
+fn listen(choices: &[SocketAddr]) -> anyhow::Result<TcpListener> {
+    let mut last = None;
+    for &address in choices {
+        match TcpListener::bind(address) {
+            Ok(listener) => return Ok(listener),
+            Err(error) => last = Some((address, error)),
+        }
+    }
+    let (address, error) = last.context("no address to listen on")?;
+    let error = anyhow::Error::from(error);
+    Err(error.context(format!(
+        "listen on {address} for RTSP; another program may have the port: choose with --listen"
+    )))
+}
+
+fn start_cache(args: &ServeArgs, bells: &[Arc<EventBell>]) -> anyhow::Result<(Cache, Vec<CacheDoor>)> {
+    let region = PageRegion::new(args.cache.0)?;
+    let arena = ExtentArena::new(Box::new(region));
+    let memory = arena.describe();
+    let backend = match args.read {
+        ReadChoice::Auto => ReadBackend::Auto,
+        ReadChoice::Uring => ReadBackend::Uring,
+        ReadChoice::Threads => ReadBackend::Threads,
+    };
+    let rings = bells.iter().map(|bell| Arc::clone(bell) as Arc<dyn Doorbell>).collect();
+    let config = CacheConfig { backend, ..CacheConfig::default() };
+    let (cache, doors) = Cache::start(config, arena, Arc::new(MonotonicClock), rings)?;
+    tracing::info!("cache of {} on {memory}, read by {}", args.cache, cache.backend());
+    Ok((cache, doors))
+}
+
+type Engines = (Vec<Box<dyn EngineDoor>>, Vec<UdpSockets>, Vec<Arc<LoadCell>>);
+
+/// UDP sockets, one pair for each address family that is listened on, shared by all engines; and the engines.
+fn start_engines(
+    args: &ServeArgs,
+    address: SocketAddr,
+    doors: Vec<CacheDoor>,
+    bells: &[Arc<EventBell>],
+) -> anyhow::Result<Engines> {
+    let (first, last) = args.udp_ports;
+    // [::] takes IPv4 connections too, so their viewers need a socket of their own family.
+    let v4_address = match address.ip() {
+        IpAddr::V4(ip) => Some(IpAddr::V4(ip)),
+        IpAddr::V6(ip) => ip.is_unspecified().then_some(IpAddr::from([0, 0, 0, 0])),
+    };
+    let v6_address = address.is_ipv6().then_some(address.ip());
+    let bind = |ip: Option<IpAddr>| ip.map(|ip| bind_pair(ip, first, last)).transpose();
+    let (v4, v6) = (bind(v4_address)?, bind(v6_address)?);
+    let streams = (args.max_streams / doors.len() + SPARE_STREAMS).min(MAX_STREAMS_PER_ENGINE);
+    let (mut engines, mut loads) = (Vec::<Box<dyn EngineDoor>>::new(), Vec::new());
+    for (number, (door, bell)) in doors.into_iter().zip(bells).enumerate() {
+        let tx = KernelTx::new(KernelTxConfig {
+            v4: v4.as_ref().map(clone_pair).transpose()?,
+            v6: v6.as_ref().map(clone_pair).transpose()?,
+            gso: if args.no_gso { GsoMode::Off } else { GsoMode::Auto },
+            conns: MAX_CONNS_PER_ENGINE,
+        })?;
+        let engine = EngineConfig {
+            streams,
+            burst_ns: u64::try_from(args.burst.0.as_nanos())?,
+            smooth: args.smooth,
+            wall_offset_ns: wall_offset_ns(),
+            cname: "millrace".into(),
+        };
+        let thread = ThreadConfig { number, cpu: args.cpus.get(number).copied(), idle: args.idle };
+        let handle = EngineHandle::start(thread, engine, MonotonicClock, door, tx, Arc::clone(bell))
+            .context("start an engine")?;
+        loads.push(handle.load_cell());
+        engines.push(Box::new(handle));
+    }
+    let sockets = |pair: UdpPair| UdpSockets { rtp: pair.rtp, rtcp: pair.rtcp };
+    Ok((engines, [v4, v6].into_iter().flatten().map(sockets).collect(), loads))
+}
+
+fn clone_pair(pair: &UdpPair) -> std::io::Result<UdpPair> {
+    let clone = UdpSocket::try_clone;
+    Ok(UdpPair { rtp: clone(&pair.rtp)?, rtcp: clone(&pair.rtcp)? })
+}
+
+fn control_config(args: &ServeArgs) -> ControlConfig {
+    let mut config = ControlConfig::default();
+    let session = &mut config.session;
+    session.session_timeout_ns = u64::try_from(args.session_timeout.0.as_nanos()).unwrap_or(u64::MAX);
+    session.max_streams = args.max_streams;
+    session.streams_per_engine = args.max_streams / usize::from(args.engines) + SPARE_STREAMS;
+    session.max_rate = args.max_rate;
+    session.max_connections_per_address = args.max_connections_per_address;
+    session.max_sessions_per_address = args.max_connections_per_address;
+    config
+}
+
+/// Ends the control plane and says what it was all about.
+fn sum_up(control: ControlHandle, cache: &CacheStats, loads: &[Arc<LoadCell>]) {
+    match control.shut_down(FAREWELL) {
+        Some(farewell) if farewell.streams_left == 0 => {}
+        Some(farewell) => tracing::warn!("{} streams were cut off", farewell.streams_left),
+        None => tracing::error!("the control thread panicked"),
+    }
+    for (number, load) in loads.iter().map(|cell| cell.read()).enumerate() {
+        let total_ns = (load.busy_ns + load.idle_ns).max(1);
+        tracing::info!(
+            "engine {number}: {} packets, {}, busy {:.1} % of the time, longest turn {:.1} ms",
+            load.packets,
+            ByteLen(load.bytes),
+            load.busy_ns as f64 * 100.0 / total_ns as f64,
+            load.longest_turn_ns as f64 / 1e6
+        );
+    }
+    tracing::info!(
+        "cache: read {} bytes in {} reads, {} wants found in memory, {} shared a read, {} waited, {} late",
+        cache.bytes_read,
+        cache.reads,
+        cache.hits,
+        cache.joins,
+        cache.misses,
+        cache.late_grants
+    );
+}

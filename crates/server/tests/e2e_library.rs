@@ -1,0 +1,222 @@
+//! The library commands on real files, and what they say when something is wrong.
+
+mod support;
+
+use std::fs;
+use std::os::unix::fs::PermissionsExt;
+
+use support::{fails, film, ok};
+
+#[test]
+fn add_list_inspect_check_and_remove() {
+    let dir = tempfile::tempdir().unwrap();
+    let store = dir.path().join("store");
+    let store = store.to_str().unwrap();
+    let source = film(dir.path(), "My Film.ts", 4);
+    let said = ok(&["add", source.to_str().unwrap(), "--store", store]);
+    assert!(said.contains("added my-film") && said.contains("H.264 + AAC"), "{said}");
+
+    let list: serde_json::Value = serde_json::from_str(&ok(&["ls", "--json", "--store", store])).unwrap();
+    assert_eq!(list[0]["name"], "my-film");
+    assert_eq!(list[0]["bytes"], fs::metadata(&source).unwrap().len());
+    assert!(ok(&["ls", "--store", store]).contains("my-film"));
+
+    let data = format!("{store}/titles/{}/data.ts", list[0]["id"].as_str().unwrap());
+    assert_eq!(fs::read(&data).unwrap(), fs::read(&source).unwrap(), "stored bytes are the film's bytes");
+
+    assert!(ok(&["inspect", "my-film", "--store", store]).contains("my-film"));
+    assert!(ok(&["fsck", "--full", "--store", store]).contains("no problem"));
+
+    ok(&["rm", "my-film", "--store", store]);
+    assert_eq!(ok(&["ls", "--json", "--store", store]).trim(), "[]");
+    assert!(!std::path::Path::new(&data).exists());
+    assert!(source.exists());
+}
+
+#[test]
+fn bad_files_are_refused_in_words_and_leave_nothing() {
+    let dir = tempfile::tempdir().unwrap();
+    let store = dir.path().join("store");
+    let store = store.to_str().unwrap();
+    let path = |name: &str| dir.path().join(name).to_str().unwrap().to_owned();
+    fs::write(path("empty.ts"), b"").unwrap();
+    fs::write(path("text.mp4"), "this is a letter, not a film\n".repeat(1000)).unwrap();
+    fs::create_dir(path("folder.ts")).unwrap();
+    let no_pcr: Vec<u8> = (0..5000u32).flat_map(|i| ts_packet(0x100, i)).collect();
+    fs::write(path("nopcr.ts"), no_pcr).unwrap();
+    for (name, words) in [
+        ("empty.ts", "empty"),
+        ("text.mp4", "text.mp4"),
+        ("folder.ts", "folder.ts"),
+        ("nopcr.ts", "nopcr.ts"),
+        ("gone.ts", "gone.ts"),
+    ] {
+        let error = fails(&["add", &path(name), "--store", store]);
+        assert!(error.contains(words), "{name}: {error}");
+        assert_eq!(error.trim().lines().count(), 1, "one line, not a dump: {error}");
+    }
+    assert_eq!(ok(&["ls", "--json", "--store", store]).trim(), "[]");
+    assert_eq!(fs::read_dir(format!("{store}/tmp")).unwrap().count(), 0, "nothing half-done is left");
+}
+
+/// A TS packet without adaptation field and without meaning.
+fn ts_packet(pid: u16, counter: u32) -> [u8; 188] {
+    let mut packet = [0xff; 188];
+    packet[0] = 0x47;
+    packet[1..3].copy_from_slice(&pid.to_be_bytes());
+    packet[3] = 0x10 | (counter & 0x0f) as u8;
+    packet
+}
+
+#[test]
+fn a_film_cut_in_the_middle_of_a_packet_is_added_with_a_note() {
+    let dir = tempfile::tempdir().unwrap();
+    let store = dir.path().join("store");
+    let source = film(dir.path(), "cut.ts", 4);
+    let bytes = fs::read(&source).unwrap();
+    fs::write(&source, &bytes[..bytes.len() / 188 / 2 * 188 + 100]).unwrap();
+    let said = ok(&["add", source.to_str().unwrap(), "--store", store.to_str().unwrap(), "--json"]);
+    let title: serde_json::Value = serde_json::from_str(&said).unwrap();
+    assert_eq!(title["bytes"].as_u64().unwrap() % 188, 0);
+    assert!(!title["notes"].as_array().unwrap().is_empty(), "{said}");
+}
+
+#[test]
+fn an_unreadable_file_is_named() {
+    if rustix::process::geteuid().is_root() {
+        // Root reads everything; as another user the error must come.
+        let dir = tempfile::tempdir().unwrap();
+        fs::set_permissions(dir.path(), fs::Permissions::from_mode(0o755)).unwrap();
+        let source = dir.path().join("secret.ts");
+        fs::write(&source, b"x").unwrap();
+        fs::set_permissions(&source, fs::Permissions::from_mode(0o600)).unwrap();
+        let store = dir.path().join("store");
+        fs::create_dir(&store).unwrap();
+        fs::set_permissions(&store, fs::Permissions::from_mode(0o777)).unwrap();
+        // The program itself may lie where only root can go: run a copy.
+        let program = dir.path().join("millrace");
+        fs::copy(env!("CARGO_BIN_EXE_millrace"), &program).unwrap();
+        let output = std::process::Command::new("setpriv")
+            .args(["--reuid=65534", "--regid=65534", "--clear-groups"])
+            .arg(&program)
+            .args(["add", source.to_str().unwrap(), "--store", store.to_str().unwrap()])
+            .output()
+            .unwrap();
+        let error = String::from_utf8_lossy(&output.stderr);
+        assert!(!output.status.success() && error.contains("secret.ts"), "{output:?}");
+        assert!(error.to_lowercase().contains("permission denied"), "{error}");
+    } else {
+        eprintln!("skipped: needs root to become another user");
+    }
+}
+
+#[test]
+fn a_full_disk_is_an_error_that_names_it_and_the_store_stays_whole() {
+    if !rustix::process::geteuid().is_root() {
+        eprintln!("skipped: mounting a small tmpfs needs root");
+        return;
+    }
+    let dir = tempfile::tempdir().unwrap();
+    let small = Mount::tmpfs(dir.path().join("small"), "3m");
+    let store = small.0.join("store");
+    let store = store.to_str().unwrap();
+    let fits = film(dir.path(), "fits.ts", 4);
+    let too_large = film(dir.path(), "large.ts", 16);
+    ok(&["add", fits.to_str().unwrap(), "--store", store]);
+    let error = fails(&["add", too_large.to_str().unwrap(), "--store", store]);
+    assert!(error.to_lowercase().contains("space"), "{error}");
+    let list: serde_json::Value = serde_json::from_str(&ok(&["ls", "--json", "--store", store])).unwrap();
+    assert_eq!(list.as_array().unwrap().len(), 1);
+    assert!(ok(&["fsck", "--full", "--store", store]).contains("no problem"));
+}
+
+/// A mount that goes with the test.
+struct Mount(std::path::PathBuf);
+
+impl Mount {
+    fn tmpfs(path: std::path::PathBuf, size: &str) -> Self {
+        fs::create_dir(&path).unwrap();
+        let status = std::process::Command::new("mount")
+            .args(["-t", "tmpfs", "-o", &format!("size={size}"), "none"])
+            .arg(&path)
+            .status()
+            .unwrap();
+        assert!(status.success());
+        Self(path)
+    }
+}
+
+impl Drop for Mount {
+    fn drop(&mut self) {
+        let _ = std::process::Command::new("umount").arg(&self.0).status();
+    }
+}
+
+#[test]
+fn killed_in_the_middle_of_adding_nothing_is_visible_and_the_next_try_works() {
+    let dir = tempfile::tempdir().unwrap();
+    let store = dir.path().join("store");
+    let store = store.to_str().unwrap();
+    let source = film(dir.path(), "film.ts", 30);
+    // A pipe that never ends keeps ffmpeg's remux, and so the ingest, in its middle until it is killed.
+    let program = dir.path().join("slow-ffmpeg");
+    let script = format!("#!/bin/sh\nhead -c 3000000 {}\nexec sleep 600\n", source.display());
+    fs::write(&program, script).unwrap();
+    fs::set_permissions(&program, fs::Permissions::from_mode(0o755)).unwrap();
+    let mp4 = dir.path().join("film.mkv");
+    let made = std::process::Command::new("ffmpeg")
+        .args([
+            "-nostdin",
+            "-v",
+            "error",
+            "-i",
+            source.to_str().unwrap(),
+            "-c",
+            "copy",
+            mp4.to_str().unwrap(),
+        ])
+        .status()
+        .unwrap();
+    assert!(made.success());
+    let mut child = support::millrace()
+        .args([
+            "add",
+            "--quiet",
+            mp4.to_str().unwrap(),
+            "--store",
+            store,
+            "--ffmpeg",
+            program.to_str().unwrap(),
+        ])
+        .spawn()
+        .unwrap();
+    // It is in the middle when its data file has grown.
+    let end = std::time::Instant::now() + std::time::Duration::from_secs(30);
+    let growing = || {
+        let entries = fs::read_dir(format!("{store}/tmp")).ok()?;
+        entries.flatten().find(|e| e.path().join("data.ts").metadata().is_ok_and(|m| m.len() > 0))
+    };
+    while growing().is_none() {
+        assert!(std::time::Instant::now() < end, "the ingest never began to write");
+        std::thread::sleep(std::time::Duration::from_millis(20));
+    }
+    child.kill().unwrap();
+    child.wait().unwrap();
+    assert_eq!(ok(&["ls", "--json", "--store", store]).trim(), "[]");
+    ok(&["add", "--quiet", mp4.to_str().unwrap(), "--store", store]);
+    assert!(ok(&["fsck", "--full", "--store", store]).contains("no problem"));
+    assert_eq!(fs::read_dir(format!("{store}/tmp")).unwrap().count(), 0, "the dead ingest was swept");
+}
+
+#[test]
+fn a_command_line_that_is_wrong_says_what_is_right() {
+    assert!(fails(&["serv"]).contains("serve"));
+    assert!(fails(&["serve", "--cashe", "1GiB"]).contains("--cache"));
+    assert!(fails(&["serve", "--cache", "512"]).contains("MiB"));
+    assert!(fails(&["ls", "--store", "/nonexistent/store"]).contains("/nonexistent/store"));
+    assert!(fails(&["bench", "nothing"]).contains("ingest"));
+    for command in ["serve", "add", "ls", "rm", "inspect", "fsck", "play", "bench"] {
+        let help = ok(&[command, "--help"]);
+        assert!(help.contains("Example"), "{command} --help has no example: {help}");
+    }
+}

@@ -1,0 +1,228 @@
+//! A real server, real sockets, our own receiver: what is stored is what arrives.
+
+mod support;
+
+use std::io::{Read, Write};
+use std::net::TcpStream;
+use std::time::Duration;
+
+use support::{Server, film, ok, play};
+
+/// A store with one title of `secs` seconds; returns (store, path of its data file).
+fn store_with(dir: &std::path::Path, name: &str, secs: u64) -> (std::path::PathBuf, String) {
+    let store = dir.join("store");
+    let source = film(dir, &format!("{name}.ts"), secs);
+    ok(&["add", "--quiet", source.to_str().unwrap(), "--store", store.to_str().unwrap()]);
+    std::fs::remove_file(&source).unwrap();
+    let list = ok(&["ls", "--json", "--store", store.to_str().unwrap()]);
+    let list: serde_json::Value = serde_json::from_str(&list).unwrap();
+    let id = list.as_array().unwrap().iter().find(|t| t["name"] == name).unwrap()["id"].clone();
+    let data = format!("{}/titles/{}/data.ts", store.display(), id.as_str().unwrap());
+    (store, data)
+}
+
+#[test]
+fn a_whole_title_arrives_byte_for_byte_by_udp_and_by_tcp() {
+    let dir = tempfile::tempdir().unwrap();
+    let (store, data) = store_with(dir.path(), "film", 6);
+    let mut server = Server::start(&store, &[]);
+    for transport in ["udp", "tcp"] {
+        let out = dir.path().join(format!("{transport}.ts"));
+        let report = play(&[
+            &server.title("film"),
+            "--transport",
+            transport,
+            "-o",
+            out.to_str().unwrap(),
+            "--verify",
+            &data,
+        ]);
+        assert_eq!(std::fs::read(&out).unwrap(), std::fs::read(&data).unwrap(), "{transport}: {report}");
+        assert_eq!(report["lost"], 0, "{transport}: {report}");
+        assert_eq!(report["rtp_info_exact"], true, "{transport}: {report}");
+    }
+    assert!(server.interrupt(), "clean shutdown: {:?}", server.log);
+}
+
+#[test]
+fn a_folder_is_served_and_a_film_that_arrives_later_too() {
+    let dir = tempfile::tempdir().unwrap();
+    let films = dir.path().join("films");
+    std::fs::create_dir(&films).unwrap();
+    film(&films, "first.ts", 3);
+    let old = std::time::SystemTime::now() - Duration::from_secs(60);
+    std::fs::File::options().write(true).open(films.join("first.ts")).unwrap().set_modified(old).unwrap();
+    let mut server = Server::start(&dir.path().join("store"), &[films.to_str().unwrap()]);
+    assert!(!server.said("/first").is_empty(), "what to paste is printed: {:?}", server.log);
+    assert_eq!(play(&[&server.title("first"), "-o", "null"])["lost"], 0);
+    film(&films, "second.ts", 3);
+    server.wait_for("/second", Duration::from_secs(30));
+    assert_eq!(play(&[&server.title("second"), "-o", "null"])["lost"], 0);
+    assert!(server.interrupt());
+}
+
+#[test]
+fn a_seek_starts_at_the_access_point_and_sequence_numbers_go_on() {
+    let dir = tempfile::tempdir().unwrap();
+    let (store, data) = store_with(dir.path(), "film", 20);
+    let server = Server::start(&store, &[]);
+    for transport in ["udp", "tcp"] {
+        let script = "pause@1,play@1.5,seek@2.5=10";
+        let url = server.title("film");
+        let report = play(&[
+            &url,
+            "--transport",
+            transport,
+            "-o",
+            "null",
+            "--do",
+            script,
+            "--duration",
+            "5s",
+            "--verify",
+            &data,
+        ]);
+        assert_eq!(report["lost"], 0, "{transport}: {report}");
+        assert_eq!(report["rtp_info_exact"], true, "{transport}: {report}");
+        assert!(report["verify"]["first_difference"].is_null(), "{transport}: {report}");
+    }
+}
+
+#[test]
+fn viewers_spread_over_one_title_cause_one_read() {
+    let dir = tempfile::tempdir().unwrap();
+    let (store, data) = store_with(dir.path(), "film", 40);
+    let bytes = std::fs::metadata(&data).unwrap().len();
+    let mut server = Server::start(&store, &["--max-streams", "300"]);
+    let memory = |server: &Server| millrace_lab::proc::resident_bytes(server.child.id()).unwrap();
+    let before = memory(&server);
+    let report = millrace_client::many(
+        &millrace_client::ManyOptions {
+            urls: (0..200).map(|i| format!("{}?start={}", server.title("film"), i % 35)).collect(),
+            ..viewers(200, 8)
+        },
+        &std::sync::atomic::AtomicBool::new(false),
+    )
+    .unwrap();
+    let report = serde_json::to_value(&report).unwrap();
+    assert_eq!(report["failed"], 0, "{report}");
+    assert_eq!(report["lost"], 0, "{report}");
+    let grown = memory(&server).saturating_sub(before);
+    assert!(grown < 24 << 20, "200 viewers took {grown} bytes of memory");
+    assert!(server.interrupt());
+    let line = server.said("cache:").pop().expect("the server sums up its cache at the end");
+    let read: u64 = line.split("read ").nth(1).and_then(|t| t.split(' ').next()).unwrap().parse().unwrap();
+    assert!(read <= bytes + bytes / 10 + (1 << 20), "read {read} of a film of {bytes}: {line}");
+}
+
+fn viewers(count: usize, secs: u64) -> millrace_client::ManyOptions {
+    millrace_client::ManyOptions {
+        sessions: count,
+        duration: Duration::from_secs(secs),
+        ..millrace_client::ManyOptions::default()
+    }
+}
+
+#[test]
+fn hostile_connections_disturb_nobody() {
+    let dir = tempfile::tempdir().unwrap();
+    let (store, data) = store_with(dir.path(), "film", 12);
+    let server = Server::start(&store, &[]);
+    let url = server.title("film");
+    let addr = server.addr;
+    std::thread::scope(|scope| {
+        let viewer = scope.spawn(|| play(&[&url, "--transport", "udp", "-o", "null", "--verify", &data]));
+        // A flood of connections that say nothing.
+        let idle: Vec<_> =
+            (0..5000).map_while(|_| TcpStream::connect_timeout(&addr, Duration::from_secs(2)).ok()).collect();
+        assert!(idle.len() > 500, "only {} connections were taken", idle.len());
+        // Garbage, and a header of a million bytes.
+        for junk in [b"\x16\x03\x01\x02\x00 hello \xff\xfe\r\n\r\n".repeat(10), {
+            let mut request = b"OPTIONS * RTSP/1.0\r\nCSeq: 1\r\nX: ".to_vec();
+            request.resize(1_000_000, b'a');
+            request
+        }] {
+            if let Ok(mut stream) = TcpStream::connect_timeout(&addr, Duration::from_secs(2)) {
+                stream.set_read_timeout(Some(Duration::from_secs(5))).unwrap();
+                // The server may close before it has read all: both ends of that race are right.
+                let _ = stream.write_all(&junk);
+                let mut answer = Vec::new();
+                let _ = stream.take(4096).read_to_end(&mut answer);
+                let answer = String::from_utf8_lossy(&answer);
+                assert!(
+                    answer.is_empty() || answer.starts_with("RTSP/1.0 4") || answer.starts_with("RTSP/1.0 5"),
+                    "{answer}"
+                );
+            }
+        }
+        let report = viewer.join().unwrap();
+        assert_eq!(report["lost"], 0, "{report}");
+        assert!(report["verify"]["first_difference"].is_null(), "{report}");
+        drop(idle);
+    });
+}
+
+#[test]
+fn killed_while_serving_the_store_is_whole_and_the_next_start_serves() {
+    let dir = tempfile::tempdir().unwrap();
+    let (store, data) = store_with(dir.path(), "film", 6);
+    let mut server = Server::start(&store, &[]);
+    let mut viewer = support::millrace()
+        .args(["play", &server.title("film"), "-o", "null", "--quiet"])
+        .stdout(std::process::Stdio::null())
+        .stderr(std::process::Stdio::null())
+        .spawn()
+        .unwrap();
+    server.wait_for("play", Duration::from_secs(10));
+    server.child.kill().unwrap();
+    viewer.kill().unwrap();
+    viewer.wait().unwrap();
+    assert!(ok(&["fsck", "--full", "--store", store.to_str().unwrap()]).contains("no problem"));
+    let server = Server::start(&store, &[]);
+    let report = play(&[&server.title("film"), "-o", "null", "--verify", &data]);
+    assert_eq!(report["lost"], 0, "{report}");
+}
+
+#[test]
+fn a_damaged_title_ends_with_a_reason_and_the_others_play() {
+    let dir = tempfile::tempdir().unwrap();
+    let (store, damaged) = store_with(dir.path(), "damaged", 6);
+    let (_, whole) = store_with(dir.path(), "whole", 6);
+    // One bit in the middle of the film.
+    let mut bytes = std::fs::read(&damaged).unwrap();
+    let middle = bytes.len() / 2;
+    bytes[middle] ^= 1;
+    std::fs::write(&damaged, &bytes).unwrap();
+    let mut server = Server::start(&store, &[]);
+    let url = server.title("damaged");
+    let mut viewer = support::millrace().args(["play", &url, "-o", "null", "--quiet"]).spawn().unwrap();
+    let report = play(&[&server.title("whole"), "-o", "null", "--verify", &whole]);
+    assert_eq!(report["lost"], 0, "{report}");
+    let line = server.wait_for("checksum", Duration::from_secs(20));
+    assert!(line.contains("damaged"), "the line names the title: {line}");
+    viewer.kill().unwrap();
+    viewer.wait().unwrap();
+    assert!(server.interrupt());
+}
+
+#[test]
+fn full_means_453_and_the_viewers_inside_go_on() {
+    let dir = tempfile::tempdir().unwrap();
+    let (store, data) = store_with(dir.path(), "film", 6);
+    let server = Server::start(&store, &["--max-streams", "1"]);
+    let url = server.title("film");
+    std::thread::scope(|scope| {
+        let first = scope.spawn(|| play(&[&url, "--transport", "tcp", "-o", "null", "--verify", &data]));
+        let end = std::time::Instant::now() + Duration::from_secs(5);
+        loop {
+            let output = support::run(&["play", &url, "-o", "null", "--duration", "1s", "--stats", "json"]);
+            let error = String::from_utf8_lossy(&output.stderr).into_owned();
+            if error.contains("453") {
+                break;
+            }
+            assert!(std::time::Instant::now() < end, "never refused: {error}");
+        }
+        let report = first.join().unwrap();
+        assert_eq!(report["lost"], 0, "{report}");
+    });
+}

@@ -1,0 +1,160 @@
+//! What the end-to-end tests share: films, a running server, a clock with a limit.
+#![allow(dead_code, unreachable_pub)] // every test file uses its part
+
+use std::io::{BufRead, BufReader, Read};
+use std::path::{Path, PathBuf};
+use std::process::{Child, Command, Output, Stdio};
+use std::sync::mpsc;
+use std::time::{Duration, Instant};
+
+/// The program under test.
+pub fn millrace() -> Command {
+    let mut command = Command::new(env!("CARGO_BIN_EXE_millrace"));
+    command.env_remove("MILLRACE_STORE").env_remove("RUST_LOG").stdin(Stdio::null());
+    command
+}
+
+/// Runs the program to its end.
+pub fn run(args: &[&str]) -> Output {
+    millrace().args(args).output().expect("millrace can be started")
+}
+
+/// Runs the program, expects success, returns standard output.
+pub fn ok(args: &[&str]) -> String {
+    let output = run(args);
+    assert!(output.status.success(), "millrace {args:?}: {output:?}");
+    String::from_utf8(output.stdout).expect("output is UTF-8")
+}
+
+/// Runs the program, expects failure, returns standard error.
+pub fn fails(args: &[&str]) -> String {
+    let output = run(args);
+    let error = String::from_utf8_lossy(&output.stderr).into_owned();
+    assert!(!output.status.success(), "millrace {args:?} should fail: {output:?}");
+    assert!(!error.contains("panicked"), "{error}");
+    error
+}
+
+/// A constant-rate film in `dir`.
+pub fn film(dir: &Path, name: &str, secs: u64) -> PathBuf {
+    let path = dir.join(name);
+    millrace_lab::media::make_cbr_ts(&path, secs, 2_000).expect("ffmpeg makes a film");
+    path
+}
+
+/// A running `millrace serve`; killed when dropped.
+pub struct Server {
+    /// The process.
+    pub child: Child,
+    /// `rtsp://127.0.0.1:port/`
+    pub url: String,
+    /// Its address.
+    pub addr: std::net::SocketAddr,
+    lines: mpsc::Receiver<String>,
+    /// Everything it has said so far.
+    pub log: Vec<String>,
+}
+
+impl Server {
+    /// Starts it on a free port and waits until it is ready.
+    pub fn start(store: &Path, args: &[&str]) -> Self {
+        let mut command = millrace();
+        command
+            .args(["serve", "--listen", "127.0.0.1:0", "--cache", "32MiB", "--store"])
+            .arg(store)
+            .args(args);
+        Self::spawn(command)
+    }
+
+    /// Starts `command` and waits for its ready line.
+    pub fn spawn(mut command: Command) -> Self {
+        let mut child = command
+            .stdin(Stdio::null())
+            .stdout(Stdio::piped())
+            .stderr(Stdio::piped())
+            .spawn()
+            .expect("millrace can be started");
+        let (sender, lines) = mpsc::channel();
+        let (out, err) = (child.stdout.take().unwrap(), child.stderr.take().unwrap());
+        for pipe in [Box::new(out) as Box<dyn Read + Send>, Box::new(err)] {
+            let sender = sender.clone();
+            std::thread::spawn(move || {
+                for line in BufReader::new(pipe).lines().map_while(Result::ok) {
+                    if sender.send(line).is_err() {
+                        break;
+                    }
+                }
+            });
+        }
+        let mut server =
+            Self { child, url: String::new(), addr: "127.0.0.1:0".parse().unwrap(), lines, log: vec![] };
+        let ready = server.wait_for("ready rtsp://", Duration::from_secs(60));
+        server.url = ready[ready.find("rtsp://").unwrap()..].trim().to_owned();
+        server.addr = server.url["rtsp://".len()..].trim_end_matches('/').parse().expect("an address");
+        server
+    }
+
+    /// The first line from now on that contains `text`.
+    pub fn wait_for(&mut self, text: &str, limit: Duration) -> String {
+        let end = Instant::now() + limit;
+        loop {
+            match self.lines.recv_timeout(end.saturating_duration_since(Instant::now())) {
+                Ok(line) => {
+                    self.log.push(line.clone());
+                    if line.contains(text) {
+                        return line;
+                    }
+                }
+                Err(error) => {
+                    panic!("no \"{text}\" from the server ({error}); it said:\n{}", self.log.join("\n"))
+                }
+            }
+        }
+    }
+
+    /// All lines said until now that contain `text`.
+    pub fn said(&mut self, text: &str) -> Vec<String> {
+        self.log.extend(self.lines.try_iter());
+        self.log.iter().filter(|line| line.contains(text)).cloned().collect()
+    }
+
+    /// URL of a title.
+    pub fn title(&self, name: &str) -> String {
+        format!("{}{name}", self.url)
+    }
+
+    /// Ends it as Ctrl-C does; returns whether it said goodbye with exit code 0.
+    pub fn interrupt(&mut self) -> bool {
+        signal(self.child.id(), "INT");
+        let end = Instant::now() + Duration::from_secs(20);
+        loop {
+            if let Some(status) = self.child.try_wait().expect("the server is our child") {
+                return status.success();
+            }
+            assert!(Instant::now() < end, "the server does not end; it said:\n{}", self.log.join("\n"));
+            std::thread::sleep(Duration::from_millis(20));
+        }
+    }
+}
+
+impl Drop for Server {
+    fn drop(&mut self) {
+        let _ = self.child.kill();
+        let _ = self.child.wait();
+    }
+}
+
+/// Sends a signal to one process that a test has started.
+pub fn signal(pid: u32, name: &str) {
+    let status =
+        Command::new("kill").arg(format!("-{name}")).arg(pid.to_string()).status().expect("kill runs");
+    assert!(status.success());
+}
+
+/// Runs `millrace play` and returns its report.
+pub fn play(args: &[&str]) -> serde_json::Value {
+    let mut all = vec!["play", "--stats", "json"];
+    all.extend(args);
+    let text = ok(&all);
+    serde_json::from_str(&text).unwrap_or_else(|e| panic!("{e}: {text}"))
+}
