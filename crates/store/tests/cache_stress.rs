@@ -104,7 +104,7 @@ fn drive(
             }
             continue;
         }
-        let film = usize::from(index % 3 == 0);
+        let film = usize::from(index.is_multiple_of(3));
         let title = TitleRef(films.titles[film].load(Ordering::SeqCst));
         let extents = films.samples[film].extents();
         viewer.place = if dice.roll(8) == 0 { dice.roll(extents) } else { (viewer.place + 1) % extents };

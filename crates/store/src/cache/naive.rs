@@ -105,7 +105,10 @@ pub fn simulate(audience: &Audience, capacity: usize, rule: Rule, ahead: u32) ->
     audience.run(|step, viewer, extent| {
         naive.clock += 1;
         naive.playing.remove(&viewer);
-        let Some(extent) = extent else { return drop(naive.known.remove(&viewer)) };
+        let Some(extent) = extent else {
+            naive.known.remove(&viewer);
+            return;
+        };
         naive.known.insert(viewer, (step, extent));
         naive.load(extent, None, true);
         naive.resident.insert(extent, naive.clock);

@@ -92,17 +92,11 @@ impl TitleSource for TitleFiles {
     }
 }
 
-/// Media time of `byte`, on straight lines between the pieces' beginnings and the end.
+/// Media time of `byte`, on straight lines from each piece's beginning to the next and to the end.
 fn interpolate(pieces: &[ClockPiece], end: ClockPiece, byte: u64) -> MediaTicks {
     let after = pieces.partition_point(|piece| piece.byte <= byte);
     let from = after.checked_sub(1).map(|i| pieces[i]).unwrap_or_default();
-    let to = pieces.get(after).copied().unwrap_or(end);
-    let (bytes, ticks) = (to.byte.saturating_sub(from.byte), to.time.since(from.time).0);
-    if bytes == 0 {
-        return from.time;
-    }
-    let done = (byte - from.byte).min(bytes);
-    MediaTicks(from.time.0 + (u128::from(ticks) * u128::from(done) / u128::from(bytes)) as u64)
+    from.time_of(pieces.get(after).unwrap_or(&end), byte)
 }
 
 /// Where the bytes of one extent lie in the title's files.

@@ -204,7 +204,7 @@ impl Drop for Uring {
         }
         // The kernel does not say that it is done: rather lose the memory than let it be written to when freed.
         for flight in std::mem::take(&mut self.flights) {
-            std::mem::forget(flight.staging);
+            let _lost = std::mem::ManuallyDrop::new(flight.staging);
         }
     }
 }

@@ -1,0 +1,116 @@
+//! Titles of a real store, through the cache: what the writer wrote is what viewers are lent.
+
+mod cache_common;
+mod common;
+
+use std::os::unix::fs::FileExt;
+use std::sync::Arc;
+
+use cache_common::{BACKENDS, StandingClock, TitleSource, World};
+use common::{Film, SIZE};
+use millrace_core::packet::PacketMeta;
+use millrace_core::pool::Lease;
+use millrace_core::seam::Clock;
+use millrace_core::wire::checksum::sum16;
+use millrace_core::wire::rtp::{RtpHeader, Timeline};
+use millrace_store::cache::ReadFailure;
+use millrace_store::volume::{TitleInfo, Volume};
+
+const SIZES: [u16; 3] = [SIZE, 188, 188 * 48];
+
+fn check(lease: &Lease, film: &Film, size: u16, extent: u32, timeline: Timeline) {
+    let content = lease.content();
+    assert_eq!(
+        (content.number, content.first_packet),
+        (extent, extent * content.layout.packets_per_extent())
+    );
+    for place in 0..content.packets {
+        let packet = content.first_packet + place;
+        let payload = film.bytes.chunks(usize::from(size)).nth(packet as usize).unwrap();
+        let meta = film.meta(size, packet);
+        let stored = PacketMeta::new(sum16(payload), meta.flags(), meta.time());
+        assert_eq!(lease.meta(place), stored, "record of packet {packet}");
+        let (header, sent) = RtpHeader::parse(lease.wire(place, 1)).unwrap();
+        assert!(sent == payload, "payload of packet {packet}");
+        assert_eq!(header, timeline.header(packet, meta.time()));
+    }
+}
+
+fn added(film: &Film) -> (tempfile::TempDir, Volume, TitleInfo) {
+    let dir = tempfile::tempdir().unwrap();
+    let volume = Volume::open_or_create(dir.path()).unwrap();
+    let info = film.add_sizes(&volume, "film", &SIZES);
+    (dir, volume, info)
+}
+
+#[test]
+fn a_stored_film_is_lent_as_it_was_written_in_every_size() {
+    let film = Film::new(12_001, 5);
+    let (_dir, volume, info) = added(&film);
+    for backend in BACKENDS {
+        let clock = Arc::new(StandingClock::default());
+        let Some(mut world) = World::new(backend, 16, 200_000_000, 1, clock.clone()) else { continue };
+        for size in SIZES {
+            let files = volume.open_title(info.id, usize::from(size)).unwrap();
+            let extents = files.extents();
+            let title = world.cache.open_title(files).unwrap();
+            for extent in 0..extents {
+                let lease = world.engines[0].fetch(0, title, extent, clock.now()).lease.unwrap();
+                check(&lease, &film, size, extent, info.timeline);
+            }
+        }
+        let stats = world.cache.stats();
+        assert_eq!((stats.checksum_errors, stats.read_errors, stats.titles), (0, 0, 3));
+    }
+}
+
+#[test]
+fn damage_on_the_disk_is_found_by_the_stored_checksums() {
+    let film = Film::new(12_001, 6);
+    for backend in BACKENDS {
+        let (dir, volume, info) = added(&film);
+        let clock = Arc::new(StandingClock::default());
+        let Some(mut world) = World::new(backend, 16, 0, 1, clock.clone()) else { continue };
+        let files = volume.open_title(info.id, usize::from(SIZE)).unwrap();
+        let extents = files.extents();
+        let title = world.cache.open_title(files).unwrap();
+        let path = dir.path().join("titles").join(info.id.to_string());
+        let flip = |file: &str, offset: u64| {
+            let file = std::fs::File::options().read(true).write(true).open(path.join(file)).unwrap();
+            let mut byte = [0];
+            file.read_exact_at(&mut byte, offset).unwrap();
+            file.write_all_at(&[byte[0] ^ 1], offset).unwrap();
+        };
+        flip("data.ts", 2 * 196 * 1316 + 5); // extent 2
+        flip("meta-1316.mrp", 4096 * 4 + 8); // block 3: packets 1530 to 2039, extents 7 to 10
+        let bad: Vec<_> = (0..extents)
+            .filter(|&extent| match world.engines[0].fetch(0, title, extent, clock.now()).lease {
+                Ok(lease) => {
+                    check(&lease, &film, SIZE, extent, info.timeline);
+                    false
+                }
+                Err(failure) => {
+                    assert_eq!(failure, ReadFailure::Checksum);
+                    true
+                }
+            })
+            .collect();
+        let expected: Vec<_> = [2, 7, 8, 9, 10].into_iter().filter(|&extent| extent < extents).collect();
+        assert_eq!(bad, expected);
+    }
+}
+
+/// Deadlines are computed from the index: the media time of a packet is that of its record.
+#[test]
+fn the_index_tells_when_a_packet_is_due() {
+    let film = Film::new(5_000, 7);
+    let (_dir, volume, info) = added(&film);
+    for size in SIZES {
+        let files = volume.open_title(info.id, usize::from(size)).unwrap();
+        for packet in 0..TitleSource::packets(&files) {
+            let (told, stored) = (files.media_time(packet), film.meta(size, packet).time());
+            assert!(told.0.abs_diff(stored.0) <= 1, "packet {packet} of size {size}: {told}, not {stored}");
+        }
+        assert_eq!(files.media_time(TitleSource::packets(&files)), info.duration);
+    }
+}
