@@ -7,8 +7,11 @@ use ingest_support::{index, sum, try_index};
 use millrace_core::packet::PacketMeta;
 use millrace_core::time::MediaTicks;
 use millrace_core::units::BitRate;
+use millrace_store::error::StoreError;
 use millrace_store::index::{ClockPiece, PidRole};
-use millrace_store::ingest::{ClockOrigin, Framing, IndexOptions, Skipped, StreamError};
+use millrace_store::ingest::{
+    ClockOrigin, Framing, IndexOptions, IndexSink, Skipped, StreamError, index_only,
+};
 
 /// Seven TS packets of one millisecond.
 const PACKET_TICKS: u64 = 7 * 90;
@@ -343,7 +346,12 @@ fn a_changed_program_map_is_followed() {
             0 => {
                 let idr = &[0, 0, 1, 0x26, 1, 0xaf, 9, 9, 9, 9, 9, 9][..];
                 let adapt = Adapt { pcr: Some(now), ..Adapt::default() };
-                mux.pes_start(0x200, adapt, now / 300, if n % 1000 == 0 { idr } else { &[0, 0, 1, 2, 1] });
+                mux.pes_start(
+                    0x200,
+                    adapt,
+                    now / 300,
+                    if n.is_multiple_of(1000) { idr } else { &[0, 0, 1, 2, 1] },
+                );
             }
             _ => mux.more(0x200),
         }
@@ -402,4 +410,104 @@ fn lost_and_scrambled_packets_are_counted() {
     let odd = passed.indexed.oddities;
     assert_eq!((odd.breaks, odd.scrambled, odd.marked_damaged, odd.jumps), (2, 1, 1, 0));
     assert!(odd.first_break / 188 >= 1002 && odd.first_break / 188 < 1005);
+}
+
+/// A stream as long as wanted that takes no memory, and a sink that sees how far meta-data is behind the data.
+struct Endless {
+    made: Vec<u8>,
+    packets: u64,
+    left: u64,
+    one: fn(&mut Mux, u64),
+    mux: Mux,
+}
+
+impl std::io::Read for Endless {
+    fn read(&mut self, room: &mut [u8]) -> std::io::Result<usize> {
+        while self.made.len() < 1 << 20 && self.left > 0 {
+            (self.one)(&mut self.mux, self.packets);
+            self.packets += 1;
+            self.left -= 1;
+            self.made.append(&mut self.mux.out);
+        }
+        let n = room.len().min(self.made.len());
+        room[..n].copy_from_slice(&self.made[..n]);
+        self.made.drain(..n);
+        Ok(n)
+    }
+}
+
+#[derive(Default)]
+struct Behind {
+    data: u64,
+    meta: u64,
+    most: u64,
+}
+
+impl IndexSink for Behind {
+    const SUMS: bool = false;
+
+    fn data(&mut self, ts: &[u8]) -> Result<(), StoreError> {
+        self.data += ts.len() as u64;
+        self.most = self.most.max(self.data - self.meta);
+        Ok(())
+    }
+
+    fn meta(&mut self, packet_bytes: u16, _meta: PacketMeta) -> Result<(), StoreError> {
+        self.meta = (self.meta + u64::from(packet_bytes)).min(self.data);
+        Ok(())
+    }
+}
+
+#[test]
+fn what_waits_in_memory_is_bounded() {
+    fn clock_that_stops(mux: &mut Mux, n: u64) {
+        match n {
+            0 => mux.usual_tables(),
+            1..4000 if n % 20 == 1 => {
+                mux.packet(VIDEO, false, Adapt { pcr: Some(n * HZ / 1000), ..Adapt::default() }, &[1; 184]);
+            }
+            _ => mux.more(VIDEO),
+        }
+    }
+    fn clock_that_stands(mux: &mut Mux, n: u64) {
+        match n {
+            0 => mux.usual_tables(),
+            _ if n % 20 == 1 => {
+                let pcr = Some(n.min(4001) * HZ / 1000);
+                mux.packet(VIDEO, false, Adapt { pcr, ..Adapt::default() }, &[1; 184]);
+            }
+            _ => mux.more(VIDEO),
+        }
+    }
+    fn picture_that_never_shows(mux: &mut Mux, n: u64) {
+        match n {
+            0 => mux.usual_tables(),
+            2000 => mux.pes_start(VIDEO, Adapt::default(), 5, &[]),
+            _ if n % 20 == 1 => {
+                mux.packet(AUDIO, false, Adapt { pcr: Some(n * HZ / 1000), ..Adapt::default() }, &[1; 184]);
+            }
+            _ => mux.more(0x500),
+        }
+    }
+    let within = 33 << 20;
+    for (name, one, bound) in [
+        ("a clock that stops", clock_that_stops as fn(&mut Mux, u64), within),
+        ("a clock that stands still", clock_that_stands, within),
+        ("a picture that never shows", picture_that_never_shows, 3 << 20),
+    ] {
+        let mut source = Endless { made: vec![], packets: 0, left: 600_000, one, mux: Mux::new() };
+        let mut sink = Behind::default();
+        let passed = index_only(&mut source, &IndexOptions::default(), &mut sink).unwrap();
+        assert!(passed.indexed.bytes > 112_000_000);
+        assert!(sink.most <= bound, "{name}: {} bytes wait", sink.most);
+    }
+    // Without any clock at all it is refused within the same bound.
+    fn no_clock(mux: &mut Mux, n: u64) {
+        if n.is_multiple_of(1000) { mux.usual_tables() } else { mux.more(VIDEO) }
+    }
+    let mut source = Endless { made: vec![], packets: 0, left: u64::MAX, one: no_clock, mux: Mux::new() };
+    match index_only(&mut source, &IndexOptions::default(), &mut Behind::default()) {
+        Err(StreamError::NoClock { bytes, .. }) => assert!(bytes <= within, "{bytes}"),
+        other => panic!("{:?}", other.map(|p| p.source_bytes)),
+    }
 }

@@ -3,6 +3,7 @@
 use std::collections::VecDeque;
 
 use millrace_core::limits::DEFAULT_PACKET_BYTES;
+use millrace_core::packet::PacketMeta;
 use millrace_core::time::MediaTicks;
 
 use crate::index::RandomAccessPoint;
@@ -115,7 +116,8 @@ impl AccessList {
             return;
         }
         self.last_ticks = Some(own_ticks);
-        let time = MediaTicks(ticks / SYSTEM_TICKS_PER_MEDIA_TICK);
+        // As the packet's own record says it, also where that is clamped.
+        let time = PacketMeta::new(0, 0, MediaTicks(ticks / SYSTEM_TICKS_PER_MEDIA_TICK)).time();
         self.points.push(RandomAccessPoint { packet, time, byte: candidate.byte });
     }
 

@@ -17,6 +17,10 @@ const MAX_AUDIO_HZ: u32 = 48_000;
 /// Channels that ffmpeg's AAC encoder takes.
 const MAX_AUDIO_CHANNELS: u32 = 8;
 
+/// PES packets of a film without pictures: 75 ms of 64 kb/s, 52 ms (two frames) of 128 kb/s. A clock value is wanted
+/// every 100 ms (ISO/IEC 13818-1 section 2.7.2).
+const SOUND_PES_BYTES: &str = "600";
+
 /// What ffprobe prints, as far as it matters.
 #[derive(Debug, Default, Deserialize)]
 pub(super) struct Probe {
@@ -131,6 +135,10 @@ impl Probe {
         if videos + audios == 0 {
             let found = if left_out.is_empty() { "no stream at all".to_owned() } else { left_out.join(", ") };
             return Err(NothingToPlay { found });
+        }
+        if videos == 0 {
+            // The clock comes with each PES packet; by default those of sound are up to half a second long.
+            plan.push(["-pes_payload_size", SOUND_PES_BYTES]);
         }
         if !left_out.is_empty() {
             plan.notes.push(format!("left out, not carried in the stream: {}", left_out.join(", ")));

@@ -193,11 +193,11 @@ impl Film {
     }
 
     fn one(&self, mux: &mut Mux, n: u64, now: u64) {
-        let key_picture = n / 40 % self.key_every == 0;
-        let pcr = (self.pcr && n % 20 == 0).then_some(now);
+        let key_picture = (n / 40).is_multiple_of(self.key_every);
+        let pcr = (self.pcr && n.is_multiple_of(20)).then_some(now);
         match n % 40 {
-            38 if (n / 40 + 1) % self.key_every == 0 => mux.pat(&[(1, PMT)]),
-            39 if (n / 40 + 1) % self.key_every == 0 => {
+            38 if (n / 40 + 1).is_multiple_of(self.key_every) => mux.pat(&[(1, PMT)]),
+            39 if (n / 40 + 1).is_multiple_of(self.key_every) => {
                 let english = &[0x0a, 4, b'e', b'n', b'g', 0][..];
                 mux.pmt(PMT, 1, VIDEO, &[(0x1b, VIDEO, &[]), (0x0f, AUDIO, english)]);
             }
@@ -217,7 +217,7 @@ impl Film {
                 &[0xff, 0xf1],
             ),
             11..=13 => mux.more(AUDIO),
-            _ if n % self.null_every == 0 => {
+            _ if n.is_multiple_of(self.null_every) => {
                 mux.packet(0x1fff, false, Adapt::default(), &[0xff; 184]);
             }
             _ => mux.more(VIDEO),
