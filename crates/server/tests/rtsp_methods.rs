@@ -274,6 +274,7 @@ fn the_reply_to_a_seek_waits_for_the_engine_and_nothing_overtakes_it() {
     // Another connection cannot get in between.
     let other = w.connect();
     assert_eq!(w.ask_session(other, "PLAY", &id, "Range: npt=10-").status, 455);
+    assert_eq!(w.ask_session(other, "SETUP", &id, "Transport: RTP/AVP/TCP").status, 455);
     w.engine.silent = false;
     w.settle();
     assert!(!w.server.is_waiting(c));

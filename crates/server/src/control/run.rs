@@ -51,33 +51,31 @@ pub(super) async fn run(
     let count = engines.len();
     let server = Server::new(config.session, library, entropy);
     let hub: Shared = Rc::new(RefCell::new(Hub::new(server, engines, config.write_timeout_ns)));
-    let tasks = start(&hub, count, sockets);
-    let failed = tasks.is_err();
-    let listeners = match tasks {
+    let (listeners, limit) = match start(&hub, count, sockets) {
         Ok(listeners) => {
             // If nobody waits for the start any more, the handle is gone and `asked` ends at once.
             let _ = ready.send(Ok(()));
-            listeners
+            (listeners, answer(&hub, &mut asked).await)
         }
         Err(error) => {
             let _ = ready.send(Err(error));
-            Vec::new()
+            (Vec::new(), Duration::ZERO)
         }
     };
-    let mut limit = Duration::ZERO;
-    while !failed {
+    listeners.iter().for_each(JoinHandle::abort);
+    shut_down(&hub, count, limit).await
+}
+
+/// Answers until asked to shut down; returns how long that may take.
+async fn answer(hub: &Shared, asked: &mut mpsc::UnboundedReceiver<Ask>) -> Duration {
+    loop {
         match asked.recv().await {
             // The asker may have given up waiting.
             Some(Ask::Snapshot(answer)) => drop(answer.try_send(hub.borrow().snapshot())),
-            Some(Ask::ShutDown(asked)) => {
-                limit = asked;
-                break;
-            }
-            None => break,
+            Some(Ask::ShutDown(limit)) => return limit,
+            None => return Duration::ZERO,
         }
     }
-    listeners.iter().for_each(JoinHandle::abort);
-    shut_down(&hub, count, limit).await
 }
 
 /// Starts all tasks; returns those that accept connections.

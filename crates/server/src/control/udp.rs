@@ -21,19 +21,23 @@ pub(super) async fn listen(hub: Shared, socket: UdpSocket, port: UdpPort) {
         if socket.ready(Interest::READABLE | Interest::ERROR).await.is_err() {
             return;
         }
-        let mut hub = hub.borrow_mut();
-        for _ in 0..DATAGRAMS_PER_TURN {
-            match socket.try_recv_from(&mut bytes) {
-                Ok((len, from)) => {
-                    let now = hub.now();
-                    hub.server.handle_datagram(now, port, from, &bytes[..len]);
-                }
-                Err(error) if error.kind() == ErrorKind::WouldBlock => break,
-                Err(_) => {} // one error is taken off the socket with each call
-            }
-        }
-        hub.flush();
-        drop(hub);
+        take(&hub, &socket, port, &mut bytes);
         tokio::task::yield_now().await;
     }
+}
+
+/// Takes what has come, as much as a turn allows.
+fn take(hub: &Shared, socket: &UdpSocket, port: UdpPort, bytes: &mut [u8]) {
+    let mut hub = hub.borrow_mut();
+    for _ in 0..DATAGRAMS_PER_TURN {
+        match socket.try_recv_from(bytes) {
+            Ok((len, from)) => {
+                let now = hub.now();
+                hub.server.handle_datagram(now, port, from, &bytes[..len]);
+            }
+            Err(error) if error.kind() == ErrorKind::WouldBlock => break,
+            Err(_) => {} // one error is taken off the socket with each call
+        }
+    }
+    hub.flush();
 }

@@ -43,10 +43,10 @@ impl Server {
         if target.title.is_empty() {
             return Reply::error(459, "set up one title, not the folder of all");
         }
-        if let Some(key) = session
-            && self.sessions[&key].media.state() == State::Playing
+        if let Some(session) = session.and_then(|key| self.sessions.get(&key))
+            && (session.media.state() == State::Playing || session.pending.is_some())
         {
-            return self.wrong_state(session);
+            return self.wrong_state(Some(session.key));
         }
         let Some(entry) =
             self.library.find(&target.title).filter(|_| target.track.is_none_or(|track| track == 1))
