@@ -204,8 +204,9 @@ impl TitleIndex {
 
     /// The first packet with a media time of at least `t`; the number of packets if there is none.
     ///
-    /// Exact where media times run linearly over the bytes between two clock pieces (as the ingest makes them);
-    /// elsewhere within the right 256 packets. [`crate::volume::TitleFiles::packet_at`] is always exact.
+    /// No file is read for it, so it is exact only where media times lie on the lines between clock pieces, which the
+    /// ingest's do but for rounding at a jump of the source's clock; elsewhere it is within the right 256 packets.
+    /// [`crate::volume::TitleFiles::packet_at`] asks the meta-data file too and is always exact.
     pub fn packet_at(&self, t: MediaTicks) -> u32 {
         let window = self.window_of(t);
         if window.start == window.end {

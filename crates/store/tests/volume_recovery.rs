@@ -4,11 +4,12 @@ mod common;
 
 use std::fs;
 use std::io::{BufRead, BufReader, Write};
-use std::path::Path;
-use std::process::{Command, Stdio};
+use std::path::{Path, PathBuf};
+use std::process::{Child, Command, Stdio};
 
 use common::{Film, SIZE, tree};
 use millrace_store::StoreError;
+use millrace_store::check::{Depth, Severity, check_store};
 use millrace_store::format::superblock::{Geometry, Superblock};
 use millrace_store::volume::{TitleInfo, TitleWriter, Volume};
 use rusqlite::Connection;
@@ -38,14 +39,35 @@ fn a_writer_that_is_dropped_leaves_nothing() {
     assert_eq!(volume.titles().unwrap(), []);
 }
 
-/// Run by [`a_killed_ingest_leaves_nothing_visible_and_is_swept`] in a process of its own; otherwise does nothing.
+/// Runs one of the `child_` tests below in a process of its own, with `store` for it to work in.
+fn child(test: &str, store: &Path) -> (Child, impl Iterator<Item = String>) {
+    let mut child = Command::new(std::env::current_exe().unwrap())
+        .args(["--exact", test, "--nocapture"])
+        .env("MILLRACE_TEST_STORE", store)
+        .stdin(Stdio::piped())
+        .stdout(Stdio::piped())
+        .spawn()
+        .unwrap();
+    let lines = BufReader::new(child.stdout.take().unwrap()).lines().map(Result::unwrap);
+    (child, lines)
+}
+
+/// Where a `child_` test is to work; `None` in an ordinary run of the tests, in which it does nothing.
+fn store_of_child() -> Option<PathBuf> {
+    std::env::var_os("MILLRACE_TEST_STORE").map(PathBuf::from)
+}
+
+fn say(line: &str) {
+    println!("\n{line}");
+    std::io::stdout().flush().unwrap();
+}
+
 #[test]
 fn child_that_ingests_until_it_is_killed() {
-    let Some(dir) = std::env::var_os("MILLRACE_TEST_STORE") else { return };
-    let volume = Volume::open(Path::new(&dir)).unwrap();
+    let Some(dir) = store_of_child() else { return };
+    let volume = Volume::open(&dir).unwrap();
     let writer = Film::new(20_000, 1).write(&volume, &[SIZE]).unwrap();
-    println!("\ningesting {}", writer.id());
-    std::io::stdout().flush().unwrap();
+    say(&format!("ingesting {}", writer.id()));
     std::io::stdin().read_line(&mut String::new()).unwrap();
     panic!("the parent died first");
 }
@@ -53,15 +75,8 @@ fn child_that_ingests_until_it_is_killed() {
 #[test]
 fn a_killed_ingest_leaves_nothing_visible_and_is_swept() {
     let (dir, titles) = store_with_two();
-    let mut child = Command::new(std::env::current_exe().unwrap())
-        .args(["--exact", "child_that_ingests_until_it_is_killed", "--nocapture"])
-        .env("MILLRACE_TEST_STORE", dir.path())
-        .stdin(Stdio::piped())
-        .stdout(Stdio::piped())
-        .spawn()
-        .unwrap();
-    let lines = BufReader::new(child.stdout.take().unwrap()).lines().map(Result::unwrap);
-    let id = lines.into_iter().find_map(|line| line.strip_prefix("ingesting ").map(str::to_owned)).unwrap();
+    let (mut child, mut lines) = child("child_that_ingests_until_it_is_killed", dir.path());
+    let id = lines.find_map(|line| line.strip_prefix("ingesting ").map(str::to_owned)).unwrap();
     // While it lives, others may open the store and do not touch its work.
     let volume = Volume::open(dir.path()).unwrap();
     assert!(tmp_entries(dir.path()).contains(&format!("{id}/data.ts")));
@@ -73,6 +88,55 @@ fn a_killed_ingest_leaves_nothing_visible_and_is_swept() {
     let volume = Volume::open(dir.path()).unwrap();
     assert_eq!(tmp_entries(dir.path()), [""; 0]);
     assert_eq!(volume.titles().unwrap(), titles);
+}
+
+#[test]
+fn child_that_works_until_it_is_killed() {
+    let Some(dir) = store_of_child() else { return };
+    let volume = Volume::open(&dir).unwrap();
+    let film = Film::new(300, 7);
+    loop {
+        let first = film.add(&volume, "x");
+        say("added");
+        volume.add_packet_size(first.id, 188).unwrap();
+        say("resized");
+        film.add(&volume, "x");
+        say("added");
+        volume.remove(first.id).unwrap();
+        say("removed");
+    }
+}
+
+/// Kills a working process at many places, with nothing but luck to choose them, and holds the store against every
+/// promise each time.
+#[test]
+fn a_process_killed_anywhere_leaves_only_what_the_next_open_mends() {
+    let dir = tempfile::tempdir().unwrap();
+    let film = Film::new(300, 7);
+    drop(Volume::open_or_create(dir.path()).unwrap());
+    for round in 0..24usize {
+        let (mut child, lines) = child("child_that_works_until_it_is_killed", dir.path());
+        let said =
+            lines.filter(|line| matches!(line.as_str(), "added" | "resized" | "removed")).nth(round % 8);
+        assert!(said.is_some(), "the child ended by itself");
+        child.kill().unwrap();
+        child.wait().unwrap();
+        let findings = check_store(dir.path(), Depth::Full, &mut |_| {}).unwrap();
+        let errors: Vec<_> = findings.iter().filter(|f| f.severity == Severity::Error).collect();
+        assert!(errors.is_empty(), "round {round}: {errors:#?}");
+        let volume = Volume::open(dir.path()).unwrap();
+        let findings = check_store(dir.path(), Depth::Full, &mut |_| {}).unwrap();
+        let left: Vec<_> = findings.iter().filter(|f| f.promise != "no_other_file_is_there").collect();
+        assert!(left.is_empty(), "round {round}, after the open: {left:#?}");
+        for info in volume.titles().unwrap() {
+            assert_eq!(info.blake3, blake3::hash(&film.bytes).to_hex().as_str());
+            for &size in &info.packet_sizes {
+                volume.open_title(info.id, usize::from(size)).unwrap();
+            }
+            volume.remove(info.id).unwrap();
+        }
+        assert_eq!(tree(&dir.path().join("titles")), [""; 0]);
+    }
 }
 
 #[test]

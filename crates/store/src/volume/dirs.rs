@@ -9,7 +9,7 @@ use millrace_core::ids::TitleId;
 use crate::error::StoreError;
 use crate::format::manifest::MANIFEST_FILE;
 
-/// The superblock; also what [`super::lock::StoreLock`] locks.
+/// The superblock; also the file that the lock of the store is taken on.
 pub const VOLUME_FILE: &str = "volume.mrv";
 /// The catalogue.
 pub const CATALOGUE_FILE: &str = "catalogue.sqlite";
