@@ -484,7 +484,7 @@ fn what_waits_in_memory_is_bounded() {
             0 => mux.usual_tables(),
             2000 => mux.pes_start(VIDEO, Adapt::default(), 5, &[]),
             _ if n % 20 == 1 => {
-                mux.packet(AUDIO, false, Adapt { pcr: Some(n * HZ / 1000), ..Adapt::default() }, &[1; 184]);
+                mux.packet(VIDEO, false, Adapt { pcr: Some(n * HZ / 1000), ..Adapt::default() }, &[]);
             }
             _ => mux.more(0x500),
         }
