@@ -111,6 +111,12 @@ pub const LATE_NS: u64 = 1_000_000;
 /// A hole of ours (the loop stood still, an extent came late) up to this long is made up at [`CATCH_UP_RATIO`]; what is
 /// longer moves the stream's timeline instead. 5 s take 20 s of catching up, which a full machine can just bear.
 pub const MAX_HOLE_NS: u64 = 5_000_000_000;
+/// A loop that is woken up to this late goes on as if it had been on time: the next burst is not put off for it. Two
+/// scheduling slices of a busy machine; without it a stream whose every wake-up is late would fall behind for ever,
+/// since catching up counts from the burst before.
+pub const WAKE_CREDIT_NS: u64 = 20_000_000;
+/// The film that may leave on that credit, in packets: with the burst itself no more than [`MAX_BURST_PACKETS`].
+pub const WAKE_CREDIT_PACKETS: u64 = 40;
 /// Packets of one stream leave no closer than this on average, whatever their media times say: about 1 Gb/s of film,
 /// so that a title with broken times cannot flood its viewer nor starve the others.
 pub const MIN_PACKET_GAP_NS: u64 = 10_000;

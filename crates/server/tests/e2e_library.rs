@@ -163,6 +163,10 @@ fn killed_in_the_middle_of_adding_nothing_is_visible_and_the_next_try_works() {
     let script = format!("#!/bin/sh\nhead -c 3000000 {}\nexec sleep 600\n", source.display());
     fs::write(&program, script).unwrap();
     fs::set_permissions(&program, fs::Permissions::from_mode(0o755)).unwrap();
+    // ffprobe is looked for beside ffmpeg, under the same name.
+    let probe = dir.path().join("slow-ffprobe");
+    fs::write(&probe, "#!/bin/sh\nexec ffprobe \"$@\"\n").unwrap();
+    fs::set_permissions(&probe, fs::Permissions::from_mode(0o755)).unwrap();
     let mp4 = dir.path().join("film.mkv");
     let made = std::process::Command::new("ffmpeg")
         .args([

@@ -32,7 +32,6 @@ impl Engine {
         self.batch.rows[index as usize].leases[slot] = Some(lease);
         let stream = self.stream_mut(index);
         stream.slots[slot] = Slot::Held;
-        stream.flags &= !(flag::RETRIED << slot);
         if stream.extent == extent {
             let begins = !stream.has(flag::ANCHORED);
             self.schedule(index);
@@ -147,7 +146,8 @@ impl Engine {
     fn gone(&mut self, now: Instant, entry: &Entry, burst: Burst) {
         let index = entry.stream.index;
         let stream = &mut self.streams[index as usize];
-        stream.last = LastBurst { left: self.batch.taken, departure: entry.departure, packets: burst.count };
+        let left = self.rules.counts_as_left(stream.due, self.batch.taken, burst.count);
+        stream.last = LastBurst { left, departure: entry.departure, packets: burst.count };
         if stream.report_due == NEVER {
             stream.report_due = now.plus_ns(FIRST_REPORT_NS);
         }

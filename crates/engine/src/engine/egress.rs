@@ -166,9 +166,7 @@ impl Engine {
         };
         let hole_ns = now.ns_since(stream.due);
         if hole_ns > MAX_HOLE_NS {
-            let lost_ns = hole_ns - MAX_HOLE_NS;
-            stream.pace.at = stream.pace.at.plus_ns(lost_ns);
-            stream.last.departure = stream.last.departure.plus_ns(lost_ns);
+            stream.pace.at = stream.pace.at.plus_ns(hole_ns - MAX_HOLE_NS);
         }
         let departure = stream.pace.departure(time_of(lease, place));
         let behind = now.ns_since(departure) > self.rules.burst_ns;

@@ -16,11 +16,14 @@
 //! `T + media time of the burst * 4 / 5`. On time the first is later and nothing changes; behind time the second rules and
 //! the stream runs at no more than 5/4 of its own rate ([`CATCH_UP_RATIO`]), counted from any burst to any later one.
 //! The burst itself never grows. So a hole is made up without a flood that the player's buffer or the next switch drops.
+//! `T` is when the burst was due if the loop was woken less than [`WAKE_CREDIT_NS`] late: a machine that wakes us late
+//! every time must not slow the film down. So 5/4 holds for any window that is longer by that credit.
 
 pub mod wheel;
 
 use millrace_core::limits::{
-    CATCH_UP_RATIO, MAX_BURST_NS, MAX_BURST_PACKETS, MIN_BURST_PACKETS, MIN_PACKET_GAP_NS,
+    CATCH_UP_RATIO, MAX_BURST_NS, MAX_BURST_PACKETS, MIN_BURST_PACKETS, MIN_PACKET_GAP_NS, WAKE_CREDIT_NS,
+    WAKE_CREDIT_PACKETS,
 };
 use millrace_core::time::{Instant, MediaTicks};
 
@@ -100,12 +103,20 @@ impl BurstRules {
         }
         count
     }
+
+    /// When a burst of `packets` that was due at `due` and left at `taken` counts as having left: a late wake-up is
+    /// forgiven, a hole is not.
+    pub fn counts_as_left(&self, due: Instant, taken: Instant, packets: u32) -> Instant {
+        let film_ns = self.burst_ns * WAKE_CREDIT_PACKETS / u64::from(packets.max(1));
+        let credit_ns = WAKE_CREDIT_NS.min(film_ns);
+        due.max(Instant(taken.0.saturating_sub(credit_ns))).min(taken)
+    }
 }
 
 /// The burst that left last, as far as it binds the next one.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct LastBurst {
-    /// When it left.
+    /// When it left, as far as catching up is concerned ([`BurstRules::counts_as_left`]).
     pub left: Instant,
     /// When its first packet should have.
     pub departure: Instant,

@@ -64,6 +64,19 @@ fn the_next_burst_leaves_on_time_or_at_five_quarters() {
     assert_eq!(LastBurst::NONE.next_leaves(Instant(5)), Instant(5));
 }
 
+#[test]
+fn a_late_wake_up_is_forgiven_and_a_hole_is_not() {
+    let left = |due_ms: u64, taken_ms: u64, packets| {
+        RULES.counts_as_left(Instant(due_ms * MS), Instant(taken_ms * MS), packets).0 / MS
+    };
+    assert_eq!(left(100, 100, 4), 100);
+    assert_eq!(left(100, 115, 4), 100, "within the credit");
+    assert_eq!(left(100, 130, 4), 110, "beyond it");
+    assert_eq!(left(100, 3000, 4), 2980, "a hole");
+    assert_eq!(left(100, 130, 80), 125, "a fast film: 40 packets are 5 ms");
+    assert_eq!(left(100, 99, 4), 99);
+}
+
 proptest! {
     #[test]
     fn film_at_is_the_inverse_of_departure(ticks in 0u64..1 << 40, ns in 0u64..1 << 50, scale in 1u32..16_001) {

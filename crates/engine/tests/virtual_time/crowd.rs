@@ -68,7 +68,8 @@ fn ten_thousand_viewers_of_five_films() {
     assert_eq!((world.disk.leases(), world.engine.counters().open), (0, 0));
 }
 
-/// After a hole all are due at once: each batch holds each viewer once, and they are served in turn.
+/// After a hole all are due at once: they are served in turn, and what a late wake-up is forgiven comes when everybody
+/// has had the first burst.
 #[test]
 fn after_a_hole_everybody_is_served_before_anybody_twice() {
     let film = Film::constant(0, 60_000, 8_000_000);
@@ -83,10 +84,15 @@ fn after_a_hole_everybody_is_served_before_anybody_twice() {
     world.sent.clear();
     let now = world.now;
     world.turn();
-    let mut served: Vec<_> = world.sent.iter().map(|sent| sent.stream.index).collect();
-    served.sort_unstable();
-    served.dedup();
-    assert_eq!((served.len(), world.sent.len()), (1_000, 1_000), "once each at {now:?}");
+    let mut first: Vec<_> = world.sent.iter().take(1_000).map(|sent| sent.stream.index).collect();
+    first.sort_unstable();
+    first.dedup();
+    assert_eq!(first.len(), 1_000, "once each at {now:?}");
+    for index in 0..1_000 {
+        let packets: u32 =
+            world.sent.iter().filter(|sent| sent.stream.index == index).map(|sent| sent.count).sum();
+        assert!(packets <= 40, "{packets} packets for viewer {index} at once");
+    }
     world.run_for(12 * S);
     world.late_max_ns = 0;
     world.run_for(S);

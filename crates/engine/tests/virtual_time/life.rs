@@ -1,7 +1,7 @@
 //! From open to closed: wants and leases, pause and seek, the end of the film.
 
 use millrace_core::ids::{ConnId, StreamId};
-use millrace_core::limits::BYE_DELAY_NS;
+use millrace_core::limits::{BYE_DELAY_NS, LATE_NS};
 use millrace_core::seam::TransmitBatch;
 use millrace_engine::{PlaySpec, Refusal, StreamEvent};
 
@@ -87,6 +87,9 @@ fn a_want_that_is_refused_comes_again() {
     let wants: Vec<_> = std::iter::from_fn(|| world.engine.poll_want()).collect();
     assert_eq!(wants.iter().map(|w| (w.stream, w.extent)).collect::<Vec<_>>(), [(a, 0), (b, 1)]);
     assert_eq!(world.engine.counters().wants, 2);
+    wants.iter().rev().for_each(|want| world.engine.want_refused(want));
+    let again: Vec<_> = std::iter::from_fn(|| world.engine.poll_want()).collect();
+    assert_eq!(again, wants, "in the same order");
     world.engine.close(world.now, a).unwrap();
     world.engine.want_refused(&first);
     assert_eq!(world.engine.poll_want(), None, "nobody wants it any more");
@@ -102,11 +105,11 @@ fn pause_and_resume_continue_exactly() {
     assert!(next > 200);
     world.engine.pause(world.now, stream).unwrap();
     assert_eq!(world.disk.leases(), 0, "a paused viewer holds no memory");
+    assert_eq!(world.engine.poll_at(), None, "and no timer");
     world.run_for(60 * S);
     let paused = StreamEvent::Paused { stream, next_packet: next, next_sequence: next as u16 };
     assert_eq!(world.events_of(stream), [paused, StreamEvent::Left { stream }]);
     assert_eq!(world.position(stream), next, "silence");
-    assert_eq!(world.next(), None, "and no timer");
     world.events.clear();
     world.play(stream, spec(&world, next, 1_200, next as u16)).unwrap();
     world.run_out();
@@ -297,6 +300,64 @@ fn what_is_no_longer_true_is_not_told() {
     world.turn();
     let events = world.events_of(stream);
     assert!(matches!(events[1..], [StreamEvent::Left { .. }, StreamEvent::Closed { .. }]), "{events:?}");
+}
+
+#[test]
+fn drained_is_not_told_behind_a_pause() {
+    let mut world = World::small();
+    let stream = world.open(&film(), 0, udp(0));
+    world.play_from(stream, 1_199);
+    world.run_for(49 * MS);
+    world.now = world.now.plus_ns(MS);
+    assert_eq!(world.engine.poll_bursts(world.now), 1);
+    world.send();
+    world.engine.pause(world.now, stream).unwrap();
+    world.turn();
+    let paused = StreamEvent::Paused { stream, next_packet: 1_200, next_sequence: 1_200 };
+    assert_eq!(world.events_of(stream), [paused, StreamEvent::Left { stream }]);
+}
+
+/// A run that begins while the one before was catching up owes nothing to it.
+#[test]
+fn a_new_run_begins_at_its_own_time() {
+    let mut world = World::small();
+    let stream = world.open(&Film::constant(0, 30_000, 8_000_000), 0, udp(0));
+    world.play_from(stream, 0);
+    world.run_for(2 * S);
+    world.hole(4 * S);
+    world.run_for(S);
+    world.engine.pause(world.now, stream).unwrap();
+    world.late_max_ns = 0;
+    world.play_from(stream, 15_000);
+    world.run_for(S);
+    assert_eq!(world.late_max_ns, 0);
+    assert!(world.position(stream) > 15_700);
+}
+
+/// Packets are late or not one by one: a late burst may end with some that are in time.
+#[test]
+fn the_totals_count_late_packets_and_not_late_bursts() {
+    let mut world = World::small();
+    let stream = world.open(&film(), 0, udp(0));
+    world.play_from(stream, 0);
+    for _ in 0..20 {
+        world.run_for(33 * MS);
+        world.hole(15 * MS);
+    }
+    world.run_out();
+    let (mut packet, mut late) = (0, 0);
+    for sent in world.sent_of(stream) {
+        for _ in 0..sent.count {
+            late += u64::from(sent.at.ns_since(world.departure(stream, packet)) > LATE_NS);
+            packet += 1;
+        }
+    }
+    assert!(late > 20 && late < 600, "{late} of {packet}");
+    assert_eq!(world.engine.counters().late, late);
+    world.engine.close(world.now, stream).unwrap();
+    world.turn();
+    let told = world.events_of(stream);
+    assert!(matches!(told.last(), Some(StreamEvent::Closed { late: l, .. }) if *l == late), "{told:?}");
 }
 
 #[test]

@@ -92,6 +92,23 @@ fn reports_go_on_while_an_extent_is_missing_and_stop_on_pause() {
 }
 
 #[test]
+fn a_run_that_takes_bye_back_reports_like_any_other() {
+    let mut world = World::small();
+    let film = Film::constant(0, 5_000, 8_000_000);
+    let stream = world.open(&film, 0, udp(0));
+    world.play_from(stream, 4_900);
+    world.run_for(2_500 * MS);
+    let before = world.reports.len();
+    let first = world.now.plus_ns(2 * S);
+    world
+        .play(stream, PlaySpec { from: 0, until: 5_000, at: first, sequence: 0, scale_permille: 1000 })
+        .unwrap();
+    world.run_for(3 * S);
+    let times: Vec<_> = world.reports[before..].iter().map(|r| r.at).collect();
+    assert_eq!(times, [first.plus_ns(FIRST_REPORT_NS)], "nothing before the first packet, BYE least of all");
+}
+
+#[test]
 fn a_report_that_finds_no_way_is_given_up() {
     let mut world = World::small();
     let film = Film::constant(0, 10_000, 8_000_000); // 13 s
