@@ -271,6 +271,15 @@ fn without_a_clock_the_time_stamps_serve() {
 }
 
 #[test]
+fn without_a_clock_a_long_stream_does_not_wait_for_its_end() {
+    let source = film(&Film { pcr: false, packets: 300_000, ..Film::default() });
+    let (passed, sink) = index(&source);
+    assert_eq!(passed.indexed.clock, ClockOrigin::Stamps(VIDEO));
+    let expected: Vec<u64> = (0..sink.times().len() as u64).map(|n| n * PACKET_TICKS).collect();
+    assert!(sink.times() == expected, "seven milliseconds a packet");
+}
+
+#[test]
 fn without_any_time_it_is_refused() {
     let source = film(&Film { pcr: false, stamps: false, ..Film::default() });
     match try_index(&source, &IndexOptions::default()).map(|_| ()) {

@@ -7,6 +7,7 @@ pub mod mux;
 
 use millrace_core::packet::PacketMeta;
 use millrace_store::error::StoreError;
+use millrace_store::index::{ClockPiece, IndexParts, TitleIndex};
 use millrace_store::ingest::{IndexOptions, IndexSink, Passed, StreamError, index_only};
 
 /// Remembers everything.
@@ -86,8 +87,41 @@ pub fn check(passed: &Passed, sink: &Memory, sizes: &[u16]) {
         assert!(u64::from(point.packet) <= point.byte / 1316);
         assert!(times[(point.byte / 1316) as usize].is_random_access());
     }
+    check_clock(passed, &times);
     let packets: u64 = indexed.index.pids().iter().map(|p| p.ts_packets).sum();
     assert_eq!(packets * 188, indexed.bytes);
+}
+
+/// The pieces of the clock say the same as the packets' records, and a store would take the index.
+fn check_clock(passed: &Passed, metas: &[PacketMeta]) {
+    let (index, duration) = (&passed.indexed.index, passed.indexed.duration);
+    let mut pieces = index.pieces().to_vec();
+    pieces.push(ClockPiece { byte: passed.indexed.bytes, time: duration });
+    let mut at = 0;
+    for (i, meta) in metas.iter().enumerate() {
+        let byte = i as u64 * 1316;
+        while at + 2 < pieces.len() && pieces[at + 1].byte <= byte {
+            at += 1;
+        }
+        let (from, to) = (pieces[at], pieces[at + 1]);
+        let into = u128::from(to.time.0 - from.time.0) * u128::from(byte - from.byte)
+            / u128::from(to.byte - from.byte);
+        let line = (from.time.0 + into as u64).min(PacketMeta::MAX_TICKS);
+        assert!(
+            line.abs_diff(meta.time().0) <= 3,
+            "packet {i}: {} in its record, {line} by the clock",
+            meta.time().0
+        );
+    }
+    let parts = IndexParts {
+        access: index.access_points().to_vec(),
+        pieces: index.pieces().to_vec(),
+        pids: index.pids().to_vec(),
+        times: metas.iter().step_by(256).map(|m| m.time()).collect(),
+        data_bytes: passed.indexed.bytes,
+        duration,
+    };
+    TitleIndex::from_parts(parts).expect("a store takes the index");
 }
 
 /// RFC 1071's definition, word by word.
