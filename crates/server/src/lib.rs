@@ -7,7 +7,6 @@
 //! | [`session`] | sessions, admission, expiry: a state machine without I/O, the clock is passed in |
 //! | [`control`] | sockets and tasks that carry out what [`session`] decides |
 //! | [`library`] | the titles that can be asked for, in step with folders and store |
-//! | `serve` | starts everything, stops everything |
 //! | [`cmds`] | the subcommands |
 #![forbid(unsafe_code)]
 
@@ -16,5 +15,4 @@ pub mod control;
 pub mod library;
 pub mod rtsp;
 pub mod sdp;
-mod serve;
 pub mod session;

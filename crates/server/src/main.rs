@@ -1,4 +1,5 @@
 //! The `millrace` program: parse, run, exit code.
+#![forbid(unsafe_code)]
 
 use std::process::ExitCode;
 

@@ -12,6 +12,7 @@
 //! | [`cache`] | the one copy in memory, read ahead, lent to many |
 //!
 //! A store is a directory. `docs/ref/store-format.md` describes it byte by byte.
+#![deny(unsafe_code)]
 
 pub mod cache;
 pub mod check;

@@ -14,7 +14,7 @@ use crate::media;
 use crate::proc::cpu_ns;
 
 /// The benchmark.
-pub const BENCH: Bench = Bench {
+pub(super) const BENCH: Bench = Bench {
     name: "ingest",
     shows: "MB/s at which a transport stream is indexed, summed, hashed and stored, beside a plain copy",
     not_for: "disk speed: source and store lie in memory, and nothing waits for a disk",

@@ -16,7 +16,7 @@ use crate::netns::{SERVER_IP, TwoHosts};
 use crate::proc::{cpu_ns, resident_bytes};
 
 /// The benchmark.
-pub const BENCH: Bench = Bench {
+pub(super) const BENCH: Bench = Bench {
     name: "sessions",
     shows: "viewers of a 2 Mb/s film that one engine carries: loss and lateness at the receiver, processor time",
     not_for: "the speed of a network card: a veth pair runs the receiver's kernel path on the sender's core",

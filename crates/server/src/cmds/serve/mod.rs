@@ -1,4 +1,9 @@
-//! `millrace serve`: the server.
+//! `millrace serve`: the server. Its settings are here; `run` starts everything and stops everything, `librarian` keeps
+//! the titles in step with folders and store, `invite` says what to paste into a player.
+
+mod invite;
+mod librarian;
+mod run;
 
 use std::net::{IpAddr, SocketAddr};
 use std::path::PathBuf;
@@ -10,7 +15,6 @@ use millrace_core::units::{BitRate, ByteLen, HumanDuration};
 use millrace_offload::idle::IdlePolicy;
 
 use super::StoreArgs;
-use crate::serve;
 
 /// Serve folders of films over RTSP
 ///
@@ -161,5 +165,5 @@ impl ServeArgs {
 /// Serves until a signal comes.
 pub(crate) fn run(args: ServeArgs) -> anyhow::Result<ExitCode> {
     args.check()?;
-    serve::run(&args)
+    run::run(&args)
 }

@@ -1,8 +1,5 @@
 //! Starts everything in order, waits for a signal, stops everything in the opposite order.
 
-mod invite;
-mod librarian;
-
 use std::net::{IpAddr, SocketAddr, TcpListener, UdpSocket};
 use std::process::ExitCode;
 use std::sync::Arc;
@@ -23,10 +20,10 @@ use millrace_offload::{GsoMode, KernelTx, KernelTxConfig, UdpPair, bind_pair};
 use millrace_store::cache::{Cache, CacheConfig, CacheDoor, CacheStats, ReadBackend};
 use millrace_store::volume::Volume;
 
-use crate::cmds::serve::{ReadChoice, ServeArgs};
+use super::librarian::Librarian;
+use super::{ReadChoice, ServeArgs, invite};
 use crate::control::{Control, ControlConfig, ControlHandle, EngineDoor, Sockets, UdpSockets};
 use crate::library::shelf::{Reader, Shelf};
-use librarian::Librarian;
 
 /// How often the main thread looks for a signal and for trouble to report.
 const LOOK_EVERY: Duration = Duration::from_millis(50);
@@ -36,7 +33,7 @@ const FAREWELL: Duration = Duration::from_secs(3);
 const SPARE_STREAMS: usize = 64;
 
 /// Serves until SIGINT or SIGTERM.
-pub(crate) fn run(args: &ServeArgs) -> anyhow::Result<ExitCode> {
+pub(super) fn run(args: &ServeArgs) -> anyhow::Result<ExitCode> {
     start_log();
     let cancel = crate::cmds::cancel_on_signals()?;
     raise_open_files();
