@@ -8,7 +8,7 @@ use std::os::fd::{AsFd, OwnedFd};
 use std::time::Instant;
 
 use millrace_core::ids::ConnId;
-use millrace_core::limits::{MAX_CONN_PENDING_BYTES, RTP_HEADER_BYTES};
+use millrace_core::limits::{MAX_BATCH_BURSTS, MAX_CONN_PENDING_BYTES, RTP_HEADER_BYTES};
 use millrace_core::seam::{Payload, SendOutcome, Transmit};
 use millrace_netio::{ConnError, GsoMode, KernelTx};
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
@@ -243,6 +243,25 @@ fn a_viewer_that_does_not_read_is_noticed_soon() {
     let bound = 2 * window + 128 * 1024 + 2 * bytes.len();
     assert!(taken <= bound, "{taken} bytes before it was noticed, expected at most {bound}");
     eprintln!("a viewer with a receive buffer of {window} bytes was blocked after {taken} bytes");
+}
+
+#[test]
+fn beyond_the_longest_batch_nothing_overtakes_what_was_held_back() {
+    let mut tx = sender(GsoMode::Auto, 1);
+    let (writer, _reader) = connection(Some(1), Some(1));
+    add(&mut tx, 0, &writer);
+    let (mut rx, addr) = receiver("127.0.0.1");
+    let bytes = pattern(1, 1328 * 64);
+    while send(&mut tx, &[wire(0, tcp(0), &bytes, 1328)]) != [SendOutcome::Blocked { taken: 0 }] {}
+    let datagram = wire(1, udp(addr, addr), &bytes[..9], 9);
+    let mut batch = vec![datagram; MAX_BATCH_BURSTS + 2];
+    batch[0] = wire(0, tcp(0), &bytes, 1328);
+    let outcomes = send(&mut tx, &batch);
+    assert_eq!(outcomes[0], SendOutcome::Blocked { taken: 0 });
+    assert!(outcomes[1..MAX_BATCH_BURSTS].iter().all(|o| *o == SendOutcome::Sent));
+    assert_eq!(outcomes[MAX_BATCH_BURSTS..], [SendOutcome::Blocked { taken: 0 }; 2]);
+    assert_eq!(receive(&mut rx, MAX_BATCH_BURSTS - 1).len(), MAX_BATCH_BURSTS - 1);
+    assert_eq!(receive_now(&mut rx).len(), 0);
 }
 
 #[test]

@@ -110,6 +110,8 @@ pub(super) struct Call<'a, 'd> {
     rest: u64,
     /// Entries that go without GSO from now on.
     plain: u64,
+    /// Those of them of which it is not known yet whether that helps.
+    suspect: u64,
     /// Datagrams taken, by entry.
     taken: [u16; MAX_BATCH_BURSTS],
     /// Failed tries of the message at the front.
@@ -128,32 +130,37 @@ impl<'a, 'd> Call<'a, 'd> {
         outcomes: &'a mut [SendOutcome],
         counters: &'a mut TxCounters,
     ) -> Self {
-        let taken = [0; MAX_BATCH_BURSTS];
-        Self { entries, outcomes, counters, rest: mask, plain: 0, taken, tries: 0, icmp_rounds: 0, full: 0 }
+        Self {
+            entries,
+            outcomes,
+            counters,
+            rest: mask,
+            plain: 0,
+            suspect: 0,
+            taken: [0; MAX_BATCH_BURSTS],
+            tries: 0,
+            icmp_rounds: 0,
+            full: 0,
+        }
     }
 
     fn entry(&self, index: usize) -> &'a Entry<'d> {
         self.entries[index].as_ref().expect("the mask names entries that are there")
     }
 
-    /// Books messages that the kernel took; whether it has cut one.
-    fn credit(&mut self, jobs: &[Job]) -> bool {
+    /// Books a message that the kernel took.
+    fn credit(&mut self, job: Job) {
         self.tries = 0;
-        let mut cut = false;
-        for job in jobs {
-            let index = usize::from(job.entry);
-            let shape = &self.entry(index).shape;
-            let (first, count) = (usize::from(job.first), usize::from(job.count));
-            self.counters.datagrams += count as u64;
-            self.counters.bytes += shape.bytes_in(first, count) as u64;
-            self.counters.gso_sends += u64::from(job.is_gso());
-            cut |= job.is_gso();
-            self.taken[index] = job.first + job.count;
-            if first + count == shape.datagrams() {
-                self.end(index, SendOutcome::Sent);
-            }
+        let index = usize::from(job.entry);
+        let shape = &self.entry(index).shape;
+        let (first, count) = (usize::from(job.first), usize::from(job.count));
+        self.counters.datagrams += count as u64;
+        self.counters.bytes += shape.bytes_in(first, count) as u64;
+        self.counters.gso_sends += u64::from(job.is_gso());
+        self.taken[index] = job.first + job.count;
+        if first + count == shape.datagrams() {
+            self.end(index, SendOutcome::Sent);
         }
-        cut
     }
 
     fn end(&mut self, index: usize, outcome: SendOutcome) {
@@ -245,8 +252,9 @@ impl Door {
                 call.counters.udp_calls += 1;
                 let sent = plan.send(self.socket.as_fd(), at);
                 if let Ok(count @ 1..) = sent {
-                    if call.credit(&kit.jobs[at..at + count]) {
-                        self.strikes = 0;
+                    for job in &kit.jobs[at..at + count] {
+                        call.credit(*job);
+                        self.judge_gso(*job, &mut kit.memory, &mut call);
                     }
                     at += count;
                     // Stopped in the middle: the kernel forgets the errno then, but not what ICMP said.
@@ -261,7 +269,7 @@ impl Door {
                 match self.verdict(errno, job, &mut kit.memory, &mut call) {
                     Verdict::Again => {}
                     verdict => {
-                        self.settle(verdict, job, &mut kit.memory, &mut call);
+                        Self::settle(verdict, job, &mut call);
                         break;
                     }
                 }
@@ -346,24 +354,35 @@ impl Door {
         self.deaf_until = Some(now + DEAF_BATCHES);
     }
 
-    /// Acts on a verdict that ends a message.
+    /// Learns from a message that the kernel took.
     ///
     /// GSO can be refused for one viewer (EMSGSIZE or, in older kernels, EINVAL where the path's MTU is below the
     /// segment; EIO under IPsec) or by the device behind the socket (EIO without checksum offload before Linux 6.11;
-    /// EINVAL on some virtual ones). In both cases the same datagrams may well go one by one, so that is tried for
-    /// the viewer; only when viewer after viewer is refused and no GSO send works, the socket does without.
-    fn settle(&mut self, verdict: Verdict, job: Job, memory: &mut Memory, call: &mut Call<'_, '_>) {
+    /// EINVAL on some virtual ones). In both cases the same datagrams may well go one by one; if they do, that viewer
+    /// is remembered. Only when viewer after viewer is refused and no GSO send works, the socket does without.
+    fn judge_gso(&mut self, job: Job, memory: &mut Memory, call: &mut Call<'_, '_>) {
+        let bit = 1 << job.entry;
+        if job.is_gso() {
+            self.strikes = 0;
+        } else if call.suspect & bit != 0 {
+            call.suspect &= !bit;
+            call.counters.gso_refused += 1;
+            memory.plain.put(call.entry(usize::from(job.entry)).dest, (), memory.batches);
+            self.strikes += 1;
+            self.gso &= self.strikes < GSO_STRIKES;
+        }
+    }
+
+    /// Acts on a verdict that ends a message.
+    fn settle(verdict: Verdict, job: Job, call: &mut Call<'_, '_>) {
         call.tries = 0;
         let index = usize::from(job.entry);
         let entry = call.entry(index);
         match verdict {
             Verdict::Again => {}
             Verdict::Plain => {
-                call.counters.gso_refused += 1;
                 call.plain |= 1 << index;
-                memory.plain.put(entry.dest, (), memory.batches);
-                self.strikes += 1;
-                self.gso &= self.strikes < GSO_STRIKES;
+                call.suspect |= 1 << index;
             }
             Verdict::Unreachable(errno) => call.end(index, SendOutcome::Unreachable { errno }),
             Verdict::DeviceFull => {

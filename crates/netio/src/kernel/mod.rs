@@ -255,8 +255,15 @@ impl PacketTx for KernelTx {
         self.counters.batches += 1;
         self.kit.memory.batches += 1;
         let outcomes = &mut outcomes[..length];
+        let mut blocked = false;
         for (chunk, outcomes) in outcomes.chunks_mut(MAX_BATCH_BURSTS).enumerate() {
+            // Nothing may overtake an earlier entry of its stream that was held back.
+            if blocked {
+                outcomes.fill(SendOutcome::Blocked { taken: 0 });
+                continue;
+            }
             self.send_some(batch, chunk * MAX_BATCH_BURSTS, outcomes);
+            blocked = outcomes.iter().any(|outcome| matches!(outcome, SendOutcome::Blocked { .. }));
         }
         self.count(outcomes);
     }

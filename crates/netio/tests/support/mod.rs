@@ -166,9 +166,12 @@ impl Netns {
 
     /// Runs a command in here.
     pub fn command(&self, command: &str) -> Output {
-        let all: Vec<&str> =
-            ["netns", "exec", &self.name].into_iter().chain(command.split_whitespace()).collect();
-        Command::new("ip").args(all).output().expect("the ip program")
+        self.command_of(&command.split_whitespace().collect::<Vec<_>>())
+    }
+
+    /// The same from words that may hold spaces.
+    pub fn command_of(&self, words: &[&str]) -> Output {
+        Command::new("ip").args(["netns", "exec", &self.name]).args(words).output().expect("the ip program")
     }
 
     /// Runs a command in here; panics if it fails; what it printed.
