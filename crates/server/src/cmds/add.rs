@@ -1,6 +1,6 @@
 //! `millrace add`: films into the store.
 
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 use std::process::ExitCode;
 use std::sync::atomic::Ordering;
 use std::time::Instant as StdInstant;
@@ -75,7 +75,7 @@ pub(super) fn run(args: &AddArgs) -> anyhow::Result<ExitCode> {
 
 fn add_one(
     volume: &Volume,
-    file: &PathBuf,
+    file: &Path,
     options: &IngestOptions,
     args: &AddArgs,
 ) -> anyhow::Result<TitleInfo> {
