@@ -171,7 +171,7 @@ fn encode(metas: &[PacketMeta]) -> Vec<u8> {
 
 /// Any checksum will do here, as long as it sees every byte.
 fn checksum(bytes: &[u8]) -> u32 {
-    bytes.iter().fold(0x811c_9dc5, |hash, &byte| (hash ^ u32::from(byte)).wrapping_mul(0x0100_0193))
+    crc_fast::checksum(crc_fast::CrcAlgorithm::Crc32Iscsi, bytes) as u32
 }
 
 impl TitleSource for SampleSource {
