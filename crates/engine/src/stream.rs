@@ -297,6 +297,8 @@ pub(crate) struct Cold {
     pub(crate) late: u64,
     /// Since when the destination refuses everything; valid with [`flag::UNREACHABLE`].
     pub(crate) unreachable_since: Instant,
+    /// When BYE is due, if the way is free; valid while draining.
+    pub(crate) bye_due: Instant,
     /// By when the slots' extents are needed.
     pub(crate) wanted_by: [Instant; 2],
     /// Answer to the last pause.
@@ -312,6 +314,7 @@ impl Cold {
             unreachable: 0,
             late: 0,
             unreachable_since: Instant(0),
+            bye_due: Instant(0),
             wanted_by: [Instant(0); 2],
             paused_packet: 0,
             paused_sequence: 0,

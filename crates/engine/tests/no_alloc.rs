@@ -44,7 +44,7 @@ const STREAMS: u32 = 64;
 const MS: u64 = 1_000_000;
 
 fn dest(index: u32) -> Dest {
-    if index % 4 == 0 {
+    if index.is_multiple_of(4) {
         return Dest::Tcp { conn: ConnId(index), rtp_channel: 0, rtcp_channel: 1 };
     }
     Dest::Udp { rtp: ([10, 0, 0, 1], 4000).into(), rtcp: ([10, 0, 0, 1], 4001).into() }
@@ -88,7 +88,7 @@ impl Bench {
         };
         let _ = self.engine.open(self.now, spec);
         let from = index * 61 % 2_000;
-        let sequence = if index % 3 == 0 { 9 } else { from as u16 };
+        let sequence = if index.is_multiple_of(3) { 9 } else { from as u16 };
         let until = film.packets - index % 5 * 200;
         let at = self.now.plus_ns(20 * MS);
         let _ = self.engine.play(self.now, id, PlaySpec { from, until, at, sequence, scale_permille: 1000 });
@@ -144,7 +144,9 @@ impl Bench {
                     self.start(index);
                 }
                 StreamEvent::Failed { stream, .. } => drop(self.engine.close(now, stream)),
-                StreamEvent::Paused { .. } | StreamEvent::Drained { .. } if turn % 3 > 0 => self.start(index),
+                StreamEvent::Paused { .. } | StreamEvent::Drained { .. } if !turn.is_multiple_of(3) => {
+                    self.start(index)
+                }
                 StreamEvent::Ended { .. } => self.start(index),
                 _ => {}
             }

@@ -12,7 +12,6 @@ use millrace_core::time::Instant;
 use super::{Engine, time_of};
 use crate::batch::{Burst, Entry, What};
 use crate::frame::{datagram_bytes, fits, times};
-use crate::pace::LastBurst;
 use crate::stream::{Input, NEVER, Slot, State, flag, pending};
 use crate::types::{FailReason, LeaseFailure};
 
@@ -146,8 +145,7 @@ impl Engine {
     fn gone(&mut self, now: Instant, entry: &Entry, burst: Burst) {
         let index = entry.stream.index;
         let stream = &mut self.streams[index as usize];
-        let left = self.rules.counts_as_left(stream.due, self.batch.taken, burst.count);
-        stream.last = LastBurst { left, departure: entry.departure, packets: burst.count };
+        stream.last = stream.last.followed_by(self.batch.taken, stream.due, entry.departure, burst.count);
         if stream.report_due == NEVER {
             stream.report_due = now.plus_ns(FIRST_REPORT_NS);
         }
@@ -215,11 +213,10 @@ impl Engine {
         match outcome {
             SendOutcome::Closed { errno } => self.fail(index, now, FailReason::ConnectionClosed(errno)),
             SendOutcome::Blocked { .. } if bye => {
-                let stream = self.stream_mut(index);
-                if now.ns_since(stream.last.left) > MAX_TCP_BEHIND_NS {
+                if now.ns_since(self.cold[index as usize].bye_due) > MAX_TCP_BEHIND_NS {
                     self.fail(index, now, FailReason::SlowReader);
                 } else {
-                    stream.report_due = now.plus_ns(TCP_RETRY_NS);
+                    self.stream_mut(index).report_due = now.plus_ns(TCP_RETRY_NS);
                     return;
                 }
             }

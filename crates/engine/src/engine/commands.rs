@@ -120,10 +120,8 @@ impl Engine {
 
     /// Nothing but BYE is left to be sent, at `due`.
     pub(super) fn say_goodbye(&mut self, index: u32, now: Instant, due: Instant) {
-        let stream = self.stream_mut(index);
-        stream.report_due = due;
-        // Only the moment counts from here on: how long a full connection may hold BYE up.
-        stream.last.left = due;
+        self.stream_mut(index).report_due = due;
+        self.cold_mut(index).bye_due = due;
         self.arm(index, now);
     }
 }

@@ -1,6 +1,6 @@
 //! Egress: what the engine wants, what it has to send, what it has to tell, and when it wants to be called again.
 
-use millrace_core::limits::{MAX_BATCH_BURSTS, MAX_BURST_PACKETS, MAX_HOLE_NS};
+use millrace_core::limits::{MAX_BATCH_BURSTS, MAX_HOLE_NS};
 use millrace_core::seam::{Dest, TransmitBatch, Want};
 use millrace_core::time::Instant;
 
@@ -175,7 +175,7 @@ impl Engine {
             self.counters.catch_ups += u64::from(behind);
         }
         let left = (lease.content().packets - place).min(stream.until - stream.next);
-        let count = self.rules.count(&stream.pace, times(lease, place, left.min(MAX_BURST_PACKETS as u32)));
+        let count = self.rules.count(&stream.pace, times(lease, place, left.min(stream.last.room(now))));
         let burst = Burst { extent, place, count };
         self.batch.push_media(stream.id(index), &self.streams[index as usize], departure, burst);
     }

@@ -17,7 +17,8 @@
 //! the stream runs at no more than 5/4 of its own rate ([`CATCH_UP_RATIO`]), counted from any burst to any later one.
 //! The burst itself never grows. So a hole is made up without a flood that the player's buffer or the next switch drops.
 //! `T` is when the burst was due if the loop was woken less than [`WAKE_CREDIT_NS`] late: a machine that wakes us late
-//! every time must not slow the film down. So 5/4 holds for any window that is longer by that credit.
+//! every time must not slow the film down. So 5/4 holds for any window that is longer by that credit. However many bursts
+//! leave at one moment, they are never more than [`MAX_BURST_PACKETS`] together ([`LastBurst::room`]).
 
 pub mod wheel;
 
@@ -103,38 +104,59 @@ impl BurstRules {
         }
         count
     }
-
-    /// When a burst of `packets` that was due at `due` and left at `taken` counts as having left: a late wake-up is
-    /// forgiven, a hole is not.
-    pub fn counts_as_left(&self, due: Instant, taken: Instant, packets: u32) -> Instant {
-        let film_ns = self.burst_ns * WAKE_CREDIT_PACKETS / u64::from(packets.max(1));
-        let credit_ns = WAKE_CREDIT_NS.min(film_ns);
-        due.max(Instant(taken.0.saturating_sub(credit_ns))).min(taken)
-    }
 }
 
-/// The burst that left last, as far as it binds the next one.
+/// The bursts that left last, as far as they bind the next one.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct LastBurst {
-    /// When it left, as far as catching up is concerned ([`BurstRules::counts_as_left`]).
-    pub left: Instant,
-    /// When its first packet should have.
-    pub departure: Instant,
-    /// Its packets.
-    pub packets: u32,
+    left: Instant,
+    /// When its first packet departed, by the film.
+    departure: Instant,
+    /// How much later it left than it was due, as far as that may be forgiven: at most [`WAKE_CREDIT_NS`].
+    late_ns: u32,
+    packets: u16,
+    /// Packets that have left at about that moment: one less every [`MIN_PACKET_GAP_NS`].
+    together: u16,
 }
 
 impl LastBurst {
     /// No burst: binds nothing.
-    pub const NONE: Self = Self { left: Instant(0), departure: Instant(u64::MAX), packets: 0 };
+    pub const NONE: Self =
+        Self { left: Instant(0), departure: Instant(u64::MAX), late_ns: 0, packets: 0, together: 0 };
+
+    /// The burst behind this one: it left at `left`; by the film it departed at `departure`, it was due at `due`, which is
+    /// the same while the stream is on time, later while it is catching up.
+    pub fn followed_by(&self, left: Instant, due: Instant, departure: Instant, packets: u32) -> Self {
+        Self {
+            left,
+            departure,
+            late_ns: left.ns_since(due).min(WAKE_CREDIT_NS) as u32,
+            packets: packets.min(u32::from(u16::MAX)) as u16,
+            together: (u64::from(self.together_at(left)) + u64::from(packets)).min(u64::from(u16::MAX))
+                as u16,
+        }
+    }
+
+    fn together_at(&self, now: Instant) -> u16 {
+        let drained = now.ns_since(self.left) / MIN_PACKET_GAP_NS;
+        self.together.saturating_sub(drained.min(u64::from(u16::MAX)) as u16)
+    }
+
+    /// Most packets that may leave at `now`, so that no more than [`MAX_BURST_PACKETS`] leave at one moment in however many
+    /// bursts; at least one.
+    pub fn room(&self, now: Instant) -> u32 {
+        (MAX_BURST_PACKETS as u32).saturating_sub(u32::from(self.together_at(now))).max(1)
+    }
 
     /// When the packet behind this burst leaves, given its departure time.
     pub fn next_leaves(&self, departure: Instant) -> Instant {
         let (num, den) = CATCH_UP_RATIO;
-        let media_ns = departure.ns_since(self.departure);
-        let least_ns =
-            media_ns.saturating_mul(den).div_ceil(num).max(u64::from(self.packets) * MIN_PACKET_GAP_NS);
-        departure.max(self.left.plus_ns(least_ns))
+        let film_ns = departure.ns_since(self.departure).saturating_mul(den).div_ceil(num);
+        let least_ns = film_ns.max(u64::from(self.packets) * MIN_PACKET_GAP_NS);
+        // What is forgiven leaves at once, so it ends when enough has.
+        let forgiven_ns =
+            if u64::from(self.together) <= WAKE_CREDIT_PACKETS { u64::from(self.late_ns) } else { 0 };
+        departure.max(Instant(self.left.plus_ns(least_ns).0.saturating_sub(forgiven_ns)))
     }
 }
 

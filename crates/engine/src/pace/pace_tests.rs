@@ -51,30 +51,65 @@ fn a_burst_never_floods_and_smooth_is_single() {
     assert_eq!(BurstRules { smooth: true, ..RULES }.count(&pace(1000), every(0, 1000)), 1);
 }
 
+/// A burst of ten packets that left at `left_ms`, due then, of film that departs at 100 ms.
+fn ten_at(left_ms: u64) -> LastBurst {
+    LastBurst::NONE.followed_by(Instant(left_ms * MS), Instant(left_ms * MS), Instant(100 * MS), 10)
+}
+
 #[test]
 fn the_next_burst_leaves_on_time_or_at_five_quarters() {
-    let on_time = LastBurst { left: Instant(100 * MS), departure: Instant(100 * MS), packets: 10 };
-    assert_eq!(on_time.next_leaves(Instant(110 * MS)), Instant(110 * MS));
-    let a_little_late = LastBurst { left: Instant(101 * MS), ..on_time };
-    assert_eq!(a_little_late.next_leaves(Instant(110 * MS)), Instant(110 * MS));
-    let behind = LastBurst { left: Instant(500 * MS), ..on_time };
-    assert_eq!(behind.next_leaves(Instant(110 * MS)), Instant(508 * MS));
-    let timeless = LastBurst { left: Instant(500 * MS), departure: Instant(100 * MS), packets: 92 };
+    assert_eq!(ten_at(100).next_leaves(Instant(110 * MS)), Instant(110 * MS), "on time");
+    assert_eq!(ten_at(101).next_leaves(Instant(110 * MS)), Instant(110 * MS), "a little late");
+    assert_eq!(ten_at(500).next_leaves(Instant(110 * MS)), Instant(508 * MS), "behind");
+    let timeless = LastBurst::NONE.followed_by(Instant(500 * MS), Instant(300 * MS), Instant(100 * MS), 92);
     assert_eq!(timeless.next_leaves(Instant(100 * MS)), Instant(500 * MS + 920_000), "1 Gb/s at most");
     assert_eq!(LastBurst::NONE.next_leaves(Instant(5)), Instant(5));
 }
 
 #[test]
 fn a_late_wake_up_is_forgiven_and_a_hole_is_not() {
-    let left = |due_ms: u64, taken_ms: u64, packets| {
-        RULES.counts_as_left(Instant(due_ms * MS), Instant(taken_ms * MS), packets).0 / MS
+    // Film of 10 ms in each burst, far behind its time: the next is due 8 ms after this one counts as having left.
+    let next = |due_ms: u64, left_ms: u64, packets| {
+        let last =
+            LastBurst::NONE.followed_by(Instant(left_ms * MS), Instant(due_ms * MS), Instant(0), packets);
+        last.next_leaves(Instant(10 * MS)).0 / MS
     };
-    assert_eq!(left(100, 100, 4), 100);
-    assert_eq!(left(100, 115, 4), 100, "within the credit");
-    assert_eq!(left(100, 130, 4), 110, "beyond it");
-    assert_eq!(left(100, 3000, 4), 2980, "a hole");
-    assert_eq!(left(100, 130, 80), 125, "a fast film: 40 packets are 5 ms");
-    assert_eq!(left(100, 99, 4), 99);
+    assert_eq!(next(100, 100, 10), 108);
+    assert_eq!(next(100, 115, 10), 108, "within the credit: as if it had left when it was due");
+    assert_eq!(next(100, 130, 10), 118, "beyond it: 20 ms are forgiven");
+    assert_eq!(next(100, 3000, 10), 2988, "a hole");
+    assert_eq!(next(100, 130, 80), 138, "a fast film: what leaves at once is enough");
+    assert_eq!(next(100, 99, 10), 107, "early is not late");
+}
+
+/// However late the loop is, what leaves of one stream at one moment is what a player's buffer takes.
+#[test]
+fn what_leaves_at_one_moment_is_bounded_in_packets() {
+    for packets in 1..=MAX_BURST_PACKETS as u32 {
+        for media_us in [100, 1_000, 10_000, 20_000] {
+            let (now, mut due, mut departure) = (Instant(900 * MS), Instant(500 * MS), Instant(100 * MS));
+            let (mut last, mut sent, mut bursts) = (LastBurst::NONE, 0, 0);
+            while due <= now {
+                // Every other burst is a full one: film whose rate changes.
+                let count =
+                    if bursts % 2 == 1 { MAX_BURST_PACKETS as u32 } else { packets }.min(last.room(now));
+                last = last.followed_by(now, due, departure, count);
+                (sent, bursts) = (sent + count, bursts + 1);
+                departure = departure.plus_ns(media_us * 1_000);
+                due = last.next_leaves(departure);
+            }
+            assert!(
+                sent <= MAX_BURST_PACKETS as u32,
+                "{sent} at once in bursts of {packets}, {media_us} us each"
+            );
+            assert_eq!(last.room(now), (MAX_BURST_PACKETS as u32 - sent).max(1));
+            assert_eq!(
+                last.room(now.plus_ns(MS)),
+                MAX_BURST_PACKETS as u32,
+                "a millisecond later all is forgotten"
+            );
+        }
+    }
 }
 
 proptest! {
@@ -109,7 +144,7 @@ proptest! {
         for (media_ns, delay_ns) in gaps {
             let left = last.next_leaves(departure).plus_ns(if delay_ns > 50_000_000 { delay_ns * 20 } else { 0 });
             bursts.push((left, departure));
-            last = LastBurst { left, departure, packets: 1 };
+            last = last.followed_by(left, left, departure, 1);
             departure = departure.plus_ns(media_ns);
         }
         for (i, a) in bursts.iter().enumerate() {

@@ -352,7 +352,7 @@ fn the_totals_count_late_packets_and_not_late_bursts() {
             packet += 1;
         }
     }
-    assert!(late > 20 && late < 600, "{late} of {packet}");
+    assert!(late > 20 && late < 1_150, "{late} of {packet}");
     assert_eq!(world.engine.counters().late, late);
     world.engine.close(world.now, stream).unwrap();
     world.turn();

@@ -77,8 +77,8 @@ impl Books {
             match *mode.borrow() % 6 {
                 0..3 => (turn % 5 * MS, Ok(())),
                 3 => (turn % 7 * 100 * MS, Ok(())),
-                4 if turn % 3 == 0 => (MS, Err(LeaseFailure::Checksum)),
-                5 if turn % 4 == 0 => (MS, Err(LeaseFailure::NoTitle)),
+                4 if turn.is_multiple_of(3) => (MS, Err(LeaseFailure::Checksum)),
+                5 if turn.is_multiple_of(4) => (MS, Err(LeaseFailure::NoTitle)),
                 _ => (0, Ok(())),
             }
         });
@@ -90,7 +90,7 @@ impl Books {
                 (4, 0..3) => SendOutcome::Blocked { taken: (turn % 4) as u16 % transmit.datagrams() as u16 },
                 (5, _) => SendOutcome::Blocked { taken: 0 },
                 (6, 0..4) => SendOutcome::Unreachable { errno: 1 },
-                (7, 0) if turn % 50 == 0 => SendOutcome::Closed { errno: 32 },
+                (7, 0) if turn.is_multiple_of(50) => SendOutcome::Closed { errno: 32 },
                 _ => SendOutcome::Sent,
             }
         });

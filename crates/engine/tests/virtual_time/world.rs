@@ -5,7 +5,7 @@ use std::collections::{BTreeMap, HashMap};
 use std::sync::Arc;
 
 use millrace_core::ids::{ConnId, StreamId, TitleRef};
-use millrace_core::limits::{MAX_BATCH_BURSTS, WAKE_CREDIT_NS};
+use millrace_core::limits::{MAX_BATCH_BURSTS, MAX_BURST_PACKETS, MIN_PACKET_GAP_NS, WAKE_CREDIT_NS};
 use millrace_core::pool::{ExtentArena, HeapRegion, Lease};
 use millrace_core::seam::{Dest, Payload, SendOutcome, Transmit, TransmitBatch, Want};
 use millrace_core::time::Instant;
@@ -285,7 +285,7 @@ impl World {
             };
             let gone = match *outcome {
                 SendOutcome::Sent | SendOutcome::Unreachable { .. } => transmit.datagrams() as u32,
-                SendOutcome::Blocked { taken } => u32::from(taken),
+                SendOutcome::Blocked { taken } => u32::from(taken).min(transmit.datagrams() as u32),
                 SendOutcome::Closed { .. } => 0,
             };
             assert_eq!(segment, viewer.film.layout.slot_bytes());
@@ -382,8 +382,17 @@ impl Viewer {
 }
 
 /// Asserts that from any burst to any later one, three bursts on, no more film leaves than five quarters of the time and
-/// of the credit for a late wake-up.
+/// of the credit for a late wake-up; and that what leaves at one moment fits a player's buffer, and little more within the
+/// next millisecond.
 pub(crate) fn assert_rate_bound(sent: &[Sent]) {
+    for (from, first) in sent.iter().enumerate() {
+        let mut packets = 0;
+        for sent in sent[from..].iter().take_while(|sent| sent.at.ns_since(first.at) < MS) {
+            packets += u64::from(sent.count);
+            let room = MAX_BURST_PACKETS as u64 + sent.at.ns_since(first.at) / MIN_PACKET_GAP_NS;
+            assert!(packets <= room, "{packets} packets from burst {from} on");
+        }
+    }
     for from in 0..sent.len() {
         for to in (from + 3..sent.len()).take(400) {
             let film = sent[to].departure.0 - sent[from].departure.0;
