@@ -157,6 +157,32 @@ fn a_session_can_go_on_by_another_connection() {
 }
 
 #[test]
+fn a_new_session_on_the_same_port_replaces_the_old_one() {
+    let mut w = World::with(|config| config.max_streams = 1);
+    // A: a box that was switched off and on again: its old connection still counts as open, the server is full.
+    let old = w.connect();
+    let first = w.setup_udp(old);
+    w.ask_session(old, "PLAY", &first, "");
+    let new = w.connect_from("192.0.2.7:40001");
+    let second = w.setup_udp(new);
+    assert_eq!(ended(&w), [EndReason::Replaced]);
+    assert_eq!(w.ask_session(old, "PLAY", &first, "").status, 454);
+    // B: a box that changes the channel without TEARDOWN.
+    let third = w
+        .ask(new, "SETUP rtsp://192.0.2.1/other RTSP/1.0\nCSeq: 2\nTransport: RTP/AVP;client_port=5000-5001");
+    assert_eq!(w.ask_session(new, "PLAY", &second, "").status, 454);
+    assert_eq!(w.ask_session(new, "PLAY", &third.session(), "").status, 200);
+    // C: the same port of another address is another port, and a session may ask for its own port again.
+    w.ask_session(new, "PAUSE", &third.session(), "");
+    let again = format!("Session: {}\nTransport: RTP/AVP;client_port=5000-5001", third.session());
+    let again = w.ask(new, &format!("SETUP rtsp://192.0.2.1/other RTSP/1.0\nCSeq: 3\n{again}"));
+    assert_eq!((again.status, again.session()), (200, third.session()));
+    assert_eq!(w.server.counters().sessions_replaced, 2);
+    w.ask_session(new, "TEARDOWN", &third.session(), "");
+    w.assert_empty();
+}
+
+#[test]
 fn the_end_of_the_film_is_told_once_and_the_session_stays() {
     let mut w = World::new();
     let c = w.connect();

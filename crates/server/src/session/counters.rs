@@ -46,6 +46,8 @@ counters! {
     sessions_expired,
     /// Sessions ended with their connection.
     sessions_disconnected,
+    /// Sessions ended by a new one on the same UDP port.
+    sessions_replaced,
     /// Sessions ended by a failure: disk, slow reader, unreachable viewer.
     sessions_failed,
     /// Films played to their end.

@@ -35,6 +35,7 @@ impl Server {
         match reason {
             EndReason::TornDown => self.counters.sessions_torn_down += 1,
             EndReason::Expired => self.counters.sessions_expired += 1,
+            EndReason::Replaced => self.counters.sessions_replaced += 1,
             EndReason::Failed(_) | EndReason::Refused(_) => self.counters.sessions_failed += 1,
             EndReason::Disconnected | EndReason::Shutdown => self.counters.sessions_disconnected += 1,
         }

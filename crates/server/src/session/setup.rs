@@ -12,7 +12,7 @@ use super::config::RateBasis;
 use super::doors::{Entry, OpenError};
 use super::notice::Notice;
 use super::server::{ConnKey, Output, Server, SessionKey, bucket};
-use super::state::{Media, Path, Session, State};
+use super::state::{EndReason, Media, Path, Session, State};
 use crate::rtsp::transport::{self, Offer, Spec};
 use crate::rtsp::{Reply, Request, target};
 
@@ -132,6 +132,7 @@ impl Server {
         way: Way,
         request: &Request,
     ) -> Result<SessionKey, Reply> {
+        self.replace_others(now, conn, session, way.path);
         let room = self.room(conn, session, entry, way)?;
         let id = match session {
             Some(_) => None,
@@ -161,6 +162,21 @@ impl Server {
         };
         self.open_stream(key);
         Ok(key)
+    }
+
+    /// Two films at one UDP port are no use to anybody: a box that was switched off and on again, or changes the channel
+    /// without TEARDOWN, asks for the same ports, and its old session ends.
+    fn replace_others(&mut self, now: Instant, conn: ConnKey, session: Option<SessionKey>, path: Path) {
+        let (Path::Udp { rtp_port: wanted, .. }, Some(conn)) = (path, self.conns.get(&conn)) else { return };
+        let Some(others) = self.by_udp.get(&(conn.peer.ip(), wanted)) else { return };
+        let same_port = |key: &SessionKey| {
+            let path = self.sessions.get(key).map(|session| session.path);
+            matches!(path, Some(Path::Udp { rtp_port, .. }) if rtp_port == wanted) && Some(*key) != session
+        };
+        let replaced: Vec<_> = others.iter().copied().filter(same_port).collect();
+        for key in replaced {
+            self.end_session(now, key, EndReason::Replaced);
+        }
     }
 
     /// Which engine has room for one more session of this title.

@@ -205,6 +205,8 @@ pub enum EndReason {
     Expired,
     /// Its connection is gone; for UDP, after the viewer's RTCP said BYE.
     Disconnected,
+    /// The viewer has set up another session on the same UDP port.
+    Replaced,
     /// The engine cannot go on.
     Failed(millrace_offload::command::FailReason),
     /// The engine refused a command.
@@ -226,6 +228,7 @@ impl std::fmt::Display for EndReason {
             Self::TornDown => f.write_str("torn down"),
             Self::Expired => f.write_str("expired: nothing heard from the viewer"),
             Self::Disconnected => f.write_str("disconnected"),
+            Self::Replaced => f.write_str("replaced by a new session on the same port"),
             Self::Failed(reason) => write!(f, "failed: {reason}"),
             Self::Refused(refusal) => write!(f, "failed: the engine refused it: {refusal}"),
             Self::Shutdown => f.write_str("server shutting down"),

@@ -49,6 +49,7 @@ pub struct Door {
 impl EngineState {
     fn take(&mut self, command: Command) {
         let now = MonotonicClock.now();
+        self.run(now); // what is due has left before any command is looked at
         match command {
             Command::ConnAdd { conn, fd } => {
                 let stream = TcpStream::from(fd);
@@ -85,8 +86,7 @@ impl EngineState {
     }
 
     /// Sends what is due.
-    fn run(&mut self) {
-        let now = MonotonicClock.now();
+    fn run(&mut self, now: millrace_core::time::Instant) {
         self.fake.advance(now);
         let mut due = Vec::new();
         for (&id, stream) in &self.fake.streams {
@@ -229,7 +229,7 @@ impl Live {
         let thread = std::thread::spawn(move || {
             while !stopping.load(Ordering::Relaxed) {
                 let mut state = state.lock().unwrap();
-                state.run();
+                state.run(MonotonicClock.now());
                 if !state.fake.silent && !state.fake.events.is_empty() {
                     ringing.ring();
                 }
