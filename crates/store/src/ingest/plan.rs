@@ -10,6 +10,8 @@ use serde::Deserialize;
 /// among them, nor are single pictures and text: a film in the drop folder must not make the server read anything else.
 pub(super) const FORMATS: &str = "mov,mp4,m4a,3gp,3g2,mj2,matroska,webm,avi,flv,asf,mpeg,mpegts,mpegvideo,ogg,wav,w64,mp3,\
     flac,aac,ac3,eac3,dts,h264,hevc,m4v,dv,gxf,mxf,nut,rm,aiff,caf,au,ape,wv,tta,amr,obu,ivf,wtv,truehd,mlp";
+/// Formats that are nothing but pictures, in an order that is not that of showing, without time stamps.
+const STAMPLESS_FORMATS: &[&str] = &["h264", "hevc", "m4v"];
 /// Sound streams carried; a film has one for each language.
 const MAX_AUDIO_STREAMS: usize = 16;
 /// Highest sample rate that the AAC of players takes.
@@ -179,17 +181,19 @@ impl RemuxPlan {
 
     fn video(&mut self, stream: &ProbeStream) {
         self.map(stream);
+        let has_stamps = !STAMPLESS_FORMATS.contains(&self.format.as_str());
         match stream.codec_name.as_str() {
+            codec if !has_stamps => {
+                self.notes
+                    .push(format!("picture: a bare {codec} file has no time stamps, transcoded to H.264"));
+                return self.transcode_video();
+            }
             "h264" | "hevc" | "mpeg1video" | "mpeg2video" => self.push(["-c:v:0", "copy"]),
             // Files keep the headers apart and pack pictures in pairs; a stream can do neither.
             "mpeg4" => self.push(["-c:v:0", "copy", "-bsf:v:0", "mpeg4_unpack_bframes,dump_extra"]),
             codec => {
                 self.notes.push(format!("picture: {codec} cannot be carried, transcoded to H.264"));
-                // A key frame every two seconds to seek to; even sides, because 4:2:0 needs them.
-                self.push(["-c:v:0", "libx264", "-preset:v:0", "veryfast", "-crf:v:0", "20"]);
-                self.push(["-force_key_frames:v:0", "expr:gte(t,n_forced*2)"]);
-                self.push(["-filter:v:0", "scale=trunc(iw/2)*2:trunc(ih/2)*2,format=yuv420p"]);
-                return;
+                return self.transcode_video();
             }
         }
         let rotation = stream.side_data_list.iter().find_map(|s| s.rotation).unwrap_or(0.0);
@@ -199,6 +203,13 @@ impl RemuxPlan {
                  it plays unturned (ffmpeg -i IN OUT.ts turns the pictures themselves)"
             ));
         }
+    }
+
+    fn transcode_video(&mut self) {
+        // A key frame every two seconds to seek to; even sides, because 4:2:0 needs them.
+        self.push(["-c:v:0", "libx264", "-preset:v:0", "veryfast", "-crf:v:0", "20"]);
+        self.push(["-force_key_frames:v:0", "expr:gte(t,n_forced*2)"]);
+        self.push(["-filter:v:0", "scale=trunc(iw/2)*2:trunc(ih/2)*2,format=yuv420p"]);
     }
 
     fn audio(&mut self, stream: &ProbeStream, number: usize) {

@@ -82,3 +82,11 @@ fn nonsense_from_ffprobe_is_an_error_or_nothing() {
         .unwrap();
     assert_eq!(odd.plan().unwrap().duration, None);
 }
+
+#[test]
+fn bare_pictures_without_time_stamps_are_transcoded() {
+    let json = br#"{"streams":[{"index":0,"codec_type":"video","codec_name":"h264"}],"format":{"format_name":"h264"}}"#;
+    let plan = Probe::parse(json).unwrap().plan().unwrap();
+    assert!(args(&plan).contains("-map 0:0 -c:v:0 libx264"));
+    assert_eq!(plan.notes, ["picture: a bare h264 file has no time stamps, transcoded to H.264"]);
+}

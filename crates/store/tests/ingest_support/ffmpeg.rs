@@ -43,7 +43,20 @@ pub const H264: &[&str] = &[
 /// One checksum for each picture and each piece of sound, as decoded.
 pub fn frame_md5(file: &Path, stream: &str) -> Vec<String> {
     let path = file.to_str().expect("test paths are UTF-8");
-    let args = ["-nostdin", "-v", "error", "-i", path, "-map", stream, "-f", "framemd5", "-"];
+    let args = [
+        "-nostdin",
+        "-v",
+        "error",
+        "-i",
+        path,
+        "-map",
+        stream,
+        "-vsync",
+        "passthrough",
+        "-f",
+        "framemd5",
+        "-",
+    ];
     let text = String::from_utf8(run("ffmpeg", &args).stdout).expect("framemd5 is text");
     let frames = text.lines().filter(|l| !l.starts_with('#')).filter_map(|l| l.rsplit(',').next());
     frames.map(|md5| md5.trim().to_owned()).collect()
