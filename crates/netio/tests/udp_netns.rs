@@ -106,8 +106,8 @@ fn checksum(bytes: &[u8]) -> [u8; 2] {
     (!(sum as u16)).to_be_bytes()
 }
 
-/// "Port unreachable" (RFC 792) about a datagram from `server` to `viewer`, whoever sends it.
-fn port_unreachable(server: SocketAddr, viewer: SocketAddr) -> Vec<u8> {
+/// "Destination unreachable" (RFC 792) about a datagram from `server` to `viewer`.
+fn unreachable_message(code: u8, server: SocketAddr, viewer: SocketAddr) -> Vec<u8> {
     let octets = |addr: SocketAddr| match addr.ip() {
         std::net::IpAddr::V4(v4) => v4.octets(),
         std::net::IpAddr::V6(_) => panic!("IPv4 only"),
@@ -118,7 +118,7 @@ fn port_unreachable(server: SocketAddr, viewer: SocketAddr) -> Vec<u8> {
     let sum = checksum(&inner);
     inner[10..12].copy_from_slice(&sum);
     inner.extend([server.port().to_be_bytes(), viewer.port().to_be_bytes(), [0, 16], [0, 0]].concat());
-    let mut icmp = [[3, 3, 0, 0, 0, 0, 0, 0].to_vec(), inner].concat();
+    let mut icmp = [[3, code, 0, 0, 0, 0, 0, 0].to_vec(), inner].concat();
     let sum = checksum(&icmp);
     icmp[2..4].copy_from_slice(&sum);
     icmp
@@ -139,7 +139,8 @@ fn forged_icmp_about_somebody_else_changes_nothing() {
         rustix::net::bind(&raw, &SocketAddr::from(([10, 77, 0, 3], 0))).unwrap();
         raw
     });
-    let lie = port_unreachable(server, addr);
+    // Host unreachable and port unreachable.
+    let lies = [1, 3].map(|code| unreachable_message(code, server, addr));
     /// Stops the liar however the test ends.
     struct Stop<'a>(&'a AtomicBool);
     impl Drop for Stop<'_> {
@@ -153,8 +154,9 @@ fn forged_icmp_about_somebody_else_changes_nothing() {
         let liar = scope.spawn(|| {
             let mut told = 0u64;
             while !stop.load(Ordering::Relaxed) {
-                let sent = rustix::net::sendto(&raw, &lie, rustix::net::SendFlags::empty(), &server);
-                told += u64::from(sent.is_ok());
+                let lie = &lies[told as usize % lies.len()];
+                rustix::net::sendto(&raw, lie, rustix::net::SendFlags::empty(), &server).unwrap();
+                told += 1;
             }
             told
         });

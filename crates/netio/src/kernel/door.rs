@@ -15,7 +15,7 @@ use millrace_core::limits::{MAX_BATCH_BURSTS, MAX_GSO_BYTES, MAX_GSO_SEGMENTS};
 use millrace_core::seam::SendOutcome;
 
 use super::TxCounters;
-use super::icmp::{IcmpLog, icmp_may_say};
+use super::icmp::{IcmpLog, icmp_may_say, only_icmp_says};
 use super::table::AddrTable;
 use crate::error::NetError;
 use crate::shape::Shape;
@@ -29,8 +29,10 @@ const PARTS: usize = 16 * MAX_GSO_SEGMENTS;
 /// Send buffer asked for. Shared by all viewers, it must hold what waits for slow address resolution (up to 208 KiB
 /// for each silent neighbour, net.ipv4.neigh.*.unres_qlen_bytes) and still let others send.
 pub(crate) const SEND_BUFFER_BYTES: usize = 4 << 20;
-/// Tries of one message that fails because of ICMP messages about others.
+/// Tries of one message that may fail because of ICMP messages about others, before the socket is made deaf for it.
 const MAX_TRIES: u32 = 4;
+/// Tries of it on a deaf socket: a message that the kernel was just filing may still get through on each CPU.
+const DEAF_TRIES: u32 = 3;
 /// Rounds of ICMP errors in one batch after which the socket stops listening to ICMP for a while.
 const MAX_ICMP_ROUNDS: u32 = 16;
 /// Batches for which it stays deaf then: ten seconds at 100 batches a second.
@@ -322,8 +324,12 @@ impl Door {
         }
         if icmp_may_say(errno) {
             let heard = self.listen(memory, call);
-            // An error queue without room leaves the error and no entry: so once more in any case.
-            if heard || call.tries == 1 {
+            // The kernel sets the error after it has filed the message: it may come a second time, with nothing filed.
+            let doubtful = heard || call.icmp_rounds > 0 || only_icmp_says(errno);
+            if call.tries == MAX_TRIES && doubtful && self.deaf_until.is_none() {
+                self.go_deaf(memory.batches);
+            }
+            if call.tries == 1 || doubtful && call.tries < MAX_TRIES + DEAF_TRIES {
                 return Verdict::Again;
             }
         }
@@ -333,25 +339,25 @@ impl Door {
         }
     }
 
-    /// Empties the error queue; whether ICMP had said something. After that a waiting error is gone, or the socket deaf:
-    /// there is nothing to hear a second time without new ICMP messages, and only so many of them are listened to.
+    /// Empties the error queue; whether ICMP had said something. Under a storm of ICMP errors the socket goes deaf for a
+    /// while: nobody's send may be held up by them.
     fn listen(&mut self, memory: &mut Memory, call: &mut Call<'_, '_>) -> bool {
         let heard = memory.icmp.drain(&self.socket, memory.batches, call.counters) > 0;
         call.icmp_rounds += u32::from(heard);
-        if heard && (call.tries >= MAX_TRIES || call.icmp_rounds >= MAX_ICMP_ROUNDS) {
-            self.go_deaf(memory.batches, call.counters);
+        if heard && call.icmp_rounds >= MAX_ICMP_ROUNDS {
+            call.counters.icmp_storms += 1;
+            self.go_deaf(memory.batches + DEAF_BATCHES);
         }
         heard
     }
 
-    /// Under a storm of ICMP errors nobody's send may be held up by them. Turning RECVERR off empties the error queue
-    /// and reading SO_ERROR takes the error that waits for the next send; what fails after that is its own fault.
-    fn go_deaf(&mut self, now: u64, counters: &mut TxCounters) {
-        counters.icmp_storms += 1;
-        // Neither call fails on an open socket; if one did, the message ends as unreachable and the batch goes on.
+    /// Stops listening to ICMP up to batch `until`. Turning RECVERR off empties the error queue, reading SO_ERROR takes
+    /// the error that waits for the next send; what fails after that is its own fault.
+    fn go_deaf(&mut self, until: u64) {
+        // Neither call fails on an open socket; if one did, the message would end as unreachable and the batch go on.
         let _ = set_int(self.socket.as_fd(), self.recverr.0, self.recverr.1, 0);
         let _ = get_int(self.socket.as_fd(), libc::SOL_SOCKET, libc::SO_ERROR);
-        self.deaf_until = Some(now + DEAF_BATCHES);
+        self.deaf_until = Some(until);
     }
 
     /// Learns from a message that the kernel took.

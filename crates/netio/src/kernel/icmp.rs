@@ -93,20 +93,22 @@ impl IcmpLog {
     }
 }
 
-/// Whether an ICMP message can make a send fail with this errno (icmp_err_convert in net/ipv4/icmp.c,
-/// icmpv6_err_convert in net/ipv6/icmp.c). The same errno may also be the send's own.
-pub(crate) fn icmp_may_say(errno: i32) -> bool {
+/// Whether a send fails with this errno only because of an ICMP message, about whomever.
+pub(super) fn only_icmp_says(errno: i32) -> bool {
     matches!(
         errno,
         libc::ECONNREFUSED
-            | libc::EHOSTUNREACH
-            | libc::ENETUNREACH
             | libc::EHOSTDOWN
             | libc::ENONET
             | libc::ENOPROTOOPT
             | libc::EOPNOTSUPP
-            | libc::EMSGSIZE
-            | libc::EACCES
             | libc::EPROTO
     )
+}
+
+/// Whether an ICMP message can make a send fail with this errno (icmp_err_convert in net/ipv4/icmp.c, tab_unreach in
+/// net/ipv6/icmp.c). The same errno may also be the send's own.
+pub(crate) fn icmp_may_say(errno: i32) -> bool {
+    only_icmp_says(errno)
+        || matches!(errno, libc::EHOSTUNREACH | libc::ENETUNREACH | libc::EMSGSIZE | libc::EACCES)
 }
