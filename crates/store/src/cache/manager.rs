@@ -292,3 +292,7 @@ impl Flight {
         forget(self.title.source().meta(), &self.geometry.meta);
     }
 }
+
+#[cfg(test)]
+#[path = "manager_tests.rs"]
+mod tests;

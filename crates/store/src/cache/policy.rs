@@ -29,6 +29,9 @@ use super::titles::Titles;
 const FAILED_FOR_NS: Ns = 5_000_000_000;
 /// Failures that are remembered for that.
 const FAILED_REMEMBERED: usize = 64;
+/// What somebody waits for may displace anything when no more than this time, or the time to look ahead, is left: some
+/// ten reads of a slow disk. Before that it displaces only what is needed later.
+const URGENT_NS: Ns = 500_000_000;
 /// Extents of closed titles that are still lent out are looked after at this interval.
 const SWEEP_NS: Ns = 100_000_000;
 /// Reads ahead that find no room are looked at again after this time.
@@ -114,6 +117,12 @@ impl Policy {
     /// Opens a title; `None`: too many are open.
     pub(super) fn open_title(&mut self, title: OpenTitle) -> Option<TitleRef> {
         self.titles.add(title)
+    }
+
+    /// An open title.
+    #[cfg(test)]
+    pub(super) fn title(&self, title: TitleRef) -> Option<&OpenTitle> {
+        self.titles.get(title).map(|title| &*title.open)
     }
 
     /// Closes a title: whoever waits is told so, what it holds is dropped, what is being read for it is thrown away.
@@ -273,7 +282,7 @@ impl Policy {
         while self.failed.front().is_some_and(|&(_, until)| until <= now) {
             self.failed.pop_front();
         }
-        if self.shelf.has_orphans() && now >= self.next_sweep {
+        if self.shelf.orphans() > 0 && now >= self.next_sweep {
             self.shelf.sweep();
             self.next_sweep = now.saturating_add(SWEEP_NS);
         }
@@ -285,7 +294,7 @@ impl Policy {
         let timer = self.timers.peek().map(|Reverse((at, ..))| *at);
         let room = self.no_room.then(|| now.saturating_add(CACHE_SPACE_RETRY_NS as Ns));
         let ahead = self.ahead_put_off.then(|| now.saturating_add(AHEAD_RETRY_NS));
-        let sweep = self.shelf.has_orphans().then_some(self.next_sweep);
+        let sweep = (self.shelf.orphans() > 0).then_some(self.next_sweep);
         let next = [timer, room, ahead, sweep].into_iter().flatten().min()?;
         Some(Instant(u64::try_from(next).unwrap_or(0)))
     }
@@ -319,7 +328,7 @@ impl Policy {
         };
         let order = self.begin(now, next);
         self.no_room = order.is_none();
-        if self.no_room && self.plan.note_wait(next.key) {
+        if self.no_room && self.brings(now, &next) == Brings::Demand && self.plan.note_wait(next.key) {
             self.counters.waits_for_space.add(1);
         }
         order
@@ -340,15 +349,18 @@ impl Policy {
         }
     }
 
+    fn brings(&self, now: Ns, next: &Next) -> Brings {
+        let time_left = next.by.saturating_sub(now);
+        match next.demand {
+            true if time_left <= self.prefetch_ns.max(URGENT_NS) => Brings::Demand,
+            false if time_left > self.prefetch_ns / 2 => Brings::FarAhead,
+            _ => Brings::Ahead(next.by),
+        }
+    }
+
     fn begin(&mut self, now: Ns, next: Next) -> Option<ReadOrder> {
         let title = Arc::clone(&self.titles.get(next.key.title)?.open);
-        let far = next.by.saturating_sub(now) > self.prefetch_ns / 2;
-        let brings = match (next.demand, far) {
-            (true, _) => Brings::Demand,
-            (false, false) => Brings::Ahead(next.by),
-            (false, true) => Brings::FarAhead,
-        };
-        let fill = self.shelf.take(now, brings, &mut self.titles)?;
+        let fill = self.shelf.take(now, self.brings(now, &next), &mut self.titles)?;
         self.plan.begin(next.key);
         self.reading += 1;
         self.counters.reads.add(1);

@@ -7,6 +7,7 @@ use millrace_core::packet::WireLayout;
 use millrace_core::pool::HeapRegion;
 use millrace_core::time::MediaTicks;
 use millrace_core::wire::rtp::Timeline;
+use proptest::prelude::*;
 
 use super::super::naive::{Audience, Rule, simulate};
 use super::super::source::TitleSource;
@@ -315,6 +316,27 @@ fn with_everything_lent_out_those_who_wait_wait_and_nobody_fails() {
     assert_eq!(world.counters.waits_for_space.get(), 2, "the other one waits now");
 }
 
+/// A viewer of a slow film asks long before he needs it: until then he does not drive out what others need sooner.
+#[test]
+fn who_asks_early_displaces_only_what_is_needed_later() {
+    let mut world = World::new(4, 0);
+    let (fast, slow) = (world.open(1, 100), world.open(2, 100));
+    (0..4).for_each(|index| world.want(index, fast, index, 0));
+    world.read_all();
+    drop(world.granted());
+    (0..4).for_each(|index| world.leave(index));
+    world.want(0, fast, 0, 0); // needs 1, 2 and 3 within 300 ms
+    drop(world.granted());
+    (1..4).for_each(|index| world.want(index, slow, index, 30_000_000_000));
+    world.read_all();
+    assert_eq!(extents_of(&world.granted()), [(1, 1)], "nobody needed extent 0 any more");
+    assert_eq!((world.counters.evictions.get(), world.counters.waits_for_space.get()), (1, 0));
+    assert!(world.policy.poll_at(world.now).is_some());
+    world.now = world.now.plus_ns(29_500_000_000);
+    world.read_all();
+    assert_eq!(extents_of(&world.granted()), [(2, 2), (3, 3)], "now it is urgent");
+}
+
 #[test]
 fn what_failed_is_not_read_ahead_again_at_once() {
     let mut world = World::new(64, 3 * EXTENT_NS);
@@ -384,4 +406,148 @@ fn eviction_is_as_good_as_the_next_use_rule_and_better_than_lru() {
     assert!(sums[2] as f64 <= sums[1] as f64 * 1.01, "on demand it is the rule");
     assert!(sums[4] as f64 <= sums[1] as f64 * 1.10, "reading ahead costs little");
     assert!((sums[4] as f64) < 0.6 * sums[0] as f64, "LRU is far worse");
+}
+
+#[derive(Clone, Debug)]
+enum Op {
+    Want {
+        stream: u32,
+        title: usize,
+        extent: u32,
+        in_ns: u64,
+    },
+    Leave {
+        stream: u32,
+    },
+    /// Begins the next read.
+    Begin,
+    /// Ends the read that was begun first, well or not.
+    End {
+        well: bool,
+    },
+    /// Gives back the lease held longest.
+    GiveBack,
+    Pass {
+        ns: u64,
+    },
+    /// Closes a title and opens another in its stead.
+    Reopen {
+        title: usize,
+    },
+}
+
+fn op() -> impl Strategy<Value = Op> {
+    prop_oneof![
+        6 => (0u32..6, 0usize..2, 0u32..14, 0u64..3_000_000_000)
+            .prop_map(|(stream, title, extent, in_ns)| Op::Want { stream, title, extent, in_ns }),
+        1 => (0u32..6).prop_map(|stream| Op::Leave { stream }),
+        6 => Just(Op::Begin),
+        6 => prop::bool::weighted(0.9).prop_map(|well| Op::End { well }),
+        5 => Just(Op::GiveBack),
+        3 => (0u64..400_000_000).prop_map(|ns| Op::Pass { ns }),
+        1 => (0usize..2).prop_map(|title| Op::Reopen { title }),
+    ]
+}
+
+proptest! {
+    /// Whatever happens in whatever order: no extent is lost, no want is answered twice, and once reads end and leases
+    /// come back, everybody who still waits is answered.
+    #[test]
+    fn nothing_is_lost_and_everybody_is_answered(ops in prop::collection::vec(op(), 0..300)) {
+        let mut world = World::new(5, 300_000_000);
+        let mut titles = [world.open(0, 12), world.open(1, 12)];
+        let mut next_id = 2;
+        let (mut reads, mut held) = (VecDeque::new(), VecDeque::new());
+        let mut waiting: HashMap<(u32, ExtentKey), u32> = HashMap::new();
+        for op in ops {
+            match op {
+                Op::Want { stream, title, extent, in_ns } => {
+                    world.want(stream, titles[title], extent, in_ns);
+                    waiting.insert((stream, ExtentKey { title: titles[title], extent }), 1);
+                }
+                Op::Leave { stream } => {
+                    world.leave(stream);
+                    waiting.retain(|(waits, _), _| *waits != stream);
+                }
+                Op::Begin => reads.extend(world.policy.next_read(world.now)),
+                Op::End { well } => match reads.pop_front() {
+                    Some(order) if well => world.finish(order),
+                    Some(order) => {
+                        let outcome = Err(ReadFailure::Io(libc::EIO));
+                        world.policy.finish(world.now, order.key, order.fill, outcome);
+                    }
+                    None => {}
+                },
+                Op::GiveBack => drop(held.pop_front()),
+                Op::Pass { ns } => {
+                    world.now = world.now.plus_ns(ns);
+                    world.policy.handle_time(world.now);
+                }
+                Op::Reopen { title } => {
+                    world.policy.close_title(world.now, titles[title]);
+                    titles[title] = world.open(next_id, 12);
+                    next_id += 1;
+                }
+            }
+            for grant in world.granted() {
+                let key = ExtentKey { title: grant.title, extent: grant.extent };
+                let asked = waiting.remove(&(grant.stream.index, key));
+                prop_assert!(asked.is_some(), "{:?} was not asked for", key);
+                held.extend(grant.lease.ok());
+            }
+            let shelf = &world.policy.shelf;
+            prop_assert_eq!(shelf.free() + shelf.held() + shelf.orphans() + reads.len(), 5);
+            prop_assert!(world.policy.timers.len() <= 64 + 4 * 6 + 1);
+        }
+        // Everything ends well.
+        reads.into_iter().for_each(|order| world.finish(order));
+        for _ in 0..40 {
+            held.clear();
+            world.now = world.now.plus_ns(500_000_000);
+            world.read_all();
+            for grant in world.granted() {
+                let key = ExtentKey { title: grant.title, extent: grant.extent };
+                prop_assert!(waiting.remove(&(grant.stream.index, key)).is_some());
+                held.extend(grant.lease.ok());
+            }
+        }
+        // Only wants that had to give way to newer ones of their stream are left without an answer.
+        prop_assert!(waiting.len() as u64 <= world.counters.displaced.get(), "{:?} wait for ever", waiting);
+        held.clear();
+        titles.into_iter().for_each(|title| world.policy.close_title(world.now, title));
+        world.policy.handle_time(world.now.plus_ns(1_000_000_000));
+        prop_assert_eq!(world.policy.shelf.free(), 5);
+    }
+}
+
+/// Cost of decisions in a large cache: `cargo test --release -p millrace-store --lib decision_cost -- --ignored --nocapture`
+#[test]
+#[ignore = "a measurement"]
+fn decision_cost() {
+    for (extents, viewers) in [(1024, 200), (1024, 10_000), (65_536, 10_000)] {
+        let mut world = World::new(extents, 2_000_000_000);
+        let title = world.open(1, 4 * extents as u32);
+        let (mut wants, mut seconds) = (0, 0.0);
+        let start = world.now;
+        for round in 0..8u64 {
+            world.now = start.plus_ns(round * EXTENT_NS);
+            let begun = std::time::Instant::now();
+            for viewer in 0..viewers {
+                let extent = viewer * (4 * extents as u32 - 64) / viewers + round as u32;
+                world.want(viewer, title, extent, EXTENT_NS);
+                world.read_all();
+                drop(world.granted());
+            }
+            if round >= 2 {
+                seconds += begun.elapsed().as_secs_f64();
+                wants += viewers;
+            }
+        }
+        let evictions = world.counters.evictions.get();
+        let reads = world.counters.reads.get();
+        println!(
+            "{extents} extents, {viewers} viewers: {:.0} ns a want with its share of {reads} reads and {evictions} evictions",
+            seconds * 1e9 / f64::from(wants)
+        );
+    }
 }

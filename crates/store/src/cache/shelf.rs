@@ -31,11 +31,11 @@ enum Slot {
 /// What an extent is wanted for: what may go for it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Brings {
-    /// Somebody waits for it: anything may go.
+    /// Somebody waits for it and needs it soon: anything may go.
     Demand,
-    /// It will be needed at this moment: only what is needed later may go.
+    /// It is needed at this moment: only what is needed later may go.
     Ahead(Ns),
-    /// It will be needed some time later: only what nobody will read may go. What is read early takes room early, and
+    /// A playhead will need it some time later: only what nobody will read may go. What is read early takes room early, and
     /// what has to go for it is read once more: no need for that yet.
     FarAhead,
 }
@@ -93,9 +93,9 @@ impl Shelf {
         self.evictions
     }
 
-    /// Whether extents of closed titles are still lent out.
-    pub(super) fn has_orphans(&self) -> bool {
-        !self.orphans.is_empty()
+    /// Extents of closed titles that are still lent out.
+    pub(super) fn orphans(&self) -> usize {
+        self.orphans.len()
     }
 
     /// Whether this is here.

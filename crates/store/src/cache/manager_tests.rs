@@ -1,0 +1,171 @@
+use std::collections::VecDeque;
+
+use millrace_core::ids::StreamId;
+use millrace_core::pool::HeapRegion;
+use millrace_core::seam::{Doorbell, Want};
+
+use super::super::ReadBackend;
+use super::super::door::{self, CacheDoor, Grant};
+use super::super::sample::Sample;
+use super::*;
+
+/// What becomes of a read on its way.
+#[derive(Clone, Copy)]
+enum Fate {
+    Good,
+    Fails(Piece, i32),
+    /// One bit is wrong this time.
+    Garbled,
+}
+
+/// A reader that works, but for what the script says.
+struct Scripted {
+    inner: Box<dyn Reader>,
+    script: VecDeque<Fate>,
+    garbled: Option<Vec<u8>>,
+}
+
+impl Reader for Scripted {
+    fn name(&self) -> &'static str {
+        "scripted"
+    }
+    fn begin(&mut self, place: usize, request: Request) {
+        self.garbled = None;
+        self.inner.begin(place, request);
+    }
+    fn wait(&mut self, limit: Option<Duration>) {
+        self.inner.wait(limit);
+    }
+    fn next_done(&mut self) -> Option<Done> {
+        let mut done = self.inner.next_done()?;
+        match self.script.pop_front().unwrap_or(Fate::Good) {
+            Fate::Good => {}
+            Fate::Fails(piece, errno) => done.result = Err((piece, errno)),
+            Fate::Garbled => {
+                let mut data = self.inner.staged(done.place).0.to_vec();
+                data[12_345] ^= 4;
+                self.garbled = Some(data);
+            }
+        }
+        Some(done)
+    }
+    fn has_done(&self) -> bool {
+        self.inner.has_done()
+    }
+    fn staged(&self, place: usize) -> (&[u8], &[u8]) {
+        let (data, meta) = self.inner.staged(place);
+        (self.garbled.as_deref().unwrap_or(data), meta)
+    }
+}
+
+struct NoBell;
+
+impl Doorbell for NoBell {
+    fn ring(&self) {}
+}
+
+struct StoppedClock;
+
+impl Clock for StoppedClock {
+    fn now(&self) -> Instant {
+        Instant(7)
+    }
+}
+
+struct World {
+    manager: Manager,
+    door: CacheDoor,
+    sample: Sample,
+    title: TitleRef,
+}
+
+impl World {
+    /// One read at a time, with these fates.
+    fn new(script: &[Fate]) -> Self {
+        let wake = Arc::new(Wake::new().unwrap());
+        let (door, end) = door::pair(Arc::clone(&wake), Arc::new(NoBell));
+        let config = CacheConfig { prefetch_ns: 0, reads_in_flight: 1, backend: ReadBackend::Threads };
+        let mut manager = Manager::new(Parts {
+            config,
+            arena: ExtentArena::new(Box::new(HeapRegion::new(4))),
+            doors: vec![end],
+            control: std::sync::mpsc::channel().1,
+            wake,
+            clock: Arc::new(StoppedClock),
+            counters: Arc::default(),
+        })
+        .unwrap();
+        let wake = Arc::clone(&manager.wake);
+        let inner = read::start(ReadBackend::Threads, 1, &wake).unwrap();
+        manager.reader =
+            Box::new(Scripted { inner, script: script.iter().copied().collect(), garbled: None });
+        let sample = Sample::of_extents(2);
+        let title = manager.policy.open_title(OpenTitle::new(Box::new(sample.open()))).unwrap();
+        Self { manager, door, sample, title }
+    }
+
+    fn is_direct(&self) -> bool {
+        self.manager.policy.title(self.title).unwrap().is_direct()
+    }
+
+    fn fetch(&mut self) -> Grant {
+        let stream = StreamId { index: 0, generation: 0 };
+        assert!(self.door.want(&Want { stream, title: self.title, extent: 0, by: Instant(9) }));
+        loop {
+            if self.manager.turn(Instant(7)) == 0 {
+                self.manager.sleep(Instant(7));
+            }
+            if let Some(grant) = self.door.poll() {
+                return grant;
+            }
+        }
+    }
+}
+
+#[test]
+fn bytes_that_were_garbled_once_are_read_again_and_nobody_notices() {
+    let mut world = World::new(&[Fate::Garbled, Fate::Good]);
+    let lease = world.fetch().lease.unwrap();
+    world.sample.check(&lease, 0);
+    let stats = world.manager.counters.snapshot();
+    assert_eq!((stats.retries, stats.checksum_errors, stats.reads), (1, 0, 1));
+    assert_eq!(world.manager.counters.take_trouble(Instant(7)), None);
+}
+
+#[test]
+fn bytes_that_stay_garbled_are_not_lent() {
+    let mut world = World::new(&[Fate::Garbled, Fate::Garbled, Fate::Good]);
+    assert_eq!(world.fetch().lease.err(), Some(ReadFailure::Checksum));
+    let stats = world.manager.counters.snapshot();
+    assert_eq!((stats.retries, stats.checksum_errors), (1, 1));
+    let lease = world.fetch().lease.unwrap();
+    world.sample.check(&lease, 0);
+}
+
+#[test]
+fn a_file_that_takes_no_direct_reads_is_read_through_the_page_cache() {
+    let mut world = World::new(&[Fate::Fails(Piece::Data, libc::EINVAL), Fate::Good]);
+    if !world.is_direct() {
+        return eprintln!("no direct reads here: nothing to test");
+    }
+    let lease = world.fetch().lease.unwrap();
+    world.sample.check(&lease, 0);
+    assert!(!world.is_direct());
+    let stats = world.manager.counters.snapshot();
+    assert_eq!((stats.read_errors, stats.retries), (0, 0));
+    // Once it is buffered, the same answer is an error.
+    let mut world =
+        World::new(&[Fate::Fails(Piece::Data, libc::EINVAL), Fate::Fails(Piece::Data, libc::EINVAL)]);
+    assert_eq!(world.fetch().lease.err(), Some(ReadFailure::Io(libc::EINVAL)));
+}
+
+#[test]
+fn an_error_of_the_disk_is_passed_on_and_reported() {
+    let mut world = World::new(&[Fate::Fails(Piece::Meta, libc::EIO), Fate::Good]);
+    assert_eq!(world.fetch().lease.err(), Some(ReadFailure::Io(libc::EIO)));
+    let trouble = world.manager.counters.take_trouble(Instant(7)).unwrap();
+    assert_eq!((trouble.extent, trouble.failure), (0, ReadFailure::Io(libc::EIO)));
+    let lease = world.fetch().lease.unwrap();
+    world.sample.check(&lease, 0);
+    assert_eq!(world.manager.counters.snapshot().read_errors, 1);
+}
