@@ -1,8 +1,8 @@
 //! The far end: a receiver that measures and verifies. It shares no code with the server but the vocabulary of core
 //! and the sockets of netio, so that a mistake of one is not a mistake of both.
 //!
-//! [`play::play`] is one player: it plays a film by RTSP over UDP or TCP, measures and checks what comes, and writes it
-//! where it is wanted. [`many::many`] is up to 20,000 players at once, which only measure.
+//! [`play()`] is one player: it plays a film by RTSP over UDP or TCP, measures and checks what comes, and writes it
+//! where it is wanted. [`many()`] is up to 20,000 players at once, which only measure.
 //!
 //! ```text
 //!  RTSP ──► rtsp::framing ──► rtsp::dialogue (state machine)            report
@@ -17,8 +17,8 @@
 //!
 //! | module | holds |
 //! | --- | --- |
-//! | [`play`] | options, the loop of one player |
-//! | [`many`] | many players in a few threads: what can a server carry |
+//! | [`mod@play`] | options, the loop of one player |
+//! | [`mod@many`] | many players in a few threads: what can a server carry |
 //! | [`rtsp`] | the dialogue without I/O: state machine, framing, headers |
 //! | [`sdp`], [`url`], [`script`] | descriptions, addresses, scripts of pauses and seeks |
 //! | [`receive`], [`reorder`] | sequence numbers counted, payloads put in order, both in bounded memory |

@@ -56,6 +56,13 @@ fn parse_snmp6(text: &str) -> UdpErrors {
     UdpErrors { checksum: field("Udp6InCsumErrors"), buffer: field("Udp6RcvbufErrors") }
 }
 
+/// How long this thread has waited for a processor since it began, in nanoseconds; 0 where the kernel does not say.
+pub(crate) fn run_delay_ns() -> u64 {
+    let text = fs::read_to_string("/proc/thread-self/schedstat").unwrap_or_default();
+    // time on a processor, time waiting for one, time slices
+    text.split_ascii_whitespace().nth(1).and_then(|waited| waited.parse().ok()).unwrap_or(0)
+}
+
 /// Datagrams that each socket of this network namespace has dropped (the counter that `SO_RXQ_OVFL` would bring with
 /// each packet), by inode. From `/proc/net/udp`, whose reader needs no control messages.
 fn drops_by_inode(text: &str, drops: &mut HashMap<u64, u64>) {
@@ -99,6 +106,28 @@ mod tests {
         assert_eq!(parse_snmp6("Udp6InCsumErrorsX 1"), UdpErrors::default());
         let before = UdpErrors { checksum: 1, buffer: 2 };
         assert_eq!(UdpErrors { checksum: 4, buffer: 2 }.since(before), UdpErrors { checksum: 3, buffer: 0 });
+    }
+
+    #[test]
+    fn waiting_for_a_processor_is_measured() {
+        let before = run_delay_ns();
+        // More busy threads than processors: this one has to wait for its turn sooner or later.
+        let stop = std::sync::atomic::AtomicBool::new(false);
+        let threads = 2 * std::thread::available_parallelism().map_or(2, usize::from);
+        let relaxed = std::sync::atomic::Ordering::Relaxed;
+        std::thread::scope(|scope| {
+            for _ in 0..threads {
+                scope.spawn(|| {
+                    while !stop.load(relaxed) {
+                        std::hint::spin_loop();
+                    }
+                });
+            }
+            let deadline = std::time::Instant::now() + std::time::Duration::from_secs(20);
+            while run_delay_ns() == before && std::time::Instant::now() < deadline {}
+            stop.store(true, relaxed);
+        });
+        assert!(run_delay_ns() > before);
     }
 
     #[test]

@@ -83,6 +83,12 @@ pub struct PlayRecord {
     pub rtp_info_exact: Option<bool>,
     /// From the reply to PLAY to the first packet; negative if it came before the reply.
     pub first_packet_us: Option<i64>,
+    /// The reply may have been read so much later than it came, because this process waited for a processor: the time
+    /// above is at most so much too short.
+    pub reply_read_late_us: u64,
+    /// Film time from the first PLAY's first packet to this one's by RTP timestamp, less the same by answered ranges:
+    /// about 0 for a server with one timeline for the whole film. `None` without ranges.
+    pub range_error_us: Option<i64>,
     /// Packets received.
     pub packets: u64,
 }
@@ -200,7 +206,10 @@ impl Report {
         );
         check(s.restarts > 0, format!("sequence numbers jumped {} times", s.restarts));
         check(self.rtp_info_exact == Some(false), "RTP-Info is not that of the first packet".to_owned());
-        let early = self.plays.iter().filter_map(|play| play.first_packet_us).min().unwrap_or(i64::MAX);
+        let latest = |play: &PlayRecord| {
+            play.first_packet_us.map(|us| us.saturating_add_unsigned(play.reply_read_late_us))
+        };
+        let early = self.plays.iter().filter_map(latest).min().unwrap_or(i64::MAX);
         let too_early = self.transport == "tcp" && early < MIN_FIRST_PACKET_US;
         check(too_early, format!("first packet {early} us after the PLAY reply; interleaved needs 20 ms"));
         let bye_us = self.bye.and_then(|bye| bye.after_last_packet_us);
@@ -308,7 +317,12 @@ impl fmt::Display for Report {
         self.fmt_byte_check(f)?;
         let r = &self.receiver;
         let drops = format!("{} dropped, {} checksum errors", r.socket_drops, r.checksum_errors);
-        row(f, "this receiver", &format!("{drops}, longest turn {}", human_us(r.longest_turn_us)))?;
+        let full = if r.output_full_ms == 0 {
+            String::new()
+        } else {
+            format!(", output full for {} ms", r.output_full_ms)
+        };
+        row(f, "this receiver", &format!("{drops}, longest turn {}{full}", human_us(r.longest_turn_us)))?;
         if r.written_bytes > 0 {
             row(f, "written", &format!("{} bytes", r.written_bytes))?;
         }

@@ -1,7 +1,7 @@
 //! What happens to payloads once they are in order: checked, compared, written. On a thread of its own, so that a slow
 //! disk, a reader of a pipe that pauses or a search through the reference never delays the receiving loop.
 //!
-//! Payloads travel in blocks of 256 KiB, 16 MiB of them at most. When all are under way, [`SinkWriter::is_full`] says
+//! Payloads travel in blocks of 256 KiB, 16 MiB of them at most. When all are under way, the sink says
 //! so and the loop stops reading media: the loss that follows is the kernel's to count, none is silent.
 
 use std::fs::File;
@@ -77,7 +77,8 @@ pub(crate) struct SinkWriter {
 /// The far end of an output.
 enum Target {
     Null,
-    Stdout(io::Stdout),
+    /// A pipe or the like: its reader may pause, and may go away without that being an error.
+    Stream(File),
     File(File),
 }
 
@@ -113,12 +114,21 @@ impl SinkWriter {
         let path = output_path(output);
         let target = match output {
             Output::Null => Target::Null,
-            Output::Stdout => Target::Stdout(io::stdout()),
+            Output::Stdout => {
+                // The descriptor itself: the line buffer of standard output would cut blocks to pieces.
+                let stdout =
+                    rustix::io::dup(io::stdout()).map_err(|errno| output_error(&path, 0, errno.into()))?;
+                Target::Stream(File::from(stdout))
+            }
             Output::File(file) => {
                 Target::File(File::create(file).map_err(|error| output_error(&path, 0, error))?)
             }
         };
         let verifier = reference.map(Verifier::open).transpose()?;
+        Self::spawn(target, path, verifier)
+    }
+
+    fn spawn(target: Target, path: PathBuf, verifier: Option<Verifier>) -> Result<Self, ClientError> {
         let worker = Worker {
             target,
             path: path.clone(),
@@ -247,7 +257,7 @@ impl Worker {
         while let Ok(mut block) = blocks.recv() {
             self.check(&block)?;
             if let Err(error) = self.write(&block.bytes) {
-                if error.kind() == io::ErrorKind::BrokenPipe && matches!(self.target, Target::Stdout(_)) {
+                if error.kind() == io::ErrorKind::BrokenPipe && matches!(self.target, Target::Stream(_)) {
                     self.report.reader_gone = true;
                     break;
                 }
@@ -292,9 +302,7 @@ impl Worker {
         while !bytes.is_empty() {
             let taken = match &mut self.target {
                 Target::Null => return Ok(()),
-                // Straight to the descriptor: the line buffer of standard output would cut blocks to pieces.
-                Target::Stdout(stdout) => rustix::io::write(&*stdout, bytes).map_err(io::Error::from),
-                Target::File(file) => file.write(bytes),
+                Target::Stream(file) | Target::File(file) => file.write(bytes),
             };
             match taken {
                 Ok(0) => return Err(io::ErrorKind::WriteZero.into()),
@@ -316,6 +324,7 @@ impl Worker {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use std::os::fd::OwnedFd;
 
     const PATIENCE: Duration = Duration::from_secs(20);
 
@@ -340,6 +349,69 @@ mod tests {
         assert_eq!(report.written, expected.len() as u64);
         assert_eq!(report.ts.packets, 14_000);
         assert!(std::fs::read(path).unwrap() == expected);
+    }
+
+    fn pipe() -> (File, SinkWriter) {
+        let (read, write) = io::pipe().unwrap();
+        let stream = Target::Stream(File::from(OwnedFd::from(write)));
+        let sink = SinkWriter::spawn(stream, "-".into(), None).unwrap();
+        (File::from(OwnedFd::from(read)), sink)
+    }
+
+    #[test]
+    fn a_reader_that_pauses_fills_the_output_and_loses_nothing() {
+        use std::io::Read;
+        let (mut reader, mut sink) = pipe();
+        let (mut given, mut ext) = (Vec::new(), 0u64);
+        while !sink.is_full() {
+            let payload = [ext as u8; 1316];
+            given.extend_from_slice(&payload);
+            sink.payload(ext, &payload);
+            ext += 1;
+        }
+        // 64 blocks under way, one being written, one at hand, and what a pipe holds.
+        assert!(
+            given.len() >= BLOCKS * BLOCK_BYTES && given.len() < (BLOCKS + 4) * BLOCK_BYTES,
+            "{}",
+            given.len()
+        );
+        let (done, length) = (std::sync::mpsc::channel(), given.len());
+        let thread = std::thread::spawn(move || {
+            let mut got = vec![0; length];
+            reader.read_exact(&mut got).unwrap();
+            done.0.send(got).unwrap();
+        });
+        let deadline = std::time::Instant::now() + PATIENCE;
+        let mut now = Instant(0);
+        while sink.is_full() {
+            assert!(std::time::Instant::now() < deadline, "it stays full");
+            assert!(sink.poll_at().is_none_or(|at| at.ns_since(now) <= FULL_RETRY_NS));
+            now = now.plus_ns(FULL_RETRY_NS);
+            sink.turn(now);
+            thread::yield_now();
+        }
+        assert_eq!(sink.finish(PATIENCE).unwrap().written, given.len() as u64);
+        assert!(done.1.recv_timeout(PATIENCE).unwrap() == given);
+        thread.join().unwrap();
+    }
+
+    #[test]
+    fn a_reader_that_goes_away_is_an_end_and_not_an_error() {
+        let (reader, mut sink) = pipe();
+        drop(reader);
+        sink.payload(0, &[0x47; 188]);
+        let report = sink.finish(PATIENCE).unwrap();
+        assert!(report.reader_gone);
+        assert_eq!((report.written, report.ts.packets), (0, 1));
+    }
+
+    #[test]
+    fn an_output_that_takes_nothing_does_not_hang_the_end() {
+        let (reader, mut sink) = pipe();
+        sink.payload(0, &vec![0x47; 188 * 1000]); // more than a pipe holds
+        let error = sink.finish(Duration::from_millis(100)).unwrap_err().to_string();
+        assert!(error.contains("output -") && error.contains("takes no more"), "{error}");
+        drop(reader);
     }
 
     #[test]

@@ -122,7 +122,8 @@ pub struct ManyReport {
     pub session_longest_gap: LatenessSummary,
     /// From the start of connecting to the reply to PLAY.
     pub setup: LatenessSummary,
-    /// From the reply to PLAY to the first packet.
+    /// From the reply to PLAY to the first packet. The reply is stamped on reading, so this is too short by up to
+    /// [`super::ManyOptions::gather`] and a turn of the loop.
     pub first_packet: LatenessSummary,
     /// The shortest of these; negative if a packet came before the reply.
     pub first_packet_min_us: Option<i64>,

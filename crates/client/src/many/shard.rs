@@ -84,6 +84,7 @@ pub(super) struct Shard<'a> {
     turns: Histogram<u64>,
     /// Payload at the end of the ramp, and when that was.
     at_ramp_end: Option<(Instant, u64)>,
+    ramp_is_over: bool,
     tally_at: Instant,
     /// Payload and packets of players that are done.
     done_bytes: u64,
@@ -115,6 +116,7 @@ impl<'a> Shard<'a> {
             read_delay: histogram_us(),
             turns: histogram_us(),
             at_ramp_end: None,
+            ramp_is_over: false,
             tally_at: plan.began,
             done_bytes: 0,
             done_packets: 0,
@@ -166,6 +168,7 @@ impl<'a> Shard<'a> {
             }
             let is_last = leaving_since.is_some_and(|since| now.ns_since(since) > LAST_NS);
             if is_last || (self.to_start.is_empty() && self.ones.iter().all(Option::is_none)) {
+                self.close_together(now);
                 return Ok(self.finish());
             }
             let after = self.clock.now();
@@ -333,7 +336,7 @@ impl<'a> Shard<'a> {
 
     /// Brings the tally up to date, and notes where the time begins in which all play.
     fn keep_tally(&mut self, now: Instant) {
-        let ramp_ends = self.at_ramp_end.is_none() && now >= self.plan.ramp_end;
+        let ramp_ends = !self.ramp_is_over && now >= self.plan.ramp_end;
         if now < self.tally_at && !ramp_ends {
             return;
         }
@@ -341,15 +344,21 @@ impl<'a> Shard<'a> {
         let (bytes, packets) = self.totals();
         self.tally.packets.store(packets, Ordering::Relaxed);
         if ramp_ends {
+            self.ramp_is_over = true;
             self.at_ramp_end = Some((now, bytes));
         }
     }
 
-    fn leave_all(&mut self, now: Instant) -> Result<(), ClientError> {
-        if let Some((since, bytes_before)) = self.at_ramp_end {
+    /// The time in which all play is over.
+    fn close_together(&mut self, now: Instant) {
+        if let Some((since, bytes_before)) = self.at_ramp_end.take() {
             self.sums.together_ns = now.ns_since(since);
             self.sums.together_bytes = self.totals().0 - bytes_before;
         }
+    }
+
+    fn leave_all(&mut self, now: Instant) -> Result<(), ClientError> {
+        self.close_together(now);
         let not_begun = std::mem::take(&mut self.to_start).len() as u64;
         if not_begun > 0 {
             self.sums.add_failure("not begun when time was over".to_owned(), not_begun);

@@ -1,6 +1,6 @@
 //! What becomes of RTP and RTCP packets, whichever way they came: counted, timed, put in order, handed to the sink.
 
-use millrace_core::time::Instant;
+use millrace_core::time::{Instant, MediaTicks};
 use millrace_core::wire::rtcp::{self, ReportBlock, RtcpPacket};
 use millrace_core::wire::rtp::{PAYLOAD_TYPE_MP2T, RtpHeader};
 
@@ -31,6 +31,8 @@ struct Current {
     /// Extended number and timestamp of the lowest packet.
     lowest: Option<(u64, u32)>,
     packets_before: u64,
+    /// Where in the film it begins, says the server.
+    range_start: Option<MediaTicks>,
 }
 
 /// One stream of media.
@@ -46,6 +48,8 @@ pub(crate) struct Media {
     held: Held,
     plays: Vec<PlayRecord>,
     current: Current,
+    /// Place in the film and timestamp of the first PLAY that had both.
+    origin: Option<(MediaTicks, u32)>,
     payload_bytes: u64,
     late: u64,
     malformed: u64,
@@ -71,6 +75,7 @@ impl Media {
             held: Held::default(),
             plays: Vec::new(),
             current: Current::default(),
+            origin: None,
             payload_bytes: 0,
             late: 0,
             malformed: 0,
@@ -86,8 +91,14 @@ impl Media {
         self.payload_type = payload_type;
     }
 
-    /// PLAY was answered at wall-clock time `reply_ns`.
-    pub(crate) fn begin_play(&mut self, range_asked: Option<String>, reply: &PlayReply, reply_ns: u64) {
+    /// PLAY was answered; its reply was read at wall-clock time `reply_ns`, at most `read_late_ns` after it came.
+    pub(crate) fn begin_play(
+        &mut self,
+        range_asked: Option<String>,
+        reply: &PlayReply,
+        reply_ns: u64,
+        read_late_ns: u64,
+    ) {
         let info = reply.rtp_info.as_ref();
         let sequence = info.and_then(|info| info.sequence);
         let record = PlayRecord {
@@ -95,6 +106,7 @@ impl Media {
             range_answered: reply.range.map(|range| range.to_string()),
             announced_sequence: sequence,
             announced_timestamp: info.and_then(|info| info.timestamp),
+            reply_read_late_us: read_late_ns / 1000,
             ..PlayRecord::default()
         };
         let before_the_reply = self.plays.is_empty() && self.tracker.has_run();
@@ -109,6 +121,7 @@ impl Media {
             self.current.packets_before = self.tracker.counts().received;
         }
         self.current.reply_ns = Some(reply_ns);
+        self.current.range_start = reply.range.and_then(|range| range.start);
         self.bye_ns = None;
         if self.plays.len() < MAX_PLAYS {
             self.plays.push(record);
@@ -131,6 +144,12 @@ impl Media {
                 && same(play.announced_timestamp, play.first_timestamp)
         });
         let delay = |(first, reply): (u64, u64)| (i128::from(first) - i128::from(reply)) / 1000;
+        if let Some((start, (_, timestamp))) = current.range_start.zip(current.lowest) {
+            let (start_0, timestamp_0) = *self.origin.get_or_insert((start, timestamp));
+            let by_timestamps = i64::from(timestamp.wrapping_sub(timestamp_0).cast_signed());
+            let by_ranges = start.0.cast_signed() - start_0.0.cast_signed();
+            play.range_error_us = Some((by_timestamps - by_ranges) * 100 / 9);
+        }
         play.first_packet_us = current.first_arrival_ns.zip(current.reply_ns).map(delay).map(|us| us as i64);
     }
 

@@ -34,7 +34,7 @@ fn rtp_before_the_reply_to_play_belongs_to_it() {
     for n in 0..3u16 {
         m.rtp(Instant(0), 1000 * MS + u64::from(n) * MS, &packet(7 + n, 90 * u32::from(n), 1));
     }
-    m.begin_play(None, &announced(7, 0), 1200 * MS);
+    m.begin_play(None, &announced(7, 0), 1200 * MS, 0);
     m.rtp(Instant(0), 1003 * MS, &packet(10, 270, 1));
     let (report, ts) = finish(m);
     assert_eq!((report.packets, ts, report.rtp_info_exact), (4, 4, Some(true)));
@@ -45,7 +45,7 @@ fn rtp_before_the_reply_to_play_belongs_to_it() {
 #[test]
 fn another_source_takes_over_with_two_packets_and_not_with_one() {
     let mut m = media();
-    m.begin_play(None, &PlayReply::default(), 0);
+    m.begin_play(None, &PlayReply::default(), 0, 0);
     m.rtp(Instant(0), MS, &packet(1, 0, 1));
     m.rtp(Instant(0), 2 * MS, &packet(50, 0, 2)); // a stranger
     m.rtp(Instant(0), 3 * MS, &packet(2, 90, 1));
@@ -61,7 +61,7 @@ fn another_source_takes_over_with_two_packets_and_not_with_one() {
 #[test]
 fn a_stray_that_is_confirmed_reaches_the_output() {
     let mut m = media();
-    m.begin_play(None, &PlayReply::default(), 0);
+    m.begin_play(None, &PlayReply::default(), 0, 0);
     for sequence in [10, 11, 40_000, 40_001, 40_002] {
         m.rtp(Instant(0), MS, &packet(sequence, 0, 1));
     }
@@ -72,7 +72,7 @@ fn a_stray_that_is_confirmed_reaches_the_output() {
 #[test]
 fn bye_and_final_report_come_from_the_right_source_only() {
     let mut m = media();
-    m.begin_play(None, &PlayReply::default(), 0);
+    m.begin_play(None, &PlayReply::default(), 0, 0);
     for n in 0..10u16 {
         m.rtp(Instant(0), 1000 * MS, &packet(n, 0, 1));
     }
@@ -111,8 +111,8 @@ fn anything_at_all_is_survived_and_accounted_for() {
                     m.rtcp(at, bytes);
                     given += u64::from(rtcp::parse(bytes).count() == 0);
                 }
-                12..16 => m.begin_play(None, &announced(*sequence, 0), at),
-                16..20 => m.begin_play(None, &PlayReply::default(), at),
+                12..16 => m.begin_play(None, &announced(*sequence, 0), at, 0),
+                16..20 => m.begin_play(None, &PlayReply::default(), at, 0),
                 20..24 => m.turn(Instant(at + 5000)),
                 _ => {
                     m.rtp(Instant(at), at, &packet(*sequence, u32::from(*sequence), u32::from(*ssrc % 2)));

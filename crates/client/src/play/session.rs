@@ -22,7 +22,7 @@ use super::{PlayOptions, Progress, TransportChoice};
 use crate::clock::{SystemClock, random_u64};
 use crate::error::{ClientError, RtspFailure, advice_for};
 use crate::net::{Batch, Connection, FIRST_PORT, Inlet, ReadState, bind_pair};
-use crate::procfs::UdpErrors;
+use crate::procfs::{UdpErrors, run_delay_ns};
 use crate::report::{EndReason, ReceiverReport, Report};
 use crate::rtsp::dialogue::{Dialogue, DialogueConfig, Event, Phase, PlayReply};
 use crate::rtsp::framing::{Item, next_item};
@@ -83,6 +83,8 @@ pub(super) struct Session<'a> {
     media: Media,
     /// Ranges of the PLAYs whose replies are still to come.
     asked: VecDeque<Option<NptRange>>,
+    /// How long this thread had waited for a processor when PLAY was sent.
+    run_delay_ns: u64,
     agenda: Agenda,
     receiver: ReceiverReport,
     output_full_ns: u64,
@@ -128,6 +130,7 @@ impl<'a> Session<'a> {
             path: Path::None,
             media: Media::new(sink, options.reorder_packets, nanos(options.reorder_wait)),
             asked: VecDeque::new(),
+            run_delay_ns: 0,
             agenda: Agenda {
                 playing_since: None,
                 report_at: now,
@@ -423,6 +426,9 @@ impl<'a> Session<'a> {
 
     fn play(&mut self, now: Instant, range: Option<NptRange>) {
         self.punch();
+        if self.asked.is_empty() {
+            self.run_delay_ns = run_delay_ns();
+        }
         if self.dialogue.play(now, range) {
             self.asked.push_back(range);
         }
@@ -441,7 +447,8 @@ impl<'a> Session<'a> {
 
     fn begin_play(&mut self, now: Instant, reply: &PlayReply, reply_ns: u64) {
         let asked = self.asked.pop_front().flatten().map(|range| range.to_string());
-        self.media.begin_play(asked, reply, reply_ns);
+        let read_late_ns = run_delay_ns().saturating_sub(self.run_delay_ns);
+        self.media.begin_play(asked, reply, reply_ns, read_late_ns);
         self.agenda.alive_at = now;
         self.agenda.bye_at = None;
         if self.agenda.playing_since.is_none() {

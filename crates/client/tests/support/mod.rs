@@ -29,6 +29,49 @@ pub fn film(payloads: usize) -> Vec<u8> {
     bytes
 }
 
+/// Times a scenario may be played again because the machine stood still.
+const AGAIN: usize = 4;
+/// The scenarios bear being late by so much.
+const STANDSTILL: Duration = Duration::from_millis(100);
+
+/// Pages that this process had to fetch from disk.
+fn major_faults() -> u64 {
+    let stat = std::fs::read_to_string("/proc/self/stat").unwrap_or_default();
+    stat.rsplit(')').next().and_then(|rest| rest.split_ascii_whitespace().nth(9)?.parse().ok()).unwrap_or(0)
+}
+
+/// Runs a scenario that takes place in real time. If it fails while the machine demonstrably stood still (a thread that
+/// only sleeps was held up, or pages of this program had to come from disk), it has shown nothing and is run again.
+pub fn steady(scenario: impl Fn()) {
+    for attempt in 1.. {
+        let (stop, faults_before) = (AtomicBool::new(false), major_faults());
+        let (outcome, longest) = std::thread::scope(|scope| {
+            let watchdog = scope.spawn(|| {
+                let mut longest = Duration::ZERO;
+                while !stop.load(Ordering::Relaxed) {
+                    let before = Instant::now();
+                    std::thread::sleep(Duration::from_millis(5));
+                    longest = longest.max(before.elapsed());
+                }
+                longest
+            });
+            let outcome = std::panic::catch_unwind(std::panic::AssertUnwindSafe(&scenario));
+            stop.store(true, Ordering::Relaxed);
+            (outcome, watchdog.join().unwrap())
+        });
+        let faults = major_faults() - faults_before;
+        match outcome {
+            Ok(()) => return,
+            Err(_) if attempt < AGAIN && (longest > STANDSTILL || faults > 0) => {
+                eprintln!(
+                    "attempt {attempt}: the machine stood still for {longest:?}, {faults} pages from disk; again"
+                );
+            }
+            Err(panic) => std::panic::resume_unwind(panic),
+        }
+    }
+}
+
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum RtpInfo {
     Exact,
@@ -233,6 +276,8 @@ struct Playing {
     order: Vec<u32>,
     next: usize,
     last_sent: Instant,
+    /// From the packet before the stall, so that the gap is as long as asked for however busy the machine is.
+    stalled_until: Option<Instant>,
 }
 
 struct Session {
@@ -285,8 +330,9 @@ impl Session {
                 Err(error) if matches!(error.kind(), ErrorKind::WouldBlock | ErrorKind::TimedOut) => {}
                 Err(_) => return,
             }
-            self.take_requests();
+            // RTCP first: a goodbye is sent before its TEARDOWN, and must be counted before that is answered.
             self.take_rtcp();
+            self.take_requests();
             self.send_due();
         }
     }
@@ -435,7 +481,8 @@ impl Session {
             }
         }
         let started = Instant::now() + b.first_delay;
-        self.playing = Some(Playing { started, from, order, next: 0, last_sent: started });
+        self.playing =
+            Some(Playing { started, from, order, next: 0, last_sent: started, stalled_until: None });
         self.said_bye = false;
         let off = match b.rtp_info {
             RtpInfo::Exact => Some(0),
@@ -464,9 +511,7 @@ impl Session {
         let b = &self.behaviour;
         let due = playing.started + b.interval * (packet - playing.from);
         match b.stall {
-            Some((from, time)) if packet >= from => {
-                due.max(playing.started + b.interval * (from - playing.from) + time)
-            }
+            Some((from, _)) if packet >= from => playing.stalled_until.map_or(due, |until| due.max(until)),
             _ => due,
         }
     }
@@ -507,6 +552,9 @@ impl Session {
             if let Some(playing) = &mut self.playing {
                 playing.next += 1;
                 playing.last_sent = Instant::now();
+                if let Some((_, time)) = self.behaviour.stall.filter(|(from, _)| packet + 1 == *from) {
+                    playing.stalled_until = Some(playing.last_sent + time);
+                }
             }
         }
     }
