@@ -12,17 +12,37 @@ use crate::workspace::has_program;
 /// How often a running program is looked at.
 const LOOK_EVERY: Duration = Duration::from_millis(20);
 
-/// Seconds since its start.
-pub(super) struct Stopwatch(Instant);
+/// Seconds since its start, and how short of processors the machine was in them.
+pub(super) struct Stopwatch {
+    start: Instant,
+    waited_us: Option<u64>,
+}
 
 impl Stopwatch {
     pub(super) fn start() -> Self {
-        Self(Instant::now())
+        Self { start: Instant::now(), waited_us: waited_us() }
     }
 
     pub(super) fn seconds(&self) -> f64 {
-        self.0.elapsed().as_secs_f64()
+        self.start.elapsed().as_secs_f64()
     }
+
+    /// Share of the time in which something that could run had to wait for a processor; `None` where the kernel does
+    /// not say.
+    pub(super) fn pressure(&self) -> Option<f64> {
+        let waited = waited_us()?.saturating_sub(self.waited_us?);
+        Some(waited as f64 / 1e6 / self.seconds().max(1e-3))
+    }
+}
+
+/// The kernel's count of microseconds in which something waited for a processor.
+fn waited_us() -> Option<u64> {
+    parse_pressure(&std::fs::read_to_string("/proc/pressure/cpu").ok()?)
+}
+
+fn parse_pressure(text: &str) -> Option<u64> {
+    let some = text.lines().find(|line| line.starts_with("some "))?;
+    some.split_whitespace().find_map(|word| word.strip_prefix("total="))?.parse().ok()
 }
 
 /// A program to be run.
@@ -219,6 +239,14 @@ mod tests {
         for extension in ["out", "err"] {
             std::fs::remove_file(log.with_extension(extension)).unwrap();
         }
+    }
+
+    #[test]
+    fn pressure_is_read_from_the_kernels_words() {
+        let text = "some avg10=97.57 avg60=92.81 avg300=85.97 total=3485521544\nfull avg10=0.00 total=7\n";
+        assert_eq!(parse_pressure(text), Some(3_485_521_544));
+        assert_eq!(parse_pressure("full total=7\n"), None);
+        assert!(Stopwatch::start().pressure().is_none_or(|share| share >= 0.0));
     }
 
     #[test]

@@ -20,6 +20,15 @@ impl From<Result<String, String>> for Verdict {
 }
 
 impl Verdict {
+    /// The same with something more to say.
+    pub(super) fn with_note(self, note: &str) -> Self {
+        match self {
+            Self::Pass(text) => Self::Pass(format!("{text} ({note})")),
+            Self::Fail(text) => Self::Fail(format!("{text} ({note})")),
+            Self::Skip(text) => Self::Skip(text),
+        }
+    }
+
     fn parts(&self) -> (&'static str, &str) {
         match self {
             Self::Pass(text) => ("PASS", text),

@@ -14,8 +14,9 @@ const READY_SECONDS: f64 = 90.0;
 /// Time for ending after Ctrl-C.
 const END_SECONDS: f64 = 10.0;
 
-/// What the program prints when titles can be played.
-const READY: &str = "millrace: ready";
+/// What the program prints when it has looked through its folders. Films that changed a moment ago come later; for
+/// each film that can be played it prints its URL.
+const READY: &str = "ready rtsp://";
 
 /// A running server and the way to it.
 pub(crate) struct Server {
@@ -38,11 +39,15 @@ impl Server {
             .arg(lab.dir.join("films"))
             .arg("--store")
             .arg(lab.store())
-            .args(&format!("--listen {address} --http off"))
+            .args(&format!("--listen {address}"))
             .inside(ground.server.as_deref())
             .start(&logs.join("server"))?;
+        let base = format!("rtsp://{address}");
         loop {
-            if [running.output(), running.errors()].iter().any(|log| log.contains(READY)) {
+            let said = running.output();
+            let is_offered =
+                |film: &Film| said.lines().any(|line| line.ends_with(&format!("{base}/{}", film.name)));
+            if said.contains(READY) && lab.films.iter().all(is_offered) {
                 break;
             }
             if running.ended()?.is_some() || running.seconds() > READY_SECONDS {
@@ -55,7 +60,7 @@ impl Server {
         Ok(Self {
             ready_after: running.seconds(),
             running,
-            base: format!("rtsp://{address}"),
+            base,
             client_namespace: ground.client.clone(),
             server_namespace: ground.server.clone(),
             logs,
