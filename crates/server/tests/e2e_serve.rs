@@ -180,11 +180,21 @@ fn killed_while_serving_the_store_is_whole_and_the_next_start_serves() {
 }
 
 #[test]
-fn a_damaged_title_ends_with_a_reason_and_the_others_play() {
+fn a_title_with_a_damaged_data_file_ends_with_a_reason_and_the_others_play() {
+    a_damaged_title_hurts_nobody_else("data.ts");
+}
+
+#[test]
+fn a_title_with_a_damaged_meta_data_file_ends_with_a_reason_and_the_others_play() {
+    a_damaged_title_hurts_nobody_else("meta-1316.mrp");
+}
+
+/// One bit in the middle of `file` of one title is wrong; a viewer plays it, another one plays another title.
+fn a_damaged_title_hurts_nobody_else(file: &str) {
     let dir = tempfile::tempdir().unwrap();
-    let (store, damaged) = store_with(dir.path(), "damaged", 6);
+    let (store, data) = store_with(dir.path(), "damaged", 6);
     let (_, whole) = store_with(dir.path(), "whole", 6);
-    // One bit in the middle of the film.
+    let damaged = data.replace("data.ts", file);
     let mut bytes = std::fs::read(&damaged).unwrap();
     let middle = bytes.len() / 2;
     bytes[middle] ^= 1;
@@ -194,6 +204,7 @@ fn a_damaged_title_ends_with_a_reason_and_the_others_play() {
     let mut viewer = support::millrace().args(["play", &url, "-o", "null", "--quiet"]).spawn().unwrap();
     let report = play(&[&server.title("whole"), "-o", "null", "--verify", &whole]);
     assert_eq!(report["sequence"]["lost"], 0, "{report}");
+    assert!(report["byte_check"]["first_difference"].is_null(), "{report}");
     // Both lines come in any order: which file is damaged, and which viewer was told.
     server.wait_for("checksum", Duration::from_secs(20));
     let end = Instant::now() + Duration::from_secs(10);
@@ -201,10 +212,12 @@ fn a_damaged_title_ends_with_a_reason_and_the_others_play() {
         assert!(Instant::now() < end, "no line names title and viewer: {}", server.log.join("\n"));
         std::thread::sleep(Duration::from_millis(20));
     }
-    assert!(!server.said(&damaged).is_empty(), "no line names the file: {}", server.log.join("\n"));
+    let folder = std::path::Path::new(&data).parent().unwrap().to_str().unwrap();
+    assert!(!server.said(folder).is_empty(), "no line names the place: {}", server.log.join("\n"));
     viewer.kill().unwrap();
     viewer.wait().unwrap();
     assert!(server.interrupt());
+    assert!(!support::run(&["fsck", "--full", "--store", store.to_str().unwrap()]).status.success());
 }
 
 #[test]
