@@ -55,6 +55,9 @@ pub struct RunClock {
     longest_gap_ns: u64,
 }
 
+/// Film time of a run is kept within 35 years, so that no sender can make the arithmetic overflow.
+const MAX_TICKS: i64 = 100_000_000_000_000;
+
 /// Ticks to nanoseconds, exact and signed.
 fn ticks_ns(ticks: i64) -> i64 {
     (i128::from(ticks) * 1_000_000_000 / i128::from(MEDIA_HZ)) as i64
@@ -71,7 +74,8 @@ impl RunClock {
             self.last_timestamp = timestamp;
             return 0;
         }
-        self.ticks += i64::from(timestamp.wrapping_sub(self.last_timestamp).cast_signed());
+        let step = i64::from(timestamp.wrapping_sub(self.last_timestamp).cast_signed());
+        self.ticks = (self.ticks + step).clamp(-MAX_TICKS, MAX_TICKS);
         self.last_timestamp = timestamp;
         // Kernel stamps of packets that went through different cores may run back by microseconds.
         self.longest_gap_ns = self.longest_gap_ns.max(arrival_ns.saturating_sub(self.last_arrival_ns));
@@ -80,7 +84,8 @@ impl RunClock {
         let offset = elapsed.saturating_sub(ticks_ns(self.ticks));
         // RFC 3550 section 6.4.1 and appendix A.8: J += (|D| - J) / 16, kept sixteenfold.
         let difference = offset.abs_diff(self.last_offset_ns);
-        self.jitter_x16_ns = (self.jitter_x16_ns + difference).saturating_sub((self.jitter_x16_ns + 8) >> 4);
+        let fading = (self.jitter_x16_ns >> 4) + (self.jitter_x16_ns >> 3 & 1);
+        self.jitter_x16_ns = self.jitter_x16_ns.saturating_add(difference).saturating_sub(fading);
         self.jitter_max_x16_ns = self.jitter_max_x16_ns.max(self.jitter_x16_ns);
         self.last_offset_ns = offset;
         offset
@@ -164,7 +169,7 @@ fn add_moved(to: &mut Histogram<u64>, from: &Histogram<u64>, shift_us: i64) {
 impl Lateness {
     /// The next packet begins a run: another baseline, and no gap to the run before.
     pub fn begin_run(&mut self) {
-        let below_us = (self.min_ns - self.base_ns) / 1000;
+        let below_us = self.min_ns.saturating_sub(self.base_ns) / 1000;
         add_moved(&mut self.closed, &self.run, -below_us);
         self.run.reset();
         self.worst_ns = self.worst_ns();
@@ -178,20 +183,20 @@ impl Lateness {
         let is_first = !self.clock.started;
         let offset = self.clock.observe(arrival_ns, timestamp);
         if is_first {
-            self.base_ns = offset - MARGIN_NS;
+            self.base_ns = offset.saturating_sub(MARGIN_NS);
             (self.min_ns, self.max_ns) = (offset, offset);
         }
         if offset < self.base_ns {
-            self.move_base(offset - MARGIN_NS);
+            self.move_base(offset.saturating_sub(MARGIN_NS));
         }
         self.min_ns = self.min_ns.min(offset);
         self.max_ns = self.max_ns.max(offset);
-        self.run.saturating_record(((offset - self.base_ns) / 1000).unsigned_abs());
+        self.run.saturating_record(offset.abs_diff(self.base_ns) / 1000);
     }
 
     fn move_base(&mut self, base_ns: i64) {
         let mut moved = histogram_us();
-        add_moved(&mut moved, &self.run, (self.base_ns - base_ns) / 1000);
+        add_moved(&mut moved, &self.run, self.base_ns.saturating_sub(base_ns) / 1000);
         self.run = moved;
         self.base_ns = base_ns;
     }
@@ -213,13 +218,13 @@ impl Lateness {
     }
 
     fn worst_ns(&self) -> u64 {
-        self.worst_ns.max((self.max_ns - self.min_ns).unsigned_abs())
+        self.worst_ns.max(self.max_ns.abs_diff(self.min_ns))
     }
 
     /// Percentiles over all runs. The maximum is exact.
     pub fn summary(&self) -> LatenessSummary {
         let mut all = self.closed.clone();
-        add_moved(&mut all, &self.run, -((self.min_ns - self.base_ns) / 1000));
+        add_moved(&mut all, &self.run, -(self.min_ns.saturating_sub(self.base_ns) / 1000));
         let max_us = self.worst_ns() / 1000;
         let s = summarize(&all);
         let cap = |value: u64| value.min(max_us);
@@ -255,7 +260,7 @@ impl LightLateness {
         self.min_ns = self.min_ns.min(offset);
         self.max_ns = self.max_ns.max(offset);
         if self.learning.capacity() == 0 {
-            shared.saturating_record((offset - self.min_ns).unsigned_abs() / 1000);
+            shared.saturating_record(offset.abs_diff(self.min_ns) / 1000);
         } else {
             self.learning.push(offset);
             if self.learning.len() == LEARNED {
@@ -268,7 +273,7 @@ impl LightLateness {
     pub fn finish(&mut self, shared: &mut Histogram<u64>) {
         self.learned_min_ns = if self.learning.capacity() == 0 { self.learned_min_ns } else { self.min_ns };
         for offset in std::mem::take(&mut self.learning) {
-            shared.saturating_record((offset - self.min_ns).unsigned_abs() / 1000);
+            shared.saturating_record(offset.abs_diff(self.min_ns) / 1000);
         }
     }
 
@@ -279,16 +284,12 @@ impl LightLateness {
 
     /// The latest packet of the run, exact.
     pub fn max_us(&self) -> u64 {
-        (self.max_ns - self.min_ns).unsigned_abs() / 1000
+        self.max_ns.abs_diff(self.min_ns) / 1000
     }
 
     /// By how much the shared histogram may understate this stream's lateness.
     pub fn understated_us(&self) -> u64 {
-        if self.learning.capacity() == 0 {
-            (self.learned_min_ns - self.min_ns).unsigned_abs() / 1000
-        } else {
-            0
-        }
+        if self.learning.capacity() == 0 { self.learned_min_ns.abs_diff(self.min_ns) / 1000 } else { 0 }
     }
 }
 

@@ -137,3 +137,34 @@ fn any_arrivals_agree_with_exact_arithmetic() {
         assert!(s.p50_us <= s.p99_us && s.p99_us <= s.p999_us && s.p999_us <= s.max_us);
     });
 }
+
+/// Clocks that make no sense at all, for hours: no overflow, and percentiles still in order.
+#[test]
+fn senseless_clocks_are_survived() {
+    bolero::check!().with_type::<Vec<(u64, u32, u8)>>().with_iterations(200).for_each(|steps| {
+        let (mut full, mut light, mut shared) =
+            (Lateness::default(), LightLateness::default(), histogram_us());
+        let (mut arrival, mut timestamp) = (0u64, 0u32);
+        for (wait, step, times) in steps {
+            for _ in 0..*times {
+                arrival = arrival.wrapping_add(*wait);
+                timestamp = timestamp.wrapping_add(*step);
+                full.observe(arrival, timestamp);
+                light.observe(arrival, timestamp, &mut shared);
+            }
+            if *times == 77 {
+                full.begin_run();
+            }
+            full.clock().arrival_of(*step);
+        }
+        light.finish(&mut shared);
+        let s = full.summary();
+        assert!(s.p50_us <= s.p99_us && s.p99_us <= s.p999_us && s.p999_us <= s.max_us, "{s:?}");
+        assert!(full.clock().jitter_max_ns() >= full.clock().jitter_ns());
+    });
+    let mut clock = RunClock::default();
+    for number in 0..1_000_000u32 {
+        clock.observe(u64::from(number), number.wrapping_mul(0x7fff_ffff));
+    }
+    assert_eq!(clock.media_ns(), ticks_ns(MAX_TICKS));
+}
