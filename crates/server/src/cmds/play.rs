@@ -107,6 +107,9 @@ fn show(line: &indicatif::ProgressBar, progress: &Progress) {
 }
 
 fn is_clean(report: &report::Report) -> bool {
-    let bytes_right = report.byte_check.as_ref().is_none_or(|check| check.different_bytes == 0);
-    report.packets > 0 && report.sequence.lost == 0 && bytes_right
+    let bytes_right = report
+        .byte_check
+        .as_ref()
+        .is_none_or(|check| check.different_bytes == 0 && check.unaligned_bytes == 0);
+    report.packets > 0 && report.sequence.lost == 0 && report.sequence.lost_at_start == 0 && bytes_right
 }
