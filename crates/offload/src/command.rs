@@ -66,7 +66,7 @@ pub enum Command {
         /// The connection.
         conn: ConnId,
     },
-    /// Finish: close all streams, send BYE, then end the thread.
+    /// Finish: say BYE to all viewers, wait shortly for the streams to be closed, then end the thread.
     Stop,
 }
 

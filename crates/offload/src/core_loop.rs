@@ -24,6 +24,9 @@ use crate::load::LoadMeter;
 /// Batches of sends one turn makes before it looks at commands and leases again.
 const BATCHES_PER_TURN: usize = 16;
 
+/// How long a loop that was told to stop waits for its streams to be closed.
+const LINGER_NS: u64 = 2_000_000_000;
+
 /// The way out that a loop needs: packets, and connections whose writes it owns.
 pub trait LoopTx: PacketTx + Send {
     /// Takes over the writes of a connection; gives the descriptor back if the table is full.
@@ -89,7 +92,8 @@ struct State {
     outcomes: [SendOutcome; MAX_BATCH_BURSTS],
     /// An event of the engine that neither ring had room for.
     held: Option<StreamEvent>,
-    stopping: bool,
+    /// When [`Command::Stop`] came.
+    stopping: Option<Instant>,
     /// A connection has bytes that its socket did not take.
     conns_pending: bool,
 }
@@ -110,16 +114,20 @@ impl<C: Clock, T: LoopTx> CoreLoop<C, T> {
         load: LoadMeter,
     ) -> Self {
         let outcomes = [SendOutcome::Sent; MAX_BATCH_BURSTS];
-        let state = State { outcomes, held: None, stopping: false, conns_pending: false };
+        let state = State { outcomes, held: None, stopping: None, conns_pending: false };
         Self { clock, engine, door, tx, commands, events, control_bell, bell, idle, load, state }
     }
 
-    /// Runs until [`Command::Stop`] and until every event has been published.
+    /// Runs until [`Command::Stop`], then until all streams are closed or [`LINGER_NS`] has passed, so that viewers hear
+    /// that it is over and the control side their totals.
     pub fn run(&mut self) {
         loop {
             let (now, work) = self.turn();
-            if self.state.stopping && work == 0 {
-                break self.load.finish();
+            if let Some(since) = self.state.stopping {
+                let is_over = self.engine.counters().open == 0 || now.ns_since(since) > LINGER_NS;
+                if work == 0 && is_over {
+                    break self.load.finish();
+                }
             }
             if work == 0 {
                 self.wait(now);
@@ -182,7 +190,10 @@ impl<C: Clock, T: LoopTx> CoreLoop<C, T> {
                 let fd = self.tx.remove_conn(conn);
                 return self.publish(Event::ConnRemoved { conn, fd });
             }
-            Command::Stop => return self.state.stopping = true,
+            Command::Stop => {
+                self.engine.finish(now);
+                return self.state.stopping = self.state.stopping.or(Some(now));
+            }
         };
         if let Err(refusal) = result {
             self.publish(Event::Refused { stream, refusal });

@@ -221,6 +221,30 @@ fn a_damaged_title_hurts_nobody_else(file: &str) {
 }
 
 #[test]
+fn viewers_are_told_when_the_server_ends() {
+    let dir = tempfile::tempdir().unwrap();
+    let (store, _) = store_with(dir.path(), "film", 30);
+    let mut server = Server::start(&store, &[]);
+    let url = server.title("film");
+    let viewer = support::millrace()
+        .args(["play", &url, "--transport", "udp", "-o", "null", "--stats", "json"])
+        .stdout(std::process::Stdio::piped())
+        .spawn()
+        .unwrap();
+    server.wait_for("plays", Duration::from_secs(10));
+    // Some film has to come before there is something to end.
+    std::thread::sleep(Duration::from_secs(1));
+    assert!(server.interrupt(), "{:?}", server.log);
+    let output = viewer.wait_with_output().unwrap();
+    let report: serde_json::Value = serde_json::from_slice(&output.stdout).unwrap();
+    // The connection is closed right behind it; which of the two the viewer takes for the end is its business.
+    assert!(!report["bye"].is_null(), "no BYE: {report}");
+    assert_eq!(report["sequence"]["lost"], 0, "{report}");
+    let ended = server.said("ended: film");
+    assert!(ended.iter().any(|line| !line.contains(" 0 packets")), "totals at the end: {ended:?}");
+}
+
+#[test]
 fn full_means_453_and_the_viewers_inside_go_on() {
     let dir = tempfile::tempdir().unwrap();
     let (store, data) = store_with(dir.path(), "film", 6);
