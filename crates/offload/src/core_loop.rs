@@ -10,7 +10,7 @@ use std::sync::Arc;
 
 use millrace_core::ids::ConnId;
 use millrace_core::limits::{COMMANDS_PER_TURN, LEASES_PER_TURN, MAX_BATCH_BURSTS};
-use millrace_core::seam::{Clock, Doorbell, PacketTx, SendOutcome, TransmitBatch};
+use millrace_core::seam::{Clock, PacketTx, SendOutcome, TransmitBatch};
 use millrace_core::time::Instant;
 use millrace_engine::{Engine, LeaseFailure, StreamEvent, StreamSpec};
 use millrace_netio::KernelTx;
@@ -25,7 +25,7 @@ use crate::load::LoadMeter;
 const BATCHES_PER_TURN: usize = 16;
 
 /// How long a loop that was told to stop waits for its streams to be closed.
-const LINGER_NS: u64 = 2_000_000_000;
+pub const LINGER_NS: u64 = 2_000_000_000;
 
 /// The way out that a loop needs: packets, and connections whose writes it owns.
 pub trait LoopTx: PacketTx + Send {

@@ -5,7 +5,7 @@ use std::sync::Arc;
 use std::thread::JoinHandle;
 
 use millrace_core::limits::RING_RECORDS;
-use millrace_core::seam::{Clock, Doorbell};
+use millrace_core::seam::Clock;
 use millrace_engine::Engine;
 pub use millrace_engine::EngineConfig;
 use millrace_store::cache::CacheDoor;

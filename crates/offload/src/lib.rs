@@ -8,14 +8,12 @@
 //! | [`core_loop`] | the loop and its named phases: read this to understand the running system |
 //! | [`command`] | what crosses the boundary |
 //! | [`handle`] | the control side's end: start an engine, talk to it, stop it |
-//! | [`bell`] | the doorbell that wakes a sleeping side |
 //! | [`idle`] | busy, adaptive, sleeping |
 //! | [`load`] | how busy the core is, in nanoseconds |
 //! | [`hugepage`], [`affinity`], [`clock`] | memory, cores and time of the real machine |
 #![deny(unsafe_code)]
 
 pub mod affinity;
-pub mod bell;
 pub mod clock;
 pub mod command;
 pub mod core_loop;
@@ -26,3 +24,6 @@ pub mod load;
 
 /// Socket set-up for whoever starts an engine: the pairs of ports, and the way out made of them.
 pub use millrace_netio::{GsoMode, KernelTx, KernelTxConfig, NetError, UdpPair, bind_pair};
+
+/// The doorbell that wakes a sleeping loop, and its control side.
+pub use millrace_store::bell;

@@ -9,11 +9,13 @@
 //! | [`check`] | `fsck`: every promise of the format, one function each |
 //! | [`inspect`] | every structure on disk as text and as JSON |
 //! | [`ingest`] | a film as people have it becomes a title |
+//! | [`bell`] | wakes a sleeping side: the cache's manager, an engine's loop, the control side |
 //! | [`cache`] | the one copy in memory, read ahead, lent to many |
 //!
 //! A store is a directory. `docs/ref/store-format.md` describes it byte by byte.
 #![deny(unsafe_code)]
 
+pub mod bell;
 pub mod cache;
 pub mod check;
 pub mod error;

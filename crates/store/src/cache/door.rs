@@ -10,7 +10,7 @@ use millrace_core::pool::Lease;
 use millrace_core::seam::{Doorbell, Want};
 use rtrb::{Consumer, Producer, RingBuffer};
 
-use super::wake::Wake;
+use crate::bell::EventBell;
 
 /// Why an extent could not be lent.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -72,7 +72,7 @@ pub struct CacheDoor {
     asks: Producer<Ask>,
     grants: Consumer<Grant>,
     flags: Arc<Flags>,
-    wake: Arc<Wake>,
+    wake: Arc<EventBell>,
 }
 
 impl CacheDoor {
@@ -142,7 +142,7 @@ pub(super) struct DoorEnd {
 }
 
 /// A door: the engine's end and the manager's end.
-pub(super) fn pair(wake: Arc<Wake>, bell: Arc<dyn Doorbell>) -> (CacheDoor, DoorEnd) {
+pub(super) fn pair(wake: Arc<EventBell>, bell: Arc<dyn Doorbell>) -> (CacheDoor, DoorEnd) {
     let (ask_in, asks) = RingBuffer::new(RING_RECORDS);
     let (grants, grant_out) = RingBuffer::new(RING_RECORDS);
     let flags = Arc::new(Flags::default());

@@ -13,8 +13,8 @@ impl Doorbell for CountingBell {
     }
 }
 
-fn door() -> (CacheDoor, DoorEnd, Arc<CountingBell>, Arc<Wake>) {
-    let (wake, bell) = (Arc::new(Wake::new().unwrap()), Arc::new(CountingBell::default()));
+fn door() -> (CacheDoor, DoorEnd, Arc<CountingBell>, Arc<EventBell>) {
+    let (wake, bell) = (Arc::new(EventBell::new().unwrap()), Arc::new(CountingBell::default()));
     let (door, end) = pair(Arc::clone(&wake), Arc::clone(&bell) as Arc<dyn Doorbell>);
     (door, end, bell, wake)
 }
@@ -63,7 +63,7 @@ fn grants_that_find_no_room_are_held_and_asks_wait_for_them() {
     assert!(door.want(&want(1)));
     assert_eq!(end.take(), None, "first the engine takes its grants");
     assert!(!end.has_work(), "nothing that can be done now");
-    wake.announce();
+    wake.announce_sleep();
     assert_eq!(door.poll().unwrap().stream, id(0));
     wake.sleep(None); // returns because taking a grant rang
     end.flush();
@@ -80,7 +80,7 @@ fn grants_that_find_no_room_are_held_and_asks_wait_for_them() {
 fn a_dropped_door_is_noticed() {
     let (door, end, _, wake) = door();
     assert!(!end.is_gone());
-    wake.announce();
+    wake.announce_sleep();
     drop(door);
     wake.sleep(None); // returns because the drop rang
     assert!(end.is_gone() && end.has_work());

@@ -20,8 +20,8 @@ use super::policy::{Policy, ReadOrder};
 use super::read::{self, Done, Piece, Reader, Request};
 use super::source::{Geometry, OpenTitle};
 use super::stats::{Counters, Trouble};
-use super::wake::Wake;
 use super::{CacheConfig, CacheError};
+use crate::bell::EventBell;
 
 /// Asks taken from one engine in a turn.
 const ASKS_PER_TURN: usize = 256;
@@ -54,7 +54,7 @@ pub(super) struct Manager {
     free_places: Vec<usize>,
     doors: Vec<Option<DoorEnd>>,
     control: Receiver<Control>,
-    wake: Arc<Wake>,
+    wake: Arc<EventBell>,
     clock: Arc<dyn Clock + Send + Sync>,
     counters: Arc<Counters>,
     stopping: bool,
@@ -66,7 +66,7 @@ pub(super) struct Parts {
     pub(super) arena: Arc<ExtentArena>,
     pub(super) doors: Vec<DoorEnd>,
     pub(super) control: Receiver<Control>,
-    pub(super) wake: Arc<Wake>,
+    pub(super) wake: Arc<EventBell>,
     pub(super) clock: Arc<dyn Clock + Send + Sync>,
     pub(super) counters: Arc<Counters>,
 }
@@ -266,7 +266,7 @@ impl Manager {
     /// Sleeps until there is something to do.
     fn sleep(&mut self, now: Instant) {
         let limit = self.policy.poll_at(now).map(|at| Duration::from_nanos(at.ns_since(now)));
-        self.wake.announce();
+        self.wake.announce_sleep();
         // The last look: whoever adds work after this sees the announcement and rings.
         let busy = self.doors.iter().flatten().any(DoorEnd::has_work) || self.reader.has_done();
         if busy || self.take_control(now) > 0 {

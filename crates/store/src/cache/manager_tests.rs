@@ -82,7 +82,7 @@ struct World {
 impl World {
     /// One read at a time, with these fates.
     fn new(script: &[Fate]) -> Self {
-        let wake = Arc::new(Wake::new().unwrap());
+        let wake = Arc::new(EventBell::new().unwrap());
         let (door, end) = door::pair(Arc::clone(&wake), Arc::new(NoBell));
         let config = CacheConfig { prefetch_ns: 0, reads_in_flight: 1, backend: ReadBackend::Threads };
         let mut manager = Manager::new(Parts {

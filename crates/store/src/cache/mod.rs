@@ -20,7 +20,7 @@
 //! | `source` | what is needed of a title; where an extent's bytes lie |
 //! | `read` | reading many extents at once |
 //! | `fill` | from file bytes to wire layout, summed on the way |
-//! | `door`, `wake`, `stats` | the rings, the bells, the counters |
+//! | `door`, `stats` | the rings, the counters |
 //!
 //! An extent that does not match its stored checksums is read once more; if it still does not, those who want it are
 //! told ([`ReadFailure::Checksum`]) and nobody is sent a wrong byte. All other extents go on.
@@ -44,7 +44,6 @@ mod source;
 mod stats;
 mod streams;
 mod titles;
-mod wake;
 
 use std::io;
 use std::sync::Arc;
@@ -63,7 +62,7 @@ pub use self::stats::{CacheStats, Trouble};
 use self::manager::{Control, Manager, Parts};
 use self::source::OpenTitle;
 use self::stats::Counters;
-use self::wake::Wake;
+use crate::bell::EventBell;
 #[cfg(test)]
 use crate::meta::MetaError;
 use crate::volume::TitleFiles;
@@ -126,7 +125,7 @@ pub enum CacheError {
 /// The control side's handle of the cache. Dropped or shut down, it ends the manager thread.
 pub struct Cache {
     control: Sender<Control>,
-    wake: Arc<Wake>,
+    wake: Arc<EventBell>,
     clock: Arc<dyn Clock + Send + Sync>,
     arena: Arc<ExtentArena>,
     counters: Arc<Counters>,
@@ -152,7 +151,7 @@ impl Cache {
         if arena.extents() == 0 {
             return Err(CacheError::NoMemory);
         }
-        let wake = Arc::new(Wake::new().map_err(CacheError::Resources)?);
+        let wake = Arc::new(EventBell::new().map_err(CacheError::Resources)?);
         let (doors, ends) = bells.into_iter().map(|bell| door::pair(Arc::clone(&wake), bell)).unzip();
         let counters = Arc::new(Counters::default());
         let (control, commands) = channel();

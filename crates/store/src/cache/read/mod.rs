@@ -13,8 +13,8 @@ use std::time::Duration;
 
 use super::aligned::AlignedBuf;
 use super::source::{ALIGN, DATA_STAGING_BYTES, Geometry, META_STAGING_BYTES, OpenTitle};
-use super::wake::Wake;
 use super::{CacheError, ReadBackend};
+use crate::bell::EventBell;
 
 /// An interrupted or postponed read is tried so often before it counts as failed.
 const MAX_INTERRUPTIONS: u32 = 100;
@@ -152,7 +152,7 @@ pub(super) trait Reader {
     /// Begins a read in a place that is free.
     fn begin(&mut self, place: usize, request: Request);
 
-    /// Sees what has come, and sleeps if there is nothing until something comes, until [`Wake::ring`], or until
+    /// Sees what has come, and sleeps if there is nothing until something comes, until [`EventBell::ring`], or until
     /// `limit` has passed. With a limit of zero it never sleeps.
     fn wait(&mut self, limit: Option<Duration>);
 
@@ -173,7 +173,7 @@ pub(super) trait Reader {
 pub(super) fn start(
     backend: ReadBackend,
     places: usize,
-    wake: &Arc<Wake>,
+    wake: &Arc<EventBell>,
 ) -> Result<Box<dyn Reader>, CacheError> {
     let uring = || uring::Uring::new(places, Arc::clone(wake));
     let threads = || threads::Threads::new(places, Arc::clone(wake)).map_err(CacheError::Resources);

@@ -28,9 +28,9 @@ pub(super) fn request(title: &SampleTitle, extent: u32) -> Request {
 }
 
 /// Every way of reading that this machine has.
-fn readers(places: usize) -> Vec<(Box<dyn Reader>, Arc<Wake>)> {
-    let wake = || Arc::new(Wake::new().unwrap());
-    let with = |backend, wake: Arc<Wake>| start(backend, places, &wake).map(|reader| (reader, wake));
+fn readers(places: usize) -> Vec<(Box<dyn Reader>, Arc<EventBell>)> {
+    let wake = || Arc::new(EventBell::new().unwrap());
+    let with = |backend, wake: Arc<EventBell>| start(backend, places, &wake).map(|reader| (reader, wake));
     let threads = with(ReadBackend::Threads, wake()).unwrap();
     let uring = with(ReadBackend::Uring, wake());
     if let Err(error) = &uring {
@@ -39,12 +39,12 @@ fn readers(places: usize) -> Vec<(Box<dyn Reader>, Arc<Wake>)> {
     [Some(threads), uring.ok()].into_iter().flatten().collect()
 }
 
-fn wait_done(reader: &mut dyn Reader, wake: &Wake) -> Done {
+fn wait_done(reader: &mut dyn Reader, wake: &EventBell) -> Done {
     loop {
         if let Some(done) = reader.next_done() {
             return done;
         }
-        wake.announce();
+        wake.announce_sleep();
         if !reader.has_done() {
             reader.wait(None);
         }
@@ -110,7 +110,7 @@ fn a_ring_wakes_a_waiting_reader() {
     for (mut reader, wake) in readers(1) {
         for _ in 0..100 {
             let ringer = Arc::clone(&wake);
-            wake.announce();
+            wake.announce_sleep();
             let thread = std::thread::spawn(move || ringer.ring());
             reader.wait(None); // would hang for ever if the ring were lost
             wake.awake();

@@ -8,7 +8,7 @@ use std::thread::JoinHandle;
 use std::time::Duration;
 
 use super::{Done, Piece, Reader, Request, Span, Staging, Step};
-use crate::cache::wake::Wake;
+use crate::bell::EventBell;
 
 /// Threads: enough to keep a disk's queue filled, few enough not to matter to a small machine.
 const MAX_THREADS: usize = 8;
@@ -31,7 +31,7 @@ struct Queues {
 struct Shared {
     queues: Mutex<Queues>,
     work: Condvar,
-    wake: Arc<Wake>,
+    wake: Arc<EventBell>,
 }
 
 impl Shared {
@@ -59,7 +59,7 @@ impl Threads {
     ///
     /// # Errors
     /// When memory or threads are refused.
-    pub(super) fn new(places: usize, wake: Arc<Wake>) -> io::Result<Self> {
+    pub(super) fn new(places: usize, wake: Arc<EventBell>) -> io::Result<Self> {
         let home = |_| Staging::new().map(|staging| Some(Home { staging, request: None }));
         let places = (0..places).map(home).collect::<io::Result<_>>()?;
         let shared = Arc::new(Shared { queues: Mutex::default(), work: Condvar::new(), wake });

@@ -15,7 +15,7 @@ use io_uring::types::{Fd, SubmitArgs, Timespec};
 use io_uring::{IoUring, opcode, squeue};
 
 use super::{Done, Piece, Reader, Request, Staging, Step};
-use crate::cache::wake::Wake;
+use crate::bell::EventBell;
 
 /// `user_data` of the poll on the manager's eventfd; reads have `2 * place + piece`.
 const WAKE: u64 = u64::MAX;
@@ -41,7 +41,7 @@ pub(super) struct Uring {
     unsent: VecDeque<squeue::Entry>,
     /// Reads whose completion has not come.
     in_flight: usize,
-    wake: Arc<Wake>,
+    wake: Arc<EventBell>,
     wake_watched: bool,
     /// The staging memory is registered: the kernel need not look up and pin its pages for each read. Measured: a
     /// fifth less processor time for direct reads.
@@ -53,7 +53,7 @@ impl Uring {
     ///
     /// # Errors
     /// When the kernel has no io_uring, or an old one (before 5.11), or does not allow it, or memory is refused.
-    pub(super) fn new(places: usize, wake: Arc<Wake>) -> io::Result<Self> {
+    pub(super) fn new(places: usize, wake: Arc<EventBell>) -> io::Result<Self> {
         let entries = (2 * places + 1).next_power_of_two() as u32;
         // One issuer and completions only when asked for: no interrupts of this thread (Linux 6.1).
         let modern = IoUring::builder().setup_single_issuer().setup_defer_taskrun().build(entries);
@@ -238,7 +238,7 @@ mod tests {
     fn dropping_with_reads_in_flight_waits_for_them() {
         let title = SampleTitle::new(4);
         for rounds in 0..20 {
-            let wake = Arc::new(Wake::new().unwrap());
+            let wake = Arc::new(EventBell::new().unwrap());
             let Ok(mut uring) = Uring::new(4, wake) else {
                 return eprintln!("no io_uring here: nothing to test");
             };
@@ -260,7 +260,7 @@ mod tests {
     #[test]
     fn reads_work_without_registered_memory() {
         let title = SampleTitle::new(2);
-        let Ok(mut uring) = Uring::new(1, Arc::new(Wake::new().unwrap())) else { return };
+        let Ok(mut uring) = Uring::new(1, Arc::new(EventBell::new().unwrap())) else { return };
         uring.registered = false;
         for extent in [1, 0] {
             uring.begin(0, request(&title, extent));
@@ -276,7 +276,7 @@ mod tests {
     #[should_panic(expected = "only in a free place")]
     fn a_place_in_flight_is_not_begun_again() {
         let title = SampleTitle::new(1);
-        let Ok(mut uring) = Uring::new(1, Arc::new(Wake::new().unwrap())) else {
+        let Ok(mut uring) = Uring::new(1, Arc::new(EventBell::new().unwrap())) else {
             panic!("no io_uring here: only in a free place");
         };
         uring.begin(0, request(&title, 0));
@@ -286,7 +286,7 @@ mod tests {
     #[test]
     fn staging_memory_is_not_shown_while_the_kernel_writes() {
         let title = SampleTitle::new(1);
-        let Ok(mut uring) = Uring::new(1, Arc::new(Wake::new().unwrap())) else { return };
+        let Ok(mut uring) = Uring::new(1, Arc::new(EventBell::new().unwrap())) else { return };
         assert_eq!(uring.staged(0), (&[][..], &[][..]));
         uring.begin(0, request(&title, 0));
         assert_eq!(uring.staged(0), (&[][..], &[][..]));

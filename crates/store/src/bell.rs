@@ -1,4 +1,5 @@
-//! A doorbell that costs nothing while the other side is awake, and one eventfd write when it sleeps.
+//! A doorbell that costs nothing while the other side is awake, and one eventfd write when it sleeps: between the loops
+//! and the cache, and between the control side and the loops.
 
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::sync::atomic::{AtomicBool, Ordering, fence};
@@ -60,14 +61,21 @@ impl EventBell {
     }
 }
 
-impl Doorbell for EventBell {
-    fn ring(&self) {
+impl EventBell {
+    /// There is work; whoever rings has published it before.
+    pub fn ring(&self) {
         // Pairs with the fence in announce_sleep: either we see `asleep`, or the owner's last look sees our work.
         fence(Ordering::SeqCst);
         if self.asleep.load(Ordering::Relaxed) && self.asleep.swap(false, Ordering::Relaxed) {
             // A full counter (EAGAIN) is already readable: the owner wakes all the same.
             let _ = rustix::io::write(&self.fd, &1u64.to_ne_bytes());
         }
+    }
+}
+
+impl Doorbell for EventBell {
+    fn ring(&self) {
+        EventBell::ring(self);
     }
 }
 
