@@ -44,7 +44,7 @@ struct Recipe {
     video: &'static str,
     /// Container arguments.
     container: &'static str,
-    long_only: bool,
+    big: bool,
 }
 
 const RECIPES: &[Recipe] = &[
@@ -55,7 +55,7 @@ const RECIPES: &[Recipe] = &[
         size: "640x360",
         video: "-b:v 1500k -minrate 1500k -maxrate 1500k -bufsize 1500k -x264-params nal-hrd=cbr:force-cfr=1 -bf 0",
         container: "-f mpegts -muxrate 2000k -pcr_period 20 -pat_period 0.1",
-        long_only: false,
+        big: false,
     },
     Recipe {
         name: "vbr",
@@ -64,7 +64,7 @@ const RECIPES: &[Recipe] = &[
         size: "640x360",
         video: "-crf 26 -bf 0",
         container: "-movflags +faststart",
-        long_only: false,
+        big: false,
     },
     Recipe {
         name: "bframes",
@@ -73,7 +73,7 @@ const RECIPES: &[Recipe] = &[
         size: "640x360",
         video: "-crf 28 -bf 3 -b_strategy 0 -x264-params b-pyramid=normal",
         container: "",
-        long_only: false,
+        big: false,
     },
     Recipe {
         name: "big",
@@ -82,15 +82,15 @@ const RECIPES: &[Recipe] = &[
         size: "1280x720",
         video: "-b:v 3800k -minrate 3800k -maxrate 3800k -bufsize 3800k -x264-params nal-hrd=cbr:force-cfr=1 -bf 0",
         container: "-f mpegts -muxrate 4500k -pcr_period 20 -pat_period 0.1",
-        long_only: true,
+        big: true,
     },
 ];
 
-/// Makes the films in `dir/films` and decodes each once.
-pub(super) fn make(dir: &Path, long: bool) -> Result<Vec<Film>, String> {
+/// Makes the films in `dir/films` and decodes each once; the big one only if it is wanted.
+pub(super) fn make(dir: &Path, is_wanted: impl Fn(&str) -> bool) -> Result<Vec<Film>, String> {
     let folder = dir.join("films");
     std::fs::create_dir_all(&folder).map_err(|e| format!("{} cannot be made: {e}", folder.display()))?;
-    let recipes = RECIPES.iter().filter(|r| long || !r.long_only);
+    let recipes = RECIPES.iter().filter(|r| !r.big || is_wanted(r.name));
     recipes.map(|recipe| cook(recipe, &folder, dir)).collect()
 }
 

@@ -29,7 +29,6 @@ pub(crate) struct Lab {
     pub(crate) dir: PathBuf,
     pub(crate) millrace: PathBuf,
     pub(crate) films: Vec<Film>,
-    pub(crate) long: bool,
 }
 
 impl Lab {
@@ -74,7 +73,7 @@ pub(crate) fn run(args: &[String]) -> Result<(), String> {
     let dir = std::env::temp_dir().join(format!("millrace-interop-{}", std::process::id()));
     std::fs::create_dir_all(&dir).map_err(|e| format!("{} cannot be made: {e}", dir.display()))?;
     let millrace = std::path::absolute(millrace).map_err(|e| format!("the program's path: {e}"))?;
-    let mut lab = Lab { dir, millrace, films: Vec::new(), long: options.long };
+    let mut lab = Lab { dir, millrace, films: Vec::new() };
     let mut report = Report::default();
     let outcome = play(&mut lab, &options, &mut report);
     finish(&lab.dir, &options, &report, outcome)
@@ -90,10 +89,16 @@ fn play(lab: &mut Lab, options: &Options, report: &mut Report) -> Result<(), Str
         }
     }
     println!("making films in {}", lab.dir.display());
-    lab.films = films::make(&lab.dir, lab.long)?;
-    for phase in checks::PHASES {
+    let chosen = |phase: &checks::Phase| {
         let mut checks = phase.checks(options.long);
-        checks.retain(|c| options.wants(&c.name));
+        checks.retain(|check| options.wants(&check.name));
+        checks
+    };
+    let all: Vec<_> = checks::PHASES.iter().flat_map(chosen).collect();
+    // The name of a check ends in the film that it plays.
+    lab.films = films::make(&lab.dir, |film| all.iter().any(|check| check.name.ends_with(film)))?;
+    for phase in checks::PHASES {
+        let checks = chosen(phase);
         if checks.is_empty() {
             continue;
         }

@@ -58,10 +58,11 @@ pub(super) fn whole(lab: &Lab, server: &Server, film: &Film, transport: Transpor
     let ended = program.run(&server.log(log), film.seconds + END_SECONDS)?;
     ended.ok("millrace play")?;
     same_bytes(&film.stored()?.data, &file)?;
+    let figures = judge(&ended.out)?;
     std::fs::remove_file(&file).map_err(|e| format!("{}: {e}", file.display()))?;
     let late = ended.seconds - film.seconds;
     let bytes = film.stored()?.bytes;
-    Ok(format!("all {bytes} bytes equal{}, ended {late:.1} s after the film's length", figures(&ended.out)))
+    Ok(format!("all {bytes} bytes equal, {figures}, ended {late:.1} s after the film's length"))
 }
 
 /// Several viewers of the same film at the same time.
@@ -80,18 +81,26 @@ fn crowd(lab: &Lab, server: &Server, film: &Film, transport: Transport, log: &st
     Ok(format!("{CROWD} viewers at once, all {} bytes equal for each", film.stored()?.bytes))
 }
 
-/// What the receiver measured, as far as it says.
-fn figures(stats: &str) -> String {
-    let stats: Value =
-        stats.lines().rev().find_map(|line| serde_json::from_str(line).ok()).unwrap_or_default();
-    let stats = if stats.is_object() { stats } else { Value::Null };
-    let mut text = String::new();
-    for name in ["packets", "lost", "late", "reordered"] {
-        if let Some(value) = stats[name].as_u64() {
-            text += &format!(", {value} {name}");
-        }
+/// The shortest time between the last packet and the goodbye: players still play what they have buffered.
+const BYE_AFTER_US: u64 = 2_000_000;
+
+/// What the receiver saw of the protocol: the end announced and not too early, RTP-Info exact (players trust it).
+fn judge(report: &str) -> Outcome {
+    let report: Value =
+        serde_json::from_str(report).map_err(|e| format!("millrace play printed no JSON: {e}"))?;
+    let problems = report["problems"].as_array().map_or(0, Vec::len);
+    if problems != 0 {
+        return Err(format!("the receiver complains: {}", report["problems"]));
     }
-    text
+    if report["rtp_info_exact"] != true {
+        return Err(format!("RTP-Info is not that of the first packet: {}", report["plays"]));
+    }
+    let bye = report["bye"]["after_last_packet_us"].as_u64();
+    if report["end"] != "bye" || bye.is_none_or(|us| us < BYE_AFTER_US) {
+        return Err(format!("ended by {}, goodbye {bye:?} us after the last packet", report["end"]));
+    }
+    let late = report["timing"]["lateness"]["p99_us"].as_f64().ok_or("the report has no lateness")?;
+    Ok(format!("{} packets, 99 % within {:.1} ms", report["packets"], late / 1000.0))
 }
 
 fn same_bytes(wanted: &Path, got: &Path) -> Result<(), String> {
@@ -128,6 +137,8 @@ fn fill(file: &mut impl Read, buffer: &mut [u8]) -> Result<usize, String> {
 
 #[cfg(test)]
 mod tests {
+    use serde_json::json;
+
     use super::*;
 
     #[test]
@@ -150,8 +161,24 @@ mod tests {
     }
 
     #[test]
-    fn figures_are_shown_as_far_as_there_are_any() {
-        assert_eq!(figures("playing\n{\"packets\": 10, \"lost\": 0, \"x\": {}}\n"), ", 10 packets, 0 lost");
-        assert_eq!(figures(""), "");
+    fn a_report_is_judged_by_what_players_need() {
+        let good = json!({"packets": 10, "end": "bye", "rtp_info_exact": true, "problems": [],
+                          "bye": {"after_last_packet_us": 2_500_100}, "timing": {"lateness": {"p99_us": 12_345}}});
+        assert_eq!(judge(&good.to_string()).unwrap(), "10 packets, 99 % within 12.3 ms");
+        for (name, value, words) in [
+            ("problems", json!(["odd"]), "complains"),
+            ("rtp_info_exact", json!(false), "RTP-Info"),
+            ("rtp_info_exact", Value::Null, "RTP-Info"),
+            ("bye", json!({"after_last_packet_us": 100}), "goodbye Some(100) us"),
+            ("bye", Value::Null, "goodbye None"),
+            ("end", json!("timeout"), "ended by \"timeout\""),
+            ("timing", Value::Null, "no lateness"),
+        ] {
+            let mut report = good.clone();
+            report[name] = value;
+            let fault = judge(&report.to_string()).unwrap_err();
+            assert!(fault.contains(words), "{fault}");
+        }
+        assert!(judge("").is_err());
     }
 }
