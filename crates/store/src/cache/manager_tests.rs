@@ -75,6 +75,7 @@ impl Clock for StoppedClock {
 struct World {
     manager: Manager,
     door: CacheDoor,
+    orders: std::sync::mpsc::Sender<Control>,
     sample: Sample,
     title: TitleRef,
 }
@@ -85,11 +86,12 @@ impl World {
         let wake = Arc::new(EventBell::new().unwrap());
         let (door, end) = door::pair(Arc::clone(&wake), Arc::new(NoBell));
         let config = CacheConfig { prefetch_ns: 0, reads_in_flight: 1, backend: ReadBackend::Threads };
+        let (orders, control) = std::sync::mpsc::channel();
         let mut manager = Manager::new(Parts {
             config,
             arena: ExtentArena::new(Box::new(HeapRegion::new(4))),
             doors: vec![end],
-            control: std::sync::mpsc::channel().1,
+            control,
             wake,
             clock: Arc::new(StoppedClock),
             counters: Arc::default(),
@@ -101,7 +103,7 @@ impl World {
             Box::new(Scripted { inner, script: script.iter().copied().collect(), garbled: None });
         let sample = Sample::of_extents(2);
         let title = manager.policy.open_title(OpenTitle::new(Box::new(sample.open()))).unwrap();
-        Self { manager, door, sample, title }
+        Self { manager, door, orders, sample, title }
     }
 
     fn is_direct(&self) -> bool {
@@ -168,4 +170,29 @@ fn an_error_of_the_disk_is_passed_on_and_reported() {
     let lease = world.fetch().lease.unwrap();
     world.sample.check(&lease, 0);
     assert_eq!(world.manager.counters.snapshot().read_errors, 1);
+}
+
+/// Whoever brings work while the manager is awake does not ring: the manager itself looks once more before it sleeps.
+/// Each of these sleeps would last for ever if it did not.
+#[test]
+fn work_that_came_just_before_is_seen_before_sleep() {
+    let mut world = World::new(&[]);
+    assert_eq!(world.manager.turn(Instant(7)), 0);
+    let stream = StreamId { index: 0, generation: 0 };
+    assert!(world.door.leave(stream));
+    world.manager.sleep(Instant(7));
+    assert_eq!(world.manager.turn(Instant(7)), 1);
+    world.orders.send(Control::Stop).unwrap();
+    world.manager.sleep(Instant(7));
+    assert!(world.manager.stopping);
+    assert!(world.door.want(&Want { stream, title: world.title, extent: 0, by: Instant(9) }));
+    assert_eq!(world.manager.turn(Instant(7)), 2, "a want, and a read begun");
+    while !world.manager.reader.has_done() {
+        world.manager.sleep(Instant(7));
+    }
+    world.manager.sleep(Instant(7));
+    drop(world.door);
+    world.manager.sleep(Instant(7));
+    assert!(world.manager.turn(Instant(7)) > 0);
+    assert!(world.manager.doors[0].is_none());
 }

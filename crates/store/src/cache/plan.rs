@@ -26,7 +26,7 @@ pub(super) struct Waiter {
     /// The stream.
     pub(super) stream: StreamId,
     /// Which of its wants: a waiter counts only while its stream still has this want.
-    pub(super) serial: u32,
+    pub(super) serial: u64,
 }
 
 /// The next read.

@@ -6,8 +6,8 @@ fn key(title: u32, extent: u32) -> ExtentKey {
     ExtentKey { title: TitleRef(title), extent }
 }
 
-fn waiter(serial: u32) -> Waiter {
-    Waiter { door: 0, stream: StreamId { index: serial % 7, generation: 0 }, serial }
+fn waiter(serial: u64) -> Waiter {
+    Waiter { door: 0, stream: StreamId { index: serial as u32 % 7, generation: 0 }, serial }
 }
 
 #[test]
@@ -113,7 +113,7 @@ proptest! {
         for (serial, op) in ops.into_iter().enumerate() {
             match op {
                 Op::Demand(extent, by) => {
-                    let joined = plan.demand(key(0, extent), by, waiter(serial as u32), |_| true);
+                    let joined = plan.demand(key(0, extent), by, waiter(serial as u64), |_| true);
                     let known = flat.iter_mut().find(|f| f.extent == extent);
                     prop_assert_eq!(joined, known.is_some());
                     match known {

@@ -248,13 +248,18 @@ fn a_stream_of_a_new_generation_is_another_stream() {
     let title = world.open(1, 100);
     world.want(0, title, 7, 1000);
     let stream = StreamId { index: 0, generation: 1 };
-    world.policy.want(world.now, 0, &Want { stream, title, extent: 8, by: world.now });
+    for extent in [8, 7] {
+        world.policy.want(world.now, 0, &Want { stream, title, extent, by: world.now });
+    }
     world.read_all();
-    let grants = world.granted();
-    assert_eq!(
-        grants.iter().map(|grant| (grant.stream.generation, grant.extent)).collect::<Vec<_>>(),
-        [(1, 8)]
-    );
+    let ids = |grants: Vec<Grant>| grants.iter().map(|g| (g.stream.generation, g.extent)).collect::<Vec<_>>();
+    assert_eq!(ids(world.granted()), [(1, 7), (1, 8)]);
+    // The same stream after a pause: what it waited for before is not granted twice.
+    world.want(1, title, 9, 0);
+    world.leave(1);
+    world.want(1, title, 9, 0);
+    world.read_all();
+    assert_eq!(ids(world.granted()), [(0, 9)]);
 }
 
 #[test]

@@ -19,12 +19,12 @@ pub(super) struct Head {
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 struct Open {
     key: ExtentKey,
-    serial: u32,
+    serial: u64,
     by: Ns,
 }
 
 impl Open {
-    fn is(&self, key: ExtentKey, serial: u32) -> bool {
+    fn is(&self, key: ExtentKey, serial: u64) -> bool {
         self.key == key && self.serial == serial
     }
 }
@@ -39,20 +39,20 @@ struct Stream {
     ahead_end: u32,
     /// Which timer of this stream is the valid one.
     timer: u32,
-    /// Serial number of its last want.
-    serial: u32,
 }
 
 /// The streams of all engines. Grows with the largest index in use, up to [`MAX_STREAMS_PER_ENGINE`] per engine.
 #[derive(Debug)]
 pub(super) struct Streams {
     doors: Vec<Vec<Option<Stream>>>,
+    /// Serial number of the last want of all streams: never the same twice, whoever takes whose place.
+    serial: u64,
 }
 
 impl Streams {
     /// Nobody yet, for so many engines.
     pub(super) fn new(doors: usize) -> Self {
-        Self { doors: vec![Vec::new(); doors] }
+        Self { doors: vec![Vec::new(); doors], serial: 0 }
     }
 
     fn get(&self, key: StreamKey) -> Option<&Stream> {
@@ -126,34 +126,33 @@ impl Streams {
         extent: ExtentKey,
         by: Ns,
     ) -> Option<(Waiter, Option<ExtentKey>)> {
+        self.serial += 1;
+        let serial = self.serial;
         let stream = self.get_mut(key)?;
-        stream.serial = stream.serial.wrapping_add(1);
         let displaced = stream.open[MAX_WANTS_PER_STREAM - 1].is_some().then(|| stream.open[0]).flatten();
         if displaced.is_some() {
             stream.open[0] = None;
         }
         close_gaps(&mut stream.open);
-        let open = Open { key: extent, serial: stream.serial, by };
+        let open = Open { key: extent, serial, by };
         *stream.open.iter_mut().find(|place| place.is_none())? = Some(open);
         let id = StreamId { index: key.index, generation: stream.generation };
-        let waiter = Waiter { door: key.door, stream: id, serial: stream.serial };
+        let waiter = Waiter { door: key.door, stream: id, serial };
         Some((waiter, displaced.map(|open| open.key)))
     }
 
     /// Whether a waiter still waits.
     pub(super) fn is_waiting(&self, extent: ExtentKey, waiter: &Waiter) -> bool {
         let key = StreamKey { door: waiter.door, index: waiter.stream.index };
-        self.get(key).is_some_and(|stream| {
-            stream.generation == waiter.stream.generation
-                && stream.open.iter().flatten().any(|open| open.is(extent, waiter.serial))
-        })
+        let stream = self.get(key);
+        stream.is_some_and(|stream| stream.open.iter().flatten().any(|open| open.is(extent, waiter.serial)))
     }
 
     /// Takes back a waiter's want, which is about to be answered; returns its deadline. `None`: it does not wait
     /// any more.
     pub(super) fn answered(&mut self, extent: ExtentKey, waiter: &Waiter) -> Option<Ns> {
         let key = StreamKey { door: waiter.door, index: waiter.stream.index };
-        let stream = self.get_mut(key).filter(|stream| stream.generation == waiter.stream.generation)?;
+        let stream = self.get_mut(key)?;
         let is_it = |open: &Option<Open>| open.is_some_and(|open| open.is(extent, waiter.serial));
         let open = stream.open.iter_mut().find(|open| is_it(open))?.take();
         close_gaps(&mut stream.open);
