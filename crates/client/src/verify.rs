@@ -1,7 +1,7 @@
 //! Byte check: is what was received what the file holds, at the place where it should be?
 //!
-//! A run of payloads is first aligned with the reference: where the sequence number says (packet number modulo 2^16, as
-//! Millrace numbers a title), else where the content says, by a search through the file in steps of one TS packet.
+//! A run of payloads is first aligned with the reference: where the sequence number says (packet number + 1 modulo
+//! 2^16, as Millrace numbers a title), else where the content says, by a search through the file in steps of one TS packet.
 //! From there every payload's place follows from the one before it and from the gaps, so a wrong, missing or repeated
 //! byte is a difference and never a reason to align anew.
 
@@ -11,6 +11,7 @@ use std::os::unix::fs::FileExt;
 use std::path::{Path, PathBuf};
 
 use millrace_core::limits::TS_PACKET_BYTES;
+use millrace_core::wire::rtp::FIRST_SEQUENCE;
 use serde::Serialize;
 
 use crate::error::ClientError;
@@ -237,7 +238,8 @@ impl Verifier {
         let step = self.nominal as u64;
         let mut best = (0, None);
         let packets = self.reference.len.div_ceil(step.max(1));
-        for number in (waiting[0].ext % 65_536..packets).step_by(65_536) {
+        let first = waiting[0].ext.wrapping_sub(u64::from(FIRST_SEQUENCE)) % 65_536;
+        for number in (first..packets).step_by(65_536) {
             let score = self.score(waiting, number * step)?;
             if Self::is_enough(waiting, score) && score > best.0 {
                 best = (score, Some(number * step));

@@ -16,6 +16,7 @@ use millrace_core::limits::{DEFAULT_PACKET_BYTES, MAX_BATCH_BURSTS};
 use millrace_core::pool::{ExtentArena, HeapRegion, Lease};
 use millrace_core::seam::{Dest, Payload, SendOutcome, TransmitBatch};
 use millrace_core::time::Instant;
+use millrace_core::wire::rtp::sequence_of;
 use millrace_engine::pace::wheel::Wheel;
 use millrace_engine::{Engine, EngineConfig, PlaySpec, StreamSpec};
 
@@ -73,7 +74,7 @@ impl Paced {
             };
             engine.open(now, spec).expect("a free place");
             let from = random.below(u64::from(film.packets) / 2) as u32;
-            let sequence = (from as u16).wrapping_add(u16::from(patched));
+            let sequence = sequence_of(from).wrapping_add(u16::from(patched));
             let at = now.plus_ns(random.below(10_000_000));
             let play = PlaySpec { from, until: film.packets, at, sequence, scale_permille: 1000 };
             engine.play(now, id, play).expect("in the film");
@@ -115,7 +116,8 @@ impl Contender for Paced {
             // A film that is over begins again, so that the load stays the same.
             if let millrace_engine::StreamEvent::Drained { stream } = event {
                 let until = EXTENTS * 196;
-                let play = PlaySpec { from: 0, until, at: self.now, sequence: 0, scale_permille: 1000 };
+                let play =
+                    PlaySpec { from: 0, until, at: self.now, sequence: sequence_of(0), scale_permille: 1000 };
                 engine.play(self.now, stream, play).expect("draining");
             }
         }

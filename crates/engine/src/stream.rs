@@ -22,7 +22,7 @@ use millrace_core::ids::{StreamId, TitleRef};
 use millrace_core::limits::TS_PACKET_BYTES;
 use millrace_core::packet::WireLayout;
 use millrace_core::time::{Instant, MediaTicks};
-use millrace_core::wire::rtp::Timeline;
+use millrace_core::wire::rtp::{Timeline, sequence_of};
 
 use crate::pace::{LastBurst, Pace};
 use crate::types::{FailReason, Refusal, StreamSpec};
@@ -185,7 +185,7 @@ pub(crate) struct Stream {
     pub(crate) total_packets: u32,
     pub(crate) timeline: Timeline,
     pub(crate) title: TitleRef,
-    /// Sequence number of packet 0.
+    /// What is added to the shared timeline's sequence number; 0: the viewer is on the shared timeline.
     pub(crate) sequence_base: u16,
     pub(crate) layout: WireLayout,
     /// What the control side is to be told.
@@ -248,7 +248,7 @@ impl Stream {
 
     /// Sequence number of packet `packet`.
     pub(crate) fn sequence(&self, packet: u32) -> u16 {
-        self.sequence_base.wrapping_add(packet as u16)
+        self.sequence_base.wrapping_add(sequence_of(packet))
     }
 
     /// Goes to packet `next`, anywhere in the title.

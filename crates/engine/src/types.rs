@@ -62,7 +62,7 @@ pub struct PlaySpec {
     pub until: u32,
     /// When packet `from` leaves. A moment that has passed is no reason to hurry: it counts as now.
     pub at: Instant,
-    /// RTP sequence number of packet `from`. `from as u16` means the title's shared timeline.
+    /// RTP sequence number of packet `from`. [`sequence_of`](millrace_core::wire::rtp::sequence_of) `(from)` means the title's shared timeline.
     pub sequence: u16,
     /// Speed of delivery in thousandths of real time: 1000, or 2000 for twice as fast.
     pub scale_permille: u32,

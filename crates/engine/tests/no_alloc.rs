@@ -8,6 +8,7 @@ use millrace_core::ids::{ConnId, StreamId};
 use millrace_core::pool::{ExtentArena, HeapRegion, Lease};
 use millrace_core::seam::{Dest, SendOutcome, TransmitBatch};
 use millrace_core::time::Instant;
+use millrace_core::wire::rtp::sequence_of;
 use millrace_engine::{Engine, EngineConfig, LeaseFailure, PlaySpec, StreamEvent, StreamSpec};
 
 #[path = "support/film.rs"]
@@ -88,7 +89,7 @@ impl Bench {
         };
         let _ = self.engine.open(self.now, spec);
         let from = index * 61 % 2_000;
-        let sequence = if index.is_multiple_of(3) { 9 } else { from as u16 };
+        let sequence = if index.is_multiple_of(3) { 9 } else { sequence_of(from) };
         let until = film.packets - index % 5 * 200;
         let at = self.now.plus_ns(20 * MS);
         let _ = self.engine.play(self.now, id, PlaySpec { from, until, at, sequence, scale_permille: 1000 });

@@ -9,6 +9,7 @@ use std::time::{Duration, Instant as StdInstant};
 use millrace_core::ids::StreamId;
 use millrace_core::seam::Clock;
 use millrace_core::time::MediaTicks;
+use millrace_core::wire::rtp::sequence_of;
 use millrace_engine::PlaySpec;
 use millrace_netio::null::NullTx;
 use millrace_offload::clock::MonotonicClock;
@@ -54,7 +55,7 @@ fn a_running_loop_never_calls_the_allocator() {
             from,
             until: PACKETS,
             at: MonotonicClock.now(),
-            sequence: if index % 3 == 0 { 9 } else { from as u16 },
+            sequence: if index % 3 == 0 { 9 } else { sequence_of(from) },
             scale_permille: 8_000,
         };
         stage.commands.push(Command::Play { stream: StreamId { index, generation: 0 }, play }).unwrap();

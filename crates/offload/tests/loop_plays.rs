@@ -39,7 +39,7 @@ fn three_viewers_get_every_byte_in_order_from_one_read() {
         let open = stage.open(index);
         stage.commands.push(open).unwrap();
         // The last one has sequence numbers of its own.
-        let play = play(&stage, 0, if index == 2 { 500 } else { 0 });
+        let play = play(&stage, 0, if index == 2 { 500 } else { 1 });
         stage.commands.push(Command::Play { stream: StreamId { index, generation: 0 }, play }).unwrap();
     }
     let mut drained = 0;
@@ -53,7 +53,7 @@ fn three_viewers_get_every_byte_in_order_from_one_read() {
     for index in 0..3u32 {
         let mut got = Vec::new();
         let sent = &stage.core.tx.0.sent;
-        let mut sequence: u16 = if index == 2 { 500 } else { 0 };
+        let mut sequence: u16 = if index == 2 { 500 } else { 1 };
         for datagram in sent.iter().filter(|d| d.stream.index == index) {
             let Some((header, payload)) = RtpHeader::parse(&datagram.bytes) else { panic!("not RTP") };
             if header.payload_type == 33 {

@@ -193,7 +193,7 @@ fn a_second_setup_changes_the_transport_while_ready() {
     // It goes on where it was, without a jump in the sequence.
     let d = w.ask_session(c, "PLAY", &id, "");
     assert_eq!((d.status, d.get("range")), (200, "npt=11.0025-60.000"));
-    assert_eq!(w.take_log(), ["reply 200", "play 4401..24000 seq 4401 in 50ms"]);
+    assert_eq!(w.take_log(), ["reply 200", "play 4401..24000 seq 4402 in 50ms"]);
     // Another title in the same session: that would be an aggregate.
     assert_eq!(w.ask_session(c, "PAUSE", &id, "").status, 200);
     let e = w.ask(
@@ -233,8 +233,8 @@ fn pause_is_idempotent_and_resume_goes_on() {
     w.take_log();
     let a = w.ask_session(c, "PLAY", &id, "");
     assert_eq!(a.get("range"), "npt=2.0025-30.000", "where it stopped, to where it was going");
-    assert_eq!(a.get("rtp-info"), "url=rtsp://192.0.2.1/film/track1;seq=801;rtptime=1180225");
-    assert_eq!(w.take_log(), ["reply 200", "play 801..12000 seq 801 in 50ms"]);
+    assert_eq!(a.get("rtp-info"), "url=rtsp://192.0.2.1/film/track1;seq=802;rtptime=1180225");
+    assert_eq!(w.take_log(), ["reply 200", "play 801..12000 seq 802 in 50ms"]);
 }
 
 #[test]
@@ -253,8 +253,8 @@ fn play_while_playing() {
     // With one it is a seek: the stream stops first, so that the reply can name the next sequence number.
     let b = w.ask_session(c, "PLAY", &id, "Range: npt=45.5-50");
     assert_eq!(b.get("range"), "npt=44.000-50.000");
-    assert_eq!(b.get("rtp-info"), "url=rtsp://192.0.2.1/film/track1;seq=401;rtptime=4960000");
-    assert_eq!(w.take_log(), ["pause", "reply 200", "play 17600..20000 seq 401 in 50ms"]);
+    assert_eq!(b.get("rtp-info"), "url=rtsp://192.0.2.1/film/track1;seq=402;rtptime=4960000");
+    assert_eq!(w.take_log(), ["pause", "reply 200", "play 17600..20000 seq 402 in 50ms"]);
     // A new end only: from here.
     w.wait(SECOND + 50 * MS);
     let d = w.ask_session(c, "PLAY", &id, "Range: npt=now-48");
@@ -343,7 +343,7 @@ fn what_cannot_be_exact_is_left_out() {
     w.ask_session(c, "PAUSE", &id, "");
     let a = w.ask_session(c, "PLAY", &id, "");
     assert_eq!((a.status, a.has("rtp-info"), a.has("range")), (200, false, false));
-    assert_eq!(w.take_log().last().unwrap(), "play 401..24000 seq 401 in 50ms");
+    assert_eq!(w.take_log().last().unwrap(), "play 401..24000 seq 402 in 50ms");
 }
 
 #[test]

@@ -42,8 +42,8 @@ fn ffmpeg_by_udp_with_a_seek() {
     // D: PLAY from the start, on the Content-Base with its slash. The reply goes out before the packets may.
     let p = w.ask(c, &format!("PLAY rtsp://192.0.2.1:8554/film/ RTSP/1.0\nRange: npt=0.000-\nCSeq: 4\nUser-Agent: Lavf59.27.100\nSession: {id}"));
     assert_eq!(p.get("range"), "npt=0.000-60.000");
-    assert_eq!(p.get("rtp-info"), "url=rtsp://192.0.2.1:8554/film/track1;seq=0;rtptime=1000000");
-    assert_eq!(w.take_log(), ["reply 200", "play 0..24000 seq 0 in 50ms"]);
+    assert_eq!(p.get("rtp-info"), "url=rtsp://192.0.2.1:8554/film/track1;seq=1;rtptime=1000000");
+    assert_eq!(w.take_log(), ["reply 200", "play 0..24000 seq 1 in 50ms"]);
     // E: it probes for a second, then seeks: PAUSE, PLAY with a Range. The sequence goes on, the time jumps.
     w.wait(SECOND + 50 * MS);
     let e = w.ask(c, &format!("PAUSE rtsp://192.0.2.1:8554/film/ RTSP/1.0\nCSeq: 5\nSession: {id}"));
@@ -53,8 +53,8 @@ fn ffmpeg_by_udp_with_a_seek() {
         &format!("PLAY rtsp://192.0.2.1:8554/film/ RTSP/1.0\nRange: npt=21.000-\nCSeq: 6\nSession: {id}"),
     );
     assert_eq!(f.get("range"), "npt=20.000-60.000", "the I-frame before the wish");
-    assert_eq!(f.get("rtp-info"), "url=rtsp://192.0.2.1:8554/film/track1;seq=401;rtptime=2800000");
-    assert_eq!(w.take_log(), ["pause", "reply 200", "reply 200", "play 8000..24000 seq 401 in 50ms"]);
+    assert_eq!(f.get("rtp-info"), "url=rtsp://192.0.2.1:8554/film/track1;seq=402;rtptime=2800000");
+    assert_eq!(w.take_log(), ["pause", "reply 200", "reply 200", "play 8000..24000 seq 402 in 50ms"]);
     // F: keep-alive every timeout/2.
     w.wait(30 * SECOND);
     let k = w.ask(c, &format!("GET_PARAMETER rtsp://192.0.2.1:8554/film/ RTSP/1.0\nCSeq: 7\nSession: {id}"));
@@ -83,8 +83,8 @@ fn ffmpeg_falls_back_from_udp_to_tcp_on_the_same_connection() {
     // B: both are there; the new one plays.
     w.take_log();
     let b = w.ask_session(c, "PLAY", &second, "Range: npt=0.000-");
-    assert_eq!(b.get("rtp-info"), "url=rtsp://192.0.2.1/film/track1;seq=0;rtptime=1000000");
-    assert_eq!(w.take_log(), ["reply 200", "play 0..24000 seq 0 in 50ms"]);
+    assert_eq!(b.get("rtp-info"), "url=rtsp://192.0.2.1/film/track1;seq=1;rtptime=1000000");
+    assert_eq!(w.take_log(), ["reply 200", "play 0..24000 seq 1 in 50ms"]);
     assert_eq!(w.server.session_count(), 2);
     // C: the old one expires by itself, the new one does not: its connection is open.
     w.wait(30 * SECOND);
@@ -161,7 +161,7 @@ fn vlc_of_debian_by_satip() {
     assert_eq!(b.status, 200);
     assert_eq!(
         w.take_log(),
-        ["open udp 192.0.2.7 5000 5001", "reply 200", "reply 200", "play 0..24000 seq 0 in 50ms"]
+        ["open udp 192.0.2.7 5000 5001", "reply 200", "reply 200", "play 0..24000 seq 1 in 50ms"]
     );
     // C: OPTIONS as keep-alive, every timeout - 5 s; no RTCP at all.
     for cseq in 2..5 {
@@ -240,8 +240,8 @@ fn openrtsp_without_any_keep_alive() {
     // A: -s 20 -d 900 -z 2: it takes the end that is answered as its duration.
     let a = w.ask(c, &format!("PLAY rtsp://192.0.2.1/long/ RTSP/1.0\nCSeq: 5\nSession: {id}\nScale: 2.000000\nRange: npt=20.000-920.000"));
     assert_eq!((a.get("range"), a.get("scale")), ("npt=20.000-920.000", "1.0"));
-    assert_eq!(a.get("rtp-info"), "url=rtsp://192.0.2.1/long/track1;seq=8000;rtptime=2800000");
-    assert_eq!(w.take_log().last().unwrap(), "play 8000..368000 seq 8000 in 50ms");
+    assert_eq!(a.get("rtp-info"), "url=rtsp://192.0.2.1/long/track1;seq=8001;rtptime=2800000");
+    assert_eq!(w.take_log().last().unwrap(), "play 8000..368000 seq 8001 in 50ms");
     // B: receiver reports every few seconds are its only sign of life, the RTSP connection is silent.
     for _ in 0..60 {
         w.wait(5 * SECOND);
@@ -278,7 +278,7 @@ fn gortsplib_of_mediamtx() {
             s.session()
         ),
     );
-    assert_eq!(p.get("rtp-info"), "url=rtsp://[2001:db8::1]:8554/film/track1;seq=0;rtptime=1000000");
+    assert_eq!(p.get("rtp-info"), "url=rtsp://[2001:db8::1]:8554/film/track1;seq=1;rtptime=1000000");
     assert_eq!(w.take_log()[2], "open udp 2001:db8::7 10000 10001");
     assert_eq!(w.ask_session(c, "TEARDOWN", &s.session(), "").status, 200);
     w.assert_empty();

@@ -60,7 +60,16 @@ impl RtpHeader {
     }
 }
 
-/// The RTP timeline that all viewers of a title share: `sequence = packet mod 2^16`, `timestamp = media time + base`.
+/// Sequence number of a title's first packet on the shared timeline. Not 0: Debian's VLC (SAT>IP) takes a first packet
+/// with number 0 for a duplicate, drops it, and with it the tables and the beginning of the first picture.
+pub const FIRST_SEQUENCE: u16 = 1;
+
+/// Sequence number of packet `packet` on the shared timeline: packet number plus [`FIRST_SEQUENCE`], mod 2^16.
+pub fn sequence_of(packet: u32) -> u16 {
+    (packet as u16).wrapping_add(FIRST_SEQUENCE)
+}
+
+/// The RTP timeline that all viewers of a title share: `sequence` by [`sequence_of`], `timestamp = media time + base`.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Timeline {
     /// Synchronisation source of the title.
@@ -80,7 +89,7 @@ impl Timeline {
         RtpHeader {
             marker: false,
             payload_type: PAYLOAD_TYPE_MP2T,
-            sequence: packet as u16,
+            sequence: sequence_of(packet),
             timestamp: self.timestamp(time),
             ssrc: self.ssrc,
         }

@@ -4,6 +4,7 @@ use millrace_core::ids::{ConnId, StreamId};
 use millrace_core::limits::MAX_SCALE_PERMILLE;
 use millrace_core::seam::Dest;
 use millrace_core::time::Instant;
+use millrace_core::wire::rtp::sequence_of;
 
 use super::Engine;
 use crate::pace::LastBurst;
@@ -44,7 +45,7 @@ impl Engine {
         let at = spec.at.max(now);
         stream.seek(spec.from);
         stream.until = spec.until;
-        stream.sequence_base = spec.sequence.wrapping_sub(spec.from as u16);
+        stream.sequence_base = spec.sequence.wrapping_sub(sequence_of(spec.from));
         stream.flags &= !(flag::ANCHORED | flag::PATCHED);
         if stream.sequence_base != 0 {
             stream.flags |= flag::PATCHED;

@@ -2,6 +2,7 @@
 
 use millrace_core::ids::StreamId;
 use millrace_core::limits::DEFAULT_BURST_NS;
+use millrace_core::wire::rtp::sequence_of;
 use millrace_engine::{EngineConfig, PlaySpec, StreamEvent};
 
 use crate::film::Film;
@@ -27,7 +28,7 @@ fn ten_thousand_viewers_of_five_films() {
             from,
             until: film.packets,
             at: world.now.plus_ns(50 * MS + u64::from(index) * 97_001),
-            sequence: if index % 5 == 0 { 7 } else { from as u16 },
+            sequence: if index % 5 == 0 { 7 } else { sequence_of(from) },
             scale_permille: if index % 7 == 0 { 2000 } else { 1000 },
         };
         world.play(stream, spec).unwrap();

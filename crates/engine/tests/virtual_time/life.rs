@@ -3,6 +3,7 @@
 use millrace_core::ids::{ConnId, StreamId};
 use millrace_core::limits::{BYE_DELAY_NS, LATE_NS};
 use millrace_core::seam::TransmitBatch;
+use millrace_core::wire::rtp::sequence_of;
 use millrace_engine::{PlaySpec, Refusal, StreamEvent};
 
 use crate::film::Film;
@@ -107,11 +108,11 @@ fn pause_and_resume_continue_exactly() {
     assert_eq!(world.disk.leases(), 0, "a paused viewer holds no memory");
     assert_eq!(world.engine.poll_at(), None, "and no timer");
     world.run_for(60 * S);
-    let paused = StreamEvent::Paused { stream, next_packet: next, next_sequence: next as u16 };
+    let paused = StreamEvent::Paused { stream, next_packet: next, next_sequence: sequence_of(next) };
     assert_eq!(world.events_of(stream), [paused, StreamEvent::Left { stream }]);
     assert_eq!(world.position(stream), next, "silence");
     world.events.clear();
-    world.play(stream, spec(&world, next, 1_200, next as u16)).unwrap();
+    world.play(stream, spec(&world, next, 1_200, sequence_of(next))).unwrap();
     world.run_out();
     assert_eq!(world.position(stream), 1_200);
     assert!(world.sent.iter().all(|sent| !sent.patched && sent.at == sent.departure));
@@ -210,7 +211,7 @@ fn the_end_is_drained_then_bye_exactly_after_its_delay() {
     assert_eq!(world.bye_of(stream), Some(bye));
     let drained = (last, StreamEvent::Drained { stream });
     let left = (last, StreamEvent::Left { stream });
-    let ended = (bye, StreamEvent::Ended { stream, next_sequence: 1_200 });
+    let ended = (bye, StreamEvent::Ended { stream, next_sequence: sequence_of(1_200) });
     assert_eq!(world.events, [drained, left, ended]);
     world.engine.close(world.now, stream).unwrap();
     world.turn();
@@ -246,7 +247,7 @@ fn play_while_draining_takes_bye_back() {
     world.run_out();
     let last = world.sent.last().unwrap().at;
     assert_eq!(world.bye_of(stream), Some(last.plus_ns(BYE_DELAY_NS)), "one BYE, after the second run");
-    let ended = StreamEvent::Ended { stream, next_sequence: 1_200 };
+    let ended = StreamEvent::Ended { stream, next_sequence: sequence_of(1_200) };
     assert_eq!(
         world.events_of(stream),
         [StreamEvent::Drained { stream }, StreamEvent::Left { stream }, ended]
@@ -274,7 +275,7 @@ fn pause_behind_the_last_packet_and_go_on() {
     world.run_for(S);
     world.engine.pause(world.now, stream).unwrap();
     world.run_for(100 * S);
-    let paused = StreamEvent::Paused { stream, next_packet: 1_200, next_sequence: 1_200 };
+    let paused = StreamEvent::Paused { stream, next_packet: 1_200, next_sequence: sequence_of(1_200) };
     assert_eq!(world.events_of(stream).last(), Some(&paused));
     assert_eq!(world.bye_of(stream), None, "a viewer on pause gets no BYE");
     let at = world.now.plus_ns(50 * MS);
@@ -313,7 +314,7 @@ fn drained_is_not_told_behind_a_pause() {
     world.send();
     world.engine.pause(world.now, stream).unwrap();
     world.turn();
-    let paused = StreamEvent::Paused { stream, next_packet: 1_200, next_sequence: 1_200 };
+    let paused = StreamEvent::Paused { stream, next_packet: 1_200, next_sequence: sequence_of(1_200) };
     assert_eq!(world.events_of(stream), [paused, StreamEvent::Left { stream }]);
 }
 
@@ -425,7 +426,7 @@ fn a_command_between_batch_and_answer_takes_the_batch_back() {
     assert!(world.events_of(a).contains(&StreamEvent::Paused {
         stream: a,
         next_packet: 0,
-        next_sequence: 0
+        next_sequence: sequence_of(0)
     }));
 }
 

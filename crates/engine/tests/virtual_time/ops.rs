@@ -7,6 +7,7 @@ use std::rc::Rc;
 
 use millrace_core::ids::{ConnId, StreamId};
 use millrace_core::seam::SendOutcome;
+use millrace_core::wire::rtp::sequence_of;
 use millrace_engine::{EngineConfig, LeaseFailure, PlaySpec, StreamEvent};
 use proptest::prelude::*;
 
@@ -112,7 +113,7 @@ impl Books {
                 }
             }
             Op::Play { stream, from, len, delay_ms, own, scale_permille } => {
-                let sequence = if own { 65_000 } else { from as u16 };
+                let sequence = if own { 65_000 } else { sequence_of(from) };
                 let at = now.plus_ns(delay_ms * MS);
                 let spec = PlaySpec { from, until: from + len, at, sequence, scale_permille };
                 let _ = self.world.play(self.id(stream), spec);

@@ -3,6 +3,7 @@
 use millrace_core::limits::{FIRST_REPORT_NS, RTCP_INTERVAL_NS};
 use millrace_core::seam::SendOutcome;
 use millrace_core::wire::rtcp::{RtcpPacket, SenderReport, ntp_from_unix_ns};
+use millrace_core::wire::rtp::sequence_of;
 use millrace_engine::{EngineConfig, PlaySpec, StreamEvent};
 
 use crate::film::Film;
@@ -122,6 +123,6 @@ fn a_report_that_finds_no_way_is_given_up() {
     let counters = world.engine.counters();
     assert_eq!((counters.reports, counters.reports_lost, counters.failed), (0, 4, 0));
     assert_eq!(world.datagrams, 10_000);
-    let ended = StreamEvent::Ended { stream, next_sequence: 10_000 };
+    let ended = StreamEvent::Ended { stream, next_sequence: sequence_of(10_000) };
     assert_eq!(world.events_of(stream).last(), Some(&ended), "a player need not listen to RTCP");
 }

@@ -9,6 +9,7 @@ use millrace_core::packet::WireLayout;
 use millrace_core::pool::{ExtentArena, HeapRegion};
 use millrace_core::seam::{Dest, Payload, SendOutcome, Transmit, TransmitBatch};
 use millrace_core::wire::rtcp::{self, RtcpPacket};
+use millrace_core::wire::rtp::sequence_of;
 use millrace_engine::{FailReason, LeaseFailure, StreamEvent};
 
 use crate::film::Film;
@@ -273,7 +274,7 @@ fn bye_waits_for_a_blocked_connection_but_not_for_ever() {
         let &(at, last) = world.events.last().unwrap();
         let due = world.sent.last().unwrap().at.plus_ns(BYE_DELAY_NS);
         if ends {
-            assert_eq!(last, StreamEvent::Ended { stream, next_sequence: 30_000 });
+            assert_eq!(last, StreamEvent::Ended { stream, next_sequence: sequence_of(30_000) });
             assert_eq!(world.bye_of(stream), Some(due.plus_ns(4 * S)));
         } else {
             assert_eq!(last, StreamEvent::Failed { stream, reason: FailReason::SlowReader });

@@ -11,6 +11,7 @@ use millrace_core::seam::{Dest, Payload, SendOutcome, Transmit, TransmitBatch, W
 use millrace_core::time::Instant;
 use millrace_core::wire::rtcp::{self, RtcpPacket};
 use millrace_core::wire::rtp::RtpHeader;
+use millrace_core::wire::rtp::sequence_of;
 use millrace_engine::{Engine, EngineConfig, LeaseFailure, PlaySpec, Refusal, StreamEvent, StreamSpec};
 
 use crate::film::Film;
@@ -208,7 +209,8 @@ impl World {
     pub(crate) fn play_from(&mut self, stream: StreamId, from: u32) {
         let until = self.viewers[&stream].film.packets;
         let at = self.now.plus_ns(50 * MS);
-        self.play(stream, PlaySpec { from, until, at, sequence: from as u16, scale_permille: 1000 }).unwrap();
+        self.play(stream, PlaySpec { from, until, at, sequence: sequence_of(from), scale_permille: 1000 })
+            .unwrap();
     }
 
     pub(crate) fn departure(&self, stream: StreamId, packet: u32) -> Instant {
@@ -374,10 +376,10 @@ impl Viewer {
         let payload =
             if is_last { usize::from(self.film.last_bytes) } else { self.film.layout.packet_bytes() };
         assert_eq!(datagram.len(), 12 + payload, "packet {}", self.packet);
-        assert_eq!(patched, self.spec.sequence != self.spec.from as u16);
+        assert_eq!(patched, self.spec.sequence != sequence_of(self.spec.from));
         // The bytes behind the header are this packet's: its shared header says so.
         let (shared, _) = RtpHeader::parse(datagram).expect("an RTP header");
-        assert_eq!(shared.sequence, self.packet as u16);
+        assert_eq!(shared.sequence, sequence_of(self.packet));
     }
 }
 

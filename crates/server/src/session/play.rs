@@ -2,6 +2,7 @@
 
 use millrace_core::limits::PLAY_DELAY_NS;
 use millrace_core::time::{Instant, MediaTicks};
+use millrace_core::wire::rtp::sequence_of;
 use millrace_offload::command::{Command, PlaySpec};
 use rtsp_types::headers::{RANGE, RTP_INFO, SCALE, SESSION, SPEED};
 
@@ -144,7 +145,7 @@ fn place(session: &Session, start: Start) -> Option<(Place, u16)> {
         }
         (Start::Resume, _) => return None,
     };
-    Some((place, next_sequence.unwrap_or(place.packet as u16)))
+    Some((place, next_sequence.unwrap_or(sequence_of(place.packet))))
 }
 
 #[derive(Clone, Copy)]

@@ -10,7 +10,7 @@ use millrace_core::packet::{PacketMeta, WireLayout};
 use millrace_core::pool::Lease;
 use millrace_core::time::MediaTicks;
 use millrace_core::wire::checksum::sum16;
-use millrace_core::wire::rtp::{RtpHeader, Timeline};
+use millrace_core::wire::rtp::{RtpHeader, Timeline, sequence_of};
 
 use super::{MetaError, TitleSource};
 
@@ -141,7 +141,7 @@ impl Sample {
             assert_eq!(lease.meta(place as u32), meta, "record of packet {packet}");
             let (header, sent) = RtpHeader::parse(lease.wire(place as u32, 1)).unwrap();
             assert!(sent == *payload, "payload of packet {packet}");
-            let (sequence, timestamp) = (packet as u16, meta.time().0 as u32);
+            let (sequence, timestamp) = (sequence_of(packet), meta.time().0 as u32);
             assert_eq!((header.sequence, header.ssrc), (sequence, self.timeline.ssrc));
             assert_eq!(header.timestamp, self.timeline.timestamp_base.wrapping_add(timestamp));
             assert_eq!((header.payload_type, header.marker), (33, false));
