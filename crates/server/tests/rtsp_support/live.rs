@@ -11,7 +11,7 @@ use std::thread::JoinHandle;
 use std::time::{Duration, Instant as Wall};
 
 use millrace_core::limits::RTP_HEADER_BYTES;
-use millrace_core::seam::{Clock, Doorbell};
+use millrace_core::seam::Clock;
 use millrace_core::wire::rtcp::{MAX_REPORT_BYTES, SenderReport, write_sender_report};
 use millrace_core::wire::rtp::RtpHeader;
 use millrace_offload::bell::EventBell;
