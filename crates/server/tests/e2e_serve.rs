@@ -245,6 +245,55 @@ fn viewers_are_told_when_the_server_ends() {
 }
 
 #[test]
+fn an_empty_folder_is_served_as_what_it_is() {
+    let dir = tempfile::tempdir().unwrap();
+    let films = dir.path().join("films");
+    std::fs::create_dir(&films).unwrap();
+    let mut server = Server::start(&dir.path().join("store"), &[films.to_str().unwrap()]);
+    assert!(!server.said("no titles yet").is_empty(), "{:?}", server.log);
+    let error = support::fails(&["play", &server.title("film"), "-o", "null"]);
+    assert!(error.contains("404"), "{error}");
+    assert!(server.interrupt());
+}
+
+/// A viewer by TCP with a small receive buffer that never reads what comes.
+fn viewer_who_does_not_read(addr: std::net::SocketAddr, url: &str) -> TcpStream {
+    use rustix::net::{AddressFamily, SocketType, connect, socket, sockopt};
+    let fd = socket(AddressFamily::INET, SocketType::STREAM, None).unwrap();
+    sockopt::set_socket_recv_buffer_size(&fd, 16 * 1024).unwrap();
+    connect(&fd, &addr).unwrap();
+    let mut stream = TcpStream::from(fd);
+    stream.set_read_timeout(Some(Duration::from_secs(5))).unwrap();
+    let setup =
+        format!("SETUP {url} RTSP/1.0\r\nCSeq: 1\r\nTransport: RTP/AVP/TCP;unicast;interleaved=0-1\r\n\r\n");
+    stream.write_all(setup.as_bytes()).unwrap();
+    let mut reply = [0; 2048];
+    let length = stream.read(&mut reply).unwrap();
+    let reply = String::from_utf8_lossy(&reply[..length]).into_owned();
+    let session =
+        reply.split("Session: ").nth(1).and_then(|t| t.split([';', '\r']).next()).expect("a session");
+    write!(stream, "PLAY {url} RTSP/1.0\r\nCSeq: 2\r\nSession: {session}\r\n\r\n").unwrap();
+    stream
+}
+
+#[test]
+fn a_viewer_who_does_not_read_is_dropped_with_a_reason_and_the_others_never_notice() {
+    let dir = tempfile::tempdir().unwrap();
+    let (store, data) = store_with(dir.path(), "film", 25);
+    let mut server = Server::start(&store, &[]);
+    let url = server.title("film");
+    let lazy = viewer_who_does_not_read(server.addr, &url);
+    let report = play(&[&url, "--transport", "tcp", "-o", "null", "--verify", &data]);
+    assert_eq!(report["sequence"]["lost"], 0, "{report}");
+    assert!(report["byte_check"]["first_difference"].is_null(), "{report}");
+    assert_eq!(report["end"], "bye", "{report}");
+    let line = server.wait_for("slower than the film plays", Duration::from_secs(20));
+    assert!(line.contains("film"), "{line}");
+    drop(lazy);
+    assert!(server.interrupt());
+}
+
+#[test]
 fn full_means_453_and_the_viewers_inside_go_on() {
     let dir = tempfile::tempdir().unwrap();
     let (store, data) = store_with(dir.path(), "film", 6);
