@@ -51,6 +51,12 @@ fn asks_arrive_in_order_and_a_refused_engine_hears_when_there_is_room() {
     }
     assert_eq!((end.take(), end.take()), (Some(Ask::Leave(id(9))), None));
     assert!(!end.has_work());
+    // Refused, and all is taken before the manager looks: it must not sleep before it has rung.
+    while door.leave(id(1)) {}
+    while end.take().is_some() {}
+    assert!(end.has_work());
+    end.ring();
+    assert_eq!((end.has_work(), bell.0.load(Ordering::Relaxed)), (false, 2));
 }
 
 #[test]
