@@ -367,16 +367,7 @@ impl One {
     fn agree(&mut self, reply: &TransportReply) {
         match (&mut self.path, reply.agreed) {
             (Path::Udp(udp), _) => {
-                let same_family = |ip: &std::net::IpAddr| ip.is_ipv4() == udp.source.is_ipv4();
-                if let Some(ip) = reply.source.filter(same_family).filter(|ip| !ip.is_unspecified()) {
-                    udp.source.set_ip(ip);
-                }
-                let (mut rtp, mut rtcp) = (udp.source, udp.source);
-                udp.server = reply.server_ports.map(|ports| {
-                    rtp.set_port(ports.0);
-                    rtcp.set_port(ports.1);
-                    (rtp, rtcp)
-                });
+                (udp.source, udp.server) = reply.server_addresses(udp.source);
             }
             (path, Wanted::Tcp { rtp, rtcp }) => *path = Path::Tcp { rtp, rtcp },
             _ => {}

@@ -405,17 +405,7 @@ impl<'a> Session<'a> {
                     let what = format!("Transport: asked for port {}, got {rtp}", udp.rtp_port);
                     return self.failed(RtspFailure::Malformed { method: "SETUP", what });
                 }
-                if let Some(ip) =
-                    reply.source.filter(|ip| ip.is_ipv4() == udp.source.is_ipv4() && !ip.is_unspecified())
-                {
-                    udp.source.set_ip(ip);
-                }
-                let (mut rtp, mut rtcp) = (udp.source, udp.source);
-                udp.server = reply.server_ports.map(|ports| {
-                    rtp.set_port(ports.0);
-                    rtcp.set_port(ports.1);
-                    (rtp, rtcp)
-                });
+                (udp.source, udp.server) = reply.server_addresses(udp.source);
             }
             (path, Wanted::Tcp { rtp, rtcp }) => *path = Path::Tcp { rtp, rtcp },
             _ => {}

@@ -1,7 +1,7 @@
 //! The `Transport` header (RFC 2326 section 12.39): what is asked for, and what the server answered.
 
 use std::fmt;
-use std::net::IpAddr;
+use std::net::{IpAddr, SocketAddr};
 
 /// What a SETUP asks for.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -108,6 +108,24 @@ impl TransportReply {
             _ => {}
         }
         Ok(())
+    }
+
+    /// Where the server sends from, given the address that was expected: that with the `source` of the reply in it, if it
+    /// names one of the same family; and the same with the server's RTP and RTCP ports, if it names them.
+    pub(crate) fn server_addresses(
+        &self,
+        mut source: SocketAddr,
+    ) -> (SocketAddr, Option<(SocketAddr, SocketAddr)>) {
+        let fits = |ip: &IpAddr| ip.is_ipv4() == source.is_ipv4() && !ip.is_unspecified();
+        if let Some(ip) = self.source.filter(fits) {
+            source.set_ip(ip);
+        }
+        let with = |port| {
+            let mut address = source;
+            address.set_port(port);
+            address
+        };
+        (source, self.server_ports.map(|(rtp, rtcp)| (with(rtp), with(rtcp))))
     }
 }
 
