@@ -8,6 +8,7 @@ mod run;
 use std::net::{IpAddr, SocketAddr};
 use std::path::PathBuf;
 use std::process::ExitCode;
+use std::time::Duration;
 
 use clap::Args;
 use millrace_core::limits;
@@ -40,7 +41,7 @@ pub(crate) struct ServeArgs {
     #[arg(long, value_name = "HOST", env = "MILLRACE_HOST")]
     pub(crate) host: Option<String>,
     /// Memory for films: the one copy that all viewers share
-    #[arg(long, value_name = "SIZE", default_value = "256MiB", env = "MILLRACE_CACHE")]
+    #[arg(long, value_name = "SIZE", default_value_t = ByteLen(limits::DEFAULT_CACHE_BYTES), env = "MILLRACE_CACHE")]
     pub(crate) cache: ByteLen,
     /// Engines: threads that pace streams, one core each
     #[arg(long, value_name = "N", default_value_t = 1, env = "MILLRACE_ENGINES", value_parser = clap::value_parser!(u8).range(1..=64))]
@@ -58,7 +59,7 @@ pub(crate) struct ServeArgs {
     #[arg(long, value_name = "RATE", env = "MILLRACE_MAX_RATE")]
     pub(crate) max_rate: Option<BitRate>,
     /// A viewer of whom nothing is heard for this long is forgotten
-    #[arg(long, value_name = "TIME", default_value = "60s", env = "MILLRACE_SESSION_TIMEOUT")]
+    #[arg(long, value_name = "TIME", default_value_t = duration(limits::DEFAULT_SESSION_TIMEOUT_NS), env = "MILLRACE_SESSION_TIMEOUT")]
     pub(crate) session_timeout: HumanDuration,
     /// RTSP connections that one address may have
     #[arg(long, value_name = "N", default_value_t = limits::MAX_CONNECTIONS_PER_ADDRESS)]
@@ -67,7 +68,7 @@ pub(crate) struct ServeArgs {
     #[arg(long, value_name = "FIRST-LAST", default_value = "6970-7069", value_parser = parse_ports)]
     pub(crate) udp_ports: (u16, u16),
     /// Film time that leaves as one burst: shorter is smoother, longer is cheaper
-    #[arg(long, value_name = "TIME", default_value = "10ms")]
+    #[arg(long, value_name = "TIME", default_value_t = duration(limits::DEFAULT_BURST_NS))]
     pub(crate) burst: HumanDuration,
     /// Every packet leaves at its own time, no bursts at all
     #[arg(long)]
@@ -95,6 +96,11 @@ pub(crate) enum ReadChoice {
     Uring,
     /// A few threads with pread.
     Threads,
+}
+
+/// A limit as people write it.
+fn duration(ns: u64) -> HumanDuration {
+    HumanDuration(Duration::from_nanos(ns))
 }
 
 fn parse_ports(text: &str) -> Result<(u16, u16), String> {
