@@ -7,10 +7,12 @@
 //! | [`netns`] | hosts on one machine: network namespaces joined by a veth pair |
 //! | [`media`] | films made on the spot |
 //! | [`proc`] | processor time and memory of a process, from /proc |
-#![forbid(unsafe_code)]
+//! | [`raw_send`] | sendmmsg with UDP_SEGMENT as a C program would call it: the yardstick |
+#![deny(unsafe_code)]
 
 pub mod benches;
 pub mod frame;
 pub mod media;
 pub mod netns;
 pub mod proc;
+pub mod raw_send;

@@ -1,0 +1,276 @@
+//! `sendmmsg` with `UDP_SEGMENT`, as plainly as a C program would call it: the yardstick for everything that sends.
+//!
+//! No queue, no pacing, no error handling beyond the errno: what a batch costs here is what the kernel asks for it.
+#![allow(unsafe_code)]
+
+use std::io::{self, IoSlice};
+use std::net::{SocketAddr, UdpSocket};
+use std::os::fd::AsRawFd;
+
+/// A `sockaddr_in` or `sockaddr_in6`. Only ever written here; the kernel reads it.
+#[derive(Clone, Copy)]
+#[repr(C)]
+union Name {
+    v4: libc::sockaddr_in,
+    v6: libc::sockaddr_in6,
+}
+
+/// One `UDP_SEGMENT` control message, padded to eight bytes as cmsg(3) wants it.
+#[derive(Clone, Copy)]
+#[repr(C, align(8))]
+struct Control {
+    length: usize,
+    level: libc::c_int,
+    kind: libc::c_int,
+    segment_bytes: u16,
+    padding: [u8; 6],
+}
+
+const _: () = {
+    assert!(size_of::<Control>() == 24 && size_of::<libc::cmsghdr>() == 16);
+    assert!(std::mem::offset_of!(Control, level) == std::mem::offset_of!(libc::cmsghdr, cmsg_level));
+    assert!(std::mem::offset_of!(Control, kind) == std::mem::offset_of!(libc::cmsghdr, cmsg_type));
+    assert!(std::mem::offset_of!(Control, segment_bytes) == size_of::<libc::cmsghdr>());
+    // What the standard library promises of IoSlice on Unix.
+    assert!(size_of::<IoSlice<'_>>() == size_of::<libc::iovec>());
+};
+
+/// One message whose bytes lie in one piece.
+#[derive(Clone, Copy, Debug)]
+pub struct RawMessage<'a> {
+    /// Where it goes.
+    pub to: SocketAddr,
+    /// One datagram, or several one after the other, all but the last of `segment_bytes`.
+    pub bytes: &'a [u8],
+    /// Length at which the kernel cuts the bytes into datagrams; 0: they are one datagram.
+    pub segment_bytes: u16,
+}
+
+/// One message whose bytes lie in many pieces (headers here, film there).
+#[derive(Clone, Copy, Debug)]
+pub struct RawGather<'a> {
+    /// Where it goes.
+    pub to: SocketAddr,
+    /// The pieces, in order.
+    pub parts: &'a [IoSlice<'a>],
+    /// As in [`RawMessage::segment_bytes`].
+    pub segment_bytes: u16,
+}
+
+/// A UDP socket and the arrays that `sendmmsg` wants, allocated once.
+pub struct RawSender {
+    socket: UdpSocket,
+    headers: Vec<libc::mmsghdr>,
+    parts: Vec<libc::iovec>,
+    names: Vec<Name>,
+    controls: Vec<Control>,
+}
+
+// SAFETY: the raw pointers in `headers` and `parts` are written and followed within one call of `send` or `send_gather`
+// and mean nothing in between.
+unsafe impl Send for RawSender {}
+
+impl RawSender {
+    /// A sender of up to `max_messages` messages a call (at least one; the kernel takes at most 1024).
+    pub fn new(socket: UdpSocket, max_messages: usize) -> Self {
+        let n = max_messages.clamp(1, 1024);
+        // SAFETY: mmsghdr is a C structure of integers and raw pointers, for which all-zero bytes are valid (null).
+        let empty: libc::mmsghdr = unsafe { std::mem::zeroed() };
+        let no_name = Name {
+            v4: libc::sockaddr_in {
+                sin_family: 0,
+                sin_port: 0,
+                sin_addr: libc::in_addr { s_addr: 0 },
+                sin_zero: [0; 8],
+            },
+        };
+        let control = Control {
+            length: size_of::<libc::cmsghdr>() + size_of::<u16>(),
+            level: libc::SOL_UDP,
+            kind: libc::UDP_SEGMENT,
+            segment_bytes: 0,
+            padding: [0; 6],
+        };
+        Self {
+            socket,
+            headers: vec![empty; n],
+            parts: vec![libc::iovec { iov_base: std::ptr::null_mut(), iov_len: 0 }; n],
+            names: vec![no_name; n],
+            controls: vec![control; n],
+        }
+    }
+
+    /// The socket.
+    pub fn socket(&self) -> &UdpSocket {
+        &self.socket
+    }
+
+    /// Most messages of one call.
+    pub fn max_messages(&self) -> usize {
+        self.headers.len()
+    }
+
+    /// Hands messages to the kernel in one call, at most [`Self::max_messages`] of them; returns how many it took. Waits
+    /// for room if the socket does.
+    ///
+    /// # Errors
+    /// What the kernel said of the first message; the others were not looked at.
+    pub fn send(&mut self, messages: &[RawMessage<'_>]) -> io::Result<usize> {
+        let n = messages.len().min(self.headers.len());
+        for (i, message) in messages[..n].iter().enumerate() {
+            self.parts[i] = libc::iovec {
+                iov_base: message.bytes.as_ptr().cast_mut().cast(),
+                iov_len: message.bytes.len(),
+            };
+            let part = &raw mut self.parts[i];
+            self.note(i, message.to, message.segment_bytes, part, 1);
+        }
+        self.call(n)
+    }
+
+    /// The same for messages in pieces.
+    ///
+    /// # Errors
+    /// As [`Self::send`].
+    pub fn send_gather(&mut self, messages: &[RawGather<'_>]) -> io::Result<usize> {
+        let n = messages.len().min(self.headers.len());
+        for (i, message) in messages[..n].iter().enumerate() {
+            let parts = message.parts.as_ptr().cast::<libc::iovec>().cast_mut();
+            self.note(i, message.to, message.segment_bytes, parts, message.parts.len());
+        }
+        self.call(n)
+    }
+
+    /// Fills in header `i`.
+    fn note(
+        &mut self,
+        i: usize,
+        to: SocketAddr,
+        segment_bytes: u16,
+        parts: *mut libc::iovec,
+        part_count: usize,
+    ) {
+        let (name, name_bytes) = name_of(to);
+        self.names[i] = name;
+        self.controls[i].segment_bytes = segment_bytes;
+        let header = &mut self.headers[i].msg_hdr;
+        header.msg_name = (&raw mut self.names[i]).cast();
+        header.msg_namelen = name_bytes as libc::socklen_t;
+        header.msg_iov = parts;
+        header.msg_iovlen = part_count as _;
+        let is_train = segment_bytes > 0;
+        header.msg_control = if is_train { (&raw mut self.controls[i]).cast() } else { std::ptr::null_mut() };
+        header.msg_controllen = if is_train { size_of::<Control>() as _ } else { 0 };
+    }
+
+    fn call(&mut self, n: usize) -> io::Result<usize> {
+        if n == 0 {
+            return Ok(0);
+        }
+        // SAFETY: the first `n` headers were filled in by the caller in this very call: names, control messages and
+        // single parts point into arrays of `self` that are never resized, pieces into slices that the caller borrows
+        // until it returns. The kernel reads all of them and writes only `msg_len` of these `n` headers.
+        let sent = unsafe {
+            libc::sendmmsg(
+                self.socket.as_raw_fd(),
+                self.headers.as_mut_ptr(),
+                n as libc::c_uint,
+                libc::MSG_NOSIGNAL as _,
+            )
+        };
+        usize::try_from(sent).map_err(|_| io::Error::last_os_error())
+    }
+}
+
+/// The address as the kernel reads it, and its length.
+fn name_of(to: SocketAddr) -> (Name, usize) {
+    match to {
+        SocketAddr::V4(v4) => {
+            let name = libc::sockaddr_in {
+                sin_family: libc::AF_INET as libc::sa_family_t,
+                sin_port: v4.port().to_be(),
+                sin_addr: libc::in_addr { s_addr: u32::from_ne_bytes(v4.ip().octets()) },
+                sin_zero: [0; 8],
+            };
+            (Name { v4: name }, size_of::<libc::sockaddr_in>())
+        }
+        SocketAddr::V6(v6) => {
+            let name = libc::sockaddr_in6 {
+                sin6_family: libc::AF_INET6 as libc::sa_family_t,
+                sin6_port: v6.port().to_be(),
+                sin6_flowinfo: v6.flowinfo(),
+                sin6_addr: libc::in6_addr { s6_addr: v6.ip().octets() },
+                sin6_scope_id: v6.scope_id(),
+            };
+            (Name { v6: name }, size_of::<libc::sockaddr_in6>())
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use std::time::Duration;
+
+    fn receiver(ip: &str) -> (UdpSocket, SocketAddr) {
+        let socket = UdpSocket::bind((ip, 0)).unwrap();
+        socket.set_read_timeout(Some(Duration::from_secs(5))).unwrap();
+        let address = socket.local_addr().unwrap();
+        (socket, address)
+    }
+
+    fn next(socket: &UdpSocket) -> Vec<u8> {
+        let mut buffer = [0; 2048];
+        let n = socket.recv(&mut buffer).unwrap();
+        buffer[..n].to_vec()
+    }
+
+    #[test]
+    fn trains_are_cut_and_single_datagrams_are_not() {
+        let (a, to_a) = receiver("127.0.0.1");
+        let (b, to_b) = receiver("127.0.0.1");
+        let mut sender = RawSender::new(UdpSocket::bind("127.0.0.1:0").unwrap(), 8);
+        let bytes: Vec<u8> = (0..250).collect();
+        let messages = [
+            RawMessage { to: to_a, bytes: &bytes, segment_bytes: 100 },
+            RawMessage { to: to_b, bytes: &bytes, segment_bytes: 0 },
+        ];
+        assert_eq!(sender.send(&messages).unwrap(), 2);
+        assert_eq!([next(&a), next(&a), next(&a)].concat(), bytes);
+        assert_eq!(next(&b), bytes);
+        // The lengths of the pieces of a train.
+        assert_eq!(sender.send(&messages[..1]).unwrap(), 1);
+        assert_eq!([next(&a).len(), next(&a).len(), next(&a).len()], [100, 100, 50]);
+    }
+
+    #[test]
+    fn pieces_are_joined_before_they_are_cut() {
+        let (a, to) = receiver("127.0.0.1");
+        let mut sender = RawSender::new(UdpSocket::bind("127.0.0.1:0").unwrap(), 1);
+        let (head, body) = ([1; 12], [2; 88]);
+        let parts = [&head[..], &body, &head, &body].map(IoSlice::new);
+        let messages = [RawGather { to, parts: &parts, segment_bytes: 100 }; 2];
+        assert_eq!(sender.send_gather(&messages).unwrap(), 1, "room for one message only");
+        for _ in 0..2 {
+            assert_eq!(next(&a), [&head[..], &body].concat());
+        }
+    }
+
+    #[test]
+    fn both_families_and_nothing_at_all() {
+        let (six, to) = receiver("::1");
+        let mut sender = RawSender::new(UdpSocket::bind("[::1]:0").unwrap(), 4);
+        assert_eq!(sender.send(&[]).unwrap(), 0);
+        assert_eq!(sender.send(&[RawMessage { to, bytes: b"six", segment_bytes: 0 }]).unwrap(), 1);
+        assert_eq!(next(&six), b"six");
+    }
+
+    #[test]
+    fn what_the_kernel_refuses_is_an_error() {
+        let (_a, to) = receiver("127.0.0.1");
+        let mut sender = RawSender::new(UdpSocket::bind("127.0.0.1:0").unwrap(), 4);
+        let too_long = vec![0; 70_000];
+        let error = sender.send(&[RawMessage { to, bytes: &too_long, segment_bytes: 0 }]).unwrap_err();
+        assert_eq!(error.raw_os_error(), Some(libc::EMSGSIZE));
+    }
+}
