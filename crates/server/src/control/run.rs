@@ -2,21 +2,21 @@
 
 use std::cell::RefCell;
 use std::io;
-use std::os::fd::OwnedFd;
+use std::os::fd::{AsRawFd, OwnedFd};
 use std::rc::Rc;
 use std::time::Duration;
 
 use rustix::net::sockopt;
 use tokio::io::Interest;
 use tokio::io::unix::AsyncFd;
-use tokio::net::{TcpListener, TcpStream, UdpSocket};
+use tokio::net::{TcpListener, TcpStream};
 use tokio::sync::mpsc;
 use tokio::task::{JoinHandle, spawn_local};
 use tokio::time::{MissedTickBehavior, interval, sleep, timeout};
 
 use super::hub::{Hub, Shared};
 use super::{Ask, ControlConfig, ControlError, EngineDoor, Farewell, Sockets, conn, udp};
-use crate::session::{Entropy, Library, Server, UdpPort};
+use crate::session::{Entropy, Library, Server};
 
 /// Time-outs are looked for this often.
 const TICK: Duration = Duration::from_millis(500);
@@ -82,10 +82,9 @@ async fn answer(hub: &Shared, asked: &mut mpsc::UnboundedReceiver<Ask>) -> Durat
 fn start(hub: &Shared, engines: usize, sockets: Sockets) -> Result<Vec<JoinHandle<()>>, ControlError> {
     let refused = |what| move |source| ControlError::Socket { what, address: "a socket".to_owned(), source };
     for pair in sockets.udp {
-        for (socket, port) in [(pair.rtp, UdpPort::Rtp), (pair.rtcp, UdpPort::Rtcp)] {
-            let socket = UdpSocket::from_std(socket).map_err(refused("watch the UDP port"))?;
-            spawn_local(udp::listen(Rc::clone(hub), socket, port));
-        }
+        let rtcp = watch(pair.rtcp).map_err(refused("watch the RTCP port"))?;
+        spawn_local(udp::listen(Rc::clone(hub), rtcp));
+        spawn_local(udp::glance(Rc::clone(hub), pair.rtp));
     }
     for engine in 0..engines {
         let fd = hub.borrow().engine_door(engine).map(|door| door.event_fd().try_clone_to_owned());
@@ -105,9 +104,9 @@ fn start(hub: &Shared, engines: usize, sockets: Sockets) -> Result<Vec<JoinHandl
 }
 
 /// A descriptor in the reactor.
-fn watch(fd: OwnedFd) -> io::Result<AsyncFd<OwnedFd>> {
-    // Deprecated for types that may close or change their descriptor while it is registered; OwnedFd does neither, and
-    // its successor is `unsafe`, which this crate does without.
+fn watch<T: AsRawFd>(fd: T) -> io::Result<AsyncFd<T>> {
+    // Deprecated for types that may close or change their descriptor while it is registered; those that come here do
+    // neither, and its successor is `unsafe`, which this crate does without.
     #[expect(deprecated)]
     AsyncFd::with_interest(fd, Interest::READABLE)
 }
