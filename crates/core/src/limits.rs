@@ -158,3 +158,28 @@ pub const SESSION_TIMEOUT_SLACK_NS: u64 = 5_000_000_000;
 pub const ENGINE_ANSWER_TIMEOUT_NS: u64 = 2_000_000_000;
 /// A connection that does not take its replies for this long is closed.
 pub const RTSP_WRITE_TIMEOUT_NS: u64 = 10_000_000_000;
+
+/// Packets that one direction of an emulated link holds at most: 100 ms of 300,000 packets a second, or 48 MiB of full
+/// ones.
+pub const MAX_LINK_PACKETS: usize = 1 << 15;
+/// Longest delay, jitter or hold of an emulated link. Two satellite hops take 0.6 s; beyond 10 s sessions time out.
+pub const MAX_LINK_DELAY_NS: u64 = 10_000_000_000;
+/// A packet that an emulated link holds back for reordering is let go after this if too few others come by.
+pub const DEFAULT_LINK_HOLD_NS: u64 = 100_000_000;
+/// Most packets that may overtake one on an emulated link: receivers tell late packets from lost ones within 4096.
+pub const MAX_LINK_REORDER_PACKETS: u32 = 1000;
+/// Longest mean burst of losses of an emulated link.
+pub const MAX_LINK_BURST_PACKETS: u32 = 10_000;
+/// Packets that wait before the bottleneck of an emulated link unless said otherwise: 120 ms at 10 Mb/s.
+pub const DEFAULT_LINK_QUEUE_PACKETS: u32 = 100;
+/// Longest address that a viewer over HTTP asks for: signed addresses of delivery networks stay below 2 KiB.
+pub const MAX_HTTP_URL_BYTES: usize = 4096;
+/// Longest head of an HTTP response that a viewer reads: what common servers send stays below 1 KiB, their own limits
+/// are 8 to 16 KiB.
+pub const MAX_HTTP_HEAD_BYTES: usize = 16 * 1024;
+/// Most header lines of an HTTP response.
+pub const MAX_HTTP_HEADERS: usize = 64;
+/// Redirects that a viewer over HTTP follows in a row; browsers follow 20, and more than a few are a loop.
+pub const MAX_HTTP_REDIRECTS: u32 = 8;
+/// Longest HLS playlist that a viewer reads: a day of two-second segments with addresses of 40 bytes.
+pub const MAX_PLAYLIST_BYTES: usize = 4 << 20;
