@@ -2,7 +2,7 @@
 //! and the sockets of netio, so that a mistake of one is not a mistake of both.
 //!
 //! [`play()`] is one player: it plays a film by RTSP over UDP or TCP, measures and checks what comes, and writes it
-//! where it is wanted. [`many()`] is up to 20,000 players at once, which only measure.
+//! where it is wanted. [`load()`] is up to 20,000 viewers at once, which only measure.
 //!
 //! ```text
 //!  RTSP ──► rtsp::framing ──► rtsp::dialogue (state machine)            report
@@ -18,7 +18,7 @@
 //! | module | holds |
 //! | --- | --- |
 //! | [`mod@play`] | options, the loop of one player |
-//! | [`mod@many`] | many players in a few threads: what can a server carry |
+//! | [`mod@load`] | many viewers in a few threads: what can a server carry |
 //! | [`rtsp`] | the dialogue without I/O: state machine, framing, headers |
 //! | [`sdp`], [`url`], [`script`] | descriptions, addresses, scripts of pauses and seeks |
 //! | [`receive`], [`reorder`] | sequence numbers counted, payloads put in order, both in bounded memory |
@@ -34,7 +34,7 @@
 mod clock;
 pub mod error;
 pub mod lateness;
-pub mod many;
+pub mod load;
 mod net;
 pub mod play;
 mod procfs;
@@ -51,7 +51,7 @@ pub mod url;
 pub mod verify;
 
 pub use error::ClientError;
-pub use many::{ManyOptions, ManyProgress, ManyReport, many};
+pub use load::{LoadOptions, LoadProgress, LoadReport, load};
 pub use play::{PlayOptions, Progress, TransportChoice, play};
 pub use report::Report;
 pub use sink::Output;

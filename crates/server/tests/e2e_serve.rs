@@ -7,7 +7,7 @@ use std::net::TcpStream;
 use std::sync::atomic::AtomicBool;
 use std::time::{Duration, Instant};
 
-use millrace_client::many::{ManyOptions, many};
+use millrace_client::load::{Arrivals, LoadOptions, load};
 use millrace_core::time::MediaTicks;
 use support::{Server, film, ok, play};
 
@@ -99,7 +99,7 @@ fn viewers_spread_over_one_title_cause_one_read() {
     let mut server = Server::start(&store, &["--max-streams", "300"]);
     let memory = |server: &Server| millrace_lab::proc::resident_bytes(server.child.id()).unwrap();
     let before = memory(&server);
-    let report = many(&viewers(&server, 200, 8), &AtomicBool::new(false), &mut |_| ()).unwrap();
+    let report = load(&viewers(&server, 200, 8), &AtomicBool::new(false), &mut |_| ()).unwrap();
     assert_eq!((report.failed, report.lost, report.lost_at_start), (0, 0, 0), "{report}");
     let grown = memory(&server).saturating_sub(before);
     assert!(grown < 24 << 20, "200 viewers took {grown} bytes of memory");
@@ -110,9 +110,9 @@ fn viewers_spread_over_one_title_cause_one_read() {
 }
 
 /// Viewers of the title `film`, the first at its beginning, the others evenly spread over half a minute of it.
-fn viewers(server: &Server, count: u32, secs: u64) -> ManyOptions {
-    let mut options = ManyOptions::new(vec![server.title("film")], count);
-    options.ramp = Duration::from_secs(2);
+fn viewers(server: &Server, count: u32, secs: u64) -> LoadOptions {
+    let mut options = LoadOptions::new(vec![server.title("film")], count);
+    options.arrivals = Arrivals::Ramp(Duration::from_secs(2));
     options.duration = Duration::from_secs(secs);
     options.start_spread = MediaTicks(90_000 * 30);
     options

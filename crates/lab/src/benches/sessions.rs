@@ -7,10 +7,10 @@ use std::sync::atomic::AtomicBool;
 use std::time::{Duration, Instant as StdInstant};
 
 use anyhow::Context;
-use millrace_client::many::{ManyOptions, ManyReport, many};
+use millrace_client::load::{Arrivals, LoadOptions, LoadReport, load};
 use millrace_core::time::MediaTicks;
 
-use crate::frame::{Bench, Options, Promise, Report, Row};
+use crate::frame::{Bench, Need, Options, Promise, Report, Row};
 use crate::media;
 use crate::netns::{SERVER_IP, TwoHosts};
 use crate::proc::{cpu_ns, resident_bytes};
@@ -20,6 +20,8 @@ pub(super) const BENCH: Bench = Bench {
     name: "sessions",
     shows: "viewers of a 2 Mb/s film that one engine carries: loss and lateness at the receiver, processor time",
     not_for: "the speed of a network card: a veth pair runs the receiver's kernel path on the sender's core",
+    options: &["streams", "duration", "scratch"],
+    needs: &[Need::Root, Need::Program("ffmpeg", "apt-get install ffmpeg")],
     run,
 };
 
@@ -79,13 +81,13 @@ fn measure(options: &Options, dir: &Path, streams: usize, secs: u64) -> anyhow::
     let server = Server::start(command)?;
     let pid = server.child.id();
 
-    let mut many_options = ManyOptions::new(vec![format!("{}film", server.url)], u32::try_from(streams)?);
-    many_options.ramp = Duration::from_secs(ramp_s);
-    many_options.duration = Duration::from_secs(secs);
-    many_options.start_spread = MediaTicks(90_000 * 10);
+    let mut load_options = LoadOptions::new(vec![format!("{}film", server.url)], u32::try_from(streams)?);
+    load_options.arrivals = Arrivals::Ramp(Duration::from_secs(ramp_s));
+    load_options.duration = Duration::from_secs(secs);
+    load_options.start_spread = MediaTicks(90_000 * 10);
     let before = (StdInstant::now(), cpu_ns(pid, "engine-0")?, cpu_ns(pid, "")?);
     let cancel = AtomicBool::new(false);
-    let report: ManyReport = hosts
+    let report: LoadReport = hosts
         .on_client(move || {
             // The engine has core 0 for itself when there is another one.
             if cores > 1 {
@@ -93,7 +95,7 @@ fn measure(options: &Options, dir: &Path, streams: usize, secs: u64) -> anyhow::
                 (1..cores).for_each(|cpu| set.set(cpu));
                 let _ = rustix::thread::sched_setaffinity(None, &set);
             }
-            many(&many_options, &cancel, &mut |_| ())
+            load(&load_options, &cancel, &mut |_| ())
         })?
         .context("the receiver")?;
     let wall_ns = before.0.elapsed().as_nanos() as f64;
@@ -102,7 +104,7 @@ fn measure(options: &Options, dir: &Path, streams: usize, secs: u64) -> anyhow::
     Ok(write_up(&report, streams, wall_ns, engine_ns, all_ns, resident_bytes(pid)?))
 }
 
-fn write_up(r: &ManyReport, streams: usize, wall_ns: f64, engine_ns: f64, all_ns: f64, rss: u64) -> Report {
+fn write_up(r: &LoadReport, streams: usize, wall_ns: f64, engine_ns: f64, all_ns: f64, rss: u64) -> Report {
     let mut report = Report::new("sessions");
     let gigabits = r.payload_bytes as f64 * 8.0 / 1e9;
     report.rows.push(

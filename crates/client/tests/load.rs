@@ -1,4 +1,4 @@
-//! Many players against servers that misbehave in exactly known ways.
+//! Many viewers against servers that misbehave in exactly known ways.
 #![allow(missing_docs)]
 
 mod support;
@@ -6,22 +6,22 @@ mod support;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::{Duration, Instant};
 
-use millrace_client::many::{ManyOptions, ManyReport, many};
+use millrace_client::load::{Arrivals, LoadOptions, LoadReport, load};
 use millrace_client::play::TransportChoice;
 use millrace_core::time::MediaTicks;
 use support::{Behaviour, RtpInfo, Server, steady};
 
-fn options(servers: &[&Server], sessions: u32, transport: TransportChoice) -> ManyOptions {
+fn options(servers: &[&Server], sessions: u32, transport: TransportChoice) -> LoadOptions {
     let urls = servers.iter().map(|server| server.url()).collect();
-    let mut options = ManyOptions::new(urls, sessions);
+    let mut options = LoadOptions::new(urls, sessions);
     options.transport = transport;
-    options.ramp = Duration::from_millis(200);
+    options.arrivals = Arrivals::Ramp(Duration::from_millis(200));
     options.duration = Duration::from_millis(1500);
     options
 }
 
-fn run(options: &ManyOptions) -> ManyReport {
-    many(options, &AtomicBool::new(false), &mut |_| {}).unwrap()
+fn run(options: &LoadOptions) -> LoadReport {
+    load(options, &AtomicBool::new(false), &mut |_| {}).unwrap()
 }
 
 /// 20 ms from packet to packet, so that the server's threads keep up on a busy machine.
@@ -104,7 +104,7 @@ fn players_that_fail_are_counted_by_reason() {
         ];
         let closed = std::net::TcpListener::bind("127.0.0.1:0").unwrap().local_addr().unwrap();
         let mut options = options(&servers.each_ref(), 21, TransportChoice::Udp);
-        options.urls.push(format!("rtsp://{closed}/film"));
+        options.targets.push(format!("rtsp://{closed}/film"));
         options.own_rtcp = true;
         options.duration = Duration::from_secs(1);
         let report = run(&options);
@@ -176,7 +176,7 @@ fn cancel_ends_all_sessions_properly() {
         options.duration = Duration::from_secs(60);
         let (cancel, started) = (AtomicBool::new(false), Instant::now());
         let mut most = 0;
-        let report = many(&options, &cancel, &mut |progress| {
+        let report = load(&options, &cancel, &mut |progress| {
             most = most.max(progress.playing);
             cancel.store(progress.playing == 12 && progress.packets > 100, Ordering::Relaxed);
         })
@@ -192,18 +192,18 @@ fn cancel_ends_all_sessions_properly() {
 
 #[test]
 fn options_that_make_no_sense_are_refused() {
-    let refused = |change: fn(&mut ManyOptions), words: &str| {
-        let mut options = ManyOptions::new(vec!["rtsp://127.0.0.1/x".to_owned()], 1);
+    let refused = |change: fn(&mut LoadOptions), words: &str| {
+        let mut options = LoadOptions::new(vec!["rtsp://127.0.0.1/x".to_owned()], 1);
         change(&mut options);
-        let error = many(&options, &AtomicBool::new(false), &mut |_| {}).unwrap_err().to_string();
+        let error = load(&options, &AtomicBool::new(false), &mut |_| {}).unwrap_err().to_string();
         assert!(error.contains(words), "{error}");
     };
-    refused(|o| o.urls.clear(), "URLs");
-    refused(|o| o.sessions = 0, "1 to 20000");
-    refused(|o| o.sessions = 20_001, "got 20001");
+    refused(|o| o.targets.clear(), "URLs");
+    refused(|o| o.streams = 0, "1 to 20000");
+    refused(|o| o.streams = 20_001, "got 20001");
     refused(|o| o.threads = 0, "threads");
     refused(|o| o.duration = Duration::ZERO, "more than 0");
     refused(|o| o.gather = Duration::from_secs(1), "100 ms");
     refused(|o| o.user_agent = "a\r\nb".to_owned(), "user agent");
-    refused(|o| o.urls = vec!["http://x/".to_owned()], "not rtsp");
+    refused(|o| o.targets = vec!["ftp://x/".to_owned()], "scheme is not rtsp");
 }

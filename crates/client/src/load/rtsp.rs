@@ -1,14 +1,14 @@
-//! One player of many: its dialogue and its sockets.
+//! A viewer of an RTSP film: its dialogue and its sockets.
 
-use std::io;
 use std::net::{SocketAddr, UdpSocket};
 
-use hdrhistogram::Histogram;
 use millrace_core::time::Instant;
 use millrace_core::wire::rtcp::{MAX_REPORT_BYTES, write_receiver_report};
 
 use super::Plan;
 use super::meter::{Measured, Meter};
+use super::target::Seat;
+use super::viewer::{Command, Interest, Lent, Live, Outcome, SocketCounts, Stage, Status, Viewer};
 use crate::clock::random_u64;
 use crate::error::{ClientError, RtspFailure};
 use crate::net::{Batch, Connection, Inlet, ReadState, bind_pair, start_connect};
@@ -17,9 +17,10 @@ use crate::rtsp::dialogue::{Dialogue, Event};
 use crate::rtsp::framing::{Item, next_item};
 use crate::rtsp::headers::NptRange;
 use crate::rtsp::transport::{TransportReply, Wanted};
+use crate::url::RtspUrl;
 
 /// CNAME of receiver reports.
-const CNAME: &str = "millrace-many";
+const CNAME: &str = "millrace-load";
 /// Bytes read at a time from a connection that carries replies only, and from one that carries media.
 const REPLY_CHUNK: usize = 2048;
 const MEDIA_CHUNK: usize = 32 * 1024;
@@ -30,50 +31,40 @@ const MAX_DRAINS: usize = 256;
 /// How long a farewell may take.
 const FAREWELL_NS: u64 = 3_000_000_000;
 
-/// Where a player stands.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) enum Stage {
-    Connecting,
-    /// Between the connection and the reply to PLAY.
-    Asking,
-    Playing,
-    /// TEARDOWN is on its way.
-    Leaving,
-    Done,
-}
+/// Kinds of descriptors.
+const CONNECTION: u8 = 0;
+const RTP: u8 = 1;
+const RTCP: u8 = 2;
 
-/// UDP sockets of a player.
-pub(super) struct Udp {
-    pub(super) rtp: Inlet,
+/// UDP sockets of a viewer.
+struct Udp {
+    rtp: Inlet,
     /// `None` if the thread's shared socket is used.
-    pub(super) rtcp: Option<Inlet>,
+    rtcp: Option<Inlet>,
     server: Option<(SocketAddr, SocketAddr)>,
     source: SocketAddr,
 }
 
 /// How media comes.
-pub(super) enum Path {
+enum Path {
     None,
     Udp(Box<Udp>),
     Tcp { rtp: u8, rtcp: u8 },
 }
 
-pub(super) struct One {
-    pub(super) index: u32,
-    pub(super) stage: Stage,
-    pub(super) connection: Connection,
-    pub(super) path: Path,
-    /// Sockets were opened that epoll does not know yet.
-    pub(super) has_new_sockets: bool,
+pub(super) struct RtspViewer {
+    seat: Seat,
+    stage: Stage,
+    is_connected: bool,
+    connection: Connection,
+    path: Path,
     /// Whether epoll watches the connection for writing.
-    pub(super) watches_write: bool,
-    /// Earliest entry of this player in the thread's timers.
-    pub(super) scheduled: Instant,
-    pub(super) failure: Option<String>,
+    watches_write: bool,
+    failure: Option<String>,
     /// From the start of connecting to the reply to PLAY.
-    pub(super) setup_us: Option<u64>,
-    pub(super) measured: Option<Measured>,
-    pub(super) foreign: u64,
+    setup_us: Option<u64>,
+    measured: Option<Measured>,
+    foreign: u64,
     dialogue: Dialogue,
     meter: Meter,
     began: Instant,
@@ -83,39 +74,33 @@ pub(super) struct One {
     ssrc: u32,
 }
 
-/// What a thread lends to its players.
-pub(super) struct Lent<'a> {
-    pub(super) plan: &'a Plan,
-    pub(super) lateness: &'a mut Histogram<u64>,
-    /// How long datagrams waited in their receive buffers, in microseconds.
-    pub(super) read_delay: &'a mut Histogram<u64>,
-    pub(super) next_port: &'a mut u16,
-    pub(super) shared_rtcp: &'a [Inlet],
-    pub(super) unix_ns: u64,
+fn shared_for<'a>(lent: &Lent<'a>, server: SocketAddr) -> Option<&'a Inlet> {
+    let same_family =
+        |inlet: &&Inlet| inlet.socket().local_addr().is_ok_and(|l| l.is_ipv4() == server.is_ipv4());
+    lent.shared_rtcp.iter().find(same_family)
 }
 
-impl Lent<'_> {
-    fn shared_for(&self, server: SocketAddr) -> Option<&Inlet> {
-        let same_family =
-            |inlet: &&Inlet| inlet.socket().local_addr().is_ok_and(|l| l.is_ipv4() == server.is_ipv4());
-        self.shared_rtcp.iter().find(same_family)
-    }
-}
-
-impl One {
+impl RtspViewer {
     /// Begins to connect.
-    pub(super) fn new(plan: &Plan, index: u32, now: Instant) -> io::Result<Self> {
-        let (url, server) = &plan.films[index as usize % plan.films.len()];
-        let stream = start_connect(*server, plan.local_of(index))?;
+    pub(super) fn new(
+        plan: &Plan,
+        seat: Seat,
+        url: &RtspUrl,
+        server: SocketAddr,
+        now: Instant,
+        lent: &mut Lent<'_>,
+    ) -> Result<Self, String> {
+        let error = |error: std::io::Error| format!("connect: {}", error.kind());
+        let stream = start_connect(server, plan.local_of(seat.index)).map_err(error)?;
         let chunk = if plan.options.transport == TransportChoice::Tcp { MEDIA_CHUNK } else { REPLY_CHUNK };
+        lent.watch(CONNECTION, &stream, Interest::ReadWrite).map_err(error)?;
         Ok(Self {
-            index,
-            stage: Stage::Connecting,
+            seat,
+            stage: Stage::Starting,
+            is_connected: false,
             connection: Connection::new(stream, chunk),
             path: Path::None,
-            has_new_sockets: false,
             watches_write: true,
-            scheduled: Instant(u64::MAX),
             failure: None,
             setup_us: None,
             measured: None,
@@ -127,21 +112,6 @@ impl One {
             report_at: None,
             ssrc: random_u64() as u32,
         })
-    }
-
-    /// When [`Self::handle_timeout`] is due.
-    pub(super) fn poll_at(&self) -> Option<Instant> {
-        [self.deadline, self.dialogue.poll_at(), self.report_at].into_iter().flatten().min()
-    }
-
-    /// Different packets received.
-    pub(super) fn packets(&self) -> u64 {
-        self.meter.packets()
-    }
-
-    /// Payload received.
-    pub(super) fn payload_bytes(&self) -> u64 {
-        self.meter.payload_bytes()
     }
 
     fn fail(&mut self, lent: &mut Lent<'_>, kind: String) {
@@ -164,29 +134,27 @@ impl One {
     }
 
     /// Ends the session: goodbye by RTCP and RTSP.
-    pub(super) fn leave(&mut self, now: Instant, lent: &mut Lent<'_>) {
+    fn begin_leaving(&mut self, now: Instant, lent: &mut Lent<'_>) {
         match self.stage {
             Stage::Leaving | Stage::Done => return,
             Stage::Playing => {
                 self.measure(lent);
                 self.send_report(lent, true);
             }
-            Stage::Connecting | Stage::Asking => {
+            Stage::Starting => {
                 self.failure.get_or_insert_with(|| "not playing when time was over".to_owned());
             }
         }
         self.report_at = None;
         self.deadline = Some(now.plus_ns(FAREWELL_NS));
         self.stage = if self.dialogue.teardown(now) { Stage::Leaving } else { Stage::Done };
-        self.write();
     }
 
-    /// The connection is ready for something.
-    pub(super) fn handle_connection(&mut self, now: Instant, lent: &mut Lent<'_>) {
-        if self.stage == Stage::Connecting {
+    fn handle_connection(&mut self, now: Instant, lent: &mut Lent<'_>) {
+        if !self.is_connected {
             match self.connection.stream().take_error() {
                 Ok(None) => {
-                    (self.stage, self.deadline) = (Stage::Asking, None);
+                    (self.is_connected, self.deadline) = (true, None);
                     self.dialogue.start(now);
                 }
                 Ok(Some(error)) | Err(error) => self.fail(lent, format!("connect: {}", error.kind())),
@@ -195,7 +163,6 @@ impl One {
             self.read(now, lent);
         }
         self.handle_events(now, lent);
-        self.write();
     }
 
     fn read(&mut self, now: Instant, lent: &mut Lent<'_>) {
@@ -233,10 +200,10 @@ impl One {
     }
 
     /// RTP has come. Takes one batch; returns the number of datagrams.
-    pub(super) fn handle_rtp(&mut self, lent: &mut Lent<'_>) -> usize {
+    fn handle_rtp(&mut self, lent: &mut Lent<'_>) -> usize {
         let Path::Udp(udp) = &mut self.path else { return 0 };
         let (meter, foreign, source) = (&mut self.meter, &mut self.foreign, udp.source.ip());
-        let playing = matches!(self.stage, Stage::Asking | Stage::Playing);
+        let playing = matches!(self.stage, Stage::Starting | Stage::Playing);
         let drained = udp.rtp.drain(|datagram| {
             if datagram.from.ip() != source {
                 *foreign += 1;
@@ -253,7 +220,7 @@ impl One {
     }
 
     /// Takes all RTP that has come, within a bound.
-    pub(super) fn drain_rtp(&mut self, lent: &mut Lent<'_>) {
+    fn drain_rtp(&mut self, lent: &mut Lent<'_>) {
         for _ in 0..MAX_DRAINS {
             if self.handle_rtp(lent) == 0 {
                 return;
@@ -262,7 +229,7 @@ impl One {
     }
 
     /// RTCP has come to the player's own socket.
-    pub(super) fn handle_rtcp(&mut self, now: Instant, lent: &mut Lent<'_>) {
+    fn handle_rtcp(&mut self, lent: &mut Lent<'_>) {
         // Packets before a BYE are counted before it.
         self.drain_rtp(lent);
         let Path::Udp(udp) = &mut self.path else { return };
@@ -277,29 +244,6 @@ impl One {
         if let Err(error) = drained {
             self.fail(lent, format!("RTCP socket: {}", error.kind()));
         }
-        self.leave_if_over(now, lent);
-    }
-
-    /// After BYE, or when a TCP connection has brought one.
-    pub(super) fn leave_if_over(&mut self, now: Instant, lent: &mut Lent<'_>) {
-        if self.stage == Stage::Playing && self.meter.has_bye() {
-            self.leave(now, lent);
-        }
-    }
-
-    /// To be called at [`Self::poll_at`].
-    pub(super) fn handle_timeout(&mut self, now: Instant, lent: &mut Lent<'_>) {
-        if self.deadline.is_some_and(|deadline| now >= deadline) {
-            self.deadline = None;
-            self.fail(lent, "connect: timed out".to_owned());
-        }
-        if self.report_at.is_some_and(|at| now >= at) {
-            self.schedule_report(now);
-            self.send_report(lent, false);
-        }
-        self.dialogue.handle_timeout(now);
-        self.handle_events(now, lent);
-        self.write();
     }
 
     fn handle_events(&mut self, now: Instant, lent: &mut Lent<'_>) {
@@ -316,7 +260,7 @@ impl One {
                 Event::Ready(reply) => {
                     self.agree(&reply);
                     self.punch(lent);
-                    let start = Some(lent.plan.place_of(self.index));
+                    let start = Some(lent.plan.place_of(self.seat.index));
                     self.dialogue.play(now, Some(NptRange { start, end: None }));
                 }
                 Event::Playing(reply) => {
@@ -344,9 +288,9 @@ impl One {
         let stream = self.connection.stream();
         let local = stream.local_addr().map_err(error)?.ip();
         let source = stream.peer_addr().map_err(error)?;
-        let trains = Batch::Trains(if options.sessions > FEW { 2 } else { 4 });
+        let trains = Batch::Trains(if options.streams > FEW { 2 } else { 4 });
         let bytes = options.receive_buffer_bytes;
-        let (rtp, rtcp, rtcp_port) = match lent.shared_for(source) {
+        let (rtp, rtcp, rtcp_port) = match shared_for(lent, source) {
             Some(shared) => {
                 let port = shared.socket().local_addr().map_err(error)?.port();
                 (UdpSocket::bind((local, 0)).map_err(error)?, None, port)
@@ -359,8 +303,11 @@ impl One {
         };
         let rtp_port = rtp.local_addr().map_err(error)?.port();
         let rtp = Inlet::new(rtp, trains, bytes)?;
+        lent.watch(RTP, rtp.socket(), Interest::Read).map_err(error)?;
+        if let Some(rtcp) = &rtcp {
+            lent.watch(RTCP, rtcp.socket(), Interest::Read).map_err(error)?;
+        }
         self.path = Path::Udp(Box::new(Udp { rtp, rtcp, server: None, source }));
-        self.has_new_sockets = true;
         Ok(Wanted::Udp { rtp: rtp_port, rtcp: rtcp_port })
     }
 
@@ -397,7 +344,7 @@ impl One {
             Path::None => {}
             Path::Tcp { rtcp, .. } => self.connection.push_frame(*rtcp, &report[..len]),
             Path::Udp(udp) => {
-                let inlet = udp.rtcp.as_ref().or_else(|| lent.shared_for(udp.source));
+                let inlet = udp.rtcp.as_ref().or_else(|| shared_for(lent, udp.source));
                 if let (Some(inlet), Some((_, to))) = (inlet, udp.server) {
                     // A report that is lost is followed by another.
                     let _ = inlet.socket().send_to(&report[..len], to);
@@ -406,12 +353,95 @@ impl One {
         }
     }
 
-    fn write(&mut self) {
-        if self.stage != Stage::Connecting {
+    /// After every call: a farewell when BYE has come, bytes to the connection, and what epoll watches it for.
+    fn settle(&mut self, now: Instant, lent: &mut Lent<'_>) {
+        if self.stage == Stage::Playing && self.meter.has_bye() {
+            self.begin_leaving(now, lent);
+        }
+        if self.is_connected {
             self.dialogue.take_output(&mut self.connection.output);
             if !self.connection.write() {
                 self.dialogue.handle_closed();
             }
+        }
+        let wants_write = !self.is_connected || !self.connection.output.is_empty();
+        if wants_write != self.watches_write && self.stage != Stage::Done {
+            self.watches_write = wants_write;
+            let interest = if wants_write { Interest::ReadWrite } else { Interest::Read };
+            if let Err(error) = lent.rewatch(CONNECTION, &self.connection, interest) {
+                self.fail(lent, format!("connection: {}", error.kind()));
+            }
+        }
+    }
+}
+
+impl Viewer for RtspViewer {
+    fn handle_ready(&mut self, now: Instant, kind: u8, lent: &mut Lent<'_>) {
+        match kind {
+            // What is left makes the next event.
+            RTP => drop(self.handle_rtp(lent)),
+            RTCP => self.handle_rtcp(lent),
+            _ => self.handle_connection(now, lent),
+        }
+        self.settle(now, lent);
+    }
+
+    fn handle_timeout(&mut self, now: Instant, lent: &mut Lent<'_>) {
+        if self.deadline.is_some_and(|deadline| now >= deadline) {
+            self.deadline = None;
+            self.fail(lent, "connect: timed out".to_owned());
+        }
+        if self.report_at.is_some_and(|at| now >= at) {
+            self.schedule_report(now);
+            self.send_report(lent, false);
+        }
+        self.dialogue.handle_timeout(now);
+        self.handle_events(now, lent);
+        self.settle(now, lent);
+    }
+
+    fn command(&mut self, _now: Instant, _command: Command, _lent: &mut Lent<'_>) -> bool {
+        false
+    }
+
+    fn drain(&mut self, now: Instant, lent: &mut Lent<'_>) {
+        self.drain_rtp(lent);
+        self.settle(now, lent);
+    }
+
+    fn leave(&mut self, now: Instant, lent: &mut Lent<'_>) {
+        self.begin_leaving(now, lent);
+        self.settle(now, lent);
+    }
+
+    fn status(&self) -> Status {
+        let times = [self.deadline, self.dialogue.poll_at(), self.report_at];
+        Status { stage: self.stage, poll_at: times.into_iter().flatten().min() }
+    }
+
+    fn live(&self) -> Live {
+        Live {
+            packets: self.meter.packets(),
+            payload_bytes: self.meter.payload_bytes(),
+            lost: self.meter.lost(),
+        }
+    }
+
+    fn media_inlet(&self) -> Option<&Inlet> {
+        match &self.path {
+            Path::Udp(udp) => Some(&udp.rtp),
+            _ => None,
+        }
+    }
+
+    fn end(&mut self, _lent: &mut Lent<'_>) -> Outcome {
+        Outcome {
+            failure: self.failure.take(),
+            setup_us: self.setup_us,
+            measured: self.measured,
+            playback: None,
+            foreign: self.foreign,
+            socket: self.media_inlet().map(SocketCounts::of),
         }
     }
 }

@@ -123,6 +123,12 @@ impl Meter {
         self.tracker.counts().received
     }
 
+    /// Packets missing so far.
+    pub(super) fn lost(&self) -> u64 {
+        let counts = self.tracker.counts();
+        counts.lost + counts.lost_at_start
+    }
+
     /// Payload of the packets received.
     pub(super) fn payload_bytes(&self) -> u64 {
         self.payload_bytes

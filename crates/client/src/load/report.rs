@@ -8,9 +8,9 @@ use millrace_core::units::BitRate;
 use serde::Serialize;
 
 use super::Plan;
-use super::one::One;
+use super::target::Seat;
+use super::viewer::{Outcome, SocketCounts};
 use crate::lateness::{LatenessSummary, histogram_us, summarize};
-use crate::net::Inlet;
 use crate::play::TransportChoice;
 use crate::procfs::UdpErrors;
 use crate::report::{human_us, lateness_line, row};
@@ -37,7 +37,7 @@ pub struct WorstSession {
 
 /// The receiving process itself.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize)]
-pub struct ManyReceiver {
+pub struct LoadReceiver {
     /// Threads.
     pub threads: u64,
     /// Whether the kernel stamped every arrival; over TCP this process does.
@@ -63,7 +63,7 @@ pub struct ManyReceiver {
 
 /// Everything about many players.
 #[derive(Clone, Debug, PartialEq, Serialize)]
-pub struct ManyReport {
+pub struct LoadReport {
     /// Players asked for.
     pub sessions: u64,
     /// Players whose PLAY was answered.
@@ -106,7 +106,7 @@ pub struct ManyReport {
     pub sessions_with_loss: u64,
     /// Players that played without one packet.
     pub sessions_silent: u64,
-    /// Players whose longest time without a packet was over [`super::ManyOptions::stall`].
+    /// Players whose longest time without a packet was over [`super::LoadOptions::stall`].
     pub sessions_stalled: u64,
     /// Players whose film ended (BYE).
     pub sessions_ended: u64,
@@ -123,14 +123,14 @@ pub struct ManyReport {
     /// From the start of connecting to the reply to PLAY.
     pub setup: LatenessSummary,
     /// From the reply to PLAY to the first packet. The reply is stamped on reading, so this is too short by up to
-    /// [`super::ManyOptions::gather`] and a turn of the loop.
+    /// [`super::LoadOptions::gather`] and a turn of the loop.
     pub first_packet: LatenessSummary,
     /// The shortest of these; negative if a packet came before the reply.
     pub first_packet_min_us: Option<i64>,
     /// Who fared worst.
     pub worst: Vec<WorstSession>,
     /// This process.
-    pub receiver: ManyReceiver,
+    pub receiver: LoadReceiver,
     /// What is wrong, in words; empty if nothing is.
     pub problems: Vec<String>,
 }
@@ -230,21 +230,22 @@ impl Sums {
         *self.failures.entry(if known { kind } else { "other".to_owned() }).or_default() += count;
     }
 
-    /// A socket is about to be closed.
-    pub(super) fn add_socket(&mut self, rtp: &Inlet) {
-        self.unstamped += u64::from(!rtp.has_kernel_stamps());
-        self.buffer_bytes = least(self.buffer_bytes, Some(rtp.buffer_bytes() as u64));
-        self.socket_drops += rtp.dropped();
-        self.malformed += rtp.truncated();
+    /// A socket was closed.
+    fn add_socket(&mut self, socket: SocketCounts) {
+        self.unstamped += u64::from(!socket.has_kernel_stamps);
+        self.buffer_bytes = least(self.buffer_bytes, Some(socket.buffer_bytes));
+        self.socket_drops += socket.dropped;
+        self.malformed += socket.truncated;
     }
 
-    /// Datagrams dropped that [`Inlet::dropped`] does not know of: behind the last that was read.
+    /// Datagrams dropped that [`SocketCounts`] does not know of: behind the last that was read.
     pub(super) fn add_drops(&mut self, drops: u64) {
         self.socket_drops += drops;
     }
 
     /// A player is done.
-    pub(super) fn add(&mut self, plan: &Plan, one: &One) {
+    pub(super) fn add(&mut self, plan: &Plan, seat: Seat, one: &Outcome) {
+        one.socket.into_iter().for_each(|socket| self.add_socket(socket));
         if let Some(kind) = &one.failure {
             self.add_failure(kind.clone(), 1);
         }
@@ -279,8 +280,8 @@ impl Sums {
             self.first_packet_min_us = least(self.first_packet_min_us, Some(us));
         }
         self.note_worst(WorstSession {
-            session: one.index,
-            url: plan.films[one.index as usize % plan.films.len()].0.to_string(),
+            session: seat.index,
+            url: plan.targets[seat.title].name(),
             lost,
             lateness_max_us: m.lateness_max_us,
             longest_gap_us: m.longest_gap_us,
@@ -345,18 +346,18 @@ impl Sums {
     }
 
     /// The report.
-    pub(super) fn report(self, plan: &Plan, errors: UdpErrors) -> ManyReport {
+    pub(super) fn report(self, plan: &Plan, errors: UdpErrors) -> LoadReport {
         let is_tcp = plan.options.transport == TransportChoice::Tcp;
         let lost = self.lost + self.lost_at_start + self.lost_at_end;
         let expected = self.packets + lost;
         let ratio = if expected == 0 { 0.0 } else { self.packets as f64 / expected as f64 };
-        let mut report = ManyReport {
-            sessions: u64::from(plan.options.sessions),
+        let mut report = LoadReport {
+            sessions: u64::from(plan.options.streams),
             played: self.played,
             failed: self.failures.values().sum(),
             failures: self.failures,
             transport: if is_tcp { "tcp" } else { "udp" },
-            films: plan.films.len() as u64,
+            films: plan.targets.len() as u64,
             ramp_ms: (plan.ramp_end - plan.began).as_millis() as u64,
             together_ms: self.together_ns / 1_000_000,
             packets: self.packets,
@@ -383,7 +384,7 @@ impl Sums {
             first_packet: summarize(&self.first_packet),
             first_packet_min_us: self.first_packet_min_us,
             worst: self.worst,
-            receiver: ManyReceiver {
+            receiver: LoadReceiver {
                 threads: plan.options.threads as u64,
                 kernel_stamps: !is_tcp && self.unstamped == 0,
                 receive_buffer_bytes: self.buffer_bytes.unwrap_or(0),
@@ -402,7 +403,7 @@ impl Sums {
     }
 }
 
-impl ManyReport {
+impl LoadReport {
     /// The JSON form: keys in the order of the fields, units in the names.
     pub fn to_json(&self) -> String {
         serde_json::to_string_pretty(self).unwrap_or_else(|error| format!("{{\"error\": \"{error}\"}}"))
@@ -431,7 +432,7 @@ impl ManyReport {
     }
 }
 
-impl fmt::Display for ManyReport {
+impl fmt::Display for LoadReport {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         let s = format!(
             "{} of {} played {} films over {}",

@@ -1,0 +1,162 @@
+//! What a load is asked to do.
+
+use std::net::IpAddr;
+use std::time::Duration;
+
+use millrace_core::time::MediaTicks;
+use millrace_core::units::BitRate;
+
+use super::behaviour::Behaviour;
+use super::choice::{Arrivals, TitleChoice};
+use crate::error::ClientError;
+use crate::play::{TransportChoice, check_header_text};
+
+/// Most viewers of one call.
+pub const MAX_STREAMS: u32 = 20_000;
+/// Most threads.
+const MAX_THREADS: usize = 16;
+/// Descriptors that are not of viewers.
+const SPARE_DESCRIPTORS: u64 = 256;
+
+/// What a load does. [`LoadOptions::new`] has the defaults.
+#[derive(Clone, Debug)]
+pub struct LoadOptions {
+    /// What there is to watch: `rtsp://…`, `http://…` (HLS if it ends in `.m3u8`), `udp://…` and `rtp://…` (listen).
+    pub targets: Vec<String>,
+    /// Viewers, 1 to [`MAX_STREAMS`].
+    pub streams: u32,
+    /// RTSP over UDP or TCP; `Auto` is UDP, without a second try.
+    pub transport: TransportChoice,
+    /// Who watches what.
+    pub titles: TitleChoice,
+    /// When viewers come.
+    pub arrivals: Arrivals,
+    /// What viewers do while they watch.
+    pub behaviour: Behaviour,
+    /// Everything that is drawn follows from this number and the viewer's own.
+    pub seed: u64,
+    /// How long all of them watch together, after the arrivals.
+    pub duration: Duration,
+    /// Time from one [`super::Sample`] to the next.
+    pub interval: Duration,
+    /// Rate of the film, for what carries no clock of its own.
+    pub nominal_rate: Option<BitRate>,
+    /// Interface at which RTP is counted and dropped instead of being read from sockets.
+    pub probe: Option<String>,
+    /// Whose transport streams are looked into.
+    pub inspect: Inspect,
+    /// Where in the film the first viewer begins.
+    pub start: MediaTicks,
+    /// The others begin evenly spread over so much film behind it.
+    pub start_spread: MediaTicks,
+    /// Threads, 1 to 16. One carries some thousand viewers; a second one helps when the first is more than half busy.
+    pub threads: usize,
+    /// Addresses of this machine, taken in turn; empty: what the route gives.
+    pub local: Vec<IpAddr>,
+    /// Receive buffer of each RTP socket to ask for.
+    pub receive_buffer_bytes: usize,
+    /// One RTCP socket for each viewer; otherwise all of a thread share one, and a BYE cannot be told whose it is.
+    pub own_rtcp: bool,
+    /// Time without a packet from which a viewer's picture would have stopped.
+    pub stall: Duration,
+    /// The loop lets packets gather for this long; the kernel's stamps do not depend on it.
+    pub gather: Duration,
+    /// How long connecting, and each reply, may take.
+    pub reply_timeout: Duration,
+    /// `User-Agent`.
+    pub user_agent: String,
+}
+
+/// Whose transport streams are looked into: sync bytes, continuity counters, program clock. It costs processor time,
+/// about as much again as counting the packets does.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub enum Inspect {
+    /// All viewers', up to 500 viewers; above that 500 of them, evenly spread.
+    #[default]
+    Sample,
+    /// All viewers'.
+    All,
+    /// Nobody's.
+    None,
+}
+
+impl std::str::FromStr for Inspect {
+    type Err = ClientError;
+
+    fn from_str(text: &str) -> Result<Self, ClientError> {
+        match text {
+            "sample" => Ok(Self::Sample),
+            "all" => Ok(Self::All),
+            "none" => Ok(Self::None),
+            _ => Err(ClientError::Option {
+                option: "inspect",
+                got: format!("\"{text}\""),
+                allowed: "all, sample or none",
+            }),
+        }
+    }
+}
+
+impl LoadOptions {
+    /// The defaults: UDP, ten seconds together after a ramp of one second for each 100 viewers, who watch and do nothing
+    /// else, one thread.
+    pub fn new(targets: Vec<String>, streams: u32) -> Self {
+        Self {
+            targets,
+            streams,
+            transport: TransportChoice::Udp,
+            titles: TitleChoice::InTurn,
+            arrivals: Arrivals::Ramp(Duration::from_millis(u64::from(streams) * 10)),
+            behaviour: Behaviour::default(),
+            seed: 1,
+            duration: Duration::from_secs(10),
+            interval: Duration::from_secs(1),
+            nominal_rate: None,
+            probe: None,
+            inspect: Inspect::Sample,
+            start: MediaTicks(0),
+            start_spread: MediaTicks(0),
+            threads: 1,
+            local: Vec::new(),
+            receive_buffer_bytes: 512 * 1024,
+            own_rtcp: true,
+            stall: Duration::from_millis(500),
+            gather: Duration::from_millis(2),
+            reply_timeout: Duration::from_secs(10),
+            user_agent: concat!("millrace/", env!("CARGO_PKG_VERSION")).to_owned(),
+        }
+    }
+
+    pub(super) fn check(&self) -> Result<(), ClientError> {
+        let wrong = |option, got: String, allowed| Err(ClientError::Option { option, got, allowed });
+        if self.targets.is_empty() {
+            return wrong("URLs", "none".to_owned(), "at least one");
+        }
+        if !(1..=MAX_STREAMS).contains(&self.streams) {
+            return wrong("streams", self.streams.to_string(), "1 to 20000");
+        }
+        if !(1..=MAX_THREADS).contains(&self.threads) {
+            return wrong("threads", self.threads.to_string(), "1 to 16");
+        }
+        if self.reply_timeout.is_zero() || self.duration.is_zero() {
+            return wrong("time", "0".to_owned(), "more than 0");
+        }
+        if self.gather > Duration::from_millis(100) {
+            return wrong("gather", format!("{:?}", self.gather), "up to 100 ms");
+        }
+        if self.probe.is_some() {
+            return wrong("probe", "an interface".to_owned(), "nothing: the probe does not work yet");
+        }
+        check_header_text("user agent", &self.user_agent)
+    }
+
+    /// Descriptors that the viewers need.
+    pub(super) fn descriptors(&self) -> u64 {
+        let each = match (self.transport, self.own_rtcp) {
+            (TransportChoice::Tcp, _) => 1,
+            (_, false) => 2,
+            (_, true) => 3,
+        };
+        u64::from(self.streams) * each + SPARE_DESCRIPTORS
+    }
+}

@@ -1,0 +1,250 @@
+//! What a viewer is to the thread that drives it: a state machine behind one small trait.
+
+use std::io;
+use std::os::fd::{AsFd, OwnedFd};
+
+use hdrhistogram::Histogram;
+use millrace_core::time::{Instant, MediaTicks};
+use rustix::event::epoll;
+
+use super::Plan;
+use super::meter::Measured;
+use super::playback::Playback;
+use crate::net::Inlet;
+
+/// Where a viewer stands. It only ever goes forward.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
+pub(super) enum Stage {
+    /// Until the server has agreed to play: connecting, asking.
+    Starting,
+    /// Media flows or could flow; paused too.
+    Playing,
+    /// Says goodbye; what still comes is not counted.
+    Leaving,
+    /// Over. [`Viewer::end`] may be called, and the viewer dropped.
+    Done,
+}
+
+/// What the thread looks at after every call.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) struct Status {
+    pub(super) stage: Stage,
+    /// When [`Viewer::handle_timeout`] is due.
+    pub(super) poll_at: Option<Instant>,
+}
+
+/// What was counted so far, for progress and time series. Asked for a few times a second.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub(super) struct Live {
+    /// Packets received, duplicates not counted; where media does not come in packets, TS packets / 7 or 0.
+    pub(super) packets: u64,
+    /// Media bytes received.
+    pub(super) payload_bytes: u64,
+    /// Packets missing.
+    pub(super) lost: u64,
+}
+
+/// Something that a viewer is to do.
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub(super) enum Command {
+    /// Stop the picture.
+    Pause,
+    /// Go on where it stopped.
+    Resume,
+    /// Go on at this place of the film.
+    Seek(Place),
+}
+
+/// A place in a film.
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub(super) enum Place {
+    /// So far behind its beginning.
+    At(MediaTicks),
+    /// This part of its length, 0 to 1.
+    Part(f64),
+}
+
+/// What came of a viewer.
+#[derive(Clone, Debug, Default)]
+pub(super) struct Outcome {
+    /// Why it failed, in words without numbers that vary: failures are counted by these words.
+    pub(super) failure: Option<String>,
+    /// From the start to the moment when the server agreed to play.
+    pub(super) setup_us: Option<u64>,
+    /// What was measured, if it came to playing.
+    pub(super) measured: Option<Measured>,
+    /// What a player that buffers would have shown (HTTP and HLS).
+    pub(super) playback: Option<Playback>,
+    /// Datagrams from another address than the server's.
+    pub(super) foreign: u64,
+    /// What its receiving socket says, if it has one for media.
+    pub(super) socket: Option<SocketCounts>,
+}
+
+/// What a UDP socket for media says in the end.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct SocketCounts {
+    pub(super) has_kernel_stamps: bool,
+    pub(super) buffer_bytes: u64,
+    pub(super) dropped: u64,
+    pub(super) truncated: u64,
+}
+
+impl SocketCounts {
+    pub(super) fn of(inlet: &Inlet) -> Self {
+        Self {
+            has_kernel_stamps: inlet.has_kernel_stamps(),
+            buffer_bytes: inlet.buffer_bytes() as u64,
+            dropped: inlet.dropped(),
+            truncated: inlet.truncated(),
+        }
+    }
+}
+
+/// One viewer: protocol, sockets and counts, without a clock, a thread or a wait of its own.
+///
+/// A [shard](super::shard) drives up to some thousand of them from one epoll and one heap of timers. The rules:
+///
+/// * A viewer opens its sockets itself, non-blocking, and makes each known with [`Lent::watch`] under a *kind*, a number
+///   of its own choice from 0 to [`MAX_KIND`]. From then on [`Viewer::handle_ready`] is called with this kind whenever the
+///   descriptor is ready for what it is watched for: once for each readiness, not once for each packet. It is level
+///   triggered, so a viewer may leave bytes for the next call. [`Lent::rewatch`] changes what it is watched for.
+/// * Descriptors come and go as the viewer likes: dropping one ends its watching, and a new one may take the same kind
+///   (a viewer of HLS makes one connection after another). An event of a dropped descriptor may still come in the turn in
+///   which it was dropped, so readiness is a hint: a read that would block is not an error. A duplicate of a descriptor
+///   (`try_clone`) keeps it watched; do not keep one.
+/// * After each call the thread asks for [`Viewer::status`] and calls [`Viewer::handle_timeout`] at `poll_at`, perhaps a
+///   little later. It may also call it when nothing is due.
+/// * Every call returns soon: it takes one batch or one read, not all there is.
+/// * What fails is a reason in [`Outcome::failure`] and [`Stage::Done`]. Nothing panics whatever the server sends.
+/// * The thread stops calling at [`Stage::Done`], takes [`Viewer::end`] and drops the viewer; that closes its sockets.
+///   A viewer that never gets there is ended a few seconds after [`Viewer::leave`].
+/// * Who leaves, zaps to another title or is replaced is the thread's business, not the viewer's: a zap is
+///   [`Viewer::leave`] and a new viewer.
+pub(super) trait Viewer {
+    /// The descriptor watched as `kind` is ready, or broken: reading or writing it tells.
+    fn handle_ready(&mut self, now: Instant, kind: u8, lent: &mut Lent<'_>);
+
+    /// The time of [`Status::poll_at`] has come.
+    fn handle_timeout(&mut self, now: Instant, lent: &mut Lent<'_>);
+
+    /// Does something a person would do. `false` if this kind of viewer cannot, or not now; nothing has changed then.
+    fn command(&mut self, now: Instant, command: Command, lent: &mut Lent<'_>) -> bool;
+
+    /// Takes what has already arrived, within a bound: the time is over and it still counts.
+    fn drain(&mut self, now: Instant, lent: &mut Lent<'_>);
+
+    /// Ends politely: measuring stops now, goodbyes are sent, [`Stage::Done`] follows soon. When it has not come to
+    /// playing that is a failure, unless the viewer is only a listener.
+    fn leave(&mut self, now: Instant, lent: &mut Lent<'_>);
+
+    /// Where it stands and when it wants to be called.
+    fn status(&self) -> Status;
+
+    /// What was counted so far.
+    fn live(&self) -> Live;
+
+    /// The UDP socket that media comes to; its drops are looked up before it is closed.
+    fn media_inlet(&self) -> Option<&Inlet> {
+        None
+    }
+
+    /// What came of it. Called once, last.
+    fn end(&mut self, lent: &mut Lent<'_>) -> Outcome;
+}
+
+/// Largest kind of a descriptor.
+pub(super) const MAX_KIND: u8 = 254;
+/// The kind that the thread keeps for itself.
+const SHARED_KIND: u8 = 255;
+
+/// What a descriptor is watched for.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Interest {
+    /// Only errors and hang-ups: a viewer that has read enough for now.
+    Nothing,
+    Read,
+    Write,
+    ReadWrite,
+}
+
+impl Interest {
+    fn flags(self) -> epoll::EventFlags {
+        let mut flags = epoll::EventFlags::empty();
+        flags.set(epoll::EventFlags::IN, matches!(self, Self::Read | Self::ReadWrite));
+        flags.set(epoll::EventFlags::OUT, matches!(self, Self::Write | Self::ReadWrite));
+        flags
+    }
+}
+
+/// Whose event it is.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Token {
+    /// Of the viewer in this slot.
+    Viewer { slot: usize, kind: u8 },
+    /// Of the thread's shared socket with this number.
+    Shared(usize),
+}
+
+impl Token {
+    pub(super) fn data(self) -> epoll::EventData {
+        let (number, kind) = match self {
+            Self::Viewer { slot, kind } => (slot, kind),
+            Self::Shared(number) => (number, SHARED_KIND),
+        };
+        epoll::EventData::new_u64((number as u64) << 8 | u64::from(kind))
+    }
+
+    pub(super) fn of(data: u64) -> Self {
+        let (number, kind) = ((data >> 8) as usize, data as u8);
+        if kind == SHARED_KIND { Self::Shared(number) } else { Self::Viewer { slot: number, kind } }
+    }
+}
+
+/// What a thread lends to a viewer for one call.
+pub(super) struct Lent<'a> {
+    pub(super) plan: &'a Plan,
+    /// Lateness of packets in microseconds: a viewer records every packet here.
+    pub(super) lateness: &'a mut Histogram<u64>,
+    /// How long datagrams waited in their receive buffers, in microseconds.
+    pub(super) read_delay: &'a mut Histogram<u64>,
+    /// Where [`crate::net::bind_pair`] goes on.
+    pub(super) next_port: &'a mut u16,
+    /// Sockets for RTCP that all viewers of a thread share; none if each has its own.
+    pub(super) shared_rtcp: &'a [Inlet],
+    /// Wall clock: the scale of the kernel's packet stamps.
+    pub(super) unix_ns: u64,
+    pub(super) epoll: &'a OwnedFd,
+    pub(super) slot: usize,
+}
+
+impl Lent<'_> {
+    /// Makes a new descriptor known. `kind` is at most [`MAX_KIND`].
+    pub(super) fn watch(&self, kind: u8, fd: impl AsFd, interest: Interest) -> io::Result<()> {
+        let token = Token::Viewer { slot: self.slot, kind: kind.min(MAX_KIND) };
+        Ok(epoll::add(self.epoll, fd, token.data(), interest.flags())?)
+    }
+
+    /// Changes what a known descriptor is watched for.
+    pub(super) fn rewatch(&self, kind: u8, fd: impl AsFd, interest: Interest) -> io::Result<()> {
+        let token = Token::Viewer { slot: self.slot, kind: kind.min(MAX_KIND) };
+        Ok(epoll::modify(self.epoll, fd, token.data(), interest.flags())?)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn tokens_keep_slot_and_kind() {
+        for token in [
+            Token::Viewer { slot: 0, kind: 0 },
+            Token::Viewer { slot: 19_999, kind: MAX_KIND },
+            Token::Shared(0),
+            Token::Shared(1),
+        ] {
+            assert_eq!(Token::of(token.data().u64()), token);
+        }
+    }
+}
