@@ -9,7 +9,7 @@ use anyhow::Context;
 use millrace_store::ingest::{IngestOptions, ingest};
 use millrace_store::volume::Volume;
 
-use crate::frame::{Bench, Options, Promise, Report, Row, percentile};
+use crate::frame::{Bench, Need, Options, Promise, Report, Row, percentile};
 use crate::media;
 use crate::proc::cpu_ns;
 
@@ -18,6 +18,8 @@ pub(super) const BENCH: Bench = Bench {
     name: "ingest",
     shows: "MB/s at which a transport stream is indexed, summed, hashed and stored, beside a plain copy",
     not_for: "disk speed: source and store lie in memory, and nothing waits for a disk",
+    options: &["scratch"],
+    needs: &[Need::Program("ffmpeg", "apt-get install ffmpeg")],
     run,
 };
 

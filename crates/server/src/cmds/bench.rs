@@ -61,10 +61,10 @@ pub(super) fn run(args: &BenchArgs) -> anyhow::Result<ExitCode> {
     }
     let report = (bench.run)(&Options {
         tiny: args.tiny,
-        program: std::env::current_exe()?,
         streams: args.streams,
         duration_s: args.duration,
         scratch: args.scratch.clone(),
+        ..Options::new(std::env::current_exe()?)
     })?;
     if args.json {
         super::print_json(&report)?;

@@ -1,35 +1,10 @@
-//! One way to write a benchmark, so that all are read the same way.
+//! What came out of a benchmark: rows of figures, promises, plots, and whether it can be believed.
 
 use std::fmt;
 
 use serde::Serialize;
 
-/// A benchmark.
-pub struct Bench {
-    /// What it is called on the command line.
-    pub name: &'static str,
-    /// What it shows, in one line.
-    pub shows: &'static str,
-    /// What it is not for.
-    pub not_for: &'static str,
-    /// Runs it.
-    pub run: fn(&Options) -> anyhow::Result<Report>,
-}
-
-/// How a benchmark is run.
-#[derive(Clone, Debug)]
-pub struct Options {
-    /// Tiny inputs: shows that the benchmark still works, its figures mean nothing.
-    pub tiny: bool,
-    /// The program that serves, for benchmarks of the whole: the `millrace` binary.
-    pub program: std::path::PathBuf,
-    /// Viewers, for benchmarks that have them.
-    pub streams: Option<usize>,
-    /// Length of the measured part.
-    pub duration_s: Option<u64>,
-    /// Where large files may be made; a folder of its own below it is removed at the end.
-    pub scratch: std::path::PathBuf,
-}
+use super::{Noise, Plot};
 
 /// What came out. The JSON form is stable: `{bench, commit, machine, rows, promises}`.
 #[derive(Clone, Debug, Serialize)]
@@ -44,6 +19,15 @@ pub struct Report {
     pub rows: Vec<Row>,
     /// What was promised.
     pub promises: Vec<Promise>,
+    /// Pictures for the report.
+    #[serde(skip)]
+    pub plots: Vec<Plot>,
+    /// Whether the machine was fit to measure, if the benchmark looked.
+    #[serde(skip)]
+    pub noise: Option<Noise>,
+    /// The command line that repeats it; set by who runs the benchmark.
+    #[serde(skip)]
+    pub command: String,
 }
 
 /// One measured line: a label and named figures with their units.
@@ -66,6 +50,16 @@ pub struct Figure {
     pub unit: String,
 }
 
+/// What a promise is about.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub enum PromiseKind {
+    /// A measured figure: a noisy machine can spoil it.
+    #[default]
+    Figure,
+    /// Loss, checksums, hashes: no noise excuses a miss.
+    Correctness,
+}
+
 /// A bound that the project promises to keep.
 #[derive(Clone, Debug, Serialize)]
 pub struct Promise {
@@ -79,17 +73,42 @@ pub struct Promise {
     pub bound: String,
     /// Whether the value keeps the bound.
     pub holds: bool,
+    /// What it is about.
+    #[serde(skip)]
+    pub kind: PromiseKind,
+}
+
+/// What a check of a report comes to.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Verdict {
+    /// Every promise holds.
+    Holds,
+    /// One does not.
+    Missed,
+    /// A figure missed its bound or may only have kept it by chance: the machine was too noisy to say.
+    TooNoisy,
 }
 
 impl Promise {
     /// `value >= bound`.
     pub fn at_least(id: &str, value: f64, bound: f64, unit: &str) -> Self {
-        Self { id: id.into(), value, unit: unit.into(), bound: format!(">= {bound}"), holds: value >= bound }
+        Self::new(id, value, unit, format!(">= {bound}"), value >= bound)
     }
 
     /// `value <= bound`.
     pub fn at_most(id: &str, value: f64, bound: f64, unit: &str) -> Self {
-        Self { id: id.into(), value, unit: unit.into(), bound: format!("<= {bound}"), holds: value <= bound }
+        Self::new(id, value, unit, format!("<= {bound}"), value <= bound)
+    }
+
+    fn new(id: &str, value: f64, unit: &str, bound: String, holds: bool) -> Self {
+        Self { id: id.into(), value, unit: unit.into(), bound, holds, kind: PromiseKind::Figure }
+    }
+
+    /// The same as a promise about correctness: noise does not excuse a miss.
+    #[must_use]
+    pub fn correctness(mut self) -> Self {
+        self.kind = PromiseKind::Correctness;
+        self
     }
 }
 
@@ -110,12 +129,35 @@ impl Row {
 impl Report {
     /// An empty report of `bench`, with machine and commit.
     pub fn new(bench: &str) -> Self {
-        Self { bench: bench.into(), commit: commit(), machine: machine(), rows: vec![], promises: vec![] }
+        Self {
+            bench: bench.into(),
+            commit: commit(),
+            machine: machine(),
+            rows: Vec::new(),
+            promises: Vec::new(),
+            plots: Vec::new(),
+            noise: None,
+            command: String::new(),
+        }
     }
 
     /// Whether every promise holds.
     pub fn holds(&self) -> bool {
         self.promises.iter().all(|p| p.holds)
+    }
+
+    /// What a check comes to. A promise about correctness that is missed outranks noise; noise outranks figures.
+    pub fn verdict(&self) -> Verdict {
+        let missed = |kind| self.promises.iter().any(|p| p.kind == kind && !p.holds);
+        if missed(PromiseKind::Correctness) {
+            Verdict::Missed
+        } else if self.noise.as_ref().is_some_and(|noise| noise.is_noisy) {
+            Verdict::TooNoisy
+        } else if missed(PromiseKind::Figure) {
+            Verdict::Missed
+        } else {
+            Verdict::Holds
+        }
     }
 }
 
@@ -134,6 +176,9 @@ impl fmt::Display for Report {
             let verdict = if p.holds { "holds" } else { "MISSED" };
             writeln!(f, "  promise {}: {}{} ({}) {verdict}", p.id, number(p.value), unit(&p.unit), p.bound)?;
         }
+        if let Some(noise) = &self.noise {
+            writeln!(f, "  {noise}")?;
+        }
         Ok(())
     }
 }
@@ -142,7 +187,8 @@ fn unit(unit: &str) -> String {
     if unit.is_empty() { String::new() } else { format!(" {unit}") }
 }
 
-fn number(value: f64) -> String {
+/// A figure as people read it: whole numbers whole, others with one to three digits behind the point.
+pub fn number(value: f64) -> String {
     if value.fract() == 0.0 && value.abs() < 1e15 {
         return format!("{value}");
     }
@@ -177,13 +223,6 @@ fn machine() -> String {
     format!("{cpu}, {cores} cores, {memory}, Linux {}, {build}", kernel.trim())
 }
 
-/// Percentile `p` (0..=100) of unsorted values by nearest rank; NaN of none.
-pub fn percentile(values: &mut [f64], p: f64) -> f64 {
-    values.sort_by(f64::total_cmp);
-    let rank = (p / 100.0 * values.len() as f64).ceil() as usize;
-    values.get(rank.clamp(1, values.len().max(1)) - 1).copied().unwrap_or(f64::NAN)
-}
-
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -201,16 +240,32 @@ mod tests {
             text.contains("copy: rate 812.2 MB/s, runs 9") || text.contains("copy: rate 812.3 MB/s, runs 9")
         );
         assert!(text.contains("promise loss: 1 packets (<= 0) MISSED"), "{text}");
-        let json = serde_json::to_value(&report).unwrap();
-        assert_eq!(json["promises"][0]["holds"], true);
     }
 
     #[test]
-    fn percentiles_by_nearest_rank() {
-        let mut values = [5.0, 1.0, 3.0, 2.0, 4.0];
-        assert_eq!(percentile(&mut values, 50.0), 3.0);
-        assert_eq!(percentile(&mut values, 99.0), 5.0);
-        assert_eq!(percentile(&mut values, 0.0), 1.0);
-        assert!(percentile(&mut [], 50.0).is_nan());
+    fn the_json_form_is_exactly_this() {
+        let mut report = Report { commit: "c".into(), machine: "m".into(), ..Report::new("demo") };
+        report.rows.push(Row::new("copy").with("rate", 2.5, "MB/s"));
+        report.promises.push(Promise::at_most("loss", 0.0, 0.0, "packets").correctness());
+        report.noise = Some(Noise::quiet());
+        report.command = "millrace bench demo".into();
+        assert_eq!(
+            serde_json::to_string(&report).unwrap(),
+            r#"{"bench":"demo","commit":"c","machine":"m","rows":[{"label":"copy","figures":[{"name":"rate","value":2.5,"unit":"MB/s"}]}],"promises":[{"id":"loss","value":0.0,"unit":"packets","bound":"<= 0","holds":true}]}"#
+        );
+    }
+
+    #[test]
+    fn noise_outranks_figures_and_correctness_outranks_noise() {
+        let figure = |holds: f64| Promise::at_most("slow", holds, 0.5, "");
+        let loss = |lost: f64| Promise::at_most("loss", lost, 0.5, "").correctness();
+        let noisy = || Some(Noise { is_noisy: true, why: vec!["busy".into()] });
+        let verdict =
+            |promises: Vec<Promise>, noise| Report { promises, noise, ..Report::new("x") }.verdict();
+        assert_eq!(verdict(vec![figure(0.0), loss(0.0)], None), Verdict::Holds);
+        assert_eq!(verdict(vec![figure(1.0), loss(0.0)], Some(Noise::quiet())), Verdict::Missed);
+        assert_eq!(verdict(vec![figure(1.0), loss(0.0)], noisy()), Verdict::TooNoisy);
+        assert_eq!(verdict(vec![figure(0.0), loss(0.0)], noisy()), Verdict::TooNoisy);
+        assert_eq!(verdict(vec![figure(0.0), loss(1.0)], noisy()), Verdict::Missed);
     }
 }

@@ -1,0 +1,378 @@
+//! Contenders that take turns in short slots, so that whatever the machine does meets them all alike.
+//!
+//! A round gives every contender one slot, in an order of its own; every batch in a slot is timed. A contender is compared
+//! with the base within a round (p50 over p50), and the answer is the median of that ratio over the rounds with its 95 %
+//! interval. A first round warms up and is thrown away. Before it, every contender does a few batches whose results are
+//! compared: a contender that is fast because it does something else fails the benchmark.
+
+use std::collections::BTreeMap;
+
+use anyhow::{Context, bail};
+
+use super::stats::{Interval, median_interval, percentile_of_sorted};
+use super::ticks::{TickClock, clock};
+use super::{Axis, Noise, NoiseMeter, Options, Plot, PlotKind, Point, Row};
+
+/// Rounds below which a median over rounds says little.
+const LEAST_ROUNDS: usize = 9;
+
+/// How a contest is run.
+#[derive(Clone, Debug)]
+pub struct ContestOptions {
+    /// Measured rounds.
+    pub rounds: usize,
+    /// Length of a slot.
+    pub slot_ms: u64,
+    /// Decides the order within each round.
+    pub seed: u64,
+    /// Batches of the comparison of results.
+    pub check_batches: u64,
+    /// Whether the thread stays on one processor, the last that it may use.
+    pub is_pinned: bool,
+    /// Whom to tell, and who may stop it.
+    pub options: Options,
+}
+
+impl ContestOptions {
+    /// 15 rounds of 0.3 s a contender; 9 of 0.2 s for a quick look; next to nothing if tiny. `--runs` sets the rounds.
+    pub fn from_options(options: &Options) -> Self {
+        let (rounds, slot_ms) = options.pick((3, 5), (LEAST_ROUNDS, 200), (15, 300));
+        Self {
+            rounds: options.runs.unwrap_or(rounds).max(1),
+            slot_ms,
+            seed: 1,
+            check_batches: 16,
+            is_pinned: true,
+            options: options.clone(),
+        }
+    }
+}
+
+/// What a contender does in a slot.
+type Work<'a> = Box<dyn FnMut(&mut Slot) -> anyhow::Result<()> + 'a>;
+
+/// Contenders for one thing.
+pub struct Contest<'a> {
+    name: String,
+    contenders: Vec<(String, Work<'a>)>,
+    base: usize,
+}
+
+/// A contender's turn: `while slot.goes_on() { prepare; slot.batch(items, || work); }`.
+#[derive(Debug)]
+pub struct Slot {
+    clock: &'static TickClock,
+    end: End,
+    began: bool,
+    /// Nanoseconds per item of each batch.
+    samples: Vec<f64>,
+    items: u64,
+    hash: Option<u64>,
+}
+
+#[derive(Debug)]
+enum End {
+    /// When the clock is there.
+    At(u64),
+    /// After so many more batches.
+    After(u64),
+}
+
+impl Slot {
+    fn new(end: End, samples: Vec<f64>) -> Self {
+        Self { clock: clock(), end, began: false, samples, items: 0, hash: None }
+    }
+
+    /// Whether there is time for another batch; true at least once in every slot.
+    pub fn goes_on(&mut self) -> bool {
+        let first = !std::mem::replace(&mut self.began, true);
+        match &mut self.end {
+            End::At(end) => first || self.clock.now() < *end,
+            End::After(0) => false,
+            End::After(left) => {
+                *left -= 1;
+                true
+            }
+        }
+    }
+
+    /// Whether results are compared in this slot and [`Slot::produced`] is of use: a benchmark whose result costs time to
+    /// sum up asks first.
+    pub fn is_check(&self) -> bool {
+        matches!(self.end, End::After(_))
+    }
+
+    /// Times one batch of `items`.
+    pub fn batch<R>(&mut self, items: u64, work: impl FnOnce() -> R) -> R {
+        let from = self.clock.now();
+        let result = work();
+        self.took(from, items);
+        result
+    }
+
+    /// Times one batch that says itself how many items it had; one without any counts for nothing.
+    pub fn batch_counted(&mut self, work: impl FnOnce() -> u64) -> u64 {
+        let from = self.clock.now();
+        let items = work();
+        self.took(from, items);
+        items
+    }
+
+    fn took(&mut self, from: u64, items: u64) {
+        let ns = self.clock.ns(from, self.clock.now());
+        if items > 0 {
+            self.samples.push(ns / items as f64);
+            self.items += items;
+        }
+    }
+
+    /// Says what the batch produced, as a number or a hash. Contenders that say anything must say the same, batch by batch.
+    pub fn produced(&mut self, result: u64) {
+        if self.is_check() {
+            self.hash = Some(mix(self.hash.unwrap_or(0) ^ result));
+        }
+    }
+}
+
+/// What came out of a contest.
+#[derive(Clone, Debug)]
+pub struct ContestResult {
+    /// In the order in which they were entered.
+    pub contenders: Vec<ContenderResult>,
+    /// What the machine was like.
+    pub noise: Noise,
+    /// Name of the base.
+    pub base: String,
+}
+
+/// What came out for one contender.
+#[derive(Clone, Debug)]
+pub struct ContenderResult {
+    /// Its name.
+    pub name: String,
+    /// Timed batches.
+    pub batches: usize,
+    /// Items in them.
+    pub items: u64,
+    /// ns per item that a tenth of the batches kept.
+    pub p10: f64,
+    /// Half of them.
+    pub p50: f64,
+    /// All but a hundredth.
+    pub p99: f64,
+    /// p50 of each round.
+    pub rounds: Vec<f64>,
+    /// p50 over the base's p50 within a round: median over the rounds.
+    pub ratio: Interval,
+    /// Hash of what it said that it produced.
+    pub hash: Option<u64>,
+}
+
+/// What is gathered of one contender while the contest runs.
+#[derive(Default)]
+struct Gathered {
+    samples: Vec<f64>,
+    rounds: Vec<f64>,
+    items: u64,
+    hash: Option<u64>,
+}
+
+impl<'a> Contest<'a> {
+    /// Nobody has entered yet.
+    pub fn new(name: impl Into<String>) -> Self {
+        Self { name: name.into(), contenders: Vec::new(), base: 0 }
+    }
+
+    /// Enters a contender; the first is the base of the ratios.
+    pub fn contender(
+        &mut self,
+        name: impl Into<String>,
+        work: impl FnMut(&mut Slot) -> anyhow::Result<()> + 'a,
+    ) -> &mut Self {
+        self.contenders.push((name.into(), Box::new(work)));
+        self
+    }
+
+    /// Makes the contender entered last the base.
+    pub fn as_base(&mut self) -> &mut Self {
+        self.base = self.contenders.len().saturating_sub(1);
+        self
+    }
+
+    /// Lets them run.
+    ///
+    /// # Errors
+    /// When contenders that should produce the same do not, when one fails or measures nothing, when there are none, when
+    /// the user stops it.
+    pub fn run(mut self, how: &ContestOptions) -> anyhow::Result<ContestResult> {
+        if self.contenders.is_empty() {
+            bail!("contest {}: nobody has entered", self.name);
+        }
+        let _pinned = how.is_pinned.then(Pinned::to_last);
+        let mut gathered: Vec<Gathered> = self.contenders.iter().map(|_| Gathered::default()).collect();
+        self.compare_results(how, &mut gathered)?;
+        let mut meter = NoiseMeter::start();
+        let mut random = how.seed;
+        // Round 0 warms up.
+        for round in 0..=how.rounds {
+            how.options.say(&format!("{}: round {round} of {}", self.name, how.rounds));
+            meter.look();
+            for at in shuffled(self.contenders.len(), &mut random) {
+                how.options.go_on()?;
+                self.slot(at, round, how, &mut gathered[at])?;
+            }
+        }
+        Ok(self.result(gathered, meter))
+    }
+
+    /// Everybody does the same few batches.
+    fn compare_results(&mut self, how: &ContestOptions, gathered: &mut [Gathered]) -> anyhow::Result<()> {
+        let mut said: BTreeMap<u64, Vec<&str>> = BTreeMap::new();
+        for ((name, work), gathered) in self.contenders.iter_mut().zip(gathered) {
+            let mut slot = Slot::new(End::After(how.check_batches), Vec::new());
+            work(&mut slot).with_context(|| format!("contest {}: {name}", self.name))?;
+            gathered.hash = slot.hash;
+            if let Some(hash) = slot.hash {
+                said.entry(hash).or_default().push(name);
+            }
+        }
+        if said.len() > 1 {
+            let sides: Vec<String> =
+                said.iter().map(|(hash, names)| format!("{} ({hash:016x})", names.join(", "))).collect();
+            bail!("contest {}: the results differ: {}", self.name, sides.join(" against "));
+        }
+        Ok(())
+    }
+
+    fn slot(
+        &mut self,
+        at: usize,
+        round: usize,
+        how: &ContestOptions,
+        gathered: &mut Gathered,
+    ) -> anyhow::Result<()> {
+        let (name, work) = &mut self.contenders[at];
+        let clock = clock();
+        let end = clock.now() + clock.ticks(how.slot_ms as f64 * 1e6);
+        let before = gathered.samples.len();
+        let mut slot = Slot::new(End::At(end), std::mem::take(&mut gathered.samples));
+        work(&mut slot).with_context(|| format!("contest {}: {name}, round {round}", self.name))?;
+        gathered.samples = slot.samples;
+        if gathered.samples.len() == before {
+            bail!("contest {}: {name} measured nothing in round {round}", self.name);
+        }
+        if round == 0 {
+            gathered.samples.clear();
+        } else {
+            let mut of_round = gathered.samples[before..].to_vec();
+            gathered.rounds.push(super::percentile(&mut of_round, 50.0));
+            gathered.items += slot.items;
+        }
+        Ok(())
+    }
+
+    fn result(self, gathered: Vec<Gathered>, mut meter: NoiseMeter) -> ContestResult {
+        let base_rounds = gathered[self.base].rounds.clone();
+        let base = self.contenders[self.base].0.clone();
+        let contenders: Vec<ContenderResult> = self
+            .contenders
+            .into_iter()
+            .zip(gathered)
+            .map(|((name, _), mut gathered)| {
+                meter.repeated(&format!("{name} in {}", self.name), &gathered.rounds);
+                let samples = &mut gathered.samples;
+                samples.sort_unstable_by(f64::total_cmp);
+                let [p10, p50, p99] = [10.0, 50.0, 99.0].map(|p| percentile_of_sorted(samples, p));
+                let ratios: Vec<f64> = gathered.rounds.iter().zip(&base_rounds).map(|(a, b)| a / b).collect();
+                ContenderResult {
+                    name,
+                    batches: gathered.samples.len(),
+                    items: gathered.items,
+                    p10,
+                    p50,
+                    p99,
+                    ratio: median_interval(&ratios),
+                    rounds: gathered.rounds,
+                    hash: gathered.hash,
+                }
+            })
+            .collect();
+        ContestResult { contenders, noise: meter.finish(), base }
+    }
+}
+
+impl ContestResult {
+    /// The contender of that name.
+    pub fn of(&self, name: &str) -> Option<&ContenderResult> {
+        self.contenders.iter().find(|contender| contender.name == name)
+    }
+
+    /// A row for each contender, all with the same figures: ns per `item` and the ratio to the base.
+    pub fn rows(&self, item: &str) -> Vec<Row> {
+        let unit = format!("ns/{item}");
+        let row = |contender: &ContenderResult| {
+            Row::new(contender.name.as_str())
+                .with("p10", contender.p10, &unit)
+                .with("p50", contender.p50, &unit)
+                .with("p99", contender.p99, &unit)
+                .with("ratio", contender.ratio.mid, "")
+                .with("ratio, low end", contender.ratio.low, "")
+                .with("ratio, high end", contender.ratio.high, "")
+                .with("batches", contender.batches as f64, "")
+        };
+        self.contenders.iter().map(row).collect()
+    }
+
+    /// p10, p50 and p99 of every contender as a picture.
+    pub fn plot(&self, title: &str, item: &str) -> Plot {
+        let spread = |c: &ContenderResult| Point::spread(c.name.as_str(), c.p10, c.p50, c.p99);
+        let points = self.contenders.iter().map(spread).collect();
+        let y = Axis::log(format!("time per {item}"), "ns");
+        Plot::new(PlotKind::Spread, title, Axis::new("", ""), y).with("p10, p50, p99 of batches", points)
+    }
+}
+
+/// Keeps the thread on one processor until dropped.
+struct Pinned(Option<rustix::thread::CpuSet>);
+
+impl Pinned {
+    fn to_last() -> Self {
+        let Ok(allowed) = rustix::thread::sched_getaffinity(None) else { return Self(None) };
+        let mut one = rustix::thread::CpuSet::new();
+        if let Some(last) = (0..rustix::thread::CpuSet::MAX_CPU).rev().find(|cpu| allowed.is_set(*cpu)) {
+            one.set(last);
+        }
+        // A machine that does not let us choose is measured where it puts us.
+        Self(rustix::thread::sched_setaffinity(None, &one).ok().map(|()| allowed))
+    }
+}
+
+impl Drop for Pinned {
+    fn drop(&mut self) {
+        if let Some(allowed) = &self.0 {
+            let _ = rustix::thread::sched_setaffinity(None, allowed);
+        }
+    }
+}
+
+/// 0..n in an order that the state decides; moves the state on.
+fn shuffled(n: usize, state: &mut u64) -> Vec<usize> {
+    let mut order: Vec<usize> = (0..n).collect();
+    for i in (1..n).rev() {
+        *state = state.wrapping_add(0x9e37_79b9_7f4a_7c15);
+        order.swap(i, (mix(*state) % (i as u64 + 1)) as usize);
+    }
+    order
+}
+
+/// Spreads the bits of a number over all of them, one to one (the last step of SplitMix64, by Steele, Lea and Flood).
+fn mix(mut x: u64) -> u64 {
+    x = x.wrapping_add(0x9e37_79b9_7f4a_7c15);
+    x = (x ^ (x >> 30)).wrapping_mul(0xbf58_476d_1ce4_e5b9);
+    x = (x ^ (x >> 27)).wrapping_mul(0x94d0_49bb_1331_11eb);
+    x ^ (x >> 31)
+}
+
+#[cfg(test)]
+#[path = "contest_tests.rs"]
+mod tests;

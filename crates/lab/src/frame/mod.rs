@@ -1,0 +1,129 @@
+//! One way to write a benchmark, so that all are read the same way.
+//!
+//! A benchmark is a [`Bench`]: a name, what it shows, what it is not for, and a function from [`Options`] to a [`Report`].
+//! What must be compared is a [`Contest`]: contenders take turns in short slots, each batch is timed, and the answer is the
+//! ratio within a round. Whether the machine was fit to measure is a [`Noise`]; what is worth a picture is a [`Plot`].
+//!
+//! ```
+//! use millrace_lab::frame::*;
+//!
+//! const BENCH: Bench = Bench {
+//!     name: "sum",
+//!     shows: "adding up numbers front to back beside back to front",
+//!     not_for: "anything: it is an example",
+//!     options: &["runs"],
+//!     needs: &[],
+//!     run,
+//! };
+//!
+//! fn run(options: &Options) -> anyhow::Result<Report> {
+//!     let numbers: Vec<u64> = (0..1000).collect();
+//!     let mut contest = Contest::new("sum");
+//!     contest.contender("forwards", |slot| {
+//!         while slot.goes_on() {
+//!             let sum = slot.batch(1000, || numbers.iter().sum::<u64>());
+//!             slot.produced(sum);
+//!         }
+//!         Ok(())
+//!     });
+//!     contest.contender("backwards", |slot| {
+//!         while slot.goes_on() {
+//!             let sum = slot.batch(1000, || numbers.iter().rev().sum::<u64>());
+//!             slot.produced(sum);
+//!         }
+//!         Ok(())
+//!     });
+//!     let result = contest.run(&ContestOptions::from_options(options))?;
+//!     let mut report = Report::new("sum");
+//!     report.rows = result.rows("number");
+//!     let backwards = &result.contenders[1];
+//!     report.promises.push(Promise::at_most("sum-backwards", backwards.ratio.mid, 3.0, ""));
+//!     report.noise = Some(result.noise);
+//!     Ok(report)
+//! }
+//!
+//! let report = (BENCH.run)(&Options::tiny("millrace")).unwrap();
+//! assert_eq!(report.rows.len(), 2);
+//! ```
+
+mod contest;
+mod noise;
+mod options;
+mod plot;
+mod report;
+pub mod stats;
+pub mod ticks;
+
+pub use contest::{ContenderResult, Contest, ContestOptions, ContestResult, Slot};
+pub use noise::{Noise, NoiseMeter};
+pub use options::{Cancelled, Options, Progress};
+pub use plot::{Axis, Plot, PlotKind, Point, Series};
+pub use report::{Figure, Promise, PromiseKind, Report, Row, Verdict, number};
+pub use stats::percentile;
+
+/// A benchmark.
+pub struct Bench {
+    /// What it is called on the command line.
+    pub name: &'static str,
+    /// What it shows, in one line.
+    pub shows: &'static str,
+    /// What it is not for.
+    pub not_for: &'static str,
+    /// Options of the command line that it looks at, without dashes, beside those that all have.
+    pub options: &'static [&'static str],
+    /// What it cannot run without.
+    pub needs: &'static [Need],
+    /// Runs it.
+    pub run: fn(&Options) -> anyhow::Result<Report>,
+}
+
+/// Something that a machine may not have.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Need {
+    /// Network namespaces, raw devices, BPF.
+    Root,
+    /// A program on the PATH, and how to get it: ("ffmpeg", "apt-get install ffmpeg").
+    Program(&'static str, &'static str),
+}
+
+impl Bench {
+    /// What this machine lacks to run it, in words; empty when it can run.
+    pub fn missing(&self) -> Vec<String> {
+        self.needs.iter().filter_map(|need| need.missing()).collect()
+    }
+}
+
+impl Need {
+    fn missing(self) -> Option<String> {
+        match self {
+            Self::Root => (!rustix::process::geteuid().is_root())
+                .then(|| "root (it makes network namespaces): run it with sudo".to_owned()),
+            Self::Program(name, how) => {
+                let path = std::env::var_os("PATH").unwrap_or_default();
+                let found = std::env::split_paths(&path).any(|dir| dir.join(name).is_file());
+                (!found).then(|| format!("the program {name}: {how}"))
+            }
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_missing_program_is_named_with_the_way_to_get_it() {
+        const ABSENT: Bench = Bench {
+            name: "absent",
+            shows: "",
+            not_for: "",
+            options: &[],
+            needs: &[
+                Need::Program("sh", "comes with every system"),
+                Need::Program("no-such-program", "write it"),
+            ],
+            run: |_| anyhow::bail!("never run"),
+        };
+        assert_eq!(ABSENT.missing(), ["the program no-such-program: write it"]);
+    }
+}

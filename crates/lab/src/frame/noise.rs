@@ -1,0 +1,246 @@
+//! Whether a machine was fit to measure: does it let a thread run, does somebody else take its processors, do the same
+//! things take the same time.
+
+use std::fmt;
+
+use super::stats::Spread;
+use super::ticks;
+
+/// A pause of a spinning thread longer than this was not its own.
+const GAP_NS: f64 = 1e6;
+/// Length of one look, while a benchmark runs.
+const LOOK_NS: f64 = 10e6;
+/// Length of the first.
+const FIRST_LOOK_NS: f64 = 100e6;
+/// Share of the looks that may be lost in gaps.
+const MOST_LOST: f64 = 0.05;
+/// Share of the processors' time that a hypervisor may take away.
+const MOST_STOLEN: f64 = 0.02;
+/// p90 / p10 of repeated measurements of one thing.
+const MOST_SPREAD: f64 = 1.3;
+
+/// What the machine was like.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct Noise {
+    /// Whether figures that were measured meanwhile say little.
+    pub is_noisy: bool,
+    /// Why; empty when it is not.
+    pub why: Vec<String>,
+}
+
+impl Noise {
+    /// A quiet machine.
+    pub fn quiet() -> Self {
+        Self::default()
+    }
+
+    /// A noisy one.
+    pub fn noisy(why: impl Into<String>) -> Self {
+        Self { is_noisy: true, why: vec![why.into()] }
+    }
+
+    /// Both: noisy if one is.
+    #[must_use]
+    pub fn and(mut self, other: Self) -> Self {
+        self.is_noisy |= other.is_noisy;
+        self.why.extend(other.why.into_iter().filter(|why| !self.why.contains(why)).collect::<Vec<_>>());
+        self
+    }
+}
+
+impl fmt::Display for Noise {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        if self.is_noisy {
+            write!(f, "noisy machine: {}", self.why.join("; "))
+        } else {
+            write!(f, "quiet machine")
+        }
+    }
+}
+
+/// Looks at the machine before and during a benchmark.
+///
+/// ```no_run
+/// use millrace_lab::frame::NoiseMeter;
+/// let mut meter = NoiseMeter::start();
+/// let mut seconds = Vec::new();
+/// for _ in 0..9 {
+///     meter.look();
+///     seconds.push(1.0); // one measured run
+/// }
+/// meter.repeated("the run", &seconds);
+/// let noise = meter.finish();
+/// ```
+#[derive(Debug)]
+pub struct NoiseMeter {
+    load: f64,
+    cores: f64,
+    stat: Option<CpuTime>,
+    spun_ns: f64,
+    lost_ns: f64,
+    gaps: u64,
+    longest_ns: f64,
+    why: Vec<String>,
+}
+
+impl NoiseMeter {
+    /// Takes a first look of a tenth of a second.
+    pub fn start() -> Self {
+        let read = |path| std::fs::read_to_string(path).unwrap_or_default();
+        let mut meter = Self {
+            load: read("/proc/loadavg").split(' ').next().and_then(|n| n.parse().ok()).unwrap_or(0.0),
+            cores: std::thread::available_parallelism().map_or(1.0, |n| usize::from(n) as f64),
+            stat: CpuTime::parse(&read("/proc/stat")),
+            spun_ns: 0.0,
+            lost_ns: 0.0,
+            gaps: 0,
+            longest_ns: 0.0,
+            why: Vec::new(),
+        };
+        meter.spin(FIRST_LOOK_NS);
+        meter
+    }
+
+    /// Takes another look, of a hundredth of a second: before a round, never inside of what is measured.
+    pub fn look(&mut self) {
+        self.spin(LOOK_NS);
+    }
+
+    /// Values that would be the same if nothing disturbed: rounds of one contender, runs of one setting.
+    pub fn repeated(&mut self, what: &str, values: &[f64]) {
+        let spread = Spread::of(values);
+        if values.len() >= 3 && spread.ratio() > MOST_SPREAD {
+            self.why.push(format!(
+                "{what} took from {:.3} to {:.3} times its median in most rounds",
+                spread.p10 / spread.p50,
+                spread.p90 / spread.p50
+            ));
+        }
+    }
+
+    /// What it comes to.
+    pub fn finish(mut self) -> Noise {
+        let now = CpuTime::parse(&std::fs::read_to_string("/proc/stat").unwrap_or_default());
+        self.judge(now);
+        Noise { is_noisy: !self.why.is_empty(), why: self.why }
+    }
+
+    fn judge(&mut self, now: Option<CpuTime>) {
+        if self.load > self.cores {
+            self.why.push(format!("load average {:.1} before it began, on {} cores", self.load, self.cores));
+        }
+        if self.lost_ns > self.spun_ns * MOST_LOST {
+            self.why.push(format!(
+                "a thread that only spins was kept from running {} times, {:.0} ms of {:.0}, {:.1} ms at a time",
+                self.gaps,
+                self.lost_ns / 1e6,
+                self.spun_ns / 1e6,
+                self.longest_ns / 1e6
+            ));
+        }
+        if let (Some(before), Some(now)) = (self.stat, now) {
+            let stolen = now.stolen_since(before);
+            if stolen > MOST_STOLEN {
+                self.why.push(format!("the hypervisor took {:.1} % of the processors' time", stolen * 100.0));
+            }
+        }
+    }
+
+    fn spin(&mut self, length_ns: f64) {
+        let clock = ticks::clock();
+        let start = clock.now();
+        let mut last = start;
+        while clock.ns(start, last) < length_ns {
+            let now = clock.now();
+            self.gap(clock.ns(last, now));
+            last = now;
+        }
+        self.spun_ns += clock.ns(start, last);
+    }
+
+    fn gap(&mut self, ns: f64) {
+        if ns > GAP_NS {
+            self.gaps += 1;
+            self.lost_ns += ns;
+            self.longest_ns = self.longest_ns.max(ns);
+        }
+    }
+}
+
+/// First line of /proc/stat: all time of all processors and what of it was stolen, in ticks.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+struct CpuTime {
+    all: u64,
+    stolen: u64,
+}
+
+impl CpuTime {
+    fn parse(stat: &str) -> Option<Self> {
+        let fields = stat.lines().next()?.strip_prefix("cpu ")?;
+        // user nice system idle iowait irq softirq steal; guest time is in user already.
+        let values: Vec<u64> = fields.split_whitespace().take(8).filter_map(|n| n.parse().ok()).collect();
+        (values.len() == 8).then(|| Self { all: values.iter().sum(), stolen: values[7] })
+    }
+
+    fn stolen_since(self, before: Self) -> f64 {
+        let all = self.all.saturating_sub(before.all);
+        self.stolen.saturating_sub(before.stolen) as f64 / all.max(1) as f64
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn meter() -> NoiseMeter {
+        let stat = CpuTime::parse("cpu  100 0 100 800 0 0 0 0 0 0\ncpu0 1");
+        let (load, cores, why) = (0.5, 2.0, Vec::new());
+        NoiseMeter { load, cores, stat, spun_ns: 2e8, lost_ns: 0.0, gaps: 0, longest_ns: 0.0, why }
+    }
+
+    fn judged(mut meter: NoiseMeter, stat: &str) -> Vec<String> {
+        meter.judge(CpuTime::parse(stat));
+        meter.why
+    }
+
+    const LATER: &str = "cpu  200 0 200 1600 0 0 0 0 0 0\n";
+
+    #[test]
+    fn a_quiet_machine_is_quiet() {
+        let mut quiet = meter();
+        quiet.gap(0.9e6);
+        quiet.gap(1.5e6);
+        quiet.repeated("copy", &[1.0, 1.1, 1.2]);
+        quiet.repeated("two runs say nothing", &[1.0, 9.0]);
+        assert_eq!(judged(quiet, LATER), [""; 0]);
+    }
+
+    #[test]
+    fn every_kind_of_noise_is_named() {
+        assert!(judged(NoiseMeter { load: 2.5, ..meter() }, LATER)[0].contains("load average 2.5"));
+        let mut gaps = meter();
+        (0..4).for_each(|_| gaps.gap(4e6));
+        assert!(judged(gaps, LATER)[0].contains("4 times, 16 ms of 200, 4.0 ms"));
+        let stolen = judged(meter(), "cpu  200 0 200 1500 0 0 0 100 0 0\n");
+        assert!(stolen[0].contains("10.0 %"), "{stolen:?}");
+        let mut rounds = meter();
+        rounds.repeated("copy", &[1.0, 1.0, 2.0]);
+        assert!(judged(rounds, LATER)[0].starts_with("copy took from 1.000 to 2.000"));
+    }
+
+    #[test]
+    fn a_look_takes_its_time_and_files_that_are_not_there_do_no_harm() {
+        let mut looking = NoiseMeter { spun_ns: 0.0, ..meter() };
+        looking.look();
+        assert!(looking.spun_ns >= LOOK_NS);
+        assert_eq!(CpuTime::parse("cpu 1 2 x"), None);
+        assert_eq!(CpuTime::parse(""), None);
+    }
+
+    #[test]
+    fn two_looks_together() {
+        let both = Noise::quiet().and(Noise::noisy("a")).and(Noise::noisy("a")).and(Noise::noisy("b"));
+        assert_eq!(both.to_string(), "noisy machine: a; b");
+        assert_eq!(Noise::quiet().and(Noise::quiet()).to_string(), "quiet machine");
+    }
+}

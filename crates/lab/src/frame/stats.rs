@@ -1,0 +1,105 @@
+//! Percentiles, medians with their interval, spread. Nothing here assumes that values are distributed in any way.
+
+/// Percentile `p` (0..=100) of unsorted values by nearest rank; NaN of none. Sorts the values.
+pub fn percentile(values: &mut [f64], p: f64) -> f64 {
+    values.sort_unstable_by(f64::total_cmp);
+    percentile_of_sorted(values, p)
+}
+
+/// The same of values that are sorted already.
+pub fn percentile_of_sorted(values: &[f64], p: f64) -> f64 {
+    let rank = (p / 100.0 * values.len() as f64).ceil() as usize;
+    values.get(rank.clamp(1, values.len().max(1)) - 1).copied().unwrap_or(f64::NAN)
+}
+
+/// Median: the mean of the two in the middle when their number is even; NaN of none.
+pub fn median(values: &[f64]) -> f64 {
+    let mut sorted = values.to_vec();
+    sorted.sort_unstable_by(f64::total_cmp);
+    median_of_sorted(&sorted)
+}
+
+fn median_of_sorted(sorted: &[f64]) -> f64 {
+    let n = sorted.len();
+    match n {
+        0 => f64::NAN,
+        n if n % 2 == 1 => sorted[n / 2],
+        _ => sorted[n / 2 - 1] / 2.0 + sorted[n / 2] / 2.0,
+    }
+}
+
+/// A median and between which values the true one lies.
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub struct Interval {
+    /// Lower end.
+    pub low: f64,
+    /// Median of what was measured.
+    pub mid: f64,
+    /// Upper end.
+    pub high: f64,
+    /// How sure: 0.95 or more, or what the few values allow.
+    pub confidence: f64,
+}
+
+/// Median with its 95 % interval by order statistics: the two ranks, as far inside as can be, that the true median lies
+/// between in at least 95 of 100 cases whatever the distribution. Fewer than six values do not reach that: the interval
+/// is then from the smallest to the largest, and `confidence` says what it is worth. NaN of none.
+pub fn median_interval(values: &[f64]) -> Interval {
+    let mut sorted = values.to_vec();
+    sorted.sort_unstable_by(f64::total_cmp);
+    let n = sorted.len();
+    if n == 0 {
+        return Interval { low: f64::NAN, mid: f64::NAN, high: f64::NAN, confidence: 0.0 };
+    }
+    let (rank, confidence) = ranks(n, 0.95);
+    Interval { low: sorted[rank], mid: median_of_sorted(&sorted), high: sorted[n - 1 - rank], confidence }
+}
+
+/// The largest r such that the median lies between the values of rank r and n - 1 - r (from 0) with at least `wanted`
+/// probability, and that probability. The number of values below the median is binomial (n, 1/2).
+fn ranks(n: usize, wanted: f64) -> (usize, f64) {
+    // ln of the chance that exactly k of n lie below; logarithms, since 2^-n is no f64 for large n.
+    let mut ln_chance = -(n as f64) * std::f64::consts::LN_2;
+    let mut outside = ln_chance.exp();
+    let mut best = (0, 1.0 - 2.0 * outside);
+    for rank in 1..n.div_ceil(2) {
+        ln_chance += ((n - rank + 1) as f64 / rank as f64).ln();
+        outside += ln_chance.exp();
+        let confidence = 1.0 - 2.0 * outside;
+        if confidence < wanted {
+            break;
+        }
+        best = (rank, confidence);
+    }
+    best
+}
+
+/// The spread of values: p10, p50, p90 by nearest rank.
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub struct Spread {
+    /// A tenth is at most this.
+    pub p10: f64,
+    /// Half is at most this.
+    pub p50: f64,
+    /// Nine tenths are at most this.
+    pub p90: f64,
+}
+
+impl Spread {
+    /// Of unsorted values; NaN of none.
+    pub fn of(values: &[f64]) -> Self {
+        let mut sorted = values.to_vec();
+        sorted.sort_unstable_by(f64::total_cmp);
+        let [p10, p50, p90] = [10.0, 50.0, 90.0].map(|p| percentile_of_sorted(&sorted, p));
+        Self { p10, p50, p90 }
+    }
+
+    /// p90 over p10: 1.0 when all are the same.
+    pub fn ratio(&self) -> f64 {
+        self.p90 / self.p10
+    }
+}
+
+#[cfg(test)]
+#[path = "stats_tests.rs"]
+mod tests;
