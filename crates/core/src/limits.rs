@@ -45,6 +45,9 @@ pub const MAX_GSO_BYTES: usize = 65_507;
 pub const MAX_BATCH_BURSTS: usize = 64;
 /// Default bound on how much film time leaves as one burst.
 pub const DEFAULT_BURST_NS: u64 = 10_000_000;
+/// Default bound on it when the processor is busy: what a datagram costs falls with the length of its burst, and all of a
+/// burst still arrives within 20 ms of its time.
+pub const BUSY_BURST_NS: u64 = 18_000_000;
 /// A burst of a slow stream may cover this much film time to gather a few packets; far below the 100 ms quantum
 /// with which no player lost anything.
 pub const MAX_BURST_NS: u64 = 20_000_000;
@@ -133,7 +136,8 @@ const _: () = {
     assert!(EXTENTS_PER_HUGE_PAGE * EXTENT_BYTES == 2 << 20);
     assert!(MAX_PACKET_BYTES + RTP_HEADER_BYTES + 8 <= EXTENT_BYTES);
     assert!(DEFAULT_CACHE_BYTES >= MIN_CACHE_BYTES);
-    assert!(DEFAULT_BURST_NS <= MAX_BURST_NS && MAX_BURST_NS < PLAY_DELAY_NS);
+    assert!(DEFAULT_BURST_NS <= BUSY_BURST_NS && BUSY_BURST_NS <= MAX_BURST_NS);
+    assert!(MAX_BURST_NS < PLAY_DELAY_NS);
     assert!(DEFAULT_STREAMS_PER_ENGINE <= MAX_STREAMS_PER_ENGINE);
     assert!(MAX_READS_IN_FLIGHT as u64 * 2 <= MIN_CACHE_BYTES / EXTENT_BYTES as u64);
     assert!(BYE_DELAY_NS >= 2_500_000_000 && PLAY_DELAY_NS >= 20_000_000);

@@ -8,14 +8,17 @@
 //! | [`middleware`] | around any of them: faults, counting, a record of the last sends, capture files | the device inside |
 //! | [`recv::UdpRx`] | the way in for players, load generators and tests | a UDP socket |
 //!
-//! [`probe`] says what this kernel can do. `unsafe` lives in `sys` (raw layouts, each asserted) and nowhere else.
+//! [`link`] is a bad network to test with. [`probe`] says what this kernel can do. `unsafe` lives in `sys` (raw layouts,
+//! each asserted) and nowhere else.
 #![deny(unsafe_code)]
 
 pub mod error;
 mod kernel;
+pub mod link;
 pub mod middleware;
 pub mod null;
 pub mod probe;
+mod random;
 pub mod recv;
 mod shape;
 mod sys;

@@ -5,14 +5,13 @@ use millrace_core::limits::{MAX_PACKET_BYTES, RTP_HEADER_BYTES};
 use millrace_core::seam::{Dest, PacketTx, Payload, SendOutcome, Transmit, TransmitBatch};
 
 use crate::null::SliceBatch;
+use crate::random::SplitMix;
 use crate::shape::Shape;
 
 /// Datagrams held back at once.
 const HOLDERS: usize = 32;
 /// Longest datagram that can be held back.
 const HOLDER_BYTES: usize = RTP_HEADER_BYTES + MAX_PACKET_BYTES;
-/// Parts of a million: the unit of all probabilities here.
-const MILLION: u64 = 1_000_000;
 
 /// How bad the network is. Probabilities are in parts of a million, drawn for each datagram or each entry.
 ///
@@ -287,28 +286,6 @@ impl<T: PacketTx> PacketTx for FaultTx<T> {
         for (index, outcome) in outcomes[..batch.len()].iter_mut().enumerate() {
             *outcome = self.one(&batch.get(index));
         }
-    }
-}
-
-/// SplitMix64 (Steele, Lea, Flood: Fast splittable pseudorandom number generators, OOPSLA 2014).
-struct SplitMix(u64);
-
-impl SplitMix {
-    fn next(&mut self) -> u64 {
-        self.0 = self.0.wrapping_add(0x9e37_79b9_7f4a_7c15);
-        let z = (self.0 ^ self.0 >> 30).wrapping_mul(0xbf58_476d_1ce4_e5b9);
-        let z = (z ^ z >> 27).wrapping_mul(0x94d0_49bb_1331_11eb);
-        z ^ z >> 31
-    }
-
-    /// A number below `limit` (> 0), by multiplication: the bias is below 2^-32 for the limits used here.
-    fn below(&mut self, limit: u64) -> u64 {
-        ((u128::from(self.next()) * u128::from(limit)) >> 64) as u64
-    }
-
-    /// True with the given probability; draws nothing for 0, so that a plan without faults costs nothing.
-    fn hits(&mut self, ppm: u32) -> bool {
-        ppm > 0 && self.below(MILLION) < u64::from(ppm)
     }
 }
 

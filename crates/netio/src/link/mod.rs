@@ -1,0 +1,21 @@
+//! A bad network between two network namespaces, made by ourselves: loss, delay, reordering, duplicates, a bottleneck.
+//!
+//! | file | holds |
+//! | --- | --- |
+//! | `spec` | [`Impairment`] and [`LinkSpec`]: the words in which a link is described |
+//! | `model` | [`ImpairmentModel`]: what happens to each packet and when it leaves, without I/O or clock |
+//! | `counts` | [`LinkCounts`]: exactly what was done |
+//! | `classify` | which packets are RTP |
+//!
+//! A kernel may be built without `netem`; TUN devices are nearly everywhere. What the link did is counted packet by
+//! packet, so that a receiver's own counts can be held against it.
+
+mod classify;
+mod counts;
+mod model;
+mod spec;
+
+pub use classify::{Traffic, classify};
+pub use counts::{LinkCounts, LinkStats};
+pub use model::{Departure, ImpairmentModel};
+pub use spec::{BurstLoss, Impairment, LinkSpec, LinkSpecError, QueueBound, RateLimit, Reorder, Share};
