@@ -13,6 +13,7 @@ mod rtsp;
 mod shard;
 mod target;
 mod viewer;
+pub mod web;
 
 use std::net::IpAddr;
 use std::sync::Arc;

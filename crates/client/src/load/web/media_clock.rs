@@ -1,0 +1,201 @@
+//! How much film the bytes of a body are: by the program clock references in it, by a rate that was given, or by the
+//! film's length that was given.
+
+use millrace_core::time::NS_PER_S;
+use millrace_core::units::BitRate;
+
+use super::ts_scan::{Pcr, ScanCounts, TsScan};
+
+/// A clock reference is looked for in so many bytes. The standard wants ten in a second; at 40 Mb/s that is 500 KB.
+const SEARCH_BYTES: u64 = 1 << 20;
+/// A step of the clock by more than this, or backwards, is a jump: films joined together.
+const MAX_STEP_NS: u64 = 10 * NS_PER_S;
+
+/// What a body's film time can be told by, best first: its own clock, the rate, the length.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct ClockHints {
+    /// Bits a second, if given.
+    pub rate: Option<BitRate>,
+    /// Film in the whole body, if given.
+    pub film_ns: Option<u64>,
+}
+
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Source {
+    /// No clock reference has come, but one may.
+    Searching,
+    Pcr {
+        last: Pcr,
+    },
+    Rate(BitRate),
+    /// Film and bytes of the whole.
+    Share {
+        film_ns: u64,
+        whole_bytes: u64,
+    },
+}
+
+/// The text says what to give.
+pub const NO_CLOCK: &str =
+    "no clock reference in the first MiB: give the film's rate (nominal rate) or its length (film length)";
+
+/// The film time of one body's bytes.
+#[derive(Clone, Debug)]
+pub struct MediaClock {
+    hints: ClockHints,
+    source: Source,
+    scan: TsScan,
+    /// Whether the body began like a transport stream.
+    is_ts: bool,
+    bytes: u64,
+    whole_bytes: Option<u64>,
+    film_ns: u64,
+    jumps: u64,
+}
+
+impl MediaClock {
+    /// For a body of `whole_bytes`, if that is known.
+    pub fn new(hints: ClockHints, whole_bytes: Option<u64>) -> Self {
+        Self {
+            hints,
+            source: Source::Searching,
+            scan: TsScan::default(),
+            is_ts: true,
+            bytes: 0,
+            whole_bytes,
+            film_ns: 0,
+            jumps: 0,
+        }
+    }
+
+    /// Takes the next bytes; returns how much film is there now.
+    ///
+    /// # Errors
+    /// [`NO_CLOCK`] once there is nothing to tell it by.
+    pub fn bytes(&mut self, bytes: &[u8]) -> Result<u64, &'static str> {
+        if self.bytes == 0 && !bytes.is_empty() {
+            self.is_ts = bytes[0] == 0x47;
+        }
+        self.bytes += bytes.len() as u64;
+        if self.is_ts {
+            let (source, film_ns, jumps) = (&mut self.source, &mut self.film_ns, &mut self.jumps);
+            self.scan.bytes(bytes, |pcr| follow(source, film_ns, jumps, pcr));
+        }
+        if self.source == Source::Searching && (!self.is_ts || self.bytes >= SEARCH_BYTES) {
+            self.source = self.other_source().ok_or(NO_CLOCK)?;
+        }
+        match self.source {
+            Source::Rate(rate) => self.film_ns = rate_ns(self.bytes, rate),
+            Source::Share { film_ns, whole_bytes } => {
+                self.film_ns = share_ns(film_ns, self.bytes, whole_bytes)
+            }
+            _ => {}
+        }
+        Ok(self.film_ns)
+    }
+
+    fn other_source(&self) -> Option<Source> {
+        if let Some(rate) = self.hints.rate.filter(|rate| rate.0 > 0) {
+            return Some(Source::Rate(rate));
+        }
+        let (film_ns, whole_bytes) = self.hints.film_ns.zip(self.whole_bytes)?;
+        (whole_bytes > 0).then_some(Source::Share { film_ns, whole_bytes })
+    }
+
+    /// Film so far, and the bytes it took.
+    pub fn film(&self) -> (u64, u64) {
+        (self.film_ns, self.bytes)
+    }
+
+    /// What the scan found; nothing if it is no transport stream.
+    pub fn scan(&self) -> ScanCounts {
+        if self.is_ts { self.scan.counts() } else { ScanCounts::default() }
+    }
+
+    /// Times that the stream's clock jumped.
+    pub fn jumps(&self) -> u64 {
+        self.jumps
+    }
+}
+
+/// Takes one clock reference.
+fn follow(source: &mut Source, film_ns: &mut u64, jumps: &mut u64, pcr: Pcr) {
+    if let Source::Pcr { last } = *source {
+        let step_ns = pcr.ns_since(last);
+        if step_ns <= MAX_STEP_NS && !pcr.discontinuity {
+            *film_ns += step_ns;
+        } else {
+            *jumps += 1;
+        }
+    }
+    if !matches!(source, Source::Rate(_) | Source::Share { .. }) {
+        *source = Source::Pcr { last: pcr };
+    }
+}
+
+/// Film time of `bytes` at `rate`.
+pub(crate) fn rate_ns(bytes: u64, rate: BitRate) -> u64 {
+    let ns = u128::from(bytes) * 8 * u128::from(NS_PER_S) / u128::from(rate.0.max(1));
+    u64::try_from(ns).unwrap_or(u64::MAX)
+}
+
+fn share_ns(film_ns: u64, bytes: u64, whole_bytes: u64) -> u64 {
+    (u128::from(film_ns) * u128::from(bytes.min(whole_bytes)) / u128::from(whole_bytes.max(1))) as u64
+}
+
+#[cfg(test)]
+mod tests {
+    use super::super::ts_scan::tests::packet;
+    use super::*;
+
+    const MS: u64 = 1_000_000;
+
+    #[test]
+    fn the_streams_own_clock_comes_first() {
+        let hints = ClockHints { rate: Some(BitRate(1)), film_ns: Some(1) };
+        let mut clock = MediaClock::new(hints, Some(1));
+        // 100 ms apart, then a jump, then 40 ms.
+        for (n, (ms, film_ms)) in
+            [(5000, 0), (5100, 100), (5200, 200), (90_000, 200), (90_040, 240), (1000, 240)]
+                .iter()
+                .enumerate()
+        {
+            let bytes =
+                [packet(1, 2 * n as u8, Some(ms * 27_000)), packet(1, 2 * n as u8 + 1, None)].concat();
+            assert_eq!(clock.bytes(&bytes), Ok(film_ms * MS), "{ms}");
+        }
+        assert_eq!((clock.jumps(), clock.scan().packets, clock.scan().continuity_errors), (2, 12, 0));
+        assert_eq!(clock.film(), (240 * MS, 12 * 188));
+    }
+
+    #[test]
+    fn without_a_clock_the_rate_counts_and_then_the_length() {
+        let rate = ClockHints { rate: Some(BitRate(8_000_000)), film_ns: Some(10_000 * MS) };
+        let mut clock = MediaClock::new(rate, Some(1000));
+        assert_eq!(clock.bytes(b"ftyp"), Ok(4000));
+        assert_eq!(clock.bytes(&[0x47; 996]), Ok(MS));
+        assert_eq!(clock.scan(), ScanCounts::default(), "not a transport stream");
+        let mut clock = MediaClock::new(ClockHints { rate: None, ..rate }, Some(1000));
+        assert_eq!(clock.bytes(&[1; 500]), Ok(5_000 * MS));
+        assert_eq!(clock.bytes(&[1; 700]), Ok(10_000 * MS), "more came than was announced");
+        let mut clock = MediaClock::new(ClockHints { rate: None, ..rate }, None);
+        assert_eq!(clock.bytes(&[1; 500]), Err(NO_CLOCK));
+    }
+
+    #[test]
+    fn a_clock_is_looked_for_in_a_bounded_part() {
+        let mut clock = MediaClock::new(ClockHints::default(), None);
+        let silent = [packet(1, 0, None), packet(1, 1, None)].concat();
+        let mut bytes = 0;
+        let fault = loop {
+            match clock.bytes(&silent) {
+                Ok(film_ns) => assert_eq!(film_ns, 0),
+                Err(fault) => break fault,
+            }
+            bytes += silent.len() as u64;
+        };
+        assert_eq!(fault, NO_CLOCK);
+        assert!((SEARCH_BYTES - 376..=SEARCH_BYTES).contains(&bytes), "{bytes}");
+        assert_eq!(MediaClock::new(ClockHints::default(), None).bytes(&[]), Ok(0));
+    }
+}
