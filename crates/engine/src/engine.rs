@@ -55,6 +55,11 @@ impl Engine {
         }
     }
 
+    /// Sets how much film time leaves as one burst from now on, in nanoseconds: 1..=[`MAX_BURST_NS`].
+    pub fn set_burst_ns(&mut self, burst_ns: u64) {
+        self.rules.burst_ns = burst_ns.clamp(1, MAX_BURST_NS);
+    }
+
     /// Getter: size of the stream table.
     pub fn streams(&self) -> usize {
         self.streams.len()

@@ -20,6 +20,7 @@ use crate::bell::EventBell;
 use crate::command::{Command, Event};
 use crate::idle::{IdlePolicy, Wait};
 use crate::load::LoadMeter;
+use crate::stretch::Stretch;
 
 /// Batches of sends one turn makes before it looks at commands and leases again.
 const BATCHES_PER_TURN: usize = 16;
@@ -84,6 +85,8 @@ pub struct CoreLoop<C, T> {
     pub idle: IdlePolicy,
     /// How busy the core is.
     pub load: LoadMeter,
+    /// How long bursts are to be.
+    pub stretch: Stretch,
     state: State,
 }
 
@@ -112,10 +115,11 @@ impl<C: Clock, T: LoopTx> CoreLoop<C, T> {
         bell: Arc<EventBell>,
         idle: IdlePolicy,
         load: LoadMeter,
+        stretch: Stretch,
     ) -> Self {
         let outcomes = [SendOutcome::Sent; MAX_BATCH_BURSTS];
         let state = State { outcomes, held: None, stopping: None, conns_pending: false };
-        Self { clock, engine, door, tx, commands, events, control_bell, bell, idle, load, state }
+        Self { clock, engine, door, tx, commands, events, control_bell, bell, idle, load, stretch, state }
     }
 
     /// Runs until [`Command::Stop`], then until all streams are closed or [`LINGER_NS`] has passed, so that viewers hear
@@ -147,6 +151,9 @@ impl<C: Clock, T: LoopTx> CoreLoop<C, T> {
         let counters = self.engine.counters();
         let (packets, bytes, open) = (counters.packets, counters.bytes, counters.open);
         self.load.turn(now, work, open, packets, bytes);
+        if let Some(burst_ns) = self.stretch.look(now, self.load.busy_ns()) {
+            self.engine.set_burst_ns(burst_ns);
+        }
         (now, work)
     }
 

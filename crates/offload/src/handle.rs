@@ -16,6 +16,7 @@ use crate::command::{Command, Event};
 use crate::core_loop::{CoreLoop, LoopTx};
 use crate::idle::IdlePolicy;
 use crate::load::{LoadCell, LoadMeter, LoadSnapshot};
+use crate::stretch::Stretch;
 
 /// How an engine's thread runs.
 #[derive(Clone, Debug, Default)]
@@ -26,6 +27,9 @@ pub struct ThreadConfig {
     pub cpu: Option<usize>,
     /// What it does when there is nothing to do.
     pub idle: IdlePolicy,
+    /// Film time in a burst when the core is busy, in nanoseconds; [`EngineConfig::burst_ns`] is what a burst has while
+    /// there is time to spare. Not more than that: bursts keep one length.
+    pub busy_burst_ns: u64,
 }
 
 /// An engine that runs on its own thread.
@@ -62,6 +66,7 @@ impl EngineHandle {
         control_bell.announce_sleep();
         let load = Arc::new(LoadCell::default());
         let meter = LoadMeter::new(Arc::clone(&load), clock.now());
+        let stretch = Stretch::new(engine.burst_ns, thread.busy_burst_ns, clock.now());
         let (loop_bell, answer_bell) = (Arc::clone(&bell), Arc::clone(&control_bell));
         let (ready, is_ready) = std::sync::mpsc::channel();
         let handle =
@@ -83,6 +88,7 @@ impl EngineHandle {
                     loop_bell,
                     thread.idle,
                     meter,
+                    stretch,
                 );
                 core.run();
             })?;

@@ -10,6 +10,7 @@
 //! | [`handle`] | the control side's end: start an engine, talk to it, stop it |
 //! | [`idle`] | busy, adaptive, sleeping |
 //! | [`load`] | how busy the core is, in nanoseconds |
+//! | [`stretch`] | longer bursts when it is busy |
 //! | [`hugepage`], [`affinity`], [`clock`] | memory, cores and time of the real machine |
 #![deny(unsafe_code)]
 
@@ -21,6 +22,7 @@ pub mod handle;
 pub mod hugepage;
 pub mod idle;
 pub mod load;
+pub mod stretch;
 
 /// Socket set-up for whoever starts an engine: the pairs of ports, and the way out made of them.
 pub use millrace_netio::{GsoMode, KernelTx, KernelTxConfig, NetError, UdpPair, bind_pair};

@@ -93,6 +93,11 @@ impl LoadMeter {
         self.last = now;
     }
 
+    /// Time in turns that found work, so far.
+    pub fn busy_ns(&self) -> u64 {
+        self.totals.busy_ns
+    }
+
     /// Publishes what there is: at the end of the loop.
     pub fn finish(&mut self) {
         self.cell.publish(&self.totals);

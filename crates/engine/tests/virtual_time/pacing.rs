@@ -56,6 +56,25 @@ fn variable_rate_leaves_on_the_nanosecond() {
 }
 
 #[test]
+fn the_length_of_bursts_changes_while_a_stream_runs() {
+    let mut world = World::small();
+    let film = Film::constant(0, 20_000, 8_000_000);
+    let stream = world.open(&film, 0, udp(0));
+    world.engine.set_burst_ns(18 * MS);
+    world.play_from(stream, 0);
+    let half = world.now.plus_ns(12_000 * MS);
+    world.run_until(half);
+    let long = world.sent.iter().filter(|sent| (13..=14).contains(&sent.count)).count();
+    assert!(long * 100 > world.sent.len() * 90, "{long} of {}", world.sent.len());
+    let before = world.sent.len();
+    world.engine.set_burst_ns(5 * MS);
+    world.run_out();
+    assert_eq!(world.datagrams, 20_000);
+    assert!(world.sent[before..].iter().all(|sent| sent.count <= 4));
+    assert_on_time(&world, 18 * MS);
+}
+
+#[test]
 fn a_slow_stream_gathers_up_to_four_packets() {
     let mut world = World::small();
     let film = Film::constant(0, 600, 2_500_000); // 4.2 ms a packet

@@ -5,7 +5,9 @@ use std::os::fd::OwnedFd;
 use std::sync::Arc;
 
 use millrace_core::ids::{ConnId, StreamId, TitleRef};
-use millrace_core::limits::{DEFAULT_PACKET_BYTES, EXTENT_BYTES, RING_RECORDS};
+use millrace_core::limits::{
+    BUSY_BURST_NS, DEFAULT_BURST_NS, DEFAULT_PACKET_BYTES, EXTENT_BYTES, RING_RECORDS,
+};
 use millrace_core::packet::{PacketMeta, WireLayout};
 use millrace_core::pool::{ExtentArena, HeapRegion};
 use millrace_core::seam::{Clock, Doorbell, PacketTx, SendOutcome, TransmitBatch};
@@ -19,6 +21,7 @@ use millrace_offload::command::{Command, CompactDest, Event};
 use millrace_offload::core_loop::{CoreLoop, LoopTx};
 use millrace_offload::idle::IdlePolicy;
 use millrace_offload::load::{LoadCell, LoadMeter};
+use millrace_offload::stretch::Stretch;
 use millrace_store::cache::{Cache, CacheConfig};
 use millrace_store::index::TitleIndex;
 use millrace_store::volume::{FinishTitle, SourceIdentity, TitleWriter, Volume};
@@ -110,6 +113,7 @@ impl<T: LoopTx> Stage<T> {
             bell,
             IdlePolicy::Adaptive,
             load,
+            Stretch::new(DEFAULT_BURST_NS, BUSY_BURST_NS, MonotonicClock.now()),
         );
         let (packets, timeline) = (info.packets, info.timeline);
         Self { _dir: dir, cache, title, packets, timeline, layout, commands, events, core }

@@ -70,6 +70,9 @@ pub(crate) struct ServeArgs {
     /// Film time that leaves as one burst: shorter is smoother, longer is cheaper
     #[arg(long, value_name = "TIME", default_value_t = duration(limits::DEFAULT_BURST_NS))]
     pub(crate) burst: HumanDuration,
+    /// The same when the engine's core is busy: bursts grow up to this as the core fills up
+    #[arg(long, value_name = "TIME", default_value_t = duration(limits::BUSY_BURST_NS))]
+    pub(crate) busy_burst: HumanDuration,
     /// Every packet leaves at its own time, no bursts at all
     #[arg(long)]
     pub(crate) smooth: bool,
@@ -131,12 +134,12 @@ impl ServeArgs {
             self.cpus.len(),
             self.engines
         );
-        let burst_ns = self.burst.0.as_nanos();
-        anyhow::ensure!(
-            (1_000_000..=u128::from(limits::MAX_BURST_NS)).contains(&burst_ns),
-            "--burst: got {}, allowed 1ms to 20ms",
-            self.burst
-        );
+        for (option, burst) in [("--burst", self.burst), ("--busy-burst", self.busy_burst)] {
+            anyhow::ensure!(
+                (1_000_000..=u128::from(limits::MAX_BURST_NS)).contains(&burst.0.as_nanos()),
+                "{option}: got {burst}, allowed 1ms to 20ms"
+            );
+        }
         let timeout_s = self.session_timeout.0.as_secs();
         anyhow::ensure!(
             (5..=86_400).contains(&timeout_s),

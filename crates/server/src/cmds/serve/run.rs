@@ -171,7 +171,12 @@ fn start_engines(
             wall_offset_ns: wall_offset_ns(),
             cname: "millrace".into(),
         };
-        let thread = ThreadConfig { number, cpu: args.cpus.get(number).copied(), idle: args.idle };
+        let thread = ThreadConfig {
+            number,
+            cpu: args.cpus.get(number).copied(),
+            idle: args.idle,
+            busy_burst_ns: u64::try_from(args.busy_burst.0.as_nanos())?,
+        };
         let handle = EngineHandle::start(thread, engine, MonotonicClock, door, tx, Arc::clone(bell))
             .context("start an engine")?;
         loads.push(handle.load_cell());
