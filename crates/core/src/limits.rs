@@ -166,6 +166,8 @@ pub const RTSP_WRITE_TIMEOUT_NS: u64 = 10_000_000_000;
 /// Packets that one direction of an emulated link holds at most: 100 ms of 300,000 packets a second, or 48 MiB of full
 /// ones.
 pub const MAX_LINK_PACKETS: usize = 1 << 15;
+/// And so many bytes of them, should they be larger than usual.
+pub const MAX_LINK_BYTES: u64 = 64 << 20;
 /// Longest delay, jitter or hold of an emulated link. Two satellite hops take 0.6 s; beyond 10 s sessions time out.
 pub const MAX_LINK_DELAY_NS: u64 = 10_000_000_000;
 /// A packet that an emulated link holds back for reordering is let go after this if too few others come by.

@@ -37,6 +37,7 @@ pub(super) const LISTED: &[Entry] = &[
     // Clocks. Everything else is passed the time.
     entry(Rule::Clock, "crates/client/src/clock.rs", "the clocks of the receiver, passed down from here"),
     entry(Rule::Clock, "crates/lab/src/frame/ticks.rs", "the clock of benchmarks is calibrated against it"),
+    entry(Rule::Clock, "crates/netio/src/link/run.rs", "lets packets through at their time"),
     entry(Rule::Clock, "crates/netio/src/recv.rs", "waits on a socket until a deadline"),
     entry(
         Rule::Clock,
@@ -76,6 +77,7 @@ pub(super) const LISTED: &[Entry] = &[
     ),
     entry(Rule::Unsafe, "crates/netio/src/sys/mmsg.rs", "sendmmsg and recvmmsg take arrays of raw pointers"),
     entry(Rule::Unsafe, "crates/netio/src/sys/socket.rs", "socket options that rustix does not know"),
+    entry(Rule::Unsafe, "crates/netio/src/sys/tun.rs", "the ioctl that makes a TUN device"),
     entry(
         Rule::Unsafe,
         "crates/netio/tests/no_alloc.rs",

@@ -6,6 +6,8 @@
 //! | `model` | [`ImpairmentModel`]: what happens to each packet and when it leaves, without I/O or clock |
 //! | `counts` | [`LinkCounts`]: exactly what was done |
 //! | `classify` | which packets are RTP |
+//! | `tun` | [`Tun`]: a network device whose packets are read and written as a file |
+//! | `run` | [`TunLink`]: two such devices, joined by a thread |
 //!
 //! A kernel may be built without `netem`; TUN devices are nearly everywhere. What the link did is counted packet by
 //! packet, so that a receiver's own counts can be held against it.
@@ -13,9 +15,13 @@
 mod classify;
 mod counts;
 mod model;
+mod run;
 mod spec;
+mod tun;
 
 pub use classify::{Traffic, classify};
 pub use counts::{LinkCounts, LinkStats};
 pub use model::{Departure, ImpairmentModel};
+pub use run::TunLink;
 pub use spec::{BurstLoss, Impairment, LinkSpec, LinkSpecError, QueueBound, RateLimit, Reorder, Share};
+pub use tun::Tun;

@@ -6,7 +6,7 @@
 
 use std::collections::VecDeque;
 
-use millrace_core::limits::MAX_LINK_PACKETS;
+use millrace_core::limits::{MAX_LINK_BYTES, MAX_LINK_PACKETS};
 use millrace_core::time::{Instant, NS_PER_S};
 
 use super::classify::Traffic;
@@ -42,6 +42,8 @@ pub struct ImpairmentModel<P> {
     reorder: SplitMix,
     line: VecDeque<Waiting<P>>,
     held: VecDeque<Held<P>>,
+    /// Bytes of both.
+    waiting_bytes: u64,
     /// Packets that have gone out in their order: those that are held back count on it.
     passed: u64,
     /// When the last of them was due.
@@ -95,6 +97,7 @@ impl<P> ImpairmentModel<P> {
             reorder,
             line: VecDeque::new(),
             held: VecDeque::new(),
+            waiting_bytes: 0,
             passed: 0,
             passed_ns: 0,
             last_arrival_ns: 0,
@@ -113,7 +116,7 @@ impl<P> ImpairmentModel<P> {
         let counts = &mut self.counts[class as usize];
         counts.received += 1;
         counts.received_bytes += bytes;
-        if waiting >= MAX_LINK_PACKETS {
+        if waiting >= MAX_LINK_PACKETS || self.waiting_bytes.saturating_add(bytes) > MAX_LINK_BYTES {
             counts.overflow += 1;
             return Some(packet);
         }
@@ -134,6 +137,7 @@ impl<P> ImpairmentModel<P> {
             return Some(packet);
         }
         counts.waiting += 1;
+        self.waiting_bytes += bytes;
         let times = 1 + u32::from(self.duplicate.hits(self.spec.duplicate.ppm()));
         let due_ns = sent_ns.saturating_add(self.draw_delay_ns()).max(self.last_due_ns);
         self.last_due_ns = due_ns;
@@ -203,6 +207,7 @@ impl<P> ImpairmentModel<P> {
 
     fn depart(&mut self, waiting: Waiting<P>, due_ns: u64) -> Departure<P> {
         let counts = &mut self.counts[waiting.class as usize];
+        self.waiting_bytes -= waiting.bytes;
         counts.waiting -= 1;
         counts.forwarded += u64::from(waiting.times);
         counts.duplicated += u64::from(waiting.times) - 1;

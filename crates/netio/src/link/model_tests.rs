@@ -228,7 +228,12 @@ fn nobody_is_held_for_ever() {
 fn memory_is_bounded_whatever_comes() {
     let (out, counts) = steady("delay 10s", MAX_LINK_PACKETS as u64 + 10, 1);
     assert_eq!((out.len(), counts.overflow), (MAX_LINK_PACKETS, 10));
-    let (_, counts) = steady("rate 1b/s queue 1TiB, loss 100%", MAX_LINK_PACKETS as u64 + 11, 1);
+    let mut model = ImpairmentModel::new(&spec("delay 1s"));
+    let full = MAX_LINK_BYTES as usize / 65_535;
+    let dropped =
+        (0..full as u64 + 3).filter_map(|n| model.handle_packet(Instant(0), 65_535, Traffic::Rtp, n));
+    assert_eq!(dropped.count(), 3);
+    let (_, counts) = steady("rate 1b/s queue 32768, loss 100%", MAX_LINK_PACKETS as u64 + 11, 1);
     assert_eq!((counts.lost, counts.queue_drops), (MAX_LINK_PACKETS as u64 + 1, 10));
 }
 
@@ -236,7 +241,8 @@ fn memory_is_bounded_whatever_comes() {
 fn extreme_times_and_rates_do_not_overflow() {
     let mut model =
         ImpairmentModel::new(&spec("delay 10s, jitter 10s, rate 1b/s, reorder 100% by 1 within 10s"));
-    assert_eq!(model.handle_packet(Instant(u64::MAX - 5), usize::MAX / 2, Traffic::Other, 1), None);
+    assert_eq!(model.handle_packet(Instant(u64::MAX - 5), 1 << 60, Traffic::Other, 0), Some(0), "no memory");
+    assert_eq!(model.handle_packet(Instant(u64::MAX - 5), 1 << 25, Traffic::Other, 1), None);
     assert_eq!(model.handle_packet(Instant(3), 100, Traffic::Other, 2), None, "a clock that ran back");
     let mut out = Vec::new();
     finish(&mut model, &mut out);

@@ -5,7 +5,9 @@
 //! | `socket` | socket addresses as bytes, socket options |
 //! | `cmsg` | control messages: building `UDP_SEGMENT`, reading time stamps, drop counts, segment sizes, ICMP errors |
 //! | `mmsg` | `sendmmsg` and `recvmmsg` over arrays allocated once |
+//! | `tun` | making a TUN device |
 
 pub(crate) mod cmsg;
 pub(crate) mod mmsg;
 pub(crate) mod socket;
+pub(crate) mod tun;

@@ -148,7 +148,7 @@ pub struct Netns {
 }
 
 impl Netns {
-    fn new(tag: &str) -> Self {
+    pub fn new(tag: &str) -> Self {
         static NEXT: AtomicU32 = AtomicU32::new(0);
         let serial = NEXT.fetch_add(1, Ordering::Relaxed);
         let name = format!("mr-netio-{}-{serial}-{tag}", std::process::id());

@@ -1,0 +1,229 @@
+//! Two TUN devices joined by a thread, with a bad link in each direction.
+
+use std::os::fd::{AsFd, OwnedFd};
+use std::sync::{Arc, Mutex, PoisonError};
+use std::thread::JoinHandle;
+
+use millrace_core::time::{Instant, NS_PER_S};
+use rustix::event::{EventfdFlags, PollFd, PollFlags, Timespec, eventfd, poll};
+
+use super::classify::{Traffic, classify};
+use super::counts::LinkStats;
+use super::model::ImpairmentModel;
+use super::spec::LinkSpec;
+use super::tun::Tun;
+use crate::error::NetError;
+
+/// Packets read from one side before the other gets its turn.
+const READS_PER_TURN: usize = 64;
+/// Longest packet that a device may hand over, however its MTU is set.
+const MAX_PACKET_BYTES: usize = 65_535;
+/// Used packet buffers kept for the next packets.
+const SPARE_BUFFERS: usize = 1024;
+/// Longest buffer that is kept: any packet of an ordinary network.
+const SPARE_BYTES: usize = 2048;
+
+/// A running link. When it is dropped, its thread ends and its devices are gone; packets still on their way are lost.
+#[derive(Debug)]
+pub struct TunLink {
+    shared: Arc<Shared>,
+    stop: Arc<OwnedFd>,
+    thread: Option<JoinHandle<()>>,
+}
+
+/// What the thread tells.
+#[derive(Debug)]
+struct Shared {
+    /// The side that sends in each direction: asked for what the kernel dropped before it.
+    ends: [Tun; 2],
+    state: Mutex<State>,
+}
+
+#[derive(Clone, Debug, Default)]
+struct State {
+    stats: [LinkStats; 2],
+    failure: Option<String>,
+}
+
+impl TunLink {
+    /// Joins two devices: what comes in at `server` leaves at `viewers` after what `spec.there` does to it, and `spec.back`
+    /// holds for the other direction.
+    ///
+    /// # Errors
+    /// If there is no descriptor or no thread to be had.
+    pub fn start(server: Tun, viewers: Tun, spec: &LinkSpec) -> Result<Self, NetError> {
+        let refused = |what, remedy| {
+            let socket = format!("link between {} and {}", server.name(), viewers.name());
+            move |source| NetError::Socket { socket, what, source, remedy }
+        };
+        let stop = eventfd(0, EventfdFlags::CLOEXEC | EventfdFlags::NONBLOCK)
+            .map_err(|errno| refused("make an eventfd", "raise the limit of open files")(errno.into()))?;
+        let failed = refused("start its thread", "raise the limit of threads");
+        let models =
+            [ImpairmentModel::with_stream(&spec.there, 0), ImpairmentModel::with_stream(&spec.back, 1)];
+        let stop = Arc::new(stop);
+        let shared = Arc::new(Shared { ends: [server, viewers], state: Mutex::default() });
+        let mut runner = Runner {
+            shared: Arc::clone(&shared),
+            stop: Arc::clone(&stop),
+            epoch: std::time::Instant::now(),
+            ways: models.map(|model| Way { model, refused: 0 }),
+            scratch: vec![0; MAX_PACKET_BYTES].into(),
+            spare: Vec::with_capacity(SPARE_BUFFERS),
+        };
+        let thread = std::thread::Builder::new()
+            .name("link".to_owned())
+            .spawn(move || runner.run())
+            .map_err(failed)?;
+        Ok(Self { shared, stop, thread: Some(thread) })
+    }
+
+    /// What has been done so far, towards the viewers and back. A packet is counted within a turn of the thread.
+    pub fn stats(&self) -> [LinkStats; 2] {
+        let mut stats = self.shared.lock().stats;
+        for (stats, end) in stats.iter_mut().zip(&self.shared.ends) {
+            stats.missed = end.missed();
+        }
+        stats
+    }
+
+    /// Why the link stands still, if it does: a device of it was taken away.
+    pub fn failure(&self) -> Option<String> {
+        self.shared.lock().failure.clone()
+    }
+}
+
+impl Drop for TunLink {
+    fn drop(&mut self) {
+        // Cannot fail: the counter of this event is far from full.
+        let _ = rustix::io::write(&*self.stop, &1u64.to_ne_bytes());
+        if let Some(thread) = self.thread.take() {
+            let _ = thread.join();
+        }
+    }
+}
+
+impl Shared {
+    fn lock(&self) -> std::sync::MutexGuard<'_, State> {
+        self.state.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}
+
+/// One direction.
+struct Way {
+    model: ImpairmentModel<Vec<u8>>,
+    refused: u64,
+}
+
+/// The thread.
+struct Runner {
+    shared: Arc<Shared>,
+    stop: Arc<OwnedFd>,
+    epoch: std::time::Instant,
+    ways: [Way; 2],
+    scratch: Box<[u8]>,
+    spare: Vec<Vec<u8>>,
+}
+
+impl Runner {
+    fn run(&mut self) {
+        // The kernel may else put off every wake-up by 50 us. Without it the link works, a little later.
+        let _ = rustix::thread::set_current_timer_slack(std::num::NonZeroU64::new(1));
+        if let Err(failure) = self.turns() {
+            self.shared.lock().failure = Some(failure);
+        }
+    }
+
+    fn now(&self) -> Instant {
+        Instant(u64::try_from(self.epoch.elapsed().as_nanos()).unwrap_or(u64::MAX))
+    }
+
+    fn turns(&mut self) -> Result<(), String> {
+        let mut more = false;
+        while self.wait(more)? {
+            more = false;
+            for way in 0..2 {
+                more |= self.take_in(way)?;
+                self.let_out(way);
+            }
+            let stats = self.ways.each_ref().map(|way| LinkStats {
+                all: way.model.counts(),
+                rtp: way.model.counts_of(Traffic::Rtp),
+                missed: 0,
+                refused: way.refused,
+            });
+            self.shared.lock().stats = stats;
+        }
+        Ok(())
+    }
+
+    /// Waits for a packet or until one is to leave; false when the link is to end. Does not wait if there is `more`.
+    fn wait(&self, more: bool) -> Result<bool, String> {
+        let now = self.now();
+        let next = self.ways.iter().filter_map(|way| way.model.poll_at()).min();
+        let wait_ns = if more { Some(0) } else { next.map(|at| at.ns_since(now)) };
+        let timeout = wait_ns.map(|ns| Timespec {
+            tv_sec: (ns / NS_PER_S).cast_signed(),
+            tv_nsec: (ns % NS_PER_S).cast_signed(),
+        });
+        let [server, viewers] = &self.shared.ends;
+        let mut fds = [
+            PollFd::new(server, PollFlags::IN),
+            PollFd::new(viewers, PollFlags::IN),
+            PollFd::from_borrowed_fd(self.stop.as_fd(), PollFlags::IN),
+        ];
+        match poll(&mut fds, timeout.as_ref()) {
+            Ok(_) => {}
+            Err(rustix::io::Errno::INTR) => return Ok(true),
+            Err(errno) => return Err(format!("waiting for packets: {errno}")),
+        }
+        for (fd, end) in fds.iter().zip(&self.shared.ends) {
+            if fd.revents().intersects(PollFlags::ERR | PollFlags::HUP | PollFlags::NVAL) {
+                return Err(format!("TUN device {} is gone", end.name()));
+            }
+        }
+        Ok(fds[2].revents().is_empty())
+    }
+
+    /// Reads what has come in for one way; whether there may be more.
+    fn take_in(&mut self, way: usize) -> Result<bool, String> {
+        let end = &self.shared.ends[way];
+        for _ in 0..READS_PER_TURN {
+            let read = end.read(&mut self.scratch);
+            let Some(bytes) = read.map_err(|error| format!("TUN device {}: read: {error}", end.name()))?
+            else {
+                return Ok(false);
+            };
+            let packet = &self.scratch[..bytes];
+            let mut buffer = self.spare.pop().unwrap_or_default();
+            buffer.extend_from_slice(packet);
+            let now = self.now();
+            let back = self.ways[way].model.handle_packet(now, bytes, classify(packet), buffer);
+            if let Some(buffer) = back {
+                keep(&mut self.spare, buffer);
+            }
+        }
+        Ok(true)
+    }
+
+    /// Writes what is due to the other side.
+    fn let_out(&mut self, way: usize) {
+        let now = self.now();
+        let end = &self.shared.ends[1 - way];
+        let way = &mut self.ways[way];
+        while let Some(departure) = way.model.poll_output(now) {
+            for _ in 0..departure.times {
+                way.refused += u64::from(end.write(&departure.packet).is_err());
+            }
+            keep(&mut self.spare, departure.packet);
+        }
+    }
+}
+
+/// Puts a buffer away for the next packet.
+fn keep(spare: &mut Vec<Vec<u8>>, mut buffer: Vec<u8>) {
+    if spare.len() < SPARE_BUFFERS && buffer.capacity() <= SPARE_BYTES {
+        buffer.clear();
+        spare.push(buffer);
+    }
+}
