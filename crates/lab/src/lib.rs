@@ -4,10 +4,12 @@
 //! | --- | --- |
 //! | [`frame`] | what every benchmark has: name, purpose, rows, promises, machine and commit |
 //! | [`benches`] | the benchmarks, one file each |
+//! | [`report`] | what came out, as a web page or in a Markdown document |
 //! | [`netns`] | hosts on one machine: network namespaces joined by a veth pair |
 //! | [`media`] | films made on the spot |
 //! | [`proc`] | processor time and memory of a process, from /proc |
 //! | [`raw_send`] | sendmmsg with UDP_SEGMENT as a C program would call it: the yardstick |
+//! | [`reference`] | senders that anybody could write, to compare with |
 #![deny(unsafe_code)]
 
 pub mod benches;
@@ -16,3 +18,5 @@ pub mod media;
 pub mod netns;
 pub mod proc;
 pub mod raw_send;
+pub mod reference;
+pub mod report;

@@ -9,6 +9,7 @@ use clap::{Args, Parser, Subcommand};
 
 mod add;
 mod bench;
+mod bench_sender;
 mod fsck;
 mod inspect;
 mod ls;
@@ -39,6 +40,8 @@ enum Command {
     Fsck(fsck::FsckArgs),
     Play(play::PlayArgs),
     Bench(bench::BenchArgs),
+    #[command(hide = true)]
+    BenchSender(bench_sender::BenchSenderArgs),
 }
 
 /// Where the titles are kept.
@@ -75,6 +78,7 @@ pub fn main() -> ExitCode {
         Command::Fsck(args) => fsck::run(&args),
         Command::Play(args) => play::run(&args),
         Command::Bench(args) => bench::run(&args),
+        Command::BenchSender(args) => bench_sender::run(args),
     };
     match result {
         Ok(code) => code,

@@ -1,0 +1,61 @@
+//! `millrace bench-sender`: the reference senders, as processes that `millrace bench peers` starts. Not listed in the help.
+
+use std::net::{IpAddr, SocketAddr};
+use std::path::PathBuf;
+use std::process::ExitCode;
+
+use clap::Args;
+use millrace_core::units::{BitRate, HumanDuration};
+use millrace_lab::reference::{Kind, SenderOptions, run as send};
+
+/// Send a film to many ports in one of the ways that people write themselves (for comparisons)
+#[derive(Args)]
+pub(super) struct BenchSenderArgs {
+    /// How: process, sendfile, events or ring
+    #[arg(value_name = "KIND")]
+    kind: Kind,
+    /// Transport stream of constant rate; several are taken in turn
+    #[arg(long = "film", value_name = "FILE", required = true)]
+    films: Vec<PathBuf>,
+    /// Rate of the films
+    #[arg(long, value_name = "RATE")]
+    rate: BitRate,
+    /// Receiver
+    #[arg(long, value_name = "ADDRESS", default_value = "127.0.0.1")]
+    to: IpAddr,
+    /// Port of the first stream; the next is two higher
+    #[arg(long, value_name = "PORT", default_value_t = 10_000)]
+    base_port: u16,
+    /// Streams
+    #[arg(long, value_name = "N", default_value_t = 1)]
+    streams: u32,
+    /// Film time between two bursts of a stream; 0ms: one packet a time
+    #[arg(long, value_name = "TIME", default_value = "10ms")]
+    distance: HumanDuration,
+    /// Streams begin evenly spread over so much film
+    #[arg(long, value_name = "TIME", default_value = "0s")]
+    spread: HumanDuration,
+    /// Where `sendfile` listens
+    #[arg(long, value_name = "ADDRESS:PORT")]
+    listen: Option<SocketAddr>,
+    /// The process of this one stream
+    #[arg(long, value_name = "N", hide = true)]
+    only: Option<u32>,
+}
+
+/// Sends until the films are over.
+pub(super) fn run(args: BenchSenderArgs) -> anyhow::Result<ExitCode> {
+    let options = SenderOptions {
+        films: args.films,
+        rate_bits_per_s: args.rate.0,
+        to: args.to,
+        base_port: args.base_port,
+        streams: args.streams,
+        distance: args.distance.0,
+        spread: args.spread.0,
+        listen: args.listen,
+        only: args.only,
+    };
+    send(args.kind, &options)?;
+    Ok(ExitCode::SUCCESS)
+}
