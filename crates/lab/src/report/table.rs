@@ -1,0 +1,114 @@
+//! Rows of a report as tables: neighbours with the same figures become one.
+
+use super::text::{figure, with_unit};
+use crate::frame::{Promise, Row};
+
+/// Verdicts of promises, as cells.
+pub(super) const HOLDS: &str = "holds";
+/// The other one.
+pub(super) const MISSED: &str = "missed";
+
+/// A table of text.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(super) struct Table {
+    pub(super) head: Vec<String>,
+    pub(super) rows: Vec<Vec<String>>,
+    /// Number of columns at the left that hold words.
+    pub(super) words: usize,
+}
+
+/// Rows with the same names and units of figures, one after the other, share a table with a column for each figure. Rows that
+/// stand alone share one in which every figure has a line.
+pub(super) fn tables(rows: &[Row]) -> Vec<Table> {
+    let mut out: Vec<Table> = Vec::new();
+    let mut last_was_long = false;
+    for group in rows.chunk_by(|a, b| shape(a) == shape(b)) {
+        if group.len() > 1 {
+            out.push(wide(group));
+            last_was_long = false;
+            continue;
+        }
+        if !last_was_long {
+            let head = ["", "figure", "value"].map(str::to_owned).to_vec();
+            out.push(Table { head, rows: Vec::new(), words: 2 });
+            last_was_long = true;
+        }
+        if let Some(table) = out.last_mut() {
+            table.rows.extend(long(&group[0]));
+        }
+    }
+    out
+}
+
+fn shape(row: &Row) -> Vec<(&str, &str)> {
+    row.figures.iter().map(|f| (f.name.as_str(), f.unit.as_str())).collect()
+}
+
+fn wide(rows: &[Row]) -> Table {
+    let figures = rows[0].figures.iter().map(|f| with_unit(&f.name, &f.unit));
+    let head = std::iter::once(String::new()).chain(figures).collect();
+    let line = |row: &Row| {
+        let figures = row.figures.iter().map(|f| figure(f.value));
+        std::iter::once(row.label.clone()).chain(figures).collect()
+    };
+    Table { head, rows: rows.iter().map(line).collect(), words: 1 }
+}
+
+fn long(row: &Row) -> Vec<Vec<String>> {
+    let line = |(at, f): (usize, &crate::frame::Figure)| {
+        // The label stands once, at its first figure.
+        let label = if at == 0 { row.label.clone() } else { String::new() };
+        let unit = if f.unit.is_empty() { String::new() } else { format!(" {}", f.unit) };
+        vec![label, f.name.clone(), figure(f.value) + &unit]
+    };
+    match row.figures.is_empty() {
+        true => vec![vec![row.label.clone(), String::new(), String::new()]],
+        false => row.figures.iter().enumerate().map(line).collect(),
+    }
+}
+
+/// The promises with their verdicts.
+pub(super) fn promises(promises: &[Promise]) -> Option<Table> {
+    let line = |p: &Promise| {
+        let bound = with_space(&p.bound, &p.unit);
+        let verdict = if p.holds { HOLDS } else { MISSED };
+        vec![p.id.clone(), with_space(&figure(p.value), &p.unit), bound, verdict.to_owned()]
+    };
+    let head = ["promise", "measured", "bound", "verdict"].map(str::to_owned).to_vec();
+    (!promises.is_empty()).then(|| Table { head, rows: promises.iter().map(line).collect(), words: 1 })
+}
+
+fn with_space(value: &str, unit: &str) -> String {
+    if unit.is_empty() { value.to_owned() } else { format!("{value} {unit}") }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn neighbours_of_one_shape_share_a_table() {
+        let speed = |label: &str, ns: f64| Row::new(label).with("p50", ns, "ns").with("runs", 3.0, "");
+        let rows = [
+            Row::new("film").with("size", 12.5, "MB").with("rounds", 9.0, ""),
+            Row::new("alone").with("share", 3.0, "%"),
+            speed("a", 10.0),
+            speed("b", f64::NAN),
+            Row::new("end"),
+        ];
+        let tables = tables(&rows);
+        assert_eq!(tables.len(), 3);
+        let text = |table: &Table| table.rows.iter().map(|r| r.join("/")).collect::<Vec<_>>();
+        assert_eq!(text(&tables[0]), ["film/size/12.500 MB", "/rounds/9", "alone/share/3 %"]);
+        assert_eq!(tables[1].head, ["", "p50, ns", "runs"]);
+        assert_eq!(text(&tables[1]), ["a/10/3", "b/–/3"]);
+        assert_eq!(text(&tables[2]), ["end//"]);
+    }
+
+    #[test]
+    fn promises_say_what_they_are_worth() {
+        assert_eq!(promises(&[]), None);
+        let table = promises(&[Promise::at_most("loss", 2.0, 0.0, "packets")]).unwrap();
+        assert_eq!(table.rows, [["loss", "2 packets", "<= 0 packets", "missed"]]);
+    }
+}
