@@ -8,10 +8,13 @@
 //! | [`middleware`] | around any of them: faults, counting, a record of the last sends, capture files | the device inside |
 //! | [`recv::UdpRx`] | the way in for players, load generators and tests | a UDP socket |
 //!
-//! [`link`] is a bad network to test with. [`probe`] says what this kernel can do. `unsafe` lives in `sys` (raw layouts,
-//! each asserted) and nowhere else.
+//! [`link`] is a bad network to test with. [`drop_probe`] counts streams at an interface instead of receiving them; its
+//! program is written with [`bpf`]. [`probe`] says what this kernel can do. `unsafe` lives in `sys` (raw layouts, each
+//! asserted) and in `bpf/sys.rs` (the system call and the memory of maps).
 #![deny(unsafe_code)]
 
+pub mod bpf;
+pub mod drop_probe;
 pub mod error;
 mod kernel;
 pub mod link;

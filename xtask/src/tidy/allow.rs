@@ -75,6 +75,11 @@ pub(super) const LISTED: &[Entry] = &[
         "crates/netio/examples/tx_cost.rs",
         "the raw sendmmsg loop that our own is measured against",
     ),
+    entry(
+        Rule::Unsafe,
+        "crates/netio/src/bpf/sys.rs",
+        "the bpf system call takes pointers, and maps are mapped into memory",
+    ),
     entry(Rule::Unsafe, "crates/netio/src/sys/mmsg.rs", "sendmmsg and recvmmsg take arrays of raw pointers"),
     entry(Rule::Unsafe, "crates/netio/src/sys/socket.rs", "socket options that rustix does not know"),
     entry(Rule::Unsafe, "crates/netio/src/sys/tun.rs", "the ioctl that makes a TUN device"),

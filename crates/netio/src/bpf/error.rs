@@ -1,0 +1,70 @@
+//! What can go wrong with BPF, said with the remedy.
+
+use std::io;
+
+use super::asm::AsmError;
+
+/// A map, program or link could not be made or used.
+#[derive(Debug, thiserror::Error)]
+pub enum BpfError {
+    /// The kernel refused a call.
+    #[error("BPF: cannot {what}: {source}; {remedy}")]
+    Call {
+        /// What was to be done.
+        what: String,
+        /// What the kernel said.
+        source: io::Error,
+        /// What to do.
+        remedy: &'static str,
+    },
+    /// The verifier refused the program.
+    #[error("BPF: the kernel does not accept the program {name}: {source}; its verifier says:\n{log}")]
+    Verifier {
+        /// Name of the program.
+        name: String,
+        /// What the call returned.
+        source: io::Error,
+        /// The end of the verifier's log.
+        log: String,
+    },
+    /// The program could not be put together.
+    #[error("BPF: the program {name} cannot be put together: {source}")]
+    Assemble {
+        /// Name of the program.
+        name: String,
+        /// Why.
+        source: AsmError,
+    },
+    /// No interface of this name in the calling thread's network namespace.
+    #[error("interface {name}: not in this network namespace ({source}); `ip link` lists those that are")]
+    NoInterface {
+        /// The name asked for.
+        name: String,
+        /// What the kernel said.
+        source: io::Error,
+    },
+    /// The kernel is too old for tcx.
+    #[error(
+        "interface {name}: this kernel cannot attach a BPF program at tcx ingress ({source}); Linux 6.6 or newer can"
+    )]
+    NoTcx {
+        /// Name of the interface.
+        name: String,
+        /// What the kernel said.
+        source: io::Error,
+    },
+}
+
+impl BpfError {
+    pub(super) fn call(what: impl Into<String>, source: io::Error) -> Self {
+        let remedy = match source.raw_os_error() {
+            Some(libc::EPERM) => "be root, or have CAP_BPF and CAP_NET_ADMIN",
+            Some(libc::ENOSYS) => "this kernel was built without BPF",
+            Some(libc::E2BIG) => "ask for fewer entries",
+            Some(libc::ENOMEM) => "free memory, or ask for fewer entries",
+            Some(libc::ENOENT) => "there is no such entry",
+            _ => "Linux 6.6 or newer with CONFIG_BPF_SYSCALL is needed",
+        };
+        Self::Call { what: what.into(), source, remedy }
+    }
+}

@@ -1,0 +1,47 @@
+//! Programs at interfaces. A link ends with its last descriptor: when it is dropped, or the process dies however it does.
+
+use std::os::fd::{AsFd, OwnedFd};
+
+use rustix::net::{AddressFamily, SocketFlags, SocketType, socket_with};
+
+use super::error::BpfError;
+use super::program::{Program, ProgramType};
+use super::sys::link_create;
+
+/// A program at tcx ingress of an interface. Several may be there; they run in the order in which they came.
+#[derive(Debug)]
+pub struct TcxLink {
+    _fd: OwnedFd,
+}
+
+impl TcxLink {
+    /// Attaches `program` to an interface of the calling thread's network namespace, after those that are there.
+    ///
+    /// # Errors
+    /// When there is no such interface, the privileges are missing, or the kernel is older than 6.6.
+    pub fn attach(program: &Program, interface: &str) -> Result<Self, BpfError> {
+        let index = interface_index(interface)?;
+        match link_create(program.as_fd(), index, ProgramType::TcxIngress.attach_type()) {
+            Ok(fd) => Ok(Self { _fd: fd }),
+            Err(source) if source.raw_os_error() == Some(libc::EINVAL) => {
+                Err(BpfError::NoTcx { name: interface.to_owned(), source })
+            }
+            Err(source) => {
+                Err(BpfError::call(format!("attach {} to interface {interface}", program.name()), source))
+            }
+        }
+    }
+}
+
+/// The number of an interface in the calling thread's network namespace.
+///
+/// # Errors
+/// When there is no interface of that name.
+pub fn interface_index(name: &str) -> Result<u32, BpfError> {
+    let fault =
+        |source: rustix::io::Errno| BpfError::NoInterface { name: name.to_owned(), source: source.into() };
+    // A socket made here belongs to this thread's namespace, and so does what it is asked.
+    let socket =
+        socket_with(AddressFamily::UNIX, SocketType::DGRAM, SocketFlags::CLOEXEC, None).map_err(fault)?;
+    rustix::net::netdevice::name_to_index(&socket, name).map_err(fault)
+}

@@ -1,0 +1,129 @@
+//! Programs in the kernel.
+
+use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
+
+use super::asm::Assembler;
+use super::error::BpfError;
+use super::sys::{LoadForm, prog_load, prog_test_run};
+
+/// What a program is for.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum ProgramType {
+    /// Packets that an interface received, as the stack gets them (`BPF_TCX_INGRESS`).
+    TcxIngress,
+    /// Packets that an interface received, before the stack (`BPF_XDP`).
+    Xdp,
+}
+
+impl ProgramType {
+    /// `enum bpf_prog_type`.
+    fn program_type(self) -> u32 {
+        match self {
+            Self::TcxIngress => 3,
+            Self::Xdp => 6,
+        }
+    }
+
+    /// `enum bpf_attach_type`.
+    pub(super) fn attach_type(self) -> u32 {
+        match self {
+            Self::TcxIngress => 46,
+            Self::Xdp => 37,
+        }
+    }
+}
+
+/// A program that the kernel accepted.
+#[derive(Debug)]
+pub struct Program {
+    fd: OwnedFd,
+    name: String,
+}
+
+/// One test run.
+#[derive(Clone, Copy, Debug)]
+pub struct TestRun<'a> {
+    /// The frame, from its Ethernet header.
+    pub packet: &'a [u8],
+    /// The context (`struct __sk_buff` or `struct xdp_md`), or nothing.
+    pub context: &'a [u8],
+    /// How often.
+    pub repeat: u32,
+}
+
+/// What came of it.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct TestRunResult {
+    /// What the program returned.
+    pub result: i32,
+    /// Nanoseconds of one run on average.
+    pub duration_ns: u32,
+}
+
+/// Room for the verifier's words. They come only after a refusal.
+const LOG_BYTES: usize = 1 << 20;
+/// How much of their end is shown: the reason is in the last lines.
+const LOG_SHOWN_BYTES: usize = 2000;
+
+impl Program {
+    /// Loads a program.
+    ///
+    /// # Errors
+    /// When it cannot be put together, or the kernel refuses it; the verifier's words are in the error.
+    pub fn load(name: &str, kind: ProgramType, assembler: Assembler) -> Result<Self, BpfError> {
+        let insns =
+            assembler.finish().map_err(|source| BpfError::Assemble { name: name.to_owned(), source })?;
+        let code: Vec<u8> = insns.into_iter().flat_map(|insn| insn.bytes()).collect();
+        let form = LoadForm {
+            name,
+            program_type: kind.program_type(),
+            attach_type: kind.attach_type(),
+            code: &code,
+        };
+        // Without a log first: writing one makes the verifier many times slower.
+        let source = match prog_load(&form, &mut []) {
+            Ok(fd) => return Ok(Self { fd, name: name.to_owned() }),
+            Err(source) => source,
+        };
+        if source.raw_os_error() == Some(libc::EPERM) {
+            return Err(BpfError::call(format!("load the program {name}"), source));
+        }
+        let mut log = vec![0; LOG_BYTES];
+        match prog_load(&form, &mut log) {
+            Ok(fd) => Ok(Self { fd, name: name.to_owned() }),
+            Err(_) => Err(BpfError::Verifier { name: name.to_owned(), source, log: end_of(&log) }),
+        }
+    }
+
+    /// Runs the program on a packet that goes nowhere.
+    ///
+    /// # Errors
+    /// When the kernel refuses the packet or the context.
+    pub fn test_run(&self, run: &TestRun<'_>) -> Result<TestRunResult, BpfError> {
+        let raw = prog_test_run(self.as_fd(), run.packet, run.context, run.repeat)
+            .map_err(|source| BpfError::call(format!("test the program {}", self.name), source))?;
+        Ok(TestRunResult { result: raw.result.cast_signed(), duration_ns: raw.duration_ns })
+    }
+
+    /// Name that it was loaded with.
+    pub fn name(&self) -> &str {
+        &self.name
+    }
+}
+
+impl AsFd for Program {
+    fn as_fd(&self) -> BorrowedFd<'_> {
+        self.fd.as_fd()
+    }
+}
+
+/// The last lines of a log that ends in zeros.
+fn end_of(log: &[u8]) -> String {
+    let length = log.iter().position(|&byte| byte == 0).unwrap_or(log.len());
+    let start = length.saturating_sub(LOG_SHOWN_BYTES);
+    String::from_utf8_lossy(&log[start..length]).trim_end().to_owned()
+}
+
+#[cfg(test)]
+#[path = "program_tests.rs"]
+mod tests;

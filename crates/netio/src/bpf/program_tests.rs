@@ -1,0 +1,71 @@
+use super::*;
+use crate::bpf::{Alu, AsmError, Reg::*, Width};
+
+fn is_root() -> bool {
+    let root = rustix::process::geteuid().is_root();
+    if !root {
+        eprintln!("skipped: BPF needs root");
+    }
+    root
+}
+
+fn returns(value: i32) -> Assembler {
+    let mut a = Assembler::default();
+    a.mov(R0, value);
+    a.exit();
+    a
+}
+
+#[test]
+fn programs_of_both_kinds_run() {
+    if !is_root() {
+        return;
+    }
+    for (kind, value) in [(ProgramType::TcxIngress, -1), (ProgramType::Xdp, 2)] {
+        let program = Program::load("test_prog", kind, returns(value)).unwrap();
+        let run = TestRun { packet: &[0; 64], context: &[], repeat: 3 };
+        assert_eq!(program.test_run(&run).unwrap().result, value);
+    }
+}
+
+#[test]
+fn the_verifier_says_what_is_wrong() {
+    if !is_root() {
+        return;
+    }
+    let mut a = Assembler::default();
+    a.load(Width::Double, R0, R9, 0);
+    a.exit();
+    let text = Program::load("test_bad", ProgramType::TcxIngress, a).unwrap_err().to_string();
+    assert!(text.contains("test_bad") && text.contains("R9 !read_ok"), "{text}");
+}
+
+#[test]
+fn a_program_without_end_is_not_loaded() {
+    let mut a = Assembler::default();
+    let nowhere = a.label();
+    a.alu(Alu::Add, R1, 1);
+    a.jump(nowhere);
+    let fault = Program::load("test_open", ProgramType::Xdp, a).unwrap_err();
+    let source = AsmError::Unplaced { at: 1, label: 0 };
+    assert!(matches!(fault, BpfError::Assemble { source: found, .. } if found == source));
+}
+
+#[test]
+fn a_packet_too_short_for_a_frame_is_refused() {
+    if !is_root() {
+        return;
+    }
+    let program = Program::load("test_prog", ProgramType::TcxIngress, returns(0)).unwrap();
+    let fault = program.test_run(&TestRun { packet: &[0; 3], context: &[], repeat: 1 }).unwrap_err();
+    assert!(fault.to_string().contains("test_prog"), "{fault}");
+}
+
+#[test]
+fn logs_are_cut_at_the_front() {
+    let mut log = vec![b'a'; 5000];
+    log[2999] = b'z';
+    log[3000] = 0;
+    let end = end_of(&log);
+    assert_eq!((end.len(), end.ends_with('z')), (LOG_SHOWN_BYTES, true));
+}

@@ -1,0 +1,237 @@
+//! Counts RTP and raw UDP streams at an interface and drops them there: what thousands of receivers would cost is not
+//! spent, so that one machine can load a server without being the bottleneck itself.
+//!
+//! A BPF program at tcx ingress looks at every packet that the interface received. A datagram to a watched address and
+//! port is judged like our own receiver would (sequence, lateness, jitter: see the words of [`ProbeCounts`]) and then
+//! dropped, or passed on if the probe only counts. Everything else passes untouched: other ports, fragments, IPv6
+//! packets with extension headers, packets for other hosts.
+//!
+//! What to know:
+//! * A train of datagrams that segmentation offload kept together is counted datagram by datagram; they share one
+//!   arrival time.
+//! * Times are of the monotonic clock, taken when the packet reaches the interface. On a veth pair that is inside the
+//!   sender's own call.
+//! * One VLAN tag, which the kernel has taken off by then, is not looked at; frames with further tags pass.
+//! * Checksums are not verified.
+//! * CSRC lists, header extensions and padding count as payload.
+//! * A stream is counted without locks: it must reach the machine through one queue at a time, as a flow does.
+//! * Several probes may be at one interface. They see packets in the order in which they were attached, and none sees
+//!   what one before it dropped.
+
+mod error;
+mod histogram;
+mod interface;
+mod layout;
+mod program;
+
+use std::net::{IpAddr, SocketAddr};
+use std::sync::Mutex;
+use std::sync::atomic::Ordering;
+
+use crate::bpf::{Map, MappedArray, PerCpuArray, Program, ProgramType, TcxLink};
+pub use error::ProbeError;
+use histogram::BINS;
+pub use layout::{ProbeCounts, ProbeTotals};
+use layout::{Slot, Word};
+use program::{Arrival, Form, Maps};
+
+/// What happens to datagrams that were counted.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum ProbeAction {
+    /// They end at the interface.
+    Drop,
+    /// They go on to their sockets.
+    Pass,
+}
+
+/// What is to be probed.
+#[derive(Clone, Debug)]
+pub struct ProbeConfig {
+    /// The receiving interface, in the network namespace of the thread that attaches.
+    pub interface: String,
+    /// Slots; each takes 3 KB of kernel memory.
+    pub max_streams: u32,
+    /// What happens to what was counted.
+    pub action: ProbeAction,
+}
+
+/// Clock of RTP timestamps of video and of transport streams (RFC 3551 section 5).
+pub const VIDEO_CLOCK_HZ: u32 = 90_000;
+
+/// What a stream is made of.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum ProbeMedia {
+    /// RTP of this payload type; anything else that comes is malformed.
+    Rtp {
+        /// Payload type, 0..=127.
+        payload_type: u8,
+        /// Ticks of the timestamp in a second.
+        clock_hz: u32,
+    },
+    /// Datagrams without a header. Lateness is counted against this rate: a datagram is due when what came before it
+    /// has had its time.
+    Raw {
+        /// Nominal rate.
+        bytes_per_s: u64,
+    },
+}
+
+impl ProbeMedia {
+    /// RTP with the clock of video.
+    pub fn rtp(payload_type: u8) -> Self {
+        Self::Rtp { payload_type, clock_hz: VIDEO_CLOCK_HZ }
+    }
+}
+
+/// A probe at an interface. It is gone when this is dropped, and when the process dies however it does.
+#[derive(Debug)]
+pub struct DropProbe {
+    /// Where it is; none while it is being made.
+    link: Option<TcxLink>,
+    program: Program,
+    streams: Map,
+    slots: MappedArray,
+    totals: PerCpuArray,
+    max_streams: u32,
+    action: ProbeAction,
+    /// Lateness of first packets whose slots were given to other streams.
+    folded: Mutex<Vec<u64>>,
+}
+
+impl DropProbe {
+    /// Puts a probe at an interface of the calling thread's network namespace.
+    ///
+    /// # Errors
+    /// When there is no such interface or it is of an unknown kind, when the privileges are missing, or the kernel is
+    /// older than 6.6.
+    pub fn attach(config: &ProbeConfig) -> Result<Self, ProbeError> {
+        let header_bytes = interface::link_header_bytes(&config.interface)?;
+        let form = Form { action: config.action, header_bytes, arrival: Arrival::Clock };
+        let mut probe = Self::load(config.max_streams, form)?;
+        probe.link = Some(TcxLink::attach(&probe.program, &config.interface)?);
+        Ok(probe)
+    }
+
+    /// Program and maps that are at no interface yet.
+    fn load(max_streams: u32, form: Form) -> Result<Self, ProbeError> {
+        if max_streams == 0 {
+            return Err(ProbeError::NoSlot { slot: 0, slots: 0 });
+        }
+        let streams = Map::hash("probe_streams", KEY_BYTES as u32, 4, max_streams)?;
+        let slots = MappedArray::new("probe_slots", layout::SLOT_WORDS, max_streams)?;
+        let totals = PerCpuArray::new("probe_totals", (layout::TOTAL_WORDS + BINS) as u32)?;
+        let maps = Maps { streams: &streams, slots: &slots, totals: &totals };
+        let program = Program::load("drop_probe", ProgramType::TcxIngress, program::build(&maps, form))?;
+        let (action, folded) = (form.action, Mutex::new(vec![0; BINS]));
+        Ok(Self { link: None, program, streams, slots, totals, max_streams, action, folded })
+    }
+
+    fn slot(&self, slot: u32) -> Result<Slot<'_>, ProbeError> {
+        let words = self.slots.entry(slot).filter(|_| slot < self.max_streams);
+        words.map(Slot::new).ok_or(ProbeError::NoSlot { slot, slots: self.max_streams })
+    }
+
+    /// Counts UDP datagrams to `local` in `slot`, from zero. The unspecified address of a family means any address of
+    /// that family; a watched address goes before it. An address that is watched already moves to the new slot.
+    ///
+    /// # Errors
+    /// When there is no such slot, the media makes no sense, or all slots are watched.
+    pub fn watch(&self, local: SocketAddr, slot: u32, media: ProbeMedia) -> Result<(), ProbeError> {
+        let setting = layout::Setting::of(media)?;
+        let state = self.slot(slot)?;
+        // Nothing of the stream that had this address before may reach the slot while it is set up.
+        self.streams.delete(&key_of(local))?;
+        self.fold(&state);
+        state.reset(&setting);
+        Ok(self.streams.update(&key_of(local), &slot.to_ne_bytes())?)
+    }
+
+    /// Counts datagrams to `local` no longer: they pass. The slot keeps its counts.
+    ///
+    /// # Errors
+    /// When the kernel refuses. That nobody watched the address is no error.
+    pub fn unwatch(&self, local: SocketAddr) -> Result<(), ProbeError> {
+        self.streams.delete(&key_of(local))?;
+        Ok(())
+    }
+
+    /// What was counted in `slot`. Takes no system call.
+    ///
+    /// # Errors
+    /// When there is no such slot.
+    pub fn read(&self, slot: u32) -> Result<ProbeCounts, ProbeError> {
+        Ok(self.slot(slot)?.counts())
+    }
+
+    /// The next packet of `slot` begins a run, as after PLAY: nothing is lost between two runs, and lateness is counted
+    /// from a new baseline.
+    ///
+    /// # Errors
+    /// When there is no such slot.
+    pub fn begin_run(&self, slot: u32) -> Result<(), ProbeError> {
+        self.slot(slot)?.word(Word::WantedRun).fetch_add(1, Ordering::Relaxed);
+        Ok(())
+    }
+
+    /// Lateness of the packets of all slots since the probe was attached: lower edge in microseconds and number of
+    /// packets of each bin that is not empty, in order. Bins are at most 1.6 % or 1.024 us wide; what is later than a
+    /// minute is in the last.
+    ///
+    /// # Errors
+    /// When the kernel refuses.
+    pub fn lateness(&self) -> Result<Vec<(u64, u64)>, ProbeError> {
+        let mut bins = match self.folded.lock() {
+            Ok(folded) => folded.clone(),
+            Err(poisoned) => poisoned.into_inner().clone(),
+        };
+        let sums = self.totals.sums()?;
+        for (bin, sum) in bins.iter_mut().zip(&sums[layout::TOTAL_WORDS..]) {
+            *bin += sum;
+        }
+        for slot in 0..self.max_streams {
+            self.slot(slot)?.add_learned(&mut bins);
+        }
+        Ok(histogram::edges(&bins))
+    }
+
+    /// Adds what a slot holds back to the histogram, before the slot is cleared.
+    fn fold(&self, slot: &Slot<'_>) {
+        let mut folded = self.folded.lock().unwrap_or_else(std::sync::PoisonError::into_inner);
+        slot.add_learned(&mut folded);
+    }
+
+    /// What went through the program.
+    ///
+    /// # Errors
+    /// When the kernel refuses.
+    pub fn totals(&self) -> Result<ProbeTotals, ProbeError> {
+        Ok(ProbeTotals::of(&self.totals.sums()?, self.action))
+    }
+}
+
+/// Address (IPv4 in the first four bytes), port in network order, family.
+const KEY_BYTES: usize = 20;
+/// Last two bytes of a key.
+const KEY_V4: u16 = 4;
+/// Last two bytes of a key.
+const KEY_V6: u16 = 6;
+
+fn key_of(local: SocketAddr) -> [u8; KEY_BYTES] {
+    let mut key = [0; KEY_BYTES];
+    let family = match local.ip().to_canonical() {
+        IpAddr::V4(v4) => {
+            key[..4].copy_from_slice(&v4.octets());
+            KEY_V4
+        }
+        IpAddr::V6(v6) => {
+            key[..16].copy_from_slice(&v6.octets());
+            KEY_V6
+        }
+    };
+    key[16..18].copy_from_slice(&local.port().to_be_bytes());
+    key[18..].copy_from_slice(&family.to_ne_bytes());
+    key
+}
+
+#[cfg(test)]
+mod tests;
