@@ -5,7 +5,8 @@
 //! | [`frame`] | what every benchmark has: name, purpose, rows, promises, machine and commit |
 //! | [`benches`] | the benchmarks, one file each |
 //! | [`report`] | what came out, as a web page or in a Markdown document |
-//! | [`netns`] | hosts on one machine: network namespaces joined by a veth pair |
+//! | [`netns`] | hosts on one machine: network namespaces joined by a veth pair or an emulated link |
+//! | [`link_host`] | a host on this machine that meets its servers through an emulated link |
 //! | [`media`] | films made on the spot |
 //! | [`proc`] | processor time and memory of a process, from /proc |
 //! | [`raw_send`] | sendmmsg with UDP_SEGMENT as a C program would call it: the yardstick |
@@ -14,6 +15,7 @@
 
 pub mod benches;
 pub mod frame;
+pub mod link_host;
 pub mod media;
 pub mod netns;
 pub mod proc;

@@ -1,23 +1,40 @@
-//! Two hosts on one machine: network namespaces joined by a veth pair, removed again when dropped. Needs root.
+//! Two hosts on one machine: network namespaces joined by a veth pair or by an emulated link, removed again when
+//! dropped. Needs root.
 
 use std::fs::File;
-use std::process::Command;
+use std::io::Write;
+use std::net::Ipv4Addr;
+use std::os::fd::AsFd;
+use std::path::{Path, PathBuf};
+use std::process::{Command, Stdio};
+use std::sync::atomic::{AtomicU32, Ordering};
 
-use anyhow::{Context, bail};
+use anyhow::{Context, bail, ensure};
+use millrace_netio::link::{Impairment, LinkSpec, LinkStats, Tun, TunLink};
+use rustix::thread::{LinkNameSpaceType, move_into_link_name_space};
 
-/// A server host and a client host, 10.77.0.1 and 10.77.0.2, with nothing else in their world.
+/// A server host and a client host, 10.77.0.1 and 10.77.0.2, with nothing else in their world. Several may exist side by
+/// side: addresses are the same, names are not.
 pub struct TwoHosts {
     /// Namespace of the server.
     pub server: String,
     /// Namespace of the client.
     pub client: String,
+    link: Option<TunLink>,
 }
 
 /// Address of the server host.
 pub const SERVER_IP: &str = "10.77.0.1";
 /// Address of the client host.
 pub const CLIENT_IP: &str = "10.77.0.2";
+/// Addresses that the client host can have.
+pub const MAX_CLIENT_ADDRESSES: u32 = HOSTS_PER_NET * 256;
+const HOSTS_PER_NET: u32 = 250;
+/// Packets that may wait in a TUN device: 100 ms of 100,000 packets a second, should the link's thread not get a
+/// processor for so long.
+const TUN_QUEUE_PACKETS: &str = "10000";
 
+/// Runs `ip` or another program to its end.
 fn run(program: &str, args: &[&str]) -> anyhow::Result<()> {
     let output =
         Command::new(program).args(args).output().with_context(|| format!("{program}: cannot be started"))?;
@@ -27,23 +44,76 @@ fn run(program: &str, args: &[&str]) -> anyhow::Result<()> {
     Ok(())
 }
 
+/// Runs `ip` in the namespace of that name, or in this thread's.
+pub(crate) fn ip(namespace: Option<&str>, args: &str) -> anyhow::Result<()> {
+    let place = namespace.map(|name| ["-n", name]);
+    let all: Vec<&str> = place.into_iter().flatten().chain(args.split_whitespace()).collect();
+    run("ip", &all)
+}
+
+/// A name that no other namespace or device of this program has.
+pub(crate) fn unique_name(tag: &str) -> String {
+    static NEXT: AtomicU32 = AtomicU32::new(0);
+    format!("mill-{tag}{}-{}", std::process::id(), NEXT.fetch_add(1, Ordering::Relaxed))
+}
+
+/// Makes an empty network namespace.
+pub(crate) fn add_namespace(name: &str) -> anyhow::Result<()> {
+    run("ip", &["netns", "add", name]).context("make a network namespace (needs root)")
+}
+
+/// Where `ip` keeps a namespace of that name.
+pub(crate) fn namespace_path(name: &str) -> PathBuf {
+    Path::new("/run/netns").join(name)
+}
+
+/// Runs `work` on a thread of its own that has entered a network namespace. Threads and processes that it starts
+/// are in there too.
+pub(crate) fn inside<T: Send>(namespace: &File, work: impl FnOnce() -> T + Send) -> anyhow::Result<T> {
+    std::thread::scope(|scope| {
+        let thread = scope.spawn(move || {
+            move_into_link_name_space(namespace.as_fd(), Some(LinkNameSpaceType::Network))
+                .context("enter a network namespace")?;
+            Ok(work())
+        });
+        thread.join().unwrap_or_else(|panic| std::panic::resume_unwind(panic))
+    })
+}
+
+/// A TUN device of this thread's namespace, up, with an address. It speaks IPv4 only, and says nothing of its own.
+pub(crate) fn tun_here(device: &str, address: &str) -> anyhow::Result<Tun> {
+    let tun = Tun::open(device)?;
+    ip(None, &format!("link set {device} addrgenmode none"))?;
+    // A kernel without IPv6 has no such file, and nothing to be silenced.
+    let _ = std::fs::write(format!("/proc/sys/net/ipv6/conf/{device}/disable_ipv6"), "1");
+    ip(None, &format!("addr add {address} dev {device}"))?;
+    ip(None, &format!("link set {device} txqueuelen {TUN_QUEUE_PACKETS} up"))?;
+    Ok(tun)
+}
+
 impl TwoHosts {
-    /// Makes them. Segmentation offload is off: with it on, a veth pair passes whole trains of datagrams as one packet
-    /// and every figure is a fairy tale.
+    /// Makes two empty hosts.
+    fn unjoined() -> anyhow::Result<Self> {
+        let hosts = Self { server: unique_name("s"), client: unique_name("c"), link: None };
+        for name in [&hosts.server, &hosts.client] {
+            add_namespace(name)?;
+            ip(Some(name), "link set lo up")?;
+        }
+        Ok(hosts)
+    }
+
+    /// Makes them, joined by a veth pair. Segmentation offload is off: with it on, a veth pair passes whole trains of
+    /// datagrams as one packet and every figure is a fairy tale.
     ///
     /// # Errors
     /// When not root, or when `ip` or `ethtool` are missing.
     pub fn new(offload: bool) -> anyhow::Result<Self> {
-        let pid = std::process::id();
-        let hosts = Self { server: format!("mill-s{pid}"), client: format!("mill-c{pid}") };
+        let hosts = Self::unjoined()?;
         let (s, c) = (hosts.server.as_str(), hosts.client.as_str());
-        run("ip", &["netns", "add", s]).context("make a network namespace (needs root)")?;
-        run("ip", &["netns", "add", c])?;
-        run("ip", &["-n", s, "link", "add", "vs", "type", "veth", "peer", "name", "vc", "netns", c])?;
-        for (ns, dev, ip) in [(s, "vs", SERVER_IP), (c, "vc", CLIENT_IP)] {
-            run("ip", &["-n", ns, "addr", "add", &format!("{ip}/24"), "dev", dev])?;
-            run("ip", &["-n", ns, "link", "set", "lo", "up"])?;
-            run("ip", &["-n", ns, "link", "set", dev, "up"])?;
+        ip(Some(s), &format!("link add vs type veth peer name vc netns {c}"))?;
+        for (ns, dev, address) in [(s, "vs", SERVER_IP), (c, "vc", CLIENT_IP)] {
+            ip(Some(ns), &format!("addr add {address}/24 dev {dev}"))?;
+            ip(Some(ns), &format!("link set {dev} up"))?;
             if !offload {
                 let off =
                     ["netns", "exec", ns, "ethtool", "-K", dev, "tso", "off", "tx-udp-segmentation", "off"];
@@ -53,34 +123,97 @@ impl TwoHosts {
         Ok(hosts)
     }
 
+    /// Makes them, joined by an emulated link that does to packets what is described, each way. Nothing but the hosts'
+    /// own packets is on it: no IPv6, no ARP.
+    ///
+    /// # Errors
+    /// When not root, when `ip` is missing, or without TUN devices in the kernel.
+    pub fn with_link(server_to_client: Impairment, client_to_server: Impairment) -> anyhow::Result<Self> {
+        let mut hosts = Self::unjoined()?;
+        let end = |name: &str, device: &str, address: &str| {
+            inside(&open(name)?, || tun_here(device, &format!("{address}/24")))?
+        };
+        let server = end(&hosts.server, "vs", SERVER_IP)?;
+        let client = end(&hosts.client, "vc", CLIENT_IP)?;
+        let spec = LinkSpec { there: server_to_client, back: client_to_server };
+        hosts.link = Some(TunLink::start(server, client, &spec)?);
+        Ok(hosts)
+    }
+
+    /// What the emulated link has done, from the server to the client and back; `None` with a veth pair.
+    pub fn link_stats(&self) -> Option<[LinkStats; 2]> {
+        self.link.as_ref().map(TunLink::stats)
+    }
+
     /// A command that runs on the server host.
-    pub fn on_server(&self, program: &std::path::Path) -> Command {
+    pub fn on_server(&self, program: &Path) -> Command {
         let mut command = Command::new("ip");
         command.args(["netns", "exec", &self.server]).arg(program);
         command
     }
 
-    /// Runs `work` on a thread that lives on the client host.
+    /// Runs `work` on a thread that lives on the server host.
+    ///
+    /// # Errors
+    /// When the namespace cannot be entered.
+    pub fn inside_server<T: Send>(&self, work: impl FnOnce() -> T + Send) -> anyhow::Result<T> {
+        inside(&open(&self.server)?, work)
+    }
+
+    /// Runs `work` on a thread that lives on the client host. Every thread that `work` starts lives there too, so a whole
+    /// load generator needs to be brought here only once.
     ///
     /// # Errors
     /// When the namespace cannot be entered.
     pub fn on_client<T: Send>(&self, work: impl FnOnce() -> T + Send) -> anyhow::Result<T> {
-        let ns = File::open(format!("/run/netns/{}", self.client)).context("open the client's namespace")?;
-        std::thread::scope(|scope| {
-            let thread = scope.spawn(move || {
-                use rustix::thread::{LinkNameSpaceType, move_into_link_name_space};
-                use std::os::fd::AsFd;
-                move_into_link_name_space(ns.as_fd(), Some(LinkNameSpaceType::Network))
-                    .context("enter the client's namespace")?;
-                Ok(work())
-            });
-            thread.join().map_err(|_| anyhow::anyhow!("the client's thread panicked"))?
-        })
+        inside(&open(&self.client)?, work)
     }
+
+    /// Gives the client host `count` addresses in all, the first of them [`CLIENT_IP`], and returns them: 10.77.0.2 to
+    /// 10.77.0.251, then 10.77.1.2 and so on. The server knows the way to all.
+    ///
+    /// # Errors
+    /// When more are wanted than [`MAX_CLIENT_ADDRESSES`], or `ip` refuses.
+    pub fn add_client_addresses(&self, count: u32) -> anyhow::Result<Vec<Ipv4Addr>> {
+        ensure!(
+            count <= MAX_CLIENT_ADDRESSES,
+            "the client host can have {MAX_CLIENT_ADDRESSES} addresses, not {count}; ask for fewer"
+        );
+        let address = |n: u32| {
+            let [net, host] = [(n / HOSTS_PER_NET) as u8, (2 + n % HOSTS_PER_NET) as u8];
+            Ipv4Addr::new(10, 77, net, host)
+        };
+        let all: Vec<Ipv4Addr> = (0..count).map(address).collect();
+        let batch: String = all.iter().skip(1).map(|a| format!("addr replace {a}/32 dev vc\n")).collect();
+        let mut child = Command::new("ip")
+            .args(["-n", &self.client, "-batch", "-"])
+            .stdin(Stdio::piped())
+            .stderr(Stdio::piped())
+            .spawn()
+            .context("ip: cannot be started")?;
+        // If ip ends early, its exit code and words say why; the pipe's error would not.
+        let _ = child.stdin.take().context("ip's input")?.write_all(batch.as_bytes());
+        let output = child.wait_with_output()?;
+        ensure!(
+            output.status.success(),
+            "add addresses to the client: {}",
+            String::from_utf8_lossy(&output.stderr).trim()
+        );
+        // Through one neighbour: the table of neighbours holds about a thousand.
+        ip(Some(&self.server), &format!("route replace 10.77.0.0/16 via {CLIENT_IP} dev vs"))?;
+        Ok(all)
+    }
+}
+
+fn open(namespace: &str) -> anyhow::Result<File> {
+    let path = namespace_path(namespace);
+    File::open(&path).with_context(|| format!("{}: open the namespace", path.display()))
 }
 
 impl Drop for TwoHosts {
     fn drop(&mut self) {
+        // Its devices go with it; a namespace with a device of ours in it would outlive its name.
+        drop(self.link.take());
         // Removing a namespace removes its end of the pair, and with it the other end.
         for ns in [&self.server, &self.client] {
             let _ = Command::new("ip").args(["netns", "del", ns]).output();
@@ -89,26 +222,5 @@ impl Drop for TwoHosts {
 }
 
 #[cfg(test)]
-mod tests {
-    use super::*;
-
-    #[test]
-    fn two_hosts_reach_each_other_and_vanish() {
-        if !rustix::process::geteuid().is_root() {
-            eprintln!("skipped: network namespaces need root");
-            return;
-        }
-        let hosts = TwoHosts::new(false).unwrap();
-        let listener_ns = hosts.client.clone();
-        let port = hosts
-            .on_client(|| {
-                let socket = std::net::UdpSocket::bind((CLIENT_IP, 0)).unwrap();
-                socket.connect((SERVER_IP, 9)).unwrap();
-                socket.local_addr().unwrap().port()
-            })
-            .unwrap();
-        assert_ne!(port, 0);
-        drop(hosts);
-        assert!(!std::path::Path::new("/run/netns").join(listener_ns).exists());
-    }
-}
+#[path = "netns_tests.rs"]
+mod tests;
