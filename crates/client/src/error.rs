@@ -24,6 +24,17 @@ pub enum ClientError {
         /// What is wrong with it.
         why: &'static str,
     },
+    /// What viewers are to do cannot be read.
+    #[error(
+        "behaviour: got \"{given}\": {why}; write for example watch:70,zap 8s:20,pause 5s for 3s:5,seek 10s:4,leave 15s:1, \
+         or a script: pause@5,play@8"
+    )]
+    Behaviour {
+        /// The part that is wrong.
+        given: String,
+        /// What is wrong with it.
+        why: &'static str,
+    },
     /// An option has a value that cannot be used.
     #[error("{option}: got {got}; allowed {allowed}")]
     Option {
@@ -155,7 +166,7 @@ impl RtspFailure {
             Self::NoReply { method, .. } => format!("{method}: no reply"),
             Self::Closed { method } => format!("{method}: connection closed"),
             Self::Malformed { method, .. } => format!("{method}: malformed reply"),
-            Self::NoMedia(_) => "DESCRIBE: no MPEG transport stream".to_owned(),
+            Self::NoMedia(_) => "DESCRIBE: no stream that can be taken".to_owned(),
         }
     }
 }

@@ -53,21 +53,25 @@ pub struct RunClock {
     jitter_max_x16_ns: u64,
     /// Longest time between two arrivals.
     longest_gap_ns: u64,
+    /// Ticks of the RTP clock in a second; 0 stands for 90,000, the clock of transport streams and video.
+    hz: u32,
 }
 
 /// Film time of a run is kept within 35 years, so that no sender can make the arithmetic overflow.
 const MAX_TICKS: i64 = 100_000_000_000_000;
 
 /// Ticks to nanoseconds, exact and signed.
-fn ticks_ns(ticks: i64) -> i64 {
-    (i128::from(ticks) * 1_000_000_000 / i128::from(MEDIA_HZ)) as i64
+fn ticks_ns(ticks: i64, hz: u32) -> i64 {
+    let hz = if hz == 0 { i128::from(MEDIA_HZ) } else { i128::from(hz) };
+    // Bounded, because a clock of 1 Hz makes a very long time of few ticks.
+    (i128::from(ticks) * 1_000_000_000 / hz).clamp(-i128::from(i64::MAX / 4), i128::from(i64::MAX / 4)) as i64
 }
 
 impl RunClock {
     /// Takes one packet in order of arrival; returns `d` in nanoseconds.
     pub fn observe(&mut self, arrival_ns: u64, timestamp: u32) -> i64 {
         if !self.started {
-            *self = Self { jitter_max_x16_ns: self.jitter_max_x16_ns, ..Self::default() };
+            *self = Self { jitter_max_x16_ns: self.jitter_max_x16_ns, hz: self.hz, ..Self::default() };
             self.started = true;
             self.first_arrival_ns = arrival_ns;
             self.last_arrival_ns = arrival_ns;
@@ -81,7 +85,7 @@ impl RunClock {
         self.longest_gap_ns = self.longest_gap_ns.max(arrival_ns.saturating_sub(self.last_arrival_ns));
         self.last_arrival_ns = self.last_arrival_ns.max(arrival_ns);
         let elapsed = arrival_ns.wrapping_sub(self.first_arrival_ns).cast_signed();
-        let offset = elapsed.saturating_sub(ticks_ns(self.ticks));
+        let offset = elapsed.saturating_sub(ticks_ns(self.ticks, self.hz));
         // RFC 3550 section 6.4.1 and appendix A.8: J += (|D| - J) / 16, kept sixteenfold.
         let difference = offset.abs_diff(self.last_offset_ns);
         let fading = (self.jitter_x16_ns >> 4) + (self.jitter_x16_ns >> 3 & 1);
@@ -101,6 +105,16 @@ impl RunClock {
         self.jitter_max_x16_ns / 16
     }
 
+    /// Ticks of the RTP clock in a second.
+    pub fn hz(&self) -> u32 {
+        if self.hz == 0 { MEDIA_HZ as u32 } else { self.hz }
+    }
+
+    /// Time from the first to the last arrival of the run, in nanoseconds.
+    pub fn span_ns(&self) -> u64 {
+        self.last_arrival_ns - self.first_arrival_ns
+    }
+
     /// Longest time between two arrivals of the run, in nanoseconds.
     pub fn longest_gap_ns(&self) -> u64 {
         self.longest_gap_ns
@@ -113,14 +127,14 @@ impl RunClock {
 
     /// Media time since the run's first packet, of the packet that arrived last.
     pub fn media_ns(&self) -> i64 {
-        ticks_ns(self.ticks)
+        ticks_ns(self.ticks, self.hz)
     }
 
     /// When the moment with this RTP timestamp would arrive if it were as late as the run's first packet, in wall-clock
     /// nanoseconds; `None` before the first packet.
     pub fn arrival_of(&self, timestamp: u32) -> Option<i64> {
         let ticks = self.ticks + i64::from(timestamp.wrapping_sub(self.last_timestamp).cast_signed());
-        self.started.then(|| self.first_arrival_ns.cast_signed().saturating_add(ticks_ns(ticks)))
+        self.started.then(|| self.first_arrival_ns.cast_signed().saturating_add(ticks_ns(ticks, self.hz)))
     }
 }
 
@@ -243,12 +257,40 @@ pub struct LightLateness {
     max_ns: i64,
     learned_min_ns: i64,
     learning: Vec<i64>,
+    closed: ClosedRuns,
+}
+
+/// What the runs before the current one had at most.
+#[derive(Clone, Copy, Debug, Default)]
+struct ClosedRuns {
+    worst_ns: u64,
+    understated_ns: u64,
+    longest_gap_ns: u64,
+    span_ns: u64,
 }
 
 /// Packets that are held back until the baseline is known: a third of a second at 2 Mb/s.
 pub const LEARNED: usize = 64;
 
 impl LightLateness {
+    /// The RTP clock runs at `hz`. To be called before the first packet.
+    pub fn set_clock(&mut self, hz: u32) {
+        self.clock.hz = hz;
+    }
+
+    /// The next packet begins a run: another baseline, and no gap to the run before.
+    pub fn begin_run(&mut self, shared: &mut Histogram<u64>) {
+        self.finish(shared);
+        self.closed = ClosedRuns {
+            worst_ns: self.worst_ns(),
+            understated_ns: self.understated_ns(),
+            longest_gap_ns: self.longest_gap_ns(),
+            span_ns: self.span_ns(),
+        };
+        (self.min_ns, self.max_ns, self.learned_min_ns) = (0, 0, 0);
+        self.clock.started = false;
+    }
+
     /// Takes one packet in order of arrival.
     pub fn observe(&mut self, arrival_ns: u64, timestamp: u32, shared: &mut Histogram<u64>) {
         let is_first = !self.clock.started;
@@ -282,14 +324,34 @@ impl LightLateness {
         &self.clock
     }
 
-    /// The latest packet of the run, exact.
+    fn worst_ns(&self) -> u64 {
+        self.closed.worst_ns.max(self.max_ns.abs_diff(self.min_ns))
+    }
+
+    fn understated_ns(&self) -> u64 {
+        let now = if self.learning.capacity() == 0 { self.learned_min_ns.abs_diff(self.min_ns) } else { 0 };
+        self.closed.understated_ns.max(now)
+    }
+
+    /// The latest packet of all runs, exact.
     pub fn max_us(&self) -> u64 {
-        self.max_ns.abs_diff(self.min_ns) / 1000
+        self.worst_ns() / 1000
     }
 
     /// By how much the shared histogram may understate this stream's lateness.
     pub fn understated_us(&self) -> u64 {
-        if self.learning.capacity() == 0 { self.learned_min_ns.abs_diff(self.min_ns) / 1000 } else { 0 }
+        self.understated_ns() / 1000
+    }
+
+    /// Longest time between two arrivals within a run.
+    pub fn longest_gap_ns(&self) -> u64 {
+        let running = if self.clock.started { self.clock.longest_gap_ns } else { 0 };
+        self.closed.longest_gap_ns.max(running)
+    }
+
+    /// Time from the first to the last arrival, of all runs together.
+    pub fn span_ns(&self) -> u64 {
+        self.closed.span_ns + if self.clock.started { self.clock.span_ns() } else { 0 }
     }
 }
 

@@ -128,7 +128,7 @@ fn any_arrivals_agree_with_exact_arithmetic() {
                 ticks += i64::from(*step);
             }
             l.observe(arrival, ticks as u32);
-            offsets.push((arrival - first) as i64 - ticks_ns(ticks));
+            offsets.push((arrival - first) as i64 - ticks_ns(ticks, 0));
         }
         let spread =
             offsets.iter().max().zip(offsets.iter().min()).map_or(0, |(max, min)| (max - min) as u64);
@@ -166,5 +166,24 @@ fn senseless_clocks_are_survived() {
     for number in 0..1_000_000u32 {
         clock.observe(u64::from(number), number.wrapping_mul(0x7fff_ffff));
     }
-    assert_eq!(clock.media_ns(), ticks_ns(MAX_TICKS));
+    assert_eq!(clock.media_ns(), ticks_ns(MAX_TICKS, 0));
+}
+
+#[test]
+fn a_light_run_begins_with_a_baseline_of_its_own() {
+    let (mut light, mut shared) = (LightLateness::default(), histogram_us());
+    light.set_clock(48_000);
+    // 10 ms of film each 10 ms, the third packet 5 ms late.
+    for (n, late_ms) in [(0u64, 0u64), (1, 0), (2, 5)] {
+        light.observe(1_000_000_000 + n * 10_000_000 + late_ms * 1_000_000, 480 * n as u32, &mut shared);
+    }
+    light.begin_run(&mut shared);
+    // 3 s of pause and another place of the film: neither a gap nor lateness.
+    for n in 0..3u64 {
+        light.observe(4_000_000_000 + n * 10_000_000, 7_000_000 + 480 * n as u32, &mut shared);
+    }
+    light.finish(&mut shared);
+    assert_eq!((light.max_us(), light.longest_gap_ns(), light.span_ns()), (5000, 15_000_000, 45_000_000));
+    assert_eq!((shared.len(), shared.count_between(0, 1)), (6, 5));
+    assert_eq!(light.clock().arrival_of(7_000_000), Some(4_000_000_000));
 }

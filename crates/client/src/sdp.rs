@@ -1,4 +1,5 @@
-//! What a description (SDP, RFC 8866) tells a receiver of MPEG transport streams.
+//! What a description (SDP, RFC 8866) tells a receiver: where the transport stream is, or, for who takes anything, the
+//! first video.
 
 use millrace_core::wire::rtp::PAYLOAD_TYPE_MP2T;
 use sdp_types::{Media, Session};
@@ -10,8 +11,12 @@ use crate::rtsp::headers::NptRange;
 pub struct Description {
     /// Title (`s=`), if any.
     pub name: String,
-    /// RTP payload type of the transport stream.
+    /// RTP payload type of the stream.
     pub payload_type: u8,
+    /// Whether it is an MPEG transport stream.
+    pub is_transport_stream: bool,
+    /// Ticks of its RTP clock in a second.
+    pub clock_hz: u32,
     /// The stream's `a=control`.
     pub control: Option<String>,
     /// The session's `a=control`.
@@ -19,6 +24,9 @@ pub struct Description {
     /// `a=range`, of the stream or of the session.
     pub range: Option<NptRange>,
 }
+
+/// Clock of transport streams over RTP (RFC 2250 section 2).
+const MEDIA_CLOCK_HZ: u32 = 90_000;
 
 fn attribute<'a>(attributes: &'a [sdp_types::Attribute], name: &str) -> Option<&'a str> {
     attributes.iter().find(|a| a.attribute == name).and_then(|a| a.value.as_deref())
@@ -53,14 +61,66 @@ fn offered(session: &Session) -> String {
     medias.collect::<Vec<_>>().join(", ")
 }
 
+/// Clock rate of a payload type without a map (RFC 3551 section 6): audio at 8000 Hz with exceptions, video at 90 kHz.
+fn static_clock_hz(payload_type: u8) -> Option<u32> {
+    match payload_type {
+        0 | 3..=5 | 7..=9 | 12 | 13 | 15 | 18 => Some(8000),
+        6 => Some(16_000),
+        10 | 11 => Some(44_100),
+        16 => Some(11_025),
+        17 => Some(22_050),
+        14 | 25 | 26 | 28 | 31..=34 => Some(90_000),
+        _ => None,
+    }
+}
+
+/// First payload type of `media` that can be timed, and its clock rate.
+fn timed_type(media: &Media) -> Option<(u8, u32)> {
+    if !media.proto.to_ascii_uppercase().starts_with("RTP/AVP") {
+        return None;
+    }
+    let mapped = |payload_type: u8| {
+        media.attributes.iter().filter(|a| a.attribute == "rtpmap").find_map(|a| {
+            let (number, encoding) = a.value.as_deref()?.trim().split_once(' ')?;
+            let rate = encoding.trim().split('/').nth(1)?.trim().parse().ok().filter(|hz| *hz > 0)?;
+            (number.parse() == Ok(payload_type)).then_some(rate)
+        })
+    };
+    let types = media.fmt.split_ascii_whitespace().filter_map(|format| format.parse::<u8>().ok());
+    types.filter(|payload_type| *payload_type < 128).find_map(|payload_type| {
+        mapped(payload_type).or_else(|| static_clock_hz(payload_type)).map(|hz| (payload_type, hz))
+    })
+}
+
+/// Which streams are taken.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub enum Take {
+    /// Transport streams.
+    #[default]
+    TransportStream,
+    /// The transport stream if there is one, else the first video, else the first stream at all: to count its packets
+    /// and to time them.
+    Any,
+}
+
 /// Reads a description.
 ///
 /// # Errors
 /// What is wrong with it, or what it offers instead of a transport stream.
-pub fn parse(body: &[u8]) -> Result<Description, String> {
+pub fn parse(body: &[u8], take: Take) -> Result<Description, String> {
     let session = Session::parse(body).map_err(|error| format!("the SDP cannot be read: {error}"))?;
-    let found = session.medias.iter().find_map(|media| transport_stream_type(media).map(|pt| (media, pt)));
-    let Some((media, payload_type)) = found else {
+    let transport_stream =
+        session.medias.iter().find_map(|media| Some((media, transport_stream_type(media)?, MEDIA_CLOCK_HZ)));
+    let timed = |media| timed_type(media).map(|(payload_type, hz)| (media, payload_type, hz));
+    let any = || {
+        let videos = session.medias.iter().filter(|media| media.media == "video");
+        videos.chain(session.medias.iter().filter(|media| media.media == "audio")).find_map(timed)
+    };
+    let found = match take {
+        Take::TransportStream => transport_stream,
+        Take::Any => transport_stream.or_else(any),
+    };
+    let Some((media, payload_type, clock_hz)) = found else {
         return Err(format!(
             "no MPEG transport stream over RTP (payload type {PAYLOAD_TYPE_MP2T}); the server offers: {}",
             offered(&session)
@@ -70,6 +130,8 @@ pub fn parse(body: &[u8]) -> Result<Description, String> {
     Ok(Description {
         name: session.session_name.clone(),
         payload_type,
+        is_transport_stream: transport_stream.is_some(),
+        clock_hz,
         control: attribute(&media.attributes, "control").map(str::to_owned),
         session_control: attribute(&session.attributes, "control").map(str::to_owned),
         range: range.and_then(NptRange::parse),
@@ -86,7 +148,7 @@ mod tests {
         let sdp = b"v=0\r\no=- 1 1 IN IP4 10.0.0.1\r\ns=MPEG Transport Stream\r\ni=x.ts\r\nt=0 0\r\na=tool:LIVE555\r\n\
             a=type:broadcast\r\na=control:*\r\na=range:npt=0-60.5\r\nm=video 0 RTP/AVP 33\r\nc=IN IP4 0.0.0.0\r\n\
             b=AS:5000\r\na=control:track1\r\n";
-        let found = parse(sdp).unwrap();
+        let found = parse(sdp, Take::TransportStream).unwrap();
         assert_eq!(found.name, "MPEG Transport Stream");
         assert_eq!((found.payload_type, found.control.as_deref()), (33, Some("track1")));
         assert_eq!(found.session_control.as_deref(), Some("*"));
@@ -97,16 +159,35 @@ mod tests {
     fn a_dynamic_payload_type_behind_another_stream() {
         let sdp = b"v=0\r\ns=-\r\nm=audio 0 RTP/AVP 97\r\na=rtpmap:97 MPEG4-GENERIC/48000\r\na=control:a\r\n\
             m=video 0 RTP/AVP 98 99\r\na=rtpmap:98 H264/90000\r\na=rtpmap:99 mp2t/90000\r\na=control:v\r\n";
-        let found = parse(sdp).unwrap();
+        let found = parse(sdp, Take::TransportStream).unwrap();
         assert_eq!((found.payload_type, found.control.as_deref(), found.range), (99, Some("v"), None));
     }
 
     #[test]
     fn what_is_offered_instead_is_named() {
         let sdp = b"v=0\r\ns=-\r\nm=video 0 RTP/AVP 96\r\na=rtpmap:96 H264/90000\r\n";
-        let error = parse(sdp).unwrap_err();
+        let error = parse(sdp, Take::TransportStream).unwrap_err();
         assert!(error.contains("H264/90000") && error.contains("33"), "{error}");
-        assert!(parse(b"<html>").unwrap_err().contains("cannot be read"));
-        assert!(parse(b"").is_err());
+        assert!(parse(b"<html>", Take::Any).unwrap_err().contains("cannot be read"));
+        assert!(parse(b"", Take::Any).is_err());
+    }
+
+    #[test]
+    fn who_takes_anything_gets_the_transport_stream_or_the_first_video() {
+        let h264 = "v=0\r\ns=-\r\na=control:*\r\nm=audio 0 RTP/AVP 97\r\na=rtpmap:97 MPEG4-GENERIC/48000/2\r\n\
+            a=control:stream=1\r\nm=video 0 RTP/AVP 96\r\na=rtpmap:96 H264/90000\r\na=control:stream=0\r\n";
+        let found = parse(h264.as_bytes(), Take::Any).unwrap();
+        assert_eq!((found.payload_type, found.clock_hz, found.is_transport_stream), (96, 90_000, false));
+        assert_eq!(found.control.as_deref(), Some("stream=0"));
+        let audio = parse(&h264.as_bytes()[..h264.find("m=video").unwrap()], Take::Any).unwrap();
+        assert_eq!((audio.payload_type, audio.clock_hz), (97, 48_000));
+        let both = format!("{h264}m=video 0 RTP/AVP 33\r\na=control:ts\r\n");
+        let found = parse(both.as_bytes(), Take::Any).unwrap();
+        assert_eq!((found.payload_type, found.is_transport_stream), (33, true));
+        let untimed =
+            b"v=0\r\ns=-\r\nm=video 0 RTP/AVP 96\r\nm=application 0 RTP/AVP 98\r\na=rtpmap:98 x/1000\r\n";
+        assert!(parse(untimed, Take::Any).is_err());
+        let pcm = parse(b"v=0\r\ns=-\r\nm=audio 0 RTP/AVP 0\r\n", Take::Any).unwrap();
+        assert_eq!(pcm.clock_hz, 8000);
     }
 }

@@ -207,3 +207,113 @@ fn options_that_make_no_sense_are_refused() {
     refused(|o| o.user_agent = "a\r\nb".to_owned(), "user agent");
     refused(|o| o.targets = vec!["ftp://x/".to_owned()], "scheme is not rtsp");
 }
+
+#[test]
+fn pauses_and_seeks_are_new_runs_and_nothing_is_lost_between_them() {
+    steady(|| {
+        for (transport, text) in [
+            (TransportChoice::Udp, "pause@0.4,play@0.8,seek@1.2=3"),
+            (TransportChoice::Tcp, "pause 400ms fixed for 300ms fixed"),
+        ] {
+            let server = Server::start(slow(500));
+            let mut options = options(&[&server], 4, transport);
+            options.behaviour = text.parse().unwrap();
+            options.duration = Duration::from_secs(2);
+            let report = run(&options);
+            assert_eq!((report.failed, report.lost_in_all(), report.strays), (0, 0, 0), "{text}: {report}");
+            // A pause is neither lateness nor a stall.
+            assert_eq!((report.sessions_stalled, report.deeds_skipped), (0, 0), "{text}: {report}");
+            assert!(report.lateness.max_us < 200_000, "{text}: {report}");
+            assert!(report.pauses >= 4, "{text}: {report}");
+            assert_eq!(
+                report.seeks,
+                if transport == TransportChoice::Udp { 4 } else { 0 },
+                "{text}: {report}"
+            );
+            assert!(report.per_stream.iter().all(|stream| stream.runs >= 2), "{:?}", report.per_stream);
+            // One TS of one PID with counters that go up: a seek is not an error in it.
+            assert_eq!((report.sessions_inspected, report.ts.continuity_errors), (4, 0), "{text}: {report}");
+            assert_eq!(report.ts.packets, report.packets * 7, "{text}: {report}");
+        }
+    });
+}
+
+#[test]
+fn who_zaps_sees_another_title_and_who_leaves_is_replaced() {
+    steady(|| {
+        let servers = [Server::start(slow(500)), Server::start(slow(500))];
+        let mut options = options(&servers.each_ref(), 3, TransportChoice::Udp);
+        options.behaviour = "zap 500ms fixed".parse().unwrap();
+        options.duration = Duration::from_millis(2500);
+        let report = run(&options);
+        assert!(report.is_clean(), "{report}");
+        assert!(report.zaps >= 6 && report.sessions == 3 + report.zaps, "{report}");
+        assert_eq!(report.per_stream.len() as u64, report.sessions);
+        let zapped: Vec<_> = report.per_stream.iter().filter(|stream| stream.session > 0).collect();
+        // The film's first packet comes 50 ms after the reply to PLAY.
+        assert!(
+            zapped.iter().filter_map(|s| s.zap_us).all(|us| (50_000..2_000_000).contains(&us)),
+            "{zapped:?}"
+        );
+        assert_eq!(report.zap.p50_us > 50_000, zapped.iter().any(|stream| stream.zap_us.is_some()));
+        let of_one: Vec<_> = report.per_stream.iter().filter(|stream| stream.viewer == 1).collect();
+        assert!(of_one.windows(2).all(|two| two[0].title != two[1].title), "{of_one:?}");
+        let teardowns: usize = servers.iter().map(|server| server.seen.count("TEARDOWN")).sum();
+        assert_eq!(teardowns as u64, report.sessions);
+
+        options.behaviour = "leave 500ms fixed".parse().unwrap();
+        let report = run(&options);
+        assert_eq!(
+            (report.leaves, report.replaced, report.sessions, report.failed),
+            (3, 0, 3, 0),
+            "{report}"
+        );
+        options.behaviour = "leave 500ms fixed replaced".parse().unwrap();
+        let report = run(&options);
+        assert!(report.leaves >= 6 && report.replaced == report.leaves && report.failed == 0, "{report}");
+        assert_eq!(report.sessions, 3 + report.replaced, "{report}");
+    });
+}
+
+#[test]
+fn the_series_adds_up_to_the_whole() {
+    steady(|| {
+        let server = Server::start(slow(500));
+        let mut options = options(&[&server], 4, TransportChoice::Udp);
+        options.threads = 2;
+        options.interval = Duration::from_millis(250);
+        options.duration = Duration::from_millis(1800);
+        let report = run(&options);
+        // 200 ms of ramp and 1.8 s together: eight intervals, the last one perhaps cut short.
+        assert!((7..=8).contains(&report.series.len()), "{:?}", report.series);
+        assert!(report.series.windows(2).all(|two| two[1].at_ms == two[0].at_ms + 250));
+        let sampled: u64 = report.series.iter().map(|sample| sample.packets).sum();
+        assert!(sampled > 0 && sampled <= report.packets, "{sampled} {report}");
+        let last = report.series.last().unwrap();
+        assert_eq!((last.started, last.playing, last.failed, last.lost), (4, 4, 0, 0), "{last:?}");
+        assert!(last.rate_bits_per_s > 1_000_000 && last.lateness_p99_us <= last.lateness_max_us, "{last:?}");
+        assert!(report.per_stream.iter().all(|stream| stream.packets > 0 && stream.rate_bits_per_s > 0));
+        let json: serde_json::Value = serde_json::from_str(&report.to_json()).unwrap();
+        assert_eq!(json["per_stream"].as_array().unwrap().len(), 4);
+        assert_eq!(json["arrivals"], "ramp:200ms");
+    });
+}
+
+#[test]
+fn the_same_seed_chooses_the_same_titles_and_times() {
+    steady(|| {
+        let servers = [Server::start(slow(500)), Server::start(slow(500)), Server::start(slow(500))];
+        let mut options = options(&servers.each_ref(), 12, TransportChoice::Tcp);
+        options.titles = "zipf:1".parse().unwrap();
+        options.arrivals = "poisson:60/s".parse().unwrap();
+        options.duration = Duration::from_millis(300);
+        let titles = |seed| {
+            let report = run(&LoadOptions { seed, ..options.clone() });
+            assert_eq!(report.played, 12, "{report}");
+            report.per_stream.into_iter().map(|stream| stream.title).collect::<Vec<_>>()
+        };
+        let first = titles(7);
+        assert_eq!(first, titles(7));
+        assert_ne!(first, titles(8));
+    });
+}

@@ -1,22 +1,213 @@
-//! What viewers do while they watch.
+//! What viewers do while they watch: the language it is written in.
+//!
+//! ```text
+//! behaviour = script | habit ["," habit]…
+//! habit     = what [":" weight]
+//! what      = "watch"
+//!           | "zap" time                 after each time: away, and another title
+//!           | "pause" time "for" time    after each time a pause
+//!           | "seek" time                after each time somewhere else in the film
+//!           | "leave" time ["replaced"]  after this time away for good; replaced: another viewer comes
+//! time      = duration ["fixed"]         the mean of an exponential, or just that
+//! script    = pause@S,play@S,seek@S=S    the same steps for all, in seconds after the first PLAY
+//! ```
 
+use std::fmt;
 use std::str::FromStr;
+use std::time::Duration;
 
+use millrace_core::units::HumanDuration;
+
+use super::rng::Rng;
 use crate::error::ClientError;
+use crate::script::{Action, Script};
+
+/// A time to wait.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Wait {
+    /// Its mean, or just what it is.
+    pub mean: Duration,
+    /// Always the same.
+    pub is_fixed: bool,
+}
+
+impl Wait {
+    pub(super) fn draw(self, rng: &mut Rng) -> Duration {
+        if self.is_fixed { self.mean } else { rng.exponential(self.mean) }
+    }
+}
+
+/// What a viewer does over and over.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Habit {
+    /// Nothing but watching.
+    Watch,
+    /// Another title each time.
+    Zap {
+        /// How long a title is watched.
+        after: Wait,
+    },
+    /// Pauses.
+    Pause {
+        /// How long it plays.
+        after: Wait,
+        /// How long it stands still.
+        lasts: Wait,
+    },
+    /// Another place in the film each time.
+    Seek {
+        /// How long it plays from a place.
+        after: Wait,
+    },
+    /// Goes away.
+    Leave {
+        /// How long it stays.
+        after: Wait,
+        /// Another viewer comes in its place, with a habit of its own.
+        is_replaced: bool,
+    },
+}
 
 /// What viewers do while they watch. The default is to watch.
 #[derive(Clone, Debug, Default, PartialEq)]
-pub struct Behaviour;
+pub struct Behaviour {
+    /// Each viewer has one of these, drawn by weight.
+    habits: Vec<(Habit, f64)>,
+    /// Steps that all do; there are no habits then.
+    script: Script,
+}
+
+/// Most habits of one text.
+const MAX_HABITS: usize = 32;
+/// Shortest mean time, so that nobody does nothing but zap.
+const MIN_WAIT: Duration = Duration::from_millis(100);
+
+fn error(part: &str, why: &'static str) -> ClientError {
+    ClientError::Behaviour { given: part.trim().chars().take(60).collect(), why }
+}
+
+impl Behaviour {
+    /// Steps that every viewer does.
+    pub(super) fn script(&self) -> &Script {
+        &self.script
+    }
+
+    /// Draws a habit.
+    pub(super) fn draw(&self, rng: &mut Rng) -> Habit {
+        let all: f64 = self.habits.iter().map(|(_, weight)| weight).sum();
+        let mut left = rng.unit() * all;
+        for (habit, weight) in &self.habits {
+            left -= weight;
+            if left < 0.0 {
+                return *habit;
+            }
+        }
+        self.habits.last().map_or(Habit::Watch, |(habit, _)| *habit)
+    }
+}
+
+/// Takes a duration and perhaps `fixed` from the words.
+fn wait<'a>(
+    part: &str,
+    words: &mut std::iter::Peekable<impl Iterator<Item = &'a str>>,
+) -> Result<Wait, ClientError> {
+    let text = words.next().ok_or_else(|| error(part, "a time is missing"))?;
+    let time: HumanDuration = text.parse().map_err(|_| error(part, "a time has a unit: 500ms, 8s, 2m"))?;
+    if time.0 < MIN_WAIT {
+        return Err(error(part, "a time is at least 100ms"));
+    }
+    Ok(Wait { mean: time.0, is_fixed: words.next_if_eq(&"fixed").is_some() })
+}
+
+fn habit(part: &str) -> Result<(Habit, f64), ClientError> {
+    let (text, weight) = match part.rsplit_once(':') {
+        None => (part, 1.0),
+        Some((text, weight)) => {
+            let weight: f64 =
+                weight.trim().parse().map_err(|_| error(part, "the weight behind \":\" is not a number"))?;
+            if !(weight > 0.0 && weight <= 1e9) {
+                return Err(error(part, "the weight behind \":\" is not above 0"));
+            }
+            (text, weight)
+        }
+    };
+    let mut words = text.split_ascii_whitespace().peekable();
+    let habit = match words.next() {
+        Some("watch") => Habit::Watch,
+        Some("zap") => Habit::Zap { after: wait(part, &mut words)? },
+        Some("seek") => Habit::Seek { after: wait(part, &mut words)? },
+        Some("pause") => {
+            let after = wait(part, &mut words)?;
+            if words.next() != Some("for") {
+                return Err(error(part, "a pause lasts: pause 5s for 3s"));
+            }
+            Habit::Pause { after, lasts: wait(part, &mut words)? }
+        }
+        Some("leave") => {
+            let after = wait(part, &mut words)?;
+            Habit::Leave { after, is_replaced: words.next_if_eq(&"replaced").is_some() }
+        }
+        _ => return Err(error(part, "the verbs are watch, zap, pause, seek and leave")),
+    };
+    if words.next().is_some() {
+        return Err(error(part, "there is a word too many"));
+    }
+    Ok((habit, weight))
+}
 
 impl FromStr for Behaviour {
     type Err = ClientError;
 
     fn from_str(text: &str) -> Result<Self, ClientError> {
-        let got = format!("\"{}\"", text.chars().take(60).collect::<String>());
-        if text.trim() == "watch" {
-            Ok(Self)
-        } else {
-            Err(ClientError::Option { option: "behaviour", got, allowed: "watch" })
+        if text.contains('@') {
+            return Ok(Self { habits: Vec::new(), script: text.parse()? });
+        }
+        let habits: Vec<_> = text.split(',').take(MAX_HABITS + 1).map(habit).collect::<Result<_, _>>()?;
+        if habits.len() > MAX_HABITS {
+            return Err(error(text, "more than 32 habits"));
+        }
+        Ok(Self { habits, script: Script::default() })
+    }
+}
+
+impl fmt::Display for Wait {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        // Every unit of the printed form can be read back.
+        write!(f, "{}ms", self.mean.as_secs_f64() * 1e3)?;
+        f.write_str(if self.is_fixed { " fixed" } else { "" })
+    }
+}
+
+impl fmt::Display for Habit {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Self::Watch => f.write_str("watch"),
+            Self::Zap { after } => write!(f, "zap {after}"),
+            Self::Pause { after, lasts } => write!(f, "pause {after} for {lasts}"),
+            Self::Seek { after } => write!(f, "seek {after}"),
+            Self::Leave { after, is_replaced } => {
+                write!(f, "leave {after}{}", if *is_replaced { " replaced" } else { "" })
+            }
         }
     }
 }
+
+impl fmt::Display for Behaviour {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let mut parts: Vec<String> =
+            self.habits.iter().map(|(habit, weight)| format!("{habit}:{weight}")).collect();
+        for step in &self.script.0 {
+            let at = step.at_secs();
+            parts.push(match step.action {
+                Action::Pause => format!("pause@{at}"),
+                Action::Resume => format!("play@{at}"),
+                Action::Seek(to) => format!("seek@{at}={}", to.as_secs_f64()),
+            });
+        }
+        f.write_str(&if parts.is_empty() { "watch".to_owned() } else { parts.join(",") })
+    }
+}
+
+#[cfg(test)]
+#[path = "behaviour_tests.rs"]
+mod tests;

@@ -1,4 +1,4 @@
-//! What one player of many counts: half a kilobyte of bits, some numbers, no payload.
+//! What one viewer of RTP counts: half a kilobyte of bits, some numbers, no payload.
 
 use hdrhistogram::Histogram;
 use millrace_core::wire::rtcp::{self, ReportBlock, RtcpPacket};
@@ -7,6 +7,9 @@ use millrace_core::wire::rtp::{PAYLOAD_TYPE_MP2T, RtpHeader};
 use crate::lateness::LightLateness;
 use crate::receive::{SequenceCounts, SequenceTracker, Verdict};
 use crate::rtsp::dialogue::PlayReply;
+use crate::sdp::Description;
+
+use super::ts_light::{TsFindings, TsLight};
 
 /// The meter of one player.
 pub(super) struct Meter {
@@ -16,18 +19,25 @@ pub(super) struct Meter {
     ssrc: Option<u32>,
     /// Wall clock of the reply to PLAY.
     reply_ns: u64,
+    /// The same of the last PLAY.
+    run_reply_ns: u64,
     announced: Option<(Option<u16>, Option<u32>)>,
     /// Extended number and timestamp of the lowest packet.
     lowest: Option<(u64, u32)>,
     first_packet_us: Option<i64>,
+    first_arrival_ns: Option<u64>,
     payload_bytes: u64,
     malformed: u64,
     has_bye: bool,
     /// Packets that the last sender report counts, if it came with a BYE.
     sent: Option<u32>,
+    /// PLAYs answered.
+    runs: u32,
+    /// Looks into the transport stream, if it is to.
+    ts: Option<Box<TsLight>>,
 }
 
-/// What it found.
+/// What was measured of one viewer. A viewer fills in what it can tell; zero and `None` stand for nothing.
 #[derive(Clone, Copy, Debug, Default)]
 pub(super) struct Measured {
     pub(super) counts: SequenceCounts,
@@ -40,6 +50,17 @@ pub(super) struct Measured {
     pub(super) first_packet_us: Option<i64>,
     pub(super) rtp_info_exact: Option<bool>,
     pub(super) has_bye: bool,
+    /// Wall clock of the first packet.
+    pub(super) first_arrival_ns: Option<u64>,
+    /// Time from first to last packet, of all runs.
+    pub(super) span_ns: u64,
+    /// Interarrival jitter (RFC 3550) at the end, and its largest value.
+    pub(super) jitter_us: u64,
+    pub(super) jitter_max_us: u64,
+    /// Runs: PLAYs answered.
+    pub(super) runs: u32,
+    /// What the transport stream is like, if it was looked into.
+    pub(super) ts: Option<TsFindings>,
 }
 
 impl Default for Meter {
@@ -50,30 +71,51 @@ impl Default for Meter {
             payload_type: PAYLOAD_TYPE_MP2T,
             ssrc: None,
             reply_ns: 0,
+            run_reply_ns: 0,
             announced: None,
             lowest: None,
             first_packet_us: None,
+            first_arrival_ns: None,
             payload_bytes: 0,
             malformed: 0,
             has_bye: false,
             sent: None,
+            runs: 0,
+            ts: None,
         }
     }
 }
 
 impl Meter {
-    /// The description names this payload type.
-    pub(super) fn set_payload_type(&mut self, payload_type: u8) {
-        self.payload_type = payload_type;
+    /// The stream is this one; `inspect` looks into it if it is a transport stream.
+    pub(super) fn describe(&mut self, description: &Description, inspect: bool) {
+        self.payload_type = description.payload_type;
+        self.lateness.set_clock(description.clock_hz);
+        self.ts = (inspect && description.is_transport_stream).then(Box::default);
     }
 
-    /// PLAY was answered.
-    pub(super) fn begin_play(&mut self, reply: &PlayReply, reply_ns: u64) {
-        self.reply_ns = reply_ns;
-        let Some(info) = &reply.rtp_info else { return };
-        self.announced = Some((info.sequence, info.timestamp));
-        if let Some(sequence) = info.sequence {
+    /// PLAY was answered. The first time packets may have come already; later on the next packet begins a run.
+    pub(super) fn begin_play(&mut self, reply: &PlayReply, reply_ns: u64, shared: &mut Histogram<u64>) {
+        self.runs += 1;
+        self.run_reply_ns = reply_ns;
+        let announced = reply.rtp_info.as_ref().map(|info| (info.sequence, info.timestamp));
+        let sequence = announced.and_then(|(sequence, _)| sequence);
+        if self.runs > 1 {
+            self.tracker.begin_run(sequence);
+            self.begin_run(shared);
+            return;
+        }
+        (self.reply_ns, self.announced) = (reply_ns, announced);
+        if let Some(sequence) = sequence {
             self.tracker.announce(sequence);
+        }
+    }
+
+    /// What comes now has another baseline, and follows nothing.
+    fn begin_run(&mut self, shared: &mut Histogram<u64>) {
+        self.lateness.begin_run(shared);
+        if let Some(ts) = &mut self.ts {
+            ts.begin_run();
         }
     }
 
@@ -85,19 +127,30 @@ impl Meter {
             self.malformed += 1;
             return;
         };
-        let ext = match self.tracker.observe(header.sequence) {
+        let (ext, follows) = match self.tracker.observe(header.sequence) {
             Verdict::Duplicate | Verdict::Stray => return,
-            Verdict::Next { ext, .. } | Verdict::Reordered { ext } => ext,
-            Verdict::Confirmed { ext, .. } => {
+            Verdict::Next { ext, gap, .. } => (ext, gap == 0),
+            Verdict::Reordered { ext } => (ext, false),
+            Verdict::Confirmed { ext, starts_run, .. } => {
                 self.payload_bytes += payload.len() as u64; // of the packet before, which had the same length
-                ext
+                if starts_run && self.lateness.clock().last_arrival_ns().is_some() {
+                    self.begin_run(shared);
+                }
+                (ext, false)
             }
         };
+        if let Some(ts) = &mut self.ts {
+            if !follows {
+                ts.gap();
+            }
+            ts.payload(arrival_ns, payload);
+        }
         self.ssrc = Some(header.ssrc);
         self.payload_bytes += payload.len() as u64;
         self.lateness.observe(arrival_ns, header.timestamp, shared);
         let delay = |reply: u64| (i128::from(arrival_ns) - i128::from(reply)) / 1000;
         self.first_packet_us.get_or_insert_with(|| delay(self.reply_ns) as i64);
+        self.first_arrival_ns.get_or_insert(arrival_ns);
         if self.lowest.is_none_or(|(lowest, _)| ext < lowest) {
             self.lowest = Some((ext, header.timestamp));
         }
@@ -143,7 +196,8 @@ impl Meter {
     pub(super) fn report_block(&mut self) -> Option<ReportBlock> {
         let ssrc = self.ssrc?;
         let lost = self.tracker.counts().lost.min(0x7f_ffff);
-        let jitter = self.lateness.clock().jitter_ns() * 9 / 100_000;
+        let jitter = u128::from(self.lateness.clock().jitter_ns()) * u128::from(self.lateness.clock().hz())
+            / 1_000_000_000;
         Some(ReportBlock {
             ssrc,
             fraction_lost: self.tracker.fraction_lost(),
@@ -153,16 +207,18 @@ impl Meter {
         })
     }
 
-    /// Ends the measurement at wall-clock time `end_ns`.
-    pub(super) fn finish(&mut self, shared: &mut Histogram<u64>, end_ns: u64) -> Measured {
+    /// Ends the measurement at wall-clock time `end_ns`. While a viewer pauses nothing is due.
+    pub(super) fn finish(&mut self, shared: &mut Histogram<u64>, end_ns: u64, is_paused: bool) -> Measured {
         self.lateness.finish(shared);
         let counts = self.tracker.counts();
         let clock = self.lateness.clock();
         // A stream that stopped and never went on has its longest gap at the end; before the first packet as well.
-        let from = clock.last_arrival_ns().unwrap_or(self.reply_ns);
-        let tail_ns = if self.has_bye || from == 0 { 0 } else { end_ns.saturating_sub(from) };
+        let from = clock.last_arrival_ns().unwrap_or(self.run_reply_ns);
+        let tail_ns = if self.has_bye || is_paused || from == 0 { 0 } else { end_ns.saturating_sub(from) };
         let seen = (counts.received + counts.lost + counts.lost_at_start) as u32;
-        let at_end = self.sent.map_or(0, |sent| sent.wrapping_sub(seen).cast_signed().max(0));
+        // After a pause or a seek what was under way is sent and never counted here.
+        let sent = self.sent.filter(|_| self.runs <= 1);
+        let at_end = sent.map_or(0, |sent| sent.wrapping_sub(seen).cast_signed().max(0));
         let first = self.lowest.map(|(ext, timestamp)| (ext as u16, timestamp));
         let exact = self.announced.zip(first).map(|((sequence, timestamp), first)| {
             sequence.is_none_or(|s| s == first.0) && timestamp.is_none_or(|t| t == first.1)
@@ -174,10 +230,16 @@ impl Meter {
             malformed: self.malformed,
             lateness_max_us: self.lateness.max_us(),
             understated_us: self.lateness.understated_us(),
-            longest_gap_us: clock.longest_gap_ns().max(tail_ns) / 1000,
+            longest_gap_us: self.lateness.longest_gap_ns().max(tail_ns) / 1000,
             first_packet_us: self.first_packet_us,
             rtp_info_exact: exact,
             has_bye: self.has_bye,
+            first_arrival_ns: self.first_arrival_ns,
+            span_ns: self.lateness.span_ns(),
+            jitter_us: clock.jitter_ns() / 1000,
+            jitter_max_us: clock.jitter_max_ns() / 1000,
+            runs: self.runs,
+            ts: self.ts.as_ref().map(|ts| ts.findings()),
         }
     }
 }

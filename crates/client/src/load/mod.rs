@@ -1,4 +1,4 @@
-//! Load players in one process: a few threads, a few hundred bytes of state each, nothing written, everything counted.
+//! Load viewers in one process: a few threads, a few hundred bytes of state each, nothing written, everything counted.
 //!
 //! It is there to prove what a server can carry, so it must not become what is measured: arrivals are stamped by the
 //! kernel, the loop lets packets gather and takes them in trains, and it reports how late it was itself.
@@ -7,11 +7,17 @@ mod behaviour;
 mod choice;
 mod meter;
 mod options;
+mod person;
 mod playback;
 mod report;
+mod rng;
 mod rtsp;
+mod series;
 mod shard;
+mod streams;
+mod sums;
 mod target;
+mod ts_light;
 mod viewer;
 pub mod web;
 
@@ -29,29 +35,41 @@ use crate::clock::SystemClock;
 use crate::error::ClientError;
 use crate::procfs::UdpErrors;
 use crate::rtsp::dialogue::DialogueConfig;
+use crate::sdp::Take;
 
-pub use behaviour::Behaviour;
+pub use behaviour::{Behaviour, Habit, Wait};
+use choice::Titles;
 pub use choice::{Arrivals, TitleChoice};
 pub use options::{Inspect, LoadOptions, MAX_STREAMS};
-use report::Sums;
-pub use report::{LoadReceiver, LoadReport, WorstSession};
+pub use playback::PlaybackReport;
+pub use report::{LoadReceiver, LoadReport, ProbeReport, WorstSession};
+use series::Series;
+pub use series::{Sample, write_series};
 use shard::{Shard, Tally};
+pub use streams::{StreamReport, write_per_stream};
+use sums::Sums;
 use target::Target;
+pub use ts_light::TsFindings;
+
+/// With [`Inspect::Sample`] about so many viewers' transport streams are looked into.
+const SAMPLED: u32 = 500;
 
 /// How far it is; given about four times a second.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct LoadProgress {
-    /// Since the first player began.
+    /// Since the first viewer began.
     pub elapsed: Duration,
-    /// Players that have begun.
+    /// Viewers that have begun.
     pub started: u64,
-    /// Players that play.
+    /// Viewers that play.
     pub playing: u64,
-    /// Players that failed.
+    /// Viewers that failed.
     pub failed: u64,
     /// Packets received.
     pub packets: u64,
-    /// Packets lost, of players that have ended.
+    /// Their payload.
+    pub payload_bytes: u64,
+    /// Packets missing so far.
     pub lost: u64,
 }
 
@@ -60,31 +78,40 @@ struct Plan {
     options: LoadOptions,
     targets: Vec<Target>,
     dialogue: DialogueConfig,
+    titles: Titles,
+    series: Series,
+    interval_ns: u64,
     began: Instant,
-    /// When all players have begun.
+    /// When each viewer begins, after `began`.
+    starts_ns: Vec<u64>,
+    /// When all viewers have begun.
     ramp_end: Instant,
     /// When they end.
     end: Instant,
 }
 
 impl Plan {
-    /// When player `index` begins.
+    /// When viewer `index` begins.
     fn start_of(&self, index: u32) -> Instant {
-        let ramp_ns = match self.options.arrivals {
-            Arrivals::Ramp(ramp) => ramp.as_nanos() as u64,
-            _ => 0,
-        };
-        let offset = u128::from(ramp_ns) * u128::from(index) / u128::from(self.options.streams);
-        self.began.plus_ns(offset as u64)
+        self.began.plus_ns(self.starts_ns[index as usize])
     }
 
-    /// Address of this machine for player `index`.
+    /// Whether the transport stream of viewer `index` is looked into.
+    fn inspects(&self, index: u32) -> bool {
+        match self.options.inspect {
+            Inspect::All => true,
+            Inspect::None => false,
+            Inspect::Sample => index.is_multiple_of(self.options.streams.div_ceil(SAMPLED)),
+        }
+    }
+
+    /// Address of this machine for viewer `index`.
     fn local_of(&self, index: u32) -> Option<IpAddr> {
         let local = &self.options.local;
         (!local.is_empty()).then(|| local[index as usize % local.len()])
     }
 
-    /// Where in the film player `index` begins.
+    /// Where in the film viewer `index` begins.
     fn place_of(&self, index: u32) -> MediaTicks {
         let spread =
             u128::from(self.options.start_spread.0) * u128::from(index) / u128::from(self.options.streams);
@@ -122,26 +149,33 @@ fn plan(options: &LoadOptions) -> Result<Plan, ClientError> {
     let targets = options.targets.iter().map(|text| Target::parse(text, local)).collect::<Result<_, _>>()?;
     raise_descriptors(options.descriptors())?;
     let began = SystemClock.now();
-    let ramp_end = match options.arrivals {
-        Arrivals::Ramp(ramp) => began + ramp,
-        _ => began,
-    };
+    let (starts_ns, arrivals_ns) = options.arrivals.times_ns(options.streams, options.seed);
+    let ramp_end = began.plus_ns(arrivals_ns);
+    let interval_ns = options.interval.as_nanos() as u64;
     let reply_timeout_ns = u64::try_from(options.reply_timeout.as_nanos()).unwrap_or(u64::MAX);
     Ok(Plan {
         targets,
-        dialogue: DialogueConfig { user_agent: options.user_agent.as_str().into(), reply_timeout_ns },
+        dialogue: DialogueConfig {
+            user_agent: options.user_agent.as_str().into(),
+            reply_timeout_ns,
+            take: Take::Any,
+        },
+        titles: Titles::new(options.titles, options.targets.len()),
+        series: Series::new(options.threads, interval_ns),
+        interval_ns,
         began,
+        starts_ns,
         ramp_end,
         end: ramp_end + options.duration,
         options: options.clone(),
     })
 }
 
-/// Runs many players until their time is over or `cancel` becomes true, ends their sessions properly and reports.
+/// Runs many viewers until their time is over or `cancel` becomes true, ends their sessions properly and reports.
 ///
 /// # Errors
 /// Options that make no sense, a host without address, too few descriptors, a failing epoll. What happens to single
-/// players is in the report.
+/// viewers is in the report.
 pub fn load(
     options: &LoadOptions,
     cancel: &AtomicBool,
@@ -175,7 +209,10 @@ pub fn load(
     })?;
     progress(&sum_up(&plan, &tallies));
     let errors = UdpErrors::read().since(errors_before);
-    Ok(Sums::merge(parts).report(&plan, errors))
+    let series = plan.series.take();
+    let mut report = Sums::merge(parts).report(&plan, errors, series);
+    report.judge();
+    Ok(report)
 }
 
 fn sum_up(plan: &Plan, tallies: &[Arc<Tally>]) -> LoadProgress {
@@ -184,6 +221,7 @@ fn sum_up(plan: &Plan, tallies: &[Arc<Tally>]) -> LoadProgress {
         sum.started += tally.started.load(Ordering::Relaxed);
         sum.playing += tally.playing.load(Ordering::Relaxed);
         sum.failed += tally.failed.load(Ordering::Relaxed);
+        sum.payload_bytes += tally.payload_bytes.load(Ordering::Relaxed);
         sum.packets += tally.packets.load(Ordering::Relaxed);
         sum.lost += tally.lost.load(Ordering::Relaxed);
     }

@@ -141,6 +141,9 @@ impl LoadOptions {
         if self.reply_timeout.is_zero() || self.duration.is_zero() {
             return wrong("time", "0".to_owned(), "more than 0");
         }
+        if !(Duration::from_millis(100)..=Duration::from_secs(3600)).contains(&self.interval) {
+            return wrong("interval", format!("{:?}", self.interval), "100 ms to an hour");
+        }
         if self.gather > Duration::from_millis(100) {
             return wrong("gather", format!("{:?}", self.gather), "up to 100 ms");
         }

@@ -1,29 +1,22 @@
-//! Sums over many players, and the report made of them.
+//! The report of a load: what was received, what the viewers did, how this process fared, and what is wrong.
 
 use std::collections::BTreeMap;
 use std::fmt;
 
-use hdrhistogram::Histogram;
 use millrace_core::units::BitRate;
 use serde::Serialize;
 
-use super::Plan;
-use super::target::Seat;
-use super::viewer::{Outcome, SocketCounts};
-use crate::lateness::{LatenessSummary, histogram_us, summarize};
-use crate::play::TransportChoice;
-use crate::procfs::UdpErrors;
+use super::playback::PlaybackReport;
+use super::series::Sample;
+use super::streams::StreamReport;
+use super::ts_light::TsFindings;
+use crate::lateness::LatenessSummary;
 use crate::report::{human_us, lateness_line, row};
 
-/// Kinds of failures that are told apart.
-const MAX_KINDS: usize = 64;
-/// Players that are named because they fared worst.
-const MAX_WORST: usize = 10;
-
-/// A player that fared worse than others.
+/// A session that fared worse than others.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize)]
 pub struct WorstSession {
-    /// Its number.
+    /// Number of its viewer.
     pub session: u32,
     /// Its film.
     pub url: String,
@@ -59,16 +52,24 @@ pub struct LoadReceiver {
     /// How long datagrams waited in their receive buffers until they were read: our own stalls, which the kernel's
     /// stamps keep out of the lateness.
     pub read_delay: LatenessSummary,
+    /// Times a thread of this process did not look at its sockets for more than 10 ms.
+    pub stalls: u64,
+    /// How long these were, all threads together.
+    pub stalled_us: u64,
+    /// How long the threads were ready to run and had no processor.
+    pub waited_for_processor_us: u64,
 }
 
-/// Everything about many players.
+/// Everything about a load.
 #[derive(Clone, Debug, PartialEq, Serialize)]
 pub struct LoadReport {
-    /// Players asked for.
+    /// Viewers asked for.
+    pub streams: u64,
+    /// Sessions begun: one for each viewer that began, and one more for each zap and each replaced viewer.
     pub sessions: u64,
-    /// Players whose PLAY was answered.
+    /// Sessions whose PLAY was answered.
     pub played: u64,
-    /// Players that failed, before or while playing.
+    /// Sessions that failed, before or while playing, and viewers that had not begun when time was over.
     pub failed: u64,
     /// Why, and how often.
     pub failures: BTreeMap<String, u64>,
@@ -76,7 +77,15 @@ pub struct LoadReport {
     pub transport: &'static str,
     /// Films.
     pub films: u64,
-    /// Time in which players arrived.
+    /// How titles were chosen.
+    pub titles: String,
+    /// How viewers arrived.
+    pub arrivals: String,
+    /// What viewers did.
+    pub behaviour: String,
+    /// What everything random was drawn from.
+    pub seed: u64,
+    /// Time in which viewers arrived.
     pub ramp_ms: u64,
     /// Time for which all played.
     pub together_ms: u64,
@@ -84,13 +93,13 @@ pub struct LoadReport {
     pub packets: u64,
     /// Their payload.
     pub payload_bytes: u64,
-    /// Payload rate of all players while all played.
+    /// Payload rate of all sessions while all played.
     pub rate_bits_per_s: u64,
-    /// Packets missing between first and last of a player.
+    /// Packets missing between first and last of a session.
     pub lost: u64,
     /// Packets missing before the first that came.
     pub lost_at_start: u64,
-    /// Packets missing at the end, of players that got a BYE with a sender report.
+    /// Packets missing at the end, of sessions that got a BYE with a sender report.
     pub lost_at_end: u64,
     /// Received, of received and lost.
     pub delivered_ratio: f64,
@@ -102,24 +111,44 @@ pub struct LoadReport {
     pub strays: u64,
     /// Runs that began without a PLAY.
     pub restarts: u64,
-    /// Players that lost at least one packet.
+    /// Sessions that lost at least one packet.
     pub sessions_with_loss: u64,
-    /// Players that played without one packet.
+    /// Sessions that played for longer than [`super::LoadOptions::stall`] without one packet.
     pub sessions_silent: u64,
-    /// Players whose longest time without a packet was over [`super::LoadOptions::stall`].
+    /// Sessions whose longest time without a packet was over [`super::LoadOptions::stall`].
     pub sessions_stalled: u64,
-    /// Players whose film ended (BYE).
+    /// Sessions whose film ended (BYE).
     pub sessions_ended: u64,
-    /// Players whose RTP-Info was not that of their first packet.
+    /// Sessions whose RTP-Info was not that of their first packet.
     pub rtp_info_wrong: u64,
-    /// Lateness of all packets of all players, each against the baseline of its own player.
+    /// Times somebody changed to another title.
+    pub zaps: u64,
+    /// PAUSEs that viewers asked for.
+    pub pauses: u64,
+    /// Seeks.
+    pub seeks: u64,
+    /// Viewers that went away of their own accord.
+    pub leaves: u64,
+    /// Viewers that came in the place of one that left.
+    pub replaced: u64,
+    /// What viewers wanted and could not do: seek in a film of unknown length, press a button while a reply was due.
+    pub deeds_skipped: u64,
+    /// Lateness of all packets of all sessions, each against the baseline of its own session.
     pub lateness: LatenessSummary,
-    /// By how much that may be too low for some player: its baseline came late.
+    /// By how much that may be too low for some session: its baseline came late.
     pub lateness_understated_us: u64,
-    /// The latest packet of each player.
+    /// The same for packets that are not in it: they were stamped by this process, right behind one of its own stalls.
+    pub lateness_own: LatenessSummary,
+    /// How many these are.
+    pub packets_in_own_stalls: u64,
+    /// The latest packet of each session.
     pub session_lateness_max: LatenessSummary,
-    /// The longest time without a packet of each player, up to its end.
+    /// The longest time without a packet of each session, up to its end.
     pub session_longest_gap: LatenessSummary,
+    /// Interarrival jitter (RFC 3550) of each session at its end.
+    pub jitter: LatenessSummary,
+    /// The largest jitter that each session had.
+    pub jitter_max: LatenessSummary,
     /// From the start of connecting to the reply to PLAY.
     pub setup: LatenessSummary,
     /// From the reply to PLAY to the first packet. The reply is stamped on reading, so this is too short by up to
@@ -127,280 +156,28 @@ pub struct LoadReport {
     pub first_packet: LatenessSummary,
     /// The shortest of these; negative if a packet came before the reply.
     pub first_packet_min_us: Option<i64>,
+    /// From the wish to see another title to its first packet: goodbye, connecting, asking, waiting.
+    pub zap: LatenessSummary,
+    /// Sessions whose transport stream was looked into.
+    pub sessions_inspected: u64,
+    /// What these streams were like together.
+    pub ts: TsFindings,
+    /// Playback over HTTP, if there was any.
+    pub playback: Option<PlaybackReport>,
     /// Who fared worst.
     pub worst: Vec<WorstSession>,
     /// This process.
     pub receiver: LoadReceiver,
+    /// What the probe saw, if there was one.
+    pub probe: Option<ProbeReport>,
+    /// The load over time.
+    pub series: Vec<Sample>,
+    /// Sessions that have no line of their own, for want of room.
+    pub streams_unreported: u64,
+    /// One line for each session.
+    pub per_stream: Vec<StreamReport>,
     /// What is wrong, in words; empty if nothing is.
     pub problems: Vec<String>,
-}
-
-/// Sums of one thread, or of all.
-#[derive(Debug)]
-pub(super) struct Sums {
-    failures: BTreeMap<String, u64>,
-    played: u64,
-    packets: u64,
-    payload_bytes: u64,
-    lost: u64,
-    lost_at_start: u64,
-    lost_at_end: u64,
-    reordered: u64,
-    duplicates: u64,
-    strays: u64,
-    restarts: u64,
-    with_loss: u64,
-    silent: u64,
-    stalled: u64,
-    ended: u64,
-    rtp_info_wrong: u64,
-    understated_us: u64,
-    first_packet_min_us: Option<i64>,
-    unstamped: u64,
-    buffer_bytes: Option<u64>,
-    socket_drops: u64,
-    malformed: u64,
-    foreign: u64,
-    /// Payload while all played, and how long that was.
-    pub(super) together_bytes: u64,
-    pub(super) together_ns: u64,
-    pub(super) lateness: Histogram<u64>,
-    pub(super) read_delay: Histogram<u64>,
-    pub(super) turns: Histogram<u64>,
-    lateness_max: Histogram<u64>,
-    gaps: Histogram<u64>,
-    setup: Histogram<u64>,
-    first_packet: Histogram<u64>,
-    worst: Vec<WorstSession>,
-}
-
-impl Default for Sums {
-    fn default() -> Self {
-        Self {
-            failures: BTreeMap::new(),
-            played: 0,
-            packets: 0,
-            payload_bytes: 0,
-            lost: 0,
-            lost_at_start: 0,
-            lost_at_end: 0,
-            reordered: 0,
-            duplicates: 0,
-            strays: 0,
-            restarts: 0,
-            with_loss: 0,
-            silent: 0,
-            stalled: 0,
-            ended: 0,
-            rtp_info_wrong: 0,
-            understated_us: 0,
-            first_packet_min_us: None,
-            unstamped: 0,
-            buffer_bytes: None,
-            socket_drops: 0,
-            malformed: 0,
-            foreign: 0,
-            together_bytes: 0,
-            together_ns: 0,
-            lateness: histogram_us(),
-            read_delay: histogram_us(),
-            turns: histogram_us(),
-            lateness_max: histogram_us(),
-            gaps: histogram_us(),
-            setup: histogram_us(),
-            first_packet: histogram_us(),
-            worst: Vec::new(),
-        }
-    }
-}
-
-/// The smaller of two, where there are two.
-fn least<T: Ord>(a: Option<T>, b: Option<T>) -> Option<T> {
-    a.into_iter().chain(b).min()
-}
-
-fn add_histogram(to: &mut Histogram<u64>, from: &Histogram<u64>) {
-    to.add(from).expect("both have the bounds of histogram_us");
-}
-
-impl Sums {
-    /// Players failed for this reason.
-    pub(super) fn add_failure(&mut self, kind: String, count: u64) {
-        let known = self.failures.contains_key(&kind) || self.failures.len() < MAX_KINDS;
-        *self.failures.entry(if known { kind } else { "other".to_owned() }).or_default() += count;
-    }
-
-    /// A socket was closed.
-    fn add_socket(&mut self, socket: SocketCounts) {
-        self.unstamped += u64::from(!socket.has_kernel_stamps);
-        self.buffer_bytes = least(self.buffer_bytes, Some(socket.buffer_bytes));
-        self.socket_drops += socket.dropped;
-        self.malformed += socket.truncated;
-    }
-
-    /// Datagrams dropped that [`SocketCounts`] does not know of: behind the last that was read.
-    pub(super) fn add_drops(&mut self, drops: u64) {
-        self.socket_drops += drops;
-    }
-
-    /// A player is done.
-    pub(super) fn add(&mut self, plan: &Plan, seat: Seat, one: &Outcome) {
-        one.socket.into_iter().for_each(|socket| self.add_socket(socket));
-        if let Some(kind) = &one.failure {
-            self.add_failure(kind.clone(), 1);
-        }
-        self.foreign += one.foreign;
-        let (Some(m), Some(setup_us)) = (one.measured, one.setup_us) else { return };
-        let c = m.counts;
-        let lost = c.lost + c.lost_at_start + m.lost_at_end;
-        self.played += 1;
-        self.packets += c.received;
-        self.payload_bytes += m.payload_bytes;
-        self.lost += c.lost;
-        self.lost_at_start += c.lost_at_start;
-        self.lost_at_end += m.lost_at_end;
-        self.reordered += c.reordered;
-        self.duplicates += c.duplicates;
-        self.strays += c.strays;
-        self.restarts += c.restarts;
-        self.malformed += m.malformed;
-        self.with_loss += u64::from(lost > 0);
-        self.silent += u64::from(c.received == 0);
-        self.stalled += u64::from(u128::from(m.longest_gap_us) > plan.options.stall.as_micros());
-        self.ended += u64::from(m.has_bye);
-        self.rtp_info_wrong += u64::from(m.rtp_info_exact == Some(false));
-        self.understated_us = self.understated_us.max(m.understated_us);
-        self.setup.saturating_record(setup_us);
-        self.gaps.saturating_record(m.longest_gap_us);
-        if c.received > 0 {
-            self.lateness_max.saturating_record(m.lateness_max_us);
-        }
-        if let Some(us) = m.first_packet_us {
-            self.first_packet.saturating_record(us.max(0).unsigned_abs());
-            self.first_packet_min_us = least(self.first_packet_min_us, Some(us));
-        }
-        self.note_worst(WorstSession {
-            session: seat.index,
-            url: plan.targets[seat.title].name(),
-            lost,
-            lateness_max_us: m.lateness_max_us,
-            longest_gap_us: m.longest_gap_us,
-        });
-    }
-
-    fn note_worst(&mut self, session: WorstSession) {
-        let badness = |s: &WorstSession| (s.lost, s.lateness_max_us.max(s.longest_gap_us));
-        let at = self.worst.partition_point(|other| badness(other) >= badness(&session));
-        if at < MAX_WORST {
-            self.worst.insert(at, session);
-            self.worst.truncate(MAX_WORST);
-        }
-    }
-
-    /// The sums of all threads.
-    pub(super) fn merge(parts: Vec<Self>) -> Self {
-        let mut parts = parts.into_iter();
-        let mut all = parts.next().unwrap_or_default();
-        for part in parts {
-            all.merge_one(part);
-        }
-        all
-    }
-
-    fn merge_one(&mut self, part: Self) {
-        for (kind, count) in part.failures {
-            self.add_failure(kind, count);
-        }
-        self.played += part.played;
-        self.packets += part.packets;
-        self.payload_bytes += part.payload_bytes;
-        self.lost += part.lost;
-        self.lost_at_start += part.lost_at_start;
-        self.lost_at_end += part.lost_at_end;
-        self.reordered += part.reordered;
-        self.duplicates += part.duplicates;
-        self.strays += part.strays;
-        self.restarts += part.restarts;
-        self.with_loss += part.with_loss;
-        self.silent += part.silent;
-        self.stalled += part.stalled;
-        self.ended += part.ended;
-        self.rtp_info_wrong += part.rtp_info_wrong;
-        self.understated_us = self.understated_us.max(part.understated_us);
-        self.first_packet_min_us = least(self.first_packet_min_us, part.first_packet_min_us);
-        self.unstamped += part.unstamped;
-        self.buffer_bytes = least(self.buffer_bytes, part.buffer_bytes);
-        self.socket_drops += part.socket_drops;
-        self.malformed += part.malformed;
-        self.foreign += part.foreign;
-        self.together_bytes += part.together_bytes;
-        self.together_ns = self.together_ns.max(part.together_ns);
-        add_histogram(&mut self.lateness, &part.lateness);
-        add_histogram(&mut self.read_delay, &part.read_delay);
-        add_histogram(&mut self.turns, &part.turns);
-        add_histogram(&mut self.lateness_max, &part.lateness_max);
-        add_histogram(&mut self.gaps, &part.gaps);
-        add_histogram(&mut self.setup, &part.setup);
-        add_histogram(&mut self.first_packet, &part.first_packet);
-        part.worst.into_iter().for_each(|session| self.note_worst(session));
-    }
-
-    /// The report.
-    pub(super) fn report(self, plan: &Plan, errors: UdpErrors) -> LoadReport {
-        let is_tcp = plan.options.transport == TransportChoice::Tcp;
-        let lost = self.lost + self.lost_at_start + self.lost_at_end;
-        let expected = self.packets + lost;
-        let ratio = if expected == 0 { 0.0 } else { self.packets as f64 / expected as f64 };
-        let mut report = LoadReport {
-            sessions: u64::from(plan.options.streams),
-            played: self.played,
-            failed: self.failures.values().sum(),
-            failures: self.failures,
-            transport: if is_tcp { "tcp" } else { "udp" },
-            films: plan.targets.len() as u64,
-            ramp_ms: (plan.ramp_end - plan.began).as_millis() as u64,
-            together_ms: self.together_ns / 1_000_000,
-            packets: self.packets,
-            payload_bytes: self.payload_bytes,
-            rate_bits_per_s: BitRate::of(self.together_bytes, self.together_ns).0,
-            lost: self.lost,
-            lost_at_start: self.lost_at_start,
-            lost_at_end: self.lost_at_end,
-            delivered_ratio: ratio,
-            reordered: self.reordered,
-            duplicates: self.duplicates,
-            strays: self.strays,
-            restarts: self.restarts,
-            sessions_with_loss: self.with_loss,
-            sessions_silent: self.silent,
-            sessions_stalled: self.stalled,
-            sessions_ended: self.ended,
-            rtp_info_wrong: self.rtp_info_wrong,
-            lateness: summarize(&self.lateness),
-            lateness_understated_us: self.understated_us,
-            session_lateness_max: summarize(&self.lateness_max),
-            session_longest_gap: summarize(&self.gaps),
-            setup: summarize(&self.setup),
-            first_packet: summarize(&self.first_packet),
-            first_packet_min_us: self.first_packet_min_us,
-            worst: self.worst,
-            receiver: LoadReceiver {
-                threads: plan.options.threads as u64,
-                kernel_stamps: !is_tcp && self.unstamped == 0,
-                receive_buffer_bytes: self.buffer_bytes.unwrap_or(0),
-                socket_drops: self.socket_drops,
-                checksum_errors: errors.checksum,
-                buffer_errors: errors.buffer,
-                malformed: self.malformed,
-                foreign: self.foreign,
-                turn: summarize(&self.turns),
-                read_delay: summarize(&self.read_delay),
-            },
-            problems: Vec::new(),
-        };
-        report.judge();
-        report
-    }
 }
 
 impl LoadReport {
@@ -414,26 +191,72 @@ impl LoadReport {
         self.problems.is_empty()
     }
 
+    /// Packets missing anywhere: in between, at the start and at the end.
+    pub fn lost_in_all(&self) -> u64 {
+        self.lost + self.lost_at_start + self.lost_at_end
+    }
+
     /// Fills [`Self::problems`] from the rest.
-    fn judge(&mut self) {
-        let lost = self.lost + self.lost_at_start + self.lost_at_end;
+    pub(super) fn judge(&mut self) {
+        let stream_errors = self.ts.sync_losses + self.ts.continuity_errors + self.ts.marked_errors;
+        let rebuffers = self.playback.map_or(0, |playback| playback.rebuffers);
+        let requests_failed = self.playback.map_or(0, |playback| playback.requests_failed);
         let checks = [
             (self.failed, "sessions failed"),
             (self.sessions_silent, "sessions got no packet"),
-            (lost, "packets lost"),
+            (self.lost_in_all(), "packets lost"),
             (self.sessions_stalled, "sessions stalled"),
             (self.rtp_info_wrong, "sessions whose RTP-Info is not that of the first packet"),
             (self.restarts, "jumps of sequence numbers"),
+            (stream_errors, "errors in transport streams that loss does not explain"),
+            (self.ts.pcr_jumps, "jumps of the program clock"),
+            (rebuffers, "times a picture stood still for want of data"),
+            (requests_failed, "requests failed"),
             (self.receiver.socket_drops, "datagrams dropped by this receiver: its fault, not the server's"),
             (self.receiver.malformed, "packets that are not what was agreed"),
         ];
         let wrong = checks.iter().filter(|(count, _)| *count > 0);
         self.problems = wrong.map(|(count, what)| format!("{count} {what}")).collect();
+        if let Some(probe) = self.probe.as_ref().filter(|probe| probe.seen_packets == 0 && self.played > 0) {
+            self.problems.push(format!("the probe saw no packet on {}: wrong interface?", probe.interface));
+        }
     }
+}
+
+/// What the probe in the kernel saw.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize)]
+pub struct ProbeReport {
+    /// Where it was.
+    pub interface: String,
+    /// UDP packets of viewers that it counted.
+    pub seen_packets: u64,
+    /// Of those dropped, as they should be.
+    pub dropped_packets: u64,
+}
+
+fn count_line(counts: &[(u64, &str)]) -> String {
+    let done: Vec<_> = counts.iter().filter(|(n, _)| *n > 0).map(|(n, what)| format!("{n} {what}")).collect();
+    done.join(", ")
 }
 
 impl fmt::Display for LoadReport {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        self.fmt_sessions(f)?;
+        self.fmt_received(f)?;
+        self.fmt_times(f)?;
+        for w in self.worst.iter().take(3).filter(|w| w.lost > 0 || self.sessions_stalled > 0) {
+            let what = format!("{} lost, latest {}", w.lost, human_us(w.lateness_max_us));
+            let gap = human_us(w.longest_gap_us);
+            row(f, "worst session", &format!("#{} {}: {what}, gap {gap}", w.session, w.url))?;
+        }
+        self.fmt_receiver(f)?;
+        let verdict = if self.problems.is_empty() { "clean".to_owned() } else { self.problems.join("; ") };
+        row(f, "verdict", &verdict)
+    }
+}
+
+impl LoadReport {
+    fn fmt_sessions(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         let s = format!(
             "{} of {} played {} films over {}",
             self.played, self.sessions, self.films, self.transport
@@ -442,12 +265,26 @@ impl fmt::Display for LoadReport {
         for (kind, count) in &self.failures {
             row(f, "failure", &format!("{count} x {kind}"))?;
         }
+        let deeds = count_line(&[
+            (self.zaps, "zaps"),
+            (self.pauses, "pauses"),
+            (self.seeks, "seeks"),
+            (self.leaves, "left"),
+            (self.replaced, "replaced"),
+            (self.deeds_skipped, "not possible"),
+        ]);
+        if !deeds.is_empty() {
+            row(f, "viewers did", &deeds)?;
+        }
         let ramp = format!(
             "ramp {:.3} s, together {:.3} s",
             self.ramp_ms as f64 / 1e3,
             self.together_ms as f64 / 1e3
         );
-        row(f, "time", &format!("{ramp} at {}", BitRate(self.rate_bits_per_s)))?;
+        row(f, "time", &format!("{ramp} at {}", BitRate(self.rate_bits_per_s)))
+    }
+
+    fn fmt_received(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         let ratio = format!("delivered {:.6} %", self.delivered_ratio * 100.0);
         row(f, "received", &format!("{} packets, {} bytes, {ratio}", self.packets, self.payload_bytes))?;
         let ends = format!("at start {}, at end {}", self.lost_at_start, self.lost_at_end);
@@ -455,31 +292,55 @@ impl fmt::Display for LoadReport {
         let order =
             format!("{} reordered, {} duplicate, {} stray", self.reordered, self.duplicates, self.strays);
         row(f, "order", &format!("{order}, {} restarts", self.restarts))?;
+        if self.sessions_inspected > 0 {
+            let ts = &self.ts;
+            let errors = format!("{} continuity, {} sync errors", ts.continuity_errors, ts.sync_losses);
+            let pcr = format!(
+                "PCR every {} at most, jitter {}, {} jumps",
+                human_us(ts.pcr_interval_max_us),
+                human_us(ts.pcr_jitter_us),
+                ts.pcr_jumps
+            );
+            row(f, "stream", &format!("{errors}; {pcr}; of {} sessions", self.sessions_inspected))?;
+        }
+        let Some(p) = &self.playback else { return Ok(()) };
+        let stood = format!("{} stalls of {} sessions", p.rebuffers, p.sessions_rebuffered);
+        let requests = format!("{} requests, {} failed", p.requests, p.requests_failed);
+        row(f, "playback", &format!("{stood}, {} in all; {requests}", human_us(p.rebuffering_us)))?;
+        row(f, "  startup", &lateness_line(&p.startup))
+    }
+
+    fn fmt_times(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         let understated = format!("(may be {} more)", human_us(self.lateness_understated_us));
         row(f, "lateness", &format!("{} {understated}", lateness_line(&self.lateness)))?;
+        if self.packets_in_own_stalls > 0 {
+            let own =
+                format!("{} packets behind our own stalls, not counted above", self.packets_in_own_stalls);
+            row(f, "  ours", &format!("{} ({own})", lateness_line(&self.lateness_own)))?;
+        }
         row(f, "  worst each", &lateness_line(&self.session_lateness_max))?;
         row(f, "  longest gap", &lateness_line(&self.session_longest_gap))?;
+        row(f, "  jitter each", &lateness_line(&self.jitter))?;
         row(f, "setup", &lateness_line(&self.setup))?;
         row(f, "first packet", &lateness_line(&self.first_packet))?;
-        for w in self.worst.iter().take(3).filter(|w| w.lost > 0 || self.sessions_stalled > 0) {
-            let what = format!("{} lost, latest {}", w.lost, human_us(w.lateness_max_us));
-            row(
-                f,
-                "worst session",
-                &format!("#{} {}: {what}, gap {}", w.session, w.url, human_us(w.longest_gap_us)),
-            )?;
+        if self.zaps > 0 {
+            row(f, "zap", &lateness_line(&self.zap))?;
         }
+        Ok(())
+    }
+
+    fn fmt_receiver(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         let r = &self.receiver;
         let drops = format!("{} dropped, {} checksum errors", r.socket_drops, r.checksum_errors);
-        row(f, "this receiver", &format!("{} threads, {drops}", r.threads))?;
+        let stalls = format!("{} stalls over 10 ms, {} in all", r.stalls, human_us(r.stalled_us));
+        row(f, "this receiver", &format!("{} threads, {drops}, {stalls}", r.threads))?;
+        if let Some(p) = &self.probe {
+            let seen = format!("{} packets seen, {} dropped there", p.seen_packets, p.dropped_packets);
+            return row(f, "  probe", &format!("{} on {}", seen, p.interface));
+        }
         row(f, "  turn", &lateness_line(&r.turn))?;
         let stamps =
             if r.kernel_stamps { "kept out of the lateness" } else { "NOT kept out of the lateness" };
-        row(f, "  read delay", &format!("{} ({stamps})", lateness_line(&r.read_delay)))?;
-        row(
-            f,
-            "verdict",
-            &if self.problems.is_empty() { "clean".to_owned() } else { self.problems.join("; ") },
-        )
+        row(f, "  read delay", &format!("{} ({stamps})", lateness_line(&r.read_delay)))
     }
 }

@@ -2,18 +2,18 @@
 
 use std::net::{SocketAddr, UdpSocket};
 
-use millrace_core::time::Instant;
+use millrace_core::time::{Instant, MediaTicks};
 use millrace_core::wire::rtcp::{MAX_REPORT_BYTES, write_receiver_report};
 
 use super::Plan;
 use super::meter::{Measured, Meter};
 use super::target::Seat;
-use super::viewer::{Command, Interest, Lent, Live, Outcome, SocketCounts, Stage, Status, Viewer};
+use super::viewer::{Command, Interest, Lent, Live, Outcome, Place, SocketCounts, Stage, Status, Viewer};
 use crate::clock::random_u64;
 use crate::error::{ClientError, RtspFailure};
 use crate::net::{Batch, Connection, Inlet, ReadState, bind_pair, start_connect};
 use crate::play::TransportChoice;
-use crate::rtsp::dialogue::{Dialogue, Event};
+use crate::rtsp::dialogue::{Dialogue, Event, PlayReply};
 use crate::rtsp::framing::{Item, next_item};
 use crate::rtsp::headers::NptRange;
 use crate::rtsp::transport::{TransportReply, Wanted};
@@ -28,6 +28,8 @@ const MEDIA_CHUNK: usize = 32 * 1024;
 const FEW: u32 = 2000;
 /// Batches taken from one socket where all of it is wanted.
 const MAX_DRAINS: usize = 256;
+/// Who came so shortly before the end is not expected to play yet.
+const GRACE_NS: u64 = 2_000_000_000;
 /// How long a farewell may take.
 const FAREWELL_NS: u64 = 3_000_000_000;
 
@@ -67,6 +69,12 @@ pub(super) struct RtspViewer {
     foreign: u64,
     dialogue: Dialogue,
     meter: Meter,
+    /// Length of the film, if the server says.
+    length: Option<MediaTicks>,
+    /// PAUSE was answered, and no PLAY since.
+    is_paused: bool,
+    /// PLAY was asked for behind a PAUSE.
+    is_resuming: bool,
     began: Instant,
     /// When connecting or the farewell is given up.
     deadline: Option<Instant>,
@@ -107,6 +115,9 @@ impl RtspViewer {
             foreign: 0,
             dialogue: Dialogue::new(plan.dialogue.clone(), url),
             meter: Meter::default(),
+            length: None,
+            is_paused: false,
+            is_resuming: false,
             began: now,
             deadline: Some(now + plan.options.reply_timeout),
             report_at: None,
@@ -129,7 +140,7 @@ impl RtspViewer {
 
     fn measure(&mut self, lent: &mut Lent<'_>) {
         if self.setup_us.is_some() && self.measured.is_none() {
-            self.measured = Some(self.meter.finish(lent.lateness, lent.unix_ns));
+            self.measured = Some(self.meter.finish(lent.lateness, lent.unix_ns, self.is_paused));
         }
     }
 
@@ -141,6 +152,8 @@ impl RtspViewer {
                 self.measure(lent);
                 self.send_report(lent, true);
             }
+            // It has only just come.
+            Stage::Starting if now.ns_since(self.began) < GRACE_NS => {}
             Stage::Starting => {
                 self.failure.get_or_insert_with(|| "not playing when time was over".to_owned());
             }
@@ -175,7 +188,8 @@ impl RtspViewer {
                     match self.path {
                         _ if self.stage == Stage::Leaving => {}
                         Path::Tcp { rtp, .. } if channel == rtp => {
-                            self.meter.rtp(lent.lateness, lent.unix_ns, bytes)
+                            let unix_ns = lent.unix_ns;
+                            self.meter.rtp(lent.lateness_of_read(), unix_ns, bytes);
                         }
                         Path::Tcp { rtcp, .. } if channel == rtcp => self.meter.rtcp(bytes),
                         _ => self.foreign += 1,
@@ -250,7 +264,9 @@ impl RtspViewer {
         while let Some(event) = self.dialogue.poll_event() {
             match event {
                 Event::Described(description) => {
-                    self.meter.set_payload_type(description.payload_type);
+                    let inspect = lent.plan.inspects(self.seat.index);
+                    self.meter.describe(&description, inspect);
+                    self.length = description.range.and_then(|range| range.end);
                     match self.ask_for_transport(lent) {
                         Ok(wanted) => drop(self.dialogue.setup(now, wanted)),
                         Err(error) => self.fail(lent, error.to_string()),
@@ -263,19 +279,33 @@ impl RtspViewer {
                     let start = Some(lent.plan.place_of(self.seat.index));
                     self.dialogue.play(now, Some(NptRange { start, end: None }));
                 }
-                Event::Playing(reply) => {
-                    self.meter.begin_play(&reply, lent.unix_ns);
-                    self.setup_us = Some(now.ns_since(self.began) / 1000);
-                    self.stage = Stage::Playing;
-                    self.schedule_report(now);
-                }
-                Event::Paused => {}
+                Event::Playing(reply) => self.handle_playing(now, &reply, lent),
+                Event::Paused => self.is_paused = !self.is_resuming,
                 Event::Down => self.stage = Stage::Done,
                 Event::Failed(RtspFailure::Closed { .. }) if self.stage == Stage::Playing => {
                     self.fail(lent, "the server closed the connection while playing".to_owned());
                 }
                 Event::Failed(failure) => self.fail(lent, failure.kind()),
             }
+        }
+    }
+
+    fn handle_playing(&mut self, now: Instant, reply: &PlayReply, lent: &mut Lent<'_>) {
+        self.meter.begin_play(reply, lent.unix_ns, lent.lateness);
+        (self.is_paused, self.is_resuming) = (false, false);
+        if self.stage == Stage::Starting {
+            self.setup_us = Some(now.ns_since(self.began) / 1000);
+            self.stage = Stage::Playing;
+            self.schedule_report(now);
+        }
+    }
+
+    /// A place that exists: none if the server does not say how long the film is.
+    fn place(&self, place: Place) -> Option<MediaTicks> {
+        match place {
+            Place::At(at) => Some(at),
+            // Not so near to the end that nothing is left to play.
+            Place::Part(part) => self.length.map(|length| MediaTicks((length.0 as f64 * 0.95 * part) as u64)),
         }
     }
 
@@ -400,8 +430,27 @@ impl Viewer for RtspViewer {
         self.settle(now, lent);
     }
 
-    fn command(&mut self, _now: Instant, _command: Command, _lent: &mut Lent<'_>) -> bool {
-        false
+    fn command(&mut self, now: Instant, command: Command, lent: &mut Lent<'_>) -> bool {
+        // One thing at a time: who is still waiting for a reply does not press the next button.
+        if self.stage != Stage::Playing || self.dialogue.is_busy() {
+            return false;
+        }
+        let range = |start| Some(NptRange { start: Some(start), end: None });
+        let done = match command {
+            Command::Pause if self.is_paused => false,
+            Command::Pause => self.dialogue.pause(now),
+            Command::Resume if !self.is_paused => false,
+            Command::Resume => self.dialogue.play(now, None),
+            Command::Seek(place) => match self.place(place) {
+                None => false,
+                Some(to) => {
+                    self.is_resuming = true;
+                    (self.is_paused || self.dialogue.pause(now)) && self.dialogue.play(now, range(to))
+                }
+            },
+        };
+        self.settle(now, lent);
+        done
     }
 
     fn drain(&mut self, now: Instant, lent: &mut Lent<'_>) {

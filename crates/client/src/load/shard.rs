@@ -1,4 +1,4 @@
-//! One thread of a load: an epoll, its viewers, their timers.
+//! One thread of a load: an epoll, its viewers, their timers, and the persons in front of them.
 
 use std::cmp::Reverse;
 use std::collections::BinaryHeap;
@@ -13,14 +13,17 @@ use rustix::buffer::spare_capacity;
 use rustix::event::{Timespec, epoll};
 
 use super::Plan;
-use super::report::Sums;
+use super::person::{Deed, Person};
+use super::rng::Rng;
+use super::series::Part;
+use super::sums::{Done, Sums, add_histogram};
 use super::target::Seat;
-use super::viewer::{Lent, Stage, Token, Viewer};
+use super::viewer::{Command, Lent, Outcome, Stage, Token, Viewer};
 use crate::clock::SystemClock;
 use crate::error::ClientError;
 use crate::lateness::histogram_us;
 use crate::net::{Batch, FIRST_PORT, Inlet};
-use crate::procfs::socket_drops;
+use crate::procfs::{run_delay_ns, socket_drops};
 
 /// The loop looks at the cancel flag at least this often.
 const MAX_WAIT_NS: u64 = 100_000_000;
@@ -30,6 +33,12 @@ const EVENTS: usize = 1024;
 const STARTS_PER_TURN: usize = 32;
 /// After the farewell has begun, no thread runs longer than this.
 const LAST_NS: u64 = 8_000_000_000;
+/// How often the tally is brought up to date.
+const TALLY_NS: u64 = 200_000_000;
+/// A step of the loop that takes longer is a stall of ours.
+pub(super) const OWN_STALL_NS: u64 = 10_000_000;
+/// A wait for events that was shorter found them waiting already.
+const NO_WAIT_NS: u64 = 50_000;
 
 /// Numbers that the calling thread reads while a shard runs.
 #[derive(Debug, Default)]
@@ -38,20 +47,43 @@ pub(super) struct Tally {
     pub(super) playing: AtomicU64,
     pub(super) failed: AtomicU64,
     pub(super) packets: AtomicU64,
+    pub(super) payload_bytes: AtomicU64,
     pub(super) lost: AtomicU64,
 }
 
-/// How often the tally is brought up to date.
-const TALLY_NS: u64 = 200_000_000;
+/// What comes when a viewer is done.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum After {
+    Nothing,
+    /// The same person, another title.
+    Zap,
+    /// Another person.
+    Replace,
+}
 
 /// A viewer and what the thread knows of it.
 struct Watched {
     seat: Seat,
+    session: u32,
     viewer: Box<dyn Viewer>,
+    person: Person,
     /// As it was after the last call.
     stage: Stage,
     /// Earliest entry of this viewer in the timers.
     scheduled: Instant,
+    began: Instant,
+    after: After,
+    /// Wall clock of the wish that led to the next session, or to this one.
+    wished_ns: Option<u64>,
+    zapped_ns: Option<u64>,
+}
+
+/// What a session that is about to begin is given.
+struct Beginning {
+    seat: Seat,
+    session: u32,
+    person: Person,
+    zapped_ns: Option<u64>,
 }
 
 pub(super) struct Shard<'a> {
@@ -66,21 +98,45 @@ pub(super) struct Shard<'a> {
     timers: BinaryHeap<Reverse<(Instant, usize)>>,
     shared_rtcp: Vec<Inlet>,
     next_port: u16,
+    /// Of the interval.
     lateness: Histogram<u64>,
-    read_delay: Histogram<u64>,
-    turns: Histogram<u64>,
     /// Payload at the end of the ramp, and when that was.
     at_ramp_end: Option<(Instant, u64)>,
     ramp_is_over: bool,
+    is_leaving: bool,
     tally_at: Instant,
-    /// Payload and packets of viewers that are done.
-    done_bytes: u64,
-    done_packets: u64,
+    /// The interval that ends next, from 1.
+    interval: u64,
+    /// Since when nothing can have waited unseen, and the wall clock of the turn.
+    looked_since: Instant,
+    turn_unix_ns: u64,
+    /// Sums of viewers that are done.
+    done: Part,
     sums: Sums,
 }
 
 fn error(what: &'static str) -> impl Fn(rustix::io::Errno) -> ClientError {
     move |errno| ClientError::Socket { what, source: errno.into() }
+}
+
+/// What the thread lends for one call, out of its fields.
+macro_rules! lend {
+    ($shard:ident, $now:expr, $slot:expr) => {{
+        let unix_ns = $shard.clock.unix_ns();
+        let before_turn_ns = $now.ns_since($shard.looked_since);
+        Lent {
+            plan: $shard.plan,
+            lateness: &mut $shard.lateness,
+            own_lateness: &mut $shard.sums.times.own_lateness,
+            read_delay: &mut $shard.sums.times.read_delay,
+            next_port: &mut $shard.next_port,
+            shared_rtcp: &$shard.shared_rtcp,
+            unix_ns,
+            own_delay_ns: before_turn_ns + unix_ns.saturating_sub($shard.turn_unix_ns),
+            epoll: &$shard.epoll,
+            slot: $slot,
+        }
+    }};
 }
 
 impl<'a> Shard<'a> {
@@ -100,13 +156,14 @@ impl<'a> Shard<'a> {
             // Threads begin far apart, so that they do not try each other's ports first.
             next_port: FIRST_PORT + (number * (60_000 / threads)) as u16,
             lateness: histogram_us(),
-            read_delay: histogram_us(),
-            turns: histogram_us(),
             at_ramp_end: None,
             ramp_is_over: false,
+            is_leaving: false,
             tally_at: plan.began,
-            done_bytes: 0,
-            done_packets: 0,
+            interval: 1,
+            looked_since: plan.began,
+            turn_unix_ns: 0,
+            done: Part::default(),
             sums: Sums::default(),
         };
         if !plan.options.own_rtcp {
@@ -132,15 +189,16 @@ impl<'a> Shard<'a> {
     pub(super) fn run(mut self, cancel: &AtomicBool) -> Result<Sums, ClientError> {
         let mut events = Vec::with_capacity(EVENTS);
         let mut leaving_since = None;
+        let waited_before_ns = run_delay_ns();
         loop {
             let before = self.clock.now();
-            let wait_ns = self.wait_ns(before, leaving_since.is_some());
+            let wait_ns = self.wait_ns(before);
             let timeout = Timespec { tv_sec: 0, tv_nsec: wait_ns.cast_signed() };
             match epoll::wait(&self.epoll, spare_capacity(&mut events), Some(&timeout)) {
                 Ok(_) | Err(rustix::io::Errno::INTR) => {}
                 Err(errno) => return Err(error("epoll")(errno)),
             }
-            let now = self.clock.now();
+            let now = self.begin_turn(before, wait_ns, events.is_empty());
             let is_busy = !events.is_empty();
             for event in events.drain(..) {
                 self.handle_event(now, event)?;
@@ -156,22 +214,57 @@ impl<'a> Shard<'a> {
             let is_last = leaving_since.is_some_and(|since| now.ns_since(since) > LAST_NS);
             if is_last || (self.to_start.is_empty() && self.viewers.iter().all(Option::is_none)) {
                 self.close_together(now);
+                self.sums.counts.waited_us = (run_delay_ns() - waited_before_ns) / 1000;
                 return Ok(self.finish());
             }
-            let after = self.clock.now();
-            self.turns.saturating_record(after.ns_since(now) / 1000);
-            if is_busy && leaving_since.is_none() {
-                // Let packets gather: fewer wake-ups, longer trains. The kernel has stamped what comes meanwhile.
-                let gather = self.plan.options.gather;
-                std::thread::sleep(gather.saturating_sub(after - now));
-            }
+            self.end_turn(now, is_busy);
         }
     }
 
-    fn wait_ns(&self, now: Instant, leaving: bool) -> u64 {
+    /// Notes since when nothing can have waited unseen.
+    fn begin_turn(&mut self, before: Instant, wait_ns: u64, nothing_came: bool) -> Instant {
+        let now = self.clock.now();
+        if now.ns_since(before) > NO_WAIT_NS {
+            // It slept: what comes now has only just come.
+            self.looked_since = now;
+        }
+        if nothing_came {
+            self.note_stall(now.ns_since(before).saturating_sub(wait_ns));
+        }
+        self.turn_unix_ns = self.clock.unix_ns();
+        now
+    }
+
+    fn note_stall(&mut self, took_ns: u64) {
+        if took_ns > OWN_STALL_NS && !self.is_leaving {
+            self.sums.counts.own_stalls += 1;
+            self.sums.counts.own_stalled_us += took_ns / 1000;
+        }
+    }
+
+    fn end_turn(&mut self, began: Instant, is_busy: bool) {
+        let after = self.clock.now();
+        self.sums.times.turns.saturating_record(after.ns_since(began) / 1000);
+        let mut asleep_ns = 0;
+        if is_busy && !self.is_leaving {
+            // Let packets gather: fewer wake-ups, longer trains. The kernel has stamped what comes meanwhile.
+            let gather = self.plan.options.gather.saturating_sub(after - began);
+            std::thread::sleep(gather);
+            asleep_ns = gather.as_nanos() as u64;
+        }
+        // What comes in the next turn may have waited since this one began.
+        self.looked_since = began;
+        self.note_stall(self.clock.now().ns_since(began).saturating_sub(asleep_ns));
+    }
+
+    fn interval_end(&self) -> Instant {
+        self.plan.began.plus_ns(self.plan.interval_ns.saturating_mul(self.interval))
+    }
+
+    fn wait_ns(&self, now: Instant) -> u64 {
         let timer = self.timers.peek().map(|Reverse((at, _))| *at);
         let start = self.to_start.last().map(|index| self.plan.start_of(*index));
-        let end = (!leaving).then_some(self.plan.end);
+        let end = (!self.is_leaving).then_some(self.plan.end.min(self.interval_end()));
         let next = [timer, start, end].into_iter().flatten().min().unwrap_or(Instant(u64::MAX));
         next.ns_since(now).min(MAX_WAIT_NS).min(NS_PER_S - 1)
     }
@@ -197,56 +290,64 @@ impl<'a> Shard<'a> {
     /// Lets a viewer do something, then sees to its timer, and takes leave of it if it is done.
     fn with(&mut self, now: Instant, slot: usize, act: impl FnOnce(&mut dyn Viewer, &mut Lent<'_>)) {
         let Some(watched) = self.viewers.get_mut(slot).and_then(Option::as_mut) else { return };
-        let mut lent = Lent {
-            plan: self.plan,
-            lateness: &mut self.lateness,
-            read_delay: &mut self.read_delay,
-            next_port: &mut self.next_port,
-            shared_rtcp: &self.shared_rtcp,
-            unix_ns: self.clock.unix_ns(),
-            epoll: &self.epoll,
-            slot,
-        };
-        act(&mut *watched.viewer, &mut lent);
+        act(&mut *watched.viewer, &mut lend!(self, now, slot));
         let status = watched.viewer.status();
-        if let Some(at) = status.poll_at.filter(|at| *at < watched.scheduled) {
-            watched.scheduled = at;
-            self.timers.push(Reverse((at, slot)));
-        }
         let stage_before = std::mem::replace(&mut watched.stage, status.stage);
         if stage_before != status.stage {
             if stage_before == Stage::Playing {
                 self.tally.playing.fetch_sub(1, Ordering::Relaxed);
+                watched.person.stop();
             }
             if status.stage == Stage::Playing {
                 self.tally.playing.fetch_add(1, Ordering::Relaxed);
+                watched.person.begin(now, &self.plan.options.behaviour);
             }
         }
+        let at = status.poll_at.into_iter().chain(watched.person.poll_at()).min();
+        if let Some(at) = at.filter(|at| *at < watched.scheduled) {
+            watched.scheduled = at;
+            self.timers.push(Reverse((at, slot)));
+        }
         if status.stage == Stage::Done {
-            self.bury(slot);
+            self.bury(now, slot);
         }
     }
 
-    /// A viewer is done: its numbers go into the sums, its sockets are closed.
-    fn bury(&mut self, slot: usize) {
+    /// A viewer is done: its numbers go into the sums, its sockets are closed, and another may come.
+    fn bury(&mut self, now: Instant, slot: usize) {
         let Some(mut watched) = self.viewers[slot].take() else { return };
-        let mut lent = Lent {
-            plan: self.plan,
-            lateness: &mut self.lateness,
-            read_delay: &mut self.read_delay,
-            next_port: &mut self.next_port,
-            shared_rtcp: &self.shared_rtcp,
-            unix_ns: self.clock.unix_ns(),
-            epoll: &self.epoll,
-            slot,
-        };
         let live = watched.viewer.live();
-        let outcome = watched.viewer.end(&mut lent);
-        self.done_bytes += live.payload_bytes;
-        self.done_packets += live.packets;
+        let outcome = watched.viewer.end(&mut lend!(self, now, slot));
+        drop(watched.viewer);
+        self.done.payload_bytes += live.payload_bytes;
+        self.done.packets += live.packets;
+        self.done.lost += live.lost;
         self.tally.failed.fetch_add(u64::from(outcome.failure.is_some()), Ordering::Relaxed);
-        self.tally.lost.fetch_add(live.lost, Ordering::Relaxed);
-        self.sums.add(self.plan, watched.seat, &outcome);
+        self.done.failed += u64::from(outcome.failure.is_some());
+        let first_ns = outcome.measured.and_then(|measured| measured.first_arrival_ns);
+        let zap_us =
+            watched.zapped_ns.zip(first_ns).map(|(wished, first)| first.saturating_sub(wished) / 1000);
+        let (seat, session, began) = (watched.seat, watched.session, watched.began);
+        self.sums.add(self.plan, Done { seat, session, began, zap_us, outcome });
+        if self.is_leaving {
+            return;
+        }
+        let mut person = watched.person;
+        let next = |title| Seat { title, ..seat };
+        let beginning = match watched.after {
+            After::Nothing => return,
+            After::Zap => {
+                let seat = next(self.plan.titles.next(seat.title, &mut person.rng));
+                Beginning { seat, session: session + 1, person, zapped_ns: watched.wished_ns }
+            }
+            After::Replace => {
+                self.sums.counts.replaced += 1;
+                let seat = next(self.plan.titles.next(seat.title, &mut person.rng));
+                let person = Person::new(&self.plan.options.behaviour, person.rng);
+                Beginning { seat, session: session + 1, person, zapped_ns: None }
+            }
+        };
+        self.begin(now, slot, beginning);
     }
 
     fn run_timers(&mut self, now: Instant) {
@@ -259,12 +360,50 @@ impl<'a> Shard<'a> {
                 continue; // replaced by an earlier one
             }
             watched.scheduled = Instant(u64::MAX);
+            let deed = watched.person.decide(now, &self.plan.options.behaviour);
             self.with(now, slot, |viewer, lent| {
                 if viewer.status().poll_at.is_some_and(|at| now >= at) {
                     viewer.handle_timeout(now, lent);
                 }
             });
+            if let Some(deed) = deed {
+                self.act(now, slot, deed);
+            }
         }
+    }
+
+    /// A person has decided.
+    fn act(&mut self, now: Instant, slot: usize, deed: Deed) {
+        let Some(watched) = self.viewers.get_mut(slot).and_then(Option::as_mut) else { return };
+        if self.is_leaving || watched.stage != Stage::Playing {
+            return;
+        }
+        let counts = &mut self.sums.counts;
+        match deed {
+            Deed::Command(command) => {
+                let mut is_done = false;
+                self.with(now, slot, |viewer, lent| is_done = viewer.command(now, command, lent));
+                let counts = &mut self.sums.counts;
+                match command {
+                    _ if !is_done => counts.deeds_skipped += 1,
+                    Command::Pause => counts.pauses += 1,
+                    Command::Seek(_) => counts.seeks += 1,
+                    Command::Resume => {}
+                }
+                return;
+            }
+            Deed::Zap => {
+                counts.zaps += 1;
+                watched.after = After::Zap;
+                watched.wished_ns = Some(self.clock.unix_ns());
+            }
+            Deed::Leave { is_replaced } => {
+                counts.leaves += 1;
+                watched.after = if is_replaced { After::Replace } else { After::Nothing };
+            }
+        }
+        self.with(now, slot, |viewer, lent| viewer.drain(now, lent));
+        self.with(now, slot, |viewer, lent| viewer.leave(now, lent));
     }
 
     fn start_due(&mut self, now: Instant) {
@@ -275,68 +414,99 @@ impl<'a> Shard<'a> {
             };
             self.to_start.pop();
             self.tally.started.fetch_add(1, Ordering::Relaxed);
-            let title = index as usize % self.plan.targets.len();
-            self.start(now, Seat { index, title });
+            self.done.started += 1;
+            let mut rng = Rng::new(self.plan.options.seed, u64::from(index));
+            let title = self.plan.titles.first(index, &mut rng);
+            let person = Person::new(&self.plan.options.behaviour, rng);
+            let slot = self.viewers.len();
+            self.viewers.push(None);
+            let seat = Seat { index, title };
+            self.begin(now, slot, Beginning { seat, session: 0, person, zapped_ns: None });
         }
     }
 
-    fn start(&mut self, now: Instant, seat: Seat) {
-        let slot = self.viewers.len();
-        let mut lent = Lent {
-            plan: self.plan,
-            lateness: &mut self.lateness,
-            read_delay: &mut self.read_delay,
-            next_port: &mut self.next_port,
-            shared_rtcp: &self.shared_rtcp,
-            unix_ns: self.clock.unix_ns(),
-            epoll: &self.epoll,
-            slot,
-        };
-        match self.plan.targets[seat.title].viewer(self.plan, seat, now, &mut lent) {
+    /// A session begins in an empty slot.
+    fn begin(&mut self, now: Instant, slot: usize, beginning: Beginning) {
+        let Beginning { seat, session, person, zapped_ns } = beginning;
+        let target = &self.plan.targets[seat.title];
+        match target.viewer(self.plan, seat, now, &mut lend!(self, now, slot)) {
             Ok(viewer) => {
-                let (stage, scheduled) = (Stage::Starting, Instant(u64::MAX));
-                self.viewers.push(Some(Watched { seat, viewer, stage, scheduled }));
+                self.viewers[slot] = Some(Watched {
+                    seat,
+                    session,
+                    viewer,
+                    person,
+                    stage: Stage::Starting,
+                    scheduled: Instant(u64::MAX),
+                    began: now,
+                    after: After::Nothing,
+                    wished_ns: None,
+                    zapped_ns,
+                });
                 self.with(now, slot, |_, _| {});
             }
             Err(reason) => {
                 self.tally.failed.fetch_add(1, Ordering::Relaxed);
-                self.sums.add_failure(reason, 1);
+                self.done.failed += 1;
+                let outcome = Outcome { failure: Some(reason), ..Outcome::default() };
+                self.sums.add(self.plan, Done { seat, session, began: now, zap_us: None, outcome });
             }
         }
     }
 
-    /// Payload and packets of all viewers so far.
-    fn totals(&self) -> (u64, u64) {
-        let viewers = self.viewers.iter().flatten().map(|watched| watched.viewer.live());
-        let start = (self.done_bytes, self.done_packets);
-        viewers.fold(start, |(bytes, packets), live| (bytes + live.payload_bytes, packets + live.packets))
+    /// Sums of all viewers so far.
+    fn totals(&self) -> Part {
+        let mut part = Part { own_stalls: self.sums.counts.own_stalls, ..self.done };
+        for watched in self.viewers.iter().flatten() {
+            let live = watched.viewer.live();
+            part.packets += live.packets;
+            part.payload_bytes += live.payload_bytes;
+            part.lost += live.lost;
+            part.playing += u64::from(watched.stage == Stage::Playing);
+        }
+        part
     }
 
-    /// Brings the tally up to date, and notes where the time begins in which all play.
+    /// Brings tally and time series up to date, and notes where the time begins in which all play.
     fn keep_tally(&mut self, now: Instant) {
         let ramp_ends = !self.ramp_is_over && now >= self.plan.ramp_end;
-        if now < self.tally_at && !ramp_ends {
+        let interval_ends = !self.is_leaving && now >= self.interval_end();
+        if now < self.tally_at && !ramp_ends && !interval_ends {
             return;
         }
         self.tally_at = now.plus_ns(TALLY_NS);
-        let (bytes, packets) = self.totals();
-        self.tally.packets.store(packets, Ordering::Relaxed);
+        let part = self.totals();
+        self.tally.packets.store(part.packets, Ordering::Relaxed);
+        self.tally.payload_bytes.store(part.payload_bytes, Ordering::Relaxed);
+        self.tally.lost.store(part.lost, Ordering::Relaxed);
         if ramp_ends {
             self.ramp_is_over = true;
-            self.at_ramp_end = Some((now, bytes));
+            self.at_ramp_end = Some((now, part.payload_bytes));
         }
+        while !self.is_leaving && now >= self.interval_end() {
+            self.plan.series.add(self.interval, &part, &self.lateness);
+            self.take_lateness();
+            self.interval += 1;
+        }
+    }
+
+    /// The lateness of the interval goes into the whole.
+    fn take_lateness(&mut self) {
+        add_histogram(&mut self.sums.times.lateness, &self.lateness);
+        self.lateness.reset();
     }
 
     /// The time in which all play is over.
     fn close_together(&mut self, now: Instant) {
         if let Some((since, bytes_before)) = self.at_ramp_end.take() {
             self.sums.together_ns = now.ns_since(since);
-            self.sums.together_bytes = self.totals().0 - bytes_before;
+            self.sums.counts.together_bytes = self.totals().payload_bytes - bytes_before;
         }
     }
 
     fn leave_all(&mut self, now: Instant) {
         self.close_together(now);
+        self.is_leaving = true;
         let not_begun = std::mem::take(&mut self.to_start).len() as u64;
         if not_begun > 0 {
             self.sums.add_failure("not begun when time was over".to_owned(), not_begun);
@@ -348,21 +518,22 @@ impl<'a> Shard<'a> {
         let inlets: Vec<&Inlet> =
             self.viewers.iter().flatten().filter_map(|watched| watched.viewer.media_inlet()).collect();
         let dropped = socket_drops(inlets.iter().map(|inlet| inlet.socket()));
-        let unknown =
+        let unknown: u64 =
             dropped.iter().zip(&inlets).map(|(all, inlet)| all.saturating_sub(inlet.dropped())).sum();
-        self.sums.add_drops(unknown);
+        self.sums.counts.socket_drops += unknown;
         for slot in 0..self.viewers.len() {
             self.with(now, slot, |viewer, lent| viewer.leave(now, lent));
         }
     }
 
     fn finish(mut self) -> Sums {
+        self.is_leaving = true;
+        let now = self.clock.now();
         for slot in 0..self.viewers.len() {
-            self.bury(slot);
+            self.bury(now, slot);
         }
-        self.sums.lateness = self.lateness;
-        self.sums.read_delay = self.read_delay;
-        self.sums.turns = self.turns;
+        self.take_lateness();
+        self.plan.series.leave(self.interval, &self.totals());
         self.sums
     }
 }

@@ -10,6 +10,7 @@ use rustix::event::epoll;
 use super::Plan;
 use super::meter::Measured;
 use super::playback::Playback;
+use super::shard::OWN_STALL_NS;
 use crate::net::Inlet;
 
 /// Where a viewer stands. It only ever goes forward.
@@ -135,7 +136,7 @@ pub(super) trait Viewer {
     fn drain(&mut self, now: Instant, lent: &mut Lent<'_>);
 
     /// Ends politely: measuring stops now, goodbyes are sent, [`Stage::Done`] follows soon. When it has not come to
-    /// playing that is a failure, unless the viewer is only a listener.
+    /// playing within some seconds that is a failure, unless the viewer is only a listener.
     fn leave(&mut self, now: Instant, lent: &mut Lent<'_>);
 
     /// Where it stands and when it wants to be called.
@@ -206,6 +207,8 @@ pub(super) struct Lent<'a> {
     pub(super) plan: &'a Plan,
     /// Lateness of packets in microseconds: a viewer records every packet here.
     pub(super) lateness: &'a mut Histogram<u64>,
+    /// The same, for what [`Lent::lateness_of_read`] keeps apart.
+    pub(super) own_lateness: &'a mut Histogram<u64>,
     /// How long datagrams waited in their receive buffers, in microseconds.
     pub(super) read_delay: &'a mut Histogram<u64>,
     /// Where [`crate::net::bind_pair`] goes on.
@@ -214,11 +217,19 @@ pub(super) struct Lent<'a> {
     pub(super) shared_rtcp: &'a [Inlet],
     /// Wall clock: the scale of the kernel's packet stamps.
     pub(super) unix_ns: u64,
+    /// What is read now may have waited for so long because this thread did not look.
+    pub(super) own_delay_ns: u64,
     pub(super) epoll: &'a OwnedFd,
     pub(super) slot: usize,
 }
 
 impl Lent<'_> {
+    /// Where the lateness of data goes that has no stamp of the kernel, as what comes over TCP: when this thread has not
+    /// looked for long, it may be our own, and is kept apart.
+    pub(super) fn lateness_of_read(&mut self) -> &mut Histogram<u64> {
+        if self.own_delay_ns > OWN_STALL_NS { self.own_lateness } else { self.lateness }
+    }
+
     /// Makes a new descriptor known. `kind` is at most [`MAX_KIND`].
     pub(super) fn watch(&self, kind: u8, fd: impl AsFd, interest: Interest) -> io::Result<()> {
         let token = Token::Viewer { slot: self.slot, kind: kind.min(MAX_KIND) };

@@ -28,6 +28,7 @@ use crate::rtsp::dialogue::{Dialogue, DialogueConfig, Event, Phase, PlayReply};
 use crate::rtsp::framing::{Item, next_item};
 use crate::rtsp::headers::NptRange;
 use crate::rtsp::transport::{TransportReply, Wanted};
+use crate::sdp::Take;
 use crate::sink::SinkWriter;
 use crate::url::RtspUrl;
 
@@ -116,6 +117,7 @@ impl<'a> Session<'a> {
         let config = DialogueConfig {
             user_agent: options.user_agent.as_str().into(),
             reply_timeout_ns: nanos(options.reply_timeout),
+            take: Take::TransportStream,
         };
         Ok(Self {
             options,

@@ -32,6 +32,8 @@ pub struct DialogueConfig {
     pub user_agent: Arc<str>,
     /// How long a reply may take.
     pub reply_timeout_ns: u64,
+    /// Which streams of a description are taken.
+    pub take: sdp::Take,
 }
 
 /// Where the session stands.
@@ -408,7 +410,7 @@ impl Dialogue {
     }
 
     fn described(&mut self, reply: &Response<Vec<u8>>) {
-        let description = match sdp::parse(reply.body()) {
+        let description = match sdp::parse(reply.body(), self.config.take) {
             Ok(description) => description,
             Err(what) => return self.fail(RtspFailure::NoMedia(what)),
         };

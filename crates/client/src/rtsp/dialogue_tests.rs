@@ -6,7 +6,11 @@ const SDP: &str = "v=0\r\ns=Film\r\na=range:npt=0-60\r\nm=video 0 RTP/AVP 33\r\n
 const S: u64 = NS_PER_S;
 
 fn dialogue() -> Dialogue {
-    let config = DialogueConfig { user_agent: "test/1".into(), reply_timeout_ns: 10 * S };
+    let config = DialogueConfig {
+        user_agent: "test/1".into(),
+        reply_timeout_ns: 10 * S,
+        take: crate::sdp::Take::default(),
+    };
     Dialogue::new(config, &RtspUrl::parse("rtsp://h:8554/film").unwrap())
 }
 

@@ -1,0 +1,177 @@
+//! Who sits in front of a viewer: decides what is done next, and when.
+
+use std::time::Duration;
+
+use millrace_core::time::Instant;
+
+use super::behaviour::{Behaviour, Habit};
+use super::rng::Rng;
+use super::viewer::{Command, Place};
+use crate::script::Action;
+
+/// What a person decides to do.
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub(super) enum Deed {
+    /// Something that the viewer does.
+    Command(Command),
+    /// Away, and on with another title.
+    Zap,
+    /// Away for good.
+    Leave {
+        /// Somebody else comes.
+        is_replaced: bool,
+    },
+}
+
+/// One person, through all the titles it zaps to.
+#[derive(Clone, Debug)]
+pub(super) struct Person {
+    pub(super) rng: Rng,
+    habit: Habit,
+    /// When it decides next; `None` while nothing plays.
+    at: Option<Instant>,
+    is_paused: bool,
+    /// When the first film began to play.
+    since: Option<Instant>,
+    /// Steps of the script done.
+    steps: usize,
+}
+
+impl Person {
+    /// A person with a habit of its own, drawn from `rng`.
+    pub(super) fn new(behaviour: &Behaviour, mut rng: Rng) -> Self {
+        let habit = behaviour.draw(&mut rng);
+        Self { rng, habit, at: None, is_paused: false, since: None, steps: 0 }
+    }
+
+    /// A film begins to play.
+    pub(super) fn begin(&mut self, now: Instant, behaviour: &Behaviour) {
+        self.since.get_or_insert(now);
+        self.is_paused = false;
+        self.plan(now, behaviour);
+    }
+
+    /// Nothing plays any more.
+    pub(super) fn stop(&mut self) {
+        self.at = None;
+    }
+
+    /// When [`Self::decide`] is due.
+    pub(super) fn poll_at(&self) -> Option<Instant> {
+        self.at
+    }
+
+    fn plan(&mut self, now: Instant, behaviour: &Behaviour) {
+        if let (Some(step), Some(since)) = (behaviour.script().0.get(self.steps), self.since) {
+            self.at = Some(since.plus_ns(step.at_ns));
+            return;
+        }
+        let wait = match self.habit {
+            Habit::Watch => None,
+            Habit::Pause { lasts, .. } if self.is_paused => Some(lasts),
+            Habit::Zap { after }
+            | Habit::Pause { after, .. }
+            | Habit::Seek { after }
+            | Habit::Leave { after, .. } => Some(after),
+        };
+        self.at = wait.map(|wait| now + wait.draw(&mut self.rng).min(Duration::from_secs(1_000_000)));
+    }
+
+    /// What is done now, if something is due.
+    pub(super) fn decide(&mut self, now: Instant, behaviour: &Behaviour) -> Option<Deed> {
+        self.at.filter(|at| now >= *at)?;
+        if let Some(step) = behaviour.script().0.get(self.steps) {
+            self.steps += 1;
+            self.plan(now, behaviour);
+            return Some(Deed::Command(match step.action {
+                Action::Pause => Command::Pause,
+                Action::Resume => Command::Resume,
+                Action::Seek(to) => Command::Seek(Place::At(to)),
+            }));
+        }
+        let deed = match self.habit {
+            Habit::Watch => None,
+            Habit::Zap { .. } => Some(Deed::Zap),
+            Habit::Leave { is_replaced, .. } => Some(Deed::Leave { is_replaced }),
+            Habit::Seek { .. } => Some(Deed::Command(Command::Seek(Place::Part(self.rng.unit())))),
+            Habit::Pause { .. } => {
+                self.is_paused = !self.is_paused;
+                Some(Deed::Command(if self.is_paused { Command::Pause } else { Command::Resume }))
+            }
+        };
+        match deed {
+            Some(Deed::Command(_)) => self.plan(now, behaviour),
+            _ => self.at = None,
+        }
+        deed
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use millrace_core::time::{MediaTicks, NS_PER_S};
+
+    fn at(seconds: u64) -> Instant {
+        Instant(seconds * NS_PER_S)
+    }
+
+    /// Everything a person does until `end`, in whole seconds.
+    fn deeds(text: &str, end: u64) -> Vec<(u64, Deed)> {
+        let behaviour: Behaviour = text.parse().unwrap();
+        let mut person = Person::new(&behaviour, Rng::new(1, 1));
+        assert_eq!(person.poll_at(), None);
+        person.begin(at(10), &behaviour);
+        let mut done = Vec::new();
+        while let Some(now) = person.poll_at().filter(|now| *now <= at(end)) {
+            assert_eq!(person.decide(Instant(now.0 - 1), &behaviour), None);
+            done.push((now.0 / NS_PER_S, person.decide(now, &behaviour).unwrap()));
+        }
+        done
+    }
+
+    #[test]
+    fn habits_go_on_and_on() {
+        let pause = Deed::Command(Command::Pause);
+        let resume = Deed::Command(Command::Resume);
+        assert_eq!(deeds("watch", 1000), []);
+        assert_eq!(
+            deeds("pause 5s fixed for 3s fixed", 30),
+            [(15, pause), (18, resume), (23, pause), (26, resume)]
+        );
+        assert_eq!(deeds("zap 5s fixed", 1000), [(15, Deed::Zap)]);
+        assert_eq!(deeds("leave 5s fixed replaced", 1000), [(15, Deed::Leave { is_replaced: true })]);
+        let seeks = deeds("seek 5s fixed", 26);
+        assert_eq!(seeks.iter().map(|(at, _)| *at).collect::<Vec<_>>(), [15, 20, 25]);
+        assert!(seeks.iter().all(
+            |(_, deed)| matches!(deed, Deed::Command(Command::Seek(Place::Part(part))) if (0.0..1.0).contains(part))
+        ));
+        assert_ne!(seeks[0].1, seeks[1].1);
+    }
+
+    #[test]
+    fn a_script_counts_from_the_first_play() {
+        let to = MediaTicks::from_secs_f64(30.0).unwrap();
+        assert_eq!(
+            deeds("pause@5,play@8,seek@10=30", 1000),
+            [
+                (15, Deed::Command(Command::Pause)),
+                (18, Deed::Command(Command::Resume)),
+                (20, Deed::Command(Command::Seek(Place::At(to)))),
+            ]
+        );
+    }
+
+    #[test]
+    fn a_zap_waits_for_the_next_film_to_begin() {
+        let behaviour: Behaviour = "zap 5s fixed".parse().unwrap();
+        let mut person = Person::new(&behaviour, Rng::new(1, 1));
+        person.begin(at(0), &behaviour);
+        assert_eq!(person.decide(at(5), &behaviour), Some(Deed::Zap));
+        assert_eq!(person.poll_at(), None);
+        person.begin(at(6), &behaviour);
+        assert_eq!(person.poll_at(), Some(at(11)));
+        person.stop();
+        assert_eq!(person.decide(at(20), &behaviour), None);
+    }
+}
