@@ -2,10 +2,16 @@
 
 mod support;
 
-use support::{millrace, ok};
+use std::io::Read;
+use std::process::Stdio;
+
+use millrace_lab::benches::{self, ALL};
+use millrace_lab::frame::Bench;
+use serde_json::Value;
+use support::{fails, millrace, ok, signal};
 
 /// Runs a benchmark tiny and returns its JSON.
-fn tiny(name: &str) -> serde_json::Value {
+fn tiny(name: &str) -> Value {
     let dir = tempfile::tempdir().unwrap();
     let scratch = dir.path().to_str().unwrap();
     let output = millrace().args(["bench", name, "--tiny", "--json", "--scratch", scratch]).output().unwrap();
@@ -14,32 +20,131 @@ fn tiny(name: &str) -> serde_json::Value {
     serde_json::from_slice(&output.stdout).unwrap()
 }
 
+/// Whether this machine can run it; says why not.
+fn can_run(bench: &Bench) -> bool {
+    let missing = bench.missing();
+    if !missing.is_empty() {
+        eprintln!("skipped: bench {} needs {}", bench.name, missing.join(", and "));
+    }
+    missing.is_empty()
+}
+
+fn keys(value: &Value) -> Vec<&str> {
+    value.as_object().expect("an object").keys().map(String::as_str).collect()
+}
+
+fn promise<'a>(report: &'a Value, id: &str) -> &'a Value {
+    let promises = report["promises"].as_array().unwrap();
+    promises.iter().find(|p| p["id"] == id).unwrap_or_else(|| panic!("no promise {id}: {report}"))
+}
+
+/// The JSON form that other programs rely on.
+fn has_the_form(report: &Value, name: &str) {
+    assert_eq!(keys(report), ["bench", "commit", "machine", "promises", "rows"], "{report}");
+    assert_eq!(report["bench"], name);
+    assert!(report["machine"].as_str().unwrap().contains("Linux"));
+    let rows = report["rows"].as_array().unwrap();
+    assert!(!rows.is_empty(), "{name} measured nothing");
+    for row in rows {
+        assert_eq!(keys(row), ["figures", "label"]);
+        for figure in row["figures"].as_array().unwrap() {
+            assert_eq!(keys(figure), ["name", "unit", "value"]);
+            assert!(figure["value"].is_f64() || figure["value"].is_null(), "{figure}");
+        }
+    }
+    let mut ids = Vec::new();
+    for promise in report["promises"].as_array().unwrap() {
+        assert_eq!(keys(promise), ["bound", "holds", "id", "unit", "value"]);
+        assert!(promise["holds"].is_boolean());
+        ids.push(promise["id"].as_str().unwrap());
+    }
+    let all = ids.len();
+    ids.sort_unstable();
+    ids.dedup();
+    assert_eq!(ids.len(), all, "{name}: two promises of one name");
+}
+
 #[test]
-fn every_benchmark_says_what_it_is_for() {
+fn every_benchmark_runs_and_keeps_the_form() {
+    for bench in ALL.iter().filter(|bench| can_run(bench)) {
+        let report = tiny(bench.name);
+        has_the_form(&report, bench.name);
+        match bench.name {
+            "ingest" => assert!(promise(&report, "ingest-rate")["value"].as_f64().unwrap() > 0.0, "{report}"),
+            "tx" => assert_eq!(promise(&report, "tx-missing")["value"], 0.0, "{report}"),
+            "sessions" => {
+                assert_eq!(promise(&report, "sessions-failed")["value"], 0.0, "{report}");
+                assert_eq!(promise(&report, "sessions-checksums")["value"], 0.0, "{report}");
+                assert_eq!(report["rows"][0]["figures"][1]["value"], 5.0, "five viewers played: {report}");
+            }
+            _ => {}
+        }
+    }
+}
+
+#[test]
+fn names_differ_and_the_list_says_what_each_is_for() {
     let list = ok(&["bench", "list"]);
-    for bench in millrace_lab::benches::ALL {
+    for (at, bench) in ALL.iter().enumerate() {
         assert!(list.contains(bench.name) && list.contains(bench.not_for), "{list}");
+        assert!(bench.options.iter().all(|name| list.contains(&format!("--{name}"))), "{list}");
+        assert!(ALL[..at].iter().all(|other| other.name != bench.name));
+        assert_eq!(benches::find(bench.name).unwrap().shows, bench.shows);
+    }
+    let error = fails(&["bench", "nonsense"]);
+    assert!(ALL.iter().all(|bench| error.contains(bench.name)), "{error}");
+}
+
+#[test]
+fn every_option_of_a_benchmark_is_one_of_the_command() {
+    let help = ok(&["bench", "--help"]);
+    for option in ALL.iter().flat_map(|bench| bench.options) {
+        assert!(help.contains(&format!("--{option} ")), "--{option}: {help}");
     }
 }
 
 #[test]
-fn ingest_runs() {
-    let report = tiny("ingest");
-    assert_eq!(report["bench"], "ingest");
-    assert!(report["promises"][0]["value"].as_f64().unwrap() > 0.0, "{report}");
+fn a_report_is_written_beside_the_result() {
+    let dir = tempfile::tempdir().unwrap();
+    let document = dir.path().join("p.md");
+    std::fs::write(&document, "# P\n\n<!-- bench heap -->\n<!-- /bench heap -->\n").unwrap();
+    let (folder, document) = (dir.path().join("out"), document.to_str().unwrap());
+    let args = ["bench", "engine", "--tiny", "--streams", "50", "--report", folder.to_str().unwrap()];
+    let text = ok(&[&args[..], &["--markdown", document, "--section", "heap"]].concat());
+    assert!(text.contains("50 streams: binary heap"), "{text}");
+    let page = std::fs::read_to_string(folder.join("index.html")).unwrap();
+    assert!(page.contains("<svg") && page.contains("millrace bench engine --tiny --streams 50</code>"));
+    let report: Value = serde_json::from_slice(&std::fs::read(folder.join("report.json")).unwrap()).unwrap();
+    has_the_form(&report, "engine");
+    let document = std::fs::read_to_string(document).unwrap();
+    assert!(document.contains("`millrace bench engine --tiny --streams 50`; commit "), "{document}");
+    assert!(document.contains("| 50 streams: binary heap, single packets |"), "{document}");
 }
 
 #[test]
-fn sessions_runs() {
-    if !rustix::process::geteuid().is_root() {
-        eprintln!("skipped: network namespaces need root");
-        return;
+fn an_interrupted_benchmark_cleans_up() {
+    let dir = tempfile::tempdir().unwrap();
+    let scratch = dir.path().to_str().unwrap();
+    // Hours, if nobody stopped it.
+    let mut child = millrace()
+        .args(["bench", "engine", "--streams", "50", "--runs", "1000", "--scratch", scratch])
+        .stderr(Stdio::piped())
+        .stdout(Stdio::piped())
+        .spawn()
+        .unwrap();
+    let mut error = child.stderr.take().unwrap();
+    let mut said = Vec::new();
+    // It says each round, so it is at work when the first has been read.
+    while !String::from_utf8_lossy(&said).contains("round 1 ") {
+        let mut byte = [0];
+        assert_eq!(error.read(&mut byte).unwrap(), 1, "{}", String::from_utf8_lossy(&said));
+        said.push(byte[0]);
     }
-    let report = tiny("sessions");
-    let value = |id: &str| {
-        let promises = report["promises"].as_array().unwrap();
-        promises.iter().find(|p| p["id"] == id).unwrap()["value"].as_f64().unwrap()
-    };
-    assert_eq!((value("sessions-failed"), value("sessions-checksums")), (0.0, 0.0), "{report}");
-    assert_eq!(report["rows"][0]["figures"][1]["value"], 5.0, "five viewers played: {report}");
+    signal(child.id(), "INT");
+    error.read_to_end(&mut said).unwrap();
+    let output = child.wait_with_output().unwrap();
+    let said = String::from_utf8_lossy(&said);
+    assert_eq!(output.status.code(), Some(130), "{said}");
+    assert!(said.contains("stopped before it was done"), "{said}");
+    assert!(output.stdout.is_empty());
 }

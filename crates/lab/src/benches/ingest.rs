@@ -2,14 +2,15 @@
 
 use std::path::Path;
 use std::sync::Arc;
-use std::sync::atomic::AtomicBool;
 use std::time::Instant as StdInstant;
 
 use anyhow::Context;
 use millrace_store::ingest::{IngestOptions, ingest};
 use millrace_store::volume::Volume;
 
-use crate::frame::{Bench, Need, Options, Promise, Report, Row, percentile};
+use crate::frame::{
+    Axis, Bench, Need, NoiseMeter, Options, Plot, PlotKind, Point, Promise, Report, Row, percentile,
+};
 use crate::media;
 use crate::proc::cpu_ns;
 
@@ -18,7 +19,7 @@ pub(super) const BENCH: Bench = Bench {
     name: "ingest",
     shows: "MB/s at which a transport stream is indexed, summed, hashed and stored, beside a plain copy",
     not_for: "disk speed: source and store lie in memory, and nothing waits for a disk",
-    options: &["scratch"],
+    options: &[],
     needs: &[Need::Program("ffmpeg", "apt-get install ffmpeg")],
     run,
 };
@@ -49,6 +50,7 @@ fn plain_copy(from: &Path, to: &Path) -> anyhow::Result<()> {
 fn run(options: &Options) -> anyhow::Result<Report> {
     let dir = tempdir(options)?;
     let (rounds, secs, loops) = if options.tiny { (1, 2, 0) } else { (9, 20, 15) };
+    options.say("making a film");
     let film = make_film(&dir.0, secs, loops)?;
     let mb = std::fs::metadata(&film)?.len() as f64 / 1e6;
     let volume = Volume::open_or_create(&dir.0.join("store"))?;
@@ -56,10 +58,14 @@ fn run(options: &Options) -> anyhow::Result<Report> {
         name: None,
         packet_sizes: vec![1316],
         ffmpeg: "ffmpeg".into(),
-        cancel: Arc::new(AtomicBool::new(false)),
+        cancel: Arc::clone(&options.cancel),
     };
     let (mut wall, mut cpu, mut copy_wall, mut ratio) = (vec![], vec![], vec![], vec![]);
-    for _ in 0..rounds {
+    let mut meter = NoiseMeter::start();
+    for round in 1..=rounds {
+        options.go_on()?;
+        options.say(&format!("round {round} of {rounds}"));
+        meter.look();
         let (copied, _) = timed(|| plain_copy(&film, &dir.0.join("copy")))?;
         let (added, added_cpu) = timed(|| {
             let title = ingest(&volume, &film, &ingest_options, &mut |_| ())?;
@@ -72,9 +78,12 @@ fn run(options: &Options) -> anyhow::Result<Report> {
         ratio.push(copied / added);
     }
     let mut report = Report::new("ingest");
-    let spread = |label: &str, values: &mut Vec<f64>| {
+    meter.repeated("ingest by processor time", &cpu);
+    let mut points = Vec::new();
+    let mut spread = |label: &str, values: &mut Vec<f64>| {
         let p = |values: &mut Vec<f64>, p| percentile(values, p);
         let (low, mid, high) = (p(values, 10.0), p(values, 50.0), p(values, 90.0));
+        points.push(Point::spread(label, low, mid, high));
         Row::new(label).with("p10", low, "MB/s").with("p50", mid, "MB/s").with("p90", high, "MB/s")
     };
     report.rows.push(Row::new("film").with("size", mb, "MB").with("rounds", f64::from(rounds), ""));
@@ -86,6 +95,10 @@ fn run(options: &Options) -> anyhow::Result<Report> {
         percentile(&mut ratio, 50.0),
         "",
     ));
+    let plot =
+        Plot::new(PlotKind::Spread, "Ingest beside a plain copy", Axis::default(), Axis::new("rate", "MB/s"));
+    report.plots.push(plot.with("p10, p50, p90 of the rounds", points));
+    report.noise = Some(meter.finish());
     report.promises.push(Promise::at_least("ingest-rate", percentile(&mut cpu, 50.0), 800.0, "MB/s"));
     Ok(report)
 }

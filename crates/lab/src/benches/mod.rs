@@ -1,12 +1,14 @@
 //! The benchmarks.
 
+mod engine;
 mod ingest;
 mod sessions;
+mod tx;
 
 use crate::frame::Bench;
 
 /// All of them, in the order in which `bench list` shows them.
-pub const ALL: &[Bench] = &[ingest::BENCH, sessions::BENCH];
+pub const ALL: &[Bench] = &[ingest::BENCH, engine::BENCH, tx::BENCH, sessions::BENCH];
 
 /// The one of that name.
 pub fn find(name: &str) -> Option<&'static Bench> {

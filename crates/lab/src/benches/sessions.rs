@@ -3,7 +3,7 @@
 use std::io::{BufRead, BufReader};
 use std::path::Path;
 use std::process::{Child, Command, Stdio};
-use std::sync::atomic::AtomicBool;
+use std::sync::Arc;
 use std::time::{Duration, Instant as StdInstant};
 
 use anyhow::Context;
@@ -20,7 +20,7 @@ pub(super) const BENCH: Bench = Bench {
     name: "sessions",
     shows: "viewers of a 2 Mb/s film that one engine carries: loss and lateness at the receiver, processor time",
     not_for: "the speed of a network card: a veth pair runs the receiver's kernel path on the sender's core",
-    options: &["streams", "duration", "scratch"],
+    options: &["streams", "duration"],
     needs: &[Need::Root, Need::Program("ffmpeg", "apt-get install ffmpeg")],
     run,
 };
@@ -68,11 +68,13 @@ impl Drop for Server {
 fn measure(options: &Options, dir: &Path, streams: usize, secs: u64) -> anyhow::Result<Report> {
     let (film, store) = (dir.join("film.ts"), dir.join("store"));
     let ramp_s = (streams as u64).div_ceil(200);
+    options.say("making a film");
     media::make_cbr_ts(&film, ramp_s + secs + 15, RATE_KBPS)?;
     let mut add = Command::new(&options.program);
     let added = add.args(["add", "--quiet"]).arg(&film).arg("--store").arg(&store).status()?;
     anyhow::ensure!(added.success(), "the film could not be added");
 
+    options.go_on()?;
     let hosts = TwoHosts::new(false)?;
     let cores = std::thread::available_parallelism().map_or(1, usize::from);
     let mut command = hosts.on_server(&options.program);
@@ -86,7 +88,8 @@ fn measure(options: &Options, dir: &Path, streams: usize, secs: u64) -> anyhow::
     load_options.duration = Duration::from_secs(secs);
     load_options.start_spread = MediaTicks(90_000 * 10);
     let before = (StdInstant::now(), cpu_ns(pid, "engine-0")?, cpu_ns(pid, "")?);
-    let cancel = AtomicBool::new(false);
+    let cancel = Arc::clone(&options.cancel);
+    options.say(&format!("{streams} viewers arrive in {ramp_s} s and watch for {secs} s"));
     let report: LoadReport = hosts
         .on_client(move || {
             // The engine has core 0 for itself when there is another one.
@@ -98,6 +101,7 @@ fn measure(options: &Options, dir: &Path, streams: usize, secs: u64) -> anyhow::
             load(&load_options, &cancel, &mut |_| ())
         })?
         .context("the receiver")?;
+    options.go_on()?;
     let wall_ns = before.0.elapsed().as_nanos() as f64;
     let engine_ns = (cpu_ns(pid, "engine-0")? - before.1) as f64;
     let all_ns = (cpu_ns(pid, "")? - before.2) as f64;
@@ -143,19 +147,10 @@ fn write_up(r: &LoadReport, streams: usize, wall_ns: f64, engine_ns: f64, all_ns
             .with("engine per packet", engine_ns / (r.packets.max(1)) as f64, "ns")
             .with("memory", rss as f64 / 1e6, "MB"),
     );
-    report.promises.push(Promise::at_most("sessions-failed", r.failed as f64, 0.0, "sessions"));
-    report.promises.push(Promise::at_most(
-        "sessions-loss",
-        (r.lost + r.lost_at_start) as f64,
-        0.0,
-        "packets",
-    ));
+    let none = |id: &str, count: u64, what: &str| Promise::at_most(id, count as f64, 0.0, what).correctness();
+    report.promises.push(none("sessions-failed", r.failed, "sessions"));
+    report.promises.push(none("sessions-loss", r.lost + r.lost_at_start, "packets"));
     report.promises.push(Promise::at_most("sessions-lateness-p99", ms(r.lateness.p99_us), 20.0, "ms"));
-    report.promises.push(Promise::at_most(
-        "sessions-checksums",
-        r.receiver.checksum_errors as f64,
-        0.0,
-        "packets",
-    ));
+    report.promises.push(none("sessions-checksums", r.receiver.checksum_errors, "packets"));
     report
 }

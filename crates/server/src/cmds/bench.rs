@@ -1,17 +1,29 @@
 //! `millrace bench`: every promise about speed, measured by one command.
 
+use std::io::IsTerminal;
 use std::path::PathBuf;
 use std::process::ExitCode;
+use std::time::{Duration, SystemTime};
 
-use clap::Args;
-use millrace_lab::benches;
-use millrace_lab::frame::Options;
+use clap::{Args, ValueEnum};
+use indicatif::{ProgressBar, ProgressStyle};
+use millrace_core::units::{BitRate, HumanDuration};
+use millrace_lab::frame::{Bench, Cancelled, Options, Progress, Report, Verdict};
+use millrace_lab::{benches, report};
+
+/// What `--check` says when the machine was too noisy to tell.
+const EXIT_TOO_NOISY: u8 = 3;
+/// What a shell says of a program that was interrupted.
+const EXIT_INTERRUPTED: u8 = 130;
 
 /// Measure what Millrace promises; prints the machine, the commit and the spread
 #[derive(Args)]
 #[command(after_help = "Examples:\n  millrace bench list\n  millrace bench ingest\n  \
-                        millrace bench sessions --streams 1000 --duration 20s --check\n\nUse a release build, on a quiet \
-                        machine. `sessions` makes network namespaces and needs root.")]
+                        millrace bench sessions --streams 1000 --duration 20s --check\n  \
+                        millrace bench tx --report /tmp/tx\n\n\
+                        Use a release build, on a quiet machine. Benchmarks that make network namespaces need root; \
+                        `list` says which.\n\nExit codes: 0 all went well; 1 an error, or with --check a promise that \
+                        does not hold; 3 with --check when the machine was too noisy to say; 130 when interrupted.")]
 pub(super) struct BenchArgs {
     /// Name of the benchmark, or `list`
     #[arg(value_name = "NAME")]
@@ -19,57 +31,359 @@ pub(super) struct BenchArgs {
     /// The result as one JSON document {bench, commit, machine, rows, promises}
     #[arg(long)]
     json: bool,
-    /// Exit 1 when a promise does not hold
+    /// Exit 1 when a promise does not hold, 3 when the machine was too noisy to say
     #[arg(long)]
     check: bool,
+    /// Write a page with tables and pictures, and the JSON document, into this folder
+    #[arg(long, value_name = "DIR")]
+    report: Option<PathBuf>,
+    /// Replace the tables between `<!-- bench NAME -->` and `<!-- /bench NAME -->` in this document
+    #[arg(long, value_name = "FILE")]
+    markdown: Option<PathBuf>,
+    /// Name in those two markers, if not that of the benchmark
+    #[arg(long, value_name = "NAME", requires = "markdown")]
+    section: Option<String>,
+    /// Fewer and shorter runs: figures for a first look
+    #[arg(long)]
+    quick: bool,
     /// Tiny inputs: shows that the benchmark works; its figures mean nothing
     #[arg(long)]
     tiny: bool,
-    /// Viewers, for benchmarks that have them
+    /// Where large files may be made
+    #[arg(long, value_name = "DIR", default_value = ".")]
+    scratch: PathBuf,
+    #[command(flatten)]
+    what: WhatArgs,
+}
+
+/// Options that only some benchmarks look at.
+#[derive(Args)]
+#[command(next_help_heading = "Options of some benchmarks (`list` says which)")]
+struct WhatArgs {
+    /// Viewers
     #[arg(long, value_name = "N")]
     streams: Option<usize>,
     /// Length of the measured part
     #[arg(long, value_name = "TIME", value_parser = parse_secs)]
     duration: Option<u64>,
-    /// Where large files may be made
-    #[arg(long, value_name = "DIR", default_value = ".")]
-    scratch: PathBuf,
+    /// How often the measured part is repeated
+    #[arg(long, value_name = "N", value_parser = clap::value_parser!(u16).range(1..=1000))]
+    runs: Option<u16>,
+    /// Rates of the films, separated by commas: 2Mb/s,8Mb/s
+    #[arg(long = "rate", value_name = "RATE", value_delimiter = ',')]
+    rates: Vec<BitRate>,
+    /// Ways to carry media, separated by commas: udp,tcp
+    #[arg(long = "transport", value_name = "NAME", value_delimiter = ',')]
+    transports: Vec<String>,
+    /// Titles that the viewers are spread over
+    #[arg(long, value_name = "N")]
+    titles: Option<usize>,
+    /// Servers to measure beside ours, separated by commas
+    #[arg(long, value_name = "NAME", value_delimiter = ',')]
+    peers: Vec<String>,
+    /// Segmentation offload of the emulated network cards
+    #[arg(long, value_name = "SWITCH")]
+    offload: Option<Switch>,
+    /// Command line of a server to measure instead of ours
+    #[arg(long, value_name = "COMMAND", requires = "url")]
+    server_cmd: Option<String>,
+    /// Address of its films
+    #[arg(long, value_name = "URL")]
+    url: Option<String>,
+}
+
+#[derive(Clone, Copy, PartialEq, Eq, ValueEnum)]
+enum Switch {
+    On,
+    Off,
 }
 
 fn parse_secs(text: &str) -> Result<u64, String> {
-    let duration: millrace_core::units::HumanDuration = text.parse().map_err(|e| format!("{e}"))?;
+    let duration: HumanDuration = text.parse().map_err(|e| format!("{e}"))?;
     match duration.0.as_secs() {
         0 => Err(format!("duration: got \"{text}\", at least 1s")),
         secs => Ok(secs),
     }
 }
 
+impl WhatArgs {
+    /// Names of the options that were given, with their values as a shell would take them.
+    fn given(&self) -> Vec<(&'static str, String)> {
+        let number = |n: Option<usize>| n.map(|n| n.to_string());
+        let list = |list: &[String]| (!list.is_empty()).then(|| list.join(","));
+        let rates: Vec<String> = self.rates.iter().map(BitRate::to_string).collect();
+        let offload = self.offload.map(|s| if s == Switch::On { "on" } else { "off" }.to_owned());
+        let all = [
+            ("streams", number(self.streams)),
+            ("duration", self.duration.map(|secs| format!("{secs}s"))),
+            ("runs", number(self.runs.map(usize::from))),
+            ("rate", list(&rates)),
+            ("transport", list(&self.transports)),
+            ("titles", number(self.titles)),
+            ("peers", list(&self.peers)),
+            ("offload", offload),
+            ("server-cmd", self.server_cmd.clone()),
+            ("url", self.url.clone()),
+        ];
+        all.into_iter().filter_map(|(name, value)| Some((name, value?))).collect()
+    }
+}
+
+impl BenchArgs {
+    /// The command that measures the same again; where the result goes is no part of it.
+    fn command(&self) -> String {
+        let mut words = vec!["millrace bench".to_owned(), self.name.clone()];
+        words.extend(self.quick.then(|| "--quick".to_owned()));
+        words.extend(self.tiny.then(|| "--tiny".to_owned()));
+        words.extend(
+            self.what.given().into_iter().map(|(name, value)| format!("--{name} {}", quoted(&value))),
+        );
+        words.join(" ")
+    }
+
+    fn options(&self, progress: Progress) -> anyhow::Result<Options> {
+        let what = &self.what;
+        Ok(Options {
+            tiny: self.tiny,
+            quick: self.quick,
+            streams: what.streams,
+            duration_s: what.duration,
+            scratch: self.scratch.clone(),
+            server_cmd: what.server_cmd.clone(),
+            url: what.url.clone(),
+            rates: what.rates.clone(),
+            transports: what.transports.clone(),
+            titles: what.titles,
+            peers: what.peers.clone(),
+            offload: what.offload.map(|s| s == Switch::On),
+            runs: what.runs.map(usize::from),
+            cancel: super::cancel_on_signals()?,
+            progress,
+            ..Options::new(std::env::current_exe()?)
+        })
+    }
+}
+
+/// A word as a shell takes it for one.
+fn quoted(word: &str) -> String {
+    let is_plain = |c: char| c.is_ascii_alphanumeric() || "-_./:,=@%+".contains(c);
+    if !word.is_empty() && word.chars().all(is_plain) {
+        word.to_owned()
+    } else {
+        format!("'{}'", word.replace('\'', "'\\''"))
+    }
+}
+
 /// Runs one benchmark, or lists them.
 pub(super) fn run(args: &BenchArgs) -> anyhow::Result<ExitCode> {
     if args.name == "list" {
-        for bench in benches::ALL {
-            println!("{:10} {}\n{:10} not for: {}", bench.name, bench.shows, "", bench.not_for);
-        }
+        benches::ALL.iter().for_each(list);
         return Ok(ExitCode::SUCCESS);
     }
-    let names: Vec<&str> = benches::ALL.iter().map(|b| b.name).collect();
-    let bench = benches::find(&args.name).ok_or_else(|| {
-        anyhow::anyhow!("bench {}: no such benchmark; there are: {}", args.name, names.join(", "))
-    })?;
+    let bench = find(args)?;
     if cfg!(debug_assertions) && !args.tiny {
         eprintln!("millrace: this is a debug build; figures for people come from: cargo build --release");
     }
-    let report = (bench.run)(&Options {
-        tiny: args.tiny,
-        streams: args.streams,
-        duration_s: args.duration,
-        scratch: args.scratch.clone(),
-        ..Options::new(std::env::current_exe()?)
-    })?;
-    if args.json {
-        super::print_json(&report)?;
-    } else {
-        print!("{report}");
+    let line = ProgressLine::new(bench.name);
+    let result = (bench.run)(&args.options(line.progress())?);
+    line.finish();
+    let mut report = match result {
+        Err(error) if error.is::<Cancelled>() => {
+            eprintln!("millrace: bench {}: {Cancelled}", bench.name);
+            return Ok(ExitCode::from(EXIT_INTERRUPTED));
+        }
+        result => result?,
+    };
+    report.command = args.command();
+    publish(args, bench, &report)?;
+    if !args.check {
+        return Ok(ExitCode::SUCCESS);
     }
-    Ok(if args.check && !report.holds() { ExitCode::FAILURE } else { ExitCode::SUCCESS })
+    Ok(match report.verdict() {
+        Verdict::Holds => ExitCode::SUCCESS,
+        Verdict::Missed => ExitCode::FAILURE,
+        Verdict::TooNoisy => {
+            eprintln!("millrace: bench {}: too noisy to say whether the promises hold", bench.name);
+            ExitCode::from(EXIT_TOO_NOISY)
+        }
+    })
+}
+
+/// The benchmark of that name, if this machine can run it and it understands the options.
+fn find(args: &BenchArgs) -> anyhow::Result<&'static Bench> {
+    let bench = benches::find(&args.name).ok_or_else(|| {
+        let names: Vec<&str> = benches::ALL.iter().map(|b| b.name).collect();
+        anyhow::anyhow!("bench {}: no such benchmark; there are: {}", args.name, names.join(", "))
+    })?;
+    let given = args.what.given();
+    let unknown = given.iter().find(|(name, _)| !bench.options.contains(name));
+    anyhow::ensure!(
+        unknown.is_none(),
+        "bench {}: --{} means nothing to it; its own options are: {}",
+        bench.name,
+        unknown.map_or("", |u| u.0),
+        options_of(bench)
+    );
+    let missing = bench.missing();
+    anyhow::ensure!(missing.is_empty(), "bench {}: needs {}", bench.name, missing.join(", and "));
+    Ok(bench)
+}
+
+fn options_of(bench: &Bench) -> String {
+    if bench.options.is_empty() {
+        return "none".to_owned();
+    }
+    bench.options.iter().map(|name| format!("--{name}")).collect::<Vec<_>>().join(" ")
+}
+
+fn list(bench: &Bench) {
+    println!("{:10} {}", bench.name, bench.shows);
+    println!("{:10} not for: {}", "", bench.not_for);
+    println!("{:10} options: {}", "", options_of(bench));
+    let missing = bench.missing();
+    if !missing.is_empty() {
+        println!("{:10} cannot run here, needs {}", "", missing.join(", and "));
+    }
+}
+
+/// Prints the report and writes it where the user wants it.
+fn publish(args: &BenchArgs, bench: &Bench, measured: &Report) -> anyhow::Result<()> {
+    // Printed first: a folder that cannot be written must not cost the result.
+    if args.json {
+        super::print_json(measured)?;
+    } else {
+        print!("{measured}");
+    }
+    let since_1970 = SystemTime::now().duration_since(SystemTime::UNIX_EPOCH).unwrap_or(Duration::ZERO);
+    let date = report::utc_date(since_1970.as_secs());
+    if let Some(dir) = &args.report {
+        let page = report::write_dir(dir, bench, measured, &date)?;
+        eprintln!("millrace: wrote {}", page.display());
+    }
+    if let Some(file) = &args.markdown {
+        let section = args.section.as_deref().unwrap_or(bench.name);
+        report::write_markdown(file, section, measured, &date)?;
+        eprintln!("millrace: wrote section {section} of {}", file.display());
+    }
+    Ok(())
+}
+
+/// What the benchmark is doing: one line that is redrawn on a terminal, a line for each step elsewhere.
+struct ProgressLine {
+    bar: Option<ProgressBar>,
+    name: &'static str,
+}
+
+impl ProgressLine {
+    fn new(name: &'static str) -> Self {
+        let bar = std::io::stderr().is_terminal().then(ProgressBar::new_spinner);
+        if let Some(bar) = &bar {
+            if let Ok(style) = ProgressStyle::with_template("{elapsed} {prefix} {wide_msg}") {
+                bar.set_style(style);
+            }
+            bar.set_prefix(name);
+            bar.enable_steady_tick(Duration::from_secs(1));
+        }
+        Self { bar, name }
+    }
+
+    fn progress(&self) -> Progress {
+        let name = self.name;
+        match self.bar.clone() {
+            Some(bar) => Progress::to(move |step| bar.set_message(step.to_owned())),
+            None => Progress::to(move |step| eprintln!("millrace: bench {name}: {step}")),
+        }
+    }
+
+    fn finish(&self) {
+        if let Some(bar) = &self.bar {
+            bar.finish_and_clear();
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use clap::Parser;
+
+    #[derive(Parser)]
+    struct Line {
+        #[command(flatten)]
+        bench: BenchArgs,
+    }
+
+    fn parse(line: &[&str]) -> BenchArgs {
+        Line::try_parse_from([&["bench"], line].concat()).unwrap_or_else(|e| panic!("{e}")).bench
+    }
+
+    #[test]
+    fn the_command_repeats_the_measurement_and_nothing_else() {
+        let args = parse(&[
+            "capacity",
+            "--json",
+            "--check",
+            "--report",
+            "/tmp/x",
+            "--markdown",
+            "p.md",
+            "--section",
+            "s",
+            "--rate",
+            "2Mb/s,8Mb/s",
+            "--transport",
+            "udp,tcp",
+            "--offload",
+            "off",
+            "--server-cmd",
+            "serve it's",
+            "--url",
+            "rtsp://a:1/{n}",
+            "--quick",
+            "--runs",
+            "3",
+            "--duration",
+            "2m",
+        ]);
+        assert_eq!(
+            args.command(),
+            "millrace bench capacity --quick --duration 120s --runs 3 --rate 2Mb/s,8Mb/s --transport udp,tcp \
+             --offload off --server-cmd 'serve it'\\''s' --url 'rtsp://a:1/{n}'"
+        );
+        let again = parse(&["capacity", "--duration", "120s", "--rate", "2Mb/s,8Mb/s"]);
+        assert_eq!(again.what.rates, [BitRate(2_000_000), BitRate(8_000_000)]);
+        assert_eq!(again.what.duration, Some(120));
+    }
+
+    #[test]
+    fn options_reach_the_benchmark() {
+        let args =
+            parse(&["x", "--tiny", "--streams", "7", "--offload", "on", "--peers", "a,b", "--titles", "3"]);
+        let options = args.options(Progress::silent()).unwrap();
+        assert!(options.tiny && !options.quick);
+        assert_eq!((options.streams, options.offload, options.titles), (Some(7), Some(true), Some(3)));
+        assert_eq!(options.peers, ["a", "b"]);
+    }
+
+    #[test]
+    fn an_option_that_means_nothing_is_refused() {
+        let message = |line: &[&str]| find(&parse(line)).err().map(|e| e.to_string()).unwrap_or_default();
+        assert!(message(&["nonsense"]).contains("no such benchmark; there are: ingest, "));
+        assert_eq!(
+            message(&["ingest", "--peers", "vlc"]),
+            "bench ingest: --peers means nothing to it; its own options are: none"
+        );
+    }
+
+    #[test]
+    fn what_makes_no_sense_is_refused_by_the_command_line() {
+        for line in [
+            &["x", "--runs", "0"][..],
+            &["x", "--server-cmd", "a"],
+            &["x", "--duration", "10ms"],
+            &["x", "--section", "y"],
+        ] {
+            assert!(Line::try_parse_from([&["bench"], line].concat()).is_err(), "{line:?}");
+        }
+    }
 }

@@ -1,0 +1,332 @@
+//! Nanoseconds of one core for each packet, engine only: virtual time, a device that looks at every descriptor and sends
+//! nothing. Beside it two loops that only pace: the engine's timing wheel and a binary heap, each with 128 bytes of state a
+//! stream and a 48-byte header written a packet.
+
+use std::cmp::Reverse;
+use std::collections::BinaryHeap;
+use std::hint::black_box;
+use std::sync::Arc;
+
+use anyhow::{Context, anyhow};
+use millrace_core::ids::{StreamId, TitleRef};
+use millrace_core::limits::{DEFAULT_PACKET_BYTES, MAX_BATCH_BURSTS, RTP_HEADER_BYTES};
+use millrace_core::packet::{PacketMeta, WireLayout};
+use millrace_core::pool::{ExtentArena, ExtentContent, HeapRegion, Lease};
+use millrace_core::seam::{Dest, Payload, SendOutcome, TransmitBatch};
+use millrace_core::time::{Instant, MediaTicks};
+use millrace_core::wire::rtp::{Timeline, sequence_of};
+use millrace_engine::pace::wheel::Wheel;
+use millrace_engine::{Engine, EngineConfig, PlaySpec, StreamEvent, StreamSpec};
+
+use crate::frame::{
+    Axis, Bench, Contest, ContestOptions, ContestResult, Noise, Options, Plot, PlotKind, Point, Report, Row,
+    Slot,
+};
+
+/// The benchmark.
+pub(super) const BENCH: Bench = Bench {
+    name: "engine",
+    shows: "ns a packet of scheduling and framing at 1k, 10k and 100k streams, beside a loop around a binary heap",
+    not_for: "comparing machines or counting viewers: nothing is sent; read the ratios",
+    options: &["streams", "runs"],
+    needs: &[],
+    run,
+};
+
+const RATE_BITS: u64 = 8_000_000;
+const PACKET_NS: u64 = DEFAULT_PACKET_BYTES as u64 * 8 * 1_000_000_000 / RATE_BITS;
+const EXTENTS: u32 = 64;
+const EXTENT_PACKETS: u32 = 196;
+const PACKETS: u32 = EXTENTS * EXTENT_PACKETS;
+const START: Instant = Instant(1 << 50);
+const HEAP: &str = "binary heap, single packets";
+
+fn run(options: &Options) -> anyhow::Result<Report> {
+    let counts = match options.streams {
+        Some(streams) => vec![u32::try_from(streams)?],
+        None => options.pick(vec![100], vec![1_000, 100_000], vec![1_000, 10_000, 100_000]),
+    };
+    let mut report = Report::new("engine");
+    let mut noise = Noise::quiet();
+    let mut lines: Vec<(String, Vec<Point>)> = Vec::new();
+    for streams in counts {
+        let result = compare(streams, options)?;
+        for contender in &result.contenders {
+            report.rows.push(
+                Row::new(format!("{streams} streams: {}", contender.name))
+                    .with("p10", contender.p10, "ns/packet")
+                    .with("p50", contender.p50, "ns/packet")
+                    .with("p99", contender.p99, "ns/packet")
+                    .with("ratio to the heap", contender.ratio.mid, "")
+                    .with("low end", contender.ratio.low, "")
+                    .with("high end", contender.ratio.high, ""),
+            );
+            let point = Point::xy(f64::from(streams), contender.p50).within(contender.p10, contender.p99);
+            match lines.iter_mut().find(|(name, _)| *name == contender.name) {
+                Some((_, points)) => points.push(point),
+                None => lines.push((contender.name.clone(), vec![point])),
+            }
+        }
+        noise = noise.and(result.noise);
+    }
+    let (x, y) = (Axis::log("streams", ""), Axis::log("time per packet, p10 to p99 of turns", "ns"));
+    let plot = Plot::new(PlotKind::Lines, "Scheduling and framing", x, y);
+    report.plots.push(lines.into_iter().fold(plot, |plot, (name, points)| plot.with(name, points)));
+    report.noise = Some(noise);
+    Ok(report)
+}
+
+fn compare(streams: u32, options: &Options) -> anyhow::Result<ContestResult> {
+    let mut contest = Contest::new(format!("{streams} streams"));
+    let kinds = [
+        ("engine, bursts of 10 ms", false, false),
+        ("engine, bursts, own timelines", false, true),
+        ("engine, single packets", true, false),
+    ];
+    for (name, smooth, patched) in kinds {
+        let mut paced = Paced::new(streams, smooth, patched)?;
+        contest.contender(name, move |slot| {
+            while slot.goes_on() {
+                let mut done = Ok(());
+                slot.batch_counted(|| {
+                    paced.turn().unwrap_or_else(|e| {
+                        done = Err(e);
+                        0
+                    })
+                });
+                done?;
+            }
+            Ok(())
+        });
+    }
+    let mut wheel = Bare::new(streams, Wheel::new(streams as usize), |wheel, index, due| {
+        wheel.set(index, Instant(due), START);
+    });
+    contest.contender("timing wheel, single packets", move |slot| wheel.slot(slot, Bare::<Wheel>::turn));
+    let mut heap = Bare::new(streams, Heap::new(), |heap, index, due| heap.push(Reverse((due, index))));
+    contest.contender(HEAP, move |slot| heap.slot(slot, Bare::<Heap>::turn)).as_base();
+    contest.run(&ContestOptions::from_options(options))
+}
+
+/// A film of constant rate, all of it in memory: headers and times only, since the engine reads no payload.
+struct Film {
+    layout: WireLayout,
+    timeline: Timeline,
+    leases: Vec<Lease>,
+}
+
+impl Film {
+    const TITLE: TitleRef = TitleRef(0);
+
+    fn new() -> anyhow::Result<Self> {
+        let layout = WireLayout::new(DEFAULT_PACKET_BYTES).context("the default packet")?;
+        anyhow::ensure!(
+            layout.packets_per_extent() == EXTENT_PACKETS,
+            "extents hold {EXTENT_PACKETS} packets"
+        );
+        let timeline = Timeline { ssrc: 0x5eed_0000, timestamp_base: 0xffff_0000 };
+        let arena = ExtentArena::new(Box::new(HeapRegion::new(EXTENTS as usize)));
+        let film = Self { layout, timeline, leases: Vec::new() };
+        let leases = (0..EXTENTS).map(|extent| film.load(&arena, extent)).collect::<anyhow::Result<_>>()?;
+        Ok(Self { leases, ..film })
+    }
+
+    fn load(&self, arena: &Arc<ExtentArena>, extent: u32) -> anyhow::Result<Lease> {
+        let (first_packet, packets) = (extent * EXTENT_PACKETS, EXTENT_PACKETS);
+        let last_packet_bytes = self.layout.packet_bytes() as u16;
+        let content = ExtentContent {
+            title: Self::TITLE,
+            number: extent,
+            first_packet,
+            packets,
+            last_packet_bytes,
+            layout: self.layout,
+        };
+        let mut fill = arena.fill(extent).context("a free extent")?;
+        let bytes = fill.bytes_mut();
+        for place in 0..packets {
+            let packet = first_packet + place;
+            let ticks = u64::from(packet) * DEFAULT_PACKET_BYTES as u64 * 8 * 90_000 / RATE_BITS;
+            let slot = place as usize * self.layout.slot_bytes();
+            let header = self.timeline.header(packet, MediaTicks(ticks)).emit();
+            bytes[slot..slot + RTP_HEADER_BYTES].copy_from_slice(&header);
+            let meta = PacketMeta::new(0, 0, MediaTicks(ticks)).to_bytes();
+            let at = self.layout.meta_offset(place, packets);
+            bytes[at..at + PacketMeta::BYTES].copy_from_slice(&meta);
+        }
+        fill.publish();
+        arena.lend(extent, content).context("the extent that was just filled")
+    }
+}
+
+/// The engine with so many streams, at a time of its own.
+struct Paced {
+    engine: Engine,
+    film: Film,
+    now: Instant,
+    step_ns: u64,
+}
+
+impl Paced {
+    fn new(streams: u32, smooth: bool, patched: bool) -> anyhow::Result<Self> {
+        let film = Film::new()?;
+        let config = EngineConfig { streams: streams as usize, smooth, ..EngineConfig::default() };
+        let mut engine = Engine::new(config);
+        let mut random = Lcg(1);
+        for index in 0..streams {
+            let id = StreamId { index, generation: 0 };
+            let addr = |port| ([10, (index >> 16) as u8, (index >> 8) as u8, index as u8], port).into();
+            let spec = StreamSpec {
+                id,
+                title: Film::TITLE,
+                layout: film.layout,
+                packets: PACKETS,
+                timeline: film.timeline,
+                dest: Dest::Udp { rtp: addr(5000), rtcp: addr(5001) },
+            };
+            engine.open(START, spec).map_err(|e| anyhow!("open: {e:?}"))?;
+            let from = random.below(u64::from(PACKETS) / 2) as u32;
+            // A sequence number that is not the film's own makes the engine write the viewer's headers.
+            let sequence = sequence_of(from).wrapping_add(u16::from(patched));
+            let at = START.plus_ns(random.below(10_000_000));
+            let play = PlaySpec { from, until: PACKETS, at, sequence, scale_permille: 1000 };
+            engine.play(START, id, play).map_err(|e| anyhow!("play: {e:?}"))?;
+        }
+        let burst_ns = if smooth { PACKET_NS } else { 8 * PACKET_NS };
+        let step_ns = (burst_ns * MAX_BATCH_BURSTS as u64 / u64::from(streams.max(1))).max(1);
+        Ok(Self { engine, film, now: START, step_ns })
+    }
+
+    /// Sends what is due after a step of time, about a full batch; returns the number of packets.
+    fn turn(&mut self) -> anyhow::Result<u64> {
+        let before = self.engine.counters().packets;
+        let engine = &mut self.engine;
+        self.now = self.now.plus_ns(self.step_ns);
+        while let Some(want) = engine.poll_want() {
+            let lease = self.film.leases[want.extent as usize].clone();
+            engine.handle_lease(self.now, want.stream, want.title, want.extent, lease);
+        }
+        let outcomes = [SendOutcome::Sent; MAX_BATCH_BURSTS];
+        loop {
+            let count = engine.poll_bursts(self.now);
+            if count == 0 {
+                break;
+            }
+            for at in 0..count {
+                let transmit = engine.batch().get(at);
+                let Dest::Udp { rtp, .. } = transmit.dest else { continue };
+                let bytes = match transmit.payload {
+                    Payload::Wire { bytes, .. } | Payload::Patched { bytes, .. } | Payload::Rtcp(bytes) => {
+                        bytes
+                    }
+                };
+                black_box((rtp.port(), bytes.len()));
+            }
+            engine.handle_sent(self.now, &outcomes[..count]);
+        }
+        while let Some(event) = engine.poll_event() {
+            // A film that is over begins again, so that the load stays the same.
+            if let StreamEvent::Drained { stream } = event {
+                let sequence = sequence_of(0);
+                let play = PlaySpec { from: 0, until: PACKETS, at: self.now, sequence, scale_permille: 1000 };
+                engine.play(self.now, stream, play).map_err(|e| anyhow!("play again: {e:?}"))?;
+            }
+        }
+        Ok(engine.counters().packets - before)
+    }
+}
+
+type Heap = BinaryHeap<Reverse<(u64, u32)>>;
+
+/// State of a stream, as a loop that only paces touches it.
+#[derive(Clone)]
+#[repr(align(128))]
+struct Flow {
+    due: u64,
+    sequence: u64,
+    bytes: u64,
+}
+
+/// A loop that only paces, around some queue.
+struct Bare<Q> {
+    queue: Q,
+    flows: Vec<Flow>,
+    ring: Vec<[u8; 48]>,
+    at: usize,
+    now: u64,
+    step_ns: u64,
+    /// What was sent when, whatever the order within a turn.
+    sent: u64,
+}
+
+impl<Q> Bare<Q> {
+    fn new(streams: u32, mut queue: Q, mut insert: impl FnMut(&mut Q, u32, u64)) -> Self {
+        let mut random = Lcg(1);
+        let flow = |_| Flow { due: START.0 + random.below(PACKET_NS), sequence: 0, bytes: 0 };
+        let flows: Vec<_> = (0..streams).map(flow).collect();
+        for (flow, index) in flows.iter().zip(0..) {
+            insert(&mut queue, index, flow.due);
+        }
+        let step_ns = (PACKET_NS * MAX_BATCH_BURSTS as u64 / u64::from(streams.max(1))).max(1);
+        Self { queue, flows, ring: vec![[0; 48]; 256], at: 0, now: START.0, step_ns, sent: 0 }
+    }
+
+    fn slot(&mut self, slot: &mut Slot, turn: fn(&mut Self) -> u64) -> anyhow::Result<()> {
+        while slot.goes_on() {
+            slot.batch_counted(|| turn(self));
+            slot.produced(self.sent);
+        }
+        Ok(())
+    }
+
+    /// Sends one packet of a flow and returns when the next is due.
+    fn send(&mut self, index: u32) -> u64 {
+        let flow = &mut self.flows[index as usize];
+        self.sent = self.sent.wrapping_add((flow.due ^ u64::from(index)).wrapping_mul(0x9e37_79b9_7f4a_7c15));
+        flow.due += PACKET_NS;
+        flow.sequence += 1;
+        flow.bytes += 1328;
+        let header = &mut self.ring[self.at % 256];
+        header[..8].copy_from_slice(&flow.sequence.to_be_bytes());
+        header[8..16].copy_from_slice(&flow.due.to_be_bytes());
+        header[40..].copy_from_slice(&flow.bytes.to_be_bytes());
+        black_box(&header);
+        self.at += 1;
+        flow.due
+    }
+}
+
+impl Bare<Wheel> {
+    fn turn(&mut self) -> u64 {
+        self.now += self.step_ns;
+        let before = self.at;
+        while let Some(index) = self.queue.pop_due(Instant(self.now)) {
+            let due = self.send(index);
+            self.queue.set(index, Instant(due), Instant(self.now));
+        }
+        (self.at - before) as u64
+    }
+}
+
+impl Bare<Heap> {
+    fn turn(&mut self) -> u64 {
+        self.now += self.step_ns;
+        let before = self.at;
+        while self.queue.peek().is_some_and(|&Reverse((due, _))| due <= self.now) {
+            let Some(Reverse((_, index))) = self.queue.pop() else { break };
+            let due = self.send(index);
+            self.queue.push(Reverse((due, index)));
+        }
+        (self.at - before) as u64
+    }
+}
+
+/// A linear congruential generator: the same streams in every run.
+struct Lcg(u64);
+
+impl Lcg {
+    fn below(&mut self, bound: u64) -> u64 {
+        self.0 = self.0.wrapping_mul(6_364_136_223_846_793_005).wrapping_add(1_442_695_040_888_963_407);
+        (self.0 >> 33) % bound
+    }
+}
