@@ -1,7 +1,9 @@
 //! The program on packets made here, run by the kernel without a network. Needs root; skipped otherwise.
 
+mod clock;
 mod frame;
 mod packets;
+mod sequence;
 
 use super::*;
 use crate::bpf::TestRun;

@@ -1,0 +1,197 @@
+//! Lateness, jitter and gaps: the program against a model with wide integers.
+
+use std::collections::HashMap;
+
+use proptest::prelude::*;
+
+use super::*;
+
+/// Clock of one run, as our own receiver computes it.
+#[derive(Default)]
+struct Model {
+    first: Option<(u64, u32)>,
+    last_arrival: u64,
+    last_timestamp: u32,
+    ticks: i128,
+    last_offset: i128,
+    jitter_x16: i128,
+    longest_gap: u64,
+    offsets: Vec<i128>,
+}
+
+impl Model {
+    fn observe(&mut self, hz: u64, arrival: u64, timestamp: u32) {
+        let Some((first, _)) = self.first else {
+            self.first = Some((arrival, timestamp));
+            (self.last_arrival, self.last_timestamp) = (arrival, timestamp);
+            self.offsets.push(0);
+            return;
+        };
+        self.ticks += i128::from(timestamp.wrapping_sub(self.last_timestamp).cast_signed());
+        self.last_timestamp = timestamp;
+        self.longest_gap = self.longest_gap.max(arrival.saturating_sub(self.last_arrival));
+        self.last_arrival = self.last_arrival.max(arrival);
+        let media = (self.ticks * 1_000_000_000).div_euclid(i128::from(hz));
+        let offset = i128::from(arrival) - i128::from(first) - media;
+        let difference = (offset - self.last_offset).abs();
+        self.jitter_x16 += difference - ((self.jitter_x16 + 8) >> 4);
+        self.last_offset = offset;
+        self.offsets.push(offset);
+    }
+
+    fn min(&self, count: usize) -> i128 {
+        self.offsets[..count].iter().copied().min().unwrap()
+    }
+
+    /// The first packets wait for the baseline; the others count from the best one so far.
+    fn lateness(&self) -> Vec<(u64, u64)> {
+        let learned = self.offsets.len().min(64);
+        let mut bins = vec![0; BINS];
+        for (at, offset) in self.offsets.iter().enumerate() {
+            let lateness = offset - self.min(if at < learned { learned } else { at + 1 });
+            bins[histogram::bin_of(lateness as u64)] += 1;
+        }
+        histogram::edges(&bins)
+    }
+
+    fn assert_same(&self, counts: &ProbeCounts) {
+        let all = self.offsets.len();
+        let max = self.offsets.iter().max().unwrap() - self.min(all);
+        let understated = if all >= 64 { self.min(64) - self.min(all) } else { 0 };
+        assert_eq!(i128::from(counts.lateness_max_ns), max);
+        assert_eq!(i128::from(counts.understated_ns), understated);
+        assert_eq!(i128::from(counts.jitter_ns), self.jitter_x16 / 16);
+        assert_eq!(counts.longest_gap_ns, self.longest_gap);
+        assert_eq!(Some(counts.first_arrival_ns), self.first.map(|first| first.0));
+        assert_eq!(counts.last_arrival_ns, self.last_arrival);
+        assert_eq!(counts.first_timestamp, self.first.map(|first| first.1));
+    }
+}
+
+/// Steps of arrival in nanoseconds and of the timestamp in ticks; both may run back.
+fn steps() -> impl Strategy<Value = Vec<(i64, i32)>> {
+    let arrival = prop_oneof![
+        5 => 0..40_000_000i64,
+        1 => 0..3_000i64,
+        1 => -5_000..0i64,
+        1 => 0..90_000_000_000i64,
+    ];
+    let timestamp = prop_oneof![
+        5 => 0..4_000i32,
+        1 => -9_000..0i32,
+        1 => Just(0),
+        1 => any::<i32>(),
+    ];
+    prop::collection::vec((arrival, timestamp), 1..150)
+}
+
+#[test]
+fn any_timing_is_measured_like_the_model_does() {
+    let Some(probe) = probe(1, ProbeAction::Drop) else { return };
+    // Slower clocks would run out of nanoseconds with these steps.
+    let rates = prop_oneof![Just(90_000u32), Just(48_000), Just(1_000_000_000), 1000..200_000u32];
+    proptest!(|(steps in steps(), start in any::<u32>(), clock_hz in rates)| {
+        probe.watch(local(LOCAL), 0, ProbeMedia::Rtp { payload_type: 33, clock_hz }).unwrap();
+        let before: HashMap<u64, u64> = probe.lateness().unwrap().into_iter().collect();
+        let mut model = Model::default();
+        let (mut arrival, mut timestamp) = (1u64 << 50, start);
+        for (sequence, (arrival_step, timestamp_step)) in steps.into_iter().enumerate() {
+            arrival = arrival.wrapping_add_signed(arrival_step);
+            timestamp = timestamp.wrapping_add_signed(timestamp_step);
+            probe.judge_at(&Frame::new(LOCAL, rtp(sequence as u16, timestamp, 0)), arrival);
+            model.observe(u64::from(clock_hz), arrival, timestamp);
+        }
+        model.assert_same(&probe.read(0).unwrap());
+        // The histogram is of all cases so far.
+        let all = probe.lateness().unwrap();
+        let new = |&(edge, count): &(u64, u64)| (edge, count - before.get(&edge).unwrap_or(&0));
+        let lateness: Vec<_> = all.iter().map(new).filter(|(_, count)| *count > 0).collect();
+        prop_assert_eq!(lateness, model.lateness());
+    });
+}
+
+#[test]
+fn a_raw_stream_is_late_against_its_nominal_rate() {
+    let Some(probe) = probe(1, ProbeAction::Drop) else { return };
+    // 1 byte in 8 us: 100 bytes take 0.8 ms.
+    probe.watch(local(LOCAL), 0, ProbeMedia::Raw { bytes_per_s: 125_000 }).unwrap();
+    let due = |packet: u64| (1 << 40) + packet * 800_000;
+    for packet in 0..200 {
+        let late = if packet == 150 { 5_000_000 } else { packet % 2 * 1000 };
+        probe.judge_at(&Frame::new(LOCAL, vec![0; 100]), due(packet) + late);
+    }
+    let counts = probe.read(0).unwrap();
+    assert_eq!(counts.lateness_max_ns, 5_000_000);
+    assert_eq!(counts.longest_gap_ns, 5_000_000 + 800_000 - 1000);
+    assert_eq!(counts.understated_ns, 0);
+    let lateness = probe.lateness().unwrap();
+    assert_eq!(lateness.iter().map(|(_, count)| count).sum::<u64>(), 200);
+    assert_eq!(lateness.last().map(|&(edge, count)| (edge / 100, count)), Some((49, 1)));
+}
+
+#[test]
+fn a_baseline_found_late_is_said() {
+    let Some(probe) = watching() else { return };
+    let feed = |packet: u16, early_ns: u64| {
+        let frame = Frame::new(LOCAL, rtp(packet, u32::from(packet) * 90, 0));
+        probe.judge_at(&frame, (1 << 40) + u64::from(packet) * 1_000_000 - early_ns);
+    };
+    (0..70).for_each(|packet| feed(packet, 0));
+    assert_eq!(probe.read(0).unwrap().understated_ns, 0);
+    feed(70, 300_000);
+    let counts = probe.read(0).unwrap();
+    assert_eq!((counts.understated_ns, counts.lateness_max_ns), (300_000, 300_000));
+    // Another run has a baseline of its own; what is known of the first stays.
+    probe.begin_run(0).unwrap();
+    feed(100, 900_000);
+    feed(101, 900_000);
+    let counts = probe.read(0).unwrap();
+    assert_eq!((counts.understated_ns, counts.lateness_max_ns, counts.jitter_ns), (300_000, 300_000, 0));
+}
+
+#[test]
+fn what_was_held_back_survives_the_slot() {
+    let Some(probe) = watching() else { return };
+    for packet in 0..10 {
+        probe.judge(&Frame::new(LOCAL, rtp(packet, 0, 0)));
+    }
+    assert_eq!(probe.lateness().unwrap(), [(0, 10)]);
+    probe.watch(local(LOCAL), 0, ProbeMedia::rtp(33)).unwrap();
+    assert_eq!(probe.lateness().unwrap(), [(0, 10)]);
+}
+
+#[test]
+fn datagrams_of_a_train_arrive_together() {
+    let Some(probe) = watching() else { return };
+    let payload = (0..40).flat_map(|packet| rtp(packet, u32::from(packet) * 90, 0)).collect();
+    probe.judge_at(&Frame { gso_size: 12, ..Frame::new(LOCAL, payload) }, 7_000_000_000);
+    let counts = probe.read(0).unwrap();
+    assert_eq!((counts.first_arrival_ns, counts.last_arrival_ns), (7_000_000_000, 7_000_000_000));
+    // The last one came 39 ms before its time, and so the first one 39 ms after.
+    assert_eq!((counts.lateness_max_ns, counts.longest_gap_ns), (39_000_000, 0));
+}
+
+/// Nanoseconds of a packet, for people: `cargo test -p millrace-netio cost_of_a_packet -- --ignored --nocapture`.
+#[test]
+#[ignore = "prints figures and judges nothing"]
+fn cost_of_a_packet() {
+    let load = |arrival| DropProbe::load(1000, Form { action: ProbeAction::Drop, header_bytes: 14, arrival });
+    for (what, arrival) in [("clock", Arrival::Clock), ("no clock", Arrival::Context)] {
+        let probe = load(arrival).unwrap();
+        probe.watch(local(LOCAL), 0, ProbeMedia::Raw { bytes_per_s: 1 << 30 }).unwrap();
+        probe.watch(local("10.1.2.3:6"), 1, ProbeMedia::rtp(33)).unwrap();
+        let train = (0..100).flat_map(|packet| rtp(packet, 0, 8)).collect();
+        let frames = [
+            ("not watched", Frame::new("10.1.2.3:7", rtp(1, 0, 1316)), 1),
+            ("raw", Frame::new(LOCAL, rtp(1, 0, 1316)), 1),
+            ("RTP, the same packet again", Frame::new("10.1.2.3:6", rtp(1, 0, 1316)), 1),
+            ("RTP, a train of 100", Frame { gso_size: 20, ..Frame::new("10.1.2.3:6", train) }, 100),
+        ];
+        for (name, frame, datagrams) in frames {
+            let (packet, context) = (frame.bytes(), frame.context(1));
+            let run = TestRun { packet: &packet, context: &context, repeat: 200_000 };
+            let best = (0..9).map(|_| probe.program.test_run(&run).unwrap().duration_ns).min().unwrap();
+            eprintln!("{what}: {name}: {} ns", best / datagrams);
+        }
+    }
+}
