@@ -5,7 +5,9 @@ use std::fs::File;
 use std::net::{IpAddr, Ipv4Addr, ToSocketAddrs, UdpSocket};
 
 use anyhow::{Context, bail};
-use millrace_netio::link::{LinkSpec, LinkStats, Tun, TunLink};
+use millrace_netio::link::{Tun, TunLink};
+// Commands know packet I/O through this crate only.
+pub use millrace_netio::link::{Impairment, LinkCounts, LinkSpec, LinkStats};
 
 use crate::netns::{add_namespace, inside, ip, namespace_path, tun_here, unique_name};
 
