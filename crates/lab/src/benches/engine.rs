@@ -19,8 +19,7 @@ use millrace_engine::pace::wheel::Wheel;
 use millrace_engine::{Engine, EngineConfig, PlaySpec, StreamEvent, StreamSpec};
 
 use crate::frame::{
-    Axis, Bench, Contest, ContestOptions, ContestResult, Noise, Options, Plot, PlotKind, Point, Report, Row,
-    Slot,
+    Axis, Bench, Contest, ContestOptions, ContestResult, Noise, Options, Plot, PlotKind, Point, Report, Slot,
 };
 
 /// The benchmark.
@@ -51,16 +50,11 @@ fn run(options: &Options) -> anyhow::Result<Report> {
     let mut lines: Vec<(String, Vec<Point>)> = Vec::new();
     for streams in counts {
         let result = compare(streams, options)?;
+        report.rows.extend(result.rows("packet").into_iter().map(|mut row| {
+            row.label = format!("{streams} streams: {}", row.label);
+            row
+        }));
         for contender in &result.contenders {
-            report.rows.push(
-                Row::new(format!("{streams} streams: {}", contender.name))
-                    .with("p10", contender.p10, "ns/packet")
-                    .with("p50", contender.p50, "ns/packet")
-                    .with("p99", contender.p99, "ns/packet")
-                    .with("ratio to the heap", contender.ratio.mid, "")
-                    .with("low end", contender.ratio.low, "")
-                    .with("high end", contender.ratio.high, ""),
-            );
             let point = Point::xy(f64::from(streams), contender.p50).within(contender.p10, contender.p99);
             match lines.iter_mut().find(|(name, _)| *name == contender.name) {
                 Some((_, points)) => points.push(point),

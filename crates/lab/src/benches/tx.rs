@@ -5,13 +5,11 @@
 //! and what arrives there must be the same for all contenders; afterwards the peer's device counts what came.
 
 use std::cell::Cell;
-use std::fs::File;
 use std::net::{IpAddr, Ipv4Addr, SocketAddr, UdpSocket};
-use std::os::fd::AsFd;
 use std::process::Command;
 use std::time::Duration;
 
-use anyhow::{Context, anyhow, ensure};
+use anyhow::{Context, ensure};
 use millrace_core::ids::StreamId;
 use millrace_core::limits::{DEFAULT_PACKET_BYTES, RTP_HEADER_BYTES};
 use millrace_core::seam::{Dest, PacketTx, Payload, SendOutcome, Transmit};
@@ -19,8 +17,8 @@ use millrace_netio::null::SliceBatch;
 use millrace_netio::{GsoMode, KernelTx, KernelTxConfig, bind_pair};
 
 use crate::frame::{
-    Axis, Bench, ContenderResult, Contest, ContestOptions, ContestResult, Need, Noise, Options, Plot,
-    PlotKind, Point, Promise, Report, Row, Slot,
+    Axis, Bench, Contest, ContestOptions, ContestResult, Need, Noise, Options, Plot, PlotKind, Point,
+    Promise, Report, Slot,
 };
 use crate::netns::{SERVER_IP, TwoHosts};
 use crate::raw_send::{RawMessage, RawSender};
@@ -56,27 +54,24 @@ fn run(options: &Options) -> anyhow::Result<Report> {
     let hosts = TwoHosts::new(false)?;
     let door = Door::build(&hosts)?;
     let sink =
-        on_server(&hosts, || UdpSocket::bind((SERVER_IP, 0)))?.context("a socket on the receiving host")?;
+        hosts.inside_server(|| UdpSocket::bind((SERVER_IP, 0)))?.context("a socket on the receiving host")?;
     // Room for the largest batch, wherever net.core.rmem_max stands.
     rustix::net::sockopt::set_socket_recv_buffer_size_force(&sink, 16 << 20)?;
     sink.set_read_timeout(Some(Duration::from_secs(5)))?;
     let run_all = || -> anyhow::Result<Report> {
         let mut report = Report::new("tx");
         let (mut noise, mut worst, mut missing) = (Noise::quiet(), 0f64, 0);
-        let mut lines = [RAW, SHARED, OWN].map(|name| (name, Vec::new()));
+        let mut lines = [RAW, SHARED, OWN].map(|name| Line { name, costs: Vec::new(), ratios: Vec::new() });
         for burst in bursts {
             let before = door.received()?;
             let (result, sent) = compare(burst, &film, &sink, options)?;
             // Other packets (neighbour discovery) may come on top.
             missing += sent.saturating_sub(door.received()? - before);
-            write_up(burst, &result, &mut report, &mut lines)?;
+            write_up(burst, &result, &mut report, &mut lines);
             worst = result.contenders.iter().map(|c| c.ratio.mid).fold(worst, f64::max);
             noise = noise.and(result.noise);
         }
-        let (x, y) =
-            (Axis::log("datagrams in a burst", ""), Axis::new("time per datagram, p10 to p99", "ns"));
-        let plot = Plot::new(PlotKind::Lines, "What a datagram costs", x, y);
-        report.plots.push(lines.into_iter().fold(plot, |plot, (name, points)| plot.with(name, points)));
+        draw(lines, &mut report);
         report.promises.push(Promise::at_most("tx-ratio", worst, RATIO_BOUND, ""));
         report.promises.push(Promise::at_most("tx-missing", missing as f64, 0.0, "datagrams").correctness());
         report.noise = Some(noise);
@@ -85,27 +80,36 @@ fn run(options: &Options) -> anyhow::Result<Report> {
     hosts.on_client(run_all)?
 }
 
-fn write_up(
-    burst: usize,
-    result: &ContestResult,
-    report: &mut Report,
-    lines: &mut [(&str, Vec<Point>); 3],
-) -> anyhow::Result<()> {
-    let of = |name: &str| result.of(name).context("every contender has a result");
-    let (raw, shared, own) = (of(RAW)?, of(SHARED)?, of(OWN)?);
-    let with_ratio = |row: Row, name: &str, contender: &ContenderResult| {
-        row.with(&format!("{name}, p50"), contender.p50, "ns")
-            .with("ratio", contender.ratio.mid, "")
-            .with("low end", contender.ratio.low, "")
-            .with("high end", contender.ratio.high, "")
-    };
-    let row = Row::new(format!("bursts of {burst}")).with("raw loop, p10", raw.p10, "ns");
-    let row = row.with("raw loop, p50", raw.p50, "ns");
-    report.rows.push(with_ratio(with_ratio(row, SHARED, shared), OWN, own));
-    for (line, contender) in lines.iter_mut().zip([raw, shared, own]) {
-        line.1.push(Point::xy(burst as f64, contender.p50).within(contender.p10, contender.p99));
+/// Points of one contender: its cost at every burst, and its ratio to the raw loop.
+struct Line {
+    name: &'static str,
+    costs: Vec<Point>,
+    ratios: Vec<Point>,
+}
+
+fn write_up(burst: usize, result: &ContestResult, report: &mut Report, lines: &mut [Line; 3]) {
+    report.rows.extend(result.rows("datagram").into_iter().map(|mut row| {
+        row.label = format!("bursts of {burst}: {}", row.label);
+        row
+    }));
+    for (line, c) in lines.iter_mut().zip(&result.contenders) {
+        line.costs.push(Point::xy(burst as f64, c.p50).within(c.p10, c.p99));
+        line.ratios.push(Point::spread(format!("bursts of {burst}"), c.ratio.low, c.ratio.mid, c.ratio.high));
     }
-    Ok(())
+}
+
+fn draw(lines: [Line; 3], report: &mut Report) {
+    let (x, y) = (Axis::log("datagrams in a burst", ""), Axis::log("time per datagram, p10 to p99", "ns"));
+    let mut costs = Plot::new(PlotKind::Lines, "What a datagram costs", x, y);
+    let y = Axis::new("time of the raw loop in the same round, median with its 95 % interval", "times");
+    let mut ratios = Plot::new(PlotKind::Spread, "Beside the raw loop", Axis::default(), y);
+    for line in lines {
+        costs = costs.with(line.name, line.costs);
+        if line.name != RAW {
+            ratios = ratios.with(line.name, line.ratios);
+        }
+    }
+    report.plots.extend([ratios, costs]);
 }
 
 /// One size of burst; also how many datagrams were sent in all.
@@ -252,20 +256,6 @@ fn must(program: &str, args: &[&str]) -> anyhow::Result<String> {
     let errors = String::from_utf8_lossy(&output.stderr);
     ensure!(output.status.success(), "{program} {}: {}", args.join(" "), errors.trim());
     Ok(String::from_utf8_lossy(&output.stdout).into_owned())
-}
-
-/// Runs `work` on a thread that lives on the server host.
-fn on_server<T: Send>(hosts: &TwoHosts, work: impl FnOnce() -> T + Send) -> anyhow::Result<T> {
-    use rustix::thread::{LinkNameSpaceType, move_into_link_name_space};
-    let ns = File::open(format!("/run/netns/{}", hosts.server)).context("open the server's namespace")?;
-    std::thread::scope(|scope| {
-        let thread = scope.spawn(move || {
-            move_into_link_name_space(ns.as_fd(), Some(LinkNameSpaceType::Network))
-                .context("enter the server's namespace")?;
-            Ok(work())
-        });
-        thread.join().map_err(|_| anyhow!("the server's thread panicked"))?
-    })
 }
 
 /// Bytes that the bursts are taken from, one after the other; more than the second-level cache holds.

@@ -307,7 +307,8 @@ impl ContestResult {
         self.contenders.iter().find(|contender| contender.name == name)
     }
 
-    /// A row for each contender, all with the same figures: ns per `item` and the ratio to the base.
+    /// A row for each contender, all with the same figures: ns per `item`, the ratio to the base and the ends of its 95 %
+    /// interval.
     pub fn rows(&self, item: &str) -> Vec<Row> {
         let unit = format!("ns/{item}");
         let row = |contender: &ContenderResult| {
@@ -316,8 +317,8 @@ impl ContestResult {
                 .with("p50", contender.p50, &unit)
                 .with("p99", contender.p99, &unit)
                 .with("ratio", contender.ratio.mid, "")
-                .with("ratio, low end", contender.ratio.low, "")
-                .with("ratio, high end", contender.ratio.high, "")
+                .with("low end", contender.ratio.low, "")
+                .with("high end", contender.ratio.high, "")
                 .with("batches", contender.batches as f64, "")
         };
         self.contenders.iter().map(row).collect()

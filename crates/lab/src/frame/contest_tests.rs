@@ -61,7 +61,7 @@ fn ratios_are_taken_within_a_round() {
     let double = result.of("double").unwrap();
     assert_eq!((double.ratio.low, double.ratio.mid, double.ratio.high), (2.0, 2.0, 3.0));
     assert_eq!((double.p10, double.p50, double.p99), (20.0, 33.0, 60.0));
-    assert!(result.noise.why.iter().any(|why| why.starts_with("base in known")), "{:?}", result.noise);
+    assert!(result.noise.why.iter().any(|why| why.starts_with("base in known: ")), "{:?}", result.noise);
 }
 
 #[test]

@@ -19,6 +19,9 @@ const MOST_STOLEN: f64 = 0.02;
 /// p90 / p10 of repeated measurements of one thing.
 const MOST_SPREAD: f64 = 1.3;
 
+/// Reasons that are shown.
+const SHOWN: usize = 4;
+
 /// What the machine was like.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Noise {
@@ -51,7 +54,10 @@ impl Noise {
 impl fmt::Display for Noise {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         if self.is_noisy {
-            write!(f, "noisy machine: {}", self.why.join("; "))
+            // The first few tell enough; all are in `why`.
+            let more = self.why.len().saturating_sub(SHOWN);
+            let more = if more > 0 { format!("; and {more} more") } else { String::new() };
+            write!(f, "noisy machine: {}{more}", self.why[..self.why.len().min(SHOWN)].join("; "))
         } else {
             write!(f, "quiet machine")
         }
@@ -80,7 +86,9 @@ pub struct NoiseMeter {
     lost_ns: f64,
     gaps: u64,
     longest_ns: f64,
-    why: Vec<String>,
+    /// The worst spread of what was repeated, and of how many things it was too large.
+    spread: Option<(String, Spread)>,
+    spreads: usize,
 }
 
 impl NoiseMeter {
@@ -89,13 +97,14 @@ impl NoiseMeter {
         let read = |path| std::fs::read_to_string(path).unwrap_or_default();
         let mut meter = Self {
             load: read("/proc/loadavg").split(' ').next().and_then(|n| n.parse().ok()).unwrap_or(0.0),
-            cores: std::thread::available_parallelism().map_or(1.0, |n| usize::from(n) as f64),
+            cores: cores(&read("/proc/stat")),
             stat: CpuTime::parse(&read("/proc/stat")),
             spun_ns: 0.0,
             lost_ns: 0.0,
             gaps: 0,
             longest_ns: 0.0,
-            why: Vec::new(),
+            spread: None,
+            spreads: 0,
         };
         meter.spin(FIRST_LOOK_NS);
         meter
@@ -110,27 +119,27 @@ impl NoiseMeter {
     pub fn repeated(&mut self, what: &str, values: &[f64]) {
         let spread = Spread::of(values);
         if values.len() >= 3 && spread.ratio() > MOST_SPREAD {
-            self.why.push(format!(
-                "{what} took from {:.3} to {:.3} times its median in most rounds",
-                spread.p10 / spread.p50,
-                spread.p90 / spread.p50
-            ));
+            self.spreads += 1;
+            if self.spread.as_ref().is_none_or(|(_, worst)| worst.ratio() < spread.ratio()) {
+                self.spread = Some((what.to_owned(), spread));
+            }
         }
     }
 
     /// What it comes to.
-    pub fn finish(mut self) -> Noise {
+    pub fn finish(self) -> Noise {
         let now = CpuTime::parse(&std::fs::read_to_string("/proc/stat").unwrap_or_default());
-        self.judge(now);
-        Noise { is_noisy: !self.why.is_empty(), why: self.why }
+        let why = self.reasons(now);
+        Noise { is_noisy: !why.is_empty(), why }
     }
 
-    fn judge(&mut self, now: Option<CpuTime>) {
+    fn reasons(&self, now: Option<CpuTime>) -> Vec<String> {
+        let mut why = Vec::new();
         if self.load > self.cores {
-            self.why.push(format!("load average {:.1} before it began, on {} cores", self.load, self.cores));
+            why.push(format!("load average {:.1} before it began, on {} cores", self.load, self.cores));
         }
         if self.lost_ns > self.spun_ns * MOST_LOST {
-            self.why.push(format!(
+            why.push(format!(
                 "a thread that only spins was kept from running {} times, {:.0} ms of {:.0}, {:.1} ms at a time",
                 self.gaps,
                 self.lost_ns / 1e6,
@@ -141,9 +150,19 @@ impl NoiseMeter {
         if let (Some(before), Some(now)) = (self.stat, now) {
             let stolen = now.stolen_since(before);
             if stolen > MOST_STOLEN {
-                self.why.push(format!("the hypervisor took {:.1} % of the processors' time", stolen * 100.0));
+                why.push(format!("the hypervisor took {:.1} % of the processors' time", stolen * 100.0));
             }
         }
+        if let Some((what, spread)) = &self.spread {
+            let others =
+                if self.spreads > 1 { format!(", {} more like it", self.spreads - 1) } else { String::new() };
+            why.push(format!(
+                "{what}: p10 and p90 of the rounds are {:.2} and {:.2} of the median{others}",
+                spread.p10 / spread.p50,
+                spread.p90 / spread.p50
+            ));
+        }
+        why
     }
 
     fn spin(&mut self, length_ns: f64) {
@@ -165,6 +184,12 @@ impl NoiseMeter {
             self.longest_ns = self.longest_ns.max(ns);
         }
     }
+}
+
+/// All processors of the machine, whichever of them this thread may use.
+fn cores(stat: &str) -> f64 {
+    let is_core = |line: &&str| line.strip_prefix("cpu").is_some_and(|rest| !rest.starts_with(' '));
+    stat.lines().filter(is_core).count().max(1) as f64
 }
 
 /// First line of /proc/stat: all time of all processors and what of it was stolen, in ticks.
@@ -194,13 +219,22 @@ mod tests {
 
     fn meter() -> NoiseMeter {
         let stat = CpuTime::parse("cpu  100 0 100 800 0 0 0 0 0 0\ncpu0 1");
-        let (load, cores, why) = (0.5, 2.0, Vec::new());
-        NoiseMeter { load, cores, stat, spun_ns: 2e8, lost_ns: 0.0, gaps: 0, longest_ns: 0.0, why }
+        let (load, cores, spread, spreads) = (0.5, 2.0, None, 0);
+        NoiseMeter {
+            load,
+            cores,
+            stat,
+            spun_ns: 2e8,
+            lost_ns: 0.0,
+            gaps: 0,
+            longest_ns: 0.0,
+            spread,
+            spreads,
+        }
     }
 
-    fn judged(mut meter: NoiseMeter, stat: &str) -> Vec<String> {
-        meter.judge(CpuTime::parse(stat));
-        meter.why
+    fn judged(meter: NoiseMeter, stat: &str) -> Vec<String> {
+        meter.reasons(CpuTime::parse(stat))
     }
 
     const LATER: &str = "cpu  200 0 200 1600 0 0 0 0 0 0\n";
@@ -225,7 +259,12 @@ mod tests {
         assert!(stolen[0].contains("10.0 %"), "{stolen:?}");
         let mut rounds = meter();
         rounds.repeated("copy", &[1.0, 1.0, 2.0]);
-        assert!(judged(rounds, LATER)[0].starts_with("copy took from 1.000 to 2.000"));
+        rounds.repeated("worse", &[1.0, 1.0, 3.0]);
+        rounds.repeated("not so bad", &[1.0, 1.0, 2.0]);
+        assert_eq!(
+            judged(rounds, LATER),
+            ["worse: p10 and p90 of the rounds are 1.00 and 3.00 of the median, 2 more like it"]
+        );
     }
 
     #[test]
@@ -233,6 +272,8 @@ mod tests {
         let mut looking = NoiseMeter { spun_ns: 0.0, ..meter() };
         looking.look();
         assert!(looking.spun_ns >= LOOK_NS);
+        assert_eq!(cores("cpu  1 2\ncpu0 1\ncpu1 1\nintr 5"), 2.0);
+        assert_eq!(cores(""), 1.0);
         assert_eq!(CpuTime::parse("cpu 1 2 x"), None);
         assert_eq!(CpuTime::parse(""), None);
     }

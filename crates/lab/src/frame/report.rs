@@ -124,6 +124,14 @@ impl Row {
         self.figures.push(Figure { name: name.into(), value, unit: unit.into() });
         self
     }
+
+    /// Whether the other one has figures of the same names and units, so that both belong into one table.
+    pub(crate) fn has_shape_of(&self, other: &Self) -> bool {
+        let shape = |row: &Self| -> Vec<(String, String)> {
+            row.figures.iter().map(|f| (f.name.clone(), f.unit.clone())).collect()
+        };
+        shape(self) == shape(other)
+    }
 }
 
 impl Report {
@@ -164,13 +172,11 @@ impl Report {
 impl fmt::Display for Report {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         writeln!(f, "bench {}   commit {}\nmachine {}", self.bench, self.commit, self.machine)?;
-        for row in &self.rows {
-            write!(f, "  {}:", row.label)?;
-            for (i, figure) in row.figures.iter().enumerate() {
-                let comma = if i > 0 { "," } else { "" };
-                write!(f, "{comma} {} {}{}", figure.name, number(figure.value), unit(&figure.unit))?;
+        for group in self.rows.chunk_by(|a, b| a.has_shape_of(b)) {
+            match group {
+                [row] => write_line(f, row)?,
+                rows => write_table(f, rows)?,
             }
-            writeln!(f)?;
         }
         for p in &self.promises {
             let verdict = if p.holds { "holds" } else { "MISSED" };
@@ -181,6 +187,36 @@ impl fmt::Display for Report {
         }
         Ok(())
     }
+}
+
+/// A row that has no neighbours like it: `label: name value unit, name value unit`.
+fn write_line(f: &mut fmt::Formatter<'_>, row: &Row) -> fmt::Result {
+    write!(f, "  {}:", row.label)?;
+    for (i, figure) in row.figures.iter().enumerate() {
+        let comma = if i > 0 { "," } else { "" };
+        write!(f, "{comma} {} {}{}", figure.name, number(figure.value), unit(&figure.unit))?;
+    }
+    writeln!(f)
+}
+
+/// Rows with the same figures, aligned below the names.
+fn write_table(f: &mut fmt::Formatter<'_>, rows: &[Row]) -> fmt::Result {
+    let mut lines = vec![vec![String::new()]; rows.len() + 1];
+    lines[0].extend(rows[0].figures.iter().map(|figure| format!("{}{}", figure.name, unit(&figure.unit))));
+    for (line, row) in lines[1..].iter_mut().zip(rows) {
+        line[0].clone_from(&row.label);
+        line.extend(row.figures.iter().map(|figure| number(figure.value)));
+    }
+    let width = |column: usize| lines.iter().map(|line| line[column].chars().count()).max().unwrap_or(0);
+    let widths: Vec<usize> = (0..lines[0].len()).map(width).collect();
+    for line in &lines {
+        write!(f, "  {:width$}", line[0], width = widths[0])?;
+        for (text, width) in line.iter().zip(&widths).skip(1) {
+            write!(f, "  {text:>width$}")?;
+        }
+        writeln!(f)?;
+    }
+    Ok(())
 }
 
 fn unit(unit: &str) -> String {
@@ -240,6 +276,18 @@ mod tests {
             text.contains("copy: rate 812.2 MB/s, runs 9") || text.contains("copy: rate 812.3 MB/s, runs 9")
         );
         assert!(text.contains("promise loss: 1 packets (<= 0) MISSED"), "{text}");
+    }
+
+    #[test]
+    fn rows_of_one_shape_are_printed_as_a_table() {
+        let row = |label: &str, ns: f64| Row::new(label).with("p50", ns, "ns").with("runs", 3.0, "");
+        let rows = vec![row("a", 1.5), row("longer", 1234.5), Row::new("alone").with("x", 1.0, "")];
+        let text = Report { rows, ..Report::new("demo") }.to_string();
+        let lines: Vec<&str> = text.lines().skip(2).collect();
+        assert_eq!(
+            lines,
+            ["          p50 ns  runs", "  a        1.500     3", "  longer  1234.5     3", "  alone: x 1"]
+        );
     }
 
     #[test]

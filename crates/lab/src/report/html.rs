@@ -51,13 +51,13 @@ fn head(out: &mut String, bench: &Bench, report: &Report, date: &str, title: &st
         );
     }
     out.push_str("<dl>\n");
-    let quiet = report.noise.as_ref().map(|noise| if noise.is_noisy { "noisy" } else { "quiet" });
+    let quiet = report.noise.as_ref().filter(|noise| !noise.is_noisy).map(|_| "quiet while it ran");
     let facts = [
         ("not for", bench.not_for),
         ("command", report.command.as_str()),
         ("commit", report.commit.as_str()),
         ("machine", report.machine.as_str()),
-        ("while it ran, the machine was", quiet.unwrap_or_default()),
+        ("", quiet.unwrap_or_default()),
         ("date", date),
     ];
     for (name, value) in facts.into_iter().filter(|(_, value)| !value.is_empty()) {

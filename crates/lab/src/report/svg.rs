@@ -105,6 +105,8 @@ fn lines(plot: &Plot) -> Option<String> {
         for p in points.into_iter().filter(shown) {
             let (px, py) = (at_x(p.x), at_y(p.y));
             if p.low < p.high && p.low.is_finite() && p.high.is_finite() {
+                // Beside each other, or the last series would hide the others.
+                let px = px + (number as f64 - (plot.series.len() - 1) as f64 / 2.0) * 3.0;
                 out.line(&format!("whisker {class}"), (px, at_y(p.low)), (px, at_y(p.high)));
             }
             let place = with_unit_value(&plot.x.label, p.x, &plot.x.unit);

@@ -22,7 +22,7 @@ pub(super) struct Table {
 pub(super) fn tables(rows: &[Row]) -> Vec<Table> {
     let mut out: Vec<Table> = Vec::new();
     let mut last_was_long = false;
-    for group in rows.chunk_by(|a, b| shape(a) == shape(b)) {
+    for group in rows.chunk_by(|a, b| a.has_shape_of(b)) {
         if group.len() > 1 {
             out.push(wide(group));
             last_was_long = false;
@@ -38,10 +38,6 @@ pub(super) fn tables(rows: &[Row]) -> Vec<Table> {
         }
     }
     out
-}
-
-fn shape(row: &Row) -> Vec<(&str, &str)> {
-    row.figures.iter().map(|f| (f.name.as_str(), f.unit.as_str())).collect()
 }
 
 fn wide(rows: &[Row]) -> Table {
