@@ -36,8 +36,8 @@ interop: toolchain ## long runs with FFmpeg, GStreamer, VLC and our own receiver
 bench: build ## measure every promise about speed; CHECK=1: fail if one does not hold
 	@for name in $$($(TARGET)/release/millrace bench list | awk '/^[a-z]/ { print $$1 }'); do \
 	  echo; echo "== bench $$name"; \
-	  $(TARGET)/release/millrace bench $$name $(if $(CHECK),--check); \
-	done
+	  $(TARGET)/release/millrace bench $$name $(if $(CHECK),--check) || failed=1; \
+	done; exit $${failed:-0}
 
 fuzz: toolchain ## all property tests for longer; SECONDS_EACH=60
 	@$(XTASK) fuzz --seconds $(or $(SECONDS_EACH),60)

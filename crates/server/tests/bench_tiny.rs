@@ -121,13 +121,10 @@ fn a_report_is_written_beside_the_result() {
     assert!(document.contains("| 50 streams: binary heap, single packets |"), "{document}");
 }
 
-#[test]
-fn an_interrupted_benchmark_cleans_up() {
-    let dir = tempfile::tempdir().unwrap();
-    let scratch = dir.path().to_str().unwrap();
-    // Hours, if nobody stopped it.
+/// Starts a benchmark that would run for hours, interrupts it when it is at work; its process id and what it said.
+fn interrupted(name: &str) -> (u32, String) {
     let mut child = millrace()
-        .args(["bench", "engine", "--streams", "50", "--runs", "1000", "--scratch", scratch])
+        .args(["bench", name, "--runs", "1000"])
         .stderr(Stdio::piped())
         .stdout(Stdio::piped())
         .spawn()
@@ -140,11 +137,31 @@ fn an_interrupted_benchmark_cleans_up() {
         assert_eq!(error.read(&mut byte).unwrap(), 1, "{}", String::from_utf8_lossy(&said));
         said.push(byte[0]);
     }
-    signal(child.id(), "INT");
+    let pid = child.id();
+    signal(pid, "INT");
     error.read_to_end(&mut said).unwrap();
     let output = child.wait_with_output().unwrap();
-    let said = String::from_utf8_lossy(&said);
+    let said = String::from_utf8_lossy(&said).into_owned();
     assert_eq!(output.status.code(), Some(130), "{said}");
-    assert!(said.contains("stopped before it was done"), "{said}");
     assert!(output.stdout.is_empty());
+    (pid, said)
+}
+
+#[test]
+fn an_interrupted_benchmark_says_so() {
+    let (_, said) = interrupted("engine");
+    assert!(said.contains("stopped before it was done"), "{said}");
+}
+
+#[test]
+fn an_interrupted_benchmark_leaves_no_network_namespace_behind() {
+    if !can_run(benches::find("tx").unwrap()) {
+        return;
+    }
+    let (pid, _) = interrupted("tx");
+    let left: Vec<String> = std::fs::read_dir("/run/netns")
+        .map(|dir| dir.flatten().map(|e| e.file_name().to_string_lossy().into_owned()).collect())
+        .unwrap_or_default();
+    let ours = |name: &&String| name.starts_with("mill") && name.contains(&pid.to_string());
+    assert_eq!(left.iter().filter(ours).count(), 0, "{left:?}");
 }

@@ -10,7 +10,7 @@ use anyhow::Context;
 use millrace_client::load::{Arrivals, LoadOptions, LoadReport, load};
 use millrace_core::time::MediaTicks;
 
-use crate::frame::{Bench, Need, Options, Promise, Report, Row};
+use crate::frame::{Bench, Need, NoiseMeter, Options, Promise, Report, Row};
 use crate::media;
 use crate::netns::{SERVER_IP, TwoHosts};
 use crate::proc::{cpu_ns, resident_bytes};
@@ -21,7 +21,12 @@ pub(super) const BENCH: Bench = Bench {
     shows: "viewers of a 2 Mb/s film that one engine carries: loss and lateness at the receiver, processor time",
     not_for: "the speed of a network card: a veth pair runs the receiver's kernel path on the sender's core",
     options: &["streams", "duration"],
-    needs: &[Need::Root, Need::Program("ffmpeg", "apt-get install ffmpeg")],
+    needs: &[
+        Need::Root,
+        Need::Program("ip", "apt-get install iproute2"),
+        Need::Program("ethtool", "apt-get install ethtool"),
+        Need::Program("ffmpeg", "apt-get install ffmpeg"),
+    ],
     run,
 };
 
@@ -87,6 +92,7 @@ fn measure(options: &Options, dir: &Path, streams: usize, secs: u64) -> anyhow::
     load_options.arrivals = Arrivals::Ramp(Duration::from_secs(ramp_s));
     load_options.duration = Duration::from_secs(secs);
     load_options.start_spread = MediaTicks(90_000 * 10);
+    let meter = NoiseMeter::start();
     let before = (StdInstant::now(), cpu_ns(pid, "engine-0")?, cpu_ns(pid, "")?);
     let cancel = Arc::clone(&options.cancel);
     options.say(&format!("{streams} viewers arrive in {ramp_s} s and watch for {secs} s"));
@@ -105,7 +111,9 @@ fn measure(options: &Options, dir: &Path, streams: usize, secs: u64) -> anyhow::
     let wall_ns = before.0.elapsed().as_nanos() as f64;
     let engine_ns = (cpu_ns(pid, "engine-0")? - before.1) as f64;
     let all_ns = (cpu_ns(pid, "")? - before.2) as f64;
-    Ok(write_up(&report, streams, wall_ns, engine_ns, all_ns, resident_bytes(pid)?))
+    let mut report = write_up(&report, streams, wall_ns, engine_ns, all_ns, resident_bytes(pid)?);
+    report.noise = Some(meter.finish());
+    Ok(report)
 }
 
 fn write_up(r: &LoadReport, streams: usize, wall_ns: f64, engine_ns: f64, all_ns: f64, rss: u64) -> Report {

@@ -32,6 +32,7 @@ pub(super) const BENCH: Bench = Bench {
     needs: &[
         Need::Root,
         Need::Program("ethtool", "apt-get install ethtool"),
+        Need::Program("ip", "apt-get install iproute2"),
         Need::Program("tc", "apt-get install iproute2"),
     ],
     run,

@@ -199,14 +199,20 @@ pub(super) fn run(args: &BenchArgs) -> anyhow::Result<ExitCode> {
     if !args.check {
         return Ok(ExitCode::SUCCESS);
     }
-    Ok(match report.verdict() {
-        Verdict::Holds => ExitCode::SUCCESS,
-        Verdict::Missed => ExitCode::FAILURE,
-        Verdict::TooNoisy => {
-            eprintln!("millrace: bench {}: too noisy to say whether the promises hold", bench.name);
-            ExitCode::from(EXIT_TOO_NOISY)
-        }
-    })
+    let verdict = report.verdict();
+    if verdict == Verdict::TooNoisy {
+        eprintln!("millrace: bench {}: too noisy to say whether the promises hold", bench.name);
+    }
+    Ok(ExitCode::from(code_of(verdict)))
+}
+
+/// The exit code of `--check`.
+fn code_of(verdict: Verdict) -> u8 {
+    match verdict {
+        Verdict::Holds => 0,
+        Verdict::Missed => 1,
+        Verdict::TooNoisy => EXIT_TOO_NOISY,
+    }
 }
 
 /// The benchmark of that name, if this machine can run it and it understands the options.
@@ -353,6 +359,11 @@ mod tests {
         let again = parse(&["capacity", "--duration", "120s", "--rate", "2Mb/s,8Mb/s"]);
         assert_eq!(again.what.rates, [BitRate(2_000_000), BitRate(8_000_000)]);
         assert_eq!(again.what.duration, Some(120));
+    }
+
+    #[test]
+    fn a_check_tells_a_miss_from_a_noisy_machine() {
+        assert_eq!([Verdict::Holds, Verdict::Missed, Verdict::TooNoisy].map(code_of), [0, 1, 3]);
     }
 
     #[test]
