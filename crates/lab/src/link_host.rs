@@ -3,17 +3,21 @@
 
 use std::fs::File;
 use std::net::{IpAddr, Ipv4Addr, ToSocketAddrs, UdpSocket};
+use std::os::fd::AsRawFd;
+use std::path::PathBuf;
 
 use anyhow::{Context, bail};
 use millrace_netio::link::{Tun, TunLink};
 // Commands know packet I/O through this crate only.
 pub use millrace_netio::link::{Impairment, LinkCounts, LinkSpec, LinkStats};
+use serde_json::json;
 
 use crate::netns::{add_namespace, inside, ip, namespace_path, tun_here, unique_name};
 
 /// A host inside this machine, 10.78.x.2, behind a link to 10.78.x.1 here. It is gone when this is dropped, and when the
 /// process ends, however it ends.
 pub struct LinkHost {
+    spec: LinkSpec,
     // The order matters: first the devices go, then the namespace.
     link: TunLink,
     namespace: File,
@@ -38,7 +42,7 @@ impl LinkHost {
                 ip(None, &format!("route add default via 10.78.{net}.1"))?;
                 anyhow::Ok(far)
             })??;
-            Ok(Self { link: TunLink::start(tun, far, spec)?, namespace, net })
+            Ok(Self { spec: spec.clone(), link: TunLink::start(tun, far, spec)?, namespace, net })
         });
         let removed = ip(None, &format!("netns del {name}"));
         let host = set_up?;
@@ -64,9 +68,39 @@ impl LinkHost {
         inside(&self.namespace, work)
     }
 
+    /// Where other programs find the namespace while this exists: `nsenter --net=PATH PLAYER URL`.
+    pub fn namespace_path(&self) -> PathBuf {
+        format!("/proc/{}/fd/{}", std::process::id(), self.namespace.as_raw_fd()).into()
+    }
+
     /// What the link has done, towards the host inside and back.
     pub fn stats(&self) -> [LinkStats; 2] {
         self.link.stats()
+    }
+
+    /// What the link has done, as a few lines of text.
+    pub fn report(&self) -> String {
+        let [there, back] = self.stats();
+        let mut text =
+            format!("link: {}\n  to the viewers:   {there}\n  from the viewers: {back}\n", self.spec);
+        if there.unplanned() + back.unplanned() > 0 {
+            text += "  the emulator lost packets that it was not asked to lose: take fewer viewers, or free a processor\n";
+        }
+        if let Some(failure) = self.failure() {
+            text += &format!("  the link has stood still: {failure}\n");
+        }
+        text
+    }
+
+    /// The same for programs.
+    pub fn report_json(&self) -> serde_json::Value {
+        let [there, back] = self.stats();
+        json!({
+            "spec": self.spec.to_string(),
+            "to_viewers": way_json(&there),
+            "from_viewers": way_json(&back),
+            "failure": self.failure(),
+        })
     }
 
     /// Why the link stands still, if it does.
@@ -100,6 +134,29 @@ impl LinkHost {
             url.host
         )
     }
+}
+
+fn way_json(stats: &LinkStats) -> serde_json::Value {
+    let counts = |c: &LinkCounts| {
+        json!({
+            "received": c.received,
+            "forwarded": c.forwarded,
+            "lost": c.lost,
+            "duplicated": c.duplicated,
+            "reordered": c.reordered,
+            "queue_drops": c.queue_drops,
+            "overflow": c.overflow,
+            "waiting": c.waiting,
+            "received_bytes": c.received_bytes,
+            "forwarded_bytes": c.forwarded_bytes,
+        })
+    };
+    json!({
+        "all": counts(&stats.all),
+        "rtp": counts(&stats.rtp),
+        "missed": stats.missed,
+        "refused": stats.refused,
+    })
 }
 
 /// The end of the link in this namespace: the first network that nobody has. The device's name holds the place, so that

@@ -255,6 +255,12 @@ fn a_host_inside_meets_this_machine_through_the_link() {
     let [there, _] = host.stats();
     assert_eq!((there.rtp.forwarded, there.unplanned()), (got, 0), "{there}");
     assert!(there.rtp.lost > 20, "{there}");
+    assert_eq!(host.report_json()["to_viewers"]["rtp"]["lost"], there.rtp.lost);
+    let text = host.report();
+    assert!(
+        text.starts_with("link: loss 20%\n") && text.contains(&format!("{} lost", there.rtp.lost)),
+        "{text}"
+    );
     // A server of this machine, asked from inside, sees the host's own address.
     let listener = TcpListener::bind("0.0.0.0:0").unwrap();
     let url = format!("rtsp://127.0.0.1:{}/film", listener.local_addr().unwrap().port());
@@ -264,6 +270,14 @@ fn a_host_inside_meets_this_machine_through_the_link() {
     // The first segment may get lost as anything else: the kernel sends it again.
     let _client = host.run_inside(|| TcpStream::connect_timeout(&addr, PATIENCE).unwrap()).unwrap();
     assert_eq!(listener.accept().unwrap().1.ip(), host.inside_ip());
+    // Other programs can be started inside as well.
+    let mut enter = std::process::Command::new("nsenter");
+    let shown = enter
+        .arg(format!("--net={}", host.namespace_path().display()))
+        .args(["ip", "addr"])
+        .output()
+        .unwrap();
+    assert!(String::from_utf8_lossy(&shown.stdout).contains(&host.inside_ip().to_string()), "{shown:?}");
     let device = format!("/sys/class/net/mill-link{}", host.outside_ip().octets()[2]);
     assert!(Path::new(&device).exists());
     drop(host);
