@@ -9,7 +9,9 @@ use std::time::Instant;
 
 use millrace_core::seam::SendOutcome;
 use millrace_netio::GsoMode;
+use millrace_netio::bpf::{Assembler, InterfaceLink, Program, ProgramType, Reg};
 use millrace_netio::drop_probe::{DropProbe, ProbeAction, ProbeConfig, ProbeCounts, ProbeMedia};
+use millrace_netio::link::Tun;
 use support::*;
 
 /// Payload of the RTP packets here.
@@ -176,6 +178,75 @@ fn interfaces_are_those_of_the_threads_namespace() {
         assert!(fault("").contains("interface"));
         assert!(fault("a-name-that-is-too-long").contains("a-name-that-is-too-long"));
         assert!(DropProbe::attach(&config("lo", ProbeAction::Pass)).is_ok());
+    });
+}
+
+#[test]
+fn without_privileges_it_is_said_which() {
+    if !rustix::process::geteuid().is_root() {
+        eprintln!("skipped: only root can give privileges away");
+        return;
+    }
+    let text = std::thread::spawn(|| {
+        let none = rustix::thread::CapabilitySet::empty();
+        let sets = rustix::thread::CapabilitySets { effective: none, permitted: none, inheritable: none };
+        rustix::thread::set_capabilities(None, sets).expect("fewer capabilities");
+        DropProbe::attach(&config("lo", ProbeAction::Pass)).unwrap_err().to_string()
+    });
+    let text = text.join().expect("a thread");
+    assert!(text.contains("CAP_BPF") && text.contains("CAP_NET_ADMIN"), "{text}");
+}
+
+/// A TUN device has no link header: the IP header comes first.
+#[test]
+fn tun_devices_are_probed_too() {
+    let Some(net) = Wire::new() else { return };
+    net.viewers.inside(|| {
+        let tun = Tun::open("tp0").expect("a device");
+        net.viewers.ip("addr add 10.78.0.1/24 dev tp0");
+        net.viewers.ip("link set tp0 up");
+        let probe = DropProbe::attach(&config("tp0", ProbeAction::Drop)).expect("a probe");
+        let to: SocketAddr = "10.78.0.1:5004".parse().expect("an address");
+        probe.watch(to, 2, ProbeMedia::rtp(33)).expect("watch");
+        for number in 0..10 {
+            let payload = rtp(number * 2, 1);
+            let mut packet = vec![0x45, 0];
+            packet.extend((28 + payload.len() as u16).to_be_bytes());
+            packet.extend([0, 1, 0x40, 0, 64, 17, 0, 0, 10, 78, 0, 2, 10, 78, 0, 1, 7, 7]);
+            packet.extend(to.port().to_be_bytes());
+            packet.extend((8 + payload.len() as u16).to_be_bytes());
+            packet.extend([0, 0]);
+            packet.extend(payload);
+            tun.write(&packet).expect("write");
+        }
+        let found = counts(&probe, 2, 10);
+        assert_eq!((found.packets, found.lost, found.payload_bytes), (10, 9, 10 * PAYLOAD_BYTES as u64));
+    });
+}
+
+/// What the probe does not use of the BPF module: XDP.
+#[test]
+fn xdp_programs_are_attached_and_vanish() {
+    let Some(net) = Wire::new() else { return };
+    let (mut viewer, to) = net.viewers.inside(|| receiver("10.77.0.2"));
+    let socket = net.server.inside(|| UdpSocket::bind("10.77.0.1:0")).expect("a socket");
+    let verdict = |value: i32| {
+        let mut code = Assembler::default();
+        code.mov(Reg::R0, value);
+        code.exit();
+        Program::load("verdict", ProgramType::Xdp, code).expect("a program")
+    };
+    const XDP_DROP: i32 = 1;
+    const XDP_PASS: i32 = 2;
+    net.viewers.inside(|| {
+        let link = InterfaceLink::attach(&verdict(XDP_DROP), "vb").expect("a link");
+        socket.send_to(b"dropped", to).expect("send");
+        let busy = InterfaceLink::attach(&verdict(XDP_PASS), "vb").unwrap_err().to_string();
+        assert!(busy.contains("vb") && busy.contains("another program"), "{busy}");
+        drop(link);
+        let _link = InterfaceLink::attach(&verdict(XDP_PASS), "vb").expect("a link");
+        socket.send_to(b"passed", to).expect("send");
+        assert_eq!(receive(&mut viewer, 1), [b"passed"]);
     });
 }
 

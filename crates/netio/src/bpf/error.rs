@@ -63,6 +63,8 @@ impl BpfError {
             Some(libc::E2BIG) => "ask for fewer entries",
             Some(libc::ENOMEM) => "free memory, or ask for fewer entries",
             Some(libc::ENOENT) => "there is no such entry",
+            Some(libc::EBUSY) => "another program is there; detach it first (ip link set dev ... xdp off)",
+            Some(libc::EMFILE) => "raise the number of open files (ulimit -n)",
             _ => "Linux 6.6 or newer with CONFIG_BPF_SYSCALL is needed",
         };
         Self::Call { what: what.into(), source, remedy }

@@ -1,5 +1,6 @@
 //! Programs at interfaces. A link ends with its last descriptor: when it is dropped, or the process dies however it does.
 
+use std::io;
 use std::os::fd::{AsFd, OwnedFd};
 
 use rustix::net::{AddressFamily, SocketFlags, SocketType, socket_with};
@@ -8,28 +9,33 @@ use super::error::BpfError;
 use super::program::{Program, ProgramType};
 use super::sys::link_create;
 
-/// A program at tcx ingress of an interface. Several may be there; they run in the order in which they came.
+/// A program at an interface, where its [`ProgramType`] belongs.
+///
+/// At tcx ingress there may be several; they run in the order in which they came. There is one XDP program at most.
 #[derive(Debug)]
-pub struct TcxLink {
+pub struct InterfaceLink {
     _fd: OwnedFd,
 }
 
-impl TcxLink {
+impl InterfaceLink {
     /// Attaches `program` to an interface of the calling thread's network namespace, after those that are there.
     ///
     /// # Errors
-    /// When there is no such interface, the privileges are missing, or the kernel is older than 6.6.
+    /// When there is no such interface, the privileges are missing, or the kernel is too old.
     pub fn attach(program: &Program, interface: &str) -> Result<Self, BpfError> {
         let index = interface_index(interface)?;
-        match link_create(program.as_fd(), index, ProgramType::TcxIngress.attach_type()) {
+        match link_create(program.as_fd(), index, program.kind().attach_type()) {
             Ok(fd) => Ok(Self { _fd: fd }),
-            Err(source) if source.raw_os_error() == Some(libc::EINVAL) => {
-                Err(BpfError::NoTcx { name: interface.to_owned(), source })
-            }
-            Err(source) => {
-                Err(BpfError::call(format!("attach {} to interface {interface}", program.name()), source))
-            }
+            Err(source) => Err(fault(program, interface, source)),
         }
+    }
+}
+
+fn fault(program: &Program, interface: &str, source: io::Error) -> BpfError {
+    let is_tcx = program.kind() == ProgramType::TcxIngress;
+    match source.raw_os_error() {
+        Some(libc::EINVAL) if is_tcx => BpfError::NoTcx { name: interface.to_owned(), source },
+        _ => BpfError::call(format!("attach {} to interface {interface}", program.name()), source),
     }
 }
 

@@ -6,7 +6,7 @@
 //! | `asm` | [`Assembler`]: instructions in order, labels, jump fix-ups |
 //! | `map` | [`Map`], [`MappedArray`], [`PerCpuArray`]: state shared with a program |
 //! | `program` | [`Program`]: loading (the verifier's words go into the error), test runs |
-//! | `link` | [`TcxLink`]: a program at an interface, gone when dropped |
+//! | `link` | [`InterfaceLink`]: a program at an interface, gone when dropped |
 //! | `sys` | the `bpf` system call and `mmap`, the only `unsafe` here |
 //!
 //! Everything needs `CAP_BPF` and, for the network, `CAP_NET_ADMIN`; root has both.
@@ -22,6 +22,6 @@ mod sys;
 pub use asm::{AsmError, Assembler, Helper, Label};
 pub use error::BpfError;
 pub use insn::{Alu, Cond, Insn, Operand, Reg, Width};
-pub use link::{TcxLink, interface_index};
+pub use link::{InterfaceLink, interface_index};
 pub use map::{AsMap, Map, MappedArray, PerCpuArray};
 pub use program::{Program, ProgramType, TestRun, TestRunResult};

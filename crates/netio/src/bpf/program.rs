@@ -4,7 +4,7 @@ use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 
 use super::asm::Assembler;
 use super::error::BpfError;
-use super::sys::{LoadForm, prog_load, prog_test_run};
+use super::sys::{LoadForm, prog_load, prog_test_run, prog_verified_insns};
 
 /// What a program is for.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -37,6 +37,7 @@ impl ProgramType {
 #[derive(Debug)]
 pub struct Program {
     fd: OwnedFd,
+    kind: ProgramType,
     name: String,
 }
 
@@ -82,7 +83,7 @@ impl Program {
         };
         // Without a log first: writing one makes the verifier many times slower.
         let source = match prog_load(&form, &mut []) {
-            Ok(fd) => return Ok(Self { fd, name: name.to_owned() }),
+            Ok(fd) => return Ok(Self { fd, kind, name: name.to_owned() }),
             Err(source) => source,
         };
         if source.raw_os_error() == Some(libc::EPERM) {
@@ -90,7 +91,7 @@ impl Program {
         }
         let mut log = vec![0; LOG_BYTES];
         match prog_load(&form, &mut log) {
-            Ok(fd) => Ok(Self { fd, name: name.to_owned() }),
+            Ok(fd) => Ok(Self { fd, kind, name: name.to_owned() }),
             Err(_) => Err(BpfError::Verifier { name: name.to_owned(), source, log: end_of(&log) }),
         }
     }
@@ -103,6 +104,20 @@ impl Program {
         let raw = prog_test_run(self.as_fd(), run.packet, run.context, run.repeat)
             .map_err(|source| BpfError::call(format!("test the program {}", self.name), source))?;
         Ok(TestRunResult { result: raw.result.cast_signed(), duration_ns: raw.duration_ns })
+    }
+
+    /// Instructions that the verifier looked at, on all paths together. It gives up at a million.
+    ///
+    /// # Errors
+    /// When the kernel does not say.
+    pub fn verified_insns(&self) -> Result<u32, BpfError> {
+        let fault = |source| BpfError::call(format!("ask about the program {}", self.name), source);
+        prog_verified_insns(self.as_fd()).map_err(fault)
+    }
+
+    /// What it is for.
+    pub fn kind(&self) -> ProgramType {
+        self.kind
     }
 
     /// Name that it was loaded with.

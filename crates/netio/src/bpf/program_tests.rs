@@ -25,6 +25,7 @@ fn programs_of_both_kinds_run() {
         let program = Program::load("test_prog", kind, returns(value)).unwrap();
         let run = TestRun { packet: &[0; 64], context: &[], repeat: 3 };
         assert_eq!(program.test_run(&run).unwrap().result, value);
+        assert_eq!(program.verified_insns().unwrap(), 2);
     }
 }
 

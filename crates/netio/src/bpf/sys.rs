@@ -19,6 +19,7 @@ enum Command {
     MapDelete = 3,
     ProgLoad = 5,
     ProgTestRun = 10,
+    ObjectInfo = 15,
     LinkCreate = 28,
 }
 
@@ -270,6 +271,18 @@ pub(super) fn prog_test_run(
     // SAFETY: packet and context are as long as said and are only read; the lengths of the outputs are zero.
     unsafe { attr.call(Command::ProgTestRun) }?;
     Ok(RawRun { result: attr.read_u32(4), duration_ns: attr.read_u32(36) })
+}
+
+/// `struct bpf_prog_info` up to the number of instructions that the verifier looked at.
+const PROG_INFO_BYTES: usize = 220;
+
+/// Instructions that the verifier looked at, on all paths together.
+pub(super) fn prog_verified_insns(program: BorrowedFd<'_>) -> io::Result<u32> {
+    let mut info = [0; PROG_INFO_BYTES];
+    let mut attr = Attr::new().fd(0, program).u32(4, info.len() as u32).slice_mut(8, &mut info);
+    // SAFETY: `info` is as long as said. Its fields are zero, so the kernel follows no pointer in it.
+    unsafe { attr.call(Command::ObjectInfo) }?;
+    Ok(u32::from_ne_bytes(std::array::from_fn(|i| info[PROG_INFO_BYTES - 4 + i])))
 }
 
 /// Attaches a program to an interface of this thread's network namespace.

@@ -22,17 +22,19 @@ mod error;
 mod histogram;
 mod interface;
 mod layout;
+mod ports;
 mod program;
 
-use std::net::{IpAddr, SocketAddr};
-use std::sync::Mutex;
+use std::net::SocketAddr;
 use std::sync::atomic::Ordering;
+use std::sync::{Mutex, MutexGuard, PoisonError};
 
-use crate::bpf::{Map, MappedArray, PerCpuArray, Program, ProgramType, TcxLink};
+use crate::bpf::{InterfaceLink, MappedArray, PerCpuArray, Program, ProgramType};
 pub use error::ProbeError;
 use histogram::BINS;
 pub use layout::{ProbeCounts, ProbeTotals};
 use layout::{Slot, Word};
+use ports::Ports;
 use program::{Arrival, Form, Maps};
 
 /// What happens to datagrams that were counted.
@@ -87,9 +89,10 @@ impl ProbeMedia {
 #[derive(Debug)]
 pub struct DropProbe {
     /// Where it is; none while it is being made.
-    link: Option<TcxLink>,
+    link: Option<InterfaceLink>,
     program: Program,
-    streams: Map,
+    /// Who is watched.
+    ports: Mutex<Ports>,
     slots: MappedArray,
     totals: PerCpuArray,
     max_streams: u32,
@@ -108,7 +111,7 @@ impl DropProbe {
         let header_bytes = interface::link_header_bytes(&config.interface)?;
         let form = Form { action: config.action, header_bytes, arrival: Arrival::Clock };
         let mut probe = Self::load(config.max_streams, form)?;
-        probe.link = Some(TcxLink::attach(&probe.program, &config.interface)?);
+        probe.link = Some(InterfaceLink::attach(&probe.program, &config.interface)?);
         Ok(probe)
     }
 
@@ -117,13 +120,19 @@ impl DropProbe {
         if max_streams == 0 {
             return Err(ProbeError::NoSlot { slot: 0, slots: 0 });
         }
-        let streams = Map::hash("probe_streams", KEY_BYTES as u32, 4, max_streams)?;
+        let ports = Ports::new(max_streams)?;
         let slots = MappedArray::new("probe_slots", layout::SLOT_WORDS, max_streams)?;
         let totals = PerCpuArray::new("probe_totals", (layout::TOTAL_WORDS + BINS) as u32)?;
-        let maps = Maps { streams: &streams, slots: &slots, totals: &totals };
+        let (table, streams) = ports.maps();
+        let maps = Maps { ports: table, streams, slots: &slots, totals: &totals };
         let program = Program::load("drop_probe", ProgramType::TcxIngress, program::build(&maps, form))?;
         let (action, folded) = (form.action, Mutex::new(vec![0; BINS]));
-        Ok(Self { link: None, program, streams, slots, totals, max_streams, action, folded })
+        let ports = Mutex::new(ports);
+        Ok(Self { link: None, program, ports, slots, totals, max_streams, action, folded })
+    }
+
+    fn ports(&self) -> MutexGuard<'_, Ports> {
+        self.ports.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
     fn slot(&self, slot: u32) -> Result<Slot<'_>, ProbeError> {
@@ -140,10 +149,11 @@ impl DropProbe {
         let setting = layout::Setting::of(media)?;
         let state = self.slot(slot)?;
         // Nothing of the stream that had this address before may reach the slot while it is set up.
-        self.streams.delete(&key_of(local))?;
+        let mut ports = self.ports();
+        ports.remove(local)?;
         self.fold(&state);
         state.reset(&setting);
-        Ok(self.streams.update(&key_of(local), &slot.to_ne_bytes())?)
+        ports.insert(local, slot)
     }
 
     /// Counts datagrams to `local` no longer: they pass. The slot keeps its counts.
@@ -151,8 +161,7 @@ impl DropProbe {
     /// # Errors
     /// When the kernel refuses. That nobody watched the address is no error.
     pub fn unwatch(&self, local: SocketAddr) -> Result<(), ProbeError> {
-        self.streams.delete(&key_of(local))?;
-        Ok(())
+        self.ports().remove(local)
     }
 
     /// What was counted in `slot`. Takes no system call.
@@ -180,10 +189,7 @@ impl DropProbe {
     /// # Errors
     /// When the kernel refuses.
     pub fn lateness(&self) -> Result<Vec<(u64, u64)>, ProbeError> {
-        let mut bins = match self.folded.lock() {
-            Ok(folded) => folded.clone(),
-            Err(poisoned) => poisoned.into_inner().clone(),
-        };
+        let mut bins = self.folded.lock().unwrap_or_else(PoisonError::into_inner).clone();
         let sums = self.totals.sums()?;
         for (bin, sum) in bins.iter_mut().zip(&sums[layout::TOTAL_WORDS..]) {
             *bin += sum;
@@ -196,7 +202,7 @@ impl DropProbe {
 
     /// Adds what a slot holds back to the histogram, before the slot is cleared.
     fn fold(&self, slot: &Slot<'_>) {
-        let mut folded = self.folded.lock().unwrap_or_else(std::sync::PoisonError::into_inner);
+        let mut folded = self.folded.lock().unwrap_or_else(PoisonError::into_inner);
         slot.add_learned(&mut folded);
     }
 
@@ -207,30 +213,6 @@ impl DropProbe {
     pub fn totals(&self) -> Result<ProbeTotals, ProbeError> {
         Ok(ProbeTotals::of(&self.totals.sums()?, self.action))
     }
-}
-
-/// Address (IPv4 in the first four bytes), port in network order, family.
-const KEY_BYTES: usize = 20;
-/// Last two bytes of a key.
-const KEY_V4: u16 = 4;
-/// Last two bytes of a key.
-const KEY_V6: u16 = 6;
-
-fn key_of(local: SocketAddr) -> [u8; KEY_BYTES] {
-    let mut key = [0; KEY_BYTES];
-    let family = match local.ip().to_canonical() {
-        IpAddr::V4(v4) => {
-            key[..4].copy_from_slice(&v4.octets());
-            KEY_V4
-        }
-        IpAddr::V6(v6) => {
-            key[..16].copy_from_slice(&v6.octets());
-            KEY_V6
-        }
-    };
-    key[16..18].copy_from_slice(&local.port().to_be_bytes());
-    key[18..].copy_from_slice(&family.to_ne_bytes());
-    key
 }
 
 #[cfg(test)]

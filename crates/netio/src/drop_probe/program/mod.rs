@@ -7,8 +7,9 @@
 mod clock;
 mod sequence;
 
+use super::ProbeAction;
 use super::layout::{RAW, Total, Word};
-use super::{KEY_BYTES, KEY_V4, KEY_V6, ProbeAction};
+use super::ports::{KEY_BYTES, KEY_V4, KEY_V6, PORT_FREE, PORT_OF_ONE, PortWord};
 use crate::bpf::{
     Alu, Assembler, Cond, Helper, Label, Map, MappedArray, Operand, PerCpuArray, Reg, Reg::*, Width,
 };
@@ -35,6 +36,8 @@ mod stack {
     pub(super) const UDP: i16 = -96;
     /// IP header without options.
     pub(super) const IP: i16 = -136;
+    /// Destination port, as it lies in the packet.
+    pub(super) const PORT: i16 = -144;
 }
 
 /// Fields of `struct __sk_buff`.
@@ -42,6 +45,8 @@ mod skb {
     pub(super) const LEN: i16 = 0;
     pub(super) const PKT_TYPE: i16 = 4;
     pub(super) const PROTOCOL: i16 = 16;
+    pub(super) const DATA: i16 = 76;
+    pub(super) const DATA_END: i16 = 80;
     #[cfg(test)]
     pub(super) const TSTAMP: i16 = 152;
     pub(super) const GSO_SIZE: i16 = 176;
@@ -56,10 +61,10 @@ const PACKET_OTHERHOST: i32 = 3;
 const ETHERTYPE_V4: u16 = 0x0800;
 const ETHERTYPE_V6: u16 = 0x86dd;
 const PROTOCOL_UDP: i32 = 17;
-const V4_HEADER_BYTES: i32 = 20;
-const V6_HEADER_BYTES: i32 = 40;
-const UDP_HEADER_BYTES: i32 = 8;
-const RTP_HEADER_BYTES: i32 = 12;
+const V4_HEADER_BYTES: i16 = 20;
+const V6_HEADER_BYTES: i16 = 40;
+const UDP_HEADER_BYTES: i16 = 8;
+const RTP_HEADER_BYTES: i16 = 12;
 /// More fragments, or an offset.
 const V4_FRAGMENT: i32 = 0x3fff;
 /// Datagrams of a train: the kernel makes trains of at most 128.
@@ -67,6 +72,7 @@ pub(super) const MAX_TURNS: i32 = 128;
 
 /// What the program refers to.
 pub(super) struct Maps<'a> {
+    pub(super) ports: &'a MappedArray,
     pub(super) streams: &'a Map,
     pub(super) slots: &'a MappedArray,
     pub(super) totals: &'a PerCpuArray,
@@ -130,6 +136,16 @@ pub(super) fn build(maps: &Maps<'_>, form: Form) -> Assembler {
     c.a
 }
 
+/// `bytes`, cut into the widest pieces that a register holds.
+fn pieces(bytes: i16) -> impl Iterator<Item = (i16, Width)> {
+    let mut at = 0;
+    std::iter::from_fn(move || {
+        let (width, step) = if bytes - at >= 8 { (Width::Double, 8) } else { (Width::Word, 4) };
+        at += step;
+        (at <= bytes).then_some((at - step, width))
+    })
+}
+
 impl Code {
     /// `dst` = a word of the slot.
     fn get(&mut self, dst: Reg, word: Word) {
@@ -171,12 +187,34 @@ impl Code {
         self.a.store(Width::Double, R1, offset, R2);
     }
 
-    /// Copies bytes of the packet to the stack; goes to `short` if there are not so many. `R0` to `R5` are lost.
-    fn load_packet(&mut self, from: impl Into<Operand>, to: i16, bytes: i32, short: Label) {
+    /// Copies bytes of the packet to the stack; goes to `short` if there are not so many. `R0` to `R5` are lost. `from` is
+    /// a constant, or a register for which the verifier knows a bound.
+    ///
+    /// Headers mostly lie in the packet's first piece, where they can be read at once; the helper finds them anywhere.
+    fn load_front(&mut self, from: impl Into<Operand>, to: i16, bytes: i16, short: Label) {
+        let (from, elsewhere, loaded) = (from.into(), self.a.label(), self.a.label());
+        self.a.load(Width::Word, R2, R6, skb::DATA);
+        self.a.load(Width::Word, R3, R6, skb::DATA_END);
+        self.a.alu(Alu::Add, R2, from);
+        self.a.mov(R4, R2);
+        self.a.alu(Alu::Add, R4, i32::from(bytes));
+        self.a.jump_if(Cond::Gt, R4, R3, elsewhere);
+        for (at, width) in pieces(bytes) {
+            self.a.load(width, R5, R2, at);
+            self.a.store(width, R10, to + at, R5);
+        }
+        self.a.jump(loaded);
+        self.a.place(elsewhere);
+        self.load_anywhere(from, to, bytes, short);
+        self.a.place(loaded);
+    }
+
+    /// The same by the helper, from any offset.
+    fn load_anywhere(&mut self, from: impl Into<Operand>, to: i16, bytes: i16, short: Label) {
         self.a.mov(R2, from);
         self.a.mov(R1, R6);
         self.stack_address(R3, to);
-        self.a.mov(R4, bytes);
+        self.a.mov(R4, i32::from(bytes));
         self.a.call(Helper::SkbLoadBytes);
         self.a.jump_if(Cond::Ne, R0, 0, short);
     }
@@ -209,14 +247,14 @@ impl Code {
         let other = self.a.label();
         self.a.load(Width::Word, R1, R6, skb::PROTOCOL);
         self.a.jump_if(Cond::Ne, R1, i32::from(ETHERTYPE_V4.to_be()), other);
-        self.load_packet(header_bytes, stack::IP, V4_HEADER_BYTES, self.pass);
+        self.load_front(header_bytes, stack::IP, V4_HEADER_BYTES, self.pass);
         self.a.load(Width::Byte, R1, R10, stack::IP);
         self.a.mov(R8, R1);
         self.a.alu(Alu::Rsh, R1, 4);
         self.a.jump_if(Cond::Ne, R1, 4, self.pass);
         self.a.alu(Alu::And, R8, 15);
         self.a.alu(Alu::Lsh, R8, 2);
-        self.a.jump_if(Cond::Lt, R8, V4_HEADER_BYTES, self.pass);
+        self.a.jump_if(Cond::Lt, R8, i32::from(V4_HEADER_BYTES), self.pass);
         self.a.load(Width::Byte, R1, R10, stack::IP + 9);
         self.a.jump_if(Cond::Ne, R1, PROTOCOL_UDP, self.pass);
         self.a.load(Width::Half, R1, R10, stack::IP + 6);
@@ -241,7 +279,7 @@ impl Code {
     /// The same of an IPv6 header. What has extension headers passes.
     fn parse_v6(&mut self, header_bytes: i32) {
         self.a.jump_if(Cond::Ne, R1, i32::from(ETHERTYPE_V6.to_be()), self.pass);
-        self.load_packet(header_bytes, stack::IP, V6_HEADER_BYTES, self.pass);
+        self.load_front(header_bytes, stack::IP, V6_HEADER_BYTES, self.pass);
         self.a.load(Width::Byte, R1, R10, stack::IP);
         self.a.alu(Alu::Rsh, R1, 4);
         self.a.jump_if(Cond::Ne, R1, 6, self.pass);
@@ -249,7 +287,7 @@ impl Code {
         self.a.jump_if(Cond::Ne, R1, PROTOCOL_UDP, self.pass);
         self.a.load(Width::Half, R9, R10, stack::IP + 4);
         self.a.big_endian(R9, 16);
-        self.a.mov(R8, V6_HEADER_BYTES + header_bytes);
+        self.a.mov(R8, i32::from(V6_HEADER_BYTES) + header_bytes);
         for half in [0, 8] {
             self.get_stack(R1, stack::IP + 24 + half);
             self.set_stack(stack::KEY + half, R1);
@@ -261,13 +299,45 @@ impl Code {
     fn find_slot(&mut self, maps: &Maps<'_>) {
         const { assert!(KEY_BYTES == 20 && stack::KEY + 20 <= stack::HEADER) };
         self.a.place(self.udp);
-        self.load_packet(R8, stack::UDP, UDP_HEADER_BYTES, self.pass);
+        self.load_front(R8, stack::UDP, UDP_HEADER_BYTES, self.pass);
         self.a.load(Width::Half, R1, R10, stack::UDP + 4);
         self.a.big_endian(R1, 16);
         self.set_stack(stack::UDP_LENGTH, R1);
         self.a.load(Width::Half, R1, R10, stack::UDP + 2);
         self.a.store(Width::Half, R10, stack::KEY + 16, R1);
-        let found = self.a.label();
+        let slot = self.look_up_stream(maps, R1);
+        self.a.place(slot);
+        self.a.store(Width::Word, R10, stack::KEY, R1);
+        self.look_up(maps.slots);
+        self.a.jump_if(Cond::Eq, R0, 0, self.pass);
+        self.a.mov(R7, R0);
+        self.count_total(Total::Watched);
+    }
+
+    /// From the key on the stack, whose port is in `port` too, to the slot in `R1`, at the label that is returned.
+    ///
+    /// Most ports are nobody's, and most of the others one address's: for these the table of ports is enough.
+    fn look_up_stream(&mut self, maps: &Maps<'_>, port: Reg) -> Label {
+        let (found, several, slot) = (self.a.label(), self.a.label(), self.a.label());
+        self.a.store(Width::Word, R10, stack::PORT, port);
+        self.a.load_map(R1, maps.ports);
+        self.stack_address(R2, stack::PORT);
+        self.a.call(Helper::MapLookup);
+        self.a.jump_if(Cond::Eq, R0, 0, self.pass);
+        self.a.load(Width::Double, R1, R0, PortWord::Watchers.offset());
+        self.a.jump_if(Cond::Eq, R1, PORT_FREE, self.pass);
+        self.a.jump_if(Cond::Ne, R1, PORT_OF_ONE, several);
+        for (word, part) in [(PortWord::AddressFront, 0), (PortWord::AddressBack, 8)] {
+            self.a.load(Width::Double, R1, R0, word.offset());
+            self.get_stack(R2, stack::KEY + part);
+            self.a.jump_if(Cond::Ne, R1, R2, self.pass);
+        }
+        self.a.load(Width::Double, R1, R0, PortWord::Family.offset());
+        self.a.load(Width::Half, R2, R10, stack::KEY + 18);
+        self.a.jump_if(Cond::Ne, R1, R2, self.pass);
+        self.a.load(Width::Double, R1, R0, PortWord::Slot.offset());
+        self.a.jump(slot);
+        self.a.place(several);
         self.look_up(maps.streams);
         self.a.jump_if(Cond::Ne, R0, 0, found);
         self.set_stack(stack::KEY, 0);
@@ -276,11 +346,7 @@ impl Code {
         self.a.jump_if(Cond::Eq, R0, 0, self.pass);
         self.a.place(found);
         self.a.load(Width::Word, R1, R0, 0);
-        self.a.store(Width::Word, R10, stack::KEY, R1);
-        self.look_up(maps.slots);
-        self.a.jump_if(Cond::Eq, R0, 0, self.pass);
-        self.a.mov(R7, R0);
-        self.count_total(Total::Watched);
+        slot
     }
 
     /// Lengths, arrival, and whether the packet is a train.
@@ -293,7 +359,7 @@ impl Code {
         self.get_stack(R1, stack::UDP_LENGTH);
         self.a.jump_if(Cond::SignedGt, R1, R9, bad);
         self.a.mov(R9, R1);
-        self.a.jump_if(Cond::Lt, R1, UDP_HEADER_BYTES, bad);
+        self.a.jump_if(Cond::Lt, R1, i32::from(UDP_HEADER_BYTES), bad);
         self.a.alu(Alu::Add, R1, R8);
         self.set_stack(stack::END, R1);
         self.a.load(Width::Word, R2, R6, skb::LEN);
@@ -304,8 +370,11 @@ impl Code {
         self.count_total(Total::Malformed);
         self.a.jump(self.finish);
         self.a.place(fits);
-        self.a.alu(Alu::Add, R8, UDP_HEADER_BYTES);
-        self.a.alu(Alu::Sub, R9, UDP_HEADER_BYTES);
+        let (short, loaded) = (self.a.label(), self.a.label());
+        self.a.alu(Alu::Add, R8, i32::from(UDP_HEADER_BYTES));
+        self.a.alu(Alu::Sub, R9, i32::from(UDP_HEADER_BYTES));
+        self.load_front(R8, stack::HEADER, RTP_HEADER_BYTES, short);
+        self.header_is_loaded(short, loaded);
         let is_train = self.a.label();
         self.a.load(Width::Word, R1, R6, skb::GSO_SIZE);
         self.a.jump_if(Cond::Ne, R1, 0, is_train);
@@ -319,6 +388,15 @@ impl Code {
         }
         self.set_stack(stack::ARRIVAL, R0);
         self.begin_wanted_run();
+    }
+
+    /// Where a header is that is too short, there is one that is no RTP.
+    fn header_is_loaded(&mut self, short: Label, loaded: Label) {
+        self.a.jump(loaded);
+        self.a.place(short);
+        self.set_stack(stack::HEADER, 0);
+        self.set_stack(stack::HEADER + 8, 0);
+        self.a.place(loaded);
     }
 
     /// The loop over the datagrams of a train begins; a packet that is none has one turn.
@@ -338,7 +416,7 @@ impl Code {
         turn
     }
 
-    /// One datagram: raw ones are only counted, RTP headers are read.
+    /// One datagram: raw ones are only counted, RTP headers (on the stack by now) are looked at.
     fn begin_datagram(&mut self) {
         self.add(Word::Datagrams, 1, R1);
         self.get(R1, Word::Media);
@@ -352,8 +430,7 @@ impl Code {
         self.a.alu(Alu::Rsh, R2, 32);
         self.a.jump(self.timed);
         self.a.place(is_rtp);
-        self.a.jump_if(Cond::Lt, R9, RTP_HEADER_BYTES, self.malformed);
-        self.load_packet(R8, stack::HEADER, RTP_HEADER_BYTES, self.malformed);
+        self.a.jump_if(Cond::Lt, R9, i32::from(RTP_HEADER_BYTES), self.malformed);
         self.a.load(Width::Byte, R1, R10, stack::HEADER);
         self.a.alu(Alu::Rsh, R1, 6);
         self.a.jump_if(Cond::Ne, R1, 2, self.malformed);
@@ -378,7 +455,11 @@ impl Code {
         self.get_stack(R1, stack::TURN);
         self.a.alu(Alu::Add, R1, 1);
         self.set_stack(stack::TURN, R1);
-        self.a.jump_if(Cond::Lt, R1, MAX_TURNS, turn);
+        self.a.jump_if(Cond::Ge, R1, MAX_TURNS, self.finish);
+        let (short, loaded) = (self.a.label(), self.a.label());
+        self.load_anywhere(R8, stack::HEADER, RTP_HEADER_BYTES, short);
+        self.header_is_loaded(short, loaded);
+        self.a.jump(turn);
     }
 
     /// The slot is whole again; the verdict.

@@ -212,7 +212,7 @@ impl Code {
         self.add(Word::RunReceived, 1, R1);
         self.get(R1, Word::PayloadBytes);
         self.a.alu(Alu::Add, R1, R9);
-        self.a.alu(Alu::Sub, R1, RTP_HEADER_BYTES);
+        self.a.alu(Alu::Sub, R1, i32::from(RTP_HEADER_BYTES));
         self.set(Word::PayloadBytes, R1);
     }
 

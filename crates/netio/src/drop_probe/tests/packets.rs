@@ -2,6 +2,18 @@
 
 use super::*;
 
+/// Other kernels may need more steps than this one; the verifier gives up at a million.
+#[test]
+fn the_verifier_is_far_from_giving_up() {
+    let Some(ethernet) = probe(1, ProbeAction::Drop) else { return };
+    let form = Form { action: ProbeAction::Pass, header_bytes: 0, arrival: Arrival::Clock };
+    let tun = DropProbe::load(1, form).unwrap();
+    for probe in [ethernet, tun] {
+        let insns = probe.program.verified_insns().unwrap();
+        assert!(insns < 400_000, "{insns}");
+    }
+}
+
 #[test]
 fn a_stream_is_counted_and_dropped() {
     let Some(probe) = watching() else { return };
@@ -112,6 +124,43 @@ fn any_address_of_a_family_and_the_address_itself() {
     probe.unwatch(local("10.0.0.9:7000")).unwrap();
     probe.judge(&Frame::new("10.0.0.9:7000", rtp(10, 0, 10)));
     assert_eq!([packets(0), packets(2)], [3, 1]);
+}
+
+#[test]
+fn groups_are_addresses_too() {
+    let Some(probe) = probe(1, ProbeAction::Drop) else { return };
+    probe.watch(local("239.1.2.3:5004"), 0, ProbeMedia::rtp(33)).unwrap();
+    let mac = [1, 0, 0x5e, 1, 2, 3];
+    assert_eq!(probe.judge(&Frame { mac, ..Frame::new("239.1.2.3:5004", rtp(1, 0, 188)) }), DROP);
+    assert_eq!(probe.judge(&Frame { mac, ..Frame::new("239.1.2.4:5004", rtp(1, 0, 188)) }), PASS);
+    assert_eq!(probe.read(0).unwrap().packets, 1);
+}
+
+/// One address on a port is found without a hash, several with: an address must be found as they come and go.
+#[test]
+fn addresses_of_a_port_come_and_go() {
+    let Some(probe) = probe(3, ProbeAction::Drop) else { return };
+    let addresses = ["10.0.0.1:7000", "10.0.0.2:7000", "[fd00::1]:7000"];
+    let verdicts = || addresses.map(|to| probe.judge(&Frame::new(to, rtp(1, 0, 10))) == DROP);
+    let watch = |at: usize| probe.watch(local(addresses[at]), at as u32, ProbeMedia::rtp(33)).unwrap();
+    let unwatch = |at: usize| probe.unwatch(local(addresses[at])).unwrap();
+    assert_eq!(verdicts(), [false, false, false]);
+    watch(0);
+    assert_eq!(verdicts(), [true, false, false]);
+    watch(2);
+    assert_eq!(verdicts(), [true, false, true]);
+    watch(1);
+    watch(1);
+    assert_eq!(verdicts(), [true, true, true]);
+    unwatch(0);
+    unwatch(1);
+    assert_eq!(verdicts(), [false, false, true]);
+    watch(2);
+    assert_eq!(verdicts(), [false, false, true]);
+    unwatch(2);
+    unwatch(2);
+    assert_eq!(verdicts(), [false, false, false]);
+    assert_eq!(probe.read(2).unwrap().datagrams, 1);
 }
 
 #[test]
