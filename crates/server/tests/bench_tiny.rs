@@ -165,3 +165,16 @@ fn an_interrupted_benchmark_leaves_no_network_namespace_behind() {
     let ours = |name: &&String| name.starts_with("mill") && name.contains(&pid.to_string());
     assert_eq!(left.iter().filter(ours).count(), 0, "{left:?}");
 }
+
+#[test]
+fn nothing_is_measured_when_the_result_would_have_no_place() {
+    let dir = tempfile::tempdir().unwrap();
+    let file = dir.path().join("p.md");
+    std::fs::write(&file, "# P\n").unwrap();
+    let path = file.to_str().unwrap();
+    // Both would run for hours.
+    let error = fails(&["bench", "engine", "--runs", "1000", "--markdown", path]);
+    assert!(error.contains("p.md: no line \"<!-- bench engine -->\"; add"), "{error}");
+    let error = fails(&["bench", "engine", "--runs", "1000", "--report", path]);
+    assert!(error.contains("p.md: cannot be made"), "{error}");
+}

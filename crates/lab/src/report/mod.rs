@@ -21,7 +21,7 @@ pub use text::utc_date;
 /// # Errors
 /// When a file cannot be written.
 pub fn write_dir(dir: &Path, bench: &Bench, report: &Report, date: &str) -> anyhow::Result<PathBuf> {
-    std::fs::create_dir_all(dir).with_context(|| format!("{}: cannot be made", dir.display()))?;
+    make_dir(dir)?;
     let page = dir.join("index.html");
     write_whole(&page, &html::page(bench, report, date))?;
     let json = serde_json::to_string_pretty(report).context("the report as JSON")?;
@@ -29,15 +29,33 @@ pub fn write_dir(dir: &Path, bench: &Bench, report: &Report, date: &str) -> anyh
     Ok(page)
 }
 
+/// Makes the folder of a report: to be done before something is measured for long.
+///
+/// # Errors
+/// When it cannot be made.
+pub fn make_dir(dir: &Path) -> anyhow::Result<()> {
+    std::fs::create_dir_all(dir).with_context(|| format!("{}: cannot be made", dir.display()))
+}
+
 /// Replaces what lies between `<!-- bench SECTION -->` and `<!-- /bench SECTION -->` in `file` by the tables of this run.
 ///
 /// # Errors
 /// When the file cannot be read or written, or does not have the two markers exactly once; the file is then as before.
 pub fn write_markdown(file: &Path, section: &str, report: &Report, date: &str) -> anyhow::Result<()> {
+    write_whole(file, &with_section(file, section, &markdown::body(report, date))?)
+}
+
+/// Whether [`write_markdown`] will find its place: to be asked before something is measured for long.
+///
+/// # Errors
+/// As [`write_markdown`].
+pub fn check_markdown(file: &Path, section: &str) -> anyhow::Result<()> {
+    with_section(file, section, "").map(drop)
+}
+
+fn with_section(file: &Path, section: &str, body: &str) -> anyhow::Result<String> {
     let old = std::fs::read_to_string(file).with_context(|| format!("{}: cannot be read", file.display()))?;
-    let new = markdown::replace_section(&old, section, &markdown::body(report, date))
-        .with_context(|| file.display().to_string())?;
-    write_whole(file, &new)
+    markdown::replace_section(&old, section, body).with_context(|| file.display().to_string())
 }
 
 /// Writes beside and renames, so that nobody ever reads half a file.

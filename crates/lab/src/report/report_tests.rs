@@ -194,6 +194,8 @@ fn markdown_replaces_its_section_and_nothing_else() {
     let (before, after) =
         ("# Title\n\n<!-- bench demo-udp -->", "<!-- /bench demo-udp -->\n\nThe end | of it.\n");
     std::fs::write(&file, format!("{before}\nold tables\n{after}")).unwrap();
+    check_markdown(&file, "demo-udp").unwrap();
+    assert!(check_markdown(&file, "demo").is_err());
     write_markdown(&file, "demo-udp", &report(), "today").unwrap();
     let once = std::fs::read_to_string(&file).unwrap();
     assert_eq!(

@@ -1,6 +1,6 @@
 //! `millrace bench`: every promise about speed, measured by one command.
 
-use std::io::IsTerminal;
+use std::io::{IsTerminal, Write};
 use std::path::PathBuf;
 use std::process::ExitCode;
 use std::time::{Duration, SystemTime};
@@ -61,7 +61,7 @@ pub(super) struct BenchArgs {
 #[command(next_help_heading = "Options of some benchmarks (`list` says which)")]
 struct WhatArgs {
     /// Viewers
-    #[arg(long, value_name = "N")]
+    #[arg(long, value_name = "N", value_parser = parse_count)]
     streams: Option<usize>,
     /// Length of the measured part
     #[arg(long, value_name = "TIME", value_parser = parse_secs)]
@@ -76,7 +76,7 @@ struct WhatArgs {
     #[arg(long = "transport", value_name = "NAME", value_delimiter = ',')]
     transports: Vec<String>,
     /// Titles that the viewers are spread over
-    #[arg(long, value_name = "N")]
+    #[arg(long, value_name = "N", value_parser = parse_count)]
     titles: Option<usize>,
     /// Servers to measure beside ours, separated by commas
     #[arg(long, value_name = "NAME", value_delimiter = ',')]
@@ -96,6 +96,13 @@ struct WhatArgs {
 enum Switch {
     On,
     Off,
+}
+
+fn parse_count(text: &str) -> Result<usize, String> {
+    match text.parse() {
+        Ok(count @ 1..=1_000_000) => Ok(count),
+        _ => Err("a number from 1 to 1000000".into()),
+    }
 }
 
 fn parse_secs(text: &str) -> Result<u64, String> {
@@ -130,6 +137,11 @@ impl WhatArgs {
 }
 
 impl BenchArgs {
+    /// Name in the markers of a document.
+    fn section(&self, bench: &Bench) -> &str {
+        self.section.as_deref().unwrap_or(bench.name)
+    }
+
     /// The command that measures the same again; where the result goes is no part of it.
     fn command(&self) -> String {
         let mut words = vec!["millrace bench".to_owned(), self.name.clone()];
@@ -177,12 +189,19 @@ fn quoted(word: &str) -> String {
 /// Runs one benchmark, or lists them.
 pub(super) fn run(args: &BenchArgs) -> anyhow::Result<ExitCode> {
     if args.name == "list" {
-        benches::ALL.iter().for_each(list);
+        let text: String = benches::ALL.iter().map(list).collect();
+        std::io::stdout().write_all(text.as_bytes())?;
         return Ok(ExitCode::SUCCESS);
     }
     let bench = find(args)?;
     if cfg!(debug_assertions) && !args.tiny {
         eprintln!("millrace: this is a debug build; figures for people come from: cargo build --release");
+    }
+    if let Some(dir) = &args.report {
+        report::make_dir(dir)?;
+    }
+    if let Some(file) = &args.markdown {
+        report::check_markdown(file, args.section(bench))?;
     }
     let line = ProgressLine::new(bench.name);
     let result = (bench.run)(&args.options(line.progress())?);
@@ -242,14 +261,15 @@ fn options_of(bench: &Bench) -> String {
     bench.options.iter().map(|name| format!("--{name}")).collect::<Vec<_>>().join(" ")
 }
 
-fn list(bench: &Bench) {
-    println!("{:10} {}", bench.name, bench.shows);
-    println!("{:10} not for: {}", "", bench.not_for);
-    println!("{:10} options: {}", "", options_of(bench));
+fn list(bench: &Bench) -> String {
+    let not_for = format!("not for: {}", bench.not_for);
+    let options = format!("options: {}", options_of(bench));
+    let mut text = format!("{:10} {}\n{:10} {not_for}\n{:10} {options}\n", bench.name, bench.shows, "", "");
     let missing = bench.missing();
     if !missing.is_empty() {
-        println!("{:10} cannot run here, needs {}", "", missing.join(", and "));
+        text += &format!("{:10} cannot run here, needs {}\n", "", missing.join(", and "));
     }
+    text
 }
 
 /// Prints the report and writes it where the user wants it.
@@ -258,7 +278,7 @@ fn publish(args: &BenchArgs, bench: &Bench, measured: &Report) -> anyhow::Result
     if args.json {
         super::print_json(measured)?;
     } else {
-        print!("{measured}");
+        write!(std::io::stdout(), "{measured}")?;
     }
     let since_1970 = SystemTime::now().duration_since(SystemTime::UNIX_EPOCH).unwrap_or(Duration::ZERO);
     let date = report::utc_date(since_1970.as_secs());
@@ -267,7 +287,7 @@ fn publish(args: &BenchArgs, bench: &Bench, measured: &Report) -> anyhow::Result
         eprintln!("millrace: wrote {}", page.display());
     }
     if let Some(file) = &args.markdown {
-        let section = args.section.as_deref().unwrap_or(bench.name);
+        let section = args.section(bench);
         report::write_markdown(file, section, measured, &date)?;
         eprintln!("millrace: wrote section {section} of {}", file.display());
     }
@@ -390,6 +410,8 @@ mod tests {
     fn what_makes_no_sense_is_refused_by_the_command_line() {
         for line in [
             &["x", "--runs", "0"][..],
+            &["x", "--streams", "0"],
+            &["x", "--titles", "9999999999"],
             &["x", "--server-cmd", "a"],
             &["x", "--duration", "10ms"],
             &["x", "--section", "y"],
