@@ -5,6 +5,8 @@
 //! | [`frame`] | what every benchmark has: name, purpose, rows, promises, machine and commit |
 //! | [`benches`] | the benchmarks, one file each |
 //! | [`report`] | what came out, as a web page or in a Markdown document |
+//! | [`capacity`] | how many viewers a service carries: search, trials, limits, meters |
+//! | [`peers`] | other servers, started and asked like ours |
 //! | [`netns`] | hosts on one machine: network namespaces joined by a veth pair or an emulated link |
 //! | [`link_host`] | a host on this machine that meets its servers through an emulated link |
 //! | [`media`] | films made on the spot |
@@ -14,10 +16,12 @@
 #![deny(unsafe_code)]
 
 pub mod benches;
+pub mod capacity;
 pub mod frame;
 pub mod link_host;
 pub mod media;
 pub mod netns;
+pub mod peers;
 pub mod proc;
 pub mod raw_send;
 pub mod reference;

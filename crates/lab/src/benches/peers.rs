@@ -1,0 +1,244 @@
+//! The same search on everything that is installed here, and on ourselves: same films, same limits, same receiver.
+
+use std::time::Duration;
+
+use millrace_client::play::TransportChoice;
+use millrace_core::units::BitRate;
+
+use crate::capacity::films::Films;
+use crate::capacity::limits::Limits;
+use crate::capacity::site::Site;
+use crate::capacity::trial::{Service, Trial};
+use crate::capacity::{Effort, Hunt, Scene, Scratch, rows};
+use crate::frame::stats::median;
+use crate::frame::{
+    Axis, Bench, Need, NoiseMeter, Options, Plot, PlotKind, Point, Promise, Report, Row, Series,
+};
+use crate::peers::{self, Peer};
+
+/// The benchmark.
+pub(super) const BENCH: Bench = Bench {
+    name: "peers",
+    shows: "viewers that one core serves with us, with other servers and with senders that anybody could write",
+    not_for: "absolute figures: the machine, the veth pair and the receiver are the same for all, so read the ratios",
+    options: &["peers", "rate", "transport", "titles", "offload", "runs", "quick", "duration", "scratch"],
+    needs: &[
+        Need::Root,
+        Need::Program("ffmpeg", "apt-get install ffmpeg"),
+        Need::Program("ethtool", "apt-get install ethtool"),
+    ],
+    run,
+};
+
+/// Ours against the best of the others.
+const RATIO_BOUND: f64 = 3.0;
+/// Processor time a packet, ours against the kernel's own bound.
+const CPU_RATIO_BOUND: f64 = 1.25;
+/// Film over which viewers begin.
+const SPREAD: Duration = Duration::from_secs(10);
+/// Rounds of the comparison of processor times.
+const CPU_ROUNDS: usize = 5;
+/// Part of our capacity at which they are compared.
+const CPU_LOAD: f64 = 0.6;
+
+/// What is known of one service.
+struct Standing {
+    name: String,
+    strict: f64,
+    patient: f64,
+    is_udp: bool,
+    is_ours: bool,
+    is_reference: bool,
+}
+
+fn run(options: &Options) -> anyhow::Result<Report> {
+    let mut report = Report::new("peers");
+    let mut noise = NoiseMeter::start();
+    let scratch = Scratch::new(options, "peers")?;
+    let mut effort = Effort::of(options);
+    // Many searches: each may take a little less time than one that is alone.
+    effort.budget = Duration::from_secs(options.pick(2, 25, 80));
+    let default_rate = options.pick(2_000_000, 8_000_000, 8_000_000);
+    let rate = options.rates.first().copied().unwrap_or(BitRate(default_rate));
+    let spread = if options.tiny { Duration::ZERO } else { SPREAD };
+    let titles = options.titles.unwrap_or(1).max(1);
+    options.say(&format!("making {titles} films of {rate}"));
+    let films = Films::make(&scratch.0.join("films"), rate, effort.film_s(spread), titles)?;
+    let site = Site::new(options.offload.unwrap_or(false), 1, scratch.0.join("site"))?;
+    let scene = Scene { site: &site, films: &films, spread, program: &options.program };
+    let mut standings = Vec::new();
+    for peer in std::iter::once(&peers::OURSELVES).chain(peers::ALL) {
+        let is_wanted = options.peers.is_empty() || options.peers.iter().any(|name| name == peer.name);
+        if !is_wanted && peer.name != peers::OURSELVES.name {
+            continue;
+        }
+        noise.look();
+        one_peer(options, scene, peer, effort, &mut report, &mut standings)?;
+    }
+    compare(&standings, &mut report);
+    let ours = standings.iter().find(|s| s.is_ours && s.is_udp).map_or(0.0, |s| s.strict.max(s.patient));
+    if let Err(error) = cpu_ratio(options, scene, ours, &mut report) {
+        options.go_on()?;
+        report.rows.push(Row::new(format!("processor time a packet: could not be measured: {error:#}")));
+    }
+    report.plots.push(plot(&standings));
+    report.noise = Some(noise.finish());
+    Ok(report)
+}
+
+/// Both capacities of every service of a peer. A peer that does not work is a line, not an end.
+fn one_peer(
+    options: &Options,
+    scene: Scene<'_>,
+    peer: &Peer,
+    effort: Effort,
+    report: &mut Report,
+    standings: &mut Vec<Standing>,
+) -> anyhow::Result<()> {
+    if let Some(missing) = peer.missing() {
+        report.rows.push(Row::new(format!("{}: {missing}", peer.name)));
+        return Ok(());
+    }
+    let services = match peer.services(scene) {
+        Ok(services) => services,
+        Err(error) => {
+            report.rows.push(Row::new(format!("{}: does not work here: {error:#}", peer.name)));
+            return Ok(());
+        }
+    };
+    for service in &services {
+        let is_udp = service.transport != TransportChoice::Tcp;
+        let wanted = options.transports.is_empty()
+            || options.transports.iter().any(|t| (t == "udp" && is_udp) || (t == "tcp" && !is_udp));
+        if !wanted {
+            continue;
+        }
+        options.go_on()?;
+        match both(options, scene, service, effort, report) {
+            Ok((strict, patient)) => standings.push(Standing {
+                name: service.name.clone(),
+                strict,
+                patient,
+                is_udp,
+                is_ours: peer.name == peers::OURSELVES.name,
+                is_reference: peer.is_reference(),
+            }),
+            Err(error) => {
+                options.go_on()?;
+                report.rows.push(Row::new(format!("{}: does not work here: {error:#}", service.name)));
+            }
+        }
+    }
+    Ok(())
+}
+
+fn both(
+    options: &Options,
+    scene: Scene<'_>,
+    service: &Service<'_>,
+    effort: Effort,
+    report: &mut Report,
+) -> anyhow::Result<(f64, f64)> {
+    let mut hunt = Hunt::new(options, scene.site, service, effort)?;
+    let strict = hunt.find(&Limits::STRICT, None)?;
+    let patient = hunt.find(&Limits::PATIENT, None)?;
+    let viewers = |found: crate::capacity::search::Found| f64::from(found.passed);
+    // Who keeps the strict limits keeps the others.
+    let (a, b) = (viewers(strict.found), viewers(patient.found).max(viewers(strict.found)));
+    let mut row = Row::new(service.name.clone())
+        .with("viewers (p99 <= 20 ms)", a, "")
+        .with("viewers (p99 <= 100 ms)", b, "")
+        .with("trials", hunt.trials() as f64, "");
+    let is_narrow = strict.found.is_narrow && patient.found.is_narrow;
+    if !is_narrow {
+        row = row.with("time ran out, not narrowed down", 1.0, "");
+    }
+    if strict.found.is_spoiled || patient.found.is_spoiled {
+        row = row.with("bounded by the receiver", 1.0, "");
+    }
+    report.rows.push(row);
+    if let Some(at) = patient.at.or(strict.at) {
+        report.rows.extend(rows(&format!("  {}", service.name), &at));
+    }
+    Ok((a, b))
+}
+
+/// Ours against the best other server over RTP/UDP. The reference senders are no servers: they are shown, not counted.
+fn compare(standings: &[Standing], report: &mut Report) {
+    for is_udp in [true, false] {
+        let label = if is_udp { "RTP/UDP" } else { "TCP" };
+        let mine = standings.iter().find(|s| s.is_ours && s.is_udp == is_udp);
+        let others = standings.iter().filter(|s| !s.is_ours && !s.is_reference && s.is_udp == is_udp);
+        let best = others.max_by(|a, b| a.patient.total_cmp(&b.patient));
+        let (Some(mine), Some(best)) = (mine, best) else { continue };
+        if best.patient <= 0.0 {
+            continue;
+        }
+        // The others get the looser limit, we the stricter one.
+        let ratio = mine.strict / best.patient;
+        report.rows.push(
+            Row::new(format!("ours (20 ms) / {} (100 ms), {label}", best.name)).with("ratio", ratio, ""),
+        );
+        if is_udp {
+            report.promises.push(Promise::at_least("peers-ratio", ratio, RATIO_BOUND, ""));
+        }
+    }
+}
+
+/// Processor time a packet at the same number of viewers, ours and the ring's in turns.
+fn cpu_ratio(options: &Options, scene: Scene<'_>, ours: f64, report: &mut Report) -> anyhow::Result<()> {
+    let count = ((ours * CPU_LOAD) as u32).max(1);
+    let window = Duration::from_secs_f64(options.pick(1.0, 3.0, 4.0));
+    let effort = Effort { max_viewers: count, ..Effort::of(options) };
+    let udp = |peer: &Peer| -> anyhow::Result<Option<Service<'_>>> {
+        Ok(peer.services(scene)?.into_iter().find(|s| s.transport != TransportChoice::Tcp))
+    };
+    let ring = peers::ALL.iter().find(|peer| peer.name == "reference-ring");
+    let (Some(mine), Some(ring)) = (udp(&peers::OURSELVES)?, ring.map(udp).transpose()?.flatten()) else {
+        return Ok(());
+    };
+    let per_packet = |trial: &Trial| {
+        let spent = trial.spent?;
+        let packets = trial.figures.packets_per_s * spent.wall_s;
+        (packets > 0.0).then(|| spent.processes_s * 1e9 / packets)
+    };
+    let mut mine = Hunt::new(options, scene.site, &mine, effort)?;
+    let mut ring = Hunt::new(options, scene.site, &ring, effort)?;
+    let (mut ratios, mut ours_ns, mut ring_ns) = (vec![], vec![], vec![]);
+    for _ in 0..options.pick(1, 3, CPU_ROUNDS) {
+        let a = per_packet(&mine.attempt(count, window, false)?);
+        let b = per_packet(&ring.attempt(count, window, false)?);
+        if let (Some(a), Some(b)) = (a, b) {
+            ratios.push(a / b);
+            ours_ns.push(a);
+            ring_ns.push(b);
+        }
+    }
+    if ratios.is_empty() {
+        report.rows.push(Row::new("processor time a packet: could not be measured"));
+        return Ok(());
+    }
+    report.rows.push(
+        Row::new("processor time a packet, at the same number of viewers")
+            .with("viewers", f64::from(count), "")
+            .with("ours", median(&ours_ns), "ns")
+            .with("GSO ring", median(&ring_ns), "ns")
+            .with("rounds", ratios.len() as f64, ""),
+    );
+    report.promises.push(Promise::at_most("gso-cpu-ratio", median(&ratios), CPU_RATIO_BOUND, ""));
+    Ok(())
+}
+
+fn plot(standings: &[Standing]) -> Plot {
+    let series = |name: &str, value: fn(&Standing) -> f64| Series {
+        name: name.to_owned(),
+        points: standings.iter().map(|s| Point::bar(s.name.clone(), value(s))).collect(),
+    };
+    Plot {
+        title: "Viewers of one core".to_owned(),
+        x: Axis::default(),
+        y: Axis { label: "viewers".to_owned(), ..Axis::default() },
+        series: vec![series("p99 <= 20 ms", |s| s.strict), series("p99 <= 100 ms", |s| s.patient)],
+        kind: PlotKind::Bars,
+    }
+}

@@ -1,0 +1,86 @@
+//! The films of a measurement: one constant-rate transport stream, and copies that differ in every stuffing packet, so that
+//! no cache can take one for the other.
+
+use std::path::{Path, PathBuf};
+
+use anyhow::{Context, ensure};
+use millrace_core::units::BitRate;
+
+use crate::media;
+
+const PACKET_BYTES: usize = 188;
+
+/// Films of one rate in one folder: `film-0.ts`, `film-1.ts`, ...
+#[derive(Clone, Debug)]
+pub struct Films {
+    /// The folder.
+    pub dir: PathBuf,
+    /// Rate of each.
+    pub rate: BitRate,
+    /// Length of each.
+    pub seconds: u64,
+    /// Their files.
+    pub paths: Vec<PathBuf>,
+}
+
+impl Films {
+    /// Makes them.
+    ///
+    /// # Errors
+    /// When ffmpeg is missing or fails, or the disk is full.
+    pub fn make(dir: &Path, rate: BitRate, seconds: u64, titles: usize) -> anyhow::Result<Self> {
+        std::fs::create_dir_all(dir).with_context(|| format!("{}: cannot be made", dir.display()))?;
+        let path = |n: usize| dir.join(format!("film-{n}.ts"));
+        media::make_cbr_ts(&path(0), seconds, rate.0 / 1000)?;
+        let mut paths = vec![path(0)];
+        if titles > 1 {
+            let mut bytes = std::fs::read(path(0)).context("read the film")?;
+            for n in 1..titles {
+                let stamped = stamp(&mut bytes, n as u32);
+                ensure!(stamped > 0, "the film has no stuffing packets to tell its copies apart by");
+                std::fs::write(path(n), &bytes).with_context(|| format!("{}", path(n).display()))?;
+                paths.push(path(n));
+            }
+        }
+        Ok(Self { dir: dir.to_owned(), rate, seconds, paths })
+    }
+
+    /// Names of the films: those of the files, without extension.
+    pub fn titles(&self) -> impl Iterator<Item = String> + '_ {
+        (0..self.paths.len()).map(|n| format!("film-{n}"))
+    }
+
+    /// All of them together.
+    pub fn bytes(&self) -> u64 {
+        self.paths.iter().filter_map(|path| path.metadata().ok()).map(|meta| meta.len()).sum()
+    }
+}
+
+/// Writes `number` into every stuffing packet (PID 0x1fff); returns how many there were.
+fn stamp(bytes: &mut [u8], number: u32) -> usize {
+    let mut stamped = 0;
+    for packet in bytes.chunks_exact_mut(PACKET_BYTES) {
+        if packet[0] == 0x47 && packet[1] & 0x1f == 0x1f && packet[2] == 0xff {
+            packet[4..8].copy_from_slice(&number.to_be_bytes());
+            stamped += 1;
+        }
+    }
+    stamped
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn only_stuffing_is_stamped() {
+        let mut bytes = [0x47; 3 * PACKET_BYTES];
+        bytes[PACKET_BYTES + 1] = 0x1f;
+        bytes[PACKET_BYTES + 2] = 0xff;
+        let before = bytes;
+        assert_eq!(stamp(&mut bytes, 0x0102_0304), 1);
+        assert_eq!(bytes[PACKET_BYTES + 4..PACKET_BYTES + 8], [1, 2, 3, 4]);
+        assert_eq!(bytes[..PACKET_BYTES], before[..PACKET_BYTES]);
+        assert_eq!(bytes[2 * PACKET_BYTES..], before[2 * PACKET_BYTES..]);
+    }
+}

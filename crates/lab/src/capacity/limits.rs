@@ -1,0 +1,151 @@
+//! What a trial measured, and whether that is good enough.
+
+use std::fmt;
+
+use super::search::Verdict;
+
+/// What viewers must get.
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub struct Limits {
+    /// Packets lost, of all.
+    pub loss_ratio: f64,
+    /// Lateness that 99 % of the packets must keep.
+    pub p99_ms: f64,
+    /// Payload delivered, of what the film's rate asks for.
+    pub delivered_ratio: f64,
+}
+
+impl Limits {
+    /// What we promise: a receiver with a buffer of a quarter of a second never notices.
+    pub const STRICT: Self = Self { loss_ratio: 1e-4, p99_ms: 20.0, delivered_ratio: 0.995 };
+    /// What a patient receiver puts up with.
+    pub const PATIENT: Self = Self { p99_ms: 100.0, ..Self::STRICT };
+}
+
+/// What one trial measured.
+#[derive(Clone, Copy, Debug, Default)]
+pub struct Figures {
+    /// Viewers asked for.
+    pub viewers: u32,
+    /// Viewers that failed, got nothing, or never began.
+    pub without: u64,
+    /// Packets received; pieces read from a connection over TCP.
+    pub packets: u64,
+    /// Packets a second while all watched.
+    pub packets_per_s: f64,
+    /// Packets lost, of all.
+    pub loss_ratio: f64,
+    /// Payload delivered, of what the rate asks for; more than 1 for what is sent ahead.
+    pub delivered_ratio: f64,
+    /// Payload bits a second while all watched.
+    pub bits_per_s: f64,
+    /// Lateness.
+    pub p50_ms: f64,
+    /// Lateness.
+    pub p99_ms: f64,
+    /// Lateness.
+    pub p999_ms: f64,
+    /// The receiver itself could not keep up: it dropped, or it was late and its lateness is in the figures.
+    pub spoiled: bool,
+}
+
+/// How far beyond its limit a figure fails clearly.
+const CLEAR_FAIL: f64 = 2.5;
+/// How far below its limit a figure passes clearly.
+const CLEAR_PASS: f64 = 0.6;
+/// Part of the viewers whose failing may be chance.
+const FEW: f64 = 0.01;
+
+impl Figures {
+    /// The verdict under `limits`.
+    pub fn judge(&self, limits: &Limits) -> Verdict {
+        let undelivered = 1.0 - self.delivered_ratio;
+        let undelivered_limit = 1.0 - limits.delivered_ratio;
+        let measured = [
+            (self.loss_ratio, limits.loss_ratio, 10.0),
+            (self.p99_ms, limits.p99_ms, CLEAR_FAIL),
+            (undelivered, undelivered_limit, CLEAR_FAIL),
+        ];
+        let fails = self.without > 0 || measured.iter().any(|(value, limit, _)| value > limit);
+        if !fails {
+            // A rate is measured between two moments: half a limit of error is nothing to worry about.
+            let is_clear = self.loss_ratio == 0.0 && self.p99_ms <= limits.p99_ms * CLEAR_PASS;
+            return if is_clear { Verdict::ClearPass } else { Verdict::NarrowPass };
+        }
+        if self.spoiled {
+            return Verdict::Spoiled;
+        }
+        let many = self.without as f64 > FEW * f64::from(self.viewers);
+        let is_clear = many || measured.iter().any(|(value, limit, factor)| *value > limit * factor);
+        if is_clear { Verdict::ClearFail } else { Verdict::NarrowFail }
+    }
+}
+
+impl fmt::Display for Figures {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(
+            f,
+            "{} viewers: {:.0} Mb/s ({:.2} %), loss {:.4} %, late p50 {:.1} p99 {:.1} p99.9 {:.1} ms",
+            self.viewers,
+            self.bits_per_s / 1e6,
+            self.delivered_ratio * 100.0,
+            self.loss_ratio * 100.0,
+            self.p50_ms,
+            self.p99_ms,
+            self.p999_ms,
+        )?;
+        if self.without > 0 {
+            write!(f, ", {} got nothing", self.without)?;
+        }
+        if self.spoiled {
+            write!(f, ", the receiver was too slow")?;
+        }
+        Ok(())
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn good() -> Figures {
+        Figures { viewers: 200, p99_ms: 5.0, delivered_ratio: 0.999, ..Figures::default() }
+    }
+
+    #[test]
+    fn each_figure_can_fail_a_trial_clearly_or_not() {
+        let judge = |change: fn(&mut Figures)| {
+            let mut figures = good();
+            change(&mut figures);
+            figures.judge(&Limits::STRICT)
+        };
+        assert_eq!(judge(|_| ()), Verdict::ClearPass);
+        assert_eq!(judge(|f| f.p99_ms = 15.0), Verdict::NarrowPass);
+        assert_eq!(judge(|f| f.p99_ms = 21.0), Verdict::NarrowFail);
+        assert_eq!(judge(|f| f.p99_ms = 51.0), Verdict::ClearFail);
+        assert_eq!(judge(|f| f.loss_ratio = 5e-5), Verdict::NarrowPass);
+        assert_eq!(judge(|f| f.loss_ratio = 5e-4), Verdict::NarrowFail);
+        assert_eq!(judge(|f| f.loss_ratio = 5e-3), Verdict::ClearFail);
+        assert_eq!(judge(|f| f.delivered_ratio = 0.99), Verdict::NarrowFail);
+        assert_eq!(judge(|f| f.delivered_ratio = 0.9), Verdict::ClearFail);
+        assert_eq!(judge(|f| f.delivered_ratio = 1.4), Verdict::ClearPass);
+        assert_eq!(judge(|f| f.without = 1), Verdict::NarrowFail);
+        assert_eq!(judge(|f| f.without = 20), Verdict::ClearFail);
+    }
+
+    #[test]
+    fn the_receivers_fault_excuses_a_failure_and_spoils_no_pass() {
+        let mut figures = Figures { spoiled: true, ..good() };
+        assert_eq!(figures.judge(&Limits::STRICT), Verdict::ClearPass);
+        figures.loss_ratio = 0.1;
+        assert_eq!(figures.judge(&Limits::STRICT), Verdict::Spoiled);
+    }
+
+    #[test]
+    fn the_patient_put_up_with_more() {
+        let figures = Figures { p99_ms: 70.0, ..good() };
+        assert_eq!(figures.judge(&Limits::STRICT), Verdict::ClearFail);
+        assert_eq!(figures.judge(&Limits::PATIENT), Verdict::NarrowPass);
+        assert!(figures.to_string().starts_with("200 viewers: 0 Mb/s (99.90 %)"));
+    }
+}

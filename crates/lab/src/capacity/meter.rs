@@ -1,0 +1,204 @@
+//! What a group of processes and the cores they are pinned to have used, from /proc.
+
+use std::collections::BTreeSet;
+use std::time::Instant as StdInstant;
+
+/// Sums since the processes began and the machine booted: only differences mean something.
+#[derive(Clone, Copy, Debug)]
+pub struct Usage {
+    at: StdInstant,
+    sums: Sums,
+    /// Memory of their own (no files, no shared programs).
+    pub memory_bytes: u64,
+    /// Processes.
+    pub processes: u64,
+    /// Threads of all of them.
+    pub threads: u64,
+}
+
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+struct Sums {
+    processes_ns: u64,
+    core: CoreTime,
+    voluntary: u64,
+    involuntary: u64,
+}
+
+/// What was used between two looks.
+#[derive(Clone, Copy, Debug, Default)]
+pub struct Spent {
+    /// Time between the looks.
+    pub wall_s: f64,
+    /// Processor time of the processes and of the kernel threads that send for them; soft interrupts that ran inside of
+    /// it included.
+    pub processes_s: f64,
+    /// Time in which the cores did anything.
+    pub cores_s: f64,
+    /// Of that, in soft interrupts: where a veth pair hands packets over.
+    pub softirq_s: f64,
+    /// Times a thread waited.
+    pub voluntary_switches: u64,
+    /// Times a thread was made to wait.
+    pub involuntary_switches: u64,
+    /// Memory of the processes at the second look.
+    pub memory_bytes: u64,
+    /// Processes then.
+    pub processes: u64,
+    /// Threads then.
+    pub threads: u64,
+}
+
+impl Usage {
+    /// Looks at all processes whose process group is one of `groups`, and at `cores`.
+    pub fn look(groups: &[u32], cores: &[usize]) -> Self {
+        let mut usage = Self {
+            at: StdInstant::now(),
+            sums: Sums { core: CoreTime::read(cores), ..Sums::default() },
+            memory_bytes: 0,
+            processes: 0,
+            threads: 0,
+        };
+        let senders: BTreeSet<String> = cores.iter().map(|core| format!("ksoftirqd/{core}")).collect();
+        let entries = std::fs::read_dir("/proc").into_iter().flatten().flatten();
+        for entry in entries {
+            let path = entry.path();
+            let Ok(stat) = std::fs::read_to_string(path.join("stat")) else { continue };
+            let Some((name, group)) = parse_stat(&stat) else { continue };
+            let is_ours = groups.contains(&group);
+            if !is_ours && !senders.contains(name) {
+                continue;
+            }
+            for task in std::fs::read_dir(path.join("task")).into_iter().flatten().flatten() {
+                let read = |file: &str| std::fs::read_to_string(task.path().join(file)).unwrap_or_default();
+                usage.sums.processes_ns += first_number(&read("schedstat"));
+                if is_ours {
+                    let status = read("status");
+                    usage.sums.voluntary += field(&status, "voluntary_ctxt_switches:");
+                    usage.sums.involuntary += field(&status, "nonvoluntary_ctxt_switches:");
+                    usage.threads += 1;
+                }
+            }
+            if is_ours {
+                let status = std::fs::read_to_string(path.join("status")).unwrap_or_default();
+                usage.memory_bytes += (field(&status, "RssAnon:") + field(&status, "RssShmem:")) * 1024;
+                usage.processes += 1;
+            }
+        }
+        usage
+    }
+
+    /// What was used since `before`.
+    pub fn since(&self, before: &Self) -> Spent {
+        let seconds = |now: u64, then: u64| now.saturating_sub(then) as f64 / 1e9;
+        let (now, then) = (&self.sums, &before.sums);
+        Spent {
+            wall_s: (self.at - before.at).as_secs_f64(),
+            processes_s: seconds(now.processes_ns, then.processes_ns),
+            cores_s: seconds(now.core.busy_ns, then.core.busy_ns),
+            softirq_s: seconds(now.core.softirq_ns, then.core.softirq_ns),
+            voluntary_switches: now.voluntary.saturating_sub(then.voluntary),
+            involuntary_switches: now.involuntary.saturating_sub(then.involuntary),
+            memory_bytes: self.memory_bytes,
+            processes: self.processes,
+            threads: self.threads,
+        }
+    }
+}
+
+/// Name and process group from /proc/PID/stat. The name stands in parentheses and may hold anything, these too.
+fn parse_stat(stat: &str) -> Option<(&str, u32)> {
+    let (head, tail) = stat.rsplit_once(") ")?;
+    let (_, name) = head.split_once('(')?;
+    // State, parent, process group.
+    Some((name, tail.split(' ').nth(2)?.parse().ok()?))
+}
+
+fn first_number(text: &str) -> u64 {
+    text.split_whitespace().next().and_then(|n| n.parse().ok()).unwrap_or(0)
+}
+
+/// The number behind `key` at the beginning of a line.
+fn field(text: &str, key: &str) -> u64 {
+    text.lines().find_map(|line| line.strip_prefix(key)).map_or(0, first_number)
+}
+
+/// Time of cores from /proc/stat: counted by samples of the kernel's clock, so good over seconds only.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+struct CoreTime {
+    busy_ns: u64,
+    softirq_ns: u64,
+}
+
+impl CoreTime {
+    fn read(cores: &[usize]) -> Self {
+        let text = std::fs::read_to_string("/proc/stat").unwrap_or_default();
+        Self::parse(&text, cores, rustix::param::clock_ticks_per_second())
+    }
+
+    fn parse(text: &str, cores: &[usize], ticks_per_s: u64) -> Self {
+        let mut sum = Self::default();
+        for core in cores {
+            let key = format!("cpu{core} ");
+            let Some(line) = text.lines().find_map(|line| line.strip_prefix(key.as_str())) else { continue };
+            let ticks: Vec<u64> = line.split_whitespace().filter_map(|n| n.parse().ok()).collect();
+            // user nice system idle iowait irq softirq steal
+            let tick_ns = 1_000_000_000 / ticks_per_s.max(1);
+            let at = |n: usize| ticks.get(n).copied().unwrap_or(0) * tick_ns;
+            sum.busy_ns += [0, 1, 2, 5, 6, 7].map(at).iter().sum::<u64>();
+            sum.softirq_ns += at(6);
+        }
+        sum
+    }
+}
+
+/// System calls a second on `cores`, counted by the kernel's tracepoint for one second; `None` without perf or the right
+/// to use it.
+pub fn syscalls_per_s(cores: &[usize]) -> Option<f64> {
+    let list = cores.iter().map(usize::to_string).collect::<Vec<_>>().join(",");
+    let output = std::process::Command::new("perf")
+        .args(["stat", "-x", ";", "-a", "-C", &list, "-e", "raw_syscalls:sys_enter", "--", "sleep", "1"])
+        .env("LC_ALL", "C")
+        .output()
+        .ok()?;
+    parse_perf(&String::from_utf8_lossy(&output.stderr))
+}
+
+/// The count from a line `count;unit;event;...`.
+fn parse_perf(text: &str) -> Option<f64> {
+    let line = text.lines().find(|line| line.contains("raw_syscalls:sys_enter"))?;
+    line.split(';').next()?.trim().parse().ok()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn kernel_texts_are_understood() {
+        assert_eq!(parse_stat("71 (odd) name) (x) S 1 70 70 0 -1 4194560 123"), Some(("odd) name) (x", 70)));
+        assert_eq!(parse_stat("71 (cut"), None);
+        assert_eq!(field("Name:\tx\nRssAnon:\t  120 kB\nvoluntary_ctxt_switches:\t7\n", "RssAnon:"), 120);
+        let stat = "cpu  9 9 9\ncpu0 100 1 50 700 9 2 40 0 0 0\ncpu1 5 0 5 0 0 0 1 0 0 0\ncpu10 7\n";
+        let both = CoreTime::parse(stat, &[0, 1], 100);
+        assert_eq!(both, CoreTime { busy_ns: 2_040_000_000, softirq_ns: 410_000_000 });
+        assert_eq!(CoreTime::parse("", &[3], 100), CoreTime::default());
+        assert_eq!(parse_perf("# started\n\n 2186;;raw_syscalls:sys_enter;1000;100.00;;\n"), Some(2186.0));
+        assert_eq!(parse_perf("<not supported>;;raw_syscalls:sys_enter;0;"), None);
+    }
+
+    #[test]
+    fn this_process_uses_something() {
+        let group = rustix::process::getpgrp().as_raw_nonzero().get() as u32;
+        let before = Usage::look(&[group], &[0]);
+        let mut x = 1u64;
+        let spent = loop {
+            x = std::hint::black_box(x.wrapping_mul(3));
+            let spent = Usage::look(&[group], &[0]).since(&before);
+            if spent.processes_s > 0.001 {
+                break spent;
+            }
+        };
+        assert!(spent.processes >= 1 && spent.threads >= 1 && spent.memory_bytes > 100_000 && x != 0);
+        assert_eq!(Usage::look(&[u32::MAX], &[]).processes, 0);
+    }
+}

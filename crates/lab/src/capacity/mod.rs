@@ -1,0 +1,241 @@
+//! How many viewers a service carries: trials with more and more viewers until what they get is no longer good enough.
+//!
+//! | module | holds |
+//! | --- | --- |
+//! | [`search`] | the search, without knowing what is counted |
+//! | [`limits`] | what a trial measured and whether it is good enough |
+//! | [`trial`] | one trial: a service, its viewers, what it took |
+//! | [`site`] | two hosts, processes pinned to cores |
+//! | [`meter`] | what processes and cores used |
+//! | [`films`] | what is watched |
+
+pub mod films;
+pub mod limits;
+pub mod meter;
+pub mod search;
+pub mod site;
+pub mod trial;
+
+use std::time::{Duration, Instant as StdInstant};
+
+use millrace_core::units::BitRate;
+
+use crate::frame::{Options, Row};
+
+use films::Films;
+use limits::Limits;
+use search::{Found, Search, SearchOptions, Step, Verdict};
+use site::Site;
+use trial::{Running, Service, Trial, TrialPlan, trial};
+
+/// Viewers of the trial that tells the rate of one viewer.
+const FEW_VIEWERS: u32 = 3;
+
+/// How much is done to find a capacity.
+#[derive(Clone, Copy, Debug)]
+pub struct Effort {
+    /// Length of a trial.
+    pub window: Duration,
+    /// Length of a rough one.
+    pub rough_window: Duration,
+    /// How narrow the answer shall be.
+    pub precision: f64,
+    /// No new trial begins after this time.
+    pub budget: Duration,
+    /// Never more viewers.
+    pub max_viewers: u32,
+}
+
+impl Effort {
+    /// For one search, as the options say.
+    pub fn of(options: &Options) -> Self {
+        let seconds = |s: f64| Duration::from_secs_f64(s);
+        Self {
+            window: seconds(options.duration_s.map_or(options.pick(1.0, 5.0, 8.0), |s| s as f64)),
+            rough_window: seconds(options.pick(1.0, 2.0, 3.0)),
+            precision: options.pick(0.5, 0.05, 0.03),
+            budget: seconds(options.pick(4.0, 50.0, 100.0)),
+            max_viewers: options.pick(3, 12_000, 12_000),
+        }
+    }
+
+    /// Film that a trial needs: where viewers begin, the time in which they arrive, the trial, and something to spare.
+    pub fn film_s(&self, spread: Duration) -> u64 {
+        (spread + self.window).as_secs() + if self.window > Duration::from_secs(2) { 25 } else { 6 }
+    }
+}
+
+/// What was found out.
+#[derive(Clone, Debug)]
+pub struct Capacity {
+    /// How many viewers.
+    pub found: Found,
+    /// The last trial with that many.
+    pub at: Option<Trial>,
+}
+
+/// Everything that is tried with one service.
+pub struct Hunt<'a> {
+    options: &'a Options,
+    site: &'a Site,
+    service: &'a Service<'a>,
+    effort: Effort,
+    running: Option<Running>,
+    nominal: Option<BitRate>,
+    seen: Vec<Trial>,
+}
+
+impl<'a> Hunt<'a> {
+    /// Finds out what one viewer gets, if that is not known.
+    ///
+    /// # Errors
+    /// When the service does not start or serves nobody.
+    pub fn new(
+        options: &'a Options,
+        site: &'a Site,
+        service: &'a Service<'a>,
+        effort: Effort,
+    ) -> anyhow::Result<Self> {
+        let nominal = service.nominal;
+        let mut hunt = Self { options, site, service, effort, running: None, nominal, seen: Vec::new() };
+        if nominal.is_none() {
+            let few = FEW_VIEWERS.min(effort.max_viewers);
+            let trial = hunt.attempt(few, hunt.effort.rough_window.max(Duration::from_secs(2)), false)?;
+            let each = trial.figures.bits_per_s / f64::from(few);
+            anyhow::ensure!(each > 0.0, "{}: {few} viewers got nothing", service.name);
+            hunt.nominal = Some(BitRate(each as u64));
+        }
+        Ok(hunt)
+    }
+
+    /// One trial.
+    ///
+    /// # Errors
+    /// When it could not be carried out.
+    pub fn attempt(&mut self, count: u32, window: Duration, profile: bool) -> anyhow::Result<Trial> {
+        self.options.go_on()?;
+        let plan = TrialPlan { count, window, profile };
+        let cancel = &self.options.cancel;
+        let trial = trial(self.site, self.service, &mut self.running, self.nominal, plan, cancel)?;
+        self.options.go_on()?;
+        let why = trial.why.as_ref().map(|why| format!(": {why}")).unwrap_or_default();
+        self.options.say(&format!("{}: {}{why}", self.service.name, trial.figures));
+        self.seen.push(trial.clone());
+        Ok(trial)
+    }
+
+    /// Trials so far.
+    pub fn trials(&self) -> usize {
+        self.seen.len()
+    }
+
+    /// Searches the largest number of viewers within `limits`; `near` is where it was found before.
+    ///
+    /// # Errors
+    /// When a trial could not be carried out.
+    pub fn find(&mut self, limits: &Limits, near: Option<u32>) -> anyhow::Result<Capacity> {
+        let (first, growth) = near.map_or((self.service.first, 2.0), |near| (near.max(1), 1.06));
+        let max = self.service.max_viewers.min(self.effort.max_viewers);
+        let precision = self.effort.precision;
+        let mut search = Search::new(SearchOptions { first, max, growth, precision });
+        if near.is_none() {
+            // Other limits, same trials: what they say clearly need not be asked again.
+            for trial in &self.seen {
+                let verdict = trial.figures.judge(limits);
+                if matches!(verdict, Verdict::ClearPass | Verdict::ClearFail) {
+                    search.tell(trial.figures.viewers, verdict);
+                }
+            }
+        }
+        let start = StdInstant::now();
+        let found = loop {
+            match search.step() {
+                Step::Done(found) => break found,
+                Step::Try { .. } if start.elapsed() > self.effort.budget => break search.stop(),
+                Step::Try { count, rough } => {
+                    let window = if rough { self.effort.rough_window } else { self.effort.window };
+                    let trial = self.attempt(count, window, false)?;
+                    search.tell(count, trial.figures.judge(limits));
+                }
+            }
+        };
+        let passed = |trial: &&Trial| {
+            let verdict = trial.figures.judge(limits);
+            trial.figures.viewers == found.passed
+                && matches!(verdict, Verdict::ClearPass | Verdict::NarrowPass)
+        };
+        Ok(Capacity { found, at: self.seen.iter().rev().find(passed).cloned() })
+    }
+}
+
+/// The figures of a trial as lines of a report.
+pub fn rows(label: &str, trial: &Trial) -> Vec<Row> {
+    let f = &trial.figures;
+    let mut rows = vec![
+        Row::new(format!("{label}, what viewers got"))
+            .with("viewers", f64::from(f.viewers), "")
+            .with("rate", f.bits_per_s / 1e6, "Mb/s")
+            .with("packets", f.packets_per_s, "1/s")
+            .with("loss", f.loss_ratio * 100.0, "%")
+            .with("lateness p50", f.p50_ms, "ms")
+            .with("p99", f.p99_ms, "ms")
+            .with("p99.9", f.p999_ms, "ms"),
+    ];
+    if let Some(spent) = &trial.spent {
+        let gigabits = (f.bits_per_s * spent.wall_s / 1e9).max(1e-9);
+        let packets = (f.packets_per_s * spent.wall_s).max(1.0);
+        let mut row = Row::new(format!("{label}, what it took"))
+            .with("cores busy", spent.cores_s / spent.wall_s * 100.0, "%")
+            .with("in soft interrupts", spent.softirq_s / spent.wall_s * 100.0, "%")
+            .with("processes", spent.processes_s / spent.wall_s * 100.0, "%")
+            .with("cores' time", spent.cores_s / gigabits, "s/Gb")
+            .with("processes' time", spent.processes_s / gigabits, "s/Gb")
+            .with("per packet", spent.processes_s * 1e9 / packets, "ns")
+            .with("voluntary switches", spent.voluntary_switches as f64 / spent.wall_s, "1/s")
+            .with("involuntary", spent.involuntary_switches as f64 / spent.wall_s, "1/s")
+            .with("number of processes", spent.processes as f64, "")
+            .with("memory", spent.memory_bytes as f64 / 1e6, "MB");
+        if let Some(calls) = trial.syscalls_per_s {
+            row = row.with("system calls per packet", calls / f.packets_per_s.max(1.0), "");
+        }
+        rows.push(row);
+    }
+    rows
+}
+
+/// A folder for one run of a benchmark, removed at its end.
+pub struct Scratch(pub std::path::PathBuf);
+
+impl Scratch {
+    /// Makes it below the folder that the options name.
+    ///
+    /// # Errors
+    /// When it cannot be made.
+    pub fn new(options: &Options, name: &str) -> anyhow::Result<Self> {
+        let base = options.scratch.canonicalize().unwrap_or_else(|_| options.scratch.clone());
+        let dir = base.join(format!("millrace-{name}-{}", std::process::id()));
+        std::fs::create_dir_all(&dir)
+            .map_err(|error| anyhow::anyhow!("{}: cannot be made: {error}", dir.display()))?;
+        Ok(Self(dir))
+    }
+}
+
+impl Drop for Scratch {
+    fn drop(&mut self) {
+        // A folder that cannot be removed is not worth losing the result for.
+        let _ = std::fs::remove_dir_all(&self.0);
+    }
+}
+
+/// What a service is started with.
+#[derive(Clone, Copy)]
+pub struct Scene<'a> {
+    /// Where.
+    pub site: &'a Site,
+    /// What is watched.
+    pub films: &'a Films,
+    /// Film over which viewers begin.
+    pub spread: Duration,
+    /// The `millrace` program.
+    pub program: &'a std::path::Path,
+}

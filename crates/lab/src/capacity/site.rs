@@ -1,0 +1,183 @@
+//! Where a measurement happens: two hosts on one machine, the server's processes pinned to some cores, the receiver to the
+//! others.
+
+use std::ffi::OsStr;
+use std::net::{IpAddr, Ipv4Addr, SocketAddr};
+use std::os::unix::process::CommandExt;
+use std::path::PathBuf;
+use std::process::{Child, Command, Stdio};
+use std::sync::atomic::AtomicBool;
+use std::time::{Duration, Instant as StdInstant};
+
+use anyhow::{Context, bail, ensure};
+
+use crate::netns::{SERVER_IP, TwoHosts};
+
+/// Addresses of the client: servers limit what one address may do.
+const CLIENT_ADDRESSES: u8 = 8;
+/// The first of them is the client's own.
+const FIRST_CLIENT_ADDRESS: u8 = 2;
+/// The receiving interface.
+pub const CLIENT_INTERFACE: &str = "vc";
+
+/// The two hosts.
+pub struct Site {
+    hosts: TwoHosts,
+    /// Addresses of the client.
+    pub client_ips: Vec<IpAddr>,
+    /// Cores of the server.
+    pub server_cores: Vec<usize>,
+    /// Cores of the receiver.
+    pub client_cores: Vec<usize>,
+    /// A folder for whoever needs one.
+    pub dir: PathBuf,
+    /// Whether packets are counted in the kernel, before they reach sockets, where that is possible.
+    pub has_probe: AtomicBool,
+}
+
+impl Site {
+    /// Makes the hosts; the server gets the first `cores` cores.
+    ///
+    /// # Errors
+    /// When not root, or without the programs `ip` and `ethtool`.
+    pub fn new(offload: bool, cores: usize, dir: PathBuf) -> anyhow::Result<Self> {
+        std::fs::create_dir_all(&dir).with_context(|| format!("{}: cannot be made", dir.display()))?;
+        let all = std::thread::available_parallelism().map_or(1, usize::from);
+        ensure!((1..=all).contains(&cores), "cores: got {cores}, this machine has {all}");
+        let client_cores: Vec<usize> = (cores..all).collect();
+        let hosts = TwoHosts::new(offload)?;
+        let addresses = FIRST_CLIENT_ADDRESS..FIRST_CLIENT_ADDRESS + CLIENT_ADDRESSES;
+        let mut client_ips = Vec::new();
+        for last in addresses {
+            let ip = Ipv4Addr::new(10, 77, 0, last);
+            if last > FIRST_CLIENT_ADDRESS {
+                let address = format!("{ip}/24");
+                let add = ["-n", &hosts.client, "addr", "add", &address, "dev", CLIENT_INTERFACE];
+                let status = Command::new("ip").args(add).status().context("ip: cannot be started")?;
+                ensure!(status.success(), "the client host could not be given the address {address}");
+            }
+            client_ips.push(IpAddr::V4(ip));
+        }
+        Ok(Self {
+            hosts,
+            client_ips,
+            server_cores: (0..cores).collect(),
+            // With one core for all, both share it: figures mean little then, but it works.
+            client_cores: if client_cores.is_empty() { vec![0] } else { client_cores },
+            dir,
+            has_probe: AtomicBool::new(true),
+        })
+    }
+
+    /// Address of the server.
+    pub fn server_ip(&self) -> &'static str {
+        SERVER_IP
+    }
+
+    /// A command that runs on the server host, on the server's cores only, and dies with this process.
+    pub fn command(&self, program: impl AsRef<OsStr>) -> Command {
+        let cores = self.server_cores.iter().map(usize::to_string).collect::<Vec<_>>().join(",");
+        let mut command = Command::new("ip");
+        command.args(["netns", "exec", &self.hosts.server, "setpriv", "--pdeathsig", "KILL"]);
+        command.args(["taskset", "-c", &cores]).arg(program);
+        command
+    }
+
+    /// Runs `work` on a thread of the client host, on the receiver's cores.
+    ///
+    /// # Errors
+    /// When the namespace cannot be entered.
+    pub fn on_client<T: Send>(&self, work: impl FnOnce() -> T + Send) -> anyhow::Result<T> {
+        let cores = &self.client_cores;
+        self.hosts.on_client(move || {
+            let mut set = rustix::thread::CpuSet::new();
+            cores.iter().for_each(|core| set.set(*core));
+            // Not pinned is still measured.
+            let _ = rustix::thread::sched_setaffinity(None, &set);
+            work()
+        })
+    }
+
+    /// Waits until something on the server host accepts connections to `port`.
+    ///
+    /// # Errors
+    /// When `group` ends first, or after 20 seconds.
+    pub fn wait_for_port(&self, port: u16, group: &mut Group) -> anyhow::Result<()> {
+        let address = SocketAddr::new(SERVER_IP.parse().context("the server's address")?, port);
+        let end = StdInstant::now() + Duration::from_secs(20);
+        while StdInstant::now() < end {
+            if let Some(status) = group.child.try_wait()? {
+                bail!("{}: ended at once ({status}); its last words: {}", group.name, group.last_words());
+            }
+            let connects = || std::net::TcpStream::connect_timeout(&address, Duration::from_millis(500));
+            if self.hosts.on_client(connects)?.is_ok() {
+                return Ok(());
+            }
+            std::thread::sleep(Duration::from_millis(50));
+        }
+        bail!("{}: accepts no connections on {address}; its last words: {}", group.name, group.last_words())
+    }
+}
+
+/// A process that we started, with everything that it started itself; killed when dropped.
+pub struct Group {
+    name: String,
+    child: Child,
+    log: PathBuf,
+}
+
+impl Group {
+    /// Starts `command` in a process group of its own; what it says goes into a file of `site`'s folder.
+    ///
+    /// # Errors
+    /// When it cannot be started.
+    pub fn start(site: &Site, name: &str, mut command: Command) -> anyhow::Result<Self> {
+        let log = site.dir.join(format!("{}.log", name.replace([' ', '/', ','], "-")));
+        let out = std::fs::File::create(&log).with_context(|| format!("{}", log.display()))?;
+        let errors = out.try_clone()?;
+        command.process_group(0).stdin(Stdio::null()).stdout(out).stderr(errors);
+        let child = command.spawn().with_context(|| format!("{name}: cannot be started"))?;
+        Ok(Self { name: name.to_owned(), child, log })
+    }
+
+    /// Its number.
+    pub fn id(&self) -> u32 {
+        self.child.id()
+    }
+
+    /// Waits until it says a line that begins with `word`.
+    ///
+    /// # Errors
+    /// When it ends first, or after 20 seconds.
+    pub fn wait_for_word(&mut self, word: &str) -> anyhow::Result<()> {
+        let end = StdInstant::now() + Duration::from_secs(20);
+        while StdInstant::now() < end {
+            let text = std::fs::read_to_string(&self.log).unwrap_or_default();
+            if text.lines().any(|line| line.starts_with(word)) {
+                return Ok(());
+            }
+            if let Some(status) = self.child.try_wait()? {
+                bail!("{}: ended at once ({status}); its last words: {}", self.name, self.last_words());
+            }
+            std::thread::sleep(Duration::from_millis(20));
+        }
+        bail!("{}: does not say \"{word}\"; its last words: {}", self.name, self.last_words())
+    }
+
+    /// The end of what it said.
+    pub fn last_words(&self) -> String {
+        let text = std::fs::read(&self.log).unwrap_or_default();
+        let text = String::from_utf8_lossy(&text);
+        let lines: Vec<&str> = text.lines().rev().take(3).collect();
+        lines.into_iter().rev().collect::<Vec<_>>().join(" | ")
+    }
+}
+
+impl Drop for Group {
+    fn drop(&mut self) {
+        if let Some(group) = rustix::process::Pid::from_raw(self.child.id().cast_signed()) {
+            let _ = rustix::process::kill_process_group(group, rustix::process::Signal::KILL);
+        }
+        let _ = self.child.wait();
+    }
+}

@@ -1,0 +1,304 @@
+//! One trial: so many viewers of one service, what they got and what it took.
+
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::time::Duration;
+
+use anyhow::Context;
+use millrace_client::error::ClientError;
+use millrace_client::load::{Arrivals, Inspect, LoadOptions, LoadProgress, LoadReport, Sample, load};
+use millrace_client::play::TransportChoice;
+use millrace_core::time::MediaTicks;
+use millrace_core::units::BitRate;
+
+use super::limits::Figures;
+use super::meter::{Spent, Usage, syscalls_per_s};
+use super::site::{CLIENT_INTERFACE, Group, Site};
+
+/// What serves, as the search sees it.
+pub struct Service<'a> {
+    /// Its name in reports.
+    pub name: String,
+    /// RTP over UDP or TCP; what is fetched over HTTP is TCP.
+    pub transport: TransportChoice,
+    /// How viewers and media come together.
+    pub way: Way,
+    /// Viewers that may arrive in a second; what sets up slowly needs time, or its setting up is all that is measured.
+    pub arrivals_per_s: f64,
+    /// Film over which viewers begin, if it can seek.
+    pub spread: Duration,
+    /// Payload rate of one viewer; `None`: measured with a few viewers (for who sends something else than the file).
+    pub nominal: Option<BitRate>,
+    /// Never try more viewers than this.
+    pub max_viewers: u32,
+    /// First number of viewers to try.
+    pub first: u32,
+    /// Starts it for so many viewers.
+    #[allow(clippy::type_complexity, reason = "a function and what it needs, named once")]
+    pub start: Box<dyn Fn(u32) -> anyhow::Result<Running> + Sync + 'a>,
+}
+
+/// How viewers and media come together.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Way {
+    /// Viewers ask; the server runs on from trial to trial.
+    Asked,
+    /// The same, but a new server for each trial.
+    AskedAfresh,
+    /// Viewers listen at this port and every second one after it, then the senders are started.
+    Pushed {
+        /// The first port.
+        base_port: u16,
+    },
+}
+
+/// A service that runs; ends when dropped.
+pub struct Running {
+    /// Its processes.
+    pub groups: Vec<Group>,
+    /// What viewers ask for, in turn.
+    pub targets: Vec<String>,
+}
+
+impl Running {
+    fn ids(&self) -> Vec<u32> {
+        self.groups.iter().map(Group::id).collect()
+    }
+}
+
+/// How a trial is run.
+#[derive(Clone, Copy, Debug)]
+pub struct TrialPlan {
+    /// Viewers.
+    pub count: u32,
+    /// How long all of them watch together.
+    pub window: Duration,
+    /// Whether system calls are counted, which costs the server something.
+    pub profile: bool,
+}
+
+/// What came of it.
+#[derive(Clone, Debug)]
+pub struct Trial {
+    /// What viewers got.
+    pub figures: Figures,
+    /// What it took while all watched.
+    pub spent: Option<Spent>,
+    /// System calls a second, if counted.
+    pub syscalls_per_s: Option<f64>,
+    /// Why viewers failed: the most frequent reason.
+    pub why: Option<String>,
+}
+
+/// Time from the last viewer's arrival to the first look: everybody plays by then.
+const SETTLE_S: f64 = 1.0;
+/// Time from one sample of the receiver to the next.
+const INTERVAL: Duration = Duration::from_millis(500);
+/// Turns of the receiver's loop that take longer than this spoil what it stamps itself.
+const SLOW_TURN_US: u64 = 10_000;
+
+/// Runs one trial. `running` holds the server from trial to trial.
+///
+/// # Errors
+/// When the service does not start or the receiver cannot be set up. Viewers that fail are in the figures.
+pub fn trial(
+    site: &Site,
+    service: &Service<'_>,
+    running: &mut Option<Running>,
+    nominal: Option<BitRate>,
+    plan: TrialPlan,
+    cancel: &AtomicBool,
+) -> anyhow::Result<Trial> {
+    let (mut options, settle_s) = load_options(site, service, nominal, plan);
+    match service.way {
+        Way::Pushed { base_port } => {
+            *running = None;
+            let ip = site.client_ips[0];
+            let port = |n: u32| u32::from(base_port) + 2 * n;
+            options.targets = (0..plan.count).map(|n| format!("rtp://{ip}:{}", port(n))).collect();
+        }
+        Way::Asked | Way::AskedAfresh => {
+            if service.way == Way::AskedAfresh {
+                *running = None;
+            }
+            let started = match running.take() {
+                Some(running) => running,
+                None => (service.start)(plan.count).with_context(|| format!("start {}", service.name))?,
+            };
+            options.targets.clone_from(&started.targets);
+            *running = Some(started);
+        }
+    }
+    let mut watch = Watch::new(site, service, plan, settle_s, running.take());
+    let mut report = run_load(site, &options, &mut watch, cancel)?;
+    if let Err(error) = &report
+        && options.probe.is_some()
+    {
+        let failed_probe = matches!(error, ClientError::Option { option: "probe", .. })
+            || error.to_string().contains("probe");
+        if failed_probe {
+            site.has_probe.store(false, Ordering::Relaxed);
+            options.probe = None;
+            report = run_load(site, &options, &mut watch, cancel)?;
+        }
+    }
+    let report = report.context("the receiver")?;
+    if let Some(error) = watch.error.take() {
+        return Err(error);
+    }
+    let figures = figures(&report, &watch, nominal);
+    let (spent, syscalls) = (watch.spent(), watch.syscalls.take().and_then(|counted| counted.join().ok()?));
+    *running = watch.running.take();
+    if service.way != Way::Asked {
+        *running = None;
+    }
+    let why = report.failures.iter().max_by_key(|(_, count)| **count).map(|(why, _)| why.clone());
+    Ok(Trial { figures, spent, syscalls_per_s: syscalls, why })
+}
+
+/// What the receiver is asked to do, and when everybody watches.
+fn load_options(
+    site: &Site,
+    service: &Service<'_>,
+    nominal: Option<BitRate>,
+    plan: TrialPlan,
+) -> (LoadOptions, f64) {
+    let arriving_s = f64::from(plan.count) / service.arrivals_per_s;
+    let mut options = LoadOptions::new(Vec::new(), plan.count);
+    options.transport = service.transport;
+    options.local = site.client_ips.clone();
+    options.inspect = Inspect::None;
+    options.interval = INTERVAL;
+    options.nominal_rate = nominal;
+    options.start_spread = MediaTicks(service.spread.as_millis() as u64 * 90);
+    let is_udp = service.transport != TransportChoice::Tcp;
+    options.probe = (is_udp && site.has_probe.load(Ordering::Relaxed)).then(|| CLIENT_INTERFACE.to_owned());
+    if let Way::Pushed { .. } = service.way {
+        let settle_s = SETTLE_S + arriving_s;
+        options.local = vec![site.client_ips[0]];
+        options.arrivals = Arrivals::AllAtOnce;
+        options.duration = Duration::from_secs_f64(settle_s) + plan.window;
+        return (options, settle_s);
+    }
+    options.arrivals = Arrivals::Ramp(Duration::from_secs_f64(arriving_s));
+    options.duration = Duration::from_secs_f64(SETTLE_S) + plan.window;
+    (options, arriving_s + SETTLE_S)
+}
+
+fn run_load(
+    site: &Site,
+    options: &LoadOptions,
+    watch: &mut Watch<'_>,
+    cancel: &AtomicBool,
+) -> anyhow::Result<Result<LoadReport, ClientError>> {
+    site.on_client(move || load(options, cancel, &mut |progress| watch.look(progress)))
+}
+
+/// What is done and noted while a trial runs.
+struct Watch<'a> {
+    cores: &'a [usize],
+    service: &'a Service<'a>,
+    plan: TrialPlan,
+    /// From here on everybody watches, seconds after the first viewer began.
+    from_s: f64,
+    /// Until here.
+    until_s: f64,
+    running: Option<Running>,
+    first: Option<Usage>,
+    last: Option<Usage>,
+    syscalls: Option<std::thread::JoinHandle<Option<f64>>>,
+    error: Option<anyhow::Error>,
+}
+
+impl<'a> Watch<'a> {
+    fn new(
+        site: &'a Site,
+        service: &'a Service<'a>,
+        plan: TrialPlan,
+        from_s: f64,
+        running: Option<Running>,
+    ) -> Self {
+        let until_s = from_s + (plan.window.as_secs_f64() - 0.6).max(0.5);
+        let cores = &site.server_cores;
+        let (first, last, syscalls, error) = (None, None, None, None);
+        Self { cores, service, plan, from_s, until_s, running, first, last, syscalls, error }
+    }
+
+    fn look(&mut self, progress: &LoadProgress) {
+        let is_pushed = matches!(self.service.way, Way::Pushed { .. });
+        if is_pushed && self.running.is_none() && progress.started >= u64::from(self.plan.count) {
+            match (self.service.start)(self.plan.count) {
+                Ok(running) => self.running = Some(running),
+                Err(error) if self.error.is_none() => self.error = Some(error),
+                Err(_) => {}
+            }
+        }
+        let now_s = progress.elapsed.as_secs_f64();
+        let Some(running) = &self.running else { return };
+        if self.first.is_none() && now_s >= self.from_s {
+            self.first = Some(Usage::look(&running.ids(), self.cores));
+            if self.plan.profile {
+                let cores = self.cores.to_vec();
+                self.syscalls = Some(std::thread::spawn(move || syscalls_per_s(&cores)));
+            }
+        } else if self.first.is_some() && self.last.is_none() && now_s >= self.until_s {
+            self.last = Some(Usage::look(&running.ids(), self.cores));
+        }
+    }
+
+    fn spent(&self) -> Option<Spent> {
+        Some(self.last.as_ref()?.since(self.first.as_ref()?))
+    }
+}
+
+/// Packets and payload bits a second, from the intervals of which all lies behind `from_s`.
+fn rates(series: &[Sample], from_s: f64) -> (f64, f64) {
+    let from_ms = (from_s * 1e3) as u64 + INTERVAL.as_millis() as u64;
+    let steady: Vec<&Sample> = series.iter().filter(|sample| sample.at_ms >= from_ms).collect();
+    let n = steady.len().max(1) as f64;
+    let packets: u64 = steady.iter().map(|sample| sample.packets).sum();
+    let bits: u64 = steady.iter().map(|sample| sample.rate_bits_per_s).sum();
+    (packets as f64 / (n * INTERVAL.as_secs_f64()), bits as f64 / n)
+}
+
+fn figures(r: &LoadReport, watch: &Watch<'_>, nominal: Option<BitRate>) -> Figures {
+    let (plan, service) = (watch.plan, watch.service);
+    let asked = u64::from(plan.count);
+    let never = asked.saturating_sub(r.played + r.failed);
+    let is_tcp = service.transport == TransportChoice::Tcp;
+    let (packets_per_s, bits_per_s) = rates(&r.series, watch.from_s);
+    let wanted = nominal.map_or(0.0, |rate| rate.0 as f64) * f64::from(plan.count);
+    let sent = (r.packets + r.lost).max(1) as f64;
+    let ms = |us: u64| us as f64 / 1e3;
+    let drops = r.receiver.socket_drops + r.receiver.buffer_errors;
+    Figures {
+        viewers: plan.count,
+        without: r.failed + r.sessions_silent + never + r.restarts,
+        packets: r.packets,
+        packets_per_s,
+        loss_ratio: r.lost as f64 / sent,
+        delivered_ratio: if wanted > 0.0 { bits_per_s / wanted } else { 1.0 },
+        bits_per_s,
+        p50_ms: ms(r.lateness.p50_us),
+        p99_ms: ms(r.lateness.p99_us),
+        p999_ms: ms(r.lateness.p999_us),
+        spoiled: drops > 0 || (is_tcp && r.receiver.turn.p99_us > SLOW_TURN_US),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn rates_are_those_of_whole_intervals_in_which_all_watch() {
+        let sample = |at_ms, packets| Sample {
+            at_ms,
+            packets,
+            rate_bits_per_s: packets * 20_000,
+            ..Sample::default()
+        };
+        let series = [sample(500, 1), sample(1000, 50), sample(1500, 100), sample(2000, 102)];
+        assert_eq!(rates(&series, 0.9), (202.0, 2_020_000.0));
+        assert_eq!(rates(&series, 9.0), (0.0, 0.0));
+    }
+}

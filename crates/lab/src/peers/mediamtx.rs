@@ -1,0 +1,58 @@
+//! MediaMTX: it has no files, so one ffmpeg feeds each title, and all viewers of it share that one position.
+
+use std::path::Path;
+
+use anyhow::Context;
+
+use super::{PORT, Peer, program, rtsp_services};
+use crate::capacity::Scene;
+use crate::capacity::site::Group;
+use crate::capacity::trial::{Running, Service};
+
+const VARIABLE: &str = "MILLRACE_PEER_MEDIAMTX";
+const NAME: &str = "mediamtx";
+
+pub(super) const PEER: Peer = Peer {
+    name: "mediamtx",
+    install: "get it from https://github.com/bluenviron/mediamtx and put it on the PATH or name the file in MILLRACE_PEER_MEDIAMTX",
+    missing: || {
+        let missing = program(VARIABLE, &[NAME]).is_none().then(|| NAME.to_owned());
+        missing.or_else(|| super::need(&["ffmpeg"]))
+    },
+    services,
+};
+
+fn feeder(scene: Scene<'_>, film: &Path, url: &str) -> std::process::Command {
+    let mut command = scene.site.command("ffmpeg");
+    command.args(["-nostdin", "-v", "error", "-re", "-stream_loop", "-1", "-i"]).arg(film);
+    command.args(["-map", "0:v", "-c", "copy", "-f", "rtsp", "-rtsp_transport", "tcp", url]);
+    command
+}
+
+fn start(scene: Scene<'_>) -> anyhow::Result<Running> {
+    let site = scene.site;
+    let path = site.dir.join("mediamtx.yml");
+    let configuration = format!(
+        "logLevel: warn\nrtspAddress: {}:{PORT}\nwriteQueueSize: 1024\nrtmp: no\nhls: no\nwebrtc: no\nsrt: no\n\
+         paths:\n  all_others:\n",
+        site.server_ip()
+    );
+    std::fs::write(&path, configuration).with_context(|| format!("{}", path.display()))?;
+    let mut command = site.command(program(VARIABLE, &[NAME]).context(NAME)?);
+    command.arg(&path).env("GOMAXPROCS", site.server_cores.len().to_string());
+    let mut server = Group::start(site, NAME, command)?;
+    site.wait_for_port(PORT, &mut server)?;
+    let (mut groups, mut targets) = (vec![server], Vec::new());
+    for (film, title) in scene.films.paths.iter().zip(scene.films.titles()) {
+        let url = format!("rtsp://{}:{PORT}/{title}", site.server_ip());
+        groups.push(Group::start(site, &format!("feeder of {title}"), feeder(scene, film, &url))?);
+        targets.push(url);
+    }
+    // A title is there once its feeder has announced it.
+    std::thread::sleep(std::time::Duration::from_secs(2));
+    Ok(Running { groups, targets })
+}
+
+fn services(scene: Scene<'_>) -> anyhow::Result<Vec<Service<'_>>> {
+    Ok(rtsp_services("MediaMTX, one position for all", scene, start))
+}

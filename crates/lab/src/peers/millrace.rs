@@ -1,0 +1,106 @@
+//! Our own server, and any other that is given as a command line.
+
+use std::path::PathBuf;
+use std::process::Command;
+use std::time::Duration;
+
+use anyhow::Context;
+use millrace_client::play::TransportChoice;
+
+use super::{PORT, Peer, run};
+use crate::capacity::Scene;
+use crate::capacity::site::Group;
+use crate::capacity::trial::{Running, Service, Way};
+
+pub(super) const PEER: Peer =
+    Peer { name: "millrace", install: "it is this program", missing: || None, services };
+
+/// Viewers of ours that may arrive in a second.
+const ARRIVALS_PER_S: f64 = 400.0;
+/// A cache that holds all of one film.
+const CACHE_BYTES: u64 = 512 << 20;
+/// The least cache with many titles.
+const SMALL_CACHE_BYTES: u64 = 256 << 20;
+
+/// A store with all films.
+fn store(scene: Scene<'_>) -> anyhow::Result<PathBuf> {
+    let store = scene.films.dir.join("store");
+    if !store.exists() {
+        let mut add = Command::new(scene.program);
+        add.args(["add", "--quiet"]).args(&scene.films.paths).arg("--store").arg(&store);
+        run(&mut add).context("put the films into a store")?;
+    }
+    Ok(store)
+}
+
+fn services(scene: Scene<'_>) -> anyhow::Result<Vec<Service<'_>>> {
+    let store = store(scene)?;
+    // Many titles: a third of them fits, the rest is read from the disk while it is watched.
+    let cache = match scene.films.paths.len() {
+        1 => CACHE_BYTES,
+        _ => (scene.films.bytes() / 3).max(SMALL_CACHE_BYTES),
+    };
+    let start = move |store: &PathBuf| {
+        let site = scene.site;
+        let cores: Vec<String> = site.server_cores.iter().map(usize::to_string).collect();
+        let mut command = site.command(scene.program);
+        command.args(["serve", "--quiet", "--listen", &format!("{}:{PORT}", site.server_ip())]);
+        command.args(["--cpu", &cores.join(","), "--engines", &cores.len().to_string()]);
+        command.args(["--max-streams", "16000", "--max-connections-per-address", "20000"]);
+        command.args(["--cache", &format!("{cache}B"), "--store"]).arg(store);
+        let mut group = Group::start(site, "millrace", command)?;
+        group.wait_for_word("ready ")?;
+        let url = |title| format!("rtsp://{}:{PORT}/{title}", site.server_ip());
+        Ok(Running { groups: vec![group], targets: scene.films.titles().map(url).collect() })
+    };
+    let of = |transport: TransportChoice, label: &str| {
+        let store = store.clone();
+        Service {
+            name: format!("millrace, RTP/{label}"),
+            transport,
+            way: Way::Asked,
+            arrivals_per_s: ARRIVALS_PER_S,
+            spread: scene.spread,
+            nominal: Some(scene.films.rate),
+            max_viewers: 16_000,
+            first: 128,
+            start: Box::new(move |_| start(&store)),
+        }
+    };
+    Ok(vec![of(TransportChoice::Udp, "UDP"), of(TransportChoice::Tcp, "TCP")])
+}
+
+/// A server that somebody gives as a command with {ip}, {port}, {film} and {dir} in it, and a URL with {ip}, {port} and
+/// {title}; one service for each transport.
+pub fn custom<'a>(scene: Scene<'a>, command: &str, url: &str, is_tcp: bool) -> Service<'a> {
+    let site = scene.site;
+    let fill = |text: &str| {
+        text.replace("{ip}", site.server_ip())
+            .replace("{port}", &PORT.to_string())
+            .replace("{film}", &scene.films.paths[0].display().to_string())
+            .replace("{dir}", &scene.films.dir.display().to_string())
+    };
+    let line = fill(command);
+    let url = fill(url);
+    let targets: Vec<String> = scene.films.titles().map(|title| url.replace("{title}", &title)).collect();
+    let start = move |_| {
+        let mut command = site.command("sh");
+        command.args(["-c", &line]);
+        let mut group = Group::start(site, "server", command)?;
+        site.wait_for_port(PORT, &mut group)?;
+        Ok(Running { groups: vec![group], targets: targets.clone() })
+    };
+    let (transport, label) =
+        if is_tcp { (TransportChoice::Tcp, "TCP") } else { (TransportChoice::Udp, "UDP") };
+    Service {
+        name: format!("given server, {label}"),
+        transport,
+        way: Way::Asked,
+        arrivals_per_s: 100.0,
+        spread: Duration::ZERO,
+        nominal: None,
+        max_viewers: 16_000,
+        first: 64,
+        start: Box::new(start),
+    }
+}

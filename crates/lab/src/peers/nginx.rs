@@ -1,0 +1,73 @@
+//! nginx: films as they are over HTTP, and as HLS segments that ffmpeg made beforehand.
+
+use std::process::Command;
+use std::time::Duration;
+
+use anyhow::Context;
+use millrace_client::play::TransportChoice;
+
+use super::{PORT, Peer, converted, need};
+use crate::capacity::Scene;
+use crate::capacity::site::Group;
+use crate::capacity::trial::{Running, Service, Way};
+
+pub(super) const PEER: Peer = Peer {
+    name: "nginx",
+    install: "apt-get install nginx-light (do not start it as a service)",
+    missing: || need(&["nginx"]),
+    services,
+};
+
+fn configuration(scene: Scene<'_>) -> String {
+    let (site, dir) = (scene.site, scene.site.dir.display());
+    format!(
+        "daemon off;\nuser root;\nworker_processes {workers};\npid {dir}/nginx.pid;\nerror_log stderr crit;\n\
+         worker_rlimit_nofile 65536;\n\
+         events {{ worker_connections 32768; multi_accept on; }}\n\
+         http {{\n  access_log off;\n  sendfile on;\n  sendfile_max_chunk 256k;\n  tcp_nopush on;\n  \
+         keepalive_requests 100000;\n  open_file_cache max=1000;\n  types {{ video/mp2t ts; \
+         application/vnd.apple.mpegurl m3u8; }}\n  server {{ listen {ip}:{PORT} backlog=4096; root {films}; }}\n}}\n",
+        workers = site.server_cores.len(),
+        ip = site.server_ip(),
+        films = scene.films.dir.display(),
+    )
+}
+
+fn start(scene: Scene<'_>, targets: Vec<String>) -> anyhow::Result<Running> {
+    let path = scene.site.dir.join("nginx.conf");
+    std::fs::write(&path, configuration(scene)).with_context(|| format!("{}", path.display()))?;
+    let mut command = scene.site.command(super::program("", &["nginx"]).context("nginx")?);
+    command.arg("-p").arg(&scene.site.dir).arg("-c").arg(&path).args(["-e", "stderr"]);
+    let mut group = Group::start(scene.site, "nginx", command)?;
+    scene.site.wait_for_port(PORT, &mut group)?;
+    Ok(Running { groups: vec![group], targets })
+}
+
+fn services(scene: Scene<'_>) -> anyhow::Result<Vec<Service<'_>>> {
+    let playlists = converted(scene, "m3u8", |film, path| {
+        let mut command = Command::new("ffmpeg");
+        command.args(["-nostdin", "-v", "error", "-y", "-i"]).arg(film);
+        command.args(["-c", "copy", "-f", "hls", "-hls_time", "4", "-hls_playlist_type", "vod"]).arg(path);
+        command
+    })?;
+    let url = |name: &str| format!("http://{}:{PORT}/{name}", scene.site.server_ip());
+    let names = |paths: &[std::path::PathBuf]| {
+        let name = |path: &std::path::PathBuf| path.file_name().map(|n| url(&n.to_string_lossy()));
+        paths.iter().filter_map(name).collect::<Vec<String>>()
+    };
+    let of = |label: &str, targets: Vec<String>, rate| Service {
+        name: format!("nginx, {label}"),
+        transport: TransportChoice::Tcp,
+        way: Way::Asked,
+        arrivals_per_s: 100.0,
+        spread: Duration::ZERO,
+        nominal: rate,
+        max_viewers: 10_000,
+        first: 64,
+        start: Box::new(move |_| start(scene, targets.clone())),
+    };
+    Ok(vec![
+        of("HTTP progressive", names(&scene.films.paths), Some(scene.films.rate)),
+        of("HLS", names(&playlists), None),
+    ])
+}

@@ -1,0 +1,119 @@
+//! Our own reference senders as services.
+
+use std::time::Duration;
+
+use millrace_client::play::TransportChoice;
+
+use super::{LISTEN_PORT, PORT, Peer};
+use crate::capacity::Scene;
+use crate::capacity::site::Group;
+use crate::capacity::trial::{Running, Service, Way};
+use crate::reference::Kind;
+
+const INSTALL: &str = "it is part of this program";
+
+pub(super) const RING: Peer = Peer {
+    name: "reference-ring",
+    install: INSTALL,
+    missing: || None,
+    services: |scene| {
+        // As many packets a burst as fit into the lateness that is allowed, and as many as fit into one message.
+        Ok(vec![
+            pushed(scene, Kind::Ring, "GSO ring, a burst every 10 ms", 10, 5000.0, 512),
+            pushed(scene, Kind::Ring, "GSO ring, every 20 ms", 20, 5000.0, 512),
+        ])
+    },
+};
+
+pub(super) const EVENTS: Peer = Peer {
+    name: "reference-events",
+    install: INSTALL,
+    missing: || None,
+    services: |scene| {
+        Ok(vec![pushed(scene, Kind::Events, "event loop with sendmmsg, every 10 ms", 10, 5000.0, 256)])
+    },
+};
+
+pub(super) const PROCESS: Peer = Peer {
+    name: "reference-process",
+    install: INSTALL,
+    missing: || None,
+    services: |scene| {
+        Ok(vec![
+            pushed(scene, Kind::Process, "a process a stream, a packet a time", 0, 100.0, 64),
+            pushed(scene, Kind::Process, "a process a stream, every 10 ms", 10, 100.0, 64),
+        ])
+    },
+};
+
+pub(super) const SENDFILE: Peer = Peer {
+    name: "reference-sendfile",
+    install: INSTALL,
+    missing: || None,
+    services: |scene| Ok(vec![sendfile(scene)]),
+};
+
+/// The command line that all of them share.
+fn command(scene: Scene<'_>, kind: Kind, distance_ms: u64, count: u32) -> std::process::Command {
+    let mut command = scene.site.command(scene.program);
+    command.args(["bench-sender", kind.name(), "--streams", &count.to_string()]);
+    command.args(["--rate", &format!("{}b/s", scene.films.rate.0)]);
+    command.args(["--distance", &format!("{distance_ms}ms")]);
+    command.args(["--spread", &format!("{}ms", scene.spread.as_millis())]);
+    for film in &scene.films.paths {
+        command.arg("--film").arg(film);
+    }
+    command
+}
+
+/// A sender of `kind` with bursts every `distance_ms`; also for those who want to compare with just this.
+pub(super) fn pushed<'a>(
+    scene: Scene<'a>,
+    kind: Kind,
+    label: &str,
+    distance_ms: u64,
+    arrivals_per_s: f64,
+    first: u32,
+) -> Service<'a> {
+    let start = move |count| {
+        let mut command = command(scene, kind, distance_ms, count);
+        command.args(["--to", &scene.site.client_ips[0].to_string()]);
+        command.args(["--base-port", &LISTEN_PORT.to_string()]);
+        let group = Group::start(scene.site, kind.name(), command)?;
+        Ok(Running { groups: vec![group], targets: Vec::new() })
+    };
+    Service {
+        name: format!("reference: {label}, RTP/UDP"),
+        transport: TransportChoice::Udp,
+        way: Way::Pushed { base_port: LISTEN_PORT },
+        arrivals_per_s,
+        spread: scene.spread,
+        nominal: Some(scene.films.rate),
+        max_viewers: 16_000,
+        first,
+        start: Box::new(start),
+    }
+}
+
+fn sendfile(scene: Scene<'_>) -> Service<'_> {
+    let start = move |count| {
+        // One more than there are viewers: who tries whether it is there is one too.
+        let mut command = command(scene, Kind::Sendfile, 10, count + 1);
+        command.args(["--listen", &format!("{}:{PORT}", scene.site.server_ip())]);
+        let mut group = Group::start(scene.site, "sendfile", command)?;
+        scene.site.wait_for_port(PORT, &mut group)?;
+        let url = format!("http://{}:{PORT}/film.ts", scene.site.server_ip());
+        Ok(Running { groups: vec![group], targets: vec![url] })
+    };
+    Service {
+        name: "reference: a process a connection with sendfile, HTTP".to_owned(),
+        transport: TransportChoice::Tcp,
+        way: Way::AskedAfresh,
+        arrivals_per_s: 100.0,
+        spread: Duration::ZERO,
+        nominal: Some(scene.films.rate),
+        max_viewers: 2_000,
+        first: 64,
+        start: Box::new(start),
+    }
+}

@@ -1,0 +1,41 @@
+//! VLC: one film to all who come (`#rtp{sdp=...}`); they share one position. Its on-demand server starts a whole player
+//! for every viewer and is left out.
+
+use super::{PORT, Peer, need, rtsp_services};
+use crate::capacity::Scene;
+use crate::capacity::site::Group;
+use crate::capacity::trial::{Running, Service};
+
+pub(super) const PEER: Peer = Peer {
+    name: "vlc",
+    install: "apt-get install vlc-bin vlc-plugin-base",
+    missing: || need(&["cvlc"]),
+    services,
+};
+
+/// It does not run as root.
+const NOBODY: [&str; 4] = ["setpriv", "--reuid=65534", "--regid=65534", "--clear-groups"];
+
+fn start(scene: Scene<'_>) -> anyhow::Result<Running> {
+    let site = scene.site;
+    let (mut groups, mut targets) = (Vec::new(), Vec::new());
+    for (n, (film, title)) in (0u16..).zip(scene.films.paths.iter().zip(scene.films.titles())) {
+        let port = PORT + n;
+        let url = format!("rtsp://{}:{port}/{title}", site.server_ip());
+        let mut command = site.command(NOBODY[0]);
+        command.args(&NOBODY[1..]).env("HOME", "/tmp").args(["cvlc", "-q", "--no-sout-all", "--loop"]);
+        command.args(["--sout", &format!("#rtp{{sdp={url},mux=ts}}"), "--sout-keep"]).arg(film);
+        let mut group = Group::start(site, &format!("vlc {title}"), command)?;
+        site.wait_for_port(port, &mut group)?;
+        groups.push(group);
+        targets.push(url);
+    }
+    Ok(Running { groups, targets })
+}
+
+fn services(scene: Scene<'_>) -> anyhow::Result<Vec<Service<'_>>> {
+    // It refuses TCP with 461.
+    let mut services = rtsp_services("VLC, one position for all", scene, start);
+    services.truncate(1);
+    Ok(services)
+}
