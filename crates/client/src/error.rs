@@ -14,6 +14,16 @@ pub enum ClientError {
         /// What is wrong with it.
         why: &'static str,
     },
+    /// What is to be watched or listened to cannot be.
+    #[error(
+        "target: got \"{given}\": {why}; write rtsp://host/film, http://host/film.ts or .m3u8, udp://:port or rtp://:port"
+    )]
+    Target {
+        /// What was given.
+        given: String,
+        /// What is wrong with it.
+        why: &'static str,
+    },
     /// A script of pauses and seeks cannot be read.
     #[error(
         "script: got \"{given}\": {why}; write for example pause@5,play@8,seek@10=30 (seconds, in rising order)"

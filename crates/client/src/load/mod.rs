@@ -5,10 +5,10 @@
 
 mod behaviour;
 mod choice;
+pub mod listen;
 mod meter;
 mod options;
 mod person;
-mod playback;
 mod report;
 mod rng;
 mod rtsp;
@@ -41,7 +41,6 @@ pub use behaviour::{Behaviour, Habit, Wait};
 use choice::Titles;
 pub use choice::{Arrivals, TitleChoice};
 pub use options::{Inspect, LoadOptions, MAX_STREAMS};
-pub use playback::PlaybackReport;
 pub use report::{LoadReceiver, LoadReport, ProbeReport, WorstSession};
 use series::Series;
 pub use series::{Sample, write_series};
@@ -50,6 +49,7 @@ pub use streams::{StreamReport, write_per_stream};
 use sums::Sums;
 use target::Target;
 pub use ts_light::TsFindings;
+pub use web::{WebOptions, WebReport};
 
 /// With [`Inspect::Sample`] about so many viewers' transport streams are looked into.
 const SAMPLED: u32 = 500;

@@ -8,6 +8,7 @@ use millrace_core::units::BitRate;
 
 use super::behaviour::Behaviour;
 use super::choice::{Arrivals, TitleChoice};
+use super::web::WebOptions;
 use crate::error::ClientError;
 use crate::play::{TransportChoice, check_header_text};
 
@@ -41,6 +42,8 @@ pub struct LoadOptions {
     pub interval: Duration,
     /// Rate of the film, for what carries no clock of its own.
     pub nominal_rate: Option<BitRate>,
+    /// What viewers over HTTP are like.
+    pub web: WebOptions,
     /// Interface at which RTP is counted and dropped instead of being read from sockets.
     pub probe: Option<String>,
     /// Whose transport streams are looked into.
@@ -112,6 +115,7 @@ impl LoadOptions {
             duration: Duration::from_secs(10),
             interval: Duration::from_secs(1),
             nominal_rate: None,
+            web: WebOptions::default(),
             probe: None,
             inspect: Inspect::Sample,
             start: MediaTicks(0),

@@ -6,10 +6,10 @@ use std::fmt;
 use millrace_core::units::BitRate;
 use serde::Serialize;
 
-use super::playback::PlaybackReport;
 use super::series::Sample;
 use super::streams::StreamReport;
 use super::ts_light::TsFindings;
+use super::web::WebReport;
 use crate::lateness::LatenessSummary;
 use crate::report::{human_us, lateness_line, row};
 
@@ -162,8 +162,8 @@ pub struct LoadReport {
     pub sessions_inspected: u64,
     /// What these streams were like together.
     pub ts: TsFindings,
-    /// Playback over HTTP, if there was any.
-    pub playback: Option<PlaybackReport>,
+    /// Viewers over HTTP, if there were any.
+    pub web: Option<WebReport>,
     /// Who fared worst.
     pub worst: Vec<WorstSession>,
     /// This process.
@@ -199,8 +199,6 @@ impl LoadReport {
     /// Fills [`Self::problems`] from the rest.
     pub(super) fn judge(&mut self) {
         let stream_errors = self.ts.sync_losses + self.ts.continuity_errors + self.ts.marked_errors;
-        let rebuffers = self.playback.map_or(0, |playback| playback.rebuffers);
-        let requests_failed = self.playback.map_or(0, |playback| playback.requests_failed);
         let checks = [
             (self.failed, "sessions failed"),
             (self.sessions_silent, "sessions got no packet"),
@@ -210,13 +208,12 @@ impl LoadReport {
             (self.restarts, "jumps of sequence numbers"),
             (stream_errors, "errors in transport streams that loss does not explain"),
             (self.ts.pcr_jumps, "jumps of the program clock"),
-            (rebuffers, "times a picture stood still for want of data"),
-            (requests_failed, "requests failed"),
             (self.receiver.socket_drops, "datagrams dropped by this receiver: its fault, not the server's"),
             (self.receiver.malformed, "packets that are not what was agreed"),
         ];
         let wrong = checks.iter().filter(|(count, _)| *count > 0);
         self.problems = wrong.map(|(count, what)| format!("{count} {what}")).collect();
+        self.problems.extend(self.web.iter().flat_map(WebReport::problems));
         if let Some(probe) = self.probe.as_ref().filter(|probe| probe.seen_packets == 0 && self.played > 0) {
             self.problems.push(format!("the probe saw no packet on {}: wrong interface?", probe.interface));
         }
@@ -303,11 +300,7 @@ impl LoadReport {
             );
             row(f, "stream", &format!("{errors}; {pcr}; of {} sessions", self.sessions_inspected))?;
         }
-        let Some(p) = &self.playback else { return Ok(()) };
-        let stood = format!("{} stalls of {} sessions", p.rebuffers, p.sessions_rebuffered);
-        let requests = format!("{} requests, {} failed", p.requests, p.requests_failed);
-        row(f, "playback", &format!("{stood}, {} in all; {requests}", human_us(p.rebuffering_us)))?;
-        row(f, "  startup", &lateness_line(&p.startup))
+        self.web.as_ref().map_or(Ok(()), |web| write!(f, "{web}"))
     }
 
     fn fmt_times(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {

@@ -488,7 +488,7 @@ impl Viewer for RtspViewer {
             failure: self.failure.take(),
             setup_us: self.setup_us,
             measured: self.measured,
-            playback: None,
+            web: None,
             foreign: self.foreign,
             socket: self.media_inlet().map(SocketCounts::of),
         }

@@ -49,6 +49,12 @@ pub struct StreamReport {
     pub runs: u32,
     /// Whether the film came to its end (BYE).
     pub has_ended: bool,
+    /// Over HTTP: from the start to the first picture.
+    pub startup_us: Option<u64>,
+    /// Over HTTP: times that the picture stood still for want of film.
+    pub rebuffers: Option<u64>,
+    /// Over HTTP: for how long, all together.
+    pub rebuffering_us: Option<u64>,
     /// What its transport stream is like, if it was looked into.
     pub ts: Option<TsFindings>,
 }
@@ -71,6 +77,7 @@ pub fn write_per_stream(streams: &[StreamReport], out: &mut impl Write) -> io::R
         out,
         "viewer,session,title,began_ms,failure,setup_us,first_packet_us,zap_us,packets,payload_bytes,rate_bits_per_s,\
          lost,reordered,duplicates,lateness_max_us,jitter_us,jitter_max_us,longest_gap_us,runs,has_ended,\
+         startup_us,rebuffers,rebuffering_us,\
          ts_packets,sync_losses,continuity_errors,pcrs,pcr_jumps,pcr_interval_max_us,pcr_jitter_us"
     )?;
     for s in streams {
@@ -96,6 +103,9 @@ pub fn write_per_stream(streams: &[StreamReport], out: &mut impl Write) -> io::R
             s.longest_gap_us.to_string(),
             s.runs.to_string(),
             u8::from(s.has_ended).to_string(),
+            number(s.startup_us),
+            number(s.rebuffers),
+            number(s.rebuffering_us),
             ts(|ts| ts.packets),
             ts(|ts| ts.sync_losses),
             ts(|ts| ts.continuity_errors),
@@ -125,7 +135,7 @@ mod tests {
         write_per_stream(&[plain, full], &mut csv).unwrap();
         let lines: Vec<_> = std::str::from_utf8(&csv).unwrap().lines().collect();
         let counts: Vec<_> = lines.iter().map(|line| line.split(',').count()).collect();
-        assert_eq!(counts, [27; 3]);
+        assert_eq!(counts, [30; 3]);
         assert!(lines[1].starts_with("3,0,\"rtsp://h/a\",0,,,,,0,"), "{}", lines[1]);
         assert!(
             lines[2].contains("\"SETUP refused: 461\"") && lines[2].ends_with("0,0,2,0,0,0,0"),

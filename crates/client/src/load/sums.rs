@@ -7,13 +7,13 @@ use millrace_core::time::Instant;
 use millrace_core::units::BitRate;
 
 use super::Plan;
-use super::playback::PlaybackSums;
 use super::report::{LoadReceiver, LoadReport, WorstSession};
 use super::series::Sample;
 use super::streams::StreamReport;
 use super::target::Seat;
 use super::ts_light::TsFindings;
 use super::viewer::{Outcome, SocketCounts};
+use super::web::WebSums;
 use crate::lateness::{histogram_us, summarize};
 use crate::play::TransportChoice;
 use crate::procfs::UdpErrors;
@@ -103,7 +103,7 @@ pub(super) struct Sums {
     /// How long all played.
     pub(super) together_ns: u64,
     ts: TsFindings,
-    playback: PlaybackSums,
+    web: WebSums,
     worst: Vec<WorstSession>,
     streams: Vec<StreamReport>,
 }
@@ -143,7 +143,7 @@ impl Sums {
         self.counts.sessions += 1;
         let outcome = &done.outcome;
         outcome.socket.into_iter().for_each(|socket| self.add_socket(socket));
-        outcome.playback.iter().for_each(|playback| self.playback.add(playback));
+        outcome.web.iter().for_each(|web| self.web.add(web, outcome.setup_us.is_some()));
         if let Some(kind) = &outcome.failure {
             self.add_failure(kind.clone(), 1);
         }
@@ -212,6 +212,7 @@ impl Sums {
             return;
         }
         let m = done.outcome.measured.unwrap_or_default();
+        let web = done.outcome.web.as_ref();
         self.streams.push(StreamReport {
             viewer: done.seat.index,
             session: done.session,
@@ -233,6 +234,9 @@ impl Sums {
             longest_gap_us: m.longest_gap_us,
             runs: m.runs,
             has_ended: m.has_bye,
+            startup_us: web.and_then(|web| web.buffer.startup_ns).map(|ns| ns / 1000),
+            rebuffers: web.map(|web| web.buffer.stalls),
+            rebuffering_us: web.map(|web| web.buffer.stalled_ns / 1000),
             ts: m.ts,
         });
     }
@@ -267,7 +271,7 @@ impl Sums {
         self.buffer_bytes = least(self.buffer_bytes, part.buffer_bytes);
         self.together_ns = self.together_ns.max(part.together_ns);
         self.ts = self.ts.plus(&part.ts);
-        self.playback.merge(&part.playback);
+        self.web.merge(&part.web);
         self.streams.extend(part.streams);
         part.worst.into_iter().for_each(|session| self.note_worst(session));
     }
@@ -328,7 +332,7 @@ impl Sums {
             zap: summarize(&t.zap),
             sessions_inspected: c.inspected,
             ts: self.ts,
-            playback: self.playback.report(),
+            web: self.web.report(),
             worst: self.worst,
             receiver: LoadReceiver {
                 threads: plan.options.threads as u64,

@@ -1,12 +1,16 @@
 //! What there is to watch, and which viewer watches it.
 
 use std::net::{IpAddr, SocketAddr};
+use std::sync::Arc;
 
 use millrace_core::time::Instant;
 
 use super::Plan;
+use super::listen::{ListenUrl, Listener};
 use super::rtsp::RtspViewer;
 use super::viewer::{Lent, Viewer};
+use super::web::address::HttpUrl;
+use super::web::{Hosts, WebViewer};
 use crate::error::ClientError;
 use crate::net::resolve;
 use crate::url::RtspUrl;
@@ -16,6 +20,10 @@ use crate::url::RtspUrl;
 pub(super) enum Target {
     /// A film of an RTSP server, with an address of its host.
     Rtsp { url: RtspUrl, server: SocketAddr },
+    /// A file or an HLS film of an HTTP server.
+    Web { url: HttpUrl, hosts: Arc<Hosts> },
+    /// What somebody sends here.
+    Listen(ListenUrl),
 }
 
 /// Who begins to watch.
@@ -34,7 +42,14 @@ impl Target {
         match scheme.as_str() {
             _ if !text.contains("://") => Self::rtsp(text, local), // says what is wrong
             "rtsp" | "rtspt" | "rtspu" | "rtsps" => Self::rtsp(text, local),
-            _ => Err(ClientError::Url { given: text.to_owned(), why: "the scheme is not rtsp" }),
+            "http" | "https" => Self::web(text, local),
+            "udp" | "rtp" => ListenUrl::parse(text)
+                .map(Self::Listen)
+                .map_err(|why| ClientError::Target { given: text.to_owned(), why }),
+            _ => {
+                let why = "the scheme is not rtsp, http, udp or rtp";
+                Err(ClientError::Target { given: text.to_owned(), why })
+            }
         }
     }
 
@@ -45,6 +60,13 @@ impl Target {
             .copied()
             .ok_or_else(|| ClientError::Url { given: text.to_owned(), why: "its host has no address" })?;
         Ok(Self::Rtsp { url, server })
+    }
+
+    fn web(text: &str, local: Option<IpAddr>) -> Result<Self, ClientError> {
+        let url = HttpUrl::parse(text).map_err(|why| ClientError::Target { given: text.to_owned(), why })?;
+        let hosts = Arc::new(Hosts::default());
+        hosts.first(&url, local)?;
+        Ok(Self::Web { url, hosts })
     }
 
     /// A viewer of this target begins: opens its first socket.
@@ -60,6 +82,8 @@ impl Target {
     ) -> Result<Box<dyn Viewer>, String> {
         Ok(match self {
             Self::Rtsp { url, server } => Box::new(RtspViewer::new(plan, seat, url, *server, now, lent)?),
+            Self::Web { url, hosts } => Box::new(WebViewer::new(plan, seat, url, hosts, now, lent)?),
+            Self::Listen(url) => Box::new(Listener::new(plan, seat, url, now, lent)?),
         })
     }
 
@@ -67,6 +91,8 @@ impl Target {
     pub(super) fn name(&self) -> String {
         match self {
             Self::Rtsp { url, .. } => url.to_string(),
+            Self::Web { url, .. } => url.to_string(),
+            Self::Listen(url) => url.to_string(),
         }
     }
 }

@@ -9,8 +9,8 @@ use rustix::event::epoll;
 
 use super::Plan;
 use super::meter::Measured;
-use super::playback::Playback;
 use super::shard::OWN_STALL_NS;
+use super::web::WebFigures;
 use crate::net::Inlet;
 
 /// Where a viewer stands. It only ever goes forward.
@@ -75,7 +75,7 @@ pub(super) struct Outcome {
     /// What was measured, if it came to playing.
     pub(super) measured: Option<Measured>,
     /// What a player that buffers would have shown (HTTP and HLS).
-    pub(super) playback: Option<Playback>,
+    pub(super) web: Option<WebFigures>,
     /// Datagrams from another address than the server's.
     pub(super) foreign: u64,
     /// What its receiving socket says, if it has one for media.

@@ -87,6 +87,11 @@ impl PlayBuffer {
         }
     }
 
+    /// Changes how much film is held.
+    pub fn set_plan(&mut self, plan: BufferPlan) {
+        self.plan = plan;
+    }
+
     /// Where the picture is at `now`, from where the film or the last seek began.
     fn position_ns(&self, now: Instant) -> u64 {
         match self.state {

@@ -59,11 +59,12 @@ enum State {
 #[derive(Debug)]
 pub struct Exchange {
     state: State,
+    keeps_alive: bool,
 }
 
 impl Default for Exchange {
     fn default() -> Self {
-        Self { state: State::Head(Vec::new()) }
+        Self { state: State::Head(Vec::new()), keeps_alive: false }
     }
 }
 
@@ -71,6 +72,11 @@ impl Exchange {
     /// Whether the response is over.
     pub fn is_done(&self) -> bool {
         matches!(&self.state, State::Body(body) if body.is_done())
+    }
+
+    /// Whether the connection can carry another request when the response is over.
+    pub fn keeps_alive(&self) -> bool {
+        self.keeps_alive
     }
 
     /// Whether no byte of it has come.
@@ -105,6 +111,7 @@ impl Exchange {
             return Ok((taken, Part::Frame));
         }
         self.state = State::Body(BodyDecoder::new(head.body));
+        self.keeps_alive = head.keeps_alive;
         Ok((taken, Part::Head(Box::new(head))))
     }
 
@@ -140,6 +147,7 @@ mod tests {
             }
             left += piece.len() - at;
         }
+        assert_eq!(exchange.keeps_alive(), exchange.is_done());
         (status, payload, left, exchange.is_done())
     }
 

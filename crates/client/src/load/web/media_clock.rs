@@ -68,6 +68,13 @@ impl MediaClock {
         }
     }
 
+    /// Another body begins, elsewhere in the film: its bytes and its film are counted from here.
+    pub fn begin(&mut self, whole_bytes: Option<u64>) {
+        let mut scan = std::mem::take(&mut self.scan);
+        scan.restart();
+        *self = Self { scan, jumps: self.jumps, ..Self::new(self.hints, whole_bytes) };
+    }
+
     /// Takes the next bytes; returns how much film is there now.
     ///
     /// # Errors
@@ -180,6 +187,17 @@ mod tests {
         assert_eq!(clock.bytes(&[1; 700]), Ok(10_000 * MS), "more came than was announced");
         let mut clock = MediaClock::new(ClockHints { rate: None, ..rate }, None);
         assert_eq!(clock.bytes(&[1; 500]), Err(NO_CLOCK));
+    }
+
+    #[test]
+    fn another_body_is_counted_from_its_beginning() {
+        let mut clock = MediaClock::new(ClockHints::default(), None);
+        let pair =
+            |ms: u64| [packet(1, 0, Some(ms * 27_000)), packet(1, 1, Some((ms + 30) * 27_000))].concat();
+        assert_eq!(clock.bytes(&pair(1000)), Ok(30 * MS));
+        clock.begin(None);
+        assert_eq!((clock.film(), clock.bytes(&pair(90_000))), ((0, 0), Ok(30 * MS)));
+        assert_eq!((clock.jumps(), clock.scan().packets, clock.scan().continuity_errors), (0, 4, 0));
     }
 
     #[test]

@@ -80,6 +80,9 @@ pub enum PlaylistFault {
     /// A master playlist without a variant of film.
     #[error("playlist: no variant to play")]
     NoVariant,
+    /// A whole playlist without a segment.
+    #[error("playlist: no segment to play")]
+    NoSegment,
     /// An address in it cannot be asked for.
     #[error("playlist: {0}")]
     Address(&'static str),

@@ -1,0 +1,205 @@
+//! A listener: a socket and a meter. It asks nobody for anything.
+
+use millrace_core::time::Instant;
+use millrace_core::wire::rtp::{PAYLOAD_TYPE_MP2T, RtpHeader};
+
+use super::address::{Carriage, ListenUrl};
+use super::raw::RawMeter;
+use super::socket::open;
+use crate::load::Plan;
+use crate::load::choice::TitleChoice;
+use crate::load::meter::Meter;
+use crate::load::target::Seat;
+use crate::load::viewer::{Command, Interest, Lent, Live, Outcome, SocketCounts, Stage, Status, Viewer};
+use crate::net::{Batch, Inlet};
+use crate::sdp::Description;
+
+/// The kind of the only descriptor that a listener has.
+const KIND: u8 = 0;
+/// Above so many listeners each has fewer receive buffers.
+const FEW: u32 = 2000;
+/// Batches taken where all that waits is wanted.
+const MAX_DRAINS: usize = 256;
+
+enum Counts {
+    Raw(Box<RawMeter>),
+    /// The payload type is that of the first packet.
+    Rtp {
+        meter: Box<Meter>,
+        is_described: bool,
+    },
+}
+
+/// One listener.
+pub(in crate::load) struct Listener {
+    inlet: Inlet,
+    counts: Counts,
+    inspect: bool,
+    stage: Stage,
+    began: Instant,
+    /// Until when the first packet must have come.
+    deadline: Option<Instant>,
+    setup_us: Option<u64>,
+    failure: Option<String>,
+}
+
+impl Listener {
+    /// Begins to listen.
+    pub(in crate::load) fn new(
+        plan: &Plan,
+        seat: Seat,
+        url: &ListenUrl,
+        now: Instant,
+        lent: &mut Lent<'_>,
+    ) -> Result<Self, String> {
+        let options = &plan.options;
+        // In turn, every target has every n-th viewer. Otherwise each viewer has a number of ports that is its own.
+        let number = match options.titles {
+            TitleChoice::InTurn => seat.index / plan.targets.len().max(1) as u32,
+            _ => seat.index,
+        };
+        let place = url.place(number)?;
+        let socket = open(url, place, plan.local_of(seat.index))?;
+        let trains = Batch::Trains(if options.streams > FEW { 2 } else { 4 });
+        let inlet =
+            Inlet::new(socket, trains, options.receive_buffer_bytes).map_err(|error| error.to_string())?;
+        lent.watch(KIND, inlet.socket(), Interest::Read)
+            .map_err(|error| format!("epoll: {}", error.kind()))?;
+        let inspect = plan.inspects(seat.index);
+        let counts = match url.carriage {
+            Carriage::Raw => Counts::Raw(Box::new(RawMeter::new(options.nominal_rate, inspect))),
+            Carriage::Rtp => Counts::Rtp { meter: Box::default(), is_described: false },
+        };
+        Ok(Self {
+            inlet,
+            counts,
+            inspect,
+            stage: Stage::Starting,
+            began: now,
+            deadline: Some(now + options.reply_timeout),
+            setup_us: None,
+            failure: None,
+        })
+    }
+
+    /// Takes one batch; returns the number of datagrams.
+    fn take(&mut self, now: Instant, lent: &mut Lent<'_>) -> usize {
+        let (counts, inspect) = (&mut self.counts, self.inspect);
+        let drained = self.inlet.drain(|datagram| {
+            let delay_ns = lent.unix_ns.saturating_sub(datagram.arrival_ns);
+            lent.read_delay.saturating_record(delay_ns / 1000);
+            match counts {
+                Counts::Raw(meter) => meter.datagram(lent.lateness, datagram.arrival_ns, datagram.bytes),
+                Counts::Rtp { meter, is_described } => {
+                    if !*is_described && let Some(description) = describe(datagram.bytes) {
+                        meter.describe(&description, inspect);
+                        *is_described = true;
+                    }
+                    meter.rtp(lent.lateness, datagram.arrival_ns, datagram.bytes);
+                }
+            }
+        });
+        match drained {
+            Ok(count) => {
+                if self.stage == Stage::Starting && self.live().packets > 0 {
+                    self.setup_us = Some(now.ns_since(self.began) / 1000);
+                    (self.stage, self.deadline) = (Stage::Playing, None);
+                }
+                count
+            }
+            Err(error) => {
+                self.failure.get_or_insert_with(|| format!("socket: {}", error.kind()));
+                self.stage = Stage::Done;
+                0
+            }
+        }
+    }
+}
+
+/// What a stream is whose first packet is this one: a transport stream by its payload type or its looks.
+fn describe(datagram: &[u8]) -> Option<Description> {
+    let (header, payload) = RtpHeader::parse(datagram)?;
+    let looks_like_ts = payload.len().is_multiple_of(188) && payload.first() == Some(&0x47);
+    Some(Description {
+        name: String::new(),
+        payload_type: header.payload_type,
+        is_transport_stream: header.payload_type == PAYLOAD_TYPE_MP2T || looks_like_ts,
+        clock_hz: 90_000,
+        control: None,
+        session_control: None,
+        range: None,
+    })
+}
+
+impl Viewer for Listener {
+    fn handle_ready(&mut self, now: Instant, _kind: u8, lent: &mut Lent<'_>) {
+        if self.stage < Stage::Leaving {
+            self.take(now, lent); // what is left makes the next event
+        }
+    }
+
+    fn handle_timeout(&mut self, now: Instant, lent: &mut Lent<'_>) {
+        if self.deadline.is_some_and(|deadline| now >= deadline) {
+            // It may have come in this very turn.
+            self.take(now, lent);
+            if self.stage == Stage::Starting {
+                let seconds = lent.plan.options.reply_timeout.as_secs_f64();
+                self.failure = Some(format!("no packet within {seconds} s"));
+                self.stage = Stage::Done;
+            }
+            self.deadline = None;
+        }
+    }
+
+    fn command(&mut self, _now: Instant, _command: Command, _lent: &mut Lent<'_>) -> bool {
+        false // nobody is there who could be asked
+    }
+
+    fn drain(&mut self, now: Instant, lent: &mut Lent<'_>) {
+        for _ in 0..MAX_DRAINS {
+            if self.stage >= Stage::Leaving || self.take(now, lent) == 0 {
+                return;
+            }
+        }
+    }
+
+    fn leave(&mut self, _now: Instant, _lent: &mut Lent<'_>) {
+        if self.stage == Stage::Starting {
+            self.failure.get_or_insert_with(|| "no packet before time was over".to_owned());
+        }
+        self.stage = Stage::Done;
+    }
+
+    fn status(&self) -> Status {
+        Status { stage: self.stage, poll_at: self.deadline }
+    }
+
+    fn live(&self) -> Live {
+        match &self.counts {
+            Counts::Raw(meter) => {
+                Live { packets: meter.packets(), payload_bytes: meter.payload_bytes(), lost: meter.lost() }
+            }
+            Counts::Rtp { meter, .. } => {
+                Live { packets: meter.packets(), payload_bytes: meter.payload_bytes(), lost: meter.lost() }
+            }
+        }
+    }
+
+    fn media_inlet(&self) -> Option<&Inlet> {
+        Some(&self.inlet)
+    }
+
+    fn end(&mut self, lent: &mut Lent<'_>) -> Outcome {
+        let measured = match &mut self.counts {
+            Counts::Raw(meter) => meter.finish(lent.lateness, lent.unix_ns),
+            Counts::Rtp { meter, .. } => meter.finish(lent.lateness, lent.unix_ns, false),
+        };
+        Outcome {
+            failure: self.failure.take(),
+            setup_us: self.setup_us,
+            measured: self.setup_us.is_some().then_some(measured),
+            socket: Some(SocketCounts::of(&self.inlet)),
+            ..Outcome::default()
+        }
+    }
+}

@@ -1,0 +1,51 @@
+//! What viewers over HTTP are like.
+
+use std::time::Duration;
+
+use super::buffer::BufferPlan;
+use super::playlist::VariantChoice;
+
+/// What viewers over HTTP are like. The default is what common players do.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct WebOptions {
+    /// Film that a viewer reads ahead; `None`: 10 s, and of HLS at least three segments.
+    pub buffer: Option<Duration>,
+    /// Film with which the picture starts, and goes on after it stood still.
+    pub start_buffer: Duration,
+    /// Which variant of an HLS film.
+    pub variant: VariantChoice,
+    /// Length of the film, for files over HTTP that carry no clock when no rate is given either.
+    pub film_length: Option<Duration>,
+}
+
+/// What is read ahead where nothing is said.
+const DEFAULT_BUFFER: Duration = Duration::from_secs(10);
+/// Segments of HLS that are read ahead at least, where nothing is said.
+const MIN_SEGMENTS: u64 = 3;
+
+impl Default for WebOptions {
+    fn default() -> Self {
+        Self {
+            buffer: None,
+            start_buffer: Duration::from_secs(2),
+            variant: VariantChoice::default(),
+            film_length: None,
+        }
+    }
+}
+
+/// Nanoseconds as far as they can be counted.
+pub(super) fn ns(duration: Duration) -> u64 {
+    u64::try_from(duration.as_nanos()).unwrap_or(u64::MAX)
+}
+
+impl WebOptions {
+    /// The buffer of a viewer; `target_ns` is the longest segment of HLS, or 0.
+    pub(super) fn plan(&self, target_ns: u64) -> BufferPlan {
+        let goal_ns = match self.buffer {
+            Some(buffer) => ns(buffer),
+            None => ns(DEFAULT_BUFFER).max(target_ns.saturating_mul(MIN_SEGMENTS)),
+        };
+        BufferPlan::new(goal_ns, ns(self.start_buffer))
+    }
+}

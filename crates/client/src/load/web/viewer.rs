@@ -1,0 +1,592 @@
+//! A viewer over HTTP: its connection, what it asks for, and its picture.
+
+use std::cell::RefCell;
+
+use millrace_core::limits::{MAX_HTTP_REDIRECTS, MAX_PLAYLIST_BYTES};
+use millrace_core::time::Instant;
+
+use super::address::HttpUrl;
+use super::buffer::PlayBuffer;
+use super::exchange::{ByteRange, Part, request};
+use super::figures::WebFigures;
+use super::head::{BodyLength, Head};
+use super::hls::{Hls, Want};
+use super::hosts::Hosts;
+use super::link::{Got, Link};
+use super::media_clock::{ClockHints, MediaClock, rate_ns};
+use super::options::ns;
+use super::playlist::{PlaylistFault, Resource};
+use super::range::{byte_at, from, judge};
+use super::ts_scan::TsScan;
+use crate::load::Plan;
+use crate::load::meter::Measured;
+use crate::load::target::Seat;
+use crate::load::viewer::{Command, Lent, Live, Outcome, Place, Stage, Status, Viewer};
+
+/// Bytes read at a time: a quarter of a second of 2 Mb/s.
+const READ_BYTES: usize = 64 * 1024;
+/// Bytes that count as one packet where packets are counted, as over RTP.
+const PACKET_BYTES: u64 = 1316;
+/// Times that one segment or playlist is asked for when connections break.
+const MAX_TRIES: u32 = 2;
+
+thread_local! {
+    /// What all viewers of a thread read into; nothing stays in it.
+    static READ_BUFFER: RefCell<Vec<u8>> = RefCell::new(vec![0; READ_BYTES]);
+}
+
+/// What is asked for.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Purpose {
+    File,
+    Playlist,
+    Section,
+    Segment,
+}
+
+impl Purpose {
+    /// As failures begin.
+    fn name(self) -> &'static str {
+        match self {
+            Self::File => "file",
+            Self::Playlist => "playlist",
+            Self::Section => "section",
+            Self::Segment => "segment",
+        }
+    }
+}
+
+/// The request under way.
+struct Asked {
+    purpose: Purpose,
+    /// What was wanted, before redirects.
+    wanted: Resource,
+    /// Where it is asked for now.
+    url: HttpUrl,
+    redirects: u32,
+    tries: u32,
+    since: Instant,
+    has_head: bool,
+}
+
+/// How the film is cut.
+enum Course {
+    File { clock: Box<MediaClock>, whole_bytes: Option<u64> },
+    Hls { way: Box<Hls>, playlist: Vec<u8>, scan: TsScan, film_ns: u64 },
+}
+
+/// One viewer.
+pub(in crate::load) struct WebViewer {
+    url: HttpUrl,
+    hosts: std::sync::Arc<Hosts>,
+    index: u32,
+    stage: Stage,
+    began: Instant,
+    /// The last moment that was passed in.
+    now: Instant,
+    link: Link,
+    asked: Option<Asked>,
+    /// When connecting or the head of a reply is given up.
+    deadline: Option<Instant>,
+    /// The buffer is full, or nothing is to be fetched, until then.
+    rests_until: Option<Instant>,
+    course: Course,
+    buffer: PlayBuffer,
+    failure: Option<String>,
+    setup_us: Option<u64>,
+    has_ended: bool,
+    first_media: Option<Instant>,
+    last_media: Instant,
+    /// Bytes that have not made up a packet yet.
+    odd_bytes: u64,
+    figures: WebFigures,
+}
+
+impl WebViewer {
+    /// Begins to watch `url`.
+    pub(in crate::load) fn new(
+        plan: &Plan,
+        seat: Seat,
+        url: &HttpUrl,
+        hosts: &std::sync::Arc<Hosts>,
+        now: Instant,
+        lent: &mut Lent<'_>,
+    ) -> Result<Self, String> {
+        let (options, start_ns) = (&plan.options, plan.place_of(seat.index).to_ns());
+        let course = if url.is_playlist() {
+            let way = Box::new(Hls::new(url.clone(), start_ns, options.web.variant));
+            Course::Hls { way, playlist: Vec::new(), scan: TsScan::default(), film_ns: 0 }
+        } else {
+            Course::File { clock: Box::new(MediaClock::new(hints(plan), None)), whole_bytes: None }
+        };
+        let mut viewer = Self {
+            url: url.clone(),
+            hosts: hosts.clone(),
+            index: seat.index,
+            stage: Stage::Starting,
+            began: now,
+            now,
+            link: Link::default(),
+            asked: None,
+            deadline: None,
+            rests_until: None,
+            course,
+            buffer: PlayBuffer::new(options.web.plan(0), now),
+            failure: None,
+            setup_us: None,
+            has_ended: false,
+            first_media: None,
+            last_media: now,
+            odd_bytes: 0,
+            figures: WebFigures::default(),
+        };
+        if let Course::File { .. } = viewer.course {
+            // Without a rate nobody knows which byte that is before some of the film has come.
+            let rate = options.nominal_rate.filter(|_| start_ns > 0);
+            let byte = rate.map_or(0, |rate| byte_at(start_ns, |bytes| rate_ns(bytes, rate)));
+            viewer.ask(now, lent, Purpose::File, Resource { url: url.clone(), range: from(byte) })?;
+        }
+        viewer.go_on(now, lent);
+        viewer.failure.take().map_or(Ok(viewer), Err)
+    }
+
+    fn fail(&mut self, reason: String) {
+        if self.stage < Stage::Leaving {
+            self.failure = Some(reason);
+            self.stage = Stage::Done;
+        }
+    }
+
+    /// Makes a request.
+    fn ask(
+        &mut self,
+        now: Instant,
+        lent: &Lent<'_>,
+        purpose: Purpose,
+        wanted: Resource,
+    ) -> Result<(), String> {
+        let url = wanted.url.clone();
+        let asked = Asked { purpose, wanted, url, redirects: 0, tries: 1, since: now, has_head: false };
+        self.send(now, lent, asked)
+    }
+
+    fn send(&mut self, now: Instant, lent: &Lent<'_>, mut asked: Asked) -> Result<(), String> {
+        let options = &lent.plan.options;
+        let text = request(&asked.url, asked.wanted.range, &options.user_agent);
+        let (hosts, local) = (&self.hosts, lent.plan.local_of(self.index));
+        let url = &asked.url;
+        self.link.ask(lent, url, text, || {
+            let server = hosts.find(url, local).ok_or("connect: the server's name has no address")?;
+            Ok((server, local))
+        })?;
+        (asked.since, asked.has_head) = (now, false);
+        self.figures.requests += 1;
+        self.figures.connections += u64::from(!self.link.is_reused);
+        self.deadline = Some(now + options.reply_timeout);
+        self.asked = Some(asked);
+        self.proceed(now)
+    }
+
+    /// Goes on with connecting and writing.
+    fn proceed(&mut self, now: Instant) -> Result<(), String> {
+        let was_connected = self.link.is_connected();
+        self.link.proceed().map_err(|error| format!("connect: {}", error.kind()))?;
+        if let Some(asked) = self.asked.as_mut().filter(|_| !was_connected && self.link.is_connected()) {
+            asked.since = now; // the reply is timed from here
+        }
+        Ok(())
+    }
+
+    /// One read, and what follows from it.
+    fn read(&mut self, now: Instant, lent: &mut Lent<'_>) -> Result<(), String> {
+        READ_BUFFER.with_borrow_mut(|buffer| match self.link.read(buffer) {
+            Got::Nothing => Ok(()),
+            Got::Bytes(len) => self.take(now, &buffer[..len], lent),
+            Got::Closed => self.closed(now, lent),
+        })
+    }
+
+    fn take(&mut self, now: Instant, mut bytes: &[u8], lent: &mut Lent<'_>) -> Result<(), String> {
+        while let (Some(asked), false) = (&self.asked, bytes.is_empty()) {
+            let purpose = asked.purpose;
+            let (len, part) = self.link.exchange.take(bytes).map_err(|fault| {
+                self.figures.requests_failed += 1;
+                format!("{}: {fault}", purpose.name())
+            })?;
+            bytes = &bytes[len..];
+            match part {
+                Part::Frame => {}
+                Part::Head(head) => {
+                    if self.head_came(now, &head, lent)? {
+                        return Ok(()); // elsewhere, over another connection
+                    }
+                }
+                Part::Payload(payload) => self.payload_came(now, purpose, payload, lent)?,
+            }
+            if self.link.exchange.is_done() {
+                self.response_came(now, lent)?;
+            }
+        }
+        if !bytes.is_empty() {
+            self.link.close(); // nobody asked for this
+        }
+        Ok(())
+    }
+
+    /// Judges a reply. `true` if it leads elsewhere.
+    fn head_came(&mut self, now: Instant, head: &Head, lent: &Lent<'_>) -> Result<bool, String> {
+        let Some(mut asked) = self.asked.take() else { return Ok(false) };
+        let first_byte_us = now.ns_since(asked.since) / 1000;
+        self.figures.first_byte_us.get_or_insert(first_byte_us);
+        let name = asked.purpose.name();
+        let is_redirect = matches!(head.status, 301 | 302 | 303 | 307 | 308);
+        if !is_redirect {
+            let fault = judge(head, asked.wanted.range);
+            self.figures.requests_failed += u64::from(fault.is_some());
+            if let Some(fault) = fault {
+                return Err(format!("{name}: {fault}"));
+            }
+            self.setup_us.get_or_insert(now.ns_since(self.began) / 1000);
+            (self.stage, self.deadline, asked.has_head) = (Stage::Playing, None, true);
+            if let (Purpose::File, Course::File { clock, whole_bytes }) = (asked.purpose, &mut self.course) {
+                let length = match head.body {
+                    BodyLength::Bytes(bytes) => Some(bytes),
+                    _ => None,
+                };
+                let whole = head.content_range.map_or(length, |(_, whole)| whole);
+                *whole_bytes = whole;
+                clock.begin(whole);
+            }
+            self.asked = Some(asked);
+            return Ok(false);
+        }
+        self.figures.redirects += 1;
+        asked.redirects += 1;
+        self.link.close();
+        let location = head.location.as_deref().ok_or_else(|| format!("{name}: a redirect to nowhere"))?;
+        if asked.redirects > MAX_HTTP_REDIRECTS {
+            self.figures.requests_failed += 1;
+            return Err(format!("{name}: more than {MAX_HTTP_REDIRECTS} redirects"));
+        }
+        asked.url = asked.url.join(location).map_err(|why| format!("{name}: redirect: {why}"))?;
+        self.send(now, lent, asked)?;
+        Ok(true)
+    }
+
+    fn payload_came(
+        &mut self,
+        now: Instant,
+        purpose: Purpose,
+        bytes: &[u8],
+        lent: &mut Lent<'_>,
+    ) -> Result<(), String> {
+        if purpose != Purpose::Playlist {
+            self.first_media.get_or_insert(now);
+            self.last_media = now;
+            self.figures.media_bytes += bytes.len() as u64;
+        }
+        match (&mut self.course, purpose) {
+            (Course::File { clock, .. }, _) => {
+                let film_ns = clock.bytes(bytes)?;
+                let late_ns = self.buffer.received(now, film_ns);
+                self.note_late(late_ns, bytes.len() as u64, lent);
+            }
+            (Course::Hls { playlist, .. }, Purpose::Playlist) => {
+                if playlist.len() + bytes.len() > MAX_PLAYLIST_BYTES {
+                    return Err(PlaylistFault::TooLong.to_string());
+                }
+                playlist.extend_from_slice(bytes);
+            }
+            (Course::Hls { way, scan, .. }, Purpose::Segment) => {
+                if way.is_plain_ts() {
+                    scan.bytes(bytes, |_| {});
+                }
+                self.odd_bytes += bytes.len() as u64;
+            }
+            (Course::Hls { .. }, _) => {}
+        }
+        Ok(())
+    }
+
+    /// Records the lateness of `bytes` in packets like those of RTP, so that shares compare.
+    fn note_late(&mut self, late_ns: u64, bytes: u64, lent: &mut Lent<'_>) {
+        let all = self.odd_bytes + bytes;
+        self.odd_bytes = all % PACKET_BYTES;
+        lent.lateness.saturating_record_n(late_ns / 1000, all / PACKET_BYTES);
+    }
+
+    /// The reply is whole.
+    fn response_came(&mut self, now: Instant, lent: &mut Lent<'_>) -> Result<(), String> {
+        let Some(asked) = self.asked.take() else { return Ok(()) };
+        if !self.link.exchange.keeps_alive() {
+            self.link.close();
+        }
+        let Course::Hls { way, playlist, scan, film_ns } = &mut self.course else {
+            self.buffer.complete(now);
+            return Ok(());
+        };
+        match asked.purpose {
+            Purpose::Playlist => {
+                self.figures.playlists += 1;
+                let text = std::mem::take(playlist);
+                way.playlist_came(now, asked.url, &text).map_err(|fault| fault.to_string())?;
+                self.buffer.set_plan(lent.plan.options.web.plan(way.target_ns()));
+            }
+            Purpose::Section => way.section_came(asked.wanted),
+            Purpose::Segment | Purpose::File => {
+                self.figures.segments += 1;
+                *film_ns = film_ns.saturating_add(way.segment_ns());
+                way.segment_came();
+                scan.restart();
+                let late_ns = self.buffer.received(now, *film_ns);
+                self.note_late(late_ns, 0, lent);
+            }
+        }
+        Ok(())
+    }
+
+    /// The server closed the connection.
+    fn closed(&mut self, now: Instant, lent: &mut Lent<'_>) -> Result<(), String> {
+        let end = self.link.exchange.close();
+        let was_kept = self.link.is_reused && self.link.exchange.is_untouched();
+        self.link.close();
+        let (Some(asked), Err(fault)) = (&self.asked, end) else {
+            return self.response_came(now, lent);
+        };
+        let name = asked.purpose.name();
+        if !was_kept {
+            self.figures.connection_losses += 1;
+            self.figures.requests_failed += 1;
+        }
+        // A server may end a kept connection at any time, also when a request is on its way.
+        if !was_kept && (asked.tries >= MAX_TRIES || asked.purpose == Purpose::File) {
+            return Err(format!("{name}: {fault}"));
+        }
+        if let Course::Hls { playlist, scan, .. } = &mut self.course {
+            playlist.clear();
+            scan.restart();
+        }
+        let Some(mut asked) = self.asked.take() else { return Ok(()) };
+        asked.tries += u32::from(!was_kept);
+        (asked.url, asked.redirects) = (asked.wanted.url.clone(), 0);
+        self.send(now, lent, asked)
+    }
+
+    /// Whether the buffer is full now, and until when.
+    fn rest(&mut self, now: Instant) -> bool {
+        if self.rests_until.is_none() {
+            self.rests_until = self.buffer.reads_at(now);
+        }
+        self.rests_until.is_some()
+    }
+
+    /// Asks for what is next, if it is time; sees to what the connection is watched for, and to the end of the film.
+    fn go_on(&mut self, now: Instant, lent: &mut Lent<'_>) {
+        self.now = now;
+        if self.stage >= Stage::Leaving {
+            return;
+        }
+        self.rests_until = self.rests_until.filter(|until| now < *until);
+        if let Err(reason) = self.fetch_next(now, lent) {
+            return self.fail(reason);
+        }
+        let wants_bytes = match &self.asked {
+            // A head is always welcome, and a segment once begun is taken as it comes.
+            Some(asked) if asked.purpose == Purpose::File && asked.has_head => !self.rest(now),
+            _ => true,
+        };
+        if let Err(error) = self.link.watch(lent, wants_bytes) {
+            return self.fail(format!("epoll: {}", error.kind()));
+        }
+        if self.buffer.has_ended(now) {
+            (self.has_ended, self.stage) = (true, Stage::Done);
+        }
+    }
+
+    fn fetch_next(&mut self, now: Instant, lent: &Lent<'_>) -> Result<(), String> {
+        let Course::Hls { way, .. } = &self.course else { return Ok(()) };
+        if self.asked.is_some() || self.buffer.is_complete() {
+            return Ok(());
+        }
+        let (purpose, resource) = match way.want(now) {
+            Want::End => {
+                self.buffer.complete(now);
+                return Ok(());
+            }
+            Want::Wait(until) => {
+                self.rests_until = Some(until);
+                return Ok(());
+            }
+            Want::Playlist(url) => (Purpose::Playlist, Resource { url, range: ByteRange::Whole }),
+            Want::Section(resource) => (Purpose::Section, resource),
+            Want::Segment(resource) => (Purpose::Segment, resource),
+        };
+        if matches!(purpose, Purpose::Section | Purpose::Segment) && self.rest(now) {
+            return Ok(());
+        }
+        self.rests_until = None;
+        self.ask(now, lent, purpose, resource)
+    }
+
+    /// Goes elsewhere in the film.
+    fn seek(&mut self, now: Instant, place: Place, lent: &Lent<'_>) -> bool {
+        match &mut self.course {
+            Course::Hls { way, playlist, scan, film_ns } => {
+                let Some(length_ns) = way.film_ns() else { return false };
+                let to_ns = match place {
+                    Place::At(at) => at.to_ns(),
+                    Place::Part(part) => (length_ns as f64 * part.clamp(0.0, 1.0)) as u64,
+                };
+                if !way.seek(to_ns) {
+                    return false;
+                }
+                scan.restart();
+                playlist.clear();
+                *film_ns = 0;
+                self.abandon();
+            }
+            Course::File { clock, whole_bytes } => {
+                let (film_ns, bytes) = clock.film();
+                let to = match place {
+                    Place::Part(part) => {
+                        whole_bytes.map(|whole| (whole as f64 * part.clamp(0.0, 1.0)) as u64)
+                    }
+                    Place::At(at) if film_ns > 0 => {
+                        Some((u128::from(bytes) * u128::from(at.to_ns()) / u128::from(film_ns)) as u64)
+                    }
+                    Place::At(_) => None,
+                };
+                // The last byte at most: a server refuses a range behind the end.
+                let last = whole_bytes.map_or(u64::MAX, |whole| whole.saturating_sub(1));
+                let Some(to) = to.map(|to| to.min(last)) else { return false };
+                self.abandon();
+                let resource = Resource { url: self.url.clone(), range: from(to - to % 188) };
+                if let Err(reason) = self.ask(now, lent, Purpose::File, resource) {
+                    self.fail(reason);
+                    return true;
+                }
+            }
+        }
+        self.buffer.seek(now);
+        true
+    }
+
+    /// What was asked for is no longer wanted.
+    fn abandon(&mut self) {
+        if self.asked.take().is_some() {
+            self.link.close();
+        }
+        (self.deadline, self.rests_until) = (None, None);
+    }
+}
+
+fn hints(plan: &Plan) -> ClockHints {
+    ClockHints { rate: plan.options.nominal_rate, film_ns: plan.options.web.film_length.map(ns) }
+}
+
+impl Viewer for WebViewer {
+    fn handle_ready(&mut self, now: Instant, _kind: u8, lent: &mut Lent<'_>) {
+        if self.stage >= Stage::Leaving {
+            return;
+        }
+        let result = self.proceed(now).and_then(|()| self.read(now, lent));
+        match result {
+            Ok(()) => self.go_on(now, lent),
+            Err(reason) => {
+                self.now = now;
+                self.fail(reason);
+            }
+        }
+    }
+
+    fn handle_timeout(&mut self, now: Instant, lent: &mut Lent<'_>) {
+        self.now = now;
+        if self.deadline.is_some_and(|deadline| now >= deadline) {
+            let reason = match &self.asked {
+                Some(asked) if self.link.is_connected() => format!("{}: no reply", asked.purpose.name()),
+                _ => "connect: timed out".to_owned(),
+            };
+            self.figures.requests_failed += 1;
+            return self.fail(reason);
+        }
+        self.go_on(now, lent);
+    }
+
+    fn command(&mut self, now: Instant, command: Command, lent: &mut Lent<'_>) -> bool {
+        if self.stage != Stage::Playing {
+            return false;
+        }
+        let done = match command {
+            Command::Pause => {
+                self.buffer.pause(now);
+                true
+            }
+            Command::Resume => {
+                self.buffer.resume(now);
+                self.rests_until = None;
+                true
+            }
+            Command::Seek(place) => self.seek(now, place, lent),
+        };
+        self.go_on(now, lent);
+        done
+    }
+
+    fn drain(&mut self, _now: Instant, _lent: &mut Lent<'_>) {
+        // What a viewer has not read it does not need yet.
+    }
+
+    fn leave(&mut self, now: Instant, _lent: &mut Lent<'_>) {
+        self.now = now;
+        if self.stage == Stage::Starting {
+            self.failure.get_or_insert_with(|| "not playing when time was over".to_owned());
+        }
+        self.stage = Stage::Done;
+        self.link.close();
+    }
+
+    fn status(&self) -> Status {
+        let times = [self.deadline, self.rests_until, self.buffer.ends_at()];
+        let poll_at = times.into_iter().flatten().filter(|at| *at < Instant(u64::MAX)).min();
+        Status { stage: self.stage, poll_at }
+    }
+
+    fn live(&self) -> Live {
+        let bytes = self.figures.media_bytes;
+        Live { packets: bytes / PACKET_BYTES, payload_bytes: bytes, ..Live::default() }
+    }
+
+    fn end(&mut self, _lent: &mut Lent<'_>) -> Outcome {
+        let figures = &mut self.figures;
+        figures.buffer = self.buffer.counts(self.now);
+        figures.receiving_us = self.first_media.map_or(0, |first| self.last_media.ns_since(first) / 1000);
+        match &self.course {
+            Course::File { clock, .. } => (figures.ts, figures.clock_jumps) = (clock.scan(), clock.jumps()),
+            Course::Hls { way, scan, .. } => {
+                (figures.ts, figures.segments_skipped) = (scan.counts(), way.skipped());
+            }
+        }
+        let counts = crate::receive::SequenceCounts {
+            received: figures.media_bytes.div_ceil(PACKET_BYTES),
+            ..Default::default()
+        };
+        let measured = Measured {
+            counts,
+            span_ns: figures.receiving_us * 1000,
+            runs: 1,
+            ts: figures.findings(),
+            payload_bytes: figures.media_bytes,
+            lateness_max_us: figures.buffer.lateness_max_ns / 1000,
+            longest_gap_us: figures.buffer.longest_stall_ns / 1000,
+            has_bye: self.has_ended,
+            ..Measured::default()
+        };
+        Outcome {
+            failure: self.failure.take(),
+            setup_us: self.setup_us,
+            measured: self.setup_us.is_some().then_some(measured),
+            web: Some(*figures),
+            ..Outcome::default()
+        }
+    }
+}
