@@ -4,13 +4,13 @@ export PATH := $(HOME)/.cargo/bin:$(PATH)
 SHELL := bash
 .SHELLFLAGS := -euo pipefail -c
 .DEFAULT_GOAL := help
-.PHONY: help deps build demo test interop bench fuzz deny fmt clean toolchain
+.PHONY: help deps build demo test interop bench bench-peers fuzz deny fmt clean toolchain
 
 XTASK := cargo run --quiet --locked --package xtask --
 TARGET := $(or $(CARGO_TARGET_DIR),target)
 
 help: ## this list
-	@awk -F ':.*## ' '/^[a-z]+:.*## / { printf "  make %-8s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
+	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "  make %-11s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
 
 deps: ## install the Debian packages that building, demo and tests need (root or sudo)
 	@scripts/deps.sh build demo test
@@ -34,10 +34,14 @@ interop: toolchain ## long runs with FFmpeg, GStreamer, VLC and our own receiver
 	@$(XTASK) interop --long --millrace $(TARGET)/release/millrace
 
 bench: build ## measure every promise about speed; CHECK=1: fail if one does not hold
-	@for name in $$($(TARGET)/release/millrace bench list | awk '/^[a-z]/ { print $$1 }'); do \
+	@for name in $$($(TARGET)/release/millrace bench list | awk '/^[a-z]/ && $$1 != "peers" { print $$1 }'); do \
 	  echo; echo "== bench $$name"; \
 	  $(TARGET)/release/millrace bench $$name $(if $(CHECK),--check) || failed=1; \
 	done; exit $${failed:-0}
+
+bench-peers: build ## compare with the media servers that Debian has, as root; QUICK=1: a first look
+	@scripts/deps.sh --try peers
+	$(TARGET)/release/millrace bench peers $(if $(QUICK),--quick) $(if $(CHECK),--check)
 
 fuzz: toolchain ## all property tests for longer; SECONDS_EACH=60
 	@$(XTASK) fuzz --seconds $(or $(SECONDS_EACH),60)

@@ -1,7 +1,7 @@
 #!/usr/bin/env bash
 # Installs the Debian packages that Millrace's chores need, and says which and why. Quick when all are there.
 #
-#   scripts/deps.sh [--try] GROUP...     groups: build demo test vlc
+#   scripts/deps.sh [--try] GROUP...     groups: build demo test vlc peers
 #
 # --try: if packages cannot be installed, say so and go on (tests then say what they skip).
 set -euo pipefail
@@ -26,6 +26,18 @@ test   ethtool                    switches checksum offload off there, so that c
 test   iptables                   a firewall there that drops UDP, so that players have to ask for TCP
 vlc    vlc-bin                    cvlc: a third player, for the long interop run
 vlc    vlc-plugin-base            its RTSP, demultiplexers and output to files
+peers  ffmpeg                     makes the films; a process a stream is a contender too
+peers  iproute2                   network namespaces
+peers  ethtool                    switches segmentation offload off there
+peers  nginx-light                films and HLS over HTTP; its service is kept from starting
+peers  multicat                   a process a stream, paced by a clock file
+peers  python3                    launches GStreamer's RTSP server
+peers  python3-gi                 GStreamer for Python
+peers  gir1.2-gst-rtsp-server-1.0 GStreamer's RTSP server
+peers  gstreamer1.0-plugins-good  its RTP
+peers  gstreamer1.0-plugins-bad   its transport stream parser
+peers  vlc-bin                    cvlc as a server
+peers  vlc-plugin-base            its RTP output
 "
 
 try=false
@@ -33,9 +45,9 @@ groups=()
 for argument; do
   case $argument in
     --try) try=true ;;
-    build | demo | test | vlc) groups+=("$argument") ;;
+    build | demo | test | vlc | peers) groups+=("$argument") ;;
     *)
-      echo "deps: unknown group '$argument'; groups: build demo test vlc" >&2
+      echo "deps: unknown group '$argument'; groups: build demo test vlc peers" >&2
       exit 2
       ;;
   esac
@@ -74,6 +86,14 @@ if [ "$(id -u)" != 0 ]; then
   command -v sudo >/dev/null || give_up "not root and no sudo; as root: apt-get install $(tr '\n' ' ' <<<"$missing")"
   root=(sudo)
   echo "deps: installing them with sudo apt-get"
+fi
+
+# Installing a server must not start it: where this file says no, Debian's packages keep their services from starting.
+if grep -q '^nginx' <<<"$missing" && ! [ -e /usr/sbin/policy-rc.d ]; then
+  printf '#!/bin/sh\nexit 101\n' | "${root[@]}" tee /usr/sbin/policy-rc.d >/dev/null
+  "${root[@]}" chmod +x /usr/sbin/policy-rc.d
+  # shellcheck disable=SC2064
+  trap "${root[*]} rm -f /usr/sbin/policy-rc.d" EXIT
 fi
 
 apt() { "${root[@]}" env DEBIAN_FRONTEND=noninteractive apt-get -q "$@"; }
