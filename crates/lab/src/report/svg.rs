@@ -102,6 +102,8 @@ fn lines(plot: &Plot) -> Option<String> {
                 out.add(format_args!("<polyline class=\"line {class}\" points=\"{}\"/>", path.join(" ")));
             }
         }
+        // Many points are a curve already; their dots would hide it.
+        let radius = if points.len() > 40 { 1.5 } else { 4.0 };
         for p in points.into_iter().filter(shown) {
             let (px, py) = (at_x(p.x), at_y(p.y));
             if p.low < p.high && p.low.is_finite() && p.high.is_finite() {
@@ -111,7 +113,7 @@ fn lines(plot: &Plot) -> Option<String> {
             }
             let place = with_unit_value(&plot.x.label, p.x, &plot.x.unit);
             out.add(format_args!(
-                "<g><title>{}</title><circle class=\"dot {class}\" cx=\"{px:.1}\" cy=\"{py:.1}\" r=\"4\"/>\
+                "<g><title>{}</title><circle class=\"dot {class}\" cx=\"{px:.1}\" cy=\"{py:.1}\" r=\"{radius}\"/>\
                  <circle class=\"hit\" cx=\"{px:.1}\" cy=\"{py:.1}\" r=\"11\"/></g>",
                 escape(&format!("{}: {place}: {}", series.name, range_text(p, &plot.y.unit)))
             ));
