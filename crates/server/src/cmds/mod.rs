@@ -12,6 +12,7 @@ mod bench;
 mod bench_sender;
 mod fsck;
 mod inspect;
+mod load;
 mod ls;
 mod play;
 pub(crate) mod progress;
@@ -39,6 +40,7 @@ enum Command {
     Inspect(inspect::InspectArgs),
     Fsck(fsck::FsckArgs),
     Play(play::PlayArgs),
+    Load(Box<load::LoadArgs>),
     Bench(bench::BenchArgs),
     #[command(hide = true)]
     BenchSender(bench_sender::BenchSenderArgs),
@@ -77,6 +79,7 @@ pub fn main() -> ExitCode {
         Command::Inspect(args) => inspect::run(&args),
         Command::Fsck(args) => fsck::run(&args),
         Command::Play(args) => play::run(&args),
+        Command::Load(args) => load::run(&args),
         Command::Bench(args) => bench::run(&args),
         Command::BenchSender(args) => bench_sender::run(args),
     };

@@ -1,0 +1,379 @@
+//! `millrace load`: many viewers at once, against any server.
+
+use std::fs::File;
+use std::io::{BufWriter, Write};
+use std::net::IpAddr;
+use std::path::{Path, PathBuf};
+use std::process::ExitCode;
+use std::sync::atomic::AtomicBool;
+use std::time::Duration;
+
+use anyhow::Context;
+use clap::Args;
+use millrace_client::ClientError;
+use millrace_client::load::{
+    Arrivals, Behaviour, Inspect, LoadOptions, LoadProgress, LoadReport, TitleChoice, load, write_per_stream,
+    write_series,
+};
+use millrace_client::play::TransportChoice;
+use millrace_core::time::MediaTicks;
+use millrace_core::units::{BitRate, ByteLen, HumanDuration};
+use millrace_lab::link_host::{LinkHost, LinkSpec};
+
+/// Many viewers at once, against any server: what arrives, how late, and what is missing
+///
+/// Everything random follows from --seed. The exit code is 0 when nothing failed, nothing was lost and every limit was
+/// kept, 1 when not, 2 when an option makes no sense. Ctrl-C ends all sessions properly and still reports.
+#[derive(Args)]
+#[command(after_help = "Examples:\n  millrace load rtsp://host:8554/film --streams 100 --duration 30s\n  \
+                        millrace load @titles.txt --streams 500 --titles zipf:0.8 --arrivals poisson:50/s --seed 7\n  \
+                        millrace load @titles.txt --streams 200 --behaviour 'watch:70,zap 8s:20,pause 5s for 3s:5,seek 10s:5'\n  \
+                        millrace load rtsp://host/film --streams 50 --behaviour 'pause@5,play@8,seek@10=30'\n  \
+                        millrace load rtsp://host/film --streams 5000 --local 10.0.0.2,10.0.0.3 --probe eth1\n  \
+                        millrace load rtsp://host/film --streams 100 --json --series load.csv --per-stream streams.csv\n\n\
+                        docs/guide/load.md says what every figure means.")]
+pub(super) struct LoadArgs {
+    /// What to watch: rtsp://…, or @FILE with one URL a line
+    #[arg(value_name = "URL", required = true)]
+    targets: Vec<String>,
+    /// Viewers, 1 to 20000
+    #[arg(long, short = 'n', value_name = "N", default_value_t = 10, help_heading = "Load")]
+    streams: u32,
+    /// How long all watch together, after the last has come
+    #[arg(long, value_name = "TIME", default_value = "10s", help_heading = "Load")]
+    duration: HumanDuration,
+    /// When viewers come: all, ramp:TIME or poisson:N/s [default: a ramp of 10 ms for each]
+    #[arg(long, value_name = "HOW", help_heading = "Load")]
+    arrivals: Option<Arrivals>,
+    /// Who watches what: in-turn, uniform or zipf:S
+    #[arg(long, value_name = "HOW", default_value = "in-turn", help_heading = "Load")]
+    titles: TitleChoice,
+    /// What viewers do: habits with weights (watch, zap T, pause T for T, seek T, leave T [replaced]) or a script
+    #[arg(long, value_name = "TEXT", default_value = "watch", help_heading = "Load")]
+    behaviour: Behaviour,
+    /// What everything random is drawn from
+    #[arg(long, value_name = "N", default_value_t = 1, help_heading = "Load")]
+    seed: u64,
+    /// Where in the film the first viewer begins
+    #[arg(long, value_name = "TIME", default_value = "0s", help_heading = "Load")]
+    start: HumanDuration,
+    /// The others begin evenly spread over so much film behind it
+    #[arg(long, value_name = "TIME", default_value = "0s", help_heading = "Load")]
+    start_spread: HumanDuration,
+    #[command(flatten)]
+    receiver: ReceiverArgs,
+    #[command(flatten)]
+    output: OutputArgs,
+}
+
+/// How it is received.
+#[derive(Args)]
+#[command(next_help_heading = "Receiving")]
+struct ReceiverArgs {
+    /// RTP by udp, or inside the RTSP connection: tcp
+    #[arg(long, value_name = "HOW", default_value = "udp")]
+    transport: TransportChoice,
+    /// Threads, 1 to 16
+    #[arg(long, value_name = "N", default_value_t = 1)]
+    threads: usize,
+    /// Addresses of this machine, taken in turn
+    #[arg(long, value_name = "ADDRESS", value_delimiter = ',')]
+    local: Vec<IpAddr>,
+    /// Count RTP at this interface in the kernel and drop it there, instead of reading it (needs root)
+    #[arg(long, value_name = "INTERFACE")]
+    probe: Option<String>,
+    /// Put an emulated bad link between the viewers and this machine, as 'loss 1%, delay 20ms' (needs root)
+    #[arg(long, value_name = "SPEC")]
+    link: Option<LinkSpec>,
+    /// Rate of the film, for what has no clock of its own
+    #[arg(long, value_name = "RATE")]
+    rate: Option<BitRate>,
+    /// Whose transport streams are looked into: sample, all or none
+    #[arg(long, value_name = "WHOSE", default_value = "sample")]
+    inspect: Inspect,
+    /// All viewers of a thread share one RTCP socket: fewer descriptors, but no end of film is seen
+    #[arg(long)]
+    shared_rtcp: bool,
+    /// Receive buffer of each RTP socket
+    #[arg(long, value_name = "SIZE", default_value = "512KiB")]
+    receive_buffer: ByteLen,
+    /// Time without a packet that counts as a stall
+    #[arg(long, value_name = "TIME", default_value = "500ms")]
+    stall: HumanDuration,
+    /// How long connecting, and each reply, may take
+    #[arg(long, value_name = "TIME", default_value = "10s")]
+    reply_timeout: HumanDuration,
+}
+
+/// What comes out.
+#[derive(Args)]
+#[command(next_help_heading = "Output and limits")]
+struct OutputArgs {
+    /// The report as one JSON document
+    #[arg(long)]
+    json: bool,
+    /// One line for each interval, as CSV
+    #[arg(long, value_name = "FILE")]
+    series: Option<PathBuf>,
+    /// One line for each session, as CSV
+    #[arg(long, value_name = "FILE")]
+    per_stream: Option<PathBuf>,
+    /// Interval of the series
+    #[arg(long, value_name = "TIME", default_value = "1s")]
+    interval: HumanDuration,
+    /// Most packets that may be missing, as 0.1%
+    #[arg(long, value_name = "PERCENT", default_value = "0%")]
+    max_loss: Percent,
+    /// 99 % of packets must be no later than this
+    #[arg(long, value_name = "TIME")]
+    max_lateness: Option<HumanDuration>,
+    /// Most sessions that may fail
+    #[arg(long, value_name = "N", default_value_t = 0)]
+    max_failed: u64,
+    /// No progress line
+    #[arg(long, short)]
+    quiet: bool,
+}
+
+/// A share of packets.
+#[derive(Clone, Copy, Debug, PartialEq)]
+struct Percent(f64);
+
+impl std::str::FromStr for Percent {
+    type Err = String;
+
+    fn from_str(text: &str) -> Result<Self, String> {
+        let number = text.trim().strip_suffix('%').and_then(|number| number.trim().parse::<f64>().ok());
+        let number = number.filter(|number| (0.0..=100.0).contains(number));
+        number.map(Self).ok_or_else(|| format!("got \"{text}\"; write a number from 0 to 100 and %, as 0.1%"))
+    }
+}
+
+impl LoadArgs {
+    fn options(&self) -> anyhow::Result<LoadOptions> {
+        let (receiver, output) = (&self.receiver, &self.output);
+        let mut options = LoadOptions::new(targets(&self.targets)?, self.streams);
+        options.transport = receiver.transport;
+        options.titles = self.titles;
+        options.arrivals = self.arrivals.unwrap_or(options.arrivals);
+        options.behaviour = self.behaviour.clone();
+        options.seed = self.seed;
+        options.duration = self.duration.0;
+        options.interval = output.interval.0;
+        options.nominal_rate = receiver.rate;
+        options.probe.clone_from(&receiver.probe);
+        options.inspect = receiver.inspect;
+        options.start = ticks(self.start);
+        options.start_spread = ticks(self.start_spread);
+        options.threads = receiver.threads;
+        options.local.clone_from(&receiver.local);
+        options.receive_buffer_bytes = usize::try_from(receiver.receive_buffer.0).unwrap_or(usize::MAX);
+        options.own_rtcp = !receiver.shared_rtcp;
+        options.stall = receiver.stall.0;
+        options.reply_timeout = receiver.reply_timeout.0;
+        Ok(options)
+    }
+}
+
+fn ticks(time: HumanDuration) -> MediaTicks {
+    MediaTicks::from_ns(u64::try_from(time.0.as_nanos()).unwrap_or(u64::MAX))
+}
+
+/// URLs, with `@file` replaced by the lines of the file; empty lines and those that begin with `#` do not count.
+fn targets(given: &[String]) -> anyhow::Result<Vec<String>> {
+    let mut all = Vec::new();
+    for text in given {
+        let Some(path) = text.strip_prefix('@') else {
+            all.push(text.clone());
+            continue;
+        };
+        let lines = std::fs::read_to_string(path)
+            .with_context(|| format!("{path}: cannot be read; it must be a list of URLs, one a line"))?;
+        let lines = lines.lines().map(str::trim).filter(|line| !line.is_empty() && !line.starts_with('#'));
+        all.extend(lines.map(str::to_owned));
+    }
+    anyhow::ensure!(!all.is_empty(), "there is no URL in {}", given.join(", "));
+    Ok(all)
+}
+
+/// Loads; the report goes to standard output.
+pub(super) fn run(args: &LoadArgs) -> anyhow::Result<ExitCode> {
+    let usage = |error: anyhow::Error| {
+        eprintln!("millrace: {error:#}");
+        Ok(ExitCode::from(2))
+    };
+    let mut options = match args.options() {
+        Ok(options) => options,
+        Err(error) => return usage(error),
+    };
+    let host = args.receiver.link.as_ref().map(LinkHost::new).transpose()?;
+    if let Some(host) = &host {
+        options.targets =
+            options.targets.iter().map(|target| host.target_inside(target)).collect::<Result<_, _>>()?;
+    }
+    let cancel = super::cancel_on_signals()?;
+    let bar = indicatif::ProgressBar::new_spinner();
+    if args.output.quiet {
+        bar.set_draw_target(indicatif::ProgressDrawTarget::hidden());
+    }
+    let mut line = Line { bar, last: LoadProgress::default() };
+    let result = match &host {
+        Some(host) => host.run_inside(|| load_with(&options, &cancel, &mut line))?,
+        None => load_with(&options, &cancel, &mut line),
+    };
+    line.bar.finish_and_clear();
+    let report = match result {
+        Ok(report) => report,
+        Err(error) if is_usage(&error) => return usage(error.into()),
+        Err(error) => return Err(error.into()),
+    };
+    write_files(&args.output, &report)?;
+    if args.output.json {
+        super::print_json(&report)?;
+    } else {
+        print!("{report}");
+    }
+    let broken = broken_limits(&args.output, &report);
+    broken.iter().for_each(|limit| eprintln!("millrace: {limit}"));
+    if let Some(why) = host.as_ref().and_then(LinkHost::failure) {
+        eprintln!("millrace: the link stood still: {why}");
+    }
+    Ok(if broken.is_empty() { ExitCode::SUCCESS } else { ExitCode::FAILURE })
+}
+
+fn load_with(options: &LoadOptions, cancel: &AtomicBool, line: &mut Line) -> Result<LoadReport, ClientError> {
+    load(options, cancel, &mut |progress| line.show(progress))
+}
+
+/// Whether another command line would have helped.
+fn is_usage(error: &ClientError) -> bool {
+    matches!(
+        error,
+        ClientError::Option { .. }
+            | ClientError::Url { .. }
+            | ClientError::Script { .. }
+            | ClientError::Behaviour { .. }
+    )
+}
+
+/// The progress line.
+struct Line {
+    bar: indicatif::ProgressBar,
+    last: LoadProgress,
+}
+
+impl Line {
+    fn show(&mut self, progress: &LoadProgress) {
+        let took = progress.elapsed.saturating_sub(self.last.elapsed).max(Duration::from_millis(1));
+        let bytes = progress.payload_bytes.saturating_sub(self.last.payload_bytes);
+        let rate = BitRate::of(bytes, took.as_nanos() as u64);
+        let failed =
+            if progress.failed > 0 { format!(", {} failed", progress.failed) } else { String::new() };
+        self.bar.set_message(format!(
+            "{:.0} s  {} viewers, {} playing{failed}  {rate}, {} packets, {} lost",
+            progress.elapsed.as_secs_f64(),
+            progress.started,
+            progress.playing,
+            progress.packets,
+            progress.lost
+        ));
+        self.bar.tick();
+        self.last = *progress;
+    }
+}
+
+fn write_files(output: &OutputArgs, report: &LoadReport) -> anyhow::Result<()> {
+    let to_file = |path: &Path, write: &dyn Fn(&mut BufWriter<File>) -> std::io::Result<()>| {
+        let file = File::create(path).with_context(|| format!("{}: cannot be made", path.display()))?;
+        let mut out = BufWriter::new(file);
+        let written = write(&mut out).and_then(|()| out.flush());
+        written.with_context(|| format!("{}: cannot be written", path.display()))
+    };
+    if let Some(path) = &output.series {
+        to_file(path, &|out| write_series(&report.series, out))?;
+    }
+    if let Some(path) = &output.per_stream {
+        to_file(path, &|out| write_per_stream(&report.per_stream, out))?;
+    }
+    Ok(())
+}
+
+/// What was not kept, in words.
+fn broken_limits(output: &OutputArgs, report: &LoadReport) -> Vec<String> {
+    let mut broken = Vec::new();
+    if report.failed > output.max_failed {
+        broken.push(format!("{} sessions failed, allowed {}", report.failed, output.max_failed));
+    }
+    let silent = report.sessions_silent;
+    if silent > output.max_failed {
+        broken.push(format!("{silent} sessions got no packet, allowed {}", output.max_failed));
+    }
+    let lost = report.lost_in_all();
+    let percent = 100.0 * lost as f64 / (report.packets + lost).max(1) as f64;
+    if lost > 0 && percent > output.max_loss.0 {
+        broken.push(format!("{lost} packets lost ({percent:.4} %), allowed {} %", output.max_loss.0));
+    }
+    if let Some(limit) = output.max_lateness {
+        let p99 = HumanDuration(Duration::from_micros(report.lateness.p99_us));
+        if p99 > limit {
+            broken.push(format!("99 % of packets came within {p99} of their time, allowed {limit}"));
+        }
+    }
+    broken
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use clap::Parser;
+
+    #[derive(Parser)]
+    struct Cli {
+        #[command(flatten)]
+        load: LoadArgs,
+    }
+
+    fn options(line: &str) -> LoadOptions {
+        let words = std::iter::once("load").chain(line.split_ascii_whitespace());
+        Cli::try_parse_from(words).unwrap_or_else(|error| panic!("{error}")).load.options().unwrap()
+    }
+
+    #[test]
+    fn the_command_line_reaches_the_options() {
+        let plain = options("rtsp://h/a");
+        assert_eq!((plain.streams, plain.titles, plain.own_rtcp), (10, TitleChoice::InTurn, true));
+        assert_eq!(plain.arrivals, Arrivals::Ramp(Duration::from_millis(100)));
+        let full = options(
+            "rtsp://h/a rtsp://h/b -n 7 --duration 3s --titles zipf:0.8 --arrivals poisson:50/s --seed 9 --threads 2 \
+             --transport tcp --local 10.0.0.2,10.0.0.3 --inspect none --shared-rtcp --behaviour pause@1",
+        );
+        assert_eq!((full.targets.len(), full.streams, full.seed, full.threads), (2, 7, 9, 2));
+        assert_eq!(
+            (full.transport, full.inspect, full.own_rtcp),
+            (TransportChoice::Tcp, Inspect::None, false)
+        );
+        assert_eq!((full.local.len(), full.duration), (2, Duration::from_secs(3)));
+    }
+
+    #[test]
+    fn a_list_of_urls_is_read_line_by_line() {
+        let dir = tempfile::tempdir().unwrap();
+        let list = dir.path().join("list.txt");
+        std::fs::write(&list, "# films\nrtsp://h/a\n\n  rtsp://h/b  \n").unwrap();
+        let list = format!("@{}", list.display());
+        assert_eq!(
+            targets(&["rtsp://h/c".to_owned(), list]).unwrap(),
+            ["rtsp://h/c", "rtsp://h/a", "rtsp://h/b"]
+        );
+        let error = format!("{:#}", targets(&["@/nowhere/list".to_owned()]).unwrap_err());
+        assert!(error.contains("/nowhere/list") && error.contains("one a line"), "{error}");
+    }
+
+    #[test]
+    fn percents_have_their_sign() {
+        assert_eq!("0.1%".parse(), Ok(Percent(0.1)));
+        for text in ["0.1", "-1%", "101%", "x%"] {
+            assert!(text.parse::<Percent>().unwrap_err().contains("0.1%"), "{text}");
+        }
+    }
+}
