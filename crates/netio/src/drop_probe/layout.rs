@@ -17,7 +17,7 @@ pub(super) const LEARNED: i32 = 64;
 /// Blocks of 32 numbers that a slot remembers: the window, and room so that no block of it is overwritten.
 pub(super) const BLOCKS: i32 = 256;
 
-/// A 64-bit word of a slot.
+/// A 64-bit word of a slot. What every packet needs stands in the first three cache lines.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[repr(u16)]
 pub(super) enum Word {
@@ -31,33 +31,25 @@ pub(super) enum Word {
     Media,
     /// Ticks (or bytes) in a second.
     ClockHz,
-    Datagrams,
-    Malformed,
     Packets,
     PayloadBytes,
-    /// Missing numbers of the runs that are over.
-    LostBefore,
-    Reordered,
-    Duplicates,
-    Strays,
-    Restarts,
-    /// Counts beginnings of runs: blocks of other runs are empty.
-    Epoch,
-    /// Lowest extended number of the run, and its timestamp.
-    Lowest,
-    LowestTimestamp,
+    Ssrc,
+
     /// Highest extended number; 0 before the first packet.
     Highest,
     /// Different packets of the run; 0 = there is no run.
     RunReceived,
     /// Number that would confirm the last stray, with bit 16 set; 0 = none.
     Confirms,
-    Ssrc,
-    FirstArrival,
+    /// Counts beginnings of runs: blocks of other runs are empty.
+    Epoch,
     LastArrival,
     LongestGap,
     /// Whether the clock of the run has begun.
     ClockRuns,
+    /// Whether [`Word::Learned`] is complete.
+    LearningDone,
+
     ClockFirstArrival,
     LastTimestamp,
     /// Media time of the run in whole nanoseconds, and the rest in 1/clock_hz of one.
@@ -67,19 +59,30 @@ pub(super) enum Word {
     JitterX16,
     MinOffset,
     MaxOffset,
+
+    Malformed,
+    Reordered,
+    Duplicates,
+    Strays,
+    Restarts,
+    /// Missing numbers of the runs that are over.
+    LostBefore,
+    /// Lowest extended number of the run, and its timestamp.
+    Lowest,
+    LowestTimestamp,
+    FirstArrival,
     /// Largest lateness of the runs that are over.
     LatenessMaxBefore,
     /// Sum over the runs that are over.
     UnderstatedBefore,
     /// Baseline of this run when its packets began to go into the histogram directly.
     RecordedFrom,
-    /// Offsets held back, and whether they are complete.
-    Learned,
-    LearningDone,
     /// Baseline of the offsets held back, once they are complete.
     LearnedBase,
-    /// Offsets held back; [`LEARNED`] words.
-    FirstLearned,
+    /// Offsets held back.
+    Learned,
+    /// The first of them; [`LEARNED`] words.
+    FirstLearned = 40,
 }
 
 impl Word {
@@ -97,6 +100,7 @@ impl Word {
 pub(super) const WINDOW_WORD: usize = Word::FirstLearned.index() + LEARNED as usize;
 /// Words of a slot.
 pub(super) const SLOT_WORDS: u32 = WINDOW_WORD as u32 + BLOCKS as u32;
+const _: () = assert!(SLOT_WORDS % 8 == 0 && WINDOW_WORD % 8 == 0, "whole cache lines");
 /// Value of [`Word::Media`] for datagrams without a header.
 pub(super) const RAW: i32 = 0x100;
 
@@ -268,8 +272,9 @@ impl<'a> Slot<'a> {
         let late = if clock_runs { max.abs_diff(min) } else { 0 };
         let records = clock_runs && at(Word::LearningDone) != 0;
         let understated = if records { at(Word::RecordedFrom).cast_signed().abs_diff(min) } else { 0 };
+        let judged = [Word::Packets, Word::Duplicates, Word::Strays, Word::Malformed];
         ProbeCounts {
-            datagrams: at(Word::Datagrams),
+            datagrams: judged.map(at).iter().sum(),
             packets: at(Word::Packets),
             payload_bytes: at(Word::PayloadBytes),
             lost,

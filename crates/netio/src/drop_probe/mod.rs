@@ -51,7 +51,7 @@ pub enum ProbeAction {
 pub struct ProbeConfig {
     /// The receiving interface, in the network namespace of the thread that attaches.
     pub interface: String,
-    /// Slots; each takes 3 KB of kernel memory.
+    /// Slots; each takes 3 KB of kernel memory, and the probe 4 MB.
     pub max_streams: u32,
     /// What happens to what was counted.
     pub action: ProbeAction,

@@ -365,7 +365,6 @@ impl Code {
         self.a.load(Width::Word, R2, R6, skb::LEN);
         self.a.jump_if(Cond::Le, R1, R2, fits);
         self.a.place(bad);
-        self.add(Word::Datagrams, 1, R1);
         self.add(Word::Malformed, 1, R1);
         self.count_total(Total::Malformed);
         self.a.jump(self.finish);
@@ -418,7 +417,6 @@ impl Code {
 
     /// One datagram: raw ones are only counted, RTP headers (on the stack by now) are looked at.
     fn begin_datagram(&mut self) {
-        self.add(Word::Datagrams, 1, R1);
         self.get(R1, Word::Media);
         let is_rtp = self.a.label();
         self.a.jump_if(Cond::Ne, R1, RAW, is_rtp);
