@@ -11,7 +11,7 @@ use std::time::Duration;
 use millrace_client::load::{Arrivals, LoadOptions, load};
 use millrace_lab::link_host::{LinkSpec, LinkStats};
 use millrace_lab::netns::{SERVER_IP, TwoHosts};
-use support::{Server, film, ok, run};
+use support::{Server, film, millrace, ok, run};
 
 /// A server at the far end of an emulated link, with one title.
 struct Far {
@@ -127,4 +127,39 @@ fn interleaved_in_tcp_no_byte_is_missing() {
     assert_eq!(report["sequence"]["lost"], 0, "{report}");
     assert!(there.all.lost > 0 && there.all.is_conserved(), "{there}");
     assert_eq!(there.rtp.received, 0, "nothing went by UDP: {there}");
+}
+
+#[test]
+fn the_load_command_brings_its_own_link() {
+    if !rustix::process::geteuid().is_root() || !Path::new("/dev/net/tun").exists() {
+        eprintln!("skipped: emulated links need root and /dev/net/tun");
+        return;
+    }
+    let dir = tempfile::tempdir().unwrap();
+    let store = dir.path().join("store");
+    let source = film(dir.path(), "film.ts", 4);
+    ok(&["add", "--quiet", source.to_str().unwrap(), "--store", store.to_str().unwrap()]);
+    let mut command = millrace();
+    command.args(["serve", "--listen", "0.0.0.0:0", "--cache", "32MiB", "--store"]).arg(&store);
+    let server = Server::spawn(command);
+    let url = format!("rtsp://127.0.0.1:{}/film", server.addr.port());
+    let link = "loss 2%, delay 5ms; delay 5ms";
+    let args =
+        ["load", &url, "--streams", "4", "--duration", "9s", "--json", "--max-loss", "20%", "--link", link];
+    let done = run(&args);
+    assert!(done.status.success(), "{done:?}");
+    let report: serde_json::Value = serde_json::from_slice(&done.stdout).unwrap();
+    let (link, count) = (&report["link"], |value: &serde_json::Value| value.as_u64().unwrap());
+    let rtp = &link["to_viewers"]["rtp"];
+    assert_eq!(link["spec"], "loss 2%, delay 5ms; delay 5ms");
+    assert!(count(&rtp["lost"]) > 0, "{link}");
+    assert_eq!(count(&report["packets"]) + count(&rtp["lost"]), count(&rtp["received"]), "{report}");
+    let said = String::from_utf8_lossy(&done.stderr);
+    assert!(said.contains("nsenter --net=/proc/") && said.contains("rtsp://10.78."), "{said}");
+    // As text, and with targets and links that make no sense.
+    let text = ok(&["load", &url, "--streams", "2", "--duration", "1s", "--quiet", "--link", "none"]);
+    assert!(text.contains("link: none") && text.contains("to the viewers:"), "{text}");
+    let wrong = run(&["load", &url, "--link", "los 2%"]);
+    assert_eq!(wrong.status.code(), Some(2));
+    assert!(String::from_utf8_lossy(&wrong.stderr).contains("write one or more of: loss 1%"), "{wrong:?}");
 }

@@ -208,8 +208,18 @@ pub(super) fn run(args: &LoadArgs) -> anyhow::Result<ExitCode> {
     };
     let host = args.receiver.link.as_ref().map(LinkHost::new).transpose()?;
     if let Some(host) = &host {
-        options.targets =
-            options.targets.iter().map(|target| host.target_inside(target)).collect::<Result<_, _>>()?;
+        let targets = options.targets.iter().map(|target| host.target_inside(target)).collect();
+        options.targets = match targets {
+            Ok(targets) => targets,
+            Err(error) => return usage(error),
+        };
+        if !args.output.quiet {
+            let (namespace, url) = (host.namespace_path(), &options.targets[0]);
+            eprintln!(
+                "link: to start a player behind it: nsenter --net={} PLAYER {url}",
+                namespace.display()
+            );
+        }
     }
     let cancel = super::cancel_on_signals()?;
     let bar = indicatif::ProgressBar::new_spinner();
@@ -228,17 +238,23 @@ pub(super) fn run(args: &LoadArgs) -> anyhow::Result<ExitCode> {
         Err(error) => return Err(error.into()),
     };
     write_files(&args.output, &report)?;
-    if args.output.json {
-        super::print_json(&report)?;
-    } else {
-        print!("{report}");
-    }
+    print_report(&report, host.as_ref(), args.output.json)?;
     let broken = broken_limits(&args.output, &report);
     broken.iter().for_each(|limit| eprintln!("millrace: {limit}"));
-    if let Some(why) = host.as_ref().and_then(LinkHost::failure) {
-        eprintln!("millrace: the link stood still: {why}");
-    }
     Ok(if broken.is_empty() { ExitCode::SUCCESS } else { ExitCode::FAILURE })
+}
+
+/// What the viewers saw, and what the link between has done.
+fn print_report(report: &LoadReport, host: Option<&LinkHost>, is_json: bool) -> anyhow::Result<()> {
+    if !is_json {
+        print!("{report}{}", host.map(LinkHost::report).unwrap_or_default());
+        return Ok(());
+    }
+    let mut value = serde_json::to_value(report)?;
+    if let (Some(fields), Some(host)) = (value.as_object_mut(), host) {
+        fields.insert("link".to_owned(), host.report_json());
+    }
+    super::print_json(&value)
 }
 
 fn load_with(options: &LoadOptions, cancel: &AtomicBool, line: &mut Line) -> Result<LoadReport, ClientError> {
