@@ -55,6 +55,14 @@ pub enum ClientError {
         /// What it may be.
         allowed: &'static str,
     },
+    /// The probe in the kernel cannot be had.
+    #[error("interface {interface}: {source}")]
+    Probe {
+        /// Where it was to be.
+        interface: String,
+        /// What went wrong.
+        source: millrace_netio::drop_probe::ProbeError,
+    },
     /// The host name has no address.
     #[error("host {host}: no address: {source}; check the name, or write the address itself")]
     Resolve {

@@ -187,6 +187,21 @@ impl Meter {
         self.payload_bytes
     }
 
+    /// Packets that the sender has sent, says the report that came with its BYE.
+    pub(super) fn sent(&self) -> Option<u32> {
+        self.sent
+    }
+
+    /// Ticks of the RTP clock in a second.
+    pub(super) fn clock_hz(&self) -> u32 {
+        self.lateness.clock().hz()
+    }
+
+    /// Payload type of the stream.
+    pub(super) fn payload_type(&self) -> u8 {
+        self.payload_type
+    }
+
     /// Whether the film is over.
     pub(super) fn has_bye(&self) -> bool {
         self.has_bye

@@ -9,6 +9,7 @@ pub mod listen;
 mod meter;
 mod options;
 mod person;
+mod probe;
 mod report;
 mod rng;
 mod rtsp;
@@ -41,6 +42,7 @@ pub use behaviour::{Behaviour, Habit, Wait};
 use choice::Titles;
 pub use choice::{Arrivals, TitleChoice};
 pub use options::{Inspect, LoadOptions, MAX_STREAMS};
+use probe::Probe;
 pub use report::{LoadReceiver, LoadReport, ProbeReport, WorstSession};
 use series::Series;
 pub use series::{Sample, write_series};
@@ -79,6 +81,7 @@ struct Plan {
     targets: Vec<Target>,
     dialogue: DialogueConfig,
     titles: Titles,
+    probe: Option<Arc<Probe>>,
     series: Series,
     interval_ns: u64,
     began: Instant,
@@ -148,6 +151,8 @@ fn plan(options: &LoadOptions) -> Result<Plan, ClientError> {
     let local = options.local.first().copied();
     let targets = options.targets.iter().map(|text| Target::parse(text, local)).collect::<Result<_, _>>()?;
     raise_descriptors(options.descriptors())?;
+    let attach = |interface: &String| Probe::attach(interface, options.streams, options.probe_passes);
+    let probe = options.probe.as_ref().map(attach).transpose()?.map(Arc::new);
     let began = SystemClock.now();
     let (starts_ns, arrivals_ns) = options.arrivals.times_ns(options.streams, options.seed);
     let ramp_end = began.plus_ns(arrivals_ns);
@@ -160,6 +165,7 @@ fn plan(options: &LoadOptions) -> Result<Plan, ClientError> {
             reply_timeout_ns,
             take: Take::Any,
         },
+        probe,
         titles: Titles::new(options.titles, options.targets.len()),
         series: Series::new(options.threads, interval_ns),
         interval_ns,

@@ -46,6 +46,8 @@ pub struct LoadOptions {
     pub web: WebOptions,
     /// Interface at which RTP is counted and dropped instead of being read from sockets.
     pub probe: Option<String>,
+    /// The probe lets packets through to the sockets, which count as well: to compare both.
+    pub probe_passes: bool,
     /// Whose transport streams are looked into.
     pub inspect: Inspect,
     /// Where in the film the first viewer begins.
@@ -117,6 +119,7 @@ impl LoadOptions {
             nominal_rate: None,
             web: WebOptions::default(),
             probe: None,
+            probe_passes: false,
             inspect: Inspect::Sample,
             start: MediaTicks(0),
             start_spread: MediaTicks(0),
@@ -151,8 +154,8 @@ impl LoadOptions {
         if self.gather > Duration::from_millis(100) {
             return wrong("gather", format!("{:?}", self.gather), "up to 100 ms");
         }
-        if self.probe.is_some() {
-            return wrong("probe", "an interface".to_owned(), "nothing: the probe does not work yet");
+        if self.probe.is_some() && self.transport == TransportChoice::Tcp {
+            return wrong("probe", "TCP".to_owned(), "UDP: over TCP packets cannot be dropped");
         }
         check_header_text("user agent", &self.user_agent)
     }

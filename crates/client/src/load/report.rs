@@ -214,8 +214,13 @@ impl LoadReport {
         let wrong = checks.iter().filter(|(count, _)| *count > 0);
         self.problems = wrong.map(|(count, what)| format!("{count} {what}")).collect();
         self.problems.extend(self.web.iter().flat_map(WebReport::problems));
-        if let Some(probe) = self.probe.as_ref().filter(|probe| probe.seen_packets == 0 && self.played > 0) {
+        let Some(probe) = self.probe.as_ref().filter(|_| self.played > 0) else { return };
+        if probe.seen_packets == 0 {
             self.problems.push(format!("the probe saw no packet on {}: wrong interface?", probe.interface));
+        } else if probe.missed_packets > 0 {
+            let missed =
+                format!("{} packets came past the probe on {}", probe.missed_packets, probe.interface);
+            self.problems.push(format!("{missed}: by another interface?"));
         }
     }
 }
@@ -225,10 +230,18 @@ impl LoadReport {
 pub struct ProbeReport {
     /// Where it was.
     pub interface: String,
-    /// UDP packets of viewers that it counted.
+    /// Packets of viewers that it saw; a train of datagrams that segmentation offload kept together is one.
     pub seen_packets: u64,
     /// Of those dropped, as they should be.
     pub dropped_packets: u64,
+    /// Packets that came past it to a viewer's socket.
+    pub missed_packets: u64,
+    /// If it let packets through: what it counted for the same sessions as the sockets did. Different packets,
+    pub packets: u64,
+    /// their payload,
+    pub payload_bytes: u64,
+    /// and packets missing in between.
+    pub lost: u64,
 }
 
 fn count_line(counts: &[(u64, &str)]) -> String {
@@ -316,7 +329,7 @@ impl LoadReport {
         row(f, "  jitter each", &lateness_line(&self.jitter))?;
         row(f, "setup", &lateness_line(&self.setup))?;
         row(f, "first packet", &lateness_line(&self.first_packet))?;
-        if self.zaps > 0 {
+        if self.zap.max_us > 0 {
             row(f, "zap", &lateness_line(&self.zap))?;
         }
         Ok(())

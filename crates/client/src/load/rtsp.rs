@@ -7,6 +7,7 @@ use millrace_core::wire::rtcp::{MAX_REPORT_BYTES, write_receiver_report};
 
 use super::Plan;
 use super::meter::{Measured, Meter};
+use super::probe::{ProbeEnd, ProbeMeter};
 use super::target::Seat;
 use super::viewer::{Command, Interest, Lent, Live, Outcome, Place, SocketCounts, Stage, Status, Viewer};
 use crate::clock::random_u64;
@@ -59,6 +60,8 @@ pub(super) struct RtspViewer {
     stage: Stage,
     is_connected: bool,
     connection: Connection,
+    /// Counts in the kernel, if there is a probe. In front of the sockets, so that the port is ours until it ends.
+    probed: Option<ProbeMeter>,
     path: Path,
     /// Whether epoll watches the connection for writing.
     watches_write: bool,
@@ -69,6 +72,9 @@ pub(super) struct RtspViewer {
     foreign: u64,
     dialogue: Dialogue,
     meter: Meter,
+    /// Packets that came to the socket although the probe drops them, and what the probe counted beside the socket.
+    unprobed: u64,
+    probed_beside: Option<Live>,
     /// Length of the film, if the server says.
     length: Option<MediaTicks>,
     /// PAUSE was answered, and no PLAY since.
@@ -115,6 +121,9 @@ impl RtspViewer {
             foreign: 0,
             dialogue: Dialogue::new(plan.dialogue.clone(), url),
             meter: Meter::default(),
+            probed: None,
+            unprobed: 0,
+            probed_beside: None,
             length: None,
             is_paused: false,
             is_resuming: false,
@@ -125,22 +134,35 @@ impl RtspViewer {
         })
     }
 
-    fn fail(&mut self, lent: &mut Lent<'_>, kind: String) {
+    fn fail(&mut self, now: Instant, lent: &mut Lent<'_>, kind: String) {
         match self.stage {
             Stage::Done => {}
             // It has played and was measured; how the farewell went is not counted against it.
             Stage::Leaving => self.stage = Stage::Done,
             _ => {
-                self.measure(lent);
+                self.measure(now, lent);
                 self.failure = Some(kind);
                 self.stage = Stage::Done;
             }
         }
     }
 
-    fn measure(&mut self, lent: &mut Lent<'_>) {
+    fn measure(&mut self, now: Instant, lent: &mut Lent<'_>) {
         if self.setup_us.is_some() && self.measured.is_none() {
-            self.measured = Some(self.meter.finish(lent.lateness, lent.unix_ns, self.is_paused));
+            let end = ProbeEnd {
+                sent: self.meter.sent(),
+                has_bye: self.meter.has_bye(),
+                is_paused: self.is_paused,
+            };
+            let probed = self.probed.as_mut().map(|probed| {
+                (probed.replaces_socket(), probed.live(), probed.finish(now, lent.unix_ns, end))
+            });
+            let from_socket = self.meter.finish(lent.lateness, lent.unix_ns, self.is_paused);
+            self.measured = Some(match probed {
+                Some((true, _, measured)) => measured,
+                _ => from_socket,
+            });
+            self.probed_beside = probed.filter(|(replaces, ..)| !replaces).map(|(_, live, _)| live);
         }
     }
 
@@ -149,7 +171,7 @@ impl RtspViewer {
         match self.stage {
             Stage::Leaving | Stage::Done => return,
             Stage::Playing => {
-                self.measure(lent);
+                self.measure(now, lent);
                 self.send_report(lent, true);
             }
             // It has only just come.
@@ -170,7 +192,7 @@ impl RtspViewer {
                     (self.is_connected, self.deadline) = (true, None);
                     self.dialogue.start(now);
                 }
-                Ok(Some(error)) | Err(error) => self.fail(lent, format!("connect: {}", error.kind())),
+                Ok(Some(error)) | Err(error) => self.fail(now, lent, format!("connect: {}", error.kind())),
             }
         } else {
             self.read(now, lent);
@@ -214,13 +236,17 @@ impl RtspViewer {
     }
 
     /// RTP has come. Takes one batch; returns the number of datagrams.
-    fn handle_rtp(&mut self, lent: &mut Lent<'_>) -> usize {
+    fn handle_rtp(&mut self, now: Instant, lent: &mut Lent<'_>) -> usize {
         let Path::Udp(udp) = &mut self.path else { return 0 };
         let (meter, foreign, source) = (&mut self.meter, &mut self.foreign, udp.source.ip());
         let playing = matches!(self.stage, Stage::Starting | Stage::Playing);
+        let is_probed = self.probed.as_ref().is_some_and(ProbeMeter::replaces_socket);
+        let unprobed = &mut self.unprobed;
         let drained = udp.rtp.drain(|datagram| {
             if datagram.from.ip() != source {
                 *foreign += 1;
+            } else if is_probed {
+                *unprobed += 1;
             } else if playing {
                 let delay_ns = lent.unix_ns.saturating_sub(datagram.arrival_ns);
                 lent.read_delay.saturating_record(delay_ns / 1000);
@@ -228,24 +254,24 @@ impl RtspViewer {
             }
         });
         drained.unwrap_or_else(|error| {
-            self.fail(lent, format!("RTP socket: {}", error.kind()));
+            self.fail(now, lent, format!("RTP socket: {}", error.kind()));
             0
         })
     }
 
     /// Takes all RTP that has come, within a bound.
-    fn drain_rtp(&mut self, lent: &mut Lent<'_>) {
+    fn drain_rtp(&mut self, now: Instant, lent: &mut Lent<'_>) {
         for _ in 0..MAX_DRAINS {
-            if self.handle_rtp(lent) == 0 {
+            if self.handle_rtp(now, lent) == 0 {
                 return;
             }
         }
     }
 
     /// RTCP has come to the player's own socket.
-    fn handle_rtcp(&mut self, lent: &mut Lent<'_>) {
+    fn handle_rtcp(&mut self, now: Instant, lent: &mut Lent<'_>) {
         // Packets before a BYE are counted before it.
-        self.drain_rtp(lent);
+        self.drain_rtp(now, lent);
         let Path::Udp(udp) = &mut self.path else { return };
         let (meter, foreign, source) = (&mut self.meter, &mut self.foreign, udp.source.ip());
         let Some(rtcp) = &mut udp.rtcp else { return };
@@ -256,7 +282,7 @@ impl RtspViewer {
                 },
             );
         if let Err(error) = drained {
-            self.fail(lent, format!("RTCP socket: {}", error.kind()));
+            self.fail(now, lent, format!("RTCP socket: {}", error.kind()));
         }
     }
 
@@ -269,10 +295,10 @@ impl RtspViewer {
                     self.length = description.range.and_then(|range| range.end);
                     match self.ask_for_transport(lent) {
                         Ok(wanted) => drop(self.dialogue.setup(now, wanted)),
-                        Err(error) => self.fail(lent, error.to_string()),
+                        Err(error) => self.fail(now, lent, error.to_string()),
                     }
                 }
-                Event::TransportRefused => self.fail(lent, "SETUP refused: 461".to_owned()),
+                Event::TransportRefused => self.fail(now, lent, "SETUP refused: 461".to_owned()),
                 Event::Ready(reply) => {
                     self.agree(&reply);
                     self.punch(lent);
@@ -280,18 +306,24 @@ impl RtspViewer {
                     self.dialogue.play(now, Some(NptRange { start, end: None }));
                 }
                 Event::Playing(reply) => self.handle_playing(now, &reply, lent),
-                Event::Paused => self.is_paused = !self.is_resuming,
+                Event::Paused => {
+                    self.is_paused = !self.is_resuming;
+                    self.probed.iter().filter(|_| self.is_resuming).for_each(ProbeMeter::begin_run);
+                }
                 Event::Down => self.stage = Stage::Done,
                 Event::Failed(RtspFailure::Closed { .. }) if self.stage == Stage::Playing => {
-                    self.fail(lent, "the server closed the connection while playing".to_owned());
+                    self.fail(now, lent, "the server closed the connection while playing".to_owned());
                 }
-                Event::Failed(failure) => self.fail(lent, failure.kind()),
+                Event::Failed(failure) => self.fail(now, lent, failure.kind()),
             }
         }
     }
 
     fn handle_playing(&mut self, now: Instant, reply: &PlayReply, lent: &mut Lent<'_>) {
         self.meter.begin_play(reply, lent.unix_ns, lent.lateness);
+        if let Some(probed) = &mut self.probed {
+            probed.begin_play(reply, now);
+        }
         (self.is_paused, self.is_resuming) = (false, false);
         if self.stage == Stage::Starting {
             self.setup_us = Some(now.ns_since(self.began) / 1000);
@@ -337,6 +369,13 @@ impl RtspViewer {
         if let Some(rtcp) = &rtcp {
             lent.watch(RTCP, rtcp.socket(), Interest::Read).map_err(error)?;
         }
+        if let Some(probe) = &lent.plan.probe {
+            let media = (self.meter.payload_type(), self.meter.clock_hz());
+            let address = rtp.socket().local_addr().map_err(error)?;
+            let probed = ProbeMeter::new(probe, self.seat.index, address, media);
+            let refused = |source| ClientError::Probe { interface: "probe".to_owned(), source };
+            self.probed = Some(probed.map_err(refused)?);
+        }
         self.path = Path::Udp(Box::new(Udp { rtp, rtcp, server: None, source }));
         Ok(Wanted::Udp { rtp: rtp_port, rtcp: rtcp_port })
     }
@@ -367,7 +406,11 @@ impl RtspViewer {
     }
 
     fn send_report(&mut self, lent: &Lent<'_>, bye: bool) {
-        let block = self.meter.report_block();
+        let hz = self.meter.clock_hz();
+        let block = match self.probed.as_mut().filter(|probed| probed.replaces_socket()) {
+            Some(probed) => probed.report_block(hz),
+            None => self.meter.report_block(),
+        };
         let mut report = [0; MAX_REPORT_BYTES];
         let len = write_receiver_report(&mut report, self.ssrc, block.as_ref(), CNAME, bye);
         match &self.path {
@@ -399,7 +442,7 @@ impl RtspViewer {
             self.watches_write = wants_write;
             let interest = if wants_write { Interest::ReadWrite } else { Interest::Read };
             if let Err(error) = lent.rewatch(CONNECTION, &self.connection, interest) {
-                self.fail(lent, format!("connection: {}", error.kind()));
+                self.fail(now, lent, format!("connection: {}", error.kind()));
             }
         }
     }
@@ -409,8 +452,8 @@ impl Viewer for RtspViewer {
     fn handle_ready(&mut self, now: Instant, kind: u8, lent: &mut Lent<'_>) {
         match kind {
             // What is left makes the next event.
-            RTP => drop(self.handle_rtp(lent)),
-            RTCP => self.handle_rtcp(lent),
+            RTP => drop(self.handle_rtp(now, lent)),
+            RTCP => self.handle_rtcp(now, lent),
             _ => self.handle_connection(now, lent),
         }
         self.settle(now, lent);
@@ -419,7 +462,7 @@ impl Viewer for RtspViewer {
     fn handle_timeout(&mut self, now: Instant, lent: &mut Lent<'_>) {
         if self.deadline.is_some_and(|deadline| now >= deadline) {
             self.deadline = None;
-            self.fail(lent, "connect: timed out".to_owned());
+            self.fail(now, lent, "connect: timed out".to_owned());
         }
         if self.report_at.is_some_and(|at| now >= at) {
             self.schedule_report(now);
@@ -440,11 +483,15 @@ impl Viewer for RtspViewer {
             Command::Pause if self.is_paused => false,
             Command::Pause => self.dialogue.pause(now),
             Command::Resume if !self.is_paused => false,
-            Command::Resume => self.dialogue.play(now, None),
+            Command::Resume => {
+                self.probed.iter().for_each(ProbeMeter::begin_run);
+                self.dialogue.play(now, None)
+            }
             Command::Seek(place) => match self.place(place) {
                 None => false,
                 Some(to) => {
                     self.is_resuming = true;
+                    self.probed.iter().filter(|_| self.is_paused).for_each(ProbeMeter::begin_run);
                     (self.is_paused || self.dialogue.pause(now)) && self.dialogue.play(now, range(to))
                 }
             },
@@ -454,7 +501,7 @@ impl Viewer for RtspViewer {
     }
 
     fn drain(&mut self, now: Instant, lent: &mut Lent<'_>) {
-        self.drain_rtp(lent);
+        self.drain_rtp(now, lent);
         self.settle(now, lent);
     }
 
@@ -469,10 +516,17 @@ impl Viewer for RtspViewer {
     }
 
     fn live(&self) -> Live {
-        Live {
-            packets: self.meter.packets(),
-            payload_bytes: self.meter.payload_bytes(),
-            lost: self.meter.lost(),
+        match (self.probed.as_ref().filter(|probed| probed.replaces_socket()), &self.measured) {
+            // What comes after that does not count.
+            (Some(_), Some(m)) => {
+                Live { packets: m.counts.received, payload_bytes: m.payload_bytes, lost: m.counts.lost }
+            }
+            (Some(probed), None) => probed.live(),
+            (None, _) => Live {
+                packets: self.meter.packets(),
+                payload_bytes: self.meter.payload_bytes(),
+                lost: self.meter.lost(),
+            },
         }
     }
 
@@ -490,6 +544,8 @@ impl Viewer for RtspViewer {
             measured: self.measured,
             web: None,
             foreign: self.foreign,
+            probed: self.probed_beside,
+            unprobed: self.unprobed,
             socket: self.media_inlet().map(SocketCounts::of),
         }
     }

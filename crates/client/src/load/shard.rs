@@ -87,6 +87,7 @@ struct Beginning {
 }
 
 pub(super) struct Shard<'a> {
+    number: usize,
     plan: &'a Plan,
     tally: &'a Tally,
     clock: SystemClock,
@@ -145,6 +146,7 @@ impl<'a> Shard<'a> {
         let threads = plan.options.threads;
         let to_start = (0..plan.options.streams).rev().filter(|index| *index as usize % threads == number);
         let mut shard = Self {
+            number,
             plan,
             tally,
             clock: SystemClock,
@@ -484,6 +486,10 @@ impl<'a> Shard<'a> {
             self.at_ramp_end = Some((now, part.payload_bytes));
         }
         while !self.is_leaving && now >= self.interval_end() {
+            if let Some(probe) = self.plan.probe.as_ref().filter(|probe| self.number == 0 && !probe.passes())
+            {
+                probe.take_lateness(&mut self.lateness);
+            }
             self.plan.series.add(self.interval, &part, &self.lateness);
             self.take_lateness();
             self.interval += 1;

@@ -7,7 +7,7 @@ use millrace_core::time::Instant;
 use millrace_core::units::BitRate;
 
 use super::Plan;
-use super::report::{LoadReceiver, LoadReport, WorstSession};
+use super::report::{LoadReceiver, LoadReport, ProbeReport, WorstSession};
 use super::series::Sample;
 use super::streams::StreamReport;
 use super::target::Seat;
@@ -55,6 +55,7 @@ counts! {
     inspected, unreported,
     /// Payload while all played.
     together_bytes,
+    unprobed, probed_packets, probed_bytes, probed_lost,
 }
 
 macro_rules! histograms {
@@ -148,6 +149,11 @@ impl Sums {
             self.add_failure(kind.clone(), 1);
         }
         self.counts.foreign += outcome.foreign;
+        self.counts.unprobed += outcome.unprobed;
+        let probed = outcome.probed.unwrap_or_default();
+        self.counts.probed_packets += probed.packets;
+        self.counts.probed_bytes += probed.payload_bytes;
+        self.counts.probed_lost += probed.lost;
         done.zap_us.into_iter().for_each(|us| self.times.zap.saturating_record(us));
         let title = plan.targets[done.seat.title].name();
         if outcome.measured.is_some() && outcome.setup_us.is_some() {
@@ -276,9 +282,23 @@ impl Sums {
         part.worst.into_iter().for_each(|session| self.note_worst(session));
     }
 
+    fn probe_sums(&self) -> ProbeReport {
+        ProbeReport {
+            missed_packets: self.counts.unprobed,
+            packets: self.counts.probed_packets,
+            payload_bytes: self.counts.probed_bytes,
+            lost: self.counts.probed_lost,
+            ..ProbeReport::default()
+        }
+    }
+
     /// The report, but for what is judged.
     pub(super) fn report(mut self, plan: &Plan, errors: UdpErrors, series: Vec<Sample>) -> LoadReport {
         self.streams.sort_by_key(|stream| (stream.viewer, stream.session));
+        if let Some(probe) = plan.probe.as_ref().filter(|probe| !probe.passes()) {
+            probe.whole_lateness(&mut self.times.lateness);
+        }
+        let probe = plan.probe.as_ref().map(|probe| probe.report(self.probe_sums()));
         let is_tcp = plan.options.transport == TransportChoice::Tcp;
         let (c, t) = (&self.counts, &self.times);
         let expected = c.packets + c.lost + c.lost_at_start + c.lost_at_end;
@@ -336,7 +356,7 @@ impl Sums {
             worst: self.worst,
             receiver: LoadReceiver {
                 threads: plan.options.threads as u64,
-                kernel_stamps: !is_tcp && c.unstamped == 0,
+                kernel_stamps: !is_tcp && c.unstamped == 0, // so has the probe
                 receive_buffer_bytes: self.buffer_bytes.unwrap_or(0),
                 socket_drops: c.socket_drops,
                 checksum_errors: errors.checksum,
@@ -349,7 +369,7 @@ impl Sums {
                 stalled_us: c.own_stalled_us,
                 waited_for_processor_us: c.waited_us,
             },
-            probe: None,
+            probe,
             series,
             streams_unreported: c.unreported,
             per_stream: self.streams,

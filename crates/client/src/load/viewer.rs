@@ -78,6 +78,9 @@ pub(super) struct Outcome {
     pub(super) web: Option<WebFigures>,
     /// Datagrams from another address than the server's.
     pub(super) foreign: u64,
+    /// What the probe counted, if the socket counted as well; and packets that came past the probe.
+    pub(super) probed: Option<Live>,
+    pub(super) unprobed: u64,
     /// What its receiving socket says, if it has one for media.
     pub(super) socket: Option<SocketCounts>,
 }
