@@ -9,8 +9,8 @@ use std::time::Instant;
 
 use millrace_core::seam::SendOutcome;
 use millrace_netio::GsoMode;
-use millrace_netio::bpf::{Assembler, InterfaceLink, Program, ProgramType, Reg};
-use millrace_netio::drop_probe::{DropProbe, ProbeAction, ProbeConfig, ProbeCounts, ProbeMedia};
+use millrace_netio::bpf::{Assembler, BpfError, InterfaceLink, Program, ProgramType, Reg};
+use millrace_netio::drop_probe::{DropProbe, ProbeAction, ProbeConfig, ProbeCounts, ProbeError, ProbeMedia};
 use millrace_netio::link::Tun;
 use support::*;
 
@@ -19,6 +19,18 @@ const PAYLOAD_BYTES: usize = 1316;
 
 fn config(interface: &str, action: ProbeAction) -> ProbeConfig {
     ProbeConfig { interface: interface.to_owned(), max_streams: 8, action }
+}
+
+/// Two hosts, or `None` with the reason printed if nothing can be probed here.
+fn network() -> Option<Wire> {
+    let net = Wire::new()?;
+    match net.viewers.inside(|| DropProbe::attach(&config("lo", ProbeAction::Pass))) {
+        Err(ProbeError::Bpf(reason @ BpfError::NoTcx { .. })) => {
+            eprintln!("skipped: {reason}");
+            None
+        }
+        attached => attached.map(|_| Some(net)).expect("a probe"),
+    }
 }
 
 /// A probe at the viewers' end.
@@ -96,7 +108,7 @@ fn counts_are_exact(net: &Wire, gso: GsoMode, is_offloaded: bool) {
 
 #[test]
 fn every_datagram_is_counted_whatever_is_offloaded() {
-    let Some(net) = Wire::new() else { return };
+    let Some(net) = network() else { return };
     for is_offloaded in [false, true] {
         for gso in [GsoMode::Auto, GsoMode::Off] {
             counts_are_exact(&net, gso, is_offloaded);
@@ -106,7 +118,7 @@ fn every_datagram_is_counted_whatever_is_offloaded() {
 
 #[test]
 fn what_is_watched_reaches_nobody_and_the_rest_does() {
-    let Some(net) = Wire::new() else { return };
+    let Some(net) = network() else { return };
     let (mut watched, to_watched) = net.viewers.inside(|| receiver("10.77.0.2"));
     let (mut free, to_free) = net.viewers.inside(|| receiver("10.77.0.2"));
     let socket = net.server.inside(|| UdpSocket::bind("10.77.0.1:0")).expect("a socket");
@@ -132,7 +144,7 @@ fn what_is_watched_reaches_nobody_and_the_rest_does() {
 
 #[test]
 fn a_probe_that_counts_only_takes_nothing_away() {
-    let Some(net) = Wire::new() else { return };
+    let Some(net) = network() else { return };
     let (mut viewer, to) = net.viewers.inside(|| receiver("fd77::2"));
     let probe = net.viewers.inside(|| DropProbe::attach(&config("vb", ProbeAction::Pass))).expect("a probe");
     probe.watch(to, 0, ProbeMedia::rtp(33)).expect("watch");
@@ -147,7 +159,7 @@ fn a_probe_that_counts_only_takes_nothing_away() {
 
 #[test]
 fn two_probes_share_an_interface() {
-    let Some(net) = Wire::new() else { return };
+    let Some(net) = network() else { return };
     let (first, second) = (attach(&net), attach(&net));
     let both: SocketAddr = "10.77.0.2:6000".parse().expect("an address");
     let one: SocketAddr = "10.77.0.2:6002".parse().expect("an address");
@@ -169,7 +181,7 @@ fn two_probes_share_an_interface() {
 
 #[test]
 fn interfaces_are_those_of_the_threads_namespace() {
-    let Some(net) = Wire::new() else { return };
+    let Some(net) = network() else { return };
     let fault = |name: &str| DropProbe::attach(&config(name, ProbeAction::Drop)).unwrap_err().to_string();
     let text = fault("vb");
     assert!(text.contains("vb") && text.contains("ip link"), "{text}");
@@ -200,7 +212,7 @@ fn without_privileges_it_is_said_which() {
 /// A TUN device has no link header: the IP header comes first.
 #[test]
 fn tun_devices_are_probed_too() {
-    let Some(net) = Wire::new() else { return };
+    let Some(net) = network() else { return };
     net.viewers.inside(|| {
         let tun = Tun::open("tp0").expect("a device");
         net.viewers.ip("addr add 10.78.0.1/24 dev tp0");
@@ -227,7 +239,7 @@ fn tun_devices_are_probed_too() {
 /// What the probe does not use of the BPF module: XDP.
 #[test]
 fn xdp_programs_are_attached_and_vanish() {
-    let Some(net) = Wire::new() else { return };
+    let Some(net) = network() else { return };
     let (mut viewer, to) = net.viewers.inside(|| receiver("10.77.0.2"));
     let socket = net.server.inside(|| UdpSocket::bind("10.77.0.1:0")).expect("a socket");
     let verdict = |value: i32| {
@@ -263,7 +275,7 @@ fn holds_a_probe() {
 
 #[test]
 fn a_probe_dies_with_its_process() {
-    let Some(net) = Wire::new() else { return };
+    let Some(net) = network() else { return };
     let (mut viewer, to) = net.viewers.inside(|| receiver("10.77.0.2"));
     let mut holder = Command::new("ip")
         .args(["netns", "exec", &net.viewers.name])

@@ -51,3 +51,34 @@ pub fn interface_index(name: &str) -> Result<u32, BpfError> {
         socket_with(AddressFamily::UNIX, SocketType::DGRAM, SocketFlags::CLOEXEC, None).map_err(fault)?;
     rustix::net::netdevice::name_to_index(&socket, name).map_err(fault)
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::bpf::{Assembler, Reg};
+
+    #[test]
+    fn an_old_kernel_is_named_as_such() {
+        if !rustix::process::geteuid().is_root() {
+            eprintln!("skipped: BPF needs root");
+            return;
+        }
+        let load = |kind| {
+            let mut code = Assembler::default();
+            code.mov(Reg::R0, 0);
+            code.exit();
+            Program::load("test_link", kind, code).unwrap()
+        };
+        let text = |kind, errno| fault(&load(kind), "eth7", io::Error::from_raw_os_error(errno)).to_string();
+        let old = text(ProgramType::TcxIngress, libc::EINVAL);
+        assert!(old.contains("eth7") && old.contains("Linux 6.6"), "{old}");
+        let other = text(ProgramType::Xdp, libc::EBUSY);
+        assert!(other.contains("eth7") && other.contains("test_link") && !other.contains("6.6"), "{other}");
+    }
+
+    #[test]
+    fn interfaces_have_numbers() {
+        assert!(interface_index("lo").unwrap() > 0);
+        assert!(interface_index("nosuch0").unwrap_err().to_string().contains("nosuch0"));
+    }
+}

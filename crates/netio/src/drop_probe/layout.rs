@@ -100,7 +100,7 @@ impl Word {
 pub(super) const WINDOW_WORD: usize = Word::FirstLearned.index() + LEARNED as usize;
 /// Words of a slot.
 pub(super) const SLOT_WORDS: u32 = WINDOW_WORD as u32 + BLOCKS as u32;
-const _: () = assert!(SLOT_WORDS % 8 == 0 && WINDOW_WORD % 8 == 0, "whole cache lines");
+const _: () = assert!(SLOT_WORDS.is_multiple_of(8) && WINDOW_WORD.is_multiple_of(8), "whole cache lines");
 /// Value of [`Word::Media`] for datagrams without a header.
 pub(super) const RAW: i32 = 0x100;
 

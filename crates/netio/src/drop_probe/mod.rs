@@ -6,6 +6,10 @@
 //! dropped, or passed on if the probe only counts. Everything else passes untouched: other ports, fragments, IPv6
 //! packets with extension headers, packets for other hosts.
 //!
+//! That costs the sender of a veth pair, in whose call it runs, some 50 ns a packet and half of that for each datagram of
+//! a train (`cargo test -p millrace-netio --lib cost_of_a_packet -- --ignored --nocapture`), more when the state of
+//! thousands of streams does not fit the cache.
+//!
 //! What to know:
 //! * A train of datagrams that segmentation offload kept together is counted datagram by datagram; they share one
 //!   arrival time.

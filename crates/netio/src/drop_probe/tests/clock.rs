@@ -5,6 +5,7 @@ use std::collections::HashMap;
 use proptest::prelude::*;
 
 use super::*;
+use crate::bpf::{Assembler, Reg};
 
 /// Clock of one run, as our own receiver computes it.
 #[derive(Default)]
@@ -171,27 +172,35 @@ fn datagrams_of_a_train_arrive_together() {
     assert_eq!((counts.lateness_max_ns, counts.longest_gap_ns), (39_000_000, 0));
 }
 
-/// Nanoseconds of a packet, for people: `cargo test -p millrace-netio cost_of_a_packet -- --ignored --nocapture`.
+/// Nanoseconds of a datagram, for people: `cargo test -p millrace-netio --lib cost_of_a_packet -- --ignored
+/// --nocapture`. The first line is what the kernel needs to call a program that does nothing.
 #[test]
 #[ignore = "prints figures and judges nothing"]
 fn cost_of_a_packet() {
-    let load = |arrival| DropProbe::load(1000, Form { action: ProbeAction::Drop, header_bytes: 14, arrival });
-    for (what, arrival) in [("clock", Arrival::Clock), ("no clock", Arrival::Context)] {
-        let probe = load(arrival).unwrap();
+    let Some(probe) = probe(1000, ProbeAction::Drop) else { return };
+    let form = Form { action: ProbeAction::Drop, header_bytes: 14, arrival: Arrival::Clock };
+    let clocked = DropProbe::load(1000, form).unwrap();
+    let mut nothing = Assembler::default();
+    nothing.mov(Reg::R0, PASS);
+    nothing.exit();
+    let nothing = Program::load("nothing", ProgramType::TcxIngress, nothing).unwrap();
+    for probe in [&probe, &clocked] {
         probe.watch(local(LOCAL), 0, ProbeMedia::Raw { bytes_per_s: 1 << 30 }).unwrap();
         probe.watch(local("10.1.2.3:6"), 1, ProbeMedia::rtp(33)).unwrap();
-        let train = (0..100).flat_map(|packet| rtp(packet, 0, 8)).collect();
-        let frames = [
-            ("not watched", Frame::new("10.1.2.3:7", rtp(1, 0, 1316)), 1),
-            ("raw", Frame::new(LOCAL, rtp(1, 0, 1316)), 1),
-            ("RTP, the same packet again", Frame::new("10.1.2.3:6", rtp(1, 0, 1316)), 1),
-            ("RTP, a train of 100", Frame { gso_size: 20, ..Frame::new("10.1.2.3:6", train) }, 100),
-        ];
-        for (name, frame, datagrams) in frames {
-            let (packet, context) = (frame.bytes(), frame.context(1));
-            let run = TestRun { packet: &packet, context: &context, repeat: 200_000 };
-            let best = (0..9).map(|_| probe.program.test_run(&run).unwrap().duration_ns).min().unwrap();
-            eprintln!("{what}: {name}: {} ns", best / datagrams);
-        }
     }
+    let print = |what: &str, program: &Program, frame: Frame, datagrams: u32| {
+        let (packet, context) = (frame.bytes(), frame.context(1));
+        let run = TestRun { packet: &packet, context: &context, repeat: 200_000 };
+        let best = (0..9).map(|_| program.test_run(&run).unwrap().duration_ns).min().unwrap();
+        eprintln!("{what}: {} ns", best / datagrams);
+    };
+    let raw = || Frame::new(LOCAL, rtp(1, 0, 1316));
+    let train = (0..100).flat_map(|packet| rtp(packet, 0, 8)).collect();
+    let train = Frame { gso_size: 20, ..Frame::new("10.1.2.3:6", train) };
+    print("nothing", &nothing, raw(), 1);
+    print("not watched", &clocked.program, Frame::new("10.1.2.3:7", rtp(1, 0, 1316)), 1);
+    print("raw", &clocked.program, raw(), 1);
+    print("raw, without reading the clock", &probe.program, raw(), 1);
+    print("RTP, the same packet again", &clocked.program, Frame::new("10.1.2.3:6", rtp(1, 0, 1316)), 1);
+    print("RTP, a train of 100, each", &clocked.program, train, 100);
 }
