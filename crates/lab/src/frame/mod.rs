@@ -61,6 +61,8 @@ pub use plot::{Axis, Plot, PlotKind, Point, Series};
 pub use report::{Figure, Promise, PromiseKind, Report, Row, Verdict, number};
 pub use stats::percentile;
 
+pub(crate) use report::groups;
+
 /// A benchmark.
 pub struct Bench {
     /// What it is called on the command line.

@@ -125,13 +125,23 @@ impl Row {
         self
     }
 
-    /// Whether the other one has figures of the same names and units, so that both belong into one table.
-    pub(crate) fn has_shape_of(&self, other: &Self) -> bool {
-        let shape = |row: &Self| -> Vec<(String, String)> {
-            row.figures.iter().map(|f| (f.name.clone(), f.unit.clone())).collect()
-        };
-        shape(self) == shape(other)
+    fn has_shape_of(&self, other: &Self) -> bool {
+        let same = |(a, b): (&Figure, &Figure)| a.name == b.name && a.unit == b.unit;
+        self.figures.len() == other.figures.len() && self.figures.iter().zip(&other.figures).all(same)
     }
+}
+
+/// Rows with figures of the same names and units, wherever they are: each group belongs into one table. Groups are in the
+/// order of their first rows.
+pub(crate) fn groups(rows: &[Row]) -> Vec<Vec<&Row>> {
+    let mut groups: Vec<Vec<&Row>> = Vec::new();
+    for row in rows {
+        match groups.iter_mut().find(|group| group[0].has_shape_of(row)) {
+            Some(group) => group.push(row),
+            None => groups.push(vec![row]),
+        }
+    }
+    groups
 }
 
 impl Report {
@@ -172,10 +182,13 @@ impl Report {
 impl fmt::Display for Report {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         writeln!(f, "bench {}   commit {}\nmachine {}", self.bench, self.commit, self.machine)?;
-        for group in self.rows.chunk_by(|a, b| a.has_shape_of(b)) {
-            match group {
+        for group in groups(&self.rows) {
+            match group[..] {
                 [row] => write_line(f, row)?,
-                rows => write_table(f, rows)?,
+                [first, ..] if first.figures.is_empty() => {
+                    group.iter().try_for_each(|row| write_line(f, row))?;
+                }
+                _ => write_table(f, &group)?,
             }
         }
         for p in &self.promises {
@@ -191,7 +204,8 @@ impl fmt::Display for Report {
 
 /// A row that has no neighbours like it: `label: name value unit, name value unit`.
 fn write_line(f: &mut fmt::Formatter<'_>, row: &Row) -> fmt::Result {
-    write!(f, "  {}:", row.label)?;
+    let colon = if row.figures.is_empty() { "" } else { ":" };
+    write!(f, "  {}{colon}", row.label)?;
     for (i, figure) in row.figures.iter().enumerate() {
         let comma = if i > 0 { "," } else { "" };
         write!(f, "{comma} {} {}{}", figure.name, number(figure.value), unit(&figure.unit))?;
@@ -200,7 +214,7 @@ fn write_line(f: &mut fmt::Formatter<'_>, row: &Row) -> fmt::Result {
 }
 
 /// Rows with the same figures, aligned below the names.
-fn write_table(f: &mut fmt::Formatter<'_>, rows: &[Row]) -> fmt::Result {
+fn write_table(f: &mut fmt::Formatter<'_>, rows: &[&Row]) -> fmt::Result {
     let mut lines = vec![vec![String::new()]; rows.len() + 1];
     lines[0].extend(rows[0].figures.iter().map(|figure| format!("{}{}", figure.name, unit(&figure.unit))));
     for (line, row) in lines[1..].iter_mut().zip(rows) {
@@ -281,13 +295,14 @@ mod tests {
     #[test]
     fn rows_of_one_shape_are_printed_as_a_table() {
         let row = |label: &str, ns: f64| Row::new(label).with("p50", ns, "ns").with("runs", 3.0, "");
-        let rows = vec![row("a", 1.5), row("longer", 1234.5), Row::new("alone").with("x", 1.0, "")];
+        let alone = Row::new("alone").with("x", 1.0, "");
+        let note = || Row::new("not installed");
+        let rows = vec![row("a", 1.5), note(), alone, row("longer", 1234.5), note()];
         let text = Report { rows, ..Report::new("demo") }.to_string();
         let lines: Vec<&str> = text.lines().skip(2).collect();
-        assert_eq!(
-            lines,
-            ["          p50 ns  runs", "  a        1.500     3", "  longer  1234.5     3", "  alone: x 1"]
-        );
+        let table = ["          p50 ns  runs", "  a        1.500     3", "  longer  1234.5     3"];
+        assert_eq!(lines[..3], table);
+        assert_eq!(lines[3..], ["  not installed", "  not installed", "  alone: x 1"]);
     }
 
     #[test]

@@ -1,7 +1,7 @@
-//! Rows of a report as tables: neighbours with the same figures become one.
+//! Rows of a report as tables: those with the same figures become one.
 
 use super::text::{figure, with_unit};
-use crate::frame::{Promise, Row};
+use crate::frame::{Promise, Row, groups};
 
 /// Verdicts of promises, as cells.
 pub(super) const HOLDS: &str = "holds";
@@ -17,33 +17,34 @@ pub(super) struct Table {
     pub(super) words: usize,
 }
 
-/// Rows with the same names and units of figures, one after the other, share a table with a column for each figure. Rows that
-/// stand alone share one in which every figure has a line.
+/// Rows with figures of the same names and units share a table with a column for each figure. Rows that are the only ones
+/// of their kind share one in which every figure has a line; rows without figures are notes.
 pub(super) fn tables(rows: &[Row]) -> Vec<Table> {
     let mut out: Vec<Table> = Vec::new();
     let mut last_was_long = false;
-    for group in rows.chunk_by(|a, b| a.has_shape_of(b)) {
-        if group.len() > 1 {
-            out.push(wide(group));
-            last_was_long = false;
-            continue;
+    for group in groups(rows) {
+        let is_long = group.len() == 1 && !group[0].figures.is_empty();
+        if !is_long {
+            out.push(wide(&group));
+        } else {
+            if !last_was_long {
+                let head = ["", "figure", "value"].map(str::to_owned).to_vec();
+                out.push(Table { head, rows: Vec::new(), words: 2 });
+            }
+            if let Some(table) = out.last_mut() {
+                table.rows.extend(long(group[0]));
+            }
         }
-        if !last_was_long {
-            let head = ["", "figure", "value"].map(str::to_owned).to_vec();
-            out.push(Table { head, rows: Vec::new(), words: 2 });
-            last_was_long = true;
-        }
-        if let Some(table) = out.last_mut() {
-            table.rows.extend(long(&group[0]));
-        }
+        last_was_long = is_long;
     }
     out
 }
 
-fn wide(rows: &[Row]) -> Table {
+fn wide(rows: &[&Row]) -> Table {
+    let first = if rows[0].figures.is_empty() { "notes" } else { "" };
     let figures = rows[0].figures.iter().map(|f| with_unit(&f.name, &f.unit));
-    let head = std::iter::once(String::new()).chain(figures).collect();
-    let line = |row: &Row| {
+    let head = std::iter::once(first.to_owned()).chain(figures).collect();
+    let line = |row: &&Row| {
         let figures = row.figures.iter().map(|f| figure(f.value));
         std::iter::once(row.label.clone()).chain(figures).collect()
     };
@@ -57,10 +58,7 @@ fn long(row: &Row) -> Vec<Vec<String>> {
         let unit = if f.unit.is_empty() { String::new() } else { format!(" {}", f.unit) };
         vec![label, f.name.clone(), figure(f.value) + &unit]
     };
-    match row.figures.is_empty() {
-        true => vec![vec![row.label.clone(), String::new(), String::new()]],
-        false => row.figures.iter().enumerate().map(line).collect(),
-    }
+    row.figures.iter().enumerate().map(line).collect()
 }
 
 /// The promises with their verdicts.
@@ -83,14 +81,14 @@ mod tests {
     use super::*;
 
     #[test]
-    fn neighbours_of_one_shape_share_a_table() {
+    fn rows_of_one_shape_share_a_table() {
         let speed = |label: &str, ns: f64| Row::new(label).with("p50", ns, "ns").with("runs", 3.0, "");
         let rows = [
             Row::new("film").with("size", 12.5, "MB").with("rounds", 9.0, ""),
             Row::new("alone").with("share", 3.0, "%"),
             speed("a", 10.0),
-            speed("b", f64::NAN),
             Row::new("end"),
+            speed("b", f64::NAN),
         ];
         let tables = tables(&rows);
         assert_eq!(tables.len(), 3);
@@ -98,7 +96,7 @@ mod tests {
         assert_eq!(text(&tables[0]), ["film/size/12.500 MB", "/rounds/9", "alone/share/3 %"]);
         assert_eq!(tables[1].head, ["", "p50, ns", "runs"]);
         assert_eq!(text(&tables[1]), ["a/10/3", "b/–/3"]);
-        assert_eq!(text(&tables[2]), ["end//"]);
+        assert_eq!(text(&tables[2]), ["end"]);
     }
 
     #[test]
