@@ -2,6 +2,7 @@
 
 mod clock;
 mod frame;
+mod mutated;
 mod packets;
 mod sequence;
 
