@@ -157,6 +157,7 @@ impl LoadOptions {
         if self.probe.is_some() && self.transport == TransportChoice::Tcp {
             return wrong("probe", "TCP".to_owned(), "UDP: over TCP packets cannot be dropped");
         }
+        self.web.check()?;
         check_header_text("user agent", &self.user_agent)
     }
 

@@ -28,4 +28,5 @@ pub use figures::WebReport;
 pub(super) use figures::{WebFigures, WebSums};
 pub(super) use hosts::Hosts;
 pub use options::WebOptions;
+pub use playlist::VariantChoice;
 pub(super) use viewer::WebViewer;

@@ -4,6 +4,7 @@ use std::time::Duration;
 
 use super::buffer::BufferPlan;
 use super::playlist::VariantChoice;
+use crate::error::ClientError;
 
 /// What viewers over HTTP are like. The default is what common players do.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -40,6 +41,16 @@ pub(super) fn ns(duration: Duration) -> u64 {
 }
 
 impl WebOptions {
+    /// Whether they make sense.
+    pub(in crate::load) fn check(&self) -> Result<(), ClientError> {
+        for (option, time) in [("buffer", self.buffer), ("film length", self.film_length)] {
+            if time.is_some_and(|time| time.is_zero()) {
+                return Err(ClientError::Option { option, got: "0".to_owned(), allowed: "more than 0" });
+            }
+        }
+        Ok(())
+    }
+
     /// The buffer of a viewer; `target_ns` is the longest segment of HLS, or 0.
     pub(super) fn plan(&self, target_ns: u64) -> BufferPlan {
         let goal_ns = match self.buffer {
@@ -47,5 +58,33 @@ impl WebOptions {
             None => ns(DEFAULT_BUFFER).max(target_ns.saturating_mul(MIN_SEGMENTS)),
         };
         BufferPlan::new(goal_ns, ns(self.start_buffer))
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn buffers_hold_seconds_or_segments() {
+        let options = WebOptions::default();
+        assert_eq!((options.plan(0).goal_ns, options.plan(0).start_ns), (10_000_000_000, 2_000_000_000));
+        assert_eq!(options.plan(6_000_000_000).goal_ns, 18_000_000_000);
+        let small = WebOptions { buffer: Some(Duration::from_secs(1)), ..options };
+        assert_eq!(
+            (small.plan(6_000_000_000).goal_ns, small.plan(0).start_ns),
+            (1_000_000_000, 1_000_000_000)
+        );
+    }
+
+    #[test]
+    fn nothing_is_no_buffer() {
+        assert!(WebOptions::default().check().is_ok());
+        for (options, what) in [
+            (WebOptions { buffer: Some(Duration::ZERO), ..WebOptions::default() }, "buffer"),
+            (WebOptions { film_length: Some(Duration::ZERO), ..WebOptions::default() }, "film length"),
+        ] {
+            assert!(options.check().unwrap_err().to_string().starts_with(what));
+        }
     }
 }
