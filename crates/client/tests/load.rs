@@ -205,7 +205,7 @@ fn options_that_make_no_sense_are_refused() {
     refused(|o| o.duration = Duration::ZERO, "more than 0");
     refused(|o| o.gather = Duration::from_secs(1), "100 ms");
     refused(|o| o.user_agent = "a\r\nb".to_owned(), "user agent");
-    refused(|o| o.targets = vec!["ftp://x/".to_owned()], "the scheme is none of");
+    refused(|o| o.targets = vec!["ftp://x/".to_owned()], "the scheme is not rtsp");
 }
 
 #[test]

@@ -1,4 +1,4 @@
-//! Load viewers in one process: a few threads, a few hundred bytes of state each, nothing written, everything counted.
+//! Many viewers in one process: a few threads, a few hundred bytes of state each, nothing written, everything counted.
 //!
 //! It is there to prove what a server can carry, so it must not become what is measured: arrivals are stamped by the
 //! kernel, the loop lets packets gather and takes them in trains, and it reports how late it was itself.

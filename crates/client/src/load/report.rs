@@ -73,7 +73,7 @@ pub struct LoadReport {
     pub failed: u64,
     /// Why, and how often.
     pub failures: BTreeMap<String, u64>,
-    /// `udp` or `tcp`.
+    /// `udp`, `tcp`, `http`, or `mixed`.
     pub transport: &'static str,
     /// Films.
     pub films: u64,

@@ -10,7 +10,7 @@ use super::Plan;
 use super::report::{LoadReceiver, LoadReport, ProbeReport, WorstSession};
 use super::series::Sample;
 use super::streams::StreamReport;
-use super::target::Seat;
+use super::target::{Seat, Target};
 use super::ts_light::TsFindings;
 use super::viewer::{Outcome, SocketCounts};
 use super::web::WebSums;
@@ -118,6 +118,21 @@ pub(super) struct Done {
     /// From the wish to zap to the first packet.
     pub(super) zap_us: Option<u64>,
     pub(super) outcome: Outcome,
+}
+
+/// How media comes: what all targets have in common.
+fn transport(plan: &Plan) -> &'static str {
+    let has = |kind: fn(&Target) -> bool| plan.targets.iter().any(kind);
+    let has_rtsp = has(|target| matches!(target, Target::Rtsp { .. }));
+    let has_http = has(|target| matches!(target, Target::Web { .. }));
+    let has_listeners = has(|target| matches!(target, Target::Listen(_)));
+    let has_tcp = has_rtsp && plan.options.transport == TransportChoice::Tcp;
+    match (has_rtsp || has_listeners, has_tcp, has_http) {
+        (true, false, false) => "udp",
+        (true, true, false) if !has_listeners => "tcp",
+        (false, _, true) => "http",
+        _ => "mixed",
+    }
 }
 
 /// The smaller of two, where there are two.
@@ -282,6 +297,26 @@ impl Sums {
         part.worst.into_iter().for_each(|session| self.note_worst(session));
     }
 
+    fn receiver(&self, plan: &Plan, errors: UdpErrors) -> LoadReceiver {
+        let (c, t) = (&self.counts, &self.times);
+        LoadReceiver {
+            threads: plan.options.threads as u64,
+            // The probe's clock is the kernel's too.
+            kernel_stamps: transport(plan) == "udp" && c.unstamped == 0,
+            receive_buffer_bytes: self.buffer_bytes.unwrap_or(0),
+            socket_drops: c.socket_drops,
+            checksum_errors: errors.checksum,
+            buffer_errors: errors.buffer,
+            malformed: c.malformed,
+            foreign: c.foreign,
+            turn: summarize(&t.turns),
+            read_delay: summarize(&t.read_delay),
+            stalls: c.own_stalls,
+            stalled_us: c.own_stalled_us,
+            waited_for_processor_us: c.waited_us,
+        }
+    }
+
     fn probe_sums(&self) -> ProbeReport {
         ProbeReport {
             missed_packets: self.counts.unprobed,
@@ -299,16 +334,17 @@ impl Sums {
             probe.whole_lateness(&mut self.times.lateness);
         }
         let probe = plan.probe.as_ref().map(|probe| probe.report(self.probe_sums()));
-        let is_tcp = plan.options.transport == TransportChoice::Tcp;
+        let failures = std::mem::take(&mut self.failures);
+        let (worst, per_stream) = (std::mem::take(&mut self.worst), std::mem::take(&mut self.streams));
         let (c, t) = (&self.counts, &self.times);
         let expected = c.packets + c.lost + c.lost_at_start + c.lost_at_end;
         LoadReport {
             streams: u64::from(plan.options.streams),
             sessions: c.sessions,
             played: c.played,
-            failed: self.failures.values().sum(),
-            failures: self.failures,
-            transport: if is_tcp { "tcp" } else { "udp" },
+            failed: failures.values().sum(),
+            failures,
+            transport: transport(plan),
             films: plan.targets.len() as u64,
             titles: plan.options.titles.to_string(),
             arrivals: plan.options.arrivals.to_string(),
@@ -353,26 +389,12 @@ impl Sums {
             sessions_inspected: c.inspected,
             ts: self.ts,
             web: self.web.report(),
-            worst: self.worst,
-            receiver: LoadReceiver {
-                threads: plan.options.threads as u64,
-                kernel_stamps: !is_tcp && c.unstamped == 0, // so has the probe
-                receive_buffer_bytes: self.buffer_bytes.unwrap_or(0),
-                socket_drops: c.socket_drops,
-                checksum_errors: errors.checksum,
-                buffer_errors: errors.buffer,
-                malformed: c.malformed,
-                foreign: c.foreign,
-                turn: summarize(&t.turns),
-                read_delay: summarize(&t.read_delay),
-                stalls: c.own_stalls,
-                stalled_us: c.own_stalled_us,
-                waited_for_processor_us: c.waited_us,
-            },
+            worst,
+            receiver: self.receiver(plan, errors),
             probe,
             series,
             streams_unreported: c.unreported,
-            per_stream: self.streams,
+            per_stream,
             problems: Vec::new(),
         }
     }

@@ -11,9 +11,10 @@ use std::time::Duration;
 use anyhow::Context;
 use clap::Args;
 use millrace_client::ClientError;
+use millrace_client::load::web::playlist::VariantChoice;
 use millrace_client::load::{
-    Arrivals, Behaviour, Inspect, LoadOptions, LoadProgress, LoadReport, TitleChoice, load, write_per_stream,
-    write_series,
+    Arrivals, Behaviour, Inspect, LoadOptions, LoadProgress, LoadReport, TitleChoice, WebOptions, load,
+    write_per_stream, write_series,
 };
 use millrace_client::play::TransportChoice;
 use millrace_core::time::MediaTicks;
@@ -33,7 +34,7 @@ use millrace_lab::link_host::{LinkHost, LinkSpec};
                         millrace load rtsp://host/film --streams 100 --json --series load.csv --per-stream streams.csv\n\n\
                         docs/guide/load.md says what every figure means.")]
 pub(super) struct LoadArgs {
-    /// What to watch: rtsp://…, or @FILE with one URL a line
+    /// What to watch: rtsp://…, http://… (HLS if it ends in .m3u8), udp://… and rtp://… (listen), or @FILE with one URL a line
     #[arg(value_name = "URL", required = true)]
     targets: Vec<String>,
     /// Viewers, 1 to 20000
@@ -62,6 +63,8 @@ pub(super) struct LoadArgs {
     start_spread: HumanDuration,
     #[command(flatten)]
     receiver: ReceiverArgs,
+    #[command(flatten)]
+    web: WebArgs,
     #[command(flatten)]
     output: OutputArgs,
 }
@@ -103,6 +106,50 @@ struct ReceiverArgs {
     /// How long connecting, and each reply, may take
     #[arg(long, value_name = "TIME", default_value = "10s")]
     reply_timeout: HumanDuration,
+}
+
+/// What viewers over HTTP are like.
+#[derive(Args)]
+#[command(next_help_heading = "Viewers over HTTP")]
+struct WebArgs {
+    /// Film that is read ahead [default: 10 s, of HLS at least three segments]
+    #[arg(long, value_name = "TIME")]
+    buffer: Option<HumanDuration>,
+    /// Film with which the picture starts, and goes on after it stood still
+    #[arg(long, value_name = "TIME", default_value = "2s")]
+    start_buffer: HumanDuration,
+    /// Which variant of an HLS film is played
+    #[arg(long, value_name = "WHICH", default_value = "highest")]
+    variant: Variant,
+    /// Length of the film, for files that carry no clock when no --rate is given
+    #[arg(long, value_name = "TIME")]
+    film_length: Option<HumanDuration>,
+}
+
+/// Which variant of an HLS film.
+#[derive(Clone, Copy, clap::ValueEnum)]
+enum Variant {
+    /// The one with the highest rate
+    Highest,
+    /// The one with the lowest
+    Lowest,
+    /// The first in the playlist
+    First,
+}
+
+impl WebArgs {
+    fn options(&self) -> WebOptions {
+        WebOptions {
+            buffer: self.buffer.map(|time| time.0),
+            start_buffer: self.start_buffer.0,
+            variant: match self.variant {
+                Variant::Highest => VariantChoice::Highest,
+                Variant::Lowest => VariantChoice::Lowest,
+                Variant::First => VariantChoice::First,
+            },
+            film_length: self.film_length.map(|time| time.0),
+        }
+    }
 }
 
 /// What comes out.
@@ -171,6 +218,7 @@ impl LoadArgs {
         options.own_rtcp = !receiver.shared_rtcp;
         options.stall = receiver.stall.0;
         options.reply_timeout = receiver.reply_timeout.0;
+        options.web = self.web.options();
         Ok(options)
     }
 }
@@ -267,6 +315,7 @@ fn is_usage(error: &ClientError) -> bool {
         error,
         ClientError::Option { .. }
             | ClientError::Url { .. }
+            | ClientError::Target { .. }
             | ClientError::Script { .. }
             | ClientError::Behaviour { .. }
     )
