@@ -317,3 +317,42 @@ fn the_same_seed_chooses_the_same_titles_and_times() {
         assert_ne!(first, titles(8));
     });
 }
+
+#[test]
+fn servers_that_are_full_or_mute_fail_some_and_spare_the_rest() {
+    steady(|| {
+        let good = Server::start(slow(500));
+        let full =
+            Server::start(Behaviour { describe_status: Some("453 Not Enough Bandwidth"), ..slow(500) });
+        // Connections are made by the kernel, and nobody ever answers.
+        let mute = std::net::TcpListener::bind("127.0.0.1:0").unwrap();
+        let mut options = options(&[&good, &full], 6, TransportChoice::Udp);
+        options.targets.push(format!("rtsp://{}/film", mute.local_addr().unwrap()));
+        options.reply_timeout = Duration::from_millis(700);
+        let report = run(&options);
+        assert_eq!((report.played, report.failed, report.lost), (2, 4, 0), "{report}");
+        let expected = [("DESCRIBE refused: 453", 2), ("OPTIONS: no reply", 2)];
+        assert_eq!(report.failures.iter().map(|(k, n)| (k.as_str(), *n)).collect::<Vec<_>>(), expected);
+        let failed = report.per_stream.iter().filter(|stream| stream.failure.is_some());
+        assert_eq!(failed.map(|stream| stream.viewer % 3).collect::<Vec<_>>(), [1, 2, 1, 2]);
+    });
+}
+
+#[test]
+fn servers_that_say_nothing_or_something_wrong_about_numbers_lose_nothing() {
+    steady(|| {
+        for (rtp_info, wrong) in [(RtpInfo::Absent, 0), (RtpInfo::Off(300), 3)] {
+            let server = Server::start(Behaviour { rtp_info, first_sequence: 65_500, ..slow(500) });
+            let mut options = options(&[&server], 3, TransportChoice::Udp);
+            options.behaviour = "pause@0.5,play@0.8,seek@1.2=2".parse().unwrap();
+            options.duration = Duration::from_secs(2);
+            let report = run(&options);
+            assert_eq!((report.failed, report.lost_in_all()), (0, 0), "{rtp_info:?}: {report}");
+            assert_eq!(report.rtp_info_wrong, wrong, "{rtp_info:?}: {report}");
+            assert!(
+                report.per_stream.iter().all(|s| s.runs == 3 && s.packets > 40),
+                "{rtp_info:?}: {report}"
+            );
+        }
+    });
+}
