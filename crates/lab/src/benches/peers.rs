@@ -41,6 +41,15 @@ const CPU_ROUNDS: usize = 5;
 /// Part of our capacity at which they are compared.
 const CPU_LOAD: f64 = 0.6;
 
+/// Lines of the report, sorted by kind: each kind is a table.
+#[derive(Default)]
+struct Lines {
+    capacities: Vec<Row>,
+    got: Vec<Row>,
+    took: Vec<Row>,
+    without: Vec<Row>,
+}
+
 /// What is known of one service.
 struct Standing {
     name: String,
@@ -57,7 +66,7 @@ fn run(options: &Options) -> anyhow::Result<Report> {
     let scratch = Scratch::new(options, "peers")?;
     let mut effort = Effort::of(options);
     // Many searches: each may take a little less time than one that is alone.
-    effort.budget = Duration::from_secs(options.pick(2, 25, 80));
+    effort.budget = Duration::from_secs(options.pick(2, 20, 80));
     let default_rate = options.pick(2_000_000, 8_000_000, 8_000_000);
     let rate = options.rates.first().copied().unwrap_or(BitRate(default_rate));
     let spread = if options.tiny { Duration::ZERO } else { SPREAD };
@@ -66,15 +75,16 @@ fn run(options: &Options) -> anyhow::Result<Report> {
     let films = Films::make(&scratch.0.join("films"), rate, effort.film_s(spread), titles)?;
     let site = Site::new(options.offload.unwrap_or(false), 1, scratch.0.join("site"))?;
     let scene = Scene { site: &site, films: &films, spread, program: &options.program };
-    let mut standings = Vec::new();
+    let (mut standings, mut lines) = (Vec::new(), Lines::default());
     for peer in std::iter::once(&peers::OURSELVES).chain(peers::ALL) {
         let is_wanted = options.peers.is_empty() || options.peers.iter().any(|name| name == peer.name);
         if !is_wanted && peer.name != peers::OURSELVES.name {
             continue;
         }
         noise.look();
-        one_peer(options, scene, peer, effort, &mut report, &mut standings)?;
+        one_peer(options, scene, peer, effort, &mut lines, &mut standings)?;
     }
+    report.rows = [lines.capacities, lines.got, lines.took, lines.without].concat();
     compare(&standings, &mut report);
     let ours = standings.iter().find(|s| s.is_ours && s.is_udp).map_or(0.0, |s| s.strict.max(s.patient));
     if let Err(error) = cpu_ratio(options, scene, ours, &mut report) {
@@ -92,17 +102,17 @@ fn one_peer(
     scene: Scene<'_>,
     peer: &Peer,
     effort: Effort,
-    report: &mut Report,
+    lines: &mut Lines,
     standings: &mut Vec<Standing>,
 ) -> anyhow::Result<()> {
     if let Some(missing) = peer.missing() {
-        report.rows.push(Row::new(format!("{}: {missing}", peer.name)));
+        lines.without.push(Row::new(format!("{}: {missing}", peer.name)));
         return Ok(());
     }
     let services = match peer.services(scene) {
         Ok(services) => services,
         Err(error) => {
-            report.rows.push(Row::new(format!("{}: does not work here: {error:#}", peer.name)));
+            lines.without.push(Row::new(format!("{}: does not work here: {error:#}", peer.name)));
             return Ok(());
         }
     };
@@ -114,7 +124,7 @@ fn one_peer(
             continue;
         }
         options.go_on()?;
-        match both(options, scene, service, effort, report) {
+        match both(options, scene, service, effort, lines) {
             Ok((strict, patient)) => standings.push(Standing {
                 name: service.name.clone(),
                 strict,
@@ -125,7 +135,7 @@ fn one_peer(
             }),
             Err(error) => {
                 options.go_on()?;
-                report.rows.push(Row::new(format!("{}: does not work here: {error:#}", service.name)));
+                lines.without.push(Row::new(format!("{}: does not work here: {error:#}", service.name)));
             }
         }
     }
@@ -137,7 +147,7 @@ fn both(
     scene: Scene<'_>,
     service: &Service<'_>,
     effort: Effort,
-    report: &mut Report,
+    lines: &mut Lines,
 ) -> anyhow::Result<(f64, f64)> {
     let mut hunt = Hunt::new(options, scene.site, service, effort)?;
     let strict = hunt.find(&Limits::STRICT, None)?;
@@ -145,21 +155,20 @@ fn both(
     let viewers = |found: crate::capacity::search::Found| f64::from(found.passed);
     // Who keeps the strict limits keeps the others.
     let (a, b) = (viewers(strict.found), viewers(patient.found).max(viewers(strict.found)));
-    let mut row = Row::new(service.name.clone())
-        .with("viewers (p99 <= 20 ms)", a, "")
-        .with("viewers (p99 <= 100 ms)", b, "")
-        .with("trials", hunt.trials() as f64, "");
     let is_narrow = strict.found.is_narrow && patient.found.is_narrow;
-    if !is_narrow {
-        row = row.with("time ran out, not narrowed down", 1.0, "");
-    }
-    if strict.found.is_spoiled || patient.found.is_spoiled {
-        row = row.with("bounded by the receiver", 1.0, "");
-    }
-    report.rows.push(row);
-    if let Some(at) = patient.at.or(strict.at) {
-        report.rows.extend(rows(&format!("  {}", service.name), &at));
-    }
+    let is_spoiled = strict.found.is_spoiled || patient.found.is_spoiled;
+    lines.capacities.push(
+        Row::new(service.name.clone())
+            .with("viewers (p99 <= 20 ms)", a, "")
+            .with("viewers (p99 <= 100 ms)", b, "")
+            .with("trials", hunt.trials() as f64, "")
+            .with("time ran out", f64::from(u8::from(!is_narrow)), "")
+            .with("receiver too slow", f64::from(u8::from(is_spoiled)), ""),
+    );
+    // Who passed with nobody is shown as it was at its best.
+    let mut rows = patient.at.or(strict.at).or(hunt.smallest()).map_or(vec![], |at| rows(&service.name, &at));
+    lines.took.extend(rows.split_off(rows.len().min(1)));
+    lines.got.extend(rows);
     Ok((a, b))
 }
 
@@ -207,6 +216,7 @@ fn cpu_ratio(options: &Options, scene: Scene<'_>, ours: f64, report: &mut Report
     let (mut ratios, mut ours_ns, mut ring_ns) = (vec![], vec![], vec![]);
     for _ in 0..options.pick(1, 3, CPU_ROUNDS) {
         let a = per_packet(&mine.attempt(count, window, false)?);
+        mine.stop();
         let b = per_packet(&ring.attempt(count, window, false)?);
         if let (Some(a), Some(b)) = (a, b) {
             ratios.push(a / b);

@@ -51,8 +51,8 @@ pub struct Figures {
 
 /// How far beyond its limit a figure fails clearly.
 const CLEAR_FAIL: f64 = 2.5;
-/// How far below its limit a figure passes clearly.
-const CLEAR_PASS: f64 = 0.6;
+/// How far below its limit lateness passes clearly. Senders that burst up to the limit on purpose are near it always.
+const CLEAR_PASS: f64 = 0.9;
 /// Part of the viewers whose failing may be chance.
 const FEW: f64 = 0.01;
 
@@ -120,7 +120,7 @@ mod tests {
             figures.judge(&Limits::STRICT)
         };
         assert_eq!(judge(|_| ()), Verdict::ClearPass);
-        assert_eq!(judge(|f| f.p99_ms = 15.0), Verdict::NarrowPass);
+        assert_eq!(judge(|f| f.p99_ms = 19.0), Verdict::NarrowPass);
         assert_eq!(judge(|f| f.p99_ms = 21.0), Verdict::NarrowFail);
         assert_eq!(judge(|f| f.p99_ms = 51.0), Verdict::ClearFail);
         assert_eq!(judge(|f| f.loss_ratio = 5e-5), Verdict::NarrowPass);
@@ -143,7 +143,7 @@ mod tests {
 
     #[test]
     fn the_patient_put_up_with_more() {
-        let figures = Figures { p99_ms: 70.0, ..good() };
+        let figures = Figures { p99_ms: 95.0, ..good() };
         assert_eq!(figures.judge(&Limits::STRICT), Verdict::ClearFail);
         assert_eq!(figures.judge(&Limits::PATIENT), Verdict::NarrowPass);
         assert!(figures.to_string().starts_with("200 viewers: 0 Mb/s (99.90 %)"));

@@ -31,6 +31,9 @@ use trial::{Running, Service, Trial, TrialPlan, trial};
 /// Viewers of the trial that tells the rate of one viewer.
 const FEW_VIEWERS: u32 = 3;
 
+/// Part of the time that a search takes which begins where another one ended.
+const NEAR_BUDGET: f64 = 0.4;
+
 /// How much is done to find a capacity.
 #[derive(Clone, Copy, Debug)]
 pub struct Effort {
@@ -54,7 +57,7 @@ impl Effort {
             window: seconds(options.duration_s.map_or(options.pick(1.0, 5.0, 8.0), |s| s as f64)),
             rough_window: seconds(options.pick(1.0, 2.0, 3.0)),
             precision: options.pick(0.5, 0.05, 0.03),
-            budget: seconds(options.pick(4.0, 50.0, 100.0)),
+            budget: seconds(options.pick(4.0, 50.0, 90.0)),
             max_viewers: options.pick(3, 12_000, 12_000),
         }
     }
@@ -124,6 +127,16 @@ impl<'a> Hunt<'a> {
         Ok(trial)
     }
 
+    /// The trial with the fewest viewers.
+    pub fn smallest(&self) -> Option<Trial> {
+        self.seen.iter().min_by_key(|trial| trial.figures.viewers).cloned()
+    }
+
+    /// Ends the server; the next trial starts another one.
+    pub fn stop(&mut self) {
+        self.running = None;
+    }
+
     /// Trials so far.
     pub fn trials(&self) -> usize {
         self.seen.len()
@@ -148,10 +161,13 @@ impl<'a> Hunt<'a> {
             }
         }
         let start = StdInstant::now();
+        // Who knows the neighbourhood needs less time.
+        let budget =
+            if near.is_some() { self.effort.budget.mul_f64(NEAR_BUDGET) } else { self.effort.budget };
         let found = loop {
             match search.step() {
                 Step::Done(found) => break found,
-                Step::Try { .. } if start.elapsed() > self.effort.budget => break search.stop(),
+                Step::Try { .. } if start.elapsed() > budget => break search.stop(),
                 Step::Try { count, rough } => {
                     let window = if rough { self.effort.rough_window } else { self.effort.window };
                     let trial = self.attempt(count, window, false)?;
@@ -172,7 +188,7 @@ impl<'a> Hunt<'a> {
 pub fn rows(label: &str, trial: &Trial) -> Vec<Row> {
     let f = &trial.figures;
     let mut rows = vec![
-        Row::new(format!("{label}, what viewers got"))
+        Row::new(label)
             .with("viewers", f64::from(f.viewers), "")
             .with("rate", f.bits_per_s / 1e6, "Mb/s")
             .with("packets", f.packets_per_s, "1/s")
@@ -184,7 +200,7 @@ pub fn rows(label: &str, trial: &Trial) -> Vec<Row> {
     if let Some(spent) = &trial.spent {
         let gigabits = (f.bits_per_s * spent.wall_s / 1e9).max(1e-9);
         let packets = (f.packets_per_s * spent.wall_s).max(1.0);
-        let mut row = Row::new(format!("{label}, what it took"))
+        let mut row = Row::new(label)
             .with("cores busy", spent.cores_s / spent.wall_s * 100.0, "%")
             .with("in soft interrupts", spent.softirq_s / spent.wall_s * 100.0, "%")
             .with("processes", spent.processes_s / spent.wall_s * 100.0, "%")

@@ -17,8 +17,8 @@ fn services(scene: Scene<'_>) -> anyhow::Result<Vec<Service<'_>>> {
             listen_port(n)
         )
     };
-    let mut service = process_each("ffmpeg -re", scene, 10.0, line);
+    let mut service = process_each("ffmpeg -re", scene, 20.0, line);
     // It leaves the stuffing out.
-    (service.nominal, service.first) = (None, 16);
+    (service.nominal, service.first) = (None, 96);
     Ok(vec![service])
 }

@@ -67,6 +67,6 @@ fn start(scene: Scene<'_>) -> anyhow::Result<Running> {
 fn services(scene: Scene<'_>) -> anyhow::Result<Vec<Service<'_>>> {
     let mut services = rtsp_services("gst-rtsp-server, TS", scene, start);
     // Every viewer costs a pipeline: some milliseconds each.
-    services.iter_mut().for_each(|service| (service.arrivals_per_s, service.first) = (20.0, 16));
+    services.iter_mut().for_each(|service| (service.arrivals_per_s, service.first) = (20.0, 48));
     Ok(services)
 }

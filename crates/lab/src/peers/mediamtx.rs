@@ -54,5 +54,7 @@ fn start(scene: Scene<'_>) -> anyhow::Result<Running> {
 }
 
 fn services(scene: Scene<'_>) -> anyhow::Result<Vec<Service<'_>>> {
-    Ok(rtsp_services("MediaMTX, one position for all", scene, start))
+    let mut services = rtsp_services("MediaMTX, one position for all", scene, start);
+    services.iter_mut().for_each(|service| (service.arrivals_per_s, service.first) = (100.0, 192));
+    Ok(services)
 }

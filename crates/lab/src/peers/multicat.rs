@@ -31,5 +31,7 @@ fn services(scene: Scene<'_>) -> anyhow::Result<Vec<Service<'_>>> {
         let place = spread_ms * u64::from(n) / u64::from(count) * TICKS_PER_MS;
         format!("multicat -p {PCR_PID} -k {place} -u {} {to}:{}", film.display(), listen_port(n))
     };
-    Ok(vec![process_each("multicat", scene, 200.0, line)])
+    let mut service = process_each("multicat", scene, 200.0, line);
+    service.first = 192;
+    Ok(vec![service])
 }

@@ -5,11 +5,12 @@ use std::time::Duration;
 
 use anyhow::Context;
 use millrace_client::play::TransportChoice;
+use millrace_core::units::BitRate;
 
 use super::{PORT, Peer, converted, need};
 use crate::capacity::Scene;
 use crate::capacity::site::Group;
-use crate::capacity::trial::{Running, Service, Way};
+use crate::capacity::trial::{Running, SEGMENT_S, Service, Way};
 
 pub(super) const PEER: Peer = Peer {
     name: "nginx",
@@ -43,11 +44,36 @@ fn start(scene: Scene<'_>, targets: Vec<String>) -> anyhow::Result<Running> {
     Ok(Running { groups: vec![group], targets })
 }
 
+/// Rate of the segments of the first film: ffmpeg leaves the stuffing out.
+fn segments_rate(scene: Scene<'_>) -> anyhow::Result<BitRate> {
+    let mut bytes = 0;
+    for entry in std::fs::read_dir(&scene.films.dir).context("read the folder of films")? {
+        let entry = entry?;
+        let name = entry.file_name().to_string_lossy().into_owned();
+        let number = name.strip_prefix("film-0").and_then(|rest| rest.strip_suffix(".ts"));
+        if number.is_some_and(|n| !n.is_empty()) {
+            bytes += entry.metadata()?.len();
+        }
+    }
+    Ok(BitRate(bytes * 8 / scene.films.seconds.max(1)))
+}
+
 fn services(scene: Scene<'_>) -> anyhow::Result<Vec<Service<'_>>> {
     let playlists = converted(scene, "m3u8", |film, path| {
         let mut command = Command::new("ffmpeg");
         command.args(["-nostdin", "-v", "error", "-y", "-i"]).arg(film);
-        command.args(["-c", "copy", "-f", "hls", "-hls_time", "4", "-hls_playlist_type", "vod"]).arg(path);
+        command
+            .args([
+                "-c",
+                "copy",
+                "-f",
+                "hls",
+                "-hls_time",
+                &SEGMENT_S.to_string(),
+                "-hls_playlist_type",
+                "vod",
+            ])
+            .arg(path);
         command
     })?;
     let url = |name: &str| format!("http://{}:{PORT}/{name}", scene.site.server_ip());
@@ -63,11 +89,11 @@ fn services(scene: Scene<'_>) -> anyhow::Result<Vec<Service<'_>>> {
         spread: Duration::ZERO,
         nominal: rate,
         max_viewers: 10_000,
-        first: 64,
+        first: 512,
         start: Box::new(move |_| start(scene, targets.clone())),
     };
     Ok(vec![
         of("HTTP progressive", names(&scene.films.paths), Some(scene.films.rate)),
-        of("HLS", names(&playlists), None),
+        of("HLS", names(&playlists), Some(segments_rate(scene)?)),
     ])
 }

@@ -19,8 +19,8 @@ pub(super) const RING: Peer = Peer {
     services: |scene| {
         // As many packets a burst as fit into the lateness that is allowed, and as many as fit into one message.
         Ok(vec![
-            pushed(scene, Kind::Ring, "GSO ring, a burst every 10 ms", 10, 5000.0, 512),
-            pushed(scene, Kind::Ring, "GSO ring, every 20 ms", 20, 5000.0, 512),
+            pushed(scene, Kind::Ring, "GSO ring, a burst every 10 ms", 10, 5000.0, 1024),
+            pushed(scene, Kind::Ring, "GSO ring, every 20 ms", 20, 5000.0, 1024),
         ])
     },
 };
@@ -30,7 +30,7 @@ pub(super) const EVENTS: Peer = Peer {
     install: INSTALL,
     missing: || None,
     services: |scene| {
-        Ok(vec![pushed(scene, Kind::Events, "event loop with sendmmsg, every 10 ms", 10, 5000.0, 256)])
+        Ok(vec![pushed(scene, Kind::Events, "event loop with sendmmsg, every 10 ms", 10, 5000.0, 512)])
     },
 };
 
@@ -41,7 +41,7 @@ pub(super) const PROCESS: Peer = Peer {
     services: |scene| {
         Ok(vec![
             pushed(scene, Kind::Process, "a process a stream, a packet a time", 0, 100.0, 64),
-            pushed(scene, Kind::Process, "a process a stream, every 10 ms", 10, 100.0, 64),
+            pushed(scene, Kind::Process, "a process a stream, every 10 ms", 10, 100.0, 192),
         ])
     },
 };
