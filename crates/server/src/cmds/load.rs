@@ -378,6 +378,9 @@ fn broken_limits(output: &OutputArgs, report: &LoadReport) -> Vec<String> {
     if lost > 0 && percent > output.max_loss.0 {
         broken.push(format!("{lost} packets lost ({percent:.4} %), allowed {} %", output.max_loss.0));
     }
+    if let Some(web) = report.web.as_ref().filter(|web| web.rebuffers > 0) {
+        broken.push(format!("pictures stood still {} times for want of film", web.rebuffers));
+    }
     if let Some(limit) = output.max_lateness {
         let p99 = HumanDuration(Duration::from_micros(report.lateness.p99_us));
         if p99 > limit {
