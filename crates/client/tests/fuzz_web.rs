@@ -118,7 +118,8 @@ fn read_playlist(bytes: &[u8]) {
     }
     let mut way = Hls::new(base.clone(), 0, VariantChoice::Highest);
     for _ in 0..3 {
-        let _ = way.playlist_came(Instant(0), base.clone(), bytes);
+        let _ = parse_playlist(bytes, &base, VariantChoice::Highest)
+            .and_then(|list| way.playlist_came(Instant(0), list));
         for _ in 0..1000 {
             match way.want(Instant(0)) {
                 Want::Segment(_) => way.segment_came(),

@@ -41,7 +41,9 @@ impl WebFigures {
             sync_losses: self.ts.sync_losses,
             continuity_errors: self.ts.continuity_errors,
             marked_errors: self.ts.marked_errors,
+            pcrs: self.ts.pcrs,
             pcr_jumps: self.clock_jumps,
+            pcr_interval_max_us: self.ts.pcr_interval_max_ns / 1000,
             ..TsFindings::default()
         };
         (findings.packets > 0).then_some(findings)

@@ -4,10 +4,12 @@
 //! their decoder. A live playlist is loaded again when all its segments have been fetched, not sooner than its target
 //! duration after the last time, or half of that if it had nothing new (RFC 8216 section 6.3.4).
 
+use std::sync::Arc;
+
 use millrace_core::time::{Instant, NS_PER_S};
 
 use super::address::HttpUrl;
-use super::playlist::{MediaPlaylist, Playlist, PlaylistFault, Resource, VariantChoice, parse_playlist};
+use super::playlist::{MediaPlaylist, Playlist, PlaylistFault, Resource, VariantChoice};
 
 /// A live film begins so many target durations before its end (RFC 8216 section 6.3.3).
 const LIVE_BEHIND: u64 = 3;
@@ -37,7 +39,7 @@ pub struct Hls {
     choice: VariantChoice,
     url: HttpUrl,
     masters: u32,
-    list: Option<MediaPlaylist>,
+    list: Option<Arc<MediaPlaylist>>,
     /// Film before the first segment that is fetched.
     start_ns: u64,
     next_sequence: u64,
@@ -106,12 +108,17 @@ impl Hls {
         self.skipped
     }
 
-    /// The wanted playlist has come, from `url` after all redirects.
+    /// Which variant is played.
+    pub fn choice(&self) -> VariantChoice {
+        self.choice
+    }
+
+    /// The wanted playlist has come.
     ///
     /// # Errors
     /// Why it cannot be played.
-    pub fn playlist_came(&mut self, now: Instant, url: HttpUrl, bytes: &[u8]) -> Result<(), PlaylistFault> {
-        let list = match parse_playlist(bytes, &url, self.choice)? {
+    pub fn playlist_came(&mut self, now: Instant, playlist: Playlist) -> Result<(), PlaylistFault> {
+        let list = match playlist {
             Playlist::Media(list) => list,
             Playlist::Master(_) if self.masters >= MAX_MASTERS || self.list.is_some() => {
                 return Err(PlaylistFault::NoVariant);

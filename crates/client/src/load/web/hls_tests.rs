@@ -1,8 +1,14 @@
 //! Ways through films on demand and live, on a virtual clock.
 
+use super::super::playlist::parse_playlist;
 use super::*;
 
 const S: u64 = NS_PER_S;
+
+/// The playlist `bytes` comes to `hls` from `url`.
+fn come(hls: &mut Hls, now: Instant, url: HttpUrl, bytes: &[u8]) -> Result<(), PlaylistFault> {
+    hls.playlist_came(now, parse_playlist(bytes, &url, VariantChoice::Highest)?)
+}
 
 fn url(text: &str) -> HttpUrl {
     HttpUrl::parse("http://h/a/").unwrap().join(text).unwrap()
@@ -17,7 +23,7 @@ fn list(from: u64, to: u64, end: &str) -> String {
 fn started(text: &str, start_ns: u64) -> Hls {
     let mut hls = Hls::new(url("x.m3u8"), start_ns, VariantChoice::Highest);
     assert_eq!(hls.want(Instant(0)), Want::Playlist(url("x.m3u8")));
-    hls.playlist_came(Instant(0), url("x.m3u8"), text.as_bytes()).unwrap();
+    come(&mut hls, Instant(0), url("x.m3u8"), text.as_bytes()).unwrap();
     hls
 }
 
@@ -57,13 +63,13 @@ fn a_film_on_demand_is_fetched_from_its_start_or_a_place() {
 fn a_master_playlist_leads_to_a_variant_after_redirects() {
     let mut hls = Hls::new(url("x.m3u8"), 0, VariantChoice::Highest);
     let master = b"#EXTM3U\n#EXT-X-STREAM-INF:BANDWIDTH=1\nlow/v.m3u8\n";
-    hls.playlist_came(Instant(0), url("/elsewhere/x.m3u8"), master).unwrap();
+    come(&mut hls, Instant(0), url("/elsewhere/x.m3u8"), master).unwrap();
     assert_eq!(hls.want(Instant(0)), Want::Playlist(url("/elsewhere/low/v.m3u8")));
-    hls.playlist_came(Instant(0), url("/third/v.m3u8"), list(0, 1, "").as_bytes()).unwrap();
+    come(&mut hls, Instant(0), url("/third/v.m3u8"), list(0, 1, "").as_bytes()).unwrap();
     let Want::Segment(segment) = hls.want(Instant(0)) else { panic!("{:?}", hls.want(Instant(0))) };
     assert_eq!(segment.url, url("/third/0.ts"));
     let mut looped = Hls::new(url("x.m3u8"), 0, VariantChoice::Highest);
-    let faults: Vec<_> = (0..3).map(|_| looped.playlist_came(Instant(0), url("x.m3u8"), master)).collect();
+    let faults: Vec<_> = (0..3).map(|_| come(&mut looped, Instant(0), url("x.m3u8"), master)).collect();
     assert_eq!(faults, [Ok(()), Ok(()), Err(PlaylistFault::NoVariant)]);
 }
 
@@ -77,16 +83,16 @@ fn live_films_begin_near_their_end_and_are_loaded_again_in_time() {
     );
     assert_eq!(hls.want(Instant(4 * S)), Want::Playlist(url("x.m3u8")));
     // Nothing new: half the time.
-    hls.playlist_came(Instant(4 * S), url("x.m3u8"), list(100, 110, "").as_bytes()).unwrap();
+    come(&mut hls, Instant(4 * S), url("x.m3u8"), list(100, 110, "").as_bytes()).unwrap();
     assert_eq!(hls.want(Instant(5 * S)), Want::Wait(Instant(6 * S)));
-    hls.playlist_came(Instant(6 * S), url("x.m3u8"), list(101, 111, "").as_bytes()).unwrap();
+    come(&mut hls, Instant(6 * S), url("x.m3u8"), list(101, 111, "").as_bytes()).unwrap();
     assert_eq!(fetch_all(&mut hls, Instant(6 * S)), (vec!["/a/110.ts".into()], Want::Wait(Instant(10 * S))));
     assert!(!hls.seek(0), "live");
     // Far behind: what has gone is skipped.
-    hls.playlist_came(Instant(60 * S), url("x.m3u8"), list(115, 118, "").as_bytes()).unwrap();
+    come(&mut hls, Instant(60 * S), url("x.m3u8"), list(115, 118, "").as_bytes()).unwrap();
     assert_eq!((fetch_all(&mut hls, Instant(60 * S)).0.len(), hls.skipped()), (3, 4));
     // The server begins anew.
-    hls.playlist_came(Instant(70 * S), url("x.m3u8"), list(0, 2, "#EXT-X-ENDLIST\n").as_bytes()).unwrap();
+    come(&mut hls, Instant(70 * S), url("x.m3u8"), list(0, 2, "#EXT-X-ENDLIST\n").as_bytes()).unwrap();
     assert_eq!(fetch_all(&mut hls, Instant(70 * S)), (vec!["/a/0.ts".into(), "/a/1.ts".into()], Want::End));
 }
 
@@ -94,11 +100,11 @@ fn live_films_begin_near_their_end_and_are_loaded_again_in_time() {
 fn a_live_playlist_may_be_empty_at_first_but_a_whole_one_may_not() {
     let mut hls = started(&list(5, 5, ""), 0);
     assert_eq!(hls.want(Instant(0)), Want::Wait(Instant(2 * S)));
-    hls.playlist_came(Instant(2 * S), url("x.m3u8"), list(5, 6, "").as_bytes()).unwrap();
+    come(&mut hls, Instant(2 * S), url("x.m3u8"), list(5, 6, "").as_bytes()).unwrap();
     assert_eq!(fetch_all(&mut hls, Instant(2 * S)).0, ["/a/5.ts"]);
     let mut empty = Hls::new(url("x.m3u8"), 0, VariantChoice::Highest);
     let got =
-        empty.playlist_came(Instant(0), url("x.m3u8"), b"#EXTM3U\n#EXT-X-TARGETDURATION:4\n#EXT-X-ENDLIST\n");
+        come(&mut empty, Instant(0), url("x.m3u8"), b"#EXTM3U\n#EXT-X-TARGETDURATION:4\n#EXT-X-ENDLIST\n");
     assert_eq!(got, Err(PlaylistFault::NoSegment));
 }
 
@@ -120,7 +126,7 @@ fn no_playlist_makes_it_stumble() {
         for (from, count, is_whole) in lists {
             let end = if *is_whole { "#EXT-X-ENDLIST\n" } else { "" };
             let text = list(u64::from(*from), u64::from(*from) + u64::from(count % 16), end);
-            let _ = hls.playlist_came(now, url("x.m3u8"), text.as_bytes());
+            let _ = come(&mut hls, now, url("x.m3u8"), text.as_bytes());
             let (names, next) = fetch_all(&mut hls, now);
             assert!(names.len() <= 16);
             if let Want::Wait(at) = next {

@@ -1,21 +1,24 @@
-//! Addresses of the servers that playlists and redirects lead to.
+//! What all viewers of a target share: playlists, and addresses of the servers that these and redirects lead to.
 
 use std::collections::BTreeMap;
 use std::net::{IpAddr, SocketAddr};
 use std::sync::{Mutex, PoisonError};
 
 use super::address::HttpUrl;
+use super::playlist::Playlists;
 use crate::error::ClientError;
 use crate::net::resolve;
 
 /// Servers that are remembered.
 const MAX_HOSTS: usize = 1024;
 
-/// Addresses that all viewers of a target share. A name is looked up once; the thread waits meanwhile, so a load that is
+/// What all viewers of a target share. A name is looked up once; the thread waits meanwhile, so a load that is
 /// to be exact names its servers by address, or asks one server only.
 #[derive(Debug, Default)]
 pub(crate) struct Hosts {
     known: Mutex<BTreeMap<(String, u16), Option<SocketAddr>>>,
+    /// The playlists they have loaded.
+    pub(super) playlists: Playlists,
 }
 
 impl Hosts {

@@ -1,5 +1,7 @@
 //! HLS playlists (RFC 8216): what a viewer needs of them, read with bounds by `m3u8-rs`.
 
+use std::sync::{Arc, Mutex, PoisonError};
+
 use m3u8_rs::Playlist as Parsed;
 use millrace_core::limits::MAX_PLAYLIST_BYTES;
 
@@ -64,8 +66,8 @@ pub struct MediaPlaylist {
 pub enum Playlist {
     /// The address of the variant that was chosen.
     Master(HttpUrl),
-    /// Segments.
-    Media(MediaPlaylist),
+    /// Segments; shared by all who have read the same.
+    Media(Arc<MediaPlaylist>),
 }
 
 /// Why a playlist cannot be played.
@@ -111,8 +113,53 @@ pub fn parse_playlist(
     let with_end = [bytes, b"\n"].concat();
     match m3u8_rs::parse_playlist_res(&with_end) {
         Ok(Parsed::MasterPlaylist(master)) => choose(&master, base, choice).map(Playlist::Master),
-        Ok(Parsed::MediaPlaylist(media)) => media_playlist(&media, base).map(Playlist::Media),
+        Ok(Parsed::MediaPlaylist(media)) => {
+            media_playlist(&media, base).map(|list| Playlist::Media(Arc::new(list)))
+        }
         Err(_) => Err(PlaylistFault::NotPlaylist),
+    }
+}
+
+/// Playlists that are remembered: master, media and some versions of a live one.
+const MAX_REMEMBERED: usize = 8;
+
+/// What playlists that all viewers of a film load were last time, so that each is read once and kept once: a film of
+/// two hours has 1,800 segments.
+#[derive(Debug, Default)]
+pub struct Playlists {
+    known: Mutex<Vec<Known>>,
+}
+
+#[derive(Debug)]
+struct Known {
+    bytes: Box<[u8]>,
+    base: HttpUrl,
+    choice: VariantChoice,
+    playlist: Playlist,
+}
+
+impl Playlists {
+    /// Reads the playlist that came from `base`, if nobody has.
+    ///
+    /// # Errors
+    /// Why it cannot be played.
+    pub fn read(
+        &self,
+        bytes: &[u8],
+        base: &HttpUrl,
+        choice: VariantChoice,
+    ) -> Result<Playlist, PlaylistFault> {
+        let mut known = self.known.lock().unwrap_or_else(PoisonError::into_inner);
+        let is_same = |one: &Known| *one.bytes == *bytes && one.base == *base && one.choice == choice;
+        if let Some(found) = known.iter().find(|one| is_same(one)) {
+            return Ok(found.playlist.clone());
+        }
+        let playlist = parse_playlist(bytes, base, choice)?;
+        if known.len() == MAX_REMEMBERED {
+            known.remove(0);
+        }
+        known.push(Known { bytes: bytes.into(), base: base.clone(), choice, playlist: playlist.clone() });
+        Ok(playlist)
     }
 }
 

@@ -6,7 +6,7 @@ fn base() -> HttpUrl {
     HttpUrl::parse("http://h/films/a/index.m3u8?token=1").unwrap()
 }
 
-fn media(text: &str) -> MediaPlaylist {
+fn media(text: &str) -> Arc<MediaPlaylist> {
     match parse_playlist(text.as_bytes(), &base(), VariantChoice::default()).unwrap() {
         Playlist::Media(media) => media,
         Playlist::Master(url) => panic!("a master playlist: {url}"),
@@ -99,6 +99,28 @@ fn what_cannot_be_played_says_why() {
     assert_eq!(parse(&vec![b'#'; MAX_PLAYLIST_BYTES + 1]), Err(PlaylistFault::TooLong));
     let secure = b"#EXTM3U\n#EXT-X-TARGETDURATION:4\n#EXTINF:4,\nhttps://h/a.ts\n";
     assert_eq!(parse(secure), Err(PlaylistFault::Address("HTTPS is not supported: use http://")));
+}
+
+#[test]
+fn what_all_load_is_kept_once() {
+    let list =
+        |n: u64| format!("#EXTM3U\n#EXT-X-TARGETDURATION:2\n#EXT-X-MEDIA-SEQUENCE:{n}\n#EXTINF:2,\na.ts\n");
+    let (known, other) = (Playlists::default(), HttpUrl::parse("http://h/other").unwrap());
+    let read =
+        |text: &str, base: &HttpUrl| match known.read(text.as_bytes(), base, VariantChoice::Highest).unwrap()
+        {
+            Playlist::Media(list) => list,
+            Playlist::Master(url) => panic!("a master playlist: {url}"),
+        };
+    let first = read(&list(0), &base());
+    assert!(Arc::ptr_eq(&first, &read(&list(0), &base())));
+    assert!(!Arc::ptr_eq(&first, &read(&list(0), &other)), "its segments are elsewhere");
+    for n in 1..20 {
+        assert_eq!(read(&list(n), &base()).first_sequence, n);
+    }
+    assert_eq!(known.known.lock().unwrap().len(), MAX_REMEMBERED);
+    assert!(!Arc::ptr_eq(&first, &read(&list(0), &base())), "forgotten");
+    assert!(known.read(b"<html>", &other, VariantChoice::Highest).is_err());
 }
 
 #[test]

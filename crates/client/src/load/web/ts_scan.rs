@@ -11,6 +11,8 @@ const NULL_PID: u16 = 0x1fff;
 const SYNC: u8 = 0x47;
 /// The front of a packet with everything that is looked at: header, adaptation field up to its clock reference.
 const FRONT_BYTES: usize = 12;
+/// A longer time between two clock references is a jump.
+const MAX_INTERVAL_NS: u64 = 1_000_000_000;
 /// Units a second of a program clock reference, and where it wraps.
 const PCR_HZ: u64 = 27_000_000;
 const PCR_WRAP: u64 = (1 << 33) * 300;
@@ -28,6 +30,10 @@ pub struct ScanCounts {
     pub missing: u64,
     /// Packets with transport_error_indicator.
     pub marked_errors: u64,
+    /// Clock references of the PID whose clock is followed.
+    pub pcrs: u64,
+    /// Longest distance between two of them up to a second, in film time; what is more is a jump.
+    pub pcr_interval_max_ns: u64,
 }
 
 impl ScanCounts {
@@ -38,6 +44,8 @@ impl ScanCounts {
         self.continuity_errors += other.continuity_errors;
         self.missing += other.missing;
         self.marked_errors += other.marked_errors;
+        self.pcrs += other.pcrs;
+        self.pcr_interval_max_ns = self.pcr_interval_max_ns.max(other.pcr_interval_max_ns);
     }
 }
 
@@ -81,6 +89,7 @@ pub struct TsScan {
     pids: Vec<PidState>,
     /// The PID whose clock is followed: the first that has one.
     pcr_pid: Option<u16>,
+    last_pcr: Option<Pcr>,
     counts: ScanCounts,
 }
 
@@ -163,7 +172,15 @@ impl TsScan {
         let counter = front[3] & 0x0f;
         self.follow(pid, counter, has_payload, discontinuity);
         let pcr = pcr?;
-        (*self.pcr_pid.get_or_insert(pid) == pid).then_some(pcr)
+        if *self.pcr_pid.get_or_insert(pid) != pid {
+            return None;
+        }
+        let step_ns = self.last_pcr.replace(pcr).map_or(0, |last| pcr.ns_since(last));
+        if step_ns <= MAX_INTERVAL_NS {
+            self.counts.pcr_interval_max_ns = self.counts.pcr_interval_max_ns.max(step_ns);
+        }
+        self.counts.pcrs += 1;
+        Some(pcr)
     }
 
     /// ISO/IEC 13818-1 section 2.4.3.3: the counter goes up with each packet that has a payload and only with those; a

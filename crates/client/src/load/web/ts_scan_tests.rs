@@ -33,7 +33,8 @@ fn clocks_and_counters_wherever_the_bytes_are_cut() {
         stream.extend(packet(NULL_PID, 3, None));
     }
     let clock: Vec<u64> = [0, 5, 10, 15].iter().map(|n| PCR_WRAP - 27_000_000 + n * 1001).collect();
-    let expected = (ScanCounts { packets: 60, ..ScanCounts::default() }, clock);
+    let counts = ScanCounts { packets: 60, pcrs: 4, pcr_interval_max_ns: 185_370, ..ScanCounts::default() };
+    let expected = (counts, clock);
     assert_eq!(scan(&[&stream]), expected);
     for cut in 0..400 {
         let (a, b) = stream.split_at(cut);

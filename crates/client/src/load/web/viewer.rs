@@ -329,7 +329,8 @@ impl WebViewer {
             Purpose::Playlist => {
                 self.figures.playlists += 1;
                 let text = std::mem::take(playlist);
-                way.playlist_came(now, asked.url, &text).map_err(|fault| fault.to_string())?;
+                let read = self.hosts.playlists.read(&text, &asked.url, way.choice());
+                read.and_then(|list| way.playlist_came(now, list)).map_err(|fault| fault.to_string())?;
                 self.buffer.set_plan(lent.plan.options.web.plan(way.target_ns()));
             }
             Purpose::Section => way.section_came(asked.wanted),
