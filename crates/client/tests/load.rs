@@ -247,7 +247,9 @@ fn who_zaps_sees_another_title_and_who_leaves_is_replaced() {
         options.duration = Duration::from_millis(2500);
         let report = run(&options);
         assert!(report.is_clean(), "{report}");
-        assert!(report.zaps >= 6 && report.sessions == 3 + report.zaps, "{report}");
+        // Whoever zaps when the time is over does not begin again; who has only just begun has no session to end.
+        let about = |count: u64, all: u64| (all - 3..=all).contains(&count);
+        assert!(report.zaps >= 6 && about(report.sessions, 3 + report.zaps), "{report}");
         assert_eq!(report.per_stream.len() as u64, report.sessions);
         let zapped: Vec<_> = report.per_stream.iter().filter(|stream| stream.session > 0).collect();
         // The film's first packet comes 50 ms after the reply to PLAY.
@@ -259,7 +261,7 @@ fn who_zaps_sees_another_title_and_who_leaves_is_replaced() {
         let of_one: Vec<_> = report.per_stream.iter().filter(|stream| stream.viewer == 1).collect();
         assert!(of_one.windows(2).all(|two| two[0].title != two[1].title), "{of_one:?}");
         let teardowns: usize = servers.iter().map(|server| server.seen.count("TEARDOWN")).sum();
-        assert_eq!(teardowns as u64, report.sessions);
+        assert!(about(teardowns as u64, report.sessions), "{teardowns} {report}");
 
         options.behaviour = "leave 500ms fixed".parse().unwrap();
         let report = run(&options);
@@ -270,7 +272,8 @@ fn who_zaps_sees_another_title_and_who_leaves_is_replaced() {
         );
         options.behaviour = "leave 500ms fixed replaced".parse().unwrap();
         let report = run(&options);
-        assert!(report.leaves >= 6 && report.replaced == report.leaves && report.failed == 0, "{report}");
+        assert!(report.leaves >= 6 && about(report.replaced, report.leaves), "{report}");
+        assert_eq!(report.failed, 0, "{report}");
         assert_eq!(report.sessions, 3 + report.replaced, "{report}");
     });
 }
@@ -353,6 +356,28 @@ fn servers_that_say_nothing_or_something_wrong_about_numbers_lose_nothing() {
                 report.per_stream.iter().all(|s| s.runs == 3 && s.packets > 40),
                 "{rtp_info:?}: {report}"
             );
+        }
+    });
+}
+
+#[test]
+fn what_was_read_late_over_tcp_is_kept_apart_and_over_udp_need_not_be() {
+    steady(|| {
+        for transport in [TransportChoice::Tcp, TransportChoice::Udp] {
+            let server = Server::start(slow(500));
+            let mut options = options(&[&server], 2, transport);
+            // This process looks at its sockets every 60 ms only.
+            options.gather = Duration::from_millis(60);
+            let report = run(&options);
+            assert_eq!((report.failed, report.lost), (0, 0), "{report}");
+            let is_tcp = transport == TransportChoice::Tcp;
+            assert_eq!(report.packets_in_own_stalls > report.packets / 2, is_tcp, "{report}");
+            if is_tcp {
+                assert!(report.lateness_own.max_us >= 20_000, "{report}");
+            } else {
+                assert_eq!(report.packets_in_own_stalls, 0, "{report}");
+                assert!(report.receiver.read_delay.max_us >= 20_000, "{report}");
+            }
         }
     });
 }
