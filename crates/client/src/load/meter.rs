@@ -24,7 +24,6 @@ pub(super) struct Meter {
     announced: Option<(Option<u16>, Option<u32>)>,
     /// Extended number and timestamp of the lowest packet.
     lowest: Option<(u64, u32)>,
-    first_packet_us: Option<i64>,
     first_arrival_ns: Option<u64>,
     payload_bytes: u64,
     malformed: u64,
@@ -74,7 +73,6 @@ impl Default for Meter {
             run_reply_ns: 0,
             announced: None,
             lowest: None,
-            first_packet_us: None,
             first_arrival_ns: None,
             payload_bytes: 0,
             malformed: 0,
@@ -148,8 +146,6 @@ impl Meter {
         self.ssrc = Some(header.ssrc);
         self.payload_bytes += payload.len() as u64;
         self.lateness.observe(arrival_ns, header.timestamp, shared);
-        let delay = |reply: u64| (i128::from(arrival_ns) - i128::from(reply)) / 1000;
-        self.first_packet_us.get_or_insert_with(|| delay(self.reply_ns) as i64);
         self.first_arrival_ns.get_or_insert(arrival_ns);
         if self.lowest.is_none_or(|(lowest, _)| ext < lowest) {
             self.lowest = Some((ext, header.timestamp));
@@ -222,6 +218,12 @@ impl Meter {
         })
     }
 
+    /// From the reply to PLAY to the first packet; negative if that came before, as some servers have it.
+    fn first_packet_us(&self) -> Option<i64> {
+        let first = self.first_arrival_ns.filter(|_| self.reply_ns > 0)?;
+        Some(((i128::from(first) - i128::from(self.reply_ns)) / 1000) as i64)
+    }
+
     /// Ends the measurement at wall-clock time `end_ns`. While a viewer pauses nothing is due.
     pub(super) fn finish(&mut self, shared: &mut Histogram<u64>, end_ns: u64, is_paused: bool) -> Measured {
         self.lateness.finish(shared);
@@ -246,7 +248,7 @@ impl Meter {
             lateness_max_us: self.lateness.max_us(),
             understated_us: self.lateness.understated_us(),
             longest_gap_us: self.lateness.longest_gap_ns().max(tail_ns) / 1000,
-            first_packet_us: self.first_packet_us,
+            first_packet_us: self.first_packet_us(),
             rtp_info_exact: exact,
             has_bye: self.has_bye,
             first_arrival_ns: self.first_arrival_ns,
@@ -256,5 +258,39 @@ impl Meter {
             runs: self.runs,
             ts: self.ts.as_ref().map(|ts| ts.findings()),
         }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::lateness::histogram_us;
+
+    fn packet(sequence: u16) -> Vec<u8> {
+        let mut bytes = vec![0x80, PAYLOAD_TYPE_MP2T];
+        bytes.extend(sequence.to_be_bytes());
+        bytes.extend((u32::from(sequence) * 900).to_be_bytes());
+        bytes.extend(7u32.to_be_bytes());
+        bytes.extend([0x47; 188]);
+        bytes
+    }
+
+    #[test]
+    fn packets_that_come_before_the_reply_to_play_count_and_came_early() {
+        let (mut meter, mut shared) = (Meter::default(), histogram_us());
+        let second = 1_000_000_000;
+        for n in 0..4u16 {
+            if n == 2 {
+                meter.begin_play(&PlayReply::default(), 50 * second + 15_000_000, &mut shared);
+            }
+            meter.rtp(&mut shared, 50 * second + u64::from(n) * 10_000_000, &packet(n));
+        }
+        let measured = meter.finish(&mut shared, 51 * second, false);
+        assert_eq!((measured.counts.received, measured.first_packet_us), (4, Some(-15_000)));
+        assert_eq!((measured.longest_gap_us, measured.runs), (970_000, 1));
+        // Nothing that was never played has a time from its reply.
+        let mut silent = Meter::default();
+        silent.rtp(&mut shared, second, &packet(0));
+        assert_eq!(silent.finish(&mut shared, second, false).first_packet_us, None);
     }
 }
