@@ -200,7 +200,8 @@ fn cpu_ratio(options: &Options, scene: Scene<'_>, ours: f64, report: &mut Report
     let window = Duration::from_secs_f64(options.pick(1.0, 3.0, 4.0));
     let effort = Effort { max_viewers: count, ..Effort::of(options) };
     let udp = |peer: &Peer| -> anyhow::Result<Option<Service<'_>>> {
-        Ok(peer.services(scene)?.into_iter().find(|s| s.transport != TransportChoice::Tcp))
+        // The last one of the ring has the longest bursts: the hardest to keep up with.
+        Ok(peer.services(scene)?.into_iter().rfind(|s| s.transport != TransportChoice::Tcp))
     };
     let ring = peers::ALL.iter().find(|peer| peer.name == "reference-ring");
     let (Some(mine), Some(ring)) = (udp(&peers::OURSELVES)?, ring.map(udp).transpose()?.flatten()) else {

@@ -6,8 +6,6 @@ use std::path::{Path, PathBuf};
 use anyhow::{Context, ensure};
 use millrace_core::units::BitRate;
 
-use crate::media;
-
 const PACKET_BYTES: usize = 188;
 
 /// Films of one rate in one folder: `film-0.ts`, `film-1.ts`, ...
@@ -31,7 +29,7 @@ impl Films {
     pub fn make(dir: &Path, rate: BitRate, seconds: u64, titles: usize) -> anyhow::Result<Self> {
         std::fs::create_dir_all(dir).with_context(|| format!("{}: cannot be made", dir.display()))?;
         let path = |n: usize| dir.join(format!("film-{n}.ts"));
-        media::make_cbr_ts(&path(0), seconds, rate.0 / 1000)?;
+        make_full(&path(0), rate, seconds)?;
         let mut paths = vec![path(0)];
         if titles > 1 {
             let mut bytes = std::fs::read(path(0)).context("read the film")?;
@@ -54,6 +52,25 @@ impl Films {
     pub fn bytes(&self) -> u64 {
         self.paths.iter().filter_map(|path| path.metadata().ok()).map(|meta| meta.len()).sum()
     }
+}
+
+/// A constant-rate stream that is full of pictures: noise takes all bits that it gets. What leaves the stuffing out must
+/// still carry nearly the whole rate, or it would be measured with another film than the others.
+fn make_full(path: &Path, rate: BitRate, seconds: u64) -> anyhow::Result<()> {
+    let kbps = rate.0 / 1000;
+    ensure!(kbps >= 1000, "the film's rate: got {rate}, at least 1Mb/s");
+    let video = format!("{}k", kbps * 88 / 100 - 100);
+    let mut command = std::process::Command::new("ffmpeg");
+    command.args(["-nostdin", "-v", "error", "-y", "-f", "lavfi", "-i"]);
+    command.arg(format!("testsrc2=s=640x360:r=25:d={seconds},noise=alls=60:allf=t"));
+    command.args(["-f", "lavfi", "-i", &format!("sine=f=440:r=48000:d={seconds}")]);
+    command.args(["-c:v", "libx264", "-preset", "ultrafast", "-g", "50", "-bf", "0", "-pix_fmt", "yuv420p"]);
+    command.args(["-b:v", &video, "-maxrate", &video, "-bufsize", &video, "-c:a", "aac", "-b:a", "64k"]);
+    command.args(["-f", "mpegts", "-muxrate", &format!("{kbps}k"), "-pcr_period", "20"]).arg(path);
+    let output = command.output().context("ffmpeg: cannot be started (apt-get install ffmpeg)")?;
+    let words = String::from_utf8_lossy(&output.stderr);
+    ensure!(output.status.success(), "ffmpeg could not make {}: {}", path.display(), words.trim());
+    Ok(())
 }
 
 /// Writes `number` into every stuffing packet (PID 0x1fff); returns how many there were.

@@ -12,6 +12,7 @@
 pub mod films;
 pub mod limits;
 pub mod meter;
+mod pushed;
 pub mod search;
 pub mod site;
 pub mod trial;

@@ -12,6 +12,7 @@ use millrace_core::units::BitRate;
 
 use super::limits::Figures;
 use super::meter::{Spent, Usage, syscalls_per_s};
+use super::pushed;
 use super::site::{CLIENT_INTERFACE, Group, Site};
 
 /// What serves, as the search sees it.
@@ -60,7 +61,7 @@ pub struct Running {
 }
 
 impl Running {
-    fn ids(&self) -> Vec<u32> {
+    pub(super) fn ids(&self) -> Vec<u32> {
         self.groups.iter().map(Group::id).collect()
     }
 }
@@ -90,7 +91,7 @@ pub struct Trial {
 }
 
 /// Time from the last viewer's arrival to the first look: everybody plays by then.
-const SETTLE_S: f64 = 1.0;
+pub(super) const SETTLE_S: f64 = 1.0;
 /// Time from one sample of the receiver to the next.
 const INTERVAL: Duration = Duration::from_millis(500);
 /// Film that players over HTTP read ahead: two segments of [`SEGMENT_S`].
@@ -115,6 +116,14 @@ pub fn trial(
     plan: TrialPlan,
     cancel: &AtomicBool,
 ) -> anyhow::Result<Trial> {
+    if let Way::Pushed { base_port } = service.way
+        && site.has_probe.load(Ordering::Relaxed)
+    {
+        if let Some(trial) = pushed::trial(site, service, base_port, nominal, plan, cancel)? {
+            return Ok(trial);
+        }
+        site.has_probe.store(false, Ordering::Relaxed);
+    }
     let (mut options, settle_s) = load_options(site, service, nominal, plan);
     match service.way {
         Way::Pushed { base_port } => {
