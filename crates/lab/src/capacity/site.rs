@@ -175,9 +175,16 @@ impl Group {
 
 impl Drop for Group {
     fn drop(&mut self) {
-        if let Some(group) = rustix::process::Pid::from_raw(self.child.id().cast_signed()) {
+        let group = rustix::process::Pid::from_raw(self.child.id().cast_signed());
+        if let Some(group) = group {
             let _ = rustix::process::kill_process_group(group, rustix::process::Signal::KILL);
         }
         let _ = self.child.wait();
+        // Its children hold its ports until they are gone too; the next server wants them.
+        let end = StdInstant::now() + Duration::from_secs(1);
+        let remains = |group| rustix::process::test_kill_process_group(group).is_ok();
+        while group.is_some_and(remains) && StdInstant::now() < end {
+            std::thread::sleep(Duration::from_millis(5));
+        }
     }
 }
