@@ -206,6 +206,10 @@ fn options_that_make_no_sense_are_refused() {
     refused(|o| o.gather = Duration::from_secs(1), "100 ms");
     refused(|o| o.user_agent = "a\r\nb".to_owned(), "user agent");
     refused(|o| o.targets = vec!["ftp://x/".to_owned()], "the scheme is not rtsp");
+    refused(
+        |o| (o.probe, o.targets) = (Some("lo".to_owned()), vec!["rtp://@:5000".to_owned()]),
+        "rtsp targets",
+    );
 }
 
 #[test]

@@ -157,6 +157,12 @@ impl LoadOptions {
         if self.probe.is_some() && self.transport == TransportChoice::Tcp {
             return wrong("probe", "TCP".to_owned(), "UDP: over TCP packets cannot be dropped");
         }
+        let is_rtsp = |target: &&String| target.trim().to_ascii_lowercase().starts_with("rtsp");
+        if self.probe.is_some()
+            && let Some(other) = self.targets.iter().find(|target| !is_rtsp(target))
+        {
+            return wrong("probe", other.clone(), "rtsp targets: others are counted at their sockets only");
+        }
         self.web.check()?;
         check_header_text("user agent", &self.user_agent)
     }

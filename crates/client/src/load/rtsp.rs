@@ -390,10 +390,11 @@ impl RtspViewer {
         }
     }
 
+    /// Opens the way through address translators and firewalls: an empty RTP packet and an empty RR. Inside the
+    /// connection nothing has to be opened, and servers (MediaMTX) hang up on a frame that comes before PLAY.
     fn punch(&mut self, lent: &Lent<'_>) {
-        if let Path::Udp(udp) = &self.path
-            && let Some((rtp, _)) = udp.server
-        {
+        let Path::Udp(udp) = &self.path else { return };
+        if let Some((rtp, _)) = udp.server {
             // If the network refuses it there is nothing to open.
             let _ = udp.rtp.socket().send_to(&[0x80, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0], rtp);
         }

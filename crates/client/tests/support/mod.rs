@@ -287,6 +287,7 @@ struct Session {
     input: Vec<u8>,
     way: Way,
     playing: Option<Playing>,
+    was_asked_to_play: bool,
     /// Next packet after a pause.
     at: u32,
     sent_packets: u32,
@@ -313,6 +314,7 @@ impl Session {
             input: Vec::new(),
             way: Way::None,
             playing: None,
+            was_asked_to_play: false,
             at: 0,
             sent_packets: 0,
             sent_octets: 0,
@@ -356,6 +358,7 @@ impl Session {
                 }
                 let frame: Vec<u8> = self.input.drain(..end).collect();
                 assert_eq!(frame[1], 1, "only RTCP comes from a client");
+                assert!(self.was_asked_to_play, "MediaMTX hangs up on a frame before PLAY");
                 self.count_rtcp(&frame[4..]);
                 continue;
             }
@@ -412,7 +415,10 @@ impl Session {
             }
             "DESCRIBE" => ("200 OK", "Content-Type: application/sdp\r\n".to_owned(), SDP),
             "SETUP" => self.set_up(header(request, "Transport").unwrap()),
-            "PLAY" => self.play(header(request, "Range")),
+            "PLAY" => {
+                self.was_asked_to_play = true;
+                self.play(header(request, "Range"))
+            }
             "PAUSE" => {
                 self.pause();
                 ("200 OK", format!("{session}\r\n"), "")
