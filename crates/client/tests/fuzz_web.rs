@@ -4,9 +4,10 @@
 //! `cargo bolero test <target>`.
 #![allow(missing_docs)]
 
-use std::path::PathBuf;
+mod fuzz_support;
 
 use bolero::check;
+use fuzz_support::{edited, seeds};
 use millrace_client::load::listen::ListenUrl;
 use millrace_client::load::web::address::HttpUrl;
 use millrace_client::load::web::exchange::{ByteRange, Exchange, Part};
@@ -17,37 +18,6 @@ use millrace_core::limits::MAX_HTTP_HEAD_BYTES;
 use millrace_core::time::Instant;
 
 const ITERATIONS: usize = 3000;
-
-/// Files of a target's corpus.
-fn seeds(target: &str) -> Vec<Vec<u8>> {
-    let dir = PathBuf::from(env!("CARGO_MANIFEST_DIR")).join("tests/__fuzz__").join(target).join("corpus");
-    let mut files: Vec<PathBuf> =
-        std::fs::read_dir(&dir).unwrap().map(|entry| entry.unwrap().path()).collect();
-    files.sort();
-    files.iter().map(|file| std::fs::read(file).unwrap()).collect()
-}
-
-/// `sample` with bytes replaced, cut out or doubled.
-fn edited(sample: &[u8], edits: &[(u8, u16, u8)]) -> Vec<u8> {
-    let mut bytes = sample.to_vec();
-    for (how, at, byte) in edits {
-        if bytes.is_empty() {
-            break;
-        }
-        let at = usize::from(*at) % bytes.len();
-        let end = (at + usize::from(*byte)).min(bytes.len());
-        match how % 4 {
-            0 => bytes[at] = *byte,
-            1 => drop(bytes.drain(at..end)),
-            2 => bytes.insert(at, *byte),
-            _ => {
-                let piece = bytes[at..end].to_vec();
-                bytes.splice(at..at, piece);
-            }
-        }
-    }
-    bytes
-}
 
 /// Status and payload of one response that comes in these pieces, whether it was over, or what made it unreadable.
 fn respond<'a>(pieces: impl Iterator<Item = &'a [u8]>) -> Result<(u16, Vec<u8>, bool), HttpFault> {
