@@ -12,7 +12,7 @@
 //! | [`media`] | films made on the spot |
 //! | [`proc`] | processor time and memory of a process, from /proc |
 //! | [`raw_send`] | sendmmsg with UDP_SEGMENT as a C program would call it: the yardstick |
-//! | [`reference`] | senders that anybody could write, to compare with |
+//! | [`mod@reference`] | senders that anybody could write, to compare with |
 #![deny(unsafe_code)]
 
 pub mod benches;

@@ -4,7 +4,7 @@
 //! | --- | --- |
 //! | [`search`] | the search, without knowing what is counted |
 //! | [`limits`] | what a trial measured and whether it is good enough |
-//! | [`trial`] | one trial: a service, its viewers, what it took |
+//! | [`mod@trial`] | one trial: a service, its viewers, what it took |
 //! | [`site`] | two hosts, processes pinned to cores |
 //! | [`meter`] | what processes and cores used |
 //! | [`films`] | what is watched |
