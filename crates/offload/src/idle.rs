@@ -9,7 +9,7 @@ use millrace_core::time::Instant;
 pub enum IdlePolicy {
     /// Never sleeps: lowest lateness, one core at 100 %.
     Busy,
-    /// Spins when the next departure is near, sleeps when it is far.
+    /// Sleeps to the next departure, and long enough to gather a few.
     #[default]
     Adaptive,
     /// Sleeps whenever there is nothing to do: for machines shared with others.
@@ -28,14 +28,15 @@ impl std::str::FromStr for IdlePolicy {
     }
 }
 
-/// A wait shorter than this is spun by [`IdlePolicy::Adaptive`]: a sleep and wake-up costs about 10 us and comes up to
-/// 50 us (timer slack) late.
-pub const SPIN_BELOW_NS: u64 = 20_000;
+/// Shortest sleep of [`IdlePolicy::Adaptive`]. Departures are gathered for this long: hundreds of viewers leave a few
+/// microseconds between two bursts, and a loop that waits for each costs a third more processor time for a punctuality
+/// that bursts of 10 ms have no use for.
+pub const GATHER_NS: u64 = 200_000;
 /// Longest sleep: commands and leases ring a bell, so this only bounds the damage of a lost one.
 pub const MAX_SLEEP_NS: u64 = 100_000_000;
-/// Shortest sleep. Departures are gathered for this long into one batch of sends: a tenth of a burst, so that
+/// Shortest sleep of [`IdlePolicy::Sleeping`]. Departures are gathered for this long into one batch of sends: a tenth of a burst, so that
 /// thousands of streams cost a thousand wake-ups a second and not one each.
-pub const MIN_SLEEP_NS: u64 = 500_000;
+pub const MIN_SLEEP_NS: u64 = 1_000_000;
 
 /// What to do now.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -52,8 +53,7 @@ impl IdlePolicy {
         let until = next.map_or(MAX_SLEEP_NS, |next| next.ns_since(now).min(MAX_SLEEP_NS));
         match self {
             Self::Busy => Wait::Spin,
-            Self::Adaptive if until < SPIN_BELOW_NS => Wait::Spin,
-            Self::Adaptive => Wait::Sleep(Duration::from_nanos(until)),
+            Self::Adaptive => Wait::Sleep(Duration::from_nanos(until.max(GATHER_NS))),
             Self::Sleeping => Wait::Sleep(Duration::from_nanos(until.max(MIN_SLEEP_NS))),
         }
     }
@@ -67,8 +67,9 @@ mod tests {
     fn policies_differ_as_described() {
         let now = Instant(1_000_000);
         assert_eq!(IdlePolicy::Busy.wait(now, None), Wait::Spin);
-        assert_eq!(IdlePolicy::Adaptive.wait(now, Some(now.plus_ns(10_000))), Wait::Spin);
-        assert_eq!(IdlePolicy::Adaptive.wait(now, Some(now)), Wait::Spin);
+        let gather = Wait::Sleep(Duration::from_nanos(GATHER_NS));
+        assert_eq!(IdlePolicy::Adaptive.wait(now, Some(now.plus_ns(10_000))), gather);
+        assert_eq!(IdlePolicy::Adaptive.wait(now, Some(now)), gather);
         let far = now.plus_ns(5_000_000);
         assert_eq!(IdlePolicy::Adaptive.wait(now, Some(far)), Wait::Sleep(Duration::from_millis(5)));
         assert_eq!(

@@ -8,9 +8,9 @@
 use millrace_core::time::Instant;
 
 /// Busy share, in thousandths, up to which bursts keep their shortest length.
-const CALM_PERMILLE: u64 = 350;
+const CALM_PERMILLE: u64 = 250;
 /// Busy share from which bursts have their greatest length.
-const BUSY_PERMILLE: u64 = 700;
+const BUSY_PERMILLE: u64 = 600;
 /// How often the share is looked at. Many bursts of every stream lie between two looks.
 const LOOK_EVERY_NS: u64 = 50_000_000;
 
@@ -67,7 +67,7 @@ mod tests {
     fn bursts_grow_with_the_load_and_shrink_again() {
         let mut stretch = Stretch::new(10 * MS, 18 * MS, Instant(0));
         assert_eq!(settled(&mut stretch, 100, 200), 10 * MS);
-        let half = settled(&mut stretch, 100, 525);
+        let half = settled(&mut stretch, 100, 425);
         assert!((13 * MS..=15 * MS).contains(&half), "{half}");
         assert_eq!(settled(&mut stretch, 100, 950), 18 * MS);
         assert_eq!(settled(&mut stretch, 100, 100), 10 * MS);

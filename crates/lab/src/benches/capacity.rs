@@ -17,7 +17,7 @@ use crate::peers;
 /// The benchmark.
 pub(super) const BENCH: Bench = Bench {
     name: "capacity",
-    shows: "viewers that one core serves: loss at most 0.01 %, lateness p99 at most 20 ms, everything delivered",
+    shows: "viewers that one core (or --cores) serves: loss at most 0.01 %, lateness p99 at most 20 ms, everything delivered",
     not_for: "the speed of a network card: a veth pair runs the receiver's kernel path on the sender's core",
     options: &[
         "server-cmd",
@@ -26,6 +26,7 @@ pub(super) const BENCH: Bench = Bench {
         "transport",
         "titles",
         "offload",
+        "cores",
         "runs",
         "quick",
         "streams",
@@ -80,13 +81,16 @@ fn one_rate(
     options.say(&format!("making {titles} films of {rate}"));
     let films = Films::make(&scratch.0.join("films"), rate, effort.film_s(spread), titles)?;
     let offload = options.offload.unwrap_or(false);
-    let site = Site::new(offload, 1, scratch.0.join("site"))?;
+    let cores = options.cores.unwrap_or(1);
+    let site = Site::new(offload, cores, scratch.0.join("site"))?;
     let scene = Scene { site: &site, films: &films, spread, program: &options.program };
     let mut repeats = Vec::new();
     for service in services(options, scene)? {
         let label = format!(
-            "{} at {rate}, {titles} titles, segmentation offload {}",
+            "{} at {rate}, {titles} {}, {cores} {}, segmentation offload {}",
             service.name,
+            if titles == 1 { "title" } else { "titles" },
+            if cores == 1 { "core" } else { "cores" },
             if offload { "on" } else { "off" }
         );
         repeats.extend(one_service(options, &site, &service, effort, &label, report, noise)?);

@@ -38,6 +38,8 @@ pub struct Options {
     pub offload: Option<bool>,
     /// How often the measured part is repeated.
     pub runs: Option<usize>,
+    /// Cores that the server may use.
+    pub cores: Option<usize>,
     /// Set when the user wants to stop: a benchmark looks at it between steps and passes it on to what takes long.
     pub cancel: Arc<AtomicBool>,
     /// Told what happens.
@@ -74,6 +76,7 @@ impl Options {
             peers: Vec::new(),
             offload: None,
             runs: None,
+            cores: None,
             cancel: Arc::new(AtomicBool::new(false)),
             progress: Progress::silent(),
         }

@@ -69,6 +69,9 @@ struct WhatArgs {
     /// How often the measured part is repeated
     #[arg(long, value_name = "N", value_parser = clap::value_parser!(u16).range(1..=1000))]
     runs: Option<u16>,
+    /// Cores that the server may use, with an engine on each; the viewers have the others
+    #[arg(long, value_name = "N", value_parser = clap::value_parser!(u16).range(1..=1024))]
+    cores: Option<u16>,
     /// Rates of the films, separated by commas: 2Mb/s,8Mb/s
     #[arg(long = "rate", value_name = "RATE", value_delimiter = ',')]
     rates: Vec<BitRate>,
@@ -124,6 +127,7 @@ impl WhatArgs {
             ("streams", number(self.streams)),
             ("duration", self.duration.map(|secs| format!("{secs}s"))),
             ("runs", number(self.runs.map(usize::from))),
+            ("cores", number(self.cores.map(usize::from))),
             ("rate", list(&rates)),
             ("transport", list(&self.transports)),
             ("titles", number(self.titles)),
@@ -169,6 +173,7 @@ impl BenchArgs {
             peers: what.peers.clone(),
             offload: what.offload.map(|s| s == Switch::On),
             runs: what.runs.map(usize::from),
+            cores: what.cores.map(usize::from),
             cancel: super::cancel_on_signals()?,
             progress,
             ..Options::new(std::env::current_exe()?)
