@@ -66,7 +66,7 @@ pub(super) fn run(args: &AddArgs) -> anyhow::Result<ExitCode> {
             Ok(_) => {}
             Err(error) => {
                 failed += 1;
-                eprintln!("millrace: {error:#}");
+                super::complain(&error);
             }
         }
     }

@@ -247,7 +247,7 @@ fn targets(given: &[String]) -> anyhow::Result<Vec<String>> {
 /// Loads; the report goes to standard output.
 pub(super) fn run(args: &LoadArgs) -> anyhow::Result<ExitCode> {
     let usage = |error: anyhow::Error| {
-        eprintln!("millrace: {error:#}");
+        super::complain(&error);
         Ok(ExitCode::from(2))
     };
     let mut options = match args.options() {

@@ -87,10 +87,28 @@ pub fn main() -> ExitCode {
         Ok(code) => code,
         Err(error) if is_broken_pipe(&error) => ExitCode::SUCCESS,
         Err(error) => {
-            eprintln!("millrace: {error:#}");
+            complain(&error);
             ExitCode::FAILURE
         }
     }
+}
+
+/// Says on standard error what went wrong.
+fn complain(error: &anyhow::Error) {
+    eprintln!("millrace: {}", words(error));
+}
+
+/// An error and its causes, each said once: many name their cause in their own words already.
+fn words(error: &anyhow::Error) -> String {
+    let mut said = String::new();
+    for cause in error.chain().map(ToString::to_string) {
+        if !said.contains(&cause) {
+            let colon = if said.is_empty() { "" } else { ": " };
+            said.push_str(colon);
+            said.push_str(&cause);
+        }
+    }
+    said
 }
 
 /// `millrace ls | head` ends when head has seen enough: that is no failure.
@@ -131,4 +149,19 @@ fn print_json(value: &impl serde::Serialize) -> anyhow::Result<()> {
     serde_json::to_writer_pretty(&mut out, value)?;
     writeln!(out)?;
     Ok(())
+}
+
+#[cfg(test)]
+mod tests {
+    use anyhow::Context;
+
+    #[test]
+    fn a_cause_is_said_once() {
+        let refused = || std::io::Error::from_raw_os_error(111);
+        let named: Result<(), _> = Err(anyhow::anyhow!("host: {}; look there", refused()));
+        let error = Err::<(), _>(refused()).context(named.unwrap_err().to_string()).unwrap_err();
+        assert_eq!(super::words(&error), "host: Connection refused (os error 111); look there");
+        let error = Err::<(), _>(refused()).context("listen").unwrap_err();
+        assert_eq!(super::words(&error), "listen: Connection refused (os error 111)");
+    }
 }
