@@ -153,15 +153,12 @@ fn print_json(value: &impl serde::Serialize) -> anyhow::Result<()> {
 
 #[cfg(test)]
 mod tests {
-    use anyhow::Context;
-
     #[test]
     fn a_cause_is_said_once() {
         let refused = || std::io::Error::from_raw_os_error(111);
-        let named: Result<(), _> = Err(anyhow::anyhow!("host: {}; look there", refused()));
-        let error = Err::<(), _>(refused()).context(named.unwrap_err().to_string()).unwrap_err();
+        let error = anyhow::Error::new(refused()).context(format!("host: {}; look there", refused()));
         assert_eq!(super::words(&error), "host: Connection refused (os error 111); look there");
-        let error = Err::<(), _>(refused()).context("listen").unwrap_err();
+        let error = anyhow::Error::new(refused()).context("listen");
         assert_eq!(super::words(&error), "listen: Connection refused (os error 111)");
     }
 }
