@@ -12,6 +12,7 @@
 //! | [`ids`] | newtypes for titles, streams and connections |
 //! | [`packet`] | [`packet::PacketMeta`]: what is stored for each media packet; [`packet::WireLayout`] |
 //! | [`pool`] | the extent arena: one copy of the film in memory, filled once, lent to many |
+//! | [`random`] | numbers that a seed repeats |
 //! | [`seam`] | the doors: clock, packets out, doorbells |
 //! | [`wire`] | checksum, RTP, RTCP: bytes on the wire |
 #![deny(unsafe_code)]
@@ -20,6 +21,7 @@ pub mod ids;
 pub mod limits;
 pub mod packet;
 pub mod pool;
+pub mod random;
 pub mod seam;
 pub mod time;
 pub mod units;

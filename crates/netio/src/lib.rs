@@ -21,7 +21,6 @@ pub mod link;
 pub mod middleware;
 pub mod null;
 pub mod probe;
-mod random;
 pub mod recv;
 mod shape;
 mod sys;

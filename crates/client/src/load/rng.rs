@@ -1,39 +1,27 @@
-//! Random numbers that a seed repeats: SplitMix64 (Steele, Lea and Flood, 2014), which needs eight bytes a viewer.
+//! What a load draws at random: shares, choices and times, each viewer's from a generator of its own.
 
 use std::time::Duration;
 
+use millrace_core::random::SplitMix;
+
 /// A generator.
 #[derive(Clone, Debug)]
-pub(super) struct Rng(u64);
-
-/// 2^64 divided by the golden ratio: the step of the state.
-const STEP: u64 = 0x9e37_79b9_7f4a_7c15;
-
-fn mix(mut z: u64) -> u64 {
-    z = (z ^ (z >> 30)).wrapping_mul(0xbf58_476d_1ce4_e5b9);
-    z = (z ^ (z >> 27)).wrapping_mul(0x94d0_49bb_1331_11eb);
-    z ^ (z >> 31)
-}
+pub(super) struct Rng(SplitMix);
 
 impl Rng {
     /// The generator number `number` of `seed`. Neighbouring numbers have nothing in common.
     pub(super) fn new(seed: u64, number: u64) -> Self {
-        Self(mix(seed.wrapping_add(STEP)) ^ mix(number.wrapping_mul(STEP).wrapping_add(1)))
-    }
-
-    fn next_u64(&mut self) -> u64 {
-        self.0 = self.0.wrapping_add(STEP);
-        mix(self.0)
+        Self(SplitMix::numbered(seed, number))
     }
 
     /// From 0 up to, not including, 1.
     pub(super) fn unit(&mut self) -> f64 {
-        (self.next_u64() >> 11) as f64 / (1u64 << 53) as f64
+        (self.0.next() >> 11) as f64 / (1u64 << 53) as f64
     }
 
     /// From 0 up to, not including, `end`, which is not 0.
     pub(super) fn below(&mut self, end: usize) -> usize {
-        ((u128::from(self.next_u64()) * end as u128) >> 64) as usize
+        self.0.below(end as u64) as usize
     }
 
     /// A time whose mean is `mean`, as between events that do not know of each other.
@@ -51,7 +39,7 @@ mod tests {
     fn the_same_seed_gives_the_same_numbers_and_others_give_others() {
         let take = |seed, number| {
             let mut rng = Rng::new(seed, number);
-            [rng.next_u64(), rng.next_u64(), rng.next_u64()]
+            [rng.0.next(), rng.0.next(), rng.0.next()]
         };
         assert_eq!(take(1, 7), take(1, 7));
         assert_ne!(take(1, 7), take(1, 8));

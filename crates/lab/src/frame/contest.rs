@@ -8,6 +8,7 @@
 use std::collections::BTreeMap;
 
 use anyhow::{Context, bail};
+use millrace_core::random::SplitMix;
 
 use super::stats::{Interval, median_interval, percentile_of_sorted};
 use super::ticks::{TickClock, clock};
@@ -129,7 +130,7 @@ impl Slot {
     /// Says what the batch produced, as a number or a hash. Contenders that say anything must say the same, batch by batch.
     pub fn produced(&mut self, result: u64) {
         if self.is_check() {
-            self.hash = Some(mix(self.hash.unwrap_or(0) ^ result));
+            self.hash = Some(SplitMix(self.hash.unwrap_or(0) ^ result).next());
         }
     }
 }
@@ -212,7 +213,7 @@ impl<'a> Contest<'a> {
         let mut gathered: Vec<Gathered> = self.contenders.iter().map(|_| Gathered::default()).collect();
         self.compare_results(how, &mut gathered)?;
         let mut meter = NoiseMeter::start();
-        let mut random = how.seed;
+        let mut random = SplitMix(how.seed);
         // Round 0 warms up.
         for round in 0..=how.rounds {
             how.options.say(&format!("{}: round {round} of {}", self.name, how.rounds));
@@ -357,21 +358,12 @@ impl Drop for Pinned {
 }
 
 /// 0..n in an order that the state decides; moves the state on.
-fn shuffled(n: usize, state: &mut u64) -> Vec<usize> {
+fn shuffled(n: usize, random: &mut SplitMix) -> Vec<usize> {
     let mut order: Vec<usize> = (0..n).collect();
     for i in (1..n).rev() {
-        *state = state.wrapping_add(0x9e37_79b9_7f4a_7c15);
-        order.swap(i, (mix(*state) % (i as u64 + 1)) as usize);
+        order.swap(i, random.below(i as u64 + 1) as usize);
     }
     order
-}
-
-/// Spreads the bits of a number over all of them, one to one (the last step of SplitMix64, by Steele, Lea and Flood).
-fn mix(mut x: u64) -> u64 {
-    x = x.wrapping_add(0x9e37_79b9_7f4a_7c15);
-    x = (x ^ (x >> 30)).wrapping_mul(0xbf58_476d_1ce4_e5b9);
-    x = (x ^ (x >> 27)).wrapping_mul(0x94d0_49bb_1331_11eb);
-    x ^ (x >> 31)
 }
 
 #[cfg(test)]

@@ -2,6 +2,8 @@ use std::cell::{Cell, RefCell};
 use std::collections::BTreeSet;
 use std::sync::atomic::Ordering;
 
+use millrace_core::random::SplitMix;
+
 use super::*;
 use crate::frame::Cancelled;
 
@@ -162,14 +164,17 @@ fn the_base_can_be_another_and_rows_have_one_shape() {
 
 #[test]
 fn shuffles_are_permutations_and_repeat_with_the_seed() {
-    let orders = |mut seed: u64| (0..50).map(|_| shuffled(5, &mut seed)).collect::<Vec<_>>();
+    let orders = |seed: u64| {
+        let mut random = SplitMix(seed);
+        (0..50).map(|_| shuffled(5, &mut random)).collect::<Vec<_>>()
+    };
     assert_eq!(orders(3), orders(3));
     assert_ne!(orders(3), orders(4));
     for mut order in orders(3) {
         order.sort_unstable();
         assert_eq!(order, [0, 1, 2, 3, 4]);
     }
-    assert_eq!(shuffled(0, &mut 1), [0usize; 0]);
+    assert_eq!(shuffled(0, &mut SplitMix(1)), [0usize; 0]);
 }
 
 #[test]

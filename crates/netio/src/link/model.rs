@@ -12,7 +12,7 @@ use millrace_core::time::{Instant, NS_PER_S};
 use super::classify::Traffic;
 use super::counts::LinkCounts;
 use super::spec::{BurstLoss, Impairment, QueueBound, RateLimit};
-use crate::random::{MILLION, SplitMix};
+use millrace_core::random::{MILLION, SplitMix};
 
 /// A packet that leaves.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]

@@ -10,7 +10,7 @@ use millrace_core::limits::{
 };
 use millrace_core::units::{BitRate, ByteLen, HumanDuration};
 
-use crate::random::MILLION;
+use millrace_core::random::MILLION;
 
 /// A share of all packets, in parts of a million. Written in percent: `1%`, `0.5%`, `0.0001%`.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord)]

@@ -5,8 +5,8 @@ use millrace_core::limits::{MAX_PACKET_BYTES, RTP_HEADER_BYTES};
 use millrace_core::seam::{Dest, PacketTx, Payload, SendOutcome, Transmit, TransmitBatch};
 
 use crate::null::SliceBatch;
-use crate::random::SplitMix;
 use crate::shape::Shape;
+use millrace_core::random::SplitMix;
 
 /// Datagrams held back at once.
 const HOLDERS: usize = 32;
