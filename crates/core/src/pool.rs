@@ -90,19 +90,39 @@ const READY: u32 = 1;
 pub struct ExtentArena {
     region: Box<dyn Region>,
     states: Box<[AtomicU32]>,
+    /// Extents at the end that are not for films.
+    aside: u32,
 }
 
 impl ExtentArena {
     /// As many whole extents as `region` holds.
     pub fn new(region: Box<dyn Region>) -> Arc<Self> {
-        let extents = region.len() / EXTENT_BYTES;
-        let states = (0..extents).map(|_| AtomicU32::new(FREE)).collect();
-        Arc::new(Self { region, states })
+        Self::with_aside(region, 0)
     }
 
-    /// Number of extents.
+    /// As many whole extents as `region` holds, of which the last `aside` are not for films: a device takes them with
+    /// [`ExtentArena::fill`] for the frames that it builds, so that these lie in the same memory.
+    pub fn with_aside(region: Box<dyn Region>, aside: u32) -> Arc<Self> {
+        let extents = region.len() / EXTENT_BYTES;
+        let states: Box<[_]> = (0..extents).map(|_| AtomicU32::new(FREE)).collect();
+        let aside = aside.min(states.len() as u32);
+        Arc::new(Self { region, states, aside })
+    }
+
+    /// Number of extents for films: they come first.
     pub fn extents(&self) -> u32 {
-        self.states.len() as u32
+        self.states.len() as u32 - self.aside
+    }
+
+    /// Extents that are not for films.
+    pub fn aside(&self) -> std::ops::Range<u32> {
+        self.extents()..self.states.len() as u32
+    }
+
+    /// All the memory, for registering it with a device: first byte and length in bytes. Who reads or writes it through
+    /// this pointer keeps to the states, as leases and fills do.
+    pub fn memory(&self) -> (NonNull<u8>, usize) {
+        (self.region.base(), self.region.len())
     }
 
     /// What kind of memory it is.
@@ -249,16 +269,28 @@ impl Lease {
         &self.bytes()[place as usize * slot..end]
     }
 
+    /// The arena that the extent is of.
+    pub fn arena(&self) -> &Arc<ExtentArena> {
+        &self.arena
+    }
+
+    /// Meta-data of `count` packets from packet `place` of this extent on ([`PacketMeta::from_bytes`]).
+    ///
+    /// # Panics
+    /// If the extent does not hold these packets.
+    pub fn metas(&self, place: u32, count: u32) -> &[[u8; PacketMeta::BYTES]] {
+        let c = &self.content;
+        assert!(place + count <= c.packets, "packets {place}+{count} of {}", c.packets);
+        let at = c.layout.meta_offset(place, c.packets);
+        self.bytes()[at..at + count as usize * PacketMeta::BYTES].as_chunks().0
+    }
+
     /// Meta-data of packet `place` of this extent.
     ///
     /// # Panics
     /// If the extent does not hold that packet.
     pub fn meta(&self, place: u32) -> PacketMeta {
-        let c = &self.content;
-        assert!(place < c.packets, "packet {place} of {}", c.packets);
-        let at = c.layout.meta_offset(place, c.packets);
-        let bytes = &self.bytes()[at..at + PacketMeta::BYTES];
-        PacketMeta::from_bytes(bytes.try_into().expect("eight bytes"))
+        PacketMeta::from_bytes(self.metas(place, 1)[0])
     }
 }
 

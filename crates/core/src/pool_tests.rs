@@ -87,3 +87,15 @@ fn readers_never_see_a_half_written_extent() {
     });
     assert_eq!(arena.leases(0), 0);
 }
+
+#[test]
+fn extents_set_aside_are_in_the_memory_but_not_counted() {
+    let arena = ExtentArena::with_aside(Box::new(HeapRegion::new(4)), 1);
+    assert_eq!((arena.extents(), arena.aside(), arena.memory().1), (3, 3..4, 4 * EXTENT_BYTES));
+    let mut fill = arena.fill(3).expect("it can be taken");
+    assert_eq!(fill.bytes_mut().as_ptr(), arena.memory().0.as_ptr().wrapping_add(3 * EXTENT_BYTES));
+    assert!(arena.fill(3).is_none(), "by one only");
+    drop(fill);
+    let little = ExtentArena::with_aside(Box::new(HeapRegion::new(2)), 9);
+    assert_eq!((little.extents(), little.aside()), (0, 0..2));
+}

@@ -4,6 +4,7 @@
 use std::net::SocketAddr;
 
 use crate::ids::{ConnId, StreamId};
+use crate::pool::Lease;
 use crate::time::Instant;
 
 /// The monotonic clock. Read once a turn of the loop and passed down.
@@ -86,7 +87,19 @@ impl Transmit<'_> {
     }
 }
 
-/// A batch of things to send, read by the packet I/O within one call: nothing is kept beyond it.
+/// Where the datagrams of an entry lie: packets `place..` of an extent under lease.
+///
+/// A device that needs the bytes after [`PacketTx::send`] has returned (because it does not copy them) keeps a clone of
+/// the lease until it is done with them; nobody writes the extent as long as it does.
+#[derive(Clone, Copy, Debug)]
+pub struct Source<'a> {
+    /// The extent. Its meta-data has the payload sums ([`Lease::metas`]).
+    pub lease: &'a Lease,
+    /// First packet in it.
+    pub place: u32,
+}
+
+/// A batch of things to send, read by the packet I/O within one call: nothing is kept beyond it but leases ([`Source`]).
 pub trait TransmitBatch {
     /// Entries; at most [`crate::limits::MAX_BATCH_BURSTS`].
     fn len(&self) -> usize;
@@ -96,6 +109,12 @@ pub trait TransmitBatch {
     }
     /// Entry `index < len()`.
     fn get(&self, index: usize) -> Transmit<'_>;
+    /// Where the datagrams of entry `index < len()` lie. `None`: in memory of which nothing is known, so that a device
+    /// has to copy and to sum them itself.
+    fn source(&self, index: usize) -> Option<Source<'_>> {
+        let _ = index;
+        None
+    }
 }
 
 /// What became of one entry of a batch. Counts are datagrams taken by the device, not datagrams delivered.

@@ -6,7 +6,7 @@
 use millrace_core::ids::StreamId;
 use millrace_core::limits::{MAX_BATCH_BURSTS, RTP_HEADER_BYTES};
 use millrace_core::pool::Lease;
-use millrace_core::seam::{Dest, Payload, Transmit, TransmitBatch};
+use millrace_core::seam::{Dest, Payload, Source, Transmit, TransmitBatch};
 use millrace_core::time::Instant;
 use millrace_core::wire::rtcp::{MAX_REPORT_BYTES, SenderReport, write_sender_report};
 
@@ -148,5 +148,17 @@ impl TransmitBatch for Batch {
             }
         };
         Transmit { stream: entry.stream, dest: self.rows[row].dest, payload }
+    }
+
+    /// # Panics
+    /// If there is no such entry.
+    fn source(&self, index: usize) -> Option<Source<'_>> {
+        let entry = &self.entries[..self.len][index];
+        match entry.what {
+            What::Report { .. } => None,
+            What::Media { burst: Burst { extent, place, .. }, .. } => {
+                self.lease(entry.stream.index, extent).map(|lease| Source { lease, place })
+            }
+        }
     }
 }

@@ -19,13 +19,7 @@ pub(crate) const HEADERS_BYTES: usize = MAX_BURST_PACKETS * RTP_HEADER_BYTES;
 
 /// Film times of `count` packets of `lease` from packet `place` on.
 pub(crate) fn times(lease: &Lease, place: u32, count: u32) -> impl Iterator<Item = MediaTicks> {
-    let content = lease.content();
-    let start = content.layout.meta_offset(place, content.packets);
-    lease.bytes()[start..start + count as usize * PacketMeta::BYTES]
-        .as_chunks::<{ PacketMeta::BYTES }>()
-        .0
-        .iter()
-        .map(|&bytes| PacketMeta::from_bytes(bytes).time())
+    lease.metas(place, count).iter().map(|&bytes| PacketMeta::from_bytes(bytes).time())
 }
 
 /// Writes the headers that `stream`'s packets carry for `count` packets from `place` on into `headers`.
