@@ -1,5 +1,6 @@
 //! Bytes on the wire: one file a format, no sockets.
 
 pub mod checksum;
+pub mod frame;
 pub mod rtcp;
 pub mod rtp;
