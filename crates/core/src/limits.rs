@@ -189,3 +189,9 @@ pub const MAX_HTTP_HEADERS: usize = 64;
 pub const MAX_HTTP_REDIRECTS: u32 = 8;
 /// Longest HLS playlist that a viewer reads: a day of two-second segments with addresses of 40 bytes.
 pub const MAX_PLAYLIST_BYTES: usize = 4 << 20;
+/// Destinations whose next hop one packet device knows: every stream of an engine by default may go to another address.
+/// Those beyond it are sent to through kernel sockets.
+pub const MAX_HOPS: usize = DEFAULT_STREAMS_PER_ENGINE;
+/// Questions and answers about next hops under way between a loop and the thread that asks the kernel. Both sides try
+/// again when there is no room, so this is only what one turn may bring.
+pub const HOP_RING_RECORDS: usize = 1024;

@@ -22,6 +22,7 @@ pub mod middleware;
 pub mod null;
 pub mod probe;
 pub mod recv;
+pub mod route;
 mod shape;
 mod sys;
 

@@ -1,0 +1,300 @@
+//! The loop's side: a table of next hops that is asked per packet, and the two rings that join it to the watch.
+//!
+//! A destination is asked for once; the watch follows it from then on and says what changes. While there is no way, one
+//! question at a time is out, which the watch answers at most once a second. Now and then the watch asks back whether a
+//! destination is still used; if it was not looked at since, its place becomes free.
+
+use std::cell::Cell;
+use std::collections::HashMap;
+use std::net::IpAddr;
+use std::os::fd::OwnedFd;
+use std::sync::Arc;
+
+use millrace_core::limits::{HOP_RING_RECORDS, MAX_HOPS};
+use rtrb::{Consumer, Producer, RingBuffer};
+
+use super::hop::{Hop, HopId};
+
+/// What the loop says to the watch.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Ask {
+    /// How is this destination reached? Whoever had the place before is forgotten.
+    Way { id: HopId, destination: IpAddr },
+    /// Nobody sends there any more.
+    Forget { id: HopId },
+}
+
+/// What the watch says to the loop. What comes for a place that was given away meanwhile means nothing.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Update {
+    /// The way is this from now on (the generation is the table's to give).
+    Hop { id: HopId, hop: Hop },
+    /// Does anybody still send there? Only "no" is answered.
+    IsUsed { id: HopId },
+}
+
+/// The watch's ends of the rings.
+#[derive(Debug)]
+pub(super) struct TableEnd {
+    pub(super) asks: Consumer<Ask>,
+    pub(super) updates: Producer<Update>,
+}
+
+/// The loop's ends.
+#[derive(Debug)]
+struct LoopEnd {
+    asks: Producer<Ask>,
+    updates: Consumer<Update>,
+    /// Rung after an ask, so that the watch may sleep.
+    bell: Option<Arc<OwnedFd>>,
+}
+
+impl LoopEnd {
+    /// Whether there was room.
+    fn ask(&mut self, ask: Ask) -> bool {
+        let is_said = self.asks.push(ask).is_ok();
+        if let (true, Some(bell)) = (is_said, &self.bell) {
+            // Full means that it rings already. Nothing else can go wrong with an event descriptor of ours.
+            let _ = rustix::io::write(bell, &1u64.to_ne_bytes());
+        }
+        is_said
+    }
+}
+
+#[derive(Debug)]
+struct Slot {
+    hop: Hop,
+    destination: IpAddr,
+    tenancy: u32,
+    is_taken: bool,
+    /// A question is out.
+    is_asked: bool,
+    /// Looked at since the watch last asked. A cell, since looking must not need the table for oneself.
+    is_used: Cell<bool>,
+}
+
+const FREE: Slot = Slot {
+    hop: Hop::UNUSABLE,
+    destination: IpAddr::V4(std::net::Ipv4Addr::UNSPECIFIED),
+    tenancy: 0,
+    is_taken: false,
+    is_asked: false,
+    is_used: Cell::new(false),
+};
+
+/// Places looked at, when all are taken, for one that nobody uses.
+const EVICTION_STEPS: usize = 64;
+
+/// Next hops of destinations. Owned by one device in the loop.
+#[derive(Debug)]
+pub struct HopTable {
+    slots: Vec<Slot>,
+    places: HashMap<IpAddr, u32>,
+    free: Vec<u32>,
+    hand: usize,
+    end: Option<LoopEnd>,
+}
+
+impl HopTable {
+    /// A table and the other ends of its rings.
+    pub(super) fn joined(slots: usize, bell: Option<Arc<OwnedFd>>) -> (Self, TableEnd) {
+        let (ask_end, asks) = RingBuffer::new(HOP_RING_RECORDS);
+        let (updates, update_end) = RingBuffer::new(HOP_RING_RECORDS);
+        let mut table = Self::alone(slots);
+        table.end = Some(LoopEnd { asks: ask_end, updates: update_end, bell });
+        (table, TableEnd { asks, updates })
+    }
+
+    fn alone(slots: usize) -> Self {
+        Self {
+            slots: (0..slots).map(|_| FREE).collect(),
+            // Twice the room: a map that is at most half full tidies itself up in place and never allocates again.
+            places: HashMap::with_capacity(slots * 2),
+            free: (0..slots as u32).rev().collect(),
+            hand: 0,
+            end: None,
+        }
+    }
+
+    /// A table that nobody follows: these destinations, and no others. For tests, and devices whose rings are in memory.
+    pub fn fixed(hops: Vec<(IpAddr, Hop)>) -> Self {
+        let mut table = Self::alone(hops.len());
+        for (destination, hop) in hops {
+            let destination = destination.to_canonical();
+            let id = match table.places.get(&destination) {
+                Some(&slot) => Some(table.id(slot)),
+                None => table.take(destination),
+            };
+            if let Some(id) = id {
+                table.set(id, hop);
+            }
+        }
+        table
+    }
+
+    /// A table that somebody else than the kernel feeds: for tests in which hops change.
+    pub fn fed() -> (Self, HopFeed) {
+        let (table, end) = Self::joined(MAX_HOPS, None);
+        (table, HopFeed { end, known: HashMap::new() })
+    }
+
+    fn id(&self, slot: u32) -> HopId {
+        HopId { slot, tenancy: self.slots[slot as usize].tenancy }
+    }
+
+    /// The next hop of a destination. `None`: not known yet, or not reachable now; send by the kernel and look again with
+    /// the next burst. The question goes out by itself, one at a time, and unreachable ones are tried at most once a second.
+    pub fn hop(&mut self, destination: IpAddr) -> Option<HopId> {
+        let destination = destination.to_canonical();
+        let Some(&slot) = self.places.get(&destination) else {
+            self.begin(destination);
+            return None;
+        };
+        let id = self.id(slot);
+        let entry = &mut self.slots[slot as usize];
+        entry.is_used.set(true);
+        if entry.hop.usable {
+            return Some(id);
+        }
+        if let (false, Some(end)) = (entry.is_asked, &mut self.end) {
+            entry.is_asked = end.ask(Ask::Way { id, destination });
+        }
+        None
+    }
+
+    /// What is known of it now; [`Hop::UNUSABLE`] if the place belongs to another destination by now. Ask [`Self::hop`]
+    /// again when it is not usable.
+    pub fn get(&self, id: HopId) -> &Hop {
+        match self.slots.get(id.slot as usize) {
+            Some(entry) if entry.tenancy == id.tenancy => {
+                entry.is_used.set(true);
+                &entry.hop
+            }
+            _ => &Hop::UNUSABLE,
+        }
+    }
+
+    /// Applies what the watch has said. Should the watch be gone, nothing is usable any more.
+    pub fn poll(&mut self) {
+        while let Some(update) = self.end.as_mut().and_then(|end| end.updates.pop().ok()) {
+            self.apply(update);
+        }
+        if self.end.as_ref().is_some_and(|end| end.updates.is_abandoned()) {
+            // What it said last, between the look above and its end, says no more than that there is no way.
+            self.end = None;
+            for slot in 0..self.slots.len() as u32 {
+                self.set(self.id(slot), Hop::UNUSABLE);
+            }
+        }
+    }
+
+    fn apply(&mut self, update: Update) {
+        let (Update::Hop { id, .. } | Update::IsUsed { id }) = update;
+        let Some(entry) = self.slots.get_mut(id.slot as usize) else { return };
+        if entry.tenancy != id.tenancy || !entry.is_taken {
+            return;
+        }
+        match update {
+            Update::Hop { hop, .. } => {
+                entry.is_asked = false;
+                self.set(id, hop);
+            }
+            Update::IsUsed { .. } => {
+                let is_used = entry.is_used.replace(false);
+                // Without room for the answer it is asked again.
+                if !is_used && self.end.as_mut().is_some_and(|end| end.ask(Ask::Forget { id })) {
+                    self.leave(id.slot);
+                    self.free.push(id.slot);
+                }
+            }
+        }
+    }
+
+    fn set(&mut self, id: HopId, hop: Hop) {
+        let now = &mut self.slots[id.slot as usize].hop;
+        if !now.says_as(&hop) {
+            *now = Hop { generation: now.generation.wrapping_add(1), ..hop };
+        }
+    }
+
+    /// The place belongs to nobody from now on.
+    fn leave(&mut self, slot: u32) {
+        let entry = &mut self.slots[slot as usize];
+        self.places.remove(&entry.destination);
+        entry.is_taken = false;
+        entry.tenancy = entry.tenancy.wrapping_add(1);
+        self.set(self.id(slot), Hop::UNUSABLE);
+    }
+
+    /// A place for a destination that has none; `None` if all are in use.
+    fn take(&mut self, destination: IpAddr) -> Option<HopId> {
+        let slot = match self.free.pop() {
+            Some(slot) => slot,
+            None => self.evict()?,
+        };
+        let entry = &mut self.slots[slot as usize];
+        (entry.destination, entry.is_taken, entry.is_asked) = (destination, true, false);
+        entry.is_used.set(true);
+        self.places.insert(destination, slot);
+        Some(self.id(slot))
+    }
+
+    /// Takes a place from a destination that was not looked at since the watch last asked.
+    fn evict(&mut self) -> Option<u32> {
+        for _ in 0..self.slots.len().min(EVICTION_STEPS) {
+            let slot = self.hand;
+            self.hand = (self.hand + 1) % self.slots.len();
+            if !self.slots[slot].is_used.get() {
+                self.leave(slot as u32);
+                return Some(slot as u32);
+            }
+        }
+        None
+    }
+
+    fn begin(&mut self, destination: IpAddr) {
+        // A full ring is not worth a place: the next burst asks again.
+        if self.end.as_ref().is_none_or(|end| end.asks.is_full()) {
+            return;
+        }
+        if let (Some(id), Some(end)) = (self.take(destination), &mut self.end) {
+            self.slots[id.slot as usize].is_asked = end.ask(Ask::Way { id, destination });
+        }
+    }
+}
+
+/// What answers a table in place of the kernel: see [`HopTable::fed`].
+#[derive(Debug)]
+pub struct HopFeed {
+    end: TableEnd,
+    known: HashMap<IpAddr, HopId>,
+}
+
+impl HopFeed {
+    /// Destinations that the table has asked for since the last call.
+    pub fn asked(&mut self) -> Vec<IpAddr> {
+        let mut asked = Vec::new();
+        while let Ok(ask) = self.end.asks.pop() {
+            match ask {
+                Ask::Way { id, destination } => {
+                    self.known.retain(|_, other| other.slot != id.slot);
+                    self.known.insert(destination, id);
+                    asked.push(destination);
+                }
+                Ask::Forget { id } => self.known.retain(|_, other| *other != id),
+            }
+        }
+        asked
+    }
+
+    /// Says what the hop of a destination is from now on. Whether the table has asked for it and there was room.
+    pub fn say(&mut self, destination: IpAddr, hop: Hop) -> bool {
+        self.known
+            .get(&destination.to_canonical())
+            .is_some_and(|&id| self.end.updates.push(Update::Hop { id, hop }).is_ok())
+    }
+}
+
+#[cfg(test)]
+#[path = "table_tests.rs"]
+mod tests;
