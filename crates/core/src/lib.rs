@@ -2,7 +2,7 @@
 //!
 //! One crate, because if any of these words lived in the store, the engine or the packet I/O, the arrows between
 //! those three would have to turn around. It depends on the standard library only. `unsafe` lives in [`pool`]
-//! and nowhere else here.
+//! and in the vector forms of [`wire::checksum`], nowhere else here.
 //!
 //! | module | holds |
 //! | --- | --- |
@@ -14,7 +14,7 @@
 //! | [`pool`] | the extent arena: one copy of the film in memory, filled once, lent to many |
 //! | [`random`] | numbers that a seed repeats |
 //! | [`seam`] | the doors: clock, packets out, doorbells |
-//! | [`wire`] | checksum, RTP, RTCP: bytes on the wire |
+//! | [`wire`] | checksums, headers, RTP, RTCP: bytes on the wire |
 #![deny(unsafe_code)]
 
 pub mod ids;
