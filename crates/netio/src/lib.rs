@@ -13,6 +13,7 @@
 //! asserted) and in `bpf/sys.rs` (the system call and the memory of maps).
 #![deny(unsafe_code)]
 
+pub mod best;
 pub mod bpf;
 pub mod drop_probe;
 pub mod error;

@@ -1,0 +1,354 @@
+//! The best way out for each burst: kernel sockets, kernel sockets without the copy, AF_XDP.
+//!
+//! | file | holds |
+//! | --- | --- |
+//! | `plan` | classes of bursts, ways, which way for which class |
+//! | `streams` | a stream's way, and when it may change |
+//! | `view` | a part of a batch that looks like a batch |
+//! | `exchange` | devices that come and go while the loop runs |
+//! | `tally` | counts |
+//!
+//! ```text
+//!              +-- kernel ---------> KernelTx::send            everything else, and what the others did not take
+//!   batch -----+-- zero copy ------> KernelTx::send_zero_copy
+//!              +-- interface 0..3 -> one AF_XDP device each    only what it can send
+//! ```
+//!
+//! No packet is lost by the choice: what a device does not take goes by the kernel in the same call, and when a device
+//! fails its streams go on by the kernel. Which way is best is measured, see `docs/design/0007-best-way-out.md`.
+
+mod exchange;
+mod plan;
+mod streams;
+mod tally;
+mod view;
+
+use millrace_core::limits::MAX_BATCH_BURSTS;
+use millrace_core::seam::{Dest, PacketTx, Payload, SendOutcome, Transmit, TransmitBatch};
+
+pub use self::exchange::{Arrival, DeviceSide, LoopSide, exchange};
+pub use self::plan::{Class, DeviceClass, Plan, Way};
+pub use self::streams::SWITCH_AFTER;
+use self::streams::Streams;
+pub use self::tally::{Tally, WayCounts};
+use self::view::{View, bits};
+use crate::kernel::KernelTx;
+use crate::null::taken;
+use crate::shape::Shape;
+
+/// AF_XDP devices that one [`BestTx`] has at most: one for each interface that viewers are behind.
+pub const MAX_DEVICES: usize = 4;
+
+/// A device that sends for one interface, and not for everybody.
+///
+/// Of one stream's entries in one batch nothing may overtake: after an entry that was not taken whole, it takes nothing
+/// more of that stream in this batch.
+pub trait XdpDevice: PacketTx {
+    /// Whether it can send this entry now: the viewer is behind its interface, every datagram fits.
+    fn can_send(&mut self, transmit: &Transmit<'_>) -> bool;
+    /// Whether it will never send again: its interface is gone or down.
+    fn has_failed(&self) -> bool;
+    /// Takes back what the kernel is done with, and hears of news; whether something is still under way.
+    fn tend(&mut self) -> bool;
+}
+
+/// The way that is always there.
+pub trait KernelWay: PacketTx {
+    /// Like [`PacketTx::send`], but the kernel may read the datagrams where they lie.
+    fn send_zero_copy(&mut self, batch: &dyn TransmitBatch, outcomes: &mut [SendOutcome]);
+}
+
+impl KernelWay for KernelTx {
+    fn send_zero_copy(&mut self, batch: &dyn TransmitBatch, outcomes: &mut [SendOutcome]) {
+        self.send(batch, outcomes);
+    }
+}
+
+/// A device and when to use it.
+struct Slot<D> {
+    plan: Plan,
+    device: Option<D>,
+}
+
+/// Where an entry goes: the kernel, the kernel without the copy, a device.
+const KERNEL: usize = 0;
+const ZERO_COPY: usize = 1;
+const FIRST_DEVICE: usize = 2;
+const ROUTES: usize = FIRST_DEVICE + MAX_DEVICES;
+/// Stands for no earlier entry.
+const NOBODY: u8 = u8::MAX;
+
+/// Sends each burst by the way that is best for it. Allocates in [`BestTx::new`] and never after.
+pub struct BestTx<K, D> {
+    kernel: K,
+    /// For viewers whom no device can reach.
+    base: Plan,
+    slots: [Slot<D>; MAX_DEVICES],
+    /// Whether any slot has a device, or `base` uses more than one way: if not, there is nothing to choose.
+    chooses: bool,
+    streams: Streams,
+    exchange: LoopSide<D>,
+    tally: std::sync::Arc<Tally>,
+    /// Number of the batch.
+    stamp: u32,
+}
+
+/// What one batch is while it is taken apart.
+struct Parts<'a> {
+    batch: &'a dyn TransmitBatch,
+    first: usize,
+    /// One bit for each entry, by where it goes.
+    masks: [u64; ROUTES],
+    /// The entry of the same stream before it.
+    befores: [u8; MAX_BATCH_BURSTS],
+    /// Datagrams of an entry that have left already.
+    skips: [u16; MAX_BATCH_BURSTS],
+}
+
+impl<K: KernelWay, D: XdpDevice> BestTx<K, D> {
+    /// All by the kernel, as `base` says, until devices arrive through `exchange`. `streams` is the size of the engine's
+    /// table.
+    pub fn new(kernel: K, base: Plan, streams: usize, exchange: LoopSide<D>) -> Self {
+        let mut tx = Self {
+            kernel,
+            base,
+            slots: std::array::from_fn(|_| Slot { plan: Plan::default(), device: None }),
+            chooses: false,
+            streams: Streams::new(streams),
+            exchange,
+            tally: std::sync::Arc::default(),
+            stamp: 0,
+        };
+        tx.look_for_devices();
+        tx
+    }
+
+    /// Where the counts can be read.
+    pub fn tally(&self) -> std::sync::Arc<Tally> {
+        std::sync::Arc::clone(&self.tally)
+    }
+
+    /// The kernel's way, for its connections.
+    pub fn kernel(&self) -> &K {
+        &self.kernel
+    }
+
+    /// The same, to change it.
+    pub fn kernel_mut(&mut self) -> &mut K {
+        &mut self.kernel
+    }
+
+    /// Once a turn: devices take back what the kernel is done with, dead ones go, new ones come. Whether something is
+    /// still under way, so that it should be called again soon.
+    pub fn tend(&mut self) -> bool {
+        self.look_for_devices();
+        if !self.chooses {
+            return false;
+        }
+        let mut under_way = false;
+        for device in self.slots.iter_mut().filter_map(|slot| slot.device.as_mut()) {
+            under_way |= device.tend();
+        }
+        self.give_up_dead_devices();
+        under_way
+    }
+
+    /// Takes the devices that the minder has opened.
+    fn look_for_devices(&mut self) {
+        while let Some(Arrival { slot, plan, device }) = self.exchange.arrival() {
+            let Some(place) = self.slots.get_mut(slot) else { continue };
+            *place = Slot { plan, device: Some(device) };
+            self.tally.gained_device();
+            self.chooses = true;
+        }
+        self.chooses |= self.base.uses(Way::KernelZeroCopy);
+    }
+
+    /// Hands failed devices to the minder, which may wait while it closes them.
+    fn give_up_dead_devices(&mut self) {
+        for (number, slot) in self.slots.iter_mut().enumerate() {
+            if !slot.device.as_ref().is_some_and(D::has_failed) {
+                continue;
+            }
+            if let Some(device) = slot.device.take() {
+                match self.exchange.depart(number, device) {
+                    Ok(()) => self.tally.lost_device(),
+                    // The ring has room for all devices: it is full only if somebody else fills it. Try again.
+                    Err(device) => slot.device = Some(device),
+                }
+            }
+        }
+    }
+
+    /// Where an entry goes.
+    fn route(&mut self, transmit: &Transmit<'_>, entry: usize, before: &mut u8) -> usize {
+        let is_media_by_udp =
+            matches!(transmit.dest, Dest::Udp { .. }) && !matches!(transmit.payload, Payload::Rtcp(_));
+        let datagrams = Shape::of(transmit.payload).map_or(0, |shape| shape.datagrams());
+        if !is_media_by_udp || datagrams == 0 {
+            return KERNEL;
+        }
+        let Some(row) = self.streams.row(transmit.stream) else { return KERNEL };
+        let can = |slot: &mut Slot<D>| {
+            slot.device.as_mut().is_some_and(|device| !device.has_failed() && device.can_send(transmit))
+        };
+        let known = row.device().filter(|&device| can(&mut self.slots[device]));
+        let device = match known {
+            Some(device) => Some(device),
+            None if row.device().is_some() || row.asks() => {
+                let found = self.slots.iter_mut().position(can);
+                row.reached_by(found);
+                found
+            }
+            None => None,
+        };
+        let plan = device.map_or(&self.base, |device| &self.slots[device].plan);
+        let best = plan.way(Class::of(datagrams));
+        let earlier = row.follows(self.stamp, entry);
+        let way = match earlier {
+            // What follows in the same batch goes the same way, if it can.
+            Some(earlier) => {
+                *before = earlier as u8;
+                row.way(device.is_some())
+            }
+            None => {
+                let (way, has_changed) = row.settle(best, device.is_some());
+                if has_changed {
+                    self.tally.switched();
+                }
+                way
+            }
+        };
+        match (way, device) {
+            (Way::Xdp, Some(device)) => FIRST_DEVICE + device,
+            (Way::KernelZeroCopy, _) => ZERO_COPY,
+            _ => KERNEL,
+        }
+    }
+
+    /// Sends at most [`MAX_BATCH_BURSTS`] entries from `first` on.
+    fn send_some(&mut self, batch: &dyn TransmitBatch, first: usize, outcomes: &mut [SendOutcome]) {
+        self.stamp = self.stamp.wrapping_add(1);
+        let mut parts = Parts {
+            batch,
+            first,
+            masks: [0; ROUTES],
+            befores: [NOBODY; MAX_BATCH_BURSTS],
+            skips: [0; MAX_BATCH_BURSTS],
+        };
+        for entry in 0..outcomes.len() {
+            let route = self.route(&batch.get(first + entry), entry, &mut parts.befores[entry]);
+            parts.masks[route] |= 1 << entry;
+        }
+        for slot in 0..MAX_DEVICES {
+            if parts.masks[FIRST_DEVICE + slot] != 0 {
+                self.send_by_device(slot, &mut parts, outcomes);
+            }
+        }
+        hold_back(&mut parts, outcomes);
+        for (route, way) in [(ZERO_COPY, Way::KernelZeroCopy), (KERNEL, Way::Kernel)] {
+            let mask = parts.masks[route];
+            if mask != 0 {
+                let before: u64 = bits(mask).map(|entry| u64::from(parts.skips[entry])).sum();
+                let view = View::new(batch, first, mask, &parts.skips);
+                let mut answers = [SendOutcome::Sent; MAX_BATCH_BURSTS];
+                match way {
+                    Way::KernelZeroCopy => self.kernel.send_zero_copy(&view, &mut answers[..view.len()]),
+                    _ => self.kernel.send(&view, &mut answers[..view.len()]),
+                }
+                view.scatter(&answers, outcomes);
+                let sum = count_taken(batch, first, mask, outcomes);
+                self.tally.sent(way, sum.saturating_sub(before));
+            }
+        }
+    }
+
+    /// Sends what goes by one device; what it does not take is left to the kernel.
+    fn send_by_device(&mut self, number: usize, parts: &mut Parts<'_>, outcomes: &mut [SendOutcome]) {
+        let mask = std::mem::take(&mut parts.masks[FIRST_DEVICE + number]);
+        let Some(device) = self.slots[number].device.as_mut() else {
+            parts.masks[KERNEL] |= mask;
+            return;
+        };
+        let view = View::new(parts.batch, parts.first, mask, &parts.skips);
+        let mut answers = [SendOutcome::Sent; MAX_BATCH_BURSTS];
+        device.send(&view, &mut answers[..view.len()]);
+        view.scatter(&answers, outcomes);
+        let failed = device.has_failed();
+        let mut fallen = 0u64;
+        for entry in bits(mask) {
+            match outcomes[entry] {
+                SendOutcome::Sent => {}
+                SendOutcome::Blocked { .. } if !failed => {}
+                SendOutcome::Blocked { taken } => {
+                    parts.skips[entry] = taken;
+                    fallen |= 1 << entry;
+                }
+                SendOutcome::Unreachable { .. } | SendOutcome::Closed { .. } => fallen |= 1 << entry,
+            }
+        }
+        let sum = count_taken(parts.batch, parts.first, mask, outcomes);
+        self.tally.sent_by_device(number, sum);
+        self.tally.fell(u64::from(fallen.count_ones()));
+        parts.masks[KERNEL] |= fallen;
+    }
+}
+
+/// Of a stream of which a device did not take everything (it will, later), the kernel must not send what comes after.
+fn hold_back(parts: &mut Parts<'_>, outcomes: &mut [SendOutcome]) {
+    for entry in bits(parts.masks[KERNEL] | parts.masks[ZERO_COPY]) {
+        let before = usize::from(parts.befores[entry]);
+        let to_kernel = parts.masks[KERNEL] | parts.masks[ZERO_COPY];
+        let waits = parts.befores[entry] != NOBODY
+            && to_kernel & 1 << before == 0
+            && matches!(outcomes[before], SendOutcome::Blocked { .. });
+        if waits {
+            outcomes[entry] = SendOutcome::Blocked { taken: parts.skips[entry] };
+            parts.masks[KERNEL] &= !(1 << entry);
+            parts.masks[ZERO_COPY] &= !(1 << entry);
+        }
+    }
+}
+
+/// Datagrams of the chosen entries that were taken.
+fn count_taken(batch: &dyn TransmitBatch, first: usize, mask: u64, outcomes: &[SendOutcome]) -> u64 {
+    bits(mask)
+        .map(|entry| {
+            let payload = batch.get(first + entry).payload;
+            let datagrams = Shape::of(payload).map_or(0, |shape| shape.datagrams());
+            taken(&outcomes[entry], datagrams) as u64
+        })
+        .sum()
+}
+
+impl<K: KernelWay, D: XdpDevice> PacketTx for BestTx<K, D> {
+    fn send(&mut self, batch: &dyn TransmitBatch, outcomes: &mut [SendOutcome]) {
+        let length = batch.len();
+        assert!(outcomes.len() >= length, "{length} entries, room for {} outcomes", outcomes.len());
+        let outcomes = &mut outcomes[..length];
+        if !self.chooses {
+            self.kernel.send(batch, outcomes);
+            let mut sum = 0;
+            for (first, outcomes) in (0..).step_by(MAX_BATCH_BURSTS).zip(outcomes.chunks(MAX_BATCH_BURSTS)) {
+                let mask = u64::MAX >> (MAX_BATCH_BURSTS - outcomes.len());
+                sum += count_taken(batch, first, mask, outcomes);
+            }
+            return self.tally.sent(Way::Kernel, sum);
+        }
+        let mut blocked = false;
+        for (chunk, outcomes) in outcomes.chunks_mut(MAX_BATCH_BURSTS).enumerate() {
+            // Nothing may overtake an earlier entry of its stream that was held back.
+            if blocked {
+                outcomes.fill(SendOutcome::Blocked { taken: 0 });
+                continue;
+            }
+            self.send_some(batch, chunk * MAX_BATCH_BURSTS, outcomes);
+            blocked = outcomes.iter().any(|outcome| matches!(outcome, SendOutcome::Blocked { .. }));
+        }
+        self.give_up_dead_devices();
+    }
+}
+
+#[cfg(test)]
+#[path = "best_tests.rs"]
+mod tests;

@@ -1,0 +1,178 @@
+//! What is remembered of each stream: the way it goes, so that it does not change its way with every burst.
+//!
+//! Packets of one stream that go by different ways may overtake each other: the kernel's way has a queue, the other has
+//! none. So a stream goes on as it went until [`SWITCH_AFTER`] bursts in a row would have gone better by one other way.
+
+use millrace_core::ids::StreamId;
+
+use super::plan::Way;
+
+/// Bursts in a row that must ask for another way before a stream takes it: a burst is cut in two where an extent ends,
+/// which is once in several bursts even at high bit rates, and never eight times in a row.
+pub const SWITCH_AFTER: u8 = 8;
+/// Bursts of a stream that no device can send before the devices are asked again: about a second of film.
+const ASK_AGAIN_AFTER: u8 = 64;
+/// Stands for no device.
+const NONE: u8 = u8::MAX;
+
+/// One stream.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct Row {
+    generation: u32,
+    /// The batch in which it was seen last.
+    batch: u32,
+    /// Its last entry in that batch.
+    entry: u8,
+    /// The way it goes.
+    way: Way,
+    /// The way that the last `votes` bursts would have liked better.
+    wished: Way,
+    votes: u8,
+    /// The device that can reach the viewer.
+    device: u8,
+    /// Bursts until the devices are asked again whether they can.
+    rest: u8,
+}
+
+const UNUSED: Row = Row {
+    generation: 0,
+    batch: 0,
+    entry: 0,
+    way: Way::Kernel,
+    wished: Way::Kernel,
+    votes: u8::MAX,
+    device: NONE,
+    rest: 0,
+};
+
+impl Row {
+    /// The device that reached the viewer last time.
+    pub(super) fn device(&self) -> Option<usize> {
+        (self.device != NONE).then_some(usize::from(self.device))
+    }
+
+    /// Whether it is time to ask all devices. Counts the bursts between.
+    pub(super) fn asks(&mut self) -> bool {
+        self.rest = self.rest.saturating_sub(1);
+        self.rest == 0
+    }
+
+    /// Remembers which device can reach the viewer.
+    pub(super) fn reached_by(&mut self, device: Option<usize>) {
+        self.device = device.map_or(NONE, |device| device as u8);
+        self.rest = if device.is_some() { 0 } else { ASK_AGAIN_AFTER };
+    }
+
+    /// The way to go for a burst that would go best by `best`; whether that is a change by choice.
+    pub(super) fn settle(&mut self, best: Way, has_device: bool) -> (Way, bool) {
+        let is_new = self.votes == u8::MAX;
+        let must_change = self.way == Way::Xdp && !has_device;
+        if is_new || must_change {
+            (self.way, self.votes) = (best, 0);
+            return (best, false);
+        }
+        if best == self.way {
+            self.votes = 0;
+            return (self.way, false);
+        }
+        self.votes = if self.wished == best { self.votes + 1 } else { 1 };
+        self.wished = best;
+        let changes = self.votes >= SWITCH_AFTER;
+        if changes {
+            (self.way, self.votes) = (best, 0);
+        }
+        (self.way, changes)
+    }
+
+    /// The way it goes, without counting this burst.
+    pub(super) fn way(&self, has_device: bool) -> Way {
+        if self.way == Way::Xdp && !has_device { Way::Kernel } else { self.way }
+    }
+
+    /// Its entry before this one, if the batch has one.
+    pub(super) fn follows(&mut self, batch: u32, entry: usize) -> Option<usize> {
+        let before = (self.batch == batch).then_some(usize::from(self.entry));
+        (self.batch, self.entry) = (batch, entry as u8);
+        before
+    }
+}
+
+/// All streams of an engine.
+pub(super) struct Streams(Box<[Row]>);
+
+impl Streams {
+    pub(super) fn new(count: usize) -> Self {
+        Self(vec![UNUSED; count].into())
+    }
+
+    /// The row of a stream, fresh if its place had another stream before; `None` beyond the table.
+    pub(super) fn row(&mut self, stream: StreamId) -> Option<&mut Row> {
+        let row = self.0.get_mut(stream.index as usize)?;
+        if row.generation != stream.generation {
+            *row = Row { generation: stream.generation, ..UNUSED };
+        }
+        Some(row)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn id(index: u32, generation: u32) -> StreamId {
+        StreamId { index, generation }
+    }
+
+    #[test]
+    fn a_stream_changes_its_way_after_eight_bursts_in_a_row() {
+        let mut streams = Streams::new(2);
+        let row = streams.row(id(1, 0)).unwrap();
+        assert_eq!(row.settle(Way::Xdp, true), (Way::Xdp, false), "the first burst goes at once as is best");
+        for _ in 0..20 {
+            for _ in 1..SWITCH_AFTER {
+                assert_eq!(row.settle(Way::Kernel, true), (Way::Xdp, false));
+            }
+            assert_eq!(
+                row.settle(Way::Xdp, true),
+                (Way::Xdp, false),
+                "one burst as before, and counting starts anew"
+            );
+        }
+        for _ in 1..SWITCH_AFTER {
+            row.settle(Way::Kernel, true);
+        }
+        assert_eq!(row.settle(Way::Kernel, true), (Way::Kernel, true));
+        // Two other ways in turn are no agreement.
+        for _ in 0..SWITCH_AFTER {
+            assert_eq!(row.settle(Way::Xdp, true), (Way::Kernel, false));
+            assert_eq!(row.settle(Way::KernelZeroCopy, true), (Way::Kernel, false));
+        }
+    }
+
+    #[test]
+    fn a_place_used_again_starts_fresh() {
+        let mut streams = Streams::new(1);
+        streams.row(id(0, 0)).unwrap().settle(Way::Xdp, true);
+        assert_eq!(streams.row(id(0, 1)).unwrap().settle(Way::Kernel, true), (Way::Kernel, false));
+        assert!(streams.row(id(1, 0)).is_none());
+    }
+
+    #[test]
+    fn devices_that_cannot_are_asked_again_now_and_then() {
+        let mut streams = Streams::new(1);
+        let row = streams.row(id(0, 0)).unwrap();
+        assert!(row.asks());
+        row.reached_by(None);
+        let asked = (0..640).filter(|_| row.asks().then(|| row.reached_by(None)).is_some()).count();
+        assert_eq!(asked, 10);
+        row.reached_by(Some(2));
+        assert_eq!(row.device(), Some(2));
+    }
+
+    #[test]
+    fn entries_of_one_batch_know_each_other() {
+        let mut streams = Streams::new(1);
+        let row = streams.row(id(0, 0)).unwrap();
+        assert_eq!((row.follows(5, 3), row.follows(5, 9), row.follows(6, 0)), (None, Some(3), None));
+    }
+}

@@ -1,0 +1,99 @@
+//! What went by which way: written by the loop, read by anybody.
+
+use std::fmt;
+use std::sync::atomic::{AtomicU64, Ordering};
+
+use super::MAX_DEVICES;
+use super::plan::Way;
+
+/// Counts that one thread writes.
+#[derive(Debug, Default)]
+pub struct Tally {
+    datagrams: [AtomicU64; Way::COUNT],
+    by_device: [AtomicU64; MAX_DEVICES],
+    fallen: AtomicU64,
+    switches: AtomicU64,
+    devices_lost: AtomicU64,
+    devices_gained: AtomicU64,
+}
+
+/// Adds to a count that only the calling thread writes: no locked instruction is needed.
+fn add(count: &AtomicU64, more: u64) {
+    if more > 0 {
+        count.store(count.load(Ordering::Relaxed) + more, Ordering::Relaxed);
+    }
+}
+
+impl Tally {
+    pub(super) fn sent(&self, way: Way, datagrams: u64) {
+        add(&self.datagrams[way as usize], datagrams);
+    }
+    pub(super) fn sent_by_device(&self, slot: usize, datagrams: u64) {
+        add(&self.datagrams[Way::Xdp as usize], datagrams);
+        add(&self.by_device[slot], datagrams);
+    }
+    pub(super) fn fell(&self, entries: u64) {
+        add(&self.fallen, entries);
+    }
+    pub(super) fn switched(&self) {
+        add(&self.switches, 1);
+    }
+    pub(super) fn lost_device(&self) {
+        add(&self.devices_lost, 1);
+    }
+    pub(super) fn gained_device(&self) {
+        add(&self.devices_gained, 1);
+    }
+
+    /// The counts now.
+    pub fn read(&self) -> WayCounts {
+        let get = |count: &AtomicU64| count.load(Ordering::Relaxed);
+        WayCounts {
+            datagrams: self.datagrams.each_ref().map(get),
+            by_device: self.by_device.each_ref().map(get),
+            fallen: get(&self.fallen),
+            switches: get(&self.switches),
+            devices_lost: get(&self.devices_lost),
+            devices_gained: get(&self.devices_gained),
+        }
+    }
+}
+
+/// What went by which way until now.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct WayCounts {
+    /// UDP and TCP packets taken by each way, in the order of [`Way::ALL`].
+    pub datagrams: [u64; Way::COUNT],
+    /// Those of AF_XDP, device by device.
+    pub by_device: [u64; MAX_DEVICES],
+    /// Bursts that an AF_XDP device did not take, or not whole, and that went by the kernel at once instead.
+    pub fallen: u64,
+    /// Times a stream changed its way for a better one.
+    pub switches: u64,
+    /// AF_XDP devices that failed.
+    pub devices_lost: u64,
+    /// AF_XDP devices that were opened or opened again.
+    pub devices_gained: u64,
+}
+
+impl WayCounts {
+    /// Packets by one way.
+    pub fn by(&self, way: Way) -> u64 {
+        self.datagrams[way as usize]
+    }
+}
+
+impl fmt::Display for WayCounts {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let [kernel, zero_copy, xdp] = self.datagrams;
+        write!(f, "{kernel} packets by the kernel, {zero_copy} without its copy, {xdp} by AF_XDP")?;
+        if self.devices_gained > 0 {
+            write!(
+                f,
+                "; {} bursts fell back to the kernel, {} changes of way, devices: {} opened, {} lost",
+                self.fallen, self.switches, self.devices_gained, self.devices_lost
+            )?;
+        }
+        Ok(())
+    }
+}
