@@ -28,4 +28,6 @@ mod shape;
 mod sys;
 
 pub use error::{ConnError, NetError};
-pub use kernel::{GsoMode, KernelTx, KernelTxConfig, TxCounters, UdpPair, bind_pair};
+pub use kernel::{
+    GsoMode, KernelTx, KernelTxConfig, TxCounters, UdpPair, ZERO_COPY_MIN_BYTES, ZeroCopy, bind_pair,
+};

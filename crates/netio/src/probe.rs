@@ -201,7 +201,7 @@ fn send_train(sender: &UdpSocket, dest: SocketAddr) -> io::Result<()> {
     let mut plan = arena.plan();
     plan.to(dest);
     plan.push(Some(TRAIN[0] as u16), [&train[..]]);
-    plan.send(sender.as_fd(), 0).map(drop).map_err(io::Error::from_raw_os_error)
+    plan.send(sender.as_fd(), 0..1).map(drop).map_err(io::Error::from_raw_os_error)
 }
 
 #[cfg(test)]

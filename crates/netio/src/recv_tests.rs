@@ -102,7 +102,7 @@ fn trains_are_cut_up_again() {
     let mut plan = arena.plan();
     plan.to(addr);
     plan.push(Some(100), [&train[..]]);
-    assert_eq!(plan.send(sender.as_fd(), 0), Ok(1));
+    assert_eq!(plan.send(sender.as_fd(), 0..1), Ok(1));
     sender.send_to(b"", addr).unwrap();
     sender.send_to(b"alone", addr).unwrap();
     let mut got = Vec::new();

@@ -89,6 +89,11 @@ impl<'a> Shape<'a> {
         })
     }
 
+    /// All bytes, if they go out as they lie there.
+    pub(crate) fn wire_bytes(&self) -> Option<&'a [u8]> {
+        (!self.is_patched()).then_some(self.bytes)
+    }
+
     /// Datagram `index` as the RTP header that replaces the one in the bytes, if any, and the rest.
     pub(crate) fn datagram(&self, index: usize) -> (Option<&'a [u8]>, &'a [u8]) {
         let bytes = &self.bytes[self.range(index, 1)];

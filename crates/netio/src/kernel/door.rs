@@ -12,9 +12,12 @@ use std::os::fd::AsFd;
 
 use millrace_core::ids::StreamId;
 use millrace_core::limits::{MAX_BATCH_BURSTS, MAX_GSO_BYTES, MAX_GSO_SEGMENTS};
+use millrace_core::pool::Lease;
 use millrace_core::seam::SendOutcome;
+use rustix::event::{PollFd, PollFlags, Timespec, poll};
 
 use super::TxCounters;
+use super::held::{Held, ZeroCopy};
 use super::icmp::{IcmpLog, icmp_may_say, only_icmp_says};
 use super::table::AddrTable;
 use crate::error::NetError;
@@ -46,6 +49,13 @@ const GSO_STRIKES: u32 = 8;
 /// Batches for which a viewer whose path refused GSO gets single datagrams; the kernel forgets a path's MTU after ten
 /// minutes (net.ipv4.route.mtu_expires), which are 60,000 batches at 100 a second.
 const PLAIN_BATCHES: u64 = 60_000;
+/// Shortest message that is worth sending without copying: below, pinning pages and reading the completion cost more
+/// than the copy ("generally only effective at writes over around 10 KB", Documentation/networking/msg_zerocopy.rst;
+/// `millrace bench backends` measures it).
+pub const ZERO_COPY_MIN_BYTES: usize = 10_000;
+/// Rounds of [`CLOSE_WAIT_MS`] in which a socket that is given up waits for the kernel to be done with its sends.
+const CLOSE_ROUNDS: u32 = 20;
+const CLOSE_WAIT_MS: i64 = 5;
 
 const _: () = {
     assert!(2 * MAX_GSO_SEGMENTS <= MAX_PARTS && 2 * MAX_GSO_SEGMENTS <= PARTS);
@@ -57,6 +67,8 @@ pub(super) struct Entry<'d> {
     pub(super) stream: StreamId,
     pub(super) dest: SocketAddr,
     pub(super) shape: Shape<'d>,
+    /// The extent that all its bytes lie in, if it may go without copying.
+    pub(super) lease: Option<&'d Lease>,
 }
 
 /// The entries of a batch by their place in it.
@@ -68,6 +80,10 @@ struct Job {
     entry: u8,
     first: u16,
     count: u16,
+    /// Whether the kernel need not copy it.
+    is_zero_copy: bool,
+    /// Whether it is copied only because nothing more can be held.
+    is_short_of_room: bool,
 }
 
 impl Job {
@@ -114,6 +130,12 @@ pub(super) struct Call<'a, 'd> {
     plain: u64,
     /// Those of them of which it is not known yet whether that helps.
     suspect: u64,
+    /// Entries that may go without copying.
+    zero_copy: u64,
+    /// Entries that were refused without copying and of which it is not known yet whether copying helps.
+    refused: u64,
+    /// What was said to the last of them.
+    refused_errno: i32,
     /// Datagrams taken, by entry.
     taken: [u16; MAX_BATCH_BURSTS],
     /// Failed tries of the message at the front.
@@ -139,11 +161,21 @@ impl<'a, 'd> Call<'a, 'd> {
             rest: mask,
             plain: 0,
             suspect: 0,
+            zero_copy: 0,
+            refused: 0,
+            refused_errno: 0,
             taken: [0; MAX_BATCH_BURSTS],
             tries: 0,
             icmp_rounds: 0,
             full: 0,
         }
+    }
+
+    /// The same, and entries whose extents are known may go without copying.
+    pub(super) fn without_copying(self) -> Self {
+        let known = bits(self.rest).filter(|index| self.entry(*index).lease.is_some());
+        let zero_copy = known.fold(0, |mask, index| mask | 1 << index);
+        Self { zero_copy, ..self }
     }
 
     fn entry(&self, index: usize) -> &'a Entry<'d> {
@@ -159,6 +191,8 @@ impl<'a, 'd> Call<'a, 'd> {
         self.counters.datagrams += count as u64;
         self.counters.bytes += shape.bytes_in(first, count) as u64;
         self.counters.gso_sends += u64::from(job.is_gso());
+        self.counters.zero_copy_sends += u64::from(job.is_zero_copy);
+        self.counters.zero_copy_full += u64::from(job.is_short_of_room);
         self.taken[index] = job.first + job.count;
         if first + count == shape.datagrams() {
             self.end(index, SendOutcome::Sent);
@@ -184,6 +218,8 @@ impl<'a, 'd> Call<'a, 'd> {
 enum Verdict {
     /// Try the same message again.
     Again,
+    /// Send its entry with copying.
+    Copied(i32),
     /// Send its entry without GSO.
     Plain,
     /// Its viewer cannot be reached.
@@ -205,6 +241,8 @@ pub(super) struct Door {
     deaf_until: Option<u64>,
     /// Batch at which the error queue is read again.
     drain_at: u64,
+    /// What the kernel has not copied.
+    held: Held,
 }
 
 impl Door {
@@ -230,7 +268,44 @@ impl Door {
         }
         raise_buffer(socket.as_fd(), Buffer::Send, SEND_BUFFER_BYTES)
             .map_err(refused("raise SO_SNDBUF", "raise the sysctl net.core.wmem_max"))?;
-        Ok(Self { socket, recverr, gso, strikes: 0, deaf_until: None, drain_at: DRAIN_BATCHES })
+        let zero_copy = match set_int(socket.as_fd(), libc::SOL_SOCKET, libc::SO_ZEROCOPY, 1) {
+            Ok(()) => ZeroCopy::Ready,
+            Err(error) => ZeroCopy::NotOffered { errno: error.raw_os_error().unwrap_or(libc::EIO) },
+        };
+        Ok(Self {
+            socket,
+            recverr,
+            gso,
+            strikes: 0,
+            deaf_until: None,
+            drain_at: DRAIN_BATCHES,
+            held: Held::new(zero_copy),
+        })
+    }
+
+    /// Whether sends without copying work.
+    pub(super) fn zero_copy(&self) -> ZeroCopy {
+        self.held.state()
+    }
+
+    /// Takes back the leases of sends that are complete; how many are still out.
+    pub(super) fn reap(&mut self, memory: &mut Memory, counters: &mut TxCounters) -> u32 {
+        if self.held.outstanding() > 0 {
+            memory.icmp.drain(&self.socket, memory.batches, counters, &mut self.held);
+        }
+        self.held.outstanding()
+    }
+
+    /// Waits a moment for the kernel to be done with what it was sent: a device may still be reading.
+    pub(super) fn close(mut self, memory: &mut Memory, counters: &mut TxCounters) {
+        for _ in 0..CLOSE_ROUNDS {
+            if self.reap(memory, counters) == 0 {
+                return;
+            }
+            let mut fds = [PollFd::new(&self.socket, PollFlags::ERR)];
+            // Interrupted or not: the queue is read again.
+            let _ = poll(&mut fds, Some(&Timespec { tv_sec: 0, tv_nsec: CLOSE_WAIT_MS * 1_000_000 }));
+        }
     }
 
     /// Whether the kernel still cuts bursts for this socket.
@@ -251,20 +326,31 @@ impl Door {
             self.fill(&mut plan, &mut kit.jobs, &mut kit.memory, &call);
             let mut at = 0;
             while at < plan.len() {
+                let run = run_of_one_kind(&kit.jobs[..plan.len()], at);
+                let until = run.end;
+                let is_zero_copy = kit.jobs[at].is_zero_copy;
+                // Which number the next send gets has to be certain; if it is not, a new plan goes without.
+                if is_zero_copy && self.held.is_unsure() {
+                    break;
+                }
                 call.counters.udp_calls += 1;
-                let sent = plan.send(self.socket.as_fd(), at);
+                let sent = match is_zero_copy {
+                    true => plan.send_zero_copy(self.socket.as_fd(), run),
+                    false => plan.send(self.socket.as_fd(), run),
+                };
                 if let Ok(count @ 1..) = sent {
                     for job in &kit.jobs[at..at + count] {
-                        call.credit(*job);
-                        self.judge_gso(*job, &mut kit.memory, &mut call);
+                        self.took(*job, &mut kit.memory, &mut call);
                     }
                     at += count;
                     // Stopped in the middle: the kernel forgets the errno then, but not what ICMP said.
-                    if at < plan.len() {
+                    if at < until {
+                        self.failed(is_zero_copy);
                         self.listen(&mut kit.memory, &mut call);
                     }
                     continue;
                 }
+                self.failed(is_zero_copy);
                 // No message and no error is not in sendmmsg(2); it is not tried for ever either.
                 let errno = sent.err().unwrap_or(libc::EAGAIN);
                 let job = kit.jobs[at];
@@ -287,16 +373,18 @@ impl Door {
                 self.deaf_until = None;
             }
         }
-        if memory.batches >= self.drain_at {
+        if memory.batches >= self.drain_at || self.held.wants_reading(memory.batches) {
             self.drain_at = memory.batches + DRAIN_BATCHES;
-            memory.icmp.drain(&self.socket, memory.batches, counters);
+            memory.icmp.drain(&self.socket, memory.batches, counters, &mut self.held);
         }
     }
 
     /// Writes the entries that are not done into the plan, as far as there is room.
     fn fill<'d>(&self, plan: &mut Plan<'_, 'd>, jobs: &mut [Job], memory: &mut Memory, call: &Call<'_, 'd>) {
+        let mut room = self.held.room();
         for index in bits(call.rest) {
             let Entry { dest, shape, .. } = *call.entry(index);
+            let may_hold = call.zero_copy & 1 << index != 0 && self.held.state() == ZeroCopy::Ready;
             let single = call.plain & 1 << index != 0 || memory.plain.get(dest, memory.batches).is_some();
             let most = if self.gso && !single { gso_segments(&shape) } else { 1 };
             plan.to(dest);
@@ -306,7 +394,16 @@ impl Door {
                 if !plan.has_room(shape.part_count(count)) {
                     return;
                 }
-                jobs[plan.len()] = Job { entry: index as u8, first: first as u16, count: count as u16 };
+                let holds = may_hold && count > 1 && shape.bytes_in(first, count) >= ZERO_COPY_MIN_BYTES;
+                let is_zero_copy = holds && room > 0;
+                room -= u32::from(is_zero_copy);
+                jobs[plan.len()] = Job {
+                    entry: index as u8,
+                    first: first as u16,
+                    count: count as u16,
+                    is_zero_copy,
+                    is_short_of_room: holds && !is_zero_copy,
+                };
                 plan.push((count > 1).then_some(shape.segment() as u16), shape.parts(first, count));
                 first += count;
             }
@@ -319,6 +416,11 @@ impl Door {
         match errno {
             libc::EAGAIN => return Verdict::SocketFull,
             libc::EINTR if call.tries < MAX_TRIES => return Verdict::Again,
+            // Whatever it is: with copying it is as it always was.
+            _ if job.is_zero_copy => {
+                self.listen(memory, call);
+                return Verdict::Copied(errno);
+            }
             libc::ENOBUFS | libc::ENOMEM | libc::EINTR => return Verdict::DeviceFull,
             _ => {}
         }
@@ -342,7 +444,7 @@ impl Door {
     /// Empties the error queue; whether ICMP had said something. Under a storm of ICMP errors the socket goes deaf for a
     /// while: nobody's send may be held up by them.
     fn listen(&mut self, memory: &mut Memory, call: &mut Call<'_, '_>) -> bool {
-        let heard = memory.icmp.drain(&self.socket, memory.batches, call.counters) > 0;
+        let heard = memory.icmp.drain(&self.socket, memory.batches, call.counters, &mut self.held) > 0;
         call.icmp_rounds += u32::from(heard);
         if heard && call.icmp_rounds >= MAX_ICMP_ROUNDS {
             call.counters.icmp_storms += 1;
@@ -358,6 +460,27 @@ impl Door {
         let _ = set_int(self.socket.as_fd(), self.recverr.0, self.recverr.1, 0);
         let _ = get_int(self.socket.as_fd(), libc::SOL_SOCKET, libc::SO_ERROR);
         self.deaf_until = Some(until);
+    }
+
+    /// Books a message that the kernel took.
+    fn took(&mut self, job: Job, memory: &mut Memory, call: &mut Call<'_, '_>) {
+        let index = usize::from(job.entry);
+        let bit = 1 << index;
+        if let (true, Some(lease)) = (job.is_zero_copy, call.entry(index).lease) {
+            self.held.hold(lease.clone());
+        } else if call.refused & bit != 0 {
+            call.refused &= !bit;
+            self.held.refused(call.refused_errno);
+        }
+        call.credit(job);
+        self.judge_gso(job, memory, call);
+    }
+
+    /// Notes that a message failed.
+    fn failed(&mut self, was_zero_copy: bool) {
+        if was_zero_copy {
+            self.held.doubt();
+        }
     }
 
     /// Learns from a message that the kernel took.
@@ -386,6 +509,11 @@ impl Door {
         let entry = call.entry(index);
         match verdict {
             Verdict::Again => {}
+            Verdict::Copied(errno) => {
+                call.zero_copy &= !(1 << index);
+                call.refused |= 1 << index;
+                call.refused_errno = errno;
+            }
             Verdict::Plain => {
                 call.plain |= 1 << index;
                 call.suspect |= 1 << index;
@@ -398,6 +526,12 @@ impl Door {
             Verdict::SocketFull => call.block(None),
         }
     }
+}
+
+/// The messages from `at` on that all go without copying, or all with.
+fn run_of_one_kind(jobs: &[Job], at: usize) -> std::ops::Range<usize> {
+    let same = jobs[at..].iter().take_while(|job| job.is_zero_copy == jobs[at].is_zero_copy);
+    at..at + same.count()
 }
 
 /// Datagrams that one GSO send may carry: at most 64 of them, within the length of an IP packet.

@@ -13,7 +13,9 @@ use std::net::{SocketAddr, UdpSocket};
 use std::os::fd::AsFd;
 
 use super::TxCounters;
+use super::held::Held;
 use super::table::AddrTable;
+use crate::sys::cmsg::{SO_EE_CODE_ZEROCOPY_COPIED, SO_EE_ORIGIN_ZEROCOPY};
 use crate::sys::mmsg::RecvArena;
 
 /// Errors taken from the kernel in one call.
@@ -43,15 +45,27 @@ impl IcmpLog {
     }
 
     /// Takes the errors out of the socket's queue, a bounded number; returns how many ICMP errors there were. When it
-    /// has emptied the queue, the kernel has also forgotten the error it kept for the next send.
-    pub(super) fn drain(&mut self, socket: &UdpSocket, now: u64, counters: &mut TxCounters) -> usize {
+    /// has emptied the queue, the kernel has also forgotten the error it kept for the next send. Completions of sends
+    /// without copying lie between them, and give their leases back.
+    pub(super) fn drain(
+        &mut self,
+        socket: &UdpSocket,
+        now: u64,
+        counters: &mut TxCounters,
+        held: &mut Held,
+    ) -> usize {
         let mut heard = 0;
         for _ in 0..MAX_CALLS {
-            let Ok(got) = self.arena.receive(socket.as_fd(), libc::MSG_ERRQUEUE) else { break };
+            let got = match self.arena.receive(socket.as_fd(), libc::MSG_ERRQUEUE) {
+                Ok(got) => got,
+                Err(libc::EAGAIN) => 0,
+                Err(_) => break,
+            };
             for index in 0..got {
-                heard += usize::from(self.note(index, now, counters));
+                heard += usize::from(self.note(index, now, counters, held));
             }
             if got < self.arena.capacity() {
+                held.read_to_end(now);
                 break;
             }
         }
@@ -60,9 +74,16 @@ impl IcmpLog {
     }
 
     /// Files one message of the error queue; whether ICMP sent it.
-    fn note(&mut self, index: usize, now: u64, counters: &mut TxCounters) -> bool {
+    fn note(&mut self, index: usize, now: u64, counters: &mut TxCounters, held: &mut Held) -> bool {
         let message = self.arena.get(index);
         let Some(error) = message.info.error else { return false };
+        if error.origin == SO_EE_ORIGIN_ZEROCOPY {
+            let was_copied = error.code & SO_EE_CODE_ZEROCOPY_COPIED != 0;
+            held.complete(error.info, error.data, was_copied);
+            let sends = u64::from(error.data.wrapping_sub(error.info)) + 1;
+            counters.zero_copy_copied += if was_copied { sends } else { 0 };
+            return false;
+        }
         if !matches!(error.origin, libc::SO_EE_ORIGIN_ICMP | libc::SO_EE_ORIGIN_ICMP6) {
             return false;
         }

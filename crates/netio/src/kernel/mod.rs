@@ -5,10 +5,12 @@
 //! | `udp` | pairs of ports |
 //! | `door` | one UDP socket for all viewers: batches, GSO, whose fault an error is |
 //! | `icmp` | what ICMP says about viewers |
+//! | `held` | extents that the kernel reads after a send without copying |
 //! | `tcp` | frames in RTSP connections |
 //! | `table` | a small table of addresses |
 
 mod door;
+mod held;
 mod icmp;
 mod table;
 mod tcp;
@@ -20,10 +22,13 @@ use std::os::fd::OwnedFd;
 
 use millrace_core::ids::ConnId;
 use millrace_core::limits::MAX_BATCH_BURSTS;
+use millrace_core::pool::Lease;
 use millrace_core::seam::{Dest, PacketTx, Payload, SendOutcome, Transmit, TransmitBatch};
 
 pub(crate) use self::door::SEND_BUFFER_BYTES;
+pub use self::door::ZERO_COPY_MIN_BYTES;
 use self::door::{Call, Door, Entries, Entry, Kit};
+pub use self::held::ZeroCopy;
 pub(crate) use self::icmp::icmp_may_say;
 use self::tcp::Conns;
 pub use self::udp::{UdpPair, bind_pair};
@@ -72,6 +77,12 @@ pub struct TxCounters {
     pub gso_sends: u64,
     /// Messages that the kernel refused to cut and that went as single datagrams.
     pub gso_refused: u64,
+    /// Messages that the kernel need not copy.
+    pub zero_copy_sends: u64,
+    /// Those of them that it said to have copied after all.
+    pub zero_copy_copied: u64,
+    /// Messages that were copied because too many others were still out.
+    pub zero_copy_full: u64,
     /// Entries answered `Blocked`.
     pub blocked: u64,
     /// Entries answered `Unreachable`.
@@ -173,6 +184,31 @@ impl KernelTx {
         self.doors.iter().flatten().any(Door::gso)
     }
 
+    /// The same as [`PacketTx::send`], but without a copy of what is long enough ([`ZERO_COPY_MIN_BYTES`]), goes by GSO and
+    /// lies in an extent ([`TransmitBatch::source`], [`Payload::Wire`]). The extent's lease is held until the kernel is
+    /// done with the bytes. Where that does not work, or as long as too many sends are out, the bytes are copied as
+    /// ever; [`KernelTx::zero_copy`] says whether it is used at all.
+    ///
+    /// # Panics
+    /// If `outcomes` is shorter than the batch.
+    pub fn send_zero_copy(&mut self, batch: &dyn TransmitBatch, outcomes: &mut [SendOutcome]) {
+        self.send_all(batch, outcomes, true);
+    }
+
+    /// Whether sends without copying work for the RTP sockets: the better answer if there are two.
+    pub fn zero_copy(&self) -> ZeroCopy {
+        let mut states = self.doors.iter().step_by(2).flatten().map(Door::zero_copy);
+        let first = states.next().unwrap_or(ZeroCopy::NotOffered { errno: libc::EAFNOSUPPORT });
+        states.find(|state| *state == ZeroCopy::Ready).unwrap_or(first)
+    }
+
+    /// Takes back the leases of sends that the kernel is done with; returns how many are still out. Every send does
+    /// that now and then by itself: this is for when there is nothing to send.
+    pub fn reap(&mut self) -> u32 {
+        let Self { doors, kit, counters, .. } = self;
+        doors.iter_mut().flatten().map(|door| door.reap(&mut kit.memory, counters)).sum()
+    }
+
     /// Asks for another send buffer for each UDP socket (4 MiB are asked for at the start); returns the smallest that
     /// the kernel gave, which counts its own overhead and so is about twice what was asked.
     ///
@@ -186,13 +222,23 @@ impl KernelTx {
     }
 
     /// Sends at most [`MAX_BATCH_BURSTS`] entries from `first` on.
-    fn send_some(&mut self, batch: &dyn TransmitBatch, first: usize, outcomes: &mut [SendOutcome]) {
+    fn send_some(
+        &mut self,
+        batch: &dyn TransmitBatch,
+        first: usize,
+        outcomes: &mut [SendOutcome],
+        zero_copy: bool,
+    ) {
         let mut entries: Entries<'_> = [const { None }; MAX_BATCH_BURSTS];
         let mut masks = [0u64; 4];
         for (index, outcome) in outcomes.iter_mut().enumerate() {
             let transmit = batch.get(first + index);
             match self.accept(&transmit) {
-                Ok((door, entry)) => {
+                Ok((door, mut entry)) => {
+                    if zero_copy {
+                        let source = batch.source(first + index);
+                        entry.lease = source.map(|s| s.lease).filter(|lease| holds(lease, &entry.shape));
+                    }
                     masks[door] |= 1 << index;
                     entries[index] = Some(entry);
                 }
@@ -201,7 +247,8 @@ impl KernelTx {
         }
         for (door, mask) in self.doors.iter_mut().zip(masks) {
             if let (Some(door), 1..) = (door, mask) {
-                door.send(&mut self.kit, Call::new(&entries, mask, outcomes, &mut self.counters));
+                let call = Call::new(&entries, mask, outcomes, &mut self.counters);
+                door.send(&mut self.kit, if zero_copy { call.without_copying() } else { call });
             }
         }
     }
@@ -228,7 +275,7 @@ impl KernelTx {
         let memory = &mut self.kit.memory;
         match memory.icmp.take(dest, memory.batches) {
             Some(errno) => Err(SendOutcome::Unreachable { errno }),
-            None => Ok((door, Entry { stream: transmit.stream, dest, shape })),
+            None => Ok((door, Entry { stream: transmit.stream, dest, shape, lease: None })),
         }
     }
 
@@ -245,8 +292,8 @@ impl KernelTx {
     }
 }
 
-impl PacketTx for KernelTx {
-    fn send(&mut self, batch: &dyn TransmitBatch, outcomes: &mut [SendOutcome]) {
+impl KernelTx {
+    fn send_all(&mut self, batch: &dyn TransmitBatch, outcomes: &mut [SendOutcome], zero_copy: bool) {
         let length = batch.len();
         assert!(outcomes.len() >= length, "{length} entries, room for {} outcomes", outcomes.len());
         if length == 0 {
@@ -262,11 +309,33 @@ impl PacketTx for KernelTx {
                 outcomes.fill(SendOutcome::Blocked { taken: 0 });
                 continue;
             }
-            self.send_some(batch, chunk * MAX_BATCH_BURSTS, outcomes);
+            self.send_some(batch, chunk * MAX_BATCH_BURSTS, outcomes, zero_copy);
             blocked = outcomes.iter().any(|outcome| matches!(outcome, SendOutcome::Blocked { .. }));
         }
         self.count(outcomes);
     }
+}
+
+impl PacketTx for KernelTx {
+    fn send(&mut self, batch: &dyn TransmitBatch, outcomes: &mut [SendOutcome]) {
+        self.send_all(batch, outcomes, false);
+    }
+}
+
+impl Drop for KernelTx {
+    /// Gives all leases back. What the kernel was sent without a copy is waited for, a tenth of a second at most; what
+    /// is still in a queue then is sent with the bytes that the extent has by that time.
+    fn drop(&mut self) {
+        for door in self.doors.iter_mut().filter_map(Option::take) {
+            door.close(&mut self.kit.memory, &mut self.counters);
+        }
+    }
+}
+
+/// Whether all bytes of a payload lie in the extent, as they have to if they are to be kept by its lease.
+fn holds(lease: &Lease, shape: &Shape<'_>) -> bool {
+    let (extent, bytes) = (lease.bytes().as_ptr_range(), shape.wire_bytes().map(<[u8]>::as_ptr_range));
+    bytes.is_some_and(|bytes| extent.start <= bytes.start && bytes.end <= extent.end)
 }
 
 fn doors(pair: Option<UdpPair>, wanted: &'static str, gso: bool) -> Result<[Option<Door>; 2], NetError> {

@@ -18,6 +18,10 @@ const _: () = {
     assert!(std::mem::offset_of!(libc::cmsghdr, cmsg_type) == 12);
     assert!(size_of::<SegmentControl>() == space(2) && align_of::<SegmentControl>() >= ALIGN);
     assert!(size_of::<libc::sock_extended_err>() == EXTENDED_ERROR);
+    assert!(std::mem::offset_of!(libc::sock_extended_err, ee_origin) == 4);
+    assert!(std::mem::offset_of!(libc::sock_extended_err, ee_code) == 6);
+    assert!(std::mem::offset_of!(libc::sock_extended_err, ee_info) == 8);
+    assert!(std::mem::offset_of!(libc::sock_extended_err, ee_data) == 12);
     assert!(size_of::<libc::timespec>() == 16);
     assert!(size_of::<libc::in_pktinfo>() == 12 && std::mem::offset_of!(libc::in_pktinfo, ipi_addr) == 8);
     assert!(size_of::<libc::in6_pktinfo>() == 20 && std::mem::offset_of!(libc::in6_pktinfo, ipi6_addr) == 0);
@@ -62,13 +66,24 @@ pub(crate) fn messages(mut control: &[u8]) -> impl Iterator<Item = (i32, i32, &[
 /// Bytes of a `sock_extended_err`.
 const EXTENDED_ERROR: usize = 16;
 
+/// Who speaks of a send without copying that is complete (linux/errqueue.h; the libc crate does not have these).
+pub(crate) const SO_EE_ORIGIN_ZEROCOPY: u8 = 5;
+/// It was copied after all.
+pub(crate) const SO_EE_CODE_ZEROCOPY_COPIED: u8 = 1;
+
 /// What the error queue says with one message (ip(7), IP_RECVERR).
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub(crate) struct ExtendedError {
     /// The error as an errno.
     pub(crate) errno: i32,
-    /// What found it: `SO_EE_ORIGIN_ICMP`, `SO_EE_ORIGIN_ICMP6`, `SO_EE_ORIGIN_LOCAL` ...
+    /// What found it: `SO_EE_ORIGIN_ICMP`, `SO_EE_ORIGIN_ICMP6`, `SO_EE_ORIGIN_LOCAL`, `SO_EE_ORIGIN_ZEROCOPY` ...
     pub(crate) origin: u8,
+    /// Of completions: `SO_EE_CODE_ZEROCOPY_COPIED` or nothing.
+    pub(crate) code: u8,
+    /// Of completions: the first send that is complete.
+    pub(crate) info: u32,
+    /// Of completions: the last.
+    pub(crate) data: u32,
     /// Who sent the ICMP message (`SO_EE_OFFENDER`).
     pub(crate) offender: Option<IpAddr>,
 }
@@ -127,7 +142,14 @@ fn timespec_ns(data: &[u8]) -> Option<u64> {
 fn extended_error(data: &[u8]) -> Option<ExtendedError> {
     let errno = u32::from_ne_bytes(field(data, 0)?);
     let offender = RawAddr::parse_bytes(data.get(EXTENDED_ERROR..)?).map(|addr| addr.ip());
-    Some(ExtendedError { errno: i32::try_from(errno).ok()?, origin: *data.get(4)?, offender })
+    Some(ExtendedError {
+        errno: i32::try_from(errno).ok()?,
+        origin: *data.get(4)?,
+        code: *data.get(6)?,
+        info: u32::from_ne_bytes(field(data, 8)?),
+        data: u32::from_ne_bytes(field(data, 12)?),
+        offender,
+    })
 }
 
 #[cfg(test)]

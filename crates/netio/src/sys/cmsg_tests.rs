@@ -37,13 +37,32 @@ fn all_kinds_are_read_from_one_buffer() {
     assert_eq!(got.dropped, Some(5));
     assert_eq!(got.segment, Some(1400));
     let offender = Some("192.0.2.7".parse().unwrap());
-    let wanted = ExtendedError { errno: libc::ECONNREFUSED, origin: libc::SO_EE_ORIGIN_ICMP, offender };
+    let wanted = ExtendedError {
+        errno: libc::ECONNREFUSED,
+        origin: libc::SO_EE_ORIGIN_ICMP,
+        offender,
+        ..ExtendedError::default()
+    };
     assert_eq!(got.error, Some(wanted));
     assert_eq!(got.local, Some("192.0.2.1".parse().unwrap()));
     let mut info = [0; 20];
     info[15] = 1;
     let control = message(libc::SOL_IPV6, libc::IPV6_PKTINFO, &info);
     assert_eq!(Received::parse(&control).local, Some("::1".parse().unwrap()));
+}
+
+#[test]
+fn a_completion_is_told_by_its_origin_and_has_a_range() {
+    let mut error = [0u8; EXTENDED_ERROR + 16];
+    error[4] = SO_EE_ORIGIN_ZEROCOPY;
+    error[6] = SO_EE_CODE_ZEROCOPY_COPIED;
+    error[8..12].copy_from_slice(&7u32.to_ne_bytes());
+    error[12..16].copy_from_slice(&u32::MAX.to_ne_bytes());
+    for (level, kind) in [(libc::SOL_IP, libc::IP_RECVERR), (libc::SOL_IPV6, libc::IPV6_RECVERR)] {
+        let got = Received::parse(&message(level, kind, &error)).error.unwrap();
+        assert_eq!((got.errno, got.origin, got.code), (0, SO_EE_ORIGIN_ZEROCOPY, 1));
+        assert_eq!((got.info, got.data, got.offender), (7, u32::MAX, None));
+    }
 }
 
 #[test]

@@ -127,15 +127,22 @@ impl<'data> Plan<'_, 'data> {
         self.messages += 1;
     }
 
-    /// Hands the messages from `from` on to the kernel in one call that does not wait; returns how many it took, or
-    /// the errno of message `from`.
-    pub(crate) fn send(&mut self, socket: BorrowedFd<'_>, from: usize) -> Result<usize, i32> {
+    /// Hands `messages` to the kernel in one call that does not wait; returns how many of them it took, or the errno of
+    /// the first. `flags` besides: `MSG_ZEROCOPY`, with which the kernel goes on reading the bytes after this call and
+    /// after `'data`; see [`Plan::send_zero_copy`].
+    fn hand_over(
+        &mut self,
+        socket: BorrowedFd<'_>,
+        messages: std::ops::Range<usize>,
+        flags: i32,
+    ) -> Result<usize, i32> {
+        let (from, until) = (messages.start, messages.end.min(self.messages));
         let arena = &mut *self.arena;
         let names = arena.names.as_mut_ptr();
         let parts = arena.parts.as_mut_ptr();
         let controls = arena.controls.as_mut_ptr();
         for (index, (header, note)) in
-            arena.headers.iter_mut().zip(&*arena.notes).enumerate().take(self.messages).skip(from)
+            arena.headers.iter_mut().zip(&*arena.notes).enumerate().take(until).skip(from)
         {
             let h = &mut header.msg_hdr;
             // SAFETY: `push` stored name < names.len(), first_part <= parts.len() and index < controls.len() (all
@@ -151,8 +158,8 @@ impl<'data> Plan<'_, 'data> {
             h.msg_control = if has_control { control.cast() } else { ptr::null_mut() };
             h.msg_controllen = if has_control { size_of::<SegmentControl>() as _ } else { 0 };
         }
-        let list = &mut arena.headers[from..self.messages];
-        // SAFETY: `list` holds valid headers: the loop above set every pointer of messages from..messages to live
+        let list = &mut arena.headers[from..until];
+        // SAFETY: `list` holds valid headers: the loop above set every pointer of messages from..until to live
         // arrays of this arena (borrowed mutably by `self`), and the parts point to bytes that `'data` keeps alive and
         // unchanged; sendmmsg only reads them and writes msg_len within `list`.
         let sent = unsafe {
@@ -160,10 +167,30 @@ impl<'data> Plan<'_, 'data> {
                 socket.as_raw_fd(),
                 list.as_mut_ptr(),
                 list.len() as u32,
-                (libc::MSG_DONTWAIT | libc::MSG_NOSIGNAL) as _,
+                (libc::MSG_DONTWAIT | libc::MSG_NOSIGNAL | flags) as _,
             )
         };
         usize::try_from(sent).map_err(|_| errno())
+    }
+
+    /// Hands `messages` to the kernel, which copies their bytes; returns how many it took, or the errno of the first.
+    pub(crate) fn send(
+        &mut self,
+        socket: BorrowedFd<'_>,
+        messages: std::ops::Range<usize>,
+    ) -> Result<usize, i32> {
+        self.hand_over(socket, messages, 0)
+    }
+
+    /// The same, but the kernel need not copy (`MSG_ZEROCOPY`): it holds on to the pages and reads them when a device
+    /// wants them. That is sound whatever becomes of the memory (the kernel only reads, and keeps freed pages), but a
+    /// byte that is changed before the completion has come goes out changed: the caller keeps it from that.
+    pub(crate) fn send_zero_copy(
+        &mut self,
+        socket: BorrowedFd<'_>,
+        messages: std::ops::Range<usize>,
+    ) -> Result<usize, i32> {
+        self.hand_over(socket, messages, libc::MSG_ZEROCOPY)
     }
 }
 

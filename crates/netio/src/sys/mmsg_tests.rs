@@ -23,10 +23,10 @@ fn messages_go_to_their_own_addresses_with_their_parts_in_order() {
     plan.push(None, [&bytes[50..]]);
     plan.push(None, []);
     assert_eq!(plan.len(), 3);
-    assert_eq!(plan.send(sender.as_fd(), 0), Ok(3));
+    assert_eq!(plan.send(sender.as_fd(), 0..3), Ok(3));
     // Only from message 1 on.
-    assert_eq!(plan.send(sender.as_fd(), 1), Ok(2));
-    assert_eq!(plan.send(sender.as_fd(), 3), Ok(0));
+    assert_eq!(plan.send(sender.as_fd(), 1..3), Ok(2));
+    assert_eq!(plan.send(sender.as_fd(), 3..3), Ok(0));
 
     let mut arena = RecvArena::new(8, 64);
     assert_eq!(arena.receive(one.as_fd(), 0), Ok(1));
@@ -63,8 +63,8 @@ fn the_errno_is_that_of_the_first_message() {
     plan.to(addr);
     plan.push(None, [&long[..5]]);
     plan.push(None, [&long[..]]);
-    assert_eq!(plan.send(sender.as_fd(), 0), Ok(1));
-    assert_eq!(plan.send(sender.as_fd(), 1), Err(libc::EMSGSIZE));
+    assert_eq!(plan.send(sender.as_fd(), 0..9), Ok(1));
+    assert_eq!(plan.send(sender.as_fd(), 1..2), Err(libc::EMSGSIZE));
     let mut arena = RecvArena::new(2, 4);
     assert_eq!(arena.receive(receiver.as_fd(), 0), Ok(1));
     assert_eq!((arena.get(0).bytes.len(), arena.get(0).truncated), (4, true));
@@ -84,13 +84,13 @@ fn arenas_may_change_threads() {
     let mut plan = arena.plan();
     plan.to(addr);
     plan.push(None, [&bytes[..]]);
-    assert_eq!(plan.send(sender.as_fd(), 0), Ok(1));
+    assert_eq!(plan.send(sender.as_fd(), 0..9), Ok(1));
     let sent = std::thread::spawn(move || {
         let bytes = [7; 2];
         let mut plan = arena.plan();
         plan.to(addr);
         plan.push(None, [&bytes[..]]);
-        plan.send(sender.as_fd(), 0)
+        plan.send(sender.as_fd(), 0..1)
     });
     assert_eq!(sent.join().unwrap(), Ok(1));
     let mut arena = RecvArena::new(4, 8);

@@ -1,0 +1,194 @@
+//! What the kernel still reads: the leases of sends without copying, until it says that it is done with them.
+//!
+//! The kernel numbers the `MSG_ZEROCOPY` sends of a socket and puts ranges of numbers into its error queue when they are
+//! complete, in any order (Documentation/networking/msg_zerocopy.rst). A lease lies here under the number of its send, so
+//! nobody writes the extent before the kernel has read it. The count of numbers is kept on both sides; a send that fails
+//! may or may not have used one up, and which it was is in the error queue: until that has been read to its end nothing
+//! more is sent without copying.
+
+use millrace_core::pool::Lease;
+
+/// Sends of one socket that may be outstanding. A completion takes 576 bytes of the socket's option memory, of which
+/// net.core.optmem_max allows 128 KiB since Linux 6.8: room for 227. Where there is less the kernel says so, and less
+/// is used.
+const HELD_SENDS: usize = 128;
+/// Completions after which it is judged whether the kernel copies anyway.
+const JUDGED_SENDS: u32 = 64;
+/// Sends in a row that only worked with copying before it is given up.
+const MAX_REFUSALS: u32 = 8;
+/// Batches after which completions are looked for even if there is room for more sends.
+const READ_BATCHES: u64 = 16;
+
+const _: () = assert!(HELD_SENDS.is_power_of_two(), "numbers wrap around at 2^32");
+
+/// Whether sends without copying work for a socket, and if not, why.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum ZeroCopy {
+    /// They are used where they are asked for.
+    Ready,
+    /// The kernel does not offer them (`SO_ZEROCOPY`).
+    NotOffered {
+        /// What it said.
+        errno: i32,
+    },
+    /// The kernel copied most of the bytes after all: the receiver is on this host, or the device cannot gather.
+    CopiedAnyway,
+    /// The kernel took one send after the other only with copying.
+    Refused {
+        /// What it said to the last.
+        errno: i32,
+    },
+    /// The kernel spoke of a send that we do not know of, so it is not certain what a completion means. Extents that
+    /// are out are kept until the sender is dropped.
+    Miscounted,
+}
+
+/// The leases of one socket.
+pub(super) struct Held {
+    /// By number modulo their count.
+    leases: Box<[Option<Lease>]>,
+    /// All before this one are complete.
+    oldest: u32,
+    /// The number of the next send.
+    next: u32,
+    /// Sends that may be outstanding.
+    most: u32,
+    /// A send failed and may have used up a number.
+    unsure: bool,
+    /// Batch at which completions are read again.
+    read_at: u64,
+    /// Sends complete since the last judgement, and those of them that were copied.
+    complete: u32,
+    copied: u32,
+    refusals: u32,
+    state: ZeroCopy,
+}
+
+impl Held {
+    /// For a socket whose kernel offers it, or said why not.
+    pub(super) fn new(state: ZeroCopy) -> Self {
+        Self {
+            leases: (0..HELD_SENDS).map(|_| None).collect(),
+            oldest: 0,
+            next: 0,
+            most: HELD_SENDS as u32,
+            unsure: false,
+            read_at: 0,
+            complete: 0,
+            copied: 0,
+            refusals: 0,
+            state,
+        }
+    }
+
+    pub(super) fn state(&self) -> ZeroCopy {
+        self.state
+    }
+
+    /// Sends that are not known to be complete.
+    pub(super) fn outstanding(&self) -> u32 {
+        self.next.wrapping_sub(self.oldest)
+    }
+
+    /// Sends for which there is room now.
+    pub(super) fn room(&self) -> u32 {
+        if self.state != ZeroCopy::Ready || self.unsure {
+            return 0;
+        }
+        self.most.saturating_sub(self.outstanding())
+    }
+
+    /// Whether it is time to read completions.
+    pub(super) fn wants_reading(&self, now: u64) -> bool {
+        let outstanding = self.outstanding();
+        outstanding > 0 && (outstanding > self.most / 4 || now >= self.read_at || self.unsure)
+    }
+
+    /// Keeps the lease of a send that the kernel took.
+    pub(super) fn hold(&mut self, lease: Lease) {
+        self.leases[slot(self.next)] = Some(lease);
+        self.next = self.next.wrapping_add(1);
+        self.refusals = 0;
+    }
+
+    /// A send failed: it may have used up a number.
+    pub(super) fn doubt(&mut self) {
+        self.unsure = true;
+    }
+
+    pub(super) fn is_unsure(&self) -> bool {
+        self.unsure
+    }
+
+    /// The error queue was read to its end: whatever failed sends had to say has been said.
+    pub(super) fn read_to_end(&mut self, now: u64) {
+        self.unsure = false;
+        self.read_at = now + READ_BATCHES;
+    }
+
+    /// The kernel is done with sends `first..=last`.
+    pub(super) fn complete(&mut self, first: u32, last: u32, was_copied: bool) {
+        if self.state == ZeroCopy::Miscounted {
+            return;
+        }
+        match last.wrapping_sub(self.next).cast_signed() {
+            ..0 => {}
+            // The one that failed had used up a number, and was over at once.
+            0 if self.unsure => self.next = self.next.wrapping_add(1),
+            0.. => {
+                self.state = ZeroCopy::Miscounted;
+                return;
+            }
+        }
+        let ahead = first.wrapping_sub(self.oldest).cast_signed().max(0).cast_unsigned();
+        if ahead >= self.outstanding() {
+            return;
+        }
+        let mut number = self.oldest.wrapping_add(ahead);
+        while number != self.next && number.wrapping_sub(last).cast_signed() <= 0 {
+            if self.leases[slot(number)].take().is_some() {
+                self.complete += 1;
+                self.copied += u32::from(was_copied);
+            }
+            number = number.wrapping_add(1);
+        }
+        while self.oldest != self.next && self.leases[slot(self.oldest)].is_none() {
+            self.oldest = self.oldest.wrapping_add(1);
+        }
+        self.judge();
+    }
+
+    fn judge(&mut self) {
+        if self.complete < JUDGED_SENDS {
+            return;
+        }
+        if self.copied > self.complete / 2 && self.state == ZeroCopy::Ready {
+            self.state = ZeroCopy::CopiedAnyway;
+        }
+        // What was short when the kernel refused may be there again.
+        self.most = (2 * self.most).min(HELD_SENDS as u32);
+        (self.complete, self.copied) = (0, 0);
+    }
+
+    /// A send that the kernel took only with copying.
+    pub(super) fn refused(&mut self, errno: i32) {
+        let outstanding = self.outstanding();
+        // Option memory or locked memory is used up: that many are what fits.
+        if matches!(errno, libc::ENOBUFS | libc::ENOMEM) && outstanding > 0 {
+            self.most = outstanding;
+            return;
+        }
+        self.refusals += 1;
+        if self.refusals >= MAX_REFUSALS && self.state == ZeroCopy::Ready {
+            self.state = ZeroCopy::Refused { errno };
+        }
+    }
+}
+
+fn slot(number: u32) -> usize {
+    number as usize % HELD_SENDS
+}
+
+#[cfg(test)]
+#[path = "held_tests.rs"]
+mod tests;
