@@ -1,0 +1,91 @@
+//! `full`: a traditional stack. `v1`: the same without looking at the payload.
+//!
+//! The pseudo header is laid where the IP header will be, so that one run of the checksum loop covers it and the headers behind
+//! it: BSD's `udpiphdr`. Then IP fills its own fields over it.
+
+use super::stack::{Frame, Headers, V4_UDP, V6_UDP, begin, in_cksum, ip_output_v4, ip_output_v6};
+use super::{Connection, Datagram, V4_BYTES, V6_BYTES};
+use crate::wire::checksum::add;
+use crate::wire::frame::Flow;
+use crate::wire::frame::layout::{Addresses, UDP, UDP_CHECK, UDP_LENGTH};
+use crate::wire::frame::template::udp_check;
+
+/// As a traditional stack: headers filled field by field, checksum over pseudo header, headers and payload. Writes the headers
+/// to the beginning of `out`; returns their length, or 0 when they do not fit or the datagram is too long.
+pub fn full(connection: &Connection, datagram: &Datagram<'_>, out: &mut [u8]) -> usize {
+    udp_output(connection, datagram, out, |headers| add(in_cksum(headers), in_cksum(datagram.payload)))
+}
+
+/// Version 1: as [`full`], but the payload's sum is the stored one.
+pub fn v1(connection: &Connection, datagram: &Datagram<'_>, out: &mut [u8]) -> usize {
+    udp_output(connection, datagram, out, |headers| add(in_cksum(headers), datagram.payload_sum))
+}
+
+/// `sum` is given pseudo header, UDP and RTP header.
+#[inline]
+fn udp_output(
+    connection: &Connection,
+    datagram: &Datagram<'_>,
+    out: &mut [u8],
+    sum: impl FnOnce(&[u8]) -> u16,
+) -> usize {
+    let Some(frame) = begin(connection, &datagram.rtp, datagram.payload.len(), out) else { return 0 };
+    let Frame { headers, bytes, udp_bytes } = frame;
+    let flow = &connection.flow;
+    match headers {
+        Headers::V4(headers) => {
+            overlay_v4(headers, connection.addresses, udp_bytes);
+            fill_udp(&mut headers[V4_UDP..], flow, udp_bytes);
+            let check = udp_check(sum(headers));
+            headers[V4_UDP + UDP_CHECK..V4_UDP + UDP_CHECK + 2].copy_from_slice(&check.to_be_bytes());
+            ip_output_v4(headers, flow, udp_bytes, datagram.ip_id);
+        }
+        Headers::V6(headers) => {
+            overlay_v6(headers, connection.addresses, udp_bytes);
+            fill_udp(&mut headers[V6_UDP..], flow, udp_bytes);
+            let check = udp_check(sum(headers));
+            headers[V6_UDP + UDP_CHECK..V6_UDP + UDP_CHECK + 2].copy_from_slice(&check.to_be_bytes());
+            ip_output_v6(headers, flow, udp_bytes);
+        }
+    }
+    bytes
+}
+
+#[inline]
+fn overlay_v4(headers: &mut [u8; V4_BYTES], addresses: Addresses, udp_bytes: u16) {
+    headers[..9].fill(0);
+    headers[9] = UDP;
+    headers[10..12].copy_from_slice(&udp_bytes.to_be_bytes());
+    put_addresses(&mut headers[12..], addresses);
+}
+
+/// The parts of RFC 8200's pseudo header in an order in which the addresses are in their final place.
+#[inline]
+fn overlay_v6(headers: &mut [u8; V6_BYTES], addresses: Addresses, udp_bytes: u16) {
+    headers[..4].copy_from_slice(&u32::from(udp_bytes).to_be_bytes());
+    headers[4..8].copy_from_slice(&[0, 0, 0, UDP]);
+    put_addresses(&mut headers[8..], addresses);
+}
+
+#[inline]
+pub(super) fn put_addresses(out: &mut [u8], addresses: Addresses) {
+    match addresses {
+        Addresses::V4(source, destination) => {
+            out[..4].copy_from_slice(&source.octets());
+            out[4..8].copy_from_slice(&destination.octets());
+        }
+        Addresses::V6(source, destination) => {
+            out[..16].copy_from_slice(&source.octets());
+            out[16..32].copy_from_slice(&destination.octets());
+        }
+    }
+}
+
+/// The UDP header with checksum zero.
+#[inline]
+pub(super) fn fill_udp(udp: &mut [u8], flow: &Flow, udp_bytes: u16) {
+    udp[..2].copy_from_slice(&flow.source.port().to_be_bytes());
+    udp[2..4].copy_from_slice(&flow.destination.port().to_be_bytes());
+    udp[UDP_LENGTH..UDP_CHECK].copy_from_slice(&udp_bytes.to_be_bytes());
+    udp[UDP_CHECK..UDP_CHECK + 2].fill(0);
+}

@@ -1,0 +1,331 @@
+//! All versions against each other, and against packets that another implementation built.
+
+use etherparse::{
+    Ethernet2Header, IpNumber, Ipv4Header, Ipv6FlowLabel, Ipv6Header, SingleVlanHeader, UdpHeader,
+};
+use proptest::prelude::*;
+
+use super::super::tests::{LINK, TAGGED, flow};
+use super::super::{MAX_HEADER_BYTES, MAX_UDP_PAYLOAD_BYTES};
+use super::*;
+use crate::random::SplitMix;
+use crate::wire::checksum::fold;
+
+/// Headers as etherparse writes them.
+fn oracle(link: &LinkHeader, flow: &Flow, datagram: &Datagram<'_>) -> Vec<u8> {
+    let mut out = Vec::new();
+    let content = [&datagram.rtp, datagram.payload].concat();
+    let udp_bytes = (UDP_HEADER_BYTES + content.len()) as u16;
+    let (source, destination) = (flow.source.ip(), flow.destination.ip());
+    let ether_type = if source.is_ipv4() { etherparse::EtherType::IPV4 } else { etherparse::EtherType::IPV6 };
+    let outer = link.vlan.map_or(ether_type, |_| etherparse::EtherType::VLAN_TAGGED_FRAME);
+    let ethernet = Ethernet2Header { source: link.source, destination: link.destination, ether_type: outer };
+    ethernet.write(&mut out).unwrap();
+    if let Some(vlan) = link.vlan {
+        let vlan_id = vlan.try_into().unwrap();
+        SingleVlanHeader { vlan_id, ether_type, ..Default::default() }.write(&mut out).unwrap();
+    }
+    let mut udp = UdpHeader {
+        source_port: flow.source.port(),
+        destination_port: flow.destination.port(),
+        length: udp_bytes,
+        checksum: 0,
+    };
+    match (source, destination) {
+        (std::net::IpAddr::V4(source), std::net::IpAddr::V4(destination)) => {
+            let mut ip = Ipv4Header::new(
+                udp_bytes,
+                flow.hop_limit,
+                IpNumber::UDP,
+                source.octets(),
+                destination.octets(),
+            )
+            .unwrap();
+            ip.dscp = (flow.traffic_class >> 2).try_into().unwrap();
+            ip.ecn = (flow.traffic_class & 3).try_into().unwrap();
+            ip.identification = datagram.ip_id;
+            ip.dont_fragment = true;
+            ip.header_checksum = ip.calc_header_checksum();
+            ip.write(&mut out).unwrap();
+            udp.checksum = udp.calc_checksum_ipv4(&ip, &content).unwrap();
+        }
+        (std::net::IpAddr::V6(source), std::net::IpAddr::V6(destination)) => {
+            let ip = Ipv6Header {
+                traffic_class: flow.traffic_class,
+                flow_label: Ipv6FlowLabel::default(),
+                payload_length: udp_bytes,
+                next_header: IpNumber::UDP,
+                hop_limit: flow.hop_limit,
+                source: source.octets(),
+                destination: destination.octets(),
+            };
+            ip.write(&mut out).unwrap();
+            udp.checksum = udp.calc_checksum_ipv6(&ip, &content).unwrap();
+        }
+        _ => unreachable!("families are the same in tests"),
+    }
+    udp.write(&mut out).unwrap();
+    out.extend(datagram.rtp);
+    out
+}
+
+/// RFC 768 and RFC 8200 section 8.1, byte by byte, without any code of ours: the sum over pseudo header, UDP header and content
+/// of a finished datagram is all ones, and the field is not zero.
+fn is_sound(headers: &[u8], payload: &[u8], flow: &Flow) -> bool {
+    let udp = headers.len() - RTP_HEADER_BYTES - UDP_HEADER_BYTES;
+    let mut bytes = match (flow.source.ip(), flow.destination.ip()) {
+        (std::net::IpAddr::V4(a), std::net::IpAddr::V4(b)) => [a.octets(), b.octets()].concat(),
+        (std::net::IpAddr::V6(a), std::net::IpAddr::V6(b)) => [a.octets(), b.octets()].concat(),
+        _ => return false,
+    };
+    bytes.extend([0, 17, headers[udp + 4], headers[udp + 5]]);
+    bytes.extend(&headers[udp..]);
+    bytes.extend(payload);
+    let word = |pair: &[u8]| u64::from(pair[0]) * 256 + u64::from(pair.get(1).copied().unwrap_or(0));
+    let mut sum: u64 = bytes.chunks(2).map(word).sum();
+    while sum > 0xffff {
+        sum = sum % 0x1_0000 + sum / 0x1_0000;
+    }
+    sum == 0xffff && headers[udp + 6..udp + 8] != [0, 0]
+}
+
+/// What every version writes, which is the same and sound.
+fn frame(link: &LinkHeader, flow: &Flow, datagram: &Datagram<'_>) -> Vec<u8> {
+    let connection = Connection::new(link, flow).unwrap();
+    let mut all = VERSIONS.map(|(name, version)| {
+        let mut out = [0xa5; MAX_HEADER_BYTES + 1];
+        let written = version(&connection, datagram, &mut out);
+        assert!(out[written..].iter().all(|&byte| byte == 0xa5), "{name} writes no more than it says");
+        (name, out[..written].to_vec())
+    });
+    let prebuilt = pre_output(flow.source.ip(), &datagram.rtp, datagram.payload).unwrap();
+    let mut out = [0xa5; MAX_HEADER_BYTES];
+    let written = quick_output(&connection, &prebuilt, datagram.ip_id, &mut out);
+    for (name, headers) in &all {
+        assert_eq!(*headers, out[..written], "{name} beside quick_output");
+    }
+    let [_, _, _, _, (_, headers)] = &mut all;
+    assert!(is_sound(headers, datagram.payload, flow));
+    std::mem::take(headers)
+}
+
+fn flows() -> [Flow; 2] {
+    [flow("192.0.2.1:5004", "198.51.100.7:40000"), flow("[2001:db8::1]:5004", "[2001:db8:ff::2]:65535")]
+}
+
+const RTP: [u8; 12] = [0x80, 33, 0xab, 0xcd, 0, 1, 2, 3, 0xde, 0xad, 0xbe, 0xef];
+
+#[test]
+fn every_payload_size_to_9000() {
+    let mut random = SplitMix(1);
+    let payload: Vec<u8> = (0..9000).map(|_| random.next() as u8).collect();
+    for size in 1..=payload.len() {
+        let payload = &payload[..size];
+        let datagram = Datagram { rtp: RTP, payload, payload_sum: sum16(payload), ip_id: size as u16 };
+        for (flow, link) in flows().iter().zip([LINK, TAGGED]) {
+            assert_eq!(frame(&link, flow, &datagram), oracle(&link, flow, &datagram), "{size} bytes");
+        }
+    }
+}
+
+/// Stored sums of 0x0000 (zeros only) and 0xffff (a multiple that is not zero), even and odd lengths.
+#[test]
+fn both_zeros_as_payload_sums() {
+    let mut almost = vec![0; 1317];
+    almost[700..702].fill(0xff);
+    for (payload, expected) in [
+        (vec![0; 1316], 0),
+        (vec![0; 1], 0),
+        (vec![0; 1317], 0),
+        (vec![0xff; 1316], 0xffff),
+        (vec![0xff; 2], 0xffff),
+        (almost, 0xffff),
+    ] {
+        let payload_sum = sum16(&payload);
+        assert_eq!(payload_sum, expected);
+        for flow in &flows() {
+            for link in [LINK, TAGGED] {
+                let datagram = Datagram { rtp: RTP, payload: &payload, payload_sum, ip_id: 0 };
+                let headers = frame(&link, flow, &datagram);
+                assert_eq!(headers, oracle(&link, flow, &datagram));
+                // The two zeros are one class, and the pseudo header is never zero: a stored sum in the other form does no harm.
+                let other = Datagram { payload_sum: !payload_sum, ..datagram };
+                let mut out = [0; MAX_HEADER_BYTES];
+                let written = v4(&Connection::new(&link, flow).unwrap(), &other, &mut out);
+                assert_eq!(out[..written], headers);
+            }
+        }
+    }
+}
+
+/// A checksum that comes out as 0x0000 would mean "none" (IPv4) or be illegal (IPv6); 0xffff is sent.
+#[test]
+fn a_checksum_of_zero_is_sent_as_ones() {
+    for flow in &flows() {
+        for bytes in [2, 3, 1316, 1317] {
+            let mut payload = vec![0; bytes];
+            for round in 0..2 {
+                let datagram =
+                    Datagram { rtp: RTP, payload: &payload, payload_sum: sum16(&payload), ip_id: 9 };
+                let headers = frame(&LINK, flow, &datagram);
+                assert_eq!(headers, oracle(&LINK, flow, &datagram));
+                let check = &headers[headers.len() - RTP_HEADER_BYTES - 2..][..2];
+                if round == 1 {
+                    assert_eq!(check, [0xff, 0xff]);
+                }
+                // What the sum lacks to all ones, so that the next round's is all ones and its complement zero.
+                let check = [check[0], check[1]];
+                payload[..2].copy_from_slice(&check);
+            }
+        }
+    }
+}
+
+/// The odd byte at the end is the upper half of a word whose lower half is zero, and is not sent.
+#[test]
+fn an_odd_payload_counts_as_if_a_zero_followed() {
+    let (odd, even) = ([1, 2, 3], [1, 2, 3, 0]);
+    assert_eq!(sum16(&odd), sum16(&even));
+    for flow in &flows() {
+        let datagram = Datagram { rtp: RTP, payload: &odd, payload_sum: sum16(&odd), ip_id: 1 };
+        assert_eq!(frame(&LINK, flow, &datagram), oracle(&LINK, flow, &datagram));
+    }
+}
+
+/// Sums compose only at even offsets: every header is even, so the payload behind them begins at one.
+#[test]
+fn headers_are_even() {
+    for bytes in [MAX_HEADER_BYTES, V4_BYTES, V6_BYTES, RTP_HEADER_BYTES, UDP_HEADER_BYTES] {
+        assert_eq!(bytes % 2, 0);
+    }
+}
+
+/// Only zeros sum to 0x0000; an addition never comes back to it.
+#[test]
+fn an_addition_never_comes_back_to_zero() {
+    for a in 0..=u16::MAX {
+        for b in [0, 1, 0x7fff, 0x8000, 0xfffe, 0xffff, !a, a, a.wrapping_neg()] {
+            assert_eq!(add(a, b) == 0, a == 0 && b == 0, "{a:#x} {b:#x}");
+        }
+    }
+}
+
+/// Why sums are never subtracted: what is left when zeros remain comes out as the other zero.
+#[test]
+fn a_subtraction_confuses_the_two_zeros() {
+    let (a, b) = ([0x12, 0x34, 0x56, 0x78], [0; 4]);
+    let whole = sum16(&[a, b].concat());
+    assert_eq!(sum16(&b), 0);
+    assert_eq!(add(whole, !sum16(&a)), 0xffff);
+}
+
+/// The IPv4 identification changes from datagram to datagram: the checksum follows it as RFC 1624's equation 3 says, and is that
+/// of the whole header.
+#[test]
+fn the_ipv4_checksum_follows_the_identification() {
+    let connection = Connection::new(&LINK, &flows()[0]).unwrap();
+    let ip_header = |ip_id| {
+        let datagram = Datagram { rtp: RTP, payload: &[1; 100], payload_sum: sum16(&[1; 100]), ip_id };
+        let mut out = [0; MAX_HEADER_BYTES];
+        assert_eq!(v4(&connection, &datagram, &mut out), 54);
+        out[14..34].to_vec()
+    };
+    let check = |header: &[u8]| u16::from_be_bytes([header[10], header[11]]);
+    let mut before = ip_header(0);
+    for ip_id in (1..=u16::MAX).step_by(7).chain([u16::MAX, 0]) {
+        let header = ip_header(ip_id);
+        let old_id = u16::from_be_bytes([before[4], before[5]]);
+        assert_eq!(check(&header), !add(add(!check(&before), !old_id), ip_id), "{ip_id}");
+        assert_eq!(sum16(&header), 0xffff);
+        before = header;
+    }
+}
+
+#[test]
+fn what_does_not_fit_is_refused_by_every_version() {
+    let long = vec![0; MAX_UDP_PAYLOAD_BYTES - RTP_HEADER_BYTES + 1];
+    for flow in &flows() {
+        let connection = Connection::new(&TAGGED, flow).unwrap();
+        let longest = Datagram { rtp: RTP, payload: &long[1..], payload_sum: 0, ip_id: 0 };
+        assert_eq!(frame(&TAGGED, flow, &longest), oracle(&TAGGED, flow, &longest));
+        for (name, version) in VERSIONS {
+            let mut out = [3; MAX_HEADER_BYTES];
+            let too_long = Datagram { payload: &long, ..longest };
+            assert_eq!(version(&connection, &too_long, &mut out), 0, "{name}");
+            let bytes = version(&connection, &longest, &mut [0; MAX_HEADER_BYTES]);
+            assert_eq!(version(&connection, &longest, &mut out[..bytes - 1]), 0, "{name}");
+            assert_eq!(out, [3; MAX_HEADER_BYTES], "{name}");
+        }
+        assert_eq!(pre_output(flow.source.ip(), &RTP, &long), None);
+    }
+    assert!(Connection::new(&LINK, &flow("192.0.2.1:1", "[2001:db8::1]:2")).is_none());
+}
+
+/// One prebuilt datagram serves every viewer.
+#[test]
+fn one_pre_output_serves_many_viewers() {
+    let payload = [0x47; 1316];
+    let source = flows()[0].source;
+    let prebuilt = pre_output(source.ip(), &RTP, &payload).unwrap();
+    for viewer in 0..500u16 {
+        let to = format!("10.{}.{}.9:{}", viewer % 251, viewer / 7, 1 + viewer * 131);
+        let flow = flow(&format!("192.0.2.1:{}", 1000 + viewer), &to);
+        let mut out = [0; MAX_HEADER_BYTES];
+        let written = quick_output(&Connection::new(&LINK, &flow).unwrap(), &prebuilt, viewer, &mut out);
+        let datagram = Datagram { rtp: RTP, payload: &payload, payload_sum: 0, ip_id: viewer };
+        assert_eq!(out[..written], oracle(&LINK, &flow, &datagram));
+    }
+}
+
+fn any_flow() -> impl Strategy<Value = Flow> {
+    let v4 = (any::<[u8; 4]>(), any::<[u8; 4]>()).prop_map(|(a, b)| (a.into(), b.into()));
+    // Addresses that stand for IPv4 ones would not be IPv6 on the wire.
+    let v6 = (any::<[u8; 16]>(), any::<[u8; 16]>()).prop_map(|(mut a, mut b)| {
+        (a[0], b[0]) = (a[0] | 0x20, b[0] | 0x20);
+        (a.into(), b.into())
+    });
+    let ips = prop_oneof![v4, v6];
+    (ips, any::<[u16; 2]>(), any::<[u8; 2]>()).prop_map(
+        |((a, b), [from, to], [hop_limit, traffic_class]): ((std::net::IpAddr, std::net::IpAddr), _, _)| {
+            Flow { source: (a, from).into(), destination: (b, to).into(), hop_limit, traffic_class }
+        },
+    )
+}
+
+fn any_link() -> impl Strategy<Value = LinkHeader> {
+    (any::<[u8; 6]>(), any::<[u8; 6]>(), proptest::option::of(0u16..4096))
+        .prop_map(|(destination, source, vlan)| LinkHeader { destination, source, vlan })
+}
+
+fn any_payload() -> impl Strategy<Value = Vec<u8>> {
+    let extreme = proptest::collection::vec(prop_oneof![Just(0), Just(0xff), any::<u8>()], 1..9000);
+    prop_oneof![
+        proptest::collection::vec(any::<u8>(), 1..9000),
+        extreme,
+        (1usize..9000).prop_map(|n| vec![0; n])
+    ]
+}
+
+proptest! {
+    #[test]
+    fn every_version_equals_the_oracle(flow in any_flow(), link in any_link(), rtp: [u8; 12], ip_id: u16,
+                                       payload in any_payload()) {
+        let datagram = Datagram { rtp, payload: &payload, payload_sum: sum16(&payload), ip_id };
+        prop_assert_eq!(frame(&link, &flow, &datagram), oracle(&link, &flow, &datagram));
+    }
+
+    /// Without an RTP header of its own the datagram is the same as with it, if it is given as part of the payload.
+    #[test]
+    fn a_raw_datagram_is_the_same_datagram(flow in any_flow(), link in any_link(), rtp: [u8; 12], ip_id: u16,
+                                           payload in any_payload()) {
+        let datagram = Datagram { rtp, payload: &payload, payload_sum: sum16(&payload), ip_id };
+        let expected = frame(&link, &flow, &datagram);
+        let content = [&rtp[..], &payload].concat();
+        let mut out = [0; MAX_HEADER_BYTES];
+        let template = Template::new(&link, &flow).unwrap();
+        let written = template.emit_raw(&mut out, sum16(&content), content.len(), ip_id);
+        prop_assert_eq!(&out[..written], &expected[..template.header_bytes()]);
+        let folded = fold(u64::from(sum16(&rtp)) + u64::from(sum16(&payload)));
+        prop_assert_eq!(folded, sum16(&content));
+    }
+}
