@@ -8,6 +8,7 @@ use millrace_core::limits::MAX_PACKET_BYTES;
 
 use crate::format::FormatError;
 use crate::format::meta::MetaError;
+use crate::format::sums::SumsError;
 use crate::index::IndexError;
 
 /// An operation on a store failed. Nothing that was visible before has become invisible or wrong by it.
@@ -63,6 +64,15 @@ pub enum StoreError {
         #[source]
         error: MetaError,
     },
+    /// A range sums file does not hold what its format promises.
+    #[error("{}: {error}; run fsck, then remove the title and add it again", path.display())]
+    Sums {
+        /// The file.
+        path: PathBuf,
+        /// Which block.
+        #[source]
+        error: SumsError,
+    },
     /// A file is missing or has the wrong length.
     #[error("{}: {what}; run fsck, then remove the title and add it again", path.display())]
     Damaged {
@@ -79,7 +89,8 @@ pub enum StoreError {
     },
     /// The title has no meta-data for packets of this size.
     #[error(
-        "title {id}: not prepared for packets of {packet_bytes} bytes; it has {has:?}; add that size first"
+        "title {id}: not prepared for packets of {packet_bytes} bytes; it has {has:?}; add that size first \
+         (millrace prepare)"
     )]
     NoPacketSize {
         /// The title.

@@ -3,6 +3,7 @@
 //! A damaged file is shown as far as it can be read, with an `error` where it cannot. Whether a store keeps its
 //! promises is for [`crate::check`].
 
+mod sums;
 mod text;
 
 use std::fmt;
@@ -40,9 +41,10 @@ impl fmt::Display for Inspection {
     }
 }
 
-/// Looks at a store, a title's directory, or one of their files (`volume.mrv`, `*.mrm`, `*.mri`, `*.mrp`).
+/// Looks at a store, a title's directory, or one of their files (`volume.mrv`, `*.mrm`, `*.mri`,
+/// `*.mrp`, `*.mrr`).
 ///
-/// `range` picks entries: packets of a meta-data file, numbers in each list of an index. Without it a meta-data file is
+/// `range` picks entries: packets of a meta-data file, grains of range sums, numbers in each list of an index. Without it a meta-data file is
 /// shown block by block and an index whole. `Err` only if nothing can be read there.
 pub fn inspect(path: &Path, range: Option<Range<u32>>) -> Result<Inspection, StoreError> {
     let json = if path.is_dir() { directory(path, range)? } else { file(path, range)? };
@@ -66,10 +68,14 @@ fn directory(dir: &Path, range: Option<Range<u32>>) -> Result<Value, StoreError>
     let mut shown = Map::new();
     for name in names(dir)? {
         let path = dir.join(&name);
-        if matches!(path.extension().and_then(|e| e.to_str()), Some("mrm" | "mri" | "mrp")) {
+        if matches!(path.extension().and_then(|e| e.to_str()), Some("mrm" | "mri" | "mrp" | "mrr")) {
             let value = file(&path, range.clone());
             shown.insert(name, value.unwrap_or_else(|error| json!({ "error": error.to_string() })));
         }
+    }
+    let manifest = read_whole(&dir.join(MANIFEST_FILE), MAX_MANIFEST_BYTES);
+    if let Some(manifest) = manifest.ok().and_then(|bytes| Manifest::decode(&bytes).ok()) {
+        shown.insert("storage".to_owned(), sums::storage(&manifest));
     }
     Ok(Value::Object(shown))
 }
@@ -97,6 +103,7 @@ fn file(path: &Path, range: Option<Range<u32>>) -> Result<Value, StoreError> {
             Kind::Manifest => manifest(path),
             Kind::Index => index(path, range),
             Kind::Meta => meta(&file, path, bytes, range),
+            Kind::Sums => sums::sums(path, range),
         }
     });
     let body = body.unwrap_or_else(|error| match error {

@@ -5,6 +5,8 @@
 //! | [`mod@format`] | the bytes of every file in a store: frame, superblock, manifest, index, meta-data |
 //! | [`index`] | [`index::TitleIndex`]: time to packet, random access points, clock pieces, PIDs |
 //! | [`meta`] | [`meta::MetaFile`]: the stored sums and times, one file per packet size |
+//! | [`sums`] | the range sum index: the sum of any range of bytes, for every packet size at once |
+//! | [`packet_size`] | the packet sizes that have names |
 //! | [`volume`] | [`volume::Volume`]: titles come in whole, are found, are removed; nothing is ever half visible |
 //! | [`check`] | `fsck`: every promise of the format, one function each |
 //! | [`inspect`] | every structure on disk as text and as JSON |
@@ -24,6 +26,8 @@ pub mod index;
 pub mod ingest;
 pub mod inspect;
 pub mod meta;
+pub mod packet_size;
+pub mod sums;
 pub mod volume;
 
 pub use error::StoreError;

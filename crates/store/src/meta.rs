@@ -7,16 +7,16 @@ use std::os::unix::fs::FileExt;
 use std::path::{Path, PathBuf};
 
 use millrace_core::ids::TitleId;
+use millrace_core::limits::META_WINDOW_BYTES;
 use millrace_core::packet::PacketMeta;
 
 use crate::error::StoreError;
 pub use crate::format::meta::{META_BLOCK_BYTES, MetaError, MetaHeader, RECORDS_PER_BLOCK};
 use crate::format::meta::{open_block, seal_block};
 
-/// Most bytes one read of [`MetaFile::read`] asks for.
-const READ_BYTES: usize = 64 * META_BLOCK_BYTES;
-/// Blocks that [`MetaWriter`] gathers before it writes.
-const WRITE_BYTES: usize = 64 * META_BLOCK_BYTES;
+/// Most bytes one read of [`MetaFile::read`] asks for, and what [`MetaWriter`] gathers before it writes.
+const WINDOW_BYTES: usize = META_WINDOW_BYTES;
+const _: () = assert!(WINDOW_BYTES.is_multiple_of(META_BLOCK_BYTES));
 
 /// A title's meta-data file, open for reading.
 #[derive(Debug)]
@@ -85,7 +85,7 @@ impl MetaFile {
         while !rest.is_empty() {
             let in_first_block = RECORDS_PER_BLOCK - next % RECORDS_PER_BLOCK;
             let room =
-                in_first_block as usize + (READ_BYTES / META_BLOCK_BYTES - 1) * RECORDS_PER_BLOCK as usize;
+                in_first_block as usize + (WINDOW_BYTES / META_BLOCK_BYTES - 1) * RECORDS_PER_BLOCK as usize;
             let (now, later) = rest.split_at_mut(room.min(rest.len()));
             let range = Self::block_range(next, now.len() as u32);
             buffer.resize((range.end - range.start) as usize, 0);
@@ -149,6 +149,43 @@ impl MetaFile {
     }
 }
 
+/// Verified blocks in a row: their records, one by one, without a copy.
+#[derive(Clone, Copy, Debug)]
+pub struct MetaBlocks<'a> {
+    blocks: &'a [[u8; META_BLOCK_BYTES]],
+    first_block: u32,
+}
+
+impl<'a> MetaBlocks<'a> {
+    /// Verifies whole blocks, the first of which has number `first_block`. Nothing is allocated.
+    ///
+    /// # Errors
+    /// If one of them is damaged.
+    pub fn open(bytes: &'a [u8], first_block: u32) -> Result<Self, MetaError> {
+        let (blocks, _) = bytes.as_chunks::<META_BLOCK_BYTES>();
+        for (block, number) in blocks.iter().zip(first_block..) {
+            open_block(block, number)?;
+        }
+        Ok(Self { blocks, first_block })
+    }
+
+    /// The record of a packet.
+    ///
+    /// # Errors
+    /// If it is not in these blocks.
+    pub fn get(&self, packet: u32) -> Result<PacketMeta, MetaError> {
+        let record = (packet / RECORDS_PER_BLOCK).checked_sub(self.first_block).and_then(|block| {
+            let records = self.blocks.get(block as usize)?.as_chunks::<{ PacketMeta::BYTES }>().0;
+            records.get((packet % RECORDS_PER_BLOCK) as usize)
+        });
+        record.map(|record| PacketMeta::from_bytes(*record)).ok_or_else(|| {
+            let from = self.first_block.saturating_mul(RECORDS_PER_BLOCK);
+            let held = (self.blocks.len() as u32).saturating_mul(RECORDS_PER_BLOCK);
+            MetaError::OutOfRange { first: packet, count: 1, from, to: from.saturating_add(held) }
+        })
+    }
+}
+
 /// Writes a meta-data file record by record, in large writes; the header comes last.
 #[derive(Debug)]
 pub(crate) struct MetaWriter {
@@ -180,7 +217,7 @@ impl MetaWriter {
         self.records += 1;
         if self.records.is_multiple_of(u64::from(RECORDS_PER_BLOCK)) {
             self.seal_last_block();
-            if self.buffer.len() >= WRITE_BYTES {
+            if self.buffer.len() >= WINDOW_BYTES {
                 self.write()?;
             }
         }

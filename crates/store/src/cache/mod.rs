@@ -38,7 +38,7 @@ mod playheads;
 mod policy;
 mod read;
 #[cfg(test)]
-mod sample;
+pub(crate) mod sample;
 mod shelf;
 mod source;
 mod stats;

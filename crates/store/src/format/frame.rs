@@ -36,11 +36,13 @@ pub enum Kind {
     Index,
     /// `meta-*.mrp`
     Meta,
+    /// `sums.mrr`
+    Sums,
 }
 
 impl Kind {
     /// All of them.
-    pub const ALL: [Self; 4] = [Self::Superblock, Self::Manifest, Self::Index, Self::Meta];
+    pub const ALL: [Self; 5] = [Self::Superblock, Self::Manifest, Self::Index, Self::Meta, Self::Sums];
 
     /// As stored.
     pub fn tag(self) -> [u8; 4] {
@@ -49,6 +51,7 @@ impl Kind {
             Self::Manifest => *b"MANI",
             Self::Index => *b"INDX",
             Self::Meta => *b"META",
+            Self::Sums => *b"SUMS",
         }
     }
 
@@ -59,12 +62,22 @@ impl Kind {
             Self::Manifest => "manifest",
             Self::Index => "index",
             Self::Meta => "meta-data header",
+            Self::Sums => "range sums header",
         }
     }
 
-    /// The format version this program writes, the only one it reads so far.
+    /// The format version this program writes. It reads every one from 1 to this.
     pub fn version(self) -> u16 {
-        1
+        match self {
+            // Version 2: a title may have range sums, which its list of files names.
+            Self::Manifest => 2,
+            Self::Superblock | Self::Index | Self::Meta | Self::Sums => 1,
+        }
+    }
+
+    /// The versions that are read, for people.
+    fn versions(self) -> &'static str {
+        if self.version() == 1 { "version 1" } else { "versions 1 and 2" }
     }
 }
 
@@ -116,7 +129,7 @@ pub fn peek(file: &[u8]) -> Result<Frame, FormatError> {
     }
     let tag: [u8; 4] = fields.array(at::KIND, "kind")?;
     let kind = Kind::ALL.into_iter().find(|k| k.tag() == tag).ok_or_else(|| {
-        FormatError::value("frame", "kind", tag.escape_ascii(), "one of VOLU, MANI, INDX, META")
+        FormatError::value("frame", "kind", tag.escape_ascii(), "one of VOLU, MANI, INDX, META, SUMS")
     })?;
     let frame_bytes = fields.u16(at::FRAME_BYTES, "frame length")?;
     if usize::from(frame_bytes) != FRAME_BYTES {
@@ -139,12 +152,12 @@ pub fn open(kind: Kind, file: &[u8]) -> Result<&[u8], FormatError> {
     if frame.kind != kind {
         return Err(FormatError::value(record, "kind", frame.kind.name(), record));
     }
-    if frame.version != kind.version() {
+    if !(1..=kind.version()).contains(&frame.version) {
         return Err(FormatError::Unsupported {
             record,
             field: "format version",
             found: u64::from(frame.version),
-            supported: "version 1",
+            supported: kind.versions(),
         });
     }
     let fields = Fields { record, bytes: file };
@@ -168,7 +181,7 @@ mod tests {
 
     proptest! {
         #[test]
-        fn seal_and_open_are_inverse(body in proptest::collection::vec(any::<u8>(), 0..300), kind in 0usize..4) {
+        fn seal_and_open_are_inverse(body in proptest::collection::vec(any::<u8>(), 0..300), kind in 0usize..5) {
             let kind = Kind::ALL[kind];
             let file = seal_file(kind, &body);
             prop_assert_eq!(open(kind, &file), Ok(&body[..]));

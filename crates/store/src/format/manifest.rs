@@ -22,6 +22,9 @@ pub const DATA_FILE: &str = "data.ts";
 /// Name of a title's index.
 pub const INDEX_FILE: &str = "index.mri";
 
+/// Name of a title's range sums; titles of older versions have none.
+pub const SUMS_FILE: &str = "sums.mrr";
+
 /// Name of the meta-data file for packets of `packet_bytes`.
 pub fn meta_file(packet_bytes: u16) -> String {
     format!("meta-{packet_bytes}.mrp")
@@ -123,7 +126,12 @@ impl Manifest {
         self.files.iter().find(|f| f.name == name)
     }
 
-    /// Names of all files the title must have beside the manifest.
+    /// Whether the title has range sums.
+    pub fn has_sums(&self) -> bool {
+        self.file(SUMS_FILE).is_some()
+    }
+
+    /// Names of all files the title must have beside the manifest; it may have [`SUMS_FILE`] too.
     pub fn expected_files(title: &TitleInfo) -> Vec<String> {
         let mut names = vec![DATA_FILE.to_owned(), INDEX_FILE.to_owned()];
         names.extend(title.packet_sizes.iter().map(|&size| meta_file(size)));
@@ -193,7 +201,11 @@ impl Manifest {
     }
 
     fn validate_files(&self) -> Result<(), FormatError> {
-        let expected = Self::expected_files(&self.title);
+        let mut expected = Self::expected_files(&self.title);
+        if self.has_sums() {
+            expected.push(SUMS_FILE.to_owned());
+        }
+        expected.sort();
         let names: Vec<&str> = self.files.iter().map(|f| f.name.as_str()).collect();
         if names != expected {
             let found = format!("{names:.200?}");

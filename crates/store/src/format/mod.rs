@@ -11,6 +11,7 @@ pub mod index;
 pub(crate) mod json;
 pub mod manifest;
 pub mod meta;
+pub mod sums;
 pub mod superblock;
 
 /// A file does not hold what its format promises: which record, which field, what was found.

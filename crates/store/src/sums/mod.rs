@@ -1,0 +1,154 @@
+//! The range sum index: the one's-complement sum of any range of a title's bytes from two stored numbers.
+//!
+//! One file (`sums.mrr`) serves every packet size, every segment of a TCP stream and every byte range of a request: the
+//! sum of `a..b` is the prefix sum at `b` less that at `a`. The borders of a range that lie inside a grain are put
+//! together from the bytes there ([`Cut`]), of which there is less than a grain at either end.
+//!
+//! **Zero.** One's-complement arithmetic has two zeros: 0x0000, the sum of nothing but zeros, and 0xffff, that of anything
+//! else which adds up to a multiple of 0xffff. A difference of prefix sums cannot tell them apart. The rule here: a
+//! difference is 0x0000 if the range is empty or everything up to its end is zero, and 0xffff in every other case of
+//! zero. So a sum from this index is always *congruent* to the true one ([`congruent`]) and differs from it in one case
+//! only: zeros behind something else, 0xffff instead of 0x0000. In a checksum of TCP, UDP or IP that changes nothing,
+//! since other words of the sum (protocol, length) are not zero, and 0xffff added to these is what 0x0000 added is.
+
+mod derive;
+mod file;
+
+use std::ops::Range;
+
+use millrace_core::wire::checksum::{add, sum16};
+
+pub(crate) use self::derive::Rule;
+pub use self::derive::{DERIVED_SUMS_BYTES, DeriveError, Derived};
+pub use self::file::SumsFile;
+pub(crate) use self::file::SumsWriter;
+pub use crate::format::sums::{SUMS_BLOCK_BYTES, SUMS_PER_BLOCK, SumsBlock, SumsError, SumsHeader};
+
+/// Grains as ingest writes them: one TS packet, since every packet size is a multiple of it. Larger grains take less room
+/// and leave more bytes at the edges of a range; one of a packet's length is the 2 bytes a packet of NLF.
+pub const GRAIN_BYTES: u16 = millrace_core::limits::TS_PACKET_BYTES as u16;
+
+/// Whether two sums stand for the same value: equal, or both a zero.
+pub fn congruent(a: u16, b: u16) -> bool {
+    a == b || (a == 0 || a == 0xffff) && (b == 0 || b == 0xffff)
+}
+
+/// The sum of what lies between two prefix sums, not empty: `before` is that of all data before it, `through` that of all
+/// data through its end. See above for its zeros.
+pub fn difference(through: u16, before: u16) -> u16 {
+    if through == 0 { 0 } else { add(through, !before) }
+}
+
+/// Sum of two pieces one behind the other: `a`, of `a_bytes` bytes, and `b`, summed as if from an even offset.
+pub fn join(a: u16, a_bytes: u64, b: u16) -> u16 {
+    // Behind an odd number of bytes each byte is in the other half of its word (RFC 1071 section 2 (B)).
+    add(a, if a_bytes % 2 == 1 { b.swap_bytes() } else { b })
+}
+
+/// How a range of bytes is put together: bytes before the first border of a grain, whole grains, bytes behind the last.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Cut {
+    /// Bytes before the first border in the range; all of it, if it has none.
+    pub head: Range<u64>,
+    /// Whole grains.
+    pub grains: Range<u64>,
+    /// Bytes behind the last border.
+    pub tail: Range<u64>,
+}
+
+impl SumsHeader {
+    /// Cuts a range of bytes at the borders of grains. The end of the data is a border. `None` if the range runs
+    /// backwards or beyond the data.
+    pub fn cut(&self, range: &Range<u64>) -> Option<Cut> {
+        let (start, end, grain) = (range.start, range.end, u64::from(self.grain_bytes));
+        if start > end || end > self.data_bytes {
+            return None;
+        }
+        let first = start.div_ceil(grain);
+        let last = if end == self.data_bytes { self.grains() } else { end / grain };
+        let at = |grains: u64| (grains * grain).min(self.data_bytes);
+        if first > last || start == end {
+            return Some(Cut { head: start..end, grains: 0..0, tail: end..end });
+        }
+        Some(Cut { head: start..at(first), grains: first..last, tail: at(last)..end })
+    }
+
+    /// Bytes of the file that hold what [`SumsBlocks::between`] needs for these grains: whole blocks.
+    pub fn block_range(&self, grains: &Range<u64>) -> Range<u64> {
+        let (block, per_block) = (SUMS_BLOCK_BYTES as u64, SUMS_PER_BLOCK as u64);
+        let start = 1 + grains.start / per_block;
+        let end = if grains.is_empty() { start } else { 2 + (grains.end - 1) / per_block };
+        start * block..end * block
+    }
+}
+
+impl Cut {
+    /// The sum of the range: `grains` is that of its whole grains, `head` and `tail` are the bytes at its edges.
+    ///
+    /// # Errors
+    /// If the edges do not have the lengths that the cut says.
+    pub fn sum(&self, head: &[u8], grains: u16, tail: &[u8]) -> Result<u16, SumsError> {
+        let odd = |given: &[u8], range: &Range<u64>| {
+            let (given, needed) = (given.len() as u64, range.end - range.start);
+            (given != needed).then_some(SumsError::Edge { given, needed })
+        };
+        if let Some(error) = odd(head, &self.head).or_else(|| odd(tail, &self.tail)) {
+            return Err(error);
+        }
+        // Grains are even, and a short one is the last: what comes behind them is at an even offset from their start.
+        let rest = add(grains, sum16(tail));
+        Ok(join(sum16(head), head.len() as u64, rest))
+    }
+}
+
+/// Verified blocks in a row.
+#[derive(Clone, Copy, Debug)]
+pub struct SumsBlocks<'a> {
+    blocks: &'a [[u8; SUMS_BLOCK_BYTES]],
+    first_block: u32,
+}
+
+impl<'a> SumsBlocks<'a> {
+    /// Verifies whole blocks, the first of which has number `first_block`. Nothing is allocated.
+    ///
+    /// # Errors
+    /// If one of them is damaged.
+    pub fn open(bytes: &'a [u8], first_block: u32) -> Result<Self, SumsError> {
+        let (blocks, _) = bytes.as_chunks::<SUMS_BLOCK_BYTES>();
+        for (block, number) in blocks.iter().zip(first_block..) {
+            SumsBlock::open(block, number)?;
+        }
+        Ok(Self { blocks, first_block })
+    }
+
+    /// Sum of all data before grain `grain`. At the border of two blocks either will do.
+    fn before(&self, grain: u64) -> Option<u16> {
+        let (block, place) = (grain / SUMS_PER_BLOCK as u64, (grain % SUMS_PER_BLOCK as u64) as usize);
+        let index = usize::try_from(block.checked_sub(u64::from(self.first_block))?).ok()?;
+        match self.blocks.get(index) {
+            Some(block) => Some(SumsBlock::verified(block).before(place)),
+            None if place == 0 => {
+                let block = self.blocks.get(index.checked_sub(1)?)?;
+                Some(SumsBlock::verified(block).before(SUMS_PER_BLOCK))
+            }
+            None => None,
+        }
+    }
+
+    /// Sum of grains `from..to`, by the rule of zeros above.
+    ///
+    /// # Errors
+    /// If the blocks do not hold both ends.
+    pub fn between(&self, from: u64, to: u64) -> Result<u16, SumsError> {
+        if from == to {
+            return Ok(0);
+        }
+        let ends = self.before(from).zip(self.before(to)).filter(|_| from < to);
+        let (before, through) = ends.ok_or(SumsError::OutOfRange { from, to })?;
+        Ok(difference(through, before))
+    }
+}
+
+#[cfg(test)]
+#[path = "sums_tests.rs"]
+mod tests;
