@@ -12,6 +12,7 @@ use millrace_core::seam::{PacketTx, SendOutcome, Transmit};
 use millrace_netio::middleware::{CountTx, FaultPlan, FaultTx, TraceTx};
 use millrace_netio::null::{NullTx, SliceBatch};
 use millrace_netio::{GsoMode, KernelTx};
+use support::films::*;
 use support::*;
 
 struct Counting;
@@ -120,6 +121,32 @@ fn sending_allocates_nothing() {
         );
         drop((rx4, rx6));
     }
+}
+
+#[test]
+fn sending_without_copying_allocates_nothing() {
+    let films = Films::new(2);
+    let leases = [films.lease(0), films.lease(1)];
+    let mut tx = sender(GsoMode::Auto, 0);
+    let (_rx, v4) = receiver("127.0.0.1");
+    let (_closed, gone) = closed_port("127.0.0.1");
+    let batch = [
+        Piece::new(0, udp(v4, v4), &leases[0], 0, 44),
+        Piece::new(1, udp(gone, gone), &leases[1], 3, 90),
+        Piece::new(2, udp(v4, v4), &leases[1], 5, 9),
+    ];
+    let mut outcomes = [UNSET; 3];
+    let count = allocations(|| {
+        for _ in 0..20 {
+            tx.send_zero_copy(&PieceBatch(&batch), &mut outcomes);
+        }
+        while tx.reap() > 0 {
+            std::thread::yield_now();
+        }
+    });
+    assert_eq!((count, films.out()), (0, 2));
+    let counters = tx.counters();
+    assert!(counters.zero_copy_sends > 20 && counters.icmp_errors > 0, "{counters:?}");
 }
 
 #[test]

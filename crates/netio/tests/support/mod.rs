@@ -2,6 +2,8 @@
 // Each test program uses a part of this, and none exports it.
 #![allow(dead_code, unreachable_pub)]
 
+pub mod films;
+
 use std::net::{IpAddr, SocketAddr, UdpSocket};
 use std::process::{Command, Output};
 use std::sync::atomic::{AtomicU32, Ordering};
