@@ -14,6 +14,7 @@ use millrace_core::seam::{Clock, PacketTx, SendOutcome, TransmitBatch};
 use millrace_core::time::Instant;
 use millrace_engine::{Engine, LeaseFailure, StreamEvent, StreamSpec};
 use millrace_netio::KernelTx;
+use millrace_netio::best::{BestTx, XdpDevice};
 use millrace_store::cache::{CacheDoor, Grant, ReadFailure};
 
 use crate::bell::EventBell;
@@ -40,6 +41,11 @@ pub trait LoopTx: PacketTx + Send {
     fn flush_conns(&mut self) -> bool;
     /// A connection that broke, each once.
     fn poll_conn_gone(&mut self) -> Option<(ConnId, i32)>;
+    /// Once a turn, before anything is sent: takes back what the devices are done with and hears of news. Whether
+    /// something is still under way, so that the loop must not sleep for long.
+    fn tend(&mut self) -> bool {
+        false
+    }
 }
 
 /// Stands for "the connection's backlog of control bytes is full" or "no such connection" in [`Event::ConnGone`].
@@ -60,6 +66,27 @@ impl LoopTx for KernelTx {
     }
     fn poll_conn_gone(&mut self) -> Option<(ConnId, i32)> {
         KernelTx::poll_conn_gone(self)
+    }
+}
+
+impl<D: XdpDevice + Send> LoopTx for BestTx<KernelTx, D> {
+    fn add_conn(&mut self, conn: ConnId, fd: OwnedFd) -> Result<(), i32> {
+        LoopTx::add_conn(self.kernel_mut(), conn, fd)
+    }
+    fn write_control(&mut self, conn: ConnId, bytes: &[u8]) -> Result<(), i32> {
+        LoopTx::write_control(self.kernel_mut(), conn, bytes)
+    }
+    fn remove_conn(&mut self, conn: ConnId) -> Option<OwnedFd> {
+        self.kernel_mut().remove_conn(conn)
+    }
+    fn flush_conns(&mut self) -> bool {
+        self.kernel_mut().flush_conns()
+    }
+    fn poll_conn_gone(&mut self) -> Option<(ConnId, i32)> {
+        self.kernel_mut().poll_conn_gone()
+    }
+    fn tend(&mut self) -> bool {
+        BestTx::tend(self)
     }
 }
 
@@ -99,6 +126,8 @@ struct State {
     stopping: Option<Instant>,
     /// A connection has bytes that its socket did not take.
     conns_pending: bool,
+    /// A device has not yet given back what it sends.
+    tx_pending: bool,
 }
 
 impl<C: Clock, T: LoopTx> CoreLoop<C, T> {
@@ -118,7 +147,7 @@ impl<C: Clock, T: LoopTx> CoreLoop<C, T> {
         stretch: Stretch,
     ) -> Self {
         let outcomes = [SendOutcome::Sent; MAX_BATCH_BURSTS];
-        let state = State { outcomes, held: None, stopping: None, conns_pending: false };
+        let state = State { outcomes, held: None, stopping: None, conns_pending: false, tx_pending: false };
         Self { clock, engine, door, tx, commands, events, control_bell, bell, idle, load, stretch, state }
     }
 
@@ -221,6 +250,7 @@ impl<C: Clock, T: LoopTx> CoreLoop<C, T> {
 
     #[inline(never)]
     fn send(&mut self, now: Instant) -> usize {
+        self.state.tx_pending = self.tx.tend();
         let mut bursts = 0;
         for _ in 0..BATCHES_PER_TURN {
             if self.engine.poll_bursts(now) == 0 {
@@ -298,7 +328,7 @@ impl<C: Clock, T: LoopTx> CoreLoop<C, T> {
     #[inline(never)]
     fn wait(&mut self, now: Instant) {
         let mut next = self.engine.poll_at();
-        if self.state.conns_pending || self.state.held.is_some() {
+        if self.state.conns_pending || self.state.tx_pending || self.state.held.is_some() {
             let retry = now.plus_ns(millrace_core::limits::TCP_RETRY_NS);
             next = Some(next.map_or(retry, |next| next.min(retry)));
         }

@@ -102,6 +102,9 @@ impl XdpDevice for Fake {
     fn has_failed(&self) -> bool {
         self.dead
     }
+    fn failure(&self) -> Option<String> {
+        self.dead.then(|| "dead".to_owned())
+    }
     fn tend(&mut self) -> bool {
         false
     }

@@ -6,6 +6,7 @@
 //! | `streams` | a stream's way, and when it may change |
 //! | `view` | a part of a batch that looks like a batch |
 //! | `exchange` | devices that come and go while the loop runs |
+//! | `minder` | the thread that opens and closes them |
 //! | `tally` | counts |
 //!
 //! ```text
@@ -18,6 +19,7 @@
 //! fails its streams go on by the kernel. Which way is best is measured, see `docs/design/0007-best-way-out.md`.
 
 mod exchange;
+mod minder;
 mod plan;
 mod streams;
 mod tally;
@@ -27,6 +29,7 @@ use millrace_core::limits::MAX_BATCH_BURSTS;
 use millrace_core::seam::{Dest, PacketTx, Payload, SendOutcome, Transmit, TransmitBatch};
 
 pub use self::exchange::{Arrival, DeviceSide, LoopSide, exchange};
+pub use self::minder::{Minder, News, Opener, Place};
 pub use self::plan::{Class, DeviceClass, Plan, Way};
 pub use self::streams::SWITCH_AFTER;
 use self::streams::Streams;
@@ -48,6 +51,8 @@ pub trait XdpDevice: PacketTx {
     fn can_send(&mut self, transmit: &Transmit<'_>) -> bool;
     /// Whether it will never send again: its interface is gone or down.
     fn has_failed(&self) -> bool;
+    /// Why, if it has.
+    fn failure(&self) -> Option<String>;
     /// Takes back what the kernel is done with, and hears of news; whether something is still under way.
     fn tend(&mut self) -> bool;
 }
@@ -60,7 +65,7 @@ pub trait KernelWay: PacketTx {
 
 impl KernelWay for KernelTx {
     fn send_zero_copy(&mut self, batch: &dyn TransmitBatch, outcomes: &mut [SendOutcome]) {
-        self.send(batch, outcomes);
+        KernelTx::send_zero_copy(self, batch, outcomes);
     }
 }
 
@@ -249,7 +254,6 @@ impl<K: KernelWay, D: XdpDevice> BestTx<K, D> {
         for (route, way) in [(ZERO_COPY, Way::KernelZeroCopy), (KERNEL, Way::Kernel)] {
             let mask = parts.masks[route];
             if mask != 0 {
-                let before: u64 = bits(mask).map(|entry| u64::from(parts.skips[entry])).sum();
                 let view = View::new(batch, first, mask, &parts.skips);
                 let mut answers = [SendOutcome::Sent; MAX_BATCH_BURSTS];
                 match way {
@@ -257,8 +261,7 @@ impl<K: KernelWay, D: XdpDevice> BestTx<K, D> {
                     _ => self.kernel.send(&view, &mut answers[..view.len()]),
                 }
                 view.scatter(&answers, outcomes);
-                let sum = count_taken(batch, first, mask, outcomes);
-                self.tally.sent(way, sum.saturating_sub(before));
+                self.tally.sent(way, count_taken(&parts, mask, outcomes));
             }
         }
     }
@@ -275,6 +278,7 @@ impl<K: KernelWay, D: XdpDevice> BestTx<K, D> {
         device.send(&view, &mut answers[..view.len()]);
         view.scatter(&answers, outcomes);
         let failed = device.has_failed();
+        self.tally.sent_by_device(number, count_taken(parts, mask, outcomes));
         let mut fallen = 0u64;
         for entry in bits(mask) {
             match outcomes[entry] {
@@ -287,8 +291,6 @@ impl<K: KernelWay, D: XdpDevice> BestTx<K, D> {
                 SendOutcome::Unreachable { .. } | SendOutcome::Closed { .. } => fallen |= 1 << entry,
             }
         }
-        let sum = count_taken(parts.batch, parts.first, mask, outcomes);
-        self.tally.sent_by_device(number, sum);
         self.tally.fell(u64::from(fallen.count_ones()));
         parts.masks[KERNEL] |= fallen;
     }
@@ -310,15 +312,19 @@ fn hold_back(parts: &mut Parts<'_>, outcomes: &mut [SendOutcome]) {
     }
 }
 
-/// Datagrams of the chosen entries that were taken.
-fn count_taken(batch: &dyn TransmitBatch, first: usize, mask: u64, outcomes: &[SendOutcome]) -> u64 {
+/// Datagrams of the chosen entries that were taken now.
+fn count_taken(parts: &Parts<'_>, mask: u64, outcomes: &[SendOutcome]) -> u64 {
     bits(mask)
         .map(|entry| {
-            let payload = batch.get(first + entry).payload;
-            let datagrams = Shape::of(payload).map_or(0, |shape| shape.datagrams());
-            taken(&outcomes[entry], datagrams) as u64
+            let count = taken_of(parts.batch, parts.first + entry, &outcomes[entry]);
+            count.saturating_sub(usize::from(parts.skips[entry])) as u64
         })
         .sum()
+}
+
+/// Datagrams of one entry that were taken.
+fn taken_of(batch: &dyn TransmitBatch, index: usize, outcome: &SendOutcome) -> usize {
+    taken(outcome, Shape::of(batch.get(index).payload).map_or(0, |shape| shape.datagrams()))
 }
 
 impl<K: KernelWay, D: XdpDevice> PacketTx for BestTx<K, D> {
@@ -328,11 +334,8 @@ impl<K: KernelWay, D: XdpDevice> PacketTx for BestTx<K, D> {
         let outcomes = &mut outcomes[..length];
         if !self.chooses {
             self.kernel.send(batch, outcomes);
-            let mut sum = 0;
-            for (first, outcomes) in (0..).step_by(MAX_BATCH_BURSTS).zip(outcomes.chunks(MAX_BATCH_BURSTS)) {
-                let mask = u64::MAX >> (MAX_BATCH_BURSTS - outcomes.len());
-                sum += count_taken(batch, first, mask, outcomes);
-            }
+            let taken = outcomes.iter().enumerate().map(|(index, outcome)| taken_of(batch, index, outcome));
+            let sum = taken.sum::<usize>() as u64;
             return self.tally.sent(Way::Kernel, sum);
         }
         let mut blocked = false;
