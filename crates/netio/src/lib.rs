@@ -20,6 +20,7 @@ pub mod error;
 mod kernel;
 pub mod link;
 pub mod middleware;
+mod netlink;
 pub mod null;
 pub mod probe;
 pub mod recv;

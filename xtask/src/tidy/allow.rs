@@ -39,6 +39,7 @@ pub(super) const LISTED: &[Entry] = &[
     entry(Rule::Clock, "crates/lab/src/frame/ticks.rs", "the clock of benchmarks is calibrated against it"),
     entry(Rule::Clock, "crates/netio/src/link/run.rs", "lets packets through at their time"),
     entry(Rule::Clock, "crates/netio/src/recv.rs", "waits on a socket until a deadline"),
+    entry(Rule::Clock, "crates/netio/src/route/watch.rs", "retries and refreshes, passed down from here"),
     entry(
         Rule::Clock,
         "crates/offload/src/clock.rs",

@@ -1,5 +1,5 @@
 //! The way of a packet that does not go through the kernel's sockets: which interface, which Ethernet header, which
-//! source address, how long it may be. What is asked of the kernel, and followed from then on, by rtnetlink.
+//! source address, how long it may be. The kernel is asked by rtnetlink, and its answers are followed from then on.
 //!
 //! ```text
 //!   loop                          thread "route"
@@ -11,11 +11,24 @@
 //! | --- | --- |
 //! | `hop` | [`Hop`]: the answer; [`HopId`]: its place in a table |
 //! | `table` | [`HopTable`]: the loop's side; neither locks nor allocates nor waits |
+//! | `wire` | what rtnetlink's messages say |
+//! | `book` | what is known, and who wants to hear of it: messages in, updates out |
+//! | `outbox` | updates that wait for room in a loop's ring |
+//! | `watch` | [`RouteWatch`]: the thread with the sockets |
+//!
+//! Only plain Ethernet is usable, and VLANs on it: there the frame is put on the lower device with a tag. Loopback,
+//! tunnels, bridges, bonds and encapsulating routes are left to the kernel, and so are broadcasts. Multicast addresses
+//! need no neighbour. Of several next hops the first one that can be used is taken.
 
+mod book;
 mod error;
 mod hop;
+mod outbox;
 mod table;
+mod watch;
+mod wire;
 
 pub use error::RouteError;
 pub use hop::{Hop, HopId};
 pub use table::{HopFeed, HopTable};
+pub use watch::RouteWatch;

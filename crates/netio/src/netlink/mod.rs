@@ -1,0 +1,12 @@
+//! Netlink: how Linux is asked about interfaces, routes and neighbours, and says what changes.
+//!
+//! | file | holds |
+//! | --- | --- |
+//! | `message` | messages and their attributes: writing, reading with checked bounds |
+//! | `socket` | one netlink socket: questions with their answers, dumps, groups |
+
+mod message;
+mod socket;
+
+pub(crate) use message::{Attributes, Message, Messages, Request, bytes_of, u32_of};
+pub(crate) use socket::{Family, Netlink};
