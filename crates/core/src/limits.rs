@@ -198,3 +198,9 @@ pub const HOP_RING_RECORDS: usize = 1024;
 /// Meta-data or range sums of a title that a reader holds at a time: 64 blocks of 4096 bytes. Enough to read at a disk's
 /// pace, and 43 MB of film whatever its length: such a file of a film of 1 TB has 6 to 11 GB and is never read whole.
 pub const META_WINDOW_BYTES: usize = 256 * 1024;
+/// Descriptors in the rings of an AF_XDP device: what a full batch of ordinary bursts needs (64 viewers, 8 datagrams of
+/// 2 descriptors) twice, so that the device has work while the next batch is made.
+pub const XDP_RING_DESCRIPTORS: u32 = 2048;
+/// Extents that one AF_XDP device takes of those that the arena has set aside: 1024 frames of 2 KiB fill one huge page
+/// and are more than 1 ms of a 10 Gb/s link.
+pub const XDP_ASIDE_EXTENTS: u32 = EXTENTS_PER_HUGE_PAGE as u32;

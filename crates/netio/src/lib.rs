@@ -3,6 +3,7 @@
 //! | device | what it is for | what it needs |
 //! | --- | --- | --- |
 //! | [`KernelTx`] | the way out everywhere: UDP (with GSO where the kernel has it) and RTP interleaved in TCP | sockets from [`bind_pair`]; no privileges. `CAP_NET_ADMIN` or `net.core.wmem_max` for the full send buffer |
+//! | [`xdp::XdpTx`] | frames of our own straight to a network interface | `CAP_NET_RAW`, memory that may be locked |
 //! | [`null::NullTx`] | measuring everything but the sending | nothing |
 //! | [`null::CollectTx`] | tests: keeps what would have been sent | memory |
 //! | [`middleware`] | around any of them: faults, counting, a record of the last sends, capture files | the device inside |
@@ -10,7 +11,7 @@
 //!
 //! [`link`] is a bad network to test with. [`drop_probe`] counts streams at an interface instead of receiving them; its
 //! program is written with [`bpf`]. [`probe`] says what this kernel can do. `unsafe` lives in `sys` (raw layouts, each
-//! asserted) and in `bpf/sys.rs` (the system call and the memory of maps).
+//! asserted), in `bpf/sys.rs` (the system call and the memory of maps) and in `xdp/sys.rs` (the memory of rings).
 #![deny(unsafe_code)]
 
 pub mod best;
@@ -27,6 +28,7 @@ pub mod recv;
 pub mod route;
 mod shape;
 mod sys;
+pub mod xdp;
 
 pub use error::{ConnError, NetError};
 pub use kernel::{

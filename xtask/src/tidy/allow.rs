@@ -87,6 +87,11 @@ pub(super) const LISTED: &[Entry] = &[
     entry(Rule::Unsafe, "crates/netio/src/sys/tun.rs", "the ioctl that makes a TUN device"),
     entry(
         Rule::Unsafe,
+        "crates/netio/src/xdp/sys.rs",
+        "rings and frames are shared with the kernel through mapped memory",
+    ),
+    entry(
+        Rule::Unsafe,
         "crates/netio/tests/no_alloc.rs",
         "an allocator that counts, to show that there is nothing to count",
     ),

@@ -1,0 +1,82 @@
+//! What can go wrong with AF_XDP, said with the interface and the remedy.
+
+use std::io;
+
+use super::Strategy;
+use crate::error::NetError;
+
+/// An AF_XDP device could not be made, or has died.
+#[derive(Debug, thiserror::Error)]
+pub enum XdpError {
+    /// There is no such interface in this network namespace.
+    #[error("AF_XDP on {interface}: no such interface in this network namespace ({source}); see ip link")]
+    NoInterface {
+        /// Its name.
+        interface: String,
+        /// What the kernel said.
+        source: io::Error,
+    },
+    /// What the interface can do could not be found out.
+    #[error("AF_XDP on {interface}: cannot find out what it can do: {source}")]
+    Features {
+        /// Its name.
+        interface: String,
+        /// What went wrong.
+        source: NetError,
+    },
+    /// A call was refused.
+    #[error("AF_XDP on {interface}, queue {queue}: cannot {what}: {source}; {remedy}")]
+    Call {
+        /// The interface.
+        interface: String,
+        /// The queue.
+        queue: u32,
+        /// What was to be done.
+        what: &'static str,
+        /// What the kernel said.
+        source: io::Error,
+        /// What to do.
+        remedy: &'static str,
+    },
+    /// The cache may not be locked in memory.
+    #[error(
+        "AF_XDP on {interface}: the kernel would have to lock the {bytes} bytes of the cache in memory and may not ({source}); \
+         give the program CAP_IPC_LOCK, raise its limit of locked memory (ulimit -l, LimitMEMLOCK=infinity), or choose a smaller cache"
+    )]
+    Locked {
+        /// The interface.
+        interface: String,
+        /// Bytes of the arena.
+        bytes: usize,
+        /// What the kernel said.
+        source: io::Error,
+    },
+    /// The arena has too few extents aside.
+    #[error(
+        "AF_XDP on {interface}: the strategy {strategy} needs {needed} free extents of those that the arena has set aside, and \
+         {found} are free; make the arena with {} for each device",
+        millrace_core::limits::XDP_ASIDE_EXTENTS
+    )]
+    NoFrames {
+        /// The interface.
+        interface: String,
+        /// How it was to send.
+        strategy: Strategy,
+        /// Extents needed at least.
+        needed: u32,
+        /// Extents that were free.
+        found: u32,
+    },
+    /// The interface has gone or was taken down: this device sends nothing any more.
+    #[error(
+        "AF_XDP on {interface}, queue {queue}: the interface is down or gone ({source}); open the device anew when it is back"
+    )]
+    Gone {
+        /// The interface.
+        interface: String,
+        /// The queue.
+        queue: u32,
+        /// What the kernel said.
+        source: io::Error,
+    },
+}

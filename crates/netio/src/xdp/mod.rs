@@ -1,0 +1,56 @@
+//! AF_XDP: frames that are built here, headers and all, go straight to the driver of a network interface.
+//!
+//! The whole arena is registered with the kernel once, so a payload can be sent from the one copy of the film in memory.
+//! For each datagram the loop writes 54 to 78 bytes of header from a prebuilt template, with a checksum made of stored
+//! sums, and one or two descriptors of 16 bytes into a ring; then one call, or none where the driver looks by itself, for
+//! many datagrams. What the kernel does in between with sockets (routing, buffers of its own, segmentation, checksums)
+//! does not take place; so routes and neighbours are looked after in [`route`](crate::route), and the length is checked
+//! against the MTU here, because the kernel drops a frame that is too long without a word.
+//!
+//! ```text
+//!   arena = UMEM   | film extents ................................ | extents aside |
+//!                        ▲ payload descriptor (chained)                ▲ header or staging frame
+//!   TX ring              └───────────────── header, payload, … ────────┘        ► kernel, driver
+//!   completion ring      ◄── addresses: the frame is free again, the lease on the extent ends
+//! ```
+//!
+//! Whatever is in a descriptor stays as it is until its completion: a frame is not taken again, and an extent stays
+//! under lease. Completions are matched by address, not counted. A completion does not mean that the datagram was
+//! delivered, not even that it was sent.
+//!
+//! | file | holds |
+//! | --- | --- |
+//! | `ring` | single-producer, single-consumer rings over any memory |
+//! | `umem` | the registered memory, frames, leases held for the device |
+//! | `socket` | making and binding a socket |
+//! | `strategy` | [`Strategy`]: copy or not, one descriptor or two, and which suits which device |
+//! | `row` | what is kept for each stream: its way and its template |
+//! | `output` | datagrams into rings |
+//! | `tx` | [`XdpTx`]: the way out |
+//! | `memory` | [`MemoryNic`]: the other end of rings in memory, for tests |
+//! | `sys` | shared memory, the only `unsafe` |
+//!
+//! What it needs, and which strategy runs where: `docs/guide/xdp.md`.
+
+mod error;
+mod memory;
+mod output;
+pub mod ring;
+mod row;
+pub mod socket;
+mod strategy;
+mod sys;
+mod tx;
+pub mod umem;
+
+pub use error::XdpError;
+pub use memory::{MemoryNic, MemoryPacket};
+pub use output::XdpCounters;
+pub use strategy::{Abilities, Strategy};
+pub use tx::{XdpConfig, XdpTx};
+
+#[doc(hidden)]
+pub mod testing {
+    //! For the proof that a device sends payloads without reading them.
+    pub use super::sys::{Guard, GuardedRegion, PAGE_BYTES};
+}

@@ -1,0 +1,158 @@
+//! What is kept for each stream: where it goes, by which next hop, and its headers prebuilt.
+
+use std::net::{IpAddr, SocketAddr};
+
+use millrace_core::wire::frame::{Flow, Template};
+
+use crate::route::{Hop, HopId, HopTable};
+
+/// IPv4 and UDP header, IPv6 and UDP header.
+const IP_UDP_BYTES: [u32; 2] = [28, 48];
+
+/// One stream. Two cache lines.
+#[derive(Clone, Copy)]
+#[repr(align(64))]
+pub(super) struct Row {
+    pub(super) template: Template,
+    destination: [u8; 16],
+    source: [u8; 16],
+    hop: HopId,
+    generation: u32,
+    port: u16,
+    hop_limit: u8,
+}
+
+const _: () = assert!(size_of::<Option<Row>>() == 128, "a stream's state is two cache lines");
+
+/// What a way allows.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) struct Limit {
+    /// Longest UDP payload.
+    pub(super) datagram_bytes: usize,
+}
+
+/// How rows were made and changed.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub(super) struct RowCounts {
+    pub(super) built: u64,
+    pub(super) patched: u64,
+}
+
+/// Rows of all streams of a device, and where their next hops come from.
+pub(super) struct Rows {
+    rows: Box<[Option<Row>]>,
+    hops: HopTable,
+    /// Only this interface's frames go out here; `None` for rings in memory.
+    if_index: Option<u32>,
+    /// Source port of RTP.
+    port: u16,
+    pub(super) counts: RowCounts,
+}
+
+fn octets(ip: IpAddr) -> [u8; 16] {
+    match ip {
+        IpAddr::V4(v4) => v4.to_ipv6_mapped().octets(),
+        IpAddr::V6(v6) => v6.octets(),
+    }
+}
+
+/// Addresses whose next hop depends on more than the address.
+fn needs_scope(ip: IpAddr) -> bool {
+    matches!(ip, IpAddr::V6(v6) if v6.is_unicast_link_local())
+}
+
+impl Rows {
+    pub(super) fn new(streams: usize, hops: HopTable, if_index: Option<u32>, port: u16) -> Self {
+        Self { rows: vec![None; streams].into(), hops, if_index, port, counts: RowCounts::default() }
+    }
+
+    /// Applies what has become known about next hops.
+    pub(super) fn poll(&mut self) {
+        self.hops.poll();
+    }
+
+    fn limit(hop: &Hop, is_v4: bool) -> Limit {
+        let headers = IP_UDP_BYTES[usize::from(!is_v4)];
+        Limit { datagram_bytes: hop.mtu.saturating_sub(headers) as usize }
+    }
+
+    fn is_ours(&self, hop: &Hop) -> bool {
+        hop.usable && self.if_index.is_none_or(|ours| ours == hop.if_index)
+    }
+
+    /// The next hop of an address, if it is reached by this interface.
+    fn find(&mut self, ip: IpAddr) -> Option<(HopId, Hop)> {
+        if needs_scope(ip) {
+            return None;
+        }
+        let id = self.hops.hop(ip)?;
+        let hop = *self.hops.get(id);
+        self.is_ours(&hop).then_some((id, hop))
+    }
+
+    fn template(hop: &Hop, port: u16, to: SocketAddr) -> Option<Template> {
+        let source = SocketAddr::new(hop.source.to_canonical(), port);
+        let flow = Flow { source, destination: to, hop_limit: hop.hop_limit, traffic_class: 0 };
+        Template::new(&hop.link, &flow)
+    }
+
+    /// Brings the row of stream `index` up to date for datagrams to `to`; `None` if there is no way by this interface now.
+    pub(super) fn refresh(&mut self, index: usize, to: SocketAddr) -> Option<Limit> {
+        let to = SocketAddr::new(to.ip().to_canonical(), to.port());
+        let destination = octets(to.ip());
+        let (mut id, mut known) = (None, None);
+        if let Some(row) = self.rows.get(index)? {
+            if row.destination == destination && row.port == to.port() {
+                let hop = self.hops.get(row.hop);
+                if self.is_ours(hop) {
+                    if hop.generation == row.generation {
+                        return Some(Self::limit(hop, to.is_ipv4()));
+                    }
+                    (id, known) = (Some(row.hop), Some(*hop));
+                }
+            }
+        }
+        let (id, hop) = match id.zip(known) {
+            Some(found) => found,
+            None => self.find(to.ip())?,
+        };
+        self.renew(index, to, id, &hop)?;
+        Some(Self::limit(&hop, to.is_ipv4()))
+    }
+
+    /// Writes the row for a next hop that is new or has changed.
+    fn renew(&mut self, index: usize, to: SocketAddr, id: HopId, hop: &Hop) -> Option<()> {
+        let (destination, source) = (octets(to.ip()), octets(hop.source));
+        let row = self.rows.get_mut(index)?;
+        if let Some(row) = row {
+            let same = row.destination == destination && row.port == to.port() && row.source == source;
+            if same && row.hop_limit == hop.hop_limit {
+                row.template.set_link(&hop.link);
+                (row.hop, row.generation) = (id, hop.generation);
+                self.counts.patched += 1;
+                return Some(());
+            }
+        }
+        let template = Self::template(hop, self.port, to)?;
+        let (generation, hop_limit) = (hop.generation, hop.hop_limit);
+        *row = Some(Row { template, destination, source, hop: id, generation, port: to.port(), hop_limit });
+        self.counts.built += 1;
+        Some(())
+    }
+
+    /// The template of a row that was brought up to date.
+    pub(super) fn get(&self, index: usize) -> Option<&Template> {
+        self.rows.get(index)?.as_ref().map(|row| &row.template)
+    }
+
+    /// A template that is not kept: for the rare datagram from another port.
+    pub(super) fn single(&mut self, port: u16, to: SocketAddr) -> Option<(Template, Limit)> {
+        let to = SocketAddr::new(to.ip().to_canonical(), to.port());
+        let (_, hop) = self.find(to.ip())?;
+        Some((Self::template(&hop, port, to)?, Self::limit(&hop, to.is_ipv4())))
+    }
+}
+
+#[cfg(test)]
+#[path = "row_tests.rs"]
+mod tests;

@@ -1,0 +1,307 @@
+//! The way out by AF_XDP: one device, one queue, all its streams.
+
+use std::io;
+use std::sync::Arc;
+
+use millrace_core::limits::{XDP_ASIDE_EXTENTS, XDP_RING_DESCRIPTORS};
+use millrace_core::pool::ExtentArena;
+use millrace_core::seam::{Dest, PacketTx, Payload, SendOutcome, Source, Transmit, TransmitBatch};
+use millrace_core::wire::frame::Template;
+
+use super::error::XdpError;
+use super::memory::MemoryNic;
+use super::output::{Ahead, Far, Job, MemoryBell, Output, Port, XdpCounters};
+use super::ring::Ring;
+use super::row::Rows;
+use super::socket::{SocketConfig, XdpSocket};
+use super::strategy::{Abilities, Strategy};
+use super::umem::{Frames, is_on_huge_pages};
+use crate::route::HopTable;
+use crate::shape::Shape;
+
+/// Every so many batches or polls the kernel is asked whether the interface is still there: where the driver looks at
+/// the ring by itself, no call would tell.
+const CHECK_TURNS: u32 = 256;
+/// Length of a staging frame where the MTU is an ordinary one.
+const FRAME_BYTES: usize = 2048;
+
+/// What an [`XdpTx`] is made of.
+#[derive(Clone)]
+pub struct XdpConfig {
+    /// The interface, in the calling thread's network namespace.
+    pub interface: String,
+    /// Its queue.
+    pub queue: u32,
+    /// The cache's memory, all of which the kernel will lock. The device takes up to [`XDP_ASIDE_EXTENTS`] of its extents
+    /// aside.
+    pub arena: Arc<ExtentArena>,
+    /// How datagrams are handed over; `None`: by what the driver can do.
+    pub strategy: Option<Strategy>,
+    /// Streams: their indices run from 0 to `streams - 1`.
+    pub streams: usize,
+    /// UDP source port of RTP.
+    pub port: u16,
+    /// UDP source port of RTCP.
+    pub rtcp_port: u16,
+    /// Datagrams after which the kernel is made to look, and that one call sends where the kernel lets one choose.
+    pub tx_budget: u32,
+}
+
+/// Sends UDP datagrams as frames by one queue of one interface.
+///
+/// Allocates in [`XdpTx::open`] and not after. Does not send what it cannot: destinations behind other interfaces or
+/// tunnels, TCP, datagrams longer than the MTU; ask [`XdpTx::can_send`] first and leave these to the kernel.
+pub struct XdpTx {
+    out: Output,
+    rows: Rows,
+    interface: String,
+    queue: u32,
+    rtcp_port: u16,
+    turns: u32,
+    failure: Option<XdpError>,
+}
+
+/// What the datagrams of an entry are headed with.
+enum Way {
+    /// The stream's row.
+    Row(usize),
+    /// RTCP: it has another port and is rare.
+    Single(Template),
+}
+
+impl XdpTx {
+    /// Opens a device. Without a strategy in `config`, those that suit the driver are tried, best first.
+    ///
+    /// # Errors
+    /// Says which step failed and what to do about it.
+    pub fn open(config: XdpConfig, hops: HopTable) -> Result<Self, XdpError> {
+        let abilities = Abilities { huge_pages: is_on_huge_pages(&config.arena), ..Abilities::default() };
+        if let Some(strategy) = config.strategy {
+            return Self::open_as(&config, strategy, abilities, hops);
+        }
+        let mut candidates = abilities.candidates().peekable();
+        while let Some(strategy) = candidates.next() {
+            match open_socket(&config, strategy) {
+                Ok(port) => return Self::build(&config, strategy, abilities, port, hops),
+                // The driver cannot; whatever else is wrong is wrong with the others too.
+                Err(XdpError::Call { source, .. }) if candidates.peek().is_some() && cannot(&source) => {}
+                Err(error) => return Err(error),
+            }
+        }
+        Self::open_as(&config, Strategy::Staging, abilities, hops)
+    }
+
+    fn open_as(
+        config: &XdpConfig,
+        strategy: Strategy,
+        abilities: Abilities,
+        hops: HopTable,
+    ) -> Result<Self, XdpError> {
+        let port = open_socket(config, strategy)?;
+        Self::build(config, strategy, abilities, port, hops)
+    }
+
+    /// The same over rings in memory: no privileges, no interface. `config.interface` may be a number, which is then the
+    /// interface that hops must lead to; else all are taken. Without a strategy it stages.
+    ///
+    /// # Errors
+    /// If the arena has too few extents aside.
+    pub fn over_memory(config: XdpConfig, hops: HopTable) -> Result<(Self, MemoryNic), XdpError> {
+        let (tx, nic_tx) = Ring::heap(XDP_RING_DESCRIPTORS);
+        let (nic_completion, completion) = Ring::heap(XDP_RING_DESCRIPTORS);
+        let bell = Arc::new(MemoryBell::default());
+        let nic = MemoryNic::new(nic_tx, nic_completion, Arc::clone(&config.arena), Arc::clone(&bell));
+        let port = Port { far: Far::Memory(bell), tx, completion };
+        let strategy = config.strategy.unwrap_or(Strategy::Staging);
+        Ok((Self::build(&config, strategy, Abilities::default(), port, hops)?, nic))
+    }
+
+    fn build(
+        config: &XdpConfig,
+        strategy: Strategy,
+        abilities: Abilities,
+        port: Port,
+        hops: HopTable,
+    ) -> Result<Self, XdpError> {
+        let (if_index, budget) = match &port.far {
+            Far::Kernel(socket) if strategy.is_zero_copy() => (Some(socket.if_index()), config.tx_budget),
+            Far::Kernel(socket) => (Some(socket.if_index()), socket.tx_budget()),
+            Far::Memory(_) => (config.interface.parse().ok(), config.tx_budget),
+        };
+        let chained = strategy.is_chained();
+        let frames = Frames::take_from(&config.arena, XDP_ASIDE_EXTENTS, chained, FRAME_BYTES);
+        let needed = if chained { 2 } else { 1 };
+        if frames.extents() < needed {
+            let (interface, found) = (config.interface.clone(), frames.extents());
+            return Err(XdpError::NoFrames { interface, strategy, needed, found });
+        }
+        let cut_at_pages = strategy.is_zero_copy() && !abilities.huge_pages;
+        Ok(Self {
+            out: Output::new(port, frames, &config.arena, strategy, budget, cut_at_pages),
+            rows: Rows::new(config.streams, hops, if_index, config.port),
+            interface: config.interface.clone(),
+            queue: config.queue,
+            rtcp_port: config.rtcp_port,
+            turns: 0,
+            failure: None,
+        })
+    }
+
+    /// Whether this device can send this now: UDP, the next hop known and behind this interface, every datagram within
+    /// the path's MTU, the device alive.
+    pub fn can_send(&mut self, transmit: &Transmit<'_>) -> bool {
+        self.rows.poll();
+        self.failure.is_none() && self.way(transmit).is_ok()
+    }
+
+    /// Takes back what the device is done with, and looks whether it is still there. For turns without anything to send:
+    /// leases of the last batch would be held until the next.
+    pub fn poll(&mut self) {
+        if self.failure.is_none() {
+            self.begin();
+            // What a full device did not take at the last batch.
+            self.out.flush();
+            self.note_death();
+        }
+    }
+
+    /// What it has done.
+    pub fn counters(&self) -> &XdpCounters {
+        &self.out.counters
+    }
+
+    /// How it hands datagrams over.
+    pub fn strategy(&self) -> Strategy {
+        self.out.strategy()
+    }
+
+    /// The interface's name.
+    pub fn interface(&self) -> &str {
+        &self.interface
+    }
+
+    /// Why it is dead: the interface is down or gone. All that it held has been given back; it sends nothing any more.
+    pub fn failure(&self) -> Option<&XdpError> {
+        self.failure.as_ref()
+    }
+
+    fn begin(&mut self) {
+        self.rows.poll();
+        self.out.collect();
+        self.turns += 1;
+        if self.turns >= CHECK_TURNS {
+            self.turns = 0;
+            self.out.check();
+            self.note_death();
+        }
+    }
+
+    fn note_death(&mut self) {
+        if let (Some(errno), None) = (self.out.dead(), &self.failure) {
+            self.out.give_back();
+            let (interface, source) = (self.interface.clone(), io::Error::from_raw_os_error(errno));
+            self.failure = Some(XdpError::Gone { interface, queue: self.queue, source });
+        }
+    }
+
+    /// How the datagrams of an entry go out, or the errno that says why they cannot.
+    fn way<'d>(&mut self, transmit: &Transmit<'d>) -> Result<(Shape<'d>, Way), i32> {
+        let shape = Shape::of(transmit.payload)?;
+        let Dest::Udp { rtp, rtcp } = transmit.dest else { return Err(libc::EOPNOTSUPP) };
+        let (way, limit, header_bytes) = if matches!(transmit.payload, Payload::Rtcp(_)) {
+            let (template, limit) = self.rows.single(self.rtcp_port, rtcp).ok_or(libc::EHOSTUNREACH)?;
+            let header_bytes = template.header_bytes();
+            (Way::Single(template), limit, header_bytes)
+        } else {
+            let index = transmit.stream.index as usize;
+            let limit = self.rows.refresh(index, rtp).ok_or(libc::EHOSTUNREACH)?;
+            (Way::Row(index), limit, self.rows.get(index).map_or(0, Template::header_bytes))
+        };
+        let longest = if shape.datagrams() == 0 { 0 } else { shape.datagram_bytes(0) };
+        // A payload that is not copied need not fit into a frame.
+        let frame = if self.strategy().is_chained() { usize::MAX } else { self.out.frame_bytes() };
+        if longest > limit.datagram_bytes || header_bytes + longest > frame {
+            return Err(libc::EMSGSIZE);
+        }
+        Ok((shape, way))
+    }
+
+    fn entry(&mut self, batch: &dyn TransmitBatch, index: usize, ahead: &mut Ahead<'_>) -> SendOutcome {
+        let transmit = batch.get(index);
+        if self.out.dead().is_some() {
+            return SendOutcome::Unreachable { errno: libc::ENETDOWN };
+        }
+        let (shape, way) = match self.way(&transmit) {
+            Ok(found) => found,
+            Err(errno) => return SendOutcome::Unreachable { errno },
+        };
+        let template = match &way {
+            Way::Row(index) => self.rows.get(*index),
+            Way::Single(template) => Some(template),
+        };
+        let Some(template) = template else {
+            return SendOutcome::Unreachable { errno: libc::EHOSTUNREACH };
+        };
+        let source = batch.source(index).and_then(|source| known_sums(source, shape.datagrams()));
+        let is_rtp = !matches!(transmit.payload, Payload::Rtcp(_));
+        self.out.put_all(&Job { template, shape, is_rtp, source }, ahead)
+    }
+}
+
+/// The sums of an entry's payloads, if the extent has so many packets.
+fn known_sums<'s>(
+    source: Source<'s>,
+    count: usize,
+) -> Option<(&'s [[u8; millrace_core::packet::PacketMeta::BYTES]], &'s millrace_core::pool::Lease)> {
+    let end = source.place.checked_add(u32::try_from(count).ok()?)?;
+    (end <= source.lease.content().packets)
+        .then(|| (source.lease.metas(source.place, count as u32), source.lease))
+}
+
+fn open_socket(config: &XdpConfig, strategy: Strategy) -> Result<Port, XdpError> {
+    let (socket, rings) = XdpSocket::open(&SocketConfig {
+        interface: config.interface.clone(),
+        queue: config.queue,
+        arena: Arc::clone(&config.arena),
+        zero_copy: strategy.is_zero_copy(),
+        multi: strategy.is_chained(),
+        tx_entries: XDP_RING_DESCRIPTORS,
+        rx_entries: 0,
+        tx_budget: config.tx_budget,
+    })?;
+    Ok(Port { far: Far::Kernel(Box::new(socket)), tx: rings.tx, completion: rings.completion })
+}
+
+/// Whether the kernel says that the driver cannot do what was asked.
+fn cannot(source: &io::Error) -> bool {
+    matches!(source.raw_os_error(), Some(libc::EOPNOTSUPP | libc::EINVAL))
+}
+
+impl PacketTx for XdpTx {
+    fn send(&mut self, batch: &dyn TransmitBatch, outcomes: &mut [SendOutcome]) {
+        let outcomes = &mut outcomes[..batch.len()];
+        if batch.is_empty() {
+            return;
+        }
+        self.out.counters.batches += 1;
+        self.out.counters.entries += outcomes.len() as u64;
+        if self.failure.is_none() {
+            self.begin();
+        }
+        let mut ahead = Ahead::of(batch, self.strategy());
+        for (index, outcome) in outcomes.iter_mut().enumerate() {
+            *outcome = self.entry(batch, index, &mut ahead);
+            self.out.counters.unreachable += u64::from(matches!(outcome, SendOutcome::Unreachable { .. }));
+        }
+        if self.failure.is_none() {
+            self.out.flush();
+            self.note_death();
+        }
+        (self.out.counters.rows_built, self.out.counters.rows_patched) =
+            (self.rows.counts.built, self.rows.counts.patched);
+    }
+}
+
+#[cfg(test)]
+#[path = "tx_tests.rs"]
+mod tests;
