@@ -2,17 +2,18 @@
 //!
 //! | function | UDP checksum | headers |
 //! | --- | --- | --- |
-//! | [`full`] | over pseudo header, headers and payload | filled field by field: a traditional stack |
+//! | [`full`], [`full_fast`] | over pseudo header, headers and payload | filled field by field: a traditional stack |
 //! | [`pre_output`], [`quick_output`] | stored with the unknown fields zero; those are added | stored, the unknown fields filled |
 //! | [`v1`] | over pseudo header and headers; that of the payload is stored | filled field by field |
 //! | [`v2`] | stored sums of payload and header template, and the lengths | IP and UDP: block copy of a template |
 //! | [`v3`] | the same | filled field by field |
 //! | [`v4`] | the same | Ethernet, IP and UDP: one block copy, IP sum included ([`super::Template`]) |
 //!
-//! The first five leave IP and Ethernet to code of their own, as the layers of a stack do: it fills those headers and sums the
+//! All but the last leave IP and Ethernet to code of their own, as the layers of a stack do: it fills those headers and sums the
 //! IPv4 header. The RTP header counts as a header: its twelve bytes are part of what each of them writes and sums.
 //! All give the same bytes. Only [`v4`] runs in the server.
 
+pub mod procedures;
 mod split;
 mod stack;
 mod template;
@@ -20,7 +21,7 @@ mod traditional;
 
 pub use split::{Prebuilt, pre_output, quick_output};
 pub use template::{v2, v3};
-pub use traditional::{full, v1};
+pub use traditional::{full, full_fast, v1};
 
 use super::layout::{Addresses, UDP, ipv4, ipv6, udp};
 use super::{Flow, IPV4_HEADER_BYTES, IPV6_HEADER_BYTES, LinkHeader, Template, UDP_HEADER_BYTES};

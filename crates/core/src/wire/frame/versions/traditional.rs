@@ -5,7 +5,7 @@
 
 use super::stack::{Frame, Headers, V4_UDP, V6_UDP, begin, in_cksum, ip_output_v4, ip_output_v6};
 use super::{Connection, Datagram, V4_BYTES, V6_BYTES};
-use crate::wire::checksum::add;
+use crate::wire::checksum::{add, sum16};
 use crate::wire::frame::Flow;
 use crate::wire::frame::layout::{Addresses, UDP, UDP_CHECK, UDP_LENGTH};
 use crate::wire::frame::template::udp_check;
@@ -14,6 +14,11 @@ use crate::wire::frame::template::udp_check;
 /// to the beginning of `out`; returns their length, or 0 when they do not fit or the datagram is too long.
 pub fn full(connection: &Connection, datagram: &Datagram<'_>, out: &mut [u8]) -> usize {
     udp_output(connection, datagram, out, |headers| add(in_cksum(headers), in_cksum(datagram.payload)))
+}
+
+/// As [`full`], with the fastest sum that the processor can do: a traditional stack at its best.
+pub fn full_fast(connection: &Connection, datagram: &Datagram<'_>, out: &mut [u8]) -> usize {
+    udp_output(connection, datagram, out, |headers| add(sum16(headers), sum16(datagram.payload)))
 }
 
 /// Version 1: as [`full`], but the payload's sum is the stored one.
@@ -29,26 +34,38 @@ fn udp_output(
     out: &mut [u8],
     sum: impl FnOnce(&[u8]) -> u16,
 ) -> usize {
-    let Some(frame) = begin(connection, &datagram.rtp, datagram.payload.len(), out) else { return 0 };
+    let Some(mut frame) = begin(connection, &datagram.rtp, datagram.payload.len(), out) else { return 0 };
+    overlay(&mut frame, connection);
     let Frame { headers, bytes, udp_bytes } = frame;
-    let flow = &connection.flow;
     match headers {
         Headers::V4(headers) => {
-            overlay_v4(headers, connection.addresses, udp_bytes);
-            fill_udp(&mut headers[V4_UDP..], flow, udp_bytes);
             let check = udp_check(sum(headers));
             headers[V4_UDP + UDP_CHECK..V4_UDP + UDP_CHECK + 2].copy_from_slice(&check.to_be_bytes());
-            ip_output_v4(headers, flow, udp_bytes, datagram.ip_id);
+            ip_output_v4(headers, &connection.flow, udp_bytes, datagram.ip_id);
         }
         Headers::V6(headers) => {
-            overlay_v6(headers, connection.addresses, udp_bytes);
-            fill_udp(&mut headers[V6_UDP..], flow, udp_bytes);
             let check = udp_check(sum(headers));
             headers[V6_UDP + UDP_CHECK..V6_UDP + UDP_CHECK + 2].copy_from_slice(&check.to_be_bytes());
-            ip_output_v6(headers, flow, udp_bytes);
+            ip_output_v6(headers, &connection.flow, udp_bytes);
         }
     }
     bytes
+}
+
+/// Pseudo header and UDP header with checksum zero.
+#[inline]
+pub(super) fn overlay(frame: &mut Frame<'_>, connection: &Connection) {
+    let (addresses, udp_bytes) = (connection.addresses, frame.udp_bytes);
+    match &mut frame.headers {
+        Headers::V4(headers) => {
+            overlay_v4(headers, addresses, udp_bytes);
+            fill_udp(&mut headers[V4_UDP..], &connection.flow, udp_bytes);
+        }
+        Headers::V6(headers) => {
+            overlay_v6(headers, addresses, udp_bytes);
+            fill_udp(&mut headers[V6_UDP..], &connection.flow, udp_bytes);
+        }
+    }
 }
 
 #[inline]

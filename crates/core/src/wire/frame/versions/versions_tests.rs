@@ -9,7 +9,7 @@ use super::super::tests::{LINK, TAGGED, flow};
 use super::super::{MAX_HEADER_BYTES, MAX_UDP_PAYLOAD_BYTES};
 use super::*;
 use crate::random::SplitMix;
-use crate::wire::checksum::fold;
+use crate::wire::checksum::{Kind, fold};
 
 /// Headers as etherparse writes them.
 fn oracle(link: &LinkHeader, flow: &Flow, datagram: &Datagram<'_>) -> Vec<u8> {
@@ -89,9 +89,23 @@ fn is_sound(headers: &[u8], payload: &[u8], flow: &Flow) -> bool {
     sum == 0xffff && headers[udp + 6..udp + 8] != [0, 0]
 }
 
+/// The procedures by themselves give the checksum that is in the datagram.
+fn assert_procedures(connection: &Connection, datagram: &Datagram<'_>) {
+    let mut out = [0; MAX_HEADER_BYTES];
+    let written = full(connection, datagram, &mut out);
+    let check = u16::from_be_bytes([out[written - 14], out[written - 13]]);
+    let overlay = procedures::Overlay::new(connection, datagram).unwrap();
+    for kind in Kind::ALL {
+        assert_eq!(procedures::in_cksum(kind, &overlay, datagram.payload), check, "{kind:?}");
+    }
+    assert_eq!(procedures::in_quick_cksum(&overlay, datagram.payload_sum), check);
+    assert_eq!(procedures::in_quick_cksum_udp_ip_hdr(connection, datagram), check);
+}
+
 /// What every version writes, which is the same and sound.
 fn frame(link: &LinkHeader, flow: &Flow, datagram: &Datagram<'_>) -> Vec<u8> {
     let connection = Connection::new(link, flow).unwrap();
+    assert_procedures(&connection, datagram);
     let mut all = VERSIONS.map(|(name, version)| {
         let mut out = [0xa5; MAX_HEADER_BYTES + 1];
         let written = version(&connection, datagram, &mut out);
@@ -104,6 +118,8 @@ fn frame(link: &LinkHeader, flow: &Flow, datagram: &Datagram<'_>) -> Vec<u8> {
     for (name, headers) in &all {
         assert_eq!(*headers, out[..written], "{name} beside quick_output");
     }
+    assert_eq!(full_fast(&connection, datagram, &mut out), written);
+    assert_eq!(all[0].1, out[..written], "full_fast");
     let [_, _, _, _, (_, headers)] = &mut all;
     assert!(is_sound(headers, datagram.payload, flow));
     std::mem::take(headers)
