@@ -37,6 +37,11 @@ pub(super) const LISTED: &[Entry] = &[
     // Clocks. Everything else is passed the time.
     entry(Rule::Clock, "crates/client/src/clock.rs", "the clocks of the receiver, passed down from here"),
     entry(Rule::Clock, "crates/lab/src/frame/ticks.rs", "the clock of benchmarks is calibrated against it"),
+    entry(
+        Rule::Clock,
+        "crates/netio/src/best/measure/interface.rs",
+        "measures what a datagram costs, before anything is served",
+    ),
     entry(Rule::Clock, "crates/netio/src/link/run.rs", "lets packets through at their time"),
     entry(Rule::Clock, "crates/netio/src/recv.rs", "waits on a socket until a deadline"),
     entry(Rule::Clock, "crates/netio/src/route/watch.rs", "retries and refreshes, passed down from here"),

@@ -7,6 +7,8 @@
 //! | `view` | a part of a batch that looks like a batch |
 //! | `exchange` | devices that come and go while the loop runs |
 //! | `minder` | the thread that opens and closes them |
+//! | `device` | the real devices behind the names that are used here |
+//! | `measure` | what a datagram costs by each way, here and now |
 //! | `tally` | counts |
 //!
 //! ```text
@@ -18,7 +20,9 @@
 //! No packet is lost by the choice: what a device does not take goes by the kernel in the same call, and when a device
 //! fails its streams go on by the kernel. Which way is best is measured, see `docs/design/0007-best-way-out.md`.
 
+mod device;
 mod exchange;
+pub mod measure;
 mod minder;
 mod plan;
 mod streams;
@@ -35,7 +39,6 @@ pub use self::streams::SWITCH_AFTER;
 use self::streams::Streams;
 pub use self::tally::{Tally, WayCounts};
 use self::view::{View, bits};
-use crate::kernel::KernelTx;
 use crate::null::taken;
 use crate::shape::Shape;
 
@@ -61,12 +64,6 @@ pub trait XdpDevice: PacketTx {
 pub trait KernelWay: PacketTx {
     /// Like [`PacketTx::send`], but the kernel may read the datagrams where they lie.
     fn send_zero_copy(&mut self, batch: &dyn TransmitBatch, outcomes: &mut [SendOutcome]);
-}
-
-impl KernelWay for KernelTx {
-    fn send_zero_copy(&mut self, batch: &dyn TransmitBatch, outcomes: &mut [SendOutcome]) {
-        KernelTx::send_zero_copy(self, batch, outcomes);
-    }
 }
 
 /// A device and when to use it.

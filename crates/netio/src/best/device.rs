@@ -1,0 +1,35 @@
+//! [`KernelTx`] and [`XdpTx`] as ways out.
+
+use millrace_core::seam::{SendOutcome, Transmit, TransmitBatch};
+
+use super::{KernelWay, XdpDevice};
+use crate::kernel::KernelTx;
+use crate::xdp::XdpTx;
+
+impl KernelWay for KernelTx {
+    fn send_zero_copy(&mut self, batch: &dyn TransmitBatch, outcomes: &mut [SendOutcome]) {
+        KernelTx::send_zero_copy(self, batch, outcomes);
+    }
+}
+
+impl XdpDevice for XdpTx {
+    fn can_send(&mut self, transmit: &Transmit<'_>) -> bool {
+        XdpTx::can_send(self, transmit)
+    }
+
+    fn has_failed(&self) -> bool {
+        XdpTx::failure(self).is_some()
+    }
+
+    fn failure(&self) -> Option<String> {
+        XdpTx::failure(self).map(ToString::to_string)
+    }
+
+    fn tend(&mut self) -> bool {
+        self.poll();
+        let counters = self.counters();
+        // Of a staged datagram one descriptor comes back; of a chained one the lease tells.
+        let is_staged_under_way = !self.strategy().is_chained() && counters.staged > counters.completions;
+        !self.has_failed() && (counters.held_leases > 0 || is_staged_under_way)
+    }
+}

@@ -1,0 +1,185 @@
+//! The measuring: all ways in turn in short slots, so that what disturbs one disturbs all; medians, so that what
+//! disturbs one slot disturbs none.
+
+use millrace_core::limits::MAX_BATCH_BURSTS;
+use millrace_core::seam::{SendOutcome, TransmitBatch};
+
+use super::sample::Sample;
+use super::table::Table;
+use crate::best::plan::{Class, Way};
+
+/// Datagrams in a slot: some tens of microseconds, long against reading the clock, short against a time slice.
+const SLOT_DATAGRAMS: usize = 64;
+/// Rounds at most. A median of 15 does not move for a few disturbed ones.
+const MOST_ROUNDS: usize = 15;
+/// Rounds without which there is no figure.
+const LEAST_ROUNDS: usize = 3;
+
+/// One way, ready to send.
+pub trait Contender {
+    /// Which.
+    fn way(&self) -> Way;
+    /// Sends, and does what belongs to sending.
+    fn send(&mut self, batch: &dyn TransmitBatch, outcomes: &mut [SendOutcome]);
+    /// Waits, not for long, until what was sent is out of the way; not measured.
+    fn settle(&mut self);
+}
+
+/// How much to spend.
+#[derive(Clone, Copy, Debug)]
+pub struct Effort {
+    /// After this much time no new round is begun, if there have been enough.
+    pub budget_ns: u64,
+    /// After this much time, enough or not, it is over: the interface is too slow to be measured.
+    pub limit_ns: u64,
+}
+
+impl Default for Effort {
+    /// Some tens of milliseconds on a fast interface, a third of a second on a slow one.
+    fn default() -> Self {
+        Self { budget_ns: 60_000_000, limit_ns: 400_000_000 }
+    }
+}
+
+/// Measures every contender with every class of bursts. `cpu_ns` says how much processor time this thread has had, `now_ns`
+/// what the time is.
+pub fn contest(
+    contenders: &mut [&mut dyn Contender],
+    sample: &mut Sample,
+    effort: Effort,
+    cpu_ns: &dyn Fn() -> u64,
+    now_ns: &dyn Fn() -> u64,
+) -> Table {
+    let start = now_ns();
+    let mut slots: Vec<Vec<f64>> = vec![Vec::new(); contenders.len() * Class::COUNT];
+    // The first round warms up and does not count.
+    'rounds: for round in 0..=MOST_ROUNDS {
+        for class in Class::ALL {
+            let spent = now_ns().saturating_sub(start);
+            if spent > effort.limit_ns || (spent > effort.budget_ns && round > LEAST_ROUNDS) {
+                break 'rounds;
+            }
+            for (number, contender) in contenders.iter_mut().enumerate() {
+                let figure = slot(*contender, sample, class, cpu_ns);
+                if let (Some(ns), 1..) = (figure, round) {
+                    slots[number * Class::COUNT + class as usize].push(ns);
+                }
+            }
+        }
+    }
+    let mut table = Table::default();
+    for (number, contender) in contenders.iter().enumerate() {
+        for class in Class::ALL {
+            let figures = &mut slots[number * Class::COUNT + class as usize];
+            if figures.len() >= LEAST_ROUNDS {
+                figures.sort_by(f64::total_cmp);
+                table.set(class, contender.way(), figures[figures.len() / 2]);
+            }
+        }
+    }
+    table
+}
+
+/// Nanoseconds a datagram in one slot. `None` if not everything was taken: then it was not sending that was measured.
+fn slot(
+    contender: &mut dyn Contender,
+    sample: &mut Sample,
+    class: Class,
+    cpu_ns: &dyn Fn() -> u64,
+) -> Option<f64> {
+    let datagrams = class.sample();
+    let entries = (SLOT_DATAGRAMS / datagrams).max(1);
+    let mut outcomes = [SendOutcome::Sent; MAX_BATCH_BURSTS];
+    let batch = sample.batch(entries, datagrams);
+    let outcomes = &mut outcomes[..batch.len()];
+    let before = cpu_ns();
+    contender.send(&batch, outcomes);
+    let spent = cpu_ns().saturating_sub(before);
+    contender.settle();
+    let all_sent = outcomes.iter().all(|outcome| *outcome == SendOutcome::Sent);
+    all_sent.then(|| spent as f64 / (entries * datagrams) as f64)
+}
+
+#[cfg(test)]
+mod tests {
+    use std::cell::Cell;
+
+    use super::*;
+    use crate::best::plan::Plan;
+    use millrace_core::pool::{ExtentArena, HeapRegion};
+
+    /// Costs so much a burst and a datagram, on a clock that it moves itself.
+    struct Priced<'a> {
+        way: Way,
+        clock: &'a Cell<u64>,
+        burst_ns: u64,
+        datagram_ns: u64,
+        /// Every so many slots something else takes a millisecond.
+        disturbed_every: u64,
+        slots: u64,
+        is_full: bool,
+    }
+
+    impl Contender for Priced<'_> {
+        fn way(&self) -> Way {
+            self.way
+        }
+        fn send(&mut self, batch: &dyn TransmitBatch, outcomes: &mut [SendOutcome]) {
+            let datagrams: usize = (0..batch.len()).map(|index| batch.get(index).datagrams()).sum();
+            let ns = self.burst_ns * batch.len() as u64 + self.datagram_ns * datagrams as u64;
+            self.slots += 1;
+            let more = if self.slots.is_multiple_of(self.disturbed_every) { 1_000_000 } else { 0 };
+            self.clock.set(self.clock.get() + ns + more);
+            outcomes.fill(if self.is_full { SendOutcome::Blocked { taken: 0 } } else { SendOutcome::Sent });
+        }
+        fn settle(&mut self) {
+            self.clock.set(self.clock.get() + 500);
+        }
+    }
+
+    fn run(ways: &mut [Priced<'_>], clock: &Cell<u64>) -> Table {
+        let arena = ExtentArena::new(Box::new(HeapRegion::new(1)));
+        let mut sample = Sample::new(&arena, 1, "192.0.2.1:9".parse().unwrap()).unwrap();
+        let mut list: Vec<&mut dyn Contender> =
+            ways.iter_mut().map(|way| way as &mut dyn Contender).collect();
+        contest(&mut list, &mut sample, Effort::default(), &|| clock.get(), &|| clock.get())
+    }
+
+    fn priced(way: Way, clock: &Cell<u64>, burst_ns: u64, datagram_ns: u64) -> Priced<'_> {
+        Priced { way, clock, burst_ns, datagram_ns, disturbed_every: 5, slots: 0, is_full: false }
+    }
+
+    #[test]
+    fn medians_find_the_price_in_spite_of_disturbances() {
+        let clock = Cell::new(0);
+        let mut ways = [
+            priced(Way::Kernel, &clock, 900, 250),
+            priced(Way::KernelZeroCopy, &clock, 4000, 100),
+            priced(Way::Xdp, &clock, 0, 500),
+        ];
+        let table = run(&mut ways, &clock);
+        assert_eq!(table.ns(Class::One, Way::Kernel), Some(1150.0));
+        assert_eq!(table.ns(Class::Sixteen, Way::Xdp), Some(500.0));
+        use Way::{Kernel, KernelZeroCopy, Xdp};
+        assert_eq!(table.plan(), Plan([Xdp, Xdp, Kernel, Kernel, Kernel, KernelZeroCopy]));
+    }
+
+    #[test]
+    fn a_way_that_takes_nothing_has_no_figure() {
+        let clock = Cell::new(0);
+        let mut ways = [priced(Way::Kernel, &clock, 900, 250), priced(Way::Xdp, &clock, 0, 1)];
+        ways[1].is_full = true;
+        let table = run(&mut ways, &clock);
+        assert!(table.has(Way::Kernel) && !table.has(Way::Xdp));
+        assert_eq!(table.plan(), Plan::default());
+    }
+
+    #[test]
+    fn it_ends_in_time() {
+        let clock = Cell::new(0);
+        let mut ways = [priced(Way::Kernel, &clock, 10_000_000, 0)];
+        let table = run(&mut ways, &clock);
+        assert!(clock.get() < 2 * Effort::default().limit_ns, "{}", clock.get());
+        assert_eq!(table, Table::default(), "too slow to be measured");
+    }
+}

@@ -1,0 +1,291 @@
+//! The real ways out of one interface, for a moment, and without disturbing anybody.
+//!
+//! What is sent is ordinary datagrams from and to the interface's own Ethernet address: a switch never forwards a frame to
+//! the port that it came from, and a host drops what is not for it. They go to port 9 of an address that is reserved for
+//! documentation (RFC 5737), with a time to live of 1. For the kernel's ways the socket is bound to the interface and
+//! told not to use routers, and the address gets a neighbour entry until the measurement ends, however it ends.
+
+use std::cell::RefCell;
+use std::io;
+use std::net::{IpAddr, Ipv4Addr, SocketAddr, UdpSocket};
+use std::os::fd::AsFd;
+use std::sync::Arc;
+
+use millrace_core::limits::XDP_ASIDE_EXTENTS;
+use millrace_core::pool::{ExtentArena, HeapRegion};
+use millrace_core::seam::{PacketTx, SendOutcome, TransmitBatch};
+use millrace_core::time::{Instant, NS_PER_S};
+use millrace_core::wire::frame::LinkHeader;
+use rustix::time::{ClockId, clock_gettime};
+
+use super::contest::{Contender, Effort, contest};
+use super::sample::Sample;
+use super::table::Table;
+use crate::best::XdpDevice;
+use crate::best::plan::Way;
+use crate::kernel::{KernelTx, KernelTxConfig, UdpPair};
+use crate::netlink::{Attributes, Family, Netlink, Request, bytes_of, u32_of};
+use crate::route::{Hop, HopTable};
+use crate::sys::socket::set_int;
+
+/// Networks for documentation: nobody's hosts.
+const NOBODY: [Ipv4Addr; 3] =
+    [Ipv4Addr::new(192, 0, 2, 77), Ipv4Addr::new(198, 51, 100, 77), Ipv4Addr::new(203, 0, 113, 77)];
+/// The discard service.
+const PORT: u16 = 9;
+/// Extents of packets: 2 MiB, more than the processor's nearest caches hold.
+const EXTENTS: usize = 8;
+/// How long a slot's frames may take to leave.
+const SETTLE_NS: u64 = 5_000_000;
+/// `SO_BINDTOIFINDEX` (Linux 5.0).
+const SO_BINDTOIFINDEX: i32 = 62;
+
+const RTM_GETADDR: u16 = 22;
+const RTM_NEWNEIGH: u16 = 28;
+const RTM_DELNEIGH: u16 = 29;
+const NLM_F_CREATE_EXCL: u16 = 0x600;
+const IFA_ADDRESS: u16 = 1;
+const IFA_LOCAL: u16 = 2;
+const NDA_DST: u16 = 1;
+const NDA_LLADDR: u16 = 2;
+const NUD_PERMANENT: u16 = 0x80;
+
+/// An interface cannot be measured.
+#[derive(Debug, thiserror::Error)]
+pub enum MeasureError {
+    /// The kernel needs a source address.
+    #[error(
+        "{interface}: no IPv4 address; give it one (ip address add ADDRESS/PREFIX dev {interface}), or choose a way with --backend"
+    )]
+    NoAddress {
+        /// Its name.
+        interface: String,
+    },
+    /// All networks for documentation are in use here.
+    #[error(
+        "{interface}: this host has addresses in all three networks that are reserved for documentation (RFC 5737), so there is no address that is nobody's"
+    )]
+    NoTarget {
+        /// Its name.
+        interface: String,
+    },
+    /// Something was refused.
+    #[error("{interface}: cannot {what}: {source}; {remedy}")]
+    Call {
+        /// The interface.
+        interface: String,
+        /// What was to be done.
+        what: &'static str,
+        /// What the kernel said.
+        source: io::Error,
+        /// What to do.
+        remedy: &'static str,
+    },
+}
+
+/// What an interface is, as far as measuring needs it.
+#[derive(Clone, Debug)]
+pub struct Target {
+    /// Its name.
+    pub name: String,
+    /// Its number.
+    pub if_index: u32,
+    /// Its Ethernet address.
+    pub mac: [u8; 6],
+    /// Longest IP packet.
+    pub mtu: u32,
+}
+
+/// What came out.
+#[derive(Clone, Debug)]
+pub struct Measured {
+    /// The figures.
+    pub table: Table,
+    /// Why there is no figure of AF_XDP, if there is none.
+    pub no_xdp: Option<String>,
+}
+
+/// Opens an AF_XDP device that sends what lies in the arena, whose hops are these.
+pub type OpenXdp<'a, D> = &'a mut dyn FnMut(Arc<ExtentArena>, HopTable) -> Result<D, String>;
+
+/// Measures an interface, with AF_XDP if there is a way to open it. Takes some tens of milliseconds.
+///
+/// # Errors
+/// [`MeasureError`]: nothing could be measured.
+pub fn measure<D: XdpDevice>(
+    target: &Target,
+    effort: Effort,
+    open: Option<OpenXdp<'_, D>>,
+) -> Result<Measured, MeasureError> {
+    let failed =
+        |what, source, remedy| MeasureError::Call { interface: target.name.clone(), what, source, remedy };
+    let mut netlink = Netlink::open(Family::Route)
+        .map_err(|source| failed("ask for addresses", source, "allow netlink sockets"))?;
+    let addresses = addresses(&mut netlink)
+        .map_err(|source| failed("list addresses", source, "allow netlink sockets"))?;
+    let own = addresses.iter().find(|(index, _)| *index == target.if_index).map(|(_, address)| *address);
+    let own = own.ok_or_else(|| MeasureError::NoAddress { interface: target.name.clone() })?;
+    let is_free = |nobody: &Ipv4Addr| addresses.iter().all(|(_, a)| a.octets()[..3] != nobody.octets()[..3]);
+    let nobody = NOBODY.into_iter().find(is_free);
+    let nobody = nobody.ok_or_else(|| MeasureError::NoTarget { interface: target.name.clone() })?;
+    let dest = SocketAddr::from((nobody, PORT));
+
+    let sockets = sockets(target)
+        .map_err(|source| failed("bind a socket to it", source, "Linux 5.7 lets anybody do so"))?;
+    let kernel = KernelTx::new(KernelTxConfig { v4: Some(sockets), ..KernelTxConfig::default() })
+        .map_err(|error| failed("make a sender", io::Error::other(error), "see there"))?;
+    let _neighbour = Neighbour::add(&mut netlink, target, nobody)
+        .map_err(|source| failed("add a neighbour entry for a moment", source, "grant CAP_NET_ADMIN"))?;
+
+    let region = HeapRegion::new(EXTENTS + XDP_ASIDE_EXTENTS as usize);
+    let arena = ExtentArena::with_aside(Box::new(region), XDP_ASIDE_EXTENTS);
+    let mut sample = Sample::new(&arena, EXTENTS as u32, dest)
+        .ok_or_else(|| failed("make packets", io::Error::other("a fresh arena is in use"), "report this"))?;
+    let kernel = RefCell::new(kernel);
+    let mut plain = ByKernel { tx: &kernel, way: Way::Kernel };
+    let mut zero_copy = ByKernel { tx: &kernel, way: Way::KernelZeroCopy };
+    let device = open.map(|open| open(arena, hops(target, own, nobody)));
+    let (device, no_xdp) = match device {
+        Some(Ok(device)) => (Some(device), None),
+        Some(Err(why)) => (None, Some(why)),
+        None => (None, Some("not asked for".to_owned())),
+    };
+    let mut device = device.map(ByDevice);
+    let mut contenders: Vec<&mut dyn Contender> = vec![&mut plain, &mut zero_copy];
+    contenders.extend(device.as_mut().map(|device| device as &mut dyn Contender));
+    let table = contest(&mut contenders, &mut sample, effort, &cpu_ns, &|| now().0);
+    Ok(Measured { table, no_xdp })
+}
+
+/// The way to nobody.
+fn hops(target: &Target, own: Ipv4Addr, nobody: Ipv4Addr) -> HopTable {
+    let hop = Hop {
+        if_index: target.if_index,
+        link: LinkHeader { destination: target.mac, source: target.mac, vlan: None },
+        source: IpAddr::V4(own),
+        mtu: target.mtu,
+        hop_limit: 1,
+        usable: true,
+        generation: 0,
+    };
+    HopTable::fixed(vec![(IpAddr::V4(nobody), hop)])
+}
+
+/// Processor time of this thread.
+fn cpu_ns() -> u64 {
+    let time = clock_gettime(ClockId::ThreadCPUTime);
+    (time.tv_sec.max(0) as u64) * NS_PER_S + time.tv_nsec as u64
+}
+
+fn now() -> Instant {
+    let time = clock_gettime(ClockId::Monotonic);
+    Instant((time.tv_sec.max(0) as u64) * NS_PER_S + time.tv_nsec as u64)
+}
+
+/// IPv4 addresses of all interfaces of this network namespace.
+fn addresses(netlink: &mut Netlink) -> io::Result<Vec<(u32, Ipv4Addr)>> {
+    let mut found = Vec::new();
+    // struct ifaddrmsg: family, prefix length, flags, scope, index.
+    let request = Request::new(RTM_GETADDR, 0, &[libc::AF_INET as u8, 0, 0, 0, 0, 0, 0, 0]);
+    netlink.dump(request, |message| {
+        let attributes = Attributes::behind(message.body, 8);
+        let address = attributes.get(IFA_LOCAL).or_else(|| attributes.get(IFA_ADDRESS));
+        let address = address.and_then(|value| bytes_of::<4>(value, 0));
+        if let (Some(index), Some(address)) = (u32_of(message.body, 4), address) {
+            found.push((index, Ipv4Addr::from(address)));
+        }
+    })?;
+    Ok(found)
+}
+
+/// Two sockets that send by this interface only, to hosts on its link only, no farther than the first router.
+fn sockets(target: &Target) -> io::Result<UdpPair> {
+    let socket = || {
+        let socket = UdpSocket::bind((Ipv4Addr::UNSPECIFIED, 0))?;
+        let index = i32::try_from(target.if_index).map_err(io::Error::other)?;
+        set_int(socket.as_fd(), libc::SOL_SOCKET, SO_BINDTOIFINDEX, index)?;
+        set_int(socket.as_fd(), libc::SOL_SOCKET, libc::SO_DONTROUTE, 1)?;
+        socket.set_ttl(1)?;
+        socket.set_nonblocking(true)?;
+        io::Result::Ok(socket)
+    };
+    Ok(UdpPair { rtp: socket()?, rtcp: socket()? })
+}
+
+/// A neighbour entry that is removed when the value is dropped.
+struct Neighbour<'a> {
+    netlink: &'a mut Netlink,
+    if_index: u32,
+    address: Ipv4Addr,
+}
+
+impl<'a> Neighbour<'a> {
+    /// An entry that says that `address` is the interface itself. Fails if there is one already.
+    fn add(netlink: &'a mut Netlink, target: &Target, address: Ipv4Addr) -> io::Result<Self> {
+        let request = Self::request(RTM_NEWNEIGH, NLM_F_CREATE_EXCL, target.if_index, address);
+        netlink.ask(request.with(NDA_LLADDR, &target.mac), |_| ())?;
+        Ok(Self { netlink, if_index: target.if_index, address })
+    }
+
+    fn request(kind: u16, flags: u16, if_index: u32, address: Ipv4Addr) -> Request {
+        // struct ndmsg: family, padding, index, state, flags, type.
+        let mut fixed = [0; 12];
+        fixed[0] = libc::AF_INET as u8;
+        fixed[4..8].copy_from_slice(&if_index.to_ne_bytes());
+        fixed[8..10].copy_from_slice(&NUD_PERMANENT.to_ne_bytes());
+        Request::new(kind, flags, &fixed).with(NDA_DST, &address.octets())
+    }
+}
+
+impl Drop for Neighbour<'_> {
+    fn drop(&mut self) {
+        let request = Self::request(RTM_DELNEIGH, 0, self.if_index, self.address);
+        // It fails only if the interface has gone, and the entry with it.
+        let _ = self.netlink.ask(request, |_| ());
+    }
+}
+
+/// One of the kernel's ways.
+struct ByKernel<'a> {
+    tx: &'a RefCell<KernelTx>,
+    way: Way,
+}
+
+impl Contender for ByKernel<'_> {
+    fn way(&self) -> Way {
+        self.way
+    }
+    fn send(&mut self, batch: &dyn TransmitBatch, outcomes: &mut [SendOutcome]) {
+        let mut tx = self.tx.borrow_mut();
+        match self.way {
+            Way::KernelZeroCopy => tx.send_zero_copy(batch, outcomes),
+            _ => tx.send(batch, outcomes),
+        }
+    }
+    fn settle(&mut self) {}
+}
+
+/// An AF_XDP device.
+struct ByDevice<D>(D);
+
+impl<D: XdpDevice> Contender for ByDevice<D> {
+    fn way(&self) -> Way {
+        Way::Xdp
+    }
+    fn send(&mut self, batch: &dyn TransmitBatch, outcomes: &mut [SendOutcome]) {
+        // Whether it can is asked for every burst in the loop, so it belongs to the price.
+        let can = (0..batch.len()).filter(|&index| self.0.can_send(&batch.get(index))).count();
+        if can == batch.len() && !self.0.has_failed() {
+            self.0.send(batch, outcomes);
+            self.0.tend();
+        } else {
+            outcomes.fill(SendOutcome::Unreachable { errno: libc::EHOSTUNREACH });
+        }
+    }
+    fn settle(&mut self) {
+        let end = now().plus_ns(SETTLE_NS);
+        while self.0.tend() && now() < end {
+            std::thread::yield_now();
+        }
+    }
+}

@@ -1,0 +1,21 @@
+//! What a datagram costs by each way, measured here and now.
+//!
+//! | file | holds |
+//! | --- | --- |
+//! | `table` | the figures, and the plan that follows from them |
+//! | `contest` | the measuring: ways in turn, in short slots, medians |
+//! | `sample` | the bursts that are sent |
+//! | `interface` | the real ways out of one interface, and why nobody is disturbed |
+//!
+//! What is measured is processor time of the sending thread, because that is what limits a server; a slow link does not
+//! make a way look dear.
+
+mod contest;
+mod interface;
+mod sample;
+mod table;
+
+pub use self::contest::{Contender, Effort, contest};
+pub use self::interface::{MeasureError, Measured, OpenXdp, Target, measure};
+pub use self::sample::{Sample, SampleBatch};
+pub use self::table::Table;
