@@ -45,6 +45,7 @@ impl PacketMeta {
     }
 
     /// When the packet's first byte leaves, from the title's first packet.
+    #[inline]
     pub fn time(self) -> MediaTicks {
         MediaTicks(self.0 >> 24)
     }
@@ -55,6 +56,7 @@ impl PacketMeta {
     }
 
     /// From stored bytes. Every value is valid; whether it is right is for the file's checksum to say.
+    #[inline]
     pub fn from_bytes(bytes: [u8; 8]) -> Self {
         Self(u64::from_le_bytes(bytes))
     }
@@ -82,11 +84,13 @@ impl WireLayout {
     }
 
     /// Payload bytes of a full packet.
+    #[inline]
     pub fn packet_bytes(self) -> usize {
         usize::from(self.packet_bytes)
     }
 
     /// Bytes from one slot to the next: the datagram's length.
+    #[inline]
     pub fn slot_bytes(self) -> usize {
         RTP_HEADER_BYTES + self.packet_bytes()
     }
@@ -102,6 +106,7 @@ impl WireLayout {
     }
 
     /// Offset of packet `place`'s meta-data in an extent of `count` packets.
+    #[inline]
     pub fn meta_offset(self, place: u32, count: u32) -> usize {
         EXTENT_BYTES - (count - place) as usize * PacketMeta::BYTES
     }

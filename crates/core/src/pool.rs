@@ -88,11 +88,18 @@ const READY: u32 = 1;
 
 /// A fixed number of extents of [`EXTENT_BYTES`] each, in one region of memory.
 pub struct ExtentArena {
+    /// The region's first byte: leases need it for every packet.
+    base: NonNull<u8>,
     region: Box<dyn Region>,
     states: Box<[AtomicU32]>,
     /// Extents at the end that are not for films.
     aside: u32,
 }
+
+// SAFETY: `base` points into `region`, which may be sent and shared; access to the memory is governed by the states.
+unsafe impl Send for ExtentArena {}
+// SAFETY: as above.
+unsafe impl Sync for ExtentArena {}
 
 impl ExtentArena {
     /// As many whole extents as `region` holds.
@@ -106,7 +113,7 @@ impl ExtentArena {
         let extents = region.len() / EXTENT_BYTES;
         let states: Box<[_]> = (0..extents).map(|_| AtomicU32::new(FREE)).collect();
         let aside = aside.min(states.len() as u32);
-        Arc::new(Self { region, states, aside })
+        Arc::new(Self { base: region.base(), region, states, aside })
     }
 
     /// Number of extents for films: they come first.
@@ -122,7 +129,7 @@ impl ExtentArena {
     /// All the memory, for registering it with a device: first byte and length in bytes. Who reads or writes it through
     /// this pointer keeps to the states, as leases and fills do.
     pub fn memory(&self) -> (NonNull<u8>, usize) {
-        (self.region.base(), self.region.len())
+        (self.base, self.region.len())
     }
 
     /// What kind of memory it is.
@@ -130,10 +137,11 @@ impl ExtentArena {
         self.region.describe()
     }
 
+    #[inline]
     fn start(&self, extent: u32) -> *mut u8 {
         assert!((extent as usize) < self.states.len(), "extent {extent} of {}", self.states.len());
         // SAFETY: extent < states.len() = region.len() / EXTENT_BYTES, so the offset is inside the region.
-        unsafe { self.region.base().as_ptr().add(extent as usize * EXTENT_BYTES) }
+        unsafe { self.base.as_ptr().add(extent as usize * EXTENT_BYTES) }
     }
 
     /// Takes a free extent for writing; `None` if it is not free.
@@ -238,6 +246,7 @@ impl std::fmt::Debug for Lease {
 
 impl Lease {
     /// What it holds.
+    #[inline]
     pub fn content(&self) -> &ExtentContent {
         &self.content
     }
@@ -248,6 +257,7 @@ impl Lease {
     }
 
     /// All bytes of the extent.
+    #[inline]
     pub fn bytes(&self) -> &[u8] {
         // SAFETY: while this lease lives the state is READY + n with n >= 1, so no Fill exists and nobody writes.
         unsafe { std::slice::from_raw_parts(self.arena.start(self.extent), EXTENT_BYTES) }
@@ -258,6 +268,7 @@ impl Lease {
     ///
     /// # Panics
     /// If the extent does not hold these packets.
+    #[inline]
     pub fn wire(&self, place: u32, count: u32) -> &[u8] {
         let c = &self.content;
         assert!(place + count <= c.packets, "packets {place}+{count} of {}", c.packets);
@@ -278,6 +289,7 @@ impl Lease {
     ///
     /// # Panics
     /// If the extent does not hold these packets.
+    #[inline]
     pub fn metas(&self, place: u32, count: u32) -> &[[u8; PacketMeta::BYTES]] {
         let c = &self.content;
         assert!(place + count <= c.packets, "packets {place}+{count} of {}", c.packets);
@@ -289,6 +301,7 @@ impl Lease {
     ///
     /// # Panics
     /// If the extent does not hold that packet.
+    #[inline]
     pub fn meta(&self, place: u32) -> PacketMeta {
         PacketMeta::from_bytes(self.metas(place, 1)[0])
     }

@@ -93,11 +93,13 @@ impl Batch {
     }
 
     /// The extent in slot `extent % 2` of row `row`, if it is held.
+    #[inline]
     pub(crate) fn lease(&self, row: u32, extent: u32) -> Option<&Lease> {
         self.rows[row as usize].leases[(extent % 2) as usize].as_ref()
     }
 
     /// Adds packets of a lease that the stream holds. The batch must not be full.
+    #[inline]
     pub(crate) fn push_media(&mut self, id: StreamId, stream: &Stream, departure: Instant, burst: Burst) {
         let patched = stream.has(flag::PATCHED);
         if patched

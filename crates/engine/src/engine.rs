@@ -160,6 +160,7 @@ impl Engine {
     }
 
     /// Works out when the next packet leaves, if its extent is at hand. The first time, this fixes the anchor.
+    #[inline]
     fn schedule(&mut self, index: u32) {
         let stream = &mut self.streams[index as usize];
         let Some(lease) = self.batch.lease(index, stream.extent) else {

@@ -53,13 +53,7 @@ impl Engine {
         self.batch.taken = now;
         let mut due = [0; MAX_BATCH_BURSTS];
         while let room @ 1.. = self.batch.room() {
-            let mut count = 0;
-            while count < room
-                && let Some(index) = self.wheel.pop_due(now)
-            {
-                due[count] = index;
-                count += 1;
-            }
+            let count = self.wheel.pop_due_into(now, &mut due[..room]);
             if count == 0 {
                 break;
             }

@@ -13,6 +13,8 @@ enum Op {
     Pass(u64),
     /// Pops at most so many, without time going on.
     Pop(u8),
+    /// The same in one call.
+    PopMany(u8),
     /// Goes to the moment that `next_due` names.
     Jump,
 }
@@ -30,11 +32,12 @@ fn distance() -> impl Strategy<Value = u64> {
 
 fn op() -> impl Strategy<Value = Op> {
     prop_oneof![
-        6 => (0u32..24, distance()).prop_map(|(owner, d)| Op::Set(owner, d as i64)),
-        1 => (0u32..24, distance()).prop_map(|(owner, d)| Op::Set(owner, -(d as i64))),
-        2 => (0u32..24).prop_map(Op::Cancel),
+        6 => (0u32..64, distance()).prop_map(|(owner, d)| Op::Set(owner, d as i64)),
+        1 => (0u32..64, distance()).prop_map(|(owner, d)| Op::Set(owner, -(d as i64))),
+        2 => (0u32..64).prop_map(Op::Cancel),
         3 => distance().prop_map(Op::Pass),
         2 => (1u8..5).prop_map(Op::Pop),
+        2 => (1u8..20).prop_map(Op::PopMany),
         4 => Just(Op::Jump),
     ]
 }
@@ -80,6 +83,19 @@ impl Pair {
         }
     }
 
+    /// As many as there are of those due, and no other.
+    fn pop_many(&mut self, room: u8) -> Result<(), TestCaseError> {
+        let mut owners = vec![0; usize::from(room)];
+        let count = self.wheel.pop_due_into(Instant(self.now), &mut owners);
+        let due = self.model.values().filter(|&&due| due <= self.now).count();
+        prop_assert_eq!(count, due.min(owners.len()));
+        for owner in &owners[..count] {
+            let due = self.model.remove(owner);
+            prop_assert!(due.is_some_and(|due| due <= self.now), "{owner} fired early: {due:?}");
+        }
+        Ok(())
+    }
+
     fn run(&mut self, op: &Op) -> Result<(), TestCaseError> {
         match *op {
             Op::Set(owner, distance) => {
@@ -95,6 +111,7 @@ impl Pair {
                 self.now += ns;
                 while self.pop()? {}
             }
+            Op::PopMany(count) => self.pop_many(count)?,
             Op::Pop(count) => {
                 for _ in 0..count {
                     self.pop()?;
@@ -117,9 +134,29 @@ proptest! {
 
     #[test]
     fn behaves_like_an_ordered_map(start in 0u64..10_000_000_000_000_000, ops in proptest::collection::vec(op(), 1..80)) {
-        let mut pair = Pair { wheel: Wheel::new(24), model: BTreeMap::new(), now: start };
+        let mut pair = Pair { wheel: Wheel::new(64), model: BTreeMap::new(), now: start };
         for op in &ops {
             pair.run(op)?;
+        }
+    }
+
+    /// Queues of many blocks: all timers within a microsecond.
+    #[test]
+    fn crowded_slots_behave_so_too(
+        start in 0u64..10_000_000_000_000,
+        crowd in proptest::collection::vec((0u32..64, 0u64..1_000), 20..200),
+        ops in proptest::collection::vec(op(), 1..60),
+    ) {
+        let mut pair = Pair { wheel: Wheel::new(64), model: BTreeMap::new(), now: start };
+        for (owner, ahead) in crowd {
+            pair.run(&Op::Set(owner, ahead as i64))?;
+        }
+        for op in &ops {
+            pair.run(&match *op {
+                Op::Pass(ns) => Op::Pass(ns % 300),
+                Op::Set(owner, ahead) => Op::Set(owner, ahead % 400),
+                ref op => op.clone(),
+            })?;
         }
     }
 
