@@ -193,6 +193,8 @@ pub(super) struct Output {
     chunk: u32,
     /// Datagrams in the ring since it last was.
     waiting: u32,
+    /// Descriptors put into the ring.
+    pushed: u64,
     /// Why nothing goes out any more.
     dead: Option<i32>,
 }
@@ -218,6 +220,7 @@ impl Output {
             cut_at_pages,
             chunk: chunk.max(1),
             waiting: 0,
+            pushed: 0,
             dead: None,
         }
     }
@@ -307,7 +310,7 @@ impl Output {
             self.frames.complete(address);
             return Put::TooLong;
         }
-        self.port.tx.push(Desc { address, len: (head + payload.len()) as u32, more: false });
+        self.push(Desc { address, len: (head + payload.len()) as u32, more: false });
         self.counters.staged += 1;
         Put::Done
     }
@@ -338,9 +341,9 @@ impl Output {
             self.frames.complete(address);
             return Put::TooLong;
         }
-        self.port.tx.push(Desc { address, len: written as u32, more: count > 0 });
+        self.push(Desc { address, len: written as u32, more: count > 0 });
         for desc in pieces {
-            self.port.tx.push(desc);
+            self.push(desc);
         }
         if count > 0 {
             self.held.hold(lease, count);
@@ -348,6 +351,16 @@ impl Output {
         }
         self.counters.chained += 1;
         Put::Done
+    }
+
+    /// Room was made before.
+    fn push(&mut self, desc: Desc) {
+        self.pushed += u64::from(self.port.tx.push(desc));
+    }
+
+    /// Descriptors that have not come back.
+    pub(super) fn in_flight(&self) -> u64 {
+        self.pushed.saturating_sub(self.counters.completions)
     }
 
     fn note_held(&mut self) {

@@ -3,7 +3,8 @@
 use std::io;
 use std::sync::Arc;
 
-use millrace_core::limits::{XDP_ASIDE_EXTENTS, XDP_RING_DESCRIPTORS};
+use millrace_core::ids::StreamId;
+use millrace_core::limits::{MAX_BATCH_BURSTS, XDP_ASIDE_EXTENTS, XDP_RING_DESCRIPTORS};
 use millrace_core::pool::ExtentArena;
 use millrace_core::seam::{Dest, PacketTx, Payload, SendOutcome, Source, Transmit, TransmitBatch};
 use millrace_core::wire::frame::Template;
@@ -58,6 +59,8 @@ pub struct XdpTx {
     queue: u32,
     rtcp_port: u16,
     turns: u32,
+    /// Streams of which an entry of this batch was not taken whole: nothing may overtake it.
+    refused: Vec<StreamId>,
     failure: Option<XdpError>,
 }
 
@@ -143,6 +146,7 @@ impl XdpTx {
             queue: config.queue,
             rtcp_port: config.rtcp_port,
             turns: 0,
+            refused: Vec::with_capacity(MAX_BATCH_BURSTS),
             failure: None,
         })
     }
@@ -154,15 +158,16 @@ impl XdpTx {
         self.failure.is_none() && self.way(transmit).is_ok()
     }
 
-    /// Takes back what the device is done with, and looks whether it is still there. For turns without anything to send:
-    /// leases of the last batch would be held until the next.
-    pub fn poll(&mut self) {
+    /// Takes back what the device is done with, and looks whether it is still there; whether something is still under way.
+    /// For turns without anything to send: leases of the last batch would be held until the next.
+    pub fn poll(&mut self) -> bool {
         if self.failure.is_none() {
             self.begin();
             // What a full device did not take at the last batch.
             self.out.flush();
             self.note_death();
         }
+        self.failure.is_none() && self.out.in_flight() > 0
     }
 
     /// What it has done.
@@ -231,7 +236,24 @@ impl XdpTx {
         if self.out.dead().is_some() {
             return SendOutcome::Unreachable { errno: libc::ENETDOWN };
         }
-        let (shape, way) = match self.way(&transmit) {
+        if self.refused.contains(&transmit.stream) {
+            return SendOutcome::Blocked { taken: 0 };
+        }
+        let outcome = self.entry_of(batch, index, &transmit, ahead);
+        if outcome != SendOutcome::Sent && self.refused.len() < self.refused.capacity() {
+            self.refused.push(transmit.stream);
+        }
+        outcome
+    }
+
+    fn entry_of(
+        &mut self,
+        batch: &dyn TransmitBatch,
+        index: usize,
+        transmit: &Transmit<'_>,
+        ahead: &mut Ahead<'_>,
+    ) -> SendOutcome {
+        let (shape, way) = match self.way(transmit) {
             Ok(found) => found,
             Err(errno) => return SendOutcome::Unreachable { errno },
         };
@@ -288,6 +310,7 @@ impl PacketTx for XdpTx {
         if self.failure.is_none() {
             self.begin();
         }
+        self.refused.clear();
         let mut ahead = Ahead::of(batch, self.strategy());
         for (index, outcome) in outcomes.iter_mut().enumerate() {
             *outcome = self.entry(batch, index, &mut ahead);

@@ -87,8 +87,10 @@ proptest! {
         for (take, number, is_header) in steps {
             let kind = if is_header { FrameKind::Header } else { FrameKind::Full };
             if take {
-                let got = frames.take(kind).unwrap();
-                prop_assert!(out.insert(got), "{} is out already", got);
+                let is_left = frames.free(kind) > 0;
+                let got = frames.take(kind);
+                prop_assert_eq!(got.is_some(), is_left);
+                prop_assert!(got.is_none_or(|address| out.insert(address)), "{:?} is out already", got);
             } else {
                 let address = number * 1024;
                 prop_assert_eq!(frames.complete(address), out.remove(&address));
