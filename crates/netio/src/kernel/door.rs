@@ -373,7 +373,8 @@ impl Door {
                 self.deaf_until = None;
             }
         }
-        if memory.batches >= self.drain_at || self.held.wants_reading(memory.batches) {
+        let completions_due = self.held.begins(memory.batches);
+        if memory.batches >= self.drain_at || completions_due {
             self.drain_at = memory.batches + DRAIN_BATCHES;
             memory.icmp.drain(&self.socket, memory.batches, counters, &mut self.held);
         }

@@ -16,6 +16,9 @@ const HELD_SENDS: usize = 128;
 const JUDGED_SENDS: u32 = 64;
 /// Sends in a row that only worked with copying before it is given up.
 const MAX_REFUSALS: u32 = 8;
+/// Batches after which it is tried again where the kernel copied: the viewers on this host may be gone. 40 s at 100
+/// batches a second.
+const RETRY_BATCHES: u64 = 4096;
 /// Batches after which completions are looked for even if there is room for more sends.
 const READ_BATCHES: u64 = 16;
 
@@ -31,7 +34,8 @@ pub enum ZeroCopy {
         /// What it said.
         errno: i32,
     },
-    /// The kernel copied most of the bytes after all: the receiver is on this host, or the device cannot gather.
+    /// The kernel copied most of the bytes after all: the receivers are on this host, or the device cannot gather and
+    /// sum. It is tried again now and then.
     CopiedAnyway,
     /// The kernel took one send after the other only with copying.
     Refused {
@@ -62,6 +66,10 @@ pub(super) struct Held {
     copied: u32,
     refusals: u32,
     state: ZeroCopy,
+    /// The batch that is being sent.
+    now: u64,
+    /// Batch at which it is tried again.
+    retry_at: u64,
 }
 
 impl Held {
@@ -78,6 +86,8 @@ impl Held {
             copied: 0,
             refusals: 0,
             state,
+            now: 0,
+            retry_at: 0,
         }
     }
 
@@ -98,8 +108,12 @@ impl Held {
         self.most.saturating_sub(self.outstanding())
     }
 
-    /// Whether it is time to read completions.
-    pub(super) fn wants_reading(&self, now: u64) -> bool {
+    /// Batch `now` begins; whether it is time to read completions.
+    pub(super) fn begins(&mut self, now: u64) -> bool {
+        self.now = now;
+        if self.state == ZeroCopy::CopiedAnyway && now >= self.retry_at {
+            self.state = ZeroCopy::Ready;
+        }
         let outstanding = self.outstanding();
         outstanding > 0 && (outstanding > self.most / 4 || now >= self.read_at || self.unsure)
     }
@@ -121,9 +135,9 @@ impl Held {
     }
 
     /// The error queue was read to its end: whatever failed sends had to say has been said.
-    pub(super) fn read_to_end(&mut self, now: u64) {
+    pub(super) fn read_to_end(&mut self) {
         self.unsure = false;
-        self.read_at = now + READ_BATCHES;
+        self.read_at = self.now + READ_BATCHES;
     }
 
     /// The kernel is done with sends `first..=last`.
@@ -164,6 +178,7 @@ impl Held {
         }
         if self.copied > self.complete / 2 && self.state == ZeroCopy::Ready {
             self.state = ZeroCopy::CopiedAnyway;
+            self.retry_at = self.now + RETRY_BATCHES;
         }
         // What was short when the kernel refused may be there again.
         self.most = (2 * self.most).min(HELD_SENDS as u32);

@@ -65,7 +65,7 @@ impl IcmpLog {
                 heard += usize::from(self.note(index, now, counters, held));
             }
             if got < self.arena.capacity() {
-                held.read_to_end(now);
+                held.read_to_end();
                 break;
             }
         }
