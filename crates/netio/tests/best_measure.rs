@@ -14,9 +14,7 @@ use millrace_netio::xdp::{XdpConfig, XdpTx};
 use support::*;
 
 fn target(wire: &Wire) -> Target {
-    let name = "va".to_owned();
-    let index = wire.server.must("cat /sys/class/net/va/ifindex");
-    Target { name, if_index: index.trim().parse().unwrap(), mac: [2, 0, 0, 0x77, 0, 1], mtu: 1500 }
+    wire.server.inside(|| Target::of("va")).unwrap()
 }
 
 fn open(arena: Arc<ExtentArena>, hops: HopTable) -> Result<XdpTx, String> {
@@ -97,7 +95,9 @@ fn addresses_in_use_are_left_alone_and_missing_ones_are_named() {
 fn an_interface_that_is_down_gives_no_figures() {
     let Some(wire) = Wire::new() else { return };
     let target = target(&wire);
+    assert!(target.is_up && target.is_ethernet && target.mac == [2, 0, 0, 0x77, 0, 1], "{target:?}");
     wire.server.ip("link set va down");
+    assert!(!wire.server.inside(|| Target::of("va")).unwrap().is_up);
     if let Ok(measured) = run(&wire, &target, true) {
         assert!(!measured.table.has(Way::Kernel) && !measured.table.has(Way::Xdp), "{}", measured.table);
     }

@@ -51,15 +51,15 @@ impl Fake {
     fn answer(&mut self, batch: &dyn TransmitBatch, outcomes: &mut [SendOutcome]) {
         // Streams that are held back for the rest of the batch, and whether all are.
         let (mut held, mut full) = ([false; 8], false);
-        for index in 0..batch.len() {
+        for (index, outcome) in outcomes.iter_mut().enumerate() {
             let transmit = batch.get(index);
             let stream = transmit.stream.index as usize;
             let datagrams = transmit.datagrams();
             if self.dead || full || held[stream] {
-                outcomes[index] = SendOutcome::Blocked { taken: 0 };
+                *outcome = SendOutcome::Blocked { taken: 0 };
                 continue;
             }
-            let (taken, outcome) = match self.answers.pop_front().unwrap_or(Answer::Take) {
+            let (taken, answer) = match self.answers.pop_front().unwrap_or(Answer::Take) {
                 Answer::Take => (datagrams, SendOutcome::Sent),
                 Answer::Full(taken) if usize::from(taken) < datagrams => {
                     full = true;
@@ -76,7 +76,7 @@ impl Fake {
                 }
             };
             self.keep(&transmit, taken);
-            outcomes[index] = outcome;
+            *outcome = answer;
         }
     }
 }

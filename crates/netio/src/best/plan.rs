@@ -145,13 +145,13 @@ impl fmt::Display for Plan {
         const FIRST: [&str; Class::COUNT] = ["1", "2", "3", "5", "9", "17"];
         const LAST: [&str; Class::COUNT] = ["1", "2", "4", "8", "16", ""];
         let mut from = 0;
-        for to in 0..Class::COUNT {
-            if to + 1 < Class::COUNT && self.0[to + 1] == self.0[from] {
+        for (to, last) in LAST.into_iter().enumerate() {
+            let way = self.0[from];
+            if self.0.get(to + 1) == Some(&way) {
                 continue;
             }
             let comma = if from == 0 { "" } else { ", " };
-            let way = self.0[from];
-            match (FIRST[from], LAST[to]) {
+            match (FIRST[from], last) {
                 ("1", "") => write!(f, "all bursts {way}")?,
                 (first, "") => write!(f, "{comma}{first}+ {way}")?,
                 (first, last) if first == last => write!(f, "{comma}{first} {way}")?,

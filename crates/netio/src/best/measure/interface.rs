@@ -21,10 +21,11 @@ use rustix::time::{ClockId, clock_gettime};
 use super::contest::{Contender, Effort, contest};
 use super::sample::Sample;
 use super::table::Table;
+use super::target::Target;
 use crate::best::XdpDevice;
 use crate::best::plan::Way;
 use crate::kernel::{KernelTx, KernelTxConfig, UdpPair};
-use crate::netlink::{Attributes, Family, Netlink, Request, bytes_of, u32_of};
+use crate::netlink::{Family, Netlink, Request};
 use crate::route::{Hop, HopTable};
 use crate::sys::socket::set_int;
 
@@ -40,12 +41,9 @@ const SETTLE_NS: u64 = 5_000_000;
 /// `SO_BINDTOIFINDEX` (Linux 5.0).
 const SO_BINDTOIFINDEX: i32 = 62;
 
-const RTM_GETADDR: u16 = 22;
 const RTM_NEWNEIGH: u16 = 28;
 const RTM_DELNEIGH: u16 = 29;
 const NLM_F_CREATE_EXCL: u16 = 0x600;
-const IFA_ADDRESS: u16 = 1;
-const IFA_LOCAL: u16 = 2;
 const NDA_DST: u16 = 1;
 const NDA_LLADDR: u16 = 2;
 const NUD_PERMANENT: u16 = 0x80;
@@ -53,6 +51,14 @@ const NUD_PERMANENT: u16 = 0x80;
 /// An interface cannot be measured.
 #[derive(Debug, thiserror::Error)]
 pub enum MeasureError {
+    /// There is none of that name.
+    #[error("{interface}: no such interface in this network namespace; there are: {names}")]
+    NoInterface {
+        /// The name.
+        interface: String,
+        /// The names that there are.
+        names: String,
+    },
     /// The kernel needs a source address.
     #[error(
         "{interface}: no IPv4 address; give it one (ip address add ADDRESS/PREFIX dev {interface}), or choose a way with --backend"
@@ -83,19 +89,6 @@ pub enum MeasureError {
     },
 }
 
-/// What an interface is, as far as measuring needs it.
-#[derive(Clone, Debug)]
-pub struct Target {
-    /// Its name.
-    pub name: String,
-    /// Its number.
-    pub if_index: u32,
-    /// Its Ethernet address.
-    pub mac: [u8; 6],
-    /// Longest IP packet.
-    pub mtu: u32,
-}
-
 /// What came out.
 #[derive(Clone, Debug)]
 pub struct Measured {
@@ -119,13 +112,14 @@ pub fn measure<D: XdpDevice>(
 ) -> Result<Measured, MeasureError> {
     let failed =
         |what, source, remedy| MeasureError::Call { interface: target.name.clone(), what, source, remedy };
-    let mut netlink = Netlink::open(Family::Route)
-        .map_err(|source| failed("ask for addresses", source, "allow netlink sockets"))?;
-    let addresses = addresses(&mut netlink)
-        .map_err(|source| failed("list addresses", source, "allow netlink sockets"))?;
-    let own = addresses.iter().find(|(index, _)| *index == target.if_index).map(|(_, address)| *address);
+    let v4 = |target: &Target| -> Vec<Ipv4Addr> {
+        let v4 = |address: &IpAddr| if let IpAddr::V4(v4) = address { Some(*v4) } else { None };
+        target.addresses.iter().filter_map(v4).collect()
+    };
+    let own = v4(target).first().copied();
     let own = own.ok_or_else(|| MeasureError::NoAddress { interface: target.name.clone() })?;
-    let is_free = |nobody: &Ipv4Addr| addresses.iter().all(|(_, a)| a.octets()[..3] != nobody.octets()[..3]);
+    let all: Vec<Ipv4Addr> = Target::all()?.iter().flat_map(v4).collect();
+    let is_free = |nobody: &Ipv4Addr| all.iter().all(|used| used.octets()[..3] != nobody.octets()[..3]);
     let nobody = NOBODY.into_iter().find(is_free);
     let nobody = nobody.ok_or_else(|| MeasureError::NoTarget { interface: target.name.clone() })?;
     let dest = SocketAddr::from((nobody, PORT));
@@ -134,6 +128,8 @@ pub fn measure<D: XdpDevice>(
         .map_err(|source| failed("bind a socket to it", source, "Linux 5.7 lets anybody do so"))?;
     let kernel = KernelTx::new(KernelTxConfig { v4: Some(sockets), ..KernelTxConfig::default() })
         .map_err(|error| failed("make a sender", io::Error::other(error), "see there"))?;
+    let mut netlink = Netlink::open(Family::Route)
+        .map_err(|source| failed("speak to rtnetlink", source, "allow netlink sockets"))?;
     let _neighbour = Neighbour::add(&mut netlink, target, nobody)
         .map_err(|source| failed("add a neighbour entry for a moment", source, "grant CAP_NET_ADMIN"))?;
 
@@ -180,22 +176,6 @@ fn cpu_ns() -> u64 {
 fn now() -> Instant {
     let time = clock_gettime(ClockId::Monotonic);
     Instant((time.tv_sec.max(0) as u64) * NS_PER_S + time.tv_nsec as u64)
-}
-
-/// IPv4 addresses of all interfaces of this network namespace.
-fn addresses(netlink: &mut Netlink) -> io::Result<Vec<(u32, Ipv4Addr)>> {
-    let mut found = Vec::new();
-    // struct ifaddrmsg: family, prefix length, flags, scope, index.
-    let request = Request::new(RTM_GETADDR, 0, &[libc::AF_INET as u8, 0, 0, 0, 0, 0, 0, 0]);
-    netlink.dump(request, |message| {
-        let attributes = Attributes::behind(message.body, 8);
-        let address = attributes.get(IFA_LOCAL).or_else(|| attributes.get(IFA_ADDRESS));
-        let address = address.and_then(|value| bytes_of::<4>(value, 0));
-        if let (Some(index), Some(address)) = (u32_of(message.body, 4), address) {
-            found.push((index, Ipv4Addr::from(address)));
-        }
-    })?;
-    Ok(found)
 }
 
 /// Two sockets that send by this interface only, to hosts on its link only, no farther than the first router.

@@ -5,6 +5,7 @@
 //! | `table` | the figures, and the plan that follows from them |
 //! | `contest` | the measuring: ways in turn, in short slots, medians |
 //! | `sample` | the bursts that are sent |
+//! | `target` | what an interface is |
 //! | `interface` | the real ways out of one interface, and why nobody is disturbed |
 //!
 //! What is measured is processor time of the sending thread, because that is what limits a server; a slow link does not
@@ -14,8 +15,10 @@ mod contest;
 mod interface;
 mod sample;
 mod table;
+mod target;
 
 pub use self::contest::{Contender, Effort, contest};
-pub use self::interface::{MeasureError, Measured, OpenXdp, Target, measure};
+pub use self::interface::{MeasureError, Measured, OpenXdp, measure};
 pub use self::sample::{Sample, SampleBatch};
 pub use self::table::Table;
+pub use self::target::Target;
