@@ -96,6 +96,9 @@ proptest! {
         let mut copy = vec![0; bytes.len()];
         prop_assert_eq!(copy_sum16(&mut copy, bytes), expected);
         prop_assert_eq!(&copy, bytes);
+        copy.fill(1);
+        prop_assert_eq!(fold(portable::copy_sum(&mut copy, bytes)).to_be(), expected);
+        prop_assert_eq!(&copy, bytes);
     }
 
     #[test]

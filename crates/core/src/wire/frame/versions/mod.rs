@@ -23,6 +23,8 @@ pub use split::{Prebuilt, pre_output, quick_output};
 pub use template::{v2, v3};
 pub use traditional::{full, full_fast, v1};
 
+use std::net::IpAddr;
+
 use super::layout::{Addresses, UDP, ipv4, ipv6, udp};
 use super::{Flow, IPV4_HEADER_BYTES, IPV6_HEADER_BYTES, LinkHeader, Template, UDP_HEADER_BYTES};
 use crate::limits::RTP_HEADER_BYTES;
@@ -66,6 +68,11 @@ impl Connection {
         block[ip_bytes..ip_bytes + UDP_HEADER_BYTES].copy_from_slice(&udp);
         let header_sum = add(add(addresses_sum, u16::from(UDP)), sum16(&udp)).to_be();
         Some(Self { link: *link, flow: *flow, addresses, block, header_sum, template })
+    }
+
+    /// The server's address: what [`pre_output`] has to know.
+    pub fn source(&self) -> IpAddr {
+        self.flow.source.ip()
     }
 }
 
