@@ -1,6 +1,8 @@
 //! Nothing is allocated once a sender or receiver runs: an allocator that counts says so.
 
 mod support;
+#[path = "support/xdp.rs"]
+mod xdp;
 
 use std::alloc::{GlobalAlloc, Layout, System};
 use std::cell::Cell;
@@ -8,9 +10,12 @@ use std::net::{TcpListener, TcpStream};
 use std::time::Duration;
 
 use millrace_core::ids::ConnId;
+use millrace_core::pool::HeapRegion;
+use millrace_core::seam::Payload;
 use millrace_core::seam::{PacketTx, SendOutcome, Transmit};
 use millrace_netio::middleware::{CountTx, FaultPlan, FaultTx, TraceTx};
 use millrace_netio::null::{NullTx, SliceBatch};
+use millrace_netio::xdp::{Strategy, XdpTx};
 use millrace_netio::{GsoMode, KernelTx};
 use support::films::*;
 use support::*;
@@ -187,4 +192,44 @@ fn wrappers_allocate_nothing() {
     assert_eq!(allocations(|| assert_ne!(drive(&mut tx, &batch, 200)[0], UNSET)), 0);
     let counters = tx.inner().inner().counters();
     assert!(counters.dropped > 0 && counters.duplicated > 0 && counters.reordered > 0, "{counters:?}");
+}
+
+#[test]
+fn sending_by_af_xdp_allocates_nothing() {
+    for strategy in Strategy::ALL {
+        let (arena, leases) = xdp::film(Box::new(HeapRegion::new(10)), 2, 196);
+        let hops = xdp::fixed_hops(7);
+        let (mut tx, mut nic) = XdpTx::over_memory(xdp::config(&arena, Some(strategy)), hops).unwrap();
+        let viewers = ["10.77.0.2:5004".parse().unwrap(), "[fd77::2]:5004".parse().unwrap()];
+        let nowhere = "192.0.2.1:5004".parse().unwrap();
+        let headers = pattern(3, 12 * 92);
+        let loose = pattern(4, 1328 * 5 - 9);
+        let lease = &leases[1];
+        let own = Payload::Patched { headers: &headers, bytes: lease.wire(20, 92), segment: 1328 };
+        let batch = xdp::Entries(vec![
+            xdp::packets(0, viewers[0], &leases[0], 100, 90),
+            (Transmit { payload: own, ..xdp::packets(1, viewers[1], lease, 20, 92).0 }, None),
+            (wire(2, udp(viewers[0], viewers[0]), &loose, 1328), None),
+            (rtcp(3, udp(viewers[1], viewers[1]), &loose[..60]), None),
+            (wire(4, udp(nowhere, nowhere), &loose, 1328), None),
+            (wire(5, tcp(0), &loose, 1328), None),
+        ]);
+        let mut outcomes = [UNSET; 6];
+        let (mut count, mut frames, mut blocked) = (0, 0, 0);
+        for round in 0..100 {
+            count += allocations(|| {
+                tx.send(&batch, &mut outcomes);
+                tx.can_send(&batch.0[0].0);
+                tx.poll();
+            });
+            blocked += outcomes.iter().filter(|o| matches!(o, SendOutcome::Blocked { .. })).count();
+            // The card is slow, so that the ring fills up too.
+            if round % 20 == 19 {
+                frames += nic.run().len();
+            }
+        }
+        assert_eq!(count, 0, "{strategy}");
+        assert!(blocked > 0 && frames as u64 == tx.counters().datagrams, "{:?}", tx.counters());
+        assert!(matches!(outcomes[4], SendOutcome::Unreachable { .. }));
+    }
 }

@@ -171,7 +171,12 @@ impl XdpSocket {
         let zero_copy =
             xdp_options(&fd).is_ok_and(|options| options.contains(XdpOptionsFlags::XDP_OPTIONS_ZEROCOPY));
         let arena = Arc::clone(&config.arena);
-        Ok((Self { fd, if_index, zero_copy, tx_budget, _arena: arena }, rings))
+        let socket = Self { fd, if_index, zero_copy, tx_budget, _arena: arena };
+        // An interface that is down can be bound to, but a call to send says so.
+        match socket.kick() {
+            Kick::Dead(errno) => Err(fault.bind(io::Error::from_raw_os_error(errno))),
+            Kick::Done | Kick::Again => Ok((socket, rings)),
+        }
     }
 
     /// Makes the kernel send what is in the TX ring.
