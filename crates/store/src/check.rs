@@ -3,6 +3,7 @@
 //! Each promise is one function, named like the promise; `docs/ref/store-format.md` lists them under the same names.
 
 mod content;
+mod range_sums;
 mod title;
 
 use std::collections::HashMap;
@@ -58,7 +59,7 @@ impl fmt::Display for Finding {
 }
 
 /// Every promise by its name, in the order in which they are checked.
-pub const PROMISES: [&str; 22] = [
+pub const PROMISES: [&str; 26] = [
     "superblock_is_readable",
     "geometry_is_supported",
     "store_holds_only_its_files",
@@ -77,8 +78,12 @@ pub const PROMISES: [&str; 22] = [
     "time_index_agrees_with_meta",
     "access_points_agree_with_meta",
     "packet_sizes_agree",
+    "range_sums_agree_with_manifest",
+    "range_sum_blocks_are_whole",
+    "range_sums_agree_with_meta",
     "data_is_as_ingested",
     "sums_are_of_the_data",
+    "range_sums_are_of_the_data",
     "data_is_a_transport_stream",
     "index_and_meta_are_as_ingested",
 ];
@@ -344,6 +349,7 @@ fn cause(error: &StoreError) -> String {
     match error {
         StoreError::Format { error, .. } => error.to_string(),
         StoreError::Meta { error, .. } => error.to_string(),
+        StoreError::Sums { error, .. } => error.to_string(),
         StoreError::Damaged { what, .. } => what.clone(),
         StoreError::NotAStore { .. } => "is missing".to_owned(),
         StoreError::Io { action, error, .. } => format!("cannot {action} it: {error}"),

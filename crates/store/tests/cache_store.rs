@@ -13,7 +13,7 @@ use millrace_core::pool::Lease;
 use millrace_core::seam::Clock;
 use millrace_core::wire::checksum::sum16;
 use millrace_core::wire::rtp::{RtpHeader, Timeline};
-use millrace_store::cache::ReadFailure;
+use millrace_store::cache::{ReadBackend, ReadFailure};
 use millrace_store::volume::{TitleInfo, Volume};
 
 const SIZES: [u16; 3] = [SIZE, 188, 188 * 48];
@@ -43,6 +43,61 @@ fn added(film: &Film) -> (tempfile::TempDir, Volume, TitleInfo) {
     (dir, volume, info)
 }
 
+/// Sizes without a meta-data file of their own: payload, exact sums, times and flags as the rule of the range sums has them.
+#[test]
+fn a_size_without_a_file_is_lent_from_the_range_sums() {
+    let mut film = Film::new(12_001, 5);
+    film.bytes[500_000..520_000].fill(0); // where a difference of sums has the other zero
+    let (_dir, volume, info) = added(&film);
+    for backend in BACKENDS {
+        let clock = Arc::new(StandingClock::default());
+        let Some(mut world) = World::new(backend, 16, 200_000_000, 1, clock.clone()) else { continue };
+        for size in [940, 1880, 3948, 8084] {
+            let files = volume.open_title(info.id, size).unwrap();
+            assert!(files.derived.is_some());
+            let mut metas = vec![PacketMeta::default(); files.packets() as usize];
+            files.read_metas(0, &mut metas).unwrap();
+            let extents = files.extents();
+            let title = world.cache.open_title(files).unwrap();
+            for extent in 0..extents {
+                let lease = world.engines[0].fetch(0, title, extent, clock.now()).lease.unwrap();
+                for place in 0..lease.content().packets {
+                    let packet = lease.content().first_packet + place;
+                    let payload = film.bytes.chunks(size).nth(packet as usize).unwrap();
+                    let meta = metas[packet as usize];
+                    let stored = PacketMeta::new(sum16(payload), meta.flags(), meta.time());
+                    assert_eq!(lease.meta(place), stored, "record of packet {packet} of {size}");
+                    let (header, sent) = RtpHeader::parse(lease.wire(place, 1)).unwrap();
+                    assert!(sent == payload, "payload of packet {packet} of {size}");
+                    assert_eq!(header, info.timeline_of(size).header(packet, meta.time()));
+                }
+            }
+        }
+    }
+}
+
+/// A damaged byte of data, of meta-data or of range sums: nobody is lent that extent, the others are lent.
+#[test]
+fn damage_under_a_derived_size_is_noticed() {
+    let film = Film::new(12_001, 5);
+    for (file, at) in [("data.ts", 700_000), ("meta-1316.mrp", 4096 + 8 * 400), ("sums.mrr", 2 * 4096 + 20)] {
+        let (dir, volume, info) = added(&film);
+        let path = dir.path().join(format!("titles/{}/{file}", info.id));
+        let mut bytes = std::fs::read(&path).unwrap();
+        bytes[at] ^= 4;
+        std::fs::write(&path, bytes).unwrap();
+        let clock = Arc::new(StandingClock::default());
+        let mut world = World::new(ReadBackend::Threads, 16, 0, 1, clock.clone()).unwrap();
+        let files = volume.open_title(info.id, 8084).unwrap();
+        let extents = files.extents();
+        let title = world.cache.open_title(files).unwrap();
+        let fetched: Vec<bool> = (0..extents)
+            .map(|extent| world.engines[0].fetch(0, title, extent, clock.now()).lease.is_ok())
+            .collect();
+        assert!(fetched.contains(&false) && fetched.contains(&true), "{file}: {fetched:?}");
+    }
+}
+
 #[test]
 fn a_stored_film_is_lent_as_it_was_written_in_every_size() {
     let film = Film::new(12_001, 5);
@@ -56,7 +111,7 @@ fn a_stored_film_is_lent_as_it_was_written_in_every_size() {
             let title = world.cache.open_title(files).unwrap();
             for extent in 0..extents {
                 let lease = world.engines[0].fetch(0, title, extent, clock.now()).lease.unwrap();
-                check(&lease, &film, size, extent, info.timeline);
+                check(&lease, &film, size, extent, info.timeline_of(usize::from(size)));
             }
         }
         let stats = world.cache.stats();

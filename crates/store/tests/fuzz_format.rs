@@ -10,13 +10,16 @@ use std::fs;
 use std::path::{Path, PathBuf};
 
 use common::{Film, SIZE};
-use millrace_core::packet::PacketMeta;
+use millrace_core::ids::TitleId;
+use millrace_core::packet::{PacketMeta, WireLayout};
+use millrace_core::time::MediaTicks;
 use millrace_store::format::frame::{self, FRAME_BYTES, Kind};
 use millrace_store::format::manifest::Manifest;
 use millrace_store::format::meta::{META_BLOCK_BYTES, MetaHeader, RECORDS_PER_BLOCK, seal_block};
 use millrace_store::format::superblock::Superblock;
-use millrace_store::format::{index, meta};
+use millrace_store::format::{index, meta, sums};
 use millrace_store::meta::MetaFile;
+use millrace_store::sums::{Derived, SUMS_BLOCK_BYTES, SUMS_PER_BLOCK, SumsBlock, SumsBlocks, SumsHeader};
 use millrace_store::volume::Volume;
 
 #[test]
@@ -26,14 +29,18 @@ fn fuzz_file() {
             Kind::ALL.into_iter().filter(|kind| frame::open(*kind, file).is_ok()).collect();
         assert!(opened.len() <= 1, "one file of two kinds");
         if let [kind] = opened[..] {
-            assert_eq!(frame::peek(file).unwrap().kind, kind);
-            assert_eq!(frame::seal_file(kind, &file[FRAME_BYTES..]), file);
+            let found = frame::peek(file).unwrap();
+            assert_eq!(found.kind, kind);
+            if found.version == kind.version() {
+                assert_eq!(frame::seal_file(kind, &file[FRAME_BYTES..]), file);
+            }
         }
         let decoded = [
             Superblock::decode(file).is_ok(),
             Manifest::decode(file).is_ok(),
             index::decode(file).is_ok(),
             MetaHeader::decode(file).is_ok(),
+            SumsHeader::decode(file).is_ok(),
         ];
         assert!(decoded.iter().filter(|ok| **ok).count() <= opened.len(), "decoded without a right frame");
     });
@@ -120,6 +127,78 @@ fn fuzz_meta_blocks() {
     });
 }
 
+#[test]
+fn fuzz_sums_header() {
+    bolero::check!(name = "sums_header").for_each(|body: &[u8]| {
+        let mut block = [0; SUMS_BLOCK_BYTES];
+        let len = body.len().min(SUMS_BLOCK_BYTES - FRAME_BYTES);
+        block[FRAME_BYTES..][..len].copy_from_slice(&body[..len]);
+        let frame = frame::seal(Kind::Sums, &block[FRAME_BYTES..]);
+        block[..FRAME_BYTES].copy_from_slice(&frame);
+        let Ok(header) = SumsHeader::decode(&block) else { return };
+        assert_eq!(header.encode()[..], block);
+        // Whatever range of the data: its cut has no gaps, and its blocks lie in the file.
+        let end = header.data_bytes;
+        for range in [0..end, end / 3..end / 2, end / 7 + 1..end - end / 9, end..end] {
+            let Some(cut) = header.cut(&range) else { continue };
+            assert!(cut.head.start == range.start && cut.tail.end == range.end);
+            let blocks = header.block_range(&cut.grains);
+            assert!(cut.grains.is_empty() || blocks.end <= header.file_bytes(), "{range:?} {cut:?}");
+        }
+        for layout in [188, 1316, 8084].map(|size| WireLayout::new(size).unwrap()) {
+            let Some(derived) = Derived::new(&header, layout, MediaTicks(1 << 30)) else { continue };
+            for (first, count) in [(0, 1), (7, 1400), (u32::MAX - 3, 3)] {
+                let ranges = [derived.meta_range(first, count), derived.sums_range(first, count)];
+                assert!(ranges.iter().all(|range| range.start <= range.end), "{ranges:?}");
+            }
+        }
+    });
+}
+
+#[test]
+fn fuzz_sums_blocks() {
+    bolero::check!(name = "sums_blocks").for_each(|input: &[u8]| {
+        // What is asked for, then blocks of records and blocks of range sums; most get a right end.
+        let Some((asked, bytes)) = input.split_first_chunk::<8>() else { return };
+        let (first_block, split) = (u32::from(asked[0] % 3), usize::from(asked[1]) % 4 * META_BLOCK_BYTES);
+        let first = u32::from(u16::from_le_bytes([asked[2], asked[3]]));
+        let count = usize::from(u16::from_le_bytes([asked[4], asked[5]])) % 2048;
+        let mut bytes = bytes.to_vec();
+        bytes.resize(bytes.len().next_multiple_of(META_BLOCK_BYTES), 0);
+        let split = split.min(bytes.len());
+        let (metas, sums) = bytes.split_at_mut(split);
+        let header = SumsHeader::new(TitleId([1; 16]), 188, 188 * (1 + u64::from(asked[6]) * 50)).unwrap();
+        let size = [188, 376, 1316, 8084][usize::from(asked[7]) % 4];
+        let rule = Derived::new(&header, WireLayout::new(size).unwrap(), MediaTicks(1 << 39)).unwrap();
+        // Where derive() looks for them, so that it gets beyond the numbers of the blocks.
+        let number =
+            |range: std::ops::Range<u64>| (range.start / SUMS_BLOCK_BYTES as u64).saturating_sub(1) as u32;
+        let meta_first = number(rule.meta_range(first, count as u32));
+        for (block, at) in metas.as_chunks_mut().0.iter_mut().zip(meta_first..) {
+            seal_block(block, at);
+        }
+        for (block, at) in sums.as_chunks_mut().0.iter_mut().zip(first_block..) {
+            if at % 3 != 2 || asked[6] % 2 == 0 {
+                sums::seal_block(block, at, u16::from(asked[7]));
+            }
+        }
+        if let Ok(blocks) = SumsBlocks::open(sums, first_block) {
+            let held = (sums.len() / SUMS_BLOCK_BYTES * SUMS_PER_BLOCK) as u64;
+            let from = u64::from(first_block) * SUMS_PER_BLOCK as u64;
+            for (a, b) in
+                [(0, 0), (from, from + held), (from + 3, from + held / 2), (u64::from(first), u64::MAX)]
+            {
+                let inside = a == b || a >= from && b <= from + held && a < b;
+                assert_eq!(blocks.between(a, b).is_ok(), inside, "{a}..{b}");
+            }
+        }
+        let mut out = vec![PacketMeta::default(); count];
+        if rule.derive(metas, sums, first, &mut out).is_ok() {
+            assert!(out.iter().all(|meta| meta.time().0 <= PacketMeta::MAX_TICKS));
+        }
+    });
+}
+
 fn corpus(target: &str) -> PathBuf {
     Path::new(env!("CARGO_MANIFEST_DIR")).join("tests/__fuzz__").join(target).join("corpus")
 }
@@ -134,13 +213,19 @@ fn seeds() -> Vec<(&'static str, String, Vec<u8>)> {
     let manifest = fs::read(title.join("manifest.mrm")).unwrap();
     let index = fs::read(title.join("index.mri")).unwrap();
     let meta = fs::read(title.join("meta-9024.mrp")).unwrap();
-    let mut seeds =
-        vec![("meta_blocks", "valid".to_owned(), [&[0, 0, 3, 38, 0, 3], &meta[META_BLOCK_BYTES..]].concat())];
+    let sums = fs::read(title.join("sums.mrr")).unwrap();
+    let default_meta = fs::read(title.join("meta-1316.mrp")).unwrap();
+    let derived = [&[0, 1, 3, 0, 38, 0, 40, 3], &default_meta[META_BLOCK_BYTES..], &sums[SUMS_BLOCK_BYTES..]];
+    let mut seeds = vec![
+        ("meta_blocks", "valid".to_owned(), [&[0, 0, 3, 38, 0, 3], &meta[META_BLOCK_BYTES..]].concat()),
+        ("sums_blocks", "valid".to_owned(), derived.concat()),
+    ];
     for (target, file) in [
         ("superblock", &superblock[..]),
         ("manifest", &manifest[..]),
         ("index", &index[..]),
         ("meta_header", &meta[..META_BLOCK_BYTES]),
+        ("sums_header", &sums[..SUMS_BLOCK_BYTES]),
     ] {
         let body = &file[FRAME_BYTES..];
         seeds.push((target, "valid".to_owned(), body.to_vec()));
@@ -180,6 +265,10 @@ fn seeds_are_in_the_tree_and_the_valid_ones_are_valid() {
     Manifest::decode(&valid("manifest", Kind::Manifest)).unwrap();
     index::decode(&valid("index", Kind::Index)).unwrap();
     MetaHeader::decode(&valid("meta_header", Kind::Meta)).unwrap();
+    SumsHeader::decode(&valid("sums_header", Kind::Sums)).unwrap();
     let blocks = fs::read(corpus("meta_blocks").join("valid")).unwrap();
     meta::open_block(blocks[6..].try_into().unwrap(), 0).unwrap();
+    let blocks = fs::read(corpus("sums_blocks").join("valid")).unwrap();
+    meta::open_block(blocks[8..][..META_BLOCK_BYTES].try_into().unwrap(), 0).unwrap();
+    SumsBlock::open(blocks[8 + META_BLOCK_BYTES..].try_into().unwrap(), 0).unwrap();
 }

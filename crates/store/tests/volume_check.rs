@@ -13,8 +13,9 @@ use millrace_store::check::{CheckProgress, Depth, Finding, PROMISES, Severity, c
 use millrace_store::format::manifest::{Manifest, MemberPlacement};
 use millrace_store::format::meta::{META_BLOCK_BYTES, seal_block};
 use millrace_store::format::superblock::{Geometry, Superblock};
-use millrace_store::format::{Uuid, index};
+use millrace_store::format::{Uuid, index, sums};
 use millrace_store::index::TitleIndex;
+use millrace_store::sums::{SUMS_BLOCK_BYTES, SUMS_PER_BLOCK, SumsBlock};
 use millrace_store::volume::{TitleWriter, Volume};
 
 fn check(dir: &Path, depth: Depth) -> Vec<Finding> {
@@ -78,6 +79,20 @@ impl Fixture {
         record.copy_from_slice(&changed.to_bytes());
         seal_block(block, (packet / 510) as u32);
         self.forge_file(name, &bytes);
+    }
+
+    /// Adds `by` to one of the sums of a range sums file, with the block's checksum right; `grain` 0 is the first.
+    fn forge_sums(&self, grain: usize, by: u16) {
+        let mut bytes = fs::read(self.title.join("sums.mrr")).unwrap();
+        let (blocks, _) = bytes.as_chunks_mut::<SUMS_BLOCK_BYTES>();
+        let number = grain / SUMS_PER_BLOCK;
+        let block = &mut blocks[1 + number];
+        let base = SumsBlock::open(block, number as u32).unwrap().base();
+        let sum = &mut block[grain % SUMS_PER_BLOCK * 2..][..2];
+        let changed = u16::from_le_bytes([sum[0], sum[1]]).wrapping_add(by);
+        sum.copy_from_slice(&changed.to_le_bytes());
+        sums::seal_block(block, number as u32, base);
+        self.forge_file("sums.mrr", &bytes);
     }
 
     fn forge_index(&self, change: impl FnOnce(&mut millrace_store::index::IndexParts)) {
@@ -189,6 +204,12 @@ const DAMAGES: &[Damage] = &[
         f.forge_meta("meta-1316.mrp", 100, |m| PacketMeta::new(m.sum(), 0, m.time()));
     }),
     ("packet_sizes_agree", Depth::Quick, |f| f.forge_meta("meta-564.mrp", 1001, |m| later(later(m)))),
+    ("range_sums_agree_with_manifest", Depth::Quick, |f| f.flip("sums.mrr", 100)),
+    ("range_sum_blocks_are_whole", Depth::Quick, |f| f.flip("sums.mrr", 4096 + 11)),
+    ("range_sum_blocks_are_whole", Depth::Quick, |f| f.forge_sums(2039, 1)), // the next block does not follow
+    ("range_sum_blocks_are_whole", Depth::Quick, |f| f.forge_sums(6000, 1)), // behind the last grain
+    ("range_sums_agree_with_meta", Depth::Quick, |f| f.forge_sums(7 * 5 - 1, 1)),
+    ("range_sums_are_of_the_data", Depth::Full, |f| f.forge_sums(7 * 5 + 3, 1)), // within a packet
     ("data_is_as_ingested", Depth::Full, |f| f.flip("data.ts", 1316 * 5 + 77)),
     ("sums_are_of_the_data", Depth::Full, |f| {
         f.forge_meta("meta-564.mrp", 1, |m| PacketMeta::new(m.sum() ^ 1, m.flags(), m.time()));
@@ -257,7 +278,7 @@ fn a_flipped_byte_of_data_is_placed() {
 #[test]
 fn every_flipped_byte_of_the_small_files_is_found() {
     let fixture = Fixture::new();
-    for name in ["manifest.mrm", "index.mri", "meta-1316.mrp"] {
+    for name in ["manifest.mrm", "index.mri", "meta-1316.mrp", "sums.mrr"] {
         let len = fs::read(fixture.title.join(name)).unwrap().len();
         for at in (0..len).step_by(41) {
             fixture.flip(name, at);

@@ -103,6 +103,47 @@ fn meta_data_by_block_and_by_record() {
 }
 
 #[test]
+fn range_sums_and_what_every_form_costs() {
+    let (_dir, title, info) = store();
+    let film = Film::new(6000, 1);
+    let shown = inspect(&title.join("sums.mrr"), Some(2038..2042)).unwrap();
+    assert_eq!((&shown.json["grains"], &shown.json["blocks_total"]), (&6000.into(), &3.into()));
+    assert_eq!(shown.json["damaged_blocks"].as_array().unwrap().len(), 0);
+    let grains = shown.json["grains_listed"].as_array().unwrap();
+    assert_eq!(grains.len(), 4);
+    for (listed, grain) in grains.iter().zip(2038..) {
+        let sum = millrace_core::wire::checksum::sum16(&film.bytes[grain * 188..][..188]);
+        assert_eq!(listed["sum"], format!("{sum:04x}"), "grain {grain}");
+    }
+    let whole = inspect(&title, None).unwrap();
+    let table = whole.json["storage"].as_array().unwrap();
+    let line = |form: &str, size: serde_json::Value| {
+        let mut lines = table.iter().filter(|line| line["packet_bytes"] == size);
+        lines.find(|line| line["form"].as_str().unwrap().starts_with(form)).unwrap()
+    };
+    assert_eq!(line("data", "any".into())["bytes"], info.bytes);
+    for (form, size, stored) in [
+        ("records", 1316.into(), "yes"),
+        ("records", 9024.into(), "yes"),
+        ("records", 8084.into(), "no"),
+        ("sums alone", 940.into(), "no"),
+        ("range sums", "any".into(), "yes"),
+    ] {
+        let line = line(form, size);
+        assert_eq!(line["stored"], stored, "{line}");
+        let percent = line["bytes"].as_f64().unwrap() * 100.0 / info.bytes as f64;
+        assert!((line["percent"].as_f64().unwrap() - percent).abs() < 0.001, "{line}");
+    }
+    assert!(whole.to_string().contains("storage:\n"), "{whole}");
+    // A damaged block is named.
+    let mut bytes = fs::read(title.join("sums.mrr")).unwrap();
+    bytes[2 * 4096 + 5] ^= 1;
+    fs::write(title.join("sums.mrr"), bytes).unwrap();
+    let shown = inspect(&title.join("sums.mrr"), None).unwrap();
+    assert_eq!(shown.json["damaged_blocks"][0]["block"], 1, "{shown}");
+}
+
+#[test]
 fn damage_is_shown_where_it_is() {
     let (dir, title, _) = store();
     let path = title.join("meta-1316.mrp");
@@ -115,15 +156,15 @@ fn damage_is_shown_where_it_is() {
     fs::write(&path, &bytes).unwrap();
     let text = inspect(&title, None).unwrap().to_string();
     assert!(text.contains("meta-data block 1: checksum is"), "{text}");
-    for (file, words) in
-        [("index.mri", "index: body checksum is"), ("manifest.mrm", "manifest: body checksum is")]
+    for (file, version, words) in
+        [("index.mri", 1, "index: body checksum is"), ("manifest.mrm", 2, "manifest: body checksum is")]
     {
         let path = title.join(file);
         let mut bytes = fs::read(&path).unwrap();
         bytes[90] ^= 1;
         fs::write(&path, &bytes).unwrap();
         let shown = inspect(&path, None).unwrap();
-        assert_eq!(shown.json["frame"]["version"], 1, "the frame itself is whole");
+        assert_eq!(shown.json["frame"]["version"], version, "the frame itself is whole");
         assert!(shown.json["error"].as_str().unwrap().contains(words), "{shown}");
     }
     fs::write(dir.path().join("volume.mrv"), b"what is this").unwrap();

@@ -9,11 +9,16 @@ use millrace_core::packet::PacketMeta;
 use millrace_core::time::MediaTicks;
 use millrace_core::wire::checksum::sum16;
 use millrace_store::StoreError;
-use millrace_store::volume::{TitleFiles, TitleWriter, Volume};
+use millrace_store::check::{Depth, check_store};
+use millrace_store::format::crc32c;
+use millrace_store::format::frame::{self, FRAME_BYTES, Kind};
+use millrace_store::format::manifest::{Manifest, SUMS_FILE};
+use millrace_store::sums::congruent;
+use millrace_store::volume::{TitleFiles, TitleInfo, TitleWriter, Volume};
 
 fn metas(files: &TitleFiles) -> Vec<PacketMeta> {
     let mut metas = vec![PacketMeta::default(); files.packets() as usize];
-    files.meta.read(0, &mut metas).unwrap();
+    files.read_metas(0, &mut metas).unwrap();
     metas
 }
 
@@ -31,6 +36,20 @@ fn assert_is(files: &TitleFiles, film: &Film, size: u16) {
         assert_eq!(files.packet_bytes_at(packet as u32), payload.len());
     }
     assert_eq!(files.packet_bytes_at(metas.len() as u32), 0);
+}
+
+/// Makes of a title one of an older version, which has no range sums.
+fn forget_sums(store: &std::path::Path, info: &TitleInfo) {
+    let path = store.join(format!("titles/{}/manifest.mrm", info.id));
+    let mut manifest = Manifest::decode(&std::fs::read(&path).unwrap()).unwrap();
+    manifest.files.retain(|file| file.name != SUMS_FILE);
+    std::fs::remove_file(path.with_file_name(SUMS_FILE)).unwrap();
+    let body = &manifest.encode()[FRAME_BYTES..];
+    let mut frame = frame::seal(Kind::Manifest, body);
+    frame[12] = 1;
+    let crc = crc32c(&frame[..60]);
+    frame[60..].copy_from_slice(&crc.to_le_bytes());
+    std::fs::write(path, [&frame, body].concat()).unwrap();
 }
 
 #[test]
@@ -51,6 +70,8 @@ fn a_title_comes_back_as_it_was_written_in_every_size() {
         assert_eq!(files.index.access_points(), film.index().access_points());
         assert_eq!(files.extents(), files.packets().div_ceil(files.layout.packets_per_extent()));
     }
+    assert!(volume.open_title(info.id, 376).unwrap().derived.is_some(), "from the range sums");
+    forget_sums(dir.path(), &info);
     let error = volume.open_title(info.id, 376).unwrap_err();
     assert!(matches!(error, StoreError::NoPacketSize { packet_bytes: 376, .. }), "{error}");
     let error = volume.open_title(info.id, 1300).unwrap_err();
@@ -181,6 +202,80 @@ fn a_packet_size_added_later_equals_one_made_at_ingest() {
     assert!(matches!(volume.add_packet_size(info.id, 1000), Err(StoreError::BadPacketSize { .. })));
 }
 
+/// Whatever the size, and wherever a reader begins: records derived from the range sums are those of a file.
+#[test]
+fn derived_records_are_those_of_a_file() {
+    let dir = tempfile::tempdir().unwrap();
+    let volume = Volume::open_or_create(dir.path()).unwrap();
+    for (name, ts_packets) in [("short", 3), ("whole blocks", 2040 * 2), ("long", 30_011)] {
+        let mut film = Film::new(ts_packets, 7);
+        film.bytes[1880 * (ts_packets / 20)..].iter_mut().take(9400).for_each(|byte| *byte = 0); // the other zero
+        let info = film.add(&volume, name);
+        for size in [188, 564, 940, 1316, 1880, 3948, 8084, 9024] {
+            let derived = volume.open_title_derived(info.id, size).unwrap();
+            let times: Vec<_> = (0..4).map(|n| MediaTicks(info.duration.0 * n / 3)).collect();
+            let found: Vec<_> = times.iter().map(|&t| derived.packet_at(t).unwrap()).collect();
+            volume.add_packet_size(info.id, size).unwrap();
+            let stored = volume.open_title(info.id, size).unwrap();
+            assert!(derived.derived.is_some() && stored.derived.is_none());
+            assert_eq!(derived.packets(), stored.packets());
+            assert_eq!(found, times.iter().map(|&t| stored.packet_at(t).unwrap()).collect::<Vec<_>>());
+            let expected = metas(&stored);
+            for (from, to) in [(0, expected.len()), (expected.len() / 3, expected.len() / 2 + 1)] {
+                let mut out = vec![PacketMeta::default(); to - from];
+                derived.read_metas(from as u32, &mut out).unwrap();
+                for (packet, (out, expected)) in (from..).zip(out.iter().zip(&expected[from..to])) {
+                    let same = (out.flags(), out.time()) == (expected.flags(), expected.time());
+                    assert!(
+                        same && congruent(out.sum(), expected.sum()),
+                        "{name}: packet {packet} of {size}"
+                    );
+                }
+            }
+            let mut beyond = vec![PacketMeta::default(); 2];
+            assert!(derived.read_metas(derived.packets() - 1, &mut beyond).is_err());
+        }
+    }
+}
+
+/// Titles of versions before range sums open as ever, and get them with the next packet size, or without one.
+#[test]
+fn an_older_title_gets_range_sums() {
+    let dir = tempfile::tempdir().unwrap();
+    let volume = Volume::open_or_create(dir.path()).unwrap();
+    let film = Film::new(6001, 9);
+    for (name, sizes, made) in [
+        ("alone", &[][..], &["sums.mrr"][..]),
+        ("with sizes", &[8084, 940, 8084, 1316][..], &["sums.mrr", "meta-940.mrp", "meta-8084.mrp"][..]),
+    ] {
+        let info = film.add(&volume, name);
+        let whole = std::fs::read(dir.path().join(format!("titles/{}/sums.mrr", info.id))).unwrap();
+        forget_sums(dir.path(), &info);
+        assert_is(&volume.open_title(info.id, 1316).unwrap(), &film, SIZE);
+        assert!(matches!(volume.open_title(info.id, 8084), Err(StoreError::NoPacketSize { .. })));
+        let mut told = Vec::new();
+        let files = volume.prepare(info.id, sizes, &mut |bytes| told.push(bytes)).unwrap();
+        assert_eq!(files, made);
+        assert_eq!(told.last(), Some(&info.bytes));
+        assert_eq!(std::fs::read(dir.path().join(format!("titles/{}/sums.mrr", info.id))).unwrap(), whole);
+        assert_eq!(volume.prepare(info.id, sizes, &mut |_| ()).unwrap(), [""; 0], "all is there");
+        assert!(volume.open_title(info.id, 376).unwrap().derived.is_some());
+        let findings = check_store(dir.path(), Depth::Full, &mut |_| {}).unwrap();
+        assert_eq!(findings, [], "{name}");
+    }
+}
+
+#[test]
+fn every_size_has_a_source_of_its_own() {
+    let dir = tempfile::tempdir().unwrap();
+    let volume = Volume::open_or_create(dir.path()).unwrap();
+    let info = Film::new(20, 9).add(&volume, "x");
+    let ssrcs: std::collections::BTreeSet<u32> = (1..=48).map(|n| info.timeline_of(n * 188).ssrc).collect();
+    assert_eq!(ssrcs.len(), 48);
+    assert_eq!(info.timeline_of(1316), info.timeline);
+    assert_eq!(volume.open_title(info.id, 8084).unwrap().timeline(), info.timeline_of(8084));
+}
+
 #[test]
 fn damaged_data_gets_no_new_sums() {
     let dir = tempfile::tempdir().unwrap();
@@ -269,7 +364,7 @@ fn a_packet_size_whose_making_was_killed_can_be_made_again() {
     // Killed between the two renames: the file is there, the manifest does not name it.
     let path = dir.path().join(format!("titles/{}/meta-188.mrp", info.id));
     std::fs::write(&path, b"of a process that died").unwrap();
-    assert!(matches!(volume.open_title(info.id, 188), Err(StoreError::NoPacketSize { .. })));
+    assert!(volume.open_title(info.id, 188).unwrap().derived.is_some(), "the file is not looked at");
     volume.add_packet_size(info.id, 188).unwrap();
     assert_eq!(metas(&volume.open_title(info.id, 188).unwrap()).len(), 700);
 }

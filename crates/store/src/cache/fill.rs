@@ -9,7 +9,9 @@ use millrace_core::packet::PacketMeta;
 use millrace_core::pool::ExtentContent;
 use millrace_core::wire::checksum::copy_sum16;
 
+use super::read::Staged;
 use super::source::{Geometry, OpenTitle};
+use crate::sums::congruent;
 
 /// What was read is not what was stored.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -22,8 +24,7 @@ pub(super) struct Builder {
 }
 
 impl Builder {
-    /// Builds extent `number` of `title` in `extent` from its payload bytes `data` and its meta-data bytes `meta`,
-    /// which are as long as `geometry` says.
+    /// Builds extent `number` of `title` in `extent` from the bytes of its files that `geometry` says.
     ///
     /// # Errors
     /// If anything does not match its checksum; `extent` is half written then.
@@ -32,28 +33,32 @@ impl Builder {
         title: (TitleRef, &OpenTitle),
         geometry: &Geometry,
         number: u32,
-        data: &[u8],
-        meta: &[u8],
+        staged: Staged<'_>,
         extent: &mut [u8],
     ) -> Result<ExtentContent, Damaged> {
         let (reference, title) = title;
         let layout = title.layout();
+        let data = staged.data;
         if data.len() as u64 != geometry.data.end - geometry.data.start {
             return Err(Damaged);
         }
         let (first, count) = (geometry.first_packet, geometry.packets);
         self.metas.clear();
         self.metas.resize(count as usize, PacketMeta::default());
-        title.source().decode_meta(meta, first, &mut self.metas).map_err(|_| Damaged)?;
+        let records = title.source().records(staged.meta, staged.sums, first, &mut self.metas);
+        records.map_err(|_| Damaged)?;
         let timeline = title.source().timeline();
         let payloads = data.chunks(layout.packet_bytes());
         let slots = extent.chunks_mut(layout.slot_bytes());
-        for (((packet, meta), payload), slot) in (first..).zip(&self.metas).zip(payloads).zip(slots) {
+        for (((packet, meta), payload), slot) in (first..).zip(&mut self.metas).zip(payloads).zip(slots) {
             let (header, room) = slot.split_at_mut(RTP_HEADER_BYTES);
             header.copy_from_slice(&timeline.header(packet, meta.time()).emit());
-            if copy_sum16(&mut room[..payload.len()], payload) != meta.sum() {
+            let sum = copy_sum16(&mut room[..payload.len()], payload);
+            if !congruent(sum, meta.sum()) {
                 return Err(Damaged);
             }
+            // Of the two zeros, a derived sum may have the wrong one.
+            *meta = PacketMeta::new(sum, meta.flags(), meta.time());
         }
         let records = &mut extent[layout.meta_offset(0, count)..];
         for (record, meta) in records.chunks_exact_mut(PacketMeta::BYTES).zip(&self.metas) {

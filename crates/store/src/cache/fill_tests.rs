@@ -27,7 +27,8 @@ impl Input {
         let mut meta = self.meta[geometry.meta.start as usize..geometry.meta.end as usize].to_vec();
         damage(&mut data, &mut meta);
         let mut out = vec![0xee; EXTENT_BYTES];
-        Builder::default().build((TitleRef(1), &self.title), &geometry, extent, &data, &meta, &mut out)
+        let staged = Staged { data: &data, meta: &meta, sums: &[] };
+        Builder::default().build((TitleRef(1), &self.title), &geometry, extent, staged, &mut out)
     }
 }
 
@@ -77,7 +78,8 @@ fn fill_rate() {
             let slot = (round * 16 + extent as usize) % 64;
             let out = &mut out[slot * EXTENT_BYTES..][..EXTENT_BYTES];
             let title = (TitleRef(0), &input.title);
-            builder.build(title, &geometry, extent, &data[extent as usize], meta, out).unwrap();
+            let staged = Staged { data: &data[extent as usize], meta, sums: &[] };
+            builder.build(title, &geometry, extent, staged, out).unwrap();
         }
         let seconds = begun.elapsed().as_secs_f64();
         best = best.min(seconds);

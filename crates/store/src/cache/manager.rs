@@ -180,9 +180,9 @@ impl Manager {
     fn take_reads(&mut self, now: Instant) -> usize {
         for taken in 0..FILLS_PER_TURN {
             let Some(done) = self.reader.next_done() else { return taken };
-            let [data, meta] = done.bytes;
+            let [data, meta, sums] = done.bytes;
             self.counters.bytes_read.add(data);
-            self.counters.meta_bytes_read.add(meta);
+            self.counters.meta_bytes_read.add(meta + sums);
             let Some(flight) = self.flights[done.place].take() else { continue };
             self.take_read(now, &done, flight);
         }
@@ -199,10 +199,9 @@ impl Manager {
             }
             Err((_, errno)) => Err(ReadFailure::Io(errno)),
             Ok(()) => {
-                let (data, meta) = self.reader.staged(done.place);
+                let staged = self.reader.staged(done.place);
                 let (extent, title) = (flight.fill.bytes_mut(), (flight.key.title, &*flight.title));
-                let built =
-                    self.builder.build(title, &flight.geometry, flight.key.extent, data, meta, extent);
+                let built = self.builder.build(title, &flight.geometry, flight.key.extent, staged, extent);
                 built.map_err(|_| ReadFailure::Checksum)
             }
         };
@@ -304,6 +303,9 @@ impl Flight {
         };
         forget(self.title.source().data(), &self.geometry.data);
         forget(self.title.source().meta(), &self.geometry.meta);
+        if let Some(sums) = self.title.source().sums() {
+            forget(sums, &self.geometry.sums);
+        }
     }
 }
 

@@ -6,6 +6,7 @@ use millrace_core::seam::{Doorbell, Want};
 
 use super::super::ReadBackend;
 use super::super::door::{self, CacheDoor, Grant};
+use super::super::read::Staged;
 use super::super::sample::Sample;
 use super::*;
 
@@ -42,7 +43,7 @@ impl Reader for Scripted {
             Fate::Good => {}
             Fate::Fails(piece, errno) => done.result = Err((piece, errno)),
             Fate::Garbled => {
-                let mut data = self.inner.staged(done.place).0.to_vec();
+                let mut data = self.inner.staged(done.place).data.to_vec();
                 data[12_345] ^= 4;
                 self.garbled = Some(data);
             }
@@ -52,9 +53,9 @@ impl Reader for Scripted {
     fn has_done(&self) -> bool {
         self.inner.has_done()
     }
-    fn staged(&self, place: usize) -> (&[u8], &[u8]) {
-        let (data, meta) = self.inner.staged(place);
-        (self.garbled.as_deref().unwrap_or(data), meta)
+    fn staged(&self, place: usize) -> Staged<'_> {
+        let staged = self.inner.staged(place);
+        Staged { data: self.garbled.as_deref().unwrap_or(staged.data), ..staged }
     }
 }
 

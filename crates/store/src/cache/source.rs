@@ -15,6 +15,7 @@ use millrace_core::wire::rtp::Timeline;
 use super::playheads::Ns;
 use crate::index::ClockPiece;
 use crate::meta::{META_BLOCK_BYTES, MetaError, MetaFile, RECORDS_PER_BLOCK};
+use crate::sums::DeriveError;
 use crate::volume::TitleFiles;
 
 /// Alignment of direct reads, in memory, in the file and in length: the page size, at least every block size.
@@ -26,6 +27,9 @@ const MAX_PACKETS_PER_EXTENT: usize = EXTENT_BYTES / (RTP_HEADER_BYTES + TS_PACK
 /// Room for the meta-data blocks of one extent.
 pub(super) const META_STAGING_BYTES: usize =
     (MAX_PACKETS_PER_EXTENT.div_ceil(RECORDS_PER_BLOCK as usize) + 1) * META_BLOCK_BYTES;
+
+/// Room for the blocks of range sums of one extent.
+pub(super) const SUMS_STAGING_BYTES: usize = crate::sums::DERIVED_SUMS_BYTES;
 
 /// What the cache needs of a title. [`TitleFiles`] is one; tests have others.
 pub trait TitleSource: Send + Sync {
@@ -58,6 +62,28 @@ pub trait TitleSource: Send + Sync {
     fn decode_meta(&self, blocks: &[u8], first: u32, out: &mut [PacketMeta]) -> Result<(), MetaError> {
         MetaFile::decode(blocks, MetaFile::block_of(first), first, out)
     }
+    /// The range sums, buffered, if the records are derived from them and the meta-data of another size.
+    fn sums(&self) -> Option<&File> {
+        None
+    }
+    /// Bytes of the range sums that these records are derived from; empty if they are not.
+    fn sums_range(&self, _first: u32, _count: u32) -> Range<u64> {
+        0..0
+    }
+    /// Records `first..first + out.len()` from the bytes of [`TitleSource::meta_range`] and of
+    /// [`TitleSource::sums_range`], verified. Sums may have the other zero ([`crate::sums`]).
+    ///
+    /// # Errors
+    /// When the bytes are damaged.
+    fn records(
+        &self,
+        meta: &[u8],
+        _sums: &[u8],
+        first: u32,
+        out: &mut [PacketMeta],
+    ) -> Result<(), DeriveError> {
+        Ok(self.decode_meta(meta, first, out)?)
+    }
 }
 
 impl TitleSource for TitleFiles {
@@ -68,7 +94,7 @@ impl TitleSource for TitleFiles {
         self.layout
     }
     fn timeline(&self) -> Timeline {
-        self.info.timeline
+        TitleFiles::timeline(self)
     }
     fn packets(&self) -> u32 {
         TitleFiles::packets(self)
@@ -89,6 +115,30 @@ impl TitleSource for TitleFiles {
     }
     fn meta(&self) -> &File {
         self.meta.file()
+    }
+    fn meta_range(&self, first: u32, count: u32) -> Range<u64> {
+        match &self.derived {
+            Some(derived) => derived.rule.meta_range(first, count),
+            None => MetaFile::block_range(first, count),
+        }
+    }
+    fn sums(&self) -> Option<&File> {
+        self.derived.as_ref().map(|derived| derived.sums.file())
+    }
+    fn sums_range(&self, first: u32, count: u32) -> Range<u64> {
+        self.derived.as_ref().map_or(0..0, |derived| derived.rule.sums_range(first, count))
+    }
+    fn records(
+        &self,
+        meta: &[u8],
+        sums: &[u8],
+        first: u32,
+        out: &mut [PacketMeta],
+    ) -> Result<(), DeriveError> {
+        match &self.derived {
+            Some(derived) => derived.rule.derive(meta, sums, first, out),
+            None => Ok(self.decode_meta(meta, first, out)?),
+        }
     }
 }
 
@@ -112,6 +162,8 @@ pub(super) struct Geometry {
     pub(super) data: Range<u64>,
     /// Their records in the meta-data file.
     pub(super) meta: Range<u64>,
+    /// What they are derived from in the range sums file; empty if they are not.
+    pub(super) sums: Range<u64>,
 }
 
 /// A title that is open in the cache.
@@ -163,10 +215,13 @@ impl OpenTitle {
         let start = u64::from(first_packet) * size as u64;
         let end = start + (packets as usize - 1) as u64 * size as u64 + last_packet_bytes as u64;
         let meta = self.source.meta_range(first_packet, packets);
+        let sums = self.source.sums_range(first_packet, packets);
         let fits = (1..=size).contains(&last_packet_bytes)
-            && meta.end.checked_sub(meta.start)? <= META_STAGING_BYTES as u64;
+            && meta.end.checked_sub(meta.start)? <= META_STAGING_BYTES as u64
+            && sums.end.checked_sub(sums.start)? <= SUMS_STAGING_BYTES as u64
+            && (sums.is_empty() || self.source.sums().is_some());
         let last_packet_bytes = u16::try_from(last_packet_bytes).ok()?;
-        fits.then_some(Geometry { first_packet, packets, last_packet_bytes, data: start..end, meta })
+        fits.then_some(Geometry { first_packet, packets, last_packet_bytes, data: start..end, meta, sums })
     }
 
     /// The data file to read from.

@@ -7,25 +7,29 @@ use millrace_core::limits::TS_PACKET_BYTES;
 use millrace_core::packet::PacketMeta;
 use millrace_core::wire::checksum;
 
+use super::range_sums::GrainCheck;
 use super::title::TitleCheck;
 use crate::format::manifest::DATA_FILE;
 use crate::meta::{MetaFile, RECORDS_PER_BLOCK};
+use crate::sums::SumsFile;
 
 /// Bytes of a data file read at a time: whole TS packets, small enough to stay in cache for hash, sums and look.
 const READ_BYTES: usize = TS_PACKET_BYTES * 1024;
 
-pub(super) fn check(title: &mut TitleCheck<'_, '_>, metas: &[MetaFile]) {
-    data_is_as_ingested(title, metas);
+pub(super) fn check(title: &mut TitleCheck<'_, '_>, metas: &[MetaFile], range_sums: Option<&SumsFile>) {
+    data_is_as_ingested(title, metas, range_sums);
     index_and_meta_are_as_ingested(title);
 }
 
-/// One pass over the data file: its BLAKE3, every packet's sum in every size, every TS packet's first byte.
-fn data_is_as_ingested(title: &mut TitleCheck<'_, '_>, metas: &[MetaFile]) {
+/// One pass over the data file: its BLAKE3, every packet's sum in every size, every grain's sum, every TS packet's first
+/// byte.
+fn data_is_as_ingested(title: &mut TitleCheck<'_, '_>, metas: &[MetaFile], range_sums: Option<&SumsFile>) {
     if !title.has(DATA_FILE) {
         return;
     }
     let path = title.dir.join(DATA_FILE);
     let mut sums: Vec<SumCheck<'_>> = metas.iter().map(SumCheck::new).collect();
+    let mut grains = range_sums.map(GrainCheck::new);
     let mut hasher = blake3::Hasher::new();
     let mut sync = SyncCheck::default();
     let before = title.report.progress.bytes_done;
@@ -33,6 +37,7 @@ fn data_is_as_ingested(title: &mut TitleCheck<'_, '_>, metas: &[MetaFile]) {
         each_piece(file, |piece| {
             hasher.update(piece);
             sums.iter_mut().for_each(|sum| sum.take(piece));
+            grains.iter_mut().for_each(|grains| grains.take(piece));
             sync.take(piece);
             title.report.progress.bytes_done += piece.len() as u64;
             (title.report.tell)(&title.report.progress);
@@ -61,6 +66,12 @@ fn data_is_as_ingested(title: &mut TitleCheck<'_, '_>, metas: &[MetaFile]) {
     for sum in sums.iter().filter(|sum| same && sum.wrong > 0) {
         let what = format!("{} packets have a wrong sum, the first is packet {}", sum.wrong, sum.first_wrong);
         title.damaged("sums_are_of_the_data", sum.meta.path(), what);
+    }
+    grains.iter_mut().for_each(GrainCheck::end);
+    for grains in grains.iter().filter(|grains| same && grains.wrong > 0) {
+        let what =
+            format!("{} grains have a wrong sum, the first is grain {}", grains.wrong, grains.first_wrong);
+        title.damaged("range_sums_are_of_the_data", grains.path(), what);
     }
     if sync.wrong > 0 {
         let what =

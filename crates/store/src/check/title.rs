@@ -6,7 +6,7 @@ use millrace_core::limits::DEFAULT_PACKET_BYTES;
 use millrace_core::packet::PacketMeta;
 use millrace_core::time::MediaTicks;
 
-use super::{Depth, Report, cause, content, is_one_of, list};
+use super::{Depth, Report, cause, content, is_one_of, list, range_sums};
 use crate::format::manifest::{INDEX_FILE, MANIFEST_FILE, Manifest, meta_file};
 use crate::format::meta::META_BLOCK_BYTES;
 use crate::format::superblock::Superblock;
@@ -58,8 +58,10 @@ impl<'a, 'r> TitleCheck<'a, 'r> {
                 self.packet_sizes_agree(meta, default);
             }
         }
+        let default = whole.iter().find(|meta| u64::from(meta.packet_bytes()) == DEFAULT);
+        let sums = range_sums::check(&mut self, default.copied());
         if depth == Depth::Full {
-            content::check(&mut self, &metas);
+            content::check(&mut self, &metas, sums.as_ref());
         }
     }
 
@@ -251,7 +253,7 @@ fn at(time: Option<MediaTicks>) -> String {
 }
 
 /// Records one by one, read some blocks at a time: for walks that go mostly forward.
-struct Records<'a> {
+pub(super) struct Records<'a> {
     meta: &'a MetaFile,
     first: u64,
     records: Vec<PacketMeta>,
@@ -261,12 +263,12 @@ impl<'a> Records<'a> {
     /// Records read at a time.
     const STEP: u64 = 16 * RECORDS_PER_BLOCK as u64;
 
-    fn new(meta: &'a MetaFile) -> Self {
+    pub(super) fn new(meta: &'a MetaFile) -> Self {
         Self { meta, first: 0, records: Vec::new() }
     }
 
     /// `None` beyond the end, or if it cannot be read any more.
-    fn get(&mut self, packet: u64) -> Option<PacketMeta> {
+    pub(super) fn get(&mut self, packet: u64) -> Option<PacketMeta> {
         let packets = u64::from(self.meta.packets());
         if packet >= packets {
             return None;

@@ -50,7 +50,7 @@ pub(super) fn sums(path: &Path, range: Option<Range<u32>>) -> Result<Value, Stor
 fn line(form: &str, packet_bytes: Option<u16>, bytes: u64, data_bytes: u64, stored: bool) -> Value {
     json!({
         "form": form,
-        "packet_bytes": packet_bytes.map_or("any".into(), |size| Value::from(size)),
+        "packet_bytes": packet_bytes.map_or("any".into(), Value::from),
         "bytes": bytes,
         "percent": (bytes as f64 * 1e5 / data_bytes.max(1) as f64).round() / 1e3,
         "stored": if stored { "yes" } else { "no" },

@@ -12,11 +12,16 @@ use millrace_core::wire::checksum;
 use crate::error::StoreError;
 use crate::index::TIME_STEP_PACKETS;
 use crate::meta::{Finished, MetaWriter};
+use crate::sums::SumsWriter;
 
 /// One write to the data file: large enough for any disk, aligned in the file because every write has this length.
 pub(crate) const WRITE_BYTES: usize = 1 << 20;
 /// Bytes copied, then summed, then hashed: half of a small L2 cache, and enough for BLAKE3's widest vectors (16 KiB).
 const STEP_BYTES: usize = 128 << 10;
+
+/// Bytes summed, then copied: a fraction of a first-level cache.
+const SUM_STEP_BYTES: usize = 64 * GRAIN_BYTES;
+const GRAIN_BYTES: usize = crate::sums::GRAIN_BYTES as usize;
 
 const _: () = assert!(WRITE_BYTES.is_multiple_of(STEP_BYTES) && STEP_BYTES.is_multiple_of(2));
 
@@ -47,20 +52,30 @@ impl DataWriter {
         self.written + self.filled as u64
     }
 
-    /// Takes `ts`, an even number of bytes, and tells every size the sums. The first size's sums are made by the copy
-    /// itself; further sizes sum the same bytes while they are in the first-level cache.
-    pub(crate) fn append(&mut self, mut ts: &[u8], sizes: &mut [SizeWriter]) -> Result<(), StoreError> {
+    /// Takes `ts`, whole TS packets: each is summed once, whatever the number of packet sizes, and copied while it is
+    /// in the first-level cache.
+    pub(crate) fn append(
+        &mut self,
+        ts: &[u8],
+        sums: &mut SumsWriter,
+        sizes: &mut [SizeWriter],
+    ) -> Result<(), StoreError> {
+        for ts in ts.chunks(SUM_STEP_BYTES) {
+            for grain in ts.chunks(GRAIN_BYTES) {
+                let sum = checksum::sum16(grain);
+                sums.push(sum)?;
+                sizes.iter_mut().for_each(|size| size.take(grain.len(), sum));
+            }
+            self.copy(ts)?;
+        }
+        Ok(())
+    }
+
+    fn copy(&mut self, mut ts: &[u8]) -> Result<(), StoreError> {
         while !ts.is_empty() {
             let room = STEP_BYTES - self.filled % STEP_BYTES;
             let (now, later) = ts.split_at(room.min(ts.len()));
-            let to = &mut self.buffer[self.filled..self.filled + now.len()];
-            match sizes.split_first_mut() {
-                Some((first, others)) => {
-                    first.copy(to, now);
-                    others.iter_mut().for_each(|size| size.sum(now));
-                }
-                None => to.copy_from_slice(now),
-            }
+            self.buffer[self.filled..self.filled + now.len()].copy_from_slice(now);
             self.filled += now.len();
             if self.filled.is_multiple_of(STEP_BYTES) {
                 self.hash();
@@ -140,27 +155,8 @@ impl SizeWriter {
         self.last_time
     }
 
-    fn copy(&mut self, mut to: &mut [u8], mut from: &[u8]) {
-        while !from.is_empty() {
-            let n = from.len().min(self.packet_bytes - self.filled);
-            let (to_now, to_later) = to.split_at_mut(n);
-            let (now, later) = from.split_at(n);
-            self.take(n, checksum::copy_sum16(to_now, now));
-            (to, from) = (to_later, later);
-        }
-    }
-
-    /// Sums `from` as the bytes that come next.
-    pub(crate) fn sum(&mut self, mut from: &[u8]) {
-        while !from.is_empty() {
-            let (now, later) = from.split_at(from.len().min(self.packet_bytes - self.filled));
-            self.take(now.len(), checksum::sum16(now));
-            from = later;
-        }
-    }
-
-    /// `n` bytes with this sum belong to the packet. All pieces are even, so sums just add.
-    fn take(&mut self, n: usize, sum: u16) {
+    /// `n` bytes, a grain of range sums or less, with this sum come next. Every packet size is whole grains.
+    pub(crate) fn take(&mut self, n: usize, sum: u16) {
         self.sum = checksum::add(self.sum, sum);
         self.filled += n;
         if self.filled == self.packet_bytes {

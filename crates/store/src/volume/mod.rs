@@ -9,7 +9,7 @@
 //! | `writer` | makes a title and publishes it |
 //! | `data` | the one pass over its bytes |
 //! | `open` | opens a title's files, checked against each other |
-//! | `resize` | adds a packet size to a title |
+//! | `resize` | adds packet sizes and range sums to a title |
 //! | `catalogue` | finds titles by name, id, source |
 //! | `recover` | sweeps `tmp` |
 //! | `lock`, `workspace`, `dirs`, `name`, `manifest_io` | what these share |
@@ -43,11 +43,11 @@ use crate::format::Uuid;
 use crate::format::superblock::{Geometry, SUPERBLOCK_BYTES, Superblock};
 
 pub(crate) use catalogue::look_at_catalogue;
-pub(crate) use open::{open_index, open_meta};
+pub(crate) use open::{open_index, open_meta, open_sums};
 
 pub use catalogue::UnreadableTitle;
 pub use dirs::{CATALOGUE_FILE, LOCK_FILE, TITLES_DIR, TMP_DIR, VOLUME_FILE};
-pub use title::{ElementaryStream, SourceIdentity, TitleFiles, TitleInfo};
+pub use title::{DerivedFrom, ElementaryStream, SourceIdentity, TitleFiles, TitleInfo};
 pub use writer::{FinishTitle, TitleWriter};
 
 /// A store directory (one member of a volume). Cheap to clone; all clones share one connection to the catalogue.
@@ -138,9 +138,15 @@ impl Volume {
     }
 
     /// Opens a title's files for packets of `packet_bytes`, checked: manifest, checksum of the index, header of the
-    /// meta-data, and the lengths of all three against the data file's.
+    /// meta-data, and the lengths of all three against the data file's. A size without a meta-data file is derived from
+    /// the range sums. Of meta-data and range sums only the first block is read.
     pub fn open_title(&self, id: TitleId, packet_bytes: usize) -> Result<TitleFiles, StoreError> {
-        open::open_title(&self.inner.dirs, id, packet_bytes)
+        open::open_title(&self.inner.dirs, id, packet_bytes, false)
+    }
+
+    /// The same, but derived from the range sums although the size has a meta-data file: to compare the two.
+    pub fn open_title_derived(&self, id: TitleId, packet_bytes: usize) -> Result<TitleFiles, StoreError> {
+        open::open_title(&self.inner.dirs, id, packet_bytes, true)
     }
 
     /// Removes a title, readable or not. Whoever has it open can go on reading.
@@ -165,10 +171,25 @@ impl Volume {
         remove_tree(&removed)
     }
 
-    /// Prepares a title for another packet size: another meta-data file over the same data. The data is read once and
-    /// checked against the stored sums on the way. Nothing changes if the title has that size already.
+    /// Prepares a title for another packet size: another meta-data file over the same data, and range sums, if it has
+    /// none yet. The data is read once and checked against the stored sums on the way. Nothing changes if the title has
+    /// all that already.
     pub fn add_packet_size(&self, id: TitleId, packet_bytes: usize) -> Result<(), StoreError> {
-        resize::add_packet_size(&self.inner, id, packet_bytes)
+        self.prepare(id, &[packet_bytes], &mut |_| ()).map(drop)
+    }
+
+    /// The same for several sizes in one pass over the data; without sizes only the range sums are added. `tell` hears
+    /// how many bytes of the data have been read. Returns the names of the files that were added.
+    ///
+    /// # Errors
+    /// If a size cannot be, the data does not match its sums, or the files cannot be written; nothing has changed then.
+    pub fn prepare(
+        &self,
+        id: TitleId,
+        packet_sizes: &[usize],
+        tell: &mut dyn FnMut(u64),
+    ) -> Result<Vec<String>, StoreError> {
+        resize::prepare(&self.inner, id, packet_sizes, tell)
     }
 }
 

@@ -6,26 +6,38 @@ use std::path::Path;
 use std::sync::Arc;
 
 use millrace_core::ids::TitleId;
-use millrace_core::limits::MAX_INDEX_BYTES;
+use millrace_core::limits::{DEFAULT_PACKET_BYTES, MAX_INDEX_BYTES, MAX_TITLE_PACKETS};
 use millrace_core::packet::WireLayout;
 
 use super::dirs::{Dirs, read_whole};
 use super::manifest_io::read_manifest;
-use super::{TitleFiles, TitleInfo};
+use super::{DerivedFrom, TitleFiles, TitleInfo};
 use crate::error::StoreError;
-use crate::format::manifest::{DATA_FILE, INDEX_FILE, meta_file};
+use crate::format::manifest::{DATA_FILE, INDEX_FILE, Manifest, SUMS_FILE, meta_file};
 use crate::index::TitleIndex;
 use crate::meta::MetaFile;
+use crate::sums::{Derived, SumsFile};
 
-pub(super) fn open_title(dirs: &Dirs, id: TitleId, packet_bytes: usize) -> Result<TitleFiles, StoreError> {
-    match try_open_title(dirs, id, packet_bytes) {
+/// `derive`: from the range sums, even if the size has a meta-data file of its own.
+pub(super) fn open_title(
+    dirs: &Dirs,
+    id: TitleId,
+    packet_bytes: usize,
+    derive: bool,
+) -> Result<TitleFiles, StoreError> {
+    match try_open_title(dirs, id, packet_bytes, derive) {
         // Removed between two of its files: that is no damage.
         Err(StoreError::Damaged { .. }) if !dirs.title(id).is_dir() => Err(StoreError::NoTitle { id }),
         result => result,
     }
 }
 
-fn try_open_title(dirs: &Dirs, id: TitleId, packet_bytes: usize) -> Result<TitleFiles, StoreError> {
+fn try_open_title(
+    dirs: &Dirs,
+    id: TitleId,
+    packet_bytes: usize,
+    derive: bool,
+) -> Result<TitleFiles, StoreError> {
     let layout = WireLayout::new(packet_bytes).ok_or(StoreError::BadPacketSize { packet_bytes })?;
     let manifest = read_manifest(dirs, id)?;
     manifest
@@ -33,16 +45,52 @@ fn try_open_title(dirs: &Dirs, id: TitleId, packet_bytes: usize) -> Result<Title
         .geometry()
         .check_supported("manifest")
         .map_err(StoreError::format(&dirs.manifest(id)))?;
-    let info = manifest.title;
-    let Some(&size) = info.packet_sizes.iter().find(|&&size| usize::from(size) == packet_bytes) else {
-        return Err(StoreError::NoPacketSize { id, packet_bytes, has: info.packet_sizes });
-    };
     let dir = dirs.title(id);
+    let derived = form(&dir, &manifest, layout, derive)?;
+    let size = if derived.is_some() { DEFAULT_PACKET_BYTES } else { packet_bytes } as u16;
+    let info = manifest.title;
     let data_path = dir.join(DATA_FILE);
     let data = open_data(&data_path, info.bytes)?;
     let index = open_index(&dir.join(INDEX_FILE), &info)?;
     let meta = open_meta(&dir.join(meta_file(size)), &info, size)?;
-    Ok(TitleFiles { info: Arc::new(info), layout, index: Arc::new(index), data, data_path, meta })
+    Ok(TitleFiles { info: Arc::new(info), layout, index: Arc::new(index), data, data_path, meta, derived })
+}
+
+/// How this packet size can be had: `None` from its own meta-data file, else derived from the range sums.
+fn form(
+    dir: &Path,
+    manifest: &Manifest,
+    layout: WireLayout,
+    derive: bool,
+) -> Result<Option<DerivedFrom>, StoreError> {
+    let (info, packet_bytes) = (&manifest.title, layout.packet_bytes());
+    if !derive && info.packet_sizes.iter().any(|&size| usize::from(size) == packet_bytes) {
+        return Ok(None);
+    }
+    let none = || StoreError::NoPacketSize { id: info.id, packet_bytes, has: info.packet_sizes.clone() };
+    if !manifest.has_sums() || info.bytes.div_ceil(packet_bytes as u64) > MAX_TITLE_PACKETS {
+        return Err(none());
+    }
+    let sums = open_sums(&dir.join(SUMS_FILE), info)?;
+    let rule = Derived::new(sums.header(), layout, info.duration).ok_or_else(none)?;
+    Ok(Some(DerivedFrom { sums, rule }))
+}
+
+/// The range sums of a title: header and length right, and of the title and data that the manifest says.
+pub(crate) fn open_sums(path: &Path, info: &TitleInfo) -> Result<SumsFile, StoreError> {
+    let sums = match SumsFile::open(path) {
+        Err(StoreError::Io { error, action, .. }) => return Err(missing_or_io(action, path)(error)),
+        result => result?,
+    };
+    let header = sums.header();
+    if (header.title, header.data_bytes) != (info.id, info.bytes) {
+        let what = format!(
+            "is of title {} and {} bytes; the manifest promises {} and {}",
+            header.title, header.data_bytes, info.id, info.bytes
+        );
+        return Err(damaged(path, what));
+    }
+    Ok(sums)
 }
 
 fn open_data(path: &Path, bytes: u64) -> Result<File, StoreError> {

@@ -1,150 +1,238 @@
-//! Another packet size for a title: another meta-data file over the same data.
+//! More packet sizes for a title, and range sums if it has none: more files over the same data.
 
 use std::os::unix::fs::FileExt;
 
 use millrace_core::ids::TitleId;
 use millrace_core::limits::{DEFAULT_PACKET_BYTES, MAX_TITLE_PACKETS};
 use millrace_core::packet::{PacketMeta, WireLayout};
-use millrace_core::time::MediaTicks;
-use millrace_core::wire::checksum::sum16;
+use millrace_core::wire::checksum::{add, sum16};
 
-use super::dirs::{rename, sync_dir, write_new};
+use super::dirs::{Dirs, rename, sync_dir, write_new};
 use super::lock::StoreLock;
 use super::manifest_io::read_manifest;
 use super::workspace::Workspace;
 use super::{Inner, TitleFiles, open};
 use crate::error::StoreError;
-use crate::format::manifest::{FileEntry, MANIFEST_FILE, meta_file};
-use crate::index::ClockPiece;
+use crate::format::manifest::{FileEntry, MANIFEST_FILE, Manifest, SUMS_FILE, meta_file};
 use crate::meta::{Finished, MetaWriter};
+use crate::sums::{GRAIN_BYTES, Rule, SumsWriter};
 
 const DEFAULT: u64 = DEFAULT_PACKET_BYTES as u64;
-/// Data read at a time: about this much, a whole number of packets of both sizes.
-const READ_BYTES: usize = 1 << 20;
+const GRAIN: usize = GRAIN_BYTES as usize;
+/// Data read at a time: about a megabyte, whole default-size packets.
+const READ_BYTES: usize = 800 * DEFAULT_PACKET_BYTES;
 
-pub(super) fn add_packet_size(volume: &Inner, id: TitleId, packet_bytes: usize) -> Result<(), StoreError> {
-    WireLayout::new(packet_bytes).ok_or(StoreError::BadPacketSize { packet_bytes })?;
-    let size = packet_bytes as u16; // a layout's packet size fits 16 bits
-    let files = open::open_title(&volume.dirs, id, DEFAULT_PACKET_BYTES)?;
-    if files.info.packet_sizes.contains(&size) {
-        return Ok(());
+/// A file that was made, with the packet size it is for; `None`: the range sums.
+struct Made {
+    size: Option<u16>,
+    name: String,
+    done: Finished,
+}
+
+pub(super) fn prepare(
+    volume: &Inner,
+    id: TitleId,
+    packet_sizes: &[usize],
+    tell: &mut dyn FnMut(u64),
+) -> Result<Vec<String>, StoreError> {
+    let mut sizes = Vec::new();
+    for &packet_bytes in packet_sizes {
+        WireLayout::new(packet_bytes).ok_or(StoreError::BadPacketSize { packet_bytes })?;
+        sizes.push(packet_bytes as u16); // a layout's packet size fits 16 bits
     }
-    if files.info.bytes.div_ceil(packet_bytes as u64) > MAX_TITLE_PACKETS {
-        let what = format!("more than {MAX_TITLE_PACKETS} packets of {packet_bytes} bytes");
+    sizes.sort_unstable();
+    sizes.dedup();
+    let files = open::open_title(&volume.dirs, id, DEFAULT_PACKET_BYTES, false)?;
+    let wants_sums = !read_manifest(&volume.dirs, id)?.has_sums();
+    sizes.retain(|size| !files.info.packet_sizes.contains(size));
+    if sizes.is_empty() && !wants_sums {
+        return Ok(Vec::new());
+    }
+    if let Some(size) =
+        sizes.iter().find(|&&size| files.info.bytes.div_ceil(u64::from(size)) > MAX_TITLE_PACKETS)
+    {
+        let what = format!("more than {MAX_TITLE_PACKETS} packets of {size} bytes");
         return Err(StoreError::BadTitle { id, what });
     }
     let workspace = Workspace::create(&volume.dirs)?;
-    let mut writer = MetaWriter::create(workspace.path().join(meta_file(size)))?;
-    fill(&files, packet_bytes, &mut writer)?;
-    let done = writer.finish(id, size, files.info.bytes)?;
-    publish(volume, &workspace, id, size, done)
+    let made = make(&files, &workspace, &sizes, wants_sums, tell)?;
+    publish(volume, &workspace, id, made)
 }
 
-/// The manifest is replaced after the new file is in place. A crash between the two renames leaves a file that no
-/// manifest names: fsck shows it, and the next try replaces it.
+/// Makes the files in the workspace: one pass over the data.
+fn make(
+    files: &TitleFiles,
+    workspace: &Workspace,
+    sizes: &[u16],
+    wants_sums: bool,
+    tell: &mut dyn FnMut(u64),
+) -> Result<Vec<Made>, StoreError> {
+    let (id, bytes) = (files.info.id, files.info.bytes);
+    let path = |name: &str| workspace.path().join(name);
+    let mut sums = wants_sums.then(|| SumsWriter::create(path(SUMS_FILE), GRAIN_BYTES)).transpose()?;
+    let mut writers = Vec::new();
+    for &size in sizes {
+        writers.push(Sizer::new(size, MetaWriter::create(path(&meta_file(size)))?));
+    }
+    let mut buffer = vec![0; READ_BYTES];
+    let mut known = Known::new(files);
+    let mut start = 0;
+    while start < bytes {
+        let len = (bytes - start).min(buffer.len() as u64) as usize;
+        let data = &mut buffer[..len];
+        files.data.read_exact_at(data, start).map_err(StoreError::io("read", &files.data_path))?;
+        known.read(start, data)?;
+        for (grain, byte) in data.chunks(GRAIN).zip((start..).step_by(GRAIN)) {
+            let sum = sum16(grain);
+            if let Some(sums) = &mut sums {
+                sums.push(sum)?;
+            }
+            writers
+                .iter_mut()
+                .try_for_each(|writer| writer.take(&known, byte..byte + grain.len() as u64, sum))?;
+        }
+        start += len as u64;
+        tell(start);
+    }
+    let mut made = Vec::new();
+    if let Some(sums) = sums {
+        made.push(Made { size: None, name: SUMS_FILE.to_owned(), done: sums.finish(id, bytes)? });
+    }
+    for writer in writers {
+        let size = writer.size;
+        made.push(Made { size: Some(size), name: meta_file(size), done: writer.finish(id, bytes)? });
+    }
+    Ok(made)
+}
+
+/// The manifest is replaced after the new files are in place. A crash between the renames leaves files that no manifest
+/// names: fsck shows them, and the next try replaces them.
 fn publish(
     volume: &Inner,
     workspace: &Workspace,
     id: TitleId,
-    size: u16,
-    done: Finished,
-) -> Result<(), StoreError> {
+    made: Vec<Made>,
+) -> Result<Vec<String>, StoreError> {
     let dirs = &volume.dirs;
     let _lock = StoreLock::take(dirs)?;
     // Read again: another process may have removed the title or added a size meanwhile.
     let mut manifest = read_manifest(dirs, id)?;
-    if manifest.title.packet_sizes.contains(&size) {
-        return Ok(());
+    let new: Vec<Made> = made.into_iter().filter(|made| manifest.file(&made.name).is_none()).collect();
+    if new.is_empty() {
+        return Ok(Vec::new());
     }
-    let name = meta_file(size);
-    let blake3 = done.blake3.to_hex().to_string();
-    manifest.files.push(FileEntry { name: name.clone(), bytes: done.bytes, blake3 });
+    for made in &new {
+        let blake3 = made.done.blake3.to_hex().to_string();
+        manifest.files.push(FileEntry { name: made.name.clone(), bytes: made.done.bytes, blake3 });
+        manifest.title.packet_sizes.extend(made.size);
+    }
     manifest.files.sort_by(|a, b| a.name.cmp(&b.name));
-    manifest.title.packet_sizes.push(size);
     manifest.title.packet_sizes.sort_unstable();
     manifest.validate().map_err(|e| StoreError::BadTitle { id, what: e.to_string() })?;
+    replace(dirs, workspace, id, &new, &manifest)?;
+    // The catalogue sees the manifest's new inode at its next refresh, should this fail.
+    let _ = volume.catalogue().put(&manifest.title);
+    Ok(new.into_iter().map(|made| made.name).collect())
+}
+
+fn replace(
+    dirs: &Dirs,
+    workspace: &Workspace,
+    id: TitleId,
+    new: &[Made],
+    manifest: &Manifest,
+) -> Result<(), StoreError> {
     let new_manifest = workspace.path().join(MANIFEST_FILE);
     write_new(&new_manifest, &manifest.encode())?;
     let title = dirs.title(id);
-    rename(&workspace.path().join(&name), &title.join(&name))?;
+    for made in new {
+        rename(&workspace.path().join(&made.name), &title.join(&made.name))?;
+    }
     sync_dir(&title)?;
     rename(&new_manifest, &dirs.manifest(id))?;
-    sync_dir(&title)?;
-    // The catalogue sees the manifest's new inode at its next refresh, should this fail.
-    let _ = volume.catalogue().put(&manifest.title);
-    Ok(())
+    sync_dir(&title)
 }
 
-/// Writes the records of every packet of the new size.
-fn fill(files: &TitleFiles, packet_bytes: usize, writer: &mut MetaWriter) -> Result<(), StoreError> {
-    // Both sizes are multiples of 188, so this step is one of both and well below READ_BYTES.
-    let step = DEFAULT_PACKET_BYTES * packet_bytes / 188;
-    let mut buffer = vec![0; (READ_BYTES / step).max(1) * step];
-    let mut start = 0;
-    while start < files.info.bytes {
-        let len = (files.info.bytes - start).min(buffer.len() as u64) as usize;
-        let data = &mut buffer[..len];
-        files.data.read_exact_at(data, start).map_err(StoreError::io("read", &files.data_path))?;
-        let known = Known::read(files, start, data)?;
-        for (i, packet) in data.chunks(packet_bytes).enumerate() {
-            let byte = start + (i * packet_bytes) as u64;
-            let flags = known.flags(byte, byte + packet.len() as u64);
-            writer.push(PacketMeta::new(sum16(packet), flags, known.time(byte)))?;
-        }
-        start += len as u64;
+/// Gathers the grains of one packet size's packets.
+struct Sizer {
+    size: u16,
+    writer: MetaWriter,
+    /// First byte of the packet that is not whole yet, its bytes so far, and their sum.
+    start: u64,
+    filled: u64,
+    sum: u16,
+    /// Its record but for the sum: made when its first byte comes by, and its flags grow with it.
+    meta: PacketMeta,
+}
+
+impl Sizer {
+    fn new(size: u16, writer: MetaWriter) -> Self {
+        Self { size, writer, start: 0, filled: 0, sum: 0, meta: PacketMeta::default() }
     }
-    Ok(())
+
+    /// The next grain, of these bytes of the title.
+    fn take(&mut self, known: &Known<'_>, bytes: std::ops::Range<u64>, sum: u16) -> Result<(), StoreError> {
+        if self.filled == 0 {
+            self.start = bytes.start;
+            let time = known.rule.time(bytes.start, |packet| known.get(packet))?;
+            self.meta = PacketMeta::new(0, 0, time);
+        }
+        let flags = known.rule.flags(&bytes, |packet| known.get(packet))?;
+        self.meta = PacketMeta::new(0, self.meta.flags() | flags, self.meta.time());
+        self.sum = add(self.sum, sum);
+        self.filled += bytes.end - bytes.start;
+        if self.filled >= u64::from(self.size) { self.close() } else { Ok(()) }
+    }
+
+    fn close(&mut self) -> Result<(), StoreError> {
+        let meta = PacketMeta::new(self.sum, self.meta.flags(), self.meta.time());
+        (self.filled, self.sum) = (0, 0);
+        self.writer.push(meta)
+    }
+
+    fn finish(mut self, id: TitleId, data_bytes: u64) -> Result<Finished, StoreError> {
+        if self.filled > 0 {
+            self.close()?;
+        }
+        self.writer.finish(id, self.size, data_bytes)
+    }
 }
 
 /// The default-size meta-data of a stretch of data, from a default packet's start on.
-struct Known {
-    first: u64,
+struct Known<'a> {
+    files: &'a TitleFiles,
+    rule: Rule,
+    first: u32,
+    /// Those of the stretch, and the next one if there is one.
     metas: Vec<PacketMeta>,
-    /// Where the record behind the last one would be: the next packet, or the end of the title.
-    end: ClockPiece,
 }
 
-impl Known {
+impl<'a> Known<'a> {
+    fn new(files: &'a TitleFiles) -> Self {
+        let rule = Rule { data_bytes: files.info.bytes, duration: files.info.duration };
+        Self { files, rule, first: 0, metas: Vec::new() }
+    }
+
     /// Reads it and holds the data against the stored sums: damaged data must not be given new, matching sums.
-    fn read(files: &TitleFiles, start: u64, data: &[u8]) -> Result<Self, StoreError> {
-        let first = start / DEFAULT;
-        let count = data.len().div_ceil(DEFAULT_PACKET_BYTES);
-        let more = u64::from(files.packets()) > first + count as u64;
-        let mut metas = vec![PacketMeta::default(); count + usize::from(more)];
-        files.meta.read(first as u32, &mut metas)?;
-        let end = match more {
-            true => ClockPiece { byte: (first + count as u64) * DEFAULT, time: metas[count].time() },
-            false => ClockPiece { byte: files.info.bytes, time: files.info.duration },
-        };
-        metas.truncate(count);
-        for (i, (packet, meta)) in data.chunks(DEFAULT_PACKET_BYTES).zip(&metas).enumerate() {
+    fn read(&mut self, start: u64, data: &[u8]) -> Result<(), StoreError> {
+        let packets = self.rule.packets(&(start..start + data.len() as u64));
+        self.first = packets.start;
+        self.metas.resize((packets.end - packets.start) as usize, PacketMeta::default());
+        self.files.meta.read(self.first, &mut self.metas)?;
+        for (i, (packet, meta)) in data.chunks(DEFAULT_PACKET_BYTES).zip(&self.metas).enumerate() {
             if sum16(packet) != meta.sum() {
-                let what = format!("packet {} does not match its stored sum", first + i as u64);
-                return Err(StoreError::Damaged { path: files.data_path.clone(), what });
+                let what = format!("packet {} does not match its stored sum", start / DEFAULT + i as u64);
+                return Err(StoreError::Damaged { path: self.files.data_path.clone(), what });
             }
         }
-        Ok(Self { first, metas, end })
+        Ok(())
     }
 
-    /// Default-size packet that holds `byte`, as a place in `metas`.
-    fn place(&self, byte: u64) -> usize {
-        (byte / DEFAULT - self.first) as usize
-    }
-
-    /// All flags of the default-size packets that `from..to` touches.
-    fn flags(&self, from: u64, to: u64) -> u8 {
-        let metas = &self.metas[self.place(from)..=self.place(to - 1)];
-        metas.iter().fold(0, |flags, meta| flags | meta.flags())
-    }
-
-    /// On the line between the two default-size packets around `byte`.
-    fn time(&self, byte: u64) -> MediaTicks {
-        let place = self.place(byte);
-        let here = ClockPiece { byte: (self.first + place as u64) * DEFAULT, time: self.metas[place].time() };
-        let next = match self.metas.get(place + 1) {
-            Some(meta) => ClockPiece { byte: here.byte + DEFAULT, time: meta.time() },
-            None => self.end,
-        };
-        here.time_of(&next, byte)
+    fn get(&self, packet: u32) -> Result<PacketMeta, StoreError> {
+        let record = packet.checked_sub(self.first).and_then(|place| self.metas.get(place as usize));
+        record.copied().ok_or_else(|| StoreError::BadTitle {
+            id: self.files.info.id,
+            what: format!("packet {packet} is not among those that were read"),
+        })
     }
 }

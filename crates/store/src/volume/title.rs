@@ -1,11 +1,15 @@
 //! What is known of a title, and its open files.
 
 use std::fs::File;
-use std::path::PathBuf;
+use std::ops::Range;
+use std::os::unix::fs::FileExt;
+use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
 use millrace_core::ids::TitleId;
-use millrace_core::limits::DEFAULT_PACKET_BYTES;
+use millrace_core::limits::{
+    DEFAULT_PACKET_BYTES, DEFAULT_TS_PER_PACKET, META_WINDOW_BYTES, TS_PACKET_BYTES,
+};
 use millrace_core::packet::{PacketMeta, WireLayout};
 use millrace_core::time::MediaTicks;
 use millrace_core::units::BitRate;
@@ -15,7 +19,13 @@ use serde::{Deserialize, Serialize};
 use crate::error::StoreError;
 use crate::format::json;
 use crate::index::TitleIndex;
-use crate::meta::MetaFile;
+use crate::meta::{MetaError, MetaFile};
+use crate::sums::{DeriveError, Derived, SUMS_BLOCK_BYTES, SUMS_PER_BLOCK, SumsFile};
+
+/// Film whose records are derived at a time: its range sums fill a window but for two blocks that it does not begin or end
+/// with, and its meta-data less.
+const WINDOW_FILM_BYTES: usize =
+    (META_WINDOW_BYTES / SUMS_BLOCK_BYTES - 2) * SUMS_PER_BLOCK * TS_PACKET_BYTES;
 
 /// What is known of a title.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
@@ -57,6 +67,18 @@ pub struct TitleInfo {
     pub notes: Vec<String>,
 }
 
+impl TitleInfo {
+    /// The RTP timeline of its packets of this size. Each size has sequence numbers of its own, so it has a
+    /// synchronisation source of its own too: no two sizes of a title share one, and that of the default size is the
+    /// stored one.
+    pub fn timeline_of(&self, packet_bytes: usize) -> Timeline {
+        // A multiple of an odd number: different for all 2^32 distances from the default, of which there are 48.
+        let distance = (packet_bytes / TS_PACKET_BYTES).wrapping_sub(DEFAULT_TS_PER_PACKET) as u32;
+        let ssrc = self.timeline.ssrc.wrapping_add(distance.wrapping_mul(0x9e37_79b1));
+        Timeline { ssrc, ..self.timeline }
+    }
+}
+
 /// One elementary stream.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct ElementaryStream {
@@ -95,8 +117,19 @@ pub struct TitleFiles {
     pub data: File,
     /// Where the data file is, for readers that want a descriptor of their own (O_DIRECT).
     pub data_path: PathBuf,
-    /// The meta-data file of this packet size.
+    /// The meta-data file of this packet size; of the default size, if the records of this size are `derived`.
     pub meta: MetaFile,
+    /// How the records of this size are derived: it has no meta-data file of its own.
+    pub derived: Option<DerivedFrom>,
+}
+
+/// The range sums that the records of a packet size are derived from, together with the default-size meta-data.
+#[derive(Debug)]
+pub struct DerivedFrom {
+    /// The file.
+    pub sums: SumsFile,
+    /// The rule.
+    pub rule: Derived,
 }
 
 impl TitleFiles {
@@ -117,6 +150,40 @@ impl TitleFiles {
         self.info.bytes.saturating_sub(start).min(size as u64) as usize
     }
 
+    /// The RTP timeline of this packet size.
+    pub fn timeline(&self) -> Timeline {
+        self.info.timeline_of(self.layout.packet_bytes())
+    }
+
+    /// Reads records `first..first + out.len()` of this size; every block touched is verified. At most
+    /// [`META_WINDOW_BYTES`](millrace_core::limits::META_WINDOW_BYTES) of each file are in memory at a time.
+    ///
+    /// # Errors
+    /// If a file cannot be read or is damaged, or the title has no such packets.
+    pub fn read_metas(&self, first: u32, out: &mut [PacketMeta]) -> Result<(), StoreError> {
+        let Some(derived) = &self.derived else { return self.meta.read(first, out) };
+        let end = u64::from(first) + out.len() as u64;
+        if end > u64::from(self.packets()) {
+            let count = u32::try_from(out.len()).unwrap_or(u32::MAX);
+            let error = MetaError::OutOfRange { first, count, from: 0, to: self.packets() };
+            return Err(StoreError::Meta { path: self.meta.path().to_path_buf(), error });
+        }
+        // The records of so many bytes of film fill less than a window, whatever the packets' size.
+        let step = (WINDOW_FILM_BYTES / self.layout.packet_bytes()).max(1);
+        for (out, first) in out.chunks_mut(step).zip((first..).step_by(step)) {
+            let count = out.len() as u32;
+            let (meta_range, sums_range) =
+                (derived.rule.meta_range(first, count), derived.rule.sums_range(first, count));
+            let meta = read_range(self.meta.file(), self.meta.path(), &meta_range)?;
+            let sums = read_range(derived.sums.file(), derived.sums.path(), &sums_range)?;
+            derived.rule.derive(&meta, &sums, first, out).map_err(|error| match error {
+                DeriveError::Meta(error) => StoreError::Meta { path: self.meta.path().to_path_buf(), error },
+                DeriveError::Sums(error) => derived.sums.error(error),
+            })?;
+        }
+        Ok(())
+    }
+
     /// The packet that holds the first byte of default-size packet `packet`: where [`RandomAccessPoint::packet`] is
     /// in this size.
     ///
@@ -128,7 +195,7 @@ impl TitleFiles {
     }
 
     /// The first packet of this size with a media time of at least `t`; [`TitleFiles::packets`] if there is none.
-    /// Exact: the index gives 256 default-size packets, the meta-data file the one among them.
+    /// Exact: the index gives 256 default-size packets, the meta-data the one among them.
     pub fn packet_at(&self, t: MediaTicks) -> Result<u32, StoreError> {
         let size = self.layout.packet_bytes() as u64;
         let window = self.index.window_of(t);
@@ -139,7 +206,13 @@ impl TitleFiles {
             .div_ceil(size)
             .min(u64::from(self.packets()));
         let mut metas = vec![PacketMeta::default(); to.saturating_sub(from) as usize];
-        self.meta.read(from as u32, &mut metas)?;
+        self.read_metas(from as u32, &mut metas)?;
         Ok(from as u32 + metas.partition_point(|meta| meta.time() < t) as u32)
     }
+}
+
+fn read_range(file: &File, path: &Path, range: &Range<u64>) -> Result<Vec<u8>, StoreError> {
+    let mut bytes = vec![0; (range.end - range.start) as usize];
+    file.read_exact_at(&mut bytes, range.start).map_err(StoreError::io("read", path))?;
+    Ok(bytes)
 }

@@ -16,9 +16,12 @@ use super::name;
 use super::workspace::Workspace;
 use super::{ElementaryStream, Inner, SourceIdentity, TitleInfo, Volume};
 use crate::error::StoreError;
-use crate::format::manifest::{self, DATA_FILE, FileEntry, INDEX_FILE, MANIFEST_FILE, Manifest, Placement};
+use crate::format::manifest::{
+    self, DATA_FILE, FileEntry, INDEX_FILE, MANIFEST_FILE, Manifest, Placement, SUMS_FILE,
+};
 use crate::index::TitleIndex;
 use crate::meta::Finished;
+use crate::sums::{GRAIN_BYTES, SumsWriter};
 
 const DEFAULT_SIZE: u16 = DEFAULT_PACKET_BYTES as u16;
 
@@ -36,6 +39,7 @@ pub struct TitleWriter {
 #[derive(Debug)]
 struct Files {
     data: DataWriter,
+    sums: SumsWriter,
     /// The default size first, the others ascending.
     sizes: Vec<SizeWriter>,
 }
@@ -64,7 +68,7 @@ pub struct FinishTitle {
 }
 
 impl TitleWriter {
-    /// Begins a title with meta-data for `packet_sizes`: multiples of 188 up to 9024. The default size (1316) is always
+    /// Begins a title with range sums and with meta-data for `packet_sizes`: multiples of 188 up to 9024. The default size (1316) is always
     /// written, also if it is not named.
     pub fn begin(volume: &Volume, packet_sizes: &[u16]) -> Result<Self, StoreError> {
         let mut sizes = vec![DEFAULT_SIZE];
@@ -78,11 +82,12 @@ impl TitleWriter {
         let volume = Arc::clone(&volume.inner);
         let workspace = Workspace::create(&volume.dirs)?;
         let data = DataWriter::create(workspace.path().join(DATA_FILE))?;
+        let sums = SumsWriter::create(workspace.path().join(SUMS_FILE), GRAIN_BYTES)?;
         let sizes = sizes
             .into_iter()
             .map(|size| SizeWriter::create(workspace.path().join(manifest::meta_file(size)), size))
             .collect::<Result<_, _>>()?;
-        Ok(Self { volume, workspace, files: Some(Files { data, sizes }) })
+        Ok(Self { volume, workspace, files: Some(Files { data, sums, sizes }) })
     }
 
     /// The title's identity.
@@ -132,7 +137,7 @@ impl TitleWriter {
         let Self { volume, workspace, files } = self;
         let id = workspace.id();
         let bad = |what: String| bad(id, what);
-        let Files { data, sizes } = files.ok_or_else(|| gave_up(id))?;
+        let Files { data, sums, sizes } = files.ok_or_else(|| gave_up(id))?;
         let last_time = sizes[0].last_time();
         if data.bytes() == 0 {
             return Err(bad("no data was written".to_owned()));
@@ -142,6 +147,7 @@ impl TitleWriter {
         }
         let data = data.finish()?;
         let mut files = vec![entry(DATA_FILE.to_owned(), data)];
+        files.push(entry(SUMS_FILE.to_owned(), sums.finish(id, data.bytes)?));
         let mut times = Vec::new();
         let mut packet_sizes = Vec::new();
         for size in sizes {
@@ -185,7 +191,7 @@ impl Files {
         if (self.data.bytes() + ts.len() as u64).div_ceil(u64::from(smallest)) > MAX_TITLE_PACKETS {
             return Err(bad(id, format!("more than {MAX_TITLE_PACKETS} packets of {smallest} bytes")));
         }
-        self.data.append(ts, &mut self.sizes)?;
+        self.data.append(ts, &mut self.sums, &mut self.sizes)?;
         self.sizes.iter_mut().try_for_each(SizeWriter::settle)
     }
 

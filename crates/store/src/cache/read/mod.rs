@@ -1,4 +1,5 @@
-//! Reading the two pieces of an extent (payload and records) into staging memory: many at once, in any order.
+//! Reading the pieces of an extent (payload, records, and range sums if records are derived from them) into staging
+//! memory: many at once, in any order.
 //!
 //! Two ways with one interface: io_uring ([`uring`]) and a few threads that call `pread` ([`threads`]).
 
@@ -12,7 +13,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use super::aligned::AlignedBuf;
-use super::source::{ALIGN, DATA_STAGING_BYTES, Geometry, META_STAGING_BYTES, OpenTitle};
+use super::source::{ALIGN, DATA_STAGING_BYTES, Geometry, META_STAGING_BYTES, OpenTitle, SUMS_STAGING_BYTES};
 use super::{CacheError, ReadBackend};
 use crate::bell::EventBell;
 
@@ -83,26 +84,39 @@ pub(super) enum Piece {
     Data,
     /// Records.
     Meta,
+    /// Range sums.
+    Sums,
 }
+
+/// All pieces, by their numbers.
+const PIECES: [Piece; 3] = [Piece::Data, Piece::Meta, Piece::Sums];
 
 /// One extent to be read.
 #[derive(Clone)]
 pub(super) struct Request {
     title: Arc<OpenTitle>,
-    spans: [Span; 2],
+    spans: [Span; PIECES.len()],
     geometry: Geometry,
 }
 
 impl Request {
     pub(super) fn new(title: Arc<OpenTitle>, geometry: Geometry) -> Self {
-        let spans = [Span::covering(&geometry.data), Span::covering(&geometry.meta)];
+        let spans = [&geometry.data, &geometry.meta, &geometry.sums].map(Span::covering);
         Self { title, spans, geometry }
+    }
+
+    /// The pieces that have to be read: not every extent has range sums.
+    fn pieces(&self) -> impl Iterator<Item = Piece> + use<> {
+        let wanted = self.spans.each_ref().map(|span| span.need > 0);
+        PIECES.into_iter().filter(move |&piece| wanted[piece as usize])
     }
 
     fn file(&self, piece: Piece) -> &File {
         match piece {
             Piece::Data => self.title.data(),
             Piece::Meta => self.title.source().meta(),
+            // A title without range sums has no such piece: OpenTitle::geometry() sees to that.
+            Piece::Sums => self.title.source().sums().unwrap_or(self.title.source().meta()),
         }
     }
 }
@@ -112,8 +126,8 @@ impl Request {
 pub(super) struct Done {
     /// The place it was begun in.
     pub(super) place: usize,
-    /// Bytes of data and of meta-data that came.
-    pub(super) bytes: [u64; 2],
+    /// Bytes of each piece that came.
+    pub(super) bytes: [u64; PIECES.len()],
     /// Which piece failed, with which `errno`.
     pub(super) result: Result<(), (Piece, i32)>,
 }
@@ -122,25 +136,46 @@ pub(super) struct Done {
 struct Staging {
     data: AlignedBuf,
     meta: AlignedBuf,
+    sums: AlignedBuf,
+}
+
+/// What a read has brought.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub(super) struct Staged<'a> {
+    /// Payload.
+    pub(super) data: &'a [u8],
+    /// Blocks of records.
+    pub(super) meta: &'a [u8],
+    /// Blocks of range sums.
+    pub(super) sums: &'a [u8],
 }
 
 impl Staging {
     fn new() -> io::Result<Self> {
-        Ok(Self { data: AlignedBuf::new(DATA_STAGING_BYTES)?, meta: AlignedBuf::new(META_STAGING_BYTES)? })
+        Ok(Self {
+            data: AlignedBuf::new(DATA_STAGING_BYTES)?,
+            meta: AlignedBuf::new(META_STAGING_BYTES)?,
+            sums: AlignedBuf::new(SUMS_STAGING_BYTES)?,
+        })
     }
 
     fn of(&mut self, piece: Piece) -> &mut AlignedBuf {
         match piece {
             Piece::Data => &mut self.data,
             Piece::Meta => &mut self.meta,
+            Piece::Sums => &mut self.sums,
         }
     }
 
-    /// Payload and records that `request` has brought.
-    fn staged(&self, request: &Request) -> (&[u8], &[u8]) {
+    /// What `request` has brought.
+    fn staged(&self, request: &Request) -> Staged<'_> {
         let cut = |bytes: &Range<u64>, span: &Span| (bytes.start - span.offset) as usize..span.need;
-        let [data, meta] = &request.spans;
-        (&self.data[cut(&request.geometry.data, data)], &self.meta[cut(&request.geometry.meta, meta)])
+        let ([data, meta, sums], geometry) = (&request.spans, &request.geometry);
+        Staged {
+            data: &self.data[cut(&geometry.data, data)],
+            meta: &self.meta[cut(&geometry.meta, meta)],
+            sums: &self.sums[cut(&geometry.sums, sums)],
+        }
     }
 }
 
@@ -162,8 +197,8 @@ pub(super) trait Reader {
     /// Whether [`Reader::next_done`] has something without [`Reader::wait`].
     fn has_done(&self) -> bool;
 
-    /// Payload and records of the last read in a place; empty while one is in flight there.
-    fn staged(&self, place: usize) -> (&[u8], &[u8]);
+    /// What the last read in a place has brought; empty while one is in flight there.
+    fn staged(&self, place: usize) -> Staged<'_>;
 }
 
 /// The way of reading that was asked for, or the best there is.

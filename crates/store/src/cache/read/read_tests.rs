@@ -68,7 +68,7 @@ fn what_is_read_is_what_is_in_the_files() {
             let done = wait_done(&mut *reader, &wake);
             assert_eq!(done.result, Ok(()));
             let extent = at_place[done.place];
-            let (data, records) = reader.staged(done.place);
+            let Staged { data, meta: records, .. } = reader.staged(done.place);
             assert!(data == title.data(extent), "{}: extent {extent}", reader.name());
             let range = title.open.geometry(extent).unwrap().meta;
             assert!(records == &meta[range.start as usize..range.end as usize]);
@@ -98,7 +98,7 @@ fn a_file_that_ends_too_early_is_an_error_and_the_reader_goes_on() {
             let done = wait_done(&mut *reader, &wake);
             assert_eq!(done.result, result, "{}: extent {extent}", reader.name());
         }
-        assert!(reader.staged(0).0 == title.data(0));
+        assert!(reader.staged(0).data == title.data(0));
         File::options().write(true).open(title.sample.meta_path()).unwrap().set_len(4096).unwrap();
         reader.begin(0, request(&title, 0));
         assert_eq!(wait_done(&mut *reader, &wake).result, Err((Piece::Meta, libc::ENODATA)));

@@ -7,7 +7,7 @@ use std::sync::{Arc, Condvar, Mutex, MutexGuard};
 use std::thread::JoinHandle;
 use std::time::Duration;
 
-use super::{Done, Piece, Reader, Request, Span, Staging, Step};
+use super::{Done, Piece, Reader, Request, Span, Staged, Staging, Step};
 use crate::bell::EventBell;
 
 /// Threads: enough to keep a disk's queue filled, few enough not to matter to a small machine.
@@ -104,10 +104,10 @@ impl Reader for Threads {
         !self.shared.lock().done.is_empty()
     }
 
-    fn staged(&self, place: usize) -> (&[u8], &[u8]) {
+    fn staged(&self, place: usize) -> Staged<'_> {
         match &self.places[place] {
             Some(Home { staging, request: Some(request) }) => staging.staged(request),
-            _ => (&[], &[]),
+            _ => Staged::default(),
         }
     }
 }
@@ -126,7 +126,8 @@ impl Drop for Threads {
 
 fn serve(shared: &Shared) {
     while let Some(mut job) = next_job(shared) {
-        for (piece, number) in [(Piece::Data, 0), (Piece::Meta, 1)] {
+        for piece in job.request.pieces() {
+            let number = piece as usize;
             let mut span = job.request.spans[number].clone();
             let result = read_span(&mut span, job.request.file(piece), job.staging.of(piece));
             job.request.spans[number] = span;

@@ -14,10 +14,10 @@ use std::time::Duration;
 use io_uring::types::{Fd, SubmitArgs, Timespec};
 use io_uring::{IoUring, opcode, squeue};
 
-use super::{Done, Piece, Reader, Request, Staging, Step};
+use super::{Done, PIECES, Piece, Reader, Request, Staged, Staging, Step};
 use crate::bell::EventBell;
 
-/// `user_data` of the poll on the manager's eventfd; reads have `2 * place + piece`.
+/// `user_data` of the poll on the manager's eventfd; reads have `3 * place + piece`.
 const WAKE: u64 = u64::MAX;
 /// After the kernel has refused to take or wait for anything (out of memory), it is asked again after this time.
 const REFUSED: Duration = Duration::from_millis(5);
@@ -54,7 +54,7 @@ impl Uring {
     /// # Errors
     /// When the kernel has no io_uring, or an old one (before 5.11), or does not allow it, or memory is refused.
     pub(super) fn new(places: usize, wake: Arc<EventBell>) -> io::Result<Self> {
-        let entries = (2 * places + 1).next_power_of_two() as u32;
+        let entries = (PIECES.len() * places + 1).next_power_of_two() as u32;
         // One issuer and completions only when asked for: no interrupts of this thread (Linux 6.1).
         let modern = IoUring::builder().setup_single_issuer().setup_defer_taskrun().build(entries);
         let ring = modern.or_else(|_| IoUring::new(entries))?;
@@ -66,8 +66,9 @@ impl Uring {
             Ok(Flight { staging, request: None, left: 0, result: Ok(()) })
         };
         let mut flights = (0..places).map(flight).collect::<io::Result<Box<[Flight]>>>()?;
-        let buffers =
-            flights.iter_mut().flat_map(|flight| [&mut flight.staging.data, &mut flight.staging.meta]);
+        let buffers = flights
+            .iter_mut()
+            .flat_map(|Flight { staging, .. }| [&mut staging.data, &mut staging.meta, &mut staging.sums]);
         let buffers: Vec<_> = buffers.map(|buffer| iovec(buffer)).collect();
         // SAFETY: the buffers are mapped memory of their own; they stay where they are as long as `flights` lives,
         // and the kernel holds on to the registered pages even beyond that.
@@ -85,7 +86,7 @@ impl Uring {
         let (range, offset) = request.spans[piece as usize].rest();
         let fd = Fd(request.file(piece).as_raw_fd());
         let into = &mut flight.staging.of(piece)[range];
-        let (number, len) = (2 * place + piece as usize, into.len() as u32);
+        let (number, len) = (PIECES.len() * place + piece as usize, into.len() as u32);
         let read = match self.registered {
             true => opcode::ReadFixed::new(fd, into.as_mut_ptr(), len, number as u16).offset(offset).build(),
             false => opcode::Read::new(fd, into.as_mut_ptr(), len).offset(offset).build(),
@@ -138,8 +139,8 @@ impl Uring {
                 self.wake.clear();
             } else {
                 self.in_flight -= 1;
-                let piece = if id % 2 == 0 { Piece::Data } else { Piece::Meta };
-                self.arrived((id / 2) as usize, piece, result);
+                let (place, piece) = (id as usize / PIECES.len(), PIECES[id as usize % PIECES.len()]);
+                self.arrived(place, piece, result);
             }
         }
     }
@@ -176,9 +177,12 @@ impl Reader for Uring {
     fn begin(&mut self, place: usize, request: Request) {
         let flight = &mut self.flights[place];
         assert!(flight.left == 0, "a read is begun only in a free place");
-        (flight.request, flight.left, flight.result) = (Some(request), 2, Ok(()));
-        self.ask(place, Piece::Data);
-        self.ask(place, Piece::Meta);
+        let pieces = request.pieces();
+        (flight.request, flight.left, flight.result) = (Some(request), 0, Ok(()));
+        for piece in pieces {
+            self.flights[place].left += 1;
+            self.ask(place, piece);
+        }
     }
 
     fn wait(&mut self, limit: Option<Duration>) {
@@ -201,10 +205,10 @@ impl Reader for Uring {
         !self.done.is_empty()
     }
 
-    fn staged(&self, place: usize) -> (&[u8], &[u8]) {
+    fn staged(&self, place: usize) -> Staged<'_> {
         match &self.flights[place] {
             Flight { staging, request: Some(request), left: 0, .. } => staging.staged(request),
-            _ => (&[], &[]),
+            _ => Staged::default(),
         }
     }
 }
@@ -268,7 +272,7 @@ mod tests {
                 uring.wait(None);
             }
             assert_eq!(uring.next_done().unwrap().result, Ok(()));
-            assert!(uring.staged(0).0 == title.data(extent));
+            assert!(uring.staged(0).data == title.data(extent));
         }
     }
 
@@ -287,12 +291,12 @@ mod tests {
     fn staging_memory_is_not_shown_while_the_kernel_writes() {
         let title = SampleTitle::new(1);
         let Ok(mut uring) = Uring::new(1, Arc::new(EventBell::new().unwrap())) else { return };
-        assert_eq!(uring.staged(0), (&[][..], &[][..]));
+        assert_eq!(uring.staged(0), Staged::default());
         uring.begin(0, request(&title, 0));
-        assert_eq!(uring.staged(0), (&[][..], &[][..]));
+        assert_eq!(uring.staged(0), Staged::default());
         while !uring.has_done() {
             uring.wait(None);
         }
-        assert_eq!(uring.staged(0).0, title.data(0));
+        assert_eq!(uring.staged(0).data, title.data(0));
     }
 }
