@@ -18,6 +18,7 @@ pub mod best;
 pub mod bpf;
 pub mod drop_probe;
 pub mod error;
+pub mod features;
 mod kernel;
 pub mod link;
 pub mod middleware;

@@ -8,5 +8,7 @@
 mod message;
 mod socket;
 
-pub(crate) use message::{Attributes, Message, Messages, Request, bytes_of, u32_of};
+#[cfg(test)]
+pub(crate) use message::Messages;
+pub(crate) use message::{Attributes, Message, Request, bytes_of, u32_of};
 pub(crate) use socket::{Family, Netlink};

@@ -138,9 +138,12 @@ impl Book {
 
     /// A loop asks for a destination.
     pub(super) fn ask(&mut self, table: TableId, id: HopId, destination: IpAddr, now_ns: u64) {
-        self.forget_place(table, id.slot);
-        self.places.insert((table, id.slot), destination);
         let subscriber = Subscriber { table, id };
+        // Who asks again keeps what is known; the place of somebody else is given away.
+        if self.places.get(&(table, id.slot)) != Some(&destination) {
+            self.forget_place(table, id.slot);
+            self.places.insert((table, id.slot), destination);
+        }
         match self.destinations.entry(destination) {
             Place::Vacant(place) => {
                 place.insert(Destination {
@@ -157,6 +160,7 @@ impl Book {
             }
             Place::Occupied(place) => {
                 let entry = place.into_mut();
+                entry.subscribers.retain(|s| (s.table, s.id.slot) != (table, id.slot));
                 entry.subscribers.push(subscriber);
                 if entry.hop.usable {
                     let update = Update::Hop { id, hop: entry.hop };
@@ -369,6 +373,7 @@ impl Book {
         let is_untried = self.neighbours[&told.key].used_ns.is_none();
         if is_untried && !told.is_foreign && !matches!(known, Known::Valid(_)) {
             self.use_neighbour(told.key, now_ns);
+            self.neighbour_is(told.key, Known::Pending, now_ns);
             return;
         }
         self.neighbour_is(told.key, known, now_ns);

@@ -6,7 +6,7 @@
 
 use std::cell::Cell;
 use std::collections::HashMap;
-use std::net::IpAddr;
+use std::net::{IpAddr, Ipv4Addr};
 use std::os::fd::OwnedFd;
 use std::sync::Arc;
 
@@ -73,14 +73,18 @@ struct Slot {
     is_used: Cell<bool>,
 }
 
-const FREE: Slot = Slot {
-    hop: Hop::UNUSABLE,
-    destination: IpAddr::V4(std::net::Ipv4Addr::UNSPECIFIED),
-    tenancy: 0,
-    is_taken: false,
-    is_asked: false,
-    is_used: Cell::new(false),
-};
+impl Slot {
+    fn free() -> Self {
+        Self {
+            hop: Hop::UNUSABLE,
+            destination: IpAddr::V4(Ipv4Addr::UNSPECIFIED),
+            tenancy: 0,
+            is_taken: false,
+            is_asked: false,
+            is_used: Cell::new(false),
+        }
+    }
+}
 
 /// Places looked at, when all are taken, for one that nobody uses.
 const EVICTION_STEPS: usize = 64;
@@ -107,7 +111,7 @@ impl HopTable {
 
     fn alone(slots: usize) -> Self {
         Self {
-            slots: (0..slots).map(|_| FREE).collect(),
+            slots: (0..slots).map(|_| Slot::free()).collect(),
             // Twice the room: a map that is at most half full tidies itself up in place and never allocates again.
             places: HashMap::with_capacity(slots * 2),
             free: (0..slots as u32).rev().collect(),

@@ -275,7 +275,12 @@ impl Worker {
         self.book.route(destination, route.filter(|_| answer.is_ok()), now_ns);
     }
 
+    /// Whether every loop had room for what it is to be told.
     fn flush(&mut self) -> bool {
-        self.tables.iter_mut().fold(true, |all, table| table.outbox.flush(&mut table.end.updates) && all)
+        let mut is_all = true;
+        for table in &mut self.tables {
+            is_all &= table.outbox.flush(&mut table.end.updates);
+        }
+        is_all
     }
 }

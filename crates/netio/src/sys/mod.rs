@@ -6,8 +6,10 @@
 //! | `cmsg` | control messages: building `UDP_SEGMENT`, reading time stamps, drop counts, segment sizes, ICMP errors |
 //! | `mmsg` | `sendmmsg` and `recvmmsg` over arrays allocated once |
 //! | `tun` | making a TUN device |
+//! | `ethtool` | the name of a driver |
 
 pub(crate) mod cmsg;
+pub(crate) mod ethtool;
 pub(crate) mod mmsg;
 pub(crate) mod socket;
 pub(crate) mod tun;
