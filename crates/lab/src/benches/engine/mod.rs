@@ -1,9 +1,12 @@
-//! Nanoseconds of one core for each packet, engine only: virtual time, a device that looks at every descriptor and sends
-//! nothing. Beside it two loops that only pace: the engine's timing wheel and a binary heap, each with 128 bytes of state a
-//! stream and a 48-byte header written a packet.
+//! Nanoseconds of one core for each packet, engine only: virtual time, and devices that send nothing: one looks at every
+//! descriptor, as a kernel socket gets it, the other writes every packet's headers, as a device without a kernel behind it
+//! has to (`framing`). Beside it two loops that only pace and write headers: one around the engine's timing wheel,
+//! one around a binary heap (`bare`).
+
+mod bare;
+mod framing;
 
 use std::cmp::Reverse;
-use std::collections::BinaryHeap;
 use std::hint::black_box;
 use std::sync::Arc;
 
@@ -18,8 +21,11 @@ use millrace_core::wire::rtp::{Timeline, sequence_of};
 use millrace_engine::pace::wheel::Wheel;
 use millrace_engine::{Engine, EngineConfig, PlaySpec, StreamEvent, StreamSpec};
 
+use self::bare::{Bare, Heap, Lcg};
+use self::framing::Framing;
 use crate::frame::{
-    Axis, Bench, Contest, ContestOptions, ContestResult, Noise, Options, Plot, PlotKind, Point, Report, Slot,
+    Axis, Bench, Contest, ContestOptions, ContestResult, Noise, Options, Plot, PlotKind, Point, Promise,
+    Report,
 };
 
 /// The benchmark.
@@ -38,7 +44,15 @@ const EXTENTS: u32 = 64;
 const EXTENT_PACKETS: u32 = 196;
 const PACKETS: u32 = EXTENTS * EXTENT_PACKETS;
 const START: Instant = Instant(1 << 50);
-const HEAP: &str = "binary heap, single packets";
+const HEAP: &str = "binary heap, single packets with headers";
+const WHEEL: &str = "timing wheel, single packets with headers";
+const FRAMED: &str = "engine, single packets with headers";
+/// Streams with which the promises are given.
+const PROMISED_STREAMS: u32 = 100_000;
+/// Most nanoseconds for scheduling and framing a packet: less than what a packet of 1400 bytes takes at 100 Gb/s.
+const FRAMED_BOUND_NS: f64 = 120.0;
+/// Least ratio of the wheel's rate to the heap's, in loops that are otherwise the same.
+const WHEEL_BOUND: f64 = 3.0;
 
 fn run(options: &Options) -> anyhow::Result<Report> {
     let counts = match options.streams {
@@ -61,6 +75,9 @@ fn run(options: &Options) -> anyhow::Result<Report> {
                 None => lines.push((contender.name.clone(), vec![point])),
             }
         }
+        if streams == PROMISED_STREAMS && !options.tiny {
+            promise(&result, &mut report)?;
+        }
         noise = noise.and(result.noise);
     }
     let (x, y) = (Axis::log("streams", ""), Axis::log("time per packet, p10 to p99 of turns", "ns"));
@@ -70,15 +87,28 @@ fn run(options: &Options) -> anyhow::Result<Report> {
     Ok(report)
 }
 
+/// What is promised of so many streams.
+fn promise(result: &ContestResult, report: &mut Report) -> anyhow::Result<()> {
+    let of = |name: &str| {
+        result.contenders.iter().find(|c| c.name == name).with_context(|| format!("no contender {name:?}"))
+    };
+    let (framed, wheel) = (of(FRAMED)?, of(WHEEL)?);
+    report.promises.push(Promise::at_most("engine-framed-ns", framed.p50, FRAMED_BOUND_NS, "ns/packet"));
+    report.promises.push(Promise::at_least("engine-wheel-rate", 1.0 / wheel.ratio.mid, WHEEL_BOUND, ""));
+    Ok(())
+}
+
 fn compare(streams: u32, options: &Options) -> anyhow::Result<ContestResult> {
     let mut contest = Contest::new(format!("{streams} streams"));
     let kinds = [
-        ("engine, bursts of 10 ms", false, false),
-        ("engine, bursts, own timelines", false, true),
-        ("engine, single packets", true, false),
+        ("engine, bursts of 10 ms", false, false, false),
+        ("engine, bursts, own timelines", false, true, false),
+        ("engine, bursts with headers", false, false, true),
+        ("engine, single packets", true, false, false),
+        (FRAMED, true, false, true),
     ];
-    for (name, smooth, patched) in kinds {
-        let mut paced = Paced::new(streams, smooth, patched)?;
+    for (name, smooth, patched, framed) in kinds {
+        let mut paced = Paced::new(streams, smooth, patched, framed)?;
         contest.contender(name, move |slot| {
             while slot.goes_on() {
                 let mut done = Ok(());
@@ -96,7 +126,7 @@ fn compare(streams: u32, options: &Options) -> anyhow::Result<ContestResult> {
     let mut wheel = Bare::new(streams, Wheel::new(streams as usize), |wheel, index, due| {
         wheel.set(index, Instant(due), START);
     });
-    contest.contender("timing wheel, single packets", move |slot| wheel.slot(slot, Bare::<Wheel>::turn));
+    contest.contender(WHEEL, move |slot| wheel.slot(slot, Bare::<Wheel>::turn));
     let mut heap = Bare::new(streams, Heap::new(), |heap, index, due| heap.push(Reverse((due, index))));
     contest.contender(HEAP, move |slot| heap.slot(slot, Bare::<Heap>::turn)).as_base();
     contest.run(&ContestOptions::from_options(options))
@@ -157,19 +187,21 @@ impl Film {
 struct Paced {
     engine: Engine,
     film: Film,
+    /// Writes the headers, if somebody is to.
+    framing: Option<Framing>,
     now: Instant,
     step_ns: u64,
 }
 
 impl Paced {
-    fn new(streams: u32, smooth: bool, patched: bool) -> anyhow::Result<Self> {
+    fn new(streams: u32, smooth: bool, patched: bool, framed: bool) -> anyhow::Result<Self> {
         let film = Film::new()?;
         let config = EngineConfig { streams: streams as usize, smooth, ..EngineConfig::default() };
         let mut engine = Engine::new(config);
         let mut random = Lcg(1);
         for index in 0..streams {
             let id = StreamId { index, generation: 0 };
-            let addr = |port| ([10, (index >> 16) as u8, (index >> 8) as u8, index as u8], port).into();
+            let addr = |port| framing::viewer(index, port).into();
             let spec = StreamSpec {
                 id,
                 title: Film::TITLE,
@@ -188,7 +220,8 @@ impl Paced {
         }
         let burst_ns = if smooth { PACKET_NS } else { 8 * PACKET_NS };
         let step_ns = (burst_ns * MAX_BATCH_BURSTS as u64 / u64::from(streams.max(1))).max(1);
-        Ok(Self { engine, film, now: START, step_ns })
+        let framing = framed.then(|| Framing::new(streams)).transpose()?;
+        Ok(Self { engine, film, framing, now: START, step_ns })
     }
 
     /// Sends what is due after a step of time, about a full batch; returns the number of packets.
@@ -206,15 +239,9 @@ impl Paced {
             if count == 0 {
                 break;
             }
-            for at in 0..count {
-                let transmit = engine.batch().get(at);
-                let Dest::Udp { rtp, .. } = transmit.dest else { continue };
-                let bytes = match transmit.payload {
-                    Payload::Wire { bytes, .. } | Payload::Patched { bytes, .. } | Payload::Rtcp(bytes) => {
-                        bytes
-                    }
-                };
-                black_box((rtp.port(), bytes.len()));
+            match &mut self.framing {
+                Some(framing) => framing.send(engine.batch()),
+                None => look(engine.batch()),
             }
             engine.handle_sent(self.now, &outcomes[..count]);
         }
@@ -230,102 +257,14 @@ impl Paced {
     }
 }
 
-type Heap = BinaryHeap<Reverse<(u64, u32)>>;
-
-/// State of a stream, as a loop that only paces touches it.
-#[derive(Clone)]
-#[repr(align(128))]
-struct Flow {
-    due: u64,
-    sequence: u64,
-    bytes: u64,
-}
-
-/// A loop that only paces, around some queue.
-struct Bare<Q> {
-    queue: Q,
-    flows: Vec<Flow>,
-    ring: Vec<[u8; 48]>,
-    at: usize,
-    now: u64,
-    step_ns: u64,
-    /// What was sent when, whatever the order within a turn.
-    sent: u64,
-}
-
-impl<Q> Bare<Q> {
-    fn new(streams: u32, mut queue: Q, mut insert: impl FnMut(&mut Q, u32, u64)) -> Self {
-        let mut random = Lcg(1);
-        let flow = |_| Flow { due: START.0 + random.below(PACKET_NS), sequence: 0, bytes: 0 };
-        let flows: Vec<_> = (0..streams).map(flow).collect();
-        for (flow, index) in flows.iter().zip(0..) {
-            insert(&mut queue, index, flow.due);
-        }
-        let step_ns = (PACKET_NS * MAX_BATCH_BURSTS as u64 / u64::from(streams.max(1))).max(1);
-        Self { queue, flows, ring: vec![[0; 48]; 256], at: 0, now: START.0, step_ns, sent: 0 }
-    }
-
-    fn slot(&mut self, slot: &mut Slot, turn: fn(&mut Self) -> u64) -> anyhow::Result<()> {
-        while slot.goes_on() {
-            slot.batch_counted(|| turn(self));
-            slot.produced(self.sent);
-        }
-        Ok(())
-    }
-
-    /// Sends one packet of a flow and returns when the next is due.
-    fn send(&mut self, index: u32) -> u64 {
-        let flow = &mut self.flows[index as usize];
-        self.sent = self.sent.wrapping_add((flow.due ^ u64::from(index)).wrapping_mul(0x9e37_79b9_7f4a_7c15));
-        flow.due += PACKET_NS;
-        flow.sequence += 1;
-        flow.bytes += 1328;
-        let header = &mut self.ring[self.at % 256];
-        header[..8].copy_from_slice(&flow.sequence.to_be_bytes());
-        header[8..16].copy_from_slice(&flow.due.to_be_bytes());
-        header[40..].copy_from_slice(&flow.bytes.to_be_bytes());
-        black_box(&header);
-        self.at += 1;
-        flow.due
-    }
-}
-
-impl Bare<Wheel> {
-    fn turn(&mut self) -> u64 {
-        self.now += self.step_ns;
-        let before = self.at;
-        let mut due = [0; MAX_BATCH_BURSTS];
-        while let count @ 1.. = self.queue.pop_due_into(Instant(self.now), &mut due) {
-            // The flows are fetched side by side, as the engine does it.
-            black_box(due[..count].iter().fold(0, |sum, &index| sum ^ self.flows[index as usize].due));
-            for &index in &due[..count] {
-                let due = self.send(index);
-                self.queue.set(index, Instant(due), Instant(self.now));
-            }
-        }
-        (self.at - before) as u64
-    }
-}
-
-impl Bare<Heap> {
-    fn turn(&mut self) -> u64 {
-        self.now += self.step_ns;
-        let before = self.at;
-        while self.queue.peek().is_some_and(|&Reverse((due, _))| due <= self.now) {
-            let Some(Reverse((_, index))) = self.queue.pop() else { break };
-            let due = self.send(index);
-            self.queue.push(Reverse((due, index)));
-        }
-        (self.at - before) as u64
-    }
-}
-
-/// A linear congruential generator: the same streams in every run.
-struct Lcg(u64);
-
-impl Lcg {
-    fn below(&mut self, bound: u64) -> u64 {
-        self.0 = self.0.wrapping_mul(6_364_136_223_846_793_005).wrapping_add(1_442_695_040_888_963_407);
-        (self.0 >> 33) % bound
+/// What a device does that leaves the headers to the kernel.
+fn look(batch: &impl TransmitBatch) {
+    for at in 0..batch.len() {
+        let transmit = batch.get(at);
+        let Dest::Udp { rtp, .. } = transmit.dest else { continue };
+        let bytes = match transmit.payload {
+            Payload::Wire { bytes, .. } | Payload::Patched { bytes, .. } | Payload::Rtcp(bytes) => bytes,
+        };
+        black_box((rtp.port(), bytes.len()));
     }
 }
