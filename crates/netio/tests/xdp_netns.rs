@@ -222,6 +222,57 @@ fn what_cannot_be_opened_says_why() {
     assert!(down.contains("ip link set up"), "{down}");
 }
 
+/// A process that may not lock so much memory is told so.
+#[test]
+fn memory_that_may_not_be_locked_is_named() {
+    let Some(net) = Wire::new() else { return };
+    let limit = rustix::process::getrlimit(rustix::process::Resource::Memlock).current;
+    let Some(limit) = limit.filter(|bytes| *bytes <= 64 << 20) else {
+        eprintln!("skipped: the limit of locked memory is too high to reach it in a test");
+        return;
+    };
+    let extents = (limit / EXTENT_BYTES as u64) as u32 + 1;
+    let (arena, _leases) = film(heap(extents), extents, 1);
+    let open = || {
+        // Of this thread alone.
+        let mut sets = rustix::thread::capabilities(None).unwrap();
+        sets.effective.remove(rustix::thread::CapabilitySet::IPC_LOCK);
+        rustix::thread::set_capabilities(None, sets).unwrap();
+        XdpTx::open(config(&arena, None), hops(&net)).err()
+    };
+    let error = net.server.inside(open).expect("a refusal");
+    assert!(matches!(error, XdpError::Locked { .. }), "{error}");
+    assert!(error.to_string().contains("CAP_IPC_LOCK"), "{error}");
+}
+
+/// A jumbo frame needs a staging frame of twice the length, or several descriptors.
+#[test]
+fn jumbo_frames_go_by_either_strategy() {
+    let Some(net) = Wire::new() else { return };
+    net.server.ip("link set va mtu 9000");
+    net.viewers.ip("link set vb mtu 9000");
+    for (strategy, packet_bytes) in STRATEGIES.into_iter().zip([188 * 21, 188 * 47]) {
+        let (arena, leases) = film_of(heap(1), 1, 29, packet_bytes);
+        let table = hops_of(interface_index(&net), 9000);
+        let tx = net.server.inside(|| XdpTx::open(config(&arena, Some(strategy)), table));
+        let mut tx = tx.unwrap_or_else(|error| panic!("{error}"));
+        for (n, family) in FAMILIES.into_iter().enumerate() {
+            let (mut viewer, to) = rx(&net, family);
+            let entry = packets(n as u32, to, &leases[0], 4, 25);
+            assert!(tx.can_send(&entry.0));
+            assert_eq!(send_entries(&mut tx, vec![entry]), [SendOutcome::Sent], "{strategy} {family}");
+            assert!(receive(&mut viewer, 25) == datagrams(entry.0.payload), "{strategy} {family}");
+            // What fits no frame is left to the kernel, unless it is not copied.
+            let long = leases[0].wire(0, 2);
+            let long = support::wire(n as u32, udp(to, to), &long[..8000.min(long.len())], 8000);
+            assert_eq!(tx.can_send(&long), strategy == Strategy::Chained);
+        }
+        assert!(!tx.poll());
+        assert_eq!((tx.counters().invalid_descriptors, tx.counters().stray_completions), (0, 0));
+    }
+    assert_eq!(checksum_errors(&net), 0);
+}
+
 /// Two extents in turn to two viewers of each family, every datagram compared, every checksum verified by the kernel.
 #[test]
 fn many_packets_without_one_wrong_sum() {

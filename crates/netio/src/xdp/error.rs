@@ -3,7 +3,6 @@
 use std::io;
 
 use super::Strategy;
-use crate::error::NetError;
 
 /// An AF_XDP device could not be made, or has died.
 #[derive(Debug, thiserror::Error)]
@@ -15,14 +14,6 @@ pub enum XdpError {
         interface: String,
         /// What the kernel said.
         source: io::Error,
-    },
-    /// What the interface can do could not be found out.
-    #[error("AF_XDP on {interface}: cannot find out what it can do: {source}")]
-    Features {
-        /// Its name.
-        interface: String,
-        /// What went wrong.
-        source: NetError,
     },
     /// A call was refused.
     #[error("AF_XDP on {interface}, queue {queue}: cannot {what}: {source}; {remedy}")]

@@ -150,12 +150,11 @@ impl<'a> Ahead<'a> {
             return;
         }
         loop {
-            if let Some((shape, index)) = &mut self.at {
-                if *index < shape.datagrams() {
-                    prefetch(shape.datagram(*index).1);
-                    *index += 1;
-                    return;
-                }
+            if let Some((shape, index)) = self.at.as_mut().filter(|(shape, index)| *index < shape.datagrams())
+            {
+                prefetch(shape.datagram(*index).1);
+                *index += 1;
+                return;
             }
             if self.entry == self.batch.len() {
                 self.is_on = false;

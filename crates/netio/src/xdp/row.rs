@@ -100,20 +100,14 @@ impl Rows {
     pub(super) fn refresh(&mut self, index: usize, to: SocketAddr) -> Option<Limit> {
         let to = SocketAddr::new(to.ip().to_canonical(), to.port());
         let destination = octets(to.ip());
-        let (mut id, mut known) = (None, None);
-        if let Some(row) = self.rows.get(index)? {
-            if row.destination == destination && row.port == to.port() {
-                let hop = self.hops.get(row.hop);
-                if self.is_ours(hop) {
-                    if hop.generation == row.generation {
-                        return Some(Self::limit(hop, to.is_ipv4()));
-                    }
-                    (id, known) = (Some(row.hop), Some(*hop));
-                }
+        let row = self.rows.get(index)?.as_ref();
+        let row = row.filter(|row| row.destination == destination && row.port == to.port());
+        let known = row.map(|row| (row, *self.hops.get(row.hop))).filter(|(_, hop)| self.is_ours(hop));
+        let (id, hop) = match known {
+            Some((row, hop)) if hop.generation == row.generation => {
+                return Some(Self::limit(&hop, to.is_ipv4()));
             }
-        }
-        let (id, hop) = match id.zip(known) {
-            Some(found) => found,
+            Some((row, hop)) => (row.hop, hop),
             None => self.find(to.ip())?,
         };
         self.renew(index, to, id, &hop)?;

@@ -51,6 +51,8 @@ impl fmt::Display for Strategy {
 /// What is known of a device before anything is tried.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Abilities {
+    /// Whether the driver has a zero-copy mode; `None` if the kernel cannot say, so that only trying tells.
+    pub zero_copy: Option<bool>,
     /// Most descriptors of one packet in zero-copy mode; `None` if the kernel cannot say.
     pub zero_copy_segments: Option<u32>,
     /// Whether the driver takes payload by reference in copy mode (virtio_net).
@@ -70,8 +72,9 @@ impl Abilities {
     /// always does.
     pub fn candidates(self) -> impl Iterator<Item = Strategy> {
         let chained = self.zero_copy_segments.is_some_and(|n| n >= self.chained_segments());
-        // 0 and 1 both mean one descriptor where zero-copy works at all; only trying tells.
-        let zero_copy = [chained.then_some(Strategy::ZeroCopyChained), Some(Strategy::ZeroCopyStaging)];
+        let staged = self.zero_copy != Some(false);
+        let zero_copy = [(chained && staged, Strategy::ZeroCopyChained), (staged, Strategy::ZeroCopyStaging)];
+        let zero_copy = zero_copy.map(|(is_likely, strategy)| is_likely.then_some(strategy));
         let copy = if self.takes_pages { Strategy::Chained } else { Strategy::Staging };
         zero_copy.into_iter().flatten().chain([copy])
     }
@@ -83,12 +86,16 @@ mod tests {
 
     #[test]
     fn the_best_that_may_work_is_tried_first() {
-        let of = |zero_copy_segments, takes_pages, huge_pages| {
-            let abilities = Abilities { zero_copy_segments, takes_pages, huge_pages };
+        let among = |zero_copy, zero_copy_segments, takes_pages, huge_pages| {
+            let abilities = Abilities { zero_copy, zero_copy_segments, takes_pages, huge_pages };
             abilities.candidates().collect::<Vec<_>>()
         };
+        let of = |segments, takes_pages, huge_pages| among(None, segments, takes_pages, huge_pages);
         use Strategy::*;
-        assert_eq!(of(None, false, true), [ZeroCopyStaging, Staging], "veth");
+        assert_eq!(of(None, false, true), [ZeroCopyStaging, Staging], "an old kernel does not say");
+        assert_eq!(among(Some(false), Some(1), false, true), [Staging], "veth");
+        assert_eq!(among(Some(false), Some(8), false, true), [Staging], "one contradicts the other");
+        assert_eq!(among(Some(true), Some(8), false, false), [ZeroCopyChained, ZeroCopyStaging, Staging]);
         assert_eq!(of(Some(1), false, true), [ZeroCopyStaging, Staging], "mlx5");
         assert_eq!(of(Some(8), false, true), [ZeroCopyChained, ZeroCopyStaging, Staging], "ice");
         assert_eq!(of(Some(2), false, false), [ZeroCopyStaging, Staging], "payloads across pages need three");

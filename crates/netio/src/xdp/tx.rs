@@ -16,15 +16,20 @@ use super::ring::Ring;
 use super::row::Rows;
 use super::socket::{SocketConfig, XdpSocket};
 use super::strategy::{Abilities, Strategy};
-use super::umem::{Frames, is_on_huge_pages};
+use super::umem::{CHUNK_BYTES, Frames, is_on_huge_pages};
+use crate::features::DeviceFeatures;
 use crate::route::HopTable;
 use crate::shape::Shape;
 
 /// Every so many batches or polls the kernel is asked whether the interface is still there: where the driver looks at
 /// the ring by itself, no call would tell.
 const CHECK_TURNS: u32 = 256;
-/// Length of a staging frame where the MTU is an ordinary one.
+/// Length of a staging frame where the MTU is an ordinary one; twice as long where it is not.
 const FRAME_BYTES: usize = 2048;
+/// The longest Ethernet header, with a VLAN tag.
+const LINK_BYTES: usize = 18;
+/// MTU of Ethernet, where nothing else is known.
+const USUAL_MTU: u32 = 1500;
 
 /// What an [`XdpTx`] is made of.
 #[derive(Clone)]
@@ -64,6 +69,38 @@ pub struct XdpTx {
     failure: Option<XdpError>,
 }
 
+/// What is known of the device before it is opened.
+#[derive(Clone, Copy)]
+struct Device {
+    abilities: Abilities,
+    mtu: u32,
+}
+
+impl Device {
+    /// What the kernel says. An interface of which nothing can be learned is tried as any other: opening it says what is
+    /// wrong with it.
+    fn of(config: &XdpConfig) -> Self {
+        let features = DeviceFeatures::of(&config.interface).ok();
+        let of = features.as_ref();
+        let abilities = Abilities {
+            zero_copy: of.and_then(|f| f.xdp_features).map(|f| f.is_zero_copy()),
+            zero_copy_segments: of.and_then(|f| f.zc_max_segs),
+            takes_pages: of.is_some_and(|f| f.is_tx_no_linear),
+            huge_pages: is_on_huge_pages(&config.arena),
+        };
+        Self { abilities, mtu: of.map_or(USUAL_MTU, |f| f.mtu) }
+    }
+
+    fn in_memory() -> Self {
+        Self { abilities: Abilities::default(), mtu: USUAL_MTU }
+    }
+
+    /// Length of a frame that holds the longest datagram, as far as one descriptor can.
+    fn frame_bytes(self) -> usize {
+        if self.mtu as usize + LINK_BYTES <= FRAME_BYTES { FRAME_BYTES } else { CHUNK_BYTES }
+    }
+}
+
 /// What the datagrams of an entry are headed with.
 enum Way {
     /// The stream's row.
@@ -78,30 +115,30 @@ impl XdpTx {
     /// # Errors
     /// Says which step failed and what to do about it.
     pub fn open(config: XdpConfig, hops: HopTable) -> Result<Self, XdpError> {
-        let abilities = Abilities { huge_pages: is_on_huge_pages(&config.arena), ..Abilities::default() };
+        let device = Device::of(&config);
         if let Some(strategy) = config.strategy {
-            return Self::open_as(&config, strategy, abilities, hops);
+            return Self::open_as(&config, strategy, device, hops);
         }
-        let mut candidates = abilities.candidates().peekable();
+        let mut candidates = device.abilities.candidates().peekable();
         while let Some(strategy) = candidates.next() {
             match open_socket(&config, strategy) {
-                Ok(port) => return Self::build(&config, strategy, abilities, port, hops),
+                Ok(port) => return Self::build(&config, strategy, device, port, hops),
                 // The driver cannot; whatever else is wrong is wrong with the others too.
                 Err(XdpError::Call { source, .. }) if candidates.peek().is_some() && cannot(&source) => {}
                 Err(error) => return Err(error),
             }
         }
-        Self::open_as(&config, Strategy::Staging, abilities, hops)
+        Self::open_as(&config, Strategy::Staging, device, hops)
     }
 
     fn open_as(
         config: &XdpConfig,
         strategy: Strategy,
-        abilities: Abilities,
+        device: Device,
         hops: HopTable,
     ) -> Result<Self, XdpError> {
         let port = open_socket(config, strategy)?;
-        Self::build(config, strategy, abilities, port, hops)
+        Self::build(config, strategy, device, port, hops)
     }
 
     /// The same over rings in memory: no privileges, no interface. `config.interface` may be a number, which is then the
@@ -116,13 +153,13 @@ impl XdpTx {
         let nic = MemoryNic::new(nic_tx, nic_completion, Arc::clone(&config.arena), Arc::clone(&bell));
         let port = Port { far: Far::Memory(bell), tx, completion };
         let strategy = config.strategy.unwrap_or(Strategy::Staging);
-        Ok((Self::build(&config, strategy, Abilities::default(), port, hops)?, nic))
+        Ok((Self::build(&config, strategy, Device::in_memory(), port, hops)?, nic))
     }
 
     fn build(
         config: &XdpConfig,
         strategy: Strategy,
-        abilities: Abilities,
+        device: Device,
         port: Port,
         hops: HopTable,
     ) -> Result<Self, XdpError> {
@@ -132,13 +169,13 @@ impl XdpTx {
             Far::Memory(_) => (config.interface.parse().ok(), config.tx_budget),
         };
         let chained = strategy.is_chained();
-        let frames = Frames::take_from(&config.arena, XDP_ASIDE_EXTENTS, chained, FRAME_BYTES);
+        let frames = Frames::take_from(&config.arena, XDP_ASIDE_EXTENTS, chained, device.frame_bytes());
         let needed = if chained { 2 } else { 1 };
         if frames.extents() < needed {
             let (interface, found) = (config.interface.clone(), frames.extents());
             return Err(XdpError::NoFrames { interface, strategy, needed, found });
         }
-        let cut_at_pages = strategy.is_zero_copy() && !abilities.huge_pages;
+        let cut_at_pages = strategy.is_zero_copy() && !device.abilities.huge_pages;
         Ok(Self {
             out: Output::new(port, frames, &config.arena, strategy, budget, cut_at_pages),
             rows: Rows::new(config.streams, hops, if_index, config.port),

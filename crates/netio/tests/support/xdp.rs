@@ -26,14 +26,24 @@ pub const FAMILIES: [&str; 2] = ["10.77.0.2", "fd77::2"];
 
 /// An arena of `extents` extents for films, each with `packets` packets in it, and eight aside; leases on all of them.
 pub fn film(region: Box<dyn Region>, extents: u32, packets: u32) -> (Arc<ExtentArena>, Vec<Lease>) {
+    film_of(region, extents, packets, 1316)
+}
+
+/// The same with payloads of another length.
+pub fn film_of(
+    region: Box<dyn Region>,
+    extents: u32,
+    packets: u32,
+    packet_bytes: usize,
+) -> (Arc<ExtentArena>, Vec<Lease>) {
     let arena = ExtentArena::with_aside(region, 8);
     assert_eq!(arena.extents(), extents, "the region has the wrong length");
-    let layout = WireLayout::new(1316).unwrap();
+    let layout = WireLayout::new(packet_bytes).unwrap();
     let leases = (0..extents).map(|extent| {
         let mut fill = arena.fill(extent).unwrap();
-        let bytes = pattern(extent + 1, packets as usize * SEGMENT);
+        let bytes = pattern(extent + 1, packets as usize * layout.slot_bytes());
         fill.bytes_mut()[..bytes.len()].copy_from_slice(&bytes);
-        for (place, packet) in bytes.chunks(SEGMENT).enumerate() {
+        for (place, packet) in bytes.chunks(layout.slot_bytes()).enumerate() {
             let meta = PacketMeta::new(sum16(&packet[12..]), 0, MediaTicks(0));
             let at = layout.meta_offset(place as u32, packets);
             fill.bytes_mut()[at..at + 8].copy_from_slice(&meta.to_bytes());
@@ -44,7 +54,7 @@ pub fn film(region: Box<dyn Region>, extents: u32, packets: u32) -> (Arc<ExtentA
             number: extent,
             first_packet: extent * packets,
             packets,
-            last_packet_bytes: 1316,
+            last_packet_bytes: packet_bytes as u16,
             layout,
         };
         arena.lend(extent, content).unwrap()
@@ -76,7 +86,8 @@ pub fn packets(
     place: u32,
     count: u32,
 ) -> (Transmit<'_>, Option<Source<'_>>) {
-    let payload = Payload::Wire { bytes: lease.wire(place, count), segment: SEGMENT };
+    let payload =
+        Payload::Wire { bytes: lease.wire(place, count), segment: lease.content().layout.slot_bytes() };
     (Transmit { stream: stream(index), dest: udp(to, to), payload }, Some(Source { lease, place }))
 }
 
@@ -89,19 +100,29 @@ pub fn send_entries(tx: &mut XdpTx, entries: Vec<(Transmit<'_>, Option<Source<'_
     outcomes
 }
 
+/// Number of the server's end of the pair.
+pub fn interface_index(net: &Wire) -> u32 {
+    let text = net.server.must("ip -o link show dev va");
+    text.split(':').next().unwrap().trim().parse().expect("the number of va")
+}
+
 /// How the viewers behind the pair are reached.
 pub fn hops(net: &Wire) -> HopTable {
-    let text = net.server.must("ip -o link show dev va");
-    fixed_hops(text.split(':').next().unwrap().trim().parse().expect("the number of va"))
+    hops_of(interface_index(net), 1500)
 }
 
 /// The same by an interface of any number.
 pub fn fixed_hops(if_index: u32) -> HopTable {
+    hops_of(if_index, 1500)
+}
+
+/// The same with another MTU.
+pub fn hops_of(if_index: u32, mtu: u32) -> HopTable {
     let hop = |source: &str| Hop {
         if_index,
         link: LinkHeader { destination: [2, 0, 0, 0x77, 0, 2], source: [2, 0, 0, 0x77, 0, 1], vlan: None },
         source: source.parse().unwrap(),
-        mtu: 1500,
+        mtu,
         hop_limit: 64,
         usable: true,
         generation: 0,
