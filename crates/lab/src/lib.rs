@@ -12,6 +12,7 @@
 //! | [`media`] | films made on the spot |
 //! | [`proc`] | processor time and memory of a process, from /proc |
 //! | [`raw_send`] | sendmmsg with UDP_SEGMENT as a C program would call it: the yardstick |
+//! | [`raw_loops`] | send loops that do nothing else, by sockets and by AF_XDP |
 //! | [`mod@reference`] | senders that anybody could write, to compare with |
 #![deny(unsafe_code)]
 
@@ -23,6 +24,7 @@ pub mod media;
 pub mod netns;
 pub mod peers;
 pub mod proc;
+pub mod raw_loops;
 pub mod raw_send;
 pub mod reference;
 pub mod report;

@@ -108,9 +108,18 @@ impl TwoHosts {
     /// # Errors
     /// When not root, or when `ip` or `ethtool` are missing.
     pub fn new(offload: bool) -> anyhow::Result<Self> {
+        Self::with_queues(offload, 1)
+    }
+
+    /// The same with several queues each way: an AF_XDP socket needs one for itself.
+    ///
+    /// # Errors
+    /// As [`Self::new`].
+    pub fn with_queues(offload: bool, queues: u32) -> anyhow::Result<Self> {
         let hosts = Self::unjoined()?;
         let (s, c) = (hosts.server.as_str(), hosts.client.as_str());
-        ip(Some(s), &format!("link add vs type veth peer name vc netns {c}"))?;
+        let count = format!("numtxqueues {queues} numrxqueues {queues}");
+        ip(Some(s), &format!("link add vs {count} type veth peer name vc {count} netns {c}"))?;
         for (ns, dev, address) in [(s, "vs", SERVER_IP), (c, "vc", CLIENT_IP)] {
             ip(Some(ns), &format!("addr add {address}/24 dev {dev}"))?;
             ip(Some(ns), &format!("link set {dev} up"))?;

@@ -1,5 +1,6 @@
 //! The benchmarks.
 
+mod backends;
 mod capacity;
 mod engine;
 mod ingest;
@@ -10,8 +11,15 @@ mod tx;
 use crate::frame::Bench;
 
 /// All of them, in the order in which `bench list` shows them.
-pub const ALL: &[Bench] =
-    &[ingest::BENCH, engine::BENCH, tx::BENCH, sessions::BENCH, capacity::BENCH, peers::BENCH];
+pub const ALL: &[Bench] = &[
+    Bench] =     &[ingest::BENCH,
+    engine::BENCH,
+    tx::BENCH,
+    backends::BENCH,
+    sessions::BENCH,
+    capacity::BENCH,
+    peers::BENCH,
+];
 
 /// The one of that name.
 pub fn find(name: &str) -> Option<&'static Bench> {

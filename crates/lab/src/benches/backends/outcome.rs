@@ -1,0 +1,174 @@
+//! From contests to tables, pictures and promises.
+
+use std::collections::BTreeMap;
+
+use super::stage::Temperature;
+use crate::frame::stats::{Interval, median, median_interval};
+use crate::frame::{Axis, ContestResult, Noise, Plot, PlotKind, Point, Promise, Report, Row};
+
+/// What the choice has to reach of the best loop's rate.
+const CHOICE_BOUND: f64 = 0.9;
+/// How many times the rate of sendmmsg staging has to reach with single datagrams.
+const STAGING_BOUND: f64 = 1.8;
+
+/// What a contender is.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Kind {
+    /// The loop around sendmmsg of single datagrams.
+    Sendmmsg,
+    /// Another plain loop.
+    Loop,
+    /// A loop that no server could use: not among those that are to be reached.
+    Floor,
+    /// A device of ours.
+    Ours,
+    /// The AF_XDP device that stages.
+    Staging,
+    /// The choice between ours.
+    Choice,
+}
+
+impl Kind {
+    fn is_loop(self) -> bool {
+        matches!(self, Self::Sendmmsg | Self::Loop)
+    }
+}
+
+/// A contender's name and what it is.
+#[derive(Clone, Debug)]
+pub(super) struct Name {
+    pub(super) text: String,
+    pub(super) kind: Kind,
+}
+
+/// What came out so far.
+pub(super) struct Outcome {
+    names: Vec<Name>,
+    bursts: Vec<usize>,
+    results: BTreeMap<(Temperature, usize), ContestResult>,
+    /// Datagrams that were sent and did not come.
+    pub(super) missing: u64,
+    /// Datagrams that came with a wrong checksum.
+    pub(super) checksum_errors: u64,
+    /// What is to be said beside figures.
+    pub(super) notes: Vec<String>,
+}
+
+impl Outcome {
+    pub(super) fn new(names: Vec<Name>, bursts: &[usize]) -> Self {
+        let (results, notes) = (BTreeMap::new(), Vec::new());
+        Self { names, bursts: bursts.to_vec(), results, missing: 0, checksum_errors: 0, notes }
+    }
+
+    /// Adds a contest whose contenders are those of [`Self::new`], in order.
+    pub(super) fn add(&mut self, temperature: Temperature, burst: usize, result: ContestResult) {
+        self.results.insert((temperature, burst), result);
+    }
+
+    pub(super) fn report(self) -> Report {
+        let mut report = Report::new("backends");
+        for temperature in Temperature::ALL {
+            report.rows.extend(self.table(temperature, "p50", |c| c.p50));
+        }
+        for temperature in Temperature::ALL {
+            report.rows.extend(self.table(temperature, "p10", |c| c.p10));
+        }
+        let mut worst = f64::INFINITY;
+        for temperature in Temperature::ALL {
+            for &burst in &self.bursts {
+                let Some((row, ratio)) = self.choice(temperature, burst) else { continue };
+                worst = worst.min(ratio);
+                report.rows.push(row);
+            }
+        }
+        if worst.is_finite() {
+            report.promises.push(Promise::at_least("backends-choice", worst, CHOICE_BOUND, ""));
+        }
+        for temperature in Temperature::ALL {
+            if let Some(ratio) = self.staging(temperature) {
+                let id = format!("backends-staging-{temperature}");
+                report.promises.push(Promise::at_least(&id, ratio.mid, STAGING_BOUND, ""));
+            }
+        }
+        let none = |id, value: u64| Promise::at_most(id, value as f64, 0.0, "datagrams").correctness();
+        report.promises.push(none("backends-missing", self.missing));
+        report.promises.push(none("backends-checksum-errors", self.checksum_errors));
+        report.plots = Temperature::ALL.map(|temperature| self.plot(temperature)).into();
+        report.noise =
+            Some(self.results.values().fold(Noise::quiet(), |noise, r| noise.and(r.noise.clone())));
+        report.rows.extend(self.notes.iter().map(|note| Row::new(note.as_str())));
+        report
+    }
+
+    /// A row for each contender: one figure at every length of burst.
+    fn table(
+        &self,
+        temperature: Temperature,
+        what: &str,
+        figure: fn(&crate::frame::ContenderResult) -> f64,
+    ) -> Vec<Row> {
+        let row = |(at, name): (usize, &Name)| {
+            let label = format!("{temperature}, {what}: {}", name.text);
+            self.bursts.iter().fold(Row::new(label), |row, burst| {
+                let result = self.results.get(&(temperature, *burst));
+                let value = result.and_then(|r| r.contenders.get(at)).map_or(f64::NAN, figure);
+                row.with(&format!("bursts of {burst}"), value, "ns/datagram")
+            })
+        };
+        self.names.iter().enumerate().map(row).collect()
+    }
+
+    /// p50 of each round.
+    fn rounds(&self, temperature: Temperature, burst: usize, at: usize) -> Option<&[f64]> {
+        Some(&self.results.get(&(temperature, burst))?.contenders.get(at)?.rounds)
+    }
+
+    fn place_of(&self, kind: Kind) -> Option<usize> {
+        self.names.iter().position(|name| name.kind == kind)
+    }
+
+    /// The choice beside the loop that was best with this length of bursts.
+    fn choice(&self, temperature: Temperature, burst: usize) -> Option<(Row, f64)> {
+        let choice = self.rounds(temperature, burst, self.place_of(Kind::Choice)?)?;
+        let loops = self.names.iter().enumerate().filter(|(_, name)| name.kind.is_loop());
+        let loops = loops.filter_map(|(at, name)| Some((name, self.rounds(temperature, burst, at)?)));
+        let (name, best) = loops.min_by(|a, b| median(a.1).total_cmp(&median(b.1)))?;
+        let ratio = rate_ratio(choice, best);
+        let row = Row::new(format!("{temperature}, bursts of {burst}: BestTx beside \"{}\"", name.text))
+            .with("rate", ratio.mid, "")
+            .with("low end", ratio.low, "")
+            .with("high end", ratio.high, "");
+        Some((row, ratio.mid))
+    }
+
+    /// Staging beside sendmmsg, single datagrams.
+    fn staging(&self, temperature: Temperature) -> Option<Interval> {
+        let staging = self.rounds(temperature, 1, self.place_of(Kind::Staging)?)?;
+        Some(rate_ratio(staging, self.rounds(temperature, 1, self.place_of(Kind::Sendmmsg)?)?))
+    }
+
+    fn plot(&self, temperature: Temperature) -> Plot {
+        let (x, y) =
+            (Axis::log("datagrams in a burst", ""), Axis::log("time per datagram, p10 to p50", "ns"));
+        let title = format!("What a datagram costs, films {temperature}");
+        let mut plot = Plot::new(PlotKind::Lines, title, x, y);
+        for (at, name) in self.names.iter().enumerate() {
+            let points = self.bursts.iter().filter_map(|burst| {
+                let c = self.results.get(&(temperature, *burst))?.contenders.get(at)?;
+                Some(Point::xy(*burst as f64, c.p50).within(c.p10, c.p50))
+            });
+            plot = plot.with(name.text.as_str(), points.collect());
+        }
+        plot
+    }
+}
+
+/// How many times the rate of `other` a contender has: from the times of each round.
+fn rate_ratio(contender: &[f64], other: &[f64]) -> Interval {
+    let ratios: Vec<f64> = contender.iter().zip(other).map(|(a, b)| b / a).collect();
+    median_interval(&ratios)
+}
+
+#[cfg(test)]
+#[path = "outcome_tests.rs"]
+mod tests;

@@ -1,0 +1,34 @@
+//! Send loops as a program would have them that does nothing else: what the best of them costs is what a device of ours
+//! is measured against.
+//!
+//! | loop | what it does for a datagram |
+//! | --- | --- |
+//! | [`KernelWay::Single`] | a message of its own, 64 of them in a sendmmsg call |
+//! | [`KernelWay::Gso`] | the datagrams of one viewer in one message that the kernel cuts |
+//! | [`KernelWay::GsoZeroCopy`] | the same with `MSG_ZEROCOPY` |
+//! | [`XdpWay::Built`] | a descriptor of a frame that was built long ago: the floor, of no use to a server |
+//! | [`XdpWay::Staging`] | header and packet copied into a frame, one descriptor |
+//! | [`XdpWay::Chained`] | a header in a frame, the packet where it lies, two descriptors |
+//!
+//! They compute no UDP checksum: over IPv4 none is needed, and the kernel's sockets leave it to the device.
+
+mod kernel;
+mod xdp;
+
+use std::net::SocketAddr;
+
+pub use kernel::{KernelLoop, KernelWay};
+pub use xdp::{Headers, XdpLoop, XdpWay};
+
+/// Some datagrams for one viewer, one after the other in memory.
+#[derive(Clone, Copy, Debug)]
+pub struct Piece<'a> {
+    /// Whose: an index below the number of viewers.
+    pub viewer: usize,
+    /// Where they go.
+    pub to: SocketAddr,
+    /// The datagrams: RTP header and payload each.
+    pub bytes: &'a [u8],
+    /// Where they lie in the memory that is registered with the device.
+    pub address: u64,
+}
