@@ -12,7 +12,7 @@ use crate::frame::Bench;
 
 /// All of them, in the order in which `bench list` shows them.
 pub const ALL: &[Bench] = &[
-    Bench] =     &[ingest::BENCH,
+    ingest::BENCH,
     engine::BENCH,
     tx::BENCH,
     backends::BENCH,
