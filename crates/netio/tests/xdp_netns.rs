@@ -178,13 +178,15 @@ fn an_interface_that_goes_down_is_a_failure() {
 
 /// A device that has nothing to send hears of it too.
 #[test]
-fn an_idle_device_hears_that_its_interface_was_deleted() {
-    let Some(net) = Wire::new() else { return };
-    let (arena, _leases) = film(heap(1), 1, 196);
-    let Some(mut tx) = open(&net, config(&arena, None)) else { return };
-    net.server.ip("link del va");
-    let polls = (0..300).take_while(|_| !tx.poll() && tx.failure().is_none()).count();
-    assert!(tx.failure().is_some(), "after {polls} polls");
+fn an_idle_device_hears_that_its_interface_has_gone() {
+    for command in ["link del va", "link set va down"] {
+        let Some(net) = Wire::new() else { return };
+        let (arena, _leases) = film(heap(1), 1, 196);
+        let Some(mut tx) = open(&net, config(&arena, None)) else { return };
+        net.server.ip(command);
+        let polls = (0..300).take_while(|_| !tx.poll() && tx.failure().is_none()).count();
+        assert!(tx.failure().is_some(), "{command}: after {polls} polls");
+    }
 }
 
 #[test]

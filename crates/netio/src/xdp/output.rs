@@ -422,14 +422,21 @@ impl Output {
     /// Asks the kernel whether the interface is still there and what it has refused.
     pub(super) fn check(&mut self) {
         let Far::Kernel(socket) = &self.port.far else { return };
-        if let Some(errno) = socket.pending_error() {
-            self.dead = self.dead.or(Some(errno));
+        // A driver that looks at the ring by itself is not called for sending, and an interface that was only taken down
+        // leaves no error: a call says so.
+        let gone = socket.pending_error().or(match socket.kick() {
+            Kick::Dead(errno) => Some(errno),
+            Kick::Done | Kick::Again => None,
+        });
+        if gone.is_some() {
+            self.dead = self.dead.or(gone);
         } else if let Ok(statistics) = socket.statistics() {
             self.counters.invalid_descriptors = statistics.tx_invalid_descs;
         }
     }
 
-    /// Gives back every frame and every lease: the device is dead.
+    /// Gives back every frame and every lease: the device is dead. What it may still have had queued is lost; should a
+    /// page of it be rewritten before the queue is gone, the datagram's checksum no longer holds.
     pub(super) fn give_back(&mut self) {
         self.frames.give_back();
         self.held.give_back();
