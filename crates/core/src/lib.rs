@@ -1,8 +1,8 @@
 //! The words that every part of Millrace uses, and nothing else.
 //!
 //! One crate, because if any of these words lived in the store, the engine or the packet I/O, the arrows between
-//! those three would have to turn around. It depends on the standard library only. `unsafe` lives in [`pool`]
-//! and in the vector forms of [`wire::checksum`], nowhere else here.
+//! those three would have to turn around. It depends on the standard library only. `unsafe` lives in [`pool`],
+//! in [`prefetch`] and in the vector forms of [`wire::checksum`], nowhere else here.
 //!
 //! | module | holds |
 //! | --- | --- |
@@ -12,6 +12,7 @@
 //! | [`ids`] | newtypes for titles, streams and connections |
 //! | [`packet`] | [`packet::PacketMeta`]: what is stored for each media packet; [`packet::WireLayout`] |
 //! | [`pool`] | the extent arena: one copy of the film in memory, filled once, lent to many |
+//! | [`prefetch`] | asking for memory before it is needed |
 //! | [`random`] | numbers that a seed repeats |
 //! | [`seam`] | the doors: clock, packets out, doorbells |
 //! | [`wire`] | checksums, headers, RTP, RTCP: bytes on the wire |
@@ -21,6 +22,7 @@ pub mod ids;
 pub mod limits;
 pub mod packet;
 pub mod pool;
+pub mod prefetch;
 pub mod random;
 pub mod seam;
 pub mod time;

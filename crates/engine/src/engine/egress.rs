@@ -1,6 +1,7 @@
 //! Egress: what the engine wants, what it has to send, what it has to tell, and when it wants to be called again.
 
 use millrace_core::limits::{MAX_BATCH_BURSTS, MAX_HOLE_NS};
+use millrace_core::prefetch::{prefetch, prefetch_all};
 use millrace_core::seam::{Dest, TransmitBatch, Want};
 use millrace_core::time::Instant;
 
@@ -57,7 +58,7 @@ impl Engine {
             if count == 0 {
                 break;
             }
-            self.touch(&due[..count]);
+            self.fetch(&due[..count]);
             for &index in &due[..count] {
                 self.fire(index, now);
             }
@@ -65,23 +66,19 @@ impl Engine {
         self.batch.len()
     }
 
-    /// Reads a word of each cache line that these streams' bursts will need. The reads of one pass do not depend on each
-    /// other, so the processor waits for the memory behind all of them at once instead of for one stream after the other;
-    /// each pass needs what the one before has fetched. With more streams than the cache holds this is worth a factor.
-    fn touch(&self, due: &[u32]) {
-        let mut sum = 0;
+    /// Asks for the memory that these streams' bursts will need, so that the processor waits for all of it at once instead of
+    /// for one stream after the other. With more streams than the cache holds this is worth a factor.
+    fn fetch(&self, due: &[u32]) {
         for &index in due {
-            let (stream, row) = (self.stream(index), &self.batch.rows[index as usize]);
-            sum ^= stream.due.0 ^ stream.packets;
-            sum ^= u64::from(row.leases[0].is_some()) ^ u64::from(matches!(row.dest, Dest::Tcp { .. }));
+            prefetch_all(self.stream(index));
+            prefetch_all(&self.batch.rows[index as usize]);
         }
         for &index in due {
             let stream = self.stream(index);
             if let Some(lease) = self.batch.lease(index, stream.extent) {
-                sum ^= time_of(lease, stream.place()).0;
+                prefetch(&lease.metas(stream.place(), 1)[0]);
             }
         }
-        std::hint::black_box(sum);
     }
 
     /// The batch that the last [`Engine::poll_bursts`] filled; empty after [`Engine::handle_sent`].

@@ -5,6 +5,7 @@ use std::collections::BinaryHeap;
 use std::hint::black_box;
 
 use millrace_core::limits::{DEFAULT_PACKET_BYTES, MAX_BATCH_BURSTS, RTP_HEADER_BYTES};
+use millrace_core::prefetch::prefetch_all;
 use millrace_core::time::Instant;
 use millrace_core::wire::frame::{MAX_HEADER_BYTES, Template};
 use millrace_engine::pace::wheel::Wheel;
@@ -91,7 +92,9 @@ impl Bare<Wheel> {
         let mut due = [0; MAX_BATCH_BURSTS];
         while let count @ 1.. = self.queue.pop_due_into(Instant(self.now), &mut due) {
             // The flows are fetched side by side, as the engine does it.
-            black_box(due[..count].iter().fold(0, |sum, &index| sum ^ self.flows[index as usize].due));
+            for &index in &due[..count] {
+                prefetch_all(&self.flows[index as usize]);
+            }
             for &index in &due[..count] {
                 let due = self.send(index);
                 self.queue.set(index, Instant(due), Instant(self.now));

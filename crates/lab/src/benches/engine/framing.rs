@@ -6,6 +6,7 @@ use std::net::{Ipv4Addr, SocketAddr, SocketAddrV4};
 use anyhow::ensure;
 use millrace_core::limits::RTP_HEADER_BYTES;
 use millrace_core::packet::PacketMeta;
+use millrace_core::prefetch::{prefetch, prefetch_all};
 use millrace_core::seam::{Payload, Transmit, TransmitBatch};
 use millrace_core::wire::frame::{Flow, LinkHeader, MAX_HEADER_BYTES, Template};
 
@@ -29,8 +30,8 @@ pub(super) fn template(index: u32) -> Template {
     Template::new(&link, &flow).expect("both addresses are of one family")
 }
 
-/// A row a stream, as a device has it: two cache lines. The template reaches into the second.
-#[repr(C, align(128))]
+/// A row a stream, as a device has it: two cache lines.
+#[repr(align(128))]
 struct Row {
     datagrams: u16,
     headers: Template,
@@ -52,16 +53,13 @@ impl Framing {
 
     pub(super) fn send(&mut self, batch: &impl TransmitBatch) {
         // What the entries need is fetched side by side instead of for one after the other.
-        let mut sum = 0;
         for at in 0..batch.len() {
             let transmit = batch.get(at);
-            let row = &self.rows[transmit.stream.index as usize];
-            sum ^= row.datagrams ^ row.headers.header_bytes() as u16;
-            if let (Payload::Wire { bytes, .. }, Some(source)) = (transmit.payload, batch.source(at)) {
-                sum ^= u16::from(bytes[0]) ^ u16::from(source.lease.metas(source.place, 1)[0][0]);
+            prefetch_all(&self.rows[transmit.stream.index as usize]);
+            if let Payload::Wire { bytes, .. } = transmit.payload {
+                prefetch(bytes);
             }
         }
-        black_box(sum);
         for at in 0..batch.len() {
             let transmit = batch.get(at);
             if let Some(source) = batch.source(at) {
