@@ -71,6 +71,13 @@ fn every_benchmark_runs_and_keeps_the_form() {
         has_the_form(&report, bench.name);
         match bench.name {
             "ingest" => assert!(promise(&report, "ingest-rate")["value"].as_f64().unwrap() > 0.0, "{report}"),
+            "nlf" => {
+                let table = |row: &&Value| row["label"].as_str().unwrap().starts_with("table 1, cold, 8 KB");
+                assert!(report["rows"].as_array().unwrap().iter().filter(table).count() >= 11, "{report}");
+                if rustix::process::geteuid().is_root() {
+                    assert_eq!(promise(&report, "nlf-bad-checksums")["value"], 0.0, "{report}");
+                }
+            }
             "tx" => assert_eq!(promise(&report, "tx-missing")["value"], 0.0, "{report}"),
             "sessions" => {
                 assert_eq!(promise(&report, "sessions-failed")["value"], 0.0, "{report}");

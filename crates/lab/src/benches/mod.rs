@@ -4,6 +4,7 @@ mod backends;
 mod capacity;
 mod engine;
 mod ingest;
+mod nlf;
 mod peers;
 mod sessions;
 mod tx;
@@ -14,6 +15,7 @@ use crate::frame::Bench;
 pub const ALL: &[Bench] = &[
     ingest::BENCH,
     engine::BENCH,
+    nlf::BENCH,
     tx::BENCH,
     backends::BENCH,
     sessions::BENCH,

@@ -96,7 +96,7 @@ impl Bench {
 }
 
 impl Need {
-    fn missing(self) -> Option<String> {
+    pub(crate) fn missing(self) -> Option<String> {
         match self {
             Self::Root => (!rustix::process::geteuid().is_root())
                 .then(|| "root (it makes network namespaces): run it with sudo".to_owned()),

@@ -1,0 +1,227 @@
+//! What framing costs: each version of the two papers on prebuilt packets, and ours, over the same datagrams. Table 1 and Figures 3 and
+//! 4 of the evaluation of 2001 in the same form.
+
+mod batches;
+mod contenders;
+mod send;
+mod single;
+mod stream;
+
+use batches::Costs;
+use contenders::{IN_QUICK_CKSUM_UDP_IP_HDR, V3, V4};
+use stream::{FILM_BYTES, HOT_BYTES, Memory, SIZES, State, Stream, VIEWER, connection_to};
+
+use crate::frame::ticks::{Probe, clock};
+use crate::frame::{
+    Axis, Bench, ContestResult, Need, Noise, Options, Plot, PlotKind, Point, Promise, Report, Row, Series,
+};
+
+/// The benchmark.
+pub(super) const BENCH: Bench = Bench {
+    name: "nlf",
+    shows: "cycles a packet of framing: a traditional stack, the papers' versions 1 to 3, and version 4, which runs",
+    not_for: "what sending costs: nothing but Figure 4 leaves the process",
+    options: &["runs"],
+    needs: &[],
+    run,
+};
+
+/// What was measured of one state.
+struct Measured {
+    state: State,
+    singles: Vec<(usize, Vec<single::Line>)>,
+    costs: Vec<Costs>,
+    /// v3 and v4 by size.
+    flat: [ContestResult; 2],
+}
+
+fn run(options: &Options) -> anyhow::Result<Report> {
+    let cold_bytes = options.pick(4 << 20, 128 << 20, 512 << 20);
+    let film_bytes = options.pick(300_000, FILM_BYTES / 5, FILM_BYTES);
+    let mut report = Report::new("nlf");
+    let ticks_per_ns = 1e6 / clock().ns(0, 1_000_000);
+    options.say("filling memory");
+    let (hot, cold) = (Memory::new(HOT_BYTES)?, Memory::new(cold_bytes)?);
+    report.rows.push(facts(cold_bytes, film_bytes, ticks_per_ns));
+    report.rows.push(Row::new(format!("cold payloads lie in {}", cold.kind)));
+
+    let mut all = Vec::new();
+    for (memory, state) in [(&hot, State::Hot), (&cold, State::Cold)] {
+        all.push(measure(memory, state, film_bytes, ticks_per_ns, options, &mut report)?);
+    }
+    for measured in &all {
+        figure_3(measured, ticks_per_ns, &mut report);
+    }
+    figure_4(&cold, film_bytes, options, &mut report)?;
+    promises(&all, ticks_per_ns, &mut report);
+    let noises = all.iter().flat_map(|m| {
+        let contests = m.flat.iter().map(|flat| flat.noise.clone());
+        contests.chain(m.costs.iter().map(Costs::noise)).collect::<Vec<_>>()
+    });
+    report.noise = Some(noises.fold(Noise::quiet(), Noise::and));
+    Ok(report)
+}
+
+fn facts(cold_bytes: usize, film_bytes: usize, ticks_per_ns: f64) -> Row {
+    let probe = Probe::calibrated();
+    Row::new("what was measured with")
+        .with("stream", film_bytes as f64 / 1e6, "MB")
+        .with("memory of cold payloads", (cold_bytes >> 20) as f64, "MiB")
+        .with("counter", ticks_per_ns * 1000.0, "MHz")
+        .with("step of the counter", probe.step as f64, "cycles")
+        .with("cost of a pair of probes, subtracted", probe.cost, "cycles")
+        .with("packets of a batch", batches::BATCH as f64, "")
+}
+
+/// Everything of one state; the rows of the tables go into the report.
+fn measure(
+    memory: &Memory,
+    state: State,
+    film_bytes: usize,
+    ticks_per_ns: f64,
+    options: &Options,
+    report: &mut Report,
+) -> anyhow::Result<Measured> {
+    let connection = connection_to(VIEWER)?;
+    let streams: Vec<Stream<'_>> = SIZES.iter().map(|&size| Stream::new(memory, size, state)).collect();
+    let (mut singles, mut costs) = (Vec::new(), Vec::new());
+    for stream in &streams {
+        let lines = single::measure(stream, film_bytes, &connection, options)?;
+        report.rows.extend(lines.iter().map(|line| line.row(stream, ticks_per_ns)));
+        singles.push((stream.packet_bytes, lines));
+        let cost = batches::measure(stream, &connection, options)?;
+        report.rows.extend(cost.rows(ticks_per_ns));
+        report.rows.push(
+            Row::new(format!("stored sums, {}", stream.label()))
+                .with("saved of scalar", cost.saved_percent(), "%")
+                .with("saved of the fastest form", cost.saved_of_fastest_percent(), "%")
+                .with("fetching the stored sum adds", cost.fetch_ns() * ticks_per_ns, "cycles"),
+        );
+        costs.push(cost);
+    }
+    let flat = |name| batches::flatness(name, &streams, &connection, options);
+    let flat = [flat(V3)?, flat(V4)?];
+    for result in &flat {
+        report.rows.extend(batches::rows(result, "by size", ticks_per_ns));
+    }
+    Ok(Measured { state, singles, costs, flat })
+}
+
+/// Average processing overhead: the whole protocol, the checksum, and the total of the stream with the checksum's part of it.
+fn figure_3<'a>(measured: &'a Measured, ticks_per_ns: f64, report: &mut Report) {
+    for part in ["A, framing", "B, checksum"] {
+        let of = |cost: &'a Costs| if part.starts_with('A') { &cost.framing } else { &cost.checksums };
+        let mut series: Vec<Series> = Vec::new();
+        for cost in &measured.costs {
+            for c in &of(cost).contenders {
+                let point = Point::xy(cost.packet_bytes as f64, c.p50 * ticks_per_ns)
+                    .within(c.p10 * ticks_per_ns, c.p99 * ticks_per_ns);
+                match series.iter_mut().find(|s| s.name == c.name) {
+                    Some(s) => s.points.push(point),
+                    None => series.push(Series::new(c.name.as_str(), vec![point])),
+                }
+            }
+        }
+        let title = format!("Figure 3{part}: payload {}", measured.state.name());
+        let (x, y) =
+            (Axis::log("packet", "bytes"), Axis::log("cycles per packet, p10 to p99 of batches", ""));
+        report.plots.push(Plot { series, ..Plot::new(PlotKind::Lines, title, x, y) });
+    }
+    let (mut framing, mut checksum) = (Vec::new(), Vec::new());
+    for (packet_bytes, lines) in &measured.singles {
+        for (version, procedure) in [
+            ("full", contenders::IN_CKSUM),
+            ("v1", "in_QuickCksum"),
+            ("v2", IN_QUICK_CKSUM_UDP_IP_HDR),
+            ("v3", IN_QUICK_CKSUM_UDP_IP_HDR),
+            ("v4", IN_QUICK_CKSUM_UDP_IP_HDR),
+        ] {
+            let total_ms = |name: &str| {
+                let line = lines.iter().find(|line| line.name == name);
+                line.map_or(f64::NAN, |line| line.total / ticks_per_ns / 1e6)
+            };
+            let label = format!("{} KB, {version}", packet_bytes >> 10);
+            framing.push(Point::bar(label.as_str(), total_ms(version)));
+            checksum.push(Point::bar(label, total_ms(procedure)));
+        }
+    }
+    let title = format!("Figure 3C: the whole stream, payload {}", measured.state.name());
+    let plot = Plot::new(PlotKind::Bars, title, Axis::default(), Axis::new("sum of all packets", "ms"));
+    report.plots.push(plot.with("framing", framing).with("its checksum procedure by itself", checksum));
+}
+
+/// Processor time of whole sends.
+fn figure_4(
+    memory: &Memory,
+    film_bytes: usize,
+    options: &Options,
+    report: &mut Report,
+) -> anyhow::Result<()> {
+    let streams: Vec<Stream<'_>> =
+        SIZES.iter().map(|&size| Stream::new(memory, size, State::InOrder)).collect();
+    let mut lines = Vec::new();
+    for stream in &streams {
+        lines.extend(send::into_null(stream, film_bytes, options)?);
+    }
+    if [Need::Root, Need::Program("ip", "apt-get install iproute2")]
+        .iter()
+        .all(|need| need.missing().is_none())
+    {
+        let checked = options.pick(200, 200_000, 10_000_000);
+        let (more, verdict) = send::into_tun(&streams, film_bytes, checked, options)?;
+        lines.extend(more);
+        report.rows.push(
+            Row::new("version 4, verified by the kernel").with("sent", verdict.sent as f64, "packets").with(
+                "not accepted",
+                verdict.bad as f64,
+                "packets",
+            ),
+        );
+        report
+            .promises
+            .push(Promise::at_most("nlf-bad-checksums", verdict.bad as f64, 0.0, "packets").correctness());
+    } else {
+        report.rows.push(Row::new("figure 4, TUN device: skipped, it needs root and the program ip"));
+    }
+    report.rows.extend(lines.iter().map(send::Line::row));
+    let y = Axis::new("processor time of the whole stream", "ms");
+    let mut plot = Plot::new(PlotKind::Bars, "Figure 4: whole sends", Axis::default(), y);
+    let mut names: Vec<&str> = lines.iter().map(|line| line.name).collect();
+    names.truncate(names.iter().skip(1).position(|name| *name == names[0]).map_or(names.len(), |at| at + 1));
+    for name in names {
+        let of = lines.iter().filter(|line| line.name == name);
+        let bar = |line: &send::Line| {
+            Point::bar(format!("{}, {} KB", line.device, line.packet_bytes >> 10), line.cpu_ms)
+        };
+        plot = plot.with(name, of.map(bar).collect());
+    }
+    report.plots.push(plot);
+    Ok(())
+}
+
+fn promises(all: &[Measured], ticks_per_ns: f64, report: &mut Report) {
+    let worst = |values: Vec<f64>| values.into_iter().fold(f64::NEG_INFINITY, f64::max);
+    for (at, id) in [(0, "nlf-v3-flat"), (1, "nlf-v4-flat")] {
+        let spread = |m: &Measured| {
+            let ratios = m.flat[at].contenders.iter().map(|c| c.ratio.mid);
+            let least = ratios.clone().fold(f64::INFINITY, f64::min);
+            ratios.fold(f64::NEG_INFINITY, f64::max) / least
+        };
+        report.promises.push(Promise::at_most(id, worst(all.iter().map(spread).collect()), 1.05, "times"));
+    }
+    let costs = || all.iter().flat_map(|m| &m.costs);
+    for (at, id) in [(0, "nlf-v4-of-v3"), (1, "nlf-v3-of-v1")] {
+        let value = worst(costs().map(|cost| cost.order()[at]).collect());
+        report.promises.push(Promise::at_most(id, value, 1.0, "times"));
+    }
+    let saved = |bytes| {
+        let cold = costs().find(|cost| cost.state == State::Cold && cost.packet_bytes == bytes);
+        cold.map_or(f64::NAN, Costs::saved_percent)
+    };
+    report.promises.extend([
+        Promise::at_least("nlf-checksum-saved-1k", saved(1 << 10), 97.3, "%"),
+        Promise::at_least("nlf-checksum-saved-8k", saved(8 << 10), 99.6, "%"),
+    ]);
+    let cycles = worst(costs().map(|cost| cost.p50_ns(V4) * ticks_per_ns).collect());
+    report.promises.push(Promise::at_most("nlf-v4-cycles", cycles, 60.0, "cycles"));
+}
