@@ -8,6 +8,7 @@ use std::time::Instant as StdInstant;
 use clap::Args;
 use millrace_core::units::ByteLen;
 use millrace_store::ingest::{self, IngestOptions};
+use millrace_store::packet_size::PacketSize;
 use millrace_store::volume::{TitleInfo, Volume};
 
 use super::StoreArgs;
@@ -27,9 +28,10 @@ pub(super) struct AddArgs {
     /// Name of the title in URLs [default: made from the file name]
     #[arg(long)]
     name: Option<String>,
-    /// Also build meta-data for this packet size in bytes, a multiple of 188 (1316 is always built)
-    #[arg(long = "packet-size", value_name = "BYTES")]
-    packet_sizes: Vec<u16>,
+    /// Also build meta-data for these packet sizes: bytes, multiples of 188, or 1k, 2k, 4k, 8k (1316 is always built, and
+    /// every other size can be served without)
+    #[arg(long, alias = "packet-size", value_name = "LIST", value_delimiter = ',')]
+    packet_sizes: Vec<PacketSize>,
     /// The ffmpeg program
     #[arg(long, value_name = "PROGRAM", default_value = "ffmpeg", env = "MILLRACE_FFMPEG")]
     ffmpeg: PathBuf,
@@ -47,7 +49,7 @@ pub(super) struct AddArgs {
 pub(super) fn run(args: &AddArgs) -> anyhow::Result<ExitCode> {
     anyhow::ensure!(args.name.is_none() || args.files.len() == 1, "--name: give it with one FILE only");
     const ALWAYS: u16 = millrace_core::limits::DEFAULT_PACKET_BYTES as u16;
-    let others = args.packet_sizes.iter().copied().filter(|&size| size != ALWAYS);
+    let others = args.packet_sizes.iter().map(|size| size.0).filter(|&size| size != ALWAYS);
     let packet_sizes = std::iter::once(ALWAYS).chain(others).collect();
     let options = IngestOptions {
         name: args.name.clone(),

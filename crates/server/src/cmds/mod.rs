@@ -15,6 +15,7 @@ mod inspect;
 mod load;
 mod ls;
 mod play;
+mod prepare;
 pub(crate) mod progress;
 mod rm;
 pub(crate) mod serve;
@@ -35,6 +36,7 @@ struct Cli {
 enum Command {
     Serve(serve::ServeArgs),
     Add(add::AddArgs),
+    Prepare(prepare::PrepareArgs),
     Ls(ls::LsArgs),
     Rm(rm::RmArgs),
     Inspect(inspect::InspectArgs),
@@ -74,6 +76,7 @@ pub fn main() -> ExitCode {
     let result = match Cli::parse().command {
         Command::Serve(args) => serve::run(args),
         Command::Add(args) => add::run(&args),
+        Command::Prepare(args) => prepare::run(&args),
         Command::Ls(args) => ls::run(&args),
         Command::Rm(args) => rm::run(&args),
         Command::Inspect(args) => inspect::run(&args),

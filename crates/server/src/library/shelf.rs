@@ -30,6 +30,8 @@ pub struct Shelf {
 struct Shelved {
     info: TitleInfo,
     access: Arc<LazyAccess>,
+    /// The same for other packet sizes that were asked for and can be had.
+    sized: Mutex<BTreeMap<u16, Arc<LazyAccess>>>,
 }
 
 /// What changed at a refresh.
@@ -57,10 +59,12 @@ impl Shelf {
         let mut next = BTreeMap::new();
         let mut changes = Changes::default();
         for info in found {
-            let same = titles.get(&info.name).filter(|before| before.info.id == info.id);
-            if same.is_none() {
+            let before = titles.get(&info.name).filter(|before| before.info.id == info.id);
+            if before.is_none() {
                 changes.added.push(info.clone());
             }
+            // One that has got packet sizes is put on the shelf anew, but is no news.
+            let same = before.filter(|before| before.info == info);
             let shelved = same.map_or_else(|| Arc::new(Shelved::new(volume, info.clone())), Arc::clone);
             next.insert(info.name, shelved);
         }
@@ -81,30 +85,54 @@ impl Shelf {
 
 impl Shelved {
     fn new(volume: &Arc<Volume>, info: TitleInfo) -> Self {
-        let access = LazyAccess { volume: Arc::clone(volume), id: info.id, files: OnceLock::new() };
-        Self { info, access: Arc::new(access) }
+        let access = Arc::new(LazyAccess::new(volume, info.id, DEFAULT_PACKET_BYTES));
+        Self { info, access, sized: Mutex::default() }
+    }
+
+    /// Index and packet times in another packet size; `None` if the title cannot be had in it, now.
+    fn access(&self, size: u16) -> Option<Arc<LazyAccess>> {
+        let mut sized = self.sized.lock().unwrap_or_else(PoisonError::into_inner);
+        if let Some(access) = sized.get(&size) {
+            return Some(Arc::clone(access));
+        }
+        // What cannot be had is asked for again the next time: range sums may come while the server runs.
+        let access = Arc::new(LazyAccess::new(&self.access.volume, self.info.id, usize::from(size)));
+        access.files()?;
+        sized.insert(size, Arc::clone(&access));
+        Some(access)
     }
 }
 
-/// Index and packet times of a title, opened when they are first needed.
+/// Index and packet times of a title in one packet size, opened when they are first needed.
 struct LazyAccess {
     volume: Arc<Volume>,
     id: TitleId,
+    packet_bytes: usize,
     files: OnceLock<Option<TitleFiles>>,
 }
 
 impl LazyAccess {
+    fn new(volume: &Arc<Volume>, id: TitleId, packet_bytes: usize) -> Self {
+        Self { volume: Arc::clone(volume), id, packet_bytes, files: OnceLock::new() }
+    }
+
     /// `None` if the files are damaged: then the title starts at its beginning, and opening it will say what is wrong.
     fn files(&self) -> Option<&TitleFiles> {
-        self.files.get_or_init(|| self.volume.open_title(self.id, DEFAULT_PACKET_BYTES).ok()).as_ref()
+        self.files.get_or_init(|| self.volume.open_title(self.id, self.packet_bytes).ok()).as_ref()
     }
 }
 
 impl AccessPoints for LazyAccess {
     fn access_at_or_before(&self, time: MediaTicks) -> AccessPoint {
-        let Some(files) = self.files() else { return AccessPoint { packet: 0, time: MediaTicks(0) } };
+        let start = AccessPoint { packet: 0, time: MediaTicks(0) };
+        let Some(files) = self.files() else { return start };
         let point = files.index.access_at_or_before(time);
-        AccessPoint { packet: point.packet, time: point.time }
+        if self.packet_bytes == DEFAULT_PACKET_BYTES {
+            return AccessPoint { packet: point.packet, time: point.time };
+        }
+        // The packet with that byte begins before it, and earlier: what is announced must be its own time.
+        let packet = files.packet_of_default(point.packet);
+        self.time_of(packet).map_or(start, |time| AccessPoint { packet, time })
     }
 
     fn packet_at(&self, time: MediaTicks) -> u32 {
@@ -113,7 +141,7 @@ impl AccessPoints for LazyAccess {
 
     fn time_of(&self, packet: u32) -> Option<MediaTicks> {
         let mut meta = [PacketMeta::default()];
-        self.files()?.meta.read(packet, &mut meta).ok()?;
+        self.files()?.read_metas(packet, &mut meta).ok()?;
         Some(meta[0].time())
     }
 }
@@ -123,11 +151,14 @@ pub struct Reader {
     shelf: Arc<Shelf>,
     volume: Arc<Volume>,
     cache: Arc<Cache>,
-    open: HashMap<TitleId, Open>,
-    by_ref: HashMap<TitleRef, TitleId>,
+    open: HashMap<Key, Open>,
+    by_ref: HashMap<TitleRef, Key>,
     /// Open titles without viewers, the longest unused first.
-    idle: VecDeque<TitleId>,
+    idle: VecDeque<Key>,
 }
+
+/// A title in one packet size: each is open, cached and closed by itself.
+type Key = (TitleId, usize);
 
 struct Open {
     title: TitleRef,
@@ -142,8 +173,8 @@ impl Reader {
 
     fn close_idle(&mut self, keep: usize) {
         while self.idle.len() > keep {
-            let Some(id) = self.idle.pop_front() else { break };
-            if let Some(open) = self.open.remove(&id) {
+            let Some(key) = self.idle.pop_front() else { break };
+            if let Some(open) = self.open.remove(&key) {
                 self.by_ref.remove(&open.title);
                 self.cache.close_title(open.title);
             }
@@ -167,13 +198,29 @@ impl Library for Reader {
         })
     }
 
+    fn sized(&mut self, entry: &Entry, packet_bytes: usize) -> Option<Entry> {
+        if entry.layout.packet_bytes() == packet_bytes {
+            return Some(entry.clone());
+        }
+        let layout = WireLayout::new(packet_bytes)?;
+        let shelved = self.shelf.get(&entry.name)?;
+        let access = shelved.access(u16::try_from(packet_bytes).ok()?)?;
+        Some(Entry {
+            packets: access.files()?.packets(),
+            timeline: shelved.info.timeline_of(packet_bytes),
+            layout,
+            access,
+            ..entry.clone()
+        })
+    }
+
     fn open(&mut self, entry: &Entry) -> Result<TitleRef, OpenError> {
         let shelved =
             self.shelf.get(&entry.name).ok_or_else(|| OpenError::Broken("it was just removed".into()))?;
-        let id = shelved.info.id;
-        if let Some(open) = self.open.get_mut(&id) {
+        let key = (shelved.info.id, entry.layout.packet_bytes());
+        if let Some(open) = self.open.get_mut(&key) {
             open.viewers += 1;
-            self.idle.retain(|&idle| idle != id);
+            self.idle.retain(|&idle| idle != key);
             return Ok(open.title);
         }
         if self.open.len() >= MAX_OPEN_TITLES {
@@ -183,19 +230,19 @@ impl Library for Reader {
             }
         }
         let broken = |error: &dyn std::error::Error| OpenError::Broken(error.to_string());
-        let files = self.volume.open_title(id, DEFAULT_PACKET_BYTES).map_err(|e| broken(&e))?;
+        let files = self.volume.open_title(key.0, key.1).map_err(|e| broken(&e))?;
         let title = self.cache.open_title(files).map_err(|e| broken(&e))?;
-        self.open.insert(id, Open { title, viewers: 1 });
-        self.by_ref.insert(title, id);
+        self.open.insert(key, Open { title, viewers: 1 });
+        self.by_ref.insert(title, key);
         Ok(title)
     }
 
     fn close(&mut self, title: TitleRef) {
-        let Some(&id) = self.by_ref.get(&title) else { return };
-        let Some(open) = self.open.get_mut(&id) else { return };
+        let Some(&key) = self.by_ref.get(&title) else { return };
+        let Some(open) = self.open.get_mut(&key) else { return };
         open.viewers = open.viewers.saturating_sub(1);
         if open.viewers == 0 {
-            self.idle.push_back(id);
+            self.idle.push_back(key);
             self.close_idle(MAX_IDLE_TITLES);
         }
     }

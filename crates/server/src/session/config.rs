@@ -3,6 +3,8 @@
 use millrace_core::limits;
 use millrace_core::units::BitRate;
 
+use super::packet_size::{PacketSizes, PathMtu, kernel_path_mtu};
+
 /// Settings of the session layer.
 #[derive(Clone, Debug)]
 pub struct ServerConfig {
@@ -38,6 +40,10 @@ pub struct ServerConfig {
     pub ports_v4: Option<(u16, u16)>,
     /// The same for IPv6.
     pub ports_v6: Option<(u16, u16)>,
+    /// Packet sizes that viewers by UDP may get, by the MTU of their path.
+    pub packet_sizes: PacketSizes,
+    /// Who knows the MTU of a path.
+    pub path_mtu: PathMtu,
     /// Unix time minus monotonic time, for the `Date` header.
     pub wall_offset_ns: u64,
 }
@@ -71,6 +77,8 @@ impl Default for ServerConfig {
             max_sessions_per_connection: limits::MAX_SESSIONS_PER_CONNECTION,
             ports_v4: None,
             ports_v6: None,
+            packet_sizes: PacketSizes::default(),
+            path_mtu: kernel_path_mtu,
             wall_offset_ns: 0,
         }
     }

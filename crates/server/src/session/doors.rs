@@ -63,7 +63,12 @@ pub trait AccessPoints: Send + Sync {
 pub trait Library: Send {
     /// The title of this name.
     fn find(&mut self, name: &str) -> Option<Entry>;
-    /// Opens it in the cache for one more viewer.
+    /// The same title in packets of another size: packets, times, timeline and layout are those of that size. `None` if it
+    /// cannot be had in it.
+    fn sized(&mut self, entry: &Entry, packet_bytes: usize) -> Option<Entry> {
+        (entry.layout.packet_bytes() == packet_bytes).then(|| entry.clone())
+    }
+    /// Opens it in the cache for one more viewer, in the packet size of the entry.
     ///
     /// # Errors
     /// The cache has no room for another title, or the title's files cannot be opened.

@@ -10,6 +10,7 @@
 //! | [`notice`], [`counters`] | what happened, for logs and metrics |
 //! | `state` | the life of a session, with its table |
 //! | `server` | connections, and which request goes where |
+//! | [`packet_size`] | how large a viewer's packets are |
 //! | `describe`, `setup`, `play`, `params` | the methods |
 //! | `end` | TEARDOWN, expiry, shutdown |
 //! | `events` | what the engines say |
@@ -29,6 +30,7 @@ mod end;
 mod events;
 mod liveness;
 pub mod notice;
+pub mod packet_size;
 mod params;
 mod play;
 mod server;
@@ -41,5 +43,6 @@ pub use counters::Counters;
 pub use doors::{AccessPoint, AccessPoints, Entropy, Entry, Library, OpenError, SystemEntropy};
 pub use liveness::UdpPort;
 pub use notice::Notice;
+pub use packet_size::{PacketSizes, PathMtu, kernel_path_mtu};
 pub use server::{ConnKey, ConnRefusal, Output, Server, SessionInfo, SessionKey};
 pub use state::{EndReason, Path, State};

@@ -63,6 +63,7 @@ impl Server {
         let Some(way) = offers.iter().find_map(|offer| self.way(conn, session, offer)) else {
             return Reply::error(461, "RTP/AVP by UDP unicast or RTP/AVP/TCP interleaved");
         };
+        let entry = self.sized(entry, conn, way.path);
         match self.admit(now, conn, session, &entry, way, request) {
             Ok(key) => self.setup_reply(key, way),
             Err(reply) => reply,
@@ -90,6 +91,19 @@ impl Server {
             Spec::Unknown => return None,
         };
         Some(Way { spec: offer.spec, path })
+    }
+
+    /// The title in the largest packets that the way to the viewer carries. Through a connection, where packets cross
+    /// every path in pieces anyway, it is the default size.
+    fn sized(&mut self, entry: Entry, key: ConnKey, path: Path) -> Entry {
+        let (Path::Udp { rtp_port, .. }, Some(conn)) = (path, self.conns.get(&key)) else { return entry };
+        if self.config.packet_sizes.is_default_only() {
+            return entry;
+        }
+        let mut dest = conn.peer;
+        dest.set_port(rtp_port);
+        let size = self.config.packet_sizes.choose(dest, (self.config.path_mtu)(dest));
+        self.library.sized(&entry, size).unwrap_or(entry)
     }
 
     /// The channels asked for if they are free on this connection, else the first free even pair: the reply tells.
@@ -366,6 +380,7 @@ impl Server {
         if matches!(session.media, Media::Pausing(_)) {
             session.media = Media::Fresh; // the stream that could have said where it stopped is gone
         }
+        session.media = session.media.in_size_of(&session.entry, entry);
         (session.entry, session.title, session.path) = (entry.clone(), title, way.path);
         (session.engine, session.stream, session.rate) = (room.engine, stream, room.rate);
         (session.peer, session.owner) = (peer, Some(conn));

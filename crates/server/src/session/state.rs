@@ -90,6 +90,26 @@ impl Media {
     pub(super) fn state(&self) -> State {
         if matches!(self, Self::Running(_)) { State::Playing } else { State::Ready }
     }
+
+    /// The same place in the same title in packets of another size: what stood still goes on with the packet that holds
+    /// the next byte.
+    pub(super) fn in_size_of(self, from: &Entry, to: &Entry) -> Self {
+        let (old, new) = (from.layout.packet_bytes() as u64, to.layout.packet_bytes() as u64);
+        let packet = |packet: u32| (u64::from(packet) * old / new).min(u64::from(to.packets)) as u32;
+        let end = |stop: Stop| {
+            let packet = (u64::from(stop.packet) * old).div_ceil(new).min(u64::from(to.packets));
+            Stop { packet: packet as u32, ..stop }
+        };
+        match self {
+            _ if old == new => self,
+            Self::Paused { next_packet, next_sequence, stop } => {
+                Self::Paused { next_packet: packet(next_packet), next_sequence, stop: end(stop) }
+            }
+            Self::Ended { next_sequence, stop } => Self::Ended { next_sequence, stop: end(stop) },
+            // A stream that runs is not moved.
+            Self::Fresh | Self::Running(_) | Self::Pausing(_) => self,
+        }
+    }
 }
 
 /// How packets reach the viewer.

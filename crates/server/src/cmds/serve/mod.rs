@@ -16,6 +16,7 @@ use millrace_core::units::{BitRate, ByteLen, HumanDuration};
 use millrace_offload::idle::IdlePolicy;
 
 use super::StoreArgs;
+use crate::session::PacketSizes;
 
 /// Serve folders of films over RTSP
 ///
@@ -77,6 +78,10 @@ pub(crate) struct ServeArgs {
     /// Every packet leaves at its own time, no bursts at all
     #[arg(long)]
     pub(crate) smooth: bool,
+    /// Packet sizes that viewers by UDP may get, the largest that their path carries whole: bytes, 1k, 2k, 4k or 8k
+    /// between commas, or auto for all of these
+    #[arg(long, value_name = "LIST", default_value_t = PacketSizes::default(), env = "MILLRACE_PACKET_SIZES")]
+    pub(crate) packet_sizes: PacketSizes,
     /// Send every datagram by itself even if the kernel can segment
     #[arg(long)]
     pub(crate) no_gso: bool,

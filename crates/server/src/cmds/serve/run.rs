@@ -198,6 +198,7 @@ fn control_config(args: &ServeArgs) -> ControlConfig {
     session.max_streams = args.max_streams;
     session.streams_per_engine = args.max_streams / usize::from(args.engines) + SPARE_STREAMS;
     session.max_rate = args.max_rate;
+    session.packet_sizes = args.packet_sizes.clone();
     session.max_connections_per_address = args.max_connections_per_address;
     session.max_sessions_per_address = args.max_connections_per_address;
     config
