@@ -19,13 +19,14 @@ const WARM_UP: usize = 32;
 
 /// One line of the table.
 pub(super) struct Line {
-    pub(super) name: &'static str,
+    name: &'static str,
     maximum: f64,
     minimum: f64,
-    pub(super) average: f64,
+    median: f64,
+    average: f64,
     deviation: f64,
     /// All of the stream.
-    pub(super) total: f64,
+    total: f64,
     /// Percentiles 0.5 and 99.5, then 2.5 and 97.5.
     bounds: [f64; 4],
 }
@@ -77,6 +78,7 @@ impl Line {
             name,
             maximum: percentile_of_sorted(&sorted, 100.0),
             minimum: at_least_nothing(percentile_of_sorted(&sorted, 0.0)),
+            median: at_least_nothing(percentile_of_sorted(&sorted, 50.0)),
             average,
             deviation,
             total,
@@ -90,6 +92,7 @@ impl Line {
         Row::new(format!("table 1, {}: {}", stream.label(), self.name))
             .with("maximum", self.maximum.round(), "cycles")
             .with("minimum", self.minimum.round(), "cycles")
+            .with("median", self.median.round(), "cycles")
             .with("average", self.average, "cycles")
             .with("average", self.average / ticks_per_ns / 1000.0, "µs")
             .with("standard deviation", self.deviation, "cycles")
@@ -110,7 +113,7 @@ mod tests {
         let mut ticks = vec![10.0; 996];
         ticks.extend([-2.0, 30.0, 1000.0, 30.0]);
         let line = Line::of("x", ticks);
-        assert_eq!((line.maximum, line.minimum), (1000.0, 0.0));
+        assert_eq!((line.maximum, line.minimum, line.median), (1000.0, 0.0, 10.0));
         assert_eq!(line.total, 9960.0 + 1058.0);
         assert_eq!(line.average, line.total / 1000.0);
         assert_eq!(line.bounds, [10.0; 4]);
