@@ -7,6 +7,7 @@ use std::sync::atomic::{AtomicI32, AtomicU64, Ordering};
 use millrace_core::limits::{EXTENT_BYTES, RTP_HEADER_BYTES};
 use millrace_core::packet::PacketMeta;
 use millrace_core::pool::{ExtentArena, Lease};
+use millrace_core::prefetch::{CACHE_LINE_BYTES, prefetch};
 use millrace_core::seam::{SendOutcome, TransmitBatch};
 use millrace_core::wire::checksum::{copy_sum16, sum16};
 use millrace_core::wire::frame::Template;
@@ -14,7 +15,6 @@ use millrace_core::wire::frame::Template;
 use super::Strategy;
 use super::ring::{Consumer, Desc, Producer};
 use super::socket::{Kick, XdpSocket};
-use super::sys::prefetch;
 use super::umem::{CHUNK_BYTES, FrameKind, Frames, HeldLeases, address_of};
 use crate::shape::Shape;
 
@@ -152,7 +152,7 @@ impl<'a> Ahead<'a> {
         loop {
             if let Some((shape, index)) = self.at.as_mut().filter(|(shape, index)| *index < shape.datagrams())
             {
-                prefetch(shape.datagram(*index).1);
+                shape.datagram(*index).1.chunks(CACHE_LINE_BYTES).for_each(prefetch);
                 *index += 1;
                 return;
             }

@@ -2,6 +2,7 @@
 
 use std::net::{IpAddr, SocketAddr};
 
+use millrace_core::prefetch::prefetch_all;
 use millrace_core::wire::frame::{Flow, Template};
 
 use crate::route::{Hop, HopId, HopTable};
@@ -132,6 +133,13 @@ impl Rows {
         *row = Some(Row { template, destination, source, hop: id, generation, port: to.port(), hop_limit });
         self.counts.built += 1;
         Some(())
+    }
+
+    /// Asks for the memory of a row that will be looked at soon.
+    pub(super) fn prefetch(&self, index: usize) {
+        if let Some(row) = self.rows.get(index) {
+            prefetch_all(row);
+        }
     }
 
     /// The template of a row that was brought up to date.

@@ -1,5 +1,5 @@
-//! The memory that is shared with the kernel: ring mappings as atomic words, frames to read back in tests, memory that
-//! can be locked away to show that nobody reads it, and the prefetch instruction.
+//! The memory that is shared with the kernel: ring mappings as atomic words, frames to read back in tests, and memory
+//! that can be locked away to show that nobody reads it.
 //!
 //! Everything in a ring is an atomic word, entries too, so that a ring used wrongly can carry nonsense but never breaks
 //! the rules of the language; on x86-64 and aarch64 a relaxed load or store of a word is an ordinary move.
@@ -14,11 +14,9 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicU32, AtomicU64};
 
 use millrace_core::pool::{ExtentArena, Region};
+use millrace_core::prefetch::CACHE_LINE_BYTES;
 use rustix::mm::{MapFlags, MprotectFlags, ProtFlags, mmap, mmap_anonymous, mprotect, munmap};
 use rustix::net::xdp::XdpRingOffset;
-
-/// Length of a cache line.
-const LINE_BYTES: usize = 64;
 
 /// A mapping of this process, unmapped when dropped.
 #[derive(Debug)]
@@ -62,7 +60,7 @@ unsafe impl Send for RingMemory {}
 unsafe impl Sync for RingMemory {}
 
 /// Words between the three counts of a heap ring: each has a cache line of its own.
-const COUNT_WORDS: usize = LINE_BYTES / 8;
+const COUNT_WORDS: usize = CACHE_LINE_BYTES / 8;
 /// Words before the entries of a heap ring.
 const HEAD_WORDS: usize = 3 * COUNT_WORDS;
 
@@ -146,18 +144,6 @@ pub(super) fn read_memory(arena: &ExtentArena, address: u64, len: usize) -> Opti
     // the arena. Frames and leased extents in a ring are written by nobody until their completion.
     unsafe { std::ptr::copy_nonoverlapping(base.as_ptr().add(start), copy.as_mut_ptr(), len) };
     Some(copy)
-}
-
-/// Asks for the cache lines of `bytes`, so that they are near when they are copied a little later.
-pub(super) fn prefetch(bytes: &[u8]) {
-    #[cfg(target_arch = "x86_64")]
-    for line in bytes.chunks(LINE_BYTES) {
-        use std::arch::x86_64::{_MM_HINT_T0, _mm_prefetch};
-        // SAFETY: a hint: it changes no memory and faults nowhere, and the address is that of a slice.
-        unsafe { _mm_prefetch::<_MM_HINT_T0>(line.as_ptr().cast()) };
-    }
-    #[cfg(not(target_arch = "x86_64"))]
-    let _ = bytes;
 }
 
 /// Memory for an arena of which parts can be taken from this process, while the kernel goes on using them: any read
@@ -250,7 +236,6 @@ mod tests {
         assert_eq!(read_memory(&arena, 100, 4).unwrap(), b"film");
         assert_eq!(read_memory(&arena, (256 << 10) - 4, 5), None);
         assert_eq!(read_memory(&arena, u64::MAX, 1), None);
-        prefetch(fill.bytes_mut());
     }
 
     #[test]

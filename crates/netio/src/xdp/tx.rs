@@ -5,7 +5,9 @@ use std::sync::Arc;
 
 use millrace_core::ids::StreamId;
 use millrace_core::limits::{MAX_BATCH_BURSTS, XDP_ASIDE_EXTENTS, XDP_RING_DESCRIPTORS};
-use millrace_core::pool::ExtentArena;
+use millrace_core::packet::PacketMeta;
+use millrace_core::pool::{ExtentArena, Lease};
+use millrace_core::prefetch::prefetch;
 use millrace_core::seam::{Dest, PacketTx, Payload, SendOutcome, Source, Transmit, TransmitBatch};
 use millrace_core::wire::frame::Template;
 
@@ -268,6 +270,16 @@ impl XdpTx {
         Ok((shape, way))
     }
 
+    /// Asks for what every entry will need: the stream's row, and the sums of its payloads.
+    fn prefetch(&self, batch: &dyn TransmitBatch) {
+        for index in 0..batch.len() {
+            self.rows.prefetch(batch.get(index).stream.index as usize);
+            if let Some((metas, _)) = batch.source(index).and_then(|source| known_sums(source, 1)) {
+                prefetch(metas);
+            }
+        }
+    }
+
     fn entry(&mut self, batch: &dyn TransmitBatch, index: usize, ahead: &mut Ahead<'_>) -> SendOutcome {
         let transmit = batch.get(index);
         if self.out.dead().is_some() {
@@ -307,14 +319,11 @@ impl XdpTx {
     }
 }
 
-/// The sums of an entry's payloads, if the extent has so many packets.
-fn known_sums<'s>(
-    source: Source<'s>,
-    count: usize,
-) -> Option<(&'s [[u8; millrace_core::packet::PacketMeta::BYTES]], &'s millrace_core::pool::Lease)> {
-    let end = source.place.checked_add(u32::try_from(count).ok()?)?;
-    (end <= source.lease.content().packets)
-        .then(|| (source.lease.metas(source.place, count as u32), source.lease))
+/// The sums of an entry's payloads and their extent, if that has so many packets.
+fn known_sums(source: Source<'_>, count: usize) -> Option<(&[[u8; PacketMeta::BYTES]], &Lease)> {
+    let (lease, count) = (source.lease, u32::try_from(count).ok()?);
+    let end = source.place.checked_add(count)?;
+    (end <= lease.content().packets).then(|| (lease.metas(source.place, count), lease))
 }
 
 fn open_socket(config: &XdpConfig, strategy: Strategy) -> Result<Port, XdpError> {
@@ -348,6 +357,7 @@ impl PacketTx for XdpTx {
             self.begin();
         }
         self.refused.clear();
+        self.prefetch(batch);
         let mut ahead = Ahead::of(batch, self.strategy());
         for (index, outcome) in outcomes.iter_mut().enumerate() {
             *outcome = self.entry(batch, index, &mut ahead);
