@@ -24,8 +24,10 @@ pub mod idle;
 pub mod load;
 pub mod stretch;
 
-/// Socket set-up for whoever starts an engine: the pairs of ports, and the way out made of them.
+/// Socket set-up for whoever starts an engine: the pairs of ports, and the ways out made of them.
 pub use millrace_netio::{GsoMode, KernelTx, KernelTxConfig, NetError, UdpPair, bind_pair};
+/// The choice of a way out, devices, next hops, and what this kernel can do.
+pub use millrace_netio::{best, features, probe, route, xdp};
 
 /// The doorbell that wakes a sleeping loop, and its control side.
 pub use millrace_store::bell;

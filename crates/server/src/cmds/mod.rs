@@ -10,6 +10,7 @@ use clap::{Args, Parser, Subcommand};
 mod add;
 mod bench;
 mod bench_sender;
+mod doctor;
 mod fsck;
 mod inspect;
 mod load;
@@ -19,6 +20,7 @@ mod prepare;
 pub(crate) mod progress;
 mod rm;
 pub(crate) mod serve;
+mod ways;
 
 /// A media-on-demand server: a folder of films, paced to many viewers from one copy in memory.
 #[derive(Parser)]
@@ -43,6 +45,7 @@ enum Command {
     Fsck(fsck::FsckArgs),
     Play(play::PlayArgs),
     Load(Box<load::LoadArgs>),
+    Doctor(doctor::DoctorArgs),
     Bench(bench::BenchArgs),
     #[command(hide = true)]
     BenchSender(bench_sender::BenchSenderArgs),
@@ -83,6 +86,7 @@ pub fn main() -> ExitCode {
         Command::Fsck(args) => fsck::run(&args),
         Command::Play(args) => play::run(&args),
         Command::Load(args) => load::run(&args),
+        Command::Doctor(args) => doctor::run(&args),
         Command::Bench(args) => bench::run(&args),
         Command::BenchSender(args) => bench_sender::run(args),
     };

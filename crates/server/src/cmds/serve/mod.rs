@@ -16,6 +16,7 @@ use millrace_core::units::{BitRate, ByteLen, HumanDuration};
 use millrace_offload::idle::IdlePolicy;
 
 use super::StoreArgs;
+use super::ways::WaysArgs;
 use crate::session::PacketSizes;
 
 /// Serve folders of films over RTSP
@@ -85,6 +86,8 @@ pub(crate) struct ServeArgs {
     /// Send every datagram by itself even if the kernel can segment
     #[arg(long)]
     pub(crate) no_gso: bool,
+    #[command(flatten)]
+    pub(crate) ways: WaysArgs,
     /// How the cache reads: auto, uring or threads
     #[arg(long, value_name = "HOW", default_value = "auto")]
     pub(crate) read: ReadChoice,
@@ -158,6 +161,7 @@ impl ServeArgs {
             self.max_streams,
             limits::MAX_STREAMS_PER_ENGINE * usize::from(self.engines)
         );
+        self.ways.check()?;
         for folder in &self.folders {
             anyhow::ensure!(folder.is_dir(), "{}: no such folder", folder.display());
         }

@@ -7,21 +7,24 @@ use std::sync::atomic::Ordering;
 use std::time::Duration;
 
 use anyhow::Context;
-use millrace_core::limits::{MAX_CONNS_PER_ENGINE, MAX_STREAMS_PER_ENGINE};
+use millrace_core::limits::{EXTENT_BYTES, MAX_CONNS_PER_ENGINE, MAX_STREAMS_PER_ENGINE};
 use millrace_core::pool::ExtentArena;
 use millrace_core::seam::Doorbell;
 use millrace_core::units::ByteLen;
 use millrace_offload::bell::EventBell;
+use millrace_offload::best::{BestTx, LoopSide, Tally, exchange};
 use millrace_offload::clock::{MonotonicClock, wall_offset_ns};
 use millrace_offload::handle::{EngineConfig, EngineHandle, ThreadConfig};
 use millrace_offload::hugepage::PageRegion;
 use millrace_offload::load::LoadCell;
+use millrace_offload::xdp::XdpTx;
 use millrace_offload::{GsoMode, KernelTx, KernelTxConfig, UdpPair, bind_pair};
 use millrace_store::cache::{Cache, CacheConfig, CacheDoor, CacheStats, ReadBackend};
 use millrace_store::volume::Volume;
 
 use super::librarian::Librarian;
 use super::{ReadChoice, ServeArgs, invite};
+use crate::cmds::ways::{Devices, Ports, Ways, figures_file};
 use crate::control::{Control, ControlConfig, ControlHandle, EngineDoor, Sockets, UdpSockets};
 use crate::library::shelf::{Reader, Shelf};
 
@@ -44,11 +47,19 @@ pub(super) fn run(args: &ServeArgs) -> anyhow::Result<ExitCode> {
     let listener = listen(&args.listen_choices())?;
     let address = listener.local_addr()?;
     let bells = (0..args.engines).map(|_| EventBell::new().map(Arc::new)).collect::<Result<Vec<_>, _>>()?;
-    let (cache, doors) = start_cache(args, &bells)?;
+    let udp = bind_udp(args, address)?;
+    let ways = Ways::decide(&args.ways, &figures_file(Some(&args.store_dir()?)), address.ip())?;
+    let (ways, ports) = one_pair_of_ports(ways, &udp)?;
+    let (cache, doors, arena) = start_cache(args, &bells, &ways)?;
     let cache = Arc::new(cache);
-    let (engines, udp, loads) = start_engines(args, address, doors, &bells)?;
+    let streams = streams_per_engine(args);
+    let (loop_sides, device_sides) = (0..args.engines).map(|_| exchange()).unzip::<_, _, Vec<_>, Vec<_>>();
+    let minder = Devices::start(&ways, device_sides, arena, streams, ports)?;
+    let (engines, meters) = start_engines(args, &udp, &ways, doors.into_iter().zip(loop_sides), &bells)?;
     let shelf = Arc::new(Shelf::default());
     let reader = Reader::new(Arc::clone(&shelf), Arc::clone(&volume), Arc::clone(&cache));
+    let sockets = |pair: UdpPair| UdpSockets { rtp: pair.rtp, rtcp: pair.rtcp };
+    let udp = udp.into_iter().flatten().map(sockets).collect();
     let sockets = Sockets { listeners: vec![listener], udp };
     let control = Control::start(control_config(args), Box::new(reader), engines, sockets)?;
 
@@ -80,7 +91,8 @@ pub(super) fn run(args: &ServeArgs) -> anyhow::Result<ExitCode> {
     let ended_itself = control.is_finished();
     tracing::info!("stopping");
     librarian.stop();
-    sum_up(control, &cache.stats(), &loads);
+    sum_up(control, &cache.stats(), &meters);
+    drop(minder);
     anyhow::ensure!(!ended_itself, "the control thread ended by itself; the log above says why");
     Ok(ExitCode::SUCCESS)
 }
@@ -121,9 +133,14 @@ fn listen(choices: &[SocketAddr]) -> anyhow::Result<TcpListener> {
     )))
 }
 
-fn start_cache(args: &ServeArgs, bells: &[Arc<EventBell>]) -> anyhow::Result<(Cache, Vec<CacheDoor>)> {
-    let region = PageRegion::new(args.cache.0)?;
-    let arena = ExtentArena::new(Box::new(region));
+fn start_cache(
+    args: &ServeArgs,
+    bells: &[Arc<EventBell>],
+    ways: &Ways,
+) -> anyhow::Result<(Cache, Vec<CacheDoor>, Arc<ExtentArena>)> {
+    let aside = Devices::aside_extents(ways, u32::from(args.engines));
+    let region = PageRegion::new(args.cache.0 + u64::from(aside) * EXTENT_BYTES as u64)?;
+    let arena = ExtentArena::with_aside(Box::new(region), aside);
     let memory = arena.describe();
     let backend = match args.read {
         ReadChoice::Auto => ReadBackend::Auto,
@@ -132,20 +149,13 @@ fn start_cache(args: &ServeArgs, bells: &[Arc<EventBell>]) -> anyhow::Result<(Ca
     };
     let rings = bells.iter().map(|bell| Arc::clone(bell) as Arc<dyn Doorbell>).collect();
     let config = CacheConfig { backend, ..CacheConfig::default() };
-    let (cache, doors) = Cache::start(config, arena, Arc::new(MonotonicClock), rings)?;
+    let (cache, doors) = Cache::start(config, Arc::clone(&arena), Arc::new(MonotonicClock), rings)?;
     tracing::info!("cache of {} on {memory}, read by {}", args.cache, cache.backend());
-    Ok((cache, doors))
+    Ok((cache, doors, arena))
 }
 
-type Engines = (Vec<Box<dyn EngineDoor>>, Vec<UdpSockets>, Vec<Arc<LoadCell>>);
-
-/// UDP sockets, one pair for each address family that is listened on, shared by all engines; and the engines.
-fn start_engines(
-    args: &ServeArgs,
-    address: SocketAddr,
-    doors: Vec<CacheDoor>,
-    bells: &[Arc<EventBell>],
-) -> anyhow::Result<Engines> {
+/// A pair of UDP sockets for each address family that is listened on, IPv4 first, shared by all engines.
+fn bind_udp(args: &ServeArgs, address: SocketAddr) -> anyhow::Result<[Option<UdpPair>; 2]> {
     let (first, last) = args.udp_ports;
     // [::] takes IPv4 connections too, so their viewers need a socket of their own family.
     let v4_address = match address.ip() {
@@ -153,17 +163,59 @@ fn start_engines(
         IpAddr::V6(ip) => ip.is_unspecified().then_some(IpAddr::from([0, 0, 0, 0])),
     };
     let v6_address = address.is_ipv6().then_some(address.ip());
-    let bind = |ip: Option<IpAddr>| ip.map(|ip| bind_pair(ip, first, last)).transpose();
-    let (v4, v6) = (bind(v4_address)?, bind(v6_address)?);
-    let streams = (args.max_streams / doors.len() + SPARE_STREAMS).min(MAX_STREAMS_PER_ENGINE);
-    let (mut engines, mut loads) = (Vec::<Box<dyn EngineDoor>>::new(), Vec::new());
-    for (number, (door, bell)) in doors.into_iter().zip(bells).enumerate() {
-        let tx = KernelTx::new(KernelTxConfig {
+    let v4 = v4_address.map(|ip| bind_pair(ip, first, last)).transpose()?;
+    // The same ports for both families if they are free.
+    let same = v4.as_ref().map(UdpPair::ports).transpose()?;
+    let v6 = v6_address.map(|ip| {
+        let same = same.and_then(|(rtp, rtcp)| bind_pair(ip, rtp, rtcp).ok());
+        same.map_or_else(|| bind_pair(ip, first, last), Ok)
+    });
+    Ok([v4, v6.transpose()?])
+}
+
+/// The source ports of frames: devices have one pair of them for both families.
+fn one_pair_of_ports(ways: Ways, udp: &[Option<UdpPair>; 2]) -> anyhow::Result<(Ways, Ports)> {
+    let ports = udp.iter().flatten().map(UdpPair::ports).collect::<Result<Vec<_>, _>>()?;
+    let &(rtp, rtcp) = ports.first().context("no UDP sockets")?;
+    let ways = if ports.iter().all(|pair| *pair == (rtp, rtcp)) {
+        ways
+    } else {
+        ways.without_devices("IPv4 and IPv6 have different UDP ports; free some or change --udp-ports")
+    };
+    Ok((ways, Ports { rtp, rtcp }))
+}
+
+/// Places in the table of an engine.
+fn streams_per_engine(args: &ServeArgs) -> usize {
+    (args.max_streams / usize::from(args.engines) + SPARE_STREAMS).min(MAX_STREAMS_PER_ENGINE)
+}
+
+/// What an engine tells about itself while it runs.
+struct Meters {
+    load: Arc<LoadCell>,
+    ways: Arc<Tally>,
+}
+
+type Engines = (Vec<Box<dyn EngineDoor>>, Vec<Meters>);
+
+fn start_engines(
+    args: &ServeArgs,
+    [v4, v6]: &[Option<UdpPair>; 2],
+    ways: &Ways,
+    doors: impl Iterator<Item = (CacheDoor, LoopSide<XdpTx>)>,
+    bells: &[Arc<EventBell>],
+) -> anyhow::Result<Engines> {
+    let streams = streams_per_engine(args);
+    let (mut engines, mut meters) = (Vec::<Box<dyn EngineDoor>>::new(), Vec::new());
+    for (number, ((door, devices), bell)) in doors.zip(bells).enumerate() {
+        let kernel = KernelTx::new(KernelTxConfig {
             v4: v4.as_ref().map(clone_pair).transpose()?,
             v6: v6.as_ref().map(clone_pair).transpose()?,
             gso: if args.no_gso { GsoMode::Off } else { GsoMode::Auto },
             conns: MAX_CONNS_PER_ENGINE,
         })?;
+        let tx = BestTx::new(kernel, ways.base, streams, devices);
+        let tally = tx.tally();
         let engine = EngineConfig {
             streams,
             burst_ns: u64::try_from(args.burst.0.as_nanos())?,
@@ -179,11 +231,10 @@ fn start_engines(
         };
         let handle = EngineHandle::start(thread, engine, MonotonicClock, door, tx, Arc::clone(bell))
             .context("start an engine")?;
-        loads.push(handle.load_cell());
+        meters.push(Meters { load: handle.load_cell(), ways: tally });
         engines.push(Box::new(handle));
     }
-    let sockets = |pair: UdpPair| UdpSockets { rtp: pair.rtp, rtcp: pair.rtcp };
-    Ok((engines, [v4, v6].into_iter().flatten().map(sockets).collect(), loads))
+    Ok((engines, meters))
 }
 
 fn clone_pair(pair: &UdpPair) -> std::io::Result<UdpPair> {
@@ -205,13 +256,14 @@ fn control_config(args: &ServeArgs) -> ControlConfig {
 }
 
 /// Ends the control plane and says what it was all about.
-fn sum_up(control: ControlHandle, cache: &CacheStats, loads: &[Arc<LoadCell>]) {
+fn sum_up(control: ControlHandle, cache: &CacheStats, meters: &[Meters]) {
     match control.shut_down(FAREWELL) {
         Some(farewell) if farewell.streams_left == 0 => {}
         Some(farewell) => tracing::warn!("{} streams were cut off", farewell.streams_left),
         None => tracing::error!("the control thread panicked"),
     }
-    for (number, load) in loads.iter().map(|cell| cell.read()).enumerate() {
+    for (number, meters) in meters.iter().enumerate() {
+        let load = meters.load.read();
         let total_ns = (load.busy_ns + load.idle_ns).max(1);
         tracing::info!(
             "engine {number}: {} packets, {}, busy {:.1} % of the time, longest turn {:.1} ms",
@@ -220,6 +272,7 @@ fn sum_up(control: ControlHandle, cache: &CacheStats, loads: &[Arc<LoadCell>]) {
             load.busy_ns as f64 * 100.0 / total_ns as f64,
             load.longest_turn_ns as f64 / 1e6
         );
+        tracing::info!("engine {number}: {}", meters.ways.read());
     }
     tracing::info!(
         "cache: read {} bytes in {} reads, {} wants found in memory, {} shared a read, {} waited, {} late",
