@@ -204,3 +204,7 @@ pub const XDP_RING_DESCRIPTORS: u32 = 2048;
 /// Extents that one AF_XDP device takes of those that the arena has set aside: 1024 frames of 2 KiB fill one huge page
 /// and are more than 1 ms of a 10 Gb/s link.
 pub const XDP_ASIDE_EXTENTS: u32 = EXTENTS_PER_HUGE_PAGE as u32;
+/// Ports that are steered past the kernel's sockets: those that a server listens at, on each of its addresses.
+pub const MAX_STEERED_PORTS: u32 = 1024;
+/// Receive queues of one interface that may have an AF_XDP socket: network cards have up to a few hundred.
+pub const MAX_XDP_QUEUES: u32 = 1024;

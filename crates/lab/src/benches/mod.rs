@@ -7,6 +7,7 @@ mod ingest;
 mod nlf;
 mod peers;
 mod sessions;
+mod steer;
 mod tx;
 
 use crate::frame::Bench;
@@ -17,6 +18,7 @@ pub const ALL: &[Bench] = &[
     engine::BENCH,
     nlf::BENCH,
     tx::BENCH,
+    steer::BENCH,
     backends::BENCH,
     sessions::BENCH,
     capacity::BENCH,

@@ -1,7 +1,7 @@
 //! Maps: memory that programs and this process share.
 
 use std::io;
-use std::os::fd::AsRawFd;
+use std::os::fd::{AsRawFd, BorrowedFd};
 use std::sync::atomic::AtomicU64;
 
 use super::error::BpfError;
@@ -151,6 +151,53 @@ impl PerCpuArray {
     }
 }
 
+/// AF_XDP sockets by number of the receive queue, for [`Helper::RedirectMap`](super::Helper::RedirectMap). A socket that
+/// is closed leaves its place empty.
+#[derive(Debug)]
+pub struct SocketMap {
+    raw: RawMap,
+    name: String,
+}
+
+impl SocketMap {
+    /// Places for the queues `0..queues`, all empty.
+    ///
+    /// # Errors
+    /// When the kernel refuses.
+    pub fn new(name: &str, queues: u32) -> Result<Self, BpfError> {
+        let (key_bytes, value_bytes) = (4, 4);
+        let form = MapForm {
+            name,
+            kind: MapType::Xsk,
+            key_bytes,
+            value_bytes,
+            entries: queues,
+            flags: 0,
+            copies: 1,
+        };
+        Ok(Self { raw: create(&form)?, name: name.to_owned() })
+    }
+
+    /// Packets of a queue may go to this socket from now on.
+    ///
+    /// # Errors
+    /// When there is no such place, or the descriptor is not an AF_XDP socket's.
+    pub fn set(&self, queue: u32, socket: BorrowedFd<'_>) -> Result<(), BpfError> {
+        let fault =
+            |source| BpfError::call(format!("give queue {queue} a socket in map {}", self.name), source);
+        self.raw.update(&queue.to_ne_bytes(), &socket.as_raw_fd().to_ne_bytes()).map_err(fault)
+    }
+
+    /// Empties a queue's place, if it is not empty.
+    ///
+    /// # Errors
+    /// When there is no such place.
+    pub fn clear(&self, queue: u32) -> Result<(), BpfError> {
+        let fault = |source| BpfError::call(format!("empty queue {queue} in map {}", self.name), source);
+        self.raw.delete(&queue.to_ne_bytes()).map_err(fault)
+    }
+}
+
 macro_rules! as_map {
     ($($of:ty),*) => {$(
         impl AsMap for $of {
@@ -160,7 +207,7 @@ macro_rules! as_map {
         }
     )*};
 }
-as_map!(Map, MappedArray, PerCpuArray);
+as_map!(Map, MappedArray, PerCpuArray, SocketMap);
 
 fn create(form: &MapForm<'_>) -> Result<RawMap, BpfError> {
     RawMap::create(form).map_err(|source| BpfError::call(format!("make map {}", form.name), source))

@@ -13,6 +13,9 @@ pub enum ProgramType {
     TcxIngress,
     /// Packets that an interface received, before the stack (`BPF_XDP`).
     Xdp,
+    /// The same, and the program does not mind that a packet consists of several pieces, of which it sees the first
+    /// (`BPF_F_XDP_HAS_FRAGS`): needed where the MTU is larger than a page.
+    XdpFrags,
 }
 
 impl ProgramType {
@@ -20,7 +23,7 @@ impl ProgramType {
     fn program_type(self) -> u32 {
         match self {
             Self::TcxIngress => 3,
-            Self::Xdp => 6,
+            Self::Xdp | Self::XdpFrags => 6,
         }
     }
 
@@ -28,8 +31,14 @@ impl ProgramType {
     pub(super) fn attach_type(self) -> u32 {
         match self {
             Self::TcxIngress => 46,
-            Self::Xdp => 37,
+            Self::Xdp | Self::XdpFrags => 37,
         }
+    }
+
+    /// Flags of `BPF_PROG_LOAD`.
+    fn flags(self) -> u32 {
+        const HAS_FRAGS: u32 = 1 << 5;
+        if self == Self::XdpFrags { HAS_FRAGS } else { 0 }
     }
 }
 
@@ -79,6 +88,7 @@ impl Program {
             name,
             program_type: kind.program_type(),
             attach_type: kind.attach_type(),
+            flags: kind.flags(),
             code: &code,
         };
         // Without a log first: writing one makes the verifier many times slower.

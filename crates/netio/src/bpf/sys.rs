@@ -30,6 +30,8 @@ pub(super) enum MapType {
     Hash = 1,
     Array = 2,
     PerCpuArray = 6,
+    /// AF_XDP sockets.
+    Xsk = 17,
 }
 
 /// The map can be mapped into memory.
@@ -225,6 +227,7 @@ pub(super) struct LoadForm<'a> {
     pub(super) name: &'a str,
     pub(super) program_type: u32,
     pub(super) attach_type: u32,
+    pub(super) flags: u32,
     pub(super) code: &'a [u8],
 }
 
@@ -241,6 +244,7 @@ pub(super) fn prog_load(form: &LoadForm<'_>, log: &mut [u8]) -> io::Result<Owned
         .u32(24, u32::from(!log.is_empty()))
         .u32(28, log.len() as u32)
         .slice_mut(32, log)
+        .u32(44, form.flags)
         .name(48, form.name)
         .u32(68, form.attach_type);
     // SAFETY: the code holds the number of instructions given, the licence ends in zero, the log is as long as said; the

@@ -28,6 +28,7 @@
 //! | `output` | datagrams into rings |
 //! | `tx` | [`XdpTx`]: the way out |
 //! | `memory` | [`MemoryNic`]: the other end of rings in memory, for tests |
+//! | `steer` | the program that says which packets come in by sockets of ours |
 //! | `sys` | shared memory, the only `unsafe` |
 //!
 //! What it needs, and which strategy runs where: `docs/guide/xdp.md`.
@@ -38,6 +39,7 @@ mod output;
 pub mod ring;
 mod row;
 pub mod socket;
+pub mod steer;
 mod strategy;
 mod sys;
 mod tx;

@@ -1,0 +1,132 @@
+//! Which packets reach AF_XDP sockets and which the kernel: a BPF program at the interface that picks out what was asked
+//! for by protocol, own address and port, and hands everything else to the kernel untouched.
+//!
+//! A packet goes to the socket that [`Steering::set_socket`] has put in the place of the queue it came by; while that place
+//! is empty, to the kernel. The kernel also gets, whatever their port: fragments (the first one too, so that it can put
+//! the whole together), IPv4 packets with options, IPv6 packets with extension headers, frames with two VLAN tags. What the
+//! program does not look at are lengths and checksums: the socket's owner has to.
+//!
+//! The program is attached by a link and dies with the process, however that ends; from then on the kernel gets
+//! everything. It knows nothing of our connections, so it will answer segments for them with resets.
+
+mod program;
+
+use std::net::{IpAddr, SocketAddr};
+use std::os::fd::BorrowedFd;
+
+use millrace_core::limits::{MAX_STEERED_PORTS, MAX_XDP_QUEUES};
+
+use crate::bpf::{BpfError, InterfaceLink, Map, Program, ProgramType, SocketMap};
+
+/// What a packet is to be.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Protocol {
+    /// A TCP segment.
+    Tcp,
+    /// A UDP datagram.
+    Udp,
+}
+
+impl Protocol {
+    /// Number in the IP header.
+    fn number(self) -> u8 {
+        match self {
+            Self::Tcp => 6,
+            Self::Udp => 17,
+        }
+    }
+}
+
+/// Packets cannot be steered.
+#[derive(Debug, thiserror::Error)]
+pub enum SteerError {
+    /// The kernel refused something.
+    #[error("steering: {0}")]
+    Bpf(#[from] BpfError),
+    /// Packets for other hosts would be taken as well.
+    #[error(
+        "steering: {address} is not an address of one host; say which of this machine's addresses is meant"
+    )]
+    Address {
+        /// The address given.
+        address: IpAddr,
+    },
+}
+
+/// A steering program at an interface. It is gone when this is dropped.
+#[derive(Debug)]
+pub struct Steering {
+    /// Where it is; none while it is being made. First, so that no packet meets a program whose maps are gone.
+    link: Option<InterfaceLink>,
+    program: Program,
+    ports: Map,
+    sockets: SocketMap,
+}
+
+impl Steering {
+    /// Puts the program at an interface of the calling thread's network namespace. All packets go to the kernel until
+    /// both a port and a socket are set.
+    ///
+    /// # Errors
+    /// When there is no such interface, another XDP program is there, or the privileges are missing.
+    pub fn attach(interface: &str) -> Result<Self, SteerError> {
+        let mut steering = Self::load()?;
+        steering.link = Some(InterfaceLink::attach(&steering.program, interface)?);
+        Ok(steering)
+    }
+
+    /// Program and maps that are at no interface yet.
+    fn load() -> Result<Self, BpfError> {
+        let ports = Map::hash("steer_ports", program::KEY_BYTES as u32, 1, MAX_STEERED_PORTS)?;
+        let sockets = SocketMap::new("steer_sockets", MAX_XDP_QUEUES)?;
+        let program = Program::load("steer", ProgramType::XdpFrags, program::build(&ports, &sockets))?;
+        Ok(Self { link: None, program, ports, sockets })
+    }
+
+    /// Packets of `protocol` to `local`, an address of this host, go to the sockets from now on.
+    ///
+    /// # Errors
+    /// When the address is a wildcard, or [`MAX_STEERED_PORTS`] are steered already.
+    pub fn steer(&self, protocol: Protocol, local: SocketAddr) -> Result<(), SteerError> {
+        Ok(self.ports.update(&key(protocol, local)?, &[1])?)
+    }
+
+    /// They go to the kernel again; says whether they were steered.
+    ///
+    /// # Errors
+    /// When the kernel refuses.
+    pub fn unsteer(&self, protocol: Protocol, local: SocketAddr) -> Result<bool, SteerError> {
+        Ok(self.ports.delete(&key(protocol, local)?)?)
+    }
+
+    /// The AF_XDP socket that gets what comes by `queue`. It must be bound to that queue of that interface, or the kernel
+    /// drops what it is given. A socket that is closed leaves its place.
+    ///
+    /// # Errors
+    /// When there is no such queue, or it is no AF_XDP socket.
+    pub fn set_socket(&self, queue: u32, socket: BorrowedFd<'_>) -> Result<(), SteerError> {
+        Ok(self.sockets.set(queue, socket)?)
+    }
+
+    /// What comes by `queue` goes to the kernel.
+    ///
+    /// # Errors
+    /// When there is no such queue.
+    pub fn clear_socket(&self, queue: u32) -> Result<(), SteerError> {
+        Ok(self.sockets.clear(queue)?)
+    }
+}
+
+/// The key of the program's table.
+fn key(protocol: Protocol, local: SocketAddr) -> Result<[u8; program::KEY_BYTES], SteerError> {
+    let address = local.ip().to_canonical();
+    let is_broadcast = matches!(address, IpAddr::V4(v4) if v4.is_broadcast());
+    if address.is_unspecified() || is_broadcast {
+        return Err(SteerError::Address { address });
+    }
+    Ok(program::key(address, local.port(), protocol.number()))
+}
+
+#[cfg(test)]
+#[path = "steer_tests.rs"]
+mod tests;

@@ -1,0 +1,193 @@
+//! The program against the rule written down with slices, on packets damaged in every way.
+
+use std::os::fd::{AsFd, OwnedFd};
+
+use proptest::prelude::*;
+use rustix::net::{AddressFamily, SocketFlags, SocketType, socket_with};
+
+use super::program::{XDP_PASS, XDP_REDIRECT};
+use super::*;
+use crate::bpf::TestRun;
+
+const V4: &str = "10.1.2.3:5004";
+const V6: &str = "[fd00::77]:443";
+
+fn local(text: &str) -> SocketAddr {
+    text.parse().unwrap()
+}
+
+/// A program that steers UDP to [`V4`] and TCP to [`V6`], and the socket that it gives packets of queue 0.
+fn steering() -> Option<(Steering, OwnedFd)> {
+    if !rustix::process::geteuid().is_root() {
+        eprintln!("skipped: BPF needs root");
+        return None;
+    }
+    let steering = Steering::load().unwrap();
+    steering.steer(Protocol::Udp, local(V4)).unwrap();
+    steering.steer(Protocol::Tcp, local(V6)).unwrap();
+    match socket_with(AddressFamily::XDP, SocketType::RAW, SocketFlags::CLOEXEC, None) {
+        Ok(socket) => {
+            steering.set_socket(0, socket.as_fd()).unwrap();
+            Some((steering, socket))
+        }
+        Err(errno) => {
+            eprintln!("skipped: no AF_XDP socket: {errno}");
+            None
+        }
+    }
+}
+
+fn verdict(steering: &Steering, packet: &[u8]) -> i32 {
+    steering.program.test_run(&TestRun { packet, context: &[], repeat: 1 }).unwrap().result
+}
+
+/// A frame to `to`, with so many VLAN tags.
+fn frame(protocol: Protocol, to: SocketAddr, tags: usize) -> Vec<u8> {
+    let mut bytes = vec![2; 12];
+    for _ in 0..tags {
+        bytes.extend([0x81, 0, 0, 5]);
+    }
+    match to.ip() {
+        IpAddr::V4(v4) => {
+            bytes.extend([0x08, 0, 0x45, 0, 0, 60, 0, 1, 0x40, 0, 64, protocol.number(), 0, 0, 10, 1, 2, 4]);
+            bytes.extend(v4.octets());
+        }
+        IpAddr::V6(v6) => {
+            bytes.extend([0x86, 0xdd, 0x60, 0, 0, 0, 0, 40, protocol.number(), 64]);
+            bytes.extend([0xfd; 16]);
+            bytes.extend(v6.octets());
+        }
+    }
+    bytes.extend([7, 7]);
+    bytes.extend(to.port().to_be_bytes());
+    bytes.extend([9; 36]);
+    bytes
+}
+
+fn be16(bytes: &[u8], at: usize) -> Option<u16> {
+    Some(u16::from_be_bytes([*bytes.get(at)?, *bytes.get(at + 1)?]))
+}
+
+/// The rule: whose packet it is, if it is one that may be steered.
+fn addressee(frame: &[u8]) -> Option<(u8, SocketAddr)> {
+    let tagged = be16(frame, 12)? == 0x8100;
+    let (ether_type, ip) =
+        if tagged { (be16(frame, 16)?, frame.get(18..)?) } else { (be16(frame, 12)?, frame.get(14..)?) };
+    let (address, protocol, segment): (IpAddr, u8, &[u8]) = match ether_type {
+        0x0800 => {
+            let (header, segment) = ip.split_at_checked(20)?;
+            let is_fragment = header[6] & 0x3f != 0 || header[7] != 0;
+            if header[0] != 0x45 || is_fragment {
+                return None;
+            }
+            (<[u8; 4]>::try_from(&header[16..20]).ok()?.into(), header[9], segment)
+        }
+        0x86dd => {
+            let (header, segment) = ip.split_at_checked(40)?;
+            if header[0] >> 4 != 6 {
+                return None;
+            }
+            (<[u8; 16]>::try_from(&header[24..40]).ok()?.into(), header[6], segment)
+        }
+        _ => return None,
+    };
+    Some((protocol, SocketAddr::new(address, be16(segment, 2)?)))
+}
+
+fn expected(frame: &[u8]) -> i32 {
+    let is_steered = match addressee(frame) {
+        Some((protocol, to)) => [(17, local(V4)), (6, local(V6))].contains(&(protocol, to)),
+        None => false,
+    };
+    if is_steered { XDP_REDIRECT } else { XDP_PASS }
+}
+
+#[test]
+fn what_was_asked_for_and_nothing_else_is_steered() {
+    let Some((steering, _socket)) = steering() else { return };
+    for tags in 0..3 {
+        let wanted = if tags < 2 { XDP_REDIRECT } else { XDP_PASS };
+        assert_eq!(verdict(&steering, &frame(Protocol::Udp, local(V4), tags)), wanted);
+        assert_eq!(verdict(&steering, &frame(Protocol::Tcp, local(V6), tags)), wanted);
+        for (protocol, to) in [
+            (Protocol::Tcp, V4),
+            (Protocol::Udp, V6),
+            (Protocol::Udp, "10.1.2.3:5005"),
+            (Protocol::Udp, "10.1.2.4:5004"),
+            (Protocol::Tcp, "[fd00::78]:443"),
+            (Protocol::Tcp, "[a01:203::]:443"),
+        ] {
+            assert_eq!(verdict(&steering, &frame(protocol, local(to), tags)), XDP_PASS, "{to}");
+        }
+    }
+    // Any fragment, the first one too; options; another version.
+    for (at, value) in [(20, 0x20), (20, 0x60), (21, 1), (14, 0x46), (14, 0x55), (12, 0x86)] {
+        let mut bytes = frame(Protocol::Udp, local(V4), 0);
+        bytes[at] = value;
+        assert_eq!((verdict(&steering, &bytes), expected(&bytes)), (XDP_PASS, XDP_PASS), "{at}");
+    }
+}
+
+#[test]
+fn ports_and_sockets_come_and_go() {
+    let Some((steering, socket)) = steering() else { return };
+    let packet = frame(Protocol::Udp, local(V4), 0);
+    assert!(steering.unsteer(Protocol::Udp, local(V4)).unwrap());
+    assert!(!steering.unsteer(Protocol::Udp, local(V4)).unwrap());
+    assert_eq!(verdict(&steering, &packet), XDP_PASS);
+    // An IPv4 address may be written as an IPv6 one.
+    steering.steer(Protocol::Udp, local("[::ffff:10.1.2.3]:5004")).unwrap();
+    assert_eq!(verdict(&steering, &packet), XDP_REDIRECT);
+    steering.clear_socket(0).unwrap();
+    steering.clear_socket(0).unwrap();
+    assert!(steering.clear_socket(MAX_XDP_QUEUES).is_err());
+    assert_eq!(verdict(&steering, &packet), XDP_PASS);
+    steering.set_socket(0, socket.as_fd()).unwrap();
+    assert_eq!(verdict(&steering, &packet), XDP_REDIRECT);
+    steering.set_socket(1, socket.as_fd()).unwrap();
+    let other = std::net::UdpSocket::bind("127.0.0.1:0").unwrap();
+    for refused in
+        [steering.set_socket(2, other.as_fd()), steering.set_socket(MAX_XDP_QUEUES, socket.as_fd())]
+    {
+        let text = refused.unwrap_err().to_string();
+        assert!(text.contains("steering") && text.contains("steer_sockets"), "{text}");
+    }
+}
+
+#[test]
+fn wildcards_are_refused() {
+    for text in ["0.0.0.0:1", "[::]:1", "255.255.255.255:1", "[::ffff:0.0.0.0]:1"] {
+        let fault = key(Protocol::Tcp, local(text)).unwrap_err().to_string();
+        assert!(fault.contains("which of this machine's addresses"), "{fault}");
+    }
+    assert_eq!(key(Protocol::Udp, local(V4)).unwrap()[..4], [10, 1, 2, 3]);
+}
+
+proptest! {
+    #[test]
+    fn any_damage_is_judged_by_the_rule(
+        is_v6 in any::<bool>(),
+        is_tcp in any::<bool>(),
+        tags in 0usize..3,
+        edits in proptest::collection::vec((0usize..70, prop_oneof![any::<u8>(), Just(0x45), Just(0x60), Just(17), Just(6), Just(0)]), 0..4),
+        cut in prop_oneof![Just(0usize), 0usize..80],
+    ) {
+        // Made once: a thread's tests run one after the other.
+        thread_local!(static STEERING: Option<(Steering, OwnedFd)> = steering());
+        let protocol = if is_tcp { Protocol::Tcp } else { Protocol::Udp };
+        let mut bytes = frame(protocol, local(if is_v6 { V6 } else { V4 }), tags);
+        for (at, value) in edits {
+            if let Some(byte) = bytes.get_mut(at) {
+                *byte = value;
+            }
+        }
+        // The kernel takes no frame that is shorter than an Ethernet header.
+        bytes.truncate((bytes.len() - cut.min(bytes.len())).max(14));
+        STEERING.with(|made| -> Result<(), TestCaseError> {
+            if let Some((steering, _)) = made {
+                prop_assert_eq!(verdict(steering, &bytes), expected(&bytes));
+            }
+            Ok(())
+        })?;
+    }
+}
