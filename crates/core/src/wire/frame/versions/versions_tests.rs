@@ -330,6 +330,25 @@ proptest! {
         prop_assert_eq!(frame(&link, &flow, &datagram), oracle(&link, &flow, &datagram));
     }
 
+    /// Whatever room and length: all or nothing, and never a panic.
+    #[test]
+    fn a_header_is_written_whole_or_not_at_all(flow in any_flow(), link in any_link(), room in 0usize..100,
+                                               payload_bytes in prop_oneof![0usize..70_000, any::<usize>()]) {
+        let template = Template::new(&link, &flow).unwrap();
+        let mut out = vec![0xa5; room];
+        for is_raw in [false, true] {
+            let (bytes, written) = match is_raw {
+                true => (template.header_bytes(), template.emit_raw(&mut out, 1, payload_bytes, 2)),
+                false => (template.header_bytes() + 12, template.emit(&mut out, &RTP, 1, payload_bytes, 2)),
+            };
+            let most = MAX_UDP_PAYLOAD_BYTES - (bytes - template.header_bytes());
+            let fits = room >= bytes && payload_bytes <= most;
+            prop_assert_eq!(written, if fits { bytes } else { 0 });
+            prop_assert!(out[written..].iter().all(|&byte| byte == 0xa5));
+            out.fill(0xa5);
+        }
+    }
+
     /// Without an RTP header of its own the datagram is the same as with it, if it is given as part of the payload.
     #[test]
     fn a_raw_datagram_is_the_same_datagram(flow in any_flow(), link in any_link(), rtp: [u8; 12], ip_id: u16,
