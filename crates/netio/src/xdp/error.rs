@@ -29,9 +29,9 @@ pub enum XdpError {
         /// What to do.
         remedy: &'static str,
     },
-    /// The cache may not be locked in memory.
+    /// The memory that frames are sent from may not be locked.
     #[error(
-        "AF_XDP on {interface}: the kernel would have to lock the {bytes} bytes of the cache in memory and may not ({source}); \
+        "AF_XDP on {interface}: the kernel would have to lock {bytes} bytes of memory and may not ({source}); \
          give the program CAP_IPC_LOCK, raise its limit of locked memory (ulimit -l, LimitMEMLOCK=infinity), or choose a smaller cache"
     )]
     Locked {
