@@ -290,6 +290,21 @@ fn the_first_usable_way_of_several_is_taken() {
 }
 
 #[test]
+fn neighbours_beyond_other_links_are_none_of_our_business() {
+    let mut book = book();
+    book.told(Told::Link(Link { kind: LinkKind::Other, ..link(4) }), 0);
+    book.ask(TABLE, id(0), ip("10.1.0.1"), 0);
+    turn(&mut book, 0);
+    book.route(ip("10.1.0.1"), Some(via(4, Some(GATEWAY))), 0);
+    assert_eq!(said(actions(&mut book)), [(0, Hop::UNUSABLE)]);
+    // Should the link become one that can be used, its routes are looked up anew.
+    book.told(Told::Link(link(4)), S);
+    assert_eq!(turn(&mut book, S), [Action::LookUp(ip("10.1.0.1"))]);
+    book.route(ip("10.1.0.1"), Some(via(4, Some(GATEWAY))), S);
+    assert_eq!(actions(&mut book), [Action::Find(key(4, GATEWAY))]);
+}
+
+#[test]
 fn multicast_addresses_are_mapped() {
     let mut book = book();
     for (to, mac) in
@@ -401,7 +416,7 @@ fn step() -> impl Strategy<Value = Step> {
 fn is_in_order(book: &Book) {
     let mut users: HashMap<NeighbourKey, u32> = HashMap::new();
     for (to, destination) in &book.destinations {
-        neighbours_of(*to, &destination.route).for_each(|key| *users.entry(key).or_default() += 1);
+        destination.needs.iter().for_each(|key| *users.entry(*key).or_default() += 1);
         assert!(!destination.subscribers.is_empty());
         assert!(book.due.contains(&(destination.due_ns, *to)));
     }

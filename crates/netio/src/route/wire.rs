@@ -101,6 +101,13 @@ pub(super) struct NextHop {
     pub(super) gateway: Option<IpAddr>,
 }
 
+impl NextHop {
+    /// Whose Ethernet address packets to `destination` bear.
+    pub(super) fn neighbour(&self, destination: IpAddr) -> NeighbourKey {
+        NeighbourKey { if_index: self.if_index, address: self.gateway.unwrap_or(destination) }
+    }
+}
+
 /// How the kernel would send to one destination.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(super) struct Route {
