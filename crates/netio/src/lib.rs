@@ -10,7 +10,8 @@
 //! | [`recv::UdpRx`] | the way in for players, load generators and tests | a UDP socket |
 //!
 //! [`link`] is a bad network to test with. [`drop_probe`] counts streams at an interface instead of receiving them; its
-//! program is written with [`bpf`]. [`probe`] says what this kernel can do. `unsafe` lives in `sys` (raw layouts, each
+//! program is written with [`bpf`]. [`probe`] says what this kernel can do, [`features`] what an interface can, [`route`] how
+//! frames reach a destination. `unsafe` lives in `sys` (raw layouts, each
 //! asserted), in `bpf/sys.rs` (the system call and the memory of maps) and in `xdp/sys.rs` (the memory of rings).
 #![deny(unsafe_code)]
 
