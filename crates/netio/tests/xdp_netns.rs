@@ -325,8 +325,8 @@ fn a_wrong_stored_sum_is_noticed() {
         let (mut viewer, to) = rx(&net, family);
         let before = checksum_errors(&net);
         let (transmit, _) = packets(0, to, &leases[0], 7, 3);
-        // The sums of another extent's packets.
-        let source = Some(Source { lease: &leases[1], place: 7 });
+        // The sums of other packets.
+        let source = Some(Source { lease: &leases[0], place: 8 });
         assert_eq!(send_entries(&mut tx, vec![(transmit, source)]), [SendOutcome::Sent]);
         assert_eq!(send_entries(&mut tx, vec![packets(0, to, &leases[0], 0, 1)]), [SendOutcome::Sent]);
         assert!(receive(&mut viewer, 1) == datagrams(packets(0, to, &leases[0], 0, 1).0.payload));

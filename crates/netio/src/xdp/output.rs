@@ -323,7 +323,9 @@ impl Output {
         rtp: &[u8; RTP_HEADER_BYTES],
         payload: &[u8],
     ) -> Put {
-        let Some(start) = address_of(&self.arena, payload) else {
+        let start = address_of(&self.arena, payload);
+        let Some(start) = start.filter(|start| is_within(lease, *start, payload.len())) else {
+            // Not where its lease is: nothing would keep it as it is.
             return self.stage(job, index, Some(rtp), payload);
         };
         let pieces = Pieces { at: start, left: payload.len() as u64, cut_at_pages: self.cut_at_pages };
@@ -442,6 +444,12 @@ impl Output {
         self.held.give_back();
         self.note_held();
     }
+}
+
+/// Whether a range of the arena lies in the extent of this lease.
+fn is_within(lease: &Lease, start: u64, len: usize) -> bool {
+    let first = u64::from(lease.extent()) * EXTENT_BYTES as u64;
+    (first..=first + (EXTENT_BYTES - len.min(EXTENT_BYTES)) as u64).contains(&start)
 }
 
 /// A payload as descriptors: none longer than a chunk, and none across the end of a page if the device cannot.

@@ -487,6 +487,25 @@ fn a_source_that_cannot_be_is_not_believed() {
     }
 }
 
+/// What does not lie in the extent whose lease comes with it is copied: that lease would not keep it as it is.
+#[test]
+fn a_source_elsewhere_is_not_sent_from() {
+    let (arena, lease) = film(2, 1316, 196);
+    let (mut tx, mut nic) = XdpTx::over_memory(config(&arena, Strategy::Chained), hops(None)).unwrap();
+    arena.fill(0).unwrap().publish();
+    let other = arena.lend(0, *lease.content()).unwrap();
+    let (_arena, foreign) = film(2, 1316, 196);
+    for source in [&other, &foreign] {
+        let (transmit, _) = wire(0, VIEWERS[0], &lease, 0, 5);
+        let source = Some(Source { lease: source, place: 0 });
+        assert_eq!(send(&mut tx, vec![(transmit, source)]), [SendOutcome::Sent]);
+        assert_eq!(tx.counters().held_leases, 0);
+        assert!(nic.run().iter().zip(lease.wire(0, 5).chunks(SEGMENT)).all(|(f, d)| f[42..] == *d));
+    }
+    assert!(!tx.poll());
+    assert_eq!((tx.counters().staged, tx.counters().stray_completions), (10, 0));
+}
+
 #[derive(Clone, Debug)]
 enum Step {
     Send { stream: u32, place: u32, count: u32, known: bool },
