@@ -32,6 +32,26 @@ pub struct Even {
     pub times_broken: bool,
 }
 
+/// The same title in packets `factor` times as large.
+struct Larger {
+    times: Arc<dyn AccessPoints>,
+    packets: u32,
+    factor: u32,
+}
+
+impl AccessPoints for Larger {
+    fn access_at_or_before(&self, time: MediaTicks) -> AccessPoint {
+        let packet = self.times.access_at_or_before(time).packet / self.factor;
+        AccessPoint { packet, time: MediaTicks(u64::from(packet * self.factor) * 225) }
+    }
+    fn packet_at(&self, time: MediaTicks) -> u32 {
+        self.times.packet_at(time).div_ceil(self.factor).min(self.packets)
+    }
+    fn time_of(&self, packet: u32) -> Option<MediaTicks> {
+        self.times.time_of(packet * self.factor)
+    }
+}
+
 impl AccessPoints for Even {
     fn access_at_or_before(&self, time: MediaTicks) -> AccessPoint {
         let packet = ((time.0 / 225) as u32).min(self.packets - 1) / GOP_PACKETS * GOP_PACKETS;
@@ -85,6 +105,13 @@ impl Library for SharedShelf {
             }
             _ => None,
         }
+    }
+    fn sized(&mut self, entry: &Entry, packet_bytes: usize) -> Option<Entry> {
+        let factor = u32::try_from(packet_bytes / 1316).ok().filter(|factor| *factor > 0)?;
+        let packets = entry.packets.div_ceil(factor);
+        let access = Arc::new(Larger { times: Arc::clone(&entry.access), packets, factor });
+        let timeline = Timeline { ssrc: entry.timeline.ssrc + factor - 1, ..entry.timeline };
+        Some(Entry { packets, timeline, layout: WireLayout::new(packet_bytes)?, access, ..entry.clone() })
     }
     fn open(&mut self, entry: &Entry) -> Result<TitleRef, OpenError> {
         match entry.name.as_str() {
