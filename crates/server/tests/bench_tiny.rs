@@ -71,6 +71,7 @@ fn every_benchmark_runs_and_keeps_the_form() {
         has_the_form(&report, bench.name);
         match bench.name {
             "ingest" => assert!(promise(&report, "ingest-rate")["value"].as_f64().unwrap() > 0.0, "{report}"),
+            "sums" => assert_eq!(promise(&report, "sums-same-records")["value"], 0.0, "{report}"),
             "nlf" => {
                 let table = |row: &&Value| row["label"].as_str().unwrap().starts_with("table 1, cold, 8 KB");
                 assert!(report["rows"].as_array().unwrap().iter().filter(table).count() >= 11, "{report}");

@@ -8,6 +8,7 @@ mod nlf;
 mod peers;
 mod sessions;
 mod steer;
+mod sums;
 mod tx;
 
 use crate::frame::Bench;
@@ -15,6 +16,7 @@ use crate::frame::Bench;
 /// All of them, in the order in which `bench list` shows them.
 pub const ALL: &[Bench] = &[
     ingest::BENCH,
+    sums::BENCH,
     engine::BENCH,
     nlf::BENCH,
     tx::BENCH,
