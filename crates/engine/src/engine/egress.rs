@@ -2,7 +2,7 @@
 
 use millrace_core::limits::{MAX_BATCH_BURSTS, MAX_HOLE_NS};
 use millrace_core::prefetch::{prefetch, prefetch_all};
-use millrace_core::seam::{Dest, TransmitBatch, Want};
+use millrace_core::seam::{TransmitBatch, Want};
 use millrace_core::time::Instant;
 
 use super::{Engine, time_of};
