@@ -126,7 +126,7 @@ fn a_report_is_written_beside_the_result() {
     has_the_form(&report, "engine");
     let document = std::fs::read_to_string(document).unwrap();
     assert!(document.contains("`millrace bench engine --tiny --streams 50`; commit "), "{document}");
-    assert!(document.contains("| 50 streams: binary heap, single packets |"), "{document}");
+    assert!(document.contains("| 50 streams: binary heap, single packets with headers |"), "{document}");
 }
 
 /// Starts a benchmark that would run for hours, interrupts it when it is at work; its process id and what it said.
