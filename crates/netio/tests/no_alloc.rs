@@ -10,12 +10,15 @@ use std::net::{TcpListener, TcpStream};
 use std::time::Duration;
 
 use millrace_core::ids::ConnId;
-use millrace_core::pool::HeapRegion;
+use millrace_core::pool::{ExtentArena, HeapRegion};
 use millrace_core::seam::Payload;
 use millrace_core::seam::{PacketTx, SendOutcome, Transmit};
+use millrace_core::wire::frame::LinkHeader;
+use millrace_netio::best::{Arrival, BestTx, Plan, Way, exchange};
 use millrace_netio::middleware::{CountTx, FaultPlan, FaultTx, TraceTx};
 use millrace_netio::null::{NullTx, SliceBatch};
-use millrace_netio::xdp::{Strategy, XdpTx};
+use millrace_netio::route::{Hop, HopTable};
+use millrace_netio::xdp::{Strategy, XdpConfig, XdpTx};
 use millrace_netio::{GsoMode, KernelTx};
 use support::films::*;
 use support::*;
@@ -232,4 +235,48 @@ fn sending_by_af_xdp_allocates_nothing() {
         assert!(blocked > 0 && frames as u64 == tx.counters().datagrams, "{:?}", tx.counters());
         assert!(matches!(outcomes[4], SendOutcome::Unreachable { .. }));
     }
+}
+
+#[test]
+fn choosing_a_way_allocates_nothing() {
+    let (_viewer, v4) = receiver("127.0.0.1");
+    let link = LinkHeader { destination: [2; 6], source: [4; 6], vlan: None };
+    let hop =
+        Hop { if_index: 1, link, source: v4.ip(), mtu: 1500, hop_limit: 64, usable: true, generation: 0 };
+    let arena = ExtentArena::with_aside(Box::new(HeapRegion::new(8)), 8);
+    let config = XdpConfig {
+        interface: "memory".into(),
+        queue: 0,
+        arena,
+        strategy: None,
+        streams: 4,
+        port: 6970,
+        rtcp_port: 6971,
+        tx_budget: 64,
+    };
+    let hops = HopTable::fixed(vec![(v4.ip(), hop)]);
+    let (device, _nic) = XdpTx::over_memory(config, hops).expect("room aside");
+    let (loop_side, mut minder) = exchange();
+    let mut tx = BestTx::new(sender(GsoMode::Auto, 0), Plan::default(), 4, loop_side);
+    let handed = minder.hand_over(Arrival { slot: 0, plan: Plan::all(Way::Xdp), device });
+    assert!(handed.is_ok());
+    let (_other, v6) = receiver("::1");
+    let bytes = pattern(1, 1328 * 5);
+    let headers = pattern(2, 12 * 5);
+    let batch = [
+        wire(0, udp(v4, v4), &bytes, 1328),
+        patched(1, udp(v4, v4), &headers, &bytes, 1328),
+        rtcp(0, udp(v4, v4), &bytes[..50]),
+        wire(2, udp(v6, v6), &bytes, 1328),
+    ];
+    // Nobody empties the device's ring, so that it is full in the end.
+    let count = allocations(|| {
+        for _ in 0..300 {
+            tx.tend();
+            drive(&mut tx, &batch, 1);
+        }
+    });
+    assert_eq!(count, 0);
+    let sent = tx.tally().read();
+    assert!(sent.by(Way::Xdp) > 100 && sent.by(Way::Kernel) > 100, "{sent}");
 }

@@ -134,10 +134,11 @@ fn a_link_that_goes_down_and_comes_back_loses_packets_but_no_viewer() {
     let (received, lost) = (received.unwrap(), lost.unwrap());
     assert_eq!(received + lost, site.scene.packets(), "{report}");
     assert!(lost > 0 && lost < received / 2, "{report}");
-    assert!(!site.server.said("its viewers go on by the kernel").is_empty(), "{:?}", site.server.log);
-    assert_eq!(site.server.said("vs: AF_XDP is open").len(), 2, "opened again: {:?}", site.server.log);
+    // A device that was asked to send meanwhile has died and was opened again; one that was not has survived.
+    let deaths = site.server.said("its viewers go on by the kernel").len();
+    assert_eq!(site.server.said("vs: AF_XDP is open").len(), 1 + deaths, "{:?}", site.server.log);
     let (_, xdp) = site.sums();
-    assert!(xdp > 0);
+    assert!(xdp * 2 > site.scene.packets(), "{xdp} of {} by AF_XDP", site.scene.packets());
 }
 
 #[test]

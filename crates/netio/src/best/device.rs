@@ -10,6 +10,10 @@ impl KernelWay for KernelTx {
     fn send_zero_copy(&mut self, batch: &dyn TransmitBatch, outcomes: &mut [SendOutcome]) {
         KernelTx::send_zero_copy(self, batch, outcomes);
     }
+
+    fn reap(&mut self) -> bool {
+        KernelTx::reap(self) > 0
+    }
 }
 
 impl XdpDevice for XdpTx {

@@ -64,6 +64,10 @@ pub trait XdpDevice: PacketTx {
 pub trait KernelWay: PacketTx {
     /// Like [`PacketTx::send`], but the kernel may read the datagrams where they lie.
     fn send_zero_copy(&mut self, batch: &dyn TransmitBatch, outcomes: &mut [SendOutcome]);
+    /// Takes back what the kernel has read; whether it still reads something. For when nothing is being sent.
+    fn reap(&mut self) -> bool {
+        false
+    }
 }
 
 /// A device and when to use it.
@@ -93,6 +97,10 @@ pub struct BestTx<K, D> {
     tally: std::sync::Arc<Tally>,
     /// Number of the batch.
     stamp: u32,
+    /// Something was sent since the last [`BestTx::tend`].
+    has_sent: bool,
+    /// The kernel may still read what it was not to copy.
+    is_read: bool,
 }
 
 /// What one batch is while it is taken apart.
@@ -120,6 +128,8 @@ impl<K: KernelWay, D: XdpDevice> BestTx<K, D> {
             exchange,
             tally: std::sync::Arc::default(),
             stamp: 0,
+            has_sent: false,
+            is_read: false,
         };
         tx.look_for_devices();
         tx
@@ -152,7 +162,11 @@ impl<K: KernelWay, D: XdpDevice> BestTx<K, D> {
             under_way |= device.tend();
         }
         self.give_up_dead_devices();
-        under_way
+        // Sending looks after this by itself.
+        if !std::mem::take(&mut self.has_sent) && self.is_read {
+            self.is_read = self.kernel.reap();
+        }
+        under_way || self.is_read
     }
 
     /// Takes the devices that the minder has opened.
@@ -194,6 +208,15 @@ impl<K: KernelWay, D: XdpDevice> BestTx<K, D> {
         let can = |slot: &mut Slot<D>| {
             slot.device.as_mut().is_some_and(|device| !device.has_failed() && device.can_send(transmit))
         };
+        // What follows in the same batch goes the same way, if it can.
+        if let Some((earlier, route)) = row.earlier(self.stamp) {
+            *before = earlier as u8;
+            let device = route.checked_sub(FIRST_DEVICE);
+            let still_can = device.is_none_or(|device| can(&mut self.slots[device]));
+            let route = if still_can { route } else { KERNEL };
+            row.note(self.stamp, entry, route);
+            return route;
+        }
         let known = row.device().filter(|&device| can(&mut self.slots[device]));
         let device = match known {
             Some(device) => Some(device),
@@ -205,32 +228,23 @@ impl<K: KernelWay, D: XdpDevice> BestTx<K, D> {
             None => None,
         };
         let plan = device.map_or(&self.base, |device| &self.slots[device].plan);
-        let best = plan.way(Class::of(datagrams));
-        let earlier = row.follows(self.stamp, entry);
-        let way = match earlier {
-            // What follows in the same batch goes the same way, if it can.
-            Some(earlier) => {
-                *before = earlier as u8;
-                row.way(device.is_some())
-            }
-            None => {
-                let (way, has_changed) = row.settle(best, device.is_some());
-                if has_changed {
-                    self.tally.switched();
-                }
-                way
-            }
-        };
-        match (way, device) {
+        let (way, has_changed) = row.settle(plan.way(Class::of(datagrams)), device.is_some());
+        if has_changed {
+            self.tally.switched();
+        }
+        let route = match (way, device) {
             (Way::Xdp, Some(device)) => FIRST_DEVICE + device,
             (Way::KernelZeroCopy, _) => ZERO_COPY,
             _ => KERNEL,
-        }
+        };
+        row.note(self.stamp, entry, route);
+        route
     }
 
     /// Sends at most [`MAX_BATCH_BURSTS`] entries from `first` on.
     fn send_some(&mut self, batch: &dyn TransmitBatch, first: usize, outcomes: &mut [SendOutcome]) {
         self.stamp = self.stamp.wrapping_add(1);
+        self.has_sent = true;
         let mut parts = Parts {
             batch,
             first,
@@ -254,7 +268,10 @@ impl<K: KernelWay, D: XdpDevice> BestTx<K, D> {
                 let view = View::new(batch, first, mask, &parts.skips);
                 let mut answers = [SendOutcome::Sent; MAX_BATCH_BURSTS];
                 match way {
-                    Way::KernelZeroCopy => self.kernel.send_zero_copy(&view, &mut answers[..view.len()]),
+                    Way::KernelZeroCopy => {
+                        self.is_read = true;
+                        self.kernel.send_zero_copy(&view, &mut answers[..view.len()]);
+                    }
                     _ => self.kernel.send(&view, &mut answers[..view.len()]),
                 }
                 view.scatter(&answers, outcomes);

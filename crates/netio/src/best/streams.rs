@@ -10,8 +10,9 @@ use super::plan::Way;
 /// Bursts in a row that must ask for another way before a stream takes it: a burst is cut in two where an extent ends,
 /// which is once in several bursts even at high bit rates, and never eight times in a row.
 pub const SWITCH_AFTER: u8 = 8;
-/// Bursts of a stream that no device can send before the devices are asked again: about a second of film.
-const ASK_AGAIN_AFTER: u8 = 64;
+/// Bursts of a stream that no device can send before the devices are asked again: soon at first, since a next hop that
+/// is not known yet will be in a moment, then about once a second of film.
+const ASK_AGAIN_AFTER: std::ops::RangeInclusive<u8> = 2..=64;
 /// Stands for no device.
 const NONE: u8 = u8::MAX;
 
@@ -23,6 +24,8 @@ pub(super) struct Row {
     batch: u32,
     /// Its last entry in that batch.
     entry: u8,
+    /// Where that went.
+    route: u8,
     /// The way it goes.
     way: Way,
     /// The way that the last `votes` bursts would have liked better.
@@ -32,17 +35,21 @@ pub(super) struct Row {
     device: u8,
     /// Bursts until the devices are asked again whether they can.
     rest: u8,
+    /// How many that were the last time.
+    patience: u8,
 }
 
 const UNUSED: Row = Row {
     generation: 0,
     batch: 0,
     entry: 0,
+    route: 0,
     way: Way::Kernel,
     wished: Way::Kernel,
     votes: u8::MAX,
     device: NONE,
     rest: 0,
+    patience: 0,
 };
 
 impl Row {
@@ -60,11 +67,16 @@ impl Row {
     /// Remembers which device can reach the viewer.
     pub(super) fn reached_by(&mut self, device: Option<usize>) {
         self.device = device.map_or(NONE, |device| device as u8);
-        self.rest = if device.is_some() { 0 } else { ASK_AGAIN_AFTER };
+        self.patience = match device {
+            Some(_) => 0,
+            None => (self.patience * 2).clamp(*ASK_AGAIN_AFTER.start(), *ASK_AGAIN_AFTER.end()),
+        };
+        self.rest = self.patience;
     }
 
     /// The way to go for a burst that would go best by `best`; whether that is a change by choice.
     pub(super) fn settle(&mut self, best: Way, has_device: bool) -> (Way, bool) {
+        let best = if best == Way::Xdp && !has_device { Way::Kernel } else { best };
         let is_new = self.votes == u8::MAX;
         let must_change = self.way == Way::Xdp && !has_device;
         if is_new || must_change {
@@ -84,16 +96,14 @@ impl Row {
         (self.way, changes)
     }
 
-    /// The way it goes, without counting this burst.
-    pub(super) fn way(&self, has_device: bool) -> Way {
-        if self.way == Way::Xdp && !has_device { Way::Kernel } else { self.way }
+    /// Its last entry in this batch, and where that went.
+    pub(super) fn earlier(&self, batch: u32) -> Option<(usize, usize)> {
+        (self.batch == batch).then_some((usize::from(self.entry), usize::from(self.route)))
     }
 
-    /// Its entry before this one, if the batch has one.
-    pub(super) fn follows(&mut self, batch: u32, entry: usize) -> Option<usize> {
-        let before = (self.batch == batch).then_some(usize::from(self.entry));
-        (self.batch, self.entry) = (batch, entry as u8);
-        before
+    /// Remembers where an entry goes.
+    pub(super) fn note(&mut self, batch: u32, entry: usize, route: usize) {
+        (self.batch, self.entry, self.route) = (batch, entry as u8, route as u8);
     }
 }
 
@@ -164,7 +174,8 @@ mod tests {
         assert!(row.asks());
         row.reached_by(None);
         let asked = (0..640).filter(|_| row.asks().then(|| row.reached_by(None)).is_some()).count();
-        assert_eq!(asked, 10);
+        // After 2, 4, 8, 16, 32, 64, then every 64.
+        assert_eq!(asked, 6 + (640 - 126) / 64);
         row.reached_by(Some(2));
         assert_eq!(row.device(), Some(2));
     }
@@ -173,6 +184,8 @@ mod tests {
     fn entries_of_one_batch_know_each_other() {
         let mut streams = Streams::new(1);
         let row = streams.row(id(0, 0)).unwrap();
-        assert_eq!((row.follows(5, 3), row.follows(5, 9), row.follows(6, 0)), (None, Some(3), None));
+        assert_eq!(row.earlier(5), None);
+        row.note(5, 3, 2);
+        assert_eq!((row.earlier(5), row.earlier(6)), (Some((3, 2)), None));
     }
 }

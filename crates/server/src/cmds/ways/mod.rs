@@ -139,6 +139,9 @@ impl Ways {
                 }
             }
         }
+        if args.xdp_interfaces.is_empty() {
+            tracing::info!("packets leave by kernel sockets");
+        }
         ways.base = agreement(&bases);
         if ways.base != Plan::default() {
             tracing::info!("viewers behind other interfaces: {}", ways.base);
