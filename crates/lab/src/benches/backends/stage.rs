@@ -285,10 +285,11 @@ impl<'a> Turns<'a> {
         Ok(())
     }
 
-    /// Hash of a batch as it arrives: lengths and bytes.
+    /// Hash of a batch as it arrives: lengths and bytes of its datagrams. Their order is not in it: between viewers there
+    /// is none, and all are at one socket here.
     fn arrived(&self) -> anyhow::Result<u64> {
         let mut datagram = [0; 2048];
-        let mut hash = 0xcbf2_9ce4_8422_2325u64;
+        let mut sum = 0u64;
         for n in 0..self.datagrams() {
             let length = self.stage.sink.recv(&mut datagram);
             let length = length.with_context(|| format!("datagram {n} of a batch did not arrive"))?;
@@ -298,9 +299,11 @@ impl<'a> Turns<'a> {
                 u64::from_le_bytes(word)
             });
             let all = std::iter::once(length as u64).chain(words);
-            hash = all.fold(hash, |hash, w| (hash ^ w).wrapping_mul(0x0100_0000_01b3).rotate_left(17));
+            let start = 0xcbf2_9ce4_8422_2325u64;
+            let hash = all.fold(start, |hash, w| (hash ^ w).wrapping_mul(0x0100_0000_01b3).rotate_left(17));
+            sum = sum.wrapping_add(hash);
         }
-        Ok(hash)
+        Ok(sum)
     }
 }
 

@@ -27,7 +27,31 @@ const TX_BUDGET: u32 = 256;
 /// How long a way to all viewers may take to be found.
 const ROUTE_PATIENCE: Duration = Duration::from_secs(10);
 
-type Ours = Box<dyn FnMut(&dyn TransmitBatch, &mut [SendOutcome])>;
+/// A device of ours.
+trait Ours {
+    /// Whether it would send this itself.
+    fn can_send(&mut self, _transmit: &Transmit<'_>) -> bool {
+        true
+    }
+    /// Sends, and does what belongs to a turn.
+    fn send(&mut self, batch: &dyn TransmitBatch, outcomes: &mut [SendOutcome]);
+}
+
+impl<F: FnMut(&dyn TransmitBatch, &mut [SendOutcome])> Ours for F {
+    fn send(&mut self, batch: &dyn TransmitBatch, outcomes: &mut [SendOutcome]) {
+        self(batch, outcomes);
+    }
+}
+
+impl Ours for XdpTx {
+    fn can_send(&mut self, transmit: &Transmit<'_>) -> bool {
+        XdpTx::can_send(self, transmit)
+    }
+    fn send(&mut self, batch: &dyn TransmitBatch, outcomes: &mut [SendOutcome]) {
+        PacketTx::send(self, batch, outcomes);
+        self.poll();
+    }
+}
 
 /// All of them, open.
 pub(super) struct Ways<'s> {
@@ -36,7 +60,7 @@ pub(super) struct Ways<'s> {
     xdp_loop: Option<RefCell<XdpLoop>>,
     /// Headers for frames to the viewers, and to the socket where results are compared.
     headers: [Vec<Headers>; 2],
-    ours: Vec<(Name, RefCell<Ours>)>,
+    ours: Vec<(Name, RefCell<Box<dyn Ours>>)>,
     notes: Vec<String>,
     _routes: RouteWatch,
 }
@@ -85,15 +109,19 @@ impl<'s> Ways<'s> {
         }
     }
 
-    fn add(&mut self, text: impl Into<String>, kind: Kind, send: Ours) {
-        self.ours.push((Name { text: text.into(), kind }, RefCell::new(send)));
+    fn add(&mut self, text: impl Into<String>, kind: Kind, device: impl Ours + 'static) {
+        self.ours.push((Name { text: text.into(), kind }, RefCell::new(Box::new(device))));
     }
 
     fn open_kernel(&mut self) -> anyhow::Result<()> {
         let mut tx = kernel_tx()?;
-        self.add("KernelTx", Kind::Ours, Box::new(move |batch, outcomes| tx.send(batch, outcomes)));
+        self.add("KernelTx", Kind::Ours, move |batch: &dyn TransmitBatch, outcomes: &mut [SendOutcome]| {
+            tx.send(batch, outcomes);
+        });
         let mut tx = kernel_tx()?;
-        let send: Ours = Box::new(move |batch, outcomes| tx.send_zero_copy(batch, outcomes));
+        let send = move |batch: &dyn TransmitBatch, outcomes: &mut [SendOutcome]| {
+            tx.send_zero_copy(batch, outcomes);
+        };
         self.add("KernelTx without copying", Kind::Ours, send);
         Ok(())
     }
@@ -104,14 +132,10 @@ impl<'s> Ways<'s> {
             let hops = self._routes.table();
             match XdpTx::open(xdp_config(self.stage, queue, Some(strategy)), hops) {
                 Ok(mut tx) => {
-                    self.wait_for_routes(|transmit| tx.can_send(transmit))?;
+                    self.wait_for_routes(&mut tx)?;
                     let is_staging = strategy == Strategy::Staging;
                     let kind = if is_staging { Kind::Staging } else { Kind::Ours };
-                    let send: Ours = Box::new(move |batch, outcomes| {
-                        tx.send(batch, outcomes);
-                        tx.poll();
-                    });
-                    self.add(format!("XdpTx, {strategy}"), kind, send);
+                    self.add(format!("XdpTx, {strategy}"), kind, tx);
                     queue += 1;
                 }
                 Err(error) => self.notes.push(format!("not measured: XdpTx, {strategy}: {error}")),
@@ -135,7 +159,7 @@ impl<'s> Ways<'s> {
         let mut best = BestTx::new(kernel_tx()?, base, VIEWERS, loop_side);
         match XdpTx::open(config, self._routes.table()) {
             Ok(mut device) => {
-                self.wait_for_routes(|transmit| device.can_send(transmit))?;
+                self.wait_for_routes(&mut device)?;
                 let arrival = Arrival { slot: 0, plan, device };
                 ensure!(device_side.hand_over(arrival).is_ok(), "a ring that is empty has no room");
             }
@@ -143,30 +167,19 @@ impl<'s> Ways<'s> {
         }
         let by_class = Class::ALL.map(|class| format!("{class} {}", plan.way(class))).join(", ");
         self.notes.push(format!("BestTx measured the interface and plans: {by_class}"));
-        let send: Ours = Box::new(move |batch, outcomes| {
+        let send = move |batch: &dyn TransmitBatch, outcomes: &mut [SendOutcome]| {
             best.send(batch, outcomes);
             best.tend();
             // The other end lives as long: without it the choice would think that the server is being stopped.
             let _ = &device_side;
-        });
+        };
         self.add("BestTx", Kind::Choice, send);
         Ok(())
     }
 
     /// Waits until a device knows the way to everybody.
-    fn wait_for_routes(&self, mut can_send: impl FnMut(&Transmit<'_>) -> bool) -> anyhow::Result<()> {
-        let until = Instant::now() + ROUTE_PATIENCE;
-        let packet = [0x80; SEGMENT];
-        for is_check in [true, false] {
-            for (n, to) in self.stage.viewers(is_check)?.into_iter().enumerate() {
-                let transmit = transmit(n, to, &packet);
-                while !can_send(&transmit) {
-                    ensure!(Instant::now() < until, "no way to {to} was found in {ROUTE_PATIENCE:?}");
-                    std::thread::sleep(Duration::from_millis(1));
-                }
-            }
-        }
-        Ok(())
+    fn wait_for_routes(&self, device: &mut dyn Ours) -> anyhow::Result<()> {
+        [true, false].into_iter().try_for_each(|is_check| wait_for_viewers(self.stage, is_check, device))
     }
 
     /// Who takes part.
@@ -214,14 +227,15 @@ impl<'s> Ways<'s> {
                 })
             });
         }
-        for (name, send) in &self.ours {
+        for (name, device) in &self.ours {
             let mut place = next_place();
             contest.contender(name.text.as_str(), move |slot| {
+                wait_for_viewers(self.stage, slot.is_check(), device.borrow_mut().as_mut())?;
                 turns.play(slot, &mut place, |slot, _, picks| {
                     let batch = PickBatch::of(picks);
                     let mut outcomes = vec![SendOutcome::Closed { errno: 0 }; picks.len()];
-                    let mut send = send.borrow_mut();
-                    slot.batch(turns.datagrams() as u64, || send(&batch, &mut outcomes));
+                    let mut device = device.borrow_mut();
+                    slot.batch(turns.datagrams() as u64, || device.send(&batch, &mut outcomes));
                     let all = outcomes.iter().all(|o| *o == SendOutcome::Sent);
                     ensure!(all, "not all was sent: {outcomes:?}");
                     Ok(())
@@ -251,6 +265,21 @@ impl<'s> Ways<'s> {
         let pieces = pieces(picks);
         slot.batch(datagrams, || xdp.send(way, headers, &pieces, SEGMENT))
     }
+}
+
+/// Waits until a device knows the way to all viewers. It forgets where nothing was sent for a while, as in the turns of
+/// others.
+fn wait_for_viewers(stage: &Stage, is_check: bool, device: &mut dyn Ours) -> anyhow::Result<()> {
+    let until = Instant::now() + ROUTE_PATIENCE;
+    let packet = [0x80; SEGMENT];
+    for (n, to) in stage.viewers(is_check)?.into_iter().enumerate() {
+        let transmit = transmit(n, to, &packet);
+        while !device.can_send(&transmit) {
+            ensure!(Instant::now() < until, "no way to {to} was found in {ROUTE_PATIENCE:?}");
+            std::thread::sleep(Duration::from_millis(1));
+        }
+    }
+    Ok(())
 }
 
 fn pieces<'a>(picks: &[Pick<'a>]) -> Vec<Piece<'a>> {
