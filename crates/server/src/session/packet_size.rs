@@ -130,7 +130,8 @@ mod tests {
     #[test]
     fn the_kernel_knows_the_loopback_device() {
         let mtu = std::fs::read_to_string("/sys/class/net/lo/mtu").unwrap();
-        let mtu: u32 = mtu.trim().parse().unwrap();
+        // No IPv4 datagram is longer than 65535 bytes, whatever the device takes.
+        let mtu = mtu.trim().parse::<u32>().unwrap().min(65_535);
         assert_eq!(kernel_path_mtu(at("127.0.0.1")), Some(mtu));
         assert_eq!(kernel_path_mtu(at("::ffff:127.0.0.1")), Some(mtu));
     }
