@@ -1,5 +1,6 @@
 //! [`KernelTx`] and [`XdpTx`] as ways out.
 
+use millrace_core::ids::StreamId;
 use millrace_core::seam::{SendOutcome, Transmit, TransmitBatch};
 
 use super::{KernelWay, XdpDevice};
@@ -17,6 +18,10 @@ impl KernelWay for KernelTx {
 }
 
 impl XdpDevice for XdpTx {
+    fn expect(&self, stream: StreamId) {
+        XdpTx::expect(self, stream);
+    }
+
     fn can_send(&mut self, transmit: &Transmit<'_>) -> bool {
         XdpTx::can_send(self, transmit)
     }

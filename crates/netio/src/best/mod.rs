@@ -29,6 +29,7 @@ mod streams;
 mod tally;
 mod view;
 
+use millrace_core::ids::StreamId;
 use millrace_core::limits::MAX_BATCH_BURSTS;
 use millrace_core::seam::{Dest, PacketTx, Payload, SendOutcome, Transmit, TransmitBatch};
 
@@ -50,6 +51,10 @@ pub const MAX_DEVICES: usize = 4;
 /// Of one stream's entries in one batch nothing may overtake: after an entry that was not taken whole, it takes nothing
 /// more of that stream in this batch.
 pub trait XdpDevice: PacketTx {
+    /// Asks for the memory that [`XdpDevice::can_send`] will need for this stream.
+    fn expect(&self, stream: StreamId) {
+        let _ = stream;
+    }
     /// Whether it can send this entry now: the viewer is behind its interface, every datagram fits.
     fn can_send(&mut self, transmit: &Transmit<'_>) -> bool;
     /// Whether it will never send again: its interface is gone or down.
@@ -111,6 +116,8 @@ struct Parts<'a> {
     masks: [u64; ROUTES],
     /// The entry of the same stream before it.
     befores: [u8; MAX_BATCH_BURSTS],
+    /// Datagrams of an entry; what cannot be taken apart counts as none.
+    datagrams: [u16; MAX_BATCH_BURSTS],
     /// Datagrams of an entry that have left already.
     skips: [u16; MAX_BATCH_BURSTS],
 }
@@ -197,10 +204,9 @@ impl<K: KernelWay, D: XdpDevice> BestTx<K, D> {
     }
 
     /// Where an entry goes.
-    fn route(&mut self, transmit: &Transmit<'_>, entry: usize, before: &mut u8) -> usize {
+    fn route(&mut self, transmit: &Transmit<'_>, datagrams: usize, entry: usize, before: &mut u8) -> usize {
         let is_media_by_udp =
             matches!(transmit.dest, Dest::Udp { .. }) && !matches!(transmit.payload, Payload::Rtcp(_));
-        let datagrams = Shape::of(transmit.payload).map_or(0, |shape| shape.datagrams());
         if !is_media_by_udp || datagrams == 0 {
             return KERNEL;
         }
@@ -250,10 +256,22 @@ impl<K: KernelWay, D: XdpDevice> BestTx<K, D> {
             first,
             masks: [0; ROUTES],
             befores: [NOBODY; MAX_BATCH_BURSTS],
+            datagrams: [0; MAX_BATCH_BURSTS],
             skips: [0; MAX_BATCH_BURSTS],
         };
         for entry in 0..outcomes.len() {
-            let route = self.route(&batch.get(first + entry), entry, &mut parts.befores[entry]);
+            let stream = batch.get(first + entry).stream;
+            self.streams.expect(stream);
+            self.slots
+                .iter()
+                .filter_map(|slot| slot.device.as_ref())
+                .for_each(|device| device.expect(stream));
+        }
+        for entry in 0..outcomes.len() {
+            let transmit = batch.get(first + entry);
+            let datagrams = Shape::of(transmit.payload).map_or(0, |shape| shape.datagrams());
+            parts.datagrams[entry] = datagrams.min(usize::from(u16::MAX)) as u16;
+            let route = self.route(&transmit, datagrams, entry, &mut parts.befores[entry]);
             parts.masks[route] |= 1 << entry;
         }
         for slot in 0..MAX_DEVICES {
@@ -265,16 +283,12 @@ impl<K: KernelWay, D: XdpDevice> BestTx<K, D> {
         for (route, way) in [(ZERO_COPY, Way::KernelZeroCopy), (KERNEL, Way::Kernel)] {
             let mask = parts.masks[route];
             if mask != 0 {
-                let view = View::new(batch, first, mask, &parts.skips);
-                let mut answers = [SendOutcome::Sent; MAX_BATCH_BURSTS];
-                match way {
-                    Way::KernelZeroCopy => {
-                        self.is_read = true;
-                        self.kernel.send_zero_copy(&view, &mut answers[..view.len()]);
-                    }
-                    _ => self.kernel.send(&view, &mut answers[..view.len()]),
-                }
-                view.scatter(&answers, outcomes);
+                let kernel = &mut self.kernel;
+                parts.send_by(mask, outcomes, |batch, outcomes| match way {
+                    Way::KernelZeroCopy => kernel.send_zero_copy(batch, outcomes),
+                    _ => kernel.send(batch, outcomes),
+                });
+                self.is_read |= way == Way::KernelZeroCopy;
                 self.tally.sent(way, count_taken(&parts, mask, outcomes));
             }
         }
@@ -287,10 +301,7 @@ impl<K: KernelWay, D: XdpDevice> BestTx<K, D> {
             parts.masks[KERNEL] |= mask;
             return;
         };
-        let view = View::new(parts.batch, parts.first, mask, &parts.skips);
-        let mut answers = [SendOutcome::Sent; MAX_BATCH_BURSTS];
-        device.send(&view, &mut answers[..view.len()]);
-        view.scatter(&answers, outcomes);
+        parts.send_by(mask, outcomes, |batch, outcomes| device.send(batch, outcomes));
         let failed = device.has_failed();
         self.tally.sent_by_device(number, count_taken(parts, mask, outcomes));
         let mut fallen = 0u64;
@@ -307,6 +318,25 @@ impl<K: KernelWay, D: XdpDevice> BestTx<K, D> {
         }
         self.tally.fell(u64::from(fallen.count_ones()));
         parts.masks[KERNEL] |= fallen;
+    }
+}
+
+impl Parts<'_> {
+    /// Hands the entries of `mask` to `send` and writes what became of them to their places in `outcomes`.
+    fn send_by(
+        &self,
+        mask: u64,
+        outcomes: &mut [SendOutcome],
+        send: impl FnOnce(&dyn TransmitBatch, &mut [SendOutcome]),
+    ) {
+        let is_whole = mask.count_ones() as usize == self.batch.len();
+        if is_whole && self.skips.iter().all(|&skip| skip == 0) {
+            return send(self.batch, outcomes);
+        }
+        let view = View::new(self.batch, self.first, mask, &self.skips);
+        let mut answers = [SendOutcome::Sent; MAX_BATCH_BURSTS];
+        send(&view, &mut answers[..view.len()]);
+        view.scatter(&answers, outcomes);
     }
 }
 
@@ -330,7 +360,7 @@ fn hold_back(parts: &mut Parts<'_>, outcomes: &mut [SendOutcome]) {
 fn count_taken(parts: &Parts<'_>, mask: u64, outcomes: &[SendOutcome]) -> u64 {
     bits(mask)
         .map(|entry| {
-            let count = taken_of(parts.batch, parts.first + entry, &outcomes[entry]);
+            let count = taken(&outcomes[entry], usize::from(parts.datagrams[entry]));
             count.saturating_sub(usize::from(parts.skips[entry])) as u64
         })
         .sum()

@@ -4,6 +4,7 @@
 //! none. So a stream goes on as it went until [`SWITCH_AFTER`] bursts in a row would have gone better by one other way.
 
 use millrace_core::ids::StreamId;
+use millrace_core::prefetch::prefetch;
 
 use super::plan::Way;
 
@@ -113,6 +114,13 @@ pub(super) struct Streams(Box<[Row]>);
 impl Streams {
     pub(super) fn new(count: usize) -> Self {
         Self(vec![UNUSED; count].into())
+    }
+
+    /// Asks for the memory of a stream's row.
+    pub(super) fn expect(&self, stream: StreamId) {
+        if let Some(row) = self.0.get(stream.index as usize) {
+            prefetch(row);
+        }
     }
 
     /// The row of a stream, fresh if its place had another stream before; `None` beyond the table.

@@ -197,6 +197,11 @@ impl XdpTx {
         self.failure.is_none() && self.way(transmit).is_ok()
     }
 
+    /// Asks for the memory that [`XdpTx::can_send`] and sending will need for this stream.
+    pub fn expect(&self, stream: StreamId) {
+        self.rows.prefetch(stream.index as usize);
+    }
+
     /// Takes back what the device is done with, and looks whether it is still there; whether something is still under way.
     /// For turns without anything to send: leases of the last batch would be held until the next.
     pub fn poll(&mut self) -> bool {
