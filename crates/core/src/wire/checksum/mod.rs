@@ -2,7 +2,8 @@
 //!
 //! All sums here are *uncomplemented* and are values in network byte order: `sum16(&[0x12, 0x34]) == 0x1234`.
 //! A piece is summed as if it began at an even offset; a trailing odd byte is padded with zero.
-//! Sums are only ever added, never subtracted: subtraction confuses the two representations of zero.
+//! Sums are only ever added here, never subtracted: subtraction confuses the two representations of zero. (Range sums in the store
+//! have to subtract; they say what becomes of zero.)
 //!
 //! There are several ways to the same number ([`Kind`]); [`sum16`] takes the fastest that this processor has.
 
