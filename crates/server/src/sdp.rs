@@ -4,6 +4,7 @@
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr};
 
 use millrace_core::limits::RTP_HEADER_BYTES;
+use millrace_core::wire::frame::{IPV4_HEADER_BYTES, UDP_HEADER_BYTES};
 use millrace_core::wire::rtp::PAYLOAD_TYPE_MP2T;
 use sdp_types::{
     Attribute, Bandwidth, BandwidthType, Connection, Media, MediaType, Origin, Session, Time, TransportProto,
@@ -11,9 +12,6 @@ use sdp_types::{
 
 use crate::rtsp::range::npt;
 use crate::session::Entry;
-
-/// IPv4 and UDP headers of a datagram.
-const IP_UDP_BYTES: u64 = 28;
 
 /// The description, for a viewer that reaches the server at `local`.
 pub fn describe(entry: &Entry, local: IpAddr) -> String {
@@ -42,7 +40,7 @@ pub fn describe(entry: &Entry, local: IpAddr) -> String {
 /// `b=AS`: kilobits a second with RTP, UDP and IP headers, rounded up (RFC 3550 section 6.2 counts them).
 fn session_kbits(entry: &Entry) -> u64 {
     let payload = entry.layout.packet_bytes() as u64;
-    let datagram = payload + RTP_HEADER_BYTES as u64 + IP_UDP_BYTES;
+    let datagram = payload + (RTP_HEADER_BYTES + UDP_HEADER_BYTES + IPV4_HEADER_BYTES) as u64;
     let bits = u128::from(entry.peak_rate.0) * u128::from(datagram) / u128::from(payload);
     u64::try_from(bits.div_ceil(1000)).unwrap_or(u64::MAX).max(1)
 }

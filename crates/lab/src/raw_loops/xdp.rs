@@ -7,13 +7,14 @@ use std::sync::Arc;
 use anyhow::{Context, bail, ensure};
 use millrace_core::limits::EXTENT_BYTES;
 use millrace_core::pool::{ExtentArena, Fill};
+use millrace_core::wire::frame::{ETHERNET_HEADER_BYTES, IPV4_HEADER_BYTES, UDP_HEADER_BYTES};
 use millrace_netio::xdp::ring::Desc;
 use millrace_netio::xdp::socket::{Kick, SocketConfig, SocketRings, XdpSocket};
 
 use super::Piece;
 
 /// Ethernet, IPv4 and UDP header.
-const HEADER_BYTES: usize = 14 + 20 + 8;
+const HEADER_BYTES: usize = ETHERNET_HEADER_BYTES + IPV4_HEADER_BYTES + UDP_HEADER_BYTES;
 /// A frame: two of them in a page of 4 KiB.
 const FRAME_BYTES: usize = 2048;
 const FRAMES_PER_EXTENT: usize = EXTENT_BYTES / FRAME_BYTES;

@@ -8,7 +8,7 @@ use super::error::ProbeError;
 use crate::bpf::{BpfError, interface_index};
 
 /// Ethernet header without tags.
-const ETHERNET_HEADER_BYTES: u32 = 14;
+const ETHERNET_HEADER_BYTES: u32 = millrace_core::wire::frame::ETHERNET_HEADER_BYTES as u32;
 const ARPHRD_ETHER: u16 = 1;
 const ARPHRD_LOOPBACK: u16 = 772;
 /// No link header at all: tun.

@@ -1,5 +1,8 @@
 //! Which packets are RTP: told from the bytes, so that a link can count media apart from everything else.
 
+use millrace_core::limits::RTP_HEADER_BYTES;
+use millrace_core::wire::frame::UDP_HEADER_BYTES;
+
 /// What a packet seems to be.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Traffic {
@@ -10,8 +13,6 @@ pub enum Traffic {
 }
 
 const UDP: u8 = 17;
-const UDP_HEADER_BYTES: usize = 8;
-const RTP_HEADER_BYTES: usize = millrace_core::limits::RTP_HEADER_BYTES;
 
 /// Looks at an IP packet. UDP whose payload begins as RTP version 2 does and is no RTCP (RFC 5761 section 4: payload
 /// types 72 to 76 are RTCP's) counts as RTP; a quarter of all random UDP payloads would too.

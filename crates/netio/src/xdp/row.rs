@@ -3,12 +3,9 @@
 use std::net::{IpAddr, SocketAddr};
 
 use millrace_core::prefetch::prefetch_all;
-use millrace_core::wire::frame::{Flow, Template};
+use millrace_core::wire::frame::{Flow, IPV4_HEADER_BYTES, IPV6_HEADER_BYTES, Template, UDP_HEADER_BYTES};
 
 use crate::route::{Hop, HopId, HopTable};
-
-/// IPv4 and UDP header, IPv6 and UDP header.
-const IP_UDP_BYTES: [u32; 2] = [28, 48];
 
 /// One stream. Two cache lines.
 #[derive(Clone, Copy)]
@@ -73,8 +70,8 @@ impl Rows {
     }
 
     fn limit(hop: &Hop, is_v4: bool) -> Limit {
-        let headers = IP_UDP_BYTES[usize::from(!is_v4)];
-        Limit { datagram_bytes: hop.mtu.saturating_sub(headers) as usize }
+        let ip = if is_v4 { IPV4_HEADER_BYTES } else { IPV6_HEADER_BYTES };
+        Limit { datagram_bytes: (hop.mtu as usize).saturating_sub(ip + UDP_HEADER_BYTES) }
     }
 
     fn is_ours(&self, hop: &Hop) -> bool {

@@ -8,11 +8,8 @@ use std::net::{Ipv4Addr, Ipv6Addr, SocketAddr, UdpSocket};
 use std::str::FromStr;
 
 use millrace_core::limits::{DEFAULT_PACKET_BYTES, RTP_HEADER_BYTES};
+use millrace_core::wire::frame::{IPV4_HEADER_BYTES, IPV6_HEADER_BYTES, UDP_HEADER_BYTES};
 use millrace_store::packet_size::{PACKET_CLASSES, PacketSize, PacketSizeError};
-
-const UDP_HEADER_BYTES: u32 = 8;
-const IPV4_HEADER_BYTES: u32 = 20;
-const IPV6_HEADER_BYTES: u32 = 40;
 
 /// Packet sizes that viewers by UDP may get, ascending, each once.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -34,9 +31,9 @@ impl PacketSizes {
     /// The largest that fits a path of this MTU; the default size if none does, or the MTU is not known.
     pub(super) fn choose(&self, dest: SocketAddr, mtu: Option<u32>) -> usize {
         let ip = if dest.is_ipv4() { IPV4_HEADER_BYTES } else { IPV6_HEADER_BYTES };
-        let headers = ip + UDP_HEADER_BYTES + RTP_HEADER_BYTES as u32;
-        let room = mtu.map_or(0, |mtu| mtu.saturating_sub(headers));
-        let fitting = self.0.iter().rev().find(|&&size| u32::from(size) <= room);
+        let headers = ip + UDP_HEADER_BYTES + RTP_HEADER_BYTES;
+        let room = mtu.map_or(0, |mtu| (mtu as usize).saturating_sub(headers));
+        let fitting = self.0.iter().rev().find(|&&size| usize::from(size) <= room);
         fitting.map_or(DEFAULT_PACKET_BYTES, |&size| usize::from(size))
     }
 }

@@ -7,6 +7,9 @@
 mod clock;
 mod sequence;
 
+use millrace_core::limits;
+use millrace_core::wire::frame;
+
 use super::ProbeAction;
 use super::layout::{RAW, Total, Word};
 use super::ports::{KEY_BYTES, KEY_V4, KEY_V6, PORT_FREE, PORT_OF_ONE, PortWord};
@@ -61,10 +64,10 @@ const PACKET_OTHERHOST: i32 = 3;
 const ETHERTYPE_V4: u16 = 0x0800;
 const ETHERTYPE_V6: u16 = 0x86dd;
 const PROTOCOL_UDP: i32 = 17;
-const V4_HEADER_BYTES: i16 = 20;
-const V6_HEADER_BYTES: i16 = 40;
-const UDP_HEADER_BYTES: i16 = 8;
-const RTP_HEADER_BYTES: i16 = 12;
+const V4_HEADER_BYTES: i16 = frame::IPV4_HEADER_BYTES as i16;
+const V6_HEADER_BYTES: i16 = frame::IPV6_HEADER_BYTES as i16;
+const UDP_HEADER_BYTES: i16 = frame::UDP_HEADER_BYTES as i16;
+const RTP_HEADER_BYTES: i16 = limits::RTP_HEADER_BYTES as i16;
 /// More fragments, or an offset.
 const V4_FRAGMENT: i32 = 0x3fff;
 /// Datagrams of a train: the kernel makes trains of at most 128.

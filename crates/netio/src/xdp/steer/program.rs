@@ -5,6 +5,8 @@
 
 use std::net::IpAddr;
 
+use millrace_core::wire::frame;
+
 use crate::bpf::{Alu, Assembler, Cond, Helper, Label, Map, Reg, Reg::*, SocketMap, Width};
 
 /// Address, port as it lies in the packet, protocol, family (4 or 6).
@@ -30,10 +32,10 @@ const MD_RX_QUEUE: i16 = 16;
 const ETHERTYPE_V4: u16 = 0x0800;
 const ETHERTYPE_V6: u16 = 0x86dd;
 const ETHERTYPE_VLAN: u16 = 0x8100;
-const ETHERNET_BYTES: i16 = 14;
-const VLAN_BYTES: i16 = 4;
-const V4_BYTES: i16 = 20;
-const V6_BYTES: i16 = 40;
+const ETHERNET_BYTES: i16 = frame::ETHERNET_HEADER_BYTES as i16;
+const VLAN_BYTES: i16 = frame::VLAN_TAG_BYTES as i16;
+const V4_BYTES: i16 = frame::IPV4_HEADER_BYTES as i16;
+const V6_BYTES: i16 = frame::IPV6_HEADER_BYTES as i16;
 /// Version 4, five words: no options.
 const V4_PLAIN: i32 = 0x45;
 /// More fragments, or an offset.
