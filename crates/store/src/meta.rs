@@ -11,12 +11,42 @@ use millrace_core::limits::META_WINDOW_BYTES;
 use millrace_core::packet::PacketMeta;
 
 use crate::error::StoreError;
+use crate::format::FormatError;
 pub use crate::format::meta::{META_BLOCK_BYTES, MetaError, MetaHeader, RECORDS_PER_BLOCK};
 use crate::format::meta::{open_block, seal_block};
+use crate::format::sums::SUMS_BLOCK_BYTES;
 
 /// Most bytes one read of [`MetaFile::read`] asks for, and what [`MetaWriter`] gathers before it writes.
 const WINDOW_BYTES: usize = META_WINDOW_BYTES;
 const _: () = assert!(WINDOW_BYTES.is_multiple_of(META_BLOCK_BYTES));
+
+const _: () = assert!(META_BLOCK_BYTES == SUMS_BLOCK_BYTES);
+
+/// Opens a file of blocks of [`META_BLOCK_BYTES`], the first of which is the header: that, and that the file is as long as
+/// the header says, are checked here; the other blocks when they are read.
+///
+/// # Errors
+/// If it cannot be read, or is not what `decode` wants.
+pub(crate) fn open_blocks<H>(
+    path: &Path,
+    decode: impl FnOnce(&[u8]) -> Result<H, FormatError>,
+    file_bytes: impl FnOnce(&H) -> u64,
+) -> Result<(File, H), StoreError> {
+    let file = File::open(path).map_err(StoreError::io("open", path))?;
+    let bytes = file.metadata().map_err(StoreError::io("look at", path))?.len();
+    let damaged = |what| StoreError::Damaged { path: path.to_path_buf(), what };
+    if bytes < META_BLOCK_BYTES as u64 {
+        return Err(damaged(format!("is {bytes} bytes long; its header alone has {META_BLOCK_BYTES}")));
+    }
+    let mut block = [0; META_BLOCK_BYTES];
+    file.read_exact_at(&mut block, 0).map_err(StoreError::io("read", path))?;
+    let header = decode(&block).map_err(StoreError::format(path))?;
+    let promised = file_bytes(&header);
+    if bytes != promised {
+        return Err(damaged(format!("is {bytes} bytes long; its header promises {promised}")));
+    }
+    Ok((file, header))
+}
 
 /// A title's meta-data file, open for reading.
 #[derive(Debug)]
@@ -29,21 +59,7 @@ pub struct MetaFile {
 impl MetaFile {
     /// Opens a meta-data file: its header and its length are checked, its blocks when they are read.
     pub fn open(path: &Path) -> Result<Self, StoreError> {
-        let file = File::open(path).map_err(StoreError::io("open", path))?;
-        let bytes = file.metadata().map_err(StoreError::io("look at", path))?.len();
-        let mut block = [0; META_BLOCK_BYTES];
-        let damaged = |what| StoreError::Damaged { path: path.to_path_buf(), what };
-        if bytes < META_BLOCK_BYTES as u64 {
-            return Err(damaged(format!("is {bytes} bytes long; its header alone has {META_BLOCK_BYTES}")));
-        }
-        file.read_exact_at(&mut block, 0).map_err(StoreError::io("read", path))?;
-        let header = MetaHeader::decode(&block).map_err(StoreError::format(path))?;
-        if bytes != header.file_bytes() {
-            return Err(damaged(format!(
-                "is {bytes} bytes long; its header promises {}",
-                header.file_bytes()
-            )));
-        }
+        let (file, header) = open_blocks(path, MetaHeader::decode, MetaHeader::file_bytes)?;
         Ok(Self { file, path: path.to_path_buf(), header })
     }
 

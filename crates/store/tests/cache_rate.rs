@@ -14,14 +14,13 @@ use std::sync::Arc;
 use std::time::Instant as RealInstant;
 
 use cache_common::sample::{Sample, SampleSource};
-use cache_common::{RunningClock, TitleSource, World};
+use cache_common::{DeriveError, RunningClock, TitleSource, World};
 use millrace_core::ids::TitleId;
 use millrace_core::packet::{PacketMeta, WireLayout};
 use millrace_core::seam::Clock;
 use millrace_core::time::MediaTicks;
 use millrace_core::wire::rtp::Timeline;
 use millrace_store::cache::ReadBackend;
-use millrace_store::meta::MetaError;
 
 /// A title whose data file cannot be opened for direct reads, because its path is not told.
 struct Buffered(SampleSource);
@@ -57,8 +56,14 @@ impl TitleSource for Buffered {
     fn meta_range(&self, first: u32, count: u32) -> std::ops::Range<u64> {
         self.0.meta_range(first, count)
     }
-    fn decode_meta(&self, blocks: &[u8], first: u32, out: &mut [PacketMeta]) -> Result<(), MetaError> {
-        self.0.decode_meta(blocks, first, out)
+    fn records(
+        &self,
+        meta: &[u8],
+        sums: &[u8],
+        first: u32,
+        out: &mut [PacketMeta],
+    ) -> Result<(), DeriveError> {
+        self.0.records(meta, sums, first, out)
     }
 }
 

@@ -65,6 +65,8 @@ use self::stats::Counters;
 use crate::bell::EventBell;
 #[cfg(test)]
 use crate::meta::MetaError;
+#[cfg(test)]
+use crate::sums::DeriveError;
 use crate::volume::TitleFiles;
 
 /// How extents are read.

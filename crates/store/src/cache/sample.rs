@@ -12,7 +12,7 @@ use millrace_core::time::MediaTicks;
 use millrace_core::wire::checksum::sum16;
 use millrace_core::wire::rtp::{RtpHeader, Timeline, sequence_of};
 
-use super::{MetaError, TitleSource};
+use super::{DeriveError, MetaError, TitleSource};
 
 const BLOCK: usize = 4096;
 const RECORDS: usize = 510;
@@ -204,17 +204,23 @@ impl TitleSource for SampleSource {
     fn meta(&self) -> &File {
         &self.meta
     }
-    fn decode_meta(&self, blocks: &[u8], first: u32, out: &mut [PacketMeta]) -> Result<(), MetaError> {
+    fn records(
+        &self,
+        blocks: &[u8],
+        _sums: &[u8],
+        first: u32,
+        out: &mut [PacketMeta],
+    ) -> Result<(), DeriveError> {
         let first_block = first / RECORDS as u32;
         for (block, bytes) in (first_block..).zip(blocks.chunks_exact(BLOCK)) {
             let word = |at: usize| u32::from_le_bytes(bytes[at..at + 4].try_into().unwrap());
             let (number, found) = (word(BLOCK - 16), word(BLOCK - 12));
             let computed = checksum(&bytes[..BLOCK - 12]);
             if computed != found {
-                return Err(MetaError::Checksum { block, found, computed });
+                return Err(MetaError::Checksum { block, found, computed }.into());
             }
             if number != block {
-                return Err(MetaError::WrongBlock { block, found: number });
+                return Err(MetaError::WrongBlock { block, found: number }.into());
             }
         }
         let records = blocks.chunks_exact(BLOCK).flat_map(|block| block[..BLOCK - 16].chunks_exact(8));

@@ -14,7 +14,7 @@ use millrace_core::wire::rtp::Timeline;
 
 use super::playheads::Ns;
 use crate::index::ClockPiece;
-use crate::meta::{META_BLOCK_BYTES, MetaError, MetaFile, RECORDS_PER_BLOCK};
+use crate::meta::{META_BLOCK_BYTES, MetaFile, RECORDS_PER_BLOCK};
 use crate::sums::DeriveError;
 use crate::volume::TitleFiles;
 
@@ -55,13 +55,6 @@ pub trait TitleSource: Send + Sync {
     fn meta_range(&self, first: u32, count: u32) -> Range<u64> {
         MetaFile::block_range(first, count)
     }
-    /// Takes records `first..first + out.len()` out of the bytes of [`TitleSource::meta_range`], verified.
-    ///
-    /// # Errors
-    /// When the bytes are damaged.
-    fn decode_meta(&self, blocks: &[u8], first: u32, out: &mut [PacketMeta]) -> Result<(), MetaError> {
-        MetaFile::decode(blocks, MetaFile::block_of(first), first, out)
-    }
     /// The range sums, buffered, if the records are derived from them and the meta-data of another size.
     fn sums(&self) -> Option<&File> {
         None
@@ -82,7 +75,7 @@ pub trait TitleSource: Send + Sync {
         first: u32,
         out: &mut [PacketMeta],
     ) -> Result<(), DeriveError> {
-        Ok(self.decode_meta(meta, first, out)?)
+        Ok(MetaFile::decode(meta, MetaFile::block_of(first), first, out)?)
     }
 }
 
@@ -137,7 +130,7 @@ impl TitleSource for TitleFiles {
     ) -> Result<(), DeriveError> {
         match &self.derived {
             Some(derived) => derived.rule.derive(meta, sums, first, out),
-            None => Ok(self.decode_meta(meta, first, out)?),
+            None => Ok(MetaFile::decode(meta, MetaFile::block_of(first), first, out)?),
         }
     }
 }

@@ -13,7 +13,7 @@ use millrace_core::wire::checksum::add;
 use super::{SUMS_BLOCK_BYTES, SUMS_PER_BLOCK, SumsBlock, SumsError, SumsHeader, difference};
 use crate::error::StoreError;
 use crate::format::sums::seal_block;
-use crate::meta::Finished;
+use crate::meta::{Finished, open_blocks};
 
 /// A range sums file, open for reading.
 #[derive(Debug)]
@@ -29,21 +29,7 @@ impl SumsFile {
     /// # Errors
     /// If it cannot be read, or is not one.
     pub fn open(path: &Path) -> Result<Self, StoreError> {
-        let file = File::open(path).map_err(StoreError::io("open", path))?;
-        let bytes = file.metadata().map_err(StoreError::io("look at", path))?.len();
-        let damaged = |what| StoreError::Damaged { path: path.to_path_buf(), what };
-        if bytes < SUMS_BLOCK_BYTES as u64 {
-            return Err(damaged(format!("is {bytes} bytes long; its header alone has {SUMS_BLOCK_BYTES}")));
-        }
-        let mut block = [0; SUMS_BLOCK_BYTES];
-        file.read_exact_at(&mut block, 0).map_err(StoreError::io("read", path))?;
-        let header = SumsHeader::decode(&block).map_err(StoreError::format(path))?;
-        if bytes != header.file_bytes() {
-            return Err(damaged(format!(
-                "is {bytes} bytes long; its header promises {}",
-                header.file_bytes()
-            )));
-        }
+        let (file, header) = open_blocks(path, SumsHeader::decode, SumsHeader::file_bytes)?;
         Ok(Self { file, path: path.to_path_buf(), header })
     }
 

@@ -17,6 +17,7 @@ use millrace_core::time::Instant;
 pub use millrace_store::cache::TitleSource;
 use millrace_store::cache::{Cache, CacheConfig, CacheDoor, CacheStats, Grant, ReadBackend};
 pub use millrace_store::meta::MetaError;
+pub use millrace_store::sums::DeriveError;
 
 /// Nothing here takes a tenth of this; who waits longer has lost something.
 const PATIENCE: Duration = Duration::from_secs(60);
