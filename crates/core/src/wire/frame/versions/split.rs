@@ -4,11 +4,11 @@
 use std::net::IpAddr;
 
 use super::Connection;
-use super::stack::{Frame, Headers, V4_UDP, V6_UDP, begin, in_cksum, ip_output_v4, ip_output_v6};
-use super::traditional::{fill_udp, put_addresses};
+use super::stack::{Frame, begin, in_cksum};
+use super::traditional::fill_all;
 use crate::limits::RTP_HEADER_BYTES;
 use crate::wire::checksum::add;
-use crate::wire::frame::layout::{Addresses, UDP, UDP_CHECK};
+use crate::wire::frame::layout::{Addresses, UDP};
 use crate::wire::frame::template::udp_check;
 use crate::wire::frame::{MAX_UDP_PAYLOAD_BYTES, UDP_HEADER_BYTES};
 
@@ -55,20 +55,7 @@ pub fn quick_output(connection: &Connection, prebuilt: &Prebuilt, ip_id: u16, ou
     let sum = u32::from(!prebuilt.check) + address + ports;
     let sum = (sum & 0xffff) + (sum >> 16);
     let check = udp_check(((sum & 0xffff) + (sum >> 16)) as u16).to_be_bytes();
-    match headers {
-        Headers::V4(headers) => {
-            put_addresses(&mut headers[12..], connection.addresses);
-            fill_udp(&mut headers[V4_UDP..], flow, udp_bytes);
-            headers[V4_UDP + UDP_CHECK..V4_UDP + UDP_HEADER_BYTES].copy_from_slice(&check);
-            ip_output_v4(headers, flow, udp_bytes, ip_id);
-        }
-        Headers::V6(headers) => {
-            put_addresses(&mut headers[8..], connection.addresses);
-            fill_udp(&mut headers[V6_UDP..], flow, udp_bytes);
-            headers[V6_UDP + UDP_CHECK..V6_UDP + UDP_HEADER_BYTES].copy_from_slice(&check);
-            ip_output_v6(headers, flow, udp_bytes);
-        }
-    }
+    fill_all(headers, connection, udp_bytes, check, ip_id);
     bytes
 }
 

@@ -2,7 +2,7 @@
 //! the paper found to be faster.
 
 use super::stack::{Frame, Headers, V4_UDP, V6_UDP, begin, ip_output_v4, ip_output_v6, quick_sum};
-use super::traditional::{fill_udp, put_addresses};
+use super::traditional::fill_all;
 use super::{Connection, Datagram};
 use crate::wire::frame::UDP_HEADER_BYTES;
 use crate::wire::frame::layout::{UDP_CHECK, UDP_LENGTH};
@@ -38,20 +38,6 @@ pub fn v3(connection: &Connection, datagram: &Datagram<'_>, out: &mut [u8]) -> u
     let Some(frame) = begin(connection, &datagram.rtp, datagram.payload.len(), out) else { return 0 };
     let Frame { headers, bytes, udp_bytes } = frame;
     let check = udp_check(quick_sum(connection, datagram, udp_bytes)).to_ne_bytes();
-    let flow = &connection.flow;
-    match headers {
-        Headers::V4(headers) => {
-            put_addresses(&mut headers[12..], connection.addresses);
-            fill_udp(&mut headers[V4_UDP..], flow, udp_bytes);
-            headers[V4_UDP + UDP_CHECK..V4_UDP + UDP_HEADER_BYTES].copy_from_slice(&check);
-            ip_output_v4(headers, flow, udp_bytes, datagram.ip_id);
-        }
-        Headers::V6(headers) => {
-            put_addresses(&mut headers[8..], connection.addresses);
-            fill_udp(&mut headers[V6_UDP..], flow, udp_bytes);
-            headers[V6_UDP + UDP_CHECK..V6_UDP + UDP_HEADER_BYTES].copy_from_slice(&check);
-            ip_output_v6(headers, flow, udp_bytes);
-        }
-    }
+    fill_all(headers, connection, udp_bytes, check, datagram.ip_id);
     bytes
 }

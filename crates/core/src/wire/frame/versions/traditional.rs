@@ -6,9 +6,9 @@
 use super::stack::{Frame, Headers, V4_UDP, V6_UDP, begin, in_cksum, ip_output_v4, ip_output_v6};
 use super::{Connection, Datagram, V4_BYTES, V6_BYTES};
 use crate::wire::checksum::{add, sum16};
-use crate::wire::frame::Flow;
 use crate::wire::frame::layout::{Addresses, UDP, UDP_CHECK, UDP_LENGTH};
 use crate::wire::frame::template::udp_check;
+use crate::wire::frame::{Flow, UDP_HEADER_BYTES};
 
 /// As a traditional stack: headers filled field by field, checksum over pseudo header, headers and payload. Writes the headers
 /// to the beginning of `out`; returns their length, or 0 when they do not fit or the datagram is too long.
@@ -94,6 +94,32 @@ pub(super) fn put_addresses(out: &mut [u8], addresses: Addresses) {
         Addresses::V6(source, destination) => {
             out[..16].copy_from_slice(&source.octets());
             out[16..32].copy_from_slice(&destination.octets());
+        }
+    }
+}
+
+/// All headers field by field, with a checksum that is known (as it lies in the header).
+#[inline]
+pub(super) fn fill_all(
+    headers: Headers<'_>,
+    connection: &Connection,
+    udp_bytes: u16,
+    check: [u8; 2],
+    ip_id: u16,
+) {
+    let flow = &connection.flow;
+    match headers {
+        Headers::V4(headers) => {
+            put_addresses(&mut headers[12..], connection.addresses);
+            fill_udp(&mut headers[V4_UDP..], flow, udp_bytes);
+            headers[V4_UDP + UDP_CHECK..V4_UDP + UDP_HEADER_BYTES].copy_from_slice(&check);
+            ip_output_v4(headers, flow, udp_bytes, ip_id);
+        }
+        Headers::V6(headers) => {
+            put_addresses(&mut headers[8..], connection.addresses);
+            fill_udp(&mut headers[V6_UDP..], flow, udp_bytes);
+            headers[V6_UDP + UDP_CHECK..V6_UDP + UDP_HEADER_BYTES].copy_from_slice(&check);
+            ip_output_v6(headers, flow, udp_bytes);
         }
     }
 }
