@@ -9,8 +9,11 @@
 //! | [`packet_size`] | the packet sizes that have names |
 //! | [`volume`] | [`volume::Volume`]: titles come in whole, are found, are removed; nothing is ever half visible |
 //! | [`check`] | `fsck`: every promise of the format, one function each |
+//! | [`repair`] | what is missing on a member is made anew from the others |
+//! | [`scrub`] | every byte read, quiet corruption found and mended |
 //! | [`inspect`] | every structure on disk as text and as JSON |
 //! | [`ingest`] | a film as people have it becomes a title |
+//! | [`disk`] | every operation that must survive a power cut, and readers that fail on order |
 //! | [`bell`] | wakes a sleeping side: the cache's manager, an engine's loop, the control side |
 //! | [`cache`] | the one copy in memory, read ahead, lent to many |
 //!
@@ -20,6 +23,7 @@
 pub mod bell;
 pub mod cache;
 pub mod check;
+pub mod disk;
 pub mod error;
 pub mod format;
 pub mod index;
@@ -27,6 +31,8 @@ pub mod ingest;
 pub mod inspect;
 pub mod meta;
 pub mod packet_size;
+pub mod repair;
+pub mod scrub;
 pub mod sums;
 pub mod volume;
 

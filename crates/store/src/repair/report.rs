@@ -1,0 +1,99 @@
+//! What a repair or a scrub found and what became of it.
+
+use std::path::PathBuf;
+
+use millrace_core::ids::TitleId;
+use serde::Serialize;
+
+/// What became of something that was missing or wrong.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
+#[serde(rename_all = "snake_case")]
+pub enum Fate {
+    /// It is as it was ingested again.
+    Mended,
+    /// It can be mended; nothing was changed, because only a look was wanted.
+    Mendable,
+    /// What is left does not suffice. Nothing was touched.
+    Lost,
+}
+
+/// Something that was missing or wrong.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize)]
+pub struct Found {
+    /// The title.
+    #[serde(with = "crate::format::json::title_id")]
+    pub title: TitleId,
+    /// Its name.
+    pub name: String,
+    /// The place of the member in the volume.
+    pub member: u16,
+    /// The file or directory.
+    pub path: PathBuf,
+    /// What was wrong with it.
+    pub what: String,
+    /// What became of it.
+    pub fate: Fate,
+}
+
+/// How far a repair or a scrub is.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct Progress {
+    /// Name of the title being worked on.
+    pub title: String,
+    /// Titles done.
+    pub titles_done: usize,
+    /// Titles there are.
+    pub titles_total: usize,
+    /// Bytes of film done.
+    pub bytes_done: u64,
+    /// Bytes of film there are.
+    pub bytes_total: u64,
+}
+
+/// The result in a word.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Serialize)]
+#[serde(rename_all = "snake_case")]
+pub enum Verdict {
+    /// Nothing was missing or wrong.
+    Healthy,
+    /// All that was missing or wrong has been mended, or could be.
+    Mended,
+    /// Something is lost, or a member cannot be worked with.
+    Lost,
+}
+
+/// What was found, what was done.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize)]
+pub struct Report {
+    /// Titles looked at.
+    pub titles: usize,
+    /// All that was missing or wrong.
+    pub found: Vec<Found>,
+    /// Members that this repair has made active again, by their places in the volume.
+    pub activated: Vec<u16>,
+    /// Members that are not there or are not those of this volume: they could neither be looked at nor mended.
+    pub absent: Vec<u16>,
+    /// Bytes read from all members.
+    pub bytes_read: u64,
+    /// Bytes written to all members.
+    pub bytes_written: u64,
+}
+
+impl Report {
+    /// The result in a word.
+    pub fn verdict(&self) -> Verdict {
+        let lost = self.found.iter().any(|found| found.fate == Fate::Lost);
+        if lost || !self.absent.is_empty() {
+            Verdict::Lost
+        } else if self.found.is_empty() && self.activated.is_empty() {
+            Verdict::Healthy
+        } else {
+            Verdict::Mended
+        }
+    }
+
+    /// How many of what was found met this fate.
+    pub fn count(&self, fate: Fate) -> usize {
+        self.found.iter().filter(|found| found.fate == fate).count()
+    }
+}
