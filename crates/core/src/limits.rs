@@ -208,3 +208,22 @@ pub const XDP_ASIDE_EXTENTS: u32 = EXTENTS_PER_HUGE_PAGE as u32;
 pub const MAX_STEERED_PORTS: u32 = 1024;
 /// Receive queues of one interface that may have an AF_XDP socket: network cards have up to a few hundred.
 pub const MAX_XDP_QUEUES: u32 = 1024;
+/// Data units in a row ("k"): with GF(2^8) the code could have 247; beyond 64 a row is longer than any network buffer and
+/// one decoding reads megabytes.
+pub const MAX_DATA_UNITS: usize = 64;
+/// Parity units in a row ("m"): nobody loses more disks at once, and encoding costs in proportion.
+pub const MAX_PARITY_UNITS: usize = 8;
+/// Members of a volume: each read touches all of them, so more only make the reads smaller.
+pub const MAX_MEMBERS: usize = 32;
+/// A read of a disk that has not come after this time is given up: the other disks have what is needed. Far above what a
+/// busy disk takes (some 20 ms), far below the time that is read ahead.
+pub const SLOW_READ_NS: u64 = 250_000_000;
+/// FEC header of SMPTE ST 2022-1, between the RTP header and the parity.
+pub const FEC_HEADER_BYTES: usize = 16;
+/// Most packets in a row that the network's FEC can use: ST 2022-1 demands L x D <= 100.
+pub const MAX_FEC_MATRIX_PACKETS: u32 = 100;
+
+const _: () = {
+    assert!(SLOW_READ_NS * 4 <= PREFETCH_NS);
+    assert!(MAX_DATA_UNITS + MAX_PARITY_UNITS <= 128);
+};

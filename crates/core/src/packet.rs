@@ -1,6 +1,8 @@
 //! What is known of a media packet before it is sent, and how packets lie in a cache extent.
 
-use crate::limits::{EXTENT_BYTES, MAX_PACKET_BYTES, RTP_HEADER_BYTES, TS_PACKET_BYTES};
+use crate::limits::{
+    DEFAULT_PACKET_BYTES, EXTENT_BYTES, FEC_HEADER_BYTES, MAX_PACKET_BYTES, RTP_HEADER_BYTES, TS_PACKET_BYTES,
+};
 use crate::time::MediaTicks;
 
 /// Meta-data of one media packet, 8 bytes: the same word in the meta-data file and in memory.
@@ -8,7 +10,7 @@ use crate::time::MediaTicks;
 /// | bits | field |
 /// | --- | --- |
 /// | 0..16 | uncomplemented one's-complement sum of the payload, as from an even offset, network byte order value |
-/// | 16..24 | flags: [`PacketMeta::RANDOM_ACCESS`], [`PacketMeta::DISCONTINUITY`] |
+/// | 16..24 | flags: [`PacketMeta::RANDOM_ACCESS`], [`PacketMeta::DISCONTINUITY`], in memory only [`PacketMeta::MISSING`] |
 /// | 24..64 | media time in 90 kHz ticks from the title's first packet (40 bits: 141 days) |
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 #[repr(transparent)]
@@ -21,6 +23,9 @@ impl PacketMeta {
     pub const RANDOM_ACCESS: u8 = 1;
     /// The source's clock jumped here (PCR discontinuity); media time goes on smoothly.
     pub const DISCONTINUITY: u8 = 2;
+    /// The packet is not in its extent: the disk that has it is lost, and whoever the extent is lent to repairs that
+    /// itself. In memory only.
+    pub const MISSING: u8 = 0x80;
     /// Largest media time that fits.
     pub const MAX_TICKS: u64 = (1 << 40) - 1;
 
@@ -42,6 +47,12 @@ impl PacketMeta {
     /// Whether a decoder can start here.
     pub fn is_random_access(self) -> bool {
         self.flags() & Self::RANDOM_ACCESS != 0
+    }
+
+    /// Whether the packet is not there ([`PacketMeta::MISSING`]).
+    #[inline]
+    pub fn is_missing(self) -> bool {
+        self.flags() & Self::MISSING != 0
     }
 
     /// When the packet's first byte leaves, from the title's first packet.
@@ -69,24 +80,62 @@ impl PacketMeta {
 /// | hdr 0 | payload 0 | hdr 1 | payload 1 | ...      ... | meta 0 | meta 1 | ... | meta n-1 |
 /// 0                   slot_bytes                         EXTENT_BYTES - 8 n       EXTENT_BYTES
 /// ```
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[derive(Clone, Copy, PartialEq, Eq)]
 pub struct WireLayout {
-    packet_bytes: u16,
+    /// Bits 0..6: TS packets in a packet, or [`WireLayout::FEC`]. Bits 6..16: packets that an extent could hold beside those
+    /// that it does. Two bytes in all, because each lease has a copy.
+    bits: u16,
+}
+
+impl std::fmt::Debug for WireLayout {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.debug_struct("WireLayout")
+            .field("packet_bytes", &self.packet_bytes())
+            .field("packets_per_extent", &self.packets_per_extent())
+            .finish()
+    }
 }
 
 impl WireLayout {
+    const KIND_BITS: u32 = 6;
+    const KIND: u16 = (1 << Self::KIND_BITS) - 1;
+    /// Stands for FEC datagrams where else the number of TS packets stands.
+    const FEC: u16 = Self::KIND;
+    const FEC_BYTES: usize = FEC_HEADER_BYTES + DEFAULT_PACKET_BYTES;
+
     /// Layout for payloads of `packet_bytes`; `None` unless a multiple of 188 and at most [`MAX_PACKET_BYTES`].
     pub fn new(packet_bytes: usize) -> Option<Self> {
         let fits = packet_bytes > 0
             && packet_bytes <= MAX_PACKET_BYTES
             && packet_bytes.is_multiple_of(TS_PACKET_BYTES);
-        fits.then_some(Self { packet_bytes: packet_bytes as u16 })
+        fits.then_some(Self { bits: (packet_bytes / TS_PACKET_BYTES) as u16 })
     }
 
-    /// Payload bytes of a full packet.
+    /// Layout of FEC datagrams (SMPTE ST 2022-1): behind the RTP header stand the FEC header and the parity of default-size
+    /// packets.
+    pub fn fec() -> Self {
+        Self { bits: Self::FEC }
+    }
+
+    /// The same with whole rows of `row_packets` packets in an extent, so that no row is read for two extents; unchanged
+    /// if a row does not fit.
+    pub fn with_row(self, row_packets: u32) -> Self {
+        let whole = Self { bits: self.bits & Self::KIND };
+        let room = whole.packets_per_extent();
+        match room.checked_rem(row_packets) {
+            // What is left over is less than a row, and that less than half of what an extent holds.
+            Some(rest) if rest < room => Self { bits: whole.bits | (rest as u16) << Self::KIND_BITS },
+            _ => whole,
+        }
+    }
+
+    /// Payload bytes of a full packet: what is behind the RTP header.
     #[inline]
     pub fn packet_bytes(self) -> usize {
-        usize::from(self.packet_bytes)
+        match self.bits & Self::KIND {
+            Self::FEC => Self::FEC_BYTES,
+            grains => usize::from(grains) * TS_PACKET_BYTES,
+        }
     }
 
     /// Bytes from one slot to the next: the datagram's length.
@@ -97,7 +146,8 @@ impl WireLayout {
 
     /// Packets in a full extent.
     pub fn packets_per_extent(self) -> u32 {
-        (EXTENT_BYTES / (self.slot_bytes() + PacketMeta::BYTES)) as u32
+        let room = EXTENT_BYTES / (self.slot_bytes() + PacketMeta::BYTES);
+        room as u32 - u32::from(self.bits >> Self::KIND_BITS)
     }
 
     /// The extent that holds packet `packet` and its place there.
@@ -111,6 +161,12 @@ impl WireLayout {
         EXTENT_BYTES - (count - place) as usize * PacketMeta::BYTES
     }
 }
+
+// The fields of a layout have room for every value.
+const _: () = {
+    assert!(MAX_PACKET_BYTES / TS_PACKET_BYTES < WireLayout::FEC as usize);
+    assert!(EXTENT_BYTES / (RTP_HEADER_BYTES + TS_PACKET_BYTES + PacketMeta::BYTES) / 2 < 1 << 10);
+};
 
 #[cfg(test)]
 mod tests {
@@ -136,5 +192,16 @@ mod tests {
         assert_eq!(WireLayout::new(1300), None);
         assert_eq!(WireLayout::new(0), None);
         assert_eq!(WireLayout::new(188 * 49), None);
+    }
+
+    #[test]
+    fn extents_of_whole_rows() {
+        let layout = WireLayout::new(1316).unwrap();
+        assert_eq!(layout.with_row(64).packets_per_extent(), 192);
+        assert_eq!(layout.with_row(64).locate(192), (1, 0));
+        assert_eq!(layout.with_row(0), layout);
+        assert_eq!(layout.with_row(197), layout);
+        let fec = WireLayout::fec();
+        assert_eq!((fec.packet_bytes(), fec.slot_bytes(), fec.packets_per_extent()), (1332, 1344, 193));
     }
 }

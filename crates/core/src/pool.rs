@@ -18,7 +18,7 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicU32, Ordering};
 
 use crate::ids::TitleRef;
-use crate::limits::EXTENT_BYTES;
+use crate::limits::{EXTENT_BYTES, TS_PACKET_BYTES};
 use crate::packet::{PacketMeta, WireLayout};
 
 /// Memory for an arena: huge pages, ordinary pages, heap.
@@ -161,7 +161,18 @@ impl ExtentArena {
                 (READY..FILLING - 1).contains(&s).then_some(s.wrapping_add(1))
             })
             .ok()
-            .map(|_| Lease { arena: Arc::clone(self), extent, content })
+            .map(|_| Lease {
+                arena: Arc::clone(self),
+                extent,
+                title: content.title,
+                number: content.number,
+                first_packet: content.first_packet,
+                // No extent has room for more.
+                packets: content.packets.min(u32::from(u16::MAX)) as u16,
+                last_packet_bytes: content.last_packet_bytes,
+                layout: content.layout,
+                spare: content.spare,
+            })
     }
 
     /// Frees a filled extent that nobody has borrowed; `false` (and no change) if somebody has, or if not filled.
@@ -229,26 +240,49 @@ pub struct ExtentContent {
     pub last_packet_bytes: u16,
     /// Where they lie.
     pub layout: WireLayout,
+    /// How many packets of one codeword a viewer must be able to repair itself to make do with this extent; 0: it is
+    /// whole. What is missing is marked ([`PacketMeta::MISSING`]).
+    pub spare: u8,
 }
 
 /// A filled extent, borrowed. The bytes stay as they are until the last lease is dropped.
 pub struct Lease {
     arena: Arc<ExtentArena>,
     extent: u32,
-    content: ExtentContent,
+    // What it holds, packed: an engine has two leases and a destination side by side in two cache lines a stream.
+    title: TitleRef,
+    number: u32,
+    first_packet: u32,
+    packets: u16,
+    last_packet_bytes: u16,
+    layout: WireLayout,
+    spare: u8,
 }
+
+const _: () = {
+    assert!(size_of::<Lease>() == 32);
+    assert!(EXTENT_BYTES / TS_PACKET_BYTES <= u16::MAX as usize);
+};
 
 impl std::fmt::Debug for Lease {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-        f.debug_struct("Lease").field("extent", &self.extent).field("content", &self.content).finish()
+        f.debug_struct("Lease").field("extent", &self.extent).field("content", &self.content()).finish()
     }
 }
 
 impl Lease {
     /// What it holds.
     #[inline]
-    pub fn content(&self) -> &ExtentContent {
-        &self.content
+    pub fn content(&self) -> ExtentContent {
+        ExtentContent {
+            title: self.title,
+            number: self.number,
+            first_packet: self.first_packet,
+            packets: u32::from(self.packets),
+            last_packet_bytes: self.last_packet_bytes,
+            layout: self.layout,
+            spare: self.spare,
+        }
     }
 
     /// Which extent of the arena.
@@ -270,7 +304,7 @@ impl Lease {
     /// If the extent does not hold these packets.
     #[inline]
     pub fn wire(&self, place: u32, count: u32) -> &[u8] {
-        let c = &self.content;
+        let c = self.content();
         assert!(place + count <= c.packets, "packets {place}+{count} of {}", c.packets);
         let slot = c.layout.slot_bytes();
         let mut end = (place + count) as usize * slot;
@@ -291,7 +325,7 @@ impl Lease {
     /// If the extent does not hold these packets.
     #[inline]
     pub fn metas(&self, place: u32, count: u32) -> &[[u8; PacketMeta::BYTES]] {
-        let c = &self.content;
+        let c = self.content();
         assert!(place + count <= c.packets, "packets {place}+{count} of {}", c.packets);
         let at = c.layout.meta_offset(place, c.packets);
         self.bytes()[at..at + count as usize * PacketMeta::BYTES].as_chunks().0
@@ -310,7 +344,7 @@ impl Lease {
 impl Clone for Lease {
     /// Another lease on the same extent.
     fn clone(&self) -> Self {
-        self.arena.lend(self.extent, self.content).expect("an extent under lease can be lent again")
+        self.arena.lend(self.extent, self.content()).expect("an extent under lease can be lent again")
     }
 }
 

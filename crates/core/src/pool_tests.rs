@@ -2,7 +2,15 @@ use super::*;
 
 fn content(packets: u32, last: u16) -> ExtentContent {
     let layout = WireLayout::new(1316).unwrap();
-    ExtentContent { title: TitleRef(0), number: 0, first_packet: 0, packets, last_packet_bytes: last, layout }
+    ExtentContent {
+        title: TitleRef(0),
+        number: 0,
+        first_packet: 0,
+        packets,
+        last_packet_bytes: last,
+        layout,
+        spare: 0,
+    }
 }
 
 #[test]

@@ -159,4 +159,7 @@ pub struct Want {
     pub extent: u32,
     /// When its first packet is due.
     pub by: Instant,
+    /// How many packets of one codeword the viewer can repair itself: so many may be missing in what it is lent
+    /// ([`crate::packet::PacketMeta::MISSING`]). 0: none; 255: whatever is missing is simply not sent.
+    pub spare: u8,
 }

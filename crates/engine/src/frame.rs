@@ -23,6 +23,21 @@ pub(crate) fn times(lease: &Lease, place: u32, count: u32) -> impl Iterator<Item
     lease.metas(place, count).iter().map(|&bytes| PacketMeta::from_bytes(bytes).time())
 }
 
+/// Of `left` packets from `place` on: how many are missing before the first that is there; and, if none is, how many there
+/// are before the next that is missing.
+#[inline]
+pub(crate) fn holes(lease: &Lease, place: u32, left: u32) -> (u32, u32) {
+    if lease.content().spare == 0 {
+        return (0, left);
+    }
+    let missing = |bytes: &&[u8; 8]| PacketMeta::from_bytes(**bytes).is_missing();
+    let metas = lease.metas(place, left);
+    match metas.iter().take_while(missing).count() as u32 {
+        0 => (0, metas.iter().take_while(|meta| !missing(meta)).count() as u32),
+        count => (count, left),
+    }
+}
+
 /// Writes the headers that `stream`'s packets carry for `count` packets from `place` on into `headers`.
 ///
 /// # Panics

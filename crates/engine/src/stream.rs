@@ -145,6 +145,8 @@ pub(crate) mod flag {
     pub(crate) const UNREACHABLE: u8 = 8;
     /// The cache has been told of a playhead.
     pub(crate) const PLAYHEAD: u8 = 16;
+    /// No reports, no goodbye, for the whole life of the stream.
+    pub(crate) const QUIET: u8 = 128;
     /// The read of slot 0 (and of slot 1: this bit shifted by one) has failed once.
     pub(crate) const RETRIED: u8 = 32;
 }
@@ -190,6 +192,8 @@ pub(crate) struct Stream {
     pub(crate) layout: WireLayout,
     /// What the control side is to be told.
     pub(crate) events: u8,
+    /// How many packets of one codeword its viewer can repair itself.
+    pub(crate) spare: u8,
     /// Taken by the device, in the stream's whole life.
     pub(crate) packets: u64,
     pub(crate) bytes: u64,
@@ -219,6 +223,7 @@ impl Stream {
             sequence_base: 0,
             layout: WireLayout::new(TS_PACKET_BYTES).expect("one TS packet is a valid payload"),
             events: 0,
+            spare: 0,
             packets: 0,
             bytes: 0,
         }
@@ -233,6 +238,8 @@ impl Stream {
             timeline: spec.timeline,
             title: spec.title,
             layout: spec.layout,
+            spare: spec.spare,
+            flags: if spec.quiet { flag::QUIET } else { 0 },
             ..Self::free()
         }
     }

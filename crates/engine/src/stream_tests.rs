@@ -81,6 +81,8 @@ fn a_stream_may_need_two_extents_and_no_more() {
             rtp_channel: 0,
             rtcp_channel: 1,
         },
+        quiet: false,
+        spare: 0,
     };
     let mut stream = Stream::opened(&spec);
     stream.seek(196 + 7);

@@ -51,6 +51,10 @@ pub struct StreamSpec {
     pub timeline: Timeline,
     /// Where the packets go.
     pub dest: Dest,
+    /// No RTCP and no goodbye: a stream that belongs to another one (FEC) and has no listener for them.
+    pub quiet: bool,
+    /// How many packets of one codeword the viewer can repair itself ([`millrace_core::seam::Want::spare`]).
+    pub spare: u8,
 }
 
 /// One run of packets: from where to where, when, how fast, with which sequence numbers.
@@ -232,6 +236,8 @@ pub struct EngineCounters {
     pub catch_ups: u64,
     /// Media packets that a destination refused.
     pub unreachable: u64,
+    /// Media packets that were missing in their extent and are left to the viewer to repair.
+    pub skipped: u64,
     /// Bursts that found their connection full.
     pub blocked: u64,
     /// RTCP packets sent.

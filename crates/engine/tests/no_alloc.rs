@@ -86,6 +86,8 @@ impl Bench {
             packets: film.packets,
             timeline: film.timeline,
             dest: dest(index),
+            quiet: false,
+            spare: 0,
         };
         let _ = self.engine.open(self.now, spec);
         let from = index * 61 % 2_000;

@@ -29,6 +29,10 @@ pub enum Command {
         dest: CompactDest,
         /// How its packets lie.
         layout: WireLayout,
+        /// No RTCP and no goodbye ([`millrace_engine::StreamSpec::quiet`]).
+        quiet: bool,
+        /// How many packets of one codeword the viewer can repair itself.
+        spare: u8,
     },
     /// Play (RFC 2326 section 10.5).
     Play {

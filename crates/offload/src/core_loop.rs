@@ -201,8 +201,9 @@ impl<C: Clock, T: LoopTx> CoreLoop<C, T> {
 
     fn carry_out(&mut self, now: Instant, command: Command) {
         let (stream, result) = match command {
-            Command::Open { stream: id, title, packets, timeline, dest, layout } => {
-                let spec = StreamSpec { id, title, layout, packets, timeline, dest: dest.expand() };
+            Command::Open { stream: id, title, packets, timeline, dest, layout, quiet, spare } => {
+                let spec =
+                    StreamSpec { id, title, layout, packets, timeline, dest: dest.expand(), quiet, spare };
                 (id, self.engine.open(now, spec))
             }
             Command::Play { stream, play } => (stream, self.engine.play(now, stream, play)),

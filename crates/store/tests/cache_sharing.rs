@@ -119,7 +119,7 @@ fn shutting_down_ends_the_reads_in_flight_and_leaves_the_leases_good() {
             for grant in leases {
                 sample.check(&grant.lease.unwrap(), grant.extent);
             }
-            let want = Want { stream: stream(0), title, extent: 0, by: clock.now() };
+            let want = Want { stream: stream(0), title, extent: 0, by: clock.now(), spare: 0 };
             assert!(engine.door.want(&want) && engine.door.poll().is_none(), "nobody is there any more");
             drop(lease);
             assert!((0..40).all(|extent| world.arena.leases(extent) == 0));

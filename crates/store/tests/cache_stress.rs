@@ -109,7 +109,7 @@ fn drive(
         let extents = films.samples[film].extents();
         viewer.place = if dice.roll(8) == 0 { dice.roll(extents) } else { (viewer.place + 1) % extents };
         let by = clock.now().plus_ns(u64::from(dice.roll(50_000_000)));
-        if engine.door.want(&Want { stream, title, extent: viewer.place, by }) {
+        if engine.door.want(&Want { stream, title, extent: viewer.place, by, spare: 0 }) {
             viewer.waits_for = Some((title, viewer.place));
             wants += 1;
         }

@@ -24,7 +24,7 @@ impl Engine {
             self.counters.leases_unwanted += 1;
             return;
         };
-        if !fits(self.stream(index), extent, lease.content()) {
+        if !fits(self.stream(index), extent, &lease.content()) {
             self.fail(index, now, FailReason::ReadError(LeaseFailure::OutOfRange));
             return;
         }
@@ -121,7 +121,7 @@ impl Engine {
         let stream = &mut self.streams[index as usize];
         let Some(lease) = self.batch.lease(index, burst.extent) else { return };
         let packets = u64::from(burst.count);
-        let bytes = datagram_bytes(lease.content(), burst.place, burst.count);
+        let bytes = datagram_bytes(&lease.content(), burst.place, burst.count);
         stream.packets += packets;
         stream.bytes += bytes;
         stream.flags &= !flag::UNREACHABLE;
@@ -146,9 +146,20 @@ impl Engine {
         let index = entry.stream.index;
         let stream = &mut self.streams[index as usize];
         stream.last = stream.last.followed_by(self.batch.taken, stream.due, entry.departure, burst.count);
-        if stream.report_due == NEVER {
+        if stream.report_due == NEVER && !stream.has(flag::QUIET) {
             stream.report_due = now.plus_ns(FIRST_REPORT_NS);
         }
+        self.go_on(now, index, burst);
+    }
+
+    /// These packets are not in their extent; the viewer repairs them. They are passed over.
+    pub(super) fn skip(&mut self, now: Instant, index: u32, burst: Burst) {
+        self.counters.skipped += u64::from(burst.count);
+        self.go_on(now, index, burst);
+        self.arm(index, now);
+    }
+
+    fn go_on(&mut self, now: Instant, index: u32, burst: Burst) {
         self.want_ahead(index, burst.extent);
         let stream = self.stream_mut(index);
         let extent_is_done = stream.advance(burst.count);

@@ -119,8 +119,14 @@ impl Engine {
         }
     }
 
-    /// Nothing but BYE is left to be sent, at `due`.
+    /// Nothing but BYE is left to be sent, at `due`; a quiet stream ends without.
     pub(super) fn say_goodbye(&mut self, index: u32, now: Instant, due: Instant) {
+        if self.stream(index).has(flag::QUIET) {
+            if self.step(index, Input::ByeSent) == Ok(true) {
+                self.tell(index, pending::ENDED);
+            }
+            return;
+        }
         self.stream_mut(index).report_due = due;
         self.cold_mut(index).bye_due = due;
         self.arm(index, now);

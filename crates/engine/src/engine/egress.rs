@@ -7,7 +7,7 @@ use millrace_core::time::Instant;
 
 use super::{Engine, time_of};
 use crate::batch::Burst;
-use crate::frame::times;
+use crate::frame::{holes, times};
 use crate::rtcp::sender_report;
 use crate::stream::{Input, NEVER, Slot, State, flag, pending};
 use crate::types::StreamEvent;
@@ -30,7 +30,13 @@ impl Engine {
             stream.flags |= flag::PLAYHEAD;
             self.counters.wants += 1;
             let (stream, by) = (self.stream(index), self.cold[index as usize].wanted_by[slot]);
-            return Some(Want { stream: stream.id(index), title: stream.title, extent, by });
+            return Some(Want {
+                stream: stream.id(index),
+                title: stream.title,
+                extent,
+                by,
+                spare: stream.spare,
+            });
         }
     }
 
@@ -155,6 +161,11 @@ impl Engine {
             stream.due = NEVER;
             return self.arm(index, now);
         };
+        let left = (lease.content().packets - place).min(stream.until - stream.next);
+        let (missing, left) = holes(lease, place, left);
+        if missing > 0 {
+            return self.skip(now, index, Burst { extent, place, count: missing });
+        }
         let hole_ns = now.ns_since(stream.due);
         if hole_ns > MAX_HOLE_NS {
             stream.pace.at = stream.pace.at.plus_ns(hole_ns - MAX_HOLE_NS);
@@ -165,7 +176,6 @@ impl Engine {
             stream.flags ^= flag::CATCHING_UP;
             self.counters.catch_ups += u64::from(behind);
         }
-        let left = (lease.content().packets - place).min(stream.until - stream.next);
         let count = self.rules.count(&stream.pace, times(lease, place, left.min(stream.last.room(now))));
         let burst = Burst { extent, place, count };
         self.batch.push_media(stream.id(index), &self.streams[index as usize], departure, burst);

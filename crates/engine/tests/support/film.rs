@@ -66,6 +66,7 @@ impl Film {
             packets,
             last_packet_bytes,
             layout: self.layout,
+            spare: 0,
         }
     }
 

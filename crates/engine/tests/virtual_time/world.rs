@@ -189,7 +189,10 @@ impl World {
     pub(crate) fn try_open(&mut self, film: &Film, stream: StreamId, dest: Dest) -> Result<(), Refusal> {
         self.disk.films.insert(film.title, film.clone());
         let Film { title, layout, packets, timeline, .. } = *film;
-        self.engine.open(self.now, StreamSpec { id: stream, title, layout, packets, timeline, dest })?;
+        self.engine.open(
+            self.now,
+            StreamSpec { id: stream, title, layout, packets, timeline, dest, quiet: false, spare: 0 },
+        )?;
         let spec = PlaySpec { from: 0, until: 0, at: self.now, sequence: 0, scale_permille: 1000 };
         let viewer = Viewer { film: film.clone(), dest, packet: 0, sequence: 0, until: 0, spec };
         self.viewers.insert(stream, viewer);

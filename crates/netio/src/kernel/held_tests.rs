@@ -27,6 +27,7 @@ impl Films {
             packets: 196,
             last_packet_bytes: 1316,
             layout,
+            spare: 0,
         };
         self.arena.lend(0, content).unwrap()
     }

@@ -54,6 +54,7 @@ fn film(aside: u32, packet_bytes: usize, packets: u32) -> (Arc<ExtentArena>, Lea
         packets,
         last_packet_bytes: packet_bytes as u16,
         layout,
+        spare: 0,
     };
     let lease = arena.lend(1, content).unwrap();
     (arena, lease)

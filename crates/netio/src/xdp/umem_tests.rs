@@ -45,6 +45,7 @@ fn a_lease_is_held_until_the_last_descriptor_is_done() {
         packets: 1,
         last_packet_bytes: 1316,
         layout,
+        spare: 0,
     };
     arena.fill(1).unwrap().publish();
     let lease = arena.lend(1, content).unwrap();

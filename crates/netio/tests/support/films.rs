@@ -39,6 +39,7 @@ impl Films {
             packets: PACKETS,
             last_packet_bytes: 1316,
             layout,
+            spare: 0,
         };
         self.arena.lend(extent, content).expect("a filled extent")
     }

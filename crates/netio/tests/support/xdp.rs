@@ -56,6 +56,7 @@ pub fn film_of(
             packets,
             last_packet_bytes: packet_bytes as u16,
             layout,
+            spare: 0,
         };
         arena.lend(extent, content).unwrap()
     });

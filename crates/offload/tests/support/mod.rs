@@ -128,7 +128,16 @@ impl<T: LoopTx> Stage<T> {
             rtcp_port: 2 * index as u16 + 10_001,
         };
         let (title, packets, timeline, layout) = (self.title, self.packets, self.timeline, self.layout);
-        Command::Open { stream: StreamId { index, generation: 0 }, title, packets, timeline, dest, layout }
+        Command::Open {
+            stream: StreamId { index, generation: 0 },
+            title,
+            packets,
+            timeline,
+            dest,
+            layout,
+            quiet: false,
+            spare: 0,
+        }
     }
 }
 

@@ -416,6 +416,8 @@ impl Server {
             timeline: session.entry.timeline,
             dest,
             layout: session.entry.layout,
+            quiet: false,
+            spare: 0,
         };
         self.by_stream.insert((engine, stream), key);
         ports.dedup();

@@ -24,7 +24,7 @@ fn id(index: u32) -> StreamId {
 }
 
 fn want(index: u32) -> Want {
-    Want { stream: id(index), title: TitleRef(3), extent: index, by: Instant(5) }
+    Want { stream: id(index), title: TitleRef(3), extent: index, by: Instant(5), spare: 0 }
 }
 
 fn grant(index: u32) -> Grant {

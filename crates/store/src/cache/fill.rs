@@ -71,6 +71,7 @@ impl Builder {
             packets: count,
             last_packet_bytes: geometry.last_packet_bytes,
             layout,
+            spare: 0,
         })
     }
 }

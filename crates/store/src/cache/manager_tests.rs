@@ -113,7 +113,7 @@ impl World {
 
     fn fetch(&mut self) -> Grant {
         let stream = StreamId { index: 0, generation: 0 };
-        assert!(self.door.want(&Want { stream, title: self.title, extent: 0, by: Instant(9) }));
+        assert!(self.door.want(&Want { stream, title: self.title, extent: 0, by: Instant(9), spare: 0 }));
         loop {
             if self.manager.turn(Instant(7)) == 0 {
                 self.manager.sleep(Instant(7));
@@ -186,7 +186,7 @@ fn work_that_came_just_before_is_seen_before_sleep() {
     world.orders.send(Control::Stop).unwrap();
     world.manager.sleep(Instant(7));
     assert!(world.manager.stopping);
-    assert!(world.door.want(&Want { stream, title: world.title, extent: 0, by: Instant(9) }));
+    assert!(world.door.want(&Want { stream, title: world.title, extent: 0, by: Instant(9), spare: 0 }));
     assert_eq!(world.manager.turn(Instant(7)), 2, "a want, and a read begun");
     while !world.manager.reader.has_done() {
         world.manager.sleep(Instant(7));

@@ -79,7 +79,7 @@ impl World {
 
     fn want(&mut self, index: u32, title: TitleRef, extent: u32, in_ns: u64) {
         let stream = StreamId { index, generation: 0 };
-        let want = Want { stream, title, extent, by: self.now.plus_ns(in_ns) };
+        let want = Want { stream, title, extent, by: self.now.plus_ns(in_ns), spare: 0 };
         self.policy.want(self.now, 0, &want);
     }
 
@@ -95,6 +95,7 @@ impl World {
             packets: PER_EXTENT,
             last_packet_bytes: 1316,
             layout: WireLayout::new(1316).unwrap(),
+            spare: 0,
         };
         self.read.push(order.key);
         self.policy.finish(self.now, order.key, order.fill, Ok(content));
@@ -153,7 +154,7 @@ fn a_late_viewer_is_read_ahead_from_where_he_is() {
     let title = world.open(1, 100);
     world.now = world.now.plus_ns(1000 * EXTENT_NS);
     let stream = StreamId { index: 0, generation: 0 };
-    let want = Want { stream, title, extent: 5, by: Instant(world.now.0 - 50 * EXTENT_NS) };
+    let want = Want { stream, title, extent: 5, by: Instant(world.now.0 - 50 * EXTENT_NS), spare: 0 };
     world.policy.want(world.now, 0, &want);
     world.read_all();
     assert_eq!(world.read_extents(), [5, 6, 7]);
@@ -249,7 +250,7 @@ fn a_stream_of_a_new_generation_is_another_stream() {
     world.want(0, title, 7, 1000);
     let stream = StreamId { index: 0, generation: 1 };
     for extent in [8, 7] {
-        world.policy.want(world.now, 0, &Want { stream, title, extent, by: world.now });
+        world.policy.want(world.now, 0, &Want { stream, title, extent, by: world.now, spare: 0 });
     }
     world.read_all();
     let ids = |grants: Vec<Grant>| grants.iter().map(|g| (g.stream.generation, g.extent)).collect::<Vec<_>>();

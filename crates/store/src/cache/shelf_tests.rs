@@ -36,6 +36,7 @@ impl World {
             packets: 196,
             last_packet_bytes: 1316,
             layout,
+            spare: 0,
         };
         self.shelf.put(fill, content, Ns::from(extent) * SECOND);
     }

@@ -95,7 +95,7 @@ impl Engine {
 
     /// Asks until the ring has room.
     pub fn want(&mut self, index: u32, title: TitleRef, extent: u32, by: Instant) {
-        let want = Want { stream: stream(index), title, extent, by };
+        let want = Want { stream: stream(index), title, extent, by, spare: 0 };
         loop {
             let rings = self.bell.rings();
             if self.door.want(&want) {

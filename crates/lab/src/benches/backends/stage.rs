@@ -115,6 +115,7 @@ fn filled(
         packets,
         last_packet_bytes: DEFAULT_PACKET_BYTES as u16,
         layout,
+        spare: 0,
     };
     arena.lend(extent, content).context("an extent that was filled cannot be lent")
 }

@@ -165,6 +165,7 @@ impl Film {
             packets,
             last_packet_bytes,
             layout: self.layout,
+            spare: 0,
         };
         let mut fill = arena.fill(extent).context("a free extent")?;
         let bytes = fill.bytes_mut();
@@ -209,6 +210,8 @@ impl Paced {
                 packets: PACKETS,
                 timeline: film.timeline,
                 dest: Dest::Udp { rtp: addr(5000), rtcp: addr(5001) },
+                quiet: false,
+                spare: 0,
             };
             engine.open(START, spec).map_err(|e| anyhow!("open: {e:?}"))?;
             let from = random.below(u64::from(PACKETS) / 2) as u32;

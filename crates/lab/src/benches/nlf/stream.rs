@@ -49,6 +49,7 @@ impl Memory {
                 packets: layout.packets_per_extent(),
                 last_packet_bytes: DEFAULT_PACKET_BYTES as u16,
                 layout,
+                spare: 0,
             };
             extents.push(arena.lend(number, content).context("the extent that was just filled")?);
         }

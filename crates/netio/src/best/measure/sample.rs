@@ -71,6 +71,7 @@ fn filled(arena: &Arc<ExtentArena>, extent: u32, layout: WireLayout) -> Option<L
         packets,
         last_packet_bytes: layout.packet_bytes() as u16,
         layout,
+        spare: 0,
     };
     arena.lend(extent, content)
 }
