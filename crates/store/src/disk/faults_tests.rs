@@ -1,0 +1,115 @@
+use std::io::Write;
+use std::sync::mpsc;
+
+use super::*;
+
+fn file(bytes: &[u8]) -> File {
+    let mut file = tempfile::tempfile().unwrap();
+    file.write_all(bytes).unwrap();
+    file
+}
+
+#[test]
+fn a_handle_without_faults_reads_what_is_there() {
+    let (faults, file) = (ReadFaults::default(), file(b"abcdef"));
+    faults.set(0, ReadFault::Eio);
+    let mut bytes = [0; 4];
+    faults.read_exact_at(0, &file, &mut bytes, 1).unwrap();
+    assert_eq!((&bytes, faults.of(0), faults.is_settable()), (b"bcde", ReadFault::None, false));
+}
+
+#[test]
+fn errors_and_short_reads_are_of_one_member_only() {
+    let (faults, file) = (ReadFaults::settable(), file(b"abcdef"));
+    faults.set(1, ReadFault::Eio);
+    faults.set(2, ReadFault::Short);
+    let mut bytes = [0; 4];
+    assert_eq!(faults.read_at(0, &file, &mut bytes, 0).unwrap(), 4);
+    assert_eq!(faults.read_at(1, &file, &mut bytes, 0).unwrap_err().raw_os_error(), Some(5));
+    assert_eq!(faults.read_at(2, &file, &mut bytes, 0).unwrap(), 2);
+    let short = faults.read_exact_at(2, &file, &mut bytes, 0).unwrap_err();
+    assert_eq!(short.kind(), io::ErrorKind::UnexpectedEof);
+    faults.set_all(&[]);
+    assert_eq!(faults.read_at(2, &file, &mut bytes, 0).unwrap(), 4);
+    faults.set(u16::MAX, ReadFault::Eio);
+    assert_eq!(faults.of(u16::MAX), ReadFault::None);
+}
+
+#[test]
+fn a_hanging_read_is_answered_when_the_fault_is_lifted() {
+    let faults = ReadFaults::settable();
+    faults.set(0, ReadFault::Hang);
+    let (tell, told) = mpsc::channel();
+    let reader = std::thread::spawn({
+        let faults = faults.clone();
+        move || {
+            let mut bytes = [0; 2];
+            let got = faults.read_at(0, &file(b"xy"), &mut bytes, 0);
+            tell.send((got.unwrap(), bytes)).unwrap();
+        }
+    });
+    assert_eq!(told.try_recv(), Err(mpsc::TryRecvError::Empty));
+    faults.set(0, ReadFault::None);
+    assert_eq!(told.recv().unwrap(), (2, *b"xy"));
+    reader.join().unwrap();
+}
+
+#[test]
+fn a_slow_read_comes_and_a_new_fault_ends_its_wait() {
+    let faults = ReadFaults::settable();
+    faults.set(0, ReadFault::SlowNs(1));
+    faults.before_read(0).unwrap();
+    faults.set(0, ReadFault::SlowNs(u64::MAX));
+    let reader = std::thread::spawn({
+        let faults = faults.clone();
+        move || faults.before_read(0)
+    });
+    faults.set(0, ReadFault::Eio);
+    assert!(reader.join().unwrap().is_err());
+}
+
+#[test]
+fn flipped_bits_are_the_same_however_the_file_is_read() {
+    let zeros = file(&[0; 512 * 64]);
+    let faults = ReadFaults::settable();
+    faults.set(0, ReadFault::Flip { seed: 7, one_in: 4 });
+    let mut whole = vec![0; 512 * 64];
+    faults.read_exact_at(0, &zeros, &mut whole, 0).unwrap();
+    let flipped: u32 = whole.iter().map(|byte| byte.count_ones()).sum();
+    assert!((4..=40).contains(&flipped), "{flipped} of 64 sectors for one in 4");
+    for (start, len) in [(0, 1), (511, 2), (1000, 5000), (512 * 63 + 100, 412)] {
+        let mut part = vec![0; len];
+        faults.read_exact_at(0, &zeros, &mut part, start as u64).unwrap();
+        assert_eq!(part, whole[start..start + len], "{len} bytes from {start}");
+    }
+}
+
+#[test]
+fn a_list_is_read_from_text() {
+    let text = "# faults\nmember 1 eio\n\n member 2 hang # for now\nmember 0 flip 1000 seed 7\nmember 3 slow 20\n\
+                member 4 short\nmember 5 ok";
+    let FaultList(faults) = text.parse().unwrap();
+    assert_eq!(
+        faults,
+        [
+            (1, ReadFault::Eio),
+            (2, ReadFault::Hang),
+            (0, ReadFault::Flip { seed: 7, one_in: 1000 }),
+            (3, ReadFault::SlowNs(20_000_000)),
+            (4, ReadFault::Short),
+            (5, ReadFault::None),
+        ]
+    );
+    for bad in ["member 32 eio", "member eio", "member 1 flip 0 seed 1", "member 1 slow x", "eio"] {
+        let error = format!("member 0 ok\n{bad}").parse::<FaultList>().unwrap_err();
+        assert!(error.to_string().starts_with(&format!("line 2: \"{bad}\"")), "{error}");
+    }
+}
+
+#[test]
+fn no_text_panics() {
+    bolero::check!().with_type::<String>().for_each(|text| {
+        let _ = text.parse::<FaultList>();
+        let _ = format!("member {text}").parse::<FaultList>();
+    });
+}
