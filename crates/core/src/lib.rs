@@ -9,6 +9,7 @@
 //! | [`units`] | bit rates, byte lengths, durations: parse and print, always with the unit |
 //! | [`time`] | [`time::Instant`] in nanoseconds, [`time::MediaTicks`] at 90 kHz |
 //! | [`limits`] | every bound of the system, with the reason, relations asserted at compile time |
+//! | [`fec`] | the code that protects films on disk and on the network |
 //! | [`ids`] | newtypes for titles, streams and connections |
 //! | [`packet`] | [`packet::PacketMeta`]: what is stored for each media packet; [`packet::WireLayout`] |
 //! | [`pool`] | the extent arena: one copy of the film in memory, filled once, lent to many |
@@ -18,6 +19,7 @@
 //! | [`wire`] | checksums, headers, RTP, RTCP: bytes on the wire |
 #![deny(unsafe_code)]
 
+pub mod fec;
 pub mod ids;
 pub mod limits;
 pub mod packet;

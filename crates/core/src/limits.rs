@@ -220,6 +220,9 @@ pub const MAX_MEMBERS: usize = 32;
 pub const SLOW_READ_NS: u64 = 250_000_000;
 /// FEC header of SMPTE ST 2022-1, between the RTP header and the parity.
 pub const FEC_HEADER_BYTES: usize = 16;
+/// Patterns of loss whose decoding is kept ready for one code: all of 8 + 4 with up to three symbols missing, and what the
+/// network adds. At most 5 KiB each.
+pub const MAX_DECODE_PLANS: usize = 512;
 /// Most packets in a row that the network's FEC can use: ST 2022-1 demands L x D <= 100.
 pub const MAX_FEC_MATRIX_PACKETS: u32 = 100;
 

@@ -1,0 +1,135 @@
+//! Sums of products of whole blocks: which way a processor does it, and what all ways have in common.
+
+use super::field::AFFINE;
+use super::scalar;
+use crate::limits::{MAX_DATA_UNITS, MAX_PARITY_UNITS};
+
+/// Outputs that one pass makes: every source is read once for all of them.
+pub(super) const MAX_OUTPUTS: usize = MAX_PARITY_UNITS;
+/// Sources of one pass: never more than a codeword's data symbols, and two for an update of a code with one.
+const MAX_SOURCES: usize = MAX_DATA_UNITS;
+
+/// A way to multiply and add blocks. All give the same bytes.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub enum Kernel {
+    /// Tables of half bytes, a byte at a time: what every processor can do, and what the others are compared with.
+    Scalar,
+    /// The same tables looked up 32 bytes at a time (`vpshufb`).
+    Avx2,
+    /// Bit matrices, 64 bytes at a time (`vgf2p8affineqb` with AVX-512).
+    Gfni,
+    /// Tables of half bytes, 16 bytes at a time (`tbl` of 64-bit ARM).
+    Neon,
+}
+
+impl Kernel {
+    /// All of them, slowest first.
+    pub const ALL: [Self; 4] = [Self::Scalar, Self::Neon, Self::Avx2, Self::Gfni];
+
+    /// Whether this processor can do it. Asked once; later answers come from memory.
+    #[inline]
+    pub fn is_available(self) -> bool {
+        match self {
+            Self::Scalar => true,
+            _ => false,
+        }
+    }
+
+    /// Those that this processor can do, slowest first.
+    pub fn available() -> impl Iterator<Item = Self> {
+        Self::ALL.into_iter().filter(|kernel| kernel.is_available())
+    }
+
+    /// The fastest that this processor can do.
+    #[inline]
+    pub fn best() -> Self {
+        [Self::Gfni, Self::Avx2, Self::Neon]
+            .into_iter()
+            .find(|kernel| kernel.is_available())
+            .unwrap_or(Self::Scalar)
+    }
+}
+
+/// What one source is multiplied with, for each output.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) struct Column {
+    /// The coefficients.
+    pub(super) coefficients: [u8; MAX_OUTPUTS],
+    /// The same as bit matrices.
+    pub(super) affine: [u64; MAX_OUTPUTS],
+}
+
+impl Column {
+    pub(super) fn new(coefficients: [u8; MAX_OUTPUTS]) -> Self {
+        Self { coefficients, affine: coefficients.map(|c| AFFINE[usize::from(c)]) }
+    }
+}
+
+/// One pass of a kernel: columns and sources of the same number, all sources and outputs at least as long as the range.
+pub(super) struct Pass<'a, 'b, 'c> {
+    pub(super) columns: &'a [&'a Column],
+    pub(super) sources: &'a [&'a [u8]],
+    pub(super) outputs: &'b mut [&'c mut [u8]],
+    pub(super) range: std::ops::Range<usize>,
+    /// The first output's coefficients are all 1: it is a plain XOR.
+    pub(super) first_is_xor: bool,
+    /// Products are added to what the outputs hold, which is otherwise overwritten.
+    pub(super) adds: bool,
+}
+
+/// `outputs[o] = sum over i of columns[i][o] * sources[i]`, or `+=` that. A source shorter than the outputs counts as followed
+/// by zeros; at most as many sources as columns.
+///
+/// # Panics
+/// If the outputs are not of one length, a source is longer than they are, or there are more than the code can have.
+pub(super) fn combine(
+    kernel: Kernel,
+    columns: &[Column],
+    sources: &[&[u8]],
+    outputs: &mut [&mut [u8]],
+    adds: bool,
+) {
+    let Some(len) = outputs.first().map(|output| output.len()) else { return };
+    assert!(
+        outputs.len() <= MAX_OUTPUTS && outputs.iter().all(|output| output.len() == len),
+        "outputs differ in length"
+    );
+    assert!(
+        sources.len() <= columns.len() && sources.len() <= MAX_SOURCES,
+        "more sources than the code has symbols"
+    );
+    assert!(sources.iter().all(|source| source.len() <= len), "a source is longer than the outputs");
+    let none = Column { coefficients: [0; MAX_OUTPUTS], affine: [0; MAX_OUTPUTS] };
+    let mut from = 0;
+    while from < len {
+        // All sources that have something here, up to where the next of them ends.
+        let (mut some_columns, mut some_sources) = ([&none; MAX_SOURCES], [&[][..]; MAX_SOURCES]);
+        let (mut count, mut to) = (0, len);
+        for (column, source) in columns.iter().zip(sources) {
+            if source.len() > from {
+                (some_columns[count], some_sources[count]) = (column, source);
+                to = to.min(source.len());
+                count += 1;
+            }
+        }
+        let columns = &some_columns[..count];
+        run(
+            kernel,
+            Pass {
+                columns,
+                sources: &some_sources[..count],
+                outputs: &mut *outputs,
+                range: from..to,
+                first_is_xor: columns.iter().all(|column| column.coefficients[0] == 1),
+                adds,
+            },
+        );
+        from = to;
+    }
+}
+
+fn run(kernel: Kernel, pass: Pass<'_, '_, '_>) {
+    match kernel {
+        _ => scalar::run(pass),
+    }
+}
