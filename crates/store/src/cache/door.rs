@@ -23,6 +23,13 @@ pub enum ReadFailure {
     NoTitle,
     /// The title has no such extent, or the stream's index is beyond the limit of streams.
     OutOfRange,
+    /// More members of the title are lost than its parity makes up for.
+    MembersLost {
+        /// Members that cannot be read.
+        lost: u8,
+        /// Members that may be lost.
+        may: u8,
+    },
 }
 
 impl std::fmt::Display for ReadFailure {
@@ -32,6 +39,9 @@ impl std::fmt::Display for ReadFailure {
             Self::Checksum => f.write_str("data and stored checksums do not match"),
             Self::NoTitle => f.write_str("the title is not open"),
             Self::OutOfRange => f.write_str("the title has no such extent"),
+            Self::MembersLost { lost, may } => {
+                write!(f, "{lost} of the title's members cannot be read; its parity makes up for {may}")
+            }
         }
     }
 }

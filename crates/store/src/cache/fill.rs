@@ -9,6 +9,8 @@ use millrace_core::packet::PacketMeta;
 use millrace_core::pool::ExtentContent;
 use millrace_core::wire::checksum::copy_sum16;
 
+use super::door::ReadFailure;
+use super::order::{Built, Filled, Order, Role, SpanResult};
 use super::read::Staged;
 use super::source::{Geometry, OpenTitle};
 use crate::sums::congruent;
@@ -24,6 +26,34 @@ pub(super) struct Builder {
 }
 
 impl Builder {
+    /// Builds the extent of `order` from what became of its spans, one result for each.
+    pub(super) fn assemble(
+        &mut self,
+        title: (TitleRef, &OpenTitle),
+        order: &Order,
+        results: &[SpanResult<'_>],
+        extent: &mut [u8],
+    ) -> Built {
+        let mut staged = Staged::default();
+        for (span, result) in order.spans.iter().zip(results) {
+            match (span.role, result) {
+                (_, Err(errno)) => return Built::Failed(ReadFailure::Io(*errno)),
+                (Role::Data { .. }, Ok(bytes)) => staged.data = bytes,
+                (Role::Meta, Ok(bytes)) => staged.meta = bytes,
+                (Role::Sums, Ok(bytes)) => staged.sums = bytes,
+                _ => {}
+            }
+        }
+        let Some(geometry) = title.1.geometry(order.extent) else {
+            return Built::Failed(ReadFailure::OutOfRange);
+        };
+        match self.build(title, &geometry, order.extent, staged, extent) {
+            Ok(content) => Built::Done(Filled { content, decoded_bytes: 0, wrong: 0 }),
+            Err(Damaged) if order.thorough => Built::Failed(ReadFailure::Checksum),
+            Err(Damaged) => Built::More { wrong: 0 },
+        }
+    }
+
     /// Builds extent `number` of `title` in `extent` from the bytes of its files that `geometry` says.
     ///
     /// # Errors

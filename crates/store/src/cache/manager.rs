@@ -237,7 +237,7 @@ impl Manager {
     fn begin_reads(&mut self, now: Instant) -> usize {
         let mut begun = 0;
         while let Some(place) = self.free_places.pop() {
-            let Some(ReadOrder { key, title, fill }) = self.policy.next_read(now) else {
+            let Some(ReadOrder { key, title, fill, .. }) = self.policy.next_read(now) else {
                 self.free_places.push(place);
                 break;
             };

@@ -30,9 +30,11 @@ mod aligned;
 mod door;
 mod evict;
 mod fill;
+mod health;
 mod manager;
 #[cfg(test)]
 mod naive;
+mod order;
 mod plan;
 mod playheads;
 mod policy;

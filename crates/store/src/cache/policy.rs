@@ -45,6 +45,8 @@ pub(super) struct ReadOrder {
     pub(super) title: Arc<OpenTitle>,
     /// Whereto.
     pub(super) fill: Fill,
+    /// Packets of one codeword that may be missing: nobody who waits for it can make do with more.
+    pub(super) spare: u8,
 }
 
 /// The cache's state machine.
@@ -367,7 +369,7 @@ impl Policy {
         if !next.demand {
             self.counters.reads_ahead.add(1);
         }
-        Some(ReadOrder { key: next.key, title, fill })
+        Some(ReadOrder { key: next.key, title, fill, spare: 0 })
     }
 
     /// A read has ended: what was read is lent to everybody who waits for it.

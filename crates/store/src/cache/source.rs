@@ -4,6 +4,7 @@ use std::fs::{File, OpenOptions};
 use std::ops::Range;
 use std::os::unix::fs::{MetadataExt, OpenOptionsExt};
 use std::path::Path;
+use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 
 use millrace_core::ids::TitleId;
@@ -12,6 +13,8 @@ use millrace_core::packet::{PacketMeta, WireLayout};
 use millrace_core::time::MediaTicks;
 use millrace_core::wire::rtp::Timeline;
 
+use super::door::ReadFailure;
+use super::order::{MemberView, Order, Role, SpanFile, SpanOrder};
 use super::playheads::Ns;
 use crate::index::ClockPiece;
 use crate::meta::{META_BLOCK_BYTES, MetaFile, RECORDS_PER_BLOCK};
@@ -215,6 +218,32 @@ impl OpenTitle {
             && (sums.is_empty() || self.source.sums().is_some());
         let last_packet_bytes = u16::try_from(last_packet_bytes).ok()?;
         fits.then_some(Geometry { first_packet, packets, last_packet_bytes, data: start..end, meta, sums })
+    }
+
+    /// What to read for an extent, for whoever can make do with `spare` missing packets in a codeword. `thorough`: what was
+    /// read for it before was not good enough.
+    ///
+    /// # Errors
+    /// [`ReadFailure::OutOfRange`]; [`ReadFailure::MembersLost`] if too few members may be asked.
+    pub(super) fn order(
+        self: &Arc<Self>,
+        extent: u32,
+        spare: u8,
+        _members: MemberView,
+        thorough: bool,
+    ) -> Result<Order, ReadFailure> {
+        let geometry = self.geometry(extent).ok_or(ReadFailure::OutOfRange)?;
+        let pieces = [
+            (Role::Data { position: 0 }, geometry.data, self.is_direct()),
+            (Role::Meta, geometry.meta, false),
+            (Role::Sums, geometry.sums, false),
+        ];
+        let spans = pieces.into_iter().filter(|(_, bytes, _)| !bytes.is_empty());
+        let spans = spans.map(|(role, bytes, direct)| {
+            let file = SpanFile::of_title(Arc::clone(self), role);
+            SpanOrder { role, member: None, file, direct, bytes }
+        });
+        Ok(Order { extent, spare, thorough, spans: spans.collect(), absent: 0, left_out: 0 })
     }
 
     /// The data file to read from.

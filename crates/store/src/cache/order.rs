@@ -1,0 +1,178 @@
+//! What is to be read for one extent, and what became of it: the seam between those who know where a title's bytes are
+//! ([`OpenTitle::order`](super::source::OpenTitle::order), [`Builder`](super::fill::Builder)) and those who read.
+//!
+//! ```text
+//!   order(extent, spare, members, thorough) ──► Order { spans } ──► (read) ──► build(order, results) ──► Built
+//!                    ▲                                                                                    │
+//!                    └────────────────────── More: the same, thorough, without what failed ◄──────────────┘
+//! ```
+//!
+//! A title whole in one file without parity has one data span, as many spans of records as it needs, and none that
+//! could stand in for another.
+
+use std::fs::File;
+use std::ops::Range;
+use std::sync::Arc;
+
+use millrace_core::pool::ExtentContent;
+
+use super::door::ReadFailure;
+use super::source::OpenTitle;
+
+/// What a span holds. A *position* is the place of a member among the members of its title.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Role {
+    /// Data units of the member at this position; the film itself, if it is on one member.
+    Data {
+        /// The position.
+        position: u16,
+    },
+    /// Parity units of the member at this position.
+    Parity {
+        /// The position.
+        position: u16,
+    },
+    /// Records of the packets of the extent, or what they are derived from.
+    Meta,
+    /// Range sums that they are derived from.
+    Sums,
+    /// Records of all default-size packets of the rows that the extent touches.
+    RowMeta,
+    /// Records of the parity of those rows.
+    ParityMeta,
+}
+
+/// The open file that a span is read from.
+#[derive(Clone)]
+pub(super) struct SpanFile(FileOf);
+
+#[derive(Clone)]
+enum FileOf {
+    /// Shared by all spans of a member's file.
+    Own(Arc<File>),
+    /// One of those that the title itself holds open.
+    Title(Arc<OpenTitle>, Role),
+}
+
+impl SpanFile {
+    /// A file of a member.
+    pub(super) fn own(file: Arc<File>) -> Self {
+        Self(FileOf::Own(file))
+    }
+
+    /// The title's own data, meta-data or range sums.
+    pub(super) fn of_title(title: Arc<OpenTitle>, role: Role) -> Self {
+        Self(FileOf::Title(title, role))
+    }
+
+    /// The file. It stays open as long as the span is kept.
+    pub(super) fn get(&self) -> &File {
+        match &self.0 {
+            FileOf::Own(file) => file,
+            FileOf::Title(title, Role::Data { .. } | Role::Parity { .. }) => title.data(),
+            FileOf::Title(title, Role::Sums) => title.source().sums().unwrap_or(title.source().meta()),
+            FileOf::Title(title, Role::Meta | Role::RowMeta | Role::ParityMeta) => title.source().meta(),
+        }
+    }
+}
+
+impl std::fmt::Debug for SpanFile {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        write!(f, "{:?}", self.get())
+    }
+}
+
+/// Bytes of one file that are to be read as a whole.
+#[derive(Clone, Debug)]
+pub(super) struct SpanOrder {
+    /// What it holds.
+    pub(super) role: Role,
+    /// Slot of the member in its volume, if the title is on several or has parity: its health is kept by this.
+    pub(super) member: Option<u16>,
+    /// The file.
+    pub(super) file: SpanFile,
+    /// It is open for direct reads: memory, offset and length have to be aligned. If it does not take them after all
+    /// (`EINVAL`): [`OpenTitle::refuse_direct`], and order again.
+    pub(super) direct: bool,
+    /// Bytes of the file, not aligned, never empty.
+    pub(super) bytes: Range<u64>,
+}
+
+/// What became of a span: all its bytes, or `errno` (`ENODATA`: the file ends too early; `ETIMEDOUT`: given up). Fewer
+/// bytes than ordered are those at its beginning.
+pub(super) type SpanResult<'a> = Result<&'a [u8], i32>;
+
+/// Everything to be read for one extent.
+#[derive(Clone, Debug)]
+pub(super) struct Order {
+    /// The extent of its title.
+    pub(super) extent: u32,
+    /// Packets of one codeword that may be missing, as [`millrace_core::seam::Want::spare`].
+    pub(super) spare: u8,
+    /// Everything that survives of the rows, data and parity, is read: missing members or a second try.
+    pub(super) thorough: bool,
+    /// What to read: at most [`MAX_SPANS`].
+    pub(super) spans: Vec<SpanOrder>,
+    /// Slots of members whose files are not there or cannot be opened, as bits: they were not ordered.
+    pub(super) absent: u32,
+    /// Positions that are not read although they hold something of the rows, as bits.
+    pub(super) left_out: u32,
+}
+
+impl Order {
+    /// Bytes of all spans: the staging memory that they need, but for what alignment adds.
+    pub(super) fn bytes(&self) -> u64 {
+        self.spans.iter().map(|span| span.bytes.end - span.bytes.start).sum()
+    }
+}
+
+/// Most spans of an order: data and parity of every member, and copies of four kinds of records; or the units of parity
+/// of an extent of a parity track.
+pub(super) const MAX_SPANS: usize = 128;
+
+/// Which members may be asked, by slot in the volume.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub(super) struct MemberView {
+    /// Must not be asked: gone, suspended for errors, or they have failed for this very extent. Bits by slot.
+    pub(super) lost: u32,
+    /// Asked only if it does not work without them: slow ones. Bits by slot.
+    pub(super) avoid: u32,
+}
+
+impl MemberView {
+    /// Also without this member.
+    pub(super) fn without(self, member: u16) -> Self {
+        Self { lost: self.lost | bit(member), ..self }
+    }
+}
+
+/// The bit of a slot or position; 0 beyond the last.
+pub(super) fn bit(number: u16) -> u32 {
+    1u32.checked_shl(u32::from(number)).unwrap_or(0)
+}
+
+/// A built extent.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) struct Filled {
+    /// What it holds.
+    pub(super) content: ExtentContent,
+    /// Bytes of film that were decoded for it.
+    pub(super) decoded_bytes: u64,
+    /// Slots of members whose bytes did not have their stored sums, as bits.
+    pub(super) wrong: u32,
+}
+
+/// What came of building an extent.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Built {
+    /// It is there.
+    Done(Filled),
+    /// Something is wrong or missing: order it again, thorough and past what the kernel remembers. Never the answer to
+    /// a thorough order. `wrong`: as in [`Filled`].
+    More {
+        /// Slots of members whose bytes did not have their stored sums, as bits.
+        wrong: u32,
+    },
+    /// It cannot be had.
+    Failed(ReadFailure),
+}
