@@ -7,6 +7,7 @@
 //! | [`meta`] | [`meta::MetaFile`]: the stored sums and times, one file per packet size |
 //! | [`sums`] | the range sum index: the sum of any range of bytes, for every packet size at once |
 //! | [`packet_size`] | the packet sizes that have names |
+//! | [`rows`] | where the units of a title's rows lie on the members of its volume |
 //! | [`volume`] | [`volume::Volume`]: titles come in whole, are found, are removed; nothing is ever half visible |
 //! | [`check`] | `fsck`: every promise of the format, one function each |
 //! | [`repair`] | what is missing on a member is made anew from the others |
@@ -29,8 +30,10 @@ pub mod format;
 pub mod index;
 pub mod ingest;
 pub mod inspect;
+pub mod members;
 pub mod meta;
 pub mod packet_size;
+pub mod rows;
 pub mod repair;
 pub mod scrub;
 pub mod sums;
