@@ -58,8 +58,9 @@ use millrace_core::pool::ExtentArena;
 use millrace_core::seam::{Clock, Doorbell};
 
 pub use self::door::{CacheDoor, Grant, ReadFailure};
+pub use self::health::MemberHealth;
 pub use self::source::TitleSource;
-pub use self::stats::{CacheStats, Trouble};
+pub use self::stats::{CacheStats, MemberReport, Trouble};
 
 use self::manager::{Control, Manager, Parts};
 use self::source::OpenTitle;
@@ -218,6 +219,11 @@ impl Cache {
     pub fn stats(&self) -> CacheStats {
         let leased = (0..self.arena.extents()).filter(|&extent| self.arena.leases(extent) > 0).count();
         CacheStats { leased: leased as u64, ..self.counters.snapshot() }
+    }
+
+    /// How the members of the volume are, by their place in it; empty for a volume of one without parity.
+    pub fn members(&self) -> Vec<MemberReport> {
+        self.counters.member_reports()
     }
 
     /// The last extent that could not be served, if it has not been reported yet: for the log, at most one a second.

@@ -4,9 +4,11 @@ use std::sync::Mutex;
 use std::sync::atomic::{AtomicU64, Ordering};
 
 use millrace_core::ids::TitleRef;
+use millrace_core::limits::MAX_MEMBERS;
 use millrace_core::time::Instant;
 
 use super::door::ReadFailure;
+use super::health::MemberHealth;
 
 /// At most one [`Trouble`] is reported in this time.
 const TROUBLE_INTERVAL_NS: u64 = 1_000_000_000;
@@ -25,6 +27,8 @@ macro_rules! counters {
         #[derive(Default)]
         pub(super) struct Counters {
             $(pub(super) $name: Counter,)+
+            /// What was read from each member; those of a volume of one are not counted.
+            pub(super) of_members: [MemberCounters; MAX_MEMBERS],
             trouble: Mutex<Troubles>,
         }
 
@@ -80,7 +84,104 @@ counters! {
     retries,
     /// Wants given up because their stream had too many newer ones.
     displaced,
+    /// Members of the volume, if it has several or parity.
+    members,
+    /// Extents that were served although a member that holds something of them could not be read.
+    degraded,
+    /// Bytes of film that were decoded from what survived.
+    decoded_bytes,
+    /// Extents that were given with holes, to viewers who repair them.
+    with_holes,
+    /// Reads given up because a member did not answer in time.
+    hung_reads,
+    /// Reads that were given up and have not ended: their memory is set aside.
+    hung_now,
+    /// Bytes of memory that is set aside for them.
+    aside_bytes,
+    /// Reads that looked whether a suspended member is well again.
+    probes,
 }
+
+/// What the cache knows of one member of the volume, at one moment.
+#[derive(Clone, Debug, Default, PartialEq, Eq, serde::Serialize)]
+pub struct MemberReport {
+    /// Its place in the volume.
+    pub index: u16,
+    /// How it is.
+    pub health: MemberHealth,
+    /// Reads that came in time and were right; one for each file that an extent was read from.
+    pub reads: u64,
+    /// Bytes that came.
+    pub bytes: u64,
+    /// Reads that failed.
+    pub errors: u64,
+    /// The last error's `errno`; 0: none yet.
+    pub last_errno: u64,
+    /// Reads that were not answered in time.
+    pub late: u64,
+    /// Extents for which it gave bytes that did not have their stored sums.
+    pub wrong: u64,
+    /// How often it was suspended.
+    pub suspensions: u64,
+    /// Reads that were given up and that it still owes an answer.
+    pub owed: u64,
+}
+
+impl MemberReport {
+    /// For the log and for people: "member 3 is slow: ...".
+    pub fn summary(&self) -> String {
+        let Self { index, health, errors, late, wrong, .. } = self;
+        let last = match i32::try_from(self.last_errno) {
+            Ok(errno) if errno != 0 => format!(" (the last: {})", std::io::Error::from_raw_os_error(errno)),
+            _ => String::new(),
+        };
+        format!("member {index} is {health}: {errors} errors{last}, {late} late answers, {wrong} wrong sums")
+    }
+}
+
+/// The live counters of a member.
+#[derive(Default)]
+pub(super) struct MemberCounters {
+    health: Counter,
+    pub(super) reads: Counter,
+    pub(super) bytes: Counter,
+    pub(super) errors: Counter,
+    pub(super) last_errno: Counter,
+    pub(super) late: Counter,
+    pub(super) wrong: Counter,
+    pub(super) suspensions: Counter,
+    pub(super) owed: Counter,
+}
+
+impl MemberCounters {
+    pub(super) fn set_health(&self, health: MemberHealth) {
+        self.health.set(HEALTHS.iter().position(|&known| known == health).unwrap_or(0));
+    }
+
+    fn report(&self, index: u16) -> MemberReport {
+        MemberReport {
+            index,
+            health: HEALTHS.get(self.health.get() as usize).copied().unwrap_or_default(),
+            reads: self.reads.get(),
+            bytes: self.bytes.get(),
+            errors: self.errors.get(),
+            last_errno: self.last_errno.get(),
+            late: self.late.get(),
+            wrong: self.wrong.get(),
+            suspensions: self.suspensions.get(),
+            owed: self.owed.get(),
+        }
+    }
+}
+
+/// How health is kept in a counter.
+const HEALTHS: [MemberHealth; 5] = [
+    MemberHealth::Healthy,
+    MemberHealth::Slow,
+    MemberHealth::Failing,
+    MemberHealth::Missing,
+    MemberHealth::Stale,
+];
 
 /// One counter. The manager alone writes it.
 #[derive(Default)]
@@ -142,6 +243,12 @@ impl Counters {
         troubles.last = Some(trouble);
     }
 
+    /// What is known of each member of the volume.
+    pub(super) fn member_reports(&self) -> Vec<MemberReport> {
+        let members = self.of_members.iter().take(self.members.get() as usize);
+        (0..).zip(members).map(|(index, member)| member.report(index)).collect()
+    }
+
     /// The last failure that was not reported yet, at most one a second.
     pub(super) fn take_trouble(&self, now: Instant) -> Option<Trouble> {
         let mut troubles = self.trouble.lock().unwrap_or_else(|poisoned| poisoned.into_inner());
@@ -162,6 +269,24 @@ mod tests {
         let path = "/films/a.ts".into();
         let failure = ReadFailure::Checksum;
         Trouble { title: TitleRef(1), extent, failure, path, bytes: 0..1316, failures: 1 }
+    }
+
+    #[test]
+    fn a_member_is_reported_as_it_is() {
+        let counters = Counters::default();
+        assert_eq!(counters.member_reports(), []);
+        counters.members.set(3);
+        for (place, health) in HEALTHS.into_iter().enumerate() {
+            counters.of_members[1].set_health(health);
+            assert_eq!(counters.member_reports()[1].health, health, "{place}");
+        }
+        counters.of_members[1].errors.add(2);
+        counters.of_members[1].last_errno.set(libc::EIO as usize);
+        let reports = counters.member_reports();
+        assert_eq!((reports.len(), reports[0].index, reports[2].health), (3, 0, MemberHealth::Healthy));
+        let said = reports[1].summary();
+        assert!(said.starts_with("member 1 is stale: 2 errors (the last: Input/output error"), "{said}");
+        assert!(reports[0].summary().ends_with("0 errors, 0 late answers, 0 wrong sums"));
     }
 
     #[test]

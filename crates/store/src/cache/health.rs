@@ -1,0 +1,304 @@
+//! Which members of the volume are asked for film: a state machine for each, without I/O, on a clock that is passed in.
+//!
+//! ```text
+//!             a late answer, a device that is gone, errors in a row
+//!   healthy ────────────────────────────────────────────────────────► suspended (slow | failing) ──┐
+//!      ▲                                                                   │   ▲     a bad probe:  │
+//!      └───────────────── GOOD_PROBES good probes in a row ────────────────┘   └─ twice the time ──┘
+//!
+//!   missing, stale: as the volume says; asked for nothing
+//! ```
+//!
+//! Hysteresis keeps a member that comes and goes from being asked each time it comes: a probe is a read of what that
+//! member gave rightly before; several must be good; and who fails again soon after it came back waits twice as long.
+
+use millrace_core::limits::{MAX_MEMBERS, SLOW_READ_NS};
+use millrace_core::time::Instant;
+
+use super::order::{MemberView, bit};
+
+/// Points at which a member is suspended. They are forgotten at one point in [`POINT_NS`].
+const SUSPEND_POINTS: u64 = 12;
+/// An error of a read: the third within a few seconds suspends. One bad sector does not.
+const ERROR_POINTS: u64 = 4;
+/// An extent with bytes of a member that do not have their stored sum: the sixth within a few seconds suspends.
+const WRONG_POINTS: u64 = 2;
+/// Time in which one point is forgotten.
+const POINT_NS: u64 = 1_000_000_000;
+/// Good probes in a row that bring a member back.
+pub(super) const GOOD_PROBES: u32 = 3;
+/// From one good probe to the next.
+const PROBE_GAP_NS: u64 = 250_000_000;
+/// From suspension to the first probe, and after a bad one; doubled each time.
+pub(super) const FIRST_PROBE_NS: u64 = 1_000_000_000;
+/// Longest time between probes.
+pub(super) const MAX_PROBE_NS: u64 = 60_000_000_000;
+/// A member that was well for so long after it came back begins anew with [`FIRST_PROBE_NS`].
+const PAROLE_NS: u64 = 60_000_000_000;
+/// A member that has not answered a read for so long hangs: until it answers it is not even asked when nothing else is
+/// left. The time that is read ahead: an answer that comes later helps no viewer.
+pub(super) const HUNG_NS: u64 = 8 * SLOW_READ_NS;
+
+/// What the volume says of a member.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub(super) enum Standing {
+    /// It holds what it should.
+    #[default]
+    Active,
+    /// It is not there.
+    Missing,
+    /// It is there but does not hold everything.
+    Stale,
+}
+
+/// What became of reading from a member.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Outcome {
+    /// It came in time and was right.
+    Good,
+    /// It failed with this `errno`.
+    Error(i32),
+    /// No answer within [`SLOW_READ_NS`].
+    Late,
+    /// It did not have its stored sum.
+    Wrong,
+}
+
+/// How a member is.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, serde::Serialize)]
+#[serde(rename_all = "lowercase")]
+pub enum MemberHealth {
+    /// It is asked for film.
+    #[default]
+    Healthy,
+    /// It did not answer in time: it is asked for nothing until probes are answered in time again.
+    Slow,
+    /// Reading from it failed: it is asked for nothing until probes succeed again.
+    Failing,
+    /// It is not there.
+    Missing,
+    /// It is there but does not hold everything: it has to be repaired.
+    Stale,
+}
+
+impl std::fmt::Display for MemberHealth {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.write_str(match self {
+            Self::Healthy => "healthy",
+            Self::Slow => "slow",
+            Self::Failing => "failing",
+            Self::Missing => "missing",
+            Self::Stale => "stale",
+        })
+    }
+}
+
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+struct Suspension {
+    why: MemberHealth,
+    next_probe_ns: u64,
+    probing: bool,
+    good: u32,
+}
+
+#[derive(Clone, Copy, Debug, Default)]
+struct Member {
+    standing: Standing,
+    epoch: u32,
+    points: u64,
+    /// When points were last forgotten.
+    points_at_ns: u64,
+    suspended: Option<Suspension>,
+    /// Time to the next probe after the next bad one.
+    backoff_ns: u64,
+    /// Until when a new suspension goes on with this back-off.
+    parole_until_ns: u64,
+    /// Reads that were given up and have not come yet, and since when there are any.
+    stuck: u32,
+    stuck_since_ns: u64,
+    suspensions: u64,
+}
+
+impl Member {
+    fn health(&self) -> MemberHealth {
+        match (self.standing, self.suspended) {
+            (Standing::Missing, _) => MemberHealth::Missing,
+            (Standing::Stale, _) => MemberHealth::Stale,
+            (Standing::Active, Some(suspension)) => suspension.why,
+            (Standing::Active, None) => MemberHealth::Healthy,
+        }
+    }
+
+    fn hangs(&self, now_ns: u64) -> bool {
+        self.stuck > 0 && now_ns.saturating_sub(self.stuck_since_ns) >= HUNG_NS
+    }
+
+    fn add_points(&mut self, now_ns: u64, points: u64) -> bool {
+        let forgotten = now_ns.saturating_sub(self.points_at_ns) / POINT_NS;
+        self.points = self.points.saturating_sub(forgotten);
+        self.points_at_ns += forgotten * POINT_NS;
+        self.points += points;
+        self.points >= SUSPEND_POINTS
+    }
+
+    fn suspend(&mut self, now_ns: u64, why: MemberHealth) {
+        if let Some(suspension) = &mut self.suspended {
+            // Reads that were under way end badly too: no reason to punish it more.
+            suspension.good = 0;
+            return;
+        }
+        let fresh = self.backoff_ns == 0 || now_ns >= self.parole_until_ns;
+        self.backoff_ns = if fresh { FIRST_PROBE_NS } else { (self.backoff_ns * 2).min(MAX_PROBE_NS) };
+        let next_probe_ns = now_ns.saturating_add(self.backoff_ns);
+        self.suspended = Some(Suspension { why, next_probe_ns, probing: false, good: 0 });
+        self.suspensions += 1;
+    }
+
+    fn probed(&mut self, now_ns: u64, good: bool) {
+        let Some(suspension) = &mut self.suspended else { return };
+        suspension.probing = false;
+        if !good {
+            suspension.good = 0;
+            self.backoff_ns = (self.backoff_ns * 2).min(MAX_PROBE_NS);
+            suspension.next_probe_ns = now_ns.saturating_add(self.backoff_ns);
+            return;
+        }
+        suspension.good += 1;
+        suspension.next_probe_ns = now_ns.saturating_add(PROBE_GAP_NS);
+        if suspension.good >= GOOD_PROBES {
+            self.suspended = None;
+            self.points = 0;
+            self.parole_until_ns = now_ns.saturating_add(PAROLE_NS);
+        }
+    }
+}
+
+/// All members.
+#[derive(Default)]
+pub(super) struct Health {
+    members: [Member; MAX_MEMBERS],
+}
+
+impl Health {
+    /// What the volume says of a member. With another epoch it is another disk, or the same one mended: what was known
+    /// of it is forgotten.
+    pub(super) fn stand(&mut self, member: u16, standing: Standing, epoch: u32) {
+        let Some(known) = self.members.get_mut(usize::from(member)) else { return };
+        if known.epoch != epoch {
+            *known = Member { epoch, suspensions: known.suspensions, ..Member::default() };
+        }
+        known.standing = standing;
+    }
+
+    /// What became of a read. `true`: it suspends the member.
+    pub(super) fn note(&mut self, now: Instant, member: u16, outcome: Outcome) -> bool {
+        let Some(known) = self.members.get_mut(usize::from(member)) else { return false };
+        let was = known.suspended.is_some();
+        match outcome {
+            Outcome::Good => return false,
+            Outcome::Late => known.suspend(now.0, MemberHealth::Slow),
+            Outcome::Error(errno) if device_is_gone(errno) => known.suspend(now.0, MemberHealth::Failing),
+            Outcome::Error(_) => {
+                if known.add_points(now.0, ERROR_POINTS) {
+                    known.suspend(now.0, MemberHealth::Failing);
+                }
+            }
+            Outcome::Wrong => {
+                if known.add_points(now.0, WRONG_POINTS) {
+                    known.suspend(now.0, MemberHealth::Failing);
+                }
+            }
+        }
+        !was && known.suspended.is_some()
+    }
+
+    /// A read of this member was given up before it came; it was begun at `since`.
+    pub(super) fn stuck(&mut self, member: u16, since: Instant) {
+        let Some(known) = self.members.get_mut(usize::from(member)) else { return };
+        known.stuck_since_ns = if known.stuck == 0 { since.0 } else { known.stuck_since_ns.min(since.0) };
+        known.stuck += 1;
+    }
+
+    /// A read that was given up has come after all, or is known never to come.
+    pub(super) fn unstuck(&mut self, member: u16) {
+        if let Some(known) = self.members.get_mut(usize::from(member)) {
+            known.stuck = known.stuck.saturating_sub(1);
+        }
+    }
+
+    /// Whom to ask: missing and stale members and those that hang must not be asked, suspended ones are avoided.
+    pub(super) fn view(&self, now: Instant) -> MemberView {
+        let mut view = MemberView::default();
+        for (number, member) in (0..).zip(&self.members) {
+            match member.health() {
+                MemberHealth::Healthy => {}
+                MemberHealth::Slow | MemberHealth::Failing if !member.hangs(now.0) => {
+                    view.avoid |= bit(number)
+                }
+                _ => view.lost |= bit(number),
+            }
+        }
+        view
+    }
+
+    /// A member that is to be probed now; [`Health::probed`] has to follow. None is probed while it owes answers.
+    pub(super) fn next_probe(&mut self, now: Instant) -> Option<u16> {
+        let at = self.members.iter().position(|member| member.probe_at().is_some_and(|at| at <= now.0))?;
+        if let Some(suspension) = &mut self.members[at].suspended {
+            suspension.probing = true;
+        }
+        Some(at as u16)
+    }
+
+    /// What the probe has brought.
+    pub(super) fn probed(&mut self, now: Instant, member: u16, good: bool) {
+        if let Some(known) = self.members.get_mut(usize::from(member)) {
+            known.probed(now.0, good);
+        }
+    }
+
+    /// When [`Health::next_probe`] has one.
+    pub(super) fn poll_at(&self) -> Option<Instant> {
+        self.members.iter().filter_map(Member::probe_at).min().map(Instant)
+    }
+
+    /// How a member is.
+    pub(super) fn of(&self, member: u16) -> MemberHealth {
+        self.members.get(usize::from(member)).map_or(MemberHealth::Missing, Member::health)
+    }
+
+    /// How often it was suspended.
+    pub(super) fn suspensions(&self, member: u16) -> u64 {
+        self.members.get(usize::from(member)).map_or(0, |member| member.suspensions)
+    }
+
+    /// Reads that were given up and have not come.
+    pub(super) fn owed(&self, member: u16) -> u32 {
+        self.members.get(usize::from(member)).map_or(0, |member| member.stuck)
+    }
+}
+
+impl Member {
+    fn probe_at(&self) -> Option<u64> {
+        let suspension = self.suspended.filter(|suspension| !suspension.probing)?;
+        (self.standing == Standing::Active && self.stuck == 0).then_some(suspension.next_probe_ns)
+    }
+}
+
+/// Errors that say that the device or the mount is gone: there is no point in trying again.
+fn device_is_gone(errno: i32) -> bool {
+    matches!(
+        errno,
+        libc::ENXIO
+            | libc::ENODEV
+            | libc::ESTALE
+            | libc::ENOTCONN
+            | libc::ESHUTDOWN
+            | libc::EBADF
+            | libc::ETIMEDOUT
+    )
+}
+
+#[cfg(test)]
+#[path = "health_tests.rs"]
+mod tests;

@@ -1,0 +1,224 @@
+use proptest::prelude::*;
+
+use super::*;
+
+const SECOND: u64 = 1_000_000_000;
+
+fn at(ns: u64) -> Instant {
+    Instant(ns)
+}
+
+/// Whether a member is asked like any other.
+fn may(view: MemberView, member: u16) -> bool {
+    (view.lost | view.avoid) & bit(member) == 0
+}
+
+fn avoided(view: MemberView, member: u16) -> bool {
+    view.lost & bit(member) == 0 && view.avoid & bit(member) != 0
+}
+
+#[test]
+fn a_late_answer_suspends_at_once_and_good_probes_bring_it_back() {
+    let mut health = Health::default();
+    assert!(may(health.view(at(0)), 1) && health.poll_at().is_none());
+    assert!(health.note(at(0), 1, Outcome::Late));
+    assert!(!health.note(at(1), 1, Outcome::Late), "it is suspended already");
+    let view = health.view(at(1));
+    assert!(!may(view, 1) && avoided(view, 1) && may(view, 0) && !avoided(view, 0));
+    assert_eq!((health.of(1), health.of(0)), (MemberHealth::Slow, MemberHealth::Healthy));
+    assert_eq!(health.poll_at(), Some(at(FIRST_PROBE_NS)));
+    assert_eq!(health.next_probe(at(FIRST_PROBE_NS - 1)), None);
+    let mut now = FIRST_PROBE_NS;
+    for _ in 0..GOOD_PROBES {
+        assert_eq!(health.next_probe(at(now)), Some(1));
+        assert_eq!(health.next_probe(at(now)), None, "one probe at a time");
+        assert!(!may(health.view(at(now)), 1));
+        health.probed(at(now), 1, true);
+        now += PROBE_GAP_NS;
+    }
+    assert!(may(health.view(at(now)), 1));
+    assert_eq!((health.poll_at(), health.suspensions(1)), (None, 1));
+}
+
+#[test]
+fn one_bad_sector_does_not_suspend_but_errors_in_a_row_do() {
+    let mut health = Health::default();
+    for minute in 0..100 {
+        assert!(!health.note(at(minute * 60 * SECOND), 3, Outcome::Error(libc::EIO)));
+    }
+    let now = 6000 * SECOND;
+    assert!(!health.note(at(now), 3, Outcome::Error(libc::EIO)));
+    assert!(!health.note(at(now), 3, Outcome::Error(libc::ENODATA)));
+    assert!(health.note(at(now), 3, Outcome::Error(libc::EIO)));
+    assert_eq!(health.of(3), MemberHealth::Failing);
+    // A device that is gone needs no second error.
+    assert!(health.note(at(now), 4, Outcome::Error(libc::ENODEV)));
+    // Wrong sums count less.
+    for n in 1..=6 {
+        assert_eq!(health.note(at(now), 5, Outcome::Wrong), n == 6);
+    }
+}
+
+#[test]
+fn a_member_that_owes_answers_is_not_probed_and_one_that_hangs_is_not_asked_at_all() {
+    let mut health = Health::default();
+    health.note(at(0), 0, Outcome::Late);
+    health.stuck(0, at(0));
+    health.stuck(0, at(5));
+    assert!(avoided(health.view(at(HUNG_NS - 1)), 0));
+    assert!(!avoided(health.view(at(HUNG_NS)), 0));
+    assert_eq!((health.poll_at(), health.next_probe(at(1000 * SECOND)), health.owed(0)), (None, None, 2));
+    health.unstuck(0);
+    assert_eq!(health.next_probe(at(1000 * SECOND)), None);
+    health.unstuck(0);
+    assert!(avoided(health.view(at(1000 * SECOND)), 0));
+    assert_eq!(health.next_probe(at(1000 * SECOND)), Some(0));
+}
+
+#[test]
+fn what_the_volume_says_goes_before_everything() {
+    let mut health = Health::default();
+    for standing in [Standing::Missing, Standing::Stale] {
+        health.stand(2, standing, 0);
+        let view = health.view(at(0));
+        assert!(!may(view, 2) && !avoided(view, 2));
+        health.note(at(0), 2, Outcome::Late);
+        assert_eq!(health.next_probe(at(1000 * SECOND)), None);
+    }
+    assert_eq!(health.of(2), MemberHealth::Stale);
+    // The disk comes back as it was: its suspension goes on.
+    health.stand(2, Standing::Active, 0);
+    assert_eq!(health.of(2), MemberHealth::Slow);
+    // Another disk in its place is not blamed for the old one.
+    health.stuck(2, at(0));
+    health.stand(2, Standing::Active, 1);
+    assert_eq!((health.of(2), health.owed(2)), (MemberHealth::Healthy, 0));
+    health.unstuck(2);
+    assert_eq!(health.owed(2), 0);
+    // Numbers that no member has harm nobody.
+    health.stand(99, Standing::Missing, 1);
+    health.stuck(99, at(0));
+    health.unstuck(99);
+    health.probed(at(0), 99, true);
+    assert!(!health.note(at(0), 99, Outcome::Late));
+    assert_eq!(health.of(99), MemberHealth::Missing);
+}
+
+#[test]
+fn who_fails_again_soon_waits_twice_as_long() {
+    let mut health = Health::default();
+    let (mut now, mut waits) = (0, Vec::new());
+    for _ in 0..9 {
+        health.note(at(now), 0, Outcome::Late);
+        let probe = health.poll_at().unwrap().0;
+        waits.push((probe - now) / SECOND);
+        now = probe;
+        for _ in 0..GOOD_PROBES {
+            assert_eq!(health.next_probe(at(now)), Some(0));
+            health.probed(at(now), 0, true);
+            now += PROBE_GAP_NS;
+        }
+    }
+    assert_eq!(waits, [1, 2, 4, 8, 16, 32, 60, 60, 60]);
+    now += PAROLE_NS;
+    health.note(at(now), 0, Outcome::Late);
+    assert_eq!(health.poll_at(), Some(at(now + FIRST_PROBE_NS)));
+}
+
+/// What can happen to one member.
+#[derive(Clone, Copy, Debug)]
+enum Event {
+    Wait(u64),
+    Read(u8),
+    Probe(bool),
+    Stuck,
+    Unstuck,
+}
+
+fn event() -> impl Strategy<Value = Event> {
+    prop_oneof![
+        (0..5 * SECOND).prop_map(Event::Wait),
+        (0u8..4).prop_map(Event::Read),
+        any::<bool>().prop_map(Event::Probe),
+        Just(Event::Stuck),
+        Just(Event::Unstuck),
+    ]
+}
+
+fn outcome(kind: u8) -> Outcome {
+    match kind {
+        0 => Outcome::Good,
+        1 => Outcome::Error(libc::EIO),
+        2 => Outcome::Late,
+        _ => Outcome::Wrong,
+    }
+}
+
+proptest! {
+    /// Whatever happens: who is suspended comes back only after that many good probes in a row, is probed one at a time,
+    /// not while it owes answers, and no sooner than it should be; other members notice nothing.
+    #[test]
+    fn the_way_back_is_through_good_probes_only(events in proptest::collection::vec(event(), 1..300)) {
+        let mut health = Health::default();
+        let (mut now, mut good_in_a_row, mut owed) = (0u64, 0, 0u32);
+        let (mut suspended, mut last_bad) = (false, 0);
+        for event in events {
+            let before = health.of(0);
+            match event {
+                Event::Wait(ns) => now += ns,
+                Event::Read(kind) => {
+                    let suspends = health.note(at(now), 0, outcome(kind));
+                    prop_assert!(!(suspends && suspended));
+                    if kind == 0 {
+                        prop_assert_eq!(health.of(0), before);
+                    } else if suspended {
+                        good_in_a_row = match kind { 2 => 0, _ => good_in_a_row };
+                    }
+                    if suspends {
+                        (suspended, good_in_a_row, last_bad) = (true, 0, now);
+                    }
+                }
+                Event::Probe(good) => {
+                    let Some(member) = health.next_probe(at(now)) else { continue };
+                    prop_assert!(member == 0 && suspended && owed == 0);
+                    prop_assert!(now >= last_bad + PROBE_GAP_NS);
+                    prop_assert_eq!(health.next_probe(at(now)), None);
+                    health.probed(at(now), 0, good);
+                    good_in_a_row = if good { good_in_a_row + 1 } else { 0 };
+                    last_bad = now;
+                }
+                Event::Stuck => {
+                    health.stuck(0, at(now));
+                    owed += 1;
+                }
+                Event::Unstuck => {
+                    health.unstuck(0);
+                    owed = owed.saturating_sub(1);
+                }
+            }
+            let view = health.view(at(now));
+            let back = suspended && health.of(0) == MemberHealth::Healthy;
+            if back {
+                prop_assert!(good_in_a_row >= GOOD_PROBES);
+                suspended = false;
+            }
+            prop_assert_eq!(may(view, 0), !suspended);
+                        prop_assert!(may(view, 1) && health.of(1) == MemberHealth::Healthy);
+            prop_assert_eq!(health.owed(0), owed);
+        }
+    }
+
+    /// A member that is always bad is probed ever more rarely, at most once in [`MAX_PROBE_NS`] in the end.
+    #[test]
+    fn a_dead_member_costs_little(hours in 1u64..24) {
+        let mut health = Health::default();
+        health.note(at(0), 7, Outcome::Late);
+        let (end, mut probes) = (hours * 3600 * SECOND, 0);
+        while let Some(next) = health.poll_at().filter(|next| next.0 <= end) {
+            prop_assert_eq!(health.next_probe(next), Some(7));
+            health.probed(next, 7, false);
+            probes += 1;
+        }
+        prop_assert!(probes <= 7 + end / MAX_PROBE_NS && probes + 2 >= end / MAX_PROBE_NS, "{probes} probes");
+    }
+}
