@@ -6,9 +6,11 @@
 //!
 //! | file | does |
 //! | --- | --- |
+//! | `grid` | rows in memory: what is right, and what the code gives back |
 //! | `pace` | how fast: the bound on bytes a second, and the wish to stop |
 //! | `report` | what was found and what became of it |
 
+mod grid;
 mod pace;
 mod report;
 

@@ -1,0 +1,282 @@
+//! Some rows of a title in memory: what was read of them, what of that is right, and what the code gives back.
+//!
+//! A symbol is one packet of a unit: packet j of all units of a row is a codeword. Symbol i is data unit i below k, and parity
+//! unit i - k from there on. What lies beyond the film's end is zero and always right.
+
+use millrace_core::fec::{Code, Plans};
+use millrace_core::limits::DEFAULT_PACKET_BYTES;
+use millrace_core::wire::checksum::sum16;
+
+use crate::rows::Rows;
+
+const PACKET: usize = DEFAULT_PACKET_BYTES;
+
+/// A codeword that cannot be restored.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) struct Unsolved {
+    /// The row of the title.
+    pub(crate) row: u32,
+    /// The place in each unit.
+    pub(crate) j: usize,
+    /// Symbols that are not right.
+    pub(crate) wrong: u128,
+}
+
+/// The rows in memory.
+pub(crate) struct Grid {
+    shape: Rows,
+    plans: Plans,
+    first_row: u32,
+    rows: u32,
+    /// By row, then unit, then packet.
+    bytes: Vec<u8>,
+    /// Stored sums in the same order.
+    sums: Vec<u16>,
+    /// For each codeword, by row, then place: the symbols that have their sums.
+    right: Vec<u128>,
+    scratch: Vec<u8>,
+}
+
+impl Grid {
+    /// Nothing in it yet. `None` if there is no such code.
+    pub(crate) fn new(shape: Rows) -> Option<Self> {
+        let plans = Plans::new(Code::new(shape.k(), shape.m())?);
+        let (bytes, sums, right) = (Vec::new(), Vec::new(), Vec::new());
+        Some(Self { shape, plans, first_row: 0, rows: 0, bytes, sums, right, scratch: Vec::new() })
+    }
+
+    /// Empties it for `rows` rows from `first_row` on. `data_sums` are those of the film's packets in these rows, fewer in
+    /// the last one; `parity_sums` those of all parity packets, by row, unit and place.
+    pub(crate) fn begin(&mut self, first_row: u32, rows: u32, data_sums: &[u16], parity_sums: &[u16]) {
+        let shape = self.shape;
+        let (units, in_unit) = (self.units(), self.in_unit());
+        (self.first_row, self.rows) = (first_row, rows);
+        let rows = rows as usize;
+        self.bytes.clear();
+        self.bytes.resize(rows * units * shape.unit_bytes(), 0);
+        self.sums.clear();
+        self.right.clear();
+        self.right.resize(rows * in_unit, 0);
+        let (data_row, parity_row) = (shape.k() * in_unit, shape.m() * in_unit);
+        for row in 0..rows {
+            let data = data_sums.get(row * data_row..).unwrap_or_default();
+            let data = &data[..data.len().min(data_row)];
+            self.sums.extend_from_slice(data);
+            self.sums.resize((row * units + shape.k()) * in_unit, 0);
+            self.sums.extend_from_slice(&parity_sums[row * parity_row..][..parity_row]);
+            for unit in 0..shape.k() {
+                let film = shape.film_in_unit(first_row + row as u32, unit).div_ceil(PACKET);
+                for right in &mut self.right[row * in_unit + film..(row + 1) * in_unit] {
+                    *right |= 1 << unit;
+                }
+            }
+        }
+    }
+
+    /// The rows of the title that are in it.
+    pub(crate) fn rows(&self) -> std::ops::Range<u32> {
+        self.first_row..self.first_row + self.rows
+    }
+
+    /// What was read of a unit, from its first packet on: each packet with its stored sum counts as right. Returns how many
+    /// packets were there and had another sum.
+    pub(crate) fn put(&mut self, row: u32, unit: usize, bytes: &[u8]) -> usize {
+        let mut wrong = 0;
+        let start = self.unit_start(row, unit);
+        for (j, packet) in bytes.chunks(PACKET).enumerate().take(self.in_unit()) {
+            let index = start + j;
+            // A short packet is the film's last one: what is behind it is zero and adds nothing to the sum.
+            let right = sum16(packet) == self.sums[index];
+            let word = self.word(row, j);
+            let known = &mut self.right[word];
+            if right && *known >> unit & 1 == 0 {
+                self.bytes[index * PACKET..][..packet.len()].copy_from_slice(packet);
+                *known |= 1 << unit;
+            }
+            wrong += usize::from(!right);
+        }
+        wrong
+    }
+
+    /// The bytes of a unit.
+    pub(crate) fn unit(&self, row: u32, unit: usize) -> &[u8] {
+        let start = self.unit_start(row, unit) * PACKET;
+        &self.bytes[start..start + self.shape.unit_bytes()]
+    }
+
+    /// Whether every packet of a unit is right.
+    pub(crate) fn is_whole(&self, row: u32, unit: usize) -> bool {
+        let first = (row - self.first_row) as usize * self.in_unit();
+        self.right[first..first + self.in_unit()].iter().all(|right| right >> unit & 1 != 0)
+    }
+
+    /// Restores whatever is not right from what is. With `suspects` (the symbols of a row whose files have a wrong hash)
+    /// codewords are also held against the code where all sums are right. Returns the codewords that cannot be restored;
+    /// what is not right there stays so.
+    pub(crate) fn solve(&mut self, suspects: Option<&dyn Fn(u32) -> u128>) -> Vec<Unsolved> {
+        let all = (1u128 << self.units()) - 1;
+        let mut unsolved = Vec::new();
+        for row in self.rows() {
+            let mut j = 0;
+            while j < self.in_unit() {
+                let right = self.right[self.word(row, j)];
+                let alike = (j..self.in_unit())
+                    .take_while(|&j| self.right[self.word(row, j)] == right)
+                    .count();
+                if right != all || suspects.is_some() {
+                    let agreed = self.restore(row, j, alike, right);
+                    for (j, agreed) in (j..).zip(agreed) {
+                        let suspects = suspects.map_or(0, |of| of(row));
+                        if !agreed && !self.settle(row, j, right, suspects) {
+                            unsolved.push(Unsolved { row, j, wrong: all & !right });
+                        }
+                    }
+                }
+                j += alike;
+            }
+        }
+        unsolved
+    }
+
+    /// Codewords of a row whose parity is not that of their data; all must be right by their sums.
+    pub(crate) fn contradictions(&mut self, row: u32) -> Vec<usize> {
+        let shape = self.shape;
+        let unit_bytes = shape.unit_bytes();
+        let start = self.unit_start(row, 0) * PACKET;
+        let units: Vec<&[u8]> = self.bytes[start..].chunks(unit_bytes).take(self.units()).collect();
+        self.scratch.clear();
+        self.scratch.resize(shape.m() * unit_bytes, 0);
+        let mut parity: Vec<&mut [u8]> = self.scratch.chunks_mut(unit_bytes).collect();
+        self.plans.code().encode(&units[..shape.k()], &mut parity);
+        let at = |j: usize| j * PACKET..(j + 1) * PACKET;
+        let differs = |j: &usize| {
+            parity.iter().zip(&units[shape.k()..]).any(|(made, stored)| made[at(*j)] != stored[at(*j)])
+        };
+        (0..shape.unit_packets() as usize).filter(differs).collect()
+    }
+
+    /// Restores places `j..j + count` of a row, where the same symbols are `right`: those whose codeword agrees with every
+    /// stored sum and every symbol that was right. Says which did.
+    fn restore(&mut self, row: u32, j: usize, count: usize, right: u128) -> Vec<bool> {
+        let Some(made) = self.codewords(row, j, count, right) else { return vec![false; count] };
+        let mut agreed = Vec::with_capacity(count);
+        for place in 0..count {
+            agreed.push(self.agrees(row, j + place, right, place, &made));
+            if agreed[place] {
+                self.take(row, j + place, place, &made);
+            }
+        }
+        agreed
+    }
+
+    /// Whether place `place` of what was made for place `j` of a row has the symbols that were `right`, and the stored sums of
+    /// the others.
+    fn agrees(&self, row: u32, j: usize, right: u128, place: usize, made: &[Vec<u8>]) -> bool {
+        made.iter().enumerate().all(|(unit, made)| {
+            let made = &made[place * PACKET..][..PACKET];
+            let is_right = right >> unit & 1 != 0;
+            if is_right { made == self.packet(self.unit_start(row, unit) + j) } else { self.has_sum(row, unit, j, made) }
+        })
+    }
+
+    /// All symbols at places `j..j + count` as they follow from those that are `right`; `None` if these are too few.
+    fn codewords(&mut self, row: u32, j: usize, count: usize, right: u128) -> Option<Vec<Vec<u8>>> {
+        let shape = self.shape;
+        let plan = self.plans.plan(right)?;
+        let len = count * PACKET;
+        let stored = |unit: usize| {
+            let start = (self.unit_start(row, unit) + j) * PACKET;
+            &self.bytes[start..start + len]
+        };
+        let mut made: Vec<Vec<u8>> = (0..self.units()).map(|_| vec![0; len]).collect();
+        for &unit in plan.sources().iter().filter(|&&unit| unit < shape.k()) {
+            made[unit].copy_from_slice(stored(unit));
+        }
+        let sources: Vec<&[u8]> = plan.sources().iter().map(|&unit| stored(unit)).collect();
+        let mut restored = vec![0; plan.restores().len() * len];
+        let mut out: Vec<&mut [u8]> = restored.chunks_mut(len).collect();
+        plan.restore(&sources, &mut out);
+        for (&unit, bytes) in plan.restores().iter().zip(out) {
+            made[unit].copy_from_slice(bytes);
+        }
+        let (data, parity) = made.split_at_mut(shape.k());
+        let data: Vec<&[u8]> = data.iter().map(Vec::as_slice).collect();
+        let mut parity: Vec<&mut [u8]> = parity.iter_mut().map(Vec::as_mut_slice).collect();
+        self.plans.code().encode(&data, &mut parity);
+        Some(made)
+    }
+
+    /// For a codeword that contradicts itself although its sums are right, or whose restored symbols have wrong sums: leaves
+    /// out the suspects, then each symbol in turn. Taken is what agrees with everything else, if only one thing does.
+    fn settle(&mut self, row: u32, j: usize, right: u128, suspects: u128) -> bool {
+        let units = self.units();
+        let suspected = right & suspects;
+        if suspected != 0
+            && let Some(made) = self.without(row, j, right, suspected)
+        {
+            self.take(row, j, 0, &made);
+            return true;
+        }
+        let mut found: Option<Vec<Vec<u8>>> = None;
+        for unit in (0..units).filter(|unit| right >> unit & 1 != 0) {
+            let Some(made) = self.without(row, j, right, 1 << unit) else { continue };
+            match &found {
+                Some(other) if *other != made => return false,
+                _ => found = Some(made),
+            }
+        }
+        let Some(made) = found else { return false };
+        self.take(row, j, 0, &made);
+        true
+    }
+
+    /// The codeword that follows without the symbols `left_out`, if it agrees with all stored sums and all other symbols.
+    fn without(&mut self, row: u32, j: usize, right: u128, left_out: u128) -> Option<Vec<Vec<u8>>> {
+        let kept = right & !left_out;
+        let made = self.codewords(row, j, 1, kept)?;
+        self.agrees(row, j, kept, 0, &made).then_some(made)
+    }
+
+    /// Whether bytes have the stored sum of a packet; beyond the film's end, whether they are zero.
+    fn has_sum(&self, row: u32, unit: usize, j: usize, bytes: &[u8]) -> bool {
+        if unit < self.shape.k() && self.shape.film_in_unit(row, unit) <= j * PACKET {
+            return bytes.iter().all(|&byte| byte == 0);
+        }
+        sum16(bytes) == self.sums[self.unit_start(row, unit) + j]
+    }
+
+    /// Takes place `place` of what was made for place `j` of a row: from here on all of that codeword is right.
+    fn take(&mut self, row: u32, j: usize, place: usize, made: &[Vec<u8>]) {
+        for (unit, made) in made.iter().enumerate() {
+            let index = self.unit_start(row, unit) + j;
+            self.bytes[index * PACKET..][..PACKET].copy_from_slice(&made[place * PACKET..][..PACKET]);
+        }
+        let word = self.word(row, j);
+        self.right[word] = (1 << self.units()) - 1;
+    }
+
+    fn units(&self) -> usize {
+        self.shape.k() + self.shape.m()
+    }
+
+    fn in_unit(&self) -> usize {
+        self.shape.unit_packets() as usize
+    }
+
+    fn packet(&self, index: usize) -> &[u8] {
+        &self.bytes[index * PACKET..][..PACKET]
+    }
+
+    fn word(&self, row: u32, j: usize) -> usize {
+        (row - self.first_row) as usize * self.in_unit() + j
+    }
+
+    /// Index of the first packet of a unit.
+    fn unit_start(&self, row: u32, unit: usize) -> usize {
+        ((row - self.first_row) as usize * self.units() + unit) * self.in_unit()
+    }
+}
+
+#[cfg(test)]
+#[path = "grid_tests.rs"]
+mod tests;

@@ -1,0 +1,166 @@
+//! What the code can give back it gives back, and nothing is made up.
+
+use proptest::prelude::*;
+
+use super::*;
+use crate::format::superblock::Geometry;
+
+/// Rows of a film of pseudo-random packets, with their parity.
+struct Rowed {
+    shape: Rows,
+    /// By row, unit.
+    units: Vec<Vec<u8>>,
+    data_sums: Vec<u16>,
+    parity_sums: Vec<u16>,
+}
+
+impl Rowed {
+    fn new(shape: Rows, seed: u64) -> Self {
+        let code = Code::new(shape.k(), shape.m()).unwrap();
+        let mut state = seed | 1;
+        let (mut units, mut data_sums, mut parity_sums) = (Vec::new(), Vec::new(), Vec::new());
+        for row in 0..shape.rows() {
+            let mut data = vec![vec![0; shape.unit_bytes()]; shape.k()];
+            for (unit, bytes) in data.iter_mut().enumerate() {
+                for (j, packet) in bytes.chunks_mut(PACKET).enumerate() {
+                    let film = shape.film_in_unit(row, unit).saturating_sub(j * PACKET);
+                    if film > 0 {
+                        let packet = &mut packet[..film.min(PACKET)];
+                        for word in packet.chunks_mut(4) {
+                            state = state.wrapping_mul(6364136223846793005).wrapping_add(1442695040888963407);
+                            word.copy_from_slice(&state.to_be_bytes()[..4]);
+                        }
+                        data_sums.push(sum16(packet));
+                    }
+                }
+            }
+            let mut parity = vec![vec![0; shape.unit_bytes()]; shape.m()];
+            let sources: Vec<&[u8]> = data.iter().map(Vec::as_slice).collect();
+            code.encode(&sources, &mut parity.iter_mut().map(Vec::as_mut_slice).collect::<Vec<_>>());
+            parity_sums.extend(parity.iter().flat_map(|unit| unit.chunks(PACKET)).map(sum16));
+            units.extend(data.into_iter().chain(parity));
+        }
+        Self { shape, units, data_sums, parity_sums }
+    }
+
+    fn per_row(&self) -> usize {
+        self.shape.k() + self.shape.m()
+    }
+
+    fn grid(&self) -> Grid {
+        let mut grid = Grid::new(self.shape).unwrap();
+        grid.begin(0, self.shape.rows(), &self.data_sums, &self.parity_sums);
+        grid
+    }
+
+    /// A grid of all units with some packets changed: (row, unit, j).
+    fn damaged(&self, mut damage: impl FnMut(u32, usize, usize, &mut [u8])) -> Grid {
+        let mut grid = self.grid();
+        for row in 0..self.shape.rows() {
+            for unit in 0..self.per_row() {
+                let mut bytes = self.units[row as usize * self.per_row() + unit].clone();
+                for (j, packet) in bytes.chunks_mut(PACKET).enumerate() {
+                    damage(row, unit, j, packet);
+                }
+                grid.put(row, unit, &bytes);
+            }
+        }
+        grid
+    }
+
+    fn assert_same(&self, grid: &Grid) {
+        for row in 0..self.shape.rows() {
+            for unit in 0..self.per_row() {
+                let expected = &self.units[row as usize * self.per_row() + unit];
+                assert!(grid.unit(row, unit) == expected, "row {row}, unit {unit}");
+                assert!(grid.is_whole(row, unit));
+            }
+        }
+    }
+}
+
+/// On one member, with a last packet that is short.
+fn shape(k: u16, m: u16, unit_packets: u32, packets: u64) -> Rows {
+    let geometry = Geometry { k, m, unit_packets, members: 1 };
+    Rows::new(&geometry, packets * PACKET as u64 - 188).unwrap()
+}
+
+fn swap_words(packet: &mut [u8]) {
+    // The sum stays: only the code sees it.
+    packet.swap(100, 102);
+    packet.swap(101, 103);
+}
+
+proptest! {
+    #[test]
+    fn any_m_symbols_of_a_codeword_come_back_and_no_more(
+        k in 1u16..7, m in 0u16..5, unit_packets in 1u32..4, packets in 1u64..60, seed: u64,
+        patterns in prop::collection::vec(any::<u16>(), 200),
+    ) {
+        let shape = shape(k, m, unit_packets, packets);
+        let rowed = Rowed::new(shape, seed);
+        let pattern = |row: u32, j: usize| patterns[(row as usize * unit_packets as usize + j) % patterns.len()];
+        let (k, m) = (usize::from(k), usize::from(m));
+        let mut hopeless = Vec::new();
+        for row in 0..shape.rows() {
+            for j in 0..unit_packets as usize {
+                let lost = (0..k + m).filter(|&unit| {
+                    pattern(row, j) >> unit & 1 != 0 && (unit >= k || shape.film_in_unit(row, unit) > j * PACKET)
+                });
+                if lost.count() > m {
+                    hopeless.push((row, j));
+                }
+            }
+        }
+        let mut grid = rowed.damaged(|row, unit, j, packet| {
+            if pattern(row, j) >> unit & 1 != 0 {
+                packet[7] ^= 0x20;
+            }
+        });
+        let unsolved: Vec<_> = grid.solve(None).into_iter().map(|u| (u.row, u.j)).collect();
+        prop_assert_eq!(&unsolved, &hopeless);
+        if hopeless.is_empty() {
+            rowed.assert_same(&grid);
+        }
+        for row in 0..shape.rows() {
+            let wrong = grid.contradictions(row);
+            prop_assert!(wrong.iter().all(|&j| hopeless.contains(&(row, j))));
+        }
+    }
+}
+
+#[test]
+fn what_the_sums_do_not_see_the_code_does() {
+    let rowed = Rowed::new(shape(4, 2, 3, 30), 7);
+    let mut grid = rowed.damaged(|row, unit, j, packet| {
+        if (row, unit, j) == (1, 2, 0) {
+            swap_words(packet);
+        }
+    });
+    assert!(grid.is_whole(1, 2), "the sum is right");
+    assert_eq!(grid.solve(None), [], "nobody suspects anything");
+    assert_eq!((grid.contradictions(0), grid.contradictions(1)), (vec![], vec![0]));
+    assert_eq!(grid.solve(Some(&|_| 0)), [], "with two parities the wrong one stands out");
+    rowed.assert_same(&grid);
+}
+
+#[test]
+fn one_parity_needs_to_be_told_which_file_is_suspect() {
+    let rowed = Rowed::new(shape(4, 1, 2, 16), 9);
+    let damage = |row: u32, unit: usize, j: usize, packet: &mut [u8]| {
+        if (row, unit, j) == (1, 3, 1) {
+            swap_words(packet);
+        }
+    };
+    let mut grid = rowed.damaged(damage);
+    assert_eq!(grid.solve(Some(&|_| 1 << 3)), []);
+    rowed.assert_same(&grid);
+    let mut grid = rowed.damaged(|row, unit, j, packet| {
+        damage(row, unit, j, packet);
+        if (row, unit, j) == (1, 0, 1) {
+            packet[0] ^= 1;
+        }
+    });
+    let unsolved = grid.solve(Some(&|_| 1 << 3));
+    assert_eq!(unsolved, [Unsolved { row: 1, j: 1, wrong: 1 }], "two wrong, one parity");
+}
