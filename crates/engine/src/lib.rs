@@ -33,7 +33,8 @@
 //!
 //! The order within a turn is free, but for one rule: `poll_bursts`, sending, `handle_sent` belong together. A command,
 //! a read that fails, or another `poll_bursts` in between takes the batch back: it is empty, its packets count as not
-//! sent and are due again. A [`StreamEvent::Left`] must reach the cache before the wants that are polled after it.
+//! sent and are due again. Before it sleeps, a loop polls wants after the last `poll_bursts`: packets that are missing in
+//! their extent ([`StreamSpec::spare`]) are passed over there, and with them perhaps the end of an extent. A [`StreamEvent::Left`] must reach the cache before the wants that are polled after it.
 //!
 //! # What it promises
 //!

@@ -18,6 +18,8 @@ pub(crate) struct Film {
     /// Payload of the last packet, in bytes.
     pub(crate) last_bytes: u16,
     pub(crate) timeline: Timeline,
+    /// Packets that are not there, for viewers that repair them.
+    pub(crate) missing: fn(u32) -> bool,
     time: Rc<dyn Fn(u32) -> u64>,
 }
 
@@ -30,6 +32,7 @@ impl Film {
             packets,
             last_bytes: 1316,
             timeline: Timeline { ssrc: 0x5eed_0000 | title, timestamp_base: 0xffff_0000 ^ title },
+            missing: |_| false,
             time: Rc::new(time),
         }
     }
@@ -66,7 +69,7 @@ impl Film {
             packets,
             last_packet_bytes,
             layout: self.layout,
-            spare: 0,
+            spare: u8::from((first_packet..first_packet + packets).any(self.missing)),
         }
     }
 
@@ -78,11 +81,13 @@ impl Film {
         for place in 0..content.packets {
             let packet = content.first_packet + place;
             let time = self.time(packet);
+            let flags = if (self.missing)(packet) { PacketMeta::MISSING } else { 0 };
             let slot = place as usize * self.layout.slot_bytes();
             let header = self.timeline.header(packet, time).emit();
             bytes[slot..slot + RTP_HEADER_BYTES].copy_from_slice(&header);
             let meta = self.layout.meta_offset(place, content.packets);
-            bytes[meta..meta + PacketMeta::BYTES].copy_from_slice(&PacketMeta::new(0, 0, time).to_bytes());
+            bytes[meta..meta + PacketMeta::BYTES]
+                .copy_from_slice(&PacketMeta::new(0, flags, time).to_bytes());
         }
         assert_eq!(bytes.len(), EXTENT_BYTES);
         fill.publish();

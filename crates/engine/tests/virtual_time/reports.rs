@@ -126,3 +126,32 @@ fn a_report_that_finds_no_way_is_given_up() {
     let ended = StreamEvent::Ended { stream, next_sequence: sequence_of(10_000) };
     assert_eq!(world.events_of(stream).last(), Some(&ended), "a player need not listen to RTCP");
 }
+
+#[test]
+fn a_quiet_stream_ends_without_reports_and_goodbye() {
+    let film = Film::constant(0, 9_000, 8_000_000); // 12 s
+    let mut world = World::small();
+    world.quiet = true;
+    let (stream, shut) = (world.open(&film, 0, udp(0)), world.open(&film, 1, udp(1)));
+    world.play_from(stream, 0);
+    world.play_from(shut, 0);
+    world.run_for(S);
+    world.engine.close(world.now, shut).unwrap();
+    world.run_out();
+    assert!(world.reports.is_empty(), "{:?}", world.reports);
+    let told = world.events_of(stream);
+    assert!(
+        matches!(
+            told[..],
+            [StreamEvent::Drained { .. }, StreamEvent::Ended { .. }, StreamEvent::Left { .. }]
+        ),
+        "{told:?}"
+    );
+    // It can be played again, and a shut-down ends it at once.
+    world.play_from(stream, 100);
+    world.run_for(S);
+    world.engine.finish(world.now);
+    world.run_out();
+    assert!(matches!(world.events_of(stream)[3..], [StreamEvent::Ended { .. }, StreamEvent::Left { .. }]));
+    assert!(world.reports.is_empty());
+}

@@ -10,7 +10,7 @@ use millrace_core::pool::{ExtentArena, HeapRegion};
 use millrace_core::seam::{Dest, Payload, SendOutcome, Transmit, TransmitBatch};
 use millrace_core::wire::rtcp::{self, RtcpPacket};
 use millrace_core::wire::rtp::sequence_of;
-use millrace_engine::{FailReason, LeaseFailure, StreamEvent};
+use millrace_engine::{FailReason, LeaseFailure, PlaySpec, StreamEvent};
 
 use crate::film::Film;
 use crate::world::{MS, S, World, assert_rate_bound, tcp, udp};
@@ -35,6 +35,32 @@ fn assert_others_unaffected(world: &World, others: u32) {
             told[..],
             [StreamEvent::Drained { .. }, StreamEvent::Left { .. }, StreamEvent::Ended { .. }]
         ));
+    }
+}
+
+#[test]
+fn what_is_missing_in_an_extent_is_left_to_the_viewer() {
+    // Single ones, runs, a whole extent, the first and the last of the title.
+    let missing = |packet: u32| {
+        packet == 0 || packet % 97 == 5 || packet % 1000 < 33 || packet / 196 == 7 || packet > 2_990
+    };
+    let mut film = Film::constant(0, 3_000, 8_000_000);
+    film.missing = missing;
+    for (from, sequence) in [(0, sequence_of(0)), (7, 9), (1_372, sequence_of(1_372))] {
+        let mut world = World::small();
+        let stream = world.open(&film, 0, udp(0));
+        let at = world.now.plus_ns(50 * MS);
+        let spec = PlaySpec { from, until: 3_000, at, sequence, scale_permille: 1000 };
+        world.play(stream, spec).unwrap();
+        world.run_out();
+        let there = (from..3_000).filter(|&packet| !missing(packet)).count() as u64;
+        assert_eq!(world.datagrams, there);
+        assert_eq!(world.engine.counters().skipped, u64::from(3_000 - from) - there);
+        assert_eq!(world.late_max_ns, 0, "what is there leaves at its time");
+        let told = world.events_of(stream);
+        assert!(matches!(told[..], [.., StreamEvent::Ended { next_sequence, .. }]
+            if next_sequence == sequence.wrapping_add((3_000 - from) as u16)));
+        assert_eq!(world.disk.leases(), 0);
     }
 }
 

@@ -142,6 +142,8 @@ pub(crate) struct World {
     pub(crate) early_max_ns: u64,
     pub(crate) late_max_ns: u64,
     pub(crate) datagrams: u64,
+    /// Streams are opened without reports and goodbye.
+    pub(crate) quiet: bool,
 }
 
 pub(crate) fn id(index: u32) -> StreamId {
@@ -172,6 +174,7 @@ impl World {
             early_max_ns: 0,
             late_max_ns: 0,
             datagrams: 0,
+            quiet: false,
         }
     }
 
@@ -191,7 +194,7 @@ impl World {
         let Film { title, layout, packets, timeline, .. } = *film;
         self.engine.open(
             self.now,
-            StreamSpec { id: stream, title, layout, packets, timeline, dest, quiet: false, spare: 0 },
+            StreamSpec { id: stream, title, layout, packets, timeline, dest, quiet: self.quiet, spare: 1 },
         )?;
         let spec = PlaySpec { from: 0, until: 0, at: self.now, sequence: 0, scale_permille: 1000 };
         let viewer = Viewer { film: film.clone(), dest, packet: 0, sequence: 0, until: 0, spec };
@@ -239,6 +242,10 @@ impl World {
                 self.disk.ask(self.now, want);
             }
             let bursts = self.engine.poll_bursts(self.now);
+            // Passing over what is missing may leave wants behind.
+            while let Some(want) = self.engine.poll_want() {
+                self.disk.ask(self.now, want);
+            }
             if bursts > 0 {
                 self.send();
             } else if self.disk.pending.keys().next().is_none_or(|&(at, _)| at > self.now) {
@@ -294,6 +301,7 @@ impl World {
                 SendOutcome::Closed { .. } => 0,
             };
             assert_eq!(segment, viewer.film.layout.slot_bytes());
+            viewer.pass_over_missing();
             let departure = viewer.departure(viewer.packet);
             for (datagram, at) in bytes.chunks(segment).zip(0..gone as usize) {
                 let header = headers.map_or(datagram, |h| &h[at * 12..at * 12 + 12]);
@@ -367,6 +375,14 @@ impl World {
 }
 
 impl Viewer {
+    /// What is not there is not sent, and its sequence numbers with it.
+    fn pass_over_missing(&mut self) {
+        while self.packet < self.until && (self.film.missing)(self.packet) {
+            self.packet += 1;
+            self.sequence = self.sequence.wrapping_add(1);
+        }
+    }
+
     fn check(&self, datagram: &[u8], header: &[u8], patched: bool) {
         assert!(self.packet < self.until, "packet {} of a run until {}", self.packet, self.until);
         let (header, _) = RtpHeader::parse(header).expect("an RTP header");
