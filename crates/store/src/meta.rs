@@ -1,7 +1,6 @@
 //! A title's meta-data file: one 8-byte record per packet, in 4096-byte blocks that each carry their checksum.
 
 use std::fs::File;
-use std::io::Write;
 use std::ops::Range;
 use std::os::unix::fs::FileExt;
 use std::path::{Path, PathBuf};
@@ -10,6 +9,7 @@ use millrace_core::ids::TitleId;
 use millrace_core::limits::META_WINDOW_BYTES;
 use millrace_core::packet::PacketMeta;
 
+use crate::disk::{Disk, DiskFile};
 use crate::error::StoreError;
 use crate::format::FormatError;
 pub use crate::format::meta::{META_BLOCK_BYTES, MetaError, MetaHeader, RECORDS_PER_BLOCK};
@@ -205,8 +205,7 @@ impl<'a> MetaBlocks<'a> {
 /// Writes a meta-data file record by record, in large writes; the header comes last.
 #[derive(Debug)]
 pub(crate) struct MetaWriter {
-    file: File,
-    path: PathBuf,
+    file: DiskFile,
     /// Whole blocks and the one being filled.
     buffer: Vec<u8>,
     records: u64,
@@ -215,11 +214,11 @@ pub(crate) struct MetaWriter {
 
 impl MetaWriter {
     /// Creates the file, which must not exist.
-    pub(crate) fn create(path: PathBuf) -> Result<Self, StoreError> {
-        let file = File::create_new(&path).map_err(StoreError::io("create", &path))?;
+    pub(crate) fn create(disk: &Disk, path: &Path) -> Result<Self, StoreError> {
+        let file = disk.create_new(path).map_err(|e| StoreError::write("create", path, 0, 0, e))?;
         // The header's place; a file cut off before the end has no valid header.
         let buffer = vec![0; META_BLOCK_BYTES];
-        Ok(Self { file, path, buffer, records: 0, written: 0 })
+        Ok(Self { file, buffer, records: 0, written: 0 })
     }
 
     /// Records so far.
@@ -251,7 +250,7 @@ impl MetaWriter {
         let needed = self.buffer.len() as u64;
         self.file
             .write_all(&self.buffer)
-            .map_err(|e| StoreError::write("write", &self.path, self.written, needed, e))?;
+            .map_err(|e| StoreError::write("write", self.file.path(), self.written, needed, e))?;
         self.written += needed;
         self.buffer.clear();
         Ok(())
@@ -280,11 +279,12 @@ impl MetaWriter {
         self.file
             .write_all_at(&header.encode()[..], 0)
             .and_then(|()| self.file.sync_all())
-            .map_err(|e| StoreError::write("write", &self.path, self.written, 0, e))?;
+            .map_err(|e| StoreError::write("write", self.file.path(), self.written, 0, e))?;
         // Read back from the page cache: the header was not known when a hash would have had to begin with it.
         let mut hasher = blake3::Hasher::new();
-        let file = File::open(&self.path).map_err(StoreError::io("open", &self.path))?;
-        hasher.update_reader(file).map_err(StoreError::io("read", &self.path))?;
+        let path = self.file.path();
+        let file = File::open(path).map_err(StoreError::io("open", path))?;
+        hasher.update_reader(file).map_err(StoreError::io("read", path))?;
         Ok(Finished { bytes: self.written, blake3: hasher.finalize() })
     }
 }

@@ -14,7 +14,7 @@ fn meta(packet: u32) -> PacketMeta {
 /// A file of `packets` records of full default-size packets.
 fn written(dir: &Path, packets: u32) -> PathBuf {
     let path = dir.join("meta-1316.mrp");
-    let mut writer = MetaWriter::create(path.clone()).unwrap();
+    let mut writer = MetaWriter::create(&crate::disk::Disk::default(), &path).unwrap();
     for packet in 0..packets {
         writer.push(meta(packet)).unwrap();
     }
@@ -100,7 +100,7 @@ fn a_wrong_length_or_header_is_seen_when_opened() {
 #[test]
 fn too_few_records_are_refused() {
     let dir = tempfile::tempdir().unwrap();
-    let mut writer = MetaWriter::create(dir.path().join("m")).unwrap();
+    let mut writer = MetaWriter::create(&crate::disk::Disk::default(), &dir.path().join("m")).unwrap();
     writer.push(meta(0)).unwrap();
     let error = writer.finish(TITLE, 1316, 1317).unwrap_err();
     assert!(error.to_string().contains("1 records of meta-data"), "{error}");

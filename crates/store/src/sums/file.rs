@@ -1,7 +1,6 @@
 //! A range sums file on disk: read two blocks at a time, written grain by grain.
 
 use std::fs::File;
-use std::io::Write;
 use std::ops::Range;
 use std::os::unix::fs::FileExt;
 use std::path::{Path, PathBuf};
@@ -11,6 +10,7 @@ use millrace_core::limits::META_WINDOW_BYTES;
 use millrace_core::wire::checksum::add;
 
 use super::{SUMS_BLOCK_BYTES, SUMS_PER_BLOCK, SumsBlock, SumsError, SumsHeader, difference};
+use crate::disk::{Disk, DiskFile};
 use crate::error::StoreError;
 use crate::format::sums::seal_block;
 use crate::meta::{Finished, open_blocks};
@@ -128,8 +128,7 @@ impl SumsFile {
 /// Writes a range sums file grain by grain, in large writes; the header comes last.
 #[derive(Debug)]
 pub(crate) struct SumsWriter {
-    file: File,
-    path: PathBuf,
+    file: DiskFile,
     /// Whole blocks and the one being filled.
     buffer: Vec<u8>,
     grain_bytes: u16,
@@ -142,11 +141,11 @@ pub(crate) struct SumsWriter {
 
 impl SumsWriter {
     /// Creates the file, which must not exist.
-    pub(crate) fn create(path: PathBuf, grain_bytes: u16) -> Result<Self, StoreError> {
-        let file = File::create_new(&path).map_err(|e| StoreError::write("create", &path, 0, 0, e))?;
+    pub(crate) fn create(disk: &Disk, path: &Path, grain_bytes: u16) -> Result<Self, StoreError> {
+        let file = disk.create_new(path).map_err(|e| StoreError::write("create", path, 0, 0, e))?;
         // The header's place; a file cut off before the end has no valid header.
         let buffer = vec![0; SUMS_BLOCK_BYTES];
-        Ok(Self { file, path, buffer, grain_bytes, grains: 0, base: 0, local: 0, written: 0 })
+        Ok(Self { file, buffer, grain_bytes, grains: 0, base: 0, local: 0, written: 0 })
     }
 
     /// Appends the sum of the next grain.
@@ -176,7 +175,7 @@ impl SumsWriter {
         let needed = self.buffer.len() as u64;
         self.file
             .write_all(&self.buffer)
-            .map_err(|e| StoreError::write("write", &self.path, self.written, needed, e))?;
+            .map_err(|e| StoreError::write("write", self.file.path(), self.written, needed, e))?;
         self.written += needed;
         self.buffer.clear();
         Ok(())
@@ -198,11 +197,12 @@ impl SumsWriter {
         self.file
             .write_all_at(&header.encode()[..], 0)
             .and_then(|()| self.file.sync_all())
-            .map_err(|e| StoreError::write("write", &self.path, self.written, 0, e))?;
+            .map_err(|e| StoreError::write("write", self.file.path(), self.written, 0, e))?;
         // Read back from the page cache: the header was not known when a hash would have had to begin with it.
         let mut hasher = blake3::Hasher::new();
-        let file = File::open(&self.path).map_err(StoreError::io("open", &self.path))?;
-        hasher.update_reader(file).map_err(StoreError::io("read", &self.path))?;
+        let path = self.file.path();
+        let file = File::open(path).map_err(StoreError::io("open", path))?;
+        hasher.update_reader(file).map_err(StoreError::io("read", path))?;
         Ok(Finished { bytes: self.written, blake3: hasher.finalize() })
     }
 }

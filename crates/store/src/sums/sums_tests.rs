@@ -16,7 +16,7 @@ impl Sample {
     fn new(data: Vec<u8>, grain: u16) -> Self {
         let dir = tempfile::tempdir().unwrap();
         let path = dir.path().join("sums.mrr");
-        let mut writer = SumsWriter::create(path.clone(), grain).unwrap();
+        let mut writer = SumsWriter::create(&crate::disk::Disk::default(), &path, grain).unwrap();
         for bytes in data.chunks(usize::from(grain)) {
             writer.push(sum16(bytes)).unwrap();
         }

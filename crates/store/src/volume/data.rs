@@ -1,14 +1,13 @@
 //! The one pass over a film's bytes at ingest: copied, summed, hashed while hot in cache, written in large pieces.
 
 use std::collections::VecDeque;
-use std::fs::File;
-use std::io::Write;
-use std::path::PathBuf;
+use std::path::Path;
 
 use millrace_core::packet::PacketMeta;
 use millrace_core::time::MediaTicks;
 use millrace_core::wire::checksum;
 
+use crate::disk::{Disk, DiskFile};
 use crate::error::StoreError;
 use crate::index::TIME_STEP_PACKETS;
 use crate::meta::{Finished, MetaWriter};
@@ -28,8 +27,7 @@ const _: () = assert!(WRITE_BYTES.is_multiple_of(STEP_BYTES) && STEP_BYTES.is_mu
 /// The data file being written.
 #[derive(Debug)]
 pub(crate) struct DataWriter {
-    file: File,
-    path: PathBuf,
+    file: DiskFile,
     buffer: Box<[u8]>,
     /// Bytes in the buffer, and how many of these are hashed.
     filled: usize,
@@ -41,10 +39,10 @@ pub(crate) struct DataWriter {
 
 impl DataWriter {
     /// Creates the file, which must not exist.
-    pub(crate) fn create(path: PathBuf) -> Result<Self, StoreError> {
-        let file = File::create_new(&path).map_err(|e| StoreError::write("create", &path, 0, 0, e))?;
+    pub(crate) fn create(disk: &Disk, path: &Path) -> Result<Self, StoreError> {
+        let file = disk.create_new(path).map_err(|e| StoreError::write("create", path, 0, 0, e))?;
         let buffer = vec![0; WRITE_BYTES].into_boxed_slice();
-        Ok(Self { file, path, buffer, filled: 0, hashed: 0, written: 0, hasher: blake3::Hasher::new() })
+        Ok(Self { file, buffer, filled: 0, hashed: 0, written: 0, hasher: blake3::Hasher::new() })
     }
 
     /// Bytes taken so far.
@@ -97,7 +95,7 @@ impl DataWriter {
         let bytes = &self.buffer[..self.filled];
         self.file
             .write_all(bytes)
-            .map_err(|e| StoreError::write("write", &self.path, self.written, bytes.len() as u64, e))?;
+            .map_err(|e| StoreError::write("write", self.file.path(), self.written, bytes.len() as u64, e))?;
         self.written += bytes.len() as u64;
         (self.filled, self.hashed) = (0, 0);
         Ok(())
@@ -109,7 +107,7 @@ impl DataWriter {
         self.write()?;
         self.file
             .sync_all()
-            .map_err(|e| StoreError::write("make durable", &self.path, self.written, 0, e))?;
+            .map_err(|e| StoreError::write("make durable", self.file.path(), self.written, 0, e))?;
         Ok(Finished { bytes: self.written, blake3: self.hasher.finalize() })
     }
 }
@@ -132,10 +130,10 @@ pub(crate) struct SizeWriter {
 
 impl SizeWriter {
     /// Creates the meta-data file, which must not exist.
-    pub(crate) fn create(path: PathBuf, packet_bytes: u16) -> Result<Self, StoreError> {
+    pub(crate) fn create(disk: &Disk, path: &Path, packet_bytes: u16) -> Result<Self, StoreError> {
         Ok(Self {
             packet_bytes: usize::from(packet_bytes),
-            writer: MetaWriter::create(path)?,
+            writer: MetaWriter::create(disk, path)?,
             filled: 0,
             sum: 0,
             sums: VecDeque::new(),

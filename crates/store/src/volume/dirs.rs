@@ -1,11 +1,12 @@
 //! Names in a store directory, and the few file operations that durability is made of.
 
-use std::fs::{self, File};
-use std::io::{self, Read, Write};
+use std::fs::File;
+use std::io::{self, Read};
 use std::path::{Path, PathBuf};
 
 use millrace_core::ids::TitleId;
 
+use crate::disk::Disk;
 use crate::error::StoreError;
 use crate::format::manifest::MANIFEST_FILE;
 
@@ -28,11 +29,17 @@ pub(crate) struct Dirs {
     pub(crate) root: PathBuf,
     pub(crate) tmp: PathBuf,
     pub(crate) titles: PathBuf,
+    /// What every change goes through.
+    pub(crate) disk: Disk,
 }
 
 impl Dirs {
     pub(crate) fn new(root: &Path) -> Self {
-        Self { root: root.to_path_buf(), tmp: root.join(TMP_DIR), titles: root.join(TITLES_DIR) }
+        Self::on(root, Disk::default())
+    }
+
+    pub(crate) fn on(root: &Path, disk: Disk) -> Self {
+        Self { root: root.to_path_buf(), tmp: root.join(TMP_DIR), titles: root.join(TITLES_DIR), disk }
     }
 
     pub(crate) fn superblock(&self) -> PathBuf {
@@ -63,14 +70,14 @@ pub(crate) fn id_of_name(name: &std::ffi::OsStr) -> Option<TitleId> {
 }
 
 /// Makes the names in a directory durable.
-pub(crate) fn sync_dir(dir: &Path) -> Result<(), StoreError> {
-    File::open(dir).and_then(|d| d.sync_all()).map_err(|e| StoreError::write("make durable", dir, 0, 0, e))
+pub(crate) fn sync_dir(disk: &Disk, dir: &Path) -> Result<(), StoreError> {
+    disk.sync_dir(dir).map_err(|e| StoreError::write("make durable", dir, 0, 0, e))
 }
 
 /// Writes a new file and makes its bytes durable.
-pub(crate) fn write_new(path: &Path, bytes: &[u8]) -> Result<(), StoreError> {
+pub(crate) fn write_new(disk: &Disk, path: &Path, bytes: &[u8]) -> Result<(), StoreError> {
     let mut file =
-        File::create_new(path).map_err(|e| StoreError::write("create", path, 0, bytes.len() as u64, e))?;
+        disk.create_new(path).map_err(|e| StoreError::write("create", path, 0, bytes.len() as u64, e))?;
     file.write_all(bytes)
         .and_then(|()| file.sync_all())
         .map_err(|e| StoreError::write("write", path, 0, bytes.len() as u64, e))
@@ -89,13 +96,13 @@ pub(crate) fn read_whole(path: &Path, max: u64) -> Result<Vec<u8>, StoreError> {
 }
 
 /// Renames within the store; the caller makes it durable.
-pub(crate) fn rename(from: &Path, to: &Path) -> Result<(), StoreError> {
-    fs::rename(from, to).map_err(StoreError::io("rename", from))
+pub(crate) fn rename(disk: &Disk, from: &Path, to: &Path) -> Result<(), StoreError> {
+    disk.rename(from, to).map_err(StoreError::io("rename", from))
 }
 
 /// Removes a directory with all it holds; that it is gone already is no error.
-pub(crate) fn remove_tree(path: &Path) -> Result<(), StoreError> {
-    match fs::remove_dir_all(path) {
+pub(crate) fn remove_tree(disk: &Disk, path: &Path) -> Result<(), StoreError> {
+    match disk.remove_tree(path) {
         Err(e) if e.kind() != io::ErrorKind::NotFound => Err(StoreError::io("remove", path)(e)),
         _ => Ok(()),
     }

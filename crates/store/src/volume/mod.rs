@@ -27,9 +27,7 @@ mod title;
 mod workspace;
 mod writer;
 
-use std::fs::{self, File};
 use std::io;
-use std::os::unix::fs::FileExt;
 use std::path::Path;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
@@ -38,6 +36,7 @@ use millrace_core::ids::TitleId;
 use self::catalogue::Catalogue;
 use self::dirs::{Dirs, random, read_whole, remove_tree, rename, sync_dir, unix_s};
 use self::lock::StoreLock;
+use crate::disk::Disk;
 use crate::error::StoreError;
 use crate::format::Uuid;
 use crate::format::superblock::{Geometry, SUPERBLOCK_BYTES, Superblock};
@@ -74,28 +73,46 @@ impl Volume {
     /// Opens the store in `dir`, or makes one there. Sweeps what dead ingests left, rebuilds a lost or damaged
     /// catalogue.
     pub fn open_or_create(dir: &Path) -> Result<Self, StoreError> {
-        fs::create_dir_all(dir).map_err(StoreError::io("create", dir))?;
-        let dirs = Dirs::new(dir);
+        Self::open_or_create_on(dir, Disk::default())
+    }
+
+    /// The same, with every change going through `disk`.
+    ///
+    /// # Errors
+    /// As [`Volume::open_or_create`].
+    pub fn open_or_create_on(dir: &Path, disk: Disk) -> Result<Self, StoreError> {
+        disk.create_dir_all(dir).map_err(StoreError::io("create", dir))?;
+        let dirs = Dirs::on(dir, disk.clone());
         if !dirs.superblock().exists() {
             create(&dirs)?;
         }
-        Self::open(dir)
+        Self::open_on(dir, disk)
     }
 
     /// Opens the store in `dir`, which must exist; recovers as [`Volume::open_or_create`] does.
     pub fn open(dir: &Path) -> Result<Self, StoreError> {
-        let dirs = Dirs::new(dir);
+        Self::open_on(dir, Disk::default())
+    }
+
+    /// The same, with every change going through `disk`.
+    ///
+    /// # Errors
+    /// As [`Volume::open`].
+    pub fn open_on(dir: &Path, disk: Disk) -> Result<Self, StoreError> {
+        let dirs = Dirs::on(dir, disk);
         let superblock = read_superblock(&dirs)?;
         superblock.geometry.check_supported("superblock").map_err(StoreError::format(&dirs.superblock()))?;
         let lock = StoreLock::take(&dirs)?;
         for sub in [&dirs.tmp, &dirs.titles] {
-            match fs::create_dir(sub) {
+            match dirs.disk.create_dir(sub) {
                 Err(e) if e.kind() != io::ErrorKind::AlreadyExists => {
                     return Err(StoreError::io("create", sub)(e));
                 }
                 _ => {}
             }
         }
+        // Also when they were there: whoever made them may have died before this.
+        sync_dir(&dirs.disk, &dirs.root)?;
         recover::sweep(&dirs, &lock)?;
         let catalogue = Mutex::new(Catalogue::open(&dirs)?);
         Ok(Self { inner: Arc::new(Inner { dirs, superblock, catalogue }) })
@@ -163,12 +180,12 @@ impl Volume {
         }
         // Were the row still there when the title is gone, a refresh would drop it: an error here changes nothing.
         let _ = self.inner.catalogue().delete(id);
-        remove_tree(&removed)?;
-        rename(&title, &removed)?;
-        sync_dir(&dirs.titles)?;
-        sync_dir(&dirs.tmp)?;
+        remove_tree(&dirs.disk, &removed)?;
+        rename(&dirs.disk, &title, &removed)?;
+        sync_dir(&dirs.disk, &dirs.titles)?;
+        sync_dir(&dirs.disk, &dirs.tmp)?;
         drop(lock);
-        remove_tree(&removed)
+        remove_tree(&dirs.disk, &removed)
     }
 
     /// Prepares a title for another packet size: another meta-data file over the same data, and range sums, if it has
@@ -219,9 +236,8 @@ fn create(dirs: &Dirs) -> Result<(), StoreError> {
         move |e| StoreError::write(action, &new, 0, SUPERBLOCK_BYTES as u64, e)
     };
     // Not truncated: until the lock is ours, this may be what another process is about to rename.
-    let mut options = File::options();
-    let file = options.write(true).create(true).truncate(false).open(&new).map_err(failed("create"))?;
-    lock::lock(&file).map_err(failed("lock"))?;
+    let file = dirs.disk.open_or_create(&new).map_err(failed("create"))?;
+    lock::lock(file.file()).map_err(failed("lock"))?;
     let superblock = dirs.superblock();
     if superblock.exists() {
         return Ok(());
@@ -237,6 +253,6 @@ fn create(dirs: &Dirs) -> Result<(), StoreError> {
         .and_then(|()| file.write_all_at(&block.encode(), 0))
         .and_then(|()| file.sync_all())
         .map_err(failed("write"))?;
-    rename(&new, &superblock)?;
-    sync_dir(&dirs.root)
+    rename(&dirs.disk, &new, &superblock)?;
+    sync_dir(&dirs.disk, &dirs.root)
 }

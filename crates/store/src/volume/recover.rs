@@ -43,7 +43,7 @@ pub(crate) fn look_at_tmp(dirs: &Dirs) -> Result<Vec<TmpEntry>, StoreError> {
 pub(crate) fn sweep(dirs: &Dirs, _store: &StoreLock) -> Result<(), StoreError> {
     for entry in look_at_tmp(dirs)? {
         if let TmpEntry::Stale(path) = entry {
-            remove_tree(&path)?;
+            remove_tree(&dirs.disk, &path)?;
         }
     }
     Ok(())

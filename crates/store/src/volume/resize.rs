@@ -69,10 +69,12 @@ fn make(
 ) -> Result<Vec<Made>, StoreError> {
     let (id, bytes) = (files.info.id, files.info.bytes);
     let path = |name: &str| workspace.path().join(name);
-    let mut sums = wants_sums.then(|| SumsWriter::create(path(SUMS_FILE), GRAIN_BYTES)).transpose()?;
+    let mut sums = wants_sums
+        .then(|| SumsWriter::create(workspace.disk(), &path(SUMS_FILE), GRAIN_BYTES))
+        .transpose()?;
     let mut writers = Vec::new();
     for &size in sizes {
-        writers.push(Sizer::new(size, MetaWriter::create(path(&meta_file(size)))?));
+        writers.push(Sizer::new(size, MetaWriter::create(workspace.disk(), &path(&meta_file(size)))?));
     }
     let mut buffer = vec![0; READ_BYTES];
     let mut known = Known::new(files);
@@ -142,15 +144,16 @@ fn replace(
     new: &[Made],
     manifest: &Manifest,
 ) -> Result<(), StoreError> {
+    let disk = &dirs.disk;
     let new_manifest = workspace.path().join(MANIFEST_FILE);
-    write_new(&new_manifest, &manifest.encode())?;
+    write_new(disk, &new_manifest, &manifest.encode())?;
     let title = dirs.title(id);
     for made in new {
-        rename(&workspace.path().join(&made.name), &title.join(&made.name))?;
+        rename(disk, &workspace.path().join(&made.name), &title.join(&made.name))?;
     }
-    sync_dir(&title)?;
-    rename(&new_manifest, &dirs.manifest(id))?;
-    sync_dir(&title)
+    sync_dir(disk, &title)?;
+    rename(disk, &new_manifest, &dirs.manifest(id))?;
+    sync_dir(disk, &title)
 }
 
 /// Gathers the grains of one packet size's packets.

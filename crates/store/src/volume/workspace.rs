@@ -1,12 +1,13 @@
 //! `tmp/<id>`: where something is made before it becomes visible. Gone when its maker gives up or dies.
 
-use std::fs::{self, File};
+use std::fs::File;
 use std::path::{Path, PathBuf};
 
 use millrace_core::ids::TitleId;
 
 use super::dirs::{Dirs, LOCK_FILE, random, remove_tree};
 use super::lock::{StoreLock, lock};
+use crate::disk::Disk;
 use crate::error::StoreError;
 
 /// A directory below `tmp` with a locked file in it. Dropped, it is removed.
@@ -14,6 +15,7 @@ use crate::error::StoreError;
 pub(crate) struct Workspace {
     id: TitleId,
     path: PathBuf,
+    disk: Disk,
     /// The lock tells [`super::recover`] of other processes that the maker lives.
     _lock: File,
     gone: bool,
@@ -26,14 +28,15 @@ impl Workspace {
         let id = TitleId(random()?);
         let path = dirs.tmp.join(id.to_string());
         let _store = StoreLock::take(dirs)?;
-        fs::create_dir(&path).map_err(|e| StoreError::write("create", &path, 0, 0, e))?;
+        let disk = dirs.disk.clone();
+        disk.create_dir(&path).map_err(|e| StoreError::write("create", &path, 0, 0, e))?;
         let lock_path = path.join(LOCK_FILE);
-        let made = File::create_new(&lock_path).and_then(|file| lock(&file).map(|()| file));
+        let made = disk.create_new(&lock_path).and_then(|file| lock(file.file()).map(|()| file.into_file()));
         match made {
-            Ok(file) => Ok(Self { id, path, _lock: file, gone: false }),
+            Ok(file) => Ok(Self { id, path, disk, _lock: file, gone: false }),
             Err(e) => {
                 // The first error is the one to report; what cannot be removed now is swept at the next open.
-                let _ = remove_tree(&path);
+                let _ = remove_tree(&disk, &path);
                 Err(StoreError::write("create", &lock_path, 0, 0, e))
             }
         }
@@ -42,6 +45,11 @@ impl Workspace {
     /// The random id, also that of the title made here.
     pub(crate) fn id(&self) -> TitleId {
         self.id
+    }
+
+    /// What changes in it go through.
+    pub(crate) fn disk(&self) -> &Disk {
+        &self.disk
     }
 
     /// The directory.
@@ -53,7 +61,7 @@ impl Workspace {
     /// sweep: the caller holds `_store` until the directory is renamed.
     pub(crate) fn unmark(&self, _store: &StoreLock) -> Result<(), StoreError> {
         let path = self.path.join(LOCK_FILE);
-        fs::remove_file(&path).map_err(StoreError::io("remove", &path))
+        self.disk.remove_file(&path).map_err(StoreError::io("remove", &path))
     }
 
     /// It has been renamed: nothing is left to remove.
@@ -65,7 +73,7 @@ impl Workspace {
     pub(crate) fn remove(&mut self) {
         if !std::mem::replace(&mut self.gone, true) {
             // An error here has no one to go to; what is left is swept when the store is opened next.
-            let _ = remove_tree(&self.path);
+            let _ = remove_tree(&self.disk, &self.path);
         }
     }
 }

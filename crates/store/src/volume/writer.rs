@@ -81,11 +81,12 @@ impl TitleWriter {
         }
         let volume = Arc::clone(&volume.inner);
         let workspace = Workspace::create(&volume.dirs)?;
-        let data = DataWriter::create(workspace.path().join(DATA_FILE))?;
-        let sums = SumsWriter::create(workspace.path().join(SUMS_FILE), GRAIN_BYTES)?;
+        let disk = workspace.disk();
+        let data = DataWriter::create(disk, &workspace.path().join(DATA_FILE))?;
+        let sums = SumsWriter::create(disk, &workspace.path().join(SUMS_FILE), GRAIN_BYTES)?;
         let sizes = sizes
             .into_iter()
-            .map(|size| SizeWriter::create(workspace.path().join(manifest::meta_file(size)), size))
+            .map(|size| SizeWriter::create(disk, &workspace.path().join(manifest::meta_file(size)), size))
             .collect::<Result<_, _>>()?;
         Ok(Self { volume, workspace, files: Some(Files { data, sums, sizes }) })
     }
@@ -213,7 +214,7 @@ fn entry(name: String, file: Finished) -> FileEntry {
 
 fn write_index(workspace: &Workspace, index: &TitleIndex) -> Result<FileEntry, StoreError> {
     let bytes = crate::format::index::encode(index);
-    write_new(&workspace.path().join(INDEX_FILE), &bytes)?;
+    write_new(workspace.disk(), &workspace.path().join(INDEX_FILE), &bytes)?;
     let done = Finished { bytes: bytes.len() as u64, blake3: blake3::hash(&bytes) };
     Ok(entry(INDEX_FILE.to_owned(), done))
 }
@@ -264,13 +265,13 @@ fn publish(
     let placement = Placement::single(block.volume, block.member, block.geometry, info.packets);
     let manifest = Manifest { title: info, placement, files };
     manifest.validate().map_err(|e| StoreError::BadTitle { id, what: e.to_string() })?;
-    write_new(&workspace.path().join(MANIFEST_FILE), &manifest.encode())?;
+    write_new(&dirs.disk, &workspace.path().join(MANIFEST_FILE), &manifest.encode())?;
     workspace.unmark(&lock)?;
-    sync_dir(workspace.path())?;
-    rename(workspace.path(), &dirs.title(id))?;
+    sync_dir(&dirs.disk, workspace.path())?;
+    rename(&dirs.disk, workspace.path(), &dirs.title(id))?;
     workspace.forget();
-    sync_dir(&dirs.titles)?;
-    sync_dir(&dirs.tmp)?;
+    sync_dir(&dirs.disk, &dirs.titles)?;
+    sync_dir(&dirs.disk, &dirs.tmp)?;
     // The title is there whatever becomes of the catalogue, which is only a cache and finds it at its next refresh.
     let _ = volume.catalogue().put(&manifest.title);
     Ok(manifest.title)
