@@ -2,7 +2,7 @@
 //!
 //! One crate, because if any of these words lived in the store, the engine or the packet I/O, the arrows between
 //! those three would have to turn around. It depends on the standard library only. `unsafe` lives in [`pool`],
-//! in [`prefetch`] and in the vector forms of [`wire::checksum`], nowhere else here.
+//! in [`prefetch`] and in the vector forms of [`wire::checksum`] and [`fec`], nowhere else here.
 //!
 //! | module | holds |
 //! | --- | --- |

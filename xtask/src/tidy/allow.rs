@@ -57,6 +57,12 @@ pub(super) const LISTED: &[Entry] = &[
     entry(Rule::Clock, "xtask/src/ci.rs", "says how long each part took"),
     entry(Rule::Clock, "xtask/src/interop/process.rs", "bounds how long a player may run"),
     // unsafe. A file is here when the thing it wraps has no safe form; each has tests of its own.
+    entry(Rule::Unsafe, "crates/core/src/fec/neon.rs", "vector loads and stores take raw pointers"),
+    entry(
+        Rule::Unsafe,
+        "crates/core/src/fec/x86.rs",
+        "vector loads take raw pointers; vector code may run only where the processor has it",
+    ),
     entry(
         Rule::Unsafe,
         "crates/core/src/pool.rs",

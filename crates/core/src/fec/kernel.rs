@@ -1,7 +1,11 @@
 //! Sums of products of whole blocks: which way a processor does it, and what all ways have in common.
 
 use super::field::AFFINE;
+#[cfg(target_arch = "aarch64")]
+use super::neon;
 use super::scalar;
+#[cfg(target_arch = "x86_64")]
+use super::x86;
 use crate::limits::{MAX_DATA_UNITS, MAX_PARITY_UNITS};
 
 /// Outputs that one pass makes: every source is read once for all of them.
@@ -31,6 +35,13 @@ impl Kernel {
     pub fn is_available(self) -> bool {
         match self {
             Self::Scalar => true,
+            #[cfg(target_arch = "x86_64")]
+            Self::Avx2 => x86::has_avx2(),
+            #[cfg(target_arch = "x86_64")]
+            Self::Gfni => x86::has_gfni(),
+            #[cfg(target_arch = "aarch64")]
+            Self::Neon => neon::has_neon(),
+            #[allow(unreachable_patterns, reason = "which kernels are left depends on the processor")]
             _ => false,
         }
     }
@@ -130,6 +141,12 @@ pub(super) fn combine(
 
 fn run(kernel: Kernel, pass: Pass<'_, '_, '_>) {
     match kernel {
+        #[cfg(target_arch = "x86_64")]
+        Kernel::Avx2 => x86::run_avx2(pass),
+        #[cfg(target_arch = "x86_64")]
+        Kernel::Gfni => x86::run_gfni(pass),
+        #[cfg(target_arch = "aarch64")]
+        Kernel::Neon => neon::run(pass),
         _ => scalar::run(pass),
     }
 }

@@ -26,8 +26,12 @@
 
 pub mod field;
 mod kernel;
+#[cfg(target_arch = "aarch64")]
+mod neon;
 mod plan;
 mod scalar;
+#[cfg(target_arch = "x86_64")]
+mod x86;
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
@@ -160,3 +164,7 @@ fn count_encoded(bytes: usize) {
 fn count_decoded(out: &[&mut [u8]]) {
     DECODED_BYTES.fetch_add(out.iter().map(|symbol| symbol.len() as u64).sum(), Ordering::Relaxed);
 }
+
+#[cfg(test)]
+#[path = "fec_tests.rs"]
+mod tests;

@@ -3,7 +3,7 @@
 use std::collections::HashMap;
 use std::sync::Arc;
 
-use super::field::{inverse, mul};
+use super::field::{inverse, product};
 use super::kernel::{Column, Kernel, MAX_OUTPUTS, combine};
 use super::{Code, count_decoded};
 use crate::limits::MAX_DECODE_PLANS;
@@ -38,7 +38,7 @@ impl Plan {
         let data = (0..k).filter(|symbol| has(*symbol)).map(|symbol| {
             let parts: Vec<u8> = parities.iter().map(|p| code.coefficient(*p, symbol)).collect();
             let sum =
-                |row: &[u8; MAX_OUTPUTS]| row.iter().zip(&parts).fold(0, |sum, (a, b)| sum ^ mul(*a, *b));
+                |row: &[u8; MAX_OUTPUTS]| row.iter().zip(&parts).fold(0, |sum, (a, b)| sum ^ product(*a, *b));
             (symbol, Column::new(inverted.map(|row| sum(&row))))
         });
         let parity =
@@ -93,13 +93,13 @@ fn invert(
         matrix.swap(pivot, row);
         result.swap(pivot, row);
         let scale = inverse(matrix[pivot][pivot]);
-        matrix[pivot] = matrix[pivot].map(|x| mul(x, scale));
-        result[pivot] = result[pivot].map(|x| mul(x, scale));
+        matrix[pivot] = matrix[pivot].map(|x| product(x, scale));
+        result[pivot] = result[pivot].map(|x| product(x, scale));
         for row in (0..n).filter(|row| *row != pivot) {
             let factor = matrix[row][pivot];
             for column in 0..n {
-                matrix[row][column] ^= mul(factor, matrix[pivot][column]);
-                result[row][column] ^= mul(factor, result[pivot][column]);
+                matrix[row][column] ^= product(factor, matrix[pivot][column]);
+                result[row][column] ^= product(factor, result[pivot][column]);
             }
         }
     }
