@@ -46,6 +46,48 @@ pub enum StoreError {
         /// Why, and what to do.
         reason: &'static str,
     },
+    /// Two members say different things about their volume: each was used without the other.
+    #[error(
+        "{} and {}: both have generation {generation} of the list of members, with different content: they were used apart; \
+         decide which is right, take members.mrm away from the other, open the volume, and replace that member",
+        one.display(), other.display()
+    )]
+    Apart {
+        /// A member's directory.
+        one: PathBuf,
+        /// Another's.
+        other: PathBuf,
+        /// The generation that both have.
+        generation: u64,
+    },
+    /// Too many members of a volume or of a title are not there.
+    #[error(
+        "{what}: {lost} of its members are missing or not to be believed ({names}), and it can do without {may}; \
+             bring them back, then run millrace repair"
+    )]
+    MembersLost {
+        /// The volume's directory, or the title.
+        what: String,
+        /// Members that are not there.
+        lost: usize,
+        /// Members that may be lost.
+        may: usize,
+        /// Which: directories.
+        names: String,
+    },
+    /// Something that needs every member cannot be done while one is missing or not complete.
+    #[error("{}: this member {why}; {action} needs every member: bring it back, or replace it, and run millrace repair", dir.display())]
+    MemberNeeded {
+        /// The member's directory.
+        dir: PathBuf,
+        /// What is wrong with it.
+        why: String,
+        /// What was to be done.
+        action: &'static str,
+    },
+    /// A volume cannot be made or changed like this.
+    #[error("volume: {0}")]
+    BadVolume(String),
     /// A file does not hold what its format promises.
     #[error("{}: {error}", path.display())]
     Format {

@@ -21,6 +21,7 @@ use serde_json::{Map, Value, json};
 use crate::error::StoreError;
 use crate::format::frame::{self, FRAME_BYTES, Frame, Kind};
 use crate::format::manifest::{MANIFEST_FILE, Manifest};
+use crate::format::members::{MAX_MEMBERS_FILE_BYTES, MembersRecord};
 use crate::format::meta::{META_BLOCK_BYTES, MetaHeader, RECORDS_PER_BLOCK, open_block};
 use crate::format::superblock::{SUPERBLOCK_BYTES, Superblock};
 use crate::format::{FormatError, index as index_format};
@@ -104,6 +105,7 @@ fn file(path: &Path, range: Option<Range<u32>>) -> Result<Value, StoreError> {
             Kind::Index => index(path, range),
             Kind::Meta => meta(&file, path, bytes, range),
             Kind::Sums => sums::sums(path, range),
+            Kind::Members => members(path),
         }
     });
     let body = body.unwrap_or_else(|error| match error {
@@ -150,6 +152,13 @@ fn manifest(path: &Path) -> Result<Value, StoreError> {
     Manifest::decode(&bytes).map_err(StoreError::format(path))?;
     let body = serde_json::from_slice(&bytes[FRAME_BYTES..]);
     body.map_err(|e| StoreError::format(path)(FormatError::value("manifest", "body", e, "JSON")))
+}
+
+fn members(path: &Path) -> Result<Value, StoreError> {
+    let bytes = read_whole(path, MAX_MEMBERS_FILE_BYTES)?;
+    MembersRecord::decode(&bytes).map_err(StoreError::format(path))?;
+    let body = serde_json::from_slice(&bytes[FRAME_BYTES..]);
+    body.map_err(|e| StoreError::format(path)(FormatError::value("list of members", "body", e, "JSON")))
 }
 
 fn index(path: &Path, range: Option<Range<u32>>) -> Result<Value, StoreError> {

@@ -15,6 +15,7 @@ use millrace_core::packet::{PacketMeta, WireLayout};
 use millrace_core::time::MediaTicks;
 use millrace_store::format::frame::{self, FRAME_BYTES, Kind};
 use millrace_store::format::manifest::Manifest;
+use millrace_store::format::members::MembersRecord;
 use millrace_store::format::meta::{META_BLOCK_BYTES, MetaHeader, RECORDS_PER_BLOCK, seal_block};
 use millrace_store::format::superblock::Superblock;
 use millrace_store::format::{index, meta, sums};
@@ -41,6 +42,7 @@ fn fuzz_file() {
             index::decode(file).is_ok(),
             MetaHeader::decode(file).is_ok(),
             SumsHeader::decode(file).is_ok(),
+            MembersRecord::decode(file).is_ok(),
         ];
         assert!(decoded.iter().filter(|ok| **ok).count() <= opened.len(), "decoded without a right frame");
     });
@@ -51,9 +53,11 @@ fn fuzz_superblock() {
     bolero::check!(name = "superblock").for_each(|body: &[u8]| {
         let file = frame::seal_file(Kind::Superblock, body);
         if let Ok(block) = Superblock::decode(&file) {
-            assert_eq!(block.encode()[..], file);
-            let supported = block.geometry.check_supported("superblock").is_ok();
-            assert_eq!(supported, (block.geometry.k, block.geometry.m, block.geometry.members) == (1, 0, 1));
+            assert_eq!(block.encode()[FRAME_BYTES..], file[FRAME_BYTES..]);
+            assert_eq!(Superblock::decode(&block.encode()), Ok(block));
+            if block.geometry.check_supported("superblock").is_ok() {
+                assert!(block.geometry.k <= 64 && block.geometry.m <= 8 && block.geometry.members <= 32);
+            }
         }
     });
 }
@@ -63,6 +67,16 @@ fn fuzz_manifest() {
     bolero::check!(name = "manifest").for_each(|body: &[u8]| {
         if let Ok(manifest) = Manifest::decode(&frame::seal_file(Kind::Manifest, body)) {
             assert_eq!(Manifest::decode(&manifest.encode()), Ok(manifest));
+        }
+    });
+}
+
+#[test]
+fn fuzz_members() {
+    bolero::check!(name = "members").for_each(|body: &[u8]| {
+        if let Ok(record) = MembersRecord::decode(&frame::seal_file(Kind::Members, body)) {
+            assert!(record.generation > 0 && !record.members.is_empty());
+            assert_eq!(MembersRecord::decode(&record.encode()), Ok(record));
         }
     });
 }

@@ -10,7 +10,7 @@ use common::{Film, SIZE};
 use millrace_core::packet::PacketMeta;
 use millrace_core::time::MediaTicks;
 use millrace_store::check::{CheckProgress, Depth, Finding, PROMISES, Severity, check_store};
-use millrace_store::format::manifest::{Manifest, MemberPlacement};
+use millrace_store::format::manifest::Manifest;
 use millrace_store::format::meta::{META_BLOCK_BYTES, seal_block};
 use millrace_store::format::superblock::{Geometry, Superblock};
 use millrace_store::format::{Uuid, index, sums};
@@ -159,8 +159,9 @@ const DAMAGES: &[Damage] = &[
     ("catalogue_agrees", Depth::Quick, |f| f.sql("PRAGMA user_version = 7")),
     ("placement_is_supported", Depth::Quick, |f| {
         f.forge_manifest(|m| {
-            let member = m.placement.members[0].clone();
-            m.placement.members.push(MemberPlacement { index: 1, ..member });
+            // Longer rows than this version has room for.
+            m.placement.k = 80;
+            m.placement.rows = m.placement.geometry().rows(m.title.packets);
         });
     }),
     ("title_is_of_this_volume", Depth::Quick, |f| f.forge_manifest(|m| m.placement.volume = Uuid([9; 16]))),

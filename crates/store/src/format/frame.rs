@@ -38,11 +38,14 @@ pub enum Kind {
     Meta,
     /// `sums.mrr`
     Sums,
+    /// `members.mrm`
+    Members,
 }
 
 impl Kind {
     /// All of them.
-    pub const ALL: [Self; 5] = [Self::Superblock, Self::Manifest, Self::Index, Self::Meta, Self::Sums];
+    pub const ALL: [Self; 6] =
+        [Self::Superblock, Self::Manifest, Self::Index, Self::Meta, Self::Sums, Self::Members];
 
     /// As stored.
     pub fn tag(self) -> [u8; 4] {
@@ -52,6 +55,7 @@ impl Kind {
             Self::Index => *b"INDX",
             Self::Meta => *b"META",
             Self::Sums => *b"SUMS",
+            Self::Members => *b"MEMB",
         }
     }
 
@@ -63,21 +67,29 @@ impl Kind {
             Self::Index => "index",
             Self::Meta => "meta-data header",
             Self::Sums => "range sums header",
+            Self::Members => "list of members",
         }
     }
 
-    /// The format version this program writes. It reads every one from 1 to this.
+    /// The newest format version this program knows. It reads every one from 1 to this.
     pub fn version(self) -> u16 {
         match self {
-            // Version 2: a title may have range sums, which its list of files names.
-            Self::Manifest => 2,
-            Self::Superblock | Self::Index | Self::Meta | Self::Sums => 1,
+            // Version 2: a title may have range sums, which its list of files names. Version 3: it lies in rows on several
+            // members, or has parity.
+            Self::Manifest => 3,
+            // Version 2: the volume has several members, or parity.
+            Self::Superblock => 2,
+            Self::Index | Self::Meta | Self::Sums | Self::Members => 1,
         }
     }
 
     /// The versions that are read, for people.
     fn versions(self) -> &'static str {
-        if self.version() == 1 { "version 1" } else { "versions 1 and 2" }
+        match self.version() {
+            1 => "version 1",
+            2 => "versions 1 and 2",
+            _ => "versions 1 to 3",
+        }
     }
 }
 
@@ -96,12 +108,17 @@ pub struct Frame {
     pub frame_crc: u32,
 }
 
-/// The frame of `body`.
+/// The frame of `body`, in the newest version of its kind.
 pub fn seal(kind: Kind, body: &[u8]) -> [u8; FRAME_BYTES] {
+    seal_as(kind, kind.version(), body)
+}
+
+/// The frame of `body` in an older version: what older programs can read is written so that they do.
+pub fn seal_as(kind: Kind, version: u16, body: &[u8]) -> [u8; FRAME_BYTES] {
     let mut frame = [0; FRAME_BYTES];
     put(&mut frame, at::MAGIC, &MAGIC);
     put(&mut frame, at::KIND, &kind.tag());
-    put(&mut frame, at::VERSION, &kind.version().to_le_bytes());
+    put(&mut frame, at::VERSION, &version.to_le_bytes());
     put(&mut frame, at::FRAME_BYTES, &(FRAME_BYTES as u16).to_le_bytes());
     put(&mut frame, at::BODY_BYTES, &(body.len() as u64).to_le_bytes());
     put(&mut frame, at::BODY_CRC, &crc32c(body).to_le_bytes());
@@ -129,7 +146,7 @@ pub fn peek(file: &[u8]) -> Result<Frame, FormatError> {
     }
     let tag: [u8; 4] = fields.array(at::KIND, "kind")?;
     let kind = Kind::ALL.into_iter().find(|k| k.tag() == tag).ok_or_else(|| {
-        FormatError::value("frame", "kind", tag.escape_ascii(), "one of VOLU, MANI, INDX, META, SUMS")
+        FormatError::value("frame", "kind", tag.escape_ascii(), "one of VOLU, MANI, INDX, META, SUMS, MEMB")
     })?;
     let frame_bytes = fields.u16(at::FRAME_BYTES, "frame length")?;
     if usize::from(frame_bytes) != FRAME_BYTES {
@@ -181,7 +198,7 @@ mod tests {
 
     proptest! {
         #[test]
-        fn seal_and_open_are_inverse(body in proptest::collection::vec(any::<u8>(), 0..300), kind in 0usize..5) {
+        fn seal_and_open_are_inverse(body in proptest::collection::vec(any::<u8>(), 0..300), kind in 0usize..6) {
             let kind = Kind::ALL[kind];
             let file = seal_file(kind, &body);
             prop_assert_eq!(open(kind, &file), Ok(&body[..]));

@@ -11,14 +11,21 @@ use serde::{Deserialize, Serialize};
 use super::frame::{self, Kind};
 use super::superblock::Geometry;
 use super::{FormatError, Uuid, json};
+use crate::rows::Rows;
 use crate::volume::TitleInfo;
 
 const RECORD: &str = "manifest";
 
 /// Name of a title's manifest.
 pub const MANIFEST_FILE: &str = "manifest.mrm";
-/// Name of a title's data file.
+/// Name of a title's data file, if it lies on one member.
 pub const DATA_FILE: &str = "data.ts";
+/// Name of a member's data units of a title that lies on several members.
+pub const DATA_UNITS_FILE: &str = "data.mru";
+/// Name of a member's parity units.
+pub const PARITY_UNITS_FILE: &str = "parity.mru";
+/// Name of the sums and times of all parity packets of a title.
+pub const PARITY_META_FILE: &str = "parity.mrp";
 /// Name of a title's index.
 pub const INDEX_FILE: &str = "index.mri";
 
@@ -37,7 +44,7 @@ pub struct Manifest {
     pub title: TitleInfo,
     /// Where its units lie.
     pub placement: Placement,
-    /// Every other file of the title, by name in ascending order.
+    /// Every other file of the title that is the same on all its members, by name in ascending order.
     pub files: Vec<FileEntry>,
 }
 
@@ -67,8 +74,11 @@ pub struct MemberPlacement {
     /// The member.
     #[serde(with = "json::uuid")]
     pub member: Uuid,
-    /// Units of this title on it.
+    /// Data and parity units of this title on it.
     pub units: u64,
+    /// The files of a title on several members that only this one has: `data.mru`, and `parity.mru` if there is parity.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub files: Vec<FileEntry>,
 }
 
 /// A file of a title.
@@ -85,14 +95,32 @@ pub struct FileEntry {
 impl Placement {
     /// Of a title with `packets` default-size packets on the only member of a volume.
     pub fn single(volume: Uuid, member: Uuid, geometry: Geometry, packets: u32) -> Self {
-        let units = u64::from(packets).div_ceil(u64::from(geometry.unit_packets.max(1)));
+        Self::new(volume, &[member], geometry, u64::from(packets) * DEFAULT_PACKET_BYTES as u64)
+    }
+
+    /// Of a title of `bytes` on these members of a volume, without the members' own files.
+    pub fn new(volume: Uuid, members: &[Uuid], geometry: Geometry, bytes: u64) -> Self {
+        let packets = bytes.div_ceil(DEFAULT_PACKET_BYTES as u64);
+        let units = |position| match Rows::new(&geometry, bytes) {
+            Some(rows) if !geometry.is_single() => {
+                let files = [rows.data_file_bytes(position), rows.parity_file_bytes(position)];
+                files.iter().map(|bytes| bytes.div_ceil(rows.unit_bytes() as u64)).sum()
+            }
+            _ => packets.div_ceil(u64::from(geometry.unit_packets.max(1))),
+        };
+        let member = |(position, member): (usize, &Uuid)| MemberPlacement {
+            index: position as u16,
+            member: *member,
+            units: units(position),
+            files: Vec::new(),
+        };
         Self {
             volume,
             k: geometry.k,
             m: geometry.m,
             unit_packets: geometry.unit_packets,
-            rows: geometry.rows(packets),
-            members: vec![MemberPlacement { index: 0, member, units }],
+            rows: geometry.rows(packets.min(MAX_TITLE_PACKETS) as u32),
+            members: members.iter().enumerate().map(member).collect(),
         }
     }
 
@@ -103,11 +131,20 @@ impl Placement {
     }
 }
 
+impl MemberPlacement {
+    /// The entry of a file that only this member has.
+    pub fn file(&self, name: &str) -> Option<&FileEntry> {
+        self.files.iter().find(|f| f.name == name)
+    }
+}
+
 impl Manifest {
     /// The whole file.
     pub fn encode(&self) -> Vec<u8> {
         let body = serde_json::to_vec_pretty(self).expect("a manifest has only text keys and finite numbers");
-        frame::seal_file(Kind::Manifest, &body)
+        // What older programs can read is written so that they do.
+        let version = if self.placement.geometry().is_single() { 2 } else { Kind::Manifest.version() };
+        [&frame::seal_as(Kind::Manifest, version, &body)[..], &body].concat()
     }
 
     /// From the whole file, checked for contradictions. A placement this version cannot serve is decoded too:
@@ -126,15 +163,34 @@ impl Manifest {
         self.files.iter().find(|f| f.name == name)
     }
 
+    /// The rows that the title lies in; `None` if it is one plain file, or if its placement makes no sense.
+    pub fn rows(&self) -> Option<Rows> {
+        let geometry = self.placement.geometry();
+        if geometry.is_single() { None } else { Rows::new(&geometry, self.title.bytes) }
+    }
+
+    /// All files beside the manifest that the member at `position` of the title must have, by name in ascending order.
+    pub fn files_on(&self, position: usize) -> Vec<&FileEntry> {
+        let own = self.placement.members.get(position).map_or(&[][..], |member| &member.files);
+        let mut files: Vec<&FileEntry> = self.files.iter().chain(own).collect();
+        files.sort_by(|a, b| a.name.cmp(&b.name));
+        files
+    }
+
     /// Whether the title has range sums.
     pub fn has_sums(&self) -> bool {
         self.file(SUMS_FILE).is_some()
     }
 
-    /// Names of all files the title must have beside the manifest; it may have [`SUMS_FILE`] too.
-    pub fn expected_files(title: &TitleInfo) -> Vec<String> {
-        let mut names = vec![DATA_FILE.to_owned(), INDEX_FILE.to_owned()];
+    /// Names of the files beside the manifest that every member with this title must have; it may have [`SUMS_FILE`] too.
+    pub fn expected_files(title: &TitleInfo, geometry: &Geometry) -> Vec<String> {
+        let mut names = vec![INDEX_FILE.to_owned()];
         names.extend(title.packet_sizes.iter().map(|&size| meta_file(size)));
+        if geometry.members == 1 {
+            names.push(DATA_FILE.to_owned());
+            names.extend((geometry.m > 0).then(|| PARITY_UNITS_FILE.to_owned()));
+        }
+        names.extend((geometry.m > 0).then(|| PARITY_META_FILE.to_owned()));
         names.sort();
         names
     }
@@ -201,34 +257,70 @@ impl Manifest {
     }
 
     fn validate_files(&self) -> Result<(), FormatError> {
-        let mut expected = Self::expected_files(&self.title);
+        let geometry = self.placement.geometry();
+        let mut expected = Self::expected_files(&self.title, &geometry);
         if self.has_sums() {
             expected.push(SUMS_FILE.to_owned());
         }
         expected.sort();
-        let names: Vec<&str> = self.files.iter().map(|f| f.name.as_str()).collect();
-        if names != expected {
-            let found = format!("{names:.200?}");
-            return Err(FormatError::value(RECORD, "files", found, format!("{expected:?}")));
+        check_files(&self.files, &expected)?;
+        if geometry.members == 1 {
+            let data = self.file(DATA_FILE).expect("data.ts is among the expected files");
+            if data.bytes != self.title.bytes {
+                return Err(FormatError::value(RECORD, "bytes of data.ts", data.bytes, self.title.bytes));
+            }
+            if data.blake3 != self.title.blake3 {
+                return Err(FormatError::value(
+                    RECORD,
+                    "blake3 of data.ts",
+                    &data.blake3,
+                    &self.title.blake3,
+                ));
+            }
         }
-        if let Some(file) = self.files.iter().find(|f| !is_blake3(&f.blake3)) {
-            let found = format!("{:.100?} of {}", file.blake3, file.name);
-            return Err(FormatError::value(
-                RECORD,
-                "file blake3",
-                found,
-                "64 hexadecimal digits in lower case",
-            ));
-        }
-        let data = self.file(DATA_FILE).expect("data.ts is among the expected files");
-        if data.bytes != self.title.bytes {
-            return Err(FormatError::value(RECORD, "bytes of data.ts", data.bytes, self.title.bytes));
-        }
-        if data.blake3 != self.title.blake3 {
-            return Err(FormatError::value(RECORD, "blake3 of data.ts", &data.blake3, &self.title.blake3));
+        let parity = (geometry.m > 0).then_some(PARITY_UNITS_FILE);
+        for (position, member) in self.placement.members.iter().enumerate() {
+            let own: Vec<String> = match geometry.members {
+                1 => Vec::new(),
+                _ => [DATA_UNITS_FILE].into_iter().chain(parity).map(str::to_owned).collect(),
+            };
+            check_files(&member.files, &own)?;
+            self.validate_lengths(position)?;
         }
         Ok(())
     }
+
+    /// The lengths of a member's units follow from the rows.
+    fn validate_lengths(&self, position: usize) -> Result<(), FormatError> {
+        let Some(rows) = self.rows() else { return Ok(()) };
+        for file in self.files_on(position) {
+            let bytes = match file.name.as_str() {
+                DATA_UNITS_FILE => rows.data_file_bytes(position),
+                PARITY_UNITS_FILE => rows.parity_file_bytes(position),
+                _ => continue,
+            };
+            if file.bytes != bytes {
+                let found = format!("{} for {} of member {position}", file.bytes, file.name);
+                return Err(FormatError::value(RECORD, "bytes", found, bytes));
+            }
+        }
+        Ok(())
+    }
+}
+
+/// Holds a list of files against the names that must be in it.
+fn check_files(files: &[FileEntry], expected: &[String]) -> Result<(), FormatError> {
+    let names: Vec<&str> = files.iter().map(|f| f.name.as_str()).collect();
+    if names != expected {
+        let found = format!("{names:.200?}");
+        return Err(FormatError::value(RECORD, "files", found, format!("{expected:?}")));
+    }
+    if let Some(file) = files.iter().find(|f| !is_blake3(&f.blake3)) {
+        let found = format!("{:.100?} of {}", file.blake3, file.name);
+        let expected = "64 hexadecimal digits in lower case";
+        return Err(FormatError::value(RECORD, "file blake3", found, expected));
+    }
+    Ok(())
 }
 
 fn is_blake3(text: &str) -> bool {

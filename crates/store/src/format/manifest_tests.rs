@@ -39,8 +39,8 @@ fn manifest(bytes: u64, sizes: &[u16]) -> Manifest {
         blake3: blake3.clone(),
         notes: vec!["audio: AC-4 → AAC".to_owned()],
     };
-    let placement = Placement::single(Uuid([1; 16]), Uuid([2; 16]), Geometry::SINGLE, packets);
-    let files = Manifest::expected_files(&title)
+    let placement = Placement::new(Uuid([1; 16]), &[Uuid([2; 16])], Geometry::SINGLE, bytes);
+    let files = Manifest::expected_files(&title, &Geometry::SINGLE)
         .into_iter()
         .map(|name| FileEntry {
             bytes: if name == DATA_FILE { bytes } else { 4096 },
@@ -127,23 +127,90 @@ fn a_body_that_is_not_a_manifest_is_refused() {
     }
 }
 
-#[test]
-fn parity_of_a_later_version_is_decoded_but_not_supported() {
+/// The sample as it lies on several members, or on one with parity.
+fn in_rows(members: usize, tolerance: usize, network: usize) -> Manifest {
     let mut manifest = sample();
-    let geometry = Geometry { k: 4, m: 1, unit_packets: 10, members: 5 };
-    let member = |index| MemberPlacement { index, member: Uuid([index as u8; 16]), units: 4 };
-    manifest.placement = Placement {
-        volume: Uuid([1; 16]),
-        k: geometry.k,
-        m: geometry.m,
-        unit_packets: geometry.unit_packets,
-        rows: geometry.rows(manifest.title.packets),
-        members: (0..5).map(member).collect(),
+    let geometry = Geometry::choose(members, tolerance, network).unwrap();
+    let uuids: Vec<Uuid> = (0..members).map(|i| Uuid([i as u8; 16])).collect();
+    let blake3 = manifest.title.blake3.clone();
+    manifest.placement = Placement::new(Uuid([1; 16]), &uuids, geometry, manifest.title.bytes);
+    let rows = manifest.rows().unwrap();
+    let entry = |name: &str, bytes| FileEntry { name: name.to_owned(), bytes, blake3: blake3.clone() };
+    let bytes = |name: &str| match name {
+        DATA_FILE => manifest.title.bytes,
+        PARITY_UNITS_FILE => rows.parity_file_bytes(0),
+        _ => 4096,
     };
+    let names = Manifest::expected_files(&manifest.title, &geometry);
+    manifest.files = names.iter().map(|name| entry(name, bytes(name))).collect();
+    if members > 1 {
+        for (position, member) in manifest.placement.members.iter_mut().enumerate() {
+            member.files.push(entry(DATA_UNITS_FILE, rows.data_file_bytes(position)));
+            if geometry.m > 0 {
+                member.files.push(entry(PARITY_UNITS_FILE, rows.parity_file_bytes(position)));
+            }
+        }
+    }
+    manifest
+}
+
+#[test]
+fn titles_in_rows_name_the_files_of_each_member() {
+    for (members, tolerance, network) in [(1, 0, 2), (2, 1, 0), (3, 1, 0), (5, 2, 0), (3, 0, 0)] {
+        let manifest = in_rows(members, tolerance, network);
+        let file = manifest.encode();
+        assert_eq!(Manifest::decode(&file), Ok(manifest.clone()));
+        assert_eq!(frame::peek(&file).unwrap().version, 3, "older programs must not read it");
+        let units: u64 = manifest.placement.members.iter().map(|member| member.units).sum();
+        // 143 packets: fewer units than whole rows have only if the film ends before the row.
+        let geometry = manifest.placement.geometry();
+        let data = u64::from(manifest.title.packets.div_ceil(geometry.unit_packets));
+        assert_eq!(units, data + manifest.placement.rows * u64::from(geometry.m), "{geometry:?}");
+        let names: Vec<&str> = manifest.files_on(0).iter().map(|file| file.name.as_str()).collect();
+        assert!(names.is_sorted() && names.contains(&INDEX_FILE), "{names:?}");
+        assert_eq!(names.contains(&DATA_FILE), members == 1, "{names:?}");
+        assert_eq!(names.contains(&PARITY_META_FILE), geometry.m > 0, "{names:?}");
+    }
+    assert_eq!(
+        frame::peek(&sample().encode()).unwrap().version,
+        2,
+        "older programs read what they can serve"
+    );
+}
+
+#[test]
+fn contradictions_between_rows_and_files_are_refused() {
+    let refused = |words: &str, change: fn(&mut Manifest)| {
+        let mut manifest = in_rows(3, 1, 0);
+        change(&mut manifest);
+        let error = Manifest::decode(&manifest.encode()).unwrap_err().to_string();
+        assert!(error.contains(words), "wanted \"{words}\", got \"{error}\"");
+    };
+    refused("manifest: members is 2", |m| m.placement.members.truncate(2));
+    refused("manifest: bytes is", |m| m.placement.members[1].files[0].bytes += 1316);
+    refused("manifest: bytes is", |m| m.placement.members[2].files[1].bytes -= 1);
+    refused("manifest: files", |m| m.placement.members[0].files.truncate(1));
+    refused("manifest: files", |m| m.placement.members[0].files.clear());
+    refused("manifest: file blake3", |m| m.placement.members[0].files[0].blake3.clear());
+    refused("manifest: files", |m| m.files.retain(|f| f.name != PARITY_META_FILE));
+    refused("manifest: files", |m| m.files[0].name = DATA_FILE.to_owned());
+}
+
+#[test]
+fn rows_of_a_later_version_are_decoded_but_not_supported() {
+    let mut manifest = sample();
+    let geometry = Geometry { k: 80, m: 0, unit_packets: 10, members: 80 };
+    let uuids: Vec<Uuid> = (0..80).map(|i| Uuid([i as u8; 16])).collect();
+    manifest.placement = Placement::new(Uuid([1; 16]), &uuids, geometry, manifest.title.bytes);
+    manifest.files.retain(|file| file.name != DATA_FILE);
+    for member in &mut manifest.placement.members {
+        let blake3 = manifest.title.blake3.clone();
+        member.files.push(FileEntry { name: DATA_UNITS_FILE.to_owned(), bytes: 1316, blake3 });
+    }
     let decoded = Manifest::decode(&manifest.encode()).unwrap();
     assert_eq!(decoded, manifest);
     let error = decoded.placement.geometry().check_supported("manifest").unwrap_err();
-    assert!(matches!(error, FormatError::Unsupported { found: 4, .. }), "{error}");
+    assert!(matches!(error, FormatError::Unsupported { found: 80, .. }), "{error}");
 }
 
 proptest! {

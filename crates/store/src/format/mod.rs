@@ -10,6 +10,7 @@ pub mod frame;
 pub mod index;
 pub(crate) mod json;
 pub mod manifest;
+pub mod members;
 pub mod meta;
 pub mod sums;
 pub mod superblock;

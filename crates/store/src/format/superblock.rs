@@ -1,13 +1,12 @@
 //! `volume.mrv`: which volume a store directory belongs to, which of its members it is, and how rows are laid out.
 //!
-//! A row is `k` data units and `m` parity units; a unit is `unit_packets` media packets; the units of a row go to
-//! different members. This version stores `k = 1`, `m = 0`, one member: plain files. The fields are there so that
-//! parity needs no new format.
+//! A row is `k` data units and `m` parity units; a unit is `unit_packets` media packets; each member has the same number
+//! of units of every row. One member without parity has `k = 1`, `m = 0`: plain files, which older versions read too.
 
 use super::bytes::{Fields, put};
 use super::frame::{self, FRAME_BYTES, Kind};
 use super::{FormatError, Uuid};
-use millrace_core::limits::MAX_UNIT_PACKETS;
+use millrace_core::limits::{MAX_DATA_UNITS, MAX_MEMBERS, MAX_PARITY_UNITS, MAX_UNIT_PACKETS};
 
 const RECORD: &str = "superblock";
 const BODY_BYTES: usize = 64;
@@ -45,7 +44,7 @@ pub struct Geometry {
 }
 
 impl Geometry {
-    /// What this version writes: one member, no parity. Units are as long as ST 2022-1 columns may be.
+    /// One member, no parity. Units are as long as ST 2022-1 columns may be.
     pub const SINGLE: Self = Self { k: 1, m: 0, unit_packets: MAX_UNIT_PACKETS, members: 1 };
 
     /// Rows that hold `packets` media packets.
@@ -63,20 +62,33 @@ impl Geometry {
             let expected = format!("1 to {MAX_UNIT_PACKETS}");
             return Err(FormatError::value(record, "unit packets U", self.unit_packets, expected));
         }
-        if u32::from(self.members) < u32::from(self.k) + u32::from(self.m) {
-            return Err(FormatError::value(record, "members", self.members, "at least k + m"));
+        let units = u32::from(self.k) + u32::from(self.m);
+        if self.members == 0 || !units.is_multiple_of(u32::from(self.members)) {
+            let expected = format!("a divisor of the {units} units of a row, k + m");
+            return Err(FormatError::value(record, "members", self.members, expected));
         }
         Ok(())
     }
 
-    /// Refuses what this version cannot serve: parity and more than one member.
+    /// Whether a title is one plain file on one member, as in volumes of older versions.
+    pub fn is_single(&self) -> bool {
+        (self.k, self.m, self.members) == (1, 0, 1)
+    }
+
+    /// Refuses what this version cannot serve: longer rows, more parity or more members than it has room for.
     pub fn check_supported(&self, record: &'static str) -> Result<(), FormatError> {
-        let unsupported =
-            |field, found, supported| Err(FormatError::Unsupported { record, field, found, supported });
+        let unsupported = |field, found: u16, supported| {
+            Err(FormatError::Unsupported { record, field, found: found.into(), supported })
+        };
         match self {
-            Self { k, .. } if *k != 1 => unsupported("data units k", u64::from(*k), "1"),
-            Self { m, .. } if *m != 0 => unsupported("parity units m", u64::from(*m), "0"),
-            Self { members, .. } if *members != 1 => unsupported("members", u64::from(*members), "1"),
+            Self { k, .. } if usize::from(*k) > MAX_DATA_UNITS => unsupported("data units k", *k, "up to 64"),
+            Self { m, .. } if usize::from(*m) > MAX_PARITY_UNITS => {
+                unsupported("parity units m", *m, "up to 8")
+            }
+            Self { members, .. } if usize::from(*members) > MAX_MEMBERS => {
+                unsupported("members", *members, "up to 32")
+            }
+            Self { k, m: 0, members: 1, .. } if *k > 1 => unsupported("data units k", *k, "1 without parity"),
             _ => Ok(()),
         }
     }
@@ -110,7 +122,9 @@ impl Superblock {
         put(&mut body, at::UNIT_PACKETS, &self.geometry.unit_packets.to_le_bytes());
         put(&mut body, at::CREATED, &self.created_unix_s.to_le_bytes());
         let mut file = [0; SUPERBLOCK_BYTES];
-        put(&mut file, 0, &frame::seal(Kind::Superblock, &body));
+        // What older programs can read is written so that they do; the rest they refuse by its version.
+        let version = if self.geometry.is_single() { 1 } else { Kind::Superblock.version() };
+        put(&mut file, 0, &frame::seal_as(Kind::Superblock, version, &body));
         put(&mut file, FRAME_BYTES, &body);
         file
     }
@@ -161,14 +175,23 @@ mod tests {
 
     proptest! {
         #[test]
-        fn round_trip(volume: [u8; 16], member: [u8; 16], k in 1u16..20, m in 0u16..5, unit in 1u32..=20, created: u64) {
+        fn round_trip(volume: [u8; 16], member: [u8; 16], k in 1u16..200, m in 0u16..20, unit in 1u32..=20, created: u64) {
             let geometry = Geometry { k, m, unit_packets: unit, members: k + m };
             let block = Superblock {
                 volume: Uuid(volume), member: Uuid(member), member_index: k + m - 1, geometry, created_unix_s: created,
             };
             prop_assert_eq!(Superblock::decode(&block.encode()), Ok(block));
-            prop_assert_eq!(geometry.check_supported("x").is_ok(), k == 1 && m == 0);
+            let supported = k <= 64 && m <= 8 && k + m <= 32;
+            prop_assert_eq!(geometry.check_supported("x").is_ok(), supported);
         }
+    }
+
+    #[test]
+    fn older_programs_read_what_they_can_serve() {
+        assert_eq!(frame::peek(&block().encode()).unwrap().version, 1);
+        let parity = Geometry { k: 4, m: 1, ..Geometry::SINGLE };
+        let file = Superblock { geometry: parity, ..block() }.encode();
+        assert_eq!(frame::peek(&file).unwrap().version, 2);
     }
 
     #[test]
@@ -182,14 +205,20 @@ mod tests {
     }
 
     #[test]
-    fn parity_of_a_later_version_is_refused_by_name() {
-        let geometry = Geometry { k: 4, m: 1, unit_packets: 20, members: 5 };
-        let error = geometry.check_supported(RECORD).unwrap_err().to_string();
-        assert!(error.contains("superblock: data units k is 4") && error.contains("supports 1"), "{error}");
-        let geometry = Geometry { k: 1, m: 1, ..geometry };
-        assert!(geometry.check_supported(RECORD).unwrap_err().to_string().contains("parity units m is 1"));
-        let geometry = Geometry { k: 1, m: 0, ..geometry };
-        assert!(geometry.check_supported(RECORD).unwrap_err().to_string().contains("members is 5"));
+    fn what_is_too_large_is_refused_by_name() {
+        let refused = |k, m, members| {
+            let geometry = Geometry { k, m, unit_packets: 20, members };
+            assert_eq!(geometry.validate(RECORD), Ok(()));
+            geometry.check_supported(RECORD).unwrap_err().to_string()
+        };
+        let error = refused(65, 1, 1);
+        assert!(
+            error.contains("superblock: data units k is 65") && error.contains("supports up to 64"),
+            "{error}"
+        );
+        assert!(refused(20, 10, 5).contains("parity units m is 10"));
+        assert!(refused(32, 1, 33).contains("members is 33"));
+        assert!(refused(4, 0, 1).contains("data units k is 4"));
     }
 
     #[test]
@@ -199,6 +228,8 @@ mod tests {
             Geometry { unit_packets: 0, ..Geometry::SINGLE },
             Geometry { unit_packets: 21, ..Geometry::SINGLE },
             Geometry { members: 0, ..Geometry::SINGLE },
+            Geometry { members: 2, ..Geometry::SINGLE },
+            Geometry { k: 4, m: 1, members: 2, ..Geometry::SINGLE },
         ] {
             let file = Superblock { geometry, ..block() }.encode();
             assert!(Superblock::decode(&file).is_err(), "{geometry:?}");

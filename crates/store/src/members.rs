@@ -1,0 +1,440 @@
+//! The members of a volume as a running process sees them: which directory each slot is, and whether it is believed.
+//!
+//! A member is believed only if the superblock in its directory has the UUID that the newest `members.mrm` records for
+//! its slot, and only used for reading if that says `active`. So a disk that was out and came back with old titles, or
+//! another disk at the same path, is never taken for a member that it is not.
+
+use std::fs;
+use std::io;
+use std::path::{Path, PathBuf};
+use std::sync::{PoisonError, RwLock, RwLockReadGuard, RwLockWriteGuard};
+
+use crate::error::StoreError;
+use crate::format::Uuid;
+use crate::format::members::{MAX_MEMBERS_FILE_BYTES, MEMBERS_FILE, MembersRecord};
+pub use crate::format::members::{MemberEntry, MemberState};
+use crate::format::superblock::{Geometry, Superblock};
+use crate::volume::dirs::{Dirs, read_whole};
+use crate::volume::read_superblock;
+
+/// The members of a volume; shared by all who work with it, and brought up to date by [`Members::refresh`].
+#[derive(Debug)]
+pub struct Members {
+    /// Only these directories are looked at, whatever the hints say.
+    explicit: Option<Vec<PathBuf>>,
+    now: RwLock<Now>,
+}
+
+#[derive(Clone, Debug)]
+struct Now {
+    volume: Uuid,
+    geometry: Geometry,
+    /// `None` for a volume of one member without parity.
+    record: Option<MembersRecord>,
+    slots: Vec<Slot>,
+}
+
+#[derive(Clone, Debug)]
+struct Slot {
+    dir: PathBuf,
+    member: Uuid,
+    state: MemberState,
+    /// Why it is not there, or not believed.
+    absent: Option<String>,
+    epoch: u32,
+}
+
+/// One slot, for people.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct SlotReport {
+    /// Its place in the volume.
+    pub index: usize,
+    /// Where it is, or was last.
+    pub dir: PathBuf,
+    /// The member that belongs there.
+    pub member: Uuid,
+    /// Whether the volume believes it.
+    pub state: MemberState,
+    /// Why it is not there; `None` if it is.
+    pub absent: Option<String>,
+}
+
+/// What was found in a directory.
+#[derive(Debug)]
+struct Look {
+    dir: PathBuf,
+    block: Result<Superblock, StoreError>,
+    /// `None`: there is no such file.
+    record: Option<Result<MembersRecord, StoreError>>,
+}
+
+impl Look {
+    fn at(dir: &Path) -> Self {
+        Self { dir: dir.to_path_buf(), block: read_superblock(&Dirs::new(dir)), record: read_record(dir) }
+    }
+
+    fn is_member(&self, volume: Uuid, member: Uuid) -> bool {
+        self.block.as_ref().is_ok_and(|block| (block.volume, block.member) == (volume, member))
+    }
+
+    /// Its list of members, if it is of this volume.
+    fn record_of(&self, volume: Uuid) -> Option<&MembersRecord> {
+        let member = self.block.as_ref().is_ok_and(|block| block.volume == volume);
+        self.record.as_ref()?.as_ref().ok().filter(|record| member && record.volume == volume)
+    }
+
+    /// Why it is not the member that was looked for.
+    fn why_not(&self) -> String {
+        match &self.block {
+            Ok(block) => format!("holds member {} instead", block.member),
+            Err(StoreError::NotAStore { .. }) if !self.dir.is_dir() => "the directory is missing".to_owned(),
+            Err(StoreError::NotAStore { .. }) => "volume.mrv is missing".to_owned(),
+            Err(error) => error.to_string(),
+        }
+    }
+}
+
+/// The copy of `members.mrm` in `dir`; `None` if there is none.
+pub(crate) fn read_record(dir: &Path) -> Option<Result<MembersRecord, StoreError>> {
+    let path = dir.join(MEMBERS_FILE);
+    match read_whole(&path, MAX_MEMBERS_FILE_BYTES) {
+        Err(StoreError::Io { error, .. })
+            if matches!(error.kind(), io::ErrorKind::NotFound | io::ErrorKind::NotADirectory) =>
+        {
+            None
+        }
+        Err(error) => Some(Err(error)),
+        Ok(bytes) => Some(MembersRecord::decode(&bytes).map_err(StoreError::format(&path))),
+    }
+}
+
+impl Members {
+    /// Finds the members from any member's directory, by the hints in `members.mrm`.
+    ///
+    /// # Errors
+    /// If `dir` is no member, or members say different things in one generation.
+    pub(crate) fn find(dir: &Path) -> Result<Self, StoreError> {
+        Self::look(&[dir.to_path_buf()], true).map(|now| Self { explicit: None, now: RwLock::new(now) })
+    }
+
+    /// Finds the members in exactly these directories.
+    ///
+    /// # Errors
+    /// As [`Members::find`]; and if two directories are of different volumes.
+    pub(crate) fn among(dirs: &[PathBuf]) -> Result<Self, StoreError> {
+        let now = Self::look(dirs, false)?;
+        Ok(Self { explicit: Some(dirs.to_vec()), now: RwLock::new(now) })
+    }
+
+    fn look(dirs: &[PathBuf], hints: bool) -> Result<Now, StoreError> {
+        let mut looks: Vec<Look> = Vec::new();
+        let mut next: Vec<PathBuf> = dirs.to_vec();
+        let volume = loop {
+            looks.extend(next.drain(..).map(|dir| Look::at(&dir)));
+            let volume = volume_of(&mut looks, hints)?;
+            let known = newest(&looks, volume)?;
+            let new = |path: &PathBuf| hints && looks.iter().all(|look| look.dir != *path);
+            next.extend(known.iter().flat_map(|r| &r.members).map(|m| m.path.clone()).filter(new));
+            if next.is_empty() {
+                break volume;
+            }
+        };
+        match newest(&looks, volume)? {
+            Some(record) => Ok(Now::of(record.clone(), &looks)),
+            None => Now::alone(&looks),
+        }
+    }
+
+    fn read(&self) -> RwLockReadGuard<'_, Now> {
+        self.now.read().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    fn write(&self) -> RwLockWriteGuard<'_, Now> {
+        self.now.write().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// Slots, from 0; grows when a member is added.
+    pub fn len(&self) -> usize {
+        self.read().slots.len()
+    }
+
+    /// Never: a volume has at least one member.
+    pub fn is_empty(&self) -> bool {
+        self.len() == 0
+    }
+
+    /// The volume.
+    pub fn volume(&self) -> Uuid {
+        self.read().volume
+    }
+
+    /// How the rows of new titles are laid out.
+    pub fn geometry(&self) -> Geometry {
+        self.read().geometry
+    }
+
+    /// Generation of the list of members; 0 if the volume has none.
+    pub fn generation(&self) -> u64 {
+        self.read().record.as_ref().map_or(0, |record| record.generation)
+    }
+
+    /// The list of members; `None` for a volume of one member without parity.
+    pub fn record(&self) -> Option<MembersRecord> {
+        self.read().record.clone()
+    }
+
+    /// The directory of slot `i`: where it is, or was last. Empty beyond the slots.
+    pub fn dir(&self, i: usize) -> PathBuf {
+        self.read().slots.get(i).map(|slot| slot.dir.clone()).unwrap_or_default()
+    }
+
+    /// The UUID of the member that belongs to slot `i`.
+    pub fn member(&self, i: usize) -> Option<Uuid> {
+        self.read().slots.get(i).map(|slot| slot.member)
+    }
+
+    /// Whether slot `i` is there (the right member is in its directory) and active: what is in it may be read and believed.
+    pub fn is_usable(&self, i: usize) -> bool {
+        self.read().slots.get(i).is_some_and(Slot::is_usable)
+    }
+
+    /// Whether the right member is in the directory of slot `i`, whatever its state.
+    pub fn is_present(&self, i: usize) -> bool {
+        self.read().slots.get(i).is_some_and(|slot| slot.absent.is_none())
+    }
+
+    /// What the volume thinks of slot `i`; [`MemberState::Stale`] beyond the slots.
+    pub fn state(&self, i: usize) -> MemberState {
+        self.read().slots.get(i).map_or(MemberState::Stale, |slot| slot.state)
+    }
+
+    /// Changes when the files of slot `i` must be opened anew: another directory, another member, or one that had gone.
+    pub fn epoch(&self, i: usize) -> u32 {
+        self.read().slots.get(i).map_or(0, |slot| slot.epoch)
+    }
+
+    /// The slots that can be used, ascending.
+    pub fn usable(&self) -> Vec<usize> {
+        let now = self.read();
+        (0..now.slots.len()).filter(|&i| now.slots[i].is_usable()).collect()
+    }
+
+    /// The slots that are to be believed but are not there.
+    pub fn missing(&self) -> Vec<usize> {
+        let now = self.read();
+        let missing = |slot: &Slot| slot.state == MemberState::Active && slot.absent.is_some();
+        (0..now.slots.len()).filter(|&i| missing(&now.slots[i])).collect()
+    }
+
+    /// All slots, for people.
+    pub fn report(&self) -> Vec<SlotReport> {
+        let slots = self.read().slots.clone();
+        let report = |(index, slot): (usize, Slot)| {
+            let Slot { dir, member, state, absent, .. } = slot;
+            SlotReport { index, dir, member, state, absent }
+        };
+        slots.into_iter().enumerate().map(report).collect()
+    }
+
+    /// Looks again: which members are there, and what the newest list of members says. A few small reads for each member;
+    /// a member that cannot be read counts as missing. Returns whether anything changed.
+    pub fn refresh(&self) -> bool {
+        let before = self.read().clone();
+        let Some(seen) = &before.record else { return self.refresh_single(&before) };
+        let mut looks: Vec<Look> = before.slots.iter().map(|slot| Look::at(&slot.dir)).collect();
+        let others = self.explicit.iter().flatten().chain(seen.members.iter().map(|entry| &entry.path));
+        let all_there = looks.iter().zip(&before.slots).all(|(l, s)| l.is_member(before.volume, s.member));
+        if !all_there {
+            for dir in others {
+                let hint = self.explicit.is_none();
+                let allowed = hint || self.explicit.iter().flatten().any(|explicit| explicit == dir);
+                if allowed && looks.iter().all(|look| look.dir != *dir) {
+                    looks.push(Look::at(dir));
+                }
+            }
+        }
+        // One that says otherwise in the same generation was used apart from the others: it is not heard.
+        let newer = looks.iter().filter_map(|look| look.record_of(before.volume));
+        let newest = newer.filter(|r| r.generation > seen.generation).max_by_key(|r| r.generation).cloned();
+        if let (Some(record), None) = (&newest, &self.explicit) {
+            for entry in &record.members {
+                if looks.iter().all(|look| look.dir != entry.path) {
+                    looks.push(Look::at(&entry.path));
+                }
+            }
+        }
+        let after = Now::of(newest.unwrap_or_else(|| seen.clone()), &looks).after(&before);
+        self.adopt(&before, after)
+    }
+
+    fn refresh_single(&self, before: &Now) -> bool {
+        let Some(slot) = before.slots.first() else { return false };
+        let look = Look::at(&slot.dir);
+        if look.record.is_some() {
+            // It has become a volume of several members, or with parity.
+            return match Self::look(std::slice::from_ref(&slot.dir), true) {
+                Ok(after) => self.adopt(before, after.after(before)),
+                Err(_) => false,
+            };
+        }
+        let mut after = before.clone();
+        let there = look.is_member(before.volume, slot.member);
+        after.slots[0].absent = (!there).then(|| look.why_not());
+        self.adopt(before, after.after(before))
+    }
+
+    /// Takes what was found, unless another thread has found something newer meanwhile.
+    fn adopt(&self, before: &Now, after: Now) -> bool {
+        let generation = |now: &Now| now.record.as_ref().map_or(0, |r| r.generation);
+        let mut now = self.write();
+        if generation(&now) != generation(before) {
+            return true;
+        }
+        let changed = generation(&after) != generation(before)
+            || after.slots.len() != before.slots.len()
+            || after.slots.iter().zip(&before.slots).any(|(a, b)| a.differs(b));
+        if changed {
+            *now = after;
+        }
+        changed
+    }
+
+    /// Takes a list of members that this process has just written.
+    #[allow(dead_code)]
+    pub(crate) fn install(&self, record: MembersRecord) {
+        let mut now = self.write();
+        let mut looks: Vec<Look> = now.slots.iter().map(|slot| Look::at(&slot.dir)).collect();
+        for entry in &record.members {
+            if looks.iter().all(|look| look.dir != entry.path) {
+                looks.push(Look::at(&entry.path));
+            }
+        }
+        let after = Now::of(record, &looks).after(&now);
+        *now = after;
+    }
+}
+
+impl Slot {
+    fn is_usable(&self) -> bool {
+        self.state == MemberState::Active && self.absent.is_none()
+    }
+
+    fn differs(&self, other: &Self) -> bool {
+        (&self.dir, self.member, self.state, &self.absent)
+            != (&other.dir, other.member, other.state, &other.absent)
+    }
+}
+
+impl Now {
+    /// Several members, or one with parity: what the newest list says, held against what is there.
+    fn of(record: MembersRecord, looks: &[Look]) -> Self {
+        let slot = |entry: &MemberEntry| {
+            let found = looks.iter().find(|look| look.is_member(record.volume, entry.member));
+            let there = looks.iter().find(|look| look.dir == entry.path);
+            let not_looked_at = "it is not among the directories that were named".to_owned();
+            Slot {
+                dir: found.map_or_else(|| entry.path.clone(), |look| look.dir.clone()),
+                member: entry.member,
+                state: entry.state,
+                absent: match (found, there) {
+                    (Some(_), _) => None,
+                    (None, Some(look)) => Some(look.why_not()),
+                    (None, None) => Some(not_looked_at),
+                },
+                epoch: 0,
+            }
+        };
+        let slots = record.members.iter().map(slot).collect();
+        Self { volume: record.volume, geometry: record.geometry(), slots, record: Some(record) }
+    }
+
+    /// One member that has no list of members.
+    fn alone(looks: &[Look]) -> Result<Self, StoreError> {
+        let incomplete = |look: &Look| {
+            let reason = "it is one of several members, or has parity, and its members.mrm is missing or damaged; open the \
+                          volume by another of its members";
+            Err(StoreError::NotAStore { path: look.dir.clone(), reason })
+        };
+        match looks {
+            [look] => {
+                let Look { dir, block: Ok(block), record } = look else { return incomplete(look) };
+                if record.is_some() || !block.geometry.is_single() {
+                    // A damaged list is not ignored: the volume may have other members.
+                    return incomplete(look);
+                }
+                let member = block.member;
+                let slot =
+                    Slot { dir: dir.clone(), member, state: MemberState::Active, absent: None, epoch: 0 };
+                let (volume, geometry) = (block.volume, block.geometry);
+                Ok(Self { volume, geometry, record: None, slots: vec![slot] })
+            }
+            [first, ..] => incomplete(first),
+            [] => Err(StoreError::BadVolume("no directory was named".to_owned())),
+        }
+    }
+
+    /// Counts the epochs on: of slots that are somebody or somewhere else now, or are back.
+    fn after(mut self, before: &Self) -> Self {
+        for (slot, old) in self.slots.iter_mut().zip(&before.slots) {
+            let moved = (&slot.dir, slot.member) != (&old.dir, old.member);
+            let back = slot.is_usable() && !old.is_usable();
+            slot.epoch = old.epoch.wrapping_add(u32::from(moved || back));
+        }
+        self
+    }
+}
+
+/// The volume that the directories belong to: that of the first member among them. A hint that leads to another volume is
+/// not followed; a directory that was named and belongs to another is an error.
+fn volume_of(looks: &mut [Look], hints: bool) -> Result<Uuid, StoreError> {
+    let mut members = looks.iter().filter_map(|look| Some((&look.dir, look.block.as_ref().ok()?.volume)));
+    if let Some((first, volume)) = members.next() {
+        return match members.find(|&(_, other)| other != volume) {
+            Some((dir, other)) if !hints => Err(StoreError::BadVolume(format!(
+                "{} belongs to volume {volume}, {} to volume {other}; name the members of one volume",
+                first.display(),
+                dir.display()
+            ))),
+            _ => Ok(volume),
+        };
+    }
+    // The first directory's own error says most.
+    let reason = "no member of a volume was found";
+    let none = |look: &Look| StoreError::NotAStore { path: look.dir.clone(), reason };
+    match looks.first_mut() {
+        None => Err(StoreError::BadVolume("no directory was named".to_owned())),
+        Some(look) => {
+            let placeholder = Err(none(look));
+            Err(std::mem::replace(&mut look.block, placeholder).err().unwrap_or_else(|| none(look)))
+        }
+    }
+}
+
+/// The newest list of members of this volume.
+fn newest(looks: &[Look], volume: Uuid) -> Result<Option<&MembersRecord>, StoreError> {
+    let mut best: Option<(&MembersRecord, &Path)> = None;
+    for look in looks {
+        let Some(record) = look.record_of(volume) else { continue };
+        match best {
+            Some((known, at)) if known.generation == record.generation && known != record => {
+                return Err(StoreError::Apart {
+                    one: at.to_path_buf(),
+                    other: look.dir.clone(),
+                    generation: record.generation,
+                });
+            }
+            Some((known, _)) if known.generation >= record.generation => {}
+            _ => best = Some((record, &look.dir)),
+        }
+    }
+    Ok(best.map(|(record, _)| record))
+}
+
+/// A directory as it is written into the list of members: absolute, and the same by whatever name it was reached.
+pub(crate) fn hint(dir: &Path) -> PathBuf {
+    fs::canonicalize(dir).or_else(|_| std::path::absolute(dir)).unwrap_or_else(|_| dir.to_path_buf())
+}
+
+#[cfg(test)]
+#[path = "members_tests.rs"]
+mod tests;

@@ -1,0 +1,178 @@
+use std::fs;
+
+use super::*;
+
+/// Directories of a volume of three, with superblocks and a list of members of this generation.
+struct Three {
+    dir: tempfile::TempDir,
+    record: MembersRecord,
+}
+
+impl Three {
+    fn new() -> Self {
+        let dir = tempfile::tempdir().unwrap();
+        let geometry = Geometry::choose(3, 1, 0).unwrap();
+        let entry = |index: u16| MemberEntry {
+            index,
+            member: Uuid([index as u8 + 1; 16]),
+            path: dir.path().join(format!("m{index}")),
+            state: MemberState::Active,
+        };
+        let record = MembersRecord {
+            volume: Uuid([9; 16]),
+            generation: 1,
+            k: geometry.k,
+            m: geometry.m,
+            unit_packets: geometry.unit_packets,
+            members: (0..3).map(entry).collect(),
+        };
+        let three = Self { dir, record };
+        for i in 0..3 {
+            three.make(&three.at(i), three.record.members[i].member, i as u16);
+            three.say(i, &three.record);
+        }
+        three
+    }
+
+    fn at(&self, i: usize) -> PathBuf {
+        self.dir.path().join(format!("m{i}"))
+    }
+
+    fn make(&self, dir: &Path, member: Uuid, member_index: u16) {
+        let (volume, geometry) = (self.record.volume, self.record.geometry());
+        let block = Superblock { volume, member, member_index, geometry, created_unix_s: 1 };
+        fs::create_dir_all(dir).unwrap();
+        fs::write(dir.join("volume.mrv"), block.encode()).unwrap();
+    }
+
+    fn say(&self, i: usize, record: &MembersRecord) {
+        fs::write(self.at(i).join(MEMBERS_FILE), record.encode()).unwrap();
+    }
+
+    fn rename(&self, from: &str, to: &str) {
+        fs::rename(self.dir.path().join(from), self.dir.path().join(to)).unwrap();
+    }
+}
+
+#[test]
+fn any_member_leads_to_all() {
+    let three = Three::new();
+    for i in 0..3 {
+        let members = Members::find(&three.at(i)).unwrap();
+        assert_eq!((members.len(), members.usable(), members.generation()), (3, vec![0, 1, 2], 1));
+        assert_eq!(members.dir(1), three.at(1));
+    }
+    assert!(Members::find(&three.dir.path().join("nothing")).is_err());
+}
+
+#[test]
+fn the_highest_generation_wins_wherever_it_is() {
+    let three = Three::new();
+    let mut newer = three.record.clone();
+    newer.generation = 2;
+    newer.members[0].state = MemberState::Stale;
+    three.say(2, &newer);
+    let members = Members::find(&three.at(0)).unwrap();
+    assert_eq!((members.generation(), members.usable()), (2, vec![1, 2]));
+    assert_eq!(members.state(0), MemberState::Stale);
+    assert!(members.is_present(0) && !members.is_usable(0));
+}
+
+#[test]
+fn two_truths_in_one_generation_are_an_error() {
+    let three = Three::new();
+    let mut other = three.record.clone();
+    other.members[0].state = MemberState::Stale;
+    three.say(2, &other);
+    let error = Members::find(&three.at(0)).unwrap_err();
+    assert!(matches!(error, StoreError::Apart { generation: 1, .. }), "{error}");
+}
+
+#[test]
+fn another_member_in_the_place_is_not_believed() {
+    let three = Three::new();
+    three.make(&three.at(1), Uuid([77; 16]), 1);
+    let members = Members::find(&three.at(0)).unwrap();
+    assert_eq!(members.usable(), [0, 2]);
+    assert!(members.report()[1].absent.as_ref().unwrap().contains("holds member"), "{:?}", members.report());
+}
+
+#[test]
+fn explicit_directories_override_the_hints() {
+    let three = Three::new();
+    three.rename("m1", "moved");
+    assert_eq!(Members::find(&three.at(0)).unwrap().usable(), [0, 2]);
+    let moved = three.dir.path().join("moved");
+    let members = Members::among(&[three.at(0), moved.clone()]).unwrap();
+    assert_eq!(members.usable(), [0, 1], "the third is there, but was not named");
+    assert_eq!(members.dir(1), moved);
+    assert!(!members.refresh(), "nothing has changed");
+    assert_eq!(members.usable(), [0, 1]);
+}
+
+#[test]
+fn directories_of_two_volumes_are_refused() {
+    let (one, other) = (Three::new(), Three::new());
+    let mut foreign = other.record.clone();
+    foreign.volume = Uuid([8; 16]);
+    let block = Superblock {
+        volume: foreign.volume,
+        member: foreign.members[0].member,
+        member_index: 0,
+        geometry: foreign.geometry(),
+        created_unix_s: 1,
+    };
+    fs::write(other.at(0).join("volume.mrv"), block.encode()).unwrap();
+    let error = Members::among(&[one.at(0), other.at(0)]).unwrap_err().to_string();
+    assert!(error.contains("belongs to volume"), "{error}");
+}
+
+#[test]
+fn refresh_sees_members_go_come_back_and_be_replaced() {
+    let three = Three::new();
+    let members = Members::find(&three.at(0)).unwrap();
+    let epoch = members.epoch(1);
+    assert!(!members.refresh());
+    three.rename("m1", "gone");
+    assert!(members.refresh());
+    assert_eq!((members.usable(), members.missing()), (vec![0, 2], vec![1]));
+    assert_eq!(members.epoch(1), epoch, "a file that is open can still be read");
+    three.rename("gone", "m1");
+    assert!(members.refresh());
+    assert_eq!((members.usable(), members.epoch(1)), (vec![0, 1, 2], epoch + 1));
+    // Another member takes the slot.
+    let mut newer = three.record.clone();
+    newer.generation = 2;
+    newer.members[1].member = Uuid([50; 16]);
+    newer.members[1].path = three.dir.path().join("new");
+    newer.members[1].state = MemberState::Rebuilding;
+    three.make(&newer.members[1].path, newer.members[1].member, 1);
+    three.say(0, &newer);
+    assert!(members.refresh());
+    assert_eq!((members.usable(), members.state(1)), (vec![0, 2], MemberState::Rebuilding));
+    assert_eq!((members.dir(1), members.epoch(1)), (newer.members[1].path.clone(), epoch + 2));
+    assert!(members.is_present(1));
+}
+
+#[test]
+fn refresh_does_not_hear_a_member_with_a_history_of_its_own() {
+    let three = Three::new();
+    let members = Members::find(&three.at(0)).unwrap();
+    let mut other = three.record.clone();
+    other.members[0].state = MemberState::Stale;
+    three.say(2, &other);
+    assert!(!members.refresh());
+    assert_eq!(members.usable(), [0, 1, 2]);
+}
+
+#[test]
+fn a_member_without_its_list_is_found_by_the_others_only() {
+    let three = Three::new();
+    fs::remove_file(three.at(1).join(MEMBERS_FILE)).unwrap();
+    assert_eq!(Members::find(&three.at(0)).unwrap().usable(), [0, 1, 2]);
+    let error = Members::find(&three.at(1)).unwrap_err().to_string();
+    assert!(error.contains("members.mrm is missing"), "{error}");
+    fs::write(three.at(1).join(MEMBERS_FILE), b"damaged").unwrap();
+    assert!(Members::find(&three.at(1)).is_err());
+    assert_eq!(Members::find(&three.at(2)).unwrap().usable(), [0, 1, 2]);
+}
