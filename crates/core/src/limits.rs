@@ -225,8 +225,19 @@ pub const FEC_HEADER_BYTES: usize = 16;
 pub const MAX_DECODE_PLANS: usize = 512;
 /// Most packets in a row that the network's FEC can use: ST 2022-1 demands L x D <= 100.
 pub const MAX_FEC_MATRIX_PACKETS: u32 = 100;
+/// Packets by which FEC may come later at a receiver than two matrices behind what it repairs: a burst of an engine has up
+/// to 92, and streams on different ports overtake each other by one.
+pub const FEC_REORDER_PACKETS: usize = 128;
+/// Most packets that a receiver holds to repair others. Four matrices of 30 x 30 and what is out of order; ordinary ones need a
+/// tenth of it.
+pub const MAX_FEC_WINDOW_PACKETS: usize = 4096;
 
 const _: () = {
     assert!(SLOW_READ_NS * 4 <= PREFETCH_NS);
     assert!(MAX_DATA_UNITS + MAX_PARITY_UNITS <= 128);
 };
+/// Rows that repair and scrub have in memory at a time, film and parity: some megabytes in one read of each disk, and less than
+/// one of its caches. A single row may be up to 1.9 MB.
+pub const REPAIR_BATCH_BYTES: usize = 8 << 20;
+/// What repair and scrub read of any other file at a time.
+pub const REPAIR_READ_BYTES: usize = 1 << 20;
