@@ -21,6 +21,7 @@
 //! | [`mod@load`] | many viewers in a few threads: what can a server carry |
 //! | [`rtsp`] | the dialogue without I/O: state machine, framing, headers |
 //! | [`sdp`], [`url`], [`script`] | descriptions, addresses, scripts of pauses and seeks |
+//! | [`fec`] | lost packets put together from FEC: a window that repairs and orders, without I/O |
 //! | [`receive`], [`reorder`] | sequence numbers counted, payloads put in order, both in bounded memory |
 //! | [`lateness`] | arrival against media time, jitter, gaps |
 //! | [`sender`] | sender reports against reception |
@@ -33,6 +34,7 @@
 
 mod clock;
 pub mod error;
+pub mod fec;
 pub mod lateness;
 pub mod load;
 mod net;
@@ -51,6 +53,7 @@ pub mod url;
 pub mod verify;
 
 pub use error::ClientError;
+pub use fec::FecChoice;
 pub use load::{LoadOptions, LoadProgress, LoadReport, load};
 pub use play::{PlayOptions, Progress, TransportChoice, play};
 pub use report::Report;
