@@ -79,6 +79,13 @@ pub enum LeaseFailure {
     Io(i32),
     /// What was read is not what was written.
     Checksum,
+    /// More disks are lost than the title's parity makes up for.
+    MembersLost {
+        /// Members of the title that are lost.
+        lost: u8,
+        /// How many may be.
+        may: u8,
+    },
     /// The title is not open in the cache.
     NoTitle,
     /// The title has no such extent, or the extent lent does not hold the packets it should.
@@ -90,6 +97,9 @@ impl fmt::Display for LeaseFailure {
         match self {
             Self::Io(errno) => write!(f, "disk read failed (errno {errno})"),
             Self::Checksum => f.write_str("stored data damaged: checksum mismatch"),
+            Self::MembersLost { lost, may } => {
+                write!(f, "{lost} disks of the title are lost, its parity makes up for {may}")
+            }
             Self::NoTitle => f.write_str("title not open in the cache"),
             Self::OutOfRange => f.write_str("no such packets in the title"),
         }

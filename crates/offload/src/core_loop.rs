@@ -349,6 +349,7 @@ fn lease_failure(failure: ReadFailure) -> LeaseFailure {
     match failure {
         ReadFailure::Io(errno) => LeaseFailure::Io(errno),
         ReadFailure::Checksum => LeaseFailure::Checksum,
+        ReadFailure::MembersLost { lost, may } => LeaseFailure::MembersLost { lost, may },
         ReadFailure::NoTitle => LeaseFailure::NoTitle,
         ReadFailure::OutOfRange => LeaseFailure::OutOfRange,
     }
