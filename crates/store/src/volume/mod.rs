@@ -24,7 +24,7 @@ mod open;
 pub(crate) mod recover;
 mod resize;
 mod title;
-mod workspace;
+pub(crate) mod workspace;
 mod writer;
 
 use std::io;
