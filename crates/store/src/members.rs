@@ -241,27 +241,19 @@ impl Members {
     pub fn refresh(&self) -> bool {
         let before = self.read().clone();
         let Some(seen) = &before.record else { return self.refresh_single(&before) };
-        let mut looks: Vec<Look> = before.slots.iter().map(|slot| Look::at(&slot.dir)).collect();
-        let others = self.explicit.iter().flatten().chain(seen.members.iter().map(|entry| &entry.path));
-        let all_there = looks.iter().zip(&before.slots).all(|(l, s)| l.is_member(before.volume, s.member));
-        if !all_there {
-            for dir in others {
-                let hint = self.explicit.is_none();
-                let allowed = hint || self.explicit.iter().flatten().any(|explicit| explicit == dir);
-                if allowed && looks.iter().all(|look| look.dir != *dir) {
-                    looks.push(Look::at(dir));
-                }
-            }
+        let mut looks: Vec<Look> = match &self.explicit {
+            Some(dirs) => dirs.iter().map(|dir| Look::at(dir)).collect(),
+            None => before.slots.iter().map(|slot| Look::at(&slot.dir)).collect(),
+        };
+        let is_there = |slot: &Slot| looks.iter().any(|look| look.is_member(before.volume, slot.member));
+        if self.explicit.is_none() && !before.slots.iter().all(is_there) {
+            look_further(&mut looks, seen);
         }
         // One that says otherwise in the same generation was used apart from the others: it is not heard.
         let newer = looks.iter().filter_map(|look| look.record_of(before.volume));
         let newest = newer.filter(|r| r.generation > seen.generation).max_by_key(|r| r.generation).cloned();
         if let (Some(record), None) = (&newest, &self.explicit) {
-            for entry in &record.members {
-                if looks.iter().all(|look| look.dir != entry.path) {
-                    looks.push(Look::at(&entry.path));
-                }
-            }
+            look_further(&mut looks, record);
         }
         let after = Now::of(newest.unwrap_or_else(|| seen.clone()), &looks).after(&before);
         self.adopt(&before, after)
@@ -299,18 +291,22 @@ impl Members {
         changed
     }
 
-    /// Takes a list of members that this process has just written.
-    #[allow(dead_code)]
+    /// Takes a list of members that this process has just written, with a member in a new directory.
     pub(crate) fn install(&self, record: MembersRecord) {
         let mut now = self.write();
         let mut looks: Vec<Look> = now.slots.iter().map(|slot| Look::at(&slot.dir)).collect();
-        for entry in &record.members {
-            if looks.iter().all(|look| look.dir != entry.path) {
-                looks.push(Look::at(&entry.path));
-            }
-        }
+        look_further(&mut looks, &record);
         let after = Now::of(record, &looks).after(&now);
         *now = after;
+    }
+}
+
+/// Looks also where the list says that the members are.
+fn look_further(looks: &mut Vec<Look>, record: &MembersRecord) {
+    for entry in &record.members {
+        if looks.iter().all(|look| look.dir != entry.path) {
+            looks.push(Look::at(&entry.path));
+        }
     }
 }
 

@@ -186,7 +186,8 @@ fn contradictions_between_rows_and_files_are_refused() {
         let error = Manifest::decode(&manifest.encode()).unwrap_err().to_string();
         assert!(error.contains(words), "wanted \"{words}\", got \"{error}\"");
     };
-    refused("manifest: members is 2", |m| m.placement.members.truncate(2));
+    refused("manifest: members is 3", |m| m.placement.k = 5);
+    refused("manifest: bytes is", |m| m.placement.members.truncate(2));
     refused("manifest: bytes is", |m| m.placement.members[1].files[0].bytes += 1316);
     refused("manifest: bytes is", |m| m.placement.members[2].files[1].bytes -= 1);
     refused("manifest: files", |m| m.placement.members[0].files.truncate(1));

@@ -58,7 +58,7 @@ fn contradictions_are_refused_by_name() {
     refused(|r| r.members[1].member = r.members[0].member, "member uuid");
     refused(|r| r.k = 5, "k + m");
     refused(|r| r.unit_packets = 21, "unit packets");
-    refused(|r| r.members.truncate(1), "member");
+    refused(|r| r.k = 70, "data units k is 70");
 }
 
 proptest! {
