@@ -218,6 +218,9 @@ pub const MAX_MEMBERS: usize = 32;
 /// A read of a disk that has not come after this time is given up: the other disks have what is needed. Far above what a
 /// busy disk takes (some 20 ms), far below the time that is read ahead.
 pub const SLOW_READ_NS: u64 = 250_000_000;
+/// Memory of reads that were given up because a disk did not answer, and that the kernel may still write to: all that
+/// [`MAX_READS_IN_FLIGHT`] reads of whole rows with their parity have, twice. Beyond it reads wait for their disk.
+pub const MAX_ASIDE_BYTES: usize = MAX_READS_IN_FLIGHT * EXTENT_BYTES * 4;
 /// FEC header of SMPTE ST 2022-1, between the RTP header and the parity.
 pub const FEC_HEADER_BYTES: usize = 16;
 /// Patterns of loss whose decoding is kept ready for one code: all of 8 + 4 with up to three symbols missing, and what the
