@@ -78,10 +78,10 @@ impl Grid {
         self.first_row..self.first_row + self.rows
     }
 
-    /// What was read of a unit, from its first packet on: each packet with its stored sum counts as right. Returns how many
-    /// packets were there and had another sum.
-    pub(crate) fn put(&mut self, row: u32, unit: usize, bytes: &[u8]) -> usize {
-        let mut wrong = 0;
+    /// What was read of a unit, from its first packet on: each packet with its stored sum counts as right. Returns the
+    /// packets that had another sum.
+    pub(crate) fn put(&mut self, row: u32, unit: usize, bytes: &[u8]) -> Vec<usize> {
+        let mut wrong = Vec::new();
         let start = self.unit_start(row, unit);
         for (j, packet) in bytes.chunks(PACKET).enumerate().take(self.in_unit()) {
             let index = start + j;
@@ -93,7 +93,9 @@ impl Grid {
                 self.bytes[index * PACKET..][..packet.len()].copy_from_slice(packet);
                 *known |= 1 << unit;
             }
-            wrong += usize::from(!right);
+            if !right {
+                wrong.push(j);
+            }
         }
         wrong
     }
@@ -120,9 +122,8 @@ impl Grid {
             let mut j = 0;
             while j < self.in_unit() {
                 let right = self.right[self.word(row, j)];
-                let alike = (j..self.in_unit())
-                    .take_while(|&j| self.right[self.word(row, j)] == right)
-                    .count();
+                let alike =
+                    (j..self.in_unit()).take_while(|&j| self.right[self.word(row, j)] == right).count();
                 if right != all || suspects.is_some() {
                     let agreed = self.restore(row, j, alike, right);
                     for (j, agreed) in (j..).zip(agreed) {
@@ -175,7 +176,11 @@ impl Grid {
         made.iter().enumerate().all(|(unit, made)| {
             let made = &made[place * PACKET..][..PACKET];
             let is_right = right >> unit & 1 != 0;
-            if is_right { made == self.packet(self.unit_start(row, unit) + j) } else { self.has_sum(row, unit, j, made) }
+            if is_right {
+                made == self.packet(self.unit_start(row, unit) + j)
+            } else {
+                self.has_sum(row, unit, j, made)
+            }
         })
     }
 

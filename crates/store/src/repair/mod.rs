@@ -6,16 +6,29 @@
 //!
 //! | file | does |
 //! | --- | --- |
+//! | `title` | one title: what its members lack is made and put in place |
+//! | `set` | a title as all its members together have it |
+//! | `reading` | reads its rows from all members |
 //! | `grid` | rows in memory: what is right, and what the code gives back |
-//! | `pace` | how fast: the bound on bytes a second, and the wish to stop |
+//! | `out`, `shared` | the files that are made: units of one member, copies of what all have |
+//! | `place` | where a title that is not there at all is made, and how a killed repair goes on |
+//! | `work`, `pace` | how fast: the bound on bytes a second, and the wish to stop |
 //! | `report` | what was found and what became of it |
 
 mod grid;
+mod out;
 mod pace;
+mod place;
+mod reading;
 mod report;
+mod set;
+mod shared;
+mod title;
+mod work;
 
 pub use pace::Timekeeper;
 pub use report::{Fate, Found, Progress, Report, Verdict};
+pub use work::Setting;
 
 use crate::error::StoreError;
 

@@ -1,0 +1,207 @@
+//! Reads the units of a title from all members that have any, some rows at a time.
+
+use std::fs::File;
+
+use millrace_core::limits::REPAIR_BATCH_BYTES;
+use millrace_core::packet::PacketMeta;
+
+use super::RepairError;
+use super::grid::Grid;
+use super::set::{TitleSet, Units};
+use super::work::Work;
+use crate::error::StoreError;
+use crate::meta::MetaFile;
+
+/// The stored sums of a title's packets, film and parity.
+pub(crate) struct RowSums {
+    meta: MetaFile,
+    parity: Option<MetaFile>,
+    records: Vec<PacketMeta>,
+}
+
+impl RowSums {
+    /// From files whose BLAKE3 has been found right.
+    pub(crate) fn new(meta: MetaFile, parity: Option<MetaFile>) -> Self {
+        Self { meta, parity, records: Vec::new() }
+    }
+
+    /// Sums of the film's packets in these rows, and of the parity's.
+    pub(crate) fn read(
+        &mut self,
+        set: &TitleSet,
+        rows: &std::ops::Range<u32>,
+    ) -> Result<(Vec<u16>, Vec<u16>), StoreError> {
+        let packets = set.rows.packets();
+        let at = |row: u32| (u64::from(row) * u64::from(set.rows.row_packets())).min(packets.into()) as u32;
+        let data = sums(&self.meta, at(rows.start)..at(rows.end), &mut self.records)?;
+        let parity = match &self.parity {
+            None => Vec::new(),
+            Some(parity) => {
+                // A title's parity has fewer packets than a file of meta-data can have records.
+                let record = |row| set.rows.parity_record(row, 0, 0) as u32;
+                sums(parity, record(rows.start)..record(rows.end), &mut self.records)?
+            }
+        };
+        Ok((data, parity))
+    }
+}
+
+fn sums(
+    meta: &MetaFile,
+    records: std::ops::Range<u32>,
+    buffer: &mut Vec<PacketMeta>,
+) -> Result<Vec<u16>, StoreError> {
+    buffer.clear();
+    buffer.resize(records.len(), PacketMeta::default());
+    meta.read(records.start, buffer)?;
+    Ok(buffer.iter().map(|record| record.sum()).collect())
+}
+
+/// A file of units that is read.
+struct Source {
+    position: usize,
+    units: Units,
+    slot: u16,
+    file: File,
+    len: u64,
+    hasher: blake3::Hasher,
+    trouble: Trouble,
+}
+
+/// What was wrong with a file of units.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub(crate) struct Trouble {
+    /// Packets that have another sum than the stored one, and the byte where the first begins.
+    pub(crate) wrong_packets: u64,
+    pub(crate) first_byte: Option<u64>,
+    /// The first error of the disk.
+    pub(crate) error: Option<String>,
+    /// Whether the whole file could be read and has another BLAKE3 than `expected`.
+    pub(crate) wrong_hash: bool,
+}
+
+impl Trouble {
+    /// For people; `None` if nothing is wrong.
+    pub(crate) fn describe(&self) -> Option<String> {
+        let mut parts = Vec::new();
+        parts.extend(self.error.as_ref().map(|error| format!("cannot be read: {error}")));
+        if let Some(byte) = self.first_byte {
+            let count = self.wrong_packets;
+            parts.push(format!("{count} packets do not match their sums, the first at byte {byte}"));
+        }
+        if self.wrong_hash && parts.is_empty() {
+            parts.push("its BLAKE3 differs, though all sums match".to_owned());
+        }
+        (!parts.is_empty()).then(|| parts.join("; "))
+    }
+}
+
+/// Reads rows.
+pub(crate) struct Reading {
+    sums: RowSums,
+    sources: Vec<Source>,
+    grid: Grid,
+    buffer: Vec<u8>,
+}
+
+impl Reading {
+    /// Opens what there is in the title's directories. Files that cannot be opened are left out: the code makes up for them.
+    pub(crate) fn open(set: &TitleSet, sums: RowSums) -> Result<Self, StoreError> {
+        let mut sources = Vec::new();
+        for position in 0..set.homes.len() {
+            let Some(dir) = set.dir(position) else { continue };
+            for units in [Units::Data, Units::Parity] {
+                let opened = File::open(dir.join(set.name(units)))
+                    .and_then(|file| file.metadata().map(|meta| (file, meta.len())));
+                if let Ok((file, len)) = opened {
+                    let (slot, hasher) = (set.slot(position), blake3::Hasher::new());
+                    let trouble = Trouble::default();
+                    sources.push(Source { position, units, slot, file, len, hasher, trouble });
+                }
+            }
+        }
+        let grid = Grid::new(set.rows).ok_or_else(|| StoreError::BadTitle {
+            id: set.id(),
+            what: "there is no code for its rows".to_owned(),
+        })?;
+        Ok(Self { sums, sources, grid, buffer: Vec::new() })
+    }
+
+    /// Rows that are read at a time.
+    pub(crate) fn rows_at_once(set: &TitleSet) -> u32 {
+        let row = (set.rows.k() + set.rows.m()) * set.rows.unit_bytes();
+        (REPAIR_BATCH_BYTES / row).max(1) as u32
+    }
+
+    /// Reads rows into the grid, which is returned.
+    pub(crate) fn load(
+        &mut self,
+        set: &TitleSet,
+        rows: std::ops::Range<u32>,
+        work: &mut Work<'_>,
+    ) -> Result<&mut Grid, RepairError> {
+        let (data, parity) = self.sums.read(set, &rows)?;
+        self.grid.begin(rows.start, rows.end - rows.start, &data, &parity);
+        for source in &mut self.sources {
+            source.load(set, rows.clone(), &mut self.grid, &mut self.buffer, work)?;
+        }
+        Ok(&mut self.grid)
+    }
+
+    /// What was wrong with a file of units, after all rows have been loaded. `None` if it could not be opened.
+    pub(crate) fn trouble(&self, position: usize, units: Units, blake3: &str) -> Option<Trouble> {
+        let source = self.sources.iter().find(|s| (s.position, s.units) == (position, units))?;
+        let mut trouble = source.trouble.clone();
+        trouble.wrong_hash = trouble.error.is_none() && source.hasher.finalize().to_hex().as_str() != blake3;
+        Some(trouble)
+    }
+}
+
+impl Source {
+    fn load(
+        &mut self,
+        set: &TitleSet,
+        rows: std::ops::Range<u32>,
+        grid: &mut Grid,
+        buffer: &mut Vec<u8>,
+        work: &mut Work<'_>,
+    ) -> Result<(), RepairError> {
+        let range = set.range(self.position, self.units, rows.clone());
+        buffer.clear();
+        buffer.resize(range.end.min(self.len).saturating_sub(range.start) as usize, 0);
+        if buffer.len() as u64 != range.end - range.start {
+            self.trouble.error.get_or_insert_with(|| format!("is only {} bytes long", self.len));
+        }
+        let whole = work.read(self.slot, &self.file, buffer, range.start)?;
+        let step = if whole.is_ok() { buffer.len().max(1) } else { set.rows.unit_bytes() };
+        let mut bad = Vec::new();
+        if let Err(error) = whole {
+            self.trouble.error.get_or_insert_with(|| error.to_string());
+            // Unit by unit: a sector that cannot be read must cost no more than it holds.
+            for (piece, at) in buffer.chunks_mut(step).zip((range.start..).step_by(step)) {
+                if work.read(self.slot, &self.file, piece, at)?.is_err() {
+                    bad.push(at);
+                }
+            }
+        } else {
+            self.hasher.update(buffer);
+        }
+        let mut at = range.start;
+        for row in rows {
+            for unit in set.units_in(self.position, row, self.units) {
+                let start = (at - range.start) as usize;
+                let end = (start + set.stored_bytes(row, unit)).min(buffer.len());
+                if start < end && !bad.contains(&at) {
+                    let wrong = grid.put(row, unit, &buffer[start..end]);
+                    if let Some(first) = wrong.first() {
+                        self.trouble.wrong_packets += wrong.len() as u64;
+                        let packet = *first as u64 * millrace_core::limits::DEFAULT_PACKET_BYTES as u64;
+                        self.trouble.first_byte.get_or_insert(at + packet);
+                    }
+                }
+                at += set.stored_bytes(row, unit) as u64;
+            }
+        }
+        Ok(())
+    }
+}

@@ -1,0 +1,117 @@
+//! A title as all its members together have it.
+
+use std::path::PathBuf;
+
+use millrace_core::ids::TitleId;
+
+use crate::format::manifest::{DATA_FILE, DATA_UNITS_FILE, Manifest, PARITY_UNITS_FILE};
+use crate::rows::Rows;
+use crate::volume::dirs::Dirs;
+
+/// A member's directory, where it is there.
+#[derive(Clone, Debug)]
+pub(crate) struct Home {
+    /// Its place in the volume.
+    pub(crate) slot: u16,
+    /// Its paths, and the way to its disk.
+    pub(crate) dirs: Dirs,
+    /// Whether the volume believes what is on it.
+    pub(crate) active: bool,
+}
+
+/// The two kinds of files whose bytes follow from those of other members.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Units {
+    /// The member's part of the film.
+    Data,
+    /// Its part of the parity.
+    Parity,
+}
+
+/// A title and where it is.
+#[derive(Clone, Debug)]
+pub(crate) struct TitleSet {
+    /// What it should be.
+    pub(crate) manifest: Manifest,
+    /// The manifest as it lies on the disks.
+    pub(crate) manifest_bytes: Vec<u8>,
+    /// Where its units lie.
+    pub(crate) rows: Rows,
+    /// By position: the members that it lies on and that are there.
+    pub(crate) homes: Vec<Option<Home>>,
+}
+
+impl TitleSet {
+    /// `None` if its placement is one that this version cannot work with.
+    pub(crate) fn new(
+        manifest: Manifest,
+        manifest_bytes: Vec<u8>,
+        home: impl Fn(u16) -> Option<Home>,
+    ) -> Option<Self> {
+        let rows = Rows::new(&manifest.placement.geometry(), manifest.title.bytes)?;
+        let homes = manifest.placement.members.iter().map(|member| home(member.index)).collect();
+        Some(Self { manifest, manifest_bytes, rows, homes })
+    }
+
+    pub(crate) fn id(&self) -> TitleId {
+        self.manifest.title.id
+    }
+
+    /// The title's directory at a position, if the member is there.
+    pub(crate) fn dir(&self, position: usize) -> Option<PathBuf> {
+        self.homes[position].as_ref().map(|home| home.dirs.title(self.id()))
+    }
+
+    /// The member at a position, which must be there.
+    pub(crate) fn slot(&self, position: usize) -> u16 {
+        self.manifest.placement.members[position].index
+    }
+
+    /// The name of a file of units.
+    pub(crate) fn name(&self, units: Units) -> &'static str {
+        match units {
+            Units::Data if self.rows.members() == 1 => DATA_FILE,
+            Units::Data => DATA_UNITS_FILE,
+            Units::Parity => PARITY_UNITS_FILE,
+        }
+    }
+
+    /// Which units a file has, if it has any.
+    pub(crate) fn units_of(&self, name: &str) -> Option<Units> {
+        [Units::Data, Units::Parity].into_iter().find(|&units| self.name(units) == name)
+    }
+
+    /// The units of a row on a position, ascending.
+    pub(crate) fn units_in(
+        &self,
+        position: usize,
+        row: u32,
+        units: Units,
+    ) -> impl Iterator<Item = usize> + use<> {
+        let k = self.rows.k();
+        self.rows.units_on(position, row).filter(move |&unit| (unit < k) == (units == Units::Data))
+    }
+
+    /// Bytes that the file of a unit has of it: less than a unit at the film's end.
+    pub(crate) fn stored_bytes(&self, row: u32, unit: usize) -> usize {
+        if unit < self.rows.k() { self.rows.film_in_unit(row, unit) } else { self.rows.unit_bytes() }
+    }
+
+    /// What a file of units has of some rows.
+    pub(crate) fn range(
+        &self,
+        position: usize,
+        units: Units,
+        rows: std::ops::Range<u32>,
+    ) -> std::ops::Range<u64> {
+        match units {
+            Units::Data => self.rows.data_range(position, rows),
+            Units::Parity => self.rows.parity_range(position, rows),
+        }
+    }
+
+    /// The symbols of a row that lie in a file of units.
+    pub(crate) fn symbols(&self, position: usize, row: u32, units: Units) -> u128 {
+        self.units_in(position, row, units).fold(0, |mask, unit| mask | 1 << unit)
+    }
+}

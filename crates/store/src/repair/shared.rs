@@ -1,0 +1,142 @@
+//! Files that are the same on every member of a title: taken from any member whose copy is right.
+
+use std::fs::File;
+use std::os::unix::fs::FileExt;
+use std::path::{Path, PathBuf};
+
+use millrace_core::limits::REPAIR_READ_BYTES;
+
+use super::RepairError;
+use super::set::TitleSet;
+use super::work::Work;
+use crate::disk::Disk;
+use crate::error::StoreError;
+use crate::format::manifest::FileEntry;
+use crate::format::{meta, sums};
+
+/// Blocks of meta-data and of range sums; each has its own checksum.
+const BLOCK_BYTES: usize = meta::META_BLOCK_BYTES;
+
+/// Makes the file at `to`, durable, from the copies at these members (`(slot, path)`), if one of them or all together have
+/// it. Else says why not.
+pub(crate) fn make(
+    set: &TitleSet,
+    entry: &FileEntry,
+    disk: &Disk,
+    to: &Path,
+    work: &mut Work<'_>,
+) -> Result<Result<(), String>, RepairError> {
+    let copies = copies(set, entry);
+    for (slot, path) in &copies {
+        if copy(*slot, path, entry, disk, to, work)? {
+            return Ok(Ok(()));
+        }
+    }
+    if merge(&copies, entry, disk, to, work)? {
+        return Ok(Ok(()));
+    }
+    Ok(Err(format!("no member has {} as it was ingested", entry.name)))
+}
+
+/// Where the copies of a file are.
+fn copies(set: &TitleSet, entry: &FileEntry) -> Vec<(u16, PathBuf)> {
+    let positions = 0..set.homes.len();
+    positions.filter_map(|p| Some((set.slot(p), set.dir(p)?.join(&entry.name)))).collect()
+}
+
+/// The first copy that is right, for those who only read it.
+pub(crate) fn find(
+    set: &TitleSet,
+    entry: &FileEntry,
+    work: &mut Work<'_>,
+) -> Result<Option<PathBuf>, RepairError> {
+    for (slot, path) in copies(set, entry) {
+        if work.wrong_with(slot, &path, entry.bytes, &entry.blake3)?.is_none() {
+            return Ok(Some(path));
+        }
+    }
+    Ok(None)
+}
+
+/// Copies one file. `false`, and nothing left at `to`, if it is not what was ingested.
+fn copy(
+    slot: u16,
+    from: &Path,
+    entry: &FileEntry,
+    disk: &Disk,
+    to: &Path,
+    work: &mut Work<'_>,
+) -> Result<bool, RepairError> {
+    if from.metadata().map_or(true, |meta| meta.len() != entry.bytes) {
+        return Ok(false);
+    }
+    let failed = |at, e| StoreError::write("write", to, at, entry.bytes, e);
+    let mut file = disk.create_new(to).map_err(|e| StoreError::write("create", to, 0, entry.bytes, e))?;
+    let read = work.each_piece(slot, from, |work, piece| {
+        work.writes(piece.len() as u64)?;
+        file.write_all(piece).map_err(|e| failed(0, e).into())
+    })?;
+    if read.is_ok_and(|(hash, _)| hash.to_hex().as_str() == entry.blake3) {
+        file.sync_all().map_err(|e| failed(entry.bytes, e))?;
+        return Ok(true);
+    }
+    drop(file);
+    disk.remove_file(to).map_err(StoreError::io("remove", to))?;
+    Ok(false)
+}
+
+/// Takes of each block the first copy that has its checksum. `false`, and nothing left at `to`, if that is not what was
+/// ingested, or it is not a file of such blocks.
+fn merge(
+    copies: &[(u16, PathBuf)],
+    entry: &FileEntry,
+    disk: &Disk,
+    to: &Path,
+    work: &mut Work<'_>,
+) -> Result<bool, RepairError> {
+    if copies.len() < 2 || !entry.bytes.is_multiple_of(BLOCK_BYTES as u64) {
+        return Ok(false);
+    }
+    let files: Vec<(u16, File)> =
+        copies.iter().filter_map(|(slot, path)| Some((*slot, File::open(path).ok()?))).collect();
+    let failed = |at, e| StoreError::write("write", to, at, entry.bytes, e);
+    let mut out = disk.create_new(to).map_err(|e| StoreError::write("create", to, 0, entry.bytes, e))?;
+    let mut hasher = blake3::Hasher::new();
+    let mut blocks = Vec::with_capacity(REPAIR_READ_BYTES);
+    for number in 0..(entry.bytes / BLOCK_BYTES as u64) as u32 {
+        let mut block = [0; BLOCK_BYTES];
+        let found = files.iter().any(|(_, file)| {
+            let read = file.read_exact_at(&mut block, u64::from(number) * BLOCK_BYTES as u64);
+            read.is_ok() && is_whole(&block, number)
+        });
+        work.report.bytes_read += BLOCK_BYTES as u64;
+        if !found {
+            break;
+        }
+        hasher.update(&block);
+        blocks.extend_from_slice(&block);
+        if blocks.len() >= REPAIR_READ_BYTES {
+            work.writes(blocks.len() as u64)?;
+            out.write_all(&blocks).map_err(|e| failed(0, e))?;
+            blocks.clear();
+        }
+    }
+    out.write_all(&blocks).map_err(|e| failed(0, e))?;
+    if hasher.finalize().to_hex().as_str() == entry.blake3 {
+        out.sync_all().map_err(|e| failed(entry.bytes, e))?;
+        return Ok(true);
+    }
+    drop(out);
+    disk.remove_file(to).map_err(StoreError::io("remove", to))?;
+    Ok(false)
+}
+
+/// Whether a block, the first of which is the header, has its checksum.
+fn is_whole(block: &[u8; BLOCK_BYTES], number: u32) -> bool {
+    match number.checked_sub(1) {
+        None => meta::MetaHeader::decode(block).is_ok() || sums::SumsHeader::decode(block).is_ok(),
+        Some(number) => {
+            meta::open_block(block, number).is_ok() || sums::SumsBlock::open(block, number).is_ok()
+        }
+    }
+}

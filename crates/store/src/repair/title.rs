@@ -1,0 +1,297 @@
+//! One title: what its members lack is made from what they have.
+
+use std::collections::HashMap;
+use std::path::{Path, PathBuf};
+
+use millrace_core::limits::{DEFAULT_PACKET_BYTES, MAX_MANIFEST_BYTES};
+
+use super::RepairError;
+use super::out::Out;
+use super::place::Place;
+use super::reading::{Reading, RowSums};
+use super::report::{Fate, Found};
+use super::set::{TitleSet, Units};
+use super::shared;
+use super::work::Work;
+use crate::disk::Disk;
+use crate::error::StoreError;
+use crate::format::manifest::{FileEntry, MANIFEST_FILE, PARITY_META_FILE, meta_file};
+use crate::meta::MetaFile;
+use crate::volume::dirs::{Dirs, read_whole, rename, sync_dir, write_new};
+use crate::volume::lock::StoreLock;
+use crate::volume::workspace::Workspace;
+
+/// What a member lacks of a title.
+#[derive(Clone, Debug, Default)]
+pub(crate) struct Need {
+    /// Its position.
+    pub(crate) position: usize,
+    /// The title's directory is not there at all.
+    pub(crate) whole: bool,
+    /// Files that are missing or wrong, each with what is wrong; the manifest may be among them.
+    pub(crate) files: Vec<(String, String)>,
+}
+
+impl Need {
+    pub(crate) fn is_empty(&self) -> bool {
+        !self.whole && self.files.is_empty()
+    }
+}
+
+/// Where the files of a need are made.
+enum Site {
+    Whole(Place),
+    Files(Workspace, Dirs),
+}
+
+impl Site {
+    fn open(set: &TitleSet, need: &Need) -> Result<Self, StoreError> {
+        let home = set.homes[need.position].as_ref();
+        let home = home.ok_or(StoreError::NoTitle { id: set.id() })?;
+        if !need.whole {
+            return Ok(Self::Files(Workspace::create(&home.dirs)?, home.dirs.clone()));
+        }
+        let place = Place::take(&home.dirs, set.id())?;
+        let names: Vec<&str> =
+            set.manifest.files_on(need.position).into_iter().map(|f| f.name.as_str()).collect();
+        place.keep_only(&names)?;
+        Ok(Self::Whole(place))
+    }
+
+    fn path(&self) -> &Path {
+        match self {
+            Self::Whole(place) => place.path(),
+            Self::Files(workspace, _) => workspace.path(),
+        }
+    }
+
+    fn dirs(&self) -> &Dirs {
+        match self {
+            Self::Whole(place) => place.dirs(),
+            Self::Files(_, dirs) => dirs,
+        }
+    }
+
+    fn disk(&self) -> &Disk {
+        &self.dirs().disk
+    }
+}
+
+/// What could be made, by position and name: `Err` says why not.
+type Made = HashMap<(usize, String), Result<(), String>>;
+
+/// Makes what the members lack and puts it in place; what became of it goes into the report. Files in `suspects` have a wrong
+/// hash although every sum in them is right, so that the code must say where. If the title was removed or changed meanwhile,
+/// nothing is done.
+pub(crate) fn mend(
+    set: &TitleSet,
+    needs: &[Need],
+    suspects: &[(usize, Units)],
+    work: &mut Work<'_>,
+) -> Result<(), RepairError> {
+    let mut sites = Vec::new();
+    for need in needs.iter().filter(|need| !need.is_empty()) {
+        sites.push((need, Site::open(set, need)?));
+    }
+    let mut made = Made::new();
+    for (need, site) in &sites {
+        for entry in wanted(set, need).filter(|entry| set.units_of(&entry.name).is_none()) {
+            let result = make_shared(set, need.position, entry, site, work)?;
+            made.insert((need.position, entry.name.clone()), result);
+        }
+    }
+    make_units(set, &sites, suspects, &mut made, work)?;
+    for (need, site) in sites {
+        finish(set, need, site, &made, work)?;
+    }
+    Ok(())
+}
+
+/// The entries of the files that are to be made, without the manifest.
+fn wanted<'a>(set: &'a TitleSet, need: &'a Need) -> impl Iterator<Item = &'a FileEntry> {
+    let is_wanted = |entry: &&FileEntry| need.whole || need.files.iter().any(|(name, _)| *name == entry.name);
+    set.manifest.files_on(need.position).into_iter().filter(is_wanted)
+}
+
+fn make_shared(
+    set: &TitleSet,
+    position: usize,
+    entry: &FileEntry,
+    site: &Site,
+    work: &mut Work<'_>,
+) -> Result<Result<(), String>, RepairError> {
+    let to = site.path().join(&entry.name);
+    if let Site::Whole(place) = site
+        && to.exists()
+    {
+        // A killed repair had come this far. Its bytes are right, but perhaps not on the disk yet.
+        if work.wrong_with(set.slot(position), &to, entry.bytes, &entry.blake3)?.is_none() {
+            let file = place.dirs().disk.open_or_create(&to);
+            let durable = file.and_then(|file| file.sync_all());
+            durable.map_err(|e| StoreError::write("make durable", &to, 0, 0, e))?;
+            return Ok(Ok(()));
+        }
+        place.drop_file(&entry.name)?;
+    }
+    shared::make(set, entry, site.disk(), &to, work)
+}
+
+/// Makes all files of units in one pass over the rows.
+fn make_units(
+    set: &TitleSet,
+    sites: &[(&Need, Site)],
+    suspects: &[(usize, Units)],
+    made: &mut Made,
+    work: &mut Work<'_>,
+) -> Result<(), RepairError> {
+    let mut files: Vec<(usize, Units, &Site)> = Vec::new();
+    for (need, site) in sites {
+        let units = wanted(set, need).filter_map(|entry| set.units_of(&entry.name));
+        files.extend(units.map(|units| (need.position, units, site)));
+    }
+    if files.is_empty() {
+        return Ok(());
+    }
+    let Some(mut sums) = sums_of(set, work)? else {
+        for (position, units, _) in files {
+            let why = "the sums of its packets are lost on all members".to_owned();
+            made.insert((position, set.name(units).to_owned()), Err(why));
+        }
+        return Ok(());
+    };
+    let mut outs = Vec::new();
+    for (position, units, site) in files {
+        let path = site.path().join(set.name(units));
+        outs.push(Out::open(set, position, units, site.disk(), path, &mut sums, work)?);
+    }
+    let mut reading = Reading::open(set, sums)?;
+    let suspected =
+        |row| suspects.iter().fold(0, |mask, &(position, units)| mask | set.symbols(position, row, units));
+    while let Some(row) = outs.iter().filter_map(|out| out.next_row(set)).min() {
+        let rows = row..set.rows.rows().min(row.saturating_add(Reading::rows_at_once(set)));
+        let film = |row: u32| (u64::from(row) * set.rows.row_bytes()).min(set.rows.film_bytes());
+        let bytes = film(rows.end) - film(rows.start);
+        let grid = reading.load(set, rows, work)?;
+        grid.solve((!suspects.is_empty()).then_some(&suspected));
+        for out in &mut outs {
+            out.write(set, grid, work)?;
+        }
+        work.progress.bytes_done += bytes;
+        work.tell();
+    }
+    for out in outs {
+        let (position, name) = (out.position, set.name(out.units));
+        let entry = set.manifest.files_on(position).into_iter().find(|entry| entry.name == name);
+        let blake3 = entry.map_or("", |entry| entry.blake3.as_str());
+        made.insert((position, name.to_owned()), out.finish(blake3)?);
+    }
+    Ok(())
+}
+
+/// The sums of all packets, from copies whose BLAKE3 is right; `None` if no member has them.
+pub(crate) fn sums_of(set: &TitleSet, work: &mut Work<'_>) -> Result<Option<RowSums>, RepairError> {
+    let size = DEFAULT_PACKET_BYTES as u16;
+    let mut open = |name: &str| -> Result<Option<MetaFile>, RepairError> {
+        let Some(entry) = set.manifest.file(name) else { return Ok(None) };
+        let Some(path) = shared::find(set, entry, work)? else { return Ok(None) };
+        Ok(Some(MetaFile::open(&path)?))
+    };
+    let Some(meta) = open(&meta_file(size))? else { return Ok(None) };
+    let parity = if set.rows.m() > 0 { open(PARITY_META_FILE)? } else { None };
+    if set.rows.m() > 0 && parity.is_none() {
+        return Ok(None);
+    }
+    Ok(Some(RowSums::new(meta, parity)))
+}
+
+/// Puts in place what was made and reports it.
+fn finish(
+    set: &TitleSet,
+    need: &Need,
+    site: Site,
+    made: &Made,
+    work: &mut Work<'_>,
+) -> Result<(), RepairError> {
+    let outcome = |name: &str| made.get(&(need.position, name.to_owned())).cloned().unwrap_or(Ok(()));
+    let dirs = site.dirs().clone();
+    let dir = dirs.title(set.id());
+    let lock = StoreLock::take(&dirs)?;
+    let is_current = is_current(set, need);
+    match site {
+        Site::Whole(place) => {
+            let lost: Vec<String> = wanted(set, need)
+                .filter_map(|entry| Some(format!("{}: {}", entry.name, outcome(&entry.name).err()?)))
+                .collect();
+            if !is_current || !lost.is_empty() {
+                place.give_up()?;
+            } else {
+                place.publish(&set.manifest_bytes, &lock)?;
+            }
+            if is_current {
+                let mut what = need.files.first().map_or("is missing".to_owned(), |(_, what)| what.clone());
+                lost.iter().for_each(|why| what.push_str(&format!("; {why}")));
+                let fate = if lost.is_empty() { Fate::Mended } else { Fate::Lost };
+                found(set, need.position, dir, what, fate, work);
+            }
+        }
+        Site::Files(workspace, dirs) => {
+            if !is_current {
+                return Ok(());
+            }
+            let good: Vec<&str> = need.files.iter().map(|(name, _)| name.as_str()).collect();
+            let good: Vec<&str> = good.into_iter().filter(|name| outcome(name).is_ok()).collect();
+            replace(set, &workspace, &dirs, &good)?;
+            drop(lock);
+            for (name, wrong) in &need.files {
+                let (what, fate) = match outcome(name) {
+                    Ok(()) => (wrong.clone(), Fate::Mended),
+                    Err(why) => (format!("{wrong}; {why}"), Fate::Lost),
+                };
+                found(set, need.position, dir.join(name), what, fate, work);
+            }
+        }
+    }
+    Ok(())
+}
+
+/// Whether the title is still there as it was when the repair began with it: removed or prepared titles are not brought back.
+fn is_current(set: &TitleSet, need: &Need) -> bool {
+    let mut others =
+        set.homes.iter().enumerate().filter_map(|(position, home)| Some((position, home.as_ref()?)));
+    let is_same = |dirs: &Dirs| {
+        read_whole(&dirs.manifest(set.id()), MAX_MANIFEST_BYTES)
+            .is_ok_and(|bytes| bytes == set.manifest_bytes)
+    };
+    let lacks_manifest = need.whole || need.files.iter().any(|(name, _)| name == MANIFEST_FILE);
+    others.any(|(position, home)| {
+        home.active && (position != need.position || !lacks_manifest) && is_same(&home.dirs)
+    })
+}
+
+/// Renames files over those of a title; the manifest comes last.
+fn replace(set: &TitleSet, workspace: &Workspace, dirs: &Dirs, names: &[&str]) -> Result<(), StoreError> {
+    if names.is_empty() {
+        return Ok(());
+    }
+    let (disk, dir) = (&dirs.disk, dirs.title(set.id()));
+    if names.contains(&MANIFEST_FILE) {
+        write_new(disk, &workspace.path().join(MANIFEST_FILE), &set.manifest_bytes)?;
+    }
+    let (manifest, files): (Vec<&str>, Vec<&str>) = names.iter().partition(|name| **name == MANIFEST_FILE);
+    for names in [files, manifest].iter().filter(|names| !names.is_empty()) {
+        for name in names {
+            rename(disk, &workspace.path().join(name), &dir.join(name))?;
+        }
+        sync_dir(disk, &dir)?;
+    }
+    Ok(())
+}
+
+fn found(set: &TitleSet, position: usize, path: PathBuf, what: String, fate: Fate, work: &mut Work<'_>) {
+    let (title, name, member) = (set.id(), set.manifest.title.name.clone(), set.slot(position));
+    work.report.found.push(Found { title, name, member, path, what, fate });
+}
+
+#[cfg(test)]
+#[path = "title_tests.rs"]
+mod tests;

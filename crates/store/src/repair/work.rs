@@ -1,0 +1,134 @@
+//! What every step of a repair or scrub needs: the pace, the readers' faults, the counts, and who is told.
+
+use std::fs::File;
+use std::io::{self, Read};
+use std::path::Path;
+
+use millrace_core::limits::REPAIR_READ_BYTES;
+
+use super::pace::Pace;
+use super::report::{Progress, Report};
+use super::{RepairError, Timekeeper};
+use crate::disk::ReadFaults;
+
+/// Carried through all steps.
+pub(crate) struct Work<'a> {
+    pace: Pace<'a>,
+    faults: ReadFaults,
+    pub(crate) report: Report,
+    pub(crate) progress: Progress,
+    tell: &'a mut dyn FnMut(&Progress),
+}
+
+/// Who keeps the time, who may stop the work, who hears of it, and how readers fail in a test.
+pub struct Setting<'a> {
+    /// The clock and the only wait.
+    pub time: &'a dyn Timekeeper,
+    /// Set from another thread: the work ends at the next step, all that is done stays done.
+    pub stop: &'a std::sync::atomic::AtomicBool,
+    /// Hears how far it is.
+    pub tell: &'a mut dyn FnMut(&Progress),
+    /// Faults of readers on order; the default has none.
+    pub faults: ReadFaults,
+}
+
+impl<'a> Work<'a> {
+    pub(crate) fn new(setting: Setting<'a>, rate_bytes_per_s: u64) -> Self {
+        let Setting { time, stop, tell, faults } = setting;
+        let pace = Pace::new(time, stop, rate_bytes_per_s);
+        Self { pace, faults, report: Report::default(), progress: Progress::default(), tell }
+    }
+
+    /// Fills `bytes` from `at` on in a file of the member in `slot`. The outer error ends the work, the inner one is the
+    /// disk's.
+    pub(crate) fn read(
+        &mut self,
+        slot: u16,
+        file: &File,
+        bytes: &mut [u8],
+        at: u64,
+    ) -> Result<io::Result<()>, RepairError> {
+        self.report.bytes_read += bytes.len() as u64;
+        self.pace.moved(bytes.len() as u64)?;
+        Ok(self.faults.read_exact_at(slot, file, bytes, at))
+    }
+
+    /// `bytes` are about to be written.
+    pub(crate) fn writes(&mut self, bytes: u64) -> Result<(), RepairError> {
+        self.report.bytes_written += bytes;
+        self.pace.moved(bytes)
+    }
+
+    /// Whether the user wants to stop.
+    pub(crate) fn check(&self) -> Result<(), RepairError> {
+        self.pace.check()
+    }
+
+    /// Tells how far it is.
+    pub(crate) fn tell(&mut self) {
+        (self.tell)(&self.progress);
+    }
+
+    /// Hands every piece of a file of the member in `slot` to `with`, in order; its BLAKE3 and length. The inner error is the
+    /// disk's.
+    pub(crate) fn each_piece(
+        &mut self,
+        slot: u16,
+        path: &Path,
+        mut with: impl FnMut(&mut Self, &[u8]) -> Result<(), RepairError>,
+    ) -> Result<io::Result<(blake3::Hash, u64)>, RepairError> {
+        let file = match File::open(path).and_then(|file| file.metadata().map(|meta| (file, meta.len()))) {
+            Ok((file, len)) => (file, len),
+            Err(error) => return Ok(Err(error)),
+        };
+        let (file, len) = file;
+        let mut hasher = blake3::Hasher::new();
+        let mut buffer = vec![0; (REPAIR_READ_BYTES as u64).min(len.max(1)) as usize];
+        let mut at = 0;
+        while at < len {
+            let piece = &mut buffer[..(len - at).min(REPAIR_READ_BYTES as u64) as usize];
+            if let Err(error) = self.read(slot, &file, piece, at)? {
+                return Ok(Err(error));
+            }
+            hasher.update(piece);
+            with(self, piece)?;
+            at += piece.len() as u64;
+        }
+        Ok(Ok((hasher.finalize(), len)))
+    }
+
+    /// What is wrong with a file that should have this length and BLAKE3; `None` if nothing is.
+    pub(crate) fn wrong_with(
+        &mut self,
+        slot: u16,
+        path: &Path,
+        bytes: u64,
+        blake3: &str,
+    ) -> Result<Option<String>, RepairError> {
+        match path.metadata() {
+            Ok(meta) if meta.len() == bytes => {}
+            Ok(meta) => {
+                return Ok(Some(format!("is {} bytes long; the manifest promises {bytes}", meta.len())));
+            }
+            Err(error) if error.kind() == io::ErrorKind::NotFound => {
+                return Ok(Some("is missing".to_owned()));
+            }
+            Err(error) => return Ok(Some(format!("cannot be looked at: {error}"))),
+        }
+        Ok(match self.each_piece(slot, path, |_, _| Ok(()))? {
+            Err(error) => Some(format!("cannot be read: {error}")),
+            Ok((hash, _)) if hash.to_hex().as_str() != blake3 => Some("its BLAKE3 differs".to_owned()),
+            Ok(_) => None,
+        })
+    }
+}
+
+/// Reads a small file whole, through the same faults as everything else.
+pub(crate) fn read_small(faults: &ReadFaults, slot: u16, path: &Path, max: u64) -> io::Result<Vec<u8>> {
+    faults.before_read(slot)?;
+    let mut bytes = Vec::new();
+    File::open(path)?.take(max).read_to_end(&mut bytes)?;
+    let got = faults.after_read(slot, 0, &mut bytes)?;
+    bytes.truncate(got);
+    Ok(bytes)
+}
