@@ -11,15 +11,20 @@ use sdp_types::{
 };
 
 use crate::rtsp::range::npt;
-use crate::session::Entry;
+use crate::session::{Entry, FecMode};
 
-/// The description, for a viewer that reaches the server at `local`.
-pub fn describe(entry: &Entry, local: IpAddr) -> String {
+/// The description, for a viewer that reaches the server at `local`. `wish` is what its URL asks for: players leave the query out
+/// when they put URLs together, so it goes into the track's.
+pub fn describe(entry: &Entry, local: IpAddr, wish: Option<FecMode>) -> String {
     let attribute = |name: &str, value: String| Attribute { attribute: name.into(), value: Some(value) };
     let mut media = Media::new(MediaType::Video, 0, TransportProto::RtpAvp, PAYLOAD_TYPE_MP2T); // port: by SETUP
     media.bandwidths.push(Bandwidth::new(BandwidthType::As, session_kbits(entry)));
     media.attributes.push(attribute("rtpmap", format!("{PAYLOAD_TYPE_MP2T} MP2T/90000")));
-    media.attributes.push(attribute("control", "track1".into()));
+    let query = wish.map(|mode| format!("?fec={mode}")).unwrap_or_default();
+    media.attributes.push(attribute("control", format!("track1{query}")));
+    if let Some(matrix) = entry.fec {
+        media.attributes.push(attribute("x-millrace-fec", matrix.offer()));
+    }
 
     let origin = Origin::with_ip_addr(entry.timeline.ssrc, 1, local);
     let mut session = Session::new(origin, text(&entry.name));

@@ -6,7 +6,7 @@ use millrace_core::units::BitRate;
 use millrace_core::wire::rtp::Timeline;
 
 use super::*;
-use crate::session::{AccessPoint, AccessPoints};
+use crate::session::{AccessPoint, AccessPoints, FecMatrix, FecMode};
 
 struct Nowhere;
 
@@ -31,13 +31,14 @@ fn entry(name: &str) -> Entry {
         packets: 100,
         timeline: Timeline { ssrc: 77, timestamp_base: 0 },
         layout: WireLayout::new(1316).unwrap(),
+        fec: None,
         access: Arc::new(Nowhere),
     }
 }
 
 #[test]
 fn the_whole_text() {
-    let text = describe(&entry("film"), "192.0.2.1".parse().unwrap());
+    let text = describe(&entry("film"), "192.0.2.1".parse().unwrap(), None);
     let expected = "v=0\r\no=- 77 1 IN IP4 192.0.2.1\r\ns=film\r\nc=IN IP4 0.0.0.0\r\nt=0 0\r\na=control:*\r\n\
                     a=range:npt=0-83.500\r\nm=video 0 RTP/AVP 33\r\nb=AS:4637\r\na=rtpmap:33 MP2T/90000\r\n\
                     a=control:track1\r\n";
@@ -45,9 +46,21 @@ fn the_whole_text() {
 }
 
 #[test]
+fn a_protected_title_has_one_more_line() {
+    let fec = Some(FecMatrix { data_units: 4, parity_units: 2, unit_packets: 20 });
+    let entry = Entry { fec, ..entry("film") };
+    let text = describe(&entry, "192.0.2.1".parse().unwrap(), Some(FecMode::Xor));
+    let end = "a=control:track1?fec=xor\r\n\
+               a=x-millrace-fec:xor,all;xor_port=+2;rs_port=+6;pt=96;L=20;D=4;k=4;m=2;U=20\r\n";
+    assert!(text.ends_with(end), "{text}");
+    let read = Session::parse(text.as_bytes()).unwrap();
+    assert_eq!((read.medias.len(), read.medias[0].port), (1, 0));
+}
+
+#[test]
 fn ipv6_and_names_that_would_break_a_line() {
-    let text = describe(&entry("a\r\nm=audio 1 RTP/AVP 0"), "2001:db8::1".parse().unwrap());
+    let text = describe(&entry("a\r\nm=audio 1 RTP/AVP 0"), "2001:db8::1".parse().unwrap(), None);
     assert!(text.contains("o=- 77 1 IN IP6 2001:db8::1\r\n") && text.contains("c=IN IP6 ::\r\n"), "{text}");
     assert_eq!(Session::parse(text.as_bytes()).unwrap().medias.len(), 1);
-    assert!(describe(&entry(""), "::1".parse().unwrap()).contains("\r\ns= \r\n"));
+    assert!(describe(&entry(""), "::1".parse().unwrap(), None).contains("\r\ns= \r\n"));
 }

@@ -194,6 +194,7 @@ impl Library for Reader {
             packets: info.packets,
             timeline: info.timeline,
             layout: WireLayout::new(DEFAULT_PACKET_BYTES)?,
+            fec: None,
             access: shelved.access.clone(),
         })
     }
@@ -209,6 +210,7 @@ impl Library for Reader {
             packets: access.files()?.packets(),
             timeline: shelved.info.timeline_of(packet_bytes),
             layout,
+            fec: None,
             access,
             ..entry.clone()
         })

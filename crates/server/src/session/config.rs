@@ -42,6 +42,8 @@ pub struct ServerConfig {
     pub ports_v6: Option<(u16, u16)>,
     /// Packet sizes that viewers by UDP may get, by the MTU of their path.
     pub packet_sizes: PacketSizes,
+    /// Viewers may have FEC.
+    pub fec: bool,
     /// Who knows the MTU of a path.
     pub path_mtu: PathMtu,
     /// Unix time minus monotonic time, for the `Date` header.
@@ -78,6 +80,7 @@ impl Default for ServerConfig {
             ports_v4: None,
             ports_v6: None,
             packet_sizes: PacketSizes::default(),
+            fec: true,
             path_mtu: kernel_path_mtu,
             wall_offset_ns: 0,
         }

@@ -54,6 +54,10 @@ counters! {
     films_finished,
     /// Sessions refused for lack of streams or bit rate (453).
     refused_full,
+    /// Sessions that got FEC at their SETUP.
+    sessions_with_fec,
+    /// Times FEC of a session ended because its parity could not be read or sent.
+    fec_failed,
     /// Seeks and plays from a given time.
     seeks,
     /// RTCP datagrams and frames of a known session.

@@ -2,6 +2,8 @@
 
 use rtsp_types::headers::{ACCEPT, CONTENT_BASE, CONTENT_TYPE};
 
+use super::doors::Entry;
+use super::fec::wish;
 use super::server::{ConnKey, Server};
 use crate::rtsp::{Reply, Request, target};
 use crate::sdp;
@@ -19,11 +21,12 @@ impl Server {
         else {
             return Reply::error(404, "no such title");
         };
+        let entry = Entry { fec: entry.fec.filter(|_| self.config.fec), ..entry };
         let Some(local) = self.conns.get(&conn).map(|conn| conn.local) else { return Reply::status(500) };
         Reply::ok()
             .header(CONTENT_BASE, target::base(url, &target))
             .header(CONTENT_TYPE, "application/sdp")
-            .body(sdp::describe(&entry, local.ip()))
+            .body(sdp::describe(&entry, local.ip(), wish(request).flatten()))
     }
 }
 

@@ -9,6 +9,8 @@ use millrace_core::time::MediaTicks;
 use millrace_core::units::BitRate;
 use millrace_core::wire::rtp::Timeline;
 
+use super::FecMatrix;
+
 /// A title as the control plane sees it.
 #[derive(Clone)]
 pub struct Entry {
@@ -26,6 +28,8 @@ pub struct Entry {
     pub timeline: Timeline,
     /// How its packets lie in memory.
     pub layout: WireLayout,
+    /// How its packets are protected, if they are: in the default packet size only.
+    pub fec: Option<FecMatrix>,
     /// Where playing can begin.
     pub access: Arc<dyn AccessPoints>,
 }
@@ -73,7 +77,15 @@ pub trait Library: Send {
     /// # Errors
     /// The cache has no room for another title, or the title's files cannot be opened.
     fn open(&mut self, entry: &Entry) -> Result<TitleRef, OpenError>;
-    /// One viewer less; called once for each successful [`Library::open`], after the engine has forgotten the stream.
+    /// Opens a parity track of it in the cache ([`super::FecMode::tracks`]), ready as FEC packets.
+    ///
+    /// # Errors
+    /// As [`Library::open`], and when there is no such track.
+    fn open_track(&mut self, entry: &Entry, track: u8) -> Result<TitleRef, OpenError> {
+        let _ = entry;
+        Err(OpenError::Broken(format!("it has no parity track {track}")))
+    }
+    /// One viewer less; called once for each successful [`Library::open`] and [`Library::open_track`], after the engine has forgotten the stream.
     fn close(&mut self, title: TitleRef);
 }
 
@@ -83,6 +95,9 @@ pub enum OpenError {
     /// Too many titles are open: answered with 503.
     #[error("too many titles are open at once; try again later")]
     Full,
+    /// More members of its volume are lost than its parity makes up for: answered with 503, and with which.
+    #[error("{0}")]
+    MembersLost(String),
     /// Its files are damaged or cannot be read: answered with 500, the reason is logged.
     #[error("title cannot be opened: {0}")]
     Broken(String),

@@ -51,8 +51,9 @@ impl Server {
         }
     }
 
-    /// Tells the engine to forget the session's stream.
+    /// Tells the engine to forget the session's stream and those of its FEC.
     pub(super) fn retire_stream(&mut self, now: Instant, key: SessionKey, reason: Option<EndReason>) {
+        self.retire_companions(key);
         let Some(session) = self.sessions.get(&key) else { return };
         let (engine, stream, ip) = (session.engine, session.stream, session.peer.ip());
         let ended = reason.map(|reason| Notice::Ended {
@@ -65,18 +66,22 @@ impl Server {
         });
         let closing = Closing { title: session.title, ended };
         if let Path::Udp { rtp_port, rtcp_port } = session.path {
-            for port in [rtp_port, rtcp_port] {
-                if let Some(keys) = self.by_udp.get_mut(&(ip, port)) {
-                    keys.retain(|other| *other != key);
-                    if keys.is_empty() {
-                        self.by_udp.remove(&(ip, port));
-                    }
-                }
-            }
+            self.forget_port(key, ip, rtp_port);
+            self.forget_port(key, ip, rtcp_port);
         }
         self.by_stream.remove(&(engine, stream));
         self.closing.insert((engine, stream), closing);
         self.command(engine, Command::Close { stream });
+    }
+
+    /// What comes from this port is no longer the session's.
+    pub(super) fn forget_port(&mut self, key: SessionKey, ip: IpAddr, port: u16) {
+        if let Some(keys) = self.by_udp.get_mut(&(ip, port)) {
+            keys.retain(|other| *other != key);
+            if keys.is_empty() {
+                self.by_udp.remove(&(ip, port));
+            }
+        }
     }
 
     /// Sends the reply that a connection has been waiting for, and lets it go on.

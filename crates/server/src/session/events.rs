@@ -30,6 +30,13 @@ impl Server {
             return self.stream_closed(engine, stream, Some(totals));
         }
         let Some(&key) = self.by_stream.get(&(engine, stream)) else { return };
+        if self.is_companion(key, stream) {
+            // It is told what to do and when; only that it cannot is news.
+            if let StreamEvent::Failed { reason, .. } = event {
+                self.companion_failed(now, key, reason.to_string());
+            }
+            return;
+        }
         match event {
             StreamEvent::Paused { next_packet, next_sequence, .. } => {
                 self.stream_paused(now, key, next_packet, next_sequence);
@@ -40,10 +47,15 @@ impl Server {
         }
     }
 
+    fn is_companion(&self, key: SessionKey, stream: StreamId) -> bool {
+        self.sessions.get(&key).is_some_and(|session| session.stream != stream)
+    }
+
     fn stream_paused(&mut self, now: Instant, key: SessionKey, next_packet: u32, next_sequence: u16) {
         let Some(session) = self.sessions.get_mut(&key) else { return };
         let Media::Pausing(run) = session.media else { return };
         session.media = Media::Paused { next_packet, next_sequence, stop: run.stop };
+        self.finish_switch(now, key);
         self.go_on(now, key);
     }
 
@@ -57,6 +69,7 @@ impl Server {
         let notice = Notice::Finished { session: session.short_id(), title: session.entry.name.clone() };
         self.counters.films_finished += 1;
         self.notice(notice);
+        self.finish_switch(now, key);
         self.go_on(now, key);
     }
 
@@ -104,6 +117,9 @@ impl Server {
 
     fn refused(&mut self, now: Instant, engine: usize, stream: StreamId, refusal: Refusal) {
         if let Some(&key) = self.by_stream.get(&(engine, stream)) {
+            if self.is_companion(key, stream) {
+                return self.companion_failed(now, key, format!("the engine refused it: {refusal}"));
+            }
             self.end_session(now, key, EndReason::Refused(refusal));
         } else if refusal == Refusal::UnknownStream {
             // The engine never had it (its Open was refused): there will be no Closed.

@@ -12,6 +12,7 @@
 //! | `server` | connections, and which request goes where |
 //! | [`packet_size`] | how large a viewer's packets are |
 //! | `describe`, `setup`, `play`, `params` | the methods |
+//! | `fec` | parity beside the film: wishes, grants, the streams that carry it |
 //! | `end` | TEARDOWN, expiry, shutdown |
 //! | `events` | what the engines say |
 //! | `liveness` | what viewers send beside requests: RTCP, hole punches |
@@ -28,6 +29,7 @@ mod describe;
 pub mod doors;
 mod end;
 mod events;
+mod fec;
 mod liveness;
 pub mod notice;
 pub mod packet_size;
@@ -41,6 +43,7 @@ mod state;
 pub use config::{RateBasis, ServerConfig};
 pub use counters::Counters;
 pub use doors::{AccessPoint, AccessPoints, Entropy, Entry, Library, OpenError, SystemEntropy};
+pub use fec::{FecMatrix, FecMode, TRACK_RS, TRACK_XOR, port_offset};
 pub use liveness::UdpPort;
 pub use notice::Notice;
 pub use packet_size::{PacketSizes, PathMtu, kernel_path_mtu};

@@ -5,7 +5,7 @@ use std::net::{IpAddr, SocketAddr};
 
 use millrace_core::time::MediaTicks;
 
-use super::EndReason;
+use super::{EndReason, FecMode};
 
 /// One thing worth telling an operator.
 #[derive(Clone, Debug, PartialEq)]
@@ -62,6 +62,17 @@ pub enum Notice {
         lasted_ns: u64,
         /// What was sent in the session's last stream; `None` if the engine was gone before it could tell.
         totals: Option<Totals>,
+    },
+    /// What is sent beside a session's film is settled, or has changed.
+    Fec {
+        /// The session.
+        session: String,
+        /// The title.
+        title: String,
+        /// How much.
+        mode: FecMode,
+        /// What did not let the viewer have what it asked for.
+        trouble: Option<String>,
     },
     /// A viewer was turned away although it did nothing wrong.
     Refused {
@@ -138,6 +149,7 @@ impl Notice {
     pub fn is_warning(&self) -> bool {
         match self {
             Self::Ended { reason, .. } => reason.is_failure(),
+            Self::Fec { trouble, .. } => trouble.is_some(),
             Self::Started { .. } | Self::Playing { .. } | Self::Paused { .. } | Self::Finished { .. } => {
                 false
             }
@@ -160,6 +172,10 @@ impl fmt::Display for Notice {
                 write!(f, "session {session} plays: {title} from {from}")
             }
             Self::Paused { session, title } => write!(f, "session {session} pauses: {title}"),
+            Self::Fec { session, title, mode, trouble } => {
+                write!(f, "session {session} has FEC {mode}: {title}")?;
+                trouble.as_ref().map_or(Ok(()), |trouble| write!(f, ", {trouble}"))
+            }
             Self::Finished { session, title } => write!(f, "session {session} played to the end: {title}"),
             Self::Ended { session, title, peer, reason, lasted_ns, totals } => {
                 let (s, tenths) = (lasted_ns / 1_000_000_000, lasted_ns / 100_000_000 % 10);

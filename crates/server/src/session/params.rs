@@ -3,6 +3,7 @@
 use millrace_core::time::Instant;
 use rtsp_types::headers::CONTENT_TYPE;
 
+use super::fec::{FecMode, fec_header};
 use super::server::{Server, SessionKey};
 use crate::rtsp::range::npt;
 use crate::rtsp::{Reply, Request};
@@ -11,7 +12,7 @@ const TEXT: &str = "text/parameters";
 
 impl Server {
     /// Without a body it is a keep-alive. Otherwise one parameter a line: `position`, `duration`, `stream_state`,
-    /// `scale`.
+    /// `scale`, `fec`.
     pub(super) fn get_parameter(
         &mut self,
         now: Instant,
@@ -31,8 +32,9 @@ impl Server {
             let value = match name.to_ascii_lowercase().as_str() {
                 "position" => session.position(now).map(npt),
                 "duration" => Some(npt(session.entry.duration)),
-                "stream_state" => Some(session.media.state().as_str().to_owned()),
+                "stream_state" => Some(session.state().as_str().to_owned()),
                 "scale" => Some("1.0".to_owned()),
+                "fec" => Some(session.fec_mode().to_string()),
                 _ => None,
             };
             match value {
@@ -48,14 +50,40 @@ impl Server {
         self.with_session(reply, key)
     }
 
-    /// There is nothing to set: an empty one is a keep-alive.
-    pub(super) fn set_parameter(&mut self, key: Option<SessionKey>, request: &Request) -> Reply {
-        let reply = match parameters(request) {
-            Some(names) if names.is_empty() => Reply::ok(),
-            Some(names) => not_understood(&names),
+    /// Without a body it is a keep-alive. What can be set is `fec`: `on`, `off`, `xor` or `all`.
+    pub(super) fn set_parameter(
+        &mut self,
+        now: Instant,
+        key: Option<SessionKey>,
+        request: &Request,
+    ) -> Reply {
+        let reply = match parameters(request).as_deref() {
+            Some([]) => Reply::ok(),
+            Some([name]) if name.eq_ignore_ascii_case("fec") => self.set_fec(now, key, value(request)),
+            Some(names) => not_understood(names),
             None => not_understood(&["a body that is not text"]),
         };
         self.with_session(reply, key)
+    }
+
+    fn set_fec(&mut self, now: Instant, key: Option<SessionKey>, value: &str) -> Reply {
+        let Some(session) = key.and_then(|key| self.sessions.get(&key)) else {
+            return Reply::error(454, "parameters belong to a session; name one");
+        };
+        let Some(fec) = &session.fec else {
+            return not_understood(&["fec: the session was set up without X-Millrace-FEC"]);
+        };
+        let mode = if value.eq_ignore_ascii_case("on") { Some(fec.on) } else { FecMode::parse(value) };
+        let Some(mode) = mode.map(|mode| fec.matrix.at_most(mode)) else {
+            return not_understood(&["fec: on, off, xor or all"]);
+        };
+        let key = session.key;
+        if let Err(why) = self.switch_fec(now, key, mode) {
+            return Reply::error(453, why);
+        }
+        self.tell_fec(key, None);
+        let state = self.sessions.get(&key).and_then(|session| session.fec_state());
+        state.map_or_else(Reply::ok, |state| Reply::ok().header(fec_header(), state))
     }
 }
 
@@ -64,6 +92,12 @@ fn parameters(request: &Request) -> Option<Vec<&str>> {
     let body = std::str::from_utf8(request.body()).ok()?;
     let names = body.lines().map(|line| line.split(':').next().unwrap_or_default().trim());
     Some(names.filter(|name| !name.is_empty()).collect())
+}
+
+/// What stands behind the colon in a body of one line.
+fn value(request: &Request) -> &str {
+    let body = std::str::from_utf8(request.body()).unwrap_or_default();
+    body.trim().split_once(':').map_or("", |(_, value)| value.trim())
 }
 
 /// RFC 2326 section 11.3.3: the body lists what was not understood.

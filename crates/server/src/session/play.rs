@@ -52,6 +52,7 @@ impl Server {
             Media::Running(run) => {
                 session.media = Media::Pausing(run);
                 self.command(engine, Command::Pause { stream });
+                self.pause_companions(key);
             }
             Media::Pausing(_) => {}
         }
@@ -97,6 +98,7 @@ impl Server {
             reply = reply.header(SPEED, "1.0");
         }
         let seek = matches!(plan.start, Start::Access(_)) && session.media != Media::Fresh;
+        let anew = !matches!((plan.start, session.media), (Start::Resume, Media::Paused { .. }));
         session.media = Media::Running(Run { from_time: from.time, at, stop });
         let play = PlaySpec { from: from.packet, until: stop.packet, at, sequence, scale_permille: 1000 };
         let (engine, stream) = (session.engine, session.stream);
@@ -106,6 +108,7 @@ impl Server {
             self.reply(now, conn, head, &reply);
         }
         self.command(engine, Command::Play { stream, play });
+        self.play_companions(key, play.from, play.until, at, anew);
         let from = from.time.unwrap_or_default();
         self.notice(Notice::Playing { session: short, title, from, seek });
         None
@@ -116,11 +119,14 @@ impl Server {
             return self.wrong_state(key);
         };
         // A Range would name the moment to pause at (RFC 2326 section 10.6); players mean now.
+        let (short, title) = (session.short_id(), session.entry.name.clone());
         if let Media::Running(run) = session.media {
             session.media = Media::Pausing(run);
-            let (engine, stream) = (session.engine, session.stream);
-            let (short, title) = (session.short_id(), session.entry.name.clone());
+            let (key, engine, stream) = (session.key, session.engine, session.stream);
             self.command(engine, Command::Pause { stream });
+            self.pause_companions(key);
+            self.notice(Notice::Paused { session: short, title });
+        } else if session.stay() {
             self.notice(Notice::Paused { session: short, title });
         }
         self.with_session(Reply::ok(), key)
@@ -145,7 +151,9 @@ fn place(session: &Session, start: Start) -> Option<(Place, u16)> {
         }
         (Start::Resume, _) => return None,
     };
-    Some((place, next_sequence.unwrap_or(sequence_of(place.packet))))
+    // FEC names packets by their numbers on the title's own timeline.
+    let own = next_sequence.filter(|_| session.fec.is_none());
+    Some((place, own.unwrap_or(sequence_of(place.packet))))
 }
 
 #[derive(Clone, Copy)]

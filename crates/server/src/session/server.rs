@@ -201,7 +201,7 @@ impl Server {
 
     /// Streams that the engines still know.
     pub fn stream_count(&self) -> usize {
-        self.sessions.len() + self.closing.len()
+        self.by_stream.len() + self.closing.len()
     }
 
     /// Connections.
@@ -223,7 +223,7 @@ impl Server {
             title: session.entry.name.clone(),
             peer: session.peer,
             path: session.path,
-            state: session.media.state(),
+            state: session.state(),
             position: session.position(now),
             age_ns: now.ns_since(session.started),
             report: session.report,
@@ -394,7 +394,7 @@ impl Server {
             Method::Pause => self.pause(session),
             Method::Teardown => self.teardown(now, session),
             Method::GetParameter => self.get_parameter(now, session, request),
-            Method::SetParameter => self.set_parameter(session, request),
+            Method::SetParameter => self.set_parameter(now, session, request),
             other => Reply::error(501, format_args!("{} is not implemented", <&str>::from(other)))
                 .header(PUBLIC, METHODS),
         };
@@ -429,7 +429,7 @@ impl Server {
 
     /// 455 with what is allowed instead.
     pub(super) fn wrong_state(&self, session: Option<SessionKey>) -> Reply {
-        let state = session.and_then(|key| self.sessions.get(&key)).map(|session| session.media.state());
+        let state = session.and_then(|key| self.sessions.get(&key)).map(|session| session.state());
         let now = state.map_or("no session is set up", State::as_str);
         self.with_session(Reply::error(455, now).header(ALLOW, State::allow(state)), session)
     }

@@ -10,6 +10,7 @@ use rtsp_types::headers::{RETRY_AFTER, SESSION, TRANSPORT, USER_AGENT};
 
 use super::config::RateBasis;
 use super::doors::{Entry, OpenError};
+use super::fec::{Granted, fec_header};
 use super::notice::Notice;
 use super::server::{ConnKey, Output, Server, SessionKey, bucket};
 use super::state::{EndReason, Media, Path, Session, State};
@@ -44,7 +45,7 @@ impl Server {
             return Reply::error(459, "set up one title, not the folder of all");
         }
         if let Some(session) = session.and_then(|key| self.sessions.get(&key))
-            && (session.media.state() == State::Playing || session.pending.is_some())
+            && (session.state() == State::Playing || session.pending.is_some())
         {
             return self.wrong_state(Some(session.key));
         }
@@ -63,9 +64,17 @@ impl Server {
         let Some(way) = offers.iter().find_map(|offer| self.way(conn, session, offer)) else {
             return Reply::error(461, "RTP/AVP by UDP unicast or RTP/AVP/TCP interleaved");
         };
-        let entry = self.sized(entry, conn, way.path);
-        match self.admit(now, conn, session, &entry, way, request) {
-            Ok(key) => self.setup_reply(key, way),
+        let granted = self.grant(request, entry.fec, way.path);
+        // Parity protects packets of the default size.
+        let entry = match granted {
+            Granted::Possible { .. } => entry,
+            Granted::Silent | Granted::Refused(_) => self.sized(entry, conn, way.path),
+        };
+        match self.admit(now, conn, session, &entry, way, granted, request) {
+            Ok((key, fec)) => {
+                let reply = self.setup_reply(key, way);
+                if let Some(fec) = fec { reply.header(fec_header(), fec) } else { reply }
+            }
             Err(reply) => reply,
         }
     }
@@ -136,7 +145,8 @@ impl Server {
         if ip.is_ipv4() { self.config.ports_v4 } else { self.config.ports_v6 }
     }
 
-    /// Takes everything that the session needs, or nothing.
+    /// Takes everything that the session needs, or nothing. Returns it and what the reply says about FEC.
+    #[allow(clippy::too_many_arguments)] // each is a different type: none can take another's place
     fn admit(
         &mut self,
         now: Instant,
@@ -144,8 +154,9 @@ impl Server {
         session: Option<SessionKey>,
         entry: &Entry,
         way: Way,
+        granted: Granted,
         request: &Request,
-    ) -> Result<SessionKey, Reply> {
+    ) -> Result<(SessionKey, Option<String>), Reply> {
         self.replace_others(now, conn, session, way.path);
         let room = self.room(conn, session, entry, way)?;
         let id = match session {
@@ -174,15 +185,20 @@ impl Server {
             }
             (None, None) => return Err(Reply::status(500)),
         };
+        let fec = self.begin_fec(key, granted);
         self.open_stream(key);
-        Ok(key)
+        Ok((key, fec))
     }
 
     /// Two films at one UDP port are no use to anybody: a box that was switched off and on again, or changes the channel
     /// without TEARDOWN, asks for the same ports, and its old session ends.
     fn replace_others(&mut self, now: Instant, conn: ConnKey, session: Option<SessionKey>, path: Path) {
-        let (Path::Udp { rtp_port: wanted, .. }, Some(conn)) = (path, self.conns.get(&conn)) else { return };
-        let Some(others) = self.by_udp.get(&(conn.peer.ip(), wanted)) else { return };
+        let (Path::Udp { rtp_port: wanted, rtcp_port }, Some(conn)) = (path, self.conns.get(&conn)) else {
+            return;
+        };
+        let ip = conn.peer.ip();
+        self.clear_fec_ports(now, session, ip, [wanted, rtcp_port]);
+        let Some(others) = self.by_udp.get(&(ip, wanted)) else { return };
         let same_port = |key: &SessionKey| {
             let path = self.sessions.get(key).map(|session| session.path);
             matches!(path, Some(Path::Udp { rtp_port, .. }) if rtp_port == wanted) && Some(*key) != session
@@ -269,9 +285,12 @@ impl Server {
         match self.library.open(entry) {
             Ok(title) => Ok(title),
             Err(error) => {
-                let status = if error == OpenError::Full { 503 } else { 500 };
+                let status = if matches!(error, OpenError::Broken(_)) { 500 } else { 503 };
                 self.notice(Notice::Broken { title: entry.name.clone(), reason: error.to_string() });
-                let reply = Reply::error(status, "the title cannot be played now");
+                let reply = match &error {
+                    OpenError::MembersLost(what) => Reply::error(status, what),
+                    _ => Reply::error(status, "the title cannot be played now"),
+                };
                 Err(if status == 503 { reply.header(RETRY_AFTER, "10") } else { reply })
             }
         }
@@ -322,6 +341,7 @@ impl Server {
             rate: room.rate,
             media: Media::Fresh,
             pending: None,
+            fec: None,
             url: request.request_uri().map(|url| target::plain(url).to_string()).unwrap_or_default(),
             last_heard: now,
             started: now,
@@ -383,7 +403,7 @@ impl Server {
         session.media = session.media.in_size_of(&session.entry, entry);
         (session.entry, session.title, session.path) = (entry.clone(), title, way.path);
         (session.engine, session.stream, session.rate) = (room.engine, stream, room.rate);
-        (session.peer, session.owner) = (peer, Some(conn));
+        (session.peer, session.owner, session.fec) = (peer, Some(conn), None);
         if from != to {
             self.usage.entry(to).or_default().sessions += 1;
             self.release_usage(from, |usage| &mut usage.sessions);
@@ -391,13 +411,10 @@ impl Server {
     }
 
     /// Tells the engine about the session's stream, and makes it findable.
-    fn open_stream(&mut self, key: SessionKey) {
+    pub(super) fn open_stream(&mut self, key: SessionKey) {
         let Some(session) = self.sessions.get(&key) else { return };
         let (engine, stream, ip) = (session.engine, session.stream, session.peer.ip());
-        let scope_id = match session.peer {
-            std::net::SocketAddr::V6(peer) => peer.scope_id(),
-            std::net::SocketAddr::V4(_) => 0,
-        };
+        let scope_id = session.scope_id();
         let mut ports = Vec::new();
         let dest = match session.path {
             Path::Udp { rtp_port, rtcp_port } => {
@@ -417,7 +434,7 @@ impl Server {
             dest,
             layout: session.entry.layout,
             quiet: false,
-            spare: 0,
+            spare: session.spare(),
         };
         self.by_stream.insert((engine, stream), key);
         ports.dedup();

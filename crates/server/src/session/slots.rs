@@ -42,8 +42,8 @@ impl Places {
         self.free.push(place);
     }
 
-    fn has_room(&self) -> bool {
-        self.taken < self.bound
+    fn room(&self) -> usize {
+        (self.bound - self.taken) as usize
     }
 }
 
@@ -53,7 +53,11 @@ impl EngineSlots {
     }
 
     pub(super) fn has_stream_room(&self) -> bool {
-        self.streams.has_room()
+        self.streams.room() > 0
+    }
+
+    pub(super) fn stream_room(&self) -> usize {
+        self.streams.room()
     }
 
     pub(super) fn take_stream(&mut self) -> Option<StreamId> {

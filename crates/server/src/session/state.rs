@@ -21,6 +21,7 @@ use millrace_core::time::{Instant, MediaTicks};
 use millrace_core::wire::rtcp::ReportBlock;
 
 use super::doors::{AccessPoint, Entry};
+use super::fec::Fec;
 use super::{ConnKey, SessionKey};
 use crate::rtsp::reply::ReplyHead;
 
@@ -181,6 +182,8 @@ pub(super) struct Session {
     pub(super) rate: u64,
     pub(super) media: Media,
     pub(super) pending: Option<Pending>,
+    /// What its SETUP got when it asked for FEC.
+    pub(super) fec: Option<Fec>,
     /// The URL of SETUP, for `RTP-Info`.
     pub(super) url: String,
     pub(super) last_heard: Instant,
@@ -195,6 +198,19 @@ impl Session {
     /// For log lines: the name itself is the key to the session.
     pub(super) fn short_id(&self) -> String {
         self.id.chars().take(8).collect()
+    }
+
+    /// Its state, as its viewer sees it.
+    pub(super) fn state(&self) -> State {
+        if self.goes_on() { State::Playing } else { self.media.state() }
+    }
+
+    /// IPv6 zone of a link-local viewer, 0 otherwise.
+    pub(super) fn scope_id(&self) -> u32 {
+        match self.peer {
+            SocketAddr::V6(peer) => peer.scope_id(),
+            SocketAddr::V4(_) => 0,
+        }
     }
 
     /// Where the end of the title is.

@@ -14,14 +14,16 @@ use millrace_core::wire::rtp::Timeline;
 use millrace_offload::command::{Command, CompactDest, Event, PlaySpec, Refusal, StreamEvent};
 use millrace_server::rtsp::{Framer, Incoming};
 use millrace_server::session::{
-    AccessPoint, AccessPoints, ConnKey, Entropy, Entry, Library, Notice, OpenError, Output, Server,
-    ServerConfig,
+    AccessPoint, AccessPoints, ConnKey, Entropy, Entry, FecMatrix, Library, Notice, OpenError, Output,
+    Server, ServerConfig,
 };
 
 pub const SECOND: u64 = 1_000_000_000;
 pub const MS: u64 = 1_000_000;
 /// Packets a second of every made-up title; one packet lasts 225 ticks.
 pub const PACKETS_PER_S: u64 = 400;
+/// Rows of 4 data units and 2 parity units of 20 packets.
+pub const MATRIX: FecMatrix = FecMatrix { data_units: 4, parity_units: 2, unit_packets: 20 };
 /// An access point every two seconds.
 pub const GOP_PACKETS: u32 = 800;
 
@@ -75,12 +77,14 @@ pub fn entry(name: &str, seconds: u64) -> Entry {
         packets,
         timeline: Timeline { ssrc: 0x1234_abcd, timestamp_base: 1_000_000 },
         layout: WireLayout::new(1316).unwrap(),
+        fec: None,
         access: Arc::new(Even { packets, times_broken: false }),
     }
 }
 
 /// Titles `film` (60 s), `other` (20 s), `long` (1000 s: sequence numbers wrap), `broken` (cannot be opened), `crowded`
-/// (the cache is full), `blind` (packet times cannot be read).
+/// (the cache is full), `blind` (packet times cannot be read), `safe` (60 s, with parity), `frail` (the same, its second
+/// parity track cannot be opened), `torn` (too many members are lost).
 #[derive(Default)]
 pub struct Shelf {
     pub open: HashMap<TitleRef, u32>,
@@ -94,10 +98,11 @@ impl Library for SharedShelf {
     fn find(&mut self, name: &str) -> Option<Entry> {
         match name {
             "film" => Some(entry(name, 60)),
-            "other" | "broken" | "crowded" => {
+            "other" | "broken" | "crowded" | "torn" => {
                 Some(Entry { timeline: Timeline { ssrc: 7, timestamp_base: 0 }, ..entry(name, 20) })
             }
             "long" => Some(entry(name, 1000)),
+            "safe" | "frail" => Some(Entry { fec: Some(MATRIX), ..entry(name, 60) }),
             "blind" => {
                 let mut entry = entry(name, 60);
                 entry.access = Arc::new(Even { packets: entry.packets, times_broken: true });
@@ -111,12 +116,20 @@ impl Library for SharedShelf {
         let packets = entry.packets.div_ceil(factor);
         let access = Arc::new(Larger { times: Arc::clone(&entry.access), packets, factor });
         let timeline = Timeline { ssrc: entry.timeline.ssrc + factor - 1, ..entry.timeline };
-        Some(Entry { packets, timeline, layout: WireLayout::new(packet_bytes)?, access, ..entry.clone() })
+        Some(Entry {
+            packets,
+            timeline,
+            layout: WireLayout::new(packet_bytes)?,
+            fec: None,
+            access,
+            ..entry.clone()
+        })
     }
     fn open(&mut self, entry: &Entry) -> Result<TitleRef, OpenError> {
         match entry.name.as_str() {
             "broken" => return Err(OpenError::Broken("meta-1316.mrp: checksum mismatch".into())),
             "crowded" => return Err(OpenError::Full),
+            "torn" => return Err(OpenError::MembersLost("2 members lost (b, c), 1 may be".into())),
             _ => {}
         }
         let mut shelf = self.0.lock().unwrap();
@@ -124,6 +137,12 @@ impl Library for SharedShelf {
         let title = TitleRef(shelf.next);
         *shelf.open.entry(title).or_default() += 1;
         Ok(title)
+    }
+    fn open_track(&mut self, entry: &Entry, track: u8) -> Result<TitleRef, OpenError> {
+        if entry.name == "frail" && track == 2 {
+            return Err(OpenError::Broken("parity.mrp: checksum mismatch".into()));
+        }
+        self.open(entry)
     }
     fn close(&mut self, title: TitleRef) {
         let mut shelf = self.0.lock().unwrap();
@@ -415,6 +434,19 @@ impl World {
             }
             Output::Command { command, .. } => {
                 self.log.push(match &command {
+                    Command::Open {
+                        dest: CompactDest::Udp { rtp_port, .. },
+                        quiet: true,
+                        packets,
+                        layout,
+                        ..
+                    } => {
+                        assert_eq!(*layout, WireLayout::fec());
+                        format!("open fec {rtp_port} of {packets}")
+                    }
+                    Command::Open { dest: CompactDest::Udp { rtp_port, .. }, spare, .. } if *spare > 0 => {
+                        format!("open udp {rtp_port} spare {spare}")
+                    }
                     Command::Open { dest, .. } => match dest {
                         CompactDest::Udp { ip, rtp_port, rtcp_port, .. } => {
                             format!("open udp {ip} {rtp_port} {rtcp_port}")

@@ -83,6 +83,9 @@ pub(crate) struct ServeArgs {
     /// between commas, or auto for all of these
     #[arg(long, value_name = "LIST", default_value_t = PacketSizes::default(), env = "MILLRACE_PACKET_SIZES")]
     pub(crate) packet_sizes: PacketSizes,
+    /// Forward error correction for viewers who ask for it: allow, or off. Titles must be stored with parity
+    #[arg(long, value_name = "WHETHER", default_value = "allow", env = "MILLRACE_FEC")]
+    pub(crate) fec: FecChoice,
     /// Send every datagram by itself even if the kernel can segment
     #[arg(long)]
     pub(crate) no_gso: bool,
@@ -108,6 +111,15 @@ pub(crate) enum ReadChoice {
     Uring,
     /// A few threads with pread.
     Threads,
+}
+
+/// Whether viewers get FEC.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, clap::ValueEnum)]
+pub(crate) enum FecChoice {
+    /// Who asks for it.
+    Allow,
+    /// Nobody.
+    Off,
 }
 
 /// A limit as people write it.

@@ -23,7 +23,7 @@ use millrace_store::cache::{Cache, CacheConfig, CacheDoor, CacheStats, ReadBacke
 use millrace_store::volume::Volume;
 
 use super::librarian::Librarian;
-use super::{ReadChoice, ServeArgs, invite};
+use super::{FecChoice, ReadChoice, ServeArgs, invite};
 use crate::cmds::ways::{Devices, Ports, Ways, figures_file};
 use crate::control::{Control, ControlConfig, ControlHandle, EngineDoor, Sockets, UdpSockets};
 use crate::library::shelf::{Reader, Shelf};
@@ -185,9 +185,13 @@ fn one_pair_of_ports(ways: Ways, udp: &[Option<UdpPair>; 2]) -> anyhow::Result<(
     Ok((ways, Ports { rtp, rtcp }))
 }
 
+/// Streams of a viewer: the film, the first parity, the further ones.
+const STREAMS_WITH_FEC: usize = 3;
+
 /// Places in the table of an engine.
 fn streams_per_engine(args: &ServeArgs) -> usize {
-    (args.max_streams / usize::from(args.engines) + SPARE_STREAMS).min(MAX_STREAMS_PER_ENGINE)
+    let each = if args.fec == FecChoice::Allow { STREAMS_WITH_FEC } else { 1 };
+    (args.max_streams / usize::from(args.engines) * each + SPARE_STREAMS).min(MAX_STREAMS_PER_ENGINE)
 }
 
 /// What an engine tells about itself while it runs.
@@ -247,7 +251,8 @@ fn control_config(args: &ServeArgs) -> ControlConfig {
     let session = &mut config.session;
     session.session_timeout_ns = u64::try_from(args.session_timeout.0.as_nanos()).unwrap_or(u64::MAX);
     session.max_streams = args.max_streams;
-    session.streams_per_engine = args.max_streams / usize::from(args.engines) + SPARE_STREAMS;
+    session.streams_per_engine = streams_per_engine(args);
+    session.fec = args.fec == FecChoice::Allow;
     session.max_rate = args.max_rate;
     session.packet_sizes = args.packet_sizes.clone();
     session.max_connections_per_address = args.max_connections_per_address;

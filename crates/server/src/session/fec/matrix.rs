@@ -1,0 +1,171 @@
+//! What FEC a title offers, what a viewer may wish for, and which FEC packets belong to a run of media packets.
+
+use std::fmt;
+
+use millrace_core::wire::fec::PAYLOAD_TYPE_FEC;
+
+/// How a title's packets are protected: rows of `k` data units and `m` parity units, units of `U` packets. On the wire a row is a
+/// matrix of SMPTE ST 2022-1 with `L` = `U` columns and `D` = `k` rows.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct FecMatrix {
+    /// Data units of a row, "k"; not 0.
+    pub data_units: u8,
+    /// Parity units of a row, "m"; not 0.
+    pub parity_units: u8,
+    /// Packets of a unit, "U"; not 0.
+    pub unit_packets: u8,
+}
+
+/// How much of a title's parity is sent to a viewer.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
+pub enum FecMode {
+    /// Nothing.
+    Off,
+    /// The first parity: what ST 2022-1 calls column FEC.
+    Xor,
+    /// All parities.
+    All,
+}
+
+/// The track of the first parity.
+pub const TRACK_XOR: u8 = 1;
+/// The track of the further parities.
+pub const TRACK_RS: u8 = 2;
+
+impl FecMode {
+    /// As viewers write it.
+    pub fn parse(text: &str) -> Option<Self> {
+        [Self::Off, Self::Xor, Self::All].into_iter().find(|mode| text.eq_ignore_ascii_case(mode.as_str()))
+    }
+
+    /// As viewers read it.
+    pub fn as_str(self) -> &'static str {
+        match self {
+            Self::Off => "off",
+            Self::Xor => "xor",
+            Self::All => "all",
+        }
+    }
+
+    /// The tracks that are sent.
+    pub fn tracks(self) -> &'static [u8] {
+        match self {
+            Self::Off => &[],
+            Self::Xor => &[TRACK_XOR],
+            Self::All => &[TRACK_XOR, TRACK_RS],
+        }
+    }
+}
+
+impl fmt::Display for FecMode {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(self.as_str())
+    }
+}
+
+impl FecMatrix {
+    /// The most that the title can give of what is wished.
+    pub fn at_most(self, wish: FecMode) -> FecMode {
+        if wish == FecMode::All && self.parity_units == 1 { FecMode::Xor } else { wish }
+    }
+
+    /// Packets of one codeword that a viewer can repair who gets this much.
+    pub fn spare(self, mode: FecMode) -> u8 {
+        match mode {
+            FecMode::Off => 0,
+            FecMode::Xor => 1,
+            FecMode::All => self.parity_units,
+        }
+    }
+
+    /// Bits a second of FEC beside a film of `rate`: parity costs as many packets as data, a little longer ones.
+    pub fn rate(self, mode: FecMode, rate: u64) -> u64 {
+        rate.saturating_mul(u64::from(self.spare(mode))).div_ceil(u64::from(self.data_units))
+    }
+
+    /// FEC packets in `track` for each column.
+    pub fn column_packets(self, track: u8) -> u32 {
+        if track == TRACK_XOR { 1 } else { u32::from(self.parity_units).saturating_sub(1) }
+    }
+
+    fn row_packets(self) -> u64 {
+        u64::from(self.data_units) * u64::from(self.unit_packets)
+    }
+
+    /// Columns of a title of `packets` packets.
+    pub fn columns(self, packets: u32) -> u32 {
+        let columns = u64::from(packets).div_ceil(self.row_packets()) * u64::from(self.unit_packets);
+        u32::try_from(columns).unwrap_or(u32::MAX)
+    }
+
+    /// The media packet with which the FEC of `column` leaves: that of a row is spread over the row behind it. The last packet
+    /// of the title for all that would leave after it.
+    pub fn departure(self, column: u32, packets: u32) -> u32 {
+        let (row, place) = (column / u32::from(self.unit_packets), column % u32::from(self.unit_packets));
+        let packet =
+            (u64::from(row) + 1) * self.row_packets() + u64::from(place) * u64::from(self.data_units);
+        packet.min(u64::from(packets).saturating_sub(1)) as u32
+    }
+
+    /// First column of which nothing lies before packet `from`.
+    pub fn first_whole(self, from: u32) -> u32 {
+        let (row, place) = (u64::from(from) / self.row_packets(), u64::from(from) % self.row_packets());
+        let unit = u64::from(self.unit_packets);
+        // Within the first unit the columns not yet passed are whole; behind it none is.
+        u32::try_from(row * unit + place.min(unit)).unwrap_or(u32::MAX)
+    }
+
+    /// First column whose FEC leaves at or behind packet `next`.
+    pub fn first_due(self, next: u32) -> u32 {
+        let (row, place) = (u64::from(next) / self.row_packets(), u64::from(next) % self.row_packets());
+        let Some(before) = row.checked_sub(1) else { return 0 };
+        let unit = u64::from(self.unit_packets);
+        u32::try_from(before * unit + place.div_ceil(u64::from(self.data_units))).unwrap_or(u32::MAX)
+    }
+
+    /// Columns up to the first that has packets at or behind `until`, in a title of `packets`.
+    pub fn whole_until(self, until: u32, packets: u32) -> u32 {
+        if until >= packets {
+            return self.columns(packets);
+        }
+        let (row, place) = (u64::from(until) / self.row_packets(), u64::from(until) % self.row_packets());
+        let unit = u64::from(self.unit_packets);
+        let last_unit = (u64::from(self.data_units) - 1) * unit;
+        u32::try_from(row * unit + place.saturating_sub(last_unit)).unwrap_or(u32::MAX)
+    }
+
+    /// What can be asked for, as SDP says it: behind `a=x-millrace-fec:`.
+    pub fn offer(self) -> String {
+        let most = self.at_most(FecMode::All);
+        let modes = if most == FecMode::All { "xor,all" } else { "xor" };
+        format!("{modes}{}", self.parameters(most, |track| format!("+{}", port_offset(track))))
+    }
+
+    /// What is sent to a viewer with this RTP port, as a reply says it.
+    pub fn grant(self, mode: FecMode, rtp_port: u16) -> String {
+        let port = |track| (u32::from(rtp_port) + u32::from(port_offset(track))).to_string();
+        match mode {
+            FecMode::Off => mode.as_str().to_owned(),
+            _ => format!("{mode}{}", self.parameters(mode, port)),
+        }
+    }
+
+    fn parameters(self, mode: FecMode, port: impl Fn(u8) -> String) -> String {
+        let Self { data_units: k, parity_units: m, unit_packets: u } = self;
+        let rs = match mode {
+            FecMode::All => format!(";rs_port={}", port(TRACK_RS)),
+            _ => String::new(),
+        };
+        let xor = port(TRACK_XOR);
+        format!(";xor_port={xor}{rs};pt={PAYLOAD_TYPE_FEC};L={u};D={k};k={k};m={m};U={u}")
+    }
+}
+
+/// How far from the RTP port a track's port is. 4 is left to the row FEC of ST 2022-1.
+pub fn port_offset(track: u8) -> u16 {
+    if track == TRACK_XOR { 2 } else { 6 }
+}
+
+#[cfg(test)]
+#[path = "matrix_tests.rs"]
+mod tests;

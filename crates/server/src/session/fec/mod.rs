@@ -1,0 +1,461 @@
+//! FEC beside the film: what a viewer asks for, and the quiet streams that carry it (`docs/ref/rtsp.md`).
+//!
+//! Each parity track of a title is a title of its own to the engine, and is sent by a stream of its own ("companion") that is opened,
+//! played, paused and closed with the media stream. A media stream whose viewer repairs is opened with `spare`: then it may be
+//! lent extents with holes. That is fixed for a stream, so switching FEC while playing means pausing, opening the stream
+//! anew and going on; the viewer sees a gap of some milliseconds and no other packet numbers.
+
+mod matrix;
+
+use millrace_core::ids::{StreamId, TitleRef};
+use millrace_core::packet::WireLayout;
+use millrace_core::time::{Instant, MediaTicks};
+use millrace_core::units::BitRate;
+use millrace_core::wire::rtp::{Timeline, sequence_of};
+use millrace_offload::command::{Command, CompactDest, PlaySpec};
+use rtsp_types::HeaderName;
+
+pub use matrix::{FecMatrix, FecMode, TRACK_RS, TRACK_XOR, port_offset};
+
+use super::end::Closing;
+use super::notice::Notice;
+use super::server::{Server, SessionKey, header};
+use super::state::{EndReason, Media, Path, Plan, Session, Start};
+use crate::rtsp::Request;
+
+/// A companion can make do with whatever is there: what is missing is not sent.
+const SPARE_ANY: u8 = u8::MAX;
+
+/// `X-Millrace-FEC`, in requests and replies.
+pub(super) fn fec_header() -> HeaderName {
+    HeaderName::from_static_str("X-Millrace-FEC").expect("the name is ASCII")
+}
+
+/// What a SETUP or DESCRIBE wishes: the header, else the query of its URL. `None`: nothing was said about FEC; `Some(None)`: it
+/// cannot be understood.
+pub(super) fn wish(request: &Request) -> Option<Option<FecMode>> {
+    let named = header(request, &fec_header()).map(|value| value.trim().to_owned());
+    let asked = named.or_else(|| {
+        let url = request.request_uri()?;
+        url.query_pairs().find(|(name, _)| name == "fec").map(|(_, value)| value.into_owned())
+    });
+    asked.map(|text| FecMode::parse(&text))
+}
+
+/// FEC of a session whose SETUP asked for it.
+#[derive(Debug)]
+pub(super) struct Fec {
+    pub(super) matrix: FecMatrix,
+    /// What `on` means.
+    pub(super) on: FecMode,
+    /// What is, or is about to be, sent.
+    pub(super) mode: FecMode,
+    /// Bits a second of the session's rate that are FEC.
+    rate: u64,
+    companions: Vec<Companion>,
+    /// The viewer has got, or will get, all packets from this one on.
+    since: u32,
+    /// The streams are to be opened anew once the media stream stands still; `true`: and go on.
+    change: Option<bool>,
+}
+
+/// A stream of parity.
+#[derive(Clone, Copy, Debug)]
+struct Companion {
+    track: u8,
+    stream: StreamId,
+    title: TitleRef,
+    /// It has been told to play.
+    played: bool,
+}
+
+/// What becomes of a wish for FEC.
+#[derive(Debug)]
+pub(super) enum Granted {
+    /// Nothing was asked.
+    Silent,
+    /// This can be had, and switched over to.
+    Possible { matrix: FecMatrix, mode: FecMode },
+    /// It cannot be had.
+    Refused(String),
+}
+
+impl Session {
+    /// What the viewer gets beside the film.
+    pub(super) fn fec_mode(&self) -> FecMode {
+        self.fec.as_ref().map_or(FecMode::Off, |fec| fec.mode)
+    }
+
+    /// Packets of one codeword that the viewer can repair.
+    pub(super) fn spare(&self) -> u8 {
+        self.fec.as_ref().map_or(0, |fec| fec.matrix.spare(fec.mode))
+    }
+
+    /// Whether the session only stands still to go on with other FEC.
+    pub(super) fn goes_on(&self) -> bool {
+        self.fec.as_ref().is_some_and(|fec| fec.change == Some(true))
+    }
+
+    /// Whether its media stream does not go on by itself after a change of FEC. `true` if that was so until now.
+    pub(super) fn stay(&mut self) -> bool {
+        match self.fec.as_mut().map(|fec| &mut fec.change) {
+            Some(change @ Some(true)) => {
+                *change = Some(false);
+                true
+            }
+            _ => false,
+        }
+    }
+
+    /// The value of `X-Millrace-FEC`.
+    pub(super) fn fec_state(&self) -> Option<String> {
+        let Path::Udp { rtp_port, .. } = self.path else { return None };
+        self.fec.as_ref().map(|fec| fec.matrix.grant(fec.mode, rtp_port))
+    }
+
+    /// UDP ports of the viewer that FEC goes to.
+    fn fec_ports(&self) -> impl Iterator<Item = u16> + use<'_> {
+        let companions = self.fec.iter().flat_map(|fec| &fec.companions);
+        companions.filter_map(|companion| self.port_of(companion.track))
+    }
+
+    fn port_of(&self, track: u8) -> Option<u16> {
+        match self.path {
+            Path::Udp { rtp_port, .. } => rtp_port.checked_add(port_offset(track)),
+            Path::Tcp { .. } => None,
+        }
+    }
+}
+
+impl Server {
+    /// What can be made of the wish, as far as title and path go.
+    pub(super) fn grant(&self, request: &Request, protected: Option<FecMatrix>, path: Path) -> Granted {
+        let wished = match wish(request) {
+            None => return Granted::Silent,
+            Some(wished) => wished,
+        };
+        let refused = |why: &str| Granted::Refused(why.to_owned());
+        let (Some(wished), Path::Udp { rtp_port, .. }) = (wished, path) else {
+            return refused(if wished.is_none() {
+                "ask for xor, all or off"
+            } else {
+                "FEC is sent by UDP only"
+            });
+        };
+        let Some(matrix) = protected else { return refused("the title is stored without parity") };
+        if !self.config.fec {
+            return refused("this server sends no FEC");
+        }
+        if rtp_port.checked_add(port_offset(TRACK_RS)).is_none() {
+            return refused("its ports would be beyond 65535");
+        }
+        Granted::Possible { matrix, mode: matrix.at_most(wished) }
+    }
+
+    /// Gives a session that has just been set up its FEC. Returns what the reply says about it.
+    pub(super) fn begin_fec(&mut self, key: SessionKey, granted: Granted) -> Option<String> {
+        let refusal = match granted {
+            Granted::Silent => return None,
+            Granted::Refused(why) => why,
+            Granted::Possible { matrix, mode } => {
+                let session = self.sessions.get_mut(&key)?;
+                let on = mode.max(FecMode::Xor);
+                session.fec = Some(Fec {
+                    matrix,
+                    on,
+                    mode: FecMode::Off,
+                    rate: 0,
+                    companions: Vec::new(),
+                    since: 0,
+                    change: None,
+                });
+                match self.reserve_fec(key, mode).and_then(|()| self.open_companions(key)) {
+                    Ok(()) => {
+                        self.counters.sessions_with_fec += u64::from(mode != FecMode::Off);
+                        self.tell_fec(key, None);
+                        return self.sessions.get(&key)?.fec_state();
+                    }
+                    Err(why) => why,
+                }
+            }
+        };
+        // Header values are quoted text: a quotation mark inside would end it.
+        Some(format!("off;reason=\"{}\"", refusal.replace('"', "'")))
+    }
+
+    /// Counts the rate of another mode against what the operator allows, and makes it the session's.
+    fn reserve_fec(&mut self, key: SessionKey, mode: FecMode) -> Result<(), String> {
+        let reserved = self.reserved_rate();
+        let Some(session) = self.sessions.get(&key) else { return Err("the session is over".into()) };
+        let Some(fec) = &session.fec else { return Err("the session was set up without FEC".into()) };
+        for &track in mode.tracks() {
+            let Some(port) = session.port_of(track) else {
+                return Err("its ports would be beyond 65535".into());
+            };
+            let own = matches!(session.path, Path::Udp { rtcp_port, .. } if rtcp_port == port);
+            let others = self.by_udp.get(&(session.peer.ip(), port));
+            if own || others.is_some_and(|keys| keys.iter().any(|other| *other != key)) {
+                return Err(format!("port {port} is in use by another stream"));
+            }
+        }
+        let rate = fec.matrix.rate(mode, session.rate - fec.rate);
+        let (engine, missing) = (session.engine, mode.tracks().len().saturating_sub(fec.companions.len()));
+        if rate > fec.rate
+            && let Some(max) = self.config.max_rate
+            && reserved - fec.rate + rate > max.0
+        {
+            return Err(format!(
+                "{} of {max} in use, {} more for FEC",
+                BitRate(reserved),
+                BitRate(rate - fec.rate)
+            ));
+        }
+        if self.slots[engine].stream_room() < missing {
+            return Err("the engine has no free stream".into());
+        }
+        let Some(session) = self.sessions.get_mut(&key) else { return Ok(()) };
+        let Some(fec) = session.fec.as_mut() else { return Ok(()) };
+        let before = std::mem::replace(&mut fec.rate, rate);
+        fec.mode = mode;
+        session.rate = session.rate - before + rate;
+        self.slots[engine].rate = self.slots[engine].rate - before + rate;
+        Ok(())
+    }
+
+    /// Opens what the session's mode demands. If that cannot be done it gets none.
+    fn open_companions(&mut self, key: SessionKey) -> Result<(), String> {
+        let Some(session) = self.sessions.get(&key) else { return Ok(()) };
+        let (engine, entry) = (session.engine, session.entry.clone());
+        for &track in session.fec_mode().tracks() {
+            let opened = match self.library.open_track(&entry, track) {
+                Ok(title) => match self.slots[engine].take_stream() {
+                    Some(stream) => Ok(Companion { track, stream, title, played: false }),
+                    None => {
+                        self.library.close(title);
+                        Err("the engine has no free stream".to_owned())
+                    }
+                },
+                Err(error) => {
+                    self.notice(Notice::Broken {
+                        title: entry.name.clone(),
+                        reason: format!("FEC: {error}"),
+                    });
+                    Err("the title's parity cannot be read now".to_owned())
+                }
+            };
+            match opened {
+                Ok(companion) => self.open_companion(key, companion),
+                Err(why) => {
+                    self.retire_companions(key);
+                    let _ = self.reserve_fec(key, FecMode::Off); // giving back never fails
+                    return Err(why);
+                }
+            }
+        }
+        Ok(())
+    }
+
+    fn open_companion(&mut self, key: SessionKey, companion: Companion) {
+        let Some(session) = self.sessions.get_mut(&key) else { return };
+        let Some(port) = session.port_of(companion.track) else { return };
+        let (engine, ip, scope_id) = (session.engine, session.peer.ip(), session.scope_id());
+        let Some(fec) = session.fec.as_mut() else { return };
+        let columns = fec.matrix.columns(session.entry.packets);
+        let command = Command::Open {
+            stream: companion.stream,
+            title: companion.title,
+            packets: columns.saturating_mul(fec.matrix.column_packets(companion.track)),
+            timeline: Timeline { ssrc: 0, ..session.entry.timeline },
+            dest: CompactDest::Udp {
+                ip,
+                scope_id,
+                rtp_port: port,
+                rtcp_port: port,
+            },
+            layout: WireLayout::fec(),
+            quiet: true,
+            spare: SPARE_ANY,
+        };
+        fec.companions.push(companion);
+        self.by_stream.insert((engine, companion.stream), key);
+        self.by_udp.entry((ip, port)).or_default().push(key);
+        self.command(engine, command);
+    }
+
+    /// Tells the engine to forget the companions. What is reserved for them stays reserved.
+    pub(super) fn retire_companions(&mut self, key: SessionKey) {
+        let Some(session) = self.sessions.get_mut(&key) else { return };
+        let ports: Vec<u16> = session.fec_ports().collect();
+        let (engine, ip) = (session.engine, session.peer.ip());
+        let Some(fec) = session.fec.as_mut() else { return };
+        for companion in std::mem::take(&mut fec.companions) {
+            let stream = companion.stream;
+            self.by_stream.remove(&(engine, stream));
+            self.closing.insert((engine, stream), Closing { title: companion.title, ended: None });
+            self.command(engine, Command::Close { stream });
+        }
+        for port in ports {
+            self.forget_port(key, ip, port);
+        }
+    }
+
+    /// The media stream starts at `from`, which leaves at `at`: its FEC follows. `anew`: nothing before `from` counts as sent.
+    pub(super) fn play_companions(
+        &mut self,
+        key: SessionKey,
+        from: u32,
+        until: u32,
+        at: Instant,
+        anew: bool,
+    ) {
+        let Some(session) = self.sessions.get_mut(&key) else { return };
+        let (engine, entry) = (session.engine, session.entry.clone());
+        let Some(fec) = session.fec.as_mut() else { return };
+        if anew {
+            fec.since = from;
+        }
+        let matrix = fec.matrix;
+        let first = matrix.first_whole(fec.since).max(matrix.first_due(from));
+        let end = matrix.whole_until(until, entry.packets);
+        let mut commands = Vec::new();
+        for companion in &mut fec.companions {
+            let stream = companion.stream;
+            // It may still be sending the FEC of the last packets before a jump.
+            if companion.played {
+                commands.push(Command::Pause { stream });
+            }
+            let departure = matrix.departure(first, entry.packets);
+            let times = (entry.access.time_of(from), entry.access.time_of(departure));
+            // Without times of packets FEC cannot be timed; the film goes on without it.
+            let (Some(start), Some(time)) = times else { continue };
+            if first < end {
+                let each = matrix.column_packets(companion.track);
+                let play = PlaySpec {
+                    from: first.saturating_mul(each),
+                    until: end.saturating_mul(each),
+                    at: at.plus_ns(MediaTicks(time.0.saturating_sub(start.0)).to_ns()),
+                    sequence: sequence_of(first.saturating_mul(each)),
+                    scale_permille: 1000,
+                };
+                companion.played = true;
+                commands.push(Command::Play { stream, play });
+            }
+        }
+        for command in commands {
+            self.command(engine, command);
+        }
+    }
+
+    /// The media stream has been told to pause: so are its companions.
+    pub(super) fn pause_companions(&mut self, key: SessionKey) {
+        let Some(session) = self.sessions.get(&key) else { return };
+        let engine = session.engine;
+        let played = session.fec.iter().flat_map(|fec| &fec.companions).filter(|companion| companion.played);
+        let streams: Vec<_> = played.map(|companion| companion.stream).collect();
+        for stream in streams {
+            self.command(engine, Command::Pause { stream });
+        }
+    }
+
+    /// Switches a session's FEC over, while it plays too.
+    ///
+    /// # Errors
+    /// Why it stays as it is.
+    pub(super) fn switch_fec(&mut self, now: Instant, key: SessionKey, mode: FecMode) -> Result<(), String> {
+        if self.sessions.get(&key).is_some_and(|session| session.fec.is_some() && session.fec_mode() == mode)
+        {
+            return Ok(());
+        }
+        self.reserve_fec(key, mode)?;
+        let Some(session) = self.sessions.get_mut(&key) else { return Ok(()) };
+        let Some(fec) = session.fec.as_mut() else { return Ok(()) };
+        match session.media {
+            Media::Running(run) => {
+                fec.change = Some(true);
+                session.media = Media::Pausing(run);
+                let (engine, stream) = (session.engine, session.stream);
+                self.command(engine, Command::Pause { stream });
+                self.pause_companions(key);
+            }
+            Media::Pausing(_) => fec.change = fec.change.or(Some(false)),
+            Media::Fresh | Media::Paused { .. } | Media::Ended { .. } => self.open_anew(now, key),
+        }
+        Ok(())
+    }
+
+    /// The media stream stands still: what has been put off until then.
+    pub(super) fn finish_switch(&mut self, now: Instant, key: SessionKey) {
+        let Some(fec) = self.sessions.get_mut(&key).and_then(|session| session.fec.as_mut()) else { return };
+        let Some(goes_on) = fec.change.take() else { return };
+        self.open_anew(now, key);
+        let waits = self.sessions.get(&key).is_none_or(|session| session.pending.is_some());
+        if goes_on && !waits {
+            let plan = Plan { start: Start::Resume, stop: None, scale: false, speed: false };
+            // A film that has ended meanwhile has nothing to go on with.
+            let _ = self.start(now, key, plan, None);
+        }
+    }
+
+    /// Media stream and companions anew, for the session's mode; the place in the film stays.
+    fn open_anew(&mut self, now: Instant, key: SessionKey) {
+        let Some(session) = self.sessions.get(&key) else { return };
+        let (engine, entry) = (session.engine, session.entry.clone());
+        let opened = self.library.open(&entry);
+        let Some((title, stream)) = opened.ok().and_then(|title| match self.slots[engine].take_stream() {
+            Some(stream) => Some((title, stream)),
+            None => {
+                self.library.close(title);
+                None
+            }
+        }) else {
+            // What is sent must fit what the viewer repairs: nothing can go on.
+            let reason = EndReason::Refused(millrace_offload::command::Refusal::TableFull);
+            return self.end_session(now, key, reason);
+        };
+        self.retire_stream(now, key, None);
+        if let Some(session) = self.sessions.get_mut(&key) {
+            (session.title, session.stream) = (title, stream);
+        }
+        if let Err(reason) = self.open_companions(key) {
+            self.tell_fec(key, Some(reason));
+        }
+        self.open_stream(key);
+    }
+
+    /// A companion cannot go on: the film goes on without FEC.
+    pub(super) fn companion_failed(&mut self, now: Instant, key: SessionKey, reason: String) {
+        let on = self.sessions.get(&key).is_some_and(|session| session.fec_mode() != FecMode::Off);
+        if on && self.switch_fec(now, key, FecMode::Off).is_ok() {
+            self.counters.fec_failed += 1;
+            self.tell_fec(key, Some(reason));
+        }
+    }
+
+    pub(super) fn tell_fec(&mut self, key: SessionKey, trouble: Option<String>) {
+        if let Some(session) = self.sessions.get(&key) {
+            let (short, title, mode) = (session.short_id(), session.entry.name.clone(), session.fec_mode());
+            self.notice(Notice::Fec { session: short, title, mode, trouble });
+        }
+    }
+
+    /// A new session gets its film on ports to which another session's FEC goes: that must stop.
+    pub(super) fn clear_fec_ports(
+        &mut self,
+        now: Instant,
+        key: Option<SessionKey>,
+        ip: std::net::IpAddr,
+        ports: [u16; 2],
+    ) {
+        for port in ports {
+            let holders = self.by_udp.get(&(ip, port)).cloned().unwrap_or_default();
+            for other in holders.into_iter().filter(|other| Some(*other) != key) {
+                let sends =
+                    self.sessions.get(&other).is_some_and(|session| session.fec_ports().any(|p| p == port));
+                if sends && self.switch_fec(now, other, FecMode::Off).is_ok() {
+                    self.retire_companions(other);
+                    self.tell_fec(other, Some(format!("another session has port {port}")));
+                }
+            }
+        }
+    }
+}
