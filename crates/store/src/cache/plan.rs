@@ -38,11 +38,15 @@ pub(super) struct Next {
     pub(super) by: Ns,
     /// Whether somebody waits for it.
     pub(super) demand: bool,
+    /// Packets of one codeword that everybody who wants it can do without.
+    pub(super) spare: u8,
 }
 
 #[derive(Debug)]
 struct Asked {
     by: Ns,
+    /// The least of all who asked; somebody who has left may have asked for it.
+    spare: u8,
     reading: bool,
     /// There was no room for it when its turn came.
     waited: bool,
@@ -52,8 +56,8 @@ struct Asked {
 }
 
 impl Asked {
-    fn new(by: Ns) -> Self {
-        Self { by, reading: false, waited: false, waiters: Vec::new(), live: 0 }
+    fn new(by: Ns, spare: u8) -> Self {
+        Self { by, spare, reading: false, waited: false, waiters: Vec::new(), live: 0 }
     }
 }
 
@@ -103,17 +107,17 @@ impl Plan {
         self.queues.demand.len() + self.queues.ahead.len()
     }
 
-    /// A stream waits for `key` by `by`. `is_live` tells which of the old waiters still count. Returns whether the
-    /// extent was in the plan already.
+    /// A stream that can do without `spare` packets of a codeword waits for `key` by `by`. `is_live` tells which of the old
+    /// waiters still count. Returns whether the extent was in the plan already.
     pub(super) fn demand(
         &mut self,
         key: ExtentKey,
-        by: Ns,
+        (by, spare): (Ns, u8),
         waiter: Waiter,
         is_live: impl Fn(&Waiter) -> bool,
     ) -> bool {
         let joined = self.asked.contains_key(&key);
-        let asked = self.asked.entry(key).or_insert_with(|| Asked::new(by));
+        let asked = self.asked.entry(key).or_insert_with(|| Asked::new(by, spare));
         self.queues.remove(key, asked);
         if asked.waiters.len() > 2 * asked.live + 8 {
             asked.waiters.retain(is_live);
@@ -121,29 +125,33 @@ impl Plan {
         asked.waiters.push(waiter);
         asked.live += 1;
         asked.by = asked.by.min(by);
+        asked.spare = asked.spare.min(spare);
         self.queues.insert(key, asked);
         joined
     }
 
-    /// A playhead will come to `key` at `by`: plans to read it, or hastens what is planned. Returns whether this is
+    /// A playhead whose stream can do without `spare` packets of a codeword will come to `key` at `by`: plans to read it, or hastens what is planned. Returns whether this is
     /// a new read; not if too much is planned ahead already.
-    pub(super) fn ahead(&mut self, key: ExtentKey, by: Ns) -> bool {
+    pub(super) fn ahead(&mut self, key: ExtentKey, by: Ns, spare: u8) -> bool {
         if self.asked.contains_key(&key) {
-            self.hasten(key, by);
+            self.hasten(key, by, spare);
             return false;
         }
         if self.queues.ahead.len() >= self.ahead_limit {
             return false;
         }
-        let asked = Asked::new(by);
+        let asked = Asked::new(by, spare);
         self.queues.insert(key, &asked);
         self.asked.insert(key, asked);
         true
     }
 
-    /// `key`, if it is in the plan, is needed by `by` already.
-    pub(super) fn hasten(&mut self, key: ExtentKey, by: Ns) {
-        if let Some(asked) = self.asked.get_mut(&key).filter(|asked| by < asked.by) {
+    /// `key`, if it is in the plan, is needed by `by` already, and by somebody who can do without `spare` packets of a
+    /// codeword.
+    pub(super) fn hasten(&mut self, key: ExtentKey, by: Ns, spare: u8) {
+        let Some(asked) = self.asked.get_mut(&key) else { return };
+        asked.spare = asked.spare.min(spare);
+        if by < asked.by {
             self.queues.remove(key, asked);
             asked.by = by;
             self.queues.insert(key, asked);
@@ -161,12 +169,16 @@ impl Plan {
 
     /// The most urgent read for which somebody waits.
     pub(super) fn first_demand(&self) -> Option<Next> {
-        self.queues.demand.first().map(|&(by, key)| Next { key, by, demand: true })
+        self.queues.demand.first().map(|&(by, key)| Next { key, by, demand: true, spare: self.spare(key) })
     }
 
     /// The most urgent read for which nobody waits yet.
     pub(super) fn first_ahead(&self) -> Option<Next> {
-        self.queues.ahead.first().map(|&(by, key)| Next { key, by, demand: false })
+        self.queues.ahead.first().map(|&(by, key)| Next { key, by, demand: false, spare: self.spare(key) })
+    }
+
+    fn spare(&self, key: ExtentKey) -> u8 {
+        self.asked.get(&key).map_or(0, |asked| asked.spare)
     }
 
     /// The read of `key` begins.

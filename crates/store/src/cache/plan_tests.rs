@@ -13,16 +13,16 @@ fn waiter(serial: u64) -> Waiter {
 #[test]
 fn one_read_for_all_who_ask_at_the_soonest_deadline() {
     let mut plan = Plan::new(10);
-    assert!(plan.ahead(key(1, 5), 900));
-    assert!(plan.demand(key(1, 5), 700, waiter(1), |_| true), "joined what was planned ahead");
-    assert!(plan.demand(key(1, 5), 800, waiter(2), |_| true));
-    assert!(!plan.demand(key(1, 6), 650, waiter(3), |_| true));
-    assert!(!plan.ahead(key(1, 6), 600), "hastened, not planned twice");
-    assert_eq!(plan.first_demand(), Some(Next { key: key(1, 6), by: 600, demand: true }));
+    assert!(plan.ahead(key(1, 5), 900, 0));
+    assert!(plan.demand(key(1, 5), (700, 0), waiter(1), |_| true), "joined what was planned ahead");
+    assert!(plan.demand(key(1, 5), (800, 0), waiter(2), |_| true));
+    assert!(!plan.demand(key(1, 6), (650, 0), waiter(3), |_| true));
+    assert!(!plan.ahead(key(1, 6), 600, 0), "hastened, not planned twice");
+    assert_eq!(plan.first_demand(), Some(Next { key: key(1, 6), by: 600, demand: true, spare: 0 }));
     plan.begin(key(1, 6));
-    assert_eq!(plan.first_demand(), Some(Next { key: key(1, 5), by: 700, demand: true }));
+    assert_eq!(plan.first_demand(), Some(Next { key: key(1, 5), by: 700, demand: true, spare: 0 }));
     assert_eq!(plan.queued(), 1);
-    assert!(plan.demand(key(1, 6), 1, waiter(4), |_| true), "joins a read in flight");
+    assert!(plan.demand(key(1, 6), (1, 0), waiter(4), |_| true), "joins a read in flight");
     assert_eq!(plan.finish(key(1, 6)), [waiter(3), waiter(4)]);
     assert_eq!(plan.finish(key(1, 5)), [waiter(1), waiter(2)]);
     assert_eq!((plan.queued(), plan.first_demand(), plan.finish(key(1, 5))), (0, None, vec![]));
@@ -31,17 +31,17 @@ fn one_read_for_all_who_ask_at_the_soonest_deadline() {
 #[test]
 fn reads_ahead_have_a_limit_and_demands_have_not() {
     let mut plan = Plan::new(2);
-    assert!(plan.ahead(key(1, 1), 1) && plan.ahead(key(1, 2), 2));
-    assert!(!plan.ahead(key(1, 3), 3));
-    assert!(!plan.demand(key(1, 3), 3, waiter(1), |_| true));
+    assert!(plan.ahead(key(1, 1), 1, 0) && plan.ahead(key(1, 2), 2, 0));
+    assert!(!plan.ahead(key(1, 3), 3, 0));
+    assert!(!plan.demand(key(1, 3), (3, 0), waiter(1), |_| true));
     assert_eq!(plan.queued(), 3);
 }
 
 #[test]
 fn what_nobody_waits_for_any_more_is_a_read_ahead() {
     let mut plan = Plan::new(2);
-    plan.demand(key(1, 1), 5, waiter(1), |_| true);
-    plan.demand(key(1, 1), 5, waiter(2), |_| true);
+    plan.demand(key(1, 1), (5, 0), waiter(1), |_| true);
+    plan.demand(key(1, 1), (5, 0), waiter(2), |_| true);
     plan.unwant(key(1, 1));
     assert!(plan.first_demand().is_some());
     plan.unwant(key(1, 1));
@@ -54,10 +54,10 @@ fn what_nobody_waits_for_any_more_is_a_read_ahead() {
 #[test]
 fn a_forgotten_title_leaves_only_the_reads_in_flight() {
     let mut plan = Plan::new(9);
-    plan.demand(key(1, 1), 5, waiter(1), |_| true);
-    plan.demand(key(1, 2), 5, waiter(2), |_| true);
-    plan.demand(key(2, 1), 5, waiter(3), |_| true);
-    plan.ahead(key(1, 3), 5);
+    plan.demand(key(1, 1), (5, 0), waiter(1), |_| true);
+    plan.demand(key(1, 2), (5, 0), waiter(2), |_| true);
+    plan.demand(key(2, 1), (5, 0), waiter(3), |_| true);
+    plan.ahead(key(1, 3), 5, 0);
     plan.begin(key(1, 2));
     let mut waiters = plan.forget_title(TitleRef(1));
     waiters.sort_by_key(|(key, _)| *key);
@@ -71,7 +71,7 @@ fn a_forgotten_title_leaves_only_the_reads_in_flight() {
 fn a_stream_that_keeps_leaving_and_coming_back_does_not_make_the_list_grow() {
     let mut plan = Plan::new(1);
     for serial in 0..10_000 {
-        plan.demand(key(1, 1), 5, waiter(serial), |old| old.serial == serial);
+        plan.demand(key(1, 1), (5, 0), waiter(serial), |old| old.serial == serial);
         plan.unwant(key(1, 1));
     }
     assert!(plan.finish(key(1, 1)).len() < 20);
@@ -113,7 +113,7 @@ proptest! {
         for (serial, op) in ops.into_iter().enumerate() {
             match op {
                 Op::Demand(extent, by) => {
-                    let joined = plan.demand(key(0, extent), by, waiter(serial as u64), |_| true);
+                    let joined = plan.demand(key(0, extent), (by, 0), waiter(serial as u64), |_| true);
                     let known = flat.iter_mut().find(|f| f.extent == extent);
                     prop_assert_eq!(joined, known.is_some());
                     match known {
@@ -122,7 +122,7 @@ proptest! {
                     }
                 }
                 Op::Ahead(extent, by) => {
-                    let new = plan.ahead(key(0, extent), by);
+                    let new = plan.ahead(key(0, extent), by, 0);
                     match flat.iter_mut().find(|f| f.extent == extent) {
                         Some(f) => f.by = f.by.min(by),
                         None => flat.push(Flat { extent, by, live: 0, reading: !new }),

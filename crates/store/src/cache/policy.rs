@@ -151,15 +151,15 @@ impl Policy {
         if self.streams.generation(stream).is_some_and(|generation| generation != want.stream.generation) {
             self.forget(stream);
         }
-        if !known || !self.streams.enter(stream, want.stream.generation) {
+        if !known || !self.streams.enter(stream, want.stream.generation, want.spare) {
             return self.grants.push_back(refuse(ReadFailure::OutOfRange));
         }
         let place = Place { extent: want.extent, offset };
         self.move_head(stream, Some(Head { title: want.title, place }));
         let (now, by) = (ns(now), ns(want.by));
         if self.streams.rewant(stream, key, by) {
-            self.plan.hasten(key, by);
-        } else if let Some(lease) = self.shelf.lend(key) {
+            self.plan.hasten(key, by, want.spare);
+        } else if let Some(lease) = self.shelf.lend(key, want.spare) {
             self.counters.hits.add(1);
             self.note_late(now, by);
             self.grants.push_back((door, grant(want.stream, key, Ok(lease))));
@@ -177,7 +177,8 @@ impl Policy {
             self.plan.unwant(displaced);
         }
         let streams = &self.streams;
-        let joined = self.plan.demand(key, by, waiter, |waiter| streams.is_waiting(key, waiter));
+        let spare = streams.spare(stream);
+        let joined = self.plan.demand(key, (by, spare), waiter, |waiter| streams.is_waiting(key, waiter));
         if joined { &self.counters.joins } else { &self.counters.misses }.add(1);
     }
 
@@ -241,7 +242,7 @@ impl Policy {
         if !anew {
             extent = extent.max(self.streams.ahead_end(stream));
         }
-        let mut timer = None;
+        let (mut timer, spare) = (None, self.streams.spare(stream));
         while extent < end {
             let need = at(extent).saturating_add(late);
             let in_sight = need.saturating_sub(self.prefetch_ns);
@@ -249,7 +250,7 @@ impl Policy {
                 timer = Some(in_sight);
                 break;
             }
-            self.read_ahead(ExtentKey { title: head.title, extent }, need);
+            self.read_ahead(ExtentKey { title: head.title, extent }, need, spare);
             extent += 1;
         }
         let id = self.streams.set_ahead_end(stream, extent);
@@ -258,9 +259,9 @@ impl Policy {
         }
     }
 
-    fn read_ahead(&mut self, key: ExtentKey, need: Ns) {
-        if !self.shelf.holds(key) && !self.failed.iter().any(|&(failed, _)| failed == key) {
-            self.plan.ahead(key, need);
+    fn read_ahead(&mut self, key: ExtentKey, need: Ns, spare: u8) {
+        if !self.shelf.holds(key, spare) && !self.failed.iter().any(|&(failed, _)| failed == key) {
+            self.plan.ahead(key, need, spare);
         }
     }
 
@@ -369,10 +370,11 @@ impl Policy {
         if !next.demand {
             self.counters.reads_ahead.add(1);
         }
-        Some(ReadOrder { key: next.key, title, fill, spare: 0 })
+        Some(ReadOrder { key: next.key, title, fill, spare: next.spare })
     }
 
-    /// A read has ended: what was read is lent to everybody who waits for it.
+    /// A read has ended: what was read is lent to everybody who waits for it. Who began to wait while it was read with more
+    /// holes than he can do with goes on waiting: it is read again for him.
     pub(super) fn finish(
         &mut self,
         now: Instant,
@@ -401,15 +403,21 @@ impl Policy {
             self.failed.push_back((key, now.saturating_add(FAILED_FOR_NS)));
         }
         for waiter in waiters {
-            self.answer(now, key, &waiter, outcome);
+            let Some((by, spare)) = self.streams.needs(key, &waiter) else { continue };
+            if outcome.is_ok() && !self.shelf.holds(key, spare) {
+                self.plan.demand(key, (by, spare), waiter, |_| true);
+            } else {
+                self.answer(now, key, &waiter, outcome);
+            }
         }
     }
 
     /// Answers a waiter, if it still waits.
     fn answer(&mut self, now: Ns, key: ExtentKey, waiter: &Waiter, outcome: Result<(), ReadFailure>) {
+        let Some((_, spare)) = self.streams.needs(key, waiter) else { return };
         let Some(by) = self.streams.answered(key, waiter) else { return };
         // A lease is refused only if 2^32 of them are out: then this one is, as far as we can say, busy.
-        let lease = outcome.and_then(|()| self.shelf.lend(key).ok_or(ReadFailure::Io(libc::EBUSY)));
+        let lease = outcome.and_then(|()| self.shelf.lend(key, spare).ok_or(ReadFailure::Io(libc::EBUSY)));
         let granted = lease.is_ok();
         self.grants.push_back((waiter.door, grant(waiter.stream, key, lease)));
         if granted {

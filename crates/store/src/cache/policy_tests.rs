@@ -78,8 +78,12 @@ impl World {
     }
 
     fn want(&mut self, index: u32, title: TitleRef, extent: u32, in_ns: u64) {
+        self.want_spare(index, title, extent, in_ns, 0);
+    }
+
+    fn want_spare(&mut self, index: u32, title: TitleRef, extent: u32, in_ns: u64, spare: u8) {
         let stream = StreamId { index, generation: 0 };
-        let want = Want { stream, title, extent, by: self.now.plus_ns(in_ns), spare: 0 };
+        let want = Want { stream, title, extent, by: self.now.plus_ns(in_ns), spare };
         self.policy.want(self.now, 0, &want);
     }
 
@@ -95,7 +99,7 @@ impl World {
             packets: PER_EXTENT,
             last_packet_bytes: 1316,
             layout: WireLayout::new(1316).unwrap(),
-            spare: 0,
+            spare: order.spare, // as many holes as they can do with
         };
         self.read.push(order.key);
         self.policy.finish(self.now, order.key, order.fill, Ok(content));
@@ -556,4 +560,38 @@ fn decision_cost() {
             seconds * 1e9 / f64::from(wants)
         );
     }
+}
+
+#[test]
+fn what_has_holes_is_lent_to_whoever_repairs_and_read_again_for_others() {
+    let mut world = World::new(8, 0);
+    let title = world.open(1, 4);
+    let spare = |grant: (u16, Grant)| grant.1.lease.map(|lease| lease.content().spare);
+    world.want_spare(0, title, 2, 0, 4);
+    world.want_spare(1, title, 2, 0, 1);
+    world.read_all();
+    let mut held: Vec<_> = (0..2).map(|_| world.policy.poll_grant().unwrap().1.lease.unwrap()).collect();
+    assert!(held.iter().all(|lease| lease.content().spare == 1), "no more than all of them can do with");
+    world.want_spare(2, title, 2, 0, 3);
+    assert_eq!(spare(world.policy.poll_grant().unwrap()), Ok(1), "there already");
+    // Who wants it whole while it is read with holes goes on waiting; who changes his mind too.
+    world.want_spare(3, title, 3, 0, 1);
+    world.want_spare(4, title, 3, 0, 1);
+    let order = world.policy.next_read(world.now).unwrap();
+    world.want(5, title, 3, 0);
+    world.want(4, title, 3, 0);
+    world.finish(order);
+    assert_eq!(spare(world.policy.poll_grant().unwrap()), Ok(1));
+    assert!(world.policy.poll_grant().is_none());
+    world.want(6, title, 2, 0);
+    world.read_all();
+    let whole: Vec<_> = (0..3).map(|_| spare(world.policy.poll_grant().unwrap())).collect();
+    assert_eq!((whole, world.policy.shelf.orphans()), (vec![Ok(0); 3], 1), "what is lent out stays");
+    world.want_spare(7, title, 2, 0, 1);
+    assert_eq!(spare(world.policy.poll_grant().unwrap()), Ok(0), "the better of the two");
+    assert_eq!(world.read.iter().filter(|key| key.extent == 3).count(), 2);
+    held.clear();
+    world.now = world.now.plus_ns(SWEEP_NS as u64);
+    world.read_all();
+    assert_eq!((world.policy.shelf.orphans(), world.policy.shelf.free()), (0, 6));
 }

@@ -24,7 +24,8 @@ enum Slot {
         /// Stamp of its last use.
         used: u64,
     },
-    /// Filled with what nobody may have any more (its title is closed), but still lent out.
+    /// Filled with what nobody may have any more (its title is closed, or it has holes and is here without by now), but
+    /// still lent out.
     Orphan,
 }
 
@@ -93,34 +94,53 @@ impl Shelf {
         self.evictions
     }
 
-    /// Extents of closed titles that are still lent out.
+    /// Extents that nobody may have any more and that are still lent out.
     pub(super) fn orphans(&self) -> usize {
         self.orphans.len()
     }
 
-    /// Whether this is here.
-    pub(super) fn holds(&self, key: ExtentKey) -> bool {
-        self.by_key.contains_key(&key)
+    /// Whether this is here, as whole as somebody needs it who can do without `spare` packets of a codeword.
+    pub(super) fn holds(&self, key: ExtentKey, spare: u8) -> bool {
+        let slot = self.by_key.get(&key).map(|slot| &self.slots[*slot as usize]);
+        matches!(slot, Some(Slot::Held { content, .. }) if content.spare <= spare)
     }
 
-    /// Lends an extent, if it is here.
-    pub(super) fn lend(&mut self, key: ExtentKey) -> Option<Lease> {
+    /// Lends an extent to somebody who can do without `spare` packets of a codeword, if it is here and as whole as that.
+    pub(super) fn lend(&mut self, key: ExtentKey, spare: u8) -> Option<Lease> {
         let slot = *self.by_key.get(&key)?;
         let Slot::Held { content, used, .. } = &mut self.slots[slot as usize] else { return None };
+        if content.spare > spare {
+            return None;
+        }
         self.stamp += 1;
         *used = self.stamp;
         self.arena.lend(slot, *content)
     }
 
-    /// Puts what was read where it can be lent.
+    /// Puts what was read where it can be lent, in place of the same with more holes.
     pub(super) fn put(&mut self, fill: Fill, content: ExtentContent, start_ns: Ns) {
+        let key = ExtentKey { title: content.title, extent: content.number };
+        if self.holds(key, content.spare) {
+            return self.give_back(fill);
+        }
         let slot = fill.extent();
         fill.publish();
         self.stamp += 1;
         self.slots[slot as usize] = Slot::Held { content, start_ns, used: self.stamp };
-        let key = ExtentKey { title: content.title, extent: content.number };
-        let older = self.by_key.insert(key, slot);
-        debug_assert!(older.is_none(), "{key:?} was in memory already");
+        if let Some(older) = self.by_key.insert(key, slot) {
+            self.retire(older);
+        }
+    }
+
+    /// A slot whose content is not to be lent any more, nor in the table: free, as soon as nobody has it.
+    fn retire(&mut self, slot: u32) {
+        if self.arena.reclaim(slot) {
+            self.slots[slot as usize] = Slot::Empty;
+            self.free.push(slot);
+        } else {
+            self.slots[slot as usize] = Slot::Orphan;
+            self.orphans.push(slot);
+        }
     }
 
     /// Takes back an extent that was taken but not filled.
@@ -212,17 +232,12 @@ impl Shelf {
             if content.title != title {
                 continue;
             }
-            if self.drop_held(slot) {
-                self.free.push(slot);
-            } else {
-                self.by_key.remove(&ExtentKey { title, extent: content.number });
-                self.slots[slot as usize] = Slot::Orphan;
-                self.orphans.push(slot);
-            }
+            self.by_key.remove(&ExtentKey { title, extent: content.number });
+            self.retire(slot);
         }
     }
 
-    /// Frees the extents of closed titles that have come back.
+    /// Frees the extents that nobody may have any more and that have come back.
     pub(super) fn sweep(&mut self) {
         let (arena, slots, free) = (&self.arena, &mut self.slots, &mut self.free);
         self.orphans.retain(|&slot| {

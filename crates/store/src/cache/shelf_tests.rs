@@ -54,7 +54,7 @@ impl World {
     }
 
     fn held(&self) -> Vec<u32> {
-        (0..1000).filter(|&extent| self.shelf.holds(self.key(extent))).collect()
+        (0..1000).filter(|&extent| self.shelf.holds(self.key(extent), 0)).collect()
     }
 }
 
@@ -63,7 +63,7 @@ fn what_nobody_will_reach_goes_first_oldest_use_first_then_what_is_needed_last()
     let mut world = World::new(6);
     world.load(0..6);
     world.head(0, 2, 0); // needs 2, 3, 4, 5; nobody needs 0 and 1
-    drop(world.shelf.lend(world.key(0)));
+    drop(world.shelf.lend(world.key(0), 0));
     let (mut gone, mut kept) = (Vec::new(), Vec::new());
     for _ in 0..5 {
         let before = world.held();
@@ -106,7 +106,7 @@ fn a_viewer_who_turns_up_saves_what_he_needs() {
         let before = world.held();
         assert!(before.contains(&expected));
         drop(world.shelf.take(0, Brings::Demand, &mut world.titles).unwrap());
-        assert!(!world.shelf.holds(world.key(expected)), "{expected} goes, not {before:?}");
+        assert!(!world.shelf.holds(world.key(expected), 0), "{expected} goes, not {before:?}");
     }
 }
 
@@ -114,7 +114,7 @@ fn a_viewer_who_turns_up_saves_what_he_needs() {
 fn what_is_lent_stays_and_when_all_is_lent_there_is_no_room() {
     let mut world = World::new(3);
     world.load(0..3);
-    let mut leases: Vec<_> = (0..3).map(|extent| world.shelf.lend(world.key(extent)).unwrap()).collect();
+    let mut leases: Vec<_> = (0..3).map(|extent| world.shelf.lend(world.key(extent), 0).unwrap()).collect();
     assert!(world.shelf.take(0, Brings::Demand, &mut world.titles).is_none());
     drop(leases.remove(1));
     assert!(world.shelf.take(1, Brings::Demand, &mut world.titles).is_none(), "looked a moment ago");
@@ -128,11 +128,11 @@ fn what_is_lent_stays_and_when_all_is_lent_there_is_no_room() {
 fn what_is_lent_out_of_a_closed_title_is_freed_when_it_comes_back() {
     let mut world = World::new(4);
     world.load(0..4);
-    let lease = world.shelf.lend(world.key(2)).unwrap();
+    let lease = world.shelf.lend(world.key(2), 0).unwrap();
     world.titles.remove(world.title).unwrap();
     world.shelf.drop_title(world.title);
     assert_eq!((world.shelf.free(), world.shelf.held(), world.shelf.orphans()), (3, 0, 1));
-    assert!(world.shelf.lend(world.key(2)).is_none());
+    assert!(world.shelf.lend(world.key(2), 0).is_none());
     world.shelf.sweep();
     assert_eq!(world.shelf.orphans(), 1);
     assert_eq!(lease.content().number, 2, "still good");

@@ -21,6 +21,7 @@ struct Open {
     key: ExtentKey,
     serial: u64,
     by: Ns,
+    spare: u8,
 }
 
 impl Open {
@@ -35,6 +36,8 @@ struct Stream {
     /// Unanswered wants, oldest first.
     open: [Option<Open>; MAX_WANTS_PER_STREAM],
     head: Option<Head>,
+    /// Packets of one codeword that it can do without, as of its last want.
+    spare: u8,
     /// Up to where the title was read ahead for this playhead.
     ahead_end: u32,
     /// Which timer of this stream is the valid one.
@@ -68,8 +71,9 @@ impl Streams {
         self.get(key).map(|stream| stream.generation)
     }
 
-    /// Notes a stream, if it is not known yet. `false`: the key is beyond the limit.
-    pub(super) fn enter(&mut self, key: StreamKey, generation: u32) -> bool {
+    /// Notes a stream, if it is not known yet, and how many packets of a codeword it can do without now. `false`: the key is
+    /// beyond the limit.
+    pub(super) fn enter(&mut self, key: StreamKey, generation: u32, spare: u8) -> bool {
         let Some(door) = self.doors.get_mut(usize::from(key.door)) else { return false };
         let index = key.index as usize;
         if index >= MAX_STREAMS_PER_ENGINE {
@@ -78,8 +82,14 @@ impl Streams {
         if index >= door.len() {
             door.resize_with(index + 1, || None);
         }
-        door[index].get_or_insert_with(|| Stream { generation, ..Stream::default() });
+        let stream = door[index].get_or_insert_with(|| Stream { generation, ..Stream::default() });
+        stream.spare = spare;
         true
+    }
+
+    /// Packets of one codeword that the stream can do without.
+    pub(super) fn spare(&self, key: StreamKey) -> u8 {
+        self.get(key).map_or(0, |stream| stream.spare)
     }
 
     /// Forgets a stream; returns its playhead and what it was waiting for.
@@ -111,11 +121,12 @@ impl Streams {
         std::mem::replace(&mut stream.head, head)
     }
 
-    /// If the stream waits for this extent already, it needs it by `by` now.
+    /// If the stream waits for this extent already, it needs it by `by` now, and as whole as it says now.
     pub(super) fn rewant(&mut self, key: StreamKey, extent: ExtentKey, by: Ns) -> bool {
         let Some(stream) = self.get_mut(key) else { return false };
+        let spare = stream.spare;
         let open = stream.open.iter_mut().flatten().find(|open| open.key == extent);
-        open.map(|open| open.by = by).is_some()
+        open.map(|open| (open.by, open.spare) = (by, spare)).is_some()
     }
 
     /// Notes a want that cannot be answered yet. Returns its waiter, and the want that had to give way if the stream
@@ -134,18 +145,27 @@ impl Streams {
             stream.open[0] = None;
         }
         close_gaps(&mut stream.open);
-        let open = Open { key: extent, serial, by };
+        let open = Open { key: extent, serial, by, spare: stream.spare };
         *stream.open.iter_mut().find(|place| place.is_none())? = Some(open);
         let id = StreamId { index: key.index, generation: stream.generation };
         let waiter = Waiter { door: key.door, stream: id, serial };
         Some((waiter, displaced.map(|open| open.key)))
     }
 
+    fn open(&self, extent: ExtentKey, waiter: &Waiter) -> Option<&Open> {
+        let key = StreamKey { door: waiter.door, index: waiter.stream.index };
+        self.get(key)?.open.iter().flatten().find(|open| open.is(extent, waiter.serial))
+    }
+
     /// Whether a waiter still waits.
     pub(super) fn is_waiting(&self, extent: ExtentKey, waiter: &Waiter) -> bool {
-        let key = StreamKey { door: waiter.door, index: waiter.stream.index };
-        let stream = self.get(key);
-        stream.is_some_and(|stream| stream.open.iter().flatten().any(|open| open.is(extent, waiter.serial)))
+        self.open(extent, waiter).is_some()
+    }
+
+    /// By when a waiter needs the extent, and how many packets of a codeword it can do without; `None`: it does not wait any
+    /// more.
+    pub(super) fn needs(&self, extent: ExtentKey, waiter: &Waiter) -> Option<(Ns, u8)> {
+        self.open(extent, waiter).map(|open| (open.by, open.spare))
     }
 
     /// Takes back a waiter's want, which is about to be answered; returns its deadline. `None`: it does not wait
@@ -202,7 +222,7 @@ mod tests {
     #[test]
     fn a_want_counts_until_answered_displaced_or_left() {
         let mut streams = Streams::new(1);
-        assert!(streams.enter(STREAM, 7));
+        assert!(streams.enter(STREAM, 7, 0));
         let (first, none) = streams.wait(STREAM, extent(0), 5).unwrap();
         assert_eq!((none, first.stream.generation), (None, 7));
         let waiters: Vec<_> =
@@ -226,9 +246,9 @@ mod tests {
     #[test]
     fn the_table_has_a_limit() {
         let mut streams = Streams::new(1);
-        assert!(!streams.enter(StreamKey { door: 0, index: MAX_STREAMS_PER_ENGINE as u32 }, 0));
-        assert!(!streams.enter(StreamKey { door: 1, index: 0 }, 0));
-        assert!(streams.enter(STREAM, 0) && streams.enter(StreamKey { index: 1, ..STREAM }, 0));
+        assert!(!streams.enter(StreamKey { door: 0, index: MAX_STREAMS_PER_ENGINE as u32 }, 0, 0));
+        assert!(!streams.enter(StreamKey { door: 1, index: 0 }, 0, 0));
+        assert!(streams.enter(STREAM, 0, 0) && streams.enter(StreamKey { index: 1, ..STREAM }, 0, 0));
         assert_eq!(streams.of_door(0), [StreamKey { index: 1, ..STREAM }, STREAM]);
         assert_eq!(streams.of_door(9), []);
     }
@@ -236,7 +256,7 @@ mod tests {
     #[test]
     fn a_new_read_ahead_makes_older_timers_invalid() {
         let mut streams = Streams::new(1);
-        streams.enter(STREAM, 0);
+        streams.enter(STREAM, 0, 0);
         let old = streams.set_ahead_end(STREAM, 4).unwrap();
         let new = streams.set_ahead_end(STREAM, 5).unwrap();
         assert!(!streams.is_timer(STREAM, old) && streams.is_timer(STREAM, new));
