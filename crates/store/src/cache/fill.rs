@@ -12,6 +12,7 @@ use millrace_core::wire::checksum::copy_sum16;
 use super::door::ReadFailure;
 use super::order::{Built, Filled, Order, Role, SpanResult};
 use super::read::Staged;
+use super::rows::{self, Decoder};
 use super::source::{Geometry, OpenTitle};
 use crate::sums::congruent;
 
@@ -23,11 +24,31 @@ pub(super) struct Damaged;
 #[derive(Default)]
 pub(super) struct Builder {
     metas: Vec<PacketMeta>,
+    decoder: Decoder,
 }
 
 impl Builder {
     /// Builds the extent of `order` from what became of its spans, one result for each.
     pub(super) fn assemble(
+        &mut self,
+        title: (TitleRef, &OpenTitle),
+        order: &Order,
+        results: &[SpanResult<'_>],
+        extent: &mut [u8],
+    ) -> Built {
+        match title.1.source().members() {
+            None => self.assemble_plain(title, order, results, extent),
+            Some(files) if title.1.source().track() > 0 => {
+                rows::assemble_track((title.0, title.1, files), order, results, extent)
+            }
+            Some(files) => {
+                let title = (title.0, title.1, files);
+                rows::assemble_film(&mut self.decoder, &mut self.metas, title, order, results, extent)
+            }
+        }
+    }
+
+    fn assemble_plain(
         &mut self,
         title: (TitleRef, &OpenTitle),
         order: &Order,

@@ -19,6 +19,7 @@
 //! | `streams`, `titles` | the two tables of names |
 //! | `source` | what is needed of a title; where an extent's bytes lie |
 //! | `read` | reading many extents at once |
+//! | `rows` | titles on several members, parity: what to read, decoding, FEC datagrams |
 //! | `fill` | from file bytes to wire layout, summed on the way |
 //! | `door`, `stats` | the rings, the counters |
 //!
@@ -41,6 +42,7 @@ mod policy;
 mod read;
 #[cfg(test)]
 pub(crate) mod sample;
+mod rows;
 mod shelf;
 mod source;
 mod stats;
@@ -59,6 +61,7 @@ use millrace_core::seam::{Clock, Doorbell};
 
 pub use self::door::{CacheDoor, Grant, ReadFailure};
 pub use self::health::MemberHealth;
+pub use self::rows::{MemberFiles, TitleFile};
 pub use self::source::TitleSource;
 pub use self::stats::{CacheStats, MemberReport, Trouble};
 

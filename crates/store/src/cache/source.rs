@@ -14,8 +14,9 @@ use millrace_core::time::MediaTicks;
 use millrace_core::wire::rtp::Timeline;
 
 use super::door::ReadFailure;
-use super::order::{MemberView, Order, Role, SpanFile, SpanOrder};
+use super::order::{MemberView, Order};
 use super::playheads::Ns;
+use super::rows::{FileTable, MemberFiles, needs};
 use crate::index::ClockPiece;
 use crate::meta::{META_BLOCK_BYTES, MetaFile, RECORDS_PER_BLOCK};
 use crate::sums::DeriveError;
@@ -48,6 +49,20 @@ pub trait TitleSource: Send + Sync {
     fn packet_bytes_at(&self, packet: u32) -> usize;
     /// Media time of a packet; may be off by a little, must not descend. Used for deadlines only.
     fn media_time(&self, packet: u32) -> MediaTicks;
+    /// When the film ends; asked of parity tracks only.
+    fn duration(&self) -> MediaTicks {
+        MediaTicks(0)
+    }
+    /// 0: film. 1: the first parity of the title with this identity as ready FEC datagrams, 2: its other parities. The
+    /// timeline of a track is that of the film.
+    fn track(&self) -> u8 {
+        0
+    }
+    /// Where its units are, if it lies on several members or has parity. Then its files are opened by the paths given
+    /// there, and [`TitleSource::data`] and the like are not read from.
+    fn members(&self) -> Option<&dyn MemberFiles> {
+        None
+    }
     /// The data file, buffered.
     fn data(&self) -> &File;
     /// Where the data file is, to open it once more for direct reads, and for messages.
@@ -169,16 +184,25 @@ pub(super) struct OpenTitle {
     direct: Option<File>,
     /// A direct read was refused after all.
     direct_refused: AtomicBool,
+    /// The files of the members, if there are members.
+    files: FileTable,
     layout: WireLayout,
     packets: u32,
 }
 
 impl OpenTitle {
-    /// Opens the data file for direct reads if that can be had.
+    /// Opens the data files for direct reads if that can be had: those of a title that is removed later can still be read.
     pub(super) fn new(source: Box<dyn TitleSource>) -> Self {
-        let direct = open_direct(source.data_path(), source.data());
+        let files = FileTable::default();
+        let direct = match source.members() {
+            Some(members) => {
+                files.open_data(members, source.track() > 0);
+                None
+            }
+            None => open_direct(source.data_path(), source.data()),
+        };
         let (layout, packets) = (source.layout(), source.packets());
-        Self { source, direct, direct_refused: AtomicBool::new(false), layout, packets }
+        Self { source, direct, direct_refused: AtomicBool::new(false), files, layout, packets }
     }
 
     pub(super) fn source(&self) -> &dyn TitleSource {
@@ -200,13 +224,19 @@ impl OpenTitle {
         Ns::try_from(self.source.media_time(packet).to_ns()).unwrap_or(Ns::MAX)
     }
 
+    /// The packets of an extent; `None` if the title has no such extent.
+    pub(super) fn packets_of(&self, extent: u32) -> Option<Range<u32>> {
+        let first = extent.checked_mul(self.layout.packets_per_extent())?;
+        let packets = self.packets.checked_sub(first)?.min(self.layout.packets_per_extent());
+        (packets > 0).then_some(first..first + packets)
+    }
+
     /// Where an extent's bytes lie; `None` if the title has no such extent, or its records would not fit the room
     /// for them (a source that contradicts itself).
     pub(super) fn geometry(&self, extent: u32) -> Option<Geometry> {
-        let per_extent = self.layout.packets_per_extent();
-        let first_packet = extent.checked_mul(per_extent)?;
-        let packets = self.packets.checked_sub(first_packet)?.min(per_extent);
-        let last_packet_bytes = self.source.packet_bytes_at(first_packet + packets.checked_sub(1)?);
+        let Range { start: first_packet, end } = self.packets_of(extent)?;
+        let packets = end - first_packet;
+        let last_packet_bytes = self.source.packet_bytes_at(end - 1);
         let size = self.layout.packet_bytes();
         let start = u64::from(first_packet) * size as u64;
         let end = start + (packets as usize - 1) as u64 * size as u64 + last_packet_bytes as u64;
@@ -215,7 +245,7 @@ impl OpenTitle {
         let fits = (1..=size).contains(&last_packet_bytes)
             && meta.end.checked_sub(meta.start)? <= META_STAGING_BYTES as u64
             && sums.end.checked_sub(sums.start)? <= SUMS_STAGING_BYTES as u64
-            && (sums.is_empty() || self.source.sums().is_some());
+            && (sums.is_empty() || self.source.sums().is_some() || self.source.members().is_some());
         let last_packet_bytes = u16::try_from(last_packet_bytes).ok()?;
         fits.then_some(Geometry { first_packet, packets, last_packet_bytes, data: start..end, meta, sums })
     }
@@ -229,21 +259,13 @@ impl OpenTitle {
         self: &Arc<Self>,
         extent: u32,
         spare: u8,
-        _members: MemberView,
+        members: MemberView,
         thorough: bool,
     ) -> Result<Order, ReadFailure> {
-        let geometry = self.geometry(extent).ok_or(ReadFailure::OutOfRange)?;
-        let pieces = [
-            (Role::Data { position: 0 }, geometry.data, self.is_direct()),
-            (Role::Meta, geometry.meta, false),
-            (Role::Sums, geometry.sums, false),
-        ];
-        let spans = pieces.into_iter().filter(|(_, bytes, _)| !bytes.is_empty());
-        let spans = spans.map(|(role, bytes, direct)| {
-            let file = SpanFile::of_title(Arc::clone(self), role);
-            SpanOrder { role, member: None, file, direct, bytes }
-        });
-        Ok(Order { extent, spare, thorough, spans: spans.collect(), absent: 0, left_out: 0 })
+        match self.source.members() {
+            Some(files) => needs::order(self, (files, &self.files), (extent, spare), members, thorough),
+            None => needs::plain(self, (extent, spare), thorough),
+        }
     }
 
     /// The data file to read from.
@@ -257,6 +279,11 @@ impl OpenTitle {
     /// Whether [`OpenTitle::data`] reads past the page cache.
     pub(super) fn is_direct(&self) -> bool {
         self.direct.is_some() && !self.direct_refused.load(Ordering::Relaxed)
+    }
+
+    /// Whether files of members may be opened for direct reads.
+    pub(super) fn may_direct(&self) -> bool {
+        !self.direct_refused.load(Ordering::Relaxed)
     }
 
     /// Direct reads do not work on this file although it could be opened for them: no more of them.

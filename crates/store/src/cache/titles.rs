@@ -40,7 +40,8 @@ impl Titles {
     /// Adds a title, or opens it once more if it is open in the same layout. `None`: the table is full.
     pub(super) fn add(&mut self, open: OpenTitle) -> Option<TitleRef> {
         let same = |title: &Title| {
-            title.open.source().id() == open.source().id() && title.open.layout() == open.layout()
+            let (a, b) = (title.open.source(), open.source());
+            (a.id(), a.track(), title.open.layout()) == (b.id(), b.track(), open.layout())
         };
         for (place, entry) in self.places.iter_mut().enumerate() {
             if let Some(title) = entry.title.as_mut().filter(|title| same(title)) {

@@ -1,0 +1,223 @@
+//! Rows of which something is missing or wrong, whole again: codeword by codeword, from data and parity that have their stored
+//! sums.
+
+use std::collections::HashMap;
+use std::ops::Range;
+
+use millrace_core::fec::{Code, Plans};
+use millrace_core::limits::{DEFAULT_PACKET_BYTES, MAX_PARITY_UNITS};
+use millrace_core::packet::PacketMeta;
+use millrace_core::wire::checksum::{copy_sum16, sum16};
+
+use super::needs::{film_records, parity_records};
+use super::results::Results;
+use crate::cache::order::{Role, bit};
+use crate::meta::MetaFile;
+use crate::rows::Rows;
+use crate::sums::congruent;
+
+/// Codes of which the plans are kept: a volume's titles have one, and a few more after its geometry was changed.
+const CODES: usize = 8;
+
+/// Decodes rows; keeps its scratch memory and the plans.
+#[derive(Default)]
+pub(in crate::cache) struct Decoder {
+    /// The rows as film, zeros where nothing is known.
+    film: Vec<u8>,
+    /// Which symbols of each codeword are there: bit of data unit, `k` + parity.
+    present: Vec<u128>,
+    film_metas: Vec<PacketMeta>,
+    parity_metas: Vec<PacketMeta>,
+    restored: Vec<u8>,
+    plans: HashMap<(usize, usize), Plans>,
+}
+
+/// Decoded rows.
+pub(in crate::cache) struct Decoded<'a> {
+    /// First byte of the first row.
+    pub(super) start: u64,
+    /// The rows as film, followed by zeros.
+    pub(super) film: &'a [u8],
+    present: &'a [u128],
+    rows: Rows,
+    first_row: u32,
+    /// Bytes that were restored.
+    pub(super) bytes: u64,
+    /// Positions whose bytes did not have their sums, as bits.
+    pub(super) wrong_positions: u32,
+}
+
+impl Decoded<'_> {
+    /// For each default-size packet from the first row on, up to the end of `bytes`: whether it is right.
+    pub(super) fn good_until(&self, bytes: &Range<u64>) -> Vec<bool> {
+        let (k, columns) = (self.rows.k(), self.rows.unit_packets() as usize);
+        let count = (bytes.end - self.start).div_ceil(DEFAULT_PACKET_BYTES as u64) as usize;
+        let is_good = |packet: usize| {
+            let (row, unit, column) = (packet / (k * columns), packet / columns % k, packet % columns);
+            self.present.get(row * columns + column).is_some_and(|present| present >> unit & 1 != 0)
+        };
+        debug_assert_eq!(self.start, u64::from(self.first_row) * self.rows.row_bytes());
+        (0..count).map(is_good).collect()
+    }
+}
+
+/// What is known of one pass over rows.
+struct Pass<'a> {
+    rows: &'a Rows,
+    touched: Range<u32>,
+    /// Default-size packets that are needed, counted from the first row's first.
+    needed: Range<usize>,
+    /// Parity units: rows, then parities.
+    parity: Vec<&'a [u8]>,
+    bytes: u64,
+    wrong_positions: u32,
+}
+
+impl Decoder {
+    /// Decodes what `bytes` of the film touch from everything that came of a thorough order. `None`: no copy of the records
+    /// that are needed is good.
+    pub(super) fn decode<'d>(
+        &'d mut self,
+        rows: &Rows,
+        bytes: &Range<u64>,
+        results: Results<'_>,
+    ) -> Option<Decoded<'d>> {
+        let touched = rows.rows_of(bytes);
+        let start = u64::from(touched.start) * rows.row_bytes();
+        if !read_records(&mut self.film_metas, film_records(rows, &touched), results, Role::RowMeta) {
+            return None;
+        }
+        let packet = DEFAULT_PACKET_BYTES as u64;
+        let needed = ((bytes.start - start) / packet) as usize..(bytes.end - start).div_ceil(packet) as usize;
+        let mut cursors = results.parity();
+        let units = touched.clone().flat_map(|row| (0..rows.m()).map(move |parity| (row, parity)));
+        let parity = units
+            .map(|(row, parity)| cursors.take(rows.position_of(row, rows.k() + parity), rows.unit_bytes()));
+        let parity: Vec<_> = parity.collect();
+        let mut pass = Pass { rows, touched, needed, parity, bytes: 0, wrong_positions: 0 };
+        self.take_data(&mut pass, results);
+        // Without records of the parity none of it can be trusted.
+        if read_records(
+            &mut self.parity_metas,
+            parity_records(rows, &pass.touched),
+            results,
+            Role::ParityMeta,
+        ) {
+            self.restore(&mut pass);
+        }
+        let Pass { touched, bytes, wrong_positions, .. } = pass;
+        let (film, present) = (&self.film[..], &self.present[..]);
+        Some(Decoded { start, film, present, rows: *rows, first_row: touched.start, bytes, wrong_positions })
+    }
+
+    /// Copies the data that came and has its sums to its place.
+    fn take_data(&mut self, pass: &mut Pass<'_>, results: Results<'_>) {
+        let (rows, columns) = (pass.rows, pass.rows.unit_packets() as usize);
+        let count = pass.touched.len();
+        self.film.clear();
+        self.film.resize(count * rows.row_bytes() as usize, 0);
+        self.present.clear();
+        self.present.resize(count * columns, 0);
+        let mut cursors = results.data();
+        let units = pass.touched.clone().flat_map(|row| (0..rows.k()).map(move |unit| (row, unit)));
+        for ((row, unit), film) in units.zip(self.film.chunks_mut(rows.unit_bytes())) {
+            let (in_unit, position) = (rows.film_in_unit(row, unit), rows.position_of(row, unit));
+            let came = cursors.take(position, in_unit);
+            let codewords = (row - pass.touched.start) as usize * columns;
+            let packets = (row - pass.touched.start) as usize * rows.row_packets() as usize + unit * columns;
+            for (column, room) in film.chunks_mut(DEFAULT_PACKET_BYTES).enumerate() {
+                let start = column * DEFAULT_PACKET_BYTES;
+                let length = in_unit.saturating_sub(start).min(DEFAULT_PACKET_BYTES);
+                let bytes = came.get(start..start + length);
+                // Behind the end of the film everything is zero, and known to be.
+                let good = length == 0
+                    || bytes.is_some_and(|bytes| {
+                        let sum = copy_sum16(&mut room[..length], bytes);
+                        self.film_metas.get(packets + column).is_some_and(|meta| congruent(sum, meta.sum()))
+                    });
+                if good {
+                    self.present[codewords + column] |= 1 << unit;
+                } else {
+                    room.fill(0);
+                    pass.wrong_positions |= if bytes.is_some() { bit(position as u16) } else { 0 };
+                }
+            }
+        }
+    }
+
+    /// Restores the packets that are needed and not there.
+    fn restore(&mut self, pass: &mut Pass<'_>) {
+        let rows = pass.rows;
+        let (k, m, columns) = (rows.k(), rows.m(), rows.unit_packets() as usize);
+        if self.plans.len() >= CODES && !self.plans.contains_key(&(k, m)) {
+            self.plans.clear();
+        }
+        let Some(code) = Code::new(k, m) else { return };
+        let mut plans = self.plans.remove(&(k, m)).unwrap_or_else(|| Plans::new(code));
+        let data = (1u128 << k) - 1;
+        for codeword in 0..self.present.len() {
+            let (row, column) = (codeword / columns, codeword % columns);
+            let missing = data & !self.present[codeword];
+            let is_needed = |unit: usize| pass.needed.contains(&((row * k + unit) * columns + column));
+            if (0..k).any(|unit| missing >> unit & 1 != 0 && is_needed(unit)) {
+                self.restore_codeword(pass, &mut plans, codeword);
+            }
+        }
+        self.plans.insert((k, m), plans);
+    }
+
+    fn restore_codeword(&mut self, pass: &mut Pass<'_>, plans: &mut Plans, codeword: usize) {
+        let rows = pass.rows;
+        let (k, m, columns) = (rows.k(), rows.m(), rows.unit_packets() as usize);
+        let (row, column) = (codeword / columns, codeword % columns);
+        let in_unit = column * DEFAULT_PACKET_BYTES..(column + 1) * DEFAULT_PACKET_BYTES;
+        let mut parity = [&[][..]; MAX_PARITY_UNITS];
+        let mut present = self.present[codeword];
+        for p in 0..m {
+            if present.count_ones() as usize >= k {
+                break;
+            }
+            let Some(bytes) = pass.parity[row * m + p].get(in_unit.clone()) else { continue };
+            let record = (row * m + p) * columns + column;
+            if self.parity_metas.get(record).is_some_and(|meta| congruent(sum16(bytes), meta.sum())) {
+                present |= 1 << (k + p);
+                parity[p] = bytes;
+            } else {
+                let position = rows.position_of(pass.touched.start + row as u32, k + p);
+                pass.wrong_positions |= bit(position as u16);
+            }
+        }
+        let Some(plan) = plans.plan(present) else { return };
+        let place = |unit: usize| ((row * k + unit) * columns + column) * DEFAULT_PACKET_BYTES;
+        let source = |&symbol: &usize| match symbol.checked_sub(k) {
+            Some(p) => parity[p],
+            None => &self.film[place(symbol)..place(symbol) + DEFAULT_PACKET_BYTES],
+        };
+        let sources: Vec<&[u8]> = plan.sources().iter().map(source).collect();
+        self.restored.resize(plan.restores().len() * DEFAULT_PACKET_BYTES, 0);
+        let mut out: Vec<&mut [u8]> = self.restored.chunks_mut(DEFAULT_PACKET_BYTES).collect();
+        plan.restore(&sources, &mut out);
+        for (&unit, bytes) in plan.restores().iter().zip(self.restored.chunks(DEFAULT_PACKET_BYTES)) {
+            let record = (row * k + unit) * columns + column;
+            // What stands for what is behind the film's end is zero, so the sum of all is that of the packet.
+            if self.film_metas.get(record).is_some_and(|meta| congruent(sum16(bytes), meta.sum())) {
+                self.film[place(unit)..place(unit) + DEFAULT_PACKET_BYTES].copy_from_slice(bytes);
+                self.present[codeword] |= 1 << unit;
+                pass.bytes += DEFAULT_PACKET_BYTES as u64;
+            }
+        }
+    }
+}
+
+/// Records from the first copy that is good.
+pub(super) fn read_records(
+    out: &mut Vec<PacketMeta>,
+    (first, count): (u32, u32),
+    results: Results<'_>,
+    role: Role,
+) -> bool {
+    out.clear();
+    out.resize(count as usize, PacketMeta::default());
+    let block = MetaFile::block_of(first);
+    count == 0 || results.of(role).any(|(_, bytes)| MetaFile::decode(bytes, block, first, out).is_ok())
+}

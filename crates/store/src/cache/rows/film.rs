@@ -1,0 +1,256 @@
+//! An extent of film from what came of the spans of its members: copied and summed, holes marked or decoded before.
+
+use std::ops::Range;
+
+use millrace_core::ids::TitleRef;
+use millrace_core::limits::{DEFAULT_PACKET_BYTES, RTP_HEADER_BYTES};
+use millrace_core::packet::PacketMeta;
+use millrace_core::pool::ExtentContent;
+use millrace_core::wire::checksum::{add, copy_sum16};
+
+use super::decode::{Decoded, Decoder};
+use super::results::Results;
+use super::spare::{Missing, demanded};
+use crate::cache::door::ReadFailure;
+use crate::cache::order::{Built, Filled, Order, Role, bit};
+use crate::cache::rows::MemberFiles;
+use crate::cache::source::{Geometry, OpenTitle};
+use crate::rows::Rows;
+use crate::sums::congruent;
+
+/// Film, as pieces that follow each other at borders of units; a piece that has not come is shorter or empty.
+struct Film<'a> {
+    /// First byte of the first piece.
+    start: u64,
+    unit_bytes: u64,
+    pieces: Vec<&'a [u8]>,
+}
+
+impl Film<'_> {
+    /// Copies what begins at byte `from` of the film; its sum, or `None` if some of it has not come. Packets and units have even
+    /// lengths, so only the last piece of a film may be odd.
+    fn copy(&self, to: &mut [u8], from: u64) -> Option<u16> {
+        let (mut sum, mut done) = (0, 0);
+        while done < to.len() {
+            let at = from + done as u64;
+            let unit = at / self.unit_bytes;
+            let unit_start = (unit * self.unit_bytes).max(self.start);
+            let piece = self.pieces.get((unit - self.start / self.unit_bytes) as usize)?;
+            let length = (to.len() - done).min(((unit + 1) * self.unit_bytes - at) as usize);
+            let skip = (at - unit_start) as usize;
+            let bytes = piece.get(skip..skip + length)?;
+            sum = add(sum, copy_sum16(&mut to[done..done + length], bytes));
+            done += length;
+        }
+        Some(sum)
+    }
+}
+
+/// The pieces that came of `bytes` of the film.
+fn gather<'a>(rows: &Rows, bytes: &Range<u64>, results: Results<'a>) -> Film<'a> {
+    let unit_bytes = rows.unit_bytes() as u64;
+    let mut cursors = results.data();
+    let units = bytes.start / unit_bytes..bytes.end.div_ceil(unit_bytes);
+    let k = rows.k() as u64;
+    let pieces = units.map(|unit| {
+        let position = rows.position_of((unit / k) as u32, (unit % k) as usize);
+        let start = (unit * unit_bytes).max(bytes.start);
+        cursors.take(position, (((unit + 1) * unit_bytes).min(bytes.end) - start) as usize)
+    });
+    Film { start: bytes.start, unit_bytes, pieces: pieces.collect() }
+}
+
+/// Builds an extent of film of a title with member files.
+pub(in crate::cache) fn assemble(
+    decoder: &mut Decoder,
+    metas: &mut Vec<PacketMeta>,
+    (reference, title, files): (TitleRef, &OpenTitle, &dyn MemberFiles),
+    order: &Order,
+    results: &[crate::cache::order::SpanResult<'_>],
+    extent: &mut [u8],
+) -> Built {
+    let Some(geometry) = title.geometry(order.extent) else { return Built::Failed(ReadFailure::OutOfRange) };
+    let results = Results::new(order, results);
+    let mut maker = Maker { title, files, rows: files.rows(), order, geometry: &geometry, results, wrong: 0 };
+    if !maker.records(metas) {
+        return maker.more(maker.results.first_error());
+    }
+    let (mut spare, mut decoded_bytes) = (0, 0);
+    if order.thorough {
+        let Some(decoded) = decoder.decode(&maker.rows, &geometry.data, results) else {
+            return maker.more(results.first_error());
+        };
+        maker.blame(decoded.wrong_positions);
+        decoded_bytes = decoded.bytes;
+        if maker.copy_decoded(&decoded, metas, extent) > 0 {
+            return maker.more(results.first_error().filter(|_| decoded.wrong_positions == 0));
+        }
+    } else {
+        let film = gather(&maker.rows, &geometry.data, results);
+        if maker.copy(&film, metas, extent) > 0 {
+            match maker.spare(metas).filter(|spare| *spare <= order.spare) {
+                Some(demand) => spare = demand,
+                None => return maker.more(results.first_error()),
+            }
+        }
+    }
+    Built::Done(Filled {
+        content: maker.seal(reference, metas, spare, extent),
+        decoded_bytes,
+        wrong: maker.wrong,
+    })
+}
+
+struct Maker<'a> {
+    title: &'a OpenTitle,
+    files: &'a dyn MemberFiles,
+    rows: Rows,
+    order: &'a Order,
+    geometry: &'a Geometry,
+    results: Results<'a>,
+    /// Slots of members whose bytes did not have their stored sums.
+    wrong: u32,
+}
+
+impl Maker<'_> {
+    fn blame(&mut self, positions: u32) {
+        for position in (0..self.rows.members()).filter(|at| positions >> at & 1 != 0) {
+            self.wrong |= bit(self.files.slot(position));
+        }
+    }
+
+    /// The records of the extent's packets, from the first copies that are good.
+    fn records(&mut self, metas: &mut Vec<PacketMeta>) -> bool {
+        metas.clear();
+        metas.resize(self.geometry.packets as usize, PacketMeta::default());
+        for (span, meta) in self.results.of(Role::Meta) {
+            if self.geometry.sums.is_empty() {
+                if self.title.source().records(meta, &[], self.geometry.first_packet, metas).is_ok() {
+                    return true;
+                }
+                self.wrong |= span.member.map_or(0, bit);
+            }
+            for (_, sums) in self.results.of(Role::Sums) {
+                if self.title.source().records(meta, sums, self.geometry.first_packet, metas).is_ok() {
+                    return true;
+                }
+            }
+        }
+        false
+    }
+
+    /// Copies the packets behind their headers and marks those that are missing or wrong; how many these are.
+    fn copy(&mut self, film: &Film<'_>, metas: &mut [PacketMeta], extent: &mut [u8]) -> u32 {
+        let (layout, first) = (self.title.layout(), self.geometry.first_packet);
+        let (timeline, size) = (self.title.source().timeline(), layout.packet_bytes());
+        let (mut missing, mut wrong) = (0, 0);
+        for (slot, (packet, meta)) in extent.chunks_mut(layout.slot_bytes()).zip((first..).zip(metas)) {
+            let from = u64::from(packet) * size as u64;
+            let length = (self.geometry.data.end - from).min(size as u64) as usize;
+            let (header, room) = slot.split_at_mut(RTP_HEADER_BYTES);
+            header.copy_from_slice(&timeline.header(packet, meta.time()).emit());
+            let sum = film.copy(&mut room[..length], from);
+            let good = sum.filter(|sum| congruent(*sum, meta.sum()));
+            if good.is_none() {
+                missing += 1;
+                room[..length].fill(0);
+                wrong |= if sum.is_some() { self.position_of(from, length) } else { 0 };
+            }
+            let flags = meta.flags() | if good.is_none() { PacketMeta::MISSING } else { 0 };
+            // Of the two zeros, a derived sum may have the wrong one.
+            *meta = PacketMeta::new(good.unwrap_or(0), flags, meta.time());
+        }
+        self.blame(wrong);
+        missing
+    }
+
+    /// The bit of the position that bytes of the film come from; 0 if they come from several.
+    fn position_of(&self, from: u64, length: usize) -> u32 {
+        let unit_bytes = self.rows.unit_bytes() as u64;
+        let (unit, last) = (from / unit_bytes, (from + length as u64 - 1) / unit_bytes);
+        let k = self.rows.k() as u64;
+        let position = self.rows.position_of((unit / k) as u32, (unit % k) as usize);
+        if unit == last { bit(position as u16) } else { 0 }
+    }
+
+    /// The same from decoded rows, of which only what is right may be copied.
+    fn copy_decoded(&mut self, decoded: &Decoded<'_>, metas: &mut [PacketMeta], extent: &mut [u8]) -> u32 {
+        let good = decoded.good_until(&self.geometry.data);
+        let mut pieces = Vec::new();
+        let unit_bytes = DEFAULT_PACKET_BYTES as u64;
+        // Pieces of one default-size packet each: those that are not right are left empty.
+        for (at, is_good) in good.iter().enumerate() {
+            let start = at * DEFAULT_PACKET_BYTES;
+            pieces.push(if *is_good { &decoded.film[start..start + DEFAULT_PACKET_BYTES] } else { &[] });
+        }
+        let film = Film { start: decoded.start, unit_bytes, pieces };
+        self.copy(&film, metas, extent)
+    }
+
+    /// What a viewer must be able to repair to make do with the packets that are not marked; `None`: that does not do, or
+    /// cannot be said.
+    fn spare(&self, metas: &[PacketMeta]) -> Option<u8> {
+        let rows = &self.rows;
+        let layout = self.title.layout();
+        if layout.packet_bytes() != DEFAULT_PACKET_BYTES || self.order.spare == 0 {
+            return None;
+        }
+        let gone = self.order.left_out | self.results.failed_positions();
+        let touched = rows.rows_of(&self.geometry.data);
+        if !layout.packets_per_extent().is_multiple_of(rows.row_packets()) {
+            // Of a row that is in two extents only whole units can be judged.
+            let all_gone = (self.geometry.first_packet..).zip(metas).filter(|(_, meta)| meta.is_missing());
+            let of_gone = |packet: u32| {
+                self.position_of(u64::from(packet) * DEFAULT_PACKET_BYTES as u64, 1) & gone != 0
+            };
+            return if all_gone.into_iter().all(|(packet, _)| of_gone(packet)) {
+                demanded(rows, &touched, gone)
+            } else {
+                None
+            };
+        }
+        let (units, columns) = (rows.k(), rows.unit_packets() as usize);
+        touched.zip(metas.chunks(rows.row_packets() as usize)).try_fold(0, |most: u8, (row, metas)| {
+            let parity = Missing::of_row(rows, row, gone);
+            (0..columns).try_fold(most, |most, column| {
+                let symbols = (0..units).filter_map(|unit| metas.get(unit * columns + column));
+                let data = symbols.filter(|meta| meta.is_missing()).count();
+                Some(most.max(Missing { data, ..parity }.demands(rows.m())?))
+            })
+        })
+    }
+
+    /// Something is wrong or missing: once more, or not at all.
+    fn more(&self, errno: Option<i32>) -> Built {
+        if !self.order.thorough {
+            return Built::More { wrong: self.wrong };
+        }
+        let gone = (self.order.left_out | self.results.failed_positions()).count_ones() as usize;
+        let may = self.rows.tolerance();
+        Built::Failed(match errno {
+            _ if gone > may && self.rows.members() > 1 => {
+                ReadFailure::MembersLost { lost: gone as u8, may: may as u8 }
+            }
+            Some(errno) => ReadFailure::Io(errno),
+            None => ReadFailure::Checksum,
+        })
+    }
+
+    /// The records behind the packets, and what it is.
+    fn seal(&self, title: TitleRef, metas: &[PacketMeta], spare: u8, extent: &mut [u8]) -> ExtentContent {
+        let (layout, geometry) = (self.title.layout(), self.geometry);
+        let records = &mut extent[layout.meta_offset(0, geometry.packets)..];
+        for (record, meta) in records.chunks_exact_mut(PacketMeta::BYTES).zip(metas) {
+            record.copy_from_slice(&meta.to_bytes());
+        }
+        ExtentContent {
+            title,
+            number: self.order.extent,
+            first_packet: geometry.first_packet,
+            packets: geometry.packets,
+            last_packet_bytes: geometry.last_packet_bytes,
+            layout,
+            spare,
+        }
+    }
+}

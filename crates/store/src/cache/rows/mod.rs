@@ -1,0 +1,36 @@
+//! Titles that lie on several members or have parity: what to read for an extent of them, and how it is put together.
+//!
+//! ```text
+//!                        whole, and nobody missing      some missing, the viewer repairs   some missing or wrong
+//!   film                 data: what the extent has      the same, without the missing      all that survives of the rows
+//!                        copied, summed                 copied, summed, holes marked       decoded, copied, summed
+//!   parity track         parity units of the rows, behind headers made from the records; what is missing is marked
+//! ```
+//!
+//! | file | holds |
+//! | --- | --- |
+//! | `files` | the members' files, opened when needed |
+//! | `needs` | which spans of them an extent needs |
+//! | `spare` | what a viewer must be able to repair to make do with holes |
+//! | `results` | what has come, unit by unit |
+//! | `film` | an extent of film from that |
+//! | `decode` | rows of which something is missing or wrong, codeword by codeword |
+//! | `track` | an extent of ready FEC datagrams (SMPTE ST 2022-1) |
+//!
+//! Nothing leaves here that does not have its stored sum, whichever way it came.
+
+pub(in crate::cache) mod decode;
+mod files;
+mod film;
+pub(in crate::cache) mod needs;
+mod results;
+#[cfg(test)]
+pub(crate) mod sample;
+mod spare;
+mod track;
+
+pub(in crate::cache) use self::decode::Decoder;
+pub(in crate::cache) use self::files::FileTable;
+pub use self::files::{MemberFiles, TitleFile};
+pub(in crate::cache) use self::film::assemble as assemble_film;
+pub(in crate::cache) use self::track::assemble as assemble_track;

@@ -1,0 +1,287 @@
+//! Which spans of the members' files an extent needs: as little as possible while nothing is wrong, everything that survives of
+//! its rows otherwise.
+
+use std::ops::Range;
+use std::sync::Arc;
+
+use millrace_core::limits::DEFAULT_PACKET_BYTES;
+
+use super::files::{FileTable, MemberFiles, TitleFile};
+use super::spare::demanded;
+use crate::cache::door::ReadFailure;
+use crate::cache::order::{MemberView, Order, Role, SpanFile, SpanOrder, bit};
+use crate::cache::source::{Geometry, OpenTitle};
+use crate::meta::MetaFile;
+use crate::rows::Rows;
+
+/// Parity units with less than this between them are read as one span: what a disk reads in the time of a seek.
+const GAP_BYTES: u64 = 64 * 1024;
+
+/// An order being made.
+struct Maker<'a> {
+    title: &'a OpenTitle,
+    table: &'a FileTable,
+    files: &'a dyn MemberFiles,
+    rows: Rows,
+    direct: bool,
+    /// Positions that cannot be asked, as bits.
+    lost: u32,
+    /// Positions that are asked only if it does not work without them.
+    avoided: u32,
+    order: Order,
+}
+
+/// What to read for an extent of a title with member files: of its film, or of one of its parity tracks.
+pub(in crate::cache) fn order(
+    title: &OpenTitle,
+    (files, table): (&dyn MemberFiles, &FileTable),
+    (extent, spare): (u32, u8),
+    view: MemberView,
+    thorough: bool,
+) -> Result<Order, ReadFailure> {
+    let rows = files.rows();
+    let direct = title.may_direct();
+    let order = Order { extent, spare, thorough, spans: Vec::new(), absent: 0, left_out: 0 };
+    let mut maker = Maker { title, table, files, rows, direct, lost: 0, avoided: 0, order };
+    maker.look_at_members(view);
+    match title.source().track() {
+        0 => maker.film()?,
+        track => maker.track(track)?,
+    }
+    Ok(maker.order)
+}
+
+/// The part of `bytes` of the film that lies on a position: one range of its data file.
+pub(super) fn data_span(rows: &Rows, position: usize, bytes: &Range<u64>) -> Range<u64> {
+    let (end, unit_bytes) = (bytes.end.min(rows.film_bytes()), rows.unit_bytes() as u64);
+    let touched = rows.rows_of(bytes);
+    let start_of = |row: u32, unit: usize| u64::from(row) * rows.row_bytes() + unit as u64 * unit_bytes;
+    let here = |row: u32| {
+        let units = rows.units_on(position, row).take_while(|&unit| unit < rows.k());
+        units.map(move |unit| (row, unit, start_of(row, unit)))
+    };
+    let is_touched = |&(_, _, start): &(u32, usize, u64)| start < end && start + unit_bytes > bytes.start;
+    // Each position has each unit once in as many rows as there are members: no search is longer.
+    let first = touched.clone().flat_map(here).find(is_touched);
+    let last = touched.rev().find_map(|row| here(row).filter(is_touched).last());
+    let (Some((row, unit, start)), Some((last_row, last_unit, last_start))) = (first, last) else {
+        return 0..0;
+    };
+    let skip = bytes.start.saturating_sub(start);
+    rows.offset_of(row, unit) + skip..rows.offset_of(last_row, last_unit) + unit_bytes.min(end - last_start)
+}
+
+impl Maker<'_> {
+    fn positions(&self) -> Range<u16> {
+        0..self.rows.members() as u16
+    }
+
+    /// Notes who cannot be asked, or better not. A member whose data file cannot be opened counts as lost.
+    fn look_at_members(&mut self, view: MemberView) {
+        for position in self.positions() {
+            let (place, slot) = (usize::from(position), bit(self.files.slot(position.into())));
+            if view.lost & slot != 0 || !self.files.is_usable(place) {
+                self.lost |= bit(position);
+            } else if self.rows.data_file_bytes(place) > 0 && self.open(position, TitleFile::Data).is_none() {
+                self.lost |= bit(position);
+                self.order.absent |= slot;
+            } else if view.avoid & slot != 0 {
+                self.avoided |= bit(position);
+            }
+        }
+    }
+
+    fn open(&self, position: u16, kind: TitleFile) -> Option<super::files::OpenFile> {
+        self.table.get(self.files, position.into(), kind, self.direct)
+    }
+
+    /// Adds a span, if it is not empty and the file can be opened.
+    fn push(&mut self, position: u16, kind: TitleFile, role: Role, bytes: Range<u64>) -> bool {
+        if bytes.is_empty() {
+            return true;
+        }
+        let slot = self.files.slot(position.into());
+        let Some(open) = self.open(position, kind) else {
+            self.order.absent |= bit(slot);
+            return false;
+        };
+        let (member, direct) = (Some(slot), open.direct);
+        self.order.spans.push(SpanOrder { role, member, file: SpanFile::own(open.file), direct, bytes });
+        true
+    }
+
+    fn film(&mut self) -> Result<(), ReadFailure> {
+        let geometry = self.title.geometry(self.order.extent).ok_or(ReadFailure::OutOfRange)?;
+        let touched = self.rows.rows_of(&geometry.data);
+        let spans: Vec<_> =
+            self.positions().map(|position| data_span(&self.rows, position.into(), &geometry.data)).collect();
+        self.choose(&spans, &touched)?;
+        if !self.order.thorough {
+            for (position, bytes) in self.positions().zip(spans) {
+                if self.order.left_out & bit(position) == 0 {
+                    self.push(position, TitleFile::Data, Role::Data { position }, bytes);
+                }
+            }
+            return self.records(&geometry);
+        }
+        let asked = !self.lost & !self.avoided;
+        for position in self.positions().filter(|&position| bit(position) & asked != 0) {
+            let place = usize::from(position);
+            let (data, parity) = (
+                self.rows.data_range(place, touched.clone()),
+                self.rows.parity_range(place, touched.clone()),
+            );
+            self.push(position, TitleFile::Data, Role::Data { position }, data);
+            self.push(position, TitleFile::Parity, Role::Parity { position }, parity);
+        }
+        self.records(&geometry)?;
+        self.row_records(&touched, touched.end)
+    }
+
+    /// Decides between reading what the extent has, the same without what the viewer repairs, and everything; sets `thorough`
+    /// and `left_out`. What is avoided is left out as long as that works.
+    fn choose(&mut self, spans: &[Range<u64>], touched: &Range<u32>) -> Result<(), ReadFailure> {
+        let is_needed =
+            |out: u32| spans.iter().zip(0u16..).any(|(span, at)| !span.is_empty() && out & bit(at) != 0);
+        // FEC is for default-size packets.
+        let repairs = self.title.layout().packet_bytes() == DEFAULT_PACKET_BYTES && self.order.spare > 0;
+        for out in [self.lost | self.avoided, self.lost] {
+            let without = !self.order.thorough
+                && (!is_needed(out)
+                    || repairs
+                        && demanded(&self.rows, touched, out).is_some_and(|spare| spare <= self.order.spare));
+            let decodes = out.count_ones() as usize <= self.rows.tolerance() || !is_needed(out);
+            if without || decodes {
+                self.order.left_out = out;
+                self.order.thorough |= !without;
+                self.avoided &= out;
+                return Ok(());
+            }
+        }
+        let may = self.rows.tolerance() as u8;
+        Err(ReadFailure::MembersLost { lost: self.lost.count_ones() as u8, may })
+    }
+
+    /// Records of the extent's packets.
+    fn records(&mut self, geometry: &Geometry) -> Result<(), ReadFailure> {
+        self.copies(TitleFile::Meta, Role::Meta, geometry.meta.clone())?;
+        self.copies(TitleFile::Sums, Role::Sums, geometry.sums.clone())
+    }
+
+    /// Records of all packets of rows `touched.start..to`, as far as there are, and of the parity of the rows touched.
+    fn row_records(&mut self, touched: &Range<u32>, to: u32) -> Result<(), ReadFailure> {
+        let (first, packets) = film_records(&self.rows, &(touched.start..to));
+        self.copies(TitleFile::RowMeta, Role::RowMeta, MetaFile::block_range(first, packets))?;
+        let (first, packets) = parity_records(&self.rows, touched);
+        self.copies(TitleFile::ParityMeta, Role::ParityMeta, MetaFile::block_range(first, packets))
+    }
+
+    /// Records are the same on every member: they are read from one of them, always the same as long as that works, or from
+    /// enough of them that one is good.
+    fn copies(&mut self, kind: TitleFile, role: Role, bytes: Range<u64>) -> Result<(), ReadFailure> {
+        let wanted = if self.order.thorough { (self.rows.tolerance() + 1).max(2) } else { 1 };
+        let (members, home) = (self.rows.members() as u16, u16::from(self.title.source().id().0[0]));
+        let (mut got, mut failed) = (0, false);
+        for slow in [false, true] {
+            for position in (0..members).map(|step| (home + step) % members) {
+                let is_slow = self.avoided & bit(position) != 0;
+                if got < wanted && is_slow == slow && self.lost & bit(position) == 0 {
+                    let pushed = self.push(position, kind, role, bytes.clone());
+                    got += usize::from(pushed);
+                    failed |= !pushed;
+                }
+            }
+        }
+        match (got, failed) {
+            (0, true) => Err(ReadFailure::Io(libc::ENOENT)),
+            (0, false) => Err(ReadFailure::MembersLost {
+                lost: self.lost.count_ones() as u8,
+                may: self.rows.tolerance() as u8,
+            }),
+            _ => Ok(()),
+        }
+    }
+
+    /// The parity units of the rows that an extent of a parity track is made of. What cannot be read is left out: nothing is
+    /// computed in its place.
+    fn track(&mut self, track: u8) -> Result<(), ReadFailure> {
+        let units = track_units(&self.rows, track);
+        let touched = self.title.packets_of(self.order.extent).ok_or(ReadFailure::OutOfRange)?;
+        let touched = track_rows(&self.rows, track, &touched);
+        let out = self.lost | self.avoided;
+        self.order.left_out = out;
+        let mut runs: Vec<Option<Range<u64>>> = vec![None; self.rows.members()];
+        let k = self.rows.k();
+        for (row, unit) in touched.clone().flat_map(|row| units.clone().map(move |parity| (row, k + parity)))
+        {
+            let position = self.rows.position_of(row, unit);
+            let start = self.rows.offset_of(row, unit);
+            let end = start + self.rows.unit_bytes() as u64;
+            match &mut runs[position] {
+                Some(run) if start - run.end < GAP_BYTES => run.end = end,
+                run => {
+                    if let Some(bytes) = run.replace(start..end) {
+                        self.push_parity(position as u16, bytes);
+                    }
+                }
+            }
+        }
+        for (position, run) in (0u16..).zip(runs) {
+            if let Some(bytes) = run {
+                self.push_parity(position, bytes);
+            }
+        }
+        self.row_records(&touched, touched.end + 1)
+    }
+
+    fn push_parity(&mut self, position: u16, bytes: Range<u64>) {
+        if self.order.left_out & bit(position) == 0 {
+            self.push(position, TitleFile::Parity, Role::Parity { position }, bytes);
+        }
+    }
+}
+
+/// First record and number of records of the film of these rows.
+pub(super) fn film_records(rows: &Rows, touched: &Range<u32>) -> (u32, u32) {
+    let at = |row: u32| u64::from(row) * u64::from(rows.row_packets());
+    let clip = |packet: u64| packet.min(u64::from(rows.packets())) as u32;
+    let first = clip(at(touched.start));
+    (first, clip(at(touched.end)) - first)
+}
+
+/// First record and number of records of the parity of these rows.
+pub(super) fn parity_records(rows: &Rows, touched: &Range<u32>) -> (u32, u32) {
+    let at = |row: u32| u32::try_from(rows.parity_record(row, 0, 0)).unwrap_or(u32::MAX);
+    (at(touched.start), at(touched.end) - at(touched.start))
+}
+
+/// Which parities of a row are in a track: the first is what ST 2022-1 knows, all others are in the second track.
+pub(super) fn track_units(rows: &Rows, track: u8) -> Range<usize> {
+    if track == 1 { 0..rows.m().min(1) } else { 1..rows.m().max(1) }
+}
+
+/// The rows that packets of a track belong to.
+pub(super) fn track_rows(rows: &Rows, track: u8, packets: &Range<u32>) -> Range<u32> {
+    let in_row = (track_units(rows, track).len() as u32 * rows.unit_packets()).max(1);
+    packets.start / in_row..packets.end.div_ceil(in_row).min(rows.rows())
+}
+
+/// What to read of a title that is whole in one file without parity.
+pub(in crate::cache) fn plain(
+    title: &Arc<OpenTitle>,
+    (extent, spare): (u32, u8),
+    thorough: bool,
+) -> Result<Order, ReadFailure> {
+    let geometry = title.geometry(extent).ok_or(ReadFailure::OutOfRange)?;
+    let pieces = [
+        (Role::Data { position: 0 }, geometry.data, title.is_direct()),
+        (Role::Meta, geometry.meta, false),
+        (Role::Sums, geometry.sums, false),
+    ];
+    let spans = pieces.into_iter().filter(|(_, bytes, _)| !bytes.is_empty());
+    let spans = spans.map(|(role, bytes, direct)| {
+        let file = SpanFile::of_title(Arc::clone(title), role);
+        SpanOrder { role, member: None, file, direct, bytes }
+    });
+    Ok(Order { extent, spare, thorough, spans: spans.collect(), absent: 0, left_out: 0 })
+}

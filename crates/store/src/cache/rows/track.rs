@@ -1,0 +1,234 @@
+//! An extent of a parity track: ready FEC datagrams of SMPTE ST 2022-1. The parity comes from the disk; what stands before it is
+//! made from the records of the film's packets, here and once for all viewers.
+//!
+//! ```text
+//!   RTP header (payload type 96, SSRC 0) | FEC header, 16 bytes | parity of 1316 bytes
+//! ```
+//!
+//! Track 1 holds the first parity, packet `r U + j` for column `j` of row `r`; track 2 the others, packet
+//! `(r U + j)(m - 1) + p - 1` for parity `p`. A packet leaves when the packets that it protects have left and while those of
+//! the row after it do: as packet `(r + 1) k U + j k` of the film does.
+
+use millrace_core::fec::Code;
+use millrace_core::fec::field::mul;
+use millrace_core::ids::TitleRef;
+use millrace_core::limits::{DEFAULT_PACKET_BYTES, FEC_HEADER_BYTES, RTP_HEADER_BYTES};
+use millrace_core::packet::PacketMeta;
+use millrace_core::pool::ExtentContent;
+use millrace_core::time::MediaTicks;
+use millrace_core::wire::checksum::{add, copy_sum16, sum16};
+use millrace_core::wire::fec::{
+    FecHeader, FecKind, PAYLOAD_TYPE_FEC, PROTECTED_FIELDS_BYTES, protected_fields,
+};
+use millrace_core::wire::rtp::{PAYLOAD_TYPE_MP2T, RtpHeader, Timeline, sequence_of};
+
+use super::MemberFiles;
+use super::decode::read_records;
+use super::needs::{film_records, parity_records, track_rows, track_units};
+use super::results::Results;
+use crate::cache::door::ReadFailure;
+use crate::cache::order::{Built, Filled, Order, Role, SpanResult, bit};
+use crate::cache::source::OpenTitle;
+use crate::rows::Rows;
+use crate::sums::congruent;
+
+/// Spare of an extent of a track with holes: to be had by those only to whom nothing of it is indispensable.
+const HOLES: u8 = u8::MAX;
+
+/// When column `column` of a row leaves: the default-size packet of the film with whose time it does, which may lie behind the
+/// film's end.
+pub(in crate::cache) fn departs_with(rows: &Rows, row: u32, column: u32) -> u64 {
+    (u64::from(row) + 1) * u64::from(rows.row_packets()) + u64::from(column) * rows.k() as u64
+}
+
+/// Row, column and parity of a packet of a track.
+pub(in crate::cache) fn place_in_track(rows: &Rows, track: u8, packet: u32) -> (u32, u32, usize) {
+    let parities = track_units(rows, track);
+    let each = parities.len().max(1) as u32;
+    let (column, parity) = (packet / each, packet % each);
+    (column / rows.unit_packets(), column % rows.unit_packets(), parities.start + parity as usize)
+}
+
+/// What is known of the rows of an extent.
+struct Track<'a> {
+    rows: Rows,
+    code: Code,
+    timeline: Timeline,
+    duration: MediaTicks,
+    /// First row of the records.
+    first_row: u32,
+    film: &'a [PacketMeta],
+    parity: &'a [PacketMeta],
+}
+
+impl Track<'_> {
+    fn film_packet(&self, row: u32, unit: usize, column: u32) -> u64 {
+        let rows = &self.rows;
+        u64::from(row) * u64::from(rows.row_packets())
+            + unit as u64 * u64::from(rows.unit_packets())
+            + u64::from(column)
+    }
+
+    fn film_meta(&self, packet: u64) -> Option<PacketMeta> {
+        let first = u64::from(self.first_row) * u64::from(self.rows.row_packets());
+        self.film.get(usize::try_from(packet.checked_sub(first)?).ok()?).copied()
+    }
+
+    /// When a column leaves; behind the film's end: when that ends.
+    fn departure(&self, row: u32, column: u32) -> MediaTicks {
+        let packet = departs_with(&self.rows, row, column);
+        self.film_meta(packet).map_or(self.duration, |meta| meta.time().min(self.duration))
+    }
+
+    /// The FEC header of a parity of a column; `None` if the column has no packets.
+    fn header(&self, row: u32, column: u32, parity: usize) -> Option<FecHeader> {
+        let mut recovery = [0; PROTECTED_FIELDS_BYTES];
+        let mut count = 0;
+        for unit in 0..self.rows.k() {
+            let packet = self.film_packet(row, unit, column);
+            let Some(meta) = self.film_meta(packet).filter(|_| packet < u64::from(self.rows.packets()))
+            else {
+                break;
+            };
+            let start = packet * DEFAULT_PACKET_BYTES as u64;
+            let length = (self.rows.film_bytes() - start).min(DEFAULT_PACKET_BYTES as u64) as u16;
+            let fields = protected_fields(length, PAYLOAD_TYPE_MP2T, self.timeline.timestamp(meta.time()));
+            let factor = self.code.coefficient(parity, unit);
+            recovery.iter_mut().zip(fields).for_each(|(sum, field)| *sum ^= mul(factor, field));
+            count += 1;
+        }
+        let kind = if parity == 0 { FecKind::Xor } else { FecKind::ReedSolomon };
+        let header = FecHeader {
+            sn_base: sequence_of(self.film_packet(row, 0, column) as u32),
+            kind,
+            index: parity as u8,
+            row: false,
+            offset: self.rows.unit_packets() as u8,
+            count,
+            ..FecHeader::default()
+        };
+        (count > 0).then(|| header.with_recovery(recovery))
+    }
+
+    /// The record of parity packet `column` of a parity of a row.
+    fn parity_meta(&self, row: u32, column: u32, parity: usize) -> Option<PacketMeta> {
+        let first = self.rows.parity_record(self.first_row, 0, 0);
+        let at = self.rows.parity_record(row, parity, column).checked_sub(first)?;
+        self.parity.get(usize::try_from(at).ok()?).copied()
+    }
+}
+
+/// The bytes of a parity unit, as far as they came.
+fn unit_of<'a>(rows: &Rows, row: u32, parity: usize, results: Results<'a>) -> &'a [u8] {
+    let position = rows.position_of(row, rows.k() + parity) as u16;
+    let start = rows.offset_of(row, rows.k() + parity);
+    let mut spans = results.of(Role::Parity { position });
+    let span = spans.find(|(span, _)| span.bytes.contains(&start));
+    span.and_then(|(span, bytes)| bytes.get((start - span.bytes.start) as usize..)).unwrap_or(&[])
+}
+
+/// Builds an extent of a parity track. What is missing or does not have its sum is marked, never computed.
+pub(in crate::cache) fn assemble(
+    (reference, title, files): (TitleRef, &OpenTitle, &dyn MemberFiles),
+    order: &Order,
+    results: &[SpanResult<'_>],
+    extent: &mut [u8],
+) -> Built {
+    let (rows, track) = (files.rows(), title.source().track());
+    let (Some(packets), Some(code)) = (title.packets_of(order.extent), Code::new(rows.k(), rows.m())) else {
+        return Built::Failed(ReadFailure::OutOfRange);
+    };
+    let touched = track_rows(&rows, track, &packets);
+    let results = Results::new(order, results);
+    let (mut film, mut parity) = (Vec::new(), Vec::new());
+    let with_next = touched.start..touched.end + 1;
+    if !read_records(&mut film, film_records(&rows, &with_next), results, Role::RowMeta)
+        || !read_records(&mut parity, parity_records(&rows, &touched), results, Role::ParityMeta)
+    {
+        return match (order.thorough, results.first_error()) {
+            (false, _) => Built::More { wrong: 0 },
+            (true, Some(errno)) => Built::Failed(ReadFailure::Io(errno)),
+            (true, None) => Built::Failed(ReadFailure::Checksum),
+        };
+    }
+    let (timeline, duration) = (title.source().timeline(), title.source().duration());
+    let first_row = touched.start;
+    let known = Track { rows, code, timeline, duration, first_row, film: &film, parity: &parity };
+    let layout = title.layout();
+    let count = packets.len();
+    let (slots, records) = extent.split_at_mut(layout.meta_offset(0, count as u32));
+    let (mut holes, mut wrong) = (false, 0);
+    let mut unit = (u32::MAX, 0, &[][..]);
+    let places = packets.clone().zip(slots.chunks_mut(layout.slot_bytes()));
+    for ((packet, slot), record) in places.zip(records.chunks_exact_mut(PacketMeta::BYTES)) {
+        let (row, column, parity) = place_in_track(&rows, track, packet);
+        if track == 1 && unit.0 != row || track != 1 {
+            unit = (row, parity, unit_of(&rows, row, parity, results));
+        }
+        let at = column as usize * DEFAULT_PACKET_BYTES;
+        let came = unit.2.get(at..at + DEFAULT_PACKET_BYTES);
+        let fill = known.fill((row, column, parity), packet, came, slot);
+        record.copy_from_slice(&fill.meta.to_bytes());
+        holes |= fill.lost;
+        if fill.lost && came.is_some() {
+            let position = rows.position_of(row, rows.k() + parity);
+            wrong |= bit(files.slot(position));
+        }
+    }
+    let content = ExtentContent {
+        title: reference,
+        number: order.extent,
+        first_packet: packets.start,
+        packets: count as u32,
+        last_packet_bytes: layout.packet_bytes() as u16,
+        layout,
+        spare: if holes { HOLES } else { 0 },
+    };
+    Built::Done(Filled { content, decoded_bytes: 0, wrong })
+}
+
+/// What became of one packet.
+struct Fill {
+    meta: PacketMeta,
+    /// The parity of packets that there are is missing or wrong.
+    lost: bool,
+}
+
+impl Track<'_> {
+    /// Writes one datagram, or zeros if there is nothing to send.
+    fn fill(
+        &self,
+        (row, column, parity): (u32, u32, usize),
+        packet: u32,
+        came: Option<&[u8]>,
+        slot: &mut [u8],
+    ) -> Fill {
+        let time = self.departure(row, column);
+        let rtp = RtpHeader {
+            marker: false,
+            payload_type: PAYLOAD_TYPE_FEC,
+            sequence: sequence_of(packet),
+            timestamp: self.timeline.timestamp(time),
+            ssrc: 0,
+        };
+        let (head, rest) = slot.split_at_mut(RTP_HEADER_BYTES);
+        head.copy_from_slice(&rtp.emit());
+        let (fec, room) = rest.split_at_mut(FEC_HEADER_BYTES);
+        let header = self.header(row, column, parity).map(|header| header.emit());
+        let sum = came.zip(self.parity_meta(row, column, parity)).and_then(|(came, meta)| {
+            let sum = copy_sum16(&mut room[..DEFAULT_PACKET_BYTES], came);
+            congruent(sum, meta.sum()).then_some(sum)
+        });
+        match (header, sum) {
+            (Some(header), Some(sum)) => {
+                fec.copy_from_slice(&header);
+                Fill { meta: PacketMeta::new(add(sum16(&header), sum), 0, time), lost: false }
+            }
+            _ => {
+                fec.fill(0);
+                room.fill(0);
+                Fill { meta: PacketMeta::new(0, PacketMeta::MISSING, time), lost: header.is_some() }
+            }
+        }
+    }
+}
