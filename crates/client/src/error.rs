@@ -55,6 +55,16 @@ pub enum ClientError {
         /// What it may be.
         allowed: &'static str,
     },
+    /// A port cannot be listened at.
+    #[error("{address}: port + {distance}: {why}; is another program using it? Choose another port")]
+    Listen {
+        /// The address that was given.
+        address: String,
+        /// Distance of the port that is meant from the one in the address.
+        distance: u16,
+        /// What went wrong.
+        why: String,
+    },
     /// The probe in the kernel cannot be had.
     #[error("interface {interface}: {source}")]
     Probe {

@@ -10,6 +10,7 @@ use rustix::net::{AddressFamily, SocketFlags, SocketType};
 
 use crate::clock::SystemClock;
 use crate::error::ClientError;
+use crate::fec::FecChoice;
 
 /// Longest datagram that a player takes: the largest packet of a jumbo frame with its header (9024 + 12 bytes) fits.
 const DATAGRAM_BYTES: usize = 9216;
@@ -140,6 +141,35 @@ pub(crate) fn bind_pair(address: IpAddr, next: &mut u16) -> Result<PortPair, Cli
     }
     let source = last_error.unwrap_or_else(|| io::ErrorKind::AddrInUse.into());
     Err(ClientError::Socket { what: "UDP port pair between 5000 and 65000", source })
+}
+
+/// FEC goes to ports at these distances from the RTP port: columns (XOR) and rows of ST 2022-1, further parities of our server.
+pub(crate) const COLUMN_PORT: u16 = 2;
+pub(crate) const ROW_PORT: u16 = 4;
+pub(crate) const FURTHER_PORT: u16 = 6;
+
+/// A pair as [`bind_pair`] binds it, with the sockets at the distances that the FEC needs which is asked for over RTSP.
+pub(crate) fn bind_with_fec(
+    address: IpAddr,
+    next: &mut u16,
+    fec: FecChoice,
+) -> Result<(PortPair, Vec<UdpSocket>), ClientError> {
+    let distances: &[u16] = match fec {
+        FecChoice::Off => &[],
+        FecChoice::Xor => &[COLUMN_PORT],
+        FecChoice::All => &[COLUMN_PORT, FURTHER_PORT],
+    };
+    let mut last = io::Error::from(io::ErrorKind::AddrInUse);
+    for _ in 0..=(LAST_PORT - FIRST_PORT) / 2 {
+        let pair = bind_pair(address, next)?;
+        let bind = |distance: &u16| UdpSocket::bind((address, pair.rtp_port + distance));
+        match distances.iter().map(bind).collect::<io::Result<Vec<_>>>() {
+            Ok(sockets) => return Ok((pair, sockets)),
+            Err(error) if error.kind() == io::ErrorKind::AddrInUse => last = error,
+            Err(source) => return Err(ClientError::Socket { what: "UDP port for FEC", source }),
+        }
+    }
+    Err(ClientError::Socket { what: "UDP ports for RTP and FEC between 5000 and 65000", source: last })
 }
 
 /// Addresses of a host, those of the family of `local` only if it is given.

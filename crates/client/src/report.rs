@@ -5,6 +5,7 @@ use std::fmt;
 use millrace_core::units::BitRate;
 use serde::Serialize;
 
+use crate::fec::FecCounts;
 use crate::lateness::LatenessSummary;
 use crate::sender::SenderReports;
 use crate::ts_check::TsCounts;
@@ -28,12 +29,19 @@ pub enum EndReason {
     Cancelled,
 }
 
+impl EndReason {
+    /// Whether the stream ended, rather than who received it.
+    pub(crate) fn is_of_the_stream(self) -> bool {
+        matches!(self, Self::Bye | Self::Silence | Self::ServerClosed)
+    }
+}
+
 /// Sequence numbers.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize)]
 pub struct SequenceReport {
-    /// Packets missing between the first and the last of a run.
+    /// Packets missing between the first and the last of a run; with FEC, those that were not repaired, wherever they were.
     pub lost: u64,
-    /// Packets missing between the start that RTP-Info announced and the first that came.
+    /// Packets missing between the start that RTP-Info announced and the first that came; 0 with FEC, which counts them in `lost`.
     pub lost_at_start: u64,
     /// Packets that the last sender report counts beyond those received and lost; `None` without a final report.
     pub lost_at_end: Option<i64>,
@@ -100,6 +108,22 @@ pub struct ByeReport {
     pub after_last_packet_us: Option<i64>,
 }
 
+/// Forward error correction.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize)]
+pub struct FecReport {
+    /// What was asked for: `xor` or `all`.
+    pub asked: String,
+    /// What came of it: `off`, `xor` or `all`.
+    pub granted: String,
+    /// Why not, if the server says so.
+    pub reason: Option<String>,
+    /// Packets that did not come by themselves, between the start that was announced and the last that came.
+    pub lost_on_the_way: u64,
+    /// What FEC made of it.
+    #[serde(flatten)]
+    pub counts: FecCounts,
+}
+
 /// This receiver itself.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize)]
 pub struct ReceiverReport {
@@ -148,6 +172,8 @@ pub struct Report {
     pub mean_rate_bits_per_s: u64,
     /// Sequence numbers.
     pub sequence: SequenceReport,
+    /// Forward error correction, if it was asked for.
+    pub fec: Option<FecReport>,
     /// Time.
     pub timing: TimingReport,
     /// Whether RTP-Info was exact at every PLAY that had one; `None` if none had.
@@ -241,6 +267,12 @@ impl Report {
                 format!("{} bytes not found in the reference", bytes.unaligned_bytes),
             );
         }
+        if let Some(fec) = &self.fec {
+            let reason = fec.reason.as_deref().map_or(String::new(), |reason| format!(": {reason}"));
+            check(fec.granted == "off", format!("no FEC{reason}"));
+            let silent = fec.granted != "off" && fec.counts.fec_packets == 0;
+            check(silent && fec.lost_on_the_way > 0, "not one FEC packet came".to_owned());
+        }
         let r = &self.receiver;
         check(r.socket_drops > 0, format!("this receiver dropped {} datagrams", r.socket_drops));
         check(r.malformed > 0, format!("{} packets that are not what was agreed", r.malformed));
@@ -290,6 +322,7 @@ impl fmt::Display for Report {
         row(f, "lost", &format!("{} (at start {}, at end {at_end})", s.lost, s.lost_at_start))?;
         let order = format!("{} reordered ({} too late), {} duplicate", s.reordered, s.late, s.duplicates);
         row(f, "order", &format!("{order}, {} stray, {} restarts", s.strays, s.restarts))?;
+        self.fmt_fec(f)?;
         let t = &self.timing;
         let stamps = if t.kernel_stamps { "kernel stamps" } else { "stamped on reading" };
         row(f, "lateness", &format!("{} ({stamps})", lateness_line(&t.lateness)))?;
@@ -332,6 +365,22 @@ impl fmt::Display for Report {
 }
 
 impl Report {
+    fn fmt_fec(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let Some(fec) = self.fec.as_ref() else { return Ok(()) };
+        if fec.granted == "off" {
+            return row(f, "fec", &format!("{} asked for, none given", fec.asked));
+        }
+        let c = &fec.counts;
+        let what =
+            format!("{} missing on the way, {} repaired, {} lost", fec.lost_on_the_way, c.repaired, c.lost);
+        row(f, "fec", &format!("{}: {what}, {} unsettled, {} too late", fec.granted, c.unsettled, c.late))?;
+        row(
+            f,
+            "fec packets",
+            &format!("{} came, {} not needed, {} did not fit", c.fec_packets, c.useless, c.unfit),
+        )
+    }
+
     fn fmt_plays(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         for play in self.plays.iter().take(20) {
             let first = play

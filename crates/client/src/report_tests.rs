@@ -13,6 +13,7 @@ fn clean() -> Report {
         payload_bytes: 1_316_000,
         mean_rate_bits_per_s: 4_000_000,
         sequence: SequenceReport { lost_at_end: Some(0), ..SequenceReport::default() },
+        fec: None,
         timing: TimingReport {
             lateness: LatenessSummary { p50_us: 120, p99_us: 4_500, p999_us: 9_000, max_us: 1_200_000 },
             kernel_stamps: true,

@@ -153,8 +153,12 @@ fn dialogue_edited() {
     let replies = seeds("framing");
     type Step = (u8, u8, Vec<(u8, u16, u8)>);
     check!().with_type::<Vec<Step>>().with_iterations(ITERATIONS).for_each(|steps| {
-        let config =
-            DialogueConfig { user_agent: "fuzz".into(), reply_timeout_ns: 1000, take: Default::default() };
+        let config = DialogueConfig {
+            user_agent: "fuzz".into(),
+            reply_timeout_ns: 1000,
+            take: Default::default(),
+            fec: Default::default(),
+        };
         let mut dialogue = Dialogue::new(config, &RtspUrl::parse("rtsp://h/film").unwrap());
         let (mut now, mut out, mut cseq) = (Instant(0), Vec::new(), 0);
         dialogue.start(now);

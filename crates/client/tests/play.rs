@@ -520,6 +520,7 @@ fn json_is_stable() {
                 "payload_bytes",
                 "mean_rate_bits_per_s",
                 "sequence",
+                "fec",
                 "timing",
                 "rtp_info_exact",
                 "plays",

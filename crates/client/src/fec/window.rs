@@ -27,6 +27,9 @@ pub struct FecCounts {
     pub repaired: u64,
     /// Media packets that were given up: missing in what is given out.
     pub lost: u64,
+    /// Media packets that were still missing, and not given up, when a seek, a pause or the viewer's own end came before the FEC
+    /// that might have repaired them.
+    pub unsettled: u64,
     /// Media packets that came, or could be repaired, after they had been given up.
     pub late: u64,
     /// FEC packets that had nothing to repair: all was there, or it was given up already.
@@ -42,6 +45,7 @@ impl FecCounts {
             fec_packets: self.fec_packets + other.fec_packets,
             repaired: self.repaired + other.repaired,
             lost: self.lost + other.lost,
+            unsettled: self.unsettled + other.unsettled,
             late: self.late + other.late,
             useless: self.useless + other.useless,
             unfit: self.unfit + other.unfit,
@@ -108,7 +112,7 @@ impl Window {
 
     /// Gives out what is held and begins at `start`; what came before is forgotten.
     pub fn begin(&mut self, start: u64, out: &mut dyn InOrder) {
-        self.flush(out);
+        self.cut(out);
         self.slots.iter_mut().for_each(|slot| slot.ext = None);
         self.words.clear();
         (self.next, self.end, self.named_end, self.words_end) = (Some(start), start, start, 0);
@@ -402,6 +406,15 @@ impl Window {
     /// Gives out everything that is held.
     pub fn flush(&mut self, out: &mut dyn InOrder) {
         self.give_up_until(self.limit(), out);
+    }
+
+    /// Gives out everything that is held; what is missing might still have been repaired.
+    pub fn cut(&mut self, out: &mut dyn InOrder) {
+        let before = self.counts.lost;
+        self.flush(out);
+        let cut = self.counts.lost - before;
+        self.counts.lost = before;
+        self.counts.unsettled += cut;
     }
 
     /// What was counted.

@@ -363,6 +363,23 @@ fn what_no_fec_can_repair_any_more_is_given_up() {
 }
 
 #[test]
+fn what_a_seek_or_the_end_cuts_off_is_not_lost() {
+    let film = Film { packets: 1000, bytes: 8 };
+    let mut window = Window::new(1000, Some(SHAPE));
+    let mut log = Log::new();
+    window.begin(START, &mut log);
+    for n in [0, 1, 3, 4] {
+        window.media(Instant(n), START + n, &film.header(n), &film.payload(n), &mut log);
+    }
+    window.begin(START + 100, &mut log);
+    assert_eq!((window.counts().lost, window.counts().unsettled, log.given.len()), (0, 1, 4));
+    log.next = START + 100;
+    window.media(Instant(5), START + 101, &film.header(101), &film.payload(101), &mut log);
+    window.cut(&mut log);
+    assert_eq!((window.counts().lost, window.counts().unsettled, log.given.len()), (0, 2, 5));
+}
+
+#[test]
 fn silence_gives_up_too() {
     let film = Film { packets: 1000, bytes: 8 };
     let mut window = Window::new(1000, Some(SHAPE));

@@ -1,11 +1,14 @@
 //! What one viewer of RTP counts: half a kilobyte of bits, some numbers, no payload.
 
 use hdrhistogram::Histogram;
+use millrace_core::time::Instant;
 use millrace_core::wire::rtcp::{self, ReportBlock, RtcpPacket};
 use millrace_core::wire::rtp::{PAYLOAD_TYPE_MP2T, RtpHeader};
 
+use crate::fec::{CodeShape, FecCounts, Window};
 use crate::lateness::LightLateness;
 use crate::receive::{SequenceCounts, SequenceTracker, Verdict};
+use crate::reorder::InOrder;
 use crate::rtsp::dialogue::PlayReply;
 use crate::sdp::Description;
 
@@ -34,6 +37,39 @@ pub(super) struct Meter {
     runs: u32,
     /// Looks into the transport stream, if it is to.
     ts: Option<Box<TsLight>>,
+    /// Repairs, if FEC was granted.
+    window: Option<Box<Window>>,
+    /// A packet that may be believed when the next one comes.
+    stray: Option<Box<(RtpHeader, Vec<u8>)>>,
+    /// FEC was asked for and refused.
+    is_fec_refused: bool,
+}
+
+/// Where repaired film goes: into the look at the transport stream.
+struct Look<'a> {
+    ts: Option<&'a mut TsLight>,
+    arrival_ns: u64,
+}
+
+impl InOrder for Look<'_> {
+    fn payload(&mut self, _ext: u64, bytes: &[u8]) {
+        let arrival_ns = self.arrival_ns;
+        self.ts.iter_mut().for_each(|ts| ts.payload(arrival_ns, bytes));
+    }
+
+    fn gap(&mut self, _from: u64, _count: u64) {
+        self.ts.iter_mut().for_each(|ts| ts.gap());
+    }
+}
+
+/// What FEC did for one viewer.
+#[derive(Clone, Copy, Debug, Default)]
+pub(super) struct Repaired {
+    /// Whether it was granted.
+    pub(super) is_granted: bool,
+    /// Packets that did not come by themselves.
+    pub(super) lost_on_the_way: u64,
+    pub(super) counts: FecCounts,
 }
 
 /// What was measured of one viewer. A viewer fills in what it can tell; zero and `None` stand for nothing.
@@ -60,6 +96,8 @@ pub(super) struct Measured {
     pub(super) runs: u32,
     /// What the transport stream is like, if it was looked into.
     pub(super) ts: Option<TsFindings>,
+    /// What FEC did, if it was asked for; then what is lost is what is missing after repair.
+    pub(super) fec: Option<Repaired>,
 }
 
 impl Default for Meter {
@@ -80,6 +118,9 @@ impl Default for Meter {
             sent: None,
             runs: 0,
             ts: None,
+            window: None,
+            stray: None,
+            is_fec_refused: false,
         }
     }
 }
@@ -99,6 +140,7 @@ impl Meter {
         let announced = reply.rtp_info.as_ref().map(|info| (info.sequence, info.timestamp));
         let sequence = announced.and_then(|(sequence, _)| sequence);
         if self.runs > 1 {
+            self.look(reply_ns, |window, look| window.cut(look));
             self.tracker.begin_run(sequence);
             self.begin_run(shared);
             return;
@@ -107,6 +149,62 @@ impl Meter {
         if let Some(sequence) = sequence {
             self.tracker.announce(sequence);
         }
+    }
+
+    /// The server's answer about FEC: it repairs with the code of this shape, if it was granted. What is missing is given up when
+    /// nothing has come for `wait_ns`.
+    pub(super) fn repair(&mut self, is_granted: bool, shape: Option<CodeShape>, wait_ns: u64) {
+        self.is_fec_refused = !is_granted;
+        self.window = is_granted.then(|| Box::new(Window::new(wait_ns, shape)));
+    }
+
+    /// Works on the window; what comes out of it is looked at.
+    fn look(&mut self, arrival_ns: u64, work: impl FnOnce(&mut Window, &mut Look<'_>)) {
+        if let Some(window) = &mut self.window {
+            work(window, &mut Look { ts: self.ts.as_deref_mut(), arrival_ns });
+        }
+    }
+
+    /// Takes a datagram of an FEC port.
+    pub(super) fn fec(&mut self, now: Instant, arrival_ns: u64, datagram: &[u8]) {
+        self.look(arrival_ns, |window, look| window.fec(now, datagram, look));
+    }
+
+    /// Gives up what has been waited for long enough.
+    pub(super) fn handle_timeout(&mut self, now: Instant, unix_ns: u64) {
+        self.look(unix_ns, |window, look| window.handle_timeout(now, look));
+    }
+
+    /// When [`Self::handle_timeout`] is due.
+    pub(super) fn poll_at(&self) -> Option<Instant> {
+        self.window.as_ref().and_then(|window| window.poll_at())
+    }
+
+    /// Packet `ext` goes into the window, behind the stray that it confirms.
+    fn into_window(
+        &mut self,
+        now: Instant,
+        arrival_ns: u64,
+        ext: u64,
+        verdict: Verdict,
+        packet: (&RtpHeader, &[u8]),
+    ) {
+        let stray = self.stray.take().filter(|_| matches!(verdict, Verdict::Confirmed { .. }));
+        let starts_run = matches!(
+            verdict,
+            Verdict::Next { starts_run: true, .. } | Verdict::Confirmed { starts_run: true, .. }
+        );
+        let start = self.tracker.run_start().unwrap_or(ext);
+        self.look(arrival_ns, |window, look| {
+            if starts_run {
+                window.begin(start, look);
+                look.ts.iter_mut().for_each(|ts| ts.begin_run());
+            }
+            if let Some((header, payload)) = stray.as_deref() {
+                window.media(now, ext - 1, header, payload, look);
+            }
+            window.media(now, ext, packet.0, packet.1, look);
+        });
     }
 
     /// What comes now has another baseline, and follows nothing.
@@ -118,14 +216,25 @@ impl Meter {
     }
 
     /// Takes a datagram of the RTP port or channel. Lateness goes into `shared`.
-    pub(super) fn rtp(&mut self, shared: &mut Histogram<u64>, arrival_ns: u64, datagram: &[u8]) {
+    pub(super) fn rtp(
+        &mut self,
+        shared: &mut Histogram<u64>,
+        now: Instant,
+        arrival_ns: u64,
+        datagram: &[u8],
+    ) {
         let Some((header, payload)) =
             RtpHeader::parse(datagram).filter(|(h, _)| h.payload_type == self.payload_type)
         else {
             self.malformed += 1;
             return;
         };
-        let (ext, follows) = match self.tracker.observe(header.sequence) {
+        let verdict = self.tracker.observe(header.sequence);
+        let (ext, follows) = match verdict {
+            Verdict::Stray if self.window.is_some() => {
+                self.stray = Some(Box::new((header, payload.to_vec())));
+                return;
+            }
             Verdict::Duplicate | Verdict::Stray => return,
             Verdict::Next { ext, gap, .. } => (ext, gap == 0),
             Verdict::Reordered { ext } => (ext, false),
@@ -137,7 +246,9 @@ impl Meter {
                 (ext, false)
             }
         };
-        if let Some(ts) = &mut self.ts {
+        if self.window.is_some() {
+            self.into_window(now, arrival_ns, ext, verdict, (&header, payload));
+        } else if let Some(ts) = &mut self.ts {
             if !follows {
                 ts.gap();
             }
@@ -174,6 +285,9 @@ impl Meter {
 
     /// Packets missing so far.
     pub(super) fn lost(&self) -> u64 {
+        if let Some(window) = &self.window {
+            return window.counts().lost;
+        }
         let counts = self.tracker.counts();
         counts.lost + counts.lost_at_start
     }
@@ -227,7 +341,10 @@ impl Meter {
     /// Ends the measurement at wall-clock time `end_ns`. While a viewer pauses nothing is due.
     pub(super) fn finish(&mut self, shared: &mut Histogram<u64>, end_ns: u64, is_paused: bool) -> Measured {
         self.lateness.finish(shared);
-        let counts = self.tracker.counts();
+        let has_bye = self.has_bye;
+        self.look(end_ns, |window, look| if has_bye { window.flush(look) } else { window.cut(look) });
+        let mut counts = self.tracker.counts();
+        let fec = self.fec_result(counts);
         let clock = self.lateness.clock();
         // A stream that stopped and never went on has its longest gap at the end; before the first packet as well.
         let from = clock.last_arrival_ns().unwrap_or(self.run_reply_ns);
@@ -236,13 +353,18 @@ impl Meter {
         // After a pause or a seek what was under way is sent and never counted here.
         let sent = self.sent.filter(|_| self.runs <= 1);
         let at_end = sent.map_or(0, |sent| sent.wrapping_sub(seen).cast_signed().max(0));
+        let mut lost_at_end = u64::from(at_end.unsigned_abs());
+        if let Some((fec, window)) = fec.as_ref().zip(self.window.as_ref()) {
+            (counts.lost, counts.lost_at_start) = (fec.counts.lost, 0);
+            lost_at_end = lost_at_end.saturating_sub(window.behind_last());
+        }
         let first = self.lowest.map(|(ext, timestamp)| (ext as u16, timestamp));
         let exact = self.announced.zip(first).map(|((sequence, timestamp), first)| {
             sequence.is_none_or(|s| s == first.0) && timestamp.is_none_or(|t| t == first.1)
         });
         Measured {
             counts,
-            lost_at_end: u64::from(at_end.unsigned_abs()),
+            lost_at_end,
             payload_bytes: self.payload_bytes,
             malformed: self.malformed,
             lateness_max_us: self.lateness.max_us(),
@@ -257,6 +379,18 @@ impl Meter {
             jitter_max_us: clock.jitter_max_ns() / 1000,
             runs: self.runs,
             ts: self.ts.as_ref().map(|ts| ts.findings()),
+            fec,
+        }
+    }
+
+    fn fec_result(&self, counts: SequenceCounts) -> Option<Repaired> {
+        match &self.window {
+            None => self.is_fec_refused.then(Repaired::default),
+            Some(window) => Some(Repaired {
+                is_granted: true,
+                lost_on_the_way: counts.lost + counts.lost_at_start,
+                counts: window.counts(),
+            }),
         }
     }
 }
@@ -283,14 +417,14 @@ mod tests {
             if n == 2 {
                 meter.begin_play(&PlayReply::default(), 50 * second + 15_000_000, &mut shared);
             }
-            meter.rtp(&mut shared, 50 * second + u64::from(n) * 10_000_000, &packet(n));
+            meter.rtp(&mut shared, Instant(0), 50 * second + u64::from(n) * 10_000_000, &packet(n));
         }
         let measured = meter.finish(&mut shared, 51 * second, false);
         assert_eq!((measured.counts.received, measured.first_packet_us), (4, Some(-15_000)));
         assert_eq!((measured.longest_gap_us, measured.runs), (970_000, 1));
         // Nothing that was never played has a time from its reply.
         let mut silent = Meter::default();
-        silent.rtp(&mut shared, second, &packet(0));
+        silent.rtp(&mut shared, Instant(0), second, &packet(0));
         assert_eq!(silent.finish(&mut shared, second, false).first_packet_us, None);
     }
 }

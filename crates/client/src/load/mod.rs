@@ -164,6 +164,7 @@ fn plan(options: &LoadOptions) -> Result<Plan, ClientError> {
             user_agent: options.user_agent.as_str().into(),
             reply_timeout_ns,
             take: Take::Any,
+            fec: options.fec,
         },
         probe,
         titles: Titles::new(options.titles, options.targets.len()),

@@ -10,6 +10,7 @@ use super::behaviour::Behaviour;
 use super::choice::{Arrivals, TitleChoice};
 use super::web::WebOptions;
 use crate::error::ClientError;
+use crate::fec::FecChoice;
 use crate::play::{TransportChoice, check_header_text};
 
 /// Most viewers of one call.
@@ -42,6 +43,8 @@ pub struct LoadOptions {
     pub interval: Duration,
     /// Rate of the film, for what carries no clock of its own.
     pub nominal_rate: Option<BitRate>,
+    /// What FEC viewers over RTSP ask for; they repair what is lost, and what counts as lost is what is missing afterwards.
+    pub fec: FecChoice,
     /// What viewers over HTTP are like.
     pub web: WebOptions,
     /// Interface at which RTP is counted and dropped instead of being read from sockets.
@@ -117,6 +120,7 @@ impl LoadOptions {
             duration: Duration::from_secs(10),
             interval: Duration::from_secs(1),
             nominal_rate: None,
+            fec: FecChoice::Off,
             web: WebOptions::default(),
             probe: None,
             probe_passes: false,
@@ -156,6 +160,11 @@ impl LoadOptions {
         }
         if self.probe.is_some() && self.transport == TransportChoice::Tcp {
             return wrong("probe", "TCP".to_owned(), "UDP: over TCP packets cannot be dropped");
+        }
+        if self.fec != FecChoice::Off && (self.probe.is_some() || self.transport == TransportChoice::Tcp) {
+            let allowed =
+                "UDP without a probe: repairing needs the packets themselves, and over TCP nothing is lost";
+            return wrong("fec", self.fec.to_string(), allowed);
         }
         let is_rtsp = |target: &&String| target.trim().to_ascii_lowercase().starts_with("rtsp");
         if self.probe.is_some()

@@ -218,6 +218,7 @@ impl ProbeMeter {
             jitter_max_us: c.jitter_ns / 1000,
             runs: self.runs,
             ts: None,
+            fec: None,
         }
     }
 }

@@ -6,10 +6,12 @@ use std::fmt;
 use millrace_core::units::BitRate;
 use serde::Serialize;
 
+use super::meter::Repaired;
 use super::series::Sample;
 use super::streams::StreamReport;
 use super::ts_light::TsFindings;
 use super::web::WebReport;
+use crate::fec::FecCounts;
 use crate::lateness::LatenessSummary;
 use crate::report::{human_us, lateness_line, row};
 
@@ -60,6 +62,35 @@ pub struct LoadReceiver {
     pub waited_for_processor_us: u64,
 }
 
+/// Forward error correction of all sessions together.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize)]
+pub struct LoadFec {
+    /// Sessions to which it was granted.
+    pub granted: u64,
+    /// Sessions to which it was not.
+    pub refused: u64,
+    /// Packets that did not come by themselves.
+    pub lost_on_the_way: u64,
+    /// What FEC made of it.
+    #[serde(flatten)]
+    pub counts: FecCounts,
+}
+
+impl LoadFec {
+    pub(super) fn add(&mut self, one: &Repaired) {
+        let (granted, refused) = (u64::from(one.is_granted), u64::from(!one.is_granted));
+        let lost_on_the_way = one.lost_on_the_way;
+        self.merge(&Self { granted, refused, lost_on_the_way, counts: one.counts });
+    }
+
+    pub(super) fn merge(&mut self, other: &Self) {
+        self.granted += other.granted;
+        self.refused += other.refused;
+        self.lost_on_the_way += other.lost_on_the_way;
+        self.counts = self.counts.plus(&other.counts);
+    }
+}
+
 /// Everything about a load.
 #[derive(Clone, Debug, PartialEq, Serialize)]
 pub struct LoadReport {
@@ -95,13 +126,15 @@ pub struct LoadReport {
     pub payload_bytes: u64,
     /// Payload rate of all sessions while all played.
     pub rate_bits_per_s: u64,
-    /// Packets missing between first and last of a session.
+    /// Packets missing between first and last of a session; of sessions with FEC those that were not repaired, wherever they were.
     pub lost: u64,
-    /// Packets missing before the first that came.
+    /// Packets missing before the first that came, of sessions without FEC.
     pub lost_at_start: u64,
     /// Packets missing at the end, of sessions that got a BYE with a sender report.
     pub lost_at_end: u64,
-    /// Received, of received and lost.
+    /// Forward error correction, if it was asked for.
+    pub fec: Option<LoadFec>,
+    /// Received or repaired, of that and lost.
     pub delivered_ratio: f64,
     /// Packets that came after one with a higher number.
     pub reordered: u64,
@@ -204,6 +237,7 @@ impl LoadReport {
             (self.sessions_silent, "sessions got no packet"),
             (self.lost_in_all(), "packets lost"),
             (self.sessions_stalled, "sessions stalled"),
+            (self.fec.as_ref().map_or(0, |fec| fec.refused), "sessions without the FEC that they asked for"),
             (self.rtp_info_wrong, "sessions whose RTP-Info is not that of the first packet"),
             (self.restarts, "jumps of sequence numbers"),
             (stream_errors, "errors in transport streams that loss does not explain"),
@@ -299,6 +333,15 @@ impl LoadReport {
         row(f, "received", &format!("{} packets, {} bytes, {ratio}", self.packets, self.payload_bytes))?;
         let ends = format!("at start {}, at end {}", self.lost_at_start, self.lost_at_end);
         row(f, "lost", &format!("{} ({ends}) in {} sessions", self.lost, self.sessions_with_loss))?;
+        if let Some(fec) = &self.fec {
+            let c = &fec.counts;
+            let what = format!("{} missing on the way, {} repaired", fec.lost_on_the_way, c.repaired);
+            let not = format!("{} lost, {} unsettled, {} too late", c.lost, c.unsettled, c.late);
+            row(f, "fec", &format!("{} sessions: {what}, {not}", fec.granted))?;
+            let packets =
+                format!("{} came, {} not needed, {} did not fit", c.fec_packets, c.useless, c.unfit);
+            row(f, "fec packets", &packets)?;
+        }
         let order =
             format!("{} reordered, {} duplicate, {} stray", self.reordered, self.duplicates, self.strays);
         row(f, "order", &format!("{order}, {} restarts", self.restarts))?;

@@ -12,7 +12,8 @@ use super::target::Seat;
 use super::viewer::{Command, Interest, Lent, Live, Outcome, Place, SocketCounts, Stage, Status, Viewer};
 use crate::clock::random_u64;
 use crate::error::{ClientError, RtspFailure};
-use crate::net::{Batch, Connection, Inlet, ReadState, bind_pair, start_connect};
+use crate::fec::FecChoice;
+use crate::net::{Batch, Connection, Inlet, ReadState, bind_with_fec, start_connect};
 use crate::play::TransportChoice;
 use crate::rtsp::dialogue::{Dialogue, Event, PlayReply};
 use crate::rtsp::framing::{Item, next_item};
@@ -38,12 +39,18 @@ const FAREWELL_NS: u64 = 3_000_000_000;
 const CONNECTION: u8 = 0;
 const RTP: u8 = 1;
 const RTCP: u8 = 2;
+/// And those behind it: FEC.
+const FEC: u8 = 3;
+/// A packet that is missing is waited for no longer than nothing comes for this long.
+const FEC_WAIT_NS: u64 = 2_000_000_000;
 
 /// UDP sockets of a viewer.
 struct Udp {
     rtp: Inlet,
     /// `None` if the thread's shared socket is used.
     rtcp: Option<Inlet>,
+    /// Where FEC comes.
+    fec: Vec<Inlet>,
     server: Option<(SocketAddr, SocketAddr)>,
     source: SocketAddr,
 }
@@ -211,7 +218,7 @@ impl RtspViewer {
                         _ if self.stage == Stage::Leaving => {}
                         Path::Tcp { rtp, .. } if channel == rtp => {
                             let unix_ns = lent.unix_ns;
-                            self.meter.rtp(lent.lateness_of_read(), unix_ns, bytes);
+                            self.meter.rtp(lent.lateness_of_read(), now, unix_ns, bytes);
                         }
                         Path::Tcp { rtcp, .. } if channel == rtcp => self.meter.rtcp(bytes),
                         _ => self.foreign += 1,
@@ -250,7 +257,7 @@ impl RtspViewer {
             } else if playing {
                 let delay_ns = lent.unix_ns.saturating_sub(datagram.arrival_ns);
                 lent.read_delay.saturating_record(delay_ns / 1000);
-                meter.rtp(lent.lateness, datagram.arrival_ns, datagram.bytes);
+                meter.rtp(lent.lateness, now, datagram.arrival_ns, datagram.bytes);
             }
         });
         drained.unwrap_or_else(|error| {
@@ -265,6 +272,26 @@ impl RtspViewer {
             if self.handle_rtp(now, lent) == 0 {
                 return;
             }
+        }
+    }
+
+    /// FEC has come.
+    fn handle_fec(&mut self, now: Instant, kind: u8, lent: &mut Lent<'_>) {
+        // The media that it protects may have come in the same moment.
+        self.handle_rtp(now, lent);
+        let Path::Udp(udp) = &mut self.path else { return };
+        let Some(inlet) = udp.fec.get_mut(usize::from(kind - FEC)) else { return };
+        let (meter, foreign, source) = (&mut self.meter, &mut self.foreign, udp.source.ip());
+        let playing = matches!(self.stage, Stage::Starting | Stage::Playing);
+        let drained = inlet.drain(|datagram| {
+            if datagram.from.ip() != source {
+                *foreign += 1;
+            } else if playing {
+                meter.fec(now, datagram.arrival_ns, datagram.bytes);
+            }
+        });
+        if let Err(error) = drained {
+            self.fail(now, lent, format!("FEC socket: {}", error.kind()));
         }
     }
 
@@ -300,7 +327,7 @@ impl RtspViewer {
                 }
                 Event::TransportRefused => self.fail(now, lent, "SETUP refused: 461".to_owned()),
                 Event::Ready(reply) => {
-                    self.agree(&reply);
+                    self.agree(lent.plan.options.fec, &reply);
                     self.punch(lent);
                     let start = Some(lent.plan.place_of(self.seat.index));
                     self.dialogue.play(now, Some(NptRange { start, end: None }));
@@ -352,17 +379,24 @@ impl RtspViewer {
         let source = stream.peer_addr().map_err(error)?;
         let trains = Batch::Trains(if options.streams > FEW { 2 } else { 4 });
         let bytes = options.receive_buffer_bytes;
-        let (rtp, rtcp, rtcp_port) = match shared_for(lent, source) {
-            Some(shared) => {
-                let port = shared.socket().local_addr().map_err(error)?.port();
-                (UdpSocket::bind((local, 0)).map_err(error)?, None, port)
+        let shared =
+            shared_for(lent, source).map(|shared| shared.socket().local_addr()).transpose().map_err(error)?;
+        let (rtp, rtcp, rtcp_port, fec) = match shared {
+            Some(shared) if options.fec == FecChoice::Off => {
+                (UdpSocket::bind((local, 0)).map_err(error)?, None, shared.port(), Vec::new())
             }
-            None => {
-                let pair = bind_pair(local, lent.next_port)?;
-                let rtcp = Inlet::new(pair.rtcp, Batch::Reports, bytes)?;
-                (pair.rtp, Some(rtcp), pair.rtp_port + 1)
+            shared => {
+                let (pair, fec) = bind_with_fec(local, lent.next_port, options.fec)?;
+                let port = shared.map_or(pair.rtp_port + 1, |shared| shared.port());
+                let own = shared.is_none().then(|| Inlet::new(pair.rtcp, Batch::Reports, bytes));
+                (pair.rtp, own.transpose()?, port, fec)
             }
         };
+        let fec = fec.into_iter().map(|socket| Inlet::new(socket, trains, bytes));
+        let fec = fec.collect::<Result<Vec<_>, _>>()?;
+        for (kind, inlet) in (FEC..).zip(&fec) {
+            lent.watch(kind, inlet.socket(), Interest::Read).map_err(error)?;
+        }
         let rtp_port = rtp.local_addr().map_err(error)?.port();
         let rtp = Inlet::new(rtp, trains, bytes)?;
         lent.watch(RTP, rtp.socket(), Interest::Read).map_err(error)?;
@@ -376,11 +410,15 @@ impl RtspViewer {
             let refused = |source| ClientError::Probe { interface: "probe".to_owned(), source };
             self.probed = Some(probed.map_err(refused)?);
         }
-        self.path = Path::Udp(Box::new(Udp { rtp, rtcp, server: None, source }));
+        self.path = Path::Udp(Box::new(Udp { rtp, rtcp, fec, server: None, source }));
         Ok(Wanted::Udp { rtp: rtp_port, rtcp: rtcp_port })
     }
 
-    fn agree(&mut self, reply: &TransportReply) {
+    fn agree(&mut self, fec: FecChoice, reply: &TransportReply) {
+        if fec != FecChoice::Off {
+            let grant = reply.fec.clone().unwrap_or_default();
+            self.meter.repair(grant.choice != FecChoice::Off, grant.shape, FEC_WAIT_NS);
+        }
         match (&mut self.path, reply.agreed) {
             (Path::Udp(udp), _) => {
                 (udp.source, udp.server) = reply.server_addresses(udp.source);
@@ -455,6 +493,7 @@ impl Viewer for RtspViewer {
             // What is left makes the next event.
             RTP => drop(self.handle_rtp(now, lent)),
             RTCP => self.handle_rtcp(now, lent),
+            FEC.. => self.handle_fec(now, kind, lent),
             _ => self.handle_connection(now, lent),
         }
         self.settle(now, lent);
@@ -469,6 +508,7 @@ impl Viewer for RtspViewer {
             self.schedule_report(now);
             self.send_report(lent, false);
         }
+        self.meter.handle_timeout(now, lent.unix_ns);
         self.dialogue.handle_timeout(now);
         self.handle_events(now, lent);
         self.settle(now, lent);
@@ -512,7 +552,7 @@ impl Viewer for RtspViewer {
     }
 
     fn status(&self) -> Status {
-        let times = [self.deadline, self.dialogue.poll_at(), self.report_at];
+        let times = [self.deadline, self.dialogue.poll_at(), self.report_at, self.meter.poll_at()];
         Status { stage: self.stage, poll_at: times.into_iter().flatten().min() }
     }
 

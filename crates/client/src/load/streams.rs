@@ -31,8 +31,10 @@ pub struct StreamReport {
     pub payload_bytes: u64,
     /// Payload for the time from first to last packet, pauses not counted.
     pub rate_bits_per_s: u64,
-    /// Packets missing, at start and end too.
+    /// Packets missing, at start and end too; with FEC, those that were not repaired.
     pub lost: u64,
+    /// With FEC: packets repaired.
+    pub repaired: Option<u64>,
     /// Packets that came after one with a higher number.
     pub reordered: u64,
     /// Packets that came again.
@@ -78,7 +80,7 @@ pub fn write_per_stream(streams: &[StreamReport], out: &mut impl Write) -> io::R
         "viewer,session,title,began_ms,failure,setup_us,first_packet_us,zap_us,packets,payload_bytes,rate_bits_per_s,\
          lost,reordered,duplicates,lateness_max_us,jitter_us,jitter_max_us,longest_gap_us,runs,has_ended,\
          startup_us,rebuffers,rebuffering_us,\
-         ts_packets,sync_losses,continuity_errors,pcrs,pcr_jumps,pcr_interval_max_us,pcr_jitter_us"
+         ts_packets,sync_losses,continuity_errors,pcrs,pcr_jumps,pcr_interval_max_us,pcr_jitter_us,repaired"
     )?;
     for s in streams {
         let ts = |value: fn(&TsFindings) -> u64| number(s.ts.as_ref().map(value));
@@ -113,6 +115,7 @@ pub fn write_per_stream(streams: &[StreamReport], out: &mut impl Write) -> io::R
             ts(|ts| ts.pcr_jumps),
             ts(|ts| ts.pcr_interval_max_us),
             ts(|ts| ts.pcr_jitter_us),
+            number(s.repaired),
         ];
         writeln!(out, "{}", fields.join(","))?;
     }
@@ -135,10 +138,10 @@ mod tests {
         write_per_stream(&[plain, full], &mut csv).unwrap();
         let lines: Vec<_> = std::str::from_utf8(&csv).unwrap().lines().collect();
         let counts: Vec<_> = lines.iter().map(|line| line.split(',').count()).collect();
-        assert_eq!(counts, [30; 3]);
+        assert_eq!(counts, [31; 3]);
         assert!(lines[1].starts_with("3,0,\"rtsp://h/a\",0,,,,,0,"), "{}", lines[1]);
         assert!(
-            lines[2].contains("\"SETUP refused: 461\"") && lines[2].ends_with("0,0,2,0,0,0,0"),
+            lines[2].contains("\"SETUP refused: 461\"") && lines[2].ends_with("0,0,2,0,0,0,0,"),
             "{}",
             lines[2]
         );

@@ -7,13 +7,14 @@ use millrace_core::time::Instant;
 use millrace_core::units::BitRate;
 
 use super::Plan;
-use super::report::{LoadReceiver, LoadReport, ProbeReport, WorstSession};
+use super::report::{LoadFec, LoadReceiver, LoadReport, ProbeReport, WorstSession};
 use super::series::Sample;
 use super::streams::StreamReport;
 use super::target::{Seat, Target};
 use super::ts_light::TsFindings;
 use super::viewer::{Outcome, SocketCounts};
 use super::web::WebSums;
+use crate::fec::FecChoice;
 use crate::lateness::{histogram_us, summarize};
 use crate::play::TransportChoice;
 use crate::procfs::UdpErrors;
@@ -104,6 +105,7 @@ pub(super) struct Sums {
     /// How long all played.
     pub(super) together_ns: u64,
     ts: TsFindings,
+    fec: LoadFec,
     web: WebSums,
     worst: Vec<WorstSession>,
     streams: Vec<StreamReport>,
@@ -203,6 +205,7 @@ impl Sums {
             inspected: u64::from(m.ts.is_some()),
             ..Counts::default()
         });
+        m.fec.iter().for_each(|fec| self.fec.add(fec));
         self.understated_us = self.understated_us.max(m.understated_us);
         self.times.setup.saturating_record(setup_us);
         self.times.gaps.saturating_record(m.longest_gap_us);
@@ -247,6 +250,7 @@ impl Sums {
             payload_bytes: m.payload_bytes,
             rate_bits_per_s: BitRate::of(m.payload_bytes, m.span_ns).0,
             lost: m.counts.lost + m.counts.lost_at_start + m.lost_at_end,
+            repaired: m.fec.map(|fec| fec.counts.repaired),
             reordered: m.counts.reordered,
             duplicates: m.counts.duplicates,
             lateness_max_us: m.lateness_max_us,
@@ -292,6 +296,7 @@ impl Sums {
         self.buffer_bytes = least(self.buffer_bytes, part.buffer_bytes);
         self.together_ns = self.together_ns.max(part.together_ns);
         self.ts = self.ts.plus(&part.ts);
+        self.fec.merge(&part.fec);
         self.web.merge(&part.web);
         self.streams.extend(part.streams);
         part.worst.into_iter().for_each(|session| self.note_worst(session));
@@ -337,7 +342,9 @@ impl Sums {
         let failures = std::mem::take(&mut self.failures);
         let (worst, per_stream) = (std::mem::take(&mut self.worst), std::mem::take(&mut self.streams));
         let (c, t) = (&self.counts, &self.times);
-        let expected = c.packets + c.lost + c.lost_at_start + c.lost_at_end;
+        // Repaired packets are delivered too.
+        let delivered = c.packets + self.fec.counts.repaired;
+        let expected = delivered + c.lost + c.lost_at_start + c.lost_at_end;
         LoadReport {
             streams: u64::from(plan.options.streams),
             sessions: c.sessions,
@@ -358,7 +365,8 @@ impl Sums {
             lost: c.lost,
             lost_at_start: c.lost_at_start,
             lost_at_end: c.lost_at_end,
-            delivered_ratio: if expected == 0 { 0.0 } else { c.packets as f64 / expected as f64 },
+            fec: (plan.options.fec != FecChoice::Off).then(|| self.fec.clone()),
+            delivered_ratio: if expected == 0 { 0.0 } else { delivered as f64 / expected as f64 },
             reordered: c.reordered,
             duplicates: c.duplicates,
             strays: c.strays,

@@ -4,6 +4,7 @@ use millrace_core::time::{Instant, MediaTicks};
 use millrace_core::wire::rtcp::{self, ReportBlock, RtcpPacket};
 use millrace_core::wire::rtp::{PAYLOAD_TYPE_MP2T, RtpHeader};
 
+use crate::fec::{CodeShape, FecCounts, Window};
 use crate::lateness::Lateness;
 use crate::receive::{SequenceTracker, Verdict};
 use crate::reorder::Reorder;
@@ -19,7 +20,7 @@ const MAX_PLAYS: usize = 10_000;
 #[derive(Default)]
 struct Held {
     arrival_ns: u64,
-    timestamp: u32,
+    header: Option<RtpHeader>,
     payload: Vec<u8>,
 }
 
@@ -35,10 +36,79 @@ struct Current {
     range_start: Option<MediaTicks>,
 }
 
+/// How payloads are put in order.
+enum Order {
+    /// What is missing is waited for.
+    Waiting(Reorder),
+    /// What is missing may be repaired.
+    Repairing(Box<Window>),
+}
+
+impl Order {
+    fn begin(&mut self, start: u64, out: &mut SinkWriter) {
+        match self {
+            Self::Waiting(reorder) => reorder.begin(start, out),
+            Self::Repairing(window) => window.begin(start, out),
+        }
+    }
+
+    /// `false` if its place was given up already.
+    fn push(
+        &mut self,
+        now: Instant,
+        ext: u64,
+        header: &RtpHeader,
+        payload: &[u8],
+        out: &mut SinkWriter,
+    ) -> bool {
+        match self {
+            Self::Waiting(reorder) => reorder.push(now, ext, payload, out),
+            Self::Repairing(window) => window.media(now, ext, header, payload, out),
+        }
+    }
+
+    fn poll_at(&self) -> Option<Instant> {
+        match self {
+            Self::Waiting(reorder) => reorder.poll_at(),
+            Self::Repairing(window) => window.poll_at(),
+        }
+    }
+
+    fn handle_timeout(&mut self, now: Instant, out: &mut SinkWriter) {
+        match self {
+            Self::Waiting(reorder) => reorder.handle_timeout(now, out),
+            Self::Repairing(window) => window.handle_timeout(now, out),
+        }
+    }
+
+    /// Gives out everything: another run follows.
+    fn cut(&mut self, out: &mut SinkWriter) {
+        match self {
+            Self::Waiting(reorder) => reorder.flush(out),
+            Self::Repairing(window) => window.cut(out),
+        }
+    }
+
+    /// Gives out everything: no more will come.
+    fn flush(&mut self, out: &mut SinkWriter) {
+        match self {
+            Self::Waiting(reorder) => reorder.flush(out),
+            Self::Repairing(window) => window.flush(out),
+        }
+    }
+
+    fn window(&self) -> Option<&Window> {
+        match self {
+            Self::Waiting(_) => None,
+            Self::Repairing(window) => Some(window),
+        }
+    }
+}
+
 /// One stream of media.
 pub(crate) struct Media {
     tracker: SequenceTracker,
-    reorder: Reorder,
+    order: Order,
     lateness: Lateness,
     watch: SenderWatch,
     sink: SinkWriter,
@@ -65,7 +135,7 @@ impl Media {
     pub(crate) fn new(sink: SinkWriter, window: usize, wait_ns: u64) -> Self {
         Self {
             tracker: SequenceTracker::default(),
-            reorder: Reorder::new(window, wait_ns),
+            order: Order::Waiting(Reorder::new(window, wait_ns)),
             lateness: Lateness::default(),
             watch: SenderWatch::default(),
             sink,
@@ -89,6 +159,19 @@ impl Media {
     /// The description names another payload type.
     pub(crate) fn set_payload_type(&mut self, payload_type: u8) {
         self.payload_type = payload_type;
+    }
+
+    /// FEC will come: what is lost is repaired, by XOR and by the code of this shape if there is one. What is missing is given up
+    /// when nothing has come for `wait_ns`. To be called before any media.
+    pub(crate) fn repair(&mut self, wait_ns: u64, shape: Option<CodeShape>) {
+        self.order = Order::Repairing(Box::new(Window::new(wait_ns, shape)));
+    }
+
+    /// Takes a datagram of an FEC port.
+    pub(crate) fn fec(&mut self, now: Instant, datagram: &[u8]) {
+        if let Order::Repairing(window) = &mut self.order {
+            window.fec(now, datagram, &mut self.sink);
+        }
     }
 
     /// PLAY was answered; its reply was read at wall-clock time `reply_ns`, at most `read_late_ns` after it came.
@@ -116,7 +199,7 @@ impl Media {
             }
         } else {
             self.close_play();
-            self.reorder.flush(&mut self.sink);
+            self.order.cut(&mut self.sink);
             self.tracker.begin_run(sequence);
             self.current.packets_before = self.tracker.counts().received;
         }
@@ -174,21 +257,23 @@ impl Media {
             Verdict::Duplicate => {}
             Verdict::Stray => {
                 self.held.arrival_ns = arrival_ns;
-                self.held.timestamp = header.timestamp;
+                self.held.header = Some(header);
                 self.held.payload.clear();
                 self.held.payload.extend_from_slice(payload);
             }
             Verdict::Next { ext, starts_run, .. } => {
                 self.begin_run_if(starts_run);
-                self.accept(now, ext, arrival_ns, header.timestamp, payload);
+                self.accept(now, ext, arrival_ns, &header, payload);
             }
-            Verdict::Reordered { ext } => self.accept(now, ext, arrival_ns, header.timestamp, payload),
+            Verdict::Reordered { ext } => self.accept(now, ext, arrival_ns, &header, payload),
             Verdict::Confirmed { ext, starts_run, .. } => {
                 self.begin_run_if(starts_run);
                 let held = std::mem::take(&mut self.held);
-                self.accept(now, ext - 1, held.arrival_ns, held.timestamp, &held.payload);
+                if let Some(header) = &held.header {
+                    self.accept(now, ext - 1, held.arrival_ns, header, &held.payload);
+                }
                 self.held = held;
-                self.accept(now, ext, arrival_ns, header.timestamp, payload);
+                self.accept(now, ext, arrival_ns, &header, payload);
             }
         }
     }
@@ -215,12 +300,13 @@ impl Media {
             self.lateness.begin_run();
             self.watch.begin_run();
             let start = self.tracker.run_start().unwrap_or_default();
-            self.reorder.begin(start, &mut self.sink);
+            self.order.begin(start, &mut self.sink);
             self.sink.begin_run();
         }
     }
 
-    fn accept(&mut self, now: Instant, ext: u64, arrival_ns: u64, timestamp: u32, payload: &[u8]) {
+    fn accept(&mut self, now: Instant, ext: u64, arrival_ns: u64, header: &RtpHeader, payload: &[u8]) {
+        let timestamp = header.timestamp;
         self.payload_bytes += payload.len() as u64;
         self.lateness.observe(arrival_ns, timestamp);
         let span = self.span.get_or_insert((arrival_ns, arrival_ns));
@@ -230,7 +316,7 @@ impl Media {
         if current.lowest.is_none_or(|(lowest, _)| ext < lowest) {
             current.lowest = Some((ext, timestamp));
         }
-        if !self.reorder.push(now, ext, payload, &mut self.sink) {
+        if !self.order.push(now, ext, header, payload, &mut self.sink) {
             self.late += 1;
         }
     }
@@ -245,9 +331,16 @@ impl Media {
                 RtcpPacket::SenderReport(report) if self.ssrc.is_none_or(|ssrc| ssrc == report.ssrc) => {
                     reported = true;
                     let counts = self.tracker.counts();
+                    let missing = counts.lost + counts.lost_at_start;
+                    // Who repairs may not have been sent all that is missing.
+                    let unsent = report.packets.wrapping_sub(counts.received as u32).cast_signed().max(0);
+                    let sent = self
+                        .order
+                        .window()
+                        .map_or(missing, |_| missing.min(u64::from(unsent.unsigned_abs())));
                     let received = Received {
                         packets: counts.received,
-                        lost: counts.lost + counts.lost_at_start,
+                        lost: sent,
                         payload_bytes: self.payload_bytes,
                         clock: self.lateness.clock(),
                         baseline_ns: self.lateness.baseline_ns(),
@@ -268,12 +361,12 @@ impl Media {
 
     /// When [`Self::turn`] has something to do.
     pub(crate) fn poll_at(&self) -> Option<Instant> {
-        [self.reorder.poll_at(), self.sink.poll_at()].into_iter().flatten().min()
+        [self.order.poll_at(), self.sink.poll_at()].into_iter().flatten().min()
     }
 
     /// To be called once a turn of the loop.
     pub(crate) fn turn(&mut self, now: Instant) {
-        self.reorder.handle_timeout(now, &mut self.sink);
+        self.order.handle_timeout(now, &mut self.sink);
         self.sink.turn(now);
     }
 
@@ -299,9 +392,9 @@ impl Media {
         self.tracker.counts().received
     }
 
-    /// Packets lost so far.
+    /// Packets lost so far; with FEC, those that were given up.
     pub(crate) fn lost(&self) -> u64 {
-        self.tracker.counts().lost
+        self.order.window().map_or_else(|| self.tracker.counts().lost, |window| window.counts().lost)
     }
 
     /// Payload of the packets received.
@@ -329,9 +422,13 @@ impl Media {
         &self.sink
     }
 
-    /// Ends the reception: everything that waits goes to the sink.
-    pub(crate) fn finish(mut self) -> (MediaReport, SinkWriter) {
-        self.reorder.flush(&mut self.sink);
+    /// Ends the reception: everything that waits goes to the sink. `is_over`: nothing more would have come.
+    pub(crate) fn finish(mut self, is_over: bool) -> (MediaReport, SinkWriter) {
+        if is_over {
+            self.order.flush(&mut self.sink);
+        } else {
+            self.order.cut(&mut self.sink);
+        }
         let last_ns = self.lateness.clock().last_arrival_ns();
         let after =
             |bye: u64| last_ns.map(|last| (bye.cast_signed().wrapping_sub(last.cast_signed())) / 1000);
@@ -339,10 +436,16 @@ impl Media {
         self.close_play();
         let counts = self.tracker.counts();
         let senders = self.watch.reports();
+        let repair = self.order.window().map(|window| RepairCounts {
+            lost_on_the_way: counts.lost + counts.lost_at_start,
+            fec: window.counts(),
+        });
+        let behind_last = self.order.window().map_or(0, |window| window.behind_last().cast_signed());
+        let at_end = senders.last_difference - behind_last.min(senders.last_difference.max(0));
         let sequence = SequenceReport {
-            lost: counts.lost,
-            lost_at_start: counts.lost_at_start,
-            lost_at_end: self.report_at_bye.then_some(senders.last_difference),
+            lost: repair.map_or(counts.lost, |repair| repair.fec.lost),
+            lost_at_start: if repair.is_some() { 0 } else { counts.lost_at_start },
+            lost_at_end: self.report_at_bye.then_some(at_end),
             reordered: counts.reordered,
             late: self.late,
             duplicates: counts.duplicates,
@@ -369,9 +472,18 @@ impl Media {
             bye,
             senders,
             malformed: self.malformed,
+            repair,
         };
         (report, self.sink)
     }
+}
+
+/// What FEC did.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct RepairCounts {
+    /// Packets that did not come, or were never sent.
+    pub(crate) lost_on_the_way: u64,
+    pub(crate) fec: FecCounts,
 }
 
 /// What [`Media`] found.
@@ -386,6 +498,7 @@ pub(crate) struct MediaReport {
     pub(crate) bye: Option<ByeReport>,
     pub(crate) senders: SenderReports,
     pub(crate) malformed: u64,
+    pub(crate) repair: Option<RepairCounts>,
 }
 
 #[cfg(test)]

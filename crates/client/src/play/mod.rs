@@ -1,6 +1,7 @@
 //! One player: plays a film by RTSP, measures and checks what comes, and writes it where it is wanted.
 
 mod connect;
+mod listen;
 mod media;
 mod session;
 
@@ -13,6 +14,8 @@ use std::time::Duration;
 use millrace_core::time::MediaTicks;
 
 use crate::error::ClientError;
+use crate::fec::FecChoice;
+use crate::load::listen::ListenUrl;
 use crate::report::Report;
 use crate::script::Script;
 use crate::sink::{Output, SinkWriter};
@@ -50,7 +53,7 @@ impl FromStr for TransportChoice {
 /// What to play, and how. [`PlayOptions::new`] has the defaults.
 #[derive(Clone, Debug)]
 pub struct PlayOptions {
-    /// The film: `rtsp://host[:port]/path`.
+    /// The film: `rtsp://host[:port]/path`; or `rtp://address:port`, to listen to what somebody sends there.
     pub url: String,
     /// How RTP is to come.
     pub transport: TransportChoice,
@@ -74,6 +77,11 @@ pub struct PlayOptions {
     pub reorder_packets: usize,
     /// How long the window waits for a missing packet.
     pub reorder_wait: Duration,
+    /// What FEC is asked for; of an `rtp://` address the XOR columns and rows of ST 2022-1 are taken.
+    pub fec: FecChoice,
+    /// With FEC a missing packet is waited for until no FEC can come for it any more, and no longer than nothing comes for this
+    /// long. It takes the place of [`Self::reorder_packets`] and [`Self::reorder_wait`].
+    pub fec_wait: Duration,
     /// Receive buffer of the RTP socket to ask for.
     pub receive_buffer_bytes: usize,
     /// Address of this machine to use.
@@ -102,6 +110,8 @@ impl PlayOptions {
             script: Script::default(),
             reorder_packets: 1024,
             reorder_wait: Duration::from_millis(500),
+            fec: FecChoice::Off,
+            fec_wait: Duration::from_secs(2),
             receive_buffer_bytes: 4 << 20,
             local: None,
             reply_timeout: Duration::from_secs(10),
@@ -110,10 +120,13 @@ impl PlayOptions {
         }
     }
 
-    fn check(&self) -> Result<RtspUrl, ClientError> {
+    fn check(&self) -> Result<(), ClientError> {
         let wrong = |option, got: String, allowed| Err(ClientError::Option { option, got, allowed });
         if self.reorder_packets == 0 || self.reorder_packets > 65_536 / 2 {
             return wrong("reordering window", self.reorder_packets.to_string(), "1 to 32768 packets");
+        }
+        if self.fec != FecChoice::Off && self.transport == TransportChoice::Tcp {
+            return wrong("fec", format!("{} over TCP", self.fec), "UDP: over TCP nothing is lost");
         }
         if self.reply_timeout.is_zero() || self.silence.is_zero() {
             return wrong("time-out", "0".to_owned(), "more than 0");
@@ -121,8 +134,29 @@ impl PlayOptions {
         if self.end.is_some_and(|end| end <= self.start.unwrap_or_default()) {
             return wrong("end", self.end.unwrap_or_default().to_string(), "later than the start");
         }
-        check_header_text("user agent", &self.user_agent)?;
-        RtspUrl::parse(&self.url)
+        check_header_text("user agent", &self.user_agent)
+    }
+
+    /// The address to listen at, if the film is not asked for.
+    fn listen_url(&self) -> Option<Result<ListenUrl, ClientError>> {
+        let wrong = |option, got: String, allowed| Err(ClientError::Option { option, got, allowed });
+        let scheme = self.url.trim().split("://").next().unwrap_or_default();
+        if !scheme.eq_ignore_ascii_case("rtp") {
+            return None;
+        }
+        if self.fec == FecChoice::All {
+            return Some(wrong(
+                "fec",
+                "all".to_owned(),
+                "off, xor: other parities have to be asked for by RTSP",
+            ));
+        }
+        if self.start.is_some() || self.end.is_some() || !self.script.0.is_empty() {
+            let allowed = "an rtsp:// address: nobody can be asked at an rtp:// address";
+            return Some(wrong("start, end or script", self.url.clone(), allowed));
+        }
+        let url = ListenUrl::parse(&self.url);
+        Some(url.map_err(|why| ClientError::Target { given: self.url.clone(), why }))
     }
 }
 
@@ -168,7 +202,11 @@ pub fn play(
     cancel: &AtomicBool,
     progress: &mut dyn FnMut(&Progress),
 ) -> Result<Report, ClientError> {
-    let url = options.check()?;
+    options.check()?;
+    if let Some(url) = options.listen_url() {
+        return listen::Listening::start(options, &url?, cancel, progress)?.run();
+    }
+    let url = RtspUrl::parse(&options.url)?;
     let mut sink = SinkWriter::start(&options.output, options.reference.as_deref())?;
     let mut fallback = None;
     let mut choice = options.transport;

@@ -15,13 +15,15 @@ use rtsp_types::Message;
 use rustix::event::{PollFd, PollFlags};
 
 use agenda::{Agenda, PROGRESS_NS};
+pub(super) use ending::fec_report;
 
 use super::connect::{connect, wait};
 use super::media::Media;
 use super::{PlayOptions, Progress, TransportChoice};
 use crate::clock::{SystemClock, random_u64};
 use crate::error::{ClientError, RtspFailure, advice_for};
-use crate::net::{Batch, Connection, FIRST_PORT, Inlet, ReadState, bind_pair};
+use crate::fec::{FecChoice, FecGrant};
+use crate::net::{Batch, COLUMN_PORT, Connection, FIRST_PORT, FURTHER_PORT, Inlet, ReadState, bind_with_fec};
 use crate::procfs::{UdpErrors, run_delay_ns};
 use crate::report::{EndReason, ReceiverReport, Report};
 use crate::rtsp::dialogue::{Dialogue, DialogueConfig, Event, Phase, PlayReply};
@@ -56,6 +58,8 @@ pub(super) enum Outcome {
 struct Udp {
     rtp: Inlet,
     rtcp: Inlet,
+    /// Where FEC comes.
+    fec: Vec<Inlet>,
     rtp_port: u16,
     /// The server's RTP and RTCP addresses, if it named its ports.
     server: Option<(SocketAddr, SocketAddr)>,
@@ -88,6 +92,8 @@ pub(super) struct Session<'a> {
     run_delay_ns: u64,
     agenda: Agenda,
     receiver: ReceiverReport,
+    /// What FEC was granted.
+    granted: FecGrant,
     output_full_ns: u64,
     errors_before: UdpErrors,
     ssrc: u32,
@@ -118,6 +124,7 @@ impl<'a> Session<'a> {
             user_agent: options.user_agent.as_str().into(),
             reply_timeout_ns: nanos(options.reply_timeout),
             take: Take::TransportStream,
+            fec: options.fec,
         };
         Ok(Self {
             options,
@@ -143,6 +150,7 @@ impl<'a> Session<'a> {
                 next_step: 0,
             },
             receiver: ReceiverReport::default(),
+            granted: FecGrant::default(),
             output_full_ns: 0,
             errors_before,
             ssrc: random_u64() as u32,
@@ -222,7 +230,7 @@ impl<'a> Session<'a> {
 
     fn wait_for_something(&self, now: Instant, full: bool) -> Result<(), ClientError> {
         let timeout_ns = self.poll_at().ns_since(now).min(MAX_WAIT_NS);
-        let mut fds = Vec::with_capacity(3);
+        let mut fds = Vec::with_capacity(5);
         let mut flags = PollFlags::empty();
         flags.set(PollFlags::IN, !(full && matches!(self.path, Path::Tcp { .. })));
         flags.set(PollFlags::OUT, !self.connection.output.is_empty());
@@ -234,6 +242,7 @@ impl<'a> Session<'a> {
             fds.push(PollFd::new(udp.rtcp.socket(), PollFlags::IN));
             if !full {
                 fds.push(PollFd::new(udp.rtp.socket(), PollFlags::IN));
+                fds.extend(udp.fec.iter().map(|inlet| PollFd::new(inlet.socket(), PollFlags::IN)));
             }
         }
         wait(&mut fds, timeout_ns)
@@ -293,7 +302,7 @@ impl<'a> Session<'a> {
 
     fn read_udp(&mut self, now: Instant, full: bool) -> Result<(), ClientError> {
         let Path::Udp(udp) = &mut self.path else { return Ok(()) };
-        let Udp { rtp, rtcp, source, .. } = &mut **udp;
+        let Udp { rtp, rtcp, fec, source, .. } = &mut **udp;
         let error = |source| ClientError::Socket { what: "UDP receive", source };
         let mut foreign = 0;
         if !full {
@@ -310,6 +319,17 @@ impl<'a> Session<'a> {
                     break;
                 }
             }
+        }
+        // After the media that it protects, which may have come in the same moment.
+        for inlet in fec.iter_mut().filter(|_| !full) {
+            let taken = inlet.drain(|datagram| {
+                if datagram.from.ip() == source.ip() {
+                    self.media.fec(now, datagram.bytes);
+                } else {
+                    foreign += 1;
+                }
+            });
+            taken.map_err(error)?;
         }
         // After RTP, so that a BYE finds the packets before it counted.
         rtcp.drain(|datagram| {
@@ -369,11 +389,14 @@ impl<'a> Session<'a> {
             let local = stream.local_addr().map_err(error)?.ip();
             let source = stream.peer_addr().map_err(error)?;
             let mut next = FIRST_PORT + (random_u64() % 50_000) as u16;
-            let pair = bind_pair(local, &mut next)?;
+            let (pair, fec) = bind_with_fec(local, &mut next, self.options.fec)?;
+            let fec_inlet = |socket| Inlet::new(socket, Batch::Single, self.options.receive_buffer_bytes);
+            let fec = fec.into_iter().map(fec_inlet).collect::<Result<_, _>>()?;
             let rtp = Inlet::new(pair.rtp, Batch::Single, self.options.receive_buffer_bytes)?;
             let rtcp = Inlet::new(pair.rtcp, Batch::Reports, self.options.receive_buffer_bytes)?;
             self.receiver.receive_buffer_bytes = rtp.buffer_bytes() as u64;
-            self.path = Path::Udp(Box::new(Udp { rtp, rtcp, rtp_port: pair.rtp_port, server: None, source }));
+            let rtp_port = pair.rtp_port;
+            self.path = Path::Udp(Box::new(Udp { rtp, rtcp, fec, rtp_port, server: None, source }));
             Wanted::Udp { rtp: pair.rtp_port, rtcp: pair.rtp_port + 1 }
         };
         self.dialogue.setup(now, wanted);
@@ -408,12 +431,33 @@ impl<'a> Session<'a> {
                     return self.failed(RtspFailure::Malformed { method: "SETUP", what });
                 }
                 (udp.source, udp.server) = reply.server_addresses(udp.source);
+                let port = udp.rtp_port;
+                if let Err(what) = self.agree_on_fec(reply, port) {
+                    return self.failed(RtspFailure::Malformed { method: "SETUP", what });
+                }
             }
             (path, Wanted::Tcp { rtp, rtcp }) => *path = Path::Tcp { rtp, rtcp },
             _ => {}
         }
         let start = Some(self.options.start.unwrap_or_default());
         self.play(now, Some(NptRange { start, end: self.options.end }));
+    }
+
+    /// Takes the FEC that is granted for the RTP port `port`.
+    fn agree_on_fec(&mut self, reply: &TransportReply, port: u16) -> Result<(), String> {
+        self.granted = reply.fec.clone().unwrap_or_default();
+        if self.options.fec == FecChoice::Off || self.granted.choice == FecChoice::Off {
+            self.granted.choice = FecChoice::Off;
+            return Ok(());
+        }
+        let ports = [(self.granted.xor_port, COLUMN_PORT), (self.granted.further_port, FURTHER_PORT)];
+        for (given, distance) in ports {
+            if given.is_some_and(|given| given != port + distance) {
+                return Err(format!("FEC to port {}, expected {}", given.unwrap_or(0), port + distance));
+            }
+        }
+        self.media.repair(nanos(self.options.fec_wait), self.granted.shape);
+        Ok(())
     }
 
     fn play(&mut self, now: Instant, range: Option<NptRange>) {

@@ -22,8 +22,12 @@ use rtsp_types::{Message, Method, Request, Response, headers};
 use super::headers::{NptRange, RtpInfo, SessionHeader, parse_rtp_info};
 use super::transport::{TransportReply, Wanted};
 use crate::error::{RtspFailure, advice_for};
+use crate::fec::{FecChoice, FecGrant};
 use crate::sdp::{self, Description};
 use crate::url::{RtspUrl, resolve_control};
+
+/// Header that asks for FEC and says what is granted.
+const FEC_HEADER: &str = "X-Millrace-FEC";
 
 /// What a dialogue needs to know; shared by many.
 #[derive(Clone, Debug)]
@@ -34,6 +38,8 @@ pub struct DialogueConfig {
     pub reply_timeout_ns: u64,
     /// Which streams of a description are taken.
     pub take: sdp::Take,
+    /// What FEC is asked for, where media comes by UDP.
+    pub fec: FecChoice,
 }
 
 /// Where the session stands.
@@ -323,7 +329,12 @@ impl Dialogue {
         }
         match ask {
             Ask::Describe => text.push_str("Accept: application/sdp\r\n"),
-            Ask::Setup(wanted) => text.push_str(&format!("Transport: {wanted}\r\n")),
+            Ask::Setup(wanted) => {
+                text.push_str(&format!("Transport: {wanted}\r\n"));
+                if self.config.fec != FecChoice::Off && matches!(wanted, Wanted::Udp { .. }) {
+                    text.push_str(&format!("{FEC_HEADER}: {}\r\n", self.config.fec));
+                }
+            }
             Ask::Play(Some(range)) => text.push_str(&format!("Range: {range}\r\n")),
             _ => {}
         }
@@ -436,8 +447,11 @@ impl Dialogue {
         self.session = Some(session);
         let transport = reply.header(&headers::TRANSPORT).map_or("", |value| value.as_str());
         match TransportReply::parse(transport, wanted) {
-            Ok(transport) => {
+            Ok(mut transport) => {
                 self.phase = Phase::Ready;
+                let mut headers = reply.headers();
+                let grant = headers.find(|(name, _)| name.as_str().eq_ignore_ascii_case(FEC_HEADER));
+                transport.fec = grant.map(|(_, value)| FecGrant::parse(value.as_str()));
                 self.events.push_back(Event::Ready(transport));
             }
             Err(what) => self.fail(malformed(what)),

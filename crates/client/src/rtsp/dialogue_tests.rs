@@ -10,6 +10,7 @@ fn dialogue() -> Dialogue {
         user_agent: "test/1".into(),
         reply_timeout_ns: 10 * S,
         take: crate::sdp::Take::default(),
+        fec: Default::default(),
     };
     Dialogue::new(config, &RtspUrl::parse("rtsp://h:8554/film").unwrap())
 }

@@ -3,6 +3,8 @@
 use std::fmt;
 use std::net::{IpAddr, SocketAddr};
 
+use crate::fec::FecGrant;
+
 /// What a SETUP asks for.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Wanted {
@@ -42,6 +44,8 @@ pub struct TransportReply {
     pub source: Option<IpAddr>,
     /// Synchronisation source of its packets.
     pub ssrc: Option<u32>,
+    /// What FEC it grants, if it says so.
+    pub fec: Option<FecGrant>,
 }
 
 /// `a-b` or `a`, where the second number is then the next one.
@@ -77,7 +81,7 @@ impl TransportReply {
         if is_tcp != matches!(wanted, Wanted::Tcp { .. }) {
             return Err(format!("Transport: asked for \"{wanted}\", got \"{}\"", printable(value)));
         }
-        let mut reply = Self { agreed: wanted, server_ports: None, source: None, ssrc: None };
+        let mut reply = Self { agreed: wanted, server_ports: None, source: None, ssrc: None, fec: None };
         for part in parts {
             reply
                 .parameter(part, wanted)

@@ -2,12 +2,16 @@
 //! exactly what a report must say. It shares no code with the product.
 #![allow(dead_code, missing_docs, unreachable_pub)]
 
+pub mod fec;
+
 use std::io::{ErrorKind, Read, Write};
 use std::net::{Ipv4Addr, SocketAddr, TcpListener, TcpStream, UdpSocket};
 use std::sync::atomic::{AtomicBool, AtomicU32, Ordering};
 use std::sync::{Arc, Mutex};
 use std::thread::JoinHandle;
 use std::time::{Duration, Instant};
+
+use fec::{FecPacket, FecSending, fec_packets};
 
 pub const TS: usize = 188;
 pub const PAYLOAD: usize = 7 * TS;
@@ -93,6 +97,9 @@ pub struct Behaviour {
     pub first_delay: Duration,
     /// Packets that the network loses: the sender counts them.
     pub drop: Vec<u32>,
+    /// Packets that are not there to be sent; the sender does not count them.
+    pub holes: Vec<u32>,
+    pub fec: Option<FecSending>,
     /// Packets that the network doubles: the sender counts them once.
     pub double: Vec<u32>,
     /// `(a, b)`: packet a is sent right behind packet b.
@@ -135,6 +142,8 @@ impl Behaviour {
             rtp_info: RtpInfo::Exact,
             first_delay: Duration::from_millis(50),
             drop: Vec::new(),
+            holes: Vec::new(),
+            fec: None,
             double: Vec::new(),
             delay: Vec::new(),
             stall: None,
@@ -162,6 +171,10 @@ impl Behaviour {
         (self.interval.as_micros() * u128::from(packet) * 9 / 100) as u32
     }
 
+    pub fn timestamp(&self, packet: u32) -> u32 {
+        self.first_timestamp.wrapping_add(self.ticks(packet))
+    }
+
     pub fn payload(&self, packet: u32) -> &[u8] {
         let from = packet as usize * PAYLOAD;
         &self.film[from..(from + PAYLOAD).min(self.film.len())]
@@ -170,7 +183,7 @@ impl Behaviour {
     fn rtp(&self, packet: u32) -> Vec<u8> {
         let mut bytes = vec![0x80, 33];
         bytes.extend(self.first_sequence.wrapping_add(packet as u16).to_be_bytes());
-        bytes.extend(self.first_timestamp.wrapping_add(self.ticks(packet)).to_be_bytes());
+        bytes.extend(self.timestamp(packet).to_be_bytes());
         bytes.extend(SSRC.to_be_bytes());
         bytes.extend(self.payload(packet));
         if let Some((flipped, offset)) = self.flip
@@ -275,6 +288,8 @@ struct Playing {
     /// What is left to send, in order of sending.
     order: Vec<u32>,
     next: usize,
+    /// FEC that is left to send, in order.
+    fec: std::vec::IntoIter<FecPacket>,
     last_sent: Instant,
     /// From the packet before the stall, so that the gap is as long as asked for however busy the machine is.
     stalled_until: Option<Instant>,
@@ -293,6 +308,8 @@ struct Session {
     sent_packets: u32,
     sent_octets: u32,
     said_bye: bool,
+    /// What FEC SETUP asked for.
+    wish: Option<String>,
     open: bool,
 }
 
@@ -319,6 +336,7 @@ impl Session {
             sent_packets: 0,
             sent_octets: 0,
             said_bye: false,
+            wish: None,
             open: true,
         }
     }
@@ -397,7 +415,9 @@ impl Session {
         let kept: Vec<&str> = request
             .lines()
             .enumerate()
-            .filter(|(n, line)| *n == 0 || line.starts_with("Range") || line.starts_with("Transport"))
+            .filter(|(n, line)| {
+                *n == 0 || ["Range", "Transport", "X-"].iter().any(|name| line.starts_with(name))
+            })
             .map(|(_, line)| line)
             .collect();
         self.seen.requests.lock().unwrap().push(kept.join(" | "));
@@ -414,7 +434,7 @@ impl Session {
                 (self.behaviour.describe_status.unwrap(), String::new(), "")
             }
             "DESCRIBE" => ("200 OK", "Content-Type: application/sdp\r\n".to_owned(), SDP),
-            "SETUP" => self.set_up(header(request, "Transport").unwrap()),
+            "SETUP" => self.set_up(header(request, "Transport").unwrap(), header(request, "X-Millrace-FEC")),
             "PLAY" => {
                 self.was_asked_to_play = true;
                 self.play(header(request, "Range"))
@@ -435,7 +455,7 @@ impl Session {
         self.write(format!("RTSP/1.0 {status}\r\nCSeq: {cseq}\r\n{extra}{length}\r\n{body}").as_bytes());
     }
 
-    fn set_up(&mut self, transport: &str) -> (&'static str, String, &'static str) {
+    fn set_up(&mut self, transport: &str, fec: Option<&str>) -> (&'static str, String, &'static str) {
         let session = format!("Session: 4711;timeout={}\r\n", self.behaviour.session_timeout_s);
         if let Some(ports) = transport.split("client_port=").nth(1) {
             if self.behaviour.refuse_udp {
@@ -455,7 +475,10 @@ impl Session {
             let to_rtcp = SocketAddr::new(ip, second.parse().unwrap());
             self.way = Way::Udp { rtp, rtcp, to, to_rtcp };
             let transport = format!("Transport: {transport};server_port={server};ssrc={SSRC:08X}\r\n");
-            ("200 OK", session + &transport, "")
+            self.wish = fec.map(str::to_owned);
+            let sending = self.behaviour.fec.as_ref().zip(fec);
+            let grant = sending.map_or(String::new(), |(sending, wish)| sending.grant(wish, to.port()));
+            ("200 OK", session + &transport + &grant, "")
         } else {
             self.way = Way::Tcp;
             ("200 OK", format!("{session}Transport: {transport}\r\n"), "")
@@ -487,8 +510,15 @@ impl Session {
             }
         }
         let started = Instant::now() + b.first_delay;
-        self.playing =
-            Some(Playing { started, from, order, next: 0, last_sent: started, stalled_until: None });
+        self.playing = Some(Playing {
+            started,
+            from,
+            order,
+            next: 0,
+            fec: self.fec_from(from),
+            last_sent: started,
+            stalled_until: None,
+        });
         self.said_bye = false;
         let off = match b.rtp_info {
             RtpInfo::Exact => Some(0),
@@ -505,6 +535,29 @@ impl Session {
         let start = f64::from(from) * b.interval.as_secs_f64();
         let end = f64::from(b.packets()) * b.interval.as_secs_f64();
         ("200 OK", format!("Session: 4711\r\nRange: npt={start:.3}-{end:.3}\r\n{info}"), "")
+    }
+
+    /// What was granted, of the rows that are sent whole.
+    fn fec_from(&self, from: u32) -> std::vec::IntoIter<FecPacket> {
+        let sending = self.behaviour.fec.as_ref().filter(|sending| sending.refused.is_none());
+        let Some((sending, wish)) = sending.zip(self.wish.as_ref()) else { return Vec::new().into_iter() };
+        let first = from.div_ceil(sending.row()) + 1;
+        let mut packets = fec_packets(&self.behaviour, sending);
+        packets.retain(|packet| {
+            packet.behind >= first * sending.row() || packet.behind + 1 == self.behaviour.packets()
+        });
+        packets.retain(|packet| wish == "all" || !packet.is_further);
+        packets.into_iter()
+    }
+
+    /// Sends the FEC that is due behind media packet `packet`.
+    fn send_fec(&mut self, packet: u32) {
+        let (Way::Udp { rtp, to, .. }, Some(playing)) = (&self.way, &mut self.playing) else { return };
+        while let Some(fec) = playing.fec.as_slice().first().filter(|fec| fec.behind <= packet) {
+            let port = to.port() + if fec.is_further { 6 } else { 2 };
+            rtp.send_to(&fec.datagram, (to.ip(), port)).unwrap();
+            playing.fec.next();
+        }
     }
 
     fn pause(&mut self) {
@@ -540,7 +593,8 @@ impl Session {
                 self.send_rtcp(&report);
             }
             let rtp = self.behaviour.rtp(packet);
-            let is_lost = self.behaviour.drop.contains(&packet);
+            let is_hole = self.behaviour.holes.contains(&packet);
+            let is_lost = is_hole || self.behaviour.drop.contains(&packet);
             match &self.way {
                 _ if is_lost => {}
                 Way::Udp { rtp: socket, to, .. } => {
@@ -551,7 +605,8 @@ impl Session {
                 Way::Tcp => self.write_frame(0, &rtp),
                 Way::None => panic!("PLAY before SETUP"),
             }
-            if !is_second {
+            self.send_fec(packet);
+            if !is_second && !is_hole {
                 self.sent_packets += 1;
                 self.sent_octets += rtp.len() as u32 - 12;
             }

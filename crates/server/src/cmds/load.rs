@@ -10,13 +10,13 @@ use std::time::Duration;
 
 use anyhow::Context;
 use clap::Args;
-use millrace_client::ClientError;
 use millrace_client::load::web::playlist::VariantChoice;
 use millrace_client::load::{
     Arrivals, Behaviour, Inspect, LoadOptions, LoadProgress, LoadReport, TitleChoice, WebOptions, load,
     write_per_stream, write_series,
 };
 use millrace_client::play::TransportChoice;
+use millrace_client::{ClientError, FecChoice};
 use millrace_core::time::MediaTicks;
 use millrace_core::units::{BitRate, ByteLen, HumanDuration};
 use millrace_lab::link_host::{LinkHost, LinkSpec};
@@ -76,6 +76,9 @@ struct ReceiverArgs {
     /// RTP by udp, or inside the RTSP connection: tcp
     #[arg(long, value_name = "HOW", default_value = "udp")]
     transport: TransportChoice,
+    /// Viewers over RTSP repair lost packets by FEC: xor, all or off; what is still missing then is lost
+    #[arg(long, value_name = "WHICH", default_value = "off")]
+    fec: FecChoice,
     /// Threads, 1 to 16
     #[arg(long, value_name = "N", default_value_t = 1)]
     threads: usize,
@@ -201,6 +204,7 @@ impl LoadArgs {
         let (receiver, output) = (&self.receiver, &self.output);
         let mut options = LoadOptions::new(targets(&self.targets)?, self.streams);
         options.transport = receiver.transport;
+        options.fec = receiver.fec;
         options.titles = self.titles;
         options.arrivals = self.arrivals.unwrap_or(options.arrivals);
         options.behaviour = self.behaviour.clone();
@@ -404,6 +408,12 @@ mod tests {
     fn options(line: &str) -> LoadOptions {
         let words = std::iter::once("load").chain(line.split_ascii_whitespace());
         Cli::try_parse_from(words).unwrap_or_else(|error| panic!("{error}")).load.options().unwrap()
+    }
+
+    #[test]
+    fn fec_reaches_the_options() {
+        assert_eq!(options("rtsp://h/a").fec, FecChoice::Off);
+        assert_eq!(options("rtsp://h/a --fec all").fec, FecChoice::All);
     }
 
     #[test]

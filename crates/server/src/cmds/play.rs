@@ -6,24 +6,29 @@ use std::process::ExitCode;
 use clap::Args;
 use millrace_client::play::{PlayOptions, Progress, TransportChoice, play};
 use millrace_client::script::Script;
-use millrace_client::{Output, report};
+use millrace_client::{FecChoice, Output, report};
 use millrace_core::time::MediaTicks;
 use millrace_core::units::{BitRate, HumanDuration};
 
-/// Play a film from any RTSP server and report what came: loss, order, lateness, every byte
+/// Play a film from any RTSP server, or listen to RTP, and report what came: loss, order, lateness, every byte
 ///
 /// The exit code is 0 when nothing was lost and every byte that was compared is right.
 #[derive(Args)]
 #[command(after_help = "Examples:\n  millrace play rtsp://host:8554/film\n  \
                         millrace play rtsp://host:8554/film -o - | ffplay -\n  \
+                        millrace play rtsp://host:8554/film --fec all\n  \
+                        millrace play rtp://239.1.2.3:5004 --fec xor -o copy.ts\n  \
                         millrace play rtsp://host:8554/film -o copy.ts --verify original.ts --stats json\n  \
                         millrace play rtsp://host:8554/film --do 'pause@5,play@8,seek@10=30' --duration 20s")]
 pub(super) struct PlayArgs {
-    /// rtsp://host[:port]/title
+    /// rtsp://host[:port]/title, or rtp://[address]:port to listen to what somebody sends there
     url: String,
     /// How packets are to come: auto (UDP, and TCP if nothing comes), udp or tcp
     #[arg(long, value_name = "HOW", default_value = "auto")]
     transport: TransportChoice,
+    /// Repair lost packets by FEC: xor (ST 2022-1; the only one for rtp://), all, or off
+    #[arg(long, value_name = "WHICH", default_value = "off")]
+    fec: FecChoice,
     /// Where the transport stream goes: a file, - for standard output, or null
     #[arg(short, long, value_name = "FILE", default_value = "null")]
     output: String,
@@ -66,6 +71,7 @@ fn ticks(time: HumanDuration) -> MediaTicks {
 pub(super) fn run(args: &PlayArgs) -> anyhow::Result<ExitCode> {
     let mut options = PlayOptions::new(&args.url);
     options.transport = args.transport;
+    options.fec = args.fec;
     options.output = match args.output.as_str() {
         "null" => Output::Null,
         "-" => Output::Stdout,

@@ -5,7 +5,7 @@
 
 pub mod address;
 mod raw;
-mod socket;
+pub(crate) mod socket;
 mod viewer;
 
 pub use address::ListenUrl;

@@ -19,7 +19,7 @@ fn index_of(name: &str) -> io::Result<u32> {
 
 /// Listens at `place`. A group is joined at the interface that `url` names, else at that of `local`, else where the
 /// route leads.
-pub(super) fn open(url: &ListenUrl, place: SocketAddr, local: Option<IpAddr>) -> Result<UdpSocket, String> {
+pub(crate) fn open(url: &ListenUrl, place: SocketAddr, local: Option<IpAddr>) -> Result<UdpSocket, String> {
     let failed = |what: &str, error: io::Error| format!("{what}: {}", error.kind());
     if !place.ip().is_multicast() {
         return UdpSocket::bind(place).map_err(|error| failed("listen", error));

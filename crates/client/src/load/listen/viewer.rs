@@ -95,7 +95,7 @@ impl Listener {
                         meter.describe(&description, inspect);
                         *is_described = true;
                     }
-                    meter.rtp(lent.lateness, datagram.arrival_ns, datagram.bytes);
+                    meter.rtp(lent.lateness, now, datagram.arrival_ns, datagram.bytes);
                 }
             }
         });

@@ -9,10 +9,12 @@ use rustix::event::{PollFd, PollFlags};
 
 use super::{MAX_WAIT_NS, Path, Session};
 use crate::error::ClientError;
-use crate::net::ReadState;
+use crate::fec::{FecChoice, FecGrant};
+use crate::net::{Inlet, ReadState};
 use crate::play::connect::wait;
+use crate::play::media::RepairCounts;
 use crate::procfs::{UdpErrors, socket_drops};
-use crate::report::{EndReason, Report};
+use crate::report::{EndReason, FecReport, Report};
 use crate::rtsp::framing::{Item, next_item};
 
 /// How long the farewell may take.
@@ -62,20 +64,20 @@ impl Session<'_> {
         let mut kernel_stamps = false;
         if let Path::Udp(udp) = &self.path {
             kernel_stamps = udp.rtp.has_kernel_stamps();
-            self.receiver.socket_drops =
-                socket_drops([udp.rtp.socket(), udp.rtcp.socket()].into_iter()).iter().sum();
+            let sockets = [&udp.rtp, &udp.rtcp].into_iter().chain(&udp.fec);
+            self.receiver.socket_drops = socket_drops(sockets.map(Inlet::socket)).iter().sum();
             self.receiver.malformed = udp.rtp.truncated();
         }
         let errors = UdpErrors::read().since(self.errors_before);
         let transport = if matches!(self.path, Path::Tcp { .. }) { "tcp" } else { "udp" };
-        let (media, sink) = self.media.finish();
+        let end = self.end.unwrap_or(EndReason::Cancelled);
+        let (media, sink) = self.media.finish(end.is_of_the_stream());
         let sink = sink.finish(OUTPUT_PATIENCE)?;
         self.receiver.checksum_errors = errors.checksum;
         self.receiver.buffer_errors = errors.buffer;
         self.receiver.malformed += media.malformed;
         self.receiver.output_full_ms = self.output_full_ns / 1_000_000;
         self.receiver.written_bytes = sink.written;
-        let end = self.end.unwrap_or(EndReason::Cancelled);
         let mut report = Report {
             url: self.url.to_string(),
             title: self.title,
@@ -87,6 +89,7 @@ impl Session<'_> {
             payload_bytes: media.payload_bytes,
             mean_rate_bits_per_s: BitRate::of(media.payload_bytes, media.active_ns).0,
             sequence: media.sequence,
+            fec: fec_report(self.options.fec, &self.granted, media.repair),
             timing: media.timing,
             rtp_info_exact: media.rtp_info_exact,
             plays: media.plays,
@@ -101,4 +104,19 @@ impl Session<'_> {
         report.judge();
         Ok(report)
     }
+}
+
+/// What FEC did, if it was asked for.
+pub(crate) fn fec_report(
+    asked: FecChoice,
+    granted: &FecGrant,
+    repair: Option<RepairCounts>,
+) -> Option<FecReport> {
+    (asked != FecChoice::Off).then(|| FecReport {
+        asked: asked.to_string(),
+        granted: granted.choice.to_string(),
+        reason: granted.reason.clone(),
+        lost_on_the_way: repair.map_or(0, |repair| repair.lost_on_the_way),
+        counts: repair.map(|repair| repair.fec).unwrap_or_default(),
+    })
 }

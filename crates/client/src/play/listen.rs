@@ -1,0 +1,255 @@
+//! A player that listens at an `rtp://` address: nobody is asked, what comes is taken, with the FEC of ST 2022-1 if it is wanted.
+
+use std::net::{SocketAddr, UdpSocket};
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::time::Duration;
+
+use millrace_core::limits::TS_PACKET_BYTES;
+use millrace_core::seam::Clock;
+use millrace_core::time::{Instant, MediaTicks};
+use millrace_core::units::BitRate;
+use millrace_core::wire::rtp::RtpHeader;
+use rustix::event::{PollFd, PollFlags};
+
+use super::connect::wait;
+use super::media::Media;
+use super::session::fec_report;
+use super::{PlayOptions, Progress};
+use crate::clock::SystemClock;
+use crate::error::ClientError;
+use crate::fec::{FecChoice, FecGrant};
+use crate::load::listen::{ListenUrl, socket};
+use crate::net::{Batch, COLUMN_PORT, Inlet, ROW_PORT};
+use crate::procfs::{UdpErrors, socket_drops};
+use crate::report::{EndReason, ReceiverReport, Report};
+use crate::sink::SinkWriter;
+
+/// The loop looks at the cancel flag at least this often.
+const MAX_WAIT_NS: u64 = 50_000_000;
+/// Reads of one socket in one turn.
+const READS_PER_TURN: usize = 16;
+/// How often progress is told.
+const PROGRESS_NS: u64 = 250_000_000;
+/// After BYE, packets that are still on their way are taken for this long.
+const BYE_LINGER_NS: u64 = 500_000_000;
+/// How long the output may take for what is left.
+const OUTPUT_PATIENCE: Duration = Duration::from_secs(30);
+
+pub(super) struct Listening<'a> {
+    options: &'a PlayOptions,
+    url: String,
+    cancel: &'a AtomicBool,
+    progress: &'a mut dyn FnMut(&Progress),
+    clock: SystemClock,
+    rtp: Inlet,
+    /// Not there if somebody else has the port.
+    rtcp: Option<Inlet>,
+    fec: Vec<Inlet>,
+    media: Media,
+    /// The payload type is that of the first packet.
+    is_described: bool,
+    /// First packet.
+    since: Option<Instant>,
+    /// Last packet, or the start.
+    alive_at: Instant,
+    bye_at: Option<Instant>,
+    progress_at: Instant,
+    progress_from: (Instant, u64),
+    receiver: ReceiverReport,
+    output_full_ns: u64,
+    errors_before: UdpErrors,
+}
+
+impl<'a> Listening<'a> {
+    /// Opens the ports.
+    pub(super) fn start(
+        options: &'a PlayOptions,
+        url: &ListenUrl,
+        cancel: &'a AtomicBool,
+        progress: &'a mut dyn FnMut(&Progress),
+    ) -> Result<Self, ClientError> {
+        let errors_before = UdpErrors::read();
+        let rtp = open(url, 0, options, Batch::Single)?;
+        let rtcp = open(url, 1, options, Batch::Reports).ok();
+        let distances: &[u16] = if options.fec == FecChoice::Off { &[] } else { &[COLUMN_PORT, ROW_PORT] };
+        let fec = distances.iter().map(|distance| open(url, *distance, options, Batch::Single));
+        let fec = fec.collect::<Result<_, _>>()?;
+        let sink = SinkWriter::start(&options.output, options.reference.as_deref())?;
+        let nanos = |time: Duration| u64::try_from(time.as_nanos()).unwrap_or(u64::MAX);
+        let mut media = Media::new(sink, options.reorder_packets, nanos(options.reorder_wait));
+        if options.fec != FecChoice::Off {
+            media.repair(nanos(options.fec_wait), None);
+        }
+        let now = SystemClock.now();
+        Ok(Self {
+            options,
+            url: url.to_string(),
+            cancel,
+            progress,
+            clock: SystemClock,
+            receiver: ReceiverReport {
+                receive_buffer_bytes: rtp.buffer_bytes() as u64,
+                ..ReceiverReport::default()
+            },
+            rtp,
+            rtcp,
+            fec,
+            media,
+            is_described: false,
+            since: None,
+            alive_at: now,
+            bye_at: None,
+            progress_at: now,
+            progress_from: (now, 0),
+            output_full_ns: 0,
+            errors_before,
+        })
+    }
+
+    /// Receives until it is over.
+    pub(super) fn run(mut self) -> Result<Report, ClientError> {
+        loop {
+            let was_full = self.media.sink().is_full();
+            let before = self.clock.now();
+            self.wait_for_something(before, was_full)?;
+            let now = self.clock.now();
+            if was_full {
+                self.output_full_ns += now.ns_since(before);
+            } else {
+                self.take_media(now)?;
+            }
+            self.take_reports(now)?;
+            self.media.turn(now);
+            self.tell_progress(now);
+            self.receiver.longest_turn_us =
+                self.receiver.longest_turn_us.max(self.clock.now().ns_since(now) / 1000);
+            if let Some(end) = self.end(now) {
+                return self.report(now, end);
+            }
+        }
+    }
+
+    fn wait_for_something(&self, now: Instant, full: bool) -> Result<(), ClientError> {
+        let due = self.media.poll_at().map_or(MAX_WAIT_NS, |at| at.ns_since(now));
+        let media = [&self.rtp].into_iter().chain(&self.fec).filter(|_| !full);
+        let inlets = media.chain(&self.rtcp);
+        let mut fds: Vec<_> = inlets.map(|inlet| PollFd::new(inlet.socket(), PollFlags::IN)).collect();
+        wait(&mut fds, due.min(MAX_WAIT_NS))
+    }
+
+    fn take_media(&mut self, now: Instant) -> Result<(), ClientError> {
+        let error = |source| ClientError::Socket { what: "UDP receive", source };
+        let (media, is_described, alive_at) = (&mut self.media, &mut self.is_described, &mut self.alive_at);
+        for _ in 0..READS_PER_TURN {
+            let taken = self.rtp.drain(|datagram| {
+                if !*is_described && let Some((header, payload)) = RtpHeader::parse(datagram.bytes) {
+                    let is_film = !payload.is_empty() && payload.len().is_multiple_of(TS_PACKET_BYTES);
+                    media.set_payload_type(header.payload_type);
+                    *is_described = is_film;
+                }
+                media.rtp(now, datagram.arrival_ns, datagram.bytes);
+                *alive_at = now;
+            });
+            if taken.map_err(error)? == 0 {
+                break;
+            }
+        }
+        if self.since.is_none() && self.media.packets() > 0 {
+            self.since = Some(now);
+            (self.progress_at, self.progress_from) = (now.plus_ns(PROGRESS_NS), (now, 0));
+        }
+        // After the media that it protects, which may have come in the same moment.
+        for inlet in &mut self.fec {
+            inlet.drain(|datagram| self.media.fec(now, datagram.bytes)).map_err(error)?;
+        }
+        Ok(())
+    }
+
+    fn take_reports(&mut self, now: Instant) -> Result<(), ClientError> {
+        let Some(rtcp) = &mut self.rtcp else { return Ok(()) };
+        let taken = rtcp.drain(|datagram| self.media.rtcp(datagram.arrival_ns, datagram.bytes));
+        taken.map_err(|source| ClientError::Socket { what: "UDP receive", source })?;
+        if self.media.has_bye() {
+            self.bye_at.get_or_insert(now.plus_ns(BYE_LINGER_NS));
+        }
+        Ok(())
+    }
+
+    fn tell_progress(&mut self, now: Instant) {
+        let Some(since) = self.since.filter(|_| now >= self.progress_at) else { return };
+        let ((from, before), bytes) = (self.progress_from, self.media.payload_bytes());
+        (self.progress_at, self.progress_from) = (now.plus_ns(PROGRESS_NS), (now, bytes));
+        (self.progress)(&Progress {
+            elapsed: now - since,
+            packets: self.media.packets(),
+            payload_bytes: bytes,
+            lost: self.media.lost(),
+            rate_bits_per_s: BitRate::of(bytes - before, now.ns_since(from)).0,
+            media: MediaTicks::from_ns(self.media.media_ns().max(0).unsigned_abs()),
+            paused: false,
+        });
+    }
+
+    fn end(&self, now: Instant) -> Option<EndReason> {
+        let over = |at: Option<Instant>| at.is_some_and(|at| now >= at);
+        if self.cancel.load(Ordering::Relaxed) {
+            Some(EndReason::Cancelled)
+        } else if self.media.sink().is_gone() {
+            Some(EndReason::OutputClosed)
+        } else if over(self.bye_at) {
+            Some(EndReason::Bye)
+        } else if over(self.since.zip(self.options.duration).map(|(since, duration)| since + duration)) {
+            Some(EndReason::Duration)
+        } else {
+            over(Some(self.alive_at + self.options.silence)).then_some(EndReason::Silence)
+        }
+    }
+
+    fn report(mut self, now: Instant, end: EndReason) -> Result<Report, ClientError> {
+        let inlets = [&self.rtp].into_iter().chain(&self.rtcp).chain(&self.fec);
+        self.receiver.socket_drops = socket_drops(inlets.map(Inlet::socket)).iter().sum();
+        let errors = UdpErrors::read().since(self.errors_before);
+        let (media, sink) = self.media.finish(end.is_of_the_stream());
+        let sink = sink.finish(OUTPUT_PATIENCE)?;
+        self.receiver.malformed = self.rtp.truncated() + media.malformed;
+        self.receiver.checksum_errors = errors.checksum;
+        self.receiver.buffer_errors = errors.buffer;
+        self.receiver.output_full_ms = self.output_full_ns / 1_000_000;
+        self.receiver.written_bytes = sink.written;
+        let granted = FecGrant { choice: self.options.fec, ..FecGrant::default() };
+        let mut report = Report {
+            url: self.url,
+            title: String::new(),
+            transport: "udp",
+            fallback: None,
+            end: if sink.reader_gone { EndReason::OutputClosed } else { end },
+            duration_ms: self.since.map_or(0, |since| now.ns_since(since) / 1_000_000),
+            packets: media.packets,
+            payload_bytes: media.payload_bytes,
+            mean_rate_bits_per_s: BitRate::of(media.payload_bytes, media.active_ns).0,
+            sequence: media.sequence,
+            fec: fec_report(self.options.fec, &granted, media.repair),
+            timing: media.timing,
+            rtp_info_exact: media.rtp_info_exact,
+            plays: media.plays,
+            bye: media.bye,
+            sender_reports: media.senders,
+            ts: sink.ts,
+            byte_check: sink.byte_check,
+            receiver: self.receiver,
+            problems: Vec::new(),
+        };
+        report.timing.kernel_stamps = self.rtp.has_kernel_stamps();
+        report.judge();
+        Ok(report)
+    }
+}
+
+/// The socket that listens `distance` ports behind that of the media.
+fn open(url: &ListenUrl, distance: u16, options: &PlayOptions, batch: Batch) -> Result<Inlet, ClientError> {
+    let failed = |why| ClientError::Listen { address: url.to_string(), distance, why };
+    let port = url.port.checked_add(distance).ok_or_else(|| failed("there is no such port".to_owned()))?;
+    let place = SocketAddr::new(url.address, port);
+    let socket: UdpSocket = socket::open(url, place, options.local).map_err(failed)?;
+    Inlet::new(socket, batch, options.receive_buffer_bytes)
+}
