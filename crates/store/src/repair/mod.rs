@@ -7,6 +7,7 @@
 //! | file | does |
 //! | --- | --- |
 //! | `title` | one title: what its members lack is made and put in place |
+//! | `examine` | what a member lacks of a title |
 //! | `set` | a title as all its members together have it |
 //! | `reading` | reads its rows from all members |
 //! | `grid` | rows in memory: what is right, and what the code gives back |
@@ -15,16 +16,19 @@
 //! | `work`, `pace` | how fast: the bound on bytes a second, and the wish to stop |
 //! | `report` | what was found and what became of it |
 
-mod grid;
+pub(crate) mod examine;
+pub(crate) mod grid;
+#[cfg(test)]
+pub(crate) mod hand_made;
 mod out;
 mod pace;
 mod place;
-mod reading;
-mod report;
-mod set;
+pub(crate) mod reading;
+pub(crate) mod report;
+pub(crate) mod set;
 mod shared;
-mod title;
-mod work;
+pub(crate) mod title;
+pub(crate) mod work;
 
 pub use pace::Timekeeper;
 pub use report::{Fate, Found, Progress, Report, Verdict};

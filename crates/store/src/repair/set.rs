@@ -4,7 +4,7 @@ use std::path::PathBuf;
 
 use millrace_core::ids::TitleId;
 
-use crate::format::manifest::{DATA_FILE, DATA_UNITS_FILE, Manifest, PARITY_UNITS_FILE};
+use crate::format::manifest::{DATA_FILE, DATA_UNITS_FILE, FileEntry, Manifest, PARITY_UNITS_FILE};
 use crate::rows::Rows;
 use crate::volume::dirs::Dirs;
 
@@ -74,6 +74,12 @@ impl TitleSet {
             Units::Data => DATA_UNITS_FILE,
             Units::Parity => PARITY_UNITS_FILE,
         }
+    }
+
+    /// The manifest's entry of a file of units; `None` if the member has no such file.
+    pub(crate) fn entry(&self, position: usize, units: Units) -> Option<&FileEntry> {
+        let name = self.name(units);
+        self.manifest.files_on(position).into_iter().find(|entry| entry.name == name)
     }
 
     /// Which units a file has, if it has any.

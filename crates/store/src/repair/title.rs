@@ -80,8 +80,8 @@ impl Site {
 /// What could be made, by position and name: `Err` says why not.
 type Made = HashMap<(usize, String), Result<(), String>>;
 
-/// Makes what the members lack and puts it in place; what became of it goes into the report. Files in `suspects` have a wrong
-/// hash although every sum in them is right, so that the code must say where. If the title was removed or changed meanwhile,
+/// Makes what the members lack and puts it in place; what became of it goes into the report. In files
+/// that are `suspects` even a packet with the right sum may be wrong, so the code is asked too. If the title was removed or changed meanwhile,
 /// nothing is done.
 pub(crate) fn mend(
     set: &TitleSet,
@@ -181,8 +181,7 @@ fn make_units(
     }
     for out in outs {
         let (position, name) = (out.position, set.name(out.units));
-        let entry = set.manifest.files_on(position).into_iter().find(|entry| entry.name == name);
-        let blake3 = entry.map_or("", |entry| entry.blake3.as_str());
+        let blake3 = set.entry(position, out.units).map_or("", |entry| entry.blake3.as_str());
         made.insert((position, name.to_owned()), out.finish(blake3)?);
     }
     Ok(())

@@ -4,6 +4,8 @@
 //! packet of film and parity, and the code that ties the two together. What is mended is written anew below `tmp` and
 //! renamed over the damaged file; a file is never changed where it lies.
 
+mod title;
+
 /// How a scrub is done.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct ScrubOptions {

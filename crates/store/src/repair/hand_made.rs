@@ -1,0 +1,251 @@
+//! Titles made by hand on some member directories, for tests of repair and scrub.
+
+use std::cell::Cell;
+use std::fs;
+use std::path::PathBuf;
+use std::sync::atomic::{AtomicBool, Ordering};
+
+use millrace_core::fec::Code;
+use millrace_core::ids::TitleId;
+use millrace_core::limits::DEFAULT_PACKET_BYTES;
+use millrace_core::packet::PacketMeta;
+use millrace_core::seam::Clock;
+use millrace_core::time::{Instant, MediaTicks};
+use millrace_core::units::BitRate;
+use millrace_core::wire::checksum::sum16;
+use millrace_core::wire::rtp::Timeline;
+
+use super::set::{Home, TitleSet, Units};
+use super::title::{Need, mend};
+use super::work::Work;
+use super::{RepairError, Report, Setting, Timekeeper};
+use crate::disk::{Disk, ReadFaults};
+use crate::format::Uuid;
+use crate::format::manifest::{FileEntry, Manifest, PARITY_META_FILE, Placement, SUMS_FILE};
+use crate::format::superblock::Geometry;
+use crate::meta::MetaWriter;
+use crate::volume::dirs::Dirs;
+use crate::volume::{SourceIdentity, TitleInfo};
+
+pub(crate) const PACKET: usize = DEFAULT_PACKET_BYTES;
+
+/// A clock that only counts, and may ask to stop after some waits.
+pub(crate) struct Counted {
+    pub(crate) now: Cell<u64>,
+    pub(crate) stop_at_ns: u64,
+    pub(crate) stop: AtomicBool,
+}
+
+impl Clock for Counted {
+    fn now(&self) -> Instant {
+        Instant(self.now.get())
+    }
+}
+
+impl Timekeeper for Counted {
+    fn wait_ns(&self, ns: u64) {
+        self.now.set(self.now.get() + ns);
+        if self.now.get() >= self.stop_at_ns {
+            self.stop.store(true, Ordering::Relaxed);
+        }
+    }
+}
+
+/// Member directories with one title.
+pub(crate) struct World {
+    root: tempfile::TempDir,
+    pub(crate) manifest: Manifest,
+    n: usize,
+}
+
+impl World {
+    pub(crate) fn new(geometry: Geometry, packets: usize) -> Self {
+        let root = tempfile::tempdir().unwrap();
+        let n = usize::from(geometry.members);
+        let bytes = film(packets * PACKET - 188 * 3);
+        let id = TitleId([7; 16]);
+        let info = info(id, &bytes);
+        let members: Vec<Uuid> = (0..n).map(|i| Uuid([i as u8 + 1; 16])).collect();
+        let placement = Placement::new(Uuid([9; 16]), &members, geometry, bytes.len() as u64);
+        let mut world = Self { root, manifest: Manifest { title: info, placement, files: Vec::new() }, n };
+        for i in 0..n {
+            fs::create_dir_all(world.dirs(i).tmp).unwrap();
+            fs::create_dir_all(world.dirs(i).title(id)).unwrap();
+            fs::write(world.dirs(i).superblock(), b"locked only").unwrap();
+        }
+        world.write(&bytes, &geometry);
+        world
+    }
+
+    fn write(&mut self, film: &[u8], geometry: &Geometry) {
+        let rows = crate::rows::Rows::new(geometry, film.len() as u64).unwrap();
+        let code = Code::new(rows.k(), rows.m()).unwrap();
+        let (mut data, mut parity) = (vec![Vec::new(); self.n], vec![Vec::new(); self.n]);
+        let mut parity_sums = Vec::new();
+        for row in 0..rows.rows() {
+            let start = u64::from(row) * rows.row_bytes();
+            let unit = |u: usize| {
+                let from = (start as usize + u * rows.unit_bytes()).min(film.len());
+                &film[from..from + rows.film_in_unit(row, u)]
+            };
+            let units: Vec<&[u8]> = (0..rows.k()).map(unit).collect();
+            let mut made = vec![vec![0; rows.unit_bytes()]; rows.m()];
+            code.encode(&units, &mut made.iter_mut().map(Vec::as_mut_slice).collect::<Vec<_>>());
+            for (u, unit) in units.iter().enumerate() {
+                data[rows.position_of(row, u)].extend_from_slice(unit);
+            }
+            for (p, unit) in made.iter().enumerate() {
+                parity[rows.position_of(row, rows.k() + p)].extend_from_slice(unit);
+                parity_sums.extend(unit.chunks(PACKET).map(sum16));
+            }
+        }
+        let sums: Vec<u16> = film.chunks(PACKET).map(sum16).collect();
+        let mut shared = vec![
+            ("index.mri".to_owned(), b"an index".to_vec()),
+            ("meta-1316.mrp".to_owned(), self.meta(&sums, film.len() as u64)),
+            (SUMS_FILE.to_owned(), b"range sums".to_vec()),
+        ];
+        if rows.m() > 0 {
+            let bytes = rows.parity_packets() * PACKET as u64;
+            shared.push((PARITY_META_FILE.to_owned(), self.meta(&parity_sums, bytes)));
+        }
+        if self.n == 1 {
+            shared.push(("data.ts".to_owned(), data[0].clone()));
+            if rows.m() > 0 {
+                shared.push(("parity.mru".to_owned(), parity[0].clone()));
+            }
+        }
+        for (i, (data, parity)) in data.iter().zip(&parity).enumerate() {
+            let dir = self.dirs(i).title(self.manifest.title.id);
+            shared.iter().for_each(|(name, bytes)| fs::write(dir.join(name), bytes).unwrap());
+            if self.n > 1 {
+                let mut own = vec![("data.mru", data)];
+                own.extend((rows.m() > 0).then_some(("parity.mru", parity)));
+                own.iter().for_each(|(name, bytes)| fs::write(dir.join(name), bytes).unwrap());
+                self.manifest.placement.members[i].files = own.iter().map(|(n, b)| entry(n, b)).collect();
+            }
+        }
+        self.manifest.files = shared.iter().map(|(name, bytes)| entry(name, bytes)).collect();
+        self.manifest.files.sort_by(|a, b| a.name.cmp(&b.name));
+        self.manifest.validate().unwrap();
+        for i in 0..self.n {
+            let dirs = self.dirs(i);
+            fs::write(dirs.manifest(self.manifest.title.id), self.manifest.encode()).unwrap();
+        }
+    }
+
+    fn meta(&self, sums: &[u16], bytes: u64) -> Vec<u8> {
+        let path = self.root.path().join("meta");
+        let mut writer = MetaWriter::create(&Disk::default(), &path).unwrap();
+        sums.iter().for_each(|&sum| writer.push(PacketMeta::new(sum, 0, MediaTicks(0))).unwrap());
+        writer.finish(self.manifest.title.id, PACKET as u16, bytes).unwrap();
+        let bytes = fs::read(&path).unwrap();
+        fs::remove_file(path).unwrap();
+        bytes
+    }
+
+    pub(crate) fn dirs(&self, i: usize) -> Dirs {
+        Dirs::new(&self.root.path().join(format!("m{i}")))
+    }
+
+    pub(crate) fn title(&self, i: usize) -> PathBuf {
+        self.dirs(i).title(self.manifest.title.id)
+    }
+
+    pub(crate) fn set(&self) -> TitleSet {
+        let home = |slot: u16| Some(Home { slot, dirs: self.dirs(usize::from(slot)), active: true });
+        TitleSet::new(self.manifest.clone(), self.manifest.encode(), home).unwrap()
+    }
+
+    /// Every file of every member with its bytes.
+    pub(crate) fn tree(&self) -> Vec<(PathBuf, Vec<u8>)> {
+        let mut found = Vec::new();
+        for i in 0..self.n {
+            for sub in [self.title(i), self.dirs(i).tmp] {
+                for entry in fs::read_dir(&sub).into_iter().flatten() {
+                    let path = entry.unwrap().path();
+                    found.push((path.clone(), fs::read(&path).unwrap_or_default()));
+                }
+            }
+        }
+        found.sort();
+        found
+    }
+
+    pub(crate) fn mend(&self, needs: &[Need], suspects: &[(usize, Units)]) -> Report {
+        self.mend_until(needs, suspects, 0, u64::MAX).0
+    }
+
+    pub(crate) fn mend_until(
+        &self,
+        needs: &[Need],
+        suspects: &[(usize, Units)],
+        rate: u64,
+        stop_at_ns: u64,
+    ) -> (Report, u64, Result<(), RepairError>) {
+        let set = self.set();
+        self.work(rate, stop_at_ns, |work| mend(&set, needs, suspects, work))
+    }
+
+    /// Does some work by a clock that only counts; the report, how long it took in ns, and how it ended.
+    pub(crate) fn work(
+        &self,
+        rate: u64,
+        stop_at_ns: u64,
+        step: impl FnOnce(&mut Work<'_>) -> Result<(), RepairError>,
+    ) -> (Report, u64, Result<(), RepairError>) {
+        let time = Counted { now: Cell::new(0), stop_at_ns, stop: AtomicBool::new(false) };
+        let tell = &mut |_: &_| ();
+        let setting = Setting { time: &time, stop: &time.stop, tell, faults: ReadFaults::default() };
+        let mut work = Work::new(setting, rate);
+        let result = step(&mut work);
+        (work.report, time.now.get(), result)
+    }
+
+    pub(crate) fn flip(&self, member: usize, name: &str, at: usize) {
+        let path = self.title(member).join(name);
+        let mut bytes = fs::read(&path).unwrap();
+        bytes[at] ^= 4;
+        fs::write(path, bytes).unwrap();
+    }
+}
+
+fn film(bytes: usize) -> Vec<u8> {
+    let mut state = 0x2545_f491_4f6c_dd1du64;
+    let next = |_| {
+        state ^= state << 13;
+        state ^= state >> 7;
+        state ^= state << 17;
+        (state >> 32) as u8
+    };
+    (0..bytes).map(next).collect()
+}
+
+fn entry(name: &str, bytes: &[u8]) -> FileEntry {
+    let blake3 = blake3::hash(bytes).to_hex().to_string();
+    FileEntry { name: name.to_owned(), bytes: bytes.len() as u64, blake3 }
+}
+
+fn info(id: TitleId, film: &[u8]) -> TitleInfo {
+    TitleInfo {
+        id,
+        name: "film".to_owned(),
+        bytes: film.len() as u64,
+        packets: film.len().div_ceil(PACKET) as u32,
+        packet_sizes: vec![PACKET as u16],
+        duration: MediaTicks(90_000),
+        mean_rate: BitRate(1),
+        peak_rate: BitRate(1),
+        constant_rate: true,
+        streams: Vec::new(),
+        timeline: Timeline { ssrc: 1, timestamp_base: 2 },
+        source: SourceIdentity { path: PathBuf::from("/films/film"), bytes: 1, modified_unix_ns: 1 },
+        added_unix_s: 1,
+        blake3: blake3::hash(film).to_hex().to_string(),
+        notes: Vec::new(),
+    }
+}
+
+pub(crate) fn geometry(members: usize, tolerance: usize) -> Geometry {
+    Geometry::choose(members, tolerance, 0).unwrap()
+}

@@ -1,0 +1,161 @@
+//! One title: every byte of it on every member is read and held against hash, sums and code.
+
+use crate::format::manifest::FileEntry;
+use crate::repair::RepairError;
+use crate::repair::examine;
+use crate::repair::reading::{Reading, Trouble};
+use crate::repair::report::{Fate, Found};
+use crate::repair::set::{TitleSet, Units};
+use crate::repair::title::{Need, mend, sums_of};
+use crate::repair::work::Work;
+
+/// What was found in a title.
+#[derive(Default)]
+struct Look {
+    /// By position.
+    needs: Vec<Need>,
+    /// Damaged files: in them even a packet whose sum is right may be wrong.
+    suspects: Vec<(usize, Units)>,
+    /// Files that cannot be made from what is left, by position and name.
+    lost: Vec<(usize, String)>,
+    /// Rows whose parity is not that of the film, though every file is as it was ingested.
+    contradictions: u64,
+}
+
+/// Reads the title; mends it if that is wanted.
+pub(crate) fn scrub(set: &TitleSet, mends: bool, work: &mut Work<'_>) -> Result<(), RepairError> {
+    let look = look(set, work)?;
+    let wrong = look.needs.iter().any(|need| !need.is_empty());
+    if wrong && mends {
+        let done = work.progress.bytes_done;
+        mend(set, &look.needs, &look.suspects, work)?;
+        // Mending reads the film once more: that is no progress.
+        work.progress.bytes_done = done;
+    } else {
+        look.report(set, work);
+    }
+    if !wrong && look.contradictions > 0 {
+        let what = format!(
+            "{} rows have parity that is not that of the film, though all files are as they were ingested",
+            look.contradictions
+        );
+        for position in (0..set.homes.len()).filter(|&p| set.homes[p].is_some()).take(1) {
+            found(set, position, None, what.clone(), Fate::Lost, work);
+        }
+    }
+    Ok(())
+}
+
+fn look(set: &TitleSet, work: &mut Work<'_>) -> Result<Look, RepairError> {
+    let mut look = Look::default();
+    for position in (0..set.homes.len()).filter(|&p| set.homes[p].is_some()) {
+        let shared = |file: &FileEntry| set.units_of(&file.name).is_none();
+        look.needs.push(examine::read(set, position, shared, work)?);
+    }
+    for entry in set.manifest.files.iter().filter(|entry| set.units_of(&entry.name).is_none()) {
+        let lacks = |need: &Need| need.whole || need.files.iter().any(|(name, _)| *name == entry.name);
+        if look.needs.iter().all(lacks) {
+            look.lost.extend(look.needs.iter().map(|need| (need.position, entry.name.clone())));
+        }
+    }
+    look_at_rows(set, &mut look, work)?;
+    Ok(look)
+}
+
+/// One pass over film and parity.
+fn look_at_rows(set: &TitleSet, look: &mut Look, work: &mut Work<'_>) -> Result<(), RepairError> {
+    let start = work.progress.bytes_done;
+    let files: Vec<(usize, Units)> = (0..set.homes.len())
+        .filter(|&position| set.homes[position].is_some())
+        .flat_map(|position| [(position, Units::Data), (position, Units::Parity)])
+        .filter(|&(position, units)| set.entry(position, units).is_some())
+        .collect();
+    let Some(sums) = sums_of(set, work)? else {
+        // Nothing can be restored without the sums; the hashes still tell what is right.
+        for (position, units) in files {
+            let Some(entry) = set.entry(position, units) else { continue };
+            let need = examine::read(set, position, |file| file.name == entry.name, work)?;
+            look.add(need);
+        }
+        work.progress.bytes_done = start + set.rows.film_bytes();
+        return Ok(());
+    };
+    let mut reading = Reading::open(set, sums)?;
+    let mut row = 0;
+    while row < set.rows.rows() {
+        let rows = row..set.rows.rows().min(row.saturating_add(Reading::rows_at_once(set)));
+        row = rows.end;
+        let grid = reading.load(set, rows.clone(), work)?;
+        for row in rows {
+            let right = (0..set.rows.k() + set.rows.m()).all(|unit| grid.is_whole(row, unit));
+            look.contradictions += u64::from(right && !grid.contradictions(row).is_empty());
+        }
+        for unsolved in grid.solve(None) {
+            for &(position, units) in &files {
+                if unsolved.wrong & set.symbols(position, unsolved.row, units) != 0 {
+                    look.lose(position, set.name(units));
+                }
+            }
+        }
+        work.progress.bytes_done = start + (u64::from(row) * set.rows.row_bytes()).min(set.rows.film_bytes());
+        work.tell();
+    }
+    for (position, units) in files {
+        let Some(entry) = set.entry(position, units) else { continue };
+        let trouble = reading.trouble(position, units, &entry.blake3);
+        look.judge(set, position, units, trouble);
+    }
+    Ok(())
+}
+
+impl Look {
+    fn lose(&mut self, position: usize, name: &str) {
+        if !self.lost.iter().any(|(p, n)| *p == position && n == name) {
+            self.lost.push((position, name.to_owned()));
+        }
+    }
+
+    fn judge(&mut self, set: &TitleSet, position: usize, units: Units, trouble: Option<Trouble>) {
+        let Some(what) = trouble.as_ref().and_then(Trouble::describe) else { return };
+        self.suspects.push((position, units));
+        let files = vec![(set.name(units).to_owned(), what)];
+        self.add(Need { position, whole: false, files });
+    }
+
+    /// Adds what was found to what is known of the same member; each file once.
+    fn add(&mut self, found: Need) {
+        let Some(need) = self.needs.iter_mut().find(|need| need.position == found.position) else { return };
+        for (name, what) in found.files {
+            if !need.whole && !need.files.iter().any(|(known, _)| *known == name) {
+                need.files.push((name, what));
+            }
+        }
+    }
+
+    /// For those who only want to look.
+    fn report(&self, set: &TitleSet, work: &mut Work<'_>) {
+        for need in self.needs.iter().filter(|need| !need.is_empty()) {
+            let is_lost = |name: &str| self.lost.iter().any(|(p, n)| *p == need.position && n == name);
+            if need.whole {
+                let lost = self.lost.iter().any(|(position, _)| *position == need.position);
+                let fate = if lost { Fate::Lost } else { Fate::Mendable };
+                found(set, need.position, None, "is missing".to_owned(), fate, work);
+            }
+            for (name, what) in &need.files {
+                let fate = if is_lost(name) { Fate::Lost } else { Fate::Mendable };
+                found(set, need.position, Some(name), what.clone(), fate, work);
+            }
+        }
+    }
+}
+
+fn found(set: &TitleSet, position: usize, file: Option<&str>, what: String, fate: Fate, work: &mut Work<'_>) {
+    let Some(dir) = set.dir(position) else { return };
+    let path = file.map_or_else(|| dir.clone(), |name| dir.join(name));
+    let (title, name, member) = (set.id(), set.manifest.title.name.clone(), set.slot(position));
+    work.report.found.push(Found { title, name, member, path, what, fate });
+}
+
+#[cfg(test)]
+#[path = "title_tests.rs"]
+mod tests;
