@@ -220,7 +220,8 @@ impl Disk {
         self.run(&Op::SyncDir { path }, |_| File::open(path)?.sync_all())
     }
 
-    /// Renames within one file system, replacing what is at `to`. Durable after [`Disk::sync_dir`] of both directories.
+    /// Renames within one file system, replacing what is at `to`. Durable after [`Disk::sync_dir`] of the directory it
+    /// leads to.
     ///
     /// # Errors
     /// As [`fs::rename`].

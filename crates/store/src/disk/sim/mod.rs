@@ -8,8 +8,9 @@
 //!
 //! * What a file holds is durable after its own sync. Until then each write may be lost, kept, kept for some of its
 //!   512-byte sectors, or show as zeros of the right length, whatever happened to writes before and after it.
-//! * A name (create, rename, remove) is durable after a sync of its directory, a rename after that of both. Until then it
-//!   may be lost or kept, in any order but that of one name's own changes. Syncing a file does not keep its name.
+//! * A name (create, rename, remove) is durable after a sync of its directory, a rename after that of the directory it leads
+//!   to. Until then it may be lost or kept, in any order but that of one name's own changes. Syncing a file does not keep
+//!   its name.
 //! * After a sync that failed, what it should have kept can never be relied on, even if a later sync succeeds.
 //!
 //! | file | does |
@@ -206,8 +207,12 @@ impl Recording {
 
     /// What has been promised before `point`, in order.
     pub fn marks(&self, point: usize) -> Vec<&str> {
-        let mark = |event| if let &Event::Mark(ref label) = event { Some(label.as_str()) } else { None };
-        self.events.iter().take(point).filter_map(mark).collect()
+        let events = self.events.iter().take(point);
+        let marks = events.filter_map(|event| match event {
+            Event::Mark(label) => Some(label.as_str()),
+            _ => None,
+        });
+        marks.collect()
     }
 
     /// What a power cut at `point` may have left, decided by `fate`.

@@ -98,7 +98,6 @@ pub(super) struct Slot {
     pub(super) dir: Node,
     pub(super) name: OsString,
     pub(super) node: Option<Node>,
-    synced: bool,
 }
 
 /// A change of names: whole or not at all.
@@ -200,7 +199,7 @@ impl Model {
                 };
             }
             change.after.extend(self.last.insert((dir, name.clone()), number));
-            change.slots.push(Slot { dir, name, node, synced: false });
+            change.slots.push(Slot { dir, name, node });
         }
         self.names.push(change);
     }
@@ -252,9 +251,8 @@ impl Model {
     fn sync_dir(&mut self, place: &Place) {
         let Some(synced) = self.walk(place.root, &place.path) else { return };
         for number in 0..self.names.len() {
-            let change = &mut self.names[number];
-            change.slots.iter_mut().filter(|slot| slot.dir == synced).for_each(|slot| slot.synced = true);
-            if change.slots.iter().all(|slot| slot.synced) {
+            // The last slot of a rename is where it leads to.
+            if self.names[number].slots.last().is_some_and(|slot| slot.dir == synced) {
                 self.keep(number);
             }
         }

@@ -1,0 +1,180 @@
+//! Looks at a store after every power cut and every failed operation that a piece of work can meet.
+//!
+//! A test does its work on a simulated disk and marks what it promises to a user; [`each_state`] then rebuilds what a power
+//! cut at any moment may leave, each state once, and [`Library::verify`] holds it against the promises.
+//! `MILLRACE_CRASH_SEEDS=N` tries N random states at every moment (a few by default): `make crash` runs it with many.
+#![allow(dead_code)] // each test file uses its own part
+
+use std::collections::{BTreeMap, HashSet};
+use std::os::unix::fs::FileExt;
+use std::path::{Path, PathBuf};
+
+use millrace_core::packet::PacketMeta;
+use millrace_core::wire::checksum::sum16;
+use millrace_store::check::{Depth, Severity, check_store};
+use millrace_store::disk::sim::{Fate, Recording};
+use millrace_store::volume::{CATALOGUE_FILE, TitleInfo, Volume};
+
+use crate::common::Film;
+
+/// A directory in memory where there is one: states are many and small.
+pub(crate) fn scratch() -> tempfile::TempDir {
+    let memory = Path::new("/dev/shm");
+    let in_memory = memory.is_dir().then(|| tempfile::tempdir_in(memory).ok()).flatten();
+    in_memory.unwrap_or_else(|| tempfile::tempdir().unwrap())
+}
+
+/// Random states to look at for each moment, beside the plain ones; `few` unless the environment says otherwise.
+pub(crate) fn seeds(few: u64) -> u64 {
+    std::env::var("MILLRACE_CRASH_SEEDS")
+        .ok()
+        .map_or(few, |n| n.parse().expect("MILLRACE_CRASH_SEEDS: a number"))
+}
+
+/// What a power cut left.
+pub(crate) struct Left<'a> {
+    /// The directories, in the order of the simulation's.
+    pub(crate) roots: &'a [PathBuf],
+    /// What had been promised before.
+    pub(crate) marks: Vec<&'a str>,
+    /// Where and how the power was cut: repeats it.
+    pub(crate) what: String,
+    /// Which state this is of those looked at: varies what else is done with it.
+    pub(crate) number: u64,
+}
+
+/// Rebuilds every state that a power cut may leave, each once, and has it looked at. Returns how many there were.
+pub(crate) fn each_state(
+    recording: &Recording,
+    roots: usize,
+    few: u64,
+    mut look: impl FnMut(&Left<'_>),
+) -> usize {
+    let mut seen = HashSet::new();
+    for point in 0..recording.points() {
+        let seeded = (0..seeds(few)).map(|seed| Fate::Seeded(seed ^ (point as u64) << 20));
+        for fate in Fate::PLAIN.into_iter().chain(seeded) {
+            let state = recording.state(point, fate);
+            let marks = recording.marks(point);
+            if !seen.insert((state.digest(), marks.len())) {
+                continue;
+            }
+            let dir = scratch();
+            let roots: Vec<PathBuf> = (0..roots).map(|root| dir.path().join(root.to_string())).collect();
+            roots.iter().for_each(|root| std::fs::create_dir(root).unwrap());
+            state.rebuild(&roots.iter().map(PathBuf::as_path).collect::<Vec<_>>()).unwrap();
+            let what = format!("power cut at {point}, after \"{}\", {fate:?}", recording.before(point));
+            look(&Left { roots: &roots, marks, what, number: seen.len() as u64 });
+        }
+    }
+    seen.len()
+}
+
+/// Puts a catalogue there that the disk may have made of SQLite's writes: none, rubbish, or one of another time.
+pub(crate) fn spoil_catalogue(root: &Path, other: &Path, number: u64) {
+    let to = root.join(CATALOGUE_FILE);
+    match number % 3 {
+        0 => {}
+        1 => std::fs::write(to, number.to_le_bytes().repeat(700)).unwrap(),
+        _ => {
+            for suffix in ["", "-wal"] {
+                let from = other.join(format!("{CATALOGUE_FILE}{suffix}"));
+                let _ = std::fs::copy(from, root.join(format!("{CATALOGUE_FILE}{suffix}")));
+            }
+        }
+    }
+}
+
+/// The films that a test works with, by the names it gives them.
+#[derive(Default)]
+pub(crate) struct Library(pub(crate) BTreeMap<&'static str, Film>);
+
+/// What has been promised of one title.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+enum Promise {
+    /// An ingest was begun, or nothing: it may be there, whole.
+    Nothing,
+    There,
+    /// A removal was begun.
+    Going,
+    Gone,
+}
+
+/// The last word on title `name` in `marks`: "adding NAME", "added NAME", "removing NAME", "removed NAME".
+fn promise(marks: &[&str], name: &str) -> Promise {
+    let word = |mark: &&str| match mark.split_once(' ') {
+        Some(("added", n)) if n == name => Some(Promise::There),
+        Some(("adding", n)) if n == name => Some(Promise::Nothing),
+        Some(("removing", n)) if n == name => Some(Promise::Going),
+        Some(("removed", n)) if n == name => Some(Promise::Gone),
+        _ => None,
+    };
+    marks.iter().rev().find_map(word).unwrap_or(Promise::Nothing)
+}
+
+impl Library {
+    pub(crate) fn new(films: impl IntoIterator<Item = (&'static str, Film)>) -> Self {
+        Self(films.into_iter().collect())
+    }
+
+    pub(crate) fn add(&self, volume: &Volume, name: &str, sizes: &[u16]) -> TitleInfo {
+        self.0[name].add_sizes(volume, name, sizes)
+    }
+
+    /// Holds the titles of an open volume against the promises, byte by byte.
+    pub(crate) fn verify(&self, volume: &Volume, marks: &[&str], what: &str) {
+        let unreadable = volume.unreadable().unwrap();
+        assert!(unreadable.is_empty(), "{what}: {unreadable:?}");
+        let titles = volume.titles().unwrap();
+        let names: Vec<&str> = titles.iter().map(|info| info.name.as_str()).collect();
+        for name in self.0.keys() {
+            match promise(marks, name) {
+                Promise::There => {
+                    assert!(names.contains(name), "{what}: {name} is lost; there are {names:?}")
+                }
+                Promise::Gone => assert!(!names.contains(name), "{what}: {name} is back"),
+                Promise::Nothing | Promise::Going => {}
+            }
+        }
+        for info in &titles {
+            let film =
+                self.0.get(info.name.as_str()).unwrap_or_else(|| panic!("{what}: {} came up", info.name));
+            assert_eq!(info.blake3, blake3::hash(&film.bytes).to_hex().as_str(), "{what}: {}", info.name);
+            for size in promised_sizes(marks, &info.name) {
+                assert!(info.packet_sizes.contains(&size), "{what}: {} lost {size}", info.name);
+            }
+            for &size in &info.packet_sizes {
+                assert_reads(volume, info, film, size, what);
+            }
+        }
+    }
+}
+
+/// "prepared NAME SIZE".
+fn promised_sizes<'a>(marks: &'a [&str], name: &'a str) -> impl Iterator<Item = u16> + 'a {
+    marks.iter().filter_map(move |mark| {
+        let rest = mark.strip_prefix("prepared ")?.strip_prefix(name)?.strip_prefix(' ')?;
+        rest.parse().ok()
+    })
+}
+
+/// Every packet of a title on one member is what was ingested, with its sum and time.
+fn assert_reads(volume: &Volume, info: &TitleInfo, film: &Film, size: u16, what: &str) {
+    let files = volume.open_title(info.id, usize::from(size)).unwrap_or_else(|e| panic!("{what}: {e}"));
+    let mut bytes = vec![0; film.bytes.len()];
+    files.data.read_exact_at(&mut bytes, 0).unwrap_or_else(|e| panic!("{what}: {e}"));
+    assert!(bytes == film.bytes, "{what}: {} has other bytes", info.name);
+    let mut metas = vec![PacketMeta::default(); film.packets(size) as usize];
+    files.meta.read(0, &mut metas).unwrap_or_else(|e| panic!("{what}: {e}"));
+    for ((packet, meta), payload) in (0..).zip(&metas).zip(bytes.chunks(usize::from(size))) {
+        assert_eq!(meta.sum(), sum16(payload), "{what}: {}, packet {packet} of {size}", info.name);
+        assert_eq!(meta.time(), film.meta(size, packet).time(), "{what}: {}, packet {packet}", info.name);
+    }
+}
+
+/// No promise of the format is broken.
+pub(crate) fn assert_sound(root: &Path, what: &str) {
+    let findings = check_store(root, Depth::Full, &mut |_| {}).unwrap_or_else(|e| panic!("{what}: {e}"));
+    let errors: Vec<_> = findings.iter().filter(|f| f.severity == Severity::Error).collect();
+    assert!(errors.is_empty(), "{what}: {errors:#?}");
+}
