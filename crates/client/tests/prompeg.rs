@@ -1,0 +1,223 @@
+//! ST 2022-1 from other senders: ffmpeg's prompeg with forced losses, repaired bit by bit.
+#![allow(missing_docs)]
+
+use std::collections::BTreeMap;
+use std::net::UdpSocket;
+use std::path::Path;
+use std::process::{Child, Command, Stdio};
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::time::{Duration, Instant};
+
+use millrace_client::play::{PlayOptions, play};
+use millrace_client::report::Report;
+use millrace_client::{ClientError, FecChoice, Output};
+
+/// Distances of the ports: media, columns, rows.
+const PORTS: [u16; 3] = [0, 2, 4];
+/// Longest that any part may take.
+const PATIENCE: Duration = Duration::from_secs(60);
+
+/// What the relay makes of a media packet, by its number in the stream.
+type Loses = fn(u64) -> bool;
+
+/// A first port with the two others free, and sockets there.
+fn bind_all() -> (u16, Vec<UdpSocket>) {
+    for _ in 0..1000 {
+        let first = UdpSocket::bind(("127.0.0.1", 0)).unwrap();
+        let port = first.local_addr().unwrap().port();
+        if port % 2 == 1 || port > 65_000 {
+            continue;
+        }
+        let others = PORTS[1..].iter().map(|distance| UdpSocket::bind(("127.0.0.1", port + distance)));
+        if let Ok(others) = others.collect::<Result<Vec<_>, _>>() {
+            return (port, std::iter::once(first).chain(others).collect());
+        }
+    }
+    panic!("no three free ports");
+}
+
+/// Kills what it started, whatever the test's end.
+struct Program(Child);
+
+impl Drop for Program {
+    fn drop(&mut self) {
+        let _ = self.0.kill();
+        let _ = self.0.wait();
+    }
+}
+
+/// Whether somebody listens at this port of 127.0.0.1. Trying to bind it would take it away.
+fn is_bound(port: u16) -> bool {
+    let sockets = std::fs::read_to_string("/proc/net/udp").unwrap();
+    sockets.contains(&format!("0100007F:{port:04X} "))
+}
+
+fn has_ffmpeg() -> bool {
+    Command::new("ffmpeg").arg("-version").stdout(Stdio::null()).stderr(Stdio::null()).status().is_ok()
+}
+
+fn make_film(path: &Path) {
+    let made = Command::new("ffmpeg")
+        .args(["-v", "error", "-f", "lavfi", "-i", "testsrc2=size=640x360:rate=25", "-t", "5"])
+        .args(["-c:v", "mpeg2video", "-b:v", "3M", "-minrate", "3M", "-maxrate", "3M", "-bufsize", "1M"])
+        .args(["-f", "mpegts"])
+        .arg(path)
+        .status()
+        .unwrap();
+    assert!(made.success());
+}
+
+/// What passed the relay.
+#[derive(Default)]
+struct Relayed {
+    /// Payloads of all media packets that came, lost ones too.
+    payloads: BTreeMap<u64, Vec<u8>>,
+    lost: u64,
+    fec: u64,
+}
+
+/// Takes what comes to `from` and sends it on to the ports from `to` on, but for what is lost, until `stop`.
+fn relay(from: &[UdpSocket], to: u16, loses: Loses, stop: &AtomicBool) -> Relayed {
+    let mut relayed = Relayed::default();
+    let out = UdpSocket::bind(("127.0.0.1", 0)).unwrap();
+    let mut first = None;
+    let mut buffer = [0; 2048];
+    from.iter().for_each(|socket| socket.set_nonblocking(true).unwrap());
+    let mut idle_since = Instant::now();
+    // When the sender is gone, what it has sent is still to be taken.
+    while !stop.load(Ordering::Relaxed) || idle_since.elapsed() < Duration::from_millis(300) {
+        let mut is_idle = true;
+        for (socket, distance) in from.iter().zip(PORTS) {
+            while let Ok(len) = socket.recv(&mut buffer) {
+                is_idle = false;
+                let datagram = &buffer[..len];
+                let mut is_lost = false;
+                if distance == 0 {
+                    let sequence = u16::from_be_bytes([datagram[2], datagram[3]]);
+                    let number = u64::from(sequence.wrapping_sub(*first.get_or_insert(sequence)));
+                    relayed.payloads.insert(number, datagram[12..].to_vec());
+                    is_lost = loses(number);
+                    relayed.lost += u64::from(is_lost);
+                } else {
+                    relayed.fec += 1;
+                }
+                if !is_lost {
+                    out.send_to(datagram, ("127.0.0.1", to + distance)).unwrap();
+                }
+            }
+        }
+        if is_idle {
+            std::thread::sleep(Duration::from_micros(200));
+        } else {
+            idle_since = Instant::now();
+        }
+    }
+    relayed
+}
+
+/// ffmpeg sends a film with FEC through a relay that loses packets; returns what came out, what passed, and the report.
+fn run(loses: Loses) -> Option<(Vec<u8>, Relayed, Report)> {
+    if !has_ffmpeg() {
+        eprintln!("skipped: ffmpeg is not installed");
+        return None;
+    }
+    let dir = tempfile::tempdir().unwrap();
+    let (film, out) = (dir.path().join("film.ts"), dir.path().join("out.ts"));
+    make_film(&film);
+    let (port, sockets) = bind_all();
+    let (stop_relay, stop_player) = (AtomicBool::new(false), AtomicBool::new(false));
+    std::thread::scope(|scope| {
+        let (to, held) = bind_all();
+        drop(held);
+        let mut options = PlayOptions::new(format!("rtp://127.0.0.1:{to}"));
+        (options.fec, options.output, options.silence) =
+            (FecChoice::Xor, Output::File(out.clone()), PATIENCE);
+        let player = scope.spawn({
+            let stop = &stop_player;
+            move || play(&options, stop, &mut |_| {})
+        });
+        // It listens when its ports are taken.
+        let deadline = Instant::now() + PATIENCE;
+        while !is_bound(to + PORTS[2]) {
+            assert!(Instant::now() < deadline && !player.is_finished(), "the player does not listen");
+            std::thread::sleep(Duration::from_millis(1));
+        }
+        let relay = scope.spawn({
+            let (sockets, stop) = (&sockets, &stop_relay);
+            move || relay(sockets, to, loses, stop)
+        });
+        let mut sender = Program(
+            Command::new("ffmpeg")
+                .args(["-v", "error", "-re", "-i"])
+                .arg(&film)
+                .args(["-c", "copy", "-f", "rtp_mpegts", "-fec", "prompeg=l=5:d=5"])
+                .arg(format!("rtp://127.0.0.1:{port}?pkt_size=1328"))
+                .spawn()
+                .unwrap(),
+        );
+        while sender.0.try_wait().unwrap().is_none() && Instant::now() < deadline {
+            std::thread::sleep(Duration::from_millis(20));
+        }
+        stop_relay.store(true, Ordering::Relaxed);
+        let relayed = relay.join().unwrap();
+        // What was relayed lies in the player's sockets, and it looks at them before it looks whether to stop.
+        stop_player.store(true, Ordering::Relaxed);
+        let report = player.join().unwrap().unwrap();
+        Some((std::fs::read(&out).unwrap(), relayed, report))
+    })
+}
+
+fn check(loses: Loses) {
+    let Some((out, relayed, report)) = run(loses) else { return };
+    let sent: Vec<u8> = relayed.payloads.values().flatten().copied().collect();
+    let counts = report.fec.clone().unwrap();
+    let count = relayed.payloads.len() as u64;
+    assert!(count > 1000 && relayed.lost > 20 && relayed.fec > 300, "{count} packets, {} lost", relayed.lost);
+    assert_eq!(counts.lost_on_the_way, relayed.lost, "{report}");
+    assert_eq!(
+        (counts.counts.repaired, counts.counts.lost, counts.counts.unsettled),
+        (relayed.lost, 0, 0),
+        "{report}"
+    );
+    assert_eq!((report.packets + relayed.lost, counts.counts.fec_packets), (count, relayed.fec), "{report}");
+    assert_eq!(
+        (report.sequence.lost, counts.counts.unfit, report.ts.continuity_errors),
+        (0, 0, 0),
+        "{report}"
+    );
+    assert!(out == sent, "{} of {} bytes, {report}", out.len(), sent.len());
+}
+
+/// Where packets are lost: not in the first matrices, and not at the end, whose FEC ffmpeg does not send.
+fn is_in_the_middle(number: u64) -> bool {
+    (50..1000).contains(&number)
+}
+
+#[test]
+fn single_packets_come_back() {
+    check(|n| is_in_the_middle(n) && n % 20 == 7);
+}
+
+#[test]
+fn bursts_of_a_row_come_back() {
+    check(|n| is_in_the_middle(n) && n % 50 < 5);
+}
+
+/// Neither a row nor a column alone can: each repair makes the next one possible.
+#[test]
+fn rows_and_columns_help_each_other() {
+    check(|n| is_in_the_middle(n) && matches!(n % 100, 50 | 51 | 55));
+}
+
+#[test]
+fn a_port_that_is_taken_is_named() {
+    let (port, _held) = bind_all();
+    let mut options = PlayOptions::new(format!("rtp://127.0.0.1:{}", port - 2));
+    options.fec = FecChoice::Xor;
+    let error = play(&options, &AtomicBool::new(false), &mut |_| {}).unwrap_err();
+    assert!(matches!(error, ClientError::Listen { .. }), "{error}");
+    assert!(error.to_string().contains("another program"), "{error}");
+    options.start = Some(millrace_core::time::MediaTicks(1));
+    let error = play(&options, &AtomicBool::new(false), &mut |_| {}).unwrap_err().to_string();
+    assert!(error.contains("nobody can be asked"), "{error}");
+}
