@@ -294,10 +294,7 @@ fn admission_counts_it() {
     // The film itself is not refused.
     let answer = setup(&mut world, conn, "safe", UDP, "X-Millrace-FEC: all");
     assert_eq!(answer.status, 200);
-    assert_eq!(
-        answer.get("x-millrace-fec"),
-        "off;reason=\"4Mb/s of 5.5Mb/s in use, 2Mb/s more for FEC\""
-    );
+    assert_eq!(answer.get("x-millrace-fec"), "off;reason=\"4Mb/s of 5.5Mb/s in use, 2Mb/s more for FEC\"");
     let session = answer.session();
     let answer = world.ask_session(conn, "SET_PARAMETER", &session, "Content-Length: 8\n\nfec: xor");
     assert_eq!((answer.status, answer.get("x-millrace-fec")), (200, XOR));
@@ -404,10 +401,12 @@ fn packets_are_of_the_default_size() {
 fn a_title_with_too_many_members_lost() {
     let mut world = World::new();
     let conn = world.connect();
+    let answer = world.ask(conn, "DESCRIBE rtsp://192.0.2.1/torn RTSP/1.0\nCSeq: 1");
+    assert_eq!((answer.status, answer.get("retry-after")), (503, "10"));
     let answer = setup(&mut world, conn, "torn", UDP, "");
     assert_eq!((answer.status, answer.get("retry-after")), (503, "10"));
     assert_eq!(answer.reason, "Service Unavailable: 2 members lost (b, c), 1 may be");
-    let told = |notice: &Notice| matches!(notice, Notice::Broken { title, reason } if title == "torn" && reason.contains("b, c"));
+    let told = |notice: &Notice| matches!(notice, Notice::Refused { title, reason, .. } if title == "torn" && reason.contains("b, c"));
     assert!(world.notices.iter().any(told), "{:?}", world.notices);
     assert_eq!(setup(&mut world, conn, "film", UDP, "").status, 200, "other titles go on");
 }

@@ -1,6 +1,6 @@
 //! DESCRIBE (RFC 2326 section 10.2).
 
-use rtsp_types::headers::{ACCEPT, CONTENT_BASE, CONTENT_TYPE};
+use rtsp_types::headers::{ACCEPT, CONTENT_BASE, CONTENT_TYPE, RETRY_AFTER};
 
 use super::doors::Entry;
 use super::fec::wish;
@@ -21,6 +21,9 @@ impl Server {
         else {
             return Reply::error(404, "no such title");
         };
+        if let Some(lost) = self.library.lost(&entry) {
+            return self.turned_away(conn, &entry, 503, lost).header(RETRY_AFTER, "10");
+        }
         let entry = Entry { fec: entry.fec.filter(|_| self.config.fec), ..entry };
         let Some(local) = self.conns.get(&conn).map(|conn| conn.local) else { return Reply::status(500) };
         Reply::ok()

@@ -85,6 +85,12 @@ pub trait Library: Send {
         let _ = entry;
         Err(OpenError::Broken(format!("it has no parity track {track}")))
     }
+    /// What is lost of a title of which so much is lost that it cannot be played: in words for viewers. `None`: nothing, or
+    /// little enough.
+    fn lost(&mut self, entry: &Entry) -> Option<String> {
+        let _ = entry;
+        None
+    }
     /// One viewer less; called once for each successful [`Library::open`] and [`Library::open_track`], after the engine has forgotten the stream.
     fn close(&mut self, title: TitleRef);
 }

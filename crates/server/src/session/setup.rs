@@ -166,7 +166,7 @@ impl Server {
                     .ok_or_else(|| Reply::error(503, "the system gives no random numbers"))?,
             ),
         };
-        let title = self.open_title(entry)?;
+        let title = self.open_title(conn, entry)?;
         if let Path::Tcp { .. } = way.path
             && let Err(reply) = self.attach(conn, room.engine)
         {
@@ -266,7 +266,7 @@ impl Server {
         }
     }
 
-    fn turned_away(&mut self, conn: ConnKey, entry: &Entry, status: u16, reason: String) -> Reply {
+    pub(super) fn turned_away(&mut self, conn: ConnKey, entry: &Entry, status: u16, reason: String) -> Reply {
         self.counters.refused_full += u64::from(status == 453);
         let reply = Reply::error(status, &reason);
         if let Some(peer) = self.conns.get(&conn).map(|conn| conn.peer) {
@@ -281,16 +281,16 @@ impl Server {
         (!self.by_id.contains_key(id.as_str())).then(|| id.into_boxed_str())
     }
 
-    fn open_title(&mut self, entry: &Entry) -> Result<TitleRef, Reply> {
+    fn open_title(&mut self, conn: ConnKey, entry: &Entry) -> Result<TitleRef, Reply> {
         match self.library.open(entry) {
             Ok(title) => Ok(title),
+            Err(OpenError::MembersLost(lost)) => {
+                Err(self.turned_away(conn, entry, 503, lost).header(RETRY_AFTER, "10"))
+            }
             Err(error) => {
-                let status = if matches!(error, OpenError::Broken(_)) { 500 } else { 503 };
+                let status = if error == OpenError::Full { 503 } else { 500 };
                 self.notice(Notice::Broken { title: entry.name.clone(), reason: error.to_string() });
-                let reply = match &error {
-                    OpenError::MembersLost(what) => Reply::error(status, what),
-                    _ => Reply::error(status, "the title cannot be played now"),
-                };
+                let reply = Reply::error(status, "the title cannot be played now");
                 Err(if status == 503 { reply.header(RETRY_AFTER, "10") } else { reply })
             }
         }

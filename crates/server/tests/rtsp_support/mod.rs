@@ -24,6 +24,7 @@ pub const MS: u64 = 1_000_000;
 pub const PACKETS_PER_S: u64 = 400;
 /// Rows of 4 data units and 2 parity units of 20 packets.
 pub const MATRIX: FecMatrix = FecMatrix { data_units: 4, parity_units: 2, unit_packets: 20 };
+const TORN: &str = "2 members lost (b, c), 1 may be";
 /// An access point every two seconds.
 pub const GOP_PACKETS: u32 = 800;
 
@@ -129,7 +130,7 @@ impl Library for SharedShelf {
         match entry.name.as_str() {
             "broken" => return Err(OpenError::Broken("meta-1316.mrp: checksum mismatch".into())),
             "crowded" => return Err(OpenError::Full),
-            "torn" => return Err(OpenError::MembersLost("2 members lost (b, c), 1 may be".into())),
+            "torn" => return Err(OpenError::MembersLost(TORN.into())),
             _ => {}
         }
         let mut shelf = self.0.lock().unwrap();
@@ -137,6 +138,9 @@ impl Library for SharedShelf {
         let title = TitleRef(shelf.next);
         *shelf.open.entry(title).or_default() += 1;
         Ok(title)
+    }
+    fn lost(&mut self, entry: &Entry) -> Option<String> {
+        (entry.name == "torn").then(|| TORN.to_owned())
     }
     fn open_track(&mut self, entry: &Entry, track: u8) -> Result<TitleRef, OpenError> {
         if entry.name == "frail" && track == 2 {

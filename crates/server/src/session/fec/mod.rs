@@ -266,12 +266,7 @@ impl Server {
             title: companion.title,
             packets: columns.saturating_mul(fec.matrix.column_packets(companion.track)),
             timeline: Timeline { ssrc: 0, ..session.entry.timeline },
-            dest: CompactDest::Udp {
-                ip,
-                scope_id,
-                rtp_port: port,
-                rtcp_port: port,
-            },
+            dest: CompactDest::Udp { ip, scope_id, rtp_port: port, rtcp_port: port },
             layout: WireLayout::fec(),
             quiet: true,
             spare: SPARE_ANY,
