@@ -8,6 +8,7 @@
 //! | [`capacity`] | how many viewers a service carries: search, trials, limits, meters |
 //! | [`peers`] | other servers, started and asked like ours |
 //! | [`netns`] | hosts on one machine: network namespaces joined by a veth pair or an emulated link |
+//! | [`isal`] | another erasure code, if the machine has it, to compare with |
 //! | [`link_host`] | a host on this machine that meets its servers through an emulated link |
 //! | [`media`] | films made on the spot |
 //! | [`proc`] | processor time and memory of a process, from /proc |
@@ -19,6 +20,7 @@
 pub mod benches;
 pub mod capacity;
 pub mod frame;
+pub mod isal;
 pub mod link_host;
 pub mod media;
 pub mod netns;

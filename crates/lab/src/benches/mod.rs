@@ -5,6 +5,7 @@ mod capacity;
 mod engine;
 mod ingest;
 mod nlf;
+mod parity;
 mod peers;
 mod sessions;
 mod steer;
@@ -17,6 +18,7 @@ use crate::frame::Bench;
 pub const ALL: &[Bench] = &[
     ingest::BENCH,
     sums::BENCH,
+    parity::BENCH,
     engine::BENCH,
     nlf::BENCH,
     tx::BENCH,

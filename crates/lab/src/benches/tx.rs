@@ -43,7 +43,7 @@ const SEGMENT: usize = RTP_HEADER_BYTES + DEFAULT_PACKET_BYTES;
 const BATCH_DATAGRAMS: usize = 176;
 const MOST_ENTRIES: usize = 64;
 /// Where nothing arrives: the door of the receiving host drops what is sent there.
-const NOWHERE: Ipv4Addr = Ipv4Addr::new(10, 77, 0, 9);
+pub(super) const NOWHERE: Ipv4Addr = Ipv4Addr::new(10, 77, 0, 9);
 const RATIO_BOUND: f64 = 1.25;
 const RAW: &str = "raw loop";
 const SHARED: &str = "backend, shared headers";
@@ -223,10 +223,10 @@ impl<'a> Stage<'a> {
 }
 
 /// The way into the receiving host: known to its neighbour, shut for one address.
-struct Door<'a>(&'a TwoHosts);
+pub(super) struct Door<'a>(&'a TwoHosts);
 
 impl<'a> Door<'a> {
-    fn build(hosts: &'a TwoHosts) -> anyhow::Result<Self> {
+    pub(super) fn build(hosts: &'a TwoHosts) -> anyhow::Result<Self> {
         let (s, c) = (hosts.server.as_str(), hosts.client.as_str());
         // Known neighbours: nothing waits for an address while it is measured.
         let mac = "02:00:00:77:00:01";
@@ -243,7 +243,7 @@ impl<'a> Door<'a> {
     }
 
     /// Packets that the receiving host's device has counted.
-    fn received(&self) -> anyhow::Result<u64> {
+    pub(super) fn received(&self) -> anyhow::Result<u64> {
         let file = "/sys/class/net/vs/statistics/rx_packets";
         let text = must("ip", &["netns", "exec", &self.0.server, "cat", file])?;
         text.trim().parse().with_context(|| format!("{file}: not a number: {text}"))

@@ -1,0 +1,232 @@
+//! Encoding and decoding beside the plain XOR of the same blocks and beside other codes, with the blocks in the first caches of
+//! the processor and with blocks that come from memory.
+
+use std::hash::{DefaultHasher, Hasher};
+
+use anyhow::Context;
+use millrace_core::fec::{Code, Kernel};
+use millrace_core::limits::DEFAULT_PACKET_BYTES;
+use millrace_core::random::SplitMix;
+
+use super::coders::{Coder, ISAL, XOR, decoders, encoders, ours};
+use crate::frame::{
+    Axis, ContenderResult, Contest, ContestOptions, ContestResult, Noise, Options, Plot, PlotKind, Point,
+    Promise, Report, Row, Slot, percentile,
+};
+use crate::isal::Isal;
+
+/// Packets in a unit of the cold blocks: with 8 units a row has 96, within what ST 2022-1 allows.
+const UNIT_PACKETS: usize = 12;
+/// Codewords of packets that are coded between two readings of the clock when everything is hot: one alone takes less than
+/// the clock's resolution allows for.
+const HOT_CODEWORDS: u64 = 64;
+/// The promises are about this code.
+const PROMISED: (usize, usize) = (8, 2);
+
+/// Where the blocks are.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum State {
+    Hot,
+    Cold,
+}
+
+/// All contests.
+pub(super) fn run(options: &Options, report: &mut Report) -> anyhow::Result<Noise> {
+    let shapes =
+        options.pick(vec![(8, 2)], vec![(4, 2), (8, 2)], vec![(4, 1), (4, 4), (8, 2), (10, 4), (20, 4)]);
+    let isal = Isal::open();
+    if isal.is_none() {
+        report.rows.push(Row::new("without ISA-L: no libisal.so.2 (apt-get install libisal2)"));
+    }
+    if !cfg!(feature = "reed-solomon-crates") {
+        report.rows.push(Row::new("without other crates: build with --features reed-solomon-crates"));
+    }
+    let (mut noise, mut points) = (Noise::quiet(), Vec::new());
+    for (k, m) in shapes {
+        for state in [State::Hot, State::Cold] {
+            let mut blocks = Blocks::new(k, m, state, options)?;
+            for lost in [0, 1, m] {
+                options.go_on()?;
+                if lost == 1 && m == 1 {
+                    continue; // The same as losing m.
+                }
+                let result = contest(&mut blocks, lost, isal, options)?;
+                write_up(&blocks, lost, &result, report, &mut points);
+                if (k, m) == PROMISED && lost == 0 {
+                    promise(state, &result, report)?;
+                }
+                noise = noise.and(result.noise);
+            }
+        }
+    }
+    let y = Axis::new("time of the plain XOR of the same blocks, median with its 95 % interval", "times");
+    let plot = Plot::new(PlotKind::Spread, "Beside the plain XOR", Axis::default(), y);
+    report.plots.push(plot.with(ours(Kernel::best()), points));
+    Ok(noise)
+}
+
+/// Rows of data and parity, one after the other in memory.
+struct Blocks {
+    code: Code,
+    state: State,
+    unit_bytes: usize,
+    data: Vec<u8>,
+    parity: Vec<u8>,
+    rows: usize,
+}
+
+impl Blocks {
+    fn new(k: usize, m: usize, state: State, options: &Options) -> anyhow::Result<Self> {
+        options.say(&format!("{k}+{m}: making blocks"));
+        let code = Code::new(k, m).context("no such code")?;
+        let unit_bytes = match state {
+            State::Hot => DEFAULT_PACKET_BYTES,
+            State::Cold => UNIT_PACKETS * DEFAULT_PACKET_BYTES,
+        };
+        let rows = match state {
+            State::Hot => 1,
+            State::Cold => options.pick(4 << 20, 512 << 20, 512 << 20) / (k * unit_bytes),
+        };
+        let mut random = SplitMix(1);
+        let mut data = vec![0; rows * k * unit_bytes];
+        data.chunks_mut(8).for_each(|word| word.copy_from_slice(&random.next().to_le_bytes()[..word.len()]));
+        let mut parity = vec![0; rows * m * unit_bytes];
+        for (data, parity) in data.chunks(k * unit_bytes).zip(parity.chunks_mut(m * unit_bytes)) {
+            let data: Vec<&[u8]> = data.chunks(unit_bytes).collect();
+            let mut parity: Vec<&mut [u8]> = parity.chunks_mut(unit_bytes).collect();
+            code.encode(&data, &mut parity);
+        }
+        Ok(Self { code, state, unit_bytes, data, parity, rows })
+    }
+
+    fn symbol(&self, row: usize, symbol: usize) -> &[u8] {
+        let (k, m) = (self.code.k(), self.code.m());
+        let (bytes, unit) = match symbol.checked_sub(k) {
+            None => (&self.data, row * k + symbol),
+            Some(p) => (&self.parity, row * m + p),
+        };
+        &bytes[unit * self.unit_bytes..][..self.unit_bytes]
+    }
+
+    /// Codewords of packets in a batch.
+    fn codewords(&self) -> u64 {
+        match self.state {
+            State::Hot => HOT_CODEWORDS,
+            State::Cold => UNIT_PACKETS as u64,
+        }
+    }
+
+    fn label(&self, lost: usize) -> String {
+        let state = match self.state {
+            State::Hot => "hot",
+            State::Cold => "cold",
+        };
+        let what = match lost {
+            0 => "encode".to_owned(),
+            lost => format!("restore {lost}"),
+        };
+        format!("{}+{} {state}, {what}", self.code.k(), self.code.m())
+    }
+
+    /// One contender's turn: row after row, or one row over and over. The outputs are written to the same place again and
+    /// again, as an ingest does, whose parity goes to disk from there.
+    fn slot(&self, sources: &[usize], coder: &mut Coder, at: &mut usize, slot: &mut Slot) {
+        let mut out = vec![vec![0; self.unit_bytes]; coder.outputs];
+        let items = self.codewords() * self.code.k() as u64;
+        while slot.goes_on() {
+            let blocks: Vec<&[u8]> = sources.iter().map(|s| self.symbol(*at, *s)).collect();
+            let mut views: Vec<&mut [u8]> = out.iter_mut().map(|block| &mut block[..]).collect();
+            let times = if self.state == State::Hot { HOT_CODEWORDS } else { 1 };
+            slot.batch(items, || {
+                for _ in 0..times {
+                    (coder.run)(std::hint::black_box(&blocks), &mut views);
+                }
+            });
+            if slot.is_check() && coder.is_same_code {
+                let mut hasher = DefaultHasher::new();
+                out.iter().for_each(|block| hasher.write(block));
+                slot.produced(hasher.finish());
+            }
+            *at = (*at + 1) % self.rows;
+        }
+    }
+}
+
+/// Encoding (nothing `lost`), or restoring the first data units of each row.
+fn contest(
+    blocks: &mut Blocks,
+    lost: usize,
+    isal: Option<Isal>,
+    options: &Options,
+) -> anyhow::Result<ContestResult> {
+    let (k, m) = (blocks.code.k(), blocks.code.m());
+    let coders = if lost == 0 { encoders(k, m, isal)? } else { decoders(&blocks.code, lost, isal)? };
+    let sources: Vec<usize> = match lost {
+        0 => (0..k).collect(),
+        lost => blocks.code.plan(u128::MAX << lost).context("too much is lost")?.sources().to_vec(),
+    };
+    let mut contest = Contest::new(blocks.label(lost));
+    let (blocks, sources) = (&*blocks, &sources[..]);
+    for mut coder in coders {
+        let mut at = 0;
+        contest.contender(coder.name.clone(), move |slot| {
+            blocks.slot(sources, &mut coder, &mut at, slot);
+            Ok(())
+        });
+    }
+    contest.run(&ContestOptions::from_options(options))
+}
+
+fn write_up(
+    blocks: &Blocks,
+    lost: usize,
+    result: &ContestResult,
+    report: &mut Report,
+    points: &mut Vec<Point>,
+) {
+    let label = blocks.label(lost);
+    for contender in &result.contenders {
+        let c = contender;
+        let row = Row::new(format!("{label}: {}", c.name))
+            .with("p10", c.p10, "ns/packet")
+            .with("p50", c.p50, "ns/packet")
+            .with("p99", c.p99, "ns/packet")
+            .with("read at p50", DEFAULT_PACKET_BYTES as f64 / c.p50, "GB/s")
+            .with("to XOR", c.ratio.mid, "")
+            .with("low end", c.ratio.low, "")
+            .with("high end", c.ratio.high, "");
+        report.rows.push(row);
+        if c.name == ours(Kernel::best()) {
+            points.push(Point::spread(label.as_str(), c.ratio.low, c.ratio.mid, c.ratio.high));
+        }
+    }
+}
+
+/// How many times faster `a` is than `b`: the median of the rounds.
+fn faster(a: &ContenderResult, b: &ContenderResult) -> f64 {
+    let mut ratios: Vec<f64> = b.rounds.iter().zip(&a.rounds).map(|(b, a)| b / a).collect();
+    percentile(&mut ratios, 50.0)
+}
+
+fn promise(state: State, result: &ContestResult, report: &mut Report) -> anyhow::Result<()> {
+    let find = |name: &str| result.of(name);
+    let best = find(&ours(Kernel::best())).context("our own code was not measured")?;
+    let xor = find(XOR).context("the plain XOR was not measured")?;
+    match state {
+        State::Cold => {
+            report.promises.push(Promise::at_least("parity-encode-cold", faster(best, xor), 0.8, "of XOR"));
+        }
+        State::Hot if Kernel::Gfni.is_available() => {
+            if let Some(isal) = find(ISAL) {
+                report.promises.push(Promise::at_least(
+                    "parity-encode-hot",
+                    faster(best, isal),
+                    2.5,
+                    "x ISA-L",
+                ));
+            }
+        }
+        State::Hot => {}
+    }
+    Ok(())
+}

@@ -1,0 +1,91 @@
+//! What sending an FEC packet costs beside sending a data packet: the same device, the same way out, bursts of the same length.
+//! An FEC packet carries sixteen bytes more and is otherwise a packet that lies ready in the cache, like any other.
+
+use std::cell::Cell;
+use std::net::{IpAddr, Ipv4Addr, SocketAddr};
+
+use anyhow::ensure;
+use millrace_core::ids::StreamId;
+use millrace_core::limits::{DEFAULT_PACKET_BYTES, FEC_HEADER_BYTES, RTP_HEADER_BYTES};
+use millrace_core::seam::{Dest, PacketTx, Payload, SendOutcome, Transmit};
+use millrace_netio::null::SliceBatch;
+use millrace_netio::{GsoMode, KernelTx, KernelTxConfig, bind_pair};
+
+use crate::benches::tx::{Door, NOWHERE};
+use crate::frame::{Contest, ContestOptions, ContestResult, Noise, Options, Promise, Report, Slot};
+use crate::netns::TwoHosts;
+
+const DATA_BYTES: usize = RTP_HEADER_BYTES + DEFAULT_PACKET_BYTES;
+const FEC_BYTES: usize = DATA_BYTES + FEC_HEADER_BYTES;
+/// Datagrams in a batch, about; entries are this divided by the burst, at most 64.
+const BATCH_DATAGRAMS: usize = 176;
+const MOST_ENTRIES: usize = 64;
+/// What a packet of parity may cost, times one of data.
+const RATIO_BOUND: f64 = 1.05;
+
+/// All contests; needs what `bench tx` needs.
+pub(super) fn run(options: &Options, report: &mut Report) -> anyhow::Result<Noise> {
+    let bursts = options.pick(vec![1], vec![1, 8], vec![1, 2, 4, 8, 16]);
+    let hosts = TwoHosts::new(false)?;
+    let door = Door::build(&hosts)?;
+    let run_all = || -> anyhow::Result<(f64, u64, Noise)> {
+        let (mut worst, mut missing, mut noise) = (0_f64, 0, Noise::quiet());
+        for burst in bursts {
+            let before = door.received()?;
+            let (result, sent) = compare(burst, options)?;
+            missing += sent.saturating_sub(door.received()? - before);
+            report.rows.extend(result.rows("datagram").into_iter().map(|mut row| {
+                row.label = format!("sending, bursts of {burst}: {}", row.label);
+                row
+            }));
+            worst = result.contenders.iter().map(|c| c.ratio.mid).fold(worst, f64::max);
+            noise = noise.and(result.noise);
+        }
+        Ok((worst, missing, noise))
+    };
+    let (worst, missing, noise) = hosts.on_client(run_all)??;
+    report.promises.push(Promise::at_most("parity-fec-send", worst, RATIO_BOUND, "of a data packet"));
+    let missing = Promise::at_most("parity-fec-missing", missing as f64, 0.0, "datagrams");
+    report.promises.push(missing.correctness());
+    Ok(noise)
+}
+
+/// One length of burst; also how many datagrams were sent in all.
+fn compare(burst: usize, options: &Options) -> anyhow::Result<(ContestResult, u64)> {
+    let entries = (BATCH_DATAGRAMS / burst).clamp(1, MOST_ENTRIES);
+    let first = 20_000 + (std::process::id() % 20_000) as u16;
+    let v4 = bind_pair(IpAddr::V4(Ipv4Addr::UNSPECIFIED), first, u16::MAX - 1)?;
+    let config = KernelTxConfig { v4: Some(v4), v6: None, gso: GsoMode::Auto, conns: 0 };
+    let (tx, sent) = (std::cell::RefCell::new(KernelTx::new(config)?), Cell::new(0));
+    let megabytes = options.pick(2, 64, 64);
+    let mut contest = Contest::new(format!("sending, bursts of {burst}"));
+    for (name, segment) in [("a data packet", DATA_BYTES), ("an FEC packet", FEC_BYTES)] {
+        let packets: Vec<u8> = (0..megabytes << 20).map(|at: usize| (at % 251) as u8).collect();
+        let (tx, sent, mut next) = (&tx, &sent, 0);
+        contest.contender(name, move |slot: &mut Slot| {
+            while slot.goes_on() {
+                let transmit = |n: usize| {
+                    let to = SocketAddr::new(NOWHERE.into(), 6_000 + 2 * n as u16);
+                    let burst_bytes = burst * segment;
+                    let at = (next + n) % (packets.len() / burst_bytes) * burst_bytes;
+                    Transmit {
+                        stream: StreamId { index: n as u32, generation: 0 },
+                        dest: Dest::Udp { rtp: to, rtcp: to },
+                        payload: Payload::Wire { bytes: &packets[at..at + burst_bytes], segment },
+                    }
+                };
+                let batch: Vec<Transmit<'_>> = (0..entries).map(transmit).collect();
+                next += entries;
+                let mut outcomes = [SendOutcome::Closed { errno: 0 }; MOST_ENTRIES];
+                let outcomes = &mut outcomes[..entries];
+                let mut tx = tx.borrow_mut();
+                slot.batch((burst * entries) as u64, || tx.send(&SliceBatch(&batch), outcomes));
+                ensure!(outcomes.iter().all(|o| *o == SendOutcome::Sent), "not all was sent: {outcomes:?}");
+                sent.set(sent.get() + (burst * entries) as u64);
+            }
+            Ok(())
+        });
+    }
+    let result = contest.run(&ContestOptions::from_options(options))?;
+    Ok((result, sent.get()))
+}
