@@ -142,6 +142,18 @@ pub enum StoreError {
         /// The sizes there are.
         has: Vec<u16>,
     },
+    /// The title has no such parity.
+    #[error(
+        "title {id}: has no parity track {track}: {has} parity units in a row; make the volume with --parity or --fec, and add the film again"
+    )]
+    NoParity {
+        /// The title.
+        id: TitleId,
+        /// The track that was asked for: 1 is the first parity, 2 all others.
+        track: u8,
+        /// Parity units that its rows have.
+        has: usize,
+    },
     /// This packet size cannot be: not a multiple of 188, zero, or too large.
     #[error("packet size {packet_bytes}: must be a multiple of 188 from 188 to {MAX_PACKET_BYTES}")]
     BadPacketSize {

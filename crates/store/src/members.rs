@@ -20,13 +20,13 @@ use crate::volume::read_superblock;
 /// The members of a volume; shared by all who work with it, and brought up to date by [`Members::refresh`].
 #[derive(Debug)]
 pub struct Members {
-    /// Only these directories are looked at, whatever the hints say.
-    explicit: Option<Vec<PathBuf>>,
     now: RwLock<Now>,
 }
 
 #[derive(Clone, Debug)]
 struct Now {
+    /// Only these directories are looked at, whatever the hints say.
+    explicit: Option<Vec<PathBuf>>,
     volume: Uuid,
     geometry: Geometry,
     /// `None` for a volume of one member without parity.
@@ -114,7 +114,7 @@ impl Members {
     /// # Errors
     /// If `dir` is no member, or members say different things in one generation.
     pub(crate) fn find(dir: &Path) -> Result<Self, StoreError> {
-        Self::look(&[dir.to_path_buf()], true).map(|now| Self { explicit: None, now: RwLock::new(now) })
+        Self::look(&[dir.to_path_buf()], true).map(|now| Self { now: RwLock::new(now) })
     }
 
     /// Finds the members in exactly these directories.
@@ -123,7 +123,7 @@ impl Members {
     /// As [`Members::find`]; and if two directories are of different volumes.
     pub(crate) fn among(dirs: &[PathBuf]) -> Result<Self, StoreError> {
         let now = Self::look(dirs, false)?;
-        Ok(Self { explicit: Some(dirs.to_vec()), now: RwLock::new(now) })
+        Ok(Self { now: RwLock::new(Now { explicit: Some(dirs.to_vec()), ..now }) })
     }
 
     fn look(dirs: &[PathBuf], hints: bool) -> Result<Now, StoreError> {
@@ -241,18 +241,18 @@ impl Members {
     pub fn refresh(&self) -> bool {
         let before = self.read().clone();
         let Some(seen) = &before.record else { return self.refresh_single(&before) };
-        let mut looks: Vec<Look> = match &self.explicit {
+        let mut looks: Vec<Look> = match &before.explicit {
             Some(dirs) => dirs.iter().map(|dir| Look::at(dir)).collect(),
             None => before.slots.iter().map(|slot| Look::at(&slot.dir)).collect(),
         };
         let is_there = |slot: &Slot| looks.iter().any(|look| look.is_member(before.volume, slot.member));
-        if self.explicit.is_none() && !before.slots.iter().all(is_there) {
+        if before.explicit.is_none() && !before.slots.iter().all(is_there) {
             look_further(&mut looks, seen);
         }
         // One that says otherwise in the same generation was used apart from the others: it is not heard.
         let newer = looks.iter().filter_map(|look| look.record_of(before.volume));
         let newest = newer.filter(|r| r.generation > seen.generation).max_by_key(|r| r.generation).cloned();
-        if let (Some(record), None) = (&newest, &self.explicit) {
+        if let (Some(record), None) = (&newest, &before.explicit) {
             look_further(&mut looks, record);
         }
         let after = Now::of(newest.unwrap_or_else(|| seen.clone()), &looks).after(&before);
@@ -293,11 +293,16 @@ impl Members {
 
     /// Takes a list of members that this process has just written, with a member in a new directory.
     pub(crate) fn install(&self, record: MembersRecord) {
-        let mut now = self.write();
+        let mut guard = self.write();
+        let now = &mut *guard;
         let mut looks: Vec<Look> = now.slots.iter().map(|slot| Look::at(&slot.dir)).collect();
         look_further(&mut looks, &record);
-        let after = Now::of(record, &looks).after(&now);
-        *now = after;
+        if let Some(dirs) = &mut now.explicit {
+            // One that was added is named by that.
+            let new = record.members.iter().filter(|e| now.slots.iter().all(|slot| slot.member != e.member));
+            dirs.extend(new.map(|entry| entry.path.clone()));
+        }
+        *now = Now::of(record, &looks).after(now);
     }
 }
 
@@ -341,7 +346,13 @@ impl Now {
             }
         };
         let slots = record.members.iter().map(slot).collect();
-        Self { volume: record.volume, geometry: record.geometry(), slots, record: Some(record) }
+        Self {
+            explicit: None,
+            volume: record.volume,
+            geometry: record.geometry(),
+            slots,
+            record: Some(record),
+        }
     }
 
     /// One member that has no list of members.
@@ -362,7 +373,7 @@ impl Now {
                 let slot =
                     Slot { dir: dir.clone(), member, state: MemberState::Active, absent: None, epoch: 0 };
                 let (volume, geometry) = (block.volume, block.geometry);
-                Ok(Self { volume, geometry, record: None, slots: vec![slot] })
+                Ok(Self { explicit: None, volume, geometry, record: None, slots: vec![slot] })
             }
             [first, ..] => incomplete(first),
             [] => Err(StoreError::BadVolume("no directory was named".to_owned())),
@@ -371,6 +382,7 @@ impl Now {
 
     /// Counts the epochs on: of slots that are somebody or somewhere else now, or are back.
     fn after(mut self, before: &Self) -> Self {
+        self.explicit.clone_from(&before.explicit);
         for (slot, old) in self.slots.iter_mut().zip(&before.slots) {
             let moved = (&slot.dir, slot.member) != (&old.dir, old.member);
             let back = slot.is_usable() && !old.is_usable();

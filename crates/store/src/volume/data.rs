@@ -19,7 +19,7 @@ pub(crate) const WRITE_BYTES: usize = 1 << 20;
 const STEP_BYTES: usize = 128 << 10;
 
 /// Bytes summed, then copied: a fraction of a first-level cache.
-const SUM_STEP_BYTES: usize = 64 * GRAIN_BYTES;
+pub(crate) const SUM_STEP_BYTES: usize = 64 * GRAIN_BYTES;
 const GRAIN_BYTES: usize = crate::sums::GRAIN_BYTES as usize;
 
 const _: () = assert!(WRITE_BYTES.is_multiple_of(STEP_BYTES) && STEP_BYTES.is_multiple_of(2));
@@ -50,26 +50,8 @@ impl DataWriter {
         self.written + self.filled as u64
     }
 
-    /// Takes `ts`, whole TS packets: each is summed once, whatever the number of packet sizes, and copied while it is
-    /// in the first-level cache.
-    pub(crate) fn append(
-        &mut self,
-        ts: &[u8],
-        sums: &mut SumsWriter,
-        sizes: &mut [SizeWriter],
-    ) -> Result<(), StoreError> {
-        for ts in ts.chunks(SUM_STEP_BYTES) {
-            for grain in ts.chunks(GRAIN_BYTES) {
-                let sum = checksum::sum16(grain);
-                sums.push(sum)?;
-                sizes.iter_mut().for_each(|size| size.take(grain.len(), sum));
-            }
-            self.copy(ts)?;
-        }
-        Ok(())
-    }
-
-    fn copy(&mut self, mut ts: &[u8]) -> Result<(), StoreError> {
+    /// Takes the next bytes.
+    pub(crate) fn append(&mut self, mut ts: &[u8]) -> Result<(), StoreError> {
         while !ts.is_empty() {
             let room = STEP_BYTES - self.filled % STEP_BYTES;
             let (now, later) = ts.split_at(room.min(ts.len()));
@@ -110,6 +92,20 @@ impl DataWriter {
             .map_err(|e| StoreError::write("make durable", self.file.path(), self.written, 0, e))?;
         Ok(Finished { bytes: self.written, blake3: self.hasher.finalize() })
     }
+}
+
+/// Sums `ts`, whole TS packets: each is summed once, whatever the number of packet sizes.
+pub(crate) fn sum_grains(
+    ts: &[u8],
+    sums: &mut SumsWriter,
+    sizes: &mut [SizeWriter],
+) -> Result<(), StoreError> {
+    for grain in ts.chunks(GRAIN_BYTES) {
+        let sum = checksum::sum16(grain);
+        sums.push(sum)?;
+        sizes.iter_mut().for_each(|size| size.take(grain.len(), sum));
+    }
+    Ok(())
 }
 
 /// The packets of one size: their sums come with the data, their flags and times from the ingest; whichever is first

@@ -23,6 +23,9 @@ pub const LOCK_FILE: &str = "lock";
 /// Ends the name of a title below `tmp` that is being removed.
 pub(crate) const REMOVED_SUFFIX: &str = ".rm";
 
+/// Bytes copied at a time.
+const COPY_BYTES: usize = 1 << 20;
+
 /// The paths of one store.
 #[derive(Clone, Debug)]
 pub(crate) struct Dirs {
@@ -81,6 +84,23 @@ pub(crate) fn write_new(disk: &Disk, path: &Path, bytes: &[u8]) -> Result<(), St
     file.write_all(bytes)
         .and_then(|()| file.sync_all())
         .map_err(|e| StoreError::write("write", path, 0, bytes.len() as u64, e))
+}
+
+/// Copies a file to a new one and makes its bytes durable.
+pub(crate) fn copy_new(disk: &Disk, from: &Path, to: &Path) -> Result<(), StoreError> {
+    let mut source = File::open(from).map_err(StoreError::io("open", from))?;
+    let mut copy = disk.create_new(to).map_err(|e| StoreError::write("create", to, 0, 0, e))?;
+    let mut buffer = vec![0; COPY_BYTES];
+    let mut offset = 0;
+    loop {
+        let len = source.read(&mut buffer).map_err(StoreError::io("read", from))?;
+        if len == 0 {
+            break;
+        }
+        copy.write_all(&buffer[..len]).map_err(|e| StoreError::write("write", to, offset, len as u64, e))?;
+        offset += len as u64;
+    }
+    copy.sync_all().map_err(|e| StoreError::write("make durable", to, offset, 0, e))
 }
 
 /// Reads a whole file that may be at most `max` bytes long.

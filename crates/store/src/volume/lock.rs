@@ -6,20 +6,41 @@ use std::path::Path;
 
 use super::dirs::Dirs;
 use crate::error::StoreError;
+use crate::members::Members;
 
 /// Held while names are decided and directories move: by one process and one thread at a time, for milliseconds.
 #[derive(Debug)]
 pub(crate) struct StoreLock {
-    _file: File,
+    _files: Vec<File>,
 }
 
 impl StoreLock {
-    /// Waits for its turn. Taken before the catalogue's mutex, never after it.
+    /// Waits for its turn at one member. Taken before the catalogue's mutex, never after it.
     pub(crate) fn take(dirs: &Dirs) -> Result<Self, StoreError> {
         let path = dirs.superblock();
         let file = File::open(&path).map_err(StoreError::io("open", &path))?;
         lock(&file).map_err(StoreError::io("lock", &path))?;
-        Ok(Self { _file: file })
+        Ok(Self { _files: vec![file] })
+    }
+
+    /// The same at all members that are there: in the order of their slots, so that nobody waits for each other. Returns
+    /// also the paths of those that can be used, as they are once the lock is held.
+    pub(crate) fn take_all(
+        members: &Members,
+        on: &dyn Fn(usize) -> Dirs,
+    ) -> Result<(Self, Vec<Dirs>), StoreError> {
+        loop {
+            let there: Vec<usize> = (0..members.len()).filter(|&slot| members.is_present(slot)).collect();
+            let mut files = Vec::new();
+            for &slot in &there {
+                files.extend(Self::take(&on(slot))?._files);
+            }
+            // Whoever had the lock before may have changed who the members are.
+            members.refresh();
+            if there.iter().copied().eq((0..members.len()).filter(|&slot| members.is_present(slot))) {
+                return Ok((Self { _files: files }, members.usable().into_iter().map(on).collect()));
+            }
+        }
     }
 }
 

@@ -9,6 +9,7 @@ use super::dirs::{Dirs, read_whole};
 use crate::error::StoreError;
 use crate::format::FormatError;
 use crate::format::manifest::Manifest;
+use crate::members::Members;
 
 /// The manifest of title `id`, checked; [`StoreError::NoTitle`] if there is no such directory.
 pub(crate) fn read_manifest(dirs: &Dirs, id: TitleId) -> Result<Manifest, StoreError> {
@@ -33,4 +34,28 @@ pub(crate) fn read_manifest(dirs: &Dirs, id: TitleId) -> Result<Manifest, StoreE
         return Err(StoreError::Format { path, error });
     }
     Ok(manifest)
+}
+
+/// The manifest of title `id` on the first member that has a good one, and that member's slot.
+///
+/// # Errors
+/// [`StoreError::NoTitle`] if no member has the title, else what is wrong with the first that has it.
+pub(super) fn find_manifest(members: &Members, id: TitleId) -> Result<(usize, Manifest), StoreError> {
+    let mut first = None;
+    for slot in members.usable() {
+        match read_manifest(&Dirs::new(&members.dir(slot)), id) {
+            Ok(manifest) => return Ok((slot, manifest)),
+            Err(StoreError::NoTitle { .. }) => {}
+            Err(error) => first = first.or(Some(error)),
+        }
+    }
+    Err(first.unwrap_or(StoreError::NoTitle { id }))
+}
+
+/// Whether a member may have something of a title: by its manifest, if one can be read.
+pub(super) fn lies_on(members: &Members, id: TitleId) -> impl Fn(usize) -> bool + use<> {
+    let manifest = find_manifest(members, id).ok();
+    let slots =
+        manifest.map(|(_, manifest)| manifest.placement.members.iter().map(|m| m.index).collect::<Vec<_>>());
+    move |slot| slots.as_ref().is_none_or(|slots| slots.iter().any(|&index| usize::from(index) == slot))
 }

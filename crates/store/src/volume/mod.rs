@@ -4,52 +4,66 @@
 //! when it goes. Everything under `tmp` that no living process has locked is rubbish and is swept at the next open.
 //! The catalogue is a cache of the manifests and never the truth.
 //!
+//! With several members each of them has such directories, and the renames are done on one after the other. Everything is
+//! durable on all before the first; what a crash leaves between two of them is finished at the next open.
+//!
 //! | file | does |
 //! | --- | --- |
+//! | `create` | makes a volume; adds and replaces members |
 //! | `writer` | makes a title and publishes it |
 //! | `data` | the one pass over its bytes |
+//! | `rows_writer` | rows of units on the members, with their parity |
 //! | `open` | opens a title's files, checked against each other |
+//! | `film` | the bytes of a film, wherever they lie and whatever is missing |
 //! | `resize` | adds packet sizes and range sums to a title |
 //! | `catalogue` | finds titles by name, id, source |
-//! | `recover` | sweeps `tmp` |
+//! | `recover` | sweeps `tmp`, finishes what was begun on some of the members |
+//! | `members_io` | the list of members on the disks |
 //! | `lock`, `workspace`, `dirs`, `name`, `manifest_io` | what these share |
 
 mod catalogue;
+mod create;
 mod data;
 pub(crate) mod dirs;
+mod film;
 pub(crate) mod lock;
 pub(crate) mod manifest_io;
+mod members_io;
 mod name;
 mod open;
 pub(crate) mod recover;
 mod resize;
+mod rows_writer;
 mod title;
 pub(crate) mod workspace;
 mod writer;
 
 use std::io;
-use std::path::Path;
+use std::path::{Path, PathBuf};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 use millrace_core::ids::TitleId;
 
 use self::catalogue::Catalogue;
-use self::dirs::{Dirs, random, read_whole, remove_tree, rename, sync_dir, unix_s};
+use self::dirs::{Dirs, read_whole, remove_tree, sync_dir};
 use self::lock::StoreLock;
 use crate::disk::Disk;
 use crate::error::StoreError;
-use crate::format::Uuid;
 use crate::format::superblock::{Geometry, SUPERBLOCK_BYTES, Superblock};
+use crate::members::{MemberState, Members};
 
 pub(crate) use catalogue::look_at_catalogue;
 pub(crate) use open::{open_index, open_meta, open_sums};
 
 pub use catalogue::UnreadableTitle;
 pub use dirs::{CATALOGUE_FILE, LOCK_FILE, TITLES_DIR, TMP_DIR, VOLUME_FILE};
+pub use film::FilmReader;
+pub use open::ParityFiles;
 pub use title::{DerivedFrom, ElementaryStream, SourceIdentity, TitleFiles, TitleInfo};
 pub use writer::{FinishTitle, TitleWriter};
 
-/// A store directory (one member of a volume). Cheap to clone; all clones share one connection to the catalogue.
+/// A volume of one or several store directories, its members. Cheap to clone; all clones share one connection to the
+/// catalogue.
 #[derive(Clone, Debug)]
 pub struct Volume {
     inner: Arc<Inner>,
@@ -57,7 +71,10 @@ pub struct Volume {
 
 #[derive(Debug)]
 struct Inner {
-    dirs: Dirs,
+    /// The directory that it was opened by.
+    dir: PathBuf,
+    disk: Disk,
+    members: Arc<Members>,
     superblock: Superblock,
     catalogue: Mutex<Catalogue>,
 }
@@ -67,11 +84,37 @@ impl Inner {
     fn catalogue(&self) -> MutexGuard<'_, Catalogue> {
         self.catalogue.lock().unwrap_or_else(PoisonError::into_inner)
     }
+
+    /// The paths of a slot.
+    fn dirs(&self, slot: usize) -> Dirs {
+        Dirs::on(&self.members.dir(slot), self.disk.clone())
+    }
+
+    /// Those of all members that are there and complete.
+    fn usable(&self) -> Vec<Dirs> {
+        self.members.usable().into_iter().map(|slot| self.dirs(slot)).collect()
+    }
+
+    /// Those of the members that have to be there for something that changes all of them.
+    fn all_members(&self, action: &'static str) -> Result<Vec<Dirs>, StoreError> {
+        self.members.refresh();
+        let report = self.members.report();
+        for slot in &report {
+            let why = match (slot.state, &slot.absent) {
+                (_, Some(absent)) => format!("cannot be used: {absent}"),
+                (MemberState::Active, None) => continue,
+                (MemberState::Rebuilding, None) => "is not complete yet".to_owned(),
+                (MemberState::Stale, None) => "missed a change".to_owned(),
+            };
+            return Err(StoreError::MemberNeeded { dir: slot.dir.clone(), why, action });
+        }
+        Ok((0..report.len()).map(|slot| self.dirs(slot)).collect())
+    }
 }
 
 impl Volume {
-    /// Opens the store in `dir`, or makes one there. Sweeps what dead ingests left, rebuilds a lost or damaged
-    /// catalogue.
+    /// Opens the volume that the store in `dir` is a member of, or makes a store there: a volume of one member without
+    /// parity. Sweeps what dead ingests left, rebuilds a lost or damaged catalogue.
     pub fn open_or_create(dir: &Path) -> Result<Self, StoreError> {
         Self::open_or_create_on(dir, Disk::default())
     }
@@ -84,12 +127,31 @@ impl Volume {
         disk.create_dir_all(dir).map_err(StoreError::io("create", dir))?;
         let dirs = Dirs::on(dir, disk.clone());
         if !dirs.superblock().exists() {
-            create(&dirs)?;
+            create::single(&dirs)?;
         }
         Self::open_on(dir, disk)
     }
 
-    /// Opens the store in `dir`, which must exist; recovers as [`Volume::open_or_create`] does.
+    /// Makes a volume of these directories, which must not be stores yet, and opens it.
+    ///
+    /// # Errors
+    /// If the number of directories is not that of the geometry's members, one of them holds a store or part of one, or a
+    /// disk refuses.
+    pub fn create(dirs: &[PathBuf], geometry: Geometry) -> Result<Self, StoreError> {
+        Self::create_on(dirs, geometry, Disk::default())
+    }
+
+    /// The same, with every change going through `disk`.
+    ///
+    /// # Errors
+    /// As [`Volume::create`].
+    pub fn create_on(dirs: &[PathBuf], geometry: Geometry, disk: Disk) -> Result<Self, StoreError> {
+        create::volume(dirs, geometry, &disk)?;
+        Self::open_members_on(dirs, disk)
+    }
+
+    /// Opens the volume that the store in `dir` is a member of; recovers as [`Volume::open_or_create`] does. Its other members
+    /// are found by what `members.mrm` says; it opens without some of them, if the parity makes up for those.
     pub fn open(dir: &Path) -> Result<Self, StoreError> {
         Self::open_on(dir, Disk::default())
     }
@@ -99,33 +161,115 @@ impl Volume {
     /// # Errors
     /// As [`Volume::open`].
     pub fn open_on(dir: &Path, disk: Disk) -> Result<Self, StoreError> {
-        let dirs = Dirs::on(dir, disk);
-        let superblock = read_superblock(&dirs)?;
-        superblock.geometry.check_supported("superblock").map_err(StoreError::format(&dirs.superblock()))?;
-        let lock = StoreLock::take(&dirs)?;
-        for sub in [&dirs.tmp, &dirs.titles] {
-            match dirs.disk.create_dir(sub) {
-                Err(e) if e.kind() != io::ErrorKind::AlreadyExists => {
-                    return Err(StoreError::io("create", sub)(e));
-                }
-                _ => {}
-            }
+        Self::open_found(dir, Members::find(dir)?, disk)
+    }
+
+    /// Opens a volume whose members are in exactly these directories, whatever `members.mrm` says about where they are.
+    ///
+    /// # Errors
+    /// If they are of different volumes, or too few of the volume's members are among them.
+    pub fn open_members(dirs: &[PathBuf]) -> Result<Self, StoreError> {
+        Self::open_members_on(dirs, Disk::default())
+    }
+
+    /// The same, with every change going through `disk`.
+    ///
+    /// # Errors
+    /// As [`Volume::open_members`].
+    pub fn open_members_on(dirs: &[PathBuf], disk: Disk) -> Result<Self, StoreError> {
+        let first = dirs.first().cloned().unwrap_or_default();
+        Self::open_found(&first, Members::among(dirs)?, disk)
+    }
+
+    fn open_found(dir: &Path, members: Members, disk: Disk) -> Result<Self, StoreError> {
+        let members = Arc::new(members);
+        let on = |slot: usize| Dirs::on(&members.dir(slot), disk.clone());
+        enough(dir, &members)?;
+        let (lock, usable) = StoreLock::take_all(&members, &on)?;
+        enough(dir, &members)?;
+        for dirs in &usable {
+            make_subdirectories(dirs)?;
         }
-        // Also when they were there: whoever made them may have died before this.
-        sync_dir(&dirs.disk, &dirs.root)?;
-        recover::sweep(&dirs, &lock)?;
-        let catalogue = Mutex::new(Catalogue::open(&dirs)?);
-        Ok(Self { inner: Arc::new(Inner { dirs, superblock, catalogue }) })
+        members_io::heal(&members, &disk, &lock)?;
+        recover::recover(&members, &usable, &disk, &lock)?;
+        let superblock = read_superblock(&usable[0])?;
+        let catalogue = Mutex::new(Catalogue::open(&members)?);
+        let inner = Inner { dir: dir.to_path_buf(), disk, members, superblock, catalogue };
+        Ok(Self { inner: Arc::new(inner) })
     }
 
-    /// The directory.
+    /// The directory that it was opened by: any one of its members.
     pub fn dir(&self) -> &Path {
-        &self.inner.dirs.root
+        &self.inner.dir
     }
 
-    /// Which volume and which member of it this is.
+    /// The superblock of the first member that is there.
     pub fn superblock(&self) -> &Superblock {
         &self.inner.superblock
+    }
+
+    /// The members; call [`Members::refresh`] to see what has become of them.
+    pub fn members(&self) -> &Arc<Members> {
+        &self.inner.members
+    }
+
+    /// The paths of a slot, with the way to the disk that the volume was opened with.
+    pub(crate) fn dirs_of(&self, slot: usize) -> Dirs {
+        self.inner.dirs(slot)
+    }
+
+    /// Adds a member in `dir`, which must not be a store yet: titles that come from now on lie on it too, in rows of
+    /// `geometry`. Older titles stay where they are.
+    ///
+    /// # Errors
+    /// If a member is missing, or the disk refuses.
+    pub fn add_member(&self, dir: &Path, geometry: Geometry) -> Result<(), StoreError> {
+        create::add(&self.inner, dir, geometry)
+    }
+
+    /// Gives slot `slot` a new, empty member in `dir`, which must not be a store yet. It is filled by a repair, and believed
+    /// from then on; what was there is not believed any more.
+    ///
+    /// # Errors
+    /// If too many others are missing, or a disk refuses.
+    pub fn replace_member(&self, slot: usize, dir: &Path) -> Result<(), StoreError> {
+        create::replace(&self.inner, slot, dir)
+    }
+
+    /// Says what the volume thinks of a slot, in a new generation that is durable on all members that are there.
+    ///
+    /// # Errors
+    /// If there is no such slot, or a disk refuses.
+    pub fn set_member_state(&self, slot: usize, state: MemberState) -> Result<(), StoreError> {
+        let (lock, _) = StoreLock::take_all(&self.inner.members, &|slot| self.inner.dirs(slot))?;
+        members_io::change(&self.inner.members, &self.inner.disk, &lock, |record| {
+            let count = record.members.len();
+            let entry = record.members.get_mut(slot);
+            let entry = entry.ok_or_else(|| no_slot(slot, count))?;
+            entry.state = state;
+            Ok(())
+        })
+    }
+
+    /// Makes these slots active in a new generation, durable on all members that are there, if `still` says so while nobody can
+    /// change the volume. Returns whether it did.
+    ///
+    /// # Errors
+    /// If there is no such slot, or a disk refuses.
+    pub(crate) fn activate(&self, slots: &[usize], still: impl FnOnce() -> bool) -> Result<bool, StoreError> {
+        let (lock, _) = StoreLock::take_all(&self.inner.members, &|slot| self.inner.dirs(slot))?;
+        if !still() {
+            return Ok(false);
+        }
+        members_io::change(&self.inner.members, &self.inner.disk, &lock, |record| {
+            let count = record.members.len();
+            for &slot in slots {
+                let entry = record.members.get_mut(slot);
+                entry.ok_or_else(|| no_slot(slot, count))?.state = MemberState::Active;
+            }
+            Ok(())
+        })?;
+        Ok(true)
     }
 
     /// All titles sorted by name, with those that other processes have added and without those they have removed.
@@ -158,34 +302,42 @@ impl Volume {
     /// meta-data, and the lengths of all three against the data file's. A size without a meta-data file is derived from
     /// the range sums. Of meta-data and range sums only the first block is read.
     pub fn open_title(&self, id: TitleId, packet_bytes: usize) -> Result<TitleFiles, StoreError> {
-        open::open_title(&self.inner.dirs, id, packet_bytes, false)
+        open::open_title(&self.inner.members, id, packet_bytes, false)
     }
 
     /// The same, but derived from the range sums although the size has a meta-data file: to compare the two.
     pub fn open_title_derived(&self, id: TitleId, packet_bytes: usize) -> Result<TitleFiles, StoreError> {
-        open::open_title(&self.inner.dirs, id, packet_bytes, true)
+        open::open_title(&self.inner.members, id, packet_bytes, true)
+    }
+
+    /// Opens what the parity packets of a title are made of: `track` 1 is the first parity (plain XOR), 2 all others.
+    ///
+    /// # Errors
+    /// If the title has no such parity, or its files cannot be opened.
+    pub fn open_parity(&self, id: TitleId, track: u8) -> Result<ParityFiles, StoreError> {
+        open::open_parity(&self.inner.members, id, track)
     }
 
     /// Removes a title, readable or not. Whoever has it open can go on reading.
     ///
     /// The catalogue's row goes first, then one rename makes the title invisible, then its files are deleted. After a
     /// crash in between the title is either still there or gone; the rest is done at the next open.
+    /// With several members the renames are durable on all of them before anything is deleted; a member that is missing is
+    /// declared stale before, so that it does not bring the title back.
     pub fn remove(&self, id: TitleId) -> Result<(), StoreError> {
-        let dirs = &self.inner.dirs;
-        let removed = dirs.removed(id);
-        let lock = StoreLock::take(dirs)?;
-        let title = dirs.title(id);
-        if !title.is_dir() {
+        let Inner { members, disk, .. } = &*self.inner;
+        members.refresh();
+        enough(&self.inner.dir, members)?;
+        let (lock, usable) = StoreLock::take_all(members, &|slot| self.inner.dirs(slot))?;
+        if usable.iter().all(|dirs| !dirs.title(id).is_dir()) {
             return Err(StoreError::NoTitle { id });
         }
+        members_io::leave_missing_behind(members, disk, &lock, manifest_io::lies_on(members, id))?;
         // Were the row still there when the title is gone, a refresh would drop it: an error here changes nothing.
         let _ = self.inner.catalogue().delete(id);
-        remove_tree(&dirs.disk, &removed)?;
-        rename(&dirs.disk, &title, &removed)?;
-        sync_dir(&dirs.disk, &dirs.titles)?;
-        sync_dir(&dirs.disk, &dirs.tmp)?;
+        recover::finish_removal(members, disk, id, &lock)?;
         drop(lock);
-        remove_tree(&dirs.disk, &removed)
+        usable.iter().try_for_each(|dirs| remove_tree(disk, &dirs.removed(id)))
     }
 
     /// Prepares a title for another packet size: another meta-data file over the same data, and range sums, if it has
@@ -210,6 +362,45 @@ impl Volume {
     }
 }
 
+/// Whether enough members are there.
+fn enough(dir: &Path, members: &Members) -> Result<(), StoreError> {
+    let geometry = members.geometry();
+    geometry.check_supported("volume").map_err(StoreError::format(dir))?;
+    let report = members.report();
+    let lost: Vec<_> =
+        report.iter().filter(|slot| slot.absent.is_some() || slot.state != MemberState::Active).collect();
+    let may = usize::from(geometry.tolerance());
+    if lost.len() <= may {
+        return Ok(());
+    }
+    let name = |slot: &&crate::members::SlotReport| match &slot.absent {
+        Some(absent) => format!("{}: {absent}", slot.dir.display()),
+        None => format!("{}: {}", slot.dir.display(), slot.state),
+    };
+    let names = lost.iter().map(name).collect::<Vec<_>>().join(", ");
+    Err(StoreError::MembersLost { what: dir.display().to_string(), lost: lost.len(), may, names })
+}
+
+fn no_slot(slot: usize, count: usize) -> StoreError {
+    StoreError::BadVolume(format!(
+        "there is no member {slot}; the volume has members 0 to {}",
+        count.max(1) - 1
+    ))
+}
+
+fn make_subdirectories(dirs: &Dirs) -> Result<(), StoreError> {
+    for sub in [&dirs.tmp, &dirs.titles] {
+        match dirs.disk.create_dir(sub) {
+            Err(e) if e.kind() != io::ErrorKind::AlreadyExists => {
+                return Err(StoreError::io("create", sub)(e));
+            }
+            _ => {}
+        }
+    }
+    // Also when they were there: whoever made them may have died before this.
+    sync_dir(&dirs.disk, &dirs.root)
+}
+
 /// Reads the superblock; its geometry may be one this version cannot serve.
 pub(crate) fn read_superblock(dirs: &Dirs) -> Result<Superblock, StoreError> {
     let path = dirs.superblock();
@@ -221,38 +412,4 @@ pub(crate) fn read_superblock(dirs: &Dirs) -> Result<Superblock, StoreError> {
         result => result?,
     };
     Superblock::decode(&bytes).map_err(StoreError::format(&path))
-}
-
-/// Makes the superblock of a new store. Two processes may try at once: one of them wins, both go on with its volume.
-fn create(dirs: &Dirs) -> Result<(), StoreError> {
-    if dirs.tmp.exists() || dirs.titles.exists() {
-        let reason = "volume.mrv is missing, but titles or tmp are there; restore volume.mrv from a backup, \
-                      or choose another directory (titles and tmp of other programs are never touched)";
-        return Err(StoreError::NotAStore { path: dirs.root.clone(), reason });
-    }
-    let new = dirs.root.join(format!("{VOLUME_FILE}.new"));
-    let failed = |action| {
-        let new = new.clone();
-        move |e| StoreError::write(action, &new, 0, SUPERBLOCK_BYTES as u64, e)
-    };
-    // Not truncated: until the lock is ours, this may be what another process is about to rename.
-    let file = dirs.disk.open_or_create(&new).map_err(failed("create"))?;
-    lock::lock(file.file()).map_err(failed("lock"))?;
-    let superblock = dirs.superblock();
-    if superblock.exists() {
-        return Ok(());
-    }
-    let block = Superblock {
-        volume: Uuid::from_random(random()?),
-        member: Uuid::from_random(random()?),
-        member_index: 0,
-        geometry: Geometry::SINGLE,
-        created_unix_s: unix_s(),
-    };
-    file.set_len(0)
-        .and_then(|()| file.write_all_at(&block.encode(), 0))
-        .and_then(|()| file.sync_all())
-        .map_err(failed("write"))?;
-    rename(&dirs.disk, &new, &superblock)?;
-    sync_dir(&dirs.disk, &dirs.root)
 }

@@ -2,7 +2,7 @@
 
 use std::fs::File;
 use std::io;
-use std::path::Path;
+use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
 use millrace_core::ids::TitleId;
@@ -10,50 +10,159 @@ use millrace_core::limits::{DEFAULT_PACKET_BYTES, MAX_INDEX_BYTES, MAX_TITLE_PAC
 use millrace_core::packet::WireLayout;
 
 use super::dirs::{Dirs, read_whole};
-use super::manifest_io::read_manifest;
+use super::manifest_io::find_manifest;
 use super::{DerivedFrom, TitleFiles, TitleInfo};
 use crate::error::StoreError;
-use crate::format::manifest::{DATA_FILE, INDEX_FILE, Manifest, SUMS_FILE, meta_file};
+use crate::format::manifest::{
+    DATA_FILE, DATA_UNITS_FILE, INDEX_FILE, Manifest, PARITY_META_FILE, PARITY_UNITS_FILE, SUMS_FILE,
+    meta_file,
+};
 use crate::index::TitleIndex;
+use crate::members::Members;
 use crate::meta::MetaFile;
+use crate::rows::Rows;
 use crate::sums::{Derived, SumsFile};
 
-/// `derive`: from the range sums, even if the size has a meta-data file of its own.
-pub(super) fn open_title(
-    dirs: &Dirs,
-    id: TitleId,
-    packet_bytes: usize,
-    derive: bool,
-) -> Result<TitleFiles, StoreError> {
-    match try_open_title(dirs, id, packet_bytes, derive) {
-        // Removed between two of its files: that is no damage.
-        Err(StoreError::Damaged { .. }) if !dirs.title(id).is_dir() => Err(StoreError::NoTitle { id }),
-        result => result,
+/// A title's manifest and where it lies: the first of its members whose small files are read.
+struct Found {
+    manifest: Manifest,
+    rows: Option<Rows>,
+    slots: Arc<[u16]>,
+    /// Positions whose member can be used and has the title.
+    there: Vec<usize>,
+}
+
+impl Found {
+    /// Looks which of its members have the title, and whether these are enough.
+    fn look(members: &Members, id: TitleId) -> Result<Self, StoreError> {
+        let (slot, manifest) = find_manifest(members, id)?;
+        let path = Dirs::new(&members.dir(slot)).manifest(id);
+        let geometry = manifest.placement.geometry();
+        geometry.check_supported("manifest").map_err(StoreError::format(&path))?;
+        let slots: Arc<[u16]> = manifest.placement.members.iter().map(|member| member.index).collect();
+        let has = |slot: usize| members.is_usable(slot) && Dirs::new(&members.dir(slot)).title(id).is_dir();
+        let (there, lost): (Vec<usize>, Vec<usize>) =
+            (0..slots.len()).partition(|&position| has(usize::from(slots[position])));
+        let may = usize::from(geometry.tolerance());
+        if lost.len() > may {
+            let names = lost.iter().map(|&p| members.dir(usize::from(slots[p])).display().to_string());
+            let names = names.collect::<Vec<_>>().join(", ");
+            return Err(StoreError::MembersLost {
+                what: format!("title {id}"),
+                lost: lost.len(),
+                may,
+                names,
+            });
+        }
+        Ok(Self { rows: manifest.rows(), manifest, slots, there })
+    }
+
+    /// Opens on the first member where it can be opened; the first error, if it cannot be anywhere.
+    fn open<T>(
+        &self,
+        members: &Members,
+        open: impl Fn(usize, &Path) -> Result<T, StoreError>,
+    ) -> Result<T, StoreError> {
+        let id = self.manifest.title.id;
+        let mut first = None;
+        for &position in &self.there {
+            let dirs = Dirs::new(&members.dir(usize::from(self.slots[position])));
+            match open(position, &dirs.title(id)) {
+                Ok(opened) => return Ok(opened),
+                // Removed between two of its files: that is no damage.
+                Err(StoreError::Damaged { .. }) if !dirs.title(id).is_dir() => {}
+                Err(error) => first = first.or(Some(error)),
+            }
+        }
+        Err(first.unwrap_or(StoreError::NoTitle { id }))
     }
 }
 
-fn try_open_title(
-    dirs: &Dirs,
+/// `derive`: from the range sums, even if the size has a meta-data file of its own.
+pub(super) fn open_title(
+    members: &Arc<Members>,
     id: TitleId,
     packet_bytes: usize,
     derive: bool,
 ) -> Result<TitleFiles, StoreError> {
     let layout = WireLayout::new(packet_bytes).ok_or(StoreError::BadPacketSize { packet_bytes })?;
-    let manifest = read_manifest(dirs, id)?;
-    manifest
-        .placement
-        .geometry()
-        .check_supported("manifest")
-        .map_err(StoreError::format(&dirs.manifest(id)))?;
-    let dir = dirs.title(id);
-    let derived = form(&dir, &manifest, layout, derive)?;
-    let size = if derived.is_some() { DEFAULT_PACKET_BYTES } else { packet_bytes } as u16;
-    let info = manifest.title;
-    let data_path = dir.join(DATA_FILE);
-    let data = open_data(&data_path, info.bytes)?;
-    let index = open_index(&dir.join(INDEX_FILE), &info)?;
-    let meta = open_meta(&dir.join(meta_file(size)), &info, size)?;
-    Ok(TitleFiles { info: Arc::new(info), layout, index: Arc::new(index), data, data_path, meta, derived })
+    let found = Found::look(members, id)?;
+    let Found { manifest, rows, slots, .. } = &found;
+    let info = Arc::new(manifest.title.clone());
+    found.open(members, |position, dir| {
+        let derived = form(dir, manifest, layout, derive)?;
+        let size = if derived.is_some() { DEFAULT_PACKET_BYTES } else { packet_bytes } as u16;
+        let (data_path, bytes) = match rows {
+            Some(rows) if slots.len() > 1 => (dir.join(DATA_UNITS_FILE), rows.data_file_bytes(position)),
+            _ => (dir.join(DATA_FILE), info.bytes),
+        };
+        let data = open_data(&data_path, bytes)?;
+        let index = Arc::new(open_index(&dir.join(INDEX_FILE), &info)?);
+        let meta = open_meta(&dir.join(meta_file(size)), &info, size)?;
+        let (info, members, slots) = (Arc::clone(&info), Arc::clone(members), Arc::clone(slots));
+        // Only default-size packets come in whole rows.
+        let layout = rows.map_or(layout, |rows| rows.layout(layout));
+        Ok(TitleFiles { info, layout, index, data, data_path, rows: *rows, members, slots, meta, derived })
+    })
+}
+
+/// What the parity packets of a title are made of.
+#[derive(Debug)]
+pub struct ParityFiles {
+    /// What is known of the title.
+    pub info: Arc<TitleInfo>,
+    /// 1: the first parity, plain XOR. 2: all others.
+    pub track: u8,
+    /// The rows it lies in.
+    pub rows: Rows,
+    /// The members of its volume.
+    pub members: Arc<Members>,
+    /// By position in the rows: the slot of the member.
+    pub slots: Arc<[u16]>,
+    /// Sums and times of all parity packets.
+    pub parity_meta: MetaFile,
+    /// Sums and times of the film's default-size packets.
+    pub meta: MetaFile,
+    /// The title's index.
+    pub index: Arc<TitleIndex>,
+}
+
+impl ParityFiles {
+    /// Parities of a row that this track carries.
+    pub fn parities(&self) -> std::ops::Range<usize> {
+        if self.track == 1 { 0..1 } else { 1..self.rows.m() }
+    }
+
+    /// Where the parity units of the member at a position are, as the volume knows it now.
+    pub fn parity_on(&self, position: usize) -> Option<PathBuf> {
+        let slot = usize::from(*self.slots.get(position)?);
+        Some(Dirs::new(&self.members.dir(slot)).title(self.info.id).join(PARITY_UNITS_FILE))
+    }
+}
+
+/// Opens one of a title's parity tracks.
+pub(super) fn open_parity(members: &Arc<Members>, id: TitleId, track: u8) -> Result<ParityFiles, StoreError> {
+    let found = Found::look(members, id)?;
+    let Found { manifest, rows, slots, .. } = &found;
+    let has = rows.map_or(0, |rows| rows.m());
+    let Some(rows) = rows.filter(|_| matches!((track, has), (1, 1..) | (2, 2..))) else {
+        return Err(StoreError::NoParity { id, track, has });
+    };
+    let info = Arc::new(manifest.title.clone());
+    let size = DEFAULT_PACKET_BYTES as u16;
+    found.open(members, |_, dir| {
+        let index = Arc::new(open_index(&dir.join(INDEX_FILE), &info)?);
+        let meta = open_meta(&dir.join(meta_file(size)), &info, size)?;
+        let parity_meta = open_parity_meta(&dir.join(PARITY_META_FILE), &info, &rows)?;
+        let (info, members, slots) = (Arc::clone(&info), Arc::clone(members), Arc::clone(slots));
+        Ok(ParityFiles { info, track, rows, members, slots, parity_meta, meta, index })
+    })
+}
+
+/// The sums and times of a title's parity: header and length right, and as many packets as its rows have.
+pub(crate) fn open_parity_meta(path: &Path, info: &TitleInfo, rows: &Rows) -> Result<MetaFile, StoreError> {
+    let bytes = rows.parity_packets() * DEFAULT_PACKET_BYTES as u64;
+    open_meta_of(path, info, DEFAULT_PACKET_BYTES as u16, bytes)
 }
 
 /// How this packet size can be had: `None` from its own meta-data file, else derived from the range sums.
@@ -122,15 +231,24 @@ pub(crate) fn open_index(path: &Path, info: &TitleInfo) -> Result<TitleIndex, St
 
 /// The meta-data file of a title: header and length right, and of the title, size and data that the manifest says.
 pub(crate) fn open_meta(path: &Path, info: &TitleInfo, packet_bytes: u16) -> Result<MetaFile, StoreError> {
+    open_meta_of(path, info, packet_bytes, info.bytes)
+}
+
+fn open_meta_of(
+    path: &Path,
+    info: &TitleInfo,
+    packet_bytes: u16,
+    bytes: u64,
+) -> Result<MetaFile, StoreError> {
     let meta = match MetaFile::open(path) {
         Err(StoreError::Io { error, action, .. }) => return Err(missing_or_io(action, path)(error)),
         result => result?,
     };
     let header = meta.header();
-    if (header.title, header.packet_bytes, header.data_bytes) != (info.id, packet_bytes, info.bytes) {
+    if (header.title, header.packet_bytes, header.data_bytes) != (info.id, packet_bytes, bytes) {
         let what = format!(
             "is of title {}, {} bytes in packets of {}; the manifest promises {}, {} and {packet_bytes}",
-            header.title, header.data_bytes, header.packet_bytes, info.id, info.bytes
+            header.title, header.data_bytes, header.packet_bytes, info.id, bytes
         );
         return Err(damaged(path, what));
     }

@@ -1,12 +1,29 @@
-//! Puts a store in order after a crash: what dead processes left below `tmp` goes.
+//! Puts a volume in order after a crash: what dead processes left below `tmp` goes, and what was begun on some members is
+//! finished on all.
+//!
+//! | found | done |
+//! | --- | --- |
+//! | `tmp/<id>.rm` on any member | the title is removed from all |
+//! | `titles/<id>` on some, `tmp/<id>` with its manifest on others | it is renamed there too |
+//! | `tmp/<id>` without a manifest, `titles/<id>` on others | left: a repair goes on with it |
+//! | `tmp/<id>` of a title that is nowhere visible | removed, unless a member that may have it is missing |
+//! | a new manifest of a title in `tmp`, and the same in place on some | put in place on the others, with its files |
 
+use std::collections::BTreeSet;
 use std::ffi::OsStr;
 use std::fs;
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 
-use super::dirs::{Dirs, LOCK_FILE, REMOVED_SUFFIX, id_of_name, remove_tree};
+use millrace_core::ids::TitleId;
+use millrace_core::limits::MAX_MANIFEST_BYTES;
+
+use super::dirs::{Dirs, LOCK_FILE, REMOVED_SUFFIX, id_of_name, read_whole, remove_tree, rename, sync_dir};
 use super::lock::{StoreLock, is_held};
+use super::members_io::leave_missing_behind;
+use crate::disk::Disk;
 use crate::error::StoreError;
+use crate::format::manifest::{MANIFEST_FILE, Manifest};
+use crate::members::{MemberState, Members};
 
 /// What an entry of `tmp` is.
 #[derive(Debug, PartialEq, Eq)]
@@ -47,4 +64,133 @@ pub(crate) fn sweep(dirs: &Dirs, _store: &StoreLock) -> Result<(), StoreError> {
         }
     }
     Ok(())
+}
+
+/// Puts all members that are there in order.
+pub(super) fn recover(
+    members: &Members,
+    usable: &[Dirs],
+    disk: &Disk,
+    store: &StoreLock,
+) -> Result<(), StoreError> {
+    if members.len() == 1 {
+        return usable.iter().try_for_each(|dirs| sweep(dirs, store));
+    }
+    let mut removed = BTreeSet::new();
+    for dirs in usable {
+        let entries = fs::read_dir(&dirs.tmp).map_err(StoreError::io("list", &dirs.tmp))?;
+        removed.extend(entries.filter_map(|entry| removed_id(&entry.ok()?.file_name())));
+    }
+    if !removed.is_empty() {
+        leave_missing_behind(members, disk, store, |_| true)?;
+    }
+    for id in removed {
+        for dirs in finish_removal(members, disk, id, store)? {
+            remove_tree(disk, &dirs.removed(id))?;
+        }
+    }
+    // All is looked at before anything is changed: what is found on one member depends on what is on the others.
+    let mut left = Vec::new();
+    for dirs in usable {
+        for entry in look_at_tmp(dirs)? {
+            if let TmpEntry::Stale(path) = entry {
+                let fate = Fate::of(dirs, &path, members, usable);
+                left.push((dirs, path, fate));
+            }
+        }
+    }
+    left.into_iter().try_for_each(|(dirs, path, fate)| fate.carry_out(dirs, &path))
+}
+
+/// The id in the name of a title below `tmp` that is being removed.
+fn removed_id(name: &OsStr) -> Option<TitleId> {
+    id_of_name(OsStr::new(name.to_str()?.strip_suffix(REMOVED_SUFFIX)?))
+}
+
+/// Makes a title invisible on every member that is there, durably. Returns those with something left to delete.
+pub(super) fn finish_removal(
+    members: &Members,
+    disk: &Disk,
+    id: TitleId,
+    _store: &StoreLock,
+) -> Result<Vec<Dirs>, StoreError> {
+    let there = (0..members.len()).filter(|&slot| members.is_present(slot));
+    // One that is being rebuilt may have it again already.
+    let there = there.filter(|&slot| members.state(slot) != MemberState::Stale);
+    let homes: Vec<Dirs> = there.map(|slot| Dirs::on(&members.dir(slot), disk.clone())).collect();
+    for dirs in homes.iter().filter(|dirs| dirs.title(id).is_dir()) {
+        remove_tree(disk, &dirs.removed(id))?;
+        rename(disk, &dirs.title(id), &dirs.removed(id))?;
+    }
+    for dirs in &homes {
+        sync_dir(disk, &dirs.titles)?;
+        sync_dir(disk, &dirs.tmp)?;
+    }
+    Ok(homes)
+}
+
+/// What becomes of a directory below `tmp` whose maker is dead.
+enum Fate {
+    Remove,
+    /// A repair goes on with it, or a member that is missing decides.
+    Leave,
+    /// It is a whole title, visible on other members.
+    Show(TitleId),
+    /// It holds more files for a title and a new manifest, which is in place on other members.
+    Prepare(TitleId),
+}
+
+impl Fate {
+    fn of(dirs: &Dirs, path: &Path, members: &Members, usable: &[Dirs]) -> Self {
+        let Some(id) = path.file_name().and_then(id_of_name) else { return Self::Leave };
+        let here = dirs.title(id).is_dir();
+        let elsewhere = usable.iter().any(|dirs| dirs.title(id).is_dir());
+        let bytes = read_whole(&path.join(MANIFEST_FILE), MAX_MANIFEST_BYTES).ok();
+        let manifest = bytes.as_ref().and_then(|bytes| Manifest::decode(bytes).ok());
+        let (Some(bytes), Some(manifest)) = (bytes, manifest) else {
+            return if elsewhere && !here { Self::Leave } else { Self::Remove };
+        };
+        let title = manifest.title.id;
+        let is_in_place = usable.iter().any(|dirs| {
+            read_whole(&dirs.manifest(title), MAX_MANIFEST_BYTES).is_ok_and(|seen| seen == bytes)
+        });
+        let all_there = manifest.placement.members.iter().all(|m| members.is_usable(usize::from(m.index)));
+        match title == id {
+            true if elsewhere && here => Self::Remove,
+            true if is_in_place => Self::Show(id),
+            true if elsewhere || !all_there => Self::Leave,
+            false if is_in_place && dirs.title(title).is_dir() => Self::Prepare(title),
+            _ => Self::Remove,
+        }
+    }
+
+    fn carry_out(self, dirs: &Dirs, path: &Path) -> Result<(), StoreError> {
+        let disk = &dirs.disk;
+        match self {
+            Self::Leave => Ok(()),
+            Self::Remove => remove_tree(disk, path),
+            Self::Show(id) => {
+                if path.join(LOCK_FILE).exists() {
+                    disk.remove_file(&path.join(LOCK_FILE)).map_err(StoreError::io("remove", path))?;
+                    sync_dir(disk, path)?;
+                }
+                rename(disk, path, &dirs.title(id))?;
+                sync_dir(disk, &dirs.titles)?;
+                sync_dir(disk, &dirs.tmp)
+            }
+            Self::Prepare(id) => {
+                let title = dirs.title(id);
+                for entry in fs::read_dir(path).map_err(StoreError::io("list", path))? {
+                    let name = entry.map_err(StoreError::io("list", path))?.file_name();
+                    if name != OsStr::new(LOCK_FILE) && name != OsStr::new(MANIFEST_FILE) {
+                        rename(disk, &path.join(&name), &title.join(&name))?;
+                    }
+                }
+                sync_dir(disk, &title)?;
+                rename(disk, &path.join(MANIFEST_FILE), &dirs.manifest(id))?;
+                sync_dir(disk, &title)?;
+                remove_tree(disk, path)
+            }
+        }
+    }
 }

@@ -1,19 +1,19 @@
 //! More packet sizes for a title, and range sums if it has none: more files over the same data.
 
-use std::os::unix::fs::FileExt;
-
 use millrace_core::ids::TitleId;
 use millrace_core::limits::{DEFAULT_PACKET_BYTES, MAX_TITLE_PACKETS};
 use millrace_core::packet::{PacketMeta, WireLayout};
 use millrace_core::wire::checksum::{add, sum16};
 
-use super::dirs::{Dirs, rename, sync_dir, write_new};
+use super::dirs::{Dirs, copy_new, rename, sync_dir, write_new};
 use super::lock::StoreLock;
-use super::manifest_io::read_manifest;
+use super::manifest_io::{find_manifest, lies_on};
+use super::members_io::leave_missing_behind;
 use super::workspace::Workspace;
-use super::{Inner, TitleFiles, open};
+use super::{FilmReader, Inner, TitleFiles, open};
 use crate::error::StoreError;
 use crate::format::manifest::{FileEntry, MANIFEST_FILE, Manifest, SUMS_FILE, meta_file};
+use crate::members::{MemberState, SlotReport};
 use crate::meta::{Finished, MetaWriter};
 use crate::sums::{GRAIN_BYTES, Rule, SumsWriter};
 
@@ -42,8 +42,8 @@ pub(super) fn prepare(
     }
     sizes.sort_unstable();
     sizes.dedup();
-    let files = open::open_title(&volume.dirs, id, DEFAULT_PACKET_BYTES, false)?;
-    let wants_sums = !read_manifest(&volume.dirs, id)?.has_sums();
+    let files = open::open_title(&volume.members, id, DEFAULT_PACKET_BYTES, false)?;
+    let wants_sums = !find_manifest(&volume.members, id)?.1.has_sums();
     sizes.retain(|size| !files.info.packet_sizes.contains(size));
     if sizes.is_empty() && !wants_sums {
         return Ok(Vec::new());
@@ -54,20 +54,39 @@ pub(super) fn prepare(
         let what = format!("more than {MAX_TITLE_PACKETS} packets of {size} bytes");
         return Err(StoreError::BadTitle { id, what });
     }
-    let workspace = Workspace::create(&volume.dirs)?;
-    let made = make(&files, &workspace, &sizes, wants_sums, tell)?;
-    publish(volume, &workspace, id, made)
+    let homes = homes(volume, id)?;
+    let workspace = Workspace::create_on(&homes)?;
+    let made = make(files, &workspace, &sizes, wants_sums, tell)?;
+    for (home, path) in homes.iter().zip(workspace.paths()).skip(1) {
+        for Made { name, .. } in &made {
+            copy_new(&home.disk, &workspace.path().join(name), &path.join(name))?;
+        }
+    }
+    publish(volume, &homes, &workspace, id, made)
+}
+
+/// The members that have the title. None of the volume's may be on its way back: it would be filled with the title as it was.
+fn homes(volume: &Inner, id: TitleId) -> Result<Vec<Dirs>, StoreError> {
+    volume.members.refresh();
+    let returning = |slot: &SlotReport| slot.absent.is_none() && slot.state == MemberState::Rebuilding;
+    if let Some(slot) = volume.members.report().into_iter().find(returning) {
+        let why = "is not complete yet".to_owned();
+        return Err(StoreError::MemberNeeded { dir: slot.dir, why, action: "preparing a title" });
+    }
+    let homes: Vec<Dirs> = volume.usable().into_iter().filter(|dirs| dirs.title(id).is_dir()).collect();
+    if homes.is_empty() { Err(StoreError::NoTitle { id }) } else { Ok(homes) }
 }
 
 /// Makes the files in the workspace: one pass over the data.
 fn make(
-    files: &TitleFiles,
+    files: TitleFiles,
     workspace: &Workspace,
     sizes: &[u16],
     wants_sums: bool,
     tell: &mut dyn FnMut(u64),
 ) -> Result<Vec<Made>, StoreError> {
-    let (id, bytes) = (files.info.id, files.info.bytes);
+    let mut film = FilmReader::new(files)?;
+    let (id, bytes) = (film.files().info.id, film.files().info.bytes);
     let path = |name: &str| workspace.path().join(name);
     let mut sums = wants_sums
         .then(|| SumsWriter::create(workspace.disk(), &path(SUMS_FILE), GRAIN_BYTES))
@@ -77,13 +96,13 @@ fn make(
         writers.push(Sizer::new(size, MetaWriter::create(workspace.disk(), &path(&meta_file(size)))?));
     }
     let mut buffer = vec![0; READ_BYTES];
-    let mut known = Known::new(files);
+    let mut known = Known::new(film.files());
     let mut start = 0;
     while start < bytes {
         let len = (bytes - start).min(buffer.len() as u64) as usize;
         let data = &mut buffer[..len];
-        files.data.read_exact_at(data, start).map_err(StoreError::io("read", &files.data_path))?;
-        known.read(start, data)?;
+        film.read_exact(start, data)?;
+        known.read(film.files(), start, data)?;
         for (grain, byte) in data.chunks(GRAIN).zip((start..).step_by(GRAIN)) {
             let sum = sum16(grain);
             if let Some(sums) = &mut sums {
@@ -107,18 +126,24 @@ fn make(
     Ok(made)
 }
 
-/// The manifest is replaced after the new files are in place. A crash between the renames leaves files that no manifest
-/// names: fsck shows them, and the next try replaces them.
+/// The manifest is replaced after the new files are in place, on all members. A crash between the renames leaves files that
+/// no manifest names: fsck shows them, and the next try replaces them. Once the new manifest is in place on one member, the
+/// next open puts it in place on the others.
 fn publish(
     volume: &Inner,
+    homes: &[Dirs],
     workspace: &Workspace,
     id: TitleId,
     made: Vec<Made>,
 ) -> Result<Vec<String>, StoreError> {
-    let dirs = &volume.dirs;
-    let _lock = StoreLock::take(dirs)?;
+    let (lock, usable) = StoreLock::take_all(&volume.members, &|slot| volume.dirs(slot))?;
     // Read again: another process may have removed the title or added a size meanwhile.
-    let mut manifest = read_manifest(dirs, id)?;
+    let (_, mut manifest) = find_manifest(&volume.members, id)?;
+    let has_title = usable.iter().filter(|dirs| dirs.title(id).is_dir()).map(|dirs| &dirs.root);
+    if !has_title.eq(homes.iter().map(|home| &home.root)) {
+        let what = "the members of the volume have changed meanwhile; prepare it again".to_owned();
+        return Err(StoreError::BadTitle { id, what });
+    }
     let new: Vec<Made> = made.into_iter().filter(|made| manifest.file(&made.name).is_none()).collect();
     if new.is_empty() {
         return Ok(Vec::new());
@@ -131,29 +156,39 @@ fn publish(
     manifest.files.sort_by(|a, b| a.name.cmp(&b.name));
     manifest.title.packet_sizes.sort_unstable();
     manifest.validate().map_err(|e| StoreError::BadTitle { id, what: e.to_string() })?;
-    replace(dirs, workspace, id, &new, &manifest)?;
+    leave_missing_behind(&volume.members, &volume.disk, &lock, lies_on(&volume.members, id))?;
+    replace(homes, workspace, id, &new, &manifest)?;
     // The catalogue sees the manifest's new inode at its next refresh, should this fail.
     let _ = volume.catalogue().put(&manifest.title);
     Ok(new.into_iter().map(|made| made.name).collect())
 }
 
 fn replace(
-    dirs: &Dirs,
+    homes: &[Dirs],
     workspace: &Workspace,
     id: TitleId,
     new: &[Made],
     manifest: &Manifest,
 ) -> Result<(), StoreError> {
-    let disk = &dirs.disk;
-    let new_manifest = workspace.path().join(MANIFEST_FILE);
-    write_new(disk, &new_manifest, &manifest.encode())?;
-    let title = dirs.title(id);
-    for made in new {
-        rename(disk, &workspace.path().join(&made.name), &title.join(&made.name))?;
+    let bytes = manifest.encode();
+    for (home, path) in homes.iter().zip(workspace.paths()) {
+        write_new(&home.disk, &path.join(MANIFEST_FILE), &bytes)?;
+        if homes.len() > 1 {
+            // The next open looks for it there.
+            sync_dir(&home.disk, path)?;
+            sync_dir(&home.disk, &home.tmp)?;
+        }
     }
-    sync_dir(disk, &title)?;
-    rename(disk, &new_manifest, &dirs.manifest(id))?;
-    sync_dir(disk, &title)
+    for (home, path) in homes.iter().zip(workspace.paths()) {
+        for made in new {
+            rename(&home.disk, &path.join(&made.name), &home.title(id).join(&made.name))?;
+        }
+        sync_dir(&home.disk, &home.title(id))?;
+    }
+    for (home, path) in homes.iter().zip(workspace.paths()) {
+        rename(&home.disk, &path.join(MANIFEST_FILE), &home.manifest(id))?;
+    }
+    homes.iter().try_for_each(|home| sync_dir(&home.disk, &home.title(id)))
 }
 
 /// Gathers the grains of one packet size's packets.
@@ -174,7 +209,7 @@ impl Sizer {
     }
 
     /// The next grain, of these bytes of the title.
-    fn take(&mut self, known: &Known<'_>, bytes: std::ops::Range<u64>, sum: u16) -> Result<(), StoreError> {
+    fn take(&mut self, known: &Known, bytes: std::ops::Range<u64>, sum: u16) -> Result<(), StoreError> {
         if self.filled == 0 {
             self.start = bytes.start;
             let time = known.rule.time(bytes.start, |packet| known.get(packet))?;
@@ -202,30 +237,30 @@ impl Sizer {
 }
 
 /// The default-size meta-data of a stretch of data, from a default packet's start on.
-struct Known<'a> {
-    files: &'a TitleFiles,
+struct Known {
+    id: TitleId,
     rule: Rule,
     first: u32,
     /// Those of the stretch, and the next one if there is one.
     metas: Vec<PacketMeta>,
 }
 
-impl<'a> Known<'a> {
-    fn new(files: &'a TitleFiles) -> Self {
+impl Known {
+    fn new(files: &TitleFiles) -> Self {
         let rule = Rule { data_bytes: files.info.bytes, duration: files.info.duration };
-        Self { files, rule, first: 0, metas: Vec::new() }
+        Self { id: files.info.id, rule, first: 0, metas: Vec::new() }
     }
 
     /// Reads it and holds the data against the stored sums: damaged data must not be given new, matching sums.
-    fn read(&mut self, start: u64, data: &[u8]) -> Result<(), StoreError> {
+    fn read(&mut self, files: &TitleFiles, start: u64, data: &[u8]) -> Result<(), StoreError> {
         let packets = self.rule.packets(&(start..start + data.len() as u64));
         self.first = packets.start;
         self.metas.resize((packets.end - packets.start) as usize, PacketMeta::default());
-        self.files.meta.read(self.first, &mut self.metas)?;
+        files.meta.read(self.first, &mut self.metas)?;
         for (i, (packet, meta)) in data.chunks(DEFAULT_PACKET_BYTES).zip(&self.metas).enumerate() {
             if sum16(packet) != meta.sum() {
                 let what = format!("packet {} does not match its stored sum", start / DEFAULT + i as u64);
-                return Err(StoreError::Damaged { path: self.files.data_path.clone(), what });
+                return Err(StoreError::Damaged { path: files.data_path.clone(), what });
             }
         }
         Ok(())
@@ -234,7 +269,7 @@ impl<'a> Known<'a> {
     fn get(&self, packet: u32) -> Result<PacketMeta, StoreError> {
         let record = packet.checked_sub(self.first).and_then(|place| self.metas.get(place as usize));
         record.copied().ok_or_else(|| StoreError::BadTitle {
-            id: self.files.info.id,
+            id: self.id,
             what: format!("packet {packet} is not among those that were read"),
         })
     }

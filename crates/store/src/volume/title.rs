@@ -16,10 +16,14 @@ use millrace_core::units::BitRate;
 use millrace_core::wire::rtp::Timeline;
 use serde::{Deserialize, Serialize};
 
+use super::dirs::Dirs;
 use crate::error::StoreError;
 use crate::format::json;
+use crate::format::manifest::{DATA_FILE, DATA_UNITS_FILE, PARITY_UNITS_FILE};
 use crate::index::TitleIndex;
+use crate::members::Members;
 use crate::meta::{MetaError, MetaFile};
+use crate::rows::Rows;
 use crate::sums::{DeriveError, Derived, SUMS_BLOCK_BYTES, SUMS_PER_BLOCK, SumsFile};
 
 /// Film whose records are derived at a time: its range sums fill a window but for two blocks that it does not begin or end
@@ -113,10 +117,16 @@ pub struct TitleFiles {
     pub layout: WireLayout,
     /// Its index (in default-size packets).
     pub index: Arc<TitleIndex>,
-    /// The data file; buffered, read only.
+    /// The data file; buffered, read only. Of a title on several members the data units of the first that is there.
     pub data: File,
     /// Where the data file is, for readers that want a descriptor of their own (O_DIRECT).
     pub data_path: PathBuf,
+    /// The rows it lies in; `None` if it is one plain file without parity.
+    pub rows: Option<Rows>,
+    /// The members of its volume.
+    pub members: Arc<Members>,
+    /// By position in the rows: the slot of the member.
+    pub slots: Arc<[u16]>,
     /// The meta-data file of this packet size; of the default size, if the records of this size are `derived`.
     pub meta: MetaFile,
     /// How the records of this size are derived: it has no meta-data file of its own.
@@ -133,6 +143,29 @@ pub struct DerivedFrom {
 }
 
 impl TitleFiles {
+    /// The slot of the member at a position of the rows; `None` beyond the positions.
+    pub fn slot(&self, position: usize) -> Option<usize> {
+        self.slots.get(position).map(|&slot| usize::from(slot))
+    }
+
+    /// The title's directory on the member at a position, as the volume knows it now.
+    pub fn dir_on(&self, position: usize) -> Option<PathBuf> {
+        let slot = self.slot(position)?;
+        Some(Dirs::new(&self.members.dir(slot)).title(self.info.id))
+    }
+
+    /// Where the data units (or the film) of the member at a position are, as the volume knows it now.
+    pub fn data_on(&self, position: usize) -> Option<PathBuf> {
+        let name = if self.slots.len() > 1 { DATA_UNITS_FILE } else { DATA_FILE };
+        self.dir_on(position).map(|dir| dir.join(name))
+    }
+
+    /// Where the parity units of the member at a position are; `None` without parity.
+    pub fn parity_on(&self, position: usize) -> Option<PathBuf> {
+        self.rows.filter(|rows| rows.m() > 0)?;
+        self.dir_on(position).map(|dir| dir.join(PARITY_UNITS_FILE))
+    }
+
     /// Packets of this size.
     pub fn packets(&self) -> u32 {
         self.info.bytes.div_ceil(self.layout.packet_bytes() as u64) as u32

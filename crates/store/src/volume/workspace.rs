@@ -10,36 +10,38 @@ use super::lock::{StoreLock, lock};
 use crate::disk::Disk;
 use crate::error::StoreError;
 
-/// A directory below `tmp` with a locked file in it. Dropped, it is removed.
+/// A directory below `tmp` with a locked file in it, on each of the members that something is made on. Dropped, they are
+/// removed.
 #[derive(Debug)]
 pub(crate) struct Workspace {
     id: TitleId,
+    parts: Vec<Part>,
+    gone: bool,
+}
+
+#[derive(Debug)]
+struct Part {
     path: PathBuf,
     disk: Disk,
     /// The lock tells [`super::recover`] of other processes that the maker lives.
     _lock: File,
-    gone: bool,
 }
 
 impl Workspace {
-    /// Makes one under a new random id. The store's lock is held until its own lock is, so that nobody sweeps it in
-    /// between.
+    /// Makes one under a new random id.
     pub(crate) fn create(dirs: &Dirs) -> Result<Self, StoreError> {
-        let id = TitleId(random()?);
-        let path = dirs.tmp.join(id.to_string());
-        let _store = StoreLock::take(dirs)?;
-        let disk = dirs.disk.clone();
-        disk.create_dir(&path).map_err(|e| StoreError::write("create", &path, 0, 0, e))?;
-        let lock_path = path.join(LOCK_FILE);
-        let made = disk.create_new(&lock_path).and_then(|file| lock(file.file()).map(|()| file.into_file()));
-        match made {
-            Ok(file) => Ok(Self { id, path, disk, _lock: file, gone: false }),
-            Err(e) => {
-                // The first error is the one to report; what cannot be removed now is swept at the next open.
-                let _ = remove_tree(&disk, &path);
-                Err(StoreError::write("create", &lock_path, 0, 0, e))
-            }
+        Self::create_on(std::slice::from_ref(dirs))
+    }
+
+    /// Makes one on each of these members, under one id. A store's lock is held until the lock there is, so that nobody
+    /// sweeps it in between.
+    pub(crate) fn create_on(members: &[Dirs]) -> Result<Self, StoreError> {
+        let mut workspace = Self { id: TitleId(random()?), parts: Vec::new(), gone: false };
+        for dirs in members {
+            let part = Part::create(dirs, workspace.id)?;
+            workspace.parts.push(part);
         }
+        Ok(workspace)
     }
 
     /// The random id, also that of the title made here.
@@ -49,31 +51,60 @@ impl Workspace {
 
     /// What changes in it go through.
     pub(crate) fn disk(&self) -> &Disk {
-        &self.disk
+        &self.parts[0].disk
     }
 
-    /// The directory.
+    /// The directory; on the first member, if there are several.
     pub(crate) fn path(&self) -> &Path {
-        &self.path
+        &self.parts[0].path
     }
 
-    /// Takes the lock file away, so that the directory holds the title's files only. From here on it looks dead to a
-    /// sweep: the caller holds `_store` until the directory is renamed.
+    /// The directories, one on each member in the order given.
+    pub(crate) fn paths(&self) -> impl Iterator<Item = &Path> {
+        self.parts.iter().map(|part| part.path.as_path())
+    }
+
+    /// Takes the lock files away, so that the directories hold the title's files only. From here on they look dead to a
+    /// sweep: the caller holds `_store` until the directories are renamed.
     pub(crate) fn unmark(&self, _store: &StoreLock) -> Result<(), StoreError> {
-        let path = self.path.join(LOCK_FILE);
-        self.disk.remove_file(&path).map_err(StoreError::io("remove", &path))
+        for part in &self.parts {
+            let path = part.path.join(LOCK_FILE);
+            part.disk.remove_file(&path).map_err(StoreError::io("remove", &path))?;
+        }
+        Ok(())
     }
 
-    /// It has been renamed: nothing is left to remove.
+    /// They have been renamed: nothing is left to remove.
     pub(crate) fn forget(mut self) {
         self.gone = true;
     }
 
-    /// Removes it now; nothing in it can be used any more.
+    /// Removes them now; nothing in them can be used any more.
     pub(crate) fn remove(&mut self) {
         if !std::mem::replace(&mut self.gone, true) {
-            // An error here has no one to go to; what is left is swept when the store is opened next.
-            let _ = remove_tree(&self.disk, &self.path);
+            for part in &self.parts {
+                // An error here has no one to go to; what is left is swept when the store is opened next.
+                let _ = remove_tree(&part.disk, &part.path);
+            }
+        }
+    }
+}
+
+impl Part {
+    fn create(dirs: &Dirs, id: TitleId) -> Result<Self, StoreError> {
+        let path = dirs.tmp.join(id.to_string());
+        let _store = StoreLock::take(dirs)?;
+        let disk = dirs.disk.clone();
+        disk.create_dir(&path).map_err(|e| StoreError::write("create", &path, 0, 0, e))?;
+        let lock_path = path.join(LOCK_FILE);
+        let made = disk.create_new(&lock_path).and_then(|file| lock(file.file()).map(|()| file.into_file()));
+        match made {
+            Ok(file) => Ok(Self { path, disk, _lock: file }),
+            Err(e) => {
+                // The first error is the one to report; what cannot be removed now is swept at the next open.
+                let _ = remove_tree(&disk, &path);
+                Err(StoreError::write("create", &lock_path, 0, 0, e))
+            }
         }
     }
 }

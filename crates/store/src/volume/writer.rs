@@ -1,5 +1,6 @@
-//! Writes a title: data, meta-data, index, manifest; then makes it visible at once.
+//! Writes a title: data, parity, meta-data, index, manifest; then makes it visible at once.
 
+use std::path::Path;
 use std::sync::Arc;
 
 use millrace_core::ids::TitleId;
@@ -9,20 +10,23 @@ use millrace_core::time::MediaTicks;
 use millrace_core::units::BitRate;
 use millrace_core::wire::rtp::Timeline;
 
-use super::data::{DataWriter, SizeWriter};
-use super::dirs::{random, rename, sync_dir, unix_s, write_new};
+use super::data::{DataWriter, SUM_STEP_BYTES, SizeWriter, sum_grains};
+use super::dirs::{Dirs, copy_new, random, rename, sync_dir, unix_s, write_new};
 use super::lock::StoreLock;
 use super::name;
+use super::rows_writer::RowsWriter;
 use super::workspace::Workspace;
 use super::{ElementaryStream, Inner, SourceIdentity, TitleInfo, Volume};
 use crate::error::StoreError;
 use crate::format::manifest::{
-    self, DATA_FILE, FileEntry, INDEX_FILE, MANIFEST_FILE, Manifest, Placement, SUMS_FILE,
+    self, DATA_FILE, FileEntry, INDEX_FILE, MANIFEST_FILE, Manifest, PARITY_META_FILE, Placement, SUMS_FILE,
 };
 use crate::index::TitleIndex;
 use crate::meta::Finished;
 use crate::sums::{GRAIN_BYTES, SumsWriter};
 
+/// What needs all members, for errors.
+const INGEST: &str = "adding a film";
 const DEFAULT_SIZE: u16 = DEFAULT_PACKET_BYTES as u16;
 
 /// A title being written. It owns `tmp/<id>` in the store; dropped without [`TitleWriter::commit`], that is removed.
@@ -31,6 +35,9 @@ const DEFAULT_SIZE: u16 = DEFAULT_PACKET_BYTES as u16;
 #[derive(Debug)]
 pub struct TitleWriter {
     volume: Arc<Inner>,
+    /// The members it is written on, by position, and the list of members that says so.
+    homes: Vec<Dirs>,
+    generation: u64,
     workspace: Workspace,
     /// `None` after an error: open files would keep their space on the disk.
     files: Option<Files>,
@@ -38,10 +45,15 @@ pub struct TitleWriter {
 
 #[derive(Debug)]
 struct Files {
-    data: DataWriter,
+    /// The film as one file, if there is only one member.
+    data: Option<DataWriter>,
+    /// Its rows: units on several members, or parity.
+    rows: Option<RowsWriter>,
     sums: SumsWriter,
     /// The default size first, the others ascending.
     sizes: Vec<SizeWriter>,
+    /// Default-size packets whose meta-data has come.
+    metas: u64,
 }
 
 /// What is only known when all of a title has been read.
@@ -80,15 +92,23 @@ impl TitleWriter {
             WireLayout::new(packet_bytes).ok_or(StoreError::BadPacketSize { packet_bytes })?;
         }
         let volume = Arc::clone(&volume.inner);
-        let workspace = Workspace::create(&volume.dirs)?;
+        let homes = volume.all_members(INGEST)?;
+        let (geometry, generation) = (volume.members.geometry(), volume.members.generation());
+        let workspace = Workspace::create_on(&homes)?;
         let disk = workspace.disk();
-        let data = DataWriter::create(disk, &workspace.path().join(DATA_FILE))?;
+        let data = match homes.len() {
+            1 => Some(DataWriter::create(disk, &workspace.path().join(DATA_FILE))?),
+            _ => None,
+        };
+        let paths: Vec<&Path> = workspace.paths().collect();
+        let rows = RowsWriter::create(&geometry, &homes, &paths)?;
         let sums = SumsWriter::create(disk, &workspace.path().join(SUMS_FILE), GRAIN_BYTES)?;
         let sizes = sizes
             .into_iter()
             .map(|size| SizeWriter::create(disk, &workspace.path().join(manifest::meta_file(size)), size))
             .collect::<Result<_, _>>()?;
-        Ok(Self { volume, workspace, files: Some(Files { data, sums, sizes }) })
+        let files = Some(Files { data, rows, sums, sizes, metas: 0 });
+        Ok(Self { volume, homes, generation, workspace, files })
     }
 
     /// The title's identity.
@@ -98,7 +118,7 @@ impl TitleWriter {
 
     /// Bytes taken so far; 0 after an error.
     pub fn bytes(&self) -> u64 {
-        self.files.as_ref().map_or(0, |files| files.data.bytes())
+        self.files.as_ref().map_or(0, Files::bytes)
     }
 
     /// Appends whole TS packets to the data file: copied, summed and hashed in one pass while hot in cache, written in
@@ -132,47 +152,49 @@ impl TitleWriter {
 
     /// Makes the title durable, visible and catalogued under a unique name (suffix `-2`, `-3` ...).
     ///
-    /// Durable means: every file, then the directory; a rename; the two directories it touches. A crash at any moment
-    /// leaves either the whole title or nothing but a directory below `tmp` that the next open sweeps.
+    /// Durable means: every file, then the directory, on all members; then a rename on each; the two directories it touches. A
+    /// crash before the first rename leaves nothing but directories below `tmp` that the next open sweeps, one behind it
+    /// a title that the next open completes.
     pub fn commit(self, finish: FinishTitle) -> Result<TitleInfo, StoreError> {
-        let Self { volume, workspace, files } = self;
+        let Self { volume, homes, generation, workspace, files } = self;
         let id = workspace.id();
         let bad = |what: String| bad(id, what);
-        let Files { data, sums, sizes } = files.ok_or_else(|| gave_up(id))?;
-        let last_time = sizes[0].last_time();
-        if data.bytes() == 0 {
+        let files = files.ok_or_else(|| gave_up(id))?;
+        let last_time = files.sizes[0].last_time();
+        if files.bytes() == 0 {
             return Err(bad("no data was written".to_owned()));
         }
         if finish.duration < last_time || finish.duration.0 > PacketMeta::MAX_TICKS {
             return Err(bad(format!("duration is {}; its last packet is at {last_time}", finish.duration)));
         }
-        let data = data.finish()?;
-        let mut files = vec![entry(DATA_FILE.to_owned(), data)];
-        files.push(entry(SUMS_FILE.to_owned(), sums.finish(id, data.bytes)?));
-        let mut times = Vec::new();
-        let mut packet_sizes = Vec::new();
-        for size in sizes {
-            let packet_bytes = size.packet_bytes();
-            let (writer, size_times) = size.end()?.map_err(|unpaired| {
-                bad(format!(
-                    "packets of {packet_bytes} bytes: {} without meta-data, {} meta-data too many",
-                    unpaired.packets, unpaired.metas
-                ))
-            })?;
-            let done = writer.finish(id, packet_bytes, data.bytes)?;
-            files.push(entry(manifest::meta_file(packet_bytes), done));
-            packet_sizes.push(packet_bytes);
-            if packet_bytes == DEFAULT_SIZE {
-                times = size_times;
-            }
-        }
-        packet_sizes.sort_unstable();
-        let index = finish.index.clone().complete(times, data.bytes, finish.duration)?;
-        files.push(write_index(&workspace, &index)?);
-        files.sort_by(|a, b| a.name.cmp(&b.name));
-        let info = describe(id, finish, data, packet_sizes)?;
-        publish(&volume, workspace, info, files)
+        let Written { film, same, own, sizes, times } = files.finish(id)?;
+        let mut same = same;
+        let index = finish.index.clone().complete(times, film.bytes, finish.duration)?;
+        same.push(write_index(&workspace, &index)?);
+        same.sort_by(|a, b| a.name.cmp(&b.name));
+        copy_to_others(&workspace, &homes, &same)?;
+        let info = describe(id, finish, film, sizes)?;
+        publish(
+            &volume,
+            &homes,
+            generation,
+            workspace,
+            Manifest { placement: placement(&volume, own, info.bytes)?, title: info, files: same },
+        )
     }
+}
+
+/// What the files of a title are when all is written and durable.
+struct Written {
+    film: Finished,
+    /// Files that all members have; they are on the first.
+    same: Vec<FileEntry>,
+    /// By position: files that only that member has.
+    own: Vec<Vec<FileEntry>>,
+    /// Packet sizes, ascending.
+    sizes: Vec<u16>,
+    /// Media time of default-size packets 0, 256, 512 ...
+    times: Vec<MediaTicks>,
 }
 
 fn bad(id: TitleId, what: String) -> StoreError {
@@ -184,16 +206,72 @@ fn gave_up(id: TitleId) -> StoreError {
 }
 
 impl Files {
+    /// Bytes of film taken so far.
+    fn bytes(&self) -> u64 {
+        let rows = self.rows.as_ref().map_or(0, RowsWriter::bytes);
+        self.data.as_ref().map_or(rows, DataWriter::bytes)
+    }
+
+    /// Writes the rest and makes all of it durable.
+    fn finish(self, id: TitleId) -> Result<Written, StoreError> {
+        let Self { data, rows, sums, sizes, .. } = self;
+        let data = data.map(DataWriter::finish).transpose()?;
+        let rows = rows.map(|rows| rows.finish(id)).transpose()?;
+        let film = data.or(rows.as_ref().and_then(|rows| rows.film)).ok_or_else(|| gave_up(id))?;
+        let mut same: Vec<FileEntry> =
+            data.map(|data| entry(DATA_FILE.to_owned(), data)).into_iter().collect();
+        let mut own = Vec::new();
+        if let Some(rows) = rows {
+            same.extend(rows.parity_meta.map(|meta| entry(PARITY_META_FILE.to_owned(), meta)));
+            let named = |(name, done): (&str, Finished)| entry(name.to_owned(), done);
+            own = rows.members.into_iter().map(|files| files.into_iter().map(named).collect()).collect();
+        }
+        if data.is_some() {
+            // Of a film on one member everything is in one list.
+            same.extend(own.drain(..).flatten());
+        }
+        same.push(entry(SUMS_FILE.to_owned(), sums.finish(id, film.bytes)?));
+        let mut times = Vec::new();
+        let mut packet_sizes = Vec::new();
+        for size in sizes {
+            let packet_bytes = size.packet_bytes();
+            let (writer, size_times) = size.end()?.map_err(|unpaired| {
+                let (packets, metas) = (unpaired.packets, unpaired.metas);
+                let what = format!("{packets} without meta-data, {metas} meta-data too many");
+                bad(id, format!("packets of {packet_bytes} bytes: {what}"))
+            })?;
+            let done = writer.finish(id, packet_bytes, film.bytes)?;
+            same.push(entry(manifest::meta_file(packet_bytes), done));
+            packet_sizes.push(packet_bytes);
+            if packet_bytes == DEFAULT_SIZE {
+                times = size_times;
+            }
+        }
+        packet_sizes.sort_unstable();
+        Ok(Written { film, same, own, sizes: packet_sizes, times })
+    }
+
     fn write_data(&mut self, id: TitleId, ts: &[u8]) -> Result<(), StoreError> {
         if !ts.len().is_multiple_of(TS_PACKET_BYTES) {
             return Err(bad(id, format!("{} bytes of data are not whole TS packets of 188", ts.len())));
         }
         let smallest = self.sizes.iter().map(SizeWriter::packet_bytes).min().unwrap_or(DEFAULT_SIZE);
-        if (self.data.bytes() + ts.len() as u64).div_ceil(u64::from(smallest)) > MAX_TITLE_PACKETS {
+        if (self.bytes() + ts.len() as u64).div_ceil(u64::from(smallest)) > MAX_TITLE_PACKETS {
             return Err(bad(id, format!("more than {MAX_TITLE_PACKETS} packets of {smallest} bytes")));
         }
-        self.data.append(ts, &mut self.sums, &mut self.sizes)?;
-        self.sizes.iter_mut().try_for_each(SizeWriter::settle)
+        // Copied while it is in the first-level cache.
+        for ts in ts.chunks(SUM_STEP_BYTES) {
+            sum_grains(ts, &mut self.sums, &mut self.sizes)?;
+            self.data.as_mut().map_or(Ok(()), |data| data.append(ts))?;
+            self.rows.as_mut().map_or(Ok(()), |rows| rows.append(ts))?;
+        }
+        self.settle()
+    }
+
+    /// Writes the records of which both halves have come.
+    fn settle(&mut self) -> Result<(), StoreError> {
+        self.sizes.iter_mut().try_for_each(SizeWriter::settle)?;
+        self.rows.as_mut().map_or(Ok(()), RowsWriter::settle)
     }
 
     fn push_meta(&mut self, id: TitleId, packet_bytes: u16, meta: PacketMeta) -> Result<(), StoreError> {
@@ -201,7 +279,15 @@ impl Files {
             return Err(bad(id, format!("meta-data for packets of {packet_bytes} bytes, a size not begun")));
         };
         if size.push(meta) {
-            return size.settle();
+            size.settle()?;
+            if packet_bytes == DEFAULT_SIZE
+                && let Some(rows) = &mut self.rows
+            {
+                rows.push_time(self.metas, meta.time());
+                self.metas += 1;
+                return rows.settle();
+            }
+            return Ok(());
         }
         let before = size.last_time();
         Err(bad(id, format!("media time runs back from {before} to {}", meta.time())))
@@ -247,32 +333,78 @@ fn describe(
     })
 }
 
-/// Name, manifest, rename, catalogue: under the store's lock, so that no other process takes the name meanwhile.
+/// Where its units lie: on all members of the volume.
+fn placement(volume: &Inner, own: Vec<Vec<FileEntry>>, bytes: u64) -> Result<Placement, StoreError> {
+    let members = &volume.members;
+    let uuids: Vec<_> = (0..members.len()).filter_map(|slot| members.member(slot)).collect();
+    let mut placement = Placement::new(members.volume(), &uuids, members.geometry(), bytes);
+    for (member, files) in placement.members.iter_mut().zip(own) {
+        member.files = files;
+    }
+    Ok(placement)
+}
+
+/// Copies what is the same for all members from the first to the others, durably.
+fn copy_to_others(workspace: &Workspace, homes: &[Dirs], same: &[FileEntry]) -> Result<(), StoreError> {
+    for (home, path) in homes.iter().zip(workspace.paths()).skip(1) {
+        for file in same {
+            copy_new(&home.disk, &workspace.path().join(&file.name), &path.join(&file.name))?;
+        }
+    }
+    Ok(())
+}
+
+/// Name, manifest, renames, catalogue: under the locks of all members, so that no other process takes the name meanwhile.
 fn publish(
     volume: &Inner,
+    homes: &[Dirs],
+    generation: u64,
     workspace: Workspace,
-    mut info: TitleInfo,
-    files: Vec<FileEntry>,
+    mut manifest: Manifest,
 ) -> Result<TitleInfo, StoreError> {
-    let (dirs, id) = (&volume.dirs, info.id);
-    let lock = StoreLock::take(dirs)?;
-    info.name = {
+    let id = manifest.title.id;
+    let (lock, usable) = StoreLock::take_all(&volume.members, &|slot| volume.dirs(slot))?;
+    if generation != volume.members.generation() || usable.len() != homes.len() {
+        volume.all_members(INGEST)?;
+        return Err(bad(
+            id,
+            "the members of the volume have changed meanwhile; add the film again".to_owned(),
+        ));
+    }
+    manifest.title.name = {
         let mut catalogue = volume.catalogue();
         catalogue.refresh()?;
-        name::unique(&info.name, |name| catalogue.has_name(name))?
+        name::unique(&manifest.title.name, |name| catalogue.has_name(name))?
     };
-    let block = &volume.superblock;
-    let placement = Placement::single(block.volume, block.member, block.geometry, info.packets);
-    let manifest = Manifest { title: info, placement, files };
     manifest.validate().map_err(|e| StoreError::BadTitle { id, what: e.to_string() })?;
-    write_new(&dirs.disk, &workspace.path().join(MANIFEST_FILE), &manifest.encode())?;
+    let bytes = manifest.encode();
+    for (home, path) in homes.iter().zip(workspace.paths()) {
+        write_new(&home.disk, &path.join(MANIFEST_FILE), &bytes)?;
+    }
     workspace.unmark(&lock)?;
-    sync_dir(&dirs.disk, workspace.path())?;
-    rename(&dirs.disk, workspace.path(), &dirs.title(id))?;
+    for (home, path) in homes.iter().zip(workspace.paths()) {
+        sync_dir(&home.disk, path)?;
+    }
+    show(homes, &workspace, id)?;
     workspace.forget();
-    sync_dir(&dirs.disk, &dirs.titles)?;
-    sync_dir(&dirs.disk, &dirs.tmp)?;
+    for home in homes {
+        sync_dir(&home.disk, &home.titles)?;
+        sync_dir(&home.disk, &home.tmp)?;
+    }
     // The title is there whatever becomes of the catalogue, which is only a cache and finds it at its next refresh.
     let _ = volume.catalogue().put(&manifest.title);
     Ok(manifest.title)
+}
+
+/// The renames. If one fails, those before it are taken back: the title was not acknowledged.
+fn show(homes: &[Dirs], workspace: &Workspace, id: TitleId) -> Result<(), StoreError> {
+    for (i, (home, path)) in homes.iter().zip(workspace.paths()).enumerate() {
+        if let Err(error) = rename(&home.disk, path, &home.title(id)) {
+            for (home, path) in homes.iter().zip(workspace.paths()).take(i) {
+                rename(&home.disk, &home.title(id), path)?;
+            }
+            return Err(error);
+        }
+    }
+    Ok(())
 }

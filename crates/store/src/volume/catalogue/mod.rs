@@ -4,23 +4,28 @@
 //! the stamp (inode, length, modification time) of the manifest it was made from, so that whatever another process did,
 //! crashed or not, is seen by looking at the directory. A catalogue that is lost, damaged, or of another version is set
 //! aside and made anew.
+//!
+//! A volume of several members has its catalogue on the first of them that is there; it lists the titles of all.
 
 mod db;
 
-use std::collections::HashMap;
+use std::collections::btree_map::Entry;
+use std::collections::{BTreeMap, HashMap};
 use std::fs::{self, Metadata};
 use std::io;
 use std::os::unix::fs::MetadataExt;
 use std::path::{Path, PathBuf};
+use std::sync::Arc;
 use std::time::{Duration, SystemTime};
 
 use millrace_core::ids::TitleId;
 
 use self::db::{Db, Row};
 use super::dirs::{Dirs, id_of_name};
-use super::manifest_io::read_manifest;
+use super::manifest_io::find_manifest;
 use super::{SourceIdentity, TitleInfo};
 use crate::error::StoreError;
+use crate::members::Members;
 
 /// A directory below `titles` that holds no readable title.
 #[derive(Debug)]
@@ -46,18 +51,26 @@ impl Stamp {
     }
 }
 
-/// A directory below `titles`, and the stamp of its manifest if there is one.
-type Seen = (TitleId, Result<Stamp, StoreError>);
+/// A title's directories.
+#[derive(Debug)]
+struct Seen {
+    /// Stamp of the manifest on the first member that has one; else why it has none.
+    stamp: Result<Stamp, StoreError>,
+    /// Members that have such a directory.
+    members: usize,
+}
 
 /// One process's view of the catalogue.
 #[derive(Debug)]
 pub(crate) struct Catalogue {
-    dirs: Dirs,
+    members: Arc<Members>,
+    /// The file that is open, or is to be.
     path: PathBuf,
     db: Option<Db>,
     unreadable: Vec<UnreadableTitle>,
-    /// Modification time of `titles` at the last refresh, if no change since then can hide behind it.
-    seen: Option<SystemTime>,
+    /// The directories `titles` and their modification times at the last refresh, if no change since then can hide behind
+    /// them.
+    seen: Option<Vec<(PathBuf, SystemTime)>>,
 }
 
 /// Coarsest step of a file system's modification times. A directory looked at within this time of its last change may
@@ -66,9 +79,10 @@ const MTIME_STEP: Duration = Duration::from_secs(2);
 
 impl Catalogue {
     /// Opens the catalogue, or makes it anew, and brings it up to date.
-    pub(crate) fn open(dirs: &Dirs) -> Result<Self, StoreError> {
+    pub(crate) fn open(members: &Arc<Members>) -> Result<Self, StoreError> {
+        let members = Arc::clone(members);
         let mut catalogue =
-            Self { dirs: dirs.clone(), path: dirs.catalogue(), db: None, unreadable: Vec::new(), seen: None };
+            Self { members, path: PathBuf::new(), db: None, unreadable: Vec::new(), seen: None };
         catalogue.refresh()?;
         Ok(catalogue)
     }
@@ -102,17 +116,20 @@ impl Catalogue {
         Ok(self.with_db(|db| db.by_name(name))?.is_some())
     }
 
-    /// Titles that could not be read at the last refresh.
+    /// Titles that cannot be read, and those of which too few members are there.
     pub(crate) fn take_unreadable(&mut self) -> Result<Vec<UnreadableTitle>, StoreError> {
         self.seen = None;
         self.refresh()?;
-        Ok(std::mem::take(&mut self.unreadable))
+        let mut unreadable = std::mem::take(&mut self.unreadable);
+        for (id, seen) in self.look_at_titles()? {
+            unreadable.extend(self.too_few(id, seen.members).map(|error| UnreadableTitle { id, error }));
+        }
+        Ok(unreadable)
     }
 
     /// Adds or replaces a title whose manifest is in place.
     pub(crate) fn put(&mut self, info: &TitleInfo) -> Result<(), StoreError> {
-        let path = self.dirs.manifest(info.id);
-        let stamp = Stamp::of(&fs::metadata(&path).map_err(StoreError::io("look at", &path))?);
+        let stamp = self.stamp_of(info.id).ok_or(StoreError::NoTitle { id: info.id })?;
         let row = Row { info: info.clone(), stamp };
         self.with_db(|db| db.change(std::slice::from_ref(&row), &[]))
     }
@@ -129,8 +146,7 @@ impl Catalogue {
     ) -> Result<Option<TitleInfo>, StoreError> {
         match self.with_db(&query)? {
             Some(row) => {
-                let stamp = fs::metadata(self.dirs.manifest(row.info.id)).map(|m| Stamp::of(&m));
-                if stamp.is_ok_and(|stamp| stamp == row.stamp) {
+                if self.stamp_of(row.info.id) == Some(row.stamp) {
                     return Ok(Some(row.info));
                 }
             }
@@ -141,28 +157,60 @@ impl Catalogue {
         Ok(self.with_db(&query)?.map(|row| row.info))
     }
 
+    /// The members that titles are looked for on.
+    fn homes(&self) -> Vec<Dirs> {
+        self.members.usable().into_iter().map(|slot| Dirs::new(&self.members.dir(slot))).collect()
+    }
+
+    /// The stamp of the first manifest of a title that is there.
+    fn stamp_of(&self, id: TitleId) -> Option<Stamp> {
+        self.homes().iter().find_map(|dirs| fs::metadata(dirs.manifest(id)).ok()).map(|meta| Stamp::of(&meta))
+    }
+
+    /// Each `titles` with its modification time; without those that cannot be looked at, if there are others.
+    fn modified(&self) -> Result<Vec<(PathBuf, SystemTime)>, StoreError> {
+        let mut times = Vec::new();
+        let mut failed = None;
+        for Dirs { titles, .. } in self.homes() {
+            match fs::metadata(&titles).and_then(|m| m.modified()) {
+                Ok(time) => times.push((titles, time)),
+                Err(error) => failed = Some(StoreError::io("look at", &titles)(error)),
+            }
+        }
+        match failed {
+            Some(error) if times.is_empty() => Err(error),
+            None if times.is_empty() => Err(self.nothing_there()),
+            _ => Ok(times),
+        }
+    }
+
+    fn nothing_there(&self) -> StoreError {
+        let report = self.members.report();
+        let names = report.iter().map(|slot| slot.dir.display().to_string()).collect::<Vec<_>>().join(", ");
+        StoreError::MembersLost { what: "the volume".to_owned(), lost: report.len(), may: 0, names }
+    }
+
     /// Whether no title can have come or gone since the last refresh.
     fn nothing_new(&self) -> bool {
-        let modified = fs::metadata(&self.dirs.titles).and_then(|m| m.modified());
-        self.seen.is_some() && modified.ok() == self.seen
+        self.seen.is_some() && self.modified().ok() == self.seen
     }
 
     /// Brings the catalogue in line with `titles`: one look at each manifest, and a read of those that are new.
     pub(crate) fn refresh(&mut self) -> Result<(), StoreError> {
-        let dir = &self.dirs.titles;
-        let modified =
-            fs::metadata(dir).and_then(|m| m.modified()).map_err(StoreError::io("look at", dir))?;
-        let settled = SystemTime::now().duration_since(modified).is_ok_and(|age| age > MTIME_STEP);
+        let modified = self.modified()?;
+        let now = SystemTime::now();
+        let age = |(_, time): &(PathBuf, SystemTime)| now.duration_since(*time);
+        let settled = modified.iter().all(|seen| age(seen).is_ok_and(|age| age > MTIME_STEP));
         let on_disk = self.look_at_titles()?;
         let mut known: HashMap<TitleId, Stamp> = self.with_db(|db| db.stamps())?.into_iter().collect();
         let (mut put, mut unreadable) = (Vec::new(), Vec::new());
-        for (id, stamp) in on_disk {
+        for (id, Seen { stamp, .. }) in on_disk {
             match stamp {
                 Ok(stamp) if known.get(&id) == Some(&stamp) => {
                     known.remove(&id);
                 }
-                Ok(stamp) => match read_manifest(&self.dirs, id) {
-                    Ok(manifest) => {
+                Ok(stamp) => match find_manifest(&self.members, id) {
+                    Ok((_, manifest)) => {
                         known.remove(&id);
                         put.push(Row { info: manifest.title, stamp });
                     }
@@ -181,21 +229,39 @@ impl Catalogue {
         Ok(())
     }
 
-    /// Ids below `titles` with the stamp of their manifests.
-    fn look_at_titles(&self) -> Result<Vec<Seen>, StoreError> {
-        let dir = &self.dirs.titles;
-        let mut found = Vec::new();
-        for entry in fs::read_dir(dir).map_err(StoreError::io("list", dir))? {
-            let entry = entry.map_err(StoreError::io("list", dir))?;
-            let Some(id) = id_of_name(&entry.file_name()) else { continue };
-            let path = self.dirs.manifest(id);
-            match fs::metadata(&path) {
-                Ok(meta) => found.push((id, Ok(Stamp::of(&meta)))),
-                Err(_) if !self.dirs.title(id).exists() => {} // removed while we looked
-                Err(e) => found.push((id, Err(StoreError::io("look at", &path)(e)))),
+    /// Why a title cannot be read although its manifest can: it is on too few of its members. It stays in the catalogue, so
+    /// that who asks for it is told.
+    fn too_few(&self, id: TitleId, has: usize) -> Option<StoreError> {
+        if has >= self.members.len() {
+            return None;
+        }
+        let (_, manifest) = find_manifest(&self.members, id).ok()?;
+        let geometry = manifest.placement.geometry();
+        let (placed, may) = (manifest.placement.members.len(), usize::from(geometry.tolerance()));
+        if has + may >= placed {
+            return None;
+        }
+        let slots = manifest.placement.members.iter().map(|member| usize::from(member.index));
+        let lost = slots.map(|slot| self.members.dir(slot)).filter(|dir| !Dirs::new(dir).title(id).is_dir());
+        let names = lost.map(|dir| dir.display().to_string()).collect::<Vec<_>>().join(", ");
+        let what = format!("title {}", manifest.title.name);
+        Some(StoreError::MembersLost { what, lost: placed - has, may, names })
+    }
+
+    /// Ids below each `titles`, in order.
+    fn look_at_titles(&self) -> Result<BTreeMap<TitleId, Seen>, StoreError> {
+        let mut found = BTreeMap::new();
+        let (mut listed, mut failed) = (false, None);
+        for dirs in self.homes() {
+            match look_at_titles_of(&dirs, &mut found) {
+                Ok(()) => listed = true,
+                Err(error) => failed = Some(error),
             }
         }
-        Ok(found)
+        match failed {
+            Some(error) if !listed => Err(error),
+            _ => Ok(found),
+        }
     }
 
     /// Runs a query. A damaged catalogue is set aside and made anew from the manifests, once.
@@ -214,6 +280,7 @@ impl Catalogue {
     }
 
     fn try_with_db<T>(&mut self, query: impl Fn(&mut Db) -> rusqlite::Result<T>) -> rusqlite::Result<T> {
+        self.settle_down();
         if self.db.as_ref().is_some_and(|db| !db.is_at(&self.path)) {
             self.db = None;
         }
@@ -224,12 +291,21 @@ impl Catalogue {
         query(db)
     }
 
+    /// Chooses the first member that is there.
+    fn settle_down(&mut self) {
+        let mut homes = self.homes();
+        let there = homes.iter().position(|dirs| dirs.superblock().exists()).unwrap_or(0);
+        if there < homes.len() {
+            self.path = homes.swap_remove(there).catalogue();
+        }
+    }
+
     /// Fills a new catalogue with every readable manifest; what is unreadable is for [`Catalogue::refresh`] to report.
     fn refill(&mut self) -> Result<(), StoreError> {
         let mut rows = Vec::new();
-        for (id, stamp) in self.look_at_titles()? {
-            if let Ok(stamp) = stamp
-                && let Ok(manifest) = read_manifest(&self.dirs, id)
+        for (id, seen) in self.look_at_titles()? {
+            if let Ok(stamp) = seen.stamp
+                && let Ok((_, manifest)) = find_manifest(&self.members, id)
             {
                 rows.push(Row { info: manifest.title, stamp });
             }
@@ -237,6 +313,34 @@ impl Catalogue {
         self.try_with_db(|db| db.change(&rows, &[]))
             .map_err(|error| StoreError::Catalogue { path: self.path.clone(), error })
     }
+}
+
+/// Adds what is below one member's `titles`.
+fn look_at_titles_of(dirs: &Dirs, found: &mut BTreeMap<TitleId, Seen>) -> Result<(), StoreError> {
+    let dir = &dirs.titles;
+    for entry in fs::read_dir(dir).map_err(StoreError::io("list", dir))? {
+        let entry = entry.map_err(StoreError::io("list", dir))?;
+        let Some(id) = id_of_name(&entry.file_name()) else { continue };
+        let path = dirs.manifest(id);
+        let stamp = match fs::metadata(&path) {
+            Ok(meta) => Ok(Stamp::of(&meta)),
+            Err(_) if !dirs.title(id).exists() => continue, // removed while we looked
+            Err(e) => Err(StoreError::io("look at", &path)(e)),
+        };
+        match found.entry(id) {
+            Entry::Vacant(place) => {
+                place.insert(Seen { stamp, members: 1 });
+            }
+            Entry::Occupied(mut seen) => {
+                let seen = seen.get_mut();
+                seen.members += 1;
+                if seen.stamp.is_err() {
+                    seen.stamp = stamp;
+                }
+            }
+        }
+    }
+    Ok(())
 }
 
 /// What a catalogue says, without changing it: for `fsck`.

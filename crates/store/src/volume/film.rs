@@ -1,0 +1,187 @@
+//! The bytes of a film, wherever they lie: from the one file, or from rows on several members, whatever of them is missing or
+//! wrong. For those who read a film from its beginning to its end; the cache has its own way.
+
+use std::fs::File;
+use std::ops::Range;
+use std::os::unix::fs::FileExt;
+
+use millrace_core::ids::TitleId;
+use millrace_core::limits::DEFAULT_PACKET_BYTES;
+use millrace_core::packet::PacketMeta;
+
+use super::open::open_parity_meta;
+use super::{TitleFiles, Volume};
+use crate::error::StoreError;
+use crate::format::manifest::PARITY_META_FILE;
+use crate::meta::MetaFile;
+use crate::repair::grid::Grid;
+use crate::rows::Rows;
+
+/// A title's film, opened to be read in order.
+pub struct FilmReader {
+    files: TitleFiles,
+    rows: Option<RowReader>,
+}
+
+impl std::fmt::Debug for FilmReader {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.debug_struct("FilmReader").field("files", &self.files).finish_non_exhaustive()
+    }
+}
+
+impl FilmReader {
+    /// Opens a title.
+    ///
+    /// # Errors
+    /// As [`Volume::open_title`].
+    pub fn open(volume: &Volume, id: TitleId) -> Result<Self, StoreError> {
+        Self::new(volume.open_title(id, DEFAULT_PACKET_BYTES)?)
+    }
+
+    /// `files` are those of the default packet size.
+    pub(super) fn new(files: TitleFiles) -> Result<Self, StoreError> {
+        let rows = match files.rows {
+            Some(rows) if rows.members() > 1 => Some(RowReader::open(&files, rows)?),
+            _ => None,
+        };
+        Ok(Self { files, rows })
+    }
+
+    /// The title's files.
+    pub fn files(&self) -> &TitleFiles {
+        &self.files
+    }
+
+    /// Reads bytes of the film from `start` on. In rows every packet is held against its stored sum, and what is missing or
+    /// wrong is restored from the parity.
+    ///
+    /// # Errors
+    /// If the film has no such bytes, or they cannot be had.
+    pub fn read_exact(&mut self, start: u64, out: &mut [u8]) -> Result<(), StoreError> {
+        let Some(reader) = &mut self.rows else {
+            let files = &self.files;
+            return files.data.read_exact_at(out, start).map_err(StoreError::io("read", &files.data_path));
+        };
+        let rows = reader.shape;
+        let (mut at, mut rest) = (start, out);
+        while !rest.is_empty() {
+            let (row, within) = ((at / rows.row_bytes()) as u32, at % rows.row_bytes());
+            if row >= rows.rows() {
+                let what = format!("has no bytes from {at} on");
+                return Err(StoreError::Damaged { path: self.files.data_path.clone(), what });
+            }
+            reader.load(&self.files, row)?;
+            let unit = (within / rows.unit_bytes() as u64) as usize;
+            let from = (within % rows.unit_bytes() as u64) as usize;
+            let bytes = &reader.grid.unit(row, unit)[from..];
+            let (now, later) = rest.split_at_mut(bytes.len().min(rest.len()));
+            now.copy_from_slice(&bytes[..now.len()]);
+            at += now.len() as u64;
+            rest = later;
+        }
+        Ok(())
+    }
+}
+
+/// One row at a time.
+struct RowReader {
+    shape: Rows,
+    grid: Grid,
+    /// By position: data and parity units, where they can be opened.
+    data: Vec<Option<File>>,
+    parity: Vec<Option<File>>,
+    parity_meta: Option<MetaFile>,
+    loaded: Option<u32>,
+    buffer: Vec<u8>,
+}
+
+impl RowReader {
+    fn open(files: &TitleFiles, shape: Rows) -> Result<Self, StoreError> {
+        let damaged =
+            |what: &str| StoreError::Damaged { path: files.data_path.clone(), what: what.to_owned() };
+        let grid = Grid::new(shape).ok_or_else(|| damaged("lies in rows that there is no code for"))?;
+        let positions = 0..shape.members();
+        let usable =
+            |position: &usize| files.slot(*position).is_some_and(|slot| files.members.is_usable(slot));
+        let open = |path: Option<std::path::PathBuf>| path.and_then(|path| File::open(path).ok());
+        let data = positions.clone().map(|p| open(files.data_on(p).filter(|_| usable(&p)))).collect();
+        let parity = positions.clone().map(|p| open(files.parity_on(p).filter(|_| usable(&p)))).collect();
+        let mut parity_meta = None;
+        if shape.m() > 0 {
+            let mut failed = None;
+            for dir in positions.filter(|p| usable(p)).filter_map(|p| files.dir_on(p)) {
+                match open_parity_meta(&dir.join(PARITY_META_FILE), &files.info, &shape) {
+                    Ok(meta) => {
+                        parity_meta = Some(meta);
+                        break;
+                    }
+                    Err(error) => failed = failed.or(Some(error)),
+                }
+            }
+            if let (None, Some(error)) = (&parity_meta, failed) {
+                return Err(error);
+            }
+        }
+        Ok(Self { shape, grid, data, parity, parity_meta, loaded: None, buffer: Vec::new() })
+    }
+
+    /// Has the row in memory, whole.
+    fn load(&mut self, files: &TitleFiles, row: u32) -> Result<(), StoreError> {
+        if self.loaded == Some(row) {
+            return Ok(());
+        }
+        self.loaded = None;
+        let shape = self.shape;
+        let data_sums =
+            sums_of(&files.meta, u64::from(row) * u64::from(shape.row_packets()), shape.row_packets())?;
+        let parity_sums = match &self.parity_meta {
+            Some(meta) => {
+                sums_of(meta, shape.parity_record(row, 0, 0), shape.m() as u32 * shape.unit_packets())?
+            }
+            None => Vec::new(),
+        };
+        self.grid.begin(row, 1, &data_sums, &parity_sums);
+        for position in 0..shape.members() {
+            self.put(position, row, true);
+        }
+        if (0..shape.k()).any(|unit| !self.grid.is_whole(row, unit)) {
+            for position in 0..shape.members() {
+                self.put(position, row, false);
+            }
+            self.grid.solve(None);
+        }
+        if let Some(unit) = (0..shape.k()).find(|&unit| !self.grid.is_whole(row, unit)) {
+            let what =
+                format!("unit {unit} of row {row} is missing or wrong, and too little is left to restore it");
+            return Err(StoreError::Damaged { path: files.data_path.clone(), what });
+        }
+        self.loaded = Some(row);
+        Ok(())
+    }
+
+    /// Takes what a position has of the row, as far as it can be read.
+    fn put(&mut self, position: usize, row: u32, data: bool) {
+        let shape = self.shape;
+        let (file, range): (_, Range<u64>) = match data {
+            true => (&self.data[position], shape.data_range(position, row..row + 1)),
+            false => (&self.parity[position], shape.parity_range(position, row..row + 1)),
+        };
+        let Some(file) = file else { return };
+        self.buffer.resize((range.end - range.start) as usize, 0);
+        if file.read_exact_at(&mut self.buffer, range.start).is_err() {
+            return;
+        }
+        let units = shape.units_on(position, row).filter(|&unit| (unit < shape.k()) == data);
+        for (unit, bytes) in units.zip(self.buffer.chunks(shape.unit_bytes())) {
+            self.grid.put(row, unit, bytes);
+        }
+    }
+}
+
+/// The sums of `count` packets from number `first` on, fewer at the end.
+fn sums_of(meta: &MetaFile, first: u64, count: u32) -> Result<Vec<u16>, StoreError> {
+    let first = first.min(u64::from(meta.packets())) as u32;
+    let mut metas = vec![PacketMeta::default(); count.min(meta.packets() - first) as usize];
+    meta.read(first, &mut metas)?;
+    Ok(metas.into_iter().map(PacketMeta::sum).collect())
+}

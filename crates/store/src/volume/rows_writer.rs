@@ -1,0 +1,272 @@
+//! Rows of units at ingest: full rows are encoded and go to their members, with a hash of each file on the way.
+//!
+//! A film on one member keeps its plain file; only its parity is written here.
+
+use std::collections::VecDeque;
+use std::path::Path;
+
+use millrace_core::fec::Code;
+use millrace_core::ids::TitleId;
+use millrace_core::limits::{DEFAULT_PACKET_BYTES, MAX_TITLE_PACKETS};
+use millrace_core::packet::PacketMeta;
+use millrace_core::time::MediaTicks;
+use millrace_core::wire::checksum::sum16;
+
+use super::data::WRITE_BYTES;
+use super::dirs::Dirs;
+use crate::disk::DiskFile;
+use crate::error::StoreError;
+use crate::format::manifest::{DATA_UNITS_FILE, PARITY_META_FILE, PARITY_UNITS_FILE};
+use crate::format::superblock::Geometry;
+use crate::meta::{Finished, MetaWriter};
+use crate::rows::Rows;
+
+const PACKET: usize = DEFAULT_PACKET_BYTES;
+
+/// The rows of a title being written.
+#[derive(Debug)]
+pub(super) struct RowsWriter {
+    /// Where units go; its film is as long as one can be, since nobody knows how long this one is.
+    shape: Rows,
+    code: Code,
+    /// The row that is being filled, and how much of it is.
+    row: Vec<u8>,
+    filled: usize,
+    rows: u32,
+    parity: Vec<u8>,
+    members: Vec<MemberWriter>,
+    /// Hash and length of the film, if no file holds it whole.
+    film: Option<blake3::Hasher>,
+    film_bytes: u64,
+    parity_meta: Option<ParityMeta>,
+}
+
+/// What one member gets.
+#[derive(Debug)]
+struct MemberWriter {
+    data: Option<UnitsWriter>,
+    parity: Option<UnitsWriter>,
+}
+
+/// What is left when all is written and durable.
+pub(super) struct RowsDone {
+    /// The film as a whole, if no file holds it whole.
+    pub(super) film: Option<Finished>,
+    /// By member: names and what they hold.
+    pub(super) members: Vec<Vec<(&'static str, Finished)>>,
+    /// Of the parity's sums and times, which are the same for all members.
+    pub(super) parity_meta: Option<Finished>,
+}
+
+impl RowsWriter {
+    /// Creates the files in a directory on each member; what is the same for all is made in the first one only. `None` if the
+    /// geometry is one plain file.
+    pub(super) fn create(
+        geometry: &Geometry,
+        homes: &[Dirs],
+        paths: &[&Path],
+    ) -> Result<Option<Self>, StoreError> {
+        if geometry.is_single() {
+            return Ok(None);
+        }
+        let (k, m) = (usize::from(geometry.k), usize::from(geometry.m));
+        let shape = Rows::new(geometry, MAX_TITLE_PACKETS * PACKET as u64);
+        let (Some(shape), Some(code)) = (shape, Code::new(k, m)) else {
+            return Err(StoreError::BadVolume(format!("there is no code for rows of {k} + {m} units")));
+        };
+        let several = homes.len() > 1;
+        let mut members = Vec::new();
+        for (home, path) in homes.iter().zip(paths) {
+            let units = |wanted: bool, name: &str| {
+                wanted.then(|| UnitsWriter::create(home, &path.join(name))).transpose()
+            };
+            let (data, parity) = (units(several, DATA_UNITS_FILE)?, units(m > 0, PARITY_UNITS_FILE)?);
+            members.push(MemberWriter { data, parity });
+        }
+        let parity_meta = match (homes.first(), paths.first()) {
+            (Some(home), Some(path)) if m > 0 => {
+                Some(ParityMeta::create(home, &path.join(PARITY_META_FILE), &shape)?)
+            }
+            _ => None,
+        };
+        Ok(Some(Self {
+            row: vec![0; k * shape.unit_bytes()],
+            parity: vec![0; m * shape.unit_bytes()],
+            film: several.then(blake3::Hasher::new),
+            shape,
+            code,
+            filled: 0,
+            rows: 0,
+            members,
+            film_bytes: 0,
+            parity_meta,
+        }))
+    }
+
+    /// Bytes of film taken so far.
+    pub(super) fn bytes(&self) -> u64 {
+        self.film_bytes
+    }
+
+    /// Takes the next bytes of the film.
+    pub(super) fn append(&mut self, mut film: &[u8]) -> Result<(), StoreError> {
+        self.film_bytes += film.len() as u64;
+        while !film.is_empty() {
+            let (now, later) = film.split_at(film.len().min(self.row.len() - self.filled));
+            self.row[self.filled..self.filled + now.len()].copy_from_slice(now);
+            self.filled += now.len();
+            if self.filled == self.row.len() {
+                self.close_row()?;
+            }
+            film = later;
+        }
+        Ok(())
+    }
+
+    /// The media time of a default-size packet: that of a row's first one is the time of its parity.
+    pub(super) fn push_time(&mut self, packet: u64, time: MediaTicks) {
+        if let Some(meta) = &mut self.parity_meta
+            && packet.is_multiple_of(u64::from(self.shape.row_packets()))
+        {
+            meta.times.push_back(time);
+        }
+    }
+
+    /// Writes the records of parity of which both halves have come.
+    pub(super) fn settle(&mut self) -> Result<(), StoreError> {
+        self.parity_meta.as_mut().map_or(Ok(()), ParityMeta::settle)
+    }
+
+    /// Encodes the row and hands its units out. Behind the film's end it is zero.
+    fn close_row(&mut self) -> Result<(), StoreError> {
+        let (shape, unit_bytes) = (self.shape, self.shape.unit_bytes());
+        if let Some(hasher) = &mut self.film {
+            hasher.update(&self.row[..self.filled]);
+        }
+        self.row[self.filled..].fill(0);
+        if shape.m() > 0 {
+            let data: Vec<&[u8]> = self.row.chunks(unit_bytes).collect();
+            let mut parity: Vec<&mut [u8]> = self.parity.chunks_mut(unit_bytes).collect();
+            self.code.encode(&data, &mut parity);
+        }
+        let film = self.row[..self.filled].chunks(unit_bytes).enumerate();
+        let parity = self.parity.chunks(unit_bytes).enumerate();
+        for (unit, bytes) in film.chain(parity.map(|(p, bytes)| (shape.k() + p, bytes))) {
+            let member = &mut self.members[shape.position_of(self.rows, unit)];
+            let file = if unit < shape.k() { &mut member.data } else { &mut member.parity };
+            file.as_mut().map_or(Ok(()), |file| file.append(bytes))?;
+        }
+        if let Some(meta) = &mut self.parity_meta {
+            meta.sums.extend(self.parity.chunks(PACKET).map(sum16));
+        }
+        self.rows += 1;
+        self.filled = 0;
+        Ok(())
+    }
+
+    /// Writes the rest and makes all of it durable.
+    pub(super) fn finish(mut self, title: TitleId) -> Result<RowsDone, StoreError> {
+        if self.filled > 0 {
+            self.close_row()?;
+        }
+        self.settle()?;
+        let mut members = Vec::new();
+        for MemberWriter { data, parity } in self.members {
+            let named = [(DATA_UNITS_FILE, data), (PARITY_UNITS_FILE, parity)];
+            let mut done = Vec::new();
+            for (name, units) in named.into_iter().filter_map(|(name, units)| Some((name, units?))) {
+                done.push((name, units.finish()?));
+            }
+            members.push(done);
+        }
+        let film = self.film.map(|hasher| Finished { bytes: self.film_bytes, blake3: hasher.finalize() });
+        let parity_meta = self.parity_meta.map(|meta| meta.finish(title, self.rows)).transpose()?;
+        Ok(RowsDone { film, members, parity_meta })
+    }
+}
+
+/// The sums of parity packets come with the data, their times from the ingest; whichever is first waits for the other.
+#[derive(Debug)]
+struct ParityMeta {
+    writer: MetaWriter,
+    /// Parity packets in a row.
+    row_packets: usize,
+    sums: VecDeque<u16>,
+    times: VecDeque<MediaTicks>,
+}
+
+impl ParityMeta {
+    fn create(home: &Dirs, path: &Path, shape: &Rows) -> Result<Self, StoreError> {
+        let writer = MetaWriter::create(&home.disk, path)?;
+        let row_packets = shape.m() * shape.unit_packets() as usize;
+        Ok(Self { writer, row_packets, sums: VecDeque::new(), times: VecDeque::new() })
+    }
+
+    fn settle(&mut self) -> Result<(), StoreError> {
+        while self.sums.len() >= self.row_packets
+            && let Some(time) = self.times.pop_front()
+        {
+            for sum in self.sums.drain(..self.row_packets) {
+                self.writer.push(PacketMeta::new(sum, 0, time))?;
+            }
+        }
+        Ok(())
+    }
+
+    fn finish(self, title: TitleId, rows: u32) -> Result<Finished, StoreError> {
+        let packets = u64::from(rows) * self.row_packets as u64;
+        if packets > MAX_TITLE_PACKETS {
+            let what = format!("more than {MAX_TITLE_PACKETS} packets of parity");
+            return Err(StoreError::BadTitle { id: title, what });
+        }
+        self.writer.finish(title, PACKET as u16, packets * PACKET as u64)
+    }
+}
+
+/// A file of units, written in large pieces.
+#[derive(Debug)]
+struct UnitsWriter {
+    file: DiskFile,
+    buffer: Vec<u8>,
+    written: u64,
+    hasher: blake3::Hasher,
+}
+
+impl UnitsWriter {
+    fn create(home: &Dirs, path: &Path) -> Result<Self, StoreError> {
+        let file = home.disk.create_new(path).map_err(|e| StoreError::write("create", path, 0, 0, e))?;
+        let buffer = Vec::with_capacity(WRITE_BYTES);
+        Ok(Self { file, buffer, written: 0, hasher: blake3::Hasher::new() })
+    }
+
+    fn append(&mut self, mut bytes: &[u8]) -> Result<(), StoreError> {
+        while !bytes.is_empty() {
+            let (now, later) = bytes.split_at(bytes.len().min(WRITE_BYTES - self.buffer.len()));
+            self.buffer.extend_from_slice(now);
+            if self.buffer.len() == WRITE_BYTES {
+                self.write()?;
+            }
+            bytes = later;
+        }
+        Ok(())
+    }
+
+    fn write(&mut self) -> Result<(), StoreError> {
+        let needed = self.buffer.len() as u64;
+        self.hasher.update(&self.buffer);
+        self.file
+            .write_all(&self.buffer)
+            .map_err(|e| StoreError::write("write", self.file.path(), self.written, needed, e))?;
+        self.written += needed;
+        self.buffer.clear();
+        Ok(())
+    }
+
+    fn finish(mut self) -> Result<Finished, StoreError> {
+        self.write()?;
+        self.file
+            .sync_all()
+            .map_err(|e| StoreError::write("make durable", self.file.path(), self.written, 0, e))?;
+        Ok(Finished { bytes: self.written, blake3: self.hasher.finalize() })
+    }
+}
