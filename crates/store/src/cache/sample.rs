@@ -156,7 +156,7 @@ impl SampleSource {
     }
 }
 
-fn encode(metas: &[PacketMeta]) -> Vec<u8> {
+pub fn encode(metas: &[PacketMeta]) -> Vec<u8> {
     let mut file = vec![0; BLOCK];
     for (number, records) in metas.chunks(RECORDS).enumerate() {
         let mut block: Vec<u8> = records.iter().flat_map(|meta| meta.to_bytes()).collect();

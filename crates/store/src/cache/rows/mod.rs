@@ -34,3 +34,17 @@ pub(in crate::cache) use self::files::FileTable;
 pub use self::files::{MemberFiles, TitleFile};
 pub(in crate::cache) use self::film::assemble as assemble_film;
 pub(in crate::cache) use self::track::assemble as assemble_track;
+
+#[cfg(test)]
+mod given {
+    //! What the sample title needs, from wherever it is used.
+    pub(super) use super::{MemberFiles, TitleFile};
+    pub(super) use crate::cache::TitleSource;
+    pub(super) use crate::cache::sample::{encode, noise};
+    pub(super) use crate::format::superblock::Geometry;
+    pub(super) use crate::rows::Rows;
+}
+
+#[cfg(test)]
+#[path = "rows_tests.rs"]
+mod tests;
