@@ -6,6 +6,7 @@
 //!
 //! | file | does |
 //! | --- | --- |
+//! | `run` | a whole volume |
 //! | `title` | one title: what its members lack is made and put in place |
 //! | `examine` | what a member lacks of a title |
 //! | `set` | a title as all its members together have it |
@@ -25,6 +26,7 @@ mod pace;
 mod place;
 pub(crate) mod reading;
 pub(crate) mod report;
+pub(crate) mod run;
 pub(crate) mod set;
 mod shared;
 pub(crate) mod title;
@@ -32,6 +34,7 @@ pub(crate) mod work;
 
 pub use pace::Timekeeper;
 pub use report::{Fate, Found, Progress, Report, Verdict};
+pub use run::repair;
 pub use work::Setting;
 
 use crate::error::StoreError;

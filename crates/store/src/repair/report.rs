@@ -56,9 +56,9 @@ pub struct Progress {
 pub enum Verdict {
     /// Nothing was missing or wrong.
     Healthy,
-    /// All that was missing or wrong has been mended, or could be.
+    /// All that was missing or wrong has been mended, or could be; or a member is not there.
     Mended,
-    /// Something is lost, or a member cannot be worked with.
+    /// Some film is lost.
     Lost,
 }
 
@@ -71,7 +71,7 @@ pub struct Report {
     pub found: Vec<Found>,
     /// Members that this repair has made active again, by their places in the volume.
     pub activated: Vec<u16>,
-    /// Members that are not there or are not those of this volume: they could neither be looked at nor mended.
+    /// Members that are not there, are not those of this volume, or are not active: what is on them was not looked at.
     pub absent: Vec<u16>,
     /// Bytes read from all members.
     pub bytes_read: u64,
@@ -83,9 +83,9 @@ impl Report {
     /// The result in a word.
     pub fn verdict(&self) -> Verdict {
         let lost = self.found.iter().any(|found| found.fate == Fate::Lost);
-        if lost || !self.absent.is_empty() {
+        if lost {
             Verdict::Lost
-        } else if self.found.is_empty() && self.activated.is_empty() {
+        } else if self.found.is_empty() && self.activated.is_empty() && self.absent.is_empty() {
             Verdict::Healthy
         } else {
             Verdict::Mended

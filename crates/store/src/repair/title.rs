@@ -1,6 +1,8 @@
 //! One title: what its members lack is made from what they have.
 
 use std::collections::HashMap;
+use std::ffi::OsStr;
+use std::fs;
 use std::path::{Path, PathBuf};
 
 use millrace_core::limits::{DEFAULT_PACKET_BYTES, MAX_MANIFEST_BYTES};
@@ -17,7 +19,7 @@ use crate::disk::Disk;
 use crate::error::StoreError;
 use crate::format::manifest::{FileEntry, MANIFEST_FILE, PARITY_META_FILE, meta_file};
 use crate::meta::MetaFile;
-use crate::volume::dirs::{Dirs, read_whole, rename, sync_dir, write_new};
+use crate::volume::dirs::{Dirs, LOCK_FILE, read_whole, rename, sync_dir, write_new};
 use crate::volume::lock::StoreLock;
 use crate::volume::workspace::Workspace;
 
@@ -274,6 +276,17 @@ fn replace(set: &TitleSet, workspace: &Workspace, dirs: &Dirs, names: &[&str]) -
     }
     let (disk, dir) = (&dirs.disk, dirs.title(set.id()));
     if names.contains(&MANIFEST_FILE) {
+        // With a manifest the next open would put all that is there in place, should this process die: only what is good may be.
+        let entries = fs::read_dir(workspace.path()).map_err(StoreError::io("list", workspace.path()))?;
+        for entry in entries {
+            let entry = entry.map_err(StoreError::io("list", workspace.path()))?;
+            let keeps = |name: &&str| entry.file_name() == OsStr::new(name);
+            if !keeps(&LOCK_FILE) && !names.iter().any(|name| keeps(name)) {
+                let path = entry.path();
+                disk.remove_file(&path).map_err(StoreError::io("remove", &path))?;
+            }
+        }
+        sync_dir(disk, workspace.path())?;
         write_new(disk, &workspace.path().join(MANIFEST_FILE), &set.manifest_bytes)?;
     }
     let (manifest, files): (Vec<&str>, Vec<&str>) = names.iter().partition(|name| **name == MANIFEST_FILE);

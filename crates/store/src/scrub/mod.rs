@@ -6,6 +6,11 @@
 
 mod title;
 
+use crate::repair::run::{absent, begin, next, titles};
+use crate::repair::work::Work;
+use crate::repair::{RepairError, Report, Setting};
+use crate::volume::Volume;
+
 /// How a scrub is done.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct ScrubOptions {
@@ -13,4 +18,29 @@ pub struct ScrubOptions {
     pub rate_bytes_per_s: u64,
     /// Whether damage is mended; else it is only reported.
     pub mend: bool,
+}
+
+/// Reads every byte of every active member, and mends what is wrong if that is wanted. A server may work with the volume
+/// meanwhile.
+///
+/// # Errors
+/// If a disk refuses to write, or the user wants to stop. What was mended until then stays mended.
+pub fn scrub(volume: &Volume, options: &ScrubOptions, setting: Setting<'_>) -> Result<Report, RepairError> {
+    let mut work = Work::new(setting, options.rate_bytes_per_s);
+    volume.members().refresh();
+    let mut titles = titles(volume, &mut work)?;
+    for set in &mut titles {
+        // A repair looks after the others.
+        set.homes.iter_mut().for_each(|home| drop(home.take_if(|home| !home.active)));
+    }
+    begin(&titles, &mut work);
+    for set in &titles {
+        work.check()?;
+        let start = work.progress.bytes_done;
+        title::scrub(set, options.mend, &mut work)?;
+        work.progress.bytes_done = start + set.rows.film_bytes();
+        next(set, &mut work);
+    }
+    work.report.absent = absent(volume);
+    Ok(work.report)
 }

@@ -1,0 +1,254 @@
+//! A whole volume: every title, every member; then members that were behind become active again.
+
+use std::collections::BTreeSet;
+use std::fs;
+
+use millrace_core::ids::TitleId;
+use millrace_core::limits::MAX_MANIFEST_BYTES;
+
+use super::examine;
+use super::report::{Fate, Found};
+use super::set::{Home, TitleSet};
+use super::title::mend;
+use super::work::{Setting, Work};
+use super::{RepairError, RepairOptions, Report};
+use crate::error::StoreError;
+use crate::format::manifest::Manifest;
+use crate::members::MemberState;
+use crate::volume::Volume;
+use crate::volume::dirs::{Dirs, id_of_name, read_whole, remove_tree, rename, sync_dir};
+use crate::volume::lock::StoreLock;
+use crate::volume::recover::{TmpEntry, look_at_tmp};
+
+/// Titles may come, go or change while a repair runs; it starts over for those. More often than this nobody changes titles
+/// on purpose.
+const MAX_ROUNDS: usize = 16;
+
+/// Makes what is missing or wrong on any member from the others; members that were behind are cleaned, brought up to date and
+/// made active in a new generation. A server may work with the volume meanwhile.
+///
+/// # Errors
+/// If a disk refuses, or the user wants to stop. What is done stays done; the next repair goes on from there.
+pub fn repair(volume: &Volume, options: &RepairOptions, setting: Setting<'_>) -> Result<Report, RepairError> {
+    let mut work = Work::new(setting, options.rate_bytes_per_s);
+    volume.members().refresh();
+    let behind: Vec<usize> = behind(volume);
+    for &slot in &behind {
+        if volume.members().state(slot) != MemberState::Rebuilding {
+            volume.set_member_state(slot, MemberState::Rebuilding)?;
+        }
+        let dirs = volume.dirs_of(slot);
+        for sub in [&dirs.tmp, &dirs.titles] {
+            dirs.disk.create_dir_all(sub).map_err(StoreError::io("create", sub))?;
+        }
+    }
+    for _ in 0..MAX_ROUNDS {
+        let titles = titles(volume, &mut work)?;
+        begin(&titles, &mut work);
+        for set in &titles {
+            work.check()?;
+            repair_title(set, &mut work)?;
+            next(set, &mut work);
+        }
+        for &slot in &behind {
+            clean(volume, slot, &titles)?;
+        }
+        if behind.is_empty() {
+            break;
+        }
+        let same = || is_same(volume, &behind, &titles);
+        if volume.activate(&behind, same)? {
+            work.report.activated = behind.iter().map(|&slot| slot as u16).collect();
+            break;
+        }
+    }
+    work.report.absent = absent(volume);
+    work.tell();
+    Ok(work.report)
+}
+
+/// Members that are there and not active.
+fn behind(volume: &Volume) -> Vec<usize> {
+    let members = volume.members();
+    (0..members.len()).filter(|&i| members.is_present(i) && members.state(i) != MemberState::Active).collect()
+}
+
+/// Members that cannot be worked with.
+pub(crate) fn absent(volume: &Volume) -> Vec<u16> {
+    let members = volume.members();
+    (0..members.len()).filter(|&i| !members.is_usable(i)).map(|i| i as u16).collect()
+}
+
+/// Tells how much there is to do.
+pub(crate) fn begin(titles: &[TitleSet], work: &mut Work<'_>) {
+    work.progress.titles_done = 0;
+    work.progress.titles_total = titles.len();
+    work.progress.bytes_done = 0;
+    work.progress.bytes_total = titles.iter().map(|set| set.rows.film_bytes()).sum();
+    work.report.titles = titles.len();
+    if let Some(first) = titles.first() {
+        work.progress.title.clone_from(&first.manifest.title.name);
+    }
+    work.tell();
+}
+
+/// A title is done.
+pub(crate) fn next(set: &TitleSet, work: &mut Work<'_>) {
+    work.progress.titles_done += 1;
+    work.progress.title.clone_from(&set.manifest.title.name);
+    work.tell();
+}
+
+fn repair_title(set: &TitleSet, work: &mut Work<'_>) -> Result<(), RepairError> {
+    let start = work.progress.bytes_done;
+    let (mut needs, mut suspects) = (Vec::new(), Vec::new());
+    for position in 0..set.homes.len() {
+        let Some(home) = &set.homes[position] else { continue };
+        if home.active {
+            needs.push(examine::glance(set, position));
+            continue;
+        }
+        // Whatever has happened to it while it was out.
+        let need = examine::read(set, position, |_| true, work)?;
+        suspects.extend(need.files.iter().filter_map(|(name, _)| Some((position, set.units_of(name)?))));
+        needs.push(need);
+    }
+    mend(set, &needs, &suspects, work)?;
+    work.progress.bytes_done = start + set.rows.film_bytes();
+    Ok(())
+}
+
+/// Every title that an active member has, as the newest readable manifest says. Those without one are reported.
+pub(crate) fn titles(volume: &Volume, work: &mut Work<'_>) -> Result<Vec<TitleSet>, RepairError> {
+    let mut sets = Vec::new();
+    for id in ids(volume)? {
+        match set(volume, id) {
+            Ok(Some(set)) => sets.push(set),
+            Ok(None) => {} // removed while we looked
+            Err((member, error)) => {
+                let path = volume.dirs_of(usize::from(member)).manifest(id);
+                let (name, what) = (id.to_string(), error.to_string());
+                let lost = Found { title: id, name, member, path, what, fate: Fate::Lost };
+                if !work.report.found.contains(&lost) {
+                    work.report.found.push(lost);
+                }
+            }
+        }
+    }
+    Ok(sets)
+}
+
+/// Directories below `titles` of the active members.
+fn ids(volume: &Volume) -> Result<BTreeSet<TitleId>, StoreError> {
+    let mut ids = BTreeSet::new();
+    for slot in volume.members().usable() {
+        ids.extend(ids_on(&volume.dirs_of(slot))?);
+    }
+    Ok(ids)
+}
+
+fn ids_on(dirs: &Dirs) -> Result<Vec<TitleId>, StoreError> {
+    let mut ids = Vec::new();
+    let entries = match fs::read_dir(&dirs.titles) {
+        // A new member has none yet.
+        Err(e) if e.kind() == std::io::ErrorKind::NotFound => return Ok(ids),
+        entries => entries.map_err(StoreError::io("list", &dirs.titles))?,
+    };
+    for entry in entries {
+        let entry = entry.map_err(StoreError::io("list", &dirs.titles))?;
+        ids.extend(id_of_name(&entry.file_name()));
+    }
+    Ok(ids)
+}
+
+/// A title as its active members have it: by the manifest with the most packet sizes, which is the newest.
+fn set(volume: &Volume, id: TitleId) -> Result<Option<TitleSet>, (u16, StoreError)> {
+    let members = volume.members();
+    let mut best: Option<(Manifest, Vec<u8>)> = None;
+    let mut wrong = None;
+    for slot in members.usable() {
+        let dirs = volume.dirs_of(slot);
+        if !dirs.title(id).is_dir() {
+            continue;
+        }
+        match read(&dirs, id) {
+            Ok((manifest, bytes)) => {
+                let files = |manifest: &Manifest| manifest.files.len();
+                if best.as_ref().is_none_or(|(known, _)| files(known) < files(&manifest)) {
+                    best = Some((manifest, bytes));
+                }
+            }
+            Err(error) => wrong = Some((slot as u16, error)),
+        }
+    }
+    let Some((manifest, bytes)) = best else { return wrong.map_or(Ok(None), Err) };
+    let home = |slot: u16| {
+        let slot_index = usize::from(slot);
+        members.is_present(slot_index).then(|| Home {
+            slot,
+            dirs: volume.dirs_of(slot_index),
+            active: members.is_usable(slot_index),
+        })
+    };
+    let placed = TitleSet::new(manifest, bytes, home);
+    let what = || "its rows cannot be worked with by this version".to_owned();
+    placed.map(Some).ok_or_else(|| (0, StoreError::BadTitle { id, what: what() }))
+}
+
+fn read(dirs: &Dirs, id: TitleId) -> Result<(Manifest, Vec<u8>), StoreError> {
+    let path = dirs.manifest(id);
+    let bytes = read_whole(&path, MAX_MANIFEST_BYTES)?;
+    let manifest = Manifest::decode(&bytes).map_err(StoreError::format(&path))?;
+    if manifest.title.id != id {
+        let what = format!("is of title {}", manifest.title.id);
+        return Err(StoreError::Damaged { path, what });
+    }
+    Ok((manifest, bytes))
+}
+
+/// Whether members and titles are those that were worked on.
+fn is_same(volume: &Volume, slots: &[usize], titles: &[TitleSet]) -> bool {
+    if !slots.iter().all(|&slot| volume.members().is_present(slot)) {
+        return false;
+    }
+    let Ok(ids) = ids(volume) else { return false };
+    let now: Vec<TitleSet> = ids.into_iter().filter_map(|id| set(volume, id).ok().flatten()).collect();
+    let same = |(a, b): (&TitleSet, &TitleSet)| a.manifest_bytes == b.manifest_bytes;
+    now.len() == titles.len() && now.iter().zip(titles).all(same)
+}
+
+/// Removes from a member that was behind what the volume has removed meanwhile, and what dead processes left there.
+fn clean(volume: &Volume, slot: usize, titles: &[TitleSet]) -> Result<(), StoreError> {
+    let dirs = volume.dirs_of(slot);
+    let known: BTreeSet<TitleId> = titles.iter().map(TitleSet::id).collect();
+    for id in ids_on(&dirs)?.into_iter().filter(|id| !known.contains(id)) {
+        let _store = StoreLock::take(&dirs)?;
+        if is_removed(volume, slot, id) {
+            let removed = dirs.removed(id);
+            remove_tree(&dirs.disk, &removed)?;
+            rename(&dirs.disk, &dirs.title(id), &removed)?;
+            sync_dir(&dirs.disk, &dirs.titles)?;
+            sync_dir(&dirs.disk, &dirs.tmp)?;
+        }
+    }
+    let _store = StoreLock::take(&dirs)?;
+    for entry in look_at_tmp(&dirs)? {
+        if let TmpEntry::Stale(path) = entry {
+            remove_tree(&dirs.disk, &path)?;
+        }
+    }
+    Ok(())
+}
+
+/// Whether a title that only a member behind has was removed: so many active members lack it that it cannot be there.
+fn is_removed(volume: &Volume, slot: usize, id: TitleId) -> bool {
+    let Ok((manifest, _)) = read(&volume.dirs_of(slot), id) else { return false };
+    let placed: Vec<usize> = manifest.placement.members.iter().map(|m| usize::from(m.index)).collect();
+    let usable = volume.members().usable();
+    let needed = placed.len() - usize::from(manifest.placement.geometry().tolerance()).min(placed.len());
+    let others: Vec<usize> =
+        placed.into_iter().filter(|other| *other != slot && usable.contains(other)).collect();
+    let lacks = |other: &&usize| !volume.dirs_of(**other).title(id).is_dir();
+    let none_has_it = usable.iter().all(|other| !volume.dirs_of(*other).title(id).is_dir());
+    none_has_it && needed > 0 && others.iter().filter(lacks).count() >= needed
+}
