@@ -217,3 +217,24 @@ fn a_load_tells_what_fec_could_not_repair() {
         assert!(report.problems.iter().any(|text| text == problem), "{report}");
     });
 }
+
+/// Lost right before a pause: the FEC comes when the film goes on.
+#[test]
+fn repair_goes_on_behind_a_pause() {
+    steady(|| {
+        let mut behaviour = behaviour(FecSending::new(4, 2, 20));
+        behaviour.drop = (80..330).step_by(9).collect(); // two of a column at most
+        let (report, is_film) = record(&behaviour, FecChoice::All, |options| {
+            options.script = "pause@0.3,play@0.6".parse().unwrap();
+        });
+        let counts = report.fec.clone().unwrap().counts;
+        assert_eq!(report.plays.len(), 2, "{report}");
+        assert!(is_film, "{report}");
+        let lost = behaviour.drop.len() as u64;
+        assert_eq!(
+            (counts.repaired, counts.lost, counts.unsettled, counts.unfit),
+            (lost, 0, 0, 0),
+            "{report}"
+        );
+    });
+}

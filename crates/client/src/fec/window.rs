@@ -18,6 +18,10 @@ use crate::reorder::InOrder;
 /// of the film gives any of 2^32.
 const TIMESTAMP_SLACK: u32 = 450_000;
 
+/// A run that begins no more than so many packets behind the highest of the run before goes on with it: packets are lost around a
+/// pause too, and a seek does not lead so near.
+const RESUME_PACKETS: u16 = 16;
+
 /// What was counted since the start, over all runs.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize)]
 pub struct FecCounts {
@@ -80,6 +84,7 @@ pub struct Window {
     words_end: u64,
     arrived: Instant,
     wait_ns: u64,
+    is_paused: bool,
     words: Vec<Word>,
     counts: FecCounts,
 }
@@ -103,6 +108,7 @@ impl Window {
             words_end: 0,
             arrived: Instant(0),
             wait_ns,
+            is_paused: false,
             words: Vec::new(),
             counts: FecCounts::default(),
         };
@@ -110,12 +116,35 @@ impl Window {
         window
     }
 
-    /// Gives out what is held and begins at `start`; what came before is forgotten.
+    /// A run begins at `start`. After a pause, where the numbers of the wire go on, what is missing may still be repaired; otherwise
+    /// what is held is given out, and what came before is forgotten.
     pub fn begin(&mut self, start: u64, out: &mut dyn InOrder) {
+        self.is_paused = false;
+        let ahead = (start as u16).wrapping_sub(self.end as u16);
+        let end = start.saturating_sub(u64::from(ahead));
+        if self.next.is_some() && ahead <= RESUME_PACKETS && end >= self.end {
+            return self.renumber(end - self.end);
+        }
         self.cut(out);
         self.slots.iter_mut().for_each(|slot| slot.ext = None);
         self.words.clear();
         (self.next, self.end, self.named_end, self.words_end) = (Some(start), start, start, 0);
+    }
+
+    /// The same packets have numbers that are higher by `by` from now on.
+    fn renumber(&mut self, by: u64) {
+        self.next = self.next.map(|next| next + by);
+        for number in [&mut self.end, &mut self.named_end, &mut self.words_end] {
+            *number += by;
+        }
+        self.words.iter_mut().for_each(|word| word.place.base += by);
+        self.slots.iter_mut().filter_map(|slot| slot.ext.as_mut()).for_each(|ext| *ext += by);
+        self.arrange(self.slots.len());
+    }
+
+    /// Nothing comes because the viewer wishes it so: what is missing is waited for until the film goes on.
+    pub fn pause(&mut self) {
+        self.is_paused = true;
     }
 
     /// Takes the media packet with extended number `ext`; `false` if its place was given up already.
@@ -341,7 +370,11 @@ impl Window {
             return;
         }
         self.matrix = matrix;
-        let len = ring_packets(matrix);
+        self.arrange(ring_packets(matrix));
+    }
+
+    /// Puts every packet where it belongs in a ring of `len`.
+    fn arrange(&mut self, len: usize) {
         let old = std::mem::take(&mut self.slots);
         self.slots.resize_with(len, Slot::default);
         for slot in old {
@@ -392,7 +425,7 @@ impl Window {
 
     /// When [`Self::handle_timeout`] is due.
     pub fn poll_at(&self) -> Option<Instant> {
-        let waits = self.next.is_some_and(|next| next < self.limit());
+        let waits = !self.is_paused && self.next.is_some_and(|next| next < self.limit());
         waits.then(|| self.arrived.plus_ns(self.wait_ns))
     }
 

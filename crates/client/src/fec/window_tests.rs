@@ -375,8 +375,46 @@ fn what_a_seek_or_the_end_cuts_off_is_not_lost() {
     assert_eq!((window.counts().lost, window.counts().unsettled, log.given.len()), (0, 1, 4));
     log.next = START + 100;
     window.media(Instant(5), START + 101, &film.header(101), &film.payload(101), &mut log);
+    window.pause();
+    assert_eq!(window.poll_at(), None, "in a pause nothing is given up");
     window.cut(&mut log);
     assert_eq!((window.counts().lost, window.counts().unsettled, log.given.len()), (0, 2, 5));
+}
+
+/// The tracker of sequence numbers begins every run in another cycle of 65536.
+#[test]
+fn what_was_lost_before_a_pause_is_repaired_behind_it() {
+    let film = Film { packets: 16, bytes: 12 };
+    let fec = columns(&film, SHAPE);
+    for lost_around in [&[1, 3][..], &[4, 5, 6], &[5, 6]] {
+        let mut window = Window::new(1000, Some(SHAPE));
+        let mut log = Log::new();
+        window.begin(START, &mut log);
+        for n in (0..6).filter(|n| !lost_around.contains(n)) {
+            window.media(Instant(n), START + n, &film.header(n), &film.payload(n), &mut log);
+        }
+        let (given, cycle) = (log.given.len() as u64, 2 << 16);
+        window.pause();
+        let first = (6..).find(|n| !lost_around.contains(n)).unwrap();
+        window.begin(START + cycle + first, &mut log);
+        log.next += cycle;
+        for n in first..16 {
+            window.media(Instant(n), START + cycle + n, &film.header(n), &film.payload(n), &mut log);
+        }
+        fec.iter().for_each(|fec| window.fec(Instant(20), &fec.datagram, &mut log));
+        window.flush(&mut log);
+        let counts = window.counts();
+        assert_eq!(
+            (counts.repaired, counts.lost, counts.unsettled),
+            (lost_around.len() as u64, 0, 0),
+            "{counts:?}"
+        );
+        assert_eq!((log.given.len(), log.next), (16, START + cycle + 16));
+        for (n, (ext, payload)) in log.given.iter().enumerate() {
+            let n = n as u64;
+            assert_eq!((*ext - START, payload), (if n < given { n } else { cycle + n }, &film.payload(n)));
+        }
+    }
 }
 
 #[test]

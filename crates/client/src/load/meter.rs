@@ -140,7 +140,7 @@ impl Meter {
         let announced = reply.rtp_info.as_ref().map(|info| (info.sequence, info.timestamp));
         let sequence = announced.and_then(|(sequence, _)| sequence);
         if self.runs > 1 {
-            self.look(reply_ns, |window, look| window.cut(look));
+            self.pause();
             self.tracker.begin_run(sequence);
             self.begin_run(shared);
             return;
@@ -165,6 +165,11 @@ impl Meter {
         }
     }
 
+    /// PAUSE was answered: nothing is given up until the film goes on.
+    pub(super) fn pause(&mut self) {
+        self.window.iter_mut().for_each(|window| window.pause());
+    }
+
     /// Takes a datagram of an FEC port.
     pub(super) fn fec(&mut self, now: Instant, arrival_ns: u64, datagram: &[u8]) {
         self.look(arrival_ns, |window, look| window.fec(now, datagram, look));
@@ -181,7 +186,7 @@ impl Meter {
     }
 
     /// Packet `ext` goes into the window, behind the stray that it confirms.
-    fn into_window(
+    fn put_in_window(
         &mut self,
         now: Instant,
         arrival_ns: u64,
@@ -247,7 +252,7 @@ impl Meter {
             }
         };
         if self.window.is_some() {
-            self.into_window(now, arrival_ns, ext, verdict, (&header, payload));
+            self.put_in_window(now, arrival_ns, ext, verdict, (&header, payload));
         } else if let Some(ts) = &mut self.ts {
             if !follows {
                 ts.gap();

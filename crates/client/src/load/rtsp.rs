@@ -335,6 +335,7 @@ impl RtspViewer {
                 Event::Playing(reply) => self.handle_playing(now, &reply, lent),
                 Event::Paused => {
                     self.is_paused = !self.is_resuming;
+                    self.meter.pause();
                     self.probed.iter().filter(|_| self.is_resuming).for_each(ProbeMeter::begin_run);
                 }
                 Event::Down => self.stage = Stage::Done,

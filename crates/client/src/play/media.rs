@@ -81,7 +81,16 @@ impl Order {
         }
     }
 
-    /// Gives out everything: another run follows.
+    /// The viewer asked to go on, here or elsewhere.
+    fn between_runs(&mut self, out: &mut SinkWriter) {
+        match self {
+            Self::Waiting(reorder) => reorder.flush(out),
+            // The first packet tells whether it goes on where it stopped, and what is missing may still be repaired.
+            Self::Repairing(window) => window.pause(),
+        }
+    }
+
+    /// Gives out everything: the viewer wants no more.
     fn cut(&mut self, out: &mut SinkWriter) {
         match self {
             Self::Waiting(reorder) => reorder.flush(out),
@@ -167,6 +176,13 @@ impl Media {
         self.order = Order::Repairing(Box::new(Window::new(wait_ns, shape)));
     }
 
+    /// PAUSE was answered.
+    pub(crate) fn pause(&mut self) {
+        if let Order::Repairing(window) = &mut self.order {
+            window.pause();
+        }
+    }
+
     /// Takes a datagram of an FEC port.
     pub(crate) fn fec(&mut self, now: Instant, datagram: &[u8]) {
         if let Order::Repairing(window) = &mut self.order {
@@ -199,7 +215,7 @@ impl Media {
             }
         } else {
             self.close_play();
-            self.order.cut(&mut self.sink);
+            self.order.between_runs(&mut self.sink);
             self.tracker.begin_run(sequence);
             self.current.packets_before = self.tracker.counts().received;
         }

@@ -364,7 +364,8 @@ impl<'a> Session<'a> {
                 Event::TransportRefused => self.transport_refused(now),
                 Event::Ready(reply) => self.agree(now, &reply),
                 Event::Playing(reply) => self.begin_play(now, &reply, arrival_ns),
-                Event::Paused | Event::Down => {}
+                Event::Paused => self.media.pause(),
+                Event::Down => {}
                 Event::Failed(failure) => self.failed(failure),
             }
         }

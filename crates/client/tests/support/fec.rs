@@ -48,6 +48,8 @@ impl FecSending {
 /// One FEC packet.
 #[derive(Clone)]
 pub struct FecPacket {
+    /// First media packet of its row.
+    pub row: u32,
     /// Sent behind this media packet.
     pub behind: u32,
     /// Whether it is one of the further parities.
@@ -97,7 +99,7 @@ pub fn fec_packets(behaviour: &Behaviour, fec: &FecSending) -> Vec<FecPacket> {
                 let mut datagram = rtp.emit().to_vec();
                 datagram.extend(header.with_recovery(fields.try_into().unwrap()).emit());
                 datagram.extend(bytes);
-                all.push(FecPacket { behind, is_further: parity > 0, datagram });
+                all.push(FecPacket { row: row * fec.row(), behind, is_further: parity > 0, datagram });
             }
         }
     }

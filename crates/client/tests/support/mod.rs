@@ -310,6 +310,8 @@ struct Session {
     said_bye: bool,
     /// What FEC SETUP asked for.
     wish: Option<String>,
+    /// All packets from here on are sent.
+    since: u32,
     open: bool,
 }
 
@@ -337,6 +339,7 @@ impl Session {
             sent_octets: 0,
             said_bye: false,
             wish: None,
+            since: 0,
             open: true,
         }
     }
@@ -490,6 +493,7 @@ impl Session {
         if let Some(range) = range {
             let start: f64 = range.strip_prefix("npt=").unwrap().split('-').next().unwrap().parse().unwrap();
             self.at = (start / b.interval.as_secs_f64()).round() as u32;
+            self.since = self.at;
             if self.at >= b.packets() {
                 return ("457 Invalid Range", String::new(), "");
             }
@@ -537,15 +541,12 @@ impl Session {
         ("200 OK", format!("Session: 4711\r\nRange: npt={start:.3}-{end:.3}\r\n{info}"), "")
     }
 
-    /// What was granted, of the rows that are sent whole.
+    /// What was granted, of the rows that are sent whole, and due from here.
     fn fec_from(&self, from: u32) -> std::vec::IntoIter<FecPacket> {
         let sending = self.behaviour.fec.as_ref().filter(|sending| sending.refused.is_none());
         let Some((sending, wish)) = sending.zip(self.wish.as_ref()) else { return Vec::new().into_iter() };
-        let first = from.div_ceil(sending.row()) + 1;
         let mut packets = fec_packets(&self.behaviour, sending);
-        packets.retain(|packet| {
-            packet.behind >= first * sending.row() || packet.behind + 1 == self.behaviour.packets()
-        });
+        packets.retain(|packet| packet.row >= self.since && packet.behind >= from);
         packets.retain(|packet| wish == "all" || !packet.is_further);
         packets.into_iter()
     }
