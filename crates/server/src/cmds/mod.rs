@@ -18,7 +18,9 @@ mod ls;
 mod play;
 mod prepare;
 pub(crate) mod progress;
+mod repair;
 mod rm;
+mod scrub;
 pub(crate) mod serve;
 mod ways;
 
@@ -43,6 +45,8 @@ enum Command {
     Rm(rm::RmArgs),
     Inspect(inspect::InspectArgs),
     Fsck(fsck::FsckArgs),
+    Repair(repair::RepairArgs),
+    Scrub(scrub::ScrubArgs),
     Play(play::PlayArgs),
     Load(Box<load::LoadArgs>),
     Doctor(doctor::DoctorArgs),
@@ -84,6 +88,8 @@ pub fn main() -> ExitCode {
         Command::Rm(args) => rm::run(&args),
         Command::Inspect(args) => inspect::run(&args),
         Command::Fsck(args) => fsck::run(&args),
+        Command::Repair(args) => repair::run(&args),
+        Command::Scrub(args) => scrub::run(&args),
         Command::Play(args) => play::run(&args),
         Command::Load(args) => load::run(&args),
         Command::Doctor(args) => doctor::run(&args),

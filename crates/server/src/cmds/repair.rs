@@ -1,0 +1,174 @@
+//! `millrace repair`: what is missing on a member is made anew from the others. Also what `scrub` shares with it.
+
+use std::process::ExitCode;
+use std::sync::Arc;
+use std::sync::atomic::AtomicBool;
+use std::time::{Duration, Instant};
+
+use clap::Args;
+use indicatif::{ProgressBar, ProgressDrawTarget, ProgressStyle};
+use millrace_core::seam::Clock;
+use millrace_core::units::ByteLen;
+use millrace_store::disk::ReadFaults;
+use millrace_store::repair::{Fate, Progress, RepairOptions, Report, Setting, Timekeeper, Verdict, repair};
+use millrace_store::volume::Volume;
+
+use super::StoreArgs;
+
+/// Could not be done, or was stopped: apart from what repair and scrub have found.
+const FAILED: u8 = 3;
+
+/// Make what is missing on a member of a volume from the others
+///
+/// Members that were out, replaced or added as a replacement are cleaned and brought up to date, title by title; then they are
+/// active again. A server may go on serving the volume meanwhile. A repair that was stopped or killed goes on where it was.
+#[derive(Args)]
+#[command(
+    after_help = "Examples:\n  millrace repair --store /disk1/store\n  millrace repair --store /disk1/store --rate 50MB/s\n\n\
+                  Exit code: 0 all members are whole and active; 1 all films are whole, but a member is not there; 2 some film is\n\
+                  lost (it is named); 3 it could not be done or was stopped."
+)]
+pub(super) struct RepairArgs {
+    /// Bytes a second read and written on all members together: 200MB/s, 1GiB/s, or none for no bound
+    #[arg(long, value_name = "RATE", default_value = "200MB/s", value_parser = parse_rate)]
+    rate: u64,
+    /// The result as JSON
+    #[arg(long)]
+    json: bool,
+    /// No progress bar, no summary
+    #[arg(long, short)]
+    quiet: bool,
+    #[command(flatten)]
+    store: StoreArgs,
+}
+
+/// Repairs and says what was done.
+pub(super) fn run(args: &RepairArgs) -> anyhow::Result<ExitCode> {
+    Ok(or_failed(attempt(args)))
+}
+
+fn attempt(args: &RepairArgs) -> anyhow::Result<ExitCode> {
+    let volume = Volume::open(&args.store.dir()?)?;
+    let options = RepairOptions { rate_bytes_per_s: args.rate };
+    let report = with_bar(args.json || args.quiet, |setting| repair(&volume, &options, setting))??;
+    let code = match report.verdict() {
+        Verdict::Lost => 2,
+        _ if !report.absent.is_empty() => 1,
+        _ => 0,
+    };
+    if args.json {
+        print_report(&report, "repair")?;
+    } else if !args.quiet {
+        print_found(&volume, &report);
+        for &slot in &report.activated {
+            println!("{}: active again", volume.members().dir(usize::from(slot)).display());
+        }
+        println!(
+            "{} titles, {} mended, {} lost; {} read, {} written",
+            report.titles,
+            report.count(Fate::Mended),
+            report.count(Fate::Lost),
+            ByteLen(report.bytes_read),
+            ByteLen(report.bytes_written),
+        );
+    }
+    Ok(ExitCode::from(code))
+}
+
+/// A rate as people write it; 0 is none.
+pub(super) fn parse_rate(text: &str) -> Result<u64, String> {
+    if text == "none" {
+        return Ok(0);
+    }
+    let wrong = || format!("\"{text}\" is no rate: write 200MB/s, 1GiB/s, or none");
+    let bytes: ByteLen = text.strip_suffix("/s").ok_or_else(wrong)?.parse().map_err(|_| wrong())?;
+    if bytes.0 == 0 { Err(wrong()) } else { Ok(bytes.0) }
+}
+
+/// Runs with a progress bar, until done or until a signal.
+pub(super) fn with_bar<T>(quiet: bool, work: impl FnOnce(Setting<'_>) -> T) -> anyhow::Result<T> {
+    let target = if quiet { ProgressDrawTarget::hidden() } else { ProgressDrawTarget::stderr() };
+    let bar = ProgressBar::with_draw_target(Some(0), target);
+    let template = "{msg} [{bar:30}] {percent:>3} %  {binary_bytes_per_sec} of film  {eta} left";
+    bar.set_style(ProgressStyle::with_template(template)?.progress_chars("=> "));
+    let stop: Arc<AtomicBool> = super::cancel_on_signals()?;
+    let time = SystemTime { start: Instant::now() };
+    let mut tell = |progress: &Progress| show(&bar, progress);
+    let setting = Setting { time: &time, stop: &stop, tell: &mut tell, faults: ReadFaults::default() };
+    let result = work(setting);
+    bar.finish_and_clear();
+    Ok(result)
+}
+
+fn show(bar: &ProgressBar, progress: &Progress) {
+    bar.set_length(progress.bytes_total.max(1));
+    bar.set_position(progress.bytes_done);
+    let title = (progress.titles_done + 1).min(progress.titles_total);
+    bar.set_message(format!("{} ({title} of {})", progress.title, progress.titles_total));
+}
+
+/// What went wrong is said, and has an exit code of its own.
+pub(super) fn or_failed(result: anyhow::Result<ExitCode>) -> ExitCode {
+    result.unwrap_or_else(|error| {
+        super::complain(&error);
+        ExitCode::from(FAILED)
+    })
+}
+
+/// One line for each thing that was missing or wrong, and for each member that was not there.
+pub(super) fn print_found(volume: &Volume, report: &Report) {
+    for found in &report.found {
+        let fate = match found.fate {
+            Fate::Mended => "mended",
+            Fate::Mendable => "can be mended",
+            Fate::Lost => "LOST",
+        };
+        println!("{fate}: {} ({}): {}", found.path.display(), found.name, found.what);
+    }
+    for slot in volume.members().report() {
+        if report.absent.contains(&(slot.index as u16)) {
+            let why = slot.absent.unwrap_or_else(|| slot.state.to_string());
+            println!("member {} at {} was left out: {why}", slot.index, slot.dir.display());
+        }
+    }
+}
+
+/// The whole report as JSON.
+pub(super) fn print_report(report: &Report, what: &str) -> anyhow::Result<()> {
+    let mut value = serde_json::to_value(report)?;
+    value["command"] = what.into();
+    value["verdict"] = serde_json::to_value(report.verdict())?;
+    super::print_json(&value)
+}
+
+/// The machine's monotonic clock.
+struct SystemTime {
+    start: Instant,
+}
+
+impl Clock for SystemTime {
+    fn now(&self) -> millrace_core::time::Instant {
+        millrace_core::time::Instant(u64::try_from(self.start.elapsed().as_nanos()).unwrap_or(u64::MAX))
+    }
+}
+
+impl Timekeeper for SystemTime {
+    fn wait_ns(&self, ns: u64) {
+        std::thread::sleep(Duration::from_nanos(ns));
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::parse_rate;
+
+    #[test]
+    fn rates_have_a_unit() {
+        assert_eq!(parse_rate("200MB/s"), Ok(200_000_000));
+        assert_eq!(parse_rate("1GiB/s"), Ok(1 << 30));
+        assert_eq!(parse_rate("none"), Ok(0));
+        for bad in ["200", "200MB", "0B/s", "fast", "1Mb/s"] {
+            assert!(parse_rate(bad).unwrap_err().contains("200MB/s"), "{bad}");
+        }
+    }
+}

@@ -1,0 +1,71 @@
+//! `millrace scrub`: every byte of every member read, quiet corruption found and mended.
+
+use std::process::ExitCode;
+
+use clap::Args;
+use millrace_core::units::ByteLen;
+use millrace_store::repair::{Fate, Verdict};
+use millrace_store::scrub::{ScrubOptions, scrub};
+use millrace_store::volume::Volume;
+
+use super::StoreArgs;
+use super::repair::{or_failed, parse_rate, print_found, print_report, with_bar};
+
+/// Read every byte of every member, find quiet corruption and mend it
+///
+/// Each file is held against the hash of its manifest, each packet of film and parity against its sum, and the parity against
+/// the film. What is wrong is made anew from the rest and replaces the damaged file. Run it every few weeks, while all disks are
+/// there: a disk that dies later needs all that is on the others.
+#[derive(Args)]
+#[command(
+    after_help = "Examples:\n  millrace scrub --store /disk1/store\n  millrace scrub --store /disk1/store --check --json\n\n\
+                  Exit code: 0 nothing was wrong; 1 something was and has been mended (with --check: can be), or a member is not\n\
+                  there; 2 some film is lost (it is named, and not touched); 3 it could not be done or was stopped."
+)]
+pub(super) struct ScrubArgs {
+    /// Only look, change nothing
+    #[arg(long)]
+    check: bool,
+    /// Bytes a second read and written on all members together: 200MB/s, 1GiB/s, or none for no bound
+    #[arg(long, value_name = "RATE", default_value = "200MB/s", value_parser = parse_rate)]
+    rate: u64,
+    /// The result as JSON
+    #[arg(long)]
+    json: bool,
+    /// No progress bar, no summary
+    #[arg(long, short)]
+    quiet: bool,
+    #[command(flatten)]
+    store: StoreArgs,
+}
+
+/// Scrubs and says what was found.
+pub(super) fn run(args: &ScrubArgs) -> anyhow::Result<ExitCode> {
+    Ok(or_failed(attempt(args)))
+}
+
+fn attempt(args: &ScrubArgs) -> anyhow::Result<ExitCode> {
+    let volume = Volume::open(&args.store.dir()?)?;
+    let options = ScrubOptions { rate_bytes_per_s: args.rate, mend: !args.check };
+    let report = with_bar(args.json || args.quiet, |setting| scrub(&volume, &options, setting))??;
+    if args.json {
+        print_report(&report, "scrub")?;
+    } else if !args.quiet {
+        print_found(&volume, &report);
+        let (count, word) = match args.check {
+            true => (report.count(Fate::Mendable), "can be mended"),
+            false => (report.count(Fate::Mended), "mended"),
+        };
+        println!(
+            "{} titles, {} read: {count} {word}, {} lost",
+            report.titles,
+            ByteLen(report.bytes_read),
+            report.count(Fate::Lost)
+        );
+    }
+    Ok(ExitCode::from(match report.verdict() {
+        Verdict::Healthy => 0,
+        Verdict::Mended => 1,
+        Verdict::Lost => 2,
+    }))
+}
