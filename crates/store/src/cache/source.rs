@@ -19,6 +19,7 @@ use super::playheads::Ns;
 use super::rows::{FileTable, MemberFiles, needs};
 use crate::index::ClockPiece;
 use crate::meta::{META_BLOCK_BYTES, MetaFile, RECORDS_PER_BLOCK};
+use crate::rows::Rows;
 use crate::sums::DeriveError;
 use crate::volume::TitleFiles;
 
@@ -58,9 +59,9 @@ pub trait TitleSource: Send + Sync {
     fn track(&self) -> u8 {
         0
     }
-    /// Where its units are, if it lies on several members or has parity. Then its files are opened by the paths given
-    /// there, and [`TitleSource::data`] and the like are not read from.
-    fn members(&self) -> Option<&dyn MemberFiles> {
+    /// Its rows and where their units are, if it lies on several members or has parity. Then its files are opened by the paths
+    /// given there, and [`TitleSource::data`] and the like are not read from.
+    fn members(&self) -> Option<(Rows, &dyn MemberFiles)> {
         None
     }
     /// The data file, buffered.
@@ -97,7 +98,11 @@ pub trait TitleSource: Send + Sync {
     }
 }
 
+/// The film.
 impl TitleSource for TitleFiles {
+    fn members(&self) -> Option<(Rows, &dyn MemberFiles)> {
+        self.rows.map(|rows| (rows, self as &dyn MemberFiles))
+    }
     fn id(&self) -> TitleId {
         self.info.id
     }
@@ -154,7 +159,7 @@ impl TitleSource for TitleFiles {
 }
 
 /// Media time of `byte`, on straight lines from each piece's beginning to the next and to the end.
-fn interpolate(pieces: &[ClockPiece], end: ClockPiece, byte: u64) -> MediaTicks {
+pub(super) fn interpolate(pieces: &[ClockPiece], end: ClockPiece, byte: u64) -> MediaTicks {
     let after = pieces.partition_point(|piece| piece.byte <= byte);
     let from = after.checked_sub(1).map(|i| pieces[i]).unwrap_or_default();
     from.time_of(pieces.get(after).unwrap_or(&end), byte)
@@ -195,8 +200,8 @@ impl OpenTitle {
     pub(super) fn new(source: Box<dyn TitleSource>) -> Self {
         let files = FileTable::default();
         let direct = match source.members() {
-            Some(members) => {
-                files.open_data(members, source.track() > 0);
+            Some((rows, members)) => {
+                files.open_data(&rows, members, source.track() > 0);
                 None
             }
             None => open_direct(source.data_path(), source.data()),
@@ -263,7 +268,9 @@ impl OpenTitle {
         thorough: bool,
     ) -> Result<Order, ReadFailure> {
         match self.source.members() {
-            Some(files) => needs::order(self, (files, &self.files), (extent, spare), members, thorough),
+            Some((rows, files)) => {
+                needs::order(self, (rows, files, &self.files), (extent, spare), members, thorough)
+            }
             None => needs::plain(self, (extent, spare), thorough),
         }
     }

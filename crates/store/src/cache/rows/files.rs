@@ -29,8 +29,6 @@ const FILES: usize = 6;
 /// What the cache needs of a title that lies on several members or has parity. A *position* is the place of a member among
 /// those of the title.
 pub trait MemberFiles: Send + Sync {
-    /// Its rows.
-    fn rows(&self) -> Rows;
     /// Slot in the volume of the member at a position.
     fn slot(&self, position: usize) -> u16;
     /// Whether that member is there and believed.
@@ -59,9 +57,9 @@ pub(in crate::cache) struct FileTable {
 
 impl FileTable {
     /// Opens what an extent needs as long as nothing is missing: the data files, or the parity files of a parity track.
-    pub(in crate::cache) fn open_data(&self, members: &dyn MemberFiles, parity: bool) {
+    pub(in crate::cache) fn open_data(&self, rows: &Rows, members: &dyn MemberFiles, parity: bool) {
         let kind = if parity { TitleFile::Parity } else { TitleFile::Data };
-        for position in 0..members.rows().members() {
+        for position in 0..rows.members() {
             let _ = self.get(members, position, kind, true);
         }
     }

@@ -64,14 +64,14 @@ fn gather<'a>(rows: &Rows, bytes: &Range<u64>, results: Results<'a>) -> Film<'a>
 pub(in crate::cache) fn assemble(
     decoder: &mut Decoder,
     metas: &mut Vec<PacketMeta>,
-    (reference, title, files): (TitleRef, &OpenTitle, &dyn MemberFiles),
+    (reference, title, (rows, files)): (TitleRef, &OpenTitle, (Rows, &dyn MemberFiles)),
     order: &Order,
     results: &[crate::cache::order::SpanResult<'_>],
     extent: &mut [u8],
 ) -> Built {
     let Some(geometry) = title.geometry(order.extent) else { return Built::Failed(ReadFailure::OutOfRange) };
     let results = Results::new(order, results);
-    let mut maker = Maker { title, files, rows: files.rows(), order, geometry: &geometry, results, wrong: 0 };
+    let mut maker = Maker { title, files, rows, order, geometry: &geometry, results, wrong: 0 };
     if !maker.records(metas) {
         return maker.more(maker.results.first_error());
     }

@@ -15,6 +15,7 @@
 //! | `results` | what has come, unit by unit |
 //! | `film` | an extent of film from that |
 //! | `decode` | rows of which something is missing or wrong, codeword by codeword |
+//! | `sources` | titles of a volume as the cache sees them |
 //! | `track` | an extent of ready FEC datagrams (SMPTE ST 2022-1) |
 //!
 //! Nothing leaves here that does not have its stored sum, whichever way it came.
@@ -26,6 +27,7 @@ pub(in crate::cache) mod needs;
 mod results;
 #[cfg(test)]
 pub(crate) mod sample;
+mod sources;
 mod spare;
 mod track;
 

@@ -34,12 +34,11 @@ struct Maker<'a> {
 /// What to read for an extent of a title with member files: of its film, or of one of its parity tracks.
 pub(in crate::cache) fn order(
     title: &OpenTitle,
-    (files, table): (&dyn MemberFiles, &FileTable),
+    (rows, files, table): (Rows, &dyn MemberFiles, &FileTable),
     (extent, spare): (u32, u8),
     view: MemberView,
     thorough: bool,
 ) -> Result<Order, ReadFailure> {
-    let rows = files.rows();
     let direct = title.may_direct();
     let order = Order { extent, spare, thorough, spans: Vec::new(), absent: 0, left_out: 0 };
     let mut maker = Maker { title, table, files, rows, direct, lost: 0, avoided: 0, order };

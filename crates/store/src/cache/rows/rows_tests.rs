@@ -390,7 +390,7 @@ proptest! {
         loop {
             let Ok(order) = bench.order(extent, spare, lost(gone), thorough) else {
                 prop_assert!(gone.count_ones() as usize > may);
-                return Ok(());
+                break;
             };
             let mut read = Bench::read(&order);
             let mut harmed = 0u32;
@@ -409,12 +409,12 @@ proptest! {
                 Built::Done(filled) => {
                     let missing = bench.check(&filled.content);
                     prop_assert!(filled.content.spare <= spare && (missing.is_empty() || spare > 0));
-                    return Ok(());
+                    break;
                 }
                 Built::More { .. } => thorough = true,
                 Built::Failed(_) => {
                     prop_assert!(order.thorough && (gone | harmed).count_ones() as usize > may);
-                    return Ok(());
+                    break;
                 }
             }
         }

@@ -267,8 +267,8 @@ impl TitleSource for RowSource {
     fn track(&self) -> u8 {
         self.track
     }
-    fn members(&self) -> Option<&dyn MemberFiles> {
-        Some(self)
+    fn members(&self) -> Option<(Rows, &dyn MemberFiles)> {
+        Some((self.rows, self))
     }
     fn data(&self) -> &File {
         &self.nothing
@@ -282,9 +282,6 @@ impl TitleSource for RowSource {
 }
 
 impl MemberFiles for RowSource {
-    fn rows(&self) -> Rows {
-        self.rows
-    }
     fn slot(&self, position: usize) -> u16 {
         position as u16
     }

@@ -129,12 +129,12 @@ fn unit_of<'a>(rows: &Rows, row: u32, parity: usize, results: Results<'a>) -> &'
 
 /// Builds an extent of a parity track. What is missing or does not have its sum is marked, never computed.
 pub(in crate::cache) fn assemble(
-    (reference, title, files): (TitleRef, &OpenTitle, &dyn MemberFiles),
+    (reference, title, (rows, files)): (TitleRef, &OpenTitle, (Rows, &dyn MemberFiles)),
     order: &Order,
     results: &[SpanResult<'_>],
     extent: &mut [u8],
 ) -> Built {
-    let (rows, track) = (files.rows(), title.source().track());
+    let track = title.source().track();
     let (Some(packets), Some(code)) = (title.packets_of(order.extent), Code::new(rows.k(), rows.m())) else {
         return Built::Failed(ReadFailure::OutOfRange);
     };
@@ -232,3 +232,7 @@ impl Track<'_> {
         }
     }
 }
+
+#[cfg(test)]
+#[path = "track_tests.rs"]
+mod tests;
