@@ -183,6 +183,11 @@ impl LoadOptions {
             (_, false) => 2,
             (_, true) => 3,
         };
-        u64::from(self.streams) * each + SPARE_DESCRIPTORS
+        let fec = match self.fec {
+            FecChoice::Off => 0,
+            FecChoice::Xor => 1,
+            FecChoice::All => 2,
+        };
+        u64::from(self.streams) * (each + fec) + SPARE_DESCRIPTORS
     }
 }

@@ -332,6 +332,14 @@ impl Sums {
         }
     }
 
+    /// What came or was repaired, of all that should have come.
+    fn delivered_ratio(&self) -> f64 {
+        let c = &self.counts;
+        let delivered = c.packets + self.fec.counts.repaired;
+        let expected = delivered + c.lost + c.lost_at_start + c.lost_at_end;
+        if expected == 0 { 0.0 } else { delivered as f64 / expected as f64 }
+    }
+
     /// The report, but for what is judged.
     pub(super) fn report(mut self, plan: &Plan, errors: UdpErrors, series: Vec<Sample>) -> LoadReport {
         self.streams.sort_by_key(|stream| (stream.viewer, stream.session));
@@ -342,9 +350,6 @@ impl Sums {
         let failures = std::mem::take(&mut self.failures);
         let (worst, per_stream) = (std::mem::take(&mut self.worst), std::mem::take(&mut self.streams));
         let (c, t) = (&self.counts, &self.times);
-        // Repaired packets are delivered too.
-        let delivered = c.packets + self.fec.counts.repaired;
-        let expected = delivered + c.lost + c.lost_at_start + c.lost_at_end;
         LoadReport {
             streams: u64::from(plan.options.streams),
             sessions: c.sessions,
@@ -366,7 +371,7 @@ impl Sums {
             lost_at_start: c.lost_at_start,
             lost_at_end: c.lost_at_end,
             fec: (plan.options.fec != FecChoice::Off).then(|| self.fec.clone()),
-            delivered_ratio: if expected == 0 { 0.0 } else { delivered as f64 / expected as f64 },
+            delivered_ratio: self.delivered_ratio(),
             reordered: c.reordered,
             duplicates: c.duplicates,
             strays: c.strays,
