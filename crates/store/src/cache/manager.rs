@@ -2,26 +2,36 @@
 //!
 //! ```text
 //!   control ──► asks of the engines ──► time ──► what was read ──► what to read ──► grants, bells ──► sleep
+//!                                                 what takes too long, probes
 //! ```
+//!
+//! `flights` is what becomes of a read, `care` what is known of the members that were asked.
+
+mod care;
+mod flights;
 
 use std::sync::Arc;
 use std::sync::mpsc::{Receiver, SyncSender};
 use std::time::Duration;
 
 use millrace_core::ids::TitleRef;
-use millrace_core::pool::{ExtentArena, Fill};
+use millrace_core::limits::SLOW_READ_NS;
+use millrace_core::pool::ExtentArena;
 use millrace_core::seam::Clock;
 use millrace_core::time::Instant;
 
-use super::door::{Ask, DoorEnd, ReadFailure};
+use self::care::Care;
+use self::flights::Flight;
+use super::door::{Ask, DoorEnd};
 use super::fill::Builder;
-use super::plan::ExtentKey;
-use super::policy::{Policy, ReadOrder};
-use super::read::{self, Done, Piece, Reader, Request};
-use super::source::{Geometry, OpenTitle};
-use super::stats::{Counters, Trouble};
+use super::order::SpanOrder;
+use super::policy::Policy;
+use super::read::{self, Reader};
+use super::source::OpenTitle;
+use super::stats::Counters;
 use super::{CacheConfig, CacheError};
 use crate::bell::EventBell;
+use crate::disk::ReadFaults;
 
 /// Asks taken from one engine in a turn.
 const ASKS_PER_TURN: usize = 256;
@@ -40,21 +50,12 @@ pub(super) enum Control {
     Stop,
 }
 
-/// A read that was begun.
-struct Flight {
-    key: ExtentKey,
-    title: Arc<OpenTitle>,
-    geometry: Geometry,
-    fill: Fill,
-    /// It was read again after its bytes did not match their checksums.
-    second_try: bool,
-}
-
 /// What the manager thread owns.
 pub(super) struct Manager {
     policy: Policy,
     reader: Box<dyn Reader>,
     builder: Builder,
+    care: Care,
     flights: Box<[Option<Flight>]>,
     free_places: Vec<usize>,
     doors: Vec<Option<DoorEnd>>,
@@ -62,6 +63,8 @@ pub(super) struct Manager {
     wake: Arc<EventBell>,
     clock: Arc<dyn Clock + Send + Sync>,
     counters: Arc<Counters>,
+    /// When the probe under way was begun.
+    probe: Option<Instant>,
     stopping: bool,
 }
 
@@ -74,6 +77,7 @@ pub(super) struct Parts {
     pub(super) wake: Arc<EventBell>,
     pub(super) clock: Arc<dyn Clock + Send + Sync>,
     pub(super) counters: Arc<Counters>,
+    pub(super) faults: ReadFaults,
 }
 
 impl Manager {
@@ -82,14 +86,16 @@ impl Manager {
     /// # Errors
     /// When there is no way of reading.
     pub(super) fn new(parts: Parts) -> Result<Self, CacheError> {
-        let Parts { config, arena, doors, control, wake, clock, counters } = parts;
+        let Parts { config, arena, doors, control, wake, clock, counters, faults } = parts;
         let places = config.reads_in_flight;
-        let reader = read::start(config.backend, places, &wake)?;
+        // One place more, for probes.
+        let reader = read::start(config.backend, places + 1, &wake, &faults)?;
         let policy = Policy::new(arena, doors.len(), config.prefetch_ns, places, Arc::clone(&counters));
         Ok(Self {
             policy,
             reader,
             builder: Builder::default(),
+            care: Care::new(Arc::clone(&counters)),
             flights: (0..places).map(|_| None).collect(),
             free_places: (0..places).rev().collect(),
             doors: doors.into_iter().map(Some).collect(),
@@ -97,6 +103,7 @@ impl Manager {
             wake,
             clock,
             counters,
+            probe: None,
             stopping: false,
         })
     }
@@ -120,18 +127,19 @@ impl Manager {
 
     /// Whether a read has been begun and not yet taken.
     fn is_reading(&self) -> bool {
-        self.free_places.len() < self.flights.len()
+        self.free_places.len() < self.flights.len() || self.probe.is_some()
     }
 
     fn turn(&mut self, now: Instant) -> usize {
         let mut work = self.take_control(now);
         work += self.take_asks(now);
         self.policy.handle_time(now);
-        if self.is_reading() {
-            self.reader.wait(Some(Duration::ZERO));
+        if self.is_reading() || self.reader.aside_bytes() > 0 {
+            self.reader.wait(now, Some(Duration::ZERO));
             work += self.take_reads(now);
         }
         work += self.begin_reads(now);
+        work += self.look_after_members(now);
         work += self.give_grants();
         self.policy.publish();
         work
@@ -146,6 +154,7 @@ impl Manager {
                 Control::Open(title, reply) => drop(reply.send(self.policy.open_title(*title))),
                 Control::Close(title, reply) => {
                     self.policy.close_title(now, title);
+                    self.care.forget_title(title);
                     let _ = reply.send(());
                 }
                 Control::Stop => self.stopping = true,
@@ -178,86 +187,51 @@ impl Manager {
     }
 
     fn take_reads(&mut self, now: Instant) -> usize {
+        while let Some(member) = self.reader.next_late() {
+            self.care.came_late(member);
+            self.counters.aside_bytes.set(self.reader.aside_bytes());
+        }
         for taken in 0..FILLS_PER_TURN {
-            let Some(done) = self.reader.next_done() else { return taken };
-            let [data, meta, sums] = done.bytes;
-            self.counters.bytes_read.add(data);
-            self.counters.meta_bytes_read.add(meta + sums);
-            let Some(flight) = self.flights[done.place].take() else { continue };
-            self.take_read(now, &done, flight);
+            let Some(place) = self.reader.next_done() else { return taken };
+            if place == self.flights.len() {
+                let good = self.reader.results(place).iter().all(Result::is_ok);
+                self.probe = None;
+                self.care.probed(now, good);
+            } else if let Some(flight) = self.flights[place].take() {
+                self.take_read(now, place, flight);
+            }
         }
         FILLS_PER_TURN
     }
 
-    /// One read has ended: builds the extent, or reads once more, or gives up.
-    fn take_read(&mut self, now: Instant, done: &Done, mut flight: Flight) {
-        let outcome = match done.result {
-            Err((Piece::Data, libc::EINVAL)) if flight.title.is_direct() => {
-                // The file could be opened for direct reads but does not take them.
-                flight.title.refuse_direct();
-                return self.begin_read(done.place, flight);
-            }
-            Err((_, errno)) => Err(ReadFailure::Io(errno)),
-            Ok(()) => {
-                let staged = self.reader.staged(done.place);
-                let (extent, title) = (flight.fill.bytes_mut(), (flight.key.title, &*flight.title));
-                let built = self.builder.build(title, &flight.geometry, flight.key.extent, staged, extent);
-                built.map_err(|_| ReadFailure::Checksum)
-            }
-        };
-        if outcome == Err(ReadFailure::Checksum) && !flight.second_try {
-            // Memory or a cable may have been at fault, not the disk: read again, past what the kernel remembers.
-            self.counters.retries.add(1);
-            flight.second_try = true;
-            flight.forget_cached();
-            return self.begin_read(done.place, flight);
+    /// Gives up reads that take too long, and probes members that were suspended.
+    fn look_after_members(&mut self, now: Instant) -> usize {
+        let mut work = self.look_after_reads(now);
+        let place = self.flights.len();
+        if let Some(begun) = self.probe
+            && now.ns_since(begun) >= SLOW_READ_NS
+        {
+            self.probe = None;
+            self.care.given_up(begun, &self.reader.give_up(place));
+            self.counters.aside_bytes.set(self.reader.aside_bytes());
+            self.care.probed(now, false);
+            work += 1;
         }
-        if let Err(failure) = outcome {
-            self.note_failure(&flight, failure);
+        if self.probe.is_none()
+            && let Some(order) = self.care.next_probe(now)
+        {
+            self.reader.begin(now, place, &order);
+            self.probe = Some(now);
+            work += 1;
         }
-        self.free_places.push(done.place);
-        self.policy.finish(now, flight.key, flight.fill, outcome);
+        work
     }
 
-    fn note_failure(&self, flight: &Flight, failure: ReadFailure) {
-        match failure {
-            ReadFailure::Checksum => self.counters.checksum_errors.add(1),
-            _ => self.counters.read_errors.add(1),
-        }
-        self.counters.note_trouble(Trouble {
-            title: flight.key.title,
-            extent: flight.key.extent,
-            failure,
-            path: flight.title.source().data_path().to_path_buf(),
-            bytes: flight.geometry.data.clone(),
-            failures: 1,
-        });
-    }
-
-    fn begin_reads(&mut self, now: Instant) -> usize {
-        let mut begun = 0;
-        while let Some(place) = self.free_places.pop() {
-            let Some(ReadOrder { key, title, fill, .. }) = self.policy.next_read(now) else {
-                self.free_places.push(place);
-                break;
-            };
-            begun += 1;
-            match title.geometry(key.extent) {
-                Some(geometry) => {
-                    self.begin_read(place, Flight { key, title, geometry, fill, second_try: false });
-                }
-                None => {
-                    self.free_places.push(place);
-                    self.policy.finish(now, key, fill, Err(ReadFailure::OutOfRange));
-                }
-            }
-        }
-        begun
-    }
-
-    fn begin_read(&mut self, place: usize, flight: Flight) {
-        self.reader.begin(place, Request::new(Arc::clone(&flight.title), flight.geometry.clone()));
-        self.flights[place] = Some(flight);
+    /// When there is something to do although nothing has happened.
+    fn poll_at(&self, now: Instant) -> Option<Instant> {
+        let looks = self.flights.iter().flatten().filter_map(|flight| flight.look_at).min();
+        let probe = self.probe.map(|begun| begun.plus_ns(SLOW_READ_NS));
+        [self.policy.poll_at(now), looks, probe, self.care.poll_at()].into_iter().flatten().min()
     }
 
     fn give_grants(&mut self) -> usize {
@@ -278,14 +252,14 @@ impl Manager {
 
     /// Sleeps until there is something to do.
     fn sleep(&mut self, now: Instant) {
-        let limit = self.policy.poll_at(now).map(|at| Duration::from_nanos(at.ns_since(now)));
+        let limit = self.poll_at(now).map(|at| Duration::from_nanos(at.ns_since(now)));
         self.wake.announce_sleep();
         // The last look: whoever adds work after this sees the announcement and rings.
         let busy = self.doors.iter().flatten().any(DoorEnd::has_work) || self.reader.has_done();
         if busy || self.take_control(now) > 0 {
             return self.wake.awake();
         }
-        self.reader.wait(limit);
+        self.reader.wait(now, limit);
         self.wake.awake();
         if limit.is_some() {
             self.policy.retry_room();
@@ -293,20 +267,10 @@ impl Manager {
     }
 }
 
-impl Flight {
-    /// Asks the kernel to forget what it has cached of the flight's bytes. If it does not, they are read again all
-    /// the same, from there.
-    fn forget_cached(&self) {
-        let forget = |file: &std::fs::File, bytes: &std::ops::Range<u64>| {
-            let length = std::num::NonZeroU64::new(bytes.end - bytes.start);
-            let _ = rustix::fs::fadvise(file, bytes.start, length, rustix::fs::Advice::DontNeed);
-        };
-        forget(self.title.source().data(), &self.geometry.data);
-        forget(self.title.source().meta(), &self.geometry.meta);
-        if let Some(sums) = self.title.source().sums() {
-            forget(sums, &self.geometry.sums);
-        }
-    }
+/// Asks the kernel to forget what it has cached of a span. If it does not, it is read again all the same, from there.
+fn forget_cached(span: &SpanOrder) {
+    let length = std::num::NonZeroU64::new(span.bytes.end - span.bytes.start);
+    let _ = rustix::fs::fadvise(span.file.get(), span.bytes.start, length, rustix::fs::Advice::DontNeed);
 }
 
 #[cfg(test)]

@@ -5,8 +5,9 @@ use millrace_core::pool::HeapRegion;
 use millrace_core::seam::{Doorbell, Want};
 
 use super::super::ReadBackend;
-use super::super::door::{self, CacheDoor, Grant};
-use super::super::read::Staged;
+use super::super::door::{self, CacheDoor, Grant, ReadFailure};
+use super::super::order::{Order, Role, SpanResult};
+use super::super::read::Unanswered;
 use super::super::sample::Sample;
 use super::*;
 
@@ -14,15 +15,21 @@ use super::*;
 #[derive(Clone, Copy)]
 enum Fate {
     Good,
-    Fails(Piece, i32),
+    /// The span with this role fails.
+    Fails(Role, i32),
     /// One bit is wrong this time.
     Garbled,
 }
+
+/// The film of a title on one member.
+const DATA: Role = Role::Data { position: 0 };
 
 /// A reader that works, but for what the script says.
 struct Scripted {
     inner: Box<dyn Reader>,
     script: VecDeque<Fate>,
+    roles: Vec<Role>,
+    failed: Option<(Role, i32)>,
     garbled: Option<Vec<u8>>,
 }
 
@@ -30,32 +37,53 @@ impl Reader for Scripted {
     fn name(&self) -> &'static str {
         "scripted"
     }
-    fn begin(&mut self, place: usize, request: Request) {
-        self.garbled = None;
-        self.inner.begin(place, request);
+    fn begin(&mut self, now: Instant, place: usize, order: &Order) {
+        (self.garbled, self.failed) = (None, None);
+        self.roles = order.spans.iter().map(|span| span.role).collect();
+        self.inner.begin(now, place, order);
     }
-    fn wait(&mut self, limit: Option<Duration>) {
-        self.inner.wait(limit);
+    fn wait(&mut self, now: Instant, limit: Option<Duration>) {
+        self.inner.wait(now, limit);
     }
-    fn next_done(&mut self) -> Option<Done> {
-        let mut done = self.inner.next_done()?;
+    fn next_done(&mut self) -> Option<usize> {
+        let place = self.inner.next_done()?;
         match self.script.pop_front().unwrap_or(Fate::Good) {
             Fate::Good => {}
-            Fate::Fails(piece, errno) => done.result = Err((piece, errno)),
+            Fate::Fails(role, errno) => self.failed = Some((role, errno)),
             Fate::Garbled => {
-                let mut data = self.inner.staged(done.place).data.to_vec();
+                let mut data = self.inner.results(place)[0].unwrap().to_vec();
                 data[12_345] ^= 4;
                 self.garbled = Some(data);
             }
         }
-        Some(done)
+        Some(place)
     }
     fn has_done(&self) -> bool {
         self.inner.has_done()
     }
-    fn staged(&self, place: usize) -> Staged<'_> {
-        let staged = self.inner.staged(place);
-        Staged { data: self.garbled.as_deref().unwrap_or(staged.data), ..staged }
+    fn results(&self, place: usize) -> Vec<SpanResult<'_>> {
+        let mut results = self.inner.results(place);
+        if let Some(data) = &self.garbled {
+            results[0] = Ok(data);
+        }
+        for (result, role) in results.iter_mut().zip(&self.roles) {
+            if let Some((_, errno)) = self.failed.filter(|(failed, _)| failed == role) {
+                *result = Err(errno);
+            }
+        }
+        results
+    }
+    fn unanswered(&mut self, now: Instant, place: usize) -> Unanswered {
+        self.inner.unanswered(now, place)
+    }
+    fn give_up(&mut self, place: usize) -> Vec<u16> {
+        self.inner.give_up(place)
+    }
+    fn next_late(&mut self) -> Option<u16> {
+        self.inner.next_late()
+    }
+    fn aside_bytes(&self) -> usize {
+        self.inner.aside_bytes()
     }
 }
 
@@ -96,12 +124,13 @@ impl World {
             wake,
             clock: Arc::new(StoppedClock),
             counters: Arc::default(),
+            faults: ReadFaults::default(),
         })
         .unwrap();
         let wake = Arc::clone(&manager.wake);
-        let inner = read::start(ReadBackend::Threads, 1, &wake).unwrap();
-        manager.reader =
-            Box::new(Scripted { inner, script: script.iter().copied().collect(), garbled: None });
+        let inner = read::start(ReadBackend::Threads, 2, &wake, &ReadFaults::default()).unwrap();
+        let script = script.iter().copied().collect();
+        manager.reader = Box::new(Scripted { inner, script, roles: Vec::new(), failed: None, garbled: None });
         let sample = Sample::of_extents(2);
         let title = manager.policy.open_title(OpenTitle::new(Box::new(sample.open()))).unwrap();
         Self { manager, door, orders, sample, title }
@@ -147,7 +176,7 @@ fn bytes_that_stay_garbled_are_not_lent() {
 
 #[test]
 fn a_file_that_takes_no_direct_reads_is_read_through_the_page_cache() {
-    let mut world = World::new(&[Fate::Fails(Piece::Data, libc::EINVAL), Fate::Good]);
+    let mut world = World::new(&[Fate::Fails(DATA, libc::EINVAL), Fate::Good]);
     if !world.is_direct() {
         return eprintln!("no direct reads here: nothing to test");
     }
@@ -157,14 +186,13 @@ fn a_file_that_takes_no_direct_reads_is_read_through_the_page_cache() {
     let stats = world.manager.counters.snapshot();
     assert_eq!((stats.read_errors, stats.retries), (0, 0));
     // Once it is buffered, the same answer is an error.
-    let mut world =
-        World::new(&[Fate::Fails(Piece::Data, libc::EINVAL), Fate::Fails(Piece::Data, libc::EINVAL)]);
+    let mut world = World::new(&[Fate::Fails(DATA, libc::EINVAL), Fate::Fails(DATA, libc::EINVAL)]);
     assert_eq!(world.fetch().lease.err(), Some(ReadFailure::Io(libc::EINVAL)));
 }
 
 #[test]
 fn an_error_of_the_disk_is_passed_on_and_reported() {
-    let mut world = World::new(&[Fate::Fails(Piece::Meta, libc::EIO), Fate::Good]);
+    let mut world = World::new(&[Fate::Fails(Role::Meta, libc::EIO), Fate::Good]);
     assert_eq!(world.fetch().lease.err(), Some(ReadFailure::Io(libc::EIO)));
     let trouble = world.manager.counters.take_trouble(Instant(7)).unwrap();
     assert_eq!((trouble.extent, trouble.failure), (0, ReadFailure::Io(libc::EIO)));

@@ -18,7 +18,9 @@
 //! | `playheads`, `plan`, `shelf`, `evict` | where the viewers are; what to read; what lies where; who goes |
 //! | `streams`, `titles` | the two tables of names |
 //! | `source` | what is needed of a title; where an extent's bytes lie |
-//! | `read` | reading many extents at once |
+//! | `order` | what is to be read for an extent, and what became of it |
+//! | `read` | reading many extents at once, each from one file or from files on many members |
+//! | `health` | which members are asked |
 //! | `rows` | titles on several members, parity: what to read, decoding, FEC datagrams |
 //! | `fill` | from file bytes to wire layout, summed on the way |
 //! | `door`, `stats` | the rings, the counters |
@@ -69,6 +71,7 @@ use self::manager::{Control, Manager, Parts};
 use self::source::OpenTitle;
 use self::stats::Counters;
 use crate::bell::EventBell;
+use crate::disk::ReadFaults;
 #[cfg(test)]
 use crate::meta::MetaError;
 #[cfg(test)]
@@ -153,6 +156,21 @@ impl Cache {
         clock: Arc<dyn Clock + Send + Sync>,
         bells: Vec<Arc<dyn Doorbell>>,
     ) -> Result<(Cache, Vec<CacheDoor>), CacheError> {
+        Self::start_with_faults(config, arena, clock, bells, ReadFaults::default())
+    }
+
+    /// The same with disks that fail on order, to see what becomes of it: a fault of a member is set by its place in the
+    /// volume; a title on one member is read from member 0.
+    ///
+    /// # Errors
+    /// As [`Cache::start`].
+    pub fn start_with_faults(
+        config: CacheConfig,
+        arena: Arc<ExtentArena>,
+        clock: Arc<dyn Clock + Send + Sync>,
+        bells: Vec<Arc<dyn Doorbell>>,
+        faults: ReadFaults,
+    ) -> Result<(Cache, Vec<CacheDoor>), CacheError> {
         if !(1..=MAX_READS_IN_FLIGHT).contains(&config.reads_in_flight) {
             return Err(CacheError::ReadsInFlight(config.reads_in_flight));
         }
@@ -171,6 +189,7 @@ impl Cache {
             wake: Arc::clone(&wake),
             clock: Arc::clone(&clock),
             counters: Arc::clone(&counters),
+            faults,
         };
         let (started, start) = sync_channel(1);
         let run = move || match Manager::new(parts) {

@@ -1,37 +1,57 @@
 //! Reading with a few threads: where io_uring is not allowed or not there.
+//!
+//! A thread takes one part of a read at a time. One that a disk does not answer is counted as stuck as soon as its read is
+//! given up, and another takes its place, up to a bound; when it comes back it ends. No member keeps more than half of the
+//! threads, so that a disk that hangs does not hold up the others for the time it takes to notice.
 
 use std::collections::VecDeque;
 use std::io;
-use std::os::unix::fs::FileExt;
 use std::sync::{Arc, Condvar, Mutex, MutexGuard};
-use std::thread::JoinHandle;
 use std::time::Duration;
 
-use super::{Done, Piece, Reader, Request, Span, Staged, Staging, Step};
+use millrace_core::time::Instant;
+
+use super::super::order::{Order, SpanResult};
+use super::parts::{Part, PartId, Parts};
+use super::staging::Staging;
+use super::{Reader, Unanswered};
 use crate::bell::EventBell;
+use crate::disk::ReadFaults;
 
 /// Threads: enough to keep a disk's queue filled, few enough not to matter to a small machine.
 const MAX_THREADS: usize = 8;
+/// Threads that may be stuck and have been replaced. Beyond that the pool grows smaller.
+const MAX_STUCK: usize = 32;
+/// Reads of one member that are under way at once.
+const MAX_OF_MEMBER: usize = MAX_THREADS / 2;
+/// When the pool is dropped, reads under way are waited for no longer than this: what they write to is theirs.
+const LAST_WAIT: Duration = Duration::from_secs(2);
 
-/// A request on its way to a thread and back; the staging memory goes with it.
+/// A part on its way to a thread and back.
 struct Job {
-    place: usize,
-    request: Request,
-    staging: Staging,
-    result: Result<(), (Piece, i32)>,
+    id: PartId,
+    part: Part,
 }
 
 #[derive(Default)]
 struct Queues {
     todo: VecDeque<Job>,
     done: VecDeque<Job>,
+    /// Members of the parts that threads have.
+    busy: Vec<Option<u16>>,
+    threads: usize,
+    /// Of these, those whose part was given up.
+    stuck: usize,
+    wanted: usize,
     stop: bool,
 }
 
 struct Shared {
     queues: Mutex<Queues>,
     work: Condvar,
+    gone: Condvar,
     wake: Arc<EventBell>,
+    faults: ReadFaults,
 }
 
 impl Shared {
@@ -41,17 +61,10 @@ impl Shared {
     }
 }
 
-/// Staging memory and last request of a place, while no thread has them.
-struct Home {
-    staging: Staging,
-    request: Option<Request>,
-}
-
 /// The pool.
 pub(super) struct Threads {
     shared: Arc<Shared>,
-    threads: Vec<JoinHandle<()>>,
-    places: Box<[Option<Home>]>,
+    parts: Parts,
 }
 
 impl Threads {
@@ -59,17 +72,38 @@ impl Threads {
     ///
     /// # Errors
     /// When memory or threads are refused.
-    pub(super) fn new(places: usize, wake: Arc<EventBell>) -> io::Result<Self> {
-        let home = |_| Staging::new().map(|staging| Some(Home { staging, request: None }));
-        let places = (0..places).map(home).collect::<io::Result<_>>()?;
-        let shared = Arc::new(Shared { queues: Mutex::default(), work: Condvar::new(), wake });
-        let mut pool = Self { shared, threads: Vec::new(), places };
-        for number in 0..pool.places.len().min(MAX_THREADS) {
-            let shared = Arc::clone(&pool.shared);
-            let thread = std::thread::Builder::new().name(format!("mr-read-{number}"));
-            pool.threads.push(thread.spawn(move || serve(&shared))?);
+    pub(super) fn new(places: usize, wake: Arc<EventBell>, faults: ReadFaults) -> io::Result<Self> {
+        let wanted = places.min(MAX_THREADS);
+        let queues = Mutex::new(Queues { wanted, ..Queues::default() });
+        let shared = Arc::new(Shared { queues, work: Condvar::new(), gone: Condvar::new(), wake, faults });
+        let pool = Self { shared, parts: Parts::new(places, Staging::new(places)?) };
+        for number in 0..wanted {
+            pool.spawn(number)?;
         }
         Ok(pool)
+    }
+
+    fn spawn(&self, number: usize) -> io::Result<()> {
+        let shared = Arc::clone(&self.shared);
+        let thread = std::thread::Builder::new().name(format!("mr-read-{number}"));
+        self.shared.lock().threads += 1;
+        let spawned = thread.spawn(move || serve(&shared));
+        if spawned.is_err() {
+            self.shared.lock().threads -= 1;
+        }
+        spawned.map(drop)
+    }
+
+    /// Takes what the threads have ended.
+    fn collect(&mut self) {
+        let ended = std::mem::take(&mut self.shared.lock().done);
+        for Job { id, part } in ended {
+            if self.parts.bring_back(id, part) {
+                self.shared.lock().stuck -= 1;
+                // There is a thread too many now.
+                self.shared.work.notify_all();
+            }
+        }
     }
 }
 
@@ -78,93 +112,137 @@ impl Reader for Threads {
         "threads"
     }
 
-    fn begin(&mut self, place: usize, request: Request) {
-        let Some(home) = self.places[place].take() else {
-            unreachable!("a read is begun only in a free place");
-        };
-        let job = Job { place, request, staging: home.staging, result: Ok(()) };
-        self.shared.lock().todo.push_back(job);
-        self.shared.work.notify_one();
-    }
-
-    fn wait(&mut self, limit: Option<Duration>) {
-        if limit != Some(Duration::ZERO) {
-            self.shared.wake.sleep(limit);
+    fn begin(&mut self, _now: Instant, place: usize, order: &Order) {
+        for id in self.parts.begin(place, order) {
+            let Some(part) = self.parts.lend(id) else { continue };
+            self.shared.lock().todo.push_back(Job { id, part });
+            self.shared.work.notify_one();
         }
     }
 
-    fn next_done(&mut self) -> Option<Done> {
-        let job = self.shared.lock().done.pop_front()?;
-        let bytes = job.request.spans.each_ref().map(|span| span.got as u64);
-        self.places[job.place] = Some(Home { staging: job.staging, request: Some(job.request) });
-        Some(Done { place: job.place, bytes, result: job.result })
+    fn wait(&mut self, _now: Instant, limit: Option<Duration>) {
+        if limit != Some(Duration::ZERO) && !self.has_done() {
+            self.shared.wake.sleep(limit);
+        }
+        self.collect();
+    }
+
+    fn next_done(&mut self) -> Option<usize> {
+        self.collect();
+        self.parts.next_done()
     }
 
     fn has_done(&self) -> bool {
-        !self.shared.lock().done.is_empty()
+        self.parts.has_done() || !self.shared.lock().done.is_empty()
     }
 
-    fn staged(&self, place: usize) -> Staged<'_> {
-        match &self.places[place] {
-            Some(Home { staging, request: Some(request) }) => staging.staged(request),
-            _ => Staged::default(),
+    fn results(&self, place: usize) -> Vec<SpanResult<'_>> {
+        self.parts.results(place)
+    }
+
+    fn unanswered(&mut self, now: Instant, place: usize) -> Unanswered {
+        self.collect();
+        let queues = self.shared.lock();
+        self.parts.unanswered(now, place, |id| queues.todo.iter().any(|job| job.id == id))
+    }
+
+    fn give_up(&mut self, place: usize) -> Vec<u16> {
+        self.collect();
+        let mut queues = self.shared.lock();
+        let aside = self.parts.give_up(place, |id| {
+            let at = queues.todo.iter().position(|job| job.id == id)?;
+            queues.todo.remove(at).map(|job| job.part)
+        });
+        queues.stuck += aside.len();
+        let missing = (queues.wanted + queues.stuck.min(MAX_STUCK)).saturating_sub(queues.threads);
+        let first = queues.threads;
+        drop(queues);
+        for number in first..first + missing {
+            // Refused: those that are left have more to do.
+            let _ = self.spawn(number);
         }
+        aside.into_iter().filter_map(|id| self.parts.member(id)).collect()
+    }
+
+    fn next_late(&mut self) -> Option<u16> {
+        self.parts.next_late()
+    }
+
+    fn aside_bytes(&self) -> usize {
+        self.parts.aside_bytes()
     }
 }
 
 impl Drop for Threads {
-    /// Lets the reads under way end.
+    /// Lets the reads under way end, but for those that are stuck: what they write to and from is theirs.
     fn drop(&mut self) {
-        self.shared.lock().stop = true;
+        let mut queues = self.shared.lock();
+        queues.stop = true;
+        queues.todo.clear();
         self.shared.work.notify_all();
-        for thread in self.threads.drain(..) {
-            // A thread that panicked has ended too.
-            let _ = thread.join();
-        }
+        let more = |queues: &mut Queues| queues.threads > queues.stuck;
+        let waited = self.shared.gone.wait_timeout_while(queues, LAST_WAIT, more);
+        let (mut queues, _) = waited.unwrap_or_else(|poisoned| poisoned.into_inner());
+        queues.done.clear();
     }
 }
 
 fn serve(shared: &Shared) {
-    while let Some(mut job) = next_job(shared) {
-        for piece in job.request.pieces() {
-            let number = piece as usize;
-            let mut span = job.request.spans[number].clone();
-            let result = read_span(&mut span, job.request.file(piece), job.staging.of(piece));
-            job.request.spans[number] = span;
-            if let Err(errno) = result {
-                job.result = Err((piece, errno));
-                break;
-            }
+    while let Some(Job { id, mut part }) = next_job(shared) {
+        for index in 0..part.reads.len() {
+            read(&mut part, index, &shared.faults);
         }
-        shared.lock().done.push_back(job);
+        let mut queues = shared.lock();
+        let busy = queues.busy.iter().position(|&member| member == part.member);
+        busy.map(|at| queues.busy.swap_remove(at));
+        match queues.stop {
+            true => drop(part),
+            false => queues.done.push_back(Job { id, part }),
+        }
+        // A member's next part may have waited for this one.
+        let more = !queues.todo.is_empty();
+        drop(queues);
+        if more {
+            shared.work.notify_one();
+        }
         shared.wake.ring();
     }
+    shared.lock().threads -= 1;
+    shared.gone.notify_all();
 }
 
 fn next_job(shared: &Shared) -> Option<Job> {
     let mut queues = shared.lock();
     loop {
-        if queues.stop {
+        if queues.stop || queues.threads > queues.wanted + queues.stuck {
             return None;
         }
-        match queues.todo.pop_front() {
-            Some(job) => return Some(job),
+        let Queues { todo, busy, .. } = &mut *queues;
+        let free = |member: Option<u16>| {
+            member.is_none() || busy.iter().filter(|&&other| other == member).count() < MAX_OF_MEMBER
+        };
+        let next = todo.iter().position(|job| free(job.part.member));
+        match next.and_then(|at| todo.remove(at)) {
+            Some(job) => {
+                busy.push(job.part.member);
+                return Some(job);
+            }
             None => queues = shared.work.wait(queues).unwrap_or_else(|poisoned| poisoned.into_inner()),
         }
     }
 }
 
-fn read_span(span: &mut Span, file: &std::fs::File, into: &mut [u8]) -> Result<(), i32> {
+fn read(part: &mut Part, index: usize, faults: &ReadFaults) {
+    let member = part.member.unwrap_or(0);
     loop {
-        let (range, offset) = span.rest();
-        let result = match file.read_at(&mut into[range], offset) {
+        let file = part.reads[index].file.clone();
+        let (into, _, offset) = part.rest(index);
+        let result = match faults.read_at(member, file.get(), into, offset) {
             Ok(bytes) => i32::try_from(bytes).unwrap_or(i32::MAX),
             Err(error) => -error.raw_os_error().unwrap_or(libc::EIO),
         };
-        match span.arrived(result) {
-            Step::Done => return Ok(()),
-            Step::Again => {}
-            Step::Failed(errno) => return Err(errno),
+        if !part.arrived(index, result) {
+            return;
         }
     }
 }

@@ -1,8 +1,8 @@
 //! Reading with io_uring: no thread, no copy, one system call for everything that is to be begun and awaited.
 //!
-//! Lifetimes: the kernel writes into a place's staging memory from `begin` until the completion has been taken. In
-//! that time `Flight::left > 0` and nobody is given a slice of it; the request (and with it the open files) stays; and
-//! dropping the reader waits for every completion before it frees anything.
+//! Lifetimes: the kernel writes into a part's memory from when it is sent until the completion has been taken. In that
+//! time the part has not ended: nobody is given a slice of it, and it keeps its memory and its files, also when its place
+//! has given it up; and dropping the reader waits for the completions before it frees anything, or does not free it.
 #![allow(unsafe_code)]
 
 use std::collections::VecDeque;
@@ -13,39 +13,50 @@ use std::time::Duration;
 
 use io_uring::types::{Fd, SubmitArgs, Timespec};
 use io_uring::{IoUring, opcode, squeue};
+use millrace_core::time::Instant;
 
-use super::{Done, PIECES, Piece, Reader, Request, Staged, Staging, Step};
+use super::super::order::{MAX_SPANS, Order, SpanResult};
+use super::parts::{PartId, Parts};
+use super::staging::Staging;
+use super::{Reader, Unanswered};
 use crate::bell::EventBell;
+use crate::disk::{ReadFault, ReadFaults};
 
-/// `user_data` of the poll on the manager's eventfd; reads have `3 * place + piece`.
+/// `user_data` of the poll on the manager's eventfd; reads have `MAX_SPANS * part + number`.
 const WAKE: u64 = u64::MAX;
+/// Entries of the ring for each place. Reads of many members may have more: they wait for room.
+const ENTRIES_PER_PLACE: usize = 3;
 /// After the kernel has refused to take or wait for anything (out of memory), it is asked again after this time.
 const REFUSED: Duration = Duration::from_millis(5);
-/// So often, until it is given up.
-const MAX_REFUSALS: usize = 1000;
+/// When the reader is dropped, it waits so often and so long for a read in flight to end.
+const LAST_WAITS: usize = 20;
+const LAST_WAIT: Duration = Duration::from_millis(100);
+/// Reads that are held back on order are looked at again after this time.
+const HELD: Duration = Duration::from_millis(5);
 
-struct Flight {
-    staging: Staging,
-    request: Option<Request>,
-    /// Pieces not in yet.
-    left: u8,
-    result: Result<(), (Piece, i32)>,
+/// A read that a test, or an operator who tries it out, wants to be late.
+struct Held {
+    id: PartId,
+    index: usize,
+    /// For so long; none: until the fault is another.
+    ns: Option<u64>,
+    since: Option<Instant>,
 }
 
 /// The ring and the staging memory it reads into.
 pub(super) struct Uring {
     ring: IoUring,
-    flights: Box<[Flight]>,
-    done: VecDeque<Done>,
-    /// Submission entries that wait for room in the ring; with a ring of the right size there are none.
+    parts: Parts,
+    /// Submission entries that wait for room in the ring.
     unsent: VecDeque<squeue::Entry>,
     /// Reads whose completion has not come.
     in_flight: usize,
     wake: Arc<EventBell>,
     wake_watched: bool,
-    /// The staging memory is registered: the kernel need not look up and pin its pages for each read. Measured: a
-    /// fifth less processor time for direct reads.
-    registered: bool,
+    faults: ReadFaults,
+    held: Vec<Held>,
+    /// Results that come from no kernel.
+    made_up: VecDeque<(u64, i32)>,
 }
 
 impl Uring {
@@ -53,45 +64,71 @@ impl Uring {
     ///
     /// # Errors
     /// When the kernel has no io_uring, or an old one (before 5.11), or does not allow it, or memory is refused.
-    pub(super) fn new(places: usize, wake: Arc<EventBell>) -> io::Result<Self> {
-        let entries = (PIECES.len() * places + 1).next_power_of_two() as u32;
+    pub(super) fn new(places: usize, wake: Arc<EventBell>, faults: ReadFaults) -> io::Result<Self> {
+        let entries = (ENTRIES_PER_PLACE * places + 1).next_power_of_two() as u32;
         // One issuer and completions only when asked for: no interrupts of this thread (Linux 6.1).
         let modern = IoUring::builder().setup_single_issuer().setup_defer_taskrun().build(entries);
         let ring = modern.or_else(|_| IoUring::new(entries))?;
         if !ring.params().is_feature_ext_arg() || !ring.params().is_feature_nodrop() {
             return Err(io::Error::new(io::ErrorKind::Unsupported, "io_uring older than Linux 5.11"));
         }
-        let flight = |_| {
-            let staging = Staging::new()?;
-            Ok(Flight { staging, request: None, left: 0, result: Ok(()) })
-        };
-        let mut flights = (0..places).map(flight).collect::<io::Result<Box<[Flight]>>>()?;
-        let buffers = flights
-            .iter_mut()
-            .flat_map(|Flight { staging, .. }| [&mut staging.data, &mut staging.meta, &mut staging.sums]);
-        let buffers: Vec<_> = buffers.map(|buffer| iovec(buffer)).collect();
-        // SAFETY: the buffers are mapped memory of their own; they stay where they are as long as `flights` lives,
-        // and the kernel holds on to the registered pages even beyond that.
-        let registered = unsafe { ring.submitter().register_buffers(&buffers) };
-        // Refused where a process may not lock so much memory: the reads work all the same.
-        let registered = registered.is_ok();
-        let (done, unsent) = (VecDeque::with_capacity(places), VecDeque::new());
-        Ok(Self { ring, flights, done, unsent, in_flight: 0, wake, wake_watched: false, registered })
+        let mut staging = Staging::new(places)?;
+        register(&ring, &mut staging);
+        let parts = Parts::new(places, staging);
+        let (unsent, made_up, held) = (VecDeque::new(), VecDeque::new(), Vec::new());
+        Ok(Self { ring, parts, unsent, in_flight: 0, wake, wake_watched: false, faults, held, made_up })
     }
 
-    /// Asks for what is missing of one piece.
-    fn ask(&mut self, place: usize, piece: Piece) {
-        let flight = &mut self.flights[place];
-        let Some(request) = &flight.request else { return };
-        let (range, offset) = request.spans[piece as usize].rest();
-        let fd = Fd(request.file(piece).as_raw_fd());
-        let into = &mut flight.staging.of(piece)[range];
-        let (number, len) = (PIECES.len() * place + piece as usize, into.len() as u32);
-        let read = match self.registered {
-            true => opcode::ReadFixed::new(fd, into.as_mut_ptr(), len, number as u16).offset(offset).build(),
-            false => opcode::Read::new(fd, into.as_mut_ptr(), len).offset(offset).build(),
+    /// Asks for what is missing of one read, unless it is to fail or to be late on order.
+    fn ask(&mut self, id: PartId, index: usize) {
+        if self.faults.is_settable() {
+            let Some(part) = self.parts.part_mut(id) else { return };
+            let hold = match self.faults.of(part.member.unwrap_or(0)) {
+                ReadFault::Eio => return self.made_up.push_back((number(id, index), -libc::EIO)),
+                ReadFault::Hang => Some(None),
+                ReadFault::SlowNs(ns) => Some(Some(ns)),
+                ReadFault::None | ReadFault::Short | ReadFault::Flip { .. } => None,
+            };
+            if let Some(ns) = hold {
+                return self.held.push(Held { id, index, ns, since: None });
+            }
+        }
+        self.push(id, index);
+    }
+
+    fn push(&mut self, id: PartId, index: usize) {
+        let Some(part) = self.parts.part_mut(id) else { return };
+        let fd = Fd(part.reads[index].file.get().as_raw_fd());
+        let (into, registered, offset) = part.rest(index);
+        let (at, len) = (into.as_mut_ptr(), into.len() as u32);
+        // Registered memory: the kernel need not look up and pin its pages for each read. Measured: a fifth less
+        // processor time for direct reads.
+        let read = match registered {
+            Some(buffer) => opcode::ReadFixed::new(fd, at, len, buffer).offset(offset).build(),
+            None => opcode::Read::new(fd, at, len).offset(offset).build(),
         };
-        self.unsent.push_back(read.user_data(number as u64));
+        self.unsent.push_back(read.user_data(number(id, index)));
+    }
+
+    /// Lets go what has been held back long enough.
+    fn let_go(&mut self, now: Instant) {
+        let mut held = std::mem::take(&mut self.held);
+        held.retain_mut(|read| {
+            let Some(member) = self.parts.part_mut(read.id).map(|part| part.member.unwrap_or(0)) else {
+                return false;
+            };
+            let since = *read.since.get_or_insert(now);
+            let stays = match (self.faults.of(member), read.ns) {
+                (ReadFault::Hang, None) => true,
+                (ReadFault::SlowNs(_), Some(ns)) => now.ns_since(since) < ns,
+                _ => false,
+            };
+            if !stays {
+                self.push(read.id, read.index);
+            }
+            stays
+        });
+        self.held.append(&mut held);
     }
 
     /// Gives the ring what waits for it.
@@ -105,8 +142,8 @@ impl Uring {
         while let Some(entry) = self.unsent.pop_front() {
             let reads = usize::from(entry.get_user_data() != WAKE);
             // SAFETY: a read's memory and file stay until its completion is taken (see the head of this file): the
-            // range is inside the place's staging memory, `left > 0` keeps everybody out of it, and `request` keeps
-            // the file open. The poll's descriptor lives as long as `self.wake`.
+            // range is inside the part's memory, everybody is kept out of it until the part has ended, and the part
+            // keeps the file open. The poll's descriptor lives as long as `self.wake`.
             if unsafe { queue.push(&entry) }.is_err() {
                 return self.unsent.push_front(entry);
             }
@@ -139,9 +176,12 @@ impl Uring {
                 self.wake.clear();
             } else {
                 self.in_flight -= 1;
-                let (place, piece) = (id as usize / PIECES.len(), PIECES[id as usize % PIECES.len()]);
-                self.arrived(place, piece, result);
+                self.arrived(id, result);
             }
+        }
+        for _ in 0..self.made_up.len() {
+            let Some((id, result)) = self.made_up.pop_front() else { return };
+            self.arrived(id, result);
         }
     }
 
@@ -149,24 +189,51 @@ impl Uring {
         self.ring.completion().next().map(|entry| (entry.user_data(), entry.result()))
     }
 
-    fn arrived(&mut self, place: usize, piece: Piece, result: i32) {
-        let flight = &mut self.flights[place];
-        let Some(request) = &mut flight.request else { return };
-        match request.spans[piece as usize].arrived(result) {
-            Step::Again => return self.ask(place, piece),
-            Step::Failed(errno) if flight.result.is_ok() => flight.result = Err((piece, errno)),
-            Step::Failed(_) | Step::Done => {}
+    fn arrived(&mut self, number: u64, mut result: i32) {
+        let (id, index) = (number as usize / MAX_SPANS, number as usize % MAX_SPANS);
+        let Some(part) = self.parts.part_mut(id) else { return };
+        if self.faults.is_settable()
+            && let Ok(bytes) = usize::try_from(result)
+        {
+            let member = part.member.unwrap_or(0);
+            let (into, _, offset) = part.rest(index);
+            result = match self.faults.after_read(member, offset, &mut into[..bytes]) {
+                Ok(bytes) => bytes as i32,
+                Err(error) => -error.raw_os_error().unwrap_or(libc::EIO),
+            };
         }
-        flight.left -= 1;
-        if flight.left == 0 {
-            let bytes = request.spans.each_ref().map(|span| span.got as u64);
-            self.done.push_back(Done { place, bytes, result: flight.result });
+        if part.arrived(index, result) {
+            self.ask(id, index);
+        } else if part.has_ended() {
+            self.parts.ended(id);
         }
     }
 }
 
-fn iovec(buffer: &mut [u8]) -> libc::iovec {
-    libc::iovec { iov_base: buffer.as_mut_ptr().cast(), iov_len: buffer.len() }
+#[cfg(test)]
+impl Uring {
+    /// Memory that nobody uses now: home buffers, bytes besides.
+    pub(super) fn kept(&self) -> (usize, usize) {
+        self.parts.staging().kept()
+    }
+}
+
+fn number(id: PartId, index: usize) -> u64 {
+    (id * MAX_SPANS + index) as u64
+}
+
+/// Makes the home buffers known to the kernel. It refuses where a process may not lock so much memory: reads work all the
+/// same.
+fn register(ring: &IoUring, staging: &mut Staging) {
+    let homes = staging.homes();
+    let iovec =
+        |buffer: &mut [u8]| libc::iovec { iov_base: buffer.as_mut_ptr().cast(), iov_len: buffer.len() };
+    let buffers: Vec<_> = homes.iter_mut().map(|home| iovec(&mut home.buf)).collect();
+    // SAFETY: the buffers are mapped memory of their own that stays where it is as long as `staging` and the parts it lends
+    // them to, and the kernel holds on to the registered pages even beyond that.
+    if unsafe { ring.submitter().register_buffers(&buffers) }.is_ok() {
+        (0..).zip(homes).for_each(|(number, home)| home.registered = Some(number));
+    }
 }
 
 impl Reader for Uring {
@@ -174,21 +241,26 @@ impl Reader for Uring {
         "io_uring"
     }
 
-    fn begin(&mut self, place: usize, request: Request) {
-        let flight = &mut self.flights[place];
-        assert!(flight.left == 0, "a read is begun only in a free place");
-        let pieces = request.pieces();
-        (flight.request, flight.left, flight.result) = (Some(request), 0, Ok(()));
-        for piece in pieces {
-            self.flights[place].left += 1;
-            self.ask(place, piece);
+    fn begin(&mut self, now: Instant, place: usize, order: &Order) {
+        for id in self.parts.begin(place, order) {
+            self.parts.note_begun(id, now);
+            let reads = self.parts.part_mut(id).map_or(0, |part| part.reads.len());
+            (0..reads).for_each(|index| self.ask(id, index));
         }
     }
 
-    fn wait(&mut self, limit: Option<Duration>) {
+    fn wait(&mut self, now: Instant, limit: Option<Duration>) {
+        let mut limit = limit;
+        if !self.held.is_empty() {
+            self.let_go(now);
+            limit = Some(limit.unwrap_or(HELD).min(HELD));
+        }
+        if !self.made_up.is_empty() || self.parts.has_done() {
+            limit = Some(Duration::ZERO);
+        }
         let idle = self.in_flight == 0 && self.unsent.is_empty();
         if idle && limit == Some(Duration::ZERO) {
-            return;
+            return self.reap();
         }
         self.send();
         if !self.enter(limit) && limit != Some(Duration::ZERO) {
@@ -197,106 +269,55 @@ impl Reader for Uring {
         self.reap();
     }
 
-    fn next_done(&mut self) -> Option<Done> {
-        self.done.pop_front()
+    fn next_done(&mut self) -> Option<usize> {
+        self.parts.next_done()
     }
 
     fn has_done(&self) -> bool {
-        !self.done.is_empty()
+        self.parts.has_done()
     }
 
-    fn staged(&self, place: usize) -> Staged<'_> {
-        match &self.flights[place] {
-            Flight { staging, request: Some(request), left: 0, .. } => staging.staged(request),
-            _ => Staged::default(),
-        }
+    fn results(&self, place: usize) -> Vec<SpanResult<'_>> {
+        self.parts.results(place)
+    }
+
+    fn unanswered(&mut self, now: Instant, place: usize) -> Unanswered {
+        self.parts.unanswered(now, place, |_| false)
+    }
+
+    fn give_up(&mut self, place: usize) -> Vec<u16> {
+        let aside = self.parts.give_up(place, |_| None);
+        aside.into_iter().filter_map(|id| self.parts.member(id)).collect()
+    }
+
+    fn next_late(&mut self) -> Option<u16> {
+        self.parts.next_late()
+    }
+
+    fn aside_bytes(&self) -> usize {
+        self.parts.aside_bytes()
     }
 }
 
 impl Drop for Uring {
     /// Waits for the reads in flight: the kernel writes into memory that is freed here.
     fn drop(&mut self) {
-        for _ in 0..MAX_REFUSALS {
-            while self.in_flight > 0 && self.enter(None) {
-                self.reap();
+        let mut waits = 0;
+        while self.in_flight > 0 && waits < LAST_WAITS {
+            let before = self.in_flight;
+            if !self.enter(Some(LAST_WAIT)) {
+                std::thread::sleep(REFUSED);
             }
-            if self.in_flight == 0 {
-                return;
-            }
-            std::thread::sleep(REFUSED);
+            self.reap();
+            waits += usize::from(self.in_flight == before);
         }
-        // The kernel does not say that it is done: rather lose the memory than let it be written to when freed.
-        for flight in std::mem::take(&mut self.flights) {
-            let _lost = std::mem::ManuallyDrop::new(flight.staging);
+        if self.in_flight > 0 {
+            // The kernel does not say that it is done: rather lose the memory than let it be written to when freed.
+            self.parts.take_memory().for_each(std::mem::forget);
         }
     }
 }
 
 #[cfg(test)]
-mod tests {
-    use super::super::tests::{SampleTitle, request};
-    use super::*;
-
-    /// Dropping the reader right after handing out reads must neither crash nor lose the files under the reads.
-    #[test]
-    fn dropping_with_reads_in_flight_waits_for_them() {
-        let title = SampleTitle::new(4);
-        for rounds in 0..20 {
-            let wake = Arc::new(EventBell::new().unwrap());
-            let Ok(mut uring) = Uring::new(4, wake) else {
-                return eprintln!("no io_uring here: nothing to test");
-            };
-            for place in 0..4 {
-                uring.begin(place, request(&title, place as u32));
-            }
-            if rounds % 2 == 0 {
-                uring.wait(Some(Duration::ZERO));
-            }
-            let (files, in_flight) = (Arc::strong_count(&title.open), uring.in_flight);
-            assert!(files > 4, "requests keep the title open");
-            assert!(in_flight <= 8);
-            drop(uring);
-            assert_eq!(Arc::strong_count(&title.open), 1);
-        }
-    }
-
-    /// Where the memory may not be locked, reads go without registered buffers.
-    #[test]
-    fn reads_work_without_registered_memory() {
-        let title = SampleTitle::new(2);
-        let Ok(mut uring) = Uring::new(1, Arc::new(EventBell::new().unwrap())) else { return };
-        uring.registered = false;
-        for extent in [1, 0] {
-            uring.begin(0, request(&title, extent));
-            while !uring.has_done() {
-                uring.wait(None);
-            }
-            assert_eq!(uring.next_done().unwrap().result, Ok(()));
-            assert!(uring.staged(0).data == title.data(extent));
-        }
-    }
-
-    #[test]
-    #[should_panic(expected = "only in a free place")]
-    fn a_place_in_flight_is_not_begun_again() {
-        let title = SampleTitle::new(1);
-        let Ok(mut uring) = Uring::new(1, Arc::new(EventBell::new().unwrap())) else {
-            panic!("no io_uring here: only in a free place");
-        };
-        uring.begin(0, request(&title, 0));
-        uring.begin(0, request(&title, 0));
-    }
-
-    #[test]
-    fn staging_memory_is_not_shown_while_the_kernel_writes() {
-        let title = SampleTitle::new(1);
-        let Ok(mut uring) = Uring::new(1, Arc::new(EventBell::new().unwrap())) else { return };
-        assert_eq!(uring.staged(0), Staged::default());
-        uring.begin(0, request(&title, 0));
-        assert_eq!(uring.staged(0), Staged::default());
-        while !uring.has_done() {
-            uring.wait(None);
-        }
-        assert_eq!(uring.staged(0).data, title.data(0));
-    }
-}
+#[path = "uring_tests.rs"]
+mod tests;

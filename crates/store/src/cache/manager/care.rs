@@ -1,0 +1,178 @@
+//! The manager's care for the members of the volume: who is asked, who is probed, what is counted.
+
+use std::sync::Arc;
+
+use millrace_core::ids::TitleRef;
+use millrace_core::limits::MAX_MEMBERS;
+use millrace_core::time::Instant;
+
+use super::super::health::{Health, Outcome};
+use super::super::order::{MemberView, Order, Role, SpanOrder, SpanResult, bit};
+use super::super::stats::Counters;
+
+/// A probe reads so much of what it reads again.
+const PROBE_BYTES: u64 = 64 * 1024;
+
+/// Health of the members, and what is needed to look after it.
+pub(super) struct Care {
+    health: Health,
+    counters: Arc<Counters>,
+    /// What each member gave rightly last: what a probe reads again.
+    known: [Option<(TitleRef, SpanOrder)>; MAX_MEMBERS],
+    /// The member that is being probed.
+    probing: Option<u16>,
+    /// Members seen, in a volume of several or with parity.
+    members: usize,
+}
+
+/// The members whose bits are set.
+pub(super) fn members_of(bits: u32) -> impl Iterator<Item = u16> {
+    (0..MAX_MEMBERS as u16).filter(move |&member| bits & bit(member) != 0)
+}
+
+impl Care {
+    pub(super) fn new(counters: Arc<Counters>) -> Self {
+        let known = std::array::from_fn(|_| None);
+        Self { health: Health::default(), counters, known, probing: None, members: 0 }
+    }
+
+    /// Whom to ask.
+    pub(super) fn view(&self, now: Instant) -> MemberView {
+        self.health.view(now)
+    }
+
+    /// Counts what came of an order's spans, and what it says of the members. `wrong`: members whose bytes did not have
+    /// their sums; `late`: those that were given up. Gives the members whose spans have failed.
+    pub(super) fn note(
+        &mut self,
+        now: Instant,
+        title: TitleRef,
+        order: &Order,
+        results: &[SpanResult<'_>],
+        (wrong, late): (u32, u32),
+    ) -> u32 {
+        let (mut failed, mut noted) = (0, 0);
+        for (span, result) in order.spans.iter().zip(results) {
+            let Some(member) = span.member else { continue };
+            let Some(counters) = self.counters.of_members.get(usize::from(member)) else { continue };
+            self.members = self.members.max(usize::from(member) + 1);
+            match result {
+                Ok(bytes) => {
+                    counters.bytes.add(bytes.len() as u64);
+                    if wrong & bit(member) == 0 {
+                        counters.reads.add(1);
+                        self.remember(title, span);
+                    }
+                }
+                Err(libc::ETIMEDOUT) if late & bit(member) != 0 => failed |= bit(member),
+                // Not begun, or given up because of others: no fault of its own.
+                Err(libc::ETIMEDOUT) => {}
+                Err(errno) => {
+                    counters.errors.add(1);
+                    counters.last_errno.set(usize::try_from(*errno).unwrap_or(0));
+                    failed |= bit(member);
+                    if noted & bit(member) == 0 {
+                        self.health.note(now, member, Outcome::Error(*errno));
+                    }
+                    noted |= bit(member);
+                }
+            }
+        }
+        for member in members_of(wrong) {
+            self.health.note(now, member, Outcome::Wrong);
+            self.counters.of_members[usize::from(member)].wrong.add(1);
+        }
+        if failed | wrong != 0 {
+            self.publish();
+        }
+        failed
+    }
+
+    fn remember(&mut self, title: TitleRef, span: &SpanOrder) {
+        if let (Role::Data { .. } | Role::Parity { .. }, Some(member)) = (span.role, span.member)
+            && let Some(known) = self.known.get_mut(usize::from(member))
+        {
+            *known = Some((title, span.clone()));
+        }
+    }
+
+    /// A title is closed: its files are not kept open for probes.
+    pub(super) fn forget_title(&mut self, title: TitleRef) {
+        for known in &mut self.known {
+            if known.as_ref().is_some_and(|(of, _)| *of == title) {
+                *known = None;
+            }
+        }
+    }
+
+    /// These members have not answered in time.
+    pub(super) fn late(&mut self, now: Instant, members: u32) {
+        for member in members_of(members) {
+            self.health.note(now, member, Outcome::Late);
+            self.counters.of_members[usize::from(member)].late.add(1);
+        }
+        self.publish();
+    }
+
+    /// Reads that were begun at `since` have been given up, one of each of these members.
+    pub(super) fn given_up(&mut self, since: Instant, members: &[u16]) {
+        for &member in members {
+            self.health.stuck(member, since);
+        }
+        self.counters.hung_reads.add(members.len() as u64);
+        self.publish();
+    }
+
+    /// A read that was given up has ended after all.
+    pub(super) fn came_late(&mut self, member: u16) {
+        self.health.unstuck(member);
+        self.publish();
+    }
+
+    /// When a probe is due.
+    pub(super) fn poll_at(&self) -> Option<Instant> {
+        if self.probing.is_some() { None } else { self.health.poll_at() }
+    }
+
+    /// What to read to see whether a suspended member is well again. [`Care::probed`] has to follow.
+    pub(super) fn next_probe(&mut self, now: Instant) -> Option<Order> {
+        while self.probing.is_none() {
+            let member = self.health.next_probe(now)?;
+            self.counters.probes.add(1);
+            let known = self.known.get(usize::from(member)).and_then(Option::as_ref);
+            let Some((_, span)) = known else {
+                // Nothing is known that it should have: who reads from it next will see.
+                self.health.probed(now, member, true);
+                self.publish();
+                continue;
+            };
+            self.probing = Some(member);
+            let mut span = span.clone();
+            span.bytes.end = span.bytes.end.min(span.bytes.start + PROBE_BYTES);
+            super::forget_cached(&span);
+            let spans = vec![span];
+            return Some(Order { extent: 0, spare: 0, thorough: true, spans, absent: 0, left_out: 0 });
+        }
+        None
+    }
+
+    /// The probe under way has ended like this.
+    pub(super) fn probed(&mut self, now: Instant, good: bool) {
+        if let Some(member) = self.probing.take() {
+            self.health.probed(now, member, good);
+            self.publish();
+        }
+    }
+
+    /// Shows how the members are.
+    fn publish(&self) {
+        self.counters.members.set(self.members);
+        for (member, counters) in (0..).zip(self.counters.of_members.iter().take(self.members)) {
+            counters.set_health(self.health.of(member));
+            counters.suspensions.set(self.health.suspensions(member) as usize);
+            counters.owed.set(self.health.owed(member) as usize);
+        }
+        let owed = (0..self.members as u16).map(|member| self.health.owed(member) as usize);
+        self.counters.hung_now.set(owed.sum());
+    }
+}

@@ -1,0 +1,254 @@
+//! From an order to an extent: begin the read, take what has come, build, and read again what has to be read again.
+//!
+//! A read of many members that one of them does not answer is given up after [`SLOW_READ_NS`] if the others have what is
+//! needed. If they have not, it goes on waiting until [`HUNG_NS`]: a busy disk is no reason to lose a viewer. A title on one
+//! member waits as long as its disk takes: there is nothing else to read.
+
+use std::sync::Arc;
+
+use millrace_core::limits::{MAX_ASIDE_BYTES, SLOW_READ_NS};
+use millrace_core::pool::{ExtentContent, Fill};
+use millrace_core::time::Instant;
+
+use super::super::door::ReadFailure;
+use super::super::health::HUNG_NS;
+use super::super::order::{Built, MemberView, Order, Role, SpanResult};
+use super::super::plan::ExtentKey;
+use super::super::policy::ReadOrder;
+use super::super::source::{ALIGN, OpenTitle};
+use super::super::stats::Trouble;
+use super::{Manager, forget_cached};
+
+/// A read of many members is looked at each time that this has passed.
+const LOOK_NS: u64 = SLOW_READ_NS / 4;
+/// An extent is read so often at most. Each time at least one member less can be asked.
+const MAX_TRIES: u32 = 8;
+
+/// A read that was begun.
+pub(super) struct Flight {
+    key: ExtentKey,
+    title: Arc<OpenTitle>,
+    fill: Fill,
+    spare: u8,
+    order: Order,
+    /// It was read before and was not good enough.
+    again: bool,
+    tries: u32,
+    begun: Instant,
+    /// When it is to be looked at: reads of members only.
+    pub(super) look_at: Option<Instant>,
+    /// Members that have failed for this extent, as bits.
+    failed: u32,
+    /// Members that have not answered this order in time, as bits.
+    late: u32,
+}
+
+impl Manager {
+    /// Begins what the policy wants to be read. Gives the number of reads begun.
+    pub(super) fn begin_reads(&mut self, now: Instant) -> usize {
+        let mut begun = 0;
+        while let Some(place) = self.free_places.pop() {
+            let Some(ReadOrder { key, title, fill, spare }) = self.policy.next_read(now) else {
+                self.free_places.push(place);
+                break;
+            };
+            begun += 1;
+            let order = title.order(key.extent, spare, self.care.view(now), false);
+            let flight = |order| Flight {
+                key,
+                title,
+                fill,
+                spare,
+                order,
+                again: false,
+                tries: 1,
+                begun: now,
+                look_at: None,
+                failed: 0,
+                late: 0,
+            };
+            match order {
+                Ok(order) => self.begin_read(now, place, flight(order)),
+                Err(failure) => {
+                    let order = Order {
+                        extent: key.extent,
+                        spare,
+                        thorough: false,
+                        spans: Vec::new(),
+                        absent: 0,
+                        left_out: 0,
+                    };
+                    self.end_read(now, place, flight(order), Err(failure));
+                }
+            }
+        }
+        begun
+    }
+
+    fn begin_read(&mut self, now: Instant, place: usize, mut flight: Flight) {
+        self.reader.begin(now, place, &flight.order);
+        let of_members = flight.order.spans.iter().any(|span| span.member.is_some());
+        (flight.begun, flight.late) = (now, 0);
+        flight.look_at = of_members.then(|| now.plus_ns(LOOK_NS));
+        self.flights[place] = Some(flight);
+    }
+
+    /// Reads the extent once more, from whom may be asked for it now.
+    fn read_again(&mut self, now: Instant, place: usize, mut flight: Flight) {
+        match flight.title.order(flight.key.extent, flight.spare, self.view_for(now, &flight), flight.again) {
+            Ok(order) => {
+                flight.order = order;
+                flight.tries += 1;
+                self.begin_read(now, place, flight);
+            }
+            Err(failure) => self.end_read(now, place, flight, Err(failure)),
+        }
+    }
+
+    /// Whom to ask for an extent that was tried before.
+    fn view_for(&self, now: Instant, flight: &Flight) -> MemberView {
+        let view = self.care.view(now);
+        MemberView { lost: view.lost | flight.failed | flight.late, ..view }
+    }
+
+    /// One read has ended: builds the extent, or reads once more, or gives up.
+    pub(super) fn take_read(&mut self, now: Instant, place: usize, mut flight: Flight) {
+        let results = self.reader.results(place);
+        self.counters.bytes_read.add(bytes_of(&flight.order, &results, true));
+        self.counters.meta_bytes_read.add(bytes_of(&flight.order, &results, false));
+        if refuses_direct(&flight.order, &results) && flight.title.may_direct() && flight.tries < MAX_TRIES {
+            // The file could be opened for direct reads but does not take them.
+            flight.title.refuse_direct();
+            return self.read_again(now, place, flight);
+        }
+        let (extent, title) = (flight.fill.bytes_mut(), (flight.key.title, &*flight.title));
+        let built = self.builder.assemble(title, &flight.order, &results, extent);
+        let wrong = match built {
+            Built::Done(filled) => filled.wrong,
+            Built::More { wrong } => wrong,
+            Built::Failed(_) => 0,
+        };
+        let blame = (wrong, flight.late);
+        let failed = self.care.note(now, flight.key.title, &flight.order, &results, blame);
+        let all_came = results.iter().all(Result::is_ok);
+        let news = failed & !flight.failed != 0;
+        flight.failed |= failed;
+        let (outcome, again) = match built {
+            Built::Done(filled) => {
+                self.count_filled(&flight, &filled.content, filled.decoded_bytes);
+                (Ok(filled.content), false)
+            }
+            Built::More { .. } => (Err(ReadFailure::Checksum), true),
+            Built::Failed(ReadFailure::Checksum) => (Err(ReadFailure::Checksum), !flight.again || news),
+            Built::Failed(failure) => (Err(failure), news),
+        };
+        if !again || flight.tries >= MAX_TRIES {
+            return self.end_read(now, place, flight, outcome);
+        }
+        if all_came {
+            // Memory or a cable may have been at fault, not the disk: read again, past what the kernel remembers.
+            self.counters.retries.add(1);
+            flight.order.spans.iter().for_each(forget_cached);
+        }
+        flight.again = true;
+        self.read_again(now, place, flight);
+    }
+
+    fn count_filled(&self, flight: &Flight, content: &ExtentContent, decoded_bytes: u64) {
+        let Order { absent, left_out, .. } = flight.order;
+        if absent | left_out | flight.failed != 0 || decoded_bytes > 0 || content.spare > 0 {
+            self.counters.degraded.add(1);
+        }
+        self.counters.decoded_bytes.add(decoded_bytes);
+        self.counters.with_holes.add(u64::from(content.spare > 0));
+    }
+
+    fn end_read(
+        &mut self,
+        now: Instant,
+        place: usize,
+        flight: Flight,
+        outcome: Result<ExtentContent, ReadFailure>,
+    ) {
+        if let Err(failure) = outcome
+            && failure != ReadFailure::OutOfRange
+        {
+            self.note_failure(&flight, failure);
+        }
+        self.free_places.push(place);
+        self.policy.finish(now, flight.key, flight.fill, outcome);
+    }
+
+    fn note_failure(&self, flight: &Flight, failure: ReadFailure) {
+        match failure {
+            ReadFailure::Checksum => self.counters.checksum_errors.add(1),
+            _ => self.counters.read_errors.add(1),
+        }
+        let extent = flight.key.extent;
+        self.counters.note_trouble(Trouble {
+            title: flight.key.title,
+            extent,
+            failure,
+            path: flight.title.source().data_path().to_path_buf(),
+            bytes: flight.title.geometry(extent).map_or(0..0, |geometry| geometry.data),
+            failures: 1,
+        });
+    }
+
+    /// Looks after reads of many members that take long. Gives the number of those given up.
+    pub(super) fn look_after_reads(&mut self, now: Instant) -> usize {
+        let mut given_up = 0;
+        for place in 0..self.flights.len() {
+            let due = |flight: &Flight| flight.look_at.is_some_and(|at| at <= now);
+            let Some(mut flight) = self.flights[place].take_if(|flight| due(flight)) else { continue };
+            flight.look_at = Some(now.plus_ns(LOOK_NS));
+            if self.should_give_up(now, place, &mut flight) {
+                given_up += 1;
+                let members = self.reader.give_up(place);
+                self.care.given_up(flight.begun, &members);
+                self.counters.aside_bytes.set(self.reader.aside_bytes());
+                self.take_read(now, place, flight);
+            } else {
+                self.flights[place] = Some(flight);
+            }
+        }
+        given_up
+    }
+
+    fn should_give_up(&mut self, now: Instant, place: usize, flight: &mut Flight) -> bool {
+        let missing = self.reader.unanswered(now, place);
+        let view = self.care.view(now);
+        // What waits for its turn behind others of a member that does not answer will not be answered either.
+        let hopeless = missing.late | missing.queued & (view.lost | view.avoid);
+        let news = missing.late & !flight.late;
+        flight.late |= hopeless;
+        if news != 0 {
+            self.care.late(now, news);
+        }
+        if flight.late == 0 || self.reader.aside_bytes() + missing.bytes > MAX_ASIDE_BYTES {
+            return false;
+        }
+        let others = flight.title.order(flight.key.extent, flight.spare, self.view_for(now, flight), true);
+        match others {
+            Ok(_) => flight.tries < MAX_TRIES,
+            Err(ReadFailure::MembersLost { may: 0, .. }) => false,
+            Err(_) => now.ns_since(flight.begun) >= HUNG_NS,
+        }
+    }
+}
+
+/// Bytes that were read of film (or parity) or of everything else, with what alignment adds.
+fn bytes_of(order: &Order, results: &[SpanResult<'_>], film: bool) -> u64 {
+    let is_film = |role| matches!(role, Role::Data { .. } | Role::Parity { .. });
+    let spans =
+        order.spans.iter().zip(results).filter(|(span, result)| is_film(span.role) == film && result.is_ok());
+    let aligned = |bytes: &std::ops::Range<u64>| {
+        bytes.end.next_multiple_of(ALIGN as u64) - bytes.start / ALIGN as u64 * ALIGN as u64
+    };
+    spans.map(|(span, _)| aligned(&span.bytes)).sum()
+}
+
+/// Whether a file that is open for direct reads does not take them.
+fn refuses_direct(order: &Order, results: &[SpanResult<'_>]) -> bool {
+    order.spans.iter().zip(results).any(|(span, result)| span.direct && *result == Err(libc::EINVAL))
+}

@@ -1,0 +1,120 @@
+//! Staging memory: pages that files are read into before an extent is built from them.
+//!
+//! A read of a title on one member uses one *home* buffer; there are as many as there are places, and io_uring knows them
+//! beforehand. What a read of many members needs besides is kept in sizes of powers of two.
+
+use std::io;
+
+use super::super::aligned::AlignedBuf;
+use super::super::source::{DATA_STAGING_BYTES, META_STAGING_BYTES, SUMS_STAGING_BYTES};
+
+/// What a title on one member needs for an extent.
+pub(super) const HOME_BYTES: usize = DATA_STAGING_BYTES + META_STAGING_BYTES + SUMS_STAGING_BYTES;
+/// Smallest size that is kept besides.
+const SMALLEST_BYTES: usize = 32 * 1024;
+/// Sizes that are kept: up to 2 MiB.
+const SIZES: usize = 7;
+/// Memory that is kept besides the home buffers for the next read: what a few reads of a whole extent with its parity need.
+const KEPT_BYTES: usize = 16 << 20;
+
+/// Memory for one part of a read.
+pub(super) struct Memory {
+    pub(super) buf: AlignedBuf,
+    /// Its number among the buffers that io_uring knows.
+    pub(super) registered: Option<u16>,
+    home: bool,
+}
+
+/// The memory that nobody uses now.
+pub(super) struct Staging {
+    homes: Vec<Memory>,
+    spare: [Vec<Memory>; SIZES],
+    spare_bytes: usize,
+}
+
+impl Staging {
+    /// So many home buffers.
+    ///
+    /// # Errors
+    /// When the memory cannot be had.
+    pub(super) fn new(homes: usize) -> io::Result<Self> {
+        let home = |_| Ok(Memory { buf: AlignedBuf::new(HOME_BYTES)?, registered: None, home: true });
+        let homes = (0..homes).map(home).collect::<io::Result<_>>()?;
+        Ok(Self { homes, spare: Default::default(), spare_bytes: 0 })
+    }
+
+    /// The home buffers, to make them known to the kernel.
+    pub(super) fn homes(&mut self) -> &mut [Memory] {
+        &mut self.homes
+    }
+
+    /// At least so many bytes; from the home buffers, if `home` and there is one.
+    ///
+    /// # Errors
+    /// When the memory cannot be had.
+    pub(super) fn take(&mut self, bytes: usize, home: bool) -> io::Result<Memory> {
+        if home
+            && bytes <= HOME_BYTES
+            && let Some(memory) = self.homes.pop()
+        {
+            return Ok(memory);
+        }
+        let size = size_of(bytes);
+        if let Some(memory) = self.spare.get_mut(size).and_then(Vec::pop) {
+            self.spare_bytes -= memory.buf.len();
+            return Ok(memory);
+        }
+        let buf = AlignedBuf::new(bytes.max(SMALLEST_BYTES << size.min(SIZES)))?;
+        Ok(Memory { buf, registered: None, home: false })
+    }
+
+    /// Takes memory back.
+    pub(super) fn give(&mut self, memory: Memory) {
+        let bytes = memory.buf.len();
+        if memory.home {
+            self.homes.push(memory);
+        } else if let Some(spare) = self.spare.get_mut(size_of(bytes))
+            && self.spare_bytes + bytes <= KEPT_BYTES
+        {
+            self.spare_bytes += bytes;
+            spare.push(memory);
+        }
+    }
+
+    #[cfg(test)]
+    pub(super) fn kept(&self) -> (usize, usize) {
+        (self.homes.len(), self.spare_bytes)
+    }
+}
+
+/// The smallest size that has so many bytes; [`SIZES`] or more: none is kept.
+fn size_of(bytes: usize) -> usize {
+    bytes.div_ceil(SMALLEST_BYTES).next_power_of_two().trailing_zeros() as usize
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn memory_is_used_again_and_no_more_is_kept_than_agreed() {
+        let mut staging = Staging::new(2).unwrap();
+        let homes: Vec<_> = (0..3).map(|_| staging.take(HOME_BYTES, true).unwrap()).collect();
+        assert!(homes.iter().all(|memory| memory.buf.len() >= HOME_BYTES));
+        assert_eq!(homes.iter().filter(|memory| memory.home).count(), 2);
+        homes.into_iter().for_each(|memory| staging.give(memory));
+        assert_eq!(staging.kept().0, 2);
+        for bytes in [1, SMALLEST_BYTES, SMALLEST_BYTES + 1, 1 << 20, 2 << 20, (2 << 20) + 1, 9 << 20] {
+            let memory = staging.take(bytes, false).unwrap();
+            let (len, at) = (memory.buf.len(), memory.buf.as_ptr());
+            assert!(len >= bytes && len <= (4 * bytes).max(SMALLEST_BYTES));
+            staging.give(memory);
+            let again = staging.take(bytes, false).unwrap();
+            assert!(again.buf.as_ptr() == at || bytes > 2 << 20);
+            staging.give(again);
+        }
+        let many: Vec<_> = (0..64).map(|_| staging.take(1 << 20, false).unwrap()).collect();
+        many.into_iter().for_each(|memory| staging.give(memory));
+        assert!((KEPT_BYTES / 2..=KEPT_BYTES).contains(&staging.kept().1));
+    }
+}
