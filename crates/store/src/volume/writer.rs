@@ -384,6 +384,8 @@ fn publish(
     workspace.unmark(&lock)?;
     for (home, path) in homes.iter().zip(workspace.paths()) {
         sync_dir(&home.disk, path)?;
+        // Whoever finds it visible on one member must find it on all: what is not renamed there yet is renamed then.
+        sync_dir(&home.disk, &home.tmp)?;
     }
     show(homes, &workspace, id)?;
     workspace.forget();

@@ -6,14 +6,13 @@
 #![allow(dead_code)] // each test file uses its own part
 
 use std::collections::{BTreeMap, HashSet};
-use std::os::unix::fs::FileExt;
 use std::path::{Path, PathBuf};
 
 use millrace_core::packet::PacketMeta;
 use millrace_core::wire::checksum::sum16;
 use millrace_store::check::{Depth, Severity, check_store};
 use millrace_store::disk::sim::{Fate, Recording};
-use millrace_store::volume::{CATALOGUE_FILE, TitleInfo, Volume};
+use millrace_store::volume::{CATALOGUE_FILE, FilmReader, TitleInfo, Volume};
 
 use crate::common::Film;
 
@@ -158,12 +157,13 @@ fn promised_sizes<'a>(marks: &'a [&str], name: &'a str) -> impl Iterator<Item = 
     })
 }
 
-/// Every packet of a title on one member is what was ingested, with its sum and time.
+/// Every packet of a title is what was ingested, with its sum and time, however its bytes have to be had.
 fn assert_reads(volume: &Volume, info: &TitleInfo, film: &Film, size: u16, what: &str) {
-    let files = volume.open_title(info.id, usize::from(size)).unwrap_or_else(|e| panic!("{what}: {e}"));
     let mut bytes = vec![0; film.bytes.len()];
-    files.data.read_exact_at(&mut bytes, 0).unwrap_or_else(|e| panic!("{what}: {e}"));
+    let read = FilmReader::open(volume, info.id).and_then(|mut reader| reader.read_exact(0, &mut bytes));
+    read.unwrap_or_else(|e| panic!("{what}: {e}"));
     assert!(bytes == film.bytes, "{what}: {} has other bytes", info.name);
+    let files = volume.open_title(info.id, usize::from(size)).unwrap_or_else(|e| panic!("{what}: {e}"));
     let mut metas = vec![PacketMeta::default(); film.packets(size) as usize];
     files.meta.read(0, &mut metas).unwrap_or_else(|e| panic!("{what}: {e}"));
     for ((packet, meta), payload) in (0..).zip(&metas).zip(bytes.chunks(usize::from(size))) {
