@@ -365,6 +365,8 @@ impl Now {
         match looks {
             [look] => {
                 let Look { dir, block: Ok(block), record } = look else { return incomplete(look) };
+                let unsupported = |e| StoreError::Format { path: Dirs::new(dir).superblock(), error: e };
+                block.geometry.check_supported("superblock").map_err(unsupported)?;
                 if record.is_some() || !block.geometry.is_single() {
                     // A damaged list is not ignored: the volume may have other members.
                     return incomplete(look);

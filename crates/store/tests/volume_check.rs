@@ -123,7 +123,7 @@ const DAMAGES: &[Damage] = &[
     ("geometry_is_supported", Depth::Quick, |f| {
         let path = f.store().join("volume.mrv");
         let mut block = Superblock::decode(&fs::read(&path).unwrap()).unwrap();
-        block.geometry = Geometry { k: 2, m: 1, unit_packets: 20, members: 3 };
+        block.geometry = Geometry { k: 80, m: 1, unit_packets: 20, members: 3 };
         fs::write(path, block.encode()).unwrap();
     }),
     ("store_holds_only_its_files", Depth::Quick, |f| fs::write(f.store().join("film.mkv"), b"x").unwrap()),

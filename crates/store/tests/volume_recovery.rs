@@ -223,10 +223,10 @@ fn a_damaged_or_foreign_superblock_is_refused() {
     fs::write(&path, [&good[..], b"x"].concat()).unwrap();
     assert!(Volume::open(dir.path()).is_err(), "longer");
     let mut block = Superblock::decode(&good).unwrap();
-    block.geometry = Geometry { k: 4, m: 1, unit_packets: 20, members: 5 };
+    block.geometry = Geometry { k: 80, m: 1, unit_packets: 20, members: 3 };
     fs::write(&path, block.encode()).unwrap();
     let error = Volume::open_or_create(dir.path()).unwrap_err().to_string();
-    assert!(error.contains("data units k is 4; this version of Millrace supports 1"), "{error}");
+    assert!(error.contains("data units k is 80; this version of Millrace supports up to 64"), "{error}");
     fs::write(&path, good).unwrap();
     assert_eq!(Volume::open(dir.path()).unwrap().titles().unwrap(), titles);
 }

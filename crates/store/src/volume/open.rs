@@ -44,6 +44,12 @@ impl Found {
         let (there, lost): (Vec<usize>, Vec<usize>) =
             (0..slots.len()).partition(|&position| has(usize::from(slots[position])));
         let may = usize::from(geometry.tolerance());
+        // Removed meanwhile, or just being: that is no damage.
+        let goes =
+            |slot: usize| members.is_usable(slot) && Dirs::new(&members.dir(slot)).removed(id).exists();
+        if there.is_empty() || !lost.is_empty() && (0..members.len()).any(goes) {
+            return Err(StoreError::NoTitle { id });
+        }
         if lost.len() > may {
             let names = lost.iter().map(|&p| members.dir(usize::from(slots[p])).display().to_string());
             let names = names.collect::<Vec<_>>().join(", ");
