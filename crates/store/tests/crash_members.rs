@@ -1,0 +1,377 @@
+//! Power cuts and failing disks under a volume of three members of which one may be lost: whatever was acknowledged is there
+//! byte for byte, also when a member is lost with the power; whatever was not is whole or gone; a repair and a scrub can
+//! be cut off anywhere.
+
+mod common;
+mod crash_support;
+
+use std::fs;
+use std::path::{Path, PathBuf};
+use std::sync::Arc;
+use std::sync::atomic::AtomicBool;
+
+use common::{Film, SIZE};
+use crash_support::{Left, Library, each_state, scratch};
+use millrace_core::seam::Clock;
+use millrace_core::time::Instant;
+use millrace_store::StoreError;
+use millrace_store::disk::ReadFaults;
+use millrace_store::disk::sim::{EIO, ENOSPC, Order, Recording, Sim};
+use millrace_store::format::superblock::Geometry;
+use millrace_store::members::MemberState;
+use millrace_store::repair::{self, RepairOptions, Report, Setting, Timekeeper, Verdict};
+use millrace_store::scrub::{ScrubOptions, scrub};
+use millrace_store::volume::Volume;
+
+const MEMBERS: usize = 3;
+/// Four data and two parity units of two packets: each member has two units of a row, so any one may be lost.
+const GEOMETRY: Geometry = Geometry { k: 4, m: 2, unit_packets: 2, members: MEMBERS as u16 };
+
+/// Films of five rows and a bit, of less than a row, and of many rows.
+fn library() -> Library {
+    Library::new([("a", Film::new(300, 1)), ("b", Film::new(40, 2)), ("c", Film::new(3_000, 3))])
+}
+
+struct Scene {
+    library: Library,
+    _dir: tempfile::TempDir,
+    roots: Vec<PathBuf>,
+}
+
+impl Scene {
+    /// Directories, and a volume with these titles unless there are none.
+    fn new(titles: &[&str]) -> Self {
+        let (library, dir) = (library(), scratch());
+        let roots: Vec<PathBuf> = (0..MEMBERS).map(|i| dir.path().join(format!("m{i}"))).collect();
+        roots.iter().for_each(|root| fs::create_dir(root).unwrap());
+        if !titles.is_empty() {
+            let volume = Volume::create(&roots, GEOMETRY).unwrap();
+            titles.iter().for_each(|name| drop(library.add(&volume, name, &[SIZE])));
+        }
+        Self { library, _dir: dir, roots }
+    }
+
+    /// A simulation that begins with what is there now, which holds `titles`.
+    fn sim(&self, titles: &[&str]) -> Arc<Sim> {
+        let sim = Sim::new(&self.roots.iter().map(PathBuf::as_path).collect::<Vec<_>>()).unwrap();
+        titles.iter().for_each(|name| sim.mark(&format!("added {name}")));
+        sim
+    }
+
+    fn open(&self, sim: &Arc<Sim>) -> Result<Volume, StoreError> {
+        Volume::open_members_on(&self.roots, sim.disk())
+    }
+
+    /// What was done. The directories are moved away: those that are rebuilt name them as their places.
+    fn recording(&self, sim: &Sim) -> Recording {
+        for root in &self.roots {
+            fs::rename(root, root.with_extension("done")).unwrap();
+        }
+        sim.recording()
+    }
+
+    /// Every state that a power cut may leave opens and holds to the promises: with all members, without any one of them,
+    /// and after a repair.
+    fn verify_power_cuts(&self, recording: &Recording, few: u64) -> usize {
+        each_state(recording, MEMBERS, few, |left| self.verify_left(left))
+    }
+
+    fn verify_left(&self, left: &Left<'_>) {
+        let lost = (left.number % (MEMBERS as u64 + 1)) as usize;
+        if lost == MEMBERS {
+            let volume = open(left.roots, &left.what);
+            self.library.verify(&volume, &left.marks, &left.what);
+            return self.verify_whole(&volume, left);
+        }
+        let what = format!("{}; member {lost} lost too", left.what);
+        let gone = left.roots[lost].with_extension("gone");
+        fs::rename(&left.roots[lost], &gone).unwrap();
+        let volume = open(left.roots, &what);
+        self.library.verify(&volume, &left.marks, &what);
+        if left.number.is_multiple_of(8) {
+            // It comes back as it was.
+            drop(volume);
+            fs::rename(&gone, &left.roots[lost]).unwrap();
+            let what = format!("{what}; and back");
+            let volume = open(left.roots, &what);
+            self.library.verify(&volume, &left.marks, &what);
+            self.verify_whole(&volume, left);
+        } else {
+            // Another one takes its place.
+            volume.replace_member(lost, &left.roots[lost]).unwrap_or_else(|e| panic!("{what}: {e}"));
+            self.verify_whole(&volume, left);
+        }
+    }
+
+    /// After a repair all members are whole: a scrub finds nothing, and another film can be added.
+    fn verify_whole(&self, volume: &Volume, left: &Left<'_>) {
+        let what = &left.what;
+        let report = mend(volume).unwrap_or_else(|e| panic!("{what}: {e}"));
+        assert_ne!(report.verdict(), Verdict::Lost, "{what}: {report:#?}");
+        for slot in 0..MEMBERS {
+            assert!(volume.members().is_usable(slot), "{what}: member {slot} after the repair: {report:#?}");
+        }
+        self.library.verify(volume, &left.marks, &format!("{what}; repaired"));
+        let report = look(volume, false);
+        assert_eq!(report.verdict(), Verdict::Healthy, "{what}; repaired: {report:#?}");
+        if left.number.is_multiple_of(16) {
+            let info = Film::new(20, left.number).add(volume, "one more");
+            assert_eq!(info.name, "one-more", "{what}");
+        }
+    }
+}
+
+fn open(roots: &[PathBuf], what: &str) -> Volume {
+    Volume::open_members(roots).unwrap_or_else(|e| panic!("{what}: {e}"))
+}
+
+/// No bound on the rate, so no time either.
+struct Timeless;
+
+impl Clock for Timeless {
+    fn now(&self) -> Instant {
+        Instant(0)
+    }
+}
+
+impl Timekeeper for Timeless {
+    fn wait_ns(&self, _: u64) {}
+}
+
+fn setting<'a>(tell: &'a mut dyn FnMut(&repair::Progress), stop: &'a AtomicBool) -> Setting<'a> {
+    Setting { time: &Timeless, stop, tell, faults: ReadFaults::default() }
+}
+
+fn mend(volume: &Volume) -> Result<Report, repair::RepairError> {
+    let options = RepairOptions { rate_bytes_per_s: 0 };
+    repair::repair(volume, &options, setting(&mut |_| {}, &AtomicBool::new(false)))
+}
+
+fn look(volume: &Volume, mend: bool) -> Report {
+    let options = ScrubOptions { rate_bytes_per_s: 0, mend };
+    scrub(volume, &options, setting(&mut |_| {}, &AtomicBool::new(false))).unwrap()
+}
+
+fn add(scene: &Scene, sim: &Sim, volume: &Volume, name: &str, sizes: &[u16]) -> Result<(), StoreError> {
+    let film = &scene.library.0[name];
+    sim.mark(&format!("adding {name}"));
+    film.write(volume, sizes)?.commit(film.finish(name))?;
+    sim.mark(&format!("added {name}"));
+    Ok(())
+}
+
+fn remove(sim: &Sim, volume: &Volume, name: &str) -> Result<(), StoreError> {
+    let id = volume.find(name)?.expect("there is such a title").id;
+    sim.mark(&format!("removing {name}"));
+    volume.remove(id)?;
+    sim.mark(&format!("removed {name}"));
+    Ok(())
+}
+
+fn prepare(sim: &Sim, volume: &Volume, name: &str, size: u16) -> Result<(), StoreError> {
+    let id = volume.find(name)?.expect("there is such a title").id;
+    volume.add_packet_size(id, usize::from(size))?;
+    sim.mark(&format!("prepared {name} {size}"));
+    Ok(())
+}
+
+fn ingest(scene: &Scene, sim: &Arc<Sim>) -> Result<(), StoreError> {
+    let volume = scene.open(sim)?;
+    add(scene, sim, &volume, "b", &[SIZE, 188])?;
+    add(scene, sim, &volume, "c", &[SIZE])
+}
+
+fn removal(scene: &Scene, sim: &Arc<Sim>) -> Result<(), StoreError> {
+    let volume = scene.open(sim)?;
+    remove(sim, &volume, "a")?;
+    add(scene, sim, &volume, "a", &[SIZE])
+}
+
+fn preparation(scene: &Scene, sim: &Arc<Sim>) -> Result<(), StoreError> {
+    let volume = scene.open(sim)?;
+    prepare(sim, &volume, "a", 188)
+}
+
+/// A member is replaced by an empty one and filled.
+fn rebuilding(scene: &Scene, sim: &Arc<Sim>) -> Result<(), StoreError> {
+    let root = &scene.roots[1];
+    for entry in ["members.mrm", "tmp", "titles", "volume.mrv"] {
+        let path = root.join(entry);
+        match path.is_dir() {
+            true => sim.disk().remove_tree(&path),
+            false => sim.disk().remove_file(&path),
+        }
+        .map_err(|error| StoreError::Io { action: "remove", path, error })?;
+    }
+    let volume = scene.open(sim)?;
+    volume.replace_member(1, root)?;
+    mend(&volume).map(drop).map_err(into_store)
+}
+
+fn into_store(error: repair::RepairError) -> StoreError {
+    match error {
+        repair::RepairError::Store(error) => error,
+        stopped @ repair::RepairError::Stopped => panic!("{stopped}"),
+    }
+}
+
+#[test]
+fn power_cut_while_a_volume_is_made() {
+    let scene = Scene::new(&[]);
+    let sim = scene.sim(&[]);
+    let volume = Volume::create_on(&scene.roots, GEOMETRY, sim.disk()).unwrap();
+    sim.mark("created");
+    add(&scene, &sim, &volume, "b", &[SIZE]).unwrap();
+    let mut refused = 0;
+    each_state(&scene.recording(&sim), MEMBERS, 4, |left| match left.marks.is_empty() {
+        // Nothing was promised: it is a volume, or it is refused with a reason.
+        true => refused += usize::from(Volume::open_members(left.roots).is_err()),
+        false => scene.verify_left(left),
+    });
+    assert!(refused > 0, "a volume that is not made yet cannot be opened");
+}
+
+#[test]
+fn power_cut_while_films_are_added() {
+    let scene = Scene::new(&["a"]);
+    let sim = scene.sim(&["a"]);
+    ingest(&scene, &sim).unwrap();
+    let states = scene.verify_power_cuts(&scene.recording(&sim), 2);
+    assert!(states > 100, "{states} states");
+}
+
+#[test]
+fn power_cut_while_a_title_is_removed() {
+    let scene = Scene::new(&["a", "b"]);
+    let sim = scene.sim(&["a", "b"]);
+    removal(&scene, &sim).unwrap();
+    let states = scene.verify_power_cuts(&scene.recording(&sim), 2);
+    assert!(states > 60, "{states} states");
+}
+
+#[test]
+fn power_cut_while_a_packet_size_is_added() {
+    let scene = Scene::new(&["a", "b"]);
+    let sim = scene.sim(&["a", "b"]);
+    preparation(&scene, &sim).unwrap();
+    let states = scene.verify_power_cuts(&scene.recording(&sim), 4);
+    assert!(states > 40, "{states} states");
+}
+
+/// While a member is rebuilt no other one may be lost, so here none is.
+#[test]
+fn power_cut_while_a_member_is_rebuilt() {
+    let scene = Scene::new(&["a", "b"]);
+    let sim = scene.sim(&["a", "b"]);
+    rebuilding(&scene, &sim).unwrap();
+    let states = each_state(&scene.recording(&sim), MEMBERS, 2, |left| verify_rebuilt(&scene, left));
+    assert!(states > 40, "{states} states");
+}
+
+/// Opens without the loss of another member; a member of which the replacement had not been noted is replaced again.
+fn verify_rebuilt(scene: &Scene, left: &Left<'_>) {
+    let volume = open(left.roots, &left.what);
+    scene.library.verify(&volume, &left.marks, &left.what);
+    let members = volume.members();
+    if !members.is_usable(1) && members.state(1) == MemberState::Active {
+        let other = left.roots[1].with_extension("new");
+        volume.replace_member(1, &other).unwrap_or_else(|e| panic!("{}: {e}", left.what));
+    }
+    scene.verify_whole(&volume, left);
+}
+
+/// Damages one byte in a hundred thousand of a member's units, at least one in each file.
+fn damage(root: &Path) {
+    let mut files = 0;
+    for title in fs::read_dir(root.join("titles")).unwrap() {
+        for name in ["data.mru", "parity.mru", "index.mri"] {
+            let path = title.as_ref().unwrap().path().join(name);
+            let mut bytes = fs::read(&path).unwrap();
+            let step = bytes.len().min(100_000);
+            bytes.iter_mut().skip(step / 2).step_by(step).for_each(|byte| *byte ^= 0x10);
+            fs::write(&path, bytes).unwrap();
+            files += 1;
+        }
+    }
+    assert!(files > 0);
+}
+
+#[test]
+fn power_cut_while_a_scrub_mends() {
+    let scene = Scene::new(&["a", "b"]);
+    damage(&scene.roots[2]);
+    let sim = scene.sim(&["a", "b"]);
+    let volume = scene.open(&sim).unwrap();
+    let report = look(&volume, true);
+    assert_eq!(report.verdict(), Verdict::Mended, "{report:#?}");
+    sim.mark("scrubbed");
+    let states = each_state(&scene.recording(&sim), MEMBERS, 2, |left| {
+        let volume = open(left.roots, &left.what);
+        scene.library.verify(&volume, &left.marks, &left.what);
+        let report = look(&volume, true);
+        let expected = if left.marks.contains(&"scrubbed") { Verdict::Healthy } else { report.verdict() };
+        assert_eq!(report.verdict(), expected, "{}: {report:#?}", left.what);
+        scene.verify_whole(&volume, left);
+    });
+    assert!(states > 40, "{states} states");
+}
+
+type Work = fn(&Scene, &Arc<Sim>) -> Result<(), StoreError>;
+
+const WORKS: [(&str, &[&str], Work); 4] = [
+    ("ingest", &["a"], ingest),
+    ("removal", &["a", "b"], removal),
+    ("preparation", &["a", "b"], preparation),
+    ("rebuilding", &["a", "b"], rebuilding),
+];
+
+/// Does the work with an order to fail; then the disks are well again.
+fn fail(titles: &[&str], work: Work, order: Order, what: &str) {
+    let scene = Scene::new(titles);
+    let sim = scene.sim(titles);
+    sim.order(Some(order));
+    let _ = work(&scene, &sim);
+    sim.order(None);
+    let recording = sim.recording();
+    let marks = recording.marks(recording.points() - 1);
+    let left = Left { roots: &scene.roots, marks, what: what.to_owned(), number: 1 };
+    verify_rebuilt(&scene, &left);
+}
+
+fn operations(titles: &[&str], work: Work) -> u64 {
+    let scene = Scene::new(titles);
+    let sim = scene.sim(titles);
+    work(&scene, &sim).unwrap();
+    sim.operations()
+}
+
+#[test]
+fn operations_fail_once() {
+    for (name, titles, work) in WORKS {
+        let total = operations(titles, work);
+        for op in (0..total).step_by(stride(3)) {
+            let errno = if op.is_multiple_of(2) { EIO } else { ENOSPC };
+            let order = match op % 5 {
+                0 => Order::Short { op, errno },
+                _ => Order::Fail { op, errno },
+            };
+            fail(titles, work, order, &format!("{name}, {order:?} of {total}"));
+        }
+    }
+}
+
+#[test]
+fn the_disks_die_together() {
+    for (name, titles, work) in WORKS {
+        let total = operations(titles, work);
+        for op in (0..total).step_by(stride(5)) {
+            let order = Order::FailFrom { op, errno: EIO };
+            fail(titles, work, order, &format!("{name}, {order:?} of {total}"));
+        }
+    }
+}
+
+/// Every operation when all is wanted, else one in `few`.
+fn stride(few: usize) -> usize {
+    if crash_support::seeds(0) > 0 { 1 } else { few }
+}
