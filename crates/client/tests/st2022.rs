@@ -1,4 +1,4 @@
-//! ST 2022-1 from other senders: ffmpeg's prompeg with forced losses, repaired bit by bit.
+//! ST 2022-1 from other senders, ffmpeg's prompeg and GStreamer's encoder, with forced losses: repaired bit by bit.
 #![allow(missing_docs)]
 
 use std::collections::BTreeMap;
@@ -52,8 +52,82 @@ fn is_bound(port: u16) -> bool {
     sockets.contains(&format!("0100007F:{port:04X} "))
 }
 
-fn has_ffmpeg() -> bool {
-    Command::new("ffmpeg").arg("-version").stdout(Stdio::null()).stderr(Stdio::null()).status().is_ok()
+/// Who sends.
+#[derive(Clone, Copy)]
+enum Sender {
+    Ffmpeg,
+    GStreamer,
+}
+
+impl Sender {
+    /// Why it cannot.
+    fn lacks(self) -> Option<&'static str> {
+        let runs = |program: &str, args: &[&str]| {
+            let status =
+                Command::new(program).args(args).stdout(Stdio::null()).stderr(Stdio::null()).status();
+            status.is_ok_and(|status| status.success())
+        };
+        match self {
+            _ if !runs("ffmpeg", &["-version"]) => Some("ffmpeg is not installed"),
+            Self::GStreamer if !runs("gst-inspect-1.0", &["rtpst2022-1-fecenc"]) => {
+                Some("rtpst2022-1-fecenc of GStreamer is not installed")
+            }
+            _ => None,
+        }
+    }
+
+    /// Sends the film in real time, with matrices of 5 x 5.
+    fn command(self, film: &Path, port: u16) -> Command {
+        let film = film.to_str().unwrap();
+        let [_, columns, rows] = PORTS.map(|distance| format!("port={}", port + distance));
+        match self {
+            Self::Ffmpeg => {
+                let mut command = Command::new("ffmpeg");
+                command.args(["-nostdin", "-v", "error", "-re", "-i", film, "-c", "copy"]);
+                command.args(["-f", "rtp_mpegts", "-fec", "prompeg=l=5:d=5"]);
+                command.arg(format!("rtp://127.0.0.1:{port}?pkt_size=1328"));
+                command
+            }
+            Self::GStreamer => {
+                let mut command = Command::new("gst-launch-1.0");
+                let fec = r#"fec-encoders=fec,0="rtpst2022-1-fecenc\ rows\=5\ columns\=5";"#;
+                command.args(["-q", "rtpbin", "name=rtp", fec]);
+                command.args([
+                    "filesrc",
+                    &format!("location={film}"),
+                    "!",
+                    "tsparse",
+                    "set-timestamps=true",
+                    "!",
+                ]);
+                command.args(["rtpmp2tpay", "ssrc=0", "!", "rtp.send_rtp_sink_0"]);
+                command.args([
+                    "rtp.send_rtp_src_0",
+                    "!",
+                    "udpsink",
+                    "host=127.0.0.1",
+                    &format!("port={port}"),
+                ]);
+                command.args([
+                    "rtp.send_fec_src_0_0",
+                    "!",
+                    "udpsink",
+                    "async=false",
+                    "host=127.0.0.1",
+                    &columns,
+                ]);
+                command.args([
+                    "rtp.send_fec_src_0_1",
+                    "!",
+                    "udpsink",
+                    "async=false",
+                    "host=127.0.0.1",
+                    &rows,
+                ]);
+                command
+            }
+        }
+    }
 }
 
 fn make_film(path: &Path) {
@@ -115,10 +189,10 @@ fn relay(from: &[UdpSocket], to: u16, loses: Loses, stop: &AtomicBool) -> Relaye
     relayed
 }
 
-/// ffmpeg sends a film with FEC through a relay that loses packets; returns what came out, what passed, and the report.
-fn run(loses: Loses) -> Option<(Vec<u8>, Relayed, Report)> {
-    if !has_ffmpeg() {
-        eprintln!("skipped: ffmpeg is not installed");
+/// A film is sent with FEC through a relay that loses packets; returns what came out, what passed, and the report.
+fn run(sender: Sender, loses: Loses) -> Option<(Vec<u8>, Relayed, Report)> {
+    if let Some(what) = sender.lacks() {
+        eprintln!("skipped: {what}");
         return None;
     }
     let dir = tempfile::tempdir().unwrap();
@@ -146,15 +220,7 @@ fn run(loses: Loses) -> Option<(Vec<u8>, Relayed, Report)> {
             let (sockets, stop) = (&sockets, &stop_relay);
             move || relay(sockets, to, loses, stop)
         });
-        let mut sender = Program(
-            Command::new("ffmpeg")
-                .args(["-v", "error", "-re", "-i"])
-                .arg(&film)
-                .args(["-c", "copy", "-f", "rtp_mpegts", "-fec", "prompeg=l=5:d=5"])
-                .arg(format!("rtp://127.0.0.1:{port}?pkt_size=1328"))
-                .spawn()
-                .unwrap(),
-        );
+        let mut sender = Program(sender.command(&film, port).spawn().unwrap());
         while sender.0.try_wait().unwrap().is_none() && Instant::now() < deadline {
             std::thread::sleep(Duration::from_millis(20));
         }
@@ -167,8 +233,8 @@ fn run(loses: Loses) -> Option<(Vec<u8>, Relayed, Report)> {
     })
 }
 
-fn check(loses: Loses) {
-    let Some((out, relayed, report)) = run(loses) else { return };
+fn check(sender: Sender, loses: Loses) {
+    let Some((out, relayed, report)) = run(sender, loses) else { return };
     let sent: Vec<u8> = relayed.payloads.values().flatten().copied().collect();
     let counts = report.fec.clone().unwrap();
     let count = relayed.payloads.len() as u64;
@@ -195,18 +261,23 @@ fn is_in_the_middle(number: u64) -> bool {
 
 #[test]
 fn single_packets_come_back() {
-    check(|n| is_in_the_middle(n) && n % 20 == 7);
+    check(Sender::Ffmpeg, |n| is_in_the_middle(n) && n % 20 == 7);
 }
 
 #[test]
 fn bursts_of_a_row_come_back() {
-    check(|n| is_in_the_middle(n) && n % 50 < 5);
+    check(Sender::Ffmpeg, |n| is_in_the_middle(n) && n % 50 < 5);
 }
 
 /// Neither a row nor a column alone can: each repair makes the next one possible.
 #[test]
 fn rows_and_columns_help_each_other() {
-    check(|n| is_in_the_middle(n) && matches!(n % 100, 50 | 51 | 55));
+    check(Sender::Ffmpeg, |n| is_in_the_middle(n) && matches!(n % 100, 50 | 51 | 55));
+}
+
+#[test]
+fn gstreamer_is_repaired_by_rows_and_columns() {
+    check(Sender::GStreamer, |n| is_in_the_middle(n) && (n % 50 < 5 || matches!(n % 100, 75 | 76 | 80)));
 }
 
 #[test]
