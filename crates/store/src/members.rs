@@ -113,7 +113,7 @@ impl Members {
     ///
     /// # Errors
     /// If `dir` is no member, or members say different things in one generation.
-    pub(crate) fn find(dir: &Path) -> Result<Self, StoreError> {
+    pub fn find(dir: &Path) -> Result<Self, StoreError> {
         Self::look(&[dir.to_path_buf()], true).map(|now| Self { now: RwLock::new(now) })
     }
 
@@ -121,7 +121,7 @@ impl Members {
     ///
     /// # Errors
     /// As [`Members::find`]; and if two directories are of different volumes.
-    pub(crate) fn among(dirs: &[PathBuf]) -> Result<Self, StoreError> {
+    pub fn among(dirs: &[PathBuf]) -> Result<Self, StoreError> {
         let now = Self::look(dirs, false)?;
         Ok(Self { now: RwLock::new(Now { explicit: Some(dirs.to_vec()), ..now }) })
     }

@@ -11,7 +11,7 @@ use millrace_store::ingest::{self, IngestOptions};
 use millrace_store::packet_size::PacketSize;
 use millrace_store::volume::{TitleInfo, Volume};
 
-use super::StoreArgs;
+use super::NewStoreArgs;
 use super::progress::{IngestBar, describe};
 
 /// Add films to the store: index them, build their packet meta-data, make them ready to serve
@@ -42,7 +42,7 @@ pub(super) struct AddArgs {
     #[arg(long)]
     json: bool,
     #[command(flatten)]
-    store: StoreArgs,
+    store: NewStoreArgs,
 }
 
 /// Adds every file; one that fails does not stop the others.
@@ -57,7 +57,7 @@ pub(super) fn run(args: &AddArgs) -> anyhow::Result<ExitCode> {
         ffmpeg: args.ffmpeg.clone(),
         cancel: super::cancel_on_signals()?,
     };
-    let volume = Volume::open_or_create(&args.store.dir()?)?;
+    let volume = args.store.open_or_create()?;
     let mut failed = 0;
     for file in &args.files {
         if options.cancel.load(Ordering::Relaxed) {

@@ -7,7 +7,7 @@ use std::process::ExitCode;
 
 use clap::Args;
 use millrace_store::inspect::inspect;
-use millrace_store::volume::{TITLES_DIR, Volume};
+use millrace_store::volume::TITLES_DIR;
 
 use super::StoreArgs;
 
@@ -59,9 +59,17 @@ fn find(args: &InspectArgs) -> anyhow::Result<PathBuf> {
     if path.exists() {
         return Ok(path);
     }
-    let dir = args.store.dir()?;
-    let title = Volume::open(&dir)?.find(what)?;
+    let volume = args.store.open()?;
+    let title = volume.find(what)?;
     let title =
         title.ok_or_else(|| anyhow::anyhow!("{what}: neither a path nor a title; see: millrace ls"))?;
-    Ok(dir.join(TITLES_DIR).join(title.id.to_string()))
+    // On the first member that has it: the small files are the same on all.
+    let members = volume.members();
+    let dirs = members
+        .usable()
+        .into_iter()
+        .map(|slot| members.dir(slot).join(TITLES_DIR).join(title.id.to_string()));
+    dirs.into_iter()
+        .find(|dir| dir.is_dir())
+        .ok_or_else(|| anyhow::anyhow!("{what}: no member that is there has it"))
 }

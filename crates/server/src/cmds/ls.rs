@@ -5,7 +5,6 @@ use std::process::ExitCode;
 
 use clap::Args;
 use millrace_core::units::ByteLen;
-use millrace_store::volume::Volume;
 
 use super::StoreArgs;
 
@@ -22,7 +21,7 @@ pub(super) struct LsArgs {
 
 /// Prints a table.
 pub(super) fn run(args: &LsArgs) -> anyhow::Result<ExitCode> {
-    let titles = Volume::open(&args.store.dir()?)?.titles()?;
+    let titles = args.store.open()?.titles()?;
     if args.json {
         super::print_json(&titles)?;
         return Ok(ExitCode::SUCCESS);

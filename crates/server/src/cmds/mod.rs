@@ -6,6 +6,7 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 
 use clap::{Args, Parser, Subcommand};
+use millrace_store::volume::{VOLUME_FILE, Volume};
 
 mod add;
 mod bench;
@@ -22,6 +23,7 @@ mod repair;
 mod rm;
 mod scrub;
 pub(crate) mod serve;
+mod volume;
 mod ways;
 
 /// A media-on-demand server: a folder of films, paced to many viewers from one copy in memory.
@@ -45,6 +47,7 @@ enum Command {
     Rm(rm::RmArgs),
     Inspect(inspect::InspectArgs),
     Fsck(fsck::FsckArgs),
+    Volume(volume::VolumeArgs),
     Repair(repair::RepairArgs),
     Scrub(scrub::ScrubArgs),
     Play(play::PlayArgs),
@@ -58,14 +61,20 @@ enum Command {
 /// Where the titles are kept.
 #[derive(Args, Clone, Debug)]
 struct StoreArgs {
-    /// Store directory: prebuilt titles and the catalogue [default: $XDG_DATA_HOME/millrace or ~/.local/share/millrace]
+    /// Store directory: prebuilt titles and the catalogue; of a volume of several members any one of them, which leads to the
+    /// others [default: $XDG_DATA_HOME/millrace or ~/.local/share/millrace]
     #[arg(long, value_name = "DIR", env = "MILLRACE_STORE")]
     store: Option<PathBuf>,
+    /// A member of the volume, in place of --store; give it once for each member. Only these directories are used, wherever
+    /// the members were before
+    #[arg(long = "member", value_name = "DIR")]
+    members: Vec<PathBuf>,
 }
 
 impl StoreArgs {
+    /// The store directory; the first member, if several are named.
     fn dir(&self) -> anyhow::Result<PathBuf> {
-        if let Some(dir) = &self.store {
+        if let Some(dir) = self.members.first().or(self.store.as_ref()) {
             return Ok(dir.clone());
         }
         let var = |name| std::env::var_os(name).filter(|v| !v.is_empty()).map(PathBuf::from);
@@ -75,6 +84,51 @@ impl StoreArgs {
             .ok_or_else(|| {
                 anyhow::anyhow!("store: neither $XDG_DATA_HOME nor $HOME is set; give --store DIR")
             })
+    }
+
+    /// Opens what is there.
+    fn open(&self) -> anyhow::Result<Volume> {
+        Ok(match &self.members[..] {
+            [] => Volume::open(&self.dir()?)?,
+            members => Volume::open_members(members)?,
+        })
+    }
+}
+
+/// The same for commands that make a store where there is none.
+#[derive(Args, Clone, Debug)]
+struct NewStoreArgs {
+    #[command(flatten)]
+    old: StoreArgs,
+    /// Members that may be lost without loss of film, when the directories of --member become a new volume; see also: millrace
+    /// help volume create [default: 1 if there are several]
+    #[arg(long, value_name = "T", requires = "members")]
+    parity: Option<usize>,
+}
+
+impl NewStoreArgs {
+    fn dir(&self) -> anyhow::Result<PathBuf> {
+        self.old.dir()
+    }
+
+    /// Opens what is there, or makes it.
+    fn open_or_create(&self) -> anyhow::Result<Volume> {
+        let members = &self.old.members;
+        if members.is_empty() {
+            return Ok(Volume::open_or_create(&self.dir()?)?);
+        }
+        if members.iter().all(|dir| !dir.join(VOLUME_FILE).exists()) {
+            let geometry = volume::geometry(members.len(), self.parity, 0)?;
+            return Ok(Volume::create(members, geometry)?);
+        }
+        let volume = Volume::open_members(members)?;
+        let tolerance = usize::from(volume.members().geometry().tolerance());
+        match self.parity {
+            Some(parity) if parity != tolerance => anyhow::bail!(
+                "--parity {parity}: this volume was made with {tolerance}; leave --parity out (it is for new volumes)"
+            ),
+            _ => Ok(volume),
+        }
     }
 }
 
@@ -88,6 +142,7 @@ pub fn main() -> ExitCode {
         Command::Rm(args) => rm::run(&args),
         Command::Inspect(args) => inspect::run(&args),
         Command::Fsck(args) => fsck::run(&args),
+        Command::Volume(args) => volume::run(&args),
         Command::Repair(args) => repair::run(&args),
         Command::Scrub(args) => scrub::run(&args),
         Command::Play(args) => play::run(&args),

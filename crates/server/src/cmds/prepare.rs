@@ -37,7 +37,7 @@ pub(super) struct PrepareArgs {
 
 /// Prepares every title; one that fails does not stop the others.
 pub(super) fn run(args: &PrepareArgs) -> anyhow::Result<ExitCode> {
-    let volume = Volume::open(&args.store.dir()?)?;
+    let volume = args.store.open()?;
     let titles = if args.all { volume.titles()? } else { named(&volume, &args.titles)? };
     let sizes: Vec<usize> = args.packet_sizes.iter().map(|size| usize::from(size.0)).collect();
     let mut failed = 0;

@@ -48,7 +48,7 @@ pub(super) fn run(args: &RepairArgs) -> anyhow::Result<ExitCode> {
 }
 
 fn attempt(args: &RepairArgs) -> anyhow::Result<ExitCode> {
-    let volume = Volume::open(&args.store.dir()?)?;
+    let volume = args.store.open()?;
     let options = RepairOptions { rate_bytes_per_s: args.rate };
     let report = with_bar(args.json || args.quiet, |setting| repair(&volume, &options, setting))??;
     let code = match report.verdict() {

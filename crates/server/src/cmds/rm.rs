@@ -3,7 +3,6 @@
 use std::process::ExitCode;
 
 use clap::Args;
-use millrace_store::volume::Volume;
 
 use super::StoreArgs;
 
@@ -26,7 +25,7 @@ pub(super) struct RmArgs {
 
 /// Removes every title that there is; fails if one is not there.
 pub(super) fn run(args: &RmArgs) -> anyhow::Result<ExitCode> {
-    let volume = Volume::open(&args.store.dir()?)?;
+    let volume = args.store.open()?;
     let mut missing = 0;
     for name in &args.titles {
         let Some(title) = volume.find(name)? else {

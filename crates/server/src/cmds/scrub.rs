@@ -6,7 +6,6 @@ use clap::Args;
 use millrace_core::units::ByteLen;
 use millrace_store::repair::{Fate, Verdict};
 use millrace_store::scrub::{ScrubOptions, scrub};
-use millrace_store::volume::Volume;
 
 use super::StoreArgs;
 use super::repair::{or_failed, parse_rate, print_found, print_report, with_bar};
@@ -45,7 +44,7 @@ pub(super) fn run(args: &ScrubArgs) -> anyhow::Result<ExitCode> {
 }
 
 fn attempt(args: &ScrubArgs) -> anyhow::Result<ExitCode> {
-    let volume = Volume::open(&args.store.dir()?)?;
+    let volume = args.store.open()?;
     let options = ScrubOptions { rate_bytes_per_s: args.rate, mend: !args.check };
     let report = with_bar(args.json || args.quiet, |setting| scrub(&volume, &options, setting))??;
     if args.json {

@@ -1,0 +1,313 @@
+//! `millrace volume`: volumes of several members, or with parity: make one, look at it, add and replace members.
+
+use std::io::Write;
+use std::path::{Path, PathBuf};
+use std::process::ExitCode;
+
+use anyhow::{anyhow, bail};
+use clap::{Args, Subcommand};
+use millrace_core::limits::{MAX_PARITY_UNITS, MAX_UNIT_PACKETS};
+use millrace_store::format::superblock::Geometry;
+use millrace_store::members::{MemberState, Members, SlotReport};
+use millrace_store::volume::{TITLES_DIR, Volume};
+use serde_json::{Value, json};
+
+use super::StoreArgs;
+
+/// Make volumes of several disks, look at them, add and replace members
+///
+/// A volume spreads each film over its members, with parity: as many of them as it was made for may be lost, and viewers
+/// notice nothing. The same parity repairs losses on the network for viewers who ask for FEC.
+#[derive(Args)]
+pub(super) struct VolumeArgs {
+    #[command(subcommand)]
+    command: Command,
+}
+
+#[derive(Subcommand)]
+enum Command {
+    Create(CreateArgs),
+    Status(StatusArgs),
+    Add(AddArgs),
+    Replace(ReplaceArgs),
+}
+
+/// Make a volume of directories that are not stores yet
+#[derive(Args)]
+#[command(
+    after_help = "Examples:\n  millrace volume create /disk1/store /disk2/store /disk3/store   any one of three may be lost\n  \
+                        millrace volume create /disk{1,2,3,4,5,6}/store --parity 2      any two of six may be lost\n  \
+                        millrace volume create /srv/store --fec 2                       one disk, parity for the network\n\n\
+                        Any member's directory then stands for the volume: millrace serve --store /disk1/store"
+)]
+struct CreateArgs {
+    /// Directories, one on each disk; made if they are not there
+    #[arg(required = true, value_name = "DIR")]
+    dirs: Vec<PathBuf>,
+    /// Members that may be lost without loss of film [default: 1, or 0 for a single directory]
+    #[arg(long, value_name = "T")]
+    parity: Option<usize>,
+    /// Parity units in a row of a volume with a single directory, for the network alone: 1 repairs one lost packet in each
+    /// column, more repair as many (for Millrace's own client)
+    #[arg(long, value_name = "M")]
+    fec: Option<usize>,
+    /// Data units in a row ("k") [default: what suits the number of members and FEC for other players]
+    #[arg(long, value_name = "K")]
+    data_units: Option<u16>,
+    /// Packets in a unit ("U"), 1 to 20: that many packets lost in a row can be repaired [default: what suits K]
+    #[arg(long, value_name = "U")]
+    unit_packets: Option<u32>,
+}
+
+/// Show the members of a volume and what may be lost
+#[derive(Args)]
+#[command(
+    after_help = "Examples:\n  millrace volume status /disk1/store\n  millrace volume status /disk1/store --json\n\nExit code: 0 all \
+                        members are there and active; 1 some are not, and all films can be played; 2 too few are there."
+)]
+struct StatusArgs {
+    /// Any member's directory [default: the store]
+    #[arg(value_name = "DIR")]
+    dir: Option<PathBuf>,
+    /// As one JSON document
+    #[arg(long)]
+    json: bool,
+    #[command(flatten)]
+    store: StoreArgs,
+}
+
+/// Add a disk: films added from now on lie on it too
+#[derive(Args)]
+#[command(
+    after_help = "Example:\n  millrace volume add /disk1/store /disk4/store\n\nFilms that are there already stay on the members that \
+                        they are on. To spread one anew, remove it and add it again."
+)]
+struct AddArgs {
+    /// Any member's directory
+    #[arg(value_name = "DIR")]
+    dir: PathBuf,
+    /// Directory on the new disk; made if it is not there
+    #[arg(value_name = "NEW")]
+    new: PathBuf,
+    /// Members that may be lost of films added from now on [default: as before, at least 1]
+    #[arg(long, value_name = "T")]
+    parity: Option<usize>,
+}
+
+/// Put a new disk in a member's place; millrace repair fills it
+#[derive(Args)]
+#[command(
+    after_help = "Example:\n  millrace volume replace /disk1/store --member 2 /disk9/store\n  millrace repair --store /disk1/store\n\n\
+                        What was on the old disk is not believed from then on, also if it comes back."
+)]
+struct ReplaceArgs {
+    /// Directory of any other member
+    #[arg(value_name = "DIR")]
+    dir: PathBuf,
+    /// Which member: its number, as millrace volume status shows it
+    #[arg(long, value_name = "I")]
+    member: usize,
+    /// Directory on the new disk; made if it is not there
+    #[arg(value_name = "NEW")]
+    new: PathBuf,
+}
+
+pub(super) fn run(args: &VolumeArgs) -> anyhow::Result<ExitCode> {
+    match &args.command {
+        Command::Create(args) => create(args),
+        Command::Status(args) => status(args),
+        Command::Add(args) => add(args),
+        Command::Replace(args) => replace(args),
+    }
+}
+
+/// The rows that suit this many members.
+pub(super) fn geometry(members: usize, parity: Option<usize>, fec: usize) -> anyhow::Result<Geometry> {
+    Geometry::choose(members, parity.unwrap_or(usize::from(members > 1)), fec)
+        .map_err(|what| anyhow!("volume: {what}"))
+}
+
+/// The same, with what the user wants otherwise.
+fn wanted(args: &CreateArgs) -> anyhow::Result<Geometry> {
+    let members = args.dirs.len();
+    let mut geometry = geometry(members, args.parity, args.fec.unwrap_or(0))?;
+    if let Some(k) = args.data_units {
+        let (own, t) = (usize::from(k), usize::from(geometry.tolerance()));
+        let (units, m) = match members {
+            1 if geometry.m == 0 => bail!("--data-units: a single directory has rows only with --fec M"),
+            1 => (1, usize::from(geometry.m)),
+            _ => (members - t, t * (own / (members - t))),
+        };
+        if own == 0 || !own.is_multiple_of(units) || m > MAX_PARITY_UNITS {
+            bail!(
+                "--data-units: got {k}; with {members} members of which {t} may be lost it is a multiple of {units} with which \
+                 there are at most {MAX_PARITY_UNITS} parity units"
+            );
+        }
+        // A unit as long as ST 2022-1 takes it, if these rows are such that it can.
+        let unit_packets = (100 / u32::from(k)).clamp(1, MAX_UNIT_PACKETS);
+        geometry = Geometry { k, m: m as u16, unit_packets, ..geometry };
+    }
+    if let Some(unit_packets) = args.unit_packets {
+        anyhow::ensure!(
+            !geometry.is_single(),
+            "--unit-packets: a single directory has rows only with --fec M"
+        );
+        anyhow::ensure!(
+            (1..=MAX_UNIT_PACKETS).contains(&unit_packets),
+            "--unit-packets: got {unit_packets}, allowed 1 to {MAX_UNIT_PACKETS}"
+        );
+        geometry.unit_packets = unit_packets;
+    }
+    Ok(geometry)
+}
+
+fn create(args: &CreateArgs) -> anyhow::Result<ExitCode> {
+    let geometry = wanted(args)?;
+    let volume = Volume::create(&args.dirs, geometry)?;
+    let mut out = std::io::stdout().lock();
+    writeln!(out, "made a volume of {}: {}", count(args.dirs.len()), in_words(&geometry))?;
+    if geometry.m > 0 && !geometry.is_st2022() {
+        writeln!(
+            out,
+            "note: rows like these are no FEC for other players (ST 2022-1: 4 to 20 data units, at most 100 packets)"
+        )?;
+    }
+    writeln!(out, "serve it with: millrace serve --store {}", volume.dir().display())?;
+    Ok(ExitCode::SUCCESS)
+}
+
+fn add(args: &AddArgs) -> anyhow::Result<ExitCode> {
+    let volume = Volume::open(&args.dir)?;
+    let members = volume.members().len() + 1;
+    let before = usize::from(volume.members().geometry().tolerance());
+    let geometry = geometry(members, Some(args.parity.unwrap_or(before.max(1))), 0)?;
+    volume.add_member(&args.new, geometry)?;
+    println!("member {} is {}", members - 1, args.new.display());
+    println!("films added from now on: {} on {}", in_words(&geometry), count(members));
+    Ok(ExitCode::SUCCESS)
+}
+
+fn replace(args: &ReplaceArgs) -> anyhow::Result<ExitCode> {
+    let volume = Volume::open(&args.dir)?;
+    let old = volume.members().dir(args.member);
+    volume.replace_member(args.member, &args.new)?;
+    println!("member {} is {} now, in place of {}", args.member, args.new.display(), old.display());
+    println!("it is empty; fill it with: millrace repair --store {}", args.new.display());
+    Ok(ExitCode::SUCCESS)
+}
+
+fn count(members: usize) -> String {
+    if members == 1 { "1 member".to_owned() } else { format!("{members} members") }
+}
+
+fn in_words(geometry: &Geometry) -> String {
+    let Geometry { k, m, unit_packets, members } = geometry;
+    match (members, m) {
+        (1, 0) => "plain files, no parity".to_owned(),
+        (1, m) => format!("rows of {k} + {m} units of {unit_packets} packets; the parity is for the network"),
+        _ => format!(
+            "rows of {k} + {m} units of {unit_packets} packets; {} may be lost",
+            count(usize::from(geometry.tolerance()))
+        ),
+    }
+}
+
+/// What the members are, also if too few of them are there to open the volume.
+fn status(args: &StatusArgs) -> anyhow::Result<ExitCode> {
+    let members = match (&args.dir, &args.store.members[..]) {
+        (Some(dir), _) => Members::find(dir)?,
+        (None, []) => Members::find(&args.store.dir()?)?,
+        (None, named) => Members::among(named)?,
+    };
+    let report = members.report();
+    let geometry = members.geometry();
+    let is_whole = |slot: &SlotReport| slot.absent.is_none() && slot.state == MemberState::Active;
+    let lost = report.iter().filter(|slot| !is_whole(slot)).count();
+    let may = usize::from(geometry.tolerance());
+    let (health, code) = match lost {
+        0 => ("whole", 0),
+        lost if lost <= may => ("degraded", 1),
+        _ => ("lost", 2),
+    };
+    if args.json {
+        super::print_json(&as_json(&members, &report, health, lost))?;
+    } else {
+        print(&members, &report, health, lost)?;
+    }
+    Ok(ExitCode::from(code))
+}
+
+/// Titles below a member's directory, as far as it can be looked at.
+fn titles_on(dir: &Path) -> Option<usize> {
+    std::fs::read_dir(dir.join(TITLES_DIR)).ok().map(Iterator::count)
+}
+
+fn as_json(members: &Members, report: &[SlotReport], health: &str, lost: usize) -> Value {
+    let geometry = members.geometry();
+    let slot = |slot: &SlotReport| {
+        json!({
+            "index": slot.index,
+            "dir": slot.dir.display().to_string(),
+            "member": slot.member.to_string(),
+            "state": slot.state,
+            "present": slot.absent.is_none(),
+            "absent": slot.absent,
+            "titles": if slot.absent.is_none() { titles_on(&slot.dir) } else { None },
+        })
+    };
+    json!({
+        "volume": members.volume().to_string(),
+        "generation": members.generation(),
+        "health": health,
+        "members_lost": lost,
+        "members_may_be_lost": geometry.tolerance(),
+        "k": geometry.k,
+        "m": geometry.m,
+        "unit_packets": geometry.unit_packets,
+        "is_st2022_fec": geometry.is_st2022(),
+        "members": report.iter().map(slot).collect::<Vec<_>>(),
+    })
+}
+
+fn print(members: &Members, report: &[SlotReport], health: &str, lost: usize) -> anyhow::Result<()> {
+    let mut out = std::io::stdout().lock();
+    let geometry = members.geometry();
+    writeln!(
+        out,
+        "volume {}  {}  generation {}",
+        members.volume(),
+        count(report.len()),
+        members.generation()
+    )?;
+    writeln!(out, "{}", in_words(&geometry))?;
+    for slot in report {
+        let titles = if slot.absent.is_none() { titles_on(&slot.dir) } else { None };
+        let what = match (&slot.absent, titles) {
+            (Some(absent), _) => format!("MISSING: {absent}"),
+            (None, Some(1)) => "1 title".to_owned(),
+            (None, Some(titles)) => format!("{titles} titles"),
+            (None, None) => "titles cannot be listed".to_owned(),
+        };
+        writeln!(out, "  {:>2}  {:10}  {}  {what}", slot.index, slot.state, slot.dir.display())?;
+    }
+    let dir = report.iter().find(|slot| slot.absent.is_none()).map(|slot| slot.dir.display().to_string());
+    let dir = dir.unwrap_or_else(|| "DIR".to_owned());
+    match health {
+        "whole" => writeln!(out, "all members are there")?,
+        "degraded" => writeln!(
+            out,
+            "{lost} of {} missing or incomplete, {} may be; films can be played, none can be added.\nBring them back or replace them \
+             (millrace volume replace {dir} --member I NEW), then: millrace repair --store {dir}",
+            count(report.len()),
+            geometry.tolerance(),
+        )?,
+        _ => writeln!(
+            out,
+            "{lost} of {} missing or incomplete, {} may be: the volume cannot be opened; bring some of them back",
+            count(report.len()),
+            geometry.tolerance(),
+        )?,
+    }
+    Ok(())
+}
