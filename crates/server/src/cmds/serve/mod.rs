@@ -1,8 +1,10 @@
 //! `millrace serve`: the server. Its settings are here; `run` starts everything and stops everything, `librarian` keeps
 //! the titles in step with folders and store, `invite` says what to paste into a player.
 
+mod inject;
 mod invite;
 mod librarian;
+mod members;
 mod run;
 
 use std::net::{IpAddr, SocketAddr};
@@ -14,8 +16,9 @@ use clap::Args;
 use millrace_core::limits;
 use millrace_core::units::{BitRate, ByteLen, HumanDuration};
 use millrace_offload::idle::IdlePolicy;
+use millrace_store::volume::Volume;
 
-use super::StoreArgs;
+use super::NewStoreArgs;
 use super::ways::WaysArgs;
 use crate::session::PacketSizes;
 
@@ -27,7 +30,8 @@ use crate::session::PacketSizes;
 #[derive(Args, Debug)]
 #[command(
     after_help = "Examples:\n  millrace serve ~/films\n  millrace serve /srv/films --cache 4GiB --cpu 1\n  \
-                        millrace serve --store /srv/store --listen 10.0.0.5:554 --max-rate 900Mb/s\n\nThe log goes to \
+                        millrace serve --store /srv/store --listen 10.0.0.5:554 --max-rate 900Mb/s\n  \
+                        millrace serve --member /disk1/store --member /disk2/store --member /disk3/store --parity 1\n\nThe log goes to \
                         standard error; MILLRACE_LOG=debug says more, MILLRACE_LOG=warn less."
 )]
 pub(crate) struct ServeArgs {
@@ -35,7 +39,7 @@ pub(crate) struct ServeArgs {
     #[arg(value_name = "DIR")]
     pub(crate) folders: Vec<PathBuf>,
     #[command(flatten)]
-    store: StoreArgs,
+    store: NewStoreArgs,
     /// Address and port of RTSP; port 0 takes any free one [default: all addresses, port 554 if allowed, else 8554]
     #[arg(long, value_name = "ADDR:PORT", env = "MILLRACE_LISTEN")]
     pub(crate) listen: Option<SocketAddr>,
@@ -94,6 +98,9 @@ pub(crate) struct ServeArgs {
     /// How the cache reads: auto, uring or threads
     #[arg(long, value_name = "HOW", default_value = "auto")]
     pub(crate) read: ReadChoice,
+    /// Disks that fail on order, for tests: a file of lines like `member 1 eio`, read again while the server runs
+    #[arg(long, value_name = "FILE", hide = true)]
+    pub(crate) inject: Option<PathBuf>,
     /// The ffmpeg program
     #[arg(long, value_name = "PROGRAM", default_value = "ffmpeg", env = "MILLRACE_FFMPEG")]
     pub(crate) ffmpeg: PathBuf,
@@ -139,6 +146,11 @@ impl ServeArgs {
     /// The store directory.
     pub(crate) fn store_dir(&self) -> anyhow::Result<PathBuf> {
         self.store.dir()
+    }
+
+    /// The volume, made if there is none.
+    pub(crate) fn open_volume(&self) -> anyhow::Result<Volume> {
+        self.store.open_or_create()
     }
 
     /// Checks what the types cannot.

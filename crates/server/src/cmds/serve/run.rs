@@ -20,9 +20,11 @@ use millrace_offload::load::LoadCell;
 use millrace_offload::xdp::XdpTx;
 use millrace_offload::{GsoMode, KernelTx, KernelTxConfig, UdpPair, bind_pair};
 use millrace_store::cache::{Cache, CacheConfig, CacheDoor, CacheStats, ReadBackend};
-use millrace_store::volume::Volume;
+use millrace_store::disk::ReadFaults;
 
+use super::inject::Injector;
 use super::librarian::Librarian;
+use super::members::MembersWatch;
 use super::{FecChoice, ReadChoice, ServeArgs, invite};
 use crate::cmds::ways::{Devices, Ports, Ways, figures_file};
 use crate::control::{Control, ControlConfig, ControlHandle, EngineDoor, Sockets, UdpSockets};
@@ -40,17 +42,19 @@ pub(super) fn run(args: &ServeArgs) -> anyhow::Result<ExitCode> {
     start_log();
     let cancel = crate::cmds::cancel_on_signals()?;
     raise_open_files();
-    let volume = Arc::new(Volume::open_or_create(&args.store_dir()?)?);
+    let volume = Arc::new(args.open_volume()?);
     for title in volume.unreadable()? {
         tracing::warn!("title left out: {title:?}; run: millrace fsck");
     }
+    let members = MembersWatch::start(Arc::clone(volume.members()))?;
     let listener = listen(&args.listen_choices())?;
     let address = listener.local_addr()?;
     let bells = (0..args.engines).map(|_| EventBell::new().map(Arc::new)).collect::<Result<Vec<_>, _>>()?;
     let udp = bind_udp(args, address)?;
     let ways = Ways::decide(&args.ways, &figures_file(Some(&args.store_dir()?)), address.ip())?;
     let (ways, ports) = one_pair_of_ports(ways, &udp)?;
-    let (cache, doors, arena) = start_cache(args, &bells, &ways)?;
+    let mut injector = Injector::new(args.inject.as_deref());
+    let (cache, doors, arena) = start_cache(args, &bells, &ways, injector.faults())?;
     let cache = Arc::new(cache);
     let streams = streams_per_engine(args);
     let (loop_sides, device_sides) = (0..args.engines).map(|_| exchange()).unzip::<_, _, Vec<_>, Vec<_>>();
@@ -84,6 +88,7 @@ pub(super) fn run(args: &ServeArgs) -> anyhow::Result<ExitCode> {
 
     while !cancel.load(Ordering::Relaxed) && !control.is_finished() {
         std::thread::sleep(LOOK_EVERY);
+        injector.look();
         if let Some(trouble) = cache.trouble() {
             tracing::warn!("{trouble}");
         }
@@ -91,6 +96,7 @@ pub(super) fn run(args: &ServeArgs) -> anyhow::Result<ExitCode> {
     let ended_itself = control.is_finished();
     tracing::info!("stopping");
     librarian.stop();
+    members.stop();
     sum_up(control, &cache.stats(), &meters);
     drop(minder);
     anyhow::ensure!(!ended_itself, "the control thread ended by itself; the log above says why");
@@ -137,6 +143,7 @@ fn start_cache(
     args: &ServeArgs,
     bells: &[Arc<EventBell>],
     ways: &Ways,
+    faults: ReadFaults,
 ) -> anyhow::Result<(Cache, Vec<CacheDoor>, Arc<ExtentArena>)> {
     let aside = Devices::aside_extents(ways, u32::from(args.engines));
     let region = PageRegion::new(args.cache.0 + u64::from(aside) * EXTENT_BYTES as u64)?;
@@ -149,7 +156,8 @@ fn start_cache(
     };
     let rings = bells.iter().map(|bell| Arc::clone(bell) as Arc<dyn Doorbell>).collect();
     let config = CacheConfig { backend, ..CacheConfig::default() };
-    let (cache, doors) = Cache::start(config, Arc::clone(&arena), Arc::new(MonotonicClock), rings)?;
+    let clock = Arc::new(MonotonicClock);
+    let (cache, doors) = Cache::start_with_faults(config, Arc::clone(&arena), clock, rings, faults)?;
     tracing::info!("cache of {} on {memory}, read by {}", args.cache, cache.backend());
     Ok((cache, doors, arena))
 }
