@@ -3,19 +3,22 @@
 //! The library thread keeps the shelf in step with the store ([`Shelf::refresh`]); the control thread looks titles up and
 //! opens them in the cache ([`Reader`]). A title that was opened stays open when its last viewer leaves, so that what
 //! the cache holds of it is there for the next one; only the most recently used idle titles are kept.
+//!
+//! A title of which too many members are lost stays on the shelf: who asks for it is told so, and not that it never was.
 
-use std::collections::{BTreeMap, HashMap, VecDeque};
-use std::sync::{Arc, Mutex, MutexGuard, OnceLock, PoisonError};
+use std::collections::{BTreeMap, HashMap, HashSet, VecDeque};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 use millrace_core::ids::{TitleId, TitleRef};
 use millrace_core::limits::{DEFAULT_PACKET_BYTES, MAX_OPEN_TITLES};
 use millrace_core::packet::{PacketMeta, WireLayout};
 use millrace_core::time::MediaTicks;
 use millrace_store::StoreError;
-use millrace_store::cache::Cache;
+use millrace_store::cache::{Cache, MemberHealth};
+use millrace_store::rows::Rows;
 use millrace_store::volume::{TitleFiles, TitleInfo, Volume};
 
-use crate::session::{AccessPoint, AccessPoints, Entry, Library, OpenError};
+use crate::session::{AccessPoint, AccessPoints, Entry, FecMatrix, Library, OpenError};
 
 /// Titles without viewers that stay open: each costs a few descriptors and its index.
 const MAX_IDLE_TITLES: usize = 256;
@@ -54,7 +57,9 @@ impl Shelf {
     /// # Errors
     /// When the store cannot be read; the shelf stays as it was.
     pub fn refresh(&self, volume: &Arc<Volume>) -> Result<Changes, StoreError> {
+        volume.members().refresh();
         let found = volume.titles()?;
+        let lost: HashSet<TitleId> = volume.unreadable()?.iter().map(|title| title.id).collect();
         let mut titles = self.lock();
         let mut next = BTreeMap::new();
         let mut changes = Changes::default();
@@ -67,6 +72,9 @@ impl Shelf {
             let same = before.filter(|before| before.info == info);
             let shelved = same.map_or_else(|| Arc::new(Shelved::new(volume, info.clone())), Arc::clone);
             next.insert(info.name, shelved);
+        }
+        for (name, shelved) in titles.iter().filter(|(_, shelved)| lost.contains(&shelved.info.id)) {
+            next.entry(name.clone()).or_insert_with(|| Arc::clone(shelved));
         }
         changes.removed = titles.keys().filter(|&name| !next.contains_key(name)).cloned().collect();
         *titles = next;
@@ -108,17 +116,29 @@ struct LazyAccess {
     volume: Arc<Volume>,
     id: TitleId,
     packet_bytes: usize,
-    files: OnceLock<Option<TitleFiles>>,
+    files: Mutex<Option<Arc<TitleFiles>>>,
 }
 
 impl LazyAccess {
     fn new(volume: &Arc<Volume>, id: TitleId, packet_bytes: usize) -> Self {
-        Self { volume: Arc::clone(volume), id, packet_bytes, files: OnceLock::new() }
+        Self { volume: Arc::clone(volume), id, packet_bytes, files: Mutex::default() }
     }
 
     /// `None` if the files are damaged: then the title starts at its beginning, and opening it will say what is wrong.
-    fn files(&self) -> Option<&TitleFiles> {
-        self.files.get_or_init(|| self.volume.open_title(self.id, self.packet_bytes).ok()).as_ref()
+    fn files(&self) -> Option<Arc<TitleFiles>> {
+        let mut files = self.files.lock().unwrap_or_else(PoisonError::into_inner);
+        if files.is_none() {
+            *files = self.volume.open_title(self.id, self.packet_bytes).ok().map(Arc::new);
+        }
+        files.clone()
+    }
+
+    /// Reads from the files; once more if that fails, because another member may have what this one has no longer.
+    fn read<T>(&self, read: impl Fn(&TitleFiles) -> Result<T, StoreError>) -> Option<T> {
+        read(&*self.files()?).ok().or_else(|| {
+            *self.files.lock().unwrap_or_else(PoisonError::into_inner) = None;
+            read(&*self.files()?).ok()
+        })
     }
 }
 
@@ -136,14 +156,25 @@ impl AccessPoints for LazyAccess {
     }
 
     fn packet_at(&self, time: MediaTicks) -> u32 {
-        self.files().and_then(|files| files.packet_at(time).ok()).unwrap_or(0)
+        self.read(|files| files.packet_at(time)).unwrap_or(0)
     }
 
     fn time_of(&self, packet: u32) -> Option<MediaTicks> {
-        let mut meta = [PacketMeta::default()];
-        self.files()?.read_metas(packet, &mut meta).ok()?;
-        Some(meta[0].time())
+        self.read(|files| {
+            let mut meta = [PacketMeta::default()];
+            files.read_metas(packet, &mut meta).map(|()| meta[0].time())
+        })
     }
+}
+
+/// What can be sent as FEC of these rows; `None` without parity, or if a header of ST 2022-1 has no room for them.
+fn matrix(rows: &Rows) -> Option<FecMatrix> {
+    let small = |n: usize| u8::try_from(n).ok().filter(|&n| n > 0);
+    Some(FecMatrix {
+        data_units: small(rows.k())?,
+        parity_units: small(rows.m())?,
+        unit_packets: u8::try_from(rows.unit_packets()).ok()?,
+    })
 }
 
 /// The control thread's hand on the shelf.
@@ -157,8 +188,12 @@ pub struct Reader {
     idle: VecDeque<Key>,
 }
 
-/// A title in one packet size: each is open, cached and closed by itself.
-type Key = (TitleId, usize);
+/// A title in one packet size, or one of its parity tracks: each is open, cached and closed by itself.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+enum Key {
+    Film { id: TitleId, packet_bytes: usize },
+    Parity { id: TitleId, track: u8 },
+}
 
 struct Open {
     title: TitleRef,
@@ -169,6 +204,40 @@ impl Reader {
     /// A reader of `shelf`.
     pub fn new(shelf: Arc<Shelf>, volume: Arc<Volume>, cache: Arc<Cache>) -> Self {
         Self { shelf, volume, cache, open: HashMap::new(), by_ref: HashMap::new(), idle: VecDeque::new() }
+    }
+
+    fn shelved(&self, entry: &Entry) -> Result<Arc<Shelved>, OpenError> {
+        self.shelf.get(&entry.name).ok_or_else(|| OpenError::Broken("it was just removed".into()))
+    }
+
+    /// Opens it for one more viewer.
+    fn open_key(&mut self, key: Key) -> Result<TitleRef, OpenError> {
+        if let Some(open) = self.open.get_mut(&key) {
+            open.viewers += 1;
+            self.idle.retain(|&idle| idle != key);
+            return Ok(open.title);
+        }
+        if self.open.len() >= MAX_OPEN_TITLES {
+            self.close_idle(0);
+            if self.open.len() >= MAX_OPEN_TITLES {
+                return Err(OpenError::Full);
+            }
+        }
+        let broken = |error: &dyn std::error::Error| OpenError::Broken(error.to_string());
+        let title = match key {
+            Key::Film { id, packet_bytes } => {
+                let files = self.volume.open_title(id, packet_bytes).map_err(|e| broken(&e))?;
+                self.cache.open_title(files)
+            }
+            Key::Parity { id, track } => {
+                let files = self.volume.open_parity(id, track).map_err(|e| broken(&e))?;
+                self.cache.open_source(Box::new(files))
+            }
+        };
+        let title = title.map_err(|e| broken(&e))?;
+        self.open.insert(key, Open { title, viewers: 1 });
+        self.by_ref.insert(title, key);
+        Ok(title)
     }
 
     fn close_idle(&mut self, keep: usize) {
@@ -186,6 +255,8 @@ impl Library for Reader {
     fn find(&mut self, name: &str) -> Option<Entry> {
         let shelved = self.shelf.get(name)?;
         let info = &shelved.info;
+        let files = shelved.access.files();
+        let layout = files.as_ref().map(|files| files.layout);
         Some(Entry {
             name: info.name.clone(),
             duration: info.duration,
@@ -193,8 +264,8 @@ impl Library for Reader {
             peak_rate: info.peak_rate,
             packets: info.packets,
             timeline: info.timeline,
-            layout: WireLayout::new(DEFAULT_PACKET_BYTES)?,
-            fec: None,
+            layout: layout.or_else(|| WireLayout::new(DEFAULT_PACKET_BYTES))?,
+            fec: files.and_then(|files| files.rows).as_ref().and_then(matrix),
             access: shelved.access.clone(),
         })
     }
@@ -203,13 +274,13 @@ impl Library for Reader {
         if entry.layout.packet_bytes() == packet_bytes {
             return Some(entry.clone());
         }
-        let layout = WireLayout::new(packet_bytes)?;
         let shelved = self.shelf.get(&entry.name)?;
         let access = shelved.access(u16::try_from(packet_bytes).ok()?)?;
+        let files = access.files()?;
         Some(Entry {
-            packets: access.files()?.packets(),
+            packets: files.packets(),
             timeline: shelved.info.timeline_of(packet_bytes),
-            layout,
+            layout: files.layout,
             fec: None,
             access,
             ..entry.clone()
@@ -217,26 +288,49 @@ impl Library for Reader {
     }
 
     fn open(&mut self, entry: &Entry) -> Result<TitleRef, OpenError> {
-        let shelved =
-            self.shelf.get(&entry.name).ok_or_else(|| OpenError::Broken("it was just removed".into()))?;
-        let key = (shelved.info.id, entry.layout.packet_bytes());
-        if let Some(open) = self.open.get_mut(&key) {
-            open.viewers += 1;
-            self.idle.retain(|&idle| idle != key);
-            return Ok(open.title);
+        let shelved = self.shelved(entry)?;
+        if let Some(lost) = self.lost(entry) {
+            return Err(OpenError::MembersLost(lost));
         }
-        if self.open.len() >= MAX_OPEN_TITLES {
-            self.close_idle(0);
-            if self.open.len() >= MAX_OPEN_TITLES {
-                return Err(OpenError::Full);
+        let key = Key::Film { id: shelved.info.id, packet_bytes: entry.layout.packet_bytes() };
+        self.open_key(key)
+    }
+
+    fn open_track(&mut self, entry: &Entry, track: u8) -> Result<TitleRef, OpenError> {
+        let id = self.shelved(entry)?.info.id;
+        self.open_key(Key::Parity { id, track })
+    }
+
+    /// Members that the volume misses, and those that the cache cannot read from.
+    fn lost(&mut self, entry: &Entry) -> Option<String> {
+        let shelved = self.shelf.get(&entry.name)?;
+        let members = self.volume.members();
+        let failing = |slot: usize| {
+            let suspended = |health| matches!(health, MemberHealth::Failing | MemberHealth::Missing);
+            self.cache.members().iter().any(|m| usize::from(m.index) == slot && suspended(m.health))
+        };
+        let files = shelved.access.files();
+        let (slots, may): (Vec<usize>, usize) = match files.as_ref().and_then(|files| files.rows) {
+            Some(rows) => {
+                let slots = files.iter().flat_map(|files| files.slots.iter().copied().map(usize::from));
+                (slots.collect(), rows.tolerance())
             }
+            // Where it lies cannot be read: then as the volume would place it.
+            None => ((0..members.len()).collect(), usize::from(members.geometry().tolerance())),
+        };
+        // With one member what fails is told as it is.
+        let of = slots.len();
+        let lost: Vec<usize> =
+            slots.into_iter().filter(|&slot| !members.is_usable(slot) || failing(slot)).collect();
+        if of < 2 || lost.len() <= may {
+            return None;
         }
-        let broken = |error: &dyn std::error::Error| OpenError::Broken(error.to_string());
-        let files = self.volume.open_title(key.0, key.1).map_err(|e| broken(&e))?;
-        let title = self.cache.open_title(files).map_err(|e| broken(&e))?;
-        self.open.insert(key, Open { title, viewers: 1 });
-        self.by_ref.insert(title, key);
-        Ok(title)
+        let names: Vec<String> = lost.iter().map(usize::to_string).collect();
+        let names = names.join(", ");
+        Some(format!(
+            "{} of the title's {of} members are lost ({names}), it can do without {may}",
+            lost.len()
+        ))
     }
 
     fn close(&mut self, title: TitleRef) {
