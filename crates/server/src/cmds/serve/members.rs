@@ -1,0 +1,71 @@
+//! Looks each second which members of the volume are there, and says in the log what has changed.
+
+use std::sync::Arc;
+use std::sync::mpsc::{RecvTimeoutError, Sender, channel};
+use std::thread::JoinHandle;
+use std::time::Duration;
+
+use anyhow::Context;
+use millrace_store::members::{MemberState, Members, SlotReport};
+
+/// How often it looks: a member that is back is used again within this time.
+const LOOK_EVERY: Duration = Duration::from_secs(1);
+
+/// The thread that looks. A thread of its own: a disk that hangs may hold it for as long as it likes.
+pub(super) struct MembersWatch {
+    stop: Sender<()>,
+    thread: JoinHandle<()>,
+}
+
+impl MembersWatch {
+    /// Starts it; what is missing from the start is said at once.
+    pub(super) fn start(members: Arc<Members>) -> anyhow::Result<Self> {
+        let (stop, stopped) = channel();
+        let mut known = members.report();
+        known.iter().filter_map(trouble).for_each(|what| tracing::warn!("{what}"));
+        let look = move || {
+            while stopped.recv_timeout(LOOK_EVERY) == Err(RecvTimeoutError::Timeout) {
+                if members.refresh() {
+                    let now = members.report();
+                    tell(&known, &now);
+                    known = now;
+                }
+            }
+        };
+        let thread =
+            std::thread::Builder::new().name("members".into()).spawn(look).context("members: thread")?;
+        Ok(Self { stop, thread })
+    }
+
+    /// Stops it, unless a disk holds it: then it ends with the process.
+    pub(super) fn stop(self) {
+        drop(self.stop);
+        if self.thread.is_finished() {
+            // It ends only when told, so there is nothing to hear from it.
+            let _ = self.thread.join();
+        }
+    }
+}
+
+/// What is wrong with a slot.
+fn trouble(slot: &SlotReport) -> Option<String> {
+    let why = match (&slot.absent, slot.state) {
+        (Some(absent), _) => absent.clone(),
+        (None, MemberState::Active) => return None,
+        (None, state) => format!("{state}; run: millrace repair --store {}", slot.dir.display()),
+    };
+    Some(format!("member {} at {} is not used: {why}", slot.index, slot.dir.display()))
+}
+
+fn tell(before: &[SlotReport], now: &[SlotReport]) {
+    for slot in now {
+        let old = before.get(slot.index);
+        if old == Some(slot) {
+            continue;
+        }
+        match trouble(slot) {
+            Some(what) => tracing::warn!("{what}"),
+            None => tracing::info!("member {} at {} is used again", slot.index, slot.dir.display()),
+        }
+    }
+}
