@@ -137,6 +137,19 @@ proptest! {
     }
 }
 
+#[test]
+fn every_kernel_does_the_same_with_blocks_beyond_the_first_cache() {
+    let mut random = SplitMix(9);
+    for (k, m) in (1..=8).map(|m| (9 - m % 2, m)) {
+        let code = Code::new(k, m).unwrap();
+        let data: Vec<Vec<u8>> = (0..k).map(|_| noise(&mut random, 6 * 1316 + m)).collect();
+        let encode =
+            |kernel| filled(m, data[0].len(), |parity| code.encode_with(kernel, &slices(&data), parity));
+        let expected = encode(Kernel::Scalar);
+        assert!(Kernel::available().all(|kernel| encode(kernel) == expected), "{k}+{m}");
+    }
+}
+
 /// Every pattern of loss of every code with that many symbols: restored if k symbols are left, refused if not.
 fn all_patterns(symbols: usize) {
     const BYTES: usize = 3;

@@ -78,7 +78,7 @@ impl Column {
 
 /// One pass of a kernel: columns and sources of the same number, all sources and outputs at least as long as the range.
 pub(super) struct Pass<'a, 'b, 'c> {
-    pub(super) columns: &'a [&'a Column],
+    pub(super) columns: &'a [Column],
     pub(super) sources: &'a [&'a [u8]],
     pub(super) outputs: &'b mut [&'c mut [u8]],
     pub(super) range: std::ops::Range<usize>,
@@ -86,6 +86,19 @@ pub(super) struct Pass<'a, 'b, 'c> {
     pub(super) first_is_xor: bool,
     /// Products are added to what the outputs hold, which is otherwise overwritten.
     pub(super) adds: bool,
+}
+
+impl<'a, 'b, 'c> Pass<'a, 'b, 'c> {
+    fn new(
+        columns: &'a [Column],
+        sources: &'a [&'a [u8]],
+        outputs: &'b mut [&'c mut [u8]],
+        range: std::ops::Range<usize>,
+        adds: bool,
+    ) -> Self {
+        let first_is_xor = columns.iter().all(|column| column.coefficients[0] == 1);
+        Self { columns, sources, outputs, range, first_is_xor, adds }
+    }
 }
 
 /// `outputs[o] = sum over i of columns[i][o] * sources[i]`, or `+=` that. A source shorter than the outputs counts as followed
@@ -110,31 +123,36 @@ pub(super) fn combine(
         "more sources than the code has symbols"
     );
     assert!(sources.iter().all(|source| source.len() <= len), "a source is longer than the outputs");
-    let none = Column { coefficients: [0; MAX_OUTPUTS], affine: [0; MAX_OUTPUTS] };
-    let mut from = 0;
+    if sources.iter().all(|source| source.len() == len) {
+        let columns = &columns[..sources.len()];
+        return run(kernel, Pass::new(columns, sources, outputs, 0..len, adds));
+    }
+    combine_ragged(kernel, columns, sources, outputs, adds);
+}
+
+/// The same piece by piece, from where one source ends to where the next does. Films end once, so this may take longer.
+#[cold]
+fn combine_ragged(
+    kernel: Kernel,
+    columns: &[Column],
+    sources: &[&[u8]],
+    outputs: &mut [&mut [u8]],
+    adds: bool,
+) {
+    let (mut from, len) = (0, outputs[0].len());
     while from < len {
-        // All sources that have something here, up to where the next of them ends.
-        let (mut some_columns, mut some_sources) = ([&none; MAX_SOURCES], [&[][..]; MAX_SOURCES]);
+        // All sources that have something here.
+        let mut some_columns =
+            [Column { coefficients: [0; MAX_OUTPUTS], affine: [0; MAX_OUTPUTS] }; MAX_SOURCES];
+        let mut some_sources = [&[][..]; MAX_SOURCES];
         let (mut count, mut to) = (0, len);
-        for (column, source) in columns.iter().zip(sources) {
-            if source.len() > from {
-                (some_columns[count], some_sources[count]) = (column, source);
-                to = to.min(source.len());
-                count += 1;
-            }
+        for (column, source) in columns.iter().zip(sources).filter(|(_, source)| source.len() > from) {
+            (some_columns[count], some_sources[count]) = (*column, source);
+            to = to.min(source.len());
+            count += 1;
         }
-        let columns = &some_columns[..count];
-        run(
-            kernel,
-            Pass {
-                columns,
-                sources: &some_sources[..count],
-                outputs: &mut *outputs,
-                range: from..to,
-                first_is_xor: columns.iter().all(|column| column.coefficients[0] == 1),
-                adds,
-            },
-        );
+        let (columns, sources) = (&some_columns[..count], &some_sources[..count]);
+        run(kernel, Pass::new(columns, sources, &mut *outputs, from..to, adds));
         from = to;
     }
 }
