@@ -4,7 +4,7 @@ export PATH := $(HOME)/.cargo/bin:$(PATH)
 SHELL := bash
 .SHELLFLAGS := -euo pipefail -c
 .DEFAULT_GOAL := help
-.PHONY: help deps build demo test interop bench bench-peers fuzz deny fmt clean toolchain
+.PHONY: help deps build demo test crash interop bench bench-peers fuzz deny fmt clean toolchain
 
 XTASK := cargo run --quiet --locked --package xtask --
 TARGET := $(or $(CARGO_TARGET_DIR),target)
@@ -42,6 +42,9 @@ bench: build ## measure every promise about speed; CHECK=1: fail if one does not
 bench-peers: build ## compare with the media servers that Debian has, as root; QUICK=1: a first look
 	@scripts/deps.sh --try peers
 	$(TARGET)/release/millrace bench peers $(if $(QUICK),--quick) $(if $(CHECK),--check)
+
+crash: toolchain ## power cuts and failing disks under the store, far more of them; SEEDS=100
+	MILLRACE_CRASH_SEEDS=$(or $(SEEDS),100) cargo test --release --locked --package millrace-store --test 'crash_*'
 
 fuzz: toolchain ## all property tests for longer; SECONDS_EACH=60
 	@$(XTASK) fuzz --seconds $(or $(SECONDS_EACH),60)
