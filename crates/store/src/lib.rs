@@ -7,6 +7,7 @@
 //! | [`meta`] | [`meta::MetaFile`]: the stored sums and times, one file per packet size |
 //! | [`sums`] | the range sum index: the sum of any range of bytes, for every packet size at once |
 //! | [`packet_size`] | the packet sizes that have names |
+//! | [`members`] | which directories a volume is made of, and which of them are believed |
 //! | [`rows`] | where the units of a title's rows lie on the members of its volume |
 //! | [`volume`] | [`volume::Volume`]: titles come in whole, are found, are removed; nothing is ever half visible |
 //! | [`check`] | `fsck`: every promise of the format, one function each |
