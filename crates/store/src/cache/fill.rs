@@ -11,7 +11,6 @@ use millrace_core::wire::checksum::copy_sum16;
 
 use super::door::ReadFailure;
 use super::order::{Built, Filled, Order, Role, SpanResult};
-use super::read::Staged;
 use super::rows::{self, Decoder};
 use super::source::{Geometry, OpenTitle};
 use crate::sums::congruent;
@@ -19,6 +18,17 @@ use crate::sums::congruent;
 /// What was read is not what was stored.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) struct Damaged;
+
+/// What a read of a title on one member has brought.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+struct Staged<'a> {
+    /// Payload.
+    data: &'a [u8],
+    /// Blocks of records.
+    meta: &'a [u8],
+    /// Blocks of range sums.
+    sums: &'a [u8],
+}
 
 /// Builds extents; keeps its scratch memory.
 #[derive(Default)]
@@ -79,7 +89,7 @@ impl Builder {
     ///
     /// # Errors
     /// If anything does not match its checksum; `extent` is half written then.
-    pub(super) fn build(
+    fn build(
         &mut self,
         title: (TitleRef, &OpenTitle),
         geometry: &Geometry,

@@ -119,13 +119,6 @@ pub(super) struct Order {
     pub(super) left_out: u32,
 }
 
-impl Order {
-    /// Bytes of all spans: the staging memory that they need, but for what alignment adds.
-    pub(super) fn bytes(&self) -> u64 {
-        self.spans.iter().map(|span| span.bytes.end - span.bytes.start).sum()
-    }
-}
-
 /// Most spans of an order: data and parity of every member, and copies of four kinds of records; or the units of parity
 /// of an extent of a parity track.
 pub(super) const MAX_SPANS: usize = 128;
@@ -141,6 +134,7 @@ pub(super) struct MemberView {
 
 impl MemberView {
     /// Also without this member.
+    #[cfg(test)]
     pub(super) fn without(self, member: u16) -> Self {
         Self { lost: self.lost | bit(member), ..self }
     }

@@ -21,17 +21,6 @@ use super::{CacheError, ReadBackend};
 use crate::bell::EventBell;
 use crate::disk::ReadFaults;
 
-/// What a read of a title on one member has brought.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub(super) struct Staged<'a> {
-    /// Payload.
-    pub(super) data: &'a [u8],
-    /// Blocks of records.
-    pub(super) meta: &'a [u8],
-    /// Blocks of range sums.
-    pub(super) sums: &'a [u8],
-}
-
 /// What has not been answered at a place. Members are bits.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub(super) struct Unanswered {

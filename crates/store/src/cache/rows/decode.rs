@@ -173,7 +173,7 @@ impl Decoder {
         let in_unit = column * DEFAULT_PACKET_BYTES..(column + 1) * DEFAULT_PACKET_BYTES;
         let mut parity = [&[][..]; MAX_PARITY_UNITS];
         let mut present = self.present[codeword];
-        for p in 0..m {
+        for (p, place) in parity.iter_mut().enumerate().take(m) {
             if present.count_ones() as usize >= k {
                 break;
             }
@@ -181,7 +181,7 @@ impl Decoder {
             let record = (row * m + p) * columns + column;
             if self.parity_metas.get(record).is_some_and(|meta| congruent(sum16(bytes), meta.sum())) {
                 present |= 1 << (k + p);
-                parity[p] = bytes;
+                *place = bytes;
             } else {
                 let position = rows.position_of(pass.touched.start + row as u32, k + p);
                 pass.wrong_positions |= bit(position as u16);

@@ -75,13 +75,18 @@ impl Maker<'_> {
         0..self.rows.members() as u16
     }
 
-    /// Notes who cannot be asked, or better not. A member whose data file cannot be opened counts as lost.
+    /// Notes who cannot be asked, or better not. A member whose data file cannot be opened counts as lost; of parity that is
+    /// not there nothing else depends.
     fn look_at_members(&mut self, view: MemberView) {
+        let is_film = self.title.source().track() == 0;
         for position in self.positions() {
             let (place, slot) = (usize::from(position), bit(self.files.slot(position.into())));
             if view.lost & slot != 0 || !self.files.is_usable(place) {
                 self.lost |= bit(position);
-            } else if self.rows.data_file_bytes(place) > 0 && self.open(position, TitleFile::Data).is_none() {
+            } else if is_film
+                && self.rows.data_file_bytes(place) > 0
+                && self.open(position, TitleFile::Data).is_none()
+            {
                 self.lost |= bit(position);
                 self.order.absent |= slot;
             } else if view.avoid & slot != 0 {

@@ -13,7 +13,8 @@ use crate::cache::source::OpenTitle;
 use std::sync::Arc;
 
 /// k, m, members, unit: those that volumes have, and odd ones.
-const GEOMETRIES: [(u16, u16, u16, u32); 12] = [
+type Shape = (u16, u16, u16, u32);
+const GEOMETRIES: [Shape; 12] = [
     (8, 1, 1, 8),
     (8, 3, 1, 20),
     (4, 4, 2, 16),
@@ -105,8 +106,7 @@ impl Bench {
     }
 }
 
-fn sample(index: usize) -> RowSample {
-    let (k, m, members, unit) = GEOMETRIES[index];
+fn sample((k, m, members, unit): Shape) -> RowSample {
     let row_packets = usize::from(k) * unit as usize;
     RowSample::of_rows(geometry(k, m, members, unit), (450 / row_packets).max(2))
 }
@@ -117,8 +117,8 @@ fn lost(positions: u32) -> MemberView {
 
 #[test]
 fn every_geometry_and_size_as_it_was_stored_and_no_byte_more_read_than_needed() {
-    for index in 0..GEOMETRIES.len() {
-        let mut bench = Bench::new(sample(index), 1316);
+    for shape in GEOMETRIES {
+        let mut bench = Bench::new(sample(shape), 1316);
         for size in SIZES {
             bench.title = Bench::title(bench.sample.open(size));
             for extent in 0..bench.title.extents() {
@@ -127,7 +127,7 @@ fn every_geometry_and_size_as_it_was_stored_and_no_byte_more_read_than_needed() 
                 let data: Vec<_> = order.spans.iter().filter(|span| is_data(span.role)).collect();
                 let read: u64 = data.iter().map(|span| span.bytes.end - span.bytes.start).sum();
                 let geometry = bench.title.geometry(extent).unwrap();
-                assert_eq!(read, geometry.data.end - geometry.data.start, "{:?}", GEOMETRIES[index]);
+                assert_eq!(read, geometry.data.end - geometry.data.start, "{:?}", shape);
                 assert_eq!(order.spans.len(), data.len() + 1, "one file of records");
                 assert!(data.len() <= bench.sample.rows.members());
                 let filled = bench.fetch(extent, 0, MemberView::default()).unwrap();
@@ -141,8 +141,8 @@ fn every_geometry_and_size_as_it_was_stored_and_no_byte_more_read_than_needed() 
 /// Every loss of one and of two members, in every size: decoded if the parity makes up for it, else said.
 #[test]
 fn every_loss_of_one_and_two_members() {
-    for index in 0..GEOMETRIES.len() {
-        let sample = sample(index);
+    for shape in GEOMETRIES {
+        let sample = sample(shape);
         let (members, may) = (sample.rows.members() as u32, sample.rows.tolerance() as u32);
         let mut bench = Bench::new(sample, 1316);
         let pairs = (0..members).flat_map(|a| (a..members).map(move |b| 1u32 << a | 1 << b));
@@ -162,7 +162,7 @@ fn every_loss_of_one_and_two_members() {
                             let count = set.count_ones();
                             let expected = ReadFailure::MembersLost { lost: count as u8, may: may as u8 };
                             assert_eq!(failure, expected);
-                            assert!(count > may, "{set:b} of {:?}", GEOMETRIES[index]);
+                            assert!(count > may, "{set:b} of {:?}", shape);
                         }
                     }
                 }
@@ -174,7 +174,7 @@ fn every_loss_of_one_and_two_members() {
 /// The same with members that say nothing, fail in the middle, or end too early instead of being known as lost.
 #[test]
 fn what_does_not_come_is_made_up_for_whichever_way_it_fails() {
-    let mut bench = Bench::new(sample(3), 1880);
+    let mut bench = Bench::new(sample(GEOMETRIES[3]), 1880);
     for extent in 0..bench.title.extents() {
         for position in 0..3 {
             let order = bench.order(extent, 0, MemberView::default(), false).unwrap();
@@ -200,8 +200,8 @@ fn what_does_not_come_is_made_up_for_whichever_way_it_fails() {
 
 #[test]
 fn a_wrong_byte_is_never_sent_and_made_up_for_and_its_member_is_named() {
-    for index in [0, 1, 2, 3, 8] {
-        let mut bench = Bench::new(sample(index), 1316);
+    for shape in [0, 1, 2, 3, 8].map(|index: usize| GEOMETRIES[index]) {
+        let mut bench = Bench::new(sample(shape), 1316);
         for extent in 0..bench.title.extents() {
             let order = bench.order(extent, 0, MemberView::default(), false).unwrap();
             let good = Bench::read(&order);
@@ -230,7 +230,7 @@ fn a_wrong_byte_is_never_sent_and_made_up_for_and_its_member_is_named() {
 
 #[test]
 fn wrong_records_are_read_from_another_member() {
-    let mut bench = Bench::new(sample(3), 1880);
+    let mut bench = Bench::new(sample(GEOMETRIES[3]), 1880);
     let order = bench.order(1, 0, MemberView::default(), false).unwrap();
     let mut read = Bench::read(&order);
     let place = order.spans.iter().position(|span| span.role == Role::Meta).unwrap();
@@ -259,7 +259,7 @@ fn wrong_records_are_read_from_another_member() {
 
 #[test]
 fn members_that_are_avoided_are_asked_when_it_does_not_work_without() {
-    let bench = Bench::new(sample(3), 1316);
+    let bench = Bench::new(sample(GEOMETRIES[3]), 1316);
     let slots = |view: MemberView| {
         let order = bench.order(0, 0, view, false).unwrap();
         let asked = order.spans.iter().filter(|span| matches!(span.role, Role::Data { .. }));
@@ -278,7 +278,7 @@ fn members_that_are_avoided_are_asked_when_it_does_not_work_without() {
 
 #[test]
 fn members_that_come_and_go_are_opened_anew() {
-    let mut bench = Bench::new(sample(3), 1316);
+    let mut bench = Bench::new(sample(GEOMETRIES[3]), 1316);
     let decoded = |bench: &mut Bench| {
         let filled = bench.fetch(0, 0, MemberView::default()).unwrap();
         assert!(bench.check(&filled.content).is_empty());
@@ -299,9 +299,9 @@ fn members_that_come_and_go_are_opened_anew() {
 /// What a viewer who repairs is lent: nothing decoded, holes marked, as many as he can repair and no more.
 #[test]
 fn holes_for_those_who_repair() {
-    for index in 0..GEOMETRIES.len() {
-        let (k, m, members, unit) = GEOMETRIES[index];
-        let mut bench = Bench::new(sample(index), 1316);
+    for shape in GEOMETRIES {
+        let (k, m, members, unit) = shape;
+        let mut bench = Bench::new(sample(shape), 1316);
         for (extent, position) in (0..bench.title.extents()).flat_map(|e| (0..members).map(move |p| (e, p))) {
             for spare in [1, m.max(1) as u8] {
                 let Ok(filled) = bench.fetch(extent, spare, lost(1 << position)) else {
@@ -335,7 +335,10 @@ fn holes_for_those_who_repair() {
                 }
                 // Of rows longer than an extent only what all of the row misses can be said.
                 let is_exact = u32::from(k) * unit <= 196 && members > 1;
-                assert!(filled.content.spare == most || !is_exact && filled.content.spare > most, "{index}");
+                assert!(
+                    filled.content.spare == most || !is_exact && filled.content.spare > most,
+                    "{shape:?}"
+                );
                 if spare == m as u8 && !decoded {
                     assert!(!bench.order(extent, spare, lost(1 << position), false).unwrap().thorough);
                 }
@@ -346,7 +349,7 @@ fn holes_for_those_who_repair() {
 
 #[test]
 fn wrong_bytes_are_holes_too_if_the_viewer_has_room_for_them() {
-    let mut bench = Bench::new(sample(4), 1316); // 4 + 4 on 4
+    let mut bench = Bench::new(sample(GEOMETRIES[4]), 1316); // 4 + 4 on 4
     let order = bench.order(0, 4, lost(0b0001), false).unwrap();
     assert!(!order.thorough);
     let mut read = Bench::read(&order);
@@ -382,7 +385,7 @@ proptest! {
         spare in 0u8..9,
         harm in proptest::collection::vec((any::<prop::sample::Index>(), any::<prop::sample::Index>(), 0..4), 0..6),
     ) {
-        let mut bench = Bench::new(sample(index), SIZES[size]);
+        let mut bench = Bench::new(sample(GEOMETRIES[index]), SIZES[size]);
         let (members, may) = (bench.sample.rows.members(), bench.sample.rows.tolerance());
         let gone = gone & gone >> 3 & ((1u64 << members) - 1) as u32;
         let extent = extent % bench.title.extents();

@@ -162,7 +162,7 @@ pub(in crate::cache) fn assemble(
     let places = packets.clone().zip(slots.chunks_mut(layout.slot_bytes()));
     for ((packet, slot), record) in places.zip(records.chunks_exact_mut(PacketMeta::BYTES)) {
         let (row, column, parity) = place_in_track(&rows, track, packet);
-        if track == 1 && unit.0 != row || track != 1 {
+        if track != 1 || unit.0 != row {
             unit = (row, parity, unit_of(&rows, row, parity, results));
         }
         let at = column as usize * DEFAULT_PACKET_BYTES;
