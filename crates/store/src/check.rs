@@ -3,10 +3,13 @@
 //! Each promise is one function, named like the promise; `docs/ref/store-format.md` lists them under the same names.
 
 mod content;
+mod members;
+mod parity;
 mod range_sums;
+mod rows;
 mod title;
 
-use std::collections::HashMap;
+use std::collections::{BTreeMap, HashMap};
 use std::ffi::OsStr;
 use std::fmt;
 use std::fs;
@@ -14,10 +17,13 @@ use std::path::{Path, PathBuf};
 
 use millrace_core::ids::TitleId;
 
+use self::members::Member;
 use self::title::TitleCheck;
 use crate::error::StoreError;
 use crate::format::manifest::Manifest;
+use crate::format::members::MEMBERS_FILE;
 use crate::format::superblock::Superblock;
+use crate::repair::set::{Home, TitleSet};
 use crate::volume::dirs::{Dirs, id_of_name};
 use crate::volume::lock::StoreLock;
 use crate::volume::manifest_io::read_manifest;
@@ -59,13 +65,19 @@ impl fmt::Display for Finding {
 }
 
 /// Every promise by its name, in the order in which they are checked.
-pub const PROMISES: [&str; 26] = [
+pub const PROMISES: [&str; 37] = [
     "superblock_is_readable",
     "geometry_is_supported",
+    "members_file_is_readable",
+    "every_member_is_there",
+    "every_member_is_active",
+    "members_agree",
     "store_holds_only_its_files",
     "tmp_holds_only_living_work",
     "titles_holds_only_titles",
     "manifest_is_readable",
+    "title_is_on_every_member",
+    "manifests_agree",
     "names_are_unique",
     "catalogue_agrees",
     "placement_is_supported",
@@ -81,11 +93,16 @@ pub const PROMISES: [&str; 26] = [
     "range_sums_agree_with_manifest",
     "range_sum_blocks_are_whole",
     "range_sums_agree_with_meta",
+    "parity_meta_agrees_with_manifest",
+    "parity_times_agree_with_meta",
     "data_is_as_ingested",
     "sums_are_of_the_data",
     "range_sums_are_of_the_data",
     "data_is_a_transport_stream",
     "index_and_meta_are_as_ingested",
+    "units_are_as_ingested",
+    "parity_sums_are_of_the_parity",
+    "parity_is_of_the_data",
 ];
 
 /// How much is read.
@@ -159,42 +176,158 @@ impl Report<'_> {
     }
 }
 
-/// Checks the store in `dir`; `tell` hears how far it is. Findings come in the order of the promises. `Err` only if
-/// `dir` cannot be looked at at all. Other processes may work with the store meanwhile.
+/// Checks the volume that the store in `dir` is a member of; `tell` hears how far it is. Findings come in the order of the
+/// promises, those of members one after the other. `Err` only if `dir` cannot be looked at at all. Other processes may work
+/// with the volume meanwhile.
 pub fn check_store(
     dir: &Path,
     depth: Depth,
     tell: &mut dyn FnMut(&CheckProgress),
 ) -> Result<Vec<Finding>, StoreError> {
-    let dirs = Dirs::new(dir);
+    check(dir, None, depth, tell)
+}
+
+/// Checks a volume whose members are in exactly these directories, whatever `members.mrm` says about where they are.
+///
+/// # Errors
+/// As [`check_store`], of the first directory.
+pub fn check_members(
+    dirs: &[PathBuf],
+    depth: Depth,
+    tell: &mut dyn FnMut(&CheckProgress),
+) -> Result<Vec<Finding>, StoreError> {
+    let first = dirs.first().ok_or_else(|| StoreError::BadVolume("no directory was named".to_owned()))?;
+    check(first, Some(dirs), depth, tell)
+}
+
+fn check(
+    dir: &Path,
+    named: Option<&[PathBuf]>,
+    depth: Depth,
+    tell: &mut dyn FnMut(&CheckProgress),
+) -> Result<Vec<Finding>, StoreError> {
     fs::read_dir(dir).map_err(StoreError::io("list", dir))?;
     let mut report = Report { findings: Vec::new(), progress: CheckProgress::default(), tell };
-    let superblock = superblock_is_readable(&dirs, &mut report);
-    if let Some(block) = &superblock {
-        geometry_is_supported(&dirs, block, &mut report);
+    let members = members::members(dir, named, &mut report);
+    let titles = each_member(&members, &mut report)?;
+    if members.iter().all(|member| !member.dirs.titles.is_dir()) {
+        return Ok(report.findings);
     }
-    store_holds_only_its_files(&dirs, &mut report)?;
-    if superblock.is_some() && dirs.tmp.is_dir() {
-        tmp_holds_only_living_work(&dirs, &mut report)?;
+    let newest: Vec<(TitleId, Manifest)> = titles.iter().map(|(&id, copies)| (id, newest(copies))).collect();
+    title_is_on_every_member(&members, &newest, &mut report);
+    manifests_agree(&members, &titles, &newest, &mut report);
+    if let Some(first) = members.first() {
+        names_are_unique(&first.dirs, &newest, &mut report);
+        let kept = members.iter().find(|member| member.dirs.catalogue().exists()).unwrap_or(first);
+        catalogue_agrees(&kept.dirs, &newest, &mut report);
     }
-    if dirs.titles.is_dir() {
-        let ids = titles_holds_only_titles(&dirs, &mut report)?;
-        let manifests = manifest_is_readable(&dirs, &ids, &mut report);
-        names_are_unique(&dirs, &manifests, &mut report);
-        catalogue_agrees(&dirs, &manifests, &mut report);
-        report.progress.titles_total = manifests.len();
-        if depth == Depth::Full {
-            report.progress.bytes_total = manifests.iter().map(|(_, m)| m.title.bytes).sum();
-        }
-        for (_, manifest) in &manifests {
-            report.progress.title.clone_from(&manifest.title.name);
-            (report.tell)(&report.progress);
-            TitleCheck::new(&dirs, superblock.as_ref(), manifest, &mut report).run(depth);
-            report.progress.titles_done += 1;
-        }
-        (report.tell)(&report.progress);
-    }
+    each_title(&members, &titles, &newest, depth, &mut report);
     Ok(report.findings)
+}
+
+/// What can be said of each member alone; the manifests on them.
+fn each_member(
+    members: &[Member],
+    report: &mut Report<'_>,
+) -> Result<BTreeMap<TitleId, Vec<Copy>>, StoreError> {
+    let mut titles: BTreeMap<TitleId, Vec<Copy>> = BTreeMap::new();
+    for (place, member) in members.iter().enumerate() {
+        let dirs = &member.dirs;
+        store_holds_only_its_files(dirs, report)?;
+        if member.superblock.is_some() && dirs.tmp.is_dir() {
+            tmp_holds_only_living_work(dirs, report)?;
+        }
+        if dirs.titles.is_dir() {
+            let ids = titles_holds_only_titles(dirs, report)?;
+            for (id, manifest) in manifest_is_readable(dirs, &ids, report) {
+                titles.entry(id).or_default().push(Copy { place, manifest });
+            }
+        }
+    }
+    Ok(titles)
+}
+
+/// The promises of each title, on each member and of all together.
+fn each_title(
+    members: &[Member],
+    titles: &BTreeMap<TitleId, Vec<Copy>>,
+    newest: &[(TitleId, Manifest)],
+    depth: Depth,
+    report: &mut Report<'_>,
+) {
+    report.progress.titles_total = newest.len();
+    if depth == Depth::Full {
+        report.progress.bytes_total = newest.iter().map(|(_, m)| m.title.bytes).sum();
+    }
+    for (id, manifest) in newest {
+        report.progress.title.clone_from(&manifest.title.name);
+        (report.tell)(&report.progress);
+        for copy in titles[id].iter().filter(|copy| copy.manifest == *manifest) {
+            let member = &members[copy.place];
+            let placed = manifest.placement.members.iter().position(|m| m.index == member.slot);
+            let (superblock, position) = (member.superblock.as_ref(), placed.unwrap_or(0));
+            TitleCheck::new(&member.dirs, superblock, manifest, position, report).run(depth);
+        }
+        if depth == Depth::Full && manifest.rows().is_some() {
+            check_rows(members, manifest, report);
+        }
+        report.progress.titles_done += 1;
+    }
+    (report.tell)(&report.progress);
+}
+
+/// A member's copy of a title's manifest.
+struct Copy {
+    /// Its place among the members that are checked.
+    place: usize,
+    manifest: Manifest,
+}
+
+/// The manifest with the most files: packet sizes are only ever added.
+fn newest(copies: &[Copy]) -> Manifest {
+    let newest = copies.iter().max_by_key(|copy| copy.manifest.files.len());
+    newest.map(|copy| copy.manifest.clone()).expect("a title is listed with its first copy")
+}
+
+/// Every member that a title lies on, and that is there, has it.
+fn title_is_on_every_member(members: &[Member], titles: &[(TitleId, Manifest)], report: &mut Report<'_>) {
+    for (id, manifest) in titles {
+        for placed in &manifest.placement.members {
+            let Some(member) = members.iter().find(|member| member.slot == placed.index) else { continue };
+            let dir = member.dirs.title(*id);
+            if members.len() > 1 && !dir.is_dir() {
+                let what = format!("title {} is not on member {}", manifest.title.name, placed.index);
+                report.error("title_is_on_every_member", &dir, what, "run millrace repair");
+            }
+        }
+    }
+}
+
+/// The manifest of a title is the same on all its members.
+fn manifests_agree(
+    members: &[Member],
+    titles: &BTreeMap<TitleId, Vec<Copy>>,
+    newest: &[(TitleId, Manifest)],
+    report: &mut Report<'_>,
+) {
+    for (id, manifest) in newest {
+        for copy in titles[id].iter().filter(|copy| copy.manifest != *manifest) {
+            let path = members[copy.place].dirs.manifest(*id);
+            let what = "is not what another member has";
+            report.error("manifests_agree", &path, what, "run millrace repair");
+        }
+    }
+}
+
+/// The promises of all members' units together.
+fn check_rows(members: &[Member], manifest: &Manifest, report: &mut Report<'_>) {
+    let home = |slot: u16| {
+        let member = members.iter().find(|member| member.slot == slot)?;
+        Some(Home { slot, dirs: member.dirs.clone(), active: true })
+    };
+    if let Some(set) = TitleSet::new(manifest.clone(), manifest.encode(), home) {
+        rows::check(&set, report);
+    }
 }
 
 fn superblock_is_readable(dirs: &Dirs, report: &mut Report<'_>) -> Option<Superblock> {
@@ -233,7 +366,7 @@ fn store_holds_only_its_files(dirs: &Dirs, report: &mut Report<'_>) -> Result<()
         if catalogue.is_some_and(|rest| rest.starts_with(".damaged")) {
             let remedy = "delete it when you have looked at it; the catalogue was rebuilt";
             report.warning(promise, &path, "a damaged catalogue was set aside", remedy);
-        } else if !matches!(&*name, VOLUME_FILE | TMP_DIR | TITLES_DIR)
+        } else if !matches!(&*name, VOLUME_FILE | MEMBERS_FILE | TMP_DIR | TITLES_DIR)
             && !matches!(catalogue, Some("" | "-wal" | "-shm"))
         {
             report.warning(promise, &path, "is not part of a store", "move it elsewhere");

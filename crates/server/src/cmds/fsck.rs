@@ -3,15 +3,15 @@
 use std::process::ExitCode;
 
 use clap::Args;
-use millrace_store::check::{CheckProgress, Depth, Finding, Severity, check_store};
+use millrace_store::check::{CheckProgress, Depth, Finding, Severity, check_members, check_store};
 
 use super::StoreArgs;
 
-/// Check the store: structures, sizes and checksums; with --full every byte of every film
+/// Check the store and all members of its volume: structures, sizes and checksums; with --full every byte of every film
 #[derive(Args)]
 #[command(
-    after_help = "Examples:\n  millrace fsck\n  millrace fsck --full --json\n\nNothing is changed. The exit code \
-                        is 1 when something is wrong; each finding says what to do."
+    after_help = "Examples:\n  millrace fsck\n  millrace fsck --full --json\n\nNothing is changed: millrace scrub \
+                        mends.\nThe exit code is 1 when something is wrong; each finding says what to do."
 )]
 pub(super) struct FsckArgs {
     /// Read all data too: the film's hash and every packet's sum
@@ -32,7 +32,11 @@ pub(super) fn run(args: &FsckArgs) -> anyhow::Result<ExitCode> {
     if args.json {
         bar.set_draw_target(indicatif::ProgressDrawTarget::hidden());
     }
-    let result = check_store(&dir, depth, &mut |progress| show(&bar, progress));
+    let tell = &mut |progress: &CheckProgress| show(&bar, progress);
+    let result = match &args.store.members[..] {
+        [] => check_store(&dir, depth, tell),
+        members => check_members(members, depth, tell),
+    };
     bar.finish_and_clear();
     let findings = result?;
     if args.json {

@@ -9,7 +9,7 @@ use millrace_core::wire::checksum;
 
 use super::range_sums::GrainCheck;
 use super::title::TitleCheck;
-use crate::format::manifest::DATA_FILE;
+use crate::format::manifest::{DATA_FILE, DATA_UNITS_FILE, PARITY_UNITS_FILE};
 use crate::meta::{MetaFile, RECORDS_PER_BLOCK};
 use crate::sums::SumsFile;
 
@@ -24,8 +24,8 @@ pub(super) fn check(title: &mut TitleCheck<'_, '_>, metas: &[MetaFile], range_su
 /// One pass over the data file: its BLAKE3, every packet's sum in every size, every grain's sum, every TS packet's first
 /// byte.
 fn data_is_as_ingested(title: &mut TitleCheck<'_, '_>, metas: &[MetaFile], range_sums: Option<&SumsFile>) {
-    if !title.has(DATA_FILE) {
-        return;
+    if title.manifest.file(DATA_FILE).is_none() || !title.has(DATA_FILE) {
+        return; // on several members it is looked at by rows
     }
     let path = title.dir.join(DATA_FILE);
     let mut sums: Vec<SumCheck<'_>> = metas.iter().map(SumCheck::new).collect();
@@ -82,7 +82,10 @@ fn data_is_as_ingested(title: &mut TitleCheck<'_, '_>, metas: &[MetaFile], range
 }
 
 fn index_and_meta_are_as_ingested(title: &mut TitleCheck<'_, '_>) {
-    for file in title.manifest.files.iter().filter(|file| file.name != DATA_FILE) {
+    let files = title.manifest.files_on(title.position);
+    // Units are looked at by rows, all members together.
+    let other = |name: &str| !matches!(name, DATA_FILE | DATA_UNITS_FILE | PARITY_UNITS_FILE);
+    for file in files.into_iter().filter(|file| other(&file.name)) {
         if !title.has(&file.name) {
             continue;
         }
@@ -123,20 +126,20 @@ fn each_piece(mut file: File, mut with: impl FnMut(&[u8])) -> io::Result<()> {
 }
 
 /// Sums the packets of one size as the data goes by and holds them against the meta-data.
-struct SumCheck<'a> {
-    meta: &'a MetaFile,
+pub(super) struct SumCheck<'a> {
+    pub(super) meta: &'a MetaFile,
     packet_bytes: usize,
     filled: usize,
     sum: u16,
     packet: u32,
     /// Records of the block that `packet` is in; empty if they could not be read, which is another promise's finding.
     records: Vec<PacketMeta>,
-    wrong: u64,
-    first_wrong: u32,
+    pub(super) wrong: u64,
+    pub(super) first_wrong: u32,
 }
 
 impl<'a> SumCheck<'a> {
-    fn new(meta: &'a MetaFile) -> Self {
+    pub(super) fn new(meta: &'a MetaFile) -> Self {
         let packet_bytes = usize::from(meta.packet_bytes());
         Self {
             meta,
@@ -150,7 +153,7 @@ impl<'a> SumCheck<'a> {
         }
     }
 
-    fn take(&mut self, mut bytes: &[u8]) {
+    pub(super) fn take(&mut self, mut bytes: &[u8]) {
         while !bytes.is_empty() {
             let (now, later) = bytes.split_at(bytes.len().min(self.packet_bytes - self.filled));
             // Pieces are whole TS packets but for a file of a wrong length, whose hash differs anyway.
@@ -182,7 +185,7 @@ impl<'a> SumCheck<'a> {
         (self.filled, self.sum) = (0, 0);
     }
 
-    fn end(&mut self) {
+    pub(super) fn end(&mut self) {
         if self.filled > 0 {
             self.close_packet();
         }
@@ -191,14 +194,14 @@ impl<'a> SumCheck<'a> {
 
 /// Counts TS packets without the sync byte (ISO/IEC 13818-1 section 2.4.3.3).
 #[derive(Default)]
-struct SyncCheck {
+pub(super) struct SyncCheck {
     packets: u64,
-    wrong: u64,
-    first: u64,
+    pub(super) wrong: u64,
+    pub(super) first: u64,
 }
 
 impl SyncCheck {
-    fn take(&mut self, bytes: &[u8]) {
+    pub(super) fn take(&mut self, bytes: &[u8]) {
         for packet in bytes.chunks(TS_PACKET_BYTES) {
             if packet[0] != 0x47 {
                 if self.wrong == 0 {

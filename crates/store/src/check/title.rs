@@ -6,7 +6,7 @@ use millrace_core::limits::DEFAULT_PACKET_BYTES;
 use millrace_core::packet::PacketMeta;
 use millrace_core::time::MediaTicks;
 
-use super::{Depth, Report, cause, content, is_one_of, list, range_sums};
+use super::{Depth, Report, cause, content, is_one_of, list, parity, range_sums};
 use crate::format::manifest::{INDEX_FILE, MANIFEST_FILE, Manifest, meta_file};
 use crate::format::meta::META_BLOCK_BYTES;
 use crate::format::superblock::Superblock;
@@ -21,6 +21,8 @@ const DEFAULT: u64 = DEFAULT_PACKET_BYTES as u64;
 pub(super) struct TitleCheck<'a, 'r> {
     pub(super) dir: PathBuf,
     pub(super) manifest: &'a Manifest,
+    /// The member's place among those of the title.
+    pub(super) position: usize,
     superblock: Option<&'a Superblock>,
     pub(super) report: &'a mut Report<'r>,
     /// Files that are missing or have the wrong length: one finding each is enough.
@@ -32,9 +34,11 @@ impl<'a, 'r> TitleCheck<'a, 'r> {
         dirs: &Dirs,
         superblock: Option<&'a Superblock>,
         manifest: &'a Manifest,
+        position: usize,
         report: &'a mut Report<'r>,
     ) -> Self {
-        Self { dir: dirs.title(manifest.title.id), manifest, superblock, report, broken: Vec::new() }
+        let dir = dirs.title(manifest.title.id);
+        Self { dir, manifest, position, superblock, report, broken: Vec::new() }
     }
 
     pub(super) fn run(mut self, depth: Depth) {
@@ -60,6 +64,7 @@ impl<'a, 'r> TitleCheck<'a, 'r> {
         }
         let default = whole.iter().find(|meta| u64::from(meta.packet_bytes()) == DEFAULT);
         let sums = range_sums::check(&mut self, default.copied());
+        parity::check(&mut self, default.copied());
         if depth == Depth::Full {
             content::check(&mut self, &metas, sums.as_ref());
         }
@@ -68,12 +73,6 @@ impl<'a, 'r> TitleCheck<'a, 'r> {
     /// Whether a file is there with its length.
     pub(super) fn has(&self, name: &str) -> bool {
         !self.broken.contains(&name)
-    }
-
-    /// What to do about a damaged title.
-    pub(super) fn add_again(&self) -> String {
-        let title = &self.manifest.title;
-        format!("remove title {} and add {} again", title.name, title.source.path.display())
     }
 
     fn placement_is_supported(&mut self) {
@@ -86,7 +85,9 @@ impl<'a, 'r> TitleCheck<'a, 'r> {
     fn title_is_of_this_volume(&mut self) {
         let placement = &self.manifest.placement;
         let Some(block) = self.superblock else { return };
-        let here = placement.members.iter().any(|member| member.member == block.member);
+        // A member of several may have taken the place of the one that the title was written to.
+        let here = placement.members.len() > 1
+            || placement.members.iter().any(|member| member.member == block.member);
         if placement.volume != block.volume || !here {
             let what = format!("is of volume {}, not of this one, {}", placement.volume, block.volume);
             let remedy = "nothing needs to be done: the title can be read here";
@@ -96,7 +97,7 @@ impl<'a, 'r> TitleCheck<'a, 'r> {
 
     /// `None` if the whole title has been removed meanwhile.
     fn every_file_is_there(&mut self) -> Option<()> {
-        for file in &self.manifest.files {
+        for file in self.manifest.files_on(self.position) {
             let path = self.dir.join(&file.name);
             let what = match std::fs::metadata(&path) {
                 Ok(meta) if meta.is_file() && meta.len() == file.bytes => continue,
@@ -111,7 +112,8 @@ impl<'a, 'r> TitleCheck<'a, 'r> {
     }
 
     fn no_other_file_is_there(&mut self) {
-        let mut known: Vec<&str> = self.manifest.files.iter().map(|f| f.name.as_str()).collect();
+        let files = self.manifest.files_on(self.position);
+        let mut known: Vec<&str> = files.into_iter().map(|f| f.name.as_str()).collect();
         known.push(MANIFEST_FILE);
         for (name, path) in list(&self.dir).unwrap_or_default() {
             if !is_one_of(&name, &known) {
@@ -149,7 +151,7 @@ impl<'a, 'r> TitleCheck<'a, 'r> {
 
     /// Every block's checksum and number, zeros behind the last record, media times that never run back nor beyond the
     /// duration. Whether all blocks can be read.
-    fn meta_blocks_are_whole(&mut self, meta: &MetaFile) -> bool {
+    pub(super) fn meta_blocks_are_whole(&mut self, meta: &MetaFile) -> bool {
         let promise = "meta_blocks_are_whole";
         let mut records = vec![PacketMeta::default(); RECORDS_PER_BLOCK as usize];
         let (mut bad_blocks, mut first_bad) = (0u32, None);
@@ -242,13 +244,21 @@ impl<'a, 'r> TitleCheck<'a, 'r> {
     }
 
     pub(super) fn damaged(&mut self, promise: &'static str, path: &Path, what: impl std::fmt::Display) {
-        let remedy = self.add_again();
+        let remedy = remedy(self.manifest);
         self.report.error(promise, path, what, remedy);
     }
 }
 
+/// What to do about a damaged title.
+pub(super) fn remedy(manifest: &Manifest) -> String {
+    if manifest.placement.m > 0 {
+        return "millrace scrub mends it, if enough is left on the members".to_owned();
+    }
+    format!("remove title {} and add {} again", manifest.title.name, manifest.title.source.path.display())
+}
+
 /// A time for people.
-fn at(time: Option<MediaTicks>) -> String {
+pub(super) fn at(time: Option<MediaTicks>) -> String {
     time.map_or("no place".to_owned(), |time| time.to_string())
 }
 
@@ -284,7 +294,7 @@ impl<'a> Records<'a> {
         self.records.get((packet - self.first) as usize).copied()
     }
 
-    fn time(&mut self, packet: u64) -> Option<MediaTicks> {
+    pub(super) fn time(&mut self, packet: u64) -> Option<MediaTicks> {
         self.get(packet).map(PacketMeta::time)
     }
 }

@@ -53,7 +53,7 @@ use crate::format::superblock::{Geometry, SUPERBLOCK_BYTES, Superblock};
 use crate::members::{MemberState, Members};
 
 pub(crate) use catalogue::look_at_catalogue;
-pub(crate) use open::{open_index, open_meta, open_sums};
+pub(crate) use open::{open_index, open_meta, open_parity_meta, open_sums};
 
 pub use catalogue::UnreadableTitle;
 pub use dirs::{CATALOGUE_FILE, LOCK_FILE, TITLES_DIR, TMP_DIR, VOLUME_FILE};
@@ -184,6 +184,7 @@ impl Volume {
     fn open_found(dir: &Path, members: Members, disk: Disk) -> Result<Self, StoreError> {
         let members = Arc::new(members);
         let on = |slot: usize| Dirs::on(&members.dir(slot), disk.clone());
+        create::finish(&members, &disk)?;
         enough(dir, &members)?;
         let (lock, usable) = StoreLock::take_all(&members, &on)?;
         enough(dir, &members)?;

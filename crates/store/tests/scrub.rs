@@ -1,0 +1,111 @@
+//! Quiet corruption of a volume: found on any member, mended as far as the code goes, left alone beyond that.
+
+mod common;
+mod repair_support;
+
+use std::fs;
+
+use common::Film;
+use millrace_store::disk::{ReadFault, ReadFaults};
+use millrace_store::repair::{Fate, Progress, Verdict};
+use millrace_store::scrub::{ScrubOptions, scrub};
+use repair_support::{Counted, Members, content, flip, run_scrub};
+
+#[test]
+fn flipped_bits_on_every_member_are_mended_byte_for_byte() {
+    let (world, volume) = Members::new(4, 2);
+    let info = Film::new(20_000, 1).add(&volume, "film");
+    let before: Vec<_> = world.dirs.iter().map(|dir| content(dir)).collect();
+    // Each in a row of its own.
+    for (i, dir) in world.dirs.iter().enumerate() {
+        let title = dir.join(format!("titles/{}", info.id));
+        flip(&title.join("data.mru"), 1316 * 70 * (i + 1));
+        flip(&title.join("parity.mru"), 1316 * 90 * (i + 1) + 100);
+        flip(&title.join(["index.mri", "meta-1316.mrp", "parity.mrp", "sums.mrr"][i]), 200);
+    }
+    let looked = run_scrub(&volume, false, &ReadFaults::default());
+    assert_eq!((looked.found.len(), looked.count(Fate::Mendable)), (12, 12), "{looked:?}");
+    assert_eq!(looked.bytes_written, 0);
+    let report = run_scrub(&volume, true, &ReadFaults::default());
+    assert_eq!((report.count(Fate::Mended), report.verdict()), (12, Verdict::Mended), "{report:?}");
+    for (dir, before) in world.dirs.iter().zip(before) {
+        assert!(content(dir) == before, "{}", dir.display());
+    }
+    assert_eq!(run_scrub(&volume, true, &ReadFaults::default()).verdict(), Verdict::Healthy);
+}
+
+#[test]
+fn a_disk_that_cannot_be_read_is_written_anew() {
+    let (world, volume) = Members::new(3, 1);
+    Film::new(3000, 1).add(&volume, "film");
+    let before = content(&world.dirs[1]);
+    let faults = ReadFaults::settable();
+    faults.set(1, ReadFault::Eio);
+    let report = run_scrub(&volume, true, &faults);
+    assert!(report.found.iter().all(|found| found.member == 1 && found.fate == Fate::Mended), "{report:?}");
+    assert!(report.found.iter().any(|found| found.what.contains("cannot be read")), "{report:?}");
+    assert!(content(&world.dirs[1]) == before);
+    faults.set(1, ReadFault::Flip { seed: 7, one_in: 200 });
+    let report = run_scrub(&volume, true, &faults);
+    assert!(report.found.iter().any(|found| found.what.contains("do not match their sums")), "{report:?}");
+    assert_eq!(report.count(Fate::Lost), 0, "{report:?}");
+    assert!(content(&world.dirs[1]) == before, "what is written is right, however it is read");
+}
+
+#[test]
+fn more_than_the_code_bears_is_lost_in_one_title_only() {
+    let (world, volume) = Members::new(2, 1);
+    let lost = Film::new(2000, 1).add(&volume, "lost");
+    let good = Film::new(2000, 2).add(&volume, "good");
+    for dir in &world.dirs {
+        for (id, file) in [(lost.id, "data.mru"), (lost.id, "parity.mru")] {
+            let path = dir.join(format!("titles/{id}/{file}"));
+            let mut bytes = fs::read(&path).unwrap();
+            bytes.iter_mut().step_by(1000).for_each(|byte| *byte ^= 1);
+            fs::write(path, bytes).unwrap();
+        }
+    }
+    flip(&world.dirs[0].join(format!("titles/{}/data.mru", good.id)), 0);
+    let of_lost = |dir| -> Vec<_> {
+        content(dir).into_iter().filter(|(name, _)| name.contains(&lost.id.to_string())).collect()
+    };
+    let before: Vec<_> = world.dirs.iter().map(|dir| of_lost(dir)).collect();
+    let report = run_scrub(&volume, true, &ReadFaults::default());
+    assert_eq!((report.count(Fate::Lost), report.count(Fate::Mended)), (4, 1), "{report:?}");
+    assert_eq!(report.verdict(), Verdict::Lost);
+    for (dir, before) in world.dirs.iter().zip(before) {
+        assert!(of_lost(dir) == before, "{} is touched", dir.display());
+    }
+}
+
+#[test]
+fn the_bound_is_kept_and_progress_comes_to_the_end() {
+    let (_world, volume) = Members::new(3, 1);
+    Film::new(30_000, 1).add(&volume, "film");
+    Film::new(10_000, 1).add(&volume, "another");
+    let time = Counted::new(u64::MAX);
+    let mut told: Vec<Progress> = Vec::new();
+    let tell = &mut |progress: &Progress| told.push(progress.clone());
+    let options = ScrubOptions { rate_bytes_per_s: 1_000_000, mend: true };
+    let report = scrub(&volume, &options, time.setting(tell, &ReadFaults::default())).unwrap();
+    let film = 40_000 * 188;
+    assert!(report.bytes_read > film * 3 / 2, "film and parity: {report:?}");
+    // A megabyte a second: as many bytes as microseconds, and 100 ms at once.
+    let allowed = (time.spent_ns() + 100_000_000) / 1000;
+    assert!(report.bytes_read <= allowed && report.bytes_read > allowed * 9 / 10, "{report:?}, {allowed}");
+    let last = told.last().unwrap();
+    assert_eq!((last.bytes_done, last.bytes_total, last.titles_done), (film, film, 2));
+    assert!(told.windows(2).all(|w| w[0].bytes_done <= w[1].bytes_done));
+}
+
+#[test]
+fn members_that_are_not_there_are_said_and_the_others_are_read() {
+    let (world, volume) = Members::new(3, 1);
+    let info = Film::new(1000, 1).add(&volume, "film");
+    drop(volume);
+    world.pull(0);
+    flip(&world.dirs[2].join(format!("titles/{}/index.mri", info.id)), 100);
+    let volume = world.open();
+    let report = run_scrub(&volume, true, &ReadFaults::default());
+    assert_eq!((report.absent.as_slice(), report.count(Fate::Mended)), (&[0][..], 1), "{report:?}");
+}
