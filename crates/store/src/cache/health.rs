@@ -16,6 +16,7 @@ use millrace_core::limits::{MAX_MEMBERS, SLOW_READ_NS};
 use millrace_core::time::Instant;
 
 use super::order::{MemberView, bit};
+use crate::members::Members;
 
 /// Points at which a member is suspended. They are forgotten at one point in [`POINT_NS`].
 const SUSPEND_POINTS: u64 = 12;
@@ -51,11 +52,33 @@ pub(super) enum Standing {
     Stale,
 }
 
+impl Standing {
+    /// What the volume says of a member now.
+    pub(super) fn of(members: &Members, member: u16) -> Self {
+        let slot = usize::from(member);
+        if members.is_usable(slot) {
+            Self::Active
+        } else if members.is_present(slot) {
+            Self::Stale
+        } else {
+            Self::Missing
+        }
+    }
+
+    /// How a member is that stands so, if by its reads it is `by_reads`.
+    pub(super) fn health_of(self, by_reads: MemberHealth) -> MemberHealth {
+        match (self, by_reads) {
+            (Self::Missing, _) => MemberHealth::Missing,
+            (Self::Stale, _) => MemberHealth::Stale,
+            (Self::Active, MemberHealth::Slow | MemberHealth::Failing) => by_reads,
+            (Self::Active, _) => MemberHealth::Healthy,
+        }
+    }
+}
+
 /// What became of reading from a member.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Outcome {
-    /// It came in time and was right.
-    Good,
     /// It failed with this `errno`.
     Error(i32),
     /// No answer within [`SLOW_READ_NS`].
@@ -121,12 +144,7 @@ struct Member {
 
 impl Member {
     fn health(&self) -> MemberHealth {
-        match (self.standing, self.suspended) {
-            (Standing::Missing, _) => MemberHealth::Missing,
-            (Standing::Stale, _) => MemberHealth::Stale,
-            (Standing::Active, Some(suspension)) => suspension.why,
-            (Standing::Active, None) => MemberHealth::Healthy,
-        }
+        self.standing.health_of(self.suspended.map_or(MemberHealth::Healthy, |suspension| suspension.why))
     }
 
     fn hangs(&self, now_ns: u64) -> bool {
@@ -181,13 +199,15 @@ pub(super) struct Health {
 
 impl Health {
     /// What the volume says of a member. With another epoch it is another disk, or the same one mended: what was known
-    /// of it is forgotten.
-    pub(super) fn stand(&mut self, member: u16, standing: Standing, epoch: u32) {
-        let Some(known) = self.members.get_mut(usize::from(member)) else { return };
-        if known.epoch != epoch {
+    /// of it is forgotten, and the answer is `true`.
+    pub(super) fn stand(&mut self, member: u16, standing: Standing, epoch: u32) -> bool {
+        let Some(known) = self.members.get_mut(usize::from(member)) else { return false };
+        let is_other = known.epoch != epoch;
+        if is_other {
             *known = Member { epoch, suspensions: known.suspensions, ..Member::default() };
         }
         known.standing = standing;
+        is_other
     }
 
     /// What became of a read. `true`: it suspends the member.
@@ -195,7 +215,6 @@ impl Health {
         let Some(known) = self.members.get_mut(usize::from(member)) else { return false };
         let was = known.suspended.is_some();
         match outcome {
-            Outcome::Good => return false,
             Outcome::Late => known.suspend(now.0, MemberHealth::Slow),
             Outcome::Error(errno) if device_is_gone(errno) => known.suspend(now.0, MemberHealth::Failing),
             Outcome::Error(_) => {

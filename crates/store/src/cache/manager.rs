@@ -32,6 +32,7 @@ use super::stats::Counters;
 use super::{CacheConfig, CacheError};
 use crate::bell::EventBell;
 use crate::disk::ReadFaults;
+use crate::members::Members;
 
 /// Asks taken from one engine in a turn.
 const ASKS_PER_TURN: usize = 256;
@@ -47,6 +48,7 @@ const GATHER: Duration = Duration::from_millis(2);
 pub(super) enum Control {
     Open(Box<OpenTitle>, SyncSender<Option<TitleRef>>),
     Close(TitleRef, SyncSender<()>),
+    Watch(Arc<Members>),
     Stop,
 }
 
@@ -134,7 +136,8 @@ impl Manager {
         let mut work = self.take_control(now);
         work += self.take_asks(now);
         self.policy.handle_time(now);
-        if self.is_reading() || self.reader.aside_bytes() > 0 {
+        self.care.look(now);
+        if self.is_reading() || self.reader.aside_bytes() > 0 || self.reader.has_done() {
             self.reader.wait(now, Some(Duration::ZERO));
             work += self.take_reads(now);
         }
@@ -157,6 +160,7 @@ impl Manager {
                     self.care.forget_title(title);
                     let _ = reply.send(());
                 }
+                Control::Watch(members) => self.care.watch(now, members),
                 Control::Stop => self.stopping = true,
             }
         }

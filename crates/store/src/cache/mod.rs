@@ -42,9 +42,9 @@ mod plan;
 mod playheads;
 mod policy;
 mod read;
+mod rows;
 #[cfg(test)]
 pub(crate) mod sample;
-mod rows;
 mod shelf;
 mod source;
 mod stats;
@@ -52,8 +52,8 @@ mod streams;
 mod titles;
 
 use std::io;
-use std::sync::Arc;
 use std::sync::mpsc::{Sender, channel, sync_channel};
+use std::sync::{Arc, Mutex, PoisonError};
 use std::thread::JoinHandle;
 
 use millrace_core::ids::TitleRef;
@@ -67,11 +67,13 @@ pub use self::rows::{MemberFiles, TitleFile};
 pub use self::source::TitleSource;
 pub use self::stats::{CacheStats, MemberReport, Trouble};
 
+use self::health::Standing;
 use self::manager::{Control, Manager, Parts};
 use self::source::OpenTitle;
 use self::stats::Counters;
 use crate::bell::EventBell;
 use crate::disk::ReadFaults;
+use crate::members::Members;
 #[cfg(test)]
 use crate::meta::MetaError;
 #[cfg(test)]
@@ -140,6 +142,7 @@ pub struct Cache {
     clock: Arc<dyn Clock + Send + Sync>,
     arena: Arc<ExtentArena>,
     counters: Arc<Counters>,
+    watched: Mutex<Option<Arc<Members>>>,
     backend: &'static str,
     thread: Option<JoinHandle<()>>,
 }
@@ -203,7 +206,8 @@ impl Cache {
         let thread = thread.map_err(CacheError::Resources)?;
         let backend = start.recv().map_err(|_| CacheError::Stopped)??;
         let thread = Some(thread);
-        Ok((Self { control, wake, clock, arena, counters, backend, thread }, doors))
+        let watched = Mutex::default();
+        Ok((Self { control, wake, clock, arena, counters, watched, backend, thread }, doors))
     }
 
     /// Opens a title for the engines. The same title in the same layout, opened again, has the same reference and is
@@ -213,7 +217,24 @@ impl Cache {
     /// # Errors
     /// [`CacheError::TooManyTitles`], [`CacheError::Stopped`].
     pub fn open_title(&self, files: TitleFiles) -> Result<TitleRef, CacheError> {
+        if files.rows.is_some() {
+            self.watch(Arc::clone(&files.members))?;
+        }
         self.open_source(Box::new(files))
+    }
+
+    /// From now on members are what this volume says they are: missing and stale ones are asked for nothing. Opening a
+    /// title of a volume does this by itself. Whoever holds the volume calls [`Members::refresh`].
+    ///
+    /// # Errors
+    /// [`CacheError::Stopped`].
+    pub fn watch(&self, members: Arc<Members>) -> Result<(), CacheError> {
+        let mut watched = self.watched.lock().unwrap_or_else(PoisonError::into_inner);
+        if watched.as_ref().is_some_and(|watched| Arc::ptr_eq(watched, &members)) {
+            return Ok(());
+        }
+        *watched = Some(Arc::clone(&members));
+        self.tell(Control::Watch(members))
     }
 
     /// Opens a title that is not in a store.
@@ -245,7 +266,19 @@ impl Cache {
 
     /// How the members of the volume are, by their place in it; empty for a volume of one without parity.
     pub fn members(&self) -> Vec<MemberReport> {
-        self.counters.member_reports()
+        let mut reports = self.counters.member_reports();
+        let watched = self.watched.lock().unwrap_or_else(PoisonError::into_inner);
+        if let Some(members) = &*watched {
+            let known = reports.len();
+            let unread = (known..members.len())
+                .map(|index| MemberReport { index: index as u16, ..Default::default() });
+            reports.extend(unread);
+            // The manager looks at them when it has something to read; here they are as they are now.
+            for report in &mut reports {
+                report.health = Standing::of(members, report.index).health_of(report.health);
+            }
+        }
+        reports
     }
 
     /// The last extent that could not be served, if it has not been reported yet: for the log, at most one a second.

@@ -225,7 +225,11 @@ impl std::fmt::Display for Trouble {
         if self.failures > 1 {
             write!(f, " ({} such failures since the last report)", self.failures)?;
         }
-        f.write_str("; its viewers were told, all others go on; run fsck, then add the film again")
+        f.write_str("; its viewers were told, all others go on; ")?;
+        f.write_str(match self.failure {
+            ReadFailure::MembersLost { .. } => "bring the members back, or run repair",
+            _ => "run fsck, then add the film again",
+        })
     }
 }
 

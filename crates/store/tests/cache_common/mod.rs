@@ -16,6 +16,7 @@ use millrace_core::seam::{Clock, Doorbell, Want};
 use millrace_core::time::Instant;
 pub use millrace_store::cache::TitleSource;
 use millrace_store::cache::{Cache, CacheConfig, CacheDoor, CacheStats, Grant, ReadBackend};
+use millrace_store::disk::ReadFaults;
 pub use millrace_store::meta::MetaError;
 pub use millrace_store::sums::DeriveError;
 
@@ -134,11 +135,23 @@ impl World {
         engines: usize,
         clock: Arc<dyn Clock + Send + Sync>,
     ) -> Option<Self> {
+        Self::with_faults(backend, extents, prefetch_ns, engines, clock, ReadFaults::default())
+    }
+
+    /// The same, with disks that fail on order.
+    pub fn with_faults(
+        backend: ReadBackend,
+        extents: usize,
+        prefetch_ns: u64,
+        engines: usize,
+        clock: Arc<dyn Clock + Send + Sync>,
+        faults: ReadFaults,
+    ) -> Option<Self> {
         let arena = ExtentArena::new(Box::new(HeapRegion::new(extents)));
         let bells: Vec<_> = (0..engines).map(|_| Arc::new(TestBell::default())).collect();
         let doorbells = bells.iter().map(|bell| Arc::clone(bell) as Arc<dyn Doorbell>).collect();
         let config = CacheConfig { prefetch_ns, backend, ..CacheConfig::default() };
-        match Cache::start(config, Arc::clone(&arena), clock, doorbells) {
+        match Cache::start_with_faults(config, Arc::clone(&arena), clock, doorbells, faults) {
             Ok((cache, doors)) => {
                 let engines =
                     doors.into_iter().zip(bells).map(|(door, bell)| Engine { door, bell }).collect();

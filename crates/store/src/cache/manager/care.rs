@@ -6,12 +6,16 @@ use millrace_core::ids::TitleRef;
 use millrace_core::limits::MAX_MEMBERS;
 use millrace_core::time::Instant;
 
-use super::super::health::{Health, Outcome};
+use super::super::health::{Health, Outcome, Standing};
 use super::super::order::{MemberView, Order, Role, SpanOrder, SpanResult, bit};
 use super::super::stats::Counters;
+use crate::members::Members;
 
 /// A probe reads so much of what it reads again.
 const PROBE_BYTES: u64 = 64 * 1024;
+
+/// The volume's list of members is looked at again after this time; it is brought up to date each second.
+const LOOK_NS: u64 = 250_000_000;
 
 /// Health of the members, and what is needed to look after it.
 pub(super) struct Care {
@@ -23,6 +27,8 @@ pub(super) struct Care {
     probing: Option<u16>,
     /// Members seen, in a volume of several or with parity.
     members: usize,
+    /// The volume's own list, and when it was last looked at.
+    volume: Option<(Arc<Members>, Instant)>,
 }
 
 /// The members whose bits are set.
@@ -33,7 +39,36 @@ pub(super) fn members_of(bits: u32) -> impl Iterator<Item = u16> {
 impl Care {
     pub(super) fn new(counters: Arc<Counters>) -> Self {
         let known = std::array::from_fn(|_| None);
-        Self { health: Health::default(), counters, known, probing: None, members: 0 }
+        Self { health: Health::default(), counters, known, probing: None, members: 0, volume: None }
+    }
+
+    /// The members are those of this volume.
+    pub(super) fn watch(&mut self, now: Instant, members: Arc<Members>) {
+        self.volume = Some((members, now));
+        self.take_standing();
+    }
+
+    /// Looks now and then at what the volume says of its members.
+    pub(super) fn look(&mut self, now: Instant) {
+        if let Some((_, at)) = &mut self.volume
+            && now.ns_since(*at) >= LOOK_NS
+        {
+            *at = now;
+            self.take_standing();
+        }
+    }
+
+    fn take_standing(&mut self) {
+        let Some((members, _)) = &self.volume else { return };
+        for member in 0..members.len().min(MAX_MEMBERS) as u16 {
+            let epoch = members.epoch(usize::from(member));
+            if self.health.stand(member, Standing::of(members, member), epoch) {
+                // It was on another disk.
+                self.known[usize::from(member)] = None;
+            }
+        }
+        self.members = self.members.max(members.len().min(MAX_MEMBERS));
+        self.publish();
     }
 
     /// Whom to ask.
@@ -51,7 +86,7 @@ impl Care {
         results: &[SpanResult<'_>],
         (wrong, late): (u32, u32),
     ) -> u32 {
-        let (mut failed, mut noted) = (0, 0);
+        let (mut failed, mut noted, known) = (0, 0, self.members);
         for (span, result) in order.spans.iter().zip(results) {
             let Some(member) = span.member else { continue };
             let Some(counters) = self.counters.of_members.get(usize::from(member)) else { continue };
@@ -82,7 +117,7 @@ impl Care {
             self.health.note(now, member, Outcome::Wrong);
             self.counters.of_members[usize::from(member)].wrong.add(1);
         }
-        if failed | wrong != 0 {
+        if failed | wrong != 0 || self.members > known {
             self.publish();
         }
         failed

@@ -1,0 +1,268 @@
+//! Titles on several members: whatever becomes of as many members as the parity makes up for, every extent is right; with more,
+//! those who want just that are told, and all others go on.
+
+mod cache_common;
+#[path = "../src/cache/rows/sample.rs"]
+mod rows_sample;
+
+mod given {
+    //! What the sample title needs.
+    pub(crate) use millrace_store::cache::{MemberFiles, TitleFile, TitleSource};
+    pub(crate) use millrace_store::format::superblock::Geometry;
+    pub(crate) use millrace_store::rows::Rows;
+
+    pub(crate) use crate::cache_common::sample::{encode, noise};
+}
+
+use std::fs::File;
+use std::sync::Arc;
+use std::time::{Duration, Instant as RealInstant};
+
+use cache_common::sample::Sample;
+use cache_common::{BACKENDS, RunningClock, World};
+use given::TitleFile;
+use millrace_core::ids::TitleRef;
+use millrace_core::limits::{MAX_ASIDE_BYTES, MAX_READS_IN_FLIGHT};
+use millrace_core::seam::Clock;
+use millrace_store::cache::{MemberHealth, ReadBackend, ReadFailure};
+use millrace_store::disk::{ReadFault, ReadFaults};
+use rows_sample::{RowSample, geometry};
+
+/// A cache on the real clock, one engine, disks that fail on order.
+struct Bench {
+    world: World,
+    clock: Arc<RunningClock>,
+    faults: ReadFaults,
+}
+
+impl Bench {
+    /// `None`: this machine has not got this way of reading.
+    fn new(backend: ReadBackend, extents: usize) -> Option<Self> {
+        let clock = Arc::new(RunningClock(RealInstant::now()));
+        let faults = ReadFaults::settable();
+        let world = World::with_faults(backend, extents, 0, 1, clock.clone(), faults.clone())?;
+        Some(Self { world, clock, faults })
+    }
+
+    fn open(&self, sample: &RowSample) -> TitleRef {
+        self.world.cache.open_source(Box::new(sample.open(1316))).unwrap()
+    }
+
+    fn fetch(&mut self, title: TitleRef, extent: u32) -> Result<(), ReadFailure> {
+        self.world.engines[0].fetch(extent, title, extent, self.clock.now()).lease.map(drop)
+    }
+
+    /// Reads the whole title at once; every extent has to be right and without holes.
+    fn read_all(&mut self, sample: &RowSample, title: TitleRef) {
+        let faults: Vec<_> = (0..5).map(|member| self.faults.of(member)).collect();
+        let extents = extents(sample);
+        let engine = &mut self.world.engines[0];
+        (0..extents).for_each(|extent| engine.want(extent, title, extent, self.clock.now()));
+        for _ in 0..extents {
+            let grant = engine.grant();
+            let lease = match grant.lease {
+                Ok(lease) => lease,
+                Err(failure) => panic!("extent {} with {faults:?}: {failure}", grant.extent),
+            };
+            assert_eq!(sample.check(&lease.content(), lease.bytes()), [0; 0]);
+        }
+    }
+
+    /// Waits until a member is as it should be.
+    fn wait_health(&self, member: usize, health: MemberHealth) {
+        let begun = RealInstant::now();
+        while self.world.cache.members().get(member).map(|report| report.health) != Some(health) {
+            assert!(begun.elapsed() < Duration::from_secs(60), "{:?}", self.world.cache.members());
+            std::thread::sleep(Duration::from_millis(5));
+        }
+    }
+}
+
+fn extents(sample: &RowSample) -> u32 {
+    let packets = sample.data.len().div_ceil(1316) as u32;
+    let layout = given::TitleSource::layout(&sample.open(1316));
+    packets.div_ceil(layout.packets_per_extent())
+}
+
+/// A title on so many members that may lose `t` of them, about so many extents long.
+fn title(members: u16, t: u16, extents: usize) -> RowSample {
+    let (k, m) = match (members, t) {
+        (2, 1) => (4, 4),
+        (3, 1) => (4, 2),
+        (4, 2) => (4, 4),
+        (5, 1) => (4, 1),
+        _ => panic!("no such geometry here"),
+    };
+    RowSample::of_rows(geometry(k, m, members, 5), extents * 9)
+}
+
+#[test]
+fn up_to_t_members_may_fail_in_any_way_and_every_extent_is_right() {
+    let ways = [
+        ReadFault::None,
+        ReadFault::Eio,
+        ReadFault::Short,
+        // Not so many that two flips in a packet undo each other in its sum.
+        ReadFault::Flip { seed: 9, one_in: 40 },
+        ReadFault::Flip { seed: 3, one_in: 60 },
+        ReadFault::Hang,
+    ];
+    for backend in BACKENDS {
+        for (members, t, lost) in [(2, 1, &[1][..]), (3, 1, &[0]), (4, 2, &[0, 3]), (5, 1, &[2])] {
+            let sample = title(members, t, 5);
+            for way in ways {
+                let Some(mut bench) = Bench::new(backend, 8) else { continue };
+                let title = bench.open(&sample);
+                let faulty: Vec<_> = lost.iter().map(|&member| (member, way)).collect();
+                bench.faults.set_all(&faulty);
+                bench.read_all(&sample, title);
+                bench.read_all(&sample, title);
+                let stats = bench.world.cache.stats();
+                assert_eq!((stats.checksum_errors, stats.read_errors), (0, 0), "{members} members, {way:?}");
+                if way == ReadFault::None {
+                    assert_eq!((stats.degraded, stats.hung_reads, stats.decoded_bytes), (0, 0, 0));
+                } else {
+                    assert!(stats.degraded > 0 && stats.decoded_bytes > 0, "{way:?}: {stats:?}");
+                }
+                bench.faults.set_all(&[]);
+            }
+        }
+    }
+}
+
+#[test]
+fn members_may_be_missing_or_lack_the_title_or_its_end() {
+    for backend in BACKENDS {
+        let sample = title(4, 2, 4);
+        let Some(mut bench) = Bench::new(backend, 8) else { continue };
+        let first = bench.open(&sample);
+        sample.take_away(0b0110);
+        bench.read_all(&sample, first);
+        assert!(bench.world.cache.stats().degraded > 0);
+        bench.world.cache.close_title(first);
+        sample.take_away(0);
+        std::fs::remove_dir_all(sample.member(3)).unwrap();
+        let cut = File::options().write(true).open(sample.path(0, TitleFile::Data)).unwrap();
+        cut.set_len(100_000).unwrap();
+        let second = bench.open(&sample);
+        bench.read_all(&sample, second);
+        bench.world.cache.close_title(second);
+        // All that was lost is on new disks.
+        [0, 3].into_iter().for_each(|position| sample.replace(position));
+        let third = bench.open(&sample);
+        (0..4).for_each(|member| bench.wait_health(member, MemberHealth::Healthy));
+        let degraded = bench.world.cache.stats().degraded;
+        bench.read_all(&sample, third);
+        assert_eq!(bench.world.cache.stats().degraded, degraded);
+    }
+}
+
+#[test]
+fn more_than_t_are_reported_and_other_titles_go_on() {
+    for backend in BACKENDS {
+        for way in [ReadFault::Hang, ReadFault::Eio] {
+            let (sample, whole) = (title(3, 1, 3), Sample::of_extents(6));
+            let Some(mut bench) = Bench::new(backend, 32) else { continue };
+            let lost = bench.open(&sample);
+            let good = bench.world.cache.open_source(Box::new(whole.open())).unwrap();
+            bench.faults.set_all(&[(1, way), (2, way)]);
+            let engine = &mut bench.world.engines[0];
+            (0..extents(&sample))
+                .for_each(|extent| engine.want(100 + extent, lost, extent, bench.clock.now()));
+            (0..whole.extents()).for_each(|extent| engine.want(extent, good, extent, bench.clock.now()));
+            let mut told = 0;
+            for _ in 0..extents(&sample) + whole.extents() {
+                let grant = engine.grant();
+                match grant.lease {
+                    Ok(lease) => whole.check(&lease, grant.extent),
+                    Err(failure) => {
+                        assert_eq!(
+                            (grant.title, failure),
+                            (lost, ReadFailure::MembersLost { lost: 2, may: 1 })
+                        );
+                        told += 1;
+                    }
+                }
+            }
+            assert_eq!(told, extents(&sample), "{way:?}");
+            let stats = bench.world.cache.stats();
+            assert_eq!(stats.read_errors, u64::from(told));
+            let trouble = bench.world.cache.trouble().unwrap().to_string();
+            assert!(trouble.contains("2 of the title's members cannot be read"), "{trouble}");
+            assert!(trouble.ends_with("bring the members back, or run repair"), "{trouble}");
+            // They come back, and so does the title.
+            bench.faults.set_all(&[]);
+            (1..3).for_each(|member| bench.wait_health(member, MemberHealth::Healthy));
+            bench.read_all(&sample, lost);
+        }
+    }
+}
+
+#[test]
+fn a_member_that_hangs_costs_a_moment_and_little_memory_and_is_used_again_when_it_is_well() {
+    for backend in BACKENDS {
+        let sample = title(3, 1, 24);
+        let Some(mut bench) = Bench::new(backend, 40) else { continue };
+        let title = bench.open(&sample);
+        bench.read_all(&sample, title);
+        assert!(bench.world.cache.members().iter().all(|report| report.health == MemberHealth::Healthy));
+        bench.world.cache.close_title(title);
+        bench.faults.set(1, ReadFault::Hang);
+        for _ in 0..4 {
+            let title = bench.open(&sample);
+            bench.read_all(&sample, title);
+            bench.world.cache.close_title(title);
+            let stats = bench.world.cache.stats();
+            // Those that were under way when it was noticed; nobody asks it any more.
+            assert!((1..=MAX_READS_IN_FLIGHT as u64).contains(&stats.hung_reads), "{stats:?}");
+            assert!(stats.hung_now > 0 && stats.aside_bytes <= MAX_ASIDE_BYTES as u64, "{stats:?}");
+        }
+        let report = &bench.world.cache.members()[1];
+        assert_eq!((report.health, report.suspensions), (MemberHealth::Slow, 1));
+        assert!(report.late > 0 && report.owed > 0 && report.summary().contains("is slow"), "{report:?}");
+        bench.faults.set(1, ReadFault::None);
+        bench.wait_health(1, MemberHealth::Healthy);
+        let stats = bench.world.wait_stats("what was put aside comes back", |stats| stats.aside_bytes == 0);
+        assert_eq!(stats.hung_now, 0);
+        let (reads, degraded) = (bench.world.cache.members()[1].reads, stats.degraded);
+        let title = bench.open(&sample);
+        bench.read_all(&sample, title);
+        assert!(bench.world.cache.members()[1].reads > reads, "it is read from again");
+        assert_eq!(bench.world.cache.stats().degraded, degraded);
+    }
+}
+
+/// A disk that is slow but answers is left alone where the others suffice, and waited for where they do not.
+#[test]
+fn slow_members_are_waited_for_when_nothing_else_is_left() {
+    for backend in BACKENDS {
+        let sample = title(3, 1, 2);
+        let Some(mut bench) = Bench::new(backend, 8) else { continue };
+        let title = bench.open(&sample);
+        let slow = ReadFault::SlowNs(400_000_000);
+        bench.faults.set_all(&[(0, slow), (1, slow), (2, slow)]);
+        assert_eq!(bench.fetch(title, 0), Ok(()));
+        let stats = bench.world.cache.stats();
+        assert_eq!((stats.read_errors, stats.hung_reads), (0, 0), "{stats:?}");
+        bench.faults.set_all(&[]);
+        (0..3).for_each(|member| bench.wait_health(member, MemberHealth::Healthy));
+        bench.read_all(&sample, title);
+    }
+}
+
+/// A title on one member waits for its disk, however long it takes, parity or not.
+#[test]
+fn the_only_member_is_waited_for() {
+    for backend in BACKENDS {
+        let (plain, rows) = (Sample::of_extents(2), RowSample::of_rows(geometry(4, 2, 1, 5), 12));
+        let Some(mut bench) = Bench::new(backend, 8) else { continue };
+        let plain_title = bench.world.cache.open_source(Box::new(plain.open())).unwrap();
+        let rows_title = bench.open(&rows);
+        bench.faults.set(0, ReadFault::SlowNs(700_000_000));
+        assert_eq!(bench.fetch(plain_title, 0), Ok(()));
+        assert_eq!(bench.fetch(rows_title, 0), Ok(()));
+        let stats = bench.world.cache.stats();
+        assert_eq!((stats.read_errors, stats.hung_reads, stats.retries), (0, 0, 0));
+        bench.faults.set_all(&[]);
+    }
+}
