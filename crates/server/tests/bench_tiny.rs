@@ -72,6 +72,13 @@ fn every_benchmark_runs_and_keeps_the_form() {
         match bench.name {
             "ingest" => assert!(promise(&report, "ingest-rate")["value"].as_f64().unwrap() > 0.0, "{report}"),
             "sums" => assert_eq!(promise(&report, "sums-same-records")["value"], 0.0, "{report}"),
+            "parity" => {
+                let rows = report["rows"].as_array().unwrap();
+                let some =
+                    |word: &str| rows.iter().any(|row| row["label"].as_str().unwrap().starts_with(word));
+                assert!(some("8+2 cold, encode: ours") && some("8+2 hot, restore 2: ours"), "{report}");
+                assert!(some("8+2, an FEC packet from stored parity"), "{report}");
+            }
             "nlf" => {
                 let table = |row: &&Value| row["label"].as_str().unwrap().starts_with("table 1, cold, 8 KB");
                 assert!(report["rows"].as_array().unwrap().iter().filter(table).count() >= 11, "{report}");

@@ -25,14 +25,14 @@ pub(super) const BENCH: Bench = Bench {
 };
 
 /// One timed round: wall seconds and seconds of processor time.
-fn timed(work: impl FnOnce() -> anyhow::Result<()>) -> anyhow::Result<(f64, f64)> {
+pub(super) fn timed(work: impl FnOnce() -> anyhow::Result<()>) -> anyhow::Result<(f64, f64)> {
     let cpu = || cpu_ns(std::process::id(), "");
     let (cpu_before, start) = (cpu()?, StdInstant::now());
     work()?;
     Ok((start.elapsed().as_secs_f64(), (cpu()? - cpu_before) as f64 / 1e9))
 }
 
-fn plain_copy(from: &Path, to: &Path) -> anyhow::Result<()> {
+pub(super) fn plain_copy(from: &Path, to: &Path) -> anyhow::Result<()> {
     use std::io::{Read, Write};
     let (mut from, mut out) = (std::fs::File::open(from)?, std::fs::File::create(to)?);
     let mut buffer = vec![0; 1 << 20];
@@ -104,7 +104,7 @@ fn run(options: &Options) -> anyhow::Result<Report> {
 }
 
 /// A 20 Mb/s film of real pictures, repeated without a break in its clock.
-fn make_film(dir: &Path, secs: u64, loops: u32) -> anyhow::Result<std::path::PathBuf> {
+pub(super) fn make_film(dir: &Path, secs: u64, loops: u32) -> anyhow::Result<std::path::PathBuf> {
     let (once, film) = (dir.join("once.ts"), dir.join("film.ts"));
     media::make_cbr_ts(&once, secs, 20_000)?;
     let status = std::process::Command::new("ffmpeg")
@@ -120,7 +120,7 @@ fn make_film(dir: &Path, secs: u64, loops: u32) -> anyhow::Result<std::path::Pat
 }
 
 /// A folder that goes when the benchmark ends; in memory if the machine has /dev/shm.
-struct Scratch(std::path::PathBuf);
+pub(super) struct Scratch(pub(super) std::path::PathBuf);
 
 impl Drop for Scratch {
     fn drop(&mut self) {
@@ -128,7 +128,7 @@ impl Drop for Scratch {
     }
 }
 
-fn tempdir(options: &Options) -> anyhow::Result<Scratch> {
+pub(super) fn tempdir(options: &Options) -> anyhow::Result<Scratch> {
     let shm = Path::new("/dev/shm");
     let base = if shm.is_dir() { shm } else { &options.scratch };
     let dir = base.join(format!("millrace-bench-{}", std::process::id()));

@@ -11,7 +11,7 @@ type Run = Box<dyn FnMut(&[&[u8]], &mut [&mut [u8]])>;
 /// One of them.
 pub(super) struct Coder {
     pub(super) name: String,
-    /// Whether its outputs are those of our code: then they are compared.
+    /// Whether it is our code: then its outputs are compared with what they must be.
     pub(super) is_same_code: bool,
     /// How many outputs it makes.
     pub(super) outputs: usize,

@@ -1,0 +1,100 @@
+//! Taking in a film with parity and without, on one member and on several, beside a plain copy of the file. Source and members lie in
+//! memory, so this is the work of the processor, not of disks.
+
+use std::path::PathBuf;
+use std::sync::Arc;
+
+use anyhow::{Context, anyhow};
+use millrace_store::format::superblock::Geometry;
+use millrace_store::ingest::{IngestOptions, ingest};
+use millrace_store::volume::Volume;
+
+use crate::benches::ingest::{make_film, plain_copy, tempdir, timed};
+use crate::frame::{Noise, NoiseMeter, Options, Report, Row, percentile};
+
+/// Members, how many of them may be lost, parities for the network alone.
+const VOLUMES: [(usize, usize, usize); 5] = [(1, 0, 0), (1, 0, 2), (3, 1, 0), (5, 1, 0), (6, 2, 0)];
+
+/// One way to put a film somewhere.
+struct Way {
+    label: String,
+    /// Bytes written for one byte of film, the small files not counted.
+    written: f64,
+    /// `None`: a plain copy.
+    volume: Option<Volume>,
+    wall: Vec<f64>,
+    cpu: Vec<f64>,
+}
+
+/// All ways in turns; needs what `bench ingest` needs.
+pub(super) fn run(options: &Options, report: &mut Report) -> anyhow::Result<Noise> {
+    let dir = tempdir(options)?;
+    let (rounds, secs, loops) = options.pick((1, 2, 0), (5, 20, 3), (9, 20, 7));
+    options.say("making a film");
+    let film = make_film(&dir.0, secs, loops)?;
+    let mb = std::fs::metadata(&film)?.len() as f64 / 1e6;
+    let mut ways = vec![Way {
+        label: "plain read + write".into(),
+        written: 1.0,
+        volume: None,
+        wall: vec![],
+        cpu: vec![],
+    }];
+    for (members, tolerance, network) in VOLUMES {
+        ways.push(volume_way(&dir.0, members, tolerance, network)?);
+    }
+    let how = IngestOptions {
+        name: None,
+        packet_sizes: vec![1316],
+        ffmpeg: "ffmpeg".into(),
+        cancel: Arc::clone(&options.cancel),
+    };
+    let mut meter = NoiseMeter::start();
+    for round in 1..=rounds {
+        options.say(&format!("taking in a film: round {round} of {rounds}"));
+        meter.look();
+        for way in &mut ways {
+            options.go_on()?;
+            let (wall, cpu) = timed(|| match &way.volume {
+                None => plain_copy(&film, &dir.0.join("copy")),
+                Some(volume) => {
+                    let title = ingest(volume, &film, &how, &mut |_| ())?;
+                    Ok(volume.remove(title.id)?)
+                }
+            })?;
+            way.wall.push(wall);
+            way.cpu.push(cpu);
+        }
+    }
+    let without = ways[1].cpu.clone();
+    for way in &mut ways {
+        meter.repeated(&way.label, &way.cpu);
+        let mut to_without: Vec<f64> = way.cpu.iter().zip(&without).map(|(a, b)| a / b).collect();
+        let row = Row::new(format!("taking in {mb:.0} MB: {}", way.label))
+            .with("wall clock", mb / percentile(&mut way.wall, 50.0), "MB/s")
+            .with("processor time", mb / percentile(&mut way.cpu, 50.0), "MB/s")
+            .with("time to without parity", percentile(&mut to_without, 50.0), "")
+            .with("written", way.written, "bytes/byte");
+        report.rows.push(row);
+    }
+    Ok(meter.finish())
+}
+
+fn volume_way(
+    dir: &std::path::Path,
+    members: usize,
+    tolerance: usize,
+    network: usize,
+) -> anyhow::Result<Way> {
+    let geometry = Geometry::choose(members, tolerance, network).map_err(|error| anyhow!(error))?;
+    let name = format!("{members}-{tolerance}-{network}");
+    let dirs: Vec<PathBuf> = (0..members).map(|member| dir.join(format!("volume-{name}-{member}"))).collect();
+    let volume = Volume::create(&dirs, geometry).with_context(|| format!("volume {name}"))?;
+    let label = match (geometry.m, members) {
+        (0, _) => "one member, no parity".to_owned(),
+        (_, 1) => format!("one member, {}+{} for the network", geometry.k, geometry.m),
+        _ => format!("{members} members, {tolerance} may be lost, {}+{}", geometry.k, geometry.m),
+    };
+    let written = 1.0 + f64::from(geometry.m) / f64::from(geometry.k);
+    Ok(Way { label, written, volume: Some(volume), wall: vec![], cpu: vec![] })
+}
