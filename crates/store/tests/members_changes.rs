@@ -302,3 +302,39 @@ fn titles_are_found_when_the_member_with_the_catalogue_goes_while_it_is_open() {
     volume.members().refresh();
     assert_eq!(volume.titles().unwrap(), [info]);
 }
+
+#[test]
+fn a_volume_that_was_being_made_is_finished() {
+    let (disks, volume) = Disks::volume(3, 1, 0);
+    drop(volume);
+    // As a power cut leaves it: the list is on all, two superblocks are not there yet, and nothing else.
+    for i in 1..3 {
+        fs::remove_file(disks.at(i).join("volume.mrv")).unwrap();
+        fs::remove_dir(disks.at(i).join("tmp")).unwrap();
+        fs::remove_dir(disks.at(i).join("titles")).unwrap();
+    }
+    let volume = Volume::open(&disks.at(0)).unwrap();
+    assert_eq!(volume.members().usable(), [0, 1, 2]);
+    film().add(&volume, "film");
+    // With a title there is nothing to be finished: this member has lost what it had.
+    for name in ["volume.mrv", "tmp", "titles"] {
+        let path = disks.at(1).join(name);
+        if path.is_dir() { fs::remove_dir_all(path).unwrap() } else { fs::remove_file(path).unwrap() }
+    }
+    assert_eq!(Volume::open(&disks.at(0)).unwrap().members().missing(), [1]);
+}
+
+#[test]
+fn a_disk_that_takes_no_catalogue_is_passed_over() {
+    let (disks, volume) = Disks::volume(3, 1, 0);
+    let info = film().add(&volume, "film");
+    drop(volume);
+    for suffix in ["", "-wal", "-shm"] {
+        let _ = fs::remove_file(disks.at(0).join(format!("catalogue.sqlite{suffix}")));
+    }
+    fs::create_dir(disks.at(0).join("catalogue.sqlite")).unwrap();
+    let volume = Volume::open(&disks.at(0)).unwrap();
+    assert_eq!(volume.find("film").unwrap(), Some(info));
+    assert!(disks.at(1).join("catalogue.sqlite").is_file());
+    assert!(disks.at(0).join("catalogue.sqlite").is_dir(), "nothing was set aside");
+}

@@ -245,3 +245,16 @@ fn geometries_that_cannot_be_are_refused_in_words() {
     refused(&[at("a"), at("store")], "is there already");
     assert!(!at("a").join("volume.mrv").exists(), "nothing was begun");
 }
+
+#[test]
+fn the_reference_has_the_rows_that_are_chosen() {
+    let reference = include_str!("../../../docs/ref/store-format.md");
+    for (members, tolerance) in [(2, 1), (3, 1), (4, 1), (5, 1), (6, 2), (8, 1)] {
+        let Geometry { k, m, unit_packets, .. } = Geometry::choose(members, tolerance, 0).unwrap();
+        let line = format!("| {members} | {tolerance} | {k} + {m} | {unit_packets} |");
+        assert!(reference.contains(&line), "{line}");
+    }
+    let Geometry { k, m, unit_packets, .. } = Geometry::choose(1, 0, 2).unwrap();
+    let line = format!("| 1, `--fec 2` | 0 | {k} + {m} | {unit_packets} |");
+    assert!(reference.contains(&line), "{line}");
+}

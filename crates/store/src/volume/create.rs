@@ -12,7 +12,7 @@ use crate::error::StoreError;
 use crate::format::Uuid;
 use crate::format::members::MembersRecord;
 use crate::format::superblock::{Geometry, SUPERBLOCK_BYTES, Superblock};
-use crate::members::{MemberEntry, MemberState, hint};
+use crate::members::{MemberEntry, MemberState, Members, SlotReport, hint, read_record};
 
 /// Makes the superblock of a new store. Two processes may try at once: one of them wins, both go on with its volume.
 pub(super) fn single(dirs: &Dirs) -> Result<(), StoreError> {
@@ -82,6 +82,30 @@ pub(super) fn volume(dirs: &[PathBuf], geometry: Geometry, disk: &Disk) -> Resul
     for (home, entry) in homes.iter().zip(&record.members) {
         write_superblock(home, record.volume, entry.member, entry.index, geometry)?;
     }
+    Ok(())
+}
+
+/// Writes the superblocks that a volume lacks which was being made when the machine stopped: of members that have the first
+/// list of members and nothing else, if no member has a title yet.
+pub(super) fn finish(members: &Members, disk: &Disk) -> Result<(), StoreError> {
+    let Some(record) = members.record().filter(|record| record.generation == 1) else { return Ok(()) };
+    let report = members.report();
+    let has_titles = |slot: &SlotReport| {
+        std::fs::read_dir(Dirs::new(&slot.dir).titles).is_ok_and(|mut titles| titles.next().is_some())
+    };
+    if report.iter().all(|slot| slot.absent.is_none()) || report.iter().any(has_titles) {
+        return Ok(());
+    }
+    for (slot, entry) in report.iter().zip(&record.members).filter(|(slot, _)| slot.absent.is_some()) {
+        let home = Dirs::on(&entry.path, disk.clone());
+        let is_bare =
+            [home.superblock(), home.tmp.clone(), home.titles.clone()].iter().all(|path| !path.exists());
+        let listed = read_record(&entry.path).and_then(Result::ok).is_some_and(|seen| seen == record);
+        if is_bare && listed && slot.dir == entry.path {
+            write_superblock(&home, record.volume, entry.member, entry.index, record.geometry())?;
+        }
+    }
+    members.refresh();
     Ok(())
 }
 

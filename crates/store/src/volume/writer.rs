@@ -387,8 +387,12 @@ fn publish(
         // Whoever finds it visible on one member must find it on all: what is not renamed there yet is renamed then.
         sync_dir(&home.disk, &home.tmp)?;
     }
-    show(homes, &workspace, id)?;
-    workspace.forget();
+    let shown = show(homes, &workspace, id);
+    // Where it is visible the rest must not be removed: the next open completes it.
+    if homes.iter().any(|home| home.title(id).exists()) {
+        workspace.forget();
+    }
+    shown?;
     for home in homes {
         sync_dir(&home.disk, &home.titles)?;
         sync_dir(&home.disk, &home.tmp)?;

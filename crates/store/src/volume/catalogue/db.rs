@@ -77,6 +77,20 @@ pub(super) fn is_damage(error: &rusqlite::Error, at_open: bool) -> bool {
     }
 }
 
+/// Whether another disk may take what this one does not.
+pub(super) fn is_the_disk(error: &rusqlite::Error) -> bool {
+    matches!(
+        error.sqlite_error_code(),
+        Some(
+            ErrorCode::CannotOpen
+                | ErrorCode::ReadOnly
+                | ErrorCode::PermissionDenied
+                | ErrorCode::SystemIoFailure
+                | ErrorCode::DiskFull
+        )
+    )
+}
+
 /// Whether the file was renamed or deleted under the connection.
 pub(super) fn is_moved(error: &rusqlite::Error) -> bool {
     error.sqlite_error().is_some_and(|e| e.extended_code == rusqlite::ffi::SQLITE_READONLY_DBMOVED)

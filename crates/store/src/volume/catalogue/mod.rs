@@ -60,6 +60,15 @@ struct Seen {
     members: usize,
 }
 
+/// Where a title lies, as the manifest with this stamp says.
+#[derive(Debug)]
+struct Placed {
+    stamp: Stamp,
+    slots: Vec<usize>,
+    /// Members that may be lost.
+    may: usize,
+}
+
 /// One process's view of the catalogue.
 #[derive(Debug)]
 pub(crate) struct Catalogue {
@@ -68,6 +77,8 @@ pub(crate) struct Catalogue {
     path: PathBuf,
     db: Option<Db>,
     unreadable: Vec<UnreadableTitle>,
+    /// Where titles lie that not all members have, so that their manifests are not read again at each look.
+    placed: HashMap<TitleId, Placed>,
     /// The directories `titles` and their modification times at the last refresh, if no change since then can hide behind
     /// them.
     seen: Option<Vec<(PathBuf, SystemTime)>>,
@@ -81,8 +92,14 @@ impl Catalogue {
     /// Opens the catalogue, or makes it anew, and brings it up to date.
     pub(crate) fn open(members: &Arc<Members>) -> Result<Self, StoreError> {
         let members = Arc::clone(members);
-        let mut catalogue =
-            Self { members, path: PathBuf::new(), db: None, unreadable: Vec::new(), seen: None };
+        let mut catalogue = Self {
+            members,
+            path: PathBuf::new(),
+            db: None,
+            unreadable: Vec::new(),
+            placed: HashMap::new(),
+            seen: None,
+        };
         catalogue.refresh()?;
         Ok(catalogue)
     }
@@ -121,8 +138,10 @@ impl Catalogue {
         self.seen = None;
         self.refresh()?;
         let mut unreadable = std::mem::take(&mut self.unreadable);
-        for (id, seen) in self.look_at_titles()? {
-            unreadable.extend(self.too_few(id, seen.members).map(|error| UnreadableTitle { id, error }));
+        let titles = self.look_at_titles()?;
+        self.placed.retain(|id, _| titles.contains_key(id));
+        for (id, seen) in titles {
+            unreadable.extend(self.too_few(id, &seen).map(|error| UnreadableTitle { id, error }));
         }
         Ok(unreadable)
     }
@@ -231,21 +250,31 @@ impl Catalogue {
 
     /// Why a title cannot be read although its manifest can: it is on too few of its members. It stays in the catalogue, so
     /// that who asks for it is told.
-    fn too_few(&self, id: TitleId, has: usize) -> Option<StoreError> {
-        if has >= self.members.len() {
+    fn too_few(&mut self, id: TitleId, seen: &Seen) -> Option<StoreError> {
+        if seen.members >= self.members.len() {
             return None;
         }
-        let (_, manifest) = find_manifest(&self.members, id).ok()?;
-        let geometry = manifest.placement.geometry();
-        let (placed, may) = (manifest.placement.members.len(), usize::from(geometry.tolerance()));
-        if has + may >= placed {
+        let stamp = *seen.stamp.as_ref().ok()?;
+        if self.placed.get(&id).is_none_or(|placed| placed.stamp != stamp) {
+            let (_, manifest) = find_manifest(&self.members, id).ok()?;
+            let slots = manifest.placement.members.iter().map(|member| usize::from(member.index)).collect();
+            let may = usize::from(manifest.placement.geometry().tolerance());
+            self.placed.insert(id, Placed { stamp, slots, may });
+        }
+        let Placed { slots, may, .. } = self.placed.get(&id)?;
+        let lost = slots.len().saturating_sub(seen.members);
+        if lost <= *may {
             return None;
         }
-        let slots = manifest.placement.members.iter().map(|member| usize::from(member.index));
-        let lost = slots.map(|slot| self.members.dir(slot)).filter(|dir| !Dirs::new(dir).title(id).is_dir());
-        let names = lost.map(|dir| dir.display().to_string()).collect::<Vec<_>>().join(", ");
-        let what = format!("title {}", manifest.title.name);
-        Some(StoreError::MembersLost { what, lost: placed - has, may, names })
+        let has = |slot: usize| {
+            self.members.is_usable(slot) && Dirs::new(&self.members.dir(slot)).title(id).is_dir()
+        };
+        let names = slots
+            .iter()
+            .filter(|&&slot| !has(slot))
+            .map(|&slot| self.members.dir(slot).display().to_string());
+        let names = names.collect::<Vec<_>>().join(", ");
+        Some(StoreError::MembersLost { what: format!("title {id}"), lost, may: *may, names })
     }
 
     /// Ids below each `titles`, in order.
@@ -284,19 +313,41 @@ impl Catalogue {
         if self.db.as_ref().is_some_and(|db| !db.is_at(&self.path)) {
             self.db = None;
         }
-        let db = match &mut self.db {
-            Some(db) => db,
-            none => none.insert(Db::open(&self.path)?),
-        };
-        query(db)
+        if self.db.is_none() {
+            self.db = Some(self.open_db()?);
+        }
+        self.db.as_mut().map_or_else(|| Err(rusqlite::Error::InvalidQuery), query)
     }
 
-    /// Chooses the first member that is there.
+    /// Opens the catalogue; that of another member, if this disk does not take it.
+    fn open_db(&mut self) -> rusqlite::Result<Db> {
+        let opened = Db::open(&self.path);
+        if opened.as_ref().err().is_none_or(|error| !db::is_the_disk(error)) {
+            return opened;
+        }
+        for other in self.catalogues().into_iter().filter(|other| *other != self.path) {
+            if let Ok(db) = Db::open(&other) {
+                self.path = other;
+                return Ok(db);
+            }
+        }
+        opened
+    }
+
+    /// Where it can be: on every member that is there.
+    fn catalogues(&self) -> Vec<PathBuf> {
+        let homes = self.homes();
+        homes.iter().filter(|dirs| dirs.superblock().exists()).map(Dirs::catalogue).collect()
+    }
+
+    /// Stays where it is while that member is there; else the first one that is.
     fn settle_down(&mut self) {
-        let mut homes = self.homes();
-        let there = homes.iter().position(|dirs| dirs.superblock().exists()).unwrap_or(0);
-        if there < homes.len() {
-            self.path = homes.swap_remove(there).catalogue();
+        let there = self.catalogues();
+        if !there.contains(&self.path)
+            && let Some(first) =
+                there.into_iter().next().or_else(|| self.homes().first().map(Dirs::catalogue))
+        {
+            self.path = first;
         }
     }
 
