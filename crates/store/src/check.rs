@@ -323,7 +323,7 @@ fn manifests_agree(
 fn check_rows(members: &[Member], manifest: &Manifest, report: &mut Report<'_>) {
     let home = |slot: u16| {
         let member = members.iter().find(|member| member.slot == slot)?;
-        Some(Home { slot, dirs: member.dirs.clone(), active: true })
+        Some(Home { dirs: member.dirs.clone(), active: true })
     };
     if let Some(set) = TitleSet::new(manifest.clone(), manifest.encode(), home) {
         rows::check(&set, report);

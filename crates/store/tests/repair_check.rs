@@ -113,6 +113,11 @@ const DAMAGES: &[Damage] = &[
     }),
     ("units_are_as_ingested", Depth::Full, |f| flip(&f.file(1, "data.mru"), 1316 * 7 + 5)),
     ("units_are_as_ingested", Depth::Full, |f| flip(&f.file(2, "parity.mru"), 1316 * 7 + 5)),
+    // Without any copy of the sums the hashes still tell.
+    ("units_are_as_ingested", Depth::Full, |f| {
+        (0..3).for_each(|i| flip(&f.file(i, "meta-1316.mrp"), 4096 + 9));
+        flip(&f.file(1, "data.mru"), 1316 * 7 + 5);
+    }),
     ("sums_are_of_the_data", Depth::Full, |f| {
         f.forge_record("meta-1316.mrp", 5, |m| PacketMeta::new(m.sum() ^ 1, m.flags(), m.time()));
     }),

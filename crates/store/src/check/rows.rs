@@ -1,6 +1,7 @@
 //! The promises that need every byte of a title's rows, on all members: units, parity, and the film that they make up.
 
 use std::cell::Cell;
+use std::path::Path;
 use std::sync::atomic::AtomicBool;
 
 use millrace_core::seam::Clock;
@@ -11,9 +12,8 @@ use super::range_sums::GrainCheck;
 use super::title::remedy;
 use super::{Report, Severity};
 use crate::disk::ReadFaults;
-use crate::format::manifest::{SUMS_FILE, meta_file};
+use crate::format::manifest::{FileEntry, SUMS_FILE, meta_file};
 use crate::meta::MetaFile;
-use crate::repair::examine;
 use crate::repair::grid::Grid;
 use crate::repair::reading::Reading;
 use crate::repair::set::{TitleSet, Units};
@@ -162,7 +162,7 @@ impl Rows<'_> {
                 wrong.push(("sums_are_of_the_data", sum.meta.path().to_path_buf(), what));
             }
         }
-        for mut grains in grains {
+        if let Some(mut grains) = grains {
             grains.end();
             if grains.wrong > 0 {
                 let what = format!(
@@ -204,9 +204,8 @@ fn units_are_as_ingested(
     report: &mut Report<'_>,
 ) {
     let (Some(entry), Some(dir)) = (set.entry(position, units), set.dir(position)) else { return };
-    // A file that is not there or has another length is another promise's finding.
     let path = dir.join(&entry.name);
-    if path.metadata().map_or(true, |meta| meta.len() != entry.bytes) {
+    if !has_length(&path, entry) {
         return;
     }
     let Some(trouble) = reading.trouble(position, units, &entry.blake3) else { return };
@@ -227,11 +226,19 @@ fn hashes_only(
     work: &mut Work<'_>,
 ) -> Result<(), RepairError> {
     for &(position, units) in files {
-        let need = examine::read(set, position, |file| file.name == set.name(units), work)?;
-        for (name, what) in need.files.iter().filter(|(_, what)| what.contains("BLAKE3")) {
-            let path = set.dir(position).unwrap_or_default().join(name);
+        let (Some(entry), Some(dir)) = (set.entry(position, units), set.dir(position)) else { continue };
+        let path = dir.join(&entry.name);
+        if !has_length(&path, entry) {
+            continue;
+        }
+        if let Some(what) = work.wrong_with(set.slot(position), &path, entry.bytes, &entry.blake3)? {
             report.error("units_are_as_ingested", &path, what, remedy(&set.manifest));
         }
     }
     Ok(())
+}
+
+/// A file that is not there or has another length is another promise's finding.
+fn has_length(path: &Path, entry: &FileEntry) -> bool {
+    path.metadata().is_ok_and(|meta| meta.len() == entry.bytes)
 }

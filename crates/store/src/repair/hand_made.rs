@@ -153,7 +153,7 @@ impl World {
     }
 
     pub(crate) fn set(&self) -> TitleSet {
-        let home = |slot: u16| Some(Home { slot, dirs: self.dirs(usize::from(slot)), active: true });
+        let home = |slot: u16| Some(Home { dirs: self.dirs(usize::from(slot)), active: true });
         TitleSet::new(self.manifest.clone(), self.manifest.encode(), home).unwrap()
     }
 

@@ -183,12 +183,9 @@ fn set(volume: &Volume, id: TitleId) -> Result<Option<TitleSet>, (u16, StoreErro
     }
     let Some((manifest, bytes)) = best else { return wrong.map_or(Ok(None), Err) };
     let home = |slot: u16| {
-        let slot_index = usize::from(slot);
-        members.is_present(slot_index).then(|| Home {
-            slot,
-            dirs: volume.dirs_of(slot_index),
-            active: members.is_usable(slot_index),
-        })
+        let slot = usize::from(slot);
+        let home = || Home { dirs: volume.dirs_of(slot), active: members.is_usable(slot) };
+        members.is_present(slot).then(home)
     };
     let placed = TitleSet::new(manifest, bytes, home);
     let what = || "its rows cannot be worked with by this version".to_owned();

@@ -11,8 +11,6 @@ use crate::volume::dirs::Dirs;
 /// A member's directory, where it is there.
 #[derive(Clone, Debug)]
 pub(crate) struct Home {
-    /// Its place in the volume.
-    pub(crate) slot: u16,
     /// Its paths, and the way to its disk.
     pub(crate) dirs: Dirs,
     /// Whether the volume believes what is on it.

@@ -1,7 +1,6 @@
 //! Files that are the same on every member of a title: taken from any member whose copy is right.
 
 use std::fs::File;
-use std::os::unix::fs::FileExt;
 use std::path::{Path, PathBuf};
 
 use millrace_core::limits::REPAIR_READ_BYTES;
@@ -105,11 +104,14 @@ fn merge(
     let mut blocks = Vec::with_capacity(REPAIR_READ_BYTES);
     for number in 0..(entry.bytes / BLOCK_BYTES as u64) as u32 {
         let mut block = [0; BLOCK_BYTES];
-        let found = files.iter().any(|(_, file)| {
-            let read = file.read_exact_at(&mut block, u64::from(number) * BLOCK_BYTES as u64);
-            read.is_ok() && is_whole(&block, number)
-        });
-        work.report.bytes_read += BLOCK_BYTES as u64;
+        let mut found = false;
+        for (slot, file) in &files {
+            let read = work.read(*slot, file, &mut block, u64::from(number) * BLOCK_BYTES as u64)?;
+            found = read.is_ok() && is_whole(&block, number);
+            if found {
+                break;
+            }
+        }
         if !found {
             break;
         }

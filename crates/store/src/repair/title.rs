@@ -281,7 +281,7 @@ fn replace(set: &TitleSet, workspace: &Workspace, dirs: &Dirs, names: &[&str]) -
         for entry in entries {
             let entry = entry.map_err(StoreError::io("list", workspace.path()))?;
             let keeps = |name: &&str| entry.file_name() == OsStr::new(name);
-            if !keeps(&LOCK_FILE) && !names.iter().any(|name| keeps(name)) {
+            if !keeps(&LOCK_FILE) && !names.iter().any(keeps) {
                 let path = entry.path();
                 disk.remove_file(&path).map_err(StoreError::io("remove", &path))?;
             }

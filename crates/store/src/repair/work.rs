@@ -1,7 +1,7 @@
 //! What every step of a repair or scrub needs: the pace, the readers' faults, the counts, and who is told.
 
 use std::fs::File;
-use std::io::{self, Read};
+use std::io;
 use std::path::Path;
 
 use millrace_core::limits::REPAIR_READ_BYTES;
@@ -77,11 +77,11 @@ impl<'a> Work<'a> {
         path: &Path,
         mut with: impl FnMut(&mut Self, &[u8]) -> Result<(), RepairError>,
     ) -> Result<io::Result<(blake3::Hash, u64)>, RepairError> {
-        let file = match File::open(path).and_then(|file| file.metadata().map(|meta| (file, meta.len()))) {
-            Ok((file, len)) => (file, len),
+        let opened = File::open(path).and_then(|file| file.metadata().map(|meta| (file, meta.len())));
+        let (file, len) = match opened {
+            Ok(opened) => opened,
             Err(error) => return Ok(Err(error)),
         };
-        let (file, len) = file;
         let mut hasher = blake3::Hasher::new();
         let mut buffer = vec![0; (REPAIR_READ_BYTES as u64).min(len.max(1)) as usize];
         let mut at = 0;
@@ -121,14 +121,4 @@ impl<'a> Work<'a> {
             Ok(_) => None,
         })
     }
-}
-
-/// Reads a small file whole, through the same faults as everything else.
-pub(crate) fn read_small(faults: &ReadFaults, slot: u16, path: &Path, max: u64) -> io::Result<Vec<u8>> {
-    faults.before_read(slot)?;
-    let mut bytes = Vec::new();
-    File::open(path)?.take(max).read_to_end(&mut bytes)?;
-    let got = faults.after_read(slot, 0, &mut bytes)?;
-    bytes.truncate(got);
-    Ok(bytes)
 }
