@@ -65,7 +65,7 @@ pub(super) fn encoders(k: usize, m: usize, isal: Option<Isal>) -> anyhow::Result
 /// Those who restore the first `lost` data blocks of a row from `sources` (numbers of symbols, in the order of
 /// `Plan::sources`). The first is the plain XOR of as many blocks.
 pub(super) fn decoders(code: &Code, lost: usize, isal: Option<Isal>) -> anyhow::Result<Vec<Coder>> {
-    let (k, m) = (code.k(), code.m());
+    let k = code.k();
     let plan = code.plan(u128::MAX << lost).context("too much is lost")?;
     let sources = plan.sources().to_vec();
     let mut coders = vec![plain_xor(k)?];
@@ -83,8 +83,7 @@ pub(super) fn decoders(code: &Code, lost: usize, isal: Option<Isal>) -> anyhow::
         coders.push(Coder { name: ISAL.into(), is_same_code: true, outputs: lost, run });
     }
     #[cfg(feature = "reed-solomon-crates")]
-    coders.extend(crates::decoders(k, m, &generator, &sources, lost)?);
-    let _ = m;
+    coders.extend(crates::decoders(k, code.m(), &generator, &sources, lost)?);
     Ok(coders)
 }
 
