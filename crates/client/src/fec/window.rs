@@ -1,10 +1,13 @@
 //! The receive window: packets in a ring, what is missing repaired, everything given out in order.
 //!
-//! Memory is bounded by the ring: four matrices and what may be out of order, and as many parities at most. Time is
-//! bounded in packets: what is missing is given up when the sender is two matrices further, or when nothing comes for a while.
+//! Memory is bounded by the ring: four matrices and what may be out of order or late, and as many parities at most. Time is
+//! bounded in packets: what is missing is given up when the sender is two matrices further and its FEC has had some time to be
+//! late, or when nothing comes for a while.
 
 use millrace_core::fec::Plans;
-use millrace_core::limits::{FEC_REORDER_PACKETS, MAX_FEC_MATRIX_PACKETS, MAX_FEC_WINDOW_PACKETS};
+use millrace_core::limits::{
+    FEC_REORDER_PACKETS, MAX_FEC_MATRIX_PACKETS, MAX_FEC_WINDOW_PACKETS, SLOW_READ_NS,
+};
 use millrace_core::time::Instant;
 use millrace_core::wire::fec::{FecHeader, FecKind, protected_fields, split_fields};
 use millrace_core::wire::rtp::RtpHeader;
@@ -21,6 +24,11 @@ const TIMESTAMP_SLACK: u32 = 450_000;
 /// A run that begins no more than so many packets behind the highest of the run before goes on with it: packets are lost around a
 /// pause too, and a seek does not lead so near.
 const RESUME_PACKETS: u16 = 16;
+
+/// FEC may come so much later than it should: a disk of the server hangs, its film goes on.
+const LATE_NS: u64 = SLOW_READ_NS;
+/// Packets for which that is waited at most: 250 ms at 10 Mb/s.
+const LATE_PACKETS: usize = 2 * FEC_REORDER_PACKETS;
 
 /// What was counted since the start, over all runs.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize)]
@@ -63,6 +71,8 @@ struct Slot {
     ext: Option<u64>,
     /// It was repaired in time, and has not come itself.
     is_repaired: bool,
+    /// When it came or was repaired.
+    at: Instant,
     symbol: Vec<u8>,
 }
 
@@ -164,7 +174,8 @@ impl Window {
         self.payload_type = Some(header.payload_type);
         if ext >= self.end {
             self.end = ext + 1;
-            self.give_up_until(self.end.saturating_sub(self.hold()), out);
+            let most = self.hold() + LATE_PACKETS as u64;
+            self.give_up_until(self.end.saturating_sub(most), out);
         }
         let len = self.slots.len() as u64;
         let slot = &mut self.slots[(ext % len) as usize];
@@ -184,7 +195,25 @@ impl Window {
             self.repair(vec![ext], out);
         }
         self.drain(out);
+        self.give_up_overdue(now, out);
         ext >= next
+    }
+
+    /// Gives up what no FEC can be expected for any more, late as it may be.
+    fn give_up_overdue(&mut self, now: Instant, out: &mut dyn InOrder) {
+        let hold = self.hold();
+        while let Some(next) = self.next.filter(|next| next + hold < self.end) {
+            let arrived_at = |ext: u64| {
+                let slot = &self.slots[(ext % self.slots.len() as u64) as usize];
+                (slot.ext == Some(ext)).then_some(slot.at)
+            };
+            // From here on it was overdue.
+            let since = (next + hold..self.end).find_map(arrived_at);
+            if since.is_none_or(|since| now < since.plus_ns(LATE_NS)) {
+                return;
+            }
+            self.give_up_until(next + 1, out);
+        }
     }
 
     /// Takes a datagram of an FEC port.
@@ -353,13 +382,13 @@ impl Window {
         let len = self.slots.len() as u64;
         let slot = &mut self.slots[(ext % len) as usize];
         if slot.ext.is_none_or(|other| other < ext) {
-            (slot.ext, slot.is_repaired) = (Some(ext), is_repaired);
+            (slot.ext, slot.is_repaired, slot.at) = (Some(ext), is_repaired, self.arrived);
             slot.symbol.clear();
             fill(&mut slot.symbol);
         }
     }
 
-    /// Packets behind the highest at which a missing one is given up.
+    /// Packets behind the highest at which the FEC for a missing one should have come.
     fn hold(&self) -> u64 {
         hold_packets(self.matrix) as u64
     }
@@ -477,9 +506,9 @@ fn hold_packets(matrix: usize) -> usize {
     2 * matrix + FEC_REORDER_PACKETS
 }
 
-/// What is waited for, with the matrix of the oldest before it and one ahead, which FEC may name before it comes.
+/// What is waited for at most, with the matrix of the oldest before it and one ahead, which FEC may name before it comes.
 pub(super) fn ring_packets(matrix: usize) -> usize {
-    hold_packets(matrix) + 2 * matrix
+    hold_packets(matrix) + LATE_PACKETS + 2 * matrix
 }
 
 #[cfg(test)]

@@ -351,12 +351,16 @@ fn what_no_fec_can_repair_any_more_is_given_up() {
     window.begin(START, &mut log);
     let hold = window.hold();
     assert_eq!(hold, 2 * 8 + FEC_REORDER_PACKETS as u64);
-    for n in (0..=hold + 2).filter(|n| *n != 2) {
+    // A packet each millisecond; packet 2 should have been repaired by the time of packet 2 + hold.
+    let late = LATE_NS / 1_000_000;
+    assert!(late < LATE_PACKETS as u64);
+    for n in (0..=2 + hold + late).filter(|n| *n != 2) {
         assert_eq!((log.gaps, window.missing()), (0, u64::from(n > 3)), "packet {n}");
-        assert!(window.media(Instant(n), START + n, &film.header(n), &film.payload(n), &mut log));
+        let now = Instant(n * 1_000_000);
+        assert!(window.media(now, START + n, &film.header(n), &film.payload(n), &mut log));
     }
     assert_eq!((log.gaps, window.counts().lost, window.missing()), (1, 1, 0));
-    assert_eq!(log.next, START + hold + 3);
+    assert_eq!(log.next, START + 2 + hold + late + 1);
     // Now it comes, too late.
     assert!(!window.media(Instant(900), START + 2, &film.header(2), &film.payload(2), &mut log));
     assert_eq!((window.counts().late, window.poll_at()), (1, None));
@@ -415,6 +419,21 @@ fn what_was_lost_before_a_pause_is_repaired_behind_it() {
             assert_eq!((*ext - START, payload), (if n < given { n } else { cycle + n }, &film.payload(n)));
         }
     }
+}
+
+/// Faster than the time for which it would wait: the ring is the bound.
+#[test]
+fn what_is_missing_is_given_up_before_the_ring_is_full() {
+    let film = Film { packets: 5000, bytes: 8 };
+    let mut window = Window::new(1000, Some(SHAPE));
+    let mut log = Log::new();
+    window.begin(START, &mut log);
+    let most = window.hold() + LATE_PACKETS as u64;
+    for n in (0..=most + 2).filter(|n| *n != 2) {
+        assert_eq!(log.gaps, 0, "packet {n}");
+        window.media(Instant(n), START + n, &film.header(n), &film.payload(n), &mut log);
+    }
+    assert_eq!((log.gaps, log.given.len() as u64, log.next), (1, most + 2, START + most + 3));
 }
 
 #[test]
