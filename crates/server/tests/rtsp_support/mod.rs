@@ -15,7 +15,7 @@ use millrace_offload::command::{Command, CompactDest, Event, PlaySpec, Refusal, 
 use millrace_server::rtsp::{Framer, Incoming};
 use millrace_server::session::{
     AccessPoint, AccessPoints, ConnKey, Entropy, Entry, FecMatrix, Library, Notice, OpenError, Output,
-    Server, ServerConfig,
+    Server, ServerConfig, TRACK_XOR,
 };
 
 pub const SECOND: u64 = 1_000_000_000;
@@ -445,7 +445,11 @@ impl World {
                         layout,
                         ..
                     } => {
-                        assert_eq!(*layout, WireLayout::fec());
+                        assert_eq!(
+                            *layout,
+                            MATRIX.layout(TRACK_XOR),
+                            "with two parities both tracks lie alike"
+                        );
                         format!("open fec {rtp_port} of {packets}")
                     }
                     Command::Open { dest: CompactDest::Udp { rtp_port, .. }, spare, .. } if *spare > 0 => {

@@ -296,4 +296,6 @@ fn sum_up(control: ControlHandle, cache: &CacheStats, meters: &[Meters]) {
         cache.misses,
         cache.late_grants
     );
+    let code = millrace_core::fec::counters();
+    tracing::info!("parity: {} bytes encoded, {} bytes decoded", code.encoded_bytes, code.decoded_bytes);
 }

@@ -8,7 +8,6 @@
 mod matrix;
 
 use millrace_core::ids::{StreamId, TitleRef};
-use millrace_core::packet::WireLayout;
 use millrace_core::time::{Instant, MediaTicks};
 use millrace_core::units::BitRate;
 use millrace_core::wire::rtp::{Timeline, sequence_of};
@@ -267,7 +266,7 @@ impl Server {
             packets: columns.saturating_mul(fec.matrix.column_packets(companion.track)),
             timeline: Timeline { ssrc: 0, ..session.entry.timeline },
             dest: CompactDest::Udp { ip, scope_id, rtp_port: port, rtcp_port: port },
-            layout: WireLayout::fec(),
+            layout: fec.matrix.layout(companion.track),
             quiet: true,
             spare: SPARE_ANY,
         };
