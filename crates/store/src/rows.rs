@@ -79,13 +79,15 @@ impl Geometry {
         Ok(Self { k, m, unit_packets: Self::unit_for(k), members: members as u16 })
     }
 
-    /// Packets in a unit with which whole rows fill an extent best.
+    /// Packets in a unit: as many as the network's FEC may have, for the longer a unit is, the longer a burst of losses may be,
+    /// but so that whole rows fill seven eighths of an extent.
     fn unit_for(k: u16) -> u32 {
         let room = WireLayout::new(DEFAULT_PACKET_BYTES).map_or(1, WireLayout::packets_per_extent);
         let k = u32::from(k);
         let longest = MAX_UNIT_PACKETS.min(MAX_FEC_MATRIX_PACKETS / k).max(1);
-        // Of units that fill it equally well the longest: it bears the longest burst of losses.
-        (1..=longest).max_by_key(|unit| (room - room % (k * unit), *unit)).unwrap_or(1)
+        let filled = |unit: u32| room - room % (k * unit);
+        let most = (1..=longest).map(filled).max().unwrap_or(room);
+        (1..=longest).rev().find(|&unit| filled(unit) >= most.min(room / 8 * 7)).unwrap_or(1)
     }
 
     /// Units of each row that a member has; 0 if the members do not divide the row.
