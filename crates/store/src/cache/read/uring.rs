@@ -313,7 +313,9 @@ impl Drop for Uring {
         }
         if self.in_flight > 0 {
             // The kernel does not say that it is done: rather lose the memory than let it be written to when freed.
-            self.parts.take_memory().for_each(std::mem::forget);
+            for memory in self.parts.take_memory() {
+                let _lost = std::mem::ManuallyDrop::new(memory);
+            }
         }
     }
 }
