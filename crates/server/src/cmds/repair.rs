@@ -3,12 +3,14 @@
 use std::process::ExitCode;
 use std::sync::Arc;
 use std::sync::atomic::AtomicBool;
-use std::time::{Duration, Instant};
+use std::time::Duration;
 
 use clap::Args;
 use indicatif::{ProgressBar, ProgressDrawTarget, ProgressStyle};
 use millrace_core::seam::Clock;
+use millrace_core::time::Instant;
 use millrace_core::units::ByteLen;
+use millrace_offload::clock::MonotonicClock;
 use millrace_store::disk::ReadFaults;
 use millrace_store::repair::{Fate, Progress, RepairOptions, Report, Setting, Timekeeper, Verdict, repair};
 use millrace_store::volume::Volume;
@@ -92,9 +94,8 @@ pub(super) fn with_bar<T>(quiet: bool, work: impl FnOnce(Setting<'_>) -> T) -> a
     let template = "{msg} [{bar:30}] {percent:>3} %  {binary_bytes_per_sec} of film  {eta} left";
     bar.set_style(ProgressStyle::with_template(template)?.progress_chars("=> "));
     let stop: Arc<AtomicBool> = super::cancel_on_signals()?;
-    let time = SystemTime { start: Instant::now() };
     let mut tell = |progress: &Progress| show(&bar, progress);
-    let setting = Setting { time: &time, stop: &stop, tell: &mut tell, faults: ReadFaults::default() };
+    let setting = Setting { time: &SystemTime, stop: &stop, tell: &mut tell, faults: ReadFaults::default() };
     let result = work(setting);
     bar.finish_and_clear();
     Ok(result)
@@ -142,13 +143,11 @@ pub(super) fn print_report(report: &Report, what: &str) -> anyhow::Result<()> {
 }
 
 /// The machine's monotonic clock.
-struct SystemTime {
-    start: Instant,
-}
+struct SystemTime;
 
 impl Clock for SystemTime {
-    fn now(&self) -> millrace_core::time::Instant {
-        millrace_core::time::Instant(u64::try_from(self.start.elapsed().as_nanos()).unwrap_or(u64::MAX))
+    fn now(&self) -> Instant {
+        MonotonicClock.now()
     }
 }
 

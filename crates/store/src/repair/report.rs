@@ -1,6 +1,6 @@
 //! What a repair or a scrub found and what became of it.
 
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 
 use millrace_core::ids::TitleId;
 use serde::Serialize;
@@ -28,11 +28,17 @@ pub struct Found {
     /// The place of the member in the volume.
     pub member: u16,
     /// The file or directory.
+    #[serde(serialize_with = "as_text")]
     pub path: PathBuf,
     /// What was wrong with it.
     pub what: String,
     /// What became of it.
     pub fate: Fate,
+}
+
+/// A path as people read it; bytes that are no text are shown as such.
+fn as_text<S: serde::Serializer>(path: &Path, serializer: S) -> Result<S::Ok, S::Error> {
+    serializer.collect_str(&path.display())
 }
 
 /// How far a repair or a scrub is.

@@ -43,6 +43,8 @@ pub fn repair(volume: &Volume, options: &RepairOptions, setting: Setting<'_>) ->
         }
     }
     for _ in 0..MAX_ROUNDS {
+        // What could not be had is tried again, and said once.
+        work.report.found.retain(|found| found.fate != Fate::Lost);
         let titles = titles(volume, &mut work)?;
         begin(&titles, &mut work);
         for set in &titles {
