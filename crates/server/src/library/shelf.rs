@@ -57,7 +57,6 @@ impl Shelf {
     /// # Errors
     /// When the store cannot be read; the shelf stays as it was.
     pub fn refresh(&self, volume: &Arc<Volume>) -> Result<Changes, StoreError> {
-        volume.members().refresh();
         let found = volume.titles()?;
         let lost: HashSet<TitleId> = volume.unreadable()?.iter().map(|title| title.id).collect();
         let mut titles = self.lock();
