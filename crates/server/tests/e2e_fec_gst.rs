@@ -160,6 +160,9 @@ fn assert_whole(played: &[u8], film: &[u8], dropped: u32) {
     );
 }
 
+/// Whether a datagram goes on.
+type Decides = Box<dyn Fn(&[u8]) -> bool + Send>;
+
 /// Between the server and a receiver: drops media packets, hands on the rest.
 struct Relay {
     port: u16,
@@ -183,7 +186,7 @@ impl Relay {
         let counts: [Arc<AtomicU32>; 3] = Default::default();
         let stop = Arc::new(AtomicBool::new(false));
         let [dropped, media, parity] = counts.clone();
-        let sockets: [(UdpSocket, SocketAddr, Box<dyn Fn(&[u8]) -> bool + Send>); 2] = [
+        let sockets: [(UdpSocket, SocketAddr, Decides); 2] = [
             (
                 rtp,
                 to.rtp,
