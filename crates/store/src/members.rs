@@ -331,10 +331,12 @@ impl Now {
     fn of(record: MembersRecord, looks: &[Look]) -> Self {
         let slot = |entry: &MemberEntry| {
             let found = looks.iter().find(|look| look.is_member(record.volume, entry.member));
-            let there = looks.iter().find(|look| look.dir == entry.path);
+            // A directory may have been named in another way than the list has it.
+            let is_there = |look: &&Look| look.dir == entry.path || hint(&look.dir) == entry.path;
+            let there = looks.iter().find(is_there);
             let not_looked_at = "it is not among the directories that were named".to_owned();
             Slot {
-                dir: found.map_or_else(|| entry.path.clone(), |look| look.dir.clone()),
+                dir: found.or(there).map_or_else(|| entry.path.clone(), |look| look.dir.clone()),
                 member: entry.member,
                 state: entry.state,
                 absent: match (found, there) {

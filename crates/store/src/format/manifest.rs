@@ -93,11 +93,6 @@ pub struct FileEntry {
 }
 
 impl Placement {
-    /// Of a title with `packets` default-size packets on the only member of a volume.
-    pub fn single(volume: Uuid, member: Uuid, geometry: Geometry, packets: u32) -> Self {
-        Self::new(volume, &[member], geometry, u64::from(packets) * DEFAULT_PACKET_BYTES as u64)
-    }
-
     /// Of a title of `bytes` on these members of a volume, without the members' own files.
     pub fn new(volume: Uuid, members: &[Uuid], geometry: Geometry, bytes: u64) -> Self {
         let packets = bytes.div_ceil(DEFAULT_PACKET_BYTES as u64);
