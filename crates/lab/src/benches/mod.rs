@@ -2,6 +2,7 @@
 
 mod backends;
 mod capacity;
+mod degraded;
 mod engine;
 mod ingest;
 mod nlf;
@@ -25,6 +26,7 @@ pub const ALL: &[Bench] = &[
     steer::BENCH,
     backends::BENCH,
     sessions::BENCH,
+    degraded::BENCH,
     capacity::BENCH,
     peers::BENCH,
 ];

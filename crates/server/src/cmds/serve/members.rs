@@ -1,4 +1,4 @@
-//! Looks each second which members of the volume are there, and says in the log what has changed.
+//! Looks which members of the volume are there and how they answer, and says in the log what has changed.
 
 use std::sync::Arc;
 use std::sync::mpsc::{RecvTimeoutError, Sender, channel};
@@ -6,6 +6,7 @@ use std::thread::JoinHandle;
 use std::time::Duration;
 
 use anyhow::Context;
+use millrace_store::cache::{Cache, MemberHealth, MemberReport};
 use millrace_store::members::{MemberState, Members, SlotReport};
 
 /// How often it looks: a member that is back is used again within this time.
@@ -44,6 +45,30 @@ impl MembersWatch {
             // It ends only when told, so there is nothing to hear from it.
             let _ = self.thread.join();
         }
+    }
+}
+
+/// How the members answer to reads, as far as it has been told.
+#[derive(Default)]
+pub(super) struct HealthWatch {
+    known: Vec<MemberReport>,
+}
+
+impl HealthWatch {
+    /// Says which members are no longer read, or are again. Those that are missing or stale are told by [`MembersWatch`].
+    pub(super) fn look(&mut self, cache: &Cache) {
+        let now = cache.members();
+        for member in &now {
+            let before = self.known.iter().find(|known| known.index == member.index);
+            let before = before.map_or(MemberHealth::Healthy, |known| known.health);
+            match member.health {
+                health if health == before => {}
+                MemberHealth::Missing | MemberHealth::Stale => {}
+                MemberHealth::Healthy => tracing::info!("member {} is healthy again", member.index),
+                MemberHealth::Slow | MemberHealth::Failing => tracing::warn!("{}", member.summary()),
+            }
+        }
+        self.known = now;
     }
 }
 

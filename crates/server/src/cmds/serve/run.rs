@@ -24,7 +24,7 @@ use millrace_store::disk::ReadFaults;
 
 use super::inject::Injector;
 use super::librarian::Librarian;
-use super::members::MembersWatch;
+use super::members::{HealthWatch, MembersWatch};
 use super::{FecChoice, ReadChoice, ServeArgs, invite};
 use crate::cmds::ways::{Devices, Ports, Ways, figures_file};
 use crate::control::{Control, ControlConfig, ControlHandle, EngineDoor, Sockets, UdpSockets};
@@ -86,9 +86,11 @@ pub(super) fn run(args: &ServeArgs) -> anyhow::Result<ExitCode> {
         println!("ready {ready_url}");
     })?;
 
+    let mut health = HealthWatch::default();
     while !cancel.load(Ordering::Relaxed) && !control.is_finished() {
         std::thread::sleep(LOOK_EVERY);
         injector.look();
+        health.look(&cache);
         if let Some(trouble) = cache.trouble() {
             tracing::warn!("{trouble}");
         }
