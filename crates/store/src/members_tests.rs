@@ -111,6 +111,21 @@ fn explicit_directories_override_the_hints() {
 }
 
 #[test]
+fn a_directory_that_was_named_in_another_way_is_the_same_when_it_is_gone() {
+    let three = Three::new();
+    let odd = |i: usize| three.dir.path().join(".").join(format!("x/../m{i}"));
+    fs::create_dir(three.dir.path().join("x")).unwrap();
+    let members = Members::among(&[odd(0), odd(1), odd(2)]).unwrap();
+    assert_eq!(members.usable(), [0, 1, 2]);
+    // Gone, but for an empty place where a disk was mounted.
+    three.rename("m1", "gone");
+    fs::create_dir(three.at(1)).unwrap();
+    assert!(members.refresh());
+    assert_eq!(members.report()[1].absent.as_deref(), Some("volume.mrv is missing"));
+    assert_eq!(members.dir(1), odd(1));
+}
+
+#[test]
 fn directories_of_two_volumes_are_refused() {
     let (one, other) = (Three::new(), Three::new());
     let mut foreign = other.record.clone();

@@ -164,13 +164,9 @@ impl Catalogue {
         query: impl Fn(&mut Db) -> rusqlite::Result<Option<Row>>,
     ) -> Result<Option<TitleInfo>, StoreError> {
         match self.with_db(&query)? {
-            Some(row) => {
-                if self.stamp_of(row.info.id) == Some(row.stamp) {
-                    return Ok(Some(row.info));
-                }
-            }
+            Some(row) if self.stamp_of(row.info.id) == Some(row.stamp) => return Ok(Some(row.info)),
             None if self.nothing_new() => return Ok(None),
-            None => {}
+            _ => {}
         }
         self.refresh()?;
         Ok(self.with_db(&query)?.map(|row| row.info))
