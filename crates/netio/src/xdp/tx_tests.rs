@@ -494,7 +494,7 @@ fn a_source_elsewhere_is_not_sent_from() {
     let (arena, lease) = film(2, 1316, 196);
     let (mut tx, mut nic) = XdpTx::over_memory(config(&arena, Strategy::Chained), hops(None)).unwrap();
     arena.fill(0).unwrap().publish();
-    let other = arena.lend(0, *lease.content()).unwrap();
+    let other = arena.lend(0, lease.content()).unwrap();
     let (_arena, foreign) = film(2, 1316, 196);
     for source in [&other, &foreign] {
         let (transmit, _) = wire(0, VIEWERS[0], &lease, 0, 5);
