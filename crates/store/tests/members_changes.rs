@@ -66,7 +66,7 @@ fn a_member_that_missed_a_removal_is_not_believed_when_it_comes_back() {
     for volume in [volume, Volume::open(&disks.at(0)).unwrap(), Volume::open(&disks.at(1)).unwrap()] {
         volume.members().refresh();
         assert!(volume.members().is_present(0) && !volume.members().is_usable(0));
-        assert_eq!(volume.titles().unwrap(), [stays.clone()]);
+        assert_eq!(volume.titles().unwrap(), std::slice::from_ref(&stays));
         assert!(matches!(volume.open_title(gone.id, usize::from(SIZE)), Err(StoreError::NoTitle { .. })));
         assert!(film_of(&volume, stays.id) == film().bytes);
         let error = TitleWriter::begin(&volume, &[SIZE]).unwrap_err().to_string();
@@ -193,7 +193,7 @@ fn a_title_that_is_visible_on_some_members_becomes_visible_on_all() {
             fs::rename(disks.title(i, info.id), disks.tmp(i, &info.id.to_string())).unwrap();
         }
         let volume = Volume::open(&disks.at(1)).unwrap();
-        assert_eq!(volume.titles().unwrap(), [info.clone()]);
+        assert_eq!(volume.titles().unwrap(), std::slice::from_ref(&info));
         assert!((0..3).all(|i| disks.title(i, info.id).is_dir()));
         assert!(disks.left().is_empty());
         assert!(film_of(&volume, info.id) == film().bytes);
@@ -252,12 +252,12 @@ fn a_preparation_that_reached_one_member_reaches_all() {
     drop(volume);
     // Put back as it was between the renames of the manifest: the files are there, two manifests are not.
     let workspace = "0123456789abcdef0123456789abcdef";
-    for i in 1..3 {
+    for (i, before) in before.iter().enumerate().skip(1) {
         fs::create_dir(disks.tmp(i, workspace)).unwrap();
         fs::write(disks.tmp(i, workspace).join("lock"), b"").unwrap();
         let manifest = disks.title(i, info.id).join("manifest.mrm");
         fs::rename(&manifest, disks.tmp(i, workspace).join("manifest.mrm")).unwrap();
-        fs::write(&manifest, &before[i]).unwrap();
+        fs::write(&manifest, before).unwrap();
     }
     let volume = Volume::open(&disks.at(2)).unwrap();
     let manifest = |i: usize| fs::read(disks.title(i, info.id).join("manifest.mrm")).unwrap();
@@ -297,7 +297,7 @@ fn titles_are_found_when_the_member_with_the_catalogue_goes_while_it_is_open() {
     volume.members().refresh();
     assert_eq!(volume.find("film").unwrap(), Some(info.clone()));
     assert_eq!(volume.find_source(&info.source).unwrap(), Some(info.clone()));
-    assert_eq!(volume.titles().unwrap(), [info.clone()]);
+    assert_eq!(volume.titles().unwrap(), std::slice::from_ref(&info));
     disks.push(0);
     volume.members().refresh();
     assert_eq!(volume.titles().unwrap(), [info]);
