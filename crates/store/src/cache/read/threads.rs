@@ -165,6 +165,7 @@ impl Reader for Threads {
     }
 
     fn next_late(&mut self) -> Option<u16> {
+        self.collect();
         self.parts.next_late()
     }
 
