@@ -31,7 +31,7 @@ pub(super) const BENCH: Bench = Bench {
 };
 
 const RATE_KBPS: u64 = 2_000;
-/// Films, each watched at places so far apart that the cache cannot hold what is watched.
+/// Films, each watched at places so far apart that the cache holds what viewers are at, and hardly more.
 const FILMS: usize = 6;
 const SPREAD_S: u64 = 25;
 
@@ -125,7 +125,7 @@ impl Site {
         let hosts = TwoHosts::new(false)?;
         let mut serve = hosts.on_server(&options.program);
         serve.args(["serve", "--quiet", "--listen", &format!("{SERVER_IP}:8554"), "--cpu", "0"]);
-        serve.args(["--cache", "32MiB", "--max-connections-per-address", "20000", "--inject"]);
+        serve.args(["--cache", "64MiB", "--max-connections-per-address", "20000", "--inject"]);
         serve.arg(&orders).arg("--store").arg(&members[0]);
         let mut server = serve.stdin(Stdio::null()).stdout(Stdio::piped()).stderr(Stdio::null()).spawn()?;
         let out = server.stdout.take().context("the server's output")?;
