@@ -15,6 +15,7 @@ use crate::format::FormatError;
 pub use crate::format::meta::{META_BLOCK_BYTES, MetaError, MetaHeader, RECORDS_PER_BLOCK};
 use crate::format::meta::{open_block, seal_block};
 use crate::format::sums::SUMS_BLOCK_BYTES;
+use crate::volume::dirs::write_out;
 
 /// Most bytes one read of [`MetaFile::read`] asks for, and what [`MetaWriter`] gathers before it writes.
 const WINDOW_BYTES: usize = META_WINDOW_BYTES;
@@ -247,13 +248,7 @@ impl MetaWriter {
     }
 
     fn write(&mut self) -> Result<(), StoreError> {
-        let needed = self.buffer.len() as u64;
-        self.file
-            .write_all(&self.buffer)
-            .map_err(|e| StoreError::write("write", self.file.path(), self.written, needed, e))?;
-        self.written += needed;
-        self.buffer.clear();
-        Ok(())
+        write_out(&mut self.file, &mut self.buffer, &mut self.written)
     }
 
     /// Completes the file with the header of `title`'s `data_bytes` and makes it durable; returns its length and BLAKE3.

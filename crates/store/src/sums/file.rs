@@ -14,6 +14,7 @@ use crate::disk::{Disk, DiskFile};
 use crate::error::StoreError;
 use crate::format::sums::seal_block;
 use crate::meta::{Finished, open_blocks};
+use crate::volume::dirs::write_out;
 
 /// A range sums file, open for reading.
 #[derive(Debug)]
@@ -172,13 +173,7 @@ impl SumsWriter {
     }
 
     fn write(&mut self) -> Result<(), StoreError> {
-        let needed = self.buffer.len() as u64;
-        self.file
-            .write_all(&self.buffer)
-            .map_err(|e| StoreError::write("write", self.file.path(), self.written, needed, e))?;
-        self.written += needed;
-        self.buffer.clear();
-        Ok(())
+        write_out(&mut self.file, &mut self.buffer, &mut self.written)
     }
 
     /// Completes the file with the header of `title`'s `data_bytes` and makes it durable; returns its length and BLAKE3.

@@ -6,7 +6,7 @@ use std::path::{Path, PathBuf};
 
 use millrace_core::ids::TitleId;
 
-use crate::disk::Disk;
+use crate::disk::{Disk, DiskFile};
 use crate::error::StoreError;
 use crate::format::manifest::MANIFEST_FILE;
 
@@ -101,6 +101,19 @@ pub(crate) fn copy_new(disk: &Disk, from: &Path, to: &Path) -> Result<(), StoreE
         offset += len as u64;
     }
     copy.sync_all().map_err(|e| StoreError::write("make durable", to, offset, 0, e))
+}
+
+/// Writes a buffer at the end of a file that has `written` bytes, and empties it.
+pub(crate) fn write_out(
+    file: &mut DiskFile,
+    buffer: &mut Vec<u8>,
+    written: &mut u64,
+) -> Result<(), StoreError> {
+    let bytes = buffer.len() as u64;
+    file.write_all(buffer).map_err(|e| StoreError::write("write", file.path(), *written, bytes, e))?;
+    *written += bytes;
+    buffer.clear();
+    Ok(())
 }
 
 /// Reads a whole file that may be at most `max` bytes long.

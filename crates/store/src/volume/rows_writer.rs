@@ -13,7 +13,7 @@ use millrace_core::time::MediaTicks;
 use millrace_core::wire::checksum::sum16;
 
 use super::data::WRITE_BYTES;
-use super::dirs::Dirs;
+use super::dirs::{Dirs, write_out};
 use crate::disk::DiskFile;
 use crate::error::StoreError;
 use crate::format::manifest::{DATA_UNITS_FILE, PARITY_META_FILE, PARITY_UNITS_FILE};
@@ -252,14 +252,8 @@ impl UnitsWriter {
     }
 
     fn write(&mut self) -> Result<(), StoreError> {
-        let needed = self.buffer.len() as u64;
         self.hasher.update(&self.buffer);
-        self.file
-            .write_all(&self.buffer)
-            .map_err(|e| StoreError::write("write", self.file.path(), self.written, needed, e))?;
-        self.written += needed;
-        self.buffer.clear();
-        Ok(())
+        write_out(&mut self.file, &mut self.buffer, &mut self.written)
     }
 
     fn finish(mut self) -> Result<Finished, StoreError> {
