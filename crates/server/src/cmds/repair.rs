@@ -31,25 +31,32 @@ const FAILED: u8 = 3;
                   lost (it is named); 3 it could not be done or was stopped."
 )]
 pub(super) struct RepairArgs {
+    #[command(flatten)]
+    work: WorkArgs,
+}
+
+/// What repair and scrub are both told.
+#[derive(Args)]
+pub(super) struct WorkArgs {
     /// Bytes a second read and written on all members together: 200MB/s, 1GiB/s, or none for no bound
     #[arg(long, value_name = "RATE", default_value = "200MB/s", value_parser = parse_rate)]
-    rate: u64,
+    pub(super) rate: u64,
     /// The result as JSON
     #[arg(long)]
-    json: bool,
+    pub(super) json: bool,
     /// No progress bar, no summary
     #[arg(long, short)]
-    quiet: bool,
+    pub(super) quiet: bool,
     #[command(flatten)]
-    store: StoreArgs,
+    pub(super) store: StoreArgs,
 }
 
 /// Repairs and says what was done.
 pub(super) fn run(args: &RepairArgs) -> anyhow::Result<ExitCode> {
-    Ok(or_failed(attempt(args)))
+    Ok(or_failed(attempt(&args.work)))
 }
 
-fn attempt(args: &RepairArgs) -> anyhow::Result<ExitCode> {
+fn attempt(args: &WorkArgs) -> anyhow::Result<ExitCode> {
     let volume = args.store.open()?;
     let options = RepairOptions { rate_bytes_per_s: args.rate };
     let report = with_bar(args.json || args.quiet, |setting| repair(&volume, &options, setting))??;
@@ -78,7 +85,7 @@ fn attempt(args: &RepairArgs) -> anyhow::Result<ExitCode> {
 }
 
 /// A rate as people write it; 0 is none.
-pub(super) fn parse_rate(text: &str) -> Result<u64, String> {
+fn parse_rate(text: &str) -> Result<u64, String> {
     if text == "none" {
         return Ok(0);
     }

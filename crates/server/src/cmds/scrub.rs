@@ -7,8 +7,7 @@ use millrace_core::units::ByteLen;
 use millrace_store::repair::{Fate, Verdict};
 use millrace_store::scrub::{ScrubOptions, scrub};
 
-use super::StoreArgs;
-use super::repair::{or_failed, parse_rate, print_found, print_report, with_bar};
+use super::repair::{WorkArgs, or_failed, print_found, print_report, with_bar};
 
 /// Read every byte of every member, find quiet corruption and mend it
 ///
@@ -25,17 +24,8 @@ pub(super) struct ScrubArgs {
     /// Only look, change nothing
     #[arg(long)]
     check: bool,
-    /// Bytes a second read and written on all members together: 200MB/s, 1GiB/s, or none for no bound
-    #[arg(long, value_name = "RATE", default_value = "200MB/s", value_parser = parse_rate)]
-    rate: u64,
-    /// The result as JSON
-    #[arg(long)]
-    json: bool,
-    /// No progress bar, no summary
-    #[arg(long, short)]
-    quiet: bool,
     #[command(flatten)]
-    store: StoreArgs,
+    work: WorkArgs,
 }
 
 /// Scrubs and says what was found.
@@ -44,12 +34,13 @@ pub(super) fn run(args: &ScrubArgs) -> anyhow::Result<ExitCode> {
 }
 
 fn attempt(args: &ScrubArgs) -> anyhow::Result<ExitCode> {
-    let volume = args.store.open()?;
-    let options = ScrubOptions { rate_bytes_per_s: args.rate, mend: !args.check };
-    let report = with_bar(args.json || args.quiet, |setting| scrub(&volume, &options, setting))??;
-    if args.json {
+    let WorkArgs { rate, json, quiet, ref store } = args.work;
+    let volume = store.open()?;
+    let options = ScrubOptions { rate_bytes_per_s: rate, mend: !args.check };
+    let report = with_bar(json || quiet, |setting| scrub(&volume, &options, setting))??;
+    if json {
         print_report(&report, "scrub")?;
-    } else if !args.quiet {
+    } else if !quiet {
         print_found(&volume, &report);
         let (count, word) = match args.check {
             true => (report.count(Fate::Mendable), "can be mended"),
