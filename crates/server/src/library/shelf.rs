@@ -14,11 +14,11 @@ use millrace_core::limits::{DEFAULT_PACKET_BYTES, MAX_OPEN_TITLES};
 use millrace_core::packet::{PacketMeta, WireLayout};
 use millrace_core::time::MediaTicks;
 use millrace_store::StoreError;
-use millrace_store::cache::{Cache, MemberHealth};
+use millrace_store::cache::{Cache, MemberHealth, TitleSource};
 use millrace_store::rows::Rows;
 use millrace_store::volume::{TitleFiles, TitleInfo, Volume};
 
-use crate::session::{AccessPoint, AccessPoints, Entry, FecMatrix, Library, OpenError};
+use crate::session::{AccessPoint, AccessPoints, Entry, FecMatrix, Library, OpenError, Track};
 
 /// Titles without viewers that stay open: each costs a few descriptors and its index.
 const MAX_IDLE_TITLES: usize = 256;
@@ -195,7 +195,8 @@ enum Key {
 }
 
 struct Open {
-    title: TitleRef,
+    /// A film as well as a parity track is packets in a layout.
+    track: Track,
     viewers: usize,
 }
 
@@ -210,11 +211,11 @@ impl Reader {
     }
 
     /// Opens it for one more viewer.
-    fn open_key(&mut self, key: Key) -> Result<TitleRef, OpenError> {
+    fn open_key(&mut self, key: Key) -> Result<Track, OpenError> {
         if let Some(open) = self.open.get_mut(&key) {
             open.viewers += 1;
             self.idle.retain(|&idle| idle != key);
-            return Ok(open.title);
+            return Ok(open.track);
         }
         if self.open.len() >= MAX_OPEN_TITLES {
             self.close_idle(0);
@@ -223,28 +224,28 @@ impl Reader {
             }
         }
         let broken = |error: &dyn std::error::Error| OpenError::Broken(error.to_string());
-        let title = match key {
+        let (packets, layout, title) = match key {
             Key::Film { id, packet_bytes } => {
                 let files = self.volume.open_title(id, packet_bytes).map_err(|e| broken(&e))?;
-                self.cache.open_title(files)
+                (files.packets(), files.layout, self.cache.open_title(files))
             }
             Key::Parity { id, track } => {
                 let files = self.volume.open_parity(id, track).map_err(|e| broken(&e))?;
-                self.cache.open_source(Box::new(files))
+                (files.packets(), files.layout(), self.cache.open_source(Box::new(files)))
             }
         };
-        let title = title.map_err(|e| broken(&e))?;
-        self.open.insert(key, Open { title, viewers: 1 });
-        self.by_ref.insert(title, key);
-        Ok(title)
+        let track = Track { title: title.map_err(|e| broken(&e))?, packets, layout };
+        self.open.insert(key, Open { track, viewers: 1 });
+        self.by_ref.insert(track.title, key);
+        Ok(track)
     }
 
     fn close_idle(&mut self, keep: usize) {
         while self.idle.len() > keep {
             let Some(key) = self.idle.pop_front() else { break };
             if let Some(open) = self.open.remove(&key) {
-                self.by_ref.remove(&open.title);
-                self.cache.close_title(open.title);
+                self.by_ref.remove(&open.track.title);
+                self.cache.close_title(open.track.title);
             }
         }
     }
@@ -292,10 +293,10 @@ impl Library for Reader {
             return Err(OpenError::MembersLost(lost));
         }
         let key = Key::Film { id: shelved.info.id, packet_bytes: entry.layout.packet_bytes() };
-        self.open_key(key)
+        Ok(self.open_key(key)?.title)
     }
 
-    fn open_track(&mut self, entry: &Entry, track: u8) -> Result<TitleRef, OpenError> {
+    fn open_track(&mut self, entry: &Entry, track: u8) -> Result<Track, OpenError> {
         let id = self.shelved(entry)?.info.id;
         self.open_key(Key::Parity { id, track })
     }
@@ -304,9 +305,14 @@ impl Library for Reader {
     fn lost(&mut self, entry: &Entry) -> Option<String> {
         let shelved = self.shelf.get(&entry.name)?;
         let members = self.volume.members();
+        // Nothing can be lost of a store with one directory but all of it, and that is told as it is.
+        if members.len() < 2 {
+            return None;
+        }
+        let health = self.cache.members();
         let failing = |slot: usize| {
             let suspended = |health| matches!(health, MemberHealth::Failing | MemberHealth::Missing);
-            self.cache.members().iter().any(|m| usize::from(m.index) == slot && suspended(m.health))
+            health.iter().any(|member| usize::from(member.index) == slot && suspended(member.health))
         };
         let files = shelved.access.files();
         let (slots, may): (Vec<usize>, usize) = match files.as_ref().and_then(|files| files.rows) {

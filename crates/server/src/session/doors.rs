@@ -81,7 +81,7 @@ pub trait Library: Send {
     ///
     /// # Errors
     /// As [`Library::open`], and when there is no such track.
-    fn open_track(&mut self, entry: &Entry, track: u8) -> Result<TitleRef, OpenError> {
+    fn open_track(&mut self, entry: &Entry, track: u8) -> Result<Track, OpenError> {
         let _ = entry;
         Err(OpenError::Broken(format!("it has no parity track {track}")))
     }
@@ -93,6 +93,17 @@ pub trait Library: Send {
     }
     /// One viewer less; called once for each successful [`Library::open`] and [`Library::open_track`], after the engine has forgotten the stream.
     fn close(&mut self, title: TitleRef);
+}
+
+/// A parity track that is open in the cache.
+#[derive(Clone, Copy, Debug)]
+pub struct Track {
+    /// Its name there.
+    pub title: TitleRef,
+    /// FEC packets in it.
+    pub packets: u32,
+    /// How they lie in an extent.
+    pub layout: WireLayout,
 }
 
 /// Why a title cannot be played although it is there.

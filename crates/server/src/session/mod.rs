@@ -42,7 +42,7 @@ mod state;
 
 pub use config::{RateBasis, ServerConfig};
 pub use counters::Counters;
-pub use doors::{AccessPoint, AccessPoints, Entropy, Entry, Library, OpenError, SystemEntropy};
+pub use doors::{AccessPoint, AccessPoints, Entropy, Entry, Library, OpenError, SystemEntropy, Track};
 pub use fec::{FecMatrix, FecMode, TRACK_RS, TRACK_XOR, port_offset};
 pub use liveness::UdpPort;
 pub use notice::Notice;

@@ -15,7 +15,7 @@ use millrace_offload::command::{Command, CompactDest, Event, PlaySpec, Refusal, 
 use millrace_server::rtsp::{Framer, Incoming};
 use millrace_server::session::{
     AccessPoint, AccessPoints, ConnKey, Entropy, Entry, FecMatrix, Library, Notice, OpenError, Output,
-    Server, ServerConfig, TRACK_XOR,
+    Server, ServerConfig, Track,
 };
 
 pub const SECOND: u64 = 1_000_000_000;
@@ -142,11 +142,13 @@ impl Library for SharedShelf {
     fn lost(&mut self, entry: &Entry) -> Option<String> {
         (entry.name == "torn").then(|| TORN.to_owned())
     }
-    fn open_track(&mut self, entry: &Entry, track: u8) -> Result<TitleRef, OpenError> {
+    fn open_track(&mut self, entry: &Entry, track: u8) -> Result<Track, OpenError> {
         if entry.name == "frail" && track == 2 {
             return Err(OpenError::Broken("parity.mrp: checksum mismatch".into()));
         }
-        self.open(entry)
+        let each = MATRIX.column_packets(track);
+        let layout = WireLayout::fec().with_row(u32::from(MATRIX.unit_packets) * each);
+        Ok(Track { title: self.open(entry)?, packets: MATRIX.columns(entry.packets) * each, layout })
     }
     fn close(&mut self, title: TitleRef) {
         let mut shelf = self.0.lock().unwrap();
@@ -447,7 +449,7 @@ impl World {
                     } => {
                         assert_eq!(
                             *layout,
-                            MATRIX.layout(TRACK_XOR),
+                            WireLayout::fec().with_row(u32::from(MATRIX.unit_packets)),
                             "with two parities both tracks lie alike"
                         );
                         format!("open fec {rtp_port} of {packets}")

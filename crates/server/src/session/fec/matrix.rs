@@ -2,7 +2,6 @@
 
 use std::fmt;
 
-use millrace_core::packet::WireLayout;
 use millrace_core::wire::fec::PAYLOAD_TYPE_FEC;
 
 /// How a title's packets are protected: rows of `k` data units and `m` parity units, units of `U` packets. On the wire a row is a
@@ -87,11 +86,6 @@ impl FecMatrix {
     /// FEC packets in `track` for each column.
     pub fn column_packets(self, track: u8) -> u32 {
         if track == TRACK_XOR { 1 } else { u32::from(self.parity_units).saturating_sub(1) }
-    }
-
-    /// How the FEC packets of `track` lie in memory: those of whole rows in an extent.
-    pub fn layout(self, track: u8) -> WireLayout {
-        WireLayout::fec().with_row(u32::from(self.unit_packets) * self.column_packets(track))
     }
 
     fn row_packets(self) -> u64 {

@@ -16,6 +16,7 @@ use rtsp_types::HeaderName;
 
 pub use matrix::{FecMatrix, FecMode, TRACK_RS, TRACK_XOR, port_offset};
 
+use super::doors::Track;
 use super::end::Closing;
 use super::notice::Notice;
 use super::server::{Server, SessionKey, header};
@@ -227,10 +228,12 @@ impl Server {
         let (engine, entry) = (session.engine, session.entry.clone());
         for &track in session.fec_mode().tracks() {
             let opened = match self.library.open_track(&entry, track) {
-                Ok(title) => match self.slots[engine].take_stream() {
-                    Some(stream) => Ok(Companion { track, stream, title, played: false }),
+                Ok(opened) => match self.slots[engine].take_stream() {
+                    Some(stream) => {
+                        Ok((Companion { track, stream, title: opened.title, played: false }, opened))
+                    }
                     None => {
-                        self.library.close(title);
+                        self.library.close(opened.title);
                         Err("the engine has no free stream".to_owned())
                     }
                 },
@@ -243,7 +246,7 @@ impl Server {
                 }
             };
             match opened {
-                Ok(companion) => self.open_companion(key, companion),
+                Ok((companion, opened)) => self.open_companion(key, companion, opened),
                 Err(why) => {
                     self.retire_companions(key);
                     let _ = self.reserve_fec(key, FecMode::Off); // giving back never fails
@@ -254,19 +257,18 @@ impl Server {
         Ok(())
     }
 
-    fn open_companion(&mut self, key: SessionKey, companion: Companion) {
+    fn open_companion(&mut self, key: SessionKey, companion: Companion, opened: Track) {
         let Some(session) = self.sessions.get_mut(&key) else { return };
         let Some(port) = session.port_of(companion.track) else { return };
         let (engine, ip, scope_id) = (session.engine, session.peer.ip(), session.scope_id());
         let Some(fec) = session.fec.as_mut() else { return };
-        let columns = fec.matrix.columns(session.entry.packets);
         let command = Command::Open {
             stream: companion.stream,
             title: companion.title,
-            packets: columns.saturating_mul(fec.matrix.column_packets(companion.track)),
+            packets: opened.packets,
             timeline: Timeline { ssrc: 0, ..session.entry.timeline },
             dest: CompactDest::Udp { ip, scope_id, rtp_port: port, rtcp_port: port },
-            layout: fec.matrix.layout(companion.track),
+            layout: opened.layout,
             quiet: true,
             spare: SPARE_ANY,
         };
