@@ -14,7 +14,7 @@ use crate::format::Uuid;
 use crate::format::members::{MAX_MEMBERS_FILE_BYTES, MEMBERS_FILE, MembersRecord};
 pub use crate::format::members::{MemberEntry, MemberState};
 use crate::format::superblock::{Geometry, Superblock};
-use crate::volume::dirs::{Dirs, read_whole};
+use crate::volume::dirs::{Dirs, TITLES_DIR, read_whole};
 use crate::volume::read_superblock;
 
 /// The members of a volume; shared by all who work with it, and brought up to date by [`Members::refresh`].
@@ -66,11 +66,54 @@ struct Look {
     block: Result<Superblock, StoreError>,
     /// `None`: there is no such file.
     record: Option<Result<MembersRecord, StoreError>>,
+    titles: Titles,
+}
+
+/// What was found where a member's titles are.
+#[derive(Debug)]
+enum Titles {
+    /// They can be listed; whether there are any.
+    Listed { any: bool },
+    /// There is no such directory: the member is new, or has lost it.
+    None,
+    /// They, or what is being made beside them, cannot be listed.
+    Unlisted(StoreError),
+}
+
+impl Titles {
+    fn of(dirs: &Dirs) -> Self {
+        let first = |dir: &Path| fs::read_dir(dir).and_then(|mut entries| entries.next().transpose());
+        match (first(&dirs.titles), first(&dirs.tmp)) {
+            (Err(error), _) if error.kind() == io::ErrorKind::NotFound => Self::None,
+            (Err(error), _) => Self::Unlisted(StoreError::io("list", &dirs.titles)(error)),
+            // One that is not there is made when the volume is opened.
+            (Ok(_), Err(error)) if error.kind() != io::ErrorKind::NotFound => {
+                Self::Unlisted(StoreError::io("list", &dirs.tmp)(error))
+            }
+            (Ok(title), _) => Self::Listed { any: title.is_some() },
+        }
+    }
 }
 
 impl Look {
     fn at(dir: &Path) -> Self {
-        Self { dir: dir.to_path_buf(), block: read_superblock(&Dirs::new(dir)), record: read_record(dir) }
+        let dirs = Dirs::new(dir);
+        let block = read_superblock(&dirs);
+        Self { dir: dir.to_path_buf(), block, record: read_record(dir), titles: Titles::of(&dirs) }
+    }
+
+    /// Why nothing can be read from it although it is the right member. One that is to be believed has its titles, if
+    /// `any` member has some.
+    fn why_unlisted(&self, state: MemberState, any: bool) -> Option<String> {
+        match &self.titles {
+            Titles::Unlisted(error) => Some(error.to_string()),
+            Titles::None if any && state == MemberState::Active => Some(format!(
+                "{}: is missing, with all that the member had; put it back, or give the member a new directory with \
+                 millrace volume replace",
+                self.dir.join(TITLES_DIR).display()
+            )),
+            _ => None,
+        }
     }
 
     fn is_member(&self, volume: Uuid, member: Uuid) -> bool {
@@ -329,6 +372,10 @@ impl Slot {
 impl Now {
     /// Several members, or one with parity: what the newest list says, held against what is there.
     fn of(record: MembersRecord, looks: &[Look]) -> Self {
+        let any = looks.iter().any(|look| {
+            look.block.as_ref().is_ok_and(|block| block.volume == record.volume)
+                && matches!(look.titles, Titles::Listed { any: true })
+        });
         let slot = |entry: &MemberEntry| {
             let found = looks.iter().find(|look| look.is_member(record.volume, entry.member));
             // A directory may have been named in another way than the list has it.
@@ -340,7 +387,7 @@ impl Now {
                 member: entry.member,
                 state: entry.state,
                 absent: match (found, there) {
-                    (Some(_), _) => None,
+                    (Some(look), _) => look.why_unlisted(entry.state, any),
                     (None, Some(look)) => Some(look.why_not()),
                     (None, None) => Some(not_looked_at),
                 },
@@ -366,7 +413,7 @@ impl Now {
         };
         match looks {
             [look] => {
-                let Look { dir, block: Ok(block), record } = look else { return incomplete(look) };
+                let Look { dir, block: Ok(block), record, .. } = look else { return incomplete(look) };
                 let unsupported = |e| StoreError::Format { path: Dirs::new(dir).superblock(), error: e };
                 block.geometry.check_supported("superblock").map_err(unsupported)?;
                 if record.is_some() || !block.geometry.is_single() {

@@ -191,3 +191,32 @@ fn a_member_without_its_list_is_found_by_the_others_only() {
     assert!(Members::find(&three.at(1)).is_err());
     assert_eq!(Members::find(&three.at(2)).unwrap().usable(), [0, 1, 2]);
 }
+
+#[test]
+fn a_member_whose_titles_cannot_be_listed_counts_as_missing() {
+    let three = Three::new();
+    for i in 0..3 {
+        fs::create_dir_all(three.at(i).join("titles")).unwrap();
+    }
+    // No member has a title: one that has no directory for them is new.
+    fs::remove_dir(three.at(1).join("titles")).unwrap();
+    assert_eq!(Members::find(&three.at(1)).unwrap().usable(), [0, 1, 2]);
+    fs::create_dir(three.at(2).join("titles").join("0123456789abcdef0123456789abcdef")).unwrap();
+    let members = Members::find(&three.at(1)).unwrap();
+    assert_eq!((members.usable(), members.missing()), (vec![0, 2], vec![1]));
+    let why = members.report()[1].absent.clone().unwrap();
+    assert!(why.contains("m1/titles") && why.contains("volume replace"), "{why}");
+    // Found out while it is open, and seen when it is right again.
+    for name in ["titles", "tmp"] {
+        fs::create_dir_all(three.at(1).join("titles")).unwrap();
+        assert!(members.refresh());
+        assert_eq!(members.usable(), [0, 1, 2]);
+        let path = three.at(1).join(name);
+        let _ = fs::remove_dir(&path);
+        fs::write(&path, b"not a directory").unwrap();
+        assert!(members.refresh());
+        let why = members.report()[1].absent.clone().unwrap();
+        assert!(members.missing() == [1] && why.contains(&*path.display().to_string()), "{why}");
+        fs::remove_file(&path).unwrap();
+    }
+}

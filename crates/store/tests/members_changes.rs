@@ -338,3 +338,28 @@ fn a_disk_that_takes_no_catalogue_is_passed_over() {
     assert!(disks.at(1).join("catalogue.sqlite").is_file());
     assert!(disks.at(0).join("catalogue.sqlite").is_dir(), "nothing was set aside");
 }
+
+#[test]
+fn a_volume_opens_without_a_member_whose_titles_are_gone_or_no_directory() {
+    for file in [false, true] {
+        let (disks, volume) = Disks::volume(3, 1, 0);
+        let info = film().add(&volume, "film");
+        drop(volume);
+        let (titles, kept) = (disks.at(1).join("titles"), disks.dir.path().join("kept"));
+        fs::rename(&titles, &kept).unwrap();
+        if file {
+            fs::write(&titles, b"").unwrap();
+        }
+        for i in 0..3 {
+            let volume = Volume::open(&disks.at(i)).unwrap();
+            assert_eq!((volume.members().usable(), volume.members().missing()), (vec![0, 2], vec![1]));
+            assert!(film_of(&volume, info.id) == film().bytes);
+            let error = TitleWriter::begin(&volume, &[SIZE]).unwrap_err().to_string();
+            assert!(error.contains("m1/titles"), "{error}");
+        }
+        assert_eq!(titles.exists(), file, "nothing is made in its place");
+        let _ = fs::remove_file(&titles);
+        fs::rename(&kept, &titles).unwrap();
+        assert_eq!(Volume::open(&disks.at(0)).unwrap().members().usable(), [0, 1, 2]);
+    }
+}

@@ -125,14 +125,15 @@ pub(super) fn add(inner: &Inner, dir: &Path, geometry: Geometry) -> Result<(), S
     let (member, index) = (new_uuid()?, count as u16);
     write_superblock(&home, inner.members.volume(), member, index, geometry)?;
     let path = hint(dir);
+    // One that is listed has the directories: without them it would count as a member that has lost its titles.
+    super::make_subdirectories(&home)?;
     // No title lies on it, so nothing is missing there.
     let entry = MemberEntry { index, member, path, state: MemberState::Active };
     members_io::change(&inner.members, &inner.disk, &lock, |record| {
         record.members.push(entry);
         (record.k, record.m, record.unit_packets) = (geometry.k, geometry.m, geometry.unit_packets);
         Ok(())
-    })?;
-    super::make_subdirectories(&home)
+    })
 }
 
 /// Gives a slot a new, empty member.
@@ -159,13 +160,13 @@ pub(super) fn replace(inner: &Inner, slot: usize, dir: &Path) -> Result<(), Stor
     let home = new_home(dir, &inner.disk)?;
     let member = new_uuid()?;
     write_superblock(&home, inner.members.volume(), member, slot as u16, inner.members.geometry())?;
+    super::make_subdirectories(&home)?;
     let path = hint(dir);
     members_io::change(&inner.members, &inner.disk, &lock, |record| {
         let entry = &mut record.members[slot];
         (entry.member, entry.path, entry.state) = (member, path, MemberState::Rebuilding);
         Ok(())
-    })?;
-    super::make_subdirectories(&home)
+    })
 }
 
 fn new_uuid() -> Result<Uuid, StoreError> {
