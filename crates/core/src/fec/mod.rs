@@ -30,6 +30,7 @@ mod kernel;
 mod neon;
 mod plan;
 mod scalar;
+mod spread;
 #[cfg(target_arch = "x86_64")]
 mod x86;
 
@@ -42,6 +43,7 @@ use crate::limits::{MAX_DATA_UNITS, MAX_PARITY_UNITS};
 
 pub use self::kernel::Kernel;
 pub use self::plan::{Plan, Plans};
+pub use self::spread::{FecPlace, Spread};
 
 /// The code of k data and m parity symbols. Cheap to clone.
 #[derive(Clone, Debug)]
