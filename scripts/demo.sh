@@ -86,6 +86,7 @@ listens() { (: </dev/tcp/127.0.0.1/"$1") 2>/dev/null; }
 port=${PORT:-8554}
 while listens "$port"; do
   say "port $port is taken"
+  [ -z "${PORT-}" ] || die "choose another one with PORT=..., or none"
   port=$((port + 2))
   [ "$port" -lt 8600 ] || die "no free port; choose one with PORT=..."
 done
