@@ -219,7 +219,8 @@ fn check(
     if let Some(first) = members.first() {
         names_are_unique(&first.dirs, &newest, &mut report);
         let kept = members.iter().find(|member| member.dirs.catalogue().exists()).unwrap_or(first);
-        catalogue_agrees(&kept.dirs, &newest, &mut report);
+        let looked_at: Vec<usize> = members.iter().map(|member| usize::from(member.slot)).collect();
+        catalogue_agrees(&kept.dirs, &looked_at, &newest, &mut report);
     }
     each_title(&members, &titles, &newest, depth, &mut report);
     Ok(report.findings)
@@ -438,7 +439,12 @@ fn names_are_unique(dirs: &Dirs, manifests: &[(TitleId, Manifest)], report: &mut
     }
 }
 
-fn catalogue_agrees(dirs: &Dirs, manifests: &[(TitleId, Manifest)], report: &mut Report<'_>) {
+fn catalogue_agrees(
+    dirs: &Dirs,
+    looked_at: &[usize],
+    manifests: &[(TitleId, Manifest)],
+    report: &mut Report<'_>,
+) {
     let promise = "catalogue_agrees";
     let remedy = "it is brought up to date when the store is opened next";
     let path = dirs.catalogue();
@@ -451,17 +457,20 @@ fn catalogue_agrees(dirs: &Dirs, manifests: &[(TitleId, Manifest)], report: &mut
             return report.warning(promise, &path, error, "it is rebuilt when the store is opened next");
         }
     };
-    let mut rows: HashMap<TitleId, _> = rows.into_iter().map(|info| (info.id, info)).collect();
+    let mut rows: HashMap<TitleId, _> = rows.into_iter().map(|row| (row.0.id, row)).collect();
     for (id, manifest) in manifests {
         match rows.remove(id) {
-            Some(info) if info == manifest.title => {}
+            Some((info, _)) if info == manifest.title => {}
             Some(_) => {
                 report.warning(promise, &path, format!("title {id} is not as in its manifest"), remedy)
             }
             None => report.warning(promise, &path, format!("title {id} is not in it"), remedy),
         }
     }
-    for id in rows.into_keys().filter(|&id| !dirs.title(id).is_dir()) {
+    for (id, (_, placed)) in rows.into_iter().filter(|&(id, _)| !dirs.title(id).is_dir()) {
+        if looked_at.iter().all(|&slot| slot >= placed.members) {
+            continue; // it is on members that are missing
+        }
         report.warning(promise, &path, format!("title {id} is in it and not in the store"), remedy);
     }
 }

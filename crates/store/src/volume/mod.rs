@@ -17,6 +17,7 @@
 //! | `film` | the bytes of a film, wherever they lie and whatever is missing |
 //! | `resize` | adds packet sizes and range sums to a title |
 //! | `catalogue` | finds titles by name, id, source |
+//! | `listing` | where titles lie, and what of that is lost |
 //! | `recover` | sweeps `tmp`, finishes what was begun on some of the members |
 //! | `members_io` | the list of members on the disks |
 //! | `lock`, `workspace`, `dirs`, `name`, `manifest_io` | what these share |
@@ -26,6 +27,7 @@ mod create;
 mod data;
 pub(crate) mod dirs;
 mod film;
+mod listing;
 pub(crate) mod lock;
 pub(crate) mod manifest_io;
 mod members_io;
@@ -40,6 +42,7 @@ mod writer;
 
 use std::io;
 use std::path::{Path, PathBuf};
+use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 use millrace_core::ids::TitleId;
@@ -58,9 +61,20 @@ pub(crate) use open::{open_index, open_meta, open_parity_meta, open_sums};
 pub use catalogue::UnreadableTitle;
 pub use dirs::{CATALOGUE_FILE, LOCK_FILE, TITLES_DIR, TMP_DIR, VOLUME_FILE};
 pub use film::FilmReader;
+pub use listing::{ListedTitle, Listing, LostMembers, PlacedOn};
 pub use open::ParityFiles;
 pub use title::{DerivedFrom, ElementaryStream, SourceIdentity, TitleFiles, TitleInfo};
 pub use writer::{FinishTitle, TitleWriter};
+
+/// How many members must be there for a volume to be opened.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Need {
+    /// So many that the parity makes up for the others.
+    Enough,
+    /// One. What is on too few members is listed and cannot be opened until they are back; the volume is put in order when
+    /// enough of them are.
+    Any,
+}
 
 /// A volume of one or several store directories, its members. Cheap to clone; all clones share one connection to the
 /// catalogue.
@@ -77,6 +91,8 @@ struct Inner {
     members: Arc<Members>,
     superblock: Superblock,
     catalogue: Mutex<Catalogue>,
+    /// Whether it has been put in order: that takes enough members.
+    in_order: AtomicBool,
 }
 
 impl Inner {
@@ -95,6 +111,18 @@ impl Inner {
         self.members.usable().into_iter().map(|slot| self.dirs(slot)).collect()
     }
 
+    /// Puts the volume in order if that could not be done when it was opened, and can be now.
+    fn tidy(&self) -> Result<(), StoreError> {
+        if self.in_order.load(Ordering::Acquire) || enough(&self.dir, &self.members).is_err() {
+            return Ok(());
+        }
+        let (lock, usable) = StoreLock::take_all(&self.members, &|slot| self.dirs(slot))?;
+        enough(&self.dir, &self.members)?;
+        put_in_order(&self.members, &usable, &self.disk, &lock)?;
+        self.in_order.store(true, Ordering::Release);
+        Ok(())
+    }
+
     /// Those of the members that have to be there for something that changes all of them.
     fn all_members(&self, action: &'static str) -> Result<Vec<Dirs>, StoreError> {
         self.members.refresh();
@@ -108,6 +136,7 @@ impl Inner {
             };
             return Err(StoreError::MemberNeeded { dir: slot.dir.clone(), why, action });
         }
+        self.tidy()?;
         Ok((0..report.len()).map(|slot| self.dirs(slot)).collect())
     }
 }
@@ -124,12 +153,18 @@ impl Volume {
     /// # Errors
     /// As [`Volume::open_or_create`].
     pub fn open_or_create_on(dir: &Path, disk: Disk) -> Result<Self, StoreError> {
-        disk.create_dir_all(dir).map_err(StoreError::io("create", dir))?;
-        let dirs = Dirs::on(dir, disk.clone());
-        if !dirs.superblock().exists() {
-            create::single(&dirs)?;
-        }
+        make_sure_of(dir, &disk)?;
         Self::open_on(dir, disk)
+    }
+
+    /// The same with however few of its members, if it is there.
+    ///
+    /// # Errors
+    /// As [`Volume::open_or_create`].
+    pub fn open_any_or_create(dir: &Path) -> Result<Self, StoreError> {
+        let disk = Disk::default();
+        make_sure_of(dir, &disk)?;
+        Self::open_found(dir, Members::find(dir)?, disk, Need::Any)
     }
 
     /// Makes a volume of these directories, which must not be stores yet, and opens it.
@@ -161,7 +196,15 @@ impl Volume {
     /// # Errors
     /// As [`Volume::open`].
     pub fn open_on(dir: &Path, disk: Disk) -> Result<Self, StoreError> {
-        Self::open_found(dir, Members::find(dir)?, disk)
+        Self::open_found(dir, Members::find(dir)?, disk, Need::Enough)
+    }
+
+    /// Opens the volume that the store in `dir` is a member of, with however few of its members.
+    ///
+    /// # Errors
+    /// As [`Volume::open`], but not because others are missing.
+    pub fn open_any(dir: &Path) -> Result<Self, StoreError> {
+        Self::open_found(dir, Members::find(dir)?, Disk::default(), Need::Any)
     }
 
     /// Opens a volume whose members are in exactly these directories, whatever `members.mrm` says about where they are.
@@ -177,25 +220,36 @@ impl Volume {
     /// # Errors
     /// As [`Volume::open_members`].
     pub fn open_members_on(dirs: &[PathBuf], disk: Disk) -> Result<Self, StoreError> {
-        let first = dirs.first().cloned().unwrap_or_default();
-        Self::open_found(&first, Members::among(dirs)?, disk)
+        Self::open_found(first_of(dirs), Members::among(dirs)?, disk, Need::Enough)
     }
 
-    fn open_found(dir: &Path, members: Members, disk: Disk) -> Result<Self, StoreError> {
+    /// The same with however few of its members.
+    ///
+    /// # Errors
+    /// As [`Volume::open_members`], but not because others are missing.
+    pub fn open_any_members(dirs: &[PathBuf]) -> Result<Self, StoreError> {
+        Self::open_found(first_of(dirs), Members::among(dirs)?, Disk::default(), Need::Any)
+    }
+
+    fn open_found(dir: &Path, members: Members, disk: Disk, need: Need) -> Result<Self, StoreError> {
         let members = Arc::new(members);
         let on = |slot: usize| Dirs::on(&members.dir(slot), disk.clone());
         create::finish(&members, &disk)?;
-        enough(dir, &members)?;
-        let (lock, usable) = StoreLock::take_all(&members, &on)?;
-        enough(dir, &members)?;
-        for dirs in &usable {
-            make_subdirectories(dirs)?;
+        if need == Need::Enough {
+            enough(dir, &members)?;
         }
-        members_io::heal(&members, &disk, &lock)?;
-        recover::recover(&members, &usable, &disk, &lock)?;
+        let (lock, usable) = StoreLock::take_all(&members, &on)?;
+        let there = enough(dir, &members);
+        let in_order = AtomicBool::new(there.is_ok());
+        // With too few of them nothing is changed: the others may know better.
+        match there {
+            Ok(()) => put_in_order(&members, &usable, &disk, &lock)?,
+            Err(error) if need == Need::Enough || usable.is_empty() => return Err(error),
+            Err(_) => {}
+        }
         let superblock = read_superblock(&usable[0])?;
         let catalogue = Mutex::new(Catalogue::open(&members)?);
-        let inner = Inner { dir: dir.to_path_buf(), disk, members, superblock, catalogue };
+        let inner = Inner { dir: dir.to_path_buf(), disk, members, superblock, catalogue, in_order };
         Ok(Self { inner: Arc::new(inner) })
     }
 
@@ -278,10 +332,34 @@ impl Volume {
         self.inner.catalogue().titles()
     }
 
-    /// Titles whose manifest cannot be read: neither [`Volume::titles`] nor [`Volume::find`] has them, but
-    /// [`Volume::remove`] removes them.
+    /// All titles with what is lost of each, and what cannot be read.
+    ///
+    /// # Errors
+    /// If no member can be looked at, or the catalogue not be used.
+    pub fn listing(&self) -> Result<Listing, StoreError> {
+        // If it cannot be put in order, whoever wants to change something is told; what is there can be listed all the same.
+        let _ = self.inner.tidy();
+        self.inner.catalogue().listing()
+    }
+
+    /// Titles that cannot be read, because of their manifest or because too few of their members are there.
+    /// [`Volume::remove`] removes them, if enough of the volume's members are there.
     pub fn unreadable(&self) -> Result<Vec<UnreadableTitle>, StoreError> {
-        self.inner.catalogue().take_unreadable()
+        let Listing { titles, mut unreadable } = self.listing()?;
+        let members = &self.inner.members;
+        for title in titles {
+            let Some(lost) = title.lost(|slot| members.is_usable(slot)) else { continue };
+            let names: Vec<_> =
+                lost.slots.iter().map(|&slot| members.dir(slot).display().to_string()).collect();
+            let error = StoreError::MembersLost {
+                what: format!("title {}", title.info.id),
+                lost: lost.slots.len(),
+                may: lost.may,
+                names: names.join(", "),
+            };
+            unreadable.push(UnreadableTitle { id: title.info.id, error });
+        }
+        Ok(unreadable)
     }
 
     /// The title with this name, or with this id (32 hexadecimal digits).
@@ -329,6 +407,7 @@ impl Volume {
         let Inner { members, disk, .. } = &*self.inner;
         members.refresh();
         enough(&self.inner.dir, members)?;
+        self.inner.tidy()?;
         let (lock, usable) = StoreLock::take_all(members, &|slot| self.inner.dirs(slot))?;
         if usable.iter().all(|dirs| !dirs.title(id).is_dir()) {
             return Err(StoreError::NoTitle { id });
@@ -361,6 +440,26 @@ impl Volume {
     ) -> Result<Vec<String>, StoreError> {
         resize::prepare(&self.inner, id, packet_sizes, tell)
     }
+}
+
+/// Makes a store in a directory where there is none.
+fn make_sure_of(dir: &Path, disk: &Disk) -> Result<(), StoreError> {
+    disk.create_dir_all(dir).map_err(StoreError::io("create", dir))?;
+    let dirs = Dirs::on(dir, disk.clone());
+    if dirs.superblock().exists() { Ok(()) } else { create::single(&dirs) }
+}
+
+fn first_of(dirs: &[PathBuf]) -> &Path {
+    dirs.first().map_or(Path::new(""), PathBuf::as_path)
+}
+
+/// Finishes what was begun on some of the members, and sweeps what dead processes left.
+fn put_in_order(members: &Members, usable: &[Dirs], disk: &Disk, lock: &StoreLock) -> Result<(), StoreError> {
+    for dirs in usable {
+        make_subdirectories(dirs)?;
+    }
+    members_io::heal(members, disk, lock)?;
+    recover::recover(members, usable, disk, lock)
 }
 
 /// Whether enough members are there.

@@ -398,7 +398,7 @@ fn publish(
         sync_dir(&home.disk, &home.tmp)?;
     }
     // The title is there whatever becomes of the catalogue, which is only a cache and finds it at its next refresh.
-    let _ = volume.catalogue().put(&manifest.title);
+    let _ = volume.catalogue().put(&manifest);
     Ok(manifest.title)
 }
 

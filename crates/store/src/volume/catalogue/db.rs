@@ -7,19 +7,22 @@ use std::path::Path;
 use std::time::Duration;
 
 use millrace_core::ids::TitleId;
+use millrace_core::limits::MAX_MEMBERS;
 use rusqlite::{
     Connection, ErrorCode, OpenFlags, OptionalExtension, Transaction, TransactionBehavior, params,
 };
 
 use super::Stamp;
 use crate::format::crc32c;
-use crate::volume::{SourceIdentity, TitleInfo};
+use crate::format::manifest::Manifest;
+use crate::volume::{PlacedOn, SourceIdentity, TitleInfo};
 
 /// "MLRC": marks the file as ours.
 const APPLICATION_ID: i32 = 0x4d4c_5243;
 
 /// One step per version: `MIGRATIONS[n]` takes a catalogue from `user_version` n to n + 1.
-const MIGRATIONS: [&str; 1] = ["
+const MIGRATIONS: [&str; 2] = [
+    "
     CREATE TABLE title (
         id TEXT NOT NULL PRIMARY KEY,
         name TEXT NOT NULL,
@@ -34,7 +37,14 @@ const MIGRATIONS: [&str; 1] = ["
     ) STRICT;
     CREATE INDEX title_by_name ON title (name);
     CREATE INDEX title_by_source ON title (source_path, source_bytes, source_modified_ns);
-"];
+",
+    // Rows are made anew from the manifests: they say what the new columns are to hold.
+    "
+    DELETE FROM title;
+    ALTER TABLE title ADD COLUMN members INTEGER NOT NULL DEFAULT 1; -- it lies on members 0 to this one, not included
+    ALTER TABLE title ADD COLUMN may INTEGER NOT NULL DEFAULT 0;     -- of which so many may be lost
+",
+];
 
 /// How long one process waits for another's write to the catalogue; writes take milliseconds.
 const BUSY: Duration = Duration::from_secs(10);
@@ -42,13 +52,20 @@ const BUSY: Duration = Duration::from_secs(10);
 const BUSY_AT_OPEN: Duration = Duration::from_secs(2);
 
 const COLUMNS: &str = "id, name, source_path, source_bytes, source_modified_ns, manifest_inode, manifest_bytes, \
-                       manifest_modified_ns, info, crc";
+                       manifest_modified_ns, info, crc, members, may";
 
 /// One title as catalogued.
 #[derive(Clone, Debug)]
 pub(super) struct Row {
     pub(super) info: TitleInfo,
     pub(super) stamp: Stamp,
+    pub(super) placed: PlacedOn,
+}
+
+impl Row {
+    pub(super) fn new(manifest: Manifest, stamp: Stamp) -> Self {
+        Self { placed: PlacedOn::of(&manifest.placement), info: manifest.title, stamp }
+    }
 }
 
 /// An open catalogue.
@@ -153,10 +170,12 @@ impl Db {
         identity(path) == Some(self.file)
     }
 
-    pub(super) fn stamps(&mut self) -> rusqlite::Result<Vec<(TitleId, Stamp)>> {
+    pub(super) fn stamps(&mut self) -> rusqlite::Result<Vec<(TitleId, Stamp, PlacedOn)>> {
         let mut statement = self.connection.prepare_cached(&format!("SELECT {COLUMNS} FROM title"))?;
         statement
-            .query_map([], |row| Stored::read(row).and_then(|row| Ok((row.id()?, row.stamp()))))?
+            .query_map([], |row| {
+                Stored::read(row).and_then(|row| Ok((row.id()?, row.stamp(), row.placed()?)))
+            })?
             .collect()
     }
 
@@ -206,20 +225,22 @@ struct Stored {
     name: String,
     source_path: Vec<u8>,
     /// Source's length and modification time; manifest's inode, length and modification time. Unsigned ones are cast,
-    /// so that equal bits are equal.
-    numbers: [i64; 5],
+    /// so that equal bits are equal. Then the members that it lies on, and how many of them may be lost.
+    numbers: [i64; 7],
     info: String,
 }
 
 impl Stored {
     fn of(row: &Row) -> Self {
-        let Row { info, stamp } = row;
+        let Row { info, stamp, placed } = row;
         let numbers = [
             info.source.bytes as i64,
             info.source.modified_unix_ns as i64,
             stamp.inode as i64,
             stamp.bytes as i64,
             stamp.modified_ns,
+            placed.members as i64, // at most a few dozen
+            placed.may as i64,
         ];
         Self {
             id: info.id.to_string(),
@@ -237,7 +258,15 @@ impl Stored {
             id: row.get(0)?,
             name: row.get(1)?,
             source_path: row.get(2)?,
-            numbers: [row.get(3)?, row.get(4)?, row.get(5)?, row.get(6)?, row.get(7)?],
+            numbers: [
+                row.get(3)?,
+                row.get(4)?,
+                row.get(5)?,
+                row.get(6)?,
+                row.get(7)?,
+                row.get(10)?,
+                row.get(11)?,
+            ],
             info: row.get(8)?,
         };
         if row.get::<_, u32>(9)? != stored.crc() {
@@ -259,9 +288,9 @@ impl Stored {
 
     fn insert(&self, transaction: &Transaction<'_>) -> rusqlite::Result<()> {
         let sql = format!(
-            "INSERT OR REPLACE INTO title ({COLUMNS}) VALUES (?1, ?2, ?3, ?4, ?5, ?6, ?7, ?8, ?9, ?10)"
+            "INSERT OR REPLACE INTO title ({COLUMNS}) VALUES (?1, ?2, ?3, ?4, ?5, ?6, ?7, ?8, ?9, ?10, ?11, ?12)"
         );
-        let [bytes, modified, inode, manifest_bytes, manifest_modified] = self.numbers;
+        let [bytes, modified, inode, manifest_bytes, manifest_modified, members, may] = self.numbers;
         let (path, crc) = (&self.source_path, self.crc());
         transaction.prepare_cached(&sql)?.execute(params![
             self.id,
@@ -273,7 +302,9 @@ impl Stored {
             manifest_bytes,
             manifest_modified,
             self.info,
-            crc
+            crc,
+            members,
+            may
         ])?;
         Ok(())
     }
@@ -283,13 +314,21 @@ impl Stored {
     }
 
     fn stamp(&self) -> Stamp {
-        let [.., inode, bytes, modified_ns] = self.numbers;
+        let [_, _, inode, bytes, modified_ns, _, _] = self.numbers;
         Stamp { inode: inode as u64, bytes: bytes as u64, modified_ns }
+    }
+
+    fn placed(&self) -> rusqlite::Result<PlacedOn> {
+        let [.., members, may] = self.numbers.map(usize::try_from);
+        let (Ok(members @ 1..=MAX_MEMBERS), Ok(may)) = (members, may) else {
+            return Err(damage("a row's members are none"));
+        };
+        Ok(PlacedOn { members, may })
     }
 
     fn row(&self) -> rusqlite::Result<Row> {
         let info = serde_json::from_str(&self.info).map_err(|_| damage("a row's description is not one"))?;
-        Ok(Row { info, stamp: self.stamp() })
+        Ok(Row { info, stamp: self.stamp(), placed: self.placed()? })
     }
 }
 

@@ -5,9 +5,11 @@
 //! crashed or not, is seen by looking at the directory. A catalogue that is lost, damaged, or of another version is set
 //! aside and made anew.
 //!
-//! A volume of several members has its catalogue on the first of them that is there; it lists the titles of all.
+//! A volume of several members has its catalogue on the first of them that is there; it lists the titles of all. A title
+//! none of whose members can be looked at stays in it: it may come back with them.
 
 mod db;
+mod share;
 
 use std::collections::btree_map::Entry;
 use std::collections::{BTreeMap, HashMap};
@@ -23,8 +25,9 @@ use millrace_core::ids::TitleId;
 use self::db::{Db, Row};
 use super::dirs::{Dirs, id_of_name};
 use super::manifest_io::find_manifest;
-use super::{SourceIdentity, TitleInfo};
+use super::{ListedTitle, Listing, PlacedOn, SourceIdentity, TitleInfo};
 use crate::error::StoreError;
+use crate::format::manifest::Manifest;
 use crate::members::Members;
 
 /// A directory below `titles` that holds no readable title.
@@ -57,16 +60,36 @@ struct Seen {
     /// Stamp of the manifest on the first member that has one; else why it has none.
     stamp: Result<Stamp, StoreError>,
     /// Members that have such a directory.
-    members: usize,
+    on: Slots,
 }
 
-/// Where a title lies, as the manifest with this stamp says.
-#[derive(Debug)]
-struct Placed {
-    stamp: Stamp,
-    slots: Vec<usize>,
-    /// Members that may be lost.
-    may: usize,
+/// What lies on the members.
+#[derive(Debug, Default)]
+struct Look {
+    titles: BTreeMap<TitleId, Seen>,
+    /// Members whose titles could be listed.
+    listed: Slots,
+}
+
+impl Look {
+    /// Whether a title that is nowhere to be seen is gone. If none of its members could be looked at, it may well be there.
+    fn is_gone(&self, placed: PlacedOn) -> bool {
+        (0..placed.members).any(|slot| self.listed.has(slot))
+    }
+}
+
+/// A set of slots: there are at most [`MAX_MEMBERS`](millrace_core::limits::MAX_MEMBERS).
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+struct Slots(u32);
+
+impl Slots {
+    fn add(&mut self, slot: usize) {
+        self.0 |= 1 << slot;
+    }
+
+    fn has(self, slot: usize) -> bool {
+        self.0 & 1 << slot != 0
+    }
 }
 
 /// One process's view of the catalogue.
@@ -77,8 +100,8 @@ pub(crate) struct Catalogue {
     path: PathBuf,
     db: Option<Db>,
     unreadable: Vec<UnreadableTitle>,
-    /// Where titles lie that not all members have, so that their manifests are not read again at each look.
-    placed: HashMap<TitleId, Placed>,
+    /// Members that were there when the copies were brought up to date.
+    shared_with: Slots,
     /// The directories `titles` and their modification times at the last refresh, if no change since then can hide behind
     /// them.
     seen: Option<Vec<(PathBuf, SystemTime)>>,
@@ -97,7 +120,7 @@ impl Catalogue {
             path: PathBuf::new(),
             db: None,
             unreadable: Vec::new(),
-            placed: HashMap::new(),
+            shared_with: Slots::default(),
             seen: None,
         };
         catalogue.refresh()?;
@@ -133,29 +156,40 @@ impl Catalogue {
         Ok(self.with_db(|db| db.by_name(name))?.is_some())
     }
 
-    /// Titles that cannot be read, and those of which too few members are there.
-    pub(crate) fn take_unreadable(&mut self) -> Result<Vec<UnreadableTitle>, StoreError> {
-        self.seen = None;
-        self.refresh()?;
-        let mut unreadable = std::mem::take(&mut self.unreadable);
-        let titles = self.look_at_titles()?;
-        self.placed.retain(|id, _| titles.contains_key(id));
-        for (id, seen) in titles {
-            unreadable.extend(self.too_few(id, &seen).map(|error| UnreadableTitle { id, error }));
-        }
-        Ok(unreadable)
+    /// All titles, what is lost of each, and what cannot be read.
+    pub(crate) fn listing(&mut self) -> Result<Listing, StoreError> {
+        self.seen = None; // what cannot be read is handed out, and has to be found again
+        let look = self.look_again()?;
+        let rows = self.with_db(|db| db.all())?;
+        let there = self.members.usable();
+        let listed = |Row { info, placed, .. }: Row| {
+            let on = match look.titles.get(&info.id) {
+                Some(seen) => seen.on,
+                None if look.is_gone(placed) => Slots(u32::MAX), // it has come since we looked
+                None => Slots::default(),
+            };
+            let should = there.iter().copied().filter(|&slot| slot < placed.members);
+            let lacking = should.filter(|&slot| !on.has(slot)).collect();
+            ListedTitle { info, placed, lacking }
+        };
+        let mut titles: Vec<ListedTitle> = rows.into_iter().map(listed).collect();
+        titles.sort_by(|a, b| (&a.info.name, a.info.id).cmp(&(&b.info.name, b.info.id)));
+        Ok(Listing { titles, unreadable: std::mem::take(&mut self.unreadable) })
     }
 
     /// Adds or replaces a title whose manifest is in place.
-    pub(crate) fn put(&mut self, info: &TitleInfo) -> Result<(), StoreError> {
-        let stamp = self.stamp_of(info.id).ok_or(StoreError::NoTitle { id: info.id })?;
-        let row = Row { info: info.clone(), stamp };
+    pub(crate) fn put(&mut self, manifest: &Manifest) -> Result<(), StoreError> {
+        let id = manifest.title.id;
+        let stamp = self.stamp_of(id).ok_or(StoreError::NoTitle { id })?;
+        let row = Row::new(manifest.clone(), stamp);
         self.with_db(|db| db.change(std::slice::from_ref(&row), &[]))
     }
 
     /// Drops a title.
     pub(crate) fn delete(&mut self, id: TitleId) -> Result<(), StoreError> {
-        self.with_db(|db| db.change(&[], &[id]))
+        self.with_db(|db| db.change(&[], &[id]))?;
+        self.unshare(id);
+        Ok(())
     }
 
     /// A row that is still true, found with one look at its manifest; else found after a refresh.
@@ -174,7 +208,12 @@ impl Catalogue {
 
     /// The members that titles are looked for on.
     fn homes(&self) -> Vec<Dirs> {
-        self.members.usable().into_iter().map(|slot| Dirs::new(&self.members.dir(slot))).collect()
+        self.usable().map(|(_, dirs)| dirs).collect()
+    }
+
+    /// The same with their slots.
+    fn usable(&self) -> impl Iterator<Item = (usize, Dirs)> + use<'_> {
+        self.members.usable().into_iter().map(|slot| (slot, Dirs::new(&self.members.dir(slot))))
     }
 
     /// The stamp of the first manifest of a title that is there.
@@ -212,80 +251,68 @@ impl Catalogue {
 
     /// Brings the catalogue in line with `titles`: one look at each manifest, and a read of those that are new.
     pub(crate) fn refresh(&mut self) -> Result<(), StoreError> {
+        self.look_again().map(drop)
+    }
+
+    fn look_again(&mut self) -> Result<Look, StoreError> {
         let modified = self.modified()?;
         let now = SystemTime::now();
         let age = |(_, time): &(PathBuf, SystemTime)| now.duration_since(*time);
         let settled = modified.iter().all(|seen| age(seen).is_ok_and(|age| age > MTIME_STEP));
-        let on_disk = self.look_at_titles()?;
-        let mut known: HashMap<TitleId, Stamp> = self.with_db(|db| db.stamps())?.into_iter().collect();
+        let mut look = self.look_at_titles()?;
+        let stamps = self.with_db(|db| db.stamps())?;
+        let mut known: HashMap<TitleId, _> =
+            stamps.into_iter().map(|(id, stamp, placed)| (id, (stamp, placed))).collect();
         let (mut put, mut unreadable) = (Vec::new(), Vec::new());
-        for (id, Seen { stamp, .. }) in on_disk {
-            match stamp {
-                Ok(stamp) if known.get(&id) == Some(&stamp) => {
-                    known.remove(&id);
+        for (&id, Seen { stamp, .. }) in &mut look.titles {
+            let stamp = match std::mem::replace(stamp, Err(StoreError::NoTitle { id })) {
+                Ok(stamp) => stamp,
+                Err(error) => {
+                    unreadable.push(UnreadableTitle { id, error });
+                    continue;
                 }
-                Ok(stamp) => match find_manifest(&self.members, id) {
-                    Ok((_, manifest)) => {
-                        known.remove(&id);
-                        put.push(Row { info: manifest.title, stamp });
-                    }
-                    Err(StoreError::NoTitle { .. }) => {} // removed while we looked
-                    Err(error) => unreadable.push(UnreadableTitle { id, error }),
-                },
+            };
+            if known.get(&id).is_some_and(|(seen, _)| *seen == stamp) {
+                known.remove(&id);
+                continue;
+            }
+            match find_manifest(&self.members, id) {
+                Ok((_, manifest)) => {
+                    known.remove(&id);
+                    put.push(Row::new(manifest, stamp));
+                }
+                Err(StoreError::NoTitle { .. }) => {} // removed while we looked
                 Err(error) => unreadable.push(UnreadableTitle { id, error }),
             }
         }
-        let gone: Vec<TitleId> = known.into_keys().collect();
-        if !put.is_empty() || !gone.is_empty() {
+        let gone: Vec<TitleId> =
+            known.into_iter().filter(|(_, (_, placed))| look.is_gone(*placed)).map(|(id, _)| id).collect();
+        let changed = !put.is_empty() || !gone.is_empty();
+        if changed {
             self.with_db(|db| db.change(&put, &gone))?;
+        }
+        if changed || self.shared_with != look.listed {
+            self.share(&look);
+            self.shared_with = look.listed;
         }
         self.unreadable = unreadable;
         self.seen = settled.then_some(modified);
-        Ok(())
-    }
-
-    /// Why a title cannot be read although its manifest can: it is on too few of its members. It stays in the catalogue, so
-    /// that who asks for it is told.
-    fn too_few(&mut self, id: TitleId, seen: &Seen) -> Option<StoreError> {
-        if seen.members >= self.members.len() {
-            return None;
-        }
-        let stamp = *seen.stamp.as_ref().ok()?;
-        if self.placed.get(&id).is_none_or(|placed| placed.stamp != stamp) {
-            let (_, manifest) = find_manifest(&self.members, id).ok()?;
-            let slots = manifest.placement.members.iter().map(|member| usize::from(member.index)).collect();
-            let may = usize::from(manifest.placement.geometry().tolerance());
-            self.placed.insert(id, Placed { stamp, slots, may });
-        }
-        let Placed { slots, may, .. } = self.placed.get(&id)?;
-        let lost = slots.len().saturating_sub(seen.members);
-        if lost <= *may {
-            return None;
-        }
-        let has = |slot: usize| {
-            self.members.is_usable(slot) && Dirs::new(&self.members.dir(slot)).title(id).is_dir()
-        };
-        let names = slots
-            .iter()
-            .filter(|&&slot| !has(slot))
-            .map(|&slot| self.members.dir(slot).display().to_string());
-        let names = names.collect::<Vec<_>>().join(", ");
-        Some(StoreError::MembersLost { what: format!("title {id}"), lost, may: *may, names })
+        Ok(look)
     }
 
     /// Ids below each `titles`, in order.
-    fn look_at_titles(&self) -> Result<BTreeMap<TitleId, Seen>, StoreError> {
-        let mut found = BTreeMap::new();
-        let (mut listed, mut failed) = (false, None);
-        for dirs in self.homes() {
-            match look_at_titles_of(&dirs, &mut found) {
-                Ok(()) => listed = true,
+    fn look_at_titles(&self) -> Result<Look, StoreError> {
+        let mut look = Look::default();
+        let mut failed = None;
+        for (slot, dirs) in self.usable() {
+            match look_at_titles_of(slot, &dirs, &mut look.titles) {
+                Ok(()) => look.listed.add(slot),
                 Err(error) => failed = Some(error),
             }
         }
         match failed {
-            Some(error) if !listed => Err(error),
-            _ => Ok(found),
+            Some(error) if look.listed.0 == 0 => Err(error),
+            _ => Ok(look),
         }
     }
 
@@ -350,11 +377,11 @@ impl Catalogue {
     /// Fills a new catalogue with every readable manifest; what is unreadable is for [`Catalogue::refresh`] to report.
     fn refill(&mut self) -> Result<(), StoreError> {
         let mut rows = Vec::new();
-        for (id, seen) in self.look_at_titles()? {
+        for (id, seen) in self.look_at_titles()?.titles {
             if let Ok(stamp) = seen.stamp
                 && let Ok((_, manifest)) = find_manifest(&self.members, id)
             {
-                rows.push(Row { info: manifest.title, stamp });
+                rows.push(Row::new(manifest, stamp));
             }
         }
         self.try_with_db(|db| db.change(&rows, &[]))
@@ -363,7 +390,11 @@ impl Catalogue {
 }
 
 /// Adds what is below one member's `titles`.
-fn look_at_titles_of(dirs: &Dirs, found: &mut BTreeMap<TitleId, Seen>) -> Result<(), StoreError> {
+fn look_at_titles_of(
+    slot: usize,
+    dirs: &Dirs,
+    found: &mut BTreeMap<TitleId, Seen>,
+) -> Result<(), StoreError> {
     let dir = &dirs.titles;
     for entry in fs::read_dir(dir).map_err(StoreError::io("list", dir))? {
         let entry = entry.map_err(StoreError::io("list", dir))?;
@@ -376,11 +407,13 @@ fn look_at_titles_of(dirs: &Dirs, found: &mut BTreeMap<TitleId, Seen>) -> Result
         };
         match found.entry(id) {
             Entry::Vacant(place) => {
-                place.insert(Seen { stamp, members: 1 });
+                let mut on = Slots::default();
+                on.add(slot);
+                place.insert(Seen { stamp, on });
             }
             Entry::Occupied(mut seen) => {
                 let seen = seen.get_mut();
-                seen.members += 1;
+                seen.on.add(slot);
                 if seen.stamp.is_err() {
                     seen.stamp = stamp;
                 }
@@ -391,8 +424,8 @@ fn look_at_titles_of(dirs: &Dirs, found: &mut BTreeMap<TitleId, Seen>) -> Result
 }
 
 /// What a catalogue says, without changing it: for `fsck`.
-pub(crate) fn look_at_catalogue(path: &Path) -> rusqlite::Result<Vec<TitleInfo>> {
-    Ok(Db::open_to_look(path)?.all()?.into_iter().map(|row| row.info).collect())
+pub(crate) fn look_at_catalogue(path: &Path) -> rusqlite::Result<Vec<(TitleInfo, PlacedOn)>> {
+    Ok(Db::open_to_look(path)?.all()?.into_iter().map(|row| (row.info, row.placed)).collect())
 }
 
 /// Renames a catalogue that cannot be used, with SQLite's files beside it, so that a person can look at it. Only the

@@ -1,0 +1,58 @@
+//! Copies of the catalogue on the other members.
+//!
+//! A title that was there before the volume got its last members does not lie on those. So that it is known, and said to be
+//! lost, when only they are left, the catalogue of each member has also what is not on it. A copy is as little the truth as
+//! the catalogue itself: what cannot be written now is written when the volume is opened next.
+
+use std::collections::HashMap;
+use std::path::PathBuf;
+
+use millrace_core::ids::TitleId;
+
+use super::db::{Db, Row};
+use super::{Catalogue, Look};
+use crate::volume::dirs::Dirs;
+
+impl Catalogue {
+    /// Brings the copies up to date, on members that lack a title or have one already.
+    pub(super) fn share(&mut self, look: &Look) {
+        if self.members.len() == 1 {
+            return;
+        }
+        let Ok(rows) = self.with_db(|db| db.all()) else { return };
+        for (slot, path) in self.other_places() {
+            if path.exists() || rows.iter().any(|row| row.placed.members <= slot) {
+                // A disk that does not take it has its copy the next time.
+                let _ = copy(&rows, look, &path);
+            }
+        }
+    }
+
+    /// Drops a title from the copies.
+    pub(super) fn unshare(&self, id: TitleId) {
+        for (_, path) in self.other_places().into_iter().filter(|(_, path)| path.exists()) {
+            let _ = Db::open(&path).and_then(|mut db| db.change(&[], &[id])); // as above
+        }
+    }
+
+    /// Where copies can be, with the slot of the member.
+    fn other_places(&self) -> Vec<(usize, PathBuf)> {
+        let place = |(slot, dirs): (usize, Dirs)| (slot, dirs.catalogue());
+        self.usable().map(place).filter(|(_, path)| *path != self.path).collect()
+    }
+}
+
+fn copy(rows: &[Row], look: &Look, path: &std::path::Path) -> rusqlite::Result<()> {
+    let mut db = Db::open(path)?;
+    let mut known: HashMap<_, _> =
+        db.stamps()?.into_iter().map(|(id, stamp, placed)| (id, (stamp, placed))).collect();
+    let is_new = |row: &&Row| known.remove(&row.info.id).is_none_or(|seen| seen != (row.stamp, row.placed));
+    let put: Vec<Row> = rows.iter().filter(is_new).cloned().collect();
+    // What only the copy has may be on members that are not there.
+    let gone: Vec<TitleId> =
+        known.into_iter().filter(|(_, (_, placed))| look.is_gone(*placed)).map(|(id, _)| id).collect();
+    if put.is_empty() && gone.is_empty() {
+        return Ok(());
+    }
+    db.change(&put, &gone)
+}

@@ -1,0 +1,92 @@
+//! What the catalogue says of each title: what it is, which members it lies on, and which of those are lost.
+
+use std::fmt;
+
+use super::{TitleInfo, UnreadableTitle};
+use crate::format::manifest::Placement;
+
+/// On how many members a title lies: the first so many of its volume, for members only ever come behind those there are.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct PlacedOn {
+    /// Members that it lies on.
+    pub members: usize,
+    /// How many of them may be lost.
+    pub may: usize,
+}
+
+impl PlacedOn {
+    pub(crate) fn of(placement: &Placement) -> Self {
+        Self { members: placement.members.len(), may: usize::from(placement.geometry().tolerance()) }
+    }
+}
+
+/// A title that the volume has, whether it can be played now or not.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct ListedTitle {
+    /// What is known of it.
+    pub info: TitleInfo,
+    /// Where it lies.
+    pub placed: PlacedOn,
+    /// Members that were there when the volume was looked at, and did not have it although they should.
+    pub lacking: Vec<usize>,
+}
+
+impl ListedTitle {
+    /// What is lost of it, if that is more than may be; `is_usable` says of a member whether it can be read now.
+    pub fn lost(&self, is_usable: impl Fn(usize) -> bool) -> Option<LostMembers> {
+        let PlacedOn { members: of, may } = self.placed;
+        let slots: Vec<usize> =
+            (0..of).filter(|slot| self.lacking.contains(slot) || !is_usable(*slot)).collect();
+        (slots.len() > may).then_some(LostMembers { slots, of, may })
+    }
+}
+
+/// The members that a title misses: more than its parity makes up for.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct LostMembers {
+    /// Which.
+    pub slots: Vec<usize>,
+    /// Of how many.
+    pub of: usize,
+    /// How many may be lost.
+    pub may: usize,
+}
+
+impl fmt::Display for LostMembers {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let Self { slots, of, may } = self;
+        if *of == 1 {
+            return write!(f, "the only member that the title lies on is lost ({})", slots[0]);
+        }
+        let names: Vec<String> = slots.iter().map(usize::to_string).collect();
+        let names = names.join(", ");
+        let verb = if slots.len() == 1 { "is" } else { "are" };
+        write!(
+            f,
+            "{} of the title's {of} members {verb} lost ({names}), it can do without {may}",
+            slots.len()
+        )
+    }
+}
+
+/// All that a volume has.
+#[derive(Debug)]
+pub struct Listing {
+    /// Titles, by name.
+    pub titles: Vec<ListedTitle>,
+    /// What lies among them and cannot be read although its members are there.
+    pub unreadable: Vec<UnreadableTitle>,
+}
+
+#[cfg(test)]
+mod tests {
+    use super::LostMembers;
+
+    #[test]
+    fn what_is_lost_is_said_in_words() {
+        let lost = |slots: &[usize], of, may| LostMembers { slots: slots.to_vec(), of, may }.to_string();
+        assert_eq!(lost(&[1, 2], 3, 1), "2 of the title's 3 members are lost (1, 2), it can do without 1");
+        assert_eq!(lost(&[1], 2, 0), "1 of the title's 2 members is lost (1), it can do without 0");
+        assert_eq!(lost(&[0], 1, 0), "the only member that the title lies on is lost (0)");
+    }
+}
