@@ -47,6 +47,7 @@ pub(super) fn run(args: &FsckArgs) -> anyhow::Result<ExitCode> {
         let how = if args.full { "every byte was read" } else { "structures only; --full reads every byte" };
         match findings.len() {
             0 => println!("{}: no problem found ({how})", dir.display()),
+            1 => println!("{}: 1 finding ({how})", dir.display()),
             count => println!("{}: {count} findings ({how})", dir.display()),
         }
     }
