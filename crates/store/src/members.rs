@@ -251,7 +251,8 @@ impl Members {
         self.read().slots.get(i).map_or(MemberState::Stale, |slot| slot.state)
     }
 
-    /// Changes when the files of slot `i` must be opened anew: another directory, another member, or one that had gone.
+    /// Changes when the files of slot `i` must be opened anew: another directory, another member, one that had gone, or a new
+    /// generation, which a repair or a scrub makes when it has put other files in place.
     pub fn epoch(&self, i: usize) -> u32 {
         self.read().slots.get(i).map_or(0, |slot| slot.epoch)
     }
@@ -431,13 +432,16 @@ impl Now {
         }
     }
 
-    /// Counts the epochs on: of slots that are somebody or somewhere else now, or are back.
+    /// Counts the epochs on: of slots that are somebody or somewhere else now, or are back; in a new generation of all, since files
+    /// may have been mended.
     fn after(mut self, before: &Self) -> Self {
         self.explicit.clone_from(&before.explicit);
+        let generation = |now: &Self| now.record.as_ref().map(|record| record.generation);
+        let newer = generation(&self) != generation(before);
         for (slot, old) in self.slots.iter_mut().zip(&before.slots) {
             let moved = (&slot.dir, slot.member) != (&old.dir, old.member);
             let back = slot.is_usable() && !old.is_usable();
-            slot.epoch = old.epoch.wrapping_add(u32::from(moved || back));
+            slot.epoch = old.epoch.wrapping_add(u32::from(moved || back || newer));
         }
         self
     }
