@@ -244,3 +244,6 @@ const _: () = {
 pub const REPAIR_BATCH_BYTES: usize = 8 << 20;
 /// What repair and scrub read of any other file at a time.
 pub const REPAIR_READ_BYTES: usize = 1 << 20;
+/// How long repair and scrub wait for a disk. A disk tries a bad sector again for up to half a minute before it says so, and the
+/// kernel then resets it: one that has not answered after twice that does not answer at all.
+pub const REPAIR_ANSWER_NS: u64 = 60_000_000_000;

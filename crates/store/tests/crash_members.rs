@@ -12,6 +12,7 @@ use std::sync::atomic::AtomicBool;
 
 use common::{Film, SIZE};
 use crash_support::{Left, Library, each_state, scratch};
+use millrace_core::limits::REPAIR_ANSWER_NS;
 use millrace_core::seam::Clock;
 use millrace_core::time::Instant;
 use millrace_store::StoreError;
@@ -150,7 +151,7 @@ impl Timekeeper for Timeless {
 }
 
 fn setting<'a>(tell: &'a mut dyn FnMut(&repair::Progress), stop: &'a AtomicBool) -> Setting<'a> {
-    Setting { time: &Timeless, stop, tell, faults: ReadFaults::default() }
+    Setting { time: &Timeless, stop, tell, faults: ReadFaults::default(), answer_ns: REPAIR_ANSWER_NS }
 }
 
 fn mend(volume: &Volume) -> Result<Report, repair::RepairError> {
@@ -222,7 +223,7 @@ fn rebuilding(scene: &Scene, sim: &Arc<Sim>) -> Result<(), StoreError> {
 fn into_store(error: repair::RepairError) -> StoreError {
     match error {
         repair::RepairError::Store(error) => error,
-        stopped @ repair::RepairError::Stopped => panic!("{stopped}"),
+        other => panic!("{other}"),
     }
 }
 

@@ -109,3 +109,51 @@ fn members_that_are_not_there_are_said_and_the_others_are_read() {
     let report = run_scrub(&volume, true, &ReadFaults::default());
     assert_eq!((report.absent.as_slice(), report.count(Fate::Mended)), (&[0][..], 1), "{report:?}");
 }
+
+#[test]
+fn a_disk_that_hangs_is_left_alone_and_the_rest_is_scrubbed() {
+    let (world, volume) = Members::new(4, 1);
+    let first = Film::new(3000, 1).add(&volume, "first");
+    let second = Film::new(3000, 2).add(&volume, "second");
+    let before: Vec<_> = world.dirs.iter().map(|dir| content(dir)).collect();
+    for id in [first.id, second.id] {
+        flip(&world.dirs[2].join(format!("titles/{id}/index.mri")), 100);
+    }
+    let faults = ReadFaults::settable();
+    faults.set(1, ReadFault::Hang);
+    let mut time = Counted::new(u64::MAX);
+    time.answer_ns = 300_000_000;
+    let options = ScrubOptions { rate_bytes_per_s: 0, mend: true };
+    let report = scrub(&volume, &options, time.setting(&mut |_| (), &faults)).unwrap();
+    assert_eq!((report.silent.as_slice(), report.absent.as_slice()), (&[1][..], &[1][..]), "{report:?}");
+    assert_eq!((report.count(Fate::Mended), report.count(Fate::Lost)), (2, 0), "{report:?}");
+    assert_eq!(report.verdict(), Verdict::Mended);
+    let mendable: Vec<_> = report.found.iter().filter(|found| found.fate == Fate::Mendable).collect();
+    assert!(!mendable.is_empty(), "{report:?}");
+    assert!(
+        mendable.iter().all(|f| f.member == 1 && f.what.contains("not answered for 300ms")),
+        "{report:?}"
+    );
+    // It comes back, and nothing had happened to it.
+    faults.set(1, ReadFault::None);
+    assert_eq!(run_scrub(&volume, true, &faults).verdict(), Verdict::Healthy);
+    for (dir, before) in world.dirs.iter().zip(before) {
+        assert!(content(dir) == before, "{}", dir.display());
+    }
+}
+
+#[test]
+fn who_has_the_volume_open_learns_that_files_were_mended() {
+    let (world, volume) = Members::new(3, 1);
+    let info = Film::new(3000, 1).add(&volume, "film");
+    let server = world.open();
+    let epoch = server.members().epoch(1);
+    run_scrub(&volume, true, &ReadFaults::default());
+    assert!(!server.members().refresh(), "nothing was mended");
+    flip(&world.dirs[1].join(format!("titles/{}/data.mru", info.id)), 5000);
+    run_scrub(&volume, false, &ReadFaults::default());
+    assert!(!server.members().refresh(), "a look mends nothing");
+    assert_eq!(run_scrub(&volume, true, &ReadFaults::default()).count(Fate::Mended), 1);
+    assert!(server.members().refresh());
+    assert_ne!(server.members().epoch(1), epoch);
+}

@@ -7,6 +7,7 @@ use std::time::Duration;
 
 use clap::Args;
 use indicatif::{ProgressBar, ProgressDrawTarget, ProgressStyle};
+use millrace_core::limits::REPAIR_ANSWER_NS;
 use millrace_core::seam::Clock;
 use millrace_core::time::Instant;
 use millrace_core::units::ByteLen;
@@ -102,7 +103,13 @@ pub(super) fn with_bar<T>(quiet: bool, work: impl FnOnce(Setting<'_>) -> T) -> a
     bar.set_style(ProgressStyle::with_template(template)?.progress_chars("=> "));
     let stop: Arc<AtomicBool> = super::cancel_on_signals()?;
     let mut tell = |progress: &Progress| show(&bar, progress);
-    let setting = Setting { time: &SystemTime, stop: &stop, tell: &mut tell, faults: ReadFaults::default() };
+    let setting = Setting {
+        time: &SystemTime,
+        stop: &stop,
+        tell: &mut tell,
+        faults: ReadFaults::default(),
+        answer_ns: REPAIR_ANSWER_NS,
+    };
     let result = work(setting);
     bar.finish_and_clear();
     Ok(result)
@@ -135,7 +142,12 @@ pub(super) fn print_found(volume: &Volume, report: &Report) {
     }
     for slot in volume.members().report() {
         if report.absent.contains(&(slot.index as u16)) {
-            let why = slot.absent.unwrap_or_else(|| slot.state.to_string());
+            let why = match report.silent.contains(&(slot.index as u16)) {
+                true => "its disk hangs; see what the kernel says about it (dmesg), put another in its place if it does not come \
+                         back (millrace volume replace), and start this again"
+                    .to_owned(),
+                false => slot.absent.unwrap_or_else(|| slot.state.to_string()),
+            };
             println!("member {} at {} was left out: {why}", slot.index, slot.dir.display());
         }
     }

@@ -4,6 +4,7 @@ use std::cell::Cell;
 use std::path::Path;
 use std::sync::atomic::AtomicBool;
 
+use millrace_core::limits::REPAIR_ANSWER_NS;
 use millrace_core::seam::Clock;
 use millrace_core::time::Instant;
 
@@ -41,7 +42,13 @@ impl Timekeeper for NoWait {
 pub(super) fn check(set: &TitleSet, report: &mut Report<'_>) {
     let (time, stop) = (NoWait::default(), AtomicBool::new(false));
     let tell = &mut |_: &Progress| ();
-    let setting = Setting { time: &time, stop: &stop, tell, faults: ReadFaults::default() };
+    let setting = Setting {
+        time: &time,
+        stop: &stop,
+        tell,
+        faults: ReadFaults::default(),
+        answer_ns: REPAIR_ANSWER_NS,
+    };
     let mut work = Work::new(setting, 0);
     let before = report.progress.bytes_done;
     let is_alone = set.rows.members() == 1;
@@ -79,7 +86,7 @@ impl Rows<'_> {
             .filter(|&(_, units)| set.rows.members() > 1 || units == Units::Parity)
             .collect();
         let Some(sums) = sums_of(set, work)? else { return hashes_only(set, &files, report, work) };
-        let mut reading = Reading::open(set, sums)?;
+        let mut reading = Reading::open(set, sums, work)?;
         let (metas, range_sums) = others(set);
         let mut rows = Rows {
             film: Film {

@@ -1,6 +1,7 @@
 //! What a member lacks of a title: at a glance, or with every byte read.
 
 use std::io;
+use std::path::Path;
 
 use millrace_core::limits::MAX_MANIFEST_BYTES;
 
@@ -11,21 +12,29 @@ use super::work::Work;
 use crate::format::manifest::{FileEntry, MANIFEST_FILE};
 use crate::volume::dirs::read_whole;
 
-/// Whether the directory, the manifest, and every file with its length are there. The member must be.
-pub(crate) fn glance(set: &TitleSet, position: usize) -> Need {
+/// Whether the directory, the manifest, and every file with its length are there. The member must be; of one that does not
+/// answer nothing is known.
+pub(crate) fn glance(set: &TitleSet, position: usize, work: &mut Work<'_>) -> Result<Need, RepairError> {
+    let Some(dir) = set.dir(position) else { return Ok(Need { position, ..Need::default() }) };
+    let files = set.manifest.files_on(position).into_iter().cloned().collect();
+    let manifest = set.manifest_bytes.clone();
+    let looked = work.ask(set.slot(position), move || Ok(look(position, &dir, &manifest, files)))?;
+    Ok(looked.unwrap_or_else(|_| Need { position, ..Need::default() }))
+}
+
+fn look(position: usize, dir: &Path, manifest: &[u8], files: Vec<FileEntry>) -> Need {
     let mut need = Need { position, ..Need::default() };
-    let Some(dir) = set.dir(position) else { return need };
     if !dir.is_dir() {
         need.whole = true;
         return need;
     }
     let mut wrong = |name: &str, what: String| need.files.push((name.to_owned(), what));
     match read_whole(&dir.join(MANIFEST_FILE), MAX_MANIFEST_BYTES) {
-        Ok(bytes) if bytes == set.manifest_bytes => {}
+        Ok(bytes) if bytes == manifest => {}
         Ok(_) => wrong(MANIFEST_FILE, "is not what the other members have".to_owned()),
         Err(error) => wrong(MANIFEST_FILE, error.to_string()),
     }
-    for file in set.manifest.files_on(position) {
+    for file in files {
         match dir.join(&file.name).metadata() {
             Ok(meta) if meta.is_file() && meta.len() == file.bytes => {}
             Ok(meta) => wrong(
@@ -48,7 +57,7 @@ pub(crate) fn read(
     wanted: impl Fn(&FileEntry) -> bool,
     work: &mut Work<'_>,
 ) -> Result<Need, RepairError> {
-    let mut need = glance(set, position);
+    let mut need = glance(set, position, work)?;
     let Some(dir) = set.dir(position).filter(|_| !need.whole) else { return Ok(need) };
     for file in set.manifest.files_on(position).into_iter().filter(|file| wanted(file)) {
         if need.files.iter().any(|(name, _)| *name == file.name) {
@@ -57,6 +66,10 @@ pub(crate) fn read(
         let path = dir.join(&file.name);
         if let Some(what) = work.wrong_with(set.slot(position), &path, file.bytes, &file.blake3)? {
             need.files.push((file.name.clone(), what));
+        }
+        if work.has_given_up(set.slot(position)) {
+            // The others would only say the same.
+            break;
         }
     }
     Ok(need)

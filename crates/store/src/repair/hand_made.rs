@@ -7,7 +7,7 @@ use std::sync::atomic::{AtomicBool, Ordering};
 
 use millrace_core::fec::Code;
 use millrace_core::ids::TitleId;
-use millrace_core::limits::DEFAULT_PACKET_BYTES;
+use millrace_core::limits::{DEFAULT_PACKET_BYTES, REPAIR_ANSWER_NS};
 use millrace_core::packet::PacketMeta;
 use millrace_core::seam::Clock;
 use millrace_core::time::{Instant, MediaTicks};
@@ -196,7 +196,13 @@ impl World {
     ) -> (Report, u64, Result<(), RepairError>) {
         let time = Counted { now: Cell::new(0), stop_at_ns, stop: AtomicBool::new(false) };
         let tell = &mut |_: &_| ();
-        let setting = Setting { time: &time, stop: &time.stop, tell, faults: ReadFaults::default() };
+        let setting = Setting {
+            time: &time,
+            stop: &time.stop,
+            tell,
+            faults: ReadFaults::default(),
+            answer_ns: REPAIR_ANSWER_NS,
+        };
         let mut work = Work::new(setting, rate);
         let result = step(&mut work);
         (work.report, time.now.get(), result)

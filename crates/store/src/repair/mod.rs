@@ -15,8 +15,10 @@
 //! | `out`, `shared` | the files that are made: units of one member, copies of what all have |
 //! | `place` | where a title that is not there at all is made, and how a killed repair goes on |
 //! | `work`, `pace` | how fast: the bound on bytes a second, and the wish to stop |
+//! | `ask` | disks that do not answer |
 //! | `report` | what was found and what became of it |
 
+mod ask;
 pub(crate) mod examine;
 pub(crate) mod grid;
 #[cfg(test)]
@@ -55,4 +57,7 @@ pub enum RepairError {
     /// The user wanted to stop.
     #[error("stopped; what is done stays done: start it again to go on")]
     Stopped,
+    /// A member did not answer, and nothing could be done without it.
+    #[error("member {0} has not answered in time: its disk hangs")]
+    Silent(u16),
 }

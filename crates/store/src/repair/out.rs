@@ -37,7 +37,7 @@ impl Out {
         units: Units,
         disk: &Disk,
         path: PathBuf,
-        sums: &mut RowSums,
+        sums: &RowSums,
         work: &mut Work<'_>,
     ) -> Result<Self, RepairError> {
         let file = disk.open_or_create(&path).map_err(|e| StoreError::write("create", &path, 0, 0, e))?;
@@ -51,7 +51,7 @@ impl Out {
     }
 
     /// Takes over the rows that are there and have their sums.
-    fn go_on(&mut self, set: &TitleSet, sums: &mut RowSums, work: &mut Work<'_>) -> Result<(), RepairError> {
+    fn go_on(&mut self, set: &TitleSet, sums: &RowSums, work: &mut Work<'_>) -> Result<(), RepairError> {
         let path = &self.path;
         let len = self.file.file().metadata().map_err(StoreError::io("look at", path))?.len();
         let step = super::reading::Reading::rows_at_once(set);
@@ -68,7 +68,7 @@ impl Out {
             if self.file.file().read_exact_at(&mut self.buffer, range.start).is_err() {
                 return Ok(());
             }
-            let expected = sums.read(set, &rows)?;
+            let expected = sums.read(set, &rows, work)?;
             for row in rows.clone() {
                 let end = set.range(self.position, self.units, row..row + 1).end;
                 let bytes = &self.buffer[(self.written - range.start) as usize..(end - range.start) as usize];

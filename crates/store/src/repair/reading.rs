@@ -1,6 +1,7 @@
 //! Reads the units of a title from all members that have any, some rows at a time.
 
 use std::fs::File;
+use std::sync::Arc;
 
 use millrace_core::limits::REPAIR_BATCH_BYTES;
 use millrace_core::packet::PacketMeta;
@@ -14,32 +15,35 @@ use crate::meta::MetaFile;
 
 /// The stored sums of a title's packets, film and parity.
 pub(crate) struct RowSums {
-    meta: MetaFile,
-    parity: Option<MetaFile>,
-    records: Vec<PacketMeta>,
+    meta: Sums,
+    parity: Option<Sums>,
 }
+
+/// A file of sums and the slot of the member that has it.
+pub(crate) type Sums = (u16, Arc<MetaFile>);
 
 impl RowSums {
     /// From files whose BLAKE3 has been found right.
-    pub(crate) fn new(meta: MetaFile, parity: Option<MetaFile>) -> Self {
-        Self { meta, parity, records: Vec::new() }
+    pub(crate) fn new(meta: Sums, parity: Option<Sums>) -> Self {
+        Self { meta, parity }
     }
 
     /// Sums of the film's packets in these rows, and of the parity's.
     pub(crate) fn read(
-        &mut self,
+        &self,
         set: &TitleSet,
         rows: &std::ops::Range<u32>,
-    ) -> Result<(Vec<u16>, Vec<u16>), StoreError> {
+        work: &mut Work<'_>,
+    ) -> Result<(Vec<u16>, Vec<u16>), RepairError> {
         let packets = set.rows.packets();
         let at = |row: u32| (u64::from(row) * u64::from(set.rows.row_packets())).min(packets.into()) as u32;
-        let data = sums(&self.meta, at(rows.start)..at(rows.end), &mut self.records)?;
+        let data = sums(&self.meta, at(rows.start)..at(rows.end), work)?;
         let parity = match &self.parity {
             None => Vec::new(),
             Some(parity) => {
                 // A title's parity has fewer packets than a file of meta-data can have records.
                 let record = |row| set.rows.parity_record(row, 0, 0) as u32;
-                sums(parity, record(rows.start)..record(rows.end), &mut self.records)?
+                sums(parity, record(rows.start)..record(rows.end), work)?
             }
         };
         Ok((data, parity))
@@ -47,14 +51,16 @@ impl RowSums {
 }
 
 fn sums(
-    meta: &MetaFile,
+    (slot, meta): &Sums,
     records: std::ops::Range<u32>,
-    buffer: &mut Vec<PacketMeta>,
-) -> Result<Vec<u16>, StoreError> {
-    buffer.clear();
-    buffer.resize(records.len(), PacketMeta::default());
-    meta.read(records.start, buffer)?;
-    Ok(buffer.iter().map(|record| record.sum()).collect())
+    work: &mut Work<'_>,
+) -> Result<Vec<u16>, RepairError> {
+    let meta = Arc::clone(meta);
+    let read = work.demand(*slot, move || {
+        let mut read = vec![PacketMeta::default(); records.len()];
+        meta.read(records.start, &mut read).map(|()| read)
+    })?;
+    Ok(read?.iter().map(|record| record.sum()).collect())
 }
 
 /// A file of units that is read.
@@ -106,14 +112,15 @@ pub(crate) struct Reading {
 
 impl Reading {
     /// Opens what there is in the title's directories. Files that cannot be opened are left out: the code makes up for them.
-    pub(crate) fn open(set: &TitleSet, sums: RowSums) -> Result<Self, StoreError> {
+    pub(crate) fn open(set: &TitleSet, sums: RowSums, work: &mut Work<'_>) -> Result<Self, RepairError> {
         let mut sources = Vec::new();
         for position in 0..set.homes.len() {
             let Some(dir) = set.dir(position) else { continue };
             for units in [Units::Data, Units::Parity] {
-                let opened = File::open(dir.join(set.name(units)))
-                    .and_then(|file| file.metadata().map(|meta| (file, meta.len())));
-                if let Ok((file, len)) = opened {
+                let path = dir.join(set.name(units));
+                let open =
+                    move || File::open(path).and_then(|file| file.metadata().map(|meta| (file, meta.len())));
+                if let Ok((file, len)) = work.ask(set.slot(position), open)? {
                     let (slot, hasher) = (set.slot(position), blake3::Hasher::new());
                     let trouble = Trouble::default();
                     sources.push(Source { position, units, slot, file, len, hasher, trouble });
@@ -140,7 +147,7 @@ impl Reading {
         rows: std::ops::Range<u32>,
         work: &mut Work<'_>,
     ) -> Result<&mut Grid, RepairError> {
-        let (data, parity) = self.sums.read(set, &rows)?;
+        let (data, parity) = self.sums.read(set, &rows, work)?;
         self.grid.begin(rows.start, rows.end - rows.start, &data, &parity);
         for source in &mut self.sources {
             source.load(set, rows.clone(), &mut self.grid, &mut self.buffer, work)?;

@@ -79,6 +79,8 @@ pub struct Report {
     pub activated: Vec<u16>,
     /// Members that are not there, are not those of this volume, or are not active: what is on them was not looked at.
     pub absent: Vec<u16>,
+    /// Members that did not answer in time: from then on nothing was asked of them. They count as absent too.
+    pub silent: Vec<u16>,
     /// Bytes read from all members.
     pub bytes_read: u64,
     /// Bytes written to all members.

@@ -49,8 +49,12 @@ pub fn repair(volume: &Volume, options: &RepairOptions, setting: Setting<'_>) ->
         begin(&titles, &mut work);
         for set in &titles {
             work.check()?;
-            repair_title(set, &mut work)?;
+            each(volume, set, &mut work, repair_title)?;
             next(set, &mut work);
+        }
+        if !work.given_up().is_empty() {
+            // The new list would have to be written there too. The next repair has little left to do.
+            break;
         }
         for &slot in &behind {
             clean(volume, slot, &titles)?;
@@ -58,15 +62,57 @@ pub fn repair(volume: &Volume, options: &RepairOptions, setting: Setting<'_>) ->
         if behind.is_empty() {
             break;
         }
-        let same = || is_same(volume, &behind, &titles);
+        let same = || is_same(volume, &behind, &titles, &mut work).unwrap_or(false);
         if volume.activate(&behind, same)? {
             work.report.activated = behind.iter().map(|&slot| slot as u16).collect();
             break;
         }
     }
+    Ok(end(volume, work))
+}
+
+/// One step for a title. If a member falls silent without which it cannot go on, it is done again with what the others have;
+/// each time there is one member less. Who has the title open is told to look at its files again, if one was mended.
+pub(crate) fn each(
+    volume: &Volume,
+    set: &TitleSet,
+    work: &mut Work<'_>,
+    step: impl Fn(&TitleSet, &mut Work<'_>) -> Result<(), RepairError>,
+) -> Result<(), RepairError> {
+    let start = work.progress.bytes_done;
+    let known = work.report.found.len();
+    loop {
+        let mut set = set.clone();
+        for position in 0..set.homes.len() {
+            if work.has_given_up(set.slot(position)) {
+                set.homes[position] = None;
+            }
+        }
+        match step(&set, work) {
+            Err(RepairError::Silent(_)) => work.progress.bytes_done = start,
+            result => break result?,
+        }
+    }
+    let is_read =
+        |found: &Found| found.fate == Fate::Mended && volume.members().is_usable(usize::from(found.member));
+    let is_told = volume.members().record().is_some() && work.given_up().is_empty();
+    if is_told && work.report.found[known..].iter().any(is_read) {
+        // A new generation, with nothing else new in it.
+        volume.activate(&[], || true)?;
+    }
+    Ok(())
+}
+
+/// The report, with the members that were left out.
+pub(crate) fn end(volume: &Volume, mut work: Work<'_>) -> Report {
+    work.report.silent = work.given_up();
     work.report.absent = absent(volume);
+    let silent = work.report.silent.clone();
+    work.report.absent.extend(silent);
+    work.report.absent.sort_unstable();
+    work.report.absent.dedup();
     work.tell();
-    Ok(work.report)
+    work.report
 }
 
 /// Members that are there and not active.
@@ -76,7 +122,7 @@ fn behind(volume: &Volume) -> Vec<usize> {
 }
 
 /// Members that cannot be worked with.
-pub(crate) fn absent(volume: &Volume) -> Vec<u16> {
+fn absent(volume: &Volume) -> Vec<u16> {
     let members = volume.members();
     (0..members.len()).filter(|&i| !members.is_usable(i)).map(|i| i as u16).collect()
 }
@@ -107,7 +153,7 @@ fn repair_title(set: &TitleSet, work: &mut Work<'_>) -> Result<(), RepairError> 
     for position in 0..set.homes.len() {
         let Some(home) = &set.homes[position] else { continue };
         if home.active {
-            needs.push(examine::glance(set, position));
+            needs.push(examine::glance(set, position, work)?);
             continue;
         }
         // Whatever has happened to it while it was out.
@@ -123,8 +169,8 @@ fn repair_title(set: &TitleSet, work: &mut Work<'_>) -> Result<(), RepairError> 
 /// Every title that an active member has, as the newest readable manifest says. Those without one are reported.
 pub(crate) fn titles(volume: &Volume, work: &mut Work<'_>) -> Result<Vec<TitleSet>, RepairError> {
     let mut sets = Vec::new();
-    for id in ids(volume)? {
-        match set(volume, id) {
+    for id in ids(volume, work)? {
+        match set(volume, id, work)? {
             Ok(Some(set)) => sets.push(set),
             Ok(None) => {} // removed while we looked
             Err((member, error)) => {
@@ -141,10 +187,14 @@ pub(crate) fn titles(volume: &Volume, work: &mut Work<'_>) -> Result<Vec<TitleSe
 }
 
 /// Directories below `titles` of the active members.
-fn ids(volume: &Volume) -> Result<BTreeSet<TitleId>, StoreError> {
+fn ids(volume: &Volume, work: &mut Work<'_>) -> Result<BTreeSet<TitleId>, RepairError> {
     let mut ids = BTreeSet::new();
     for slot in volume.members().usable() {
-        ids.extend(ids_on(&volume.dirs_of(slot))?);
+        let dirs = volume.dirs_of(slot);
+        // One that is silent is passed over.
+        if let Ok(found) = work.ask(slot as u16, move || Ok(ids_on(&dirs)))? {
+            ids.extend(found?);
+        }
     }
     Ok(ids)
 }
@@ -164,16 +214,19 @@ fn ids_on(dirs: &Dirs) -> Result<Vec<TitleId>, StoreError> {
 }
 
 /// A title as its active members have it: by the manifest with the most packet sizes, which is the newest.
-fn set(volume: &Volume, id: TitleId) -> Result<Option<TitleSet>, (u16, StoreError)> {
+fn set(
+    volume: &Volume,
+    id: TitleId,
+    work: &mut Work<'_>,
+) -> Result<Result<Option<TitleSet>, (u16, StoreError)>, RepairError> {
     let members = volume.members();
     let mut best: Option<(Manifest, Vec<u8>)> = None;
     let mut wrong = None;
     for slot in members.usable() {
         let dirs = volume.dirs_of(slot);
-        if !dirs.title(id).is_dir() {
-            continue;
-        }
-        match read(&dirs, id) {
+        let look = move || Ok(dirs.title(id).is_dir().then(|| read(&dirs, id)));
+        let Ok(Some(found)) = work.ask(slot as u16, look)? else { continue };
+        match found {
             Ok((manifest, bytes)) => {
                 let files = |manifest: &Manifest| manifest.files.len();
                 if best.as_ref().is_none_or(|(known, _)| files(known) < files(&manifest)) {
@@ -183,15 +236,15 @@ fn set(volume: &Volume, id: TitleId) -> Result<Option<TitleSet>, (u16, StoreErro
             Err(error) => wrong = Some((slot as u16, error)),
         }
     }
-    let Some((manifest, bytes)) = best else { return wrong.map_or(Ok(None), Err) };
+    let Some((manifest, bytes)) = best else { return Ok(wrong.map_or(Ok(None), Err)) };
     let home = |slot: u16| {
         let slot = usize::from(slot);
         let home = || Home { dirs: volume.dirs_of(slot), active: members.is_usable(slot) };
-        members.is_present(slot).then(home)
+        (members.is_present(slot) && !work.has_given_up(slot as u16)).then(home)
     };
     let placed = TitleSet::new(manifest, bytes, home);
     let what = || "its rows cannot be worked with by this version".to_owned();
-    placed.map(Some).ok_or_else(|| (0, StoreError::BadTitle { id, what: what() }))
+    Ok(placed.map(Some).ok_or_else(|| (0, StoreError::BadTitle { id, what: what() })))
 }
 
 fn read(dirs: &Dirs, id: TitleId) -> Result<(Manifest, Vec<u8>), StoreError> {
@@ -206,14 +259,21 @@ fn read(dirs: &Dirs, id: TitleId) -> Result<(Manifest, Vec<u8>), StoreError> {
 }
 
 /// Whether members and titles are those that were worked on.
-fn is_same(volume: &Volume, slots: &[usize], titles: &[TitleSet]) -> bool {
+fn is_same(
+    volume: &Volume,
+    slots: &[usize],
+    titles: &[TitleSet],
+    work: &mut Work<'_>,
+) -> Result<bool, RepairError> {
     if !slots.iter().all(|&slot| volume.members().is_present(slot)) {
-        return false;
+        return Ok(false);
     }
-    let Ok(ids) = ids(volume) else { return false };
-    let now: Vec<TitleSet> = ids.into_iter().filter_map(|id| set(volume, id).ok().flatten()).collect();
+    let mut now: Vec<TitleSet> = Vec::new();
+    for id in ids(volume, work)? {
+        now.extend(set(volume, id, work)?.ok().flatten());
+    }
     let same = |(a, b): (&TitleSet, &TitleSet)| a.manifest_bytes == b.manifest_bytes;
-    now.len() == titles.len() && now.iter().zip(titles).all(same)
+    Ok(now.len() == titles.len() && now.iter().zip(titles).all(same))
 }
 
 /// Removes from a member that was behind what the volume has removed meanwhile, and what dead processes left there.

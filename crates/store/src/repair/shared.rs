@@ -48,10 +48,10 @@ pub(crate) fn find(
     set: &TitleSet,
     entry: &FileEntry,
     work: &mut Work<'_>,
-) -> Result<Option<PathBuf>, RepairError> {
+) -> Result<Option<(u16, PathBuf)>, RepairError> {
     for (slot, path) in copies(set, entry) {
         if work.wrong_with(slot, &path, entry.bytes, &entry.blake3)?.is_none() {
-            return Ok(Some(path));
+            return Ok(Some((slot, path)));
         }
     }
     Ok(None)
@@ -66,7 +66,8 @@ fn copy(
     to: &Path,
     work: &mut Work<'_>,
 ) -> Result<bool, RepairError> {
-    if from.metadata().map_or(true, |meta| meta.len() != entry.bytes) {
+    let owned = from.to_path_buf();
+    if work.ask(slot, move || owned.metadata())?.map_or(true, |meta| meta.len() != entry.bytes) {
         return Ok(false);
     }
     let failed = |at, e| StoreError::write("write", to, at, entry.bytes, e);
@@ -96,8 +97,11 @@ fn merge(
     if copies.len() < 2 || !entry.bytes.is_multiple_of(BLOCK_BYTES as u64) {
         return Ok(false);
     }
-    let files: Vec<(u16, File)> =
-        copies.iter().filter_map(|(slot, path)| Some((*slot, File::open(path).ok()?))).collect();
+    let mut files: Vec<(u16, File)> = Vec::new();
+    for (slot, path) in copies {
+        let path = path.clone();
+        files.extend(work.ask(*slot, move || File::open(path))?.ok().map(|file| (*slot, file)));
+    }
     let failed = |at, e| StoreError::write("write", to, at, entry.bytes, e);
     let mut out = disk.create_new(to).map_err(|e| StoreError::write("create", to, 0, entry.bytes, e))?;
     let mut hasher = blake3::Hasher::new();

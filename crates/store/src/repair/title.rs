@@ -4,13 +4,14 @@ use std::collections::HashMap;
 use std::ffi::OsStr;
 use std::fs;
 use std::path::{Path, PathBuf};
+use std::sync::Arc;
 
 use millrace_core::limits::{DEFAULT_PACKET_BYTES, MAX_MANIFEST_BYTES};
 
 use super::RepairError;
 use super::out::Out;
 use super::place::Place;
-use super::reading::{Reading, RowSums};
+use super::reading::{Reading, RowSums, Sums};
 use super::report::{Fate, Found};
 use super::set::{TitleSet, Units};
 use super::shared;
@@ -92,7 +93,9 @@ pub(crate) fn mend(
     work: &mut Work<'_>,
 ) -> Result<(), RepairError> {
     let mut sites = Vec::new();
-    for need in needs.iter().filter(|need| !need.is_empty()) {
+    let (silent, answering): (Vec<&Need>, Vec<&Need>) =
+        needs.iter().filter(|n| !n.is_empty()).partition(|need| work.has_given_up(set.slot(need.position)));
+    for need in answering {
         sites.push((need, Site::open(set, need)?));
     }
     let mut made = Made::new();
@@ -106,7 +109,21 @@ pub(crate) fn mend(
     for (need, site) in sites {
         finish(set, need, site, &made, work)?;
     }
+    for need in silent {
+        leave_alone(set, need, work);
+    }
     Ok(())
+}
+
+/// What a member lacks that does not answer: nothing can be written there now.
+fn leave_alone(set: &TitleSet, need: &Need, work: &mut Work<'_>) {
+    let Some(dir) = set.dir(need.position) else { return };
+    if need.whole {
+        found(set, need.position, dir.clone(), "is missing".to_owned(), Fate::Mendable, work);
+    }
+    for (name, what) in &need.files {
+        found(set, need.position, dir.join(name), what.clone(), Fate::Mendable, work);
+    }
 }
 
 /// The entries of the files that are to be made, without the manifest.
@@ -154,7 +171,7 @@ fn make_units(
     if files.is_empty() {
         return Ok(());
     }
-    let Some(mut sums) = sums_of(set, work)? else {
+    let Some(sums) = sums_of(set, work)? else {
         for (position, units, _) in files {
             let why = "the sums of its packets are lost on all members".to_owned();
             made.insert((position, set.name(units).to_owned()), Err(why));
@@ -164,9 +181,9 @@ fn make_units(
     let mut outs = Vec::new();
     for (position, units, site) in files {
         let path = site.path().join(set.name(units));
-        outs.push(Out::open(set, position, units, site.disk(), path, &mut sums, work)?);
+        outs.push(Out::open(set, position, units, site.disk(), path, &sums, work)?);
     }
-    let mut reading = Reading::open(set, sums)?;
+    let mut reading = Reading::open(set, sums, work)?;
     let suspected =
         |row| suspects.iter().fold(0, |mask, &(position, units)| mask | set.symbols(position, row, units));
     while let Some(row) = outs.iter().filter_map(|out| out.next_row(set)).min() {
@@ -192,10 +209,11 @@ fn make_units(
 /// The sums of all packets, from copies whose BLAKE3 is right; `None` if no member has them.
 pub(crate) fn sums_of(set: &TitleSet, work: &mut Work<'_>) -> Result<Option<RowSums>, RepairError> {
     let size = DEFAULT_PACKET_BYTES as u16;
-    let mut open = |name: &str| -> Result<Option<MetaFile>, RepairError> {
+    let mut open = |name: &str| -> Result<Option<Sums>, RepairError> {
         let Some(entry) = set.manifest.file(name) else { return Ok(None) };
-        let Some(path) = shared::find(set, entry, work)? else { return Ok(None) };
-        Ok(Some(MetaFile::open(&path)?))
+        let Some((slot, path)) = shared::find(set, entry, work)? else { return Ok(None) };
+        let meta = work.demand(slot, move || MetaFile::open(&path))??;
+        Ok(Some((slot, Arc::new(meta))))
     };
     let Some(meta) = open(&meta_file(size))? else { return Ok(None) };
     let parity = if set.rows.m() > 0 { open(PARITY_META_FILE)? } else { None };
@@ -217,7 +235,7 @@ fn finish(
     let dirs = site.dirs().clone();
     let dir = dirs.title(set.id());
     let lock = StoreLock::take(&dirs)?;
-    let is_current = is_current(set, need);
+    let is_current = is_current(set, need, work)?;
     match site {
         Site::Whole(place) => {
             let lost: Vec<String> = wanted(set, need)
@@ -256,17 +274,20 @@ fn finish(
 }
 
 /// Whether the title is still there as it was when the repair began with it: removed or prepared titles are not brought back.
-fn is_current(set: &TitleSet, need: &Need) -> bool {
-    let mut others =
-        set.homes.iter().enumerate().filter_map(|(position, home)| Some((position, home.as_ref()?)));
-    let is_same = |dirs: &Dirs| {
-        read_whole(&dirs.manifest(set.id()), MAX_MANIFEST_BYTES)
-            .is_ok_and(|bytes| bytes == set.manifest_bytes)
-    };
+fn is_current(set: &TitleSet, need: &Need, work: &mut Work<'_>) -> Result<bool, RepairError> {
+    let others = set.homes.iter().enumerate().filter_map(|(position, home)| Some((position, home.as_ref()?)));
     let lacks_manifest = need.whole || need.files.iter().any(|(name, _)| name == MANIFEST_FILE);
-    others.any(|(position, home)| {
-        home.active && (position != need.position || !lacks_manifest) && is_same(&home.dirs)
-    })
+    for (position, home) in others {
+        if !home.active || position == need.position && lacks_manifest {
+            continue;
+        }
+        let path = home.dirs.manifest(set.id());
+        let bytes = work.ask(set.slot(position), move || Ok(read_whole(&path, MAX_MANIFEST_BYTES).ok()))?;
+        if bytes.ok().flatten().is_some_and(|bytes| bytes == set.manifest_bytes) {
+            return Ok(true);
+        }
+    }
+    Ok(false)
 }
 
 /// Renames files over those of a title; the manifest comes last.

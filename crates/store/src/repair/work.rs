@@ -3,9 +3,12 @@
 use std::fs::File;
 use std::io;
 use std::path::Path;
+use std::time::Duration;
 
 use millrace_core::limits::REPAIR_READ_BYTES;
+use millrace_core::units::HumanDuration;
 
+use super::ask::Asker;
 use super::pace::Pace;
 use super::report::{Progress, Report};
 use super::{RepairError, Timekeeper};
@@ -15,6 +18,9 @@ use crate::disk::ReadFaults;
 pub(crate) struct Work<'a> {
     pace: Pace<'a>,
     faults: ReadFaults,
+    asker: Asker,
+    /// What is read goes through here: a thread that hangs must not hold the reader's memory.
+    buffer: Vec<u8>,
     pub(crate) report: Report,
     pub(crate) progress: Progress,
     tell: &'a mut dyn FnMut(&Progress),
@@ -30,13 +36,16 @@ pub struct Setting<'a> {
     pub tell: &'a mut dyn FnMut(&Progress),
     /// Faults of readers on order; the default has none.
     pub faults: ReadFaults,
+    /// How long a member may take to answer, in nanoseconds; after that the run goes on without it.
+    pub answer_ns: u64,
 }
 
 impl<'a> Work<'a> {
     pub(crate) fn new(setting: Setting<'a>, rate_bytes_per_s: u64) -> Self {
-        let Setting { time, stop, tell, faults } = setting;
+        let Setting { time, stop, tell, faults, answer_ns } = setting;
         let pace = Pace::new(time, stop, rate_bytes_per_s);
-        Self { pace, faults, report: Report::default(), progress: Progress::default(), tell }
+        let (report, progress) = (Report::default(), Progress::default());
+        Self { pace, faults, asker: Asker::new(answer_ns), buffer: Vec::new(), report, progress, tell }
     }
 
     /// Fills `bytes` from `at` on in a file of the member in `slot`. The outer error ends the work, the inner one is the
@@ -48,9 +57,63 @@ impl<'a> Work<'a> {
         bytes: &mut [u8],
         at: u64,
     ) -> Result<io::Result<()>, RepairError> {
+        if self.has_given_up(slot) {
+            return Ok(Err(self.silence()));
+        }
         self.report.bytes_read += bytes.len() as u64;
         self.pace.moved(bytes.len() as u64)?;
-        Ok(self.faults.read_exact_at(slot, file, bytes, at))
+        let file = match file.try_clone() {
+            Ok(file) => file,
+            Err(error) => return Ok(Err(error)),
+        };
+        let (faults, mut buffer, len) = (self.faults.clone(), std::mem::take(&mut self.buffer), bytes.len());
+        let answer = self.ask(slot, move || {
+            buffer.resize(len, 0);
+            let read = faults.read_exact_at(slot, &file, &mut buffer, at);
+            Ok((read, buffer))
+        })?;
+        Ok(answer.and_then(|(read, buffer)| {
+            bytes.copy_from_slice(&buffer);
+            self.buffer = buffer;
+            read
+        }))
+    }
+
+    /// What the member in `slot` answers to a question about its files. The outer error ends the work, the inner one is the
+    /// disk's, or that it does not answer.
+    pub(crate) fn ask<T: Send + 'static>(
+        &mut self,
+        slot: u16,
+        question: impl FnOnce() -> io::Result<T> + Send + 'static,
+    ) -> Result<io::Result<T>, RepairError> {
+        let pace = &self.pace;
+        let answer = self.asker.ask(slot, question, || pace.check())?;
+        Ok(answer.unwrap_or_else(|| Err(self.silence())))
+    }
+
+    /// The same for what nothing can be done without.
+    pub(crate) fn demand<T: Send + 'static>(
+        &mut self,
+        slot: u16,
+        question: impl FnOnce() -> T + Send + 'static,
+    ) -> Result<T, RepairError> {
+        let pace = &self.pace;
+        self.asker.ask(slot, question, || pace.check())?.ok_or(RepairError::Silent(slot))
+    }
+
+    /// Whether the member in `slot` did not answer in time: nothing is asked of it any more.
+    pub(crate) fn has_given_up(&self, slot: u16) -> bool {
+        self.asker.has_given_up(slot)
+    }
+
+    /// All such members.
+    pub(crate) fn given_up(&self) -> Vec<u16> {
+        self.asker.given_up()
+    }
+
+    fn silence(&self) -> io::Error {
+        let limit = HumanDuration(Duration::from_nanos(self.asker.limit_ns()));
+        io::Error::new(io::ErrorKind::TimedOut, format!("the disk has not answered for {limit}, it hangs"))
     }
 
     /// `bytes` are about to be written.
@@ -77,8 +140,9 @@ impl<'a> Work<'a> {
         path: &Path,
         mut with: impl FnMut(&mut Self, &[u8]) -> Result<(), RepairError>,
     ) -> Result<io::Result<(blake3::Hash, u64)>, RepairError> {
-        let opened = File::open(path).and_then(|file| file.metadata().map(|meta| (file, meta.len())));
-        let (file, len) = match opened {
+        let owned = path.to_path_buf();
+        let open = move || File::open(&owned).and_then(|file| file.metadata().map(|meta| (file, meta.len())));
+        let (file, len) = match self.ask(slot, open)? {
             Ok(opened) => opened,
             Err(error) => return Ok(Err(error)),
         };
@@ -105,7 +169,8 @@ impl<'a> Work<'a> {
         bytes: u64,
         blake3: &str,
     ) -> Result<Option<String>, RepairError> {
-        match path.metadata() {
+        let owned = path.to_path_buf();
+        match self.ask(slot, move || owned.metadata())? {
             Ok(meta) if meta.len() == bytes => {}
             Ok(meta) => {
                 return Ok(Some(format!("is {} bytes long; the manifest promises {bytes}", meta.len())));

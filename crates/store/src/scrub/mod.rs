@@ -6,7 +6,7 @@
 
 mod title;
 
-use crate::repair::run::{absent, begin, next, titles};
+use crate::repair::run::{begin, each, end, next, titles};
 use crate::repair::work::Work;
 use crate::repair::{RepairError, Report, Setting};
 use crate::volume::Volume;
@@ -37,10 +37,9 @@ pub fn scrub(volume: &Volume, options: &ScrubOptions, setting: Setting<'_>) -> R
     for set in &titles {
         work.check()?;
         let start = work.progress.bytes_done;
-        title::scrub(set, options.mend, &mut work)?;
+        each(volume, set, &mut work, |set, work| title::scrub(set, options.mend, work))?;
         work.progress.bytes_done = start + set.rows.film_bytes();
         next(set, &mut work);
     }
-    work.report.absent = absent(volume);
-    Ok(work.report)
+    Ok(end(volume, work))
 }

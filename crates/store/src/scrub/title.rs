@@ -80,7 +80,7 @@ fn look_at_rows(set: &TitleSet, look: &mut Look, work: &mut Work<'_>) -> Result<
         work.progress.bytes_done = start + set.rows.film_bytes();
         return Ok(());
     };
-    let mut reading = Reading::open(set, sums)?;
+    let mut reading = Reading::open(set, sums, work)?;
     let mut row = 0;
     while row < set.rows.rows() {
         let rows = row..set.rows.rows().min(row.saturating_add(Reading::rows_at_once(set)));

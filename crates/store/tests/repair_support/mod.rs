@@ -6,6 +6,7 @@ use std::fs;
 use std::path::{Path, PathBuf};
 use std::sync::atomic::{AtomicBool, Ordering};
 
+use millrace_core::limits::REPAIR_ANSWER_NS;
 use millrace_core::seam::Clock;
 use millrace_core::time::Instant;
 use millrace_store::disk::ReadFaults;
@@ -19,11 +20,12 @@ pub(crate) struct Counted {
     now: Cell<u64>,
     stop_at_ns: u64,
     stop: AtomicBool,
+    pub(crate) answer_ns: u64,
 }
 
 impl Counted {
     pub(crate) fn new(stop_at_ns: u64) -> Self {
-        Self { now: Cell::new(0), stop_at_ns, stop: AtomicBool::new(false) }
+        Self { now: Cell::new(0), stop_at_ns, stop: AtomicBool::new(false), answer_ns: REPAIR_ANSWER_NS }
     }
 
     pub(crate) fn spent_ns(&self) -> u64 {
@@ -35,7 +37,7 @@ impl Counted {
         tell: &'a mut dyn FnMut(&Progress),
         faults: &ReadFaults,
     ) -> Setting<'a> {
-        Setting { time: self, stop: &self.stop, tell, faults: faults.clone() }
+        Setting { time: self, stop: &self.stop, tell, faults: faults.clone(), answer_ns: self.answer_ns }
     }
 }
 
