@@ -18,7 +18,7 @@ use crate::meta::MetaFile;
 use crate::repair::grid::Grid;
 use crate::repair::reading::Reading;
 use crate::repair::set::{TitleSet, Units};
-use crate::repair::title::sums_of;
+use crate::repair::title::row_sums;
 use crate::repair::work::Work;
 use crate::repair::{Progress, RepairError, Setting, Timekeeper};
 use crate::sums::SumsFile;
@@ -85,7 +85,9 @@ impl Rows<'_> {
             // With one member the film is a file of its own, which is looked at as such.
             .filter(|&(_, units)| set.rows.members() > 1 || units == Units::Parity)
             .collect();
-        let Some(sums) = sums_of(set, work)? else { return hashes_only(set, &files, report, work) };
+        let Some(sums) = row_sums(set, &[], work)?.filter(|sums| sums.know_parity(set)) else {
+            return hashes_only(set, &files, report, work);
+        };
         let mut reading = Reading::open(set, sums, work)?;
         let (metas, range_sums) = others(set);
         let mut rows = Rows {

@@ -32,6 +32,8 @@ pub(crate) struct Grid {
     bytes: Vec<u8>,
     /// Stored sums in the same order.
     sums: Vec<u16>,
+    /// Whether those of the parity are known.
+    parity_known: bool,
     /// For each codeword, by row, then place: the symbols that have their sums.
     right: Vec<u128>,
     scratch: Vec<u8>,
@@ -42,11 +44,13 @@ impl Grid {
     pub(crate) fn new(shape: Rows) -> Option<Self> {
         let plans = Plans::new(Code::new(shape.k(), shape.m())?);
         let (bytes, sums, right) = (Vec::new(), Vec::new(), Vec::new());
-        Some(Self { shape, plans, first_row: 0, rows: 0, bytes, sums, right, scratch: Vec::new() })
+        let (parity_known, scratch) = (true, Vec::new());
+        Some(Self { shape, plans, first_row: 0, rows: 0, bytes, sums, parity_known, right, scratch })
     }
 
     /// Empties it for `rows` rows from `first_row` on. `data_sums` are those of the film's packets in these rows, fewer in
-    /// the last one; `parity_sums` those of all parity packets, by row, unit and place.
+    /// the last one; `parity_sums` those of all parity packets, by row, unit and place, or none if they are not known: then what
+    /// is put of the parity must be right.
     pub(crate) fn begin(&mut self, first_row: u32, rows: u32, data_sums: &[u16], parity_sums: &[u16]) {
         let shape = self.shape;
         let (units, in_unit) = (self.units(), self.in_unit());
@@ -58,12 +62,15 @@ impl Grid {
         self.right.clear();
         self.right.resize(rows * in_unit, 0);
         let (data_row, parity_row) = (shape.k() * in_unit, shape.m() * in_unit);
+        self.parity_known = parity_row == 0 || !parity_sums.is_empty();
         for row in 0..rows {
             let data = data_sums.get(row * data_row..).unwrap_or_default();
             let data = &data[..data.len().min(data_row)];
             self.sums.extend_from_slice(data);
             self.sums.resize((row * units + shape.k()) * in_unit, 0);
-            self.sums.extend_from_slice(&parity_sums[row * parity_row..][..parity_row]);
+            let parity = parity_sums.get(row * parity_row..).unwrap_or_default();
+            self.sums.extend_from_slice(&parity[..parity.len().min(parity_row)]);
+            self.sums.resize((row + 1) * units * in_unit, 0);
             for unit in 0..shape.k() {
                 let film = shape.film_in_unit(first_row + row as u32, unit).div_ceil(PACKET);
                 for right in &mut self.right[row * in_unit + film..(row + 1) * in_unit] {
@@ -86,7 +93,7 @@ impl Grid {
         for (j, packet) in bytes.chunks(PACKET).enumerate().take(self.in_unit()) {
             let index = start + j;
             // A short packet is the film's last one: what is behind it is zero and adds nothing to the sum.
-            let right = sum16(packet) == self.sums[index];
+            let right = !self.knows(unit) || sum16(packet) == self.sums[index];
             let word = self.word(row, j);
             let known = &mut self.right[word];
             if right && *known >> unit & 1 == 0 {
@@ -247,7 +254,12 @@ impl Grid {
         if unit < self.shape.k() && self.shape.film_in_unit(row, unit) <= j * PACKET {
             return bytes.iter().all(|&byte| byte == 0);
         }
-        sum16(bytes) == self.sums[self.unit_start(row, unit) + j]
+        !self.knows(unit) || sum16(bytes) == self.sums[self.unit_start(row, unit) + j]
+    }
+
+    /// Whether a unit has stored sums.
+    fn knows(&self, unit: usize) -> bool {
+        self.parity_known || unit < self.shape.k()
     }
 
     /// Takes place `place` of what was made for place `j` of a row: from here on all of that codeword is right.

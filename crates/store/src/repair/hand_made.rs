@@ -24,6 +24,7 @@ use crate::format::Uuid;
 use crate::format::manifest::{FileEntry, Manifest, PARITY_META_FILE, Placement, SUMS_FILE};
 use crate::format::superblock::Geometry;
 use crate::meta::MetaWriter;
+use crate::sums::{GRAIN_BYTES, SumsWriter};
 use crate::volume::dirs::Dirs;
 use crate::volume::{SourceIdentity, TitleInfo};
 
@@ -103,7 +104,7 @@ impl World {
         let mut shared = vec![
             ("index.mri".to_owned(), b"an index".to_vec()),
             ("meta-1316.mrp".to_owned(), self.meta(&sums, film.len() as u64)),
-            (SUMS_FILE.to_owned(), b"range sums".to_vec()),
+            (SUMS_FILE.to_owned(), self.range_sums(film)),
         ];
         if rows.m() > 0 {
             let bytes = rows.parity_packets() * PACKET as u64;
@@ -139,6 +140,16 @@ impl World {
         let mut writer = MetaWriter::create(&Disk::default(), &path).unwrap();
         sums.iter().for_each(|&sum| writer.push(PacketMeta::new(sum, 0, MediaTicks(0))).unwrap());
         writer.finish(self.manifest.title.id, PACKET as u16, bytes).unwrap();
+        let bytes = fs::read(&path).unwrap();
+        fs::remove_file(path).unwrap();
+        bytes
+    }
+
+    fn range_sums(&self, film: &[u8]) -> Vec<u8> {
+        let path = self.root.path().join("sums");
+        let mut writer = SumsWriter::create(&Disk::default(), &path, GRAIN_BYTES).unwrap();
+        film.chunks(usize::from(GRAIN_BYTES)).for_each(|grain| writer.push(sum16(grain)).unwrap());
+        writer.finish(self.manifest.title.id, film.len() as u64).unwrap();
         let bytes = fs::read(&path).unwrap();
         fs::remove_file(path).unwrap();
         bytes

@@ -12,12 +12,13 @@
 //! | `set` | a title as all its members together have it |
 //! | `reading` | reads its rows from all members |
 //! | `grid` | rows in memory: what is right, and what the code gives back |
-//! | `out`, `shared` | the files that are made: units of one member, copies of what all have |
+//! | `out`, `shared`, `anew` | the files that are made: units of one member, copies of what all have, sums of which no copy is left |
 //! | `place` | where a title that is not there at all is made, and how a killed repair goes on |
 //! | `work`, `pace` | how fast: the bound on bytes a second, and the wish to stop |
 //! | `ask` | disks that do not answer |
 //! | `report` | what was found and what became of it |
 
+pub(crate) mod anew;
 mod ask;
 pub(crate) mod examine;
 pub(crate) mod grid;

@@ -5,6 +5,7 @@ use std::sync::Arc;
 
 use millrace_core::limits::REPAIR_BATCH_BYTES;
 use millrace_core::packet::PacketMeta;
+use millrace_core::time::MediaTicks;
 
 use super::RepairError;
 use super::grid::Grid;
@@ -19,7 +20,7 @@ pub(crate) struct RowSums {
     parity: Option<Sums>,
 }
 
-/// A file of sums and the slot of the member that has it.
+/// A file of sums, and the slot of the member that has it.
 pub(crate) type Sums = (u16, Arc<MetaFile>);
 
 impl RowSums {
@@ -28,7 +29,12 @@ impl RowSums {
         Self { meta, parity }
     }
 
-    /// Sums of the film's packets in these rows, and of the parity's.
+    /// Whether there are sums of the parity, if there is parity.
+    pub(crate) fn know_parity(&self, set: &TitleSet) -> bool {
+        self.parity.is_some() || set.rows.m() == 0
+    }
+
+    /// Sums of the film's packets in these rows, and of the parity's; none if they are not known.
     pub(crate) fn read(
         &self,
         set: &TitleSet,
@@ -48,6 +54,25 @@ impl RowSums {
         };
         Ok((data, parity))
     }
+}
+
+/// Media times of the first packets of these rows.
+fn times(
+    set: &TitleSet,
+    (slot, meta): &Sums,
+    rows: std::ops::Range<u32>,
+    work: &mut Work<'_>,
+) -> Result<Vec<MediaTicks>, RepairError> {
+    let (meta, row_packets) = (Arc::clone(meta), set.rows.row_packets());
+    let read = work.demand(*slot, move || {
+        let time = |row: u32| {
+            let mut first = [PacketMeta::default()];
+            // A title has fewer packets than fit here.
+            meta.read(row * row_packets, &mut first).map(|()| first[0].time())
+        };
+        rows.map(time).collect::<Result<Vec<_>, _>>()
+    })?;
+    Ok(read?)
 }
 
 fn sums(
@@ -72,6 +97,8 @@ struct Source {
     len: u64,
     hasher: blake3::Hasher,
     trouble: Trouble,
+    /// Only with its BLAKE3 can it be used: there are no sums of what is in it.
+    by_hash: bool,
 }
 
 /// What was wrong with a file of units.
@@ -84,6 +111,8 @@ pub(crate) struct Trouble {
     pub(crate) error: Option<String>,
     /// Whether the whole file could be read and has another BLAKE3 than `expected`.
     pub(crate) wrong_hash: bool,
+    /// What else is wrong with it.
+    pub(crate) other: Option<String>,
 }
 
 impl Trouble {
@@ -95,6 +124,7 @@ impl Trouble {
             let count = self.wrong_packets;
             parts.push(format!("{count} packets do not match their sums, the first at byte {byte}"));
         }
+        parts.extend(self.other.clone());
         if self.wrong_hash && parts.is_empty() {
             parts.push("its BLAKE3 differs, though all sums match".to_owned());
         }
@@ -122,8 +152,13 @@ impl Reading {
                     move || File::open(path).and_then(|file| file.metadata().map(|meta| (file, meta.len())));
                 if let Ok((file, len)) = work.ask(set.slot(position), open)? {
                     let (slot, hasher) = (set.slot(position), blake3::Hasher::new());
-                    let trouble = Trouble::default();
-                    sources.push(Source { position, units, slot, file, len, hasher, trouble });
+                    let by_hash = units == Units::Parity && !sums.know_parity(set);
+                    let mut trouble = Trouble::default();
+                    if let Some(entry) = set.entry(position, units).filter(|_| by_hash) {
+                        let path = dir.join(set.name(units));
+                        trouble.other = work.wrong_with(slot, &path, entry.bytes, &entry.blake3)?;
+                    }
+                    sources.push(Source { position, units, slot, file, len, hasher, trouble, by_hash });
                 }
             }
         }
@@ -132,6 +167,16 @@ impl Reading {
             what: "there is no code for its rows".to_owned(),
         })?;
         Ok(Self { sums, sources, grid, buffer: Vec::new() })
+    }
+
+    /// Media times of the first packets of these rows.
+    pub(crate) fn times(
+        &self,
+        set: &TitleSet,
+        rows: &std::ops::Range<u32>,
+        work: &mut Work<'_>,
+    ) -> Result<Vec<MediaTicks>, RepairError> {
+        times(set, &self.sums.meta, rows.clone(), work)
     }
 
     /// Rows that are read at a time.
@@ -159,7 +204,9 @@ impl Reading {
     pub(crate) fn trouble(&self, position: usize, units: Units, blake3: &str) -> Option<Trouble> {
         let source = self.sources.iter().find(|s| (s.position, s.units) == (position, units))?;
         let mut trouble = source.trouble.clone();
-        trouble.wrong_hash = trouble.error.is_none() && source.hasher.finalize().to_hex().as_str() != blake3;
+        trouble.wrong_hash = !source.by_hash
+            && trouble.error.is_none()
+            && source.hasher.finalize().to_hex().as_str() != blake3;
         Some(trouble)
     }
 }
@@ -173,6 +220,9 @@ impl Source {
         buffer: &mut Vec<u8>,
         work: &mut Work<'_>,
     ) -> Result<(), RepairError> {
+        if self.by_hash && self.trouble.other.is_some() {
+            return Ok(());
+        }
         let range = set.range(self.position, self.units, rows.clone());
         buffer.clear();
         buffer.resize(range.end.min(self.len).saturating_sub(range.start) as usize, 0);

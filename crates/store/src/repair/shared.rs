@@ -16,16 +16,20 @@ use crate::format::{meta, sums};
 /// Blocks of meta-data and of range sums; each has its own checksum.
 const BLOCK_BYTES: usize = meta::META_BLOCK_BYTES;
 
-/// Makes the file at `to`, durable, from the copies at these members (`(slot, path)`), if one of them or all together have
+/// A right copy that this repair has made, where it was made: name, slot of the member, path.
+pub(crate) type Fresh = (String, u16, PathBuf);
+
+/// Makes the file at `to`, durable, from a `fresh` copy or those of the members, if one of them or all together have
 /// it. Else says why not.
 pub(crate) fn make(
     set: &TitleSet,
     entry: &FileEntry,
+    fresh: &[Fresh],
     disk: &Disk,
     to: &Path,
     work: &mut Work<'_>,
 ) -> Result<Result<(), String>, RepairError> {
-    let copies = copies(set, entry);
+    let copies = copies(set, entry, fresh);
     for (slot, path) in &copies {
         if copy(*slot, path, entry, disk, to, work)? {
             return Ok(Ok(()));
@@ -37,19 +41,22 @@ pub(crate) fn make(
     Ok(Err(format!("no member has {} as it was ingested", entry.name)))
 }
 
-/// Where the copies of a file are.
-fn copies(set: &TitleSet, entry: &FileEntry) -> Vec<(u16, PathBuf)> {
+/// Where the copies of a file are, those first that are known to be right.
+fn copies(set: &TitleSet, entry: &FileEntry, fresh: &[Fresh]) -> Vec<(u16, PathBuf)> {
+    let made = fresh.iter().filter(|(name, ..)| *name == entry.name);
+    let made = made.map(|(_, slot, path)| (*slot, path.clone()));
     let positions = 0..set.homes.len();
-    positions.filter_map(|p| Some((set.slot(p), set.dir(p)?.join(&entry.name)))).collect()
+    made.chain(positions.filter_map(|p| Some((set.slot(p), set.dir(p)?.join(&entry.name))))).collect()
 }
 
 /// The first copy that is right, for those who only read it.
 pub(crate) fn find(
     set: &TitleSet,
     entry: &FileEntry,
+    fresh: &[Fresh],
     work: &mut Work<'_>,
 ) -> Result<Option<(u16, PathBuf)>, RepairError> {
-    for (slot, path) in copies(set, entry) {
+    for (slot, path) in copies(set, entry, fresh) {
         if work.wrong_with(slot, &path, entry.bytes, &entry.blake3)?.is_none() {
             return Ok(Some((slot, path)));
         }

@@ -9,12 +9,13 @@ use std::sync::Arc;
 use millrace_core::limits::{DEFAULT_PACKET_BYTES, MAX_MANIFEST_BYTES};
 
 use super::RepairError;
+use super::anew;
 use super::out::Out;
 use super::place::Place;
 use super::reading::{Reading, RowSums, Sums};
 use super::report::{Fate, Found};
 use super::set::{TitleSet, Units};
-use super::shared;
+use super::shared::{self, Fresh};
 use super::work::Work;
 use crate::disk::Disk;
 use crate::error::StoreError;
@@ -99,13 +100,8 @@ pub(crate) fn mend(
         sites.push((need, Site::open(set, need)?));
     }
     let mut made = Made::new();
-    for (need, site) in &sites {
-        for entry in wanted(set, need).filter(|entry| set.units_of(&entry.name).is_none()) {
-            let result = make_shared(set, need.position, entry, site, work)?;
-            made.insert((need.position, entry.name.clone()), result);
-        }
-    }
-    make_units(set, &sites, suspects, &mut made, work)?;
+    let fresh = make_all_shared(set, &sites, &mut made, work)?;
+    make_units(set, &sites, suspects, &fresh, &mut made, work)?;
     for (need, site) in sites {
         finish(set, need, site, &made, work)?;
     }
@@ -132,11 +128,46 @@ fn wanted<'a>(set: &'a TitleSet, need: &'a Need) -> impl Iterator<Item = &'a Fil
     set.manifest.files_on(need.position).into_iter().filter(is_wanted)
 }
 
+/// Makes the files that all members have: those first from which nothing follows, since others are computed with their help.
+fn make_all_shared(
+    set: &TitleSet,
+    sites: &[(&Need, Site)],
+    made: &mut Made,
+    work: &mut Work<'_>,
+) -> Result<Vec<Fresh>, RepairError> {
+    let mut fresh = Vec::new();
+    let mut hopeless: HashMap<&str, String> = HashMap::new();
+    for follows in [false, true] {
+        for (need, site) in sites {
+            let is_due = |entry: &&FileEntry| {
+                set.units_of(&entry.name).is_none() && anew::follows(&entry.name) == follows
+            };
+            for entry in wanted(set, need).filter(is_due) {
+                let known = hopeless.get(entry.name.as_str()).cloned().map(Err);
+                let result = match known {
+                    Some(lost) => lost,
+                    None => make_shared(set, need.position, entry, site, &fresh, work)?,
+                };
+                match &result {
+                    Ok(()) => {
+                        let path = site.path().join(&entry.name);
+                        fresh.push((entry.name.clone(), set.slot(need.position), path));
+                    }
+                    Err(why) => drop(hopeless.insert(&entry.name, why.clone())),
+                }
+                made.insert((need.position, entry.name.clone()), result);
+            }
+        }
+    }
+    Ok(fresh)
+}
+
 fn make_shared(
     set: &TitleSet,
     position: usize,
     entry: &FileEntry,
     site: &Site,
+    fresh: &[Fresh],
     work: &mut Work<'_>,
 ) -> Result<Result<(), String>, RepairError> {
     let to = site.path().join(&entry.name);
@@ -152,7 +183,14 @@ fn make_shared(
         }
         place.drop_file(&entry.name)?;
     }
-    shared::make(set, entry, site.disk(), &to, work)
+    let copied = shared::make(set, entry, fresh, site.disk(), &to, work)?;
+    if copied.is_ok() || !anew::follows(&entry.name) {
+        return Ok(copied);
+    }
+    match row_sums(set, fresh, work)? {
+        Some(sums) => anew::make(set, entry, site.disk(), &to, sums, work),
+        None => Ok(copied),
+    }
 }
 
 /// Makes all files of units in one pass over the rows.
@@ -160,6 +198,7 @@ fn make_units(
     set: &TitleSet,
     sites: &[(&Need, Site)],
     suspects: &[(usize, Units)],
+    fresh: &[Fresh],
     made: &mut Made,
     work: &mut Work<'_>,
 ) -> Result<(), RepairError> {
@@ -171,7 +210,7 @@ fn make_units(
     if files.is_empty() {
         return Ok(());
     }
-    let Some(sums) = sums_of(set, work)? else {
+    let Some(sums) = row_sums(set, fresh, work)?.filter(|sums| sums.know_parity(set)) else {
         for (position, units, _) in files {
             let why = "the sums of its packets are lost on all members".to_owned();
             made.insert((position, set.name(units).to_owned()), Err(why));
@@ -206,20 +245,22 @@ fn make_units(
     Ok(())
 }
 
-/// The sums of all packets, from copies whose BLAKE3 is right; `None` if no member has them.
-pub(crate) fn sums_of(set: &TitleSet, work: &mut Work<'_>) -> Result<Option<RowSums>, RepairError> {
+/// The sums of all packets, from copies whose BLAKE3 is right; `None` if no member has those of the film. Those of the parity may
+/// be lacking.
+pub(crate) fn row_sums(
+    set: &TitleSet,
+    fresh: &[Fresh],
+    work: &mut Work<'_>,
+) -> Result<Option<RowSums>, RepairError> {
     let size = DEFAULT_PACKET_BYTES as u16;
     let mut open = |name: &str| -> Result<Option<Sums>, RepairError> {
         let Some(entry) = set.manifest.file(name) else { return Ok(None) };
-        let Some((slot, path)) = shared::find(set, entry, work)? else { return Ok(None) };
+        let Some((slot, path)) = shared::find(set, entry, fresh, work)? else { return Ok(None) };
         let meta = work.demand(slot, move || MetaFile::open(&path))??;
         Ok(Some((slot, Arc::new(meta))))
     };
     let Some(meta) = open(&meta_file(size))? else { return Ok(None) };
     let parity = if set.rows.m() > 0 { open(PARITY_META_FILE)? } else { None };
-    if set.rows.m() > 0 && parity.is_none() {
-        return Ok(None);
-    }
     Ok(Some(RowSums::new(meta, parity)))
 }
 

@@ -2,12 +2,12 @@
 
 use crate::format::manifest::FileEntry;
 use crate::repair::RepairError;
-use crate::repair::examine;
 use crate::repair::reading::{Reading, Trouble};
 use crate::repair::report::{Fate, Found};
 use crate::repair::set::{TitleSet, Units};
-use crate::repair::title::{Need, mend, sums_of};
+use crate::repair::title::{Need, mend, row_sums};
 use crate::repair::work::Work;
+use crate::repair::{anew, examine};
 
 /// What was found in a title.
 #[derive(Default)]
@@ -20,6 +20,8 @@ struct Look {
     lost: Vec<(usize, String)>,
     /// Rows whose parity is not that of the film, though every file is as it was ingested.
     contradictions: u64,
+    /// Files that no member has any more, but that follow from film and parity.
+    follow: Vec<String>,
 }
 
 /// Reads the title; mends it if that is wanted.
@@ -55,7 +57,10 @@ fn look(set: &TitleSet, work: &mut Work<'_>) -> Result<Look, RepairError> {
     for entry in set.manifest.files.iter().filter(|entry| set.units_of(&entry.name).is_none()) {
         let lacks = |need: &Need| need.whole || need.files.iter().any(|(name, _)| *name == entry.name);
         if look.needs.iter().all(lacks) {
-            look.lost.extend(look.needs.iter().map(|need| (need.position, entry.name.clone())));
+            match anew::follows(&entry.name) {
+                true => look.follow.push(entry.name.clone()),
+                false => look.lose_all(&entry.name),
+            }
         }
     }
     look_at_rows(set, &mut look, work)?;
@@ -70,8 +75,9 @@ fn look_at_rows(set: &TitleSet, look: &mut Look, work: &mut Work<'_>) -> Result<
         .flat_map(|position| [(position, Units::Data), (position, Units::Parity)])
         .filter(|&(position, units)| set.entry(position, units).is_some())
         .collect();
-    let Some(sums) = sums_of(set, work)? else {
+    let Some(sums) = row_sums(set, &[], work)? else {
         // Nothing can be restored without the sums; the hashes still tell what is right.
+        look.follow_not();
         for (position, units) in files {
             let Some(entry) = set.entry(position, units) else { continue };
             let need = examine::read(set, position, |file| file.name == entry.name, work)?;
@@ -91,6 +97,7 @@ fn look_at_rows(set: &TitleSet, look: &mut Look, work: &mut Work<'_>) -> Result<
             look.contradictions += u64::from(right && !grid.contradictions(row).is_empty());
         }
         for unsolved in grid.solve(None) {
+            look.follow_not();
             for &(position, units) in &files {
                 if unsolved.wrong & set.symbols(position, unsolved.row, units) != 0 {
                     look.lose(position, set.name(units));
@@ -109,6 +116,18 @@ fn look_at_rows(set: &TitleSet, look: &mut Look, work: &mut Work<'_>) -> Result<
 }
 
 impl Look {
+    /// A file of which no copy is right and that cannot be made.
+    fn lose_all(&mut self, name: &str) {
+        self.lost.extend(self.needs.iter().map(|need| (need.position, name.to_owned())));
+    }
+
+    /// What should follow does not: something of film or parity is lost.
+    fn follow_not(&mut self) {
+        for name in std::mem::take(&mut self.follow) {
+            self.lose_all(&name);
+        }
+    }
+
     fn lose(&mut self, position: usize, name: &str) {
         if !self.lost.iter().any(|(p, n)| *p == position && n == name) {
             self.lost.push((position, name.to_owned()));
@@ -159,3 +178,7 @@ fn found(set: &TitleSet, position: usize, file: Option<&str>, what: String, fate
 #[cfg(test)]
 #[path = "title_tests.rs"]
 mod tests;
+
+#[cfg(test)]
+#[path = "anew_tests.rs"]
+mod anew_tests;

@@ -1,0 +1,125 @@
+//! Files of sums that no member has any more: computed anew from film and parity. They are taken only if they have the BLAKE3
+//! that the manifest promises, so they are those of the ingest, whatever they were computed from.
+
+use std::path::Path;
+
+use millrace_core::limits::DEFAULT_PACKET_BYTES;
+use millrace_core::packet::PacketMeta;
+use millrace_core::time::MediaTicks;
+use millrace_core::wire::checksum::sum16;
+
+use super::RepairError;
+use super::grid::Grid;
+use super::reading::{Reading, RowSums};
+use super::set::TitleSet;
+use super::work::Work;
+use crate::disk::Disk;
+use crate::error::StoreError;
+use crate::format::manifest::{FileEntry, PARITY_META_FILE, SUMS_FILE};
+use crate::meta::{Finished, MetaWriter};
+use crate::sums::{GRAIN_BYTES, SumsWriter};
+
+/// Whether a file follows from film and parity.
+pub(crate) fn follows(name: &str) -> bool {
+    matches!(name, SUMS_FILE | PARITY_META_FILE)
+}
+
+/// Makes the file at `to`, durable. Else says why not, and leaves nothing there.
+pub(crate) fn make(
+    set: &TitleSet,
+    entry: &FileEntry,
+    disk: &Disk,
+    to: &Path,
+    sums: RowSums,
+    work: &mut Work<'_>,
+) -> Result<Result<(), String>, RepairError> {
+    let mut out = Out::create(&entry.name, disk, to)?;
+    let made = fill(set, &mut out, sums, work);
+    let finished = match made {
+        Ok(None) => {
+            work.writes(entry.bytes)?;
+            let done = out.finish(set)?;
+            match done.bytes == entry.bytes && done.blake3.to_hex().as_str() == entry.blake3 {
+                true => return Ok(Ok(())),
+                false => {
+                    Ok(Err(format!("{} computed anew has another BLAKE3 than the manifest", entry.name)))
+                }
+            }
+        }
+        Ok(Some(row)) => Ok(Err(format!("row {row} of the title, of which {} follows, is lost", entry.name))),
+        Err(error) => Err(error),
+    };
+    disk.remove_file(to).map_err(StoreError::io("remove", to))?;
+    finished
+}
+
+/// One pass over all rows; returns the first that cannot be restored.
+fn fill(
+    set: &TitleSet,
+    out: &mut Out,
+    sums: RowSums,
+    work: &mut Work<'_>,
+) -> Result<Option<u32>, RepairError> {
+    let mut reading = Reading::open(set, sums, work)?;
+    let mut next = 0;
+    while next < set.rows.rows() {
+        let rows = next..set.rows.rows().min(next.saturating_add(Reading::rows_at_once(set)));
+        next = rows.end;
+        let times = reading.times(set, &rows, work)?;
+        let grid = reading.load(set, rows.clone(), work)?;
+        grid.solve(None);
+        for (row, time) in rows.zip(times) {
+            if !out.take(set, grid, row, time)? {
+                return Ok(Some(row));
+            }
+        }
+    }
+    Ok(None)
+}
+
+/// The file being made.
+enum Out {
+    Sums(SumsWriter),
+    ParityMeta(MetaWriter),
+}
+
+impl Out {
+    fn create(name: &str, disk: &Disk, to: &Path) -> Result<Self, StoreError> {
+        Ok(match name {
+            SUMS_FILE => Self::Sums(SumsWriter::create(disk, to, GRAIN_BYTES)?),
+            _ => Self::ParityMeta(MetaWriter::create(disk, to)?),
+        })
+    }
+
+    /// What it has of a row; `false` if that is not in the grid. `time` is that of the row's first packet.
+    fn take(&mut self, set: &TitleSet, grid: &Grid, row: u32, time: MediaTicks) -> Result<bool, StoreError> {
+        let (k, m) = (set.rows.k(), set.rows.m());
+        let units = if matches!(self, Self::Sums(_)) { 0..k } else { k..k + m };
+        for unit in units {
+            if !grid.is_whole(row, unit) {
+                return Ok(false);
+            }
+            let bytes = &grid.unit(row, unit)[..set.stored_bytes(row, unit)];
+            match self {
+                Self::Sums(sums) => {
+                    bytes.chunks(usize::from(GRAIN_BYTES)).try_for_each(|grain| sums.push(sum16(grain)))?;
+                }
+                Self::ParityMeta(meta) => {
+                    let record = |packet: &[u8]| PacketMeta::new(sum16(packet), 0, time);
+                    bytes.chunks(DEFAULT_PACKET_BYTES).try_for_each(|packet| meta.push(record(packet)))?;
+                }
+            }
+        }
+        Ok(true)
+    }
+
+    fn finish(self, set: &TitleSet) -> Result<Finished, StoreError> {
+        match self {
+            Self::Sums(sums) => sums.finish(set.id(), set.rows.film_bytes()),
+            Self::ParityMeta(meta) => {
+                let bytes = set.rows.parity_packets() * DEFAULT_PACKET_BYTES as u64;
+                meta.finish(set.id(), DEFAULT_PACKET_BYTES as u16, bytes)
+            }
+        }
+    }
+}
