@@ -57,7 +57,7 @@ fn create_add_look_lose_replace() {
     fs::rename(&m[2], dir.path().join("lost too")).unwrap();
     let (code, found) = status(&m[0]);
     assert_eq!((code, &found["health"]), (2, &Value::from("lost")));
-    let error = fails(&["ls", "--store", &m[0]]);
+    let error = fails(&["scrub", "--store", &m[0]]);
     assert!(error.contains("can do without 1") && error.contains(&m[2]), "{error}");
 }
 
@@ -118,6 +118,12 @@ fn what_cannot_be_is_refused_in_words() {
     refused(&["create", &m[0], "--data-units", "5"], "only with --fec");
     refused(&["create", &m[0], &m[1], "--unit-packets", "21"], "allowed 1 to 20");
     refused(&["status", &m[0]], "not a Millrace store");
+    assert_eq!(
+        run(&["volume", "status", &m[0]]).status.code(),
+        Some(3),
+        "neither degraded nor lost: not known"
+    );
+    refused(&["status", &m[0], "--member", &m[1]], "cannot be used with");
     assert!(!Path::new(&m[0]).join("volume.mrv").exists());
     ok(&["volume", "create", &m[0], &m[1]]);
     refused(&["create", &m[1], &m[2]], "is there already");
@@ -128,4 +134,49 @@ fn what_cannot_be_is_refused_in_words() {
     ok(&["volume", "create", &others[0], &others[1]]);
     let error = fails(&["ls", "--member", &m[0], "--member", &others[1]]);
     assert!(error.contains("belongs to volume"), "{error}");
+    let with_slash = format!("{}/", m[0]);
+    let error = fails(&["ls", "--member", &m[0], "--member", &with_slash]);
+    assert!(error.contains("is named twice"), "{error}");
+}
+
+#[test]
+fn status_says_what_to_do_about_each_member() {
+    let dir = tempfile::tempdir().unwrap();
+    let m = members(dir.path(), 3);
+    ok(&["volume", "create", &m[0], &m[1], &m[2]]);
+    let said = |dir: &str| String::from_utf8(run(&["volume", "status", dir]).stdout).unwrap();
+    fs::rename(&m[1], dir.path().join("lost")).unwrap();
+    let text = said(&m[0]);
+    let advice = format!("millrace volume replace {} --member 1 NEW", m[0]);
+    assert!(text.contains("member 1: mount its disk again") && text.contains(&advice), "{text}");
+    assert!(text.contains("name all of them once"), "{text}");
+    let new = dir.path().join("new").to_str().unwrap().to_owned();
+    let error = fails(&["volume", "replace", &m[0], "--member", &new, &new]);
+    assert!(error.contains("a member's number or directory"), "{error}");
+    ok(&["volume", "replace", &m[0], "--member", &m[1], &new]);
+    let text = said(&new);
+    assert!(text.ends_with(&format!("make what they lack: millrace repair --store {}\n", m[0])), "{text}");
+    ok(&["repair", "--store", &m[0]]);
+    assert!(said(&m[0]).ends_with("all members are there\n"));
+}
+
+#[test]
+fn a_store_that_is_made_is_told_of() {
+    let dir = tempfile::tempdir().unwrap();
+    let source = film(dir.path(), "film.ts", 3);
+    let source = source.to_str().unwrap();
+    let told = |args: &[&str]| {
+        let output = run(&[&["add", "-q", source][..], args].concat());
+        assert!(output.status.success(), "{output:?}");
+        String::from_utf8(output.stderr).unwrap()
+    };
+    let store = dir.path().join("store").to_str().unwrap().to_owned();
+    let first = told(&["--store", &store]);
+    assert!(first.contains(&format!("made a new store of plain files in {store}")), "{first}");
+    assert_eq!(told(&["--store", &store]), "", "it is there now");
+    let m = members(dir.path(), 2);
+    let named = ["--member", &m[0], "--member", &m[1]];
+    let first = told(&named);
+    assert!(first.contains("made a new volume of 2 members"), "{first}");
+    assert_eq!(told(&named), "");
 }

@@ -14,13 +14,14 @@ use super::StoreArgs;
 /// Print any structure of the store: superblock, manifest, index, packet meta-data
 #[derive(Args)]
 #[command(
-    after_help = "Examples:\n  millrace inspect                           the store: superblock and all manifests\n  \
-                        millrace inspect my-film                   all files of a title\n  \
-                        millrace inspect my-film --packets 0..10   the first ten packets' sums and times\n  \
-                        millrace inspect STORE/titles/ID/index.mri one file, also of a damaged store"
+    after_help = "Examples:\n  millrace inspect                             the store: all manifests and the superblock\n  \
+                        millrace inspect my-film                     all files of a title\n  \
+                        millrace inspect my-film --packets 0..10     the first ten packets' sums and times\n  \
+                        millrace inspect STORE/titles/ID/index.mri   one file, also of a damaged store"
 )]
 pub(super) struct InspectArgs {
-    /// A title's name or id, or the path of a directory or file of a store [default: the store itself]
+    /// A title's name or id, or the path of a directory or file of a store [default: the store itself; of a volume the one
+    /// member that is named]
     #[arg(value_name = "TITLE|PATH")]
     what: Option<String>,
     /// Only these packets (or entries of an index), first..last, the last not included

@@ -1,5 +1,6 @@
 //! The subcommands: one file each, with its arguments and its `run`.
 
+use std::collections::HashSet;
 use std::path::PathBuf;
 use std::process::ExitCode;
 use std::sync::Arc;
@@ -86,9 +87,22 @@ impl StoreArgs {
             })
     }
 
+    /// The directories of `--member`. By name alone: a disk that hangs must not be asked for it.
+    fn members(&self) -> anyhow::Result<&[PathBuf]> {
+        let mut seen = HashSet::new();
+        for dir in &self.members {
+            anyhow::ensure!(
+                seen.insert(std::path::absolute(dir).unwrap_or_else(|_| dir.clone())),
+                "--member {}: is named twice; name each member of the volume once",
+                dir.display()
+            );
+        }
+        Ok(&self.members)
+    }
+
     /// Opens what is there.
     fn open(&self) -> anyhow::Result<Volume> {
-        Ok(match &self.members[..] {
+        Ok(match self.members()? {
             [] => Volume::open(&self.dir()?)?,
             members => Volume::open_members(members)?,
         })
@@ -111,15 +125,23 @@ impl NewStoreArgs {
         self.old.dir()
     }
 
-    /// Opens what is there, or makes it.
+    /// Opens what is there, or makes it, and says so: a disk that is not mounted looks like a store that is not there yet.
     fn open_or_create(&self) -> anyhow::Result<Volume> {
-        let members = &self.old.members;
+        let members = self.old.members()?;
         if members.is_empty() {
-            return Ok(Volume::open_or_create(&self.dir()?)?);
+            let dir = self.dir()?;
+            let is_new = !dir.join(VOLUME_FILE).exists();
+            let volume = Volume::open_or_create(&dir)?;
+            if is_new {
+                eprintln!("millrace: made a new store of plain files in {}", dir.display());
+            }
+            return Ok(volume);
         }
         if members.iter().all(|dir| !dir.join(VOLUME_FILE).exists()) {
             let geometry = volume::geometry(members.len(), self.parity, 0)?;
-            return Ok(Volume::create(members, geometry)?);
+            let volume = Volume::create(members, geometry)?;
+            eprintln!("millrace: made a new volume of {}", volume::summary(&geometry));
+            return Ok(volume);
         }
         let volume = Volume::open_members(members)?;
         let tolerance = usize::from(volume.members().geometry().tolerance());
@@ -214,7 +236,8 @@ pub(crate) fn cancel_on_signals() -> anyhow::Result<Arc<AtomicBool>> {
 fn print_json(value: &impl serde::Serialize) -> anyhow::Result<()> {
     use std::io::Write;
     let mut out = std::io::stdout().lock();
-    serde_json::to_writer_pretty(&mut out, value)?;
+    // As an error of I/O, so that one who has read enough is known by it.
+    serde_json::to_writer_pretty(&mut out, value).map_err(std::io::Error::from)?;
     writeln!(out)?;
     Ok(())
 }

@@ -48,7 +48,7 @@ pub(super) struct PlayArgs {
     #[arg(long, value_name = "TIME")]
     duration: Option<HumanDuration>,
     /// What to do meanwhile: pause@SECONDS, play@SECONDS, seek@SECONDS=POSITION, separated by commas
-    #[arg(long = "do", value_name = "SCRIPT", default_value = "")]
+    #[arg(long = "do", value_name = "SCRIPT", default_value = "", hide_default_value = true)]
     script: Script,
     /// No progress line
     #[arg(long, short)]

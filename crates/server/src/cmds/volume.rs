@@ -13,6 +13,7 @@ use millrace_store::volume::{TITLES_DIR, Volume};
 use serde_json::{Value, json};
 
 use super::StoreArgs;
+use super::repair::or_failed;
 
 /// Make volumes of several disks, look at them, add and replace members
 ///
@@ -63,11 +64,12 @@ struct CreateArgs {
 #[derive(Args)]
 #[command(
     after_help = "Examples:\n  millrace volume status /disk1/store\n  millrace volume status /disk1/store --json\n\nExit code: 0 all \
-                        members are there and active; 1 some are not, and all films can be played; 2 too few are there."
+                        members are there and active; 1 some are not, and all films can be played; 2 too few are there; 3 it could \
+                        not be found out."
 )]
 struct StatusArgs {
     /// Any member's directory [default: the store]
-    #[arg(value_name = "DIR")]
+    #[arg(value_name = "DIR", conflicts_with = "members")]
     dir: Option<PathBuf>,
     /// As one JSON document
     #[arg(long)]
@@ -104,9 +106,9 @@ struct ReplaceArgs {
     /// Directory of any other member
     #[arg(value_name = "DIR")]
     dir: PathBuf,
-    /// Which member: its number, as millrace volume status shows it
-    #[arg(long, value_name = "I")]
-    member: usize,
+    /// Which member: its number or its old directory, as millrace volume status shows them
+    #[arg(long, value_name = "I|DIR")]
+    member: String,
     /// Directory on the new disk; made if it is not there
     #[arg(value_name = "NEW")]
     new: PathBuf,
@@ -115,7 +117,7 @@ struct ReplaceArgs {
 pub(super) fn run(args: &VolumeArgs) -> anyhow::Result<ExitCode> {
     match &args.command {
         Command::Create(args) => create(args),
-        Command::Status(args) => status(args),
+        Command::Status(args) => Ok(or_failed(status(args))),
         Command::Add(args) => add(args),
         Command::Replace(args) => replace(args),
     }
@@ -166,7 +168,7 @@ fn create(args: &CreateArgs) -> anyhow::Result<ExitCode> {
     let geometry = wanted(args)?;
     let volume = Volume::create(&args.dirs, geometry)?;
     let mut out = std::io::stdout().lock();
-    writeln!(out, "made a volume of {}: {}", count(args.dirs.len()), in_words(&geometry))?;
+    writeln!(out, "made a volume of {}", summary(&geometry))?;
     if geometry.m > 0 && !geometry.is_st2022() {
         writeln!(
             out,
@@ -190,15 +192,34 @@ fn add(args: &AddArgs) -> anyhow::Result<ExitCode> {
 
 fn replace(args: &ReplaceArgs) -> anyhow::Result<ExitCode> {
     let volume = Volume::open(&args.dir)?;
-    let old = volume.members().dir(args.member);
-    volume.replace_member(args.member, &args.new)?;
-    println!("member {} is {} now, in place of {}", args.member, args.new.display(), old.display());
+    let slot = slot_of(volume.members(), &args.member)?;
+    let old = volume.members().dir(slot);
+    volume.replace_member(slot, &args.new)?;
+    println!("member {slot} is {} now, in place of {}", args.new.display(), old.display());
     println!("it is empty; fill it with: millrace repair --store {}", args.new.display());
     Ok(ExitCode::SUCCESS)
 }
 
+/// The member that is meant. Whether there is one of this number is found out where it is used.
+fn slot_of(members: &Members, text: &str) -> anyhow::Result<usize> {
+    if let Ok(number) = text.parse() {
+        return Ok(number);
+    }
+    let whole = |dir: &Path| std::path::absolute(dir).unwrap_or_else(|_| dir.to_path_buf());
+    let dir = whole(Path::new(text));
+    let slot = members.report().into_iter().find(|slot| whole(&slot.dir) == dir);
+    slot.map(|slot| slot.index).ok_or_else(|| {
+        anyhow!("--member: got \"{text}\"; give a member's number or directory, as millrace volume status shows them")
+    })
+}
+
 fn count(members: usize) -> String {
     if members == 1 { "1 member".to_owned() } else { format!("{members} members") }
+}
+
+/// How many members, and what they carry.
+pub(super) fn summary(geometry: &Geometry) -> String {
+    format!("{}: {}", count(usize::from(geometry.members)), in_words(geometry))
 }
 
 fn in_words(geometry: &Geometry) -> String {
@@ -215,14 +236,13 @@ fn in_words(geometry: &Geometry) -> String {
 
 /// What the members are, also if too few of them are there to open the volume.
 fn status(args: &StatusArgs) -> anyhow::Result<ExitCode> {
-    let members = match (&args.dir, &args.store.members[..]) {
+    let members = match (&args.dir, args.store.members()?) {
         (Some(dir), _) => Members::find(dir)?,
         (None, []) => Members::find(&args.store.dir()?)?,
         (None, named) => Members::among(named)?,
     };
     let report = members.report();
     let geometry = members.geometry();
-    let is_whole = |slot: &SlotReport| slot.absent.is_none() && slot.state == MemberState::Active;
     let lost = report.iter().filter(|slot| !is_whole(slot)).count();
     let may = usize::from(geometry.tolerance());
     let (health, code) = match lost {
@@ -236,6 +256,10 @@ fn status(args: &StatusArgs) -> anyhow::Result<ExitCode> {
         print(&members, &report, health, lost)?;
     }
     Ok(ExitCode::from(code))
+}
+
+fn is_whole(slot: &SlotReport) -> bool {
+    slot.absent.is_none() && slot.state == MemberState::Active
 }
 
 /// Titles below a member's directory, as far as it can be looked at.
@@ -291,23 +315,46 @@ fn print(members: &Members, report: &[SlotReport], health: &str, lost: usize) ->
         };
         writeln!(out, "  {:>2}  {:10}  {}  {what}", slot.index, slot.state, slot.dir.display())?;
     }
-    let dir = report.iter().find(|slot| slot.absent.is_none()).map(|slot| slot.dir.display().to_string());
-    let dir = dir.unwrap_or_else(|| "DIR".to_owned());
     match health {
         "whole" => writeln!(out, "all members are there")?,
-        "degraded" => writeln!(
-            out,
-            "{lost} of {} missing or incomplete, {} may be; films can be played, none can be added.\nBring them back or replace them \
-             (millrace volume replace {dir} --member I NEW), then: millrace repair --store {dir}",
-            count(report.len()),
-            geometry.tolerance(),
-        )?,
+        "degraded" => {
+            writeln!(
+                out,
+                "{lost} of {} missing or incomplete, {} may be; films can be played, none can be added",
+                count(report.len()),
+                geometry.tolerance()
+            )?;
+            advise(&mut out, report)?;
+        }
         _ => writeln!(
             out,
-            "{lost} of {} missing or incomplete, {} may be: the volume cannot be opened; bring some of them back",
+            "{lost} of {} missing or incomplete, {} may be: bring some of them back, or name all of them with --member if they \
+             are elsewhere now",
             count(report.len()),
             geometry.tolerance(),
         )?,
     }
     Ok(())
+}
+
+/// What to do about members that are missing or incomplete.
+fn advise(out: &mut impl Write, report: &[SlotReport]) -> std::io::Result<()> {
+    let good = report.iter().find(|slot| is_whole(slot));
+    let dir = good.map_or_else(|| "DIR".to_owned(), |slot| slot.dir.display().to_string());
+    let absent: Vec<usize> =
+        report.iter().filter(|slot| slot.absent.is_some()).map(|slot| slot.index).collect();
+    if absent.is_empty() {
+        return writeln!(out, "make what they lack: millrace repair --store {dir}");
+    }
+    for index in absent {
+        writeln!(
+            out,
+            "member {index}: mount its disk again; or put a new one in its place: millrace volume replace {dir} --member {index} NEW"
+        )?;
+    }
+    writeln!(out, "then: millrace repair --store {dir}")?;
+    writeln!(
+        out,
+        "(members that are mounted elsewhere now: name all of them once: millrace ls --member DIR --member DIR ...)"
+    )
 }
