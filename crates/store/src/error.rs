@@ -28,7 +28,7 @@ pub enum StoreError {
     /// The disk is full.
     #[error(
         "{}: no space left on the disk for {needed_bytes} more bytes (at offset {offset}); \
-         free some space or remove a title, then add the film again", path.display()
+         free some space there or remove a title, then do it again", path.display()
     )]
     NoSpace {
         /// The file that could not grow.
@@ -172,7 +172,7 @@ pub enum StoreError {
     #[error("title index: {0}")]
     Index(#[from] IndexError),
     /// The catalogue cannot be used nor rebuilt.
-    #[error("{}: catalogue: {error}; delete the file, it is rebuilt from the titles", path.display())]
+    #[error("{}: catalogue: {error}; {}", path.display(), catalogue_advice(error))]
     Catalogue {
         /// The SQLite file.
         path: PathBuf,
@@ -180,6 +180,17 @@ pub enum StoreError {
         #[source]
         error: rusqlite::Error,
     },
+}
+
+/// What to do when the catalogue cannot be used.
+fn catalogue_advice(error: &rusqlite::Error) -> &'static str {
+    use rusqlite::ErrorCode::{CannotOpen, PermissionDenied, ReadOnly};
+    match error.sqlite_error_code() {
+        Some(CannotOpen | PermissionDenied | ReadOnly) => {
+            "looking needs the right to write as well: run this as the user that the store belongs to"
+        }
+        _ => "delete the file, it is rebuilt from the titles",
+    }
 }
 
 impl StoreError {
@@ -208,5 +219,22 @@ impl StoreError {
             }
             _ => Self::Io { action, path, error },
         }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::{StoreError, catalogue_advice};
+
+    #[test]
+    fn a_catalogue_that_may_not_be_written_is_not_to_be_deleted() {
+        let failure = |code| rusqlite::Error::SqliteFailure(rusqlite::ffi::Error::new(code), None);
+        for code in
+            [rusqlite::ffi::SQLITE_READONLY, rusqlite::ffi::SQLITE_PERM, rusqlite::ffi::SQLITE_CANTOPEN]
+        {
+            let error = StoreError::Catalogue { path: "catalogue.sqlite".into(), error: failure(code) };
+            assert!(error.to_string().contains("run this as the user"), "{error}");
+        }
+        assert!(catalogue_advice(&failure(rusqlite::ffi::SQLITE_FULL)).contains("delete the file"));
     }
 }
