@@ -10,6 +10,7 @@ use millrace_client::load::{LoadOptions, LoadReport, load};
 use millrace_client::play::{PlayOptions, TransportChoice, play};
 use millrace_client::report::{EndReason, Report};
 use millrace_client::{FecChoice, Output};
+use millrace_core::fec::Spread;
 use support::fec::FecSending;
 use support::{Behaviour, Server, steady};
 
@@ -87,6 +88,37 @@ fn all_parities_repair_as_many_units_and_holes() {
         assert_eq!((counts.repaired, counts.lost, counts.unfit), (50, 0, 0), "{report}");
         assert!(is_film, "{report}");
         assert!(report.problems.iter().all(|problem| problem.starts_with("BYE")), "{report}");
+    });
+}
+
+/// As many packets one after another as docs/guide/fec.md promises, of everything that is sent, around the end of a row.
+#[test]
+fn a_burst_over_the_end_of_a_row_leaves_enough() {
+    steady(|| {
+        let (mut fec, spread) = (FecSending::new(4, 2, 20), Spread::new(4, 2, 20));
+        let mut sent = Vec::new();
+        for packet in 0..PACKETS as u32 {
+            sent.push(Ok(packet));
+            let slot = spread.first_due(packet);
+            let is_due = spread.departs_with(slot) == u64::from(packet);
+            let place = |parity| Err((slot / fec.unit, spread.column(slot, parity), parity as u32));
+            sent.extend((0..2).filter(|_| is_due).map(place));
+        }
+        let end = sent.iter().position(|sent| *sent == Ok(2 * fec.row())).unwrap();
+        let mut behaviour = behaviour(fec.clone());
+        for lost in &sent[end - 18..end + 18] {
+            match lost {
+                Ok(packet) => behaviour.drop.push(*packet),
+                Err(place) => fec.drop.push(*place),
+            }
+        }
+        assert!(behaviour.drop.len() > 20 && fec.drop.len() > 5);
+        behaviour.fec = Some(fec);
+        let (report, is_film) = record(&behaviour, FecChoice::All, |_| {});
+        let counts = report.fec.clone().unwrap().counts;
+        let lost = behaviour.drop.len() as u64;
+        assert_eq!((counts.repaired, counts.lost, counts.unfit), (lost, 0, 0), "{report}");
+        assert!(is_film, "{report}");
     });
 }
 

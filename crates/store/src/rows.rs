@@ -19,6 +19,7 @@
 
 use std::ops::Range;
 
+use millrace_core::fec::Spread;
 use millrace_core::limits::{
     DEFAULT_PACKET_BYTES, MAX_DATA_UNITS, MAX_FEC_MATRIX_PACKETS, MAX_MEMBERS, MAX_PARITY_UNITS,
     MAX_TITLE_PACKETS, MAX_UNIT_PACKETS,
@@ -167,6 +168,11 @@ impl Rows {
     /// Bytes of a full unit.
     pub fn unit_bytes(&self) -> usize {
         self.unit_packets as usize * DEFAULT_PACKET_BYTES
+    }
+
+    /// In which order the FEC packets of the parity leave.
+    pub fn spread(&self) -> Spread {
+        Spread::new(self.k(), self.m(), self.unit_packets)
     }
 
     /// Packets of film in a full row.

@@ -11,7 +11,7 @@ use std::sync::Arc;
 use cache_common::{BACKENDS, Engine, StandingClock, World, stream};
 use common::{Film, SIZE};
 use members_support::Disks;
-use millrace_core::fec::Code;
+use millrace_core::fec::{Code, FecPlace};
 use millrace_core::ids::TitleRef;
 use millrace_core::packet::PacketMeta;
 use millrace_core::pool::Lease;
@@ -242,9 +242,7 @@ fn parity_tracks_are_fec_datagrams_of_the_film() {
                 let lease = fetch(&mut world.engines[0], title, extent, 255, &clock).lease.unwrap();
                 assert_eq!((lease.content().first_packet, lease.content().spare), (packet, 0));
                 for place in 0..lease.content().packets {
-                    let (column, parity) = (packet / parities.len() as u32, packet % parities.len() as u32);
-                    let (row, column, parity) =
-                        (column / unit, column % unit, parities.start + parity as usize);
+                    let FecPlace { row, column, parity, .. } = rows.spread().place(track, packet);
                     packet += 1;
                     let films: Vec<_> = (0..k as u32)
                         .map_while(|u| protected(&film, &info, (row * k as u32 + u) * unit + column))

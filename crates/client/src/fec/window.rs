@@ -85,6 +85,8 @@ pub struct Window {
     code: Option<(CodeShape, Plans)>,
     /// That of the media, once some has come.
     payload_type: Option<u8>,
+    /// Where the run began: what lies before it was not sent to us.
+    first: u64,
     /// Next number to give out; `None` before the first run.
     next: Option<u64>,
     /// One behind the highest number that came, and that some word in use names.
@@ -112,6 +114,7 @@ impl Window {
             matrix: 0,
             code,
             payload_type: None,
+            first: 0,
             next: None,
             end: 0,
             named_end: 0,
@@ -138,13 +141,14 @@ impl Window {
         self.cut(out);
         self.slots.iter_mut().for_each(|slot| slot.ext = None);
         self.words.clear();
-        (self.next, self.end, self.named_end, self.words_end) = (Some(start), start, start, 0);
+        (self.first, self.next) = (start, Some(start));
+        (self.end, self.named_end, self.words_end) = (start, start, 0);
     }
 
     /// The same packets have numbers that are higher by `by` from now on.
     fn renumber(&mut self, by: u64) {
         self.next = self.next.map(|next| next + by);
-        for number in [&mut self.end, &mut self.named_end, &mut self.words_end] {
+        for number in [&mut self.first, &mut self.end, &mut self.named_end, &mut self.words_end] {
             *number += by;
         }
         self.words.iter_mut().for_each(|word| word.place.base += by);
@@ -227,7 +231,7 @@ impl Window {
             return;
         };
         let next = self.next.unwrap_or_default();
-        let is_whole = place.members().all(|ext| self.known(ext).is_some());
+        let is_whole = place.members().all(|ext| ext < self.first || self.known(ext).is_some());
         if is_whole || place.last() < next {
             self.counts.useless += 1;
             return;
@@ -338,7 +342,7 @@ impl Window {
                     let in_time = ext >= next;
                     self.store(ext, in_time, |symbol| symbol.extend_from_slice(&repaired[..end]));
                     self.counts.repaired += u64::from(in_time);
-                    self.counts.late += u64::from(!in_time);
+                    self.counts.late += u64::from(!in_time && ext >= self.first);
                 }
                 numbers
             }

@@ -1,5 +1,6 @@
 use std::collections::BTreeSet;
 
+use millrace_core::fec::Spread;
 use millrace_core::wire::fec::PAYLOAD_TYPE_FEC;
 use millrace_core::wire::rtp::PAYLOAD_TYPE_MP2T;
 
@@ -72,6 +73,8 @@ impl Film {
 struct Fec {
     word: usize,
     members: Vec<u64>,
+    /// Whether it is one of the further parities, which are a stream of their own.
+    is_further: bool,
     /// Media packets sent before it.
     after: u64,
     datagram: Vec<u8>,
@@ -96,9 +99,10 @@ fn encode(film: &Film, members: &[u64], code: &millrace_core::fec::Code) -> Vec<
     parities
 }
 
-/// The FEC of our server: columns with all their parities, a row's spread over the next.
+/// The FEC of our server, column by column; each knows when it leaves: while the next row does, or with the end of the film.
 fn columns(film: &Film, shape: CodeShape) -> Vec<Fec> {
     let code = shape.code().unwrap();
+    let spread = Spread::new(shape.data_units, shape.parity_units, shape.unit_packets as u32);
     let (k, unit) = (shape.data_units as u64, shape.unit_packets as u64);
     let mut fec = Vec::new();
     for row in 0..film.packets.div_ceil(k * unit) {
@@ -112,9 +116,11 @@ fn columns(film: &Film, shape: CodeShape) -> Vec<Fec> {
                 let kind = if index == 0 { FecKind::Xor } else { FecKind::ReedSolomon };
                 let header =
                     FecHeader { kind, index: index as u8, offset: unit as u8, ..FecHeader::default() };
+                let slot = spread.slot(row as u32, column as u32, index);
                 fec.push(Fec {
                     word: (row * unit + column) as usize,
-                    after: ((row + 1) * k * unit + column * k + 1).min(film.packets),
+                    is_further: index > 0,
+                    after: (spread.departs_with(slot) + 1).min(film.packets),
                     datagram: datagram(film, &members, header, symbol),
                     members: members.clone(),
                 });
@@ -132,7 +138,7 @@ fn rows(film: &Film, l: u64, from_word: usize) -> Vec<Fec> {
         let symbol = encode(film, &members, &code).remove(0);
         let header = FecHeader { row: true, offset: 1, ..FecHeader::default() };
         let datagram = datagram(film, &members, header, &symbol);
-        Fec { word: from_word + n as usize, after: (n + 1) * l, members, datagram }
+        Fec { word: from_word + n as usize, is_further: false, after: (n + 1) * l, members, datagram }
     };
     (0..film.packets / l).map(row).collect()
 }
@@ -169,10 +175,10 @@ fn in_order<'a>(media: &BTreeSet<u64>, fec: &'a [Fec]) -> Vec<Sent<'a>> {
     sent.into_iter().map(|(_, _, sent)| sent).collect()
 }
 
-fn receive(window: &mut Window, film: &Film, sent: &[Sent<'_>]) -> Log {
+fn receive<'a>(window: &mut Window, film: &Film, sent: impl IntoIterator<Item = &'a Sent<'a>>) -> Log {
     let mut log = Log::new();
     window.begin(START, &mut log);
-    for (now, sent) in sent.iter().enumerate() {
+    for (now, sent) in sent.into_iter().enumerate() {
         let now = Instant(now as u64);
         match sent {
             Sent::Media(n) => {
@@ -286,6 +292,70 @@ fn random_loss_of_large_matrices_in_any_order() {
             check((parity_units > 1).then_some(shape), &film, &media, &fec, &sent);
         },
     );
+}
+
+/// The table of docs/guide/fec.md: so many packets of what is sent, of whichever streams, may be lost one after another. Behind a
+/// last row that is full it is fewer.
+#[test]
+fn every_burst_that_is_promised_is_repaired_wherever_it_begins() {
+    for (data_units, parity_units, unit_packets, burst, burst_at_end) in [
+        (4, 1, 20, 20, 20),
+        (4, 2, 20, 36, 35),
+        (4, 4, 20, 68, 59),
+        (8, 1, 12, 12, 12),
+        (8, 2, 12, 23, 22),
+        (8, 3, 12, 33, 25),
+        (8, 4, 12, 46, 28),
+    ] {
+        let shape = CodeShape { data_units, parity_units, unit_packets };
+        let film = Film { packets: 4 * shape.matrix_packets() as u64, bytes: 6 };
+        let fec = columns(&film, shape);
+        for further_first in [false, true] {
+            let mut sent = in_order(&(0..film.packets).collect(), &fec);
+            let end = sent.iter().rposition(|sent| matches!(sent, Sent::Media(_))).unwrap() + 1;
+            // What leaves with the end of the film goes stream by stream.
+            sent[end..].sort_by_key(|sent| matches!(sent, Sent::Fec(fec) if fec.is_further != further_first));
+            for from in 0..sent.len() {
+                let to = (from + burst).min(end.max(from + burst_at_end)).min(sent.len());
+                let lost = sent[from..to].iter().filter(|sent| matches!(sent, Sent::Media(_))).count();
+                let mut window = Window::new(1000, Some(shape));
+                let log = receive(&mut window, &film, sent[..from].iter().chain(&sent[to..]));
+                let counts = window.counts();
+                assert_eq!(
+                    (counts.repaired, counts.lost, log.given.len() as u64),
+                    (lost as u64, 0, film.packets),
+                    "{shape:?}: packets {from} to {to} of what was sent"
+                );
+                assert!(log.given.iter().all(|(ext, payload)| *payload == film.payload(ext - START)));
+            }
+        }
+    }
+}
+
+/// A run that begins in the middle of a row gets the further parities of the columns that it has cut, too. They are of use only
+/// where something is lost that the viewer was sent.
+#[test]
+fn parities_of_columns_that_begin_before_the_run() {
+    let film = Film { packets: 16, bytes: 12 };
+    let shape = CodeShape { data_units: 4, parity_units: 3, unit_packets: 2 };
+    let fec: Vec<_> = columns(&film, shape).into_iter().filter(|fec| fec.is_further).collect();
+    for (lost, expected) in [(None, (0, 0)), (Some(2), (1, 0))] {
+        let mut window = Window::new(1000, Some(shape));
+        let mut log = Log::new();
+        log.next = START + 1;
+        window.begin(START + 1, &mut log);
+        for n in (1..16).filter(|n| Some(*n) != lost) {
+            window.media(Instant(n), START + n, &film.header(n), &film.payload(n), &mut log);
+        }
+        fec.iter().for_each(|fec| window.fec(Instant(20), &fec.datagram, &mut log));
+        window.flush(&mut log);
+        let counts = window.counts();
+        assert_eq!((counts.repaired, counts.lost), expected, "{counts:?}");
+        assert_eq!((log.given.len(), counts.late, counts.unfit), (15, 0, 0), "{counts:?}");
+        assert!(log.given.iter().all(|(ext, payload)| *payload == film.payload(ext - START)));
+        let used = if lost.is_some() { 2 } else { 0 };
+        assert_eq!(counts.useless, fec.len() as u64 - used, "{counts:?}");
+    }
 }
 
 #[test]

@@ -1,6 +1,6 @@
 //! The FEC of a film as docs/ref/rtsp.md has it, made ahead with core's code: what our server sends from disk.
 
-use millrace_core::fec::Code;
+use millrace_core::fec::{Code, Spread};
 use millrace_core::wire::fec::{FecHeader, FecKind, PAYLOAD_TYPE_FEC, protected_fields};
 use millrace_core::wire::rtp::RtpHeader;
 
@@ -52,6 +52,8 @@ pub struct FecPacket {
     pub row: u32,
     /// Sent behind this media packet.
     pub behind: u32,
+    /// Its number in its stream.
+    number: u32,
     /// Whether it is one of the further parities.
     pub is_further: bool,
     pub datagram: Vec<u8>,
@@ -60,6 +62,7 @@ pub struct FecPacket {
 /// All FEC packets of a film, in order of sending.
 pub fn fec_packets(behaviour: &Behaviour, fec: &FecSending) -> Vec<FecPacket> {
     let code = Code::new(fec.k as usize, fec.m as usize).unwrap();
+    let spread = Spread::new(fec.k as usize, fec.m as usize, fec.unit);
     let packets = behaviour.packets();
     let mut all = Vec::new();
     for row in 0..packets.div_ceil(fec.row()) {
@@ -83,12 +86,9 @@ pub fn fec_packets(behaviour: &Behaviour, fec: &FecSending) -> Vec<FecPacket> {
                     count: members.len() as u8,
                     ..FecHeader::default()
                 };
-                let number = if parity == 0 {
-                    row * fec.unit + column
-                } else {
-                    (row * fec.unit + column) * (fec.m - 1) + parity - 1
-                };
-                let behind = ((row + 1) * fec.row() + column * fec.k).min(packets - 1);
+                let slot = spread.slot(row, column, parity as usize);
+                let number = if parity == 0 { slot } else { slot * (fec.m - 1) + parity - 1 };
+                let behind = spread.departs_with(slot).min(u64::from(packets - 1)) as u32;
                 let rtp = RtpHeader {
                     marker: false,
                     payload_type: PAYLOAD_TYPE_FEC,
@@ -99,11 +99,17 @@ pub fn fec_packets(behaviour: &Behaviour, fec: &FecSending) -> Vec<FecPacket> {
                 let mut datagram = rtp.emit().to_vec();
                 datagram.extend(header.with_recovery(fields.try_into().unwrap()).emit());
                 datagram.extend(bytes);
-                all.push(FecPacket { row: row * fec.row(), behind, is_further: parity > 0, datagram });
+                all.push(FecPacket {
+                    row: row * fec.row(),
+                    behind,
+                    number,
+                    is_further: parity > 0,
+                    datagram,
+                });
             }
         }
     }
-    all.sort_by_key(|packet| packet.behind);
+    all.sort_by_key(|packet| (packet.behind, packet.is_further, packet.number));
     all
 }
 

@@ -136,7 +136,7 @@ pub struct ParityFiles {
 impl ParityFiles {
     /// Parities of a row that this track carries.
     pub fn parities(&self) -> std::ops::Range<usize> {
-        if self.track == 1 { 0..1 } else { 1..self.rows.m() }
+        self.rows.spread().parities(self.track)
     }
 
     /// Where the parity units of the member at a position are, as the volume knows it now.

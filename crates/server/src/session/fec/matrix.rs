@@ -2,6 +2,7 @@
 
 use std::fmt;
 
+use millrace_core::fec::Spread;
 use millrace_core::wire::fec::PAYLOAD_TYPE_FEC;
 
 /// How a title's packets are protected: rows of `k` data units and `m` parity units, units of `U` packets. On the wire a row is a
@@ -83,55 +84,66 @@ impl FecMatrix {
         rate.saturating_mul(u64::from(self.spare(mode))).div_ceil(u64::from(self.data_units))
     }
 
-    /// FEC packets in `track` for each column.
+    /// FEC packets in `track` for each column; as many leave in each slot.
     pub fn column_packets(self, track: u8) -> u32 {
-        if track == TRACK_XOR { 1 } else { u32::from(self.parity_units).saturating_sub(1) }
+        self.spread().parities(track).len() as u32
+    }
+
+    /// The order in which FEC packets leave.
+    fn spread(self) -> Spread {
+        let Self { data_units, parity_units, unit_packets } = self;
+        Spread::new(data_units.into(), parity_units.into(), unit_packets.into())
     }
 
     fn row_packets(self) -> u64 {
         u64::from(self.data_units) * u64::from(self.unit_packets)
     }
 
-    /// Columns of a title of `packets` packets.
+    /// Columns of a title of `packets` packets, which are its slots too.
     pub fn columns(self, packets: u32) -> u32 {
         let columns = u64::from(packets).div_ceil(self.row_packets()) * u64::from(self.unit_packets);
         u32::try_from(columns).unwrap_or(u32::MAX)
     }
 
-    /// The media packet with which the FEC of `column` leaves: that of a row is spread over the row behind it. The last packet
-    /// of the title for all that would leave after it.
-    pub fn departure(self, column: u32, packets: u32) -> u32 {
-        let (row, place) = (column / u32::from(self.unit_packets), column % u32::from(self.unit_packets));
-        let packet =
-            (u64::from(row) + 1) * self.row_packets() + u64::from(place) * u64::from(self.data_units);
-        packet.min(u64::from(packets).saturating_sub(1)) as u32
+    /// The media packet with which the FEC of a slot leaves: that of a row is spread over the row behind it. The last packet of the
+    /// title for all that would leave after it.
+    pub fn departure(self, slot: u32, packets: u32) -> u32 {
+        self.spread().departs_with(slot).min(u64::from(packets).saturating_sub(1)) as u32
     }
 
-    /// First column of which nothing lies before packet `from`.
-    pub fn first_whole(self, from: u32) -> u32 {
+    /// First slot of a track in which there is FEC of a column of which nothing lies before packet `from`.
+    pub fn first_whole(self, track: u8, from: u32) -> u32 {
         let (row, place) = (u64::from(from) / self.row_packets(), u64::from(from) % self.row_packets());
         let unit = u64::from(self.unit_packets);
         // Within the first unit the columns not yet passed are whole; behind it none is.
-        u32::try_from(row * unit + place.min(unit)).unwrap_or(u32::MAX)
+        let is_whole = |slot: &u64| self.columns_in(track, *slot).any(|column| column >= place);
+        let slot = (0..unit).find(is_whole).unwrap_or(unit);
+        u32::try_from(row * unit + slot).unwrap_or(u32::MAX)
     }
 
-    /// First column whose FEC leaves at or behind packet `next`.
+    /// First slot whose FEC leaves at or behind packet `next`.
     pub fn first_due(self, next: u32) -> u32 {
-        let (row, place) = (u64::from(next) / self.row_packets(), u64::from(next) % self.row_packets());
-        let Some(before) = row.checked_sub(1) else { return 0 };
-        let unit = u64::from(self.unit_packets);
-        u32::try_from(before * unit + place.div_ceil(u64::from(self.data_units))).unwrap_or(u32::MAX)
+        self.spread().first_due(next)
     }
 
-    /// Columns up to the first that has packets at or behind `until`, in a title of `packets`.
-    pub fn whole_until(self, until: u32, packets: u32) -> u32 {
+    /// Slots of a track up to the first in which there is FEC of a column that has packets at or behind `until`, in a title of
+    /// `packets`: whoever does not get those must not put them together.
+    pub fn whole_until(self, track: u8, until: u32, packets: u32) -> u32 {
         if until >= packets {
             return self.columns(packets);
         }
         let (row, place) = (u64::from(until) / self.row_packets(), u64::from(until) % self.row_packets());
         let unit = u64::from(self.unit_packets);
-        let last_unit = (u64::from(self.data_units) - 1) * unit;
-        u32::try_from(row * unit + place.saturating_sub(last_unit)).unwrap_or(u32::MAX)
+        let whole = place.saturating_sub((u64::from(self.data_units) - 1) * unit);
+        let is_whole = |slot: &u64| self.columns_in(track, *slot).all(|column| column < whole);
+        let slots = (0..unit).take_while(is_whole).count() as u64;
+        u32::try_from(row * unit + slots).unwrap_or(u32::MAX)
+    }
+
+    /// Columns of which a slot of a row has FEC.
+    fn columns_in(self, track: u8, slot: u64) -> impl Iterator<Item = u64> {
+        let spread = self.spread();
+        spread.parities(track).map(move |parity| u64::from(spread.column(slot as u32, parity)))
     }
 
     /// What can be asked for, as SDP says it: behind `a=x-millrace-fec:`.

@@ -26,43 +26,42 @@ fn rates() {
 
 /// Each function against its meaning, packet by packet.
 #[test]
-fn columns_of_a_run() {
-    for (k, unit) in [(4u8, 5u8), (1, 3), (5, 1), (7, 4)] {
-        let matrix = FecMatrix { data_units: k, parity_units: 2, unit_packets: unit };
-        let row = u32::from(k) * u32::from(unit);
+fn slots_of_a_run() {
+    for (k, m, unit) in [(4u8, 2u8, 5u8), (1, 2, 3), (5, 3, 1), (7, 4, 4), (4, 1, 5), (4, 4, 20)] {
+        let matrix = FecMatrix { data_units: k, parity_units: m, unit_packets: unit };
+        let (k, unit) = (u32::from(k), u32::from(unit));
+        let row = k * unit;
         let packets = row * 3 + row / 2 + 1;
-        let columns = matrix.columns(packets);
-        assert_eq!(columns, 4 * u32::from(unit));
-        let members = |column: u32| {
-            let (r, j) = (column / u32::from(unit), column % u32::from(unit));
-            (0..u32::from(k)).map(move |u| r * row + u * u32::from(unit) + j).filter(move |&p| p < packets)
+        let slots = matrix.columns(packets);
+        assert_eq!(slots, 4 * unit);
+        // Packets of the columns of which a slot of a track has FEC, each as far as a title without end goes.
+        let protected = |track: u8, slot: u32| -> Vec<Vec<u32>> {
+            let each = matrix.column_packets(track);
+            let places = (slot * each..(slot + 1) * each).map(|packet| matrix.spread().place(track, packet));
+            places.map(|at| (0..k).map(|u| at.row * row + u * unit + at.column).collect()).collect()
         };
-        for packet in 0..packets {
-            let whole = (0..columns).position(|column| members(column).all(|p| p >= packet));
-            // A column without packets, at the end, belongs to every run.
-            let whole = whole.map_or(columns, |column| column as u32);
-            let first = matrix.first_whole(packet);
-            assert!(first == whole || first > whole && members(whole).count() < usize::from(k), "{packet}");
-            let due = (0..columns).find(|&column| {
-                let (r, j) = (column / u32::from(unit), column % u32::from(unit));
-                (r + 1) * row + j * u32::from(k) >= packet
-            });
-            assert_eq!(Some(matrix.first_due(packet)), due, "{packet}");
-            let until = (0..columns).find(|&column| {
-                let (r, j) = (column / u32::from(unit), column % u32::from(unit));
-                r * row + (u32::from(k) - 1) * u32::from(unit) + j >= packet
-            });
-            assert_eq!(
-                Some(matrix.whole_until(packet, packets)),
-                until.filter(|_| packet < packets),
-                "{packet}"
-            );
+        for track in [TRACK_XOR, TRACK_RS].into_iter().filter(|&track| matrix.column_packets(track) > 0) {
+            for packet in 0..packets {
+                let starts_behind = |column: &Vec<u32>| column[0] >= packet;
+                let whole = (0..slots + unit).find(|&slot| protected(track, slot).iter().any(starts_behind));
+                assert_eq!(Some(matrix.first_whole(track, packet)), whole, "{packet}");
+                let ends_behind = |column: &Vec<u32>| column.last().is_none_or(|&last| last >= packet);
+                let until = (0..slots).find(|&slot| protected(track, slot).iter().any(ends_behind));
+                assert_eq!(Some(matrix.whole_until(track, packet, packets)), until, "{packet}");
+            }
+            assert_eq!(matrix.whole_until(track, packets, packets), slots);
+            // FEC never leaves before the last packet that it protects.
+            for slot in 0..slots {
+                let last = protected(track, slot).into_iter().flatten().filter(|&p| p < packets).max();
+                assert!(last.is_none_or(|last| last <= matrix.departure(slot, packets)));
+            }
         }
-        assert_eq!(matrix.whole_until(packets, packets), columns);
+        for packet in 0..packets {
+            let due = (0..slots).find(|slot| slot / unit * row + row + slot % unit * k >= packet);
+            assert_eq!(Some(matrix.first_due(packet)), due, "{packet}");
+        }
         assert_eq!(matrix.departure(0, packets), row);
-        assert_eq!(matrix.departure(columns - 1, packets), packets - 1);
-        assert!((1..columns).all(|c| matrix.departure(c, packets) >= matrix.departure(c - 1, packets)));
-        // FEC never leaves before the last packet that it protects.
-        assert!((0..columns).all(|c| members(c).all(|p| p <= matrix.departure(c, packets))));
+        assert_eq!(matrix.departure(slots - 1, packets), packets - 1);
+        assert!((1..slots).all(|s| matrix.departure(s, packets) >= matrix.departure(s - 1, packets)));
     }
 }

@@ -311,8 +311,6 @@ impl Server {
             fec.since = from;
         }
         let matrix = fec.matrix;
-        let first = matrix.first_whole(fec.since).max(matrix.first_due(from));
-        let end = matrix.whole_until(until, entry.packets);
         let mut commands = Vec::new();
         for companion in &mut fec.companions {
             let stream = companion.stream;
@@ -320,12 +318,15 @@ impl Server {
             if companion.played {
                 commands.push(Command::Pause { stream });
             }
+            let track = companion.track;
+            let first = matrix.first_whole(track, fec.since).max(matrix.first_due(from));
+            let end = matrix.whole_until(track, until, entry.packets);
             let departure = matrix.departure(first, entry.packets);
             let times = (entry.access.time_of(from), entry.access.time_of(departure));
             // Without times of packets FEC cannot be timed; the film goes on without it.
             let (Some(start), Some(time)) = times else { continue };
             if first < end {
-                let each = matrix.column_packets(companion.track);
+                let each = matrix.column_packets(track);
                 let play = PlaySpec {
                     from: first.saturating_mul(each),
                     until: end.saturating_mul(each),

@@ -209,7 +209,7 @@ impl Maker<'_> {
     /// The parity units of the rows that an extent of a parity track is made of. What cannot be read is left out: nothing is
     /// computed in its place.
     fn track(&mut self, track: u8) -> Result<(), ReadFailure> {
-        let units = track_units(&self.rows, track);
+        let units = self.rows.spread().parities(track);
         let touched = self.title.packets_of(self.order.extent).ok_or(ReadFailure::OutOfRange)?;
         let touched = track_rows(&self.rows, track, &touched);
         let out = self.lost | self.avoided;
@@ -259,14 +259,9 @@ pub(super) fn parity_records(rows: &Rows, touched: &Range<u32>) -> (u32, u32) {
     (at(touched.start), at(touched.end) - at(touched.start))
 }
 
-/// Which parities of a row are in a track: the first is what ST 2022-1 knows, all others are in the second track.
-pub(super) fn track_units(rows: &Rows, track: u8) -> Range<usize> {
-    if track == 1 { 0..rows.m().min(1) } else { 1..rows.m().max(1) }
-}
-
 /// The rows that packets of a track belong to.
 pub(super) fn track_rows(rows: &Rows, track: u8, packets: &Range<u32>) -> Range<u32> {
-    let in_row = (track_units(rows, track).len() as u32 * rows.unit_packets()).max(1);
+    let in_row = (rows.spread().parities(track).len() as u32 * rows.unit_packets()).max(1);
     packets.start / in_row..packets.end.div_ceil(in_row).min(rows.rows())
 }
 

@@ -10,7 +10,6 @@ use millrace_core::packet::WireLayout;
 use millrace_core::time::MediaTicks;
 use millrace_core::wire::rtp::Timeline;
 
-use super::track::{departs_with, place_in_track};
 use super::{MemberFiles, TitleFile};
 use crate::cache::TitleSource;
 use crate::cache::source::interpolate;
@@ -106,8 +105,9 @@ impl TitleSource for ParityFiles {
     }
     /// When it departs.
     fn media_time(&self, packet: u32) -> MediaTicks {
-        let (row, column, _) = place_in_track(&self.rows, self.track, packet);
-        let byte = departs_with(&self.rows, row, column).saturating_mul(DEFAULT_PACKET_BYTES as u64);
+        let spread = self.rows.spread();
+        let with = spread.departs_with(spread.place(self.track, packet).slot);
+        let byte = with.saturating_mul(DEFAULT_PACKET_BYTES as u64);
         let end = ClockPiece { byte: self.info.bytes, time: self.info.duration };
         interpolate(self.index.pieces(), end, byte.min(self.info.bytes))
     }

@@ -5,12 +5,11 @@
 //!   RTP header (payload type 96, SSRC 0) | FEC header, 16 bytes | parity of 1316 bytes
 //! ```
 //!
-//! Track 1 holds the first parity, packet `r U + j` for column `j` of row `r`; track 2 the others, packet
-//! `(r U + j)(m - 1) + p - 1` for parity `p`. A packet leaves when the packets that it protects have left and while those of
-//! the row after it do: as packet `(r + 1) k U + j k` of the film does.
+//! Track 1 holds the first parity, track 2 the others, all rows in order. Which packet of a track is which parity of which column, and
+//! with which packet of the film it leaves, is what [`millrace_core::fec::Spread`] says.
 
-use millrace_core::fec::Code;
 use millrace_core::fec::field::mul;
+use millrace_core::fec::{Code, FecPlace, Spread};
 use millrace_core::ids::TitleRef;
 use millrace_core::limits::{DEFAULT_PACKET_BYTES, FEC_HEADER_BYTES, RTP_HEADER_BYTES};
 use millrace_core::packet::PacketMeta;
@@ -24,7 +23,7 @@ use millrace_core::wire::rtp::{PAYLOAD_TYPE_MP2T, RtpHeader, Timeline, sequence_
 
 use super::MemberFiles;
 use super::decode::read_records;
-use super::needs::{film_records, parity_records, track_rows, track_units};
+use super::needs::{film_records, parity_records, track_rows};
 use super::results::Results;
 use crate::cache::door::ReadFailure;
 use crate::cache::order::{Built, Filled, Order, Role, SpanResult, bit};
@@ -35,23 +34,10 @@ use crate::sums::congruent;
 /// Spare of an extent of a track with holes: to be had by those only to whom nothing of it is indispensable.
 const HOLES: u8 = u8::MAX;
 
-/// When column `column` of a row leaves: the default-size packet of the film with whose time it does, which may lie behind the
-/// film's end.
-pub(in crate::cache) fn departs_with(rows: &Rows, row: u32, column: u32) -> u64 {
-    (u64::from(row) + 1) * u64::from(rows.row_packets()) + u64::from(column) * rows.k() as u64
-}
-
-/// Row, column and parity of a packet of a track.
-pub(in crate::cache) fn place_in_track(rows: &Rows, track: u8, packet: u32) -> (u32, u32, usize) {
-    let parities = track_units(rows, track);
-    let each = parities.len().max(1) as u32;
-    let (column, parity) = (packet / each, packet % each);
-    (column / rows.unit_packets(), column % rows.unit_packets(), parities.start + parity as usize)
-}
-
 /// What is known of the rows of an extent.
 struct Track<'a> {
     rows: Rows,
+    spread: Spread,
     code: Code,
     timeline: Timeline,
     duration: MediaTicks,
@@ -74,9 +60,9 @@ impl Track<'_> {
         self.film.get(usize::try_from(packet.checked_sub(first)?).ok()?).copied()
     }
 
-    /// When a column leaves; behind the film's end: when that ends.
-    fn departure(&self, row: u32, column: u32) -> MediaTicks {
-        let packet = departs_with(&self.rows, row, column);
+    /// When a slot leaves; behind the film's end: when that ends.
+    fn departure(&self, slot: u32) -> MediaTicks {
+        let packet = self.spread.departs_with(slot);
         self.film_meta(packet).map_or(self.duration, |meta| meta.time().min(self.duration))
     }
 
@@ -153,7 +139,8 @@ pub(in crate::cache) fn assemble(
     }
     let (timeline, duration) = (title.source().timeline(), title.source().duration());
     let first_row = touched.start;
-    let known = Track { rows, code, timeline, duration, first_row, film: &film, parity: &parity };
+    let spread = rows.spread();
+    let known = Track { rows, spread, code, timeline, duration, first_row, film: &film, parity: &parity };
     let layout = title.layout();
     let count = packets.len();
     let (slots, records) = extent.split_at_mut(layout.meta_offset(0, count as u32));
@@ -161,13 +148,14 @@ pub(in crate::cache) fn assemble(
     let mut unit = (u32::MAX, 0, &[][..]);
     let places = packets.clone().zip(slots.chunks_mut(layout.slot_bytes()));
     for ((packet, slot), record) in places.zip(records.chunks_exact_mut(PacketMeta::BYTES)) {
-        let (row, column, parity) = place_in_track(&rows, track, packet);
+        let place = spread.place(track, packet);
+        let FecPlace { row, column, parity, .. } = place;
         if track != 1 || unit.0 != row {
             unit = (row, parity, unit_of(&rows, row, parity, results));
         }
         let at = column as usize * DEFAULT_PACKET_BYTES;
         let came = unit.2.get(at..at + DEFAULT_PACKET_BYTES);
-        let fill = known.fill((row, column, parity), packet, came, slot);
+        let fill = known.fill(place, packet, came, slot);
         record.copy_from_slice(&fill.meta.to_bytes());
         holes |= fill.lost;
         if fill.lost && came.is_some() {
@@ -196,14 +184,9 @@ struct Fill {
 
 impl Track<'_> {
     /// Writes one datagram, or zeros if there is nothing to send.
-    fn fill(
-        &self,
-        (row, column, parity): (u32, u32, usize),
-        packet: u32,
-        came: Option<&[u8]>,
-        slot: &mut [u8],
-    ) -> Fill {
-        let time = self.departure(row, column);
+    fn fill(&self, place: FecPlace, packet: u32, came: Option<&[u8]>, slot: &mut [u8]) -> Fill {
+        let FecPlace { row, column, parity, .. } = place;
+        let time = self.departure(place.slot);
         let rtp = RtpHeader {
             marker: false,
             payload_type: PAYLOAD_TYPE_FEC,

@@ -92,12 +92,13 @@ fn bench(shape: Shape, track: u8) -> Bench {
 
 /// Row, column and parity of a packet of a track.
 fn place(sample: &RowSample, track: u8, packet: u32) -> (usize, usize, usize) {
-    let (unit, m) = (sample.rows.unit_packets() as usize, sample.rows.m());
-    let packet = packet as usize;
-    match track {
-        1 => (packet / unit, packet % unit, 0),
-        _ => (packet / (m - 1) / unit, packet / (m - 1) % unit, 1 + packet % (m - 1)),
-    }
+    let (k, unit, m) = (sample.rows.k(), sample.rows.unit_packets() as usize, sample.rows.m());
+    let each = if track == 1 { 1 } else { m - 1 };
+    let (slot, parity) = (packet as usize / each, usize::from(track) - 1 + packet as usize % each);
+    // Each parity of a column is some slots earlier than the one before it.
+    let units = k.max(m);
+    let earlier = (parity * unit.max(units)).div_ceil(units);
+    (slot / unit, (slot % unit + earlier) % unit, parity)
 }
 
 /// Datagram, record of a packet.
@@ -129,7 +130,8 @@ fn check(
         let packet = content.first_packet + number;
         let (row, column, parity) = place(sample, track, packet);
         let (datagram, record) = packet_of(&bench.bytes, &content, number);
-        let departs = metas.get((row + 1) * k * unit + column * k).map_or(duration, |meta| meta.time().0);
+        let slot = packet as usize / if track == 1 { 1 } else { sample.rows.m() - 1 };
+        let departs = metas.get((unit + slot) * k).map_or(duration, |meta| meta.time().0);
         assert_eq!(record >> 24, departs, "departure of packet {packet}");
         let timestamp = sample.timeline.timestamp_base.wrapping_add(departs as u32).to_be_bytes();
         let mut rtp = vec![0x80, 96];
