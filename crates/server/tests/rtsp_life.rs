@@ -18,6 +18,48 @@ fn ended(w: &World) -> Vec<EndReason> {
 }
 
 #[test]
+fn a_session_outlives_that_its_title_cannot_be_played_for_a_while() {
+    let mut w = World::new();
+    let c = w.connect();
+    let id = w.setup_udp(c);
+    let lost = |w: &mut World, lost| w.shelf.0.lock().unwrap().members_lost = lost;
+    lost(&mut w, true);
+    for (method, more) in [("PLAY", ""), ("PLAY", "Range: npt=10-")] {
+        let refused = w.ask_session(c, method, &id, more);
+        assert_eq!((refused.status, refused.get("retry-after")), (503, "10"), "{refused:?}");
+        assert_eq!(refused.reason, "Service Unavailable: 2 members lost (b, c), 1 may be");
+        assert_eq!(refused.session(), id);
+    }
+    lost(&mut w, false);
+    assert_eq!(w.ask_session(c, "PLAY", &id, "").status, 200);
+    w.wait(SECOND);
+    // What plays goes on for as long as the engine has packets, but is not moved to where there may be none.
+    lost(&mut w, true);
+    assert_eq!(w.ask_session(c, "PLAY", &id, "").status, 200, "it plays already");
+    w.take_log();
+    assert_eq!(w.ask_session(c, "PLAY", &id, "Range: npt=20-").status, 503);
+    assert!(w.take_log().iter().all(|line| !line.starts_with("pause")), "it plays on where it is");
+    assert_eq!(w.ask_session(c, "PAUSE", &id, "").status, 200);
+    assert_eq!(w.ask_session(c, "PLAY", &id, "").status, 503);
+    lost(&mut w, false);
+    assert_eq!(w.ask_session(c, "PLAY", &id, "").status, 200);
+    assert_eq!(w.ask_session(c, "TEARDOWN", &id, "").status, 200);
+    w.wait(SECOND);
+    w.assert_empty();
+}
+
+#[test]
+fn whoever_asks_for_what_is_lost_keeps_what_it_has() {
+    let mut w = World::new();
+    let c = w.connect();
+    let id = w.setup_udp(c);
+    let ports = "Transport: RTP/AVP;unicast;client_port=5000-5001";
+    let refused = w.ask(c, &format!("SETUP rtsp://192.0.2.1/torn RTSP/1.0\nCSeq: 2\n{ports}"));
+    assert_eq!((refused.status, refused.get("retry-after")), (503, "10"));
+    assert_eq!(w.ask_session(c, "PLAY", &id, "").status, 200, "the session on the same ports is still there");
+}
+
+#[test]
 fn a_udp_session_expires_when_nothing_is_heard() {
     let mut w = World::new();
     let c = w.connect();

@@ -1,12 +1,13 @@
 //! The subcommands: one file each, with its arguments and its `run`.
 
 use std::collections::HashSet;
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 use std::process::ExitCode;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 
 use clap::{Args, Parser, Subcommand};
+use millrace_store::StoreError;
 use millrace_store::volume::{VOLUME_FILE, Volume};
 
 mod add;
@@ -107,6 +108,14 @@ impl StoreArgs {
             members => Volume::open_members(members)?,
         })
     }
+
+    /// Opens what is there, with however few of its members.
+    fn open_any(&self) -> anyhow::Result<Volume> {
+        Ok(match self.members()? {
+            [] => Volume::open_any(&self.dir()?)?,
+            members => Volume::open_any_members(members)?,
+        })
+    }
 }
 
 /// The same for commands that make a store where there is none.
@@ -127,11 +136,24 @@ impl NewStoreArgs {
 
     /// Opens what is there, or makes it, and says so: a disk that is not mounted looks like a store that is not there yet.
     fn open_or_create(&self) -> anyhow::Result<Volume> {
+        self.open_or_create_by(Volume::open_or_create, Volume::open_members)
+    }
+
+    /// The same, with however few members of a volume that is there.
+    fn open_any_or_create(&self) -> anyhow::Result<Volume> {
+        self.open_or_create_by(Volume::open_any_or_create, Volume::open_any_members)
+    }
+
+    fn open_or_create_by(
+        &self,
+        by_one: fn(&Path) -> Result<Volume, StoreError>,
+        by_all: fn(&[PathBuf]) -> Result<Volume, StoreError>,
+    ) -> anyhow::Result<Volume> {
         let members = self.old.members()?;
         if members.is_empty() {
             let dir = self.dir()?;
             let is_new = !dir.join(VOLUME_FILE).exists();
-            let volume = Volume::open_or_create(&dir)?;
+            let volume = by_one(&dir)?;
             if is_new {
                 eprintln!("millrace: made a new store of plain files in {}", dir.display());
             }
@@ -143,7 +165,7 @@ impl NewStoreArgs {
             eprintln!("millrace: made a new volume of {}", volume::summary(&geometry));
             return Ok(volume);
         }
-        let volume = Volume::open_members(members)?;
+        let volume = by_all(members)?;
         let tolerance = usize::from(volume.members().geometry().tolerance());
         match self.parity {
             Some(parity) if parity != tolerance => anyhow::bail!(

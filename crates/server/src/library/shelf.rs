@@ -16,7 +16,7 @@ use millrace_core::time::MediaTicks;
 use millrace_store::StoreError;
 use millrace_store::cache::{Cache, MemberHealth, TitleSource};
 use millrace_store::rows::Rows;
-use millrace_store::volume::{TitleFiles, TitleInfo, Volume};
+use millrace_store::volume::{ListedTitle, Listing, TitleFiles, TitleInfo, Volume};
 
 use crate::session::{AccessPoint, AccessPoints, Entry, FecMatrix, Library, OpenError, Track};
 
@@ -31,7 +31,8 @@ pub struct Shelf {
 
 /// One title on the shelf.
 struct Shelved {
-    info: TitleInfo,
+    /// As the volume had it at the last refresh.
+    listed: ListedTitle,
     access: Arc<LazyAccess>,
     /// The same for other packet sizes that were asked for and can be had.
     sized: Mutex<BTreeMap<u16, Arc<LazyAccess>>>,
@@ -44,6 +45,8 @@ pub struct Changes {
     pub added: Vec<TitleInfo>,
     /// Names of titles that are gone.
     pub removed: Vec<String>,
+    /// Titles of which too many members are missing now.
+    pub lost: usize,
 }
 
 impl Shelf {
@@ -57,22 +60,25 @@ impl Shelf {
     /// # Errors
     /// When the store cannot be read; the shelf stays as it was.
     pub fn refresh(&self, volume: &Arc<Volume>) -> Result<Changes, StoreError> {
-        let found = volume.titles()?;
-        let lost: HashSet<TitleId> = volume.unreadable()?.iter().map(|title| title.id).collect();
+        let Listing { titles: found, unreadable } = volume.listing()?;
         let mut titles = self.lock();
         let mut next = BTreeMap::new();
         let mut changes = Changes::default();
-        for info in found {
-            let before = titles.get(&info.name).filter(|before| before.info.id == info.id);
+        for listed in found {
+            changes.lost += usize::from(listed.lost(|slot| volume.members().is_usable(slot)).is_some());
+            let info = &listed.info;
+            let before = titles.get(&info.name).filter(|before| before.listed.info.id == info.id);
             if before.is_none() {
                 changes.added.push(info.clone());
             }
-            // One that has got packet sizes is put on the shelf anew, but is no news.
-            let same = before.filter(|before| before.info == info);
-            let shelved = same.map_or_else(|| Arc::new(Shelved::new(volume, info.clone())), Arc::clone);
-            next.insert(info.name, shelved);
+            // One that has got packet sizes, or lost a member, is put on the shelf anew, but is no news.
+            let same = before.filter(|before| before.listed == listed).map(Arc::clone);
+            let name = info.name.clone();
+            next.insert(name, same.unwrap_or_else(|| Arc::new(Shelved::new(volume, listed))));
         }
-        for (name, shelved) in titles.iter().filter(|(_, shelved)| lost.contains(&shelved.info.id)) {
+        // What is there and cannot be read is told to who asks for it.
+        let broken: HashSet<TitleId> = unreadable.iter().map(|title| title.id).collect();
+        for (name, shelved) in titles.iter().filter(|(_, shelved)| broken.contains(&shelved.listed.info.id)) {
             next.entry(name.clone()).or_insert_with(|| Arc::clone(shelved));
         }
         changes.removed = titles.keys().filter(|&name| !next.contains_key(name)).cloned().collect();
@@ -82,7 +88,7 @@ impl Shelf {
 
     /// All titles, by name.
     pub fn titles(&self) -> Vec<TitleInfo> {
-        self.lock().values().map(|shelved| shelved.info.clone()).collect()
+        self.lock().values().map(|shelved| shelved.listed.info.clone()).collect()
     }
 
     fn get(&self, name: &str) -> Option<Arc<Shelved>> {
@@ -91,9 +97,9 @@ impl Shelf {
 }
 
 impl Shelved {
-    fn new(volume: &Arc<Volume>, info: TitleInfo) -> Self {
-        let access = Arc::new(LazyAccess::new(volume, info.id, DEFAULT_PACKET_BYTES));
-        Self { info, access, sized: Mutex::default() }
+    fn new(volume: &Arc<Volume>, listed: ListedTitle) -> Self {
+        let access = Arc::new(LazyAccess::new(volume, listed.info.id, DEFAULT_PACKET_BYTES));
+        Self { listed, access, sized: Mutex::default() }
     }
 
     /// Index and packet times in another packet size; `None` if the title cannot be had in it, now.
@@ -103,7 +109,7 @@ impl Shelved {
             return Some(Arc::clone(access));
         }
         // What cannot be had is asked for again the next time: range sums may come while the server runs.
-        let access = Arc::new(LazyAccess::new(&self.access.volume, self.info.id, usize::from(size)));
+        let access = Arc::new(LazyAccess::new(&self.access.volume, self.listed.info.id, usize::from(size)));
         access.files()?;
         sized.insert(size, Arc::clone(&access));
         Some(access)
@@ -254,7 +260,7 @@ impl Reader {
 impl Library for Reader {
     fn find(&mut self, name: &str) -> Option<Entry> {
         let shelved = self.shelf.get(name)?;
-        let info = &shelved.info;
+        let info = &shelved.listed.info;
         let files = shelved.access.files();
         let layout = files.as_ref().map(|files| files.layout);
         Some(Entry {
@@ -279,7 +285,7 @@ impl Library for Reader {
         let files = access.files()?;
         Some(Entry {
             packets: files.packets(),
-            timeline: shelved.info.timeline_of(packet_bytes),
+            timeline: shelved.listed.info.timeline_of(packet_bytes),
             layout: files.layout,
             fec: None,
             access,
@@ -292,12 +298,12 @@ impl Library for Reader {
         if let Some(lost) = self.lost(entry) {
             return Err(OpenError::MembersLost(lost));
         }
-        let key = Key::Film { id: shelved.info.id, packet_bytes: entry.layout.packet_bytes() };
+        let key = Key::Film { id: shelved.listed.info.id, packet_bytes: entry.layout.packet_bytes() };
         Ok(self.open_key(key)?.title)
     }
 
     fn open_track(&mut self, entry: &Entry, track: u8) -> Result<Track, OpenError> {
-        let id = self.shelved(entry)?.info.id;
+        let id = self.shelved(entry)?.listed.info.id;
         self.open_key(Key::Parity { id, track })
     }
 
@@ -310,32 +316,12 @@ impl Library for Reader {
             return None;
         }
         let health = self.cache.members();
-        let failing = |slot: usize| {
+        let is_read = |slot: usize| {
             let suspended = |health| matches!(health, MemberHealth::Failing | MemberHealth::Missing);
-            health.iter().any(|member| usize::from(member.index) == slot && suspended(member.health))
+            !health.iter().any(|member| usize::from(member.index) == slot && suspended(member.health))
         };
-        let files = shelved.access.files();
-        let (slots, may): (Vec<usize>, usize) = match files.as_ref().and_then(|files| files.rows) {
-            Some(rows) => {
-                let slots = files.iter().flat_map(|files| files.slots.iter().copied().map(usize::from));
-                (slots.collect(), rows.tolerance())
-            }
-            // Where it lies cannot be read: then as the volume would place it.
-            None => ((0..members.len()).collect(), usize::from(members.geometry().tolerance())),
-        };
-        // With one member what fails is told as it is.
-        let of = slots.len();
-        let lost: Vec<usize> =
-            slots.into_iter().filter(|&slot| !members.is_usable(slot) || failing(slot)).collect();
-        if of < 2 || lost.len() <= may {
-            return None;
-        }
-        let names: Vec<String> = lost.iter().map(usize::to_string).collect();
-        let names = names.join(", ");
-        Some(format!(
-            "{} of the title's {of} members are lost ({names}), it can do without {may}",
-            lost.len()
-        ))
+        let lost = shelved.listed.lost(|slot| members.is_usable(slot) && is_read(slot))?;
+        Some(lost.to_string())
     }
 
     fn close(&mut self, title: TitleRef) {

@@ -1,6 +1,6 @@
 //! DESCRIBE (RFC 2326 section 10.2).
 
-use rtsp_types::headers::{ACCEPT, CONTENT_BASE, CONTENT_TYPE, RETRY_AFTER};
+use rtsp_types::headers::{ACCEPT, CONTENT_BASE, CONTENT_TYPE};
 
 use super::doors::Entry;
 use super::fec::wish;
@@ -14,15 +14,9 @@ impl Server {
             return Reply::error(406, "titles are described as application/sdp");
         }
         let Some(url) = request.request_uri() else { return Reply::status(400) };
-        let named = target::parse(url).filter(|target| target.track.is_none_or(|track| track == 1));
-        let Some((target, entry)) = named
-            .and_then(|target| Some((self.library.find(&target.title)?, target)))
-            .map(|(entry, target)| (target, entry))
-        else {
-            return Reply::error(404, "no such title");
-        };
-        if let Some(lost) = self.library.lost(&entry) {
-            return self.turned_away(conn, &entry, 503, lost).header(RETRY_AFTER, "10");
+        let Some((target, entry)) = self.named(url) else { return Reply::error(404, "no such title") };
+        if let Some(refusal) = self.refusal_if_lost(conn, &entry) {
+            return refusal;
         }
         let entry = Entry { fec: entry.fec.filter(|_| self.config.fec), ..entry };
         let Some(local) = self.conns.get(&conn).map(|conn| conn.local) else { return Reply::status(500) };

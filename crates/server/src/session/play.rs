@@ -44,7 +44,12 @@ impl Server {
             Ok(Decision::GoesOn) => return Some(self.with_session(Reply::ok(), key)),
             Ok(Decision::Do(plan)) => plan,
         };
-        let (key, engine, stream) = (session.key, session.engine, session.stream);
+        let (key, entry) = (session.key, session.entry.clone());
+        if let Some(refusal) = self.refusal_if_lost(conn, &entry) {
+            return Some(self.with_session(refusal, Some(key)));
+        }
+        let session = self.sessions.get_mut(&key)?;
+        let (engine, stream) = (session.engine, session.stream);
         match session.media {
             Media::Fresh | Media::Paused { .. } | Media::Ended { .. } => {
                 return self.start(now, key, plan, Some((conn, head)));

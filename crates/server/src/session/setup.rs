@@ -6,6 +6,7 @@ use millrace_core::ids::{StreamId, TitleRef};
 use millrace_core::time::Instant;
 use millrace_core::units::BitRate;
 use millrace_offload::command::{Command, CompactDest};
+use rtsp_types::Url;
 use rtsp_types::headers::{RETRY_AFTER, SESSION, TRANSPORT, USER_AGENT};
 
 use super::config::RateBasis;
@@ -14,8 +15,12 @@ use super::fec::{Granted, fec_header};
 use super::notice::Notice;
 use super::server::{ConnKey, Output, Server, SessionKey, bucket};
 use super::state::{EndReason, Media, Path, Session, State};
+use crate::rtsp::target::Target;
 use crate::rtsp::transport::{self, Offer, Spec};
 use crate::rtsp::{Reply, Request, target};
+
+/// When it is worth asking again for what cannot be had now: disks that are back are used within seconds.
+const RETRY_AFTER_S: &str = "10";
 
 /// A way that suits both sides.
 #[derive(Clone, Copy)]
@@ -40,8 +45,7 @@ impl Server {
         request: &Request,
     ) -> Reply {
         let Some(url) = request.request_uri() else { return Reply::status(400) };
-        let Some(target) = target::parse(url) else { return Reply::error(404, "no such title") };
-        if target.title.is_empty() {
+        if target::parse(url).is_some_and(|target| target.title.is_empty()) {
             return Reply::error(459, "set up one title, not the folder of all");
         }
         if let Some(session) = session.and_then(|key| self.sessions.get(&key))
@@ -49,13 +53,12 @@ impl Server {
         {
             return self.wrong_state(Some(session.key));
         }
-        let Some(entry) =
-            self.library.find(&target.title).filter(|_| target.track.is_none_or(|track| track == 1))
-        else {
-            return Reply::error(404, "no such title");
-        };
+        let Some((_, entry)) = self.named(url) else { return Reply::error(404, "no such title") };
         if session.is_some_and(|key| self.sessions[&key].entry.name != entry.name) {
             return Reply::error(459, "a session plays one title; set up another session for this one");
+        }
+        if let Some(refusal) = self.refusal_if_lost(conn, &entry) {
+            return refusal;
         }
         let Some(offers) = request.header(&TRANSPORT).map(|value| transport::parse(value.as_str())) else {
             return Reply::error(400, "Transport is missing");
@@ -77,6 +80,19 @@ impl Server {
             }
             Err(reply) => reply,
         }
+    }
+
+    /// The title that a URL names, as a whole or by its one track.
+    pub(super) fn named(&mut self, url: &Url) -> Option<(Target, Entry)> {
+        let target = target::parse(url).filter(|target| target.track.is_none_or(|track| track == 1))?;
+        let entry = self.library.find(&target.title)?;
+        Some((target, entry))
+    }
+
+    /// The answer to who asks for a title of which too much is lost; `None` if it can be played.
+    pub(super) fn refusal_if_lost(&mut self, conn: ConnKey, entry: &Entry) -> Option<Reply> {
+        let lost = self.library.lost(entry)?;
+        Some(self.turned_away(conn, entry, 503, lost).header(RETRY_AFTER, RETRY_AFTER_S))
     }
 
     /// How an offer can be met; `None` if it cannot.
@@ -285,13 +301,13 @@ impl Server {
         match self.library.open(entry) {
             Ok(title) => Ok(title),
             Err(OpenError::MembersLost(lost)) => {
-                Err(self.turned_away(conn, entry, 503, lost).header(RETRY_AFTER, "10"))
+                Err(self.turned_away(conn, entry, 503, lost).header(RETRY_AFTER, RETRY_AFTER_S))
             }
             Err(error) => {
                 let status = if error == OpenError::Full { 503 } else { 500 };
                 self.notice(Notice::Broken { title: entry.name.clone(), reason: error.to_string() });
                 let reply = Reply::error(status, "the title cannot be played now");
-                Err(if status == 503 { reply.header(RETRY_AFTER, "10") } else { reply })
+                Err(if status == 503 { reply.header(RETRY_AFTER, RETRY_AFTER_S) } else { reply })
             }
         }
     }

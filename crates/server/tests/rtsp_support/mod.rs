@@ -89,6 +89,8 @@ pub fn entry(name: &str, seconds: u64) -> Entry {
 #[derive(Default)]
 pub struct Shelf {
     pub open: HashMap<TitleRef, u32>,
+    /// Members are lost, so many that no title can be played.
+    pub members_lost: bool,
     next: u32,
 }
 
@@ -140,7 +142,7 @@ impl Library for SharedShelf {
         Ok(title)
     }
     fn lost(&mut self, entry: &Entry) -> Option<String> {
-        (entry.name == "torn").then(|| TORN.to_owned())
+        (entry.name == "torn" || self.0.lock().unwrap().members_lost).then(|| TORN.to_owned())
     }
     fn open_track(&mut self, entry: &Entry, track: u8) -> Result<Track, OpenError> {
         if entry.name == "frail" && track == 2 {

@@ -1,5 +1,6 @@
 //! The library thread: looks at the folders, adds what has come to rest, keeps the shelf in step with the store.
 
+use std::cell::Cell;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
@@ -31,6 +32,8 @@ pub(super) struct Librarian {
     pub(super) quiet: bool,
     /// `rtsp://host:port/`
     pub(super) base_url: String,
+    /// Titles that could not be played at the last look, because too many of their members were missing.
+    pub(super) lost: Cell<usize>,
 }
 
 /// The running thread.
@@ -114,6 +117,13 @@ impl Librarian {
             Ok(changes) => {
                 for title in changes.added.iter().filter(|_| !self.quiet) {
                     println!("{}\n{}", describe(title), super::invite::lines(&self.base_url, &title.name));
+                }
+                match (self.lost.replace(changes.lost), changes.lost) {
+                    (before, now) if before == now => {}
+                    (_, 0) => tracing::info!("all titles can be played again"),
+                    (_, now) => tracing::warn!(
+                        "titles that cannot be played because too many of their members are missing: {now}; see: millrace ls"
+                    ),
                 }
                 changes.removed.iter().for_each(|name| tracing::info!("{name}: removed from the store"));
             }

@@ -150,7 +150,7 @@ impl ServeArgs {
 
     /// The volume, made if there is none.
     pub(crate) fn open_volume(&self) -> anyhow::Result<Volume> {
-        self.store.open_or_create()
+        self.store.open_any_or_create()
     }
 
     /// Checks what the types cannot.

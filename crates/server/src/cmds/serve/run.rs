@@ -1,5 +1,6 @@
 //! Starts everything in order, waits for a signal, stops everything in the opposite order.
 
+use std::cell::Cell;
 use std::net::{IpAddr, SocketAddr, TcpListener, UdpSocket};
 use std::process::ExitCode;
 use std::sync::Arc;
@@ -21,6 +22,7 @@ use millrace_offload::xdp::XdpTx;
 use millrace_offload::{GsoMode, KernelTx, KernelTxConfig, UdpPair, bind_pair};
 use millrace_store::cache::{Cache, CacheConfig, CacheDoor, CacheStats, ReadBackend};
 use millrace_store::disk::ReadFaults;
+use millrace_store::volume::UnreadableTitle;
 
 use super::inject::Injector;
 use super::librarian::Librarian;
@@ -43,8 +45,8 @@ pub(super) fn run(args: &ServeArgs) -> anyhow::Result<ExitCode> {
     let cancel = crate::cmds::cancel_on_signals()?;
     raise_open_files();
     let volume = Arc::new(args.open_volume()?);
-    for title in volume.unreadable()? {
-        tracing::warn!("title left out: {title:?}; run: millrace fsck");
+    for UnreadableTitle { id, error } in volume.listing()?.unreadable {
+        tracing::warn!("title {id} left out: {error}; run: millrace fsck");
     }
     let members = MembersWatch::start(Arc::clone(volume.members()))?;
     let listener = listen(&args.listen_choices())?;
@@ -76,6 +78,7 @@ pub(super) fn run(args: &ServeArgs) -> anyhow::Result<ExitCode> {
         ffmpeg: args.ffmpeg.clone(),
         quiet: args.quiet,
         base_url: base_url.clone(),
+        lost: Cell::new(0),
     };
     let ready_url = format!("rtsp://{address}/").replace("[::]", "localhost").replace("0.0.0.0", "127.0.0.1");
     let librarian = librarian.start(move || {
