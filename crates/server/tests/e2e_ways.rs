@@ -47,7 +47,7 @@ impl Site {
         Some(Self { server, scene: Scene { hosts, data: data.expect("the title's data"), dir } })
     }
 
-    /// Ends the server; packets by the kernel and by AF_XDP.
+    /// Ends the server; packets by the kernel, with or without its copy, and by AF_XDP.
     fn sums(&mut self) -> (u64, u64) {
         assert!(self.server.interrupt());
         let line = self.server.wait_for("by AF_XDP", Duration::from_secs(20));
@@ -55,7 +55,7 @@ impl Site {
             let words: Vec<_> = line[..line.find(text).unwrap()].split_whitespace().collect();
             words.last().unwrap().parse::<u64>().unwrap()
         };
-        (before(" packets by the kernel"), before(" by AF_XDP"))
+        (before(" packets by the kernel") + before(" without its copy"), before(" by AF_XDP"))
     }
 }
 
