@@ -27,7 +27,7 @@ const PARTS: &[Part] = &[
     Part { word: "house", help: "house rules and crate edges", run: house },
     Part { word: "scripts", help: "shell and Python helpers parse", run: scripts },
     Part { word: "clippy", help: "clippy on all targets, no warnings", run: clippy },
-    Part { word: "test", help: "cargo test of the workspace", run: test },
+    Part { word: "test", help: "all tests of the workspace", run: test },
     Part { word: "doc", help: "documentation builds, no broken links", run: doc },
     Part { word: "deny", help: "licences and sources of dependencies (needs cargo-deny)", run: deny },
     Part { word: "interop", help: "real players against the built program", run: interop },
@@ -110,7 +110,8 @@ fn clippy() -> Outcome {
 }
 
 fn test() -> Outcome {
-    step(cargo().args(["test", "--workspace", "--locked", "--no-fail-fast"]))
+    // It has named each failure with its command.
+    crate::suite::run(&[]).map_or_else(Outcome::Failed, |()| Outcome::Passed)
 }
 
 fn doc() -> Outcome {
@@ -163,10 +164,14 @@ fn command(program: &str, args: &[&str]) -> Command {
 
 /// As a program of its own, so that it ends by itself whatever happens in it.
 fn interop() -> Outcome {
-    let built = step(cargo().args(["build", "--locked", "--package", "millrace-server"]));
-    let Outcome::Passed = built else { return built };
+    let millrace = match crate::suite::built_program("millrace") {
+        Ok(path) => path,
+        Err(e) => return Outcome::Failed(e),
+    };
     match std::env::current_exe() {
-        Ok(program) => step(Command::new(program).arg("interop").current_dir(root())),
+        Ok(program) => {
+            step(Command::new(program).arg("interop").arg("--millrace").arg(millrace).current_dir(root()))
+        }
         Err(e) => Outcome::Failed(format!("xtask does not know its own path: {e}")),
     }
 }

@@ -6,7 +6,9 @@ mod edges;
 mod fuzz;
 mod interop;
 mod rust_text;
+mod suite;
 mod tidy;
+mod turns;
 mod workspace;
 
 use std::process::ExitCode;
@@ -23,6 +25,11 @@ const CHORES: &[Chore] = &[
         word: "ci",
         help: "everything that CI runs, failures collected (ci --list names the parts)",
         run: ci::run,
+    },
+    Chore {
+        word: "test",
+        help: "all tests, several programs at a time: test [--at-once N] [TEXT...]",
+        run: suite::run,
     },
     Chore { word: "tidy", help: "the house rules that no compiler holds", run: tidy::run },
     Chore { word: "edges", help: "which crate may depend on which, against cargo metadata", run: edges::run },

@@ -11,7 +11,6 @@ mod report;
 mod server;
 
 use std::path::{Path, PathBuf};
-use std::sync::atomic::{AtomicUsize, Ordering};
 use std::sync::{Mutex, PoisonError};
 
 use checks::Check;
@@ -21,6 +20,7 @@ use process::Stopwatch;
 use report::{Report, Verdict};
 use server::Server;
 
+use crate::turns::take_turns;
 use crate::workspace;
 
 /// What every check needs to know.
@@ -138,7 +138,6 @@ const BUSY: f64 = 0.5;
 /// processors is tried once more, alone, and says so.
 fn run_all(checks: &[Check], lab: &Lab, server: &Server, jobs: usize, report: &mut Report) {
     let shared = Mutex::new((&mut *report, Vec::new()));
-    let (alone, together): (Vec<&Check>, Vec<&Check>) = checks.iter().partition(|c| c.alone);
     let one = |check| {
         let (verdict, seconds, pressure) = attempt(check, lab, server);
         let (report, again) = &mut *shared.lock().unwrap_or_else(PoisonError::into_inner);
@@ -154,17 +153,7 @@ fn run_all(checks: &[Check], lab: &Lab, server: &Server, jobs: usize, report: &m
             _ => report.add(&check.name, verdict, seconds),
         }
     };
-    let next = AtomicUsize::new(0);
-    std::thread::scope(|scope| {
-        for _ in 0..jobs.min(together.len()) {
-            scope.spawn(|| {
-                while let Some(check) = together.get(next.fetch_add(1, Ordering::Relaxed)) {
-                    one(check);
-                }
-            });
-        }
-    });
-    alone.into_iter().for_each(one);
+    take_turns(checks, jobs, |check| check.alone, one);
     let (report, again) = shared.into_inner().unwrap_or_else(PoisonError::into_inner);
     for (check, pressure) in again {
         let (verdict, seconds, _) = attempt(check, lab, server);

@@ -56,6 +56,11 @@ pub(super) const LISTED: &[Entry] = &[
     entry(Rule::Clock, "crates/store/src/volume/dirs.rs", "the date when a title was added, for people"),
     entry(Rule::Clock, "xtask/src/ci.rs", "says how long each part took"),
     entry(Rule::Clock, "xtask/src/interop/process.rs", "bounds how long a player may run"),
+    entry(
+        Rule::Clock,
+        "xtask/src/suite/mod.rs",
+        "bounds how long a test program may run, and says how long it took",
+    ),
     // unsafe. A file is here when the thing it wraps has no safe form; each has tests of its own.
     entry(Rule::Unsafe, "crates/core/src/fec/neon.rs", "vector loads and stores take raw pointers"),
     entry(

@@ -1,0 +1,320 @@
+//! All tests of the workspace, several test programs at a time: most of them wait for a film to play, a clock or another
+//! program. `cargo test` runs the same programs one after another, which takes three times as long.
+
+mod binaries;
+mod order;
+mod outcome;
+
+use std::fs::File;
+use std::path::{Path, PathBuf};
+use std::process::{Child, Command, Stdio};
+use std::sync::Mutex;
+use std::time::{Duration, Instant};
+
+pub(crate) use binaries::{build, program};
+use outcome::Counts;
+
+use crate::turns::take_turns;
+use crate::workspace::{cargo, target_dir};
+
+/// Test programs for each processor at a time. Their tests use a fifth of a processor on average.
+const AT_ONCE_PER_PROCESSOR: usize = 2;
+
+/// Nothing takes nearly as long; what does, hangs.
+const LIMIT: Duration = Duration::from_secs(900);
+
+/// How often a running program is looked at.
+const LOOK_EVERY: Duration = Duration::from_millis(20);
+
+/// The longest that are named at the end.
+const NAMED: usize = 12;
+
+const HELP: &str = "\
+usage: cargo xtask test [--at-once N] [TEXT...]
+
+Builds all tests of the workspace and runs them, several test programs at a time.
+
+  --at-once N   test programs at a time [default: twice the processors]
+  TEXT          only test programs with TEXT in their name, such as store/ or e2e_serve
+";
+
+/// Something to run, and how a person runs it again.
+struct Job {
+    name: String,
+    command: Box<dyn Fn() -> Command + Send + Sync>,
+    again: String,
+}
+
+/// How a job ended.
+struct Ended {
+    name: String,
+    again: String,
+    took: Duration,
+    /// What it and the programs that it waited for had of the processors.
+    worked: Duration,
+    counts: Counts,
+    /// What was wrong, with the names of the tests that failed.
+    fault: Option<String>,
+}
+
+#[derive(Debug, PartialEq, Eq)]
+struct Options {
+    at_once: usize,
+    texts: Vec<String>,
+}
+
+/// `cargo xtask test`
+pub(crate) fn run(args: &[String]) -> Result<(), String> {
+    if args.iter().any(|arg| arg == "--help" || arg == "-h") {
+        print!("{HELP}");
+        return Ok(());
+    }
+    let options = parse(args)?;
+    let mut jobs = jobs(&build()?);
+    jobs.retain(|job| options.texts.is_empty() || options.texts.iter().any(|text| job.name.contains(text)));
+    if jobs.is_empty() {
+        return Err("no test program has such a name".into());
+    }
+    let logs = target_dir()?.join("test-logs");
+    std::fs::create_dir_all(&logs).map_err(|e| format!("{} cannot be made: {e}", logs.display()))?;
+    let ended = run_all(&jobs, options.at_once, &logs);
+    print!("{}", summary(&ended));
+    let faults = ended.iter().filter(|e| e.fault.is_some()).count();
+    if faults == 0 { Ok(()) } else { Err(format!("{faults} of {} test programs failed", ended.len())) }
+}
+
+fn parse(args: &[String]) -> Result<Options, String> {
+    let processors = std::thread::available_parallelism().map_or(1, usize::from);
+    let mut options = Options { at_once: processors * AT_ONCE_PER_PROCESSOR, texts: Vec::new() };
+    let mut args = args.iter();
+    while let Some(arg) = args.next() {
+        if arg == "--at-once" {
+            let value = args.next().and_then(|v| v.parse().ok()).filter(|n| (1..=256).contains(n));
+            options.at_once = value.ok_or("--at-once needs a whole number from 1 to 256")?;
+        } else if arg.starts_with('-') {
+            return Err(format!("unknown option '{arg}'\n\n{HELP}"));
+        } else {
+            options.texts.push(arg.clone());
+        }
+    }
+    Ok(options)
+}
+
+/// In the order in which they should begin. The doc tests are one job: cargo compiles and runs them itself.
+fn jobs(messages: &[serde_json::Value]) -> Vec<Job> {
+    let mut binaries = binaries::binaries(messages);
+    binaries.sort_by_key(|binary| order::rank(&binary.name));
+    let mut jobs = vec![Job {
+        name: "doc tests".into(),
+        command: Box::new(|| {
+            let mut command = cargo();
+            command.args(["test", "--workspace", "--locked", "--doc", "--no-fail-fast"]);
+            command
+        }),
+        again: "cargo test --workspace --doc".into(),
+    }];
+    jobs.extend(binaries.into_iter().map(|binary| Job {
+        name: binary.name.clone(),
+        again: binary.again(),
+        command: Box::new(move || binary.command()),
+    }));
+    jobs
+}
+
+/// Runs them; what one says is printed whole when it has ended.
+fn run_all(jobs: &[Job], at_once: usize, logs: &Path) -> Vec<Ended> {
+    let ended = Mutex::new(Vec::new());
+    take_turns(
+        jobs,
+        at_once,
+        |job| order::alone(&job.name).is_some(),
+        |job| {
+            let log = logs.join(job.name.replace(['/', ' '], "-")).with_extension("log");
+            let start = Instant::now();
+            let (output, worked, result) = run_one((job.command)(), &log, LIMIT);
+            let one = judge(job, &output, result, (start.elapsed(), worked));
+            let mut ended = ended.lock().expect("printing does not panic");
+            print!("\n-- {}\n{}\n", heading(&one), output.trim());
+            ended.push(one);
+        },
+    );
+    ended.into_inner().expect("printing does not panic")
+}
+
+/// What it said, the time it had of the processors, and what was wrong with its end.
+fn run_one(mut command: Command, log: &Path, limit: Duration) -> (String, Duration, Result<(), String>) {
+    let mut worked = Duration::ZERO;
+    let result = start(&mut command, log).and_then(|mut child| wait(&mut child, limit, &mut worked));
+    // A file instead of a pipe: what a test has left running cannot keep it open.
+    let output = std::fs::read(log).unwrap_or_default();
+    (String::from_utf8_lossy(&output).into_owned(), worked, result)
+}
+
+fn start(command: &mut Command, log: &Path) -> Result<Child, String> {
+    let at_log = |e: std::io::Error| format!("{}: {e}", log.display());
+    let out = File::create(log).map_err(at_log)?;
+    let err = out.try_clone().map_err(at_log)?;
+    let child = command.stdin(Stdio::null()).stdout(out).stderr(err).spawn();
+    child.map_err(|e| format!("{} could not be started: {e}", command.get_program().display()))
+}
+
+fn wait(child: &mut Child, limit: Duration, worked: &mut Duration) -> Result<(), String> {
+    let start = Instant::now();
+    let stat = format!("/proc/{}/stat", child.id());
+    loop {
+        // For the last time a moment before its end: nobody can be asked afterwards.
+        if let Some(now) = std::fs::read_to_string(&stat).ok().and_then(|text| processor_time(&text)) {
+            *worked = now;
+        }
+        match child.try_wait() {
+            Ok(Some(status)) if status.success() => return Ok(()),
+            Ok(Some(status)) => return Err(status.to_string()),
+            Ok(None) if start.elapsed() < limit => std::thread::sleep(LOOK_EVERY),
+            Ok(None) => {
+                // Both fail only if it has ended by itself meanwhile.
+                let _ = child.kill();
+                let _ = child.wait();
+                return Err(format!("did not end within {} s and was killed", limit.as_secs_f64()));
+            }
+            Err(e) => return Err(format!("waiting for it: {e}")),
+        }
+    }
+}
+
+/// The sum of `utime`, `stime`, `cutime` and `cstime` of proc_pid_stat(5), in hundredths of a second to programs.
+fn processor_time(stat: &str) -> Option<Duration> {
+    // The second field is a file name in parentheses, which may contain anything.
+    let (_, behind) = stat.rsplit_once(')')?;
+    let fields = behind.split_whitespace().skip(11).take(4);
+    let ticks: Vec<u64> = fields.map(str::parse).collect::<Result<_, _>>().ok()?;
+    (ticks.len() == 4).then(|| Duration::from_millis(ticks.iter().sum::<u64>() * 10))
+}
+
+fn judge(job: &Job, output: &str, result: Result<(), String>, (took, worked): (Duration, Duration)) -> Ended {
+    let (counts, failed) = (Counts::of(output), outcome::failed(output));
+    let fault = match result {
+        Err(reason) if failed.is_empty() => Some(reason),
+        Err(_) => Some(failed.join(" ")),
+        // Whoever makes a test program end with 0 early must not make its tests disappear.
+        Ok(()) if !output.contains("test result: ") => {
+            Some("it ended well but ran no test to its end".into())
+        }
+        Ok(()) => None,
+    };
+    Ended { name: job.name.clone(), again: job.again.clone(), took, worked, counts, fault }
+}
+
+fn heading(ended: &Ended) -> String {
+    let Ended { name, took, counts, fault, .. } = ended;
+    let seconds = took.as_secs_f64();
+    match fault {
+        Some(fault) => format!("{name}: FAILED after {seconds:.1} s: {fault}"),
+        None => format!("{name}: {} passed in {seconds:.1} s", counts.passed),
+    }
+}
+
+/// The longest, the sums, and every failure with the command that repeats it.
+fn summary(ended: &[Ended]) -> String {
+    let mut by_time: Vec<&Ended> = ended.iter().collect();
+    by_time.sort_by_key(|one| std::cmp::Reverse(one.took));
+    let mut text = String::from("\nlongest:  took    worked\n");
+    for one in by_time.iter().take(NAMED) {
+        let (took, worked) = (one.took.as_secs_f64(), one.worked.as_secs_f64());
+        text += &format!("  {took:>10.1} s {worked:>7.1} s  {}\n", one.name);
+    }
+    let sum = ended.iter().fold(Counts::default(), |sum, one| sum.plus(one.counts));
+    let worked: Duration = ended.iter().map(|one| one.worked).sum();
+    text += &format!(
+        "tests: {} passed, {} failed, {} ignored, in {} programs that worked for {:.0} s\n",
+        sum.passed,
+        sum.failed,
+        sum.ignored,
+        ended.len(),
+        worked.as_secs_f64()
+    );
+    for one in ended {
+        if let Some(fault) = &one.fault {
+            text += &format!("FAILED {}: {fault}\n  again: {}\n", one.name, one.again);
+        }
+    }
+    text
+}
+
+/// The program `name` of the workspace, built as for the tests (and so already there behind them).
+pub(crate) fn built_program(name: &str) -> Result<PathBuf, String> {
+    program(&build()?, name).ok_or_else(|| format!("cargo built no program '{name}'"))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn shell(script: &'static str) -> Job {
+        let command = move || {
+            let mut command = Command::new("sh");
+            command.args(["-c", script]);
+            command
+        };
+        Job { name: "crate/one".into(), command: Box::new(command), again: "cargo test one".into() }
+    }
+
+    fn ended(script: &'static str, limit: Duration) -> Ended {
+        let name = format!("millrace-xtask-suite-{}-{:?}", std::process::id(), std::thread::current().id());
+        let log = std::env::temp_dir().join(name);
+        let job = shell(script);
+        let (output, worked, result) = run_one((job.command)(), &log, limit);
+        std::fs::remove_file(&log).unwrap();
+        judge(&job, &output, result, (Duration::from_millis(1500), worked))
+    }
+
+    #[test]
+    fn a_program_is_judged_by_its_end_and_by_what_it_says() {
+        let said = "echo 'test result: ok. 2 passed; 0 failed; 1 ignored; 0 measured'";
+        let passed = ended(said, LIMIT);
+        assert_eq!((passed.fault.as_deref(), passed.counts.passed), (None, 2));
+        assert_eq!(heading(&passed), "crate/one: 2 passed in 1.5 s");
+
+        let failed = ended("echo 'test a::b ... FAILED'; echo 'test c ... FAILED' >&2; exit 101", LIMIT);
+        assert_eq!(failed.fault.as_deref(), Some("a::b c"));
+        assert_eq!(heading(&failed), "crate/one: FAILED after 1.5 s: a::b c");
+        assert_eq!(ended("exit 3", LIMIT).fault.as_deref(), Some("exit status: 3"));
+        let silent = ended("exit 0", LIMIT);
+        assert_eq!(silent.fault.as_deref(), Some("it ended well but ran no test to its end"));
+        let hangs = ended("exec sleep 60", Duration::from_millis(100));
+        assert_eq!(hangs.fault.as_deref(), Some("did not end within 0.1 s and was killed"));
+
+        let text = summary(&[passed, failed]);
+        let end = "tests: 2 passed, 0 failed, 1 ignored, in 2 programs that worked for 0 s\n\
+                   FAILED crate/one: a::b c\n  again: cargo test one\n";
+        assert!(text.ends_with(end), "{text}");
+    }
+
+    #[test]
+    fn the_time_on_processors_is_read_from_the_kernels_words() {
+        let stat = "17 (a ) b) S 1 17 17 0 -1 4194304 1 2 3 4 100 20 3 400 20 0 1 0 99";
+        assert_eq!(processor_time(stat), Some(Duration::from_millis(5230)));
+        assert_eq!(processor_time("17 (a) S 1"), None);
+        assert_eq!(processor_time("17 (a) S 1 17 17 0 -1 4194304 1 2 3 4 x 20 3 400"), None);
+        let busy = ended("i=0; while [ $i -lt 200000 ]; do i=$((i+1)); done; sleep 0.1", LIMIT);
+        assert!(busy.worked > Duration::ZERO);
+    }
+
+    #[test]
+    fn what_cannot_be_started_is_named() {
+        let (output, _, result) =
+            run_one(Command::new("no-such-program"), Path::new("/dev/null"), Duration::ZERO);
+        assert_eq!(output, "");
+        assert!(result.unwrap_err().starts_with("no-such-program could not be started: "));
+    }
+
+    #[test]
+    fn arguments_are_checked() {
+        let args = |list: &[&str]| parse(&list.iter().map(|&a| a.to_owned()).collect::<Vec<_>>());
+        let options = args(&["store/", "--at-once", "3"]).unwrap();
+        assert_eq!(options, Options { at_once: 3, texts: vec!["store/".to_owned()] });
+        assert!(args(&[]).unwrap().at_once >= AT_ONCE_PER_PROCESSOR);
+        assert!(
+            args(&["--at-once"]).is_err() && args(&["--at-once", "0"]).is_err() && args(&["--all"]).is_err()
+        );
+    }
+}

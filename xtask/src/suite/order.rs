@@ -1,0 +1,68 @@
+//! Which test programs begin first, and which must have the machine to themselves.
+
+/// The longest, longest first: what takes a minute should not begin last. `cargo xtask test` ends with the figures of its
+/// run. A name that is not here takes a few seconds, and one that leads nowhere is a failing test.
+pub(super) const LONG: &[&str] = &[
+    "server/e2e_serve",
+    "server/e2e_packet_sizes",
+    "server/bench_tiny",
+    "server/client_fec",
+    "server/e2e_ways",
+    "server/e2e_link",
+    "client/load_web",
+    "server/load_probe",
+    "client/load",
+    "client/play",
+    "server/e2e_fec_gst",
+    "store/cache_members",
+    "client/st2022",
+    "netio/route",
+];
+
+/// Not beside others, with the reason.
+pub(super) const ALONE: &[(&str, &str)] = &[(
+    "server/e2e_members",
+    "two hundred viewers who seek all the time and may miss nothing: half of what a small machine can do",
+)];
+
+/// Where a program stands: by its place among the long ones, else behind them.
+pub(super) fn rank(name: &str) -> usize {
+    LONG.iter().position(|long| *long == name).unwrap_or(LONG.len())
+}
+
+/// Why it must be alone, if so.
+pub(super) fn alone(name: &str) -> Option<&'static str> {
+    ALONE.iter().find(|(listed, _)| *listed == name).map(|(_, reason)| *reason)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::workspace::root;
+
+    #[test]
+    fn every_name_is_a_test_program() {
+        for name in LONG.iter().chain(ALONE.iter().map(|(name, _)| name)) {
+            let (folder, target) = name.split_once('/').expect("crate/target");
+            let dir = root().join("crates").join(folder);
+            let paths = match target {
+                "lib" => vec![dir.join("src/lib.rs")],
+                _ => {
+                    vec![dir.join(format!("tests/{target}.rs")), dir.join(format!("tests/{target}/main.rs"))]
+                }
+            };
+            assert!(paths.iter().any(|path| path.is_file()), "{name} is no test program");
+        }
+    }
+
+    #[test]
+    fn long_ones_come_first() {
+        assert!(rank(LONG[0]) < rank(LONG[1]) && rank(LONG[1]) < rank("store/no_such"));
+        assert_eq!(alone("store/no_such"), None);
+        assert_eq!(alone(ALONE[0].0), Some(ALONE[0].1));
+        assert!(
+            LONG.iter().all(|name| alone(name).is_none()),
+            "who is alone begins when the others have ended"
+        );
+    }
+}

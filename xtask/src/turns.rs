@@ -1,0 +1,68 @@
+//! Several things at a time, for those that wait for most of their time; what has to be alone comes last, one by one.
+
+use std::sync::atomic::{AtomicUsize, Ordering};
+
+/// Calls `one` for every item: those that may have company in their order, `at_once` at a time, then the others.
+pub(crate) fn take_turns<'a, T: Sync>(
+    items: &'a [T],
+    at_once: usize,
+    alone: impl Fn(&T) -> bool,
+    one: impl Fn(&'a T) + Sync,
+) {
+    let (last, together): (Vec<&'a T>, Vec<&'a T>) = items.iter().partition(|item| alone(item));
+    let next = AtomicUsize::new(0);
+    std::thread::scope(|scope| {
+        for _ in 0..at_once.min(together.len()) {
+            scope.spawn(|| {
+                while let Some(item) = together.get(next.fetch_add(1, Ordering::Relaxed)) {
+                    one(item);
+                }
+            });
+        }
+    });
+    last.into_iter().for_each(one);
+}
+
+#[cfg(test)]
+mod tests {
+    use std::sync::{Barrier, Mutex};
+
+    use super::*;
+
+    #[test]
+    fn as_many_as_allowed_run_together_and_each_once() {
+        let (barrier, seen) = (Barrier::new(3), Mutex::new(Vec::new()));
+        // Nobody passes the barrier unless three are there.
+        take_turns(
+            &[1, 2, 3, 4, 5, 6],
+            3,
+            |_| false,
+            |&n| {
+                barrier.wait();
+                seen.lock().unwrap().push(n);
+            },
+        );
+        let mut seen = seen.into_inner().unwrap();
+        seen.sort_unstable();
+        assert_eq!(seen, [1, 2, 3, 4, 5, 6]);
+    }
+
+    #[test]
+    fn those_that_are_alone_come_last_and_one_by_one() {
+        let (inside, seen) = (AtomicUsize::new(0), Mutex::new(Vec::new()));
+        take_turns(
+            &[-1, 2, -3, 4],
+            4,
+            |&n| n < 0,
+            |&n| {
+                let others = inside.fetch_add(1, Ordering::SeqCst);
+                assert!(n > 0 || others == 0, "{n} has company");
+                seen.lock().unwrap().push(n);
+                inside.fetch_sub(1, Ordering::SeqCst);
+            },
+        );
+        let seen = seen.into_inner().unwrap();
+        assert_eq!(seen[2..], [-1, -3]);
+        take_turns(&[], 4, |_: &u8| false, |_| panic!("there is nothing"));
+    }
+}
