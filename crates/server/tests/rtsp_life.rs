@@ -49,6 +49,27 @@ fn a_session_outlives_that_its_title_cannot_be_played_for_a_while() {
 }
 
 #[test]
+fn a_switch_of_fec_that_finds_the_title_lost_says_so() {
+    let mut w = World::new();
+    let c = w.connect();
+    let ports = "Transport: RTP/AVP;unicast;client_port=5000-5001";
+    let set_up =
+        w.ask(c, &format!("SETUP rtsp://192.0.2.1/safe RTSP/1.0\nCSeq: 1\n{ports}\nX-Millrace-FEC: xor"));
+    assert_eq!((set_up.status, w.server.counters().sessions_with_fec), (200, 1), "{set_up:?}");
+    let id = set_up.session();
+    w.shelf.0.lock().unwrap().members_lost = true;
+    let refused = w.ask_session(c, "SET_PARAMETER", &id, "Content-Length: 8\n\nfec: off");
+    assert_eq!(refused.status, 454, "{refused:?}");
+    assert!(refused.reason.ends_with("could not be opened anew"), "{refused:?}");
+    let why = |notice: &Notice| matches!(notice, Notice::Broken { reason, .. } if reason.contains("b, c"));
+    assert!(w.notices.iter().any(why), "{:?}", w.notices);
+    w.wait(SECOND);
+    let ended = |notice: &Notice| matches!(notice, Notice::Ended { reason: EndReason::NotReopened, .. });
+    assert!(w.notices.iter().any(ended), "{:?}", w.notices);
+    w.assert_empty();
+}
+
+#[test]
 fn whoever_asks_for_what_is_lost_keeps_what_it_has() {
     let mut w = World::new();
     let c = w.connect();

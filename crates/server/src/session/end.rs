@@ -36,7 +36,9 @@ impl Server {
             EndReason::TornDown => self.counters.sessions_torn_down += 1,
             EndReason::Expired => self.counters.sessions_expired += 1,
             EndReason::Replaced => self.counters.sessions_replaced += 1,
-            EndReason::Failed(_) | EndReason::Refused(_) => self.counters.sessions_failed += 1,
+            EndReason::Failed(_) | EndReason::Refused(_) | EndReason::NotReopened => {
+                self.counters.sessions_failed += 1
+            }
             EndReason::Disconnected | EndReason::Shutdown => self.counters.sessions_disconnected += 1,
         }
         self.by_id.remove(&session.id);

@@ -189,8 +189,7 @@ impl Server {
             self.library.close(title);
             return Err(reply);
         }
-        let Some(stream) = self.slots[room.engine].take_stream() else {
-            self.library.close(title);
+        let Some(stream) = self.stream_for(room.engine, title) else {
             return Err(Reply::error(453, "all streams are in use")); // room() has seen one
         };
         let key = match (session, id) {
@@ -310,6 +309,15 @@ impl Server {
                 Err(if status == 503 { reply.header(RETRY_AFTER, RETRY_AFTER_S) } else { reply })
             }
         }
+    }
+
+    /// A place in the engine for a title that has just been opened; if there is none, the title is closed again.
+    pub(super) fn stream_for(&mut self, engine: usize, title: TitleRef) -> Option<StreamId> {
+        let stream = self.slots[engine].take_stream();
+        if stream.is_none() {
+            self.library.close(title);
+        }
+        stream
     }
 
     /// Lets the engine write to the connection, if it does not already.

@@ -247,6 +247,8 @@ pub enum EndReason {
     Failed(millrace_offload::command::FailReason),
     /// The engine refused a command.
     Refused(millrace_offload::command::Refusal),
+    /// Its FEC was switched, and what then has to be opened anew could not be.
+    NotReopened,
     /// The server stops.
     Shutdown,
 }
@@ -254,7 +256,7 @@ pub enum EndReason {
 impl EndReason {
     /// Whether it is something to look after.
     pub fn is_failure(self) -> bool {
-        matches!(self, Self::Failed(_) | Self::Refused(_))
+        matches!(self, Self::Failed(_) | Self::Refused(_) | Self::NotReopened)
     }
 }
 
@@ -267,6 +269,7 @@ impl std::fmt::Display for EndReason {
             Self::Replaced => f.write_str("replaced by a new session on the same port"),
             Self::Failed(reason) => write!(f, "failed: {reason}"),
             Self::Refused(refusal) => write!(f, "failed: the engine refused it: {refusal}"),
+            Self::NotReopened => f.write_str("failed: its title could not be opened anew"),
             Self::Shutdown => f.write_str("server shutting down"),
         }
     }

@@ -136,6 +136,9 @@ impl Library for SharedShelf {
             _ => {}
         }
         let mut shelf = self.0.lock().unwrap();
+        if shelf.members_lost {
+            return Err(OpenError::MembersLost(TORN.into()));
+        }
         shelf.next += 1;
         let title = TitleRef(shelf.next);
         *shelf.open.entry(title).or_default() += 1;

@@ -26,6 +26,8 @@ use crate::rtsp::Request;
 /// A companion can make do with whatever is there: what is missing is not sent.
 const SPARE_ANY: u8 = u8::MAX;
 
+const NO_STREAM: &str = "the engine has no free stream";
+
 /// `X-Millrace-FEC`, in requests and replies.
 pub(super) fn fec_header() -> HeaderName {
     HeaderName::from_static_str("X-Millrace-FEC").expect("the name is ASCII")
@@ -211,7 +213,7 @@ impl Server {
             ));
         }
         if self.slots[engine].stream_room() < missing {
-            return Err("the engine has no free stream".into());
+            return Err(NO_STREAM.into());
         }
         let Some(session) = self.sessions.get_mut(&key) else { return Ok(()) };
         let Some(fec) = session.fec.as_mut() else { return Ok(()) };
@@ -228,14 +230,11 @@ impl Server {
         let (engine, entry) = (session.engine, session.entry.clone());
         for &track in session.fec_mode().tracks() {
             let opened = match self.library.open_track(&entry, track) {
-                Ok(opened) => match self.slots[engine].take_stream() {
+                Ok(opened) => match self.stream_for(engine, opened.title) {
                     Some(stream) => {
                         Ok((Companion { track, stream, title: opened.title, played: false }, opened))
                     }
-                    None => {
-                        self.library.close(opened.title);
-                        Err("the engine has no free stream".to_owned())
-                    }
+                    None => Err(NO_STREAM.to_owned()),
                 },
                 Err(error) => {
                     self.notice(Notice::Broken {
@@ -397,17 +396,17 @@ impl Server {
     fn open_anew(&mut self, now: Instant, key: SessionKey) {
         let Some(session) = self.sessions.get(&key) else { return };
         let (engine, entry) = (session.engine, session.entry.clone());
-        let opened = self.library.open(&entry);
-        let Some((title, stream)) = opened.ok().and_then(|title| match self.slots[engine].take_stream() {
-            Some(stream) => Some((title, stream)),
-            None => {
-                self.library.close(title);
-                None
+        let opened = self.library.open(&entry).map_err(|error| error.to_string()).and_then(|title| {
+            let stream = self.stream_for(engine, title).ok_or_else(|| NO_STREAM.to_owned())?;
+            Ok((title, stream))
+        });
+        let (title, stream) = match opened {
+            Ok(opened) => opened,
+            Err(reason) => {
+                // What is sent must fit what the viewer repairs: nothing can go on.
+                self.notice(Notice::Broken { title: entry.name, reason });
+                return self.end_session(now, key, EndReason::NotReopened);
             }
-        }) else {
-            // What is sent must fit what the viewer repairs: nothing can go on.
-            let reason = EndReason::Refused(millrace_offload::command::Refusal::TableFull);
-            return self.end_session(now, key, reason);
         };
         self.retire_stream(now, key, None);
         if let Some(session) = self.sessions.get_mut(&key) {
