@@ -164,6 +164,9 @@ pub(crate) mod pending {
 /// A time that never comes.
 pub(crate) const NEVER: Instant = Instant(u64::MAX);
 
+/// [`Stream::spare`] of a stream of which whatever is missing is not sent.
+const ANY_SPARE: u8 = u8::MAX;
+
 /// What every burst needs: two cache lines, side by side.
 #[derive(Clone, Copy, Debug)]
 #[repr(C, align(128))]
@@ -227,6 +230,15 @@ impl Stream {
             packets: 0,
             bytes: 0,
         }
+    }
+
+    /// How many packets of one codeword may be missing in an extent of a run that began at `from`. None where a run begins or ends
+    /// within the extent: the codewords that it cuts through are not repaired. An end of the title cuts nothing.
+    pub(crate) fn spare_of(&self, extent: u32, from: u32) -> u8 {
+        let first = extent.saturating_mul(self.per_extent);
+        let end = first.saturating_add(self.per_extent).min(self.total_packets);
+        let is_cut = first < from || self.until < end;
+        if is_cut && self.spare != ANY_SPARE { 0 } else { self.spare }
     }
 
     /// A stream that has just been opened, before its first transition.
@@ -306,6 +318,8 @@ pub(crate) struct Cold {
     pub(crate) unreachable_since: Instant,
     /// When BYE is due, if the way is free; valid while draining.
     pub(crate) bye_due: Instant,
+    /// First packet of the run.
+    pub(crate) run_from: u32,
     /// By when the slots' extents are needed.
     pub(crate) wanted_by: [Instant; 2],
     /// Answer to the last pause.
@@ -322,6 +336,7 @@ impl Cold {
             late: 0,
             unreachable_since: Instant(0),
             bye_due: Instant(0),
+            run_from: 0,
             wanted_by: [Instant(0); 2],
             paused_packet: 0,
             paused_sequence: 0,

@@ -99,4 +99,21 @@ fn a_stream_may_need_two_extents_and_no_more() {
     stream.sequence_base = 0xfff0;
     assert_eq!(stream.sequence(0x12), 3, "the first packet of a title has number 1");
     assert_eq!(stream.id(3), spec.id);
+
+    // Whole extents may have holes, those that the run cuts may not, and what is always incomplete may always be.
+    let spares = |stream: &Stream, from| [0, 1, 2, 3].map(|extent| stream.spare_of(extent, from));
+    let total = spec.packets;
+    for (spare, from, until, expected) in [
+        (2, 0, total, [2, 2, 2, 2]),
+        (2, 196, total, [0, 2, 2, 2]),
+        (2, 197, total, [0, 0, 2, 2]),
+        (2, 0, total - 1, [2, 2, 2, 0]),
+        (2, 0, 3 * 196, [2, 2, 2, 0]),
+        (1, 400, 500, [0, 0, 0, 0]),
+        (0, 0, total, [0, 0, 0, 0]),
+        (255, 400, 500, [255; 4]),
+    ] {
+        (stream.spare, stream.until) = (spare, until);
+        assert_eq!(spares(&stream, from), expected, "{from}..{until}");
+    }
 }

@@ -53,7 +53,8 @@ pub struct StreamSpec {
     pub dest: Dest,
     /// No RTCP and no goodbye: a stream that belongs to another one (FEC) and has no listener for them.
     pub quiet: bool,
-    /// How many packets of one codeword the viewer can repair itself ([`millrace_core::seam::Want::spare`]).
+    /// How many packets of one codeword the viewer can repair itself ([`millrace_core::seam::Want::spare`]). Extents in which a run
+    /// begins or ends, other than with the title, are wanted whole all the same, unless it is 255.
     pub spare: u8,
 }
 

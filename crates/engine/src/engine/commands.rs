@@ -57,8 +57,9 @@ impl Engine {
         // What has not been told yet and is no longer true is not told any more.
         stream.events &= !(pending::DRAINED | pending::ENDED | pending::LEFT);
         stream.due = if spec.from == spec.until { at } else { NEVER };
+        self.cold_mut(index).run_from = spec.from;
         if spec.from < spec.until {
-            let extent = stream.extent;
+            let extent = self.stream(index).extent;
             self.want(index, extent, at);
         }
         self.arm(index, now);

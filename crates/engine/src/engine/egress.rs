@@ -29,13 +29,14 @@ impl Engine {
             stream.slots[slot] = Slot::Asked;
             stream.flags |= flag::PLAYHEAD;
             self.counters.wants += 1;
-            let (stream, by) = (self.stream(index), self.cold[index as usize].wanted_by[slot]);
+            let (stream, cold) = (self.stream(index), &self.cold[index as usize]);
+            let by = cold.wanted_by[slot];
             return Some(Want {
                 stream: stream.id(index),
                 title: stream.title,
                 extent,
                 by,
-                spare: stream.spare,
+                spare: stream.spare_of(extent, cold.run_from),
             });
         }
     }
