@@ -44,7 +44,7 @@ pub struct SequenceReport {
     /// Packets missing between the start that RTP-Info announced and the first that came; 0 with FEC, which counts them in `lost`.
     pub lost_at_start: u64,
     /// Packets that the last sender report counts beyond those received and lost; `None` without a final report.
-    pub lost_at_end: Option<i64>,
+    pub lost_at_end: Option<u64>,
     /// Packets that came after one with a higher number.
     pub reordered: u64,
     /// Of those, packets that came after the reordering window had given them up: missing in the output.

@@ -13,14 +13,14 @@ use rustix::event::{PollFd, PollFlags};
 
 use super::connect::wait;
 use super::media::Media;
-use super::session::fec_report;
+use super::summary::{SocketFacts, Summary};
 use super::{PlayOptions, Progress};
 use crate::clock::SystemClock;
 use crate::error::ClientError;
 use crate::fec::{FecChoice, FecGrant};
 use crate::load::listen::{ListenUrl, socket};
 use crate::net::{Batch, COLUMN_PORT, Inlet, ROW_PORT};
-use crate::procfs::{UdpErrors, socket_drops};
+use crate::procfs::UdpErrors;
 use crate::report::{EndReason, ReceiverReport, Report};
 use crate::sink::SinkWriter;
 
@@ -32,8 +32,6 @@ const READS_PER_TURN: usize = 16;
 const PROGRESS_NS: u64 = 250_000_000;
 /// After BYE, packets that are still on their way are taken for this long.
 const BYE_LINGER_NS: u64 = 500_000_000;
-/// How long the output may take for what is left.
-const OUTPUT_PATIENCE: Duration = Duration::from_secs(30);
 
 pub(super) struct Listening<'a> {
     options: &'a PlayOptions,
@@ -205,43 +203,24 @@ impl<'a> Listening<'a> {
         }
     }
 
-    fn report(mut self, now: Instant, end: EndReason) -> Result<Report, ClientError> {
-        let inlets = [&self.rtp].into_iter().chain(&self.rtcp).chain(&self.fec);
-        self.receiver.socket_drops = socket_drops(inlets.map(Inlet::socket)).iter().sum();
-        let errors = UdpErrors::read().since(self.errors_before);
-        let (media, sink) = self.media.finish(end.is_of_the_stream());
-        let sink = sink.finish(OUTPUT_PATIENCE)?;
-        self.receiver.malformed = self.rtp.truncated() + media.malformed;
-        self.receiver.checksum_errors = errors.checksum;
-        self.receiver.buffer_errors = errors.buffer;
-        self.receiver.output_full_ms = self.output_full_ns / 1_000_000;
-        self.receiver.written_bytes = sink.written;
-        let granted = FecGrant { choice: self.options.fec, ..FecGrant::default() };
-        let mut report = Report {
+    fn report(self, now: Instant, end: EndReason) -> Result<Report, ClientError> {
+        let socket = SocketFacts::of(&self.rtp, self.rtcp.iter().chain(&self.fec));
+        Summary {
             url: self.url,
             title: String::new(),
             transport: "udp",
             fallback: None,
-            end: if sink.reader_gone { EndReason::OutputClosed } else { end },
-            duration_ms: self.since.map_or(0, |since| now.ns_since(since) / 1_000_000),
-            packets: media.packets,
-            payload_bytes: media.payload_bytes,
-            mean_rate_bits_per_s: BitRate::of(media.payload_bytes, media.active_ns).0,
-            sequence: media.sequence,
-            fec: fec_report(self.options.fec, &granted, media.repair),
-            timing: media.timing,
-            rtp_info_exact: media.rtp_info_exact,
-            plays: media.plays,
-            bye: media.bye,
-            sender_reports: media.senders,
-            ts: sink.ts,
-            byte_check: sink.byte_check,
+            end,
+            lasted_ns: self.since.map_or(0, |since| now.ns_since(since)),
+            asked: self.options.fec,
+            granted: FecGrant { choice: self.options.fec, ..FecGrant::default() },
+            media: self.media,
             receiver: self.receiver,
-            problems: Vec::new(),
-        };
-        report.timing.kernel_stamps = self.rtp.has_kernel_stamps();
-        report.judge();
-        Ok(report)
+            socket,
+            errors_before: self.errors_before,
+            output_full_ns: self.output_full_ns,
+        }
+        .report()
     }
 }
 

@@ -456,8 +456,9 @@ impl Media {
             lost_on_the_way: counts.lost + counts.lost_at_start,
             fec: window.counts(),
         });
-        let behind_last = self.order.window().map_or(0, |window| window.behind_last().cast_signed());
-        let at_end = senders.last_difference - behind_last.min(senders.last_difference.max(0));
+        // Negative: the report was made before packets that came before it.
+        let uncounted = senders.last_difference.max(0).unsigned_abs();
+        let at_end = uncounted.saturating_sub(self.order.window().map_or(0, Window::behind_last));
         let sequence = SequenceReport {
             lost: repair.map_or(counts.lost, |repair| repair.fec.lost),
             lost_at_start: if repair.is_some() { 0 } else { counts.lost_at_start },

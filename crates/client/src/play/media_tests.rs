@@ -94,6 +94,25 @@ fn bye_and_final_report_come_from_the_right_source_only() {
 }
 
 #[test]
+fn a_report_that_was_made_before_the_last_packets_counts_nothing_as_lost() {
+    for (reported, lost) in [(8, 0), (10, 0), (11, 1)] {
+        let mut m = media();
+        m.begin_play(None, &PlayReply::default(), 0, 0);
+        for n in 0..10u16 {
+            m.rtp(Instant(0), 1000 * MS, &packet(n, 0, 1));
+        }
+        let mut out = [0; 128];
+        let report =
+            SenderReport { ssrc: 1, ntp: 0, rtp_timestamp: 0, packets: reported, octets: reported * 188 };
+        let len = write_sender_report(&mut out, &report, "c", true);
+        m.rtcp(1100 * MS, &out[..len]);
+        let (report, _) = finish(m);
+        assert_eq!(report.sequence.lost_at_end, Some(lost), "{reported}");
+        assert_eq!(report.senders.last_difference, i64::from(reported) - 10);
+    }
+}
+
+#[test]
 fn anything_at_all_is_survived_and_accounted_for() {
     bolero::check!().with_type::<Vec<(u8, u16, u8, Vec<u8>)>>().with_iterations(300).for_each(|steps| {
         let mut m = media();

@@ -4,6 +4,7 @@ mod connect;
 mod listen;
 mod media;
 mod session;
+mod summary;
 
 use std::net::IpAddr;
 use std::path::PathBuf;

@@ -15,7 +15,6 @@ use rtsp_types::Message;
 use rustix::event::{PollFd, PollFlags};
 
 use agenda::{Agenda, PROGRESS_NS};
-pub(super) use ending::fec_report;
 
 use super::connect::{connect, wait};
 use super::media::Media;

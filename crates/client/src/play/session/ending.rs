@@ -1,26 +1,19 @@
 //! How a session ends: goodbye to the server, then the report.
 
-use std::time::Duration;
-
 use millrace_core::seam::Clock;
 use millrace_core::time::Instant;
-use millrace_core::units::BitRate;
 use rustix::event::{PollFd, PollFlags};
 
 use super::{MAX_WAIT_NS, Path, Session};
 use crate::error::ClientError;
-use crate::fec::{FecChoice, FecGrant};
-use crate::net::{Inlet, ReadState};
+use crate::net::ReadState;
 use crate::play::connect::wait;
-use crate::play::media::RepairCounts;
-use crate::procfs::{UdpErrors, socket_drops};
-use crate::report::{EndReason, FecReport, Report};
+use crate::play::summary::{SocketFacts, Summary};
+use crate::report::{EndReason, Report};
 use crate::rtsp::framing::{Item, next_item};
 
 /// How long the farewell may take.
 const FAREWELL_NS: u64 = 2_000_000_000;
-/// How long the output may take for what is left.
-const OUTPUT_PATIENCE: Duration = Duration::from_secs(30);
 
 impl Session<'_> {
     /// Says goodbye by RTCP and RTSP and waits a little for the answer; media that still comes is left alone.
@@ -60,63 +53,27 @@ impl Session<'_> {
         }
     }
 
-    pub(super) fn report(mut self, ended_at: Instant) -> Result<Report, ClientError> {
-        let mut kernel_stamps = false;
-        if let Path::Udp(udp) = &self.path {
-            kernel_stamps = udp.rtp.has_kernel_stamps();
-            let sockets = [&udp.rtp, &udp.rtcp].into_iter().chain(&udp.fec);
-            self.receiver.socket_drops = socket_drops(sockets.map(Inlet::socket)).iter().sum();
-            self.receiver.malformed = udp.rtp.truncated();
-        }
-        let errors = UdpErrors::read().since(self.errors_before);
-        let transport = if matches!(self.path, Path::Tcp { .. }) { "tcp" } else { "udp" };
-        let end = self.end.unwrap_or(EndReason::Cancelled);
-        let (media, sink) = self.media.finish(end.is_of_the_stream());
-        let sink = sink.finish(OUTPUT_PATIENCE)?;
-        self.receiver.checksum_errors = errors.checksum;
-        self.receiver.buffer_errors = errors.buffer;
-        self.receiver.malformed += media.malformed;
-        self.receiver.output_full_ms = self.output_full_ns / 1_000_000;
-        self.receiver.written_bytes = sink.written;
-        let mut report = Report {
+    pub(super) fn report(self, ended_at: Instant) -> Result<Report, ClientError> {
+        let (transport, socket) = match &self.path {
+            Path::Udp(udp) => ("udp", SocketFacts::of(&udp.rtp, [&udp.rtcp].into_iter().chain(&udp.fec))),
+            Path::Tcp { .. } => ("tcp", SocketFacts::default()),
+            Path::None => ("udp", SocketFacts::default()),
+        };
+        Summary {
             url: self.url.to_string(),
             title: self.title,
             transport,
             fallback: self.way.fallback,
-            end: if sink.reader_gone { EndReason::OutputClosed } else { end },
-            duration_ms: self.agenda.playing_since.map_or(0, |since| ended_at.ns_since(since) / 1_000_000),
-            packets: media.packets,
-            payload_bytes: media.payload_bytes,
-            mean_rate_bits_per_s: BitRate::of(media.payload_bytes, media.active_ns).0,
-            sequence: media.sequence,
-            fec: fec_report(self.options.fec, &self.granted, media.repair),
-            timing: media.timing,
-            rtp_info_exact: media.rtp_info_exact,
-            plays: media.plays,
-            bye: media.bye,
-            sender_reports: media.senders,
-            ts: sink.ts,
-            byte_check: sink.byte_check,
+            end: self.end.unwrap_or(EndReason::Cancelled),
+            lasted_ns: self.agenda.playing_since.map_or(0, |since| ended_at.ns_since(since)),
+            asked: self.options.fec,
+            granted: self.granted,
+            media: self.media,
             receiver: self.receiver,
-            problems: Vec::new(),
-        };
-        report.timing.kernel_stamps = kernel_stamps;
-        report.judge();
-        Ok(report)
+            socket,
+            errors_before: self.errors_before,
+            output_full_ns: self.output_full_ns,
+        }
+        .report()
     }
-}
-
-/// What FEC did, if it was asked for.
-pub(crate) fn fec_report(
-    asked: FecChoice,
-    granted: &FecGrant,
-    repair: Option<RepairCounts>,
-) -> Option<FecReport> {
-    (asked != FecChoice::Off).then(|| FecReport {
-        asked: asked.to_string(),
-        granted: granted.choice.to_string(),
-        reason: granted.reason.clone(),
-        lost_on_the_way: repair.map_or(0, |repair| repair.lost_on_the_way),
-        counts: repair.map(|repair| repair.fec).unwrap_or_default(),
-    })
 }
