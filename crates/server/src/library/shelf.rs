@@ -229,18 +229,18 @@ impl Reader {
                 return Err(OpenError::Full);
             }
         }
-        let broken = |error: &dyn std::error::Error| OpenError::Broken(error.to_string());
         let (packets, layout, title) = match key {
             Key::Film { id, packet_bytes } => {
-                let files = self.volume.open_title(id, packet_bytes).map_err(|e| broken(&e))?;
+                let files = self.volume.open_title(id, packet_bytes).map_err(not_opened)?;
                 (files.packets(), files.layout, self.cache.open_title(files))
             }
             Key::Parity { id, track } => {
-                let files = self.volume.open_parity(id, track).map_err(|e| broken(&e))?;
+                let files = self.volume.open_parity(id, track).map_err(not_opened)?;
                 (files.packets(), files.layout(), self.cache.open_source(Box::new(files)))
             }
         };
-        let track = Track { title: title.map_err(|e| broken(&e))?, packets, layout };
+        let track =
+            Track { title: title.map_err(|error| OpenError::Broken(error.to_string()))?, packets, layout };
         self.open.insert(key, Open { track, viewers: 1 });
         self.by_ref.insert(track.title, key);
         Ok(track)
@@ -254,6 +254,16 @@ impl Reader {
                 self.cache.close_title(open.track.title);
             }
         }
+    }
+}
+
+/// Members may have gone since the shelf was brought up to date. Viewers are not told where the operator's disks are.
+fn not_opened(error: StoreError) -> OpenError {
+    match error {
+        StoreError::MembersLost { lost, may, .. } => {
+            OpenError::MembersLost(format!("{lost} of the title's members are lost, it can do without {may}"))
+        }
+        other => OpenError::Broken(other.to_string()),
     }
 }
 
@@ -332,5 +342,19 @@ impl Library for Reader {
             self.idle.push_back(key);
             self.close_idle(MAX_IDLE_TITLES);
         }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn members_that_went_unnoticed_are_a_reason_to_ask_again() {
+        let gone = StoreError::MembersLost { what: "title".into(), lost: 2, may: 1, names: "/disk1".into() };
+        let OpenError::MembersLost(said) = not_opened(gone) else { panic!("it is not broken") };
+        assert_eq!(said, "2 of the title's members are lost, it can do without 1");
+        let removed = StoreError::NoTitle { id: TitleId([7; 16]) };
+        assert!(matches!(not_opened(removed), OpenError::Broken(said) if said.contains("not in this store")));
     }
 }
