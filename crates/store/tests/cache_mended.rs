@@ -1,0 +1,49 @@
+//! A title that is open while a scrub mends its files: what was mended is read from then on, and nothing need be decoded any more.
+
+mod cache_common;
+mod common;
+mod repair_support;
+
+use std::sync::Arc;
+
+use cache_common::{BACKENDS, StandingClock, World, stream};
+use common::{Film, SIZE};
+use millrace_core::seam::{Clock, Want};
+use millrace_store::disk::ReadFaults;
+use millrace_store::repair::Fate;
+use repair_support::{Members, flip, run_scrub};
+
+#[test]
+fn files_that_were_mended_are_opened_anew() {
+    for backend in BACKENDS {
+        let (world, volume) = Members::new(3, 1);
+        let film = Film::new(7 * 900, 7);
+        let info = film.add(&volume, "film");
+        let data = world.dirs[0].join(format!("titles/{}/data.mru", info.id));
+        let bytes = data.metadata().unwrap().len() as usize;
+        (0..bytes).step_by(20_011).for_each(|at| flip(&data, at));
+        let clock = Arc::new(StandingClock::default());
+        let Some(mut cache) = World::new(backend, 16, 0, 1, clock.clone()) else { continue };
+        let title = cache.cache.open_title(volume.open_title(info.id, usize::from(SIZE)).unwrap()).unwrap();
+        let mut fetch = |extent| {
+            let want = Want { stream: stream(0), title, extent, by: clock.now(), spare: 0 };
+            assert!(cache.engines[0].door.want(&want));
+            let lease = cache.engines[0].grant().lease.unwrap();
+            let content = lease.content();
+            for place in 0..content.packets {
+                let packet = (content.first_packet + place) as usize;
+                let payload = &lease.wire(place, 1)[12..];
+                assert!(payload == film.bytes.chunks(usize::from(SIZE)).nth(packet).unwrap(), "{packet}");
+            }
+            cache.cache.stats().decoded_bytes
+        };
+        let first = fetch(0);
+        assert!(first > 0, "the damage is decoded around");
+        let report = run_scrub(&world.open(), true, &ReadFaults::default());
+        assert_eq!((report.count(Fate::Mended), report.count(Fate::Lost)), (1, 0), "{report:?}");
+        let second = fetch(1);
+        assert!(second > first, "nobody has looked yet");
+        assert!(volume.members().refresh());
+        assert_eq!((2..5).map(&mut fetch).last(), Some(second), "the new file is right");
+    }
+}
