@@ -1,5 +1,7 @@
 //! `millrace repair`: what is missing on a member is made anew from the others. Also what `scrub` shares with it.
 
+mod patience;
+
 use std::process::ExitCode;
 use std::sync::Arc;
 use std::sync::atomic::AtomicBool;
@@ -12,14 +14,21 @@ use millrace_core::seam::Clock;
 use millrace_core::time::Instant;
 use millrace_core::units::ByteLen;
 use millrace_offload::clock::MonotonicClock;
-use millrace_store::disk::ReadFaults;
-use millrace_store::repair::{Fate, Progress, RepairOptions, Report, Setting, Timekeeper, Verdict, repair};
+use millrace_store::disk::{Disk, ReadFaults};
+use millrace_store::repair::{
+    Fate, Progress, RepairError, RepairOptions, Report, Setting, Timekeeper, Verdict, repair,
+};
 use millrace_store::volume::Volume;
 
+use self::patience::Pulse;
 use super::StoreArgs;
 
 /// Could not be done, or was stopped: apart from what repair and scrub have found.
 const FAILED: u8 = 3;
+
+/// After what silence it is over. Reads have their own, shorter limit; but a file that is made durable may be all that fits in
+/// memory, on a disk that is slow and shared with viewers.
+const SILENCE: Duration = Duration::from_nanos(10 * REPAIR_ANSWER_NS);
 
 /// Make what is missing on a member of a volume from the others
 ///
@@ -58,9 +67,8 @@ pub(super) fn run(args: &RepairArgs) -> anyhow::Result<ExitCode> {
 }
 
 fn attempt(args: &WorkArgs) -> anyhow::Result<ExitCode> {
-    let volume = args.store.open()?;
     let options = RepairOptions { rate_bytes_per_s: args.rate };
-    let report = with_bar(args.json || args.quiet, |setting| repair(&volume, &options, setting))??;
+    let (volume, report) = with_bar(args, move |volume, setting| repair(volume, &options, setting))?;
     let code = match report.verdict() {
         Verdict::Lost => 2,
         _ if !report.absent.is_empty() => 1,
@@ -95,24 +103,36 @@ fn parse_rate(text: &str) -> Result<u64, String> {
     if bytes.0 == 0 { Err(wrong()) } else { Ok(bytes.0) }
 }
 
-/// Runs with a progress bar, until done or until a signal.
-pub(super) fn with_bar<T>(quiet: bool, work: impl FnOnce(Setting<'_>) -> T) -> anyhow::Result<T> {
+/// Opens the volume and works with a progress bar, until done, until a signal, or until a disk hangs.
+pub(super) fn with_bar(
+    args: &WorkArgs,
+    work: impl FnOnce(&Volume, Setting<'_>) -> Result<Report, RepairError> + Send + 'static,
+) -> anyhow::Result<(Volume, Report)> {
+    let quiet = args.json || args.quiet;
     let target = if quiet { ProgressDrawTarget::hidden() } else { ProgressDrawTarget::stderr() };
     let bar = ProgressBar::with_draw_target(Some(0), target);
     let template = "{msg} [{bar:30}] {percent:>3} %  {binary_bytes_per_sec} of film  {eta} left";
     bar.set_style(ProgressStyle::with_template(template)?.progress_chars("=> "));
     let stop: Arc<AtomicBool> = super::cancel_on_signals()?;
-    let mut tell = |progress: &Progress| show(&bar, progress);
-    let setting = Setting {
-        time: &SystemTime,
-        stop: &stop,
-        tell: &mut tell,
-        faults: ReadFaults::default(),
-        answer_ns: REPAIR_ANSWER_NS,
+    let (store, pulse, drawn) = (args.store.clone(), Arc::new(Pulse::default()), bar.clone());
+    let time = SystemTime(Arc::clone(&pulse));
+    let run = move || {
+        let volume = open(&store, Disk::watched(time.0.clone()))?;
+        let mut tell = |progress: &Progress| show(&drawn, progress);
+        let (time, faults, answer_ns) = (&time, ReadFaults::default(), REPAIR_ANSWER_NS);
+        let report = work(&volume, Setting { time, stop: &stop, tell: &mut tell, faults, answer_ns })?;
+        Ok((volume, report))
     };
-    let result = work(setting);
+    let result = patience::wait(&pulse, SILENCE, run);
     bar.finish_and_clear();
-    Ok(result)
+    result
+}
+
+fn open(store: &StoreArgs, disk: Disk) -> anyhow::Result<Volume> {
+    Ok(match store.members()? {
+        [] => Volume::open_on(&store.dir()?, disk)?,
+        members => Volume::open_members_on(members, disk)?,
+    })
 }
 
 fn show(bar: &ProgressBar, progress: &Progress) {
@@ -161,11 +181,12 @@ pub(super) fn print_report(report: &Report, what: &str) -> anyhow::Result<()> {
     super::print_json(&value)
 }
 
-/// The machine's monotonic clock.
-struct SystemTime;
+/// The machine's monotonic clock. Whoever asks for the time is alive.
+struct SystemTime(Arc<Pulse>);
 
 impl Clock for SystemTime {
     fn now(&self) -> Instant {
+        self.0.beat();
         MonotonicClock.now()
     }
 }

@@ -34,10 +34,9 @@ pub(super) fn run(args: &ScrubArgs) -> anyhow::Result<ExitCode> {
 }
 
 fn attempt(args: &ScrubArgs) -> anyhow::Result<ExitCode> {
-    let WorkArgs { rate, json, quiet, ref store } = args.work;
-    let volume = store.open()?;
+    let WorkArgs { rate, json, quiet, .. } = args.work;
     let options = ScrubOptions { rate_bytes_per_s: rate, mend: !args.check };
-    let report = with_bar(json || quiet, |setting| scrub(&volume, &options, setting))??;
+    let (volume, report) = with_bar(&args.work, move |volume, setting| scrub(volume, &options, setting))?;
     if json {
         print_report(&report, "scrub")?;
     } else if !quiet {

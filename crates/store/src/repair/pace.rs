@@ -38,10 +38,11 @@ impl<'a> Pace<'a> {
     /// If the user wants to stop.
     pub(crate) fn moved(&mut self, bytes: u64) -> Result<(), RepairError> {
         self.check()?;
+        // Also without a bound: who keeps the time sees by it that the work goes on.
+        let now = self.time.now();
         if self.bytes_per_s == 0 || bytes == 0 {
             return Ok(());
         }
-        let now = self.time.now();
         let idle_since = Instant(now.0.saturating_sub(SLICE_NS));
         let cost = u128::from(bytes) * u128::from(NS_PER_S) / u128::from(self.bytes_per_s);
         self.due = self.due.max(idle_since).plus_ns(u64::try_from(cost).unwrap_or(u64::MAX));
