@@ -187,6 +187,11 @@ fn a_range_has_the_fec_of_whole_columns() {
         world.take_log()[1..],
         ["play 3200..3270 seq 3201 in 50ms", "pause", "play 800..810 seq 801 in 250ms"]
     );
+    // The further parities leave five columns earlier: behind the fifth slot there would be some of columns that are cut.
+    let (conn, session) = viewer(&mut world, "all");
+    world.take_log();
+    world.ask_session(conn, "PLAY", &session, "Range: npt=8-8.175");
+    assert_eq!(world.take_log()[2..], ["play 800..810 seq 801 in 250ms", "play 800..805 seq 801 in 250ms"]);
 }
 
 #[test]
