@@ -5,7 +5,7 @@ mod support;
 
 use std::path::{Path, PathBuf};
 use std::process::{Command, Stdio};
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 use millrace_lab::netns::{SERVER_IP, TwoHosts};
 use support::{Server, fails, film, millrace, ok, run};
@@ -45,6 +45,16 @@ impl Site {
         command.args(["serve", "--listen", listen, "--cache", "32MiB", "--store"]).arg(&store).args(args);
         let server = Server::spawn(command);
         Some(Self { server, scene: Scene { hosts, data: data.expect("the title's data"), dir } })
+    }
+
+    /// Waits until this many devices are open: they are opened while all else begins.
+    fn opened(&mut self, devices: usize) {
+        let end = Instant::now() + Duration::from_secs(20);
+        while self.server.said("AF_XDP is open").len() < devices {
+            assert!(Instant::now() < end, "{devices} devices do not open: {:?}", self.server.log);
+            std::thread::sleep(Duration::from_millis(10));
+        }
+        assert_eq!(self.server.said("AF_XDP is open").len(), devices, "{:?}", self.server.log);
     }
 
     /// Ends the server; packets by the kernel, with or without its copy, and by AF_XDP.
@@ -94,7 +104,7 @@ const LISTEN: &str = "10.77.0.1:8554";
 fn a_film_by_af_xdp_arrives_byte_for_byte() {
     let args = ["--backend", "xdp", "--xdp-interface", "vs"];
     let Some(mut site) = Site::new(LISTEN, &args, 4, |_| ()) else { return };
-    assert_eq!(site.server.said("vs: AF_XDP is open").len(), 1, "{:?}", site.server.log);
+    site.opened(1);
     let (report, same) = site.scene.play();
     assert!(same, "{report}");
     let (_, xdp) = site.sums();
@@ -153,7 +163,7 @@ fn an_interface_that_disappears_takes_nobody_else_along() {
     };
     let args = ["--backend", "xdp", "--xdp-interface", "vs", "--xdp-interface", "ws"];
     let Some(mut site) = Site::new("0.0.0.0:8554", &args, 8, second) else { return };
-    assert_eq!(site.server.said("AF_XDP is open").len(), 2, "{:?}", site.server.log);
+    site.opened(2);
     let mut other = site
         .scene
         .hosts
