@@ -184,8 +184,10 @@ impl Window {
         let len = self.slots.len() as u64;
         let slot = &mut self.slots[(ext % len) as usize];
         if slot.ext == Some(ext) {
-            // Reordered behind its own FEC, or sent twice.
-            self.counts.repaired -= u64::from(std::mem::take(&mut slot.is_repaired));
+            // Reordered behind its own FEC, which was not needed, or sent twice.
+            let was_repaired = u64::from(std::mem::take(&mut slot.is_repaired));
+            self.counts.repaired -= was_repaired;
+            self.counts.useless += was_repaired;
         } else {
             let Ok(len) = u16::try_from(payload.len()) else { return true };
             let fields = protected_fields(len, header.payload_type, header.timestamp);

@@ -299,9 +299,10 @@ fn random_loss_of_large_matrices_in_any_order() {
 #[test]
 fn every_burst_that_is_promised_is_repaired_wherever_it_begins() {
     for (data_units, parity_units, unit_packets, burst, burst_at_end) in [
-        (4, 1, 20, 20, 20),
-        (4, 2, 20, 36, 35),
-        (4, 4, 20, 68, 59),
+        (4, 1, 16, 16, 16),
+        (4, 2, 16, 29, 28),
+        (4, 4, 16, 55, 44),
+        (6, 2, 16, 30, 29),
         (8, 1, 12, 12, 12),
         (8, 2, 12, 23, 22),
         (8, 3, 12, 33, 25),
@@ -489,6 +490,26 @@ fn what_was_lost_before_a_pause_is_repaired_behind_it() {
             assert_eq!((*ext - START, payload), (if n < given { n } else { cycle + n }, &film.payload(n)));
         }
     }
+}
+
+/// A server that is late may send FEC before the film that it protects.
+#[test]
+fn fec_that_overtakes_its_film_is_not_needed() {
+    let film = Film { packets: 8, bytes: 12 };
+    let fec = columns(&film, SHAPE);
+    let mut window = Window::new(1000, Some(SHAPE));
+    let mut log = Log::new();
+    window.begin(START, &mut log);
+    for n in 0..6 {
+        window.media(Instant(n), START + n, &film.header(n), &film.payload(n), &mut log);
+    }
+    fec.iter().for_each(|fec| window.fec(Instant(6), &fec.datagram, &mut log));
+    assert_eq!((log.given.len(), window.counts().repaired, window.counts().useless), (8, 2, 2));
+    for n in 6..8 {
+        window.media(Instant(n), START + n, &film.header(n), &film.payload(n), &mut log);
+    }
+    let counts = window.counts();
+    assert_eq!((log.given.len(), counts.repaired, counts.useless, counts.late), (8, 0, 4, 0), "{counts:?}");
 }
 
 /// Faster than the time for which it would wait: the ring is the bound.
