@@ -101,9 +101,10 @@ fn bursts_of_nearly_m_units_leave_enough_of_every_codeword() {
 #[test]
 fn bursts_of_layouts_that_are_chosen() {
     for (k, m, unit, expected) in [
-        (4, 1, 20, 20),
-        (4, 2, 20, 36),
-        (4, 4, 20, 68),
+        (4, 1, 16, 16),
+        (4, 2, 16, 29),
+        (4, 4, 16, 55),
+        (6, 2, 16, 30),
         (8, 1, 12, 12),
         (8, 2, 12, 23),
         (8, 3, 12, 33),
