@@ -111,6 +111,20 @@ fn what_a_lost_disk_does_not_deliver_comes_from_the_parity() {
     assert_eq!(numbers(&report, ["/packets", "/sequence/lost"]), [stored.packets(), 0], "{report}");
 }
 
+/// The row that a seek leads into has no FEC: there the server makes up for the disk.
+#[test]
+fn a_seek_into_the_middle_of_a_row_while_a_disk_is_lost() {
+    let stored = Stored::new(3, 1, 0, 6);
+    std::fs::rename(&stored.members[1], stored.dir.path().join("gone")).unwrap();
+    let server = Server::start(&stored.members[0], &[]);
+    let url = server.title("film");
+    let report = play(&[&url, "--fec", "all", "--do", "seek@0.5=2.2,seek@1=1.3,seek@1.5=3.9,seek@2=2.7"]);
+    let lost = numbers(&report, ["/fec/lost", "/sequence/lost", "/fec/unfit"]);
+    assert_eq!(lost, [0; 3], "{report}");
+    assert_eq!(report["plays"].as_array().unwrap().len(), 5, "{report}");
+    assert!(number(&report, "/fec/repaired") > 0, "{report}");
+}
+
 #[test]
 fn losses_of_a_bad_link_are_repaired() {
     if !rustix::process::geteuid().is_root() || !Path::new("/dev/net/tun").exists() {
@@ -136,9 +150,9 @@ fn losses_of_a_bad_link_are_repaired() {
     let mut args = vec!["play", &url, "--stats", "json", "--fec", "all", "--transport", "udp"];
     args.extend(recording.iter().map(String::as_str));
     let report = report_of(&args);
-    // A burst may take all parities of a column, which leave together: then what is missing is named, and nothing is wrong.
+    // Now and then a burst is longer than the code can bear: then what is missing is named, and nothing is wrong.
     let [repaired, lost] = numbers(&report, ["/fec/repaired", "/fec/lost"]);
-    assert!(repaired > 10 && lost * 5 < repaired, "{report}");
+    assert!(repaired > 10 && lost * 20 < repaired, "{report}");
     let clean = numbers(&report, ["/fec/unsettled", "/fec/unfit", "/byte_check/different_bytes"]);
     assert_eq!(clean, [0; 3], "{report}");
     assert_eq!(number(&report, "/sequence/lost"), lost, "{report}");
@@ -163,7 +177,7 @@ fn losses_of_a_bad_link_are_repaired() {
     let counts = numbers(&report, ["/played", "/fec/granted", "/fec/unsettled", "/fec/unfit"]);
     assert_eq!(counts, [5, 5, 0, 0], "{report}");
     let [repaired, lost] = numbers(&report, ["/fec/repaired", "/fec/lost"]);
-    assert!(repaired > 50 && lost * 5 < repaired, "{report}");
+    assert!(repaired > 50 && lost * 20 < repaired, "{report}");
     assert_eq!(numbers(&report, ["/ts/continuity_errors", "/ts/sync_losses"]), [0, 0], "{report}");
     // Every viewer saw every packet but those that it says are lost.
     let ts_packets = std::fs::metadata(&stored.film).unwrap().len() / 188;
