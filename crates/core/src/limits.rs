@@ -247,3 +247,17 @@ pub const REPAIR_READ_BYTES: usize = 1 << 20;
 /// How long repair and scrub wait for a disk. A disk tries a bad sector again for up to half a minute before it says so, and the
 /// kernel then resets it: one that has not answered after twice that does not answer at all.
 pub const REPAIR_ANSWER_NS: u64 = 60_000_000_000;
+/// A system call on a member's directory (open, stat, readdir) is waited for so long where a viewer waits for an answer; after that
+/// the member counts as missing until the call comes back. Far above what a busy disk takes, and RTSP clients wait longer.
+pub const DISK_CALL_NS: u64 = 4_000_000_000;
+/// The same when a volume is opened and when its titles are listed: a disk that was asleep needs ten seconds to spin up, and
+/// another process may have the catalogue for as long.
+pub const DISK_WORK_NS: u64 = 12_000_000_000;
+/// System calls under way at once in one member's directory. Each has a thread, which may hang; there are fewer threads in a
+/// server that would ask, and once one of them was given up no other is sent.
+pub const MAX_DISK_CALLS: usize = 8;
+/// When a server ends, it waits so long for an ingest to be given up, which deletes what it has written; longer only a disk takes
+/// that hangs.
+pub const LIBRARY_STOP_NS: u64 = 5_000_000_000;
+
+const _: () = assert!(SLOW_READ_NS < DISK_CALL_NS && DISK_CALL_NS < DISK_WORK_NS);

@@ -19,6 +19,7 @@ use millrace_core::ids::TitleId;
 
 use self::members::Member;
 use self::title::TitleCheck;
+use crate::errand::{Patience, send_to};
 use crate::error::StoreError;
 use crate::format::manifest::Manifest;
 use crate::format::members::MEMBERS_FILE;
@@ -206,7 +207,8 @@ fn check(
     depth: Depth,
     tell: &mut dyn FnMut(&CheckProgress),
 ) -> Result<Vec<Finding>, StoreError> {
-    fs::read_dir(dir).map_err(StoreError::io("list", dir))?;
+    let list = |dir: &Path| fs::read_dir(dir).map(drop).map_err(StoreError::io("list", dir));
+    send_to(dir, Patience::Work, list)??;
     let mut report = Report { findings: Vec::new(), progress: CheckProgress::default(), tell };
     let members = members::members(dir, named, &mut report);
     let titles = each_member(&members, &mut report)?;

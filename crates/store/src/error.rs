@@ -46,6 +46,14 @@ pub enum StoreError {
         /// Why, and what to do.
         reason: &'static str,
     },
+    /// A disk that holds whoever asks it.
+    #[error(
+        "{}: the disk does not answer: a system call on it has not come back; look at the disk, its cable, its file server", path.display()
+    )]
+    NoAnswer {
+        /// The member's directory.
+        path: PathBuf,
+    },
     /// Two members say different things about their volume: each was used without the other.
     #[error(
         "{} and {}: both have generation {generation} of the list of members, with different content: they were used apart; \

@@ -16,6 +16,7 @@
 //! | [`inspect`] | every structure on disk as text and as JSON |
 //! | [`ingest`] | a film as people have it becomes a title |
 //! | [`disk`] | every operation that must survive a power cut, and readers that fail on order |
+//! | [`errand`] | system calls on disks that may not answer, by threads that may be given up |
 //! | [`bell`] | wakes a sleeping side: the cache's manager, an engine's loop, the control side |
 //! | [`cache`] | the one copy in memory, read ahead, lent to many |
 //!
@@ -26,6 +27,7 @@ pub mod bell;
 pub mod cache;
 pub mod check;
 pub mod disk;
+pub mod errand;
 pub mod error;
 pub mod format;
 pub mod index;

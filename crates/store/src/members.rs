@@ -3,24 +3,30 @@
 //! A member is believed only if the superblock in its directory has the UUID that the newest `members.mrm` records for
 //! its slot, and only used for reading if that says `active`. So a disk that was out and came back with old titles, or
 //! another disk at the same path, is never taken for a member that it is not.
+//!
+//! A member whose disk does not answer counts as missing until it does ([`crate::errand`]): nobody is held by it.
 
-use std::fs;
-use std::io;
+mod look;
+
 use std::path::{Path, PathBuf};
 use std::sync::{PoisonError, RwLock, RwLockReadGuard, RwLockWriteGuard};
 
+use self::look::{Look, Titles};
+pub(crate) use self::look::{hint, read_record};
+use crate::errand::{Errands, ErrandsByDir, NoAnswer, Patience};
 use crate::error::StoreError;
 use crate::format::Uuid;
-use crate::format::members::{MAX_MEMBERS_FILE_BYTES, MEMBERS_FILE, MembersRecord};
+use crate::format::members::MembersRecord;
 pub use crate::format::members::{MemberEntry, MemberState};
-use crate::format::superblock::{Geometry, Superblock};
-use crate::volume::dirs::{Dirs, TITLES_DIR, read_whole};
-use crate::volume::read_superblock;
+use crate::format::superblock::Geometry;
+use crate::volume::dirs::Dirs;
 
 /// The members of a volume; shared by all who work with it, and brought up to date by [`Members::refresh`].
 #[derive(Debug)]
 pub struct Members {
     now: RwLock<Now>,
+    /// Who is sent to which directory.
+    errands: ErrandsByDir,
 }
 
 #[derive(Clone, Debug)]
@@ -42,6 +48,8 @@ struct Slot {
     /// Why it is not there, or not believed.
     absent: Option<String>,
     epoch: u32,
+    /// Who is sent there, and whether all have come back.
+    errands: Errands,
 }
 
 /// One slot, for people.
@@ -59,105 +67,15 @@ pub struct SlotReport {
     pub absent: Option<String>,
 }
 
-/// What was found in a directory.
-#[derive(Debug)]
-struct Look {
-    dir: PathBuf,
-    block: Result<Superblock, StoreError>,
-    /// `None`: there is no such file.
-    record: Option<Result<MembersRecord, StoreError>>,
-    titles: Titles,
-}
-
-/// What was found where a member's titles are.
-#[derive(Debug)]
-enum Titles {
-    /// They can be listed; whether there are any.
-    Listed { any: bool },
-    /// There is no such directory: the member is new, or has lost it.
-    None,
-    /// They, or what is being made beside them, cannot be listed.
-    Unlisted(StoreError),
-}
-
-impl Titles {
-    fn of(dirs: &Dirs) -> Self {
-        let first = |dir: &Path| fs::read_dir(dir).and_then(|mut entries| entries.next().transpose());
-        match (first(&dirs.titles), first(&dirs.tmp)) {
-            (Err(error), _) if error.kind() == io::ErrorKind::NotFound => Self::None,
-            (Err(error), _) => Self::Unlisted(StoreError::io("list", &dirs.titles)(error)),
-            // One that is not there is made when the volume is opened.
-            (Ok(_), Err(error)) if error.kind() != io::ErrorKind::NotFound => {
-                Self::Unlisted(StoreError::io("list", &dirs.tmp)(error))
-            }
-            (Ok(title), _) => Self::Listed { any: title.is_some() },
-        }
-    }
-}
-
-impl Look {
-    fn at(dir: &Path) -> Self {
-        let dirs = Dirs::new(dir);
-        let block = read_superblock(&dirs);
-        Self { dir: dir.to_path_buf(), block, record: read_record(dir), titles: Titles::of(&dirs) }
-    }
-
-    /// Why nothing can be read from it although it is the right member. One that is to be believed has its titles, if
-    /// `any` member has some.
-    fn why_unlisted(&self, state: MemberState, any: bool) -> Option<String> {
-        match &self.titles {
-            Titles::Unlisted(error) => Some(error.to_string()),
-            Titles::None if any && state == MemberState::Active => Some(format!(
-                "{}: is missing, with all that the member had; put it back, or give the member a new directory with \
-                 millrace volume replace",
-                self.dir.join(TITLES_DIR).display()
-            )),
-            _ => None,
-        }
-    }
-
-    fn is_member(&self, volume: Uuid, member: Uuid) -> bool {
-        self.block.as_ref().is_ok_and(|block| (block.volume, block.member) == (volume, member))
-    }
-
-    /// Its list of members, if it is of this volume.
-    fn record_of(&self, volume: Uuid) -> Option<&MembersRecord> {
-        let member = self.block.as_ref().is_ok_and(|block| block.volume == volume);
-        self.record.as_ref()?.as_ref().ok().filter(|record| member && record.volume == volume)
-    }
-
-    /// Why it is not the member that was looked for.
-    fn why_not(&self) -> String {
-        match &self.block {
-            Ok(block) => format!("holds member {} instead", block.member),
-            Err(StoreError::NotAStore { .. }) if !self.dir.is_dir() => "the directory is missing".to_owned(),
-            Err(StoreError::NotAStore { .. }) => "volume.mrv is missing".to_owned(),
-            Err(error) => error.to_string(),
-        }
-    }
-}
-
-/// The copy of `members.mrm` in `dir`; `None` if there is none.
-pub(crate) fn read_record(dir: &Path) -> Option<Result<MembersRecord, StoreError>> {
-    let path = dir.join(MEMBERS_FILE);
-    match read_whole(&path, MAX_MEMBERS_FILE_BYTES) {
-        Err(StoreError::Io { error, .. })
-            if matches!(error.kind(), io::ErrorKind::NotFound | io::ErrorKind::NotADirectory) =>
-        {
-            None
-        }
-        Err(error) => Some(Err(error)),
-        Ok(bytes) => Some(MembersRecord::decode(&bytes).map_err(StoreError::format(&path))),
-    }
-}
-
 impl Members {
     /// Finds the members from any member's directory, by the hints in `members.mrm`.
     ///
     /// # Errors
     /// If `dir` is no member, or members say different things in one generation.
     pub fn find(dir: &Path) -> Result<Self, StoreError> {
-        Self::look(&[dir.to_path_buf()], true).map(|now| Self { now: RwLock::new(now) })
+        let errands = ErrandsByDir::default();
+        let now = Self::look(&[dir.to_path_buf()], true, (&errands, Patience::Work))?;
+        Ok(Self { now: RwLock::new(now), errands })
     }
 
     /// Finds the members in exactly these directories.
@@ -165,15 +83,20 @@ impl Members {
     /// # Errors
     /// As [`Members::find`]; and if two directories are of different volumes.
     pub fn among(dirs: &[PathBuf]) -> Result<Self, StoreError> {
-        let now = Self::look(dirs, false)?;
-        Ok(Self { now: RwLock::new(Now { explicit: Some(dirs.to_vec()), ..now }) })
+        let errands = ErrandsByDir::default();
+        let now = Self::look(dirs, false, (&errands, Patience::Work))?;
+        Ok(Self { now: RwLock::new(Now { explicit: Some(dirs.to_vec()), ..now }), errands })
     }
 
-    fn look(dirs: &[PathBuf], hints: bool) -> Result<Now, StoreError> {
+    fn look(
+        dirs: &[PathBuf],
+        hints: bool,
+        (errands, patience): (&ErrandsByDir, Patience),
+    ) -> Result<Now, StoreError> {
         let mut looks: Vec<Look> = Vec::new();
         let mut next: Vec<PathBuf> = dirs.to_vec();
         let volume = loop {
-            looks.extend(next.drain(..).map(|dir| Look::at(&dir)));
+            looks.extend(Look::at_all(next.drain(..), errands, patience));
             let volume = volume_of(&mut looks, hints)?;
             let known = newest(&looks, volume)?;
             let new = |path: &PathBuf| hints && looks.iter().all(|look| look.dir != *path);
@@ -243,7 +166,7 @@ impl Members {
 
     /// Whether the right member is in the directory of slot `i`, whatever its state.
     pub fn is_present(&self, i: usize) -> bool {
-        self.read().slots.get(i).is_some_and(|slot| slot.absent.is_none())
+        self.read().slots.get(i).is_some_and(Slot::is_present)
     }
 
     /// What the volume thinks of slot `i`; [`MemberState::Stale`] beyond the slots.
@@ -266,7 +189,7 @@ impl Members {
     /// The slots that are to be believed but are not there.
     pub fn missing(&self) -> Vec<usize> {
         let now = self.read();
-        let missing = |slot: &Slot| slot.state == MemberState::Active && slot.absent.is_some();
+        let missing = |slot: &Slot| slot.state == MemberState::Active && !slot.is_present();
         (0..now.slots.len()).filter(|&i| missing(&now.slots[i])).collect()
     }
 
@@ -274,30 +197,53 @@ impl Members {
     pub fn report(&self) -> Vec<SlotReport> {
         let slots = self.read().slots.clone();
         let report = |(index, slot): (usize, Slot)| {
-            let Slot { dir, member, state, absent, .. } = slot;
+            let Slot { dir, member, state, absent, errands, .. } = slot;
+            let absent = absent.or_else(|| errands.hangs().then(|| NoAnswer.to_string()));
             SlotReport { index, dir, member, state, absent }
         };
         slots.into_iter().enumerate().map(report).collect()
     }
 
+    /// Who is sent to the directory of slot `i`. Beyond the slots: nobody has been.
+    pub fn errands(&self, i: usize) -> Errands {
+        self.read().slots.get(i).map(|slot| slot.errands.clone()).unwrap_or_default()
+    }
+
+    /// Has something done in the directory of slot `i`, by a thread of its own that is given up if the disk does not answer:
+    /// the member counts as missing then until it does.
+    ///
+    /// # Errors
+    /// [`StoreError::NoAnswer`]
+    pub fn ask<T: Send + 'static>(
+        &self,
+        i: usize,
+        patience: Patience,
+        work: impl FnOnce(&Path) -> T + Send + 'static,
+    ) -> Result<T, StoreError> {
+        let (dir, errands) = (self.dir(i), self.errands(i));
+        let path = dir.clone();
+        errands.send(patience, move || work(&dir)).map_err(|NoAnswer| StoreError::NoAnswer { path })
+    }
+
     /// Looks again: which members are there, and what the newest list of members says. A few small reads for each member;
-    /// a member that cannot be read counts as missing. Returns whether anything changed.
+    /// a member that cannot be read, or does not answer, counts as missing. Returns whether anything changed.
     pub fn refresh(&self) -> bool {
         let before = self.read().clone();
         let Some(seen) = &before.record else { return self.refresh_single(&before) };
-        let mut looks: Vec<Look> = match &before.explicit {
-            Some(dirs) => dirs.iter().map(|dir| Look::at(dir)).collect(),
-            None => before.slots.iter().map(|slot| Look::at(&slot.dir)).collect(),
+        let dirs: Vec<PathBuf> = match &before.explicit {
+            Some(dirs) => dirs.clone(),
+            None => before.slots.iter().map(|slot| slot.dir.clone()).collect(),
         };
+        let mut looks = self.look_at(dirs);
         let is_there = |slot: &Slot| looks.iter().any(|look| look.is_member(before.volume, slot.member));
         if before.explicit.is_none() && !before.slots.iter().all(is_there) {
-            look_further(&mut looks, seen);
+            self.look_further(&mut looks, seen);
         }
         // One that says otherwise in the same generation was used apart from the others: it is not heard.
         let newer = looks.iter().filter_map(|look| look.record_of(before.volume));
         let newest = newer.filter(|r| r.generation > seen.generation).max_by_key(|r| r.generation).cloned();
         if let (Some(record), None) = (&newest, &before.explicit) {
-            look_further(&mut looks, record);
+            self.look_further(&mut looks, record);
         }
         let after = Now::of(newest.unwrap_or_else(|| seen.clone()), &looks).after(&before);
         self.adopt(&before, after)
@@ -305,10 +251,11 @@ impl Members {
 
     fn refresh_single(&self, before: &Now) -> bool {
         let Some(slot) = before.slots.first() else { return false };
-        let look = Look::at(&slot.dir);
+        let Some(look) = self.look_at([slot.dir.clone()]).pop() else { return false };
         if look.record.is_some() {
             // It has become a volume of several members, or with parity.
-            return match Self::look(std::slice::from_ref(&slot.dir), true) {
+            let by = (&self.errands, Patience::Call);
+            return match Self::look(std::slice::from_ref(&slot.dir), true, by) {
                 Ok(after) => self.adopt(before, after.after(before)),
                 Err(_) => false,
             };
@@ -337,30 +284,42 @@ impl Members {
 
     /// Takes a list of members that this process has just written, with a member in a new directory.
     pub(crate) fn install(&self, record: MembersRecord) {
-        let mut guard = self.write();
-        let now = &mut *guard;
-        let mut looks: Vec<Look> = now.slots.iter().map(|slot| Look::at(&slot.dir)).collect();
-        look_further(&mut looks, &record);
+        let before = self.read().clone();
+        let mut looks = self.look_at(before.slots.iter().map(|slot| slot.dir.clone()));
+        self.look_further(&mut looks, &record);
+        let mut now = self.write();
         if let Some(dirs) = &mut now.explicit {
             // One that was added is named by that.
-            let new = record.members.iter().filter(|e| now.slots.iter().all(|slot| slot.member != e.member));
+            let new =
+                record.members.iter().filter(|e| before.slots.iter().all(|slot| slot.member != e.member));
             dirs.extend(new.map(|entry| entry.path.clone()));
         }
-        *now = Now::of(record, &looks).after(now);
+        *now = Now::of(record, &looks).after(&now);
     }
-}
 
-/// Looks also where the list says that the members are.
-fn look_further(looks: &mut Vec<Look>, record: &MembersRecord) {
-    for entry in &record.members {
-        if looks.iter().all(|look| look.dir != entry.path) {
-            looks.push(Look::at(&entry.path));
-        }
+    fn look_at(&self, dirs: impl IntoIterator<Item = PathBuf>) -> Vec<Look> {
+        Look::at_all(dirs, &self.errands, Patience::Call)
+    }
+
+    /// Looks also where the list says that the members are.
+    fn look_further(&self, looks: &mut Vec<Look>, record: &MembersRecord) {
+        let paths = record.members.iter().map(|entry| &entry.path);
+        let new: Vec<_> = paths.filter(|path| looks.iter().all(|look| look.dir != **path)).cloned().collect();
+        looks.extend(self.look_at(new));
     }
 }
 
 impl Slot {
     fn is_usable(&self) -> bool {
+        self.state == MemberState::Active && self.is_present()
+    }
+
+    fn is_present(&self) -> bool {
+        self.absent.is_none() && !self.errands.hangs()
+    }
+
+    /// Whether it was to be read when it was looked at last.
+    fn was_usable(&self) -> bool {
         self.state == MemberState::Active && self.absent.is_none()
     }
 
@@ -380,8 +339,9 @@ impl Now {
         let slot = |entry: &MemberEntry| {
             let found = looks.iter().find(|look| look.is_member(record.volume, entry.member));
             // A directory may have been named in another way than the list has it.
-            let is_there = |look: &&Look| look.dir == entry.path || hint(&look.dir) == entry.path;
+            let is_there = |look: &&Look| look.dir == entry.path || look.hint == entry.path;
             let there = looks.iter().find(is_there);
+            let errands = found.or(there).map(|look| look.errands.clone()).unwrap_or_default();
             let not_looked_at = "it is not among the directories that were named".to_owned();
             Slot {
                 dir: found.or(there).map_or_else(|| entry.path.clone(), |look| look.dir.clone()),
@@ -393,6 +353,7 @@ impl Now {
                     (None, None) => Some(not_looked_at),
                 },
                 epoch: 0,
+                errands,
             }
         };
         let slots = record.members.iter().map(slot).collect();
@@ -414,7 +375,9 @@ impl Now {
         };
         match looks {
             [look] => {
-                let Look { dir, block: Ok(block), record, .. } = look else { return incomplete(look) };
+                let Look { dir, block: Ok(block), record, errands, .. } = look else {
+                    return incomplete(look);
+                };
                 let unsupported = |e| StoreError::Format { path: Dirs::new(dir).superblock(), error: e };
                 block.geometry.check_supported("superblock").map_err(unsupported)?;
                 if record.is_some() || !block.geometry.is_single() {
@@ -422,8 +385,8 @@ impl Now {
                     return incomplete(look);
                 }
                 let member = block.member;
-                let slot =
-                    Slot { dir: dir.clone(), member, state: MemberState::Active, absent: None, epoch: 0 };
+                let (dir, errands) = (dir.clone(), errands.clone());
+                let slot = Slot { dir, member, state: MemberState::Active, absent: None, epoch: 0, errands };
                 let (volume, geometry) = (block.volume, block.geometry);
                 Ok(Self { explicit: None, volume, geometry, record: None, slots: vec![slot] })
             }
@@ -440,7 +403,7 @@ impl Now {
         let newer = generation(&self) != generation(before);
         for (slot, old) in self.slots.iter_mut().zip(&before.slots) {
             let moved = (&slot.dir, slot.member) != (&old.dir, old.member);
-            let back = slot.is_usable() && !old.is_usable();
+            let back = slot.was_usable() && !old.was_usable();
             slot.epoch = old.epoch.wrapping_add(u32::from(moved || back || newer));
         }
         self
@@ -491,11 +454,6 @@ fn newest(looks: &[Look], volume: Uuid) -> Result<Option<&MembersRecord>, StoreE
         }
     }
     Ok(best.map(|(record, _)| record))
-}
-
-/// A directory as it is written into the list of members: absolute, and the same by whatever name it was reached.
-pub(crate) fn hint(dir: &Path) -> PathBuf {
-    fs::canonicalize(dir).or_else(|_| std::path::absolute(dir)).unwrap_or_else(|_| dir.to_path_buf())
 }
 
 #[cfg(test)]

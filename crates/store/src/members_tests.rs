@@ -1,6 +1,8 @@
 use std::fs;
 
 use super::*;
+use crate::format::members::MEMBERS_FILE;
+use crate::format::superblock::Superblock;
 
 /// Directories of a volume of three, with superblocks and a list of members of this generation.
 struct Three {
@@ -219,4 +221,52 @@ fn a_member_whose_titles_cannot_be_listed_counts_as_missing() {
         assert!(members.missing() == [1] && why.contains(&*path.display().to_string()), "{why}");
         fs::remove_file(&path).unwrap();
     }
+}
+
+/// Somebody is given up in this member's directory; he comes back when what is returned is dropped.
+fn hang(members: &Members, i: usize) -> std::sync::mpsc::Sender<()> {
+    let (go, gate) = std::sync::mpsc::channel();
+    let wait = move || gate.recv().is_ok();
+    assert!(members.errands(i).begin(Patience::Call, wait).unwrap().take(Patience::Call).is_err());
+    go
+}
+
+#[test]
+fn a_member_that_does_not_answer_is_missing_until_it_does() {
+    let three = Three::new();
+    let members = Members::find(&three.at(0)).unwrap();
+    let epoch = members.epoch(1);
+    let go = hang(&members, 1);
+    assert_eq!((members.usable(), members.missing(), members.is_present(1)), (vec![0, 2], vec![1], false));
+    let said = |members: &Members| members.report()[1].absent.clone().unwrap_or_default();
+    assert!(said(&members).contains("does not answer"), "{}", said(&members));
+    assert!(members.ask(1, Patience::Work, |_| ()).is_err());
+    assert!(members.ask(0, Patience::Work, Path::is_dir).unwrap());
+    // The list of members is the same by others, and this one is not waited for.
+    assert!(members.refresh());
+    assert!(said(&members).contains("does not answer"), "{}", said(&members));
+    assert!(!members.refresh());
+    drop(go);
+    while members.errands(1).hangs() {
+        std::thread::yield_now();
+    }
+    assert!(!members.is_usable(1), "it is looked at before it is used again");
+    assert!(members.refresh());
+    assert_eq!((members.usable(), members.epoch(1)), (vec![0, 1, 2], epoch.wrapping_add(1)));
+}
+
+#[test]
+fn a_store_that_does_not_answer_is_named() {
+    let three = Three::new();
+    let book = ErrandsByDir::default();
+    let (go, gate) = std::sync::mpsc::channel::<()>();
+    let wait = move || gate.recv().is_ok();
+    assert!(book.at(&three.at(0)).begin(Patience::Call, wait).unwrap().take(Patience::Call).is_err());
+    let error = Members::look(&[three.at(0)], true, (&book, Patience::Call)).unwrap_err();
+    assert!(matches!(&error, StoreError::NoAnswer { path } if *path == three.at(0)), "{error}");
+    // By another member the volume is found all the same.
+    let now = Members::look(&[three.at(1)], true, (&book, Patience::Call)).unwrap();
+    let there: Vec<bool> = now.slots.iter().map(Slot::is_usable).collect();
+    assert_eq!(there, [false, true, true]);
+    drop(go);
 }

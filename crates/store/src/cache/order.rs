@@ -44,7 +44,10 @@ pub(super) enum Role {
 
 /// The open file that a span is read from.
 #[derive(Clone)]
-pub(super) struct SpanFile(FileOf);
+pub(super) struct SpanFile {
+    of: FileOf,
+    may_wait: bool,
+}
 
 #[derive(Clone)]
 enum FileOf {
@@ -55,19 +58,25 @@ enum FileOf {
 }
 
 impl SpanFile {
-    /// A file of a member.
-    pub(super) fn own(file: Arc<File>) -> Self {
-        Self(FileOf::Own(file))
+    /// A file of a member. `may_wait`: beginning to read from it may already wait for its disk.
+    pub(super) fn own(file: Arc<File>, may_wait: bool) -> Self {
+        Self { of: FileOf::Own(file), may_wait }
     }
 
     /// The title's own data, meta-data or range sums.
     pub(super) fn of_title(title: Arc<OpenTitle>, role: Role) -> Self {
-        Self(FileOf::Title(title, role))
+        let may_wait = title.may_wait();
+        Self { of: FileOf::Title(title, role), may_wait }
+    }
+
+    /// Whether beginning to read from it may already wait for its disk.
+    pub(super) fn may_wait(&self) -> bool {
+        self.may_wait
     }
 
     /// The file. It stays open as long as the span is kept.
     pub(super) fn get(&self) -> &File {
-        match &self.0 {
+        match &self.of {
             FileOf::Own(file) => file,
             FileOf::Title(title, Role::Data { .. } | Role::Parity { .. }) => title.data(),
             FileOf::Title(title, Role::Sums) => title.source().sums().unwrap_or(title.source().meta()),

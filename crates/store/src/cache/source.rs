@@ -16,7 +16,8 @@ use millrace_core::wire::rtp::Timeline;
 use super::door::ReadFailure;
 use super::order::{MemberView, Order};
 use super::playheads::Ns;
-use super::rows::{FileTable, MemberFiles, needs};
+use super::rows::{FileTable, MemberFiles, may_wait, needs};
+use crate::errand::{Errands, Patience};
 use crate::index::ClockPiece;
 use crate::meta::{META_BLOCK_BYTES, MetaFile, RECORDS_PER_BLOCK};
 use crate::rows::Rows;
@@ -64,6 +65,10 @@ pub trait TitleSource: Send + Sync {
     fn members(&self) -> Option<(Rows, &dyn MemberFiles)> {
         None
     }
+    /// Who is sent to its disk, if it has no members. By itself: nobody has been before.
+    fn errands(&self) -> Errands {
+        Errands::default()
+    }
     /// The data file, buffered.
     fn data(&self) -> &File;
     /// Where the data file is, to open it once more for direct reads, and for messages.
@@ -102,6 +107,9 @@ pub trait TitleSource: Send + Sync {
 impl TitleSource for TitleFiles {
     fn members(&self) -> Option<(Rows, &dyn MemberFiles)> {
         self.rows.map(|rows| (rows, self as &dyn MemberFiles))
+    }
+    fn errands(&self) -> Errands {
+        self.members.errands(self.home)
     }
     fn id(&self) -> TitleId {
         self.info.id
@@ -187,6 +195,8 @@ pub(super) struct OpenTitle {
     source: Box<dyn TitleSource>,
     /// The data file once more, for direct reads, where the file system has them.
     direct: Option<File>,
+    /// [`may_wait`](super::rows::may_wait) says so of its own files.
+    may_wait: bool,
     /// A direct read was refused after all.
     direct_refused: AtomicBool,
     /// The files of the members, if there are members.
@@ -199,15 +209,16 @@ impl OpenTitle {
     /// Opens the data files for direct reads if that can be had: those of a title that is removed later can still be read.
     pub(super) fn new(source: Box<dyn TitleSource>) -> Self {
         let files = FileTable::default();
-        let direct = match source.members() {
+        let (direct, may_wait) = match source.members() {
             Some((rows, members)) => {
-                files.open_data(&rows, members, source.track() > 0);
-                None
+                files.open_first(source.id(), &rows, members, source.track() > 0);
+                (None, true)
             }
-            None => open_direct(source.data_path(), source.data()),
+            None => open_direct_of(&*source),
         };
         let (layout, packets) = (source.layout(), source.packets());
-        Self { source, direct, direct_refused: AtomicBool::new(false), files, layout, packets }
+        let direct_refused = AtomicBool::new(false);
+        Self { source, direct, may_wait, direct_refused, files, layout, packets }
     }
 
     pub(super) fn source(&self) -> &dyn TitleSource {
@@ -288,6 +299,11 @@ impl OpenTitle {
         self.direct.is_some() && !self.direct_refused.load(Ordering::Relaxed)
     }
 
+    /// Whether beginning to read from its own files may wait for their disk.
+    pub(super) fn may_wait(&self) -> bool {
+        self.may_wait
+    }
+
     /// Whether files of members may be opened for direct reads.
     pub(super) fn may_direct(&self) -> bool {
         !self.direct_refused.load(Ordering::Relaxed)
@@ -297,6 +313,14 @@ impl OpenTitle {
     pub(super) fn refuse_direct(&self) {
         self.direct_refused.store(true, Ordering::Relaxed);
     }
+}
+
+/// The data file for direct reads; none also if the disk does not answer. And whether beginning to read may wait for it.
+fn open_direct_of(source: &dyn TitleSource) -> (Option<File>, bool) {
+    let Ok(buffered) = source.data().try_clone() else { return (None, true) };
+    let path = source.data_path().to_path_buf();
+    let open = move || (open_direct(&path, &buffered), may_wait(&buffered));
+    source.errands().send(Patience::Call, open).unwrap_or((None, true))
 }
 
 /// The same file once more for direct reads. `None` where the file system has none (some network and memory file

@@ -8,6 +8,7 @@ use super::dirs::{Dirs, VOLUME_FILE, random, rename, sync_dir, unix_s};
 use super::lock::{self, StoreLock};
 use super::{Inner, members_io, no_slot};
 use crate::disk::Disk;
+use crate::errand::Patience;
 use crate::error::StoreError;
 use crate::format::Uuid;
 use crate::format::members::MembersRecord;
@@ -91,12 +92,17 @@ pub(super) fn finish(members: &Members, disk: &Disk) -> Result<(), StoreError> {
     let Some(record) = members.record().filter(|record| record.generation == 1) else { return Ok(()) };
     let report = members.report();
     let has_titles = |slot: &SlotReport| {
-        std::fs::read_dir(Dirs::new(&slot.dir).titles).is_ok_and(|mut titles| titles.next().is_some())
+        let look = |dir: &Path| {
+            std::fs::read_dir(Dirs::new(dir).titles).is_ok_and(|mut titles| titles.next().is_some())
+        };
+        members.ask(slot.index, Patience::Call, look).unwrap_or(false)
     };
     if report.iter().all(|slot| slot.absent.is_none()) || report.iter().any(has_titles) {
         return Ok(());
     }
-    for (slot, entry) in report.iter().zip(&record.members).filter(|(slot, _)| slot.absent.is_some()) {
+    // One that does not answer is left for the next time.
+    let is_absent = |slot: &SlotReport| slot.absent.is_some() && !members.errands(slot.index).hangs();
+    for (slot, entry) in report.iter().zip(&record.members).filter(|(slot, _)| is_absent(slot)) {
         let home = Dirs::on(&entry.path, disk.clone());
         let is_bare =
             [home.superblock(), home.tmp.clone(), home.titles.clone()].iter().all(|path| !path.exists());

@@ -1,11 +1,13 @@
 //! Reads and replaces manifests.
 
 use std::io;
+use std::path::Path;
 
 use millrace_core::ids::TitleId;
 use millrace_core::limits::MAX_MANIFEST_BYTES;
 
 use super::dirs::{Dirs, read_whole};
+use crate::errand::Patience;
 use crate::error::StoreError;
 use crate::format::FormatError;
 use crate::format::manifest::Manifest;
@@ -43,7 +45,8 @@ pub(crate) fn read_manifest(dirs: &Dirs, id: TitleId) -> Result<Manifest, StoreE
 pub(super) fn find_manifest(members: &Members, id: TitleId) -> Result<(usize, Manifest), StoreError> {
     let mut first = None;
     for slot in members.usable() {
-        match read_manifest(&Dirs::new(&members.dir(slot)), id) {
+        let read = move |dir: &Path| read_manifest(&Dirs::new(dir), id);
+        match members.ask(slot, Patience::Call, read).and_then(|read| read) {
             Ok(manifest) => return Ok((slot, manifest)),
             Err(StoreError::NoTitle { .. }) => {}
             Err(error) => first = first.or(Some(error)),

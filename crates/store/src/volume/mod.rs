@@ -43,7 +43,7 @@ mod writer;
 use std::io;
 use std::path::{Path, PathBuf};
 use std::sync::atomic::{AtomicBool, Ordering};
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::sync::{Arc, Mutex, PoisonError};
 
 use millrace_core::ids::TitleId;
 
@@ -51,6 +51,7 @@ use self::catalogue::Catalogue;
 use self::dirs::{Dirs, read_whole, remove_tree, sync_dir};
 use self::lock::StoreLock;
 use crate::disk::Disk;
+use crate::errand::{Errands, NoAnswer, Patience, send_to};
 use crate::error::StoreError;
 use crate::format::superblock::{Geometry, SUPERBLOCK_BYTES, Superblock};
 use crate::members::{MemberState, Members};
@@ -90,15 +91,50 @@ struct Inner {
     disk: Disk,
     members: Arc<Members>,
     superblock: Superblock,
-    catalogue: Mutex<Catalogue>,
+    catalogue: Mutex<Desk>,
     /// Whether it has been put in order: that takes enough members.
     in_order: AtomicBool,
 }
 
+/// The catalogue, and the thread that works with it.
+#[derive(Debug)]
+struct Desk {
+    /// `None`: it is opened when it is needed next.
+    catalogue: Option<Catalogue>,
+    errands: Errands,
+}
+
 impl Inner {
-    /// The catalogue. A thread that panicked while it held the lock left at worst a stale cache.
-    fn catalogue(&self) -> MutexGuard<'_, Catalogue> {
-        self.catalogue.lock().unwrap_or_else(PoisonError::into_inner)
+    /// Has something done with the catalogue, which looks at all members. If one of them does not answer, the thread that waits
+    /// for it keeps the catalogue, and whoever comes next gets another, which leaves that member out: no more threads are
+    /// lost than there are members. A thread that panicked left at worst a stale cache.
+    fn with_catalogue<T: Send + 'static>(
+        &self,
+        work: impl FnOnce(&mut Catalogue) -> Result<T, StoreError> + Send + 'static,
+    ) -> Result<T, StoreError> {
+        let mut desk = self.catalogue.lock().unwrap_or_else(PoisonError::into_inner);
+        let (kept, members) = (desk.catalogue.take(), Arc::clone(&self.members));
+        let job = move || {
+            let mut catalogue = kept.map_or_else(|| Catalogue::open(&members), Ok)?;
+            let result = work(&mut catalogue);
+            Ok::<_, StoreError>((catalogue, result))
+        };
+        let no_answer = |NoAnswer| StoreError::NoAnswer { path: self.dir.clone() };
+        let pending = desk.errands.begin(Patience::Work, job).map_err(no_answer)?;
+        loop {
+            if let Some(answer) = pending.look(Patience::Work).map_err(no_answer)? {
+                let (catalogue, result) = answer?;
+                desk.catalogue = Some(catalogue);
+                return result;
+            }
+            // It may only be slow: the disk has much to do, another process has the catalogue.
+            self.members.refresh();
+            let hangs = |&slot: &usize| self.members.errands(slot).hangs();
+            if let Some(slot) = (0..self.members.len()).find(hangs) {
+                desk.errands = Errands::default();
+                return Err(StoreError::NoAnswer { path: self.members.dir(slot) });
+            }
+        }
     }
 
     /// The paths of a slot.
@@ -248,7 +284,8 @@ impl Volume {
             Err(_) => {}
         }
         let superblock = read_superblock(&usable[0])?;
-        let catalogue = Mutex::new(Catalogue::open(&members)?);
+        let catalogue = Some(Catalogue::open(&members)?);
+        let catalogue = Mutex::new(Desk { catalogue, errands: Errands::default() });
         let inner = Inner { dir: dir.to_path_buf(), disk, members, superblock, catalogue, in_order };
         Ok(Self { inner: Arc::new(inner) })
     }
@@ -329,7 +366,7 @@ impl Volume {
 
     /// All titles sorted by name, with those that other processes have added and without those they have removed.
     pub fn titles(&self) -> Result<Vec<TitleInfo>, StoreError> {
-        self.inner.catalogue().titles()
+        self.inner.with_catalogue(Catalogue::titles)
     }
 
     /// All titles with what is lost of each, and what cannot be read.
@@ -339,7 +376,7 @@ impl Volume {
     pub fn listing(&self) -> Result<Listing, StoreError> {
         // If it cannot be put in order, whoever wants to change something is told; what is there can be listed all the same.
         let _ = self.inner.tidy();
-        self.inner.catalogue().listing()
+        self.inner.with_catalogue(Catalogue::listing)
     }
 
     /// Titles that cannot be read, because of their manifest or because too few of their members are there.
@@ -364,17 +401,18 @@ impl Volume {
 
     /// The title with this name, or with this id (32 hexadecimal digits).
     pub fn find(&self, name_or_id: &str) -> Result<Option<TitleInfo>, StoreError> {
-        let mut catalogue = self.inner.catalogue();
         // No name looks like an id.
-        match name_or_id.parse::<TitleId>() {
+        let (id, name) = (name_or_id.parse::<TitleId>(), name_or_id.to_owned());
+        self.inner.with_catalogue(move |catalogue| match id {
             Ok(id) => catalogue.by_id(id),
-            Err(_) => catalogue.by_name(name_or_id),
-        }
+            Err(_) => catalogue.by_name(&name),
+        })
     }
 
     /// The title that was made from this very file, if any.
     pub fn find_source(&self, source: &SourceIdentity) -> Result<Option<TitleInfo>, StoreError> {
-        self.inner.catalogue().by_source(source)
+        let source = source.clone();
+        self.inner.with_catalogue(move |catalogue| catalogue.by_source(&source))
     }
 
     /// Opens a title's files for packets of `packet_bytes`, checked: manifest, checksum of the index, header of the
@@ -414,7 +452,7 @@ impl Volume {
         }
         members_io::leave_missing_behind(members, disk, &lock, manifest_io::lies_on(members, id))?;
         // Were the row still there when the title is gone, a refresh would drop it: an error here changes nothing.
-        let _ = self.inner.catalogue().delete(id);
+        let _ = self.inner.with_catalogue(move |catalogue| catalogue.delete(id));
         recover::finish_removal(members, disk, id, &lock)?;
         drop(lock);
         usable.iter().try_for_each(|dirs| remove_tree(disk, &dirs.removed(id)))
@@ -444,9 +482,12 @@ impl Volume {
 
 /// Makes a store in a directory where there is none.
 fn make_sure_of(dir: &Path, disk: &Disk) -> Result<(), StoreError> {
-    disk.create_dir_all(dir).map_err(StoreError::io("create", dir))?;
-    let dirs = Dirs::on(dir, disk.clone());
-    if dirs.superblock().exists() { Ok(()) } else { create::single(&dirs) }
+    let disk = disk.clone();
+    send_to(dir, Patience::Work, move |dir| {
+        disk.create_dir_all(dir).map_err(StoreError::io("create", dir))?;
+        let dirs = Dirs::on(dir, disk);
+        if dirs.superblock().exists() { Ok(()) } else { create::single(&dirs) }
+    })?
 }
 
 fn first_of(dirs: &[PathBuf]) -> &Path {

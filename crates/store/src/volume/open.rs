@@ -1,4 +1,5 @@
-//! Opens a title's files, each checked, and against each other.
+//! Opens a title's files, each checked, and against each other. What members do not answer others are asked for: whoever opens a
+//! title is not held by a disk that hangs.
 
 use std::fs::File;
 use std::io;
@@ -12,6 +13,7 @@ use millrace_core::packet::WireLayout;
 use super::dirs::{Dirs, read_whole};
 use super::manifest_io::find_manifest;
 use super::{DerivedFrom, TitleFiles, TitleInfo};
+use crate::errand::Patience;
 use crate::error::StoreError;
 use crate::format::manifest::{
     DATA_FILE, DATA_UNITS_FILE, INDEX_FILE, Manifest, PARITY_META_FILE, PARITY_UNITS_FILE, SUMS_FILE,
@@ -40,13 +42,16 @@ impl Found {
         let geometry = manifest.placement.geometry();
         geometry.check_supported("manifest").map_err(StoreError::format(&path))?;
         let slots: Arc<[u16]> = manifest.placement.members.iter().map(|member| member.index).collect();
-        let has = |slot: usize| members.is_usable(slot) && Dirs::new(&members.dir(slot)).title(id).is_dir();
+        let is = |slot: usize, look: fn(&Dirs, TitleId) -> bool| {
+            let look = move |dir: &Path| look(&Dirs::new(dir), id);
+            members.is_usable(slot) && members.ask(slot, Patience::Call, look).unwrap_or(false)
+        };
+        let has = |slot: usize| is(slot, |dirs, id| dirs.title(id).is_dir());
         let (there, lost): (Vec<usize>, Vec<usize>) =
             (0..slots.len()).partition(|&position| has(usize::from(slots[position])));
         let may = usize::from(geometry.tolerance());
         // Removed meanwhile, or just being: that is no damage.
-        let goes =
-            |slot: usize| members.is_usable(slot) && Dirs::new(&members.dir(slot)).removed(id).exists();
+        let goes = |slot: usize| is(slot, |dirs, id| dirs.removed(id).exists());
         if there.is_empty() || !lost.is_empty() && (0..members.len()).any(goes) {
             return Err(StoreError::NoTitle { id });
         }
@@ -64,24 +69,39 @@ impl Found {
     }
 
     /// Opens on the first member where it can be opened; the first error, if it cannot be anywhere.
-    fn open<T>(
+    fn open<T: Send + 'static>(
         &self,
         members: &Members,
-        open: impl Fn(usize, &Path) -> Result<T, StoreError>,
+        open: impl Fn(Home, &Path) -> Result<T, StoreError> + Clone + Send + 'static,
     ) -> Result<T, StoreError> {
         let id = self.manifest.title.id;
         let mut first = None;
         for &position in &self.there {
-            let dirs = Dirs::new(&members.dir(usize::from(self.slots[position])));
-            match open(position, &dirs.title(id)) {
+            let home = Home { position, slot: usize::from(self.slots[position]) };
+            let open = open.clone();
+            let open = move |dir: &Path| {
+                let dir = Dirs::new(dir).title(id);
+                match open(home, &dir) {
+                    // Removed between two of its files: that is no damage.
+                    Err(StoreError::Damaged { .. }) if !dir.is_dir() => Err(StoreError::NoTitle { id }),
+                    result => result,
+                }
+            };
+            match members.ask(home.slot, Patience::Call, open).and_then(|opened| opened) {
                 Ok(opened) => return Ok(opened),
-                // Removed between two of its files: that is no damage.
-                Err(StoreError::Damaged { .. }) if !dirs.title(id).is_dir() => {}
+                Err(StoreError::NoTitle { .. }) => {}
                 Err(error) => first = first.or(Some(error)),
             }
         }
         Err(first.unwrap_or(StoreError::NoTitle { id }))
     }
+}
+
+/// The member whose small files are read.
+#[derive(Clone, Copy)]
+struct Home {
+    position: usize,
+    slot: usize,
 }
 
 /// `derive`: from the range sums, even if the size has a meta-data file of its own.
@@ -93,10 +113,10 @@ pub(super) fn open_title(
 ) -> Result<TitleFiles, StoreError> {
     let layout = WireLayout::new(packet_bytes).ok_or(StoreError::BadPacketSize { packet_bytes })?;
     let found = Found::look(members, id)?;
-    let Found { manifest, rows, slots, .. } = &found;
-    let info = Arc::new(manifest.title.clone());
-    found.open(members, |position, dir| {
-        let derived = form(dir, manifest, layout, derive)?;
+    let (manifest, rows, slots) = (found.manifest.clone(), found.rows, Arc::clone(&found.slots));
+    let (info, volume) = (Arc::new(manifest.title.clone()), Arc::clone(members));
+    found.open(members, move |Home { position, slot }, dir| {
+        let derived = form(dir, &manifest, layout, derive)?;
         let size = if derived.is_some() { DEFAULT_PACKET_BYTES } else { packet_bytes } as u16;
         let (data_path, bytes) = match rows {
             Some(rows) if slots.len() > 1 => (dir.join(DATA_UNITS_FILE), rows.data_file_bytes(position)),
@@ -105,10 +125,11 @@ pub(super) fn open_title(
         let data = open_data(&data_path, bytes)?;
         let index = Arc::new(open_index(&dir.join(INDEX_FILE), &info)?);
         let meta = open_meta(&dir.join(meta_file(size)), &info, size)?;
-        let (info, members, slots) = (Arc::clone(&info), Arc::clone(members), Arc::clone(slots));
+        let (info, members, slots) = (Arc::clone(&info), Arc::clone(&volume), Arc::clone(&slots));
         // Only default-size packets come in whole rows.
         let layout = rows.map_or(layout, |rows| rows.layout(layout));
-        Ok(TitleFiles { info, layout, index, data, data_path, rows: *rows, members, slots, meta, derived })
+        let home = slot;
+        Ok(TitleFiles { info, layout, index, data, data_path, rows, members, slots, home, meta, derived })
     })
 }
 
@@ -149,18 +170,18 @@ impl ParityFiles {
 /// Opens one of a title's parity tracks.
 pub(super) fn open_parity(members: &Arc<Members>, id: TitleId, track: u8) -> Result<ParityFiles, StoreError> {
     let found = Found::look(members, id)?;
-    let Found { manifest, rows, slots, .. } = &found;
+    let (rows, slots) = (found.rows, Arc::clone(&found.slots));
     let has = rows.map_or(0, |rows| rows.m());
     let Some(rows) = rows.filter(|_| matches!((track, has), (1, 1..) | (2, 2..))) else {
         return Err(StoreError::NoParity { id, track, has });
     };
-    let info = Arc::new(manifest.title.clone());
+    let (info, volume) = (Arc::new(found.manifest.title.clone()), Arc::clone(members));
     let size = DEFAULT_PACKET_BYTES as u16;
-    found.open(members, |_, dir| {
+    found.open(members, move |_, dir| {
         let index = Arc::new(open_index(&dir.join(INDEX_FILE), &info)?);
         let meta = open_meta(&dir.join(meta_file(size)), &info, size)?;
         let parity_meta = open_parity_meta(&dir.join(PARITY_META_FILE), &info, &rows)?;
-        let (info, members, slots) = (Arc::clone(&info), Arc::clone(members), Arc::clone(slots));
+        let (info, members, slots) = (Arc::clone(&info), Arc::clone(&volume), Arc::clone(&slots));
         Ok(ParityFiles { info, track, rows, members, slots, parity_meta, meta, index })
     })
 }

@@ -159,7 +159,7 @@ fn publish(
     leave_missing_behind(&volume.members, &volume.disk, &lock, lies_on(&volume.members, id))?;
     replace(homes, workspace, id, &new, &manifest)?;
     // The catalogue sees the manifest's new inode at its next refresh, should this fail.
-    let _ = volume.catalogue().put(&manifest);
+    let _ = volume.with_catalogue(move |catalogue| catalogue.put(&manifest));
     Ok(new.into_iter().map(|made| made.name).collect())
 }
 

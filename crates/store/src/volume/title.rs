@@ -127,6 +127,8 @@ pub struct TitleFiles {
     pub members: Arc<Members>,
     /// By position in the rows: the slot of the member.
     pub slots: Arc<[u16]>,
+    /// The slot of the member whose index, meta-data and range sums are open here.
+    pub home: usize,
     /// The meta-data file of this packet size; of the default size, if the records of this size are `derived`.
     pub meta: MetaFile,
     /// How the records of this size are derived: it has no meta-data file of its own.

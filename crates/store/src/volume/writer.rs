@@ -371,11 +371,11 @@ fn publish(
             "the members of the volume have changed meanwhile; add the film again".to_owned(),
         ));
     }
-    manifest.title.name = {
-        let mut catalogue = volume.catalogue();
+    let wanted = manifest.title.name.clone();
+    manifest.title.name = volume.with_catalogue(move |catalogue| {
         catalogue.refresh()?;
-        name::unique(&manifest.title.name, |name| catalogue.has_name(name))?
-    };
+        name::unique(&wanted, |name| catalogue.has_name(name))
+    })?;
     manifest.validate().map_err(|e| StoreError::BadTitle { id, what: e.to_string() })?;
     let bytes = manifest.encode();
     for (home, path) in homes.iter().zip(workspace.paths()) {
@@ -398,8 +398,9 @@ fn publish(
         sync_dir(&home.disk, &home.tmp)?;
     }
     // The title is there whatever becomes of the catalogue, which is only a cache and finds it at its next refresh.
-    let _ = volume.catalogue().put(&manifest);
-    Ok(manifest.title)
+    let title = manifest.title.clone();
+    let _ = volume.with_catalogue(move |catalogue| catalogue.put(&manifest));
+    Ok(title)
 }
 
 /// The renames. If one fails, those before it are taken back: the title was not acknowledged.

@@ -180,7 +180,7 @@ impl Disks {
                 (Role::Data { position: member }, start..start + 60_000 + number * 1316),
                 (Role::Parity { position: member }, start + 400_000..start + 400_001 + number),
             ] {
-                let file = SpanFile::own(Arc::clone(file));
+                let file = SpanFile::own(Arc::clone(file), false);
                 spans.push(SpanOrder { role, member: Some(member), file, direct: false, bytes });
             }
         }

@@ -72,6 +72,10 @@ impl Uring {
         if !ring.params().is_feature_ext_arg() || !ring.params().is_feature_nodrop() {
             return Err(io::Error::new(io::ErrorKind::Unsupported, "io_uring older than Linux 5.11"));
         }
+        // Reads of file systems that cannot begin one without waiting are given to threads of the kernel, by itself at most four
+        // for each processor: as many reads of one disk that hangs would hold up those of all others. An old kernel (before
+        // 5.15) keeps its own number.
+        let _ = ring.submitter().register_iowq_max_workers(&mut [entries, 0]);
         let mut staging = Staging::new(places)?;
         register(&ring, &mut staging);
         let parts = Parts::new(places, staging);
@@ -98,7 +102,8 @@ impl Uring {
 
     fn push(&mut self, id: PartId, index: usize) {
         let Some(part) = self.parts.part_mut(id) else { return };
-        let fd = Fd(part.reads[index].file.get().as_raw_fd());
+        let file = &part.reads[index].file;
+        let (fd, may_wait) = (Fd(file.get().as_raw_fd()), file.may_wait());
         let (into, registered, offset) = part.rest(index);
         let (at, len) = (into.as_mut_ptr(), into.len() as u32);
         // Registered memory: the kernel need not look up and pin its pages for each read. Measured: a fifth less
@@ -107,7 +112,9 @@ impl Uring {
             Some(buffer) => opcode::ReadFixed::new(fd, at, len, buffer).offset(offset).build(),
             None => opcode::Read::new(fd, at, len).offset(offset).build(),
         };
-        self.unsent.push_back(read.user_data(number(id, index)));
+        // This thread must not wait: then one of the kernel's begins the read.
+        let flags = if may_wait { squeue::Flags::ASYNC } else { squeue::Flags::empty() };
+        self.unsent.push_back(read.flags(flags).user_data(number(id, index)));
     }
 
     /// Lets go what has been held back long enough.

@@ -32,7 +32,7 @@ mod spare;
 mod track;
 
 pub(in crate::cache) use self::decode::Decoder;
-pub(in crate::cache) use self::files::FileTable;
+pub(in crate::cache) use self::files::{FileTable, may_wait};
 pub use self::files::{MemberFiles, TitleFile};
 pub(in crate::cache) use self::film::assemble as assemble_film;
 pub(in crate::cache) use self::track::assemble as assemble_track;

@@ -6,7 +6,7 @@ use std::sync::Arc;
 
 use millrace_core::limits::DEFAULT_PACKET_BYTES;
 
-use super::files::{FileTable, MemberFiles, TitleFile};
+use super::files::{FileTable, MemberFiles, TitleFile, first_copy};
 use super::spare::demanded;
 use crate::cache::door::ReadFailure;
 use crate::cache::order::{MemberView, Order, Role, SpanFile, SpanOrder, bit};
@@ -110,7 +110,8 @@ impl Maker<'_> {
             return false;
         };
         let (member, direct) = (Some(slot), open.direct);
-        self.order.spans.push(SpanOrder { role, member, file: SpanFile::own(open.file), direct, bytes });
+        let file = SpanFile::own(open.file, open.may_wait);
+        self.order.spans.push(SpanOrder { role, member, file, direct, bytes });
         true
     }
 
@@ -184,7 +185,8 @@ impl Maker<'_> {
     /// enough of them that one is good.
     fn copies(&mut self, kind: TitleFile, role: Role, bytes: Range<u64>) -> Result<(), ReadFailure> {
         let wanted = if self.order.thorough { (self.rows.tolerance() + 1).max(2) } else { 1 };
-        let (members, home) = (self.rows.members() as u16, u16::from(self.title.source().id().0[0]));
+        let members = self.rows.members() as u16;
+        let home = first_copy(self.title.source().id(), members.into()) as u16;
         let (mut got, mut failed) = (0, false);
         for slow in [false, true] {
             for position in (0..members).map(|step| (home + step) % members) {

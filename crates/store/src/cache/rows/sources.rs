@@ -13,6 +13,7 @@ use millrace_core::wire::rtp::Timeline;
 use super::{MemberFiles, TitleFile};
 use crate::cache::TitleSource;
 use crate::cache::source::interpolate;
+use crate::errand::Errands;
 use crate::format::manifest::{PARITY_META_FILE, meta_file};
 use crate::index::ClockPiece;
 use crate::members::Members;
@@ -44,6 +45,9 @@ impl MemberFiles for TitleFiles {
     fn epoch(&self, position: usize) -> u32 {
         TitleFiles::slot(self, position).map_or(0, |slot| self.members.epoch(slot))
     }
+    fn errands(&self, position: usize) -> Errands {
+        TitleFiles::slot(self, position).map(|slot| self.members.errands(slot)).unwrap_or_default()
+    }
     fn path(&self, position: usize, file: TitleFile) -> Option<PathBuf> {
         let there = |name: &str| in_slot(&self.members, self.slots.get(position), self.info.id, name);
         match file {
@@ -66,6 +70,10 @@ impl MemberFiles for ParityFiles {
     }
     fn epoch(&self, position: usize) -> u32 {
         self.slots.get(position).map_or(0, |&slot| self.members.epoch(usize::from(slot)))
+    }
+    fn errands(&self, position: usize) -> Errands {
+        let slot = self.slots.get(position);
+        slot.map(|&slot| self.members.errands(usize::from(slot))).unwrap_or_default()
     }
     fn path(&self, position: usize, file: TitleFile) -> Option<PathBuf> {
         let there = |name: &str| in_slot(&self.members, self.slots.get(position), self.info.id, name);
