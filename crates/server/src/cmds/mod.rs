@@ -8,6 +8,7 @@ use std::sync::atomic::{AtomicBool, Ordering};
 
 use clap::{Args, Parser, Subcommand};
 use millrace_store::StoreError;
+use millrace_store::errand::Patience;
 use millrace_store::volume::{VOLUME_FILE, Volume};
 
 mod add;
@@ -152,14 +153,14 @@ impl NewStoreArgs {
         let members = self.old.members()?;
         if members.is_empty() {
             let dir = self.dir()?;
-            let is_new = !dir.join(VOLUME_FILE).exists();
+            let is_new = is_no_store(&dir);
             let volume = by_one(&dir)?;
             if is_new {
                 eprintln!("millrace: made a new store of plain files in {}", dir.display());
             }
             return Ok(volume);
         }
-        if members.iter().all(|dir| !dir.join(VOLUME_FILE).exists()) {
+        if members.iter().all(|dir| is_no_store(dir)) {
             let geometry = volume::geometry(members.len(), self.parity, 0)?;
             let volume = Volume::create(members, geometry)?;
             eprintln!("millrace: made a new volume of {}", volume::summary(&geometry));
@@ -174,6 +175,12 @@ impl NewStoreArgs {
             _ => Ok(volume),
         }
     }
+}
+
+/// Whether there is no store in a directory. Where the disk does not answer there may be one.
+fn is_no_store(dir: &Path) -> bool {
+    let look = |dir: &Path| !dir.join(VOLUME_FILE).exists();
+    millrace_store::errand::send_to(dir, Patience::Call, look).unwrap_or(false)
 }
 
 /// Parses the command line, runs the command; 0 when all went well, 1 when not, 2 for a command line that is wrong.

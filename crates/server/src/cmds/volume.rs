@@ -7,6 +7,7 @@ use std::process::ExitCode;
 use anyhow::{anyhow, bail};
 use clap::{Args, Subcommand};
 use millrace_core::limits::{MAX_PARITY_UNITS, MAX_UNIT_PACKETS};
+use millrace_store::errand::Patience;
 use millrace_store::format::superblock::Geometry;
 use millrace_store::members::{MemberState, Members, SlotReport};
 use millrace_store::volume::{TITLES_DIR, Volume};
@@ -262,9 +263,10 @@ fn is_whole(slot: &SlotReport) -> bool {
     slot.absent.is_none() && slot.state == MemberState::Active
 }
 
-/// Titles below a member's directory, as far as it can be looked at.
-fn titles_on(dir: &Path) -> Option<usize> {
-    std::fs::read_dir(dir.join(TITLES_DIR)).ok().map(Iterator::count)
+/// Titles on a member, as far as it can be looked at.
+fn titles_on(members: &Members, slot: &SlotReport) -> Option<usize> {
+    let count = |dir: &Path| std::fs::read_dir(dir.join(TITLES_DIR)).ok().map(Iterator::count);
+    slot.absent.is_none().then(|| members.ask(slot.index, Patience::Work, count).ok().flatten())?
 }
 
 fn as_json(members: &Members, report: &[SlotReport], health: &str, lost: usize) -> Value {
@@ -277,7 +279,7 @@ fn as_json(members: &Members, report: &[SlotReport], health: &str, lost: usize) 
             "state": slot.state,
             "present": slot.absent.is_none(),
             "absent": slot.absent,
-            "titles": if slot.absent.is_none() { titles_on(&slot.dir) } else { None },
+            "titles": titles_on(members, slot),
         })
     };
     json!({
@@ -306,7 +308,7 @@ fn print(members: &Members, report: &[SlotReport], health: &str, lost: usize) ->
     )?;
     writeln!(out, "{}", in_words(&geometry))?;
     for slot in report {
-        let titles = if slot.absent.is_none() { titles_on(&slot.dir) } else { None };
+        let titles = titles_on(members, slot);
         let what = match (&slot.absent, titles) {
             (Some(absent), _) => format!("MISSING: {absent}"),
             (None, Some(1)) => "1 title".to_owned(),

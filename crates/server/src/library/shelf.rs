@@ -15,6 +15,7 @@ use millrace_core::packet::{PacketMeta, WireLayout};
 use millrace_core::time::MediaTicks;
 use millrace_store::StoreError;
 use millrace_store::cache::{Cache, MemberHealth, TitleSource};
+use millrace_store::errand::Patience;
 use millrace_store::rows::Rows;
 use millrace_store::volume::{ListedTitle, Listing, TitleFiles, TitleInfo, Volume};
 
@@ -138,11 +139,20 @@ impl LazyAccess {
         files.clone()
     }
 
-    /// Reads from the files; once more if that fails, because another member may have what this one has no longer.
-    fn read<T>(&self, read: impl Fn(&TitleFiles) -> Result<T, StoreError>) -> Option<T> {
-        read(&*self.files()?).ok().or_else(|| {
+    /// Reads from the files; once more if that fails or is not answered, because another member may have what this one has
+    /// no longer.
+    fn read<T: Send + 'static>(
+        &self,
+        read: impl Fn(&TitleFiles) -> Result<T, StoreError> + Clone + Send + 'static,
+    ) -> Option<T> {
+        let ask = || {
+            let (files, read) = (self.files()?, read.clone());
+            let of = Arc::clone(&files);
+            files.members.ask(files.home, Patience::Call, move |_| read(&of)).ok()?.ok()
+        };
+        ask().or_else(|| {
             *self.files.lock().unwrap_or_else(PoisonError::into_inner) = None;
-            read(&*self.files()?).ok()
+            ask()
         })
     }
 }
@@ -161,11 +171,11 @@ impl AccessPoints for LazyAccess {
     }
 
     fn packet_at(&self, time: MediaTicks) -> u32 {
-        self.read(|files| files.packet_at(time)).unwrap_or(0)
+        self.read(move |files| files.packet_at(time)).unwrap_or(0)
     }
 
     fn time_of(&self, packet: u32) -> Option<MediaTicks> {
-        self.read(|files| {
+        self.read(move |files| {
             let mut meta = [PacketMeta::default()];
             files.read_metas(packet, &mut meta).map(|()| meta[0].time())
         })

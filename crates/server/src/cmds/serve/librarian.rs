@@ -4,10 +4,11 @@ use std::cell::Cell;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::mpsc::{Receiver, RecvTimeoutError, Sender, channel};
 use std::thread::JoinHandle;
 use std::time::{Duration, SystemTime};
 
-use millrace_core::limits::DEFAULT_PACKET_BYTES;
+use millrace_core::limits::{DEFAULT_PACKET_BYTES, LIBRARY_STOP_NS};
 use millrace_store::ingest::{self, IngestOptions};
 use millrace_store::volume::{TitleInfo, Volume};
 
@@ -39,7 +40,9 @@ pub(super) struct Librarian {
 /// The running thread.
 pub(super) struct LibrarianThread {
     stop: Arc<AtomicBool>,
-    thread: Option<JoinHandle<()>>,
+    thread: JoinHandle<()>,
+    /// Its other end goes when the thread does.
+    ended: Receiver<()>,
 }
 
 impl Librarian {
@@ -50,9 +53,13 @@ impl Librarian {
     pub(super) fn start(self, ready: impl FnOnce() + Send + 'static) -> std::io::Result<LibrarianThread> {
         let stop = Arc::new(AtomicBool::new(false));
         let stopped = Arc::clone(&stop);
-        let thread =
-            std::thread::Builder::new().name("library".into()).spawn(move || self.run(&stopped, ready))?;
-        Ok(LibrarianThread { stop, thread: Some(thread) })
+        let (alive, ended) = channel();
+        let run = move || {
+            let _alive: Sender<()> = alive;
+            self.run(&stopped, ready);
+        };
+        let thread = std::thread::Builder::new().name("library".into()).spawn(run)?;
+        Ok(LibrarianThread { stop, thread, ended })
     }
 
     fn run(self, stop: &Arc<AtomicBool>, ready: impl FnOnce()) {
@@ -133,14 +140,18 @@ impl Librarian {
 }
 
 impl LibrarianThread {
-    /// Stops the thread; an ingest under way is given up and leaves nothing behind.
-    pub(super) fn stop(mut self) {
+    /// Stops the thread; an ingest under way is given up and leaves nothing behind. One that a disk holds ends with the
+    /// process.
+    pub(super) fn stop(self) {
         self.stop.store(true, Ordering::Relaxed);
-        if let Some(thread) = self.thread.take() {
-            thread.thread().unpark();
-            if thread.join().is_err() {
-                tracing::error!("the library thread panicked");
-            }
+        self.thread.thread().unpark();
+        let limit = Duration::from_nanos(LIBRARY_STOP_NS);
+        if self.ended.recv_timeout(limit) == Err(RecvTimeoutError::Timeout) {
+            tracing::warn!(
+                "the library thread is held by a disk that does not answer; the server ends without it"
+            );
+        } else if self.thread.join().is_err() {
+            tracing::error!("the library thread panicked");
         }
     }
 }
