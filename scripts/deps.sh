@@ -23,6 +23,7 @@ test   python3-gi                 GStreamer for Python
 test   gir1.2-gstreamer-1.0       the description of GStreamer that python3-gi reads
 test   iproute2                   network namespaces: a network of our own without touching the machine's
 test   ethtool                    switches checksum offload off there, so that checksums are really checked
+test   bindfs                     a disk that hangs: a mount whose program is stopped
 test   iptables                   a firewall there that drops UDP, so that players have to ask for TCP
 vlc    vlc-bin                    cvlc: a third player, for the long interop run
 vlc    vlc-plugin-base            its RTSP, demultiplexers and output to files

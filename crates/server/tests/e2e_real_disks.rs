@@ -1,0 +1,236 @@
+//! A volume with a disk that really hangs (a mount whose program is stopped: every system call on it waits) or really fails
+//! (a device that has lost its end), under viewers: nobody misses a packet and nobody else waits for that disk.
+
+#[path = "support/real_disks.rs"]
+mod real_disks;
+mod support;
+
+use std::io::{BufRead, BufReader, Write};
+use std::net::TcpStream;
+use std::path::{Path, PathBuf};
+use std::process::{Child, Output, Stdio};
+use std::time::Duration;
+
+use real_disks::{FailingDisk, HangingDisk, missing, state, until};
+use support::{Server, film, millrace, ok, signal};
+
+/// Viewers that watch when the disk goes.
+const VIEWERS: u64 = 36;
+/// Seeks, so that viewers are everywhere in their films and disks are asked all the time.
+const RESTLESS: &[&str] = &["--behaviour", "seek 2s fixed:1", "--stall", "10s"];
+/// Plays on, so that every byte follows the one before.
+const STEADY: &[&str] = &["--stall", "10s"];
+/// A command that asks a disk which hangs waits some seconds for it; this machine may be busy besides.
+const COMMAND: Duration = Duration::from_secs(90);
+
+/// Makes a volume of these directories, one of which may be lost, and adds `films` films of so many seconds.
+fn volume(dir: &Path, members: &[PathBuf], films: usize, secs: u64) {
+    let mut args = vec!["volume", "create", "--parity", "1"];
+    args.extend(members.iter().map(|member| member.to_str().unwrap()));
+    ok(&args);
+    let source = film(dir, "film-0.ts", secs);
+    for number in 0..films {
+        let copy = dir.join(format!("film-{number}.ts"));
+        if number > 0 {
+            std::fs::copy(&source, &copy).unwrap();
+        }
+        ok(&["add", "--quiet", copy.to_str().unwrap(), "--store", members[0].to_str().unwrap()]);
+    }
+}
+
+/// Four members, the third of which is at `odd`.
+fn members(dir: &Path, odd: &Path) -> Vec<PathBuf> {
+    let plain = |number: usize| dir.join(format!("disk{number}"));
+    vec![plain(0), plain(1), odd.join("store"), plain(3)]
+}
+
+/// Runs the program to its end, which has to come in time.
+fn run_within(args: &[&str], limit: Duration) -> Output {
+    let mut command = millrace();
+    let child = command.args(args).stdout(Stdio::piped()).stderr(Stdio::piped()).spawn().unwrap();
+    let pid = child.id();
+    let (sender, ended) = std::sync::mpsc::channel();
+    std::thread::spawn(move || sender.send(child.wait_with_output()));
+    match ended.recv_timeout(limit) {
+        Ok(output) => output.unwrap(),
+        Err(_) => {
+            signal(pid, "KILL");
+            panic!("millrace {args:?} does not end within {limit:?}")
+        }
+    }
+}
+
+fn text(output: &Output) -> String {
+    let (out, err) = (String::from_utf8_lossy(&output.stdout), String::from_utf8_lossy(&output.stderr));
+    format!("{out}{err}")
+}
+
+fn load(server: &Server, titles: &[&str], (viewers, secs): (u64, u64), how: &[&str]) -> Child {
+    let urls: Vec<_> = titles.iter().map(|title| server.title(title)).collect();
+    let mut command = millrace();
+    command.arg("load").args(&urls).args(["--streams", &viewers.to_string()]);
+    command.args(["--duration", &format!("{secs}s"), "--arrivals", "ramp:2s", "--json", "--quiet"]);
+    command.args(how).stdout(Stdio::piped()).stderr(Stdio::piped()).spawn().unwrap()
+}
+
+/// Everybody got everything.
+fn assert_nothing_missing(load: Child, viewers: u64) {
+    let output = load.wait_with_output().unwrap();
+    let report: serde_json::Value =
+        serde_json::from_slice(&output.stdout).unwrap_or_else(|error| panic!("{error}: {output:?}"));
+    let of = |name: &str| report[name].as_u64();
+    assert_eq!((of("streams"), of("failed")), (Some(viewers), Some(0)), "{report}");
+    assert_eq!(report["lost"], 0, "{report}");
+    assert_eq!(
+        (&report["ts"]["sync_losses"], &report["ts"]["marked_errors"]),
+        (&0.into(), &0.into()),
+        "{report}"
+    );
+    // On a busy machine a receiver may hear of its own seek after the first packet from there.
+    if report["seeks"] == 0 {
+        assert_eq!(report["ts"]["continuity_errors"], 0, "{report}");
+    }
+    assert!(of("packets").unwrap() > viewers * 100, "{report}");
+}
+
+fn wait_for_viewers(server: &mut Server, viewers: u64) {
+    for _ in 0..viewers {
+        server.wait_for("plays", Duration::from_secs(90));
+    }
+}
+
+/// Asks and returns the first line of the answer, which has to come within seconds.
+fn ask(server: &Server, method: &str, url: &str, headers: &str) -> String {
+    let mut connection = TcpStream::connect(server.addr).unwrap();
+    connection.set_read_timeout(Some(Duration::from_secs(20))).unwrap();
+    write!(connection, "{method} {url} RTSP/1.0\r\nCSeq: 1\r\n{headers}\r\n").unwrap();
+    let mut line = String::new();
+    BufReader::new(connection).read_line(&mut line).unwrap_or_else(|error| panic!("{method} {url}: {error}"));
+    line
+}
+
+/// What players ask first is answered, of a title that is played and of one that nobody has asked for yet.
+fn assert_answers(server: &Server, titles: &[&str]) {
+    assert!(ask(server, "OPTIONS", "*", "").contains("200"));
+    for title in titles {
+        let url = server.title(title);
+        let described = ask(server, "DESCRIBE", &url, "Accept: application/sdp\r\n");
+        assert!(described.contains("200"), "{title}: {described}");
+        let transport = "Transport: RTP/AVP/TCP;unicast;interleaved=0-1\r\n";
+        let set_up = ask(server, "SETUP", &format!("{url}/track1"), transport);
+        assert!(set_up.contains("200"), "{title}: {set_up}");
+    }
+}
+
+/// Ends the server by SIGTERM while a disk hangs: by its own doing, whatever the kernel still waits for on its behalf.
+fn assert_ends(server: &mut Server, disk: &HangingDisk) {
+    let pid = server.child.id();
+    signal(pid, "TERM");
+    // A thread inside a system call that cannot be interrupted keeps what has ended from being forgotten.
+    until("the server ends", Duration::from_secs(60), || matches!(state(pid), None | Some('Z')));
+    disk.go_on();
+    let status = server.child.wait().unwrap();
+    assert!(status.success(), "{status}: {:?}", server.said(""));
+}
+
+#[test]
+fn a_disk_that_hangs_holds_nobody() {
+    if let Some(why) = missing(&["bindfs", "setpriv", "umount"]) {
+        println!("skipped: {why}");
+        return;
+    }
+    let dir = tempfile::tempdir().unwrap();
+    let disk = HangingDisk::mount(&dir.path().join("under"), &dir.path().join("mnt"));
+    let mut members = members(dir.path(), &disk.at);
+    // Reads of this one take the same way through the kernel, and must not wait behind those that hang.
+    let other = HangingDisk::mount(&dir.path().join("under-3"), &dir.path().join("mnt-3"));
+    members[3] = other.at.join("store");
+    volume(dir.path(), &members, 3, 40);
+    let store = members[0].to_str().unwrap();
+    let mut server = Server::start(&members[0], &[]);
+    let viewers = load(&server, &["film-0", "film-1"], (VIEWERS, 22), RESTLESS);
+    wait_for_viewers(&mut server, VIEWERS);
+    disk.stop();
+    assert_answers(&server, &["film-0", "film-2"]);
+    let newcomers = load(&server, &["film-1", "film-2"], (6, 8), STEADY);
+    server.wait_for("member 2 at", Duration::from_secs(60));
+    let status = run_within(&["volume", "status", store], COMMAND);
+    assert_eq!(status.status.code(), Some(1), "{}", text(&status));
+    assert!(text(&status).contains("does not answer"), "{}", text(&status));
+    let checked = run_within(&["fsck", "--store", store], COMMAND);
+    assert!(text(&checked).contains("member 2 cannot be used: it does not answer"), "{}", text(&checked));
+    let listed = run_within(&["ls", "--store", store], COMMAND);
+    assert!(text(&listed).contains("film-2"), "{}", text(&listed));
+    assert_nothing_missing(newcomers, 6);
+    assert_nothing_missing(viewers, VIEWERS);
+    disk.go_on();
+    server.wait_for("is used again", Duration::from_secs(60));
+    // Once more, and now the server is to end.
+    let viewers = load(&server, &["film-0"], (6, 60), RESTLESS);
+    wait_for_viewers(&mut server, 6);
+    disk.stop();
+    assert_ends(&mut server, &disk);
+    let _ = viewers.wait_with_output();
+}
+
+#[test]
+fn a_server_starts_while_a_disk_hangs_and_uses_it_when_it_is_back() {
+    if let Some(why) = missing(&["bindfs", "setpriv", "umount"]) {
+        println!("skipped: {why}");
+        return;
+    }
+    let dir = tempfile::tempdir().unwrap();
+    let mut disk = HangingDisk::mount(&dir.path().join("under"), &dir.path().join("mnt"));
+    let members = members(dir.path(), &disk.at);
+    volume(dir.path(), &members, 2, 30);
+    disk.stop();
+    let mut server = Server::start(&members[0], &[]);
+    let said = server.said("member 2 at");
+    assert!(said.iter().any(|line| line.contains("does not answer")), "{said:?}");
+    assert_answers(&server, &["film-0"]);
+    let viewers = load(&server, &["film-0", "film-1"], (12, 20), RESTLESS);
+    wait_for_viewers(&mut server, 12);
+    // Its program dies: what hung fails, and so does everything until it is mounted again.
+    disk.die();
+    server.wait_for("member 2 at", Duration::from_secs(60));
+    disk.mount_again();
+    server.wait_for("is used again", Duration::from_secs(60));
+    assert_nothing_missing(viewers, 12);
+    assert_answers(&server, &["film-0", "film-1"]);
+    assert!(server.interrupt());
+}
+
+#[test]
+fn a_disk_that_has_lost_its_end_fails_and_nobody_notices() {
+    if let Some(why) = missing(&["mkfs.ext4", "mount", "umount"]) {
+        println!("skipped: {why}");
+        return;
+    }
+    let dir = tempfile::tempdir().unwrap();
+    let disk = match FailingDisk::mount(&dir.path().join("image"), &dir.path().join("mnt"), 64 << 20) {
+        Ok(disk) => disk,
+        Err(why) => return println!("skipped: {why}"),
+    };
+    let members = members(dir.path(), &disk.at);
+    volume(dir.path(), &members, 3, 40);
+    let store = members[0].to_str().unwrap();
+    let mut server = Server::start(&members[0], &[]);
+    let viewers = load(&server, &["film-0", "film-1"], (VIEWERS, 16), RESTLESS);
+    wait_for_viewers(&mut server, VIEWERS);
+    disk.cut(4096);
+    server.wait_for("member 2", Duration::from_secs(60));
+    assert_answers(&server, &["film-0", "film-2"]);
+    let newcomers = load(&server, &["film-1", "film-2"], (6, 6), STEADY);
+    let status = run_within(&["volume", "status", store], COMMAND);
+    assert!(matches!(status.status.code(), Some(0 | 1)), "{}", text(&status));
+    // What it finds depends on what the kernel has in memory of that disk; it has to end.
+    let checked = run_within(&["fsck", "--full", "--store", store], COMMAND);
+    assert!(matches!(checked.status.code(), Some(0 | 1)), "{}", text(&checked));
+    assert_nothing_missing(newcomers, 6);
+    assert_nothing_missing(viewers, VIEWERS);
+    assert!(server.interrupt());
+    // And it starts with such a disk, too.
+    let mut server = Server::start(&members[0], &[]);
+    assert_answers(&server, &["film-0"]);
+    assert!(server.interrupt());
+}
