@@ -91,7 +91,7 @@ fn all_parities_repair_as_many_units_and_holes() {
     });
 }
 
-/// As many packets one after another as docs/guide/fec.md promises, of everything that is sent, around the end of a row.
+/// As many packets one after another as rows of 4 + 2 units of 20 bear, of everything that is sent, around the end of a row.
 #[test]
 fn a_burst_over_the_end_of_a_row_leaves_enough() {
     steady(|| {
