@@ -20,10 +20,16 @@ pub(super) const LONG: &[&str] = &[
 ];
 
 /// Not beside others, with the reason.
-pub(super) const ALONE: &[(&str, &str)] = &[(
-    "server/e2e_members",
-    "two hundred viewers who seek all the time and may miss nothing: half of what a small machine can do",
-)];
+pub(super) const ALONE: &[(&str, &str)] = &[
+    (
+        "server/e2e_members",
+        "two hundred viewers who seek all the time and may miss nothing: half of what a small machine can do",
+    ),
+    (
+        "netio/udp_netns",
+        "fills slow devices faster than they drain, which takes a processor that nobody else wants",
+    ),
+];
 
 /// Where a program stands: by its place among the long ones, else behind them.
 pub(super) fn rank(name: &str) -> usize {
