@@ -282,19 +282,26 @@ impl Members {
         changed
     }
 
-    /// Takes a list of members that this process has just written, with a member in a new directory.
-    pub(crate) fn install(&self, record: MembersRecord) {
-        let before = self.read().clone();
-        let mut looks = self.look_at(before.slots.iter().map(|slot| slot.dir.clone()));
+    /// What the members are by a list that this process is about to write; it may name a member in a new directory. Nothing is
+    /// taken for true yet.
+    pub(crate) fn with_list(&self, record: MembersRecord) -> Planned {
+        let now = self.read().clone();
+        let mut looks = self.look_at(now.slots.iter().map(|slot| slot.dir.clone()));
         self.look_further(&mut looks, &record);
-        let mut now = self.write();
-        if let Some(dirs) = &mut now.explicit {
+        let mut explicit = now.explicit.clone();
+        if let Some(dirs) = &mut explicit {
             // One that was added is named by that.
-            let new =
-                record.members.iter().filter(|e| before.slots.iter().all(|slot| slot.member != e.member));
+            let new = record.members.iter().filter(|e| now.slots.iter().all(|slot| slot.member != e.member));
             dirs.extend(new.map(|entry| entry.path.clone()));
         }
-        *now = Now::of(record, &looks).after(&now);
+        Planned { now: Now { explicit, ..Now::of(record, &looks) } }
+    }
+
+    /// Takes a list of members that this process has just written.
+    pub(crate) fn install(&self, planned: Planned) {
+        let mut now = self.write();
+        let explicit = planned.now.explicit.clone();
+        *now = Now { explicit, ..planned.now.after(&now) };
     }
 
     fn look_at(&self, dirs: impl IntoIterator<Item = PathBuf>) -> Vec<Look> {
@@ -306,6 +313,20 @@ impl Members {
         let paths = record.members.iter().map(|entry| &entry.path);
         let new: Vec<_> = paths.filter(|path| looks.iter().all(|look| look.dir != **path)).cloned().collect();
         looks.extend(self.look_at(new));
+    }
+}
+
+/// The members as a list says that nobody has heard of yet.
+#[derive(Debug)]
+pub(crate) struct Planned {
+    now: Now,
+}
+
+impl Planned {
+    /// The directories of the members that are there, with whether each is active.
+    pub(crate) fn there(&self) -> impl Iterator<Item = (&Path, Uuid, MemberState)> {
+        let there = self.now.slots.iter().filter(|slot| slot.absent.is_none());
+        there.map(|slot| (slot.dir.as_path(), slot.member, slot.state))
     }
 }
 

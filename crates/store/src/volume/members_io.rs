@@ -4,6 +4,7 @@ use super::dirs::{Dirs, rename, sync_dir};
 use super::lock::StoreLock;
 use crate::disk::Disk;
 use crate::error::StoreError;
+use crate::format::Uuid;
 use crate::format::members::{MEMBERS_FILE, MembersRecord};
 use crate::members::{MemberEntry, MemberState, Members, hint, read_record};
 
@@ -38,15 +39,22 @@ pub(super) fn change(
     with(&mut record)?;
     record.generation += 1;
     record.validate().map_err(|error| StoreError::BadVolume(error.to_string()))?;
-    // Members that were there before come first: a new one without them is not a volume.
-    members.install(record.clone());
-    for slot in members.report().into_iter().filter(|slot| slot.absent.is_none()) {
-        match write(&Dirs::on(&slot.dir, disk.clone()), &record) {
+    let active = |member: Uuid| {
+        (0..members.len()).any(|slot| members.member(slot) == Some(member) && members.is_usable(slot))
+    };
+    let planned = members.with_list(record.clone());
+    let mut there: Vec<_> = planned.there().collect();
+    // Members that are active come first: a list that only others have heard of could not be told from one of their own.
+    there.sort_by_key(|&(_, member, _)| !active(member));
+    for (dir, _, state) in there {
+        match write(&Dirs::on(dir, disk.clone()), &record) {
             // Nobody believes it anyway.
-            Err(_) if slot.state != MemberState::Active => {}
+            Err(_) if state != MemberState::Active => {}
             result => result?,
         }
     }
+    // Not before: what is on the disks is what the next change has to begin with.
+    members.install(planned);
     Ok(())
 }
 
@@ -78,8 +86,12 @@ pub(super) fn leave_missing_behind(
 ) -> Result<(), StoreError> {
     let mut missing = members.missing();
     missing.retain(|&slot| concerned(slot));
-    if missing.is_empty() || members.record().is_none() {
+    if members.record().is_none() {
         return Ok(());
+    }
+    if missing.is_empty() {
+        // They may be stale by a change that failed when not all members had heard of it.
+        return heal(members, disk, store);
     }
     change(members, disk, store, |record| {
         for slot in missing {
