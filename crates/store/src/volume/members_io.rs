@@ -1,6 +1,7 @@
 //! The list of members on the disks: read by [`crate::members`], written here.
 
 use super::dirs::{Dirs, rename, sync_dir};
+use super::enough;
 use super::lock::StoreLock;
 use crate::disk::Disk;
 use crate::error::StoreError;
@@ -93,6 +94,10 @@ pub(super) fn leave_missing_behind(
         // They may be stale by a change that failed when not all members had heard of it.
         return heal(members, disk, store);
     }
+    // Whoever asked may have waited for the lock since it saw that enough are there: what is stale for ever may be no more
+    // than the parity makes up for.
+    let first = members.usable().first().map(|&slot| members.dir(slot)).unwrap_or_default();
+    enough(&first, members)?;
     change(members, disk, store, |record| {
         for slot in missing {
             record.members[slot].state = MemberState::Stale;
@@ -129,3 +134,7 @@ pub(super) fn heal(members: &Members, disk: &Disk, store: &StoreLock) -> Result<
     }
     Ok(())
 }
+
+#[cfg(test)]
+#[path = "members_io_tests.rs"]
+mod tests;

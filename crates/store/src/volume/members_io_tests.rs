@@ -1,0 +1,44 @@
+//! Members that miss a change are left behind, but never more than the volume can do without.
+
+use std::fs;
+use std::path::PathBuf;
+
+use super::*;
+use crate::format::superblock::Geometry;
+use crate::volume::Volume;
+
+/// A volume of three members, of which one may be lost.
+fn volume() -> (tempfile::TempDir, Vec<PathBuf>, Volume) {
+    let root = tempfile::tempdir().unwrap();
+    let dirs: Vec<PathBuf> = (0..3).map(|i| root.path().join(i.to_string())).collect();
+    let volume = Volume::create(&dirs, Geometry::choose(3, 1, 0).unwrap()).unwrap();
+    (root, dirs, volume)
+}
+
+fn leave_behind(volume: &Volume) -> Result<(), StoreError> {
+    let (members, on) = (volume.members(), |slot| volume.dirs_of(slot));
+    let (lock, _) = StoreLock::take_all(members, &on)?;
+    leave_missing_behind(members, &Disk::default(), &lock, |_| true)
+}
+
+#[test]
+fn no_more_members_are_left_behind_than_may_be_lost() {
+    let (root, dirs, volume) = volume();
+    let away = |i: usize| root.path().join(format!("away{i}"));
+    // A controller dies while somebody waits for the lock.
+    for i in [1, 2] {
+        fs::rename(&dirs[i], away(i)).unwrap();
+    }
+    let error = leave_behind(&volume).unwrap_err();
+    assert!(matches!(error, StoreError::MembersLost { lost: 2, may: 1, .. }), "{error}");
+    assert_eq!(volume.members().generation(), 1);
+    for i in [1, 2] {
+        fs::rename(away(i), &dirs[i]).unwrap();
+    }
+    drop(volume);
+    let volume = Volume::open(&dirs[0]).unwrap();
+    assert_eq!(volume.members().usable(), [0, 1, 2], "all are believed when they are back");
+    fs::rename(&dirs[2], away(2)).unwrap();
+    leave_behind(&volume).unwrap();
+    assert_eq!((volume.members().state(2), volume.members().generation()), (MemberState::Stale, 2));
+}
