@@ -13,6 +13,7 @@ use super::title::mend;
 use super::work::{Setting, Work};
 use super::{RepairError, RepairOptions, Report};
 use crate::error::StoreError;
+use crate::format::Uuid;
 use crate::format::manifest::Manifest;
 use crate::members::MemberState;
 use crate::volume::Volume;
@@ -31,18 +32,9 @@ const MAX_ROUNDS: usize = 16;
 /// If a disk refuses, or the user wants to stop. What is done stays done; the next repair goes on from there.
 pub fn repair(volume: &Volume, options: &RepairOptions, setting: Setting<'_>) -> Result<Report, RepairError> {
     let mut work = Work::new(setting, options.rate_bytes_per_s);
-    volume.members().refresh();
-    let behind: Vec<usize> = behind(volume);
-    for &slot in &behind {
-        if volume.members().state(slot) != MemberState::Rebuilding {
-            volume.set_member_state(slot, MemberState::Rebuilding)?;
-        }
-        let dirs = volume.dirs_of(slot);
-        for sub in [&dirs.tmp, &dirs.titles] {
-            dirs.disk.create_dir_all(sub).map_err(StoreError::io("create", sub))?;
-        }
-    }
     for _ in 0..MAX_ROUNDS {
+        volume.members().refresh();
+        let behind = begin_rebuilding(volume)?;
         // What could not be had is tried again, and said once.
         work.report.found.retain(|found| found.fate != Fate::Lost);
         let titles = titles(volume, &mut work)?;
@@ -56,15 +48,16 @@ pub fn repair(volume: &Volume, options: &RepairOptions, setting: Setting<'_>) ->
             // The new list would have to be written there too. The next repair has little left to do.
             break;
         }
-        for &slot in &behind {
+        for &(slot, _) in &behind {
             clean(volume, slot, &titles)?;
         }
         if behind.is_empty() {
             break;
         }
         let same = || is_same(volume, &behind, &titles, &mut work).unwrap_or(false);
-        if volume.activate(&behind, same)? {
-            work.report.activated = behind.iter().map(|&slot| slot as u16).collect();
+        let slots: Vec<usize> = behind.iter().map(|&(slot, _)| slot).collect();
+        if volume.activate(&slots, same)? {
+            work.report.activated = slots.into_iter().map(|slot| slot as u16).collect();
             break;
         }
     }
@@ -115,10 +108,23 @@ pub(crate) fn end(volume: &Volume, mut work: Work<'_>) -> Report {
     work.report
 }
 
-/// Members that are there and not active.
-fn behind(volume: &Volume) -> Vec<usize> {
+/// Notes of the members that are there and not active that they are being filled. Which members these are belongs to it: a
+/// slot may get another one meanwhile.
+fn begin_rebuilding(volume: &Volume) -> Result<Vec<(usize, Uuid)>, StoreError> {
     let members = volume.members();
-    (0..members.len()).filter(|&i| members.is_present(i) && members.state(i) != MemberState::Active).collect()
+    let is_behind = |i: usize| members.is_present(i) && members.state(i) != MemberState::Active;
+    let behind: Vec<_> =
+        (0..members.len()).filter(|&i| is_behind(i)).filter_map(|i| Some((i, members.member(i)?))).collect();
+    for &(slot, _) in &behind {
+        if members.state(slot) != MemberState::Rebuilding {
+            volume.set_member_state(slot, MemberState::Rebuilding)?;
+        }
+        let dirs = volume.dirs_of(slot);
+        for sub in [&dirs.tmp, &dirs.titles] {
+            dirs.disk.create_dir_all(sub).map_err(StoreError::io("create", sub))?;
+        }
+    }
+    Ok(behind)
 }
 
 /// Members that cannot be worked with.
@@ -261,11 +267,15 @@ fn read(dirs: &Dirs, id: TitleId) -> Result<(Manifest, Vec<u8>), StoreError> {
 /// Whether members and titles are those that were worked on.
 fn is_same(
     volume: &Volume,
-    slots: &[usize],
+    behind: &[(usize, Uuid)],
     titles: &[TitleSet],
     work: &mut Work<'_>,
 ) -> Result<bool, RepairError> {
-    if !slots.iter().all(|&slot| volume.members().is_present(slot)) {
+    let members = volume.members();
+    let is_there = |&(slot, member): &(usize, Uuid)| {
+        members.is_present(slot) && members.member(slot) == Some(member)
+    };
+    if !behind.iter().all(is_there) {
         return Ok(false);
     }
     let mut now: Vec<TitleSet> = Vec::new();

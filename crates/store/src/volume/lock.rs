@@ -2,7 +2,7 @@
 
 use std::fs::{File, TryLockError};
 use std::io;
-use std::path::Path;
+use std::path::{Path, PathBuf};
 
 use super::dirs::Dirs;
 use crate::error::StoreError;
@@ -29,15 +29,20 @@ impl StoreLock {
         members: &Members,
         on: &dyn Fn(usize) -> Dirs,
     ) -> Result<(Self, Vec<Dirs>), StoreError> {
+        // By their directories too: a slot may have got another member while its old one was waited for.
+        let those_there = || -> Vec<(usize, PathBuf)> {
+            let there = (0..members.len()).filter(|&slot| members.is_present(slot));
+            there.map(|slot| (slot, members.dir(slot))).collect()
+        };
         loop {
-            let there: Vec<usize> = (0..members.len()).filter(|&slot| members.is_present(slot)).collect();
+            let there = those_there();
             let mut files = Vec::new();
-            for &slot in &there {
-                files.extend(Self::take(&on(slot))?._files);
+            for (slot, _) in &there {
+                files.extend(Self::take(&on(*slot))?._files);
             }
             // Whoever had the lock before may have changed who the members are.
             members.refresh();
-            if there.iter().copied().eq((0..members.len()).filter(|&slot| members.is_present(slot))) {
+            if there == those_there() {
                 return Ok((Self { _files: files }, members.usable().into_iter().map(on).collect()));
             }
         }
