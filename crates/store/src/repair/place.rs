@@ -85,6 +85,8 @@ impl Place {
     /// Makes the title visible on this member: all its files are there and durable. The caller holds `_store`.
     pub(crate) fn publish(self, manifest: &[u8], _store: &StoreLock) -> Result<(), StoreError> {
         let Dirs { disk, tmp, titles, .. } = &self.dirs;
+        // With a manifest the next open would put all that is there in place: the other names are kept before.
+        sync_dir(disk, &self.path)?;
         write_new(disk, &self.path.join(MANIFEST_FILE), manifest)?;
         self.drop_file(LOCK_FILE)?;
         sync_dir(disk, &self.path)?;
