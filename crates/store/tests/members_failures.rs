@@ -1,7 +1,8 @@
-//! A disk fails while the list of members is written: whoever missed the change is not believed, also if it is tried again.
+//! Who is believed when a disk fails while the list of members is written, and when members change while others work.
 
 mod common;
 mod members_support;
+mod repair_support;
 
 use std::fs;
 use std::path::PathBuf;
@@ -9,8 +10,12 @@ use std::path::PathBuf;
 use common::Film;
 use members_support::Disks;
 use millrace_store::StoreError;
+use millrace_store::disk::ReadFaults;
 use millrace_store::disk::sim::{EIO, Order, Sim};
+use millrace_store::members::MemberState;
+use millrace_store::repair::{Progress, RepairOptions, Verdict, repair};
 use millrace_store::volume::Volume;
+use repair_support::{Counted, Members, content};
 
 /// The titles' names as a volume of these members has them; empty if it cannot be opened.
 fn titles(roots: &[PathBuf]) -> Vec<String> {
@@ -58,4 +63,32 @@ fn a_removal_that_failed_is_done_whole_when_it_is_tried_again() {
         }
     }
     assert!(failed > 5, "{failed} operations failed");
+}
+
+#[test]
+fn a_member_that_took_the_place_of_the_one_being_filled_is_filled_before_it_is_believed() {
+    let (world, volume) = Members::new(3, 1);
+    Film::new(500, 1).add(&volume, "first");
+    Film::new(500, 2).add(&volume, "second");
+    let before = content(&world.dirs[2]);
+    drop(volume);
+    world.pull(2);
+    let (volume, operator) = (world.open(), world.open());
+    let (bad, good) = (world.root.path().join("bad"), world.root.path().join("good"));
+    volume.replace_member(2, &bad).unwrap();
+    let mut replaced = false;
+    let tell = &mut |progress: &Progress| {
+        if progress.titles_done == 1 && !replaced {
+            operator.replace_member(2, &good).unwrap();
+            replaced = true;
+        }
+    };
+    let time = Counted::new(u64::MAX);
+    let options = RepairOptions { rate_bytes_per_s: 0 };
+    let report = repair(&volume, &options, time.setting(tell, &ReadFaults::default())).unwrap();
+    assert!(replaced);
+    assert_eq!((report.verdict(), &report.activated[..]), (Verdict::Mended, &[2][..]), "{report:?}");
+    volume.members().refresh();
+    assert_eq!((volume.members().dir(2), volume.members().state(2)), (good.clone(), MemberState::Active));
+    assert!(content(&good) == before);
 }
