@@ -56,7 +56,7 @@ pub enum StoreError {
     },
     /// Two members say different things about their volume: each was used without the other.
     #[error(
-        "{} and {}: both have generation {generation} of the list of members, with different content: they were used apart; \
+        "{} and {}: their lists of members contradict each other from generation {generation} on: they were used apart; \
          decide which is right, take members.mrm away from the other, open the volume, and replace that member",
         one.display(), other.display()
     )]

@@ -239,8 +239,9 @@ impl Members {
         if before.explicit.is_none() && !before.slots.iter().all(is_there) {
             self.look_further(&mut looks, seen);
         }
-        // One that says otherwise in the same generation was used apart from the others: it is not heard.
-        let newer = looks.iter().filter_map(|look| look.record_of(before.volume));
+        // One that says otherwise in the same generation, or has gone on alone, was used apart from the others: it is not heard.
+        let heard = !went_on_alone(&looks, before.volume, seen);
+        let newer = looks.iter().filter_map(|look| look.record_of(before.volume)).filter(|_| heard);
         let newest = newer.filter(|r| r.generation > seen.generation).max_by_key(|r| r.generation).cloned();
         if let (Some(record), None) = (&newest, &before.explicit) {
             self.look_further(&mut looks, record);
@@ -459,22 +460,33 @@ fn volume_of(looks: &mut [Look], hints: bool) -> Result<Uuid, StoreError> {
 
 /// The newest list of members of this volume.
 fn newest(looks: &[Look], volume: Uuid) -> Result<Option<&MembersRecord>, StoreError> {
-    let mut best: Option<(&MembersRecord, &Path)> = None;
-    for look in looks {
-        let Some(record) = look.record_of(volume) else { continue };
-        match best {
-            Some((known, at)) if known.generation == record.generation && known != record => {
-                return Err(StoreError::Apart {
-                    one: at.to_path_buf(),
-                    other: look.dir.clone(),
-                    generation: record.generation,
-                });
-            }
-            Some((known, _)) if known.generation >= record.generation => {}
-            _ => best = Some((record, &look.dir)),
+    let lists = || looks.iter().filter_map(|look| Some((look.record_of(volume)?, look.dir.as_path())));
+    let Some((best, at)) = lists().rev().max_by_key(|(record, _)| record.generation) else { return Ok(None) };
+    for (record, dir) in lists() {
+        let differs =
+            |&(other, _): &(&MembersRecord, _)| other.generation == record.generation && other != record;
+        let apart = match went_on_alone(looks, volume, record) {
+            true => Some((best, at)),
+            false => lists().find(differs),
+        };
+        if let Some((_, other)) = apart {
+            let (one, other) = (dir.to_path_buf(), other.to_path_buf());
+            return Err(StoreError::Apart { one, other, generation: record.generation });
         }
     }
-    Ok(best.map(|(record, _)| record))
+    Ok(Some(best))
+}
+
+/// Whether newer lists than `known` were made without its members: none of those that have one is active by `known`. All that
+/// are must be there and have nothing newer, for only they can have made others active.
+fn went_on_alone(looks: &[Look], volume: Uuid, known: &MembersRecord) -> bool {
+    let newest = |look: &Look| look.record_of(volume).map(|record| record.generation);
+    let mut active = known.members.iter().filter(|entry| entry.state == MemberState::Active);
+    let stayed = |entry: &MemberEntry| {
+        let mut here = looks.iter().filter(|look| look.is_member(volume, entry.member)).peekable();
+        here.peek().is_some() && here.all(|look| newest(look).is_some_and(|seen| seen <= known.generation))
+    };
+    looks.iter().filter_map(newest).any(|seen| seen > known.generation) && active.all(stayed)
 }
 
 #[cfg(test)]

@@ -90,6 +90,57 @@ fn two_truths_in_one_generation_are_an_error() {
     assert!(matches!(error, StoreError::Apart { generation: 1, .. }), "{error}");
 }
 
+/// A later list in which only member `alone` is active.
+fn alone(three: &Three, alone: usize, generation: u64) -> MembersRecord {
+    let mut record = three.record.clone();
+    record.generation = generation;
+    record.members.iter_mut().enumerate().filter(|(i, _)| *i != alone).for_each(|(_, entry)| {
+        entry.state = MemberState::Stale;
+    });
+    record
+}
+
+#[test]
+fn the_longer_of_two_truths_does_not_win() {
+    let three = Three::new();
+    three.say(0, &alone(&three, 0, 2));
+    three.say(2, &alone(&three, 2, 3));
+    for i in 0..3 {
+        let error = Members::find(&three.at(i)).unwrap_err();
+        assert!(matches!(error, StoreError::Apart { generation: 2, .. }), "{error}");
+    }
+}
+
+#[test]
+fn who_runs_does_not_hear_a_member_that_was_used_apart() {
+    let three = Three::new();
+    three.say(0, &alone(&three, 0, 2));
+    three.rename("m2", "away");
+    let members = Members::find(&three.at(0)).unwrap();
+    assert_eq!((members.generation(), members.usable()), (2, vec![0]));
+    three.rename("away", "m2");
+    three.say(2, &alone(&three, 2, 3));
+    members.refresh();
+    assert_eq!((members.generation(), members.usable()), (2, vec![0]), "it goes on as before");
+}
+
+#[test]
+fn a_member_that_was_filled_while_another_was_away_is_believed() {
+    let three = Three::new();
+    let mut before = three.record.clone();
+    before.generation = 2;
+    before.members[2].state = MemberState::Stale;
+    three.say(0, &before);
+    // The second made the third active again; now it is away, and the first is back.
+    let mut after = three.record.clone();
+    after.generation = 4;
+    three.say(1, &after);
+    three.say(2, &after);
+    three.rename("m1", "away");
+    let members = Members::find(&three.at(0)).unwrap();
+    assert_eq!((members.generation(), members.usable()), (4, vec![0, 2]));
+}
+
 #[test]
 fn another_member_in_the_place_is_not_believed() {
     let three = Three::new();
