@@ -37,13 +37,19 @@ impl StoreLock {
         loop {
             let there = those_there();
             let mut files = Vec::new();
+            let mut taken = Ok(());
             for (slot, _) in &there {
-                files.extend(Self::take(&on(*slot))?._files);
+                match Self::take(&on(*slot)) {
+                    Ok(lock) => files.extend(lock._files),
+                    Err(error) => taken = taken.and(Err(error)),
+                }
             }
-            // Whoever had the lock before may have changed who the members are.
+            // Whoever had the lock before may have changed who the members are, and one that cannot be opened may be missing.
             members.refresh();
             if there == those_there() {
-                return Ok((Self { _files: files }, members.usable().into_iter().map(on).collect()));
+                return taken.map(|()| {
+                    (Self { _files: files }, members.usable().into_iter().map(on).collect())
+                });
             }
         }
     }
@@ -72,5 +78,27 @@ pub(crate) fn is_held(path: &Path) -> Result<bool, StoreError> {
         Ok(()) => Ok(false),
         Err(TryLockError::WouldBlock) => Ok(true),
         Err(TryLockError::Error(e)) => Err(StoreError::io("lock", path)(e)),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::fs;
+    use std::path::PathBuf;
+
+    use super::*;
+    use crate::format::superblock::Geometry;
+    use crate::volume::Volume;
+
+    #[test]
+    fn a_member_that_has_gone_meanwhile_is_done_without() {
+        let root = tempfile::tempdir().unwrap();
+        let dirs: Vec<PathBuf> = (0..3).map(|i| root.path().join(i.to_string())).collect();
+        let volume = Volume::create(&dirs, Geometry::choose(3, 1, 0).unwrap()).unwrap();
+        let on = |slot| volume.dirs_of(slot);
+        let roots = |usable: &[Dirs]| usable.iter().map(|dirs| dirs.root.clone()).collect::<Vec<_>>();
+        fs::rename(&dirs[1], root.path().join("gone")).unwrap();
+        let (_lock, usable) = StoreLock::take_all(volume.members(), &on).unwrap();
+        assert_eq!(roots(&usable), [dirs[0].clone(), dirs[2].clone()]);
     }
 }
