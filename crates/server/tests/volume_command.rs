@@ -180,3 +180,22 @@ fn a_store_that_is_made_is_told_of() {
     assert!(first.contains("made a new volume of 2 members"), "{first}");
     assert_eq!(told(&named), "");
 }
+
+#[test]
+fn a_title_that_cannot_be_read_is_removed_by_its_id() {
+    let dir = tempfile::tempdir().unwrap();
+    let store = dir.path().join("store");
+    let title = store.join("titles").join("ab".repeat(16));
+    let store = store.to_str().unwrap();
+    let source = film(dir.path(), "film.ts", 3);
+    ok(&["add", source.to_str().unwrap(), "--store", store]);
+    fs::create_dir(&title).unwrap();
+    fs::write(title.join("manifest.mrm"), b"torn").unwrap();
+    let said = ok(&["rm", &"ab".repeat(16), "--store", store]);
+    assert!(said.contains(&"ab".repeat(16)) && !title.exists(), "{said}");
+    for nobody in ["cd".repeat(16), "nobody".to_owned()] {
+        let error = fails(&["rm", &nobody, "--store", store]);
+        assert!(error.contains("no such title"), "{error}");
+    }
+    assert!(ok(&["ls", "--store", store]).contains("film"));
+}

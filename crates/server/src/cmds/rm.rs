@@ -3,6 +3,7 @@
 use std::process::ExitCode;
 
 use clap::Args;
+use millrace_store::StoreError;
 
 use super::StoreArgs;
 
@@ -28,14 +29,20 @@ pub(super) fn run(args: &RmArgs) -> anyhow::Result<ExitCode> {
     let volume = args.store.open()?;
     let mut missing = 0;
     for name in &args.titles {
-        let Some(title) = volume.find(name)? else {
-            eprintln!("millrace: {name}: no such title; see: millrace ls");
-            missing += 1;
-            continue;
-        };
-        volume.remove(title.id)?;
-        if !args.quiet {
-            println!("removed {} ({})", title.name, title.id);
+        let title = volume.find(name)?;
+        // A title that cannot be read has no name; by its id it can be removed all the same.
+        let id = title.as_ref().map(|title| title.id).or_else(|| name.parse().ok());
+        match id.map(|id| volume.remove(id).map(|()| id)) {
+            None | Some(Err(StoreError::NoTitle { .. })) => {
+                eprintln!("millrace: {name}: no such title; see: millrace ls");
+                missing += 1;
+            }
+            Some(removed) => {
+                let (id, name) = (removed?, title.map_or("a title that cannot be read".to_owned(), |t| t.name));
+                if !args.quiet {
+                    println!("removed {name} ({id})");
+                }
+            }
         }
     }
     Ok(if missing == 0 { ExitCode::SUCCESS } else { ExitCode::FAILURE })
