@@ -287,14 +287,20 @@ impl Members {
     /// taken for true yet.
     pub(crate) fn with_list(&self, record: MembersRecord) -> Planned {
         let now = self.read().clone();
-        let mut looks = self.look_at(now.slots.iter().map(|slot| slot.dir.clone()));
-        self.look_further(&mut looks, &record);
         let mut explicit = now.explicit.clone();
-        if let Some(dirs) = &mut explicit {
-            // One that was added is named by that.
-            let new = record.members.iter().filter(|e| now.slots.iter().all(|slot| slot.member != e.member));
-            dirs.extend(new.map(|entry| entry.path.clone()));
-        }
+        let looks = match &mut explicit {
+            None => {
+                let mut looks = self.look_at(now.slots.iter().map(|slot| slot.dir.clone()));
+                self.look_further(&mut looks, &record);
+                looks
+            }
+            Some(dirs) => {
+                // One that was added is named by that.
+                let is_new = |entry: &&MemberEntry| now.slots.iter().all(|slot| slot.member != entry.member);
+                dirs.extend(record.members.iter().filter(is_new).map(|entry| entry.path.clone()));
+                self.look_at(dirs.iter().cloned())
+            }
+        };
         Planned { now: Now { explicit, ..Now::of(record, &looks) } }
     }
 

@@ -321,3 +321,18 @@ fn a_store_that_does_not_answer_is_named() {
     assert_eq!(there, [false, true, true]);
     drop(go);
 }
+
+#[test]
+fn a_change_uses_no_member_that_was_not_named() {
+    let three = Three::new();
+    let members = Members::among(&[three.at(0), three.at(1)]).unwrap();
+    assert_eq!(members.usable(), [0, 1]);
+    let mut record = three.record.clone();
+    record.generation = 2;
+    let planned = members.with_list(record);
+    assert_eq!(planned.there().count(), 2);
+    members.install(planned);
+    assert_eq!((members.generation(), members.usable()), (2, vec![0, 1]));
+    assert!(!members.refresh(), "it finds the same");
+    assert_eq!(members.usable(), [0, 1], "the third was not named");
+}
