@@ -191,13 +191,16 @@ pub fn check_store(
 /// Checks a volume whose members are in exactly these directories, whatever `members.mrm` says about where they are.
 ///
 /// # Errors
-/// As [`check_store`], of the first directory.
+/// As [`check_store`], of the first directory with a superblock; of the first, if none has one.
 pub fn check_members(
     dirs: &[PathBuf],
     depth: Depth,
     tell: &mut dyn FnMut(&CheckProgress),
 ) -> Result<Vec<Finding>, StoreError> {
-    let first = dirs.first().ok_or_else(|| StoreError::BadVolume("no directory was named".to_owned()))?;
+    // One of them may be gone, or an empty place where a disk was mounted.
+    let readable = dirs.iter().find(|dir| read_superblock(&Dirs::new(dir)).is_ok());
+    let first = readable.or(dirs.first());
+    let first = first.ok_or_else(|| StoreError::BadVolume("no directory was named".to_owned()))?;
     check(first, Some(dirs), depth, tell)
 }
 
@@ -294,7 +297,9 @@ fn newest(copies: &[Copy]) -> Manifest {
 
 /// Every member that a title lies on, and that is there, has it.
 fn title_is_on_every_member(members: &[Member], titles: &[(TitleId, Manifest)], report: &mut Report<'_>) {
-    for (id, manifest) in titles {
+    // Some may have been removed since they were listed.
+    let is_there = |id: &TitleId| members.iter().any(|member| member.dirs.title(*id).is_dir());
+    for (id, manifest) in titles.iter().filter(|(id, _)| is_there(id)) {
         for placed in &manifest.placement.members {
             let Some(member) = members.iter().find(|member| member.slot == placed.index) else { continue };
             let dir = member.dirs.title(*id);
@@ -388,8 +393,9 @@ fn tmp_holds_only_living_work(dirs: &Dirs, report: &mut Report<'_>) -> Result<()
         match entry {
             TmpEntry::Live(_) => {}
             TmpEntry::Stale(path) => {
-                let remedy = "it is removed when the store is opened next";
-                report.warning(promise, &path, "left by an ingest or a removal that did not end", remedy);
+                let remedy = "it is removed when the store is opened next, or a repair goes on with it";
+                let what = "left by an ingest, a removal or a repair that did not end";
+                report.warning(promise, &path, what, remedy);
             }
             TmpEntry::Foreign(path) => {
                 report.warning(promise, &path, "is not part of a store", "move it elsewhere")
