@@ -6,7 +6,7 @@ use millrace_core::limits::MAX_MEMBERS;
 
 use super::dirs::{Dirs, VOLUME_FILE, random, rename, sync_dir, unix_s};
 use super::lock::{self, StoreLock};
-use super::{Inner, members_io, no_slot};
+use super::{Inner, members_io, no_slot, read_superblock};
 use crate::disk::Disk;
 use crate::errand::Patience;
 use crate::error::StoreError;
@@ -61,7 +61,7 @@ pub(super) fn volume(dirs: &[PathBuf], geometry: Geometry, disk: &Disk) -> Resul
     let unfit = |error: crate::format::FormatError| StoreError::BadVolume(error.to_string());
     geometry.validate("geometry").map_err(unfit)?;
     geometry.check_supported("geometry").map_err(unfit)?;
-    let homes = dirs.iter().map(|dir| new_home(dir, disk)).collect::<Result<Vec<_>, _>>()?;
+    let homes = dirs.iter().map(|dir| new_home(dir, disk, None)).collect::<Result<Vec<_>, _>>()?;
     let places: Vec<PathBuf> = homes.iter().map(|home| hint(&home.root)).collect();
     for (i, place) in places.iter().enumerate() {
         if places[..i].contains(place) {
@@ -127,7 +127,7 @@ pub(super) fn add(inner: &Inner, dir: &Path, geometry: Geometry) -> Result<(), S
         let what = format!("rows for {} members; with the new one there are {}", geometry.members, count + 1);
         return Err(StoreError::BadVolume(what));
     }
-    let home = new_home(dir, &inner.disk)?;
+    let home = new_home(dir, &inner.disk, Some(&inner.members))?;
     let (member, index) = (new_uuid()?, count as u16);
     write_superblock(&home, inner.members.volume(), member, index, geometry)?;
     let path = hint(dir);
@@ -163,7 +163,7 @@ pub(super) fn replace(inner: &Inner, slot: usize, dir: &Path) -> Result<(), Stor
         );
         return Err(StoreError::BadVolume(what));
     }
-    let home = new_home(dir, &inner.disk)?;
+    let home = new_home(dir, &inner.disk, Some(&inner.members))?;
     let member = new_uuid()?;
     write_superblock(&home, inner.members.volume(), member, slot as u16, inner.members.geometry())?;
     super::make_subdirectories(&home)?;
@@ -179,10 +179,20 @@ fn new_uuid() -> Result<Uuid, StoreError> {
     Ok(Uuid::from_random(random()?))
 }
 
-/// A directory that is to become a member: made if it is not there; it may hold nothing that a store has.
-fn new_home(dir: &Path, disk: &Disk) -> Result<Dirs, StoreError> {
+/// A directory that is to become a member: made if it is not there; it may hold nothing that a store has, but for the
+/// superblock of an earlier try to give it to these `members`.
+fn new_home(dir: &Path, disk: &Disk, members: Option<&Members>) -> Result<Dirs, StoreError> {
     disk.create_dir_all(dir).map_err(StoreError::io("create", dir))?;
     let home = Dirs::on(dir, disk.clone());
+    let is_of_a_try = |members: &Members| {
+        let is_named = |member| (0..members.len()).any(|slot| members.member(slot) == Some(member));
+        let block = read_superblock(&home);
+        block.is_ok_and(|block| block.volume == members.volume() && !is_named(block.member))
+            && [&home.tmp, &home.titles].iter().all(|path| !path.exists())
+    };
+    if members.is_some_and(is_of_a_try) {
+        return Ok(home);
+    }
     let taken = [home.superblock(), home.tmp.clone(), home.titles.clone()];
     match taken.iter().find(|path| path.exists()) {
         None => Ok(home),

@@ -47,9 +47,8 @@ impl StoreLock {
             // Whoever had the lock before may have changed who the members are, and one that cannot be opened may be missing.
             members.refresh();
             if there == those_there() {
-                return taken.map(|()| {
-                    (Self { _files: files }, members.usable().into_iter().map(on).collect())
-                });
+                return taken
+                    .map(|()| (Self { _files: files }, members.usable().into_iter().map(on).collect()));
             }
         }
     }
