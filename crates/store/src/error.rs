@@ -106,7 +106,7 @@ pub enum StoreError {
         error: FormatError,
     },
     /// A meta-data file does not hold what its format promises.
-    #[error("{}: {error}; run fsck, then remove the title and add it again", path.display())]
+    #[error("{}: {error}; millrace fsck says what is wrong and what to do", path.display())]
     Meta {
         /// The file.
         path: PathBuf,
@@ -115,7 +115,7 @@ pub enum StoreError {
         error: MetaError,
     },
     /// A range sums file does not hold what its format promises.
-    #[error("{}: {error}; run fsck, then remove the title and add it again", path.display())]
+    #[error("{}: {error}; millrace fsck says what is wrong and what to do", path.display())]
     Sums {
         /// The file.
         path: PathBuf,
@@ -124,7 +124,7 @@ pub enum StoreError {
         error: SumsError,
     },
     /// A file is missing or has the wrong length.
-    #[error("{}: {what}; run fsck, then remove the title and add it again", path.display())]
+    #[error("{}: {what}; millrace fsck says what is wrong and what to do", path.display())]
     Damaged {
         /// The file.
         path: PathBuf,

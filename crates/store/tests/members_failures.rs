@@ -8,14 +8,16 @@ use std::fs;
 use std::path::PathBuf;
 
 use common::Film;
-use members_support::Disks;
+use members_support::{Disks, film_of};
 use millrace_store::StoreError;
+use millrace_store::check::{Depth, Severity, check_members};
 use millrace_store::disk::ReadFaults;
 use millrace_store::disk::sim::{EIO, Order, Sim};
+use millrace_store::format::superblock::Geometry;
 use millrace_store::members::MemberState;
 use millrace_store::repair::{Progress, RepairOptions, Verdict, repair};
 use millrace_store::volume::Volume;
-use repair_support::{Counted, Members, content};
+use repair_support::{Counted, Members, content, flip};
 
 /// The titles' names as a volume of these members has them; empty if it cannot be opened.
 fn titles(roots: &[PathBuf]) -> Vec<String> {
@@ -91,4 +93,67 @@ fn a_member_that_took_the_place_of_the_one_being_filled_is_filled_before_it_is_b
     volume.members().refresh();
     assert_eq!((volume.members().dir(2), volume.members().state(2)), (good.clone(), MemberState::Active));
     assert!(content(&good) == before);
+}
+
+/// With every operation failing in its turn.
+#[test]
+fn a_member_that_could_not_be_added_is_added_when_it_is_tried_again() {
+    let mut failed = 0;
+    for op in 0.. {
+        let (disks, volume) = Disks::volume(2, 1, 0);
+        drop(volume);
+        let (roots, new) = (disks.all(), disks.at(2));
+        fs::create_dir(&new).unwrap();
+        let sim = Sim::new(&[&roots[0], &roots[1], &new].map(PathBuf::as_path)).unwrap();
+        let volume = Volume::open_members_on(&roots, sim.disk()).unwrap();
+        let before = sim.operations();
+        sim.order(Some(Order::Fail { op: before + op, errno: EIO }));
+        let geometry = Geometry::choose(3, 1, 0).unwrap();
+        let first = volume.add_member(&new, geometry);
+        let done = sim.operations() - before <= op;
+        sim.order(None);
+        failed += u32::from(first.is_err());
+        if first.is_err() && volume.members().len() == 2 {
+            volume.add_member(&new, geometry).unwrap_or_else(|e| panic!("operation {op}: {e}"));
+        }
+        drop(volume);
+        assert_eq!(Volume::open(&new).unwrap().members().usable(), [0, 1, 2], "operation {op}");
+        if done {
+            break;
+        }
+    }
+    assert!(failed > 5, "{failed} operations failed");
+}
+
+#[test]
+fn a_damaged_copy_of_the_sums_is_passed_over_when_a_size_is_added() {
+    let (world, volume) = Members::new(3, 1);
+    let film = Film::new(3000, 1);
+    let info = film.add(&volume, "film");
+    let path = |i: usize, name: &str| world.dirs[i].join(format!("titles/{}/{name}", info.id));
+    for name in ["meta-1316.mrp", "parity.mrp"] {
+        flip(&path(0, name), 4096 + 100);
+    }
+    flip(&path(1, "meta-1316.mrp"), 4096 * 2 + 100);
+    flip(&path(2, "data.mru"), 100);
+    volume.add_packet_size(info.id, 188).unwrap();
+    assert!(film_of(&volume, info.id) == film.bytes);
+    flip(&path(2, "meta-1316.mrp"), 4096 + 100);
+    flip(&path(1, "meta-1316.mrp"), 4096 + 100);
+    let error = volume.add_packet_size(info.id, 1880).unwrap_err().to_string();
+    assert!(error.contains("meta-1316.mrp") && error.contains("millrace fsck"), "{error}");
+}
+
+#[test]
+fn the_named_members_are_checked_although_the_first_is_gone_or_empty() {
+    let (world, volume) = Members::new(3, 1);
+    Film::new(100, 1).add(&volume, "film");
+    drop(volume);
+    world.pull(0);
+    for _ in ["gone", "an empty place"] {
+        let findings = check_members(&world.dirs, Depth::Full, &mut |_| {}).unwrap();
+        let promises: Vec<_> = findings.iter().map(|found| (found.promise, found.severity)).collect();
+        assert_eq!(promises, [("every_member_is_there", Severity::Warning)], "{findings:#?}");
+        let _ = fs::create_dir(&world.dirs[0]);
+    }
 }

@@ -4,15 +4,16 @@
 use std::fs::File;
 use std::ops::Range;
 use std::os::unix::fs::FileExt;
+use std::path::Path;
 
 use millrace_core::ids::TitleId;
 use millrace_core::limits::DEFAULT_PACKET_BYTES;
 use millrace_core::packet::PacketMeta;
 
-use super::open::open_parity_meta;
+use super::open::{open_meta, open_parity_meta};
 use super::{TitleFiles, Volume};
 use crate::error::StoreError;
-use crate::format::manifest::PARITY_META_FILE;
+use crate::format::manifest::{PARITY_META_FILE, meta_file};
 use crate::meta::MetaFile;
 use crate::repair::grid::Grid;
 use crate::rows::Rows;
@@ -133,10 +134,13 @@ impl RowReader {
         self.loaded = None;
         let shape = self.shape;
         let data_sums =
-            sums_of(&files.meta, u64::from(row) * u64::from(shape.row_packets()), shape.row_packets())?;
+            data_sums(files, u64::from(row) * u64::from(shape.row_packets()), shape.row_packets())?;
         let parity_sums = match &self.parity_meta {
             Some(meta) => {
-                sums_of(meta, shape.parity_record(row, 0, 0), shape.m() as u32 * shape.unit_packets())?
+                let (first, count) =
+                    (shape.parity_record(row, 0, 0), shape.m() as u32 * shape.unit_packets());
+                let copy = |path: &Path| sums_of(&open_parity_meta(path, &files.info, &shape)?, first, count);
+                sums_of(meta, first, count).or_else(|error| from_any(files, PARITY_META_FILE, error, copy))?
             }
             None => Vec::new(),
         };
@@ -178,10 +182,38 @@ impl RowReader {
     }
 }
 
+/// Records of default-size packets: of the copy that is open, and where that is damaged of another member's.
+pub(super) fn read_metas(files: &TitleFiles, first: u32, out: &mut [PacketMeta]) -> Result<(), StoreError> {
+    let Err(error) = files.meta.read(first, out) else { return Ok(()) };
+    let size = DEFAULT_PACKET_BYTES as u16;
+    let copy = |path: &Path| open_meta(path, &files.info, size)?.read(first, out);
+    from_any(files, &meta_file(size), error, copy)
+}
+
+/// What `read` gets of the first member's copy of a file that has it; the error that there was before, if none has.
+fn from_any<T>(
+    files: &TitleFiles,
+    name: &str,
+    before: StoreError,
+    mut read: impl FnMut(&Path) -> Result<T, StoreError>,
+) -> Result<T, StoreError> {
+    let is_usable = |p: &usize| files.slot(*p).is_some_and(|slot| files.members.is_usable(slot));
+    let copies = (0..files.slots.len()).filter(is_usable).filter_map(|p| Some(files.dir_on(p)?.join(name)));
+    copies.map(|path| read(&path)).find_map(Result::ok).ok_or(before)
+}
+
 /// The sums of `count` packets from number `first` on, fewer at the end.
 fn sums_of(meta: &MetaFile, first: u64, count: u32) -> Result<Vec<u16>, StoreError> {
     let first = first.min(u64::from(meta.packets())) as u32;
     let mut metas = vec![PacketMeta::default(); count.min(meta.packets() - first) as usize];
     meta.read(first, &mut metas)?;
+    Ok(metas.into_iter().map(PacketMeta::sum).collect())
+}
+
+/// The same of the film's packets.
+fn data_sums(files: &TitleFiles, first: u64, count: u32) -> Result<Vec<u16>, StoreError> {
+    let first = first.min(u64::from(files.meta.packets())) as u32;
+    let mut metas = vec![PacketMeta::default(); count.min(files.meta.packets() - first) as usize];
+    read_metas(files, first, &mut metas)?;
     Ok(metas.into_iter().map(PacketMeta::sum).collect())
 }

@@ -6,6 +6,7 @@ use millrace_core::packet::{PacketMeta, WireLayout};
 use millrace_core::wire::checksum::{add, sum16};
 
 use super::dirs::{Dirs, copy_new, rename, sync_dir, write_new};
+use super::film::read_metas;
 use super::lock::StoreLock;
 use super::manifest_io::{find_manifest, lies_on};
 use super::members_io::leave_missing_behind;
@@ -256,7 +257,7 @@ impl Known {
         let packets = self.rule.packets(&(start..start + data.len() as u64));
         self.first = packets.start;
         self.metas.resize((packets.end - packets.start) as usize, PacketMeta::default());
-        files.meta.read(self.first, &mut self.metas)?;
+        read_metas(files, self.first, &mut self.metas)?;
         for (i, (packet, meta)) in data.chunks(DEFAULT_PACKET_BYTES).zip(&self.metas).enumerate() {
             if sum16(packet) != meta.sum() {
                 let what = format!("packet {} does not match its stored sum", start / DEFAULT + i as u64);
