@@ -17,7 +17,7 @@ use millrace_core::seam::Clock;
 use millrace_core::time::Instant;
 use millrace_store::StoreError;
 use millrace_store::disk::ReadFaults;
-use millrace_store::disk::sim::{EIO, ENOSPC, Order, Recording, Sim};
+use millrace_store::disk::sim::{EIO, ENOSPC, Fate, Order, Recording, Sim};
 use millrace_store::format::superblock::Geometry;
 use millrace_store::members::MemberState;
 use millrace_store::repair::{self, RepairOptions, Report, Setting, Timekeeper, Verdict};
@@ -220,6 +220,16 @@ fn rebuilding(scene: &Scene, sim: &Arc<Sim>) -> Result<(), StoreError> {
     mend(&volume).map(drop).map_err(into_store)
 }
 
+/// A title that an active member has lost is made there again.
+fn filling(scene: &Scene, sim: &Arc<Sim>) -> Result<(), StoreError> {
+    let volume = scene.open(sim)?;
+    let id = volume.find("a")?.expect("there is such a title").id;
+    let path = scene.roots[1].join("titles").join(id.to_string());
+    let removed = if path.is_dir() { sim.disk().remove_tree(&path) } else { Ok(()) };
+    removed.map_err(|error| StoreError::Io { action: "remove", path, error })?;
+    mend(&volume).map(drop).map_err(into_store)
+}
+
 fn into_store(error: repair::RepairError) -> StoreError {
     match error {
         repair::RepairError::Store(error) => error,
@@ -278,6 +288,66 @@ fn power_cut_while_a_member_is_rebuilt() {
     rebuilding(&scene, &sim).unwrap();
     let states = each_state(&scene.recording(&sim), MEMBERS, 2, |left| verify_rebuilt(&scene, left));
     assert!(states > 40, "{states} states");
+}
+
+/// A title that is made anew is on its member with all its files, or not to be seen there.
+#[test]
+fn power_cut_while_an_active_member_is_filled() {
+    let scene = Scene::new(&["a", "b"]);
+    let id = open(&scene.roots, "").find("a").unwrap().unwrap().id.to_string();
+    fs::remove_dir_all(scene.roots[1].join("titles").join(&id)).unwrap();
+    let sim = scene.sim(&["a", "b"]);
+    filling(&scene, &sim).unwrap();
+    let mut there = 0;
+    let states = each_state(&scene.recording(&sim), MEMBERS, 6, |left| {
+        drop(open(left.roots, &left.what));
+        let title = left.roots[1].join("titles").join(&id);
+        for name in ["data.mru", "parity.mru", "index.mri"].iter().filter(|_| title.is_dir()) {
+            there += 1;
+            assert!(title.join(name).exists(), "{}: the title came without {name}", left.what);
+        }
+        verify_rebuilt(&scene, left);
+    });
+    assert!(states > 20 && there > 0, "{states} states, {there} files");
+}
+
+/// A rebuilding meets a failure and is run again, and then the power is cut: what it called durable is.
+#[test]
+fn power_cut_after_a_repair_that_was_run_again() {
+    let titles = &["a", "b"];
+    let total = operations(titles, rebuilding);
+    let mut tried = 0;
+    for op in (0..total).step_by(stride(2)) {
+        let scene = Scene::new(titles);
+        let sim = scene.sim(titles);
+        sim.order(Some(Order::Fail { op, errno: EIO }));
+        let first = rebuilding(&scene, &sim);
+        sim.order(None);
+        let Some(volume) = scene.open(&sim).ok().filter(|volume| volume.members().is_present(1)) else {
+            continue;
+        };
+        if first.is_ok() {
+            continue;
+        }
+        tried += 1;
+        mend(&volume).unwrap();
+        drop(volume);
+        let recording = scene.recording(&sim);
+        for fate in Fate::PLAIN {
+            let dir = scratch();
+            let roots: Vec<PathBuf> = (0..MEMBERS).map(|root| dir.path().join(root.to_string())).collect();
+            roots.iter().for_each(|root| fs::create_dir(root).unwrap());
+            let last = recording.points() - 1;
+            recording
+                .state(last, fate)
+                .rebuild(&roots.iter().map(PathBuf::as_path).collect::<Vec<_>>())
+                .unwrap();
+            let what = format!("operation {op} of {total} failed, repaired again, power cut, {fate:?}");
+            // Number 0: the first member is lost too, so the one that was filled is needed.
+            scene.verify_left(&Left { roots: &roots, marks: recording.marks(last), what, number: 0 });
+        }
+    }
+    assert!(tried > 10, "{tried} failed and were tried again");
 }
 
 /// Opens without the loss of another member; a member of which the replacement had not been noted is replaced again.
@@ -367,11 +437,12 @@ fn power_cut_while_a_scrub_mends() {
 
 type Work = fn(&Scene, &Arc<Sim>) -> Result<(), StoreError>;
 
-const WORKS: [(&str, &[&str], Work); 4] = [
+const WORKS: [(&str, &[&str], Work); 5] = [
     ("ingest", &["a"], ingest),
     ("removal", &["a", "b"], removal),
     ("preparation", &["a", "b"], preparation),
     ("rebuilding", &["a", "b"], rebuilding),
+    ("filling", &["a", "b"], filling),
 ];
 
 /// Does the work with an order to fail; then the disks are well again.

@@ -306,6 +306,16 @@ impl DiskFile {
         self.disk.run(&Op::SyncFile { path: &self.path, file: self.id }, |_| self.file.sync_all())
     }
 
+    /// The same for a file that a later try would go on with: if it fails, the file is removed. Read back from memory its bytes
+    /// would look right, and be called durable although they are not.
+    ///
+    /// # Errors
+    /// As [`DiskFile::sync_all`].
+    pub fn sync_all_or_remove(&self) -> io::Result<()> {
+        // The first error is the one to report; a disk that cannot even remove it will hardly keep it.
+        self.sync_all().inspect_err(|_| drop(self.disk.remove_file(&self.path)))
+    }
+
     /// Where it was opened.
     pub fn path(&self) -> &Path {
         &self.path

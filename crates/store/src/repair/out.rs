@@ -130,7 +130,7 @@ impl Out {
             return Ok(Err(what.to_owned()));
         }
         let failed = |e| StoreError::write("make durable", &self.path, self.written, 0, e);
-        self.file.sync_all().map_err(failed)?;
+        self.file.sync_all_or_remove().map_err(failed)?;
         Ok(Ok(()))
     }
 }

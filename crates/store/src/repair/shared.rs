@@ -84,7 +84,7 @@ fn copy(
         file.write_all(piece).map_err(|e| failed(0, e).into())
     })?;
     if read.is_ok_and(|(hash, _)| hash.to_hex().as_str() == entry.blake3) {
-        file.sync_all().map_err(|e| failed(entry.bytes, e))?;
+        file.sync_all_or_remove().map_err(|e| failed(entry.bytes, e))?;
         return Ok(true);
     }
     drop(file);
@@ -136,7 +136,7 @@ fn merge(
     }
     out.write_all(&blocks).map_err(|e| failed(0, e))?;
     if hasher.finalize().to_hex().as_str() == entry.blake3 {
-        out.sync_all().map_err(|e| failed(entry.bytes, e))?;
+        out.sync_all_or_remove().map_err(|e| failed(entry.bytes, e))?;
         return Ok(true);
     }
     drop(out);

@@ -177,7 +177,7 @@ fn make_shared(
         // A killed repair had come this far. Its bytes are right, but perhaps not on the disk yet.
         if work.wrong_with(set.slot(position), &to, entry.bytes, &entry.blake3)?.is_none() {
             let file = place.dirs().disk.open_or_create(&to);
-            let durable = file.and_then(|file| file.sync_all());
+            let durable = file.and_then(|file| file.sync_all_or_remove());
             durable.map_err(|e| StoreError::write("make durable", &to, 0, 0, e))?;
             return Ok(Ok(()));
         }
