@@ -93,9 +93,11 @@ fn an_unreadable_file_is_named() {
         let store = dir.path().join("store");
         fs::create_dir(&store).unwrap();
         fs::set_permissions(&store, fs::Permissions::from_mode(0o777)).unwrap();
-        // The program itself may lie where only root can go: run a copy.
+        // The program itself may lie where only root can go: run a copy. Another program makes it: a child that a neighbour
+        // forks while this process has it open for writing would keep it from being run.
         let program = dir.path().join("millrace");
-        fs::copy(env!("CARGO_BIN_EXE_millrace"), &program).unwrap();
+        let copied = std::process::Command::new("cp").arg(env!("CARGO_BIN_EXE_millrace")).arg(&program).status();
+        assert!(copied.unwrap().success());
         let output = std::process::Command::new("setpriv")
             .args(["--reuid=65534", "--regid=65534", "--clear-groups"])
             .arg(&program)
