@@ -58,6 +58,8 @@ struct State {
     members: [ReadFault; MAX_MEMBERS],
     /// Counts changes, so that a sleeper sees one that it slept through.
     changes: u64,
+    /// Reads that wait now.
+    waiting: usize,
 }
 
 impl Table {
@@ -69,7 +71,7 @@ impl Table {
 impl ReadFaults {
     /// A handle on which faults can be set; none are yet.
     pub fn settable() -> Self {
-        let state = State { members: [ReadFault::None; MAX_MEMBERS], changes: 0 };
+        let state = State { members: [ReadFault::None; MAX_MEMBERS], changes: 0, waiting: 0 };
         Self { table: Some(Arc::new(Table { state: Mutex::new(state), changed: Condvar::new() })) }
     }
 
@@ -107,6 +109,11 @@ impl ReadFaults {
         }
     }
 
+    /// Reads that hang or wait now, of all members: a test goes on when there are as many as it wants.
+    pub fn waiting(&self) -> usize {
+        self.table.as_ref().map_or(0, |table| table.lock().waiting)
+    }
+
     /// What is wrong with `member` now: for readers that do not block.
     pub fn of(&self, member: u16) -> ReadFault {
         let Some(table) = &self.table else { return ReadFault::None };
@@ -124,13 +131,17 @@ impl ReadFaults {
         loop {
             match of(&state) {
                 ReadFault::Hang => {
+                    state.waiting += 1;
                     state = table.changed.wait(state).unwrap_or_else(PoisonError::into_inner);
+                    state.waiting -= 1;
                 }
                 ReadFault::SlowNs(delay_ns) => {
                     let (since, delay) = (state.changes, Duration::from_nanos(delay_ns));
                     let same = |state: &mut State| state.changes == since;
+                    state.waiting += 1;
                     let waited = table.changed.wait_timeout_while(state, delay, same);
-                    let (now, outcome) = waited.unwrap_or_else(PoisonError::into_inner);
+                    let (mut now, outcome) = waited.unwrap_or_else(PoisonError::into_inner);
+                    now.waiting -= 1;
                     if outcome.timed_out() {
                         return Ok(());
                     }

@@ -35,6 +35,12 @@ fn errors_and_short_reads_are_of_one_member_only() {
     assert_eq!(faults.of(u16::MAX), ReadFault::None);
 }
 
+fn wait_for_a_reader(faults: &ReadFaults) {
+    while faults.waiting() == 0 {
+        std::thread::yield_now();
+    }
+}
+
 #[test]
 fn a_hanging_read_is_answered_when_the_fault_is_lifted() {
     let faults = ReadFaults::settable();
@@ -48,6 +54,7 @@ fn a_hanging_read_is_answered_when_the_fault_is_lifted() {
             tell.send((got.unwrap(), bytes)).unwrap();
         }
     });
+    wait_for_a_reader(&faults);
     assert_eq!(told.try_recv(), Err(mpsc::TryRecvError::Empty));
     faults.set(0, ReadFault::None);
     assert_eq!(told.recv().unwrap(), (2, *b"xy"));
@@ -64,6 +71,7 @@ fn a_slow_read_comes_and_a_new_fault_ends_its_wait() {
         let faults = faults.clone();
         move || faults.before_read(0)
     });
+    wait_for_a_reader(&faults);
     faults.set(0, ReadFault::Eio);
     assert!(reader.join().unwrap().is_err());
 }
