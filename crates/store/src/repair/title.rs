@@ -315,7 +315,7 @@ fn finish(
 }
 
 /// Whether the title is still there as it was when the repair began with it: removed or prepared titles are not brought back.
-fn is_current(set: &TitleSet, need: &Need, work: &mut Work<'_>) -> Result<bool, RepairError> {
+pub(crate) fn is_current(set: &TitleSet, need: &Need, work: &mut Work<'_>) -> Result<bool, RepairError> {
     let others = set.homes.iter().enumerate().filter_map(|(position, home)| Some((position, home.as_ref()?)));
     let lacks_manifest = need.whole || need.files.iter().any(|(name, _)| name == MANIFEST_FILE);
     for (position, home) in others {

@@ -5,7 +5,7 @@ use crate::repair::RepairError;
 use crate::repair::reading::{Reading, Trouble};
 use crate::repair::report::{Fate, Found};
 use crate::repair::set::{TitleSet, Units};
-use crate::repair::title::{Need, mend, row_sums};
+use crate::repair::title::{Need, is_current, mend, row_sums};
 use crate::repair::work::Work;
 use crate::repair::{anew, examine};
 
@@ -33,7 +33,8 @@ pub(crate) fn scrub(set: &TitleSet, mends: bool, work: &mut Work<'_>) -> Result<
         mend(set, &look.needs, &look.suspects, work)?;
         // Mending reads the film once more: that is no progress.
         work.progress.bytes_done = done;
-    } else {
+    } else if wrong && is_current(set, &Need::default(), work)? {
+        // One that was removed meanwhile is not lost.
         look.report(set, work);
     }
     if !wrong && look.contradictions > 0 {

@@ -160,3 +160,13 @@ fn two_flips_that_leave_the_sum_as_it_was_are_mended_beside_others() {
     assert_eq!((report.count(Fate::Mended), report.count(Fate::Lost)), (1, 0), "{report:?}");
     assert!(world.tree() == before);
 }
+
+#[test]
+fn a_title_that_was_removed_meanwhile_is_not_lost() {
+    let world = World::new(geometry(2, 1), 50);
+    let set = world.set();
+    (0..2).for_each(|i| fs::remove_dir_all(world.title(i)).unwrap());
+    let (report, _, result) = world.work(0, u64::MAX, |work| scrub(&set, false, work));
+    result.unwrap();
+    assert_eq!(report.found, []);
+}
