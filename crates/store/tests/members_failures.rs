@@ -79,7 +79,9 @@ fn a_member_that_took_the_place_of_the_one_being_filled_is_filled_before_it_is_b
     let (bad, good) = (world.root.path().join("bad"), world.root.path().join("good"));
     volume.replace_member(2, &bad).unwrap();
     let mut replaced = false;
+    let mut seen = Vec::new();
     let tell = &mut |progress: &Progress| {
+        seen.push((progress.titles_done, progress.title.clone()));
         if progress.titles_done == 1 && !replaced {
             operator.replace_member(2, &good).unwrap();
             replaced = true;
@@ -89,6 +91,10 @@ fn a_member_that_took_the_place_of_the_one_being_filled_is_filled_before_it_is_b
     let options = RepairOptions { rate_bytes_per_s: 0 };
     let report = repair(&volume, &options, time.setting(tell, &ReadFaults::default())).unwrap();
     assert!(replaced);
+    seen.dedup();
+    let (first, second) = (seen[0].1.clone(), seen[1].1.clone());
+    assert!(first != second && seen[1].0 == 1, "{seen:?}");
+    assert!(seen.iter().all(|(done, title)| *title == if *done == 0 { &first } else { &second }[..]), "{seen:?}");
     assert_eq!((report.verdict(), &report.activated[..]), (Verdict::Mended, &[2][..]), "{report:?}");
     volume.members().refresh();
     assert_eq!((volume.members().dir(2), volume.members().state(2)), (good.clone(), MemberState::Active));

@@ -1,6 +1,5 @@
 //! A file of units being made: written row by row, hashed on the way, and good only if its BLAKE3 is the promised one.
 
-use std::os::unix::fs::FileExt;
 use std::path::PathBuf;
 
 use millrace_core::limits::DEFAULT_PACKET_BYTES;
@@ -63,9 +62,7 @@ impl Out {
             }
             self.buffer.clear();
             self.buffer.resize((range.end - range.start) as usize, 0);
-            work.check()?;
-            work.report.bytes_read += self.buffer.len() as u64;
-            if self.file.file().read_exact_at(&mut self.buffer, range.start).is_err() {
+            if work.read(set.slot(self.position), self.file.file(), &mut self.buffer, range.start)?.is_err() {
                 return Ok(());
             }
             let expected = sums.read(set, &rows, work)?;

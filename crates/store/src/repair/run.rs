@@ -42,7 +42,7 @@ pub fn repair(volume: &Volume, options: &RepairOptions, setting: Setting<'_>) ->
         for set in &titles {
             work.check()?;
             each(volume, set, &mut work, repair_title)?;
-            next(set, &mut work);
+            next(&mut work);
         }
         if !work.given_up().is_empty() {
             // The new list would have to be written there too. The next repair has little left to do.
@@ -72,6 +72,8 @@ pub(crate) fn each(
     work: &mut Work<'_>,
     step: impl Fn(&TitleSet, &mut Work<'_>) -> Result<(), RepairError>,
 ) -> Result<(), RepairError> {
+    work.progress.title.clone_from(&set.manifest.title.name);
+    work.tell();
     let start = work.progress.bytes_done;
     let known = work.report.found.len();
     loop {
@@ -140,17 +142,11 @@ pub(crate) fn begin(titles: &[TitleSet], work: &mut Work<'_>) {
     work.progress.bytes_done = 0;
     work.progress.bytes_total = titles.iter().map(|set| set.rows.film_bytes()).sum();
     work.report.titles = titles.len();
-    if let Some(first) = titles.first() {
-        work.progress.title.clone_from(&first.manifest.title.name);
-    }
-    work.tell();
 }
 
 /// A title is done.
-pub(crate) fn next(set: &TitleSet, work: &mut Work<'_>) {
+pub(crate) fn next(work: &mut Work<'_>) {
     work.progress.titles_done += 1;
-    work.progress.title.clone_from(&set.manifest.title.name);
-    work.tell();
 }
 
 fn repair_title(set: &TitleSet, work: &mut Work<'_>) -> Result<(), RepairError> {

@@ -39,7 +39,7 @@ pub fn scrub(volume: &Volume, options: &ScrubOptions, setting: Setting<'_>) -> R
         let start = work.progress.bytes_done;
         each(volume, set, &mut work, |set, work| title::scrub(set, options.mend, work))?;
         work.progress.bytes_done = start + set.rows.film_bytes();
-        next(set, &mut work);
+        next(&mut work);
     }
     Ok(end(volume, work))
 }
