@@ -96,7 +96,8 @@ fn an_unreadable_file_is_named() {
         // The program itself may lie where only root can go: run a copy. Another program makes it: a child that a neighbour
         // forks while this process has it open for writing would keep it from being run.
         let program = dir.path().join("millrace");
-        let copied = std::process::Command::new("cp").arg(env!("CARGO_BIN_EXE_millrace")).arg(&program).status();
+        let copied =
+            std::process::Command::new("cp").arg(env!("CARGO_BIN_EXE_millrace")).arg(&program).status();
         assert!(copied.unwrap().success());
         let output = std::process::Command::new("setpriv")
             .args(["--reuid=65534", "--regid=65534", "--clear-groups"])

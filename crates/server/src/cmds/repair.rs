@@ -37,8 +37,8 @@ const SILENCE: Duration = Duration::from_nanos(10 * REPAIR_ANSWER_NS);
 #[derive(Args)]
 #[command(
     after_help = "Examples:\n  millrace repair --store /disk1/store\n  millrace repair --store /disk1/store --rate 50MB/s\n\n\
-                  Exit code: 0 all members are whole and active; 1 all films are whole, but a member is not there; 2 some film is\n\
-                  lost (it is named); 3 it could not be done or was stopped."
+                  Exit code: 0 all members are whole and active; 1 all films are whole, but a member is not there or\n\
+                  has damage that a scrub mends; 2 some film is lost (it is named); 3 it could not be done or was stopped."
 )]
 pub(super) struct RepairArgs {
     #[command(flatten)]
@@ -71,7 +71,7 @@ fn attempt(args: &WorkArgs) -> anyhow::Result<ExitCode> {
     let (volume, report) = with_bar(args, move |volume, setting| repair(volume, &options, setting))?;
     let code = match report.verdict() {
         Verdict::Lost => 2,
-        _ if !report.absent.is_empty() => 1,
+        _ if !report.absent.is_empty() || report.count(Fate::Mendable) > 0 => 1,
         _ => 0,
     };
     if args.json {

@@ -38,7 +38,8 @@ pub(super) fn run(args: &RmArgs) -> anyhow::Result<ExitCode> {
                 missing += 1;
             }
             Some(removed) => {
-                let (id, name) = (removed?, title.map_or("a title that cannot be read".to_owned(), |t| t.name));
+                let (id, name) =
+                    (removed?, title.map_or("a title that cannot be read".to_owned(), |t| t.name));
                 if !args.quiet {
                     println!("removed {name} ({id})");
                 }

@@ -35,8 +35,8 @@ pub fn repair(volume: &Volume, options: &RepairOptions, setting: Setting<'_>) ->
     for _ in 0..MAX_ROUNDS {
         volume.members().refresh();
         let behind = begin_rebuilding(volume)?;
-        // What could not be had is tried again, and said once.
-        work.report.found.retain(|found| found.fate != Fate::Lost);
+        // What could not be had or mended is tried again, and said once.
+        work.report.found.retain(|found| found.fate == Fate::Mended);
         let titles = titles(volume, &mut work)?;
         begin(&titles, &mut work);
         for set in &titles {
@@ -268,9 +268,8 @@ fn is_same(
     work: &mut Work<'_>,
 ) -> Result<bool, RepairError> {
     let members = volume.members();
-    let is_there = |&(slot, member): &(usize, Uuid)| {
-        members.is_present(slot) && members.member(slot) == Some(member)
-    };
+    let is_there =
+        |&(slot, member): &(usize, Uuid)| members.is_present(slot) && members.member(slot) == Some(member);
     if !behind.iter().all(is_there) {
         return Ok(false);
     }

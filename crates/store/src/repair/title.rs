@@ -225,7 +225,9 @@ fn make_units(
     let mut reading = Reading::open(set, sums, work)?;
     let suspected =
         |row| suspects.iter().fold(0, |mask, &(position, units)| mask | set.symbols(position, row, units));
+    let mut first = None;
     while let Some(row) = outs.iter().filter_map(|out| out.next_row(set)).min() {
+        first.get_or_insert(row);
         let rows = row..set.rows.rows().min(row.saturating_add(Reading::rows_at_once(set)));
         let film = |row: u32| (u64::from(row) * set.rows.row_bytes()).min(set.rows.film_bytes());
         let bytes = film(rows.end) - film(rows.start);
@@ -237,12 +239,31 @@ fn make_units(
         work.progress.bytes_done += bytes;
         work.tell();
     }
+    tell_of_sources(set, &reading, &outs, first == Some(0), work);
     for out in outs {
         let (position, name) = (out.position, set.name(out.units));
         let blake3 = set.entry(position, out.units).map_or("", |entry| entry.blake3.as_str());
         made.insert((position, name.to_owned()), out.finish(blake3)?);
     }
     Ok(())
+}
+
+/// Damage of the files that were read is told of: it counts among what may be lost, and only a scrub mends it.
+fn tell_of_sources(set: &TitleSet, reading: &Reading, outs: &[Out], is_all_read: bool, work: &mut Work<'_>) {
+    let files =
+        (0..set.homes.len()).flat_map(|position| [(position, Units::Data), (position, Units::Parity)]);
+    for (position, units) in files {
+        let is_made = outs.iter().any(|out| (out.position, out.units) == (position, units));
+        let is_silent = work.has_given_up(set.slot(position));
+        let Some(entry) = set.entry(position, units).filter(|_| !is_made && !is_silent) else { continue };
+        let Some(mut trouble) = reading.trouble(position, units, &entry.blake3) else { continue };
+        // What a killed repair had made already was not read for again.
+        trouble.wrong_hash &= is_all_read;
+        if let (Some(what), Some(dir)) = (trouble.describe(), set.dir(position)) {
+            let path = dir.join(set.name(units));
+            found(set, position, path, format!("{what}; run millrace scrub"), Fate::Mendable, work);
+        }
+    }
 }
 
 /// The sums of all packets, from copies whose BLAKE3 is right; `None` if no member has those of the film. Those of the parity may

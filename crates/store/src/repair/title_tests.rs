@@ -161,3 +161,18 @@ fn a_title_that_is_gone_is_not_brought_back() {
     assert_eq!(report.found, []);
     assert!(world.tree().is_empty());
 }
+
+#[test]
+fn damage_of_the_members_that_are_read_is_told_of() {
+    let world = World::new(geometry(4, 2), 500);
+    let before = world.tree();
+    fs::remove_dir_all(world.title(1)).unwrap();
+    world.flip(0, "data.mru", PACKET * 3 + 100);
+    let report = world.mend(&[whole(1)], &[]);
+    assert_eq!((report.count(Fate::Mended), report.count(Fate::Mendable)), (1, 1), "{report:?}");
+    let told = report.found.iter().find(|found| found.fate == Fate::Mendable).unwrap();
+    assert_eq!(told.path, world.title(0).join("data.mru"));
+    assert!(told.what.contains("the first at byte 3948") && told.what.contains("millrace scrub"), "{told:?}");
+    world.flip(0, "data.mru", PACKET * 3 + 100);
+    assert!(world.tree() == before);
+}
