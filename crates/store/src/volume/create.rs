@@ -188,7 +188,7 @@ fn new_home(dir: &Path, disk: &Disk, members: Option<&Members>) -> Result<Dirs, 
         let is_named = |member| (0..members.len()).any(|slot| members.member(slot) == Some(member));
         let block = read_superblock(&home);
         block.is_ok_and(|block| block.volume == members.volume() && !is_named(block.member))
-            && [&home.tmp, &home.titles].iter().all(|path| !path.exists())
+            && [&home.tmp, &home.titles].iter().all(|path| !path.exists() || is_empty(path))
     };
     if members.is_some_and(is_of_a_try) {
         return Ok(home);
@@ -201,6 +201,10 @@ fn new_home(dir: &Path, disk: &Disk, members: Option<&Members>) -> Result<Dirs, 
             path.display()
         ))),
     }
+}
+
+fn is_empty(dir: &Path) -> bool {
+    std::fs::read_dir(dir).is_ok_and(|mut entries| entries.next().is_none())
 }
 
 fn write_superblock(
