@@ -107,9 +107,9 @@ fn a_repair_that_was_stopped_goes_on() {
     volume.replace_member(1, &world.dirs[1]).unwrap();
     let mut written = 0;
     let mut stops = 0;
-    // 60 MB are to be read and written; each try gets a third of that.
+    // 60 MB are to be read and written; each try gets half of that, and first reads again what the last one made.
     let report = loop {
-        match run_repair_until(&volume, 20_000_000, 1_000_000_000) {
+        match run_repair_until(&volume, 30_000_000, 1_000_000_000) {
             Ok(report) => break report,
             Err(RepairError::Stopped) => stops += 1,
             Err(error) => panic!("{error}"),
