@@ -214,6 +214,8 @@ impl Manager {
         let place = self.flights.len();
         if let Some(begun) = self.probe
             && now.ns_since(begun) >= SLOW_READ_NS
+            // Else it has been answered and waits to be taken.
+            && self.reader.unanswered(now, place).members != 0
         {
             self.probe = None;
             self.care.given_up(begun, &self.reader.give_up(place));

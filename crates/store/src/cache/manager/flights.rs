@@ -195,7 +195,8 @@ impl Manager {
         });
     }
 
-    /// Looks after reads of many members that take long. Gives the number of those given up.
+    /// Looks after reads of many members that take long. Gives the number of those given up: never one of which nothing is
+    /// missing, which only waits to be taken.
     pub(super) fn look_after_reads(&mut self, now: Instant) -> usize {
         let mut given_up = 0;
         for place in 0..self.flights.len() {
@@ -221,7 +222,8 @@ impl Manager {
         // What waits for its turn behind others of a member that does not answer will not be answered either.
         let hopeless = missing.late | missing.queued & (view.lost | view.avoid);
         let news = missing.late & !flight.late;
-        flight.late |= hopeless;
+        // Who was late and has answered meanwhile is as good as any other: what it gave is at hand.
+        flight.late = flight.late & missing.members | hopeless;
         if news != 0 {
             self.care.late(now, news);
         }
@@ -252,3 +254,7 @@ fn bytes_of(order: &Order, results: &[SpanResult<'_>], film: bool) -> u64 {
 fn refuses_direct(order: &Order, results: &[SpanResult<'_>]) -> bool {
     order.spans.iter().zip(results).any(|(span, result)| span.direct && *result == Err(libc::EINVAL))
 }
+
+#[cfg(test)]
+#[path = "flights_tests.rs"]
+mod tests;
