@@ -232,11 +232,22 @@ impl Manager {
         }
         let others = flight.title.order(flight.key.extent, flight.spare, self.view_for(now, flight), true);
         match others {
-            Ok(_) => flight.tries < MAX_TRIES,
-            Err(ReadFailure::MembersLost { may: 0, .. }) => false,
-            Err(_) => now.ns_since(flight.begun) >= HUNG_NS,
+            Ok(order) if !is_missed(&flight.title, &order) => flight.tries < MAX_TRIES,
+            // Nothing else can be read.
+            _ if tolerance(&flight.title) == 0 => false,
+            _ => now.ns_since(flight.begun) >= HUNG_NS,
         }
     }
+}
+
+/// Members of a title that may be lost.
+fn tolerance(title: &OpenTitle) -> usize {
+    title.source().members().map_or(0, |(rows, _)| rows.tolerance())
+}
+
+/// Whether what an order of a parity track leaves out is missed: film may have left with holes that nothing else repairs.
+fn is_missed(title: &OpenTitle, order: &Order) -> bool {
+    title.source().track() > 0 && order.left_out.count_ones() as usize > tolerance(title)
 }
 
 /// Bytes that were read of film (or parity) or of everything else, with what alignment adds.

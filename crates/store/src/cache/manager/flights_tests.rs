@@ -231,3 +231,22 @@ fn a_probe_that_was_answered_is_not_given_up() {
     assert_eq!(world.health(1), MemberHealth::Healthy);
     assert_eq!(world.manager.counters.snapshot().probes, u64::from(GOOD_PROBES), "each was good");
 }
+
+/// A parity track on one member: there is nowhere else to read its parity from.
+#[test]
+fn a_parity_track_waits_for_members_that_nothing_makes_up_for() {
+    let sample = RowSample::of_rows(geometry(8, 3, 1, 20), 8);
+    let track = sample.open_track(1);
+    let mut world = World::of(7, 2, sample, (track, u8::MAX));
+    world.faults.set(0, ReadFault::Hang);
+    world.want(0);
+    world.turn(0);
+    world.wait_begun(0, 0b1);
+    world.turn(260);
+    world.turn(3000);
+    assert_eq!((world.late(0), world.granted.len()), (1, 0));
+    world.faults.set_all(&[]);
+    world.wait_any(3001, 1);
+    let lease = world.granted[0].1.as_ref().unwrap();
+    assert_eq!(lease.content().spare, 0, "nothing is missing");
+}

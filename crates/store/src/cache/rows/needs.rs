@@ -214,7 +214,10 @@ impl Maker<'_> {
         let units = self.rows.spread().parities(track);
         let touched = self.title.packets_of(self.order.extent).ok_or(ReadFailure::OutOfRange)?;
         let touched = track_rows(&self.rows, track, &touched);
-        let out = self.lost | self.avoided;
+        // Film goes out with holes that its viewers repair from what is here: members that are only avoided are asked as soon as the
+        // others do not make up for them, as for film.
+        let all = self.lost | self.avoided;
+        let out = if all.count_ones() as usize <= self.rows.tolerance() { all } else { self.lost };
         self.order.left_out = out;
         let mut runs: Vec<Option<Range<u64>>> = vec![None; self.rows.members()];
         let k = self.rows.k();
@@ -286,3 +289,7 @@ pub(in crate::cache) fn plain(
     });
     Ok(Order { extent, spare, thorough, spans: spans.collect(), absent: 0, left_out: 0 })
 }
+
+#[cfg(test)]
+#[path = "needs_tests.rs"]
+mod tests;
