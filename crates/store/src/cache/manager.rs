@@ -65,6 +65,8 @@ pub(super) struct Manager {
     wake: Arc<EventBell>,
     clock: Arc<dyn Clock + Send + Sync>,
     counters: Arc<Counters>,
+    /// [`Care::returns`] when what has holes was dropped last.
+    returns: u64,
     /// When the probe under way was begun.
     probe: Option<Instant>,
     stopping: bool,
@@ -105,6 +107,7 @@ impl Manager {
             wake,
             clock,
             counters,
+            returns: 0,
             probe: None,
             stopping: false,
         })
@@ -143,6 +146,10 @@ impl Manager {
         }
         work += self.begin_reads(now);
         work += self.look_after_members(now);
+        if self.returns != self.care.returns() {
+            self.returns = self.care.returns();
+            self.policy.drop_holes();
+        }
         work += self.give_grants();
         self.policy.publish();
         work

@@ -138,6 +138,11 @@ impl Policy {
         }
     }
 
+    /// A member is well again: what has holes because of it is read anew for whoever wants it next.
+    pub(super) fn drop_holes(&mut self) {
+        self.shelf.drop_holes();
+    }
+
     /// A stream wants an extent.
     pub(super) fn want(&mut self, now: Instant, door: u16, want: &Want) {
         let stream = StreamKey { door, index: want.stream.index };

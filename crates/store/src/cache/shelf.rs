@@ -24,7 +24,8 @@ enum Slot {
         /// Stamp of its last use.
         used: u64,
     },
-    /// Filled with what nobody may have any more (its title is closed, or it has holes and is here without by now), but
+    /// Filled with what nobody may have any more (its title is closed, or it has holes and is here, or can be
+    /// had, without by now), but
     /// still lent out.
     Orphan,
 }
@@ -227,13 +228,22 @@ impl Shelf {
 
     /// Drops everything of a title; what is still lent out goes when it comes back ([`Shelf::sweep`]).
     pub(super) fn drop_title(&mut self, title: TitleRef) {
+        self.drop_those(|content| content.title == title);
+    }
+
+    /// The same of everything with holes: what is missing there can be had now.
+    pub(super) fn drop_holes(&mut self) {
+        self.drop_those(|content| content.spare > 0);
+    }
+
+    fn drop_those(&mut self, are: impl Fn(&ExtentContent) -> bool) {
         for slot in 0..self.slots.len() as u32 {
-            let Slot::Held { content, .. } = self.slots[slot as usize] else { continue };
-            if content.title != title {
-                continue;
+            if let Slot::Held { content, .. } = self.slots[slot as usize]
+                && are(&content)
+            {
+                self.by_key.remove(&ExtentKey { title: content.title, extent: content.number });
+                self.retire(slot);
             }
-            self.by_key.remove(&ExtentKey { title, extent: content.number });
-            self.retire(slot);
         }
     }
 

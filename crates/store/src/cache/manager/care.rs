@@ -6,7 +6,7 @@ use millrace_core::ids::TitleRef;
 use millrace_core::limits::MAX_MEMBERS;
 use millrace_core::time::Instant;
 
-use super::super::health::{Health, Outcome, Standing};
+use super::super::health::{Health, MemberHealth, Outcome, Standing};
 use super::super::order::{MemberView, Order, Role, SpanOrder, SpanResult, bit};
 use super::super::stats::Counters;
 use crate::members::Members;
@@ -27,6 +27,10 @@ pub(super) struct Care {
     probing: Option<u16>,
     /// Members seen, in a volume of several or with parity.
     members: usize,
+    /// Members that are not healthy, as bits.
+    unwell: u32,
+    /// How often one has become healthy again, or is another.
+    returns: u64,
     /// The volume's own list, and when it was last looked at.
     volume: Option<(Arc<Members>, Instant)>,
 }
@@ -39,7 +43,8 @@ pub(super) fn members_of(bits: u32) -> impl Iterator<Item = u16> {
 impl Care {
     pub(super) fn new(counters: Arc<Counters>) -> Self {
         let known = std::array::from_fn(|_| None);
-        Self { health: Health::default(), counters, known, probing: None, members: 0, volume: None }
+        let health = Health::default();
+        Self { health, counters, known, probing: None, members: 0, unwell: 0, returns: 0, volume: None }
     }
 
     /// The members are those of this volume.
@@ -65,10 +70,16 @@ impl Care {
             if self.health.stand(member, Standing::of(members, member), epoch) {
                 // It was on another disk.
                 self.known[usize::from(member)] = None;
+                self.returns += 1;
             }
         }
         self.members = self.members.max(members.len().min(MAX_MEMBERS));
         self.publish();
+    }
+
+    /// Counts how often a member has come back or was mended: what was read before may lack what can be had now.
+    pub(super) fn returns(&self) -> u64 {
+        self.returns
     }
 
     /// Whom to ask.
@@ -199,8 +210,13 @@ impl Care {
         }
     }
 
-    /// Shows how the members are.
-    fn publish(&self) {
+    /// Shows how the members are, and sees who has come back.
+    fn publish(&mut self) {
+        let members = 0..self.members as u16;
+        let unwell = members.filter(|&member| self.health.of(member) != MemberHealth::Healthy);
+        let unwell = unwell.fold(0, |all, member| all | bit(member));
+        self.returns += u64::from(self.unwell & !unwell != 0);
+        self.unwell = unwell;
         self.counters.members.set(self.members);
         for (member, counters) in (0..).zip(self.counters.of_members.iter().take(self.members)) {
             counters.set_health(self.health.of(member));

@@ -41,6 +41,8 @@ pub(super) struct Flight {
     failed: u32,
     /// Members that have not answered this order in time, as bits.
     late: u32,
+    /// [`Care::returns`](super::care::Care::returns) when the order was made.
+    returns: u64,
 }
 
 impl Manager {
@@ -66,6 +68,7 @@ impl Manager {
                 look_at: None,
                 failed: 0,
                 late: 0,
+                returns: 0,
             };
             match order {
                 Ok(order) => self.begin_read(now, place, flight(order)),
@@ -88,7 +91,7 @@ impl Manager {
     fn begin_read(&mut self, now: Instant, place: usize, mut flight: Flight) {
         self.reader.begin(now, place, &flight.order);
         let of_members = flight.order.spans.iter().any(|span| span.member.is_some());
-        (flight.begun, flight.late) = (now, 0);
+        (flight.begun, flight.late, flight.returns) = (now, 0, self.care.returns());
         flight.look_at = of_members.then(|| now.plus_ns(LOOK_NS));
         self.flights[place] = Some(flight);
     }
@@ -177,6 +180,10 @@ impl Manager {
         }
         self.free_places.push(place);
         self.policy.finish(now, flight.key, flight.fill, outcome);
+        if flight.returns != self.care.returns() && outcome.is_ok_and(|content| content.spare > 0) {
+            // Those who waited make do with it; whoever comes now is to have what can be had now.
+            self.policy.drop_holes();
+        }
     }
 
     fn note_failure(&self, flight: &Flight, failure: ReadFailure) {

@@ -250,3 +250,41 @@ fn a_parity_track_waits_for_members_that_nothing_makes_up_for() {
     let lease = world.granted[0].1.as_ref().unwrap();
     assert_eq!(lease.content().spare, 0, "nothing is missing");
 }
+
+/// What was read with holes while a member was away is read anew once it is back, for whoever wants it then.
+#[test]
+fn holes_do_not_outlive_what_made_them() {
+    let sample = RowSample::of_rows(geometry(4, 2, 3, 5), 18);
+    let film = sample.open(1316);
+    let mut world = World::of(7, 2, sample, (film, 2));
+    // Not the one that the records are read from.
+    world.faults.set(0, ReadFault::Hang);
+    world.want(0);
+    world.turn(0);
+    world.wait_begun(0, 0b001);
+    world.wait_missing(0, 0b001);
+    world.turn(260);
+    world.wait_any(260, 1);
+    let missing = |world: &World, grant: usize| {
+        let lease = world.granted[grant].1.as_ref().unwrap();
+        world.sample.check(&lease.content(), lease.bytes()).len()
+    };
+    assert!(missing(&world, 0) > 0);
+    world.want(0);
+    world.wait_any(270, 2);
+    assert!(missing(&world, 1) > 0, "it is still away");
+    world.faults.set_all(&[]);
+    world.wait_missing(280, 0);
+    let begun = RealInstant::now();
+    let mut at_ms = 280;
+    while world.health(0) != MemberHealth::Healthy {
+        assert!(begun.elapsed() < PATIENCE);
+        at_ms += 50;
+        world.turn(at_ms);
+        std::thread::yield_now();
+    }
+    world.want(0);
+    world.wait_any(at_ms, 3);
+    assert_eq!(missing(&world, 2), 0);
+    assert!(missing(&world, 0) > 0, "what is lent stays as it is");
+}
