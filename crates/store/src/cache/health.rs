@@ -247,7 +247,7 @@ impl Health {
 
     /// Whom to ask: missing and stale members and those that hang must not be asked, suspended ones are avoided.
     pub(super) fn view(&self, now: Instant) -> MemberView {
-        let mut view = MemberView::default();
+        let mut view = MemberView { now, ..MemberView::default() };
         for (number, member) in (0..).zip(&self.members) {
             match member.health() {
                 MemberHealth::Healthy => {}

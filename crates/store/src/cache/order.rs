@@ -15,6 +15,7 @@ use std::ops::Range;
 use std::sync::Arc;
 
 use millrace_core::pool::ExtentContent;
+use millrace_core::time::Instant;
 
 use super::door::ReadFailure;
 use super::source::OpenTitle;
@@ -139,6 +140,8 @@ pub(super) struct MemberView {
     pub(super) lost: u32,
     /// Asked only if it does not work without them: slow ones. Bits by slot.
     pub(super) avoid: u32,
+    /// When that is so: files that could not be opened are tried again after a while.
+    pub(super) now: Instant,
 }
 
 impl MemberView {

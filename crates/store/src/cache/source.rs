@@ -286,6 +286,11 @@ impl OpenTitle {
         }
     }
 
+    /// Members, by slot in the volume, of which files could not be opened since this was asked last, and why.
+    pub(super) fn take_refusals(&self) -> Vec<(u16, i32)> {
+        self.files.take_refusals()
+    }
+
     /// The data file to read from.
     pub(super) fn data(&self) -> &File {
         match &self.direct {

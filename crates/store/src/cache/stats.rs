@@ -154,6 +154,11 @@ pub(super) struct MemberCounters {
 }
 
 impl MemberCounters {
+    pub(super) fn note_error(&self, errno: i32) {
+        self.errors.add(1);
+        self.last_errno.set(usize::try_from(errno).unwrap_or(0));
+    }
+
     pub(super) fn set_health(&self, health: MemberHealth) {
         self.health.set(HEALTHS.iter().position(|&known| known == health).unwrap_or(0));
     }

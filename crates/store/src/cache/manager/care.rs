@@ -114,8 +114,7 @@ impl Care {
                 // Not begun, or given up because of others: no fault of its own.
                 Err(libc::ETIMEDOUT) => {}
                 Err(errno) => {
-                    counters.errors.add(1);
-                    counters.last_errno.set(usize::try_from(*errno).unwrap_or(0));
+                    counters.note_error(*errno);
                     failed |= bit(member);
                     if noted & bit(member) == 0 {
                         self.health.note(now, member, Outcome::Error(*errno));
@@ -132,6 +131,19 @@ impl Care {
             self.publish();
         }
         failed
+    }
+
+    /// Files of these members (slots) could not be opened.
+    pub(super) fn refused(&mut self, now: Instant, refusals: &[(u16, i32)]) {
+        for &(member, errno) in refusals {
+            let Some(counters) = self.counters.of_members.get(usize::from(member)) else { continue };
+            self.members = self.members.max(usize::from(member) + 1);
+            counters.note_error(errno);
+            self.health.note(now, member, Outcome::Error(errno));
+        }
+        if !refusals.is_empty() {
+            self.publish();
+        }
     }
 
     fn remember(&mut self, title: TitleRef, span: &SpanOrder) {

@@ -56,6 +56,7 @@ impl Manager {
             };
             begun += 1;
             let order = title.order(key.extent, spare, self.care.view(now), false);
+            self.care.refused(now, &title.take_refusals());
             let flight = |order| Flight {
                 key,
                 title,
@@ -98,7 +99,10 @@ impl Manager {
 
     /// Reads the extent once more, from whom may be asked for it now.
     fn read_again(&mut self, now: Instant, place: usize, mut flight: Flight) {
-        match flight.title.order(flight.key.extent, flight.spare, self.view_for(now, &flight), flight.again) {
+        let view = self.view_for(now, &flight);
+        let order = flight.title.order(flight.key.extent, flight.spare, view, flight.again);
+        self.care.refused(now, &flight.title.take_refusals());
+        match order {
             Ok(order) => {
                 flight.order = order;
                 flight.tries += 1;

@@ -3,9 +3,10 @@
 use std::fs::{File, OpenOptions};
 use std::os::unix::fs::OpenOptionsExt;
 use std::path::{Path, PathBuf};
-use std::sync::{Arc, Mutex, PoisonError};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 use millrace_core::ids::TitleId;
+use millrace_core::time::Instant;
 
 use crate::errand::{Errands, Patience};
 use crate::rows::Rows;
@@ -46,6 +47,10 @@ pub trait MemberFiles: Send + Sync {
     }
 }
 
+/// A file that could not be opened is tried again after this time, or as soon as its member is another or was mended: a
+/// disk that refuses takes its time to do so, and all viewers wait for the thread that asks it.
+const RETRY_NS: u64 = 5_000_000_000;
+
 /// An open file.
 #[derive(Clone)]
 pub(in crate::cache) struct OpenFile {
@@ -57,11 +62,32 @@ pub(in crate::cache) struct OpenFile {
     epoch: u32,
 }
 
+/// What is known of a file.
+#[derive(Clone, Default)]
+enum Known {
+    #[default]
+    Nothing,
+    Open(OpenFile),
+    /// It could not be opened. Until when that is taken for granted is not known before somebody has said what time it is.
+    Refused {
+        errno: i32,
+        epoch: u32,
+        until: Option<Instant>,
+    },
+}
+
+#[derive(Default)]
+struct Table {
+    /// By position and kind of file.
+    files: Vec<[Known; FILES]>,
+    /// Slots of members of which a file could not be opened, and why, since somebody asked.
+    refusals: Vec<(u16, i32)>,
+}
+
 /// The open files of one title.
 #[derive(Default)]
 pub(in crate::cache) struct FileTable {
-    /// By position and kind of file.
-    open: Mutex<Vec<[Option<OpenFile>; FILES]>>,
+    table: Mutex<Table>,
 }
 
 impl FileTable {
@@ -79,24 +105,28 @@ impl FileTable {
             false => (TitleFile::Data, &[TitleFile::Meta, TitleFile::Sums]),
         };
         for position in 0..rows.members() {
-            let _ = self.get_within(members, position, (units, true), Patience::Call);
+            let _ = self.get_within(members, position, (units, true), (None, Patience::Call));
         }
+        let first = first_copy(title, rows.members());
         for &kind in records {
-            let _ =
-                self.get_within(members, first_copy(title, rows.members()), (kind, false), Patience::Call);
+            let _ = self.get_within(members, first, (kind, false), (None, Patience::Call));
         }
     }
 
     /// A file of the member at a position: data and parity for direct reads, where the file system has them and `direct` says
-    /// so. `None`: the member cannot be used, has no such file, or does not answer as soon as film is needed.
+    /// so.
+    ///
+    /// # Errors
+    /// The `errno` with which it cannot be opened; none if the member cannot be used, has no such file, or does not answer as
+    /// soon as film is needed.
     pub(in crate::cache) fn get(
         &self,
         members: &dyn MemberFiles,
         position: usize,
-        kind: TitleFile,
-        direct: bool,
-    ) -> Option<OpenFile> {
-        self.get_within(members, position, (kind, direct), Patience::Brief)
+        file: (TitleFile, bool),
+        now: Instant,
+    ) -> Result<OpenFile, Option<i32>> {
+        self.get_within(members, position, file, (Some(now), Patience::Brief))
     }
 
     fn get_within(
@@ -104,33 +134,73 @@ impl FileTable {
         members: &dyn MemberFiles,
         position: usize,
         (kind, direct): (TitleFile, bool),
-        patience: Patience,
-    ) -> Option<OpenFile> {
-        let mut open = self.open.lock().unwrap_or_else(PoisonError::into_inner);
-        if open.len() <= position {
-            open.resize_with(position + 1, Default::default);
+        (now, patience): (Option<Instant>, Patience),
+    ) -> Result<OpenFile, Option<i32>> {
+        let mut table = self.lock();
+        if table.files.len() <= position {
+            table.files.resize_with(position + 1, Default::default);
         }
-        let files = &mut open[position];
+        let Table { files, refusals } = &mut *table;
+        let files = &mut files[position];
         if !members.is_usable(position) {
             *files = Default::default();
-            return None;
+            return Err(None);
         }
-        let (epoch, place) = (members.epoch(position), &mut files[kind as usize]);
+        let epoch = members.epoch(position);
         let may_direct = direct && matches!(kind, TitleFile::Data | TitleFile::Parity);
-        let is_good = |file: &OpenFile| file.epoch == epoch && (may_direct || !file.direct);
-        if !place.as_ref().is_some_and(is_good) {
-            let open = |path: PathBuf| {
-                let open = move || open_file(&path, may_direct);
-                members.errands(position).send(patience, open).ok().flatten()
-            };
-            let opened = members.path(position, kind).and_then(open);
-            *place = opened.map(|(file, direct, may_wait)| {
-                let file = Arc::new(file);
-                OpenFile { file, direct, may_wait, epoch }
-            });
+        match &mut files[kind as usize] {
+            Known::Open(file) if file.epoch == epoch && (may_direct || !file.direct) => {
+                return Ok(file.clone());
+            }
+            Known::Refused { errno, epoch: of, until } if *of == epoch => {
+                let until = until.or(now.map(|now| now.plus_ns(RETRY_NS)));
+                if until.zip(now).is_none_or(|(until, now)| now < until) {
+                    let errno = *errno;
+                    files[kind as usize] = Known::Refused { errno, epoch, until };
+                    return Err(Some(errno));
+                }
+            }
+            _ => {}
         }
-        place.clone()
+        let path = members.path(position, kind).ok_or(None)?;
+        let open = move || open_file(&path, may_direct);
+        let opened = members.errands(position).send(patience, open);
+        // Whoever does not answer is asked again as its errands allow.
+        let place = &mut files[kind as usize];
+        *place = Known::Nothing;
+        match opened.map_err(|_| None)? {
+            Ok((file, direct, may_wait)) => {
+                let file = OpenFile { file: Arc::new(file), direct, may_wait, epoch };
+                *place = Known::Open(file.clone());
+                Ok(file)
+            }
+            Err(errno) if is_exhaustion(errno) => Err(Some(errno)),
+            Err(errno) => {
+                // That a file is not there says nothing about the disk.
+                let slot = members.slot(position);
+                if errno != libc::ENOENT && !refusals.contains(&(slot, errno)) {
+                    refusals.push((slot, errno));
+                }
+                let until = now.map(|now| now.plus_ns(RETRY_NS));
+                *place = Known::Refused { errno, epoch, until };
+                Err(Some(errno))
+            }
+        }
     }
+
+    /// Slots of members of which files could not be opened since this was asked last, and why.
+    pub(in crate::cache) fn take_refusals(&self) -> Vec<(u16, i32)> {
+        std::mem::take(&mut self.lock().refusals)
+    }
+
+    fn lock(&self) -> MutexGuard<'_, Table> {
+        self.table.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}
+
+/// Whether that is a limit of this process or machine, and no word about the disk.
+pub(super) fn is_exhaustion(errno: i32) -> bool {
+    matches!(errno, libc::EMFILE | libc::ENFILE | libc::ENOMEM)
 }
 
 /// The position whose copies of a title's records are read as long as that works: titles are spread over the members.
@@ -138,17 +208,17 @@ pub(in crate::cache) fn first_copy(title: TitleId, members: usize) -> usize {
     usize::from(title.0[0]) % members.max(1)
 }
 
-fn open_file(path: &Path, direct: bool) -> Option<(File, bool, bool)> {
+fn open_file(path: &Path, direct: bool) -> Result<(File, bool, bool), i32> {
     let mut options = OpenOptions::new();
     options.read(true);
     let file = direct.then(|| options.clone().custom_flags(libc::O_DIRECT).open(path).ok()).flatten();
     let (file, direct) = match file {
         Some(file) => (file, true),
         // Some network and memory file systems have no direct reads.
-        None => (options.open(path).ok()?, false),
+        None => (options.open(path).map_err(|error| error.raw_os_error().unwrap_or(libc::EIO))?, false),
     };
     let may_wait = may_wait(&file);
-    Some((file, direct, may_wait))
+    Ok((file, direct, may_wait))
 }
 
 /// Whether beginning to read from a file may already wait for its disk. These file systems say instead that it would, and
@@ -163,3 +233,7 @@ pub(in crate::cache) fn may_wait(file: &File) -> bool {
     ];
     rustix::fs::fstatfs(file).map_or(true, |found| !KNOWN.contains(&found.f_type))
 }
+
+#[cfg(test)]
+#[path = "files_tests.rs"]
+mod tests;

@@ -5,8 +5,9 @@ use std::ops::Range;
 use std::sync::Arc;
 
 use millrace_core::limits::DEFAULT_PACKET_BYTES;
+use millrace_core::time::Instant;
 
-use super::files::{FileTable, MemberFiles, TitleFile, first_copy};
+use super::files::{FileTable, MemberFiles, OpenFile, TitleFile, first_copy, is_exhaustion};
 use super::spare::demanded;
 use crate::cache::door::ReadFailure;
 use crate::cache::order::{MemberView, Order, Role, SpanFile, SpanOrder, bit};
@@ -28,6 +29,9 @@ struct Maker<'a> {
     lost: u32,
     /// Positions that are asked only if it does not work without them.
     avoided: u32,
+    now: Instant,
+    /// This process may open no more files: no member is to blame for what is not opened.
+    exhausted: Option<i32>,
     order: Order,
 }
 
@@ -41,13 +45,21 @@ pub(in crate::cache) fn order(
 ) -> Result<Order, ReadFailure> {
     let direct = title.may_direct();
     let order = Order { extent, spare, thorough, spans: Vec::new(), absent: 0, left_out: 0 };
-    let mut maker = Maker { title, table, files, rows, direct, lost: 0, avoided: 0, order };
+    let now = view.now;
+    let mut maker =
+        Maker { title, table, files, rows, direct, lost: 0, avoided: 0, now, exhausted: None, order };
     maker.look_at_members(view);
-    match title.source().track() {
-        0 => maker.film()?,
-        track => maker.track(track)?,
+    let made = match title.source().track() {
+        0 => maker.film(),
+        track => maker.track(track),
+    };
+    match (made, maker.exhausted) {
+        (Ok(()), _) => Ok(maker.order),
+        (Err(ReadFailure::MembersLost { .. } | ReadFailure::Io(_)), Some(errno)) => {
+            Err(ReadFailure::Io(errno))
+        }
+        (Err(failure), _) => Err(failure),
     }
-    Ok(maker.order)
 }
 
 /// The part of `bytes` of the film that lies on a position: one range of its data file.
@@ -95,8 +107,14 @@ impl Maker<'_> {
         }
     }
 
-    fn open(&self, position: u16, kind: TitleFile) -> Option<super::files::OpenFile> {
-        self.table.get(self.files, position.into(), kind, self.direct)
+    fn open(&mut self, position: u16, kind: TitleFile) -> Option<OpenFile> {
+        match self.table.get(self.files, position.into(), (kind, self.direct), self.now) {
+            Ok(file) => Some(file),
+            Err(errno) => {
+                self.exhausted = self.exhausted.or(errno.filter(|&errno| is_exhaustion(errno)));
+                None
+            }
+        }
     }
 
     /// Adds a span, if it is not empty and the file can be opened.

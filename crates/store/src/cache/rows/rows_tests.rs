@@ -111,8 +111,12 @@ fn sample((k, m, members, unit): Shape) -> RowSample {
     RowSample::of_rows(geometry(k, m, members, unit), (450 / row_packets).max(2))
 }
 
+fn avoided(lost: u32, avoid: u32) -> MemberView {
+    MemberView { lost, avoid, ..MemberView::default() }
+}
+
 fn lost(positions: u32) -> MemberView {
-    MemberView { lost: positions, avoid: 0 }
+    MemberView { lost: positions, ..MemberView::default() }
 }
 
 #[test]
@@ -265,13 +269,9 @@ fn members_that_are_avoided_are_asked_when_it_does_not_work_without() {
         let asked = order.spans.iter().filter(|span| matches!(span.role, Role::Data { .. }));
         (asked.fold(0, |slots, span| slots | 1u32 << span.member.unwrap()), order.thorough)
     };
-    assert_eq!(slots(MemberView { lost: 0, avoid: 0b001 }), (0b110, true), "decoded from the two quick ones");
-    assert_eq!(
-        slots(MemberView { lost: 0, avoid: 0b011 }),
-        (0b111, false),
-        "two slow ones of three: all are asked"
-    );
-    assert_eq!(slots(MemberView { lost: 0b100, avoid: 0b001 }), (0b011, true));
+    assert_eq!(slots(avoided(0, 0b001)), (0b110, true), "decoded from the two quick ones");
+    assert_eq!(slots(avoided(0, 0b011)), (0b111, false), "two slow ones of three: all are asked");
+    assert_eq!(slots(avoided(0b100, 0b001)), (0b011, true));
     let failure = bench.order(0, 0, lost(0b101), false).unwrap_err();
     assert_eq!(failure, ReadFailure::MembersLost { lost: 2, may: 1 });
 }
