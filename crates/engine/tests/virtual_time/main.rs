@@ -7,5 +7,6 @@ mod life;
 mod ops;
 mod pacing;
 mod reports;
+mod spare;
 mod trouble;
 mod world;

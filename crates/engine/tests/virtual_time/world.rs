@@ -144,6 +144,8 @@ pub(crate) struct World {
     pub(crate) datagrams: u64,
     /// Streams are opened without reports and goodbye.
     pub(crate) quiet: bool,
+    /// What streams are opened with.
+    pub(crate) spare: u8,
 }
 
 pub(crate) fn id(index: u32) -> StreamId {
@@ -175,6 +177,7 @@ impl World {
             late_max_ns: 0,
             datagrams: 0,
             quiet: false,
+            spare: 1,
         }
     }
 
@@ -192,10 +195,9 @@ impl World {
     pub(crate) fn try_open(&mut self, film: &Film, stream: StreamId, dest: Dest) -> Result<(), Refusal> {
         self.disk.films.insert(film.title, film.clone());
         let Film { title, layout, packets, timeline, .. } = *film;
-        self.engine.open(
-            self.now,
-            StreamSpec { id: stream, title, layout, packets, timeline, dest, quiet: self.quiet, spare: 1 },
-        )?;
+        let (quiet, spare) = (self.quiet, self.spare);
+        let spec = StreamSpec { id: stream, title, layout, packets, timeline, dest, quiet, spare };
+        self.engine.open(self.now, spec)?;
         let spec = PlaySpec { from: 0, until: 0, at: self.now, sequence: 0, scale_permille: 1000 };
         let viewer = Viewer { film: film.clone(), dest, packet: 0, sequence: 0, until: 0, spec };
         self.viewers.insert(stream, viewer);

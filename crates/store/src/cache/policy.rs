@@ -162,7 +162,7 @@ impl Policy {
         let place = Place { extent: want.extent, offset };
         self.move_head(stream, Some(Head { title: want.title, place }));
         let (now, by) = (ns(now), ns(want.by));
-        if self.streams.rewant(stream, key, by) {
+        if self.streams.rewant(stream, key, (by, want.spare)) {
             self.plan.hasten(key, by, want.spare);
         } else if let Some(lease) = self.shelf.lend(key, want.spare) {
             self.counters.hits.add(1);
@@ -170,19 +170,18 @@ impl Policy {
             self.grants.push_back((door, grant(want.stream, key, Ok(lease))));
             self.step_head(stream, key);
         } else {
-            self.wait(stream, key, by);
+            self.wait(stream, key, (by, want.spare));
         }
         self.look_ahead(now, stream, true);
     }
 
-    fn wait(&mut self, stream: StreamKey, key: ExtentKey, by: Ns) {
-        let Some((waiter, displaced)) = self.streams.wait(stream, key, by) else { return };
+    fn wait(&mut self, stream: StreamKey, key: ExtentKey, (by, spare): (Ns, u8)) {
+        let Some((waiter, displaced)) = self.streams.wait(stream, key, (by, spare)) else { return };
         if let Some(displaced) = displaced {
             self.counters.displaced.add(1);
             self.plan.unwant(displaced);
         }
         let streams = &self.streams;
-        let spare = streams.spare(stream);
         let joined = self.plan.demand(key, (by, spare), waiter, |waiter| streams.is_waiting(key, waiter));
         if joined { &self.counters.joins } else { &self.counters.misses }.add(1);
     }

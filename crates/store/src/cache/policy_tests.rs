@@ -595,3 +595,6 @@ fn what_has_holes_is_lent_to_whoever_repairs_and_read_again_for_others() {
     world.read_all();
     assert_eq!((world.policy.shelf.orphans(), world.policy.shelf.free()), (0, 6));
 }
+
+#[path = "policy_spare_tests.rs"]
+mod spare;

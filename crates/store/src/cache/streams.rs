@@ -36,7 +36,8 @@ struct Stream {
     /// Unanswered wants, oldest first.
     open: [Option<Open>; MAX_WANTS_PER_STREAM],
     head: Option<Head>,
-    /// Packets of one codeword that it can do without, as of its last want.
+    /// Packets of one codeword that it can do without: the most that it has ever said. It may want an extent whole because it does
+    /// not get all of its rows; that says nothing of those behind it.
     spare: u8,
     /// Up to where the title was read ahead for this playhead.
     ahead_end: u32,
@@ -71,8 +72,8 @@ impl Streams {
         self.get(key).map(|stream| stream.generation)
     }
 
-    /// Notes a stream, if it is not known yet, and how many packets of a codeword it can do without now. `false`: the key is
-    /// beyond the limit.
+    /// Notes a stream, if it is not known yet, and how many packets of a codeword it can do without. `false`: the key is beyond
+    /// the limit.
     pub(super) fn enter(&mut self, key: StreamKey, generation: u32, spare: u8) -> bool {
         let Some(door) = self.doors.get_mut(usize::from(key.door)) else { return false };
         let index = key.index as usize;
@@ -83,7 +84,7 @@ impl Streams {
             door.resize_with(index + 1, || None);
         }
         let stream = door[index].get_or_insert_with(|| Stream { generation, ..Stream::default() });
-        stream.spare = spare;
+        stream.spare = stream.spare.max(spare);
         true
     }
 
@@ -122,9 +123,8 @@ impl Streams {
     }
 
     /// If the stream waits for this extent already, it needs it by `by` now, and as whole as it says now.
-    pub(super) fn rewant(&mut self, key: StreamKey, extent: ExtentKey, by: Ns) -> bool {
+    pub(super) fn rewant(&mut self, key: StreamKey, extent: ExtentKey, (by, spare): (Ns, u8)) -> bool {
         let Some(stream) = self.get_mut(key) else { return false };
-        let spare = stream.spare;
         let open = stream.open.iter_mut().flatten().find(|open| open.key == extent);
         open.map(|open| (open.by, open.spare) = (by, spare)).is_some()
     }
@@ -135,7 +135,7 @@ impl Streams {
         &mut self,
         key: StreamKey,
         extent: ExtentKey,
-        by: Ns,
+        (by, spare): (Ns, u8),
     ) -> Option<(Waiter, Option<ExtentKey>)> {
         self.serial += 1;
         let serial = self.serial;
@@ -145,7 +145,7 @@ impl Streams {
             stream.open[0] = None;
         }
         close_gaps(&mut stream.open);
-        let open = Open { key: extent, serial, by, spare: stream.spare };
+        let open = Open { key: extent, serial, by, spare };
         *stream.open.iter_mut().find(|place| place.is_none())? = Some(open);
         let id = StreamId { index: key.index, generation: stream.generation };
         let waiter = Waiter { door: key.door, stream: id, serial };
@@ -223,24 +223,25 @@ mod tests {
     fn a_want_counts_until_answered_displaced_or_left() {
         let mut streams = Streams::new(1);
         assert!(streams.enter(STREAM, 7, 0));
-        let (first, none) = streams.wait(STREAM, extent(0), 5).unwrap();
+        let (first, none) = streams.wait(STREAM, extent(0), (5, 0)).unwrap();
         assert_eq!((none, first.stream.generation), (None, 7));
-        let waiters: Vec<_> =
-            (1..MAX_WANTS_PER_STREAM as u32).map(|e| streams.wait(STREAM, extent(e), 6).unwrap()).collect();
+        let waiters: Vec<_> = (1..MAX_WANTS_PER_STREAM as u32)
+            .map(|e| streams.wait(STREAM, extent(e), (6, 0)).unwrap())
+            .collect();
         assert!(waiters.iter().all(|(_, displaced)| displaced.is_none()));
         assert!(streams.is_waiting(extent(0), &first));
-        let (_, displaced) = streams.wait(STREAM, extent(99), 7).unwrap();
+        let (_, displaced) = streams.wait(STREAM, extent(99), (7, 0)).unwrap();
         assert_eq!(displaced, Some(extent(0)));
         assert_eq!(streams.answered(extent(0), &first), None, "displaced");
-        assert!(streams.rewant(STREAM, extent(1), 4));
+        assert!(streams.rewant(STREAM, extent(1), (4, 0)));
         assert_eq!(streams.answered(extent(1), &waiters[0].0), Some(4));
         assert_eq!(streams.answered(extent(1), &waiters[0].0), None, "answered twice");
-        let (_, displaced) = streams.wait(STREAM, extent(1), 8).unwrap();
+        let (_, displaced) = streams.wait(STREAM, extent(1), (8, 0)).unwrap();
         assert_eq!(displaced, None, "there was room again");
         assert!(!streams.is_waiting(extent(1), &waiters[0].0), "an older want for the same extent");
         let (head, waited) = streams.remove(STREAM);
         assert_eq!((head, waited.count()), (None, MAX_WANTS_PER_STREAM));
-        assert!(!streams.rewant(STREAM, extent(99), 9));
+        assert!(!streams.rewant(STREAM, extent(99), (9, 0)));
     }
 
     #[test]

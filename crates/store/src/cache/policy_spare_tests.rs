@@ -1,0 +1,24 @@
+//! Who can do with how many holes, over a run of extents.
+
+use super::*;
+
+/// After a seek into a row the first extent is wanted whole: the FEC of a row that began before is not sent. What is read
+/// ahead behind it may have holes as ever.
+#[test]
+fn one_extent_that_is_wanted_whole_says_nothing_of_those_behind_it() {
+    let mut world = World::new(64, 2_000_000_000);
+    let title = world.open(1, 60);
+    world.want_spare(0, title, 0, 0, 4);
+    world.read_all();
+    world.read_extents();
+    world.want_spare(0, title, 40, 0, 0);
+    let mut spares = Vec::new();
+    while let Some(order) = world.policy.next_read(world.now) {
+        spares.push((order.key.extent, order.spare));
+        world.finish(order);
+    }
+    spares.sort_unstable();
+    assert!(spares.len() > 1, "{spares:?}");
+    assert_eq!(spares.remove(0), (40, 0));
+    assert!(spares.iter().all(|(_, spare)| *spare == 4), "{spares:?}");
+}
