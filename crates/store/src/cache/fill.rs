@@ -68,7 +68,7 @@ impl Builder {
         let mut staged = Staged::default();
         for (span, result) in order.spans.iter().zip(results) {
             match (span.role, result) {
-                (_, Err(errno)) => return Built::Failed(ReadFailure::Io(*errno)),
+                (_, Err(errno)) => return Built::failed(ReadFailure::Io(*errno)),
                 (Role::Data { .. }, Ok(bytes)) => staged.data = bytes,
                 (Role::Meta, Ok(bytes)) => staged.meta = bytes,
                 (Role::Sums, Ok(bytes)) => staged.sums = bytes,
@@ -76,11 +76,11 @@ impl Builder {
             }
         }
         let Some(geometry) = title.1.geometry(order.extent) else {
-            return Built::Failed(ReadFailure::OutOfRange);
+            return Built::failed(ReadFailure::OutOfRange);
         };
         match self.build(title, &geometry, order.extent, staged, extent) {
             Ok(content) => Built::Done(Filled { content, decoded_bytes: 0, wrong: 0 }),
-            Err(Damaged) if order.thorough => Built::Failed(ReadFailure::Checksum),
+            Err(Damaged) if order.thorough => Built::failed(ReadFailure::Checksum),
             Err(Damaged) => Built::More { wrong: 0 },
         }
     }

@@ -10,7 +10,9 @@
 //! ```
 //!
 //! Hysteresis keeps a member that comes and goes from being asked each time it comes: a probe is a read of what that
-//! member gave rightly before; several must be good; and who fails again soon after it came back waits twice as long.
+//! member gave rightly before; several must be answered in time; and who fails again soon after it came back waits twice as
+//! long. That holds for wrong bytes too: a probe does not look at them, but the first extents that are read from the member
+//! again do, and nobody is sent them.
 
 use millrace_core::limits::{MAX_MEMBERS, SLOW_READ_NS};
 use millrace_core::time::Instant;

@@ -179,6 +179,18 @@ pub(super) enum Built {
         /// Slots of members whose bytes did not have their stored sums, as bits.
         wrong: u32,
     },
-    /// It cannot be had.
-    Failed(ReadFailure),
+    /// It cannot be had. `wrong`: as in [`Filled`].
+    Failed {
+        /// Why.
+        failure: ReadFailure,
+        /// Slots of members whose bytes did not have their stored sums, as bits.
+        wrong: u32,
+    },
+}
+
+impl Built {
+    /// It cannot be had, and nobody's bytes were wrong.
+    pub(super) fn failed(failure: ReadFailure) -> Self {
+        Self::Failed { failure, wrong: 0 }
+    }
 }

@@ -132,8 +132,7 @@ impl Manager {
         let built = self.builder.assemble(title, &flight.order, &results, extent);
         let wrong = match built {
             Built::Done(filled) => filled.wrong,
-            Built::More { wrong } => wrong,
-            Built::Failed(_) => 0,
+            Built::More { wrong } | Built::Failed { wrong, .. } => wrong,
         };
         let blame = (wrong, flight.late);
         let failed = self.care.note(now, flight.key.title, &flight.order, &results, blame);
@@ -146,8 +145,10 @@ impl Manager {
                 (Ok(filled.content), false)
             }
             Built::More { .. } => (Err(ReadFailure::Checksum), true),
-            Built::Failed(ReadFailure::Checksum) => (Err(ReadFailure::Checksum), !flight.again || news),
-            Built::Failed(failure) => (Err(failure), news),
+            Built::Failed { failure: ReadFailure::Checksum, .. } => {
+                (Err(ReadFailure::Checksum), !flight.again || news)
+            }
+            Built::Failed { failure, .. } => (Err(failure), news),
         };
         if !again || flight.tries >= MAX_TRIES {
             return self.end_read(now, place, flight, outcome);

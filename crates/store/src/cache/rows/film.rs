@@ -69,7 +69,7 @@ pub(in crate::cache) fn assemble(
     results: &[crate::cache::order::SpanResult<'_>],
     extent: &mut [u8],
 ) -> Built {
-    let Some(geometry) = title.geometry(order.extent) else { return Built::Failed(ReadFailure::OutOfRange) };
+    let Some(geometry) = title.geometry(order.extent) else { return Built::failed(ReadFailure::OutOfRange) };
     let results = Results::new(order, results);
     let mut maker = Maker { title, files, rows, order, geometry: &geometry, results, wrong: 0 };
     if !maker.records(metas) {
@@ -227,13 +227,14 @@ impl Maker<'_> {
         }
         let gone = (self.order.left_out | self.results.failed_positions()).count_ones() as usize;
         let may = self.rows.tolerance();
-        Built::Failed(match errno {
+        let failure = match errno {
             _ if gone > may && self.rows.members() > 1 => {
                 ReadFailure::MembersLost { lost: gone as u8, may: may as u8 }
             }
             Some(errno) => ReadFailure::Io(errno),
             None => ReadFailure::Checksum,
-        })
+        };
+        Built::Failed { failure, wrong: self.wrong }
     }
 
     /// The records behind the packets, and what it is.
@@ -254,3 +255,7 @@ impl Maker<'_> {
         }
     }
 }
+
+#[cfg(test)]
+#[path = "film_tests.rs"]
+mod tests;

@@ -96,7 +96,7 @@ impl Bench {
                     assert!(!order.thorough, "a thorough order is the last");
                     thorough = true;
                 }
-                Built::Failed(failure) => return Err(failure),
+                Built::Failed { failure, .. } => return Err(failure),
             }
         }
     }
@@ -196,7 +196,7 @@ fn what_does_not_come_is_made_up_for_whichever_way_it_fails() {
             // A second one fails while that one is made up for.
             let span = order.spans.iter().position(|span| matches!(span.role, Role::Data { .. })).unwrap();
             read[span] = Err(libc::ETIMEDOUT);
-            let failed = Built::Failed(ReadFailure::MembersLost { lost: 2, may: 1 });
+            let failed = Built::failed(ReadFailure::MembersLost { lost: 2, may: 1 });
             assert_eq!(bench.build(&order, &read), failed);
         }
     }
@@ -255,7 +255,8 @@ fn wrong_records_are_read_from_another_member() {
         read[copies[1]] = Err(libc::EIO);
         match (role, bench.build(&order, &read)) {
             // Nothing was missing: then the parity is not needed.
-            (Role::ParityMeta, Built::Done(_)) | (_, Built::Failed(ReadFailure::Io(libc::EIO))) => {}
+            (Role::ParityMeta, Built::Done(_))
+            | (_, Built::Failed { failure: ReadFailure::Io(libc::EIO), .. }) => {}
             (_, other) => panic!("{role:?}: {other:?}"),
         }
     }
@@ -416,7 +417,7 @@ proptest! {
                     break;
                 }
                 Built::More { .. } => thorough = true,
-                Built::Failed(_) => {
+                Built::Failed { .. } => {
                     prop_assert!(order.thorough && (gone | harmed).count_ones() as usize > may);
                     break;
                 }

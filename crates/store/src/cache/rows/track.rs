@@ -122,7 +122,7 @@ pub(in crate::cache) fn assemble(
 ) -> Built {
     let track = title.source().track();
     let (Some(packets), Some(code)) = (title.packets_of(order.extent), Code::new(rows.k(), rows.m())) else {
-        return Built::Failed(ReadFailure::OutOfRange);
+        return Built::failed(ReadFailure::OutOfRange);
     };
     let touched = track_rows(&rows, track, &packets);
     let results = Results::new(order, results);
@@ -133,8 +133,8 @@ pub(in crate::cache) fn assemble(
     {
         return match (order.thorough, results.first_error()) {
             (false, _) => Built::More { wrong: 0 },
-            (true, Some(errno)) => Built::Failed(ReadFailure::Io(errno)),
-            (true, None) => Built::Failed(ReadFailure::Checksum),
+            (true, Some(errno)) => Built::failed(ReadFailure::Io(errno)),
+            (true, None) => Built::failed(ReadFailure::Checksum),
         };
     }
     let (timeline, duration) = (title.source().timeline(), title.source().duration());
