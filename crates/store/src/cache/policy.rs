@@ -121,6 +121,11 @@ impl Policy {
         self.titles.add(title)
     }
 
+    /// Whether a title is open.
+    pub(super) fn is_open(&self, title: TitleRef) -> bool {
+        self.titles.get(title).is_some()
+    }
+
     /// An open title.
     #[cfg(test)]
     pub(super) fn title(&self, title: TitleRef) -> Option<&OpenTitle> {

@@ -163,6 +163,12 @@ impl Care {
         }
     }
 
+    /// Whether a file of a title is kept open for probes.
+    #[cfg(test)]
+    pub(super) fn remembers(&self, title: TitleRef) -> bool {
+        self.known.iter().flatten().any(|(of, _)| *of == title)
+    }
+
     /// These members have not answered in time.
     pub(super) fn late(&mut self, now: Instant, members: u32) {
         for member in members_of(members) {

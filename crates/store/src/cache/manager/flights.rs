@@ -136,6 +136,10 @@ impl Manager {
         };
         let blame = (wrong, flight.late);
         let failed = self.care.note(now, flight.key.title, &flight.order, &results, blame);
+        if !self.policy.is_open(flight.key.title) {
+            // It was closed while it was read.
+            self.care.forget_title(flight.key.title);
+        }
         let all_came = results.iter().all(Result::is_ok);
         let news = failed & !flight.failed != 0;
         flight.failed |= failed;

@@ -288,3 +288,22 @@ fn holes_do_not_outlive_what_made_them() {
     assert_eq!(missing(&world, 2), 0);
     assert!(missing(&world, 0) > 0, "what is lent stays as it is");
 }
+
+#[test]
+fn of_a_title_that_was_closed_while_it_was_read_no_file_stays_open() {
+    let mut world = World::new(7, 2);
+    world.want(0);
+    world.wait_granted(0, 1);
+    assert!(world.manager.care.remembers(world.title));
+    world.faults.set(1, ReadFault::Hang);
+    world.want(1);
+    world.turn(0);
+    world.wait_begun(0, 0b010);
+    world.manager.policy.close_title(Instant(0), world.title);
+    world.manager.care.forget_title(world.title);
+    world.faults.set_all(&[]);
+    world.wait_missing(10, 0);
+    world.turn(10);
+    assert_eq!(world.manager.free_places.len(), 7, "the read has ended");
+    assert!(!world.manager.care.remembers(world.title));
+}
