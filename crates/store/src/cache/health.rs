@@ -130,6 +130,8 @@ struct Suspension {
 struct Member {
     standing: Standing,
     epoch: u32,
+    /// Since when it has this epoch.
+    epoch_since_ns: u64,
     points: u64,
     /// When points were last forgotten.
     points_at_ns: u64,
@@ -138,7 +140,7 @@ struct Member {
     backoff_ns: u64,
     /// Until when a new suspension goes on with this back-off.
     parole_until_ns: u64,
-    /// Reads that were given up and have not come yet, and since when there are any.
+    /// Reads that were given up and have not come yet, and since when it has answered none of them.
     stuck: u32,
     stuck_since_ns: u64,
     suspensions: u64,
@@ -202,11 +204,12 @@ pub(super) struct Health {
 impl Health {
     /// What the volume says of a member. With another epoch it is another disk, or the same one mended: what was known
     /// of it is forgotten, and the answer is `true`.
-    pub(super) fn stand(&mut self, member: u16, standing: Standing, epoch: u32) -> bool {
+    pub(super) fn stand(&mut self, now: Instant, member: u16, standing: Standing, epoch: u32) -> bool {
         let Some(known) = self.members.get_mut(usize::from(member)) else { return false };
         let is_other = known.epoch != epoch;
         if is_other {
-            *known = Member { epoch, suspensions: known.suspensions, ..Member::default() };
+            let (epoch_since_ns, suspensions) = (now.0, known.suspensions);
+            *known = Member { epoch, epoch_since_ns, suspensions, ..Member::default() };
         }
         known.standing = standing;
         is_other
@@ -233,17 +236,23 @@ impl Health {
         !was && known.suspended.is_some()
     }
 
-    /// A read of this member was given up before it came; it was begun at `since`.
-    pub(super) fn stuck(&mut self, member: u16, since: Instant) {
-        let Some(known) = self.members.get_mut(usize::from(member)) else { return };
+    /// A read of this member was given up before it came; it was begun at `since`. Gives the epoch that it belongs to, for
+    /// [`Health::unstuck`]; none: it was asked of another disk, which this one is not blamed for.
+    pub(super) fn stuck(&mut self, member: u16, since: Instant) -> Option<u32> {
+        let known = self.members.get_mut(usize::from(member))?;
+        if since.0 < known.epoch_since_ns {
+            return None;
+        }
         known.stuck_since_ns = if known.stuck == 0 { since.0 } else { known.stuck_since_ns.min(since.0) };
         known.stuck += 1;
+        Some(known.epoch)
     }
 
-    /// A read that was given up has come after all, or is known never to come.
-    pub(super) fn unstuck(&mut self, member: u16) {
-        if let Some(known) = self.members.get_mut(usize::from(member)) {
+    /// A read that was given up in this epoch has come after all: the member does not hang, though it may owe others.
+    pub(super) fn unstuck(&mut self, now: Instant, member: u16, epoch: u32) {
+        if let Some(known) = self.members.get_mut(usize::from(member)).filter(|known| known.epoch == epoch) {
             known.stuck = known.stuck.saturating_sub(1);
+            known.stuck_since_ns = known.stuck_since_ns.max(now.0);
         }
     }
 

@@ -68,18 +68,50 @@ fn a_member_that_owes_answers_is_not_probed_and_one_that_hangs_is_not_asked_at_a
     assert!(avoided(health.view(at(HUNG_NS - 1)), 0));
     assert!(!avoided(health.view(at(HUNG_NS)), 0));
     assert_eq!((health.poll_at(), health.next_probe(at(1000 * SECOND)), health.owed(0)), (None, None, 2));
-    health.unstuck(0);
+    health.unstuck(at(HUNG_NS), 0, 0);
     assert_eq!(health.next_probe(at(1000 * SECOND)), None);
-    health.unstuck(0);
+    health.unstuck(at(HUNG_NS), 0, 0);
     assert!(avoided(health.view(at(1000 * SECOND)), 0));
     assert_eq!(health.next_probe(at(1000 * SECOND)), Some(0));
+}
+
+/// Each answer comes late, and there is always one that has not come: slow, but it does not hang.
+#[test]
+fn a_member_that_answers_late_does_not_hang() {
+    let mut health = Health::default();
+    health.note(at(0), 0, Outcome::Late);
+    let read_ns = HUNG_NS / 4;
+    for number in 0..40 {
+        health.stuck(0, at(number * read_ns));
+        if number > 0 {
+            health.unstuck(at((number + 1) * read_ns), 0, 0);
+        }
+        assert!(avoided(health.view(at((number + 1) * read_ns)), 0), "read {number}");
+        assert_eq!(health.owed(0), 1);
+    }
+    // From now on it does.
+    assert!(avoided(health.view(at(40 * read_ns + HUNG_NS - 1)), 0));
+    assert!(!avoided(health.view(at(40 * read_ns + HUNG_NS)), 0));
+}
+
+#[test]
+fn what_another_disk_owed_is_not_counted() {
+    let mut health = Health::default();
+    assert_eq!(health.stuck(0, at(5)), Some(0));
+    health.stand(at(10), 0, Standing::Active, 1);
+    assert_eq!((health.stuck(0, at(9)), health.owed(0)), (None, 0), "begun before");
+    assert_eq!((health.stuck(0, at(10)), health.owed(0)), (Some(1), 1));
+    health.unstuck(at(20), 0, 0);
+    assert_eq!(health.owed(0), 1, "that was the old one's");
+    health.unstuck(at(20), 0, 1);
+    assert_eq!(health.owed(0), 0);
 }
 
 #[test]
 fn what_the_volume_says_goes_before_everything() {
     let mut health = Health::default();
     for standing in [Standing::Missing, Standing::Stale] {
-        health.stand(2, standing, 0);
+        health.stand(at(0), 2, standing, 0);
         let view = health.view(at(0));
         assert!(!may(view, 2) && !avoided(view, 2));
         health.note(at(0), 2, Outcome::Late);
@@ -87,18 +119,18 @@ fn what_the_volume_says_goes_before_everything() {
     }
     assert_eq!(health.of(2), MemberHealth::Stale);
     // The disk comes back as it was: its suspension goes on.
-    health.stand(2, Standing::Active, 0);
+    health.stand(at(0), 2, Standing::Active, 0);
     assert_eq!(health.of(2), MemberHealth::Slow);
     // Another disk in its place is not blamed for the old one.
     health.stuck(2, at(0));
-    health.stand(2, Standing::Active, 1);
+    health.stand(at(0), 2, Standing::Active, 1);
     assert_eq!((health.of(2), health.owed(2)), (MemberHealth::Healthy, 0));
-    health.unstuck(2);
+    health.unstuck(at(0), 2, 0);
     assert_eq!(health.owed(2), 0);
     // Numbers that no member has harm nobody.
-    health.stand(99, Standing::Missing, 1);
+    health.stand(at(0), 99, Standing::Missing, 1);
     health.stuck(99, at(0));
-    health.unstuck(99);
+    health.unstuck(at(0), 99, 0);
     health.probed(at(0), 99, true);
     assert!(!health.note(at(0), 99, Outcome::Late));
     assert_eq!(health.of(99), MemberHealth::Missing);
@@ -188,7 +220,7 @@ proptest! {
                     owed += 1;
                 }
                 Event::Unstuck => {
-                    health.unstuck(0);
+                    health.unstuck(at(now), 0, 0);
                     owed = owed.saturating_sub(1);
                 }
             }

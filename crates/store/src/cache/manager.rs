@@ -198,8 +198,8 @@ impl Manager {
     }
 
     fn take_reads(&mut self, now: Instant) -> usize {
-        while let Some(member) = self.reader.next_late() {
-            self.care.came_late(member);
+        while let Some(owed) = self.reader.next_late() {
+            self.care.came_late(now, owed);
             self.counters.aside_bytes.set(self.reader.aside_bytes());
         }
         for taken in 0..FILLS_PER_TURN {

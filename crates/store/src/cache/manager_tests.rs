@@ -7,7 +7,7 @@ use millrace_core::seam::{Doorbell, Want};
 use super::super::ReadBackend;
 use super::super::door::{self, CacheDoor, Grant, ReadFailure};
 use super::super::order::{Order, Role, SpanResult};
-use super::super::read::Unanswered;
+use super::super::read::{Owed, Unanswered};
 use super::super::sample::Sample;
 use super::*;
 
@@ -76,10 +76,10 @@ impl Reader for Scripted {
     fn unanswered(&mut self, now: Instant, place: usize) -> Unanswered {
         self.inner.unanswered(now, place)
     }
-    fn give_up(&mut self, place: usize) -> Vec<u16> {
+    fn give_up(&mut self, place: usize) -> Vec<Owed> {
         self.inner.give_up(place)
     }
-    fn next_late(&mut self) -> Option<u16> {
+    fn next_late(&mut self) -> Option<Owed> {
         self.inner.next_late()
     }
     fn aside_bytes(&self) -> usize {

@@ -8,6 +8,7 @@ use millrace_core::time::Instant;
 
 use super::super::health::{Health, MemberHealth, Outcome, Standing};
 use super::super::order::{MemberView, Order, Role, SpanOrder, SpanResult, bit};
+use super::super::read::Owed;
 use super::super::stats::Counters;
 use crate::members::Members;
 
@@ -23,6 +24,9 @@ pub(super) struct Care {
     counters: Arc<Counters>,
     /// What each member gave rightly last: what a probe reads again.
     known: [Option<(TitleRef, SpanOrder)>; MAX_MEMBERS],
+    /// Reads that were given up and have not ended, and the epoch of their member when they were begun: at most what may be put
+    /// aside.
+    owed: Vec<(Owed, u32)>,
     /// The member that is being probed.
     probing: Option<u16>,
     /// Members seen, in a volume of several or with parity.
@@ -44,13 +48,23 @@ impl Care {
     pub(super) fn new(counters: Arc<Counters>) -> Self {
         let known = std::array::from_fn(|_| None);
         let health = Health::default();
-        Self { health, counters, known, probing: None, members: 0, unwell: 0, returns: 0, volume: None }
+        Self {
+            health,
+            counters,
+            known,
+            owed: Vec::new(),
+            probing: None,
+            members: 0,
+            unwell: 0,
+            returns: 0,
+            volume: None,
+        }
     }
 
     /// The members are those of this volume.
     pub(super) fn watch(&mut self, now: Instant, members: Arc<Members>) {
         self.volume = Some((members, now));
-        self.take_standing();
+        self.take_standing(now);
     }
 
     /// Looks now and then at what the volume says of its members.
@@ -59,15 +73,15 @@ impl Care {
             && now.ns_since(*at) >= LOOK_NS
         {
             *at = now;
-            self.take_standing();
+            self.take_standing(now);
         }
     }
 
-    fn take_standing(&mut self) {
+    fn take_standing(&mut self, now: Instant) {
         let Some((members, _)) = &self.volume else { return };
         for member in 0..members.len().min(MAX_MEMBERS) as u16 {
             let epoch = members.epoch(usize::from(member));
-            if self.health.stand(member, Standing::of(members, member), epoch) {
+            if self.health.stand(now, member, Standing::of(members, member), epoch) {
                 // It was on another disk.
                 self.known[usize::from(member)] = None;
                 self.returns += 1;
@@ -178,18 +192,23 @@ impl Care {
         self.publish();
     }
 
-    /// Reads that were begun at `since` have been given up, one of each of these members.
-    pub(super) fn given_up(&mut self, since: Instant, members: &[u16]) {
-        for &member in members {
-            self.health.stuck(member, since);
+    /// Reads that were begun at `since` have been given up.
+    pub(super) fn given_up(&mut self, since: Instant, owed: &[Owed]) {
+        for &owed in owed {
+            if let Some(epoch) = self.health.stuck(owed.member, since) {
+                self.owed.push((owed, epoch));
+            }
         }
-        self.counters.hung_reads.add(members.len() as u64);
+        self.counters.hung_reads.add(owed.len() as u64);
         self.publish();
     }
 
     /// A read that was given up has ended after all.
-    pub(super) fn came_late(&mut self, member: u16) {
-        self.health.unstuck(member);
+    pub(super) fn came_late(&mut self, now: Instant, owed: Owed) {
+        if let Some(at) = self.owed.iter().position(|(known, _)| *known == owed) {
+            let (_, epoch) = self.owed.swap_remove(at);
+            self.health.unstuck(now, owed.member, epoch);
+        }
         self.publish();
     }
 

@@ -221,8 +221,8 @@ impl Manager {
             flight.look_at = Some(now.plus_ns(LOOK_NS));
             if self.should_give_up(now, place, &mut flight) {
                 given_up += 1;
-                let members = self.reader.give_up(place);
-                self.care.given_up(flight.begun, &members);
+                let owed = self.reader.give_up(place);
+                self.care.given_up(flight.begun, &owed);
                 self.counters.aside_bytes.set(self.reader.aside_bytes());
                 self.take_read(now, place, flight);
             } else {

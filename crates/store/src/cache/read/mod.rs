@@ -34,6 +34,14 @@ pub(super) struct Unanswered {
     pub(super) bytes: usize,
 }
 
+/// A read that was given up and that a member still owes an answer.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) struct Owed {
+    pub(super) member: u16,
+    /// No other has this number until this one has ended.
+    pub(super) number: usize,
+}
+
 /// Reads orders into staging memory. A read is begun in a *place*, which is free again when the place has been named by
 /// [`Reader::next_done`], or has been given up.
 pub(super) trait Reader {
@@ -60,11 +68,11 @@ pub(super) trait Reader {
     fn unanswered(&mut self, now: Instant, place: usize) -> Unanswered;
 
     /// Does not wait any longer for what is missing at a place: its memory is put aside until the kernel is done with it,
-    /// its results are `ETIMEDOUT`, the place is done. Gives the member of each part that was put aside.
-    fn give_up(&mut self, place: usize) -> Vec<u16>;
+    /// its results are `ETIMEDOUT`, the place is done. Gives what was put aside.
+    fn give_up(&mut self, place: usize) -> Vec<Owed>;
 
-    /// A member of which a read that was given up has ended after all.
-    fn next_late(&mut self) -> Option<u16>;
+    /// What was given up and has ended after all.
+    fn next_late(&mut self) -> Option<Owed>;
 
     /// Memory that is put aside, in bytes.
     fn aside_bytes(&self) -> usize;

@@ -11,9 +11,9 @@ use millrace_core::limits::SLOW_READ_NS;
 use millrace_core::time::Instant;
 
 use super::super::order::{Order, SpanFile, SpanResult, bit};
-use super::Unanswered;
 use super::span::{Span, Step};
 use super::staging::{Memory, Staging};
+use super::{Owed, Unanswered};
 
 /// One span of a part.
 pub(super) struct Read {
@@ -128,7 +128,7 @@ pub(super) struct Parts {
     seats: Box<[Seat]>,
     staging: Staging,
     done: VecDeque<usize>,
-    late: VecDeque<u16>,
+    late: VecDeque<Owed>,
     aside_bytes: usize,
 }
 
@@ -262,7 +262,7 @@ impl Parts {
             }
             Owner::Aside { bytes } => {
                 self.aside_bytes -= bytes;
-                self.late.extend(slot.member);
+                self.late.extend(slot.member.map(|member| Owed { member, number: id }));
                 self.release(id);
             }
         }
@@ -342,15 +342,16 @@ impl Parts {
         seat.spans.iter().map(result).collect()
     }
 
-    pub(super) fn member(&self, id: PartId) -> Option<u16> {
-        self.slots[id].member
+    /// A part that was put aside, if it is a member's.
+    pub(super) fn owed(&self, id: PartId) -> Option<Owed> {
+        self.slots[id].member.map(|member| Owed { member, number: id })
     }
 
     pub(super) fn next_done(&mut self) -> Option<usize> {
         self.done.pop_front()
     }
 
-    pub(super) fn next_late(&mut self) -> Option<u16> {
+    pub(super) fn next_late(&mut self) -> Option<Owed> {
         self.late.pop_front()
     }
 

@@ -14,7 +14,7 @@ use millrace_core::time::Instant;
 use super::super::order::{Order, SpanResult};
 use super::parts::{Part, PartId, Parts};
 use super::staging::Staging;
-use super::{Reader, Unanswered};
+use super::{Owed, Reader, Unanswered};
 use crate::bell::EventBell;
 use crate::disk::ReadFaults;
 
@@ -146,7 +146,7 @@ impl Reader for Threads {
         self.parts.unanswered(now, place, |id| queues.todo.iter().any(|job| job.id == id))
     }
 
-    fn give_up(&mut self, place: usize) -> Vec<u16> {
+    fn give_up(&mut self, place: usize) -> Vec<Owed> {
         self.collect();
         let mut queues = self.shared.lock();
         let aside = self.parts.give_up(place, |id| {
@@ -161,10 +161,10 @@ impl Reader for Threads {
             // Refused: those that are left have more to do.
             let _ = self.spawn(number);
         }
-        aside.into_iter().filter_map(|id| self.parts.member(id)).collect()
+        aside.into_iter().filter_map(|id| self.parts.owed(id)).collect()
     }
 
-    fn next_late(&mut self) -> Option<u16> {
+    fn next_late(&mut self) -> Option<Owed> {
         self.collect();
         self.parts.next_late()
     }

@@ -18,7 +18,7 @@ use millrace_core::time::Instant;
 use super::super::order::{MAX_SPANS, Order, SpanResult};
 use super::parts::{PartId, Parts};
 use super::staging::Staging;
-use super::{Reader, Unanswered};
+use super::{Owed, Reader, Unanswered};
 use crate::bell::EventBell;
 use crate::disk::{ReadFault, ReadFaults};
 
@@ -292,12 +292,12 @@ impl Reader for Uring {
         self.parts.unanswered(now, place, |_| false)
     }
 
-    fn give_up(&mut self, place: usize) -> Vec<u16> {
+    fn give_up(&mut self, place: usize) -> Vec<Owed> {
         let aside = self.parts.give_up(place, |_| None);
-        aside.into_iter().filter_map(|id| self.parts.member(id)).collect()
+        aside.into_iter().filter_map(|id| self.parts.owed(id)).collect()
     }
 
-    fn next_late(&mut self) -> Option<u16> {
+    fn next_late(&mut self) -> Option<Owed> {
         self.parts.next_late()
     }
 
