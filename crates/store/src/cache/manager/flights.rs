@@ -4,16 +4,13 @@
 //! needed. If they have not, it goes on waiting until [`HUNG_NS`]: a busy disk is no reason to lose a viewer. A title on one
 //! member waits as long as its disk takes: there is nothing else to read.
 
-use std::sync::Arc;
-
 use millrace_core::limits::{MAX_ASIDE_BYTES, SLOW_READ_NS};
-use millrace_core::pool::{ExtentContent, Fill};
+use millrace_core::pool::ExtentContent;
 use millrace_core::time::Instant;
 
 use super::super::door::ReadFailure;
 use super::super::health::HUNG_NS;
 use super::super::order::{Built, MemberView, Order, Role, SpanResult};
-use super::super::plan::ExtentKey;
 use super::super::policy::ReadOrder;
 use super::super::source::{ALIGN, OpenTitle};
 use super::super::stats::Trouble;
@@ -26,10 +23,8 @@ const MAX_TRIES: u32 = 8;
 
 /// A read that was begun.
 pub(super) struct Flight {
-    key: ExtentKey,
-    title: Arc<OpenTitle>,
-    fill: Fill,
-    spare: u8,
+    /// What it is for.
+    read: ReadOrder,
     order: Order,
     /// It was read before and was not good enough.
     again: bool,
@@ -45,45 +40,28 @@ pub(super) struct Flight {
     returns: u64,
 }
 
+impl Flight {
+    fn new(now: Instant, read: ReadOrder, order: Order) -> Self {
+        let (begun, look_at, again, tries) = (now, None, false, 1);
+        Self { read, order, again, tries, begun, look_at, failed: 0, late: 0, returns: 0 }
+    }
+}
+
 impl Manager {
     /// Begins what the policy wants to be read. Gives the number of reads begun.
     pub(super) fn begin_reads(&mut self, now: Instant) -> usize {
         let mut begun = 0;
         while let Some(place) = self.free_places.pop() {
-            let Some(ReadOrder { key, title, fill, spare }) = self.policy.next_read(now) else {
+            let Some(read) = self.policy.next_read(now) else {
                 self.free_places.push(place);
                 break;
             };
             begun += 1;
-            let order = title.order(key.extent, spare, self.care.view(now), false);
-            self.care.refused(now, &title.take_refusals());
-            let flight = |order| Flight {
-                key,
-                title,
-                fill,
-                spare,
-                order,
-                again: false,
-                tries: 1,
-                begun: now,
-                look_at: None,
-                failed: 0,
-                late: 0,
-                returns: 0,
-            };
+            let order = read.title.order(read.key.extent, read.spare, self.care.view(now), false);
+            self.care.refused(now, &read.title.take_refusals());
             match order {
-                Ok(order) => self.begin_read(now, place, flight(order)),
-                Err(failure) => {
-                    let order = Order {
-                        extent: key.extent,
-                        spare,
-                        thorough: false,
-                        spans: Vec::new(),
-                        absent: 0,
-                        left_out: 0,
-                    };
-                    self.end_read(now, place, flight(order), Err(failure));
-                }
+                Ok(order) => self.begin_read(now, place, Flight::new(now, read, order)),
+                Err(failure) => self.fail_read(now, place, read, failure),
             }
         }
         begun
@@ -100,15 +78,15 @@ impl Manager {
     /// Reads the extent once more, from whom may be asked for it now.
     fn read_again(&mut self, now: Instant, place: usize, mut flight: Flight) {
         let view = self.view_for(now, &flight);
-        let order = flight.title.order(flight.key.extent, flight.spare, view, flight.again);
-        self.care.refused(now, &flight.title.take_refusals());
+        let order = flight.read.title.order(flight.read.key.extent, flight.read.spare, view, flight.again);
+        self.care.refused(now, &flight.read.title.take_refusals());
         match order {
             Ok(order) => {
                 flight.order = order;
                 flight.tries += 1;
                 self.begin_read(now, place, flight);
             }
-            Err(failure) => self.end_read(now, place, flight, Err(failure)),
+            Err(failure) => self.fail_read(now, place, flight.read, failure),
         }
     }
 
@@ -123,22 +101,25 @@ impl Manager {
         let results = self.reader.results(place);
         self.counters.bytes_read.add(bytes_of(&flight.order, &results, true));
         self.counters.meta_bytes_read.add(bytes_of(&flight.order, &results, false));
-        if refuses_direct(&flight.order, &results) && flight.title.may_direct() && flight.tries < MAX_TRIES {
+        if refuses_direct(&flight.order, &results)
+            && flight.read.title.may_direct()
+            && flight.tries < MAX_TRIES
+        {
             // The file could be opened for direct reads but does not take them.
-            flight.title.refuse_direct();
+            flight.read.title.refuse_direct();
             return self.read_again(now, place, flight);
         }
-        let (extent, title) = (flight.fill.bytes_mut(), (flight.key.title, &*flight.title));
+        let (extent, title) = (flight.read.fill.bytes_mut(), (flight.read.key.title, &*flight.read.title));
         let built = self.builder.assemble(title, &flight.order, &results, extent);
         let wrong = match built {
             Built::Done(filled) => filled.wrong,
             Built::More { wrong } | Built::Failed { wrong, .. } => wrong,
         };
         let blame = (wrong, flight.late);
-        let failed = self.care.note(now, flight.key.title, &flight.order, &results, blame);
-        if !self.policy.is_open(flight.key.title) {
+        let failed = self.care.note(now, flight.read.key.title, &flight.order, &results, blame);
+        if !self.policy.is_open(flight.read.key.title) {
             // It was closed while it was read.
-            self.care.forget_title(flight.key.title);
+            self.care.forget_title(flight.read.key.title);
         }
         let all_came = results.iter().all(Result::is_ok);
         let news = failed & !flight.failed != 0;
@@ -155,7 +136,10 @@ impl Manager {
             Built::Failed { failure, .. } => (Err(failure), news),
         };
         if !again || flight.tries >= MAX_TRIES {
-            return self.end_read(now, place, flight, outcome);
+            return match outcome {
+                Ok(content) => self.end_read(now, place, flight, content),
+                Err(failure) => self.fail_read(now, place, flight.read, failure),
+            };
         }
         if all_came {
             // Memory or a cable may have been at fault, not the disk: read again, past what the kernel remembers.
@@ -175,38 +159,37 @@ impl Manager {
         self.counters.with_holes.add(u64::from(content.spare > 0));
     }
 
-    fn end_read(
-        &mut self,
-        now: Instant,
-        place: usize,
-        flight: Flight,
-        outcome: Result<ExtentContent, ReadFailure>,
-    ) {
-        if let Err(failure) = outcome
-            && failure != ReadFailure::OutOfRange
-        {
-            self.note_failure(&flight, failure);
-        }
+    /// An extent is there.
+    fn end_read(&mut self, now: Instant, place: usize, flight: Flight, content: ExtentContent) {
         self.free_places.push(place);
-        self.policy.finish(now, flight.key, flight.fill, outcome);
-        if flight.returns != self.care.returns() && outcome.is_ok_and(|content| content.spare > 0) {
+        self.policy.finish(now, flight.read.key, flight.read.fill, Ok(content));
+        if flight.returns != self.care.returns() && content.spare > 0 {
             // Those who waited make do with it; whoever comes now is to have what can be had now.
             self.policy.drop_holes();
         }
     }
 
-    fn note_failure(&self, flight: &Flight, failure: ReadFailure) {
+    /// An extent cannot be had.
+    fn fail_read(&mut self, now: Instant, place: usize, read: ReadOrder, failure: ReadFailure) {
+        if failure != ReadFailure::OutOfRange {
+            self.note_failure(&read, failure);
+        }
+        self.free_places.push(place);
+        self.policy.finish(now, read.key, read.fill, Err(failure));
+    }
+
+    fn note_failure(&self, read: &ReadOrder, failure: ReadFailure) {
         match failure {
             ReadFailure::Checksum => self.counters.checksum_errors.add(1),
             _ => self.counters.read_errors.add(1),
         }
-        let extent = flight.key.extent;
+        let extent = read.key.extent;
         self.counters.note_trouble(Trouble {
-            title: flight.key.title,
+            title: read.key.title,
             extent,
             failure,
-            path: flight.title.source().data_path().to_path_buf(),
-            bytes: flight.title.geometry(extent).map_or(0..0, |geometry| geometry.data),
+            path: read.title.source().data_path().to_path_buf(),
+            bytes: read.title.geometry(extent).map_or(0..0, |geometry| geometry.data),
             failures: 1,
         });
     }
@@ -246,11 +229,16 @@ impl Manager {
         if flight.late == 0 || self.reader.aside_bytes() + missing.bytes > MAX_ASIDE_BYTES {
             return false;
         }
-        let others = flight.title.order(flight.key.extent, flight.spare, self.view_for(now, flight), true);
+        let others = flight.read.title.order(
+            flight.read.key.extent,
+            flight.read.spare,
+            self.view_for(now, flight),
+            true,
+        );
         match others {
-            Ok(order) if !is_missed(&flight.title, &order) => flight.tries < MAX_TRIES,
+            Ok(order) if !is_missed(&flight.read.title, &order) => flight.tries < MAX_TRIES,
             // Nothing else can be read.
-            _ if tolerance(&flight.title) == 0 => false,
+            _ if tolerance(&flight.read.title) == 0 => false,
             _ => now.ns_since(flight.begun) >= HUNG_NS,
         }
     }

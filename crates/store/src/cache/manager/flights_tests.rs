@@ -1,6 +1,7 @@
 //! What becomes of reads of many members when some answer late: the manager's turns on a clock that the test moves, real
 //! reads, members that hang on order.
 
+use std::sync::Arc;
 use std::time::{Duration, Instant as RealInstant};
 
 use millrace_core::ids::{StreamId, TitleRef};
