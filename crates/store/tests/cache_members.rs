@@ -189,6 +189,7 @@ fn more_than_t_are_reported_and_other_titles_go_on() {
             assert_eq!(stats.read_errors, u64::from(told));
             let trouble = bench.world.cache.trouble().unwrap().to_string();
             assert!(trouble.contains("2 of the title's members cannot be read"), "{trouble}");
+            assert!(trouble.starts_with("title ") && trouble.contains("(members 1, 2)"), "{trouble}");
             assert!(trouble.ends_with("bring the members back, or run repair"), "{trouble}");
             // They come back, and so does the title.
             bench.faults.set_all(&[]);

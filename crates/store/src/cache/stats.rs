@@ -3,7 +3,7 @@
 use std::sync::Mutex;
 use std::sync::atomic::{AtomicU64, Ordering};
 
-use millrace_core::ids::TitleRef;
+use millrace_core::ids::{TitleId, TitleRef};
 use millrace_core::limits::MAX_MEMBERS;
 use millrace_core::time::Instant;
 
@@ -211,29 +211,49 @@ impl Counter {
 pub struct Trouble {
     /// The title.
     pub title: TitleRef,
+    /// Which title that is.
+    pub id: TitleId,
+    /// 0: its film; else one of its parity tracks.
+    pub track: u8,
     /// Its extent.
     pub extent: u32,
     /// What is wrong with it.
     pub failure: ReadFailure,
-    /// The data file.
-    pub path: std::path::PathBuf,
-    /// Where the extent's bytes lie in it.
+    /// The data file, if the title is whole in one and has no parity.
+    pub path: Option<std::path::PathBuf>,
+    /// Where the extent's bytes lie in the film.
     pub bytes: std::ops::Range<u64>,
+    /// Members of the volume that did not give what they should, as far as is known.
+    pub members: Vec<u16>,
     /// Failures since the last report, this one included.
     pub failures: u64,
 }
 
 impl std::fmt::Display for Trouble {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-        let (path, bytes) = (self.path.display(), &self.bytes);
-        write!(f, "{path}: bytes {}..{}: {}", bytes.start, bytes.end, self.failure)?;
+        let (id, extent, bytes) = (self.id, self.extent, &self.bytes);
+        match &self.path {
+            Some(path) => write!(f, "{}: bytes {}..{}", path.display(), bytes.start, bytes.end),
+            None if self.track == 0 => {
+                write!(f, "title {id}: bytes {}..{} of the film", bytes.start, bytes.end)
+            }
+            None => write!(f, "title {id}: parity track {}, extent {extent}", self.track),
+        }?;
+        write!(f, ": {}", self.failure)?;
+        if let [first, others @ ..] = &self.members[..] {
+            write!(f, " (member{} {first}", if others.is_empty() { "" } else { "s" })?;
+            others.iter().try_for_each(|other| write!(f, ", {other}"))?;
+            f.write_str(")")?;
+        }
         if self.failures > 1 {
             write!(f, " ({} such failures since the last report)", self.failures)?;
         }
         f.write_str("; its viewers were told, all others go on; ")?;
         f.write_str(match self.failure {
             ReadFailure::MembersLost { .. } => "bring the members back, or run repair",
-            _ => "run fsck, then add the film again",
+            ReadFailure::Io(libc::EMFILE | libc::ENFILE) => "raise the limit of open files (ulimit -n)",
+            _ if self.path.is_some() => "run fsck, then add the film again",
+            _ => "run scrub; if a disk is bad, replace it and run repair",
         })
     }
 }
@@ -275,9 +295,9 @@ mod tests {
     use super::*;
 
     fn trouble(extent: u32) -> Trouble {
-        let path = "/films/a.ts".into();
-        let failure = ReadFailure::Checksum;
-        Trouble { title: TitleRef(1), extent, failure, path, bytes: 0..1316, failures: 1 }
+        let (path, failure) = (Some("/films/a.ts".into()), ReadFailure::Checksum);
+        let (title, id, members) = (TitleRef(1), TitleId([0xab; 16]), Vec::new());
+        Trouble { title, id, track: 0, extent, failure, path, bytes: 0..1316, members, failures: 1 }
     }
 
     #[test]
@@ -296,6 +316,23 @@ mod tests {
         let said = reports[1].summary();
         assert!(said.starts_with("member 1 is stale: 2 errors (the last: Input/output error"), "{said}");
         assert!(reports[0].summary().ends_with("0 errors, 0 late answers, 0 wrong sums"));
+    }
+
+    #[test]
+    fn trouble_names_title_and_members_where_there_are_several() {
+        let id = "ab".repeat(16);
+        let one = Trouble { path: None, members: vec![2], ..trouble(7) };
+        let said = one.to_string();
+        let expected = format!(
+            "title {id}: bytes 0..1316 of the film: data and stored checksums do not match (member 2);"
+        );
+        assert!(said.starts_with(&expected), "{said}");
+        assert!(said.ends_with("run scrub; if a disk is bad, replace it and run repair"), "{said}");
+        let failure = ReadFailure::Io(libc::EMFILE);
+        let said = Trouble { track: 1, failure, members: vec![0, 3], ..one }.to_string();
+        assert!(said.starts_with(&format!("title {id}: parity track 1, extent 7: read error: ")), "{said}");
+        assert!(said.contains("(members 0, 3);") && said.ends_with("(ulimit -n)"), "{said}");
+        assert!(trouble(1).to_string().ends_with("run fsck, then add the film again"));
     }
 
     #[test]

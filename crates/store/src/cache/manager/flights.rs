@@ -10,7 +10,7 @@ use millrace_core::time::Instant;
 
 use super::super::door::ReadFailure;
 use super::super::health::HUNG_NS;
-use super::super::order::{Built, MemberView, Order, Role, SpanResult};
+use super::super::order::{Built, MemberView, Order, Role, SpanResult, bit};
 use super::super::policy::ReadOrder;
 use super::super::source::{ALIGN, OpenTitle};
 use super::super::stats::Trouble;
@@ -34,6 +34,8 @@ pub(super) struct Flight {
     pub(super) look_at: Option<Instant>,
     /// Members that have failed for this extent, as bits.
     failed: u32,
+    /// Members that have given wrong bytes for it, as bits.
+    wrong: u32,
     /// Members that have not answered this order in time, as bits.
     late: u32,
     /// [`Care::returns`](super::care::Care::returns) when the order was made.
@@ -43,7 +45,7 @@ pub(super) struct Flight {
 impl Flight {
     fn new(now: Instant, read: ReadOrder, order: Order) -> Self {
         let (begun, look_at, again, tries) = (now, None, false, 1);
-        Self { read, order, again, tries, begun, look_at, failed: 0, late: 0, returns: 0 }
+        Self { read, order, again, tries, begun, look_at, failed: 0, wrong: 0, late: 0, returns: 0 }
     }
 }
 
@@ -61,7 +63,7 @@ impl Manager {
             self.care.refused(now, &read.title.take_refusals());
             match order {
                 Ok(order) => self.begin_read(now, place, Flight::new(now, read, order)),
-                Err(failure) => self.fail_read(now, place, read, failure),
+                Err(failure) => self.fail_read(now, place, read, (failure, self.care.view(now).lost)),
             }
         }
         begun
@@ -86,7 +88,7 @@ impl Manager {
                 flight.tries += 1;
                 self.begin_read(now, place, flight);
             }
-            Err(failure) => self.fail_read(now, place, flight.read, failure),
+            Err(failure) => self.fail_read(now, place, flight.read, (failure, view.lost | flight.wrong)),
         }
     }
 
@@ -124,6 +126,7 @@ impl Manager {
         let all_came = results.iter().all(Result::is_ok);
         let news = failed & !flight.failed != 0;
         flight.failed |= failed;
+        flight.wrong |= wrong;
         let (outcome, again) = match built {
             Built::Done(filled) => {
                 self.count_filled(&flight, &filled.content, filled.decoded_bytes);
@@ -138,7 +141,10 @@ impl Manager {
         if !again || flight.tries >= MAX_TRIES {
             return match outcome {
                 Ok(content) => self.end_read(now, place, flight, content),
-                Err(failure) => self.fail_read(now, place, flight.read, failure),
+                Err(failure) => {
+                    let at_fault = flight.failed | flight.late | flight.wrong | flight.order.absent;
+                    self.fail_read(now, place, flight.read, (failure, at_fault));
+                }
             };
         }
         if all_came {
@@ -169,27 +175,45 @@ impl Manager {
         }
     }
 
-    /// An extent cannot be had.
-    fn fail_read(&mut self, now: Instant, place: usize, read: ReadOrder, failure: ReadFailure) {
+    /// An extent cannot be had; `at_fault`: because of these members of the volume, as bits.
+    fn fail_read(
+        &mut self,
+        now: Instant,
+        place: usize,
+        read: ReadOrder,
+        (failure, at_fault): (ReadFailure, u32),
+    ) {
         if failure != ReadFailure::OutOfRange {
-            self.note_failure(&read, failure);
+            self.note_failure(&read, failure, at_fault);
         }
         self.free_places.push(place);
         self.policy.finish(now, read.key, read.fill, Err(failure));
     }
 
-    fn note_failure(&self, read: &ReadOrder, failure: ReadFailure) {
+    fn note_failure(&self, read: &ReadOrder, failure: ReadFailure, at_fault: u32) {
         match failure {
             ReadFailure::Checksum => self.counters.checksum_errors.add(1),
             _ => self.counters.read_errors.add(1),
         }
-        let extent = read.key.extent;
+        let (extent, source) = (read.key.extent, read.title.source());
+        let mut members = Vec::new();
+        let path = match source.members() {
+            Some((rows, files)) => {
+                members.extend((0..rows.members()).map(|position| files.slot(position)));
+                members.retain(|&slot| at_fault & bit(slot) != 0);
+                None
+            }
+            None => Some(source.data_path().to_path_buf()),
+        };
         self.counters.note_trouble(Trouble {
             title: read.key.title,
+            id: source.id(),
+            track: source.track(),
             extent,
             failure,
-            path: read.title.source().data_path().to_path_buf(),
+            path,
             bytes: read.title.geometry(extent).map_or(0..0, |geometry| geometry.data),
+            members,
             failures: 1,
         });
     }
