@@ -23,7 +23,8 @@ pub const MIN_CACHE_BYTES: u64 = 64 * EXTENT_BYTES as u64;
 /// Default cache. Small enough for a shared machine, 17 minutes of a 2 Mb/s film.
 pub const DEFAULT_CACHE_BYTES: u64 = 256 << 20;
 
-/// Most titles open at once; the cache keeps a small table entry and two file descriptors for each.
+/// Most titles open at once; the cache keeps a small table entry for each, and a few file descriptors: of a volume of several
+/// members or with parity up to six for each member, and up to three for each parity track that is sent.
 pub const MAX_OPEN_TITLES: usize = 4096;
 /// Packets of one title: sequence arithmetic uses `u32` packet numbers. 2^32 x 1316 bytes = 5.6 TB of film.
 pub const MAX_TITLE_PACKETS: u64 = u32::MAX as u64;

@@ -40,7 +40,8 @@
 //!
 //! * A packet leaves at its departure time ([`pace`]) or up to one burst before it, never later if the loop calls in time;
 //!   behind time, at no more than 5/4 of the stream's own rate from any burst to any later one.
-//! * Every packet of a run leaves once, in order; nothing is skipped but what a destination refused.
+//! * Every packet of a run leaves once, in order; nothing is skipped but what a destination refused, and what is missing in
+//!   an extent that was lent to a viewer who repairs ([`StreamSpec::spare`]).
 //! * A stream holds two leases at most, none unless it plays. An extent goes back as soon as the device took the last of its
 //!   packets.
 //! * Whatever happens to one stream (its disk, its connection, its address) touches no other.

@@ -34,11 +34,19 @@ impl AlignedBuf {
     }
 }
 
+impl AlignedBuf {
+    /// Where it begins, without making a slice of it: the kernel may be writing to a part of it.
+    pub(super) fn base(&mut self) -> *mut u8 {
+        self.base.as_ptr()
+    }
+}
+
 impl Deref for AlignedBuf {
     type Target = [u8];
     fn deref(&self) -> &[u8] {
         // SAFETY: `base..base + len` is one mapping, zeroed at first, that lives as long as `self`; bytes are changed
-        // only through `&mut self` or by the kernel, to which `read/uring.rs` lends it only while nobody has a slice.
+        // only through `&mut self` or by the kernel, to which `read/uring.rs` lends parts of it by address: nobody makes a slice
+        // of it before the kernel is done with all of them.
         unsafe { std::slice::from_raw_parts(self.base.as_ptr(), self.len) }
     }
 }
@@ -70,6 +78,7 @@ mod tests {
         let mut buf = AlignedBuf::new(ALIGN + 1).unwrap();
         assert_eq!((buf.len(), buf.as_ptr() as usize % ALIGN), (2 * ALIGN, 0));
         assert!(buf.iter().all(|&byte| byte == 0));
+        assert_eq!(buf.base().cast_const(), buf.as_ptr());
         buf[ALIGN] = 7;
         let buf = std::thread::spawn(move || buf).join().unwrap();
         assert_eq!((buf[ALIGN - 1], buf[ALIGN]), (0, 7));

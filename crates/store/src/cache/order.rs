@@ -136,9 +136,9 @@ pub(super) const MAX_SPANS: usize = 128;
 /// Which members may be asked, by slot in the volume.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub(super) struct MemberView {
-    /// Must not be asked: gone, suspended for errors, or they have failed for this very extent. Bits by slot.
+    /// Must not be asked: gone, stale, hanging, or they have failed for this very extent. Bits by slot.
     pub(super) lost: u32,
-    /// Asked only if it does not work without them: slow ones. Bits by slot.
+    /// Asked only if it does not work without them: those suspended for late answers, errors or wrong bytes. Bits by slot.
     pub(super) avoid: u32,
     /// When that is so: files that could not be opened are tried again after a while.
     pub(super) now: Instant,

@@ -36,8 +36,8 @@ struct Stream {
     /// Unanswered wants, oldest first.
     open: [Option<Open>; MAX_WANTS_PER_STREAM],
     head: Option<Head>,
-    /// Packets of one codeword that it can do without: the most that it has ever said. It may want an extent whole because it does
-    /// not get all of its rows; that says nothing of those behind it.
+    /// Packets of one codeword that it can do without: the most that it has ever said. It may want an extent whole because
+    /// it does not get all of its rows; that says nothing of those behind it.
     spare: u8,
     /// Up to where the title was read ahead for this playhead.
     ahead_end: u32,

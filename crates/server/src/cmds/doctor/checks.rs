@@ -7,7 +7,8 @@ use millrace_offload::probe::{Finding, Survey, survey};
 use rustix::net::{AddressFamily, SocketType};
 use rustix::process::{Resource, getrlimit};
 
-/// Each viewer by TCP needs two descriptors; `serve` admits 5000 viewers by default.
+/// Each viewer by TCP needs two descriptors; `serve` admits 5000 viewers by default. What is left is for the files of open
+/// titles: up to six for each member of the volume, and three for each parity track that is sent.
 const OPEN_FILES: u64 = 16_384;
 /// What the kernel keeps for completions of sends that it does not copy, since Linux 6.8.
 const OPTION_MEMORY_BYTES: u64 = 131_072;

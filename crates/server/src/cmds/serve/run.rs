@@ -118,7 +118,7 @@ fn start_log() {
     let _ = log.with_writer(std::io::stderr).try_init();
 }
 
-/// Each viewer by TCP is two descriptors; the soft limit of a login shell is 1024.
+/// Each viewer by TCP is two descriptors, each open title a few for each member; the soft limit of a login shell is 1024.
 fn raise_open_files() {
     use rustix::process::{Resource, Rlimit, getrlimit, setrlimit};
     let limit = getrlimit(Resource::Nofile);

@@ -53,6 +53,18 @@ impl Part {
         }
     }
 
+    /// The same for the kernel, by address and length: it may be writing to other reads of this part, so nobody may have a slice
+    /// that holds them.
+    pub(super) fn target(&mut self, index: usize) -> (*mut u8, usize, Option<u16>, u64) {
+        let (range, offset) = self.reads[index].rest();
+        match &mut self.memory {
+            Some(memory) => {
+                (memory.buf.base().wrapping_add(range.start), range.len(), memory.registered, offset)
+            }
+            None => (std::ptr::dangling_mut(), 0, None, offset),
+        }
+    }
+
     /// Notes what a call for [`Part::rest`] has brought. `true`: the rest is to be asked for.
     pub(super) fn arrived(&mut self, index: usize, result: i32) -> bool {
         let read = &mut self.reads[index];

@@ -1,8 +1,9 @@
 //! Reading with io_uring: no thread, no copy, one system call for everything that is to be begun and awaited.
 //!
 //! Lifetimes: the kernel writes into a part's memory from when it is sent until the completion has been taken. In that
-//! time the part has not ended: nobody is given a slice of it, and it keeps its memory and its files, also when its place
-//! has given it up; and dropping the reader waits for the completions before it frees anything, or does not free it.
+//! time the part has not ended: nobody is given a slice of its memory that the kernel may write to, and it keeps that
+//! memory and its files, also when its place has given it up; and dropping the reader waits for the completions before it
+//! frees anything, or does not free it.
 #![allow(unsafe_code)]
 
 use std::collections::VecDeque;
@@ -104,8 +105,8 @@ impl Uring {
         let Some(part) = self.parts.part_mut(id) else { return };
         let file = &part.reads[index].file;
         let (fd, may_wait) = (Fd(file.get().as_raw_fd()), file.may_wait());
-        let (into, registered, offset) = part.rest(index);
-        let (at, len) = (into.as_mut_ptr(), into.len() as u32);
+        let (at, len, registered, offset) = part.target(index);
+        let len = len as u32;
         // Registered memory: the kernel need not look up and pin its pages for each read. Measured: a fifth less
         // processor time for direct reads.
         let read = match registered {
@@ -203,8 +204,11 @@ impl Uring {
             && let Ok(bytes) = usize::try_from(result)
         {
             let member = part.member.unwrap_or(0);
-            let (into, _, offset) = part.rest(index);
-            result = match self.faults.after_read(member, offset, &mut into[..bytes]) {
+            let (at, len, _, offset) = part.target(index);
+            // SAFETY: the range is inside the part's memory (see `Part::target`), at most as long as what was asked for
+            // there, and the kernel has just said that it is done with it.
+            let into = unsafe { std::slice::from_raw_parts_mut(at, bytes.min(len)) };
+            result = match self.faults.after_read(member, offset, into) {
                 Ok(bytes) => bytes as i32,
                 Err(error) => -error.raw_os_error().unwrap_or(libc::EIO),
             };

@@ -232,8 +232,8 @@ impl Maker<'_> {
         let units = self.rows.spread().parities(track);
         let touched = self.title.packets_of(self.order.extent).ok_or(ReadFailure::OutOfRange)?;
         let touched = track_rows(&self.rows, track, &touched);
-        // Film goes out with holes that its viewers repair from what is here: members that are only avoided are asked as soon as the
-        // others do not make up for them, as for film.
+        // Film goes out with holes that its viewers repair from what is here: members that are only avoided are asked as soon
+        // as the others do not make up for them, as for film.
         let all = self.lost | self.avoided;
         let out = if all.count_ones() as usize <= self.rows.tolerance() { all } else { self.lost };
         self.order.left_out = out;
