@@ -145,16 +145,17 @@ pub(in crate::cache) fn assemble(
     let count = packets.len();
     let (slots, records) = extent.split_at_mut(layout.meta_offset(0, count as u32));
     let (mut holes, mut wrong) = (false, 0);
-    let mut unit = (u32::MAX, 0, &[][..]);
+    // In track 1 all columns of a row come from one unit.
+    let mut unit = (u32::MAX, &[][..]);
     let places = packets.clone().zip(slots.chunks_mut(layout.slot_bytes()));
     for ((packet, slot), record) in places.zip(records.chunks_exact_mut(PacketMeta::BYTES)) {
         let place = spread.place(track, packet);
         let FecPlace { row, column, parity, .. } = place;
         if track != 1 || unit.0 != row {
-            unit = (row, parity, unit_of(&rows, row, parity, results));
+            unit = (row, unit_of(&rows, row, parity, results));
         }
         let at = column as usize * DEFAULT_PACKET_BYTES;
-        let came = unit.2.get(at..at + DEFAULT_PACKET_BYTES);
+        let came = unit.1.get(at..at + DEFAULT_PACKET_BYTES);
         let fill = known.fill(place, packet, came, slot);
         record.copy_from_slice(&fill.meta.to_bytes());
         holes |= fill.lost;
