@@ -245,12 +245,14 @@ impl Manager {
         // What waits for its turn behind others of a member that does not answer will not be answered either.
         let hopeless = missing.late | missing.queued & (view.lost | view.avoid);
         let news = missing.late & !flight.late;
-        // Who was late and has answered meanwhile is as good as any other: what it gave is at hand.
+        // Who was late and has answered meanwhile is as good as any other: what it gave is at hand. Where one has, others that are
+        // as slow may be about to: they have until the next look.
+        let came = flight.late & !missing.members != 0;
         flight.late = flight.late & missing.members | hopeless;
         if news != 0 {
             self.care.late(now, news);
         }
-        if flight.late == 0 || self.reader.aside_bytes() + missing.bytes > MAX_ASIDE_BYTES {
+        if flight.late == 0 || came || self.reader.aside_bytes() + missing.bytes > MAX_ASIDE_BYTES {
             return false;
         }
         let others = flight.read.title.order(

@@ -169,8 +169,10 @@ fn of_two_that_were_late_the_one_that_answered_counts() {
     world.faults.set(1, ReadFault::None);
     world.wait_missing(261, 0b001);
     world.turn(330);
+    assert_eq!(world.manager.counters.snapshot().hung_reads, 0, "the other may be about to");
+    world.turn(400);
     assert_eq!(world.manager.counters.snapshot().hung_reads, 1, "the one that hangs is given up");
-    world.wait_granted(331, 1);
+    world.wait_granted(401, 1);
     assert_eq!(world.manager.counters.snapshot().read_errors, 0);
     world.faults.set_all(&[]);
 }
