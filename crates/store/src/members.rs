@@ -48,6 +48,7 @@ struct Slot {
     /// Why it is not there, or not believed.
     absent: Option<String>,
     epoch: u32,
+    disk: u32,
     /// Who is sent there, and whether all have come back.
     errands: Errands,
 }
@@ -178,6 +179,11 @@ impl Members {
     /// generation, which a repair or a scrub makes when it has put other files in place.
     pub fn epoch(&self, i: usize) -> u32 {
         self.read().slots.get(i).map_or(0, |slot| slot.epoch)
+    }
+
+    /// Changes when slot `i` is on another disk, or on one that had gone: what was known of how it reads says nothing then.
+    pub fn disk(&self, i: usize) -> u32 {
+        self.read().slots.get(i).map_or(0, |slot| slot.disk)
     }
 
     /// The slots that can be used, ascending.
@@ -381,6 +387,7 @@ impl Now {
                     (None, None) => Some(not_looked_at),
                 },
                 epoch: 0,
+                disk: 0,
                 errands,
             }
         };
@@ -414,7 +421,8 @@ impl Now {
                 }
                 let member = block.member;
                 let (dir, errands) = (dir.clone(), errands.clone());
-                let slot = Slot { dir, member, state: MemberState::Active, absent: None, epoch: 0, errands };
+                let state = MemberState::Active;
+                let slot = Slot { dir, member, state, absent: None, epoch: 0, disk: 0, errands };
                 let (volume, geometry) = (block.volume, block.geometry);
                 Ok(Self { explicit: None, volume, geometry, record: None, slots: vec![slot] })
             }
@@ -423,8 +431,8 @@ impl Now {
         }
     }
 
-    /// Counts the epochs on: of slots that are somebody or somewhere else now, or are back; in a new generation of all, since files
-    /// may have been mended.
+    /// Counts disks and epochs on, of slots that are somebody or somewhere else now, or are back; in a new generation the epochs of
+    /// all, since files may have been mended.
     fn after(mut self, before: &Self) -> Self {
         self.explicit.clone_from(&before.explicit);
         let generation = |now: &Self| now.record.as_ref().map(|record| record.generation);
@@ -432,6 +440,7 @@ impl Now {
         for (slot, old) in self.slots.iter_mut().zip(&before.slots) {
             let moved = (&slot.dir, slot.member) != (&old.dir, old.member);
             let back = slot.was_usable() && !old.was_usable();
+            slot.disk = old.disk.wrapping_add(u32::from(moved || back));
             slot.epoch = old.epoch.wrapping_add(u32::from(moved || back || newer));
         }
         self

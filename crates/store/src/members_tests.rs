@@ -199,7 +199,7 @@ fn directories_of_two_volumes_are_refused() {
 fn refresh_sees_members_go_come_back_and_be_replaced() {
     let three = Three::new();
     let members = Members::find(&three.at(0)).unwrap();
-    let epoch = members.epoch(1);
+    let (epoch, disk) = (members.epoch(1), members.disk(1));
     assert!(!members.refresh());
     three.rename("m1", "gone");
     assert!(members.refresh());
@@ -208,9 +208,19 @@ fn refresh_sees_members_go_come_back_and_be_replaced() {
     three.rename("gone", "m1");
     assert!(members.refresh());
     assert_eq!((members.usable(), members.epoch(1)), (vec![0, 1, 2], epoch + 1));
+    assert_eq!(members.disk(1), disk + 1);
+    // Files have been mended: they are opened anew, but the disks are what they were.
+    let before = [0, 1, 2].map(|i| (members.epoch(i), members.disk(i)));
+    let mended = MembersRecord { generation: 2, ..three.record.clone() };
+    three.say(0, &mended);
+    assert!(members.refresh());
+    assert_eq!(
+        [0, 1, 2].map(|i| (members.epoch(i), members.disk(i))),
+        before.map(|(epoch, disk)| (epoch + 1, disk))
+    );
     // Another member takes the slot.
     let mut newer = three.record.clone();
-    newer.generation = 2;
+    newer.generation = 3;
     newer.members[1].member = Uuid([50; 16]);
     newer.members[1].path = three.dir.path().join("new");
     newer.members[1].state = MemberState::Rebuilding;
@@ -218,7 +228,8 @@ fn refresh_sees_members_go_come_back_and_be_replaced() {
     three.say(0, &newer);
     assert!(members.refresh());
     assert_eq!((members.usable(), members.state(1)), (vec![0, 2], MemberState::Rebuilding));
-    assert_eq!((members.dir(1), members.epoch(1)), (newer.members[1].path.clone(), epoch + 2));
+    assert_eq!((members.dir(1), members.epoch(1)), (newer.members[1].path.clone(), epoch + 3));
+    assert_eq!((members.disk(0), members.disk(1)), (before[0].1, disk + 2));
     assert!(members.is_present(1));
 }
 

@@ -129,9 +129,9 @@ struct Suspension {
 #[derive(Clone, Copy, Debug, Default)]
 struct Member {
     standing: Standing,
-    epoch: u32,
-    /// Since when it has this epoch.
-    epoch_since_ns: u64,
+    disk: u32,
+    /// Since when it has been on this disk.
+    disk_since_ns: u64,
     points: u64,
     /// When points were last forgotten.
     points_at_ns: u64,
@@ -202,14 +202,14 @@ pub(super) struct Health {
 }
 
 impl Health {
-    /// What the volume says of a member. With another epoch it is another disk, or the same one mended: what was known
-    /// of it is forgotten, and the answer is `true`.
-    pub(super) fn stand(&mut self, now: Instant, member: u16, standing: Standing, epoch: u32) -> bool {
+    /// What the volume says of a member, and on which disk it is ([`Members::disk`]). On another one what was known of it is
+    /// forgotten, and the answer is `true`.
+    pub(super) fn stand(&mut self, now: Instant, member: u16, standing: Standing, disk: u32) -> bool {
         let Some(known) = self.members.get_mut(usize::from(member)) else { return false };
-        let is_other = known.epoch != epoch;
+        let is_other = known.disk != disk;
         if is_other {
-            let (epoch_since_ns, suspensions) = (now.0, known.suspensions);
-            *known = Member { epoch, epoch_since_ns, suspensions, ..Member::default() };
+            let (disk_since_ns, suspensions) = (now.0, known.suspensions);
+            *known = Member { disk, disk_since_ns, suspensions, ..Member::default() };
         }
         known.standing = standing;
         is_other
@@ -236,21 +236,21 @@ impl Health {
         !was && known.suspended.is_some()
     }
 
-    /// A read of this member was given up before it came; it was begun at `since`. Gives the epoch that it belongs to, for
+    /// A read of this member was given up before it came; it was begun at `since`. Gives the disk that it belongs to, for
     /// [`Health::unstuck`]; none: it was asked of another disk, which this one is not blamed for.
     pub(super) fn stuck(&mut self, member: u16, since: Instant) -> Option<u32> {
         let known = self.members.get_mut(usize::from(member))?;
-        if since.0 < known.epoch_since_ns {
+        if since.0 < known.disk_since_ns {
             return None;
         }
         known.stuck_since_ns = if known.stuck == 0 { since.0 } else { known.stuck_since_ns.min(since.0) };
         known.stuck += 1;
-        Some(known.epoch)
+        Some(known.disk)
     }
 
-    /// A read that was given up in this epoch has come after all: the member does not hang, though it may owe others.
-    pub(super) fn unstuck(&mut self, now: Instant, member: u16, epoch: u32) {
-        if let Some(known) = self.members.get_mut(usize::from(member)).filter(|known| known.epoch == epoch) {
+    /// A read of this disk that was given up has come after all: the member does not hang, though it may owe others.
+    pub(super) fn unstuck(&mut self, now: Instant, member: u16, disk: u32) {
+        if let Some(known) = self.members.get_mut(usize::from(member)).filter(|known| known.disk == disk) {
             known.stuck = known.stuck.saturating_sub(1);
             known.stuck_since_ns = known.stuck_since_ns.max(now.0);
         }

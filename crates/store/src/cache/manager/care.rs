@@ -24,16 +24,18 @@ pub(super) struct Care {
     counters: Arc<Counters>,
     /// What each member gave rightly last: what a probe reads again.
     known: [Option<(TitleRef, SpanOrder)>; MAX_MEMBERS],
-    /// Reads that were given up and have not ended, and the epoch of their member when they were begun: at most what may be put
+    /// Reads that were given up and have not ended, and the disk of their member when they were begun: at most what may be put
     /// aside.
     owed: Vec<(Owed, u32)>,
     /// The member that is being probed.
     probing: Option<u16>,
+    /// The members' epochs when they were last looked at.
+    epochs: [u32; MAX_MEMBERS],
     /// Members seen, in a volume of several or with parity.
     members: usize,
     /// Members that are not healthy, as bits.
     unwell: u32,
-    /// How often one has become healthy again, or is another.
+    /// How often one has become healthy again, or has other files.
     returns: u64,
     /// The volume's own list, and when it was last looked at.
     volume: Option<(Arc<Members>, Instant)>,
@@ -54,6 +56,7 @@ impl Care {
             known,
             owed: Vec::new(),
             probing: None,
+            epochs: [0; MAX_MEMBERS],
             members: 0,
             unwell: 0,
             returns: 0,
@@ -80,12 +83,13 @@ impl Care {
     fn take_standing(&mut self, now: Instant) {
         let Some((members, _)) = &self.volume else { return };
         for member in 0..members.len().min(MAX_MEMBERS) as u16 {
-            let epoch = members.epoch(usize::from(member));
-            if self.health.stand(now, member, Standing::of(members, member), epoch) {
-                // It was on another disk.
-                self.known[usize::from(member)] = None;
-                self.returns += 1;
+            let slot = usize::from(member);
+            if self.health.stand(now, member, Standing::of(members, member), members.disk(slot)) {
+                // That was on another disk.
+                self.known[slot] = None;
             }
+            let epoch = members.epoch(slot);
+            self.returns += u64::from(std::mem::replace(&mut self.epochs[slot], epoch) != epoch);
         }
         self.members = self.members.max(members.len().min(MAX_MEMBERS));
         self.publish();
@@ -195,8 +199,8 @@ impl Care {
     /// Reads that were begun at `since` have been given up.
     pub(super) fn given_up(&mut self, since: Instant, owed: &[Owed]) {
         for &owed in owed {
-            if let Some(epoch) = self.health.stuck(owed.member, since) {
-                self.owed.push((owed, epoch));
+            if let Some(disk) = self.health.stuck(owed.member, since) {
+                self.owed.push((owed, disk));
             }
         }
         self.counters.hung_reads.add(owed.len() as u64);
@@ -206,8 +210,8 @@ impl Care {
     /// A read that was given up has ended after all.
     pub(super) fn came_late(&mut self, now: Instant, owed: Owed) {
         if let Some(at) = self.owed.iter().position(|(known, _)| *known == owed) {
-            let (_, epoch) = self.owed.swap_remove(at);
-            self.health.unstuck(now, owed.member, epoch);
+            let (_, disk) = self.owed.swap_remove(at);
+            self.health.unstuck(now, owed.member, disk);
         }
         self.publish();
     }
