@@ -141,9 +141,10 @@ impl Errands {
             // Counted as back also if `work` panics.
             let out = out;
             let result = work();
+            // Before whoever waits goes on: it might send the next before this thread has a processor again.
+            drop(out);
             // Nobody waits any more: it is dropped here.
             let _ = sender.send(result);
-            drop(out);
         });
         self.start(job)?;
         Ok(Pending { shared: Arc::clone(shared), fate, result })
@@ -223,11 +224,12 @@ impl<T> Pending<T> {
         self.shared.hung.fetch_add(usize::from(hung), Ordering::AcqRel);
         let fate = if hung { GIVEN_UP } else { LEFT };
         if self.fate.compare_exchange(AWAITED, fate, Ordering::AcqRel, Ordering::Acquire).is_err() {
-            // It has come back in this very moment.
+            // It has come back in this very moment, and the result is on its way.
             self.shared.late.fetch_sub(1, Ordering::AcqRel);
             self.shared.hung.fetch_sub(usize::from(hung), Ordering::AcqRel);
+            return self.result.recv().map_err(|_| NoAnswer);
         }
-        self.result.try_recv().map_err(|_| NoAnswer)
+        Err(NoAnswer)
     }
 }
 

@@ -63,6 +63,19 @@ fn brief_patience_says_nothing_of_the_disk_but_is_asked_for_once() {
 }
 
 #[test]
+fn who_has_a_result_may_send_the_next_at_once() {
+    let errands = Errands::default();
+    for n in 0..1000 {
+        assert_eq!(errands.send(Patience::Call, move || n), Ok(n));
+        assert_eq!(
+            errands.shared.out.load(Ordering::SeqCst),
+            0,
+            "it counts as back before its result is there"
+        );
+    }
+}
+
+#[test]
 fn no_more_than_so_many_threads_are_sent() {
     let errands = Errands::default();
     let (mut doors, mut pending) = (Vec::new(), Vec::new());
