@@ -93,6 +93,15 @@ pub enum StoreError {
         /// What was to be done.
         action: &'static str,
     },
+    /// Something has to be written on a member whose file system may not be written to.
+    #[error("{}: this member's file system is read-only, as the kernel makes it after errors; {action} has to write there: mend and \
+             mount it anew, or unmount it, so that the member counts as missing", dir.display())]
+    ReadOnly {
+        /// The member's directory.
+        dir: PathBuf,
+        /// What was to be done.
+        action: &'static str,
+    },
     /// A volume cannot be made or changed like this.
     #[error("volume: {0}")]
     BadVolume(String),
@@ -205,6 +214,15 @@ impl StoreError {
     /// For `map_err` at an I/O call.
     pub(crate) fn io(action: &'static str, path: &Path) -> impl FnOnce(io::Error) -> Self {
         move |error| Self::Io { action, path: path.to_path_buf(), error }
+    }
+
+    /// Whether a file system that may not be written to is the reason.
+    pub(crate) fn is_read_only(&self) -> bool {
+        match self {
+            Self::Io { error, .. } => error.kind() == io::ErrorKind::ReadOnlyFilesystem,
+            Self::ReadOnly { .. } => true,
+            _ => false,
+        }
     }
 
     /// For `map_err` at a decoder.

@@ -1,4 +1,5 @@
-//! A full disk: the error says what is missing, and nothing is left behind. Needs to mount a tmpfs; says so if it may not.
+//! A full disk, or one that may not be written to any more: the error says what is missing, and nothing is left behind. Needs to
+//! mount a tmpfs; says so if it may not.
 
 mod common;
 
@@ -8,6 +9,7 @@ use std::sync::{Mutex, MutexGuard, PoisonError};
 
 use common::{Film, SIZE, tree};
 use millrace_store::StoreError;
+use millrace_store::format::superblock::Geometry;
 use millrace_store::volume::{TitleWriter, Volume};
 
 /// One test at a time: between fork and exec the `mount` of one holds the open files of another, and with them the
@@ -46,6 +48,13 @@ impl SmallDisk {
 
     fn path(&self) -> &Path {
         self.dir.path()
+    }
+
+    /// As the kernel does after errors (`read-only` or `read-write`).
+    fn remount(&self, how: &str) {
+        let done =
+            Command::new("mount").args(["-o", &format!("remount,{how}")]).arg(self.dir.path()).status();
+        assert!(done.is_ok_and(|status| status.success()), "remount {}", self.dir.path().display());
     }
 }
 
@@ -117,4 +126,37 @@ fn no_room_for_another_packet_size_leaves_the_title_as_it_was() {
     assert_eq!(volume.find("x").unwrap(), Some(info.clone()));
     volume.add_packet_size(info.id, 188).unwrap();
     assert_eq!(volume.open_title(info.id, 188).unwrap().packets(), 5_000);
+}
+
+#[test]
+fn a_member_that_became_read_only_is_read_and_named_to_who_would_write() {
+    let Some(disk) = SmallDisk::mount("8m") else { return };
+    let others = tempfile::tempdir().unwrap();
+    let dirs = [others.path().join("a"), disk.path().join("b"), others.path().join("c")];
+    let volume = Volume::create(&dirs, Geometry::choose(3, 1, 0).unwrap()).unwrap();
+    let (info, kept) = (Film::new(500, 6).add(&volume, "x"), Film::new(50, 7).add(&volume, "kept"));
+    // A removal that was begun has to be finished, which cannot be done on the disk that refuses.
+    let begun = |dir: &Path| dir.join(format!("tmp/{}.rm", info.id));
+    std::fs::rename(dirs[0].join(format!("titles/{}", info.id)), begun(&dirs[0])).unwrap();
+    disk.remount("ro");
+    let before = tree(disk.path());
+    let volume = {
+        drop(volume);
+        Volume::open(&dirs[0]).unwrap()
+    };
+    for error in [
+        volume.remove(info.id).unwrap_err(),
+        TitleWriter::begin(&volume, &[SIZE]).map(drop).unwrap_err(),
+        volume.add_packet_size(kept.id, 188).unwrap_err(),
+    ] {
+        let text = error.to_string();
+        assert!(matches!(error, StoreError::ReadOnly { .. }) && text.contains("read-only"), "{text}");
+        assert!(text.contains(&dirs[1].display().to_string()), "{text}");
+    }
+    assert_eq!(tree(disk.path()), before);
+
+    disk.remount("rw");
+    let other = Film::new(50, 8).add(&volume, "other");
+    assert_eq!(volume.titles().unwrap(), [kept, other]);
+    assert!(dirs.iter().all(|dir| !begun(dir).exists() && !dir.join(format!("titles/{}", info.id)).exists()));
 }

@@ -147,6 +147,18 @@ impl Inner {
         self.members.usable().into_iter().map(|slot| self.dirs(slot)).collect()
     }
 
+    /// Refuses what a member that is there could not take: half of it would be done on the others.
+    fn writable(&self, action: &'static str) -> Result<(), StoreError> {
+        for slot in self.members.usable() {
+            let may = |dir: &Path| rustix::fs::access(dir, rustix::fs::Access::WRITE_OK);
+            // One that does not answer counts as missing from now on.
+            if let Ok(Err(rustix::io::Errno::ROFS)) = self.members.ask(slot, Patience::Work, may) {
+                return Err(StoreError::ReadOnly { dir: self.members.dir(slot), action });
+            }
+        }
+        Ok(())
+    }
+
     /// Puts the volume in order if that could not be done when it was opened, and can be now.
     fn tidy(&self) -> Result<(), StoreError> {
         if self.in_order.load(Ordering::Acquire) || enough(&self.dir, &self.members).is_err() {
@@ -172,6 +184,7 @@ impl Inner {
             };
             return Err(StoreError::MemberNeeded { dir: slot.dir.clone(), why, action });
         }
+        self.writable(action)?;
         self.tidy()?;
         Ok((0..report.len()).map(|slot| self.dirs(slot)).collect())
     }
@@ -279,7 +292,11 @@ impl Volume {
         let in_order = AtomicBool::new(there.is_ok());
         // With too few of them nothing is changed: the others may know better.
         match there {
-            Ok(()) => put_in_order(&members, &usable, &disk, &lock)?,
+            Ok(()) => match put_in_order(&members, &usable, &disk, &lock) {
+                // So most disks end that do not end at once. What can be read is still played; whoever wants to write is told.
+                Err(error) if error.is_read_only() => in_order.store(false, Ordering::Release),
+                done => done?,
+            },
             Err(error) if need == Need::Enough || usable.is_empty() => return Err(error),
             Err(_) => {}
         }
@@ -445,6 +462,7 @@ impl Volume {
         let Inner { members, disk, .. } = &*self.inner;
         members.refresh();
         enough(&self.inner.dir, members)?;
+        self.inner.writable("removing a title")?;
         self.inner.tidy()?;
         let (lock, usable) = StoreLock::take_all(members, &|slot| self.inner.dirs(slot))?;
         if usable.iter().all(|dirs| !dirs.title(id).is_dir()) {

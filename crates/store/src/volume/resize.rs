@@ -49,6 +49,7 @@ pub(super) fn prepare(
     if sizes.is_empty() && !wants_sums {
         return Ok(Vec::new());
     }
+    volume.writable("preparing a title")?;
     if let Some(size) =
         sizes.iter().find(|&&size| files.info.bytes.div_ceil(u64::from(size)) > MAX_TITLE_PACKETS)
     {
