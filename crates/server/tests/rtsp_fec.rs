@@ -251,6 +251,24 @@ fn switching_while_playing() {
     world.assert_empty();
 }
 
+/// A stream with other FEC is opened before the old one has closed.
+#[test]
+fn a_full_engine_refuses_a_switch_and_ends_nobody() {
+    let mut world = World::with(|config| config.streams_per_engine = 3);
+    let (conn, session) = viewer(&mut world, "all");
+    world.ask_session(conn, "PLAY", &session, "");
+    world.take_log();
+    let answer = world.ask_session(conn, "SET_PARAMETER", &session, "Content-Length: 8\n\nfec: off");
+    assert_eq!(answer.status, 453, "{}", answer.reason);
+    assert_eq!(
+        (world.take_log(), fec_of(&mut world, conn, &session)),
+        (vec!["reply 453".into()], "fec: all\r\n".into())
+    );
+    assert_eq!(world.server.sessions(world.now)[0].state, State::Playing);
+    world.ask_session(conn, "TEARDOWN", &session, "");
+    world.assert_empty();
+}
+
 /// The engine has not answered yet when the viewer wants something else.
 #[test]
 fn requests_that_cross_a_switch() {

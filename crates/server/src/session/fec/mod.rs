@@ -362,6 +362,9 @@ impl Server {
         {
             return Ok(());
         }
+        if !self.may_open_anew(key, mode) {
+            return Err(NO_STREAM.into());
+        }
         self.reserve_fec(key, mode)?;
         let Some(session) = self.sessions.get_mut(&key) else { return Ok(()) };
         let Some(fec) = session.fec.as_mut() else { return Ok(()) };
@@ -377,6 +380,12 @@ impl Server {
             Media::Fresh | Media::Paused { .. } | Media::Ended { .. } => self.open_anew(now, key),
         }
         Ok(())
+    }
+
+    /// Whether the engine has room for a session's streams in a mode beside those that are to close.
+    fn may_open_anew(&self, key: SessionKey, mode: FecMode) -> bool {
+        let session = self.sessions.get(&key);
+        session.is_none_or(|session| self.slots[session.engine].stream_room() > mode.tracks().len())
     }
 
     /// The media stream stands still: what has been put off until then.
@@ -447,7 +456,10 @@ impl Server {
             for other in holders.into_iter().filter(|other| Some(*other) != key) {
                 let sends =
                     self.sessions.get(&other).is_some_and(|session| session.fec_ports().any(|p| p == port));
-                if sends && self.switch_fec(now, other, FecMode::Off).is_ok() {
+                if sends {
+                    // If the engine is too full to open its film anew, the packets that it could have repaired are lost to it; the
+                    // port is not its own any more.
+                    let _ = self.switch_fec(now, other, FecMode::Off);
                     self.retire_companions(other);
                     self.tell_fec(other, Some(format!("another session has port {port}")));
                 }
