@@ -17,6 +17,10 @@ pub struct ByteLen(pub u64);
 pub struct HumanDuration(pub Duration);
 
 /// A text that is not a quantity: says what was given and what is allowed.
+/// So many of something, for people: `1 title`, `2 titles`.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Count(pub u64, pub &'static str);
+
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct UnitError {
     given: String,
@@ -136,6 +140,13 @@ impl fmt::Display for ByteLen {
     }
 }
 
+impl fmt::Display for Count {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let Self(count, what) = self;
+        write!(f, "{count} {what}{}", if *count == 1 { "" } else { "s" })
+    }
+}
+
 impl fmt::Display for HumanDuration {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         let ns = u64::try_from(self.0.as_nanos()).unwrap_or(u64::MAX);
@@ -165,6 +176,8 @@ mod tests {
         for text in ["512MiB", "188B", "1.5GiB", "64KiB"] {
             assert_eq!(text.parse::<ByteLen>().unwrap().to_string(), text);
         }
+        let counted = [0, 1, 2].map(|count| Count(count, "title").to_string());
+        assert_eq!(counted, ["0 titles", "1 title", "2 titles"]);
         for text in ["10ms", "2.5s", "250us"] {
             assert_eq!(text.parse::<HumanDuration>().unwrap().to_string(), text);
         }

@@ -285,7 +285,7 @@ fn a_flipped_byte_of_data_is_placed() {
     assert_eq!(finding.path, fixture.title.join("data.ts"));
     let byte = 188 * 3 * (1316 * 600 / (188 * 3)); // of the first size, 564
     assert!(
-        finding.what.contains(&format!("1 packets do not match their sums, the first at byte {byte}")),
+        finding.what.contains(&format!("1 packet with a wrong sum, the first at byte {byte}")),
         "{finding}"
     );
     assert!(finding.remedy.contains("remove title film and add /films/film again"), "{finding}");

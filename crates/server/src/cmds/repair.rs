@@ -12,7 +12,7 @@ use indicatif::{ProgressBar, ProgressDrawTarget, ProgressStyle};
 use millrace_core::limits::REPAIR_ANSWER_NS;
 use millrace_core::seam::Clock;
 use millrace_core::time::Instant;
-use millrace_core::units::ByteLen;
+use millrace_core::units::{ByteLen, Count};
 use millrace_offload::clock::MonotonicClock;
 use millrace_store::disk::{Disk, ReadFaults};
 use millrace_store::repair::{
@@ -82,8 +82,8 @@ fn attempt(args: &WorkArgs) -> anyhow::Result<ExitCode> {
             println!("{}: active again", volume.members().dir(usize::from(slot)).display());
         }
         println!(
-            "{} titles, {} mended, {} lost; {} read, {} written",
-            report.titles,
+            "{}, {} mended, {} lost; {} read, {} written",
+            Count(u64::from(report.titles), "title"),
             report.count(Fate::Mended),
             report.count(Fate::Lost),
             ByteLen(report.bytes_read),

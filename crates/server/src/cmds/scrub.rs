@@ -3,7 +3,7 @@
 use std::process::ExitCode;
 
 use clap::Args;
-use millrace_core::units::ByteLen;
+use millrace_core::units::{ByteLen, Count};
 use millrace_store::repair::{Fate, Verdict};
 use millrace_store::scrub::{ScrubOptions, scrub};
 
@@ -46,8 +46,8 @@ fn attempt(args: &ScrubArgs) -> anyhow::Result<ExitCode> {
             false => (report.count(Fate::Mended), "mended"),
         };
         println!(
-            "{} titles, {} read: {count} {word}, {} lost",
-            report.titles,
+            "{}, {} read: {count} {word}, {} lost",
+            Count(u64::from(report.titles), "title"),
             ByteLen(report.bytes_read),
             report.count(Fate::Lost)
         );

@@ -7,6 +7,7 @@ use std::process::ExitCode;
 use anyhow::{anyhow, bail};
 use clap::{Args, Subcommand};
 use millrace_core::limits::{MAX_PARITY_UNITS, MAX_UNIT_PACKETS};
+use millrace_core::units::Count;
 use millrace_store::errand::Patience;
 use millrace_store::format::superblock::Geometry;
 use millrace_store::members::{MemberState, Members, SlotReport};
@@ -311,8 +312,7 @@ fn print(members: &Members, report: &[SlotReport], health: &str, lost: usize) ->
         let titles = titles_on(members, slot);
         let what = match (&slot.absent, titles) {
             (Some(absent), _) => format!("MISSING: {absent}"),
-            (None, Some(1)) => "1 title".to_owned(),
-            (None, Some(titles)) => format!("{titles} titles"),
+            (None, Some(titles)) => Count(titles as u64, "title").to_string(),
             (None, None) => "titles cannot be listed".to_owned(),
         };
         writeln!(out, "  {:>2}  {:10}  {}  {what}", slot.index, slot.state, slot.dir.display())?;

@@ -5,6 +5,7 @@ use std::io::{self, Read};
 
 use millrace_core::limits::TS_PACKET_BYTES;
 use millrace_core::packet::PacketMeta;
+use millrace_core::units::Count;
 use millrace_core::wire::checksum;
 
 use super::range_sums::GrainCheck;
@@ -55,7 +56,7 @@ fn data_is_as_ingested(title: &mut TitleCheck<'_, '_>, metas: &[MetaFile], range
     if !same {
         let size = sums.iter().find(|sum| sum.wrong > 0).map_or(String::new(), |sum| {
             let byte = u64::from(sum.first_wrong) * sum.packet_bytes as u64;
-            format!("; {} packets do not match their sums, the first at byte {byte}", sum.wrong)
+            format!("; {} with a wrong sum, the first at byte {byte}", Count(sum.wrong, "packet"))
         });
         title.damaged(
             "data_is_as_ingested",
@@ -64,7 +65,11 @@ fn data_is_as_ingested(title: &mut TitleCheck<'_, '_>, metas: &[MetaFile], range
         );
     }
     for sum in sums.iter().filter(|sum| same && sum.wrong > 0) {
-        let what = format!("{} packets have a wrong sum, the first is packet {}", sum.wrong, sum.first_wrong);
+        let what = format!(
+            "{} with a wrong sum, the first is packet {}",
+            Count(sum.wrong, "packet"),
+            sum.first_wrong
+        );
         title.damaged("sums_are_of_the_data", sum.meta.path(), what);
     }
     grains.iter_mut().for_each(GrainCheck::end);

@@ -7,6 +7,7 @@ use std::sync::atomic::AtomicBool;
 use millrace_core::limits::REPAIR_ANSWER_NS;
 use millrace_core::seam::Clock;
 use millrace_core::time::Instant;
+use millrace_core::units::Count;
 
 use super::content::{SumCheck, SyncCheck};
 use super::range_sums::GrainCheck;
@@ -165,8 +166,9 @@ impl Rows<'_> {
             sum.end();
             if sum.wrong > 0 {
                 let what = format!(
-                    "{} packets have a wrong sum, the first is packet {}",
-                    sum.wrong, sum.first_wrong
+                    "{} with a wrong sum, the first is packet {}",
+                    Count(sum.wrong, "packet"),
+                    sum.first_wrong
                 );
                 wrong.push(("sums_are_of_the_data", sum.meta.path().to_path_buf(), what));
             }

@@ -6,6 +6,7 @@ use std::sync::Arc;
 use millrace_core::limits::REPAIR_BATCH_BYTES;
 use millrace_core::packet::PacketMeta;
 use millrace_core::time::MediaTicks;
+use millrace_core::units::Count;
 
 use super::RepairError;
 use super::grid::Grid;
@@ -121,8 +122,8 @@ impl Trouble {
         let mut parts = Vec::new();
         parts.extend(self.error.as_ref().map(|error| format!("cannot be read: {error}")));
         if let Some(byte) = self.first_byte {
-            let count = self.wrong_packets;
-            parts.push(format!("{count} packets do not match their sums, the first at byte {byte}"));
+            let count = Count(self.wrong_packets, "packet");
+            parts.push(format!("{count} with a wrong sum, the first at byte {byte}"));
         }
         parts.extend(self.other.clone());
         if self.wrong_hash && parts.is_empty() {

@@ -3,6 +3,7 @@
 use std::path::{Path, PathBuf};
 
 use millrace_core::limits::MAX_MEMBERS;
+use millrace_core::units::Count;
 
 use super::dirs::{Dirs, VOLUME_FILE, random, rename, sync_dir, unix_s};
 use super::lock::{self, StoreLock};
@@ -158,8 +159,8 @@ pub(super) fn replace(inner: &Inner, slot: usize, dir: &Path) -> Result<(), Stor
     }
     if others + 1 > may {
         let what = format!(
-            "{others} other members are missing or incomplete already, and it can do without {may}; bring them back and \
-             repair first"
+            "{} missing or incomplete already, and it can do without {may}; bring them back and repair first",
+            Count(others as u64, "other member")
         );
         return Err(StoreError::BadVolume(what));
     }

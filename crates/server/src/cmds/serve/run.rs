@@ -11,7 +11,7 @@ use anyhow::Context;
 use millrace_core::limits::{EXTENT_BYTES, MAX_CONNS_PER_ENGINE, MAX_STREAMS_PER_ENGINE};
 use millrace_core::pool::ExtentArena;
 use millrace_core::seam::Doorbell;
-use millrace_core::units::ByteLen;
+use millrace_core::units::{ByteLen, Count};
 use millrace_offload::bell::EventBell;
 use millrace_offload::best::{BestTx, LoopSide, Tally, exchange};
 use millrace_offload::clock::{MonotonicClock, wall_offset_ns};
@@ -84,7 +84,7 @@ pub(super) fn run(args: &ServeArgs) -> anyhow::Result<ExitCode> {
     let librarian = librarian.start(move || {
         match shelf.titles().len() {
             0 => println!("no titles yet; add films with: millrace add FILE"),
-            count => tracing::info!("{count} titles at {base_url}"),
+            count => tracing::info!("{} at {base_url}", Count(count as u64, "title")),
         }
         println!("ready {ready_url}");
     })?;
