@@ -83,7 +83,7 @@ fn attempt(args: &WorkArgs) -> anyhow::Result<ExitCode> {
         }
         println!(
             "{}, {} mended, {} lost; {} read, {} written",
-            Count(u64::from(report.titles), "title"),
+            Count(report.titles as u64, "title"),
             report.count(Fate::Mended),
             report.count(Fate::Lost),
             ByteLen(report.bytes_read),

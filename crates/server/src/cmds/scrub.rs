@@ -47,7 +47,7 @@ fn attempt(args: &ScrubArgs) -> anyhow::Result<ExitCode> {
         };
         println!(
             "{}, {} read: {count} {word}, {} lost",
-            Count(u64::from(report.titles), "title"),
+            Count(report.titles as u64, "title"),
             ByteLen(report.bytes_read),
             report.count(Fate::Lost)
         );
