@@ -4,7 +4,7 @@ export PATH := $(HOME)/.cargo/bin:$(PATH)
 SHELL := bash
 .SHELLFLAGS := -euo pipefail -c
 .DEFAULT_GOAL := help
-.PHONY: help deps build demo test crash interop bench bench-peers fuzz deny fmt clean toolchain
+.PHONY: help deps build demo test crash arm interop bench bench-peers fuzz deny fmt clean toolchain
 
 XTASK := cargo run --quiet --locked --package xtask --
 TARGET := $(or $(CARGO_TARGET_DIR),target)
@@ -45,6 +45,13 @@ bench-peers: build ## compare with the media servers that Debian has, as root; Q
 
 crash: toolchain ## power cuts and failing disks under the store, far more of them; SEEDS=100
 	MILLRACE_CRASH_SEEDS=$(or $(SEEDS),100) cargo test --release --locked --package millrace-store --test 'crash_*'
+
+arm: toolchain ## tests of framing, sums and parity code on an emulated arm64: the NEON kernels too
+	@scripts/deps.sh arm
+	rustup target add aarch64-unknown-linux-gnu
+	CARGO_TARGET_AARCH64_UNKNOWN_LINUX_GNU_LINKER=aarch64-linux-gnu-gcc \
+	CARGO_TARGET_AARCH64_UNKNOWN_LINUX_GNU_RUNNER="qemu-aarch64 -L /usr/aarch64-linux-gnu" \
+	  cargo test --locked --package millrace-core --lib --target aarch64-unknown-linux-gnu
 
 fuzz: toolchain ## all property tests for longer; SECONDS_EACH=60
 	@$(XTASK) fuzz --seconds $(or $(SECONDS_EACH),60)

@@ -1,7 +1,7 @@
 #!/usr/bin/env bash
 # Installs the Debian packages that Millrace's chores need, and says which and why. Quick when all are there.
 #
-#   scripts/deps.sh [--try] GROUP...     groups: build demo test vlc peers
+#   scripts/deps.sh [--try] GROUP...     groups: build demo test vlc peers arm
 #
 # --try: if packages cannot be installed, say so and go on (tests then say what they skip).
 set -euo pipefail
@@ -39,6 +39,9 @@ peers  gstreamer1.0-plugins-good  its RTP
 peers  gstreamer1.0-plugins-bad   its transport stream parser
 peers  vlc-bin                    cvlc as a server
 peers  vlc-plugin-base            its RTP output
+arm    qemu-user                  runs programs for arm64
+arm    gcc-aarch64-linux-gnu      links them
+arm    libc6-dev-arm64-cross      the C library that they need
 "
 
 try=false
@@ -46,9 +49,9 @@ groups=()
 for argument; do
   case $argument in
     --try) try=true ;;
-    build | demo | test | vlc | peers) groups+=("$argument") ;;
+    build | demo | test | vlc | peers | arm) groups+=("$argument") ;;
     *)
-      echo "deps: unknown group '$argument'; groups: build demo test vlc peers" >&2
+      echo "deps: unknown group '$argument'; groups: build demo test vlc peers arm" >&2
       exit 2
       ;;
   esac
