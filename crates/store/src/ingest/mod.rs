@@ -21,7 +21,6 @@ mod codec;
 mod error;
 mod framing;
 mod indexer;
-mod name;
 mod notes;
 mod packetize;
 mod pass;
@@ -49,7 +48,6 @@ pub use clock_source::ClockOrigin;
 pub use error::{IngestError, StreamError};
 pub use framing::{Framing, Skipped};
 pub use indexer::{Indexed, Oddities};
-pub use name::slug;
 pub use pass::{IndexOptions, Passed, index_only};
 pub use sink::{IndexSink, NullSink};
 pub use source::identify;
@@ -108,10 +106,9 @@ pub fn ingest(
     if watch.is_cancelled() {
         return Err(IngestError::Cancelled { path: source.to_path_buf() });
     }
-    let name = match &options.name {
-        Some(name) => slug(name),
-        None => slug(&source.file_stem().unwrap_or_default().to_string_lossy()),
-    };
+    // The volume makes a name for URLs of it.
+    let of_file = || source.file_stem().unwrap_or_default().to_string_lossy().into_owned();
+    let name = options.name.clone().unwrap_or_else(of_file);
     Ok(taken.commit(name, file.identity().clone())?)
 }
 

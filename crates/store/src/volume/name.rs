@@ -5,7 +5,7 @@ use millrace_core::limits::MAX_TITLE_NAME_BYTES;
 use crate::format::manifest::is_slug;
 
 /// Letters that people write with marks, without them. Enough for the Latin alphabets; others become `-`.
-const PLAIN: [(&str, &str); 22] = [
+const PLAIN: [(&str, &str); 23] = [
     ("àáâãåāăą", "a"),
     ("äæ", "ae"),
     ("çćĉċč", "c"),
@@ -24,11 +24,15 @@ const PLAIN: [(&str, &str); 22] = [
     ("śŝşšș", "s"),
     ("ß", "ss"),
     ("ţťŧț", "t"),
+    ("þ", "th"),
     ("ùúûũūŭůűų", "u"),
     ("ü", "ue"),
     ("ýÿŷ", "y"),
     ("źżž", "z"),
 ];
+
+/// Begins names that have no usable character, or that could be taken for an id.
+const NAMELESS: &str = "film";
 
 /// The slug of a name as people write it: `Amélie (2001)` becomes `amelie-2001`.
 pub(crate) fn slug(wish: &str) -> String {
@@ -38,6 +42,8 @@ pub(crate) fn slug(wish: &str) -> String {
         match (plain, c) {
             (Some(plain), _) => slug.push_str(plain),
             (None, 'a'..='z' | '0'..='9' | '.' | '_') => slug.push(c),
+            // Quotes inside words and combining accents vanish.
+            (None, '\'' | '\u{2019}' | '\u{300}'..='\u{36f}') => {}
             // One dash for any run of other characters.
             (None, _) if !slug.ends_with('-') => slug.push('-'),
             (None, _) => {}
@@ -48,8 +54,8 @@ pub(crate) fn slug(wish: &str) -> String {
     }
     let mut slug = cut(&slug, MAX_TITLE_NAME_BYTES).trim_matches(['-', '.', '_']).to_owned();
     if !is_slug(&slug) {
-        // Empty, or 32 hexadecimal digits that could be taken for an id.
-        slug = cut(format!("title-{slug}").trim_end_matches('-'), MAX_TITLE_NAME_BYTES).to_owned();
+        // Empty, or 32 hexadecimal digits.
+        slug = cut(format!("{NAMELESS}-{slug}").trim_end_matches('-'), MAX_TITLE_NAME_BYTES).to_owned();
     }
     slug
 }
@@ -84,11 +90,15 @@ mod tests {
             ("Amélie (2001)", "amelie-2001"),
             ("Die Brücke – Übergröße", "die-bruecke-uebergroesse"),
             ("../../etc/passwd", "etc-passwd"),
-            ("千と千尋", "title"),
-            ("", "title"),
-            ("...", "title"),
+            ("Le Fabuleux Destin d'Amélie Poulain", "le-fabuleux-destin-damelie-poulain"),
+            ("S01E02 -- pilot", "s01e02-pilot"),
+            ("千と千尋", "film"),
+            ("七人の侍 1954", "1954"),
+            ("-rf", "rf"),
+            ("", "film"),
+            ("...", "film"),
             ("a_b.c", "a_b.c"),
-            ("0123456789abcdef0123456789ABCDEF", "title-0123456789abcdef0123456789abcdef"),
+            ("0123456789abcdef0123456789ABCDEF", "film-0123456789abcdef0123456789abcdef"),
         ] {
             assert_eq!(slug(wish), expected, "{wish}");
         }
