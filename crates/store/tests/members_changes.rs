@@ -116,7 +116,7 @@ fn a_replaced_member_is_filled_before_it_is_believed() {
     let error = TitleWriter::begin(&volume, &[SIZE]).unwrap_err().to_string();
     assert!(error.contains("is not complete yet"), "{error}");
     let error = volume.replace_member(0, &disks.dir.path().join("another")).unwrap_err().to_string();
-    assert!(error.contains("1 other members"), "{error}");
+    assert!(error.contains("1 other member missing"), "{error}");
     // The old one comes back and leads to the others, but is not believed; nor is a volume made from it alone.
     disks.push(1);
     let volume = Volume::open(&disks.at(1)).unwrap();
