@@ -2,7 +2,14 @@
 
 use anyhow::Context;
 
-/// Processor time in nanoseconds that threads of `pid` whose name begins with `thread` have used ("" for all).
+/// Processor time in nanoseconds that this process has used, threads that have ended included.
+pub fn own_cpu_ns() -> u64 {
+    let time = rustix::time::clock_gettime(rustix::time::ClockId::ProcessCPUTime);
+    time.tv_sec as u64 * 1_000_000_000 + time.tv_nsec as u64
+}
+
+/// Processor time in nanoseconds that threads of `pid` whose name begins with `thread` have used ("" for all). Those that have
+/// ended do not count any more, so it may become less.
 ///
 /// # Errors
 /// When the process is gone.
@@ -44,6 +51,9 @@ mod tests {
             x = std::hint::black_box(x.wrapping_mul(3));
         }
         assert!(resident_bytes(pid).unwrap() > 100_000);
+        let before = own_cpu_ns();
+        std::thread::spawn(move || while own_cpu_ns() < before + 1_000_000 {}).join().unwrap();
+        assert!(own_cpu_ns() >= before + 1_000_000, "of a thread that has ended");
         assert_eq!(cpu_ns(pid, "no such thread").unwrap(), 0);
         assert!(cpu_ns(u32::MAX, "").is_err());
     }

@@ -12,7 +12,7 @@ use crate::frame::{
     Axis, Bench, Need, NoiseMeter, Options, Plot, PlotKind, Point, Promise, Report, Row, percentile,
 };
 use crate::media;
-use crate::proc::cpu_ns;
+use crate::proc::own_cpu_ns;
 
 /// The benchmark.
 pub(super) const BENCH: Bench = Bench {
@@ -26,10 +26,9 @@ pub(super) const BENCH: Bench = Bench {
 
 /// One timed round: wall seconds and seconds of processor time.
 pub(super) fn timed(work: impl FnOnce() -> anyhow::Result<()>) -> anyhow::Result<(f64, f64)> {
-    let cpu = || cpu_ns(std::process::id(), "");
-    let (cpu_before, start) = (cpu()?, StdInstant::now());
+    let (cpu_before, start) = (own_cpu_ns(), StdInstant::now());
     work()?;
-    Ok((start.elapsed().as_secs_f64(), (cpu()? - cpu_before) as f64 / 1e9))
+    Ok((start.elapsed().as_secs_f64(), (own_cpu_ns() - cpu_before) as f64 / 1e9))
 }
 
 pub(super) fn plain_copy(from: &Path, to: &Path) -> anyhow::Result<()> {

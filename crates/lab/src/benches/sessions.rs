@@ -109,8 +109,8 @@ fn measure(options: &Options, dir: &Path, streams: usize, secs: u64) -> anyhow::
         .context("the receiver")?;
     options.go_on()?;
     let wall_ns = before.0.elapsed().as_nanos() as f64;
-    let engine_ns = (cpu_ns(pid, "engine-0")? - before.1) as f64;
-    let all_ns = (cpu_ns(pid, "")? - before.2) as f64;
+    let engine_ns = cpu_ns(pid, "engine-0")?.saturating_sub(before.1) as f64;
+    let all_ns = cpu_ns(pid, "")?.saturating_sub(before.2) as f64;
     let mut report = write_up(&report, streams, wall_ns, engine_ns, all_ns, resident_bytes(pid)?);
     report.noise = Some(meter.finish());
     Ok(report)
