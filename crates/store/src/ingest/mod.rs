@@ -60,7 +60,7 @@ use watch::Watch;
 /// How to take a film in.
 #[derive(Clone, Debug)]
 pub struct IngestOptions {
-    /// Name of the title; `None`: made from the file's name. Either way made URL-safe ([`slug`]) and unique.
+    /// Name of the title; `None`: made from the file's name. Either way the volume makes it URL-safe and unique.
     pub name: Option<String>,
     /// Packet sizes to prepare; must contain 1316.
     pub packet_sizes: Vec<u16>,
