@@ -4,7 +4,6 @@ use std::collections::BTreeSet;
 use std::fs;
 
 use millrace_core::ids::TitleId;
-use millrace_core::limits::MAX_MANIFEST_BYTES;
 
 use super::examine;
 use super::report::{Fate, Found};
@@ -17,8 +16,9 @@ use crate::format::Uuid;
 use crate::format::manifest::Manifest;
 use crate::members::MemberState;
 use crate::volume::Volume;
-use crate::volume::dirs::{Dirs, id_of_name, read_whole, remove_tree, rename, sync_dir};
+use crate::volume::dirs::{Dirs, id_of_name, remove_tree, rename, sync_dir};
 use crate::volume::lock::StoreLock;
+use crate::volume::manifest_io::{read_manifest, read_manifest_file};
 use crate::volume::recover::{TmpEntry, look_at_tmp};
 
 /// Titles may come, go or change while a repair runs; it starts over for those. More often than this nobody changes titles
@@ -226,7 +226,7 @@ fn set(
     let mut wrong = None;
     for slot in members.usable() {
         let dirs = volume.dirs_of(slot);
-        let look = move || Ok(dirs.title(id).is_dir().then(|| read(&dirs, id)));
+        let look = move || Ok(dirs.title(id).is_dir().then(|| read_manifest_file(&dirs, id)));
         let Ok(Some(found)) = work.ask(slot as u16, look)? else { continue };
         match found {
             Ok((manifest, bytes)) => {
@@ -247,17 +247,6 @@ fn set(
     let placed = TitleSet::new(manifest, bytes, home);
     let what = || "its rows cannot be worked with by this version".to_owned();
     Ok(placed.map(Some).ok_or_else(|| (0, StoreError::BadTitle { id, what: what() })))
-}
-
-fn read(dirs: &Dirs, id: TitleId) -> Result<(Manifest, Vec<u8>), StoreError> {
-    let path = dirs.manifest(id);
-    let bytes = read_whole(&path, MAX_MANIFEST_BYTES)?;
-    let manifest = Manifest::decode(&bytes).map_err(StoreError::format(&path))?;
-    if manifest.title.id != id {
-        let what = format!("is of title {}", manifest.title.id);
-        return Err(StoreError::Damaged { path, what });
-    }
-    Ok((manifest, bytes))
 }
 
 /// Whether members and titles are those that were worked on.
@@ -306,7 +295,7 @@ fn clean(volume: &Volume, slot: usize, titles: &[TitleSet]) -> Result<(), StoreE
 
 /// Whether a title that only a member behind has was removed: so many active members lack it that it cannot be there.
 fn is_removed(volume: &Volume, slot: usize, id: TitleId) -> bool {
-    let Ok((manifest, _)) = read(&volume.dirs_of(slot), id) else { return false };
+    let Ok(manifest) = read_manifest(&volume.dirs_of(slot), id) else { return false };
     let placed: Vec<usize> = manifest.placement.members.iter().map(|m| usize::from(m.index)).collect();
     let usable = volume.members().usable();
     let needed = placed.len() - usize::from(manifest.placement.geometry().tolerance()).min(placed.len());

@@ -15,6 +15,11 @@ use crate::members::Members;
 
 /// The manifest of title `id`, checked; [`StoreError::NoTitle`] if there is no such directory.
 pub(crate) fn read_manifest(dirs: &Dirs, id: TitleId) -> Result<Manifest, StoreError> {
+    read_manifest_file(dirs, id).map(|(manifest, _)| manifest)
+}
+
+/// The same with the bytes of its file.
+pub(crate) fn read_manifest_file(dirs: &Dirs, id: TitleId) -> Result<(Manifest, Vec<u8>), StoreError> {
     let path = dirs.manifest(id);
     let bytes = match read_whole(&path, MAX_MANIFEST_BYTES) {
         Err(StoreError::Io { error, .. }) if error.kind() == io::ErrorKind::NotFound => {
@@ -35,7 +40,7 @@ pub(crate) fn read_manifest(dirs: &Dirs, id: TitleId) -> Result<Manifest, StoreE
         );
         return Err(StoreError::Format { path, error });
     }
-    Ok(manifest)
+    Ok((manifest, bytes))
 }
 
 /// The manifest of title `id` on the first member that has a good one, and that member's slot.
