@@ -420,22 +420,8 @@ fn ffmpeg_plays_with_the_offer_and_with_the_query() {
     let mut stored = Stored::new(dir.path(), 1, &["--fec", "2"]);
     for (query, granted) in [("", None), ("?fec=all", Some("has FEC all"))] {
         let url = format!("{}{query}", stored.server.title("film"));
-        let probe = Command::new("ffprobe")
-            .args([
-                "-v",
-                "error",
-                "-rtsp_transport",
-                "udp",
-                "-show_entries",
-                "stream=codec_type",
-                "-of",
-                "csv",
-                &url,
-            ])
-            .output()
-            .unwrap();
-        let text = String::from_utf8_lossy(&probe.stdout).into_owned();
-        assert!(text.contains("video") && text.contains("audio"), "{query}: {text} {probe:?}");
+        let kinds = support::ffprobe_kinds(&url);
+        assert!(kinds.contains("video") && kinds.contains("audio"), "{query}: {kinds}");
         match granted {
             Some(line) => drop(stored.server.wait_for(line, Duration::from_secs(10))),
             None => assert!(stored.server.said("has FEC").is_empty(), "nobody asked"),

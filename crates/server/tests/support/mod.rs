@@ -14,6 +14,26 @@ pub fn millrace() -> Command {
     command
 }
 
+/// What ffprobe sees behind a URL by UDP: the kinds of streams.
+pub fn ffprobe_kinds(url: &str) -> String {
+    let mut probe = Command::new("ffprobe");
+    probe.args([
+        "-v",
+        "error",
+        "-rtsp_transport",
+        "udp",
+        "-show_entries",
+        "stream=codec_type",
+        "-of",
+        "csv",
+        url,
+    ]);
+    let done = probe.output().expect("ffprobe can be started");
+    // Shown if the test fails.
+    eprint!("{}", String::from_utf8_lossy(&done.stderr));
+    String::from_utf8_lossy(&done.stdout).into_owned()
+}
+
 /// Runs the program to its end.
 pub fn run(args: &[&str]) -> Output {
     millrace().args(args).output().expect("millrace can be started")
