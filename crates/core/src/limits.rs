@@ -94,6 +94,23 @@ pub const MAX_RTSP_CONNECTIONS: usize = 8192;
 pub const MAX_CONNECTIONS_PER_ADDRESS: usize = 1024;
 /// Sessions on one RTSP connection.
 pub const MAX_SESSIONS_PER_CONNECTION: usize = 16;
+/// How long a session that has paused keeps its stream and its bit rate: a telephone call. After that the next viewer may have them.
+pub const DEFAULT_PAUSE_RESERVATION_NS: u64 = 60_000_000_000;
+/// Share of streams and bit rate that one address may have by default, in percent: a NAT box hides a whole hotel, and yet
+/// one address must not lock out all others.
+pub const DEFAULT_ADDRESS_SHARE_PERCENT: u8 = 50;
+/// Sessions for each stream that may play: those that are set up or paused wait for their place without keeping others out.
+pub const SESSIONS_PER_STREAM: usize = 2;
+/// Sessions that may be set up however few may play: a kilobyte each.
+pub const MIN_SESSION_TABLE: usize = 256;
+/// When a table of sessions or streams is this full, in percent, sessions that do not play end, the longest idle first. With
+/// [`SESSIONS_PER_STREAM`] there are always some: those that play fill half of it.
+pub const SESSION_TABLE_HIGH_PERCENT: usize = 80;
+/// Sessions at once where so many streams may play.
+pub const fn session_table_size(max_streams: usize) -> usize {
+    let size = max_streams.saturating_mul(SESSIONS_PER_STREAM);
+    if size > MIN_SESSION_TABLE { size } else { MIN_SESSION_TABLE }
+}
 /// Time for a client to finish the message it has begun.
 pub const RTSP_HEADER_TIMEOUT_NS: u64 = 10_000_000_000;
 /// RTSP session time-out announced by default (RFC 2326 section 12.37 default).

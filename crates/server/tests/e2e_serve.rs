@@ -96,7 +96,7 @@ fn viewers_spread_over_one_title_cause_one_read() {
     let dir = tempfile::tempdir().unwrap();
     let (store, data) = store_with(dir.path(), "film", 40);
     let bytes = std::fs::metadata(&data).unwrap().len();
-    let mut server = Server::start(&store, &["--max-streams", "300"]);
+    let mut server = Server::start(&store, &["--max-streams", "300", "--share-per-address", "100%"]);
     let memory = |server: &Server| millrace_lab::proc::resident_bytes(server.child.id()).unwrap();
     let before = memory(&server);
     let report = load(&viewers(&server, 200, 8), &AtomicBool::new(false), &mut |_| ()).unwrap();

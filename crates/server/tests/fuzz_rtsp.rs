@@ -88,7 +88,10 @@ fn act(w: &mut World, conns: &mut [ConnKey; 3], current: &mut usize, byte: u8) {
 
 /// Runs a script to its end and beyond, until nothing may be left.
 fn run(script: &[u8]) {
-    let mut w = World::with(|config| config.max_streams = 8);
+    let mut w = World::with(|config| {
+        config.max_streams = 8;
+        config.max_sessions = 12;
+    });
     let mut conns = [w.connect(), w.connect(), w.connect()];
     let mut current = 0;
     for piece in script.chunk_by(|a, b| *a < 0x80 && *b < 0x80) {

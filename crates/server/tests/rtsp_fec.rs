@@ -306,6 +306,8 @@ fn admission_counts_it() {
     // 4 Mb/s of film; XOR adds a quarter, all parities a half.
     let mut world = World::with(|config| config.max_rate = Some("5500kb/s".parse().unwrap()));
     let (conn, session) = viewer(&mut world, "xor");
+    assert_eq!(world.server.reserved_rate(), 0, "it does not play yet");
+    assert_eq!(world.ask_session(conn, "PLAY", &session, "").status, 200);
     assert_eq!(world.server.reserved_rate(), 5_000_000);
     let answer = world.ask_session(conn, "SET_PARAMETER", &session, "Content-Length: 8\n\nfec: all");
     assert_eq!(answer.status, 453);
@@ -321,6 +323,9 @@ fn admission_counts_it() {
     let session = answer.session();
     let answer = world.ask_session(conn, "SET_PARAMETER", &session, "Content-Length: 8\n\nfec: xor");
     assert_eq!((answer.status, answer.get("x-millrace-fec")), (200, XOR));
+    assert_eq!(world.ask_session(conn, "PLAY", &session, "").status, 200);
+    assert_eq!(world.server.reserved_rate(), 5_000_000);
+    assert_eq!(world.ask_session(conn, "PAUSE", &session, "").status, 200);
     // SETUP again without asking: the FEC is gone and its rate is given back.
     let answer =
         world.ask_session(conn, "SETUP", &session, "Transport: RTP/AVP;unicast;client_port=6000-6001");
@@ -338,6 +343,32 @@ fn admission_counts_it() {
     let answer = setup(&mut world, conn, "safe", UDP, "X-Millrace-FEC: all");
     assert_eq!(answer.get("x-millrace-fec"), "off;reason=\"the engine has no free stream\"");
     assert_eq!(world.server.stream_count(), 1);
+}
+
+/// SETUP found room for film and FEC, PLAY finds room for the film alone.
+#[test]
+fn a_film_plays_without_the_fec_for_which_there_is_no_room_any_more() {
+    let mut world = World::with(|config| config.max_rate = Some("9500kb/s".parse().unwrap()));
+    let (conn, session) = viewer(&mut world, "all");
+    let other = world.connect_from("198.51.100.1:1");
+    let film = world.setup_tcp(other);
+    assert_eq!(world.ask_session(other, "PLAY", &film, "").status, 200);
+    world.take_log();
+    let play = world.ask_session(conn, "PLAY", &session, "");
+    let log = world.take_log();
+    assert_eq!(log[..5], ["close", "close", "close", "open udp 192.0.2.7 5000 5001", "reply 200"]);
+    assert_eq!(log[5..], ["play 0..24000 seq 1 in 50ms"]);
+    let reason = "off;reason=\"4Mb/s of 9.5Mb/s in use, 6Mb/s more asked\"";
+    assert_eq!((play.status, play.get("x-millrace-fec")), (200, reason));
+    assert_eq!(fec_of(&mut world, conn, &session), "fec: off\r\n");
+    assert_eq!(world.server.reserved_rate(), 8_000_000);
+    // It is said once.
+    assert!(!world.ask_session(conn, "PLAY", &session, "Range: npt=10-").has("x-millrace-fec"));
+    world.hang_up(other);
+    let answer = world.ask_session(conn, "SET_PARAMETER", &session, "Content-Length: 8\n\nfec: all");
+    assert_eq!((answer.status, answer.get("x-millrace-fec")), (200, ALL), "there is room again");
+    world.ask_session(conn, "TEARDOWN", &session, "");
+    world.assert_empty();
 }
 
 #[test]

@@ -159,10 +159,22 @@ fn interleaved_sessions_live_as_long_as_their_connection() {
     let mut w = World::new();
     let c = w.connect();
     let id = w.setup_tcp(c);
+    w.ask_session(c, "PLAY", &id, "");
+    w.wait(SECOND);
+    // GStreamer and VLC say nothing while they pause over TCP.
+    w.ask_session(c, "PAUSE", &id, "");
     w.wait(3600 * SECOND);
     assert_eq!(w.ask_session(c, "PLAY", &id, "").status, 200);
     w.hang_up(c);
     assert_eq!(ended(&w), [EndReason::Disconnected]);
+    w.assert_empty();
+    // One that has never played ends at its time-out.
+    let c = w.connect();
+    w.setup_tcp(c);
+    w.wait(64 * SECOND);
+    assert_eq!(w.server.session_count(), 1);
+    w.wait(2 * SECOND);
+    assert_eq!(ended(&w).last(), Some(&EndReason::Expired));
     w.assert_empty();
 }
 
@@ -305,10 +317,16 @@ fn sequence_numbers_wrap() {
 
 #[test]
 fn when_the_streams_are_used_up_the_next_viewer_is_told() {
-    let mut w = World::with(|config| config.max_streams = 2);
+    let mut w = World::with(|config| {
+        config.max_streams = 2;
+        config.address_share_percent = 100;
+    });
     let c = w.connect();
     let first = w.setup_tcp(c);
-    w.setup_tcp(c);
+    let second = w.setup_tcp(c);
+    for id in [&first, &second] {
+        assert_eq!(w.ask_session(c, "PLAY", id, "").status, 200);
+    }
     let a = w.ask(c, "SETUP rtsp://192.0.2.1/film RTSP/1.0\nCSeq: 3\nTransport: RTP/AVP/TCP");
     assert_eq!((a.status, a.has("session")), (453, false));
     assert_eq!(a.reason, "Not Enough Bandwidth: all 2 streams are in use");
@@ -325,6 +343,7 @@ fn the_engine_table_is_a_ceiling_too() {
     let mut w = World::with(|config| config.streams_per_engine = 1);
     let c = w.connect();
     let id = w.setup_udp(c);
+    w.ask_session(c, "PLAY", &id, "");
     let more = "SETUP rtsp://192.0.2.1/film RTSP/1.0\nCSeq: 3\nTransport: RTP/AVP;client_port=7000";
     assert_eq!(w.ask(c, more).status, 453);
     // Its place is free only when the engine has said so.
@@ -343,10 +362,12 @@ fn bit_rates_are_summed() {
         let mut w = World::with(|config| {
             config.rate_basis = basis;
             config.max_rate = Some("10Mb/s".parse().unwrap());
+            config.address_share_percent = 100;
         });
         let c = w.connect();
         for _ in 0..fit {
-            w.setup_tcp(c);
+            let id = w.setup_tcp(c);
+            assert_eq!(w.ask_session(c, "PLAY", &id, "").status, 200);
         }
         let a = w.ask(c, "SETUP rtsp://192.0.2.1/film RTSP/1.0\nCSeq: 3\nTransport: RTP/AVP/TCP");
         assert_eq!(a.status, 453, "{basis:?}");
@@ -426,7 +447,8 @@ fn slow_and_silent_connections_are_closed() {
     assert!(w.closed.contains(&idle));
     // One with a session stays.
     let busy = w.connect();
-    w.setup_tcp(busy);
+    let id = w.setup_tcp(busy);
+    w.ask_session(busy, "PLAY", &id, "");
     w.wait(600 * SECOND);
     assert!(!w.closed.contains(&busy));
     // But not if it stops inside a message.

@@ -125,7 +125,15 @@ impl Site {
         let hosts = TwoHosts::new(false)?;
         let mut serve = hosts.on_server(&options.program);
         serve.args(["serve", "--quiet", "--listen", &format!("{SERVER_IP}:8554"), "--cpu", "0"]);
-        serve.args(["--cache", "64MiB", "--max-connections-per-address", "20000", "--inject"]);
+        serve.args([
+            "--cache",
+            "64MiB",
+            "--max-connections-per-address",
+            "20000",
+            "--share-per-address",
+            "100%",
+            "--inject",
+        ]);
         serve.arg(&orders).arg("--store").arg(&members[0]);
         let mut server = serve.stdin(Stdio::null()).stdout(Stdio::piped()).stderr(Stdio::null()).spawn()?;
         let out = server.stdout.take().context("the server's output")?;

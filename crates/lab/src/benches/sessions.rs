@@ -84,7 +84,17 @@ fn measure(options: &Options, dir: &Path, streams: usize, secs: u64) -> anyhow::
     let cores = std::thread::available_parallelism().map_or(1, usize::from);
     let mut command = hosts.on_server(&options.program);
     command.args(["serve", "--quiet", "--listen", &format!("{SERVER_IP}:8554"), "--cpu", "0"]);
-    command.args(["--max-streams", "20000", "--max-connections-per-address", "20000", "--store"]).arg(&store);
+    command
+        .args([
+            "--max-streams",
+            "20000",
+            "--max-connections-per-address",
+            "20000",
+            "--share-per-address",
+            "100%",
+            "--store",
+        ])
+        .arg(&store);
     let server = Server::start(command)?;
     let pid = server.child.id();
 

@@ -48,7 +48,14 @@ fn services(scene: Scene<'_>) -> anyhow::Result<Vec<Service<'_>>> {
         let mut command = site.command(scene.program);
         command.args(["serve", "--quiet", "--listen", &format!("{}:{PORT}", site.server_ip())]);
         command.args(["--cpu", &cores.join(","), "--engines", &cores.len().to_string()]);
-        command.args(["--max-streams", "16000", "--max-connections-per-address", "20000"]);
+        command.args([
+            "--max-streams",
+            "16000",
+            "--max-connections-per-address",
+            "20000",
+            "--share-per-address",
+            "100%",
+        ]);
         command.args(["--cache", &format!("{cache}B"), "--store"]).arg(store);
         let mut group = Group::start(site, "millrace", command)?;
         group.wait_for_word("ready ")?;

@@ -22,9 +22,16 @@ pub struct ServerConfig {
     pub streams_per_engine: usize,
     /// Connections that each engine can write to.
     pub conns_per_engine: usize,
-    /// Ceiling of all streams together.
+    /// Ceiling of all streams together: sessions that play, or have paused only just now.
     pub max_streams: usize,
-    /// Ceiling of the bit rates of all sessions together; `None`: only the number of streams counts.
+    /// Sessions at once, whether they play or not; more than `max_streams`.
+    pub max_sessions: usize,
+    /// Share of `max_streams` and of `max_rate` that one IPv4 address or one IPv6 /64 may have, in percent. One stream it always
+    /// may have.
+    pub address_share_percent: u8,
+    /// How long a session that has paused, or has come to the end, keeps its stream and its bit rate.
+    pub pause_reservation_ns: u64,
+    /// Ceiling of the bit rates of these streams together; `None`: only their number counts.
     pub max_rate: Option<BitRate>,
     /// Which rate of a title counts against `max_rate`.
     pub rate_basis: RateBasis,
@@ -71,6 +78,9 @@ impl Default for ServerConfig {
             streams_per_engine: limits::DEFAULT_STREAMS_PER_ENGINE,
             conns_per_engine: limits::MAX_CONNS_PER_ENGINE,
             max_streams: limits::DEFAULT_STREAMS_PER_ENGINE,
+            max_sessions: limits::session_table_size(limits::DEFAULT_STREAMS_PER_ENGINE),
+            address_share_percent: limits::DEFAULT_ADDRESS_SHARE_PERCENT,
+            pause_reservation_ns: limits::DEFAULT_PAUSE_RESERVATION_NS,
             max_rate: None,
             rate_basis: RateBasis::default(),
             max_connections: limits::MAX_RTSP_CONNECTIONS,

@@ -48,11 +48,13 @@ counters! {
     sessions_disconnected,
     /// Sessions ended by a new one on the same UDP port.
     sessions_replaced,
+    /// Sessions that were not playing, ended early because the session tables were nearly full.
+    sessions_ended_early,
     /// Sessions ended by a failure: disk, slow reader, unreachable viewer.
     sessions_failed,
     /// Films played to their end.
     films_finished,
-    /// Sessions refused for lack of streams or bit rate (453).
+    /// SETUP and PLAY requests refused for lack of streams or bit rate (453).
     refused_full,
     /// Sessions that got FEC at their SETUP.
     sessions_with_fec,

@@ -31,16 +31,19 @@ impl Server {
     /// The session is over: its name is forgotten now, its stream when the engine has let go.
     pub(super) fn end_session(&mut self, now: Instant, key: SessionKey, reason: EndReason) {
         self.retire_stream(now, key, Some(reason));
+        self.release_reservation(key);
         let Some(session) = self.sessions.remove(&key) else { return };
         match reason {
             EndReason::TornDown => self.counters.sessions_torn_down += 1,
             EndReason::Expired => self.counters.sessions_expired += 1,
             EndReason::Replaced => self.counters.sessions_replaced += 1,
+            EndReason::TablesFull => self.counters.sessions_ended_early += 1,
             EndReason::Failed(_) | EndReason::Refused(_) | EndReason::NotReopened => {
                 self.counters.sessions_failed += 1
             }
             EndReason::Disconnected | EndReason::Shutdown => self.counters.sessions_disconnected += 1,
         }
+        self.idle.remove(&(session.idle_since, key));
         self.by_id.remove(&session.id);
         self.slots[session.engine].rate -= session.rate;
         self.release_usage(bucket(session.peer.ip()), |usage| &mut usage.sessions);
@@ -134,13 +137,15 @@ impl Server {
     /// Looks for what is overdue. Call it about once a second.
     pub fn tick(&mut self, now: Instant) {
         self.give_up_waiting(now);
+        self.release_long_paused(now);
         let limit = self.config.session_timeout_s() * 1_000_000_000 + self.config.session_slack_ns;
         let expired: Vec<_> = self
             .sessions
             .values()
-            .filter(|session| {
-                matches!(session.path, Path::Udp { .. }) && now.ns_since(session.last_heard) > limit
-            })
+            // Players that have paused over TCP send nothing, so their connection stands for them; those that have never
+            // played have no such excuse.
+            .filter(|session| matches!(session.path, Path::Udp { .. }) || session.media == Media::Fresh)
+            .filter(|session| now.ns_since(session.last_heard) > limit)
             .map(|session| session.key)
             .collect();
         for key in expired {

@@ -55,6 +55,7 @@ impl Server {
         let Some(session) = self.sessions.get_mut(&key) else { return };
         let Media::Pausing(run) = session.media else { return };
         session.media = Media::Paused { next_packet, next_sequence, stop: run.stop };
+        session.idle_since = now;
         self.finish_switch(now, key);
         self.go_on(now, key);
     }
@@ -66,6 +67,7 @@ impl Server {
             _ => return,
         };
         session.media = Media::Ended { next_sequence, stop };
+        session.idle_since = now;
         let notice = Notice::Finished { session: session.short_id(), title: session.entry.name.clone() };
         self.counters.films_finished += 1;
         self.notice(notice);

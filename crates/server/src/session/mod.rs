@@ -12,6 +12,7 @@
 //! | `server` | connections, and which request goes where |
 //! | [`packet_size`] | how large a viewer's packets are |
 //! | `describe`, `setup`, `play`, `params` | the methods |
+//! | `admission` | SETUP checks, PLAY reserves, a long pause gives back |
 //! | `fec` | parity beside the film: wishes, grants, the streams that carry it |
 //! | `end` | TEARDOWN, expiry, shutdown |
 //! | `events` | what the engines say |
@@ -23,6 +24,7 @@
 //! viewers report about loss is never acted upon: the first reports of live555 claim 99 % loss on a perfect stream.
 #![forbid(unsafe_code)]
 
+mod admission;
 pub mod config;
 pub mod counters;
 mod describe;

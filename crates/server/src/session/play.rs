@@ -7,6 +7,7 @@ use millrace_offload::command::{Command, PlaySpec};
 use rtsp_types::headers::{RANGE, RTP_INFO, SCALE, SESSION, SPEED};
 
 use super::doors::AccessPoint;
+use super::fec::fec_header;
 use super::notice::Notice;
 use super::server::{ConnKey, Server, SessionKey, header};
 use super::state::{Media, Pending, Plan, Run, Session, Start, Stop};
@@ -46,6 +47,9 @@ impl Server {
         };
         let (key, entry) = (session.key, session.entry.clone());
         if let Some(refusal) = self.refusal_if_lost(conn, &entry) {
+            return Some(self.with_session(refusal, Some(key)));
+        }
+        if let Err(refusal) = self.reserve(now, conn, key) {
             return Some(self.with_session(refusal, Some(key)));
         }
         let session = self.sessions.get_mut(&key)?;
@@ -95,6 +99,9 @@ impl Server {
             reply = reply
                 .header(RANGE, format!("npt={}-{}", npt(time), npt(stop.time.max(time))))
                 .header(RTP_INFO, format!("url={};seq={sequence};rtptime={rtptime}", session.url));
+        }
+        if let Some(left_out) = session.fec_left_out() {
+            reply = reply.header(fec_header(), left_out);
         }
         if plan.scale {
             reply = reply.header(SCALE, "1.0");

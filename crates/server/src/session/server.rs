@@ -1,6 +1,6 @@
 //! Connections, and which request goes where.
 
-use std::collections::{HashMap, VecDeque};
+use std::collections::{BTreeSet, HashMap, VecDeque};
 use std::net::{IpAddr, Ipv6Addr, SocketAddr};
 
 use millrace_core::ids::{ConnId, StreamId};
@@ -127,6 +127,10 @@ pub(super) struct Conn {
 pub(super) struct Usage {
     pub(super) connections: usize,
     pub(super) sessions: usize,
+    /// Sessions that have reserved a stream.
+    pub(super) streams: usize,
+    /// Bits a second that they have reserved.
+    pub(super) rate: u64,
 }
 
 /// All connections and sessions.
@@ -136,6 +140,8 @@ pub struct Server {
     pub(super) entropy: Box<dyn Entropy>,
     pub(super) conns: HashMap<ConnKey, Conn>,
     pub(super) sessions: HashMap<SessionKey, Session>,
+    /// Sessions that have reserved nothing, by the time since which they do not play.
+    pub(super) idle: BTreeSet<(Instant, SessionKey)>,
     pub(super) by_id: HashMap<Box<str>, SessionKey>,
     /// Both UDP ports of each session.
     pub(super) by_udp: HashMap<(IpAddr, u16), Vec<SessionKey>>,
@@ -161,6 +167,7 @@ impl Server {
             entropy,
             conns: HashMap::new(),
             sessions: HashMap::new(),
+            idle: BTreeSet::new(),
             by_id: HashMap::new(),
             by_udp: HashMap::new(),
             by_stream: HashMap::new(),
@@ -207,11 +214,6 @@ impl Server {
     /// Connections.
     pub fn connection_count(&self) -> usize {
         self.conns.len()
-    }
-
-    /// Bits a second of all sessions together, as admission counts them.
-    pub fn reserved_rate(&self) -> u64 {
-        self.slots.iter().map(|slots| slots.rate).sum()
     }
 
     /// All sessions, for show.

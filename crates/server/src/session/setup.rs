@@ -1,15 +1,14 @@
-//! SETUP (RFC 2326 section 10.4): admission, and the way the packets will take.
+//! SETUP (RFC 2326 section 10.4): checks that there is room, and settles the way the packets will take.
 
 use std::net::IpAddr;
 
 use millrace_core::ids::{StreamId, TitleRef};
 use millrace_core::time::Instant;
-use millrace_core::units::BitRate;
 use millrace_offload::command::{Command, CompactDest};
 use rtsp_types::Url;
 use rtsp_types::headers::{RETRY_AFTER, SESSION, TRANSPORT, USER_AGENT};
 
-use super::config::RateBasis;
+use super::admission::Room;
 use super::doors::{Entry, OpenError};
 use super::fec::{Granted, fec_header};
 use super::notice::Notice;
@@ -27,13 +26,6 @@ const RETRY_AFTER_S: &str = "10";
 struct Way {
     spec: Spec,
     path: Path,
-}
-
-/// A place for one more stream, not taken yet.
-#[derive(Clone, Copy)]
-struct Room {
-    engine: usize,
-    rate: u64,
 }
 
 impl Server {
@@ -161,7 +153,7 @@ impl Server {
         if ip.is_ipv4() { self.config.ports_v4 } else { self.config.ports_v6 }
     }
 
-    /// Takes everything that the session needs, or nothing. Returns it and what the reply says about FEC.
+    /// Takes everything that the session needs before it plays, or nothing. Returns it and what the reply says about FEC.
     #[allow(clippy::too_many_arguments)] // each is a different type: none can take another's place
     fn admit(
         &mut self,
@@ -174,7 +166,7 @@ impl Server {
         request: &Request,
     ) -> Result<(SessionKey, Option<String>), Reply> {
         self.replace_others(now, conn, session, way.path);
-        let room = self.room(conn, session, entry, way)?;
+        let room = self.room(now, conn, session, entry, way.path)?;
         let id = match session {
             Some(_) => None,
             None => Some(
@@ -221,63 +213,6 @@ impl Server {
         let replaced: Vec<_> = others.iter().copied().filter(same_port).collect();
         for key in replaced {
             self.end_session(now, key, EndReason::Replaced);
-        }
-    }
-
-    /// Which engine has room for one more session of this title.
-    fn room(
-        &mut self,
-        key: ConnKey,
-        session: Option<SessionKey>,
-        entry: &Entry,
-        way: Way,
-    ) -> Result<Room, Reply> {
-        let Some(conn) = self.conns.get(&key) else { return Err(Reply::status(500)) };
-        let (peer, attached) = (conn.peer, conn.attached);
-        if self.shutting_down {
-            return Err(Reply::error(503, "the server is shutting down"));
-        }
-        if session.is_none() {
-            if conn.sessions.len() >= self.config.max_sessions_per_connection {
-                return Err(Reply::error(503, "too many sessions on this connection; tear one down"));
-            }
-            let held = self.usage.get(&bucket(peer.ip())).map_or(0, |usage| usage.sessions);
-            if held >= self.config.max_sessions_per_address {
-                return Err(self.turned_away(
-                    key,
-                    entry,
-                    503,
-                    "too many sessions from this address".to_owned(),
-                ));
-            }
-            if self.sessions.len() >= self.config.max_streams {
-                let why = format!("all {} streams are in use", self.config.max_streams);
-                return Err(self.turned_away(key, entry, 453, why));
-            }
-        }
-        let rate = match self.config.rate_basis {
-            RateBasis::Mean => entry.mean_rate.0,
-            RateBasis::Peak => entry.peak_rate.0,
-        };
-        let reserved = self.reserved_rate() - session.map_or(0, |key| self.sessions[&key].rate);
-        if let Some(max) = self.config.max_rate
-            && reserved.saturating_add(rate) > max.0
-        {
-            let why = format!("{} of {max} in use, {} more asked", BitRate(reserved), BitRate(rate));
-            return Err(self.turned_away(key, entry, 453, why));
-        }
-        // All RTP of one connection comes from the engine that writes to it.
-        let engine = match (way.path, attached) {
-            (Path::Tcp { .. }, Some((engine, _))) => {
-                Some(engine).filter(|&engine| self.slots[engine].has_stream_room())
-            }
-            _ => (0..self.slots.len())
-                .filter(|&engine| self.slots[engine].has_stream_room())
-                .min_by_key(|&engine| (self.slots[engine].rate, self.slots[engine].streams_taken())),
-        };
-        match engine {
-            Some(engine) => Ok(Room { engine, rate }),
-            None => Err(self.turned_away(key, entry, 453, "the engine has no free stream".to_owned())),
         }
     }
 
@@ -363,6 +298,8 @@ impl Server {
             engine: room.engine,
             stream,
             rate: room.rate,
+            is_reserved: false,
+            idle_since: now,
             media: Media::Fresh,
             pending: None,
             fec: None,
@@ -385,6 +322,7 @@ impl Server {
         self.slots[room.engine].rate += room.rate;
         self.usage.entry(bucket(peer.ip())).or_default().sessions += 1;
         self.by_id.insert(id, key);
+        self.idle.insert((now, key));
         self.sessions.insert(key, session);
         key
     }
@@ -403,6 +341,8 @@ impl Server {
         stream: StreamId,
     ) {
         self.retire_stream(now, key, None);
+        let was_reserved = self.sessions.get(&key).is_some_and(|session| session.is_reserved);
+        self.release_reservation(key);
         let Some(peer) = self.conns.get_mut(&conn).map(|conn| {
             if !conn.sessions.contains(&key) {
                 conn.sessions.push(key);
@@ -423,6 +363,7 @@ impl Server {
         self.slots[room.engine].rate += room.rate;
         if matches!(session.media, Media::Pausing(_)) {
             session.media = Media::Fresh; // the stream that could have said where it stopped is gone
+            session.idle_since = now;
         }
         session.media = session.media.in_size_of(&session.entry, entry);
         (session.entry, session.title, session.path) = (entry.clone(), title, way.path);
@@ -431,6 +372,10 @@ impl Server {
         if from != to {
             self.usage.entry(to).or_default().sessions += 1;
             self.release_usage(from, |usage| &mut usage.sessions);
+        }
+        // A session that had paused only just now keeps its reservation; room() has seen that it fits.
+        if was_reserved {
+            self.take_reservation(key);
         }
     }
 

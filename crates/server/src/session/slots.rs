@@ -9,8 +9,12 @@ pub(super) struct EngineSlots {
     /// How often each stream place has been used: a late record for an earlier use finds nobody.
     generations: Vec<u32>,
     conns: Places,
-    /// Bits a second of the sessions in this engine.
+    /// Bits a second of all sessions in this engine, whether they play or not: new ones go where it is lowest.
     pub(super) rate: u64,
+    /// Sessions of it that have reserved a stream.
+    pub(super) reserved_streams: usize,
+    /// Bits a second that they have reserved.
+    pub(super) reserved_rate: u64,
 }
 
 /// Free numbers below a bound, the lowest never used first: memory grows with use, not with the bound.
@@ -49,7 +53,14 @@ impl Places {
 
 impl EngineSlots {
     pub(super) fn new(streams: usize, conns: usize) -> Self {
-        Self { streams: Places::new(streams), generations: Vec::new(), conns: Places::new(conns), rate: 0 }
+        Self {
+            streams: Places::new(streams),
+            generations: Vec::new(),
+            conns: Places::new(conns),
+            rate: 0,
+            reserved_streams: 0,
+            reserved_rate: 0,
+        }
     }
 
     pub(super) fn has_stream_room(&self) -> bool {

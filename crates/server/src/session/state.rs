@@ -180,6 +180,10 @@ pub(super) struct Session {
     pub(super) stream: StreamId,
     /// Bits a second that admission counts for it.
     pub(super) rate: u64,
+    /// It holds a stream and `rate` of what the operator allows.
+    pub(super) is_reserved: bool,
+    /// Since when it has not played, while it does not.
+    pub(super) idle_since: Instant,
     pub(super) media: Media,
     pub(super) pending: Option<Pending>,
     /// What its SETUP got when it asked for FEC.
@@ -198,6 +202,12 @@ impl Session {
     /// For log lines: the name itself is the key to the session.
     pub(super) fn short_id(&self) -> String {
         self.id.chars().take(8).collect()
+    }
+
+    /// Whether nothing is sent, and nothing is about to be.
+    pub(super) fn stands_still(&self) -> bool {
+        let still = matches!(self.media, Media::Fresh | Media::Paused { .. } | Media::Ended { .. });
+        still && self.pending.is_none() && !self.goes_on()
     }
 
     /// Its state, as its viewer sees it.
@@ -243,6 +253,8 @@ pub enum EndReason {
     Disconnected,
     /// The viewer has set up another session on the same UDP port.
     Replaced,
+    /// It was not playing, and the tables of sessions or streams were nearly full.
+    TablesFull,
     /// The engine cannot go on.
     Failed(millrace_offload::command::FailReason),
     /// The engine refused a command.
@@ -267,6 +279,9 @@ impl std::fmt::Display for EndReason {
             Self::Expired => f.write_str("expired: nothing heard from the viewer"),
             Self::Disconnected => f.write_str("disconnected"),
             Self::Replaced => f.write_str("replaced by a new session on the same port"),
+            Self::TablesFull => {
+                f.write_str("ended early: not playing, and the session tables are nearly full")
+            }
             Self::Failed(reason) => write!(f, "failed: {reason}"),
             Self::Refused(refusal) => write!(f, "failed: the engine refused it: {refusal}"),
             Self::NotReopened => f.write_str("failed: its title could not be opened anew"),

@@ -68,9 +68,15 @@ pub(crate) struct ServeArgs {
     /// A viewer of whom nothing is heard for this long is forgotten
     #[arg(long, value_name = "TIME", default_value_t = duration(limits::DEFAULT_SESSION_TIMEOUT_NS), env = "MILLRACE_SESSION_TIMEOUT")]
     pub(crate) session_timeout: HumanDuration,
+    /// How long a paused viewer keeps its stream and bit rate; after that PLAY asks for them again
+    #[arg(long, value_name = "TIME", default_value_t = duration(limits::DEFAULT_PAUSE_RESERVATION_NS), env = "MILLRACE_PAUSE_RESERVATION")]
+    pub(crate) pause_reservation: HumanDuration,
     /// RTSP connections that one address may have
     #[arg(long, value_name = "N", default_value_t = limits::MAX_CONNECTIONS_PER_ADDRESS)]
     pub(crate) max_connections_per_address: usize,
+    /// Share of --max-streams and of --max-rate that viewers at one address may have together; one stream is always allowed
+    #[arg(long, value_name = "PERCENT", default_value_t = Percent(limits::DEFAULT_ADDRESS_SHARE_PERCENT), env = "MILLRACE_SHARE_PER_ADDRESS")]
+    pub(crate) share_per_address: Percent,
     /// UDP ports for RTP and RTCP: the first free even one and the next
     #[arg(long, value_name = "FIRST-LAST", default_value = "6970-7069", value_parser = parse_ports)]
     pub(crate) udp_ports: (u16, u16),
@@ -127,6 +133,26 @@ pub(crate) enum FecChoice {
     Allow,
     /// Nobody.
     Off,
+}
+
+/// 1 % to 100 %, with or without the sign.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) struct Percent(pub(crate) u8);
+
+impl std::fmt::Display for Percent {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        write!(f, "{}%", self.0)
+    }
+}
+
+impl std::str::FromStr for Percent {
+    type Err = String;
+
+    fn from_str(text: &str) -> Result<Self, String> {
+        let number = text.strip_suffix('%').unwrap_or(text).trim_end().parse().ok();
+        let percent = number.filter(|percent| (1..=100).contains(percent));
+        percent.map(Self).ok_or_else(|| format!("got \"{text}\"; write 1% to 100%"))
+    }
 }
 
 /// A limit as people write it.

@@ -8,7 +8,7 @@ use std::sync::atomic::Ordering;
 use std::time::Duration;
 
 use anyhow::Context;
-use millrace_core::limits::{EXTENT_BYTES, MAX_CONNS_PER_ENGINE, MAX_STREAMS_PER_ENGINE};
+use millrace_core::limits::{EXTENT_BYTES, MAX_CONNS_PER_ENGINE, MAX_STREAMS_PER_ENGINE, session_table_size};
 use millrace_core::pool::ExtentArena;
 use millrace_core::seam::Doorbell;
 use millrace_core::units::{ByteLen, Count};
@@ -204,7 +204,9 @@ const STREAMS_WITH_FEC: usize = 3;
 /// Places in the table of an engine.
 fn streams_per_engine(args: &ServeArgs) -> usize {
     let each = if args.fec == FecChoice::Allow { STREAMS_WITH_FEC } else { 1 };
-    (args.max_streams / usize::from(args.engines) * each + SPARE_STREAMS).min(MAX_STREAMS_PER_ENGINE)
+    // Sessions that do not play have streams in the table too, though they hold no viewer's place.
+    let sessions = session_table_size(args.max_streams).div_ceil(usize::from(args.engines));
+    (sessions * each + SPARE_STREAMS).min(MAX_STREAMS_PER_ENGINE)
 }
 
 /// What an engine tells about itself while it runs.
@@ -264,6 +266,9 @@ fn control_config(args: &ServeArgs) -> ControlConfig {
     let session = &mut config.session;
     session.session_timeout_ns = u64::try_from(args.session_timeout.0.as_nanos()).unwrap_or(u64::MAX);
     session.max_streams = args.max_streams;
+    session.max_sessions = session_table_size(args.max_streams);
+    session.address_share_percent = args.share_per_address.0;
+    session.pause_reservation_ns = u64::try_from(args.pause_reservation.0.as_nanos()).unwrap_or(u64::MAX);
     session.streams_per_engine = streams_per_engine(args);
     session.fec = args.fec == FecChoice::Allow;
     session.max_rate = args.max_rate;

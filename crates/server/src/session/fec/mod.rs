@@ -59,6 +59,8 @@ pub(super) struct Fec {
     since: u32,
     /// The streams are to be opened anew once the media stream stands still; `true`: and go on.
     change: Option<bool>,
+    /// Why a PLAY had to do without it; its reply has yet to say so.
+    left_out: Option<String>,
 }
 
 /// A stream of parity.
@@ -80,6 +82,11 @@ pub(super) enum Granted {
     Possible { matrix: FecMatrix, mode: FecMode },
     /// It cannot be had.
     Refused(String),
+}
+
+/// `off` with its reason, as a header says it: the reason is quoted text, which a quotation mark inside would end.
+fn off_because(why: &str) -> String {
+    format!("off;reason=\"{}\"", why.replace('"', "'"))
 }
 
 impl Session {
@@ -107,6 +114,17 @@ impl Session {
             }
             _ => false,
         }
+    }
+
+    /// Bits a second of its rate that are FEC.
+    pub(super) fn fec_rate(&self) -> u64 {
+        self.fec.as_ref().map_or(0, |fec| fec.rate)
+    }
+
+    /// The value of `X-Millrace-FEC` in the reply of a PLAY that had to do without FEC.
+    pub(super) fn fec_left_out(&mut self) -> Option<String> {
+        let why = self.fec.as_mut()?.left_out.take()?;
+        Some(off_because(&why))
     }
 
     /// The value of `X-Millrace-FEC`.
@@ -170,6 +188,7 @@ impl Server {
                     companions: Vec::new(),
                     since: 0,
                     change: None,
+                    left_out: None,
                 });
                 match self.reserve_fec(key, mode).and_then(|()| self.open_companions(key)) {
                     Ok(()) => {
@@ -181,14 +200,15 @@ impl Server {
                 }
             }
         };
-        // Header values are quoted text: a quotation mark inside would end it.
-        Some(format!("off;reason=\"{}\"", refusal.replace('"', "'")))
+        Some(off_because(&refusal))
     }
 
     /// Counts the rate of another mode against what the operator allows, and makes it the session's.
     fn reserve_fec(&mut self, key: SessionKey, mode: FecMode) -> Result<(), String> {
-        let reserved = self.reserved_rate();
         let Some(session) = self.sessions.get(&key) else { return Err("the session is over".into()) };
+        // What the film of a session takes that does not play yet counts as taken.
+        let unreserved = if session.is_reserved { 0 } else { session.rate };
+        let reserved = self.reserved_rate() + unreserved;
         let Some(fec) = &session.fec else { return Err("the session was set up without FEC".into()) };
         for &track in mode.tracks() {
             let Some(port) = session.port_of(track) else {
@@ -219,8 +239,8 @@ impl Server {
         let Some(fec) = session.fec.as_mut() else { return Ok(()) };
         let before = std::mem::replace(&mut fec.rate, rate);
         fec.mode = mode;
-        session.rate = session.rate - before + rate;
-        self.slots[engine].rate = self.slots[engine].rate - before + rate;
+        let rate = session.rate - before + rate;
+        self.change_rate(key, rate);
         Ok(())
     }
 
@@ -434,6 +454,14 @@ impl Server {
             self.counters.fec_failed += 1;
             self.tell_fec(key, Some(reason));
         }
+    }
+
+    /// The film plays without the FEC that its SETUP granted.
+    pub(super) fn fec_left_out(&mut self, key: SessionKey, why: String) {
+        if let Some(fec) = self.sessions.get_mut(&key).and_then(|session| session.fec.as_mut()) {
+            fec.left_out = Some(why.clone());
+        }
+        self.tell_fec(key, Some(why));
     }
 
     pub(super) fn tell_fec(&mut self, key: SessionKey, trouble: Option<String>) {
