@@ -132,6 +132,9 @@ pub const LATE_NS: u64 = 1_000_000;
 /// A hole of ours (the loop stood still, an extent came late) up to this long is made up at [`CATCH_UP_RATIO`]; what is
 /// longer moves the stream's timeline instead. 5 s take 20 s of catching up, which a full machine can just bear.
 pub const MAX_HOLE_NS: u64 = 5_000_000_000;
+/// Longest time, in 90 kHz ticks, from a title's last packet to the announced end of its last picture. Decoders hold a second
+/// of pictures (ISO/IEC 13818-1 section 2.4.2.6); time stamps that claim more than 5 s are damaged, and players would wait.
+pub const MAX_END_AFTER_LAST_PACKET_TICKS: u64 = 5 * 90_000;
 /// A loop that is woken up to this late goes on as if it had been on time: the next burst is not put off for it. Two
 /// scheduling slices of a busy machine; without it a stream whose every wake-up is late would fall behind for ever,
 /// since catching up counts from the burst before.

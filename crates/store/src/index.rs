@@ -61,6 +61,22 @@ impl ClockPiece {
     }
 }
 
+/// Values of a presentation time stamp: 33 bits at 90 kHz (ISO/IEC 13818-1 section 2.4.3.7).
+pub const PTS_MODULUS: u64 = 1 << 33;
+
+/// From here on the stream's presentation time stamps count from another origin. A recording has one of these; joined
+/// recordings have one for each part whose clock jumps.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct TimeBase {
+    /// First byte in the data file.
+    pub byte: u64,
+    /// Media time of that byte.
+    pub time: MediaTicks,
+    /// The lowest of the first time stamps of each sound and picture stream from there on, below [`PTS_MODULUS`]. Players that
+    /// count in time stamps take it for the beginning.
+    pub first_pts: u64,
+}
+
 /// What a PID carries.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 #[repr(u8)]
@@ -103,7 +119,7 @@ pub struct PidUse {
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 #[error("{what} number {number}: must {problem}")]
 pub struct IndexError {
-    /// "access points", "clock pieces", "times", "PIDs", "data bytes".
+    /// "access points", "clock pieces", "times", "PIDs", "data bytes", "time bases", "end".
     pub what: &'static str,
     /// Which one, from 0.
     pub number: usize,
@@ -124,8 +140,12 @@ pub struct IndexParts {
     pub times: Vec<MediaTicks>,
     /// Length of the data file.
     pub data_bytes: u64,
-    /// Film time.
+    /// Media time that the packets take.
     pub duration: MediaTicks,
+    /// Origins of the presentation time stamps in ascending order, the first at byte 0; empty: unknown.
+    pub bases: Vec<TimeBase>,
+    /// When the last picture (or sound) has been shown: at or after the duration. `None`: unknown.
+    pub end: Option<MediaTicks>,
 }
 
 /// The index of one title.
@@ -151,8 +171,19 @@ impl TitleIndex {
 
     /// From all parts, which are checked one by one and against each other.
     pub fn from_parts(parts: IndexParts) -> Result<Self, IndexError> {
-        let IndexParts { access, pieces, pids, times, data_bytes, duration } = parts;
-        Self::new(access, pieces, pids)?.complete(times, data_bytes, duration)
+        let IndexParts { access, pieces, pids, times, data_bytes, duration, bases, end } = parts;
+        Self::new(access, pieces, pids)?.with_presentation(bases, end)?.complete(times, data_bytes, duration)
+    }
+
+    /// Adds what is known of the presentation time stamps.
+    pub fn with_presentation(
+        mut self,
+        bases: Vec<TimeBase>,
+        end: Option<MediaTicks>,
+    ) -> Result<Self, IndexError> {
+        check_bases(&bases)?;
+        (self.parts.bases, self.parts.end) = (bases, end);
+        Ok(self)
     }
 
     /// Adds what the writer of the title knows, and checks the whole.
@@ -186,6 +217,14 @@ impl TitleIndex {
             && (last.byte > data_bytes || last.time > duration)
         {
             return fail("clock pieces", parts.pieces.len() - 1, "lie within the data and the duration");
+        }
+        if let Some(last) = parts.bases.last()
+            && (last.byte >= data_bytes || last.time > duration)
+        {
+            return fail("time bases", parts.bases.len() - 1, "lie within the data and the duration");
+        }
+        if parts.end.is_some_and(|end| end < duration) {
+            return fail("end", 0, "not be before the duration");
         }
         (parts.times, parts.data_bytes, parts.duration) = (times, data_bytes, duration);
         Ok(self)
@@ -273,9 +312,19 @@ impl TitleIndex {
         self.parts.data_bytes
     }
 
-    /// Film time.
+    /// Media time that the packets take.
     pub fn duration(&self) -> MediaTicks {
         self.parts.duration
+    }
+
+    /// When the last picture has been shown; the duration where that is unknown.
+    pub fn end(&self) -> MediaTicks {
+        self.parts.end.unwrap_or(self.parts.duration)
+    }
+
+    /// Origins of the presentation time stamps, the first at byte 0; empty where they are unknown.
+    pub fn bases(&self) -> &[TimeBase] {
+        &self.parts.bases
     }
 
     /// All parts.
@@ -312,6 +361,26 @@ fn check_pieces(pieces: &[ClockPiece]) -> Result<(), IndexError> {
             Err(IndexError { what: "clock pieces", number, problem: "lie behind the one before it" })
         }
     }
+}
+
+fn check_bases(bases: &[TimeBase]) -> Result<(), IndexError> {
+    let what = "time bases";
+    for (number, base) in bases.iter().enumerate() {
+        let fail = |problem| Err(IndexError { what, number, problem });
+        if base.first_pts >= PTS_MODULUS {
+            return fail("have a time stamp of 33 bits");
+        }
+        match number.checked_sub(1).map(|i| &bases[i]) {
+            None if base.byte != 0 || base.time != MediaTicks(0) => {
+                return fail("begin at byte 0 and time 0");
+            }
+            Some(before) if base.byte <= before.byte || base.time < before.time => {
+                return fail("lie behind the one before it");
+            }
+            _ => {}
+        }
+    }
+    Ok(())
 }
 
 fn check_pids(pids: &[PidUse]) -> Result<(), IndexError> {

@@ -180,6 +180,11 @@ fn index(path: &Path, range: Option<Range<u32>>) -> Result<Value, StoreError> {
         &range,
         |_, p| json!({ "byte": p.byte, "ticks": p.time.0, "time": time(p.time) }),
     );
+    let bases = pick(
+        &parts.bases,
+        &range,
+        |_, b| json!({ "byte": b.byte, "ticks": b.time.0, "time": time(b.time), "first_pts": b.first_pts }),
+    );
     let pids = pick(&parts.pids, &None, |_, pid| {
         json!({
             "pid": pid.pid,
@@ -194,12 +199,15 @@ fn index(path: &Path, range: Option<Range<u32>>) -> Result<Value, StoreError> {
         "packets": index.packets(),
         "duration_ticks": parts.duration.0,
         "duration": time(parts.duration),
+        "end_ticks": parts.end.map(|end| end.0),
+        "end": parts.end.map(time),
         "times_total": parts.times.len(),
         "access_points_total": parts.access.len(),
         "clock_pieces_total": parts.pieces.len(),
         "times": times,
         "access_points": access,
         "clock_pieces": pieces,
+        "time_bases": bases,
         "pids": pids,
     }))
 }

@@ -79,7 +79,9 @@ impl Kind {
             Self::Manifest => 3,
             // Version 2: the volume has several members, or parity.
             Self::Superblock => 2,
-            Self::Index | Self::Meta | Self::Sums | Self::Members => 1,
+            // Version 2: origins of the time stamps, and the end of the last picture.
+            Self::Index => 2,
+            Self::Meta | Self::Sums | Self::Members => 1,
         }
     }
 

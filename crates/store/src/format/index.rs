@@ -1,6 +1,8 @@
 //! `index.mri`: the bytes of a [`TitleIndex`].
 //!
-//! A 64-byte header with the length of each list, then the lists: time index, access points, clock pieces, PIDs.
+//! A 64-byte header with the length of each list, then the lists: time index, access points, clock pieces, PIDs, time bases.
+//!
+//! Version 1 has neither time bases nor the end: its header is zero there, which is how version 2 says that they are unknown.
 
 use millrace_core::limits::DEFAULT_PACKET_BYTES;
 use millrace_core::time::MediaTicks;
@@ -9,7 +11,7 @@ use super::FormatError;
 use super::bytes::{Fields, put};
 use super::frame::{self, Kind};
 use crate::index::{
-    ClockPiece, IndexParts, PidRole, PidUse, RandomAccessPoint, TIME_STEP_PACKETS, TitleIndex,
+    ClockPiece, IndexParts, PidRole, PidUse, RandomAccessPoint, TIME_STEP_PACKETS, TimeBase, TitleIndex,
 };
 
 const RECORD: &str = "index";
@@ -18,6 +20,7 @@ const TIME_BYTES: usize = 8;
 const ACCESS_BYTES: usize = 24;
 const PIECE_BYTES: usize = 16;
 const PID_BYTES: usize = 16;
+const BASE_BYTES: usize = 24;
 
 /// Offsets in the header.
 mod at {
@@ -29,8 +32,12 @@ mod at {
     pub(super) const ACCESS: usize = 28; // u32
     pub(super) const PIECES: usize = 32; // u32
     pub(super) const PIDS: usize = 36; // u32
-    pub(super) const RESERVED: usize = 40; // 24 zeros
+    pub(super) const TITLE_END: usize = 40; // u64; 0: unknown
+    pub(super) const BASES: usize = 48; // u32; 0: unknown
+    pub(super) const RESERVED: usize = 52; // 12 zeros
     pub(super) const END: usize = 64;
+    /// Version 1 has zeros from here on.
+    pub(super) const RESERVED_V1: usize = TITLE_END;
 }
 
 /// Offsets in an access point.
@@ -60,8 +67,16 @@ mod pid_at {
     pub(super) const END: usize = 16;
 }
 
+/// Offsets in a time base.
+mod base_at {
+    pub(super) const BYTE: usize = 0; // u64
+    pub(super) const TIME: usize = 8; // u64
+    pub(super) const FIRST_PTS: usize = 16; // u64
+    pub(super) const END: usize = 24;
+}
+
 const _: () = {
-    assert!(at::RESERVED + 24 == at::END && at::END == HEADER_BYTES);
+    assert!(at::RESERVED + 12 == at::END && at::END == HEADER_BYTES && base_at::END == BASE_BYTES);
     assert!(access_at::END == ACCESS_BYTES && piece_at::END == PIECE_BYTES && pid_at::END == PID_BYTES);
     assert!(pid_at::RESERVED + 3 == pid_at::TS_PACKETS);
 };
@@ -78,6 +93,8 @@ pub fn encode(index: &TitleIndex) -> Vec<u8> {
     put(&mut body, at::ACCESS, &(parts.access.len() as u32).to_le_bytes());
     put(&mut body, at::PIECES, &(parts.pieces.len() as u32).to_le_bytes());
     put(&mut body, at::PIDS, &(parts.pids.len() as u32).to_le_bytes());
+    put(&mut body, at::TITLE_END, &parts.end.unwrap_or_default().0.to_le_bytes());
+    put(&mut body, at::BASES, &(parts.bases.len() as u32).to_le_bytes());
     for time in &parts.times {
         body.extend_from_slice(&time.0.to_le_bytes());
     }
@@ -103,6 +120,13 @@ pub fn encode(index: &TitleIndex) -> Vec<u8> {
         put(&mut entry, pid_at::TS_PACKETS, &pid.ts_packets.to_le_bytes());
         body.extend_from_slice(&entry);
     }
+    for base in &parts.bases {
+        let mut entry = [0; BASE_BYTES];
+        put(&mut entry, base_at::BYTE, &base.byte.to_le_bytes());
+        put(&mut entry, base_at::TIME, &base.time.0.to_le_bytes());
+        put(&mut entry, base_at::FIRST_PTS, &base.first_pts.to_le_bytes());
+        body.extend_from_slice(&entry);
+    }
     frame::seal_file(Kind::Index, &body)
 }
 
@@ -115,7 +139,8 @@ pub fn decode(file: &[u8]) -> Result<TitleIndex, FormatError> {
     };
     exactly(at::PACKET_BYTES, "packet bytes", DEFAULT_PACKET_BYTES as u32)?;
     exactly(at::TIME_STEP, "time step", TIME_STEP_PACKETS)?;
-    body.reserved(at::RESERVED, at::END - at::RESERVED)?;
+    let reserved = if frame::peek(file)?.version == 1 { at::RESERVED_V1 } else { at::RESERVED };
+    body.reserved(reserved, at::END - reserved)?;
     let mut lists = Lists { body, next: HEADER_BYTES };
     let times = lists.list(at::TIMES, TIME_BYTES, "times", |e| Ok(MediaTicks(e.u64(0, "time")?)))?;
     let access = lists.list(at::ACCESS, ACCESS_BYTES, "access points", access_point)?;
@@ -126,12 +151,21 @@ pub fn decode(file: &[u8]) -> Result<TitleIndex, FormatError> {
         })
     })?;
     let pids = lists.list(at::PIDS, PID_BYTES, "PIDs", pid_use)?;
+    let bases = lists.list(at::BASES, BASE_BYTES, "time bases", |e| {
+        Ok(TimeBase {
+            byte: e.u64(base_at::BYTE, "byte")?,
+            time: MediaTicks(e.u64(base_at::TIME, "time")?),
+            first_pts: e.u64(base_at::FIRST_PTS, "first time stamp")?,
+        })
+    })?;
     if lists.next != body.bytes.len() {
         return Err(FormatError::value(RECORD, "body length", body.bytes.len(), lists.next));
     }
     let data_bytes = body.u64(at::DATA_BYTES, "data bytes")?;
     let duration = MediaTicks(body.u64(at::DURATION, "duration")?);
-    Ok(TitleIndex::from_parts(IndexParts { access, pieces, pids, times, data_bytes, duration })?)
+    let end = Some(MediaTicks(body.u64(at::TITLE_END, "end")?)).filter(|end| end.0 > 0);
+    let parts = IndexParts { access, pieces, pids, times, data_bytes, duration, bases, end };
+    Ok(TitleIndex::from_parts(parts)?)
 }
 
 /// The lists behind the header, taken one after another.

@@ -27,6 +27,10 @@ fn index(packets: u32, access: u32) -> TitleIndex {
         times: (0..packets).step_by(TIME_STEP_PACKETS as usize).map(time).collect(),
         data_bytes: bytes(packets),
         duration: time(packets),
+        bases: (0..2.min(packets))
+            .map(|i| TimeBase { byte: bytes(i), time: time(i), first_pts: (1 << 33) - 1 })
+            .collect(),
+        end: Some(time(packets + 9)),
     })
     .unwrap()
 }
@@ -34,7 +38,7 @@ fn index(packets: u32, access: u32) -> TitleIndex {
 #[test]
 fn every_flipped_byte_and_every_cut_is_detected() {
     let file = encode(&index(1000, 7));
-    assert_eq!(file.len(), frame::FRAME_BYTES + HEADER_BYTES + 4 * 8 + 7 * 24 + 5 * 16 + 4 * 16);
+    assert_eq!(file.len(), frame::FRAME_BYTES + HEADER_BYTES + 4 * 8 + 7 * 24 + 5 * 16 + 4 * 16 + 2 * 24);
     for at in 0..file.len() {
         for flip in [0x01, 0x80, 0xff] {
             let mut damaged = file.clone();
@@ -64,7 +68,9 @@ fn a_forged_body_is_refused_by_field() {
     refused("index: times at offset", at::TIMES, &u32::MAX.to_le_bytes());
     refused("index: access points", at::ACCESS, &u32::MAX.to_le_bytes());
     refused("index: body length", at::PIDS, &3u32.to_le_bytes());
-    refused("index: reserved byte", at::RESERVED + 23, &[1]);
+    refused("index: reserved byte", at::RESERVED + 11, &[1]);
+    refused("index: time bases", at::BASES, &u32::MAX.to_le_bytes());
+    refused("end number 0: must not be before the duration", at::TITLE_END, &1u64.to_le_bytes());
     refused("must be one for every 256 packets", at::DATA_BYTES, &(188u64 * 70_000).to_le_bytes());
     refused("must be a multiple of 188", at::DATA_BYTES, &189u64.to_le_bytes());
     refused("must not be after the duration", at::DURATION, &1u64.to_le_bytes());
@@ -73,6 +79,14 @@ fn a_forged_body_is_refused_by_field() {
     refused("index: PCR flag of a PID is 2", pids + pid_at::PCR, &[2]);
     refused("must be above the one before it", pids + PID_BYTES, &[0, 0]);
     refused("must be at most 0x1fff", pids + 3 * PID_BYTES, &0x2000u16.to_le_bytes());
+    let bases = pids + 4 * PID_BYTES;
+    refused("time bases number 0: must begin at byte 0", bases + base_at::TIME, &[1]);
+    refused("time bases number 1: must lie behind", bases + BASE_BYTES + base_at::BYTE, &[0; 8]);
+    refused(
+        "time bases number 1: must have a time stamp",
+        bases + BASE_BYTES + base_at::FIRST_PTS,
+        &u64::MAX.to_le_bytes(),
+    );
     let access = HEADER_BYTES + 4 * 8;
     refused("must start sending at or before", access + access_at::PACKET, &9u32.to_le_bytes());
     refused(
@@ -80,6 +94,24 @@ fn a_forged_body_is_refused_by_field() {
         access + 2 * ACCESS_BYTES + access_at::TIME,
         &188u64.to_le_bytes(),
     );
+}
+
+/// What was written before there were time bases and an end can be read, and says that they are unknown.
+#[test]
+fn version_1_is_read() {
+    let new = index(1000, 7);
+    let file = encode(&new);
+    let lists = file.len() - 2 * BASE_BYTES;
+    let mut body = file[frame::FRAME_BYTES..lists].to_vec();
+    put(&mut body, at::TITLE_END, &[0; 12]);
+    let old = |body: &[u8]| decode(&[&frame::seal_as(Kind::Index, 1, body)[..], body].concat());
+    let read = old(&body).unwrap();
+    assert_eq!((read.bases(), read.parts().end, read.end()), (&[][..], None, read.duration()));
+    let parts = IndexParts { bases: Vec::new(), end: None, ..new.parts().clone() };
+    assert_eq!(read, TitleIndex::from_parts(parts).unwrap());
+    // There these bytes were reserved.
+    put(&mut body, at::TITLE_END, &new.end().0.to_le_bytes());
+    assert!(old(&body).unwrap_err().to_string().contains("reserved"));
 }
 
 proptest! {
@@ -95,7 +127,7 @@ proptest! {
         if body.len() >= HEADER_BYTES {
             put(&mut body, at::PACKET_BYTES, &1316u32.to_le_bytes());
             put(&mut body, at::TIME_STEP, &256u32.to_le_bytes());
-            put(&mut body, at::RESERVED, &[0; 24]);
+            put(&mut body, at::RESERVED, &[0; 12]);
             for (i, count) in counts.iter().enumerate() {
                 put(&mut body, at::TIMES + 4 * i, &u32::from(*count % 8).to_le_bytes());
             }

@@ -20,7 +20,7 @@
 
 use std::collections::VecDeque;
 
-use super::ts_packet::{PCR_MODULUS, SYSTEM_HZ};
+use super::ts_packet::{PCR_MODULUS, SYSTEM_HZ, SYSTEM_TICKS_PER_MEDIA_TICK};
 
 /// Most bytes between two anchors. Anchors must come every 100 ms (section 2.7.2); at that rate this is 2.7 Gb/s. What
 /// lies between two anchors waits in memory for its time, so there must be a bound; beyond it time coasts.
@@ -229,6 +229,22 @@ impl MediaClock {
     /// Media time of the last point, in 27 MHz ticks.
     pub(super) fn now_ticks(&self) -> u64 {
         self.end.ticks + self.lead_ticks.unwrap_or(0)
+    }
+
+    /// How far a time stamp of 33 bits is ahead of the last anchor, in 27 MHz ticks; negative if behind. `None` before the
+    /// first anchor.
+    pub(super) fn distance_of(&self, stamp: u64) -> Option<i64> {
+        let anchor = self.last_anchor?;
+        let ticks = stamp * SYSTEM_TICKS_PER_MEDIA_TICK % PCR_MODULUS;
+        let ahead = (ticks + PCR_MODULUS - anchor.ticks) % PCR_MODULUS;
+        let is_ahead = ahead < PCR_MODULUS / 2;
+        Some(ahead.cast_signed() - if is_ahead { 0 } else { PCR_MODULUS.cast_signed() })
+    }
+
+    /// Media time, in 27 MHz ticks, at which the clock reads what a time stamp of 33 bits says.
+    pub(super) fn ticks_of_stamp(&self, stamp: u64) -> Option<i64> {
+        let now = self.last_ticks.saturating_add(self.lead_ticks.unwrap_or(0));
+        Some(i64::try_from(now).ok()?.saturating_add(self.distance_of(stamp)?))
     }
 
     /// Takes an anchor; points that are known now go to `out`, in ascending order of bytes.

@@ -19,6 +19,7 @@ use super::codec::{self, StreamKind};
 use super::error::StreamError;
 use super::packetize::{Packetizer, PeakRate};
 use super::pieces::PieceList;
+use super::presentation::Presentation;
 use super::program::{Programs, TableNews};
 use super::psi::PmtStream;
 use super::sink::IndexSink;
@@ -41,6 +42,8 @@ mod watch {
     pub(super) const STAMP: u8 = 4;
     /// The layer of MPEG audio.
     pub(super) const LAYER: u8 = 8;
+    /// Presentation time stamps.
+    pub(super) const PRESENTATION: u8 = 16;
 }
 
 #[derive(Clone, Copy, Debug)]
@@ -129,6 +132,7 @@ pub(super) struct Indexer {
     clock: ClockSource,
     points: Vec<Point>,
     pieces: PieceList,
+    presentation: Presentation,
     packetizers: Vec<Packetizer>,
     peak: PeakRate,
     access: AccessList,
@@ -159,6 +163,7 @@ impl Indexer {
             clock: ClockSource::new(trusted_clock),
             points: Vec::new(),
             pieces: PieceList::new(),
+            presentation: Presentation::default(),
             packetizers: packet_sizes.iter().map(|&size| Packetizer::new(size, sums)).collect(),
             peak: PeakRate::new(),
             access: AccessList::new(),
@@ -268,6 +273,7 @@ impl Indexer {
             if self.clock.wants_pcr(pid) {
                 let found = Found { pid, byte, value, new_base, losses: self.losses };
                 self.clock.pcr(found, &mut self.points);
+                self.presentation.clock_moved(self.clock.clock().jumps(), byte);
             }
         }
     }
@@ -282,6 +288,11 @@ impl Indexer {
             let start = PesStart::parse(payload);
             if watch & watch::STAMP != 0 {
                 self.stamp(packet.pid(), start, byte);
+            }
+            if watch & watch::PRESENTATION != 0
+                && let Some(stamp) = start.and_then(|start| start.presentation_stamp)
+            {
+                self.presentation.stamp(packet.pid(), stamp, self.clock.clock());
             }
             if watch & watch::LAYER != 0 {
                 self.layer(packet.pid(), start);
@@ -338,7 +349,7 @@ impl Indexer {
         for stream in &pmt.streams {
             let mut bits = 0;
             if stream.kind != StreamKind::Other {
-                bits |= watch::STAMP;
+                bits |= watch::STAMP | watch::PRESENTATION;
             }
             if stream.codec == codec::MPEG_AUDIO {
                 bits |= watch::LAYER;
@@ -379,6 +390,7 @@ impl Indexer {
         if let Some(value) = start.and_then(|s| s.decode_stamp) {
             let found = Found { pid, byte, value, new_base: false, losses: self.losses };
             self.clock.stamp(found, &mut self.points);
+            self.presentation.clock_moved(self.clock.clock().jumps(), byte);
         }
     }
 
@@ -509,7 +521,10 @@ impl Indexer {
         let is_pcr = !matches!(origin, ClockOrigin::Stamps(_));
         let constant_rate = is_pcr && clock.is_constant();
         let pids = self.pid_uses(origin);
-        let index = TitleIndex::new(self.access.into_points(), self.pieces.into_pieces(), pids);
+        let (pieces, duration) = (self.pieces.into_pieces(), MediaTicks(ticks / SYSTEM_TICKS_PER_MEDIA_TICK));
+        let (bases, end) = self.presentation.finish(clock, &pieces, self.bytes, duration);
+        let index = TitleIndex::new(self.access.into_points(), pieces, pids)
+            .and_then(|index| index.with_presentation(bases, end));
         let stream = |s: PmtStream| ElementaryStream {
             pid: s.pid,
             stream_type: s.stream_type,
@@ -518,7 +533,7 @@ impl Indexer {
         };
         Ok(Indexed {
             bytes: self.bytes,
-            duration: MediaTicks(ticks / SYSTEM_TICKS_PER_MEDIA_TICK),
+            duration,
             mean_rate,
             peak_rate,
             constant_rate,

@@ -26,6 +26,7 @@ mod packetize;
 mod pass;
 mod pieces;
 mod plan;
+mod presentation;
 mod program;
 mod psi;
 mod remux;

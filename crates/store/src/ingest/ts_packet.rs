@@ -129,11 +129,13 @@ impl Adaptation<'_> {
     }
 }
 
-/// Start of a PES packet: its time stamp and its payload (ISO/IEC 13818-1 section 2.4.3.6).
+/// Start of a PES packet: its time stamps and its payload (ISO/IEC 13818-1 section 2.4.3.6).
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) struct PesStart<'a> {
     /// Decoding time stamp, or the presentation time stamp where both are the same; 90 kHz, 33 bits.
     pub decode_stamp: Option<u64>,
+    /// Presentation time stamp; 90 kHz, 33 bits.
+    pub presentation_stamp: Option<u64>,
     /// What lies behind the header in this TS packet.
     pub payload: &'a [u8],
 }
@@ -150,12 +152,12 @@ impl<'a> PesStart<'a> {
             let bytes: &[u8; 5] = payload.get(at..at + 5)?.try_into().ok()?;
             (at + 5 <= header_end).then(|| read_stamp(bytes))
         };
-        let decode_stamp = match fixed[7] >> 6 {
-            0b10 => stamp(9),
-            0b11 => stamp(14),
-            _ => None,
+        let (presentation_stamp, decode_stamp) = match fixed[7] >> 6 {
+            0b10 => (stamp(9), stamp(9)),
+            0b11 => (stamp(9), stamp(14)),
+            _ => (None, None),
         };
-        Some(Self { decode_stamp, payload: payload.get(header_end..).unwrap_or(&[]) })
+        Some(Self { decode_stamp, presentation_stamp, payload: payload.get(header_end..).unwrap_or(&[]) })
     }
 }
 
@@ -221,9 +223,11 @@ mod tests {
         both.push(9);
         let start = PesStart::parse(&both).unwrap();
         assert_eq!((start.decode_stamp, start.payload), (Some(dts), &[9][..]));
+        assert_eq!(start.presentation_stamp, Some(pts));
         let mut one = vec![0, 0, 1, 0xc0, 0, 0, 0x80, 0x80, 5];
         one.extend(stamp(2, pts));
         assert_eq!(PesStart::parse(&one).unwrap().decode_stamp, Some(pts));
+        assert_eq!(PesStart::parse(&one).unwrap().presentation_stamp, Some(pts));
         // A header too short for its stamp, a packet without start code, a padding stream without optional header.
         one[8] = 3;
         assert_eq!(PesStart::parse(&one).unwrap().decode_stamp, None);

@@ -120,6 +120,8 @@ fn check_clock(passed: &Passed, metas: &[PacketMeta]) {
         times: metas.iter().step_by(256).map(|m| m.time()).collect(),
         data_bytes: passed.indexed.bytes,
         duration,
+        bases: index.bases().to_vec(),
+        end: index.parts().end,
     };
     TitleIndex::from_parts(parts).expect("a store takes the index");
 }
