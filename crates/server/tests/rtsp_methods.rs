@@ -2,6 +2,7 @@
 
 mod rtsp_support;
 
+use millrace_server::session::Notice;
 use rtsp_support::{Answer, MS, SECOND, World};
 
 fn status(w: &mut World, request: &str) -> u16 {
@@ -295,6 +296,40 @@ fn the_reply_to_a_seek_waits_for_the_engine_and_nothing_overtakes_it() {
     w.engine.silent = false;
     w.settle();
     w.assert_empty();
+}
+
+#[test]
+fn every_refusal_has_a_log_line_with_its_reason() {
+    let mut w = World::new();
+    let c = w.connect();
+    let refusal = |w: &mut World| match w.notices.pop() {
+        Some(Notice::Refused { title, status, reason, .. }) => (title, status, reason),
+        other => panic!("{other:?}"),
+    };
+    w.ask(c, "DESCRIBE rtsp://192.0.2.1/none RTSP/1.0\nCSeq: 1");
+    assert_eq!(refusal(&mut w), ("none".into(), 404, "DESCRIBE: Not Found: no such title".into()));
+    let id = w.setup_udp(c);
+    w.ask_session(c, "PLAY", &id, "Range: npt=20-10");
+    let (title, status, reason) = refusal(&mut w);
+    assert_eq!((title.as_str(), status), ("film", 457));
+    assert_eq!(
+        reason,
+        "PLAY: Invalid Range: the end of the range is not behind its start (Range: npt=20-10)"
+    );
+    w.ask_session(c, "PLAY", &id, "Range: npt=\u{202e}x-");
+    assert!(
+        refusal(&mut w).2.ends_with("(Range: npt=?x-)"),
+        "what a viewer sends does not reach the log raw"
+    );
+    // Found out only when the stream stands still.
+    assert_eq!(w.ask_session(c, "PLAY", &id, "").status, 200);
+    w.wait(3 * SECOND);
+    w.ask_session(c, "PLAY", &id, "Range: npt=now-1");
+    assert_eq!(refusal(&mut w).2, "PLAY: Invalid Range: there is nothing left to play");
+    // What is refused for want of room has one line, as before.
+    let count = w.notices.len();
+    w.ask(c, "DESCRIBE rtsp://192.0.2.1/torn RTSP/1.0\nCSeq: 9");
+    assert_eq!(w.notices.len(), count + 1);
 }
 
 #[test]

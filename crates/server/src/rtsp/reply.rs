@@ -25,6 +25,8 @@ pub struct Reply {
     reason: Option<String>,
     headers: Vec<(HeaderName, String)>,
     body: Vec<u8>,
+    /// It has its log line already.
+    is_logged: bool,
 }
 
 impl Reply {
@@ -35,7 +37,7 @@ impl Reply {
 
     /// A status with its standard phrase.
     pub fn status(status: u16) -> Self {
-        Self { status, reason: None, headers: Vec::new(), body: Vec::new() }
+        Self { status, reason: None, headers: Vec::new(), body: Vec::new(), is_logged: false }
     }
 
     /// A status with the standard phrase and what was wrong.
@@ -48,6 +50,22 @@ impl Reply {
     /// Its status code.
     pub fn code(&self) -> u16 {
         self.status
+    }
+
+    /// What its status line says behind the code.
+    pub fn reason(&self) -> &str {
+        self.reason.as_deref().unwrap_or_else(|| phrase(self.status))
+    }
+
+    /// Marks it as one that has its log line.
+    #[must_use]
+    pub fn logged(self) -> Self {
+        Self { is_logged: true, ..self }
+    }
+
+    /// Whether it has its log line.
+    pub fn is_logged(&self) -> bool {
+        self.is_logged
     }
 
     /// Adds a header.
@@ -66,9 +84,8 @@ impl Reply {
 
     /// The bytes to send. `server` is the `Server` header, `unix_s` the time for `Date`.
     pub fn to_bytes(&self, head: &ReplyHead, server: &str, unix_s: u64) -> Vec<u8> {
-        let reason = self.reason.as_deref().unwrap_or_else(|| phrase(self.status));
         let mut builder =
-            Response::builder(Version::V1_0, StatusCode::from(self.status)).reason_phrase(reason);
+            Response::builder(Version::V1_0, StatusCode::from(self.status)).reason_phrase(self.reason());
         if let Some(cseq) = head.cseq {
             builder = builder.header(CSEQ, cseq.to_string());
         }

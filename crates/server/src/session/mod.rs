@@ -13,6 +13,7 @@
 //! | [`packet_size`] | how large a viewer's packets are |
 //! | `describe`, `setup`, `play`, `params` | the methods |
 //! | `admission` | SETUP checks, PLAY reserves, a long pause gives back |
+//! | `refusal` | the log line of a request that was turned down |
 //! | `fec` | parity beside the film: wishes, grants, the streams that carry it |
 //! | `end` | TEARDOWN, expiry, shutdown |
 //! | `events` | what the engines say |
@@ -37,6 +38,7 @@ pub mod notice;
 pub mod packet_size;
 mod params;
 mod play;
+mod refusal;
 mod server;
 mod setup;
 mod slots;

@@ -85,11 +85,11 @@ impl Server {
         let timeout_s = self.config.session_timeout_s();
         let session = self.sessions.get_mut(&key)?;
         let Some((from, sequence)) = place(session, plan.start) else {
-            return Some(Reply::error(457, "there is nothing left to play").header(SESSION, &*session.id));
+            return Some(self.nothing_left(key));
         };
         let stop = plan.stop.unwrap_or_else(|| resumed_stop(session, plan.start));
         if from.packet >= stop.packet {
-            return Some(Reply::error(457, "there is nothing left to play").header(SESSION, &*session.id));
+            return Some(self.nothing_left(key));
         }
         let at = now.plus_ns(PLAY_DELAY_NS);
         let mut reply = Reply::ok().header(SESSION, format!("{};timeout={timeout_s}", session.id));

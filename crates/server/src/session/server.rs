@@ -324,6 +324,9 @@ impl Server {
             Err(reply) => Some(reply),
             Ok(()) => self.dispatch(now, conn, &head, request),
         };
+        if let Some(reply) = &reply {
+            self.log_refusal(conn, request, reply);
+        }
         match reply {
             Some(reply) => {
                 self.reply(now, conn, &head, &reply);

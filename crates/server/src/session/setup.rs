@@ -218,7 +218,7 @@ impl Server {
 
     pub(super) fn turned_away(&mut self, conn: ConnKey, entry: &Entry, status: u16, reason: String) -> Reply {
         self.counters.refused_full += u64::from(status == 453);
-        let reply = Reply::error(status, &reason);
+        let reply = Reply::error(status, &reason).logged();
         if let Some(peer) = self.conns.get(&conn).map(|conn| conn.peer) {
             self.notice(Notice::Refused { peer, title: entry.name.clone(), status, reason });
         }
