@@ -35,7 +35,7 @@ pub fn describe(entry: &Entry, local: IpAddr, wish: Option<FecMode>) -> String {
     }));
     session.times.push(Time::new(0, 0));
     session.attributes.push(attribute("control", "*".into()));
-    session.attributes.push(attribute("range", format!("npt=0-{}", npt(entry.duration))));
+    session.attributes.push(attribute("range", format!("npt=0-{}", npt(entry.end()))));
     session.medias.push(media);
     let mut bytes = Vec::new();
     session.write(&mut bytes).expect("a Vec takes every byte");

@@ -6,7 +6,7 @@ use millrace_core::units::BitRate;
 use millrace_core::wire::rtp::Timeline;
 
 use super::*;
-use crate::session::{AccessPoint, AccessPoints, FecMatrix, FecMode};
+use crate::session::{AccessPoint, AccessPoints, FecMatrix, FecMode, Presentation};
 
 struct Nowhere;
 
@@ -26,6 +26,7 @@ fn entry(name: &str) -> Entry {
     Entry {
         name: name.into(),
         duration: MediaTicks(90_000 * 83 + 45_000),
+        presentation: Presentation::default(),
         mean_rate: BitRate(4_000_000),
         peak_rate: BitRate(4_500_000),
         packets: 100,
@@ -43,6 +44,18 @@ fn the_whole_text() {
                     a=range:npt=0-83.500\r\nm=video 0 RTP/AVP 33\r\nb=AS:4637\r\na=rtpmap:33 MP2T/90000\r\n\
                     a=control:track1\r\n";
     assert_eq!(text, expected);
+}
+
+/// The last picture is shown after the last packet has come; players that end by the clock need to know.
+#[test]
+fn the_end_is_that_of_the_last_picture() {
+    let presentation = Presentation::new(Some(MediaTicks(90_000 * 84 + 22_500)), Vec::new());
+    let entry = Entry { presentation, ..entry("film") };
+    let text = describe(&entry, "192.0.2.1".parse().unwrap(), None);
+    assert!(text.contains("a=range:npt=0-84.250\r\n"), "{text}");
+    // An end before the last packet would cut what is still to come.
+    let entry = Entry { presentation: Presentation::new(Some(MediaTicks(90_000)), Vec::new()), ..entry };
+    assert!(describe(&entry, "::1".parse().unwrap(), None).contains("a=range:npt=0-83.500\r\n"));
 }
 
 #[test]

@@ -230,7 +230,9 @@ fn headers() {
         ));
         for value in [text.clone(), format!("npt={text}-"), format!("npt=0-{text}")] {
             if let Ok(range::NptRange { from: range::From::At(time), .. }) = range::parse(&value) {
-                let again = range::parse(&format!("npt={}-", range::npt(time))).unwrap();
+                let sign = if time < 0 { "-" } else { "" };
+                let size = range::npt(MediaTicks(time.unsigned_abs()));
+                let again = range::parse(&format!("npt={sign}{size}-")).unwrap();
                 assert_eq!(again.from, range::From::At(time));
             }
         }

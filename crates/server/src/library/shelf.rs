@@ -16,10 +16,13 @@ use millrace_core::time::MediaTicks;
 use millrace_store::StoreError;
 use millrace_store::cache::{Cache, MemberHealth, TitleSource};
 use millrace_store::errand::Patience;
+use millrace_store::index::TitleIndex;
 use millrace_store::rows::Rows;
 use millrace_store::volume::{ListedTitle, Listing, TitleFiles, TitleInfo, Volume};
 
-use crate::session::{AccessPoint, AccessPoints, Entry, FecMatrix, Library, OpenError, Track};
+use crate::session::{
+    AccessPoint, AccessPoints, Entry, FecMatrix, Library, OpenError, Presentation, TimeBase, Track,
+};
 
 /// Titles without viewers that stay open: each costs a few descriptors and its index.
 const MAX_IDLE_TITLES: usize = 256;
@@ -182,6 +185,12 @@ impl AccessPoints for LazyAccess {
     }
 }
 
+/// What the index says of the title's time stamps.
+fn presentation(index: &TitleIndex) -> Presentation {
+    let bases = index.bases().iter().map(|base| TimeBase { time: base.time, first_pts: base.first_pts });
+    Presentation::new(index.parts().end, bases.collect())
+}
+
 /// What can be sent as FEC of these rows; `None` without parity, or if a header of ST 2022-1 has no room for them.
 fn matrix(rows: &Rows) -> Option<FecMatrix> {
     let small = |n: usize| u8::try_from(n).ok().filter(|&n| n > 0);
@@ -286,6 +295,7 @@ impl Library for Reader {
         Some(Entry {
             name: info.name.clone(),
             duration: info.duration,
+            presentation: files.as_ref().map(|files| presentation(&files.index)).unwrap_or_default(),
             mean_rate: info.mean_rate,
             peak_rate: info.peak_rate,
             packets: info.packets,

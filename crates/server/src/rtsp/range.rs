@@ -5,8 +5,8 @@ use millrace_core::time::MediaTicks;
 /// Where a range begins.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum From {
-    /// At this time.
-    At(MediaTicks),
+    /// At this time, in 90 kHz ticks; below 0 for players that count in time stamps.
+    At(i64),
     /// `now`, or left out: where the session stands.
     Here,
 }
@@ -31,7 +31,7 @@ pub enum RangeError {
     Malformed,
 }
 
-/// Reads the header's value; parameters behind `;` (`time=`) are left out.
+/// Reads the header's value; parameters behind `;` (`time=`) are left out. `-T-` begins before 0, `-T` ends at T.
 ///
 /// # Errors
 /// [`RangeError`].
@@ -41,19 +41,42 @@ pub fn parse(value: &str) -> Result<NptRange, RangeError> {
     if !unit.trim().eq_ignore_ascii_case("npt") {
         return Err(RangeError::Unit);
     }
+    let times = times.trim();
+    if let Some(from) = ffmpeg_below_zero(times) {
+        return Ok(NptRange { from: From::At(from), to: None });
+    }
+    let (is_negative, times) = match times.strip_prefix('-') {
+        Some(rest) if rest.contains('-') => (true, rest),
+        _ => (false, times),
+    };
     let (from, to) = times.split_once('-').ok_or(RangeError::Malformed)?;
     let (from, to) = (from.trim(), to.trim());
     let to = if to.is_empty() { None } else { Some(time(to).ok_or(RangeError::Malformed)?) };
     let from = match from {
-        "" if to.is_none() => return Err(RangeError::Malformed),
+        "" if to.is_none() || is_negative => return Err(RangeError::Malformed),
         "" => From::Here,
-        now if now.eq_ignore_ascii_case("now") => From::Here,
-        at => From::At(time(at).ok_or(RangeError::Malformed)?),
+        now if now.eq_ignore_ascii_case("now") && !is_negative => From::Here,
+        at => {
+            let at = time(at).ok_or(RangeError::Malformed)?.0.cast_signed();
+            From::At(if is_negative { -at } else { at })
+        }
     };
     Ok(NptRange { from, to })
 }
 
-/// `12`, `12.5`, `12.`, `1:02:03.5`; rounded to the nearest tick.
+/// FFmpeg writes seconds and milliseconds each with the sign that its division leaves: -1.5 s is `-1.-500-`, -20 ms is
+/// `0.-20-`. `None` if it is not that.
+fn ffmpeg_below_zero(times: &str) -> Option<i64> {
+    let (seconds, ms) = times.strip_suffix('-')?.split_once(".-")?;
+    let digits = |text: &str, most: usize| -> Option<i64> {
+        let ok = !text.is_empty() && text.len() <= most && text.bytes().all(|b| b.is_ascii_digit());
+        ok.then(|| text.parse().ok()).flatten()
+    };
+    let seconds = digits(seconds.strip_prefix('-').unwrap_or(seconds), 9)?;
+    Some(-(seconds * 90_000 + digits(ms, 3)? * 90))
+}
+
+/// `12`, `12.5`, `12.`, `1:02:03.5`, at most 10^9 hours; rounded to the nearest tick.
 fn time(text: &str) -> Option<MediaTicks> {
     let digits = |text: &str| -> Option<u64> {
         let ok = !text.is_empty() && text.len() <= 9 && text.bytes().all(|b| b.is_ascii_digit());
@@ -99,7 +122,7 @@ mod tests {
 
     #[test]
     fn what_players_send() {
-        let at = |t, to| Ok(NptRange { from: From::At(t), to });
+        let at = |t: MediaTicks, to| Ok(NptRange { from: From::At(t.0.cast_signed()), to });
         assert_eq!(parse("npt=0.000-"), at(s(0), None));
         assert_eq!(parse("npt=0-"), at(s(0), None));
         assert_eq!(parse("npt=0-60.5"), at(s(0), Some(MediaTicks(5_445_000))));
@@ -109,6 +132,19 @@ mod tests {
         assert_eq!(parse("npt=now-"), Ok(NptRange { from: From::Here, to: None }));
         assert_eq!(parse("npt=now-60"), Ok(NptRange { from: From::Here, to: Some(s(60)) }));
         assert_eq!(parse("npt=-20"), Ok(NptRange { from: From::Here, to: Some(s(20)) }));
+    }
+
+    #[test]
+    fn a_start_below_zero_is_no_end() {
+        let below = |ticks: i64, to| Ok(NptRange { from: From::At(-ticks), to });
+        assert_eq!(parse("npt=-20-"), below(1_800_000, None));
+        assert_eq!(parse("npt=-20.5-7"), below(1_845_000, Some(s(7))));
+        assert_eq!(parse("npt=-0:00:01-"), below(90_000, None));
+        // As ffmpeg prints what C leaves of a division.
+        assert_eq!(parse("npt=-1.-500-"), below(135_000, None));
+        assert_eq!(parse("npt=0.-20-"), below(1800, None));
+        assert_eq!(parse("npt=0.-05-"), below(450, None));
+        assert_eq!(parse("npt=-26.000-"), below(26 * 90_000, None));
     }
 
     #[test]
@@ -127,6 +163,10 @@ mod tests {
             "npt=0:60:00-",
             "npt=1e3-",
             "npt=--1",
+            "npt=--1-",
+            "npt=-now-",
+            "npt=1.-5000-",
+            "npt=1.--",
             "npt=1.x-",
         ] {
             assert_eq!(parse(bad), Err(RangeError::Malformed), "{bad}");

@@ -10,14 +10,17 @@ use millrace_core::units::BitRate;
 use millrace_core::wire::rtp::Timeline;
 
 use super::FecMatrix;
+use super::seek::Presentation;
 
 /// A title as the control plane sees it.
 #[derive(Clone)]
 pub struct Entry {
     /// Its name: what stands behind the slash in its URL.
     pub name: String,
-    /// Length.
+    /// Media time that its packets take.
     pub duration: MediaTicks,
+    /// What is known of its time stamps: how players count that do so in them, and when the last picture has been shown.
+    pub presentation: Presentation,
     /// Mean bit rate of its transport stream.
     pub mean_rate: BitRate,
     /// Highest bit rate over one second.
@@ -32,6 +35,13 @@ pub struct Entry {
     pub fec: Option<FecMatrix>,
     /// Where playing can begin.
     pub access: Arc<dyn AccessPoints>,
+}
+
+impl Entry {
+    /// The end that is announced: when the last picture has been shown, which is after the last packet has come.
+    pub fn end(&self) -> MediaTicks {
+        self.presentation.end.map_or(self.duration, |end| end.max(self.duration))
+    }
 }
 
 impl fmt::Debug for Entry {

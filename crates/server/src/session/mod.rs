@@ -13,6 +13,7 @@
 //! | [`packet_size`] | how large a viewer's packets are |
 //! | `describe`, `setup`, `play`, `params` | the methods |
 //! | `admission` | SETUP checks, PLAY reserves, a long pause gives back |
+//! | `seek` | which media time the start of a range means |
 //! | `refusal` | the log line of a request that was turned down |
 //! | `fec` | parity beside the film: wishes, grants, the streams that carry it |
 //! | `end` | TEARDOWN, expiry, shutdown |
@@ -39,6 +40,7 @@ pub mod packet_size;
 mod params;
 mod play;
 mod refusal;
+mod seek;
 mod server;
 mod setup;
 mod slots;
@@ -51,5 +53,6 @@ pub use fec::{FecMatrix, FecMode, TRACK_RS, TRACK_XOR, port_offset};
 pub use liveness::UdpPort;
 pub use notice::Notice;
 pub use packet_size::{PacketSizes, PathMtu, kernel_path_mtu};
+pub use seek::{Presentation, TimeBase};
 pub use server::{ConnKey, ConnRefusal, Output, Server, SessionInfo, SessionKey};
 pub use state::{EndReason, Path, State};

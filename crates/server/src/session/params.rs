@@ -31,7 +31,7 @@ impl Server {
         for name in names {
             let value = match name.to_ascii_lowercase().as_str() {
                 "position" => session.position(now).map(npt),
-                "duration" => Some(npt(session.entry.duration)),
+                "duration" => Some(npt(session.entry.end())),
                 "stream_state" => Some(session.state().as_str().to_owned()),
                 "scale" => Some("1.0".to_owned()),
                 "fec" => Some(session.fec_mode().to_string()),

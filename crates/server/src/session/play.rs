@@ -9,6 +9,7 @@ use rtsp_types::headers::{RANGE, RTP_INFO, SCALE, SESSION, SPEED};
 use super::doors::AccessPoint;
 use super::fec::fec_header;
 use super::notice::Notice;
+use super::seek;
 use super::server::{ConnKey, Server, SessionKey, header};
 use super::state::{Media, Pending, Plan, Run, Session, Start, Stop};
 use crate::rtsp::range::{self, From, NptRange, RangeError, npt};
@@ -40,7 +41,7 @@ impl Server {
             // Another connection is seeking in the same session at this very moment.
             return Some(Reply::error(455, "a PLAY of this session is still being answered"));
         }
-        let plan = match decide(session, request) {
+        let plan = match decide(session, now, request) {
             Err(reply) => return Some(self.with_session(reply, key)),
             Ok(Decision::GoesOn) => return Some(self.with_session(Reply::ok(), key)),
             Ok(Decision::Do(plan)) => plan,
@@ -183,7 +184,7 @@ fn resumed_stop(session: &Session, start: Start) -> Stop {
 }
 
 /// Reads the headers of PLAY in the light of where the session stands.
-fn decide(session: &Session, request: &Request) -> Result<Decision, Reply> {
+fn decide(session: &Session, now: Instant, request: &Request) -> Result<Decision, Reply> {
     let range = match header(request, &RANGE).map(range::parse) {
         None => None,
         Some(Ok(range)) => Some(range),
@@ -191,17 +192,22 @@ fn decide(session: &Session, request: &Request) -> Result<Decision, Reply> {
         Some(Err(error @ RangeError::Unit)) => return Err(Reply::error(501, error)),
         Some(Err(error @ RangeError::Malformed)) => return Err(Reply::error(457, error)),
     };
-    let duration = session.entry.duration;
+    let empty = || Reply::error(457, "the end of the range is not behind its start");
+    if let Some(NptRange { from, to: Some(to) }) = range
+        && (to == MediaTicks(0) || matches!(from, From::At(from) if to.0.cast_signed() <= from))
+    {
+        return Err(empty());
+    }
+    let sought = match range.map(|range| range.from) {
+        Some(From::At(asked)) => Some(seek::locate(session, now, asked, seek::counts_in_stamps(request))),
+        _ => None,
+    };
     let access = |time| Start::Access(session.entry.access.access_at_or_before(time));
     let start = match (range.map(|range| range.from), session.media) {
         (None | Some(From::Here), Media::Running(_)) if range.is_none_or(|range| range.to.is_none()) => {
             return Ok(Decision::GoesOn);
         }
-        (Some(From::At(time)), _) if time >= duration => {
-            let (start, end) = (npt(time), npt(duration));
-            return Err(Reply::error(457, format_args!("start {start} is not before the end {end}")));
-        }
-        (Some(From::At(time)), _) => access(time),
+        (Some(From::At(_)), _) => access(sought.map_or(MediaTicks(0), |sought| sought.time)),
         // Played to the end: PLAY without a Range begins again, a range from here has nothing left.
         (None, Media::Ended { .. }) => access(MediaTicks(0)),
         (Some(From::Here), Media::Ended { .. }) => return Err(Reply::error(457, "the end has been reached")),
@@ -209,10 +215,8 @@ fn decide(session: &Session, request: &Request) -> Result<Decision, Reply> {
         (None | Some(From::Here), _) => Start::Resume,
     };
     let stop = match range {
-        Some(NptRange { to: Some(to), from }) => {
-            if matches!(from, From::At(from) if to <= from) || to == MediaTicks(0) {
-                return Err(Reply::error(457, "the end of the range is not behind its start"));
-            }
+        Some(NptRange { to: Some(to), .. }) => {
+            let to = sought.map_or(Some(to), |sought| sought.end(to)).ok_or_else(empty)?;
             Some(stop_at(session, to))
         }
         Some(NptRange { to: None, .. }) => Some(session.title_end()),

@@ -225,7 +225,7 @@ impl Session {
 
     /// Where the end of the title is.
     pub(super) fn title_end(&self) -> Stop {
-        Stop { packet: self.entry.packets, time: self.entry.duration }
+        Stop { packet: self.entry.packets, time: self.entry.end() }
     }
 
     /// The film time that is being sent now, as well as it is known here.

@@ -15,7 +15,7 @@ use millrace_offload::command::{Command, CompactDest, Event, PlaySpec, Refusal, 
 use millrace_server::rtsp::{Framer, Incoming};
 use millrace_server::session::{
     AccessPoint, AccessPoints, ConnKey, Entropy, Entry, FecMatrix, Library, Notice, OpenError, Output,
-    Server, ServerConfig, Track,
+    Presentation, Server, ServerConfig, TimeBase, Track,
 };
 
 pub const SECOND: u64 = 1_000_000_000;
@@ -73,6 +73,7 @@ pub fn entry(name: &str, seconds: u64) -> Entry {
     Entry {
         name: name.to_owned(),
         duration: MediaTicks(seconds * 90_000),
+        presentation: Presentation::default(),
         mean_rate: BitRate(4_000_000),
         peak_rate: BitRate(6_000_000),
         packets,
@@ -83,7 +84,21 @@ pub fn entry(name: &str, seconds: u64) -> Entry {
     }
 }
 
-/// Titles `film` (60 s), `other` (20 s), `long` (1000 s: sequence numbers wrap), `broken` (cannot be opened), `crowded`
+/// A title whose time stamps begin at so many seconds from so many seconds of film on, and whose last picture is shown 0.7 s
+/// after its last packet.
+fn with_stamps(seconds: u64, bases: &[(u64, i64)]) -> Entry {
+    let base = |&(time, first): &(u64, i64)| TimeBase {
+        time: MediaTicks(time * 90_000),
+        first_pts: (first * 90_000).rem_euclid(1 << 33).cast_unsigned(),
+    };
+    let end = MediaTicks(seconds * 90_000 + 63_000);
+    Entry {
+        presentation: Presentation::new(Some(end), bases.iter().map(base).collect()),
+        ..entry("film", seconds)
+    }
+}
+
+/// Titles with stamps of their own (`recording`, `wrapping`, `feature`, `joined`), `film` (60 s), `other` (20 s), `long` (1000 s: sequence numbers wrap), `broken` (cannot be opened), `crowded`
 /// (the cache is full), `blind` (packet times cannot be read), `safe` (60 s, with parity), `frail` (the same, its second
 /// parity track cannot be opened), `torn` (too many members are lost).
 #[derive(Default)]
@@ -105,6 +120,10 @@ impl Library for SharedShelf {
                 Some(Entry { timeline: Timeline { ssrc: 7, timestamp_base: 0 }, ..entry(name, 20) })
             }
             "long" => Some(entry(name, 1000)),
+            "recording" => Some(with_stamps(60, &[(0, 5000)])),
+            "wrapping" => Some(with_stamps(60, &[(0, -26)])),
+            "feature" => Some(with_stamps(7200, &[(0, 1800)])),
+            "joined" => Some(with_stamps(60, &[(0, 5000), (30, 100)])),
             "safe" | "frail" => Some(Entry { fec: Some(MATRIX), ..entry(name, 60) }),
             "blind" => {
                 let mut entry = entry(name, 60);
