@@ -3,6 +3,7 @@
 //! A damaged file is shown as far as it can be read, with an `error` where it cannot. Whether a store keeps its
 //! promises is for [`crate::check`].
 
+mod records;
 mod sums;
 mod text;
 
@@ -10,7 +11,6 @@ use std::fmt;
 use std::fs::File;
 use std::io::Read;
 use std::ops::Range;
-use std::os::unix::fs::FileExt;
 use std::path::Path;
 
 use millrace_core::limits::{MAX_INDEX_BYTES, MAX_MANIFEST_BYTES};
@@ -22,7 +22,7 @@ use crate::error::StoreError;
 use crate::format::frame::{self, FRAME_BYTES, Frame, Kind};
 use crate::format::manifest::{MANIFEST_FILE, Manifest};
 use crate::format::members::{MAX_MEMBERS_FILE_BYTES, MembersRecord};
-use crate::format::meta::{META_BLOCK_BYTES, MetaHeader, RECORDS_PER_BLOCK, open_block};
+use crate::format::meta::PacketCrc;
 use crate::format::superblock::{SUPERBLOCK_BYTES, Superblock};
 use crate::format::{FormatError, index as index_format};
 use crate::index::TIME_STEP_PACKETS;
@@ -43,9 +43,9 @@ impl fmt::Display for Inspection {
 }
 
 /// Looks at a store, a title's directory, or one of their files (`volume.mrv`, `*.mrm`, `*.mri`,
-/// `*.mrp`, `*.mrr`).
+/// `*.mrp`, `*.mrr`, `*.mrc`).
 ///
-/// `range` picks entries: packets of a meta-data file, grains of range sums, numbers in each list of an index. Without it a meta-data file is
+/// `range` picks entries: packets of a file of records, grains of range sums, numbers in each list of an index. Without it a file of records is
 /// shown block by block and an index whole. `Err` only if nothing can be read there.
 pub fn inspect(path: &Path, range: Option<Range<u32>>) -> Result<Inspection, StoreError> {
     let json = if path.is_dir() { directory(path, range)? } else { file(path, range)? };
@@ -69,7 +69,7 @@ fn directory(dir: &Path, range: Option<Range<u32>>) -> Result<Value, StoreError>
     let mut shown = Map::new();
     for name in names(dir)? {
         let path = dir.join(&name);
-        if matches!(path.extension().and_then(|e| e.to_str()), Some("mrm" | "mri" | "mrp" | "mrr")) {
+        if matches!(path.extension().and_then(|e| e.to_str()), Some("mrm" | "mri" | "mrp" | "mrr" | "mrc")) {
             let value = file(&path, range.clone());
             shown.insert(name, value.unwrap_or_else(|error| json!({ "error": error.to_string() })));
         }
@@ -103,7 +103,8 @@ fn file(path: &Path, range: Option<Range<u32>>) -> Result<Value, StoreError> {
             Kind::Superblock => superblock(path),
             Kind::Manifest => manifest(path),
             Kind::Index => index(path, range),
-            Kind::Meta => meta(&file, path, bytes, range),
+            Kind::Meta => records::records::<PacketMeta>(&file, path, bytes, range),
+            Kind::Crcs => records::records::<PacketCrc>(&file, path, bytes, range),
             Kind::Sums => sums::sums(path, range),
             Kind::Members => members(path),
         }
@@ -217,91 +218,4 @@ fn pick<T>(list: &[T], range: &Option<Range<u32>>, show: impl Fn(usize, &T) -> V
     let range = range.as_ref().map_or(0..list.len(), |r| r.start as usize..r.end as usize);
     let picked = list.iter().enumerate().take(range.end).skip(range.start);
     picked.map(|(number, entry)| show(number, entry)).collect()
-}
-
-fn meta(file: &File, path: &Path, bytes: u64, range: Option<Range<u32>>) -> Result<Value, StoreError> {
-    let mut block = [0; META_BLOCK_BYTES];
-    let len = (bytes.min(META_BLOCK_BYTES as u64)) as usize;
-    file.read_exact_at(&mut block[..len], 0).map_err(StoreError::io("read", path))?;
-    let header = MetaHeader::decode(&block[..len]).map_err(StoreError::format(path))?;
-    let range = range.map(|r| r.start.min(header.packets)..r.end.min(header.packets));
-    let shown = range.clone().unwrap_or(0..header.packets);
-    let mut blocks = Vec::new();
-    let mut records = Vec::new();
-    for number in shown.start / RECORDS_PER_BLOCK..shown.end.div_ceil(RECORDS_PER_BLOCK) {
-        let at = (1 + u64::from(number)) * META_BLOCK_BYTES as u64;
-        let first = number * RECORDS_PER_BLOCK;
-        let count = (header.packets - first).min(RECORDS_PER_BLOCK);
-        let result = match file.read_exact_at(&mut block, at) {
-            Err(error) => Err(error.to_string()),
-            Ok(()) => open_block(&block, number).map_err(|error| error.to_string()),
-        };
-        let of_block = result.map(|bytes| decode_records(bytes, count));
-        if let (Some(range), Ok(metas)) = (&range, &of_block) {
-            let picked = metas.iter().zip(first..).filter(|(_, packet)| range.contains(packet));
-            records.extend(picked.map(|(meta, packet)| record_json(packet, *meta)));
-        }
-        blocks.push(block_json(number, at, first, count, &of_block));
-    }
-    let mut body = json!({
-        "title": header.title.to_string(),
-        "packet_bytes": header.packet_bytes,
-        "packets": header.packets,
-        "data_bytes": header.data_bytes,
-        "blocks_total": header.blocks(),
-        "blocks": blocks,
-    });
-    if range.is_some() {
-        body["records"] = records.into();
-    }
-    Ok(body)
-}
-
-fn decode_records(records: &[u8], count: u32) -> Vec<PacketMeta> {
-    let (records, _) = records.as_chunks::<{ PacketMeta::BYTES }>();
-    records.iter().take(count as usize).map(|record| PacketMeta::from_bytes(*record)).collect()
-}
-
-fn block_json(
-    number: u32,
-    at: u64,
-    first: u32,
-    count: u32,
-    metas: &Result<Vec<PacketMeta>, String>,
-) -> Value {
-    let last = first + count.saturating_sub(1);
-    match metas {
-        Err(error) => {
-            json!({ "block": number, "offset": at, "packets": format!("{first}..={last}"), "state": error })
-        }
-        Ok(metas) => {
-            let time = |meta: Option<&PacketMeta>| meta.map_or(String::new(), |m| m.time().to_string());
-            json!({
-                "block": number,
-                "offset": at,
-                "packets": format!("{first}..={last}"),
-                "state": "ok",
-                "from": time(metas.first()),
-                "to": time(metas.last()),
-                "random_access": metas.iter().filter(|m| m.is_random_access()).count(),
-            })
-        }
-    }
-}
-
-fn record_json(packet: u32, meta: PacketMeta) -> Value {
-    let mut flags = Vec::new();
-    if meta.is_random_access() {
-        flags.push("random-access");
-    }
-    if meta.flags() & PacketMeta::DISCONTINUITY != 0 {
-        flags.push("discontinuity");
-    }
-    json!({
-        "packet": packet,
-        "sum": format!("{:04x}", meta.sum()),
-        "flags": flags.join("+"),
-        "ticks": meta.time().0,
-        "time": meta.time().to_string(),
-    })
 }

@@ -26,6 +26,7 @@
 pub mod bell;
 pub mod cache;
 pub mod check;
+mod crcs;
 pub mod disk;
 pub mod errand;
 pub mod error;

@@ -1,6 +1,8 @@
-//! A title's meta-data file: one 8-byte record per packet, in 4096-byte blocks that each carry their checksum.
+//! A title's files of one record per packet, in 4096-byte blocks that each carry their checksum: meta-data (8 bytes), CRCs
+//! (4 bytes).
 
 use std::fs::File;
+use std::marker::PhantomData;
 use std::ops::Range;
 use std::os::unix::fs::FileExt;
 use std::path::{Path, PathBuf};
@@ -12,7 +14,9 @@ use millrace_core::packet::PacketMeta;
 use crate::disk::{Disk, DiskFile};
 use crate::error::StoreError;
 use crate::format::FormatError;
-pub use crate::format::meta::{META_BLOCK_BYTES, MetaError, MetaHeader, RECORDS_PER_BLOCK};
+pub use crate::format::meta::{
+    CrcHeader, META_BLOCK_BYTES, MetaError, MetaHeader, PacketCrc, RECORDS_PER_BLOCK, Record, RecordsHeader,
+};
 use crate::format::meta::{open_block, seal_block};
 use crate::format::sums::SUMS_BLOCK_BYTES;
 use crate::volume::dirs::write_out;
@@ -50,17 +54,22 @@ pub(crate) fn open_blocks<H>(
 }
 
 /// A title's meta-data file, open for reading.
+pub type MetaFile = RecordsFile<PacketMeta>;
+/// The CRCs of a title's packets of the default size, or of its parity packets, open for reading.
+pub type CrcFile = RecordsFile<PacketCrc>;
+
+/// A file of records, open for reading.
 #[derive(Debug)]
-pub struct MetaFile {
+pub struct RecordsFile<R> {
     file: File,
     path: PathBuf,
-    header: MetaHeader,
+    header: RecordsHeader<R>,
 }
 
-impl MetaFile {
-    /// Opens a meta-data file: its header and its length are checked, its blocks when they are read.
+impl<R: Record> RecordsFile<R> {
+    /// Opens a file of records: its header and its length are checked, its blocks when they are read.
     pub fn open(path: &Path) -> Result<Self, StoreError> {
-        let (file, header) = open_blocks(path, MetaHeader::decode, MetaHeader::file_bytes)?;
+        let (file, header) = open_blocks(path, RecordsHeader::decode, RecordsHeader::file_bytes)?;
         Ok(Self { file, path: path.to_path_buf(), header })
     }
 
@@ -75,7 +84,7 @@ impl MetaFile {
     }
 
     /// What the file says of itself.
-    pub fn header(&self) -> &MetaHeader {
+    pub fn header(&self) -> &RecordsHeader<R> {
         &self.header
     }
 
@@ -90,7 +99,7 @@ impl MetaFile {
     }
 
     /// Reads records `first..first + out.len()`; the checksum of every block touched is verified.
-    pub fn read(&self, first: u32, out: &mut [PacketMeta]) -> Result<(), StoreError> {
+    pub fn read(&self, first: u32, out: &mut [R]) -> Result<(), StoreError> {
         let error = |error| StoreError::Meta { path: self.path.clone(), error };
         let end = u64::from(first) + out.len() as u64;
         if end > u64::from(self.header.packets) {
@@ -100,9 +109,9 @@ impl MetaFile {
         let mut buffer = Vec::new();
         let (mut next, mut rest) = (first, out);
         while !rest.is_empty() {
-            let in_first_block = RECORDS_PER_BLOCK - next % RECORDS_PER_BLOCK;
+            let in_first_block = R::PER_BLOCK - next % R::PER_BLOCK;
             let room =
-                in_first_block as usize + (WINDOW_BYTES / META_BLOCK_BYTES - 1) * RECORDS_PER_BLOCK as usize;
+                in_first_block as usize + (WINDOW_BYTES / META_BLOCK_BYTES - 1) * R::PER_BLOCK as usize;
             let (now, later) = rest.split_at_mut(room.min(rest.len()));
             let range = Self::block_range(next, now.len() as u32);
             buffer.resize((range.end - range.start) as usize, 0);
@@ -121,26 +130,21 @@ impl MetaFile {
         if count == 0 {
             return start..start;
         }
-        let last = (u64::from(first) + u64::from(count) - 1) / u64::from(RECORDS_PER_BLOCK);
+        let last = (u64::from(first) + u64::from(count) - 1) / u64::from(R::PER_BLOCK);
         start..(2 + last) * block
     }
 
     /// Number of the block that holds record `first`: `first_block` of [`MetaFile::decode`] for a read of
     /// [`MetaFile::block_range`].
     pub fn block_of(first: u32) -> u32 {
-        first / RECORDS_PER_BLOCK
+        first / R::PER_BLOCK
     }
 
     /// Takes records `first..first + out.len()` out of whole blocks, the first of which has number `first_block`.
     /// Checksum and number of each block touched are verified; nothing is allocated.
-    pub fn decode(
-        blocks: &[u8],
-        first_block: u32,
-        first: u32,
-        out: &mut [PacketMeta],
-    ) -> Result<(), MetaError> {
+    pub fn decode(blocks: &[u8], first_block: u32, first: u32, out: &mut [R]) -> Result<(), MetaError> {
         let (blocks, _) = blocks.as_chunks::<META_BLOCK_BYTES>();
-        let per_block = u64::from(RECORDS_PER_BLOCK);
+        let per_block = u64::from(R::PER_BLOCK);
         let from = u64::from(first_block) * per_block;
         let to = from + blocks.len() as u64 * per_block;
         let end = u64::from(first) + out.len() as u64;
@@ -153,11 +157,10 @@ impl MetaFile {
         while !rest.is_empty() {
             let number = next / per_block;
             let records = open_block(&blocks[(number - u64::from(first_block)) as usize], number as u32)?;
-            let (records, _) = records.as_chunks::<{ PacketMeta::BYTES }>();
             let place = (next % per_block) as usize;
-            let (now, later) = rest.split_at_mut(rest.len().min(records.len() - place));
-            for (meta, record) in now.iter_mut().zip(&records[place..]) {
-                *meta = PacketMeta::from_bytes(*record);
+            let (now, later) = rest.split_at_mut(rest.len().min(R::PER_BLOCK as usize - place));
+            for (out, record) in now.iter_mut().zip(records[place * R::LENGTH..].chunks_exact(R::LENGTH)) {
+                *out = R::parse(record);
             }
             next += now.len() as u64;
             rest = later;
@@ -203,23 +206,29 @@ impl<'a> MetaBlocks<'a> {
     }
 }
 
-/// Writes a meta-data file record by record, in large writes; the header comes last.
+/// Writes a meta-data file.
+pub(crate) type MetaWriter = RecordsWriter<PacketMeta>;
+/// Writes a file of CRCs.
+pub(crate) type CrcWriter = RecordsWriter<PacketCrc>;
+
+/// Writes a file of records record by record, in large writes; the header comes last.
 #[derive(Debug)]
-pub(crate) struct MetaWriter {
+pub(crate) struct RecordsWriter<R> {
     file: DiskFile,
     /// Whole blocks and the one being filled.
     buffer: Vec<u8>,
     records: u64,
     written: u64,
+    kind: PhantomData<R>,
 }
 
-impl MetaWriter {
+impl<R: Record> RecordsWriter<R> {
     /// Creates the file, which must not exist.
     pub(crate) fn create(disk: &Disk, path: &Path) -> Result<Self, StoreError> {
         let file = disk.create_new(path).map_err(|e| StoreError::write("create", path, 0, 0, e))?;
         // The header's place; a file cut off before the end has no valid header.
         let buffer = vec![0; META_BLOCK_BYTES];
-        Ok(Self { file, buffer, records: 0, written: 0 })
+        Ok(Self { file, buffer, records: 0, written: 0, kind: PhantomData })
     }
 
     /// Records so far.
@@ -228,10 +237,10 @@ impl MetaWriter {
     }
 
     /// Appends a record.
-    pub(crate) fn push(&mut self, meta: PacketMeta) -> Result<(), StoreError> {
-        self.buffer.extend_from_slice(&meta.to_bytes());
+    pub(crate) fn push(&mut self, record: R) -> Result<(), StoreError> {
+        record.append_to(&mut self.buffer);
         self.records += 1;
-        if self.records.is_multiple_of(u64::from(RECORDS_PER_BLOCK)) {
+        if self.records.is_multiple_of(u64::from(R::PER_BLOCK)) {
             self.seal_last_block();
             if self.buffer.len() >= WINDOW_BYTES {
                 self.write()?;
@@ -241,7 +250,7 @@ impl MetaWriter {
     }
 
     fn seal_last_block(&mut self) {
-        let number = (self.records - 1) / u64::from(RECORDS_PER_BLOCK);
+        let number = (self.records - 1) / u64::from(R::PER_BLOCK);
         self.buffer.resize(self.buffer.len().next_multiple_of(META_BLOCK_BYTES), 0);
         let block = self.buffer.last_chunk_mut().expect("a whole block was just completed");
         seal_block(block, number as u32);
@@ -258,16 +267,16 @@ impl MetaWriter {
         packet_bytes: u16,
         data_bytes: u64,
     ) -> Result<Finished, StoreError> {
-        let header = MetaHeader::new(title, packet_bytes, data_bytes)
+        let header = RecordsHeader::<R>::new(title, packet_bytes, data_bytes)
             .ok_or(StoreError::BadPacketSize { packet_bytes: usize::from(packet_bytes) })?;
         if u64::from(header.packets) != self.records {
             let what = format!(
-                "{} records of meta-data for packets of {packet_bytes} bytes, but {data_bytes} bytes make {} packets",
+                "{} records for packets of {packet_bytes} bytes, but {data_bytes} bytes make {} packets",
                 self.records, header.packets
             );
             return Err(StoreError::BadTitle { id: title, what });
         }
-        if !self.records.is_multiple_of(u64::from(RECORDS_PER_BLOCK)) {
+        if !self.records.is_multiple_of(u64::from(R::PER_BLOCK)) {
             self.seal_last_block();
         }
         self.write()?;

@@ -103,7 +103,7 @@ fn too_few_records_are_refused() {
     let mut writer = MetaWriter::create(&crate::disk::Disk::default(), &dir.path().join("m")).unwrap();
     writer.push(meta(0)).unwrap();
     let error = writer.finish(TITLE, 1316, 1317).unwrap_err();
-    assert!(error.to_string().contains("1 records of meta-data"), "{error}");
+    assert!(error.to_string().contains("1 records for packets of"), "{error}");
 }
 
 proptest! {

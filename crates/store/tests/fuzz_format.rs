@@ -16,10 +16,12 @@ use millrace_core::time::MediaTicks;
 use millrace_store::format::frame::{self, FRAME_BYTES, Kind};
 use millrace_store::format::manifest::Manifest;
 use millrace_store::format::members::MembersRecord;
-use millrace_store::format::meta::{META_BLOCK_BYTES, MetaHeader, RECORDS_PER_BLOCK, seal_block};
+use millrace_store::format::meta::{
+    CrcHeader, META_BLOCK_BYTES, MetaHeader, PacketCrc, Record, RecordsHeader, seal_block,
+};
 use millrace_store::format::superblock::Superblock;
 use millrace_store::format::{index, meta, sums};
-use millrace_store::meta::MetaFile;
+use millrace_store::meta::RecordsFile;
 use millrace_store::sums::{Derived, SUMS_BLOCK_BYTES, SUMS_PER_BLOCK, SumsBlock, SumsBlocks, SumsHeader};
 use millrace_store::volume::Volume;
 
@@ -41,6 +43,7 @@ fn fuzz_file() {
             Manifest::decode(file).is_ok(),
             index::decode(file).is_ok(),
             MetaHeader::decode(file).is_ok(),
+            CrcHeader::decode(file).is_ok(),
             SumsHeader::decode(file).is_ok(),
             MembersRecord::decode(file).is_ok(),
         ];
@@ -100,45 +103,61 @@ fn fuzz_index() {
 
 #[test]
 fn fuzz_meta_header() {
-    bolero::check!(name = "meta_header").for_each(|body: &[u8]| {
-        let mut block = [0; META_BLOCK_BYTES];
-        let len = body.len().min(META_BLOCK_BYTES - FRAME_BYTES);
-        block[FRAME_BYTES..][..len].copy_from_slice(&body[..len]);
-        let frame = frame::seal(Kind::Meta, &block[FRAME_BYTES..]);
-        block[..FRAME_BYTES].copy_from_slice(&frame);
-        if let Ok(header) = MetaHeader::decode(&block) {
-            assert_eq!(header.encode()[..], block);
-            assert!(header.file_bytes() >= (1 + u64::from(header.blocks())) * META_BLOCK_BYTES as u64);
-        }
-    });
+    bolero::check!(name = "meta_header").for_each(|body: &[u8]| records_header::<PacketMeta>(body));
+}
+
+#[test]
+fn fuzz_crc_header() {
+    bolero::check!(name = "crc_header").for_each(|body: &[u8]| records_header::<PacketCrc>(body));
+}
+
+fn records_header<R: Record>(body: &[u8]) {
+    let mut block = [0; META_BLOCK_BYTES];
+    let len = body.len().min(META_BLOCK_BYTES - FRAME_BYTES);
+    block[FRAME_BYTES..][..len].copy_from_slice(&body[..len]);
+    let frame = frame::seal(R::KIND, &block[FRAME_BYTES..]);
+    block[..FRAME_BYTES].copy_from_slice(&frame);
+    if let Ok(header) = RecordsHeader::<R>::decode(&block) {
+        assert_eq!(header.encode()[..], block);
+        assert!(header.file_bytes() >= (1 + u64::from(header.blocks())) * META_BLOCK_BYTES as u64);
+    }
 }
 
 #[test]
 fn fuzz_meta_blocks() {
-    bolero::check!(name = "meta_blocks").for_each(|input: &[u8]| {
-        // Two numbers that say what is asked for, then blocks; every second block gets a right end.
-        let Some((asked, bytes)) = input.split_first_chunk::<6>() else { return };
-        let first_block = u32::from(u16::from_le_bytes([asked[0], asked[1]]));
-        let first = first_block * RECORDS_PER_BLOCK + u32::from(asked[2]);
-        let count = usize::from(u16::from_le_bytes([asked[3], asked[4]])) % 2048;
-        let mut blocks = bytes.to_vec();
-        if asked[5] & 1 == 1 {
-            blocks.resize(blocks.len().next_multiple_of(META_BLOCK_BYTES), 0);
+    bolero::check!(name = "meta_blocks").for_each(|input: &[u8]| records_blocks::<PacketMeta>(input));
+}
+
+#[test]
+fn fuzz_crc_blocks() {
+    bolero::check!(name = "crc_blocks").for_each(|input: &[u8]| records_blocks::<PacketCrc>(input));
+}
+
+fn records_blocks<R: Record>(input: &[u8]) {
+    // Two numbers that say what is asked for, then blocks; every second block gets a right end.
+    let Some((asked, bytes)) = input.split_first_chunk::<6>() else { return };
+    let first_block = u32::from(u16::from_le_bytes([asked[0], asked[1]]));
+    let first = first_block * R::PER_BLOCK + u32::from(asked[2]);
+    let count = usize::from(u16::from_le_bytes([asked[3], asked[4]])) % 2048;
+    let mut blocks = bytes.to_vec();
+    if asked[5] & 1 == 1 {
+        blocks.resize(blocks.len().next_multiple_of(META_BLOCK_BYTES), 0);
+    }
+    for (number, block) in (first_block..).zip(blocks.as_chunks_mut().0) {
+        if asked[5] & 2 == 2 || number.is_multiple_of(2) {
+            seal_block(block, number);
         }
-        for (number, block) in (first_block..).zip(blocks.as_chunks_mut().0) {
-            if asked[5] & 2 == 2 || number.is_multiple_of(2) {
-                seal_block(block, number);
-            }
+    }
+    let mut out = vec![R::default(); count];
+    if RecordsFile::<R>::decode(&blocks, first_block, first, &mut out).is_ok() {
+        for (record, packet) in out.iter().zip(first..) {
+            let block = (packet / R::PER_BLOCK - first_block) as usize * META_BLOCK_BYTES;
+            let at = block + (packet % R::PER_BLOCK) as usize * R::LENGTH;
+            let mut stored = Vec::new();
+            record.append_to(&mut stored);
+            assert_eq!(stored, blocks[at..at + R::LENGTH]);
         }
-        let mut out = vec![PacketMeta::default(); count];
-        if MetaFile::decode(&blocks, first_block, first, &mut out).is_ok() {
-            for (meta, packet) in out.iter().zip(first..) {
-                let block = (packet / RECORDS_PER_BLOCK - first_block) as usize * META_BLOCK_BYTES;
-                let at = block + (packet % RECORDS_PER_BLOCK) as usize * PacketMeta::BYTES;
-                assert_eq!(meta.to_bytes(), blocks[at..at + PacketMeta::BYTES]);
-            }
-        }
-    });
+    }
 }
 
 #[test]
@@ -228,10 +247,12 @@ fn seeds() -> Vec<(&'static str, String, Vec<u8>)> {
     let index = fs::read(title.join("index.mri")).unwrap();
     let meta = fs::read(title.join("meta-9024.mrp")).unwrap();
     let sums = fs::read(title.join("sums.mrr")).unwrap();
+    let crcs = fs::read(title.join("crcs.mrc")).unwrap();
     let default_meta = fs::read(title.join("meta-1316.mrp")).unwrap();
     let derived = [&[0, 1, 3, 0, 38, 0, 40, 3], &default_meta[META_BLOCK_BYTES..], &sums[SUMS_BLOCK_BYTES..]];
     let mut seeds = vec![
         ("meta_blocks", "valid".to_owned(), [&[0, 0, 3, 38, 0, 3], &meta[META_BLOCK_BYTES..]].concat()),
+        ("crc_blocks", "valid".to_owned(), [&[0, 0, 3, 38, 0, 3], &crcs[META_BLOCK_BYTES..]].concat()),
         ("sums_blocks", "valid".to_owned(), derived.concat()),
     ];
     for (target, file) in [
@@ -239,6 +260,7 @@ fn seeds() -> Vec<(&'static str, String, Vec<u8>)> {
         ("manifest", &manifest[..]),
         ("index", &index[..]),
         ("meta_header", &meta[..META_BLOCK_BYTES]),
+        ("crc_header", &crcs[..META_BLOCK_BYTES]),
         ("sums_header", &sums[..SUMS_BLOCK_BYTES]),
     ] {
         let body = &file[FRAME_BYTES..];
@@ -279,9 +301,12 @@ fn seeds_are_in_the_tree_and_the_valid_ones_are_valid() {
     Manifest::decode(&valid("manifest", Kind::Manifest)).unwrap();
     index::decode(&valid("index", Kind::Index)).unwrap();
     MetaHeader::decode(&valid("meta_header", Kind::Meta)).unwrap();
+    CrcHeader::decode(&valid("crc_header", Kind::Crcs)).unwrap();
     SumsHeader::decode(&valid("sums_header", Kind::Sums)).unwrap();
-    let blocks = fs::read(corpus("meta_blocks").join("valid")).unwrap();
-    meta::open_block(blocks[6..].try_into().unwrap(), 0).unwrap();
+    for target in ["meta_blocks", "crc_blocks"] {
+        let blocks = fs::read(corpus(target).join("valid")).unwrap();
+        meta::open_block(blocks[6..].try_into().unwrap(), 0).unwrap();
+    }
     let blocks = fs::read(corpus("sums_blocks").join("valid")).unwrap();
     meta::open_block(blocks[8..][..META_BLOCK_BYTES].try_into().unwrap(), 0).unwrap();
     SumsBlock::open(blocks[8 + META_BLOCK_BYTES..].try_into().unwrap(), 0).unwrap();

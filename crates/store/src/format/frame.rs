@@ -40,12 +40,14 @@ pub enum Kind {
     Sums,
     /// `members.mrm`
     Members,
+    /// `crcs.mrc`, `parity.mrc`
+    Crcs,
 }
 
 impl Kind {
     /// All of them.
-    pub const ALL: [Self; 6] =
-        [Self::Superblock, Self::Manifest, Self::Index, Self::Meta, Self::Sums, Self::Members];
+    pub const ALL: [Self; 7] =
+        [Self::Superblock, Self::Manifest, Self::Index, Self::Meta, Self::Sums, Self::Members, Self::Crcs];
 
     /// As stored.
     pub fn tag(self) -> [u8; 4] {
@@ -56,6 +58,7 @@ impl Kind {
             Self::Meta => *b"META",
             Self::Sums => *b"SUMS",
             Self::Members => *b"MEMB",
+            Self::Crcs => *b"CRCS",
         }
     }
 
@@ -68,6 +71,7 @@ impl Kind {
             Self::Meta => "meta-data header",
             Self::Sums => "range sums header",
             Self::Members => "list of members",
+            Self::Crcs => "CRC header",
         }
     }
 
@@ -75,13 +79,13 @@ impl Kind {
     pub fn version(self) -> u16 {
         match self {
             // Version 2: a title may have range sums, which its list of files names. Version 3: it lies in rows on several
-            // members, or has parity.
-            Self::Manifest => 3,
+            // members, or has parity. Version 4: there are CRCs of its packets.
+            Self::Manifest => 4,
             // Version 2: the volume has several members, or parity.
             Self::Superblock => 2,
             // Version 2: origins of the time stamps, and the end of the last picture.
             Self::Index => 2,
-            Self::Meta | Self::Sums | Self::Members => 1,
+            Self::Meta | Self::Sums | Self::Members | Self::Crcs => 1,
         }
     }
 
@@ -90,7 +94,8 @@ impl Kind {
         match self.version() {
             1 => "version 1",
             2 => "versions 1 and 2",
-            _ => "versions 1 to 3",
+            3 => "versions 1 to 3",
+            _ => "versions 1 to 4",
         }
     }
 }
@@ -148,7 +153,12 @@ pub fn peek(file: &[u8]) -> Result<Frame, FormatError> {
     }
     let tag: [u8; 4] = fields.array(at::KIND, "kind")?;
     let kind = Kind::ALL.into_iter().find(|k| k.tag() == tag).ok_or_else(|| {
-        FormatError::value("frame", "kind", tag.escape_ascii(), "one of VOLU, MANI, INDX, META, SUMS, MEMB")
+        FormatError::value(
+            "frame",
+            "kind",
+            tag.escape_ascii(),
+            "one of VOLU, MANI, INDX, META, SUMS, MEMB, CRCS",
+        )
     })?;
     let frame_bytes = fields.u16(at::FRAME_BYTES, "frame length")?;
     if usize::from(frame_bytes) != FRAME_BYTES {
@@ -200,7 +210,7 @@ mod tests {
 
     proptest! {
         #[test]
-        fn seal_and_open_are_inverse(body in proptest::collection::vec(any::<u8>(), 0..300), kind in 0usize..6) {
+        fn seal_and_open_are_inverse(body in proptest::collection::vec(any::<u8>(), 0..300), kind in 0..Kind::ALL.len()) {
             let kind = Kind::ALL[kind];
             let file = seal_file(kind, &body);
             prop_assert_eq!(open(kind, &file), Ok(&body[..]));

@@ -32,6 +32,11 @@ pub const INDEX_FILE: &str = "index.mri";
 /// Name of a title's range sums; titles of older versions have none.
 pub const SUMS_FILE: &str = "sums.mrr";
 
+/// Name of the CRCs of a title's packets of the default size; titles of older versions have none.
+pub const CRC_FILE: &str = "crcs.mrc";
+/// Name of the CRCs of its parity packets: a title with parity has both or none.
+pub const PARITY_CRC_FILE: &str = "parity.mrc";
+
 /// Name of the meta-data file for packets of `packet_bytes`.
 pub fn meta_file(packet_bytes: u16) -> String {
     format!("meta-{packet_bytes}.mrp")
@@ -138,7 +143,11 @@ impl Manifest {
     pub fn encode(&self) -> Vec<u8> {
         let body = serde_json::to_vec_pretty(self).expect("a manifest has only text keys and finite numbers");
         // What older programs can read is written so that they do.
-        let version = if self.placement.geometry().is_single() { 2 } else { Kind::Manifest.version() };
+        let version = match (self.has_crcs(), self.placement.geometry().is_single()) {
+            (true, _) => Kind::Manifest.version(),
+            (false, true) => 2,
+            (false, false) => 3,
+        };
         [&frame::seal_as(Kind::Manifest, version, &body)[..], &body].concat()
     }
 
@@ -177,7 +186,13 @@ impl Manifest {
         self.file(SUMS_FILE).is_some()
     }
 
-    /// Names of the files beside the manifest that every member with this title must have; it may have [`SUMS_FILE`] too.
+    /// Whether there are CRCs of the title's packets, of film and parity.
+    pub fn has_crcs(&self) -> bool {
+        self.file(CRC_FILE).is_some()
+    }
+
+    /// Names of the files beside the manifest that every member with this title must have; it may have [`SUMS_FILE`] and
+    /// [`Manifest::crc_files`] too.
     pub fn expected_files(title: &TitleInfo, geometry: &Geometry) -> Vec<String> {
         let mut names = vec![INDEX_FILE.to_owned()];
         names.extend(title.packet_sizes.iter().map(|&size| meta_file(size)));
@@ -188,6 +203,11 @@ impl Manifest {
         names.extend((geometry.m > 0).then(|| PARITY_META_FILE.to_owned()));
         names.sort();
         names
+    }
+
+    /// Names of the files of CRCs of a title that has them.
+    pub fn crc_files(geometry: &Geometry) -> impl Iterator<Item = &'static str> {
+        [CRC_FILE].into_iter().chain((geometry.m > 0).then_some(PARITY_CRC_FILE))
     }
 
     /// Refuses a manifest that contradicts itself.
@@ -256,6 +276,9 @@ impl Manifest {
         let mut expected = Self::expected_files(&self.title, &geometry);
         if self.has_sums() {
             expected.push(SUMS_FILE.to_owned());
+        }
+        if self.has_crcs() {
+            expected.extend(Self::crc_files(&geometry).map(str::to_owned));
         }
         expected.sort();
         check_files(&self.files, &expected)?;

@@ -1,6 +1,10 @@
-//! `meta-*.mrp`: a header block, then blocks of 510 records, each block with its number and checksum.
+//! Files of one record per packet (`meta-*.mrp`: sum, flags and time; `*.mrc`: CRC): a header block, then blocks of
+//! records, each block with its number and checksum.
 //!
 //! A reader that reads whole blocks, at any place and by any means, can verify them without the rest of the file.
+
+use std::fmt;
+use std::marker::PhantomData;
 
 use millrace_core::ids::TitleId;
 use millrace_core::limits::MAX_TITLE_PACKETS;
@@ -10,13 +14,71 @@ use super::bytes::{Fields, put};
 use super::frame::{self, FRAME_BYTES, Kind};
 use super::{FormatError, crc32c};
 
-const RECORD: &str = "meta-data header";
-
 /// Length of a block, and of the header block at the start of the file.
 pub const META_BLOCK_BYTES: usize = 4096;
-/// Records in a block.
-pub const RECORDS_PER_BLOCK: u32 = 510;
-const RECORDS_BYTES: usize = RECORDS_PER_BLOCK as usize * PacketMeta::BYTES;
+/// Records of meta-data in a block.
+pub const RECORDS_PER_BLOCK: u32 = PacketMeta::PER_BLOCK;
+/// Room for records in a block.
+const RECORDS_BYTES: usize = 4080;
+
+/// What a file of records has of each packet.
+pub trait Record: Copy + Default + PartialEq + fmt::Debug {
+    /// The kind of file that holds these records.
+    const KIND: Kind;
+    /// Length of a record: [`RECORDS_BYTES`] is a multiple of it.
+    const LENGTH: usize;
+    /// Records in a block.
+    const PER_BLOCK: u32 = (RECORDS_BYTES / Self::LENGTH) as u32;
+
+    /// Appends the record as it is stored.
+    fn append_to(self, out: &mut Vec<u8>);
+
+    /// From [`Record::LENGTH`] bytes as they are stored.
+    fn parse(bytes: &[u8]) -> Self;
+}
+
+impl Record for PacketMeta {
+    const KIND: Kind = Kind::Meta;
+    const LENGTH: usize = Self::BYTES;
+
+    fn append_to(self, out: &mut Vec<u8>) {
+        out.extend_from_slice(&self.to_bytes());
+    }
+
+    fn parse(bytes: &[u8]) -> Self {
+        bytes.first_chunk().copied().map(Self::from_bytes).unwrap_or_default()
+    }
+}
+
+/// CRC-32C of the stored bytes of a packet of the default size, of film or parity. It sees what a sum of 16 bits cannot:
+/// words that have changed places, and errors that add up to nothing.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct PacketCrc(pub u32);
+
+impl PacketCrc {
+    /// That of these bytes.
+    pub fn of(packet: &[u8]) -> Self {
+        Self(crc32c(packet))
+    }
+}
+
+impl Record for PacketCrc {
+    const KIND: Kind = Kind::Crcs;
+    const LENGTH: usize = 4;
+
+    fn append_to(self, out: &mut Vec<u8>) {
+        out.extend_from_slice(&self.0.to_le_bytes());
+    }
+
+    fn parse(bytes: &[u8]) -> Self {
+        bytes.first_chunk().copied().map(u32::from_le_bytes).map(Self).unwrap_or_default()
+    }
+}
+
+const _: () = {
+    assert!(RECORDS_BYTES.is_multiple_of(PacketMeta::LENGTH) && PacketMeta::PER_BLOCK == 510);
+    assert!(RECORDS_BYTES.is_multiple_of(PacketCrc::LENGTH) && PacketCrc::PER_BLOCK == 1020);
+};
 
 /// Offsets in the header block's body.
 mod at {
@@ -45,8 +107,13 @@ const _: () = {
 };
 
 /// What a meta-data file says of itself.
+pub type MetaHeader = RecordsHeader<PacketMeta>;
+/// What a file of CRCs says of itself.
+pub type CrcHeader = RecordsHeader<PacketCrc>;
+
+/// What a file of records says of itself.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct MetaHeader {
+pub struct RecordsHeader<R> {
     /// The title.
     pub title: TitleId,
     /// Payload bytes of a full packet.
@@ -55,21 +122,22 @@ pub struct MetaHeader {
     pub packets: u32,
     /// Length of the data file.
     pub data_bytes: u64,
+    records: PhantomData<R>,
 }
 
-impl MetaHeader {
+impl<R: Record> RecordsHeader<R> {
     /// Header of `data_bytes` bytes cut in packets of `packet_bytes`; `None` if these are more than 2^32 - 1 packets
     /// or the packet size cannot be.
     pub fn new(title: TitleId, packet_bytes: u16, data_bytes: u64) -> Option<Self> {
         WireLayout::new(usize::from(packet_bytes))?;
         let packets = data_bytes.div_ceil(u64::from(packet_bytes));
         let packets = u32::try_from(packets).ok().filter(|&p| u64::from(p) <= MAX_TITLE_PACKETS)?;
-        Some(Self { title, packet_bytes, packets, data_bytes })
+        Some(Self { title, packet_bytes, packets, data_bytes, records: PhantomData })
     }
 
     /// Blocks of records behind the header block.
     pub fn blocks(&self) -> u32 {
-        self.packets.div_ceil(RECORDS_PER_BLOCK)
+        self.packets.div_ceil(R::PER_BLOCK)
     }
 
     /// Length of the file.
@@ -83,30 +151,31 @@ impl MetaHeader {
         let body = &mut block[FRAME_BYTES..];
         put(body, at::TITLE, &self.title.0);
         put(body, at::PACKET_BYTES, &self.packet_bytes.to_le_bytes());
-        put(body, at::RECORD_BYTES, &(PacketMeta::BYTES as u16).to_le_bytes());
+        put(body, at::RECORD_BYTES, &(R::LENGTH as u16).to_le_bytes());
         put(body, at::BLOCK_BYTES, &(META_BLOCK_BYTES as u16).to_le_bytes());
-        put(body, at::RECORDS_PER_BLOCK, &(RECORDS_PER_BLOCK as u16).to_le_bytes());
+        put(body, at::RECORDS_PER_BLOCK, &(R::PER_BLOCK as u16).to_le_bytes());
         put(body, at::PACKETS, &self.packets.to_le_bytes());
         put(body, at::DATA_BYTES, &self.data_bytes.to_le_bytes());
-        let frame = frame::seal(Kind::Meta, body);
+        let frame = frame::seal(R::KIND, body);
         put(&mut block[..], 0, &frame);
         block
     }
 
     /// From the header block: the first 4096 bytes of the file.
     pub fn decode(block: &[u8]) -> Result<Self, FormatError> {
-        let body = Fields { record: RECORD, bytes: frame::open(Kind::Meta, block)? };
+        let record = R::KIND.name();
+        let body = Fields { record, bytes: frame::open(R::KIND, block)? };
         if block.len() != META_BLOCK_BYTES {
-            return Err(FormatError::value(RECORD, "header block length", block.len(), META_BLOCK_BYTES));
+            return Err(FormatError::value(record, "header block length", block.len(), META_BLOCK_BYTES));
         }
         let exactly = |at, field, expected: usize| {
             let found = body.u16(at, field)?;
             let same = usize::from(found) == expected;
-            if same { Ok(()) } else { Err(FormatError::value(RECORD, field, found, expected)) }
+            if same { Ok(()) } else { Err(FormatError::value(record, field, found, expected)) }
         };
-        exactly(at::RECORD_BYTES, "record length", PacketMeta::BYTES)?;
+        exactly(at::RECORD_BYTES, "record length", R::LENGTH)?;
         exactly(at::BLOCK_BYTES, "block length", META_BLOCK_BYTES)?;
-        exactly(at::RECORDS_PER_BLOCK, "records in a block", RECORDS_PER_BLOCK as usize)?;
+        exactly(at::RECORDS_PER_BLOCK, "records in a block", R::PER_BLOCK as usize)?;
         body.reserved(at::RESERVED_1, 4)?;
         body.reserved(at::RESERVED_2, body.bytes.len() - at::RESERVED_2)?;
         let title = TitleId(body.array(at::TITLE, "title id")?);
@@ -115,10 +184,10 @@ impl MetaHeader {
         let data_bytes = body.u64(at::DATA_BYTES, "data bytes")?;
         match Self::new(title, packet_bytes, data_bytes) {
             None => {
-                Err(FormatError::value(RECORD, "packet bytes", packet_bytes, "a multiple of 188 up to 9024"))
+                Err(FormatError::value(record, "packet bytes", packet_bytes, "a multiple of 188 up to 9024"))
             }
             Some(header) if header.packets != packets => {
-                Err(FormatError::value(RECORD, "packets", packets, header.packets))
+                Err(FormatError::value(record, "packets", packets, header.packets))
             }
             Some(header) => Ok(header),
         }

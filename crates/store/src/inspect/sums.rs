@@ -7,8 +7,8 @@ use millrace_core::limits::DEFAULT_PACKET_BYTES;
 use serde_json::{Value, json};
 
 use crate::error::StoreError;
-use crate::format::manifest::{DATA_FILE, Manifest, SUMS_FILE, meta_file};
-use crate::format::meta::MetaHeader;
+use crate::format::manifest::{CRC_FILE, DATA_FILE, Manifest, PARITY_CRC_FILE, SUMS_FILE, meta_file};
+use crate::format::meta::{CrcHeader, MetaHeader};
 use crate::packet_size::PACKET_CLASSES;
 use crate::sums::{GRAIN_BYTES, SumsFile, SumsHeader};
 
@@ -83,6 +83,15 @@ pub(super) fn storage(manifest: &Manifest) -> Value {
     let made = SumsHeader::new(title.id, GRAIN_BYTES, data).map(|header| header.file_bytes());
     if let Some(bytes) = stored.or(made) {
         lines.push(line("range sums", None, bytes, data, stored.is_some()));
+    }
+    let size = DEFAULT_PACKET_BYTES as u16;
+    let stored = file_bytes(CRC_FILE);
+    let made = CrcHeader::new(title.id, size, data).map(|header| header.file_bytes());
+    if let Some(bytes) = stored.or(made) {
+        lines.push(line("CRCs", Some(size), bytes, data, stored.is_some()));
+    }
+    if let Some(bytes) = file_bytes(PARITY_CRC_FILE) {
+        lines.push(line("CRCs of the parity", Some(size), bytes, data, true));
     }
     lines.into()
 }

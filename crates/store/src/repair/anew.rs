@@ -15,13 +15,13 @@ use super::set::TitleSet;
 use super::work::Work;
 use crate::disk::Disk;
 use crate::error::StoreError;
-use crate::format::manifest::{FileEntry, PARITY_META_FILE, SUMS_FILE};
-use crate::meta::{Finished, MetaWriter};
+use crate::format::manifest::{CRC_FILE, FileEntry, PARITY_CRC_FILE, PARITY_META_FILE, SUMS_FILE};
+use crate::meta::{CrcWriter, Finished, MetaWriter, PacketCrc};
 use crate::sums::{GRAIN_BYTES, SumsWriter};
 
 /// Whether a file follows from film and parity.
 pub(crate) fn follows(name: &str) -> bool {
-    matches!(name, SUMS_FILE | PARITY_META_FILE)
+    matches!(name, SUMS_FILE | PARITY_META_FILE | CRC_FILE | PARITY_CRC_FILE)
 }
 
 /// Makes the file at `to`, durable. Else says why not, and leaves nothing there.
@@ -81,12 +81,16 @@ fn fill(
 enum Out {
     Sums(SumsWriter),
     ParityMeta(MetaWriter),
+    Crcs(CrcWriter),
+    ParityCrcs(CrcWriter),
 }
 
 impl Out {
     fn create(name: &str, disk: &Disk, to: &Path) -> Result<Self, StoreError> {
         Ok(match name {
             SUMS_FILE => Self::Sums(SumsWriter::create(disk, to, GRAIN_BYTES)?),
+            CRC_FILE => Self::Crcs(CrcWriter::create(disk, to)?),
+            PARITY_CRC_FILE => Self::ParityCrcs(CrcWriter::create(disk, to)?),
             _ => Self::ParityMeta(MetaWriter::create(disk, to)?),
         })
     }
@@ -94,7 +98,10 @@ impl Out {
     /// What it has of a row; `false` if that is not in the grid. `time` is that of the row's first packet.
     fn take(&mut self, set: &TitleSet, grid: &Grid, row: u32, time: MediaTicks) -> Result<bool, StoreError> {
         let (k, m) = (set.rows.k(), set.rows.m());
-        let units = if matches!(self, Self::Sums(_)) { 0..k } else { k..k + m };
+        let units = match self {
+            Self::Sums(_) | Self::Crcs(_) => 0..k,
+            Self::ParityMeta(_) | Self::ParityCrcs(_) => k..k + m,
+        };
         for unit in units {
             if !grid.is_whole(row, unit) {
                 return Ok(false);
@@ -108,18 +115,23 @@ impl Out {
                     let record = |packet: &[u8]| PacketMeta::new(sum16(packet), 0, time);
                     bytes.chunks(DEFAULT_PACKET_BYTES).try_for_each(|packet| meta.push(record(packet)))?;
                 }
+                Self::Crcs(crcs) | Self::ParityCrcs(crcs) => {
+                    let mut packets = bytes.chunks(DEFAULT_PACKET_BYTES);
+                    packets.try_for_each(|packet| crcs.push(PacketCrc::of(packet)))?;
+                }
             }
         }
         Ok(true)
     }
 
     fn finish(self, set: &TitleSet) -> Result<Finished, StoreError> {
+        let (id, size) = (set.id(), DEFAULT_PACKET_BYTES as u16);
+        let (film, parity) = (set.rows.film_bytes(), set.rows.parity_packets() * u64::from(size));
         match self {
-            Self::Sums(sums) => sums.finish(set.id(), set.rows.film_bytes()),
-            Self::ParityMeta(meta) => {
-                let bytes = set.rows.parity_packets() * DEFAULT_PACKET_BYTES as u64;
-                meta.finish(set.id(), DEFAULT_PACKET_BYTES as u16, bytes)
-            }
+            Self::Sums(sums) => sums.finish(id, film),
+            Self::ParityMeta(meta) => meta.finish(id, size, parity),
+            Self::Crcs(crcs) => crcs.finish(id, size, film),
+            Self::ParityCrcs(crcs) => crcs.finish(id, size, parity),
         }
     }
 }

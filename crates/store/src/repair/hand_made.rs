@@ -21,9 +21,11 @@ use super::work::Work;
 use super::{RepairError, Report, Setting, Timekeeper};
 use crate::disk::{Disk, ReadFaults};
 use crate::format::Uuid;
-use crate::format::manifest::{FileEntry, Manifest, PARITY_META_FILE, Placement, SUMS_FILE};
+use crate::format::manifest::{
+    CRC_FILE, FileEntry, Manifest, PARITY_CRC_FILE, PARITY_META_FILE, Placement, SUMS_FILE,
+};
 use crate::format::superblock::Geometry;
-use crate::meta::MetaWriter;
+use crate::meta::{CrcWriter, MetaWriter, PacketCrc};
 use crate::sums::{GRAIN_BYTES, SumsWriter};
 use crate::volume::dirs::Dirs;
 use crate::volume::{SourceIdentity, TitleInfo};
@@ -82,7 +84,7 @@ impl World {
         let rows = crate::rows::Rows::new(geometry, film.len() as u64).unwrap();
         let code = Code::new(rows.k(), rows.m()).unwrap();
         let (mut data, mut parity) = (vec![Vec::new(); self.n], vec![Vec::new(); self.n]);
-        let mut parity_sums = Vec::new();
+        let (mut parity_sums, mut all_parity) = (Vec::new(), Vec::new());
         for row in 0..rows.rows() {
             let start = u64::from(row) * rows.row_bytes();
             let unit = |u: usize| {
@@ -98,6 +100,7 @@ impl World {
             for (p, unit) in made.iter().enumerate() {
                 parity[rows.position_of(row, rows.k() + p)].extend_from_slice(unit);
                 parity_sums.extend(unit.chunks(PACKET).map(sum16));
+                all_parity.extend_from_slice(unit);
             }
         }
         let sums: Vec<u16> = film.chunks(PACKET).map(sum16).collect();
@@ -105,10 +108,12 @@ impl World {
             ("index.mri".to_owned(), b"an index".to_vec()),
             ("meta-1316.mrp".to_owned(), self.meta(&sums, film.len() as u64)),
             (SUMS_FILE.to_owned(), self.range_sums(film)),
+            (CRC_FILE.to_owned(), self.crcs(film)),
         ];
         if rows.m() > 0 {
             let bytes = rows.parity_packets() * PACKET as u64;
             shared.push((PARITY_META_FILE.to_owned(), self.meta(&parity_sums, bytes)));
+            shared.push((PARITY_CRC_FILE.to_owned(), self.crcs(&all_parity)));
         }
         if self.n == 1 {
             shared.push(("data.ts".to_owned(), data[0].clone()));
@@ -140,6 +145,16 @@ impl World {
         let mut writer = MetaWriter::create(&Disk::default(), &path).unwrap();
         sums.iter().for_each(|&sum| writer.push(PacketMeta::new(sum, 0, MediaTicks(0))).unwrap());
         writer.finish(self.manifest.title.id, PACKET as u16, bytes).unwrap();
+        let bytes = fs::read(&path).unwrap();
+        fs::remove_file(path).unwrap();
+        bytes
+    }
+
+    fn crcs(&self, bytes: &[u8]) -> Vec<u8> {
+        let path = self.root.path().join("crcs");
+        let mut writer = CrcWriter::create(&Disk::default(), &path).unwrap();
+        bytes.chunks(PACKET).for_each(|packet| writer.push(PacketCrc::of(packet)).unwrap());
+        writer.finish(self.manifest.title.id, PACKET as u16, bytes.len() as u64).unwrap();
         let bytes = fs::read(&path).unwrap();
         fs::remove_file(path).unwrap();
         bytes

@@ -147,7 +147,11 @@ fn merge(
 /// Whether a block, the first of which is the header, has its checksum.
 fn is_whole(block: &[u8; BLOCK_BYTES], number: u32) -> bool {
     match number.checked_sub(1) {
-        None => meta::MetaHeader::decode(block).is_ok() || sums::SumsHeader::decode(block).is_ok(),
+        None => {
+            meta::MetaHeader::decode(block).is_ok()
+                || meta::CrcHeader::decode(block).is_ok()
+                || sums::SumsHeader::decode(block).is_ok()
+        }
         Some(number) => {
             meta::open_block(block, number).is_ok() || sums::SumsBlock::open(block, number).is_ok()
         }

@@ -3,6 +3,7 @@
 use std::collections::VecDeque;
 use std::path::Path;
 
+use millrace_core::limits::DEFAULT_PACKET_BYTES;
 use millrace_core::packet::PacketMeta;
 use millrace_core::time::MediaTicks;
 use millrace_core::wire::checksum;
@@ -18,10 +19,11 @@ pub(crate) const WRITE_BYTES: usize = 1 << 20;
 /// Bytes copied, then summed, then hashed: half of a small L2 cache, and enough for BLAKE3's widest vectors (16 KiB).
 const STEP_BYTES: usize = 128 << 10;
 
-/// Bytes summed, then copied: a fraction of a first-level cache.
-pub(crate) const SUM_STEP_BYTES: usize = 64 * GRAIN_BYTES;
+/// Bytes summed, then copied: a fraction of a first-level cache, and whole packets of the default size.
+pub(crate) const SUM_STEP_BYTES: usize = 9 * DEFAULT_PACKET_BYTES;
 const GRAIN_BYTES: usize = crate::sums::GRAIN_BYTES as usize;
 
+const _: () = assert!(SUM_STEP_BYTES.is_multiple_of(GRAIN_BYTES));
 const _: () = assert!(WRITE_BYTES.is_multiple_of(STEP_BYTES) && STEP_BYTES.is_multiple_of(2));
 
 /// The data file being written.

@@ -16,9 +16,9 @@ use super::data::WRITE_BYTES;
 use super::dirs::{Dirs, write_out};
 use crate::disk::DiskFile;
 use crate::error::StoreError;
-use crate::format::manifest::{DATA_UNITS_FILE, PARITY_META_FILE, PARITY_UNITS_FILE};
+use crate::format::manifest::{DATA_UNITS_FILE, PARITY_CRC_FILE, PARITY_META_FILE, PARITY_UNITS_FILE};
 use crate::format::superblock::Geometry;
-use crate::meta::{Finished, MetaWriter};
+use crate::meta::{CrcWriter, Finished, MetaWriter, PacketCrc};
 use crate::rows::Rows;
 
 const PACKET: usize = DEFAULT_PACKET_BYTES;
@@ -39,6 +39,7 @@ pub(super) struct RowsWriter {
     film: Option<blake3::Hasher>,
     film_bytes: u64,
     parity_meta: Option<ParityMeta>,
+    parity_crcs: Option<CrcWriter>,
 }
 
 /// What one member gets.
@@ -56,6 +57,8 @@ pub(super) struct RowsDone {
     pub(super) members: Vec<Vec<(&'static str, Finished)>>,
     /// Of the parity's sums and times, which are the same for all members.
     pub(super) parity_meta: Option<Finished>,
+    /// Of the parity's CRCs, likewise.
+    pub(super) parity_crcs: Option<Finished>,
 }
 
 impl RowsWriter {
@@ -83,11 +86,12 @@ impl RowsWriter {
             let (data, parity) = (units(several, DATA_UNITS_FILE)?, units(m > 0, PARITY_UNITS_FILE)?);
             members.push(MemberWriter { data, parity });
         }
-        let parity_meta = match (homes.first(), paths.first()) {
-            (Some(home), Some(path)) if m > 0 => {
-                Some(ParityMeta::create(home, &path.join(PARITY_META_FILE), &shape)?)
-            }
-            _ => None,
+        let (parity_meta, parity_crcs) = match (homes.first(), paths.first()) {
+            (Some(home), Some(path)) if m > 0 => (
+                Some(ParityMeta::create(home, &path.join(PARITY_META_FILE), &shape)?),
+                Some(CrcWriter::create(&home.disk, &path.join(PARITY_CRC_FILE))?),
+            ),
+            _ => (None, None),
         };
         Ok(Some(Self {
             row: vec![0; k * shape.unit_bytes()],
@@ -100,6 +104,7 @@ impl RowsWriter {
             members,
             film_bytes: 0,
             parity_meta,
+            parity_crcs,
         }))
     }
 
@@ -159,6 +164,9 @@ impl RowsWriter {
         if let Some(meta) = &mut self.parity_meta {
             meta.sums.extend(self.parity.chunks(PACKET).map(sum16));
         }
+        if let Some(crcs) = &mut self.parity_crcs {
+            self.parity.chunks(PACKET).try_for_each(|packet| crcs.push(PacketCrc::of(packet)))?;
+        }
         self.rows += 1;
         self.filled = 0;
         Ok(())
@@ -181,7 +189,9 @@ impl RowsWriter {
         }
         let film = self.film.map(|hasher| Finished { bytes: self.film_bytes, blake3: hasher.finalize() });
         let parity_meta = self.parity_meta.map(|meta| meta.finish(title, self.rows)).transpose()?;
-        Ok(RowsDone { film, members, parity_meta })
+        let parity_bytes = u64::from(self.rows) * self.parity.len() as u64;
+        let crcs = self.parity_crcs.map(|crcs| crcs.finish(title, PACKET as u16, parity_bytes));
+        Ok(RowsDone { film, members, parity_meta, parity_crcs: crcs.transpose()? })
     }
 }
 

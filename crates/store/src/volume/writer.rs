@@ -17,9 +17,11 @@ use super::name;
 use super::rows_writer::RowsWriter;
 use super::workspace::Workspace;
 use super::{ElementaryStream, Inner, SourceIdentity, TitleInfo, Volume};
+use crate::crcs::CrcMaker;
 use crate::error::StoreError;
 use crate::format::manifest::{
-    self, DATA_FILE, FileEntry, INDEX_FILE, MANIFEST_FILE, Manifest, PARITY_META_FILE, Placement, SUMS_FILE,
+    self, CRC_FILE, DATA_FILE, FileEntry, INDEX_FILE, MANIFEST_FILE, Manifest, PARITY_CRC_FILE,
+    PARITY_META_FILE, Placement, SUMS_FILE,
 };
 use crate::index::TitleIndex;
 use crate::meta::Finished;
@@ -50,6 +52,7 @@ struct Files {
     /// Its rows: units on several members, or parity.
     rows: Option<RowsWriter>,
     sums: SumsWriter,
+    crcs: CrcMaker,
     /// The default size first, the others ascending.
     sizes: Vec<SizeWriter>,
     /// Default-size packets whose meta-data has come.
@@ -80,7 +83,7 @@ pub struct FinishTitle {
 }
 
 impl TitleWriter {
-    /// Begins a title with range sums and with meta-data for `packet_sizes`: multiples of 188 up to 9024. The default size (1316) is always
+    /// Begins a title with range sums, CRCs and meta-data for `packet_sizes`: multiples of 188 up to 9024. The default size (1316) is always
     /// written, also if it is not named.
     pub fn begin(volume: &Volume, packet_sizes: &[u16]) -> Result<Self, StoreError> {
         let mut sizes = vec![DEFAULT_SIZE];
@@ -103,11 +106,12 @@ impl TitleWriter {
         let paths: Vec<&Path> = workspace.paths().collect();
         let rows = RowsWriter::create(&geometry, &homes, &paths)?;
         let sums = SumsWriter::create(disk, &workspace.path().join(SUMS_FILE), GRAIN_BYTES)?;
+        let crcs = CrcMaker::create(disk, &workspace.path().join(CRC_FILE))?;
         let sizes = sizes
             .into_iter()
             .map(|size| SizeWriter::create(disk, &workspace.path().join(manifest::meta_file(size)), size))
             .collect::<Result<_, _>>()?;
-        let files = Some(Files { data, rows, sums, sizes, metas: 0 });
+        let files = Some(Files { data, rows, sums, crcs, sizes, metas: 0 });
         Ok(Self { volume, homes, generation, workspace, files })
     }
 
@@ -214,7 +218,7 @@ impl Files {
 
     /// Writes the rest and makes all of it durable.
     fn finish(self, id: TitleId) -> Result<Written, StoreError> {
-        let Self { data, rows, sums, sizes, .. } = self;
+        let Self { data, rows, sums, crcs, sizes, .. } = self;
         let data = data.map(DataWriter::finish).transpose()?;
         let rows = rows.map(|rows| rows.finish(id)).transpose()?;
         let film = data.or(rows.as_ref().and_then(|rows| rows.film)).ok_or_else(|| gave_up(id))?;
@@ -223,6 +227,7 @@ impl Files {
         let mut own = Vec::new();
         if let Some(rows) = rows {
             same.extend(rows.parity_meta.map(|meta| entry(PARITY_META_FILE.to_owned(), meta)));
+            same.extend(rows.parity_crcs.map(|crcs| entry(PARITY_CRC_FILE.to_owned(), crcs)));
             let named = |(name, done): (&str, Finished)| entry(name.to_owned(), done);
             own = rows.members.into_iter().map(|files| files.into_iter().map(named).collect()).collect();
         }
@@ -231,6 +236,7 @@ impl Files {
             same.extend(own.drain(..).flatten());
         }
         same.push(entry(SUMS_FILE.to_owned(), sums.finish(id, film.bytes)?));
+        same.push(entry(CRC_FILE.to_owned(), crcs.finish(id, film.bytes)?));
         let mut times = Vec::new();
         let mut packet_sizes = Vec::new();
         for size in sizes {
@@ -262,6 +268,7 @@ impl Files {
         // Copied while it is in the first-level cache.
         for ts in ts.chunks(SUM_STEP_BYTES) {
             sum_grains(ts, &mut self.sums, &mut self.sizes)?;
+            self.crcs.take(ts)?;
             self.data.as_mut().map_or(Ok(()), |data| data.append(ts))?;
             self.rows.as_mut().map_or(Ok(()), |rows| rows.append(ts))?;
         }
