@@ -1,7 +1,10 @@
 //! From file bytes to an extent in wire layout: RTP header, payload, RTP header, payload ..., records at the end.
 //!
-//! Each payload byte is read once: it is copied and summed in the same pass (NTT 1996, checksum on the fly), and what
-//! does not have the sum that was stored at ingest never leaves this function as good.
+//! Each payload byte is read from memory once: it is copied and summed in the same pass (NTT 1996, checksum on the fly), and
+//! its CRC is computed while the packet is in the first-level cache. What does not have the sum and the CRC that were stored
+//! at ingest never leaves this function as good.
+
+use std::ops::Range;
 
 use millrace_core::ids::TitleRef;
 use millrace_core::limits::RTP_HEADER_BYTES;
@@ -9,6 +12,7 @@ use millrace_core::packet::PacketMeta;
 use millrace_core::pool::ExtentContent;
 use millrace_core::wire::checksum::copy_sum16;
 
+use super::crcs::Crcs;
 use super::door::ReadFailure;
 use super::order::{Built, Filled, Order, Role, SpanResult};
 use super::rows::{self, Decoder};
@@ -28,12 +32,15 @@ struct Staged<'a> {
     meta: &'a [u8],
     /// Blocks of range sums.
     sums: &'a [u8],
+    /// Blocks of CRCs, if they came.
+    crcs: Option<&'a [u8]>,
 }
 
 /// Builds extents; keeps its scratch memory.
 #[derive(Default)]
 pub(super) struct Builder {
     metas: Vec<PacketMeta>,
+    crcs: Crcs,
     decoder: Decoder,
 }
 
@@ -53,7 +60,8 @@ impl Builder {
             }
             Some(files) => {
                 let title = (title.0, title.1, files);
-                rows::assemble_film(&mut self.decoder, &mut self.metas, title, order, results, extent)
+                let Self { metas, crcs, decoder } = self;
+                rows::assemble_film(decoder, (metas, crcs), title, order, results, extent)
             }
         }
     }
@@ -65,27 +73,36 @@ impl Builder {
         results: &[SpanResult<'_>],
         extent: &mut [u8],
     ) -> Built {
-        let mut staged = Staged::default();
+        let (mut staged, mut crcs_failed) = (Staged::default(), false);
         for (span, result) in order.spans.iter().zip(results) {
             match (span.role, result) {
+                // Without them the sums are still there.
+                (Role::Crcs, Err(_)) => crcs_failed = true,
                 (_, Err(errno)) => return Built::failed(ReadFailure::Io(*errno)),
                 (Role::Data { .. }, Ok(bytes)) => staged.data = bytes,
                 (Role::Meta, Ok(bytes)) => staged.meta = bytes,
                 (Role::Sums, Ok(bytes)) => staged.sums = bytes,
+                (Role::Crcs, Ok(bytes)) => staged.crcs = Some(bytes),
                 _ => {}
             }
         }
         let Some(geometry) = title.1.geometry(order.extent) else {
             return Built::failed(ReadFailure::OutOfRange);
         };
+        let known = self.crcs.load(&geometry.crc_packets, staged.crcs.into_iter());
+        if !known && !order.thorough && (crcs_failed || staged.crcs.is_some()) {
+            return Built::More { wrong: 0 };
+        }
+        let sums_only = !known && title.1.source().has_crcs();
         match self.build(title, &geometry, order.extent, staged, extent) {
-            Ok(content) => Built::Done(Filled { content, decoded_bytes: 0, wrong: 0 }),
+            Ok(content) => Built::Done(Filled { content, decoded_bytes: 0, sums_only, wrong: 0 }),
             Err(Damaged) if order.thorough => Built::failed(ReadFailure::Checksum),
             Err(Damaged) => Built::More { wrong: 0 },
         }
     }
 
-    /// Builds extent `number` of `title` in `extent` from the bytes of its files that `geometry` says.
+    /// Builds extent `number` of `title` in `extent` from the bytes of its files that `geometry` says; its CRCs have been
+    /// loaded, if they are known.
     ///
     /// # Errors
     /// If anything does not match its checksum; `extent` is half written then.
@@ -99,10 +116,14 @@ impl Builder {
     ) -> Result<ExtentContent, Damaged> {
         let (reference, title) = title;
         let layout = title.layout();
-        let data = staged.data;
-        if data.len() as u64 != geometry.data.end - geometry.data.start {
+        let read = &geometry.read;
+        if staged.data.len() as u64 != read.end - read.start {
             return Err(Damaged);
         }
+        let within = |bytes: &Range<u64>| {
+            (bytes.start - read.start) as usize..(bytes.end.min(read.end) - read.start) as usize
+        };
+        let data = &staged.data[within(&geometry.data)];
         let (first, count) = (geometry.first_packet, geometry.packets);
         self.metas.clear();
         self.metas.resize(count as usize, PacketMeta::default());
@@ -111,11 +132,15 @@ impl Builder {
         let timeline = title.source().timeline();
         let payloads = data.chunks(layout.packet_bytes());
         let slots = extent.chunks_mut(layout.slot_bytes());
+        let (mut walk, mut at) = (self.crcs.walk(), geometry.data.start);
         for (((packet, meta), payload), slot) in (first..).zip(&mut self.metas).zip(payloads).zip(slots) {
             let (header, room) = slot.split_at_mut(RTP_HEADER_BYTES);
             header.copy_from_slice(&timeline.header(packet, meta.time()).emit());
             let sum = copy_sum16(&mut room[..payload.len()], payload);
-            if !congruent(sum, meta.sum()) {
+            let bytes = at..at + payload.len() as u64;
+            at = bytes.end;
+            if !congruent(sum, meta.sum()) || !walk.is_right(&bytes, |packet| staged.data.get(within(packet)))
+            {
                 return Err(Damaged);
             }
             // Of the two zeros, a derived sum may have the wrong one.

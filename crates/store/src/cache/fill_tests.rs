@@ -2,6 +2,7 @@ use millrace_core::limits::EXTENT_BYTES;
 
 use super::super::sample::Sample;
 use super::*;
+use crate::meta::CrcFile;
 
 struct Input {
     sample: Sample,
@@ -27,7 +28,7 @@ impl Input {
         let mut meta = self.meta[geometry.meta.start as usize..geometry.meta.end as usize].to_vec();
         damage(&mut data, &mut meta);
         let mut out = vec![0xee; EXTENT_BYTES];
-        let staged = Staged { data: &data, meta: &meta, sums: &[] };
+        let staged = Staged { data: &data, meta: &meta, ..Staged::default() };
         Builder::default().build((TitleRef(1), &self.title), &geometry, extent, staged, &mut out)
     }
 }
@@ -61,16 +62,18 @@ fn too_few_or_too_many_bytes_are_noticed() {
     assert_eq!(usize::from(content.last_packet_bytes), 300_000 % 1316);
 }
 
-/// How fast extents are built from memory. `cargo test --release -p millrace-store --lib fill_rate -- --ignored --nocapture`
+/// How fast extents are built from memory, without CRCs and with them, in turns: the price is the median of the rounds'
+/// ratios. `cargo test --release -p millrace-store --lib fill_rate -- --ignored --nocapture`
 #[test]
 #[ignore = "a measurement"]
 fn fill_rate() {
     let input = Input::new(1316, 196 * 1316 * 16);
     let (mut out, mut builder) = (vec![0; EXTENT_BYTES * 64], Builder::default());
     let data: Vec<_> = (0..16).map(|extent| input.sample.extent_data(extent).to_vec()).collect();
-    let mut best = f64::MAX;
-    let mut all = 0.0;
-    for round in 0..200 {
+    let crcs = crate::cache::crcs::file_of(&data.concat());
+    let mut seconds = [const { Vec::new() }; 2];
+    for round in 0..400 {
+        let with_crcs = round % 2;
         let begun = std::time::Instant::now();
         for extent in 0..16u32 {
             let geometry = input.title.geometry(extent).unwrap();
@@ -78,13 +81,28 @@ fn fill_rate() {
             let slot = (round * 16 + extent as usize) % 64;
             let out = &mut out[slot * EXTENT_BYTES..][..EXTENT_BYTES];
             let title = (TitleRef(0), &input.title);
-            let staged = Staged { data: &data[extent as usize], meta, sums: &[] };
+            let packets = geometry.first_packet..geometry.first_packet + geometry.packets;
+            let range = CrcFile::block_range(packets.start, geometry.packets);
+            let blocks = &crcs[range.start as usize..range.end as usize];
+            assert!(builder.crcs.load(&packets, [blocks].into_iter().take(with_crcs)) == (with_crcs == 1));
+            let staged = Staged { data: &data[extent as usize], meta, ..Staged::default() };
             builder.build(title, &geometry, extent, staged, out).unwrap();
         }
-        let seconds = begun.elapsed().as_secs_f64();
-        best = best.min(seconds);
-        all += seconds;
+        seconds[with_crcs].push(begun.elapsed().as_secs_f64());
     }
+    let mut ratios: Vec<f64> =
+        seconds[1].iter().zip(&seconds[0]).map(|(with, without)| with / without).collect();
+    ratios.sort_by(f64::total_cmp);
     let bytes = (196 * 1316 * 16) as f64;
-    println!("fill: {:.2} GB/s best, {:.2} GB/s mean", bytes / best / 1e9, bytes * 200.0 / all / 1e9);
+    for (what, mut seconds) in ["without CRCs", "with CRCs"].into_iter().zip(seconds) {
+        seconds.sort_by(f64::total_cmp);
+        let [best, median] = [seconds[0], seconds[seconds.len() / 2]];
+        let ns = median * 1e9 / f64::from(196 * 16);
+        println!(
+            "fill {what}: {:.2} GB/s best, {:.2} GB/s median, {ns:.0} ns a packet",
+            bytes / best / 1e9,
+            bytes / median / 1e9
+        );
+    }
+    println!("fill: with CRCs takes {:.3} of the time", ratios[ratios.len() / 2]);
 }

@@ -23,6 +23,7 @@
 //! | `health` | which members are asked |
 //! | `rows` | titles on several members, parity: what to read, decoding, FEC datagrams |
 //! | `fill` | from file bytes to wire layout, summed on the way |
+//! | `crcs` | the CRCs of what an extent consists of |
 //! | `door`, `stats` | the rings, the counters |
 //!
 //! An extent that does not match its stored checksums is read once more; if it still does not, those who want it are
@@ -30,6 +31,7 @@
 #![deny(unsafe_code)]
 
 mod aligned;
+mod crcs;
 mod door;
 mod evict;
 mod fill;

@@ -41,6 +41,10 @@ pub(super) enum Role {
     RowMeta,
     /// Records of the parity of those rows.
     ParityMeta,
+    /// CRCs of the default-size packets that are read: of the extent, or of the rows that it touches.
+    Crcs,
+    /// CRCs of the parity of those rows.
+    ParityCrcs,
 }
 
 /// The open file that a span is read from.
@@ -81,7 +85,10 @@ impl SpanFile {
             FileOf::Own(file) => file,
             FileOf::Title(title, Role::Data { .. } | Role::Parity { .. }) => title.data(),
             FileOf::Title(title, Role::Sums) => title.source().sums().unwrap_or(title.source().meta()),
-            FileOf::Title(title, Role::Meta | Role::RowMeta | Role::ParityMeta) => title.source().meta(),
+            FileOf::Title(title, Role::Crcs) => title.source().crcs().unwrap_or(title.source().meta()),
+            FileOf::Title(title, Role::Meta | Role::RowMeta | Role::ParityMeta | Role::ParityCrcs) => {
+                title.source().meta()
+            }
         }
     }
 }
@@ -129,7 +136,7 @@ pub(super) struct Order {
     pub(super) left_out: u32,
 }
 
-/// Most spans of an order: data and parity of every member, and copies of four kinds of records; or the units of parity
+/// Most spans of an order: data and parity of every member, and copies of six kinds of records; or the units of parity
 /// of an extent of a parity track.
 pub(super) const MAX_SPANS: usize = 128;
 
@@ -164,6 +171,8 @@ pub(super) struct Filled {
     pub(super) content: ExtentContent,
     /// Bytes of film that were decoded for it.
     pub(super) decoded_bytes: u64,
+    /// The title has CRCs, but those of this extent could not be had: only the sums of 16 bits were compared.
+    pub(super) sums_only: bool,
     /// Slots of members whose bytes did not have their stored sums, as bits.
     pub(super) wrong: u32,
 }

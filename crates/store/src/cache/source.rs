@@ -8,26 +8,28 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 
 use millrace_core::ids::TitleId;
-use millrace_core::limits::{EXTENT_BYTES, RTP_HEADER_BYTES, TS_PACKET_BYTES};
+use millrace_core::limits::{DEFAULT_PACKET_BYTES, EXTENT_BYTES, RTP_HEADER_BYTES, TS_PACKET_BYTES};
 use millrace_core::packet::{PacketMeta, WireLayout};
 use millrace_core::time::MediaTicks;
 use millrace_core::wire::rtp::Timeline;
 
+use super::crcs::{CRCS_STAGING_BYTES, packets_of, to_borders};
 use super::door::ReadFailure;
 use super::order::{MemberView, Order};
 use super::playheads::Ns;
 use super::rows::{FileTable, MemberFiles, may_wait, needs};
 use crate::errand::{Errands, Patience};
 use crate::index::ClockPiece;
-use crate::meta::{META_BLOCK_BYTES, MetaFile, RECORDS_PER_BLOCK};
+use crate::meta::{CrcFile, META_BLOCK_BYTES, MetaFile, RECORDS_PER_BLOCK};
 use crate::rows::Rows;
 use crate::sums::DeriveError;
 use crate::volume::TitleFiles;
 
 /// Alignment of direct reads, in memory, in the file and in length: the page size, at least every block size.
 pub(super) const ALIGN: usize = 4096;
-/// Room for the data of one extent with what alignment adds at both ends.
-pub(super) const DATA_STAGING_BYTES: usize = EXTENT_BYTES + 2 * ALIGN;
+/// Room for the data of one extent, read to the borders of default-size packets, with what alignment adds at both ends.
+pub(super) const DATA_STAGING_BYTES: usize =
+    (EXTENT_BYTES + 2 * DEFAULT_PACKET_BYTES).next_multiple_of(ALIGN) + 2 * ALIGN;
 /// Most packets an extent holds: packets of one TS packet.
 const MAX_PACKETS_PER_EXTENT: usize = EXTENT_BYTES / (RTP_HEADER_BYTES + TS_PACKET_BYTES + PacketMeta::BYTES);
 /// Room for the meta-data blocks of one extent.
@@ -86,6 +88,14 @@ pub trait TitleSource: Send + Sync {
     /// Bytes of the range sums that these records are derived from; empty if they are not.
     fn sums_range(&self, _first: u32, _count: u32) -> Range<u64> {
         0..0
+    }
+    /// Whether there are CRCs of its default-size packets, of film and parity.
+    fn has_crcs(&self) -> bool {
+        false
+    }
+    /// The CRCs of its film, buffered, if they can be read; asked only if it has no members.
+    fn crcs(&self) -> Option<&File> {
+        None
     }
     /// Records `first..first + out.len()` from the bytes of [`TitleSource::meta_range`] and of
     /// [`TitleSource::sums_range`], verified. Sums may have the other zero ([`crate::sums`]).
@@ -149,6 +159,12 @@ impl TitleSource for TitleFiles {
     fn sums(&self) -> Option<&File> {
         self.derived.as_ref().map(|derived| derived.sums.file())
     }
+    fn has_crcs(&self) -> bool {
+        self.has_crcs
+    }
+    fn crcs(&self) -> Option<&File> {
+        self.crcs.as_ref().map(CrcFile::file)
+    }
     fn sums_range(&self, first: u32, count: u32) -> Range<u64> {
         self.derived.as_ref().map_or(0..0, |derived| derived.rule.sums_range(first, count))
     }
@@ -184,6 +200,12 @@ pub(super) struct Geometry {
     pub(super) last_packet_bytes: u16,
     /// Their payload in the data file.
     pub(super) data: Range<u64>,
+    /// What is read of it: the same, and of a title with CRCs up to the borders of default-size packets.
+    pub(super) read: Range<u64>,
+    /// Those default-size packets; none of a title without CRCs.
+    pub(super) crc_packets: Range<u32>,
+    /// Where their CRCs are in the file of them; empty if there are none.
+    pub(super) crcs: Range<u64>,
     /// Their records in the meta-data file.
     pub(super) meta: Range<u64>,
     /// What they are derived from in the range sums file; empty if they are not.
@@ -263,7 +285,19 @@ impl OpenTitle {
             && sums.end.checked_sub(sums.start)? <= SUMS_STAGING_BYTES as u64
             && (sums.is_empty() || self.source.sums().is_some() || self.source.members().is_some());
         let last_packet_bytes = u16::try_from(last_packet_bytes).ok()?;
-        fits.then_some(Geometry { first_packet, packets, last_packet_bytes, data: start..end, meta, sums })
+        let data = start..end;
+        let (mut read, mut crc_packets, mut crcs) = (data.clone(), 0..0, 0..0);
+        if self.source.has_crcs() && self.source.track() == 0 {
+            let last = self.packets - 1;
+            let film_bytes = u64::from(last) * size as u64 + self.source.packet_bytes_at(last) as u64;
+            read = to_borders(&data, film_bytes);
+            crc_packets = packets_of(&data);
+            crcs = CrcFile::block_range(crc_packets.start, crc_packets.len() as u32);
+        }
+        let fits = fits && crcs.end - crcs.start <= CRCS_STAGING_BYTES as u64;
+        let geometry =
+            Geometry { first_packet, packets, last_packet_bytes, data, read, crc_packets, crcs, meta, sums };
+        fits.then_some(geometry)
     }
 
     /// What to read for an extent, for whoever can make do with `spare` missing packets in a codeword. `thorough`: what was

@@ -90,6 +90,8 @@ counters! {
     degraded,
     /// Bytes of film that were decoded from what survived.
     decoded_bytes,
+    /// Extents of titles with CRCs of which no copy of the CRCs could be read: only the sums of 16 bits were compared.
+    sums_only,
     /// Extents that were given with holes, to viewers who repair them.
     with_holes,
     /// Reads given up because a member did not answer in time.

@@ -16,12 +16,12 @@ use super::{DerivedFrom, TitleFiles, TitleInfo};
 use crate::errand::Patience;
 use crate::error::StoreError;
 use crate::format::manifest::{
-    DATA_FILE, DATA_UNITS_FILE, INDEX_FILE, Manifest, PARITY_META_FILE, PARITY_UNITS_FILE, SUMS_FILE,
-    meta_file,
+    CRC_FILE, DATA_FILE, DATA_UNITS_FILE, INDEX_FILE, Manifest, PARITY_META_FILE, PARITY_UNITS_FILE,
+    SUMS_FILE, meta_file,
 };
 use crate::index::TitleIndex;
 use crate::members::Members;
-use crate::meta::MetaFile;
+use crate::meta::{CrcFile, MetaFile, Record, RecordsFile};
 use crate::rows::Rows;
 use crate::sums::{Derived, SumsFile};
 
@@ -129,7 +129,23 @@ pub(super) fn open_title(
         // Only default-size packets come in whole rows.
         let layout = rows.map_or(layout, |rows| rows.layout(layout));
         let home = slot;
-        Ok(TitleFiles { info, layout, index, data, data_path, rows, members, slots, home, meta, derived })
+        let has_crcs = manifest.has_crcs();
+        let crcs = has_crcs.then(|| open_crcs(&dir.join(CRC_FILE), &info, info.bytes).ok()).flatten();
+        Ok(TitleFiles {
+            info,
+            layout,
+            index,
+            data,
+            data_path,
+            rows,
+            members,
+            slots,
+            home,
+            meta,
+            derived,
+            has_crcs,
+            crcs,
+        })
     })
 }
 
@@ -152,6 +168,8 @@ pub struct ParityFiles {
     pub meta: MetaFile,
     /// The title's index.
     pub index: Arc<TitleIndex>,
+    /// Whether the title has CRCs of its packets.
+    pub has_crcs: bool,
 }
 
 impl ParityFiles {
@@ -176,20 +194,25 @@ pub(super) fn open_parity(members: &Arc<Members>, id: TitleId, track: u8) -> Res
         return Err(StoreError::NoParity { id, track, has });
     };
     let (info, volume) = (Arc::new(found.manifest.title.clone()), Arc::clone(members));
-    let size = DEFAULT_PACKET_BYTES as u16;
+    let (size, has_crcs) = (DEFAULT_PACKET_BYTES as u16, found.manifest.has_crcs());
     found.open(members, move |_, dir| {
         let index = Arc::new(open_index(&dir.join(INDEX_FILE), &info)?);
         let meta = open_meta(&dir.join(meta_file(size)), &info, size)?;
         let parity_meta = open_parity_meta(&dir.join(PARITY_META_FILE), &info, &rows)?;
         let (info, members, slots) = (Arc::clone(&info), Arc::clone(&volume), Arc::clone(&slots));
-        Ok(ParityFiles { info, track, rows, members, slots, parity_meta, meta, index })
+        Ok(ParityFiles { info, track, rows, members, slots, parity_meta, meta, index, has_crcs })
     })
 }
 
 /// The sums and times of a title's parity: header and length right, and as many packets as its rows have.
 pub(crate) fn open_parity_meta(path: &Path, info: &TitleInfo, rows: &Rows) -> Result<MetaFile, StoreError> {
     let bytes = rows.parity_packets() * DEFAULT_PACKET_BYTES as u64;
-    open_meta_of(path, info, DEFAULT_PACKET_BYTES as u16, bytes)
+    open_records(path, info, DEFAULT_PACKET_BYTES as u16, bytes)
+}
+
+/// The CRCs of a title's film, or of its parity, of which there are so many bytes: header and length right.
+pub(crate) fn open_crcs(path: &Path, info: &TitleInfo, bytes: u64) -> Result<CrcFile, StoreError> {
+    open_records(path, info, DEFAULT_PACKET_BYTES as u16, bytes)
 }
 
 /// How this packet size can be had: `None` from its own meta-data file, else derived from the range sums.
@@ -258,16 +281,16 @@ pub(crate) fn open_index(path: &Path, info: &TitleInfo) -> Result<TitleIndex, St
 
 /// The meta-data file of a title: header and length right, and of the title, size and data that the manifest says.
 pub(crate) fn open_meta(path: &Path, info: &TitleInfo, packet_bytes: u16) -> Result<MetaFile, StoreError> {
-    open_meta_of(path, info, packet_bytes, info.bytes)
+    open_records(path, info, packet_bytes, info.bytes)
 }
 
-fn open_meta_of(
+fn open_records<R: Record>(
     path: &Path,
     info: &TitleInfo,
     packet_bytes: u16,
     bytes: u64,
-) -> Result<MetaFile, StoreError> {
-    let meta = match MetaFile::open(path) {
+) -> Result<RecordsFile<R>, StoreError> {
+    let meta = match RecordsFile::open(path) {
         Err(StoreError::Io { error, action, .. }) => return Err(missing_or_io(action, path)(error)),
         result => result?,
     };

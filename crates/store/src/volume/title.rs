@@ -22,7 +22,7 @@ use crate::format::json;
 use crate::format::manifest::{DATA_FILE, DATA_UNITS_FILE, PARITY_UNITS_FILE};
 use crate::index::TitleIndex;
 use crate::members::Members;
-use crate::meta::{MetaError, MetaFile};
+use crate::meta::{CrcFile, MetaError, MetaFile};
 use crate::rows::Rows;
 use crate::sums::{DeriveError, Derived, SUMS_BLOCK_BYTES, SUMS_PER_BLOCK, SumsFile};
 
@@ -133,6 +133,10 @@ pub struct TitleFiles {
     pub meta: MetaFile,
     /// How the records of this size are derived: it has no meta-data file of its own.
     pub derived: Option<DerivedFrom>,
+    /// Whether the title has CRCs of its packets.
+    pub has_crcs: bool,
+    /// These, of the film, if they can be opened: without them the sums are still there.
+    pub crcs: Option<CrcFile>,
 }
 
 /// The range sums that the records of a packet size are derived from, together with the default-size meta-data.

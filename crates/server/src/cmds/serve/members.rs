@@ -52,6 +52,8 @@ impl MembersWatch {
 #[derive(Default)]
 pub(super) struct HealthWatch {
     known: Vec<MemberReport>,
+    /// It has been said that CRCs cannot be read.
+    warned_of_crcs: bool,
 }
 
 impl HealthWatch {
@@ -69,6 +71,12 @@ impl HealthWatch {
             }
         }
         self.known = now;
+        if !self.warned_of_crcs && cache.stats().sums_only > 0 {
+            self.warned_of_crcs = true;
+            tracing::warn!(
+                "the CRCs of some packets cannot be read; these packets are checked by their 16-bit sums only; run millrace scrub"
+            );
+        }
     }
 }
 

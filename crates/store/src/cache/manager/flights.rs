@@ -130,6 +130,7 @@ impl Manager {
         let (outcome, again) = match built {
             Built::Done(filled) => {
                 self.count_filled(&flight, &filled.content, filled.decoded_bytes);
+                self.counters.sums_only.add(filled.sums_only.into());
                 (Ok(filled.content), false)
             }
             Built::More { .. } => (Err(ReadFailure::Checksum), true),

@@ -6,10 +6,12 @@
 use std::io;
 
 use super::super::aligned::AlignedBuf;
+use super::super::crcs::CRCS_STAGING_BYTES;
 use super::super::source::{DATA_STAGING_BYTES, META_STAGING_BYTES, SUMS_STAGING_BYTES};
 
 /// What a title on one member needs for an extent.
-pub(super) const HOME_BYTES: usize = DATA_STAGING_BYTES + META_STAGING_BYTES + SUMS_STAGING_BYTES;
+pub(super) const HOME_BYTES: usize =
+    DATA_STAGING_BYTES + META_STAGING_BYTES + SUMS_STAGING_BYTES + CRCS_STAGING_BYTES;
 /// Smallest size that is kept besides.
 const SMALLEST_BYTES: usize = 32 * 1024;
 /// Sizes that are kept: up to 2 MiB.

@@ -1,5 +1,5 @@
 //! Rows of which something is missing or wrong, whole again: codeword by codeword, from data and parity that have their stored
-//! sums.
+//! sums and CRCs.
 
 use std::collections::HashMap;
 use std::ops::Range;
@@ -11,6 +11,7 @@ use millrace_core::wire::checksum::{copy_sum16, sum16};
 
 use super::needs::{film_records, parity_records};
 use super::results::Results;
+use crate::cache::crcs::Crcs;
 use crate::cache::order::{Role, bit};
 use crate::meta::MetaFile;
 use crate::rows::Rows;
@@ -28,6 +29,8 @@ pub(in crate::cache) struct Decoder {
     present: Vec<u128>,
     film_metas: Vec<PacketMeta>,
     parity_metas: Vec<PacketMeta>,
+    film_crcs: Crcs,
+    parity_crcs: Crcs,
     restored: Vec<u8>,
     plans: HashMap<(usize, usize), Plans>,
 }
@@ -45,6 +48,8 @@ pub(in crate::cache) struct Decoded<'a> {
     pub(super) bytes: u64,
     /// Positions whose bytes did not have their sums, as bits.
     pub(super) wrong_positions: u32,
+    /// Whether the CRCs of the film were known: what is right has them then.
+    pub(super) crcs_known: bool,
 }
 
 impl Decoded<'_> {
@@ -87,6 +92,7 @@ impl Decoder {
         if !read_records(&mut self.film_metas, film_records(rows, &touched), results, Role::RowMeta) {
             return None;
         }
+        let crcs_known = load_crcs(&mut self.film_crcs, film_records(rows, &touched), results, Role::Crcs);
         let packet = DEFAULT_PACKET_BYTES as u64;
         let needed = ((bytes.start - start) / packet) as usize..(bytes.end - start).div_ceil(packet) as usize;
         let mut cursors = results.parity();
@@ -103,11 +109,13 @@ impl Decoder {
             results,
             Role::ParityMeta,
         ) {
+            load_crcs(&mut self.parity_crcs, parity_records(rows, &pass.touched), results, Role::ParityCrcs);
             self.restore(&mut pass);
         }
         let Pass { touched, bytes, wrong_positions, .. } = pass;
         let (film, present) = (&self.film[..], &self.present[..]);
-        Some(Decoded { start, film, present, rows: *rows, first_row: touched.start, bytes, wrong_positions })
+        let first_row = touched.start;
+        Some(Decoded { start, film, present, rows: *rows, first_row, bytes, wrong_positions, crcs_known })
     }
 
     /// Copies the data that came and has its sums to its place.
@@ -118,6 +126,7 @@ impl Decoder {
         self.film.resize(count * rows.row_bytes() as usize, 0);
         self.present.clear();
         self.present.resize(count * columns, 0);
+        let first = film_records(rows, &pass.touched).0;
         let mut cursors = results.data();
         let units = pass.touched.clone().flat_map(|row| (0..rows.k()).map(move |unit| (row, unit)));
         for ((row, unit), film) in units.zip(self.film.chunks_mut(rows.unit_bytes())) {
@@ -134,6 +143,7 @@ impl Decoder {
                     || bytes.is_some_and(|bytes| {
                         let sum = copy_sum16(&mut room[..length], bytes);
                         self.film_metas.get(packets + column).is_some_and(|meta| congruent(sum, meta.sum()))
+                            && self.film_crcs.is_right(first + (packets + column) as u32, bytes)
                     });
                 if good {
                     self.present[codewords + column] |= 1 << unit;
@@ -179,7 +189,10 @@ impl Decoder {
             }
             let Some(bytes) = pass.parity[row * m + p].get(in_unit.clone()) else { continue };
             let record = (row * m + p) * columns + column;
-            if self.parity_metas.get(record).is_some_and(|meta| congruent(sum16(bytes), meta.sum())) {
+            let number = parity_records(rows, &pass.touched).0 + record as u32;
+            if self.parity_metas.get(record).is_some_and(|meta| congruent(sum16(bytes), meta.sum()))
+                && self.parity_crcs.is_right(number, bytes)
+            {
                 present |= 1 << (k + p);
                 *place = bytes;
             } else {
@@ -199,8 +212,13 @@ impl Decoder {
         plan.restore(&sources, &mut out);
         for (&unit, bytes) in plan.restores().iter().zip(self.restored.chunks(DEFAULT_PACKET_BYTES)) {
             let record = (row * k + unit) * columns + column;
+            let in_unit = rows.film_in_unit(pass.touched.start + row as u32, unit);
+            let length = in_unit.saturating_sub(column * DEFAULT_PACKET_BYTES).min(DEFAULT_PACKET_BYTES);
+            let number = film_records(rows, &pass.touched).0 + record as u32;
             // What stands for what is behind the film's end is zero, so the sum of all is that of the packet.
-            if self.film_metas.get(record).is_some_and(|meta| congruent(sum16(bytes), meta.sum())) {
+            if self.film_metas.get(record).is_some_and(|meta| congruent(sum16(bytes), meta.sum()))
+                && self.film_crcs.is_right(number, &bytes[..length])
+            {
                 self.film[place(unit)..place(unit) + DEFAULT_PACKET_BYTES].copy_from_slice(bytes);
                 self.present[codeword] |= 1 << unit;
                 pass.bytes += DEFAULT_PACKET_BYTES as u64;
@@ -220,4 +238,14 @@ pub(super) fn read_records(
     out.resize(count as usize, PacketMeta::default());
     let block = MetaFile::block_of(first);
     count == 0 || results.of(role).any(|(_, bytes)| MetaFile::decode(bytes, block, first, out).is_ok())
+}
+
+/// CRCs from the first copy that is good; whether there is one.
+pub(super) fn load_crcs(
+    crcs: &mut Crcs,
+    (first, count): (u32, u32),
+    results: Results<'_>,
+    role: Role,
+) -> bool {
+    crcs.load(&(first..first + count), results.of(role).map(|(_, bytes)| bytes))
 }

@@ -26,9 +26,13 @@ pub enum TitleFile {
     RowMeta,
     /// The records of the parity packets.
     ParityMeta,
+    /// The CRCs of the default-size packets.
+    Crcs,
+    /// The CRCs of the parity packets.
+    ParityCrcs,
 }
 
-const FILES: usize = 6;
+const FILES: usize = 8;
 
 /// What the cache needs of a title that lies on several members or has parity. A *position* is the place of a member among
 /// those of the title.
@@ -101,8 +105,8 @@ impl FileTable {
         parity: bool,
     ) {
         let (units, records): (_, &[TitleFile]) = match parity {
-            true => (TitleFile::Parity, &[TitleFile::RowMeta, TitleFile::ParityMeta]),
-            false => (TitleFile::Data, &[TitleFile::Meta, TitleFile::Sums]),
+            true => (TitleFile::Parity, &[TitleFile::RowMeta, TitleFile::ParityMeta, TitleFile::ParityCrcs]),
+            false => (TitleFile::Data, &[TitleFile::Meta, TitleFile::Sums, TitleFile::Crcs]),
         };
         for position in 0..rows.members() {
             let _ = self.get_within(members, position, (units, true), (None, Patience::Call));

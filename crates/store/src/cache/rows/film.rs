@@ -11,6 +11,7 @@ use millrace_core::wire::checksum::{add, copy_sum16};
 use super::decode::{Decoded, Decoder};
 use super::results::Results;
 use super::spare::{Missing, demanded};
+use crate::cache::crcs::{Crcs, Walk};
 use crate::cache::door::ReadFailure;
 use crate::cache::order::{Built, Filled, Order, Role, bit};
 use crate::cache::rows::MemberFiles;
@@ -22,11 +23,13 @@ use crate::sums::congruent;
 struct Film<'a> {
     /// First byte of the first piece.
     start: u64,
+    /// End of the last piece.
+    end: u64,
     unit_bytes: u64,
     pieces: Vec<&'a [u8]>,
 }
 
-impl Film<'_> {
+impl<'a> Film<'a> {
     /// Copies what begins at byte `from` of the film; its sum, or `None` if some of it has not come. Packets and units have even
     /// lengths, so only the last piece of a film may be odd.
     fn copy(&self, to: &mut [u8], from: u64) -> Option<u16> {
@@ -44,6 +47,14 @@ impl Film<'_> {
         }
         Some(sum)
     }
+
+    /// A default-size packet, which lies in one unit, if it has come. The last one of a film may be short.
+    fn packet(&self, bytes: &Range<u64>) -> Option<&'a [u8]> {
+        let unit = bytes.start / self.unit_bytes;
+        let piece = self.pieces.get((unit - self.start / self.unit_bytes) as usize)?;
+        let skip = (bytes.start - (unit * self.unit_bytes).max(self.start)) as usize;
+        piece.get(skip..skip + (bytes.end.min(self.end) - bytes.start) as usize)
+    }
 }
 
 /// The pieces that came of `bytes` of the film.
@@ -57,13 +68,13 @@ fn gather<'a>(rows: &Rows, bytes: &Range<u64>, results: Results<'a>) -> Film<'a>
         let start = (unit * unit_bytes).max(bytes.start);
         cursors.take(position, (((unit + 1) * unit_bytes).min(bytes.end) - start) as usize)
     });
-    Film { start: bytes.start, unit_bytes, pieces: pieces.collect() }
+    Film { start: bytes.start, end: bytes.end, unit_bytes, pieces: pieces.collect() }
 }
 
 /// Builds an extent of film of a title with member files.
 pub(in crate::cache) fn assemble(
     decoder: &mut Decoder,
-    metas: &mut Vec<PacketMeta>,
+    (metas, crcs): (&mut Vec<PacketMeta>, &mut Crcs),
     (reference, title, (rows, files)): (TitleRef, &OpenTitle, (Rows, &dyn MemberFiles)),
     order: &Order,
     results: &[crate::cache::order::SpanResult<'_>],
@@ -76,18 +87,23 @@ pub(in crate::cache) fn assemble(
         return maker.more(maker.results.first_error());
     }
     let (mut spare, mut decoded_bytes) = (0, 0);
+    let are_known;
     if order.thorough {
         let Some(decoded) = decoder.decode(&maker.rows, &geometry.data, results) else {
             return maker.more(results.first_error());
         };
         maker.blame(decoded.wrong_positions);
-        decoded_bytes = decoded.bytes;
+        (decoded_bytes, are_known) = (decoded.bytes, decoded.crcs_known);
         if maker.copy_decoded(&decoded, metas, extent) > 0 {
             return maker.more(results.first_error().filter(|_| decoded.wrong_positions == 0));
         }
     } else {
-        let film = gather(&maker.rows, &geometry.data, results);
-        if maker.copy(&film, metas, extent) > 0 {
+        are_known = maker.crcs(crcs);
+        if !are_known && results.has_ordered(Role::Crcs) {
+            return maker.more(None);
+        }
+        let film = gather(&maker.rows, &geometry.read, results);
+        if maker.copy(&film, crcs.walk(), metas, extent) > 0 {
             match maker.spare(metas).filter(|spare| *spare <= order.spare) {
                 Some(demand) => spare = demand,
                 None => return maker.more(results.first_error()),
@@ -97,6 +113,7 @@ pub(in crate::cache) fn assemble(
     Built::Done(Filled {
         content: maker.seal(reference, metas, spare, extent),
         decoded_bytes,
+        sums_only: title.source().has_crcs() && !are_known,
         wrong: maker.wrong,
     })
 }
@@ -139,8 +156,26 @@ impl Maker<'_> {
         false
     }
 
+    /// The CRCs of what was read, from the first copy that is good; whether there is one.
+    fn crcs(&mut self, crcs: &mut Crcs) -> bool {
+        crcs.forget();
+        for (span, blocks) in self.results.of(Role::Crcs) {
+            if crcs.load(&self.geometry.crc_packets, std::iter::once(blocks)) {
+                return true;
+            }
+            self.wrong |= span.member.map_or(0, bit);
+        }
+        false
+    }
+
     /// Copies the packets behind their headers and marks those that are missing or wrong; how many these are.
-    fn copy(&mut self, film: &Film<'_>, metas: &mut [PacketMeta], extent: &mut [u8]) -> u32 {
+    fn copy(
+        &mut self,
+        film: &Film<'_>,
+        mut walk: Walk<'_>,
+        metas: &mut [PacketMeta],
+        extent: &mut [u8],
+    ) -> u32 {
         let (layout, first) = (self.title.layout(), self.geometry.first_packet);
         let (timeline, size) = (self.title.source().timeline(), layout.packet_bytes());
         let (mut missing, mut wrong) = (0, 0);
@@ -150,7 +185,9 @@ impl Maker<'_> {
             let (header, room) = slot.split_at_mut(RTP_HEADER_BYTES);
             header.copy_from_slice(&timeline.header(packet, meta.time()).emit());
             let sum = film.copy(&mut room[..length], from);
+            let bytes = from..from + length as u64;
             let good = sum.filter(|sum| congruent(*sum, meta.sum()));
+            let good = good.filter(|_| walk.is_right(&bytes, |packet| film.packet(packet)));
             if good.is_none() {
                 missing += 1;
                 room[..length].fill(0);
@@ -183,8 +220,9 @@ impl Maker<'_> {
             let start = at * DEFAULT_PACKET_BYTES;
             pieces.push(if *is_good { &decoded.film[start..start + DEFAULT_PACKET_BYTES] } else { &[] });
         }
-        let film = Film { start: decoded.start, unit_bytes, pieces };
-        self.copy(&film, metas, extent)
+        let film = Film { start: decoded.start, end: self.geometry.read.end, unit_bytes, pieces };
+        // They have been compared with their CRCs.
+        self.copy(&film, Crcs::default().walk(), metas, extent)
     }
 
     /// What a viewer must be able to repair to make do with the packets that are not marked; `None`: that does not do, or

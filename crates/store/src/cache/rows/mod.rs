@@ -18,7 +18,7 @@
 //! | `sources` | titles of a volume as the cache sees them |
 //! | `track` | an extent of ready FEC datagrams (SMPTE ST 2022-1) |
 //!
-//! Nothing leaves here that does not have its stored sum, whichever way it came.
+//! Nothing leaves here that does not have its stored sum and, where there are CRCs, its CRC, whichever way it came.
 
 pub(in crate::cache) mod decode;
 mod files;

@@ -12,7 +12,7 @@ use super::spare::demanded;
 use crate::cache::door::ReadFailure;
 use crate::cache::order::{MemberView, Order, Role, SpanFile, SpanOrder, bit};
 use crate::cache::source::{Geometry, OpenTitle};
-use crate::meta::MetaFile;
+use crate::meta::{CrcFile, MetaFile};
 use crate::rows::Rows;
 
 /// Parity units with less than this between them are read as one span: what a disk reads in the time of a seek.
@@ -137,7 +137,7 @@ impl Maker<'_> {
         let geometry = self.title.geometry(self.order.extent).ok_or(ReadFailure::OutOfRange)?;
         let touched = self.rows.rows_of(&geometry.data);
         let spans: Vec<_> =
-            self.positions().map(|position| data_span(&self.rows, position.into(), &geometry.data)).collect();
+            self.positions().map(|position| data_span(&self.rows, position.into(), &geometry.read)).collect();
         self.choose(&spans, &touched)?;
         if !self.order.thorough {
             for (position, bytes) in self.positions().zip(spans) {
@@ -145,6 +145,7 @@ impl Maker<'_> {
                     self.push(position, TitleFile::Data, Role::Data { position }, bytes);
                 }
             }
+            self.crcs(TitleFile::Crcs, Role::Crcs, geometry.crcs.clone());
             return self.records(&geometry);
         }
         let asked = !self.lost & !self.avoided;
@@ -158,7 +159,12 @@ impl Maker<'_> {
             self.push(position, TitleFile::Parity, Role::Parity { position }, parity);
         }
         self.records(&geometry)?;
-        self.row_records(&touched, touched.end)
+        self.row_records(&touched, touched.end)?;
+        if self.title.source().has_crcs() {
+            let (first, packets) = film_records(&self.rows, &touched);
+            self.crcs(TitleFile::Crcs, Role::Crcs, CrcFile::block_range(first, packets));
+        }
+        Ok(())
     }
 
     /// Decides between reading what the extent has, the same without what the viewer repairs, and everything; sets `thorough`
@@ -196,7 +202,16 @@ impl Maker<'_> {
         let (first, packets) = film_records(&self.rows, &(touched.start..to));
         self.copies(TitleFile::RowMeta, Role::RowMeta, MetaFile::block_range(first, packets))?;
         let (first, packets) = parity_records(&self.rows, touched);
-        self.copies(TitleFile::ParityMeta, Role::ParityMeta, MetaFile::block_range(first, packets))
+        self.copies(TitleFile::ParityMeta, Role::ParityMeta, MetaFile::block_range(first, packets))?;
+        if self.title.source().has_crcs() {
+            self.crcs(TitleFile::ParityCrcs, Role::ParityCrcs, CrcFile::block_range(first, packets));
+        }
+        Ok(())
+    }
+
+    /// CRCs, as far as they can be had: without them the sums are still there.
+    fn crcs(&mut self, kind: TitleFile, role: Role, bytes: Range<u64>) {
+        let _ = self.copies(kind, role, bytes);
     }
 
     /// Records are the same on every member: they are read from one of them, always the same as long as that works, or from
@@ -296,9 +311,10 @@ pub(in crate::cache) fn plain(
 ) -> Result<Order, ReadFailure> {
     let geometry = title.geometry(extent).ok_or(ReadFailure::OutOfRange)?;
     let pieces = [
-        (Role::Data { position: 0 }, geometry.data, title.is_direct()),
+        (Role::Data { position: 0 }, geometry.read, title.is_direct()),
         (Role::Meta, geometry.meta, false),
         (Role::Sums, geometry.sums, false),
+        (Role::Crcs, if title.source().crcs().is_some() { geometry.crcs } else { 0..0 }, false),
     ];
     let spans = pieces.into_iter().filter(|(_, bytes, _)| !bytes.is_empty());
     let spans = spans.map(|(role, bytes, direct)| {

@@ -26,6 +26,11 @@ impl<'a> Results<'a> {
         came.filter(move |(span, _)| span.role == role)
     }
 
+    /// Whether anything was ordered for a role.
+    pub(super) fn has_ordered(self, role: Role) -> bool {
+        self.order.spans.iter().any(|span| span.role == role)
+    }
+
     /// The first `errno`.
     pub(super) fn first_error(self) -> Option<i32> {
         self.all().find_map(|(_, result)| result.err())

@@ -229,6 +229,8 @@ fn path_in(dir: &Path, rows: &Rows, position: usize, file: TitleFile, packet_byt
         TitleFile::Sums => "sums.mrr".to_owned(),
         TitleFile::RowMeta => "meta-1316.mrp".to_owned(),
         TitleFile::ParityMeta => "parity.mrp".to_owned(),
+        TitleFile::Crcs => "crcs.mrc".to_owned(),
+        TitleFile::ParityCrcs => "parity.mrc".to_owned(),
     };
     dir.join(format!("member-{position}")).join(name)
 }
@@ -292,6 +294,8 @@ impl MemberFiles for RowSource {
         self.epoch.load(Ordering::SeqCst)
     }
     fn path(&self, position: usize, file: TitleFile) -> Option<PathBuf> {
-        Some(path_in(&self.dir, &self.rows, position, file, self.layout.packet_bytes()))
+        // It is as titles of older versions are.
+        let has = !matches!(file, TitleFile::Crcs | TitleFile::ParityCrcs);
+        has.then(|| path_in(&self.dir, &self.rows, position, file, self.layout.packet_bytes()))
     }
 }

@@ -14,7 +14,7 @@ use super::{MemberFiles, TitleFile};
 use crate::cache::TitleSource;
 use crate::cache::source::interpolate;
 use crate::errand::Errands;
-use crate::format::manifest::{PARITY_META_FILE, meta_file};
+use crate::format::manifest::{CRC_FILE, PARITY_CRC_FILE, PARITY_META_FILE, meta_file};
 use crate::index::ClockPiece;
 use crate::members::Members;
 use crate::rows::Rows;
@@ -57,6 +57,8 @@ impl MemberFiles for TitleFiles {
             TitleFile::Sums => there(name_of(self.derived.as_ref()?.sums.path())?),
             TitleFile::RowMeta => there(&row_meta_file()),
             TitleFile::ParityMeta => there(PARITY_META_FILE),
+            TitleFile::Crcs => there(CRC_FILE).filter(|_| self.has_crcs),
+            TitleFile::ParityCrcs => there(PARITY_CRC_FILE).filter(|_| self.has_crcs),
         }
     }
 }
@@ -81,7 +83,8 @@ impl MemberFiles for ParityFiles {
             TitleFile::Parity => self.parity_on(position),
             TitleFile::RowMeta => there(&row_meta_file()),
             TitleFile::ParityMeta => there(PARITY_META_FILE),
-            TitleFile::Data | TitleFile::Meta | TitleFile::Sums => None,
+            TitleFile::ParityCrcs => there(PARITY_CRC_FILE).filter(|_| self.has_crcs),
+            TitleFile::Data | TitleFile::Meta | TitleFile::Sums | TitleFile::Crcs => None,
         }
     }
 }
@@ -127,6 +130,9 @@ impl TitleSource for ParityFiles {
     }
     fn members(&self) -> Option<(Rows, &dyn MemberFiles)> {
         Some((self.rows, self))
+    }
+    fn has_crcs(&self) -> bool {
+        self.has_crcs
     }
     fn data(&self) -> &File {
         self.parity_meta.file()

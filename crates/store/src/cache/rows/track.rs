@@ -22,9 +22,10 @@ use millrace_core::wire::fec::{
 use millrace_core::wire::rtp::{PAYLOAD_TYPE_MP2T, RtpHeader, Timeline, sequence_of};
 
 use super::MemberFiles;
-use super::decode::read_records;
+use super::decode::{load_crcs, read_records};
 use super::needs::{film_records, parity_records, track_rows};
 use super::results::Results;
+use crate::cache::crcs::Crcs;
 use crate::cache::door::ReadFailure;
 use crate::cache::order::{Built, Filled, Order, Role, SpanResult, bit};
 use crate::cache::source::OpenTitle;
@@ -45,6 +46,7 @@ struct Track<'a> {
     first_row: u32,
     film: &'a [PacketMeta],
     parity: &'a [PacketMeta],
+    crcs: &'a Crcs,
 }
 
 impl Track<'_> {
@@ -137,10 +139,17 @@ pub(in crate::cache) fn assemble(
             (true, None) => Built::failed(ReadFailure::Checksum),
         };
     }
+    let mut crcs = Crcs::default();
+    let are_known = load_crcs(&mut crcs, parity_records(&rows, &touched), results, Role::ParityCrcs);
+    if !are_known && !order.thorough && results.has_ordered(Role::ParityCrcs) {
+        return Built::More { wrong: 0 };
+    }
+    let sums_only = title.source().has_crcs() && !are_known;
     let (timeline, duration) = (title.source().timeline(), title.source().duration());
     let first_row = touched.start;
     let spread = rows.spread();
-    let known = Track { rows, spread, code, timeline, duration, first_row, film: &film, parity: &parity };
+    let (film, parity, crcs) = (&film, &parity, &crcs);
+    let known = Track { rows, spread, code, timeline, duration, first_row, film, parity, crcs };
     let layout = title.layout();
     let count = packets.len();
     let (slots, records) = extent.split_at_mut(layout.meta_offset(0, count as u32));
@@ -173,7 +182,7 @@ pub(in crate::cache) fn assemble(
         layout,
         spare: if holes { HOLES } else { 0 },
     };
-    Built::Done(Filled { content, decoded_bytes: 0, wrong })
+    Built::Done(Filled { content, decoded_bytes: 0, sums_only, wrong })
 }
 
 /// What became of one packet.
@@ -201,7 +210,9 @@ impl Track<'_> {
         let header = self.header(row, column, parity).map(|header| header.emit());
         let sum = came.zip(self.parity_meta(row, column, parity)).and_then(|(came, meta)| {
             let sum = copy_sum16(&mut room[..DEFAULT_PACKET_BYTES], came);
-            congruent(sum, meta.sum()).then_some(sum)
+            // A title's parity has fewer packets than fit.
+            let number = self.rows.parity_record(row, parity, column) as u32;
+            (congruent(sum, meta.sum()) && self.crcs.is_right(number, came)).then_some(sum)
         });
         match (header, sum) {
             (Some(header), Some(sum)) => {

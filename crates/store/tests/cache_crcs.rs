@@ -1,0 +1,219 @@
+//! Damage that a sum of 16 bits cannot see: no viewer is sent a wrong byte, parity makes up for it, and damaged CRCs make
+//! nobody wait for good data.
+
+mod cache_common;
+mod common;
+mod crc_support;
+mod members_support;
+
+use std::fs;
+use std::sync::Arc;
+
+use cache_common::{BACKENDS, StandingClock, World, stream};
+use common::{Film, SIZE};
+use crc_support::{strip_crcs, swap_words};
+use members_support::Disks;
+use millrace_core::ids::TitleId;
+use millrace_core::pool::Lease;
+use millrace_core::seam::{Clock, Want};
+use millrace_core::wire::rtp::RtpHeader;
+use millrace_store::cache::{CacheStats, ReadBackend, ReadFailure};
+use millrace_store::volume::Volume;
+
+/// With files of their own and derived, smaller and larger than the packets that have CRCs, aligned with them or not.
+const SIZES: [usize; 5] = [1316, 188, 940, 3948, 9024];
+
+fn film() -> Film {
+    Film::new(12_001, 5)
+}
+
+/// Packets of an extent that are not sent; all others must be those of the film.
+fn left_out(lease: &Lease, film: &Film, size: usize) -> u32 {
+    let content = lease.content();
+    let mut missing = 0;
+    for place in 0..content.packets {
+        if lease.meta(place).is_missing() {
+            missing += 1;
+            continue;
+        }
+        let packet = (content.first_packet + place) as usize;
+        let (_, sent) = RtpHeader::parse(lease.wire(place, 1)).unwrap();
+        assert!(sent == film.bytes.chunks(size).nth(packet).unwrap(), "packet {packet} of {size}");
+    }
+    missing
+}
+
+/// Reads all of a title; how many extents were not whole.
+fn read_all(
+    volume: &Volume,
+    id: TitleId,
+    film: &Film,
+    size: usize,
+    backend: ReadBackend,
+) -> Option<(u32, CacheStats)> {
+    let clock = Arc::new(StandingClock::default());
+    let mut world = World::new(backend, 16, 0, 1, clock.clone())?;
+    let files = volume.open_title(id, size).unwrap();
+    let extents = files.extents();
+    let title = world.cache.open_title(files).unwrap();
+    let mut damaged = 0;
+    for extent in 0..extents {
+        damaged += match world.engines[0].fetch(0, title, extent, clock.now()).lease {
+            Ok(lease) => u32::from(left_out(&lease, film, size) > 0),
+            Err(failure) => {
+                assert_eq!(failure, ReadFailure::Checksum, "extent {extent} of {size}");
+                1
+            }
+        };
+    }
+    Some((damaged, world.cache.stats()))
+}
+
+#[test]
+fn swapped_words_of_a_plain_store_are_sent_to_nobody() {
+    let film = film();
+    let dir = tempfile::tempdir().unwrap();
+    let volume = Volume::open_or_create(dir.path()).unwrap();
+    let info = film.add_sizes(&volume, "film", &[SIZE, 188 * 48]);
+    let data = dir.path().join(format!("titles/{}/data.ts", info.id));
+    swap_words(&data, 1316 * 500 + 700);
+    for backend in BACKENDS {
+        for size in SIZES {
+            let Some((damaged, stats)) = read_all(&volume, info.id, &film, size, backend) else { continue };
+            // The packet may lie in two extents of another size.
+            assert!((1..=2).contains(&damaged), "{damaged} extents of {size}");
+            assert_eq!((stats.sums_only, stats.read_errors), (0, 0), "{stats:?}");
+        }
+    }
+}
+
+#[test]
+fn what_no_sum_sees_on_members_is_decoded() {
+    let film = film();
+    for (members, may) in [(2, 1), (3, 1), (5, 1)] {
+        let (disks, volume) = Disks::volume(members, may, 0);
+        let info = film.add_sizes(&volume, "film", &[SIZE, 188 * 48]);
+        // In two rows, so that each codeword has one wrong symbol.
+        swap_words(&disks.title(0, info.id).join("data.mru"), 1316 * 3 + 200);
+        swap_words(&disks.title(1, info.id).join("data.mru"), 1316 * 90);
+        swap_words(&disks.title(1, info.id).join("parity.mru"), 1316 * 70);
+        for backend in BACKENDS {
+            for size in SIZES {
+                let Some((damaged, stats)) = read_all(&volume, info.id, &film, size, backend) else {
+                    continue;
+                };
+                assert_eq!((damaged, stats.sums_only), (0, 0), "{members} members, {size}");
+                assert!(stats.decoded_bytes > 0, "{members} members, {size}: {stats:?}");
+            }
+        }
+    }
+}
+
+/// The bad symbol of a codeword is found although the code alone could not tell which it is.
+#[test]
+fn a_parity_that_lies_is_not_decoded_with() {
+    let film = film();
+    let (disks, volume) = Disks::volume(4, 2, 0);
+    let info = film.add(&volume, "film");
+    let rows = volume.open_title(info.id, 1316).unwrap().rows.unwrap();
+    // Symbol 0 and the first parity of the first codeword: with m = 2 or more the rest restores both.
+    let (data, parity) = (rows.position_of(0, 0), rows.position_of(0, rows.k()));
+    swap_words(&disks.title(data, info.id).join("data.mru"), rows.offset_of(0, 0) as usize + 50);
+    swap_words(&disks.title(parity, info.id).join("parity.mru"), rows.offset_of(0, rows.k()) as usize + 50);
+    let (damaged, stats) = read_all(&volume, info.id, &film, 1316, ReadBackend::Threads).unwrap();
+    assert!(damaged == 0 && stats.decoded_bytes > 0, "{damaged} {stats:?}");
+}
+
+#[test]
+fn a_parity_packet_that_no_sum_finds_wrong_is_not_sent() {
+    let film = film();
+    let (disks, volume) = Disks::volume(3, 1, 0);
+    let info = film.add(&volume, "film");
+    let datagrams = || {
+        let clock = Arc::new(StandingClock::default());
+        let mut world = World::new(ReadBackend::Threads, 16, 0, 1, clock.clone()).unwrap();
+        let files = volume.open_parity(info.id, 1).unwrap();
+        let title = world.cache.open_source(Box::new(files)).unwrap();
+        // Viewers with FEC take a track as it is, with holes.
+        let want = Want { stream: stream(0), title, extent: 0, by: clock.now(), spare: u8::MAX };
+        assert!(world.engines[0].door.want(&want));
+        let lease = world.engines[0].grant().lease.unwrap();
+        let packet = |place| (!lease.meta(place).is_missing()).then(|| lease.wire(place, 1).to_vec());
+        (0..lease.content().packets).map(packet).collect::<Vec<_>>()
+    };
+    let before = datagrams();
+    assert!(before.iter().all(Option::is_some));
+    let rows = volume.open_title(info.id, 1316).unwrap().rows.unwrap();
+    let parity = disks.title(rows.position_of(0, rows.k()), info.id).join("parity.mru");
+    swap_words(&parity, rows.offset_of(0, rows.k()) as usize + 1316 * 2);
+    let after = datagrams();
+    let differing: Vec<_> = (0..before.len()).filter(|&at| before[at] != after[at]).collect();
+    assert_eq!(differing.len(), 1);
+    assert_eq!(after[differing[0]], None);
+}
+
+#[test]
+fn damaged_crcs_leave_the_sums_and_are_counted() {
+    let film = film();
+    let dir = tempfile::tempdir().unwrap();
+    let volume = Volume::open_or_create(dir.path()).unwrap();
+    let info = film.add(&volume, "film");
+    let crcs = dir.path().join(format!("titles/{}/crcs.mrc", info.id));
+    let good = fs::read(&crcs).unwrap();
+    let extents = u64::from(volume.open_title(info.id, 1316).unwrap().extents());
+    for (at, least, most) in [(4096 + 9, 1, 6), (70, extents, extents)] {
+        let mut bytes = good.clone();
+        bytes[at] ^= 1;
+        fs::write(&crcs, bytes).unwrap();
+        let (damaged, stats) = read_all(&volume, info.id, &film, 1316, ReadBackend::Threads).unwrap();
+        assert_eq!(damaged, 0, "byte {at}");
+        assert!((least..=most).contains(&stats.sums_only), "byte {at}: {stats:?}");
+    }
+    fs::remove_file(&crcs).unwrap();
+    let (damaged, stats) = read_all(&volume, info.id, &film, 1316, ReadBackend::Threads).unwrap();
+    assert_eq!((damaged, stats.sums_only), (0, extents));
+}
+
+#[test]
+fn another_member_has_the_crcs_too() {
+    let film = film();
+    let (disks, volume) = Disks::volume(3, 1, 0);
+    let info = film.add(&volume, "film");
+    swap_words(&disks.title(0, info.id).join("data.mru"), 1316 * 3);
+    for i in [0, 1] {
+        let crcs = disks.title(i, info.id).join("crcs.mrc");
+        let mut bytes = fs::read(&crcs).unwrap();
+        bytes[4096 + 77] ^= 1;
+        fs::write(&crcs, bytes).unwrap();
+        let (damaged, stats) = read_all(&volume, info.id, &film, 1316, ReadBackend::Threads).unwrap();
+        assert_eq!(damaged, 0);
+        assert_eq!(stats.sums_only, 0, "{i}: {stats:?}");
+        // One copy of three is enough, and the tolerance is one.
+        fs::copy(disks.title(2, info.id).join("crcs.mrc"), &crcs).unwrap();
+    }
+}
+
+#[test]
+fn titles_of_older_versions_are_served_by_their_sums() {
+    let film = film();
+    let dir = tempfile::tempdir().unwrap();
+    let volume = Volume::open_or_create(dir.path()).unwrap();
+    let info = film.add(&volume, "film");
+    strip_crcs(&dir.path().join(format!("titles/{}", info.id)));
+    for size in SIZES {
+        let (damaged, stats) = read_all(&volume, info.id, &film, size, ReadBackend::Threads).unwrap();
+        assert_eq!((damaged, stats.sums_only), (0, 0), "{size}");
+    }
+    let (disks, volume) = Disks::volume(3, 1, 0);
+    let info = film.add(&volume, "film");
+    (0..3).for_each(|i| strip_crcs(&disks.title(i, info.id)));
+    let data = disks.title(0, info.id).join("data.mru");
+    let mut bytes = fs::read(&data).unwrap();
+    bytes[1316 * 7] ^= 2;
+    fs::write(data, bytes).unwrap();
+    for size in SIZES {
+        let (damaged, stats) = read_all(&volume, info.id, &film, size, ReadBackend::Threads).unwrap();
+        assert_eq!((damaged, stats.sums_only), (0, 0), "{size}");
+        assert!(stats.decoded_bytes > 0, "{size}");
+    }
+}
