@@ -3,6 +3,7 @@
 //! Each promise is one function, named like the promise; `docs/ref/store-format.md` lists them under the same names.
 
 mod content;
+mod crcs;
 mod members;
 mod parity;
 mod range_sums;
@@ -66,7 +67,7 @@ impl fmt::Display for Finding {
 }
 
 /// Every promise by its name, in the order in which they are checked.
-pub const PROMISES: [&str; 37] = [
+pub const PROMISES: [&str; 40] = [
     "superblock_is_readable",
     "geometry_is_supported",
     "members_file_is_readable",
@@ -94,11 +95,14 @@ pub const PROMISES: [&str; 37] = [
     "range_sums_agree_with_manifest",
     "range_sum_blocks_are_whole",
     "range_sums_agree_with_meta",
+    "crcs_agree_with_manifest",
+    "crc_blocks_are_whole",
     "parity_meta_agrees_with_manifest",
     "parity_times_agree_with_meta",
     "data_is_as_ingested",
     "sums_are_of_the_data",
     "range_sums_are_of_the_data",
+    "crcs_are_of_the_data",
     "data_is_a_transport_stream",
     "index_and_meta_are_as_ingested",
     "units_are_as_ingested",

@@ -2,6 +2,7 @@
 //! under its name.
 
 mod common;
+mod crc_support;
 mod repair_support;
 
 use std::collections::BTreeSet;
@@ -55,6 +56,10 @@ impl Fixture {
         let entry = files.iter_mut().find(|file| file.name == name).unwrap();
         entry.blake3 = blake3::hash(&bytes).to_hex().to_string();
         (0..3).for_each(|i| fs::write(self.file(i, "manifest.mrm"), manifest.encode()).unwrap());
+    }
+
+    fn strip_crcs(&self) {
+        (0..3).for_each(|i| crc_support::strip_crcs(self.file(i, "manifest.mrm").parent().unwrap()));
     }
 
     /// Changes one record of a file of meta-data, with its checksums right.
@@ -127,19 +132,31 @@ const DAMAGES: &[Damage] = &[
     ("parity_sums_are_of_the_parity", Depth::Full, |f| {
         f.forge_record("parity.mrp", 9, |m| PacketMeta::new(m.sum() ^ 1, 0, m.time()));
     }),
-    // Two words change places: the sum stays, and the hashes are forged.
+    // Two words change places in a title without CRCs: the sum stays, and the hashes are forged.
     ("parity_is_of_the_data", Depth::Full, |f| {
+        f.strip_crcs();
         f.forge(1, "parity.mru", |bytes| {
             bytes.swap(10, 12);
             bytes.swap(11, 13);
         });
     }),
     ("data_is_as_ingested", Depth::Full, |f| {
+        f.strip_crcs();
         f.forge(1, "data.mru", |bytes| {
             bytes.swap(10, 12);
             bytes.swap(11, 13);
         });
     }),
+    // With CRCs that is seen, whatever the hashes say.
+    ("sums_are_of_the_data", Depth::Full, |f| {
+        f.forge(1, "data.mru", |bytes| bytes[10..14].rotate_left(2));
+    }),
+    ("parity_sums_are_of_the_parity", Depth::Full, |f| {
+        f.forge(1, "parity.mru", |bytes| bytes[10..14].rotate_left(2));
+    }),
+    ("crcs_agree_with_manifest", Depth::Quick, |f| flip(&f.file(1, "crcs.mrc"), 100)),
+    ("crcs_agree_with_manifest", Depth::Quick, |f| flip(&f.file(2, "parity.mrc"), 100)),
+    ("crc_blocks_are_whole", Depth::Quick, |f| flip(&f.file(1, "parity.mrc"), 4096 + 9)),
     ("index_and_meta_are_as_ingested", Depth::Full, |f| {
         let path = f.file(2, "index.mri");
         let good = fs::read(f.file(1, "index.mri")).unwrap();
@@ -192,7 +209,10 @@ fn a_flipped_byte_is_placed_and_a_scrub_mends_it() {
     assert_eq!(findings.len(), 1, "one damage, one finding: {findings:#?}");
     assert_eq!((findings[0].severity, findings[0].promise), (Severity::Error, "units_are_as_ingested"));
     assert_eq!(findings[0].path, fixture.file(1, "data.mru"));
-    assert!(findings[0].what.contains("1 packet with a wrong sum, the first at byte 9212"), "{findings:?}");
+    assert!(
+        findings[0].what.contains("1 packet with a wrong checksum, the first at byte 9212"),
+        "{findings:?}"
+    );
     assert!(findings[0].remedy.contains("millrace scrub"), "{findings:?}");
     repair_support::run_scrub(&fixture.world.open(), true, &Default::default());
     assert_eq!(fixture.check(Depth::Full), []);

@@ -47,7 +47,7 @@ fn a_disk_that_cannot_be_read_is_written_anew() {
     assert!(content(&world.dirs[1]) == before);
     faults.set(1, ReadFault::Flip { seed: 7, one_in: 200 });
     let report = run_scrub(&volume, true, &faults);
-    assert!(report.found.iter().any(|found| found.what.contains("with a wrong sum")), "{report:?}");
+    assert!(report.found.iter().any(|found| found.what.contains("with a wrong checksum")), "{report:?}");
     assert_eq!(report.count(Fate::Lost), 0, "{report:?}");
     assert!(content(&world.dirs[1]) == before, "what is written is right, however it is read");
 }

@@ -81,6 +81,16 @@ impl Fixture {
         self.forge_file(name, &bytes);
     }
 
+    /// Changes the CRC of a packet, with the block's checksum right; a packet behind the last one, too.
+    fn forge_crc(&self, packet: usize) {
+        let mut bytes = fs::read(self.title.join("crcs.mrc")).unwrap();
+        let (blocks, _) = bytes.as_chunks_mut::<META_BLOCK_BYTES>();
+        let block = &mut blocks[1 + packet / 1020];
+        block[packet % 1020 * 4] ^= 1;
+        seal_block(block, (packet / 1020) as u32);
+        self.forge_file("crcs.mrc", &bytes);
+    }
+
     /// Adds `by` to one of the sums of a range sums file, with the block's checksum right; `grain` 0 is the first.
     fn forge_sums(&self, grain: usize, by: u16) {
         let mut bytes = fs::read(self.title.join("sums.mrr")).unwrap();
@@ -211,6 +221,10 @@ const DAMAGES: &[Damage] = &[
     ("range_sum_blocks_are_whole", Depth::Quick, |f| f.forge_sums(6000, 1)), // behind the last grain
     ("range_sums_agree_with_meta", Depth::Quick, |f| f.forge_sums(7 * 5 - 1, 1)),
     ("range_sums_are_of_the_data", Depth::Full, |f| f.forge_sums(7 * 5 + 3, 1)), // within a packet
+    ("crcs_agree_with_manifest", Depth::Quick, |f| f.flip("crcs.mrc", 100)),
+    ("crc_blocks_are_whole", Depth::Quick, |f| f.flip("crcs.mrc", 4096 + 11)),
+    ("crc_blocks_are_whole", Depth::Quick, |f| f.forge_crc(900)), // behind the last packet
+    ("crcs_are_of_the_data", Depth::Full, |f| f.forge_crc(5)),
     ("data_is_as_ingested", Depth::Full, |f| f.flip("data.ts", 1316 * 5 + 77)),
     ("sums_are_of_the_data", Depth::Full, |f| {
         f.forge_meta("meta-564.mrp", 1, |m| PacketMeta::new(m.sum() ^ 1, m.flags(), m.time()));
@@ -295,7 +309,7 @@ fn a_flipped_byte_of_data_is_placed() {
 #[test]
 fn every_flipped_byte_of_the_small_files_is_found() {
     let fixture = Fixture::new();
-    for name in ["manifest.mrm", "index.mri", "meta-1316.mrp", "sums.mrr"] {
+    for name in ["manifest.mrm", "index.mri", "meta-1316.mrp", "sums.mrr", "crcs.mrc"] {
         let len = fs::read(fixture.title.join(name)).unwrap().len();
         for at in (0..len).step_by(41) {
             fixture.flip(name, at);

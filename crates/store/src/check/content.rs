@@ -3,34 +3,46 @@
 use std::fs::File;
 use std::io::{self, Read};
 
-use millrace_core::limits::TS_PACKET_BYTES;
+use millrace_core::limits::{DEFAULT_PACKET_BYTES, TS_PACKET_BYTES};
 use millrace_core::packet::PacketMeta;
 use millrace_core::units::Count;
 use millrace_core::wire::checksum;
 
+use super::crcs::CrcCheck;
 use super::range_sums::GrainCheck;
 use super::title::TitleCheck;
 use crate::format::manifest::{DATA_FILE, DATA_UNITS_FILE, PARITY_UNITS_FILE};
-use crate::meta::{MetaFile, RECORDS_PER_BLOCK};
+use crate::meta::{CrcFile, MetaFile, RECORDS_PER_BLOCK};
 use crate::sums::SumsFile;
 
 /// Bytes of a data file read at a time: whole TS packets, small enough to stay in cache for hash, sums and look.
 const READ_BYTES: usize = TS_PACKET_BYTES * 1024;
 
-pub(super) fn check(title: &mut TitleCheck<'_, '_>, metas: &[MetaFile], range_sums: Option<&SumsFile>) {
-    data_is_as_ingested(title, metas, range_sums);
+pub(super) fn check(
+    title: &mut TitleCheck<'_, '_>,
+    metas: &[MetaFile],
+    range_sums: Option<&SumsFile>,
+    crcs: Option<&CrcFile>,
+) {
+    data_is_as_ingested(title, metas, range_sums, crcs);
     index_and_meta_are_as_ingested(title);
 }
 
-/// One pass over the data file: its BLAKE3, every packet's sum in every size, every grain's sum, every TS packet's first
-/// byte.
-fn data_is_as_ingested(title: &mut TitleCheck<'_, '_>, metas: &[MetaFile], range_sums: Option<&SumsFile>) {
+/// One pass over the data file: its BLAKE3, every packet's sum in every size, every grain's sum, every packet's CRC, every TS
+/// packet's first byte.
+fn data_is_as_ingested(
+    title: &mut TitleCheck<'_, '_>,
+    metas: &[MetaFile],
+    range_sums: Option<&SumsFile>,
+    crcs: Option<&CrcFile>,
+) {
     if title.manifest.file(DATA_FILE).is_none() || !title.has(DATA_FILE) {
         return; // on several members it is looked at by rows
     }
     let path = title.dir.join(DATA_FILE);
     let mut sums: Vec<SumCheck<'_>> = metas.iter().map(SumCheck::new).collect();
     let mut grains = range_sums.map(GrainCheck::new);
+    let mut crcs = crcs.map(CrcCheck::new);
     let mut hasher = blake3::Hasher::new();
     let mut sync = SyncCheck::default();
     let before = title.report.progress.bytes_done;
@@ -39,6 +51,7 @@ fn data_is_as_ingested(title: &mut TitleCheck<'_, '_>, metas: &[MetaFile], range
             hasher.update(piece);
             sums.iter_mut().for_each(|sum| sum.take(piece));
             grains.iter_mut().for_each(|grains| grains.take(piece));
+            crcs.iter_mut().for_each(|crcs| crcs.take(piece));
             sync.take(piece);
             title.report.progress.bytes_done += piece.len() as u64;
             (title.report.tell)(&title.report.progress);
@@ -53,15 +66,13 @@ fn data_is_as_ingested(title: &mut TitleCheck<'_, '_>, metas: &[MetaFile], range
     for sum in &mut sums {
         sum.end();
     }
+    let wrong_crcs = crcs.as_mut().and_then(CrcCheck::end);
     if !same {
-        let size = sums.iter().find(|sum| sum.wrong > 0).map_or(String::new(), |sum| {
-            let byte = u64::from(sum.first_wrong) * sum.packet_bytes as u64;
-            format!("; {} with a wrong sum, the first at byte {byte}", Count(sum.wrong, "packet"))
-        });
+        let place = place(&sums, wrong_crcs);
         title.damaged(
             "data_is_as_ingested",
             &path,
-            format!("is not what was ingested: its BLAKE3 differs{size}"),
+            format!("is not what was ingested: its BLAKE3 differs{place}"),
         );
     }
     for sum in sums.iter().filter(|sum| same && sum.wrong > 0) {
@@ -78,12 +89,34 @@ fn data_is_as_ingested(title: &mut TitleCheck<'_, '_>, metas: &[MetaFile], range
             format!("{} grains have a wrong sum, the first is grain {}", grains.wrong, grains.first_wrong);
         title.damaged("range_sums_are_of_the_data", grains.path(), what);
     }
+    if let (true, Some((wrong, first)), Some(crcs)) = (same, wrong_crcs, &crcs) {
+        title.damaged("crcs_are_of_the_data", crcs.path(), wrong_crc(wrong, first));
+    }
     if sync.wrong > 0 {
         let what =
             format!("{} TS packets do not begin with 0x47, the first is number {}", sync.wrong, sync.first);
         let remedy = "decoders will show errors there; add a better copy of the film if it matters";
         title.report.warning("data_is_a_transport_stream", &path, what, remedy);
     }
+}
+
+/// Where the data is wrong, as far as sums and CRCs tell. The CRCs see what the sums see, and more.
+fn place(sums: &[SumCheck<'_>], wrong_crcs: Option<(u64, u32)>) -> String {
+    let by_sum = sums.iter().find(|sum| sum.wrong > 0).map(|sum| {
+        let byte = u64::from(sum.first_wrong) * sum.packet_bytes as u64;
+        (sum.wrong, "sum", byte)
+    });
+    let by_crc =
+        wrong_crcs.map(|(wrong, first)| (wrong, "CRC", u64::from(first) * DEFAULT_PACKET_BYTES as u64));
+    let more = by_crc.filter(|crc| by_sum.is_none_or(|sum| sum.0 < crc.0)).or(by_sum);
+    more.map_or(String::new(), |(wrong, what, byte)| {
+        format!("; {} with a wrong {what}, the first at byte {byte}", Count(wrong, "packet"))
+    })
+}
+
+/// So many packets have another CRC than the stored one.
+pub(super) fn wrong_crc(wrong: u64, first: u32) -> String {
+    format!("{} with a wrong CRC, the first is packet {first}", Count(wrong, "packet"))
 }
 
 fn index_and_meta_are_as_ingested(title: &mut TitleCheck<'_, '_>) {

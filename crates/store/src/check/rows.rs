@@ -9,13 +9,14 @@ use millrace_core::seam::Clock;
 use millrace_core::time::Instant;
 use millrace_core::units::Count;
 
-use super::content::{SumCheck, SyncCheck};
+use super::content::{SumCheck, SyncCheck, wrong_crc};
+use super::crcs::CrcCheck;
 use super::range_sums::GrainCheck;
 use super::title::remedy;
 use super::{Report, Severity};
 use crate::disk::ReadFaults;
-use crate::format::manifest::{FileEntry, SUMS_FILE, meta_file};
-use crate::meta::MetaFile;
+use crate::format::manifest::{CRC_FILE, FileEntry, SUMS_FILE, meta_file};
+use crate::meta::{CrcFile, MetaFile};
 use crate::repair::grid::Grid;
 use crate::repair::reading::Reading;
 use crate::repair::set::{TitleSet, Units};
@@ -23,7 +24,7 @@ use crate::repair::title::row_sums;
 use crate::repair::work::Work;
 use crate::repair::{Progress, RepairError, Setting, Timekeeper};
 use crate::sums::SumsFile;
-use crate::volume::{open_meta, open_sums};
+use crate::volume::{open_crcs, open_meta, open_sums};
 
 /// Nothing is bounded here, so nobody waits.
 #[derive(Default)]
@@ -74,6 +75,7 @@ struct Film<'a> {
     hasher: blake3::Hasher,
     sums: Vec<SumCheck<'a>>,
     grains: Option<GrainCheck<'a>>,
+    crcs: Option<CrcCheck<'a>>,
     sync: SyncCheck,
 }
 
@@ -90,13 +92,14 @@ impl Rows<'_> {
             return hashes_only(set, &files, report, work);
         };
         let mut reading = Reading::open(set, sums, work)?;
-        let (metas, range_sums) = others(set);
+        let (metas, range_sums, crcs) = others(set);
         let mut rows = Rows {
             film: Film {
                 whole: set.rows.members() > 1,
                 hasher: blake3::Hasher::new(),
                 sums: metas.iter().map(SumCheck::new).collect(),
                 grains: range_sums.as_ref().map(GrainCheck::new),
+                crcs: crcs.as_ref().map(CrcCheck::new),
                 sync: SyncCheck::default(),
             },
             contradictions: 0,
@@ -140,6 +143,7 @@ impl Rows<'_> {
             self.film.hasher.update(film);
             self.film.sums.iter_mut().for_each(|sum| sum.take(film));
             self.film.grains.iter_mut().for_each(|grains| grains.take(film));
+            self.film.crcs.iter_mut().for_each(|crcs| crcs.take(film));
             self.film.sync.take(film);
         }
     }
@@ -154,7 +158,7 @@ impl Rows<'_> {
             );
             report.error("parity_is_of_the_data", &dir, what, todo.clone());
         }
-        let Film { whole, hasher, sums, grains, sync } = self.film;
+        let Film { whole, hasher, sums, grains, mut crcs, sync } = self.film;
         if !whole {
             return; // not all of it could be had; what is wrong with it has been said
         }
@@ -183,6 +187,11 @@ impl Rows<'_> {
                 wrong.push(("range_sums_are_of_the_data", grains.path().to_path_buf(), what));
             }
         }
+        if let Some(crcs) = &mut crcs
+            && let Some((count, first)) = crcs.end()
+        {
+            wrong.push(("crcs_are_of_the_data", crcs.path().to_path_buf(), wrong_crc(count, first)));
+        }
         for (promise, path, what) in wrong {
             report.add(Severity::Error, promise, &path, what, todo.clone());
         }
@@ -197,14 +206,16 @@ impl Rows<'_> {
     }
 }
 
-/// Meta-data of other packet sizes and range sums, from the first member that has them.
-fn others(set: &TitleSet) -> (Vec<MetaFile>, Option<SumsFile>) {
+/// Meta-data of other packet sizes, range sums and CRCs, from the first member that has them.
+fn others(set: &TitleSet) -> (Vec<MetaFile>, Option<SumsFile>, Option<CrcFile>) {
     let info = &set.manifest.title;
     let dirs = || set.homes.iter().flatten().map(|home| home.dirs.title(set.id()));
     let meta = |&size: &u16| dirs().find_map(|dir| open_meta(&dir.join(meta_file(size)), info, size).ok());
     let sums = || dirs().find_map(|dir| open_sums(&dir.join(SUMS_FILE), info).ok());
     let metas = info.packet_sizes.iter().filter_map(meta).collect();
-    (metas, if set.manifest.has_sums() { sums() } else { None })
+    let crcs = || dirs().find_map(|dir| open_crcs(&dir.join(CRC_FILE), info, info.bytes).ok());
+    let sums = if set.manifest.has_sums() { sums() } else { None };
+    (metas, sums, if set.manifest.has_crcs() { crcs() } else { None })
 }
 
 fn units_are_as_ingested(

@@ -6,12 +6,12 @@ use millrace_core::limits::DEFAULT_PACKET_BYTES;
 use millrace_core::packet::PacketMeta;
 use millrace_core::time::MediaTicks;
 
-use super::{Depth, Report, cause, content, is_one_of, list, parity, range_sums};
+use super::{Depth, Report, cause, content, crcs, is_one_of, list, parity, range_sums};
 use crate::format::manifest::{INDEX_FILE, MANIFEST_FILE, Manifest, meta_file};
 use crate::format::meta::META_BLOCK_BYTES;
 use crate::format::superblock::Superblock;
 use crate::index::{TIME_STEP_PACKETS, TitleIndex};
-use crate::meta::{MetaFile, RECORDS_PER_BLOCK};
+use crate::meta::{MetaFile, RECORDS_PER_BLOCK, Record, RecordsFile};
 use crate::volume::dirs::Dirs;
 use crate::volume::{open_index, open_meta};
 
@@ -64,9 +64,10 @@ impl<'a, 'r> TitleCheck<'a, 'r> {
         }
         let default = whole.iter().find(|meta| u64::from(meta.packet_bytes()) == DEFAULT);
         let sums = range_sums::check(&mut self, default.copied());
+        let crcs = crcs::check(&mut self);
         parity::check(&mut self, default.copied());
         if depth == Depth::Full {
-            content::check(&mut self, &metas, sums.as_ref());
+            content::check(&mut self, &metas, sums.as_ref(), crcs.as_ref());
         }
     }
 
@@ -300,9 +301,9 @@ impl<'a> Records<'a> {
 }
 
 /// Whether the last block has anything behind the last record.
-fn unused_records(meta: &MetaFile) -> Option<String> {
+pub(super) fn unused_records<R: Record>(meta: &RecordsFile<R>) -> Option<String> {
     use std::os::unix::fs::FileExt;
-    let used = (meta.packets() % RECORDS_PER_BLOCK) as usize;
+    let used = (meta.packets() % R::PER_BLOCK) as usize;
     if used == 0 {
         return None;
     }
@@ -311,6 +312,6 @@ fn unused_records(meta: &MetaFile) -> Option<String> {
     if let Err(error) = meta.file().read_exact_at(&mut block, start) {
         return Some(format!("cannot be read: {error}"));
     }
-    let unused = &block[used * PacketMeta::BYTES..RECORDS_PER_BLOCK as usize * PacketMeta::BYTES];
+    let unused = &block[used * R::LENGTH..R::PER_BLOCK as usize * R::LENGTH];
     unused.iter().any(|&byte| byte != 0).then(|| "has records behind the last packet's".to_owned())
 }

@@ -7,6 +7,7 @@ use millrace_core::fec::{Code, Plans};
 use millrace_core::limits::DEFAULT_PACKET_BYTES;
 use millrace_core::wire::checksum::sum16;
 
+use crate::meta::PacketCrc;
 use crate::rows::Rows;
 
 const PACKET: usize = DEFAULT_PACKET_BYTES;
@@ -32,9 +33,11 @@ pub(crate) struct Grid {
     bytes: Vec<u8>,
     /// Stored sums in the same order.
     sums: Vec<u16>,
+    /// Stored CRCs likewise, where they are known.
+    crcs: Vec<Option<PacketCrc>>,
     /// Whether those of the parity are known.
     parity_known: bool,
-    /// For each codeword, by row, then place: the symbols that have their sums.
+    /// For each codeword, by row, then place: the symbols that have their sums and CRCs.
     right: Vec<u128>,
     scratch: Vec<u8>,
 }
@@ -44,8 +47,8 @@ impl Grid {
     pub(crate) fn new(shape: Rows) -> Option<Self> {
         let plans = Plans::new(Code::new(shape.k(), shape.m())?);
         let (bytes, sums, right) = (Vec::new(), Vec::new(), Vec::new());
-        let (parity_known, scratch) = (true, Vec::new());
-        Some(Self { shape, plans, first_row: 0, rows: 0, bytes, sums, parity_known, right, scratch })
+        let (crcs, parity_known, scratch) = (Vec::new(), true, Vec::new());
+        Some(Self { shape, plans, first_row: 0, rows: 0, bytes, sums, crcs, parity_known, right, scratch })
     }
 
     /// Empties it for `rows` rows from `first_row` on. `data_sums` are those of the film's packets in these rows, fewer in
@@ -59,6 +62,7 @@ impl Grid {
         self.bytes.clear();
         self.bytes.resize(rows * units * shape.unit_bytes(), 0);
         self.sums.clear();
+        self.crcs.clear();
         self.right.clear();
         self.right.resize(rows * in_unit, 0);
         let (data_row, parity_row) = (shape.k() * in_unit, shape.m() * in_unit);
@@ -80,20 +84,41 @@ impl Grid {
         }
     }
 
+    /// The CRCs of the same packets, in the same order as the sums: of the film's, and of the parity's; either may be missing.
+    /// Called before anything is put.
+    pub(crate) fn know_crcs(&mut self, data: &[PacketCrc], parity: &[PacketCrc]) {
+        let (units, in_unit, k) = (self.units(), self.in_unit(), self.shape.k());
+        self.crcs.clear();
+        self.crcs.resize(self.rows as usize * units * in_unit, None);
+        for (row, crcs) in self.crcs.chunks_mut((units * in_unit).max(1)).enumerate() {
+            let (of_data, of_parity) = crcs.split_at_mut(k * in_unit);
+            for (known, of) in [(data, of_data), (parity, of_parity)] {
+                let known = known.iter().skip(row * of.len());
+                of.iter_mut().zip(known).for_each(|(place, crc)| *place = Some(*crc));
+            }
+        }
+    }
+
+    /// Whether bytes have the stored CRC of a packet, as far as it is known.
+    fn has_crc(&self, index: usize, bytes: &[u8]) -> bool {
+        self.crcs.get(index).copied().flatten().is_none_or(|crc| crc == PacketCrc::of(bytes))
+    }
+
     /// The rows of the title that are in it.
     pub(crate) fn rows(&self) -> std::ops::Range<u32> {
         self.first_row..self.first_row + self.rows
     }
 
-    /// What was read of a unit, from its first packet on: each packet with its stored sum counts as right. Returns the
-    /// packets that had another sum.
+    /// What was read of a unit, from its first packet on: each packet with its stored sum and CRC counts as right. Returns
+    /// the packets that had others.
     pub(crate) fn put(&mut self, row: u32, unit: usize, bytes: &[u8]) -> Vec<usize> {
         let mut wrong = Vec::new();
         let start = self.unit_start(row, unit);
         for (j, packet) in bytes.chunks(PACKET).enumerate().take(self.in_unit()) {
             let index = start + j;
             // A short packet is the film's last one: what is behind it is zero and adds nothing to the sum.
-            let right = !self.knows(unit) || sum16(packet) == self.sums[index];
+            let right =
+                (!self.knows(unit) || sum16(packet) == self.sums[index]) && self.has_crc(index, packet);
             let word = self.word(row, j);
             let known = &mut self.right[word];
             if right && *known >> unit & 1 == 0 {
@@ -249,12 +274,16 @@ impl Grid {
         self.agrees(row, j, kept, 0, &made).then_some(made)
     }
 
-    /// Whether bytes have the stored sum of a packet; beyond the film's end, whether they are zero.
+    /// Whether bytes have the stored sum and CRC of a packet; beyond the film's end, whether they are zero.
     fn has_sum(&self, row: u32, unit: usize, j: usize, bytes: &[u8]) -> bool {
-        if unit < self.shape.k() && self.shape.film_in_unit(row, unit) <= j * PACKET {
-            return bytes.iter().all(|&byte| byte == 0);
+        let in_unit =
+            if unit < self.shape.k() { self.shape.film_in_unit(row, unit) } else { self.shape.unit_bytes() };
+        let (film, beyond) = bytes.split_at(in_unit.saturating_sub(j * PACKET).min(bytes.len()));
+        if beyond.iter().any(|&byte| byte != 0) {
+            return false;
         }
-        !self.knows(unit) || sum16(bytes) == self.sums[self.unit_start(row, unit) + j]
+        let index = self.unit_start(row, unit) + j;
+        film.is_empty() || (!self.knows(unit) || sum16(film) == self.sums[index]) && self.has_crc(index, film)
     }
 
     /// Whether a unit has stored sums.

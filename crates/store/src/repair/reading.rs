@@ -13,21 +13,32 @@ use super::grid::Grid;
 use super::set::{TitleSet, Units};
 use super::work::Work;
 use crate::error::StoreError;
-use crate::meta::MetaFile;
+use crate::meta::{PacketCrc, Record, RecordsFile};
 
-/// The stored sums of a title's packets, film and parity.
+/// The stored sums of a title's packets, film and parity, and the CRCs where there are any.
 pub(crate) struct RowSums {
     meta: Sums,
     parity: Option<Sums>,
+    crcs: Option<Crcs>,
+    parity_crcs: Option<Crcs>,
 }
 
-/// A file of sums, and the slot of the member that has it.
-pub(crate) type Sums = (u16, Arc<MetaFile>);
+/// A file of records, and the slot of the member that has it.
+pub(crate) type Found<R> = (u16, Arc<RecordsFile<R>>);
+/// One of sums.
+pub(crate) type Sums = Found<PacketMeta>;
+/// One of CRCs.
+type Crcs = Found<PacketCrc>;
 
 impl RowSums {
     /// From files whose BLAKE3 has been found right.
     pub(crate) fn new(meta: Sums, parity: Option<Sums>) -> Self {
-        Self { meta, parity }
+        Self { meta, parity, crcs: None, parity_crcs: None }
+    }
+
+    /// With CRCs from files whose BLAKE3 has been found right: those of the film, and of the parity.
+    pub(crate) fn with_crcs(self, crcs: Option<Crcs>, parity_crcs: Option<Crcs>) -> Self {
+        Self { crcs, parity_crcs, ..self }
     }
 
     /// Whether there are sums of the parity, if there is parity.
@@ -42,19 +53,34 @@ impl RowSums {
         rows: &std::ops::Range<u32>,
         work: &mut Work<'_>,
     ) -> Result<(Vec<u16>, Vec<u16>), RepairError> {
-        let packets = set.rows.packets();
-        let at = |row: u32| (u64::from(row) * u64::from(set.rows.row_packets())).min(packets.into()) as u32;
-        let data = sums(&self.meta, at(rows.start)..at(rows.end), work)?;
-        let parity = match &self.parity {
-            None => Vec::new(),
-            Some(parity) => {
-                // A title's parity has fewer packets than a file of meta-data can have records.
-                let record = |row| set.rows.parity_record(row, 0, 0) as u32;
-                sums(parity, record(rows.start)..record(rows.end), work)?
-            }
-        };
-        Ok((data, parity))
+        let (film, parity) = records_of(set, rows);
+        let data = sums(&self.meta, film, work)?;
+        let parity = self.parity.as_ref().map(|meta| sums(meta, parity, work)).transpose()?;
+        Ok((data, parity.unwrap_or_default()))
     }
+
+    /// CRCs of the same packets; none if they are not known.
+    fn read_crcs(
+        &self,
+        set: &TitleSet,
+        rows: &std::ops::Range<u32>,
+        work: &mut Work<'_>,
+    ) -> Result<(Vec<PacketCrc>, Vec<PacketCrc>), RepairError> {
+        let (film, parity) = records_of(set, rows);
+        let mut of = |file: &Option<Crcs>, packets| -> Result<_, RepairError> {
+            Ok(file.as_ref().map(|file| records(file, packets, work)).transpose()?.unwrap_or_default())
+        };
+        Ok((of(&self.crcs, film)?, of(&self.parity_crcs, parity)?))
+    }
+}
+
+/// The packets of film and of parity in these rows.
+fn records_of(set: &TitleSet, rows: &std::ops::Range<u32>) -> (std::ops::Range<u32>, std::ops::Range<u32>) {
+    let packets = set.rows.packets();
+    let film = |row: u32| (u64::from(row) * u64::from(set.rows.row_packets())).min(packets.into()) as u32;
+    // A title's parity has fewer packets than a file of meta-data can have records.
+    let parity = |row| set.rows.parity_record(row, 0, 0) as u32;
+    (film(rows.start)..film(rows.end), parity(rows.start)..parity(rows.end))
 }
 
 /// Media times of the first packets of these rows.
@@ -76,17 +102,21 @@ fn times(
     Ok(read?)
 }
 
-fn sums(
-    (slot, meta): &Sums,
-    records: std::ops::Range<u32>,
+fn sums(meta: &Sums, packets: std::ops::Range<u32>, work: &mut Work<'_>) -> Result<Vec<u16>, RepairError> {
+    Ok(records(meta, packets, work)?.iter().map(|record| record.sum()).collect())
+}
+
+fn records<R: Record + Send + Sync + 'static>(
+    (slot, file): &Found<R>,
+    packets: std::ops::Range<u32>,
     work: &mut Work<'_>,
-) -> Result<Vec<u16>, RepairError> {
-    let meta = Arc::clone(meta);
+) -> Result<Vec<R>, RepairError> {
+    let file = Arc::clone(file);
     let read = work.demand(*slot, move || {
-        let mut read = vec![PacketMeta::default(); records.len()];
-        meta.read(records.start, &mut read).map(|()| read)
+        let mut read = vec![R::default(); packets.len()];
+        file.read(packets.start, &mut read).map(|()| read)
     })?;
-    Ok(read?.iter().map(|record| record.sum()).collect())
+    Ok(read?)
 }
 
 /// A file of units that is read.
@@ -105,7 +135,7 @@ struct Source {
 /// What was wrong with a file of units.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub(crate) struct Trouble {
-    /// Packets that have another sum than the stored one, and the byte where the first begins.
+    /// Packets that have another sum or CRC than the stored one, and the byte where the first begins.
     pub(crate) wrong_packets: u64,
     pub(crate) first_byte: Option<u64>,
     /// The first error of the disk.
@@ -123,11 +153,11 @@ impl Trouble {
         parts.extend(self.error.as_ref().map(|error| format!("cannot be read: {error}")));
         if let Some(byte) = self.first_byte {
             let count = Count(self.wrong_packets, "packet");
-            parts.push(format!("{count} with a wrong sum, the first at byte {byte}"));
+            parts.push(format!("{count} with a wrong checksum, the first at byte {byte}"));
         }
         parts.extend(self.other.clone());
         if self.wrong_hash && parts.is_empty() {
-            parts.push("its BLAKE3 differs, though all sums match".to_owned());
+            parts.push("its BLAKE3 differs, though all checksums match".to_owned());
         }
         (!parts.is_empty()).then(|| parts.join("; "))
     }
@@ -195,6 +225,8 @@ impl Reading {
     ) -> Result<&mut Grid, RepairError> {
         let (data, parity) = self.sums.read(set, &rows, work)?;
         self.grid.begin(rows.start, rows.end - rows.start, &data, &parity);
+        let (data, parity) = self.sums.read_crcs(set, &rows, work)?;
+        self.grid.know_crcs(&data, &parity);
         for source in &mut self.sources {
             source.load(set, rows.clone(), &mut self.grid, &mut self.buffer, work)?;
         }

@@ -12,15 +12,17 @@ use super::RepairError;
 use super::anew;
 use super::out::Out;
 use super::place::Place;
-use super::reading::{Reading, RowSums, Sums};
+use super::reading::{self, Reading, RowSums};
 use super::report::{Fate, Found};
 use super::set::{TitleSet, Units};
 use super::shared::{self, Fresh};
 use super::work::Work;
 use crate::disk::Disk;
 use crate::error::StoreError;
-use crate::format::manifest::{FileEntry, MANIFEST_FILE, PARITY_META_FILE, meta_file};
-use crate::meta::MetaFile;
+use crate::format::manifest::{
+    CRC_FILE, FileEntry, MANIFEST_FILE, PARITY_CRC_FILE, PARITY_META_FILE, meta_file,
+};
+use crate::meta::{Record, RecordsFile};
 use crate::volume::dirs::{Dirs, LOCK_FILE, read_whole, rename, sync_dir, write_new};
 use crate::volume::lock::StoreLock;
 use crate::volume::workspace::Workspace;
@@ -266,23 +268,32 @@ fn tell_of_sources(set: &TitleSet, reading: &Reading, outs: &[Out], is_all_read:
     }
 }
 
-/// The sums of all packets, from copies whose BLAKE3 is right; `None` if no member has those of the film. Those of the parity may
-/// be lacking.
+/// The sums of all packets, from copies whose BLAKE3 is right; `None` if no member has those of the film. Those of the parity, and
+/// the CRCs, may be lacking.
 pub(crate) fn row_sums(
     set: &TitleSet,
     fresh: &[Fresh],
     work: &mut Work<'_>,
 ) -> Result<Option<RowSums>, RepairError> {
     let size = DEFAULT_PACKET_BYTES as u16;
-    let mut open = |name: &str| -> Result<Option<Sums>, RepairError> {
-        let Some(entry) = set.manifest.file(name) else { return Ok(None) };
-        let Some((slot, path)) = shared::find(set, entry, fresh, work)? else { return Ok(None) };
-        let meta = work.demand(slot, move || MetaFile::open(&path))??;
-        Ok(Some((slot, Arc::new(meta))))
-    };
-    let Some(meta) = open(&meta_file(size))? else { return Ok(None) };
-    let parity = if set.rows.m() > 0 { open(PARITY_META_FILE)? } else { None };
-    Ok(Some(RowSums::new(meta, parity)))
+    let Some(meta) = find_records(set, &meta_file(size), fresh, work)? else { return Ok(None) };
+    let parity = if set.rows.m() > 0 { find_records(set, PARITY_META_FILE, fresh, work)? } else { None };
+    let crcs = find_records(set, CRC_FILE, fresh, work)?;
+    let parity_crcs = find_records(set, PARITY_CRC_FILE, fresh, work)?;
+    Ok(Some(RowSums::new(meta, parity).with_crcs(crcs, parity_crcs)))
+}
+
+/// A file of records from a member whose copy has the right BLAKE3, and the slot of that.
+fn find_records<R: Record + Send + Sync + 'static>(
+    set: &TitleSet,
+    name: &str,
+    fresh: &[Fresh],
+    work: &mut Work<'_>,
+) -> Result<Option<reading::Found<R>>, RepairError> {
+    let Some(entry) = set.manifest.file(name) else { return Ok(None) };
+    let Some((slot, path)) = shared::find(set, entry, fresh, work)? else { return Ok(None) };
+    let file = work.demand(slot, move || RecordsFile::open(&path))??;
+    Ok(Some((slot, Arc::new(file))))
 }
 
 /// Puts in place what was made and reports it.

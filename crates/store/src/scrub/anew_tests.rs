@@ -83,9 +83,10 @@ fn what_does_not_follow_is_lost_and_nothing_is_touched() {
 
 #[test]
 fn other_bytes_than_those_of_the_ingest_are_not_taken() {
-    // The film was changed in a way that its sums do not show, on a member without parity.
+    // The film was changed in a way that its sums do not show, on a member without parity, and no member has its CRCs.
     let world = World::new(geometry(2, 0), 300);
     damage_all(&world, "sums.mrr");
+    damage_all(&world, "crcs.mrc");
     let path = world.title(1).join("data.mru");
     let mut bytes = fs::read(&path).unwrap();
     // Words of two grains change places: the packet's sum stays as it was.

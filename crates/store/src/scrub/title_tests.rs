@@ -89,7 +89,10 @@ fn flipped_bits_on_up_to_m_units_of_each_row_are_mended() {
     }
     let report = run(&world, true);
     assert_eq!((report.count(Fate::Mended), report.count(Fate::Lost)), (2, 0), "{report:?}");
-    assert!(report.found[0].what.contains("packets with a wrong sum, the first at byte 0"), "{report:?}");
+    assert!(
+        report.found[0].what.contains("packets with a wrong checksum, the first at byte 0"),
+        "{report:?}"
+    );
     assert!(world.tree() == before);
 }
 

@@ -10,11 +10,11 @@ use millrace_core::ids::TitleId;
 use millrace_core::limits::DEFAULT_PACKET_BYTES;
 use millrace_core::packet::PacketMeta;
 
-use super::open::{open_meta, open_parity_meta};
+use super::open::{open_crcs, open_meta, open_parity_meta};
 use super::{TitleFiles, Volume};
 use crate::error::StoreError;
-use crate::format::manifest::{PARITY_META_FILE, meta_file};
-use crate::meta::MetaFile;
+use crate::format::manifest::{CRC_FILE, PARITY_CRC_FILE, PARITY_META_FILE, meta_file};
+use crate::meta::{MetaFile, PacketCrc};
 use crate::repair::grid::Grid;
 use crate::rows::Rows;
 
@@ -53,7 +53,7 @@ impl FilmReader {
         &self.files
     }
 
-    /// Reads bytes of the film from `start` on. In rows every packet is held against its stored sum, and what is missing or
+    /// Reads bytes of the film from `start` on. In rows every packet is compared with its stored sum and CRC, and what is missing or
     /// wrong is restored from the parity.
     ///
     /// # Errors
@@ -145,6 +145,8 @@ impl RowReader {
             None => Vec::new(),
         };
         self.grid.begin(row, 1, &data_sums, &parity_sums);
+        let (data_crcs, parity_crcs) = crcs_of(files, &shape, row);
+        self.grid.know_crcs(&data_crcs, &parity_crcs);
         for position in 0..shape.members() {
             self.put(position, row, true);
         }
@@ -208,6 +210,25 @@ fn sums_of(meta: &MetaFile, first: u64, count: u32) -> Result<Vec<u16>, StoreErr
     let mut metas = vec![PacketMeta::default(); count.min(meta.packets() - first) as usize];
     meta.read(first, &mut metas)?;
     Ok(metas.into_iter().map(PacketMeta::sum).collect())
+}
+
+/// The CRCs of a row's packets, of film and parity, each from the first copy that can be read; none where there is no such copy:
+/// the sums are still there.
+fn crcs_of(files: &TitleFiles, shape: &Rows, row: u32) -> (Vec<PacketCrc>, Vec<PacketCrc>) {
+    let first = u64::from(row) * u64::from(shape.row_packets());
+    let count = u64::from(shape.packets()).saturating_sub(first).min(u64::from(shape.row_packets()));
+    let parity = (shape.parity_record(row, 0, 0), shape.m() as u64 * u64::from(shape.unit_packets()));
+    let parity_bytes = shape.parity_packets() * DEFAULT_PACKET_BYTES as u64;
+    let read = |name: &str, bytes: u64, (first, count): (u64, u64)| {
+        let copy = |path: &Path| {
+            let mut crcs = vec![PacketCrc::default(); count as usize];
+            open_crcs(path, &files.info, bytes)?.read(first as u32, &mut crcs).map(|()| crcs)
+        };
+        let none = StoreError::NoTitle { id: files.info.id };
+        let has_any = files.has_crcs && count > 0;
+        has_any.then(|| from_any(files, name, none, copy).ok()).flatten().unwrap_or_default()
+    };
+    (read(CRC_FILE, files.info.bytes, (first, count)), read(PARITY_CRC_FILE, parity_bytes, parity))
 }
 
 /// The same of the film's packets.

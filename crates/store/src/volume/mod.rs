@@ -57,7 +57,7 @@ use crate::format::superblock::{Geometry, SUPERBLOCK_BYTES, Superblock};
 use crate::members::{MemberState, Members};
 
 pub(crate) use catalogue::look_at_catalogue;
-pub(crate) use open::{open_index, open_meta, open_parity_meta, open_sums};
+pub(crate) use open::{open_crcs, open_index, open_meta, open_parity_meta, open_sums};
 
 pub use catalogue::UnreadableTitle;
 pub use dirs::{CATALOGUE_FILE, LOCK_FILE, TITLES_DIR, TMP_DIR, VOLUME_FILE};
