@@ -1,4 +1,4 @@
-//! `millrace prepare`: more packet sizes for titles that are in the store, and range sums for those of older versions.
+//! `millrace prepare`: more packet sizes for titles that are in the store, and range sums and CRCs for those of older versions.
 
 use std::process::ExitCode;
 
@@ -11,8 +11,10 @@ use super::StoreArgs;
 
 /// Prepare titles that are in the store for more packet sizes
 ///
-/// Titles that an older version has added get their range sums, from which every packet size can be served. A packet size
-/// that is named gets a meta-data file of its own. The data is read once and checked against its stored sums.
+/// Titles that an older version has added get range sums, from which every packet size can be served, and CRCs, which find
+/// damage that sums of 16 bits do not see; older versions cannot read them then. A packet size that is named gets a meta-data
+/// file of its own. The data is read once and compared with its stored sums and with the hash that it had when it was added: a
+/// title that differs is left as it is (run millrace scrub first).
 #[derive(Args)]
 #[command(
     after_help = "Examples:\n  millrace prepare --all\n  millrace prepare my-film --packet-sizes 8k\n  \

@@ -33,6 +33,7 @@ pub(crate) mod manifest_io;
 mod members_io;
 mod name;
 mod open;
+mod parity_crcs;
 pub(crate) mod recover;
 mod resize;
 mod rows_writer;
@@ -476,18 +477,18 @@ impl Volume {
         usable.iter().try_for_each(|dirs| remove_tree(disk, &dirs.removed(id)))
     }
 
-    /// Prepares a title for another packet size: another meta-data file over the same data, and range sums, if it has
-    /// none yet. The data is read once and checked against the stored sums on the way. Nothing changes if the title has
-    /// all that already.
+    /// Prepares a title for another packet size: another meta-data file over the same data, and range sums and CRCs, if it
+    /// has none yet. The data is read once, and compared on the way with the stored sums and the BLAKE3 of the title. Nothing
+    /// changes if the title has all that already.
     pub fn add_packet_size(&self, id: TitleId, packet_bytes: usize) -> Result<(), StoreError> {
         self.prepare(id, &[packet_bytes], &mut |_| ()).map(drop)
     }
 
-    /// The same for several sizes in one pass over the data; without sizes only the range sums are added. `tell` hears
+    /// The same for several sizes in one pass over the data; without sizes only range sums and CRCs are added. `tell` hears
     /// how many bytes of the data have been read. Returns the names of the files that were added.
     ///
     /// # Errors
-    /// If a size cannot be, the data does not match its sums, or the files cannot be written; nothing has changed then.
+    /// If a size cannot be, the data does not match its sums or its BLAKE3, or the files cannot be written; nothing has changed then.
     pub fn prepare(
         &self,
         id: TitleId,

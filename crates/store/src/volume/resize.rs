@@ -1,4 +1,4 @@
-//! More packet sizes for a title, and range sums if it has none: more files over the same data.
+//! More packet sizes for a title, and range sums and CRCs if it has none: more files over the same data.
 
 use millrace_core::ids::TitleId;
 use millrace_core::limits::{DEFAULT_PACKET_BYTES, MAX_TITLE_PACKETS};
@@ -10,10 +10,14 @@ use super::film::read_metas;
 use super::lock::StoreLock;
 use super::manifest_io::{find_manifest, lies_on};
 use super::members_io::leave_missing_behind;
+use super::parity_crcs::ParityCrcs;
 use super::workspace::Workspace;
 use super::{FilmReader, Inner, TitleFiles, open};
+use crate::crcs::CrcMaker;
 use crate::error::StoreError;
-use crate::format::manifest::{FileEntry, MANIFEST_FILE, Manifest, SUMS_FILE, meta_file};
+use crate::format::manifest::{
+    CRC_FILE, FileEntry, MANIFEST_FILE, Manifest, PARITY_CRC_FILE, SUMS_FILE, meta_file,
+};
 use crate::members::{MemberState, SlotReport};
 use crate::meta::{Finished, MetaWriter};
 use crate::sums::{GRAIN_BYTES, Rule, SumsWriter};
@@ -23,7 +27,7 @@ const GRAIN: usize = GRAIN_BYTES as usize;
 /// Data read at a time: about a megabyte, whole default-size packets.
 const READ_BYTES: usize = 800 * DEFAULT_PACKET_BYTES;
 
-/// A file that was made, with the packet size it is for; `None`: the range sums.
+/// A file that was made, with the packet size it is for; `None`: it is for all.
 struct Made {
     size: Option<u16>,
     name: String,
@@ -44,21 +48,22 @@ pub(super) fn prepare(
     sizes.sort_unstable();
     sizes.dedup();
     let files = open::open_title(&volume.members, id, DEFAULT_PACKET_BYTES, false)?;
-    let wants_sums = !find_manifest(&volume.members, id)?.1.has_sums();
+    let manifest = find_manifest(&volume.members, id)?.1;
     sizes.retain(|size| !files.info.packet_sizes.contains(size));
-    if sizes.is_empty() && !wants_sums {
+    let wants = Wants { sizes, sums: !manifest.has_sums(), crcs: !manifest.has_crcs() };
+    if wants.sizes.is_empty() && !wants.sums && !wants.crcs {
         return Ok(Vec::new());
     }
     volume.writable("preparing a title")?;
     if let Some(size) =
-        sizes.iter().find(|&&size| files.info.bytes.div_ceil(u64::from(size)) > MAX_TITLE_PACKETS)
+        wants.sizes.iter().find(|&&size| files.info.bytes.div_ceil(u64::from(size)) > MAX_TITLE_PACKETS)
     {
         let what = format!("more than {MAX_TITLE_PACKETS} packets of {size} bytes");
         return Err(StoreError::BadTitle { id, what });
     }
     let homes = homes(volume, id)?;
     let workspace = Workspace::create_on(&homes)?;
-    let made = make(files, &workspace, &sizes, wants_sums, tell)?;
+    let made = make(files, &workspace, &wants, tell)?;
     for (home, path) in homes.iter().zip(workspace.paths()).skip(1) {
         for Made { name, .. } in &made {
             copy_new(&home.disk, &workspace.path().join(name), &path.join(name))?;
@@ -79,53 +84,100 @@ fn homes(volume: &Inner, id: TitleId) -> Result<Vec<Dirs>, StoreError> {
     if homes.is_empty() { Err(StoreError::NoTitle { id }) } else { Ok(homes) }
 }
 
-/// Makes the files in the workspace: one pass over the data.
+/// What the title lacks.
+struct Wants {
+    sizes: Vec<u16>,
+    sums: bool,
+    crcs: bool,
+}
+
+/// Makes the files in the workspace: one pass over the data, which must have the BLAKE3 that it had when it came. Sums of 16
+/// bits do not see everything, and what is made here vouches for the data from now on.
 fn make(
     files: TitleFiles,
     workspace: &Workspace,
-    sizes: &[u16],
-    wants_sums: bool,
+    wants: &Wants,
     tell: &mut dyn FnMut(u64),
 ) -> Result<Vec<Made>, StoreError> {
     let mut film = FilmReader::new(files)?;
-    let (id, bytes) = (film.files().info.id, film.files().info.bytes);
-    let path = |name: &str| workspace.path().join(name);
-    let mut sums = wants_sums
-        .then(|| SumsWriter::create(workspace.disk(), &path(SUMS_FILE), GRAIN_BYTES))
-        .transpose()?;
-    let mut writers = Vec::new();
-    for &size in sizes {
-        writers.push(Sizer::new(size, MetaWriter::create(workspace.disk(), &path(&meta_file(size)))?));
-    }
+    let bytes = film.files().info.bytes;
+    let mut makers = Makers::create(film.files(), workspace, wants)?;
     let mut buffer = vec![0; READ_BYTES];
     let mut known = Known::new(film.files());
+    let mut hasher = blake3::Hasher::new();
     let mut start = 0;
     while start < bytes {
         let len = (bytes - start).min(buffer.len() as u64) as usize;
         let data = &mut buffer[..len];
         film.read_exact(start, data)?;
         known.read(film.files(), start, data)?;
-        for (grain, byte) in data.chunks(GRAIN).zip((start..).step_by(GRAIN)) {
-            let sum = sum16(grain);
-            if let Some(sums) = &mut sums {
-                sums.push(sum)?;
-            }
-            writers
-                .iter_mut()
-                .try_for_each(|writer| writer.take(&known, byte..byte + grain.len() as u64, sum))?;
-        }
+        hasher.update(data);
+        makers.take(&known, start, data)?;
         start += len as u64;
         tell(start);
     }
-    let mut made = Vec::new();
-    if let Some(sums) = sums {
-        made.push(Made { size: None, name: SUMS_FILE.to_owned(), done: sums.finish(id, bytes)? });
+    let files = film.files();
+    if hasher.finalize().to_hex().as_str() != files.info.blake3 {
+        let what = "does not have the BLAKE3 that the title had when it was added, so nothing was made from it; run \
+                    millrace scrub, then prepare the title again";
+        return Err(StoreError::Damaged { path: files.data_path.clone(), what: what.to_owned() });
     }
-    for writer in writers {
-        let size = writer.size;
-        made.push(Made { size: Some(size), name: meta_file(size), done: writer.finish(id, bytes)? });
+    makers.finish(files.info.id, bytes)
+}
+
+/// The files being made.
+struct Makers {
+    sums: Option<SumsWriter>,
+    crcs: Option<CrcMaker>,
+    parity_crcs: Option<ParityCrcs>,
+    sizes: Vec<Sizer>,
+}
+
+impl Makers {
+    fn create(files: &TitleFiles, workspace: &Workspace, wants: &Wants) -> Result<Self, StoreError> {
+        let (disk, path) = (workspace.disk(), |name: &str| workspace.path().join(name));
+        let sums = wants.sums.then(|| SumsWriter::create(disk, &path(SUMS_FILE), GRAIN_BYTES)).transpose()?;
+        let crcs = wants.crcs.then(|| CrcMaker::create(disk, &path(CRC_FILE))).transpose()?;
+        let parity_crcs = match files.rows.filter(|rows| wants.crcs && rows.m() > 0) {
+            Some(rows) => ParityCrcs::create(disk, &path(PARITY_CRC_FILE), rows)?,
+            None => None,
+        };
+        let sizer = |&size: &u16| Ok(Sizer::new(size, MetaWriter::create(disk, &path(&meta_file(size)))?));
+        let sizes = wants.sizes.iter().map(sizer).collect::<Result<_, StoreError>>()?;
+        Ok(Self { sums, crcs, parity_crcs, sizes })
     }
-    Ok(made)
+
+    /// The film's bytes from `start` on.
+    fn take(&mut self, known: &Known, start: u64, data: &[u8]) -> Result<(), StoreError> {
+        self.crcs.as_mut().map_or(Ok(()), |crcs| crcs.take(data))?;
+        self.parity_crcs.as_mut().map_or(Ok(()), |crcs| crcs.take(data))?;
+        for (grain, byte) in data.chunks(GRAIN).zip((start..).step_by(GRAIN)) {
+            let sum = sum16(grain);
+            self.sums.as_mut().map_or(Ok(()), |sums| sums.push(sum))?;
+            let bytes = byte..byte + grain.len() as u64;
+            self.sizes.iter_mut().try_for_each(|size| size.take(known, bytes.clone(), sum))?;
+        }
+        Ok(())
+    }
+
+    fn finish(self, id: TitleId, bytes: u64) -> Result<Vec<Made>, StoreError> {
+        let mut made = Vec::new();
+        let mut add = |size: Option<u16>, name: String, done: Finished| made.push(Made { size, name, done });
+        if let Some(sums) = self.sums {
+            add(None, SUMS_FILE.to_owned(), sums.finish(id, bytes)?);
+        }
+        if let Some(crcs) = self.crcs {
+            add(None, CRC_FILE.to_owned(), crcs.finish(id, bytes)?);
+        }
+        if let Some(crcs) = self.parity_crcs {
+            add(None, PARITY_CRC_FILE.to_owned(), crcs.finish(id)?);
+        }
+        for writer in self.sizes {
+            let size = writer.size;
+            add(Some(size), meta_file(size), writer.finish(id, bytes)?);
+        }
+        Ok(made)
+    }
 }
 
 /// The manifest is replaced after the new files are in place, on all members. A crash between the renames leaves files that
