@@ -282,3 +282,31 @@ pub const MAX_DISK_CALLS: usize = 8;
 pub const LIBRARY_STOP_NS: u64 = 5_000_000_000;
 
 const _: () = assert!(SLOW_READ_NS < DISK_CALL_NS && DISK_CALL_NS < DISK_WORK_NS);
+
+/// Memory that ffmpeg may have for one file by default. A film is copied with less than 100 MiB and transcoded from 4K with about
+/// 1 GiB; a picture of 8192 x 8192, which a file of 100 KB can hold, takes 1.5 GiB.
+pub const FFMPEG_MEMORY_BYTES: u64 = 2 << 30;
+/// Threads in which ffmpeg encodes a picture that must be transcoded: each has pictures of its own, so on a machine of 128 cores
+/// [`FFMPEG_MEMORY_BYTES`] would not do for an ordinary film.
+pub const FFMPEG_ENCODER_THREADS: usize = 16;
+/// What ffmpeg may write for a file of any size by default: hours of a still picture or of a quiet tone are a file of a few MB, and a
+/// transport stream of 75 kb/s for its clock alone, 340 MB in ten hours.
+pub const FFMPEG_OUTPUT_BYTES: u64 = 256 << 20;
+/// And so many times the length of the file beside it: copied, a film grows by a tenth; transcoded from the best codecs to H.264 by ten.
+pub const FFMPEG_OUTPUT_RATIO: u64 = 64;
+/// Processor time that ffmpeg may use for a file of any size by default, all its threads together.
+pub const FFMPEG_PROCESSOR_NS: u64 = 20 * 60 * 1_000_000_000;
+/// And so much for each MiB of the file beside it: 4 s of a film of 2 Mb/s, transcoded at a thirtieth of its speed.
+pub const FFMPEG_PROCESSOR_NS_PER_MIB: u64 = 2 * 60 * 1_000_000_000;
+/// ffmpeg is stopped when it has written nothing for this long: a disk that was asleep wakes in half a minute, and the index of a
+/// long film is read in less than one.
+pub const FFMPEG_SILENCE_NS: u64 = 5 * 60 * 1_000_000_000;
+/// What one file that ffmpeg converts must leave free on each disk: this much, or one part in [`DISK_RESERVE_PARTS`] of a small disk.
+/// How much ffmpeg will write nobody knows beforehand, and a disk that is full stops more than this one ingest.
+pub const DISK_RESERVE_BYTES: u64 = 1 << 30;
+/// See [`DISK_RESERVE_BYTES`].
+pub const DISK_RESERVE_PARTS: u64 = 20;
+/// Free space is looked at each time that ffmpeg has written so much, more often when there is little.
+pub const DISK_LOOK_BYTES: u64 = 16 << 20;
+
+const _: () = assert!(DISK_LOOK_BYTES * 4 <= DISK_RESERVE_BYTES);

@@ -53,12 +53,7 @@ fn run(options: &Options) -> anyhow::Result<Report> {
     let film = make_film(&dir.0, secs, loops)?;
     let mb = std::fs::metadata(&film)?.len() as f64 / 1e6;
     let volume = Volume::open_or_create(&dir.0.join("store"))?;
-    let ingest_options = IngestOptions {
-        name: None,
-        packet_sizes: vec![1316],
-        ffmpeg: "ffmpeg".into(),
-        cancel: Arc::clone(&options.cancel),
-    };
+    let ingest_options = IngestOptions { cancel: Arc::clone(&options.cancel), ..IngestOptions::default() };
     let (mut wall, mut cpu, mut copy_wall, mut ratio) = (vec![], vec![], vec![], vec![]);
     let mut meter = NoiseMeter::start();
     for round in 1..=rounds {

@@ -12,6 +12,7 @@ use millrace_store::packet_size::PacketSize;
 use millrace_store::volume::{TitleInfo, Volume};
 
 use super::NewStoreArgs;
+use super::ffmpeg::FfmpegArgs;
 use super::progress::{IngestBar, describe};
 
 /// Add films to the store: index them, build their packet meta-data, make them ready to serve
@@ -32,9 +33,8 @@ pub(super) struct AddArgs {
     /// every other size can be served without)
     #[arg(long, alias = "packet-size", value_name = "LIST", value_delimiter = ',')]
     packet_sizes: Vec<PacketSize>,
-    /// The ffmpeg program
-    #[arg(long, value_name = "PROGRAM", default_value = "ffmpeg", env = "MILLRACE_FFMPEG")]
-    ffmpeg: PathBuf,
+    #[command(flatten)]
+    ffmpeg: FfmpegArgs,
     /// No progress bar, no summary
     #[arg(long, short)]
     quiet: bool,
@@ -54,7 +54,8 @@ pub(super) fn run(args: &AddArgs) -> anyhow::Result<ExitCode> {
     let options = IngestOptions {
         name: args.name.clone(),
         packet_sizes,
-        ffmpeg: args.ffmpeg.clone(),
+        ffmpeg: args.ffmpeg.program.clone(),
+        bounds: args.ffmpeg.bounds(),
         cancel: super::cancel_on_signals()?,
     };
     let volume = args.store.open_or_create()?;

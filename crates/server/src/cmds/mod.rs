@@ -15,6 +15,7 @@ mod add;
 mod bench;
 mod bench_sender;
 mod doctor;
+mod ffmpeg;
 mod fsck;
 mod inspect;
 mod load;

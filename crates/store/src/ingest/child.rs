@@ -1,20 +1,28 @@
-//! A helper program whose output is read here: can be cancelled at any moment, never outlives its reader.
+//! A helper program whose output is read here: bounded, can be cancelled at any moment, never outlives its reader.
 
 use std::io::{self, Read};
 use std::os::fd::AsFd;
-use std::os::unix::process::CommandExt;
+use std::os::unix::process::{CommandExt, ExitStatusExt};
 use std::path::{Path, PathBuf};
-use std::process::{Child, ChildStderr, ChildStdout, Command, Stdio};
+use std::process::{Child, ChildStderr, ChildStdout, Command, ExitStatus, Stdio};
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Duration;
 
+use millrace_core::units::HumanDuration;
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
 use rustix::fs::{OFlags, fcntl_getfl, fcntl_setfl};
+use rustix::process::{Pid, Signal, WaitId, WaitIdOptions, kill_process_group, waitid};
 
+use super::bounds::ProcessBounds;
+use super::error::Exceeded;
 use super::pass::read_retrying;
 
 /// How often a silent program's reader looks whether it should stop.
 const LOOK_EVERY: Duration = Duration::from_millis(50);
+/// The same while it ends.
+const LOOK_FOR_END_EVERY: Duration = Duration::from_millis(5);
+/// How a program that is refused memory says so: the C library's words, and libx264's.
+const NO_MEMORY: &[&str] = &["Cannot allocate memory", "malloc of size"];
 /// What is kept of the program's messages.
 const MAX_SAID_BYTES: usize = 4096;
 
@@ -27,6 +35,8 @@ pub(super) enum ChildStop {
     Start(io::Error),
     /// Its output could not be read.
     Read(io::Error),
+    /// It wanted more than it may have.
+    Exceeded(Exceeded),
     /// It failed.
     Failed {
         /// Exit status in words.
@@ -36,11 +46,17 @@ pub(super) enum ChildStop {
     },
 }
 
-/// A running program; killed and waited for when dropped.
+/// A running program; killed and waited for when dropped, with all that it has started.
 #[derive(Debug)]
 pub(super) struct HelperProgram {
     program: PathBuf,
     child: Child,
+    /// It is gone and waited for: its number may be another's by now.
+    gone: bool,
+    bounds: ProcessBounds,
+    /// For how long it has written nothing, as far as we were there to see it: a machine that stood still, or a reader that
+    /// was busy itself, counts for nothing.
+    silent: Duration,
     out: ChildStdout,
     err: Option<ChildStderr>,
     said: Vec<u8>,
@@ -49,8 +65,9 @@ pub(super) struct HelperProgram {
 
 impl HelperProgram {
     /// Starts `command`, with nothing to read and its output and messages coming here. It gets a process group of its
-    /// own, so that a Ctrl-C at the terminal reaches only us and we decide what becomes of it.
-    pub(super) fn start(mut command: Command) -> Result<Self, ChildStop> {
+    /// own, so that a Ctrl-C at the terminal reaches only us and we decide what becomes of it. The kernel's limits are put on
+    /// it when it runs already, which needs no code between fork and exec; it has read next to nothing of its file by then.
+    pub(super) fn start(mut command: Command, bounds: ProcessBounds) -> Result<Self, ChildStop> {
         let program = Path::new(command.get_program()).to_path_buf();
         command.stdin(Stdio::null()).stdout(Stdio::piped()).stderr(Stdio::piped()).process_group(0);
         let mut child = command.spawn().map_err(ChildStop::Start)?;
@@ -58,9 +75,24 @@ impl HelperProgram {
             (Some(out), Some(err)) => (out, err),
             _ => unreachable!("both were asked for as pipes"),
         };
-        let mut this = Self { program, child, out, err: Some(err), said: Vec::new(), said_lines: 0 };
+        let mut this = Self {
+            program,
+            child,
+            gone: false,
+            bounds,
+            silent: Duration::ZERO,
+            out,
+            err: Some(err),
+            said: Vec::new(),
+            said_lines: 0,
+        };
         this.make_messages_nonblocking().map_err(ChildStop::Read)?;
+        this.bounds.put_on(this.pid()).map_err(ChildStop::Start)?;
         Ok(this)
+    }
+
+    fn pid(&self) -> Pid {
+        Pid::from_child(&self.child)
     }
 
     fn make_messages_nonblocking(&mut self) -> io::Result<()> {
@@ -91,10 +123,24 @@ impl HelperProgram {
                 self.take_messages();
             }
             if out_ready {
+                self.silent = Duration::ZERO;
                 return read_retrying(&mut self.out, room).map_err(ChildStop::Read);
+            }
+            if !err_ready {
+                self.was_silent(LOOK_EVERY)?;
             }
             idle();
         }
+    }
+
+    /// It has been silent for so much longer.
+    fn was_silent(&mut self, longer: Duration) -> Result<(), ChildStop> {
+        self.silent += longer;
+        let most = self.bounds.silence;
+        if self.silent < most {
+            return Ok(());
+        }
+        Err(ChildStop::Exceeded(Exceeded::Silence { most: HumanDuration(most) }))
     }
 
     /// Waits until there is output or a message, at most [`LOOK_EVERY`].
@@ -151,27 +197,49 @@ impl HelperProgram {
 
     /// Its output is closed: waits until it is gone. An error if it says it failed.
     pub(super) fn finish(&mut self, cancel: &AtomicBool, idle: &mut dyn FnMut()) -> Result<(), ChildStop> {
-        let status = loop {
-            match self.child.try_wait().map_err(ChildStop::Read)? {
-                Some(status) => break status,
-                None if cancel.load(Ordering::Relaxed) => return Err(ChildStop::Cancelled),
-                None => {
-                    // A program that has closed its output is about to end; one that does not is still watched.
-                    self.wait_for_end().map_err(ChildStop::Read)?;
-                    idle();
-                }
+        // It is looked at before it is waited for: what it has used is known only until then.
+        let ended = WaitIdOptions::EXITED | WaitIdOptions::NOHANG | WaitIdOptions::NOWAIT;
+        loop {
+            match waitid(WaitId::Pid(self.pid()), ended) {
+                Ok(Some(_)) => break,
+                Ok(None) | Err(rustix::io::Errno::INTR) => {}
+                Err(error) => return Err(ChildStop::Read(error.into())),
             }
-        };
+            if cancel.load(Ordering::Relaxed) {
+                return Err(ChildStop::Cancelled);
+            }
+            // A program that has closed its output is about to end; one that does not is still watched.
+            self.wait_for_end().map_err(ChildStop::Read)?;
+            self.was_silent(LOOK_FOR_END_EVERY)?;
+            idle();
+        }
+        let used = processor_time(self.pid());
+        let status = self.child.wait().map_err(ChildStop::Read)?;
+        self.gone = true;
         self.take_messages();
         if status.success() {
             return Ok(());
         }
-        Err(ChildStop::Failed { status: status.to_string(), said: self.said(8) })
+        Err(self.why_it_failed(status, used))
     }
 
-    /// The messages' pipe closes when the program ends; waits for that, at most [`LOOK_EVERY`].
+    fn why_it_failed(&self, status: ExitStatus, used: Option<Duration>) -> ChildStop {
+        let said = self.said(8);
+        let ProcessBounds { memory, processor, .. } = self.bounds;
+        // The kernel counts in nanoseconds and tells in ticks of 10 ms.
+        let all_used = used.is_some_and(|used| used + Duration::from_millis(50) >= processor);
+        if all_used && status.signal() == Some(Signal::KILL.as_raw()) {
+            return ChildStop::Exceeded(Exceeded::Processor { most: HumanDuration(processor) });
+        }
+        if NO_MEMORY.iter().any(|words| said.contains(words)) {
+            return ChildStop::Exceeded(Exceeded::Memory { most: memory });
+        }
+        ChildStop::Failed { status: status.to_string(), said }
+    }
+
+    /// The messages' pipe closes when the program ends; waits for that, at most [`LOOK_FOR_END_EVERY`].
     fn wait_for_end(&mut self) -> io::Result<()> {
-        let timeout = Timespec::try_from(LOOK_EVERY / 10).map_err(io::Error::other)?;
+        let timeout = Timespec::try_from(LOOK_FOR_END_EVERY).map_err(io::Error::other)?;
         let mut fds: Vec<PollFd<'_>> = self.err.iter().map(|err| PollFd::new(err, PollFlags::IN)).collect();
         match poll(&mut fds, Some(&timeout)) {
             Ok(_) | Err(rustix::io::Errno::INTR) => {}
@@ -184,10 +252,25 @@ impl HelperProgram {
 
 impl Drop for HelperProgram {
     fn drop(&mut self) {
-        // Already gone is fine; otherwise it must not go on writing into a closed pipe, nor stay as a zombie.
+        if self.gone {
+            return;
+        }
+        // It must not go on writing into a closed pipe, nor stay as a zombie; nor may what it has started, if it is a script
+        // around the real program.
+        let _ = kill_process_group(self.pid(), Signal::KILL);
         let _ = self.child.kill();
         let _ = self.child.wait();
     }
+}
+
+/// Processor time of a process and all its threads, also when it has ended and is not yet waited for.
+fn processor_time(pid: Pid) -> Option<Duration> {
+    let stat = std::fs::read_to_string(format!("/proc/{}/stat", pid.as_raw_nonzero())).ok()?;
+    // The name in parentheses may contain anything; user and system time are the 12th and 13th field behind it.
+    let (_, fields) = stat.rsplit_once(')')?;
+    let mut times = fields.split_ascii_whitespace().skip(11).map(str::parse::<u64>);
+    let ticks = times.next()?.ok()? + times.next()?.ok()?;
+    Some(Duration::from_millis(ticks * 1000 / rustix::param::clock_ticks_per_second().max(1)))
 }
 
 #[cfg(test)]

@@ -1,12 +1,23 @@
 use std::sync::Arc;
 use std::time::Instant;
 
+use millrace_core::units::ByteLen;
+
+use super::super::bounds::FfmpegBounds;
 use super::*;
 
+fn bounds() -> ProcessBounds {
+    FfmpegBounds::default().of_process(1000)
+}
+
 fn shell(script: &str) -> HelperProgram {
+    bounded_shell(script, bounds())
+}
+
+fn bounded_shell(script: &str, bounds: ProcessBounds) -> HelperProgram {
     let mut command = Command::new("/bin/sh");
     command.args(["-c", script]);
-    HelperProgram::start(command).unwrap()
+    HelperProgram::start(command, bounds).unwrap()
 }
 
 fn read_all(child: &mut HelperProgram, cancel: &AtomicBool) -> Result<Vec<u8>, ChildStop> {
@@ -76,6 +87,79 @@ fn a_program_that_closes_its_output_and_stays_can_be_cancelled() {
 
 #[test]
 fn a_missing_program_is_told() {
-    let stop = HelperProgram::start(Command::new("/nonexistent/ffmpeg"));
+    let stop = HelperProgram::start(Command::new("/nonexistent/ffmpeg"), bounds());
     assert!(matches!(stop, Err(ChildStop::Start(error)) if error.kind() == io::ErrorKind::NotFound));
+}
+
+#[test]
+fn the_kernel_bounds_its_memory_and_keeps_no_core() {
+    let cancel = AtomicBool::new(false);
+    let bounds = ProcessBounds { memory: ByteLen(80 << 20), ..bounds() };
+    // The limits come when it runs already.
+    let mut child =
+        bounded_shell("until [ \"$(ulimit -d)\" = 81920 ]; do :; done; ulimit -c; ulimit -t", bounds);
+    let text = String::from_utf8(read_all(&mut child, &cancel).unwrap()).unwrap();
+    assert_eq!(text, "0\n1320\n");
+    child.finish(&cancel, &mut || {}).unwrap();
+}
+
+#[test]
+fn a_program_that_spins_is_stopped_by_its_processor_time() {
+    let cancel = AtomicBool::new(false);
+    let bounds = ProcessBounds { processor: Duration::from_secs(1), ..bounds() };
+    let mut child = bounded_shell("trap '' XCPU; while :; do :; done", bounds);
+    assert_eq!(read_all(&mut child, &cancel).unwrap(), b"");
+    let stop = child.finish(&cancel, &mut || {});
+    let Err(ChildStop::Exceeded(exceeded)) = stop else { panic!("{stop:?}") };
+    assert_eq!(exceeded, Exceeded::Processor { most: HumanDuration(Duration::from_secs(1)) });
+}
+
+#[test]
+fn a_program_that_is_killed_by_somebody_else_has_exceeded_nothing() {
+    let cancel = AtomicBool::new(false);
+    let mut child = shell("kill -9 $$");
+    assert_eq!(read_all(&mut child, &cancel).unwrap(), b"");
+    let stop = child.finish(&cancel, &mut || {});
+    assert!(matches!(&stop, Err(ChildStop::Failed { status, .. }) if status.contains("9")), "{stop:?}");
+}
+
+#[test]
+fn a_program_that_is_silent_for_too_long_is_stopped() {
+    let cancel = AtomicBool::new(false);
+    let silence = Duration::from_millis(300);
+    // Silent with its output open, and closed; messages are no output, but a sign that it does something.
+    for script in ["echo x; echo y >&2; exec sleep 1000", "echo x; exec >&-; exec sleep 1000"] {
+        let mut child = bounded_shell(script, ProcessBounds { silence, ..bounds() });
+        let mut looks = 0;
+        let stop = loop {
+            let got = child.read(&mut [0; 1], &cancel, &mut || looks += 1);
+            match got {
+                Ok(0) => break child.finish(&cancel, &mut || looks += 1).unwrap_err(),
+                Ok(_) => {}
+                Err(stop) => break stop,
+            }
+        };
+        let ChildStop::Exceeded(exceeded) = stop else { panic!("{stop:?}") };
+        assert_eq!(exceeded, Exceeded::Silence { most: HumanDuration(silence) });
+        assert!(looks >= 5, "{looks}");
+    }
+}
+
+#[test]
+fn what_it_has_started_ends_with_it() {
+    let cancel = AtomicBool::new(false);
+    let mut child = shell("sleep 1000 & echo $!; wait");
+    let mut line = [0; 20];
+    let n = child.read(&mut line, &cancel, &mut || {}).unwrap();
+    let pid: u32 = std::str::from_utf8(&line[..n]).unwrap().trim().parse().unwrap();
+    let stat = format!("/proc/{pid}/stat");
+    assert!(Path::new(&stat).exists());
+    drop(child);
+    // Killed; whoever inherited it waits for it sooner or later.
+    let ended = || std::fs::read_to_string(&stat).map_or(true, |text| text.contains(") Z "));
+    let begun = Instant::now();
+    while !ended() {
+        assert!(begun.elapsed() < Duration::from_secs(60), "{pid} still runs");
+        std::thread::yield_now();
+    }
 }

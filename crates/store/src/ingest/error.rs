@@ -3,6 +3,8 @@
 use std::io;
 use std::path::PathBuf;
 
+use millrace_core::units::{ByteLen, HumanDuration};
+
 use crate::error::StoreError;
 
 /// A file could not become a title. Nothing of it is left in the store.
@@ -87,6 +89,17 @@ pub enum IngestError {
         /// The last lines of its messages, with a remedy where one is known.
         said: String,
     },
+    /// ffmpeg or ffprobe wanted more than it may have.
+    #[error("{}: {} was stopped: {exceeded}", path.display(), program.display())]
+    Exceeded {
+        /// The file.
+        path: PathBuf,
+        /// The program.
+        program: PathBuf,
+        /// Of what.
+        #[source]
+        exceeded: Exceeded,
+    },
     /// The file changed while it was read.
     #[error("{}: changed while it was read (it was {before_bytes} bytes long, now {now_bytes}); add it again when it is complete", path.display())]
     Changed {
@@ -106,6 +119,54 @@ pub enum IngestError {
     /// The store could not take it.
     #[error(transparent)]
     Store(#[from] StoreError),
+}
+
+/// A bound of [`super::FfmpegBounds`], or of the disk.
+#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
+pub enum Exceeded {
+    /// Memory.
+    #[error(
+        "it needs more than {most} of memory; the file is damaged or made to exhaust memory; if you trust it, raise --ffmpeg-memory"
+    )]
+    Memory {
+        /// What it may have.
+        most: ByteLen,
+    },
+    /// Output.
+    #[error(
+        "it wrote more than {most} from a file of {file}, which looks like a decompression bomb; if you trust the file, raise --ffmpeg-output"
+    )]
+    Output {
+        /// What it may write.
+        most: ByteLen,
+        /// Length of the file.
+        file: ByteLen,
+    },
+    /// Processor time.
+    #[error("it used more than {most} of processor time; if you trust the file, raise --ffmpeg-time")]
+    Processor {
+        /// What it may use.
+        most: HumanDuration,
+    },
+    /// Time without output.
+    #[error("it wrote nothing for {most}; check that the file's disk answers, and play the file in a player")]
+    Silence {
+        /// How long it may be silent.
+        most: HumanDuration,
+    },
+    /// Free space.
+    #[error(
+        "{}: {free} left on the disk, and a conversion must leave {reserve} free; free some space or remove a title (millrace rm)",
+        dir.display()
+    )]
+    Space {
+        /// A directory on that disk.
+        dir: PathBuf,
+        /// What is free.
+        free: ByteLen,
+        /// What must stay free.
+        reserve: ByteLen,
+    },
 }
 
 /// A transport stream that cannot be indexed.

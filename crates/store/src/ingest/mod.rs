@@ -14,6 +14,7 @@
 
 mod access;
 mod access_list;
+mod bounds;
 mod child;
 mod clock;
 mod clock_source;
@@ -45,8 +46,9 @@ use millrace_core::packet::WireLayout;
 use crate::error::StoreError;
 use crate::volume::{FinishTitle, SourceIdentity, TitleInfo, TitleWriter, Volume};
 
+pub use bounds::FfmpegBounds;
 pub use clock_source::ClockOrigin;
-pub use error::{IngestError, StreamError};
+pub use error::{Exceeded, IngestError, StreamError};
 pub use framing::{Framing, Skipped};
 pub use indexer::{Indexed, Oddities};
 pub use pass::{IndexOptions, Passed, index_only};
@@ -54,6 +56,7 @@ pub use sink::{IndexSink, NullSink};
 pub use source::identify;
 pub use watch::{Progress, Stage};
 
+use bounds::OutputBound;
 use remux::{RemuxSource, RemuxStop, Remuxer};
 use source::{FileStop, SourceFile};
 use watch::Watch;
@@ -67,6 +70,8 @@ pub struct IngestOptions {
     pub packet_sizes: Vec<u16>,
     /// The ffmpeg program: a path, or a name to be found in `PATH`. ffprobe is looked for beside it.
     pub ffmpeg: PathBuf,
+    /// What ffmpeg may use for one file.
+    pub bounds: FfmpegBounds,
     /// Set it to stop the ingest within a tenth of a second; nothing is left behind.
     pub cancel: Arc<AtomicBool>,
 }
@@ -77,6 +82,7 @@ impl Default for IngestOptions {
             name: None,
             packet_sizes: vec![DEFAULT_PACKET_BYTES as u16],
             ffmpeg: PathBuf::from("ffmpeg"),
+            bounds: FfmpegBounds::default(),
             cancel: Arc::new(AtomicBool::new(false)),
         }
     }
@@ -100,7 +106,7 @@ pub fn ingest(
     let framing = file.framing().map_err(|error| stream_error(source, error))?;
     let taken = match framing {
         Some(framing) => take_stream(volume, source, options, &file, framing, &mut watch)?,
-        None => take_container(volume, source, options, &mut watch)?,
+        None => take_container(volume, source, options, &file, &mut watch)?,
     };
     file.check_unchanged()?;
     watch.stage(Stage::Committing);
@@ -167,13 +173,17 @@ fn take_container(
     volume: &Volume,
     source: &Path,
     options: &IngestOptions,
+    file: &SourceFile,
     watch: &mut Watch<'_>,
 ) -> Result<Taken, IngestError> {
-    let remuxer = Remuxer { source, ffmpeg: &options.ffmpeg };
+    let source_bytes = file.identity().bytes;
+    let bounds = options.bounds.of_process(source_bytes);
+    let remuxer = Remuxer { source, ffmpeg: &options.ffmpeg, bounds };
     let plan = remuxer.plan(watch)?;
     watch.totals(None, plan.duration);
     watch.stage(Stage::Remuxing);
     let mut writer = TitleWriter::begin(volume, &options.packet_sizes)?;
+    let bound = OutputBound::new(&options.bounds, source_bytes, writer.dirs());
     let mut child = remuxer.start(&plan)?;
     let how = IndexOptions {
         packet_sizes: options.packet_sizes.clone(),
@@ -181,12 +191,12 @@ fn take_container(
         trusted_clock: true,
     };
     let passed =
-        pass::pass(&mut RemuxSource::new(&mut child, watch), &how, &mut writer).map_err(
-            |stop| match stop {
+        pass::pass(&mut RemuxSource::new(&mut child, watch, bound), &how, &mut writer).map_err(|stop| {
+            match stop {
                 RemuxStop::Child(stop) => remuxer.error(child.program(), stop),
                 RemuxStop::Stream(error) => stream_error(source, error),
-            },
-        )?;
+            }
+        })?;
     let mut notes = vec![format!("made from {} by ffmpeg", plan.format)];
     notes.extend(plan.notes);
     if child.said_lines() > 0 {

@@ -3,6 +3,7 @@
 use std::ffi::OsString;
 use std::path::Path;
 
+use millrace_core::limits::FFMPEG_ENCODER_THREADS;
 use millrace_core::time::MediaTicks;
 use serde::Deserialize;
 
@@ -208,6 +209,9 @@ impl RemuxPlan {
     fn transcode_video(&mut self) {
         // A key frame every two seconds to seek to; even sides, because 4:2:0 needs them.
         self.push(["-c:v:0", "libx264", "-preset:v:0", "veryfast", "-crf:v:0", "20"]);
+        if std::thread::available_parallelism().is_ok_and(|cores| cores.get() > FFMPEG_ENCODER_THREADS) {
+            self.push(["-threads:v:0", &FFMPEG_ENCODER_THREADS.to_string()]);
+        }
         self.push(["-force_key_frames:v:0", "expr:gte(t,n_forced*2)"]);
         self.push(["-filter:v:0", "scale=trunc(iw/2)*2:trunc(ih/2)*2,format=yuv420p"]);
     }

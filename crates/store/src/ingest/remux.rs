@@ -3,6 +3,9 @@
 use std::path::{Path, PathBuf};
 use std::process::Command;
 
+use millrace_core::units::ByteLen;
+
+use super::bounds::{OutputBound, ProcessBounds};
 use super::child::{ChildStop, HelperProgram};
 use super::error::{IngestError, StreamError};
 use super::pass::{ByteSource, Done};
@@ -36,12 +39,14 @@ impl From<ChildStop> for RemuxStop {
 }
 
 /// The programs to use for one film.
-#[derive(Clone, Copy, Debug)]
+#[derive(Clone, Debug)]
 pub(super) struct Remuxer<'a> {
     /// The film.
     pub source: &'a Path,
     /// ffmpeg; ffprobe is looked for beside it.
     pub ffmpeg: &'a Path,
+    /// What each of them may use.
+    pub bounds: ProcessBounds,
 }
 
 impl Remuxer<'_> {
@@ -51,7 +56,7 @@ impl Remuxer<'_> {
         let failed = |stop| self.error(&program, stop);
         let mut command = Command::new(&program);
         command.args(plan::ffprobe_args(self.source));
-        let mut child = HelperProgram::start(command).map_err(failed)?;
+        let mut child = HelperProgram::start(command, self.bounds.clone()).map_err(failed)?;
         let cancel = watch.cancel_flag();
         let (mut json, mut room) = (Vec::new(), vec![0; 64 << 10]);
         loop {
@@ -87,7 +92,7 @@ impl Remuxer<'_> {
     pub(super) fn start(&self, plan: &RemuxPlan) -> Result<HelperProgram, IngestError> {
         let mut command = Command::new(self.ffmpeg);
         command.args(plan.ffmpeg_args(self.source));
-        HelperProgram::start(command).map_err(|stop| self.error(self.ffmpeg, stop))
+        HelperProgram::start(command, self.bounds.clone()).map_err(|stop| self.error(self.ffmpeg, stop))
     }
 
     /// In words for the caller.
@@ -102,8 +107,9 @@ impl Remuxer<'_> {
                 status: "its output was lost".to_owned(),
                 said: error.to_string(),
             },
+            ChildStop::Exceeded(exceeded) => IngestError::Exceeded { path, program, exceeded },
             ChildStop::Failed { status, said } => {
-                let said = with_remedy(&said);
+                let said = with_remedy(&said, self.bounds.memory);
                 IngestError::Ffmpeg { path, program, status, said }
             }
         }
@@ -119,11 +125,17 @@ fn ffprobe_beside(ffmpeg: &Path) -> PathBuf {
     }
 }
 
-fn with_remedy(said: &str) -> String {
+fn with_remedy(said: &str, memory: ByteLen) -> String {
     let said = if said.is_empty() { "it said nothing" } else { said };
     if said.contains("Unknown encoder") {
         return format!(
             "{said}; install an ffmpeg with libx264, or transcode the film to H.264 and AAC yourself"
+        );
+    }
+    // libx264 does not say why; a picture of ordinary size it takes.
+    if said.contains("Error while opening encoder") {
+        return format!(
+            "{said}; if the picture is very large, {memory} of memory may be too little (--ffmpeg-memory)"
         );
     }
     said.to_owned()
@@ -133,12 +145,14 @@ fn with_remedy(said: &str) -> String {
 pub(super) struct RemuxSource<'a, 'w> {
     child: &'a mut HelperProgram,
     watch: &'a mut Watch<'w>,
+    bound: OutputBound,
+    written: u64,
 }
 
 impl<'a, 'w> RemuxSource<'a, 'w> {
-    /// Reads what `child` writes.
-    pub(super) fn new(child: &'a mut HelperProgram, watch: &'a mut Watch<'w>) -> Self {
-        Self { child, watch }
+    /// Reads what `child` writes, up to its bound.
+    pub(super) fn new(child: &'a mut HelperProgram, watch: &'a mut Watch<'w>, bound: OutputBound) -> Self {
+        Self { child, watch, bound, written: 0 }
     }
 }
 
@@ -149,7 +163,9 @@ impl ByteSource for RemuxSource<'_, '_> {
     fn read(&mut self, room: &mut [u8], done: Done) -> Result<usize, RemuxStop> {
         self.watch.done(done.source_bytes, done.media);
         let cancel = self.watch.cancel_flag();
+        self.bound.check(self.written).map_err(ChildStop::Exceeded)?;
         let n = self.child.read(room, cancel, &mut || self.watch.tick())?;
+        self.written += n as u64;
         if n == 0 {
             self.child.finish(cancel, &mut || self.watch.tick())?;
         }
@@ -175,8 +191,10 @@ mod tests {
 
     #[test]
     fn a_missing_encoder_has_a_remedy() {
-        assert!(with_remedy("Unknown encoder 'libx264'").contains("install an ffmpeg with libx264"));
-        assert_eq!(with_remedy("moov atom not found"), "moov atom not found");
-        assert_eq!(with_remedy(""), "it said nothing");
+        let remedy = |said| with_remedy(said, ByteLen(2 << 30));
+        assert!(remedy("Unknown encoder 'libx264'").contains("install an ffmpeg with libx264"));
+        assert!(remedy("Error while opening encoder for #0:0").contains("2GiB of memory may be too little"));
+        assert_eq!(remedy("moov atom not found"), "moov atom not found");
+        assert_eq!(remedy(""), "it said nothing");
     }
 }

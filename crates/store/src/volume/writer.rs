@@ -1,6 +1,6 @@
 //! Writes a title: data, parity, meta-data, index, manifest; then makes it visible at once.
 
-use std::path::Path;
+use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
 use millrace_core::ids::TitleId;
@@ -118,6 +118,11 @@ impl TitleWriter {
     /// The title's identity.
     pub fn id(&self) -> TitleId {
         self.workspace.id()
+    }
+
+    /// Where it is written, one directory on each member.
+    pub(crate) fn dirs(&self) -> Vec<PathBuf> {
+        self.workspace.paths().map(Path::to_path_buf).collect()
     }
 
     /// Bytes taken so far; 0 after an error.

@@ -2,6 +2,7 @@
 //! code under test, and the ffmpeg program.
 #![allow(dead_code, unreachable_pub)]
 
+pub mod bombs;
 pub mod ffmpeg;
 pub mod mux;
 

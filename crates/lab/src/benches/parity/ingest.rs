@@ -43,12 +43,7 @@ pub(super) fn run(options: &Options, report: &mut Report) -> anyhow::Result<Nois
     for (members, tolerance, network) in VOLUMES {
         ways.push(volume_way(&dir.0, members, tolerance, network)?);
     }
-    let how = IngestOptions {
-        name: None,
-        packet_sizes: vec![1316],
-        ffmpeg: "ffmpeg".into(),
-        cancel: Arc::clone(&options.cancel),
-    };
+    let how = IngestOptions { cancel: Arc::clone(&options.cancel), ..IngestOptions::default() };
     let mut meter = NoiseMeter::start();
     for round in 1..=rounds {
         options.say(&format!("taking in a film: round {round} of {rounds}"));

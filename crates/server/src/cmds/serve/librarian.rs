@@ -12,6 +12,7 @@ use millrace_core::limits::{DEFAULT_PACKET_BYTES, LIBRARY_STOP_NS};
 use millrace_store::ingest::{self, IngestOptions};
 use millrace_store::volume::{TitleInfo, Volume};
 
+use crate::cmds::ffmpeg::FfmpegArgs;
 use crate::cmds::progress::{IngestBar, describe};
 use crate::library::shelf::Shelf;
 use crate::library::watch::Watcher;
@@ -27,8 +28,8 @@ pub(super) struct Librarian {
     pub(super) shelf: Arc<Shelf>,
     /// Folders of films.
     pub(super) folders: Vec<PathBuf>,
-    /// The ffmpeg program.
-    pub(super) ffmpeg: PathBuf,
+    /// The ffmpeg program and what it may use.
+    pub(super) ffmpeg: FfmpegArgs,
     /// No progress bars, no lines to paste.
     pub(super) quiet: bool,
     /// `rtsp://host:port/`
@@ -96,7 +97,8 @@ impl Librarian {
         let options = IngestOptions {
             name: None,
             packet_sizes: vec![DEFAULT_PACKET_BYTES as u16],
-            ffmpeg: self.ffmpeg.clone(),
+            ffmpeg: self.ffmpeg.program.clone(),
+            bounds: self.ffmpeg.bounds(),
             cancel: Arc::clone(stop),
         };
         let shown = film.file_name().unwrap_or(film.as_os_str()).to_string_lossy();

@@ -19,6 +19,7 @@ use millrace_offload::idle::IdlePolicy;
 use millrace_store::volume::Volume;
 
 use super::NewStoreArgs;
+use super::ffmpeg::FfmpegArgs;
 use super::ways::WaysArgs;
 use crate::session::PacketSizes;
 
@@ -107,9 +108,8 @@ pub(crate) struct ServeArgs {
     /// Disks that fail on order, for tests: a file of lines like `member 1 eio`, read again while the server runs
     #[arg(long, value_name = "FILE", hide = true)]
     pub(crate) inject: Option<PathBuf>,
-    /// The ffmpeg program
-    #[arg(long, value_name = "PROGRAM", default_value = "ffmpeg", env = "MILLRACE_FFMPEG")]
-    pub(crate) ffmpeg: PathBuf,
+    #[command(flatten)]
+    pub(crate) ffmpeg: FfmpegArgs,
     /// No progress bars and no lines to paste; the log stays
     #[arg(long, short)]
     pub(crate) quiet: bool,
