@@ -28,6 +28,8 @@ pub(super) struct Librarian {
     pub(super) shelf: Arc<Shelf>,
     /// Folders of films.
     pub(super) folders: Vec<PathBuf>,
+    /// Whether symbolic links in them are followed wherever they lead.
+    pub(super) follow_symlinks: bool,
     /// The ffmpeg program and what it may use.
     pub(super) ffmpeg: FfmpegArgs,
     /// No progress bars, no lines to paste.
@@ -64,13 +66,13 @@ impl Librarian {
     }
 
     fn run(self, stop: &Arc<AtomicBool>, ready: impl FnOnce()) {
-        let mut watcher = Watcher::new(self.folders.clone());
+        let mut watcher = Watcher::new(self.folders.clone()).following_symlinks(self.follow_symlinks);
         let mut ready = Some(ready);
         self.refresh();
         while !stop.load(Ordering::Relaxed) {
             let (films, errors) = watcher.scan(SystemTime::now());
             for error in errors {
-                tracing::warn!("folder cannot be read: {error}");
+                tracing::warn!("left out: {error}");
             }
             for film in films {
                 if stop.load(Ordering::Relaxed) {

@@ -108,6 +108,9 @@ pub(crate) struct ServeArgs {
     /// Disks that fail on order, for tests: a file of lines like `member 1 eio`, read again while the server runs
     #[arg(long, value_name = "FILE", hide = true)]
     pub(crate) inject: Option<PathBuf>,
+    /// Follow symbolic links in the folders wherever they lead; else only links to files within the same folder
+    #[arg(long)]
+    pub(crate) follow_symlinks: bool,
     #[command(flatten)]
     pub(crate) ffmpeg: FfmpegArgs,
     /// No progress bars and no lines to paste; the log stays

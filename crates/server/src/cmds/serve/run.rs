@@ -75,6 +75,7 @@ pub(super) fn run(args: &ServeArgs) -> anyhow::Result<ExitCode> {
         volume,
         shelf: Arc::clone(&shelf),
         folders: args.folders.clone(),
+        follow_symlinks: args.follow_symlinks,
         ffmpeg: args.ffmpeg.clone(),
         quiet: args.quiet,
         base_url: base_url.clone(),
