@@ -4,7 +4,7 @@
 use std::process::Command;
 use std::time::{Duration, Instant};
 
-use crate::workspace::{cargo, has_program, root};
+use crate::workspace::{cargo, has_program, root, target_dir};
 
 /// How a part ended.
 enum Outcome {
@@ -18,18 +18,19 @@ enum Outcome {
 struct Part {
     word: &'static str,
     help: &'static str,
-    run: fn() -> Outcome,
+    /// Adds to the list what it has skipped itself, line by line.
+    run: fn(&mut Vec<String>) -> Outcome,
 }
 
 /// In this order: what is quick and often wrong comes first.
 const PARTS: &[Part] = &[
-    Part { word: "fmt", help: "cargo fmt --check", run: fmt },
-    Part { word: "house", help: "house rules and crate edges", run: house },
-    Part { word: "scripts", help: "shell and Python helpers parse", run: scripts },
-    Part { word: "clippy", help: "clippy on all targets, no warnings", run: clippy },
+    Part { word: "fmt", help: "cargo fmt --check", run: |_| fmt() },
+    Part { word: "house", help: "house rules and crate edges", run: |_| house() },
+    Part { word: "scripts", help: "shell and Python helpers parse", run: |_| scripts() },
+    Part { word: "clippy", help: "clippy on all targets, no warnings", run: |_| clippy() },
     Part { word: "test", help: "all tests of the workspace", run: test },
-    Part { word: "doc", help: "documentation builds, no broken links", run: doc },
-    Part { word: "deny", help: "licences and sources of dependencies (needs cargo-deny)", run: deny },
+    Part { word: "doc", help: "documentation builds, no broken links", run: |_| doc() },
+    Part { word: "deny", help: "licences and sources of dependencies (needs cargo-deny)", run: |_| deny() },
     Part { word: "interop", help: "real players against the built program", run: interop },
 ];
 
@@ -42,13 +43,14 @@ pub(crate) fn run(args: &[String]) -> Result<(), String> {
         return Ok(());
     }
     let parts = chosen(args)?;
-    let mut report = Vec::new();
+    let (mut report, mut skips) = (Vec::new(), Vec::new());
     for part in parts {
         println!("\n== {}: {}", part.word, part.help);
         let start = Instant::now();
-        report.push((part, (part.run)(), start.elapsed()));
+        report.push((part, (part.run)(&mut skips), start.elapsed()));
     }
     print!("\n{}", table(&report));
+    skips.iter().for_each(|line| println!("{line}"));
     let count = |is: fn(&Outcome) -> bool| report.iter().filter(|(_, outcome, _)| is(outcome)).count();
     let failed = count(|outcome| matches!(outcome, Outcome::Failed(_)));
     let skipped = count(|outcome| matches!(outcome, Outcome::Skipped(_)));
@@ -109,9 +111,9 @@ fn clippy() -> Outcome {
     step(cargo().args(["clippy", "--workspace", "--all-targets", "--locked", "--", "-D", "warnings"]))
 }
 
-fn test() -> Outcome {
+fn test(skips: &mut Vec<String>) -> Outcome {
     // It has named each failure with its command.
-    crate::suite::run(&[]).map_or_else(Outcome::Failed, |()| Outcome::Passed)
+    crate::suite::run_telling(&[], skips).map_or_else(Outcome::Failed, |()| Outcome::Passed)
 }
 
 fn doc() -> Outcome {
@@ -163,17 +165,38 @@ fn command(program: &str, args: &[&str]) -> Command {
 }
 
 /// As a program of its own, so that it ends by itself whatever happens in it.
-fn interop() -> Outcome {
+fn interop(skips: &mut Vec<String>) -> Outcome {
     let millrace = match crate::suite::built_program("millrace") {
         Ok(path) => path,
         Err(e) => return Outcome::Failed(e),
     };
-    match std::env::current_exe() {
-        Ok(program) => {
-            step(Command::new(program).arg("interop").arg("--millrace").arg(millrace).current_dir(root()))
-        }
-        Err(e) => Outcome::Failed(format!("xtask does not know its own path: {e}")),
+    let (program, report) = match (std::env::current_exe(), target_dir()) {
+        (Ok(program), Ok(target)) => (program, target.join("interop.json")),
+        (Err(e), _) => return Outcome::Failed(format!("xtask does not know its own path: {e}")),
+        (_, Err(e)) => return Outcome::Failed(e),
+    };
+    let mut command = Command::new(program);
+    command.arg("interop").arg("--millrace").arg(millrace).arg("--json").arg(&report).current_dir(root());
+    let outcome = step(&mut command);
+    match std::fs::read(&report).map_err(|e| e.to_string()).and_then(|text| skipped_checks(&text)) {
+        Ok(lines) => skips.extend(lines),
+        // Without a report it has failed, and has said why.
+        Err(_) if matches!(outcome, Outcome::Failed(_)) => {}
+        Err(e) => return Outcome::Failed(format!("{}: {e}", report.display())),
     }
+    outcome
+}
+
+/// What the players' report says was skipped: how many checks, then each with its reason.
+fn skipped_checks(report: &[u8]) -> Result<Vec<String>, String> {
+    let report: serde_json::Value = serde_json::from_slice(report).map_err(|e| e.to_string())?;
+    let checks = report["checks"].as_array().ok_or("it lists no checks")?;
+    let skipped = checks.iter().filter(|check| check["verdict"] == "skip");
+    let word = |value: &serde_json::Value| value.as_str().unwrap_or_default().to_owned();
+    let lines: Vec<_> =
+        skipped.map(|check| format!("  {}: {}", word(&check["figures"]), word(&check["name"]))).collect();
+    let first = (!lines.is_empty()).then(|| format!("skipped checks with players: {}", lines.len()));
+    Ok(first.into_iter().chain(lines).collect())
 }
 
 #[cfg(test)]
@@ -195,6 +218,17 @@ mod tests {
         assert!(note.contains("exit status: 1") && note.contains("false a"), "{note}");
         let Outcome::Failed(note) = step(&mut command("no-such-program", &[])) else { panic!("it passed") };
         assert!(note.starts_with("could not be started: "), "{note}");
+    }
+
+    #[test]
+    fn skipped_checks_are_read_from_the_report() {
+        let report =
+            br#"{"checks": [{"name": "loop/vlc", "verdict": "skip", "figures": "cvlc not installed"},
+                                     {"name": "loop/own", "verdict": "pass", "figures": "fine"}]}"#;
+        let lines = ["skipped checks with players: 1", "  cvlc not installed: loop/vlc"];
+        assert_eq!(skipped_checks(report).unwrap(), lines);
+        assert_eq!(skipped_checks(br#"{"checks": []}"#).unwrap(), [""; 0]);
+        assert!(skipped_checks(b"{}").is_err() && skipped_checks(b"").is_err());
     }
 
     #[test]

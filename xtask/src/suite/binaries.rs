@@ -73,10 +73,12 @@ fn package(id: &str, folder: &str) -> Option<(String, String)> {
 }
 
 impl Binary {
-    /// A command that runs its tests as `cargo test` would.
+    /// A command that runs its tests as `cargo test` would. What passing tests print is shown too: some of them say that they
+    /// have done nothing.
     pub(super) fn command(&self) -> Command {
         let mut command = Command::new(&self.program);
         command
+            .arg("--show-output")
             .current_dir(&self.dir)
             .env("CARGO_MANIFEST_DIR", &self.dir)
             .env("CARGO_MANIFEST_PATH", self.dir.join("Cargo.toml"))

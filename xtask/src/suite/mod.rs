@@ -5,6 +5,7 @@ mod binaries;
 mod order;
 mod outcome;
 
+use std::collections::{BTreeMap, BTreeSet};
 use std::fs::File;
 use std::path::{Path, PathBuf};
 use std::process::{Child, Command, Stdio};
@@ -12,7 +13,7 @@ use std::sync::Mutex;
 use std::time::{Duration, Instant};
 
 pub(crate) use binaries::{build, program};
-use outcome::Counts;
+use outcome::{Counts, Skip};
 
 use crate::turns::take_turns;
 use crate::workspace::{cargo, target_dir};
@@ -53,6 +54,7 @@ struct Ended {
     /// What it and the programs that it waited for had of the processors.
     worked: Duration,
     counts: Counts,
+    skips: Vec<Skip>,
     /// What was wrong, with the names of the tests that failed.
     fault: Option<String>,
 }
@@ -65,6 +67,11 @@ struct Options {
 
 /// `cargo xtask test`
 pub(crate) fn run(args: &[String]) -> Result<(), String> {
+    run_telling(args, &mut Vec::new())
+}
+
+/// The same; adds to `skipped` what was skipped, a line for each reason.
+pub(crate) fn run_telling(args: &[String], skipped: &mut Vec<String>) -> Result<(), String> {
     if args.iter().any(|arg| arg == "--help" || arg == "-h") {
         print!("{HELP}");
         return Ok(());
@@ -78,7 +85,9 @@ pub(crate) fn run(args: &[String]) -> Result<(), String> {
     let logs = target_dir()?.join("test-logs");
     std::fs::create_dir_all(&logs).map_err(|e| format!("{} cannot be made: {e}", logs.display()))?;
     let ended = run_all(&jobs, options.at_once, &logs);
-    print!("{}", summary(&ended));
+    let skips = skipped_lines(&ended);
+    print!("{}{}", summary(&ended), skips.iter().map(|line| format!("{line}\n")).collect::<String>());
+    skipped.extend(skips);
     let faults = ended.iter().filter(|e| e.fault.is_some()).count();
     if faults == 0 { Ok(()) } else { Err(format!("{faults} of {} test programs failed", ended.len())) }
 }
@@ -134,7 +143,7 @@ fn run_all(jobs: &[Job], at_once: usize, logs: &Path) -> Vec<Ended> {
             let (output, worked, result) = run_one((job.command)(), &log, LIMIT);
             let one = judge(job, &output, result, (start.elapsed(), worked));
             let mut ended = ended.lock().expect("printing does not panic");
-            print!("\n-- {}\n{}\n", heading(&one), output.trim());
+            print!("\n-- {}\n{}\n", heading(&one), outcome::without_captured(&output).trim());
             ended.push(one);
         },
     );
@@ -191,17 +200,17 @@ fn processor_time(stat: &str) -> Option<Duration> {
 }
 
 fn judge(job: &Job, output: &str, result: Result<(), String>, (took, worked): (Duration, Duration)) -> Ended {
-    let (counts, failed) = (Counts::of(output), outcome::failed(output));
+    let said = outcome::without_captured(output);
+    let (counts, failed) = (Counts::of(&said), outcome::failed(&said));
     let fault = match result {
         Err(reason) if failed.is_empty() => Some(reason),
         Err(_) => Some(failed.join(" ")),
         // Whoever makes a test program end with 0 early must not make its tests disappear.
-        Ok(()) if !output.contains("test result: ") => {
-            Some("it ended well but ran no test to its end".into())
-        }
+        Ok(()) if !said.contains("test result: ") => Some("it ended well but ran no test to its end".into()),
         Ok(()) => None,
     };
-    Ended { name: job.name.clone(), again: job.again.clone(), took, worked, counts, fault }
+    let skips = outcome::skips(output);
+    Ended { name: job.name.clone(), again: job.again.clone(), took, worked, counts, skips, fault }
 }
 
 fn heading(ended: &Ended) -> String {
@@ -211,6 +220,23 @@ fn heading(ended: &Ended) -> String {
         Some(fault) => format!("{name}: FAILED after {seconds:.1} s: {fault}"),
         None => format!("{name}: {} passed in {seconds:.1} s", counts.passed),
     }
+}
+
+/// What was skipped: first how many tests, then a line for each reason with its tests. Nothing if there is nothing.
+fn skipped_lines(ended: &[Ended]) -> Vec<String> {
+    let mut by_reason: BTreeMap<&str, Vec<String>> = BTreeMap::new();
+    for one in ended {
+        for skip in &one.skips {
+            by_reason.entry(&skip.reason).or_default().push(format!("{} {}", one.name, skip.test));
+        }
+    }
+    let tests: BTreeSet<&String> = by_reason.values().flatten().collect();
+    if tests.is_empty() {
+        return Vec::new();
+    }
+    let first = format!("skipped tests, whole or in part: {}", tests.len());
+    let reasons = by_reason.iter().map(|(reason, tests)| format!("  {reason}: {}", tests.join(", ")));
+    std::iter::once(first).chain(reasons).collect()
 }
 
 /// The longest, the sums, and every failure with the command that repeats it.
@@ -287,6 +313,23 @@ mod tests {
         let end = "tests: 2 passed, 0 failed, 1 ignored, in 2 programs that worked for 0 s\n\
                    FAILED crate/one: a::b c\n  again: cargo test one\n";
         assert!(text.ends_with(end), "{text}");
+    }
+
+    #[test]
+    fn skipped_tests_are_counted_once_and_named_by_reason() {
+        let shown = "echo 'successes:'; echo '---- a stdout ----'; echo 'skipped: needs root'; \
+                     echo 'skipped: no tun'; echo '---- b stdout ----'; echo 'skipped: needs root'; \
+                     echo 'successes:'; echo 'test result: ok. 2 passed; 0 failed'";
+        let one = ended(shown, LIMIT);
+        assert_eq!((one.counts.passed, one.fault.as_deref()), (2, None));
+        let lines = skipped_lines(&[one, ended("echo 'test result: ok. 1 passed'", LIMIT)]);
+        let expected = [
+            "skipped tests, whole or in part: 2",
+            "  needs root: crate/one a, crate/one b",
+            "  no tun: crate/one a",
+        ];
+        assert_eq!(lines, expected);
+        assert!(skipped_lines(&[ended("echo 'test result: ok. 1 passed'", LIMIT)]).is_empty());
     }
 
     #[test]

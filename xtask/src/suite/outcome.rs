@@ -41,6 +41,66 @@ pub(super) fn failed(output: &str) -> Vec<&str> {
         .collect()
 }
 
+/// A test that was not run, or not all of it, because of the machine that it is on.
+#[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord)]
+pub(super) struct Skip {
+    pub(super) reason: String,
+    pub(super) test: String,
+}
+
+/// The skipped tests with their reasons: those that print `skipped: REASON` or `skipped in part: REASON`, and those that are marked
+/// as ignored. Needs the output of tests that pass (`--show-output`).
+pub(super) fn skips(output: &str) -> Vec<Skip> {
+    let mut found = Vec::new();
+    let mut test = "";
+    for line in output.lines() {
+        if let Some(name) = line.strip_prefix("---- ").and_then(|line| line.strip_suffix(" stdout ----")) {
+            test = name;
+        } else if line.starts_with("skipped: ") || line.starts_with("skipped in part: ") {
+            let reason = line.strip_prefix("skipped: ").unwrap_or(line);
+            found.push(Skip { reason: reason.to_owned(), test: test.to_owned() });
+        } else if let Some((name, reason)) = ignored(line) {
+            found.push(Skip { reason, test: name.to_owned() });
+        }
+    }
+    found.sort();
+    found.dedup();
+    found
+}
+
+/// `test NAME ... ignored, REASON`
+fn ignored(line: &str) -> Option<(&str, String)> {
+    let (name, rest) = line.strip_prefix("test ")?.split_once(" ... ignored")?;
+    let reason = rest.strip_prefix(", ").map_or("ignored".to_owned(), |reason| format!("ignored, {reason}"));
+    Some((name, reason))
+}
+
+/// The output without what passing tests have printed: nobody wants to read that, and what a test prints must not be taken for a
+/// verdict.
+pub(super) fn without_captured(output: &str) -> String {
+    let mut text = String::new();
+    let (mut captured, mut lists) = (false, 0);
+    for line in output.split_inclusive('\n') {
+        let word = line.trim_end();
+        // A list of names ends what was captured; the one of passing tests comes second.
+        captured = match word {
+            "successes:" => {
+                lists += 1;
+                true
+            }
+            "failures:" => false,
+            _ => captured && !(lists == 2 && word.starts_with("test result: ")),
+        };
+        if !captured {
+            lists = 0;
+        }
+        if !captured {
+            text += line;
+        }
+    }
+    text
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -61,6 +121,50 @@ test result: ok. 5 passed; 0 failed; 0 ignored; 0 measured; 0 filtered out; fini
         assert_eq!(Counts::of("thread 'main' panicked"), Counts::default());
         let one = Counts { passed: 1, failed: 2, ignored: 3 };
         assert_eq!(one.plus(one), Counts { passed: 2, failed: 4, ignored: 6 });
+    }
+
+    const SHOWN: &str = "
+test a::works ... ok
+test root ... ok
+test slow ... ignored, takes an hour
+
+successes:
+
+---- a::works stdout ----
+test result: ok. 99 passed; 0 failed
+skipped in part: no GFNI
+skipped in part: no GFNI
+
+---- root stdout ----
+skipped: needs root
+
+successes:
+    a::works
+    root
+
+test result: ok. 2 passed; 0 failed; 1 ignored; 0 measured; 0 filtered out; finished in 0.01s
+";
+
+    #[test]
+    fn skipped_tests_are_found_with_their_reasons() {
+        let skip = |reason: &str, test: &str| Skip { reason: reason.into(), test: test.into() };
+        let expected = [
+            skip("ignored, takes an hour", "slow"),
+            skip("needs root", "root"),
+            skip("skipped in part: no GFNI", "a::works"),
+        ];
+        assert_eq!(skips(SHOWN), expected);
+        assert_eq!(skips("test a ... ignored\ntest b ... ok\n"), [skip("ignored", "a")]);
+        assert_eq!(skips("who skipped: nobody"), []);
+    }
+
+    #[test]
+    fn what_passing_tests_print_is_no_verdict() {
+        let text = without_captured(SHOWN);
+        assert_eq!(Counts::of(&text), Counts { passed: 2, failed: 0, ignored: 1 });
+        assert!(!text.contains("needs root") && !text.contains("successes") && text.contains("test root"));
+        let failing = format!("successes:\nx\nfailures:\n\n---- b stdout ----\nwhy\n{text}");
+        assert!(without_captured(&failing).contains("why"));
     }
 
     #[test]
