@@ -6,7 +6,6 @@
 //! | [`xdp::XdpTx`] | frames of our own straight to a network interface | `CAP_NET_RAW`, memory that may be locked |
 //! | [`null::NullTx`] | measuring everything but the sending | nothing |
 //! | [`null::CollectTx`] | tests: keeps what would have been sent | memory |
-//! | [`middleware`] | around any of them: faults, counting, a record of the last sends, capture files | the device inside |
 //! | [`recv::UdpRx`] | the way in for players, load generators and tests | a UDP socket |
 //!
 //! [`link`] is a bad network to test with. [`drop_probe`] counts streams at an interface instead of receiving them; its
@@ -22,7 +21,6 @@ pub mod error;
 pub mod features;
 mod kernel;
 pub mod link;
-pub mod middleware;
 mod netlink;
 pub mod null;
 pub mod probe;

@@ -4,6 +4,7 @@
 
 mod common;
 mod crash_support;
+mod sim;
 
 use std::fs;
 use std::path::{Path, PathBuf};
@@ -17,12 +18,12 @@ use millrace_core::seam::Clock;
 use millrace_core::time::Instant;
 use millrace_store::StoreError;
 use millrace_store::disk::ReadFaults;
-use millrace_store::disk::sim::{EIO, ENOSPC, Fate, Order, Recording, Sim};
 use millrace_store::format::superblock::Geometry;
 use millrace_store::members::MemberState;
 use millrace_store::repair::{self, RepairOptions, Report, Setting, Timekeeper, Verdict};
 use millrace_store::scrub::{ScrubOptions, scrub};
 use millrace_store::volume::Volume;
+use sim::{EIO, ENOSPC, Fate, Order, Recording, Sim};
 
 const MEMBERS: usize = 3;
 /// Four data and two parity units of two packets: each member has two units of a row, so any one may be lost.

@@ -3,6 +3,7 @@
 
 mod common;
 mod crash_support;
+mod sim;
 
 use std::io;
 use std::path::{Path, PathBuf};
@@ -11,9 +12,9 @@ use std::sync::Arc;
 use common::{Film, SIZE};
 use crash_support::{Left, Library, assert_sound, each_state, scratch, spoil_catalogue};
 use millrace_store::StoreError;
-use millrace_store::disk::sim::{EIO, ENOSPC, Fate, Order, Sim};
 use millrace_store::disk::{Disk, Op, Watch};
 use millrace_store::volume::Volume;
+use sim::{EIO, ENOSPC, Fate, Order, Sim};
 
 /// Three small films; "c" needs more than one write of its data.
 fn library() -> Library {

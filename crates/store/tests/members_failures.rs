@@ -3,6 +3,7 @@
 mod common;
 mod members_support;
 mod repair_support;
+mod sim;
 
 use std::fs;
 use std::path::PathBuf;
@@ -12,12 +13,12 @@ use members_support::{Disks, film_of};
 use millrace_store::StoreError;
 use millrace_store::check::{Depth, Severity, check_members};
 use millrace_store::disk::ReadFaults;
-use millrace_store::disk::sim::{EIO, Order, Sim};
 use millrace_store::format::superblock::Geometry;
 use millrace_store::members::MemberState;
 use millrace_store::repair::{Progress, RepairOptions, Verdict, repair};
 use millrace_store::volume::Volume;
 use repair_support::{Counted, Members, content, flip};
+use sim::{EIO, Order, Sim};
 
 /// The titles' names as a volume of these members has them; empty if it cannot be opened.
 fn titles(roots: &[PathBuf]) -> Vec<String> {

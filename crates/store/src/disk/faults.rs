@@ -219,7 +219,7 @@ fn flip(seed: u64, one_in: u64, at: u64, bytes: &mut [u8]) {
 }
 
 /// Splitmix64's finish over two words: any two inputs give unrelated outputs.
-pub(super) fn mix(seed: u64, word: u64) -> u64 {
+fn mix(seed: u64, word: u64) -> u64 {
     let mut x = seed ^ word.wrapping_add(1).wrapping_mul(0x9e37_79b9_7f4a_7c15);
     x = (x ^ (x >> 30)).wrapping_mul(0xbf58_476d_1ce4_e5b9);
     x = (x ^ (x >> 27)).wrapping_mul(0x94d0_49bb_1331_11eb);

@@ -1,14 +1,13 @@
 //! Every operation of the store that must survive a power cut, behind one cheap handle.
 //!
 //! [`Disk`] is the operating system's files by default and then costs one test of a pointer per operation. A test puts a
-//! [`Watch`] in its place: [`sim::Sim`] records what is done, refuses what it is told to refuse, and rebuilds in a fresh
+//! [`Watch`] in its place: the simulated disk in `tests/sim` records what is done, refuses what it is told to refuse, and rebuilds in a fresh
 //! directory what a power cut may have left (`docs/design/0009-power-cuts.md`). [`ReadFaults`] is the same for readers.
 //!
 //! Only what changes a disk goes through here. Locks are the kernel's and gone after a power cut; the catalogue is a cache
 //! that may be lost at any time.
 
 mod faults;
-pub mod sim;
 
 pub use faults::{BadFault, FaultList, ReadFault, ReadFaults};
 

@@ -8,10 +8,10 @@
 use std::collections::{BTreeMap, HashSet};
 use std::path::{Path, PathBuf};
 
+use crate::sim::{Fate, Recording};
 use millrace_core::packet::PacketMeta;
 use millrace_core::wire::checksum::sum16;
 use millrace_store::check::{Depth, Severity, check_store};
-use millrace_store::disk::sim::{Fate, Recording};
 use millrace_store::volume::{CATALOGUE_FILE, FilmReader, TitleInfo, Volume};
 
 use crate::common::Film;

@@ -18,6 +18,8 @@
 //! | `model` | replays operations: what is durable, and what may still be lost |
 //! | `state` | decides what is lost, and writes the rest into fresh directories |
 
+#![allow(dead_code, unreachable_pub)] // every test file uses its part
+
 mod model;
 mod state;
 
@@ -29,7 +31,7 @@ use std::path::{Path, PathBuf};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 use self::model::{Event, Model, Place, Tree};
-use super::{Disk, Op, Watch};
+use millrace_store::disk::{Disk, Op, Watch};
 
 /// `EIO` as the operating system numbers it.
 pub const EIO: i32 = 5;
@@ -227,12 +229,12 @@ impl Recording {
 
 impl Tree {
     /// Reads a directory with all in it but the catalogue, which SQLite writes and which is only a cache.
-    fn read(dir: &Path) -> io::Result<Self> {
+    pub(crate) fn read(dir: &Path) -> io::Result<Self> {
         let mut tree = Self::default();
         for entry in fs::read_dir(dir)? {
             let entry = entry?;
             let name = entry.file_name();
-            if name.to_string_lossy().starts_with(crate::volume::CATALOGUE_FILE) {
+            if name.to_string_lossy().starts_with(millrace_store::volume::CATALOGUE_FILE) {
                 continue;
             }
             if entry.file_type()?.is_dir() {
@@ -244,7 +246,3 @@ impl Tree {
         Ok(tree)
     }
 }
-
-#[cfg(test)]
-#[path = "sim_tests.rs"]
-mod tests;

@@ -7,10 +7,17 @@ use std::io;
 use std::path::{Path, PathBuf};
 
 use super::model::{Change, Kind, Model, Names, Node, What};
-use crate::disk::faults::mix;
 
 /// A disk writes a sector whole or not at all.
 const SECTOR_BYTES: usize = 512;
+
+/// Splitmix64's finish over two words: any two inputs give unrelated outputs.
+fn mix(seed: u64, word: u64) -> u64 {
+    let mut x = seed ^ word.wrapping_add(1).wrapping_mul(0x9e37_79b9_7f4a_7c15);
+    x = (x ^ (x >> 30)).wrapping_mul(0xbf58_476d_1ce4_e5b9);
+    x = (x ^ (x >> 27)).wrapping_mul(0x94d0_49bb_1331_11eb);
+    x ^ (x >> 31)
+}
 
 /// How it is decided what becomes of changes that are not durable.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]

@@ -1,6 +1,14 @@
-use std::collections::HashSet;
+//! The simulated disk on which the crash tests work: what it may leave after a power cut, and what it refuses.
 
-use super::*;
+mod sim;
+
+use std::collections::HashSet;
+use std::fs;
+use std::io;
+use std::path::{Path, PathBuf};
+use std::sync::Arc;
+
+use sim::*;
 
 struct Scene {
     dir: tempfile::TempDir,

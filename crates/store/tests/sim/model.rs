@@ -5,7 +5,7 @@ use std::ffi::{OsStr, OsString};
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
-use crate::disk::FileId;
+use millrace_store::disk::FileId;
 
 /// A path below one of the roots.
 #[derive(Clone, Debug, PartialEq, Eq)]
