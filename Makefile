@@ -15,9 +15,10 @@ help: ## this list
 deps: ## install the Debian packages that building, demo and tests need (root or sudo)
 	@scripts/deps.sh build demo test
 
-build: toolchain ## the program, optimised: target/release/millrace
+build: toolchain ## the program, optimised: target/release/millrace, its symbols in millrace.debug beside it
 	@scripts/deps.sh --try build
 	cargo build --release --locked --package millrace-server
+	@scripts/split-symbols.sh $(TARGET)/release/millrace
 
 demo: ## make two films and serve them; PROVE=1: play them too, then end
 	@scripts/deps.sh build demo

@@ -10,6 +10,7 @@ set -euo pipefail
 PACKAGES="
 build  gcc                        compiles the SQLite that the catalogue brings along
 build  libc6-dev                  headers for it
+build  binutils                   objcopy: puts the symbols of the program into a file of their own
 demo   ffmpeg                     makes the test films, remuxes films that are no transport stream, proves playback
 demo   fonts-dejavu-core          draws the running time code into the test films
 test   ffmpeg                     makes the test films and plays them back, frame by frame
