@@ -1,5 +1,5 @@
-//! Power cuts and failing disks under a volume of three members of which one may be lost: whatever was acknowledged is there
-//! byte for byte, also when a member is lost with the power; whatever was not is whole or gone; a repair and a scrub can
+//! Power cuts and failing disks under a volume of three members of which one may be lost, and one of five of which two may:
+//! whatever was acknowledged is there byte for byte, also when as many members are lost with the power; whatever was not is whole or gone; a repair and a scrub can
 //! be cut off anywhere.
 
 mod common;
@@ -34,8 +34,13 @@ fn library() -> Library {
     Library::new([("a", Film::new(300, 1)), ("b", Film::new(40, 2)), ("c", Film::new(3_000, 3))])
 }
 
+/// Three data and two parity units, one of each row on each member, so any two may be lost.
+const OF_FIVE: Geometry = Geometry { k: 3, m: 2, unit_packets: 2, members: 5 };
+
 struct Scene {
     library: Library,
+    /// Members that may be lost at once.
+    may: usize,
     _dir: tempfile::TempDir,
     roots: Vec<PathBuf>,
 }
@@ -43,14 +48,29 @@ struct Scene {
 impl Scene {
     /// Directories, and a volume with these titles unless there are none.
     fn new(titles: &[&str]) -> Self {
+        Self::with(GEOMETRY, 1, titles)
+    }
+
+    /// The same with a geometry of which `may` members may be lost.
+    fn with(geometry: Geometry, may: usize, titles: &[&str]) -> Self {
         let (library, dir) = (library(), scratch());
-        let roots: Vec<PathBuf> = (0..MEMBERS).map(|i| dir.path().join(format!("m{i}"))).collect();
+        let roots = (0..geometry.members).map(|i| dir.path().join(format!("m{i}")));
+        let roots: Vec<PathBuf> = roots.collect();
         roots.iter().for_each(|root| fs::create_dir(root).unwrap());
         if !titles.is_empty() {
-            let volume = Volume::create(&roots, GEOMETRY).unwrap();
+            let volume = Volume::create(&roots, geometry).unwrap();
             titles.iter().for_each(|name| drop(library.add(&volume, name, &[SIZE])));
         }
-        Self { library, _dir: dir, roots }
+        Self { library, may, _dir: dir, roots }
+    }
+
+    /// Members that are lost with the power in a state of this number: none in one state of all, else as many as may be.
+    fn lost(&self, number: u64) -> Vec<usize> {
+        let (number, members) = (number as usize, self.roots.len());
+        let first = number % (members + 1);
+        let step = 1 + number / (members + 1) % (members - 1);
+        let lost = (0..self.may).map(|which| (first + which * step) % members);
+        if first == members { Vec::new() } else { lost.collect() }
     }
 
     /// A simulation that begins with what is there now, which holds `titles`.
@@ -72,31 +92,34 @@ impl Scene {
         sim.recording()
     }
 
-    /// Every state that a power cut may leave opens and holds to the promises: with all members, without any one of them,
+    /// Every state that a power cut may leave opens and holds to the promises: with all members, without as many as may be lost,
     /// and after a repair.
     fn verify_power_cuts(&self, recording: &Recording, few: u64) -> usize {
-        each_state(recording, MEMBERS, few, |left| self.verify_left(left))
+        each_state(recording, self.roots.len(), few, |left| self.verify_left(left))
     }
 
     fn verify_left(&self, left: &Left<'_>) {
-        let lost = (left.number % (MEMBERS as u64 + 1)) as usize;
-        if lost == MEMBERS {
+        let lost = self.lost(left.number);
+        if lost.is_empty() {
             let volume = open(left.roots, &left.what);
             self.library.verify(&volume, &left.marks, &left.what);
             return self.verify_whole(&volume, left);
         }
-        let what = format!("{}; member {lost} lost too", left.what);
-        let gone = left.roots[lost].with_extension("gone");
-        fs::rename(&left.roots[lost], &gone).unwrap();
+        let what = format!("{}; members {lost:?} lost too", left.what);
+        let gone = |slot: usize| left.roots[slot].with_extension("gone");
+        lost.iter().for_each(|&slot| fs::rename(&left.roots[slot], gone(slot)).unwrap());
         let volume = open(left.roots, &what);
         self.library.verify(&volume, &left.marks, &what);
-        match left.number / 4 % 3 {
-            // Another one takes its place.
+        match left.number / (self.roots.len() as u64 + 1) % 3 {
+            // Others take their places.
             0 => {
-                volume.replace_member(lost, &left.roots[lost]).unwrap_or_else(|e| panic!("{what}: {e}"));
+                for &slot in &lost {
+                    let replaced = volume.replace_member(slot, &left.roots[slot]);
+                    replaced.unwrap_or_else(|e| panic!("{what}: member {slot}: {e}"));
+                }
                 self.verify_whole(&volume, left);
             }
-            // It comes back as it was, and has missed nothing or the removal of a title.
+            // They come back as they were, and have missed nothing or the removal of a title.
             turn => {
                 let mut marks = left.marks.clone();
                 let titles = volume.titles().unwrap();
@@ -107,7 +130,7 @@ impl Scene {
                     marks.push(removed);
                 }
                 drop(volume);
-                fs::rename(&gone, &left.roots[lost]).unwrap();
+                lost.iter().for_each(|&slot| fs::rename(gone(slot), &left.roots[slot]).unwrap());
                 let what = format!("{what}; {removed:?}; and back");
                 let volume = open(left.roots, &what);
                 self.library.verify(&volume, &marks, &what);
@@ -121,7 +144,7 @@ impl Scene {
         let what = &left.what;
         let report = mend(volume).unwrap_or_else(|e| panic!("{what}: {e}"));
         assert_ne!(report.verdict(), Verdict::Lost, "{what}: {report:#?}");
-        for slot in 0..MEMBERS {
+        for slot in 0..self.roots.len() {
             assert!(volume.members().is_usable(slot), "{what}: member {slot} after the repair: {report:#?}");
         }
         self.library.verify(volume, &left.marks, &format!("{what}; repaired"));
@@ -261,6 +284,24 @@ fn power_cut_while_films_are_added() {
     ingest(&scene, &sim).unwrap();
     let states = scene.verify_power_cuts(&scene.recording(&sim), 2);
     assert!(states > 100, "{states} states");
+}
+
+/// Five members, and any two of them are lost with the power.
+#[test]
+fn power_cut_and_two_members_lost_while_films_are_added_and_removed() {
+    for (titles, work) in [(&["a"][..], ingest as Work), (&["a", "b"], removal)] {
+        let scene = Scene::with(OF_FIVE, 2, titles);
+        let pairs: std::collections::BTreeSet<_> = (0..200).map(|number| scene.lost(number)).collect();
+        assert!(
+            pairs.iter().all(|lost| lost.len() == 2 && lost[0] != lost[1] || lost.is_empty()),
+            "{pairs:?}"
+        );
+        assert_eq!(pairs.len(), 1 + 5 * 4, "each ordered pair, and none");
+        let sim = scene.sim(titles);
+        work(&scene, &sim).unwrap();
+        let states = scene.verify_power_cuts(&scene.recording(&sim), 1);
+        assert!(states > 100, "{states} states");
+    }
 }
 
 #[test]
