@@ -2,15 +2,23 @@
 //! every receiver still gets every packet.
 
 mod support;
+#[path = "support/viewers.rs"]
+mod viewers;
 
 use std::collections::BTreeMap;
 use std::path::{Path, PathBuf};
-use std::process::{Child, Stdio};
 use std::time::Duration;
 
-use support::{Server, film, millrace, ok, run};
+use support::{Server, film, ok, run};
+use viewers::Viewers::{Restless, Steady};
+use viewers::{Load, Viewers, packets_of};
 
-const VIEWERS: u64 = 200;
+/// Viewers who seek, and viewers who never do.
+const RESTLESS: u64 = 160;
+const STEADY: u64 = 40;
+/// A film that those who never seek see from its first packet to its last.
+const SHORT: &str = "short";
+const SHORT_SECS: u64 = 10;
 
 /// A volume with films on it, and a server for it whose disks fail on order.
 struct Site {
@@ -36,7 +44,7 @@ fn add(source: &Path, store: &Path) {
 }
 
 impl Site {
-    /// `films` films of so many seconds.
+    /// `films` films of so many seconds, and the short one.
     fn new(members: usize, parity: usize, films: usize, secs: u64) -> Self {
         let dir = tempfile::tempdir().unwrap();
         let members = volume(dir.path(), members, parity);
@@ -48,6 +56,7 @@ impl Site {
             }
             add(&copy, &members[0]);
         }
+        add(&film(dir.path(), &format!("{SHORT}.ts"), SHORT_SECS), &members[0]);
         Self::serve(dir, members)
     }
 
@@ -68,12 +77,13 @@ impl Site {
     }
 
     /// Begins a load on these titles.
-    fn load(&self, titles: &[&str], viewers: u64, secs: u64, more: &[&str]) -> Child {
-        let urls: Vec<_> = titles.iter().map(|title| self.server.title(title)).collect();
-        let mut command = millrace();
-        command.arg("load").args(&urls).args(["--streams", &viewers.to_string()]);
-        command.args(["--duration", &format!("{secs}s"), "--arrivals", "ramp:2s", "--json", "--quiet"]);
-        command.args(more).stdout(Stdio::piped()).spawn().unwrap()
+    fn load(&self, titles: &[&str], viewers: u64, secs: u64, how: Viewers) -> Load {
+        Load::start(&self.server, titles, (viewers, secs), how, &[])
+    }
+
+    /// The packets of the short film.
+    fn short_packets(&self) -> u64 {
+        packets_of(&self.dir.path().join(format!("{SHORT}.ts")))
     }
 
     /// Waits until so many viewers have begun to play.
@@ -82,20 +92,6 @@ impl Site {
             self.server.wait_for("plays", Duration::from_secs(60));
         }
     }
-}
-
-fn report(load: Child) -> serde_json::Value {
-    let output = load.wait_with_output().unwrap();
-    serde_json::from_slice(&output.stdout).unwrap_or_else(|error| panic!("{error}: {output:?}"))
-}
-
-/// Everybody got everything.
-fn assert_nothing_missing(report: &serde_json::Value, viewers: u64) {
-    let of = |name: &str| report[name].as_u64();
-    assert_eq!((of("streams"), of("failed")), (Some(viewers), Some(0)), "{report}");
-    assert_eq!(report["lost"], 0, "{report}");
-    assert_eq!(report["ts"]["continuity_errors"], 0, "{report}");
-    assert!(of("packets").unwrap() > viewers * 100, "{report}");
 }
 
 /// Every file of a title's member directory with its bytes.
@@ -110,31 +106,63 @@ fn files_of(member: &Path) -> BTreeMap<PathBuf, Vec<u8>> {
     files
 }
 
-/// Seeks, so that viewers are everywhere in their films and disks are asked all the time.
-const RESTLESS: &[&str] = &["--behaviour", "seek 2s fixed:1", "--stall", "3s"];
+const FILMS: [&str; 4] = ["film-0", "film-1", "film-2", "film-3"];
+
+/// Takes a member away with all that is in it; the server's open files of titles have no more bytes either.
+fn annihilate(member: &Path) {
+    for title in std::fs::read_dir(member.join("titles")).unwrap() {
+        for file in std::fs::read_dir(title.unwrap().path()).unwrap() {
+            let file = std::fs::OpenOptions::new().write(true).open(file.unwrap().path());
+            file.unwrap().set_len(0).unwrap();
+        }
+    }
+    std::fs::remove_dir_all(member).unwrap();
+}
 
 #[test]
 fn a_disk_that_fails_under_two_hundred_viewers_is_not_noticed() {
     let mut site = Site::new(5, 1, 4, 40);
-    let load = site.load(&["film-0", "film-1", "film-2", "film-3"], VIEWERS, 14, RESTLESS);
-    site.wait_for_viewers(VIEWERS);
+    let load = site.load(&FILMS, RESTLESS, 14, Restless);
+    let steady = site.load(&[SHORT], STEADY, SHORT_SECS + 8, Steady);
+    site.wait_for_viewers(RESTLESS + STEADY);
     site.order("member 2 eio\n");
     // A dead disk is gone altogether, too.
     std::fs::rename(&site.members[2], site.dir.path().join("gone")).unwrap();
-    let report = report(load);
-    assert_nothing_missing(&report, VIEWERS);
+    load.assert_nothing_missing();
+    steady.assert_all_of(site.short_packets());
     let said = site.server.said("member 2");
     assert!(said.iter().any(|line| line.contains("missing")), "{said:?}");
+    assert!(site.server.interrupt());
+}
+
+/// No fault on order: the directory is gone, with the files that the server has open.
+#[test]
+fn a_directory_that_disappears_is_not_noticed() {
+    let mut site = Site::new(5, 1, 4, 40);
+    let load = site.load(&FILMS[..3], 40, 14, Restless);
+    let steady = site.load(&[SHORT], 10, SHORT_SECS + 8, Steady);
+    site.wait_for_viewers(50);
+    annihilate(&site.members[2]);
+    // Of a title that nobody has opened yet, too.
+    let newcomers = site.load(&[FILMS[3]], 10, 6, Steady);
+    load.assert_nothing_missing();
+    steady.assert_all_of(site.short_packets());
+    newcomers.assert_nothing_missing();
+    assert!(!site.members[2].exists());
+    let said = site.server.said("member 2");
+    assert!(said.iter().any(|line| line.contains("missing") || line.contains("failing")), "{said:?}");
+    assert!(site.server.interrupt());
 }
 
 #[test]
 fn two_disks_of_six_one_dead_and_one_hanging() {
     let mut site = Site::new(6, 2, 4, 40);
-    let load = site.load(&["film-0", "film-1", "film-2", "film-3"], VIEWERS, 16, RESTLESS);
-    site.wait_for_viewers(VIEWERS);
+    let load = site.load(&FILMS, RESTLESS, 16, Restless);
+    let steady = site.load(&[SHORT], STEADY, SHORT_SECS + 8, Steady);
+    site.wait_for_viewers(RESTLESS + STEADY);
     site.order("member 1 eio\nmember 4 hang\n");
-    let report = report(load);
-    assert_nothing_missing(&report, VIEWERS);
+    load.assert_nothing_missing();
+    steady.assert_all_of(site.short_packets());
     assert!(!site.server.said("member 4 is slow").is_empty(), "{:?}", site.server.log);
     assert!(!site.server.said("member 1 is failing").is_empty(), "{:?}", site.server.log);
     // They come back, and are used again after a while.
@@ -148,8 +176,9 @@ fn a_replaced_disk_is_made_whole_while_viewers_play() {
     let mut site = Site::new(5, 1, 2, 60);
     let before = files_of(&site.members[3]);
     assert!(before.keys().any(|path| path.ends_with("data.mru")), "{:?}", before.keys());
-    let load = site.load(&["film-0", "film-1"], 50, 25, RESTLESS);
-    site.wait_for_viewers(50);
+    let load = site.load(&FILMS[..2], 50, 25, Restless);
+    let steady = site.load(&FILMS[..2], 10, 25, Steady);
+    site.wait_for_viewers(60);
     site.order("member 3 eio\n");
     std::fs::rename(&site.members[3], site.dir.path().join("gone")).unwrap();
     let store = site.members[0].to_str().unwrap().to_owned();
@@ -157,8 +186,8 @@ fn a_replaced_disk_is_made_whole_while_viewers_play() {
     ok(&["volume", "replace", &store, "--member", "3", new.to_str().unwrap()]);
     site.order("");
     ok(&["repair", "--quiet", "--store", &store]);
-    let report = report(load);
-    assert_nothing_missing(&report, 50);
+    load.assert_nothing_missing();
+    steady.assert_nothing_missing();
     let after = files_of(&new);
     assert_eq!(before.keys().collect::<Vec<_>>(), after.keys().collect::<Vec<_>>());
     for (path, bytes) in &before {
@@ -182,13 +211,14 @@ fn with_too_many_disks_gone_only_the_titles_on_them_stop() {
     std::fs::copy(&source, &copy).unwrap();
     add(&copy, &members[0]);
     let mut site = Site::serve(dir, members);
-    let old = site.load(&["old"], 20, 12, RESTLESS);
-    let new = site.load(&["new"], 20, 12, RESTLESS);
+    let old = site.load(&["old"], 20, 12, Restless);
+    let new = site.load(&["new"], 20, 12, Restless);
     site.wait_for_viewers(40);
     site.order("member 1 eio\nmember 3 eio\n");
-    assert_nothing_missing(&report(old), 20);
-    let new = report(new);
+    old.assert_nothing_missing();
+    let (new, output) = new.end();
     assert!(new["failed"].as_u64() > Some(0), "{new}");
+    assert_eq!(output.status.code(), Some(1), "viewers were cut off: {output:?}");
     let said =
         site.server.said("film cannot be read: 2 disks of the title are lost, its parity makes up for 1");
     assert!(!said.is_empty(), "{:?}", site.server.log);

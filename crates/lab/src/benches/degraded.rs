@@ -8,6 +8,7 @@ use std::time::Duration;
 
 use anyhow::Context;
 use millrace_client::load::{Arrivals, LoadOptions, LoadReport, load};
+use millrace_core::limits::DEFAULT_PACKET_BYTES;
 use millrace_core::time::MediaTicks;
 
 use crate::capacity::Scratch;
@@ -34,6 +35,9 @@ const RATE_KBPS: u64 = 2_000;
 /// Films, each watched at places so far apart that the cache holds what viewers are at, and hardly more.
 const FILMS: usize = 6;
 const SPREAD_S: u64 = 25;
+/// Packets that each viewer of the film must have got for a second in which all of them played, in thousandths of the film's rate:
+/// what is missing is the way to the first packet and from the last.
+const LEAST_PERMILLE: u64 = 970;
 
 /// What happens to the members.
 struct Case {
@@ -77,7 +81,7 @@ fn run(options: &Options) -> anyhow::Result<Report> {
         let dir = scratch.0.join(format!("case{number}"));
         let site = Site::new(options, &dir, case, &film)?;
         let seen = site.play(options, case, streams, ramp_s, secs)?;
-        write_up(&mut report, number, case, &seen);
+        write_up(&mut report, number, case, streams, &seen);
         drop(site);
         std::fs::remove_dir_all(&dir).with_context(|| format!("{}: cannot be removed", dir.display()))?;
     }
@@ -193,15 +197,27 @@ impl Site {
     }
 }
 
-fn write_up(report: &mut Report, number: usize, case: &Case, seen: &LoadReport) {
+/// Viewers that got fewer packets than the film has in the time in which all of them played.
+fn short_changed(seen: &LoadReport) -> u64 {
+    let least = seen.together_ms * RATE_KBPS * LEAST_PERMILLE / 1000 / 8 / DEFAULT_PACKET_BYTES as u64;
+    let short = seen.per_stream.iter().filter(|one| one.packets < least && !one.has_ended);
+    short.count() as u64
+}
+
+fn write_up(report: &mut Report, number: usize, case: &Case, streams: usize, seen: &LoadReport) {
     let ms = |us: u64| us as f64 / 1e3;
-    let missing = seen.lost + seen.lost_at_start;
+    let missing = seen.lost_in_all();
+    let absent = (streams as u64).saturating_sub(seen.per_stream.len() as u64);
+    let short = short_changed(seen) + absent;
     report.rows.push(
         Row::new(case.name)
             .with("viewers", seen.played as f64, "")
             .with("failed", seen.failed as f64, "")
             .with("packets", seen.packets as f64, "")
             .with("missing", missing as f64, "")
+            .with("restarts", seen.restarts as f64, "")
+            .with("too few packets", short as f64, "viewers")
+            .with("stalled", seen.sessions_stalled as f64, "")
             .with("lateness p50", ms(seen.lateness.p50_us), "ms")
             .with("p99", ms(seen.lateness.p99_us), "ms")
             .with("max", ms(seen.lateness.max_us), "ms"),
@@ -212,5 +228,8 @@ fn write_up(report: &mut Report, number: usize, case: &Case, seen: &LoadReport) 
     };
     report.promises.push(none("missing", missing, "packets"));
     report.promises.push(none("failed", seen.failed, "viewers"));
+    report.promises.push(none("restarts", seen.restarts, "jumps of sequence numbers"));
+    report.promises.push(none("too-few-packets", short, "viewers"));
+    report.promises.push(none("stalled", seen.sessions_stalled + seen.sessions_silent, "viewers"));
     report.promises.push(Promise::at_most(&id("lateness-p99"), ms(seen.lateness.p99_us), 200.0, "ms"));
 }
