@@ -12,6 +12,8 @@ pub(super) const FRAMES_PER_SECOND: usize = 25;
 pub(crate) struct Film {
     pub(super) name: &'static str,
     pub(super) seconds: f64,
+    /// It came as a transport stream and is stored as it came.
+    pub(super) is_stream: bool,
     /// Checksum of every decoded picture of the file, in order.
     pub(super) pictures: Vec<String>,
     pub(super) stored: Option<Stored>,
@@ -120,7 +122,8 @@ fn cook(recipe: &Recipe, folder: &Path, logs: &Path) -> Result<Film, String> {
     if pictures.len() != expected {
         return Err(format!("{} has {} pictures, not {expected}", file.display(), pictures.len()));
     }
-    Ok(Film { name, seconds: f64::from(*seconds), pictures, stored: None })
+    let is_stream = *extension == "ts";
+    Ok(Film { name, seconds: f64::from(*seconds), is_stream, pictures, stored: None })
 }
 
 /// Asks the program what it has stored and compares every stored title with its film.

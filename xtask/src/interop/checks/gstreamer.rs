@@ -1,7 +1,7 @@
 //! GStreamer: a bare pipeline that sums every decoded picture, and a player that pauses, seeks and waits for the end.
 //!
-//! Its rtspsrc ends a transport stream by the clock and not by the last packet, so up to a second of the end is
-//! missing whatever the server does.
+//! Its rtspsrc ends a transport stream by the clock, at the end that the server has announced, and not by the last packet:
+//! only if that is the end of the last picture it shows them all.
 
 use serde_json::Value;
 
@@ -15,8 +15,6 @@ use crate::workspace;
 const LAUNCH: &[&str] = &["gst-launch-1.0"];
 const PLAYER: &[&str] = &["gst-launch-1.0", "python3"];
 
-/// Pictures at the end that GStreamer may keep to itself.
-const END_FRAMES: usize = FRAMES_PER_SECOND;
 /// Its jitter buffer delays the first picture by so much; beside that it starts and ends like any player.
 const LATENCY_SECONDS: f64 = 2.0;
 
@@ -60,7 +58,7 @@ pub(super) fn launch(server: &Server, film: &Film, protocols: &str, extra: f64, 
         ended.ok("gst-launch-1.0")?;
     }
     let pictures = sums(&ended.out);
-    if to_the_end(&film.pictures, &pictures, END_FRAMES) != Some(0) {
+    if pictures != film.pictures {
         let complaint = first_error(&ended).unwrap_or("no complaint");
         return Err(format!("{}; gst-launch-1.0: {complaint}", difference(&film.pictures, &pictures)));
     }
@@ -68,7 +66,7 @@ pub(super) fn launch(server: &Server, film: &Film, protocols: &str, extra: f64, 
     let closing =
         first_error(&ended).map(|error| format!(", said when closing: {error}")).unwrap_or_default();
     Ok(format!(
-        "first {} of {} pictures equal, ended {:.1} s after the film's length{closing}",
+        "{} of {} pictures equal, ended {:.1} s after the film's length{closing}",
         pictures.len(),
         film.pictures.len(),
         ended.seconds - film.seconds
@@ -172,7 +170,7 @@ fn judge(report: &Value, film: &[String], scene: &Scene, transport: Transport) -
     }
     let note = match scene.seek_to {
         Some(wanted) => after_seek(film, &shown, wanted)?,
-        None if to_the_end(film, &shown, END_FRAMES) == Some(0) => String::new(),
+        None if shown == film => String::new(),
         None if scene.pauses && transport == Transport::Tcp => after_resume(film, &shown)?,
         None => return Err(difference(film, &shown)),
     };
@@ -182,7 +180,7 @@ fn judge(report: &Value, film: &[String], scene: &Scene, transport: Transport) -
 /// The pictures must be the film's from its beginning up to the seek, then from there to the end.
 fn after_seek(film: &[String], shown: &[String], wanted: f64) -> Outcome {
     let before = film.iter().zip(shown).take_while(|(a, b)| a == b).count();
-    let at = to_the_end(film, &shown[before..], END_FRAMES).ok_or_else(|| difference(film, shown))?;
+    let at = to_the_end(film, &shown[before..], 0).ok_or_else(|| difference(film, shown))?;
     let seconds = at as f64 / FRAMES_PER_SECOND as f64;
     // The answer starts at the access point before the wanted place: 2 s at most in these films.
     if before == 0 || !(wanted - 2.1..wanted + 0.5).contains(&seconds) {
@@ -199,8 +197,7 @@ fn after_resume(film: &[String], shown: &[String]) -> Outcome {
     const GROUP: usize = 2 * FRAMES_PER_SECOND;
     let before = film.iter().zip(shown).take_while(|(a, b)| a == b).count();
     let damaged = shown[before..].iter().take_while(|sum| !film.contains(sum)).count();
-    let again =
-        to_the_end(film, &shown[before + damaged..], END_FRAMES).ok_or_else(|| difference(film, shown))?;
+    let again = to_the_end(film, &shown[before + damaged..], 0).ok_or_else(|| difference(film, shown))?;
     let next_access_point = before.next_multiple_of(GROUP);
     if before == 0 || again > next_access_point {
         return Err(format!(
@@ -227,9 +224,9 @@ mod tests {
     #[test]
     fn a_good_report_passes() {
         let film = film();
-        let verdict = judge(&report(&film[..290]), &film, &SCENES[0], Transport::Udp);
-        assert_eq!(verdict.unwrap(), "290 pictures shown, all equal, end of stream after 14.1 s");
-        let jumped = [&film[..40], &film[200..285]].concat();
+        let verdict = judge(&report(&film), &film, &SCENES[0], Transport::Udp);
+        assert_eq!(verdict.unwrap(), "300 pictures shown, all equal, end of stream after 14.1 s");
+        let jumped = [&film[..40], &film[200..]].concat();
         let verdict = judge(&report(&jumped), &film, &SCENES[2], Transport::Udp).unwrap();
         assert!(verdict.contains("40 before the seek to 9 s, which showed 8.00 s"), "{verdict}");
     }
@@ -241,7 +238,7 @@ mod tests {
             ("errors", json!(["rtspsrc0: gone"]), "gone"),
             ("end_s", Value::Null, "no end of stream"),
             ("lost", json!(2), "2 packets lost"),
-            ("pictures", json!(film[..200]), "200 of 300 frames"),
+            ("pictures", json!(film[..299]), "299 of 300 frames"),
             ("pictures", json!(film[1..]), "first difference at frame 0"),
             ("frames_while_paused", json!(9), "9 pictures while paused"),
             ("hangs", json!(true), "hangs"),
@@ -279,18 +276,16 @@ mod tests {
             report["lost"] = json!(lost);
             judge(&report, &film, &SCENES[2], transport)
         };
-        let good = [&film[..40], &film[200..290]].concat();
+        let good = [&film[..40], &film[200..]].concat();
         // GStreamer counts lost packets over UDP that were never sent.
         assert!(seek(good.clone(), Transport::Udp, 900).is_ok());
         assert!(seek(good.clone(), Transport::Tcp, 900).unwrap_err().contains("900 packets lost"));
-        let too_early = [&film[..40], &film[100..290]].concat();
+        let too_early = [&film[..40], &film[100..]].concat();
         assert!(seek(too_early, Transport::Udp, 0).unwrap_err().contains("from 4.00 s on"));
         let mut damaged = good;
         damaged[60] = "damaged".into();
         assert!(seek(damaged, Transport::Udp, 0).unwrap_err().contains("1 of them damaged"));
-        assert!(
-            seek(film[200..290].to_vec(), Transport::Udp, 0).unwrap_err().starts_with("0 pictures, then")
-        );
+        assert!(seek(film[200..].to_vec(), Transport::Udp, 0).unwrap_err().starts_with("0 pictures, then"));
     }
 
     #[test]
