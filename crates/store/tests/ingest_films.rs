@@ -169,6 +169,23 @@ fn mp4_with_b_frames_is_copied() {
     // No stuffing: the stream is hardly longer than the file it came from.
     let (bytes, source) = (film.info.bytes as f64, film.info.source.bytes as f64);
     assert!(bytes < source * 1.6, "{bytes} from {source}");
+    // Every picture says how long it is: FFmpeg shows the last one over RTP although nothing follows.
+    let data = std::fs::read(film.data()).unwrap();
+    let pid = film.info.streams[0].pid;
+    let lengths: Vec<u16> = data.chunks(188).filter_map(|packet| pes_length(packet, pid)).collect();
+    assert_eq!((lengths.len(), lengths.iter().filter(|&&length| length == 0).count()), (200, 0));
+    // The clock is 0.7 s ahead of the first picture, and so the last is shown 0.7 s after its packets have come.
+    let (index, duration) = (&film.files.index, film.info.duration);
+    assert!(index.end().0 > duration.0 + 45_000, "{} and {duration}", index.end());
+    assert_eq!(index.bases().len(), 1);
+}
+
+/// `PES_packet_length` of a PES packet of `pid` that begins in this TS packet.
+fn pes_length(packet: &[u8], pid: u16) -> Option<u16> {
+    let found = u16::from_be_bytes([packet[1] & 0x1f, packet[2]]);
+    let field = if packet[3] & 0x20 != 0 { 1 + usize::from(packet[4]) } else { 0 };
+    let starts = found == pid && packet[1] & 0x40 != 0;
+    starts.then(|| u16::from_be_bytes([packet[4 + field + 4], packet[4 + field + 5]]))
 }
 
 #[test]

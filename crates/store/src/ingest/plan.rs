@@ -250,7 +250,10 @@ impl RemuxPlan {
             ["-map_chapters", "-1", "-max_muxing_queue_size", "4096", "-flush_packets", "0"]
                 .map(OsString::from),
         );
-        args.extend(["-f", "mpegts", "-pcr_period", "20", "pipe:1"].map(OsString::from));
+        args.extend(["-f", "mpegts", "-pcr_period", "20"].map(OsString::from));
+        // Pictures with their lengths: a player need not wait for the next one to know that one is whole, and FFmpeg, which over
+        // RTP never learns that a stream has ended, shows the last.
+        args.extend(["-omit_video_pes_length", "0", "pipe:1"].map(OsString::from));
         args
     }
 }
