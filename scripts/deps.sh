@@ -26,6 +26,7 @@ test   iproute2                   network namespaces: a network of our own witho
 test   ethtool                    switches checksum offload off there, so that checksums are really checked
 test   bindfs                     a disk that hangs: a mount whose program is stopped
 test   iptables                   a firewall there that drops UDP, so that players have to ask for TCP
+test   libisal2                   another implementation of the parity code, to compare ours with
 vlc    vlc-bin                    cvlc: a third player, for the long interop run
 vlc    vlc-plugin-base            its RTSP, demultiplexers and output to files
 peers  ffmpeg                     makes the films; a process a stream is a contender too
