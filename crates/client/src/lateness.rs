@@ -250,6 +250,7 @@ impl Lateness {
 ///
 /// The baseline is the smallest `d` of the first [`LEARNED`] packets and of all that follow; a packet recorded before
 /// a lower baseline was found is understated by the difference, whose sum is [`LightLateness::understated_us`].
+/// Nothing is due before its run begins: lateness is at most the time from the run's first packet to its last.
 #[derive(Debug, Default)]
 pub struct LightLateness {
     clock: RunClock,
@@ -302,7 +303,7 @@ impl LightLateness {
         self.min_ns = self.min_ns.min(offset);
         self.max_ns = self.max_ns.max(offset);
         if self.learning.capacity() == 0 {
-            shared.saturating_record(offset.abs_diff(self.min_ns) / 1000);
+            shared.saturating_record(offset.abs_diff(self.min_ns).min(self.clock.span_ns()) / 1000);
         } else {
             self.learning.push(offset);
             if self.learning.len() == LEARNED {
@@ -315,7 +316,7 @@ impl LightLateness {
     pub fn finish(&mut self, shared: &mut Histogram<u64>) {
         self.learned_min_ns = if self.learning.capacity() == 0 { self.learned_min_ns } else { self.min_ns };
         for offset in std::mem::take(&mut self.learning) {
-            shared.saturating_record(offset.abs_diff(self.min_ns) / 1000);
+            shared.saturating_record(offset.abs_diff(self.min_ns).min(self.clock.span_ns()) / 1000);
         }
     }
 
@@ -325,7 +326,8 @@ impl LightLateness {
     }
 
     fn worst_ns(&self) -> u64 {
-        self.closed.worst_ns.max(self.max_ns.abs_diff(self.min_ns))
+        // Between runs nothing has begun, and offsets are 0.
+        self.closed.worst_ns.max(self.max_ns.abs_diff(self.min_ns).min(self.clock.span_ns()))
     }
 
     fn understated_ns(&self) -> u64 {

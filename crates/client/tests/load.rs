@@ -48,8 +48,8 @@ fn clean_films_to_their_end_on_every_transport_and_thread_count() {
             assert_eq!((report.played, report.failed, report.packets), (20, 0, 800), "{report}");
             assert_eq!(report.payload_bytes, 800 * 1316);
             assert_eq!(report.delivered_ratio, 1.0);
-            // A shared RTCP socket cannot tell whose BYE it is: those players go on until the time is over.
-            assert_eq!(report.sessions_ended, if own_rtcp { 20 } else { 0 });
+            // A shared RTCP socket cannot tell whose BYE it is: those players wait at the end until the time is over.
+            assert_eq!(report.sessions_ended, 20);
             assert_eq!(report.receiver.kernel_stamps, transport == TransportChoice::Udp);
             assert_eq!(report.receiver.threads, threads as u64);
             // Half of them at least: a reply that was read late makes the time short.
@@ -78,7 +78,8 @@ fn loss_is_counted_exactly_and_the_worst_are_named() {
             "{report}"
         );
         assert_eq!((report.duplicates, report.reordered, report.strays), (5, 5, 0));
-        assert_eq!((report.sessions_with_loss, report.rtp_info_wrong, report.sessions_ended), (5, 5, 10));
+        // That the announced packet was lost does not make the announcement wrong.
+        assert_eq!((report.sessions_with_loss, report.rtp_info_wrong, report.sessions_ended), (5, 0, 10));
         assert_eq!(report.delivered_ratio, 380.0 / 400.0);
         assert_eq!(report.worst.len(), 10);
         assert!(

@@ -1,7 +1,7 @@
 //! What one viewer of RTP counts: half a kilobyte of bits, some numbers, no payload.
 
 use hdrhistogram::Histogram;
-use millrace_core::time::Instant;
+use millrace_core::time::{Instant, MediaTicks};
 use millrace_core::wire::rtcp::{self, ReportBlock, RtcpPacket};
 use millrace_core::wire::rtp::{PAYLOAD_TYPE_MP2T, RtpHeader};
 
@@ -12,6 +12,7 @@ use crate::reorder::InOrder;
 use crate::rtsp::dialogue::PlayReply;
 use crate::sdp::Description;
 
+use super::between::{Between, HeldPacket, end_timestamp, is_as_announced, is_near_end};
 use super::ts_light::{TsFindings, TsLight};
 
 /// The meter of one player.
@@ -24,9 +25,21 @@ pub(super) struct Meter {
     reply_ns: u64,
     /// The same of the last PLAY.
     run_reply_ns: u64,
+    /// What the last PLAY announced.
     announced: Option<(Option<u16>, Option<u32>)>,
-    /// Extended number and timestamp of the lowest packet.
+    /// Extended number and timestamp of the lowest packet of the run.
     lowest: Option<(u64, u32)>,
+    /// Whether all runs before began with what was announced.
+    previous_exact: Option<bool>,
+    /// What has come since PAUSE was answered, until PLAY is.
+    between: Option<Between>,
+    /// Length of the title, if the server says.
+    length: Option<MediaTicks>,
+    /// RTP timestamp of the end of the run, and of the last packet.
+    end: Option<u32>,
+    last_timestamp: Option<u32>,
+    /// Arrival of the last packet of the run.
+    last_arrival_ns: Option<u64>,
     first_arrival_ns: Option<u64>,
     payload_bytes: u64,
     malformed: u64,
@@ -83,8 +96,10 @@ pub(super) struct Measured {
     pub(super) understated_us: u64,
     pub(super) longest_gap_us: u64,
     pub(super) first_packet_us: Option<i64>,
+    /// Whether each PLAY whose first packet came announced it rightly.
     pub(super) rtp_info_exact: Option<bool>,
-    pub(super) has_bye: bool,
+    /// Whether the title came to its end: its BYE was heard, or, where it cannot be, its last seconds came.
+    pub(super) has_ended: bool,
     /// Wall clock of the first packet.
     pub(super) first_arrival_ns: Option<u64>,
     /// Time from first to last packet, of all runs.
@@ -100,6 +115,15 @@ pub(super) struct Measured {
     pub(super) fec: Option<Repaired>,
 }
 
+/// How a viewer of RTP ended.
+#[derive(Clone, Copy, Debug, Default)]
+pub(super) struct Ending {
+    /// While a viewer pauses nothing is due.
+    pub(super) is_paused: bool,
+    /// Whether it would have heard a BYE: not on a socket that others share.
+    pub(super) hears_bye: bool,
+}
+
 impl Default for Meter {
     fn default() -> Self {
         Self {
@@ -111,6 +135,12 @@ impl Default for Meter {
             run_reply_ns: 0,
             announced: None,
             lowest: None,
+            previous_exact: None,
+            between: None,
+            length: None,
+            end: None,
+            last_timestamp: None,
+            last_arrival_ns: None,
             first_arrival_ns: None,
             payload_bytes: 0,
             malformed: 0,
@@ -130,25 +160,50 @@ impl Meter {
     pub(super) fn describe(&mut self, description: &Description, inspect: bool) {
         self.payload_type = description.payload_type;
         self.lateness.set_clock(description.clock_hz);
+        self.length = description.range.and_then(|range| range.end);
         self.ts = (inspect && description.is_transport_stream).then(Box::default);
     }
 
-    /// PLAY was answered. The first time packets may have come already; later on the next packet begins a run.
+    /// PLAY was answered. The first time packets may have come already; later it says to which run belongs what came since the
+    /// reply to PAUSE.
     pub(super) fn begin_play(&mut self, reply: &PlayReply, reply_ns: u64, shared: &mut Histogram<u64>) {
         self.runs += 1;
         self.run_reply_ns = reply_ns;
         let announced = reply.rtp_info.as_ref().map(|info| (info.sequence, info.timestamp));
         let sequence = announced.and_then(|(sequence, _)| sequence);
+        self.end = end_timestamp(reply, self.length, self.clock_hz());
         if self.runs > 1 {
-            self.pause();
-            self.tracker.begin_run(sequence);
+            let parted = self.between.take().unwrap_or_default().split(sequence);
+            self.take_held(shared, parted.before);
+            self.pause_window();
+            self.judge_announcement();
+            self.announced = announced;
+            (self.last_timestamp, self.last_arrival_ns) = (None, None);
+            self.tracker.begin_run(parted.start);
             self.begin_run(shared);
+            self.take_held(shared, parted.behind);
             return;
         }
         (self.reply_ns, self.announced) = (reply_ns, announced);
         if let Some(sequence) = sequence {
             self.tracker.announce(sequence);
         }
+    }
+
+    fn take_held(&mut self, shared: &mut Histogram<u64>, held: Vec<HeldPacket>) {
+        for packet in held {
+            self.take(shared, packet.now, packet.arrival_ns, &packet.datagram);
+        }
+    }
+
+    /// The run is over: was its announcement right?
+    fn judge_announcement(&mut self) {
+        let first = self.lowest.take().map(|(ext, timestamp)| (ext as u16, timestamp));
+        let exact = is_as_announced(self.announced.take(), first);
+        self.previous_exact = match (self.previous_exact, exact) {
+            (before, None) => before,
+            (before, Some(exact)) => Some(before.unwrap_or(true) && exact),
+        };
     }
 
     /// The server's answer about FEC: it repairs with the code of this shape, if it was granted. What is missing is given up when
@@ -165,8 +220,14 @@ impl Meter {
         }
     }
 
-    /// PAUSE was answered: nothing is given up until the film goes on.
+    /// PAUSE was answered. What comes now may be left over, or belong to the run that a reply not yet read announces.
     pub(super) fn pause(&mut self) {
+        self.pause_window();
+        self.between.get_or_insert_default();
+    }
+
+    /// Nothing is given up until the film goes on.
+    fn pause_window(&mut self) {
         self.window.iter_mut().for_each(|window| window.pause());
     }
 
@@ -228,6 +289,39 @@ impl Meter {
         arrival_ns: u64,
         datagram: &[u8],
     ) {
+        let Some(between) = &mut self.between else {
+            return self.take(shared, now, arrival_ns, datagram);
+        };
+        let packet = HeldPacket { now, arrival_ns, datagram: datagram.to_vec() };
+        match between.push(packet) {
+            None => {}
+            // What is not in the window would be missing there.
+            Some(packet) if self.window.is_some() => {
+                self.take(shared, packet.now, packet.arrival_ns, &packet.datagram);
+            }
+            Some(packet) => self.count(shared, packet.arrival_ns, &packet.datagram),
+        }
+    }
+
+    /// Counts a packet of which nobody knows to which run it belongs: when it came means nothing.
+    fn count(&mut self, shared: &mut Histogram<u64>, arrival_ns: u64, datagram: &[u8]) {
+        self.ts.iter_mut().for_each(|ts| ts.gap());
+        // Nor is the time until the next one a gap.
+        self.lateness.begin_run(shared);
+        match RtpHeader::parse(datagram).filter(|(h, _)| h.payload_type == self.payload_type) {
+            None => self.malformed += 1,
+            Some((header, payload)) => match self.tracker.observe(header.sequence) {
+                Verdict::Duplicate | Verdict::Stray => {}
+                _ => {
+                    self.payload_bytes += payload.len() as u64;
+                    self.last_arrival_ns = Some(arrival_ns);
+                }
+            },
+        }
+    }
+
+    /// Takes a datagram of the run.
+    fn take(&mut self, shared: &mut Histogram<u64>, now: Instant, arrival_ns: u64, datagram: &[u8]) {
         let Some((header, payload)) =
             RtpHeader::parse(datagram).filter(|(h, _)| h.payload_type == self.payload_type)
         else {
@@ -263,6 +357,8 @@ impl Meter {
         self.payload_bytes += payload.len() as u64;
         self.lateness.observe(arrival_ns, header.timestamp, shared);
         self.first_arrival_ns.get_or_insert(arrival_ns);
+        self.last_timestamp = Some(header.timestamp);
+        self.last_arrival_ns = Some(self.last_arrival_ns.map_or(arrival_ns, |last| last.max(arrival_ns)));
         if self.lowest.is_none_or(|(lowest, _)| ext < lowest) {
             self.lowest = Some((ext, header.timestamp));
         }
@@ -343,17 +439,28 @@ impl Meter {
         Some(((i128::from(first) - i128::from(self.reply_ns)) / 1000) as i64)
     }
 
-    /// Ends the measurement at wall-clock time `end_ns`. While a viewer pauses nothing is due.
-    pub(super) fn finish(&mut self, shared: &mut Histogram<u64>, end_ns: u64, is_paused: bool) -> Measured {
+    /// Whether the run has come to the end that was announced.
+    fn is_at_end(&self) -> bool {
+        let times = self.last_timestamp.zip(self.end);
+        times.is_some_and(|(last, end)| is_near_end(last, end, self.clock_hz()))
+    }
+
+    /// Ends the measurement at wall-clock time `end_ns`.
+    pub(super) fn finish(&mut self, shared: &mut Histogram<u64>, end_ns: u64, end: Ending) -> Measured {
+        for packet in self.between.take().into_iter().flat_map(Between::into_all) {
+            self.count(shared, packet.arrival_ns, &packet.datagram);
+        }
+        self.judge_announcement();
         self.lateness.finish(shared);
         let has_bye = self.has_bye;
         self.look(end_ns, |window, look| if has_bye { window.flush(look) } else { window.cut(look) });
+        let has_ended = has_bye || !end.hears_bye && self.is_at_end();
         let mut counts = self.tracker.counts();
         let fec = self.fec_result(counts);
         let clock = self.lateness.clock();
         // A stream that stopped and never went on has its longest gap at the end; before the first packet as well.
-        let from = clock.last_arrival_ns().unwrap_or(self.run_reply_ns);
-        let tail_ns = if self.has_bye || is_paused || from == 0 { 0 } else { end_ns.saturating_sub(from) };
+        let from = self.last_arrival_ns.unwrap_or(self.run_reply_ns);
+        let tail_ns = if has_ended || end.is_paused || from == 0 { 0 } else { end_ns.saturating_sub(from) };
         let seen = (counts.received + counts.lost + counts.lost_at_start) as u32;
         // After a pause or a seek what was under way is sent and never counted here.
         let sent = self.sent.filter(|_| self.runs <= 1);
@@ -363,10 +470,6 @@ impl Meter {
             (counts.lost, counts.lost_at_start) = (fec.counts.lost, 0);
             lost_at_end = lost_at_end.saturating_sub(window.behind_last());
         }
-        let first = self.lowest.map(|(ext, timestamp)| (ext as u16, timestamp));
-        let exact = self.announced.zip(first).map(|((sequence, timestamp), first)| {
-            sequence.is_none_or(|s| s == first.0) && timestamp.is_none_or(|t| t == first.1)
-        });
         Measured {
             counts,
             lost_at_end,
@@ -376,8 +479,8 @@ impl Meter {
             understated_us: self.lateness.understated_us(),
             longest_gap_us: self.lateness.longest_gap_ns().max(tail_ns) / 1000,
             first_packet_us: self.first_packet_us(),
-            rtp_info_exact: exact,
-            has_bye: self.has_bye,
+            rtp_info_exact: self.previous_exact,
+            has_ended,
             first_arrival_ns: self.first_arrival_ns,
             span_ns: self.lateness.span_ns(),
             jitter_us: clock.jitter_ns() / 1000,
@@ -401,35 +504,5 @@ impl Meter {
 }
 
 #[cfg(test)]
-mod tests {
-    use super::*;
-    use crate::lateness::histogram_us;
-
-    fn packet(sequence: u16) -> Vec<u8> {
-        let mut bytes = vec![0x80, PAYLOAD_TYPE_MP2T];
-        bytes.extend(sequence.to_be_bytes());
-        bytes.extend((u32::from(sequence) * 900).to_be_bytes());
-        bytes.extend(7u32.to_be_bytes());
-        bytes.extend([0x47; 188]);
-        bytes
-    }
-
-    #[test]
-    fn packets_that_come_before_the_reply_to_play_count_and_came_early() {
-        let (mut meter, mut shared) = (Meter::default(), histogram_us());
-        let second = 1_000_000_000;
-        for n in 0..4u16 {
-            if n == 2 {
-                meter.begin_play(&PlayReply::default(), 50 * second + 15_000_000, &mut shared);
-            }
-            meter.rtp(&mut shared, Instant(0), 50 * second + u64::from(n) * 10_000_000, &packet(n));
-        }
-        let measured = meter.finish(&mut shared, 51 * second, false);
-        assert_eq!((measured.counts.received, measured.first_packet_us), (4, Some(-15_000)));
-        assert_eq!((measured.longest_gap_us, measured.runs), (970_000, 1));
-        // Nothing that was never played has a time from its reply.
-        let mut silent = Meter::default();
-        silent.rtp(&mut shared, Instant(0), second, &packet(0));
-        assert_eq!(silent.finish(&mut shared, second, false).first_packet_us, None);
-    }
-}
+#[path = "meter_tests.rs"]
+mod tests;

@@ -4,6 +4,7 @@
 //! kernel, the loop lets packets gather and takes them in trains, and it reports how late it was itself.
 
 mod behaviour;
+mod between;
 mod choice;
 pub mod listen;
 mod meter;

@@ -7,15 +7,16 @@ use std::net::SocketAddr;
 use std::sync::{Arc, Mutex, PoisonError};
 
 use hdrhistogram::Histogram;
-use millrace_core::time::Instant;
+use millrace_core::time::{Instant, MediaTicks};
 use millrace_core::wire::rtcp::ReportBlock;
 use millrace_netio::drop_probe::{DropProbe, ProbeAction, ProbeConfig, ProbeCounts, ProbeError, ProbeMedia};
 
-use super::meter::Measured;
+use super::between::{end_timestamp, is_as_announced, is_near_end};
+use super::meter::{Ending, Measured};
 use super::report::ProbeReport;
 use super::viewer::Live;
 use crate::error::ClientError;
-use crate::receive::SequenceCounts;
+use crate::receive::{MAX_STEP, SequenceCounts};
 use crate::rtsp::dialogue::PlayReply;
 
 /// The probe of a load.
@@ -88,8 +89,18 @@ pub(super) struct ProbeMeter {
     /// Monotonic time of the reply to the first PLAY, and to the last.
     reply: Instant,
     run_reply: Instant,
+    /// What the PLAY announced whose packets came first.
     announced: Option<(Option<u16>, Option<u32>)>,
     runs: u32,
+    /// Whether a later run has numbers of its own: then nothing can be said of the first packet.
+    has_new_numbers: bool,
+    /// Highest extended number when PAUSE was answered.
+    paused_at: Option<u64>,
+    clock_hz: u32,
+    /// Length of the title, if the server says.
+    length: Option<MediaTicks>,
+    /// RTP timestamp of the end of the run.
+    end: Option<u32>,
     reported: (u64, u64),
 }
 
@@ -100,6 +111,7 @@ impl ProbeMeter {
         slot: u32,
         local: SocketAddr,
         (payload_type, clock_hz): (u8, u32),
+        length: Option<MediaTicks>,
     ) -> Result<Self, ProbeError> {
         probe.inner.watch(local, slot, ProbeMedia::Rtp { payload_type, clock_hz })?;
         let start = Instant::default();
@@ -112,6 +124,11 @@ impl ProbeMeter {
             run_reply: start,
             announced: None,
             runs: 0,
+            has_new_numbers: false,
+            paused_at: None,
+            clock_hz,
+            length,
+            end: None,
             reported: (0, 0),
         })
     }
@@ -126,20 +143,42 @@ impl ProbeMeter {
         self.probe.inner.read(self.slot).unwrap_or_default()
     }
 
-    /// The next packet begins a run: PLAY is about to be sent again.
-    pub(super) fn begin_run(&self) {
-        // As above.
-        let _ = self.probe.inner.begin_run(self.slot);
+    /// PAUSE was answered. What comes now may be left over, or belong to the run that a reply not yet read announces.
+    pub(super) fn pause(&mut self) {
+        self.paused_at.get_or_insert(self.counts().highest_sequence_ext);
+        // There is such a slot: it is watched.
+        let _ = self.probe.inner.suspend_clock(self.slot);
     }
 
     /// PLAY was answered.
     pub(super) fn begin_play(&mut self, reply: &PlayReply, now: Instant) {
         self.runs += 1;
         self.run_reply = now;
-        if self.runs == 1 {
-            self.reply = now;
-            self.announced = reply.rtp_info.as_ref().map(|info| (info.sequence, info.timestamp));
+        self.end = end_timestamp(reply, self.length, self.clock_hz);
+        let announced = reply.rtp_info.as_ref().map(|info| (info.sequence, info.timestamp));
+        let highest = self.paused_at.take().filter(|highest| *highest > 0);
+        match highest {
+            // Nothing came of the runs before, if there was one.
+            None => {
+                self.announced = announced;
+                if self.runs == 1 {
+                    self.reply = now;
+                } else {
+                    self.resume(true);
+                }
+            }
+            Some(highest) => {
+                let sequence = announced.and_then(|(sequence, _)| sequence);
+                self.resume(sequence.is_some_and(|sequence| follows(highest, sequence)));
+            }
         }
+    }
+
+    fn resume(&mut self, numbers_go_on: bool) {
+        let inner = &self.probe.inner;
+        self.has_new_numbers |= !numbers_go_on;
+        // There is such a slot: it is watched.
+        let _ = if numbers_go_on { inner.resume_clock(self.slot) } else { inner.begin_run(self.slot) };
     }
 
     fn unwatch(&self) {
@@ -173,12 +212,18 @@ impl ProbeMeter {
         })
     }
 
-    /// Ends the counting. `sent` is what the sender says it sent, if it said goodbye; `unix_ns` is the wall clock at `now`.
-    pub(super) fn finish(&mut self, now: Instant, unix_ns: u64, end: ProbeEnd) -> Measured {
+    /// Ends the counting. `sent` is what the sender says it sent, if its BYE came; `unix_ns` is the wall clock at `now`.
+    pub(super) fn finish(
+        &mut self,
+        now: Instant,
+        unix_ns: u64,
+        end: Ending,
+        (has_bye, sent): (bool, Option<u32>),
+    ) -> Measured {
         let c = self.counts();
         self.unwatch();
         let is_first_run = self.runs <= 1;
-        let announced = self.announced.filter(|_| is_first_run);
+        let announced = self.announced.filter(|_| !self.has_new_numbers);
         let first = c.first_sequence.zip(c.first_timestamp);
         let lost_at_start = announced.and_then(|(sequence, _)| sequence).zip(c.first_sequence);
         // What lies before by more than half of the circle was not announced for this.
@@ -186,9 +231,14 @@ impl ProbeMeter {
         let lost_at_start = u64::from(lost_at_start.unsigned_abs());
         let seen = (c.packets + c.lost + lost_at_start) as u32;
         let at_end =
-            end.sent.filter(|_| is_first_run).map_or(0, |sent| sent.wrapping_sub(seen).cast_signed().max(0));
+            sent.filter(|_| is_first_run).map_or(0, |sent| sent.wrapping_sub(seen).cast_signed().max(0));
         let since = c.last_arrival_ns.max(self.run_reply.0);
-        let tail_ns = if end.has_bye || end.is_paused { 0 } else { now.0.saturating_sub(since) };
+        let is_at_end = || {
+            let times = c.last_timestamp.zip(self.end);
+            times.is_some_and(|(last, at)| is_near_end(last, at, self.clock_hz))
+        };
+        let has_ended = has_bye || !end.hears_bye && is_at_end();
+        let tail_ns = if has_ended || end.is_paused { 0 } else { now.0.saturating_sub(since) };
         let unix_of = |monotonic_ns: u64| unix_ns.saturating_sub(now.0.saturating_sub(monotonic_ns));
         Measured {
             counts: SequenceCounts {
@@ -208,10 +258,8 @@ impl ProbeMeter {
             longest_gap_us: c.longest_gap_ns.max(tail_ns) / 1000,
             first_packet_us: (c.packets > 0)
                 .then(|| (c.first_arrival_ns.cast_signed() - self.reply.0.cast_signed()) / 1000),
-            rtp_info_exact: announced.zip(first).map(|((sequence, timestamp), first)| {
-                sequence.is_none_or(|s| s == first.0) && timestamp.is_none_or(|t| t == first.1)
-            }),
-            has_bye: end.has_bye,
+            rtp_info_exact: is_as_announced(announced, first),
+            has_ended,
             first_arrival_ns: (c.packets > 0).then(|| unix_of(c.first_arrival_ns)),
             span_ns: c.last_arrival_ns.saturating_sub(c.first_arrival_ns),
             jitter_us: c.jitter_ns / 1000,
@@ -229,10 +277,7 @@ impl Drop for ProbeMeter {
     }
 }
 
-/// How a viewer of the probe ended.
-#[derive(Clone, Copy, Debug)]
-pub(super) struct ProbeEnd {
-    pub(super) sent: Option<u32>,
-    pub(super) has_bye: bool,
-    pub(super) is_paused: bool,
+/// Whether number `sequence` is one that may follow the extended number `highest`.
+fn follows(highest: u64, sequence: u16) -> bool {
+    (1..=MAX_STEP).contains(&sequence.wrapping_sub(highest as u16))
 }

@@ -6,8 +6,8 @@ use millrace_core::time::{Instant, MediaTicks};
 use millrace_core::wire::rtcp::{MAX_REPORT_BYTES, write_receiver_report};
 
 use super::Plan;
-use super::meter::{Measured, Meter};
-use super::probe::{ProbeEnd, ProbeMeter};
+use super::meter::{Ending, Measured, Meter};
+use super::probe::ProbeMeter;
 use super::target::Seat;
 use super::viewer::{Command, Interest, Lent, Live, Outcome, Place, SocketCounts, Stage, Status, Viewer};
 use crate::clock::random_u64;
@@ -156,15 +156,16 @@ impl RtspViewer {
 
     fn measure(&mut self, now: Instant, lent: &mut Lent<'_>) {
         if self.setup_us.is_some() && self.measured.is_none() {
-            let end = ProbeEnd {
-                sent: self.meter.sent(),
-                has_bye: self.meter.has_bye(),
-                is_paused: self.is_paused,
+            let hears_bye = match &self.path {
+                Path::Udp(udp) => udp.rtcp.is_some(),
+                Path::Tcp { .. } | Path::None => true,
             };
+            let end = Ending { is_paused: self.is_paused, hears_bye };
+            let bye = (self.meter.has_bye(), self.meter.sent());
             let probed = self.probed.as_mut().map(|probed| {
-                (probed.replaces_socket(), probed.live(), probed.finish(now, lent.unix_ns, end))
+                (probed.replaces_socket(), probed.live(), probed.finish(now, lent.unix_ns, end, bye))
             });
-            let from_socket = self.meter.finish(lent.lateness, lent.unix_ns, self.is_paused);
+            let from_socket = self.meter.finish(lent.lateness, lent.unix_ns, end);
             self.measured = Some(match probed {
                 Some((true, _, measured)) => measured,
                 _ => from_socket,
@@ -336,7 +337,7 @@ impl RtspViewer {
                 Event::Paused => {
                     self.is_paused = !self.is_resuming;
                     self.meter.pause();
-                    self.probed.iter().filter(|_| self.is_resuming).for_each(ProbeMeter::begin_run);
+                    self.probed.iter_mut().for_each(ProbeMeter::pause);
                 }
                 Event::Down => self.stage = Stage::Done,
                 Event::Failed(RtspFailure::Closed { .. }) if self.stage == Stage::Playing => {
@@ -407,7 +408,7 @@ impl RtspViewer {
         if let Some(probe) = &lent.plan.probe {
             let media = (self.meter.payload_type(), self.meter.clock_hz());
             let address = rtp.socket().local_addr().map_err(error)?;
-            let probed = ProbeMeter::new(probe, self.seat.index, address, media);
+            let probed = ProbeMeter::new(probe, self.seat.index, address, media, self.length);
             let refused = |source| ClientError::Probe { interface: "probe".to_owned(), source };
             self.probed = Some(probed.map_err(refused)?);
         }
@@ -525,15 +526,11 @@ impl Viewer for RtspViewer {
             Command::Pause if self.is_paused => false,
             Command::Pause => self.dialogue.pause(now),
             Command::Resume if !self.is_paused => false,
-            Command::Resume => {
-                self.probed.iter().for_each(ProbeMeter::begin_run);
-                self.dialogue.play(now, None)
-            }
+            Command::Resume => self.dialogue.play(now, None),
             Command::Seek(place) => match self.place(place) {
                 None => false,
                 Some(to) => {
                     self.is_resuming = true;
-                    self.probed.iter().filter(|_| self.is_paused).for_each(ProbeMeter::begin_run);
                     (self.is_paused || self.dialogue.pause(now)) && self.dialogue.play(now, range(to))
                 }
             },

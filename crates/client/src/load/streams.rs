@@ -49,7 +49,7 @@ pub struct StreamReport {
     pub longest_gap_us: u64,
     /// Runs: 1, and one more for each PLAY after a pause or a seek.
     pub runs: u32,
-    /// Whether the film came to its end (BYE).
+    /// Whether the title came to its end: its BYE was heard, or, where viewers share an RTCP socket, its last seconds came.
     pub has_ended: bool,
     /// Over HTTP: from the start to the first picture.
     pub startup_us: Option<u64>,

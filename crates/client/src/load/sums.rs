@@ -200,7 +200,7 @@ impl Sums {
             // Who zapped away, or was sent away, at once had nothing to expect.
             silent: u64::from(c.received == 0 && is_stalled),
             stalled: u64::from(is_stalled),
-            ended: u64::from(m.has_bye),
+            ended: u64::from(m.has_ended),
             rtp_info_wrong: u64::from(m.rtp_info_exact == Some(false)),
             inspected: u64::from(m.ts.is_some()),
             ..Counts::default()
@@ -258,7 +258,7 @@ impl Sums {
             jitter_max_us: m.jitter_max_us,
             longest_gap_us: m.longest_gap_us,
             runs: m.runs,
-            has_ended: m.has_bye,
+            has_ended: m.has_ended,
             startup_us: web.and_then(|web| web.buffer.startup_ns).map(|ns| ns / 1000),
             rebuffers: web.map(|web| web.buffer.stalls),
             rebuffering_us: web.map(|web| web.buffer.stalled_ns / 1000),

@@ -23,9 +23,10 @@ pub(super) const BLOCKS: i32 = 256;
 pub(super) enum Word {
     /// Odd while the program writes.
     Version,
-    /// Number of the run that the next packet belongs to; the only word that the process writes after the start.
+    /// Number of the run that the next packet belongs to, and [`UNTIMED`] and [`CONTINUES`]; the only word that the process
+    /// writes after the start.
     WantedRun,
-    /// Number of the run that the last packet belonged to.
+    /// What [`Word::WantedRun`] was when the last packet came.
     Run,
     /// Payload type, or [`RAW`].
     Media,
@@ -81,6 +82,8 @@ pub(super) enum Word {
     LearnedBase,
     /// Offsets held back.
     Learned,
+    /// Time from the run's first packet to the last of those held back, once they are complete.
+    LearnedSpan,
     /// The first of them; [`LEARNED`] words.
     FirstLearned = 40,
 }
@@ -101,6 +104,12 @@ pub(super) const WINDOW_WORD: usize = Word::FirstLearned.index() + LEARNED as us
 /// Words of a slot.
 pub(super) const SLOT_WORDS: u32 = WINDOW_WORD as u32 + BLOCKS as u32;
 const _: () = assert!(SLOT_WORDS.is_multiple_of(8) && WINDOW_WORD.is_multiple_of(8), "whole cache lines");
+/// Bit of [`Word::WantedRun`]: packets are counted, but their times are not.
+pub(super) const UNTIMED: i32 = 1;
+/// Bit of [`Word::WantedRun`]: the sequence numbers go on, only the clock begins anew.
+pub(super) const CONTINUES: i32 = 2;
+/// Value of [`Word::WantedRun`] and its step from run to run: above the bits.
+pub(super) const ONE_RUN: u64 = 4;
 /// Value of [`Word::Media`] for datagrams without a header.
 pub(super) const RAW: i32 = 0x100;
 
@@ -171,6 +180,8 @@ pub struct ProbeCounts {
     pub highest_sequence_ext: u64,
     /// Source of the last packet.
     pub ssrc: u32,
+    /// Timestamp of the last packet; `None` before the first. Duplicates and strays do not count.
+    pub last_timestamp: Option<u32>,
     /// When the first packet came, on the monotonic clock; 0 = none came.
     pub first_arrival_ns: u64,
     /// When the last packet came; duplicates and strays do not count.
@@ -179,7 +190,8 @@ pub struct ProbeCounts {
     pub longest_gap_ns: u64,
     /// Interarrival jitter now (RFC 3550 section 6.4.1).
     pub jitter_ns: u64,
-    /// Lateness of the latest packet.
+    /// Lateness of the latest packet. Nothing is due before its run begins, so it is at most the time from the run's first
+    /// packet to its last.
     pub lateness_max_ns: u64,
     /// By how much the histogram may understate this stream: a packet that came before a lower baseline was found.
     pub understated_ns: u64,
@@ -238,7 +250,15 @@ impl<'a> Slot<'a> {
         }
         self.word(Word::Media).store(setting.media, Ordering::Relaxed);
         self.word(Word::ClockHz).store(setting.clock_hz, Ordering::Relaxed);
-        self.word(Word::WantedRun).store(1, Ordering::Release);
+        self.word(Word::WantedRun).store(ONE_RUN, Ordering::Release);
+    }
+
+    /// The next packet begins a run, with these bits.
+    pub(super) fn next_run(&self, bits: i32) {
+        // Only the process writes this word, one thread for each slot.
+        let wanted = self.word(Word::WantedRun);
+        let next = (wanted.load(Ordering::Relaxed) / ONE_RUN).wrapping_add(1).wrapping_mul(ONE_RUN);
+        wanted.store(next | u64::from(bits.unsigned_abs()), Ordering::Release);
     }
 
     /// All words but the window, from between two packets. Under a storm of packets it may be from within one: then
@@ -269,7 +289,8 @@ impl<'a> Slot<'a> {
         let has_first = at(Word::Media) != u64::from(RAW.unsigned_abs()) && at(Word::Highest) != 0;
         let clock_runs = at(Word::ClockRuns) != 0;
         let (min, max) = (at(Word::MinOffset).cast_signed(), at(Word::MaxOffset).cast_signed());
-        let late = if clock_runs { max.abs_diff(min) } else { 0 };
+        let span = at(Word::LastArrival).saturating_sub(at(Word::ClockFirstArrival));
+        let late = if clock_runs { max.abs_diff(min).min(span) } else { 0 };
         let records = clock_runs && at(Word::LearningDone) != 0;
         let understated = if records { at(Word::RecordedFrom).cast_signed().abs_diff(min) } else { 0 };
         let judged = [Word::Packets, Word::Duplicates, Word::Strays, Word::Malformed];
@@ -287,6 +308,7 @@ impl<'a> Slot<'a> {
             first_timestamp: has_first.then_some(at(Word::LowestTimestamp) as u32),
             highest_sequence_ext: at(Word::Highest),
             ssrc: at(Word::Ssrc) as u32,
+            last_timestamp: has_first.then_some(at(Word::LastTimestamp) as u32),
             first_arrival_ns: at(Word::FirstArrival),
             last_arrival_ns: at(Word::LastArrival),
             longest_gap_ns: at(Word::LongestGap),
@@ -303,11 +325,15 @@ impl<'a> Slot<'a> {
         }
         let words = self.snapshot();
         let at = |word: Word| words[word.index()];
-        let base = if at(Word::LearningDone) != 0 { at(Word::LearnedBase) } else { at(Word::MinOffset) };
+        let running = at(Word::LastArrival).saturating_sub(at(Word::ClockFirstArrival));
+        let (base, span) = match at(Word::LearningDone) {
+            0 => (at(Word::MinOffset), running),
+            _ => (at(Word::LearnedBase), at(Word::LearnedSpan)),
+        };
         let learned = &words[Word::FirstLearned.index()..];
         for offset in learned.iter().take(at(Word::Learned) as usize) {
             let lateness = offset.cast_signed().saturating_sub(base.cast_signed()).max(0);
-            if let Some(bin) = bins.get_mut(bin_of(lateness.unsigned_abs())) {
+            if let Some(bin) = bins.get_mut(bin_of(lateness.unsigned_abs().min(span))) {
                 *bin += 1;
             }
         }

@@ -30,14 +30,13 @@ mod ports;
 mod program;
 
 use std::net::SocketAddr;
-use std::sync::atomic::Ordering;
 use std::sync::{Mutex, MutexGuard, PoisonError};
 
 use crate::bpf::{InterfaceLink, MappedArray, PerCpuArray, Program, ProgramType};
 pub use error::ProbeError;
 use histogram::BINS;
+use layout::Slot;
 pub use layout::{ProbeCounts, ProbeTotals};
-use layout::{Slot, Word};
 use ports::Ports;
 use program::{Arrival, Form, Maps};
 
@@ -182,7 +181,27 @@ impl DropProbe {
     /// # Errors
     /// When there is no such slot.
     pub fn begin_run(&self, slot: u32) -> Result<(), ProbeError> {
-        self.slot(slot)?.word(Word::WantedRun).fetch_add(1, Ordering::Relaxed);
+        self.slot(slot)?.next_run(0);
+        Ok(())
+    }
+
+    /// From the next packet of `slot` on nobody knows to which run it belongs, as between the replies to PAUSE and PLAY: it is
+    /// counted, but neither its lateness nor the gap in front of it. Ends with [`Self::begin_run`] or [`Self::resume_clock`].
+    ///
+    /// # Errors
+    /// When there is no such slot.
+    pub fn suspend_clock(&self, slot: u32) -> Result<(), ProbeError> {
+        self.slot(slot)?.next_run(layout::UNTIMED | layout::CONTINUES);
+        Ok(())
+    }
+
+    /// The next packet of `slot` begins a run whose numbers follow those before it: what is missing between them is lost, and
+    /// lateness is counted from a new baseline.
+    ///
+    /// # Errors
+    /// When there is no such slot.
+    pub fn resume_clock(&self, slot: u32) -> Result<(), ProbeError> {
+        self.slot(slot)?.next_run(layout::CONTINUES);
         Ok(())
     }
 

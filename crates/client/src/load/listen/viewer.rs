@@ -8,7 +8,7 @@ use super::raw::RawMeter;
 use super::socket::open;
 use crate::load::Plan;
 use crate::load::choice::TitleChoice;
-use crate::load::meter::Meter;
+use crate::load::meter::{Ending, Meter};
 use crate::load::target::Seat;
 use crate::load::viewer::{Command, Interest, Lent, Live, Outcome, SocketCounts, Stage, Status, Viewer};
 use crate::net::{Batch, Inlet};
@@ -192,7 +192,7 @@ impl Viewer for Listener {
     fn end(&mut self, lent: &mut Lent<'_>) -> Outcome {
         let measured = match &mut self.counts {
             Counts::Raw(meter) => meter.finish(lent.lateness, lent.unix_ns),
-            Counts::Rtp { meter, .. } => meter.finish(lent.lateness, lent.unix_ns, false),
+            Counts::Rtp { meter, .. } => meter.finish(lent.lateness, lent.unix_ns, Ending::default()),
         };
         Outcome {
             failure: self.failure.take(),

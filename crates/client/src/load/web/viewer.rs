@@ -579,7 +579,7 @@ impl Viewer for WebViewer {
             payload_bytes: figures.media_bytes,
             lateness_max_us: figures.buffer.lateness_max_ns / 1000,
             longest_gap_us: figures.buffer.longest_stall_ns / 1000,
-            has_bye: self.has_ended,
+            has_ended: self.has_ended,
             ..Measured::default()
         };
         Outcome {

@@ -1,7 +1,7 @@
 //! The clock arithmetic of a run: gaps, jitter, lateness, all in integers and without signed division.
 
 use super::super::histogram::{BINS, LINEAR_BITS, UNIT_BITS, VALUE_BITS};
-use super::super::layout::{LEARNED, TOTAL_WORDS, Word};
+use super::super::layout::{LEARNED, TOTAL_WORDS, UNTIMED, Word};
 use super::{Code, stack};
 use crate::bpf::{Alu, Cond, Reg, Reg::*, Width};
 
@@ -12,9 +12,17 @@ const HISTOGRAM_OFFSET: i16 = TOTAL_WORDS as i16 * 8;
 impl Code {
     /// Takes one packet with timestamp `R2`; `R1` becomes its arrival, `R3` its offset.
     pub(super) fn clock(&mut self) {
-        let (running, record) = (self.a.label(), self.a.label());
+        let (running, record, is_timed) = (self.a.label(), self.a.label(), self.a.label());
         self.a.place(self.timed);
         self.get_stack(R1, stack::ARRIVAL);
+        self.get(R3, Word::Run);
+        self.a.alu(Alu::And, R3, UNTIMED);
+        self.a.jump_if(Cond::Eq, R3, 0, is_timed);
+        self.set(Word::LastArrival, R1);
+        self.set(Word::LastTimestamp, R2);
+        self.note_first();
+        self.a.jump(self.next);
+        self.a.place(is_timed);
         self.get(R3, Word::ClockRuns);
         self.a.jump_if(Cond::Ne, R3, 0, running);
         self.start_clock();
@@ -31,7 +39,6 @@ impl Code {
 
     /// The first packet of a run is the reference of those that follow.
     fn start_clock(&mut self) {
-        let not_first = self.a.label();
         self.set(Word::ClockRuns, 1);
         self.set(Word::ClockFirstArrival, R1);
         self.set(Word::LastArrival, R1);
@@ -47,11 +54,32 @@ impl Code {
         ] {
             self.set(word, 0);
         }
+        self.note_first();
+        self.a.mov(R3, 0);
+    }
+
+    /// `R1` is when the first packet came, if none came before.
+    fn note_first(&mut self) {
+        let not_first = self.a.label();
         self.get(R3, Word::FirstArrival);
         self.a.jump_if(Cond::Ne, R3, 0, not_first);
         self.set(Word::FirstArrival, R1);
         self.a.place(not_first);
-        self.a.mov(R3, 0);
+    }
+
+    /// `dst` = time from the first packet of the run to the last.
+    fn span(&mut self, dst: Reg, scratch: Reg) {
+        self.get(dst, Word::LastArrival);
+        self.get(scratch, Word::ClockFirstArrival);
+        self.a.alu(Alu::Sub, dst, scratch);
+    }
+
+    /// `value` = the smaller of it and `bound`. Nothing is due before its run begins: lateness is at most the run's length.
+    fn at_most(&mut self, value: Reg, bound: Reg) {
+        let fits = self.a.label();
+        self.a.jump_if(Cond::Le, value, bound, fits);
+        self.a.mov(value, bound);
+        self.a.place(fits);
     }
 
     /// The run is over: its lateness becomes part of that of all runs.
@@ -63,6 +91,8 @@ impl Code {
         self.get(R3, Word::MinOffset);
         self.get(R1, Word::MaxOffset);
         self.a.alu(Alu::Sub, R1, R3);
+        self.span(R4, R5);
+        self.at_most(R1, R4);
         self.get(R4, Word::LatenessMaxBefore);
         self.a.jump_if(Cond::Le, R1, R4, not_latest);
         self.set(Word::LatenessMaxBefore, R1);
@@ -72,6 +102,8 @@ impl Code {
         self.set(Word::LearningDone, 1);
         self.set(Word::LearnedBase, R3);
         self.set(Word::RecordedFrom, R3);
+        self.span(R4, R5);
+        self.set(Word::LearnedSpan, R4);
         self.a.place(learned);
         self.get(R1, Word::RecordedFrom);
         self.a.alu(Alu::Sub, R1, R3);
@@ -192,10 +224,14 @@ impl Code {
         self.get(R4, Word::MinOffset);
         self.set(Word::LearnedBase, R4);
         self.set(Word::RecordedFrom, R4);
+        self.span(R4, R5);
+        self.set(Word::LearnedSpan, R4);
         self.a.jump(self.next);
         self.a.place(direct);
         self.get(R1, Word::MinOffset);
         self.a.alu(Alu::Sub, R3, R1);
+        self.span(R4, R5);
+        self.at_most(R3, R4);
         self.count_in_histogram();
     }
 

@@ -1,7 +1,7 @@
 //! Sequence numbers: what arrived, what is missing, what came twice or late. The words mean what they mean in our own
 //! receiver: a far number is believed when the next follows it, and nothing is lost between two runs.
 
-use super::super::layout::{BASE, BLOCKS, MAX_STEP, RAW, WINDOW, WINDOW_WORD, Word};
+use super::super::layout::{BASE, BLOCKS, CONTINUES, MAX_STEP, RAW, WINDOW, WINDOW_WORD, Word};
 use super::{Code, RTP_HEADER_BYTES, stack};
 use crate::bpf::{Alu, Cond, Label, Reg, Reg::*, Width};
 
@@ -22,14 +22,17 @@ struct Places {
 }
 
 impl Code {
-    /// If the process asked for a new run, the one before is over.
+    /// If the process asked for a new run, the one before is over, or its clock alone.
     pub(super) fn begin_wanted_run(&mut self) {
-        let same = self.a.label();
+        let (same, continues) = (self.a.label(), self.a.label());
         self.get(R1, Word::WantedRun);
         self.get(R2, Word::Run);
         self.a.jump_if(Cond::Eq, R1, R2, same);
         self.set(Word::Run, R1);
-        self.close_run();
+        self.a.jump_if(Cond::Set, R1, CONTINUES, continues);
+        self.close_numbers();
+        self.a.place(continues);
+        self.stop_clock();
         self.a.place(same);
     }
 
@@ -216,8 +219,14 @@ impl Code {
         self.set(Word::PayloadBytes, R1);
     }
 
-    /// What is missing of the run is lost; its clock stops.
+    /// The run is over: its numbers and its clock.
     fn close_run(&mut self) {
+        self.close_numbers();
+        self.stop_clock();
+    }
+
+    /// What is missing of the run is lost.
+    fn close_numbers(&mut self) {
         let none = self.a.label();
         self.set(Word::Confirms, 0);
         self.get(R1, Word::RunReceived);
@@ -230,7 +239,6 @@ impl Code {
         self.add(Word::LostBefore, R3, R1);
         self.set(Word::RunReceived, 0);
         self.a.place(none);
-        self.stop_clock();
     }
 
     /// Remembers number `R4`, which is kept; goes to `seen` if it came before. The other registers up to `R5`, but for

@@ -1,0 +1,204 @@
+use millrace_core::time::NS_PER_S;
+
+use super::*;
+use crate::lateness::histogram_us;
+use crate::rtsp::headers::{NptRange, RtpInfo};
+
+fn packet(sequence: u16) -> Vec<u8> {
+    timed_packet(sequence, u32::from(sequence) * 900, 0)
+}
+
+/// One TS packet of PID 1 with this continuity counter.
+fn timed_packet(sequence: u16, timestamp: u32, counter: u8) -> Vec<u8> {
+    let mut bytes = vec![0x80, PAYLOAD_TYPE_MP2T];
+    bytes.extend(sequence.to_be_bytes());
+    bytes.extend(timestamp.to_be_bytes());
+    bytes.extend(7u32.to_be_bytes());
+    bytes.extend([0x47, 0, 1, 0x10 | counter & 0x0f]);
+    bytes.resize(12 + 188, 0xff);
+    bytes
+}
+
+fn reply(sequence: u16, timestamp: u32, range: Option<NptRange>) -> PlayReply {
+    let rtp_info = RtpInfo { url: String::new(), sequence: Some(sequence), timestamp: Some(timestamp) };
+    PlayReply { range, rtp_info: Some(rtp_info) }
+}
+
+#[test]
+fn packets_that_come_before_the_reply_to_play_count_and_came_early() {
+    let (mut meter, mut shared) = (Meter::default(), histogram_us());
+    let second = 1_000_000_000;
+    for n in 0..4u16 {
+        if n == 2 {
+            meter.begin_play(&PlayReply::default(), 50 * second + 15_000_000, &mut shared);
+        }
+        meter.rtp(&mut shared, Instant(0), 50 * second + u64::from(n) * 10_000_000, &packet(n));
+    }
+    let measured = meter.finish(&mut shared, 51 * second, Ending::default());
+    assert_eq!((measured.counts.received, measured.first_packet_us), (4, Some(-15_000)));
+    assert_eq!((measured.longest_gap_us, measured.runs), (970_000, 1));
+    // Nothing that was never played has a time from its reply.
+    let mut silent = Meter::default();
+    silent.rtp(&mut shared, Instant(0), second, &packet(0));
+    assert_eq!(silent.finish(&mut shared, second, Ending::default()).first_packet_us, None);
+}
+
+/// A server that sends a packet every 10 ms of a title whose packet `n` has the time `n * 10 ms`, and a viewer that seeks.
+struct Viewing {
+    meter: Meter,
+    shared: Histogram<u64>,
+    now_ns: u64,
+    sequence: u16,
+    place: u32,
+    /// Time from the reply to PLAY to the next, at most.
+    longest_run_ns: u64,
+    run_began_ns: u64,
+    /// Latest packet.
+    late_ns: u64,
+}
+
+const STEP_NS: u64 = NS_PER_S / 100;
+const LENGTH: u32 = 7200;
+
+impl Viewing {
+    fn new() -> Self {
+        let mut meter = Meter { ts: Some(Box::default()), ..Meter::default() };
+        let mut shared = histogram_us();
+        let now_ns = 1000 * NS_PER_S;
+        meter.begin_play(&reply(1, 0, None), now_ns, &mut shared);
+        Self {
+            meter,
+            shared,
+            now_ns,
+            sequence: 1,
+            place: 0,
+            longest_run_ns: 0,
+            run_began_ns: now_ns,
+            late_ns: 0,
+        }
+    }
+
+    fn send(&mut self, count: u32, late_ns: u64) {
+        for n in 0..count {
+            let late_ns = if n % 5 == 4 { late_ns } else { 0 };
+            self.late_ns = self.late_ns.max(late_ns);
+            let packet = timed_packet(self.sequence, self.place * 900, self.place as u8);
+            self.meter.rtp(&mut self.shared, Instant(0), self.now_ns + late_ns, &packet);
+            self.now_ns += STEP_NS;
+            self.sequence = self.sequence.wrapping_add(1);
+            self.place += 1;
+        }
+    }
+
+    fn end_run(&mut self) {
+        self.longest_run_ns = self.longest_run_ns.max(self.now_ns - self.run_began_ns + STEP_NS);
+    }
+
+    /// A seek: so many packets come behind the reply to PAUSE, and so many before that to PLAY is read.
+    fn seek(&mut self, to: u32, left_over: u32, early: u32) {
+        self.meter.pause();
+        self.send(left_over, 0);
+        self.end_run();
+        self.now_ns += 3 * NS_PER_S;
+        self.run_began_ns = self.now_ns;
+        self.place = to;
+        let announced = reply(self.sequence, to * 900, None);
+        self.send(early, 0);
+        self.meter.begin_play(&announced, self.now_ns, &mut self.shared);
+    }
+
+    fn finish(mut self) -> (Measured, u64, u64) {
+        self.end_run();
+        let measured = self.meter.finish(&mut self.shared, self.now_ns, Ending::default());
+        assert!(
+            self.shared.max() <= (self.longest_run_ns + self.late_ns) / 1000 * 1001 / 1000 + 1,
+            "histogram"
+        );
+        (measured, self.longest_run_ns, self.late_ns)
+    }
+}
+
+/// However the replies lie between the packets: nothing is late, lost or out of step because of a seek.
+#[test]
+fn any_history_of_seeks_leaves_no_trace() {
+    type Seek = (u16, u16, u8, u8, u8);
+    bolero::check!().with_type::<Vec<Seek>>().with_iterations(300).for_each(|seeks| {
+        let mut viewing = Viewing::new();
+        viewing.send(3, 0);
+        let mut packets = 3;
+        for &(to, plays, left_over, early, late_ms) in seeks.iter().take(30) {
+            let (plays, left_over) = (u32::from(plays) % 200, u32::from(left_over) % 50);
+            let early = u32::from(early) * 2; // at times more than waits
+            viewing.seek(u32::from(to) % LENGTH, left_over, early);
+            viewing.send(plays + 1, u64::from(late_ms % 40) * 1_000_000);
+            packets += u64::from(left_over + early + plays + 1);
+        }
+        let (measured, _, late_ns) = viewing.finish();
+        let c = measured.counts;
+        assert_eq!((c.received, c.lost, c.lost_at_start), (packets, 0, 0));
+        assert_eq!((c.duplicates, c.strays, c.restarts, c.reordered), (0, 0, 0, 0));
+        assert_eq!(measured.rtp_info_exact, Some(true));
+        assert_eq!(measured.ts.map(|ts| ts.continuity_errors), Some(0));
+        assert!(measured.lateness_max_us <= late_ns / 1000, "{} us", measured.lateness_max_us);
+        assert!(measured.longest_gap_us <= 50_000, "{} us", measured.longest_gap_us);
+    });
+}
+
+/// Whatever a sender writes into its time stamps, and whenever a reply is read.
+#[test]
+fn lateness_never_exceeds_the_length_of_a_run() {
+    bolero::check!().with_type::<Vec<(u8, u32, u16)>>().with_iterations(1000).for_each(|events| {
+        let mut viewing = Viewing::new();
+        for &(what, jump, count) in events {
+            match what % 4 {
+                0 => viewing.seek(jump % LENGTH, u32::from(count) % 400, jump % 600),
+                1 => viewing.place = jump % 4_000_000, // without a word
+                _ => viewing.send(u32::from(count) % 150, u64::from(jump % 500) * 1_000_000),
+            }
+        }
+        let late_ns = viewing.late_ns;
+        let (measured, longest_run_ns, _) = viewing.finish();
+        assert!(
+            measured.lateness_max_us <= (longest_run_ns + late_ns) / 1000,
+            "{} us late in runs of at most {longest_run_ns} ns",
+            measured.lateness_max_us
+        );
+    });
+}
+
+#[test]
+fn who_waits_at_the_end_is_not_stalled() {
+    let ending = |end_secs: u64, hears_bye: bool| {
+        let (mut meter, mut shared) = (Meter::default(), histogram_us());
+        let range = NptRange { start: Some(MediaTicks(0)), end: Some(MediaTicks(end_secs * 90_000)) };
+        meter.begin_play(&reply(0, 0, Some(range)), NS_PER_S, &mut shared);
+        for n in 0..1000u16 {
+            meter.rtp(&mut shared, Instant(0), NS_PER_S + u64::from(n) * STEP_NS, &packet(n));
+        }
+        meter.finish(&mut shared, 30 * NS_PER_S, Ending { is_paused: false, hears_bye })
+    };
+    let waits = ending(10, false);
+    assert_eq!((waits.has_ended, waits.longest_gap_us), (true, 10_000));
+    // In the middle of a title, and where a BYE would have been heard, it is a stall.
+    let stalled = ending(20, false);
+    assert_eq!((stalled.has_ended, stalled.longest_gap_us), (false, 19_010_000));
+    assert_eq!(ending(10, true).longest_gap_us, 19_010_000);
+}
+
+#[test]
+fn a_run_that_brought_nothing_announced_nothing_wrong() {
+    let (mut meter, mut shared) = (Meter::default(), histogram_us());
+    meter.begin_play(&reply(5, 4500, None), NS_PER_S, &mut shared);
+    meter.pause();
+    meter.begin_play(&reply(5, 90_000, None), 2 * NS_PER_S, &mut shared);
+    meter.rtp(&mut shared, Instant(0), 2 * NS_PER_S, &timed_packet(5, 90_000, 0));
+    assert_eq!(meter.finish(&mut shared, 3 * NS_PER_S, Ending::default()).rtp_info_exact, Some(true));
+    // A later announcement is judged too.
+    let (mut meter, mut shared) = (Meter::default(), histogram_us());
+    meter.begin_play(&reply(5, 4500, None), NS_PER_S, &mut shared);
+    meter.rtp(&mut shared, Instant(0), NS_PER_S, &packet(5));
+    meter.pause();
+    meter.begin_play(&reply(6, 1, None), 2 * NS_PER_S, &mut shared);
+    meter.rtp(&mut shared, Instant(0), 2 * NS_PER_S, &timed_packet(6, 90_000, 0));
+    assert_eq!(meter.finish(&mut shared, 3 * NS_PER_S, Ending::default()).rtp_info_exact, Some(false));
+}
