@@ -54,9 +54,14 @@ fn has_the_form(report: &Value, name: &str) {
     }
     let mut ids = Vec::new();
     for promise in report["promises"].as_array().unwrap() {
-        assert_eq!(keys(promise), ["bound", "holds", "id", "unit", "value"]);
+        assert_eq!(keys(promise), ["bound", "holds", "id", "measured", "unit", "value"]);
         assert!(promise["holds"].is_boolean());
+        assert!(promise["measured"] == true || promise["holds"] == false, "{promise}");
         ids.push(promise["id"].as_str().unwrap());
+    }
+    let declared = benches::find(name).unwrap().targets;
+    for id in &ids {
+        assert!(declared.contains(id), "{name} does not declare its target {id}");
     }
     let all = ids.len();
     ids.sort_unstable();

@@ -33,6 +33,7 @@ pub(super) const BENCH: Bench = Bench {
         "duration",
         "scratch",
     ],
+    targets: &["capacity-repeat"],
     needs: &[
         Need::Root,
         Need::Program("ffmpeg", "apt-get install ffmpeg"),

@@ -22,6 +22,7 @@ pub(super) const BENCH: Bench = Bench {
     shows: "viewers that one core serves with us, with other servers and with senders that anybody could write",
     not_for: "absolute figures: the machine, the veth pair and the receiver are the same for all, so read the ratios",
     options: &["peers", "rate", "transport", "titles", "offload", "runs", "quick", "duration", "scratch"],
+    targets: &["peers-ratio", "gso-cpu-ratio"],
     needs: &[
         Need::Root,
         Need::Program("ffmpeg", "apt-get install ffmpeg"),

@@ -21,6 +21,7 @@ pub(super) const BENCH: Bench = Bench {
     shows: "viewers of a 2 Mb/s film that one engine carries: loss and lateness at the receiver, processor time",
     not_for: "the speed of a network card: a veth pair runs the receiver's kernel path on the sender's core",
     options: &["streams", "duration"],
+    targets: &["sessions-failed", "sessions-loss", "sessions-lateness-p99", "sessions-checksums"],
     needs: &[
         Need::Root,
         Need::Program("ip", "apt-get install iproute2"),

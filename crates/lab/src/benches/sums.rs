@@ -33,6 +33,7 @@ pub(super) const BENCH: Bench = Bench {
     shows: "ns a packet to get the records of an extent, and bytes on disk: a file per packet size beside range sums",
     not_for: "the disk's own time: the files lie in memory; one more read of 4 KiB an extent is not counted",
     options: &["runs"],
+    targets: &["sums-same-records"],
     needs: &[],
     run,
 };

@@ -144,6 +144,13 @@ pub struct ContestResult {
     pub noise: Noise,
     /// Name of the base.
     pub base: String,
+    /// Name of the contest.
+    pub name: String,
+}
+
+/// What a contender's rounds are called where noise is named.
+fn rounds_of(contender: &str, contest: &str) -> String {
+    format!("{contender} in {contest}")
 }
 
 /// What came out for one contender.
@@ -274,13 +281,13 @@ impl<'a> Contest<'a> {
 
     fn result(self, gathered: Vec<Gathered>, mut meter: NoiseMeter) -> ContestResult {
         let base_rounds = gathered[self.base].rounds.clone();
-        let base = self.contenders[self.base].0.clone();
+        let (base, contest) = (self.contenders[self.base].0.clone(), self.name);
         let contenders: Vec<ContenderResult> = self
             .contenders
             .into_iter()
             .zip(gathered)
             .map(|((name, _), mut gathered)| {
-                meter.repeated(&format!("{name} in {}", self.name), &gathered.rounds);
+                meter.repeated(&rounds_of(&name, &contest), &gathered.rounds);
                 let samples = &mut gathered.samples;
                 samples.sort_unstable_by(f64::total_cmp);
                 let [p10, p50, p99] = [10.0, 50.0, 99.0].map(|p| percentile_of_sorted(samples, p));
@@ -298,7 +305,7 @@ impl<'a> Contest<'a> {
                 }
             })
             .collect();
-        ContestResult { contenders, noise: meter.finish(), base }
+        ContestResult { contenders, noise: meter.finish(), base, name: contest }
     }
 }
 
@@ -306,6 +313,16 @@ impl ContestResult {
     /// The contender of that name.
     pub fn of(&self, name: &str) -> Option<&ContenderResult> {
         self.contenders.iter().find(|contender| contender.name == name)
+    }
+
+    /// What a target is judged by that is about these contenders, for [`super::Promise::by_rows`].
+    pub fn rounds_of(&self, contenders: &[&str]) -> Vec<String> {
+        contenders.iter().map(|contender| rounds_of(contender, &self.name)).collect()
+    }
+
+    /// The same of a contender's ratio to the base.
+    pub fn rounds_of_ratio(&self, contender: &str) -> Vec<String> {
+        self.rounds_of(&[contender, &self.base])
     }
 
     /// A row for each contender, all with the same figures: ns per `item`, the ratio to the base and the ends of its 95 %

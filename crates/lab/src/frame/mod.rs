@@ -12,6 +12,7 @@
 //!     shows: "adding up numbers front to back beside back to front",
 //!     not_for: "anything: it is an example",
 //!     options: &["runs"],
+//!     targets: &["sum-backwards"],
 //!     needs: &[],
 //!     run,
 //! };
@@ -42,7 +43,7 @@
 //!     Ok(report)
 //! }
 //!
-//! let report = (BENCH.run)(&Options::tiny("millrace")).unwrap();
+//! let report = BENCH.measure(&Options::tiny("millrace")).unwrap();
 //! assert_eq!(report.rows.len(), 2);
 //! ```
 
@@ -58,7 +59,7 @@ pub use contest::{ContenderResult, Contest, ContestOptions, ContestResult, Slot}
 pub use noise::{Noise, NoiseMeter};
 pub use options::{Cancelled, Options, Progress};
 pub use plot::{Axis, Plot, PlotKind, Point, Series};
-pub use report::{Figure, Promise, PromiseKind, Report, Row, Verdict, number};
+pub use report::{Figure, Promise, PromiseKind, Report, Row, State, Verdict, number};
 pub use stats::percentile;
 
 pub(crate) use report::groups;
@@ -73,6 +74,8 @@ pub struct Bench {
     pub not_for: &'static str,
     /// Options of the command line that it looks at, without dashes, beside those that all have.
     pub options: &'static [&'static str],
+    /// Its targets. One that is missing in the report was not measured.
+    pub targets: &'static [&'static str],
     /// What it cannot run without.
     pub needs: &'static [Need],
     /// Runs it.
@@ -89,6 +92,16 @@ pub enum Need {
 }
 
 impl Bench {
+    /// Runs it. Targets that it could not measure are in the report, as not measured.
+    ///
+    /// # Errors
+    /// What stopped it.
+    pub fn measure(&self, options: &Options) -> anyhow::Result<Report> {
+        let mut report = (self.run)(options)?;
+        report.declare(self.targets);
+        Ok(report)
+    }
+
     /// What this machine lacks to run it, in words; empty when it can run.
     pub fn missing(&self) -> Vec<String> {
         self.needs.iter().filter_map(|need| need.missing()).collect()
@@ -120,6 +133,7 @@ mod tests {
             shows: "",
             not_for: "",
             options: &[],
+            targets: &[],
             needs: &[
                 Need::Program("sh", "comes with every system"),
                 Need::Program("no-such-program", "write it"),

@@ -29,6 +29,10 @@ pub struct Noise {
     pub is_noisy: bool,
     /// Why; empty when it is not.
     pub why: Vec<String>,
+    /// Whether one of the reasons concerns everything that was measured: load, a hypervisor, a thread kept from running.
+    pub is_everywhere: bool,
+    /// What was repeated and scattered: rounds of one contender, runs of one setting.
+    pub scattered: Vec<String>,
 }
 
 impl Noise {
@@ -39,13 +43,21 @@ impl Noise {
 
     /// A noisy one.
     pub fn noisy(why: impl Into<String>) -> Self {
-        Self { is_noisy: true, why: vec![why.into()] }
+        Self { is_noisy: true, is_everywhere: true, why: vec![why.into()], scattered: Vec::new() }
+    }
+
+    /// Whether it concerns what was measured as one of `rows`; those that name none are concerned by all of it.
+    pub fn concerns(&self, rows: &[String]) -> bool {
+        let is_scattered = |row: &String| self.scattered.contains(row);
+        self.is_noisy && (self.is_everywhere || rows.is_empty() || rows.iter().any(is_scattered))
     }
 
     /// Both: noisy if one is.
     #[must_use]
     pub fn and(mut self, other: Self) -> Self {
         self.is_noisy |= other.is_noisy;
+        self.is_everywhere |= other.is_everywhere;
+        self.scattered.extend(other.scattered);
         self.why.extend(other.why.into_iter().filter(|why| !self.why.contains(why)).collect::<Vec<_>>());
         self
     }
@@ -86,9 +98,10 @@ pub struct NoiseMeter {
     lost_ns: f64,
     gaps: u64,
     longest_ns: f64,
-    /// The worst spread of what was repeated, and of how many things it was too large.
+    /// The worst spread of what was repeated.
     spread: Option<(String, Spread)>,
-    spreads: usize,
+    /// What else scattered too much.
+    scattered: Vec<String>,
 }
 
 impl NoiseMeter {
@@ -104,7 +117,7 @@ impl NoiseMeter {
             gaps: 0,
             longest_ns: 0.0,
             spread: None,
-            spreads: 0,
+            scattered: Vec::new(),
         };
         meter.spin(FIRST_LOOK_NS);
         meter
@@ -119,7 +132,7 @@ impl NoiseMeter {
     pub fn repeated(&mut self, what: &str, values: &[f64]) {
         let spread = Spread::of(values);
         if values.len() >= 3 && spread.ratio() > MOST_SPREAD {
-            self.spreads += 1;
+            self.scattered.push(what.to_owned());
             if self.spread.as_ref().is_none_or(|(_, worst)| worst.ratio() < spread.ratio()) {
                 self.spread = Some((what.to_owned(), spread));
             }
@@ -129,10 +142,27 @@ impl NoiseMeter {
     /// What it comes to.
     pub fn finish(self) -> Noise {
         let now = CpuTime::parse(&std::fs::read_to_string("/proc/stat").unwrap_or_default());
-        let why = self.reasons(now);
-        Noise { is_noisy: !why.is_empty(), why }
+        let mut why = self.reasons(now);
+        let is_everywhere = !why.is_empty();
+        why.extend(self.scatter());
+        Noise { is_noisy: !why.is_empty(), is_everywhere, why, scattered: self.scattered }
     }
 
+    /// What was repeated and did not take the same time.
+    fn scatter(&self) -> Option<String> {
+        let (what, spread) = self.spread.as_ref()?;
+        let others = match self.scattered.len() {
+            0 | 1 => String::new(),
+            all => format!(", {} more like it", all - 1),
+        };
+        Some(format!(
+            "{what}: p10 and p90 of the rounds are {:.2} and {:.2} of the median{others}",
+            spread.p10 / spread.p50,
+            spread.p90 / spread.p50
+        ))
+    }
+
+    /// Reasons that concern everything.
     fn reasons(&self, now: Option<CpuTime>) -> Vec<String> {
         let mut why = Vec::new();
         if self.load > self.cores {
@@ -152,15 +182,6 @@ impl NoiseMeter {
             if stolen > MOST_STOLEN {
                 why.push(format!("the hypervisor took {:.1} % of the processors' time", stolen * 100.0));
             }
-        }
-        if let Some((what, spread)) = &self.spread {
-            let others =
-                if self.spreads > 1 { format!(", {} more like it", self.spreads - 1) } else { String::new() };
-            why.push(format!(
-                "{what}: p10 and p90 of the rounds are {:.2} and {:.2} of the median{others}",
-                spread.p10 / spread.p50,
-                spread.p90 / spread.p50
-            ));
         }
         why
     }
@@ -219,7 +240,7 @@ mod tests {
 
     fn meter() -> NoiseMeter {
         let stat = CpuTime::parse("cpu  100 0 100 800 0 0 0 0 0 0\ncpu0 1");
-        let (load, cores, spread, spreads) = (0.5, 2.0, None, 0);
+        let (load, cores, spread, scattered) = (0.5, 2.0, None, Vec::new());
         NoiseMeter {
             load,
             cores,
@@ -229,12 +250,14 @@ mod tests {
             gaps: 0,
             longest_ns: 0.0,
             spread,
-            spreads,
+            scattered,
         }
     }
 
     fn judged(meter: NoiseMeter, stat: &str) -> Vec<String> {
-        meter.reasons(CpuTime::parse(stat))
+        let mut why = meter.reasons(CpuTime::parse(stat));
+        why.extend(meter.scatter());
+        why
     }
 
     const LATER: &str = "cpu  200 0 200 1600 0 0 0 0 0 0\n";
@@ -276,6 +299,21 @@ mod tests {
         assert_eq!(cores(""), 1.0);
         assert_eq!(CpuTime::parse("cpu 1 2 x"), None);
         assert_eq!(CpuTime::parse(""), None);
+    }
+
+    #[test]
+    fn what_scattered_concerns_its_own_rows_alone() {
+        let mut scattering = NoiseMeter { spun_ns: 0.0, ..meter() };
+        scattering.repeated("a in x", &[1.0, 1.0, 2.0]);
+        scattering.repeated("b in x", &[1.0, 1.0, 1.0]);
+        let mut noise = scattering.finish();
+        noise.is_everywhere = false; // this machine may be what it likes
+        let row = |row: &str| vec![row.to_owned()];
+        assert!(noise.is_noisy && noise.concerns(&row("a in x")) && noise.concerns(&[]));
+        assert!(!noise.concerns(&row("b in x")));
+        let both = noise.and(Noise::noisy("load"));
+        assert!(both.concerns(&row("b in x")));
+        assert!(!Noise::quiet().concerns(&[]));
     }
 
     #[test]

@@ -73,20 +73,50 @@ pub struct Promise {
     pub bound: String,
     /// Whether the value keeps the bound.
     pub holds: bool,
+    /// Whether it could be measured; what could not does not hold.
+    pub measured: bool,
     /// What it is about.
     #[serde(skip)]
     pub kind: PromiseKind,
+    /// What was repeated to measure it, as [`Noise::scattered`] names it; empty: everything.
+    #[serde(skip)]
+    pub rows: Vec<String>,
+}
+
+/// What one target comes to.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum State {
+    /// The value keeps the bound.
+    Met,
+    /// It does not.
+    Missed,
+    /// The figures that it is judged by scattered too much to say.
+    Noisy,
+    /// There is no value.
+    NotMeasured,
+}
+
+impl State {
+    /// As tables and lines have it.
+    pub fn word(self) -> &'static str {
+        match self {
+            Self::Met => "met",
+            Self::Missed => "missed",
+            Self::Noisy => "too noisy",
+            Self::NotMeasured => "not measured",
+        }
+    }
 }
 
 /// What a check of a report comes to.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Verdict {
-    /// Every promise holds.
+    /// Every target is met.
     Holds,
-    /// One does not.
+    /// One is missed.
     Missed,
-    /// A figure missed its bound or may only have kept it by chance: the machine was too noisy to say.
-    TooNoisy,
+    /// None is missed, but of some nobody can say: they were not measured, or too noisy.
+    Unknown,
 }
 
 impl Promise {
@@ -101,7 +131,34 @@ impl Promise {
     }
 
     fn new(id: &str, value: f64, unit: &str, bound: String, holds: bool) -> Self {
-        Self { id: id.into(), value, unit: unit.into(), bound, holds, kind: PromiseKind::Figure }
+        let (id, unit, kind, rows) = (id.into(), unit.into(), PromiseKind::Figure, Vec::new());
+        Self { id, value, unit, bound, holds, measured: true, kind, rows }
+    }
+
+    /// A target that could not be measured. It does not hold.
+    pub fn not_measured(id: &str) -> Self {
+        let bound = "not measured".to_owned();
+        Self { measured: false, ..Self::new(id, f64::NAN, "", bound, false) }
+    }
+
+    /// It is judged by these rounds alone: noise of others does not concern it.
+    #[must_use]
+    pub fn by_rows(mut self, rows: impl IntoIterator<Item = String>) -> Self {
+        self.rows.extend(rows);
+        self
+    }
+
+    /// What it comes to. Noise excuses no miss of correctness.
+    pub fn state(&self, noise: Option<&Noise>) -> State {
+        if !self.measured || self.value.is_nan() {
+            State::NotMeasured
+        } else if self.kind == PromiseKind::Figure && noise.is_some_and(|noise| noise.concerns(&self.rows)) {
+            State::Noisy
+        } else if self.holds {
+            State::Met
+        } else {
+            State::Missed
+        }
     }
 
     /// The same as a promise about correctness: noise does not excuse a miss.
@@ -159,20 +216,33 @@ impl Report {
         }
     }
 
-    /// Whether every promise holds.
-    pub fn holds(&self) -> bool {
-        self.promises.iter().all(|p| p.holds)
+    /// Adds the targets of `declared` that have no value: what could not be measured must not pass for met.
+    pub fn declare(&mut self, declared: &[&str]) {
+        for id in declared {
+            if !self.promises.iter().any(|promise| promise.id == *id) {
+                self.promises.push(Promise::not_measured(id));
+            }
+        }
     }
 
-    /// What a check comes to. A promise about correctness that is missed outranks noise; noise outranks figures.
+    /// What one of its targets comes to.
+    pub fn state_of(&self, promise: &Promise) -> State {
+        promise.state(self.noise.as_ref())
+    }
+
+    /// Names of its targets that come to this.
+    pub fn names_of(&self, state: State) -> Vec<&str> {
+        let of_state = |promise: &&Promise| self.state_of(promise) == state;
+        self.promises.iter().filter(of_state).map(|promise| promise.id.as_str()).collect()
+    }
+
+    /// What a check comes to: each target is judged by its own rows, and a miss outranks what nobody can say.
     pub fn verdict(&self) -> Verdict {
-        let missed = |kind| self.promises.iter().any(|p| p.kind == kind && !p.holds);
-        if missed(PromiseKind::Correctness) {
+        let is_any = |state| self.promises.iter().any(|promise| self.state_of(promise) == state);
+        if is_any(State::Missed) {
             Verdict::Missed
-        } else if self.noise.as_ref().is_some_and(|noise| noise.is_noisy) {
-            Verdict::TooNoisy
-        } else if missed(PromiseKind::Figure) {
-            Verdict::Missed
+        } else if is_any(State::Noisy) || is_any(State::NotMeasured) {
+            Verdict::Unknown
         } else {
             Verdict::Holds
         }
@@ -192,8 +262,15 @@ impl fmt::Display for Report {
             }
         }
         for p in &self.promises {
-            let verdict = if p.holds { "holds" } else { "MISSED" };
-            writeln!(f, "  promise {}: {}{} ({}) {verdict}", p.id, number(p.value), unit(&p.unit), p.bound)?;
+            let word = match self.state_of(p) {
+                State::NotMeasured => {
+                    writeln!(f, "  target {}: not measured", p.id)?;
+                    continue;
+                }
+                State::Missed => "MISSED",
+                state => state.word(),
+            };
+            writeln!(f, "  target {}: {}{} ({}) {word}", p.id, number(p.value), unit(&p.unit), p.bound)?;
         }
         if let Some(noise) = &self.noise {
             writeln!(f, "  {noise}")?;
@@ -282,14 +359,14 @@ mod tests {
         let mut report = Report::new("demo");
         report.rows.push(Row::new("copy").with("rate", 812.25, "MB/s").with("runs", 9.0, ""));
         report.promises.push(Promise::at_least("ingest-rate", 812.25, 800.0, "MB/s"));
-        assert!(report.holds());
+        assert_eq!(report.verdict(), Verdict::Holds);
         report.promises.push(Promise::at_most("loss", 1.0, 0.0, "packets"));
-        assert!(!report.holds());
+        assert_eq!(report.verdict(), Verdict::Missed);
         let text = report.to_string();
         assert!(
             text.contains("copy: rate 812.2 MB/s, runs 9") || text.contains("copy: rate 812.3 MB/s, runs 9")
         );
-        assert!(text.contains("promise loss: 1 packets (<= 0) MISSED"), "{text}");
+        assert!(text.contains("target loss: 1 packets (<= 0) MISSED"), "{text}");
     }
 
     #[test]
@@ -314,21 +391,47 @@ mod tests {
         report.command = "millrace bench demo".into();
         assert_eq!(
             serde_json::to_string(&report).unwrap(),
-            r#"{"bench":"demo","commit":"c","machine":"m","rows":[{"label":"copy","figures":[{"name":"rate","value":2.5,"unit":"MB/s"}]}],"promises":[{"id":"loss","value":0.0,"unit":"packets","bound":"<= 0","holds":true}]}"#
+            r#"{"bench":"demo","commit":"c","machine":"m","rows":[{"label":"copy","figures":[{"name":"rate","value":2.5,"unit":"MB/s"}]}],"promises":[{"id":"loss","value":0.0,"unit":"packets","bound":"<= 0","holds":true,"measured":true}]}"#
         );
     }
 
     #[test]
-    fn noise_outranks_figures_and_correctness_outranks_noise() {
-        let figure = |holds: f64| Promise::at_most("slow", holds, 0.5, "");
+    fn each_target_is_judged_by_its_own_rows() {
+        let figure = |value: f64| Promise::at_most("slow", value, 0.5, "").by_rows(["a in x".to_owned()]);
         let loss = |lost: f64| Promise::at_most("loss", lost, 0.5, "").correctness();
-        let noisy = || Some(Noise { is_noisy: true, why: vec!["busy".into()] });
+        let noisy = || Some(Noise::noisy("busy"));
+        let scattered = |row: &str| {
+            let (scattered, why) = (vec![row.to_owned()], vec![row.to_owned()]);
+            Some(Noise { is_noisy: true, is_everywhere: false, why, scattered })
+        };
         let verdict =
             |promises: Vec<Promise>, noise| Report { promises, noise, ..Report::new("x") }.verdict();
         assert_eq!(verdict(vec![figure(0.0), loss(0.0)], None), Verdict::Holds);
         assert_eq!(verdict(vec![figure(1.0), loss(0.0)], Some(Noise::quiet())), Verdict::Missed);
-        assert_eq!(verdict(vec![figure(1.0), loss(0.0)], noisy()), Verdict::TooNoisy);
-        assert_eq!(verdict(vec![figure(0.0), loss(0.0)], noisy()), Verdict::TooNoisy);
+        assert_eq!(verdict(vec![figure(1.0), loss(0.0)], noisy()), Verdict::Unknown);
+        assert_eq!(verdict(vec![figure(0.0), loss(0.0)], noisy()), Verdict::Unknown);
         assert_eq!(verdict(vec![figure(0.0), loss(1.0)], noisy()), Verdict::Missed);
+        // Noise of another contender masks nothing.
+        assert_eq!(verdict(vec![figure(1.0)], scattered("b in x")), Verdict::Missed);
+        assert_eq!(verdict(vec![figure(0.0)], scattered("b in x")), Verdict::Holds);
+        assert_eq!(verdict(vec![figure(0.0)], scattered("a in x")), Verdict::Unknown);
+        let other = Promise::at_least("rate", 1.0, 2.0, "").by_rows(["b in x".to_owned()]);
+        assert_eq!(verdict(vec![figure(0.0), other], scattered("a in x")), Verdict::Missed);
+    }
+
+    #[test]
+    fn what_could_not_be_measured_is_not_met() {
+        let mut report = Report::new("x");
+        report.promises.push(Promise::at_most("slow", 0.0, 0.5, ""));
+        report.declare(&["slow", "absent"]);
+        assert_eq!(report.names_of(State::NotMeasured), ["absent"]);
+        assert_eq!((report.promises.len(), report.verdict()), (2, Verdict::Unknown));
+        assert!(report.to_string().contains("target absent: not measured"), "{report}");
+        assert!(serde_json::to_string(&report).unwrap().contains(r#""value":null"#));
+        // A figure that came out as no number was not measured either, and a miss outranks it.
+        report.promises.push(Promise::at_least("ratio", f64::NAN, 1.0, ""));
+        assert_eq!(report.names_of(State::NotMeasured), ["absent", "ratio"]);
+        report.promises.push(Promise::at_least("missed", 0.0, 1.0, ""));
+        assert_eq!(report.verdict(), Verdict::Missed);
     }
 }

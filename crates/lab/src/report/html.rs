@@ -3,10 +3,10 @@
 
 use std::fmt::Write;
 
+use super::svg;
 use super::table::{Table, promises, tables};
 use super::text::escape;
-use super::{svg, table};
-use crate::frame::{Bench, Plot, Report};
+use crate::frame::{Bench, Plot, Report, State};
 
 const STYLE: &str = include_str!("page.css");
 
@@ -18,8 +18,8 @@ pub(super) fn page(bench: &Bench, report: &Report, date: &str) -> String {
     out += "<meta name=\"color-scheme\" content=\"light dark\"/>\n";
     add(&mut out, format_args!("<title>{title}</title>\n<style>\n{STYLE}</style>\n</head>\n<body>\n<main>"));
     head(&mut out, bench, report, date, &title);
-    if let Some(table) = promises(&report.promises) {
-        out += "<h2>Promises</h2>\n";
+    if let Some(table) = promises(report) {
+        out += "<h2>Targets</h2>\n";
         html_table(&mut out, &table);
     }
     for plot in &report.plots {
@@ -94,8 +94,8 @@ fn html_table(out: &mut String, table: &Table) {
         out.push_str("<tr>");
         for (at, cell) in row.iter().enumerate() {
             let mark = match cell.as_str() {
-                table::HOLDS => " class=\"holds\"",
-                table::MISSED => " class=\"missed\"",
+                word if word == State::Met.word() => " class=\"holds\"",
+                word if word == State::Missed.word() => " class=\"missed\"",
                 _ => words(at),
             };
             let _ = write!(out, "<td{mark}>{}</td>", escape(cell));

@@ -8,6 +8,7 @@ const BENCH: Bench = Bench {
     shows: "a & b < c",
     not_for: "</dd>",
     options: &[],
+    targets: &[],
     needs: &[],
     run: |_| anyhow::bail!("never run"),
 };
@@ -94,7 +95,7 @@ fn the_page_is_well_formed_and_holds_what_was_measured() {
         "p50, ns",
         "12.500",
         "0 packets",
-        "holds",
+        "met",
         "missed",
         "s: viewers 2: 4 ms (3 to 6)",
         "late, ms",
@@ -203,8 +204,8 @@ fn markdown_replaces_its_section_and_nothing_else() {
         format!(
             "{before}\n\n`millrace bench demo --streams 3`; commit abc; a \\| machine; today.\n\n\
              |  | p50, ns | runs |\n| --- | ---: | ---: |\n| first | 12.500 | 9 |\n| second | – | 9 |\n\n\
-             | promise | measured | bound | verdict |\n| --- | ---: | ---: | ---: |\n\
-             | loss | 0 packets | &lt;= 0 packets | holds |\n| rate | 2 MB/s | >= 3 MB/s | missed |\n\n{after}"
+             | target | measured | bound | verdict |\n| --- | ---: | ---: | ---: |\n\
+             | loss | 0 packets | &lt;= 0 packets | met |\n| rate | 2 MB/s | >= 3 MB/s | missed |\n\n{after}"
         )
     );
     write_markdown(&file, "demo-udp", &report(), "today").unwrap();

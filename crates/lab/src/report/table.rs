@@ -1,12 +1,7 @@
 //! Rows of a report as tables: those with the same figures become one.
 
 use super::text::{figure, with_unit};
-use crate::frame::{Promise, Row, groups};
-
-/// Verdicts of promises, as cells.
-pub(super) const HOLDS: &str = "holds";
-/// The other one.
-pub(super) const MISSED: &str = "missed";
+use crate::frame::{Promise, Report, Row, groups};
 
 /// A table of text.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -61,15 +56,19 @@ fn long(row: &Row) -> Vec<Vec<String>> {
     row.figures.iter().enumerate().map(line).collect()
 }
 
-/// The promises with their verdicts.
-pub(super) fn promises(promises: &[Promise]) -> Option<Table> {
+/// The targets with their verdicts.
+pub(super) fn promises(report: &Report) -> Option<Table> {
     let line = |p: &Promise| {
-        let bound = with_space(&p.bound, &p.unit);
-        let verdict = if p.holds { HOLDS } else { MISSED };
-        vec![p.id.clone(), with_space(&figure(p.value), &p.unit), bound, verdict.to_owned()]
+        let verdict = report.state_of(p).word().to_owned();
+        let (value, bound) = match p.measured {
+            true => (with_space(&figure(p.value), &p.unit), with_space(&p.bound, &p.unit)),
+            false => (figure(f64::NAN), figure(f64::NAN)),
+        };
+        vec![p.id.clone(), value, bound, verdict]
     };
-    let head = ["promise", "measured", "bound", "verdict"].map(str::to_owned).to_vec();
-    (!promises.is_empty()).then(|| Table { head, rows: promises.iter().map(line).collect(), words: 1 })
+    let head = ["target", "measured", "bound", "verdict"].map(str::to_owned).to_vec();
+    let rows: Vec<_> = report.promises.iter().map(line).collect();
+    (!rows.is_empty()).then_some(Table { head, rows, words: 1 })
 }
 
 fn with_space(value: &str, unit: &str) -> String {
@@ -101,8 +100,12 @@ mod tests {
 
     #[test]
     fn promises_say_what_they_are_worth() {
-        assert_eq!(promises(&[]), None);
-        let table = promises(&[Promise::at_most("loss", 2.0, 0.0, "packets")]).unwrap();
-        assert_eq!(table.rows, [["loss", "2 packets", "<= 0 packets", "missed"]]);
+        let mut report = Report::new("demo");
+        assert_eq!(promises(&report), None);
+        report.promises.push(Promise::at_most("loss", 2.0, 0.0, "packets"));
+        report.declare(&["loss", "rate"]);
+        let table = promises(&report).unwrap();
+        assert_eq!(table.rows[0], ["loss", "2 packets", "<= 0 packets", "missed"]);
+        assert_eq!(table.rows[1], ["rate", "–", "–", "not measured"]);
     }
 }

@@ -8,11 +8,11 @@ use std::time::{Duration, SystemTime};
 use clap::{Args, ValueEnum};
 use indicatif::{ProgressBar, ProgressStyle};
 use millrace_core::units::{BitRate, HumanDuration};
-use millrace_lab::frame::{Bench, Cancelled, Options, Progress, Report, Verdict};
+use millrace_lab::frame::{Bench, Cancelled, Options, Progress, Report, State, Verdict};
 use millrace_lab::{benches, report};
 
-/// What `--check` says when the machine was too noisy to tell.
-const EXIT_TOO_NOISY: u8 = 3;
+/// What `--check` says when a target could not be measured, or was too noisy to judge.
+const EXIT_UNKNOWN: u8 = 3;
 /// What a shell says of a program that was interrupted.
 const EXIT_INTERRUPTED: u8 = 130;
 
@@ -22,8 +22,9 @@ const EXIT_INTERRUPTED: u8 = 130;
                         millrace bench sessions --streams 1000 --duration 20s --check\n  \
                         millrace bench tx --report /tmp/tx\n\n\
                         Use a release build, on a quiet machine. Benchmarks that make network namespaces need root; \
-                        `list` says which.\n\nExit codes: 0 all went well; 1 an error, or with --check a promise that \
-                        does not hold; 3 with --check when the machine was too noisy to say; 130 when interrupted.")]
+                        `list` says which.\n\nExit codes: 0 all went well; 1 an error, or with --check a target that \
+                        is missed; 3 with --check when a target could not be measured or was too noisy to judge; \
+                        130 when interrupted.")]
 pub(super) struct BenchArgs {
     /// Name of the benchmark, or `list`
     #[arg(value_name = "NAME")]
@@ -31,7 +32,7 @@ pub(super) struct BenchArgs {
     /// The result as one JSON document {bench, commit, machine, rows, promises}
     #[arg(long)]
     json: bool,
-    /// Exit 1 when a promise does not hold, 3 when the machine was too noisy to say
+    /// Exit 1 when a target is missed, 3 when one could not be measured or was too noisy to judge
     #[arg(long)]
     check: bool,
     /// Write a page with tables and pictures, and the JSON document, into this folder
@@ -209,7 +210,7 @@ pub(super) fn run(args: &BenchArgs) -> anyhow::Result<ExitCode> {
         report::check_markdown(file, args.section(bench))?;
     }
     let line = ProgressLine::new(bench.name);
-    let result = (bench.run)(&args.options(line.progress())?);
+    let result = bench.measure(&args.options(line.progress())?);
     line.finish();
     let mut report = match result {
         Err(error) if error.is::<Cancelled>() => {
@@ -223,11 +224,13 @@ pub(super) fn run(args: &BenchArgs) -> anyhow::Result<ExitCode> {
     if !args.check {
         return Ok(ExitCode::SUCCESS);
     }
-    let verdict = report.verdict();
-    if verdict == Verdict::TooNoisy {
-        eprintln!("millrace: bench {}: too noisy to say whether the promises hold", bench.name);
+    for state in [State::Missed, State::Noisy, State::NotMeasured] {
+        let names = report.names_of(state);
+        if !names.is_empty() {
+            eprintln!("millrace: bench {}: {}: {}", bench.name, state.word(), names.join(", "));
+        }
     }
-    Ok(ExitCode::from(code_of(verdict)))
+    Ok(ExitCode::from(code_of(report.verdict())))
 }
 
 /// The exit code of `--check`.
@@ -235,7 +238,7 @@ fn code_of(verdict: Verdict) -> u8 {
     match verdict {
         Verdict::Holds => 0,
         Verdict::Missed => 1,
-        Verdict::TooNoisy => EXIT_TOO_NOISY,
+        Verdict::Unknown => EXIT_UNKNOWN,
     }
 }
 
@@ -388,7 +391,7 @@ mod tests {
 
     #[test]
     fn a_check_tells_a_miss_from_a_noisy_machine() {
-        assert_eq!([Verdict::Holds, Verdict::Missed, Verdict::TooNoisy].map(code_of), [0, 1, 3]);
+        assert_eq!([Verdict::Holds, Verdict::Missed, Verdict::Unknown].map(code_of), [0, 1, 3]);
     }
 
     #[test]

@@ -23,6 +23,13 @@ pub(super) const BENCH: Bench = Bench {
     shows: "ns a datagram by every way out, beside the plain loops, at every length of burst, hot and cold",
     not_for: "the speed of a network card: a veth pair copies, cuts and sums in software; read the ratios",
     options: &["runs"],
+    targets: &[
+        "backends-choice",
+        "backends-staging-hot",
+        "backends-staging-cold",
+        "backends-missing",
+        "backends-checksum-errors",
+    ],
     needs: &[
         Need::Root,
         Need::Program("ethtool", "apt-get install ethtool"),

@@ -82,12 +82,16 @@ impl Outcome {
             }
         }
         if worst.is_finite() {
-            report.promises.push(Promise::at_least("backends-choice", worst, CHOICE_BOUND, ""));
+            let judged = self.rounds_where(&self.bursts, |kind| kind.is_loop() || kind == Kind::Choice);
+            let choice = Promise::at_least("backends-choice", worst, CHOICE_BOUND, "");
+            report.promises.push(choice.by_rows(judged));
         }
         for temperature in Temperature::ALL {
             if let Some(ratio) = self.staging(temperature) {
                 let id = format!("backends-staging-{temperature}");
-                report.promises.push(Promise::at_least(&id, ratio.mid, STAGING_BOUND, ""));
+                let judged = self.rounds_where(&[1], |kind| matches!(kind, Kind::Staging | Kind::Sendmmsg));
+                let staging = Promise::at_least(&id, ratio.mid, STAGING_BOUND, "");
+                report.promises.push(staging.by_rows(judged));
             }
         }
         let none = |id, value: u64| Promise::at_most(id, value as f64, 0.0, "datagrams").correctness();
@@ -98,6 +102,14 @@ impl Outcome {
             Some(self.results.values().fold(Noise::quiet(), |noise, r| noise.and(r.noise.clone())));
         report.rows.extend(self.notes.iter().map(|note| Row::new(note.as_str())));
         report
+    }
+
+    /// What targets are judged by that are about contenders of these kinds.
+    fn rounds_where(&self, bursts: &[usize], is_judged: impl Fn(Kind) -> bool) -> Vec<String> {
+        let names: Vec<&str> =
+            self.names.iter().filter(|name| is_judged(name.kind)).map(|name| name.text.as_str()).collect();
+        let results = self.results.iter().filter(|((_, burst), _)| bursts.contains(burst));
+        results.flat_map(|(_, result)| result.rounds_of(&names)).collect()
     }
 
     /// A row for each contender: one figure at every length of burst.

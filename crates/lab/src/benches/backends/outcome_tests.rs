@@ -24,7 +24,7 @@ fn contest(ns: [f64; 6]) -> ContestResult {
         hash: None,
     };
     let contenders = NAMES.into_iter().zip(ns).map(contender).collect();
-    ContestResult { contenders, noise: Noise::quiet(), base: "sendmmsg".into() }
+    ContestResult { contenders, noise: Noise::quiet(), base: "sendmmsg".into(), name: "burst".into() }
 }
 
 fn outcome(hot_1: [f64; 6], cold_1: [f64; 6], cold_8: [f64; 6]) -> Outcome {

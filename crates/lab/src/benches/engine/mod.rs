@@ -34,6 +34,7 @@ pub(super) const BENCH: Bench = Bench {
     shows: "ns a packet of scheduling and framing at 1k, 10k and 100k streams, beside a loop around a binary heap",
     not_for: "comparing machines or counting viewers: nothing is sent; read the ratios",
     options: &["streams", "runs"],
+    targets: &["engine-framed-ns", "engine-wheel-rate"],
     needs: &[],
     run,
 };
@@ -93,8 +94,10 @@ fn promise(result: &ContestResult, report: &mut Report) -> anyhow::Result<()> {
         result.contenders.iter().find(|c| c.name == name).with_context(|| format!("no contender {name:?}"))
     };
     let (framed, wheel) = (of(FRAMED)?, of(WHEEL)?);
-    report.promises.push(Promise::at_most("engine-framed-ns", framed.p50, FRAMED_BOUND_NS, "ns/packet"));
-    report.promises.push(Promise::at_least("engine-wheel-rate", 1.0 / wheel.ratio.mid, WHEEL_BOUND, ""));
+    let framed = Promise::at_most("engine-framed-ns", framed.p50, FRAMED_BOUND_NS, "ns/packet");
+    report.promises.push(framed.by_rows(result.rounds_of(&[FRAMED])));
+    let wheel = Promise::at_least("engine-wheel-rate", 1.0 / wheel.ratio.mid, WHEEL_BOUND, "");
+    report.promises.push(wheel.by_rows(result.rounds_of_ratio(WHEEL)));
     Ok(())
 }
 

@@ -245,16 +245,13 @@ fn promise(state: State, result: &ContestResult, report: &mut Report) -> anyhow:
     let xor = find(XOR).context("the plain XOR was not measured")?;
     match state {
         State::Cold => {
-            report.promises.push(Promise::at_least("parity-encode-cold", faster(best, xor), 0.8, "of XOR"));
+            let cold = Promise::at_least("parity-encode-cold", faster(best, xor), 0.8, "of XOR");
+            report.promises.push(cold.by_rows(result.rounds_of(&[&best.name, XOR])));
         }
         State::Hot if Kernel::Gfni.is_available() => {
             if let Some(isal) = find(ISAL) {
-                report.promises.push(Promise::at_least(
-                    "parity-encode-hot",
-                    faster(best, isal),
-                    2.5,
-                    "x ISA-L",
-                ));
+                let hot = Promise::at_least("parity-encode-hot", faster(best, isal), 2.5, "x ISA-L");
+                report.promises.push(hot.by_rows(result.rounds_of(&[&best.name, ISAL])));
             }
         }
         State::Hot | State::Packed => {}

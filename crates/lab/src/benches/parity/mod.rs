@@ -21,6 +21,7 @@ pub(super) const BENCH: Bench = Bench {
     shows: "what parity costs: encoding and restoring beside plain XOR and ISA-L, FEC packets beside data packets",
     not_for: "the time of disks and network cards: films lie in memory, packets cross a veth pair (as root)",
     options: &["runs"],
+    targets: &["parity-encode-cold", "parity-encode-hot", "parity-fec-send", "parity-fec-missing"],
     needs: &[],
     run,
 };

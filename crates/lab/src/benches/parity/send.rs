@@ -20,6 +20,8 @@ const FEC_BYTES: usize = DATA_BYTES + FEC_HEADER_BYTES;
 /// Datagrams in a batch, about; entries are this divided by the burst, at most 64.
 const BATCH_DATAGRAMS: usize = 176;
 const MOST_ENTRIES: usize = 64;
+const DATA: &str = "a data packet";
+const FEC: &str = "an FEC packet";
 /// What a packet of parity may cost, times one of data.
 const RATIO_BOUND: f64 = 1.05;
 
@@ -28,8 +30,8 @@ pub(super) fn run(options: &Options, report: &mut Report) -> anyhow::Result<Nois
     let bursts = options.pick(vec![1], vec![1, 8], vec![1, 2, 4, 8, 16]);
     let hosts = TwoHosts::new(false)?;
     let door = Door::build(&hosts)?;
-    let run_all = || -> anyhow::Result<(f64, u64, Noise)> {
-        let (mut worst, mut missing, mut noise) = (0_f64, 0, Noise::quiet());
+    let run_all = || -> anyhow::Result<(f64, u64, Noise, Vec<String>)> {
+        let (mut worst, mut missing, mut noise, mut judged) = (0_f64, 0, Noise::quiet(), Vec::new());
         for burst in bursts {
             let before = door.received()?;
             let (result, sent) = compare(burst, options)?;
@@ -39,12 +41,14 @@ pub(super) fn run(options: &Options, report: &mut Report) -> anyhow::Result<Nois
                 row
             }));
             worst = result.contenders.iter().map(|c| c.ratio.mid).fold(worst, f64::max);
+            judged.extend(result.rounds_of(&[DATA, FEC]));
             noise = noise.and(result.noise);
         }
-        Ok((worst, missing, noise))
+        Ok((worst, missing, noise, judged))
     };
-    let (worst, missing, noise) = hosts.on_client(run_all)??;
-    report.promises.push(Promise::at_most("parity-fec-send", worst, RATIO_BOUND, "of a data packet"));
+    let (worst, missing, noise, judged) = hosts.on_client(run_all)??;
+    let ratio = Promise::at_most("parity-fec-send", worst, RATIO_BOUND, "of a data packet");
+    report.promises.push(ratio.by_rows(judged));
     let missing = Promise::at_most("parity-fec-missing", missing as f64, 0.0, "datagrams");
     report.promises.push(missing.correctness());
     Ok(noise)
@@ -59,7 +63,7 @@ fn compare(burst: usize, options: &Options) -> anyhow::Result<(ContestResult, u6
     let (tx, sent) = (std::cell::RefCell::new(KernelTx::new(config)?), Cell::new(0));
     let megabytes = options.pick(2, 64, 64);
     let mut contest = Contest::new(format!("sending, bursts of {burst}"));
-    for (name, segment) in [("a data packet", DATA_BYTES), ("an FEC packet", FEC_BYTES)] {
+    for (name, segment) in [(DATA, DATA_BYTES), (FEC, FEC_BYTES)] {
         let packets: Vec<u8> = (0..megabytes << 20).map(|at: usize| (at % 251) as u8).collect();
         let (tx, sent, mut next) = (&tx, &sent, 0);
         contest.contender(name, move |slot: &mut Slot| {
