@@ -87,6 +87,17 @@ pub struct Hunt<'a> {
     running: Option<Running>,
     nominal: Option<BitRate>,
     seen: Vec<Trial>,
+    /// Trials before this one belong to another search.
+    search_began: usize,
+    /// What the first count of a search is multiplied by.
+    stagger: f64,
+}
+
+/// By what a search's first count is multiplied: all over an octave, so that searches that double and halve do not meet the same
+/// counts and find the same answer because they asked the same questions.
+fn stagger_of(run: usize) -> f64 {
+    const GOLDEN: f64 = 0.618_033_988_749_895;
+    (run as f64 * GOLDEN).fract().exp2()
 }
 
 impl<'a> Hunt<'a> {
@@ -101,7 +112,9 @@ impl<'a> Hunt<'a> {
         effort: Effort,
     ) -> anyhow::Result<Self> {
         let nominal = service.nominal;
-        let mut hunt = Self { options, site, service, effort, running: None, nominal, seen: Vec::new() };
+        let (running, seen) = (None, Vec::new());
+        let (search_began, stagger) = (0, stagger_of(0));
+        let mut hunt = Self { options, site, service, effort, running, nominal, seen, search_began, stagger };
         if nominal.is_none() {
             let few = FEW_VIEWERS.min(effort.max_viewers);
             let trial = hunt.attempt(few, hunt.effort.rough_window.max(Duration::from_secs(2)), false)?;
@@ -138,6 +151,14 @@ impl<'a> Hunt<'a> {
         self.running = None;
     }
 
+    /// The next search, number `run` from 0, knows nothing of those before: it has a server of its own, other counts and no trial
+    /// that was made for another.
+    pub fn begin_search(&mut self, run: usize) {
+        self.stop();
+        self.search_began = self.seen.len();
+        self.stagger = stagger_of(run);
+    }
+
     /// Trials so far.
     pub fn trials(&self) -> usize {
         self.seen.len()
@@ -149,12 +170,13 @@ impl<'a> Hunt<'a> {
     /// When a trial could not be carried out.
     pub fn find(&mut self, limits: &Limits, near: Option<u32>) -> anyhow::Result<Capacity> {
         let (first, growth) = near.map_or((self.service.first, 2.0), |near| (near.max(1), 1.06));
+        let first = (f64::from(first) * if near.is_none() { self.stagger } else { 1.0 }) as u32;
         let max = self.service.max_viewers.min(self.effort.max_viewers);
         let precision = self.effort.precision;
         let mut search = Search::new(SearchOptions { first, max, growth, precision });
         if near.is_none() {
             // Other limits, same trials: what they say clearly need not be asked again.
-            for trial in &self.seen {
+            for trial in &self.seen[self.search_began..] {
                 let verdict = trial.figures.judge(limits);
                 if matches!(verdict, Verdict::ClearPass | Verdict::ClearFail) {
                     search.tell(trial.figures.viewers, verdict);
@@ -181,7 +203,7 @@ impl<'a> Hunt<'a> {
             trial.figures.viewers == found.passed
                 && matches!(verdict, Verdict::ClearPass | Verdict::NarrowPass)
         };
-        Ok(Capacity { found, at: self.seen.iter().rev().find(passed).cloned() })
+        Ok(Capacity { found, at: self.seen[self.search_began..].iter().rev().find(passed).cloned() })
     }
 }
 
@@ -255,4 +277,39 @@ pub struct Scene<'a> {
     pub spread: Duration,
     /// The `millrace` program.
     pub program: &'a std::path::Path,
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// What searches find whose service carries these numbers of viewers, one number for each search.
+    fn searches(limits: &[u32]) -> (Vec<u32>, Vec<Vec<u32>>) {
+        let one = |(run, limit): (usize, &u32)| {
+            let first = (64.0 * stagger_of(run)) as u32;
+            let mut search = Search::new(SearchOptions { first, max: 12_000, growth: 2.0, precision: 0.03 });
+            let mut asked = Vec::new();
+            loop {
+                match search.step() {
+                    Step::Done(found) => return (found.passed, asked),
+                    Step::Try { count, .. } => {
+                        asked.push(count);
+                        let passes = count <= *limit;
+                        search.tell(count, if passes { Verdict::ClearPass } else { Verdict::ClearFail });
+                    }
+                }
+            }
+        };
+        limits.iter().enumerate().map(one).unzip()
+    }
+
+    #[test]
+    fn searches_are_independent_and_a_capacity_that_drifts_shows() {
+        let (found, asked) = searches(&[1000, 1000, 1000]);
+        assert!(found.iter().all(|found| (970..=1000).contains(found)), "{found:?}");
+        let all: std::collections::BTreeSet<u32> = asked.iter().flatten().copied().collect();
+        assert_eq!(all.len(), asked.iter().map(Vec::len).sum::<usize>(), "no count twice: {asked:?}");
+        let (found, _) = searches(&[1000, 1300, 1000]);
+        assert!(found[1] >= 1261 && found[2] <= 1000, "{found:?}");
+    }
 }
