@@ -159,6 +159,12 @@ fn counter_fenced() -> u64 {
     }
 }
 
+/// Waits until all loads before it have come, where the processor can: what is timed next pays for its own alone.
+#[inline]
+pub fn settle() {
+    std::hint::black_box(counter_fenced());
+}
+
 /// Elsewhere the monotonic clock stands in, in nanoseconds.
 #[cfg(not(target_arch = "x86_64"))]
 fn counter_fenced() -> u64 {

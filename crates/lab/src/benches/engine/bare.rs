@@ -105,13 +105,30 @@ impl Bare<Wheel> {
 }
 
 impl Bare<Heap> {
+    /// Takes out who is due, at most as many as there is room; their number.
+    fn pop_due_into(&mut self, due: &mut [u32]) -> usize {
+        let mut count = 0;
+        while count < due.len() && self.queue.peek().is_some_and(|&Reverse((at, _))| at <= self.now) {
+            let Some(Reverse((_, index))) = self.queue.pop() else { break };
+            due[count] = index;
+            count += 1;
+        }
+        count
+    }
+
     pub(super) fn turn(&mut self) -> u64 {
         self.now += self.step_ns;
         let before = self.at;
-        while self.queue.peek().is_some_and(|&Reverse((due, _))| due <= self.now) {
-            let Some(Reverse((_, index))) = self.queue.pop() else { break };
-            let due = self.send(index);
-            self.queue.push(Reverse((due, index)));
+        let mut due = [0; MAX_BATCH_BURSTS];
+        while let count @ 1.. = self.pop_due_into(&mut due) {
+            // The flows are fetched side by side, as around the wheel.
+            for &index in &due[..count] {
+                prefetch_all(&self.flows[index as usize]);
+            }
+            for &index in &due[..count] {
+                let due = self.send(index);
+                self.queue.push(Reverse((due, index)));
+            }
         }
         (self.at - before) as u64
     }

@@ -15,6 +15,8 @@ use crate::frame::ticks::Probe;
 /// A cache line more than the longest header.
 pub(super) type Room = [u8; 128];
 
+/// The traditional stack.
+pub(super) const FULL: &str = "full";
 /// The newest version, by the name that it has in every table.
 pub(super) const V4: &str = "v4";
 /// The same when the payload's sum is not at hand but in the meta-data.
