@@ -5,13 +5,15 @@
 //! | `coding.rs` | encoding and decoding beside the plain XOR of the same blocks and beside other codes, hot and cold |
 //! | `at_send.rs` | an FEC packet from stored parity beside one that is encoded when it is sent |
 //! | `ingest.rs` | taking in a film with parity and without, beside a plain copy |
-//! | `send.rs` | sending an FEC packet beside sending a data packet |
+//! | `send.rs` | sending an FEC packet beside sending a data packet, at any burst |
+//! | `track.rs` | the same through the engine, at the bursts of a track of parity |
 
 mod at_send;
 mod coders;
 mod coding;
 mod ingest;
 mod send;
+mod track;
 
 use crate::frame::{Bench, Noise, Options, Report, Row};
 

@@ -1,7 +1,7 @@
 //! What sending an FEC packet costs beside sending a data packet: the same device, the same way out, bursts of the same length.
 //! An FEC packet carries sixteen bytes more and is otherwise a packet that lies ready in the cache, like any other.
 
-use std::cell::Cell;
+use std::cell::{Cell, RefCell};
 use std::net::{IpAddr, Ipv4Addr, SocketAddr};
 
 use anyhow::ensure;
@@ -11,6 +11,7 @@ use millrace_core::seam::{Dest, PacketTx, Payload, SendOutcome, Transmit};
 use millrace_netio::null::SliceBatch;
 use millrace_netio::{GsoMode, KernelTx, KernelTxConfig, bind_pair};
 
+use super::track;
 use crate::benches::tx::{Door, NOWHERE};
 use crate::frame::{Contest, ContestOptions, ContestResult, Noise, Options, Promise, Report, Slot};
 use crate::netns::TwoHosts;
@@ -22,50 +23,52 @@ const BATCH_DATAGRAMS: usize = 176;
 const MOST_ENTRIES: usize = 64;
 const DATA: &str = "a data packet";
 const FEC: &str = "an FEC packet";
-/// What a packet of parity may cost, times one of data.
-const RATIO_BOUND: f64 = 1.05;
 
 /// All contests; needs what `bench tx` needs.
 pub(super) fn run(options: &Options, report: &mut Report) -> anyhow::Result<Noise> {
     let bursts = options.pick(vec![1], vec![1, 8], vec![1, 2, 4, 8, 16]);
     let hosts = TwoHosts::new(false)?;
     let door = Door::build(&hosts)?;
-    let run_all = || -> anyhow::Result<(f64, u64, Noise, Vec<String>)> {
-        let (mut worst, mut missing, mut noise, mut judged) = (0_f64, 0, Noise::quiet(), Vec::new());
+    let run_all = || -> anyhow::Result<(u64, Noise)> {
+        let (mut missing, mut noise) = (0, Noise::quiet());
+        let tx = open()?;
         for burst in bursts {
             let before = door.received()?;
-            let (result, sent) = compare(burst, options)?;
+            let (result, sent) = compare(&tx, burst, options)?;
             missing += sent.saturating_sub(door.received()? - before);
             report.rows.extend(result.rows("datagram").into_iter().map(|mut row| {
                 row.label = format!("sending, bursts of {burst}: {}", row.label);
                 row
             }));
-            worst = result.contenders.iter().map(|c| c.ratio.mid).fold(worst, f64::max);
-            judged.extend(result.rounds_of(&[DATA, FEC]));
             noise = noise.and(result.noise);
         }
-        Ok((worst, missing, noise, judged))
+        let before = door.received()?;
+        let (result, sent) = track::run(&tx, options, report)?;
+        missing += sent.saturating_sub(door.received()? - before);
+        Ok((missing, noise.and(result.noise)))
     };
-    let (worst, missing, noise, judged) = hosts.on_client(run_all)??;
-    let ratio = Promise::at_most("parity-fec-send", worst, RATIO_BOUND, "of a data packet");
-    report.promises.push(ratio.by_rows(judged));
+    let (missing, noise) = hosts.on_client(run_all)??;
     let missing = Promise::at_most("parity-fec-missing", missing as f64, 0.0, "datagrams");
     report.promises.push(missing.correctness());
     Ok(noise)
 }
 
-/// One length of burst; also how many datagrams were sent in all.
-fn compare(burst: usize, options: &Options) -> anyhow::Result<(ContestResult, u64)> {
-    let entries = (BATCH_DATAGRAMS / burst).clamp(1, MOST_ENTRIES);
+fn open() -> anyhow::Result<RefCell<KernelTx>> {
     let first = 20_000 + (std::process::id() % 20_000) as u16;
     let v4 = bind_pair(IpAddr::V4(Ipv4Addr::UNSPECIFIED), first, u16::MAX - 1)?;
     let config = KernelTxConfig { v4: Some(v4), v6: None, gso: GsoMode::Auto, conns: 0 };
-    let (tx, sent) = (std::cell::RefCell::new(KernelTx::new(config)?), Cell::new(0));
+    Ok(RefCell::new(KernelTx::new(config)?))
+}
+
+/// One length of burst; also how many datagrams were sent in all.
+fn compare(tx: &RefCell<KernelTx>, burst: usize, options: &Options) -> anyhow::Result<(ContestResult, u64)> {
+    let entries = (BATCH_DATAGRAMS / burst).clamp(1, MOST_ENTRIES);
+    let sent = Cell::new(0);
     let megabytes = options.pick(2, 64, 64);
     let mut contest = Contest::new(format!("sending, bursts of {burst}"));
     for (name, segment) in [(DATA, DATA_BYTES), (FEC, FEC_BYTES)] {
         let packets: Vec<u8> = (0..megabytes << 20).map(|at: usize| (at % 251) as u8).collect();
-        let (tx, sent, mut next) = (&tx, &sent, 0);
+        let (sent, mut next) = (&sent, 0);
         contest.contender(name, move |slot: &mut Slot| {
             while slot.goes_on() {
                 let transmit = |n: usize| {
