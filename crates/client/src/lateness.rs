@@ -95,6 +95,14 @@ impl RunClock {
         offset
     }
 
+    /// Takes one packet that has no media time.
+    fn observe_untimed(&mut self, arrival_ns: u64) {
+        if self.started {
+            self.longest_gap_ns = self.longest_gap_ns.max(arrival_ns.saturating_sub(self.last_arrival_ns));
+            self.last_arrival_ns = self.last_arrival_ns.max(arrival_ns);
+        }
+    }
+
     /// Interarrival jitter now (RFC 3550), in nanoseconds.
     pub fn jitter_ns(&self) -> u64 {
         self.jitter_x16_ns / 16
@@ -310,6 +318,11 @@ impl LightLateness {
                 self.finish(shared);
             }
         }
+    }
+
+    /// Takes one packet that has no media time: it ends a gap, and its lateness is unknown.
+    pub fn observe_untimed(&mut self, arrival_ns: u64) {
+        self.clock.observe_untimed(arrival_ns);
     }
 
     /// Gives what is held back to the histogram; also at the end of a short run.

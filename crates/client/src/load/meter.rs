@@ -13,6 +13,8 @@ use crate::rtsp::dialogue::PlayReply;
 use crate::sdp::Description;
 
 use super::between::{Between, HeldPacket, end_timestamp, is_as_announced, is_near_end};
+use super::options::MediaClock;
+use super::pcr_clock::PcrClock;
 use super::ts_light::{TsFindings, TsLight};
 
 /// The meter of one player.
@@ -48,6 +50,8 @@ pub(super) struct Meter {
     sent: Option<u32>,
     /// PLAYs answered.
     runs: u32,
+    /// What lateness is counted against instead of timestamps.
+    pcr: Option<Box<PcrClock>>,
     /// Looks into the transport stream, if it is to.
     ts: Option<Box<TsLight>>,
     /// Repairs, if FEC was granted.
@@ -147,6 +151,7 @@ impl Default for Meter {
             has_bye: false,
             sent: None,
             runs: 0,
+            pcr: None,
             ts: None,
             window: None,
             stray: None,
@@ -157,9 +162,12 @@ impl Default for Meter {
 
 impl Meter {
     /// The stream is this one; `inspect` looks into it if it is a transport stream.
-    pub(super) fn describe(&mut self, description: &Description, inspect: bool) {
+    pub(super) fn describe(&mut self, description: &Description, inspect: bool, clock: MediaClock) {
         self.payload_type = description.payload_type;
-        self.lateness.set_clock(description.clock_hz);
+        let is_pcr = description.is_transport_stream && clock == MediaClock::Pcr;
+        self.pcr = is_pcr.then(Box::default);
+        // Clock references come as ticks of 90 kHz.
+        self.lateness.set_clock(if is_pcr { 90_000 } else { description.clock_hz });
         self.length = description.range.and_then(|range| range.end);
         self.ts = (inspect && description.is_transport_stream).then(Box::default);
     }
@@ -355,12 +363,28 @@ impl Meter {
         }
         self.ssrc = Some(header.ssrc);
         self.payload_bytes += payload.len() as u64;
-        self.lateness.observe(arrival_ns, header.timestamp, shared);
+        self.time(shared, arrival_ns, &header, payload);
         self.first_arrival_ns.get_or_insert(arrival_ns);
         self.last_timestamp = Some(header.timestamp);
         self.last_arrival_ns = Some(self.last_arrival_ns.map_or(arrival_ns, |last| last.max(arrival_ns)));
         if self.lowest.is_none_or(|(lowest, _)| ext < lowest) {
             self.lowest = Some((ext, header.timestamp));
+        }
+    }
+
+    /// How late is this packet?
+    fn time(&mut self, shared: &mut Histogram<u64>, arrival_ns: u64, header: &RtpHeader, payload: &[u8]) {
+        let Some(pcr) = &mut self.pcr else {
+            return self.lateness.observe(arrival_ns, header.timestamp, shared);
+        };
+        match pcr.payload(payload) {
+            Some(moment) => {
+                if moment.is_jump {
+                    self.lateness.begin_run(shared);
+                }
+                self.lateness.observe(arrival_ns, moment.timestamp, shared);
+            }
+            None => self.lateness.observe_untimed(arrival_ns),
         }
     }
 

@@ -202,3 +202,41 @@ fn a_run_that_brought_nothing_announced_nothing_wrong() {
     meter.rtp(&mut shared, Instant(0), 2 * NS_PER_S, &timed_packet(6, 90_000, 0));
     assert_eq!(meter.finish(&mut shared, 3 * NS_PER_S, Ending::default()).rtp_info_exact, Some(false));
 }
+
+/// A server that stamps packets when it sends them is never late by its timestamps.
+#[test]
+fn a_sender_that_stamps_when_it_sends_is_judged_by_the_program_clock() {
+    use crate::load::web::ts_scan::tests::packet as ts_packet;
+    let late_by = |clock: MediaClock| {
+        let (mut meter, mut shared) = (Meter::default(), histogram_us());
+        let description = Description {
+            name: String::new(),
+            payload_type: PAYLOAD_TYPE_MP2T,
+            is_transport_stream: true,
+            clock_hz: 90_000,
+            control: None,
+            session_control: None,
+            range: None,
+        };
+        meter.describe(&description, false, clock);
+        meter.begin_play(&reply(0, 0, None), NS_PER_S, &mut shared);
+        for n in 0..200u16 {
+            // Film of 10 ms takes 15 ms: it falls behind by a second.
+            let at_ms = u64::from(n) * 15;
+            let mut bytes = packet(n);
+            bytes.truncate(12);
+            bytes[4..8].copy_from_slice(&((at_ms * 90) as u32).to_be_bytes());
+            let pcr = (n % 4 == 0).then(|| u64::from(n) * 10 * 27_000);
+            bytes.extend(ts_packet(1, n as u8, pcr));
+            meter.rtp(&mut shared, Instant(0), NS_PER_S + at_ms * 1_000_000, &bytes);
+        }
+        let measured = meter.finish(&mut shared, 4 * NS_PER_S, Ending::default());
+        assert_eq!(
+            (measured.counts.received, shared.len()),
+            (200, if clock == MediaClock::Rtp { 200 } else { 50 })
+        );
+        (measured.lateness_max_us, measured.longest_gap_us)
+    };
+    assert_eq!(late_by(MediaClock::Rtp), (0, 15_000));
+    assert_eq!(late_by(MediaClock::Pcr), (980_000, 15_000));
+}

@@ -51,6 +51,10 @@ pub struct LoadOptions {
     pub probe: Option<String>,
     /// The probe lets packets through to the sockets, which count as well: to compare both.
     pub probe_passes: bool,
+    /// What lateness of RTP is counted against.
+    pub media_clock: MediaClock,
+    /// Whether the first PLAY names a range. Without one a viewer begins where the server likes, and `start` means nothing.
+    pub sends_range: bool,
     /// Whose transport streams are looked into.
     pub inspect: Inspect,
     /// Where in the film the first viewer begins.
@@ -73,6 +77,33 @@ pub struct LoadOptions {
     pub reply_timeout: Duration,
     /// `User-Agent`.
     pub user_agent: String,
+}
+
+/// What lateness of RTP is counted against.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub enum MediaClock {
+    /// The timestamps of the packets.
+    #[default]
+    Rtp,
+    /// The program clock references of the transport stream in them: for senders whose timestamps say when they sent, and so are never
+    /// late. Only packets that carry one are judged.
+    Pcr,
+}
+
+impl std::str::FromStr for MediaClock {
+    type Err = ClientError;
+
+    fn from_str(text: &str) -> Result<Self, ClientError> {
+        match text {
+            "rtp" => Ok(Self::Rtp),
+            "pcr" => Ok(Self::Pcr),
+            _ => Err(ClientError::Option {
+                option: "media clock",
+                got: format!("\"{text}\""),
+                allowed: "rtp or pcr",
+            }),
+        }
+    }
 }
 
 /// Whose transport streams are looked into: sync bytes, continuity counters, program clock. It costs processor time,
@@ -124,6 +155,8 @@ impl LoadOptions {
             web: WebOptions::default(),
             probe: None,
             probe_passes: false,
+            media_clock: MediaClock::Rtp,
+            sends_range: true,
             inspect: Inspect::Sample,
             start: MediaTicks(0),
             start_spread: MediaTicks(0),
@@ -160,6 +193,13 @@ impl LoadOptions {
         }
         if self.probe.is_some() && self.transport == TransportChoice::Tcp {
             return wrong("probe", "TCP".to_owned(), "UDP: over TCP packets cannot be dropped");
+        }
+        if self.probe.is_some() && self.media_clock == MediaClock::Pcr {
+            return wrong(
+                "media clock",
+                "pcr".to_owned(),
+                "rtp with a probe: it does not look into transport streams",
+            );
         }
         if self.fec != FecChoice::Off && (self.probe.is_some() || self.transport == TransportChoice::Tcp) {
             let allowed =

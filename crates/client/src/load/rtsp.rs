@@ -319,7 +319,7 @@ impl RtspViewer {
             match event {
                 Event::Described(description) => {
                     let inspect = lent.plan.inspects(self.seat.index);
-                    self.meter.describe(&description, inspect);
+                    self.meter.describe(&description, inspect, lent.plan.options.media_clock);
                     self.length = description.range.and_then(|range| range.end);
                     match self.ask_for_transport(lent) {
                         Ok(wanted) => drop(self.dialogue.setup(now, wanted)),
@@ -331,7 +331,8 @@ impl RtspViewer {
                     self.agree(lent.plan.options.fec, &reply);
                     self.punch(lent);
                     let start = Some(lent.plan.place_of(self.seat.index));
-                    self.dialogue.play(now, Some(NptRange { start, end: None }));
+                    let range = NptRange { start, end: None };
+                    self.dialogue.play(now, lent.plan.options.sends_range.then_some(range));
                 }
                 Event::Playing(reply) => self.handle_playing(now, &reply, lent),
                 Event::Paused => {

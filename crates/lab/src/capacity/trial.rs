@@ -5,7 +5,9 @@ use std::time::Duration;
 
 use anyhow::Context;
 use millrace_client::error::ClientError;
-use millrace_client::load::{Arrivals, Inspect, LoadOptions, LoadProgress, LoadReport, Sample, load};
+use millrace_client::load::{
+    Arrivals, Inspect, LoadOptions, LoadProgress, LoadReport, MediaClock, Sample, load,
+};
 use millrace_client::play::TransportChoice;
 use millrace_core::time::MediaTicks;
 use millrace_core::units::BitRate;
@@ -29,6 +31,10 @@ pub struct Service<'a> {
     pub spread: Duration,
     /// Payload rate of one viewer; `None`: measured with a few viewers (for who sends something else than the file).
     pub nominal: Option<BitRate>,
+    /// What its lateness is counted against.
+    pub media_clock: MediaClock,
+    /// Whether viewers may ask for a place where to begin.
+    pub takes_range: bool,
     /// Never try more viewers than this.
     pub max_viewers: u32,
     /// First number of viewers to try.
@@ -189,7 +195,9 @@ fn load_options(
     options.web.start_buffer = READ_AHEAD / 4;
     options.nominal_rate = nominal;
     options.start_spread = MediaTicks(service.spread.as_millis() as u64 * 90);
-    let is_udp = service.transport != TransportChoice::Tcp;
+    (options.media_clock, options.sends_range) = (service.media_clock, service.takes_range);
+    // The probe does not look into transport streams.
+    let is_udp = service.transport != TransportChoice::Tcp && service.media_clock == MediaClock::Rtp;
     options.probe = (is_udp && site.has_probe.load(Ordering::Relaxed)).then(|| CLIENT_INTERFACE.to_owned());
     if let Way::Pushed { .. } = service.way {
         let settle_s = SETTLE_S + arriving_s;

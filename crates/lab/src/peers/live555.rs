@@ -1,6 +1,7 @@
 //! live555 Media Server: one thread, everything in the folder that it is started in.
 
 use anyhow::Context;
+use millrace_client::load::MediaClock;
 
 use super::{Peer, program, rtsp_services};
 use crate::capacity::Scene;
@@ -32,6 +33,10 @@ fn start(scene: Scene<'_>) -> anyhow::Result<Running> {
 
 fn services(scene: Scene<'_>) -> anyhow::Result<Vec<Service<'_>>> {
     let mut services = rtsp_services("live555MediaServer, TS", scene, start);
-    services.iter_mut().for_each(|service| service.nominal = Some(scene.films.rate));
+    for service in &mut services {
+        service.nominal = Some(scene.films.rate);
+        // It stamps packets when it sends them: by their timestamps it would never be late.
+        service.media_clock = MediaClock::Pcr;
+    }
     Ok(services)
 }

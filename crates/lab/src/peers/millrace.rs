@@ -5,6 +5,7 @@ use std::process::Command;
 use std::time::Duration;
 
 use anyhow::Context;
+use millrace_client::load::MediaClock;
 use millrace_client::play::TransportChoice;
 
 use super::{PORT, Peer, run};
@@ -71,6 +72,8 @@ fn services(scene: Scene<'_>) -> anyhow::Result<Vec<Service<'_>>> {
             arrivals_per_s: ARRIVALS_PER_S,
             spread: scene.spread,
             nominal: Some(scene.films.rate),
+            media_clock: MediaClock::Rtp,
+            takes_range: true,
             max_viewers: 16_000,
             first: (EASY_BITS_PER_S / scene.films.rate.0.max(1)).clamp(64, 4_000) as u32,
             start: Box::new(move |_| start(&store)),
@@ -108,6 +111,8 @@ pub fn custom<'a>(scene: Scene<'a>, command: &str, url: &str, is_tcp: bool) -> S
         arrivals_per_s: 100.0,
         spread: Duration::ZERO,
         nominal: None,
+        media_clock: MediaClock::Rtp,
+        takes_range: true,
         max_viewers: 16_000,
         first: 64,
         start: Box::new(start),

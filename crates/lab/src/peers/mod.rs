@@ -21,6 +21,7 @@ use std::process::Command;
 use std::time::Duration;
 
 use anyhow::{Context, ensure};
+use millrace_client::load::MediaClock;
 use millrace_client::play::TransportChoice;
 
 use crate::capacity::Scene;
@@ -152,6 +153,8 @@ fn rtsp_services<'a>(
         arrivals_per_s: 50.0,
         spread: Duration::ZERO,
         nominal: None,
+        media_clock: MediaClock::Rtp,
+        takes_range: true,
         max_viewers: 10_000,
         first: 32,
         start: Box::new(move |_| start(scene)),
@@ -189,6 +192,8 @@ fn process_each<'a>(
         arrivals_per_s,
         spread: Duration::ZERO,
         nominal: Some(scene.films.rate),
+        media_clock: MediaClock::Rtp,
+        takes_range: true,
         max_viewers: 2_000,
         first: 64,
         start: Box::new(start),

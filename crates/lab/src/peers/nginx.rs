@@ -4,6 +4,7 @@ use std::process::Command;
 use std::time::Duration;
 
 use anyhow::Context;
+use millrace_client::load::MediaClock;
 use millrace_client::play::TransportChoice;
 use millrace_core::units::BitRate;
 
@@ -88,6 +89,8 @@ fn services(scene: Scene<'_>) -> anyhow::Result<Vec<Service<'_>>> {
         arrivals_per_s: 100.0,
         spread: Duration::ZERO,
         nominal: rate,
+        media_clock: MediaClock::Rtp,
+        takes_range: true,
         max_viewers: 10_000,
         first: 512,
         start: Box::new(move |_| start(scene, targets.clone())),

@@ -2,6 +2,7 @@
 
 use std::time::Duration;
 
+use millrace_client::load::MediaClock;
 use millrace_client::play::TransportChoice;
 
 use super::{LISTEN_PORT, PORT, Peer};
@@ -89,6 +90,8 @@ pub(super) fn pushed<'a>(
         arrivals_per_s,
         spread: scene.spread,
         nominal: Some(scene.films.rate),
+        media_clock: MediaClock::Rtp,
+        takes_range: true,
         max_viewers: 16_000,
         first,
         start: Box::new(start),
@@ -112,6 +115,8 @@ fn sendfile(scene: Scene<'_>) -> Service<'_> {
         arrivals_per_s: 100.0,
         spread: Duration::ZERO,
         nominal: Some(scene.films.rate),
+        media_clock: MediaClock::Rtp,
+        takes_range: true,
         max_viewers: 2_000,
         first: 64,
         start: Box::new(start),

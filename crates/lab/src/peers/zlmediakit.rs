@@ -9,6 +9,8 @@ use crate::capacity::trial::{Running, Service};
 
 const VARIABLE: &str = "MILLRACE_PEER_ZLMEDIAKIT";
 const NAME: &str = "MediaServer";
+/// How often it sends what is due, in milliseconds; as it comes, every half second.
+const SAMPLE_MS: u32 = 40;
 
 pub(super) const PEER: Peer = Peer {
     name: "zlmediakit",
@@ -19,7 +21,7 @@ pub(super) const PEER: Peer = Peer {
 
 fn start(scene: Scene<'_>) -> anyhow::Result<Running> {
     let site = scene.site;
-    // Files are found below www/record next to its configuration.
+    // Files are found in the folder "record" below the path that [protocol] mp4_save_path names.
     let record = site.dir.join("zlm/www/record");
     std::fs::create_dir_all(&record).with_context(|| format!("{}", record.display()))?;
     for film in mp4_films(scene)? {
@@ -31,7 +33,8 @@ fn start(scene: Scene<'_>) -> anyhow::Result<Running> {
     let path = site.dir.join("zlm/config.ini");
     let configuration = format!(
         "[general]\nmediaServerId=bench\n[http]\nrootPath={root}\nport=18080\nsslport=0\n[rtsp]\nport={PORT}\nsslport=0\n\
-         [rtmp]\nport=0\nsslport=0\n[rtp_proxy]\nport=0\n[rtc]\nport=0\n[srt]\nport=0\n[shell]\nport=0\n[hook]\nenable=0\n",
+         [rtmp]\nport=0\nsslport=0\n[rtp_proxy]\nport=0\n[rtc]\nport=0\n[srt]\nport=0\n[shell]\nport=0\n[hook]\nenable=0\n\
+         [protocol]\nmp4_save_path={root}\n[record]\nappName=record\nfileRepeat=1\nsampleMS={SAMPLE_MS}\n",
         root = site.dir.join("zlm/www").display()
     );
     std::fs::write(&path, configuration).with_context(|| format!("{}", path.display()))?;
@@ -45,5 +48,8 @@ fn start(scene: Scene<'_>) -> anyhow::Result<Running> {
 }
 
 fn services(scene: Scene<'_>) -> anyhow::Result<Vec<Service<'_>>> {
-    Ok(rtsp_services("ZLMediaKit, MP4", scene, start))
+    let mut services = rtsp_services("ZLMediaKit, MP4", scene, start);
+    // A PLAY with a Range is answered, and nothing follows.
+    services.iter_mut().for_each(|service| service.takes_range = false);
+    Ok(services)
 }

@@ -12,8 +12,8 @@ use anyhow::Context;
 use clap::Args;
 use millrace_client::load::web::playlist::VariantChoice;
 use millrace_client::load::{
-    Arrivals, Behaviour, Inspect, LoadOptions, LoadProgress, LoadReport, TitleChoice, WebOptions, load,
-    write_per_stream, write_series,
+    Arrivals, Behaviour, Inspect, LoadOptions, LoadProgress, LoadReport, MediaClock, TitleChoice, WebOptions,
+    load, write_per_stream, write_series,
 };
 use millrace_client::play::TransportChoice;
 use millrace_client::{ClientError, FecChoice};
@@ -94,6 +94,10 @@ struct ReceiverArgs {
     /// Rate of the film, for what has no clock of its own
     #[arg(long, value_name = "RATE")]
     rate: Option<BitRate>,
+    /// What lateness of RTP is counted against: the packets' timestamps, or the program clock of their transport stream (for servers
+    /// that stamp packets when they send them)
+    #[arg(long, value_name = "CLOCK", default_value = "rtp")]
+    media_clock: MediaClock,
     /// Whose transport streams are looked into: sample, all or none
     #[arg(long, value_name = "WHOSE", default_value = "sample")]
     inspect: Inspect,
@@ -214,6 +218,7 @@ impl LoadArgs {
         options.nominal_rate = receiver.rate;
         options.probe.clone_from(&receiver.probe);
         options.inspect = receiver.inspect;
+        options.media_clock = receiver.media_clock;
         options.start = ticks(self.start);
         options.start_spread = ticks(self.start_spread);
         options.threads = receiver.threads;

@@ -85,6 +85,7 @@ impl Listener {
     /// Takes one batch; returns the number of datagrams.
     fn take(&mut self, now: Instant, lent: &mut Lent<'_>) -> usize {
         let (counts, inspect) = (&mut self.counts, self.inspect);
+        let media_clock = lent.plan.options.media_clock;
         let drained = self.inlet.drain(|datagram| {
             let delay_ns = lent.unix_ns.saturating_sub(datagram.arrival_ns);
             lent.read_delay.saturating_record(delay_ns / 1000);
@@ -92,7 +93,7 @@ impl Listener {
                 Counts::Raw(meter) => meter.datagram(lent.lateness, datagram.arrival_ns, datagram.bytes),
                 Counts::Rtp { meter, is_described } => {
                     if !*is_described && let Some(description) = describe(datagram.bytes) {
-                        meter.describe(&description, inspect);
+                        meter.describe(&description, inspect, media_clock);
                         *is_described = true;
                     }
                     meter.rtp(lent.lateness, now, datagram.arrival_ns, datagram.bytes);
