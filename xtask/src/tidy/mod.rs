@@ -6,12 +6,14 @@
 //! | [`unsafe_code`] | `unsafe` only in listed files, each block with its reason |
 //! | [`size`] | length of files and functions |
 //! | [`modules`] | every source file is reached and says what it is for |
+//! | [`root`] | what may lie in the root |
 //! | [`markdown`] | one title, links and paths that lead somewhere, nothing of one machine or one day |
 //! | [`allow`] | the exceptions, each with its reason; one that is no longer needed is a fault |
 
 mod allow;
 mod markdown;
 mod modules;
+mod root;
 mod size;
 mod tree;
 mod unsafe_code;
@@ -60,6 +62,7 @@ fn check(tree: &Tree, listed: &'static [allow::Entry]) -> Vec<Finding> {
     size::check(tree, &exceptions, &mut findings);
     modules::check(tree, &mut findings);
     markdown::check(tree, &mut findings);
+    root::check(tree, &mut findings);
     exceptions.check(tree, &mut findings);
     findings.sort();
     findings

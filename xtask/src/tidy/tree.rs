@@ -84,6 +84,11 @@ impl Tree {
         Ok(())
     }
 
+    /// Names of what lies in the root.
+    pub(crate) fn root(&self) -> impl Iterator<Item = &str> {
+        self.paths.iter().map(String::as_str).filter(|path| !path.contains('/'))
+    }
+
     /// Rust files with their parts.
     pub(crate) fn rust(&self) -> impl Iterator<Item = (&File, &RustText)> {
         self.files.iter().filter_map(|file| file.rust.as_ref().map(|rust| (file, rust)))

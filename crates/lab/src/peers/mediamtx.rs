@@ -1,6 +1,6 @@
 //! MediaMTX: it has no files, so one ffmpeg feeds each title, and all viewers of it share that one position.
 
-use std::path::Path;
+use std::path::{Path, PathBuf};
 
 use anyhow::Context;
 
@@ -29,17 +29,27 @@ fn feeder(scene: Scene<'_>, film: &Path, url: &str) -> std::process::Command {
     command
 }
 
+/// A folder for it alone: it writes a certificate and a private key into its working directory.
+fn work_dir(site: &Path) -> anyhow::Result<PathBuf> {
+    let dir = std::path::absolute(site)?.join(NAME);
+    std::fs::create_dir_all(&dir).with_context(|| format!("{}: cannot be made", dir.display()))?;
+    Ok(dir)
+}
+
 fn start(scene: Scene<'_>) -> anyhow::Result<Running> {
     let site = scene.site;
-    let path = site.dir.join("mediamtx.yml");
+    let dir = work_dir(&site.dir)?;
+    let path = dir.join("mediamtx.yml");
     let configuration = format!(
         "logLevel: warn\nrtspAddress: {}:{PORT}\nwriteQueueSize: 1024\nrtmp: no\nhls: no\nwebrtc: no\nsrt: no\n\
          paths:\n  all_others:\n",
         site.server_ip()
     );
     std::fs::write(&path, configuration).with_context(|| format!("{}", path.display()))?;
-    let mut command = site.command(program(VARIABLE, &[NAME]).context(NAME)?);
-    command.arg(&path).env("GOMAXPROCS", site.server_cores.len().to_string());
+    // From its own folder a relative path would lead elsewhere.
+    let program = std::path::absolute(program(VARIABLE, &[NAME]).context(NAME)?)?;
+    let mut command = site.command(program);
+    command.arg(&path).current_dir(&dir).env("GOMAXPROCS", site.server_cores.len().to_string());
     let mut server = Group::start(site, NAME, command)?;
     site.wait_for_port(PORT, &mut server)?;
     let (mut groups, mut targets) = (vec![server], Vec::new());
@@ -57,4 +67,17 @@ fn services(scene: Scene<'_>) -> anyhow::Result<Vec<Service<'_>>> {
     let mut services = rtsp_services("MediaMTX, one position for all", scene, start);
     services.iter_mut().for_each(|service| (service.arrivals_per_s, service.first) = (100.0, 192));
     Ok(services)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn what_it_writes_lands_in_a_folder_of_its_own() {
+        let site = tempfile::tempdir().unwrap();
+        let dir = work_dir(site.path()).unwrap();
+        assert!(dir.is_absolute() && dir.is_dir() && dir.starts_with(site.path()) && dir != site.path());
+        assert_eq!(work_dir(site.path()).unwrap(), dir, "again");
+    }
 }
