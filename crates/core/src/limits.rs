@@ -99,6 +99,8 @@ pub const DEFAULT_PAUSE_RESERVATION_NS: u64 = 60_000_000_000;
 /// Share of streams and bit rate that one address may have by default, in percent: a NAT box hides a whole hotel, and yet
 /// one address must not lock out all others.
 pub const DEFAULT_ADDRESS_SHARE_PERCENT: u8 = 50;
+/// Log lines a second about clients and what they ask for: at most 100 MB a day, whatever they do.
+pub const MAX_CLIENT_LINES_PER_S: usize = 10;
 /// Sessions for each stream that may play: those that are set up or paused wait for their place without keeping others out.
 pub const SESSIONS_PER_STREAM: usize = 2;
 /// Sessions that may be set up however few may play: a kilobyte each.

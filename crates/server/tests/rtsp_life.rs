@@ -573,7 +573,7 @@ fn what_matters_is_told_in_one_line_each() {
              0 refused, 0 late",
         ]
     );
-    assert!(w.notices.iter().all(|notice| !notice.is_hostile() && !notice.is_warning()));
+    assert!(w.notices.iter().all(|notice| !notice.is_failure() && !notice.is_warning()));
     assert!(!lines.iter().any(|line| line.contains(&id)), "the name is the key to the session");
 }
 

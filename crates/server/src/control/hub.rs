@@ -15,7 +15,7 @@ use millrace_offload::command::{Command, Event};
 use tokio::net::TcpStream;
 use tokio::sync::Notify;
 
-use super::log::NoticeLog;
+use super::log::ClientLog;
 use super::{EngineDoor, Snapshot};
 use crate::session::{ConnKey, Output, Server};
 
@@ -31,7 +31,7 @@ pub(super) struct Hub {
     pub(super) server: Server,
     engines: Vec<EngineLink>,
     lines: HashMap<ConnKey, Rc<Line>>,
-    log: NoticeLog,
+    log: ClientLog,
     write_timeout_ns: u64,
     /// Rung when a command had to wait.
     pub(super) backlog: Rc<Notify>,
@@ -126,7 +126,7 @@ impl Hub {
             server,
             engines: engines.into_iter().map(link).collect(),
             lines: HashMap::new(),
-            log: NoticeLog::default(),
+            log: ClientLog::default(),
             write_timeout_ns,
             backlog: Rc::new(Notify::new()),
             room: Rc::new(Notify::new()),
@@ -135,6 +135,17 @@ impl Hub {
 
     pub(super) fn now(&self) -> Instant {
         MonotonicClock.now()
+    }
+
+    /// No descriptor was left for `what`.
+    pub(super) fn no_files(&mut self, what: &str, error: &std::io::Error) {
+        let now = self.now();
+        self.log.no_files(now, what, error);
+    }
+
+    /// The last log lines about clients.
+    pub(super) fn finish_log(&mut self) {
+        self.log.finish();
     }
 
     /// A new connection; `None` if there are too many.
@@ -201,9 +212,7 @@ impl Hub {
         match line.stream.as_fd().try_clone_to_owned() {
             Ok(fd) => self.send(engine, Command::ConnAdd { conn: id, fd }),
             Err(error) => {
-                tracing::warn!(
-                    "connection cannot be handed to its engine: {error}; raise the limit of open files"
-                );
+                self.no_files("connection cannot be handed to its engine", &error);
                 line.broken.set(true);
                 line.wake.notify_one();
             }
@@ -301,6 +310,7 @@ impl Hub {
             self.look_for_end(engine);
         }
         self.flush();
+        self.log.tell_left_out(now);
         self.retry();
     }
 

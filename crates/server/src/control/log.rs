@@ -1,47 +1,140 @@
-//! Notices as log lines: those that strangers can cause at will at a bounded rate.
+//! Log lines that clients can cause, all through one limiter: whoever opens and ends sessions as fast as it can fills no disk
+//! and hides nothing.
+//!
+//! At most [`MAX_CLIENT_LINES_PER_S`] are written in any second, and some of these only for what an operator should look after. How
+//! many were left out is logged about once a second. Left-out lines are written at level `debug`, for those who ask for them.
 
+use std::collections::VecDeque;
+use std::fmt;
+
+use millrace_core::limits::MAX_CLIENT_LINES_PER_S;
 use millrace_core::time::{Instant, NS_PER_S};
 
 use crate::session::Notice;
 
-/// Lines a second that strangers can cause.
-const HOSTILE_LINES_PER_S: u32 = 10;
+/// Of these, only for failures: the crowd of others must not hide them.
+const FOR_FAILURES: usize = 3;
+/// A lack of open files lasts: it is logged this often.
+const NO_FILES_EVERY_NS: u64 = 60 * NS_PER_S;
 
 /// Writes lines, or counts them.
 #[derive(Debug, Default)]
-pub(super) struct NoticeLog {
-    second: u64,
-    lines: u32,
-    suppressed: u64,
+pub(super) struct ClientLog {
+    limiter: Limiter,
+    no_files: Repeated,
 }
 
-impl NoticeLog {
+impl ClientLog {
     pub(super) fn write(&mut self, now: Instant, notice: &Notice) {
-        let suppressed = match self.admit(now, notice.is_hostile()) {
-            Some(suppressed) => suppressed,
-            None => return,
-        };
-        if suppressed > 0 {
-            tracing::warn!("{suppressed} lines about refused or broken requests were left out");
+        self.tell_left_out(now);
+        match (self.limiter.admit(now, notice.is_failure()), notice.is_warning()) {
+            (true, true) => tracing::warn!("{notice}"),
+            (true, false) => tracing::info!("{notice}"),
+            (false, is_warning) => {
+                self.limiter.leave_out(now, is_warning);
+                tracing::debug!("{notice}");
+            }
         }
-        if notice.is_warning() { tracing::warn!("{notice}") } else { tracing::info!("{notice}") }
     }
 
-    /// `None`: leave this line out. Otherwise write it, after saying how many have been left out before.
-    fn admit(&mut self, now: Instant, hostile: bool) -> Option<u64> {
-        if !hostile {
-            return Some(0);
+    /// What has come between two lines: call it now and then.
+    pub(super) fn tell_left_out(&mut self, now: Instant) {
+        if let Some(left_out) = self.limiter.left_out(now) {
+            tracing::warn!("{left_out}");
         }
-        let second = now.0 / NS_PER_S;
-        if second != self.second {
-            (self.second, self.lines) = (second, 0);
+    }
+
+    /// No more lines will come.
+    pub(super) fn finish(&mut self) {
+        if self.limiter.left_out.lines > 0 {
+            tracing::warn!("{}", std::mem::take(&mut self.limiter.left_out));
         }
-        if self.lines >= HOSTILE_LINES_PER_S {
-            self.suppressed += 1;
+    }
+
+    /// No descriptor was left for what clients want.
+    pub(super) fn no_files(&mut self, now: Instant, what: &str, error: &std::io::Error) {
+        if let Some(times) = self.no_files.admit(now, NO_FILES_EVERY_NS) {
+            let since = if times > 1 {
+                format!(" ({times} times since this was logged last)")
+            } else {
+                String::new()
+            };
+            tracing::warn!("{what}: {error}; raise the limit of open files{since}");
+        }
+    }
+}
+
+/// What was not written.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+struct LeftOut {
+    lines: u64,
+    warnings: u64,
+}
+
+impl fmt::Display for LeftOut {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let Self { lines, warnings } = self;
+        write!(f, "{lines} log lines about clients were left out, {warnings} of them warnings: more than ")?;
+        write!(f, "{MAX_CLIENT_LINES_PER_S} a second; MILLRACE_LOG=debug writes all")
+    }
+}
+
+/// At most so many lines in any second.
+#[derive(Debug, Default)]
+struct Limiter {
+    /// When the lines of the last second were written.
+    written: VecDeque<Instant>,
+    left_out: LeftOut,
+    /// When the first of these was left out.
+    since: Option<Instant>,
+}
+
+impl Limiter {
+    /// Whether a line may be written now.
+    fn admit(&mut self, now: Instant, is_failure: bool) -> bool {
+        while self.written.front().is_some_and(|&line| now.ns_since(line) >= NS_PER_S) {
+            self.written.pop_front();
+        }
+        let room = if is_failure { MAX_CLIENT_LINES_PER_S } else { MAX_CLIENT_LINES_PER_S - FOR_FAILURES };
+        let admitted = self.written.len() < room;
+        if admitted {
+            self.written.push_back(now);
+        }
+        admitted
+    }
+
+    fn leave_out(&mut self, now: Instant, is_warning: bool) {
+        self.since.get_or_insert(now);
+        self.left_out.lines += 1;
+        self.left_out.warnings += u64::from(is_warning);
+    }
+
+    /// What was left out, if it is time to log it.
+    fn left_out(&mut self, now: Instant) -> Option<LeftOut> {
+        if now.ns_since(self.since?) < NS_PER_S || !self.admit(now, true) {
             return None;
         }
-        self.lines += 1;
-        Some(std::mem::take(&mut self.suppressed))
+        self.since = None;
+        Some(std::mem::take(&mut self.left_out))
+    }
+}
+
+/// One line that would be repeated.
+#[derive(Debug, Default)]
+struct Repeated {
+    last: Option<Instant>,
+    times: u64,
+}
+
+impl Repeated {
+    /// How often it has happened since it was last logged, if it may be logged now.
+    fn admit(&mut self, now: Instant, every_ns: u64) -> Option<u64> {
+        self.times += 1;
+        if self.last.is_some_and(|last| now.ns_since(last) < every_ns) {
+            return None;
+        }
+        self.last = Some(now);
+        Some(std::mem::take(&mut self.times))
     }
 }
 
@@ -49,15 +142,64 @@ impl NoticeLog {
 mod tests {
     use super::*;
 
+    /// A flood of `lines` a second for `seconds`; when lines were written (those that count what was left out too), and how
+    /// many lines are accounted for.
+    fn flood(lines: u64, seconds: u64) -> (Vec<Instant>, u64) {
+        let mut limiter = Limiter::default();
+        let (mut written, mut known) = (Vec::new(), 0);
+        for line in 0..lines * seconds {
+            let now = Instant(500 * NS_PER_S + line * NS_PER_S / lines);
+            if let Some(left_out) = limiter.left_out(now) {
+                written.push(now);
+                known += left_out.lines;
+            }
+            if limiter.admit(now, false) {
+                written.push(now);
+                known += 1;
+            } else {
+                limiter.leave_out(now, false);
+            }
+        }
+        (written, known + limiter.left_out.lines)
+    }
+
     #[test]
-    fn strangers_fill_no_disk() {
-        let mut log = NoticeLog::default();
-        let second = |s: u64| Instant(s * NS_PER_S);
-        let written = (0..1000).filter(|_| log.admit(second(5), true).is_some()).count();
-        assert_eq!(written, HOSTILE_LINES_PER_S as usize);
-        // What matters is always written, and says nothing of the others.
-        assert_eq!(log.admit(second(5), false), Some(0));
-        assert_eq!(log.admit(second(6), true), Some(990));
-        assert_eq!(log.admit(second(6), true), Some(0));
+    fn no_second_has_more_than_ten_lines_and_every_line_counts() {
+        for lines in [3, 7, 8, 11, 50, 6337] {
+            let (written, known) = flood(lines, 20);
+            for window in written.windows(MAX_CLIENT_LINES_PER_S + 1) {
+                let spread = window[MAX_CLIENT_LINES_PER_S].ns_since(window[0]);
+                assert!(spread >= NS_PER_S, "{lines} lines a second: eleven in {spread} ns");
+            }
+            assert_eq!(known, lines * 20);
+            let expected = lines.min(7) * 19;
+            assert!(written.len() as u64 >= expected, "{lines} lines a second: {}", written.len());
+        }
+    }
+
+    #[test]
+    fn a_crowd_hides_no_failure() {
+        let mut limiter = Limiter::default();
+        let now = Instant(7 * NS_PER_S);
+        assert_eq!((0..1000).filter(|_| limiter.admit(now, false)).count(), 7);
+        assert_eq!((0..1000).filter(|_| limiter.admit(now, true)).count(), 3);
+        limiter.leave_out(now, true);
+        limiter.leave_out(now, false);
+        assert_eq!(limiter.left_out(now.plus_ns(NS_PER_S - 1)), None, "that would be the eleventh line");
+        let later = now.plus_ns(NS_PER_S);
+        let left_out = limiter.left_out(later).unwrap();
+        assert_eq!(left_out, LeftOut { lines: 2, warnings: 1 });
+        assert!(
+            left_out.to_string().starts_with("2 log lines about clients were left out, 1 of them warnings")
+        );
+        assert_eq!(limiter.left_out(later.plus_ns(5 * NS_PER_S)), None, "once");
+    }
+
+    #[test]
+    fn what_lasts_is_logged_once_a_minute() {
+        let mut repeated = Repeated::default();
+        let at = |tenths: u64| Instant(9 * NS_PER_S + tenths * NS_PER_S / 10);
+        let logged: Vec<_> = (0..1201).filter_map(|t| repeated.admit(at(t), NO_FILES_EVERY_NS)).collect();
+        assert_eq!(logged, [1, 600, 600]);
     }
 }

@@ -112,11 +112,9 @@ fn watch<T: AsRawFd>(fd: T) -> io::Result<AsyncFd<T>> {
 }
 
 async fn accept(hub: Shared, listener: TcpListener) {
-    let mut warned = false;
     loop {
         match listener.accept().await {
             Ok((stream, peer)) => {
-                warned = false;
                 let Ok(local) = stream.local_addr() else { continue }; // already reset
                 set_options(&stream);
                 let line = hub.borrow_mut().accept(stream, peer, local);
@@ -128,10 +126,7 @@ async fn accept(hub: Shared, listener: TcpListener) {
             Err(error)
                 if matches!(error.kind(), io::ErrorKind::ConnectionAborted | io::ErrorKind::Interrupted) => {}
             Err(error) => {
-                if !warned {
-                    tracing::warn!("connections cannot be accepted: {error}; raise the limit of open files");
-                }
-                warned = true;
+                hub.borrow_mut().no_files("connections cannot be accepted", &error);
                 sleep(ACCEPT_PAUSE).await;
             }
         }
@@ -218,6 +213,7 @@ async fn shut_down(hub: &Shared, engines: usize, limit: Duration) -> Farewell {
     };
     // What is left is counted below.
     let _ = timeout(limit, end).await;
-    let hub = hub.borrow();
+    let mut hub = hub.borrow_mut();
+    hub.finish_log();
     Farewell { streams_left: hub.server.stream_count(), connections_left: hub.line_count() }
 }

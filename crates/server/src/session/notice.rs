@@ -134,15 +134,14 @@ pub struct Totals {
 }
 
 impl Notice {
-    /// Whether strangers can cause it at will: such lines are written at a bounded rate.
-    pub fn is_hostile(&self) -> bool {
-        matches!(
-            self,
-            Self::Refused { .. }
-                | Self::ConnectionRefused { .. }
-                | Self::BadMessage { .. }
-                | Self::TooSlow { .. }
-        )
+    /// Whether something of the server failed: what clients cause in crowds must not hide it in the log.
+    pub fn is_failure(&self) -> bool {
+        match self {
+            Self::Ended { reason, .. } => reason.is_failure(),
+            Self::Fec { trouble, .. } => trouble.is_some(),
+            Self::Broken { .. } | Self::EngineSilent { .. } => true,
+            _ => false,
+        }
     }
 
     /// Whether the operator should look after it.

@@ -1,5 +1,5 @@
 //! A real control plane on loopback sockets, with an engine that sends made-up packets, and a viewer.
-#![allow(unreachable_pub)]
+#![allow(dead_code, unreachable_pub)] // every test file uses its part
 
 use std::collections::HashMap;
 use std::io::{ErrorKind, Read, Write};

@@ -88,6 +88,10 @@ impl Server {
 
     /// Starts `command` and waits for its ready line.
     pub fn spawn(mut command: Command) -> Self {
+        // Tests wait for lines about single viewers, of which the limit leaves out some.
+        if !command.get_envs().any(|(name, _)| name == "MILLRACE_LOG") {
+            command.env("MILLRACE_LOG", "info,millrace_server::control::log=debug");
+        }
         let mut child = command
             .stdin(Stdio::null())
             .stdout(Stdio::piped())
