@@ -1,6 +1,7 @@
 //! What a description (SDP, RFC 8866) tells a receiver: where the transport stream is, or, for who takes anything, the
 //! first video.
 
+use millrace_core::text::{Printable, excerpt};
 use millrace_core::wire::rtp::PAYLOAD_TYPE_MP2T;
 use sdp_types::{Media, Session};
 
@@ -56,7 +57,8 @@ fn offered(session: &Session) -> String {
         let maps =
             media.attributes.iter().filter(|a| a.attribute == "rtpmap").filter_map(|a| a.value.as_deref());
         let maps: Vec<&str> = maps.take(4).collect();
-        format!("{} {} {} {}", media.media, media.proto, media.fmt, maps.join(" ")).trim().to_owned()
+        let offer = format!("{} {} {} {}", media.media, media.proto, media.fmt, maps.join(" "));
+        excerpt(offer.trim(), 100)
     });
     medias.collect::<Vec<_>>().join(", ")
 }
@@ -108,7 +110,8 @@ pub enum Take {
 /// # Errors
 /// What is wrong with it, or what it offers instead of a transport stream.
 pub fn parse(body: &[u8], take: Take) -> Result<Description, String> {
-    let session = Session::parse(body).map_err(|error| format!("the SDP cannot be read: {error}"))?;
+    let session =
+        Session::parse(body).map_err(|error| format!("the SDP cannot be read: {}", Printable(error)))?;
     let transport_stream =
         session.medias.iter().find_map(|media| Some((media, transport_stream_type(media)?, MEDIA_CLOCK_HZ)));
     let timed = |media| timed_type(media).map(|(payload_type, hz)| (media, payload_type, hz));
@@ -168,6 +171,10 @@ mod tests {
         let sdp = b"v=0\r\ns=-\r\nm=video 0 RTP/AVP 96\r\na=rtpmap:96 H264/90000\r\n";
         let error = parse(sdp, Take::TransportStream).unwrap_err();
         assert!(error.contains("H264/90000") && error.contains("33"), "{error}");
+        // The terminal that shows the error must not obey it.
+        let sdp = "v=0\r\ns=-\r\nm=video 0 RTP/AVP 96\r\na=rtpmap:96 \u{1b}[2J\u{202e}H264/90000\r\n";
+        let error = parse(sdp.as_bytes(), Take::TransportStream).unwrap_err();
+        assert!(error.contains("\\u{1b}[2J\\u{202e}H264/90000"), "{error}");
         assert!(parse(b"<html>", Take::Any).unwrap_err().contains("cannot be read"));
         assert!(parse(b"", Take::Any).is_err());
     }

@@ -16,6 +16,7 @@
 //! | [`prefetch`] | asking for memory before it is needed |
 //! | [`random`] | numbers that a seed repeats |
 //! | [`seam`] | the doors: clock, packets out, doorbells |
+//! | [`text`] | text from outside, made fit for terminals and logs |
 //! | [`wire`] | checksums, headers, RTP, RTCP: bytes on the wire |
 #![deny(unsafe_code)]
 
@@ -27,6 +28,7 @@ pub mod pool;
 pub mod prefetch;
 pub mod random;
 pub mod seam;
+pub mod text;
 pub mod time;
 pub mod units;
 pub mod wire;

@@ -31,6 +31,13 @@ const BANNED: &[Banned] = &[
         remedy: "return the text or use tracing; only commands print",
     },
     Banned {
+        calls: &["io::stdout", "io::stderr", "std::print", "std::println", "std::eprint", "std::eprintln"],
+        within: &["crates/server/src/"],
+        home: &["crates/server/src/cmds/terminal.rs"],
+        rule: None,
+        remedy: "print through crates/server/src/cmds/terminal.rs: it lets no escape sequence from outside reach the terminal",
+    },
+    Banned {
         calls: &["dbg!"],
         within: &[],
         home: &[],
@@ -135,6 +142,15 @@ mod tests {
         let text = "fn f() {\n    let now = std::time::Instant::now();\n}\n";
         assert_eq!(found("crates/store/src/x.rs", text), [(2, "`Instant::now` has no place here".into())]);
         assert_eq!(found("crates/offload/src/clock.rs", text), []);
+    }
+
+    #[test]
+    fn nothing_is_printed_past_the_terminal_module() {
+        for call in ["std::io::stdout().lock();", "let log = io::stderr;", "std::println!(\"{name}\");"] {
+            assert_eq!(found("crates/server/src/cmds/x.rs", call).len(), 1, "{call}");
+            assert_eq!(found("crates/server/src/cmds/terminal.rs", call), [], "{call}");
+        }
+        assert_eq!(found("crates/server/src/cmds/x.rs", "println!(\"{name}\");"), []);
     }
 
     #[test]

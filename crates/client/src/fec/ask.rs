@@ -3,6 +3,8 @@
 use std::fmt;
 use std::str::FromStr;
 
+use millrace_core::text::excerpt;
+
 use super::CodeShape;
 use crate::error::ClientError;
 
@@ -66,7 +68,7 @@ impl FecGrant {
         };
         let mut parts = value.split(';').map(str::trim);
         let choice = parts.next().and_then(|choice| choice.parse().ok()).unwrap_or_default();
-        let reason = reason.map(|text| text.chars().filter(|c| !c.is_control()).take(100).collect());
+        let reason = reason.map(|text| excerpt(text, 100));
         let mut grant = Self { choice, reason, ..Self::default() };
         let (mut k, mut m, mut unit) = (None, None, None);
         for (name, value) in parts.filter_map(|part| part.split_once('=')) {

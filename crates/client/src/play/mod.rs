@@ -12,6 +12,7 @@ use std::str::FromStr;
 use std::sync::atomic::AtomicBool;
 use std::time::Duration;
 
+use millrace_core::text::excerpt;
 use millrace_core::time::MediaTicks;
 
 use crate::error::ClientError;
@@ -168,7 +169,7 @@ pub(crate) fn check_header_text(option: &'static str, text: &str) -> Result<(), 
     }
     Err(ClientError::Option {
         option,
-        got: text.escape_debug().take(80).collect(),
+        got: excerpt(text, 80),
         allowed: "up to 200 printable ASCII characters",
     })
 }

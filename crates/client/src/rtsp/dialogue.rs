@@ -16,6 +16,7 @@
 use std::collections::VecDeque;
 use std::sync::Arc;
 
+use millrace_core::text::excerpt;
 use millrace_core::time::{Instant, NS_PER_S};
 use rtsp_types::{Message, Method, Request, Response, headers};
 
@@ -413,7 +414,7 @@ impl Dialogue {
             (Ask::KeepAlive, status) if status != 454 => self.get_parameter = false,
             (Ask::Teardown, _) => self.down(),
             _ => {
-                let reason = reason.chars().filter(|c| !c.is_control()).take(100).collect();
+                let reason = excerpt(reason, 100);
                 let advice = advice_for(status);
                 self.fail(RtspFailure::Status { method: pending.method, status, reason, advice });
             }

@@ -1,6 +1,7 @@
 //! Splits the bytes of an RTSP connection into messages and interleaved frames (RFC 2326 section 10.12).
 
 use millrace_core::limits::MAX_RTSP_MESSAGE_BYTES;
+use millrace_core::text::excerpt;
 use rtsp_types::{Message, ParseError};
 
 /// Bytes in front of an interleaved frame: `$`, channel, 16-bit length.
@@ -59,8 +60,7 @@ fn message(rest: &[u8]) -> Result<Option<(Item<'_>, usize)>, String> {
         Err(ParseError::Incomplete(_)) => Err(format!("longer than {MAX_RTSP_MESSAGE_BYTES} bytes")),
         Err(ParseError::Error) => {
             let line = head[..head_end].split(|byte| *byte == b'\r').next().unwrap_or_default();
-            let line: String =
-                String::from_utf8_lossy(line).chars().filter(|c| !c.is_control()).take(80).collect();
+            let line = excerpt(&String::from_utf8_lossy(line), 80);
             Err(format!("no RTSP message begins with \"{line}\" and this header"))
         }
     }

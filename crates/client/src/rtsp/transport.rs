@@ -3,6 +3,8 @@
 use std::fmt;
 use std::net::{IpAddr, SocketAddr};
 
+use millrace_core::text::excerpt;
+
 use crate::fec::FecGrant;
 
 /// What a SETUP asks for.
@@ -74,18 +76,18 @@ impl TransportReply {
             _ => {
                 return Err(format!(
                     "Transport: got \"{}\", allowed RTP/AVP and RTP/AVP/TCP",
-                    printable(&profile)
+                    excerpt(&profile, 100)
                 ));
             }
         };
         if is_tcp != matches!(wanted, Wanted::Tcp { .. }) {
-            return Err(format!("Transport: asked for \"{wanted}\", got \"{}\"", printable(value)));
+            return Err(format!("Transport: asked for \"{wanted}\", got \"{}\"", excerpt(value, 100)));
         }
         let mut reply = Self { agreed: wanted, server_ports: None, source: None, ssrc: None, fec: None };
         for part in parts {
             reply
                 .parameter(part, wanted)
-                .map_err(|()| format!("Transport: \"{}\" makes no sense", printable(part)))?;
+                .map_err(|()| format!("Transport: \"{}\" makes no sense", excerpt(part, 100)))?;
         }
         Ok(reply)
     }
@@ -131,10 +133,6 @@ impl TransportReply {
         };
         (source, self.server_ports.map(|(rtp, rtcp)| (with(rtp), with(rtcp))))
     }
-}
-
-fn printable(text: &str) -> String {
-    text.chars().filter(|c| !c.is_control()).take(100).collect()
 }
 
 #[cfg(test)]

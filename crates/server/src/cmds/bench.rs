@@ -1,6 +1,5 @@
 //! `millrace bench`: every promise about speed, measured by one command.
 
-use std::io::{IsTerminal, Write};
 use std::path::PathBuf;
 use std::process::ExitCode;
 use std::time::{Duration, SystemTime};
@@ -196,7 +195,7 @@ fn quoted(word: &str) -> String {
 pub(super) fn run(args: &BenchArgs) -> anyhow::Result<ExitCode> {
     if args.name == "list" {
         let text: String = benches::ALL.iter().map(list).collect();
-        std::io::stdout().write_all(text.as_bytes())?;
+        print!("{text}");
         return Ok(ExitCode::SUCCESS);
     }
     let bench = find(args)?;
@@ -286,7 +285,7 @@ fn publish(args: &BenchArgs, bench: &Bench, measured: &Report) -> anyhow::Result
     if args.json {
         super::print_json(measured)?;
     } else {
-        write!(std::io::stdout(), "{measured}")?;
+        print!("{measured}");
     }
     let since_1970 = SystemTime::now().duration_since(SystemTime::UNIX_EPOCH).unwrap_or(Duration::ZERO);
     let date = report::utc_date(since_1970.as_secs());
@@ -310,7 +309,7 @@ struct ProgressLine {
 
 impl ProgressLine {
     fn new(name: &'static str) -> Self {
-        let bar = std::io::stderr().is_terminal().then(ProgressBar::new_spinner);
+        let bar = super::terminal::stderr_is_terminal().then(ProgressBar::new_spinner);
         if let Some(bar) = &bar {
             if let Ok(style) = ProgressStyle::with_template("{elapsed} {prefix} {wide_msg}") {
                 bar.set_style(style);

@@ -59,7 +59,7 @@ fn show(bar: &indicatif::ProgressBar, progress: &CheckProgress) {
     bar.set_position(progress.bytes_done);
     bar.set_message(format!(
         "{} ({} of {})",
-        progress.title,
+        super::terminal::name(&progress.title),
         progress.titles_done + 1,
         progress.titles_total
     ));

@@ -1,6 +1,5 @@
 //! `millrace inspect`: every structure on disk.
 
-use std::io::Write;
 use std::ops::Range;
 use std::path::PathBuf;
 use std::process::ExitCode;
@@ -48,7 +47,7 @@ pub(super) fn run(args: &InspectArgs) -> anyhow::Result<ExitCode> {
     if args.json {
         super::print_json(&inspection.json)?;
     } else {
-        write!(std::io::stdout().lock(), "{inspection}")?;
+        print!("{inspection}");
     }
     Ok(ExitCode::SUCCESS)
 }

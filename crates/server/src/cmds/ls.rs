@@ -10,6 +10,7 @@ use millrace_store::volume::{ListedTitle, TitleInfo};
 use serde::{Serialize, Serializer};
 
 use super::StoreArgs;
+use super::terminal::name;
 
 /// List the titles in the store
 #[derive(Args)]
@@ -66,12 +67,12 @@ pub(super) fn run(args: &LsArgs) -> anyhow::Result<ExitCode> {
         super::print_json(&rows.collect::<Vec<_>>())?;
         return Ok(ExitCode::SUCCESS);
     }
-    let mut out = std::io::stdout().lock();
+    let mut out = super::terminal::stdout();
     if titles.is_empty() {
         writeln!(out, "no titles yet; add one with: millrace add FILE")?;
         return Ok(ExitCode::SUCCESS);
     }
-    let width = titles.iter().map(|t| t.info.name.len()).max().unwrap_or(0).max(5);
+    let width = titles.iter().map(|t| name(&t.info.name).chars().count()).max().unwrap_or(0).max(5);
     writeln!(
         out,
         "{:width$}  {:>11}  {:>10}  {:>10}  {:>9}  CODECS",
@@ -84,7 +85,7 @@ pub(super) fn run(args: &LsArgs) -> anyhow::Result<ExitCode> {
         writeln!(
             out,
             "{:width$}  {length:>11}  {mean:>10}  {peak:>10}  {size:>9}  {}",
-            t.name,
+            name(&t.name),
             codecs.join(" + ")
         )?;
     }
@@ -92,7 +93,7 @@ pub(super) fn run(args: &LsArgs) -> anyhow::Result<ExitCode> {
         let Some(lost) = lost(title) else { continue };
         let dirs = lost.slots.iter().map(|&slot| members.dir(slot).display().to_string());
         let dirs = dirs.collect::<Vec<_>>().join(", ");
-        writeln!(out, "{} cannot be played: {lost}; bring back {dirs}", title.info.name)?;
+        writeln!(out, "{} cannot be played: {lost}; bring back {dirs}", name(&title.info.name))?;
     }
     Ok(ExitCode::SUCCESS)
 }

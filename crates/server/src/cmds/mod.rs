@@ -11,6 +11,10 @@ use millrace_store::StoreError;
 use millrace_store::errand::Patience;
 use millrace_store::volume::{VOLUME_FILE, Volume};
 
+// First: its macros stand for those of the standard library in all that follow.
+#[macro_use]
+mod terminal;
+
 mod add;
 mod bench;
 mod bench_sender;
@@ -264,11 +268,7 @@ pub(crate) fn cancel_on_signals() -> anyhow::Result<Arc<AtomicBool>> {
 
 /// Writes one JSON document to standard output.
 fn print_json(value: &impl serde::Serialize) -> anyhow::Result<()> {
-    use std::io::Write;
-    let mut out = std::io::stdout().lock();
-    // As an error of I/O, so that one who has read enough is known by it.
-    serde_json::to_writer_pretty(&mut out, value).map_err(std::io::Error::from)?;
-    writeln!(out)?;
+    println!("{}", terminal::printable_json(&serde_json::to_string_pretty(value)?));
     Ok(())
 }
 

@@ -92,7 +92,7 @@ pub(super) fn run(args: &PlayArgs) -> anyhow::Result<ExitCode> {
     let report = result?;
     match (args.stats, &options.output) {
         (Stats::None, _) => {}
-        (Stats::Json, Output::Stdout) => eprintln!("{}", report.to_json()),
+        (Stats::Json, Output::Stdout) => eprintln!("{}", super::terminal::printable_json(&report.to_json())),
         (Stats::Json, _) => super::print_json(&report)?,
         (Stats::Text, Output::Stdout) => eprint!("{report}"),
         (Stats::Text, _) => print!("{report}"),

@@ -15,7 +15,7 @@ impl IngestBar {
     pub(crate) fn new(name: &str, quiet: bool) -> Self {
         let target = if quiet { ProgressDrawTarget::hidden() } else { ProgressDrawTarget::stderr() };
         let bar = ProgressBar::with_draw_target(Some(0), target);
-        Self { bar, name: name.to_owned() }
+        Self { bar, name: super::terminal::name(name) }
     }
 
     /// Shows where the ingest is.
@@ -57,7 +57,7 @@ pub(crate) fn describe(title: &millrace_store::volume::TitleInfo) -> String {
     let shape = if title.constant_rate { "CBR" } else { "VBR" };
     format!(
         "{}  {}  {} {shape} (peak {})  {}  {}",
-        title.name,
+        super::terminal::name(&title.name),
         title.duration,
         BitRate(title.mean_rate.0),
         title.peak_rate,

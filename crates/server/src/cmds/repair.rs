@@ -22,6 +22,7 @@ use millrace_store::volume::Volume;
 
 use self::patience::Pulse;
 use super::StoreArgs;
+use super::terminal::name;
 
 /// Could not be done, or was stopped: apart from what repair and scrub have found.
 const FAILED: u8 = 3;
@@ -139,7 +140,7 @@ fn show(bar: &ProgressBar, progress: &Progress) {
     bar.set_length(progress.bytes_total.max(1));
     bar.set_position(progress.bytes_done);
     let title = (progress.titles_done + 1).min(progress.titles_total);
-    bar.set_message(format!("{} ({title} of {})", progress.title, progress.titles_total));
+    bar.set_message(format!("{} ({title} of {})", name(&progress.title), progress.titles_total));
 }
 
 /// What went wrong is said, and has an exit code of its own.

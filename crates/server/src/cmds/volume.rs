@@ -169,7 +169,7 @@ fn wanted(args: &CreateArgs) -> anyhow::Result<Geometry> {
 fn create(args: &CreateArgs) -> anyhow::Result<ExitCode> {
     let geometry = wanted(args)?;
     let volume = Volume::create(&args.dirs, geometry)?;
-    let mut out = std::io::stdout().lock();
+    let mut out = super::terminal::stdout();
     writeln!(out, "made a volume of {}", summary(&geometry))?;
     if geometry.m > 0 && !geometry.is_st2022() {
         writeln!(
@@ -298,7 +298,7 @@ fn as_json(members: &Members, report: &[SlotReport], health: &str, lost: usize) 
 }
 
 fn print(members: &Members, report: &[SlotReport], health: &str, lost: usize) -> anyhow::Result<()> {
-    let mut out = std::io::stdout().lock();
+    let mut out = super::terminal::stdout();
     let geometry = members.geometry();
     writeln!(
         out,

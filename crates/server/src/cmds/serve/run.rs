@@ -113,10 +113,7 @@ pub(super) fn run(args: &ServeArgs) -> anyhow::Result<ExitCode> {
 fn start_log() {
     let filter =
         tracing_subscriber::EnvFilter::try_from_env("MILLRACE_LOG").unwrap_or_else(|_| "info".into());
-    let terminal = std::io::IsTerminal::is_terminal(&std::io::stderr());
-    let log = tracing_subscriber::fmt().with_env_filter(filter).with_target(false).with_ansi(terminal);
-    // A second call in the same process (tests) keeps the first log.
-    let _ = log.with_writer(std::io::stderr).try_init();
+    crate::cmds::terminal::start_log(filter);
 }
 
 /// Each viewer by TCP is two descriptors, each open title a few for each member; the soft limit of a login shell is 1024.

@@ -1,0 +1,209 @@
+//! Everything that commands print goes through here, so that two things hold for all of it:
+//!
+//! * Text from outside reaches no terminal raw: what is not printable is escaped ([`millrace_core::text`]), line ends excepted.
+//! * When the reader has seen enough (`millrace volume status | head -1`), the rest is dropped and the command goes on to its end.
+//!
+//! [`stdout`] is the writer; `println!` and its like mean those of this module everywhere in [`crate::cmds`].
+
+use std::fmt;
+use std::io::{self, ErrorKind, IsTerminal, Write};
+use std::sync::atomic::{AtomicBool, Ordering};
+
+use millrace_core::text::{Printable, PrintableLines, is_printable};
+
+/// Nobody reads standard output any more.
+static STDOUT_CLOSED: AtomicBool = AtomicBool::new(false);
+
+/// Standard output for text.
+pub(crate) fn stdout() -> TextOut<io::StdoutLock<'static>> {
+    TextOut { to: io::stdout().lock(), closed: &STDOUT_CLOSED }
+}
+
+/// Whether standard error is a terminal.
+pub(crate) fn stderr_is_terminal() -> bool {
+    io::stderr().is_terminal()
+}
+
+/// A writer of text that escapes what is not printable, and drops everything once its reader is gone.
+pub(crate) struct TextOut<W> {
+    to: W,
+    closed: &'static AtomicBool,
+}
+
+impl<W: Write> Write for TextOut<W> {
+    fn write(&mut self, bytes: &[u8]) -> io::Result<usize> {
+        if !self.closed.load(Ordering::Relaxed) {
+            // Formatting hands over whole strings; a character cut in two would only look worse.
+            let text = String::from_utf8_lossy(bytes);
+            let written = write!(self.to, "{}", PrintableLines(text));
+            self.unless_closed(written)?;
+        }
+        Ok(bytes.len())
+    }
+
+    fn flush(&mut self) -> io::Result<()> {
+        let flushed = self.to.flush();
+        self.unless_closed(flushed)
+    }
+}
+
+impl<W> TextOut<W> {
+    fn unless_closed(&self, result: io::Result<()>) -> io::Result<()> {
+        match result {
+            Err(error) if error.kind() == ErrorKind::BrokenPipe => {
+                self.closed.store(true, Ordering::Relaxed);
+                Ok(())
+            }
+            other => other,
+        }
+    }
+}
+
+/// What `print!` does. Standard output on a full disk is an error that nothing here could handle.
+pub(crate) fn print(text: fmt::Arguments<'_>, end: &str) {
+    let _ = write!(stdout(), "{text}{end}");
+}
+
+/// What `eprint!` does.
+pub(crate) fn eprint(text: fmt::Arguments<'_>, end: &str) {
+    let _ = write!(io::stderr().lock(), "{}{end}", PrintableLines(text));
+}
+
+// The whole family, lest one of them reaches the terminal raw.
+#[allow(unused_macros)]
+macro_rules! print {
+    ($($text:tt)*) => { $crate::cmds::terminal::print(format_args!($($text)*), "") };
+}
+#[allow(unused_macros)]
+macro_rules! println {
+    () => { $crate::cmds::terminal::print(format_args!(""), "\n") };
+    ($($text:tt)*) => { $crate::cmds::terminal::print(format_args!($($text)*), "\n") };
+}
+#[allow(unused_macros)]
+macro_rules! eprint {
+    ($($text:tt)*) => { $crate::cmds::terminal::eprint(format_args!($($text)*), "") };
+}
+#[allow(unused_macros)]
+macro_rules! eprintln {
+    () => { $crate::cmds::terminal::eprint(format_args!(""), "\n") };
+    ($($text:tt)*) => { $crate::cmds::terminal::eprint(format_args!($($text)*), "\n") };
+}
+
+/// JSON in which every string is printable: what is not is written as `\u202e`, which means the same to whoever reads it.
+pub(crate) fn printable_json(json: &str) -> String {
+    let mut out = String::with_capacity(json.len());
+    for c in json.chars() {
+        // Line ends and spaces stand between the values; within strings they are escaped already.
+        if is_printable(c) || c == '\n' {
+            out.push(c);
+        } else {
+            let mut units = [0; 2];
+            c.encode_utf16(&mut units).iter().for_each(|unit| out.push_str(&format!("\\u{unit:04x}")));
+        }
+    }
+    out
+}
+
+/// The log on standard error, every line of it printable.
+pub(crate) fn start_log(filter: tracing_subscriber::EnvFilter) {
+    let log = tracing_subscriber::fmt().with_env_filter(filter).with_target(false);
+    let log = log.with_ansi(stderr_is_terminal()).fmt_fields(log_fields());
+    // A second call in the same process (tests) keeps the first log.
+    let _ = log.with_writer(io::stderr).try_init();
+}
+
+/// How the fields of a log line are written: the message as it is, others with their names, all on one line.
+fn log_fields() -> impl for<'writer> tracing_subscriber::fmt::FormatFields<'writer> + Send + Sync + 'static {
+    use tracing_subscriber::field::MakeExt;
+    use tracing_subscriber::fmt::format::{Writer, debug_fn};
+    let field = |writer: &mut Writer<'_>, field: &tracing::field::Field, value: &dyn fmt::Debug| {
+        let value = format_args!("{value:?}").to_string();
+        match field.name() {
+            "message" => write!(writer, "{}", Printable(value)),
+            name => write!(writer, "{name}={}", Printable(value)),
+        }
+    };
+    debug_fn(field).delimited(" ")
+}
+
+/// A name from outside within a line.
+pub(crate) fn name(text: &str) -> String {
+    Printable(text).to_string()
+}
+
+#[cfg(test)]
+mod tests {
+    use std::sync::{Arc, Mutex};
+
+    use super::*;
+
+    /// Takes so many bytes, then nobody reads any more.
+    struct Pipe(Vec<u8>, usize);
+
+    impl Write for Pipe {
+        fn write(&mut self, bytes: &[u8]) -> io::Result<usize> {
+            if self.0.len() + bytes.len() > self.1 {
+                return Err(ErrorKind::BrokenPipe.into());
+            }
+            self.0.extend(bytes);
+            Ok(bytes.len())
+        }
+
+        fn flush(&mut self) -> io::Result<()> {
+            Ok(())
+        }
+    }
+
+    #[test]
+    fn a_reader_that_has_seen_enough_is_no_error() {
+        static CLOSED: AtomicBool = AtomicBool::new(false);
+        let mut out = TextOut { to: Pipe(Vec::new(), 16), closed: &CLOSED };
+        for line in 0..10 {
+            writeln!(out, "line {line}\u{1b}c").unwrap();
+        }
+        assert_eq!(out.to.0, b"line 0\\u{1b}c\n");
+        assert!(CLOSED.load(Ordering::Relaxed));
+    }
+
+    #[test]
+    fn json_stays_json() {
+        let text = "a\u{202e}b\u{9b}c\u{e0041}d\n\u{1b}\"";
+        let json = serde_json::to_string_pretty(&[text]).unwrap();
+        let shown = printable_json(&json);
+        assert!(shown.chars().all(|c| is_printable(c) || c == '\n'), "{shown}");
+        assert_eq!(serde_json::from_str::<[String; 1]>(&shown).unwrap(), [text]);
+    }
+
+    #[derive(Clone, Default)]
+    struct Log(Arc<Mutex<Vec<u8>>>);
+
+    impl Write for Log {
+        fn write(&mut self, bytes: &[u8]) -> io::Result<usize> {
+            self.0.lock().unwrap().extend(bytes);
+            Ok(bytes.len())
+        }
+
+        fn flush(&mut self) -> io::Result<()> {
+            Ok(())
+        }
+    }
+
+    #[test]
+    fn a_log_line_is_one_printable_line() {
+        let log = Log::default();
+        let writer = log.clone();
+        let subscriber = tracing_subscriber::fmt()
+            .with_ansi(false)
+            .fmt_fields(log_fields())
+            .with_writer(move || writer.clone())
+            .finish();
+        tracing::subscriber::with_default(subscriber, || {
+            let agent = "VLC\u{202e}\u{1b}[2J\nWARN forged";
+            tracing::warn!(agent, "session started ({agent})");
+        });
+        let text = String::from_utf8(log.0.lock().unwrap().clone()).unwrap();
+        let shown = "session started (VLC\\u{202e}\\u{1b}[2J\\nWARN forged)";
+        assert!(text.contains(shown) && text.ends_with('\n'), "{text}");
+        assert!(text.trim_end().chars().all(is_printable), "{text}");
+    }
+}
