@@ -89,6 +89,8 @@ fn what_fails_gives_one_and_what_makes_no_sense_gives_two() {
         (vec![&*url, "--behaviour", "dance 5s"], "verbs"),
         (vec![&*url, "--max-loss", "3"], "0.1%"),
         (vec!["@/nowhere/list.txt"], "/nowhere/list.txt"),
+        (vec![&*url, "--series", "/nowhere/series.csv"], "--series /nowhere/series.csv: cannot be written"),
+        (vec![&*url, "--per-stream", "/nowhere/s.csv"], "--per-stream /nowhere/s.csv: cannot be written"),
         (vec![&*url, "--probe", "lo", "--transport", "tcp"], "probe"),
     ] {
         let output = load(&args);

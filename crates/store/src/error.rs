@@ -27,15 +27,15 @@ pub enum StoreError {
     },
     /// The disk is full.
     #[error(
-        "{}: no space left on the disk for {needed_bytes} more bytes (at offset {offset}); \
-         free some space there or remove a title, then do it again", path.display()
+        "{}: no space left on the disk{} (at offset {offset}); \
+         free some space there or remove a title, then do it again", path.display(), more_bytes(*needed_bytes)
     )]
     NoSpace {
         /// The file that could not grow.
         path: PathBuf,
         /// Its length so far.
         offset: u64,
-        /// What was to be written next.
+        /// What was to be written next; 0 where that is not known (a sync, a new directory).
         needed_bytes: u64,
     },
     /// There is no store here.
@@ -248,9 +248,32 @@ impl StoreError {
     }
 }
 
+/// ` for 7 more bytes`, where it is known how many.
+fn more_bytes(needed: u64) -> String {
+    match needed {
+        0 => String::new(),
+        1 => " for 1 more byte".to_owned(),
+        _ => format!(" for {needed} more bytes"),
+    }
+}
+
 #[cfg(test)]
 mod tests {
     use super::{StoreError, catalogue_advice};
+
+    #[test]
+    fn a_full_disk_does_not_lack_zero_bytes() {
+        let full = |needed| {
+            let error = std::io::Error::from(std::io::ErrorKind::StorageFull);
+            StoreError::write("sync", std::path::Path::new("/s/data.ts"), 12, needed, error).to_string()
+        };
+        assert!(
+            full(0).starts_with("/s/data.ts: no space left on the disk (at offset 12); free"),
+            "{}",
+            full(0)
+        );
+        assert!(full(1316).contains("on the disk for 1316 more bytes (at offset 12)"), "{}", full(1316));
+    }
 
     #[test]
     fn a_catalogue_that_may_not_be_written_is_not_to_be_deleted() {

@@ -263,6 +263,10 @@ pub(super) fn run(args: &LoadArgs) -> anyhow::Result<ExitCode> {
         Ok(options) => options,
         Err(error) => return usage(error),
     };
+    let files = match ReportFiles::open(&args.output) {
+        Ok(files) => files,
+        Err(error) => return usage(error),
+    };
     let host = args.receiver.link.as_ref().map(LinkHost::new).transpose()?;
     if let Some(host) = &host {
         let targets = options.targets.iter().map(|target| host.target_inside(target)).collect();
@@ -294,7 +298,7 @@ pub(super) fn run(args: &LoadArgs) -> anyhow::Result<ExitCode> {
         Err(error) if is_usage(&error) => return usage(error.into()),
         Err(error) => return Err(error.into()),
     };
-    write_files(&args.output, &report)?;
+    files.write(&report)?;
     print_report(&report, host.as_ref(), args.output.json)?;
     let broken = broken_limits(&args.output, &report);
     broken.iter().for_each(|limit| eprintln!("millrace: {limit}"));
@@ -356,20 +360,44 @@ impl Line {
     }
 }
 
-fn write_files(output: &OutputArgs, report: &LoadReport) -> anyhow::Result<()> {
-    let to_file = |path: &Path, write: &dyn Fn(&mut BufWriter<File>) -> std::io::Result<()>| {
-        let file = File::create(path).with_context(|| format!("{}: cannot be made", path.display()))?;
-        let mut out = BufWriter::new(file);
-        let written = write(&mut out).and_then(|()| out.flush());
-        written.with_context(|| format!("{}: cannot be written", path.display()))
-    };
-    if let Some(path) = &output.series {
-        to_file(path, &|out| write_series(&report.series, out))?;
+/// The files that the report goes to, open before the first viewer comes: a path that leads nowhere must not cost a run.
+struct ReportFiles<'a> {
+    series: Option<(&'a Path, File)>,
+    per_stream: Option<(&'a Path, File)>,
+}
+
+impl<'a> ReportFiles<'a> {
+    /// What is in them stays until there is a report.
+    fn open(output: &'a OutputArgs) -> anyhow::Result<Self> {
+        let open = |option: &str, path: &'a Option<PathBuf>| {
+            let Some(path) = path.as_deref() else { return Ok(None) };
+            let file = File::options().write(true).create(true).truncate(false).open(path);
+            let file = file.with_context(|| format!("{option} {}: cannot be written", path.display()))?;
+            anyhow::Ok(Some((path, file)))
+        };
+        let series = open("--series", &output.series)?;
+        Ok(Self { series, per_stream: open("--per-stream", &output.per_stream)? })
     }
-    if let Some(path) = &output.per_stream {
-        to_file(path, &|out| write_per_stream(&report.per_stream, out))?;
+
+    fn write(self, report: &LoadReport) -> anyhow::Result<()> {
+        let to_file = |(path, file): (&Path, File),
+                       write: &dyn Fn(&mut BufWriter<File>) -> std::io::Result<()>| {
+            let emptied = match file.metadata()?.is_file() {
+                true => file.set_len(0),
+                false => Ok(()), // a pipe or a device
+            };
+            let mut out = BufWriter::new(file);
+            let written = emptied.and_then(|()| write(&mut out)).and_then(|()| out.flush());
+            written.with_context(|| format!("{}: cannot be written", path.display()))
+        };
+        if let Some(series) = self.series {
+            to_file(series, &|out| write_series(&report.series, out))?;
+        }
+        if let Some(per_stream) = self.per_stream {
+            to_file(per_stream, &|out| write_per_stream(&report.per_stream, out))?;
+        }
+        Ok(())
     }
-    Ok(())
 }
 
 /// What was not kept, in words.
