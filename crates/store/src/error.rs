@@ -225,6 +225,17 @@ impl StoreError {
         }
     }
 
+    /// Whether the disk being full is the reason.
+    pub(crate) fn is_no_space(&self) -> bool {
+        match self {
+            Self::Io { error, .. } => {
+                matches!(error.kind(), io::ErrorKind::StorageFull | io::ErrorKind::QuotaExceeded)
+            }
+            Self::NoSpace { .. } => true,
+            _ => false,
+        }
+    }
+
     /// For `map_err` at a decoder.
     pub(crate) fn format(path: &Path) -> impl FnOnce(FormatError) -> Self {
         move |error| Self::Format { path: path.to_path_buf(), error }

@@ -109,18 +109,18 @@ impl StoreArgs {
 
     /// Opens what is there.
     fn open(&self) -> anyhow::Result<Volume> {
-        Ok(match self.members()? {
+        Ok(warned(match self.members()? {
             [] => Volume::open(&self.dir()?)?,
             members => Volume::open_members(members)?,
-        })
+        }))
     }
 
     /// Opens what is there, with however few of its members.
     fn open_any(&self) -> anyhow::Result<Volume> {
-        Ok(match self.members()? {
+        Ok(warned(match self.members()? {
             [] => Volume::open_any(&self.dir()?)?,
             members => Volume::open_any_members(members)?,
-        })
+        }))
     }
 }
 
@@ -142,12 +142,12 @@ impl NewStoreArgs {
 
     /// Opens what is there, or makes it, and says so: a disk that is not mounted looks like a store that is not there yet.
     fn open_or_create(&self) -> anyhow::Result<Volume> {
-        self.open_or_create_by(Volume::open_or_create, Volume::open_members)
+        self.open_or_create_by(Volume::open_or_create, Volume::open_members).map(warned)
     }
 
     /// The same, with however few members of a volume that is there.
     fn open_any_or_create(&self) -> anyhow::Result<Volume> {
-        self.open_or_create_by(Volume::open_any_or_create, Volume::open_any_members)
+        self.open_or_create_by(Volume::open_any_or_create, Volume::open_any_members).map(warned)
     }
 
     fn open_or_create_by(
@@ -180,6 +180,14 @@ impl NewStoreArgs {
             _ => Ok(volume),
         }
     }
+}
+
+/// Says once what is unusual about a volume that was opened and does not keep anybody from using it.
+fn warned(volume: Volume) -> Volume {
+    if let Some(why) = volume.catalogue_in_memory() {
+        eprintln!("millrace: {why}");
+    }
+    volume
 }
 
 /// Whether there is no store in a directory. Where the disk does not answer there may be one.

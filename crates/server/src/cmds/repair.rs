@@ -130,10 +130,10 @@ pub(super) fn with_bar(
 }
 
 fn open(store: &StoreArgs, disk: Disk) -> anyhow::Result<Volume> {
-    Ok(match store.members()? {
+    Ok(super::warned(match store.members()? {
         [] => Volume::open_on(&store.dir()?, disk)?,
         members => Volume::open_members_on(members, disk)?,
-    })
+    }))
 }
 
 fn show(bar: &ProgressBar, progress: &Progress) {

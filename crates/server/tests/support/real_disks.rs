@@ -1,4 +1,5 @@
 //! Disks that really hang and really fail: mounts of our own below a temporary directory.
+#![allow(dead_code)] // every test file uses its part
 
 use std::fs::File;
 use std::path::{Path, PathBuf};
@@ -136,4 +137,51 @@ impl Drop for FailingDisk {
         // The loop device goes with the last mount.
         unmount(&self.at);
     }
+}
+
+/// A small file system in memory.
+pub(crate) struct Tmpfs {
+    pub(crate) at: PathBuf,
+}
+
+impl Tmpfs {
+    /// Mounts it at `at`, which is made; `size` as mount takes it.
+    pub(crate) fn mount(at: &Path, size: &str) -> Self {
+        std::fs::create_dir_all(at).unwrap();
+        run_mount(Command::new("mount").args(["-t", "tmpfs", "-o", &format!("size={size}"), "none"]).arg(at));
+        Self { at: at.to_path_buf() }
+    }
+}
+
+impl Drop for Tmpfs {
+    fn drop(&mut self) {
+        unmount(&self.at);
+    }
+}
+
+/// A directory seen at another place, where nothing can be written.
+pub(crate) struct ReadOnlyView {
+    pub(crate) at: PathBuf,
+}
+
+impl ReadOnlyView {
+    /// Mounts `source` at `at`, which is made.
+    pub(crate) fn mount(source: &Path, at: &Path) -> Self {
+        std::fs::create_dir_all(at).unwrap();
+        run_mount(Command::new("mount").arg("--bind").arg(source).arg(at));
+        let view = Self { at: at.to_path_buf() };
+        run_mount(Command::new("mount").args(["-o", "remount,bind,ro"]).arg(at));
+        view
+    }
+}
+
+impl Drop for ReadOnlyView {
+    fn drop(&mut self) {
+        unmount(&self.at);
+    }
+}
+
+fn run_mount(command: &mut Command) {
+    let output = command.output().unwrap();
+    assert!(output.status.success(), "{command:?}: {output:?}");
 }

@@ -294,8 +294,11 @@ impl Volume {
         // With too few of them nothing is changed: the others may know better.
         match there {
             Ok(()) => match put_in_order(&members, &usable, &disk, &lock) {
-                // So most disks end that do not end at once. What can be read is still played; whoever wants to write is told.
-                Err(error) if error.is_read_only() => in_order.store(false, Ordering::Release),
+                // So most disks end that do not end at once. What can be read is still played; whoever wants to write is told. On a
+                // full disk titles can still be removed.
+                Err(error) if error.is_read_only() || error.is_no_space() => {
+                    in_order.store(false, Ordering::Release);
+                }
                 done => done?,
             },
             Err(error) if need == Need::Enough || usable.is_empty() => return Err(error),
@@ -311,6 +314,13 @@ impl Volume {
     /// The directory that it was opened by: any one of its members.
     pub fn dir(&self) -> &Path {
         &self.inner.dir
+    }
+
+    /// Why the catalogue is kept in memory, if it is: the disk is full, or may not be written to. For the user, once; everything
+    /// that needs no space can be done all the same.
+    pub fn catalogue_in_memory(&self) -> Option<String> {
+        let desk = self.inner.catalogue.lock().unwrap_or_else(PoisonError::into_inner);
+        desk.catalogue.as_ref().and_then(Catalogue::in_memory).map(str::to_owned)
     }
 
     /// The superblock of the first member that is there.
@@ -474,7 +484,10 @@ impl Volume {
         let _ = self.inner.with_catalogue(move |catalogue| catalogue.delete(id));
         recover::finish_removal(members, disk, id, &lock)?;
         drop(lock);
-        usable.iter().try_for_each(|dirs| remove_tree(disk, &dirs.removed(id)))
+        usable.iter().try_for_each(|dirs| remove_tree(disk, &dirs.removed(id)))?;
+        // On a disk that was full there may be space for the catalogue now; if not, it is brought up to date at the next open.
+        let _ = self.inner.with_catalogue(Catalogue::return_to_disk);
+        Ok(())
     }
 
     /// Prepares a title for another packet size: another meta-data file over the same data, and range sums and CRCs, if it

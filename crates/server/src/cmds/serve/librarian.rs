@@ -38,6 +38,8 @@ pub(super) struct Librarian {
     pub(super) base_url: String,
     /// Titles that could not be played at the last look, because too many of their members were missing.
     pub(super) lost: Cell<usize>,
+    /// Whether it was said that the catalogue is kept in memory.
+    pub(super) said_in_memory: Cell<bool>,
 }
 
 /// The running thread.
@@ -137,6 +139,11 @@ impl Librarian {
                     ),
                 }
                 changes.removed.iter().for_each(|name| tracing::info!("{name}: removed from the store"));
+                if let Some(why) = self.volume.catalogue_in_memory()
+                    && !self.said_in_memory.replace(true)
+                {
+                    tracing::warn!("{why}");
+                }
             }
             Err(error) => tracing::warn!("store cannot be read, titles stay as they were: {error}"),
         }

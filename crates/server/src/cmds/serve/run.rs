@@ -71,6 +71,7 @@ pub(super) fn run(args: &ServeArgs) -> anyhow::Result<ExitCode> {
 
     let host = args.host.clone().unwrap_or_else(|| invite::own_host(address));
     let base_url = invite::base_url(&host, address.port());
+    let said_in_memory = Cell::new(volume.catalogue_in_memory().is_some());
     let librarian = Librarian {
         volume,
         shelf: Arc::clone(&shelf),
@@ -80,6 +81,7 @@ pub(super) fn run(args: &ServeArgs) -> anyhow::Result<ExitCode> {
         quiet: args.quiet,
         base_url: base_url.clone(),
         lost: Cell::new(0),
+        said_in_memory,
     };
     let ready_url = format!("rtsp://{address}/").replace("[::]", "localhost").replace("0.0.0.0", "127.0.0.1");
     let librarian = librarian.start(move || {

@@ -72,8 +72,8 @@ impl Row {
 #[derive(Debug)]
 pub(super) struct Db {
     connection: Connection,
-    /// Device and inode of the file, to see that it was replaced.
-    file: (u64, u64),
+    /// Device and inode of the file, to see that it was replaced; `None`: it is in memory.
+    file: Option<(u64, u64)>,
 }
 
 /// An error of our own in SQLite's clothes: the content is not what we wrote.
@@ -94,7 +94,7 @@ pub(super) fn is_damage(error: &rusqlite::Error, at_open: bool) -> bool {
     }
 }
 
-/// Whether another disk may take what this one does not.
+/// Whether another disk, or memory, may take what this disk does not.
 pub(super) fn is_the_disk(error: &rusqlite::Error) -> bool {
     matches!(
         error.sqlite_error_code(),
@@ -144,30 +144,56 @@ impl Db {
         migrate(&mut connection)?;
         connection.busy_timeout(BUSY)?;
         let file = identity(path).ok_or_else(|| damage("the file went away"))?;
-        Ok(Self { connection, file })
+        Ok(Self { connection, file: Some(file) })
+    }
+
+    /// An empty catalogue in memory, for disks that take none.
+    pub(super) fn in_memory() -> rusqlite::Result<Self> {
+        let mut connection = Connection::open_in_memory()?;
+        migrate(&mut connection)?;
+        Ok(Self { connection, file: None })
     }
 
     /// Opens a catalogue of this program's version for reading only.
     pub(super) fn open_to_look(path: &Path) -> rusqlite::Result<Self> {
+        // Without a log nobody has it open. SQLite would make a log and leave it behind, unless told that the file
+        // does not change. An empty log is what a full disk left.
+        let log = fs::metadata(super::with_suffix(path, "-wal"));
+        if log.map_or(true, |log| log.len() == 0) {
+            return Self::open_as_it_lies(path);
+        }
+        match Self::open_read_only(path, "") {
+            // Read along with its log it needs a file beside it, which this disk does not take.
+            Err(error) if is_the_disk(&error) => Self::open_as_it_lies(path),
+            opened => opened,
+        }
+    }
+
+    /// The same without the changes that are in its log only. Works on every disk that can be read.
+    pub(super) fn open_as_it_lies(path: &Path) -> rusqlite::Result<Self> {
+        Self::open_read_only(path, "?immutable=1")
+    }
+
+    fn open_read_only(path: &Path, parameters: &str) -> rusqlite::Result<Self> {
         let flags =
             OpenFlags::SQLITE_OPEN_READ_ONLY | OpenFlags::SQLITE_OPEN_NO_MUTEX | OpenFlags::SQLITE_OPEN_URI;
-        // Without a log nobody has it open. SQLite would make a log and leave it behind, unless told that the file
-        // does not change.
-        let closed = !super::with_suffix(path, "-wal").exists();
-        let connection =
-            Connection::open_with_flags(uri_of(path, if closed { "?immutable=1" } else { "" }), flags)?;
+        let connection = Connection::open_with_flags(uri_of(path, parameters), flags)?;
         connection.busy_timeout(BUSY_AT_OPEN)?;
         check_whole(&connection)?;
         if version_of(&connection)? != (APPLICATION_ID, MIGRATIONS.len() as i32) {
             return Err(damage("a catalogue of an unknown version"));
         }
         let file = identity(path).ok_or_else(|| damage("the file went away"))?;
-        Ok(Self { connection, file })
+        Ok(Self { connection, file: Some(file) })
     }
 
-    /// Whether `path` is still the file that is open.
+    /// Whether `path` is still the file that is open. What is in memory cannot be replaced.
     pub(super) fn is_at(&self, path: &Path) -> bool {
-        identity(path) == Some(self.file)
+        self.is_in_memory() || identity(path) == self.file
+    }
+
+    pub(super) fn is_in_memory(&self) -> bool {
+        self.file.is_none()
     }
 
     pub(super) fn stamps(&mut self) -> rusqlite::Result<Vec<(TitleId, Stamp, PlacedOn)>> {

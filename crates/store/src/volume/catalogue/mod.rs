@@ -7,8 +7,11 @@
 //!
 //! A volume of several members has its catalogue on the first of them that is there; it lists the titles of all. A title
 //! none of whose members can be looked at stays in it: it may come back with them.
+//!
+//! Disks that are full or may not be written to take no catalogue: then it is kept in memory, until the process ends.
 
 mod db;
+mod memory;
 mod share;
 
 use std::collections::btree_map::Entry;
@@ -105,6 +108,8 @@ pub(crate) struct Catalogue {
     /// The directories `titles` and their modification times at the last refresh, if no change since then can hide behind
     /// them.
     seen: Option<Vec<(PathBuf, SystemTime)>>,
+    /// Why it is kept in memory, if it is.
+    in_memory: Option<String>,
 }
 
 /// Coarsest step of a file system's modification times. A directory looked at within this time of its last change may
@@ -122,6 +127,7 @@ impl Catalogue {
             unreadable: Vec::new(),
             shared_with: Slots::default(),
             seen: None,
+            in_memory: None,
         };
         catalogue.refresh()?;
         Ok(catalogue)
@@ -316,15 +322,12 @@ impl Catalogue {
         }
     }
 
-    /// Runs a query. A damaged catalogue is set aside and made anew from the manifests, once.
+    /// Runs a query. A damaged catalogue is set aside and made anew from the manifests, once; one that the disk does not take
+    /// is rebuilt in memory.
     fn with_db<T>(&mut self, query: impl Fn(&mut Db) -> rusqlite::Result<T>) -> Result<T, StoreError> {
         match self.try_with_db(&query) {
             Err(error) if db::is_moved(&error) => self.db = None,
-            Err(error) if db::is_damage(&error, self.db.is_none()) => {
-                self.db = None;
-                set_aside(&self.path)?;
-            }
-            Err(error) => return Err(StoreError::Catalogue { path: self.path.clone(), error }),
+            Err(error) => self.begin_anew(error)?,
             Ok(value) => return Ok(value),
         }
         self.refill()?;
@@ -332,7 +335,9 @@ impl Catalogue {
     }
 
     fn try_with_db<T>(&mut self, query: impl Fn(&mut Db) -> rusqlite::Result<T>) -> rusqlite::Result<T> {
-        self.settle_down();
+        if !self.db.as_ref().is_some_and(Db::is_in_memory) {
+            self.settle_down();
+        }
         if self.db.as_ref().is_some_and(|db| !db.is_at(&self.path)) {
             self.db = None;
         }
@@ -376,16 +381,33 @@ impl Catalogue {
 
     /// Fills a new catalogue with every readable manifest; what is unreadable is for [`Catalogue::refresh`] to report.
     fn refill(&mut self) -> Result<(), StoreError> {
+        let rows = self.rows_of_manifests()?;
+        let result = match self.try_with_db(|db| db.change(&rows, &[])) {
+            Err(error) if db::is_the_disk(&error) && self.in_memory.is_none() => {
+                self.keep_in_memory(&error)?;
+                self.try_with_db(|db| db.change(&rows, &[]))
+            }
+            result => result,
+        };
+        result.map_err(|error| StoreError::Catalogue { path: self.path.clone(), error })
+    }
+
+    /// A row for each readable manifest. In memory those that are still true are taken from the file that cannot be written.
+    fn rows_of_manifests(&self) -> Result<Vec<Row>, StoreError> {
+        let mut known = if self.in_memory.is_some() { self.known_from_files() } else { HashMap::new() };
+        let look = self.look_at_titles()?;
         let mut rows = Vec::new();
-        for (id, seen) in self.look_at_titles()?.titles {
-            if let Ok(stamp) = seen.stamp
-                && let Ok((_, manifest)) = find_manifest(&self.members, id)
-            {
-                rows.push(Row::new(manifest, stamp));
+        for (&id, seen) in &look.titles {
+            let Ok(stamp) = &seen.stamp else { continue };
+            match known.remove(&id).filter(|row| row.stamp == *stamp) {
+                Some(row) => rows.push(row),
+                None => {
+                    rows.extend(find_manifest(&self.members, id).map(|(_, found)| Row::new(found, *stamp)))
+                }
             }
         }
-        self.try_with_db(|db| db.change(&rows, &[]))
-            .map_err(|error| StoreError::Catalogue { path: self.path.clone(), error })
+        rows.extend(known.into_values().filter(|row| !look.is_gone(row.placed)));
+        Ok(rows)
     }
 }
 

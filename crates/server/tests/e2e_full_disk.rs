@@ -1,0 +1,149 @@
+//! Stores on real file systems that take nothing more: filled to the last byte, or mounted read-only. Looking, playing and checking
+//! work all the same, and removing a title frees its space.
+
+#[path = "support/real_disks.rs"]
+mod real_disks;
+mod support;
+
+use std::fs::File;
+use std::io::Write;
+use std::path::Path;
+use std::process::Output;
+
+use real_disks::{FailingDisk, ReadOnlyView, Tmpfs, missing};
+use support::{Server, fails, film, ok, play, run, signal};
+
+/// What commands say, once, about a catalogue that they cannot write.
+const IN_MEMORY: &str = "the catalogue cannot be written";
+
+/// Writes until not even one byte fits.
+fn fill(dir: &Path) {
+    for (number, bytes) in [1 << 16, 1024, 1].into_iter().enumerate() {
+        let mut ballast = File::create(dir.join(format!("ballast-{number}"))).unwrap();
+        while ballast.write_all(&vec![1; bytes]).is_ok() {}
+    }
+}
+
+fn free_bytes(dir: &Path) -> u64 {
+    let stat = rustix::fs::statvfs(dir).unwrap();
+    // Those that only root may use too: the tests fill them as well.
+    stat.f_bfree * stat.f_frsize
+}
+
+/// Runs a command that must succeed without an error about the catalogue; a warning may be said, once.
+fn works(args: &[&str]) -> String {
+    let output: Output = run(args);
+    let said = String::from_utf8_lossy(&output.stderr);
+    assert!(output.status.success(), "millrace {args:?}: {output:?}");
+    assert!(said.matches(IN_MEMORY).count() <= 1, "millrace {args:?}: {said}");
+    String::from_utf8(output.stdout).unwrap()
+}
+
+/// Everything that only looks; `out` is a place on another disk.
+fn can_be_used(store: &str, titles: usize, out: &Path) {
+    let list: serde_json::Value = serde_json::from_str(&works(&["ls", "--json", "--store", store])).unwrap();
+    assert_eq!(list.as_array().unwrap().len(), titles);
+    assert!(works(&["fsck", "--full", "--store", store]).contains("no problem"));
+    works(&["scrub", "--check", "--store", store]);
+    let mut server = Server::start(Path::new(store), &[]);
+    let name = list[0]["name"].as_str().unwrap();
+    let report = play(&[&server.title(name), "-o", out.to_str().unwrap()]);
+    let data = format!("{store}/titles/{}/data.ts", list[0]["id"].as_str().unwrap());
+    assert_eq!(std::fs::read(out).unwrap(), std::fs::read(data).unwrap(), "{report}");
+    assert!(server.interrupt());
+    assert!(server.said(IN_MEMORY).len() <= 1, "{:?}", server.log);
+}
+
+/// A store with two titles on a disk that is full.
+fn a_full_disk(dir: &Path, disk: &Path) {
+    let store = disk.join("store");
+    let store = store.to_str().unwrap();
+    let sources = ["a.ts", "b.ts"].map(|name| film(dir, name, 2));
+    for source in &sources {
+        ok(&["add", "--quiet", source.to_str().unwrap(), "--store", store]);
+    }
+    fill(disk);
+    can_be_used(store, 2, &dir.join("out"));
+    let error = fails(&["add", film(dir, "c.ts", 3).to_str().unwrap(), "--store", store]);
+    assert!(error.contains("remove a title"), "{error}");
+
+    let before = free_bytes(disk);
+    works(&["rm", "a", "--store", store]);
+    let freed = free_bytes(disk) - before;
+    let bytes = sources[0].metadata().unwrap().len();
+    assert!(freed >= bytes, "{freed} of {bytes} bytes are free again");
+    // Nothing is left to be tidied up by somebody else.
+    assert!(works(&["fsck", "--store", store]).contains("no problem"));
+
+    // Full again, and without its catalogue, as somebody leaves it who deletes what may be deleted.
+    for suffix in ["", "-wal", "-shm"] {
+        let _ = std::fs::remove_file(format!("{store}/catalogue.sqlite{suffix}"));
+    }
+    fill(disk);
+    assert!(works(&["ls", "--store", store]).contains('b'));
+    works(&["rm", "b", "--store", store]);
+    assert_eq!(works(&["ls", "--json", "--store", store]).trim(), "[]");
+    std::fs::remove_file(disk.join("ballast-0")).unwrap();
+    ok(&["add", "--quiet", sources[0].to_str().unwrap(), "--store", store]);
+    can_be_used(store, 1, &dir.join("out"));
+}
+
+#[test]
+fn a_store_on_a_full_ext4_can_be_used_and_emptied() {
+    if let Some(why) = missing(&["mkfs.ext4", "mount", "umount"]) {
+        eprintln!("skipped: mounting a small ext4 needs root and loop devices: {why}");
+        return;
+    }
+    let dir = tempfile::tempdir().unwrap();
+    match FailingDisk::mount(&dir.path().join("image"), &dir.path().join("disk"), 24 << 20) {
+        Ok(disk) => a_full_disk(dir.path(), &disk.at),
+        Err(why) => eprintln!("skipped: no loop device: {why}"),
+    }
+}
+
+#[test]
+fn a_store_on_a_full_tmpfs_can_be_used_and_emptied() {
+    if let Some(why) = missing(&["mount", "umount"]) {
+        eprintln!("skipped: mounting a tmpfs needs root: {why}");
+        return;
+    }
+    let dir = tempfile::tempdir().unwrap();
+    let disk = Tmpfs::mount(&dir.path().join("disk"), "8m");
+    a_full_disk(dir.path(), &disk.at);
+}
+
+#[test]
+fn a_store_that_may_not_be_written_to_can_be_used() {
+    if let Some(why) = missing(&["mount", "umount"]) {
+        eprintln!("skipped: a read-only mount needs root: {why}");
+        return;
+    }
+    let dir = tempfile::tempdir().unwrap();
+    let store = dir.path().join("store");
+    for name in ["a.ts", "b.ts"] {
+        let source = film(dir.path(), name, 2);
+        ok(&["add", "--quiet", source.to_str().unwrap(), "--store", store.to_str().unwrap()]);
+    }
+    let view = ReadOnlyView::mount(&store, &dir.path().join("view"));
+    let shown = view.at.to_str().unwrap();
+    can_be_used(shown, 2, &dir.path().join("out"));
+    for refused in [&["rm", "a"][..], &["add", dir.path().join("a.ts").to_str().unwrap()], &["prepare", "a", "--packet-sizes", "1k"]]
+    {
+        let error = fails(&[refused, &["--store", shown]].concat());
+        assert!(error.contains("read-only") || error.contains("Read-only"), "{refused:?}: {error}");
+    }
+    assert_eq!(
+        std::fs::read_dir(&store).unwrap().count(),
+        4,
+        "superblock, catalogue, titles, tmp: all as before"
+    );
+
+    // Also without a catalogue, and with rubbish in its place that cannot be set aside.
+    let catalogue = store.join("catalogue.sqlite");
+    std::fs::write(&catalogue, b"rubbish, as a power cut may leave it, longer than a header would be")
+        .unwrap();
+    assert!(works(&["ls", "--store", shown]).contains('b'));
+    std::fs::remove_file(&catalogue).unwrap();
+    assert!(works(&["ls", "--store", shown]).contains('b'));
+    assert_eq!(std::fs::read_dir(&store).unwrap().count(), 3);
+}
