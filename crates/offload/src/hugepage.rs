@@ -1,11 +1,18 @@
 //! Memory for the extent arena: 2 MiB huge pages if the system has them reserved, transparent ones if it allows, else
-//! ordinary pages. All pages are touched at the start, so that no viewer waits for a page fault.
+//! ordinary pages.
+//!
+//! The system makes a page present when it is first written to; 5 GiB of them take it seconds. Nobody waits for that: a thread
+//! ([`Touching`]) makes them present while the server runs already. An extent that is filled before has its pages made by the
+//! thread that fills it; the engines only see extents that are filled.
 #![allow(unsafe_code)]
 
 use std::ptr::NonNull;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::thread::JoinHandle;
 
 use millrace_core::limits::EXTENT_BYTES;
-use millrace_core::pool::Region;
+use millrace_core::pool::{ExtentArena, Region};
 use rustix::mm::{Advice, MapFlags, ProtFlags, madvise, mmap_anonymous, munmap};
 
 const HUGE_PAGE_BYTES: usize = 2 << 20;
@@ -18,7 +25,8 @@ pub struct PageRegion {
 }
 
 impl PageRegion {
-    /// Maps at least `bytes` (rounded up to whole 2 MiB pages), on huge pages when possible.
+    /// Maps at least `bytes` (rounded up to whole 2 MiB pages), on huge pages when possible. Takes no time: no page is present
+    /// yet.
     ///
     /// # Errors
     /// When the system has not that much memory.
@@ -29,7 +37,8 @@ impl PageRegion {
             .ok_or_else(|| {
                 std::io::Error::other(format!("cache of {bytes} bytes does not fit the address space"))
             })?;
-        let huge = MapFlags::PRIVATE | MapFlags::HUGETLB | MapFlags::HUGE_2MB | MapFlags::POPULATE;
+        // Huge pages are set aside by this call, or it fails: there are enough when they are touched.
+        let huge = MapFlags::PRIVATE | MapFlags::HUGETLB | MapFlags::HUGE_2MB;
         if let Ok(region) = Self::map(len, huge, "2 MiB huge pages") {
             return Ok(region);
         }
@@ -44,8 +53,18 @@ impl PageRegion {
         if unsafe { madvise(region.base.as_ptr().cast(), len, Advice::LinuxHugepage) }.is_ok() {
             region.kind = "ordinary pages, transparent huge pages where the kernel likes";
         }
-        // SAFETY: as above; populating for writing only makes the pages present (Linux 5.14; older kernels refuse).
-        let _ = unsafe { madvise(region.base.as_ptr().cast(), len, Advice::LinuxPopulateWrite) };
+        Ok(region)
+    }
+
+    /// The same with all pages present: for measuring, where a page that comes late would count.
+    ///
+    /// # Errors
+    /// As [`PageRegion::new`].
+    pub fn present(bytes: u64) -> std::io::Result<Self> {
+        let region = Self::new(bytes)?;
+        // SAFETY: the whole range is our own mapping; populating for writing only makes the pages present (Linux 5.14; older
+        // kernels refuse).
+        let _ = unsafe { madvise(region.base.as_ptr().cast(), region.len, Advice::LinuxPopulateWrite) };
         Ok(region)
     }
 
@@ -83,10 +102,71 @@ unsafe impl Region for PageRegion {
     }
 }
 
+/// A thread that makes all memory of an arena present, from its beginning on, when nothing else has to be done.
+#[derive(Debug)]
+pub struct Touching {
+    stop: Arc<AtomicBool>,
+    thread: Option<JoinHandle<()>>,
+}
+
+impl Touching {
+    /// Starts it.
+    ///
+    /// # Errors
+    /// When no thread can be started; the memory can be used all the same.
+    pub fn start(arena: Arc<ExtentArena>) -> std::io::Result<Self> {
+        let stop = Arc::new(AtomicBool::new(false));
+        let stopped = Arc::clone(&stop);
+        let touch_all = move || {
+            // Whoever serves viewers comes first. In a thread it says how nice that thread is; refused, it is as any other.
+            let _ = rustix::process::nice(LEAST_URGENT);
+            let pages = arena.memory().1.div_ceil(HUGE_PAGE_BYTES);
+            for page in 0..pages {
+                if stopped.load(Ordering::Relaxed) || !touch(&arena, page) {
+                    break;
+                }
+            }
+        };
+        let thread = std::thread::Builder::new().name("cache-memory".into()).spawn(touch_all)?;
+        Ok(Self { stop, thread: Some(thread) })
+    }
+
+    /// Waits until it is done.
+    pub fn finish(mut self) {
+        if let Some(thread) = self.thread.take() {
+            let _ = thread.join(); // it cannot panic, and nothing depends on it
+        }
+    }
+}
+
+impl Drop for Touching {
+    fn drop(&mut self) {
+        self.stop.store(true, Ordering::Relaxed);
+        if let Some(thread) = self.thread.take() {
+            let _ = thread.join(); // as above; a page takes milliseconds
+        }
+    }
+}
+
+/// The lowest priority of an ordinary thread.
+const LEAST_URGENT: i32 = 19;
+
+/// Makes 2 MiB of an arena present; `false` if the kernel cannot (before Linux 5.14) or has not so much memory. One page at a
+/// time, because nobody can change the process's mappings meanwhile.
+fn touch(arena: &ExtentArena, page: usize) -> bool {
+    let (base, len) = arena.memory();
+    let at = page * HUGE_PAGE_BYTES;
+    let bytes = HUGE_PAGE_BYTES.min(len.saturating_sub(at));
+    // SAFETY: `at < len`, or nothing is left and the call does nothing: the range lies in the arena's memory, which lives as
+    // long as the arena. Making pages present changes no byte, whoever reads or writes them at that moment.
+    unsafe { madvise(base.as_ptr().add(at.min(len)).cast(), bytes, Advice::LinuxPopulateWrite) }.is_ok()
+}
+
 #[cfg(test)]
 mod tests {
+    use std::os::unix::fs::FileExt;
+
     use super::*;
-    use millrace_core::pool::ExtentArena;
 
     #[test]
     fn a_region_is_zeroed_writable_and_whole_pages() {
@@ -97,6 +177,40 @@ mod tests {
         let mut fill = arena.fill(7).unwrap();
         assert!(fill.bytes_mut().iter().all(|&b| b == 0));
         fill.bytes_mut().fill(1);
+    }
+
+    /// Bytes of an arena's memory that are present, as the kernel sees it: bit 63 of each page's entry.
+    fn present(arena: &ExtentArena) -> usize {
+        const PAGE: usize = 4096;
+        let (base, len) = arena.memory();
+        let mut entries = vec![0; len / PAGE * 8];
+        let map = std::fs::File::open("/proc/self/pagemap").unwrap();
+        map.read_exact_at(&mut entries, (base.as_ptr() as usize / PAGE * 8) as u64).unwrap();
+        entries.as_chunks::<8>().0.iter().filter(|entry| entry[7] & 0x80 != 0).count() * PAGE
+    }
+
+    #[test]
+    fn nothing_is_present_until_it_is_touched_and_what_is_written_stays() {
+        let len = 16 * HUGE_PAGE_BYTES;
+        let arena = ExtentArena::new(Box::new(PageRegion::new(len as u64).unwrap()));
+        assert_eq!(present(&arena), 0, "before anybody has used it");
+        let mut fill = arena.fill(3).unwrap();
+        fill.bytes_mut().fill(7);
+        assert!((1..=HUGE_PAGE_BYTES).contains(&present(&arena)), "{}", present(&arena));
+        Touching::start(Arc::clone(&arena)).unwrap().finish();
+        if touch(&arena, 0) {
+            assert_eq!(present(&arena), len);
+        } else {
+            eprintln!("skipped: this kernel does not make pages present on demand");
+        }
+        assert!(fill.bytes_mut().iter().all(|&b| b == 7));
+    }
+
+    #[test]
+    fn it_can_be_stopped_at_any_time() {
+        let arena = ExtentArena::new(Box::new(PageRegion::new(1 << 30).unwrap()));
+        drop(Touching::start(Arc::clone(&arena)).unwrap());
+        assert_eq!(Arc::strong_count(&arena), 1, "the thread has gone");
     }
 
     #[test]

@@ -18,7 +18,7 @@ use millrace_store::cache::{Cache, MemberHealth, TitleSource};
 use millrace_store::errand::Patience;
 use millrace_store::index::TitleIndex;
 use millrace_store::rows::Rows;
-use millrace_store::volume::{ListedTitle, Listing, TitleFiles, TitleInfo, Volume};
+use millrace_store::volume::{ListedTitle, Listing, TitleFiles, TitleInfo, UnreadableTitle, Volume};
 
 use crate::session::{
     AccessPoint, AccessPoints, Entry, FecMatrix, Library, OpenError, Presentation, TimeBase, Track,
@@ -51,6 +51,8 @@ pub struct Changes {
     pub removed: Vec<String>,
     /// Titles of which too many members are missing now.
     pub lost: usize,
+    /// What lies among the titles and cannot be read, and why.
+    pub unreadable: Vec<String>,
 }
 
 impl Shelf {
@@ -85,6 +87,8 @@ impl Shelf {
         for (name, shelved) in titles.iter().filter(|(_, shelved)| broken.contains(&shelved.listed.info.id)) {
             next.entry(name.clone()).or_insert_with(|| Arc::clone(shelved));
         }
+        let told = |UnreadableTitle { id, error }: &UnreadableTitle| format!("title {id}: {error}");
+        changes.unreadable = unreadable.iter().map(told).collect();
         changes.removed = titles.keys().filter(|&name| !next.contains_key(name)).cloned().collect();
         *titles = next;
         Ok(changes)

@@ -66,7 +66,7 @@ impl Films {
     /// `extents` extents of film, and as many aside as they and `more` together: for frames that were built before.
     pub(super) fn new(hot_extents: u32, extents: u32, more: u32) -> anyhow::Result<Self> {
         let bytes = u64::from(2 * extents + more) * EXTENT_BYTES as u64;
-        let region = PageRegion::new(bytes)?;
+        let region = PageRegion::present(bytes)?;
         let arena = ExtentArena::with_aside(Box::new(region), extents + more);
         let layout = WireLayout::new(DEFAULT_PACKET_BYTES).context("the default packet")?;
         let mut random = SplitMix(4);

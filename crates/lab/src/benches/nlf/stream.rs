@@ -31,7 +31,7 @@ pub(super) struct Memory {
 
 impl Memory {
     pub(super) fn new(bytes: usize) -> anyhow::Result<Self> {
-        let region = PageRegion::new(bytes as u64).context("memory for the payloads")?;
+        let region = PageRegion::present(bytes as u64).context("memory for the payloads")?;
         let arena = ExtentArena::new(Box::new(region));
         let layout = WireLayout::new(DEFAULT_PACKET_BYTES).context("the default packet")?;
         let mut random = SplitMix(2001);

@@ -14,7 +14,7 @@ use millrace_store::volume::{TitleInfo, Volume};
 
 use crate::cmds::ffmpeg::FfmpegArgs;
 use crate::cmds::progress::{IngestBar, describe};
-use crate::library::shelf::Shelf;
+use crate::library::shelf::{Changes, Shelf};
 use crate::library::watch::Watcher;
 
 /// Time between two looks.
@@ -51,26 +51,31 @@ pub(super) struct LibrarianThread {
 }
 
 impl Librarian {
-    /// Starts the thread. `ready` is called once, after the first look at all folders.
+    /// Starts the thread; `first` is what was put on the shelf before. `ready` is called once, after the first look at all
+    /// folders.
     ///
     /// # Errors
     /// When no thread can be started.
-    pub(super) fn start(self, ready: impl FnOnce() + Send + 'static) -> std::io::Result<LibrarianThread> {
+    pub(super) fn start(
+        self,
+        first: Changes,
+        ready: impl FnOnce() + Send + 'static,
+    ) -> std::io::Result<LibrarianThread> {
         let stop = Arc::new(AtomicBool::new(false));
         let stopped = Arc::clone(&stop);
         let (alive, ended) = channel();
         let run = move || {
             let _alive: Sender<()> = alive;
-            self.run(&stopped, ready);
+            self.run(&stopped, first, ready);
         };
         let thread = std::thread::Builder::new().name("library".into()).spawn(run)?;
         Ok(LibrarianThread { stop, thread, ended })
     }
 
-    fn run(self, stop: &Arc<AtomicBool>, ready: impl FnOnce()) {
+    fn run(self, stop: &Arc<AtomicBool>, first: Changes, ready: impl FnOnce()) {
         let mut watcher = Watcher::new(self.folders.clone()).following_symlinks(self.follow_symlinks);
         let mut ready = Some(ready);
-        self.refresh();
+        self.announce(&first);
         while !stop.load(Ordering::Relaxed) {
             let (films, errors) = watcher.scan(SystemTime::now());
             for error in errors {
@@ -82,9 +87,10 @@ impl Librarian {
                 }
                 self.add(&film, stop);
             }
-            self.refresh();
-            if let Some(ready) = ready.take() {
-                ready();
+            // At first the shelf is as new as the folders, unless something was added: that has been put on it.
+            match ready.take() {
+                Some(ready) => ready(),
+                None => self.refresh(),
             }
             // Woken by stop(); an early wake-up only means an early look.
             std::thread::park_timeout(LOOK_EVERY);
@@ -127,25 +133,28 @@ impl Librarian {
 
     fn refresh(&self) {
         match self.shelf.refresh(&self.volume) {
-            Ok(changes) => {
-                for title in changes.added.iter().filter(|_| !self.quiet) {
-                    println!("{}\n{}", describe(title), super::invite::lines(&self.base_url, &title.name));
-                }
-                match (self.lost.replace(changes.lost), changes.lost) {
-                    (before, now) if before == now => {}
-                    (_, 0) => tracing::info!("all titles can be played again"),
-                    (_, now) => tracing::warn!(
-                        "titles that cannot be played because too many of their members are missing: {now}; see: millrace ls"
-                    ),
-                }
-                changes.removed.iter().for_each(|name| tracing::info!("{name}: removed from the store"));
-                if let Some(why) = self.volume.catalogue_in_memory()
-                    && !self.said_in_memory.replace(true)
-                {
-                    tracing::warn!("{why}");
-                }
-            }
+            Ok(changes) => self.announce(&changes),
             Err(error) => tracing::warn!("store cannot be read, titles stay as they were: {error}"),
+        }
+    }
+
+    /// Says what is new on the shelf.
+    fn announce(&self, changes: &Changes) {
+        for title in changes.added.iter().filter(|_| !self.quiet) {
+            println!("{}\n{}", describe(title), super::invite::lines(&self.base_url, &title.name));
+        }
+        match (self.lost.replace(changes.lost), changes.lost) {
+            (before, now) if before == now => {}
+            (_, 0) => tracing::info!("all titles can be played again"),
+            (_, now) => tracing::warn!(
+                "titles that cannot be played because too many of their members are missing: {now}; see: millrace ls"
+            ),
+        }
+        changes.removed.iter().for_each(|name| tracing::info!("{name}: removed from the store"));
+        if let Some(why) = self.volume.catalogue_in_memory()
+            && !self.said_in_memory.replace(true)
+        {
+            tracing::warn!("{why}");
         }
     }
 }

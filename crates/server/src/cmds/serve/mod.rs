@@ -1,6 +1,7 @@
 //! `millrace serve`: the server. Its settings are here; `run` starts everything and stops everything, `librarian` keeps
 //! the titles in step with folders and store, `invite` says what to paste into a player.
 
+mod bind;
 mod inject;
 mod invite;
 mod librarian;

@@ -1,7 +1,7 @@
 //! Starts everything in order, waits for a signal, stops everything in the opposite order.
 
 use std::cell::Cell;
-use std::net::{IpAddr, SocketAddr, TcpListener, UdpSocket};
+use std::net::{IpAddr, SocketAddr, UdpSocket};
 use std::process::ExitCode;
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
@@ -16,18 +16,17 @@ use millrace_offload::bell::EventBell;
 use millrace_offload::best::{BestTx, LoopSide, Tally, exchange};
 use millrace_offload::clock::{MonotonicClock, wall_offset_ns};
 use millrace_offload::handle::{EngineConfig, EngineHandle, ThreadConfig};
-use millrace_offload::hugepage::PageRegion;
+use millrace_offload::hugepage::{PageRegion, Touching};
 use millrace_offload::load::LoadCell;
 use millrace_offload::xdp::XdpTx;
 use millrace_offload::{GsoMode, KernelTx, KernelTxConfig, UdpPair, bind_pair};
 use millrace_store::cache::{Cache, CacheConfig, CacheDoor, CacheStats, ReadBackend};
 use millrace_store::disk::ReadFaults;
-use millrace_store::volume::UnreadableTitle;
 
 use super::inject::Injector;
 use super::librarian::Librarian;
 use super::members::{HealthWatch, MembersWatch};
-use super::{FecChoice, ReadChoice, ServeArgs, invite};
+use super::{FecChoice, ReadChoice, ServeArgs, bind, invite};
 use crate::cmds::ways::{Devices, Ports, Ways, figures_file};
 use crate::control::{Control, ControlConfig, ControlHandle, EngineDoor, Sockets, UdpSockets};
 use crate::library::shelf::{Reader, Shelf};
@@ -44,12 +43,15 @@ pub(super) fn run(args: &ServeArgs) -> anyhow::Result<ExitCode> {
     start_log();
     let cancel = crate::cmds::cancel_on_signals()?;
     raise_open_files();
+    let listener = bind::first_free(&args.listen_choices())?;
     let volume = Arc::new(args.open_volume()?);
-    for UnreadableTitle { id, error } in volume.listing()?.unreadable {
-        tracing::warn!("title {id} left out: {error}; run: millrace fsck");
+    // All titles are known before the first player can ask for one.
+    let shelf = Arc::new(Shelf::default());
+    let first = shelf.refresh(&volume)?;
+    for what in &first.unreadable {
+        tracing::warn!("left out: {what}; run: millrace fsck");
     }
     let members = MembersWatch::start(Arc::clone(volume.members()))?;
-    let listener = listen(&args.listen_choices())?;
     let address = listener.local_addr()?;
     let bells = (0..args.engines).map(|_| EventBell::new().map(Arc::new)).collect::<Result<Vec<_>, _>>()?;
     let udp = bind_udp(args, address)?;
@@ -57,12 +59,12 @@ pub(super) fn run(args: &ServeArgs) -> anyhow::Result<ExitCode> {
     let (ways, ports) = one_pair_of_ports(ways, &udp)?;
     let mut injector = Injector::new(args.inject.as_deref());
     let (cache, doors, arena) = start_cache(args, &bells, &ways, injector.faults())?;
+    let touching = Touching::start(Arc::clone(&arena)).context("thread for the cache's memory")?;
     let cache = Arc::new(cache);
     let streams = streams_per_engine(args);
     let (loop_sides, device_sides) = (0..args.engines).map(|_| exchange()).unzip::<_, _, Vec<_>, Vec<_>>();
     let minder = Devices::start(&ways, device_sides, arena, streams, ports)?;
     let (engines, meters) = start_engines(args, &udp, &ways, doors.into_iter().zip(loop_sides), &bells)?;
-    let shelf = Arc::new(Shelf::default());
     let reader = Reader::new(Arc::clone(&shelf), Arc::clone(&volume), Arc::clone(&cache));
     let sockets = |pair: UdpPair| UdpSockets { rtp: pair.rtp, rtcp: pair.rtcp };
     let udp = udp.into_iter().flatten().map(sockets).collect();
@@ -84,7 +86,7 @@ pub(super) fn run(args: &ServeArgs) -> anyhow::Result<ExitCode> {
         said_in_memory,
     };
     let ready_url = format!("rtsp://{address}/").replace("[::]", "localhost").replace("0.0.0.0", "127.0.0.1");
-    let librarian = librarian.start(move || {
+    let librarian = librarian.start(first, move || {
         match shelf.titles().len() {
             0 => println!("no titles yet; add films with: millrace add FILE"),
             count => tracing::info!("{} at {base_url}", Count(count as u64, "title")),
@@ -106,7 +108,7 @@ pub(super) fn run(args: &ServeArgs) -> anyhow::Result<ExitCode> {
     librarian.stop();
     members.stop();
     sum_up(control, &cache.stats(), &meters);
-    drop(minder);
+    drop((minder, touching));
     anyhow::ensure!(!ended_itself, "the control thread ended by itself; the log above says why");
     Ok(ExitCode::SUCCESS)
 }
@@ -126,22 +128,6 @@ fn raise_open_files() {
     if let Err(error) = setrlimit(Resource::Nofile, raised) {
         tracing::warn!("open files stay limited to {:?}: {error}", limit.current);
     }
-}
-
-/// Binds the first of `choices` that can be bound.
-fn listen(choices: &[SocketAddr]) -> anyhow::Result<TcpListener> {
-    let mut last = None;
-    for &address in choices {
-        match TcpListener::bind(address) {
-            Ok(listener) => return Ok(listener),
-            Err(error) => last = Some((address, error)),
-        }
-    }
-    let (address, error) = last.context("no address to listen on")?;
-    let error = anyhow::Error::from(error);
-    Err(error.context(format!(
-        "listen on {address} for RTSP; another program may have the port: choose with --listen"
-    )))
 }
 
 fn start_cache(

@@ -60,6 +60,6 @@ fn config(interface: &str, arena: Arc<ExtentArena>) -> XdpConfig {
 
 /// Memory for the frames of a device that copies payloads: one huge page.
 pub(super) fn staging_arena() -> std::io::Result<Arc<ExtentArena>> {
-    let region = PageRegion::new(u64::from(XDP_ASIDE_EXTENTS) * EXTENT_BYTES as u64)?;
+    let region = PageRegion::present(u64::from(XDP_ASIDE_EXTENTS) * EXTENT_BYTES as u64)?;
     Ok(ExtentArena::with_aside(Box::new(region), XDP_ASIDE_EXTENTS))
 }

@@ -1,0 +1,55 @@
+//! The port for RTSP: taken at the start, so that a port that somebody else has is said at once, and listened on only when
+//! everything can be answered ([`crate::control`] does that). Until then a player is refused, and tries again, instead of
+//! waiting in a queue or being told that a title is not there.
+
+use std::net::{SocketAddr, TcpListener};
+
+use anyhow::Context;
+use rustix::net::{AddressFamily, SocketFlags, SocketType, bind, socket_with, sockopt};
+
+/// Takes the first of `choices` that can be had. Nobody can connect yet.
+pub(super) fn first_free(choices: &[SocketAddr]) -> anyhow::Result<TcpListener> {
+    let mut last = None;
+    for &address in choices {
+        match take(address) {
+            Ok(listener) => return Ok(listener),
+            Err(error) => last = Some((address, error)),
+        }
+    }
+    let (address, error) = last.context("no address to listen on")?;
+    let error = anyhow::Error::from(error);
+    Err(error.context(format!(
+        "listen on {address} for RTSP; another program may have the port: choose with --listen"
+    )))
+}
+
+fn take(address: SocketAddr) -> std::io::Result<TcpListener> {
+    let family = if address.is_ipv6() { AddressFamily::INET6 } else { AddressFamily::INET };
+    let socket = socket_with(family, SocketType::STREAM, SocketFlags::CLOEXEC, None)?;
+    // As the standard library's listeners: connections of an earlier run that are still dying do not hold the port.
+    sockopt::set_socket_reuseaddr(&socket, true)?;
+    bind(&socket, &address)?;
+    Ok(TcpListener::from(socket))
+}
+
+#[cfg(test)]
+mod tests {
+    use std::io::ErrorKind;
+    use std::net::TcpStream;
+
+    use super::*;
+
+    #[test]
+    fn nobody_can_connect_before_it_listens() {
+        let any = SocketAddr::from(([127, 0, 0, 1], 0));
+        let listener = first_free(&[any]).unwrap();
+        let address = listener.local_addr().unwrap();
+        assert_eq!(TcpStream::connect(address).unwrap_err().kind(), ErrorKind::ConnectionRefused);
+        rustix::net::listen(&listener, 8).unwrap();
+        assert!(TcpStream::connect(address).is_ok());
+        // The next choice is taken, and the last failure told.
+        let second = first_free(&[address, any]).unwrap();
+        assert_ne!(second.local_addr().unwrap(), address);
+        assert!(first_free(&[address]).unwrap_err().to_string().contains("--listen"));
+    }
+}

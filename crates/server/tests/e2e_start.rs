@@ -1,0 +1,89 @@
+//! The start of a server: whoever gets a connection gets answers, however many titles there are and however large the cache is.
+
+#[path = "../../store/tests/common/mod.rs"]
+mod common;
+mod support;
+
+use std::io::{Read, Write};
+use std::net::{SocketAddr, TcpListener, TcpStream};
+use std::path::Path;
+use std::time::{Duration, Instant};
+
+use common::Film;
+use millrace_store::volume::Volume;
+use support::{Server, millrace};
+
+/// Titles in the store. `MILLRACE_TEST_TITLES=10000` measures a large one; the figures are printed.
+fn title_count() -> usize {
+    let asked = std::env::var("MILLRACE_TEST_TITLES").ok();
+    asked.map_or(400, |text| text.parse().expect("MILLRACE_TEST_TITLES is a number"))
+}
+
+/// A store of so many titles of a few packets, named `title-0` and so on.
+fn store_of(dir: &Path, titles: usize) {
+    let volume = Volume::open_or_create(dir).unwrap();
+    for number in 0..titles {
+        Film::new(7, number as u64).add(&volume, &format!("title-{number}"));
+    }
+}
+
+/// A port that nobody has now.
+fn free_address() -> SocketAddr {
+    TcpListener::bind("127.0.0.1:0").unwrap().local_addr().unwrap()
+}
+
+/// Connects as soon as anybody listens.
+fn first_connection(address: SocketAddr) -> TcpStream {
+    let end = Instant::now() + Duration::from_secs(120);
+    loop {
+        match TcpStream::connect(address) {
+            Ok(stream) => return stream,
+            Err(error) => assert!(Instant::now() < end, "nobody listens on {address}: {error}"),
+        }
+        std::thread::sleep(Duration::from_millis(1));
+    }
+}
+
+/// The first line of the answer to DESCRIBE.
+fn describe(stream: &mut TcpStream, url: &str) -> String {
+    stream.set_read_timeout(Some(Duration::from_secs(60))).unwrap();
+    write!(stream, "DESCRIBE {url} RTSP/1.0\r\nCSeq: 1\r\n\r\n").unwrap();
+    let mut head = Vec::new();
+    while !head.ends_with(b"\r\n\r\n") {
+        let mut byte = [0];
+        stream.read_exact(&mut byte).expect("an answer");
+        head.push(byte[0]);
+    }
+    let head = String::from_utf8(head).unwrap();
+    let length = head.lines().find_map(|line| line.strip_prefix("Content-Length: "));
+    let mut body = vec![0; length.map_or(0, |length| length.trim().parse().unwrap())];
+    stream.read_exact(&mut body).unwrap();
+    head.lines().next().unwrap_or_default().to_owned()
+}
+
+#[test]
+fn the_first_who_can_connect_finds_every_title() {
+    let dir = tempfile::tempdir().unwrap();
+    let titles = title_count();
+    store_of(dir.path(), titles);
+    let address = free_address();
+    let mut command = millrace();
+    command.args(["serve", "--quiet", "--listen", &address.to_string(), "--cache", "1GiB", "--store"]);
+    command.arg(dir.path());
+    let begun = Instant::now();
+    let asker = std::thread::spawn(move || {
+        let mut stream = first_connection(address);
+        let connected = begun.elapsed();
+        // By name the last that a server would put on its list.
+        let answers = [0, titles - 1, titles / 2]
+            .map(|number| describe(&mut stream, &format!("rtsp://{address}/title-{number}")));
+        (connected, begun.elapsed(), answers)
+    });
+    let _server = Server::spawn(command);
+    let ready = begun.elapsed();
+    let (connected, answered, answers) = asker.join().unwrap();
+    eprintln!(
+        "{titles} titles: connected after {connected:?}, answered after {answered:?}, ready after {ready:?}"
+    );
+    assert!(answers.iter().all(|line| line.starts_with("RTSP/1.0 200")), "{answers:?}");
+}
