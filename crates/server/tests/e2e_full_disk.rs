@@ -127,8 +127,11 @@ fn a_store_that_may_not_be_written_to_can_be_used() {
     let view = ReadOnlyView::mount(&store, &dir.path().join("view"));
     let shown = view.at.to_str().unwrap();
     can_be_used(shown, 2, &dir.path().join("out"));
-    for refused in [&["rm", "a"][..], &["add", dir.path().join("a.ts").to_str().unwrap()], &["prepare", "a", "--packet-sizes", "1k"]]
-    {
+    for refused in [
+        &["rm", "a"][..],
+        &["add", dir.path().join("a.ts").to_str().unwrap()],
+        &["prepare", "a", "--packet-sizes", "1k"],
+    ] {
         let error = fails(&[refused, &["--store", shown]].concat());
         assert!(error.contains("read-only") || error.contains("Read-only"), "{refused:?}: {error}");
     }
