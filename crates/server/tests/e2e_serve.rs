@@ -56,12 +56,65 @@ fn a_folder_is_served_and_a_film_that_arrives_later_too() {
     let old = std::time::SystemTime::now() - Duration::from_secs(60);
     std::fs::File::options().write(true).open(films.join("first.ts")).unwrap().set_modified(old).unwrap();
     let mut server = Server::start(&dir.path().join("store"), &[films.to_str().unwrap()]);
-    assert!(!server.said("/first").is_empty(), "what to paste is printed: {:?}", server.log);
+    assert!(!server.said("vlc rtsp://").is_empty(), "what to paste is printed: {:?}", server.log);
     assert_eq!(play(&[&server.title("first"), "-o", "null"])["sequence"]["lost"], 0);
     film(&films, "second.ts", 3);
     server.wait_for("/second", Duration::from_secs(30));
     assert_eq!(play(&[&server.title("second"), "-o", "null"])["sequence"]["lost"], 0);
     assert!(server.interrupt());
+}
+
+#[test]
+fn a_title_is_one_line_and_how_to_open_any_is_said_once() {
+    let dir = tempfile::tempdir().unwrap();
+    let (films, store) = (dir.path().join("films"), dir.path().join("store"));
+    std::fs::create_dir(&films).unwrap();
+    let source = film(dir.path(), "source.ts", 2);
+    for number in 0..6 {
+        std::fs::copy(&source, dir.path().join(format!("known-{number}.ts"))).unwrap();
+        let known = dir.path().join(format!("known-{number}.ts"));
+        ok(&["add", "--quiet", known.to_str().unwrap(), "--store", store.to_str().unwrap()]);
+    }
+    let old = std::time::SystemTime::now() - Duration::from_secs(60);
+    let put = |name: &str, bytes: &[u8]| {
+        let path = films.join(name);
+        std::fs::write(&path, bytes).unwrap();
+        std::fs::File::options().write(true).open(&path).unwrap().set_modified(old).unwrap();
+    };
+    put("new.ts", &std::fs::read(&source).unwrap());
+    put("broken.ts", b"no film");
+    let mut server = Server::start(&store, &[films.to_str().unwrap()]);
+    // What was said before a line on the other pipe may be read after it.
+    let said = |server: &mut Server, text: &str, times: usize| {
+        let end = std::time::Instant::now() + Duration::from_secs(20);
+        while server.said(text).len() < times && std::time::Instant::now() < end {
+            std::thread::sleep(Duration::from_millis(10));
+        }
+        assert_eq!(server.said(text).len(), times, "{text}: {:?}", server.log);
+    };
+    for number in 0..6 {
+        let lines = server.said(&format!("known-{number} "));
+        assert_eq!(lines.len(), 1, "{lines:?}");
+        assert!(lines[0].contains("H.264 + AAC"), "{lines:?}");
+    }
+    for (text, times) in [("ffplay", 2), ("vlc", 1), ("gst-launch", 1), ("7 titles at", 1), ("/new", 1)] {
+        said(&mut server, text, times);
+    }
+    said(&mut server, "broken.ts", 1);
+    let new = server.said("/new");
+    assert!(new[0].contains("new: new "), "{new:?}");
+    // All addresses are one command away, and that is what is said.
+    let how = server.said("millrace ls --urls").pop().unwrap();
+    let base = how.rsplit(' ').next().unwrap().to_owned();
+    let urls = ok(&["ls", "--urls", &base, "--store", store.to_str().unwrap()]);
+    assert_eq!(urls.lines().count(), 7, "{urls}");
+    assert!(urls.lines().any(|url| url == server.title("known-3")), "{urls}");
+    // A file that fails again for the same reason is named once, and one that arrives later is announced.
+    put("broken.ts", b"still no film");
+    put("later.ts", &std::fs::read(&source).unwrap());
+    server.wait_for("/later", Duration::from_secs(30));
+    said(&mut server, "broken.ts", 1);
+    said(&mut server, "ffplay", 2);
 }
 
 #[test]

@@ -1,8 +1,10 @@
 //! `millrace ls`: what is in the store.
 
 use std::io::Write;
+use std::net::{SocketAddr, TcpStream};
 use std::path::{Path, PathBuf};
 use std::process::ExitCode;
+use std::time::Duration;
 
 use clap::Args;
 use millrace_core::units::ByteLen;
@@ -10,15 +12,24 @@ use millrace_store::volume::{ListedTitle, TitleInfo};
 use serde::{Serialize, Serializer};
 
 use super::StoreArgs;
+use super::progress::codecs;
+use super::serve::{DEFAULT_PORTS, invite};
 use super::terminal::name;
 
 /// List the titles in the store
 #[derive(Args)]
-#[command(after_help = "Examples:\n  millrace ls\n  millrace ls --json | jq '.[].name'")]
+#[command(
+    after_help = "Examples:\n  millrace ls\n  millrace ls --urls\n  millrace ls --urls rtsp://tv.example:8554/ > addresses.txt\n  \
+                  millrace ls --json | jq '.[].name'"
+)]
 pub(super) struct LsArgs {
     /// All that is known of every title, as one JSON array
     #[arg(long)]
     json: bool,
+    /// The address of every title, one a line; BASE is where they begin [default: those of the server on this machine, at
+    /// port 554 or 8554]
+    #[arg(long, value_name = "BASE", num_args = 0..=1, default_missing_value = "", conflicts_with = "json")]
+    urls: Option<String>,
     #[command(flatten)]
     store: StoreArgs,
 }
@@ -50,7 +61,24 @@ fn as_text<S: Serializer>(path: &Path, to: S) -> Result<S::Ok, S::Error> {
     to.collect_str(&path.display())
 }
 
-/// Prints a table.
+/// How long a server on the same machine may take to accept a connection.
+const ANSWER: Duration = Duration::from_secs(1);
+
+/// Where the addresses of the server on this machine begin, if it listens on one of the ports that it takes by itself.
+fn local_server() -> anyhow::Result<String> {
+    let listens = |port: &u16| {
+        let local = SocketAddr::from(([127, 0, 0, 1], *port));
+        TcpStream::connect_timeout(&local, ANSWER).is_ok()
+    };
+    let port = DEFAULT_PORTS.into_iter().find(listens).ok_or_else(|| {
+        anyhow::anyhow!(
+            "--urls: no server on this machine at port 554 or 8554; say where it is: --urls rtsp://HOST:PORT/"
+        )
+    })?;
+    Ok(invite::base_url(&invite::own_host(SocketAddr::from(([0, 0, 0, 0], port))), port))
+}
+
+/// Prints a table, or what was asked for instead.
 pub(super) fn run(args: &LsArgs) -> anyhow::Result<ExitCode> {
     let volume = args.store.open_any()?;
     let members = volume.members();
@@ -68,6 +96,13 @@ pub(super) fn run(args: &LsArgs) -> anyhow::Result<ExitCode> {
         return Ok(ExitCode::SUCCESS);
     }
     let mut out = super::terminal::stdout();
+    if let Some(base) = &args.urls {
+        let base = if base.is_empty() { local_server()? } else { format!("{}/", base.trim_end_matches('/')) };
+        for title in titles.iter().filter(|title| lost(title).is_none()) {
+            writeln!(out, "{base}{}", title.info.name)?;
+        }
+        return Ok(ExitCode::SUCCESS);
+    }
     if titles.is_empty() {
         writeln!(out, "no titles yet; add one with: millrace add FILE")?;
         return Ok(ExitCode::SUCCESS);
@@ -79,14 +114,13 @@ pub(super) fn run(args: &LsArgs) -> anyhow::Result<ExitCode> {
         "TITLE", "LENGTH", "MEAN", "PEAK", "SIZE"
     )?;
     for ListedTitle { info: t, .. } in &titles {
-        let codecs: Vec<&str> = t.streams.iter().map(|s| s.codec.as_str()).collect();
         let (length, mean, peak) = (t.duration.to_string(), t.mean_rate.to_string(), t.peak_rate.to_string());
         let size = ByteLen(t.bytes).to_string();
         writeln!(
             out,
             "{:width$}  {length:>11}  {mean:>10}  {peak:>10}  {size:>9}  {}",
             name(&t.name),
-            codecs.join(" + ")
+            codecs(t)
         )?;
     }
     for title in &titles {

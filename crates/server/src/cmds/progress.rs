@@ -3,6 +3,7 @@
 use indicatif::{ProgressBar, ProgressDrawTarget, ProgressStyle};
 use millrace_core::units::{BitRate, ByteLen};
 use millrace_store::ingest::{Progress, Stage};
+use millrace_store::volume::TitleInfo;
 
 /// One line that is redrawn on standard error, if that is a terminal and `quiet` is off.
 pub(crate) struct IngestBar {
@@ -51,9 +52,15 @@ impl IngestBar {
     }
 }
 
+/// The codecs of a title, for people.
+pub(crate) fn codecs(title: &TitleInfo) -> String {
+    // Titles of older versions have the number where nothing more was known.
+    let name = |codec: &str| if codec == "stream type 0x06" { "private data" } else { codec }.to_owned();
+    title.streams.iter().map(|stream| name(&stream.codec)).collect::<Vec<_>>().join(" + ")
+}
+
 /// One line about a title, for people.
-pub(crate) fn describe(title: &millrace_store::volume::TitleInfo) -> String {
-    let codecs: Vec<&str> = title.streams.iter().map(|s| s.codec.as_str()).collect();
+pub(crate) fn describe(title: &TitleInfo) -> String {
     let shape = if title.constant_rate { "CBR" } else { "VBR" };
     format!(
         "{}  {}  {} {shape} (peak {})  {}  {}",
@@ -62,6 +69,6 @@ pub(crate) fn describe(title: &millrace_store::volume::TitleInfo) -> String {
         BitRate(title.mean_rate.0),
         title.peak_rate,
         ByteLen(title.bytes),
-        codecs.join(" + "),
+        codecs(title),
     )
 }

@@ -3,7 +3,9 @@
 //! | module | holds |
 //! | --- | --- |
 //! | [`watch`] | which files of a folder are films that have come to rest |
+//! | [`skipped`] | what was said of files and folders that were left out |
 //! | [`shelf`] | the titles of the store, as the control plane looks them up and opens them |
 
 pub mod shelf;
+pub mod skipped;
 pub mod watch;

@@ -39,10 +39,15 @@ pub(super) fn identify(stream_type: u8, descriptors: &[u8]) -> (String, StreamKi
         0x0f => ("AAC", Audio),
         0x10 => ("MPEG-4 video", Video(VideoSyntax::Mpeg4)),
         0x11 => ("AAC LATM", Audio),
+        0x05 => ("private sections", Other),
+        0x0a..=0x0d => ("DSM-CC data", Other),
         0x15 => ("metadata", Other),
         0x1b => ("H.264", Video(VideoSyntax::H264)),
+        0x1c => ("AAC", Audio),
+        0x20 => ("H.264 MVC", Video(VideoSyntax::Opaque)),
         0x21 => ("JPEG 2000", Video(VideoSyntax::Opaque)),
         0x24 => ("H.265", Video(VideoSyntax::H265)),
+        0x2d | 0x2e => ("MPEG-H audio", Audio),
         0x33 => ("H.266", Video(VideoSyntax::Opaque)),
         0x42 => ("AVS", Video(VideoSyntax::Opaque)),
         0xd2 => ("AVS2", Video(VideoSyntax::Opaque)),
@@ -58,8 +63,38 @@ pub(super) fn identify(stream_type: u8, descriptors: &[u8]) -> (String, StreamKi
         0x90 => ("PGS subtitles", Other),
         _ => private(descriptors),
     };
-    let name = if name.is_empty() { format!("stream type 0x{stream_type:02x}") } else { name.to_owned() };
-    (name, kind)
+    match name {
+        "" if stream_type == PRIVATE_TYPE => (PRIVATE.to_owned(), kind),
+        "" => (format!("unknown (type 0x{stream_type:02x})"), kind),
+        name => (name.to_owned(), kind),
+    }
+}
+
+/// PES packets with private data: the tables do not say what.
+const PRIVATE_TYPE: u8 = 0x06;
+/// Name of such a stream until its content tells ([`private_sound`]).
+pub(super) const PRIVATE: &str = "private data";
+
+/// The codec of sound that the tables call private data, from the beginning of a PES packet's payload.
+pub(super) fn private_sound(payload: &[u8]) -> Option<&'static str> {
+    match *payload {
+        // ADTS (ISO/IEC 13818-7 section 6.2): syncword, layer 0, one of 13 sampling frequencies, a length beyond the header.
+        [0xff, b1, b2, b3, b4, b5, ..]
+            if b1 & 0xf6 == 0xf0
+                && b2 >> 2 & 0x0f < 13
+                && (u16::from(b3 & 3) << 11 | u16::from(b4) << 3 | u16::from(b5 >> 5)) > 7 =>
+        {
+            Some("AAC")
+        }
+        // LOAS (ISO/IEC 14496-3 section 1.7.2).
+        [0x56, b1, ..] if b1 & 0xe0 == 0xe0 => Some("AAC LATM"),
+        // ETSI TS 102 366: bit stream identification.
+        [0x0b, 0x77, _, _, _, b5, ..] if b5 >> 3 <= 10 => Some("AC-3"),
+        [0x0b, 0x77, _, _, _, b5, ..] if b5 >> 3 <= 16 => Some("E-AC-3"),
+        // ETSI TS 102 114: 16-bit words, the higher byte first.
+        [0x7f, 0xfe, 0x80, 0x01, ..] => Some("DTS"),
+        _ => None,
+    }
 }
 
 /// Name of stream types 3 and 4 until a frame header tells the layer ([`mpeg_audio_layer`]).
@@ -140,9 +175,23 @@ mod tests {
         assert_eq!(name(6, &[0x05, 4, b'A', b'C', b'-', b'3']), "AC-3");
         assert_eq!(name(6, &[0x0a, 4, b'd', b'e', b'u', 0, 0x7a, 1, 0]), "E-AC-3");
         assert_eq!(name(6, &[0x59, 0]), "DVB subtitles");
-        assert_eq!(name(6, &[0x05, 200, b'A']), "stream type 0x06");
+        assert_eq!(name(6, &[0x05, 200, b'A']), "private data");
+        assert_eq!(name(0xc0, &[]), "unknown (type 0xc0)");
         assert_eq!(name(0x82, &[0x05, 4, b'H', b'D', b'M', b'V']), "DTS");
         assert_eq!(name(0x1b, &[]), "H.264");
+    }
+
+    #[test]
+    fn sound_in_private_data_is_told_by_its_first_bytes() {
+        assert_eq!(private_sound(&[0xff, 0xf1, 0x50, 0x80, 0x20, 0x1f, 0xfc]), Some("AAC"));
+        assert_eq!(private_sound(&[0xff, 0xf1, 0x7c, 0x80, 0x20, 0x1f, 0xfc]), None, "a reserved frequency");
+        assert_eq!(private_sound(&[0xff, 0xfb, 0x90, 0x64, 0, 0]), None, "MPEG audio has a layer");
+        assert_eq!(private_sound(&[0x56, 0xe1, 0x10]), Some("AAC LATM"));
+        assert_eq!(private_sound(&[0x0b, 0x77, 1, 2, 0x14, 0x40]), Some("AC-3"));
+        assert_eq!(private_sound(&[0x0b, 0x77, 1, 2, 0x34, 0x87]), Some("E-AC-3"));
+        assert_eq!(private_sound(&[0x7f, 0xfe, 0x80, 0x01, 0xfc]), Some("DTS"));
+        assert_eq!(private_sound(&[0x20, 0, 0x0f]), None, "DVB subtitles");
+        assert_eq!(private_sound(&[]), None);
     }
 
     #[test]

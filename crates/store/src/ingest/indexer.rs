@@ -40,8 +40,8 @@ mod watch {
     pub(super) const ACCESS: u8 = 2;
     /// Decoding time stamps.
     pub(super) const STAMP: u8 = 4;
-    /// The layer of MPEG audio.
-    pub(super) const LAYER: u8 = 8;
+    /// The codec, which the tables do not tell: the layer of MPEG audio, sound in private data.
+    pub(super) const CODEC: u8 = 8;
     /// Presentation time stamps.
     pub(super) const PRESENTATION: u8 = 16;
 }
@@ -114,6 +114,8 @@ pub struct Indexed {
     pub program: u16,
     /// Damage and oddities.
     pub oddities: Oddities,
+    /// Sound that the tables call private data: PID and codec.
+    pub untold: Vec<(u16, &'static str)>,
 }
 
 /// See the module's text.
@@ -141,6 +143,9 @@ pub(super) struct Indexer {
     indicator: bool,
     losses: u64,
     oddities: Oddities,
+    /// Breaks of the counters up to the last clock value: how many, and where the first was.
+    breaks_at_clock: (u64, u64),
+    untold: Vec<(u16, &'static str)>,
 }
 
 impl Indexer {
@@ -172,6 +177,8 @@ impl Indexer {
             indicator: false,
             losses: 0,
             oddities: Oddities::default(),
+            breaks_at_clock: (0, 0),
+            untold: Vec::new(),
         }
     }
 
@@ -272,10 +279,24 @@ impl Indexer {
             let new_base = std::mem::take(&mut state.new_base);
             if self.clock.wants_pcr(pid) {
                 let found = Found { pid, byte, value, new_base, losses: self.losses };
+                let jumps = self.clock.clock().jumps();
                 self.clock.pcr(found, &mut self.points);
-                self.presentation.clock_moved(self.clock.clock().jumps(), byte);
+                let now_jumps = self.clock.clock().jumps();
+                self.presentation.clock_moved(now_jumps, byte);
+                if now_jumps > jumps {
+                    self.begins_anew();
+                }
+                self.breaks_at_clock = (self.oddities.breaks, self.oddities.first_break);
             }
         }
+    }
+
+    /// The clock has jumped: another recording begins here, or this one goes on after a pause. That no counter goes on where it
+    /// was belongs to that and is no damage: neither since the last clock value, nor in the next packet of each stream.
+    #[cold]
+    fn begins_anew(&mut self) {
+        (self.oddities.breaks, self.oddities.first_break) = self.breaks_at_clock;
+        self.pids.iter_mut().for_each(|state| state.next = ANY);
     }
 
     fn watched(&mut self, packet: TsPacket<'_>, watch: u8, byte: u64) {
@@ -294,8 +315,8 @@ impl Indexer {
             {
                 self.presentation.stamp(packet.pid(), stamp, self.clock.clock());
             }
-            if watch & watch::LAYER != 0 {
-                self.layer(packet.pid(), start);
+            if watch & watch::CODEC != 0 {
+                self.codec(packet.pid(), start);
             }
             if watch & watch::ACCESS != 0 {
                 self.unit_starts(start, byte);
@@ -351,8 +372,8 @@ impl Indexer {
             if stream.kind != StreamKind::Other {
                 bits |= watch::STAMP | watch::PRESENTATION;
             }
-            if stream.codec == codec::MPEG_AUDIO {
-                bits |= watch::LAYER;
+            if stream.codec == codec::MPEG_AUDIO || stream.codec == codec::PRIVATE {
+                bits |= watch::CODEC;
             }
             self.pids[usize::from(stream.pid)].watch |= bits;
         }
@@ -394,11 +415,19 @@ impl Indexer {
         }
     }
 
-    fn layer(&mut self, pid: u16, start: Option<PesStart<'_>>) {
-        let Some(layer) = start.and_then(|s| codec::mpeg_audio_layer(s.payload)) else { return };
-        self.pids[usize::from(pid)].watch &= !watch::LAYER;
+    /// Looks for what the tables do not tell of a stream.
+    fn codec(&mut self, pid: u16, start: Option<PesStart<'_>>) {
+        let Some(payload) = start.map(|s| s.payload) else { return };
         for stream in self.streams.iter_mut().filter(|s| s.pid == pid) {
-            stream.codec = layer.to_owned();
+            let is_private = stream.codec == codec::PRIVATE;
+            let found =
+                if is_private { codec::private_sound(payload) } else { codec::mpeg_audio_layer(payload) };
+            let Some(found) = found else { continue };
+            stream.codec = found.to_owned();
+            self.pids[usize::from(pid)].watch &= !watch::CODEC;
+            if is_private {
+                self.untold.push((pid, found));
+            }
         }
     }
 
@@ -542,6 +571,7 @@ impl Indexer {
             clock: origin,
             program: self.program,
             oddities: self.oddities,
+            untold: self.untold,
         })
     }
 

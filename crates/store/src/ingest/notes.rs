@@ -21,6 +21,7 @@ pub(super) fn notes(passed: &Passed) -> Vec<String> {
     }
     skipped(&passed.skipped, &mut notes);
     clock(passed, &mut notes);
+    untold(passed, &mut notes);
     packets(passed, &mut notes);
     notes
 }
@@ -53,14 +54,31 @@ fn clock(passed: &Passed, notes: &mut Vec<String>) {
     }
     if odd.jumps > 0 {
         notes.push(format!(
-            "the clock jumps {} times, the first time at byte {}; the jumps were taken out of the timeline",
-            odd.jumps, odd.first_jump
+            "made of {} recordings, or interrupted: the clock begins anew {}, first at byte {}; it plays on without a gap",
+            odd.jumps + 1,
+            times(odd.jumps),
+            odd.first_jump
         ));
     }
     if odd.coasted > 0 {
         notes.push(format!(
-            "{} times no clock value came for 32 MiB; the pace there was estimated",
-            odd.coasted
+            "no clock value came for 32 MiB {}; the pace there was estimated",
+            times(odd.coasted)
+        ));
+    }
+}
+
+/// How often, in words.
+fn times(count: u64) -> String {
+    if count == 1 { "once".to_owned() } else { format!("{count} times") }
+}
+
+/// Sound that players do not find, because the tables hide it.
+fn untold(passed: &Passed, notes: &mut Vec<String>) {
+    for (pid, codec) in &passed.indexed.untold {
+        notes.push(format!(
+            "the sound on PID {pid} is {codec}, but the program map calls it private data (stream type 0x06): VLC and GStreamer \
+             stay silent; ffmpeg -i FILE -map 0 -c copy -f mpegts OUT.ts makes a copy that says what it is"
         ));
     }
 }
@@ -74,7 +92,7 @@ fn packets(passed: &Passed, notes: &mut Vec<String>) {
         ));
     }
     if odd.table_changes > 0 {
-        notes.push(format!("the program map changes {} times", odd.table_changes));
+        notes.push(format!("the program map changes {}", times(odd.table_changes)));
     }
     if odd.breaks > 0 {
         notes.push(format!(

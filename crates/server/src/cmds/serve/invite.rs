@@ -3,7 +3,7 @@
 use std::net::{IpAddr, SocketAddr, UdpSocket};
 
 /// `rtsp://host:port/`, with brackets around an IPv6 address and without the default port.
-pub(super) fn base_url(host: &str, port: u16) -> String {
+pub(crate) fn base_url(host: &str, port: u16) -> String {
     let host = match host.parse::<IpAddr>() {
         Ok(IpAddr::V6(ip)) => format!("[{ip}]"),
         _ => host.to_owned(),
@@ -13,7 +13,7 @@ pub(super) fn base_url(host: &str, port: u16) -> String {
 
 /// The address under which others reach this machine: the one that it listens on, or the one that it would use to
 /// reach the outside. Nothing is sent.
-pub(super) fn own_host(listen: SocketAddr) -> String {
+pub(crate) fn own_host(listen: SocketAddr) -> String {
     if !listen.ip().is_unspecified() {
         return listen.ip().to_string();
     }
@@ -26,12 +26,12 @@ pub(super) fn own_host(listen: SocketAddr) -> String {
     outside().map_or_else(|| "127.0.0.1".to_owned(), |ip| ip.to_string())
 }
 
-/// Lines for one title.
-pub(super) fn lines(base: &str, name: &str) -> String {
+/// How to open one title, and so any of them.
+pub(crate) fn block(base: &str, name: &str) -> String {
     let url = format!("{base}{name}");
     format!(
-        "  ffplay -rtsp_transport udp {url}\n  ffplay -rtsp_transport tcp {url}\n  vlc {url}\n  \
-         gst-launch-1.0 playbin uri={url}"
+        "Open any of them, for example {name}:\n  ffplay -rtsp_transport udp {url}\n  ffplay -rtsp_transport tcp {url}\n  \
+         vlc {url}\n  gst-launch-1.0 playbin uri={url}\nAll addresses: millrace ls --urls {base}"
     )
 }
 
@@ -44,7 +44,7 @@ mod tests {
         assert_eq!(base_url("tv.example", 8554), "rtsp://tv.example:8554/");
         assert_eq!(base_url("10.0.0.5", 554), "rtsp://10.0.0.5/");
         assert_eq!(base_url("::1", 8554), "rtsp://[::1]:8554/");
-        assert!(lines("rtsp://h/", "film").contains("vlc rtsp://h/film"));
+        assert!(block("rtsp://h/", "film").contains("vlc rtsp://h/film"));
     }
 
     #[test]

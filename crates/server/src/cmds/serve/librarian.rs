@@ -1,6 +1,7 @@
-//! The library thread: looks at the folders, adds what has come to rest, keeps the shelf in step with the store.
+//! The library thread: looks at the folders, adds what has come to rest, keeps the shelf in step with the store, and says what
+//! can be watched: one line a title, and once how to open them.
 
-use std::cell::Cell;
+use std::cell::{Cell, RefCell};
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
@@ -9,12 +10,14 @@ use std::thread::JoinHandle;
 use std::time::{Duration, SystemTime};
 
 use millrace_core::limits::{DEFAULT_PACKET_BYTES, LIBRARY_STOP_NS};
+use millrace_core::units::Count;
 use millrace_store::ingest::{self, IngestOptions};
 use millrace_store::volume::{TitleInfo, Volume};
 
 use crate::cmds::ffmpeg::FfmpegArgs;
 use crate::cmds::progress::{IngestBar, describe};
 use crate::library::shelf::{Changes, Shelf};
+use crate::library::skipped::Skipped;
 use crate::library::watch::Watcher;
 
 /// Time between two looks.
@@ -38,8 +41,21 @@ pub(super) struct Librarian {
     pub(super) base_url: String,
     /// Titles that could not be played at the last look, because too many of their members were missing.
     pub(super) lost: Cell<usize>,
-    /// Whether it was said that the catalogue is kept in memory.
-    pub(super) said_in_memory: Cell<bool>,
+    /// What has been said already.
+    pub(super) said: Said,
+}
+
+/// What need not be said again.
+#[derive(Default)]
+pub(super) struct Said {
+    /// That the catalogue is kept in memory.
+    pub(super) in_memory: Cell<bool>,
+    /// The titles that were there at the start.
+    titles: Cell<bool>,
+    /// How to open a title.
+    invitation: Cell<bool>,
+    /// Files and folders that were left out.
+    skipped: RefCell<Skipped>,
 }
 
 /// The running thread.
@@ -78,7 +94,7 @@ impl Librarian {
         self.announce(&first);
         while !stop.load(Ordering::Relaxed) {
             let (films, errors) = watcher.scan(SystemTime::now());
-            for error in errors {
+            for error in self.said.skipped.borrow_mut().new_folders(errors) {
                 tracing::warn!("left out: {error}");
             }
             for film in films {
@@ -87,10 +103,15 @@ impl Librarian {
                 }
                 self.add(&film, stop);
             }
-            // At first the shelf is as new as the folders, unless something was added: that has been put on it.
-            match ready.take() {
-                Some(ready) => ready(),
-                None => self.refresh(),
+            // The first time the shelf is up to date: what was added has been put on it.
+            if ready.is_none() {
+                self.refresh();
+            } else if self.shelf.titles().is_empty() {
+                println!("no titles yet; add films with: millrace add FILE");
+            }
+            self.invite();
+            if let Some(ready) = ready.take() {
+                ready();
             }
             // Woken by stop(); an early wake-up only means an early look.
             std::thread::park_timeout(LOOK_EVERY);
@@ -102,7 +123,7 @@ impl Librarian {
         match self.known(film) {
             Ok(Some(title)) => return tracing::debug!("{}: already there as {}", film.display(), title.name),
             Ok(None) => {}
-            Err(error) => return tracing::warn!("{}: not added: {error:#}", film.display()),
+            Err(error) => return self.skip(film, &error),
         }
         let options = IngestOptions {
             name: None,
@@ -117,13 +138,36 @@ impl Librarian {
         bar.finish();
         match result {
             Ok(title) => {
-                tracing::info!("added {}", describe(&title));
                 title.notes.iter().for_each(|note| tracing::info!("{}: {note}", title.name));
                 // Each film can be asked for as soon as it is there, not when the whole folder is done.
                 self.refresh();
             }
             Err(_) if stop.load(Ordering::Relaxed) => {}
-            Err(error) => tracing::warn!("not added: {:#}", anyhow::Error::from(error)),
+            Err(error) => self.skip(film, &error.into()),
+        }
+    }
+
+    /// Names a file that is left out, unless the same was said of it before.
+    fn skip(&self, film: &Path, why: &anyhow::Error) {
+        let why = format!("{why:#}");
+        if self.said.skipped.borrow_mut().is_new(film, &why) {
+            let film = film.display().to_string();
+            let name = if why.contains(&film) { String::new() } else { format!("{film}: ") };
+            tracing::warn!("not added: {name}{why}");
+        }
+    }
+
+    /// Says how titles are opened, when there is one and it has not been said.
+    fn invite(&self) {
+        if self.said.invitation.get() {
+            return;
+        }
+        let titles = self.shelf.titles();
+        let Some(example) = titles.first() else { return };
+        self.said.invitation.set(true);
+        tracing::info!("{} at {}", Count(titles.len() as u64, "title"), self.base_url);
+        if !self.quiet {
+            println!("{}", super::invite::block(&self.base_url, &example.name));
         }
     }
 
@@ -140,8 +184,13 @@ impl Librarian {
 
     /// Says what is new on the shelf.
     fn announce(&self, changes: &Changes) {
-        for title in changes.added.iter().filter(|_| !self.quiet) {
-            println!("{}\n{}", describe(title), super::invite::lines(&self.base_url, &title.name));
+        let at_start = !self.said.titles.replace(true);
+        for title in &changes.added {
+            match at_start {
+                true if self.quiet => {}
+                true => println!("{}", describe(title)),
+                false => tracing::info!("new: {}  {}{}", describe(title), self.base_url, title.name),
+            }
         }
         match (self.lost.replace(changes.lost), changes.lost) {
             (before, now) if before == now => {}
@@ -152,7 +201,7 @@ impl Librarian {
         }
         changes.removed.iter().for_each(|name| tracing::info!("{name}: removed from the store"));
         if let Some(why) = self.volume.catalogue_in_memory()
-            && !self.said_in_memory.replace(true)
+            && !self.said.in_memory.replace(true)
         {
             tracing::warn!("{why}");
         }

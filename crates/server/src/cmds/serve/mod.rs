@@ -3,7 +3,7 @@
 
 mod bind;
 mod inject;
-mod invite;
+pub(crate) mod invite;
 mod librarian;
 mod members;
 mod run;
@@ -119,6 +119,9 @@ pub(crate) struct ServeArgs {
     pub(crate) quiet: bool,
 }
 
+/// Ports of RTSP that are tried without --listen: the standard one needs privileges.
+pub(crate) const DEFAULT_PORTS: [u16; 2] = [554, 8554];
+
 /// How the cache reads.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, clap::ValueEnum)]
 pub(crate) enum ReadChoice {
@@ -227,7 +230,7 @@ impl ServeArgs {
         match self.listen {
             Some(addr) => vec![addr],
             None => {
-                let any = |ip: IpAddr| [554, 8554].map(|port| SocketAddr::new(ip, port));
+                let any = |ip: IpAddr| DEFAULT_PORTS.map(|port| SocketAddr::new(ip, port));
                 let v6 = any(IpAddr::from([0u16; 8]));
                 v6.into_iter().chain(any(IpAddr::from([0u8; 4]))).collect()
             }

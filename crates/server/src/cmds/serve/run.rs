@@ -11,7 +11,7 @@ use anyhow::Context;
 use millrace_core::limits::{EXTENT_BYTES, MAX_CONNS_PER_ENGINE, MAX_STREAMS_PER_ENGINE, session_table_size};
 use millrace_core::pool::ExtentArena;
 use millrace_core::seam::Doorbell;
-use millrace_core::units::{ByteLen, Count};
+use millrace_core::units::ByteLen;
 use millrace_offload::bell::EventBell;
 use millrace_offload::best::{BestTx, LoopSide, Tally, exchange};
 use millrace_offload::clock::{MonotonicClock, wall_offset_ns};
@@ -24,7 +24,7 @@ use millrace_store::cache::{Cache, CacheConfig, CacheDoor, CacheStats, ReadBacke
 use millrace_store::disk::ReadFaults;
 
 use super::inject::Injector;
-use super::librarian::Librarian;
+use super::librarian::{Librarian, Said};
 use super::members::{HealthWatch, MembersWatch};
 use super::{FecChoice, ReadChoice, ServeArgs, bind, invite};
 use crate::cmds::ways::{Devices, Ports, Ways, figures_file};
@@ -73,26 +73,21 @@ pub(super) fn run(args: &ServeArgs) -> anyhow::Result<ExitCode> {
 
     let host = args.host.clone().unwrap_or_else(|| invite::own_host(address));
     let base_url = invite::base_url(&host, address.port());
-    let said_in_memory = Cell::new(volume.catalogue_in_memory().is_some());
+    let said = Said::default();
+    said.in_memory.set(volume.catalogue_in_memory().is_some());
     let librarian = Librarian {
         volume,
-        shelf: Arc::clone(&shelf),
+        shelf,
         folders: args.folders.clone(),
         follow_symlinks: args.follow_symlinks,
         ffmpeg: args.ffmpeg.clone(),
         quiet: args.quiet,
-        base_url: base_url.clone(),
+        base_url,
         lost: Cell::new(0),
-        said_in_memory,
+        said,
     };
     let ready_url = format!("rtsp://{address}/").replace("[::]", "localhost").replace("0.0.0.0", "127.0.0.1");
-    let librarian = librarian.start(first, move || {
-        match shelf.titles().len() {
-            0 => println!("no titles yet; add films with: millrace add FILE"),
-            count => tracing::info!("{} at {base_url}", Count(count as u64, "title")),
-        }
-        println!("ready {ready_url}");
-    })?;
+    let librarian = librarian.start(first, move || println!("ready {ready_url}"))?;
 
     let mut health = HealthWatch::default();
     while !cancel.load(Ordering::Relaxed) && !control.is_finished() {
