@@ -7,7 +7,7 @@
 use std::collections::BTreeMap;
 use std::fmt;
 use std::path::{Path, PathBuf};
-use std::sync::atomic::{AtomicU8, AtomicUsize, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicU8, AtomicUsize, Ordering};
 use std::sync::mpsc::{Receiver, RecvTimeoutError, Sender, SyncSender, channel, sync_channel};
 use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Duration;
@@ -45,6 +45,9 @@ impl Patience {
 pub struct NoAnswer;
 
 type Job = Box<dyn FnOnce() + Send>;
+
+/// A thread that has not begun has not had a processor, so no disk is to blame: it is waited for so many times longer.
+const MAX_STARTS: u32 = 7;
 
 /// Somebody still waits for it.
 const AWAITED: u8 = 0;
@@ -98,6 +101,8 @@ impl ErrandsByDir {
 pub struct Pending<T> {
     shared: Arc<Shared>,
     fate: Arc<AtomicU8>,
+    /// Whether a thread has begun it.
+    has_begun: Arc<AtomicBool>,
     result: Receiver<T>,
 }
 
@@ -137,7 +142,10 @@ impl Errands {
         let fate = Arc::new(AtomicU8::new(AWAITED));
         let out = Out { shared: Arc::clone(shared), fate: Arc::clone(&fate) };
         shared.out.fetch_add(1, Ordering::AcqRel);
+        let has_begun = Arc::new(AtomicBool::new(false));
+        let begins = Arc::clone(&has_begun);
         let job = Box::new(move || {
+            begins.store(true, Ordering::Release);
             // Counted as back also if `work` panics.
             let out = out;
             let result = work();
@@ -147,7 +155,7 @@ impl Errands {
             let _ = sender.send(result);
         });
         self.start(job)?;
-        Ok(Pending { shared: Arc::clone(shared), fate, result })
+        Ok(Pending { shared: Arc::clone(shared), fate, has_begun, result })
     }
 
     /// Gives the job to the idle thread, or to a new one.
@@ -216,8 +224,19 @@ impl<T> Pending<T> {
     }
 
     fn wait_for(self, patience: Patience, limit: Duration) -> Result<T, NoAnswer> {
-        if let Ok(result) = self.result.recv_timeout(limit) {
-            return Ok(result);
+        for wait in 0..=MAX_STARTS {
+            // What began only during this wait has not had the whole of it.
+            let had_begun = self.has_begun.load(Ordering::Acquire);
+            match self.result.recv_timeout(limit) {
+                Ok(result) => return Ok(result),
+                Err(RecvTimeoutError::Disconnected) => break,
+                Err(RecvTimeoutError::Timeout) => {
+                    let is_slow = had_begun || wait == 0 && self.has_begun.load(Ordering::Acquire);
+                    if is_slow || limit.is_zero() {
+                        break;
+                    }
+                }
+            }
         }
         let hung = patience != Patience::Brief;
         self.shared.late.fetch_add(1, Ordering::AcqRel);

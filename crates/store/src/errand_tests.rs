@@ -112,3 +112,28 @@ fn one_that_panics_counts_as_back() {
     until("it is counted", || errands.shared.out.load(Ordering::SeqCst) == 0);
     assert_eq!(errands.send(Patience::Call, || 1), Ok(1));
 }
+
+/// A thread that has had no processor yet has asked no disk.
+#[test]
+fn a_thread_that_has_not_begun_is_waited_for_longer() {
+    let pending = |has_begun| {
+        let (sender, result) = sync_channel(1);
+        let fate = Arc::new(AtomicU8::new(AWAITED));
+        let has_begun = Arc::new(AtomicBool::new(has_begun));
+        (sender, Pending { shared: Arc::default(), fate, has_begun, result })
+    };
+    let limit = Duration::from_millis(500);
+    let (sender, late) = pending(false);
+    std::thread::scope(|scope| {
+        scope.spawn(move || {
+            std::thread::sleep(limit * 3 / 2);
+            sender.send(7).unwrap();
+        });
+        assert_eq!(late.wait_for(Patience::Brief, limit), Ok(7));
+    });
+    for has_begun in [true, false] {
+        let (sender, never) = pending(has_begun);
+        assert_eq!(never.wait_for(Patience::Brief, Duration::from_millis(1)), Err(NoAnswer));
+        drop::<SyncSender<i32>>(sender);
+    }
+}
