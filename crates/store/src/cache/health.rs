@@ -6,8 +6,11 @@
 //!      ▲                                                                   │   ▲     a bad probe:  │
 //!      └───────────────── GOOD_PROBES good probes in a row ────────────────┘   └─ twice the time ──┘
 //!
-//!   missing, stale: as the volume says; asked for nothing
+//!   missing, stale: as the volume says; missing members are asked for nothing, stale ones last, for data and parity
 //! ```
+//!
+//! Health says in which order members are asked, and nothing else: of an extent that cannot be had without members that are
+//! suspended, late or behind, these are asked too before anybody is told that it cannot be had ([`Effort`](super::order::Effort)).
 //!
 //! Hysteresis keeps a member that comes and goes from being asked each time it comes: a probe is a read of what that
 //! member gave rightly before; several must be answered in time; and who fails again soon after it came back waits twice as
@@ -38,8 +41,8 @@ pub(super) const FIRST_PROBE_NS: u64 = 1_000_000_000;
 pub(super) const MAX_PROBE_NS: u64 = 60_000_000_000;
 /// A member that was well for so long after it came back begins anew with [`FIRST_PROBE_NS`].
 const PAROLE_NS: u64 = 60_000_000_000;
-/// A member that has not answered a read for so long hangs: until it answers it is not even asked when nothing else is
-/// left. The time that is read ahead: an answer that comes later helps no viewer.
+/// A member that has not answered a read for so long hangs: until it answers it is asked last. The time that is read ahead: an
+/// answer that comes later helps no viewer.
 pub(super) const HUNG_NS: u64 = 8 * SLOW_READ_NS;
 
 /// What the volume says of a member.
@@ -96,9 +99,9 @@ pub enum MemberHealth {
     /// It is asked for film.
     #[default]
     Healthy,
-    /// It did not answer in time: it is asked for nothing until probes are answered in time again.
+    /// It did not answer in time: others are asked first until probes are answered in time again.
     Slow,
-    /// Reading from it failed: it is asked for nothing until probes succeed again.
+    /// Reading from it failed: others are asked first until probes succeed again.
     Failing,
     /// It is not there.
     Missing,
@@ -256,19 +259,34 @@ impl Health {
         }
     }
 
-    /// Whom to ask: missing and stale members and those that hang must not be asked, suspended ones are avoided.
+    /// Whom to ask first: missing and stale members and those that hang are not, suspended ones are avoided. Of an extent that
+    /// cannot be had so, everybody is asked who is there.
     pub(super) fn view(&self, now: Instant) -> MemberView {
         let mut view = MemberView { now, ..MemberView::default() };
-        for (number, member) in (0..).zip(&self.members) {
+        for (number, member) in (0..).map(bit).zip(&self.members) {
             match member.health() {
                 MemberHealth::Healthy => {}
-                MemberHealth::Slow | MemberHealth::Failing if !member.hangs(now.0) => {
-                    view.avoid |= bit(number)
-                }
-                _ => view.lost |= bit(number),
+                MemberHealth::Slow | MemberHealth::Failing if !member.hangs(now.0) => view.avoid |= number,
+                MemberHealth::Slow | MemberHealth::Failing => view.hung |= number,
+                MemberHealth::Stale => view.stale |= number,
+                MemberHealth::Missing => view.lost |= number,
             }
         }
+        view.lost |= view.hung | view.stale;
         view
+    }
+
+    /// This member has other files now, because it was repaired: errors and wrong bytes of the old ones say nothing of these.
+    /// One that was slow is probed at once: that is its disk.
+    pub(super) fn has_other_files(&mut self, now: Instant, member: u16) {
+        let Some(known) = self.members.get_mut(usize::from(member)) else { return };
+        known.points = 0;
+        known.backoff_ns = 0;
+        match &mut known.suspended {
+            Some(Suspension { why: MemberHealth::Failing, .. }) if known.stuck == 0 => known.suspended = None,
+            Some(suspension) => suspension.next_probe_ns = suspension.next_probe_ns.min(now.0),
+            None => {}
+        }
     }
 
     /// A member that is to be probed now; [`Health::probed`] has to follow. None is probed while it owes answers.
@@ -290,6 +308,12 @@ impl Health {
     /// When [`Health::next_probe`] has one.
     pub(super) fn poll_at(&self) -> Option<Instant> {
         self.members.iter().filter_map(Member::probe_at).min().map(Instant)
+    }
+
+    /// Members that owe answers to reads that were given up, as bits.
+    pub(super) fn owing(&self) -> u32 {
+        let owing = (0..).zip(&self.members).filter(|(_, member)| member.stuck > 0);
+        owing.fold(0, |owing, (number, _)| owing | bit(number))
     }
 
     /// How a member is.

@@ -75,6 +75,36 @@ fn a_member_that_owes_answers_is_not_probed_and_one_that_hangs_is_not_asked_at_a
     assert_eq!(health.next_probe(at(1000 * SECOND)), Some(0));
 }
 
+#[test]
+fn a_repaired_member_is_healthy_at_once_and_a_slow_one_is_probed_at_once() {
+    let mut health = Health::default();
+    assert!((0..6).any(|_| health.note(at(0), 0, Outcome::Wrong)));
+    health.note(at(0), 1, Outcome::Late);
+    health.probed(at(0), 1, false);
+    assert_eq!((health.of(0), health.of(1)), (MemberHealth::Failing, MemberHealth::Slow));
+    (0..2).for_each(|member| health.has_other_files(at(5), member));
+    assert!(may(health.view(at(5)), 0) && !health.note(at(5), 0, Outcome::Wrong), "all is forgotten");
+    assert_eq!((health.of(1), health.next_probe(at(5))), (MemberHealth::Slow, Some(1)));
+    // It owes an answer: that is no matter of files.
+    health.note(at(6), 2, Outcome::Error(libc::ENODEV));
+    health.stuck(2, at(6));
+    health.has_other_files(at(7), 2);
+    assert_eq!(health.of(2), MemberHealth::Failing);
+    health.has_other_files(at(7), 99);
+}
+
+#[test]
+fn who_is_not_asked_first_is_told_apart() {
+    let mut health = Health::default();
+    health.stand(at(0), 0, Standing::Missing, 0);
+    health.stand(at(0), 1, Standing::Stale, 0);
+    health.note(at(0), 2, Outcome::Late);
+    health.stuck(2, at(0));
+    health.note(at(0), 3, Outcome::Late);
+    let view = health.view(at(HUNG_NS));
+    assert_eq!((view.lost, view.stale, view.hung, view.avoid), (0b0111, 0b0010, 0b0100, 0b1000));
+}
+
 /// Each answer comes late, and there is always one that has not come: slow, but it does not hang.
 #[test]
 fn a_member_that_answers_late_does_not_hang() {

@@ -24,7 +24,7 @@ use self::care::Care;
 use self::flights::Flight;
 use super::door::{Ask, DoorEnd};
 use super::fill::Builder;
-use super::order::SpanOrder;
+use super::order::{Order, SpanOrder};
 use super::policy::Policy;
 use super::read::{self, Reader};
 use super::source::OpenTitle;
@@ -120,13 +120,18 @@ impl Manager {
 
     /// Runs until told to stop. Reads in flight end before the reader is dropped.
     pub(super) fn run(mut self) {
+        let mut due = self.clock.now();
         while !self.stopping {
             let now = self.clock.now();
-            if self.turn(now) == 0 {
-                self.sleep(now);
+            self.forgive(now, due);
+            due = if self.turn(now) == 0 {
+                self.sleep(now)
             } else if !self.is_reading() {
                 std::thread::sleep(GATHER);
-            }
+                now.plus_ns(GATHER.as_nanos() as u64)
+            } else {
+                now
+            };
         }
     }
 
@@ -231,13 +236,28 @@ impl Manager {
             work += 1;
         }
         if self.probe.is_none()
-            && let Some(order) = self.care.next_probe(now)
+            && let Some((title, span)) = self.care.next_probe(now)
         {
-            self.reader.begin(now, place, &order);
-            self.probe = Some(now);
+            self.begin_probe(now, title, span);
             work += 1;
         }
         work
+    }
+
+    /// Probes a member: reads again what it gave rightly last, from the file that lies there now.
+    fn begin_probe(&mut self, now: Instant, title: TitleRef, mut span: SpanOrder) {
+        if span.member.is_some_and(|member| self.care.is_failing(member))
+            && let Some(title) = self.policy.title(title)
+        {
+            match title.opened_again(span.role, now) {
+                Some(file) => span.file = file,
+                None => return self.care.probed(now, false),
+            }
+        }
+        forget_cached(&span);
+        let order = Order { thorough: true, spans: vec![span], ..Order::empty(0, 0) };
+        self.reader.begin(now, self.flights.len(), &order);
+        self.probe = Some(now);
     }
 
     /// When there is something to do although nothing has happened.
@@ -263,20 +283,23 @@ impl Manager {
         given
     }
 
-    /// Sleeps until there is something to do.
-    fn sleep(&mut self, now: Instant) {
-        let limit = self.poll_at(now).map(|at| Duration::from_nanos(at.ns_since(now)));
+    /// Sleeps until there is something to do. Gives when this thread should run again at the latest.
+    fn sleep(&mut self, now: Instant) -> Instant {
+        let due = self.poll_at(now).map(|at| at.max(now));
+        let limit = due.map(|at| Duration::from_nanos(at.ns_since(now)));
         self.wake.announce_sleep();
         // The last look: whoever adds work after this sees the announcement and rings.
         let busy = self.doors.iter().flatten().any(DoorEnd::has_work) || self.reader.has_done();
         if busy || self.take_control(now) > 0 {
-            return self.wake.awake();
+            self.wake.awake();
+            return now;
         }
         self.reader.wait(now, limit);
         self.wake.awake();
         if limit.is_some() {
             self.policy.retry_room();
         }
+        due.unwrap_or(Instant(u64::MAX))
     }
 }
 

@@ -34,6 +34,8 @@ struct Scripted {
 }
 
 impl Reader for Scripted {
+    fn forgive(&mut self, _: Instant, _: u64) {}
+
     fn name(&self) -> &'static str {
         "scripted"
     }

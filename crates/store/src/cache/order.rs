@@ -137,18 +137,51 @@ pub(super) struct Order {
 }
 
 /// Most spans of an order: data and parity of every member, and copies of six kinds of records; or the units of parity
-/// of an extent of a parity track.
-pub(super) const MAX_SPANS: usize = 128;
+/// of an extent of a parity track; or each packet of data and parity of an extent by itself, with copies of the records. Parity is
+/// at most twice the film.
+pub(super) const MAX_SPANS: usize = 1024;
 
-/// Which members may be asked, by slot in the volume.
+/// Which members may be asked, by slot in the volume. All but `now` and `all` are bits by slot.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub(super) struct MemberView {
-    /// Must not be asked: gone, stale, hanging, or they have failed for this very extent. Bits by slot.
+    /// Not asked: gone, stale, hanging, or they have failed for this very extent.
     pub(super) lost: u32,
-    /// Asked only if it does not work without them: those suspended for late answers, errors or wrong bytes. Bits by slot.
+    /// Of these, those that hang: the last to be asked.
+    pub(super) hung: u32,
+    /// Of these, those that are there but behind: asked for data and parity, which their stored sums prove, when `all` are.
+    pub(super) stale: u32,
+    /// Asked only if it does not work without them: those suspended for late answers, errors or wrong bytes.
     pub(super) avoid: u32,
+    /// A larger read of these has failed for this extent: when `all` are asked, each packet is read by itself.
+    pub(super) pieces: u32,
+    /// These did not have what they should: their files are opened again if they have been open for a while. They may have been
+    /// repaired.
+    pub(super) reopen: u32,
+    /// Everybody who is not lost is asked for everything: what this does not bring cannot be had.
+    pub(super) all: bool,
     /// When that is so: files that could not be opened are tried again after a while.
     pub(super) now: Instant,
+}
+
+/// How hard one tries to get an extent: each step costs more than the one before, and the verdict that it cannot be had is given
+/// after the last.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
+pub(super) enum Effort {
+    /// What the extent has, from members that are well; around those that are not, if that works.
+    Usual,
+    /// Data and parity of its stripes from members that are well and have not failed for it.
+    Thorough,
+    /// The same from everybody who is there and answers, and every copy of the records.
+    All,
+    /// Also from those who have not answered others for long.
+    Last,
+}
+
+impl Order {
+    /// Nothing yet.
+    pub(super) fn empty(extent: u32, spare: u8) -> Self {
+        Self { extent, spare, thorough: false, spans: Vec::new(), absent: 0, left_out: 0 }
+    }
 }
 
 impl MemberView {

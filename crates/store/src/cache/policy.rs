@@ -127,7 +127,6 @@ impl Policy {
     }
 
     /// An open title.
-    #[cfg(test)]
     pub(super) fn title(&self, title: TitleRef) -> Option<&OpenTitle> {
         self.titles.get(title).map(|title| &*title.open)
     }

@@ -10,14 +10,14 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use millrace_core::ids::TitleId;
 use millrace_core::limits::{DEFAULT_PACKET_BYTES, EXTENT_BYTES, RTP_HEADER_BYTES, TS_PACKET_BYTES};
 use millrace_core::packet::{PacketMeta, WireLayout};
-use millrace_core::time::MediaTicks;
+use millrace_core::time::{Instant, MediaTicks};
 use millrace_core::wire::rtp::Timeline;
 
 use super::crcs::{CRCS_STAGING_BYTES, packets_of, to_borders};
 use super::door::ReadFailure;
-use super::order::{MemberView, Order};
+use super::order::{MemberView, Order, Role, SpanFile};
 use super::playheads::Ns;
-use super::rows::{FileTable, MemberFiles, may_wait, needs};
+use super::rows::{FileTable, MemberFiles, TitleFile, may_wait, needs};
 use crate::errand::{Errands, Patience};
 use crate::index::ClockPiece;
 use crate::meta::{CrcFile, META_BLOCK_BYTES, MetaFile, RECORDS_PER_BLOCK};
@@ -320,9 +320,27 @@ impl OpenTitle {
         }
     }
 
+    /// The file of a member that a span of data or parity is read from, as it lies there now. `None`: it cannot be opened.
+    pub(super) fn opened_again(&self, role: Role, now: Instant) -> Option<SpanFile> {
+        let (_, members) = self.source.members()?;
+        let (position, kind) = match role {
+            Role::Data { position } => (usize::from(position), TitleFile::Data),
+            Role::Parity { position } => (usize::from(position), TitleFile::Parity),
+            _ => return None,
+        };
+        self.files.reopen(position, now);
+        let open = self.files.get(members, position, (kind, self.may_direct()), now).ok()?;
+        Some(SpanFile::own(open.file, open.may_wait))
+    }
+
     /// Members, by slot in the volume, of which files could not be opened since this was asked last, and why.
     pub(super) fn take_refusals(&self) -> Vec<(u16, i32)> {
         self.files.take_refusals()
+    }
+
+    /// Members, by slot in the volume as bits, that did not answer when files were to be opened since this was asked last.
+    pub(super) fn take_silent(&self) -> u32 {
+        self.files.take_silent()
     }
 
     /// The data file to read from.

@@ -89,7 +89,10 @@ impl Care {
                 self.known[slot] = None;
             }
             let epoch = members.epoch(slot);
-            self.returns += u64::from(std::mem::replace(&mut self.epochs[slot], epoch) != epoch);
+            if std::mem::replace(&mut self.epochs[slot], epoch) != epoch {
+                self.health.has_other_files(now, member);
+                self.returns += 1;
+            }
         }
         self.members = self.members.max(members.len().min(MAX_MEMBERS));
         self.publish();
@@ -103,6 +106,11 @@ impl Care {
     /// Whom to ask.
     pub(super) fn view(&self, now: Instant) -> MemberView {
         self.health.view(now)
+    }
+
+    /// Members that owe answers to reads that were given up, as bits.
+    pub(super) fn owing(&self) -> u32 {
+        self.health.owing()
     }
 
     /// Counts what came of an order's spans, and what it says of the members. `wrong`: members whose bytes did not have
@@ -187,6 +195,14 @@ impl Care {
         self.known.iter().flatten().any(|(of, _)| *of == title)
     }
 
+    /// Something becomes of a read that no extent is waiting for.
+    #[cfg(test)]
+    pub(super) fn blame(&mut self, now: Instant, member: u16, outcome: Outcome) {
+        self.members = self.members.max(usize::from(member) + 1);
+        self.health.note(now, member, outcome);
+        self.publish();
+    }
+
     /// These members have not answered in time.
     pub(super) fn late(&mut self, now: Instant, members: u32) {
         for member in members_of(members) {
@@ -221,26 +237,29 @@ impl Care {
         if self.probing.is_some() { None } else { self.health.poll_at() }
     }
 
-    /// What to read to see whether a suspended member is well again. [`Care::probed`] has to follow.
-    pub(super) fn next_probe(&mut self, now: Instant) -> Option<Order> {
+    /// What to read, of which title, to see whether a suspended member is well again. [`Care::probed`] has to follow.
+    pub(super) fn next_probe(&mut self, now: Instant) -> Option<(TitleRef, SpanOrder)> {
         while self.probing.is_none() {
             let member = self.health.next_probe(now)?;
             self.counters.probes.add(1);
             let known = self.known.get(usize::from(member)).and_then(Option::as_ref);
-            let Some((_, span)) = known else {
+            let Some((title, span)) = known else {
                 // Nothing is known that it should have: who reads from it next will see.
                 self.health.probed(now, member, true);
                 self.publish();
                 continue;
             };
             self.probing = Some(member);
-            let mut span = span.clone();
+            let (title, mut span) = (*title, span.clone());
             span.bytes.end = span.bytes.end.min(span.bytes.start + PROBE_BYTES);
-            super::forget_cached(&span);
-            let spans = vec![span];
-            return Some(Order { extent: 0, spare: 0, thorough: true, spans, absent: 0, left_out: 0 });
+            return Some((title, span));
         }
         None
+    }
+
+    /// Whether errors or wrong bytes of a member are why it is suspended: other files may lie there by now.
+    pub(super) fn is_failing(&self, member: u16) -> bool {
+        self.health.of(member) == MemberHealth::Failing
     }
 
     /// The probe under way has ended like this.

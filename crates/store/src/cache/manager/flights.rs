@@ -1,8 +1,14 @@
 //! From an order to an extent: begin the read, take what has come, build, and read again what has to be read again.
 //!
+//! An extent that does not come whole is ordered again with more [`Effort`], each step of which asks more members for more: it
+//! cannot be had only if the last step says so, by what came of each codeword. Members that are suspended, failing, late or behind
+//! are asked later than others, but they are asked.
+//!
 //! A read of many members that one of them does not answer is given up after [`SLOW_READ_NS`] if the others have what is
 //! needed. If they have not, it goes on waiting until [`HUNG_NS`]: a busy disk is no reason to lose a viewer. A title on one
 //! member waits as long as its disk takes: there is nothing else to read.
+
+use std::sync::Arc;
 
 use millrace_core::limits::{MAX_ASIDE_BYTES, SLOW_READ_NS};
 use millrace_core::pool::ExtentContent;
@@ -10,7 +16,7 @@ use millrace_core::time::Instant;
 
 use super::super::door::ReadFailure;
 use super::super::health::HUNG_NS;
-use super::super::order::{Built, MemberView, Order, Role, SpanResult, bit};
+use super::super::order::{Built, Effort, MemberView, Order, Role, SpanResult, bit};
 use super::super::policy::ReadOrder;
 use super::super::source::{ALIGN, OpenTitle};
 use super::super::stats::Trouble;
@@ -18,22 +24,37 @@ use super::{Manager, forget_cached};
 
 /// A read of many members is looked at each time that this has passed.
 const LOOK_NS: u64 = SLOW_READ_NS / 4;
-/// An extent is read so often at most. Each time at least one member less can be asked.
-const MAX_TRIES: u32 = 8;
+/// However much of it comes, now and then: a read of many members that takes this long is given up.
+const MAX_READ_NS: u64 = 4 * HUNG_NS;
+/// An extent is read so often at most: once for each step of [`Effort`], once more for a file that takes no direct reads, and while a
+/// member does not answer when its files are opened.
+const MAX_TRIES: u32 = 8 + (HUNG_NS / LOOK_NS) as u32;
+/// The manager itself comes so much later than it meant to only if the machine is busy or it had to wait for something else.
+const STALL_NS: u64 = SLOW_READ_NS / 10;
+/// Members that hang are asked for more only while no more memory than this waits for their answers: what they owe already has
+/// asked them often enough.
+const MAX_HUNG_BYTES: usize = MAX_ASIDE_BYTES / 4;
 
 /// A read that was begun.
 pub(super) struct Flight {
     /// What it is for.
     read: ReadOrder,
     order: Order,
-    /// It was read before and was not good enough.
-    again: bool,
+    effort: Effort,
     tries: u32,
+    /// When the extent was ordered first.
+    first: Instant,
     begun: Instant,
     /// When it is to be looked at: reads of members only.
     pub(super) look_at: Option<Instant>,
+    /// Nothing is being read: a member does not answer when its files are opened, and without it the extent cannot be had.
+    is_waiting: bool,
     /// Members that have failed for this extent, as bits.
     failed: u32,
+    /// Of these, those that did not answer in time.
+    timed_out: u32,
+    /// Members of which each packet was read by itself, as bits.
+    pieces: u32,
     /// Members that have given wrong bytes for it, as bits.
     wrong: u32,
     /// Members that have not answered this order in time, as bits.
@@ -43,9 +64,32 @@ pub(super) struct Flight {
 }
 
 impl Flight {
-    fn new(now: Instant, read: ReadOrder, order: Order) -> Self {
-        let (begun, look_at, again, tries) = (now, None, false, 1);
-        Self { read, order, again, tries, begun, look_at, failed: 0, wrong: 0, late: 0, returns: 0 }
+    fn new(now: Instant, read: ReadOrder) -> Self {
+        let order = Order::empty(read.key.extent, read.spare);
+        let (first, begun, look_at, is_waiting) = (now, now, None, false);
+        let (failed, timed_out, pieces, wrong, late, returns, tries) = (0, 0, 0, 0, 0, 0, 0);
+        let effort = Effort::Usual;
+        Self {
+            read,
+            order,
+            effort,
+            tries,
+            first,
+            begun,
+            look_at,
+            is_waiting,
+            failed,
+            timed_out,
+            pieces,
+            wrong,
+            late,
+            returns,
+        }
+    }
+
+    /// Members that are not well as far as this extent goes.
+    fn at_fault(&self) -> u32 {
+        self.failed | self.late | self.wrong | self.order.absent
     }
 }
 
@@ -59,43 +103,75 @@ impl Manager {
                 break;
             };
             begun += 1;
-            let order = read.title.order(read.key.extent, read.spare, self.care.view(now), false);
-            self.care.refused(now, &read.title.take_refusals());
-            match order {
-                Ok(order) => self.begin_read(now, place, Flight::new(now, read, order)),
-                Err(failure) => self.fail_read(now, place, read, (failure, self.care.view(now).lost)),
-            }
+            self.order_read(now, place, Flight::new(now, read));
         }
         begun
+    }
+
+    /// Orders the extent with the least effort, from the flight's on, with which it may be had, and begins to read it.
+    fn order_read(&mut self, now: Instant, place: usize, mut flight: Flight) {
+        let title = Arc::clone(&flight.read.title);
+        loop {
+            let view = self.view_for(now, &flight);
+            flight.pieces |= view.pieces;
+            let thorough = flight.effort > Effort::Usual;
+            let order = title.order(flight.read.key.extent, flight.read.spare, view, thorough);
+            self.care.refused(now, &title.take_refusals());
+            match order {
+                Ok(order) => {
+                    flight.order = order;
+                    flight.tries += 1;
+                    return self.begin_read(now, place, flight);
+                }
+                Err(failure) if failure == ReadFailure::OutOfRange || !self.try_harder(now, &mut flight) => {
+                    return self.give_up_or_wait(now, place, flight, (failure, view.lost));
+                }
+                Err(_) => {}
+            }
+        }
     }
 
     fn begin_read(&mut self, now: Instant, place: usize, mut flight: Flight) {
         self.reader.begin(now, place, &flight.order);
         let of_members = flight.order.spans.iter().any(|span| span.member.is_some());
         (flight.begun, flight.late, flight.returns) = (now, 0, self.care.returns());
+        flight.is_waiting = false;
         flight.look_at = of_members.then(|| now.plus_ns(LOOK_NS));
         self.flights[place] = Some(flight);
     }
 
-    /// Reads the extent once more, from whom may be asked for it now.
-    fn read_again(&mut self, now: Instant, place: usize, mut flight: Flight) {
-        let view = self.view_for(now, &flight);
-        let order = flight.read.title.order(flight.read.key.extent, flight.read.spare, view, flight.again);
-        self.care.refused(now, &flight.read.title.take_refusals());
-        match order {
-            Ok(order) => {
-                flight.order = order;
-                flight.tries += 1;
-                self.begin_read(now, place, flight);
+    /// The next step of effort. `false`: there is none.
+    fn try_harder(&self, now: Instant, flight: &mut Flight) -> bool {
+        let has_members = flight.read.title.source().members().is_some();
+        // An order may have become thorough by itself, around members that are avoided.
+        let thorough = flight.effort > Effort::Usual || flight.order.thorough;
+        flight.effort = match flight.effort {
+            _ if !thorough => Effort::Thorough,
+            Effort::Usual | Effort::Thorough if has_members => Effort::All,
+            effort if has_members && flight.failed & !flight.timed_out & !flight.pieces != 0 => effort,
+            // Whoever was asked for this extent already and did not answer is not asked again.
+            Effort::All
+                if self.care.view(now).hung & !flight.timed_out != 0
+                    && self.reader.aside_bytes() <= MAX_HUNG_BYTES =>
+            {
+                Effort::Last
             }
-            Err(failure) => self.fail_read(now, place, flight.read, (failure, view.lost | flight.wrong)),
-        }
+            _ => return false,
+        };
+        true
     }
 
-    /// Whom to ask for an extent that was tried before.
+    /// Whom to ask for an extent, with what effort, after what has been tried.
     fn view_for(&self, now: Instant, flight: &Flight) -> MemberView {
         let view = self.care.view(now);
-        MemberView { lost: view.lost | flight.failed | flight.late, ..view }
+        let Flight { failed, timed_out, late, wrong, .. } = *flight;
+        let reopen = failed & !timed_out | wrong | flight.order.absent;
+        let all = MemberView { all: true, pieces: failed & !timed_out, reopen, ..view };
+        match flight.effort {
+            Effort::Usual | Effort::Thorough => MemberView { lost: view.lost | failed | late, ..view },
+            Effort::All => MemberView { lost: view.lost & !view.stale, ..all },
+            Effort::Last => MemberView { lost: view.lost & !view.stale & !view.hung, ..all },
+        }
     }
 
     /// One read has ended: builds the extent, or reads once more, or gives up.
@@ -109,7 +185,7 @@ impl Manager {
         {
             // The file could be opened for direct reads but does not take them.
             flight.read.title.refuse_direct();
-            return self.read_again(now, place, flight);
+            return self.order_read(now, place, flight);
         }
         let (extent, title) = (flight.read.fill.bytes_mut(), (flight.read.key.title, &*flight.read.title));
         let built = self.builder.assemble(title, &flight.order, &results, extent);
@@ -124,37 +200,49 @@ impl Manager {
             self.care.forget_title(flight.read.key.title);
         }
         let all_came = results.iter().all(Result::is_ok);
-        let news = failed & !flight.failed != 0;
         flight.failed |= failed;
+        flight.timed_out |= failed & flight.late;
         flight.wrong |= wrong;
-        let (outcome, again) = match built {
+        let failure = match built {
             Built::Done(filled) => {
                 self.count_filled(&flight, &filled.content, filled.decoded_bytes);
                 self.counters.sums_only.add(filled.sums_only.into());
-                (Ok(filled.content), false)
+                return self.end_read(now, place, flight, filled.content);
             }
-            Built::More { .. } => (Err(ReadFailure::Checksum), true),
-            Built::Failed { failure: ReadFailure::Checksum, .. } => {
-                (Err(ReadFailure::Checksum), !flight.again || news)
-            }
-            Built::Failed { failure, .. } => (Err(failure), news),
+            Built::More { .. } => ReadFailure::Checksum,
+            Built::Failed { failure, .. } => failure,
         };
-        if !again || flight.tries >= MAX_TRIES {
-            return match outcome {
-                Ok(content) => self.end_read(now, place, flight, content),
-                Err(failure) => {
-                    let at_fault = flight.failed | flight.late | flight.wrong | flight.order.absent;
-                    self.fail_read(now, place, flight.read, (failure, at_fault));
-                }
-            };
+        // A file that is all there is of a title is read again only if what came of it was wrong.
+        let may_try = all_came || flight.read.title.source().members().is_some();
+        if !may_try || flight.tries >= MAX_TRIES || !self.try_harder(now, &mut flight) {
+            return self.give_up_or_wait(now, place, flight, (failure, 0));
         }
         if all_came {
             // Memory or a cable may have been at fault, not the disk: read again, past what the kernel remembers.
             self.counters.retries.add(1);
             flight.order.spans.iter().for_each(forget_cached);
         }
-        flight.again = true;
-        self.read_again(now, place, flight);
+        self.order_read(now, place, flight);
+    }
+
+    /// Nothing more can be done for an extent; it fails, unless a member that has not answered when its files were to be opened may yet
+    /// do so in time.
+    fn give_up_or_wait(
+        &mut self,
+        now: Instant,
+        place: usize,
+        mut flight: Flight,
+        (failure, lost): (ReadFailure, u32),
+    ) {
+        let is_silent = flight.read.title.take_silent() != 0;
+        if is_silent && flight.tries < MAX_TRIES && now.ns_since(flight.first) < HUNG_NS {
+            flight.is_waiting = true;
+            flight.look_at = Some(now.plus_ns(LOOK_NS));
+            self.flights[place] = Some(flight);
+            return;
+        }
+        let at_fault = lost | flight.at_fault();
+        self.fail_read(now, place, flight.read, (failure, at_fault));
     }
 
     fn count_filled(&self, flight: &Flight, content: &ExtentContent, decoded_bytes: u64) {
@@ -219,6 +307,19 @@ impl Manager {
         });
     }
 
+    /// This thread should have run at `due` and does so at `now`: if that is much later, the processor was busy. What the members
+    /// answered meanwhile has not been seen, so the time is not counted against them.
+    pub(super) fn forgive(&mut self, now: Instant, due: Instant) {
+        let stalled = now.ns_since(due);
+        if stalled < STALL_NS {
+            return;
+        }
+        self.reader.forgive(now, stalled);
+        let flights = self.flights.iter_mut().flatten();
+        let times = flights.flat_map(|flight| [&mut flight.first, &mut flight.begun]).chain(&mut self.probe);
+        times.for_each(|at| *at = at.plus_ns(stalled).min(now));
+    }
+
     /// Looks after reads of many members that take long. Gives the number of those given up: never one of which nothing is
     /// missing, which only waits to be taken.
     pub(super) fn look_after_reads(&mut self, now: Instant) -> usize {
@@ -227,7 +328,10 @@ impl Manager {
             let due = |flight: &Flight| flight.look_at.is_some_and(|at| at <= now);
             let Some(mut flight) = self.flights[place].take_if(|flight| due(flight)) else { continue };
             flight.look_at = Some(now.plus_ns(LOOK_NS));
-            if self.should_give_up(now, place, &mut flight) {
+            if flight.is_waiting {
+                flight.tries += 1;
+                self.order_read(now, place, flight);
+            } else if self.should_give_up(now, place, &mut flight) {
                 given_up += 1;
                 let owed = self.reader.give_up(place);
                 self.care.given_up(flight.begun, &owed);
@@ -244,7 +348,9 @@ impl Manager {
         let missing = self.reader.unanswered(now, place);
         let view = self.care.view(now);
         // What waits for its turn behind others of a member that does not answer will not be answered either.
-        let hopeless = missing.late | missing.queued & (view.lost | view.avoid);
+        let silent = view.lost | view.avoid | self.care.owing();
+        let is_over = now.ns_since(flight.begun) >= MAX_READ_NS;
+        let hopeless = missing.late | if is_over { missing.queued } else { missing.queued & silent };
         let news = missing.late & !flight.late;
         // Who was late and has answered meanwhile is as good as any other: what it gave is at hand. Where one has, others that are
         // as slow may be about to: they have until the next look.
@@ -256,17 +362,20 @@ impl Manager {
         if flight.late == 0 || came || self.reader.aside_bytes() + missing.bytes > MAX_ASIDE_BYTES {
             return false;
         }
-        let others = flight.read.title.order(
-            flight.read.key.extent,
-            flight.read.spare,
-            self.view_for(now, flight),
-            true,
-        );
+        // Who asks everybody waits for everybody.
+        let others = (flight.effort < Effort::All).then(|| {
+            let view = self.view_for(now, flight);
+            flight.read.title.order(flight.read.key.extent, flight.read.spare, view, true)
+        });
         match others {
-            Ok(order) if !is_missed(&flight.read.title, &order) => flight.tries < MAX_TRIES,
+            Some(Ok(order)) if !is_missed(&flight.read.title, &order) => flight.tries < MAX_TRIES,
             // Nothing else can be read.
             _ if tolerance(&flight.read.title) == 0 => false,
-            _ => now.ns_since(flight.begun) >= HUNG_NS,
+            // As long as something comes, the disks are only busy.
+            _ => {
+                now.ns_since(missing.news.unwrap_or(flight.begun)) >= HUNG_NS
+                    || now.ns_since(flight.begun) >= MAX_READ_NS
+            }
         }
     }
 }

@@ -1,16 +1,20 @@
 //! What becomes of reads of many members when some answer late: the manager's turns on a clock that the test moves, real
 //! reads, members that hang on order.
 
+use std::fs::File;
+use std::os::unix::fs::FileExt;
 use std::sync::Arc;
 use std::time::{Duration, Instant as RealInstant};
 
 use millrace_core::ids::{StreamId, TitleRef};
 use millrace_core::pool::{ExtentArena, HeapRegion, Lease};
 use millrace_core::seam::{Clock, Doorbell, Want};
+use proptest::prelude::*;
 
 use super::super::super::ReadBackend;
 use super::super::super::door::{self, CacheDoor};
-use super::super::super::health::GOOD_PROBES;
+use super::super::super::health::{GOOD_PROBES, Outcome};
+use super::super::super::rows::TitleFile;
 use super::super::super::rows::sample::{RowSample, RowSource, geometry};
 use super::super::Parts;
 use super::*;
@@ -36,7 +40,7 @@ impl Clock for StoppedClock {
     }
 }
 
-/// A manager on three members of which one may be lost.
+/// A manager on three members of which one may be lost, or on others.
 struct World {
     manager: Manager,
     door: CacheDoor,
@@ -309,4 +313,338 @@ fn of_a_title_that_was_closed_while_it_was_read_no_file_stays_open() {
     world.turn(10);
     assert_eq!(world.manager.free_places.len(), 7, "the read has ended");
     assert!(!world.manager.care.remembers(world.title));
+}
+
+/// The manager had no processor: what its members answered meanwhile it has not seen, and blames nobody.
+#[test]
+fn a_manager_that_did_not_run_blames_nobody() {
+    let mut world = World::new(7, 1);
+    world.faults.set(1, ReadFault::Hang);
+    world.want(0);
+    world.turn(0);
+    world.wait_begun(0, 0b010);
+    world.wait_missing(0, 0b010);
+    // It meant to look at 70 ms.
+    world.manager.forgive(Instant(3000 * MS), Instant(70 * MS));
+    for at_ms in [3000, 3170] {
+        world.turn(at_ms);
+        assert_eq!(world.late(1), 0, "at {at_ms} ms");
+    }
+    // Now it has been seen to take too long.
+    world.turn(3260);
+    assert_eq!((world.late(1), world.health(1)), (1, MemberHealth::Slow));
+    world.wait_granted(3260, 1);
+    world.faults.set_all(&[]);
+}
+
+/// A turn that comes a little late is none that was missed.
+#[test]
+fn little_delays_are_not_forgiven() {
+    let mut world = World::new(7, 1);
+    world.faults.set(1, ReadFault::Hang);
+    world.want(0);
+    world.turn(0);
+    world.wait_begun(0, 0b010);
+    world.wait_missing(0, 0b010);
+    (1..=10).for_each(|turn| world.manager.forgive(Instant(turn * 30 * MS), Instant((turn * 30 - 20) * MS)));
+    world.turn(300);
+    assert_eq!(world.late(1), 1);
+    world.wait_granted(300, 1);
+    world.faults.set_all(&[]);
+}
+
+/// All members are late and nothing else is left: they are waited for, and for those that have answered nobody gives up the rest.
+#[test]
+fn members_that_are_all_late_are_waited_for() {
+    let mut world = World::new(7, 1);
+    world.faults.set_all(&[(0, ReadFault::Hang), (1, ReadFault::Hang), (2, ReadFault::Hang)]);
+    world.want(0);
+    world.turn(0);
+    world.wait_begun(0, 0b111);
+    for at_ms in [260, 700, 1400, 1990] {
+        world.turn(at_ms);
+        assert_eq!(
+            (world.granted.len(), world.manager.counters.snapshot().hung_reads),
+            (0, 0),
+            "at {at_ms} ms"
+        );
+    }
+    world.faults.set_all(&[]);
+    world.wait_granted(1991, 1);
+    let stats = world.manager.counters.snapshot();
+    assert_eq!((stats.read_errors, stats.hung_reads), (0, 0), "{stats:?}");
+}
+
+/// A title whose files are damaged, and what is known of the damage.
+struct Damaged {
+    sample: RowSample,
+    random: u64,
+}
+
+impl Damaged {
+    fn new(shape: (u16, u16, u16, u32), rows: usize, seed: u64) -> Self {
+        let (k, m, members, unit) = shape;
+        Self { sample: RowSample::of_rows(geometry(k, m, members, unit), rows), random: seed | 1 }
+    }
+
+    fn below(&mut self, end: usize) -> usize {
+        self.random ^= self.random << 13;
+        self.random ^= self.random >> 7;
+        self.random ^= self.random << 17;
+        (self.random >> 11) as usize % end.max(1)
+    }
+
+    /// Flips a bit of a symbol: packet `column` of a unit of a row. `false`: it lies behind the film's end.
+    fn flip(&mut self, row: u32, unit: usize, column: u32) -> bool {
+        let rows = self.sample.rows;
+        let (position, at) = (rows.position_of(row, unit), column as usize * 1316);
+        let kind = match unit < rows.k() {
+            true if rows.film_in_unit(row, unit) <= at => return false,
+            true => TitleFile::Data,
+            false => TitleFile::Parity,
+        };
+        let length = match kind {
+            TitleFile::Data => (rows.film_in_unit(row, unit) - at).min(1316),
+            _ => 1316,
+        };
+        let offset = rows.offset_of(row, unit) + (at + self.below(length)) as u64;
+        let file = File::options().read(true).write(true).open(self.sample.path(position, kind)).unwrap();
+        let mut byte = [0];
+        file.read_exact_at(&mut byte, offset).unwrap();
+        file.write_all_at(&[byte[0] ^ 1 << self.below(8)], offset).unwrap();
+        true
+    }
+
+    /// The same of several packets of a unit.
+    fn flip_unit(&mut self, row: u32, unit: usize, columns: std::ops::Range<u32>) {
+        for column in columns {
+            self.flip(row, unit, column);
+        }
+    }
+
+    /// Damages at most `m` symbols of each codeword; the members with the numbers in `bad` more often than the others.
+    fn flip_any(&mut self, bad: &[u16], percent: usize) {
+        let rows = self.sample.rows;
+        for (row, column) in (0..rows.rows()).flat_map(|row| (0..rows.unit_packets()).map(move |c| (row, c)))
+        {
+            let mut left = rows.m();
+            let first = self.below(rows.k() + rows.m());
+            for unit in (0..rows.k() + rows.m()).map(|unit| (first + unit) % (rows.k() + rows.m())) {
+                let is_bad = bad.contains(&(rows.position_of(row, unit) as u16));
+                let chance = if is_bad { percent } else { percent / 8 };
+                if left > 0 && self.below(100) < chance && self.flip(row, unit, column) {
+                    left -= 1;
+                }
+            }
+        }
+    }
+
+    fn world(self) -> World {
+        let film = self.sample.open(1316);
+        // Room for a part of the title: it is read more than once.
+        World::of(6, 5, self.sample, (film, 0))
+    }
+}
+
+impl World {
+    /// The next extents, in this order, wanted one after another; each has to be right.
+    fn play(&mut self, at_ms: &mut u64, extents: &[u32]) {
+        for &extent in extents {
+            self.want(extent);
+            self.wait_right(at_ms);
+            *at_ms += 40;
+        }
+    }
+
+    /// Waits until something is granted, which has to be right.
+    fn wait_right(&mut self, at_ms: &mut u64) {
+        let (begun, mut seconds) = (RealInstant::now(), 1);
+        while self.granted.is_empty() {
+            let elapsed = begun.elapsed();
+            assert!(elapsed < PATIENCE, "nothing is granted");
+            if elapsed > Duration::from_secs(seconds) {
+                // Threads that open files have had no processor: that is looked at again as time goes on.
+                (*at_ms, seconds) = (*at_ms + 70, seconds + 1);
+            }
+            self.turn(*at_ms);
+            std::thread::yield_now();
+        }
+        for (extent, lease) in std::mem::take(&mut self.granted) {
+            let lease = lease.unwrap_or_else(|failure| panic!("extent {extent}: {failure}"));
+            assert_eq!(self.sample.check(&lease.content(), lease.bytes()), [0; 0]);
+        }
+    }
+
+    fn extents(&self) -> u32 {
+        self.manager.policy.title(self.title).unwrap().extents()
+    }
+}
+
+/// Two members of four are damaged, where one may be lost, but never in the same stripe; both are suspended, in any order.
+#[test]
+fn two_damaged_members_of_which_one_may_be_lost_cut_nobody_who_can_be_served() {
+    let mut damaged = Damaged::new((6, 2, 4, 5), 60, 5);
+    let rows = damaged.sample.rows;
+    for row in 0..rows.rows() {
+        let member = match row * 100 / rows.rows() {
+            0..60 => 2,
+            65..100 => 1,
+            _ => continue,
+        };
+        for unit in rows.units_on(member, row).filter(|&unit| unit < rows.k()) {
+            damaged.flip_unit(row, unit, 0..rows.unit_packets());
+        }
+    }
+    let mut world = damaged.world();
+    let (extents, mut at_ms) = (world.extents(), 0);
+    // One viewer from the beginning, one from where the other member's damage is.
+    let order: Vec<u32> =
+        (0..extents).flat_map(|extent| [extent, (extent + extents * 2 / 3) % extents]).collect();
+    world.play(&mut at_ms, &order);
+    for member in [1, 2] {
+        assert_ne!(world.health(member), MemberHealth::Healthy, "it was seen to be damaged");
+    }
+    world.play(&mut at_ms, &order);
+    let stats = world.manager.counters.snapshot();
+    assert_eq!((stats.read_errors, stats.checksum_errors), (0, 0), "{stats:?}");
+}
+
+/// A file is cut in the middle of a unit, and another member is damaged up to there: what is left is taken packet by packet.
+#[test]
+fn files_that_end_too_early_give_what_they_have() {
+    let mut damaged = Damaged::new((6, 2, 4, 5), 40, 5);
+    let rows = damaged.sample.rows;
+    let cut = |position: usize, kind: TitleFile, bytes: u64| {
+        let file = File::options().write(true).open(damaged.sample.path(position, kind)).unwrap();
+        file.set_len(bytes).unwrap();
+    };
+    let middle = rows.rows() / 2;
+    let unit = rows.units_on(1, middle).find(|&unit| unit < rows.k()).unwrap();
+    cut(1, TitleFile::Data, rows.offset_of(middle, unit) + 1316 * 2 + 100);
+    for row in 0..middle {
+        for unit in rows.units_on(3, row) {
+            damaged.flip_unit(row, unit, 0..rows.unit_packets());
+        }
+    }
+    // In that row too, as far as the first member has one of its two units.
+    for unit in rows.units_on(3, middle).take(1) {
+        damaged.flip_unit(middle, unit, 0..2);
+    }
+    let mut world = damaged.world();
+    let (extents, mut at_ms) = (world.extents(), 0);
+    let order: Vec<u32> = (0..extents).chain((0..extents).rev()).collect();
+    world.play(&mut at_ms, &order);
+    let stats = world.manager.counters.snapshot();
+    assert_eq!((stats.read_errors, stats.checksum_errors), (0, 0), "{stats:?}");
+}
+
+/// A member whose file is gone, and one that is damaged elsewhere.
+#[test]
+fn of_a_member_without_its_data_file_the_parity_is_used() {
+    let mut damaged = Damaged::new((4, 4, 2, 3), 30, 9);
+    let rows = damaged.sample.rows;
+    std::fs::remove_file(damaged.sample.path(0, TitleFile::Data)).unwrap();
+    // Half of the other's parity: without that of the first there is not enough.
+    for row in 0..rows.rows() {
+        let parity: Vec<usize> = rows.units_on(1, row).filter(|&unit| unit >= rows.k()).collect();
+        for &unit in parity.iter().take(parity.len() / 2) {
+            damaged.flip_unit(row, unit, 0..rows.unit_packets());
+        }
+    }
+    let mut world = damaged.world();
+    let order: Vec<u32> = (0..world.extents()).collect();
+    world.play(&mut 0, &order);
+}
+
+/// Something that happens while viewers play.
+#[derive(Clone, Copy, Debug)]
+enum Event {
+    /// So many milliseconds pass.
+    Wait(u64),
+    /// Something becomes of another read of a member.
+    Blame(u16, u8),
+    /// A member does not answer for so long, and then does.
+    Late(u16, u64, u32),
+    /// Somebody wants an extent.
+    Play(u32),
+    /// The members' files are said to be others.
+    Repaired,
+}
+
+fn event() -> impl Strategy<Value = Event> {
+    prop_oneof![
+        (0u64..3000).prop_map(Event::Wait),
+        (0u16..5, 0u8..5).prop_map(|(member, kind)| Event::Blame(member, kind)),
+        (0u16..5, 0u64..1500, any::<u32>()).prop_map(|(member, ms, extent)| Event::Late(member, ms, extent)),
+        any::<u32>().prop_map(Event::Play),
+        any::<u32>().prop_map(Event::Play),
+        Just(Event::Repaired),
+    ]
+}
+
+fn happen(world: &mut World, at_ms: &mut u64, event: Event) {
+    let members = world.sample.rows.members() as u16;
+    let extents = world.extents();
+    match event {
+        Event::Wait(ms) => {
+            // Probes are begun and answered meanwhile.
+            for _ in 0..ms.div_ceil(250) {
+                *at_ms += 250;
+                world.turn(*at_ms);
+                world.wait_missing(*at_ms, 0);
+            }
+        }
+        Event::Blame(member, kind) => {
+            let outcome = match kind {
+                0 => Outcome::Late,
+                1 => Outcome::Error(libc::ENODEV),
+                2 => Outcome::Error(libc::EIO),
+                _ => Outcome::Wrong,
+            };
+            let times = if kind > 2 { 6 } else { 1 };
+            let now = Instant(*at_ms * MS);
+            (0..times).for_each(|_| world.manager.care.blame(now, member % members, outcome));
+        }
+        Event::Late(member, ms, extent) => {
+            world.faults.set(member % members, ReadFault::Hang);
+            world.want(extent % extents);
+            for _ in 0..ms.div_ceil(70) {
+                world.turn(*at_ms);
+                *at_ms += 70;
+            }
+            world.faults.set_all(&[]);
+            world.wait_right(at_ms);
+            world.wait_missing(*at_ms, 0);
+        }
+        Event::Play(extent) => world.play(at_ms, &[extent % extents]),
+        Event::Repaired => {
+            world.sample.epoch.fetch_add(1, std::sync::atomic::Ordering::SeqCst);
+        }
+    }
+}
+
+proptest! {
+    #![proptest_config(ProptestConfig::with_cases(ProptestConfig::default().cases.div_ceil(16)))]
+    /// Whatever is damaged, as long as no codeword has more than `m` bad symbols, and whatever happens in whatever order (errors,
+    /// suspensions, probes, late answers): every viewer gets every byte.
+    #[test]
+    fn what_the_parity_makes_up_for_is_never_refused(
+        shape in prop::sample::select(vec![(6, 2, 4, 5), (4, 4, 2, 3), (4, 2, 3, 5), (4, 1, 5, 4), (4, 4, 4, 3)]),
+        seed: u64,
+        bad in proptest::collection::vec(0u16..5, 0..4),
+        percent in 0usize..=100,
+        events in proptest::collection::vec(event(), 0..24),
+    ) {
+        let mut damaged = Damaged::new(shape, 24, seed);
+        damaged.flip_any(&bad, percent);
+        let mut world = damaged.world();
+        let mut at_ms = 0;
+        for event in events {
+            happen(&mut world, &mut at_ms, event);
+        }
+        let all: Vec<u32> = (0..world.extents()).collect();
+        world.play(&mut at_ms, &all);
+        let stats = world.manager.counters.snapshot();
+        prop_assert_eq!((stats.read_errors, stats.checksum_errors), (0, 0));
+    }
 }

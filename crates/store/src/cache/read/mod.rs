@@ -26,12 +26,14 @@ use crate::disk::ReadFaults;
 pub(super) struct Unanswered {
     /// Members of which something is missing.
     pub(super) members: u32,
-    /// Members that were asked [`SLOW_READ_NS`](millrace_core::limits::SLOW_READ_NS) ago or earlier.
+    /// Members whose reads have been under way for [`SLOW_READ_NS`](millrace_core::limits::SLOW_READ_NS) or longer.
     pub(super) late: u32,
     /// Members whose reads have not even been begun: nobody is to blame yet.
     pub(super) queued: u32,
     /// Staging memory of what is missing, in bytes.
     pub(super) bytes: usize,
+    /// When something was seen to come last of what is missing, or to be begun. None: nothing has been begun.
+    pub(super) news: Option<Instant>,
 }
 
 /// A read that was given up and that a member still owes an answer.
@@ -66,6 +68,9 @@ pub(super) trait Reader {
 
     /// What is still missing at a place.
     fn unanswered(&mut self, now: Instant, place: usize) -> Unanswered;
+
+    /// Whoever looks at the reads under way did not run for `ns` before `now`: that time is not counted against them.
+    fn forgive(&mut self, now: Instant, ns: u64);
 
     /// Does not wait any longer for what is missing at a place: its memory is put aside until the kernel is done with it,
     /// its results are `ETIMEDOUT`, the place is done. Gives what was put aside.

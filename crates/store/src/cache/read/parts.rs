@@ -6,6 +6,8 @@
 use std::collections::VecDeque;
 use std::io;
 use std::ops::Range;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicU32, Ordering};
 
 use millrace_core::limits::SLOW_READ_NS;
 use millrace_core::time::Instant;
@@ -41,6 +43,8 @@ pub(super) struct Part {
     pub(super) reads: Vec<Read>,
     memory: Option<Memory>,
     left: usize,
+    /// Counts what comes, wherever the part is.
+    arrivals: Arc<AtomicU32>,
 }
 
 impl Part {
@@ -67,6 +71,7 @@ impl Part {
 
     /// Notes what a call for [`Part::rest`] has brought. `true`: the rest is to be asked for.
     pub(super) fn arrived(&mut self, index: usize, result: i32) -> bool {
+        self.arrivals.fetch_add(1, Ordering::Relaxed);
         let read = &mut self.reads[index];
         let result = match read.span.arrived(result) {
             Step::Again => return true,
@@ -118,11 +123,32 @@ struct Slot {
     member: Option<u16>,
     /// When it was begun, as far as is known.
     begun: Option<Instant>,
+    /// What had come of it when it was looked at last, and since when it has been no more.
+    arrivals: Arc<AtomicU32>,
+    arrived: u32,
+    arrived_at: Option<Instant>,
     ended: bool,
     /// Its memory in bytes.
     bytes: usize,
     /// The part, unless a thread has it.
     part: Option<Part>,
+}
+
+impl Slot {
+    fn free() -> Self {
+        let (owner, member, begun, ended, bytes, part) = (Owner::Nobody, None, None, true, 0, None);
+        let (arrivals, arrived, arrived_at) = (Arc::default(), 0, None);
+        Self { owner, member, begun, arrivals, arrived, arrived_at, ended, bytes, part }
+    }
+
+    /// When something came of it last, or it was begun; as far as has been seen.
+    fn news(&mut self, now: Instant) -> Option<Instant> {
+        let arrived = self.arrivals.load(Ordering::Relaxed);
+        if self.arrived != arrived {
+            (self.arrived, self.arrived_at) = (arrived, Some(now));
+        }
+        self.arrived_at.max(self.begun)
+    }
 }
 
 #[derive(Default)]
@@ -169,9 +195,9 @@ impl Parts {
             let (part, error) =
                 self.part(order, member, number == 0, |span, index| seat.spans[span] = (id, index));
             let bytes = part.bytes();
-            let owner = Owner::Place(place);
-            self.slots[id] =
-                Slot { owner, member, begun: None, ended: error.is_some(), bytes, part: Some(part) };
+            let arrivals = Arc::clone(&part.arrivals);
+            let (owner, ended) = (Owner::Place(place), error.is_some());
+            self.slots[id] = Slot { owner, member, ended, bytes, arrivals, part: Some(part), ..Slot::free() };
             seat.parts.push(id);
             match error {
                 Some(_) => {}
@@ -206,9 +232,11 @@ impl Parts {
         }
         let left = reads.len();
         match self.staging.take(at, home) {
-            Ok(memory) => (Part { member, reads, memory: Some(memory), left }, None),
+            Ok(memory) => {
+                (Part { member, reads, memory: Some(memory), left, arrivals: Arc::default() }, None)
+            }
             Err(error) => {
-                let mut part = Part { member, reads, memory: None, left };
+                let mut part = Part { member, reads, memory: None, left, arrivals: Arc::default() };
                 part.fail(error.raw_os_error().unwrap_or(libc::ENOMEM));
                 (part, Some(error))
             }
@@ -217,8 +245,7 @@ impl Parts {
 
     fn free_slot(&mut self) -> PartId {
         self.free.pop().unwrap_or_else(|| {
-            let owner = Owner::Nobody;
-            self.slots.push(Slot { owner, member: None, begun: None, ended: true, bytes: 0, part: None });
+            self.slots.push(Slot::free());
             self.slots.len() - 1
         })
     }
@@ -280,9 +307,21 @@ impl Parts {
         }
     }
 
-    /// A part is being read from now on.
+    /// A part is being read from now on, if that was not known.
     pub(super) fn note_begun(&mut self, id: PartId, now: Instant) {
-        self.slots[id].begun = Some(now);
+        let slot = &mut self.slots[id];
+        if !slot.ended {
+            slot.begun.get_or_insert(now);
+        }
+    }
+
+    /// Nobody has looked at the parts that are being read for `ns` before `now`: that time is not counted.
+    pub(super) fn forgive(&mut self, now: Instant, ns: u64) {
+        for slot in self.slots.iter_mut().filter(|slot| !slot.ended) {
+            for at in [&mut slot.begun, &mut slot.arrived_at].into_iter().flatten() {
+                *at = at.plus_ns(ns).min(now);
+            }
+        }
     }
 
     /// What is still missing at a place; `queued` says of a part that it waits for its turn. What does not is taken to
@@ -304,8 +343,10 @@ impl Parts {
             missing.members |= member;
             if slot.begun.is_none() && queued(id) {
                 missing.queued |= member;
-            } else if now.ns_since(*slot.begun.get_or_insert(now)) >= SLOW_READ_NS {
-                missing.late |= member;
+            } else {
+                let begun = *slot.begun.get_or_insert(now);
+                missing.late |= if now.ns_since(begun) >= SLOW_READ_NS { member } else { 0 };
+                missing.news = missing.news.max(slot.news(now));
             }
         }
         missing

@@ -186,7 +186,7 @@ impl Disks {
         }
         // The readers put what belongs together together, however it is ordered.
         spans.rotate_left(number as usize % self.files.len());
-        Order { extent: 0, spare: 0, thorough: false, spans, absent: 0, left_out: 0 }
+        Order { spans, ..Order::empty(0, 0) }
     }
 
     /// The results of an order are the bytes of the files, but for those members, who have failed.
@@ -366,4 +366,28 @@ fn memory_is_given_back() {
     }
     assert!(kept[1] == kept[2] && kept[2] == kept[3], "{kept:?}");
     assert!(uring.kept().1 < 1 << 20);
+}
+
+/// The time counts from when a read is under way, and what comes of it is news; time in which nobody looked does not count.
+#[test]
+fn time_counts_from_when_a_read_is_under_way() {
+    let disks = Disks::new(2);
+    let mut parts = parts::Parts::new(1, staging::Staging::new(1).unwrap());
+    let ids = parts.begin(0, &disks.order(1));
+    let ms = |ms: u64| Instant(ms * 1_000_000);
+    let queued = parts.unanswered(ms(900), 0, |_| true);
+    assert_eq!((queued.queued, queued.late, queued.news), (queued.members, 0, None));
+    ids.iter().for_each(|&id| parts.note_begun(id, ms(1000)));
+    let missing = parts.unanswered(ms(1249), 0, |_| true);
+    assert_eq!((missing.queued, missing.late, missing.news), (0, 0, Some(ms(1000))));
+    // One block of many: it is as late as it was, but it is not dead.
+    assert!(parts.part_mut(ids[0]).unwrap().arrived(1, 4096));
+    let missing = parts.unanswered(ms(1250), 0, |_| true);
+    assert_eq!((missing.late, missing.news), (missing.members, Some(ms(1250))));
+    parts.forgive(ms(1300), 40_000_000);
+    let missing = parts.unanswered(ms(1289), 0, |_| true);
+    assert_eq!((missing.late, missing.news), (0, Some(ms(1290))));
+    parts.forgive(ms(1300), 10_000_000_000);
+    assert_eq!(parts.unanswered(ms(1549), 0, |_| true).late, 0, "not begun later than now");
+    assert_eq!(parts.unanswered(ms(1550), 0, |_| true).late, missing.members);
 }

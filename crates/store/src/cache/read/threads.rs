@@ -146,6 +146,10 @@ impl Reader for Threads {
         self.parts.unanswered(now, place, |id| queues.todo.iter().any(|job| job.id == id))
     }
 
+    fn forgive(&mut self, now: Instant, ns: u64) {
+        self.parts.forgive(now, ns);
+    }
+
     fn give_up(&mut self, place: usize) -> Vec<Owed> {
         self.collect();
         let mut queues = self.shared.lock();

@@ -50,6 +50,8 @@ pub(super) struct Uring {
     parts: Parts,
     /// Submission entries that wait for room in the ring.
     unsent: VecDeque<squeue::Entry>,
+    /// Parts that the kernel may not have heard of: they wait for the next call, or for room in the ring.
+    fresh: Vec<PartId>,
     /// Reads whose completion has not come.
     in_flight: usize,
     wake: Arc<EventBell>,
@@ -80,8 +82,9 @@ impl Uring {
         let mut staging = Staging::new(places)?;
         register(&ring, &mut staging);
         let parts = Parts::new(places, staging);
-        let (unsent, made_up, held) = (VecDeque::new(), VecDeque::new(), Vec::new());
-        Ok(Self { ring, parts, unsent, in_flight: 0, wake, wake_watched: false, faults, held, made_up })
+        let (unsent, fresh, made_up, held) = (VecDeque::new(), Vec::new(), VecDeque::new(), Vec::new());
+        let (in_flight, wake_watched) = (0, false);
+        Ok(Self { ring, parts, unsent, fresh, in_flight, wake, wake_watched, faults, held, made_up })
     }
 
     /// Asks for what is missing of one read, unless it is to fail or to be late on order.
@@ -157,6 +160,19 @@ impl Uring {
             }
             self.in_flight += reads;
         }
+    }
+
+    /// What was given to the ring is under way from now on.
+    fn note_begun(&mut self, now: Instant) {
+        let (parts, unsent) = (&mut self.parts, &self.unsent);
+        self.fresh.retain(|&id| {
+            let is_of = |entry: &squeue::Entry| entry.get_user_data() / MAX_SPANS as u64 == id as u64;
+            let waits = unsent.iter().any(is_of);
+            if !waits {
+                parts.note_begun(id, now);
+            }
+            waits
+        });
     }
 
     /// Lets the kernel begin what was sent and waits for a completion; `false`: it refused.
@@ -252,9 +268,9 @@ impl Reader for Uring {
         "io_uring"
     }
 
-    fn begin(&mut self, now: Instant, place: usize, order: &Order) {
+    fn begin(&mut self, _now: Instant, place: usize, order: &Order) {
         for id in self.parts.begin(place, order) {
-            self.parts.note_begun(id, now);
+            self.fresh.push(id);
             let reads = self.parts.part_mut(id).map_or(0, |part| part.reads.len());
             (0..reads).for_each(|index| self.ask(id, index));
         }
@@ -271,9 +287,11 @@ impl Reader for Uring {
         }
         let idle = self.in_flight == 0 && self.unsent.is_empty();
         if idle && limit == Some(Duration::ZERO) {
+            self.note_begun(now);
             return self.reap();
         }
         self.send();
+        self.note_begun(now);
         if !self.enter(limit) && limit != Some(Duration::ZERO) {
             self.wake.sleep(Some(REFUSED));
         }
@@ -293,7 +311,12 @@ impl Reader for Uring {
     }
 
     fn unanswered(&mut self, now: Instant, place: usize) -> Unanswered {
-        self.parts.unanswered(now, place, |_| false)
+        let fresh = &self.fresh;
+        self.parts.unanswered(now, place, |id| fresh.contains(&id))
+    }
+
+    fn forgive(&mut self, now: Instant, ns: u64) {
+        self.parts.forgive(now, ns);
     }
 
     fn give_up(&mut self, place: usize) -> Vec<Owed> {

@@ -13,7 +13,7 @@ use super::needs::{film_records, parity_records};
 use super::results::Results;
 use crate::cache::crcs::Crcs;
 use crate::cache::order::{Role, bit};
-use crate::meta::MetaFile;
+use crate::meta::{META_BLOCK_BYTES, MetaFile, RECORDS_PER_BLOCK};
 use crate::rows::Rows;
 use crate::sums::congruent;
 
@@ -72,8 +72,7 @@ struct Pass<'a> {
     touched: Range<u32>,
     /// Default-size packets that are needed, counted from the first row's first.
     needed: Range<usize>,
-    /// Parity units: rows, then parities.
-    parity: Vec<&'a [u8]>,
+    results: Results<'a>,
     bytes: u64,
     wrong_positions: u32,
 }
@@ -95,13 +94,8 @@ impl Decoder {
         let crcs_known = load_crcs(&mut self.film_crcs, film_records(rows, &touched), results, Role::Crcs);
         let packet = DEFAULT_PACKET_BYTES as u64;
         let needed = ((bytes.start - start) / packet) as usize..(bytes.end - start).div_ceil(packet) as usize;
-        let mut cursors = results.parity();
-        let units = touched.clone().flat_map(|row| (0..rows.m()).map(move |parity| (row, parity)));
-        let parity = units
-            .map(|(row, parity)| cursors.take(rows.position_of(row, rows.k() + parity), rows.unit_bytes()));
-        let parity: Vec<_> = parity.collect();
-        let mut pass = Pass { rows, touched, needed, parity, bytes: 0, wrong_positions: 0 };
-        self.take_data(&mut pass, results);
+        let mut pass = Pass { rows, touched, needed, results, bytes: 0, wrong_positions: 0 };
+        self.take_data(&mut pass);
         // Without records of the parity none of it can be trusted.
         if read_records(
             &mut self.parity_metas,
@@ -119,7 +113,7 @@ impl Decoder {
     }
 
     /// Copies the data that came and has its sums to its place.
-    fn take_data(&mut self, pass: &mut Pass<'_>, results: Results<'_>) {
+    fn take_data(&mut self, pass: &mut Pass<'_>) {
         let (rows, columns) = (pass.rows, pass.rows.unit_packets() as usize);
         let count = pass.touched.len();
         self.film.clear();
@@ -127,17 +121,17 @@ impl Decoder {
         self.present.clear();
         self.present.resize(count * columns, 0);
         let first = film_records(rows, &pass.touched).0;
-        let mut cursors = results.data();
         let units = pass.touched.clone().flat_map(|row| (0..rows.k()).map(move |unit| (row, unit)));
         for ((row, unit), film) in units.zip(self.film.chunks_mut(rows.unit_bytes())) {
             let (in_unit, position) = (rows.film_in_unit(row, unit), rows.position_of(row, unit));
-            let came = cursors.take(position, in_unit);
+            let (role, offset) = (Role::Data { position: position as u16 }, rows.offset_of(row, unit));
             let codewords = (row - pass.touched.start) as usize * columns;
             let packets = (row - pass.touched.start) as usize * rows.row_packets() as usize + unit * columns;
             for (column, room) in film.chunks_mut(DEFAULT_PACKET_BYTES).enumerate() {
                 let start = column * DEFAULT_PACKET_BYTES;
                 let length = in_unit.saturating_sub(start).min(DEFAULT_PACKET_BYTES);
-                let bytes = came.get(start..start + length);
+                let bytes = pass.results.bytes_at(role, offset + start as u64, length);
+                let bytes = Some(bytes).filter(|bytes| bytes.len() == length);
                 // Behind the end of the film everything is zero, and known to be.
                 let good = length == 0
                     || bytes.is_some_and(|bytes| {
@@ -180,14 +174,20 @@ impl Decoder {
         let rows = pass.rows;
         let (k, m, columns) = (rows.k(), rows.m(), rows.unit_packets() as usize);
         let (row, column) = (codeword / columns, codeword % columns);
-        let in_unit = column * DEFAULT_PACKET_BYTES..(column + 1) * DEFAULT_PACKET_BYTES;
+        let in_unit = (column * DEFAULT_PACKET_BYTES) as u64;
+        let file_row = pass.touched.start + row as u32;
         let mut parity = [&[][..]; MAX_PARITY_UNITS];
         let mut present = self.present[codeword];
         for (p, place) in parity.iter_mut().enumerate().take(m) {
             if present.count_ones() as usize >= k {
                 break;
             }
-            let Some(bytes) = pass.parity[row * m + p].get(in_unit.clone()) else { continue };
+            let position = rows.position_of(file_row, k + p) as u16;
+            let from = rows.offset_of(file_row, k + p) + in_unit;
+            let bytes = pass.results.bytes_at(Role::Parity { position }, from, DEFAULT_PACKET_BYTES);
+            if bytes.len() < DEFAULT_PACKET_BYTES {
+                continue;
+            }
             let record = (row * m + p) * columns + column;
             let number = parity_records(rows, &pass.touched).0 + record as u32;
             if self.parity_metas.get(record).is_some_and(|meta| congruent(sum16(bytes), meta.sum()))
@@ -196,8 +196,7 @@ impl Decoder {
                 present |= 1 << (k + p);
                 *place = bytes;
             } else {
-                let position = rows.position_of(pass.touched.start + row as u32, k + p);
-                pass.wrong_positions |= bit(position as u16);
+                pass.wrong_positions |= bit(position);
             }
         }
         let Some(plan) = plans.plan(present) else { return };
@@ -227,7 +226,7 @@ impl Decoder {
     }
 }
 
-/// Records from the first copy that is good.
+/// Records from the first copy that is good; if none is, block by block from copies in which that one is.
 pub(super) fn read_records(
     out: &mut Vec<PacketMeta>,
     (first, count): (u32, u32),
@@ -237,7 +236,27 @@ pub(super) fn read_records(
     out.clear();
     out.resize(count as usize, PacketMeta::default());
     let block = MetaFile::block_of(first);
-    count == 0 || results.of(role).any(|(_, bytes)| MetaFile::decode(bytes, block, first, out).is_ok())
+    count == 0
+        || results.of(role).any(|(_, bytes)| MetaFile::decode(bytes, block, first, out).is_ok())
+        || by_blocks(first, out, results, role)
+}
+
+/// Records from `first` on, each block of them from the first copy in which it is good.
+pub(super) fn by_blocks(first: u32, out: &mut [PacketMeta], results: Results<'_>, role: Role) -> bool {
+    let (mut next, mut rest) = (first, out);
+    while !rest.is_empty() {
+        let in_block = (RECORDS_PER_BLOCK - next % RECORDS_PER_BLOCK) as usize;
+        let (now, later) = rest.split_at_mut(in_block.min(rest.len()));
+        let block = MetaFile::block_of(next);
+        let at = (block - MetaFile::block_of(first)) as usize * META_BLOCK_BYTES;
+        let mut copies = results.of(role).filter_map(|(_, bytes)| bytes.get(at..at + META_BLOCK_BYTES));
+        if !copies.any(|bytes| MetaFile::decode(bytes, block, next, now).is_ok()) {
+            return false;
+        }
+        next += now.len() as u32;
+        rest = later;
+    }
+    true
 }
 
 /// CRCs from the first copy that is good; whether there is one.

@@ -8,6 +8,7 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use millrace_core::ids::TitleId;
 use millrace_core::time::Instant;
 
+use crate::cache::order::bit;
 use crate::errand::{Errands, Patience};
 use crate::rows::Rows;
 
@@ -41,6 +42,10 @@ pub trait MemberFiles: Send + Sync {
     fn slot(&self, position: usize) -> u16;
     /// Whether that member is there and believed.
     fn is_usable(&self, position: usize) -> bool;
+    /// Whether that member is there, believed or not: it may hold data and parity, which their stored sums prove.
+    fn is_present(&self, position: usize) -> bool {
+        self.is_usable(position)
+    }
     /// Changes when files on that member have to be opened anew.
     fn epoch(&self, position: usize) -> u32;
     /// Where a file is on that member; `None`: this title has none of that kind.
@@ -55,6 +60,10 @@ pub trait MemberFiles: Send + Sync {
 /// disk that refuses takes its time to do so, and all viewers wait for the thread that asks it.
 const RETRY_NS: u64 = 5_000_000_000;
 
+/// Files of a member that did not have what they should are opened again, or tried again, if that was done longer ago than this: other
+/// files may lie there by now. The volume says so too, but later.
+const REOPEN_NS: u64 = 1_000_000_000;
+
 /// An open file.
 #[derive(Clone)]
 pub(in crate::cache) struct OpenFile {
@@ -64,6 +73,8 @@ pub(in crate::cache) struct OpenFile {
     /// [`may_wait`] says so of it.
     pub(in crate::cache) may_wait: bool,
     epoch: u32,
+    /// When it was opened; not known of those that were opened with the title.
+    since: Option<Instant>,
 }
 
 /// What is known of a file.
@@ -86,6 +97,8 @@ struct Table {
     files: Vec<[Known; FILES]>,
     /// Slots of members of which a file could not be opened, and why, since somebody asked.
     refusals: Vec<(u16, i32)>,
+    /// Slots of members that did not answer when a file was to be opened, since somebody asked, as bits.
+    silent: u32,
 }
 
 /// The open files of one title.
@@ -121,8 +134,8 @@ impl FileTable {
     /// so.
     ///
     /// # Errors
-    /// The `errno` with which it cannot be opened; none if the member cannot be used, has no such file, or does not answer as
-    /// soon as film is needed.
+    /// The `errno` with which it cannot be opened; none if the member is not there, has no such file, or does not answer as
+    /// soon as film is needed ([`FileTable::take_silent`]).
     pub(in crate::cache) fn get(
         &self,
         members: &dyn MemberFiles,
@@ -144,9 +157,9 @@ impl FileTable {
         if table.files.len() <= position {
             table.files.resize_with(position + 1, Default::default);
         }
-        let Table { files, refusals } = &mut *table;
+        let Table { files, refusals, silent } = &mut *table;
         let files = &mut files[position];
-        if !members.is_usable(position) {
+        if !members.is_present(position) {
             *files = Default::default();
             return Err(None);
         }
@@ -172,9 +185,10 @@ impl FileTable {
         // Whoever does not answer is asked again as its errands allow.
         let place = &mut files[kind as usize];
         *place = Known::Nothing;
+        let opened = opened.inspect_err(|_| *silent |= bit(members.slot(position)));
         match opened.map_err(|_| None)? {
             Ok((file, direct, may_wait)) => {
-                let file = OpenFile { file: Arc::new(file), direct, may_wait, epoch };
+                let file = OpenFile { file: Arc::new(file), direct, may_wait, epoch, since: now };
                 *place = Known::Open(file.clone());
                 Ok(file)
             }
@@ -195,6 +209,27 @@ impl FileTable {
     /// Slots of members of which files could not be opened since this was asked last, and why.
     pub(in crate::cache) fn take_refusals(&self) -> Vec<(u16, i32)> {
         std::mem::take(&mut self.lock().refusals)
+    }
+
+    /// Slots of members that did not answer when files were to be opened since this was asked last, as bits.
+    pub(in crate::cache) fn take_silent(&self) -> u32 {
+        std::mem::take(&mut self.lock().silent)
+    }
+
+    /// Files of the member at a position are opened again when they are needed next, if they have been open for a while; those that could
+    /// not be opened are tried again.
+    pub(in crate::cache) fn reopen(&self, position: usize, now: Instant) {
+        let mut table = self.lock();
+        for known in table.files.get_mut(position).into_iter().flatten() {
+            let since = match known {
+                Known::Nothing => continue,
+                Known::Open(file) => file.since.map_or(0, |since| since.0),
+                Known::Refused { until, .. } => until.map_or(0, |until| until.0.saturating_sub(RETRY_NS)),
+            };
+            if now.0.saturating_sub(since) >= REOPEN_NS {
+                *known = Known::Nothing;
+            }
+        }
     }
 
     fn lock(&self) -> MutexGuard<'_, Table> {

@@ -8,7 +8,7 @@ use millrace_core::packet::PacketMeta;
 use millrace_core::pool::ExtentContent;
 use millrace_core::wire::checksum::{add, copy_sum16};
 
-use super::decode::{Decoded, Decoder};
+use super::decode::{Decoded, Decoder, by_blocks};
 use super::results::Results;
 use super::spare::{Missing, demanded};
 use crate::cache::crcs::{Crcs, Walk};
@@ -153,7 +153,8 @@ impl Maker<'_> {
                 }
             }
         }
-        false
+        self.geometry.sums.is_empty()
+            && by_blocks(self.geometry.first_packet, metas, self.results, Role::Meta)
     }
 
     /// The CRCs of what was read, from the first copy that is good; whether there is one.

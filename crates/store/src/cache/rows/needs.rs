@@ -8,7 +8,7 @@ use millrace_core::limits::DEFAULT_PACKET_BYTES;
 use millrace_core::time::Instant;
 
 use super::files::{FileTable, MemberFiles, OpenFile, TitleFile, first_copy, is_exhaustion};
-use super::spare::demanded;
+use super::spare::{Missing, demanded};
 use crate::cache::door::ReadFailure;
 use crate::cache::order::{MemberView, Order, Role, SpanFile, SpanOrder, bit};
 use crate::cache::source::{Geometry, OpenTitle};
@@ -29,6 +29,12 @@ struct Maker<'a> {
     lost: u32,
     /// Positions that are asked only if it does not work without them.
     avoided: u32,
+    /// Positions that are asked for data and parity only: records on them may be older.
+    units_only: u32,
+    /// Positions of which each packet is read by itself.
+    pieces: u32,
+    /// Everybody who is not lost is asked for everything.
+    all: bool,
     now: Instant,
     /// This process may open no more files: no member is to blame for what is not opened.
     exhausted: Option<i32>,
@@ -44,16 +50,33 @@ pub(in crate::cache) fn order(
     thorough: bool,
 ) -> Result<Order, ReadFailure> {
     let direct = title.may_direct();
-    let order = Order { extent, spare, thorough, spans: Vec::new(), absent: 0, left_out: 0 };
-    let now = view.now;
-    let mut maker =
-        Maker { title, table, files, rows, direct, lost: 0, avoided: 0, now, exhausted: None, order };
+    let order = Order { thorough: thorough || view.all, ..Order::empty(extent, spare) };
+    let MemberView { now, all, .. } = view;
+    let (lost, avoided, units_only, pieces, exhausted) = (0, 0, 0, 0, None);
+    let mut maker = Maker {
+        title,
+        table,
+        files,
+        rows,
+        direct,
+        lost,
+        avoided,
+        units_only,
+        pieces,
+        all,
+        now,
+        exhausted,
+        order,
+    };
     maker.look_at_members(view);
     let made = match title.source().track() {
         0 => maker.film(),
         track => maker.track(track),
     };
+    // One that everybody was to be asked for is the last: what could not be opened is not in it.
+    let is_short = view.all && maker.order.left_out.count_ones() as usize > rows.tolerance();
     match (made, maker.exhausted) {
+        (Ok(()), Some(errno)) if is_short => Err(ReadFailure::Io(errno)),
         (Ok(()), _) => Ok(maker.order),
         (Err(ReadFailure::MembersLost { .. } | ReadFailure::Io(_)), Some(errno)) => {
             Err(ReadFailure::Io(errno))
@@ -93,7 +116,12 @@ impl Maker<'_> {
         let is_film = self.title.source().track() == 0;
         for position in self.positions() {
             let (place, slot) = (usize::from(position), bit(self.files.slot(position.into())));
-            if view.lost & slot != 0 || !self.files.is_usable(place) {
+            if view.reopen & slot != 0 {
+                self.table.reopen(place, self.now);
+            }
+            if self.all && view.lost & slot == 0 {
+                self.look_at_one_of_all(position, view.pieces & slot != 0);
+            } else if view.lost & slot != 0 || !self.files.is_usable(place) {
                 self.lost |= bit(position);
             } else if is_film
                 && self.rows.data_file_bytes(place) > 0
@@ -105,6 +133,17 @@ impl Maker<'_> {
                 self.avoided |= bit(position);
             }
         }
+    }
+
+    /// The same when everybody is asked for everything: whoever is there may hold something, whatever else it lacks.
+    fn look_at_one_of_all(&mut self, position: u16, pieces: bool) {
+        let place = usize::from(position);
+        match (self.files.is_usable(place), self.files.is_present(place)) {
+            (true, _) => {}
+            (false, true) => self.units_only |= bit(position),
+            (false, false) => self.lost |= bit(position),
+        }
+        self.pieces |= if pieces { bit(position) } else { 0 };
     }
 
     fn open(&mut self, position: u16, kind: TitleFile) -> Option<OpenFile> {
@@ -129,7 +168,16 @@ impl Maker<'_> {
         };
         let (member, direct) = (Some(slot), open.direct);
         let file = SpanFile::own(open.file, open.may_wait);
-        self.order.spans.push(SpanOrder { role, member, file, direct, bytes });
+        let is_units = matches!(role, Role::Data { .. } | Role::Parity { .. });
+        let piece = match is_units && self.pieces & bit(position) != 0 {
+            true => DEFAULT_PACKET_BYTES as u64,
+            false => bytes.end - bytes.start,
+        };
+        // Units are whole packets, but for the film's last.
+        for start in bytes.clone().step_by(piece as usize) {
+            let (file, bytes) = (file.clone(), start..(start + piece).min(bytes.end));
+            self.order.spans.push(SpanOrder { role, member, file, direct, bytes });
+        }
         true
     }
 
@@ -138,7 +186,7 @@ impl Maker<'_> {
         let touched = self.rows.rows_of(&geometry.data);
         let spans: Vec<_> =
             self.positions().map(|position| data_span(&self.rows, position.into(), &geometry.read)).collect();
-        self.choose(&spans, &touched)?;
+        self.choose(&spans, &touched, &geometry.read)?;
         if !self.order.thorough {
             for (position, bytes) in self.positions().zip(spans) {
                 if self.order.left_out & bit(position) == 0 {
@@ -155,7 +203,9 @@ impl Maker<'_> {
                 self.rows.data_range(place, touched.clone()),
                 self.rows.parity_range(place, touched.clone()),
             );
-            self.push(position, TitleFile::Data, Role::Data { position }, data);
+            if !self.push(position, TitleFile::Data, Role::Data { position }, data) {
+                self.order.left_out |= bit(position);
+            }
             self.push(position, TitleFile::Parity, Role::Parity { position }, parity);
         }
         self.records(&geometry)?;
@@ -169,9 +219,18 @@ impl Maker<'_> {
 
     /// Decides between reading what the extent has, the same without what the viewer repairs, and everything; sets `thorough`
     /// and `left_out`. What is avoided is left out as long as that works.
-    fn choose(&mut self, spans: &[Range<u64>], touched: &Range<u32>) -> Result<(), ReadFailure> {
+    fn choose(
+        &mut self,
+        spans: &[Range<u64>],
+        touched: &Range<u32>,
+        film: &Range<u64>,
+    ) -> Result<(), ReadFailure> {
         let is_needed =
             |out: u32| spans.iter().zip(0u16..).any(|(span, at)| !span.is_empty() && out & bit(at) != 0);
+        if self.all {
+            self.order.left_out = self.lost;
+            return if self.can_be_had(touched, film) { Ok(()) } else { Err(self.members_lost()) };
+        }
         // FEC is for default-size packets.
         let repairs = self.title.layout().packet_bytes() == DEFAULT_PACKET_BYTES && self.order.spare > 0;
         for out in [self.lost | self.avoided, self.lost] {
@@ -187,8 +246,27 @@ impl Maker<'_> {
                 return Ok(());
             }
         }
-        let may = self.rows.tolerance() as u8;
-        Err(ReadFailure::MembersLost { lost: self.lost.count_ones() as u8, may })
+        Err(self.members_lost())
+    }
+
+    /// Whether each codeword has enough symbols on the members that are asked, as far as these give what they hold.
+    fn can_be_had(&self, touched: &Range<u32>, film: &Range<u64>) -> bool {
+        let (rows, unit_bytes) = (&self.rows, self.rows.unit_bytes() as u64);
+        let is_gone = |row: u32, unit: usize| self.lost >> rows.position_of(row, unit) & 1 != 0;
+        let is_needed = |row: u32, unit: usize| {
+            let start = u64::from(row) * rows.row_bytes() + unit as u64 * unit_bytes;
+            start < film.end && start + unit_bytes > film.start
+        };
+        touched.clone().all(|row| {
+            let missing = Missing::of_row(rows, row, self.lost);
+            missing.data + missing.parity <= rows.m()
+                || !(0..rows.k()).any(|unit| is_needed(row, unit) && is_gone(row, unit))
+        })
+    }
+
+    fn members_lost(&self) -> ReadFailure {
+        let (lost, may) = (self.lost.count_ones() as u8, self.rows.tolerance() as u8);
+        ReadFailure::MembersLost { lost, may }
     }
 
     /// Records of the extent's packets.
@@ -215,16 +293,20 @@ impl Maker<'_> {
     }
 
     /// Records are the same on every member: they are read from one of them, always the same as long as that works, or from
-    /// enough of them that one is good.
+    /// enough of them that one is good, or from all.
     fn copies(&mut self, kind: TitleFile, role: Role, bytes: Range<u64>) -> Result<(), ReadFailure> {
-        let wanted = if self.order.thorough { (self.rows.tolerance() + 1).max(2) } else { 1 };
+        let wanted = match (self.all, self.order.thorough) {
+            (true, _) => self.rows.members(),
+            (false, true) => (self.rows.tolerance() + 1).max(2),
+            (false, false) => 1,
+        };
         let members = self.rows.members() as u16;
         let home = first_copy(self.title.source().id(), members.into()) as u16;
         let (mut got, mut failed) = (0, false);
         for slow in [false, true] {
             for position in (0..members).map(|step| (home + step) % members) {
                 let is_slow = self.avoided & bit(position) != 0;
-                if got < wanted && is_slow == slow && self.lost & bit(position) == 0 {
+                if got < wanted && is_slow == slow && (self.lost | self.units_only) & bit(position) == 0 {
                     let pushed = self.push(position, kind, role, bytes.clone());
                     got += usize::from(pushed);
                     failed |= !pushed;
@@ -233,10 +315,7 @@ impl Maker<'_> {
         }
         match (got, failed) {
             (0, true) => Err(ReadFailure::Io(libc::ENOENT)),
-            (0, false) => Err(ReadFailure::MembersLost {
-                lost: self.lost.count_ones() as u8,
-                may: self.rows.tolerance() as u8,
-            }),
+            (0, false) => Err(self.members_lost()),
             _ => Ok(()),
         }
     }
@@ -249,8 +328,9 @@ impl Maker<'_> {
         let touched = track_rows(&self.rows, track, &touched);
         // Film goes out with holes that its viewers repair from what is here: members that are only avoided are asked as soon
         // as the others do not make up for them, as for film.
-        let all = self.lost | self.avoided;
-        let out = if all.count_ones() as usize <= self.rows.tolerance() { all } else { self.lost };
+        let out = self.lost | self.avoided;
+        let does = out.count_ones() as usize <= self.rows.tolerance() && !self.all;
+        let out = if does { out } else { self.lost };
         self.order.left_out = out;
         let mut runs: Vec<Option<Range<u64>>> = vec![None; self.rows.members()];
         let k = self.rows.k();
@@ -321,7 +401,7 @@ pub(in crate::cache) fn plain(
         let file = SpanFile::of_title(Arc::clone(title), role);
         SpanOrder { role, member: None, file, direct, bytes }
     });
-    Ok(Order { extent, spare, thorough, spans: spans.collect(), absent: 0, left_out: 0 })
+    Ok(Order { thorough, spans: spans.collect(), ..Order::empty(extent, spare) })
 }
 
 #[cfg(test)]

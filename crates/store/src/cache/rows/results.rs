@@ -31,6 +31,14 @@ impl<'a> Results<'a> {
         self.order.spans.iter().any(|span| span.role == role)
     }
 
+    /// What came of the bytes of a member's file that begin at `from`: what is missing is missing at the end.
+    pub(super) fn bytes_at(self, role: Role, from: u64, bytes: usize) -> &'a [u8] {
+        let holds = |span: &SpanOrder| span.role == role && span.bytes.contains(&from);
+        let span = self.of(role).find(|(span, _)| holds(span));
+        let rest = span.and_then(|(span, came)| came.get((from - span.bytes.start) as usize..));
+        rest.map_or(&[], |rest| &rest[..bytes.min(rest.len())])
+    }
+
     /// The first `errno`.
     pub(super) fn first_error(self) -> Option<i32> {
         self.all().find_map(|(_, result)| result.err())
@@ -45,20 +53,11 @@ impl<'a> Results<'a> {
         })
     }
 
-    /// The data of each position, to be taken unit by unit.
+    /// The data of each position, to be taken unit by unit: only where each position has one span.
     pub(super) fn data(self) -> Cursors<'a> {
-        self.cursors(|role| if let Role::Data { position } = role { Some(position) } else { None })
-    }
-
-    /// The same of parity: only where each position has one span.
-    pub(super) fn parity(self) -> Cursors<'a> {
-        self.cursors(|role| if let Role::Parity { position } = role { Some(position) } else { None })
-    }
-
-    fn cursors(self, position: impl Fn(Role) -> Option<u16>) -> Cursors<'a> {
         let mut rest = [&[][..]; MAX_MEMBERS];
         for (span, result) in self.all() {
-            if let (Some(position), Ok(bytes)) = (position(span.role), result)
+            if let (Role::Data { position }, Ok(bytes)) = (span.role, result)
                 && let Some(rest) = rest.get_mut(usize::from(position))
             {
                 *rest = bytes;

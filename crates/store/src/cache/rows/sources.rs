@@ -42,6 +42,9 @@ impl MemberFiles for TitleFiles {
     fn is_usable(&self, position: usize) -> bool {
         TitleFiles::slot(self, position).is_some_and(|slot| self.members.is_usable(slot))
     }
+    fn is_present(&self, position: usize) -> bool {
+        TitleFiles::slot(self, position).is_some_and(|slot| self.members.is_present(slot))
+    }
     fn epoch(&self, position: usize) -> u32 {
         TitleFiles::slot(self, position).map_or(0, |slot| self.members.epoch(slot))
     }
@@ -69,6 +72,9 @@ impl MemberFiles for ParityFiles {
     }
     fn is_usable(&self, position: usize) -> bool {
         self.slots.get(position).is_some_and(|&slot| self.members.is_usable(usize::from(slot)))
+    }
+    fn is_present(&self, position: usize) -> bool {
+        self.slots.get(position).is_some_and(|&slot| self.members.is_present(usize::from(slot)))
     }
     fn epoch(&self, position: usize) -> u32 {
         self.slots.get(position).map_or(0, |&slot| self.members.epoch(usize::from(slot)))

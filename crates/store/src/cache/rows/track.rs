@@ -106,13 +106,10 @@ impl Track<'_> {
     }
 }
 
-/// The bytes of a parity unit, as far as they came.
-fn unit_of<'a>(rows: &Rows, row: u32, parity: usize, results: Results<'a>) -> &'a [u8] {
+/// Where a parity unit lies: the member's position, and the offset in its file.
+fn unit_of(rows: &Rows, row: u32, parity: usize) -> (Role, u64) {
     let position = rows.position_of(row, rows.k() + parity) as u16;
-    let start = rows.offset_of(row, rows.k() + parity);
-    let mut spans = results.of(Role::Parity { position });
-    let span = spans.find(|(span, _)| span.bytes.contains(&start));
-    span.and_then(|(span, bytes)| bytes.get((start - span.bytes.start) as usize..)).unwrap_or(&[])
+    (Role::Parity { position }, rows.offset_of(row, rows.k() + parity))
 }
 
 /// Builds an extent of a parity track. What is missing or does not have its sum is marked, never computed.
@@ -155,16 +152,18 @@ pub(in crate::cache) fn assemble(
     let (slots, records) = extent.split_at_mut(layout.meta_offset(0, count as u32));
     let (mut holes, mut wrong) = (false, 0);
     // In track 1 all columns of a row come from one unit.
-    let mut unit = (u32::MAX, &[][..]);
+    let mut unit = (u32::MAX, unit_of(&rows, first_row, 0));
     let places = packets.clone().zip(slots.chunks_mut(layout.slot_bytes()));
     for ((packet, slot), record) in places.zip(records.chunks_exact_mut(PacketMeta::BYTES)) {
         let place = spread.place(track, packet);
         let FecPlace { row, column, parity, .. } = place;
         if track != 1 || unit.0 != row {
-            unit = (row, unit_of(&rows, row, parity, results));
+            unit = (row, unit_of(&rows, row, parity));
         }
-        let at = column as usize * DEFAULT_PACKET_BYTES;
-        let came = unit.1.get(at..at + DEFAULT_PACKET_BYTES);
+        let (role, start) = unit.1;
+        let from = start + u64::from(column) * DEFAULT_PACKET_BYTES as u64;
+        let came = results.bytes_at(role, from, DEFAULT_PACKET_BYTES);
+        let came = Some(came).filter(|came| came.len() == DEFAULT_PACKET_BYTES);
         let fill = known.fill(place, packet, came, slot);
         record.copy_from_slice(&fill.meta.to_bytes());
         holes |= fill.lost;
