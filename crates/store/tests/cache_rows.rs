@@ -19,7 +19,9 @@ use millrace_core::seam::{Clock, Want};
 use millrace_core::wire::checksum::sum16;
 use millrace_core::wire::fec::{FecHeader, FecKind, protected_fields};
 use millrace_core::wire::rtp::{RtpHeader, sequence_of};
+use millrace_store::StoreError;
 use millrace_store::cache::{Grant, ReadBackend, ReadFailure};
+use millrace_store::members::MemberState;
 use millrace_store::volume::{TitleInfo, Volume};
 
 /// Members, how many may be lost, parity for the network: every kind of volume.
@@ -175,6 +177,36 @@ fn bytes_that_changed_on_a_disk_are_made_up_for() {
             let stats = world.cache.stats();
             assert_eq!((stats.checksum_errors, stats.read_errors), (0, 0), "nobody was refused");
         }
+    }
+}
+
+/// A member that was out while the volume changed is not believed, but what it has of a title is as good as its stored sums.
+#[test]
+fn a_member_that_is_behind_gives_what_it_has_when_the_others_do_not_suffice() {
+    let film = Film::new(7 * 900, 13);
+    for backend in BACKENDS {
+        let (disks, volume, info) = added(&film, (3, 1, 0));
+        let Some((mut world, clock)) = world(backend) else { continue };
+        volume.set_member_state(2, MemberState::Stale).unwrap();
+        volume.members().refresh();
+        play_all(&mut world, &clock, &volume, &film, &info, SIZE);
+        assert_eq!(world.cache.members().get(2).map_or(0, |member| member.reads), 0, "nobody needs it");
+        disks.pull(1);
+        volume.members().refresh();
+        for size in [SIZE, 1880] {
+            play_all(&mut world, &clock, &volume, &film, &info, size);
+        }
+        assert!(world.cache.members()[2].reads > 0);
+        let lost = |volume: &Volume| {
+            let title = &volume.listing().unwrap().titles[0];
+            title.lost(|slot| volume.members().is_usable(slot))
+        };
+        assert_eq!(lost(&volume), None);
+        disks.pull(2);
+        volume.members().refresh();
+        assert_eq!(lost(&volume).map(|lost| lost.slots), Some(vec![1, 2]));
+        let refused = volume.open_title(info.id, usize::from(SIZE)).unwrap_err();
+        assert!(matches!(refused, StoreError::MembersLost { lost: 2, may: 1, .. }), "{refused}");
     }
 }
 

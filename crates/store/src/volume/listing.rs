@@ -29,14 +29,17 @@ pub struct ListedTitle {
     pub placed: PlacedOn,
     /// Members that were there when the volume was looked at, and did not have it although they should.
     pub lacking: Vec<usize>,
+    /// Members that are there but behind, and have it all the same: what they hold is proved by its stored sums. Only looked for
+    /// where too few others have it.
+    pub behind: Vec<usize>,
 }
 
 impl ListedTitle {
     /// What is lost of it, if that is more than may be; `is_usable` says of a member whether it can be read now.
     pub fn lost(&self, is_usable: impl Fn(usize) -> bool) -> Option<LostMembers> {
         let PlacedOn { members: of, may } = self.placed;
-        let slots: Vec<usize> =
-            (0..of).filter(|slot| self.lacking.contains(slot) || !is_usable(*slot)).collect();
+        let is_lost = |slot: &usize| self.lacking.contains(slot) || !is_usable(*slot);
+        let slots: Vec<usize> = (0..of).filter(|slot| is_lost(slot) && !self.behind.contains(slot)).collect();
         (slots.len() > may).then_some(LostMembers { slots, of, may })
     }
 }

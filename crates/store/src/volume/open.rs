@@ -10,6 +10,7 @@ use millrace_core::ids::TitleId;
 use millrace_core::limits::{DEFAULT_PACKET_BYTES, MAX_INDEX_BYTES, MAX_TITLE_PACKETS};
 use millrace_core::packet::WireLayout;
 
+use super::catalogue::is_held_behind;
 use super::dirs::{Dirs, read_whole};
 use super::manifest_io::find_manifest;
 use super::{DerivedFrom, TitleFiles, TitleInfo};
@@ -55,7 +56,8 @@ impl Found {
         if there.is_empty() || !lost.is_empty() && (0..members.len()).any(goes) {
             return Err(StoreError::NoTitle { id });
         }
-        if lost.len() > may {
+        let is_held = |&&position: &&usize| is_held_behind(members, usize::from(slots[position]), id);
+        if lost.len() > may && lost.len() - lost.iter().filter(is_held).count() > may {
             let names = lost.iter().map(|&p| members.dir(usize::from(slots[p])).display().to_string());
             let names = names.collect::<Vec<_>>().join(", ");
             return Err(StoreError::MembersLost {

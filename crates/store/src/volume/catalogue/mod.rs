@@ -29,6 +29,7 @@ use self::db::{Db, Row};
 use super::dirs::{Dirs, id_of_name};
 use super::manifest_io::find_manifest;
 use super::{ListedTitle, Listing, PlacedOn, SourceIdentity, TitleInfo};
+use crate::errand::Patience;
 use crate::error::StoreError;
 use crate::format::manifest::Manifest;
 use crate::members::Members;
@@ -112,6 +113,14 @@ pub(crate) struct Catalogue {
     in_memory: Option<String>,
 }
 
+/// Whether a member that is there but behind has a title.
+pub(crate) fn is_held_behind(members: &Members, slot: usize, id: TitleId) -> bool {
+    let look = move |dir: &Path| Dirs::new(dir).title(id).is_dir();
+    !members.is_usable(slot)
+        && members.is_present(slot)
+        && members.ask(slot, Patience::Call, look).unwrap_or(false)
+}
+
 /// Coarsest step of a file system's modification times. A directory looked at within this time of its last change may
 /// change again without another modification time.
 const MTIME_STEP: Duration = Duration::from_secs(2);
@@ -176,7 +185,13 @@ impl Catalogue {
             };
             let should = there.iter().copied().filter(|&slot| slot < placed.members);
             let lacking = should.filter(|&slot| !on.has(slot)).collect();
-            ListedTitle { info, placed, lacking }
+            let mut title = ListedTitle { info, placed, lacking, behind: Vec::new() };
+            if title.lost(|slot| there.contains(&slot)).is_some() {
+                let id = title.info.id;
+                title.behind =
+                    (0..placed.members).filter(|&slot| is_held_behind(&self.members, slot, id)).collect();
+            }
+            title
         };
         let mut titles: Vec<ListedTitle> = rows.into_iter().map(listed).collect();
         titles.sort_by(|a, b| (&a.info.name, a.info.id).cmp(&(&b.info.name, b.info.id)));
