@@ -14,7 +14,7 @@ use millrace_core::limits::{DEFAULT_PACKET_BYTES, MAX_OPEN_TITLES};
 use millrace_core::packet::{PacketMeta, WireLayout};
 use millrace_core::time::MediaTicks;
 use millrace_store::StoreError;
-use millrace_store::cache::{Cache, MemberHealth, TitleSource};
+use millrace_store::cache::{Cache, TitleSource};
 use millrace_store::errand::Patience;
 use millrace_store::index::TitleIndex;
 use millrace_store::rows::Rows;
@@ -341,7 +341,8 @@ impl Library for Reader {
         self.open_key(Key::Parity { id, track })
     }
 
-    /// Members that the volume misses, and those that the cache cannot read from.
+    /// Members that the volume misses. How well the others are read says nothing of whether a title can be had: each packet of it is
+    /// asked of all of them.
     fn lost(&mut self, entry: &Entry) -> Option<String> {
         let shelved = self.shelf.get(&entry.name)?;
         let members = self.volume.members();
@@ -349,12 +350,7 @@ impl Library for Reader {
         if members.len() < 2 {
             return None;
         }
-        let health = self.cache.members();
-        let is_read = |slot: usize| {
-            let suspended = |health| matches!(health, MemberHealth::Failing | MemberHealth::Missing);
-            !health.iter().any(|member| usize::from(member.index) == slot && suspended(member.health))
-        };
-        let lost = shelved.listed.lost(|slot| members.is_usable(slot) && is_read(slot))?;
+        let lost = shelved.listed.lost(|slot| members.is_usable(slot))?;
         Some(lost.to_string())
     }
 
