@@ -28,6 +28,7 @@
 //! | [`ts_check`], [`verify`] | is the transport stream whole; is it the film, byte by byte |
 //! | [`sink`] | where payloads go: checks and output on a thread of their own |
 //! | [`report`] | what was found, as table and JSON |
+//! | [`verdict`] | what it comes to, for an exit code |
 //!
 //! Every loop here is bounded in time and every buffer in size; whatever the other side sends, nothing panics.
 #![forbid(unsafe_code)]
@@ -50,6 +51,7 @@ pub mod sender;
 pub mod sink;
 pub mod ts_check;
 pub mod url;
+pub mod verdict;
 pub mod verify;
 
 pub use error::ClientError;
@@ -58,3 +60,4 @@ pub use load::{LoadOptions, LoadProgress, LoadReport, load};
 pub use play::{PlayOptions, Progress, TransportChoice, play};
 pub use report::Report;
 pub use sink::Output;
+pub use verdict::Verdict;

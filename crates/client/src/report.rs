@@ -9,6 +9,7 @@ use crate::fec::FecCounts;
 use crate::lateness::LatenessSummary;
 use crate::sender::SenderReports;
 use crate::ts_check::TsCounts;
+use crate::verdict::EndPlace;
 use crate::verify::ByteCheck;
 
 /// Why a reception ended.
@@ -162,6 +163,8 @@ pub struct Report {
     pub fallback: Option<String>,
     /// Why it ended.
     pub end: EndReason,
+    /// Where in the film that was.
+    pub place: EndPlace,
     /// From the reply to the first PLAY to the end.
     pub duration_ms: u64,
     /// Different RTP packets received.
@@ -247,6 +250,7 @@ impl Report {
         let silent = self.end == EndReason::Silence && self.packets > 0;
         check(silent, "packets stopped without a BYE".to_owned());
         check(self.end == EndReason::ServerClosed, "the server closed the connection".to_owned());
+        self.problems_of_the_end().into_iter().for_each(|problem| check(true, problem));
         let sr = &self.sender_reports;
         let sr_text =
             format!("sender reports differ from reception by up to {} packets", sr.worst_difference);
@@ -421,4 +425,4 @@ impl Report {
 
 #[cfg(test)]
 #[path = "report_tests.rs"]
-mod tests;
+pub(crate) mod tests;

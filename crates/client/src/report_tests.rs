@@ -1,13 +1,14 @@
 use super::*;
 use crate::verify::Difference;
 
-fn clean() -> Report {
+pub(crate) fn clean() -> Report {
     Report {
         url: "rtsp://h/film".to_owned(),
         title: "Film".to_owned(),
         transport: "udp",
         fallback: None,
         end: EndReason::Bye,
+        place: EndPlace::default(),
         duration_ms: 62_500,
         packets: 1000,
         payload_bytes: 1_316_000,
@@ -32,6 +33,7 @@ fn clean() -> Report {
         byte_check: Some(ByteCheck {
             checked_bytes: 1_316_000,
             starts: vec![Some(0)],
+            reference_bytes: 1_316_000,
             ..ByteCheck::default()
         }),
         receiver: ReceiverReport::default(),
@@ -116,6 +118,7 @@ fn a_difference_is_shown_with_its_place() {
         unaligned_bytes: 7,
         first_difference: Some(Difference { position: 12_345, sequence: 9, expected: Some(0x47), got: 0x48 }),
         starts: vec![None],
+        reference_bytes: 107,
     });
     report.judge();
     let text = report.to_string();

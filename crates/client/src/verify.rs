@@ -49,6 +49,8 @@ pub struct ByteCheck {
     pub first_difference: Option<Difference>,
     /// Offset in the reference where each run began, at most 64.
     pub starts: Vec<Option<u64>>,
+    /// Length of the reference.
+    pub reference_bytes: u64,
 }
 
 struct Reference {
@@ -119,9 +121,11 @@ impl Verifier {
     /// # Errors
     /// [`ClientError::Reference`].
     pub fn open(path: &Path) -> Result<Self, ClientError> {
+        let reference = Reference::open(path)?;
+        let result = ByteCheck { reference_bytes: reference.len, ..ByteCheck::default() };
         Ok(Self {
-            reference: Reference::open(path)?,
-            result: ByteCheck::default(),
+            reference,
+            result,
             place: None,
             waiting: Vec::new(),
             offset: 0,

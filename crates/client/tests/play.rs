@@ -10,8 +10,9 @@ use millrace_client::error::ClientError;
 use millrace_client::play::{PlayOptions, Progress, TransportChoice, play};
 use millrace_client::report::{EndReason, Report};
 use millrace_client::sink::Output;
+use millrace_client::verdict::Verdict;
 use millrace_core::time::MediaTicks;
-use support::{Behaviour, PAYLOAD, RtpInfo, Server, steady};
+use support::{Behaviour, PAYLOAD, RtpInfo, Server, film, steady};
 
 fn options(server: &Server, transport: TransportChoice) -> PlayOptions {
     let mut options = PlayOptions::new(server.url());
@@ -258,6 +259,40 @@ fn every_end_has_its_reason() {
                 assert_eq!(report.bye.is_some(), end == EndReason::Bye);
             }
         }
+    });
+}
+
+/// An exit code is made of this.
+#[test]
+fn only_a_whole_film_that_is_one_is_a_success() {
+    steady(|| {
+        let short = Behaviour::new(60);
+        let long = Behaviour { interval: Duration::from_millis(20), ..Behaviour::new(200) };
+        let mut noise = film(60);
+        noise[PAYLOAD..].iter_mut().enumerate().for_each(|(at, byte)| *byte = (at * 7 % 251) as u8);
+        let cases = [
+            ("whole", short.clone(), Verdict::Right),
+            ("ends without a BYE", Behaviour { bye: None, ..short.clone() }, Verdict::Right),
+            ("a hole", Behaviour { holes: vec![30], ..short.clone() }, Verdict::Damaged),
+            ("garbage after one packet", Behaviour { film: noise, ..short.clone() }, Verdict::Foreign),
+            ("BYE too early", Behaviour { stop_before: Some(20), ..long.clone() }, Verdict::CutOff),
+            ("silence", Behaviour { stop_before: Some(20), bye: None, ..long.clone() }, Verdict::CutOff),
+            ("hangs up", Behaviour { close_before: Some(20), ..long.clone() }, Verdict::CutOff),
+        ];
+        for (name, behaviour, expected) in cases {
+            for transport in [TransportChoice::Udp, TransportChoice::Tcp] {
+                let server = Server::start(behaviour.clone());
+                let report = run(&options(&server, transport));
+                assert_eq!(report.verdict(), expected, "{name} by {transport:?}: {report}");
+            }
+        }
+        // With an end that the viewer chose there is nothing to cut off.
+        let server = Server::start(long);
+        let chosen = PlayOptions {
+            duration: Some(Duration::from_millis(300)),
+            ..options(&server, TransportChoice::Tcp)
+        };
+        assert_eq!(run(&chosen).verdict(), Verdict::Right);
     });
 }
 
@@ -515,6 +550,7 @@ fn json_is_stable() {
                 "transport",
                 "fallback",
                 "end",
+                "place",
                 "duration_ms",
                 "packets",
                 "payload_bytes",

@@ -12,6 +12,7 @@ use crate::report::{ByeReport, PlayRecord, SequenceReport, TimingReport};
 use crate::rtsp::dialogue::PlayReply;
 use crate::sender::{Received, SenderReports, SenderWatch};
 use crate::sink::SinkWriter;
+use crate::verdict::EndPlace;
 
 /// PLAYs that are kept one by one in the report.
 const MAX_PLAYS: usize = 10_000;
@@ -34,6 +35,8 @@ struct Current {
     packets_before: u64,
     /// Where in the film it begins, says the server.
     range_start: Option<MediaTicks>,
+    /// Where it ends, says the server.
+    range_end: Option<MediaTicks>,
 }
 
 /// How payloads are put in order.
@@ -221,6 +224,7 @@ impl Media {
         }
         self.current.reply_ns = Some(reply_ns);
         self.current.range_start = reply.range.and_then(|range| range.start);
+        self.current.range_end = reply.range.and_then(|range| range.end);
         self.bye_ns = None;
         if self.plays.len() < MAX_PLAYS {
             self.plays.push(record);
@@ -438,6 +442,19 @@ impl Media {
         &self.sink
     }
 
+    /// Where the running PLAY is.
+    fn place(&self) -> EndPlace {
+        let us = |at: MediaTicks| at.to_ns() / 1000;
+        let run_us = u64::try_from(self.lateness.clock().media_ns() / 1000).unwrap_or(0);
+        let start_us = self.current.range_start.map(us);
+        let has_media = self.current.lowest.is_some();
+        EndPlace {
+            start_us,
+            reached_us: start_us.filter(|_| has_media).map(|start| start.saturating_add(run_us)),
+            announced_us: self.current.range_end.map(us),
+        }
+    }
+
     /// Ends the reception: everything that waits goes to the sink. `is_over`: nothing more would have come.
     pub(crate) fn finish(mut self, is_over: bool) -> (MediaReport, SinkWriter) {
         if is_over {
@@ -449,6 +466,7 @@ impl Media {
         let after =
             |bye: u64| last_ns.map(|last| (bye.cast_signed().wrapping_sub(last.cast_signed())) / 1000);
         let bye = self.bye_ns.map(|bye| ByeReport { after_last_packet_us: after(bye) });
+        let place = self.place();
         self.close_play();
         let counts = self.tracker.counts();
         let senders = self.watch.reports();
@@ -486,6 +504,7 @@ impl Media {
             timing,
             rtp_info_exact: (!exact.is_empty()).then(|| exact.iter().all(|exact| *exact)),
             plays: self.plays,
+            place,
             bye,
             senders,
             malformed: self.malformed,
@@ -512,6 +531,7 @@ pub(crate) struct MediaReport {
     pub(crate) timing: TimingReport,
     pub(crate) rtp_info_exact: Option<bool>,
     pub(crate) plays: Vec<PlayRecord>,
+    pub(crate) place: EndPlace,
     pub(crate) bye: Option<ByeReport>,
     pub(crate) senders: SenderReports,
     pub(crate) malformed: u64,

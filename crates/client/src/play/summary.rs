@@ -80,6 +80,7 @@ impl Summary {
             transport: self.transport,
             fallback: self.fallback,
             end: if sink.reader_gone { EndReason::OutputClosed } else { end },
+            place: media.place,
             duration_ms: self.lasted_ns / 1_000_000,
             packets: media.packets,
             payload_bytes: media.payload_bytes,

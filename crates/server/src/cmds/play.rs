@@ -6,20 +6,26 @@ use std::process::ExitCode;
 use clap::Args;
 use millrace_client::play::{PlayOptions, Progress, TransportChoice, play};
 use millrace_client::script::Script;
-use millrace_client::{FecChoice, Output, report};
+use millrace_client::{FecChoice, Output, Verdict};
 use millrace_core::time::MediaTicks;
 use millrace_core::units::{BitRate, HumanDuration};
 
 /// Play a film from any RTSP server, or listen to RTP, and report what came: loss, order, lateness, every byte
 ///
-/// The exit code is 0 when nothing was lost and every byte that was compared is right.
+/// The exit code is 0 when the film came to its end (or to the end that was asked for), nothing of it was lost and every byte
+/// that was compared is right.
 #[derive(Args)]
 #[command(after_help = "Examples:\n  millrace play rtsp://host:8554/film\n  \
                         millrace play rtsp://host:8554/film -o - | ffplay -\n  \
                         millrace play rtsp://host:8554/film --fec all\n  \
                         millrace play rtp://239.1.2.3:5004 --fec xor -o copy.ts\n  \
                         millrace play rtsp://host:8554/film -o copy.ts --verify original.ts --stats json\n  \
-                        millrace play rtsp://host:8554/film --do 'pause@5,play@8,seek@10=30' --duration 20s")]
+                        millrace play rtsp://host:8554/film --do 'pause@5,play@8,seek@10=30' --duration 20s\n\n\
+                        Exit code: 0 all that was asked for came and is right; 1 packets were lost, bytes are wrong or missing,\n\
+                        nothing came, or it could not be played at all; 2 the command line is wrong; 3 the stream was cut off\n\
+                        before its announced end: the connection closed, packets stopped, or goodbye was said too early; 4 what\n\
+                        came is not the MPEG transport stream that was agreed on. Lateness and faults of the film itself are\n\
+                        reported and do not change it.")]
 pub(super) struct PlayArgs {
     /// rtsp://host[:port]/title, or rtp://[address]:port to listen to what somebody sends there
     url: String,
@@ -97,7 +103,7 @@ pub(super) fn run(args: &PlayArgs) -> anyhow::Result<ExitCode> {
         (Stats::Text, Output::Stdout) => eprint!("{report}"),
         (Stats::Text, _) => print!("{report}"),
     }
-    Ok(if is_clean(&report) { ExitCode::SUCCESS } else { ExitCode::FAILURE })
+    Ok(exit_code(report.verdict()))
 }
 
 fn show(line: &indicatif::ProgressBar, progress: &Progress) {
@@ -112,10 +118,12 @@ fn show(line: &indicatif::ProgressBar, progress: &Progress) {
     line.tick();
 }
 
-fn is_clean(report: &report::Report) -> bool {
-    let bytes_right = report
-        .byte_check
-        .as_ref()
-        .is_none_or(|check| check.different_bytes == 0 && check.unaligned_bytes == 0);
-    report.packets > 0 && report.sequence.lost == 0 && report.sequence.lost_at_start == 0 && bytes_right
+/// As --help says it.
+fn exit_code(verdict: Verdict) -> ExitCode {
+    ExitCode::from(match verdict {
+        Verdict::Right => 0,
+        Verdict::Damaged => 1,
+        Verdict::CutOff => 3,
+        Verdict::Foreign => 4,
+    })
 }

@@ -1,0 +1,114 @@
+//! What a reception comes to, in one word: for an exit code.
+
+use serde::Serialize;
+
+use crate::report::{EndReason, Report};
+
+/// How far before the announced end a stream may stop that says goodbye: that end is the last picture's, which may be 5 s behind
+/// the last packet, and a second for clocks.
+const MAX_BYE_EARLY_US: u64 = 6_000_000;
+/// The same of films of a few seconds, of which that would be everything: half of them, but at least this.
+const MIN_BYE_EARLY_US: u64 = 1_000_000;
+/// How far before the announced end a stream may stop that says nothing: a few pictures.
+const SILENT_EARLY_US: u64 = 200_000;
+/// A reference may be longer by less than this: it is no whole number of packets then.
+const TS_PACKET_BYTES: u64 = millrace_core::limits::TS_PACKET_BYTES as u64;
+
+/// What a reception comes to.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Verdict {
+    /// Everything that was asked for came and is right.
+    Right,
+    /// Packets or bytes are missing or wrong, or nothing came.
+    Damaged,
+    /// The stream ended before its end.
+    CutOff,
+    /// What came is not the MPEG transport stream that was agreed on.
+    Foreign,
+}
+
+/// Where in the film the last run ended.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize)]
+pub struct EndPlace {
+    /// Where it was to begin, as the server said.
+    pub start_us: Option<u64>,
+    /// Where the last packet belongs.
+    pub reached_us: Option<u64>,
+    /// Where it was to end, as the server said.
+    pub announced_us: Option<u64>,
+}
+
+impl EndPlace {
+    /// Film that is missing between the last packet and the announced end.
+    fn missing_us(&self) -> Option<u64> {
+        Some(self.announced_us?.saturating_sub(self.reached_us?))
+    }
+}
+
+impl Report {
+    /// What it comes to. What is late, or jumps in the film itself, is reported but does not count here.
+    pub fn verdict(&self) -> Verdict {
+        let (s, ts) = (&self.sequence, &self.ts);
+        let is_foreign = self.receiver.malformed > 0 || ts.sync_losses > 0 || ts.odd_payloads > 0;
+        let is_wrong = self
+            .byte_check
+            .as_ref()
+            .is_some_and(|check| check.different_bytes > 0 || check.unaligned_bytes > 0);
+        let lost = s.lost + s.lost_at_start + s.lost_at_end.unwrap_or(0) + s.restarts;
+        if is_foreign {
+            Verdict::Foreign
+        } else if self.packets == 0 {
+            Verdict::Damaged
+        } else if self.is_cut_off() {
+            Verdict::CutOff
+        } else if lost > 0 || is_wrong || self.uncompared_bytes() > 0 {
+            Verdict::Damaged
+        } else {
+            Verdict::Right
+        }
+    }
+
+    /// Whether the stream ended before its end. Who only listens is told of none.
+    fn is_cut_off(&self) -> bool {
+        let early = match self.end {
+            EndReason::Bye => {
+                let announced = self.place.announced_us.unwrap_or(0);
+                let length = announced.saturating_sub(self.place.start_us.unwrap_or(0));
+                (length / 2).clamp(MIN_BYE_EARLY_US, MAX_BYE_EARLY_US)
+            }
+            EndReason::Silence | EndReason::ServerClosed => SILENT_EARLY_US,
+            EndReason::Duration | EndReason::OutputClosed | EndReason::Cancelled => return false,
+        };
+        match self.place.missing_us() {
+            Some(missing) => missing > early,
+            // Without BYE nobody has said that this was all.
+            None => !self.plays.is_empty() && self.end != EndReason::Bye,
+        }
+    }
+
+    /// Bytes of the reference that did not come although the whole film was asked for and ended.
+    fn uncompared_bytes(&self) -> u64 {
+        let [play] = &self.plays[..] else { return 0 };
+        let is_whole = play.range_asked.as_deref() == Some("npt=0.000-") && self.end.is_of_the_stream();
+        let Some(check) = self.byte_check.as_ref().filter(|_| is_whole) else { return 0 };
+        let missing = check.reference_bytes.saturating_sub(check.checked_bytes + check.unaligned_bytes);
+        // A file may end within a TS packet; nobody sends that.
+        if missing < TS_PACKET_BYTES { 0 } else { missing }
+    }
+
+    /// What of this is to be said, beside what else is.
+    pub(crate) fn problems_of_the_end(&self) -> Vec<String> {
+        let mut said = Vec::new();
+        if let (true, Some(missing)) = (self.is_cut_off(), self.place.missing_us()) {
+            said.push(format!("cut off {:.3} s before the announced end", missing as f64 / 1e6));
+        }
+        if self.uncompared_bytes() > 0 {
+            said.push(format!("{} bytes of the reference did not come", self.uncompared_bytes()));
+        }
+        said
+    }
+}
+
+#[cfg(test)]
+#[path = "verdict_tests.rs"]
+mod tests;

@@ -1,0 +1,98 @@
+use super::*;
+use crate::report::tests::clean;
+
+fn verdict(change: impl FnOnce(&mut Report)) -> Verdict {
+    let mut report = clean();
+    change(&mut report);
+    report.verdict()
+}
+
+#[test]
+fn what_is_missing_or_wrong_is_no_success() {
+    assert_eq!(verdict(|_| {}), Verdict::Right);
+    type Change = fn(&mut Report);
+    let damaged: [Change; 7] = [
+        |r| r.packets = 0,
+        |r| r.sequence.lost = 1,
+        |r| r.sequence.lost_at_start = 1,
+        |r| r.sequence.lost_at_end = Some(1),
+        |r| r.sequence.restarts = 1,
+        |r| r.byte_check.as_mut().unwrap().different_bytes = 1,
+        |r| r.byte_check.as_mut().unwrap().unaligned_bytes = 1,
+    ];
+    for (number, change) in damaged.into_iter().enumerate() {
+        assert_eq!(verdict(change), Verdict::Damaged, "{number}");
+    }
+    let foreign: [Change; 3] =
+        [|r| r.ts.sync_losses = 1, |r| r.ts.odd_payloads = 1, |r| (r.receiver.malformed, r.packets) = (1, 0)];
+    for (number, change) in foreign.into_iter().enumerate() {
+        assert_eq!(verdict(change), Verdict::Foreign, "{number}");
+    }
+    // Reported, but nothing is missing.
+    assert_eq!(verdict(|r| (r.ts.continuity_errors, r.rtp_info_exact) = (9, Some(false))), Verdict::Right);
+}
+
+/// A run from `start` that reached so far of what was announced, all in milliseconds.
+fn ends(end: EndReason, start: u64, reached: u64, announced: u64) -> Verdict {
+    let us = |ms: u64| Some(ms * 1000);
+    let place = EndPlace { start_us: us(start), reached_us: us(reached), announced_us: us(announced) };
+    verdict(|r| (r.end, r.place) = (end, place))
+}
+
+#[test]
+fn a_stream_that_ends_before_its_end_is_cut_off() {
+    use EndReason::{Bye, Cancelled, Duration, OutputClosed, ServerClosed, Silence};
+    for (end, start, reached, announced, expected) in [
+        (Bye, 0, 60_000, 60_000, Verdict::Right),
+        (Bye, 0, 60_040, 60_000, Verdict::Right),
+        (Bye, 0, 54_000, 60_000, Verdict::Right),
+        (Bye, 0, 53_999, 60_000, Verdict::CutOff),
+        (Bye, 0, 0, 500, Verdict::Right),
+        (Bye, 0, 1_999, 4_000, Verdict::CutOff),
+        (Bye, 56_000, 57_999, 60_000, Verdict::CutOff),
+        (Bye, 56_000, 58_000, 60_000, Verdict::Right),
+        (ServerClosed, 0, 59_800, 60_000, Verdict::Right),
+        (ServerClosed, 0, 59_799, 60_000, Verdict::CutOff),
+        (Silence, 0, 59_799, 60_000, Verdict::CutOff),
+        (Duration, 0, 1_000, 60_000, Verdict::Right),
+        (Cancelled, 0, 1_000, 60_000, Verdict::Right),
+        (OutputClosed, 0, 1_000, 60_000, Verdict::Right),
+    ] {
+        assert_eq!(ends(end, start, reached, announced), expected, "{end:?} {start} {reached} {announced}");
+    }
+    let mut report = clean();
+    (report.end, report.place.reached_us) = (Silence, Some(2_000_000));
+    report.place.announced_us = Some(4_500_000);
+    assert!(report.problems_of_the_end()[0].contains("cut off 2.500 s before"));
+}
+
+#[test]
+fn without_an_announced_end_only_goodbye_is_an_end() {
+    let (silence, bye) = (EndReason::Silence, EndReason::Bye);
+    assert_eq!(verdict(|r| (r.end, r.place) = (bye, EndPlace::default())), Verdict::Right);
+    assert_eq!(verdict(|r| (r.end, r.place) = (silence, EndPlace::default())), Verdict::CutOff);
+    // Who listens to what somebody sends has asked nobody.
+    let listened = |r: &mut Report| {
+        (r.end, r.place) = (silence, EndPlace::default());
+        r.plays.clear();
+    };
+    assert_eq!(verdict(listened), Verdict::Right);
+}
+
+#[test]
+fn a_whole_film_has_all_bytes_of_its_reference() {
+    let compared = |asked: Option<&str>, end, longer: u64| {
+        verdict(|r| {
+            r.end = end;
+            r.plays[0].range_asked = asked.map(str::to_owned);
+            let check = r.byte_check.as_mut().unwrap();
+            check.reference_bytes = check.checked_bytes + longer;
+        })
+    };
+    let (whole, part) = (Some("npt=0.000-"), Some("npt=1.000-"));
+    assert_eq!(compared(whole, EndReason::Bye, 187), Verdict::Right);
+    assert_eq!(compared(whole, EndReason::Bye, 188), Verdict::Damaged);
+    for (asked, end) in [(part, EndReason::Bye), (None, EndReason::Bye), (whole, EndReason::Duration)] {
+        assert_eq!(compared(asked, end, 188), Verdict::Right, "{asked:?} {end:?}");
+    }
+}
