@@ -244,6 +244,16 @@ pub const SLOW_READ_NS: u64 = 250_000_000;
 /// Memory of reads that were given up because a disk did not answer, and that the kernel may still write to: all that
 /// [`MAX_READS_IN_FLIGHT`] reads of whole rows with their parity have, twice. Beyond it reads wait for their disk.
 pub const MAX_ASIDE_BYTES: usize = MAX_READS_IN_FLIGHT * EXTENT_BYTES * 4;
+/// Film over which damage is measured: 64 extents, 16 MiB, a quarter of a minute at 8 Mb/s. A hole of that length is an evening
+/// spoilt, however good the rest of the film is.
+pub const DAMAGE_WINDOW_EXTENTS: u32 = 64;
+/// Packets of a thousand in that window that may be damaged before a stream is ended: a picture that breaks up for a second
+/// or two is better than none, a server that sends a tenth less than a film is broken.
+pub const DEFAULT_MAX_DAMAGED_PERMILLE: u32 = 100;
+/// What is known to be damaged is read again after this time for whoever wants it then: it may have been repaired.
+pub const DAMAGED_KEPT_NS: u64 = 5_000_000_000;
+/// Titles whose damage was said and is remembered; after that it may be said once more.
+pub const MAX_DAMAGE_SAID: usize = 4096;
 /// FEC header of SMPTE ST 2022-1, between the RTP header and the parity.
 pub const FEC_HEADER_BYTES: usize = 16;
 /// Patterns of loss whose decoding is kept ready for one code: all of 8 + 4 with up to three symbols missing, and what the

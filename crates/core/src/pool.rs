@@ -245,6 +245,16 @@ pub struct ExtentContent {
     pub spare: u8,
 }
 
+impl ExtentContent {
+    /// [`Self::spare`] of an extent whose missing packets cannot be had at all: nothing better can be lent, to whomever.
+    pub const DAMAGED: u8 = u8::MAX;
+
+    /// Whether packets are missing that cannot be had at all.
+    pub fn is_damaged(&self) -> bool {
+        self.spare == Self::DAMAGED
+    }
+}
+
 /// A filled extent, borrowed. The bytes stay as they are until the last lease is dropped.
 pub struct Lease {
     arena: Arc<ExtentArena>,

@@ -232,27 +232,62 @@ fn killed_while_serving_the_store_is_whole_and_the_next_start_serves() {
     assert_eq!(report["sequence"]["lost"], 0, "{report}");
 }
 
+/// Flips one bit in the middle of a file; where that is.
+fn damage(path: &str) -> usize {
+    let mut bytes = std::fs::read(path).unwrap();
+    let middle = bytes.len() / 2;
+    bytes[middle] ^= 1;
+    std::fs::write(path, &bytes).unwrap();
+    middle
+}
+
 #[test]
-fn a_title_with_a_damaged_data_file_ends_with_a_reason_and_the_others_play() {
-    a_damaged_title_hurts_nobody_else("data.ts");
+fn a_flipped_bit_costs_one_packet_and_not_the_film() {
+    let dir = tempfile::tempdir().unwrap();
+    let (store, data) = store_with(dir.path(), "damaged", 6);
+    let original = dir.path().join("original.ts");
+    std::fs::copy(&data, &original).unwrap();
+    let packet = damage(&data) / 1316;
+    let packets = std::fs::metadata(&data).unwrap().len().div_ceil(1316);
+    let mut server = Server::start(&store, &[]);
+    for transport in ["udp", "tcp"] {
+        let (url, original) = (server.title("damaged"), original.to_str().unwrap());
+        let args = ["play", &url, "--transport", transport, "--verify", original, "--stats", "json"];
+        let output = support::run(&args);
+        let report: serde_json::Value = serde_json::from_slice(&output.stdout).unwrap();
+        assert_eq!((&report["packets"], &report["end"]), (&(packets - 1).into(), &"bye".into()), "{report}");
+        let sequence = &report["sequence"];
+        assert_eq!((&sequence["lost"], &sequence["lost_at_end"]), (&1.into(), &0.into()), "{report}");
+        assert_eq!(report["byte_check"]["different_bytes"], 0, "{report}");
+        assert_eq!(output.status.code(), Some(1), "one packet is missing: {report}");
+    }
+    // Said once, with the place and the cure; and counted.
+    let said = server.said("damaged and left out");
+    assert_eq!(said.len(), 1, "{said:?}");
+    let expected = format!("title damaged: packet {packet} is damaged and left out");
+    assert!(said[0].contains(&expected) && said[0].contains(&data) && said[0].contains("fsck"), "{said:?}");
+    assert!(server.interrupt());
+    let counted = server.said("damaged packets of");
+    assert!(counted.len() == 1 && !counted[0].contains(" 0 damaged"), "{counted:?}");
+}
+
+#[test]
+fn a_title_with_more_damage_than_is_allowed_ends_with_a_reason_and_the_others_play() {
+    a_damaged_title_hurts_nobody_else("data.ts", &["--max-damaged", "0%"]);
 }
 
 #[test]
 fn a_title_with_a_damaged_meta_data_file_ends_with_a_reason_and_the_others_play() {
-    a_damaged_title_hurts_nobody_else("meta-1316.mrp");
+    a_damaged_title_hurts_nobody_else("meta-1316.mrp", &[]);
 }
 
 /// One bit in the middle of `file` of one title is wrong; a viewer plays it, another one plays another title.
-fn a_damaged_title_hurts_nobody_else(file: &str) {
+fn a_damaged_title_hurts_nobody_else(file: &str, settings: &[&str]) {
     let dir = tempfile::tempdir().unwrap();
     let (store, data) = store_with(dir.path(), "damaged", 6);
     let (_, whole) = store_with(dir.path(), "whole", 6);
-    let damaged = data.replace("data.ts", file);
-    let mut bytes = std::fs::read(&damaged).unwrap();
-    let middle = bytes.len() / 2;
-    bytes[middle] ^= 1;
-    std::fs::write(&damaged, &bytes).unwrap();
-    let mut server = Server::start(&store, &[]);
+    damage(&data.replace("data.ts", file));
+    let mut server = Server::start(&store, settings);
     let url = server.title("damaged");
     let mut viewer = support::millrace().args(["play", &url, "-o", "null", "--quiet"]).spawn().unwrap();
     let report = play(&[&server.title("whole"), "-o", "null", "--verify", &whole]);
@@ -267,8 +302,8 @@ fn a_damaged_title_hurts_nobody_else(file: &str) {
     }
     let folder = std::path::Path::new(&data).parent().unwrap().to_str().unwrap();
     assert!(!server.said(folder).is_empty(), "no line names the place: {}", server.log.join("\n"));
-    viewer.kill().unwrap();
-    viewer.wait().unwrap();
+    // It was cut off, and says so.
+    assert_eq!(viewer.wait().unwrap().code(), Some(3));
     assert!(server.interrupt());
     assert!(!support::run(&["fsck", "--full", "--store", store.to_str().unwrap()]).status.success());
 }

@@ -15,6 +15,7 @@ mod given {
 }
 
 use std::fs::File;
+use std::os::unix::fs::FileExt;
 use std::sync::Arc;
 use std::time::{Duration, Instant as RealInstant};
 
@@ -196,6 +197,39 @@ fn more_than_t_are_reported_and_other_titles_go_on() {
             (1..3).for_each(|member| bench.wait_health(member, MemberHealth::Healthy));
             bench.read_all(&sample, lost);
         }
+    }
+}
+
+/// More symbols of a codeword are wrong than its parity makes up for: only those packets are missing.
+#[test]
+fn wrong_bytes_beyond_parity_cost_only_their_packets() {
+    for backend in BACKENDS {
+        let sample = title(3, 1, 5); // 4 + 2, units of 5 packets
+        let flip = |row: u32, unit: usize| {
+            let kind = if unit < 4 { TitleFile::Data } else { TitleFile::Parity };
+            let path = sample.path(sample.rows.position_of(row, unit), kind);
+            let file = File::options().read(true).write(true).open(path).unwrap();
+            let (mut byte, at) = ([0], sample.rows.offset_of(row, unit) + 700);
+            file.read_exact_at(&mut byte, at).unwrap();
+            file.write_all_at(&[byte[0] ^ 2], at).unwrap();
+        };
+        [0, 1, 4, 5].into_iter().for_each(|unit| flip(3, unit));
+        [0, 1].into_iter().for_each(|unit| flip(5, unit)); // two, and two parities
+        let Some(mut bench) = Bench::new(backend, 8) else { continue };
+        let title = bench.open(&sample);
+        let mut missing = Vec::new();
+        for extent in 0..extents(&sample) {
+            let lease = bench.world.engines[0].fetch(extent, title, extent, bench.clock.now()).lease.unwrap();
+            missing.extend(sample.check(&lease.content(), lease.bytes()));
+        }
+        assert_eq!(missing, [3 * 20, 3 * 20 + 5]);
+        let stats = bench.world.cache.stats();
+        assert_eq!((stats.damaged, stats.damaged_packets, stats.checksum_errors), (1, 2, 0), "{stats:?}");
+        let damage = bench.world.cache.damage().unwrap();
+        assert_eq!((damage.span.clone(), damage.packets, damage.path.is_none()), (60..66, 2, true));
+        assert!(!damage.members.is_empty());
+        let said = damage.summary(Some("film"));
+        assert!(said.contains("member") && said.ends_with("run millrace scrub"), "{said}");
     }
 }
 

@@ -99,6 +99,14 @@ impl Shelf {
         self.lock().values().map(|shelved| shelved.listed.info.clone()).collect()
     }
 
+    /// What a title is called.
+    pub fn name_of(&self, id: TitleId) -> Option<String> {
+        self.lock()
+            .values()
+            .find(|shelved| shelved.listed.info.id == id)
+            .map(|shelved| shelved.listed.info.name.clone())
+    }
+
     fn get(&self, name: &str) -> Option<Arc<Shelved>> {
         self.lock().get(name).cloned()
     }

@@ -14,7 +14,7 @@ use millrace_core::wire::checksum::copy_sum16;
 
 use super::crcs::Crcs;
 use super::door::ReadFailure;
-use super::order::{Built, Filled, Order, Role, SpanResult};
+use super::order::{Built, Filled, LeftOut, Order, Role, SpanResult};
 use super::rows::{self, Decoder};
 use super::source::{Geometry, OpenTitle};
 use crate::sums::congruent;
@@ -94,23 +94,29 @@ impl Builder {
             return Built::More { wrong: 0 };
         }
         let sums_only = !known && title.1.source().has_crcs();
-        match self.build(title, &geometry, order.extent, staged, extent) {
-            Ok(content) => Built::Done(Filled { content, decoded_bytes: 0, sums_only, wrong: 0 }),
+        let filled = |content| Filled { content, decoded_bytes: 0, sums_only, wrong: 0 };
+        match self.build(title, &geometry, (order.extent, order.thorough), staged, extent) {
+            Ok(content) => match LeftOut::of(content.first_packet, &self.metas) {
+                None => Built::Done(filled(content)),
+                Some(left_out) => {
+                    Built::Damaged { filled: filled(content), left_out, failure: ReadFailure::Checksum }
+                }
+            },
             Err(Damaged) if order.thorough => Built::failed(ReadFailure::Checksum),
             Err(Damaged) => Built::More { wrong: 0 },
         }
     }
 
     /// Builds extent `number` of `title` in `extent` from the bytes of its files that `geometry` says; its CRCs have been
-    /// loaded, if they are known.
+    /// loaded, if they are known. If it is read again (`thorough`), packets that do not match their checksum are marked as missing.
     ///
     /// # Errors
-    /// If anything does not match its checksum; `extent` is half written then.
+    /// If records, or at the first try anything, do not match their checksum; `extent` is half written then.
     fn build(
         &mut self,
         title: (TitleRef, &OpenTitle),
         geometry: &Geometry,
-        number: u32,
+        (number, thorough): (u32, bool),
         staged: Staged<'_>,
         extent: &mut [u8],
     ) -> Result<ExtentContent, Damaged> {
@@ -133,6 +139,7 @@ impl Builder {
         let payloads = data.chunks(layout.packet_bytes());
         let slots = extent.chunks_mut(layout.slot_bytes());
         let (mut walk, mut at) = (self.crcs.walk(), geometry.data.start);
+        let mut spare = 0;
         for (((packet, meta), payload), slot) in (first..).zip(&mut self.metas).zip(payloads).zip(slots) {
             let (header, room) = slot.split_at_mut(RTP_HEADER_BYTES);
             header.copy_from_slice(&timeline.header(packet, meta.time()).emit());
@@ -141,7 +148,13 @@ impl Builder {
             at = bytes.end;
             if !congruent(sum, meta.sum()) || !walk.is_right(&bytes, |packet| staged.data.get(within(packet)))
             {
-                return Err(Damaged);
+                if !thorough {
+                    return Err(Damaged);
+                }
+                room[..payload.len()].fill(0);
+                *meta = PacketMeta::new(0, meta.flags() | PacketMeta::MISSING, meta.time());
+                spare = ExtentContent::DAMAGED;
+                continue;
             }
             // Of the two zeros, a derived sum may have the wrong one.
             *meta = PacketMeta::new(sum, meta.flags(), meta.time());
@@ -157,7 +170,7 @@ impl Builder {
             packets: count,
             last_packet_bytes: geometry.last_packet_bytes,
             layout,
-            spare: 0,
+            spare,
         })
     }
 }

@@ -29,7 +29,7 @@ impl Input {
         damage(&mut data, &mut meta);
         let mut out = vec![0xee; EXTENT_BYTES];
         let staged = Staged { data: &data, meta: &meta, ..Staged::default() };
-        Builder::default().build((TitleRef(1), &self.title), &geometry, extent, staged, &mut out)
+        Builder::default().build((TitleRef(1), &self.title), &geometry, (extent, false), staged, &mut out)
     }
 }
 
@@ -86,7 +86,7 @@ fn fill_rate() {
             let blocks = &crcs[range.start as usize..range.end as usize];
             assert!(builder.crcs.load(&packets, [blocks].into_iter().take(with_crcs)) == (with_crcs == 1));
             let staged = Staged { data: &data[extent as usize], meta, ..Staged::default() };
-            builder.build(title, &geometry, extent, staged, out).unwrap();
+            builder.build(title, &geometry, (extent, false), staged, out).unwrap();
         }
         seconds[with_crcs].push(begun.elapsed().as_secs_f64());
     }

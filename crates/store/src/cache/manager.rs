@@ -5,9 +5,11 @@
 //!                                                 what takes too long, probes
 //! ```
 //!
-//! `flights` is what becomes of a read, `care` what is known of the members that were asked.
+//! `flights` is what becomes of a read, `care` what is known of the members that were asked, `damage` what cannot be had of the
+//! titles.
 
 mod care;
+mod damage;
 mod flights;
 
 use std::sync::Arc;
@@ -21,6 +23,7 @@ use millrace_core::seam::Clock;
 use millrace_core::time::Instant;
 
 use self::care::Care;
+use self::damage::DamageBook;
 use self::flights::Flight;
 use super::door::{Ask, DoorEnd};
 use super::fill::Builder;
@@ -58,6 +61,7 @@ pub(super) struct Manager {
     reader: Box<dyn Reader>,
     builder: Builder,
     care: Care,
+    damage: DamageBook,
     flights: Box<[Option<Flight>]>,
     free_places: Vec<usize>,
     doors: Vec<Option<DoorEnd>>,
@@ -100,6 +104,7 @@ impl Manager {
             reader,
             builder: Builder::default(),
             care: Care::new(Arc::clone(&counters)),
+            damage: DamageBook::new(config.max_damaged_permille),
             flights: (0..places).map(|_| None).collect(),
             free_places: (0..places).rev().collect(),
             doors: doors.into_iter().map(Some).collect(),
@@ -170,6 +175,7 @@ impl Manager {
                 Control::Close(title, reply) => {
                     self.policy.close_title(now, title);
                     self.care.forget_title(title);
+                    self.damage.forget_title(title);
                     let _ = reply.send(());
                 }
                 Control::Watch(members) => self.care.watch(now, members),

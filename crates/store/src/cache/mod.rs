@@ -26,8 +26,9 @@
 //! | `crcs` | the CRCs of what an extent consists of |
 //! | `door`, `stats` | the rings, the counters |
 //!
-//! An extent that does not match its stored checksums is read once more; if it still does not, those who want it are
-//! told ([`ReadFailure::Checksum`]) and nobody is sent a wrong byte. All other extents go on.
+//! An extent that does not match its stored checksums is read once more. What still does not and cannot be restored is left
+//! out: those packets are marked as missing and nobody is sent a wrong byte ([`Cache::damage`]). Where too much of a title is
+//! damaged, those who want it are told ([`ReadFailure::Checksum`]). All other extents go on.
 #![deny(unsafe_code)]
 
 mod aligned;
@@ -59,7 +60,9 @@ use std::sync::{Arc, Mutex, PoisonError};
 use std::thread::JoinHandle;
 
 use millrace_core::ids::TitleRef;
-use millrace_core::limits::{MAX_OPEN_TITLES, MAX_READS_IN_FLIGHT, PREFETCH_NS};
+use millrace_core::limits::{
+    DEFAULT_MAX_DAMAGED_PERMILLE, MAX_OPEN_TITLES, MAX_READS_IN_FLIGHT, PREFETCH_NS,
+};
 use millrace_core::pool::ExtentArena;
 use millrace_core::seam::{Clock, Doorbell};
 
@@ -67,7 +70,7 @@ pub use self::door::{CacheDoor, Grant, ReadFailure};
 pub use self::health::MemberHealth;
 pub use self::rows::{MemberFiles, TitleFile};
 pub use self::source::TitleSource;
-pub use self::stats::{CacheStats, MemberReport, Trouble};
+pub use self::stats::{CacheStats, Damage, MemberReport, Trouble};
 
 use self::health::Standing;
 use self::manager::{Control, Manager, Parts};
@@ -103,11 +106,19 @@ pub struct CacheConfig {
     pub reads_in_flight: usize,
     /// How to read.
     pub backend: ReadBackend,
+    /// Packets of a thousand that may be damaged beyond repair in [`DAMAGE_WINDOW_EXTENTS`](millrace_core::limits::DAMAGE_WINDOW_EXTENTS) extents of a title: so many are
+    /// left out of what is lent. Beyond that those who want the extent are told that it cannot be had; with 0, always.
+    pub max_damaged_permille: u32,
 }
 
 impl Default for CacheConfig {
     fn default() -> Self {
-        Self { prefetch_ns: PREFETCH_NS, reads_in_flight: MAX_READS_IN_FLIGHT, backend: ReadBackend::Auto }
+        Self {
+            prefetch_ns: PREFETCH_NS,
+            reads_in_flight: MAX_READS_IN_FLIGHT,
+            backend: ReadBackend::Auto,
+            max_damaged_permille: DEFAULT_MAX_DAMAGED_PERMILLE,
+        }
     }
 }
 
@@ -281,6 +292,11 @@ impl Cache {
             }
         }
         reports
+    }
+
+    /// Damage of a title that was found for the first time, if it has not been taken yet: for the log.
+    pub fn damage(&self) -> Option<Damage> {
+        self.counters.take_damage()
     }
 
     /// The last extent that could not be served, if it has not been reported yet: for the log, at most one a second.

@@ -14,6 +14,7 @@ use std::fs::File;
 use std::ops::Range;
 use std::sync::Arc;
 
+use millrace_core::packet::PacketMeta;
 use millrace_core::pool::ExtentContent;
 use millrace_core::time::Instant;
 
@@ -210,6 +211,28 @@ pub(super) struct Filled {
     pub(super) wrong: u32,
 }
 
+/// Packets of an extent that cannot be had.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) struct LeftOut {
+    /// The first of them, counted from the title's start.
+    pub(super) first: u32,
+    /// The last of them.
+    pub(super) last: u32,
+    /// How many they are.
+    pub(super) packets: u32,
+}
+
+impl LeftOut {
+    /// What is marked as missing in the records of an extent that begins with packet `first`.
+    pub(super) fn of(first: u32, metas: &[PacketMeta]) -> Option<Self> {
+        let missing = (first..).zip(metas).filter(|(_, meta)| meta.is_missing());
+        missing.fold(None, |found: Option<Self>, (packet, _)| {
+            let (first, packets) = found.map_or((packet, 0), |found| (found.first, found.packets));
+            Some(Self { first, last: packet, packets: packets + 1 })
+        })
+    }
+}
+
 /// What came of building an extent.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Built {
@@ -220,6 +243,15 @@ pub(super) enum Built {
     More {
         /// Slots of members whose bytes did not have their stored sums, as bits.
         wrong: u32,
+    },
+    /// Some of its packets cannot be had; those are marked. To be lent only if nothing better can be read.
+    Damaged {
+        /// What can be had.
+        filled: Filled,
+        /// What cannot.
+        left_out: LeftOut,
+        /// Why not.
+        failure: ReadFailure,
     },
     /// It cannot be had. `wrong`: as in [`Filled`].
     Failed {

@@ -11,7 +11,7 @@ use std::collections::{BinaryHeap, VecDeque};
 use std::sync::Arc;
 
 use millrace_core::ids::{StreamId, TitleRef};
-use millrace_core::limits::{CACHE_SPACE_RETRY_NS, MAX_PREFETCH_EXTENTS};
+use millrace_core::limits::{CACHE_SPACE_RETRY_NS, DAMAGED_KEPT_NS, MAX_PREFETCH_EXTENTS};
 use millrace_core::pool::{ExtentArena, ExtentContent, Fill, Lease};
 use millrace_core::seam::Want;
 use millrace_core::time::Instant;
@@ -66,6 +66,8 @@ pub(super) struct Policy {
     timers: BinaryHeap<Reverse<(Ns, StreamKey, u32)>>,
     grants: VecDeque<(u16, Grant)>,
     failed: VecDeque<(ExtentKey, Ns)>,
+    /// What was read and is damaged, and until when that is believed.
+    damaged: VecDeque<(ExtentKey, Ns)>,
     next_sweep: Ns,
     /// Reads ahead were put off for want of room.
     ahead_put_off: bool,
@@ -106,6 +108,7 @@ impl Policy {
             timers: BinaryHeap::new(),
             grants: VecDeque::new(),
             failed: VecDeque::new(),
+            damaged: VecDeque::new(),
             next_sweep: 0,
             ahead_put_off: false,
             no_room: false,
@@ -147,8 +150,19 @@ impl Policy {
         self.shelf.drop_holes();
     }
 
+    /// What was damaged some time ago may have been repaired.
+    fn drop_damaged(&mut self, now: Ns) {
+        while let Some(&(key, until)) = self.damaged.front()
+            && until <= now
+        {
+            self.shelf.drop_damaged(key);
+            self.damaged.pop_front();
+        }
+    }
+
     /// A stream wants an extent.
     pub(super) fn want(&mut self, now: Instant, door: u16, want: &Want) {
+        self.drop_damaged(ns(now));
         let stream = StreamKey { door, index: want.stream.index };
         let key = ExtentKey { title: want.title, extent: want.extent };
         let refuse = |failure| (door, grant(want.stream, key, Err(failure)));
@@ -276,6 +290,7 @@ impl Policy {
     /// Time has passed.
     pub(super) fn handle_time(&mut self, now: Instant) {
         let now = ns(now);
+        self.drop_damaged(now);
         while let Some(&Reverse((at, stream, id))) = self.timers.peek() {
             let valid = self.streams.is_timer(stream, id);
             if valid && at > now {
@@ -396,6 +411,10 @@ impl Policy {
         let outcome = match (outcome, self.titles.get(key.title)) {
             (Ok(content), Some(title)) => {
                 let start_ns = title.open.start_ns(key.extent);
+                // A parity track with holes is whole again when its members are ([`Policy::drop_holes`]).
+                if content.is_damaged() && title.open.source().track() == 0 {
+                    self.damaged.push_back((key, now.saturating_add(DAMAGED_KEPT_NS as Ns)));
+                }
                 self.shelf.put(fill, content, start_ns);
                 Ok(())
             }

@@ -130,6 +130,12 @@ impl Sample {
 
     /// Whether a lease holds, byte for byte, what extent `extent` should: headers, payloads, records.
     pub fn check(&self, lease: &Lease, extent: u32) {
+        assert_eq!(self.check_rest(lease, extent), [0; 0], "nothing is missing");
+    }
+
+    /// The same but for packets that are marked as missing: which these are.
+    pub fn check_rest(&self, lease: &Lease, extent: u32) -> Vec<u32> {
+        let mut missing = Vec::new();
         let (content, per_extent) = (lease.content(), self.layout.packets_per_extent());
         let first = extent * per_extent;
         let payloads: Vec<_> = self.extent_data(extent).chunks(self.layout.packet_bytes()).collect();
@@ -138,14 +144,20 @@ impl Sample {
         for (place, payload) in payloads.iter().enumerate() {
             let packet = first + place as u32;
             let meta = self.metas[packet as usize];
-            assert_eq!(lease.meta(place as u32), meta, "record of packet {packet}");
             let (header, sent) = RtpHeader::parse(lease.wire(place as u32, 1)).unwrap();
-            assert!(sent == *payload, "payload of packet {packet}");
+            if lease.meta(place as u32).is_missing() {
+                assert!(sent.iter().all(|byte| *byte == 0), "packet {packet} is marked as missing");
+                missing.push(packet);
+            } else {
+                assert_eq!(lease.meta(place as u32), meta, "record of packet {packet}");
+                assert!(sent == *payload, "payload of packet {packet}");
+            }
             let (sequence, timestamp) = (sequence_of(packet), meta.time().0 as u32);
             assert_eq!((header.sequence, header.ssrc), (sequence, self.timeline.ssrc));
             assert_eq!(header.timestamp, self.timeline.timestamp_base.wrapping_add(timestamp));
             assert_eq!((header.payload_type, header.marker), (33, false));
         }
+        missing
     }
 }
 

@@ -100,17 +100,24 @@ impl Shelf {
         self.orphans.len()
     }
 
-    /// Whether this is here, as whole as somebody needs it who can do without `spare` packets of a codeword.
+    /// Whether this is here, as whole as somebody needs it who can do without `spare` packets of a codeword, or as whole as it
+    /// can be had.
     pub(super) fn holds(&self, key: ExtentKey, spare: u8) -> bool {
-        let slot = self.by_key.get(&key).map(|slot| &self.slots[*slot as usize]);
-        matches!(slot, Some(Slot::Held { content, .. }) if content.spare <= spare)
+        self.held_spare(key).is_some_and(|held| does(held, spare))
+    }
+
+    fn held_spare(&self, key: ExtentKey) -> Option<u8> {
+        match self.slots[*self.by_key.get(&key)? as usize] {
+            Slot::Held { content, .. } => Some(content.spare),
+            _ => None,
+        }
     }
 
     /// Lends an extent to somebody who can do without `spare` packets of a codeword, if it is here and as whole as that.
     pub(super) fn lend(&mut self, key: ExtentKey, spare: u8) -> Option<Lease> {
         let slot = *self.by_key.get(&key)?;
         let Slot::Held { content, used, .. } = &mut self.slots[slot as usize] else { return None };
-        if content.spare > spare {
+        if !does(content.spare, spare) {
             return None;
         }
         self.stamp += 1;
@@ -118,10 +125,13 @@ impl Shelf {
         self.arena.lend(slot, *content)
     }
 
-    /// Puts what was read where it can be lent, in place of the same with more holes.
+    /// Puts what was read where it can be lent, in place of the same with more holes. What is damaged can be lent to everybody,
+    /// so it takes the place of anything that cannot, and what was read later that of what was read before.
     pub(super) fn put(&mut self, fill: Fill, content: ExtentContent, start_ns: Ns) {
         let key = ExtentKey { title: content.title, extent: content.number };
-        if self.holds(key, content.spare) {
+        let damaged = ExtentContent::DAMAGED;
+        let keeps = |held| held == 0 || (held <= content.spare && content.spare != damaged);
+        if self.held_spare(key).is_some_and(keeps) {
             return self.give_back(fill);
         }
         let slot = fill.extent();
@@ -236,6 +246,15 @@ impl Shelf {
         self.drop_those(|content| content.spare > 0);
     }
 
+    /// Drops an extent if it is damaged: it may have been repaired.
+    pub(super) fn drop_damaged(&mut self, key: ExtentKey) {
+        if self.held_spare(key) == Some(ExtentContent::DAMAGED)
+            && let Some(slot) = self.by_key.remove(&key)
+        {
+            self.retire(slot);
+        }
+    }
+
     fn drop_those(&mut self, are: impl Fn(&ExtentContent) -> bool) {
         for slot in 0..self.slots.len() as u32 {
             if let Slot::Held { content, .. } = self.slots[slot as usize]
@@ -259,6 +278,11 @@ impl Shelf {
             !back
         });
     }
+}
+
+/// Whether what has been read with `held` holes does for somebody who can do without `spare` packets of a codeword.
+fn does(held: u8, spare: u8) -> bool {
+    held <= spare || held == ExtentContent::DAMAGED
 }
 
 fn next_use(titles: &mut Titles, content: &ExtentContent, start_ns: Ns) -> NextUse {

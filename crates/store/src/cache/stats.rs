@@ -1,5 +1,8 @@
 //! Counters of the cache: written by the manager, read by anybody.
 
+use std::collections::VecDeque;
+use std::ops::Range;
+use std::path::PathBuf;
 use std::sync::Mutex;
 use std::sync::atomic::{AtomicU64, Ordering};
 
@@ -30,6 +33,7 @@ macro_rules! counters {
             /// What was read from each member; those of a volume of one are not counted.
             pub(super) of_members: [MemberCounters; MAX_MEMBERS],
             trouble: Mutex<Troubles>,
+            damage: Mutex<VecDeque<Damage>>,
         }
 
         impl Counters {
@@ -78,6 +82,10 @@ counters! {
     late_grants,
     /// Extents whose bytes did not match their checksums even when read again.
     checksum_errors,
+    /// Extents of which packets were left out because they are damaged and cannot be restored, each time one was read.
+    damaged,
+    /// Packets that were left out of them.
+    damaged_packets,
     /// Extents that could not be read.
     read_errors,
     /// Reads done again because the bytes did not match their checksums.
@@ -254,11 +262,68 @@ impl std::fmt::Display for Trouble {
         f.write_str(match self.failure {
             ReadFailure::MembersLost { .. } => "bring the members back, or run repair",
             ReadFailure::Io(libc::EMFILE | libc::ENFILE) => "raise the limit of open files (ulimit -n)",
+            ReadFailure::Checksum if self.path.is_some() => {
+                "its records or more of it than --max-damaged allows are damaged: run fsck, then add the film again"
+            }
             _ if self.path.is_some() => "run fsck, then add the film again",
             _ => "run scrub; if a disk is bad, replace it and run repair",
         })
     }
 }
+
+/// Packets of a title that its viewers do not get because they are damaged and cannot be restored: for one line in the log.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Damage {
+    /// The title.
+    pub title: TitleRef,
+    /// Which title that is.
+    pub id: TitleId,
+    /// The data file, if the title is whole in one and has no parity.
+    pub path: Option<PathBuf>,
+    /// From the first packet to the last, counted from the title's start.
+    pub span: Range<u32>,
+    /// How many of these are left out.
+    pub packets: u32,
+    /// Where the span lies in the film.
+    pub bytes: Range<u64>,
+    /// Members of the volume that did not give what they should, as far as is known.
+    pub members: Vec<u16>,
+}
+
+impl Damage {
+    /// For the log. `name`: what the title is called, if that is known.
+    pub fn summary(&self, name: Option<&str>) -> String {
+        let title = name.map_or_else(|| self.id.to_string(), ToOwned::to_owned);
+        let (packets, first, last) = (self.packets, self.span.start, self.span.end.saturating_sub(1));
+        let which = match packets {
+            1 => format!("packet {first} is"),
+            _ if u64::from(packets) == u64::from(last) + 1 - u64::from(first) => {
+                format!("packets {first} to {last} are")
+            }
+            _ => format!("{packets} of the packets {first} to {last} are"),
+        };
+        let Range { start, end } = self.bytes;
+        let place = match (&self.path, &self.members[..]) {
+            (Some(path), _) => format!("bytes {start}..{end} of {}", path.display()),
+            (None, []) => format!("bytes {start}..{end} of the film"),
+            (None, members) => {
+                let members: Vec<_> = members.iter().map(ToString::to_string).collect();
+                format!("bytes {start}..{end} of the film, member {}", members.join(", "))
+            }
+        };
+        let cure = match self.path {
+            Some(_) => "run millrace fsck --full, which finds all of it, then add the film again",
+            None => "run millrace scrub",
+        };
+        format!(
+            "title {title}: {which} damaged and left out ({place}); its viewers go on without; further damage of this \
+             title is only counted; {cure}"
+        )
+    }
+}
+
+/// Titles whose damage is kept until it is taken.
+const MAX_DAMAGE_KEPT: usize = 64;
 
 #[derive(Default)]
 struct Troubles {
@@ -272,6 +337,19 @@ impl Counters {
         let mut troubles = self.trouble.lock().unwrap_or_else(|poisoned| poisoned.into_inner());
         trouble.failures += troubles.last.as_ref().map_or(0, |last| last.failures);
         troubles.last = Some(trouble);
+    }
+
+    /// Notes damage of a title.
+    pub(super) fn note_damage(&self, damage: Damage) {
+        let mut kept = self.damage.lock().unwrap_or_else(|poisoned| poisoned.into_inner());
+        if kept.len() < MAX_DAMAGE_KEPT {
+            kept.push_back(damage);
+        }
+    }
+
+    /// The first damage that was not taken yet.
+    pub(super) fn take_damage(&self) -> Option<Damage> {
+        self.damage.lock().unwrap_or_else(|poisoned| poisoned.into_inner()).pop_front()
     }
 
     /// What is known of each member of the volume.

@@ -147,10 +147,22 @@ impl World {
         clock: Arc<dyn Clock + Send + Sync>,
         faults: ReadFaults,
     ) -> Option<Self> {
+        let config = CacheConfig { prefetch_ns, backend, ..CacheConfig::default() };
+        Self::with_config(config, extents, engines, clock, faults)
+    }
+
+    /// The same, with all settings.
+    pub fn with_config(
+        config: CacheConfig,
+        extents: usize,
+        engines: usize,
+        clock: Arc<dyn Clock + Send + Sync>,
+        faults: ReadFaults,
+    ) -> Option<Self> {
+        let backend = config.backend;
         let arena = ExtentArena::new(Box::new(HeapRegion::new(extents)));
         let bells: Vec<_> = (0..engines).map(|_| Arc::new(TestBell::default())).collect();
         let doorbells = bells.iter().map(|bell| Arc::clone(bell) as Arc<dyn Doorbell>).collect();
-        let config = CacheConfig { prefetch_ns, backend, ..CacheConfig::default() };
         match Cache::start_with_faults(config, Arc::clone(&arena), clock, doorbells, faults) {
             Ok((cache, doors)) => {
                 let engines =

@@ -106,6 +106,10 @@ pub(crate) struct ServeArgs {
     /// How the cache reads: auto, uring or threads
     #[arg(long, value_name = "HOW", default_value = "auto")]
     pub(crate) read: ReadChoice,
+    /// Share of a film that may be damaged beyond repair, measured over the last 64 extents (16 MiB; all of a shorter film): so
+    /// much is left out of what viewers get. Beyond it their stream is ended; with 0% at the first damaged packet
+    #[arg(long, value_name = "SHARE", default_value_t = Share(limits::DEFAULT_MAX_DAMAGED_PERMILLE), env = "MILLRACE_MAX_DAMAGED")]
+    pub(crate) max_damaged: Share,
     /// Disks that fail on order, for tests: a file of lines like `member 1 eio`, read again while the server runs
     #[arg(long, value_name = "FILE", hide = true)]
     pub(crate) inject: Option<PathBuf>,
@@ -159,6 +163,31 @@ impl std::str::FromStr for Percent {
         let number = text.strip_suffix('%').unwrap_or(text).trim_end().parse().ok();
         let percent = number.filter(|percent| (1..=100).contains(percent));
         percent.map(Self).ok_or_else(|| format!("got \"{text}\"; write 1% to 100%"))
+    }
+}
+
+/// A share, in thousandths.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) struct Share(pub(crate) u32);
+
+impl std::str::FromStr for Share {
+    type Err = String;
+
+    fn from_str(text: &str) -> Result<Self, String> {
+        let number = text.trim().strip_suffix('%').and_then(|number| number.trim().parse::<f64>().ok());
+        let number = number.filter(|number| (0.0..=100.0).contains(number));
+        number
+            .map(|number| Self((number * 10.0).round() as u32))
+            .ok_or_else(|| format!("got \"{text}\"; write a number from 0 to 100 and %, as 10% or 0.5%"))
+    }
+}
+
+impl std::fmt::Display for Share {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        match (self.0 / 10, self.0 % 10) {
+            (whole, 0) => write!(f, "{whole}%"),
+            (whole, tenth) => write!(f, "{whole}.{tenth}%"),
+        }
     }
 }
 
@@ -242,4 +271,22 @@ impl ServeArgs {
 pub(crate) fn run(args: ServeArgs) -> anyhow::Result<ExitCode> {
     args.check()?;
     run::run(&args)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::Share;
+
+    #[test]
+    fn shares_have_their_sign() {
+        for (text, permille, shown) in
+            [("10%", 100, "10%"), (" 0.5 % ", 5, "0.5%"), ("0%", 0, "0%"), ("100%", 1000, "100%")]
+        {
+            let share: Share = text.parse().unwrap();
+            assert_eq!((share, &*share.to_string()), (Share(permille), shown));
+        }
+        for text in ["10", "-1%", "101%", "%", "NaN%"] {
+            assert!(text.parse::<Share>().unwrap_err().contains("from 0 to 100"), "{text}");
+        }
+    }
 }

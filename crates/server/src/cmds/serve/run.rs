@@ -86,6 +86,7 @@ pub(super) fn run(args: &ServeArgs) -> anyhow::Result<ExitCode> {
         lost: Cell::new(0),
         said,
     };
+    let titles = Arc::clone(&shelf);
     let ready_url = format!("rtsp://{address}/").replace("[::]", "localhost").replace("0.0.0.0", "127.0.0.1");
     let librarian = librarian.start(first, move || println!("ready {ready_url}"))?;
 
@@ -94,9 +95,7 @@ pub(super) fn run(args: &ServeArgs) -> anyhow::Result<ExitCode> {
         std::thread::sleep(LOOK_EVERY);
         injector.look();
         health.look(&cache);
-        if let Some(trouble) = cache.trouble() {
-            tracing::warn!("{trouble}");
-        }
+        tell_of_damage(&cache, &titles);
     }
     let ended_itself = control.is_finished();
     tracing::info!("stopping");
@@ -106,6 +105,16 @@ pub(super) fn run(args: &ServeArgs) -> anyhow::Result<ExitCode> {
     drop((minder, touching));
     anyhow::ensure!(!ended_itself, "the control thread ended by itself; the log above says why");
     Ok(ExitCode::SUCCESS)
+}
+
+/// Says what of the films could not be had since it was asked last.
+fn tell_of_damage(cache: &Cache, titles: &Shelf) {
+    while let Some(damage) = cache.damage() {
+        tracing::warn!("{}", damage.summary(titles.name_of(damage.id).as_deref()));
+    }
+    if let Some(trouble) = cache.trouble() {
+        tracing::warn!("{trouble}");
+    }
 }
 
 /// Log lines go to standard error, so that what is printed to be pasted stays clean.
@@ -141,7 +150,8 @@ fn start_cache(
         ReadChoice::Threads => ReadBackend::Threads,
     };
     let rings = bells.iter().map(|bell| Arc::clone(bell) as Arc<dyn Doorbell>).collect();
-    let config = CacheConfig { backend, ..CacheConfig::default() };
+    let max_damaged_permille = args.max_damaged.0;
+    let config = CacheConfig { backend, max_damaged_permille, ..CacheConfig::default() };
     let clock = Arc::new(MonotonicClock);
     let (cache, doors) = Cache::start_with_faults(config, Arc::clone(&arena), clock, rings, faults)?;
     tracing::info!("cache of {} on {memory}, read by {}", args.cache, cache.backend());
@@ -287,6 +297,13 @@ fn sum_up(control: ControlHandle, cache: &CacheStats, meters: &[Meters]) {
         cache.misses,
         cache.late_grants
     );
+    if cache.damaged_packets > 0 {
+        tracing::warn!(
+            "cache: {} damaged packets of {} extents were left out of what viewers got",
+            cache.damaged_packets,
+            cache.damaged
+        );
+    }
     let code = millrace_core::fec::counters();
     tracing::info!("parity: {} bytes encoded, {} bytes decoded", code.encoded_bytes, code.decoded_bytes);
 }

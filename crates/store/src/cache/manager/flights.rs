@@ -8,6 +8,7 @@
 //! needed. If they have not, it goes on waiting until [`HUNG_NS`]: a busy disk is no reason to lose a viewer. A title on one
 //! member waits as long as its disk takes: there is nothing else to read.
 
+use std::path::PathBuf;
 use std::sync::Arc;
 
 use millrace_core::limits::{MAX_ASIDE_BYTES, SLOW_READ_NS};
@@ -16,7 +17,7 @@ use millrace_core::time::Instant;
 
 use super::super::door::ReadFailure;
 use super::super::health::HUNG_NS;
-use super::super::order::{Built, Effort, MemberView, Order, Role, SpanResult, bit};
+use super::super::order::{Built, Effort, LeftOut, MemberView, Order, Role, SpanResult, bit};
 use super::super::policy::ReadOrder;
 use super::super::source::{ALIGN, OpenTitle};
 use super::super::stats::Trouble;
@@ -190,7 +191,7 @@ impl Manager {
         let (extent, title) = (flight.read.fill.bytes_mut(), (flight.read.key.title, &*flight.read.title));
         let built = self.builder.assemble(title, &flight.order, &results, extent);
         let wrong = match built {
-            Built::Done(filled) => filled.wrong,
+            Built::Done(filled) | Built::Damaged { filled, .. } => filled.wrong,
             Built::More { wrong } | Built::Failed { wrong, .. } => wrong,
         };
         let blame = (wrong, flight.late);
@@ -203,19 +204,33 @@ impl Manager {
         flight.failed |= failed;
         flight.timed_out |= failed & flight.late;
         flight.wrong |= wrong;
-        let failure = match built {
+        let (failure, damaged) = match built {
             Built::Done(filled) => {
+                self.damage.note_whole(&flight.read);
                 self.count_filled(&flight, &filled.content, filled.decoded_bytes);
                 self.counters.sums_only.add(filled.sums_only.into());
                 return self.end_read(now, place, flight, filled.content);
             }
-            Built::More { .. } => ReadFailure::Checksum,
-            Built::Failed { failure, .. } => failure,
+            Built::More { .. } => (ReadFailure::Checksum, None),
+            Built::Failed { failure, .. } => (failure, None),
+            Built::Damaged { filled, left_out, failure } => (failure, Some((filled, left_out))),
         };
         // A file that is all there is of a title is read again only if what came of it was wrong.
         let may_try = all_came || flight.read.title.source().members().is_some();
         if !may_try || flight.tries >= MAX_TRIES || !self.try_harder(now, &mut flight) {
-            return self.give_up_or_wait(now, place, flight, (failure, 0));
+            let Some(flight) = self.wait_for_silent(now, place, flight) else { return };
+            return match damaged {
+                // Nothing better can be had: what is right is sent, what is not is left out.
+                Some((filled, left_out)) if self.is_bearable(&flight, left_out) => {
+                    self.count_filled(&flight, &filled.content, filled.decoded_bytes);
+                    self.counters.sums_only.add(filled.sums_only.into());
+                    self.end_read(now, place, flight, filled.content);
+                }
+                _ => {
+                    let at_fault = flight.at_fault();
+                    self.fail_read(now, place, flight.read, (failure, at_fault));
+                }
+            };
         }
         if all_came {
             // Memory or a cable may have been at fault, not the disk: read again, past what the kernel remembers.
@@ -231,27 +246,49 @@ impl Manager {
         &mut self,
         now: Instant,
         place: usize,
-        mut flight: Flight,
+        flight: Flight,
         (failure, lost): (ReadFailure, u32),
     ) {
+        if let Some(flight) = self.wait_for_silent(now, place, flight) {
+            let at_fault = lost | flight.at_fault();
+            self.fail_read(now, place, flight.read, (failure, at_fault));
+        }
+    }
+
+    /// Gives the flight back unless a member that has not answered when its files were to be opened may yet do so in time.
+    fn wait_for_silent(&mut self, now: Instant, place: usize, mut flight: Flight) -> Option<Flight> {
         let is_silent = flight.read.title.take_silent() != 0;
         if is_silent && flight.tries < MAX_TRIES && now.ns_since(flight.first) < HUNG_NS {
             flight.is_waiting = true;
             flight.look_at = Some(now.plus_ns(LOOK_NS));
             self.flights[place] = Some(flight);
-            return;
+            return None;
         }
-        let at_fault = lost | flight.at_fault();
-        self.fail_read(now, place, flight.read, (failure, at_fault));
+        Some(flight)
+    }
+
+    /// Whether a stream may go on without these packets; then they are counted, and said once for each title.
+    fn is_bearable(&mut self, flight: &Flight, left_out: LeftOut) -> bool {
+        if !self.damage.note(&flight.read, left_out) {
+            return false;
+        }
+        self.counters.damaged.add(1);
+        self.counters.damaged_packets.add(u64::from(left_out.packets));
+        let at_fault = flight.failed | flight.wrong | flight.order.absent;
+        if let Some(damage) = self.damage.say(&flight.read, left_out, at_fault) {
+            self.counters.note_damage(damage);
+        }
+        true
     }
 
     fn count_filled(&self, flight: &Flight, content: &ExtentContent, decoded_bytes: u64) {
         let Order { absent, left_out, .. } = flight.order;
-        if absent | left_out | flight.failed != 0 || decoded_bytes > 0 || content.spare > 0 {
+        let with_holes = content.spare > 0 && !is_last_resort(flight, content);
+        if absent | left_out | flight.failed != 0 || decoded_bytes > 0 || with_holes {
             self.counters.degraded.add(1);
         }
         self.counters.decoded_bytes.add(decoded_bytes);
-        self.counters.with_holes.add(u64::from(content.spare > 0));
+        self.counters.with_holes.add(u64::from(with_holes));
     }
 
     /// An extent is there.
@@ -285,15 +322,7 @@ impl Manager {
             _ => self.counters.read_errors.add(1),
         }
         let (extent, source) = (read.key.extent, read.title.source());
-        let mut members = Vec::new();
-        let path = match source.members() {
-            Some((rows, files)) => {
-                members.extend((0..rows.members()).map(|position| files.slot(position)));
-                members.retain(|&slot| at_fault & bit(slot) != 0);
-                None
-            }
-            None => Some(source.data_path().to_path_buf()),
-        };
+        let (path, members) = whereabouts(&read.title, at_fault);
         self.counters.note_trouble(Trouble {
             title: read.key.title,
             id: source.id(),
@@ -378,6 +407,20 @@ impl Manager {
             }
         }
     }
+}
+
+/// Whether an extent of film is lent although packets are missing that nobody can repair.
+fn is_last_resort(flight: &Flight, content: &ExtentContent) -> bool {
+    content.is_damaged() && flight.read.title.source().track() == 0
+}
+
+/// The data file of a title that is whole in one, or those of its members that are at fault (bits by slot).
+pub(super) fn whereabouts(title: &OpenTitle, at_fault: u32) -> (Option<PathBuf>, Vec<u16>) {
+    let Some((rows, files)) = title.source().members() else {
+        return (Some(title.source().data_path().to_path_buf()), Vec::new());
+    };
+    let slots = (0..rows.members()).map(|position| files.slot(position));
+    (None, slots.filter(|&slot| at_fault & bit(slot) != 0).collect())
 }
 
 /// Members of a title that may be lost.

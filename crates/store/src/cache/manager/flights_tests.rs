@@ -62,7 +62,12 @@ impl World {
     fn of(places: usize, extents: usize, sample: RowSample, (source, spare): (RowSource, u8)) -> Self {
         let wake = Arc::new(EventBell::new().unwrap());
         let (door, end) = door::pair(Arc::clone(&wake), Arc::new(Silent));
-        let config = CacheConfig { prefetch_ns: 0, reads_in_flight: places, backend: ReadBackend::Threads };
+        let config = CacheConfig {
+            prefetch_ns: 0,
+            reads_in_flight: places,
+            backend: ReadBackend::Threads,
+            ..CacheConfig::default()
+        };
         let faults = ReadFaults::settable();
         // Nobody commands.
         let (_, control) = std::sync::mpsc::channel();

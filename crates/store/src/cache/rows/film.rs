@@ -13,7 +13,7 @@ use super::results::Results;
 use super::spare::{Missing, demanded};
 use crate::cache::crcs::{Crcs, Walk};
 use crate::cache::door::ReadFailure;
-use crate::cache::order::{Built, Filled, Order, Role, bit};
+use crate::cache::order::{Built, Filled, LeftOut, Order, Role, bit};
 use crate::cache::rows::MemberFiles;
 use crate::cache::source::{Geometry, OpenTitle};
 use crate::rows::Rows;
@@ -95,7 +95,9 @@ pub(in crate::cache) fn assemble(
         maker.blame(decoded.wrong_positions);
         (decoded_bytes, are_known) = (decoded.bytes, decoded.crcs_known);
         if maker.copy_decoded(&decoded, metas, extent) > 0 {
-            return maker.more(results.first_error().filter(|_| decoded.wrong_positions == 0));
+            let errno = results.first_error().filter(|_| decoded.wrong_positions == 0);
+            let sums_only = title.source().has_crcs() && !are_known;
+            return maker.damaged((reference, decoded_bytes, sums_only), errno, metas, extent);
         }
     } else {
         are_known = maker.crcs(crcs);
@@ -274,6 +276,30 @@ impl Maker<'_> {
             None => ReadFailure::Checksum,
         };
         Built::Failed { failure, wrong: self.wrong }
+    }
+
+    /// Packets cannot be had by any way; if others can: what is there, those marked.
+    fn damaged(
+        &self,
+        (title, decoded_bytes, sums_only): (TitleRef, u64, bool),
+        errno: Option<i32>,
+        metas: &[PacketMeta],
+        extent: &mut [u8],
+    ) -> Built {
+        let left_out = LeftOut::of(self.geometry.first_packet, metas);
+        let nothing_came =
+            errno.is_some() && left_out.is_some_and(|out| out.packets == self.geometry.packets);
+        match (self.more(errno), left_out) {
+            (
+                Built::Failed { failure: failure @ (ReadFailure::Checksum | ReadFailure::Io(_)), wrong },
+                Some(left_out),
+            ) if !nothing_came => {
+                let content = self.seal(title, metas, ExtentContent::DAMAGED, extent);
+                let filled = Filled { content, decoded_bytes, sums_only, wrong };
+                Built::Damaged { filled, left_out, failure }
+            }
+            (built, _) => built,
+        }
     }
 
     /// The records behind the packets, and what it is.

@@ -96,7 +96,7 @@ impl Bench {
                     assert!(!order.thorough, "a thorough order is the last");
                     thorough = true;
                 }
-                Built::Failed { failure, .. } => return Err(failure),
+                Built::Failed { failure, .. } | Built::Damaged { failure, .. } => return Err(failure),
             }
         }
     }
@@ -417,6 +417,14 @@ proptest! {
                     break;
                 }
                 Built::More { .. } => thorough = true,
+                Built::Damaged { filled, left_out, .. } => {
+                    prop_assert!(order.thorough && harmed.count_ones() > 0 && filled.content.is_damaged());
+                    let missing = bench.check(&filled.content);
+                    prop_assert_eq!(missing.len(), left_out.packets as usize);
+                    let ends = (missing.first().copied(), missing.last().copied());
+                    prop_assert_eq!(ends, (Some(left_out.first), Some(left_out.last)));
+                    break;
+                }
                 Built::Failed { .. } => {
                     prop_assert!(order.thorough && (gone | harmed).count_ones() as usize > may);
                     break;

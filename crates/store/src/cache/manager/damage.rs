@@ -1,0 +1,84 @@
+//! What of the titles is damaged beyond repair: how much of a film may be left out before its stream is ended, and whose damage was
+//! said already.
+
+use std::collections::{BTreeMap, HashMap, HashSet};
+
+use millrace_core::ids::{TitleId, TitleRef};
+use millrace_core::limits::{DAMAGE_WINDOW_EXTENTS, MAX_DAMAGE_SAID};
+
+use super::super::order::LeftOut;
+use super::super::policy::ReadOrder;
+use super::super::stats::Damage;
+use super::flights::whereabouts;
+
+/// Damage of one title: packets that are left out, by extent.
+#[derive(Default)]
+struct Extents(BTreeMap<u32, u32>);
+
+impl Extents {
+    /// Packets left out of the extents of the window that ends with `extent`, as far as they were read.
+    fn in_window(&self, extent: u32) -> u64 {
+        let first = (extent + 1).saturating_sub(DAMAGE_WINDOW_EXTENTS);
+        self.0.range(first..=extent).map(|(_, &packets)| u64::from(packets)).sum()
+    }
+}
+
+/// What is damaged.
+pub(super) struct DamageBook {
+    max_permille: u32,
+    titles: HashMap<TitleRef, Extents>,
+    said: HashSet<TitleId>,
+}
+
+impl DamageBook {
+    pub(super) fn new(max_permille: u32) -> Self {
+        Self { max_permille, titles: HashMap::new(), said: HashSet::new() }
+    }
+
+    /// Notes what is left out of an extent. Whether that is bearable: of the window's packets no more than the share that is
+    /// allowed are damaged, or a single one. A title shorter than the window is its own window.
+    pub(super) fn note(&mut self, read: &ReadOrder, left_out: LeftOut) -> bool {
+        let window = DAMAGE_WINDOW_EXTENTS.saturating_mul(read.title.layout().packets_per_extent());
+        let window = u64::from(window.min(read.title.source().packets()));
+        let extents = self.titles.entry(read.key.title).or_default();
+        extents.0.insert(read.key.extent, left_out.packets);
+        let damaged = extents.in_window(read.key.extent);
+        let allowed = window * u64::from(self.max_permille) / 1000;
+        self.max_permille > 0 && damaged <= allowed.max(1)
+    }
+
+    /// Nothing is missing of an extent, or nothing that cannot be repaired.
+    pub(super) fn note_whole(&mut self, read: &ReadOrder) {
+        // Nearly always there is nothing here.
+        let Some(extents) = self.titles.get_mut(&read.key.title) else { return };
+        extents.0.remove(&read.key.extent);
+        if extents.0.is_empty() {
+            self.titles.remove(&read.key.title);
+            self.said.remove(&read.title.source().id());
+        }
+    }
+
+    /// What is to be said of this damage: nothing, if something was said of the title before.
+    pub(super) fn say(&mut self, read: &ReadOrder, left_out: LeftOut, at_fault: u32) -> Option<Damage> {
+        let id = read.title.source().id();
+        if self.said.len() >= MAX_DAMAGE_SAID {
+            self.said.clear();
+        }
+        if !self.said.insert(id) {
+            return None;
+        }
+        let (path, members) = whereabouts(&read.title, at_fault);
+        let packet_bytes = read.title.layout().packet_bytes() as u64;
+        let geometry = read.title.geometry(read.key.extent);
+        let end = geometry.map_or(u64::MAX, |geometry| geometry.data.end);
+        let bytes = u64::from(left_out.first) * packet_bytes
+            ..((u64::from(left_out.last) + 1) * packet_bytes).min(end);
+        let span = left_out.first..left_out.last + 1;
+        Some(Damage { title: read.key.title, id, path, span, packets: left_out.packets, bytes, members })
+    }
+
+    /// A title was closed.
+    pub(super) fn forget_title(&mut self, title: TitleRef) {
+        self.titles.remove(&title);
+    }
+}
