@@ -73,7 +73,7 @@ fn names_of_files_are_escaped() {
         assert!(!output.stdout.is_empty() || !output.stderr.is_empty(), "{args:?}");
     }
     let list: serde_json::Value = serde_json::from_str(&ok(&["ls", "--json", "--store", store])).unwrap();
-    assert_eq!(list.as_array().unwrap().len(), 1);
+    assert_eq!(list.as_array().unwrap().len(), 2, "it was added twice");
     let mut server = Server::start(std::path::Path::new(store), &[]);
     assert!(server.interrupt());
     server.wait_for("stopping", Duration::from_secs(10));

@@ -98,7 +98,7 @@ fn assert_as_promised(disks: &Disks, volume: &Volume, info: &TitleInfo) {
     let manifests: Vec<_> =
         (0..disks.count).map(|i| fs::read(disks.title(i, info.id).join("manifest.mrm")).unwrap()).collect();
     assert!(manifests.iter().all(|bytes| *bytes == manifests[0]), "one manifest for all");
-    assert_eq!(frame::peek(&manifests[0]).unwrap().version, 3);
+    assert_eq!(frame::peek(&manifests[0]).unwrap().version, 4);
     let manifest = Manifest::decode(&manifests[0]).unwrap();
     assert_eq!(manifest.title, *info);
     assert_eq!(manifest.placement.members.len(), disks.count);
