@@ -32,7 +32,11 @@ fn a_writer_that_is_dropped_leaves_nothing() {
     let volume = Volume::open_or_create(dir.path()).unwrap();
     let writer = Film::new(20_000, 1).write(&volume, &[SIZE, 188]).unwrap();
     let id = writer.id();
-    assert_eq!(tmp_entries(dir.path()).len(), 6, "directory, lock, data, range sums and two meta-data files");
+    assert_eq!(
+        tmp_entries(dir.path()).len(),
+        7,
+        "directory, lock, data, range sums, CRCs and two meta-data files"
+    );
     drop(writer);
     assert_eq!(tmp_entries(dir.path()), [""; 0]);
     assert!(matches!(volume.open_title(id, 1316), Err(StoreError::NoTitle { .. })));
