@@ -74,6 +74,7 @@ pub(super) fn run(args: &ServeArgs) -> anyhow::Result<ExitCode> {
     let host = args.host.clone().unwrap_or_else(|| invite::own_host(address));
     let base_url = invite::base_url(&host, address.port());
     let said = Said::default();
+    let titles = Arc::clone(&shelf);
     said.in_memory.set(volume.catalogue_in_memory().is_some());
     let librarian = Librarian {
         volume,
@@ -86,7 +87,6 @@ pub(super) fn run(args: &ServeArgs) -> anyhow::Result<ExitCode> {
         lost: Cell::new(0),
         said,
     };
-    let titles = Arc::clone(&shelf);
     let ready_url = format!("rtsp://{address}/").replace("[::]", "localhost").replace("0.0.0.0", "127.0.0.1");
     let librarian = librarian.start(first, move || println!("ready {ready_url}"))?;
 
