@@ -1,5 +1,5 @@
 //! Everything that has to hold before a change is kept. All parts run even if one fails, so that one look shows
-//! everything there is to mend.
+//! everything there is to repair.
 
 use std::process::Command;
 use std::time::{Duration, Instant};

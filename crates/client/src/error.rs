@@ -128,7 +128,7 @@ pub enum ClientError {
         source: io::Error,
     },
     /// Cancelled before there was anything to report.
-    #[error("cancelled before the film began")]
+    #[error("cancelled before playback began")]
     Cancelled,
     /// Not enough file descriptors, ports or the like for the sessions asked for.
     #[error("{what}: {wanted} needed, {allowed} allowed; {advice}")]
@@ -202,13 +202,13 @@ impl RtspFailure {
 /// What to do about a status code, as the end of a sentence.
 pub(crate) fn advice_for(status: u16) -> &'static str {
     match status {
-        301..=308 => "; the film is elsewhere: use the address that the server names",
+        301..=308 => "; the title has moved: use the address that the server names",
         401 => "; the server wants a password, which this receiver cannot give",
         403 => "; the server does not let this address in",
         404 => "; check the title's name in the URL",
         453 => "; the server is full: try later or another node",
-        454 => "; the server has forgotten the session: it expired or the server was started anew",
-        457 => "; the time asked for is not in the film",
+        454 => "; the server has forgotten the session: it expired or the server was started again",
+        457 => "; the requested position is outside the title",
         459 | 460 => "; the server wants another URL for this request",
         461 => "; try the other transport (udp, tcp)",
         503 => "; try later",

@@ -1,4 +1,4 @@
-//! Sockets: TCP connections that never block, UDP port pairs, and the door through which datagrams come in.
+//! Sockets: TCP connections that never block, UDP port pairs, and the socket through which datagrams come in.
 
 use std::io::{self, Read, Write};
 use std::net::{IpAddr, SocketAddr, TcpStream, ToSocketAddrs, UdpSocket};

@@ -1,7 +1,7 @@
 //! Accounting of RTP sequence numbers in bounded memory: what arrived, what is missing, what came twice or late.
 //!
 //! A *run* is what one PLAY brings: numbers go up by one from its first packet. A PAUSE and PLAY, a seek or a sender
-//! that starts anew begins the next run, and nothing is counted as lost between two runs. Numbers are extended to 64
+//! that starts again begins the next run, and nothing is counted as lost between two runs. Numbers are extended to 64
 //! bits, unwrapped against the highest of the run (RFC 3550 appendix A.1, with a far larger window: this is a
 //! measuring instrument, so a long outage is counted as loss rather than as a new sender).
 

@@ -16,7 +16,7 @@ use crate::verify::ByteCheck;
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
 #[serde(rename_all = "snake_case")]
 pub enum EndReason {
-    /// The server said goodbye (RTCP BYE): the end of the film.
+    /// The server said BYE (RTCP BYE): the end of the film.
     Bye,
     /// The time asked for was over.
     Duration,
@@ -376,7 +376,7 @@ impl Report {
         }
         let c = &fec.counts;
         let what =
-            format!("{} missing on the way, {} repaired, {} lost", fec.lost_on_the_way, c.repaired, c.lost);
+            format!("{} lost in transit, {} repaired, {} lost", fec.lost_on_the_way, c.repaired, c.lost);
         row(f, "fec", &format!("{}: {what}, {} unsettled, {} too late", fec.granted, c.unsettled, c.late))?;
         row(
             f,

@@ -53,7 +53,7 @@ impl FromStr for Script {
                 ("seek", Some(target)) => Action::Seek(
                     seconds(target).ok_or_else(|| error("the place is not a number of seconds"))?,
                 ),
-                ("seek", None) => return Err(error("a seek needs \"=\" and the place in the film")),
+                ("seek", None) => return Err(error("a seek needs \"=\" and a position")),
                 ("pause" | "play", Some(_)) => return Err(error("only a seek has a place")),
                 _ => return Err(error("the verbs are pause, play and seek")),
             };

@@ -55,7 +55,7 @@ fn unix_ns(ntp: u64) -> i64 {
 }
 
 impl SenderWatch {
-    /// The film's place changed: the clocks may be related anew.
+    /// The film's place changed: the clocks may be related again.
     pub(crate) fn begin_run(&mut self) {
         self.base = None;
     }

@@ -207,8 +207,8 @@ impl SinkWriter {
         self.gone
     }
 
-    /// Hands over the rest and waits for the thread, at most `patience`.
-    pub(crate) fn finish(mut self, patience: Duration) -> Result<SinkReport, ClientError> {
+    /// Hands over the rest and waits for the thread, at most `timeout`.
+    pub(crate) fn finish(mut self, timeout: Duration) -> Result<SinkReport, ClientError> {
         let path = self.path.clone();
         let stuck =
             || output_error(&path, 0, io::Error::new(io::ErrorKind::TimedOut, "it takes no more bytes"));
@@ -217,7 +217,7 @@ impl SinkWriter {
         while !self.block.marks.is_empty() && !self.gone {
             self.send();
             if self.full {
-                if waited >= patience {
+                if waited >= timeout {
                     return Err(stuck());
                 }
                 thread::sleep(step);
@@ -225,7 +225,7 @@ impl SinkWriter {
             }
         }
         drop(self.blocks.take());
-        match self.result.recv_timeout(patience.saturating_sub(waited)) {
+        match self.result.recv_timeout(timeout.saturating_sub(waited)) {
             Ok(result) => result,
             Err(RecvTimeoutError::Timeout) => Err(stuck()),
             Err(RecvTimeoutError::Disconnected) => {
@@ -326,7 +326,7 @@ mod tests {
     use super::*;
     use std::os::fd::OwnedFd;
 
-    const PATIENCE: Duration = Duration::from_secs(20);
+    const TIMEOUT: Duration = Duration::from_secs(20);
 
     #[test]
     fn payloads_arrive_in_the_file_as_they_were_given() {
@@ -345,7 +345,7 @@ mod tests {
             sink.payload(ext, &payload);
             sink.turn(Instant(ext * 1_000_000));
         }
-        let report = sink.finish(PATIENCE).unwrap();
+        let report = sink.finish(TIMEOUT).unwrap();
         assert_eq!(report.written, expected.len() as u64);
         assert_eq!(report.ts.packets, 14_000);
         assert!(std::fs::read(path).unwrap() == expected);
@@ -381,7 +381,7 @@ mod tests {
             reader.read_exact(&mut got).unwrap();
             done.0.send(got).unwrap();
         });
-        let deadline = std::time::Instant::now() + PATIENCE;
+        let deadline = std::time::Instant::now() + TIMEOUT;
         let mut now = Instant(0);
         while sink.is_full() {
             assert!(std::time::Instant::now() < deadline, "it stays full");
@@ -390,8 +390,8 @@ mod tests {
             sink.turn(now);
             thread::yield_now();
         }
-        assert_eq!(sink.finish(PATIENCE).unwrap().written, given.len() as u64);
-        assert!(done.1.recv_timeout(PATIENCE).unwrap() == given);
+        assert_eq!(sink.finish(TIMEOUT).unwrap().written, given.len() as u64);
+        assert!(done.1.recv_timeout(TIMEOUT).unwrap() == given);
         thread.join().unwrap();
     }
 
@@ -400,7 +400,7 @@ mod tests {
         let (reader, mut sink) = pipe();
         drop(reader);
         sink.payload(0, &[0x47; 188]);
-        let report = sink.finish(PATIENCE).unwrap();
+        let report = sink.finish(TIMEOUT).unwrap();
         assert!(report.reader_gone);
         assert_eq!((report.written, report.ts.packets), (0, 1));
     }
@@ -418,7 +418,7 @@ mod tests {
     fn a_full_disk_is_said_in_words() {
         let mut sink = SinkWriter::start(&Output::File("/dev/full".into()), None).unwrap();
         sink.payload(0, &[0x47; 188]);
-        let error = sink.finish(PATIENCE).unwrap_err().to_string();
+        let error = sink.finish(TIMEOUT).unwrap_err().to_string();
         assert!(
             error.contains("/dev/full") && error.contains("No space left") && error.contains("free some"),
             "{error}"
@@ -428,12 +428,12 @@ mod tests {
     #[test]
     fn the_loop_learns_that_the_output_failed() {
         let mut sink = SinkWriter::start(&Output::File("/dev/full".into()), None).unwrap();
-        let deadline = std::time::Instant::now() + PATIENCE;
+        let deadline = std::time::Instant::now() + TIMEOUT;
         while !sink.is_gone() {
             assert!(std::time::Instant::now() < deadline, "the failure was not noticed");
             sink.payload(0, &[0x47; BLOCK_BYTES]);
         }
-        assert!(sink.finish(PATIENCE).is_err());
+        assert!(sink.finish(TIMEOUT).is_err());
     }
 
     #[test]

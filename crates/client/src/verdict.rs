@@ -4,7 +4,7 @@ use serde::Serialize;
 
 use crate::report::{EndReason, Report};
 
-/// How far before the announced end a stream may stop that says goodbye: that end is the last picture's, which may be 5 s behind
+/// How far before the announced end a stream may stop that says BYE: that end is the last picture's, which may be 5 s behind
 /// the last packet, and a second for clocks.
 const MAX_BYE_EARLY_US: u64 = 6_000_000;
 /// The same of films of a few seconds, of which that would be everything: half of them, but at least this.

@@ -67,7 +67,7 @@ fn a_stream_that_ends_before_its_end_is_cut_off() {
 }
 
 #[test]
-fn without_an_announced_end_only_goodbye_is_an_end() {
+fn without_an_announced_end_only_bye_is_an_end() {
     let (silence, bye) = (EndReason::Silence, EndReason::Bye);
     assert_eq!(verdict(|r| (r.end, r.place) = (bye, EndPlace::default())), Verdict::Right);
     assert_eq!(verdict(|r| (r.end, r.place) = (silence, EndPlace::default())), Verdict::CutOff);

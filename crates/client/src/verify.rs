@@ -3,7 +3,7 @@
 //! A run of payloads is first aligned with the reference: where the sequence number says (packet number + 1 modulo
 //! 2^16, as Millrace numbers a title), else where the content says, by a search through the file in steps of one TS packet.
 //! From there every payload's place follows from the one before it and from the gaps, so a wrong, missing or repeated
-//! byte is a difference and never a reason to align anew.
+//! byte is a difference and never a reason to align again.
 
 use std::fs::File;
 use std::io;

@@ -57,7 +57,7 @@ fn clean_films_to_their_end_on_every_transport_and_thread_count() {
             assert!(report.rate_bits_per_s > 0, "{report}");
             assert!(report.setup.max_us > 0 && report.setup.max_us < 5_000_000, "{report}");
             assert_eq!(server.seen.count("TEARDOWN"), 20);
-            assert_eq!(server.seen.goodbyes.load(Ordering::Relaxed), 20);
+            assert_eq!(server.seen.byes.load(Ordering::Relaxed), 20);
         }
     });
 }

@@ -133,7 +133,7 @@ fn what_fails_is_counted_by_reason() {
         ("file: the chunked body is malformed", 2),
         ("file: the response is not HTTP/1", 2),
         (
-            "no clock reference in the first MiB: give the film's rate (nominal rate) or its length (film length)",
+            "no clock reference in the first MiB: give the media's bit rate (nominal rate) or its duration (film length)",
             2,
         ),
         ("playlist: not an M3U8 playlist", 2),

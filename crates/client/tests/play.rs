@@ -94,9 +94,8 @@ fn a_clean_film_over_udp() {
         assert!(sr.media_offset_us.unwrap().abs() < 2_000_000, "{sr:?}");
         assert!(written == behaviour.film);
         assert!(progress >= 5, "{progress}");
-        // Punched at PLAY, and said goodbye at the end.
-        let seen =
-            (server.seen.punches.load(Ordering::Relaxed), server.seen.goodbyes.load(Ordering::Relaxed));
+        // Punched at PLAY, and said BYE at the end.
+        let seen = (server.seen.punches.load(Ordering::Relaxed), server.seen.byes.load(Ordering::Relaxed));
         assert_eq!(seen, (1, 1));
         assert_eq!(server.seen.methods()[..4], ["OPTIONS", "DESCRIBE", "SETUP", "PLAY"]);
     });
@@ -122,7 +121,7 @@ fn a_clean_film_over_tcp_in_small_pieces() {
             assert_eq!((report.transport, report.packets), ("tcp", u64::from(behaviour.packets())));
             assert_eq!(report.rtp_info_exact, Some(true));
             assert!(written == behaviour.film);
-            assert_eq!(server.seen.goodbyes.load(Ordering::Relaxed), 1);
+            assert_eq!(server.seen.byes.load(Ordering::Relaxed), 1);
         }
     });
 }
@@ -309,7 +308,7 @@ fn a_film_that_says_nothing_at_all_ends_too() {
 }
 
 #[test]
-fn tcp_is_the_way_out_when_udp_is_refused_or_blocked() {
+fn tcp_is_used_when_udp_is_refused_or_blocked() {
     steady(|| {
         let refusing = Behaviour { refuse_udp: true, ..Behaviour::new(50) };
         let server = Server::start(refusing.clone());
@@ -322,7 +321,7 @@ fn tcp_is_the_way_out_when_udp_is_refused_or_blocked() {
         let blocked = Behaviour { mute_udp: true, ..Behaviour::new(500) };
         let server = Server::start(blocked.clone());
         let mut patient = options(&server, TransportChoice::Auto);
-        patient.udp_patience = Duration::from_millis(200);
+        patient.udp_timeout = Duration::from_millis(200);
         let (report, written) = record(&server, &blocked, patient);
         assert_eq!((report.transport, report.packets), ("tcp", 500));
         assert!(report.fallback.as_deref().unwrap().contains("no packet over UDP within 0.2 s"), "{report}");

@@ -15,7 +15,7 @@ use millrace_client::{ClientError, FecChoice, Output};
 /// Distances of the ports: media, columns, rows.
 const PORTS: [u16; 3] = [0, 2, 4];
 /// Longest that any part may take.
-const PATIENCE: Duration = Duration::from_secs(60);
+const TIMEOUT: Duration = Duration::from_secs(60);
 
 /// What the relay makes of a media packet, by its number in the stream.
 type Loses = fn(u64) -> bool;
@@ -204,14 +204,13 @@ fn run(sender: Sender, loses: Loses) -> Option<(Vec<u8>, Relayed, Report)> {
         let (to, held) = bind_all();
         drop(held);
         let mut options = PlayOptions::new(format!("rtp://127.0.0.1:{to}"));
-        (options.fec, options.output, options.silence) =
-            (FecChoice::Xor, Output::File(out.clone()), PATIENCE);
+        (options.fec, options.output, options.silence) = (FecChoice::Xor, Output::File(out.clone()), TIMEOUT);
         let player = scope.spawn({
             let stop = &stop_player;
             move || play(&options, stop, &mut |_| {})
         });
         // It listens when its ports are taken.
-        let deadline = Instant::now() + PATIENCE;
+        let deadline = Instant::now() + TIMEOUT;
         while !is_bound(to + PORTS[2]) {
             assert!(Instant::now() < deadline && !player.is_finished(), "the player does not listen");
             std::thread::sleep(Duration::from_millis(1));

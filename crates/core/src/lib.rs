@@ -9,13 +9,13 @@
 //! | [`units`] | bit rates, byte lengths, durations: parse and print, always with the unit |
 //! | [`time`] | [`time::Instant`] in nanoseconds, [`time::MediaTicks`] at 90 kHz |
 //! | [`limits`] | every bound of the system, with the reason, relations asserted at compile time |
-//! | [`fec`] | the code that protects films on disk and on the network |
+//! | [`fec`] | the code that protects titles on disk and on the network |
 //! | [`ids`] | newtypes for titles, streams and connections |
 //! | [`packet`] | [`packet::PacketMeta`]: what is stored for each media packet; [`packet::WireLayout`] |
-//! | [`pool`] | the extent arena: one copy of the film in memory, filled once, lent to many |
+//! | [`pool`] | the extent arena: one copy of the title in memory, filled once, lent to many |
 //! | [`prefetch`] | asking for memory before it is needed |
 //! | [`random`] | numbers that a seed repeats |
-//! | [`seam`] | the doors: clock, packets out, doorbells |
+//! | [`seam`] | the ports: clock, packets out, doorbells |
 //! | [`text`] | text from outside, made fit for terminals and logs |
 //! | [`wire`] | checksums, headers, RTP, RTCP: bytes on the wire |
 #![deny(unsafe_code)]

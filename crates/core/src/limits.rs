@@ -14,7 +14,7 @@ pub const MAX_PACKET_BYTES: usize = TS_PACKET_BYTES * 48;
 pub const RTP_HEADER_BYTES: usize = 12;
 
 /// Size of a cache extent. One disk read each: 256 KiB is large enough to stream from a disk (INSTANCE asks for at
-/// least 64 KB) and about one second of a 2 Mb/s film, so that a viewer holds two of them.
+/// least 64 KB) and about one second of a 2 Mb/s media, so that a viewer holds two of them.
 pub const EXTENT_BYTES: usize = 256 * 1024;
 /// Extents a 2 MiB huge page holds; no extent straddles two huge pages, so no payload does.
 pub const EXTENTS_PER_HUGE_PAGE: usize = (2 << 20) / EXTENT_BYTES;
@@ -26,7 +26,7 @@ pub const DEFAULT_CACHE_BYTES: u64 = 256 << 20;
 /// Most titles open at once; the cache keeps a small table entry for each, and a few file descriptors: of a volume of several
 /// members or with parity up to six for each member, and up to three for each parity track that is sent.
 pub const MAX_OPEN_TITLES: usize = 4096;
-/// Packets of one title: sequence arithmetic uses `u32` packet numbers. 2^32 x 1316 bytes = 5.6 TB of film.
+/// Packets of one title: sequence arithmetic uses `u32` packet numbers. 2^32 x 1316 bytes = 5.6 TB of media.
 pub const MAX_TITLE_PACKETS: u64 = u32::MAX as u64;
 
 /// Streams in one engine. 128 bytes of state each, so 2^17 streams stay within 16 MiB.
@@ -44,12 +44,12 @@ pub const MAX_GSO_SEGMENTS: usize = 64;
 pub const MAX_GSO_BYTES: usize = 65_507;
 /// Bursts handed to the packet I/O in one batch: one sendmmsg call.
 pub const MAX_BATCH_BURSTS: usize = 64;
-/// Default bound on how much film time leaves as one burst.
+/// Default bound on how much media time leaves as one burst.
 pub const DEFAULT_BURST_NS: u64 = 10_000_000;
 /// Default bound on it when the processor is busy: what a datagram costs falls with the length of its burst, and all of a
 /// burst still arrives within 20 ms of its time.
 pub const BUSY_BURST_NS: u64 = 18_000_000;
-/// A burst of a slow stream may cover this much film time to gather a few packets; far below the 100 ms quantum
+/// A burst of a slow stream may cover this much media time to gather a few packets; far below the 100 ms quantum
 /// with which no player lost anything.
 pub const MAX_BURST_NS: u64 = 20_000_000;
 /// Catch-up after a hole runs at this ratio of the stream's own rate (numerator, denominator).
@@ -70,12 +70,12 @@ pub const COMMANDS_PER_TURN: usize = 64;
 /// Leases one turn of the loop takes.
 pub const LEASES_PER_TURN: usize = 128;
 
-/// Film time the cache reads ahead of each playhead.
+/// Media time the cache reads ahead of each playhead.
 pub const PREFETCH_NS: u64 = 2_000_000_000;
 /// Disk reads in flight. 32 x 256 KiB saturate an NVMe drive and still let an urgent read in soon.
 pub const MAX_READS_IN_FLIGHT: usize = 32;
 
-/// A TCP viewer whose film is this far behind its time is dropped: it reads slower than it plays.
+/// A TCP viewer whose media is this far behind its time is dropped: it reads slower than it plays.
 pub const MAX_TCP_BEHIND_NS: u64 = 10_000_000_000;
 /// A blocked TCP viewer is tried again after this time. At 8 Mb/s that is 5 KB of a send buffer of at least 128 KiB.
 pub const TCP_RETRY_NS: u64 = 5_000_000;
@@ -141,9 +141,9 @@ pub const MAX_END_AFTER_LAST_PACKET_TICKS: u64 = 5 * 90_000;
 /// scheduling slices of a busy machine; without it a stream whose every wake-up is late would fall behind for ever,
 /// since catching up counts from the burst before.
 pub const WAKE_CREDIT_NS: u64 = 20_000_000;
-/// The film that may leave on that credit, in packets: with the burst itself no more than [`MAX_BURST_PACKETS`].
+/// The title that may leave on that credit, in packets: with the burst itself no more than [`MAX_BURST_PACKETS`].
 pub const WAKE_CREDIT_PACKETS: u64 = 40;
-/// Packets of one stream leave no closer than this on average, whatever their media times say: about 1 Gb/s of film,
+/// Packets of one stream leave no closer than this on average, whatever their media times say: about 1 Gb/s of media,
 /// so that a title with broken times cannot flood its viewer nor starve the others.
 pub const MIN_PACKET_GAP_NS: u64 = 10_000;
 /// First RTCP sender report after the first media packet: a player can place the stream on the wall clock from then on.
@@ -219,7 +219,7 @@ pub const MAX_HOPS: usize = DEFAULT_STREAMS_PER_ENGINE;
 /// again when there is no room, so this is only what one turn may bring.
 pub const HOP_RING_RECORDS: usize = 1024;
 /// Meta-data or range sums of a title that a reader holds at a time: 64 blocks of 4096 bytes. Enough to read at a disk's
-/// pace, and 43 MB of film whatever its length: such a file of a film of 1 TB has 6 to 11 GB and is never read whole.
+/// pace, and 43 MB of media whatever its length: such a file of a title of 1 TB has 6 to 11 GB and is never read whole.
 pub const META_WINDOW_BYTES: usize = 256 * 1024;
 /// Descriptors in the rings of an AF_XDP device: what a full batch of ordinary bursts needs (64 viewers, 8 datagrams of
 /// 2 descriptors) twice, so that the device has work while the next batch is made.
@@ -244,11 +244,11 @@ pub const SLOW_READ_NS: u64 = 250_000_000;
 /// Memory of reads that were given up because a disk did not answer, and that the kernel may still write to: all that
 /// [`MAX_READS_IN_FLIGHT`] reads of whole rows with their parity have, twice. Beyond it reads wait for their disk.
 pub const MAX_ASIDE_BYTES: usize = MAX_READS_IN_FLIGHT * EXTENT_BYTES * 4;
-/// Film over which damage is measured: 64 extents, 16 MiB, a quarter of a minute at 8 Mb/s. A hole of that length is an evening
-/// spoilt, however good the rest of the film is.
+/// Media over which damage is measured: 64 extents, 16 MiB, a quarter of a minute at 8 Mb/s. A hole of that length is an evening
+/// spoilt, however good the rest of the title is.
 pub const DAMAGE_WINDOW_EXTENTS: u32 = 64;
 /// Packets of a thousand in that window that may be damaged before a stream is ended: a picture that breaks up for a second
-/// or two is better than none, a server that sends a tenth less than a film is broken.
+/// or two is better than none, a server that sends a tenth less than a title is broken.
 pub const DEFAULT_MAX_DAMAGED_PERMILLE: u32 = 100;
 /// What is known to be damaged is read again after this time for whoever wants it then: it may have been repaired.
 pub const DAMAGED_KEPT_NS: u64 = 5_000_000_000;
@@ -272,7 +272,7 @@ const _: () = {
     assert!(SLOW_READ_NS * 4 <= PREFETCH_NS);
     assert!(MAX_DATA_UNITS + MAX_PARITY_UNITS <= 128);
 };
-/// Rows that repair and scrub have in memory at a time, film and parity: some megabytes in one read of each disk, and less than
+/// Rows that repair and scrub have in memory at a time, media and parity: some megabytes in one read of each disk, and less than
 /// one of its caches. A single row may be up to 1.9 MB.
 pub const REPAIR_BATCH_BYTES: usize = 8 << 20;
 /// What repair and scrub read of any other file at a time.
@@ -295,7 +295,7 @@ pub const LIBRARY_STOP_NS: u64 = 5_000_000_000;
 
 const _: () = assert!(SLOW_READ_NS < DISK_CALL_NS && DISK_CALL_NS < DISK_WORK_NS);
 
-/// Memory that ffmpeg may have for one file by default. A film is copied with less than 100 MiB and transcoded from 4K with about
+/// Memory that ffmpeg may have for one file by default. A title is copied with less than 100 MiB and transcoded from 4K with about
 /// 1 GiB; a picture of 8192 x 8192, which a file of 100 KB can hold, takes 1.5 GiB.
 pub const FFMPEG_MEMORY_BYTES: u64 = 2 << 30;
 /// Threads in which ffmpeg encodes a picture that must be transcoded: each has pictures of its own, so on a machine of 128 cores
@@ -304,14 +304,14 @@ pub const FFMPEG_ENCODER_THREADS: usize = 16;
 /// What ffmpeg may write for a file of any size by default: hours of a still picture or of a quiet tone are a file of a few MB, and a
 /// transport stream of 75 kb/s for its clock alone, 340 MB in ten hours.
 pub const FFMPEG_OUTPUT_BYTES: u64 = 256 << 20;
-/// And so many times the length of the file beside it: copied, a film grows by a tenth; transcoded from the best codecs to H.264 by ten.
+/// And so many times the length of the file beside it: copied, a title grows by a tenth; transcoded from the best codecs to H.264 by ten.
 pub const FFMPEG_OUTPUT_RATIO: u64 = 64;
 /// Processor time that ffmpeg may use for a file of any size by default, all its threads together.
 pub const FFMPEG_PROCESSOR_NS: u64 = 20 * 60 * 1_000_000_000;
-/// And so much for each MiB of the file beside it: 4 s of a film of 2 Mb/s, transcoded at a thirtieth of its speed.
+/// And so much for each MiB of the file beside it: 4 s of a title of 2 Mb/s, transcoded at a thirtieth of its speed.
 pub const FFMPEG_PROCESSOR_NS_PER_MIB: u64 = 2 * 60 * 1_000_000_000;
 /// ffmpeg is stopped when it has written nothing for this long: a disk that was asleep wakes in half a minute, and the index of a
-/// long film is read in less than one.
+/// long title is read in less than one.
 pub const FFMPEG_SILENCE_NS: u64 = 5 * 60 * 1_000_000_000;
 /// What one file that ffmpeg converts must leave free on each disk: this much, or one part in [`DISK_RESERVE_PARTS`] of a small disk.
 /// How much ffmpeg will write nobody knows beforehand, and a disk that is full stops more than this one ingest.

@@ -1,4 +1,4 @@
-//! The extent arena: the one copy of every film in memory, filled once and lent to many.
+//! The extent arena: the one copy of every title in memory, filled once and lent to many.
 //!
 //! An extent is always in one of three states, held in one atomic word:
 //!
@@ -92,7 +92,7 @@ pub struct ExtentArena {
     base: NonNull<u8>,
     region: Box<dyn Region>,
     states: Box<[AtomicU32]>,
-    /// Extents at the end that are not for films.
+    /// Extents at the end that are not for titles.
     aside: u32,
 }
 
@@ -121,7 +121,7 @@ impl ExtentArena {
         self.states.len() as u32 - self.aside
     }
 
-    /// Extents that are not for films.
+    /// Extents that are not for titles.
     pub fn aside(&self) -> std::ops::Range<u32> {
         self.extents()..self.states.len() as u32
     }

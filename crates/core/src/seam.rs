@@ -1,4 +1,4 @@
-//! The doors through which time and packets come in and go out. Whatever is behind a door can be swapped: the real
+//! The ports through which time and packets come in and go out. Whatever is behind a port can be swapped: the real
 //! thing in the server, a virtual one in a test.
 
 use std::net::SocketAddr;
@@ -139,7 +139,7 @@ pub enum SendOutcome {
     },
 }
 
-/// The way out. Implementations may not block and may not allocate once they run.
+/// The egress path. Implementations may not block and may not allocate once they run.
 pub trait PacketTx {
     /// Sends every entry of `batch`, in order, and writes one outcome for each into `outcomes[..batch.len()]`.
     ///

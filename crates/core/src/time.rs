@@ -1,4 +1,4 @@
-//! Two kinds of time, never mixed: the machine's monotonic clock in nanoseconds and the film's clock at 90 kHz.
+//! Two kinds of time, never mixed: the machine's monotonic clock in nanoseconds and the title's clock at 90 kHz.
 
 use std::fmt;
 use std::ops::{Add, Sub};
@@ -39,21 +39,21 @@ impl Sub for Instant {
     }
 }
 
-/// A length or a position of film time in 90 kHz ticks, from the title's first packet.
+/// A length or a position of media time in 90 kHz ticks, from the title's first packet.
 ///
 /// A title's timeline is smooth and never runs back: wraps and discontinuities of its PCR are taken out at ingest.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct MediaTicks(pub u64);
 
 impl MediaTicks {
-    /// From nanoseconds, rounded down. Exact up to 58 years of film.
+    /// From nanoseconds, rounded down. Exact up to 58 years of media.
     pub fn from_ns(ns: u64) -> Self {
         Self((u128::from(ns) * u128::from(MEDIA_HZ) / u128::from(NS_PER_S)) as u64)
     }
 
     /// In nanoseconds, rounded down; exact integer arithmetic, so that departure times do not drift.
     pub fn to_ns(self) -> u64 {
-        // 10^9 / 90_000 = 100_000 / 9: stays within u64 for 5,000 years of film.
+        // 10^9 / 90_000 = 100_000 / 9: stays within u64 for 5,000 years of media.
         self.0.saturating_mul(100_000) / 9
     }
 

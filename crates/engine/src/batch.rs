@@ -111,7 +111,7 @@ impl Batch {
         self.len += 1;
     }
 
-    /// Adds a report, or a goodbye. The batch must not be full.
+    /// Adds a report, or a BYE. The batch must not be full.
     pub(crate) fn push_report(
         &mut self,
         id: StreamId,

@@ -55,7 +55,7 @@ impl Engine {
         }
     }
 
-    /// Sets how much film time leaves as one burst from now on, in nanoseconds: 1..=[`MAX_BURST_NS`].
+    /// Sets how much media time leaves as one burst from now on, in nanoseconds: 1..=[`MAX_BURST_NS`].
     pub fn set_burst_ns(&mut self, burst_ns: u64) {
         self.rules.burst_ns = burst_ns.clamp(1, MAX_BURST_NS);
     }
@@ -183,7 +183,7 @@ impl Engine {
     }
 }
 
-/// Film time of packet `place` of an extent that fits its stream.
+/// Media time of packet `place` of an extent that fits its stream.
 fn time_of(lease: &Lease, place: u32) -> millrace_core::time::MediaTicks {
     times(lease, place, 1).next().unwrap_or_default()
 }

@@ -17,7 +17,7 @@ use crate::stream::Stream;
 /// Memory for the headers of one burst.
 pub(crate) const HEADERS_BYTES: usize = MAX_BURST_PACKETS * RTP_HEADER_BYTES;
 
-/// Film times of `count` packets of `lease` from packet `place` on.
+/// Media times of `count` packets of `lease` from packet `place` on.
 #[inline]
 pub(crate) fn times(lease: &Lease, place: u32, count: u32) -> impl Iterator<Item = MediaTicks> {
     lease.metas(place, count).iter().map(|&bytes| PacketMeta::from_bytes(bytes).time())

@@ -18,9 +18,9 @@
 //! ```text
 //! let now = clock.now();                                   // once a turn
 //! for command in commands.take(COMMANDS_PER_TURN) { .. }   // open, play, pause, close
-//! while let Some(grant) = door.poll() { engine.handle_lease(now, ..) }
+//! while let Some(grant) = handle.poll() { engine.handle_lease(now, ..) }
 //! while let Some(want) = engine.poll_want() {
-//!     if !door.want(&want) { engine.want_refused(&want); break; }
+//!     if !handle.want(&want) { engine.want_refused(&want); break; }
 //! }
 //! while engine.poll_bursts(now) > 0 {                      // as often as the turn's budget allows
 //!     let n = engine.batch().len();

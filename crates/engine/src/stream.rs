@@ -11,7 +11,7 @@
 //!      |                                +- - - - (play goes to Playing from here too) - -+
 //!      |  Closed told          close
 //!      +-------------- Closing <------- any of them, Failed too
-//!                                       Failed: from any of them, when the film cannot be read, the reader is too
+//!                                       Failed: from any of them, when the title cannot be read, the reader is too
 //!                                       slow, the connection is gone, or nothing gets through
 //!   finish: Playing, Paused, Draining -> Draining with BYE at once
 //! ```
@@ -59,13 +59,13 @@ pub(crate) enum Input {
     Play,
     /// Command.
     Pause,
-    /// Command to all streams: say goodbye now.
+    /// Command to all streams: say BYE now.
     Finish,
     /// Command.
     Close,
     /// The last packet was taken.
     LastPacket,
-    /// The goodbye was taken.
+    /// The BYE was taken.
     ByeSent,
     /// Something is wrong for good.
     Fail,
@@ -135,7 +135,7 @@ pub(crate) enum Slot {
 
 /// Bits of [`Stream::flags`].
 pub(crate) mod flag {
-    /// The anchor's film time is known.
+    /// The anchor's media time is known.
     pub(crate) const ANCHORED: u8 = 1;
     /// The stream has a timeline of its own: headers are patched.
     pub(crate) const PATCHED: u8 = 2;
@@ -145,7 +145,7 @@ pub(crate) mod flag {
     pub(crate) const UNREACHABLE: u8 = 8;
     /// The cache has been told of a playhead.
     pub(crate) const PLAYHEAD: u8 = 16;
-    /// No reports, no goodbye, for the whole life of the stream.
+    /// No reports, no BYE, for the whole life of the stream.
     pub(crate) const QUIET: u8 = 128;
     /// The read of slot 0 (and of slot 1: this bit shifted by one) has failed once.
     pub(crate) const RETRIED: u8 = 32;
@@ -173,7 +173,7 @@ const ANY_SPARE: u8 = u8::MAX;
 pub(crate) struct Stream {
     /// When the packet `next` leaves; [`NEVER`] unless playing with its extent at hand.
     pub(crate) due: Instant,
-    /// When the next report (playing) or the goodbye (draining) leaves.
+    /// When the next report (playing) or the BYE (draining) leaves.
     pub(crate) report_due: Instant,
     pub(crate) pace: Pace,
     pub(crate) generation: u32,

@@ -14,7 +14,7 @@ use millrace_core::wire::rtp::Timeline;
 pub struct EngineConfig {
     /// Streams at once, at most [`limits::MAX_STREAMS_PER_ENGINE`].
     pub streams: usize,
-    /// Film time that leaves as one burst, in nanoseconds; at most [`limits::MAX_BURST_NS`].
+    /// Media time that leaves as one burst, in nanoseconds; at most [`limits::MAX_BURST_NS`].
     pub burst_ns: u64,
     /// Packets leave one by one, each at its own time, instead of in bursts.
     pub smooth: bool,
@@ -51,7 +51,7 @@ pub struct StreamSpec {
     pub timeline: Timeline,
     /// Where the packets go.
     pub dest: Dest,
-    /// No RTCP and no goodbye: a stream that belongs to another one (FEC) and has no listener for them.
+    /// No RTCP and no BYE: a stream that belongs to another one (FEC) and has no listener for them.
     pub quiet: bool,
     /// How many packets of one codeword the viewer can repair itself ([`millrace_core::seam::Want::spare`]). Extents in which a run
     /// begins or ends, other than with the title, are wanted whole all the same, unless it is 255.
@@ -142,7 +142,7 @@ impl std::error::Error for Refusal {}
 pub enum FailReason {
     /// The cache could not lend what comes next.
     ReadError(LeaseFailure),
-    /// The viewer reads its TCP connection slower than the film plays.
+    /// The viewer reads its TCP connection slower than the title plays.
     SlowReader,
     /// The viewer's TCP connection is gone: `errno`, or 0 for an orderly close.
     ConnectionClosed(i32),
@@ -153,8 +153,8 @@ pub enum FailReason {
 impl fmt::Display for FailReason {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
-            Self::ReadError(failure) => write!(f, "film cannot be read: {failure}"),
-            Self::SlowReader => f.write_str("viewer reads slower than the film plays"),
+            Self::ReadError(failure) => write!(f, "media cannot be read: {failure}"),
+            Self::SlowReader => f.write_str("the viewer reads slower than the title plays"),
             Self::ConnectionClosed(0) => f.write_str("viewer closed the connection"),
             Self::ConnectionClosed(errno) => write!(f, "viewer's connection broke (errno {errno})"),
             Self::Unreachable(errno) => write!(f, "viewer cannot be reached (errno {errno})"),

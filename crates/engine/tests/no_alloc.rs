@@ -51,7 +51,7 @@ fn dest(index: u32) -> Dest {
     Dest::Udp { rtp: ([10, 0, 0, 1], 4000).into(), rtcp: ([10, 0, 0, 1], 4001).into() }
 }
 
-/// An engine with its film in memory; nothing in here allocates but `new`.
+/// An engine with its title in memory; nothing in here allocates but `new`.
 struct Bench {
     engine: Engine,
     film: Film,

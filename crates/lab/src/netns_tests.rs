@@ -26,10 +26,10 @@ fn bound(address: &str) -> UdpSocket {
 /// What the link has counted, as soon as it has counted anything: it does so at the end of a turn, which may be after the
 /// packet has arrived.
 fn settled(hosts: &TwoHosts) -> [LinkStats; 2] {
-    let patience = std::time::Instant::now() + Duration::from_secs(10);
+    let timeout = std::time::Instant::now() + Duration::from_secs(10);
     loop {
         let stats = hosts.link_stats().unwrap();
-        if stats.iter().any(|way| way.all.received > 0) || std::time::Instant::now() > patience {
+        if stats.iter().any(|way| way.all.received > 0) || std::time::Instant::now() > timeout {
             return stats;
         }
         std::thread::yield_now();

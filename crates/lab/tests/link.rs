@@ -15,7 +15,7 @@ use millrace_netio::link::{Impairment, LinkSpec, LinkStats};
 use millrace_netio::recv::{UdpRx, UdpRxConfig};
 
 /// No test waits so long unless it fails.
-const PATIENCE: Duration = Duration::from_secs(30);
+const TIMEOUT: Duration = Duration::from_secs(30);
 /// Payload of a datagram here: RTP header and number, filled up.
 const DATAGRAM_BYTES: usize = 1000;
 /// The same with UDP and IPv4 headers, as the link counts it.
@@ -86,7 +86,7 @@ fn run(hosts: &TwoHosts, count: u32, burst: u32, gap: Duration) -> Run {
             };
             (0..count).map(one).collect::<Vec<_>>()
         });
-        let deadline = Instant::now() + PATIENCE;
+        let deadline = Instant::now() + TIMEOUT;
         let stats = loop {
             let got = rx.recv(Some(Duration::from_millis(20))).unwrap();
             let now = Instant::now();
@@ -211,10 +211,10 @@ fn tcp_gets_everything_through_both_ways() {
     let Some(hosts) = hosts(&format!("{bad}; {bad}, seed 3")) else { return };
     let listener = hosts.inside_server(|| TcpListener::bind((SERVER_IP, 0)).unwrap()).unwrap();
     let addr = listener.local_addr().unwrap();
-    let mut client = hosts.on_client(|| TcpStream::connect_timeout(&addr, PATIENCE).unwrap()).unwrap();
+    let mut client = hosts.on_client(|| TcpStream::connect_timeout(&addr, TIMEOUT).unwrap()).unwrap();
     let (mut server, _) = listener.accept().unwrap();
     for end in [&client, &server] {
-        end.set_read_timeout(Some(PATIENCE)).unwrap();
+        end.set_read_timeout(Some(TIMEOUT)).unwrap();
     }
     let data = pattern(2 << 20);
     let mut got = vec![0; data.len()];
@@ -246,7 +246,7 @@ fn a_host_inside_meets_this_machine_through_the_link() {
     for number in 0..500 {
         tx.send_to(&packet(number), (host.inside_ip(), local.port())).unwrap();
     }
-    let deadline = Instant::now() + PATIENCE;
+    let deadline = Instant::now() + TIMEOUT;
     let mut got = 0;
     let settled = |got: u64, there: LinkStats| there.rtp.received == 500 && there.rtp.forwarded <= got;
     while !settled(got, host.stats()[0]) && Instant::now() < deadline {
@@ -268,7 +268,7 @@ fn a_host_inside_meets_this_machine_through_the_link() {
     let addr: SocketAddr = url["rtsp://".len()..].trim_end_matches("/film").parse().unwrap();
     assert_eq!(addr.ip(), host.outside_ip());
     // The first segment may get lost as anything else: the kernel sends it again.
-    let _client = host.run_inside(|| TcpStream::connect_timeout(&addr, PATIENCE).unwrap()).unwrap();
+    let _client = host.run_inside(|| TcpStream::connect_timeout(&addr, TIMEOUT).unwrap()).unwrap();
     assert_eq!(listener.accept().unwrap().1.ip(), host.inside_ip());
     // Other programs can be started inside as well.
     let mut enter = std::process::Command::new("nsenter");

@@ -115,7 +115,7 @@ pub enum ConnError {
     },
     /// The viewer does not read; nothing of the message was taken.
     #[error(
-        "connection {}: {pending} control bytes wait already, {asked} more would pass the limit of {MAX_CONN_PENDING_BYTES}; \
+        "connection {}: {pending} control bytes are already queued, {asked} more would exceed the limit of {MAX_CONN_PENDING_BYTES}; \
          the viewer does not read, close the connection", .conn.0
     )]
     TooMuchPending {

@@ -1,4 +1,4 @@
-//! The measurement of the ways out, on a veth pair between network namespaces: it comes to figures, nobody at the other
+//! The measurement of the egress paths, on a veth pair between network namespaces: it comes to figures, nobody at the other
 //! end hears of it, and nothing is left behind. Needs root; skipped otherwise.
 
 mod support;
@@ -8,7 +8,7 @@ use std::sync::Arc;
 
 use millrace_core::pool::ExtentArena;
 use millrace_netio::best::measure::{Effort, MeasureError, Measured, OpenXdp, Target, measure};
-use millrace_netio::best::{Class, Way};
+use millrace_netio::best::{Class, EgressPath};
 use millrace_netio::route::HopTable;
 use millrace_netio::xdp::{XdpConfig, XdpTx};
 use support::*;
@@ -51,7 +51,7 @@ fn every_way_has_its_figures_and_nobody_hears_of_it() {
     let measured = run(&wire, &target(&wire), true).unwrap();
     assert_eq!(measured.no_xdp, None, "veth can do AF_XDP");
     for class in Class::ALL {
-        for way in [Way::Kernel, Way::Xdp] {
+        for way in [EgressPath::Kernel, EgressPath::Xdp] {
             let ns = measured.table.ns(class, way);
             assert!(ns.is_some_and(|ns| ns > 1.0), "{class} {way}: {}", measured.table);
         }
@@ -68,7 +68,7 @@ fn every_way_has_its_figures_and_nobody_hears_of_it() {
 fn it_works_without_af_xdp_and_says_why_there_is_none() {
     let Some(wire) = Wire::new() else { return };
     let measured = run(&wire, &target(&wire), false).unwrap();
-    assert!(measured.table.has(Way::Kernel) && !measured.table.has(Way::Xdp));
+    assert!(measured.table.has(EgressPath::Kernel) && !measured.table.has(EgressPath::Xdp));
     let fails = |_: Arc<ExtentArena>, _: HopTable| -> Result<XdpTx, String> { Err("no luck".into()) };
     let measured =
         wire.server.inside(|| measure(&target(&wire), Effort::default(), Some(&mut { fails }))).unwrap();
@@ -85,7 +85,7 @@ fn addresses_in_use_are_left_alone_and_missing_ones_are_named() {
     assert!(error.contains("neighbour entry") && error.contains("va"), "{error}");
     assert!(wire.server.must("ip neigh show").contains("198.51.100.77 dev va lladdr 02:00:00:00:00:07"));
     wire.server.ip("neigh del 198.51.100.77 dev va");
-    assert!(run(&wire, &target(&wire), false).unwrap().table.has(Way::Kernel));
+    assert!(run(&wire, &target(&wire), false).unwrap().table.has(EgressPath::Kernel));
     wire.server.ip("addr flush dev va");
     let error = run(&wire, &target(&wire), false).unwrap_err().to_string();
     assert!(error.contains("va: no IPv4 address") && error.contains("ip address add"), "{error}");
@@ -99,7 +99,11 @@ fn an_interface_that_is_down_gives_no_figures() {
     wire.server.ip("link set va down");
     assert!(!wire.server.inside(|| Target::of("va")).unwrap().is_up);
     if let Ok(measured) = run(&wire, &target, true) {
-        assert!(!measured.table.has(Way::Kernel) && !measured.table.has(Way::Xdp), "{}", measured.table);
+        assert!(
+            !measured.table.has(EgressPath::Kernel) && !measured.table.has(EgressPath::Xdp),
+            "{}",
+            measured.table
+        );
     }
     let nobody: IpAddr = "192.0.2.77".parse().unwrap();
     assert!(!wire.server.must("ip neigh show").contains(&nobody.to_string()));

@@ -56,7 +56,7 @@ fn counts(probe: &DropProbe, slot: u32, datagrams: u64) -> ProbeCounts {
     let begun = Instant::now();
     loop {
         let counts = probe.read(slot).expect("a slot");
-        if counts.datagrams >= datagrams || begun.elapsed() > PATIENCE {
+        if counts.datagrams >= datagrams || begun.elapsed() > TIMEOUT {
             return counts;
         }
         std::thread::yield_now();

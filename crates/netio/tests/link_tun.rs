@@ -51,7 +51,7 @@ fn namespaces() -> Option<(Netns, Netns)> {
 
 /// The counts once `met` holds for them: the link counts a packet a moment after the receiver has it.
 fn settled(link: &TunLink, met: impl Fn(&[LinkStats; 2]) -> bool) -> [LinkStats; 2] {
-    let deadline = Instant::now() + PATIENCE;
+    let deadline = Instant::now() + TIMEOUT;
     loop {
         let stats = link.stats();
         if met(&stats) || Instant::now() > deadline {
@@ -104,7 +104,7 @@ fn each_direction_has_its_own_fate() {
         viewer.send_to(b"lost", "10.77.0.1:7000").unwrap();
         server.send_to(b"heard", "10.77.0.2:7000").unwrap();
         let mut buffer = [0; 10];
-        viewer.set_read_timeout(Some(PATIENCE)).unwrap();
+        viewer.set_read_timeout(Some(TIMEOUT)).unwrap();
         assert_eq!(viewer.recv(&mut buffer).unwrap(), 5);
     }
     let [there, back] = settled(&net.link, |[there, back]| there.all.forwarded >= 10 && back.all.lost >= 10);
@@ -141,7 +141,7 @@ fn a_link_that_ends_leaves_nothing_behind() {
     assert!(start.elapsed() < Duration::from_secs(5), "nobody waits for the delay");
     for (ns, name) in [(&server, "ta"), (&viewers, "tb")] {
         // Children of the tests beside this one hold a copy of every descriptor until they become another program.
-        let deadline = Instant::now() + PATIENCE;
+        let deadline = Instant::now() + TIMEOUT;
         while ns.command(&format!("ip link show {name}")).status.success() {
             assert!(Instant::now() < deadline, "{name} is still there");
             std::thread::yield_now();
@@ -153,7 +153,7 @@ fn a_link_that_ends_leaves_nothing_behind() {
 fn a_device_that_is_taken_away_is_reported() {
     let Some(net) = hosts("none", [None; 2]) else { return };
     net.server.ip("link del ta");
-    let deadline = Instant::now() + PATIENCE;
+    let deadline = Instant::now() + TIMEOUT;
     let failure = loop {
         match net.link.failure() {
             None if Instant::now() < deadline => std::thread::yield_now(),

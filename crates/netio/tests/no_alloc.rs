@@ -14,7 +14,7 @@ use millrace_core::pool::{ExtentArena, HeapRegion};
 use millrace_core::seam::Payload;
 use millrace_core::seam::{PacketTx, SendOutcome, Transmit};
 use millrace_core::wire::frame::LinkHeader;
-use millrace_netio::best::{Arrival, BestTx, Plan, Way, exchange};
+use millrace_netio::best::{Arrival, BestTx, EgressPath, Plan, exchange};
 use millrace_netio::null::SliceBatch;
 use millrace_netio::route::{Hop, HopTable};
 use millrace_netio::xdp::{Strategy, XdpConfig, XdpTx};
@@ -167,7 +167,7 @@ fn receiving_allocates_nothing() {
             drive(&mut tx, &[wire(0, udp(addr, addr), &bytes, 1328)], 1);
             let mut burst = 0;
             while burst < 50 {
-                burst += rx.recv(Some(PATIENCE)).map_or(50, Iterator::count);
+                burst += rx.recv(Some(TIMEOUT)).map_or(50, Iterator::count);
             }
             got += burst;
             let nothing = rx.recv(Some(Duration::ZERO)).map_or(0, Iterator::count);
@@ -236,9 +236,9 @@ fn choosing_a_way_allocates_nothing() {
     };
     let hops = HopTable::fixed(vec![(v4.ip(), hop)]);
     let (device, _nic) = XdpTx::over_memory(config, hops).expect("room aside");
-    let (loop_side, mut minder) = exchange();
+    let (loop_side, mut supervisor) = exchange();
     let mut tx = BestTx::new(sender(GsoMode::Auto, 0), Plan::default(), 4, loop_side);
-    let handed = minder.hand_over(Arrival { slot: 0, plan: Plan::all(Way::Xdp), device });
+    let handed = supervisor.hand_over(Arrival { slot: 0, plan: Plan::all(EgressPath::Xdp), device });
     assert!(handed.is_ok());
     let (_other, v6) = receiver("::1");
     let bytes = pattern(1, 1328 * 5);
@@ -258,5 +258,5 @@ fn choosing_a_way_allocates_nothing() {
     });
     assert_eq!(count, 0);
     let sent = tx.tally().read();
-    assert!(sent.by(Way::Xdp) > 100 && sent.by(Way::Kernel) > 100, "{sent}");
+    assert!(sent.by(EgressPath::Xdp) > 100 && sent.by(EgressPath::Kernel) > 100, "{sent}");
 }

@@ -58,7 +58,7 @@ fn wait_for(table: &mut HopTable, to: &str, is_wanted: impl Fn(Option<&Hop>) -> 
         if is_wanted(hop.as_ref()) {
             return hop;
         }
-        assert!(begun.elapsed() < PATIENCE, "{to}: not as wanted: {hop:?}");
+        assert!(begun.elapsed() < TIMEOUT, "{to}: not as wanted: {hop:?}");
         std::thread::yield_now();
     }
 }
@@ -196,7 +196,7 @@ fn what_cannot_be_reached_is_tried_again() {
     let found = |to: &str| net.host.must(&format!("ip neigh show to {to}"));
     let begun = Instant::now();
     while !found("10.9.1.77").contains("FAILED") || !found("fd09::77").contains("FAILED") {
-        assert!(begun.elapsed() < PATIENCE, "{}{}", found("10.9.1.77"), found("fd09::77"));
+        assert!(begun.elapsed() < TIMEOUT, "{}{}", found("10.9.1.77"), found("fd09::77"));
         table.poll();
         assert_eq!((table.hop(ip("10.9.1.77")), table.hop(ip("fd09::77"))), (None, None));
     }
@@ -262,7 +262,7 @@ fn neighbours_are_kept_fresh_and_given_back() {
     net.host.ip("neigh replace 10.9.1.2 lladdr 02:00:00:77:00:02 dev va nud stale");
     let begun = Instant::now();
     while about().contains("STALE") {
-        assert!(begun.elapsed() < PATIENCE, "{}", about());
+        assert!(begun.elapsed() < TIMEOUT, "{}", about());
     }
     // Deleted, it is found again.
     net.host.ip("neigh del 10.9.1.2 dev va");

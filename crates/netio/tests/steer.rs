@@ -62,7 +62,7 @@ impl Receiver {
         let begun = Instant::now();
         let rx = self.rings.rx.as_mut().expect("a ring to receive");
         while rx.available() == 0 {
-            assert!(begun.elapsed() < PATIENCE, "nothing came to the AF_XDP socket");
+            assert!(begun.elapsed() < TIMEOUT, "nothing came to the AF_XDP socket");
             std::thread::yield_now();
         }
         let desc = rx.pop().expect("a descriptor");
@@ -89,7 +89,7 @@ fn local(text: &str) -> SocketAddr {
 /// A kernel socket at an address of the viewers that waits for a bounded time.
 fn kernel(net: &Wire, at: &str) -> UdpSocket {
     let socket = net.viewers.inside(|| UdpSocket::bind(at)).expect("a socket");
-    socket.set_read_timeout(Some(PATIENCE)).expect("a time-out");
+    socket.set_read_timeout(Some(TIMEOUT)).expect("a time-out");
     socket
 }
 

@@ -56,9 +56,9 @@ fn parse(mut stream: &[u8]) -> Vec<Piece> {
 
 /// Waits until the connection takes bytes again.
 fn wait_writable(fd: &OwnedFd) {
-    let patience = Timespec { tv_sec: PATIENCE.as_secs() as i64, tv_nsec: 0 };
+    let timeout = Timespec { tv_sec: TIMEOUT.as_secs() as i64, tv_nsec: 0 };
     let mut fds = [PollFd::new(fd, PollFlags::OUT)];
-    assert_eq!(poll(&mut fds, Some(&patience)).unwrap(), 1, "the reader does not read");
+    assert_eq!(poll(&mut fds, Some(&timeout)).unwrap(), 1, "the reader does not read");
 }
 
 fn add(tx: &mut KernelTx, conn: u32, writer: &TcpStream) -> OwnedFd {
@@ -234,7 +234,7 @@ fn a_viewer_that_does_not_read_is_noticed_soon() {
     add(&mut tx, 0, &writer);
     let bytes = pattern(1, 1328 * 7);
     let mut taken = 0;
-    let deadline = Instant::now() + PATIENCE;
+    let deadline = Instant::now() + TIMEOUT;
     while send(&mut tx, &[wire(0, tcp(0), &bytes, 1328)]) == [SendOutcome::Sent] {
         taken += bytes.len();
         assert!(Instant::now() < deadline, "{taken} bytes and not blocked");

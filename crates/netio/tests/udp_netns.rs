@@ -161,7 +161,7 @@ fn forged_icmp_about_somebody_else_changes_nothing() {
             told
         });
         // Until enough lies have been heard, however the two threads are scheduled.
-        let deadline = Instant::now() + PATIENCE;
+        let deadline = Instant::now() + TIMEOUT;
         let mut round = 0;
         while (round < 300 || tx.counters().icmp_hearsay < 1000) && Instant::now() < deadline {
             let bytes = pattern(round, 1328 * (1 + round as usize % 40));
@@ -191,7 +191,7 @@ fn a_viewer_that_was_switched_off_is_reported_by_this_host() {
         let mut tx = tx(&net, GsoMode::Auto);
         let (mut viewer, addr) = rx(&net, family);
         let off = SocketAddr::new(off.parse().unwrap(), 5000);
-        let deadline = Instant::now() + PATIENCE;
+        let deadline = Instant::now() + TIMEOUT;
         let mut told = false;
         while !told && Instant::now() < deadline {
             let outcomes =

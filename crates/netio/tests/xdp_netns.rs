@@ -83,7 +83,7 @@ fn datagrams_come_from_the_servers_address_and_ports() {
     assert_eq!(tx.strategy(), Strategy::Staging, "what suits a veth pair");
     for (family, server) in FAMILIES.into_iter().zip(["10.77.0.1", "fd77::1"]) {
         let viewer = net.viewers.inside(|| UdpSocket::bind((family, 0)).unwrap());
-        viewer.set_read_timeout(Some(PATIENCE)).unwrap();
+        viewer.set_read_timeout(Some(TIMEOUT)).unwrap();
         let to = viewer.local_addr().unwrap();
         let report = (rtcp(0, udp(to, to), b"report"), None);
         assert_eq!(
@@ -112,7 +112,7 @@ fn the_way_is_learned_from_the_kernel() {
     for family in FAMILIES {
         let (mut viewer, to) = rx(&net, family);
         let entry = packets(u32::from(to.is_ipv6()), to, &leases[0], 0, 9);
-        let deadline = Instant::now() + PATIENCE;
+        let deadline = Instant::now() + TIMEOUT;
         while !tx.can_send(&entry.0) {
             assert!(Instant::now() < deadline, "{family}: no way was found");
             std::thread::yield_now();
@@ -339,7 +339,7 @@ fn expect(viewer: &mut UdpRx, bytes: &[u8], headers: Option<&[u8]>) -> u64 {
     let mut count = 0;
     while count * SEGMENT < bytes.len() {
         let before = count;
-        for datagram in viewer.recv(Some(PATIENCE)).expect("receive") {
+        for datagram in viewer.recv(Some(TIMEOUT)).expect("receive") {
             let wanted = &bytes[count * SEGMENT..][..SEGMENT];
             let header = headers.map_or(&wanted[..12], |h| &h[12 * count..][..12]);
             assert!(datagram.bytes[..12] == *header, "header {count}");

@@ -22,7 +22,7 @@ fn send(tx: &mut KernelTx, pieces: &[Piece<'_>]) -> Vec<SendOutcome> {
 
 /// Reads completions until all sends are complete.
 fn settle(tx: &mut KernelTx) {
-    let deadline = Instant::now() + PATIENCE;
+    let deadline = Instant::now() + TIMEOUT;
     while tx.reap() > 0 {
         assert!(Instant::now() < deadline, "{} sends are not complete: {:?}", tx.reap(), tx.counters());
         std::thread::yield_now();

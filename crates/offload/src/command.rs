@@ -29,7 +29,7 @@ pub enum Command {
         dest: CompactDest,
         /// How its packets lie.
         layout: WireLayout,
-        /// No RTCP and no goodbye ([`millrace_engine::StreamSpec::quiet`]).
+        /// No RTCP and no BYE ([`millrace_engine::StreamSpec::quiet`]).
         quiet: bool,
         /// How many packets of one codeword the viewer can repair itself.
         spare: u8,

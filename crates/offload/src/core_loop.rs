@@ -15,13 +15,13 @@ use millrace_core::time::Instant;
 use millrace_engine::{Engine, LeaseFailure, StreamEvent, StreamSpec};
 use millrace_netio::KernelTx;
 use millrace_netio::best::{BestTx, XdpDevice};
-use millrace_store::cache::{CacheDoor, Grant, ReadFailure};
+use millrace_store::cache::{CacheHandle, Grant, ReadFailure};
 
+use crate::adaptive_burst::AdaptiveBurst;
 use crate::bell::EventBell;
 use crate::command::{Command, Event};
 use crate::idle::{IdlePolicy, Wait};
 use crate::load::LoadMeter;
-use crate::stretch::Stretch;
 
 /// Batches of sends one turn makes before it looks at commands and leases again.
 const BATCHES_PER_TURN: usize = 16;
@@ -29,7 +29,7 @@ const BATCHES_PER_TURN: usize = 16;
 /// How long a loop that was told to stop waits for its streams to be closed.
 pub const LINGER_NS: u64 = 2_000_000_000;
 
-/// The way out that a loop needs: packets, and connections whose writes it owns.
+/// The egress path that a loop needs: packets, and connections whose writes it owns.
 pub trait LoopTx: PacketTx + Send {
     /// Takes over the writes of a connection; gives the descriptor back if the table is full.
     fn add_conn(&mut self, conn: ConnId, fd: OwnedFd) -> Result<(), i32>;
@@ -97,8 +97,8 @@ pub struct CoreLoop<C, T> {
     /// Streams and their pacing.
     pub engine: Engine,
     /// The way to the cache.
-    pub door: CacheDoor,
-    /// The way out.
+    pub handle: CacheHandle,
+    /// The egress path.
     pub tx: T,
     /// From the control side.
     pub commands: rtrb::Consumer<Command>,
@@ -113,7 +113,7 @@ pub struct CoreLoop<C, T> {
     /// How busy the core is.
     pub load: LoadMeter,
     /// How long bursts are to be.
-    pub stretch: Stretch,
+    pub adaptive_burst: AdaptiveBurst,
     state: State,
 }
 
@@ -136,7 +136,7 @@ impl<C: Clock, T: LoopTx> CoreLoop<C, T> {
     pub fn new(
         clock: C,
         engine: Engine,
-        door: CacheDoor,
+        handle: CacheHandle,
         tx: T,
         commands: rtrb::Consumer<Command>,
         events: rtrb::Producer<Event>,
@@ -144,11 +144,24 @@ impl<C: Clock, T: LoopTx> CoreLoop<C, T> {
         bell: Arc<EventBell>,
         idle: IdlePolicy,
         load: LoadMeter,
-        stretch: Stretch,
+        adaptive_burst: AdaptiveBurst,
     ) -> Self {
         let outcomes = [SendOutcome::Sent; MAX_BATCH_BURSTS];
         let state = State { outcomes, held: None, stopping: None, conns_pending: false, tx_pending: false };
-        Self { clock, engine, door, tx, commands, events, control_bell, bell, idle, load, stretch, state }
+        Self {
+            clock,
+            engine,
+            handle,
+            tx,
+            commands,
+            events,
+            control_bell,
+            bell,
+            idle,
+            load,
+            adaptive_burst,
+            state,
+        }
     }
 
     /// Runs until [`Command::Stop`], then until all streams are closed or [`LINGER_NS`] has passed, so that viewers hear
@@ -180,7 +193,7 @@ impl<C: Clock, T: LoopTx> CoreLoop<C, T> {
         let counters = self.engine.counters();
         let (packets, bytes, open) = (counters.packets, counters.bytes, counters.open);
         self.load.turn(now, work, open, packets, bytes);
-        if let Some(burst_ns) = self.stretch.look(now, self.load.busy_ns()) {
+        if let Some(burst_ns) = self.adaptive_burst.look(now, self.load.busy_ns()) {
             self.engine.set_burst_ns(burst_ns);
         }
         (now, work)
@@ -240,7 +253,7 @@ impl<C: Clock, T: LoopTx> CoreLoop<C, T> {
     #[inline(never)]
     fn take_leases(&mut self, now: Instant) -> usize {
         for taken in 0..LEASES_PER_TURN {
-            let Some(Grant { stream, title, extent, lease }) = self.door.poll() else { return taken };
+            let Some(Grant { stream, title, extent, lease }) = self.handle.poll() else { return taken };
             match lease {
                 Ok(lease) => self.engine.handle_lease(now, stream, title, extent, lease),
                 Err(failure) => self.engine.handle_lease_failed(now, stream, extent, lease_failure(failure)),
@@ -285,7 +298,7 @@ impl<C: Clock, T: LoopTx> CoreLoop<C, T> {
     fn post_wants(&mut self) -> usize {
         let mut posted = 0;
         while let Some(want) = self.engine.poll_want() {
-            if !self.door.want(&want) {
+            if !self.handle.want(&want) {
                 self.engine.want_refused(&want);
                 break;
             }
@@ -299,7 +312,7 @@ impl<C: Clock, T: LoopTx> CoreLoop<C, T> {
         let mut published = 0;
         while let Some(event) = self.state.held.take().or_else(|| self.engine.poll_event()) {
             let taken = match event {
-                StreamEvent::Left { stream } => self.door.leave(stream),
+                StreamEvent::Left { stream } => self.handle.leave(stream),
                 event => self.events.push(Event::Stream(event)).is_ok(),
             };
             if !taken {
@@ -336,7 +349,7 @@ impl<C: Clock, T: LoopTx> CoreLoop<C, T> {
         let Wait::Sleep(limit) = self.idle.wait(now, next) else { return std::hint::spin_loop() };
         self.bell.announce_sleep();
         // The last look: whoever adds work after this sees the announcement and rings.
-        if self.commands.is_empty() && self.door.is_quiet() {
+        if self.commands.is_empty() && self.handle.is_quiet() {
             self.bell.sleep(Some(limit));
             self.load.slept(self.clock.now());
         } else {

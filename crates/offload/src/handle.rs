@@ -8,15 +8,15 @@ use millrace_core::limits::RING_RECORDS;
 use millrace_core::seam::Clock;
 use millrace_engine::Engine;
 pub use millrace_engine::EngineConfig;
-use millrace_store::cache::CacheDoor;
+use millrace_store::cache::CacheHandle;
 
+use crate::adaptive_burst::AdaptiveBurst;
 use crate::affinity;
 use crate::bell::EventBell;
 use crate::command::{Command, Event};
 use crate::core_loop::{CoreLoop, LoopTx};
 use crate::idle::IdlePolicy;
 use crate::load::{LoadCell, LoadMeter, LoadSnapshot};
-use crate::stretch::Stretch;
 
 /// How an engine's thread runs.
 #[derive(Clone, Debug, Default)]
@@ -27,7 +27,7 @@ pub struct ThreadConfig {
     pub cpu: Option<usize>,
     /// What it does when there is nothing to do.
     pub idle: IdlePolicy,
-    /// Film time in a burst when the core is busy, in nanoseconds; [`EngineConfig::burst_ns`] is what a burst has while
+    /// Media time in a burst when the core is busy, in nanoseconds; [`EngineConfig::burst_ns`] is what a burst has while
     /// there is time to spare. Not more than that: bursts keep one length.
     pub busy_burst_ns: u64,
 }
@@ -43,7 +43,7 @@ pub struct EngineHandle {
 }
 
 impl EngineHandle {
-    /// Starts the thread. `bell` is the one that the cache's door rings too.
+    /// Starts the thread. `bell` is the one that the cache's handle rings too.
     ///
     /// # Errors
     /// When the thread cannot be started, or not be pinned to `thread.cpu`.
@@ -51,7 +51,7 @@ impl EngineHandle {
         thread: ThreadConfig,
         engine: EngineConfig,
         clock: C,
-        door: CacheDoor,
+        handle: CacheHandle,
         tx: T,
         bell: Arc<EventBell>,
     ) -> std::io::Result<Self>
@@ -66,7 +66,7 @@ impl EngineHandle {
         control_bell.announce_sleep();
         let load = Arc::new(LoadCell::default());
         let meter = LoadMeter::new(Arc::clone(&load), clock.now());
-        let stretch = Stretch::new(engine.burst_ns, thread.busy_burst_ns, clock.now());
+        let adaptive_burst = AdaptiveBurst::new(engine.burst_ns, thread.busy_burst_ns, clock.now());
         let (loop_bell, answer_bell) = (Arc::clone(&bell), Arc::clone(&control_bell));
         let (ready, is_ready) = std::sync::mpsc::channel();
         let handle =
@@ -80,7 +80,7 @@ impl EngineHandle {
                 let mut core = CoreLoop::new(
                     clock,
                     engine,
-                    door,
+                    handle,
                     tx,
                     command_end,
                     event_end,
@@ -88,7 +88,7 @@ impl EngineHandle {
                     loop_bell,
                     thread.idle,
                     meter,
-                    stretch,
+                    adaptive_burst,
                 );
                 core.run();
             })?;

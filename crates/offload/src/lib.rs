@@ -10,10 +10,11 @@
 //! | [`handle`] | the control side's end: start an engine, talk to it, stop it |
 //! | [`idle`] | busy, adaptive, sleeping |
 //! | [`load`] | how busy the core is, in nanoseconds |
-//! | [`stretch`] | longer bursts when it is busy |
+//! | [`adaptive_burst`] | longer bursts when it is busy |
 //! | [`hugepage`], [`affinity`], [`clock`] | memory, cores and time of the real machine |
 #![deny(unsafe_code)]
 
+pub mod adaptive_burst;
 pub mod affinity;
 pub mod clock;
 pub mod command;
@@ -22,11 +23,10 @@ pub mod handle;
 pub mod hugepage;
 pub mod idle;
 pub mod load;
-pub mod stretch;
 
-/// Socket set-up for whoever starts an engine: the pairs of ports, and the ways out made of them.
+/// Socket set-up for whoever starts an engine: the pairs of ports, and the egress paths made of them.
 pub use millrace_netio::{GsoMode, KernelTx, KernelTxConfig, NetError, UdpPair, bind_pair};
-/// The choice of a way out, devices, next hops, and what this kernel can do.
+/// The choice of a egress path, devices, next hops, and what this kernel can do.
 pub use millrace_netio::{best, features, probe, route, xdp};
 
 /// The doorbell that wakes a sleeping loop, and its control side.

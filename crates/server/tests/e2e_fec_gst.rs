@@ -23,7 +23,7 @@ use support::{Server, film, ok, signal};
 /// What the jitter buffer waits for: a packet is repaired when the FEC of its row has come, which is spread over the next row.
 const LATENCY_MS: u64 = 2500;
 /// Longest that a film of a few seconds may take on a machine under load.
-const PATIENCE: Duration = Duration::from_secs(60);
+const TIMEOUT: Duration = Duration::from_secs(60);
 
 /// Rows of `k` units of `unit` packets, of a film of `packets`.
 #[derive(Clone, Copy, Debug)]
@@ -143,7 +143,7 @@ fn is_bound(port: u16) -> bool {
 fn wait_for(what: &str, mut is: impl FnMut() -> bool) {
     let start = Instant::now();
     while !is() {
-        assert!(start.elapsed() < PATIENCE, "waited in vain for {what}");
+        assert!(start.elapsed() < TIMEOUT, "waited in vain for {what}");
         std::thread::sleep(Duration::from_millis(20));
     }
 }
@@ -440,7 +440,7 @@ struct Dialogue {
 impl Dialogue {
     fn new(server: &Server, title: &str) -> Self {
         let stream = TcpStream::connect(server.addr).unwrap();
-        stream.set_read_timeout(Some(PATIENCE)).unwrap();
+        stream.set_read_timeout(Some(TIMEOUT)).unwrap();
         Self { stream, url: server.title(title), cseq: 0, session: None }
     }
 

@@ -11,7 +11,7 @@ use std::time::{Duration, Instant};
 use support::{Server, film, ok, play};
 
 /// For what must happen by itself within seconds, on a machine that has other things to do.
-const PATIENCE: Duration = Duration::from_secs(60);
+const TIMEOUT: Duration = Duration::from_secs(60);
 
 /// A volume of three disks, one of which may be lost, with a film on it.
 struct Disks {
@@ -78,7 +78,7 @@ impl Answer {
 impl Viewer {
     fn of(server: &Server, title: &str) -> Self {
         let stream = TcpStream::connect(server.addr).unwrap();
-        stream.set_read_timeout(Some(PATIENCE)).unwrap();
+        stream.set_read_timeout(Some(TIMEOUT)).unwrap();
         let ports = [0, 1].map(|_| UdpSocket::bind("127.0.0.1:0").unwrap());
         Self { stream, url: server.title(title), ports }
     }
@@ -105,7 +105,7 @@ impl Viewer {
 
     /// Asks until the answer has this status.
     fn ask_until(&mut self, status: u16, method: &str, more: &str) -> Answer {
-        let end = Instant::now() + PATIENCE;
+        let end = Instant::now() + TIMEOUT;
         loop {
             let answer = self.ask(method, more);
             if answer.status() == status {
@@ -145,7 +145,7 @@ fn missing_when_the_server_starts() {
     viewer.ask_until(200, "DESCRIBE", "");
     let report = play(&[&server.title("film"), "-o", "null", "--duration", "3s"]);
     assert_eq!(report["sequence"]["lost"], 0, "{report}");
-    server.wait_for("all titles can be played again", PATIENCE);
+    server.wait_for("all titles can be played again", TIMEOUT);
     assert!(server.interrupt());
     disks.push(2);
     let list = listed(&disks.at(1));

@@ -116,7 +116,7 @@ fn run(script: &[u8]) {
         w.hang_up(conn);
     }
     assert!(w.replies.iter().all(|(conn, n)| *n <= w.requests.get(conn).copied().unwrap_or(0) + 1));
-    w.wait(140 * SECOND); // a session may live on by UDP, and be set up anew until its time-out
+    w.wait(140 * SECOND); // a session may live on by UDP, and be set up again until its time-out
     w.assert_empty();
     assert_eq!(w.server.connection_count(), 0);
 }

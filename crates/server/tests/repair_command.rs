@@ -93,12 +93,12 @@ fn a_repair_that_is_killed_goes_on_where_it_was() {
     assert_eq!(output.status.code(), Some(0), "{output:?}");
     let report = json(&output);
     assert_eq!(report["activated"], serde_json::json!([1]), "{report}");
-    assert_eq!(report["found"][0]["fate"], "mended", "{report}");
+    assert_eq!(report["found"][0]["fate"], "repaired", "{report}");
     let whole: usize = before.iter().map(|(_, bytes)| bytes.len()).sum();
     let written = report["bytes_written"].as_u64().unwrap();
     assert!(written + bytes <= whole as u64, "{written} written, {bytes} were there, {whole} in all");
     assert!(disks.content(1) == before);
-    assert!(ok(&["repair", "--store", disks.store()]).contains("0 mended, 0 lost"));
+    assert!(ok(&["repair", "--store", disks.store()]).contains("0 repaired, 0 lost"));
 }
 
 #[test]
@@ -110,12 +110,16 @@ fn scrub_says_what_it_found_by_its_exit_code() {
     flip(&disks.title(2).join("data.mru"), 1316 * 3 + 4);
     flip(&disks.title(2).join("parity.mru"), 1316 * 40 + 4);
     let looked = scrub(&["--check", "--json"]);
-    assert_eq!((looked.status.code(), &json(&looked)["verdict"]), (Some(1), &"mended".into()), "{looked:?}");
-    assert!(json(&looked)["found"][0]["fate"] == "mendable" && disks.content(2) != before);
-    let mended = scrub(&[]);
-    assert_eq!(mended.status.code(), Some(1), "{mended:?}");
-    let text = String::from_utf8_lossy(&mended.stdout).into_owned();
-    assert!(text.contains("2 mended, 0 lost") && text.contains("data.mru"), "{text}");
+    assert_eq!(
+        (looked.status.code(), &json(&looked)["verdict"]),
+        (Some(1), &"repaired".into()),
+        "{looked:?}"
+    );
+    assert!(json(&looked)["found"][0]["fate"] == "repairable" && disks.content(2) != before);
+    let repaired = scrub(&[]);
+    assert_eq!(repaired.status.code(), Some(1), "{repaired:?}");
+    let text = String::from_utf8_lossy(&repaired.stdout).into_owned();
+    assert!(text.contains("2 repaired, 0 lost") && text.contains("data.mru"), "{text}");
     assert!(disks.content(2) == before);
     assert_eq!(scrub(&["--json"]).status.code(), Some(0));
     // A bit in every packet of every disk: more than two of six cannot be made from the rest.

@@ -9,7 +9,7 @@ use std::net::{Shutdown, TcpStream, UdpSocket};
 use std::process::{Command, Stdio};
 use std::time::{Duration, Instant};
 
-use live::{Item, Live, PATIENCE, Viewer, viewer_ports};
+use live::{Item, Live, TIMEOUT, Viewer, viewer_ports};
 use millrace_core::wire::rtcp::{RtcpPacket, parse};
 use millrace_core::wire::rtp::RtpHeader;
 use rtsp_support::{MS, receiver_report};
@@ -66,7 +66,7 @@ fn replies_never_split_frames() {
     let mut asked = 0;
     // Requests in bursts, among frames, until both have been many. The parser panics on anything split.
     while v.frames.len() < 200 || asked < 200 {
-        assert!(start.elapsed() < PATIENCE, "{} frames", v.frames.len());
+        assert!(start.elapsed() < TIMEOUT, "{} frames", v.frames.len());
         for _ in 0..10 {
             v.send(&format!("GET_PARAMETER rtsp://h/film RTSP/1.0\nCSeq: {asked}\nSession: {id}"));
             asked += 1;
@@ -176,7 +176,7 @@ fn a_viewer_that_does_not_read_holds_up_only_itself() {
     let mut other = live.viewer();
     // Fill both directions, then wait for the axe; somebody else is served meanwhile.
     while live.snapshot().counters.connections_not_reading == 0 {
-        assert!(start.elapsed() < PATIENCE, "it was not cut off");
+        assert!(start.elapsed() < TIMEOUT, "it was not cut off");
         while matches!(deaf.stream.write(request.as_bytes()), Ok(n) if n > 0) {}
         let asked = Instant::now();
         assert_eq!(other.ask(OPTIONS).status, 200);
@@ -233,7 +233,7 @@ fn five_thousand_half_open_connections_disturb_nobody() {
     // Newcomers are served while the crowd arrives,
     let start = Instant::now();
     while live.snapshot().connections < CROWD {
-        assert!(start.elapsed() < 4 * PATIENCE, "{} came", live.snapshot().connections);
+        assert!(start.elapsed() < 4 * TIMEOUT, "{} came", live.snapshot().connections);
         assert_eq!(live.viewer().ask(OPTIONS).status, 200);
     }
     live.wait_for("the crowd alone", |s| s.connections == CROWD);
@@ -345,7 +345,7 @@ fn shutdown_says_bye_and_closes_everything() {
     }
     assert!(said_bye && idle.is_closed() && by_udp.is_closed());
     assert!(TcpStream::connect(live.address).is_err(), "nobody listens any more");
-    assert_eq!(live.shelf.open_count(), 0);
+    assert_eq!(live.open_titles.open_count(), 0);
 }
 
 #[test]
@@ -378,7 +378,7 @@ fn the_handle_tells_why_it_cannot_start() {
     let sockets = Sockets { listeners: Vec::new(), udp: Vec::new() };
     let error = Control::start(
         ControlConfig::default(),
-        Box::new(rtsp_support::SharedShelf::default()),
+        Box::new(rtsp_support::SharedTitles::default()),
         Vec::new(),
         sockets,
     );

@@ -22,7 +22,7 @@ fn a_session_outlives_that_its_title_cannot_be_played_for_a_while() {
     let mut w = World::new();
     let c = w.connect();
     let id = w.setup_udp(c);
-    let lost = |w: &mut World, lost| w.shelf.0.lock().unwrap().members_lost = lost;
+    let lost = |w: &mut World, lost| w.open_titles.0.lock().unwrap().members_lost = lost;
     lost(&mut w, true);
     for (method, more) in [("PLAY", ""), ("PLAY", "Range: npt=10-")] {
         let refused = w.ask_session(c, method, &id, more);
@@ -57,10 +57,10 @@ fn a_switch_of_fec_that_finds_the_title_lost_says_so() {
         w.ask(c, &format!("SETUP rtsp://192.0.2.1/safe RTSP/1.0\nCSeq: 1\n{ports}\nX-Millrace-FEC: xor"));
     assert_eq!((set_up.status, w.server.counters().sessions_with_fec), (200, 1), "{set_up:?}");
     let id = set_up.session();
-    w.shelf.0.lock().unwrap().members_lost = true;
+    w.open_titles.0.lock().unwrap().members_lost = true;
     let refused = w.ask_session(c, "SET_PARAMETER", &id, "Content-Length: 8\n\nfec: off");
     assert_eq!(refused.status, 454, "{refused:?}");
-    assert!(refused.reason.ends_with("could not be opened anew"), "{refused:?}");
+    assert!(refused.reason.ends_with("could not be opened again"), "{refused:?}");
     let why = |notice: &Notice| matches!(notice, Notice::Broken { reason, .. } if reason.contains("b, c"));
     assert!(w.notices.iter().any(why), "{:?}", w.notices);
     w.wait(SECOND);
@@ -607,5 +607,5 @@ fn an_engine_that_is_gone_holds_nothing_back() {
     w.ask_session(c, "TEARDOWN", &id, "");
     w.server.engine_gone(w.now, 0);
     w.settle();
-    assert_eq!((w.server.session_count(), w.server.stream_count(), w.shelf.open_count()), (0, 0, 0));
+    assert_eq!((w.server.session_count(), w.server.stream_count(), w.open_titles.open_count()), (0, 0, 0));
 }

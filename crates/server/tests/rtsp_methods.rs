@@ -190,7 +190,7 @@ fn a_second_setup_changes_the_transport_while_ready() {
     let b = w.ask_session(c, "SETUP", &id, "Transport: RTP/AVP/TCP;interleaved=0-1");
     assert_eq!((b.status, b.session()), (200, id.clone()));
     assert_eq!(w.take_log(), ["attach", "close", "open tcp 0 1", "reply 200"]);
-    assert_eq!((w.server.session_count(), w.server.stream_count(), w.shelf.open_count()), (1, 1, 1));
+    assert_eq!((w.server.session_count(), w.server.stream_count(), w.open_titles.open_count()), (1, 1, 1));
     // It goes on where it was, without a jump in the sequence.
     let d = w.ask_session(c, "PLAY", &id, "");
     assert_eq!((d.status, d.get("range")), (200, "npt=11.0025-60.000"));

@@ -1,4 +1,4 @@
-//! `fsck`: holds a store against every promise of its format. Reads only; what it finds, a person or the next open mends.
+//! `fsck`: holds a store against every promise of its format. Reads only; what it finds, a person or the next open repairs.
 //!
 //! Each promise is one function, named like the promise; `docs/ref/store-format.md` lists them under the same names.
 
@@ -7,7 +7,7 @@ mod crcs;
 mod members;
 mod parity;
 mod range_sums;
-mod rows;
+mod stripes;
 mod title;
 
 use std::collections::{BTreeMap, HashMap};
@@ -20,7 +20,7 @@ use millrace_core::ids::TitleId;
 
 use self::members::Member;
 use self::title::TitleCheck;
-use crate::errand::{Patience, send_to};
+use crate::blocking::{Timeout, send_to};
 use crate::error::StoreError;
 use crate::format::manifest::Manifest;
 use crate::format::members::MEMBERS_FILE;
@@ -35,7 +35,7 @@ use crate::volume::{CATALOGUE_FILE, TITLES_DIR, TMP_DIR, VOLUME_FILE, look_at_ca
 /// How bad a finding is.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub enum Severity {
-    /// Nothing is lost: rubbish, or something that mends itself.
+    /// Nothing is lost: rubbish, or something that repairs itself.
     Warning,
     /// A title or the store is damaged.
     Error,
@@ -215,7 +215,7 @@ fn check(
     tell: &mut dyn FnMut(&CheckProgress),
 ) -> Result<Vec<Finding>, StoreError> {
     let list = |dir: &Path| fs::read_dir(dir).map(drop).map_err(StoreError::io("list", dir));
-    send_to(dir, Patience::Work, list)??;
+    send_to(dir, Timeout::Work, list)??;
     let mut report = Report { findings: Vec::new(), progress: CheckProgress::default(), tell };
     let members = members::members(dir, named, &mut report);
     let titles = each_member(&members, &mut report)?;
@@ -278,8 +278,8 @@ fn each_title(
             let (superblock, position) = (member.superblock.as_ref(), placed.unwrap_or(0));
             TitleCheck::new(&member.dirs, superblock, manifest, position, report).run(depth);
         }
-        if depth == Depth::Full && manifest.rows().is_some() {
-            check_rows(members, manifest, report);
+        if depth == Depth::Full && manifest.stripes().is_some() {
+            check_stripes(members, manifest, report);
         }
         report.progress.titles_done += 1;
     }
@@ -332,13 +332,13 @@ fn manifests_agree(
 }
 
 /// The promises of all members' units together.
-fn check_rows(members: &[Member], manifest: &Manifest, report: &mut Report<'_>) {
+fn check_stripes(members: &[Member], manifest: &Manifest, report: &mut Report<'_>) {
     let home = |slot: u16| {
         let member = members.iter().find(|member| member.slot == slot)?;
         Some(Home { dirs: member.dirs.clone(), active: true })
     };
     if let Some(set) = TitleSet::new(manifest.clone(), manifest.encode(), home) {
-        rows::check(&set, report);
+        stripes::check(&set, report);
     }
 }
 
@@ -368,7 +368,7 @@ fn store_holds_only_its_files(dirs: &Dirs, report: &mut Report<'_>) -> Result<()
     let promise = "store_holds_only_its_files";
     for sub in [&dirs.tmp, &dirs.titles] {
         if !sub.is_dir() {
-            let remedy = "it is made anew, empty, at the next open; if titles are missing, restore it first";
+            let remedy = "it is rebuilt, empty, at the next open; if titles are missing, restore it first";
             report.error(promise, sub, "the directory is missing", remedy);
         }
     }
@@ -376,7 +376,7 @@ fn store_holds_only_its_files(dirs: &Dirs, report: &mut Report<'_>) -> Result<()
         let name = name.to_string_lossy();
         let catalogue = name.strip_prefix(CATALOGUE_FILE);
         if catalogue.is_some_and(|rest| rest.starts_with(".damaged")) {
-            let remedy = "delete it when you have looked at it; the catalogue was rebuilt";
+            let remedy = "delete it after inspection; the catalogue was rebuilt";
             report.warning(promise, &path, "a damaged catalogue was set aside", remedy);
         } else if !matches!(&*name, VOLUME_FILE | MEMBERS_FILE | TMP_DIR | TITLES_DIR)
             && !matches!(catalogue, Some("" | "-wal" | "-shm"))
@@ -397,7 +397,7 @@ fn tmp_holds_only_living_work(dirs: &Dirs, report: &mut Report<'_>) -> Result<()
         match entry {
             TmpEntry::Live(_) => {}
             TmpEntry::Stale(path) => {
-                let remedy = "it is removed when the store is opened next, or a repair goes on with it";
+                let remedy = "it is removed when the store is next opened, or resumed by a repair";
                 let what = "left by an ingest, a removal or a repair that did not end";
                 report.warning(promise, &path, what, remedy);
             }
@@ -432,8 +432,9 @@ fn manifest_is_readable(dirs: &Dirs, ids: &[TitleId], report: &mut Report<'_>) -
             Ok(manifest) => manifests.push((id, manifest)),
             Err(StoreError::NoTitle { .. }) => {} // removed while we looked
             Err(error) => {
-                let remedy =
-                    format!("remove title {id} and add its film again; data.ts in there can still be played");
+                let remedy = format!(
+                    "remove title {id} and add its source file again; its data.ts can still be played"
+                );
                 report.error("manifest_is_readable", &dirs.manifest(id), cause(&error), remedy);
             }
         }
@@ -463,15 +464,15 @@ fn catalogue_agrees(
     if !path.exists() {
         return report.warning(promise, &path, "is missing", remedy);
     }
-    let rows = match look_at_catalogue(&path) {
-        Ok(rows) => rows,
+    let stripes = match look_at_catalogue(&path) {
+        Ok(stripes) => stripes,
         Err(error) => {
             return report.warning(promise, &path, error, "it is rebuilt when the store is opened next");
         }
     };
-    let mut rows: HashMap<TitleId, _> = rows.into_iter().map(|row| (row.0.id, row)).collect();
+    let mut stripes: HashMap<TitleId, _> = stripes.into_iter().map(|stripe| (stripe.0.id, stripe)).collect();
     for (id, manifest) in manifests {
-        match rows.remove(id) {
+        match stripes.remove(id) {
             Some((info, _)) if info == manifest.title => {}
             Some(_) => {
                 report.warning(promise, &path, format!("title {id} is not as in its manifest"), remedy)
@@ -479,7 +480,7 @@ fn catalogue_agrees(
             None => report.warning(promise, &path, format!("title {id} is not in it"), remedy),
         }
     }
-    for (id, (_, placed)) in rows.into_iter().filter(|&(id, _)| !dirs.title(id).is_dir()) {
+    for (id, (_, placed)) in stripes.into_iter().filter(|&(id, _)| !dirs.title(id).is_dir()) {
         if looked_at.iter().all(|&slot| slot >= placed.members) {
             continue; // it is on members that are missing
         }

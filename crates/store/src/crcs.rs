@@ -58,7 +58,7 @@ impl PacketCutter {
     }
 }
 
-/// Writes the CRCs of a film that goes by.
+/// Writes the CRCs of a title that goes by.
 #[derive(Debug)]
 pub(crate) struct CrcMaker {
     cutter: PacketCutter,
@@ -71,10 +71,10 @@ impl CrcMaker {
         Ok(Self { cutter: PacketCutter::default(), writer: CrcWriter::create(disk, path)? })
     }
 
-    /// Takes the next bytes of the film.
-    pub(crate) fn take(&mut self, film: &[u8]) -> Result<(), StoreError> {
+    /// Takes the next bytes of the title.
+    pub(crate) fn take(&mut self, media: &[u8]) -> Result<(), StoreError> {
         let writer = &mut self.writer;
-        self.cutter.take(film, |packet| writer.push(PacketCrc::of(packet)))
+        self.cutter.take(media, |packet| writer.push(PacketCrc::of(packet)))
     }
 
     /// Completes the file and makes it durable.
@@ -99,9 +99,9 @@ mod tests {
             bytes in 0usize..8000,
             steps in proptest::collection::vec(1usize..3000, 1..9),
         ) {
-            let film: Vec<u8> = (0..bytes).map(|i| ((i / 7) ^ i) as u8).collect();
+            let media: Vec<u8> = (0..bytes).map(|i| ((i / 7) ^ i) as u8).collect();
             let (mut cutter, mut packets) = (PacketCutter::default(), Vec::new());
-            let (mut rest, mut steps) = (&film[..], steps.iter().cycle());
+            let (mut rest, mut steps) = (&media[..], steps.iter().cycle());
             let mut take = |packet: &[u8]| { packets.push(packet.to_vec()); Ok::<_, Infallible>(()) };
             while !rest.is_empty() {
                 let (now, later) = rest.split_at(rest.len().min(*steps.next().unwrap()));
@@ -109,7 +109,7 @@ mod tests {
                 rest = later;
             }
             cutter.end(&mut take).unwrap();
-            let expected: Vec<Vec<u8>> = film.chunks(PACKET).map(<[u8]>::to_vec).collect();
+            let expected: Vec<Vec<u8>> = media.chunks(PACKET).map(<[u8]>::to_vec).collect();
             prop_assert_eq!(packets, expected);
         }
     }

@@ -50,7 +50,7 @@ pub enum StoreError {
     #[error(
         "{}: the disk does not answer: a system call on it has not come back; look at the disk, its cable, its file server", path.display()
     )]
-    NoAnswer {
+    TimedOut {
         /// The member's directory.
         path: PathBuf,
     },
@@ -70,7 +70,7 @@ pub enum StoreError {
     },
     /// Too many members of a volume or of a title are not there.
     #[error(
-        "{what}: {lost} of its members are missing or not to be believed ({names}), and it can do without {may}; \
+        "{what}: {lost} of its members are missing or stale ({names}); the volume tolerates {may}: \
              bring them back, then run millrace repair"
     )]
     MembersLost {
@@ -94,8 +94,8 @@ pub enum StoreError {
         action: &'static str,
     },
     /// Something has to be written on a member whose file system may not be written to.
-    #[error("{}: this member's file system is read-only, as the kernel makes it after errors; {action} has to write there: mend and \
-             mount it anew, or unmount it, so that the member counts as missing", dir.display())]
+    #[error("{}: this member's file system is read-only, as the kernel makes it after errors; {action} has to write there: repair and \
+             mount it again, or unmount it, so that the member counts as missing", dir.display())]
     ReadOnly {
         /// The member's directory.
         dir: PathBuf,
@@ -115,7 +115,7 @@ pub enum StoreError {
         error: FormatError,
     },
     /// A meta-data file does not hold what its format promises.
-    #[error("{}: {error}; millrace fsck says what is wrong and what to do", path.display())]
+    #[error("{}: {error}; for details run: millrace fsck", path.display())]
     Meta {
         /// The file.
         path: PathBuf,
@@ -124,7 +124,7 @@ pub enum StoreError {
         error: MetaError,
     },
     /// A range sums file does not hold what its format promises.
-    #[error("{}: {error}; millrace fsck says what is wrong and what to do", path.display())]
+    #[error("{}: {error}; for details run: millrace fsck", path.display())]
     Sums {
         /// The file.
         path: PathBuf,
@@ -133,7 +133,7 @@ pub enum StoreError {
         error: SumsError,
     },
     /// A file is missing or has the wrong length.
-    #[error("{}: {what}; millrace fsck says what is wrong and what to do", path.display())]
+    #[error("{}: {what}; for details run: millrace fsck", path.display())]
     Damaged {
         /// The file.
         path: PathBuf,
@@ -161,14 +161,14 @@ pub enum StoreError {
     },
     /// The title has no such parity.
     #[error(
-        "title {id}: has no parity track {track}: {has} parity units in a row; make the volume with --parity or --fec, and add the film again"
+        "title {id}: has no parity track {track}: {has} parity units in a stripe; create the volume with --parity or --fec, and add the film again"
     )]
     NoParity {
         /// The title.
         id: TitleId,
         /// The track that was asked for: 1 is the first parity, 2 all others.
         track: u8,
-        /// Parity units that its rows have.
+        /// Parity units that its stripes have.
         has: usize,
     },
     /// This packet size cannot be: not a multiple of 188, zero, or too large.

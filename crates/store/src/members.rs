@@ -4,7 +4,7 @@
 //! its slot, and only used for reading if that says `active`. So a disk that was out and came back with old titles, or
 //! another disk at the same path, is never taken for a member that it is not.
 //!
-//! A member whose disk does not answer counts as missing until it does ([`crate::errand`]): nobody is held by it.
+//! A member whose disk does not answer counts as missing until it does ([`crate::blocking call`]): nobody is held by it.
 
 mod look;
 
@@ -13,7 +13,7 @@ use std::sync::{PoisonError, RwLock, RwLockReadGuard, RwLockWriteGuard};
 
 use self::look::{Look, Titles};
 pub(crate) use self::look::{hint, read_record};
-use crate::errand::{Errands, ErrandsByDir, NoAnswer, Patience};
+use crate::blocking::{BlockingCalls, BlockingCallsByDir, TimedOut, Timeout};
 use crate::error::StoreError;
 use crate::format::Uuid;
 use crate::format::members::MembersRecord;
@@ -26,7 +26,7 @@ use crate::volume::dirs::Dirs;
 pub struct Members {
     now: RwLock<Now>,
     /// Who is sent to which directory.
-    errands: ErrandsByDir,
+    blocking: BlockingCallsByDir,
 }
 
 #[derive(Clone, Debug)]
@@ -50,7 +50,7 @@ struct Slot {
     epoch: u32,
     disk: u32,
     /// Who is sent there, and whether all have come back.
-    errands: Errands,
+    blocking: BlockingCalls,
 }
 
 /// One slot, for people.
@@ -74,9 +74,9 @@ impl Members {
     /// # Errors
     /// If `dir` is no member, or members say different things in one generation.
     pub fn find(dir: &Path) -> Result<Self, StoreError> {
-        let errands = ErrandsByDir::default();
-        let now = Self::look(&[dir.to_path_buf()], true, (&errands, Patience::Work))?;
-        Ok(Self { now: RwLock::new(now), errands })
+        let blocking = BlockingCallsByDir::default();
+        let now = Self::look(&[dir.to_path_buf()], true, (&blocking, Timeout::Work))?;
+        Ok(Self { now: RwLock::new(now), blocking })
     }
 
     /// Finds the members in exactly these directories.
@@ -84,20 +84,20 @@ impl Members {
     /// # Errors
     /// As [`Members::find`]; and if two directories are of different volumes.
     pub fn among(dirs: &[PathBuf]) -> Result<Self, StoreError> {
-        let errands = ErrandsByDir::default();
-        let now = Self::look(dirs, false, (&errands, Patience::Work))?;
-        Ok(Self { now: RwLock::new(Now { explicit: Some(dirs.to_vec()), ..now }), errands })
+        let blocking = BlockingCallsByDir::default();
+        let now = Self::look(dirs, false, (&blocking, Timeout::Work))?;
+        Ok(Self { now: RwLock::new(Now { explicit: Some(dirs.to_vec()), ..now }), blocking })
     }
 
     fn look(
         dirs: &[PathBuf],
         hints: bool,
-        (errands, patience): (&ErrandsByDir, Patience),
+        (blocking, timeout): (&BlockingCallsByDir, Timeout),
     ) -> Result<Now, StoreError> {
         let mut looks: Vec<Look> = Vec::new();
         let mut next: Vec<PathBuf> = dirs.to_vec();
         let volume = loop {
-            looks.extend(Look::at_all(next.drain(..), errands, patience));
+            looks.extend(Look::at_all(next.drain(..), blocking, timeout));
             let volume = volume_of(&mut looks, hints)?;
             let known = newest(&looks, volume)?;
             let new = |path: &PathBuf| hints && looks.iter().all(|look| look.dir != *path);
@@ -135,7 +135,7 @@ impl Members {
         self.read().volume
     }
 
-    /// How the rows of new titles are laid out.
+    /// How the stripes of new titles are laid out.
     pub fn geometry(&self) -> Geometry {
         self.read().geometry
     }
@@ -175,7 +175,7 @@ impl Members {
         self.read().slots.get(i).map_or(MemberState::Stale, |slot| slot.state)
     }
 
-    /// Changes when the files of slot `i` must be opened anew: another directory, another member, one that had gone, or a new
+    /// Changes when the files of slot `i` must be opened again: another directory, another member, one that had gone, or a new
     /// generation, which a repair or a scrub makes when it has put other files in place.
     pub fn epoch(&self, i: usize) -> u32 {
         self.read().slots.get(i).map_or(0, |slot| slot.epoch)
@@ -203,32 +203,32 @@ impl Members {
     pub fn report(&self) -> Vec<SlotReport> {
         let slots = self.read().slots.clone();
         let report = |(index, slot): (usize, Slot)| {
-            let Slot { dir, member, state, absent, errands, .. } = slot;
-            let absent = absent.or_else(|| errands.hangs().then(|| NoAnswer.to_string()));
+            let Slot { dir, member, state, absent, blocking, .. } = slot;
+            let absent = absent.or_else(|| blocking.hangs().then(|| TimedOut.to_string()));
             SlotReport { index, dir, member, state, absent }
         };
         slots.into_iter().enumerate().map(report).collect()
     }
 
     /// Who is sent to the directory of slot `i`. Beyond the slots: nobody has been.
-    pub fn errands(&self, i: usize) -> Errands {
-        self.read().slots.get(i).map(|slot| slot.errands.clone()).unwrap_or_default()
+    pub fn blocking(&self, i: usize) -> BlockingCalls {
+        self.read().slots.get(i).map(|slot| slot.blocking.clone()).unwrap_or_default()
     }
 
     /// Has something done in the directory of slot `i`, by a thread of its own that is given up if the disk does not answer:
     /// the member counts as missing then until it does.
     ///
     /// # Errors
-    /// [`StoreError::NoAnswer`]
+    /// [`StoreError::TimedOut`]
     pub fn ask<T: Send + 'static>(
         &self,
         i: usize,
-        patience: Patience,
+        timeout: Timeout,
         work: impl FnOnce(&Path) -> T + Send + 'static,
     ) -> Result<T, StoreError> {
-        let (dir, errands) = (self.dir(i), self.errands(i));
+        let (dir, blocking) = (self.dir(i), self.blocking(i));
         let path = dir.clone();
-        errands.send(patience, move || work(&dir)).map_err(|NoAnswer| StoreError::NoAnswer { path })
+        blocking.send(timeout, move || work(&dir)).map_err(|TimedOut| StoreError::TimedOut { path })
     }
 
     /// Looks again: which members are there, and what the newest list of members says. A few small reads for each member;
@@ -261,7 +261,7 @@ impl Members {
         let Some(look) = self.look_at([slot.dir.clone()]).pop() else { return false };
         if look.record.is_some() {
             // It has become a volume of several members, or with parity.
-            let by = (&self.errands, Patience::Call);
+            let by = (&self.blocking, Timeout::Call);
             return match Self::look(std::slice::from_ref(&slot.dir), true, by) {
                 Ok(after) => self.adopt(before, after.after(before)),
                 Err(_) => false,
@@ -318,7 +318,7 @@ impl Members {
     }
 
     fn look_at(&self, dirs: impl IntoIterator<Item = PathBuf>) -> Vec<Look> {
-        Look::at_all(dirs, &self.errands, Patience::Call)
+        Look::at_all(dirs, &self.blocking, Timeout::Call)
     }
 
     /// Looks also where the list says that the members are.
@@ -349,7 +349,7 @@ impl Slot {
     }
 
     fn is_present(&self) -> bool {
-        self.absent.is_none() && !self.errands.hangs()
+        self.absent.is_none() && !self.blocking.hangs()
     }
 
     /// Whether it was to be read when it was looked at last.
@@ -375,7 +375,7 @@ impl Now {
             // A directory may have been named in another way than the list has it.
             let is_there = |look: &&Look| look.dir == entry.path || look.hint == entry.path;
             let there = looks.iter().find(is_there);
-            let errands = found.or(there).map(|look| look.errands.clone()).unwrap_or_default();
+            let blocking = found.or(there).map(|look| look.blocking.clone()).unwrap_or_default();
             let not_looked_at = "it is not among the directories that were named".to_owned();
             Slot {
                 dir: found.or(there).map_or_else(|| entry.path.clone(), |look| look.dir.clone()),
@@ -388,7 +388,7 @@ impl Now {
                 },
                 epoch: 0,
                 disk: 0,
-                errands,
+                blocking,
             }
         };
         let slots = record.members.iter().map(slot).collect();
@@ -410,7 +410,7 @@ impl Now {
         };
         match looks {
             [look] => {
-                let Look { dir, block: Ok(block), record, errands, .. } = look else {
+                let Look { dir, block: Ok(block), record, blocking, .. } = look else {
                     return incomplete(look);
                 };
                 let unsupported = |e| StoreError::Format { path: Dirs::new(dir).superblock(), error: e };
@@ -420,9 +420,9 @@ impl Now {
                     return incomplete(look);
                 }
                 let member = block.member;
-                let (dir, errands) = (dir.clone(), errands.clone());
+                let (dir, blocking) = (dir.clone(), blocking.clone());
                 let state = MemberState::Active;
-                let slot = Slot { dir, member, state, absent: None, epoch: 0, disk: 0, errands };
+                let slot = Slot { dir, member, state, absent: None, epoch: 0, disk: 0, blocking };
                 let (volume, geometry) = (block.volume, block.geometry);
                 Ok(Self { explicit: None, volume, geometry, record: None, slots: vec![slot] })
             }
@@ -432,7 +432,7 @@ impl Now {
     }
 
     /// Counts disks and epochs on, of slots that are somebody or somewhere else now, or are back; in a new generation the epochs of
-    /// all, since files may have been mended.
+    /// all, since files may have been repaired.
     fn after(mut self, before: &Self) -> Self {
         self.explicit.clone_from(&before.explicit);
         let generation = |now: &Self| now.record.as_ref().map(|record| record.generation);

@@ -209,10 +209,10 @@ fn refresh_sees_members_go_come_back_and_be_replaced() {
     assert!(members.refresh());
     assert_eq!((members.usable(), members.epoch(1)), (vec![0, 1, 2], epoch + 1));
     assert_eq!(members.disk(1), disk + 1);
-    // Files have been mended: they are opened anew, but the disks are what they were.
+    // Files have been repaired: they are opened again, but the disks are what they were.
     let before = [0, 1, 2].map(|i| (members.epoch(i), members.disk(i)));
-    let mended = MembersRecord { generation: 2, ..three.record.clone() };
-    three.say(0, &mended);
+    let repaired = MembersRecord { generation: 2, ..three.record.clone() };
+    three.say(0, &repaired);
     assert!(members.refresh());
     assert_eq!(
         [0, 1, 2].map(|i| (members.epoch(i), members.disk(i))),
@@ -289,7 +289,7 @@ fn a_member_whose_titles_cannot_be_listed_counts_as_missing() {
 fn hang(members: &Members, i: usize) -> std::sync::mpsc::Sender<()> {
     let (go, gate) = std::sync::mpsc::channel();
     let wait = move || gate.recv().is_ok();
-    assert!(members.errands(i).begin(Patience::Call, wait).unwrap().take(Patience::Call).is_err());
+    assert!(members.blocking(i).begin(Timeout::Call, wait).unwrap().take(Timeout::Call).is_err());
     go
 }
 
@@ -302,14 +302,14 @@ fn a_member_that_does_not_answer_is_missing_until_it_does() {
     assert_eq!((members.usable(), members.missing(), members.is_present(1)), (vec![0, 2], vec![1], false));
     let said = |members: &Members| members.report()[1].absent.clone().unwrap_or_default();
     assert!(said(&members).contains("does not answer"), "{}", said(&members));
-    assert!(members.ask(1, Patience::Work, |_| ()).is_err());
-    assert!(members.ask(0, Patience::Work, Path::is_dir).unwrap());
+    assert!(members.ask(1, Timeout::Work, |_| ()).is_err());
+    assert!(members.ask(0, Timeout::Work, Path::is_dir).unwrap());
     // The list of members is the same by others, and this one is not waited for.
     assert!(members.refresh());
     assert!(said(&members).contains("does not answer"), "{}", said(&members));
     assert!(!members.refresh());
     drop(go);
-    while members.errands(1).hangs() {
+    while members.blocking(1).hangs() {
         std::thread::yield_now();
     }
     assert!(!members.is_usable(1), "it is looked at before it is used again");
@@ -320,14 +320,14 @@ fn a_member_that_does_not_answer_is_missing_until_it_does() {
 #[test]
 fn a_store_that_does_not_answer_is_named() {
     let three = Three::new();
-    let book = ErrandsByDir::default();
+    let book = BlockingCallsByDir::default();
     let (go, gate) = std::sync::mpsc::channel::<()>();
     let wait = move || gate.recv().is_ok();
-    assert!(book.at(&three.at(0)).begin(Patience::Call, wait).unwrap().take(Patience::Call).is_err());
-    let error = Members::look(&[three.at(0)], true, (&book, Patience::Call)).unwrap_err();
-    assert!(matches!(&error, StoreError::NoAnswer { path } if *path == three.at(0)), "{error}");
+    assert!(book.at(&three.at(0)).begin(Timeout::Call, wait).unwrap().take(Timeout::Call).is_err());
+    let error = Members::look(&[three.at(0)], true, (&book, Timeout::Call)).unwrap_err();
+    assert!(matches!(&error, StoreError::TimedOut { path } if *path == three.at(0)), "{error}");
     // By another member the volume is found all the same.
-    let now = Members::look(&[three.at(1)], true, (&book, Patience::Call)).unwrap();
+    let now = Members::look(&[three.at(1)], true, (&book, Timeout::Call)).unwrap();
     let there: Vec<bool> = now.slots.iter().map(Slot::is_usable).collect();
     assert_eq!(there, [false, true, true]);
     drop(go);

@@ -76,7 +76,7 @@ fn unknown_titles_are_refused() {
         let grant = world.engines[0].fetch(3, title, 0, Instant(0));
         assert_eq!(grant.lease.err(), Some(ReadFailure::NoTitle));
     }
-    assert!(world.engines[0].door.leave(stream(9)), "leaving unknown is harmless");
+    assert!(world.engines[0].handle.leave(stream(9)), "leaving unknown is harmless");
 }
 
 #[test]
@@ -95,7 +95,8 @@ fn settings_out_of_range_are_refused() {
         );
     }
     let config = CacheConfig { reads_in_flight: 1, ..CacheConfig::default() };
-    let (cache, doors) = Cache::start(config, arena, Arc::new(StandingClock::default()), Vec::new()).unwrap();
-    assert!(doors.is_empty() && ["io_uring", "threads"].contains(&cache.backend()));
+    let (cache, handles) =
+        Cache::start(config, arena, Arc::new(StandingClock::default()), Vec::new()).unwrap();
+    assert!(handles.is_empty() && ["io_uring", "threads"].contains(&cache.backend()));
     cache.shutdown();
 }

@@ -27,7 +27,7 @@ fn film() -> Film {
     Film::new(12_001, 5)
 }
 
-/// Packets of an extent that are not sent; all others must be those of the film.
+/// Packets of an extent that are not sent; all others must be those of the title.
 fn left_out(lease: &Lease, film: &Film, size: usize) -> u32 {
     let content = lease.content();
     let mut missing = 0;
@@ -93,7 +93,7 @@ fn what_no_sum_sees_on_members_is_decoded() {
     for (members, may) in [(2, 1), (3, 1), (5, 1)] {
         let (disks, volume) = Disks::volume(members, may, 0);
         let info = film.add_sizes(&volume, "film", &[SIZE, 188 * 48]);
-        // In two rows, so that each codeword has one wrong symbol.
+        // In two stripes, so that each codeword has one wrong symbol.
         swap_words(&disks.title(0, info.id).join("data.mru"), 1316 * 3 + 200);
         swap_words(&disks.title(1, info.id).join("data.mru"), 1316 * 90);
         swap_words(&disks.title(1, info.id).join("parity.mru"), 1316 * 70);
@@ -115,11 +115,14 @@ fn a_parity_that_lies_is_not_decoded_with() {
     let film = film();
     let (disks, volume) = Disks::volume(4, 2, 0);
     let info = film.add(&volume, "film");
-    let rows = volume.open_title(info.id, 1316).unwrap().rows.unwrap();
+    let stripes = volume.open_title(info.id, 1316).unwrap().stripes.unwrap();
     // Symbol 0 and the first parity of the first codeword: with m = 2 or more the rest restores both.
-    let (data, parity) = (rows.position_of(0, 0), rows.position_of(0, rows.k()));
-    swap_words(&disks.title(data, info.id).join("data.mru"), rows.offset_of(0, 0) as usize + 50);
-    swap_words(&disks.title(parity, info.id).join("parity.mru"), rows.offset_of(0, rows.k()) as usize + 50);
+    let (data, parity) = (stripes.position_of(0, 0), stripes.position_of(0, stripes.k()));
+    swap_words(&disks.title(data, info.id).join("data.mru"), stripes.offset_of(0, 0) as usize + 50);
+    swap_words(
+        &disks.title(parity, info.id).join("parity.mru"),
+        stripes.offset_of(0, stripes.k()) as usize + 50,
+    );
     let (damaged, stats) = read_all(&volume, info.id, &film, 1316, ReadBackend::Threads).unwrap();
     assert!(damaged == 0 && stats.decoded_bytes > 0, "{damaged} {stats:?}");
 }
@@ -136,16 +139,16 @@ fn a_parity_packet_that_no_sum_finds_wrong_is_not_sent() {
         let title = world.cache.open_source(Box::new(files)).unwrap();
         // Viewers with FEC take a track as it is, with holes.
         let want = Want { stream: stream(0), title, extent: 0, by: clock.now(), spare: u8::MAX };
-        assert!(world.engines[0].door.want(&want));
+        assert!(world.engines[0].handle.want(&want));
         let lease = world.engines[0].grant().lease.unwrap();
         let packet = |place| (!lease.meta(place).is_missing()).then(|| lease.wire(place, 1).to_vec());
         (0..lease.content().packets).map(packet).collect::<Vec<_>>()
     };
     let before = datagrams();
     assert!(before.iter().all(Option::is_some));
-    let rows = volume.open_title(info.id, 1316).unwrap().rows.unwrap();
-    let parity = disks.title(rows.position_of(0, rows.k()), info.id).join("parity.mru");
-    swap_words(&parity, rows.offset_of(0, rows.k()) as usize + 1316 * 2);
+    let stripes = volume.open_title(info.id, 1316).unwrap().stripes.unwrap();
+    let parity = disks.title(stripes.position_of(0, stripes.k()), info.id).join("parity.mru");
+    swap_words(&parity, stripes.offset_of(0, stripes.k()) as usize + 1316 * 2);
     let after = datagrams();
     let differing: Vec<_> = (0..before.len()).filter(|&at| before[at] != after[at]).collect();
     assert_eq!(differing.len(), 1);

@@ -1,4 +1,4 @@
-//! A cache smaller than the film: what is kept is what will be read soonest. The whole cache, with its thread and real
+//! A cache smaller than the title: what is kept is what will be read soonest. The whole cache, with its thread and real
 //! reads, against a simulation in whole steps.
 
 mod cache_common;
@@ -31,7 +31,7 @@ fn play(
         clock.advance(u64::from(step - at) * EXTENT_NS);
         at = step;
         playing.remove(&viewer);
-        let Some(extent) = extent else { return assert!(engine.door.leave(stream(viewer as u32))) };
+        let Some(extent) = extent else { return assert!(engine.handle.leave(stream(viewer as u32))) };
         let lease = engine.fetch(viewer as u32, title, extent, clock.now()).lease.unwrap();
         sample.check(&lease, extent);
         playing.insert(viewer, lease);

@@ -136,7 +136,7 @@ fn a_title_of_which_too_much_is_damaged_cannot_be_had_there() {
     }
 }
 
-/// A film shorter than the window is measured as a whole, and one packet of it may always be missing.
+/// A title shorter than the window is measured as a whole, and one packet of it may always be missing.
 #[test]
 fn a_short_title_may_lack_one_packet() {
     let sample = Sample::new(1316, 5 * 1316);

@@ -2,14 +2,14 @@
 //! those who want just that are told, and all others go on.
 
 mod cache_common;
-#[path = "../src/cache/rows/sample.rs"]
-mod rows_sample;
+#[path = "../src/cache/stripes/sample.rs"]
+mod stripes_sample;
 
 mod given {
     //! What the sample title needs.
     pub(crate) use millrace_store::cache::{MemberFiles, TitleFile, TitleSource};
     pub(crate) use millrace_store::format::superblock::Geometry;
-    pub(crate) use millrace_store::rows::Rows;
+    pub(crate) use millrace_store::stripes::StripeLayout;
 
     pub(crate) use crate::cache_common::sample::{encode, noise};
 }
@@ -27,7 +27,7 @@ use millrace_core::limits::{MAX_ASIDE_BYTES, MAX_READS_IN_FLIGHT};
 use millrace_core::seam::Clock;
 use millrace_store::cache::{MemberHealth, ReadBackend, ReadFailure};
 use millrace_store::disk::{ReadFault, ReadFaults};
-use rows_sample::{RowSample, geometry};
+use stripes_sample::{StripeSample, geometry};
 
 /// A cache on the real clock, one engine, disks that fail on order.
 struct Bench {
@@ -45,7 +45,7 @@ impl Bench {
         Some(Self { world, clock, faults })
     }
 
-    fn open(&self, sample: &RowSample) -> TitleRef {
+    fn open(&self, sample: &StripeSample) -> TitleRef {
         self.world.cache.open_source(Box::new(sample.open(1316))).unwrap()
     }
 
@@ -54,7 +54,7 @@ impl Bench {
     }
 
     /// Reads the whole title at once; every extent has to be right and without holes.
-    fn read_all(&mut self, sample: &RowSample, title: TitleRef) {
+    fn read_all(&mut self, sample: &StripeSample, title: TitleRef) {
         let faults: Vec<_> = (0..5).map(|member| self.faults.of(member)).collect();
         let extents = extents(sample);
         let engine = &mut self.world.engines[0];
@@ -79,14 +79,14 @@ impl Bench {
     }
 }
 
-fn extents(sample: &RowSample) -> u32 {
+fn extents(sample: &StripeSample) -> u32 {
     let packets = sample.data.len().div_ceil(1316) as u32;
     let layout = given::TitleSource::layout(&sample.open(1316));
     packets.div_ceil(layout.packets_per_extent())
 }
 
 /// A title on so many members that may lose `t` of them, about so many extents long.
-fn title(members: u16, t: u16, extents: usize) -> RowSample {
+fn title(members: u16, t: u16, extents: usize) -> StripeSample {
     let (k, m) = match (members, t) {
         (2, 1) => (4, 4),
         (3, 1) => (4, 2),
@@ -94,7 +94,7 @@ fn title(members: u16, t: u16, extents: usize) -> RowSample {
         (5, 1) => (4, 1),
         _ => panic!("no such geometry here"),
     };
-    RowSample::of_rows(geometry(k, m, members, 5), extents * 9)
+    StripeSample::of_stripes(geometry(k, m, members, 5), extents * 9)
 }
 
 #[test]
@@ -205,11 +205,11 @@ fn more_than_t_are_reported_and_other_titles_go_on() {
 fn wrong_bytes_beyond_parity_cost_only_their_packets() {
     for backend in BACKENDS {
         let sample = title(3, 1, 5); // 4 + 2, units of 5 packets
-        let flip = |row: u32, unit: usize| {
+        let flip = |stripe: u32, unit: usize| {
             let kind = if unit < 4 { TitleFile::Data } else { TitleFile::Parity };
-            let path = sample.path(sample.rows.position_of(row, unit), kind);
+            let path = sample.path(sample.stripes.position_of(stripe, unit), kind);
             let file = File::options().read(true).write(true).open(path).unwrap();
-            let (mut byte, at) = ([0], sample.rows.offset_of(row, unit) + 700);
+            let (mut byte, at) = ([0], sample.stripes.offset_of(stripe, unit) + 700);
             file.read_exact_at(&mut byte, at).unwrap();
             file.write_all_at(&[byte[0] ^ 2], at).unwrap();
         };
@@ -290,13 +290,13 @@ fn slow_members_are_waited_for_when_nothing_else_is_left() {
 #[test]
 fn the_only_member_is_waited_for() {
     for backend in BACKENDS {
-        let (plain, rows) = (Sample::of_extents(2), RowSample::of_rows(geometry(4, 2, 1, 5), 12));
+        let (plain, stripes) = (Sample::of_extents(2), StripeSample::of_stripes(geometry(4, 2, 1, 5), 12));
         let Some(mut bench) = Bench::new(backend, 8) else { continue };
         let plain_title = bench.world.cache.open_source(Box::new(plain.open())).unwrap();
-        let rows_title = bench.open(&rows);
+        let stripes_title = bench.open(&stripes);
         bench.faults.set(0, ReadFault::SlowNs(700_000_000));
         assert_eq!(bench.fetch(plain_title, 0), Ok(()));
-        assert_eq!(bench.fetch(rows_title, 0), Ok(()));
+        assert_eq!(bench.fetch(stripes_title, 0), Ok(()));
         let stats = bench.world.cache.stats();
         assert_eq!((stats.read_errors, stats.hung_reads, stats.retries), (0, 0, 0));
         bench.faults.set_all(&[]);

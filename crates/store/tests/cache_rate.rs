@@ -1,10 +1,10 @@
-//! How fast the cache fills: the whole way from a film on disk to leases. A measurement, not a test:
+//! How fast the cache fills: the whole way from a title on disk to leases. A measurement, not a test:
 //!
 //! ```text
 //! cargo test --release -p millrace-store --test cache_rate -- --ignored --nocapture
 //! ```
 //!
-//! `MILLRACE_RATE_DIR` says where the film is written (default: the temporary directory), `MILLRACE_RATE_MIB` how long
+//! `MILLRACE_RATE_DIR` says where the title is written (default: the temporary directory), `MILLRACE_RATE_MIB` how long
 //! it is. The contenders take turns, for the machine is shared; medians over the rounds are printed.
 
 mod cache_common;
@@ -73,7 +73,7 @@ fn processor_time() -> f64 {
     time.tv_sec as f64 + time.tv_nsec as f64 / 1e9
 }
 
-/// Seconds, and seconds of processor time, to bring in the whole film once, 64 wants ahead.
+/// Seconds, and seconds of processor time, to bring in the whole title once, 64 wants ahead.
 fn bring_in(sample: &Sample, backend: ReadBackend, direct: bool) -> [f64; 2] {
     let clock = Arc::new(RunningClock(RealInstant::now()));
     let mut world = World::new(backend, 256, 0, 1, clock.clone()).unwrap();

@@ -10,7 +10,7 @@ use millrace_core::pool::Lease;
 use millrace_core::seam::{Clock, Want};
 use millrace_store::cache::ReadFailure;
 
-/// 200 viewers, all at different places of one film, each playing it to the end: the film is read once.
+/// 200 viewers, all at different places of one title, each playing it to the end: the title is read once.
 #[test]
 fn two_hundred_viewers_cause_one_read_of_the_film() {
     let sample = Sample::of_extents(40);
@@ -58,7 +58,7 @@ fn with_everything_lent_out_a_want_waits_until_something_comes_back() {
         world.engines[0].want(9, title, 9, clock.now());
         let stats = world.wait_stats("a read waits for room", |stats| stats.waits_for_space == 1);
         assert_eq!((stats.leased, stats.free, stats.read_errors), (4, 0, 0));
-        assert!(world.engines[0].door.poll().is_none());
+        assert!(world.engines[0].handle.poll().is_none());
         drop(held.remove(2)); // nobody is told; the clock stands still
         let grant = world.engines[0].grant();
         assert_eq!(grant.stream, stream(9));
@@ -115,12 +115,12 @@ fn shutting_down_ends_the_reads_in_flight_and_leaves_the_leases_good() {
             (0..3 * round).for_each(|n| engine.want(n, title, n, clock.now()));
             world.cache.shutdown();
             sample.check(&lease, 29);
-            let leases: Vec<_> = std::iter::from_fn(|| engine.door.poll()).collect();
+            let leases: Vec<_> = std::iter::from_fn(|| engine.handle.poll()).collect();
             for grant in leases {
                 sample.check(&grant.lease.unwrap(), grant.extent);
             }
             let want = Want { stream: stream(0), title, extent: 0, by: clock.now(), spare: 0 };
-            assert!(engine.door.want(&want) && engine.door.poll().is_none(), "nobody is there any more");
+            assert!(engine.handle.want(&want) && engine.handle.poll().is_none(), "nobody is there any more");
             drop(lease);
             assert!((0..40).all(|extent| world.arena.leases(extent) == 0));
         }

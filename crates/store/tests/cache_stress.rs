@@ -60,7 +60,7 @@ fn drive(
     let mut wants = 0;
     loop {
         let rings = engine.bell.rings();
-        while let Some(grant) = engine.door.poll() {
+        while let Some(grant) = engine.handle.poll() {
             let viewer = &mut viewers[grant.stream.index as usize];
             if grant.stream.generation != viewer.generation {
                 *seen.entry("late").or_default() += 1;
@@ -92,8 +92,8 @@ fn drive(
         let viewer = &mut viewers[index as usize];
         viewer.holds = None;
         let stream = StreamId { index, generation: viewer.generation };
-        let patience = if viewer.waits_for.is_some() { 1000 } else { 20 };
-        if dice.roll(patience) == 0 && engine.door.leave(stream) {
+        let timeout = if viewer.waits_for.is_some() { 1000 } else { 20 };
+        if dice.roll(timeout) == 0 && engine.handle.leave(stream) {
             viewer.generation += 1;
             viewer.waits_for = None;
             continue;
@@ -109,7 +109,7 @@ fn drive(
         let extents = films.samples[film].extents();
         viewer.place = if dice.roll(8) == 0 { dice.roll(extents) } else { (viewer.place + 1) % extents };
         let by = clock.now().plus_ns(u64::from(dice.roll(50_000_000)));
-        if engine.door.want(&Want { stream, title, extent: viewer.place, by, spare: 0 }) {
+        if engine.handle.want(&Want { stream, title, extent: viewer.place, by, spare: 0 }) {
             viewer.waits_for = Some((title, viewer.place));
             wants += 1;
         }

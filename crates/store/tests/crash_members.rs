@@ -26,15 +26,15 @@ use millrace_store::volume::Volume;
 use sim::{EIO, ENOSPC, Fate, Order, Recording, Sim};
 
 const MEMBERS: usize = 3;
-/// Four data and two parity units of two packets: each member has two units of a row, so any one may be lost.
+/// Four data and two parity units of two packets: each member has two units of a stripe, so any one may be lost.
 const GEOMETRY: Geometry = Geometry { k: 4, m: 2, unit_packets: 2, members: MEMBERS as u16 };
 
-/// Films of five rows and a bit, of less than a row, and of many rows.
+/// Titles of five stripes and a bit, of less than a stripe, and of many stripes.
 fn library() -> Library {
     Library::new([("a", Film::new(300, 1)), ("b", Film::new(40, 2)), ("c", Film::new(3_000, 3))])
 }
 
-/// Three data and two parity units, one of each row on each member, so any two may be lost.
+/// Three data and two parity units, one of each stripe on each member, so any two may be lost.
 const OF_FIVE: Geometry = Geometry { k: 3, m: 2, unit_packets: 2, members: 5 };
 
 struct Scene {
@@ -139,7 +139,7 @@ impl Scene {
         }
     }
 
-    /// After a repair all members are whole: a scrub finds nothing, and another film can be added.
+    /// After a repair all members are whole: a scrub finds nothing, and another title can be added.
     fn verify_whole(&self, volume: &Volume, left: &Left<'_>) {
         let what = &left.what;
         let report = mend(volume).unwrap_or_else(|e| panic!("{what}: {e}"));
@@ -332,7 +332,7 @@ fn power_cut_while_a_member_is_rebuilt() {
     assert!(states > 40, "{states} states");
 }
 
-/// A title that is made anew is on its member with all its files, or not to be seen there.
+/// A title that is rebuilt is on its member with all its files, or not to be seen there.
 #[test]
 fn power_cut_while_an_active_member_is_filled() {
     let scene = Scene::new(&["a", "b"]);
@@ -458,13 +458,13 @@ fn damage(root: &Path) {
 }
 
 #[test]
-fn power_cut_while_a_scrub_mends() {
+fn power_cut_while_a_scrub_repairs() {
     let scene = Scene::new(&["a", "b"]);
     damage(&scene.roots[2]);
     let sim = scene.sim(&["a", "b"]);
     let volume = scene.open(&sim).unwrap();
     let report = look(&volume, true);
-    assert_eq!(report.verdict(), Verdict::Mended, "{report:#?}");
+    assert_eq!(report.verdict(), Verdict::Repaired, "{report:#?}");
     sim.mark("scrubbed");
     let states = each_state(&scene.recording(&sim), MEMBERS, 2, |left| {
         let volume = open(left.roots, &left.what);

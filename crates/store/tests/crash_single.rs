@@ -16,7 +16,7 @@ use millrace_store::disk::{Disk, Op, Watch};
 use millrace_store::volume::Volume;
 use sim::{EIO, ENOSPC, Fate, Order, Sim};
 
-/// Three small films; "c" needs more than one write of its data.
+/// Three small titles; "c" needs more than one write of its data.
 fn library() -> Library {
     Library::new([("a", Film::new(300, 1)), ("b", Film::new(40, 2)), ("c", Film::new(5_800, 3))])
 }
@@ -44,7 +44,7 @@ impl Scene {
         Volume::open_or_create_on(self.dir.path(), self.sim.disk())
     }
 
-    /// Every state that a power cut may leave opens, holds to the promises, and takes another film.
+    /// Every state that a power cut may leave opens, holds to the promises, and takes another title.
     fn verify_power_cuts(&self, few: u64) -> usize {
         let recording = self.sim.recording();
         each_state(&recording, 1, few, |left| self.verify_left(left))
@@ -86,7 +86,7 @@ fn prepare(scene: &Scene, volume: &Volume, name: &str, size: u16) -> Result<(), 
     Ok(())
 }
 
-/// Makes a store in a directory that is not there yet, and adds a film.
+/// Makes a store in a directory that is not there yet, and adds a title.
 fn first_steps(scene: &Scene) -> Result<(), StoreError> {
     let volume = scene.open()?;
     add(scene, &volume, "b", &[SIZE])
@@ -159,7 +159,7 @@ fn power_cut_while_packet_sizes_are_added() {
     assert!(states > 40, "{states} states");
 }
 
-/// The opening that mends a store may lose power too, and so may the next one.
+/// The opening that repairs a store may lose power too, and so may the next one.
 #[test]
 fn power_cut_while_a_store_recovers() {
     let scene = Scene::new(&["a", "b"]);

@@ -2,7 +2,7 @@
 //!
 //! Each target runs on its seeds (`__fuzz__/<target>/corpus`) and on random input under plain `cargo test`, and for as
 //! long as wanted under `cargo bolero test`. Random bytes never have the right checksum, so the body targets seal their
-//! input first: they reach what lies behind the frame. `MILLRACE_WRITE_SEEDS=1` writes the seeds anew.
+//! input first: they reach what lies behind the frame. `MILLRACE_WRITE_SEEDS=1` writes the seeds again.
 
 mod common;
 

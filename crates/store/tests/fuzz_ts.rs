@@ -3,7 +3,7 @@
 //!
 //! Each target runs on its seeds (`__fuzz__/<target>/corpus`) and on random input under plain `cargo test`, and for as
 //! long as wanted under `cargo xtask fuzz`. Random bytes seldom look like a stream, so one target damages a valid one
-//! and one multiplexes whatever comes. `MILLRACE_WRITE_SEEDS=1` writes the seeds anew.
+//! and one multiplexes whatever comes. `MILLRACE_WRITE_SEEDS=1` writes the seeds again.
 
 mod ingest_support;
 

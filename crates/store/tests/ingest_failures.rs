@@ -170,7 +170,7 @@ fn a_truncated_container_is_refused() {
     );
 }
 
-/// ffprobe's description of a film with one copied picture stream.
+/// ffprobe's description of a title with one copied picture stream.
 const DESCRIPTION: &str = r#"echo '{"streams":[{"index":0,"codec_type":"video","codec_name":"h264"}],"format":{"format_name":"x","duration":"60"}}'"#;
 
 #[test]

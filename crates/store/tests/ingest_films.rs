@@ -1,4 +1,4 @@
-//! Real films, made by ffmpeg, through the whole ingest into a store; what comes out is held against ffmpeg's view.
+//! Real titles, made by ffmpeg, through the whole ingest into a store; what comes out is held against ffmpeg's view.
 
 mod ingest_support;
 
@@ -10,7 +10,7 @@ use millrace_store::ingest::{IngestOptions, ingest};
 use millrace_store::volume::{TitleFiles, TitleInfo, Volume};
 use tempfile::TempDir;
 
-/// A store, and one film in it.
+/// A store, and one title in it.
 struct Stored {
     dir: TempDir,
     source: PathBuf,
@@ -18,7 +18,7 @@ struct Stored {
     files: TitleFiles,
 }
 
-/// Makes a film with these ffmpeg arguments and takes it in.
+/// Makes a title with these ffmpeg arguments and takes it in.
 fn stored(name: &str, secs: u32, args: &[&str]) -> Stored {
     let dir = tempfile::tempdir().unwrap();
     let source = dir.path().join(name);
@@ -41,7 +41,7 @@ impl Stored {
         &self.files.data_path
     }
 
-    /// What must hold for every film.
+    /// What must hold for every title.
     fn check(&self, volume: &Volume) {
         let data = std::fs::read(self.data()).unwrap();
         assert_eq!(self.info.bytes, data.len() as u64);
@@ -77,7 +77,7 @@ impl Stored {
         }
     }
 
-    /// Film time is ffprobe's of the source within a frame of 40 ms on either side.
+    /// Media time is ffprobe's of the source within a frame of 40 ms on either side.
     fn check_duration(&self) {
         let (ours, theirs) = (self.info.duration.as_secs_f64(), ffmpeg::duration(&self.source));
         assert!((ours - theirs).abs() <= 0.045, "{ours} s, ffprobe says {theirs} s");
@@ -126,7 +126,7 @@ fn a_transport_stream_of_constant_rate() {
     assert!(film.info.peak_rate.0.abs_diff(rate) < 2 * 1316 * 8, "{}", film.info.peak_rate);
     assert_eq!(film.info.notes, Vec::<String>::new());
     film.check_access_points();
-    // The multiplexer sends each picture up to 0.7 s before it is shown; film time is the time of sending.
+    // The multiplexer sends each picture up to 0.7 s before it is shown; media time is the time of sending.
     let (ours, bytes) = (film.info.duration.as_secs_f64(), film.info.bytes as f64 * 8.0 / 1_500_000.0);
     assert!((ours - bytes).abs() < 0.001, "{ours} s, the rate says {bytes} s");
 }
@@ -230,7 +230,7 @@ fn avi_with_h264_gets_its_missing_time_stamps() {
     let film = stored("camera.avi", 5, &args(&[&h264, &["-c:a", "libmp3lame"]]));
     film.check_frames(&["0:v", "0:a"]);
     film.check_access_points();
-    // The container counts the encoder's delay of two pictures as film time; the film has 5 s.
+    // The container counts the encoder's delay of two pictures as media time; the title has 5 s.
     let seconds = film.info.duration.as_secs_f64();
     assert!((4.96..=5.05).contains(&seconds), "{seconds}");
 }

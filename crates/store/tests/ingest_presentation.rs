@@ -11,10 +11,10 @@ use millrace_store::index::TimeBase;
 const MODULUS: u64 = 1 << 33;
 /// A packet, one millisecond.
 const MS: u64 = 90;
-/// Between the clock and the time stamps of [`Film`].
+/// Between the clock and the time stamps of [`Media`].
 const DELAY: u64 = 45_000;
 
-/// Time stamp of a film's first picture.
+/// Time stamp of a title's first picture.
 fn first_pts(start: u64) -> u64 {
     (start / 300 + DELAY) % MODULUS
 }

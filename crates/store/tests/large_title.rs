@@ -78,7 +78,7 @@ fn grow(dir: &Path, info: &TitleInfo) {
     let path = title.join("manifest.mrm");
     let mut manifest = Manifest::decode(&std::fs::read(&path).unwrap()).unwrap();
     (manifest.title.bytes, manifest.title.packets, manifest.title.duration) = (BYTES, packets, time(BYTES));
-    manifest.placement.rows = manifest.placement.geometry().rows(packets);
+    manifest.placement.stripes = manifest.placement.geometry().stripes(packets);
     for file in &mut manifest.files {
         file.bytes = std::fs::metadata(title.join(&file.name)).unwrap().len();
     }

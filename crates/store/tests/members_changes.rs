@@ -150,7 +150,7 @@ fn a_store_grows_into_a_volume_and_older_titles_stay() {
         assert!(film_of(&volume, new.id) == Film::new(1500, 9).bytes);
         assert!(film_of(&volume, old.id) == film().bytes);
         let files = volume.open_title(old.id, usize::from(SIZE)).unwrap();
-        assert!(files.rows.is_none() && files.slots[..] == [0]);
+        assert!(files.stripes.is_none() && files.slots[..] == [0]);
         assert!(volume.unreadable().unwrap().is_empty());
     }
     assert_eq!(fs::read(a.join("titles").join(old.id.to_string()).join("manifest.mrm")).unwrap(), plain);

@@ -99,7 +99,7 @@ fn a_member_that_took_the_place_of_the_one_being_filled_is_filled_before_it_is_b
         seen.iter().all(|(done, title)| *title == if *done == 0 { &first } else { &second }[..]),
         "{seen:?}"
     );
-    assert_eq!((report.verdict(), &report.activated[..]), (Verdict::Mended, &[2][..]), "{report:?}");
+    assert_eq!((report.verdict(), &report.activated[..]), (Verdict::Repaired, &[2][..]), "{report:?}");
     volume.members().refresh();
     assert_eq!((volume.members().dir(2), volume.members().state(2)), (good.clone(), MemberState::Active));
     assert!(content(&good) == before);

@@ -26,8 +26,8 @@ fn a_replaced_member_is_filled_byte_for_byte_and_active_again() {
         assert_ne!(volume.members().state(1), MemberState::Active);
         let generation = volume.members().generation();
         let report = run_repair(&volume);
-        assert_eq!(report.verdict(), Verdict::Mended, "{report:?}");
-        assert_eq!((report.activated.as_slice(), report.count(Fate::Mended)), (&[1][..], 2), "{report:?}");
+        assert_eq!(report.verdict(), Verdict::Repaired, "{report:?}");
+        assert_eq!((report.activated.as_slice(), report.count(Fate::Repaired)), (&[1][..], 2), "{report:?}");
         assert!(content(&new) == before, "{members} members");
         assert_eq!(volume.members().state(1), MemberState::Active);
         assert!(volume.members().generation() > generation);
@@ -134,11 +134,11 @@ fn files_that_an_active_member_lacks_are_made_again() {
     fs::remove_file(title.join("index.mri")).unwrap();
     fs::write(title.join("parity.mru"), b"short").unwrap();
     let report = run_repair(&volume);
-    assert_eq!(report.count(Fate::Mended), 3, "{report:?}");
+    assert_eq!(report.count(Fate::Repaired), 3, "{report:?}");
     assert!(report.activated.is_empty());
     assert!(content(&world.dirs[0]) == before);
     fs::remove_dir_all(&title).unwrap();
-    assert_eq!(run_repair(&volume).count(Fate::Mended), 1);
+    assert_eq!(run_repair(&volume).count(Fate::Repaired), 1);
     assert!(content(&world.dirs[0]) == before);
 }
 
@@ -157,7 +157,7 @@ fn a_title_that_cannot_be_had_is_named_and_the_others_are_repaired() {
     let report = run_repair(&volume);
     assert_eq!(report.verdict(), Verdict::Lost, "{report:?}");
     let found: Vec<_> = report.found.iter().map(|found| (found.name.as_str(), found.fate)).collect();
-    assert!(found.contains(&("lost", Fate::Lost)) && found.contains(&("good", Fate::Mended)), "{report:?}");
+    assert!(found.contains(&("lost", Fate::Lost)) && found.contains(&("good", Fate::Repaired)), "{report:?}");
     assert!(fs::read(&damaged).unwrap() == before, "nothing of it is touched");
     assert!(world.dirs[1].join(format!("titles/{}", good.id)).is_dir());
     assert!(!world.dirs[1].join(format!("titles/{}", lost.id)).exists());
@@ -171,5 +171,5 @@ fn a_member_that_is_not_there_is_said() {
     world.pull(0);
     let volume = world.open();
     let report = run_repair(&volume);
-    assert_eq!((report.absent.as_slice(), report.verdict()), (&[0][..], Verdict::Mended), "{report:?}");
+    assert_eq!((report.absent.as_slice(), report.verdict()), (&[0][..], Verdict::Repaired), "{report:?}");
 }

@@ -20,7 +20,7 @@ use millrace_store::members::MemberState;
 use millrace_store::volume::Volume;
 use repair_support::{Members, flip};
 
-/// Three members, one of which may be lost, with a film in two packet sizes; closed.
+/// Three members, one of which may be lost, with a title in two packet sizes; closed.
 struct Fixture {
     world: Members,
     id: String,
@@ -176,7 +176,7 @@ fn a_whole_volume_has_no_findings() {
         let volume = Volume::create(&dirs, Geometry::choose(members, tolerance, network).unwrap()).unwrap();
         Film::new(3001, 1).add_sizes(&volume, "film", &[188 * 3, SIZE]);
         Film::new(1, 2).add(&volume, "one packet");
-        let info = Film::new(7 * 64 * 3, 3).add(&volume, "whole rows");
+        let info = Film::new(7 * 64 * 3, 3).add(&volume, "whole stripes");
         volume.add_packet_size(info.id, 188 * 2).unwrap();
         for dir in &dirs {
             let findings = check_store(dir, Depth::Full, &mut |_| {}).unwrap();
@@ -201,7 +201,7 @@ fn every_promise_of_several_members_can_be_broken_and_is_found_by_its_name() {
 }
 
 #[test]
-fn a_flipped_byte_is_placed_and_a_scrub_mends_it() {
+fn a_flipped_byte_is_placed_and_a_scrub_repairs_it() {
     let fixture = Fixture::new();
     flip(&fixture.file(1, "data.mru"), 1316 * 7 + 5);
     assert_eq!(fixture.check(Depth::Quick), [], "a quick check reads no film");

@@ -1,4 +1,4 @@
-//! Quiet corruption of a volume: found on any member, mended as far as the code goes, left alone beyond that.
+//! silent corruption of a volume: found on any member, repaired as far as the code goes, left alone beyond that.
 
 mod common;
 mod repair_support;
@@ -12,7 +12,7 @@ use millrace_store::scrub::{ScrubOptions, scrub};
 use repair_support::{Counted, Members, content, flip, run_scrub};
 
 #[test]
-fn flipped_bits_on_every_member_are_mended_byte_for_byte() {
+fn flipped_bits_on_every_member_are_repaired_byte_for_byte() {
     let (world, volume) = Members::new(4, 2);
     let info = Film::new(20_000, 1).add(&volume, "film");
     let before: Vec<_> = world.dirs.iter().map(|dir| content(dir)).collect();
@@ -24,10 +24,10 @@ fn flipped_bits_on_every_member_are_mended_byte_for_byte() {
         flip(&title.join(["index.mri", "meta-1316.mrp", "parity.mrp", "sums.mrr"][i]), 200);
     }
     let looked = run_scrub(&volume, false, &ReadFaults::default());
-    assert_eq!((looked.found.len(), looked.count(Fate::Mendable)), (12, 12), "{looked:?}");
+    assert_eq!((looked.found.len(), looked.count(Fate::Repairable)), (12, 12), "{looked:?}");
     assert_eq!(looked.bytes_written, 0);
     let report = run_scrub(&volume, true, &ReadFaults::default());
-    assert_eq!((report.count(Fate::Mended), report.verdict()), (12, Verdict::Mended), "{report:?}");
+    assert_eq!((report.count(Fate::Repaired), report.verdict()), (12, Verdict::Repaired), "{report:?}");
     for (dir, before) in world.dirs.iter().zip(before) {
         assert!(content(dir) == before, "{}", dir.display());
     }
@@ -42,7 +42,7 @@ fn a_disk_that_cannot_be_read_is_written_anew() {
     let faults = ReadFaults::settable();
     faults.set(1, ReadFault::Eio);
     let report = run_scrub(&volume, true, &faults);
-    assert!(report.found.iter().all(|found| found.member == 1 && found.fate == Fate::Mended), "{report:?}");
+    assert!(report.found.iter().all(|found| found.member == 1 && found.fate == Fate::Repaired), "{report:?}");
     assert!(report.found.iter().any(|found| found.what.contains("cannot be read")), "{report:?}");
     assert!(content(&world.dirs[1]) == before);
     faults.set(1, ReadFault::Flip { seed: 7, one_in: 200 });
@@ -71,7 +71,7 @@ fn more_than_the_code_bears_is_lost_in_one_title_only() {
     };
     let before: Vec<_> = world.dirs.iter().map(|dir| of_lost(dir)).collect();
     let report = run_scrub(&volume, true, &ReadFaults::default());
-    assert_eq!((report.count(Fate::Lost), report.count(Fate::Mended)), (4, 1), "{report:?}");
+    assert_eq!((report.count(Fate::Lost), report.count(Fate::Repaired)), (4, 1), "{report:?}");
     assert_eq!(report.verdict(), Verdict::Lost);
     for (dir, before) in world.dirs.iter().zip(before) {
         assert!(of_lost(dir) == before, "{} is touched", dir.display());
@@ -107,7 +107,7 @@ fn members_that_are_not_there_are_said_and_the_others_are_read() {
     flip(&world.dirs[2].join(format!("titles/{}/index.mri", info.id)), 100);
     let volume = world.open();
     let report = run_scrub(&volume, true, &ReadFaults::default());
-    assert_eq!((report.absent.as_slice(), report.count(Fate::Mended)), (&[0][..], 1), "{report:?}");
+    assert_eq!((report.absent.as_slice(), report.count(Fate::Repaired)), (&[0][..], 1), "{report:?}");
 }
 
 #[test]
@@ -126,12 +126,12 @@ fn a_disk_that_hangs_is_left_alone_and_the_rest_is_scrubbed() {
     let options = ScrubOptions { rate_bytes_per_s: 0, mend: true };
     let report = scrub(&volume, &options, time.setting(&mut |_| (), &faults)).unwrap();
     assert_eq!((report.silent.as_slice(), report.absent.as_slice()), (&[1][..], &[1][..]), "{report:?}");
-    assert_eq!((report.count(Fate::Mended), report.count(Fate::Lost)), (2, 0), "{report:?}");
-    assert_eq!(report.verdict(), Verdict::Mended);
-    let mendable: Vec<_> = report.found.iter().filter(|found| found.fate == Fate::Mendable).collect();
-    assert!(!mendable.is_empty(), "{report:?}");
+    assert_eq!((report.count(Fate::Repaired), report.count(Fate::Lost)), (2, 0), "{report:?}");
+    assert_eq!(report.verdict(), Verdict::Repaired);
+    let repairable: Vec<_> = report.found.iter().filter(|found| found.fate == Fate::Repairable).collect();
+    assert!(!repairable.is_empty(), "{report:?}");
     assert!(
-        mendable.iter().all(|f| f.member == 1 && f.what.contains("not answered for 300ms")),
+        repairable.iter().all(|f| f.member == 1 && f.what.contains("not answered for 300ms")),
         "{report:?}"
     );
     // It comes back, and nothing had happened to it.
@@ -143,17 +143,17 @@ fn a_disk_that_hangs_is_left_alone_and_the_rest_is_scrubbed() {
 }
 
 #[test]
-fn who_has_the_volume_open_learns_that_files_were_mended() {
+fn who_has_the_volume_open_learns_that_files_were_repaired() {
     let (world, volume) = Members::new(3, 1);
     let info = Film::new(3000, 1).add(&volume, "film");
     let server = world.open();
     let epoch = server.members().epoch(1);
     run_scrub(&volume, true, &ReadFaults::default());
-    assert!(!server.members().refresh(), "nothing was mended");
+    assert!(!server.members().refresh(), "nothing was repaired");
     flip(&world.dirs[1].join(format!("titles/{}/data.mru", info.id)), 5000);
     run_scrub(&volume, false, &ReadFaults::default());
-    assert!(!server.members().refresh(), "a look mends nothing");
-    assert_eq!(run_scrub(&volume, true, &ReadFaults::default()).count(Fate::Mended), 1);
+    assert!(!server.members().refresh(), "a look repairs nothing");
+    assert_eq!(run_scrub(&volume, true, &ReadFaults::default()).count(Fate::Repaired), 1);
     assert!(server.members().refresh());
     assert_ne!(server.members().epoch(1), epoch);
 }

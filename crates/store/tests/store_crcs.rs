@@ -70,7 +70,7 @@ fn fsck_finds_damaged_and_wrong_crcs() {
 }
 
 #[test]
-fn scrub_finds_swapped_words_by_their_crcs_and_mends_them() {
+fn scrub_finds_swapped_words_by_their_crcs_and_repairs_them() {
     let (world, volume) = Members::new(3, 1);
     let info = Film::new(20_000, 1).add(&volume, "film");
     let before: Vec<_> = world.dirs.iter().map(|dir| content(dir)).collect();
@@ -81,12 +81,12 @@ fn scrub_finds_swapped_words_by_their_crcs_and_mends_them() {
     let found = check_members(&world.dirs, Depth::Full, &mut |_| {}).unwrap();
     assert!(found.len() >= 3 && found.iter().all(|f| f.promise == "units_are_as_ingested"), "{found:?}");
     let looked = run_scrub(&volume, false, &ReadFaults::default());
-    assert_eq!((looked.found.len(), looked.count(Fate::Mendable)), (3, 3), "{looked:?}");
+    assert_eq!((looked.found.len(), looked.count(Fate::Repairable)), (3, 3), "{looked:?}");
     for found in &looked.found {
         assert!(found.what.contains("1 packet with a wrong checksum, the first at byte"), "{found:?}");
     }
     let report = run_scrub(&volume, true, &ReadFaults::default());
-    assert_eq!((report.count(Fate::Mended), report.verdict()), (3, Verdict::Mended), "{report:?}");
+    assert_eq!((report.count(Fate::Repaired), report.verdict()), (3, Verdict::Repaired), "{report:?}");
     for (dir, before) in world.dirs.iter().zip(before) {
         assert!(content(dir) == before, "{}", dir.display());
     }
@@ -106,11 +106,11 @@ fn crcs_that_no_member_has_any_more_are_made_again() {
         }
     }
     let report = run_repair(&volume);
-    assert_eq!((report.count(Fate::Mended), report.count(Fate::Lost)), (6, 0), "{report:?}");
+    assert_eq!((report.count(Fate::Repaired), report.count(Fate::Lost)), (6, 0), "{report:?}");
     for (dir, before) in world.dirs.iter().zip(&before) {
         assert!(content(dir) == *before, "{}", dir.display());
     }
-    // From film that is not what it was none are made.
+    // From media that is not what it was none are made.
     let path = |i: usize, name: &str| world.dirs[i].join(format!("titles/{}/{name}", info.id));
     (0..3).for_each(|i| fs::remove_file(path(i, "crcs.mrc")).unwrap());
     swap_words(&path(1, "data.mru"), 1316 * 20);
@@ -163,7 +163,7 @@ fn prepare_trusts_no_film_that_has_another_hash() {
     swap_words(&titles[1].join("data.mru"), 1316 * 40);
     let error = volume.prepare(info.id, &[], &mut |_| ()).unwrap_err().to_string();
     assert!(error.contains("does not have the BLAKE3"), "{error}");
-    assert_eq!(run_scrub(&volume, true, &ReadFaults::default()).verdict(), Verdict::Mended);
+    assert_eq!(run_scrub(&volume, true, &ReadFaults::default()).verdict(), Verdict::Repaired);
     volume.prepare(info.id, &[], &mut |_| ()).unwrap();
     for (dir, before) in world.dirs.iter().zip(&before) {
         assert!(content(dir) == *before, "{}", dir.display());
@@ -182,7 +182,7 @@ fn scrub_makes_the_crcs_of_a_plain_store_again() {
             fs::remove_file(&path).unwrap();
         }
         let report = run_scrub(&volume, true, &ReadFaults::default());
-        assert_eq!((report.count(Fate::Mended), report.count(Fate::Lost)), (1, 0), "{report:?}");
+        assert_eq!((report.count(Fate::Repaired), report.count(Fate::Lost)), (1, 0), "{report:?}");
         assert!(fs::read(&path).unwrap() == whole);
         assert_eq!(findings(dir.path()), []);
     }

@@ -169,9 +169,9 @@ const DAMAGES: &[Damage] = &[
     ("catalogue_agrees", Depth::Quick, |f| f.sql("PRAGMA user_version = 7")),
     ("placement_is_supported", Depth::Quick, |f| {
         f.forge_manifest(|m| {
-            // Longer rows than this version has room for.
+            // Longer stripes than this version has room for.
             m.placement.k = 80;
-            m.placement.rows = m.placement.geometry().rows(m.title.packets);
+            m.placement.stripes = m.placement.geometry().stripes(m.title.packets);
         });
     }),
     ("title_is_of_this_volume", Depth::Quick, |f| f.forge_manifest(|m| m.placement.volume = Uuid([9; 16]))),
@@ -326,7 +326,7 @@ fn every_flipped_byte_of_the_small_files_is_found() {
 }
 
 #[test]
-fn the_next_open_mends_what_the_findings_say_it_mends() {
+fn the_next_open_repairs_what_the_findings_say_it_repairs() {
     let fixture = Fixture::new();
     fs::create_dir(fixture.store().join("tmp").join("cd".repeat(16))).unwrap();
     fs::create_dir(fixture.store().join("tmp").join(format!("{}.rm", "cd".repeat(16)))).unwrap();

@@ -114,7 +114,7 @@ fn child_that_works_until_it_is_killed() {
 /// Kills a working process at many places, with nothing but luck to choose them, and holds the store against every
 /// promise each time.
 #[test]
-fn a_process_killed_anywhere_leaves_only_what_the_next_open_mends() {
+fn a_process_killed_anywhere_leaves_only_what_the_next_open_repairs() {
     let dir = tempfile::tempdir().unwrap();
     let film = Film::new(300, 7);
     drop(Volume::open_or_create(dir.path()).unwrap());
@@ -157,7 +157,7 @@ fn a_writer_of_this_process_is_not_swept_either() {
 #[test]
 fn an_interrupted_removal_ends_at_the_next_open() {
     let (dir, titles) = store_with_two();
-    // Killed after the catalogue's row went: the title is still there.
+    // Killed after the catalogue's stripe went: the title is still there.
     let sql = Connection::open(dir.path().join("catalogue.sqlite")).unwrap();
     sql.execute("DELETE FROM title WHERE name = 'a'", []).unwrap();
     drop(sql);
@@ -367,9 +367,9 @@ fn rows_that_lie_are_found_out() {
         }
     };
     survives("no table", change("DROP TABLE title"));
-    survives("rows lost", change("DELETE FROM title"));
+    survives("stripes lost", change("DELETE FROM title"));
     survives(
-        "a row too many",
+        "a stripe too many",
         change("UPDATE title SET id = 'ffffffffffffffffffffffffffffffff' WHERE name = 'a'"),
     );
     survives("no id", change("UPDATE title SET id = 'x' WHERE name = 'a'"));

@@ -22,7 +22,7 @@ fn metas(files: &TitleFiles) -> Vec<PacketMeta> {
     metas
 }
 
-/// Holds every packet of an open title against the film: bytes, sum, flags, time.
+/// Holds every packet of an open title against the title: bytes, sum, flags, time.
 fn assert_is(files: &TitleFiles, film: &Film, size: u16) {
     let mut data = vec![0; film.bytes.len()];
     files.data.read_exact_at(&mut data, 0).unwrap();

@@ -23,7 +23,7 @@ pub(super) struct Binary {
 }
 
 /// Builds every target with its tests, and every program that they start; the same command for whoever wants one of
-/// them, because another choice of packages has other features and would be built anew.
+/// them, because another choice of packages has other features and would be built again.
 pub(crate) fn build() -> Result<Vec<Value>, String> {
     let output = cargo()
         .args(["test", "--workspace", "--locked", "--no-run", "--message-format=json-render-diagnostics"])

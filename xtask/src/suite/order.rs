@@ -7,7 +7,7 @@ pub(super) const LONG: &[&str] = &[
     "server/e2e_packet_sizes",
     "server/bench_tiny",
     "server/client_fec",
-    "server/e2e_ways",
+    "server/e2e_egress",
     "server/e2e_link",
     "client/load_web",
     "server/load_probe",

@@ -180,7 +180,7 @@ impl Exceptions {
                 path: "xtask/src/tidy/allow.rs".into(),
                 line: 0,
                 what: format!("{:?} {what}: {}", entry.rule, entry.path),
-                remedy: "remove or mend the entry".into(),
+                remedy: "remove or repair the entry".into(),
             });
         }
     }

@@ -121,7 +121,7 @@ fn links(tree: &Tree, file: &File, findings: &mut Vec<Finding>) {
                     file,
                     number,
                     what,
-                    "mend the path, which is taken from this document's folder",
+                    "repair the path, which is taken from this document's folder",
                 ));
             } else if anchor.is_some_and(|anchor| tree.file(&full).is_some_and(|f| !has_heading(f, anchor))) {
                 let what = format!("{full} has no heading for the link to {target}");
@@ -135,7 +135,7 @@ fn links(tree: &Tree, file: &File, findings: &mut Vec<Finding>) {
         }
         for path in quoted_paths(line).filter(|path| !tree.exists(path)) {
             let what = format!("`{path}` is not in the repository");
-            findings.push(finding(file, number, what, "mend the path"));
+            findings.push(finding(file, number, what, "repair the path"));
         }
     }
 }

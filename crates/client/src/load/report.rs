@@ -189,7 +189,7 @@ pub struct LoadReport {
     pub first_packet: LatenessSummary,
     /// The shortest of these; negative if a packet came before the reply.
     pub first_packet_min_us: Option<i64>,
-    /// From the wish to see another title to its first packet: goodbye, connecting, asking, waiting.
+    /// From the wish to see another title to its first packet: BYE, connecting, asking, waiting.
     pub zap: LatenessSummary,
     /// Sessions whose transport stream was looked into.
     pub sessions_inspected: u64,
@@ -335,7 +335,7 @@ impl LoadReport {
         row(f, "lost", &format!("{} ({ends}) in {} sessions", self.lost, self.sessions_with_loss))?;
         if let Some(fec) = &self.fec {
             let c = &fec.counts;
-            let what = format!("{} missing on the way, {} repaired", fec.lost_on_the_way, c.repaired);
+            let what = format!("{} lost in transit, {} repaired", fec.lost_on_the_way, c.repaired);
             let not = format!("{} lost, {} unsettled, {} too late", c.lost, c.unsettled, c.late);
             row(f, "fec", &format!("{} sessions: {what}, {not}", fec.granted))?;
             let packets =

@@ -174,7 +174,7 @@ impl RtspViewer {
         }
     }
 
-    /// Ends the session: goodbye by RTCP and RTSP.
+    /// Ends the session: BYE by RTCP and RTSP.
     fn begin_leaving(&mut self, now: Instant, lent: &mut Lent<'_>) {
         match self.stage {
             Stage::Leaving | Stage::Done => return,

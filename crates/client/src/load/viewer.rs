@@ -20,7 +20,7 @@ pub(super) enum Stage {
     Starting,
     /// Media flows or could flow; paused too.
     Playing,
-    /// Says goodbye; what still comes is not counted.
+    /// Says BYE; what still comes is not counted.
     Leaving,
     /// Over. [`Viewer::end`] may be called, and the viewer dropped.
     Done,
@@ -138,7 +138,7 @@ pub(super) trait Viewer {
     /// Takes what has already arrived, within a bound: the time is over and it still counts.
     fn drain(&mut self, now: Instant, lent: &mut Lent<'_>);
 
-    /// Ends politely: measuring stops now, goodbyes are sent, [`Stage::Done`] follows soon. When it has not come to
+    /// Ends politely: measuring stops now, BYEs are sent, [`Stage::Done`] follows soon. When it has not come to
     /// playing within some seconds that is a failure, unless the viewer is only a listener.
     fn leave(&mut self, now: Instant, lent: &mut Lent<'_>);
 

@@ -432,7 +432,7 @@ impl Media {
         self.lateness.clock().media_ns()
     }
 
-    /// Whether the source said goodbye since the last PLAY.
+    /// Whether the source said BYE since the last PLAY.
     pub(crate) fn has_bye(&self) -> bool {
         self.bye_ns.is_some()
     }

@@ -26,7 +26,7 @@ use crate::url::RtspUrl;
 /// How RTP is to come.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum TransportChoice {
-    /// UDP; TCP if the server refuses UDP (461) or no packet comes within [`PlayOptions::udp_patience`].
+    /// UDP; TCP if the server refuses UDP (461) or no packet comes within [`PlayOptions::udp_timeout`].
     #[default]
     Auto,
     /// UDP only.
@@ -68,7 +68,7 @@ pub struct PlayOptions {
     /// Ends the reception when no packet came for this long while playing.
     pub silence: Duration,
     /// With [`TransportChoice::Auto`]: how long to wait for the first packet over UDP.
-    pub udp_patience: Duration,
+    pub udp_timeout: Duration,
     /// Where the transport stream goes.
     pub output: Output,
     /// A transport stream to compare with, byte by byte.
@@ -106,7 +106,7 @@ impl PlayOptions {
             end: None,
             duration: None,
             silence: Duration::from_secs(10),
-            udp_patience: Duration::from_secs(5),
+            udp_timeout: Duration::from_secs(5),
             output: Output::Null,
             reference: None,
             script: Script::default(),
@@ -154,7 +154,7 @@ impl PlayOptions {
             ));
         }
         if self.start.is_some() || self.end.is_some() || !self.script.0.is_empty() {
-            let allowed = "an rtsp:// address: nobody can be asked at an rtp:// address";
+            let allowed = "an rtsp:// address: an rtp:// address has no control connection";
             return Some(wrong("start, end or script", self.url.clone(), allowed));
         }
         let url = ListenUrl::parse(&self.url);
@@ -219,8 +219,7 @@ pub fn play(
             session::Outcome::NothingByUdp(unused) => {
                 sink = unused;
                 choice = TransportChoice::Tcp;
-                fallback =
-                    Some(format!("no packet over UDP within {} s", options.udp_patience.as_secs_f64()));
+                fallback = Some(format!("no packet over UDP within {} s", options.udp_timeout.as_secs_f64()));
             }
         }
     }

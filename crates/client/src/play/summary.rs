@@ -12,7 +12,7 @@ use crate::procfs::{UdpErrors, socket_drops};
 use crate::report::{EndReason, FecReport, ReceiverReport, Report};
 
 /// How long the output may take for what is left.
-const OUTPUT_PATIENCE: Duration = Duration::from_secs(30);
+const OUTPUT_TIMEOUT: Duration = Duration::from_secs(30);
 
 /// What is known when nothing more is received.
 pub(super) struct Summary {
@@ -67,7 +67,7 @@ impl Summary {
         let Self { media, socket, end, mut receiver, .. } = self;
         let errors = UdpErrors::read().since(self.errors_before);
         let (media, sink) = media.finish(end.is_of_the_stream());
-        let sink = sink.finish(OUTPUT_PATIENCE)?;
+        let sink = sink.finish(OUTPUT_TIMEOUT)?;
         receiver.socket_drops = socket.drops;
         receiver.malformed += socket.truncated + media.malformed;
         receiver.checksum_errors = errors.checksum;

@@ -250,7 +250,7 @@ impl Dialogue {
         }
     }
 
-    /// Replies cannot be read now: their time-out begins anew.
+    /// Replies cannot be read now: their time-out begins again.
     pub fn postpone(&mut self, now: Instant) {
         if let Some(pending) = &mut self.pending {
             pending.deadline = pending.deadline.max(now.plus_ns(self.config.reply_timeout_ns));

@@ -203,7 +203,7 @@ pub struct Seen {
     /// RTCP packets that came from clients.
     pub rtcp: AtomicU32,
     /// Of those, compounds with a BYE.
-    pub goodbyes: AtomicU32,
+    pub byes: AtomicU32,
     /// RTP packets that came from clients: hole punching.
     pub punches: AtomicU32,
 }
@@ -353,7 +353,7 @@ impl Session {
                 Err(error) if matches!(error.kind(), ErrorKind::WouldBlock | ErrorKind::TimedOut) => {}
                 Err(_) => return,
             }
-            // RTCP first: a goodbye is sent before its TEARDOWN, and must be counted before that is answered.
+            // RTCP first: a BYE is sent before its TEARDOWN, and must be counted before that is answered.
             self.take_rtcp();
             self.take_requests();
             self.send_due();
@@ -394,7 +394,7 @@ impl Session {
         let mut rest = compound;
         while rest.len() >= 4 {
             if rest[1] == 203 {
-                self.seen.goodbyes.fetch_add(1, Ordering::Relaxed);
+                self.seen.byes.fetch_add(1, Ordering::Relaxed);
             }
             let len = 4 * (usize::from(u16::from_be_bytes([rest[2], rest[3]])) + 1);
             rest = &rest[len.min(rest.len())..];

@@ -130,7 +130,7 @@ pub(super) fn combine(
     combine_ragged(kernel, columns, sources, outputs, adds);
 }
 
-/// The same piece by piece, from where one source ends to where the next does. Films end once, so this may take longer.
+/// The same piece by piece, from where one source ends to where the next does. Titles end once, so this may take longer.
 #[cold]
 fn combine_ragged(
     kernel: Kernel,

@@ -1,4 +1,4 @@
-//! The code that protects films on disk and on the network: systematic Cauchy Reed-Solomon over GF(2^8), byte by byte.
+//! The code that protects titles on disk and on the network: systematic Cauchy Reed-Solomon over GF(2^8), byte by byte.
 //!
 //! A codeword has k data symbols and m parity symbols, blocks of one length. Any k of the k + m give all the others. The
 //! coefficients are those of a Cauchy matrix over the polynomial 0x11D, `1 / ((k + p) ^ j)` for parity p and data j (the

@@ -1,6 +1,6 @@
-//! In which order a title's FEC packets leave, and with which packets of the film: the one place that knows it.
+//! In which order a title's FEC packets leave, and with which packets of the title: the one place that knows it.
 //!
-//! A row of the film has `U` columns of `k` packets; each column has `m` parities. They leave while the packets of the row behind
+//! A row of the title has `U` columns of `k` packets; each column has `m` parities. They leave while the packets of the row behind
 //! it do, in `U` slots, one every `k` packets. The first parity, which other receivers know too, has a track of its own and leaves
 //! column by column. The others are the second track. Parity `p` of a column leaves some slots before the first parity does, or,
 //! where that would be too early, as many slots before the row's end:
@@ -11,10 +11,10 @@
 //!   track 2, parity 1 of column       2   3   4   5   6   7   0   1
 //! ```
 //!
-//! A codeword survives `m` losses. Its packets of film lie `U` apart, so a burst must be kept from taking a parity too many. What is
+//! A codeword survives `m` losses. Its packets of media lie `U` apart, so a burst must be kept from taking a parity too many. What is
 //! worst is a burst over the end of a row: the last packets of a column, and then its parities. Columns at the end of a unit are
-//! the last to lose film, so their parities should come late; but each slot must carry some column. `U / k` slots from one parity
-//! of a column to the next are the way to lose least by that: then they are as far apart as packets of film. With more
+//! the last to lose media, so their parities should come late; but each slot must carry some column. `U / k` slots from one parity
+//! of a column to the next are the way to lose least by that: then they are as far apart as packets of media. With more
 //! parities than packets, `U / m` is all there is.
 
 use std::ops::Range;
@@ -30,7 +30,7 @@ pub struct Spread {
 /// What an FEC packet protects, and when it leaves.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct FecPlace {
-    /// Row of the film.
+    /// Row of the title.
     pub row: u32,
     /// Column of the row.
     pub column: u32,
@@ -74,19 +74,19 @@ impl Spread {
         row.saturating_mul(unit).saturating_add(place)
     }
 
-    /// The packet of the film with whose time a slot's FEC packets leave. It may lie behind the film's end.
+    /// The packet of the title with whose time a slot's FEC packets leave. It may lie behind the title's end.
     pub fn departs_with(&self, slot: u32) -> u64 {
         (u64::from(self.unit_packets) + u64::from(slot)) * u64::from(self.data_units)
     }
 
-    /// First slot that leaves with packet `packet` of the film or one behind it.
+    /// First slot that leaves with packet `packet` of the title or one behind it.
     pub fn first_due(&self, packet: u32) -> u32 {
         packet.div_ceil(self.data_units).saturating_sub(self.unit_packets)
     }
 
     /// Slots by which a parity of a column leaves before the first parity: less than a unit.
     fn lead(&self, parity: usize) -> u32 {
-        // A row in units: the film's packets of a column are one unit apart, and so many units fit.
+        // A row in units: the title's packets of a column are one unit apart, and so many units fit.
         let units = self.data_units.max(self.parity_units);
         // No two parities in one slot, as long as there are slots.
         let length = self.unit_packets.max(units);

@@ -53,18 +53,18 @@ fn a_row_leaves_while_the_next_one_does() {
 
 /// Everything that is sent for the first rows, in order of departure: the codeword (row and column) of each packet. What leaves at
 /// the same time is in one order or the other.
-fn sent(spread: &Spread, (k, m, unit): (u32, u32, u32), is_film_first: bool) -> Vec<u32> {
+fn sent(spread: &Spread, (k, m, unit): (u32, u32, u32), is_media_first: bool) -> Vec<u32> {
     let row = k * unit;
     let mut sent = Vec::new();
     for packet in 0..(ROWS + 1) * row {
-        let film = packet / row * unit + packet % unit;
+        let media = packet / row * unit + packet % unit;
         let slot = spread.first_due(packet);
         let is_due = spread.departs_with(slot) == u64::from(packet);
         let word = |parity| slot / unit * unit + spread.column(slot, parity as usize);
         let fec = (0..m).filter(|_| is_due).map(word);
-        sent.extend(is_film_first.then_some(film));
+        sent.extend(is_media_first.then_some(media));
         sent.extend(fec);
-        sent.extend((!is_film_first).then_some(film));
+        sent.extend((!is_media_first).then_some(media));
     }
     sent
 }
@@ -82,7 +82,7 @@ fn burst(sent: &[u32], (_, m, unit): (u32, u32, u32)) -> usize {
     too_many.min().unwrap()
 }
 
-/// `m U` packets are the most that a column of film allows. It is less by `U / k` for each further parity, because the slots right
+/// `m U` packets are the most that a column of media allows. It is less by `U / k` for each further parity, because the slots right
 /// behind a row's end must carry some column too.
 #[test]
 fn bursts_of_nearly_m_units_leave_enough_of_every_codeword() {
@@ -90,8 +90,8 @@ fn bursts_of_nearly_m_units_leave_enough_of_every_codeword() {
         let (k, m, unit) = shape;
         let spread = spread(k, m, unit);
         let bound = if m <= k { m * unit - ((m - 1) * unit).div_ceil(k) } else { k * unit };
-        for is_film_first in [true, false] {
-            let burst = burst(&sent(&spread, shape, is_film_first), shape);
+        for is_media_first in [true, false] {
+            let burst = burst(&sent(&spread, shape, is_media_first), shape);
             assert!(burst >= bound as usize, "{shape:?}: {burst} packets instead of {bound}");
         }
     }
@@ -112,7 +112,7 @@ fn bursts_of_layouts_that_are_chosen() {
         (10, 2, 10, 20),
     ] {
         let (spread, shape) = (spread(k, m, unit), (k, m, unit));
-        let of = |is_film_first| burst(&sent(&spread, shape, is_film_first), shape);
+        let of = |is_media_first| burst(&sent(&spread, shape, is_media_first), shape);
         assert_eq!(of(true).min(of(false)), expected, "{k} + {m}, {unit}");
     }
 }

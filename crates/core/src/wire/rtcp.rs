@@ -62,7 +62,7 @@ pub enum RtcpPacket {
         /// Its first block, if any.
         block: Option<ReportBlock>,
     },
-    /// Goodbye of this source.
+    /// BYE of this source.
     Bye {
         /// The source; `None` if the list is empty.
         ssrc: Option<u32>,

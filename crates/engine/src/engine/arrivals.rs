@@ -174,7 +174,7 @@ impl Engine {
         }
     }
 
-    /// The way is full: what is left is tried again soon, unless the film is too far behind already.
+    /// The way is full: what is left is tried again soon, unless the title is too far behind already.
     fn blocked(&mut self, now: Instant, index: u32) {
         let stream = &mut self.streams[index as usize];
         if stream.state != State::Playing {
@@ -213,7 +213,7 @@ impl Engine {
         if self.step(index, Input::LastPacket) == Ok(true) {
             self.stop_sending(index);
             self.tell(index, pending::DRAINED);
-            self.say_goodbye(index, now, now.plus_ns(BYE_DELAY_NS));
+            self.say_bye(index, now, now.plus_ns(BYE_DELAY_NS));
         }
     }
 
@@ -231,7 +231,7 @@ impl Engine {
                     return;
                 }
             }
-            // A player need not listen on its RTCP port: a report that was refused says nothing about the film.
+            // A player need not listen on its RTCP port: a report that was refused says nothing about the title.
             _ if bye => {
                 self.stream_mut(index).report_due = NEVER;
                 if self.step(index, Input::ByeSent) == Ok(true) {

@@ -115,13 +115,13 @@ impl Engine {
         for index in 0..self.streams.len() as u32 {
             if self.step(index, Input::Finish) == Ok(true) {
                 self.stop_sending(index);
-                self.say_goodbye(index, now, now);
+                self.say_bye(index, now, now);
             }
         }
     }
 
     /// Nothing but BYE is left to be sent, at `due`; a quiet stream ends without.
-    pub(super) fn say_goodbye(&mut self, index: u32, now: Instant, due: Instant) {
+    pub(super) fn say_bye(&mut self, index: u32, now: Instant, due: Instant) {
         if self.stream(index).has(flag::QUIET) {
             if self.step(index, Input::ByeSent) == Ok(true) {
                 self.tell(index, pending::ENDED);

@@ -17,7 +17,7 @@
 //! the stream runs at no more than 5/4 of its own rate ([`CATCH_UP_RATIO`]), counted from any burst to any later one.
 //! The burst itself never grows. So a hole is made up without a flood that the player's buffer or the next switch drops.
 //! `T` is when the burst was due if the loop was woken less than [`WAKE_CREDIT_NS`] late: a machine that wakes us late
-//! every time must not slow the film down. So 5/4 holds for any window that is longer by that credit. However many bursts
+//! every time must not slow the title down. So 5/4 holds for any window that is longer by that credit. However many bursts
 //! leave at one moment, they are never more than [`MAX_BURST_PACKETS`] together ([`LastBurst::room`]).
 
 pub mod wheel;
@@ -28,18 +28,18 @@ use millrace_core::limits::{
 };
 use millrace_core::time::{Instant, MediaTicks};
 
-/// One run's line from film time to departure time.
+/// One run's line from media time to departure time.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Pace {
     /// When the anchor departs.
     pub at: Instant,
-    /// Film time of the anchor.
+    /// Media time of the anchor.
     pub anchor: MediaTicks,
     /// Speed in thousandths of real time; not 0.
     pub scale_permille: u32,
 }
 
-/// Nanoseconds of real time in which `ticks` of film pass, rounded down.
+/// Nanoseconds of real time in which `ticks` of media pass, rounded down.
 fn ns_of(ticks: u64, scale_permille: u32) -> u64 {
     if scale_permille == 1000 {
         return MediaTicks(ticks).to_ns();
@@ -49,7 +49,7 @@ fn ns_of(ticks: u64, scale_permille: u32) -> u64 {
     u64::try_from(ns).unwrap_or(u64::MAX)
 }
 
-/// The fewest ticks of film that take at least `ns`: the inverse of [`ns_of`].
+/// The fewest ticks of media that take at least `ns`: the inverse of [`ns_of`].
 fn ticks_reaching(ns: u64, scale_permille: u32) -> u64 {
     if scale_permille == 1000 && ns < u64::MAX / 9 {
         return (9 * ns).div_ceil(100_000);
@@ -59,13 +59,13 @@ fn ticks_reaching(ns: u64, scale_permille: u32) -> u64 {
 }
 
 impl Pace {
-    /// When a packet of film time `time` departs. Film before the anchor departs with it.
+    /// When a packet of media time `time` departs. Media before the anchor departs with it.
     pub fn departure(&self, time: MediaTicks) -> Instant {
         self.at.plus_ns(ns_of(time.since(self.anchor).0, self.scale_permille))
     }
 
-    /// The earliest film time that departs at `moment` or later; the anchor's if that is in the past.
-    pub fn film_at(&self, moment: Instant) -> MediaTicks {
+    /// The earliest media time that departs at `moment` or later; the anchor's if that is in the past.
+    pub fn media_at(&self, moment: Instant) -> MediaTicks {
         let ticks = ticks_reaching(moment.ns_since(self.at), self.scale_permille);
         MediaTicks(self.anchor.0.saturating_add(ticks))
     }
@@ -74,14 +74,14 @@ impl Pace {
 /// How long bursts are.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct BurstRules {
-    /// Film time in a burst, in nanoseconds of departure time.
+    /// Media time in a burst, in nanoseconds of departure time.
     pub burst_ns: u64,
     /// Single packets.
     pub smooth: bool,
 }
 
 impl BurstRules {
-    /// How many packets leave together: `times` are the film times of the packets that could, the first of which
+    /// How many packets leave together: `times` are the title times of the packets that could, the first of which
     /// departs now or did so before. At least 1 if there is one, at most [`MAX_BURST_PACKETS`].
     pub fn count(&self, pace: &Pace, mut times: impl Iterator<Item = MediaTicks>) -> u32 {
         let Some(first) = times.next() else { return 0 };
@@ -89,14 +89,14 @@ impl BurstRules {
             return 1;
         }
         let first = pace.departure(first);
-        let end = pace.film_at(first.plus_ns(self.burst_ns));
+        let end = pace.media_at(first.plus_ns(self.burst_ns));
         // Known only when a burst turns out to be a short one: most streams never need the division.
         let mut short_end = None;
         let mut count = 1;
         for time in times.take(MAX_BURST_PACKETS - 1) {
             let belongs = time < end
                 || count < MIN_BURST_PACKETS as u32
-                    && time < *short_end.get_or_insert_with(|| pace.film_at(first.plus_ns(MAX_BURST_NS)));
+                    && time < *short_end.get_or_insert_with(|| pace.media_at(first.plus_ns(MAX_BURST_NS)));
             if !belongs {
                 break;
             }
@@ -110,7 +110,7 @@ impl BurstRules {
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct LastBurst {
     left: Instant,
-    /// When its first packet departed, by the film.
+    /// When its first packet departed, by the title.
     departure: Instant,
     /// How much later it left than it was due, as far as that may be forgiven: at most [`WAKE_CREDIT_NS`].
     late_ns: u32,
@@ -124,7 +124,7 @@ impl LastBurst {
     pub const NONE: Self =
         Self { left: Instant(0), departure: Instant(u64::MAX), late_ns: 0, packets: 0, together: 0 };
 
-    /// The burst behind this one: it left at `left`; by the film it departed at `departure`, it was due at `due`, which is
+    /// The burst behind this one: it left at `left`; by the title it departed at `departure`, it was due at `due`, which is
     /// the same while the stream is on time, later while it is catching up.
     pub fn followed_by(&self, left: Instant, due: Instant, departure: Instant, packets: u32) -> Self {
         Self {
@@ -151,8 +151,8 @@ impl LastBurst {
     /// When the packet behind this burst leaves, given its departure time.
     pub fn next_leaves(&self, departure: Instant) -> Instant {
         let (num, den) = CATCH_UP_RATIO;
-        let film_ns = departure.ns_since(self.departure).saturating_mul(den).div_ceil(num);
-        let least_ns = film_ns.max(u64::from(self.packets) * MIN_PACKET_GAP_NS);
+        let media_ns = departure.ns_since(self.departure).saturating_mul(den).div_ceil(num);
+        let least_ns = media_ns.max(u64::from(self.packets) * MIN_PACKET_GAP_NS);
         // What is forgiven leaves at once, so it ends when enough has.
         let forgiven_ns =
             if u64::from(self.together) <= WAKE_CREDIT_PACKETS { u64::from(self.late_ns) } else { 0 };

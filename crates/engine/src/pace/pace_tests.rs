@@ -51,7 +51,7 @@ fn a_burst_never_floods_and_smooth_is_single() {
     assert_eq!(BurstRules { smooth: true, ..RULES }.count(&pace(1000), every(0, 1000)), 1);
 }
 
-/// A burst of ten packets that left at `left_ms`, due then, of film that departs at 100 ms.
+/// A burst of ten packets that left at `left_ms`, due then, of media that departs at 100 ms.
 fn ten_at(left_ms: u64) -> LastBurst {
     LastBurst::NONE.followed_by(Instant(left_ms * MS), Instant(left_ms * MS), Instant(100 * MS), 10)
 }
@@ -68,7 +68,7 @@ fn the_next_burst_leaves_on_time_or_at_five_quarters() {
 
 #[test]
 fn a_late_wake_up_is_forgiven_and_a_hole_is_not() {
-    // Film of 10 ms in each burst, far behind its time: the next is due 8 ms after this one counts as having left.
+    // Media of 10 ms in each burst, far behind its time: the next is due 8 ms after this one counts as having left.
     let next = |due_ms: u64, left_ms: u64, packets| {
         let last =
             LastBurst::NONE.followed_by(Instant(left_ms * MS), Instant(due_ms * MS), Instant(0), packets);
@@ -90,7 +90,7 @@ fn what_leaves_at_one_moment_is_bounded_in_packets() {
             let (now, mut due, mut departure) = (Instant(900 * MS), Instant(500 * MS), Instant(100 * MS));
             let (mut last, mut sent, mut bursts) = (LastBurst::NONE, 0, 0);
             while due <= now {
-                // Every other burst is a full one: film whose rate changes.
+                // Every other burst is a full one: media whose rate changes.
                 let count =
                     if bursts % 2 == 1 { MAX_BURST_PACKETS as u32 } else { packets }.min(last.room(now));
                 last = last.followed_by(now, due, departure, count);
@@ -117,13 +117,13 @@ proptest! {
     fn film_at_is_the_inverse_of_departure(ticks in 0u64..1 << 40, ns in 0u64..1 << 50, scale in 1u32..16_001) {
         let pace = Pace { at: Instant(1 << 50), anchor: MediaTicks(77), scale_permille: scale };
         let departs = pace.departure(MediaTicks(77 + ticks));
-        prop_assert!(pace.film_at(departs) <= MediaTicks(77 + ticks));
-        prop_assert!(pace.departure(pace.film_at(departs)) >= departs);
-        // The earliest film time that departs at the moment or later.
+        prop_assert!(pace.media_at(departs) <= MediaTicks(77 + ticks));
+        prop_assert!(pace.departure(pace.media_at(departs)) >= departs);
+        // The earliest media time that departs at the moment or later.
         let moment = Instant((1 << 50) + ns);
-        let film = pace.film_at(moment);
-        prop_assert!(pace.departure(film) >= moment);
-        prop_assert!(film.0 == 77 || pace.departure(MediaTicks(film.0 - 1)) < moment);
+        let media = pace.media_at(moment);
+        prop_assert!(pace.departure(media) >= moment);
+        prop_assert!(media.0 == 77 || pace.departure(MediaTicks(media.0 - 1)) < moment);
     }
 
     #[test]
@@ -135,7 +135,7 @@ proptest! {
         prop_assert_eq!(ticks_reaching(ns, 1000), wide);
     }
 
-    /// From any burst to any later one no more than 5/4 of the film's rate, however late the loop is called.
+    /// From any burst to any later one no more than 5/4 of the title's rate, however late the loop is called.
     #[test]
     fn no_window_exceeds_the_ratio(gaps in proptest::collection::vec((1u64..40_000_000, 0u64..60_000_000), 3..60)) {
         let mut last = LastBurst::NONE;

@@ -10,7 +10,7 @@ use crate::world::{MS, S, World, id, tcp, udp};
 
 const VIEWERS: u32 = 10_000;
 
-/// Five films of different rates, viewers spread over their first minutes, every third by TCP, every fifth with a
+/// Five titles of different rates, viewers spread over their first minutes, every third by TCP, every fifth with a
 /// timeline of its own, every seventh at double speed; some pause, some leave.
 #[test]
 fn ten_thousand_viewers_of_five_films() {

@@ -1,4 +1,4 @@
-//! From open to closed: wants and leases, pause and seek, the end of the film.
+//! From open to closed: wants and leases, pause and seek, the end of the title.
 
 use millrace_core::ids::{ConnId, StreamId};
 use millrace_core::limits::{BYE_DELAY_NS, LATE_NS};
@@ -431,7 +431,7 @@ fn a_command_between_batch_and_answer_takes_the_batch_back() {
 }
 
 #[test]
-fn finish_says_goodbye_to_everybody_at_once() {
+fn finish_says_bye_to_everybody_at_once() {
     let mut world = World::small();
     let names: Vec<_> =
         (0..5).map(|i| world.open(&film(), i, if i == 2 { tcp(7) } else { udp(i) })).collect();

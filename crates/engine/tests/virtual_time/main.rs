@@ -1,4 +1,4 @@
-//! The engine in virtual time: no test here waits, and every datagram of every test is checked against the film.
+//! The engine in virtual time: no test here waits, and every datagram of every test is checked against the title.
 
 mod crowd;
 #[path = "../support/film.rs"]

@@ -1,5 +1,5 @@
 //! Anything in any order: random commands, delays, refusals and holes. The device of the world checks that every viewer
-//! gets every packet of its run once, in order, with the right header; here the books must balance.
+//! gets every packet of its run once, in order, with the right header; here the ledger must balance.
 
 use std::cell::RefCell;
 use std::collections::HashMap;
@@ -58,7 +58,7 @@ fn op() -> impl Strategy<Value = Op> {
     ]
 }
 
-struct Books {
+struct Ledger {
     world: World,
     film: Film,
     generations: [u32; STREAMS as usize],
@@ -66,7 +66,7 @@ struct Books {
     device_mode: Rc<RefCell<u8>>,
 }
 
-impl Books {
+impl Ledger {
     fn new() -> Self {
         let mut world = World::new(EngineConfig { streams: STREAMS as usize, ..EngineConfig::default() }, 16);
         let film = Film::constant(3, 1_000, 6_000_000).ending_with(376);
@@ -157,22 +157,22 @@ proptest! {
 
     #[test]
     fn the_books_balance_whatever_happens(ops in proptest::collection::vec(op(), 1..60)) {
-        let mut books = Books::new();
+        let mut ledger = Ledger::new();
         for op in &ops {
-            books.run(op);
-            let playing = books.world.engine.counters().playing;
-            prop_assert!(books.world.disk.leases() as u64 <= 2 * playing, "two leases for each that plays");
+            ledger.run(op);
+            let playing = ledger.world.engine.counters().playing;
+            prop_assert!(ledger.world.disk.leases() as u64 <= 2 * playing, "two leases for each that plays");
         }
         for index in 0..STREAMS {
-            let _ = books.world.engine.close(books.world.now, books.id(index));
+            let _ = ledger.world.engine.close(ledger.world.now, ledger.id(index));
         }
-        books.world.run_out();
-        let (packets, gone) = books.check_events();
-        let counters = *books.world.engine.counters();
-        prop_assert_eq!((counters.open, counters.playing, books.world.disk.leases()), (0, 0, 0));
+        ledger.world.run_out();
+        let (packets, gone) = ledger.check_events();
+        let counters = *ledger.world.engine.counters();
+        prop_assert_eq!((counters.open, counters.playing, ledger.world.disk.leases()), (0, 0, 0));
         prop_assert_eq!((counters.packets, counters.unreachable), (packets, gone));
-        prop_assert_eq!(packets + gone, books.world.datagrams);
-        prop_assert!(books.world.engine.poll_at().is_none());
-        prop_assert!(books.world.engine.poll_want().is_none());
+        prop_assert_eq!(packets + gone, ledger.world.datagrams);
+        prop_assert!(ledger.world.engine.poll_at().is_none());
+        prop_assert!(ledger.world.engine.poll_want().is_none());
     }
 }

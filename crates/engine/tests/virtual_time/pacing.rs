@@ -7,7 +7,7 @@ use millrace_engine::{EngineConfig, PlaySpec};
 use crate::film::Film;
 use crate::world::{MS, S, World, assert_rate_bound, udp};
 
-/// A film whose rate changes every second between 200 kb/s and 150 Mb/s.
+/// A title whose rate changes every second between 200 kb/s and 150 Mb/s.
 fn variable(title: u32, packets: u32) -> Film {
     let rates: [u64; 7] = [2_000_000, 8_000_000, 200_000, 40_000_000, 150_000_000, 500_000, 5_000_000];
     let mut times = Vec::with_capacity(packets as usize);
@@ -234,7 +234,7 @@ fn a_hole_too_long_to_make_up_moves_the_timeline() {
     assert_rate_bound(&world.sent[world.sent.len() - 1000..]);
 }
 
-/// Three hours of film with a loop that is called up to 2 ms late each time: no drift.
+/// Three hours of media with a loop that is called up to 2 ms late each time: no drift.
 #[test]
 fn hours_of_film_keep_their_rate() {
     let mut world = World::new(EngineConfig { streams: 1, ..EngineConfig::default() }, 4);

@@ -128,7 +128,7 @@ fn a_report_that_finds_no_way_is_given_up() {
 }
 
 #[test]
-fn a_quiet_stream_ends_without_reports_and_goodbye() {
+fn a_quiet_stream_ends_without_reports_and_bye() {
     let film = Film::constant(0, 9_000, 8_000_000); // 12 s
     let mut world = World::small();
     world.quiet = true;

@@ -152,7 +152,7 @@ fn a_reader_that_comes_back_catches_up_within_the_bound() {
     assert_eq!(world.engine.counters().failed, 0);
 }
 
-/// A reader that takes a little less than the film's rate all the time, and so is never blocked for long.
+/// A reader that takes a little less than the title's rate all the time, and so is never blocked for long.
 #[test]
 fn a_reader_slower_than_the_film_is_found_out() {
     let mut world = World::small();

@@ -142,7 +142,7 @@ pub(crate) struct World {
     pub(crate) early_max_ns: u64,
     pub(crate) late_max_ns: u64,
     pub(crate) datagrams: u64,
-    /// Streams are opened without reports and goodbye.
+    /// Streams are opened without reports and BYE.
     pub(crate) quiet: bool,
     /// What streams are opened with.
     pub(crate) spare: u8,
@@ -404,7 +404,7 @@ impl Viewer {
     }
 }
 
-/// Asserts that from any burst to any later one, three bursts on, no more film leaves than five quarters of the time and
+/// Asserts that from any burst to any later one, three bursts on, no more media leaves than five quarters of the time and
 /// of the credit for a late wake-up; and that what leaves at one moment fits a player's buffer, and little more within the
 /// next millisecond.
 pub(crate) fn assert_rate_bound(sent: &[Sent]) {

@@ -53,7 +53,7 @@ const OURS: &str = "steering program";
 const NONE: &str = "no program";
 
 fn run(options: &Options) -> anyhow::Result<Report> {
-    let mut ways = [Way::build(PASSES)?, Way::build(OURS)?, Way::build(NONE)?];
+    let mut ways = [EgressPath::build(PASSES)?, EgressPath::build(OURS)?, EgressPath::build(NONE)?];
     let mut report = Report::new("steer");
     let (mut noise, mut worst, mut judged) = (Noise::quiet(), 1f64, Vec::new());
     for bytes in DATAGRAM_BYTES {
@@ -65,7 +65,7 @@ fn run(options: &Options) -> anyhow::Result<Report> {
         noise = noise.and(result.noise);
     }
     report.promises.push(Promise::at_least("steer-udp-rate", worst, RATE_BOUND, "").by_rows(judged));
-    let result = compare("TCP", options, &mut ways, Way::tcp)?;
+    let result = compare("TCP", options, &mut ways, EgressPath::tcp)?;
     let tcp = Promise::at_least("steer-tcp-rate", rate(&result)?, RATE_BOUND, "");
     report.promises.push(tcp.by_rows(result.rounds_of_ratio(OURS)));
     write_up("TCP", "KiB", &result, &mut report);
@@ -76,8 +76,8 @@ fn run(options: &Options) -> anyhow::Result<Report> {
 fn compare(
     what: &str,
     options: &Options,
-    ways: &mut [Way],
-    mut work: impl FnMut(&mut Way, &mut Slot) -> anyhow::Result<()> + Copy,
+    ways: &mut [EgressPath],
+    mut work: impl FnMut(&mut EgressPath, &mut Slot) -> anyhow::Result<()> + Copy,
 ) -> anyhow::Result<ContestResult> {
     let mut contest = Contest::new(what);
     for way in ways {
@@ -100,7 +100,7 @@ fn write_up(what: &str, item: &str, result: &ContestResult, report: &mut Report)
 }
 
 /// Two hosts, what is at the receiving one's interface, and sockets on both.
-struct Way {
+struct EgressPath {
     name: &'static str,
     udp_tx: RawSender,
     udp_rx: UdpSocket,
@@ -144,7 +144,7 @@ impl Attached {
     }
 }
 
-impl Way {
+impl EgressPath {
     fn build(name: &'static str) -> anyhow::Result<Self> {
         let hosts = TwoHosts::new(false)?;
         let program = hosts.inside_server(|| Attached::build(name))??;

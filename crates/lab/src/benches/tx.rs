@@ -1,6 +1,6 @@
 //! What a datagram costs through the kernel backend, beside the plain sendmmsg loop with segmentation offload.
 //!
-//! Both send the same film across a veth pair that cuts and sums in software, into a host whose door drops everything: the
+//! Both send the same film across a veth pair that cuts and sums in software, into a host that drops everything: the
 //! receiving half of a veth pair runs on the sender's core, so it is kept short. The first batches go to a socket instead,
 //! and what arrives there must be the same for all contenders; afterwards the peer's device counts what came.
 
@@ -43,7 +43,7 @@ const SEGMENT: usize = RTP_HEADER_BYTES + DEFAULT_PACKET_BYTES;
 /// Datagrams in a batch, about; entries are this divided by the burst, at most 64.
 const BATCH_DATAGRAMS: usize = 176;
 const MOST_ENTRIES: usize = 64;
-/// Where nothing arrives: the door of the receiving host drops what is sent there.
+/// Where nothing arrives: the sink of the receiving host drops what is sent there.
 pub(super) const NOWHERE: Ipv4Addr = Ipv4Addr::new(10, 77, 0, 9);
 const RATIO_BOUND: f64 = 1.25;
 const RAW: &str = "raw loop";
@@ -54,7 +54,7 @@ fn run(options: &Options) -> anyhow::Result<Report> {
     let bursts = options.pick(vec![1, 8], vec![1, 8, 44], vec![1, 2, 4, 8, 16, 44]);
     let film = film(options.pick(4 << 20, 64 << 20, 64 << 20));
     let hosts = TwoHosts::new(false)?;
-    let door = Door::build(&hosts)?;
+    let drop_sink = DropSink::build(&hosts)?;
     let sink =
         hosts.inside_server(|| UdpSocket::bind((SERVER_IP, 0)))?.context("a socket on the receiving host")?;
     // Room for the largest batch, wherever net.core.rmem_max stands.
@@ -65,10 +65,10 @@ fn run(options: &Options) -> anyhow::Result<Report> {
         let (mut noise, mut worst, mut missing, mut judged) = (Noise::quiet(), 0f64, 0, Vec::new());
         let mut lines = [RAW, SHARED, OWN].map(|name| Line { name, costs: Vec::new(), ratios: Vec::new() });
         for burst in bursts {
-            let before = door.received()?;
+            let before = drop_sink.received()?;
             let (result, sent) = compare(burst, &film, &sink, options)?;
             // Other packets (neighbour discovery) may come on top.
-            missing += sent.saturating_sub(door.received()? - before);
+            missing += sent.saturating_sub(drop_sink.received()? - before);
             write_up(burst, &result, &mut report, &mut lines);
             worst = result.contenders.iter().map(|c| c.ratio.mid).fold(worst, f64::max);
             judged.extend(result.rounds_of(&[RAW, SHARED, OWN]));
@@ -226,9 +226,9 @@ impl<'a> Stage<'a> {
 }
 
 /// The way into the receiving host: known to its neighbour, shut for one address.
-pub(super) struct Door<'a>(&'a TwoHosts);
+pub(super) struct DropSink<'a>(&'a TwoHosts);
 
-impl<'a> Door<'a> {
+impl<'a> DropSink<'a> {
     pub(super) fn build(hosts: &'a TwoHosts) -> anyhow::Result<Self> {
         let (s, c) = (hosts.server.as_str(), hosts.client.as_str());
         // Known neighbours: nothing waits for an address while it is measured.

@@ -26,7 +26,7 @@ use millrace_client::play::TransportChoice;
 
 use crate::capacity::Scene;
 use crate::capacity::site::Group;
-use crate::capacity::trial::{Running, Service, Way};
+use crate::capacity::trial::{EgressPath, Running, Service};
 
 pub use millrace::custom;
 
@@ -149,7 +149,7 @@ fn rtsp_services<'a>(
     let of = |transport: TransportChoice, label: &str| Service {
         name: format!("{name}, RTP/{label}"),
         transport,
-        way: Way::Asked,
+        way: EgressPath::Asked,
         arrivals_per_s: 50.0,
         spread: Duration::ZERO,
         nominal: None,
@@ -188,7 +188,7 @@ fn process_each<'a>(
     Service {
         name: format!("{name}, a process a viewer, RTP/UDP"),
         transport: TransportChoice::Udp,
-        way: Way::Pushed { base_port: LISTEN_PORT },
+        way: EgressPath::Pushed { base_port: LISTEN_PORT },
         arrivals_per_s,
         spread: Duration::ZERO,
         nominal: Some(scene.films.rate),

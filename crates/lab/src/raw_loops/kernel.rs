@@ -15,7 +15,7 @@ const MAX_OUTSTANDING: u32 = 64;
 
 /// How datagrams are handed to the kernel.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum KernelWay {
+pub enum KernelPath {
     /// One message each.
     Single,
     /// One message for the datagrams of a viewer, cut by the kernel.
@@ -27,7 +27,7 @@ pub enum KernelWay {
 /// A UDP socket and the way it is used.
 pub struct KernelLoop {
     sender: RawSender,
-    way: KernelWay,
+    way: KernelPath,
     outstanding: u32,
 }
 
@@ -36,10 +36,10 @@ impl KernelLoop {
     ///
     /// # Errors
     /// When the kernel does not offer what is wanted.
-    pub fn new(socket: UdpSocket, way: KernelWay) -> io::Result<Self> {
+    pub fn new(socket: UdpSocket, way: KernelPath) -> io::Result<Self> {
         rustix::net::sockopt::set_socket_send_buffer_size_force(&socket, SEND_BUFFER_BYTES)?;
         let sender = RawSender::new(socket, MESSAGES);
-        if way == KernelWay::GsoZeroCopy {
+        if way == KernelPath::GsoZeroCopy {
             sender.offer_zero_copy()?;
         }
         Ok(Self { sender, way, outstanding: 0 })
@@ -53,10 +53,10 @@ impl KernelLoop {
         };
         let all = pieces.iter();
         match self.way {
-            KernelWay::Single => {
+            KernelPath::Single => {
                 all.flat_map(|p| p.bytes.chunks(segment_bytes).map(|bytes| message(p.to, bytes))).collect()
             }
-            KernelWay::Gso | KernelWay::GsoZeroCopy => all.map(|p| message(p.to, p.bytes)).collect(),
+            KernelPath::Gso | KernelPath::GsoZeroCopy => all.map(|p| message(p.to, p.bytes)).collect(),
         }
     }
 
@@ -67,7 +67,7 @@ impl KernelLoop {
     pub fn send(&mut self, messages: &[RawMessage<'_>]) -> io::Result<()> {
         let mut rest = messages;
         while !rest.is_empty() {
-            let taken = if self.way == KernelWay::GsoZeroCopy {
+            let taken = if self.way == KernelPath::GsoZeroCopy {
                 self.make_room()?;
                 let taken = self.sender.send_zero_copy(rest)?;
                 self.outstanding += taken as u32;
@@ -108,7 +108,7 @@ mod tests {
             address: 0,
         };
         let pieces = [piece(0), piece(2), piece(1)];
-        for (way, messages) in [(KernelWay::Single, 6), (KernelWay::Gso, 3), (KernelWay::GsoZeroCopy, 3)] {
+        for (way, messages) in [(KernelPath::Single, 6), (KernelPath::Gso, 3), (KernelPath::GsoZeroCopy, 3)] {
             let mut sender = KernelLoop::new(UdpSocket::bind("127.0.0.1:0").unwrap(), way).unwrap();
             for _ in 0..3 {
                 let list = sender.messages(&pieces, 1000);

@@ -3,12 +3,12 @@
 //!
 //! | loop | what it does for a datagram |
 //! | --- | --- |
-//! | [`KernelWay::Single`] | a message of its own, 64 of them in a sendmmsg call |
-//! | [`KernelWay::Gso`] | the datagrams of one viewer in one message that the kernel cuts |
-//! | [`KernelWay::GsoZeroCopy`] | the same with `MSG_ZEROCOPY` |
-//! | [`XdpWay::Built`] | a descriptor of a frame that was built long ago: the floor, of no use to a server |
-//! | [`XdpWay::Staging`] | header and packet copied into a frame, one descriptor |
-//! | [`XdpWay::Chained`] | a header in a frame, the packet where it lies, two descriptors |
+//! | [`KernelPath::Single`] | a message of its own, 64 of them in a sendmmsg call |
+//! | [`KernelPath::Gso`] | the datagrams of one viewer in one message that the kernel cuts |
+//! | [`KernelPath::GsoZeroCopy`] | the same with `MSG_ZEROCOPY` |
+//! | [`XdpPath::Built`] | a descriptor of a frame that was built long ago: the floor, of no use to a server |
+//! | [`XdpPath::Staging`] | header and packet copied into a frame, one descriptor |
+//! | [`XdpPath::Chained`] | a header in a frame, the packet where it lies, two descriptors |
 //!
 //! They compute no UDP checksum: over IPv4 none is needed, and the kernel's sockets leave it to the device.
 
@@ -17,8 +17,8 @@ mod xdp;
 
 use std::net::SocketAddr;
 
-pub use kernel::{KernelLoop, KernelWay};
-pub use xdp::{Headers, XdpLoop, XdpWay};
+pub use kernel::{KernelLoop, KernelPath};
+pub use xdp::{Headers, XdpLoop, XdpPath};
 
 /// Some datagrams for one viewer, one after the other in memory.
 #[derive(Clone, Copy, Debug)]

@@ -27,7 +27,7 @@ const MAX_CALLS: u32 = 1_000_000;
 
 /// How a datagram becomes descriptors.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum XdpWay {
+pub enum XdpPath {
     /// One descriptor of a frame that was built before.
     Built,
     /// Copied into a frame.
@@ -158,7 +158,7 @@ impl XdpLoop {
     /// As [`Self::send_built`].
     pub fn send(
         &mut self,
-        way: XdpWay,
+        way: XdpPath,
         headers: &[Headers],
         pieces: &[Piece<'_>],
         segment_bytes: usize,
@@ -167,7 +167,7 @@ impl XdpLoop {
             let header = &headers[piece.viewer];
             for (n, packet) in piece.bytes.chunks(segment_bytes).enumerate() {
                 let (address, frame) = self.frame()?;
-                if way == XdpWay::Chained {
+                if way == XdpPath::Chained {
                     frame[..HEADER_BYTES].copy_from_slice(&header.0);
                     self.push(Desc { address, len: HEADER_BYTES as u32, more: true })?;
                     let address = piece.address + (n * segment_bytes) as u64;

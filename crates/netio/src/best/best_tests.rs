@@ -87,7 +87,7 @@ impl PacketTx for Fake {
     }
 }
 
-impl KernelWay for Fake {
+impl KernelPath for Fake {
     fn send_zero_copy(&mut self, batch: &dyn TransmitBatch, outcomes: &mut [SendOutcome]) {
         self.by = 1;
         self.answer(batch, outcomes);
@@ -224,7 +224,7 @@ fn answers(is_device: bool) -> impl Strategy<Value = Vec<Answer>> {
 }
 
 fn plan() -> impl Strategy<Value = Plan> {
-    prop::array::uniform6(0..3usize).prop_map(|ways| Plan(ways.map(|way| Way::ALL[way])))
+    prop::array::uniform6(0..3usize).prop_map(|ways| Plan(ways.map(|way| EgressPath::ALL[way])))
 }
 
 fn wants() -> impl Strategy<Value = Vec<Want>> {
@@ -244,19 +244,19 @@ proptest! {
         rounds in prop::collection::vec(wants(), 1..12),
     ) {
         let log = Log::default();
-        let (loop_side, mut minder) = exchange();
+        let (loop_side, mut supervisor) = exchange();
         let mut tx = BestTx::new(kernel(&log, kernel_answers), base, 5, loop_side);
         let mut viewers = vec![Viewer::default(); 6];
         let mut devices = devices.into_iter();
         for (number, wants) in rounds.iter().enumerate() {
             if number % 2 == 0 && let Some((slot, reach, plan, answers)) = devices.next() {
                 let device = device(&log, slot, reach, answers);
-                let handed = minder.hand_over(Arrival { slot, plan, device });
+                let handed = supervisor.hand_over(Arrival { slot, plan, device });
                 prop_assert!(handed.is_ok());
             }
             tx.tend();
             round(&mut tx, &mut viewers, wants);
-            while let Some((_, gone)) = minder.departed() {
+            while let Some((_, gone)) = supervisor.departed() {
                 prop_assert!(gone.dead);
             }
         }
@@ -287,12 +287,12 @@ fn bursts(tx: &mut BestTx<Fake, Fake>, log: &Log, stream: u32, datagrams: usize,
 #[test]
 fn the_length_of_bursts_decides_and_single_odd_ones_do_not() {
     let log = Log::default();
-    let (loop_side, mut minder) = exchange();
+    let (loop_side, mut supervisor) = exchange();
     let mut tx = BestTx::new(kernel(&log, vec![]), Plan::default(), 8, loop_side);
     assert_eq!(bursts(&mut tx, &log, 0, 1, 3), [0; 3], "no device yet");
     let plan = Plan::default_for(DeviceClass::Copy);
     let arrival = Arrival { slot: 1, plan, device: device(&log, 1, 0b11, vec![]) };
-    assert!(minder.hand_over(arrival).is_ok());
+    assert!(supervisor.hand_over(arrival).is_ok());
     assert_eq!(bursts(&mut tx, &log, 1, 2, 3), [3; 3], "a new stream goes as is best");
     assert_eq!(bursts(&mut tx, &log, 1, 8, 7), [3; 7], "not yet");
     assert_eq!(bursts(&mut tx, &log, 1, 2, 1), [3]);
@@ -304,10 +304,11 @@ fn the_length_of_bursts_decides_and_single_odd_ones_do_not() {
 #[test]
 fn reports_and_connections_always_go_by_the_kernel() {
     let log = Log::default();
-    let (loop_side, mut minder) = exchange();
+    let (loop_side, mut supervisor) = exchange();
     let mut tx = BestTx::new(kernel(&log, vec![]), Plan::default(), 8, loop_side);
-    let arrival = Arrival { slot: 0, plan: Plan::all(Way::Xdp), device: device(&log, 0, 0xff, vec![]) };
-    assert!(minder.hand_over(arrival).is_ok());
+    let arrival =
+        Arrival { slot: 0, plan: Plan::all(EgressPath::Xdp), device: device(&log, 0, 0xff, vec![]) };
+    assert!(supervisor.hand_over(arrival).is_ok());
     let bytes = train(0, 1);
     let entries = [
         Transmit { stream: id(0), dest: udp(), payload: Payload::Wire { bytes: &bytes, segment: SEGMENT } },
@@ -324,18 +325,18 @@ fn reports_and_connections_always_go_by_the_kernel() {
 #[test]
 fn a_device_that_dies_leaves_its_viewers_to_the_kernel_and_may_come_back() {
     let log = Log::default();
-    let (loop_side, mut minder) = exchange();
+    let (loop_side, mut supervisor) = exchange();
     let mut tx = BestTx::new(kernel(&log, vec![]), Plan::default(), 8, loop_side);
-    let plan = Plan::all(Way::Xdp);
+    let plan = Plan::all(EgressPath::Xdp);
     let answers = vec![Answer::Take, Answer::Die(2)];
-    assert!(minder.hand_over(Arrival { slot: 0, plan, device: device(&log, 0, 1, answers) }).is_ok());
+    assert!(supervisor.hand_over(Arrival { slot: 0, plan, device: device(&log, 0, 1, answers) }).is_ok());
     assert_eq!(bursts(&mut tx, &log, 0, 5, 1), [2]);
     bursts(&mut tx, &log, 0, 5, 1);
     let by: Vec<_> = log.borrow().iter().map(|&(_, number, by)| (number, by)).collect();
     assert_eq!(by, [(0, 2), (1, 2), (2, 0), (3, 0), (4, 0)], "the rest of the burst goes at once");
-    assert!(minder.departed().is_some_and(|(slot, device)| slot == 0 && device.dead));
+    assert!(supervisor.departed().is_some_and(|(slot, device)| slot == 0 && device.dead));
     assert_eq!(bursts(&mut tx, &log, 0, 5, 4), [0; 4]);
-    assert!(minder.hand_over(Arrival { slot: 0, plan, device: device(&log, 0, 1, vec![]) }).is_ok());
+    assert!(supervisor.hand_over(Arrival { slot: 0, plan, device: device(&log, 0, 1, vec![]) }).is_ok());
     let by = bursts(&mut tx, &log, 0, 5, 100);
     let back = by.iter().position(|&by| by == 2).expect("the stream comes back to the device");
     assert!(by[back..].iter().all(|&by| by == 2), "and stays there: {by:?}");

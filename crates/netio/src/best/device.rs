@@ -1,13 +1,13 @@
-//! [`KernelTx`] and [`XdpTx`] as ways out.
+//! [`KernelTx`] and [`XdpTx`] as egress paths.
 
 use millrace_core::ids::StreamId;
 use millrace_core::seam::{SendOutcome, Transmit, TransmitBatch};
 
-use super::{KernelWay, XdpDevice};
+use super::{KernelPath, XdpDevice};
 use crate::kernel::KernelTx;
 use crate::xdp::XdpTx;
 
-impl KernelWay for KernelTx {
+impl KernelPath for KernelTx {
     fn send_zero_copy(&mut self, batch: &dyn TransmitBatch, outcomes: &mut [SendOutcome]) {
         KernelTx::send_zero_copy(self, batch, outcomes);
     }

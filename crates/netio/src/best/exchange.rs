@@ -23,7 +23,7 @@ pub struct LoopSide<D> {
     departures: rtrb::Producer<(usize, D)>,
 }
 
-/// The minder's end.
+/// The supervisor's end.
 pub struct DeviceSide<D> {
     arrivals: rtrb::Producer<Arrival<D>>,
     departures: rtrb::Consumer<(usize, D)>,

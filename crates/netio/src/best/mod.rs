@@ -1,4 +1,4 @@
-//! The best way out for each burst: kernel sockets, kernel sockets without the copy, AF_XDP.
+//! The best egress path for each burst: kernel sockets, kernel sockets without the copy, AF_XDP.
 //!
 //! | file | holds |
 //! | --- | --- |
@@ -6,7 +6,7 @@
 //! | `streams` | a stream's way, and when it may change |
 //! | `view` | a part of a batch that looks like a batch |
 //! | `exchange` | devices that come and go while the loop runs |
-//! | `minder` | the thread that opens and closes them |
+//! | `supervisor` | the thread that opens and closes them |
 //! | `device` | the real devices behind the names that are used here |
 //! | `measure` | what a datagram costs by each way, here and now |
 //! | `tally` | counts |
@@ -18,14 +18,14 @@
 //! ```
 //!
 //! No packet is lost by the choice: what a device does not take goes by the kernel in the same call, and when a device
-//! fails its streams go on by the kernel. Which way is best is measured, see `docs/design/0007-best-way-out.md`.
+//! fails its streams go on by the kernel. Which way is best is measured, see `docs/design/0007-egress-path.md`.
 
 mod device;
 mod exchange;
 pub mod measure;
-mod minder;
 mod plan;
 mod streams;
+mod supervisor;
 mod tally;
 mod view;
 
@@ -34,10 +34,10 @@ use millrace_core::limits::MAX_BATCH_BURSTS;
 use millrace_core::seam::{Dest, PacketTx, Payload, SendOutcome, Transmit, TransmitBatch};
 
 pub use self::exchange::{Arrival, DeviceSide, LoopSide, exchange};
-pub use self::minder::{Minder, News, Opener, Place};
-pub use self::plan::{Class, DeviceClass, Plan, Way};
+pub use self::plan::{Class, DeviceClass, EgressPath, Plan};
 pub use self::streams::SWITCH_AFTER;
 use self::streams::Streams;
+pub use self::supervisor::{DeviceSupervisor, News, Opener, Place};
 pub use self::tally::{Tally, WayCounts};
 use self::view::{View, bits};
 use crate::null::taken;
@@ -66,7 +66,7 @@ pub trait XdpDevice: PacketTx {
 }
 
 /// The way that is always there.
-pub trait KernelWay: PacketTx {
+pub trait KernelPath: PacketTx {
     /// Like [`PacketTx::send`], but the kernel may read the datagrams where they lie.
     fn send_zero_copy(&mut self, batch: &dyn TransmitBatch, outcomes: &mut [SendOutcome]);
     /// Takes back what the kernel has read; whether it still reads something. For when nothing is being sent.
@@ -122,7 +122,7 @@ struct Parts<'a> {
     skips: [u16; MAX_BATCH_BURSTS],
 }
 
-impl<K: KernelWay, D: XdpDevice> BestTx<K, D> {
+impl<K: KernelPath, D: XdpDevice> BestTx<K, D> {
     /// All by the kernel, as `base` says, until devices arrive through `exchange`. `streams` is the size of the engine's
     /// table.
     pub fn new(kernel: K, base: Plan, streams: usize, exchange: LoopSide<D>) -> Self {
@@ -176,7 +176,7 @@ impl<K: KernelWay, D: XdpDevice> BestTx<K, D> {
         under_way || self.is_read
     }
 
-    /// Takes the devices that the minder has opened.
+    /// Takes the devices that the supervisor has opened.
     fn look_for_devices(&mut self) {
         while let Some(Arrival { slot, plan, device }) = self.exchange.arrival() {
             let Some(place) = self.slots.get_mut(slot) else { continue };
@@ -184,10 +184,10 @@ impl<K: KernelWay, D: XdpDevice> BestTx<K, D> {
             self.tally.gained_device();
             self.chooses = true;
         }
-        self.chooses |= self.base.uses(Way::KernelZeroCopy);
+        self.chooses |= self.base.uses(EgressPath::KernelZeroCopy);
     }
 
-    /// Hands failed devices to the minder, which may wait while it closes them.
+    /// Hands failed devices to the supervisor, which may wait while it closes them.
     fn give_up_dead_devices(&mut self) {
         for (number, slot) in self.slots.iter_mut().enumerate() {
             if !slot.device.as_ref().is_some_and(D::has_failed) {
@@ -239,8 +239,8 @@ impl<K: KernelWay, D: XdpDevice> BestTx<K, D> {
             self.tally.switched();
         }
         let route = match (way, device) {
-            (Way::Xdp, Some(device)) => FIRST_DEVICE + device,
-            (Way::KernelZeroCopy, _) => ZERO_COPY,
+            (EgressPath::Xdp, Some(device)) => FIRST_DEVICE + device,
+            (EgressPath::KernelZeroCopy, _) => ZERO_COPY,
             _ => KERNEL,
         };
         row.note(self.stamp, entry, route);
@@ -280,15 +280,15 @@ impl<K: KernelWay, D: XdpDevice> BestTx<K, D> {
             }
         }
         hold_back(&mut parts, outcomes);
-        for (route, way) in [(ZERO_COPY, Way::KernelZeroCopy), (KERNEL, Way::Kernel)] {
+        for (route, way) in [(ZERO_COPY, EgressPath::KernelZeroCopy), (KERNEL, EgressPath::Kernel)] {
             let mask = parts.masks[route];
             if mask != 0 {
                 let kernel = &mut self.kernel;
                 parts.send_by(mask, outcomes, |batch, outcomes| match way {
-                    Way::KernelZeroCopy => kernel.send_zero_copy(batch, outcomes),
+                    EgressPath::KernelZeroCopy => kernel.send_zero_copy(batch, outcomes),
                     _ => kernel.send(batch, outcomes),
                 });
-                self.is_read |= way == Way::KernelZeroCopy;
+                self.is_read |= way == EgressPath::KernelZeroCopy;
                 self.tally.sent(way, count_taken(&parts, mask, outcomes));
             }
         }
@@ -371,7 +371,7 @@ fn taken_of(batch: &dyn TransmitBatch, index: usize, outcome: &SendOutcome) -> u
     taken(outcome, Shape::of(batch.get(index).payload).map_or(0, |shape| shape.datagrams()))
 }
 
-impl<K: KernelWay, D: XdpDevice> PacketTx for BestTx<K, D> {
+impl<K: KernelPath, D: XdpDevice> PacketTx for BestTx<K, D> {
     fn send(&mut self, batch: &dyn TransmitBatch, outcomes: &mut [SendOutcome]) {
         let length = batch.len();
         assert!(outcomes.len() >= length, "{length} entries, room for {} outcomes", outcomes.len());
@@ -380,7 +380,7 @@ impl<K: KernelWay, D: XdpDevice> PacketTx for BestTx<K, D> {
             self.kernel.send(batch, outcomes);
             let taken = outcomes.iter().enumerate().map(|(index, outcome)| taken_of(batch, index, outcome));
             let sum = taken.sum::<usize>() as u64;
-            return self.tally.sent(Way::Kernel, sum);
+            return self.tally.sent(EgressPath::Kernel, sum);
         }
         let mut blocked = false;
         for (chunk, outcomes) in outcomes.chunks_mut(MAX_BATCH_BURSTS).enumerate() {

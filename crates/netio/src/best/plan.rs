@@ -1,4 +1,4 @@
-//! Which way out a burst takes, by its length.
+//! Which egress path a burst takes, by its length.
 
 use std::fmt;
 
@@ -56,9 +56,9 @@ impl fmt::Display for Class {
     }
 }
 
-/// A way out.
+/// A egress path.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash)]
-pub enum Way {
+pub enum EgressPath {
     /// The kernel's UDP socket, with segmentation where it can.
     #[default]
     Kernel,
@@ -68,7 +68,7 @@ pub enum Way {
     Xdp,
 }
 
-impl Way {
+impl EgressPath {
     /// How many there are.
     pub const COUNT: usize = 3;
     /// All.
@@ -85,7 +85,7 @@ impl Way {
     }
 }
 
-impl fmt::Display for Way {
+impl fmt::Display for EgressPath {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.pad(self.name())
     }
@@ -106,11 +106,11 @@ pub enum DeviceClass {
 
 /// A way for each class of bursts.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub struct Plan(pub [Way; Class::COUNT]);
+pub struct Plan(pub [EgressPath; Class::COUNT]);
 
 impl Plan {
     /// Everything by this way.
-    pub const fn all(way: Way) -> Self {
+    pub const fn all(way: EgressPath) -> Self {
         Self([way; Class::COUNT])
     }
 
@@ -119,7 +119,7 @@ impl Plan {
     /// 700 at 4 and 550 at 8 (`millrace bench backends` repeats it). With frames sent where they lie AF_XDP costs a
     /// fraction of that; an interface that segments by itself makes the kernel cheap from the third datagram on.
     pub const fn default_for(class: DeviceClass) -> Self {
-        use Way::{Kernel, Xdp};
+        use EgressPath::{Kernel, Xdp};
         match class {
             DeviceClass::ZeroCopy => Self::all(Xdp),
             DeviceClass::CopySegmenting => Self([Xdp, Xdp, Kernel, Kernel, Kernel, Kernel]),
@@ -129,12 +129,12 @@ impl Plan {
     }
 
     /// The way of bursts of that class.
-    pub fn way(&self, class: Class) -> Way {
+    pub fn way(&self, class: Class) -> EgressPath {
         self.0[class as usize]
     }
 
     /// Whether any burst goes that way.
-    pub fn uses(&self, way: Way) -> bool {
+    pub fn uses(&self, way: EgressPath) -> bool {
         self.0.contains(&way)
     }
 }
@@ -178,7 +178,7 @@ mod tests {
 
     #[test]
     fn a_plan_is_said_in_a_few_words() {
-        use Way::{Kernel, KernelZeroCopy, Xdp};
+        use EgressPath::{Kernel, KernelZeroCopy, Xdp};
         assert_eq!(Plan::all(Xdp).to_string(), "all bursts xdp");
         assert_eq!(Plan::default_for(DeviceClass::Copy).to_string(), "1-4 xdp, 5+ kernel");
         let plan = Plan([Xdp, Kernel, Xdp, Xdp, Kernel, KernelZeroCopy]);
@@ -188,9 +188,9 @@ mod tests {
 
     #[test]
     fn names_lead_back_to_ways() {
-        for way in Way::ALL {
-            assert_eq!(Way::from_name(way.name()), Some(way));
+        for way in EgressPath::ALL {
+            assert_eq!(EgressPath::from_name(way.name()), Some(way));
         }
-        assert_eq!(Way::from_name("pigeon"), None);
+        assert_eq!(EgressPath::from_name("pigeon"), None);
     }
 }

@@ -6,13 +6,13 @@
 use millrace_core::ids::StreamId;
 use millrace_core::prefetch::prefetch;
 
-use super::plan::Way;
+use super::plan::EgressPath;
 
 /// Bursts in a row that must ask for another way before a stream takes it: a burst is cut in two where an extent ends,
 /// which is once in several bursts even at high bit rates, and never eight times in a row.
 pub const SWITCH_AFTER: u8 = 8;
 /// Bursts of a stream that no device can send before the devices are asked again: soon at first, since a next hop that
-/// is not known yet will be in a moment, then about once a second of film.
+/// is not known yet will be in a moment, then about once a second of media.
 const ASK_AGAIN_AFTER: std::ops::RangeInclusive<u8> = 2..=64;
 /// Stands for no device.
 const NONE: u8 = u8::MAX;
@@ -28,16 +28,16 @@ pub(super) struct Row {
     /// Where that went.
     route: u8,
     /// The way it goes.
-    way: Way,
+    way: EgressPath,
     /// The way that the last `votes` bursts would have liked better.
-    wished: Way,
+    wished: EgressPath,
     votes: u8,
     /// The device that can reach the viewer.
     device: u8,
     /// Bursts until the devices are asked again whether they can.
     rest: u8,
     /// How many that were the last time.
-    patience: u8,
+    timeout: u8,
 }
 
 const UNUSED: Row = Row {
@@ -45,12 +45,12 @@ const UNUSED: Row = Row {
     batch: 0,
     entry: 0,
     route: 0,
-    way: Way::Kernel,
-    wished: Way::Kernel,
+    way: EgressPath::Kernel,
+    wished: EgressPath::Kernel,
     votes: u8::MAX,
     device: NONE,
     rest: 0,
-    patience: 0,
+    timeout: 0,
 };
 
 impl Row {
@@ -68,18 +68,18 @@ impl Row {
     /// Remembers which device can reach the viewer.
     pub(super) fn reached_by(&mut self, device: Option<usize>) {
         self.device = device.map_or(NONE, |device| device as u8);
-        self.patience = match device {
+        self.timeout = match device {
             Some(_) => 0,
-            None => (self.patience * 2).clamp(*ASK_AGAIN_AFTER.start(), *ASK_AGAIN_AFTER.end()),
+            None => (self.timeout * 2).clamp(*ASK_AGAIN_AFTER.start(), *ASK_AGAIN_AFTER.end()),
         };
-        self.rest = self.patience;
+        self.rest = self.timeout;
     }
 
     /// The way to go for a burst that would go best by `best`; whether that is a change by choice.
-    pub(super) fn settle(&mut self, best: Way, has_device: bool) -> (Way, bool) {
-        let best = if best == Way::Xdp && !has_device { Way::Kernel } else { best };
+    pub(super) fn settle(&mut self, best: EgressPath, has_device: bool) -> (EgressPath, bool) {
+        let best = if best == EgressPath::Xdp && !has_device { EgressPath::Kernel } else { best };
         let is_new = self.votes == u8::MAX;
-        let must_change = self.way == Way::Xdp && !has_device;
+        let must_change = self.way == EgressPath::Xdp && !has_device;
         if is_new || must_change {
             (self.way, self.votes) = (best, 0);
             return (best, false);
@@ -145,33 +145,40 @@ mod tests {
     fn a_stream_changes_its_way_after_eight_bursts_in_a_row() {
         let mut streams = Streams::new(2);
         let row = streams.row(id(1, 0)).unwrap();
-        assert_eq!(row.settle(Way::Xdp, true), (Way::Xdp, false), "the first burst goes at once as is best");
+        assert_eq!(
+            row.settle(EgressPath::Xdp, true),
+            (EgressPath::Xdp, false),
+            "the first burst goes at once as is best"
+        );
         for _ in 0..20 {
             for _ in 1..SWITCH_AFTER {
-                assert_eq!(row.settle(Way::Kernel, true), (Way::Xdp, false));
+                assert_eq!(row.settle(EgressPath::Kernel, true), (EgressPath::Xdp, false));
             }
             assert_eq!(
-                row.settle(Way::Xdp, true),
-                (Way::Xdp, false),
-                "one burst as before, and counting starts anew"
+                row.settle(EgressPath::Xdp, true),
+                (EgressPath::Xdp, false),
+                "one burst as before, and counting starts again"
             );
         }
         for _ in 1..SWITCH_AFTER {
-            row.settle(Way::Kernel, true);
+            row.settle(EgressPath::Kernel, true);
         }
-        assert_eq!(row.settle(Way::Kernel, true), (Way::Kernel, true));
+        assert_eq!(row.settle(EgressPath::Kernel, true), (EgressPath::Kernel, true));
         // Two other ways in turn are no agreement.
         for _ in 0..SWITCH_AFTER {
-            assert_eq!(row.settle(Way::Xdp, true), (Way::Kernel, false));
-            assert_eq!(row.settle(Way::KernelZeroCopy, true), (Way::Kernel, false));
+            assert_eq!(row.settle(EgressPath::Xdp, true), (EgressPath::Kernel, false));
+            assert_eq!(row.settle(EgressPath::KernelZeroCopy, true), (EgressPath::Kernel, false));
         }
     }
 
     #[test]
     fn a_place_used_again_starts_fresh() {
         let mut streams = Streams::new(1);
-        streams.row(id(0, 0)).unwrap().settle(Way::Xdp, true);
-        assert_eq!(streams.row(id(0, 1)).unwrap().settle(Way::Kernel, true), (Way::Kernel, false));
+        streams.row(id(0, 0)).unwrap().settle(EgressPath::Xdp, true);
+        assert_eq!(
+            streams.row(id(0, 1)).unwrap().settle(EgressPath::Kernel, true),
+            (EgressPath::Kernel, false)
+        );
         assert!(streams.row(id(1, 0)).is_none());
     }
 

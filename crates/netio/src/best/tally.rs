@@ -4,12 +4,12 @@ use std::fmt;
 use std::sync::atomic::{AtomicU64, Ordering};
 
 use super::MAX_DEVICES;
-use super::plan::Way;
+use super::plan::EgressPath;
 
 /// Counts that one thread writes.
 #[derive(Debug, Default)]
 pub struct Tally {
-    datagrams: [AtomicU64; Way::COUNT],
+    datagrams: [AtomicU64; EgressPath::COUNT],
     by_device: [AtomicU64; MAX_DEVICES],
     fallen: AtomicU64,
     switches: AtomicU64,
@@ -25,11 +25,11 @@ fn add(count: &AtomicU64, more: u64) {
 }
 
 impl Tally {
-    pub(super) fn sent(&self, way: Way, datagrams: u64) {
+    pub(super) fn sent(&self, way: EgressPath, datagrams: u64) {
         add(&self.datagrams[way as usize], datagrams);
     }
     pub(super) fn sent_by_device(&self, slot: usize, datagrams: u64) {
-        add(&self.datagrams[Way::Xdp as usize], datagrams);
+        add(&self.datagrams[EgressPath::Xdp as usize], datagrams);
         add(&self.by_device[slot], datagrams);
     }
     pub(super) fn fell(&self, entries: u64) {
@@ -62,8 +62,8 @@ impl Tally {
 /// What went by which way until now.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct WayCounts {
-    /// UDP and TCP packets taken by each way, in the order of [`Way::ALL`].
-    pub datagrams: [u64; Way::COUNT],
+    /// UDP and TCP packets taken by each way, in the order of [`EgressPath::ALL`].
+    pub datagrams: [u64; EgressPath::COUNT],
     /// Those of AF_XDP, device by device.
     pub by_device: [u64; MAX_DEVICES],
     /// Bursts that an AF_XDP device did not take, or not whole, and that went by the kernel at once instead.
@@ -78,7 +78,7 @@ pub struct WayCounts {
 
 impl WayCounts {
     /// Packets by one way.
-    pub fn by(&self, way: Way) -> u64 {
+    pub fn by(&self, way: EgressPath) -> u64 {
         self.datagrams[way as usize]
     }
 }
@@ -90,7 +90,7 @@ impl fmt::Display for WayCounts {
         if self.devices_gained > 0 {
             write!(
                 f,
-                "; {} bursts fell back to the kernel, {} changes of way, devices: {} opened, {} lost",
+                "; {} bursts fell back to the kernel, {} path changes, devices: {} opened, {} lost",
                 self.fallen, self.switches, self.devices_gained, self.devices_lost
             )?;
         }

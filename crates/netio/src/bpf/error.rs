@@ -18,7 +18,7 @@ pub enum BpfError {
         remedy: &'static str,
     },
     /// The verifier refused the program.
-    #[error("BPF: the kernel does not accept the program {name}: {source}; its verifier says:\n{log}")]
+    #[error("BPF: the kernel does not accept the program {name}: {source}; the verifier's log:\n{log}")]
     Verifier {
         /// Name of the program.
         name: String,

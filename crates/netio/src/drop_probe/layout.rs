@@ -106,7 +106,7 @@ pub(super) const SLOT_WORDS: u32 = WINDOW_WORD as u32 + BLOCKS as u32;
 const _: () = assert!(SLOT_WORDS.is_multiple_of(8) && WINDOW_WORD.is_multiple_of(8), "whole cache lines");
 /// Bit of [`Word::WantedRun`]: packets are counted, but their times are not.
 pub(super) const UNTIMED: i32 = 1;
-/// Bit of [`Word::WantedRun`]: the sequence numbers go on, only the clock begins anew.
+/// Bit of [`Word::WantedRun`]: the sequence numbers go on, only the clock begins again.
 pub(super) const CONTINUES: i32 = 2;
 /// Value of [`Word::WantedRun`] and its step from run to run: above the bits.
 pub(super) const ONE_RUN: u64 = 4;

@@ -1,20 +1,20 @@
-//! The kernel's sockets as a way out: UDP with GSO, RTP interleaved in TCP.
+//! The kernel's sockets as a egress path: UDP with GSO, RTP interleaved in TCP.
 //!
 //! | file | holds |
 //! | --- | --- |
 //! | `udp` | pairs of ports |
-//! | `door` | one UDP socket for all viewers: batches, GSO, whose fault an error is |
+//! | `udp_socket` | one UDP socket for all viewers: batches, GSO, whose fault an error is |
 //! | `icmp` | what ICMP says about viewers |
 //! | `held` | extents that the kernel reads after a send without copying |
 //! | `tcp` | frames in RTSP connections |
 //! | `table` | a small table of addresses |
 
-mod door;
 mod held;
 mod icmp;
 mod table;
 mod tcp;
 mod udp;
+mod udp_socket;
 
 use std::io;
 use std::net::SocketAddr;
@@ -25,13 +25,13 @@ use millrace_core::limits::MAX_BATCH_BURSTS;
 use millrace_core::pool::Lease;
 use millrace_core::seam::{Dest, PacketTx, Payload, SendOutcome, Transmit, TransmitBatch};
 
-pub(crate) use self::door::SEND_BUFFER_BYTES;
-pub use self::door::ZERO_COPY_MIN_BYTES;
-use self::door::{Call, Door, Entries, Entry, Kit};
 pub use self::held::ZeroCopy;
 pub(crate) use self::icmp::icmp_may_say;
 use self::tcp::Conns;
 pub use self::udp::{UdpPair, bind_pair};
+pub(crate) use self::udp_socket::SEND_BUFFER_BYTES;
+pub use self::udp_socket::ZERO_COPY_MIN_BYTES;
+use self::udp_socket::{Call, Entries, Entry, Kit, UdpSender};
 use crate::error::{ConnError, NetError};
 use crate::probe;
 use crate::shape::Shape;
@@ -111,7 +111,7 @@ pub struct TxCounters {
 /// [`SendOutcome`].
 pub struct KernelTx {
     /// RTP and RTCP of IPv4, RTP and RTCP of IPv6.
-    doors: [Option<Door>; 4],
+    senders: [Option<UdpSender>; 4],
     kit: Kit,
     conns: Conns,
     counters: TxCounters,
@@ -124,10 +124,10 @@ impl KernelTx {
     /// If a pair is of the wrong address family or a socket refuses an option.
     pub fn new(config: KernelTxConfig) -> Result<Self, NetError> {
         let gso = config.gso == GsoMode::Auto && probe::udp_gso().is_ok();
-        let [rtp4, rtcp4] = doors(config.v4, "IPv4", gso)?;
-        let [rtp6, rtcp6] = doors(config.v6, "IPv6", gso)?;
+        let [rtp4, rtcp4] = senders(config.v4, "IPv4", gso)?;
+        let [rtp6, rtcp6] = senders(config.v6, "IPv6", gso)?;
         Ok(Self {
-            doors: [rtp4, rtcp4, rtp6, rtcp6],
+            senders: [rtp4, rtcp4, rtp6, rtcp6],
             kit: Kit::new(),
             conns: Conns::new(config.conns),
             counters: TxCounters::default(),
@@ -181,7 +181,7 @@ impl KernelTx {
 
     /// Whether any socket hands bursts to the kernel in one piece.
     pub fn gso(&self) -> bool {
-        self.doors.iter().flatten().any(Door::gso)
+        self.senders.iter().flatten().any(UdpSender::gso)
     }
 
     /// The same as [`PacketTx::send`], but without a copy of what is long enough ([`ZERO_COPY_MIN_BYTES`]), goes by GSO and
@@ -197,7 +197,7 @@ impl KernelTx {
 
     /// Whether sends without copying work for the RTP sockets: the better answer if there are two.
     pub fn zero_copy(&self) -> ZeroCopy {
-        let mut states = self.doors.iter().step_by(2).flatten().map(Door::zero_copy);
+        let mut states = self.senders.iter().step_by(2).flatten().map(UdpSender::zero_copy);
         let first = states.next().unwrap_or(ZeroCopy::NotOffered { errno: libc::EAFNOSUPPORT });
         states.find(|state| *state == ZeroCopy::Ready).unwrap_or(first)
     }
@@ -205,8 +205,8 @@ impl KernelTx {
     /// Takes back the leases of sends that the kernel is done with; returns how many are still out. Every send does
     /// that now and then by itself: this is for when there is nothing to send.
     pub fn reap(&mut self) -> u32 {
-        let Self { doors, kit, counters, .. } = self;
-        doors.iter_mut().flatten().map(|door| door.reap(&mut kit.memory, counters)).sum()
+        let Self { senders, kit, counters, .. } = self;
+        senders.iter_mut().flatten().map(|sender| sender.reap(&mut kit.memory, counters)).sum()
     }
 
     /// Asks for another send buffer for each UDP socket (4 MiB are asked for at the start); returns the smallest that
@@ -215,10 +215,10 @@ impl KernelTx {
     /// # Errors
     /// If the kernel refuses.
     pub fn set_send_buffer(&mut self, bytes: usize) -> io::Result<usize> {
-        self.doors
+        self.senders
             .iter()
             .flatten()
-            .try_fold(usize::MAX, |least, door| Ok(least.min(door.set_send_buffer(bytes)?)))
+            .try_fold(usize::MAX, |least, sender| Ok(least.min(sender.set_send_buffer(bytes)?)))
     }
 
     /// Sends at most [`MAX_BATCH_BURSTS`] entries from `first` on.
@@ -234,21 +234,21 @@ impl KernelTx {
         for (index, outcome) in outcomes.iter_mut().enumerate() {
             let transmit = batch.get(first + index);
             match self.accept(&transmit) {
-                Ok((door, mut entry)) => {
+                Ok((sender, mut entry)) => {
                     if zero_copy {
                         let source = batch.source(first + index);
                         entry.lease = source.map(|s| s.lease).filter(|lease| holds(lease, &entry.shape));
                     }
-                    masks[door] |= 1 << index;
+                    masks[sender] |= 1 << index;
                     entries[index] = Some(entry);
                 }
                 Err(done) => *outcome = done,
             }
         }
-        for (door, mask) in self.doors.iter_mut().zip(masks) {
-            if let (Some(door), 1..) = (door, mask) {
+        for (sender, mask) in self.senders.iter_mut().zip(masks) {
+            if let (Some(sender), 1..) = (sender, mask) {
                 let call = Call::new(&entries, mask, outcomes, &mut self.counters);
-                door.send(&mut self.kit, if zero_copy { call.without_copying() } else { call });
+                sender.send(&mut self.kit, if zero_copy { call.without_copying() } else { call });
             }
         }
     }
@@ -268,14 +268,14 @@ impl KernelTx {
         if shape.datagrams() == 0 {
             return Err(SendOutcome::Sent);
         }
-        let door = 2 * usize::from(dest.is_ipv6()) + usize::from(is_rtcp);
-        if self.doors[door].is_none() {
+        let sender = 2 * usize::from(dest.is_ipv6()) + usize::from(is_rtcp);
+        if self.senders[sender].is_none() {
             return Err(SendOutcome::Unreachable { errno: libc::EAFNOSUPPORT });
         }
         let memory = &mut self.kit.memory;
         match memory.icmp.take(dest, memory.batches) {
             Some(errno) => Err(SendOutcome::Unreachable { errno }),
-            None => Ok((door, Entry { stream: transmit.stream, dest, shape, lease: None })),
+            None => Ok((sender, Entry { stream: transmit.stream, dest, shape, lease: None })),
         }
     }
 
@@ -326,8 +326,8 @@ impl Drop for KernelTx {
     /// Gives all leases back. What the kernel was sent without a copy is waited for, a tenth of a second at most; what
     /// is still in a queue then is sent with the bytes that the extent has by that time.
     fn drop(&mut self) {
-        for door in self.doors.iter_mut().filter_map(Option::take) {
-            door.close(&mut self.kit.memory, &mut self.counters);
+        for sender in self.senders.iter_mut().filter_map(Option::take) {
+            sender.close(&mut self.kit.memory, &mut self.counters);
         }
     }
 }
@@ -338,12 +338,16 @@ fn holds(lease: &Lease, shape: &Shape<'_>) -> bool {
     bytes.is_some_and(|bytes| extent.start <= bytes.start && bytes.end <= extent.end)
 }
 
-fn doors(pair: Option<UdpPair>, wanted: &'static str, gso: bool) -> Result<[Option<Door>; 2], NetError> {
+fn senders(
+    pair: Option<UdpPair>,
+    wanted: &'static str,
+    gso: bool,
+) -> Result<[Option<UdpSender>; 2], NetError> {
     let Some(UdpPair { rtp, rtcp }) = pair else { return Ok([None, None]) };
     if let (Ok(a), Ok(b)) = (rtp.local_addr(), rtcp.local_addr())
         && (a.is_ipv4() != (wanted == "IPv4") || b.is_ipv4() != a.is_ipv4())
     {
         return Err(NetError::Family { wanted, rtp: a, rtcp: b });
     }
-    Ok([Some(Door::new(rtp, gso)?), Some(Door::new(rtcp, gso)?)])
+    Ok([Some(UdpSender::new(rtp, gso)?), Some(UdpSender::new(rtcp, gso)?)])
 }

@@ -5,8 +5,8 @@
 //! has to keep the packet. Control bytes (RTSP replies) wait behind it: they always begin at a frame's border.
 //!
 //! Send buffer: left to the kernel's own tuning, so that a long fat path fills, but with `TCP_NOTSENT_LOWAT` at
-//! 128 KiB. What TCP has not sent yet is bounded by that, whatever the buffer grew to: at 8 Mb/s 0.13 s of film. So a
-//! viewer that stops reading is noticed soon, a pause or seek leaves little stale film in the kernel, and a path with a
+//! 128 KiB. What TCP has not sent yet is bounded by that, whatever the buffer grew to: at 8 Mb/s 0.13 s of media. So a
+//! viewer that stops reading is noticed soon, a pause or seek leaves little stale media in the kernel, and a path with a
 //! second of round trip still has its 1 MB in flight; with the usual retry every 5 ms one viewer can get 200 Mb/s. A
 //! fixed `SO_SNDBUF` counts in-flight and waiting bytes alike and can have only one of the three. Bytes taken from us
 //! before a viewer with a receive buffer of 64 KiB that reads nothing is noticed (Linux 6.18, loopback):

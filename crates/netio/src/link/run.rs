@@ -67,7 +67,7 @@ impl TunLink {
             shared: Arc::clone(&shared),
             stop: Arc::clone(&stop),
             epoch: std::time::Instant::now(),
-            ways: models.map(|model| Way { model, refused: 0 }),
+            ways: models.map(|model| EgressPath { model, refused: 0 }),
             scratch: vec![0; MAX_PACKET_BYTES].into(),
             spare: Vec::with_capacity(SPARE_BUFFERS),
         };
@@ -110,7 +110,7 @@ impl Shared {
 }
 
 /// One direction.
-struct Way {
+struct EgressPath {
     model: ImpairmentModel<Vec<u8>>,
     refused: u64,
 }
@@ -120,7 +120,7 @@ struct Runner {
     shared: Arc<Shared>,
     stop: Arc<OwnedFd>,
     epoch: std::time::Instant,
-    ways: [Way; 2],
+    ways: [EgressPath; 2],
     scratch: Box<[u8]>,
     spare: Vec<Vec<u8>>,
 }

@@ -336,7 +336,7 @@ impl FromStr for LinkSpec {
             Some(third) => Err(LinkSpecError {
                 part: third.trim().chars().take(80).collect(),
                 problem:
-                    "a link has two ways; write the one to the viewers, and after one semicolon the way back"
+                    "a link has two directions; write the one to the viewers, and after a semicolon the return direction"
                         .to_owned(),
             }),
         }

@@ -25,7 +25,7 @@ const NETLINK_ADD_MEMBERSHIP: c_int = 1;
 
 /// The kernel fills datagrams of up to 32 KiB; one message about an interface with many virtual functions may be longer.
 const BUFFER_BYTES: usize = 64 * 1024;
-/// Changes that may wait: a few thousand messages. More is told as an overrun, after which everything is asked anew.
+/// Changes that may wait: a few thousand messages. More is told as an overrun, after which everything is asked again.
 const EVENT_BUFFER_BYTES: usize = 4 << 20;
 /// The answer is there when the question has been sent; should it ever not be, nothing waits for ever.
 const ANSWER_TIMEOUT: Duration = Duration::from_secs(2);

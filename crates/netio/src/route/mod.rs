@@ -12,7 +12,7 @@
 //! | `hop` | [`Hop`]: the answer; [`HopId`]: its place in a table |
 //! | `table` | [`HopTable`]: the loop's side; neither locks nor allocates nor waits |
 //! | `wire` | what rtnetlink's messages say |
-//! | `book` | what is known, and who wants to hear of it: messages in, updates out |
+//! | `neighbour_table` | what is known, and who wants to hear of it: messages in, updates out |
 //! | `outbox` | updates that wait for room in a loop's ring |
 //! | `watch` | [`RouteWatch`]: the thread with the sockets |
 //!
@@ -20,9 +20,9 @@
 //! tunnels, bridges, bonds and encapsulating routes are left to the kernel, and so are broadcasts. Multicast addresses
 //! need no neighbour. Of several next hops the first one that can be used is taken.
 
-mod book;
 mod error;
 mod hop;
+mod neighbour_table;
 mod outbox;
 mod table;
 mod watch;

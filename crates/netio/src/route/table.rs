@@ -19,7 +19,7 @@ use super::hop::{Hop, HopId};
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Ask {
     /// How is this destination reached? Whoever had the place before is forgotten.
-    Way { id: HopId, destination: IpAddr },
+    EgressPath { id: HopId, destination: IpAddr },
     /// Nobody sends there any more.
     Forget { id: HopId },
 }
@@ -161,7 +161,7 @@ impl HopTable {
             return Some(id);
         }
         if let (false, Some(end)) = (entry.is_asked, &mut self.end) {
-            entry.is_asked = end.ask(Ask::Way { id, destination });
+            entry.is_asked = end.ask(Ask::EgressPath { id, destination });
         }
         None
     }
@@ -262,7 +262,7 @@ impl HopTable {
             return;
         }
         if let (Some(id), Some(end)) = (self.take(destination), &mut self.end) {
-            self.slots[id.slot as usize].is_asked = end.ask(Ask::Way { id, destination });
+            self.slots[id.slot as usize].is_asked = end.ask(Ask::EgressPath { id, destination });
         }
     }
 }
@@ -280,7 +280,7 @@ impl HopFeed {
         let mut asked = Vec::new();
         while let Ok(ask) = self.end.asks.pop() {
             match ask {
-                Ask::Way { id, destination } => {
+                Ask::EgressPath { id, destination } => {
                     self.known.retain(|_, other| other.slot != id.slot);
                     self.known.insert(destination, id);
                     asked.push(destination);

@@ -12,7 +12,7 @@ fn hop(mark: u8) -> Hop {
 
 fn ask_of(end: &mut TableEnd) -> (HopId, IpAddr) {
     match end.asks.pop() {
-        Ok(Ask::Way { id, destination }) => (id, destination),
+        Ok(Ask::EgressPath { id, destination }) => (id, destination),
         other => panic!("no question: {other:?}"),
     }
 }

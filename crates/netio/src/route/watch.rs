@@ -1,4 +1,4 @@
-//! The thread that asks the kernel: sockets, rings and the clock around the [`Book`].
+//! The thread that asks the kernel: sockets, rings and the clock around the [`NeighbourTable`].
 
 use std::io;
 use std::net::IpAddr;
@@ -12,8 +12,8 @@ use std::time::Instant;
 use millrace_core::limits::MAX_HOPS;
 use rustix::event::{EventfdFlags, PollFd, PollFlags, Timespec, eventfd, poll};
 
-use super::book::{Action, Book, Defaults, HOP_LIMIT, TableId};
 use super::error::RouteError;
+use super::neighbour_table::{Action, Defaults, HOP_LIMIT, NeighbourTable, TableId};
 use super::outbox::Outbox;
 use super::table::{Ask, HopTable, TableEnd};
 use super::wire::{self, Told};
@@ -62,7 +62,7 @@ impl RouteWatch {
         let mut worker = Worker {
             events: listen().map_err(|e| RouteError::socket("follow changes", e))?,
             questions: Netlink::open(Family::Route).map_err(|e| RouteError::socket("open a socket", e))?,
-            book: Book::new(Defaults { hop_limit_v4: default_hop_limit() }),
+            neighbour_table: NeighbourTable::new(Defaults { hop_limit_v4: default_hop_limit() }),
             tables: Vec::new(),
             new_tables,
             next_table: 0,
@@ -93,7 +93,7 @@ impl RouteWatch {
         self.counters.look_ups.load(Ordering::Relaxed)
     }
 
-    /// How often the kernel told more than there was room for, after which everything was asked anew.
+    /// How often the kernel told more than there was room for, after which everything was asked again.
     pub fn overruns(&self) -> u64 {
         self.counters.overruns.load(Ordering::Relaxed)
     }
@@ -130,7 +130,7 @@ struct JoinedTable {
 struct Worker {
     events: Netlink,
     questions: Netlink,
-    book: Book,
+    neighbour_table: NeighbourTable,
     tables: Vec<JoinedTable>,
     new_tables: Receiver<TableEnd>,
     next_table: TableId,
@@ -157,13 +157,13 @@ impl Worker {
                 Err(_) => break,
             };
         }
-        self.book.end();
+        self.neighbour_table.end();
         self.act();
     }
 
     fn wait(&mut self, is_more: bool) -> io::Result<()> {
         let now_ns = self.now_ns();
-        let due_ns = self.book.deadline_ns().unwrap_or(u64::MAX);
+        let due_ns = self.neighbour_table.deadline_ns().unwrap_or(u64::MAX);
         let mut sleep_ns = due_ns.saturating_sub(now_ns).min(LONGEST_SLEEP_NS);
         if is_more {
             sleep_ns = 0;
@@ -195,23 +195,25 @@ impl Worker {
             self.tables.push(JoinedTable { id: self.next_table, end, outbox: Outbox::default() });
             self.next_table = self.next_table.wrapping_add(1);
         }
-        let book = &mut self.book;
+        let neighbour_table = &mut self.neighbour_table;
         self.tables.retain_mut(|table| {
             while let Ok(ask) = table.end.asks.pop() {
                 match ask {
-                    Ask::Way { id, destination } => book.ask(table.id, id, destination, now_ns),
-                    Ask::Forget { id } => book.forget(table.id, id),
+                    Ask::EgressPath { id, destination } => {
+                        neighbour_table.ask(table.id, id, destination, now_ns)
+                    }
+                    Ask::Forget { id } => neighbour_table.forget(table.id, id),
                 }
             }
             let is_gone = table.end.asks.is_abandoned();
             if is_gone {
-                book.forget_table(table.id);
+                neighbour_table.forget_table(table.id);
             }
             !is_gone
         });
         let taken = self.events.take(|message| {
             if let Some(told) = wire::read(message) {
-                book.told(told, now_ns);
+                neighbour_table.told(told, now_ns);
             }
         });
         let is_more = match taken {
@@ -223,7 +225,7 @@ impl Worker {
             }
             Err(error) => return Err(error),
         };
-        self.book.tick(now_ns);
+        self.neighbour_table.tick(now_ns);
         self.act();
         Ok(is_more)
     }
@@ -236,13 +238,13 @@ impl Worker {
             }
         })?;
         let now_ns = self.now_ns();
-        self.book.resync(links, now_ns);
+        self.neighbour_table.resync(links, now_ns);
         Ok(())
     }
 
-    /// Does what the book wants done, until it wants nothing more.
+    /// Does what the neighbour table wants done, until it wants nothing more.
     fn act(&mut self) {
-        while let Some(action) = self.book.next_action() {
+        while let Some(action) = self.neighbour_table.next_action() {
             let now_ns = self.now_ns();
             match action {
                 Action::LookUp(destination) => self.look_up(destination, now_ns),
@@ -250,8 +252,8 @@ impl Worker {
                     let mut found = None;
                     let answer = self.questions.ask(wire::find_neighbour(key), |m| found = wire::read(m));
                     match (answer, found) {
-                        (Ok(()), Some(told)) => self.book.told(told, now_ns),
-                        _ => self.book.no_neighbour(key, now_ns),
+                        (Ok(()), Some(told)) => self.neighbour_table.told(told, now_ns),
+                        _ => self.neighbour_table.no_neighbour(key, now_ns),
                     }
                 }
                 // Refused without the privilege: then the kernel's own packets find the neighbour, and it is told of.
@@ -272,7 +274,7 @@ impl Worker {
         let mut route = None;
         // An error is the kernel's word that there is no route.
         let answer = self.questions.ask(wire::find_route(destination), |m| route = wire::read_route(m));
-        self.book.route(destination, route.filter(|_| answer.is_ok()), now_ns);
+        self.neighbour_table.route(destination, route.filter(|_| answer.is_ok()), now_ns);
     }
 
     /// Whether every loop had room for what it is to be told.

@@ -60,7 +60,7 @@ pub enum XdpError {
     },
     /// The interface has gone or was taken down: this device sends nothing any more.
     #[error(
-        "AF_XDP on {interface}, queue {queue}: the interface is down or gone ({source}); open the device anew when it is back"
+        "AF_XDP on {interface}, queue {queue}: the interface is down or gone ({source}); open the device again when it is back"
     )]
     Gone {
         /// The interface.

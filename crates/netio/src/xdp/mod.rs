@@ -1,6 +1,6 @@
 //! AF_XDP: frames that are built here, headers and all, go straight to the driver of a network interface.
 //!
-//! The whole arena is registered with the kernel once, so a payload can be sent from the one copy of the film in memory.
+//! The whole arena is registered with the kernel once, so a payload can be sent from the one copy of the title in memory.
 //! For each datagram the loop writes 54 to 78 bytes of header from a prebuilt template, with a checksum made of stored
 //! sums, and one or two descriptors of 16 bytes into a ring; then one call, or none where the driver looks by itself, for
 //! many datagrams. What the kernel does in between with sockets (routing, buffers of its own, segmentation, checksums)
@@ -8,7 +8,7 @@
 //! against the MTU here, because the kernel drops a frame that is too long without a word.
 //!
 //! ```text
-//!   arena = UMEM   | film extents ................................ | extents aside |
+//!   arena = UMEM   | media extents ................................ | extents aside |
 //!                        ▲ payload descriptor (chained)                ▲ header or staging frame
 //!   TX ring              └───────────────── header, payload, … ────────┘        ► kernel, driver
 //!   completion ring      ◄── addresses: the frame is free again, the lease on the extent ends
@@ -26,7 +26,7 @@
 //! | `strategy` | [`Strategy`]: copy or not, one descriptor or two, and which suits which device |
 //! | `row` | what is kept for each stream: its way and its template |
 //! | `output` | datagrams into rings |
-//! | `tx` | [`XdpTx`]: the way out |
+//! | `tx` | [`XdpTx`]: the egress path |
 //! | `memory` | [`MemoryNic`]: the other end of rings in memory, for tests |
 //! | `steer` | the program that says which packets come in by sockets of ours |
 //! | `sys` | shared memory, the only `unsafe` |

@@ -55,7 +55,7 @@ pub struct XdpCounters {
     pub held_leases: u64,
     /// Most of them at once.
     pub held_leases_max: u64,
-    /// Headers of streams built anew.
+    /// Headers of streams built again.
     pub rows_built: u64,
     /// Headers of streams changed in place because their next hop changed.
     pub rows_patched: u64,
@@ -98,7 +98,7 @@ pub(super) struct Port {
     pub(super) completion: Consumer<u64>,
 }
 
-/// One entry on its way out.
+/// One entry on its egress path.
 pub(super) struct Job<'a> {
     pub(super) template: &'a Template,
     pub(super) shape: Shape<'a>,
@@ -184,7 +184,7 @@ pub(super) struct Output {
     pub(super) counters: XdpCounters,
     /// Identification of IPv4 packets. They are never cut, so that any value will do (RFC 6864).
     ip_id: u16,
-    /// Bytes of the arena that hold films; frames come behind.
+    /// Bytes of the arena that hold titles; frames come behind.
     film_bytes: u64,
     /// Whether payloads are cut at the ends of pages.
     cut_at_pages: bool,

@@ -54,7 +54,7 @@ fn a_row_follows_its_next_hop() {
     assert_eq!(rows.refresh(0, to), Some(Limit { datagram_bytes: 1372 }));
     assert_eq!(header(&rows, 0)[12..16], [0x81, 0, 0, 5]);
     assert_eq!(rows.counts, RowCounts { built: 1, patched: 2 });
-    // Another source address or hop limit changes sums: built anew.
+    // Another source address or hop limit changes sums: built again.
     say(&mut rows, Hop { source: IpAddr::V4(Ipv4Addr::new(10, 0, 0, 2)), ..hop(9) });
     rows.refresh(0, to).unwrap();
     assert_eq!(header(&rows, 0)[26..30], [10, 0, 0, 2]);

@@ -71,7 +71,7 @@ impl RingMemory {
         let counts = [Some(at.producer), Some(at.consumer), at.flags];
         let fits = |offset: u64| offset.is_multiple_of(4) && offset as usize + 4 <= len;
         if !at.desc.is_multiple_of(8) || !counts.into_iter().flatten().all(fits) {
-            return Err(io::Error::other("the kernel lays the ring out in a way that makes no sense"));
+            return Err(io::Error::other("the kernel reports an invalid ring layout"));
         }
         let access = ProtFlags::READ | ProtFlags::WRITE;
         let flags = MapFlags::SHARED | MapFlags::POPULATE;

@@ -1,4 +1,4 @@
-//! The way out by AF_XDP: one device, one queue, all its streams.
+//! The egress path by AF_XDP: one device, one queue, all its streams.
 
 use std::io;
 use std::sync::Arc;
@@ -104,7 +104,7 @@ impl Device {
 }
 
 /// What the datagrams of an entry are headed with.
-enum Way {
+enum EgressPath {
     /// The stream's row.
     Row(usize),
     /// RTCP: it has another port and is rare.
@@ -254,17 +254,17 @@ impl XdpTx {
     }
 
     /// How the datagrams of an entry go out, or the errno that says why they cannot.
-    fn way<'d>(&mut self, transmit: &Transmit<'d>) -> Result<(Shape<'d>, Way), i32> {
+    fn way<'d>(&mut self, transmit: &Transmit<'d>) -> Result<(Shape<'d>, EgressPath), i32> {
         let shape = Shape::of(transmit.payload)?;
         let Dest::Udp { rtp, rtcp } = transmit.dest else { return Err(libc::EOPNOTSUPP) };
         let (way, limit, header_bytes) = if matches!(transmit.payload, Payload::Rtcp(_)) {
             let (template, limit) = self.rows.single(self.rtcp_port, rtcp).ok_or(libc::EHOSTUNREACH)?;
             let header_bytes = template.header_bytes();
-            (Way::Single(template), limit, header_bytes)
+            (EgressPath::Single(template), limit, header_bytes)
         } else {
             let index = transmit.stream.index as usize;
             let limit = self.rows.refresh(index, rtp).ok_or(libc::EHOSTUNREACH)?;
-            (Way::Row(index), limit, self.rows.get(index).map_or(0, Template::header_bytes))
+            (EgressPath::Row(index), limit, self.rows.get(index).map_or(0, Template::header_bytes))
         };
         let longest = if shape.datagrams() == 0 { 0 } else { shape.datagram_bytes(0) };
         // A payload that is not copied need not fit into a frame.
@@ -312,8 +312,8 @@ impl XdpTx {
             Err(errno) => return SendOutcome::Unreachable { errno },
         };
         let template = match &way {
-            Way::Row(index) => self.rows.get(*index),
-            Way::Single(template) => Some(template),
+            EgressPath::Row(index) => self.rows.get(*index),
+            EgressPath::Single(template) => Some(template),
         };
         let Some(template) = template else {
             return SendOutcome::Unreachable { errno: libc::EHOSTUNREACH };

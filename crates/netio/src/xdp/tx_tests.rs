@@ -33,7 +33,7 @@ fn bytes(seed: u32, length: usize) -> Vec<u8> {
     (0..length).map(|_| next()).collect()
 }
 
-/// An arena with two film extents, the first of which is full of packets, and `aside` extents for frames.
+/// An arena with two media extents, the first of which is full of packets, and `aside` extents for frames.
 fn film(aside: u32, packet_bytes: usize, packets: u32) -> (Arc<ExtentArena>, Lease) {
     let arena = ExtentArena::with_aside(Box::new(HeapRegion::new(2 + aside as usize)), aside);
     let layout = WireLayout::new(packet_bytes).unwrap();
@@ -112,7 +112,7 @@ impl TransmitBatch for Entries<'_> {
     }
 }
 
-/// `count` packets of the film to a viewer.
+/// `count` packets of the title to a viewer.
 fn wire<'a>(
     index: u32,
     to: &str,

@@ -12,7 +12,7 @@ pub const PACKETS: u32 = 196;
 /// Bytes of a datagram.
 pub const SLOT: usize = 1328;
 
-/// Films in an arena.
+/// Titles in an arena.
 pub struct Films {
     pub arena: Arc<ExtentArena>,
 }

@@ -18,7 +18,7 @@ use millrace_netio::{GsoMode, KernelTx, KernelTxConfig, bind_pair};
 /// Something that never is an outcome of these tests: shows that an outcome was written.
 pub const UNSET: SendOutcome = SendOutcome::Closed { errno: -1 };
 /// Long enough for any datagram on a loaded machine; tests never wait so long unless they fail.
-pub const PATIENCE: Duration = Duration::from_secs(10);
+pub const TIMEOUT: Duration = Duration::from_secs(10);
 
 pub fn stream(index: u32) -> StreamId {
     StreamId { index, generation: 0 }
@@ -114,7 +114,7 @@ pub fn receive(rx: &mut UdpRx, count: usize) -> Vec<Vec<u8>> {
     let mut got = Vec::new();
     while got.len() < count {
         let before = got.len();
-        got.extend(rx.recv(Some(PATIENCE)).expect("receive").map(|d| d.bytes.to_vec()));
+        got.extend(rx.recv(Some(TIMEOUT)).expect("receive").map(|d| d.bytes.to_vec()));
         if got.len() == before {
             break;
         }

@@ -1,4 +1,4 @@
-//! What the AF_XDP tests share: films in arenas, entries that say where they lie, devices on one end of a veth pair.
+//! What the AF_XDP tests share: titles in arenas, entries that say where they lie, devices on one end of a veth pair.
 // Each test program uses a part of this, and none exports it.
 #![allow(dead_code, unreachable_pub)]
 
@@ -24,7 +24,7 @@ pub const PORT: u16 = 6970;
 /// Addresses of viewers behind the pair.
 pub const FAMILIES: [&str; 2] = ["10.77.0.2", "fd77::2"];
 
-/// An arena of `extents` extents for films, each with `packets` packets in it, and eight aside; leases on all of them.
+/// An arena of `extents` extents for titles, each with `packets` packets in it, and eight aside; leases on all of them.
 pub fn film(region: Box<dyn Region>, extents: u32, packets: u32) -> (Arc<ExtentArena>, Vec<Lease>) {
     film_of(region, extents, packets, 1316)
 }

@@ -15,13 +15,13 @@ use millrace_core::time::MediaTicks;
 use millrace_core::units::BitRate;
 use millrace_core::wire::rtp::Timeline;
 use millrace_engine::{Engine, EngineConfig};
+use millrace_offload::adaptive_burst::AdaptiveBurst;
 use millrace_offload::bell::EventBell;
 use millrace_offload::clock::MonotonicClock;
 use millrace_offload::command::{Command, CompactDest, Event};
 use millrace_offload::core_loop::{CoreLoop, LoopTx};
 use millrace_offload::idle::IdlePolicy;
 use millrace_offload::load::{LoadCell, LoadMeter};
-use millrace_offload::stretch::Stretch;
 use millrace_store::cache::{Cache, CacheConfig};
 use millrace_store::index::TitleIndex;
 use millrace_store::volume::{FinishTitle, SourceIdentity, TitleWriter, Volume};
@@ -53,7 +53,7 @@ impl<T: PacketTx + Send> LoopTx for WithoutConns<T> {
     }
 }
 
-/// The bytes of a film: every packet differs from every other.
+/// The bytes of a title: every packet differs from every other.
 pub fn film_bytes(packets: usize) -> Vec<u8> {
     let mut bytes = vec![0u8; packets * DEFAULT_PACKET_BYTES];
     for (i, ts) in bytes.chunks_exact_mut(188).enumerate() {
@@ -77,7 +77,7 @@ pub struct Stage<T> {
 }
 
 impl<T: LoopTx> Stage<T> {
-    /// A film of `packets` packets that lasts `duration`, and a loop that sends to `tx`.
+    /// A title of `packets` packets that lasts `duration`, and a loop that sends to `tx`.
     pub fn new(packets: usize, duration: MediaTicks, tx: T) -> Self {
         let dir = tempfile::tempdir().unwrap();
         let volume = Volume::open_or_create(dir.path()).unwrap();
@@ -93,7 +93,7 @@ impl<T: LoopTx> Stage<T> {
         let bell = Arc::new(EventBell::new().unwrap());
         let arena = ExtentArena::new(Box::new(HeapRegion::new((32 << 20) / EXTENT_BYTES)));
         let bells = vec![Arc::clone(&bell) as Arc<dyn Doorbell>];
-        let (cache, mut doors) =
+        let (cache, mut handles) =
             Cache::start(CacheConfig::default(), arena, Arc::new(MonotonicClock), bells).unwrap();
         let title = cache.open_title(files).unwrap();
         let (commands, command_end) = rtrb::RingBuffer::new(RING_RECORDS);
@@ -101,11 +101,11 @@ impl<T: LoopTx> Stage<T> {
         let engine = Engine::new(EngineConfig { streams: 1024, ..EngineConfig::default() });
         let load = LoadMeter::new(Arc::new(LoadCell::default()), MonotonicClock.now());
         let control_bell = Arc::new(EventBell::new().unwrap());
-        let door = doors.remove(0);
+        let handle = handles.remove(0);
         let core = CoreLoop::new(
             MonotonicClock,
             engine,
-            door,
+            handle,
             tx,
             command_end,
             event_end,
@@ -113,7 +113,7 @@ impl<T: LoopTx> Stage<T> {
             bell,
             IdlePolicy::Adaptive,
             load,
-            Stretch::new(DEFAULT_BURST_NS, BUSY_BURST_NS, MonotonicClock.now()),
+            AdaptiveBurst::new(DEFAULT_BURST_NS, BUSY_BURST_NS, MonotonicClock.now()),
         );
         let (packets, timeline) = (info.packets, info.timeline);
         Self { _dir: dir, cache, title, packets, timeline, layout, commands, events, core }

@@ -15,10 +15,10 @@ use super::NewStoreArgs;
 use super::ffmpeg::FfmpegArgs;
 use super::progress::{IngestBar, describe};
 
-/// Add films to the store: index them, build their packet meta-data, make them ready to serve
+/// Add films to the store: index them and build their packet metadata so that they are ready to serve
 ///
 /// MPEG-TS files are taken as they are; MP4, MOV, MKV and others are remuxed by the ffmpeg program without touching
-/// picture or sound, unless MPEG-TS cannot carry them; then you are told what was transcoded.
+/// picture or sound; what MPEG-TS cannot carry is transcoded, and a note lists it.
 #[derive(Args)]
 #[command(after_help = "Examples:\n  millrace add film.ts\n  millrace add --name lobby-loop lobby.mp4\n  \
                         millrace add *.mkv --json | jq .name")]
@@ -29,8 +29,8 @@ pub(super) struct AddArgs {
     /// Name of the title in URLs [default: made from the file name]
     #[arg(long)]
     name: Option<String>,
-    /// Also build meta-data for these packet sizes: bytes, multiples of 188, or 1k, 2k, 4k, 8k (1316 is always built, and
-    /// every other size can be served without)
+    /// Also build metadata files for these packet sizes: bytes (multiples of 188), or 1k, 2k, 4k, 8k. 1316 is always built;
+    /// other sizes can be served without a file of their own, at a higher cost
     #[arg(long, alias = "packet-size", value_name = "LIST", value_delimiter = ',')]
     packet_sizes: Vec<PacketSize>,
     #[command(flatten)]

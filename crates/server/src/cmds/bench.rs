@@ -15,7 +15,7 @@ const EXIT_UNKNOWN: u8 = 3;
 /// What a shell says of a program that was interrupted.
 const EXIT_INTERRUPTED: u8 = 130;
 
-/// Measure what Millrace promises; prints the machine, the commit and the spread
+/// Measure Millrace's performance targets; prints the machine, the commit and the spread
 #[derive(Args)]
 #[command(after_help = "Examples:\n  millrace bench list\n  millrace bench ingest\n  \
                         millrace bench sessions --streams 1000 --duration 20s --check\n  \
@@ -34,7 +34,7 @@ pub(super) struct BenchArgs {
     /// Exit 1 when a target is missed, 3 when one could not be measured or was too noisy to judge
     #[arg(long)]
     check: bool,
-    /// Write a page with tables and pictures, and the JSON document, into this folder
+    /// Write an HTML page with tables and plots, and the JSON document, to this directory
     #[arg(long, value_name = "DIR")]
     report: Option<PathBuf>,
     /// Replace the tables between `<!-- bench NAME -->` and `<!-- /bench NAME -->` in this document
@@ -43,13 +43,13 @@ pub(super) struct BenchArgs {
     /// Name in those two markers, if not that of the benchmark
     #[arg(long, value_name = "NAME", requires = "markdown")]
     section: Option<String>,
-    /// Fewer and shorter runs: figures for a first look
+    /// Fewer and shorter runs, for a first impression
     #[arg(long)]
     quick: bool,
-    /// Tiny inputs: shows that the benchmark works; its figures mean nothing
+    /// Tiny inputs that only show that the benchmark works; the figures mean nothing
     #[arg(long)]
     tiny: bool,
-    /// Where large files may be made
+    /// Directory for large temporary files
     #[arg(long, value_name = "DIR", default_value = ".")]
     scratch: PathBuf,
     #[command(flatten)]
@@ -75,7 +75,7 @@ struct WhatArgs {
     /// Rates of the films, separated by commas: 2Mb/s,8Mb/s
     #[arg(long = "rate", value_name = "RATE", value_delimiter = ',')]
     rates: Vec<BitRate>,
-    /// Ways to carry media, separated by commas: udp,tcp
+    /// Transports, separated by commas: udp,tcp
     #[arg(long = "transport", value_name = "NAME", value_delimiter = ',')]
     transports: Vec<String>,
     /// Titles that the viewers are spread over

@@ -7,14 +7,14 @@ use millrace_store::check::{CheckProgress, Depth, Finding, Severity, check_membe
 
 use super::StoreArgs;
 
-/// Check the store and all members of its volume: structures, sizes and checksums; with --full every byte of every film
+/// Check the store and all members of its volume: structures, sizes and checksums; with --full, every byte of every title
 #[derive(Args)]
 #[command(
     after_help = "Examples:\n  millrace fsck\n  millrace fsck --full --json\n\nNothing is changed: millrace scrub \
-                        mends.\nThe exit code is 1 when something is wrong; each finding says what to do."
+                        repairs.\nThe exit code is 1 when something is wrong; each finding names its remedy."
 )]
 pub(super) struct FsckArgs {
-    /// Read all data too: the film's hash and every packet's sum
+    /// Also read all media data and verify each title's hash and each packet's checksum
     #[arg(long)]
     full: bool,
     /// The findings as a JSON array

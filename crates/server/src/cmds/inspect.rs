@@ -10,7 +10,7 @@ use millrace_store::volume::TITLES_DIR;
 
 use super::StoreArgs;
 
-/// Print any structure of the store: superblock, manifest, index, packet meta-data
+/// Print any structure of the store: superblock, manifest, index, packet metadata
 #[derive(Args)]
 #[command(
     after_help = "Examples:\n  millrace inspect                             the store: all manifests and the superblock\n  \
@@ -19,14 +19,14 @@ use super::StoreArgs;
                         millrace inspect STORE/titles/ID/index.mri   one file, also of a damaged store"
 )]
 pub(super) struct InspectArgs {
-    /// A title's name or id, or the path of a directory or file of a store [default: the store itself; of a volume the one
-    /// member that is named]
+    /// A title's name or id, or the path of a directory or file of a store [default: the store itself; in a volume, the
+    /// named member]
     #[arg(value_name = "TITLE|PATH")]
     what: Option<String>,
-    /// Only these packets (or entries of an index), first..last, the last not included
+    /// Only these packets (or index entries): FIRST..END, END excluded
     #[arg(long, value_name = "RANGE", value_parser = parse_range)]
     packets: Option<Range<u32>>,
-    /// As one JSON document
+    /// Print one JSON document
     #[arg(long)]
     json: bool,
     #[command(flatten)]

@@ -21,10 +21,10 @@ use millrace_core::time::MediaTicks;
 use millrace_core::units::{BitRate, ByteLen, HumanDuration};
 use millrace_lab::link_host::{LinkHost, LinkSpec};
 
-/// Many viewers at once, against any server: what arrives, how late, and what is missing
+/// Load any server with many viewers, and measure what arrives, how late, and what is missing
 ///
-/// Everything random follows from --seed. The exit code is 0 when nothing failed, nothing was lost and every limit was
-/// kept, 1 when not, 2 when an option makes no sense. Ctrl-C ends all sessions properly and still reports.
+/// All randomness derives from --seed. The exit code is 0 when nothing failed, nothing was lost and every limit was
+/// met, 1 otherwise, 2 for invalid options. Ctrl-C tears down all sessions and still prints the report.
 #[derive(Args)]
 #[command(after_help = "Examples:\n  millrace load rtsp://host:8554/film --streams 100 --duration 30s\n  \
                         millrace load @titles.txt --streams 500 --titles zipf:0.8 --arrivals poisson:50/s --seed 7\n  \
@@ -34,31 +34,31 @@ use millrace_lab::link_host::{LinkHost, LinkSpec};
                         millrace load rtsp://host/film --streams 100 --json --series load.csv --per-stream streams.csv\n\n\
                         docs/guide/load.md says what every figure means.")]
 pub(super) struct LoadArgs {
-    /// What to watch: rtsp://…, http://… (HLS if it ends in .m3u8), udp://… and rtp://… (listen), or @FILE with one URL a line
+    /// URLs to play: rtsp://…, http://… (HLS if it ends in .m3u8), udp://… and rtp://… (receive), or @FILE with one URL per line
     #[arg(value_name = "URL", required = true)]
     targets: Vec<String>,
-    /// Viewers, 1 to 20000
+    /// Number of viewers, 1 to 20000
     #[arg(long, short = 'n', value_name = "N", default_value_t = 10, help_heading = "Load")]
     streams: u32,
-    /// How long all watch together, after the last has come
+    /// How long all viewers play together, counted from the last arrival
     #[arg(long, value_name = "TIME", default_value = "10s", help_heading = "Load")]
     duration: HumanDuration,
-    /// When viewers come: all, ramp:TIME or poisson:N/s [default: a ramp of 10 ms for each]
+    /// When viewers arrive: all, ramp:TIME or poisson:N/s [default: a ramp of 10 ms per viewer]
     #[arg(long, value_name = "HOW", help_heading = "Load")]
     arrivals: Option<Arrivals>,
-    /// Who watches what: in-turn, uniform or zipf:S
+    /// How viewers choose titles: in-turn, uniform or zipf:S
     #[arg(long, value_name = "HOW", default_value = "in-turn", help_heading = "Load")]
     titles: TitleChoice,
-    /// What viewers do: habits with weights (watch, zap T, pause T for T, seek T, leave T [replaced]) or a script
+    /// Viewer behaviour: weighted habits (watch, zap T, pause T for T, seek T, leave T [replaced]) or a script
     #[arg(long, value_name = "TEXT", default_value = "watch", help_heading = "Load")]
     behaviour: Behaviour,
-    /// What everything random is drawn from
+    /// Seed of the random generator
     #[arg(long, value_name = "N", default_value_t = 1, help_heading = "Load")]
     seed: u64,
-    /// Where in the film the first viewer begins
+    /// Start position of the first viewer
     #[arg(long, value_name = "TIME", default_value = "0s", help_heading = "Load")]
     start: HumanDuration,
-    /// The others begin evenly spread over so much film behind it
+    /// Spread the start positions of the others evenly over this much media time
     #[arg(long, value_name = "TIME", default_value = "0s", help_heading = "Load")]
     start_spread: HumanDuration,
     #[command(flatten)]
@@ -73,10 +73,10 @@ pub(super) struct LoadArgs {
 #[derive(Args)]
 #[command(next_help_heading = "Receiving")]
 struct ReceiverArgs {
-    /// RTP by udp, or inside the RTSP connection: tcp
+    /// Transport: udp, or tcp (interleaved in the RTSP connection)
     #[arg(long, value_name = "HOW", default_value = "udp")]
     transport: TransportChoice,
-    /// Viewers over RTSP repair lost packets by FEC: xor, all or off; what is still missing then is lost
+    /// FEC used by RTSP viewers: xor, all or off; only packets that FEC cannot repair count as lost
     #[arg(long, value_name = "WHICH", default_value = "off")]
     fec: FecChoice,
     /// Threads, 1 to 16
@@ -91,17 +91,17 @@ struct ReceiverArgs {
     /// Put an emulated bad link between the viewers and this machine, as 'loss 1%, delay 20ms' (needs root)
     #[arg(long, value_name = "SPEC")]
     link: Option<LinkSpec>,
-    /// Rate of the film, for what has no clock of its own
+    /// Media bit rate, for streams that carry no clock
     #[arg(long, value_name = "RATE")]
     rate: Option<BitRate>,
     /// What lateness of RTP is counted against: the packets' timestamps, or the program clock of their transport stream (for servers
     /// that stamp packets when they send them)
     #[arg(long, value_name = "CLOCK", default_value = "rtp")]
     media_clock: MediaClock,
-    /// Whose transport streams are looked into: sample, all or none
+    /// Which viewers' transport streams are analysed: sample, all or none
     #[arg(long, value_name = "WHOSE", default_value = "sample")]
     inspect: Inspect,
-    /// All viewers of a thread share one RTCP socket: fewer descriptors, but no end of film is seen
+    /// Share one RTCP socket per thread: fewer descriptors, but the end of a title is not seen
     #[arg(long)]
     shared_rtcp: bool,
     /// Receive buffer of each RTP socket
@@ -110,7 +110,7 @@ struct ReceiverArgs {
     /// Time without a packet that counts as a stall
     #[arg(long, value_name = "TIME", default_value = "500ms")]
     stall: HumanDuration,
-    /// How long connecting, and each reply, may take
+    /// Timeout for connecting and for each reply
     #[arg(long, value_name = "TIME", default_value = "10s")]
     reply_timeout: HumanDuration,
 }
@@ -119,16 +119,16 @@ struct ReceiverArgs {
 #[derive(Args)]
 #[command(next_help_heading = "Viewers over HTTP")]
 struct WebArgs {
-    /// Film that is read ahead [default: 10 s, of HLS at least three segments]
+    /// Media buffered ahead [default: 10 s; for HLS at least three segments]
     #[arg(long, value_name = "TIME")]
     buffer: Option<HumanDuration>,
-    /// Film with which the picture starts, and goes on after it stood still
+    /// Media that must be buffered before playback starts or resumes after a stall
     #[arg(long, value_name = "TIME", default_value = "2s")]
     start_buffer: HumanDuration,
-    /// Which variant of an HLS film is played
+    /// Which variant of an HLS presentation to play
     #[arg(long, value_name = "WHICH", default_value = "highest")]
     variant: Variant,
-    /// Length of the film, for files that carry no clock when no --rate is given
+    /// Duration of the media, for files that carry no clock when --rate is not given
     #[arg(long, value_name = "TIME")]
     film_length: Option<HumanDuration>,
 }
@@ -163,25 +163,25 @@ impl WebArgs {
 #[derive(Args)]
 #[command(next_help_heading = "Output and limits")]
 struct OutputArgs {
-    /// The report as one JSON document
+    /// Print the report as one JSON document
     #[arg(long)]
     json: bool,
-    /// One line for each interval, as CSV
+    /// Write one CSV line per interval to this file
     #[arg(long, value_name = "FILE")]
     series: Option<PathBuf>,
-    /// One line for each session, as CSV
+    /// Write one CSV line per session to this file
     #[arg(long, value_name = "FILE")]
     per_stream: Option<PathBuf>,
     /// Interval of the series
     #[arg(long, value_name = "TIME", default_value = "1s")]
     interval: HumanDuration,
-    /// Most packets that may be missing, as 0.1%
+    /// Highest share of packets that may be missing, e.g. 0.1%
     #[arg(long, value_name = "PERCENT", default_value = "0%")]
     max_loss: Percent,
-    /// 99 % of packets must be no later than this
+    /// Highest lateness of the 99th percentile of packets
     #[arg(long, value_name = "TIME")]
     max_lateness: Option<HumanDuration>,
-    /// Most sessions that may fail
+    /// Highest number of sessions that may fail
     #[arg(long, value_name = "N", default_value_t = 0)]
     max_failed: u64,
     /// No progress line
@@ -416,7 +416,7 @@ fn broken_limits(output: &OutputArgs, report: &LoadReport) -> Vec<String> {
         broken.push(format!("{lost} packets lost ({percent:.4} %), allowed {} %", output.max_loss.0));
     }
     if let Some(web) = report.web.as_ref().filter(|web| web.rebuffers > 0) {
-        broken.push(format!("pictures stood still {} times for want of film", web.rebuffers));
+        broken.push(format!("playback stalled {} times for want of data", web.rebuffers));
     }
     if let Some(limit) = output.max_lateness {
         let p99 = HumanDuration(Duration::from_micros(report.lateness.p99_us));

@@ -23,7 +23,7 @@ use super::terminal::name;
                   millrace ls --json | jq '.[].name'"
 )]
 pub(super) struct LsArgs {
-    /// All that is known of every title, as one JSON array
+    /// Print everything known about every title as one JSON array
     #[arg(long)]
     json: bool,
     /// The address of every title, one a line; BASE is where they begin [default: those of the server on this machine, at

@@ -8,7 +8,7 @@ use std::sync::atomic::{AtomicBool, Ordering};
 
 use clap::{Args, Parser, Subcommand};
 use millrace_store::StoreError;
-use millrace_store::errand::Patience;
+use millrace_store::blocking::Timeout;
 use millrace_store::volume::{VOLUME_FILE, Volume};
 
 // First: its macros stand for those of the standard library in all that follow.
@@ -19,6 +19,7 @@ mod add;
 mod bench;
 mod bench_sender;
 mod doctor;
+mod egress;
 mod ffmpeg;
 mod fsck;
 mod inspect;
@@ -32,7 +33,6 @@ mod rm;
 mod scrub;
 pub(crate) mod serve;
 mod volume;
-mod ways;
 
 /// A media-on-demand server: a folder of films, paced to many viewers from one copy in memory.
 #[derive(Parser)]
@@ -69,11 +69,11 @@ enum Command {
 /// Where the titles are kept.
 #[derive(Args, Clone, Debug)]
 struct StoreArgs {
-    /// Store directory: prebuilt titles and the catalogue; of a volume of several members any one of them, which leads to the
-    /// others [default: $XDG_DATA_HOME/millrace or ~/.local/share/millrace]
+    /// Store directory: prebuilt titles and the catalogue. For a volume, the directory of any one member: it records where the
+    /// others are [default: $XDG_DATA_HOME/millrace or ~/.local/share/millrace]
     #[arg(long, value_name = "DIR", env = "MILLRACE_STORE")]
     store: Option<PathBuf>,
-    /// A member of the volume, in place of --store; give it once for each member. Only these directories are used, wherever
+    /// Directory of a volume member, instead of --store; repeat it for every member. Only these directories are used, wherever
     /// the members were before
     #[arg(long = "member", value_name = "DIR")]
     members: Vec<PathBuf>,
@@ -129,7 +129,7 @@ impl StoreArgs {
 struct NewStoreArgs {
     #[command(flatten)]
     old: StoreArgs,
-    /// Members that may be lost without loss of film, when the directories of --member become a new volume; see also: millrace
+    /// How many disk failures a new volume made of the --member directories must survive; see also: millrace
     /// help volume create [default: 1 if there are several]
     #[arg(long, value_name = "T", requires = "members")]
     parity: Option<usize>,
@@ -193,7 +193,7 @@ fn warned(volume: Volume) -> Volume {
 /// Whether there is no store in a directory. Where the disk does not answer there may be one.
 fn is_no_store(dir: &Path) -> bool {
     let look = |dir: &Path| !dir.join(VOLUME_FILE).exists();
-    millrace_store::errand::send_to(dir, Patience::Call, look).unwrap_or(false)
+    millrace_store::blocking::send_to(dir, Timeout::Call, look).unwrap_or(false)
 }
 
 /// Parses the command line, runs the command; 0 when all went well, 1 when not, 2 for a command line that is wrong.

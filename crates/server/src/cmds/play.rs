@@ -10,7 +10,7 @@ use millrace_client::{FecChoice, Output, Verdict};
 use millrace_core::time::MediaTicks;
 use millrace_core::units::{BitRate, HumanDuration};
 
-/// Play a film from any RTSP server, or listen to RTP, and report what came: loss, order, lateness, every byte
+/// Play a title from any RTSP server, or receive RTP, and report loss, order, lateness and wrong bytes
 ///
 /// The exit code is 0 when the film came to its end (or to the end that was asked for), nothing of it was lost and every byte
 /// that was compared is right.
@@ -23,19 +23,19 @@ use millrace_core::units::{BitRate, HumanDuration};
                         millrace play rtsp://host:8554/film --do 'pause@5,play@8,seek@10=30' --duration 20s\n\n\
                         Exit code: 0 all that was asked for came and is right; 1 packets were lost, bytes are wrong or missing,\n\
                         nothing came, or it could not be played at all; 2 the command line is wrong; 3 the stream was cut off\n\
-                        before its announced end: the connection closed, packets stopped, or goodbye was said too early; 4 what\n\
+                        before its announced end: the connection closed, packets stopped, or BYE was said too early; 4 what\n\
                         came is not the MPEG transport stream that was agreed on. Lateness and faults of the film itself are\n\
                         reported and do not change it.")]
 pub(super) struct PlayArgs {
-    /// rtsp://host[:port]/title, or rtp://[address]:port to listen to what somebody sends there
+    /// rtsp://host[:port]/title, or rtp://[address]:port to receive a stream sent to that address
     url: String,
-    /// How packets are to come: auto (UDP, and TCP if nothing comes), udp or tcp
+    /// Transport: udp, tcp, or auto (UDP, then TCP if nothing arrives)
     #[arg(long, value_name = "HOW", default_value = "auto")]
     transport: TransportChoice,
     /// Repair lost packets by FEC: xor (ST 2022-1; the only one for rtp://), all, or off
     #[arg(long, value_name = "WHICH", default_value = "off")]
     fec: FecChoice,
-    /// Where the transport stream goes: a file, - for standard output, or null
+    /// Where to write the transport stream: a file, - for standard output, or null
     #[arg(short, long, value_name = "FILE", default_value = "null")]
     output: String,
     /// The report: text, json or none
@@ -44,16 +44,16 @@ pub(super) struct PlayArgs {
     /// Compare every byte with this file
     #[arg(long, value_name = "FILE")]
     verify: Option<PathBuf>,
-    /// Where in the film to begin
+    /// Position to start at
     #[arg(long, value_name = "TIME")]
     start: Option<HumanDuration>,
-    /// Where in the film to end
+    /// Position to stop at
     #[arg(long, value_name = "TIME")]
     end: Option<HumanDuration>,
     /// Stop after this time
     #[arg(long, value_name = "TIME")]
     duration: Option<HumanDuration>,
-    /// What to do meanwhile: pause@SECONDS, play@SECONDS, seek@SECONDS=POSITION, separated by commas
+    /// Script of actions: pause@SECONDS, play@SECONDS, seek@SECONDS=POSITION, separated by commas
     #[arg(long = "do", value_name = "SCRIPT", default_value = "", hide_default_value = true)]
     script: Script,
     /// No progress line

@@ -9,7 +9,7 @@ use millrace_store::volume::{TitleInfo, Volume};
 
 use super::StoreArgs;
 
-/// Prepare titles that are in the store for more packet sizes
+/// Prepare stored titles for more packet sizes
 ///
 /// Titles that an older version has added get range sums, from which every packet size can be served, and CRCs, which find
 /// damage that sums of 16 bits do not see; older versions cannot read them then. A packet size that is named gets a meta-data
@@ -24,10 +24,10 @@ pub(super) struct PrepareArgs {
     /// Names or ids of titles
     #[arg(value_name = "TITLE", required_unless_present = "all", conflicts_with = "all")]
     titles: Vec<String>,
-    /// Every title of the store
+    /// All titles in the store
     #[arg(long)]
     all: bool,
-    /// Packet sizes to make meta-data for: bytes, multiples of 188, or 1k, 2k, 4k, 8k
+    /// Packet sizes to build metadata for: bytes (multiples of 188), or 1k, 2k, 4k, 8k
     #[arg(long, value_name = "LIST", value_delimiter = ',')]
     packet_sizes: Vec<PacketSize>,
     /// No progress bar, no summary

@@ -1,6 +1,6 @@
-//! `millrace repair`: what is missing on a member is made anew from the others. Also what `scrub` shares with it.
+//! `millrace repair`: what is missing on a member is rebuilt from the others. Also what `scrub` shares with it.
 
-mod patience;
+mod watchdog;
 
 use std::process::ExitCode;
 use std::sync::Arc;
@@ -20,7 +20,7 @@ use millrace_store::repair::{
 };
 use millrace_store::volume::Volume;
 
-use self::patience::Pulse;
+use self::watchdog::Pulse;
 use super::StoreArgs;
 use super::terminal::name;
 
@@ -31,15 +31,15 @@ const FAILED: u8 = 3;
 /// memory, on a disk that is slow and shared with viewers.
 const SILENCE: Duration = Duration::from_nanos(10 * REPAIR_ANSWER_NS);
 
-/// Make what is missing on a member of a volume from the others
+/// Rebuild what is missing on a member of a volume from the others
 ///
-/// Members that were out, replaced or added as a replacement are cleaned and brought up to date, title by title; then they are
-/// active again. A server may go on serving the volume meanwhile. A repair that was stopped or killed goes on where it was.
+/// Members that were missing or have been replaced are cleaned up and brought up to date title by title; then they are
+/// active again. A server can keep serving the volume meanwhile. A repair that was stopped or killed resumes where it was.
 #[derive(Args)]
 #[command(
     after_help = "Examples:\n  millrace repair --store /disk1/store\n  millrace repair --store /disk1/store --rate 50MB/s\n\n\
                   Exit code: 0 all members are whole and active; 1 all films are whole, but a member is not there or\n\
-                  has damage that a scrub mends; 2 some film is lost (it is named); 3 it could not be done or was stopped."
+                  has damage that a scrub repairs; 2 some film is lost (it is named); 3 it could not be done or was stopped."
 )]
 pub(super) struct RepairArgs {
     #[command(flatten)]
@@ -49,10 +49,10 @@ pub(super) struct RepairArgs {
 /// What repair and scrub are both told.
 #[derive(Args)]
 pub(super) struct WorkArgs {
-    /// Bytes a second read and written on all members together: 200MB/s, 1GiB/s, or none for no bound
+    /// Total read and write rate over all members: 200MB/s, 1GiB/s, or none for no limit
     #[arg(long, value_name = "RATE", default_value = "200MB/s", value_parser = parse_rate)]
     pub(super) rate: u64,
-    /// The result as JSON
+    /// Print the result as JSON
     #[arg(long)]
     pub(super) json: bool,
     /// No progress bar, no summary
@@ -72,7 +72,7 @@ fn attempt(args: &WorkArgs) -> anyhow::Result<ExitCode> {
     let (volume, report) = with_bar(args, move |volume, setting| repair(volume, &options, setting))?;
     let code = match report.verdict() {
         Verdict::Lost => 2,
-        _ if !report.absent.is_empty() || report.count(Fate::Mendable) > 0 => 1,
+        _ if !report.absent.is_empty() || report.count(Fate::Repairable) > 0 => 1,
         _ => 0,
     };
     if args.json {
@@ -83,9 +83,9 @@ fn attempt(args: &WorkArgs) -> anyhow::Result<ExitCode> {
             println!("{}: active again", volume.members().dir(usize::from(slot)).display());
         }
         println!(
-            "{}, {} mended, {} lost; {} read, {} written",
+            "{}, {} repaired, {} lost; {} read, {} written",
             Count(report.titles as u64, "title"),
-            report.count(Fate::Mended),
+            report.count(Fate::Repaired),
             report.count(Fate::Lost),
             ByteLen(report.bytes_read),
             ByteLen(report.bytes_written),
@@ -124,7 +124,7 @@ pub(super) fn with_bar(
         let report = work(&volume, Setting { time, stop: &stop, tell: &mut tell, faults, answer_ns })?;
         Ok((volume, report))
     };
-    let result = patience::wait(&pulse, SILENCE, run);
+    let result = watchdog::wait(&pulse, SILENCE, run);
     bar.finish_and_clear();
     result
 }
@@ -155,8 +155,8 @@ pub(super) fn or_failed(result: anyhow::Result<ExitCode>) -> ExitCode {
 pub(super) fn print_found(volume: &Volume, report: &Report) {
     for found in &report.found {
         let fate = match found.fate {
-            Fate::Mended => "mended",
-            Fate::Mendable => "can be mended",
+            Fate::Repaired => "repaired",
+            Fate::Repairable => "can be repaired",
             Fate::Lost => "LOST",
         };
         println!("{fate}: {} ({}): {}", found.path.display(), found.name, found.what);

@@ -7,17 +7,17 @@ use millrace_store::StoreError;
 
 use super::StoreArgs;
 
-/// Remove titles from the store; the files they were made from stay
+/// Remove titles from the store; the source files are kept
 #[derive(Args)]
 #[command(
     after_help = "Example:\n  millrace rm lobby-loop\n\nA running server notices within seconds; who is watching sees the film \
                         to its end. A server that\nwas started on the folder of the source file would add it again: move the source file away first."
 )]
 pub(super) struct RmArgs {
-    /// Names or ids, as `millrace ls` shows them
+    /// Names or ids as shown by `millrace ls`
     #[arg(required = true, value_name = "TITLE")]
     titles: Vec<String>,
-    /// Say nothing when all went well
+    /// Print nothing on success
     #[arg(long, short)]
     quiet: bool,
     #[command(flatten)]

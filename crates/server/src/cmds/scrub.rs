@@ -1,4 +1,4 @@
-//! `millrace scrub`: every byte of every member read, quiet corruption found and mended.
+//! `millrace scrub`: every byte of every member read, silent corruption found and repaired.
 
 use std::process::ExitCode;
 
@@ -9,19 +9,19 @@ use millrace_store::scrub::{ScrubOptions, scrub};
 
 use super::repair::{WorkArgs, or_failed, print_found, print_report, with_bar};
 
-/// Read every byte of every member, find quiet corruption and mend it
+/// Verify every byte on every member, and repair silent corruption
 ///
-/// Each file is held against the hash of its manifest, each packet of film and parity against its sum, and the parity against
-/// the film. What is wrong is made anew from the rest and replaces the damaged file. Run it every few weeks, while all disks are
-/// there: a disk that dies later needs all that is on the others.
+/// Each file is compared with the hash in its manifest, each packet of media and parity with its checksum, and the parity with
+/// the media. Damaged files are rebuilt from the remaining data and replaced. Run it every few weeks while all disks are
+/// present: rebuilding a disk that fails later needs all data on the others.
 #[derive(Args)]
 #[command(
     after_help = "Examples:\n  millrace scrub --store /disk1/store\n  millrace scrub --store /disk1/store --check --json\n\n\
-                  Exit code: 0 nothing was wrong; 1 something was and has been mended (with --check: can be), or a member is not\n\
+                  Exit code: 0 nothing was wrong; 1 something was and has been repaired (with --check: can be), or a member is not\n\
                   there; 2 some film is lost (it is named, and not touched); 3 it could not be done or was stopped."
 )]
 pub(super) struct ScrubArgs {
-    /// Only look, change nothing
+    /// Report only, change nothing
     #[arg(long)]
     check: bool,
     #[command(flatten)]
@@ -42,8 +42,8 @@ fn attempt(args: &ScrubArgs) -> anyhow::Result<ExitCode> {
     } else if !quiet {
         print_found(&volume, &report);
         let (count, word) = match args.check {
-            true => (report.count(Fate::Mendable), "can be mended"),
-            false => (report.count(Fate::Mended), "mended"),
+            true => (report.count(Fate::Repairable), "can be repaired"),
+            false => (report.count(Fate::Repaired), "repaired"),
         };
         println!(
             "{}, {} read: {count} {word}, {} lost",
@@ -54,7 +54,7 @@ fn attempt(args: &ScrubArgs) -> anyhow::Result<ExitCode> {
     }
     Ok(ExitCode::from(match report.verdict() {
         Verdict::Healthy => 0,
-        Verdict::Mended => 1,
+        Verdict::Repaired => 1,
         Verdict::Lost => 2,
     }))
 }

@@ -8,7 +8,7 @@ use anyhow::{anyhow, bail};
 use clap::{Args, Subcommand};
 use millrace_core::limits::{MAX_PARITY_UNITS, MAX_UNIT_PACKETS};
 use millrace_core::units::Count;
-use millrace_store::errand::Patience;
+use millrace_store::blocking::Timeout;
 use millrace_store::format::superblock::Geometry;
 use millrace_store::members::{MemberState, Members, SlotReport};
 use millrace_store::volume::{TITLES_DIR, Volume};
@@ -17,10 +17,10 @@ use serde_json::{Value, json};
 use super::StoreArgs;
 use super::repair::or_failed;
 
-/// Make volumes of several disks, look at them, add and replace members
+/// Create volumes of several disks, show their state, add and replace members
 ///
-/// A volume spreads each film over its members, with parity: as many of them as it was made for may be lost, and viewers
-/// notice nothing. The same parity repairs losses on the network for viewers who ask for FEC.
+/// A volume spreads each title over its members with parity: it survives as many lost members as it was created for, and viewers
+/// notice nothing. The same parity repairs packet loss on the network for viewers that request FEC.
 #[derive(Args)]
 pub(super) struct VolumeArgs {
     #[command(subcommand)]
@@ -35,7 +35,7 @@ enum Command {
     Replace(ReplaceArgs),
 }
 
-/// Make a volume of directories that are not stores yet
+/// Create a volume from directories that are not stores yet
 #[derive(Args)]
 #[command(
     after_help = "Examples:\n  millrace volume create /disk1/store /disk2/store /disk3/store   any one of three may be lost\n  \
@@ -44,25 +44,25 @@ enum Command {
                         Any member's directory then stands for the volume: millrace serve --store /disk1/store"
 )]
 struct CreateArgs {
-    /// Directories, one on each disk; made if they are not there
+    /// Directories, one per disk; created if missing
     #[arg(required = true, value_name = "DIR")]
     dirs: Vec<PathBuf>,
-    /// Members that may be lost without loss of film [default: 1, or 0 for a single directory]
+    /// How many disk failures the volume must survive [default: 1, or 0 for a single directory]
     #[arg(long, value_name = "T")]
     parity: Option<usize>,
-    /// Parity units in a row of a volume with a single directory, for the network alone: 1 repairs one lost packet in each
+    /// Parity units per stripe of a single-directory volume, used only for FEC on the network: 1 repairs one lost packet in each
     /// column, more repair as many (for Millrace's own client)
     #[arg(long, value_name = "M")]
     fec: Option<usize>,
-    /// Data units in a row ("k") [default: what suits the number of members and FEC for other players]
+    /// Data units per stripe (k) [default: chosen for the number of members and for ST 2022-1 FEC]
     #[arg(long, value_name = "K")]
     data_units: Option<u16>,
-    /// Packets in a unit ("U"), 1 to 20: that many packets lost in a row can be repaired [default: what suits K]
+    /// Packets per unit (U), 1 to 20: a burst of that many lost packets can be repaired [default: chosen for K]
     #[arg(long, value_name = "U")]
     unit_packets: Option<u32>,
 }
 
-/// Show the members of a volume and what may be lost
+/// Show the members of a volume and how many more may fail
 #[derive(Args)]
 #[command(
     after_help = "Examples:\n  millrace volume status /disk1/store\n  millrace volume status /disk1/store --json\n\nExit code: 0 all \
@@ -70,48 +70,48 @@ struct CreateArgs {
                         not be found out."
 )]
 struct StatusArgs {
-    /// Any member's directory [default: the store]
+    /// Directory of any member [default: the store]
     #[arg(value_name = "DIR", conflicts_with = "members")]
     dir: Option<PathBuf>,
-    /// As one JSON document
+    /// Print one JSON document
     #[arg(long)]
     json: bool,
     #[command(flatten)]
     store: StoreArgs,
 }
 
-/// Add a disk: films added from now on lie on it too
+/// Add a disk: newly added titles use it too
 #[derive(Args)]
 #[command(
     after_help = "Example:\n  millrace volume add /disk1/store /disk4/store\n\nFilms that are there already stay on the members that \
-                        they are on. To spread one anew, remove it and add it again."
+                        they are on. To spread one again, remove it and add it again."
 )]
 struct AddArgs {
-    /// Any member's directory
+    /// Directory of any member
     #[arg(value_name = "DIR")]
     dir: PathBuf,
-    /// Directory on the new disk; made if it is not there
+    /// Directory on the new disk; created if missing
     #[arg(value_name = "NEW")]
     new: PathBuf,
-    /// Members that may be lost of films added from now on [default: as before, at least 1]
+    /// How many disk failures newly added titles must survive [default: as before, at least 1]
     #[arg(long, value_name = "T")]
     parity: Option<usize>,
 }
 
-/// Put a new disk in a member's place; millrace repair fills it
+/// Replace a member by a new disk, which millrace repair then fills
 #[derive(Args)]
 #[command(
     after_help = "Example:\n  millrace volume replace /disk1/store --member 2 /disk9/store\n  millrace repair --store /disk1/store\n\n\
-                        What was on the old disk is not believed from then on, also if it comes back."
+                        From then on the contents of the old disk count as stale, even if it comes back."
 )]
 struct ReplaceArgs {
     /// Directory of any other member
     #[arg(value_name = "DIR")]
     dir: PathBuf,
-    /// Which member: its number or its old directory, as millrace volume status shows them
+    /// Index or old directory of the member to replace, as shown by millrace volume status
     #[arg(long, value_name = "I|DIR")]
     member: String,
-    /// Directory on the new disk; made if it is not there
+    /// Directory on the new disk; created if missing
     #[arg(value_name = "NEW")]
     new: PathBuf,
 }
@@ -138,7 +138,7 @@ fn wanted(args: &CreateArgs) -> anyhow::Result<Geometry> {
     if let Some(k) = args.data_units {
         let (own, t) = (usize::from(k), usize::from(geometry.tolerance()));
         let (units, m) = match members {
-            1 if geometry.m == 0 => bail!("--data-units: a single directory has rows only with --fec M"),
+            1 if geometry.m == 0 => bail!("--data-units: a single directory has stripes only with --fec M"),
             1 => (1, usize::from(geometry.m)),
             _ => (members - t, t * (own / (members - t))),
         };
@@ -155,7 +155,7 @@ fn wanted(args: &CreateArgs) -> anyhow::Result<Geometry> {
     if let Some(unit_packets) = args.unit_packets {
         anyhow::ensure!(
             !geometry.is_single(),
-            "--unit-packets: a single directory has rows only with --fec M"
+            "--unit-packets: a single directory has stripes only with --fec M"
         );
         anyhow::ensure!(
             (1..=MAX_UNIT_PACKETS).contains(&unit_packets),
@@ -188,7 +188,7 @@ fn add(args: &AddArgs) -> anyhow::Result<ExitCode> {
     let geometry = geometry(members, Some(args.parity.unwrap_or(before.max(1))), 0)?;
     volume.add_member(&args.new, geometry)?;
     println!("member {} is {}", members - 1, args.new.display());
-    println!("films added from now on: {} on {}", in_words(&geometry), count(members));
+    println!("newly added titles: {} on {}", in_words(&geometry), count(members));
     Ok(ExitCode::SUCCESS)
 }
 
@@ -267,7 +267,7 @@ fn is_whole(slot: &SlotReport) -> bool {
 /// Titles on a member, as far as it can be looked at.
 fn titles_on(members: &Members, slot: &SlotReport) -> Option<usize> {
     let count = |dir: &Path| std::fs::read_dir(dir.join(TITLES_DIR)).ok().map(Iterator::count);
-    slot.absent.is_none().then(|| members.ask(slot.index, Patience::Work, count).ok().flatten())?
+    slot.absent.is_none().then(|| members.ask(slot.index, Timeout::Work, count).ok().flatten())?
 }
 
 fn as_json(members: &Members, report: &[SlotReport], health: &str, lost: usize) -> Value {
@@ -322,7 +322,7 @@ fn print(members: &Members, report: &[SlotReport], health: &str, lost: usize) ->
         "degraded" => {
             writeln!(
                 out,
-                "{lost} of {} missing or incomplete, {} may be; films can be played, none can be added",
+                "{lost} of {} missing or incomplete, {} may be; titles can be played, none can be added",
                 count(report.len()),
                 geometry.tolerance()
             )?;

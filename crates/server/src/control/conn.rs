@@ -69,7 +69,7 @@ pub(super) async fn serve(hub: Shared, line: Rc<Line>) {
     }
     if line.closing.get() && !line.broken.get() {
         // Whether it ends in time or not, the connection is closed.
-        let _ = timeout(LINGER, say_goodbye(&hub, &line, ended)).await;
+        let _ = timeout(LINGER, say_bye(&hub, &line, ended)).await;
     }
     hub.borrow_mut().hang_up(line.key);
 }
@@ -128,7 +128,7 @@ fn handle(hub: &Shared, line: &Line, framer: &mut Framer) -> Turn {
 }
 
 /// Lets the last reply out and waits for the viewer to close its side.
-async fn say_goodbye(hub: &Shared, line: &Line, ended: bool) {
+async fn say_bye(hub: &Shared, line: &Line, ended: bool) {
     while line.has_output() && !line.broken.get() {
         if line.stream.writable().await.is_err() {
             return;

@@ -1,4 +1,4 @@
-//! What all tasks share: the session server, the engines' doors and the lines to the viewers.
+//! What all tasks share: the session server, the engines' handles and the lines to the viewers.
 
 use std::cell::{Cell, RefCell};
 use std::collections::{HashMap, VecDeque};
@@ -16,7 +16,7 @@ use tokio::net::TcpStream;
 use tokio::sync::Notify;
 
 use super::log::ClientLog;
-use super::{EngineDoor, Snapshot};
+use super::{EnginePort, Snapshot};
 use crate::session::{ConnKey, Output, Server};
 
 /// Commands that wait for room in an engine's ring before connections are no longer read.
@@ -40,7 +40,7 @@ pub(super) struct Hub {
 }
 
 struct EngineLink {
-    door: Box<dyn EngineDoor>,
+    handle: Box<dyn EnginePort>,
     /// Commands that the ring had no room for, in their order.
     waiting: VecDeque<Command>,
     gone: bool,
@@ -120,8 +120,8 @@ impl Line {
 }
 
 impl Hub {
-    pub(super) fn new(server: Server, engines: Vec<Box<dyn EngineDoor>>, write_timeout_ns: u64) -> Self {
-        let link = |door| EngineLink { door, waiting: VecDeque::new(), gone: false };
+    pub(super) fn new(server: Server, engines: Vec<Box<dyn EnginePort>>, write_timeout_ns: u64) -> Self {
+        let link = |handle| EngineLink { handle, waiting: VecDeque::new(), gone: false };
         Self {
             server,
             engines: engines.into_iter().map(link).collect(),
@@ -212,7 +212,7 @@ impl Hub {
         match line.stream.as_fd().try_clone_to_owned() {
             Ok(fd) => self.send(engine, Command::ConnAdd { conn: id, fd }),
             Err(error) => {
-                self.no_files("connection cannot be handed to its engine", &error);
+                self.no_files("a connection cannot be passed to its engine", &error);
                 line.broken.set(true);
                 line.wake.notify_one();
             }
@@ -241,7 +241,7 @@ impl Hub {
     fn push_waiting(&mut self, engine: usize) {
         let link = &mut self.engines[engine];
         while let Some(command) = link.waiting.pop_front() {
-            if let Err(command) = link.door.send(command) {
+            if let Err(command) = link.handle.send(command) {
                 link.waiting.push_front(command);
                 return self.backlog.notify_one();
             }
@@ -267,15 +267,15 @@ impl Hub {
         self.engines.iter().any(|link| link.waiting.len() > MAX_BACKLOG)
     }
 
-    pub(super) fn engine_door(&self, engine: usize) -> Option<&dyn EngineDoor> {
-        self.engines.get(engine).map(|link| &*link.door)
+    pub(super) fn engine_port(&self, engine: usize) -> Option<&dyn EnginePort> {
+        self.engines.get(engine).map(|link| &*link.handle)
     }
 
     /// Takes what an engine has to say; whether there may be more.
     pub(super) fn take_events(&mut self, engine: usize) -> bool {
-        self.engines[engine].door.rearm();
+        self.engines[engine].handle.rearm();
         for _ in 0..EVENTS_PER_TURN {
-            match self.engines[engine].door.poll_event() {
+            match self.engines[engine].handle.poll_event() {
                 // The buffer of a written reply: freed here, on the side that may.
                 Some(Event::Recycle { .. }) => {}
                 Some(event) => {
@@ -317,7 +317,7 @@ impl Hub {
     /// Notices that an engine's thread has ended.
     pub(super) fn look_for_end(&mut self, engine: usize) {
         let link = &mut self.engines[engine];
-        if link.gone || !link.door.is_finished() {
+        if link.gone || !link.handle.is_finished() {
             return;
         }
         while self.take_events(engine) {} // its last words
@@ -334,7 +334,7 @@ impl Hub {
         self.engines.iter().all(|link| link.gone)
     }
 
-    /// Ends the engines: they say goodbye to whom they send.
+    /// Ends the engines: they say BYE to whom they send.
     pub(super) fn stop_engines(&mut self) {
         for engine in 0..self.engines.len() {
             self.send(engine, Command::Stop);

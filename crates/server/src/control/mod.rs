@@ -11,8 +11,8 @@
 //! nobody but itself. Once a connection carries RTP, the engine is its only writer and replies go to it as commands.
 //!
 //! ```no_run
-//! # use millrace_server::control::{Control, ControlConfig, EngineDoor, Sockets, UdpSockets};
-//! # fn wire(library: Box<dyn millrace_server::session::Library>, engine: Box<dyn EngineDoor>,
+//! # use millrace_server::control::{Control, ControlConfig, EnginePort, Sockets, UdpSockets};
+//! # fn wire(library: Box<dyn millrace_server::session::Library>, engine: Box<dyn EnginePort>,
 //! #         rtp: std::net::UdpSocket, rtcp: std::net::UdpSocket) -> Result<(), Box<dyn std::error::Error>> {
 //! let sockets = Sockets {
 //!     listeners: vec![std::net::TcpListener::bind("[::]:8554")?],
@@ -27,7 +27,7 @@
 #![forbid(unsafe_code)]
 
 mod conn;
-mod engine_door;
+mod engine_port;
 mod hub;
 mod log;
 mod run;
@@ -40,7 +40,7 @@ use std::time::Duration;
 use millrace_core::limits::RTSP_WRITE_TIMEOUT_NS;
 use tokio::sync::mpsc;
 
-pub use engine_door::EngineDoor;
+pub use engine_port::EnginePort;
 
 use crate::session::{Counters, Library, ServerConfig, SessionInfo, SystemEntropy};
 
@@ -148,7 +148,7 @@ impl Control {
     pub fn start(
         config: ControlConfig,
         library: Box<dyn Library>,
-        engines: Vec<Box<dyn EngineDoor>>,
+        engines: Vec<Box<dyn EnginePort>>,
         sockets: Sockets,
     ) -> Result<ControlHandle, ControlError> {
         if engines.is_empty() {
@@ -251,8 +251,8 @@ impl ControlHandle {
         self.thread.as_ref().is_none_or(JoinHandle::is_finished)
     }
 
-    /// Accepts no more, has the engines say goodbye to their viewers, ends all sessions, closes all connections, waits
-    /// for the engines at most `limit`. The engines' doors are dropped at the end.
+    /// Accepts no more, has the engines say BYE to their viewers, ends all sessions, closes all connections, waits
+    /// for the engines at most `limit`. The engines' handles are dropped at the end.
     pub fn shut_down(mut self, limit: Duration) -> Option<Farewell> {
         self.end(limit)
     }

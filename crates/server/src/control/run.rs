@@ -15,7 +15,7 @@ use tokio::task::{JoinHandle, spawn_local};
 use tokio::time::{MissedTickBehavior, interval, sleep, timeout};
 
 use super::hub::{Hub, Shared};
-use super::{Ask, ControlConfig, ControlError, EngineDoor, Farewell, Sockets, conn, udp};
+use super::{Ask, ControlConfig, ControlError, EnginePort, Farewell, Sockets, conn, udp};
 use crate::session::{Entropy, Library, Server};
 
 /// Time-outs are looked for this often.
@@ -27,8 +27,8 @@ const RETRY: Duration = Duration::from_millis(1);
 const LISTEN_BACKLOG: i32 = 4096;
 /// Pause after a failed accept: no descriptor is left, and one more try at once will not find one.
 const ACCEPT_PAUSE: Duration = Duration::from_millis(100);
-/// How long the engines may take to say goodbye to their viewers.
-const GOODBYE: Duration = Duration::from_secs(1);
+/// How long the engines may take to say BYE to their viewers.
+const BYE_LIMIT: Duration = Duration::from_secs(1);
 /// How often the end is looked for.
 const END_POLL: Duration = Duration::from_millis(2);
 
@@ -37,7 +37,7 @@ pub(super) struct Parts {
     pub(super) config: ControlConfig,
     pub(super) library: Box<dyn Library>,
     pub(super) entropy: Box<dyn Entropy>,
-    pub(super) engines: Vec<Box<dyn EngineDoor>>,
+    pub(super) engines: Vec<Box<dyn EnginePort>>,
     pub(super) sockets: Sockets,
 }
 
@@ -87,7 +87,7 @@ fn start(hub: &Shared, engines: usize, sockets: Sockets) -> Result<Vec<JoinHandl
         spawn_local(udp::glance(Rc::clone(hub), pair.rtp));
     }
     for engine in 0..engines {
-        let fd = hub.borrow().engine_door(engine).map(|door| door.event_fd().try_clone_to_owned());
+        let fd = hub.borrow().engine_port(engine).map(|handle| handle.event_fd().try_clone_to_owned());
         let fd = fd.unwrap_or_else(|| Err(io::Error::other("no such engine"))).and_then(watch);
         let fd = fd.map_err(refused("watch the engine's bell"))?;
         spawn_local(hear(Rc::clone(hub), engine, fd));
@@ -184,7 +184,7 @@ async fn shut_down(hub: &Shared, engines: usize, limit: Duration) -> Farewell {
     let look = |hub: &mut Hub| (0..engines).for_each(|engine| hub.look_for_end(engine));
     if hub.borrow_mut().server.begin_shutdown() > 0 {
         hub.borrow_mut().stop_engines();
-        let goodbye = async {
+        let bye = async {
             loop {
                 look(&mut hub.borrow_mut());
                 if hub.borrow().server.unfinished_count() == 0 || hub.borrow().engines_gone() {
@@ -194,7 +194,7 @@ async fn shut_down(hub: &Shared, engines: usize, limit: Duration) -> Farewell {
             }
         };
         // Whoever has not been told by then is not told.
-        let _ = timeout(GOODBYE.min(limit), goodbye).await;
+        let _ = timeout(BYE_LIMIT.min(limit), bye).await;
     }
     {
         let mut hub = hub.borrow_mut();

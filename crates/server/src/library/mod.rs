@@ -2,10 +2,10 @@
 //!
 //! | module | holds |
 //! | --- | --- |
-//! | [`watch`] | which files of a folder are films that have come to rest |
+//! | [`watch`] | which files of a folder are titles that have come to rest |
 //! | [`skipped`] | what was said of files and folders that were left out |
-//! | [`shelf`] | the titles of the store, as the control plane looks them up and opens them |
+//! | [`open_titles`] | the titles of the store, as the control plane looks them up and opens them |
 
-pub mod shelf;
+pub mod open_titles;
 pub mod skipped;
 pub mod watch;

@@ -1,4 +1,4 @@
-//! Which files of a folder are films that are ready to be added.
+//! Which files of a folder are titles that are ready to be added.
 
 use std::collections::{HashMap, HashSet};
 use std::path::{Path, PathBuf};
@@ -50,7 +50,7 @@ struct Links {
 impl Links {
     /// Whether the link at `path` is followed; an error the first time that one is left out.
     fn may_follow(&mut self, path: &Path) -> Result<bool, ScanError> {
-        // A link that leads nowhere is no film.
+        // A link that leads nowhere is no title.
         let Ok(target) = std::fs::canonicalize(path) else { return Ok(false) };
         let is_dir = target.is_dir();
         if self.follow {
@@ -89,7 +89,7 @@ impl Watcher {
         self
     }
 
-    /// Films that have come to rest since the last scan, each content once, in order of their paths; and what could not
+    /// Titles that have come to rest since the last scan, each content once, in order of their paths; and what could not
     /// be read.
     pub fn scan(&mut self, now: SystemTime) -> (Vec<PathBuf>, Vec<ScanError>) {
         let (mut found, mut errors) = (Vec::new(), Vec::new());
@@ -152,7 +152,7 @@ fn collect(
             }
         }
         if kind.is_dir() || kind.is_symlink() && path.is_dir() {
-            // A store within the folder of films holds films too; they are served already.
+            // A store within the folder of titles holds titles too; they are served already.
             if depth < MAX_DEPTH && !path.join("volume.mrv").exists() {
                 collect(&path, depth + 1, links, found, errors);
             }
@@ -180,25 +180,25 @@ mod tests {
     fn a_film_is_handed_out_once_and_again_when_it_changes() {
         let dir = tempfile::tempdir().unwrap();
         fs::create_dir(dir.path().join("sub")).unwrap();
-        let film = dir.path().join("sub/a.TS");
-        fs::write(&film, b"1").unwrap();
+        let media = dir.path().join("sub/a.TS");
+        fs::write(&media, b"1").unwrap();
         fs::write(dir.path().join("notes.txt"), b"1").unwrap();
         fs::write(dir.path().join(".hidden.ts"), b"1").unwrap();
         let mut watcher = Watcher::new(vec![dir.path().to_owned()]);
-        assert_eq!(watcher.scan(later(10)).0, std::slice::from_ref(&film));
+        assert_eq!(watcher.scan(later(10)).0, std::slice::from_ref(&media));
         assert!(watcher.scan(later(20)).0.is_empty());
-        fs::write(&film, b"22").unwrap();
-        assert_eq!(watcher.scan(later(30)).0, [film]);
+        fs::write(&media, b"22").unwrap();
+        assert_eq!(watcher.scan(later(30)).0, [media]);
     }
 
     #[test]
     fn a_file_that_is_still_arriving_waits() {
         let dir = tempfile::tempdir().unwrap();
-        let film = dir.path().join("a.mp4");
-        fs::write(&film, b"1").unwrap();
+        let media = dir.path().join("a.mp4");
+        fs::write(&media, b"1").unwrap();
         let mut watcher = Watcher::new(vec![dir.path().to_owned()]);
         assert!(watcher.scan(SystemTime::now()).0.is_empty());
-        assert_eq!(watcher.scan(later(4)).0, [film]);
+        assert_eq!(watcher.scan(later(4)).0, [media]);
     }
 
     #[test]

@@ -11,8 +11,8 @@ use millrace_core::time::Instant;
 use millrace_core::units::BitRate;
 
 use super::config::RateBasis;
-use super::doors::Entry;
 use super::fec::FecMode;
+use super::ports::Entry;
 use super::server::{ConnKey, Server, SessionKey, bucket};
 use super::state::{EndReason, Path, Session};
 use crate::rtsp::Reply;

@@ -52,7 +52,7 @@ counters! {
     sessions_ended_early,
     /// Sessions ended by a failure: disk, slow reader, unreachable viewer.
     sessions_failed,
-    /// Films played to their end.
+    /// Titles played to their end.
     films_finished,
     /// SETUP and PLAY requests refused for lack of streams or bit rate (453).
     refused_full,

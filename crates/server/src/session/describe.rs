@@ -2,8 +2,8 @@
 
 use rtsp_types::headers::{ACCEPT, CONTENT_BASE, CONTENT_TYPE};
 
-use super::doors::Entry;
 use super::fec::wish;
+use super::ports::Entry;
 use super::server::{ConnKey, Server};
 use crate::rtsp::{Reply, Request, target};
 use crate::sdp;

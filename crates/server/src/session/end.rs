@@ -207,7 +207,7 @@ impl Server {
     }
 
     /// The server stops: no more connections and sessions. Returns how many viewers have been sent something, so that
-    /// their players wait for more or for BYE: stop their engines first ([`Command::Stop`] says goodbye), and call
+    /// their players wait for more or for BYE: stop their engines first ([`Command::Stop`] says BYE), and call
     /// [`Server::shut_down`] when [`Server::unfinished_count`] is 0.
     pub fn begin_shutdown(&mut self) -> usize {
         self.shutting_down = true;

@@ -5,7 +5,7 @@
 //!
 //! | module | holds |
 //! | --- | --- |
-//! | [`doors`] | library and entropy as traits |
+//! | [`ports`] | library and entropy as traits |
 //! | [`config`] | settings and their defaults |
 //! | [`notice`], [`counters`] | what happened, for logs and metrics |
 //! | `state` | the life of a session, with its table |
@@ -15,7 +15,7 @@
 //! | `admission` | SETUP checks, PLAY reserves, a long pause gives back |
 //! | `seek` | which media time the start of a range means |
 //! | `refusal` | the log line of a request that was turned down |
-//! | `fec` | parity beside the film: wishes, grants, the streams that carry it |
+//! | `fec` | parity beside the title: wishes, grants, the streams that carry it |
 //! | `end` | TEARDOWN, expiry, shutdown |
 //! | `events` | what the engines say |
 //! | `liveness` | what viewers send beside requests: RTCP, hole punches |
@@ -30,7 +30,6 @@ mod admission;
 pub mod config;
 pub mod counters;
 mod describe;
-pub mod doors;
 mod end;
 mod events;
 mod fec;
@@ -39,6 +38,7 @@ pub mod notice;
 pub mod packet_size;
 mod params;
 mod play;
+pub mod ports;
 mod refusal;
 mod seek;
 mod server;
@@ -48,11 +48,11 @@ mod state;
 
 pub use config::{RateBasis, ServerConfig};
 pub use counters::Counters;
-pub use doors::{AccessPoint, AccessPoints, Entropy, Entry, Library, OpenError, SystemEntropy, Track};
 pub use fec::{FecMatrix, FecMode, TRACK_RS, TRACK_XOR, port_offset};
 pub use liveness::UdpPort;
 pub use notice::Notice;
 pub use packet_size::{PacketSizes, PathMtu, kernel_path_mtu};
+pub use ports::{AccessPoint, AccessPoints, Entropy, Entry, Library, OpenError, SystemEntropy, Track};
 pub use seek::{Presentation, TimeBase};
 pub use server::{ConnKey, ConnRefusal, Output, Server, SessionInfo, SessionKey};
 pub use state::{EndReason, Path, State};

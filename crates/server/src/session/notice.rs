@@ -31,7 +31,7 @@ pub enum Notice {
         title: String,
         /// From where.
         from: MediaTicks,
-        /// This is a jump within the film.
+        /// This is a jump within the title.
         seek: bool,
     },
     /// It has paused.
@@ -41,7 +41,7 @@ pub enum Notice {
         /// The title.
         title: String,
     },
-    /// The film has been sent to its end, and BYE with it.
+    /// The title has been sent to its end, and BYE with it.
     Finished {
         /// The session.
         session: String,
@@ -63,7 +63,7 @@ pub enum Notice {
         /// What was sent in the session's last stream; `None` if the engine was gone before it could tell.
         totals: Option<Totals>,
     },
-    /// What is sent beside a session's film is settled, or has changed.
+    /// What is sent beside a session's media is settled, or has changed.
     Fec {
         /// The session.
         session: String,

@@ -82,7 +82,7 @@ impl Server {
             return Reply::error(453, why);
         }
         if !self.sessions.contains_key(&key) {
-            return Reply::error(454, "the session has ended: its title could not be opened anew");
+            return Reply::error(454, "the session has ended: its title could not be opened again");
         }
         self.tell_fec(key, None);
         let state = self.sessions.get(&key).and_then(|session| session.fec_state());

@@ -6,9 +6,9 @@ use millrace_core::wire::rtp::sequence_of;
 use millrace_offload::command::{Command, PlaySpec};
 use rtsp_types::headers::{RANGE, RTP_INFO, SCALE, SESSION, SPEED};
 
-use super::doors::AccessPoint;
 use super::fec::fec_header;
 use super::notice::Notice;
+use super::ports::AccessPoint;
 use super::seek;
 use super::server::{ConnKey, Server, SessionKey, header};
 use super::state::{Media, Pending, Plan, Run, Session, Start, Stop};

@@ -43,7 +43,7 @@ impl Presentation {
     }
 
     /// The media time that a player means by PTS `asked`, of several the first of these that lies in the title: counted from
-    /// the base that it is playing, as ffplay does; from the first, as all do that start anew; from the base that has such
+    /// the base that it is playing, as ffplay does; from the first, as all do that start again; from the base that has such
     /// a PTS. If none does, counted from the base that it is playing. `None` if nothing is known.
     fn time_of(&self, asked: i64, playing: impl FnOnce() -> MediaTicks, end: i64) -> Option<i64> {
         let here = match self.bases.len() {

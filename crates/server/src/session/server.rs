@@ -14,9 +14,9 @@ use rtsp_types::{HeaderName, Method, Version};
 
 use super::config::ServerConfig;
 use super::counters::Counters;
-use super::doors::{Entropy, Library};
 use super::end::Closing;
 use super::notice::Notice;
+use super::ports::{Entropy, Library};
 use super::slots::EngineSlots;
 use super::state::{Path, Session, State};
 use crate::rtsp::reply::{PUBLIC as METHODS, ReplyHead};
@@ -93,7 +93,7 @@ pub struct SessionInfo {
     pub path: Path,
     /// Its state.
     pub state: State,
-    /// Film time that is being sent, where it is known.
+    /// Media time that is being sent, where it is known.
     pub position: Option<MediaTicks>,
     /// Nanoseconds since SETUP.
     pub age_ns: u64,

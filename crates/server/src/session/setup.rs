@@ -9,9 +9,9 @@ use rtsp_types::Url;
 use rtsp_types::headers::{RETRY_AFTER, SESSION, TRANSPORT, USER_AGENT};
 
 use super::admission::Room;
-use super::doors::{Entry, OpenError};
 use super::fec::{Granted, fec_header};
 use super::notice::Notice;
+use super::ports::{Entry, OpenError};
 use super::server::{ConnKey, Output, Server, SessionKey, bucket};
 use super::state::{EndReason, Media, Path, Session, State};
 use crate::rtsp::target::Target;
@@ -23,7 +23,7 @@ const RETRY_AFTER_S: &str = "10";
 
 /// A way that suits both sides.
 #[derive(Clone, Copy)]
-struct Way {
+struct ChosenTransport {
     spec: Spec,
     path: Path,
 }
@@ -88,7 +88,7 @@ impl Server {
     }
 
     /// How an offer can be met; `None` if it cannot.
-    fn way(&self, key: ConnKey, session: Option<SessionKey>, offer: &Offer) -> Option<Way> {
+    fn way(&self, key: ConnKey, session: Option<SessionKey>, offer: &Offer) -> Option<ChosenTransport> {
         if offer.multicast || !offer.mode_is_play {
             return None;
         }
@@ -107,7 +107,7 @@ impl Server {
             }
             Spec::Unknown => return None,
         };
-        Some(Way { spec: offer.spec, path })
+        Some(ChosenTransport { spec: offer.spec, path })
     }
 
     /// The title in the largest packets that the way to the viewer carries. Through a connection, where packets cross
@@ -161,7 +161,7 @@ impl Server {
         conn: ConnKey,
         session: Option<SessionKey>,
         entry: &Entry,
-        way: Way,
+        way: ChosenTransport,
         granted: Granted,
         request: &Request,
     ) -> Result<(SessionKey, Option<String>), Reply> {
@@ -197,7 +197,7 @@ impl Server {
         Ok((key, fec))
     }
 
-    /// Two films at one UDP port are no use to anybody: a box that was switched off and on again, or changes the channel
+    /// Two titles at one UDP port are no use to anybody: a box that was switched off and on again, or changes the channel
     /// without TEARDOWN, asks for the same ports, and its old session ends.
     fn replace_others(&mut self, now: Instant, conn: ConnKey, session: Option<SessionKey>, path: Path) {
         let (Path::Udp { rtp_port: wanted, rtcp_port }, Some(conn)) = (path, self.conns.get(&conn)) else {
@@ -276,7 +276,7 @@ impl Server {
         id: Box<str>,
         entry: &Entry,
         title: TitleRef,
-        way: Way,
+        way: ChosenTransport,
         room: Room,
         stream: StreamId,
         request: &Request,
@@ -327,7 +327,7 @@ impl Server {
         key
     }
 
-    /// A second SETUP: the session keeps its name and its place in the film, its stream is made anew.
+    /// A second SETUP: the session keeps its name and its place in the title, its stream is rebuilt.
     #[allow(clippy::too_many_arguments)] // each is a different type: none can take another's place
     fn move_session(
         &mut self,
@@ -336,7 +336,7 @@ impl Server {
         conn: ConnKey,
         entry: &Entry,
         title: TitleRef,
-        way: Way,
+        way: ChosenTransport,
         room: Room,
         stream: StreamId,
     ) {
@@ -413,7 +413,7 @@ impl Server {
         self.command(engine, command);
     }
 
-    fn setup_reply(&self, key: SessionKey, way: Way) -> Reply {
+    fn setup_reply(&self, key: SessionKey, way: ChosenTransport) -> Reply {
         let Some(session) = self.sessions.get(&key) else { return Reply::status(500) };
         let ssrc = session.entry.timeline.ssrc;
         let spec = way.spec.as_str();

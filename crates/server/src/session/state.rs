@@ -20,8 +20,8 @@ use millrace_core::ids::{StreamId, TitleRef};
 use millrace_core::time::{Instant, MediaTicks};
 use millrace_core::wire::rtcp::ReportBlock;
 
-use super::doors::{AccessPoint, Entry};
 use super::fec::Fec;
+use super::ports::{AccessPoint, Entry};
 use super::{ConnKey, SessionKey};
 use crate::rtsp::reply::ReplyHead;
 
@@ -228,7 +228,7 @@ impl Session {
         Stop { packet: self.entry.packets, time: self.entry.end() }
     }
 
-    /// The film time that is being sent now, as well as it is known here.
+    /// The media time that is being sent now, as well as it is known here.
     pub(super) fn position(&self, now: Instant) -> Option<MediaTicks> {
         match self.media {
             Media::Fresh => Some(MediaTicks(0)),
@@ -259,7 +259,7 @@ pub enum EndReason {
     Failed(millrace_offload::command::FailReason),
     /// The engine refused a command.
     Refused(millrace_offload::command::Refusal),
-    /// Its FEC was switched, and what then has to be opened anew could not be.
+    /// Its FEC was switched, and what then has to be opened again could not be.
     NotReopened,
     /// The server stops.
     Shutdown,
@@ -284,7 +284,7 @@ impl std::fmt::Display for EndReason {
             }
             Self::Failed(reason) => write!(f, "failed: {reason}"),
             Self::Refused(refusal) => write!(f, "failed: the engine refused it: {refusal}"),
-            Self::NotReopened => f.write_str("failed: its title could not be opened anew"),
+            Self::NotReopened => f.write_str("failed: its title could not be opened again"),
             Self::Shutdown => f.write_str("server shutting down"),
         }
     }

@@ -18,17 +18,17 @@ use millrace_offload::bell::EventBell;
 use millrace_offload::clock::MonotonicClock;
 use millrace_offload::command::{Command, CompactDest, Event, StreamEvent};
 use millrace_server::control::{
-    Control, ControlConfig, ControlHandle, EngineDoor, Snapshot, Sockets, UdpSockets,
+    Control, ControlConfig, ControlHandle, EnginePort, Snapshot, Sockets, UdpSockets,
 };
 
-use crate::rtsp_support::{Answer, FakeEngine, SharedShelf};
+use crate::rtsp_support::{Answer, FakeEngine, SharedTitles};
 
 /// Longest that anything in these tests may take on a machine under load.
-pub const PATIENCE: Duration = Duration::from_secs(20);
+pub const TIMEOUT: Duration = Duration::from_secs(20);
 /// Payload of a made-up packet.
 const PAYLOAD: usize = 1316;
 
-/// What the engine thread and its door share.
+/// What the engine thread and its handle share.
 pub struct EngineState {
     pub fake: FakeEngine,
     conns: HashMap<u32, TcpStream>,
@@ -41,7 +41,7 @@ pub struct EngineState {
     finished: bool,
 }
 
-pub struct Door {
+pub struct FakePort {
     pub state: Arc<Mutex<EngineState>>,
     bell: Arc<EventBell>,
 }
@@ -162,7 +162,7 @@ fn write_all(stream: &mut TcpStream, mut bytes: &[u8]) -> std::io::Result<()> {
     Ok(())
 }
 
-impl EngineDoor for Door {
+impl EnginePort for FakePort {
     fn send(&mut self, command: Command) -> Result<(), Command> {
         let mut state = self.state.lock().unwrap();
         if state.full || state.finished {
@@ -195,7 +195,7 @@ pub struct Live {
     pub address: SocketAddr,
     pub engine: Arc<Mutex<EngineState>>,
     pub bell: Arc<EventBell>,
-    pub shelf: SharedShelf,
+    pub open_titles: SharedTitles,
     pub rtcp: SocketAddr,
     pub rtp: SocketAddr,
     stop: Arc<AtomicBool>,
@@ -237,19 +237,20 @@ impl Live {
                 std::thread::sleep(Duration::from_millis(1));
             }
         });
-        let shelf = SharedShelf::default();
+        let open_titles = SharedTitles::default();
         let mut config = ControlConfig::default();
         change(&mut config);
-        let door = Door { state: Arc::clone(&engine), bell: Arc::clone(&bell) };
+        let handle = FakePort { state: Arc::clone(&engine), bell: Arc::clone(&bell) };
         let sockets = Sockets { listeners: vec![listener], udp: vec![UdpSockets { rtp, rtcp }] };
-        let control = Control::start(config, Box::new(shelf.clone()), vec![Box::new(door)], sockets).unwrap();
+        let control =
+            Control::start(config, Box::new(open_titles.clone()), vec![Box::new(handle)], sockets).unwrap();
         let address = control.addresses()[0];
         Self {
             control: Some(control),
             address,
             engine,
             bell,
-            shelf,
+            open_titles,
             rtcp: rtcp_address,
             rtp: rtp_address,
             stop,
@@ -278,14 +279,14 @@ impl Live {
             if is(&snapshot) {
                 return snapshot;
             }
-            assert!(start.elapsed() < PATIENCE, "{what} did not come: {snapshot:?}");
+            assert!(start.elapsed() < TIMEOUT, "{what} did not come: {snapshot:?}");
             std::thread::sleep(Duration::from_millis(5));
         }
     }
 
     pub fn assert_empties(&self) {
         self.wait_for("an empty server", |s| s.sessions.is_empty() && s.streams == 0 && s.reserved_rate == 0);
-        assert_eq!(self.shelf.open_count(), 0);
+        assert_eq!(self.open_titles.open_count(), 0);
     }
 }
 
@@ -319,7 +320,7 @@ pub struct Viewer {
 impl Viewer {
     pub fn connect(address: SocketAddr) -> Self {
         let stream = TcpStream::connect(address).unwrap();
-        stream.set_read_timeout(Some(PATIENCE)).unwrap();
+        stream.set_read_timeout(Some(TIMEOUT)).unwrap();
         stream.set_nodelay(true).unwrap();
         Self { stream, buf: Vec::new(), frames: Vec::new() }
     }
@@ -416,7 +417,7 @@ impl Viewer {
 pub fn viewer_ports() -> (UdpSocket, UdpSocket) {
     let socket = || {
         let socket = UdpSocket::bind((Ipv4Addr::LOCALHOST, 0)).unwrap();
-        socket.set_read_timeout(Some(PATIENCE)).unwrap();
+        socket.set_read_timeout(Some(TIMEOUT)).unwrap();
         socket
     };
     (socket(), socket())

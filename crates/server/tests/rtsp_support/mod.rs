@@ -102,7 +102,7 @@ fn with_stamps(seconds: u64, bases: &[(u64, i64)]) -> Entry {
 /// (the cache is full), `blind` (packet times cannot be read), `safe` (60 s, with parity), `frail` (the same, its second
 /// parity track cannot be opened), `torn` (too many members are lost).
 #[derive(Default)]
-pub struct Shelf {
+pub struct OpenTitles {
     pub open: HashMap<TitleRef, u32>,
     /// Members are lost, so many that no title can be played.
     pub members_lost: bool,
@@ -110,9 +110,9 @@ pub struct Shelf {
 }
 
 #[derive(Clone, Default)]
-pub struct SharedShelf(pub Arc<Mutex<Shelf>>);
+pub struct SharedTitles(pub Arc<Mutex<OpenTitles>>);
 
-impl Library for SharedShelf {
+impl Library for SharedTitles {
     fn find(&mut self, name: &str) -> Option<Entry> {
         match name {
             "film" => Some(entry(name, 60)),
@@ -154,13 +154,13 @@ impl Library for SharedShelf {
             "torn" => return Err(OpenError::MembersLost(TORN.into())),
             _ => {}
         }
-        let mut shelf = self.0.lock().unwrap();
-        if shelf.members_lost {
+        let mut open_titles = self.0.lock().unwrap();
+        if open_titles.members_lost {
             return Err(OpenError::MembersLost(TORN.into()));
         }
-        shelf.next += 1;
-        let title = TitleRef(shelf.next);
-        *shelf.open.entry(title).or_default() += 1;
+        open_titles.next += 1;
+        let title = TitleRef(open_titles.next);
+        *open_titles.open.entry(title).or_default() += 1;
         Ok(title)
     }
     fn lost(&mut self, entry: &Entry) -> Option<String> {
@@ -175,16 +175,16 @@ impl Library for SharedShelf {
         Ok(Track { title: self.open(entry)?, packets: MATRIX.columns(entry.packets) * each, layout })
     }
     fn close(&mut self, title: TitleRef) {
-        let mut shelf = self.0.lock().unwrap();
-        let count = shelf.open.get_mut(&title).expect("closed once for each open");
+        let mut open_titles = self.0.lock().unwrap();
+        let count = open_titles.open.get_mut(&title).expect("closed once for each open");
         *count -= 1;
         if *count == 0 {
-            shelf.open.remove(&title);
+            open_titles.open.remove(&title);
         }
     }
 }
 
-impl SharedShelf {
+impl SharedTitles {
     pub fn open_count(&self) -> usize {
         self.0.lock().unwrap().open.len()
     }
@@ -359,7 +359,7 @@ impl Answer {
 pub struct World {
     pub server: Server,
     pub engine: FakeEngine,
-    pub shelf: SharedShelf,
+    pub open_titles: SharedTitles,
     pub now: Instant,
     /// What came out, in order: `reply 200`, `open`, `play 0..24000 seq 0 in 50ms`, `pause`, `close`, `attach`, `drop conn`.
     pub log: Vec<String>,
@@ -389,12 +389,12 @@ impl World {
             ..ServerConfig::default()
         };
         change(&mut config);
-        let shelf = SharedShelf::default();
-        let server = Server::new(config, Box::new(shelf.clone()), Box::<Counting>::default());
+        let open_titles = SharedTitles::default();
+        let server = Server::new(config, Box::new(open_titles.clone()), Box::<Counting>::default());
         Self {
             server,
             engine: FakeEngine::new(),
-            shelf,
+            open_titles,
             now: Instant(100 * SECOND),
             log: Vec::new(),
             answers: HashMap::new(),
@@ -598,7 +598,7 @@ impl World {
         assert_eq!(self.server.stream_count(), 0, "streams");
         assert_eq!(self.server.reserved_rate(), 0, "rate");
         assert_eq!(self.engine.streams.len(), 0, "streams in the engine");
-        assert_eq!(self.shelf.open_count(), 0, "open titles");
+        assert_eq!(self.open_titles.open_count(), 0, "open titles");
     }
 }
 

@@ -147,7 +147,7 @@ impl Server {
         format!("{}{name}", self.url)
     }
 
-    /// Ends it as Ctrl-C does; returns whether it said goodbye with exit code 0.
+    /// Ends it as Ctrl-C does; returns whether it said BYE with exit code 0.
     pub fn interrupt(&mut self) -> bool {
         signal(self.child.id(), "INT");
         let end = Instant::now() + Duration::from_secs(20);

@@ -88,7 +88,7 @@ impl HangingDisk {
         let _ = self.program.wait();
     }
 
-    /// Mounts it anew after its death.
+    /// Mounts it again after its death.
     pub(crate) fn mount_again(&mut self) {
         unmount(&self.at);
         self.program = Self::start(&self.source, &self.at);

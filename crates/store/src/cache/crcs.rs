@@ -20,10 +20,10 @@ pub(super) fn packets_of(bytes: &Range<u64>) -> Range<u32> {
     (bytes.start / PACKET) as u32..bytes.end.div_ceil(PACKET) as u32
 }
 
-/// The same bytes up to the borders of these packets, in a title of `film_bytes`.
-pub(super) fn to_borders(bytes: &Range<u64>, film_bytes: u64) -> Range<u64> {
+/// The same bytes up to the borders of these packets, in a title of `media_bytes`.
+pub(super) fn to_borders(bytes: &Range<u64>, media_bytes: u64) -> Range<u64> {
     let packets = packets_of(bytes);
-    u64::from(packets.start) * PACKET..(u64::from(packets.end) * PACKET).min(film_bytes)
+    u64::from(packets.start) * PACKET..(u64::from(packets.end) * PACKET).min(media_bytes)
 }
 
 /// The CRCs of some packets, if they are known. Without them nothing is wrong: the sums of 16 bits are all there is.

@@ -4,32 +4,32 @@ use crate::crcs::CrcMaker;
 use crate::disk::Disk;
 use millrace_core::ids::TitleId;
 
-/// The whole file of the CRCs of a film.
-pub(in crate::cache) fn file_of(film: &[u8]) -> Vec<u8> {
+/// The whole file of the CRCs of a title.
+pub(in crate::cache) fn file_of(media: &[u8]) -> Vec<u8> {
     let dir = tempfile::tempdir().unwrap();
     let path = dir.path().join("crcs.mrc");
     let mut maker = CrcMaker::create(&Disk::default(), &path).unwrap();
-    maker.take(film).unwrap();
-    maker.finish(TitleId([1; 16]), film.len() as u64).unwrap();
+    maker.take(media).unwrap();
+    maker.finish(TitleId([1; 16]), media.len() as u64).unwrap();
     std::fs::read(&path).unwrap()
 }
 
 #[test]
 fn packets_of_any_size_are_wrong_exactly_where_they_touch_a_wrong_default_packet() {
-    let film = noise(3, 1316 * 40 + 188 * 2);
-    let file = file_of(&film);
+    let media = noise(3, 1316 * 40 + 188 * 2);
+    let file = file_of(&media);
     for size in [188, 940, 1316, 1880, 9024u64] {
         for at in [0usize, 1315, 1316, 20_000, 1316 * 40 + 3] {
-            let mut read = film.clone();
+            let mut read = media.clone();
             read[at..at + 4].rotate_left(2);
-            assert!(read != film);
+            assert!(read != media);
             let mut crcs = Crcs::default();
             assert!(crcs.load(&(0..41), std::iter::once(&file[4096..])));
             let mut walk = crcs.walk();
             let get =
                 |bytes: &Range<u64>| read.get(bytes.start as usize..(bytes.end as usize).min(read.len()));
-            for start in (0..film.len() as u64).step_by(size as usize) {
-                let bytes = start..(start + size).min(film.len() as u64);
+            for start in (0..media.len() as u64).step_by(size as usize) {
+                let bytes = start..(start + size).min(media.len() as u64);
                 let touched = packets_of(&bytes);
                 let wrong =
                     touched.contains(&((at / 1316) as u32)) || touched.contains(&(((at + 3) / 1316) as u32));
@@ -41,15 +41,15 @@ fn packets_of_any_size_are_wrong_exactly_where_they_touch_a_wrong_default_packet
 
 #[test]
 fn the_first_good_copy_counts_and_without_one_nothing_is_known() {
-    let film = noise(5, 1316 * 3);
-    let file = file_of(&film);
+    let media = noise(5, 1316 * 3);
+    let file = file_of(&media);
     let mut bad = file.clone();
     bad[4096 + 5] ^= 1;
     let mut crcs = Crcs::default();
     assert!(crcs.load(&(1..3), [&bad[4096..], &file[4096..]].into_iter()));
-    assert!(crcs.is_right(1, &film[1316..2632]) && !crcs.is_right(1, &film[..1316]));
+    assert!(crcs.is_right(1, &media[1316..2632]) && !crcs.is_right(1, &media[..1316]));
     assert!(!crcs.load(&(1..3), std::iter::once(&bad[4096..])));
-    assert!(crcs.is_right(1, &film[..1316]));
+    assert!(crcs.is_right(1, &media[..1316]));
     assert!(crcs.walk().is_right(&(1316..2632), |_| None));
 }
 

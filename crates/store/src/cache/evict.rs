@@ -24,12 +24,12 @@ impl Candidate {
     }
 }
 
-/// Whether a batch of candidates has to be chosen anew.
+/// Whether a batch of candidates has to be chosen again.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Freshness {
     /// There are candidates, and they are young enough.
     Good,
-    /// Choose anew.
+    /// Choose again.
     Stale,
     /// Nothing could go when it was last tried, a moment ago.
     Nothing,
@@ -62,7 +62,7 @@ impl Victims {
         Self { batch: Vec::new(), chosen_at: None, barren: false, max_age_ns }
     }
 
-    /// Whether to choose anew before taking one; `retry_ns`: for how long a choice that found nothing holds.
+    /// Whether to choose again before taking one; `retry_ns`: for how long a choice that found nothing holds.
     pub(super) fn freshness(&self, now: Ns, retry_ns: Ns) -> Freshness {
         let Some(age) = self.chosen_at.map(|at| now.saturating_sub(at)) else { return Freshness::Stale };
         match (self.batch.is_empty(), self.barren) {

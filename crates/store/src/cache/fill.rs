@@ -13,10 +13,10 @@ use millrace_core::pool::ExtentContent;
 use millrace_core::wire::checksum::copy_sum16;
 
 use super::crcs::Crcs;
-use super::door::ReadFailure;
+use super::handle::ReadFailure;
 use super::order::{Built, Filled, LeftOut, Order, Role, SpanResult};
-use super::rows::{self, Decoder};
 use super::source::{Geometry, OpenTitle};
+use super::stripes::{self, Decoder};
 use crate::sums::congruent;
 
 /// What was read is not what was stored.
@@ -56,12 +56,12 @@ impl Builder {
         match title.1.source().members() {
             None => self.assemble_plain(title, order, results, extent),
             Some(files) if title.1.source().track() > 0 => {
-                rows::assemble_track((title.0, title.1, files), order, results, extent)
+                stripes::assemble_track((title.0, title.1, files), order, results, extent)
             }
             Some(files) => {
                 let title = (title.0, title.1, files);
                 let Self { metas, crcs, decoder } = self;
-                rows::assemble_film(decoder, (metas, crcs), title, order, results, extent)
+                stripes::assemble_media(decoder, (metas, crcs), title, order, results, extent)
             }
         }
     }

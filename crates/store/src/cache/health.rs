@@ -39,7 +39,7 @@ const PROBE_GAP_NS: u64 = 250_000_000;
 pub(super) const FIRST_PROBE_NS: u64 = 1_000_000_000;
 /// Longest time between probes.
 pub(super) const MAX_PROBE_NS: u64 = 60_000_000_000;
-/// A member that was well for so long after it came back begins anew with [`FIRST_PROBE_NS`].
+/// A member that was well for so long after it came back begins again with [`FIRST_PROBE_NS`].
 const PAROLE_NS: u64 = 60_000_000_000;
 /// A member that has not answered a read for so long hangs: until it answers it is asked last. The time that is read ahead: an
 /// answer that comes later helps no viewer.

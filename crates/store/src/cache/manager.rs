@@ -5,12 +5,12 @@
 //!                                                 what takes too long, probes
 //! ```
 //!
-//! `flights` is what becomes of a read, `care` what is known of the members that were asked, `damage` what cannot be had of the
+//! `flights` is what becomes of a read, `member_monitor` what is known of the members that were asked, `damage` what cannot be had of the
 //! titles.
 
-mod care;
 mod damage;
 mod flights;
+mod member_monitor;
 
 use std::sync::Arc;
 use std::sync::mpsc::{Receiver, SyncSender};
@@ -22,11 +22,11 @@ use millrace_core::pool::ExtentArena;
 use millrace_core::seam::Clock;
 use millrace_core::time::Instant;
 
-use self::care::Care;
 use self::damage::DamageBook;
 use self::flights::Flight;
-use super::door::{Ask, DoorEnd};
+use self::member_monitor::MemberMonitor;
 use super::fill::Builder;
+use super::handle::{Ask, ManagerEnd};
 use super::order::{Order, SpanOrder};
 use super::policy::Policy;
 use super::read::{self, Reader};
@@ -60,16 +60,16 @@ pub(super) struct Manager {
     policy: Policy,
     reader: Box<dyn Reader>,
     builder: Builder,
-    care: Care,
+    monitor: MemberMonitor,
     damage: DamageBook,
     flights: Box<[Option<Flight>]>,
     free_places: Vec<usize>,
-    doors: Vec<Option<DoorEnd>>,
+    handles: Vec<Option<ManagerEnd>>,
     control: Receiver<Control>,
     wake: Arc<EventBell>,
     clock: Arc<dyn Clock + Send + Sync>,
     counters: Arc<Counters>,
-    /// [`Care::returns`] when what has holes was dropped last.
+    /// [`MemberMonitor::returns`] when what has holes was dropped last.
     returns: u64,
     /// When the probe under way was begun.
     probe: Option<Instant>,
@@ -80,7 +80,7 @@ pub(super) struct Manager {
 pub(super) struct Parts {
     pub(super) config: CacheConfig,
     pub(super) arena: Arc<ExtentArena>,
-    pub(super) doors: Vec<DoorEnd>,
+    pub(super) handles: Vec<ManagerEnd>,
     pub(super) control: Receiver<Control>,
     pub(super) wake: Arc<EventBell>,
     pub(super) clock: Arc<dyn Clock + Send + Sync>,
@@ -94,20 +94,20 @@ impl Manager {
     /// # Errors
     /// When there is no way of reading.
     pub(super) fn new(parts: Parts) -> Result<Self, CacheError> {
-        let Parts { config, arena, doors, control, wake, clock, counters, faults } = parts;
+        let Parts { config, arena, handles, control, wake, clock, counters, faults } = parts;
         let places = config.reads_in_flight;
         // One place more, for probes.
         let reader = read::start(config.backend, places + 1, &wake, &faults)?;
-        let policy = Policy::new(arena, doors.len(), config.prefetch_ns, places, Arc::clone(&counters));
+        let policy = Policy::new(arena, handles.len(), config.prefetch_ns, places, Arc::clone(&counters));
         Ok(Self {
             policy,
             reader,
             builder: Builder::default(),
-            care: Care::new(Arc::clone(&counters)),
+            monitor: MemberMonitor::new(Arc::clone(&counters)),
             damage: DamageBook::new(config.max_damaged_permille),
             flights: (0..places).map(|_| None).collect(),
             free_places: (0..places).rev().collect(),
-            doors: doors.into_iter().map(Some).collect(),
+            handles: handles.into_iter().map(Some).collect(),
             control,
             wake,
             clock,
@@ -149,15 +149,15 @@ impl Manager {
         let mut work = self.take_control(now);
         work += self.take_asks(now);
         self.policy.handle_time(now);
-        self.care.look(now);
+        self.monitor.look(now);
         if self.is_reading() || self.reader.aside_bytes() > 0 || self.reader.has_done() {
             self.reader.wait(now, Some(Duration::ZERO));
             work += self.take_reads(now);
         }
         work += self.begin_reads(now);
         work += self.look_after_members(now);
-        if self.returns != self.care.returns() {
-            self.returns = self.care.returns();
+        if self.returns != self.monitor.returns() {
+            self.returns = self.monitor.returns();
             self.policy.drop_holes();
         }
         work += self.give_grants();
@@ -174,11 +174,11 @@ impl Manager {
                 Control::Open(title, reply) => drop(reply.send(self.policy.open_title(*title))),
                 Control::Close(title, reply) => {
                     self.policy.close_title(now, title);
-                    self.care.forget_title(title);
+                    self.monitor.forget_title(title);
                     self.damage.forget_title(title);
                     let _ = reply.send(());
                 }
-                Control::Watch(members) => self.care.watch(now, members),
+                Control::Watch(members) => self.monitor.watch(now, members),
                 Control::Stop => self.stopping = true,
             }
         }
@@ -187,12 +187,12 @@ impl Manager {
 
     fn take_asks(&mut self, now: Instant) -> usize {
         let mut taken = 0;
-        for (number, door) in self.doors.iter_mut().enumerate() {
-            let Some(end) = door else { continue };
+        for (number, handle) in self.handles.iter_mut().enumerate() {
+            let Some(end) = handle else { continue };
             let number = number as u16;
             if end.is_gone() {
-                self.policy.door_gone(number);
-                *door = None;
+                self.policy.handle_gone(number);
+                *handle = None;
                 taken += 1;
                 continue;
             }
@@ -210,7 +210,7 @@ impl Manager {
 
     fn take_reads(&mut self, now: Instant) -> usize {
         while let Some(owed) = self.reader.next_late() {
-            self.care.came_late(now, owed);
+            self.monitor.came_late(now, owed);
             self.counters.aside_bytes.set(self.reader.aside_bytes());
         }
         for taken in 0..FILLS_PER_TURN {
@@ -218,7 +218,7 @@ impl Manager {
             if place == self.flights.len() {
                 let good = self.reader.results(place).iter().all(Result::is_ok);
                 self.probe = None;
-                self.care.probed(now, good);
+                self.monitor.probed(now, good);
             } else if let Some(flight) = self.flights[place].take() {
                 self.take_read(now, place, flight);
             }
@@ -236,13 +236,13 @@ impl Manager {
             && self.reader.unanswered(now, place).members != 0
         {
             self.probe = None;
-            self.care.given_up(begun, &self.reader.give_up(place));
+            self.monitor.given_up(begun, &self.reader.give_up(place));
             self.counters.aside_bytes.set(self.reader.aside_bytes());
-            self.care.probed(now, false);
+            self.monitor.probed(now, false);
             work += 1;
         }
         if self.probe.is_none()
-            && let Some((title, span)) = self.care.next_probe(now)
+            && let Some((title, span)) = self.monitor.next_probe(now)
         {
             self.begin_probe(now, title, span);
             work += 1;
@@ -252,12 +252,12 @@ impl Manager {
 
     /// Probes a member: reads again what it gave rightly last, from the file that lies there now.
     fn begin_probe(&mut self, now: Instant, title: TitleRef, mut span: SpanOrder) {
-        if span.member.is_some_and(|member| self.care.is_failing(member))
+        if span.member.is_some_and(|member| self.monitor.is_failing(member))
             && let Some(title) = self.policy.title(title)
         {
             match title.opened_again(span.role, now) {
                 Some(file) => span.file = file,
-                None => return self.care.probed(now, false),
+                None => return self.monitor.probed(now, false),
             }
         }
         forget_cached(&span);
@@ -270,19 +270,19 @@ impl Manager {
     fn poll_at(&self, now: Instant) -> Option<Instant> {
         let looks = self.flights.iter().flatten().filter_map(|flight| flight.look_at).min();
         let probe = self.probe.map(|begun| begun.plus_ns(SLOW_READ_NS));
-        [self.policy.poll_at(now), looks, probe, self.care.poll_at()].into_iter().flatten().min()
+        [self.policy.poll_at(now), looks, probe, self.monitor.poll_at()].into_iter().flatten().min()
     }
 
     fn give_grants(&mut self) -> usize {
         let mut given = 0;
-        while let Some((door, grant)) = self.policy.poll_grant() {
+        while let Some((handle, grant)) = self.policy.poll_grant() {
             given += 1;
             // If the engine is gone, its leases go back here.
-            if let Some(end) = &mut self.doors[usize::from(door)] {
+            if let Some(end) = &mut self.handles[usize::from(handle)] {
                 end.give(grant);
             }
         }
-        for end in self.doors.iter_mut().flatten() {
+        for end in self.handles.iter_mut().flatten() {
             end.flush();
             end.ring();
         }
@@ -295,7 +295,7 @@ impl Manager {
         let limit = due.map(|at| Duration::from_nanos(at.ns_since(now)));
         self.wake.announce_sleep();
         // The last look: whoever adds work after this sees the announcement and rings.
-        let busy = self.doors.iter().flatten().any(DoorEnd::has_work) || self.reader.has_done();
+        let busy = self.handles.iter().flatten().any(ManagerEnd::has_work) || self.reader.has_done();
         if busy || self.take_control(now) > 0 {
             self.wake.awake();
             return now;

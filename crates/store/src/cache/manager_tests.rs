@@ -5,7 +5,7 @@ use millrace_core::pool::HeapRegion;
 use millrace_core::seam::{Doorbell, Want};
 
 use super::super::ReadBackend;
-use super::super::door::{self, CacheDoor, Grant, ReadFailure};
+use super::super::handle::{self, CacheHandle, Grant, ReadFailure};
 use super::super::order::{Order, Role, SpanResult};
 use super::super::read::{Owed, Unanswered};
 use super::super::sample::Sample;
@@ -21,7 +21,7 @@ enum Fate {
     Garbled,
 }
 
-/// The film of a title on one member.
+/// The title of a title on one member.
 const DATA: Role = Role::Data { position: 0 };
 
 /// A reader that works, but for what the script says.
@@ -105,7 +105,7 @@ impl Clock for StoppedClock {
 
 struct World {
     manager: Manager,
-    door: CacheDoor,
+    handle: CacheHandle,
     orders: std::sync::mpsc::Sender<Control>,
     sample: Sample,
     title: TitleRef,
@@ -115,7 +115,7 @@ impl World {
     /// One read at a time, with these fates.
     fn new(script: &[Fate]) -> Self {
         let wake = Arc::new(EventBell::new().unwrap());
-        let (door, end) = door::pair(Arc::clone(&wake), Arc::new(NoBell));
+        let (handle, end) = handle::pair(Arc::clone(&wake), Arc::new(NoBell));
         let config = CacheConfig {
             prefetch_ns: 0,
             reads_in_flight: 1,
@@ -126,7 +126,7 @@ impl World {
         let mut manager = Manager::new(Parts {
             config,
             arena: ExtentArena::new(Box::new(HeapRegion::new(4))),
-            doors: vec![end],
+            handles: vec![end],
             control,
             wake,
             clock: Arc::new(StoppedClock),
@@ -140,7 +140,7 @@ impl World {
         manager.reader = Box::new(Scripted { inner, script, roles: Vec::new(), failed: None, garbled: None });
         let sample = Sample::of_extents(2);
         let title = manager.policy.open_title(OpenTitle::new(Box::new(sample.open()))).unwrap();
-        Self { manager, door, orders, sample, title }
+        Self { manager, handle, orders, sample, title }
     }
 
     fn is_direct(&self) -> bool {
@@ -149,12 +149,12 @@ impl World {
 
     fn fetch(&mut self) -> Grant {
         let stream = StreamId { index: 0, generation: 0 };
-        assert!(self.door.want(&Want { stream, title: self.title, extent: 0, by: Instant(9), spare: 0 }));
+        assert!(self.handle.want(&Want { stream, title: self.title, extent: 0, by: Instant(9), spare: 0 }));
         loop {
             if self.manager.turn(Instant(7)) == 0 {
                 self.manager.sleep(Instant(7));
             }
-            if let Some(grant) = self.door.poll() {
+            if let Some(grant) = self.handle.poll() {
                 return grant;
             }
         }
@@ -214,20 +214,20 @@ fn work_that_came_just_before_is_seen_before_sleep() {
     let mut world = World::new(&[]);
     assert_eq!(world.manager.turn(Instant(7)), 0);
     let stream = StreamId { index: 0, generation: 0 };
-    assert!(world.door.leave(stream));
+    assert!(world.handle.leave(stream));
     world.manager.sleep(Instant(7));
     assert_eq!(world.manager.turn(Instant(7)), 1);
     world.orders.send(Control::Stop).unwrap();
     world.manager.sleep(Instant(7));
     assert!(world.manager.stopping);
-    assert!(world.door.want(&Want { stream, title: world.title, extent: 0, by: Instant(9), spare: 0 }));
+    assert!(world.handle.want(&Want { stream, title: world.title, extent: 0, by: Instant(9), spare: 0 }));
     assert_eq!(world.manager.turn(Instant(7)), 2, "a want, and a read begun");
     while !world.manager.reader.has_done() {
         world.manager.sleep(Instant(7));
     }
     world.manager.sleep(Instant(7));
-    drop(world.door);
+    drop(world.handle);
     world.manager.sleep(Instant(7));
     assert!(world.manager.turn(Instant(7)) > 0);
-    assert!(world.manager.doors[0].is_none());
+    assert!(world.manager.handles[0].is_none());
 }

@@ -1,11 +1,11 @@
-//! The one copy of the film in memory: read ahead, lent to many, evicted by next use.
+//! The one copy of the title in memory: read ahead, lent to many, evicted by next use.
 //!
-//! One manager thread owns all policy and all disk input. Each engine loop has a [`CacheDoor`]: it says what its
+//! One manager thread owns all policy and all disk input. Each engine loop has a [`CacheHandle`]: it says what its
 //! streams want and takes [`Grant`]s, through two rings, without ever blocking or allocating. The control side holds
 //! the [`Cache`].
 //!
 //! ```text
-//!   engine loop ── CacheDoor ══ wants, leaves ══►  manager ── policy: playheads, plan, shelf
+//!   engine loop ── CacheHandle ══ wants, leaves ══►  manager ── policy: playheads, plan, extent table
 //!        ▲                      ◄══ grants ═════      │   ▲
 //!        │                        bell                │   └─ read: io_uring (O_DIRECT) or threads
 //!        └── reads leased extents ◄── arena ◄── fill ─┘      staging memory
@@ -15,16 +15,16 @@
 //! | --- | --- |
 //! | `manager` | the thread's loop: read this first |
 //! | `policy` | what it decides, as a state machine without I/O |
-//! | `playheads`, `plan`, `shelf`, `evict` | where the viewers are; what to read; what lies where; who goes |
+//! | `playheads`, `plan`, `extent_table`, `evict` | where the viewers are; what to read; what lies where; who goes |
 //! | `streams`, `titles` | the two tables of names |
 //! | `source` | what is needed of a title; where an extent's bytes lie |
 //! | `order` | what is to be read for an extent, and what became of it |
 //! | `read` | reading many extents at once, each from one file or from files on many members |
 //! | `health` | which members are asked |
-//! | `rows` | titles on several members, parity: what to read, decoding, FEC datagrams |
+//! | `stripes` | titles on several members, parity: what to read, decoding, FEC datagrams |
 //! | `fill` | from file bytes to wire layout, summed on the way |
 //! | `crcs` | the CRCs of what an extent consists of |
-//! | `door`, `stats` | the rings, the counters |
+//! | `handle`, `stats` | the rings, the counters |
 //!
 //! An extent that does not match its stored checksums is read once more. What still does not and cannot be restored is left
 //! out: those packets are marked as missing and nobody is sent a wrong byte ([`Cache::damage`]). Where too much of a title is
@@ -33,9 +33,10 @@
 
 mod aligned;
 mod crcs;
-mod door;
 mod evict;
+mod extent_table;
 mod fill;
+mod handle;
 mod health;
 mod manager;
 #[cfg(test)]
@@ -45,13 +46,12 @@ mod plan;
 mod playheads;
 mod policy;
 mod read;
-mod rows;
 #[cfg(test)]
 pub(crate) mod sample;
-mod shelf;
 mod source;
 mod stats;
 mod streams;
+mod stripes;
 mod titles;
 
 use std::io;
@@ -66,11 +66,11 @@ use millrace_core::limits::{
 use millrace_core::pool::ExtentArena;
 use millrace_core::seam::{Clock, Doorbell};
 
-pub use self::door::{CacheDoor, Grant, ReadFailure};
+pub use self::handle::{CacheHandle, Grant, ReadFailure};
 pub use self::health::MemberHealth;
-pub use self::rows::{MemberFiles, TitleFile};
 pub use self::source::TitleSource;
 pub use self::stats::{CacheStats, Damage, MemberReport, Trouble};
+pub use self::stripes::{MemberFiles, TitleFile};
 
 use self::health::Standing;
 use self::manager::{Control, Manager, Parts};
@@ -100,7 +100,7 @@ pub enum ReadBackend {
 /// Settings of a cache.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct CacheConfig {
-    /// Film time that is read ahead of each playhead; 0: only what is asked for is read.
+    /// Media time that is read ahead of each playhead; 0: only what is asked for is read.
     pub prefetch_ns: u64,
     /// Reads in flight, 1 to [`MAX_READS_IN_FLIGHT`].
     pub reads_in_flight: usize,
@@ -161,7 +161,7 @@ pub struct Cache {
 }
 
 impl Cache {
-    /// Starts the manager thread on an arena that nobody else fills. One door per engine loop, each with the bell
+    /// Starts the manager thread on an arena that nobody else fills. One handle per engine loop, each with the bell
     /// that is rung when there are grants for it. `clock` is the clock of the wants' deadlines.
     ///
     /// # Errors
@@ -171,7 +171,7 @@ impl Cache {
         arena: Arc<ExtentArena>,
         clock: Arc<dyn Clock + Send + Sync>,
         bells: Vec<Arc<dyn Doorbell>>,
-    ) -> Result<(Cache, Vec<CacheDoor>), CacheError> {
+    ) -> Result<(Cache, Vec<CacheHandle>), CacheError> {
         Self::start_with_faults(config, arena, clock, bells, ReadFaults::default())
     }
 
@@ -186,7 +186,7 @@ impl Cache {
         clock: Arc<dyn Clock + Send + Sync>,
         bells: Vec<Arc<dyn Doorbell>>,
         faults: ReadFaults,
-    ) -> Result<(Cache, Vec<CacheDoor>), CacheError> {
+    ) -> Result<(Cache, Vec<CacheHandle>), CacheError> {
         if !(1..=MAX_READS_IN_FLIGHT).contains(&config.reads_in_flight) {
             return Err(CacheError::ReadsInFlight(config.reads_in_flight));
         }
@@ -194,13 +194,13 @@ impl Cache {
             return Err(CacheError::NoMemory);
         }
         let wake = Arc::new(EventBell::new().map_err(CacheError::Resources)?);
-        let (doors, ends) = bells.into_iter().map(|bell| door::pair(Arc::clone(&wake), bell)).unzip();
+        let (handles, ends) = bells.into_iter().map(|bell| handle::pair(Arc::clone(&wake), bell)).unzip();
         let counters = Arc::new(Counters::default());
         let (control, commands) = channel();
         let parts = Parts {
             config,
             arena: Arc::clone(&arena),
-            doors: ends,
+            handles: ends,
             control: commands,
             wake: Arc::clone(&wake),
             clock: Arc::clone(&clock),
@@ -220,7 +220,7 @@ impl Cache {
         let backend = start.recv().map_err(|_| CacheError::Stopped)??;
         let thread = Some(thread);
         let watched = Mutex::default();
-        Ok((Self { control, wake, clock, arena, counters, watched, backend, thread }, doors))
+        Ok((Self { control, wake, clock, arena, counters, watched, backend, thread }, handles))
     }
 
     /// Opens a title for the engines. The same title in the same layout, opened again, has the same reference and is
@@ -230,7 +230,7 @@ impl Cache {
     /// # Errors
     /// [`CacheError::TooManyTitles`], [`CacheError::Stopped`].
     pub fn open_title(&self, files: TitleFiles) -> Result<TitleRef, CacheError> {
-        if files.rows.is_some() {
+        if files.stripes.is_some() {
             self.watch(Arc::clone(&files.members))?;
         }
         self.open_source(Box::new(files))

@@ -18,13 +18,13 @@ use millrace_core::packet::PacketMeta;
 use millrace_core::pool::ExtentContent;
 use millrace_core::time::Instant;
 
-use super::door::ReadFailure;
+use super::handle::ReadFailure;
 use super::source::OpenTitle;
 
 /// What a span holds. A *position* is the place of a member among the members of its title.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Role {
-    /// Data units of the member at this position; the film itself, if it is on one member.
+    /// Data units of the member at this position; the title itself, if it is on one member.
     Data {
         /// The position.
         position: u16,
@@ -38,13 +38,13 @@ pub(super) enum Role {
     Meta,
     /// Range sums that they are derived from.
     Sums,
-    /// Records of all default-size packets of the rows that the extent touches.
-    RowMeta,
-    /// Records of the parity of those rows.
+    /// Records of all default-size packets of the stripes that the extent touches.
+    StripeMeta,
+    /// Records of the parity of those stripes.
     ParityMeta,
-    /// CRCs of the default-size packets that are read: of the extent, or of the rows that it touches.
+    /// CRCs of the default-size packets that are read: of the extent, or of the stripes that it touches.
     Crcs,
-    /// CRCs of the parity of those rows.
+    /// CRCs of the parity of those stripes.
     ParityCrcs,
 }
 
@@ -87,7 +87,7 @@ impl SpanFile {
             FileOf::Title(title, Role::Data { .. } | Role::Parity { .. }) => title.data(),
             FileOf::Title(title, Role::Sums) => title.source().sums().unwrap_or(title.source().meta()),
             FileOf::Title(title, Role::Crcs) => title.source().crcs().unwrap_or(title.source().meta()),
-            FileOf::Title(title, Role::Meta | Role::RowMeta | Role::ParityMeta | Role::ParityCrcs) => {
+            FileOf::Title(title, Role::Meta | Role::StripeMeta | Role::ParityMeta | Role::ParityCrcs) => {
                 title.source().meta()
             }
         }
@@ -127,19 +127,19 @@ pub(super) struct Order {
     pub(super) extent: u32,
     /// Packets of one codeword that may be missing, as [`millrace_core::seam::Want::spare`].
     pub(super) spare: u8,
-    /// Everything that survives of the rows, data and parity, is read: missing members or a second try.
+    /// Everything that survives of the stripes, data and parity, is read: missing members or a second try.
     pub(super) thorough: bool,
     /// What to read: at most [`MAX_SPANS`].
     pub(super) spans: Vec<SpanOrder>,
     /// Slots of members whose files are not there or cannot be opened, as bits: they were not ordered.
     pub(super) absent: u32,
-    /// Positions that are not read although they hold something of the rows, as bits.
+    /// Positions that are not read although they hold something of the stripes, as bits.
     pub(super) left_out: u32,
 }
 
 /// Most spans of an order: data and parity of every member, and copies of six kinds of records; or the units of parity
 /// of an extent of a parity track; or each packet of data and parity of an extent by itself, with copies of the records. Parity is
-/// at most twice the film.
+/// at most twice the title.
 pub(super) const MAX_SPANS: usize = 1024;
 
 /// Which members may be asked, by slot in the volume. All but `now` and `all` are bits by slot.
@@ -203,7 +203,7 @@ pub(super) fn bit(number: u16) -> u32 {
 pub(super) struct Filled {
     /// What it holds.
     pub(super) content: ExtentContent,
-    /// Bytes of film that were decoded for it.
+    /// Bytes of media that were decoded for it.
     pub(super) decoded_bytes: u64,
     /// The title has CRCs, but those of this extent could not be had: only the sums of 16 bits were compared.
     pub(super) sums_only: bool,

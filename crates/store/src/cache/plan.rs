@@ -22,7 +22,7 @@ pub(super) struct ExtentKey {
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) struct Waiter {
     /// Of which engine.
-    pub(super) door: u16,
+    pub(super) handle: u16,
     /// The stream.
     pub(super) stream: StreamId,
     /// Which of its wants: a waiter counts only while its stream still has this want.

@@ -7,7 +7,7 @@ fn key(title: u32, extent: u32) -> ExtentKey {
 }
 
 fn waiter(serial: u64) -> Waiter {
-    Waiter { door: 0, stream: StreamId { index: serial as u32 % 7, generation: 0 }, serial }
+    Waiter { handle: 0, stream: StreamId { index: serial as u32 % 7, generation: 0 }, serial }
 }
 
 #[test]

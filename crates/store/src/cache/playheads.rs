@@ -11,14 +11,14 @@ use std::collections::BTreeSet;
 pub(super) type Ns = i64;
 
 /// A playhead that goes on smoothly may move its clock by this much (rounding, a catch-up after a hole) without the
-/// candidates for eviction being looked at anew.
+/// candidates for eviction being looked at again.
 const SMOOTH_NS: u64 = 100_000_000;
 
 /// One stream of one engine.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub(super) struct StreamKey {
     /// Which engine.
-    pub(super) door: u16,
+    pub(super) handle: u16,
     /// Place in its stream table.
     pub(super) index: u32,
 }
@@ -97,7 +97,7 @@ impl Playheads {
         self.order.remove(&(from, stream));
     }
 
-    /// Builds the horizon anew. Without this, playheads that moved on smoothly still count as needing the few extents
+    /// Builds the horizon again. Without this, playheads that moved on smoothly still count as needing the few extents
     /// that they have just got: an error to the safe side. Returns how many there are.
     pub(super) fn freeze(&mut self) -> usize {
         self.horizon.rebuild(self.order.iter().map(|&(place, _)| place));
@@ -117,7 +117,7 @@ impl Playheads {
     /// playheads only and says yes when in doubt.
     pub(super) fn reached_by(&self, extent: u32, start_ns: Ns, until: Ns) -> bool {
         const LOOKED_AT: usize = 64;
-        let nearest = (Place { extent, offset: Ns::MAX }, StreamKey { door: u16::MAX, index: u32::MAX });
+        let nearest = (Place { extent, offset: Ns::MAX }, StreamKey { handle: u16::MAX, index: u32::MAX });
         let mut behind = self.order.range(..=nearest).rev();
         let found = behind.by_ref().take(LOOKED_AT).any(|(p, _)| p.offset.saturating_add(start_ns) <= until);
         found || behind.next().is_some()

@@ -3,7 +3,7 @@ use proptest::prelude::*;
 use super::*;
 
 fn key(index: u32) -> StreamKey {
-    StreamKey { door: 0, index }
+    StreamKey { handle: 0, index }
 }
 
 /// Media time of an extent in these tests: not quite regular.

@@ -3,7 +3,7 @@
 //! ```text
 //!   want, leave ──►  playheads ──►  plan (what to read, most urgent first)  ──► next_read ──► (I/O, fill)
 //!                                                                                               │
-//!   poll_grant  ◄──  waiters   ◄──  shelf (what lies where; who goes when there is no room) ◄── finish
+//!   poll_grant  ◄──  waiters   ◄──  extent table (what lies where; who goes when there is no room) ◄── finish
 //! ```
 
 use std::cmp::Reverse;
@@ -16,10 +16,10 @@ use millrace_core::pool::{ExtentArena, ExtentContent, Fill, Lease};
 use millrace_core::seam::Want;
 use millrace_core::time::Instant;
 
-use super::door::{Grant, ReadFailure};
+use super::extent_table::{Brings, ExtentTable};
+use super::handle::{Grant, ReadFailure};
 use super::plan::{ExtentKey, Next, Plan, Waiter};
 use super::playheads::{Ns, Place, StreamKey};
-use super::shelf::{Brings, Shelf};
 use super::source::OpenTitle;
 use super::stats::Counters;
 use super::streams::{Head, Streams};
@@ -61,7 +61,7 @@ pub(super) struct Policy {
     titles: Titles,
     streams: Streams,
     plan: Plan,
-    shelf: Shelf,
+    extent_table: ExtentTable,
     /// When the next extent comes within sight of a playhead.
     timers: BinaryHeap<Reverse<(Ns, StreamKey, u32)>>,
     grants: VecDeque<(u16, Grant)>,
@@ -86,7 +86,7 @@ impl Policy {
     /// An empty cache for so many engines.
     pub(super) fn new(
         arena: Arc<ExtentArena>,
-        doors: usize,
+        handles: usize,
         prefetch_ns: u64,
         reads_in_flight: usize,
         counters: Arc<Counters>,
@@ -102,9 +102,9 @@ impl Policy {
             max_ahead: (extents / 4).clamp(1, MAX_PREFETCH_EXTENTS),
             reading: 0,
             titles: Titles::default(),
-            streams: Streams::new(doors),
+            streams: Streams::new(handles),
             plan: Plan::new(extents as usize),
-            shelf: Shelf::new(arena),
+            extent_table: ExtentTable::new(arena),
             timers: BinaryHeap::new(),
             grants: VecDeque::new(),
             failed: VecDeque::new(),
@@ -139,15 +139,15 @@ impl Policy {
         if self.titles.remove(title).is_none() {
             return;
         }
-        self.shelf.drop_title(title);
+        self.extent_table.drop_title(title);
         for (key, waiter) in self.plan.forget_title(title) {
             self.answer(ns(now), key, &waiter, Err(ReadFailure::NoTitle));
         }
     }
 
-    /// A member is well again: what has holes because of it is read anew for whoever wants it next.
+    /// A member is well again: what has holes because of it is read again for whoever wants it next.
     pub(super) fn drop_holes(&mut self) {
-        self.shelf.drop_holes();
+        self.extent_table.drop_holes();
     }
 
     /// What was damaged some time ago may have been repaired.
@@ -155,17 +155,17 @@ impl Policy {
         while let Some(&(key, until)) = self.damaged.front()
             && until <= now
         {
-            self.shelf.drop_damaged(key);
+            self.extent_table.drop_damaged(key);
             self.damaged.pop_front();
         }
     }
 
     /// A stream wants an extent.
-    pub(super) fn want(&mut self, now: Instant, door: u16, want: &Want) {
+    pub(super) fn want(&mut self, now: Instant, handle: u16, want: &Want) {
         self.drop_damaged(ns(now));
-        let stream = StreamKey { door, index: want.stream.index };
+        let stream = StreamKey { handle, index: want.stream.index };
         let key = ExtentKey { title: want.title, extent: want.extent };
-        let refuse = |failure| (door, grant(want.stream, key, Err(failure)));
+        let refuse = |failure| (handle, grant(want.stream, key, Err(failure)));
         let Some(title) = self.titles.get(want.title) else {
             return self.grants.push_back(refuse(ReadFailure::NoTitle));
         };
@@ -182,10 +182,10 @@ impl Policy {
         let (now, by) = (ns(now), ns(want.by));
         if self.streams.rewant(stream, key, (by, want.spare)) {
             self.plan.hasten(key, by, want.spare);
-        } else if let Some(lease) = self.shelf.lend(key, want.spare) {
+        } else if let Some(lease) = self.extent_table.lend(key, want.spare) {
             self.counters.hits.add(1);
             self.note_late(now, by);
-            self.grants.push_back((door, grant(want.stream, key, Ok(lease))));
+            self.grants.push_back((handle, grant(want.stream, key, Ok(lease))));
             self.step_head(stream, key);
         } else {
             self.wait(stream, key, (by, want.spare));
@@ -205,16 +205,16 @@ impl Policy {
     }
 
     /// A stream needs nothing more.
-    pub(super) fn leave(&mut self, door: u16, stream: StreamId) {
-        let key = StreamKey { door, index: stream.index };
+    pub(super) fn leave(&mut self, handle: u16, stream: StreamId) {
+        let key = StreamKey { handle, index: stream.index };
         if self.streams.generation(key) == Some(stream.generation) {
             self.forget(key);
         }
     }
 
     /// An engine is gone, and all its streams with it.
-    pub(super) fn door_gone(&mut self, door: u16) {
-        self.streams.of_door(door).into_iter().for_each(|stream| self.forget(stream));
+    pub(super) fn handle_gone(&mut self, handle: u16) {
+        self.streams.of_handle(handle).into_iter().for_each(|stream| self.forget(stream));
     }
 
     fn forget(&mut self, stream: StreamKey) {
@@ -250,7 +250,7 @@ impl Policy {
         self.move_head(stream, (place.extent < extents).then_some(Head { place, ..head }));
     }
 
-    /// Plans to read what the playhead will come to within the time to look ahead: all of it again (`anew`), or only
+    /// Plans to read what the playhead will come to within the time to look ahead: all of it again (`again`), or only
     /// what has come within sight since last time.
     fn look_ahead(&mut self, now: Ns, stream: StreamKey, anew: bool) {
         let Some(head) = self.streams.head(stream).filter(|_| self.prefetch_ns > 0) else { return };
@@ -282,7 +282,7 @@ impl Policy {
     }
 
     fn read_ahead(&mut self, key: ExtentKey, need: Ns, spare: u8) {
-        if !self.shelf.holds(key, spare) && !self.failed.iter().any(|&(failed, _)| failed == key) {
+        if !self.extent_table.holds(key, spare) && !self.failed.iter().any(|&(failed, _)| failed == key) {
             self.plan.ahead(key, need, spare);
         }
     }
@@ -308,8 +308,8 @@ impl Policy {
         while self.failed.front().is_some_and(|&(_, until)| until <= now) {
             self.failed.pop_front();
         }
-        if self.shelf.orphans() > 0 && now >= self.next_sweep {
-            self.shelf.sweep();
+        if self.extent_table.orphans() > 0 && now >= self.next_sweep {
+            self.extent_table.sweep();
             self.next_sweep = now.saturating_add(SWEEP_NS);
         }
     }
@@ -320,14 +320,14 @@ impl Policy {
         let timer = self.timers.peek().map(|Reverse((at, ..))| *at);
         let room = self.no_room.then(|| now.saturating_add(CACHE_SPACE_RETRY_NS as Ns));
         let ahead = self.ahead_put_off.then(|| now.saturating_add(AHEAD_RETRY_NS));
-        let sweep = (self.shelf.orphans() > 0).then_some(self.next_sweep);
+        let sweep = (self.extent_table.orphans() > 0).then_some(self.next_sweep);
         let next = [timer, room, ahead, sweep].into_iter().flatten().min()?;
         Some(Instant(u64::try_from(next).unwrap_or(0)))
     }
 
     /// Time has passed, though the clock may not say so: look again for room even if there was none a moment ago.
     pub(super) fn retry_room(&mut self) {
-        self.shelf.retry();
+        self.extent_table.retry();
     }
 
     /// The next read to begin, if there is one, if there is room for it, and if not too many are in flight.
@@ -386,7 +386,7 @@ impl Policy {
 
     fn begin(&mut self, now: Ns, next: Next) -> Option<ReadOrder> {
         let title = Arc::clone(&self.titles.get(next.key.title)?.open);
-        let fill = self.shelf.take(now, self.brings(now, &next), &mut self.titles)?;
+        let fill = self.extent_table.take(now, self.brings(now, &next), &mut self.titles)?;
         self.plan.begin(next.key);
         self.reading += 1;
         self.counters.reads.add(1);
@@ -415,11 +415,11 @@ impl Policy {
                 if content.is_damaged() && title.open.source().track() == 0 {
                     self.damaged.push_back((key, now.saturating_add(DAMAGED_KEPT_NS as Ns)));
                 }
-                self.shelf.put(fill, content, start_ns);
+                self.extent_table.put(fill, content, start_ns);
                 Ok(())
             }
             (outcome, _) => {
-                self.shelf.give_back(fill);
+                self.extent_table.give_back(fill);
                 Err(outcome.err().unwrap_or(ReadFailure::NoTitle))
             }
         };
@@ -431,7 +431,7 @@ impl Policy {
         }
         for waiter in waiters {
             let Some((by, spare)) = self.streams.needs(key, &waiter) else { continue };
-            if outcome.is_ok() && !self.shelf.holds(key, spare) {
+            if outcome.is_ok() && !self.extent_table.holds(key, spare) {
                 self.plan.demand(key, (by, spare), waiter, |_| true);
             } else {
                 self.answer(now, key, &waiter, outcome);
@@ -444,12 +444,13 @@ impl Policy {
         let Some((_, spare)) = self.streams.needs(key, waiter) else { return };
         let Some(by) = self.streams.answered(key, waiter) else { return };
         // A lease is refused only if 2^32 of them are out: then this one is, as far as we can say, busy.
-        let lease = outcome.and_then(|()| self.shelf.lend(key, spare).ok_or(ReadFailure::Io(libc::EBUSY)));
+        let lease =
+            outcome.and_then(|()| self.extent_table.lend(key, spare).ok_or(ReadFailure::Io(libc::EBUSY)));
         let granted = lease.is_ok();
-        self.grants.push_back((waiter.door, grant(waiter.stream, key, lease)));
+        self.grants.push_back((waiter.handle, grant(waiter.stream, key, lease)));
         if granted {
             self.note_late(now, by);
-            self.step_head(StreamKey { door: waiter.door, index: waiter.stream.index }, key);
+            self.step_head(StreamKey { handle: waiter.handle, index: waiter.stream.index }, key);
         }
     }
 
@@ -467,11 +468,11 @@ impl Policy {
     /// Shows the gauges to everybody.
     pub(super) fn publish(&self) {
         let counters = &self.counters;
-        counters.free.set(self.shelf.free());
-        counters.resident.set(self.shelf.held());
+        counters.free.set(self.extent_table.free());
+        counters.resident.set(self.extent_table.held());
         counters.queued.set(self.plan.queued());
         counters.reading.set(self.reading);
-        counters.evictions.set(self.shelf.evictions());
+        counters.evictions.set(self.extent_table.evictions());
         counters.playheads.set(self.heads);
         counters.titles.set(self.titles.len());
     }

@@ -2,7 +2,7 @@
 
 use super::*;
 
-/// After a seek into a row the first extent is wanted whole: the FEC of a row that began before is not sent. What is read
+/// After a seek into a stripe the first extent is wanted whole: the FEC of a stripe that began before is not sent. What is read
 /// ahead behind it may have holes as ever.
 #[test]
 fn one_extent_that_is_wanted_whole_says_nothing_of_those_behind_it() {

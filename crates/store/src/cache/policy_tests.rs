@@ -242,7 +242,7 @@ fn who_leaves_gets_nothing_and_causes_no_read() {
     world.read_all();
     assert_eq!(extents_of(&world.granted()), [(1, 9)]);
     assert!(!world.read_extents().contains(&7));
-    world.policy.door_gone(0);
+    world.policy.handle_gone(0);
     world.read_all();
     assert_eq!(world.counters.playheads.get(), 0);
 }
@@ -326,7 +326,7 @@ fn with_everything_lent_out_those_who_wait_wait_and_nobody_fails() {
     assert_eq!(world.counters.waits_for_space.get(), 2, "the other one waits now");
 }
 
-/// A viewer of a slow film asks long before he needs it: until then he does not drive out what others need sooner.
+/// A viewer of a slow media asks long before he needs it: until then he does not drive out what others need sooner.
 #[test]
 fn who_asks_early_displaces_only_what_is_needed_later() {
     let mut world = World::new(4, 0);
@@ -505,8 +505,8 @@ proptest! {
                 prop_assert!(asked.is_some(), "{:?} was not asked for", key);
                 held.extend(grant.lease.ok());
             }
-            let shelf = &world.policy.shelf;
-            prop_assert_eq!(shelf.free() + shelf.held() + shelf.orphans() + reads.len(), 5);
+            let extent_table = &world.policy.extent_table;
+            prop_assert_eq!(extent_table.free() + extent_table.held() + extent_table.orphans() + reads.len(), 5);
             prop_assert!(world.policy.timers.len() <= 64 + 4 * 6 + 1);
         }
         // Everything ends well.
@@ -526,7 +526,7 @@ proptest! {
         held.clear();
         titles.into_iter().for_each(|title| world.policy.close_title(world.now, title));
         world.policy.handle_time(world.now.plus_ns(1_000_000_000));
-        prop_assert_eq!(world.policy.shelf.free(), 5);
+        prop_assert_eq!(world.policy.extent_table.free(), 5);
     }
 }
 
@@ -586,14 +586,14 @@ fn what_has_holes_is_lent_to_whoever_repairs_and_read_again_for_others() {
     world.want(6, title, 2, 0);
     world.read_all();
     let whole: Vec<_> = (0..3).map(|_| spare(world.policy.poll_grant().unwrap())).collect();
-    assert_eq!((whole, world.policy.shelf.orphans()), (vec![Ok(0); 3], 1), "what is lent out stays");
+    assert_eq!((whole, world.policy.extent_table.orphans()), (vec![Ok(0); 3], 1), "what is lent out stays");
     world.want_spare(7, title, 2, 0, 1);
     assert_eq!(spare(world.policy.poll_grant().unwrap()), Ok(0), "the better of the two");
     assert_eq!(world.read.iter().filter(|key| key.extent == 3).count(), 2);
     held.clear();
     world.now = world.now.plus_ns(SWEEP_NS as u64);
     world.read_all();
-    assert_eq!((world.policy.shelf.orphans(), world.policy.shelf.free()), (0, 6));
+    assert_eq!((world.policy.extent_table.orphans(), world.policy.extent_table.free()), (0, 6));
 }
 
 #[path = "policy_spare_tests.rs"]

@@ -14,14 +14,14 @@ use millrace_core::time::{Instant, MediaTicks};
 use millrace_core::wire::rtp::Timeline;
 
 use super::crcs::{CRCS_STAGING_BYTES, packets_of, to_borders};
-use super::door::ReadFailure;
+use super::handle::ReadFailure;
 use super::order::{MemberView, Order, Role, SpanFile};
 use super::playheads::Ns;
-use super::rows::{FileTable, MemberFiles, TitleFile, may_wait, needs};
-use crate::errand::{Errands, Patience};
+use super::stripes::{FileTable, MemberFiles, TitleFile, may_wait, needs};
+use crate::blocking::{BlockingCalls, Timeout};
 use crate::index::ClockPiece;
 use crate::meta::{CrcFile, META_BLOCK_BYTES, MetaFile, RECORDS_PER_BLOCK};
-use crate::rows::Rows;
+use crate::stripes::StripeLayout;
 use crate::sums::DeriveError;
 use crate::volume::TitleFiles;
 
@@ -53,23 +53,23 @@ pub trait TitleSource: Send + Sync {
     fn packet_bytes_at(&self, packet: u32) -> usize;
     /// Media time of a packet; may be off by a little, must not descend. Used for deadlines only.
     fn media_time(&self, packet: u32) -> MediaTicks;
-    /// When the film ends; asked of parity tracks only.
+    /// When the title ends; asked of parity tracks only.
     fn duration(&self) -> MediaTicks {
         MediaTicks(0)
     }
     /// 0: film. 1: the first parity of the title with this identity as ready FEC datagrams, 2: its other parities. The
-    /// timeline of a track is that of the film.
+    /// timeline of a track is that of the title.
     fn track(&self) -> u8 {
         0
     }
-    /// Its rows and where their units are, if it lies on several members or has parity. Then its files are opened by the paths
+    /// Its stripes and where their units are, if it lies on several members or has parity. Then its files are opened by the paths
     /// given there, and [`TitleSource::data`] and the like are not read from.
-    fn members(&self) -> Option<(Rows, &dyn MemberFiles)> {
+    fn members(&self) -> Option<(StripeLayout, &dyn MemberFiles)> {
         None
     }
     /// Who is sent to its disk, if it has no members. By itself: nobody has been before.
-    fn errands(&self) -> Errands {
-        Errands::default()
+    fn blocking(&self) -> BlockingCalls {
+        BlockingCalls::default()
     }
     /// The data file, buffered.
     fn data(&self) -> &File;
@@ -89,11 +89,11 @@ pub trait TitleSource: Send + Sync {
     fn sums_range(&self, _first: u32, _count: u32) -> Range<u64> {
         0..0
     }
-    /// Whether there are CRCs of its default-size packets, of film and parity.
+    /// Whether there are CRCs of its default-size packets, of media and parity.
     fn has_crcs(&self) -> bool {
         false
     }
-    /// The CRCs of its film, buffered, if they can be read; asked only if it has no members.
+    /// The CRCs of its title, buffered, if they can be read; asked only if it has no members.
     fn crcs(&self) -> Option<&File> {
         None
     }
@@ -113,13 +113,13 @@ pub trait TitleSource: Send + Sync {
     }
 }
 
-/// The film.
+/// The title.
 impl TitleSource for TitleFiles {
-    fn members(&self) -> Option<(Rows, &dyn MemberFiles)> {
-        self.rows.map(|rows| (rows, self as &dyn MemberFiles))
+    fn members(&self) -> Option<(StripeLayout, &dyn MemberFiles)> {
+        self.stripes.map(|stripes| (stripes, self as &dyn MemberFiles))
     }
-    fn errands(&self) -> Errands {
-        self.members.errands(self.home)
+    fn blocking(&self) -> BlockingCalls {
+        self.members.blocking(self.home)
     }
     fn id(&self) -> TitleId {
         self.info.id
@@ -217,7 +217,7 @@ pub(super) struct OpenTitle {
     source: Box<dyn TitleSource>,
     /// The data file once more, for direct reads, where the file system has them.
     direct: Option<File>,
-    /// [`may_wait`](super::rows::may_wait) says so of its own files.
+    /// [`may_wait`](super::stripes::may_wait) says so of its own files.
     may_wait: bool,
     /// A direct read was refused after all.
     direct_refused: AtomicBool,
@@ -232,8 +232,8 @@ impl OpenTitle {
     pub(super) fn new(source: Box<dyn TitleSource>) -> Self {
         let files = FileTable::default();
         let (direct, may_wait) = match source.members() {
-            Some((rows, members)) => {
-                files.open_first(source.id(), &rows, members, source.track() > 0);
+            Some((stripes, members)) => {
+                files.open_first(source.id(), &stripes, members, source.track() > 0);
                 (None, true)
             }
             None => open_direct_of(&*source),
@@ -289,8 +289,8 @@ impl OpenTitle {
         let (mut read, mut crc_packets, mut crcs) = (data.clone(), 0..0, 0..0);
         if self.source.has_crcs() && self.source.track() == 0 {
             let last = self.packets - 1;
-            let film_bytes = u64::from(last) * size as u64 + self.source.packet_bytes_at(last) as u64;
-            read = to_borders(&data, film_bytes);
+            let media_bytes = u64::from(last) * size as u64 + self.source.packet_bytes_at(last) as u64;
+            read = to_borders(&data, media_bytes);
             crc_packets = packets_of(&data);
             crcs = CrcFile::block_range(crc_packets.start, crc_packets.len() as u32);
         }
@@ -313,8 +313,8 @@ impl OpenTitle {
         thorough: bool,
     ) -> Result<Order, ReadFailure> {
         match self.source.members() {
-            Some((rows, files)) => {
-                needs::order(self, (rows, files, &self.files), (extent, spare), members, thorough)
+            Some((stripes, files)) => {
+                needs::order(self, (stripes, files, &self.files), (extent, spare), members, thorough)
             }
             None => needs::plain(self, (extent, spare), thorough),
         }
@@ -377,7 +377,7 @@ fn open_direct_of(source: &dyn TitleSource) -> (Option<File>, bool) {
     let Ok(buffered) = source.data().try_clone() else { return (None, true) };
     let path = source.data_path().to_path_buf();
     let open = move || (open_direct(&path, &buffered), may_wait(&buffered));
-    source.errands().send(Patience::Call, open).unwrap_or((None, true))
+    source.blocking().send(Timeout::Call, open).unwrap_or((None, true))
 }
 
 /// The same file once more for direct reads. `None` where the file system has none (some network and memory file

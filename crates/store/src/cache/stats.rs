@@ -10,7 +10,7 @@ use millrace_core::ids::{TitleId, TitleRef};
 use millrace_core::limits::MAX_MEMBERS;
 use millrace_core::time::Instant;
 
-use super::door::ReadFailure;
+use super::handle::ReadFailure;
 use super::health::MemberHealth;
 
 /// At most one [`Trouble`] is reported in this time.
@@ -96,7 +96,7 @@ counters! {
     members,
     /// Extents that were served although a member that holds something of them could not be read.
     degraded,
-    /// Bytes of film that were decoded from what survived.
+    /// Bytes of media that were decoded from what survived.
     decoded_bytes,
     /// Extents of titles with CRCs of which no copy of the CRCs could be read: only the sums of 16 bits were compared.
     sums_only,
@@ -223,7 +223,7 @@ pub struct Trouble {
     pub title: TitleRef,
     /// Which title that is.
     pub id: TitleId,
-    /// 0: its film; else one of its parity tracks.
+    /// 0: its title; else one of its parity tracks.
     pub track: u8,
     /// Its extent.
     pub extent: u32,
@@ -231,7 +231,7 @@ pub struct Trouble {
     pub failure: ReadFailure,
     /// The data file, if the title is whole in one and has no parity.
     pub path: Option<std::path::PathBuf>,
-    /// Where the extent's bytes lie in the film.
+    /// Where the extent's bytes lie in the title.
     pub bytes: std::ops::Range<u64>,
     /// Members of the volume that did not give what they should, as far as is known.
     pub members: Vec<u16>,
@@ -258,7 +258,7 @@ impl std::fmt::Display for Trouble {
         if self.failures > 1 {
             write!(f, " ({} such failures since the last report)", self.failures)?;
         }
-        f.write_str("; its viewers were told, all others go on; ")?;
+        f.write_str("; its viewers were sent a BYE, no others are affected; ")?;
         f.write_str(match self.failure {
             ReadFailure::MembersLost { .. } => "bring the members back, or run repair",
             ReadFailure::Io(libc::EMFILE | libc::ENFILE) => "raise the limit of open files (ulimit -n)",
@@ -284,7 +284,7 @@ pub struct Damage {
     pub span: Range<u32>,
     /// How many of these are left out.
     pub packets: u32,
-    /// Where the span lies in the film.
+    /// Where the span lies in the title.
     pub bytes: Range<u64>,
     /// Members of the volume that did not give what they should, as far as is known.
     pub members: Vec<u16>,

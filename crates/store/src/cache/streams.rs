@@ -37,7 +37,7 @@ struct Stream {
     open: [Option<Open>; MAX_WANTS_PER_STREAM],
     head: Option<Head>,
     /// Packets of one codeword that it can do without: the most that it has ever said. It may want an extent whole because
-    /// it does not get all of its rows; that says nothing of those behind it.
+    /// it does not get all of its stripes; that says nothing of those behind it.
     spare: u8,
     /// Up to where the title was read ahead for this playhead.
     ahead_end: u32,
@@ -48,23 +48,23 @@ struct Stream {
 /// The streams of all engines. Grows with the largest index in use, up to [`MAX_STREAMS_PER_ENGINE`] per engine.
 #[derive(Debug)]
 pub(super) struct Streams {
-    doors: Vec<Vec<Option<Stream>>>,
+    handles: Vec<Vec<Option<Stream>>>,
     /// Serial number of the last want of all streams: never the same twice, whoever takes whose place.
     serial: u64,
 }
 
 impl Streams {
     /// Nobody yet, for so many engines.
-    pub(super) fn new(doors: usize) -> Self {
-        Self { doors: vec![Vec::new(); doors], serial: 0 }
+    pub(super) fn new(handles: usize) -> Self {
+        Self { handles: vec![Vec::new(); handles], serial: 0 }
     }
 
     fn get(&self, key: StreamKey) -> Option<&Stream> {
-        self.doors.get(usize::from(key.door))?.get(key.index as usize)?.as_ref()
+        self.handles.get(usize::from(key.handle))?.get(key.index as usize)?.as_ref()
     }
 
     fn get_mut(&mut self, key: StreamKey) -> Option<&mut Stream> {
-        self.doors.get_mut(usize::from(key.door))?.get_mut(key.index as usize)?.as_mut()
+        self.handles.get_mut(usize::from(key.handle))?.get_mut(key.index as usize)?.as_mut()
     }
 
     /// Generation of the stream known under this key.
@@ -75,15 +75,15 @@ impl Streams {
     /// Notes a stream, if it is not known yet, and how many packets of a codeword it can do without. `false`: the key is beyond
     /// the limit.
     pub(super) fn enter(&mut self, key: StreamKey, generation: u32, spare: u8) -> bool {
-        let Some(door) = self.doors.get_mut(usize::from(key.door)) else { return false };
+        let Some(handle) = self.handles.get_mut(usize::from(key.handle)) else { return false };
         let index = key.index as usize;
         if index >= MAX_STREAMS_PER_ENGINE {
             return false;
         }
-        if index >= door.len() {
-            door.resize_with(index + 1, || None);
+        if index >= handle.len() {
+            handle.resize_with(index + 1, || None);
         }
-        let stream = door[index].get_or_insert_with(|| Stream { generation, ..Stream::default() });
+        let stream = handle[index].get_or_insert_with(|| Stream { generation, ..Stream::default() });
         stream.spare = stream.spare.max(spare);
         true
     }
@@ -98,17 +98,17 @@ impl Streams {
         &mut self,
         key: StreamKey,
     ) -> (Option<Head>, impl Iterator<Item = ExtentKey> + use<>) {
-        let door = self.doors.get_mut(usize::from(key.door));
-        let stream = door.and_then(|door| door.get_mut(key.index as usize)).and_then(Option::take);
+        let handle = self.handles.get_mut(usize::from(key.handle));
+        let stream = handle.and_then(|handle| handle.get_mut(key.index as usize)).and_then(Option::take);
         let stream = stream.unwrap_or_default();
         (stream.head, stream.open.into_iter().flatten().map(|open| open.key))
     }
 
     /// Every stream of one engine.
-    pub(super) fn of_door(&self, door: u16) -> Vec<StreamKey> {
-        let streams = self.doors.get(usize::from(door)).map_or(&[][..], Vec::as_slice);
+    pub(super) fn of_handle(&self, handle: u16) -> Vec<StreamKey> {
+        let streams = self.handles.get(usize::from(handle)).map_or(&[][..], Vec::as_slice);
         let known = streams.iter().enumerate().filter(|(_, stream)| stream.is_some());
-        known.map(|(index, _)| StreamKey { door, index: index as u32 }).collect()
+        known.map(|(index, _)| StreamKey { handle, index: index as u32 }).collect()
     }
 
     /// The stream's playhead.
@@ -148,12 +148,12 @@ impl Streams {
         let open = Open { key: extent, serial, by, spare };
         *stream.open.iter_mut().find(|place| place.is_none())? = Some(open);
         let id = StreamId { index: key.index, generation: stream.generation };
-        let waiter = Waiter { door: key.door, stream: id, serial };
+        let waiter = Waiter { handle: key.handle, stream: id, serial };
         Some((waiter, displaced.map(|open| open.key)))
     }
 
     fn open(&self, extent: ExtentKey, waiter: &Waiter) -> Option<&Open> {
-        let key = StreamKey { door: waiter.door, index: waiter.stream.index };
+        let key = StreamKey { handle: waiter.handle, index: waiter.stream.index };
         self.get(key)?.open.iter().flatten().find(|open| open.is(extent, waiter.serial))
     }
 
@@ -171,7 +171,7 @@ impl Streams {
     /// Takes back a waiter's want, which is about to be answered; returns its deadline. `None`: it does not wait
     /// any more.
     pub(super) fn answered(&mut self, extent: ExtentKey, waiter: &Waiter) -> Option<Ns> {
-        let key = StreamKey { door: waiter.door, index: waiter.stream.index };
+        let key = StreamKey { handle: waiter.handle, index: waiter.stream.index };
         let stream = self.get_mut(key)?;
         let is_it = |open: &Option<Open>| open.is_some_and(|open| open.is(extent, waiter.serial));
         let open = stream.open.iter_mut().find(|open| is_it(open))?.take();
@@ -213,7 +213,7 @@ fn close_gaps(open: &mut [Option<Open>]) {
 mod tests {
     use super::*;
 
-    const STREAM: StreamKey = StreamKey { door: 0, index: 3 };
+    const STREAM: StreamKey = StreamKey { handle: 0, index: 3 };
 
     fn extent(extent: u32) -> ExtentKey {
         ExtentKey { title: TitleRef(1), extent }
@@ -247,11 +247,11 @@ mod tests {
     #[test]
     fn the_table_has_a_limit() {
         let mut streams = Streams::new(1);
-        assert!(!streams.enter(StreamKey { door: 0, index: MAX_STREAMS_PER_ENGINE as u32 }, 0, 0));
-        assert!(!streams.enter(StreamKey { door: 1, index: 0 }, 0, 0));
+        assert!(!streams.enter(StreamKey { handle: 0, index: MAX_STREAMS_PER_ENGINE as u32 }, 0, 0));
+        assert!(!streams.enter(StreamKey { handle: 1, index: 0 }, 0, 0));
         assert!(streams.enter(STREAM, 0, 0) && streams.enter(StreamKey { index: 1, ..STREAM }, 0, 0));
-        assert_eq!(streams.of_door(0), [StreamKey { index: 1, ..STREAM }, STREAM]);
-        assert_eq!(streams.of_door(9), []);
+        assert_eq!(streams.of_handle(0), [StreamKey { index: 1, ..STREAM }, STREAM]);
+        assert_eq!(streams.of_handle(9), []);
     }
 
     #[test]

@@ -37,7 +37,7 @@ fn data_is_as_ingested(
     crcs: Option<&CrcFile>,
 ) {
     if title.manifest.file(DATA_FILE).is_none() || !title.has(DATA_FILE) {
-        return; // on several members it is looked at by rows
+        return; // on several members it is looked at by stripes
     }
     let path = title.dir.join(DATA_FILE);
     let mut sums: Vec<SumCheck<'_>> = metas.iter().map(SumCheck::new).collect();
@@ -121,7 +121,7 @@ pub(super) fn wrong_crc(wrong: u64, first: u32) -> String {
 
 fn index_and_meta_are_as_ingested(title: &mut TitleCheck<'_, '_>) {
     let files = title.manifest.files_on(title.position);
-    // Units are looked at by rows, all members together.
+    // Units are looked at by stripes, all members together.
     let other = |name: &str| !matches!(name, DATA_FILE | DATA_UNITS_FILE | PARITY_UNITS_FILE);
     for file in files.into_iter().filter(|file| other(&file.name)) {
         if !title.has(&file.name) {

@@ -1,4 +1,4 @@
-//! The promises of a title's CRCs, of film and parity.
+//! The promises of a title's CRCs, of media and parity.
 
 use crate::crcs::PacketCutter;
 use crate::format::manifest::{CRC_FILE, PARITY_CRC_FILE};
@@ -8,13 +8,13 @@ use crate::volume::open_crcs;
 use super::cause;
 use super::title::{TitleCheck, unused_records};
 
-/// Checks what needs no data. Returns the CRCs of the film if all of them can be used.
+/// Checks what needs no data. Returns the CRCs of the title if all of them can be used.
 pub(super) fn check(title: &mut TitleCheck<'_, '_>) -> Option<CrcFile> {
     if !title.manifest.has_crcs() {
         return None;
     }
-    if let Some(rows) = title.manifest.rows().filter(|rows| rows.m() > 0) {
-        let bytes = rows.parity_packets() * millrace_core::limits::DEFAULT_PACKET_BYTES as u64;
+    if let Some(stripes) = title.manifest.stripes().filter(|stripes| stripes.m() > 0) {
+        let bytes = stripes.parity_packets() * millrace_core::limits::DEFAULT_PACKET_BYTES as u64;
         let parity = crcs_agree_with_manifest(title, PARITY_CRC_FILE, bytes);
         if let Some(crcs) = parity {
             crc_blocks_are_whole(title, &crcs);

@@ -51,7 +51,7 @@ fn members_file_is_readable(
     match named.map_or_else(|| Members::find(dir), Members::among) {
         Ok(members) => Some(members),
         Err(error) => {
-            let remedy = "open the volume by another of its members: that writes the list anew; or restore members.mrm \
+            let remedy = "open the volume by another of its members: that writes the list again; or restore members.mrm \
                           from another member, they all have the same";
             report.error("members_file_is_readable", &dir.join(MEMBERS_FILE), cause(&error), remedy);
             None

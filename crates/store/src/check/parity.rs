@@ -6,45 +6,48 @@ use super::cause;
 use super::title::{Records, TitleCheck, at};
 use crate::format::manifest::PARITY_META_FILE;
 use crate::meta::MetaFile;
-use crate::rows::Rows;
+use crate::stripes::StripeLayout;
 use crate::volume::open_parity_meta;
 
 /// Checks what needs no parity.
 pub(super) fn check(title: &mut TitleCheck<'_, '_>, default: Option<&MetaFile>) {
-    let Some(rows) = title.manifest.rows().filter(|rows| rows.m() > 0) else { return };
-    let Some(parity) = parity_meta_agrees_with_manifest(title, &rows) else { return };
+    let Some(stripes) = title.manifest.stripes().filter(|stripes| stripes.m() > 0) else { return };
+    let Some(parity) = parity_meta_agrees_with_manifest(title, &stripes) else { return };
     if title.meta_blocks_are_whole(&parity)
         && let Some(default) = default
     {
-        parity_times_agree_with_meta(title, &rows, &parity, default);
+        parity_times_agree_with_meta(title, &stripes, &parity, default);
     }
 }
 
-fn parity_meta_agrees_with_manifest(title: &mut TitleCheck<'_, '_>, rows: &Rows) -> Option<MetaFile> {
+fn parity_meta_agrees_with_manifest(
+    title: &mut TitleCheck<'_, '_>,
+    stripes: &StripeLayout,
+) -> Option<MetaFile> {
     if !title.has(PARITY_META_FILE) {
         return None;
     }
     let path = title.dir.join(PARITY_META_FILE);
-    let result = open_parity_meta(&path, &title.manifest.title, rows);
+    let result = open_parity_meta(&path, &title.manifest.title, stripes);
     result.map_err(|error| title.damaged("parity_meta_agrees_with_manifest", &path, cause(&error))).ok()
 }
 
-/// Parity is at the time of its row's first packet, and has no flags.
+/// Parity is at the time of its stripe's first packet, and has no flags.
 fn parity_times_agree_with_meta(
     title: &mut TitleCheck<'_, '_>,
-    rows: &Rows,
+    stripes: &StripeLayout,
     parity: &MetaFile,
     default: &MetaFile,
 ) {
     debug_assert_eq!(usize::from(default.packet_bytes()), DEFAULT_PACKET_BYTES);
-    let per_row = rows.m() as u64 * u64::from(rows.unit_packets());
-    let (mut records, mut film) = (Records::new(parity), Records::new(default));
+    let per_stripe = stripes.m() as u64 * u64::from(stripes.unit_packets());
+    let (mut records, mut media) = (Records::new(parity), Records::new(default));
     for packet in 0..u64::from(parity.packets()) {
-        let expected = film.time(packet / per_row * u64::from(rows.row_packets()));
+        let expected = media.time(packet / per_stripe * u64::from(stripes.stripe_packets()));
         let found = records.get(packet);
         if found.map(|record| (Some(record.time()), record.flags())) != Some((expected, 0)) {
             let what = format!(
-                "parity packet {packet} is at {}, or has flags; its row begins at {}",
+                "parity packet {packet} is at {}, or has flags; its stripe begins at {}",
                 at(found.map(|record| record.time())),
                 at(expected)
             );

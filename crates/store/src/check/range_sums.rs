@@ -93,7 +93,7 @@ fn range_sums_agree_with_meta(title: &mut TitleCheck<'_, '_>, sums: &SumsFile, d
         }
     });
     if let Some(packet) = wrong {
-        let what = format!("packet {packet} of 1316 bytes has another sum than the meta-data says");
+        let what = format!("packet {packet} of 1316 bytes does not match the checksum in the metadata");
         title.damaged("range_sums_agree_with_meta", sums.path(), what);
     }
 }

@@ -104,7 +104,7 @@ impl<'a, 'r> TitleCheck<'a, 'r> {
                 Ok(meta) if meta.is_file() && meta.len() == file.bytes => continue,
                 Ok(meta) => format!("is {} bytes long; the manifest promises {}", meta.len(), file.bytes),
                 Err(_) if !self.dir.is_dir() => return None,
-                Err(error) => format!("cannot be looked at: {error}"),
+                Err(error) => format!("cannot be inspected: {error}"),
             };
             self.broken.push(&file.name);
             self.damaged("every_file_is_there", &path, what);
@@ -253,7 +253,7 @@ impl<'a, 'r> TitleCheck<'a, 'r> {
 /// What to do about a damaged title.
 pub(super) fn remedy(manifest: &Manifest) -> String {
     if manifest.placement.m > 0 {
-        return "millrace scrub mends it, if enough is left on the members".to_owned();
+        return "millrace scrub repairs it, if enough is left on the members".to_owned();
     }
     format!("remove title {} and add {} again", manifest.title.name, manifest.title.source.path.display())
 }

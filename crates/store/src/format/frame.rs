@@ -1,4 +1,4 @@
-//! The 64 bytes at the start of every file but the film itself: what it is, which version, how long, checksums.
+//! The 64 bytes at the start of every file but the title itself: what it is, which version, how long, checksums.
 
 use super::bytes::{Fields, put};
 use super::{FormatError, crc32c};
@@ -78,7 +78,7 @@ impl Kind {
     /// The newest format version this program knows. It reads every one from 1 to this.
     pub fn version(self) -> u16 {
         match self {
-            // Version 2: a title may have range sums, which its list of files names. Version 3: it lies in rows on several
+            // Version 2: a title may have range sums, which its list of files names. Version 3: it lies in stripes on several
             // members, or has parity. Version 4: there are CRCs of its packets.
             Self::Manifest => 4,
             // Version 2: the volume has several members, or parity.

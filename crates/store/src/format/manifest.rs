@@ -11,7 +11,7 @@ use serde::{Deserialize, Serialize};
 use super::frame::{self, Kind};
 use super::superblock::Geometry;
 use super::{FormatError, Uuid, json};
-use crate::rows::Rows;
+use crate::stripes::StripeLayout;
 use crate::volume::TitleInfo;
 
 const RECORD: &str = "manifest";
@@ -59,14 +59,15 @@ pub struct Placement {
     /// The volume.
     #[serde(with = "json::uuid")]
     pub volume: Uuid,
-    /// Data units in a row.
+    /// Data units in a stripe.
     pub k: u16,
-    /// Parity units in a row.
+    /// Parity units in a stripe.
     pub m: u16,
     /// Media packets of the default size in a unit.
     pub unit_packets: u32,
-    /// Rows.
-    pub rows: u64,
+    /// Stripes.
+    #[serde(rename = "rows")]
+    pub stripes: u64,
     /// Which members hold units of this title.
     pub members: Vec<MemberPlacement>,
 }
@@ -101,10 +102,10 @@ impl Placement {
     /// Of a title of `bytes` on these members of a volume, without the members' own files.
     pub fn new(volume: Uuid, members: &[Uuid], geometry: Geometry, bytes: u64) -> Self {
         let packets = bytes.div_ceil(DEFAULT_PACKET_BYTES as u64);
-        let units = |position| match Rows::new(&geometry, bytes) {
-            Some(rows) if !geometry.is_single() => {
-                let files = [rows.data_file_bytes(position), rows.parity_file_bytes(position)];
-                files.iter().map(|bytes| bytes.div_ceil(rows.unit_bytes() as u64)).sum()
+        let units = |position| match StripeLayout::new(&geometry, bytes) {
+            Some(stripes) if !geometry.is_single() => {
+                let files = [stripes.data_file_bytes(position), stripes.parity_file_bytes(position)];
+                files.iter().map(|bytes| bytes.div_ceil(stripes.unit_bytes() as u64)).sum()
             }
             _ => packets.div_ceil(u64::from(geometry.unit_packets.max(1))),
         };
@@ -119,12 +120,12 @@ impl Placement {
             k: geometry.k,
             m: geometry.m,
             unit_packets: geometry.unit_packets,
-            rows: geometry.rows(packets.min(MAX_TITLE_PACKETS) as u32),
+            stripes: geometry.stripes(packets.min(MAX_TITLE_PACKETS) as u32),
             members: members.iter().enumerate().map(member).collect(),
         }
     }
 
-    /// Layout of the rows.
+    /// Layout of the stripes.
     pub fn geometry(&self) -> Geometry {
         let members = u16::try_from(self.members.len()).unwrap_or(u16::MAX);
         Geometry { k: self.k, m: self.m, unit_packets: self.unit_packets, members }
@@ -167,10 +168,10 @@ impl Manifest {
         self.files.iter().find(|f| f.name == name)
     }
 
-    /// The rows that the title lies in; `None` if it is one plain file, or if its placement makes no sense.
-    pub fn rows(&self) -> Option<Rows> {
+    /// The stripes that the title lies in; `None` if it is one plain file, or if its placement makes no sense.
+    pub fn stripes(&self) -> Option<StripeLayout> {
         let geometry = self.placement.geometry();
-        if geometry.is_single() { None } else { Rows::new(&geometry, self.title.bytes) }
+        if geometry.is_single() { None } else { StripeLayout::new(&geometry, self.title.bytes) }
     }
 
     /// All files beside the manifest that the member at `position` of the title must have, by name in ascending order.
@@ -186,7 +187,7 @@ impl Manifest {
         self.file(SUMS_FILE).is_some()
     }
 
-    /// Whether there are CRCs of the title's packets, of film and parity.
+    /// Whether there are CRCs of the title's packets, of media and parity.
     pub fn has_crcs(&self) -> bool {
         self.file(CRC_FILE).is_some()
     }
@@ -259,9 +260,9 @@ impl Manifest {
         let p = &self.placement;
         let geometry = p.geometry();
         geometry.validate(RECORD)?;
-        let rows = geometry.rows(self.title.packets);
-        if p.rows != rows {
-            return Err(FormatError::value(RECORD, "rows", p.rows, rows));
+        let stripes = geometry.stripes(self.title.packets);
+        if p.stripes != stripes {
+            return Err(FormatError::value(RECORD, "rows", p.stripes, stripes));
         }
         for (place, member) in p.members.iter().enumerate() {
             if usize::from(member.index) != place {
@@ -308,13 +309,13 @@ impl Manifest {
         Ok(())
     }
 
-    /// The lengths of a member's units follow from the rows.
+    /// The lengths of a member's units follow from the stripes.
     fn validate_lengths(&self, position: usize) -> Result<(), FormatError> {
-        let Some(rows) = self.rows() else { return Ok(()) };
+        let Some(stripes) = self.stripes() else { return Ok(()) };
         for file in self.files_on(position) {
             let bytes = match file.name.as_str() {
-                DATA_UNITS_FILE => rows.data_file_bytes(position),
-                PARITY_UNITS_FILE => rows.parity_file_bytes(position),
+                DATA_UNITS_FILE => stripes.data_file_bytes(position),
+                PARITY_UNITS_FILE => stripes.parity_file_bytes(position),
                 _ => continue,
             };
             if file.bytes != bytes {

@@ -107,7 +107,7 @@ fn contradictions_are_refused_by_name() {
     refused("manifest: duration", |m| m.title.duration = MediaTicks(1 << 40));
     refused("manifest: blake3", |m| m.title.blake3 = "AB".repeat(32));
     refused("manifest: blake3 of data.ts", |m| m.title.blake3 = "ab".repeat(32));
-    refused("manifest: rows is 1", |m| m.placement.rows = 1);
+    refused("manifest: rows is 1", |m| m.placement.stripes = 1);
     refused("manifest: data units k is 0", |m| m.placement.k = 0);
     refused("manifest: unit packets U is 21", |m| m.placement.unit_packets = 21);
     refused("manifest: members is 0", |m| m.placement.members.clear());
@@ -128,26 +128,26 @@ fn a_body_that_is_not_a_manifest_is_refused() {
 }
 
 /// The sample as it lies on several members, or on one with parity.
-fn in_rows(members: usize, tolerance: usize, network: usize) -> Manifest {
+fn in_stripes(members: usize, tolerance: usize, network: usize) -> Manifest {
     let mut manifest = sample();
     let geometry = Geometry::choose(members, tolerance, network).unwrap();
     let uuids: Vec<Uuid> = (0..members).map(|i| Uuid([i as u8; 16])).collect();
     let blake3 = manifest.title.blake3.clone();
     manifest.placement = Placement::new(Uuid([1; 16]), &uuids, geometry, manifest.title.bytes);
-    let rows = manifest.rows().unwrap();
+    let stripes = manifest.stripes().unwrap();
     let entry = |name: &str, bytes| FileEntry { name: name.to_owned(), bytes, blake3: blake3.clone() };
     let bytes = |name: &str| match name {
         DATA_FILE => manifest.title.bytes,
-        PARITY_UNITS_FILE => rows.parity_file_bytes(0),
+        PARITY_UNITS_FILE => stripes.parity_file_bytes(0),
         _ => 4096,
     };
     let names = Manifest::expected_files(&manifest.title, &geometry);
     manifest.files = names.iter().map(|name| entry(name, bytes(name))).collect();
     if members > 1 {
         for (position, member) in manifest.placement.members.iter_mut().enumerate() {
-            member.files.push(entry(DATA_UNITS_FILE, rows.data_file_bytes(position)));
+            member.files.push(entry(DATA_UNITS_FILE, stripes.data_file_bytes(position)));
             if geometry.m > 0 {
-                member.files.push(entry(PARITY_UNITS_FILE, rows.parity_file_bytes(position)));
+                member.files.push(entry(PARITY_UNITS_FILE, stripes.parity_file_bytes(position)));
             }
         }
     }
@@ -157,15 +157,15 @@ fn in_rows(members: usize, tolerance: usize, network: usize) -> Manifest {
 #[test]
 fn titles_in_rows_name_the_files_of_each_member() {
     for (members, tolerance, network) in [(1, 0, 2), (2, 1, 0), (3, 1, 0), (5, 2, 0), (3, 0, 0)] {
-        let manifest = in_rows(members, tolerance, network);
+        let manifest = in_stripes(members, tolerance, network);
         let file = manifest.encode();
         assert_eq!(Manifest::decode(&file), Ok(manifest.clone()));
         assert_eq!(frame::peek(&file).unwrap().version, 3, "older programs must not read it");
         let units: u64 = manifest.placement.members.iter().map(|member| member.units).sum();
-        // 143 packets: fewer units than whole rows have only if the film ends before the row.
+        // 143 packets: fewer units than whole stripes have only if the title ends before the stripe.
         let geometry = manifest.placement.geometry();
         let data = u64::from(manifest.title.packets.div_ceil(geometry.unit_packets));
-        assert_eq!(units, data + manifest.placement.rows * u64::from(geometry.m), "{geometry:?}");
+        assert_eq!(units, data + manifest.placement.stripes * u64::from(geometry.m), "{geometry:?}");
         let names: Vec<&str> = manifest.files_on(0).iter().map(|file| file.name.as_str()).collect();
         assert!(names.is_sorted() && names.contains(&INDEX_FILE), "{names:?}");
         assert_eq!(names.contains(&DATA_FILE), members == 1, "{names:?}");
@@ -181,7 +181,7 @@ fn titles_in_rows_name_the_files_of_each_member() {
 #[test]
 fn contradictions_between_rows_and_files_are_refused() {
     let refused = |words: &str, change: fn(&mut Manifest)| {
-        let mut manifest = in_rows(3, 1, 0);
+        let mut manifest = in_stripes(3, 1, 0);
         change(&mut manifest);
         let error = Manifest::decode(&manifest.encode()).unwrap_err().to_string();
         assert!(error.contains(words), "wanted \"{words}\", got \"{error}\"");

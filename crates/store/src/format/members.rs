@@ -64,9 +64,9 @@ pub struct MembersRecord {
     pub volume: Uuid,
     /// Grows by one with every change; from 1.
     pub generation: u64,
-    /// Data units in a row of new titles.
+    /// Data units in a stripe of new titles.
     pub k: u16,
-    /// Parity units in a row of new titles.
+    /// Parity units in a stripe of new titles.
     pub m: u16,
     /// Media packets in a unit of new titles.
     pub unit_packets: u32,
@@ -75,7 +75,7 @@ pub struct MembersRecord {
 }
 
 impl MembersRecord {
-    /// How the rows of new titles are laid out.
+    /// How the stripes of new titles are laid out.
     pub fn geometry(&self) -> Geometry {
         let members = u16::try_from(self.members.len()).unwrap_or(u16::MAX);
         Geometry { k: self.k, m: self.m, unit_packets: self.unit_packets, members }

@@ -50,7 +50,7 @@ impl Record for PacketMeta {
     }
 }
 
-/// CRC-32C of the stored bytes of a packet of the default size, of film or parity. It sees what a sum of 16 bits cannot:
+/// CRC-32C of the stored bytes of a packet of the default size, of media or parity. It sees what a sum of 16 bits cannot:
 /// words that have changed places, and errors that add up to nothing.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct PacketCrc(pub u32);

@@ -1,6 +1,6 @@
 //! The bytes of every file in a store: plain encode and decode functions over byte slices, no I/O.
 //!
-//! Every file but the film itself begins with the same 64-byte [`frame`]. Each record names the offsets of its fields
+//! Every file but the title itself begins with the same 64-byte [`frame`]. Each record names the offsets of its fields
 //! in a module `at` and asserts its size; reads are checked, so that no input makes a decoder panic.
 
 use std::fmt;

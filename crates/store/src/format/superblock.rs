@@ -1,7 +1,7 @@
-//! `volume.mrv`: which volume a store directory belongs to, which of its members it is, and how rows are laid out.
+//! `volume.mrv`: which volume a store directory belongs to, which of its members it is, and how stripes are laid out.
 //!
-//! A row is `k` data units and `m` parity units; a unit is `unit_packets` media packets; each member has the same number
-//! of units of every row. One member without parity has `k = 1`, `m = 0`: plain files, which older versions read too.
+//! A stripe is `k` data units and `m` parity units; a unit is `unit_packets` media packets; each member has the same number
+//! of units of every stripe. One member without parity has `k = 1`, `m = 0`: plain files, which older versions read too.
 
 use super::bytes::{Fields, put};
 use super::frame::{self, FRAME_BYTES, Kind};
@@ -30,12 +30,12 @@ mod at {
 
 const _: () = assert!(at::END == BODY_BYTES && at::RESERVED_2 + 8 == at::END && SUPERBLOCK_BYTES == 128);
 
-/// How the rows of a volume are laid out.
+/// How the stripes of a volume are laid out.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Geometry {
-    /// Data units in a row.
+    /// Data units in a stripe.
     pub k: u16,
-    /// Parity units in a row.
+    /// Parity units in a stripe.
     pub m: u16,
     /// Media packets in a unit ("U").
     pub unit_packets: u32,
@@ -47,10 +47,10 @@ impl Geometry {
     /// One member, no parity. Units are as long as ST 2022-1 columns may be.
     pub const SINGLE: Self = Self { k: 1, m: 0, unit_packets: MAX_UNIT_PACKETS, members: 1 };
 
-    /// Rows that hold `packets` media packets.
-    pub fn rows(&self, packets: u32) -> u64 {
-        let row = u64::from(self.k.max(1)) * u64::from(self.unit_packets.max(1));
-        u64::from(packets).div_ceil(row)
+    /// Stripes that hold `packets` media packets.
+    pub fn stripes(&self, packets: u32) -> u64 {
+        let stripe = u64::from(self.k.max(1)) * u64::from(self.unit_packets.max(1));
+        u64::from(packets).div_ceil(stripe)
     }
 
     /// Refuses what is contradictory in itself.
@@ -75,7 +75,7 @@ impl Geometry {
         (self.k, self.m, self.members) == (1, 0, 1)
     }
 
-    /// Refuses what this version cannot serve: longer rows, more parity or more members than it has room for.
+    /// Refuses what this version cannot serve: longer stripes, more parity or more members than it has room for.
     pub fn check_supported(&self, record: &'static str) -> Result<(), FormatError> {
         let unsupported = |field, found: u16, supported| {
             Err(FormatError::Unsupported { record, field, found: found.into(), supported })
@@ -103,7 +103,7 @@ pub struct Superblock {
     pub member: Uuid,
     /// Its place among the members, from 0.
     pub member_index: u16,
-    /// Layout of the volume's rows.
+    /// Layout of the volume's stripes.
     pub geometry: Geometry,
     /// When the member was made, seconds since 1970 (UTC).
     pub created_unix_s: u64,
@@ -240,8 +240,8 @@ mod tests {
 
     #[test]
     fn rows_round_up() {
-        assert_eq!(Geometry::SINGLE.rows(0), 0);
-        assert_eq!(Geometry::SINGLE.rows(1), 1);
-        assert_eq!(Geometry::SINGLE.rows(41), 3);
+        assert_eq!(Geometry::SINGLE.stripes(0), 0);
+        assert_eq!(Geometry::SINGLE.stripes(1), 1);
+        assert_eq!(Geometry::SINGLE.stripes(41), 3);
     }
 }

@@ -14,7 +14,7 @@ use super::ts_packet::{SYSTEM_HZ, SYSTEM_TICKS_PER_MEDIA_TICK};
 const TABLES_BEFORE_TICKS: u64 = SYSTEM_HZ;
 /// Table places remembered; at the usual 10 a second, 400 s.
 const MAX_TABLES: usize = 4096;
-/// Access points closer than this are thinned out: nobody seeks finer, and a film of intra pictures only would
+/// Access points closer than this are thinned out: nobody seeks finer, and a title of intra pictures only would
 /// have an index of megabytes.
 pub(super) const MIN_GAP_TICKS: u64 = SYSTEM_HZ / 10;
 /// The same for sound alone, where every PES packet is an access point.

@@ -16,7 +16,7 @@ use super::error::Exceeded;
 /// Free space is looked at no more often than this, however little there is.
 const MIN_LOOK_BYTES: u64 = 256 << 10;
 
-/// How much ffmpeg may use for one file. The default is far above what films need, and below what hurts a server.
+/// How much ffmpeg may use for one file. The default is far above what titles need, and below what hurts a server.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct FfmpegBounds {
     /// Memory (the kernel's `RLIMIT_DATA`: heap, private mappings, stacks).

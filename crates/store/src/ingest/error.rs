@@ -1,4 +1,4 @@
-//! Why a film could not be taken in: what is wrong, where, and what to do.
+//! Why a title could not be taken in: what is wrong, where, and what to do.
 
 use std::io;
 use std::path::PathBuf;
@@ -42,7 +42,7 @@ pub enum IngestError {
         path: PathBuf,
     },
     /// Neither a transport stream nor anything that ffmpeg reads.
-    #[error("{}: not a film that can be read: {said}; accepted are MPEG-TS and the common containers (MP4, MKV, MOV, AVI ...)", path.display())]
+    #[error("{}: not a readable media file: {said}; accepted are MPEG-TS and the common containers (MP4, MKV, MOV, AVI ...)", path.display())]
     NotMedia {
         /// The file.
         path: PathBuf,
@@ -189,7 +189,7 @@ pub enum StreamError {
     },
     /// More damage than film.
     #[error(
-        "damaged: {skipped_bytes} bytes in {places} places are no transport stream packets (the first at byte {first_offset}), only {kept_bytes} bytes are; copy or record the film again"
+        "damaged: {skipped_bytes} bytes in {places} places are not transport stream packets (the first at byte {first_offset}), only {kept_bytes} bytes are; copy or record the film again"
     )]
     Damaged {
         /// Bytes left out.

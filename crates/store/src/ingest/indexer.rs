@@ -96,7 +96,7 @@ pub struct Oddities {
 pub struct Indexed {
     /// Length of the data.
     pub bytes: u64,
-    /// Film time, to the end of the last packet.
+    /// Media time, to the end of the last packet.
     pub duration: MediaTicks,
     /// Mean rate.
     pub mean_rate: BitRate,
@@ -182,7 +182,7 @@ impl Indexer {
         }
     }
 
-    /// Film time up to the last clock value.
+    /// Media time up to the last clock value.
     pub(super) fn media_done(&self) -> MediaTicks {
         MediaTicks(self.clock.clock().now_ticks() / SYSTEM_TICKS_PER_MEDIA_TICK)
     }

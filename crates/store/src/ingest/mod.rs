@@ -1,4 +1,4 @@
-//! From a film as people have it to a title as the store keeps it.
+//! From a title as people have it to a title as the store keeps it.
 //!
 //! ```text
 //!                     file ──► framing ──► indexer ──► sink (TitleWriter, NullSink)
@@ -61,7 +61,7 @@ use remux::{RemuxSource, RemuxStop, Remuxer};
 use source::{FileStop, SourceFile};
 use watch::Watch;
 
-/// How to take a film in.
+/// How to take a title in.
 #[derive(Clone, Debug)]
 pub struct IngestOptions {
     /// Name of the title; `None`: made from the file's name. Either way the volume makes it URL-safe and unique.
@@ -119,7 +119,7 @@ pub fn ingest(
     Ok(taken.commit(name, file.identity().clone())?)
 }
 
-/// A film that is written and not yet committed; dropped, nothing of it is left.
+/// A title that is written and not yet committed; dropped, nothing of it is left.
 struct Taken {
     writer: TitleWriter,
     passed: Passed,

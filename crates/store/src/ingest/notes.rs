@@ -54,7 +54,7 @@ fn clock(passed: &Passed, notes: &mut Vec<String>) {
     }
     if odd.jumps > 0 {
         notes.push(format!(
-            "made of {} recordings, or interrupted: the clock begins anew {}, first at byte {}; it plays on without a gap",
+            "made of {} recordings, or interrupted: the clock begins again {}, first at byte {}; it plays on without a gap",
             odd.jumps + 1,
             times(odd.jumps),
             odd.first_jump

@@ -35,11 +35,11 @@ impl Default for IndexOptions {
 pub(super) struct Done {
     /// Bytes read from the source.
     pub source_bytes: u64,
-    /// Film time up to the last clock value.
+    /// Media time up to the last clock value.
     pub media: MediaTicks,
 }
 
-/// Where the bytes come from. The same door lets the caller watch and stop.
+/// Where the bytes come from. The same handle lets the caller watch and stop.
 pub(super) trait ByteSource {
     /// Why it stops.
     type Error: From<StreamError>;

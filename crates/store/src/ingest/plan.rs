@@ -8,19 +8,19 @@ use millrace_core::time::MediaTicks;
 use serde::Deserialize;
 
 /// Container formats that are read. Formats that point to other files or servers (playlists, concat scripts) are not
-/// among them, nor are single pictures and text: a film in the drop folder must not make the server read anything else.
+/// among them, nor are single pictures and text: a title in the drop folder must not make the server read anything else.
 pub(super) const FORMATS: &str = "mov,mp4,m4a,3gp,3g2,mj2,matroska,webm,avi,flv,asf,mpeg,mpegts,mpegvideo,ogg,wav,w64,mp3,\
     flac,aac,ac3,eac3,dts,h264,hevc,m4v,dv,gxf,mxf,nut,rm,aiff,caf,au,ape,wv,tta,amr,obu,ivf,wtv,truehd,mlp";
 /// Formats that are nothing but pictures, in an order that is not that of showing, without time stamps.
 const STAMPLESS_FORMATS: &[&str] = &["h264", "hevc", "m4v"];
-/// Sound streams carried; a film has one for each language.
+/// Sound streams carried; a title has one for each language.
 const MAX_AUDIO_STREAMS: usize = 16;
 /// Highest sample rate that the AAC of players takes.
 const MAX_AUDIO_HZ: u32 = 48_000;
 /// Channels that ffmpeg's AAC encoder takes.
 const MAX_AUDIO_CHANNELS: u32 = 8;
 
-/// PES packets of a film without pictures: 75 ms of 64 kb/s, 52 ms (two frames) of 128 kb/s. A clock value is wanted
+/// PES packets of a title without pictures: 75 ms of 64 kb/s, 52 ms (two frames) of 128 kb/s. A clock value is wanted
 /// every 100 ms (ISO/IEC 13818-1 section 2.7.2).
 const SOUND_PES_BYTES: &str = "600";
 
@@ -84,7 +84,7 @@ struct SideData {
 pub(super) struct RemuxPlan {
     /// Container format, as ffprobe calls it.
     pub format: String,
-    /// Film time, if the container says.
+    /// Media time, if the container says.
     pub duration: Option<MediaTicks>,
     /// For the operator: what is transcoded and what is left out, and why.
     pub notes: Vec<String>,

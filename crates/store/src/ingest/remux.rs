@@ -38,10 +38,10 @@ impl From<ChildStop> for RemuxStop {
     }
 }
 
-/// The programs to use for one film.
+/// The programs to use for one title.
 #[derive(Clone, Debug)]
 pub(super) struct Remuxer<'a> {
-    /// The film.
+    /// The title.
     pub source: &'a Path,
     /// ffmpeg; ffprobe is looked for beside it.
     pub ffmpeg: &'a Path,
@@ -72,8 +72,7 @@ impl Remuxer<'_> {
         match child.finish(cancel, &mut || watch.tick()) {
             // That ffprobe cannot read it is no failure of ffprobe.
             Err(ChildStop::Failed { said, .. }) => {
-                let said =
-                    if said.contains(NOT_LISTED) { "not a container of films".to_owned() } else { said };
+                let said = if said.contains(NOT_LISTED) { "not a media container".to_owned() } else { said };
                 return Err(IngestError::NotMedia { path: self.source.to_path_buf(), said });
             }
             other => other.map_err(failed)?,
@@ -159,7 +158,7 @@ impl<'a, 'w> RemuxSource<'a, 'w> {
 impl ByteSource for RemuxSource<'_, '_> {
     type Error = RemuxStop;
 
-    /// At the end waits for ffmpeg to say whether it was successful, so that half a film is never taken for a whole.
+    /// At the end waits for ffmpeg to say whether it was successful, so that half a title is never taken for a whole.
     fn read(&mut self, room: &mut [u8], done: Done) -> Result<usize, RemuxStop> {
         self.watch.done(done.source_bytes, done.media);
         let cancel = self.watch.cancel_flag();

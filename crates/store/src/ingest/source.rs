@@ -1,4 +1,4 @@
-//! The film's file: opened with care, looked at, read from front to back.
+//! The title's file: opened with care, looked at, read from front to back.
 
 use std::fs::{File, FileType, Metadata};
 use std::io;
@@ -129,7 +129,7 @@ impl ByteSource for FileSource<'_, '_> {
     }
 }
 
-/// What tells this file from others and from its former self: to ask a store whether it has the film already.
+/// What tells this file from others and from its former self: to ask a store whether it has the title already.
 ///
 /// # Errors
 /// When the file is not there or may not be looked at.

@@ -12,9 +12,9 @@ pub struct Progress {
     pub bytes_done: u64,
     /// Bytes there will be, if known: not while ffmpeg makes them.
     pub bytes_total: Option<u64>,
-    /// Film time done.
+    /// Media time done.
     pub media_done: MediaTicks,
-    /// Film time there will be, if the container says.
+    /// Media time there will be, if the container says.
     pub media_total: Option<MediaTicks>,
     /// What is being done.
     pub stage: Stage,

@@ -4,7 +4,7 @@ use std::fs;
 use std::io;
 use std::path::{Path, PathBuf};
 
-use crate::errand::{Errands, ErrandsByDir, NoAnswer, Patience};
+use crate::blocking::{BlockingCalls, BlockingCallsByDir, TimedOut, Timeout};
 use crate::error::StoreError;
 use crate::format::Uuid;
 use crate::format::members::{MAX_MEMBERS_FILE_BYTES, MEMBERS_FILE, MemberState, MembersRecord};
@@ -24,7 +24,7 @@ pub(super) struct Look {
     pub(super) record: Option<Result<MembersRecord, StoreError>>,
     pub(super) titles: Titles,
     /// Who is sent there.
-    pub(super) errands: Errands,
+    pub(super) blocking: BlockingCalls,
 }
 
 /// What was found where a member's titles are.
@@ -54,41 +54,52 @@ impl Titles {
 }
 
 impl Look {
-    fn at(dir: &Path, errands: Errands) -> Self {
+    fn at(dir: &Path, blocking: BlockingCalls) -> Self {
         let dirs = Dirs::new(dir);
         let block = read_superblock(&dirs);
         let (record, titles) = (read_record(dir), Titles::of(&dirs));
-        Self { dir: dir.to_path_buf(), hint: hint(dir), is_dir: dir.is_dir(), block, record, titles, errands }
+        Self {
+            dir: dir.to_path_buf(),
+            hint: hint(dir),
+            is_dir: dir.is_dir(),
+            block,
+            record,
+            titles,
+            blocking,
+        }
     }
 
     /// A directory that cannot be looked at now.
-    fn unanswered(dir: PathBuf, errands: Errands) -> Self {
+    fn unanswered(dir: PathBuf, blocking: BlockingCalls) -> Self {
         let hint = std::path::absolute(&dir).unwrap_or_else(|_| dir.clone());
-        let block = Err(StoreError::NoAnswer { path: dir.clone() });
-        Self { dir, hint, is_dir: true, block, record: None, titles: Titles::None, errands }
+        let block = Err(StoreError::TimedOut { path: dir.clone() });
+        Self { dir, hint, is_dir: true, block, record: None, titles: Titles::None, blocking }
     }
 
     /// Looks at all of these directories at once. One that does not answer is waited for, but not one after the other.
     pub(super) fn at_all(
         dirs: impl IntoIterator<Item = PathBuf>,
-        book: &ErrandsByDir,
-        patience: Patience,
+        book: &BlockingCallsByDir,
+        timeout: Timeout,
     ) -> Vec<Self> {
         let begin = |dir: PathBuf| {
-            let errands = book.at(&dir);
-            let (at, by) = (dir.clone(), errands.clone());
-            let begun = errands.begin(patience, move || Self::at(&at, by));
-            (dir, errands, begun)
+            let blocking = book.at(&dir);
+            let (at, by) = (dir.clone(), blocking.clone());
+            let begun = blocking.begin(timeout, move || Self::at(&at, by));
+            (dir, blocking, begun)
         };
         let begun: Vec<_> = dirs.into_iter().map(begin).collect();
         let mut waited = false;
-        let take =
-            |(dir, errands, begun): (PathBuf, Errands, Result<crate::errand::Pending<Self>, NoAnswer>)| {
-                let Ok(pending) = begun else { return Self::unanswered(dir, errands) };
-                let answer = if waited { pending.take(patience) } else { pending.wait(patience) };
-                waited |= answer.is_err();
-                answer.unwrap_or_else(|NoAnswer| Self::unanswered(dir, errands))
-            };
+        let take = |(dir, blocking, begun): (
+            PathBuf,
+            BlockingCalls,
+            Result<crate::blocking::Pending<Self>, TimedOut>,
+        )| {
+            let Ok(pending) = begun else { return Self::unanswered(dir, blocking) };
+            let answer = if waited { pending.take(timeout) } else { pending.wait(timeout) };
+            waited |= answer.is_err();
+            answer.unwrap_or_else(|TimedOut| Self::unanswered(dir, blocking))
+        };
         begun.into_iter().map(take).collect()
     }
 
@@ -122,7 +133,7 @@ impl Look {
             Ok(block) => format!("holds member {} instead", block.member),
             Err(StoreError::NotAStore { .. }) if !self.is_dir => "the directory is missing".to_owned(),
             Err(StoreError::NotAStore { .. }) => "volume.mrv is missing".to_owned(),
-            Err(StoreError::NoAnswer { .. }) => NoAnswer.to_string(),
+            Err(StoreError::TimedOut { .. }) => TimedOut.to_string(),
             Err(error) => error.to_string(),
         }
     }

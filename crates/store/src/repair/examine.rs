@@ -44,7 +44,7 @@ fn look(position: usize, dir: &Path, manifest: &[u8], files: Vec<FileEntry>) -> 
             Err(error) if error.kind() == io::ErrorKind::NotFound => {
                 wrong(&file.name, "is missing".to_owned());
             }
-            Err(error) => wrong(&file.name, format!("cannot be looked at: {error}")),
+            Err(error) => wrong(&file.name, format!("cannot be inspected: {error}")),
         }
     }
     need

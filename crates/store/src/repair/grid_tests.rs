@@ -5,27 +5,27 @@ use proptest::prelude::*;
 use super::*;
 use crate::format::superblock::Geometry;
 
-/// Rows of a film of pseudo-random packets, with their parity.
-struct Rowed {
-    shape: Rows,
-    /// By row, unit.
+/// Stripes of a title of pseudo-random packets, with their parity.
+struct Striped {
+    shape: StripeLayout,
+    /// By stripe, unit.
     units: Vec<Vec<u8>>,
     data_sums: Vec<u16>,
     parity_sums: Vec<u16>,
 }
 
-impl Rowed {
-    fn new(shape: Rows, seed: u64) -> Self {
+impl Striped {
+    fn new(shape: StripeLayout, seed: u64) -> Self {
         let code = Code::new(shape.k(), shape.m()).unwrap();
         let mut state = seed | 1;
         let (mut units, mut data_sums, mut parity_sums) = (Vec::new(), Vec::new(), Vec::new());
-        for row in 0..shape.rows() {
+        for stripe in 0..shape.stripes() {
             let mut data = vec![vec![0; shape.unit_bytes()]; shape.k()];
             for (unit, bytes) in data.iter_mut().enumerate() {
                 for (j, packet) in bytes.chunks_mut(PACKET).enumerate() {
-                    let film = shape.film_in_unit(row, unit).saturating_sub(j * PACKET);
-                    if film > 0 {
-                        let packet = &mut packet[..film.min(PACKET)];
+                    let media = shape.media_in_unit(stripe, unit).saturating_sub(j * PACKET);
+                    if media > 0 {
+                        let packet = &mut packet[..media.min(PACKET)];
                         for word in packet.chunks_mut(4) {
                             state = state.wrapping_mul(6364136223846793005).wrapping_add(1442695040888963407);
                             word.copy_from_slice(&state.to_be_bytes()[..4]);
@@ -43,46 +43,46 @@ impl Rowed {
         Self { shape, units, data_sums, parity_sums }
     }
 
-    fn per_row(&self) -> usize {
+    fn per_stripe(&self) -> usize {
         self.shape.k() + self.shape.m()
     }
 
     fn grid(&self) -> Grid {
         let mut grid = Grid::new(self.shape).unwrap();
-        grid.begin(0, self.shape.rows(), &self.data_sums, &self.parity_sums);
+        grid.begin(0, self.shape.stripes(), &self.data_sums, &self.parity_sums);
         grid
     }
 
-    /// A grid of all units with some packets changed: (row, unit, j).
+    /// A grid of all units with some packets changed: (stripe, unit, j).
     fn damaged(&self, mut damage: impl FnMut(u32, usize, usize, &mut [u8])) -> Grid {
         let mut grid = self.grid();
-        for row in 0..self.shape.rows() {
-            for unit in 0..self.per_row() {
-                let mut bytes = self.units[row as usize * self.per_row() + unit].clone();
+        for stripe in 0..self.shape.stripes() {
+            for unit in 0..self.per_stripe() {
+                let mut bytes = self.units[stripe as usize * self.per_stripe() + unit].clone();
                 for (j, packet) in bytes.chunks_mut(PACKET).enumerate() {
-                    damage(row, unit, j, packet);
+                    damage(stripe, unit, j, packet);
                 }
-                grid.put(row, unit, &bytes);
+                grid.put(stripe, unit, &bytes);
             }
         }
         grid
     }
 
     fn assert_same(&self, grid: &Grid) {
-        for row in 0..self.shape.rows() {
-            for unit in 0..self.per_row() {
-                let expected = &self.units[row as usize * self.per_row() + unit];
-                assert!(grid.unit(row, unit) == expected, "row {row}, unit {unit}");
-                assert!(grid.is_whole(row, unit));
+        for stripe in 0..self.shape.stripes() {
+            for unit in 0..self.per_stripe() {
+                let expected = &self.units[stripe as usize * self.per_stripe() + unit];
+                assert!(grid.unit(stripe, unit) == expected, "stripe {stripe}, unit {unit}");
+                assert!(grid.is_whole(stripe, unit));
             }
         }
     }
 }
 
 /// On one member, with a last packet that is short.
-fn shape(k: u16, m: u16, unit_packets: u32, packets: u64) -> Rows {
+fn shape(k: u16, m: u16, unit_packets: u32, packets: u64) -> StripeLayout {
     let geometry = Geometry { k, m, unit_packets, members: 1 };
-    Rows::new(&geometry, packets * PACKET as u64 - 188).unwrap()
+    StripeLayout::new(&geometry, packets * PACKET as u64 - 188).unwrap()
 }
 
 fn swap_words(packet: &mut [u8]) {
@@ -98,42 +98,42 @@ proptest! {
         patterns in prop::collection::vec(any::<u16>(), 200),
     ) {
         let shape = shape(k, m, unit_packets, packets);
-        let rowed = Rowed::new(shape, seed);
-        let pattern = |row: u32, j: usize| patterns[(row as usize * unit_packets as usize + j) % patterns.len()];
+        let striped = Striped::new(shape, seed);
+        let pattern = |stripe: u32, j: usize| patterns[(stripe as usize * unit_packets as usize + j) % patterns.len()];
         let (k, m) = (usize::from(k), usize::from(m));
         let mut hopeless = Vec::new();
-        for row in 0..shape.rows() {
+        for stripe in 0..shape.stripes() {
             for j in 0..unit_packets as usize {
                 let lost = (0..k + m).filter(|&unit| {
-                    pattern(row, j) >> unit & 1 != 0 && (unit >= k || shape.film_in_unit(row, unit) > j * PACKET)
+                    pattern(stripe, j) >> unit & 1 != 0 && (unit >= k || shape.media_in_unit(stripe, unit) > j * PACKET)
                 });
                 if lost.count() > m {
-                    hopeless.push((row, j));
+                    hopeless.push((stripe, j));
                 }
             }
         }
-        let mut grid = rowed.damaged(|row, unit, j, packet| {
-            if pattern(row, j) >> unit & 1 != 0 {
+        let mut grid = striped.damaged(|stripe, unit, j, packet| {
+            if pattern(stripe, j) >> unit & 1 != 0 {
                 packet[7] ^= 0x20;
             }
         });
-        let unsolved: Vec<_> = grid.solve(None).into_iter().map(|u| (u.row, u.j)).collect();
+        let unsolved: Vec<_> = grid.solve(None).into_iter().map(|u| (u.stripe, u.j)).collect();
         prop_assert_eq!(&unsolved, &hopeless);
         if hopeless.is_empty() {
-            rowed.assert_same(&grid);
+            striped.assert_same(&grid);
         }
-        for row in 0..shape.rows() {
-            let wrong = grid.contradictions(row);
-            prop_assert!(wrong.iter().all(|&j| hopeless.contains(&(row, j))));
+        for stripe in 0..shape.stripes() {
+            let wrong = grid.contradictions(stripe);
+            prop_assert!(wrong.iter().all(|&j| hopeless.contains(&(stripe, j))));
         }
     }
 }
 
 #[test]
 fn what_the_sums_do_not_see_the_code_does() {
-    let rowed = Rowed::new(shape(4, 2, 3, 30), 7);
-    let mut grid = rowed.damaged(|row, unit, j, packet| {
-        if (row, unit, j) == (1, 2, 0) {
+    let striped = Striped::new(shape(4, 2, 3, 30), 7);
+    let mut grid = striped.damaged(|stripe, unit, j, packet| {
+        if (stripe, unit, j) == (1, 2, 0) {
             swap_words(packet);
         }
     });
@@ -141,26 +141,26 @@ fn what_the_sums_do_not_see_the_code_does() {
     assert_eq!(grid.solve(None), [], "nobody suspects anything");
     assert_eq!((grid.contradictions(0), grid.contradictions(1)), (vec![], vec![0]));
     assert_eq!(grid.solve(Some(&|_| 0)), [], "with two parities the wrong one stands out");
-    rowed.assert_same(&grid);
+    striped.assert_same(&grid);
 }
 
 #[test]
 fn one_parity_needs_to_be_told_which_file_is_suspect() {
-    let rowed = Rowed::new(shape(4, 1, 2, 16), 9);
-    let damage = |row: u32, unit: usize, j: usize, packet: &mut [u8]| {
-        if (row, unit, j) == (1, 3, 1) {
+    let striped = Striped::new(shape(4, 1, 2, 16), 9);
+    let damage = |stripe: u32, unit: usize, j: usize, packet: &mut [u8]| {
+        if (stripe, unit, j) == (1, 3, 1) {
             swap_words(packet);
         }
     };
-    let mut grid = rowed.damaged(damage);
+    let mut grid = striped.damaged(damage);
     assert_eq!(grid.solve(Some(&|_| 1 << 3)), []);
-    rowed.assert_same(&grid);
-    let mut grid = rowed.damaged(|row, unit, j, packet| {
-        damage(row, unit, j, packet);
-        if (row, unit, j) == (1, 0, 1) {
+    striped.assert_same(&grid);
+    let mut grid = striped.damaged(|stripe, unit, j, packet| {
+        damage(stripe, unit, j, packet);
+        if (stripe, unit, j) == (1, 0, 1) {
             packet[0] ^= 1;
         }
     });
     let unsolved = grid.solve(Some(&|_| 1 << 3));
-    assert_eq!(unsolved, [Unsolved { row: 1, j: 1, wrong: 1 }], "two wrong, one parity");
+    assert_eq!(unsolved, [Unsolved { stripe: 1, j: 1, wrong: 1 }], "two wrong, one parity");
 }

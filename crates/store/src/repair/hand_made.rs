@@ -65,7 +65,7 @@ impl World {
     pub(crate) fn new(geometry: Geometry, packets: usize) -> Self {
         let root = tempfile::tempdir().unwrap();
         let n = usize::from(geometry.members);
-        let bytes = film(packets * PACKET - 188 * 3);
+        let bytes = media(packets * PACKET - 188 * 3);
         let id = TitleId([7; 16]);
         let info = info(id, &bytes);
         let members: Vec<Uuid> = (0..n).map(|i| Uuid([i as u8 + 1; 16])).collect();
@@ -80,44 +80,44 @@ impl World {
         world
     }
 
-    fn write(&mut self, film: &[u8], geometry: &Geometry) {
-        let rows = crate::rows::Rows::new(geometry, film.len() as u64).unwrap();
-        let code = Code::new(rows.k(), rows.m()).unwrap();
+    fn write(&mut self, media: &[u8], geometry: &Geometry) {
+        let stripes = crate::stripes::StripeLayout::new(geometry, media.len() as u64).unwrap();
+        let code = Code::new(stripes.k(), stripes.m()).unwrap();
         let (mut data, mut parity) = (vec![Vec::new(); self.n], vec![Vec::new(); self.n]);
         let (mut parity_sums, mut all_parity) = (Vec::new(), Vec::new());
-        for row in 0..rows.rows() {
-            let start = u64::from(row) * rows.row_bytes();
+        for stripe in 0..stripes.stripes() {
+            let start = u64::from(stripe) * stripes.stripe_bytes();
             let unit = |u: usize| {
-                let from = (start as usize + u * rows.unit_bytes()).min(film.len());
-                &film[from..from + rows.film_in_unit(row, u)]
+                let from = (start as usize + u * stripes.unit_bytes()).min(media.len());
+                &media[from..from + stripes.media_in_unit(stripe, u)]
             };
-            let units: Vec<&[u8]> = (0..rows.k()).map(unit).collect();
-            let mut made = vec![vec![0; rows.unit_bytes()]; rows.m()];
+            let units: Vec<&[u8]> = (0..stripes.k()).map(unit).collect();
+            let mut made = vec![vec![0; stripes.unit_bytes()]; stripes.m()];
             code.encode(&units, &mut made.iter_mut().map(Vec::as_mut_slice).collect::<Vec<_>>());
             for (u, unit) in units.iter().enumerate() {
-                data[rows.position_of(row, u)].extend_from_slice(unit);
+                data[stripes.position_of(stripe, u)].extend_from_slice(unit);
             }
             for (p, unit) in made.iter().enumerate() {
-                parity[rows.position_of(row, rows.k() + p)].extend_from_slice(unit);
+                parity[stripes.position_of(stripe, stripes.k() + p)].extend_from_slice(unit);
                 parity_sums.extend(unit.chunks(PACKET).map(sum16));
                 all_parity.extend_from_slice(unit);
             }
         }
-        let sums: Vec<u16> = film.chunks(PACKET).map(sum16).collect();
+        let sums: Vec<u16> = media.chunks(PACKET).map(sum16).collect();
         let mut shared = vec![
             ("index.mri".to_owned(), b"an index".to_vec()),
-            ("meta-1316.mrp".to_owned(), self.meta(&sums, film.len() as u64)),
-            (SUMS_FILE.to_owned(), self.range_sums(film)),
-            (CRC_FILE.to_owned(), self.crcs(film)),
+            ("meta-1316.mrp".to_owned(), self.meta(&sums, media.len() as u64)),
+            (SUMS_FILE.to_owned(), self.range_sums(media)),
+            (CRC_FILE.to_owned(), self.crcs(media)),
         ];
-        if rows.m() > 0 {
-            let bytes = rows.parity_packets() * PACKET as u64;
+        if stripes.m() > 0 {
+            let bytes = stripes.parity_packets() * PACKET as u64;
             shared.push((PARITY_META_FILE.to_owned(), self.meta(&parity_sums, bytes)));
             shared.push((PARITY_CRC_FILE.to_owned(), self.crcs(&all_parity)));
         }
         if self.n == 1 {
             shared.push(("data.ts".to_owned(), data[0].clone()));
-            if rows.m() > 0 {
+            if stripes.m() > 0 {
                 shared.push(("parity.mru".to_owned(), parity[0].clone()));
             }
         }
@@ -126,7 +126,7 @@ impl World {
             shared.iter().for_each(|(name, bytes)| fs::write(dir.join(name), bytes).unwrap());
             if self.n > 1 {
                 let mut own = vec![("data.mru", data)];
-                own.extend((rows.m() > 0).then_some(("parity.mru", parity)));
+                own.extend((stripes.m() > 0).then_some(("parity.mru", parity)));
                 own.iter().for_each(|(name, bytes)| fs::write(dir.join(name), bytes).unwrap());
                 self.manifest.placement.members[i].files = own.iter().map(|(n, b)| entry(n, b)).collect();
             }
@@ -160,11 +160,11 @@ impl World {
         bytes
     }
 
-    fn range_sums(&self, film: &[u8]) -> Vec<u8> {
+    fn range_sums(&self, media: &[u8]) -> Vec<u8> {
         let path = self.root.path().join("sums");
         let mut writer = SumsWriter::create(&Disk::default(), &path, GRAIN_BYTES).unwrap();
-        film.chunks(usize::from(GRAIN_BYTES)).for_each(|grain| writer.push(sum16(grain)).unwrap());
-        writer.finish(self.manifest.title.id, film.len() as u64).unwrap();
+        media.chunks(usize::from(GRAIN_BYTES)).for_each(|grain| writer.push(sum16(grain)).unwrap());
+        writer.finish(self.manifest.title.id, media.len() as u64).unwrap();
         let bytes = fs::read(&path).unwrap();
         fs::remove_file(path).unwrap();
         bytes
@@ -242,7 +242,7 @@ impl World {
     }
 }
 
-fn film(bytes: usize) -> Vec<u8> {
+fn media(bytes: usize) -> Vec<u8> {
     let mut state = 0x2545_f491_4f6c_dd1du64;
     let next = |_| {
         state ^= state << 13;
@@ -258,12 +258,12 @@ fn entry(name: &str, bytes: &[u8]) -> FileEntry {
     FileEntry { name: name.to_owned(), bytes: bytes.len() as u64, blake3 }
 }
 
-fn info(id: TitleId, film: &[u8]) -> TitleInfo {
+fn info(id: TitleId, media: &[u8]) -> TitleInfo {
     TitleInfo {
         id,
         name: "film".to_owned(),
-        bytes: film.len() as u64,
-        packets: film.len().div_ceil(PACKET) as u32,
+        bytes: media.len() as u64,
+        packets: media.len().div_ceil(PACKET) as u32,
         packet_sizes: vec![PACKET as u16],
         duration: MediaTicks(90_000),
         mean_rate: BitRate(1),
@@ -273,7 +273,7 @@ fn info(id: TitleId, film: &[u8]) -> TitleInfo {
         timeline: Timeline { ssrc: 1, timestamp_base: 2 },
         source: SourceIdentity { path: PathBuf::from("/films/film"), bytes: 1, modified_unix_ns: 1 },
         added_unix_s: 1,
-        blake3: blake3::hash(film).to_hex().to_string(),
+        blake3: blake3::hash(media).to_hex().to_string(),
         notes: Vec::new(),
     }
 }

@@ -1,4 +1,4 @@
-//! `repair`: what is missing or wrong on a member is made anew from the others, title by title.
+//! `repair`: what is missing or wrong on a member is rebuilt from the others, title by title.
 //!
 //! Everything that is made is written below the member's `tmp`, held against the BLAKE3 that the manifest promises, made
 //! durable and then renamed into place: a file of a title is never changed where it lies, and bytes that are not those
@@ -10,15 +10,14 @@
 //! | `title` | one title: what its members lack is made and put in place |
 //! | `examine` | what a member lacks of a title |
 //! | `set` | a title as all its members together have it |
-//! | `reading` | reads its rows from all members |
-//! | `grid` | rows in memory: what is right, and what the code gives back |
-//! | `out`, `shared`, `anew` | the files that are made: units of one member, copies of what all have, sums of which no copy is left |
+//! | `reading` | reads its stripes from all members |
+//! | `grid` | stripes in memory: what is right, and what the code gives back |
+//! | `out`, `shared`, `again` | the files that are made: units of one member, copies of what all have, sums of which no copy is left |
 //! | `place` | where a title that is not there at all is made, and how a killed repair goes on |
 //! | `work`, `pace` | how fast: the bound on bytes a second, and the wish to stop |
 //! | `ask` | disks that do not answer |
 //! | `report` | what was found and what became of it |
 
-pub(crate) mod anew;
 mod ask;
 pub(crate) mod examine;
 pub(crate) mod grid;
@@ -28,6 +27,7 @@ mod out;
 mod pace;
 mod place;
 pub(crate) mod reading;
+pub(crate) mod rebuild_sums;
 pub(crate) mod report;
 pub(crate) mod run;
 pub(crate) mod set;
@@ -49,14 +49,14 @@ pub struct RepairOptions {
     pub rate_bytes_per_s: u64,
 }
 
-/// Why a repair or a scrub ended early. What was mended until then stays mended.
+/// Why a repair or a scrub ended early. What was repaired until then stays repaired.
 #[derive(Debug, thiserror::Error)]
 pub enum RepairError {
     /// The store cannot be worked with.
     #[error(transparent)]
     Store(#[from] StoreError),
     /// The user wanted to stop.
-    #[error("stopped; what is done stays done: start it again to go on")]
+    #[error("stopped; completed work is kept: start it again to resume")]
     Stopped,
     /// A member did not answer, and nothing could be done without it.
     #[error("member {0} has not answered in time: its disk hangs")]

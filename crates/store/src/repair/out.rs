@@ -1,4 +1,4 @@
-//! A file of units being made: written row by row, hashed on the way, and good only if its BLAKE3 is the promised one.
+//! A file of units being made: written stripe by stripe, hashed on the way, and good only if its BLAKE3 is the promised one.
 
 use std::path::PathBuf;
 
@@ -7,7 +7,7 @@ use millrace_core::wire::checksum::sum16;
 
 use super::RepairError;
 use super::grid::Grid;
-use super::reading::RowSums;
+use super::reading::StripeSums;
 use super::set::{TitleSet, Units};
 use super::work::Work;
 use crate::disk::{Disk, DiskFile};
@@ -21,42 +21,42 @@ pub(crate) struct Out {
     path: PathBuf,
     hasher: blake3::Hasher,
     written: u64,
-    /// The next row that is written.
-    next_row: u32,
+    /// The next stripe that is written.
+    next_stripe: u32,
     /// Why it cannot be made.
     lost: Option<String>,
     buffer: Vec<u8>,
 }
 
 impl Out {
-    /// Makes the file at `path`, or goes on with what is there: as many rows of it as have their sums.
+    /// Makes the file at `path`, or goes on with what is there: as many stripes of it as have their sums.
     pub(crate) fn open(
         set: &TitleSet,
         position: usize,
         units: Units,
         disk: &Disk,
         path: PathBuf,
-        sums: &RowSums,
+        sums: &StripeSums,
         work: &mut Work<'_>,
     ) -> Result<Self, RepairError> {
         let file = disk.open_or_create(&path).map_err(|e| StoreError::write("create", &path, 0, 0, e))?;
         let (hasher, buffer) = (blake3::Hasher::new(), Vec::new());
         let mut out =
-            Self { position, units, file, path, hasher, written: 0, next_row: 0, lost: None, buffer };
+            Self { position, units, file, path, hasher, written: 0, next_stripe: 0, lost: None, buffer };
         out.go_on(set, sums, work)?;
         let cut = |e| StoreError::write("cut", &out.path, out.written, 0, e);
         out.file.set_len(out.written).map_err(cut)?;
         Ok(out)
     }
 
-    /// Takes over the rows that are there and have their sums.
-    fn go_on(&mut self, set: &TitleSet, sums: &RowSums, work: &mut Work<'_>) -> Result<(), RepairError> {
+    /// Takes over the stripes that are there and have their sums.
+    fn go_on(&mut self, set: &TitleSet, sums: &StripeSums, work: &mut Work<'_>) -> Result<(), RepairError> {
         let path = &self.path;
         let len = self.file.file().metadata().map_err(StoreError::io("look at", path))?.len();
-        let step = super::reading::Reading::rows_at_once(set);
-        while self.next_row < set.rows.rows() {
-            let rows = self.next_row..set.rows.rows().min(self.next_row.saturating_add(step));
-            let range = set.range(self.position, self.units, rows.clone());
+        let step = super::reading::Reading::stripes_at_once(set);
+        while self.next_stripe < set.stripes.stripes() {
+            let stripes = self.next_stripe..set.stripes.stripes().min(self.next_stripe.saturating_add(step));
+            let range = set.range(self.position, self.units, stripes.clone());
             if range.end > len || len == 0 {
                 return Ok(());
             }
@@ -65,26 +65,26 @@ impl Out {
             if work.read(set.slot(self.position), self.file.file(), &mut self.buffer, range.start)?.is_err() {
                 return Ok(());
             }
-            let expected = sums.read(set, &rows, work)?;
-            for row in rows.clone() {
-                let end = set.range(self.position, self.units, row..row + 1).end;
+            let expected = sums.read(set, &stripes, work)?;
+            for stripe in stripes.clone() {
+                let end = set.range(self.position, self.units, stripe..stripe + 1).end;
                 let bytes = &self.buffer[(self.written - range.start) as usize..(end - range.start) as usize];
-                if !has_sums(set, (self.position, self.units), (row, rows.start), bytes, &expected) {
+                if !has_sums(set, (self.position, self.units), (stripe, stripes.start), bytes, &expected) {
                     return Ok(());
                 }
                 self.hasher.update(bytes);
-                (self.written, self.next_row) = (end, row + 1);
+                (self.written, self.next_stripe) = (end, stripe + 1);
             }
         }
         Ok(())
     }
 
-    /// The first row that is still to be written; `None` if there is none or the file cannot be made.
-    pub(crate) fn next_row(&self, set: &TitleSet) -> Option<u32> {
-        (self.lost.is_none() && self.next_row < set.rows.rows()).then_some(self.next_row)
+    /// The first stripe that is still to be written; `None` if there is none or the file cannot be made.
+    pub(crate) fn next_stripe(&self, set: &TitleSet) -> Option<u32> {
+        (self.lost.is_none() && self.next_stripe < set.stripes.stripes()).then_some(self.next_stripe)
     }
 
-    /// Writes what this file has of the rows in `grid`.
+    /// Writes what this file has of the stripes in `grid`.
     pub(crate) fn write(
         &mut self,
         set: &TitleSet,
@@ -92,20 +92,20 @@ impl Out {
         work: &mut Work<'_>,
     ) -> Result<(), RepairError> {
         self.buffer.clear();
-        for row in grid.rows() {
-            if row < self.next_row || self.lost.is_some() {
+        for stripe in grid.stripes() {
+            if stripe < self.next_stripe || self.lost.is_some() {
                 continue;
             }
-            for unit in set.units_in(self.position, row, self.units) {
-                let bytes = set.stored_bytes(row, unit);
-                if bytes > 0 && !grid.is_whole(row, unit) {
+            for unit in set.units_in(self.position, stripe, self.units) {
+                let bytes = set.stored_bytes(stripe, unit);
+                if bytes > 0 && !grid.is_whole(stripe, unit) {
                     let what = "too little of it is left on the members";
-                    self.lost = Some(format!("row {row} of the title cannot be restored: {what}"));
+                    self.lost = Some(format!("stripe {stripe} of the title cannot be restored: {what}"));
                     return Ok(());
                 }
-                self.buffer.extend_from_slice(&grid.unit(row, unit)[..bytes]);
+                self.buffer.extend_from_slice(&grid.unit(stripe, unit)[..bytes]);
             }
-            self.next_row = row + 1;
+            self.next_stripe = stripe + 1;
         }
         let needed = self.buffer.len() as u64;
         work.writes(needed)?;
@@ -132,19 +132,19 @@ impl Out {
     }
 }
 
-/// Whether all packets of a row in a file of units have their sums; `expected` are those of the rows from `rows.1` on.
+/// Whether all packets of a stripe in a file of units have their sums; `expected` are those of the stripes from `stripes.1` on.
 fn has_sums(
     set: &TitleSet,
     (position, units): (usize, Units),
-    rows: (u32, u32),
+    stripes: (u32, u32),
     mut bytes: &[u8],
     expected: &(Vec<u16>, Vec<u16>),
 ) -> bool {
-    let (row, first_row) = rows;
-    let (k, m, in_unit) = (set.rows.k(), set.rows.m(), set.rows.unit_packets() as usize);
-    for unit in set.units_in(position, row, units) {
-        let (now, later) = bytes.split_at(set.stored_bytes(row, unit).min(bytes.len()));
-        let before = (row - first_row) as usize;
+    let (stripe, first_stripe) = stripes;
+    let (k, m, in_unit) = (set.stripes.k(), set.stripes.m(), set.stripes.unit_packets() as usize);
+    for unit in set.units_in(position, stripe, units) {
+        let (now, later) = bytes.split_at(set.stored_bytes(stripe, unit).min(bytes.len()));
+        let before = (stripe - first_stripe) as usize;
         let sums = match units {
             Units::Data => expected.0.get((before * k + unit) * in_unit..),
             Units::Parity => expected.1.get((before * m + unit - k) * in_unit..),

@@ -1,4 +1,4 @@
-//! Reads the units of a title from all members that have any, some rows at a time.
+//! Reads the units of a title from all members that have any, some stripes at a time.
 
 use std::fs::File;
 use std::sync::Arc;
@@ -15,8 +15,8 @@ use super::work::Work;
 use crate::error::StoreError;
 use crate::meta::{PacketCrc, Record, RecordsFile};
 
-/// The stored sums of a title's packets, film and parity, and the CRCs where there are any.
-pub(crate) struct RowSums {
+/// The stored sums of a title's packets, media and parity, and the CRCs where there are any.
+pub(crate) struct StripeSums {
     meta: Sums,
     parity: Option<Sums>,
     crcs: Option<Crcs>,
@@ -30,31 +30,31 @@ pub(crate) type Sums = Found<PacketMeta>;
 /// One of CRCs.
 type Crcs = Found<PacketCrc>;
 
-impl RowSums {
+impl StripeSums {
     /// From files whose BLAKE3 has been found right.
     pub(crate) fn new(meta: Sums, parity: Option<Sums>) -> Self {
         Self { meta, parity, crcs: None, parity_crcs: None }
     }
 
-    /// With CRCs from files whose BLAKE3 has been found right: those of the film, and of the parity.
+    /// With CRCs from files whose BLAKE3 has been found right: those of the title, and of the parity.
     pub(crate) fn with_crcs(self, crcs: Option<Crcs>, parity_crcs: Option<Crcs>) -> Self {
         Self { crcs, parity_crcs, ..self }
     }
 
     /// Whether there are sums of the parity, if there is parity.
     pub(crate) fn know_parity(&self, set: &TitleSet) -> bool {
-        self.parity.is_some() || set.rows.m() == 0
+        self.parity.is_some() || set.stripes.m() == 0
     }
 
-    /// Sums of the film's packets in these rows, and of the parity's; none if they are not known.
+    /// Sums of the title's packets in these stripes, and of the parity's; none if they are not known.
     pub(crate) fn read(
         &self,
         set: &TitleSet,
-        rows: &std::ops::Range<u32>,
+        stripes: &std::ops::Range<u32>,
         work: &mut Work<'_>,
     ) -> Result<(Vec<u16>, Vec<u16>), RepairError> {
-        let (film, parity) = records_of(set, rows);
-        let data = sums(&self.meta, film, work)?;
+        let (media, parity) = records_of(set, stripes);
+        let data = sums(&self.meta, media, work)?;
         let parity = self.parity.as_ref().map(|meta| sums(meta, parity, work)).transpose()?;
         Ok((data, parity.unwrap_or_default()))
     }
@@ -63,41 +63,46 @@ impl RowSums {
     fn read_crcs(
         &self,
         set: &TitleSet,
-        rows: &std::ops::Range<u32>,
+        stripes: &std::ops::Range<u32>,
         work: &mut Work<'_>,
     ) -> Result<(Vec<PacketCrc>, Vec<PacketCrc>), RepairError> {
-        let (film, parity) = records_of(set, rows);
+        let (media, parity) = records_of(set, stripes);
         let mut of = |file: &Option<Crcs>, packets| -> Result<_, RepairError> {
             Ok(file.as_ref().map(|file| records(file, packets, work)).transpose()?.unwrap_or_default())
         };
-        Ok((of(&self.crcs, film)?, of(&self.parity_crcs, parity)?))
+        Ok((of(&self.crcs, media)?, of(&self.parity_crcs, parity)?))
     }
 }
 
-/// The packets of film and of parity in these rows.
-fn records_of(set: &TitleSet, rows: &std::ops::Range<u32>) -> (std::ops::Range<u32>, std::ops::Range<u32>) {
-    let packets = set.rows.packets();
-    let film = |row: u32| (u64::from(row) * u64::from(set.rows.row_packets())).min(packets.into()) as u32;
+/// The packets of media and of parity in these stripes.
+fn records_of(
+    set: &TitleSet,
+    stripes: &std::ops::Range<u32>,
+) -> (std::ops::Range<u32>, std::ops::Range<u32>) {
+    let packets = set.stripes.packets();
+    let media = |stripe: u32| {
+        (u64::from(stripe) * u64::from(set.stripes.stripe_packets())).min(packets.into()) as u32
+    };
     // A title's parity has fewer packets than a file of meta-data can have records.
-    let parity = |row| set.rows.parity_record(row, 0, 0) as u32;
-    (film(rows.start)..film(rows.end), parity(rows.start)..parity(rows.end))
+    let parity = |stripe| set.stripes.parity_record(stripe, 0, 0) as u32;
+    (media(stripes.start)..media(stripes.end), parity(stripes.start)..parity(stripes.end))
 }
 
-/// Media times of the first packets of these rows.
+/// Media times of the first packets of these stripes.
 fn times(
     set: &TitleSet,
     (slot, meta): &Sums,
-    rows: std::ops::Range<u32>,
+    stripes: std::ops::Range<u32>,
     work: &mut Work<'_>,
 ) -> Result<Vec<MediaTicks>, RepairError> {
-    let (meta, row_packets) = (Arc::clone(meta), set.rows.row_packets());
+    let (meta, stripe_packets) = (Arc::clone(meta), set.stripes.stripe_packets());
     let read = work.demand(*slot, move || {
-        let time = |row: u32| {
+        let time = |stripe: u32| {
             let mut first = [PacketMeta::default()];
             // A title has fewer packets than fit here.
-            meta.read(row * row_packets, &mut first).map(|()| first[0].time())
+            meta.read(stripe * stripe_packets, &mut first).map(|()| first[0].time())
         };
-        rows.map(time).collect::<Result<Vec<_>, _>>()
+        stripes.map(time).collect::<Result<Vec<_>, _>>()
     })?;
     Ok(read?)
 }
@@ -163,9 +168,9 @@ impl Trouble {
     }
 }
 
-/// Reads rows.
+/// Reads stripes.
 pub(crate) struct Reading {
-    sums: RowSums,
+    sums: StripeSums,
     sources: Vec<Source>,
     grid: Grid,
     buffer: Vec<u8>,
@@ -173,7 +178,7 @@ pub(crate) struct Reading {
 
 impl Reading {
     /// Opens what there is in the title's directories. Files that cannot be opened are left out: the code makes up for them.
-    pub(crate) fn open(set: &TitleSet, sums: RowSums, work: &mut Work<'_>) -> Result<Self, RepairError> {
+    pub(crate) fn open(set: &TitleSet, sums: StripeSums, work: &mut Work<'_>) -> Result<Self, RepairError> {
         let mut sources = Vec::new();
         for position in 0..set.homes.len() {
             let Some(dir) = set.dir(position) else { continue };
@@ -193,47 +198,47 @@ impl Reading {
                 }
             }
         }
-        let grid = Grid::new(set.rows).ok_or_else(|| StoreError::BadTitle {
+        let grid = Grid::new(set.stripes).ok_or_else(|| StoreError::BadTitle {
             id: set.id(),
-            what: "there is no code for its rows".to_owned(),
+            what: "its stripe layout is not supported".to_owned(),
         })?;
         Ok(Self { sums, sources, grid, buffer: Vec::new() })
     }
 
-    /// Media times of the first packets of these rows.
+    /// Media times of the first packets of these stripes.
     pub(crate) fn times(
         &self,
         set: &TitleSet,
-        rows: &std::ops::Range<u32>,
+        stripes: &std::ops::Range<u32>,
         work: &mut Work<'_>,
     ) -> Result<Vec<MediaTicks>, RepairError> {
-        times(set, &self.sums.meta, rows.clone(), work)
+        times(set, &self.sums.meta, stripes.clone(), work)
     }
 
-    /// Rows that are read at a time.
-    pub(crate) fn rows_at_once(set: &TitleSet) -> u32 {
-        let row = (set.rows.k() + set.rows.m()) * set.rows.unit_bytes();
-        (REPAIR_BATCH_BYTES / row).max(1) as u32
+    /// Stripes that are read at a time.
+    pub(crate) fn stripes_at_once(set: &TitleSet) -> u32 {
+        let stripe = (set.stripes.k() + set.stripes.m()) * set.stripes.unit_bytes();
+        (REPAIR_BATCH_BYTES / stripe).max(1) as u32
     }
 
-    /// Reads rows into the grid, which is returned.
+    /// Reads stripes into the grid, which is returned.
     pub(crate) fn load(
         &mut self,
         set: &TitleSet,
-        rows: std::ops::Range<u32>,
+        stripes: std::ops::Range<u32>,
         work: &mut Work<'_>,
     ) -> Result<&mut Grid, RepairError> {
-        let (data, parity) = self.sums.read(set, &rows, work)?;
-        self.grid.begin(rows.start, rows.end - rows.start, &data, &parity);
-        let (data, parity) = self.sums.read_crcs(set, &rows, work)?;
+        let (data, parity) = self.sums.read(set, &stripes, work)?;
+        self.grid.begin(stripes.start, stripes.end - stripes.start, &data, &parity);
+        let (data, parity) = self.sums.read_crcs(set, &stripes, work)?;
         self.grid.know_crcs(&data, &parity);
         for source in &mut self.sources {
-            source.load(set, rows.clone(), &mut self.grid, &mut self.buffer, work)?;
+            source.load(set, stripes.clone(), &mut self.grid, &mut self.buffer, work)?;
         }
         Ok(&mut self.grid)
     }
 
-    /// What was wrong with a file of units, after all rows have been loaded. `None` if it could not be opened.
+    /// What was wrong with a file of units, after all stripes have been loaded. `None` if it could not be opened.
     pub(crate) fn trouble(&self, position: usize, units: Units, blake3: &str) -> Option<Trouble> {
         let source = self.sources.iter().find(|s| (s.position, s.units) == (position, units))?;
         let mut trouble = source.trouble.clone();
@@ -248,7 +253,7 @@ impl Source {
     fn load(
         &mut self,
         set: &TitleSet,
-        rows: std::ops::Range<u32>,
+        stripes: std::ops::Range<u32>,
         grid: &mut Grid,
         buffer: &mut Vec<u8>,
         work: &mut Work<'_>,
@@ -256,14 +261,14 @@ impl Source {
         if self.by_hash && self.trouble.other.is_some() {
             return Ok(());
         }
-        let range = set.range(self.position, self.units, rows.clone());
+        let range = set.range(self.position, self.units, stripes.clone());
         buffer.clear();
         buffer.resize(range.end.min(self.len).saturating_sub(range.start) as usize, 0);
         if buffer.len() as u64 != range.end - range.start {
             self.trouble.error.get_or_insert_with(|| format!("is only {} bytes long", self.len));
         }
         let whole = work.read(self.slot, &self.file, buffer, range.start)?;
-        let step = if whole.is_ok() { buffer.len().max(1) } else { set.rows.unit_bytes() };
+        let step = if whole.is_ok() { buffer.len().max(1) } else { set.stripes.unit_bytes() };
         let mut bad = Vec::new();
         if let Err(error) = whole {
             self.trouble.error.get_or_insert_with(|| error.to_string());
@@ -277,19 +282,19 @@ impl Source {
             self.hasher.update(buffer);
         }
         let mut at = range.start;
-        for row in rows {
-            for unit in set.units_in(self.position, row, self.units) {
+        for stripe in stripes {
+            for unit in set.units_in(self.position, stripe, self.units) {
                 let start = (at - range.start) as usize;
-                let end = (start + set.stored_bytes(row, unit)).min(buffer.len());
+                let end = (start + set.stored_bytes(stripe, unit)).min(buffer.len());
                 if start < end && !bad.contains(&at) {
-                    let wrong = grid.put(row, unit, &buffer[start..end]);
+                    let wrong = grid.put(stripe, unit, &buffer[start..end]);
                     if let Some(first) = wrong.first() {
                         self.trouble.wrong_packets += wrong.len() as u64;
                         let packet = *first as u64 * millrace_core::limits::DEFAULT_PACKET_BYTES as u64;
                         self.trouble.first_byte.get_or_insert(at + packet);
                     }
                 }
-                at += set.stored_bytes(row, unit) as u64;
+                at += set.stored_bytes(stripe, unit) as u64;
             }
         }
         Ok(())

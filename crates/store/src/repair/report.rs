@@ -10,9 +10,9 @@ use serde::Serialize;
 #[serde(rename_all = "snake_case")]
 pub enum Fate {
     /// It is as it was ingested again.
-    Mended,
-    /// It can be mended; nothing was changed, because only a look was wanted.
-    Mendable,
+    Repaired,
+    /// It can be repaired; nothing was changed, because only a look was wanted.
+    Repairable,
     /// What is left does not suffice. Nothing was touched.
     Lost,
 }
@@ -50,9 +50,9 @@ pub struct Progress {
     pub titles_done: usize,
     /// Titles there are.
     pub titles_total: usize,
-    /// Bytes of film done.
+    /// Bytes of media done.
     pub bytes_done: u64,
-    /// Bytes of film there are.
+    /// Bytes of media there are.
     pub bytes_total: u64,
 }
 
@@ -62,9 +62,9 @@ pub struct Progress {
 pub enum Verdict {
     /// Nothing was missing or wrong.
     Healthy,
-    /// All that was missing or wrong has been mended, or could be; or a member is not there.
-    Mended,
-    /// Some film is lost.
+    /// All that was missing or wrong has been repaired, or could be; or a member is not there.
+    Repaired,
+    /// Some title is lost.
     Lost,
 }
 
@@ -96,7 +96,7 @@ impl Report {
         } else if self.found.is_empty() && self.activated.is_empty() && self.absent.is_empty() {
             Verdict::Healthy
         } else {
-            Verdict::Mended
+            Verdict::Repaired
         }
     }
 

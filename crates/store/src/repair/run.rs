@@ -35,8 +35,8 @@ pub fn repair(volume: &Volume, options: &RepairOptions, setting: Setting<'_>) ->
     for _ in 0..MAX_ROUNDS {
         volume.members().refresh();
         let behind = begin_rebuilding(volume)?;
-        // What could not be had or mended is tried again, and said once.
-        work.report.found.retain(|found| found.fate == Fate::Mended);
+        // What could not be had or repaired is tried again, and said once.
+        work.report.found.retain(|found| found.fate == Fate::Repaired);
         let titles = titles(volume, &mut work)?;
         begin(&titles, &mut work);
         for set in &titles {
@@ -65,7 +65,7 @@ pub fn repair(volume: &Volume, options: &RepairOptions, setting: Setting<'_>) ->
 }
 
 /// One step for a title. If a member falls silent without which it cannot go on, it is done again with what the others have;
-/// each time there is one member less. Who has the title open is told to look at its files again, if one was mended.
+/// each time there is one member less. Who has the title open is told to look at its files again, if one was repaired.
 pub(crate) fn each(
     volume: &Volume,
     set: &TitleSet,
@@ -89,7 +89,7 @@ pub(crate) fn each(
         }
     }
     let is_read =
-        |found: &Found| found.fate == Fate::Mended && volume.members().is_usable(usize::from(found.member));
+        |found: &Found| found.fate == Fate::Repaired && volume.members().is_usable(usize::from(found.member));
     let is_told = volume.members().record().is_some() && work.given_up().is_empty();
     if is_told && work.report.found[known..].iter().any(is_read) {
         // A new generation, with nothing else new in it.
@@ -140,7 +140,7 @@ pub(crate) fn begin(titles: &[TitleSet], work: &mut Work<'_>) {
     work.progress.titles_done = 0;
     work.progress.titles_total = titles.len();
     work.progress.bytes_done = 0;
-    work.progress.bytes_total = titles.iter().map(|set| set.rows.film_bytes()).sum();
+    work.progress.bytes_total = titles.iter().map(|set| set.stripes.media_bytes()).sum();
     work.report.titles = titles.len();
 }
 
@@ -164,7 +164,7 @@ fn repair_title(set: &TitleSet, work: &mut Work<'_>) -> Result<(), RepairError> 
         needs.push(need);
     }
     mend(set, &needs, &suspects, work)?;
-    work.progress.bytes_done = start + set.rows.film_bytes();
+    work.progress.bytes_done = start + set.stripes.media_bytes();
     Ok(())
 }
 
@@ -245,7 +245,7 @@ fn set(
         (members.is_present(slot) && !work.has_given_up(slot as u16)).then(home)
     };
     let placed = TitleSet::new(manifest, bytes, home);
-    let what = || "its rows cannot be worked with by this version".to_owned();
+    let what = || "its stripes cannot be worked with by this version".to_owned();
     Ok(placed.map(Some).ok_or_else(|| (0, StoreError::BadTitle { id, what: what() })))
 }
 

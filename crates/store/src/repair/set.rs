@@ -5,7 +5,7 @@ use std::path::PathBuf;
 use millrace_core::ids::TitleId;
 
 use crate::format::manifest::{DATA_FILE, DATA_UNITS_FILE, FileEntry, Manifest, PARITY_UNITS_FILE};
-use crate::rows::Rows;
+use crate::stripes::StripeLayout;
 use crate::volume::dirs::Dirs;
 
 /// A member's directory, where it is there.
@@ -20,7 +20,7 @@ pub(crate) struct Home {
 /// The two kinds of files whose bytes follow from those of other members.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Units {
-    /// The member's part of the film.
+    /// The member's part of the title.
     Data,
     /// Its part of the parity.
     Parity,
@@ -34,7 +34,7 @@ pub(crate) struct TitleSet {
     /// The manifest as it lies on the disks.
     pub(crate) manifest_bytes: Vec<u8>,
     /// Where its units lie.
-    pub(crate) rows: Rows,
+    pub(crate) stripes: StripeLayout,
     /// By position: the members that it lies on and that are there.
     pub(crate) homes: Vec<Option<Home>>,
 }
@@ -46,9 +46,9 @@ impl TitleSet {
         manifest_bytes: Vec<u8>,
         home: impl Fn(u16) -> Option<Home>,
     ) -> Option<Self> {
-        let rows = Rows::new(&manifest.placement.geometry(), manifest.title.bytes)?;
+        let stripes = StripeLayout::new(&manifest.placement.geometry(), manifest.title.bytes)?;
         let homes = manifest.placement.members.iter().map(|member| home(member.index)).collect();
-        Some(Self { manifest, manifest_bytes, rows, homes })
+        Some(Self { manifest, manifest_bytes, stripes, homes })
     }
 
     pub(crate) fn id(&self) -> TitleId {
@@ -68,7 +68,7 @@ impl TitleSet {
     /// The name of a file of units.
     pub(crate) fn name(&self, units: Units) -> &'static str {
         match units {
-            Units::Data if self.rows.members() == 1 => DATA_FILE,
+            Units::Data if self.stripes.members() == 1 => DATA_FILE,
             Units::Data => DATA_UNITS_FILE,
             Units::Parity => PARITY_UNITS_FILE,
         }
@@ -85,37 +85,41 @@ impl TitleSet {
         [Units::Data, Units::Parity].into_iter().find(|&units| self.name(units) == name)
     }
 
-    /// The units of a row on a position, ascending.
+    /// The units of a stripe on a position, ascending.
     pub(crate) fn units_in(
         &self,
         position: usize,
-        row: u32,
+        stripe: u32,
         units: Units,
     ) -> impl Iterator<Item = usize> + use<> {
-        let k = self.rows.k();
-        self.rows.units_on(position, row).filter(move |&unit| (unit < k) == (units == Units::Data))
+        let k = self.stripes.k();
+        self.stripes.units_on(position, stripe).filter(move |&unit| (unit < k) == (units == Units::Data))
     }
 
-    /// Bytes that the file of a unit has of it: less than a unit at the film's end.
-    pub(crate) fn stored_bytes(&self, row: u32, unit: usize) -> usize {
-        if unit < self.rows.k() { self.rows.film_in_unit(row, unit) } else { self.rows.unit_bytes() }
+    /// Bytes that the file of a unit has of it: less than a unit at the title's end.
+    pub(crate) fn stored_bytes(&self, stripe: u32, unit: usize) -> usize {
+        if unit < self.stripes.k() {
+            self.stripes.media_in_unit(stripe, unit)
+        } else {
+            self.stripes.unit_bytes()
+        }
     }
 
-    /// What a file of units has of some rows.
+    /// What a file of units has of some stripes.
     pub(crate) fn range(
         &self,
         position: usize,
         units: Units,
-        rows: std::ops::Range<u32>,
+        stripes: std::ops::Range<u32>,
     ) -> std::ops::Range<u64> {
         match units {
-            Units::Data => self.rows.data_range(position, rows),
-            Units::Parity => self.rows.parity_range(position, rows),
+            Units::Data => self.stripes.data_range(position, stripes),
+            Units::Parity => self.stripes.parity_range(position, stripes),
         }
     }
 
-    /// The symbols of a row that lie in a file of units.
-    pub(crate) fn symbols(&self, position: usize, row: u32, units: Units) -> u128 {
-        self.units_in(position, row, units).fold(0, |mask, unit| mask | 1 << unit)
+    /// The symbols of a stripe that lie in a file of units.
+    pub(crate) fn symbols(&self, position: usize, stripe: u32, units: Units) -> u128 {
+        self.units_in(position, stripe, units).fold(0, |mask, unit| mask | 1 << unit)
     }
 }

@@ -9,10 +9,10 @@ use std::sync::Arc;
 use millrace_core::limits::{DEFAULT_PACKET_BYTES, MAX_MANIFEST_BYTES};
 
 use super::RepairError;
-use super::anew;
 use super::out::Out;
 use super::place::Place;
-use super::reading::{self, Reading, RowSums};
+use super::reading::{self, Reading, StripeSums};
+use super::rebuild_sums;
 use super::report::{Fate, Found};
 use super::set::{TitleSet, Units};
 use super::shared::{self, Fresh};
@@ -117,10 +117,10 @@ pub(crate) fn mend(
 fn leave_alone(set: &TitleSet, need: &Need, work: &mut Work<'_>) {
     let Some(dir) = set.dir(need.position) else { return };
     if need.whole {
-        found(set, need.position, dir.clone(), "is missing".to_owned(), Fate::Mendable, work);
+        found(set, need.position, dir.clone(), "is missing".to_owned(), Fate::Repairable, work);
     }
     for (name, what) in &need.files {
-        found(set, need.position, dir.join(name), what.clone(), Fate::Mendable, work);
+        found(set, need.position, dir.join(name), what.clone(), Fate::Repairable, work);
     }
 }
 
@@ -142,7 +142,7 @@ fn make_all_shared(
     for follows in [false, true] {
         for (need, site) in sites {
             let is_due = |entry: &&FileEntry| {
-                set.units_of(&entry.name).is_none() && anew::follows(&entry.name) == follows
+                set.units_of(&entry.name).is_none() && rebuild_sums::follows(&entry.name) == follows
             };
             for entry in wanted(set, need).filter(is_due) {
                 let known = hopeless.get(entry.name.as_str()).cloned().map(Err);
@@ -186,16 +186,16 @@ fn make_shared(
         place.drop_file(&entry.name)?;
     }
     let copied = shared::make(set, entry, fresh, site.disk(), &to, work)?;
-    if copied.is_ok() || !anew::follows(&entry.name) {
+    if copied.is_ok() || !rebuild_sums::follows(&entry.name) {
         return Ok(copied);
     }
-    match row_sums(set, fresh, work)? {
-        Some(sums) => anew::make(set, entry, site.disk(), &to, sums, work),
+    match stripe_sums(set, fresh, work)? {
+        Some(sums) => rebuild_sums::make(set, entry, site.disk(), &to, sums, work),
         None => Ok(copied),
     }
 }
 
-/// Makes all files of units in one pass over the rows.
+/// Makes all files of units in one pass over the stripes.
 fn make_units(
     set: &TitleSet,
     sites: &[(&Need, Site)],
@@ -212,7 +212,7 @@ fn make_units(
     if files.is_empty() {
         return Ok(());
     }
-    let Some(sums) = row_sums(set, fresh, work)?.filter(|sums| sums.know_parity(set)) else {
+    let Some(sums) = stripe_sums(set, fresh, work)?.filter(|sums| sums.know_parity(set)) else {
         for (position, units, _) in files {
             let why = "the sums of its packets are lost on all members".to_owned();
             made.insert((position, set.name(units).to_owned()), Err(why));
@@ -225,15 +225,17 @@ fn make_units(
         outs.push(Out::open(set, position, units, site.disk(), path, &sums, work)?);
     }
     let mut reading = Reading::open(set, sums, work)?;
-    let suspected =
-        |row| suspects.iter().fold(0, |mask, &(position, units)| mask | set.symbols(position, row, units));
+    let suspected = |stripe| {
+        suspects.iter().fold(0, |mask, &(position, units)| mask | set.symbols(position, stripe, units))
+    };
     let mut first = None;
-    while let Some(row) = outs.iter().filter_map(|out| out.next_row(set)).min() {
-        first.get_or_insert(row);
-        let rows = row..set.rows.rows().min(row.saturating_add(Reading::rows_at_once(set)));
-        let film = |row: u32| (u64::from(row) * set.rows.row_bytes()).min(set.rows.film_bytes());
-        let bytes = film(rows.end) - film(rows.start);
-        let grid = reading.load(set, rows, work)?;
+    while let Some(stripe) = outs.iter().filter_map(|out| out.next_stripe(set)).min() {
+        first.get_or_insert(stripe);
+        let stripes = stripe..set.stripes.stripes().min(stripe.saturating_add(Reading::stripes_at_once(set)));
+        let media =
+            |stripe: u32| (u64::from(stripe) * set.stripes.stripe_bytes()).min(set.stripes.media_bytes());
+        let bytes = media(stripes.end) - media(stripes.start);
+        let grid = reading.load(set, stripes, work)?;
         grid.solve((!suspects.is_empty()).then_some(&suspected));
         for out in &mut outs {
             out.write(set, grid, work)?;
@@ -250,7 +252,7 @@ fn make_units(
     Ok(())
 }
 
-/// Damage of the files that were read is told of: it counts among what may be lost, and only a scrub mends it.
+/// Damage of the files that were read is told of: it counts among what may be lost, and only a scrub repairs it.
 fn tell_of_sources(set: &TitleSet, reading: &Reading, outs: &[Out], is_all_read: bool, work: &mut Work<'_>) {
     let files =
         (0..set.homes.len()).flat_map(|position| [(position, Units::Data), (position, Units::Parity)]);
@@ -263,24 +265,24 @@ fn tell_of_sources(set: &TitleSet, reading: &Reading, outs: &[Out], is_all_read:
         trouble.wrong_hash &= is_all_read;
         if let (Some(what), Some(dir)) = (trouble.describe(), set.dir(position)) {
             let path = dir.join(set.name(units));
-            found(set, position, path, format!("{what}; run millrace scrub"), Fate::Mendable, work);
+            found(set, position, path, format!("{what}; run millrace scrub"), Fate::Repairable, work);
         }
     }
 }
 
-/// The sums of all packets, from copies whose BLAKE3 is right; `None` if no member has those of the film. Those of the parity, and
+/// The sums of all packets, from copies whose BLAKE3 is right; `None` if no member has those of the title. Those of the parity, and
 /// the CRCs, may be lacking.
-pub(crate) fn row_sums(
+pub(crate) fn stripe_sums(
     set: &TitleSet,
     fresh: &[Fresh],
     work: &mut Work<'_>,
-) -> Result<Option<RowSums>, RepairError> {
+) -> Result<Option<StripeSums>, RepairError> {
     let size = DEFAULT_PACKET_BYTES as u16;
     let Some(meta) = find_records(set, &meta_file(size), fresh, work)? else { return Ok(None) };
-    let parity = if set.rows.m() > 0 { find_records(set, PARITY_META_FILE, fresh, work)? } else { None };
+    let parity = if set.stripes.m() > 0 { find_records(set, PARITY_META_FILE, fresh, work)? } else { None };
     let crcs = find_records(set, CRC_FILE, fresh, work)?;
     let parity_crcs = find_records(set, PARITY_CRC_FILE, fresh, work)?;
-    Ok(Some(RowSums::new(meta, parity).with_crcs(crcs, parity_crcs)))
+    Ok(Some(StripeSums::new(meta, parity).with_crcs(crcs, parity_crcs)))
 }
 
 /// A file of records from a member whose copy has the right BLAKE3, and the slot of that.
@@ -322,7 +324,7 @@ fn finish(
             if is_current {
                 let mut what = need.files.first().map_or("is missing".to_owned(), |(_, what)| what.clone());
                 lost.iter().for_each(|why| what.push_str(&format!("; {why}")));
-                let fate = if lost.is_empty() { Fate::Mended } else { Fate::Lost };
+                let fate = if lost.is_empty() { Fate::Repaired } else { Fate::Lost };
                 found(set, need.position, dir, what, fate, work);
             }
         }
@@ -336,7 +338,7 @@ fn finish(
             drop(lock);
             for (name, wrong) in &need.files {
                 let (what, fate) = match outcome(name) {
-                    Ok(()) => (wrong.clone(), Fate::Mended),
+                    Ok(()) => (wrong.clone(), Fate::Repaired),
                     Err(why) => (format!("{wrong}; {why}"), Fate::Lost),
                 };
                 found(set, need.position, dir.join(name), what, fate, work);

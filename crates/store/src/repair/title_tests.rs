@@ -26,7 +26,7 @@ fn members_that_were_lost_come_back_byte_for_byte() {
             lost.sort_unstable();
             lost.dedup();
             let report = world.mend(&lost.iter().map(|&i| whole(i)).collect::<Vec<_>>(), &[]);
-            assert_eq!(report.count(Fate::Mended), lost.len(), "{members} members, {report:?}");
+            assert_eq!(report.count(Fate::Repaired), lost.len(), "{members} members, {report:?}");
             assert!(world.tree() == before, "{members} members, {lost:?} lost");
         }
     }
@@ -40,7 +40,7 @@ fn one_lost_member_too_many_is_said_and_nothing_is_touched() {
     let before = world.tree();
     let report = world.mend(&[whole(0), whole(2)], &[]);
     assert_eq!(report.count(Fate::Lost), 2, "{report:?}");
-    assert!(report.found[0].what.contains("row 0 of the title cannot be restored"), "{report:?}");
+    assert!(report.found[0].what.contains("stripe 0 of the title cannot be restored"), "{report:?}");
     assert!(world.tree() == before);
 }
 
@@ -72,7 +72,7 @@ fn a_stopped_repair_goes_on_where_it_was() {
             }
         }
     };
-    assert_eq!(report.count(Fate::Mended), 1, "{report:?}");
+    assert_eq!(report.count(Fate::Repaired), 1, "{report:?}");
     assert!(world.tree() == before);
     let full = world.manifest.files_on(1).iter().map(|f| f.bytes).sum::<u64>();
     assert!(report.bytes_written < full - made / 2, "{} of {full} written again", report.bytes_written);
@@ -91,14 +91,14 @@ fn never_faster_than_the_bound() {
 }
 
 #[test]
-fn files_are_mended_one_by_one() {
+fn files_are_repaired_one_by_one() {
     for name in ["data.mru", "parity.mru", "index.mri", "meta-1316.mrp", "parity.mrp", "manifest.mrm"] {
         let world = World::new(geometry(3, 1), 500);
         let before = world.tree();
         world.flip(1, name, 3);
         world.flip(1, name, 0);
         let report = world.mend(&[file(1, name)], &[]);
-        assert_eq!(report.count(Fate::Mended), 1, "{name}: {report:?}");
+        assert_eq!(report.count(Fate::Repaired), 1, "{name}: {report:?}");
         assert!(world.tree() == before, "{name}");
         fs::remove_file(world.title(1).join(name)).unwrap();
         world.mend(&[file(1, name)], &[]);
@@ -107,19 +107,19 @@ fn files_are_mended_one_by_one() {
 }
 
 #[test]
-fn parity_on_one_member_mends_its_film() {
+fn parity_on_one_member_repairs_its_film() {
     let world = World::new(Geometry::choose(1, 0, 2).unwrap(), 500);
     let before = world.tree();
     world.flip(0, "data.ts", 77);
     world.flip(0, "data.ts", 20 * PACKET * 7);
     world.flip(0, "parity.mru", 20 * PACKET * 2 + 5);
     let report = world.mend(&[file(0, "data.ts"), file(0, "parity.mru")], &[]);
-    assert_eq!(report.count(Fate::Mended), 2, "{report:?}");
+    assert_eq!(report.count(Fate::Repaired), 2, "{report:?}");
     assert!(world.tree() == before);
 }
 
 #[test]
-fn damage_that_the_sums_do_not_see_is_mended_by_its_hash() {
+fn damage_that_the_sums_do_not_see_is_repaired_by_its_hash() {
     for (members, tolerance) in [(2, 1), (3, 1), (5, 1)] {
         let world = World::new(geometry(members, tolerance), 500);
         let before = world.tree();
@@ -129,7 +129,7 @@ fn damage_that_the_sums_do_not_see_is_mended_by_its_hash() {
         bytes.swap(101, 103);
         fs::write(path, bytes).unwrap();
         let report = world.mend(&[file(1, "data.mru")], &[(1, Units::Data)]);
-        assert_eq!(report.count(Fate::Mended), 1, "{members} members: {report:?}");
+        assert_eq!(report.count(Fate::Repaired), 1, "{members} members: {report:?}");
         assert!(world.tree() == before, "{members} members");
     }
 }
@@ -141,7 +141,7 @@ fn copies_that_are_damaged_in_different_places_make_one_that_is_not() {
     world.flip(0, "meta-1316.mrp", 4096 * 2 + 9);
     world.flip(1, "meta-1316.mrp", 4096 * 4 + 9);
     let report = world.mend(&[file(0, "meta-1316.mrp"), file(1, "meta-1316.mrp")], &[]);
-    assert_eq!(report.count(Fate::Mended), 2, "{report:?}");
+    assert_eq!(report.count(Fate::Repaired), 2, "{report:?}");
     assert!(world.tree() == before);
     world.flip(0, "meta-1316.mrp", 4096 * 2 + 9);
     world.flip(1, "meta-1316.mrp", 4096 * 2 + 9);
@@ -169,8 +169,8 @@ fn damage_of_the_members_that_are_read_is_told_of() {
     fs::remove_dir_all(world.title(1)).unwrap();
     world.flip(0, "data.mru", PACKET * 3 + 100);
     let report = world.mend(&[whole(1)], &[]);
-    assert_eq!((report.count(Fate::Mended), report.count(Fate::Mendable)), (1, 1), "{report:?}");
-    let told = report.found.iter().find(|found| found.fate == Fate::Mendable).unwrap();
+    assert_eq!((report.count(Fate::Repaired), report.count(Fate::Repairable)), (1, 1), "{report:?}");
+    let told = report.found.iter().find(|found| found.fate == Fate::Repairable).unwrap();
     assert_eq!(told.path, world.title(0).join("data.mru"));
     assert!(told.what.contains("the first at byte 3948") && told.what.contains("millrace scrub"), "{told:?}");
     world.flip(0, "data.mru", PACKET * 3 + 100);

@@ -178,7 +178,7 @@ impl<'a> Work<'a> {
             Err(error) if error.kind() == io::ErrorKind::NotFound => {
                 return Ok(Some("is missing".to_owned()));
             }
-            Err(error) => return Ok(Some(format!("cannot be looked at: {error}"))),
+            Err(error) => return Ok(Some(format!("cannot be inspected: {error}"))),
         }
         Ok(match self.each_piece(slot, path, |_, _| Ok(()))? {
             Err(error) => Some(format!("cannot be read: {error}")),

@@ -1,7 +1,7 @@
-//! `scrub`: reads every byte of every member, finds what has changed since it was ingested, and mends it.
+//! `scrub`: reads every byte of every member, finds what has changed since it was ingested, and repairs it.
 //!
-//! Quiet corruption is found by three things that know nothing of each other: the BLAKE3 of every file, the sum of every
-//! packet of film and parity, and the code that ties the two together. What is mended is written anew below `tmp` and
+//! silent corruption is found by three things that know nothing of each other: the BLAKE3 of every file, the sum of every
+//! packet of media and parity, and the code that ties the two together. What is repaired is written again below `tmp` and
 //! renamed over the damaged file; a file is never changed where it lies.
 
 mod title;
@@ -16,15 +16,15 @@ use crate::volume::Volume;
 pub struct ScrubOptions {
     /// Bytes a second that may be read and written, all members together; 0: as fast as the disks can.
     pub rate_bytes_per_s: u64,
-    /// Whether damage is mended; else it is only reported.
+    /// Whether damage is repaired; else it is only reported.
     pub mend: bool,
 }
 
-/// Reads every byte of every active member, and mends what is wrong if that is wanted. A server may work with the volume
+/// Reads every byte of every active member, and repairs what is wrong if that is wanted. A server may work with the volume
 /// meanwhile.
 ///
 /// # Errors
-/// If a disk refuses to write, or the user wants to stop. What was mended until then stays mended.
+/// If a disk refuses to write, or the user wants to stop. What was repaired until then stays repaired.
 pub fn scrub(volume: &Volume, options: &ScrubOptions, setting: Setting<'_>) -> Result<Report, RepairError> {
     let mut work = Work::new(setting, options.rate_bytes_per_s);
     volume.members().refresh();
@@ -38,7 +38,7 @@ pub fn scrub(volume: &Volume, options: &ScrubOptions, setting: Setting<'_>) -> R
         work.check()?;
         let start = work.progress.bytes_done;
         each(volume, set, &mut work, |set, work| title::scrub(set, options.mend, work))?;
-        work.progress.bytes_done = start + set.rows.film_bytes();
+        work.progress.bytes_done = start + set.stripes.media_bytes();
         next(&mut work);
     }
     Ok(end(volume, work))

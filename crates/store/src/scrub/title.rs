@@ -5,9 +5,9 @@ use crate::repair::RepairError;
 use crate::repair::reading::{Reading, Trouble};
 use crate::repair::report::{Fate, Found};
 use crate::repair::set::{TitleSet, Units};
-use crate::repair::title::{Need, is_current, mend, row_sums};
+use crate::repair::title::{Need, is_current, mend, stripe_sums};
 use crate::repair::work::Work;
-use crate::repair::{anew, examine};
+use crate::repair::{examine, rebuild_sums};
 
 /// What was found in a title.
 #[derive(Default)]
@@ -18,20 +18,20 @@ struct Look {
     suspects: Vec<(usize, Units)>,
     /// Files that cannot be made from what is left, by position and name.
     lost: Vec<(usize, String)>,
-    /// Rows whose parity is not that of the film, though every file is as it was ingested.
+    /// Stripes whose parity is not that of the title, though every file is as it was ingested.
     contradictions: u64,
-    /// Files that no member has any more, but that follow from film and parity.
+    /// Files that no member has any more, but that follow from media and parity.
     follow: Vec<String>,
 }
 
-/// Reads the title; mends it if that is wanted.
-pub(crate) fn scrub(set: &TitleSet, mends: bool, work: &mut Work<'_>) -> Result<(), RepairError> {
+/// Reads the title; repairs it if that is wanted.
+pub(crate) fn scrub(set: &TitleSet, repairs: bool, work: &mut Work<'_>) -> Result<(), RepairError> {
     let look = look(set, work)?;
     let wrong = look.needs.iter().any(|need| !need.is_empty());
-    if wrong && mends {
+    if wrong && repairs {
         let done = work.progress.bytes_done;
         mend(set, &look.needs, &look.suspects, work)?;
-        // Mending reads the film once more: that is no progress.
+        // Repairing reads the title once more: that is no progress.
         work.progress.bytes_done = done;
     } else if wrong && is_current(set, &Need::default(), work)? {
         // One that was removed meanwhile is not lost.
@@ -39,7 +39,7 @@ pub(crate) fn scrub(set: &TitleSet, mends: bool, work: &mut Work<'_>) -> Result<
     }
     if !wrong && look.contradictions > 0 {
         let what = format!(
-            "{} rows have parity that is not that of the film, though all files are as they were ingested",
+            "{} stripes have parity that does not match the data, although all files are as they were ingested",
             look.contradictions
         );
         for position in (0..set.homes.len()).filter(|&p| set.homes[p].is_some()).take(1) {
@@ -58,25 +58,25 @@ fn look(set: &TitleSet, work: &mut Work<'_>) -> Result<Look, RepairError> {
     for entry in set.manifest.files.iter().filter(|entry| set.units_of(&entry.name).is_none()) {
         let lacks = |need: &Need| need.whole || need.files.iter().any(|(name, _)| *name == entry.name);
         if look.needs.iter().all(lacks) {
-            match anew::follows(&entry.name) {
+            match rebuild_sums::follows(&entry.name) {
                 true => look.follow.push(entry.name.clone()),
                 false => look.lose_all(&entry.name),
             }
         }
     }
-    look_at_rows(set, &mut look, work)?;
+    look_at_stripes(set, &mut look, work)?;
     Ok(look)
 }
 
-/// One pass over film and parity.
-fn look_at_rows(set: &TitleSet, look: &mut Look, work: &mut Work<'_>) -> Result<(), RepairError> {
+/// One pass over media and parity.
+fn look_at_stripes(set: &TitleSet, look: &mut Look, work: &mut Work<'_>) -> Result<(), RepairError> {
     let start = work.progress.bytes_done;
     let files: Vec<(usize, Units)> = (0..set.homes.len())
         .filter(|&position| set.homes[position].is_some())
         .flat_map(|position| [(position, Units::Data), (position, Units::Parity)])
         .filter(|&(position, units)| set.entry(position, units).is_some())
         .collect();
-    let Some(sums) = row_sums(set, &[], work)? else {
+    let Some(sums) = stripe_sums(set, &[], work)? else {
         // Nothing can be restored without the sums; the hashes still tell what is right.
         look.follow_not();
         for (position, units) in files {
@@ -84,28 +84,29 @@ fn look_at_rows(set: &TitleSet, look: &mut Look, work: &mut Work<'_>) -> Result<
             let need = examine::read(set, position, |file| file.name == entry.name, work)?;
             look.add(need);
         }
-        work.progress.bytes_done = start + set.rows.film_bytes();
+        work.progress.bytes_done = start + set.stripes.media_bytes();
         return Ok(());
     };
     let mut reading = Reading::open(set, sums, work)?;
-    let mut row = 0;
-    while row < set.rows.rows() {
-        let rows = row..set.rows.rows().min(row.saturating_add(Reading::rows_at_once(set)));
-        row = rows.end;
-        let grid = reading.load(set, rows.clone(), work)?;
-        for row in rows {
-            let right = (0..set.rows.k() + set.rows.m()).all(|unit| grid.is_whole(row, unit));
-            look.contradictions += u64::from(right && !grid.contradictions(row).is_empty());
+    let mut stripe = 0;
+    while stripe < set.stripes.stripes() {
+        let stripes = stripe..set.stripes.stripes().min(stripe.saturating_add(Reading::stripes_at_once(set)));
+        stripe = stripes.end;
+        let grid = reading.load(set, stripes.clone(), work)?;
+        for stripe in stripes {
+            let right = (0..set.stripes.k() + set.stripes.m()).all(|unit| grid.is_whole(stripe, unit));
+            look.contradictions += u64::from(right && !grid.contradictions(stripe).is_empty());
         }
         for unsolved in grid.solve(None) {
             look.follow_not();
             for &(position, units) in &files {
-                if unsolved.wrong & set.symbols(position, unsolved.row, units) != 0 {
+                if unsolved.wrong & set.symbols(position, unsolved.stripe, units) != 0 {
                     look.lose(position, set.name(units));
                 }
             }
         }
-        work.progress.bytes_done = start + (u64::from(row) * set.rows.row_bytes()).min(set.rows.film_bytes());
+        work.progress.bytes_done =
+            start + (u64::from(stripe) * set.stripes.stripe_bytes()).min(set.stripes.media_bytes());
         work.tell();
     }
     for (position, units) in files {
@@ -122,7 +123,7 @@ impl Look {
         self.lost.extend(self.needs.iter().map(|need| (need.position, name.to_owned())));
     }
 
-    /// What should follow does not: something of film or parity is lost.
+    /// What should follow does not: something of media or parity is lost.
     fn follow_not(&mut self) {
         for name in std::mem::take(&mut self.follow) {
             self.lose_all(&name);
@@ -158,11 +159,11 @@ impl Look {
             let is_lost = |name: &str| self.lost.iter().any(|(p, n)| *p == need.position && n == name);
             if need.whole {
                 let lost = self.lost.iter().any(|(position, _)| *position == need.position);
-                let fate = if lost { Fate::Lost } else { Fate::Mendable };
+                let fate = if lost { Fate::Lost } else { Fate::Repairable };
                 found(set, need.position, None, "is missing".to_owned(), fate, work);
             }
             for (name, what) in &need.files {
-                let fate = if is_lost(name) { Fate::Lost } else { Fate::Mendable };
+                let fate = if is_lost(name) { Fate::Lost } else { Fate::Repairable };
                 found(set, need.position, Some(name), what.clone(), fate, work);
             }
         }
@@ -181,5 +182,5 @@ fn found(set: &TitleSet, position: usize, file: Option<&str>, what: String, fate
 mod tests;
 
 #[cfg(test)]
-#[path = "anew_tests.rs"]
-mod anew_tests;
+#[path = "rebuild_sums_tests.rs"]
+mod rebuild_sums_tests;

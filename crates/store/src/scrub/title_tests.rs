@@ -1,4 +1,4 @@
-//! Quiet corruption of titles made by hand: found, mended if the code suffices, reported without a touch if not.
+//! silent corruption of titles made by hand: found, repaired if the code suffices, reported without a touch if not.
 
 use std::fs;
 
@@ -9,9 +9,9 @@ use crate::format::superblock::Geometry;
 use crate::repair::hand_made::{PACKET, World, geometry};
 use crate::repair::{Report, Verdict};
 
-fn run(world: &World, mends: bool) -> Report {
+fn run(world: &World, repairs: bool) -> Report {
     let set = world.set();
-    let (report, _, result) = world.work(0, u64::MAX, |work| scrub(&set, mends, work));
+    let (report, _, result) = world.work(0, u64::MAX, |work| scrub(&set, repairs, work));
     result.unwrap();
     report
 }
@@ -50,7 +50,7 @@ fn flips(world: &World, flips: &[(usize, bool, u32)]) {
 proptest! {
     #![proptest_config(ProptestConfig::with_cases(24))]
     #[test]
-    fn a_look_says_what_mending_does(
+    fn a_look_says_what_repairing_does(
         members in 2usize..5,
         places in prop::collection::vec((0usize..5, any::<bool>(), any::<u32>()), 1..60),
     ) {
@@ -60,27 +60,27 @@ proptest! {
         let before = world.tree();
         let looked = run(&world, false);
         prop_assert!(world.tree() == before, "a look changes nothing");
-        let mended = run(&world, true);
+        let repaired = run(&world, true);
         let after = world.tree();
-        prop_assert_eq!(looked.found.len(), mended.found.len());
-        for (look, done) in looked.found.iter().zip(&mended.found) {
+        prop_assert_eq!(looked.found.len(), repaired.found.len());
+        for (look, done) in looked.found.iter().zip(&repaired.found) {
             prop_assert_eq!(&look.path, &done.path);
             prop_assert_eq!(look.fate == Fate::Lost, done.fate == Fate::Lost, "{:?} {:?}", look, done);
         }
         // Each file is as it was ingested or as it was found, never something else.
         for ((path, bytes), ((_, damaged), (_, good))) in after.iter().zip(before.iter().zip(&whole)) {
-            let lost = mended.found.iter().any(|found| found.path == *path && found.fate == Fate::Lost);
+            let lost = repaired.found.iter().any(|found| found.path == *path && found.fate == Fate::Lost);
             prop_assert!(bytes == if lost { damaged } else { good }, "{}", path.display());
         }
         let again = run(&world, true);
-        prop_assert_eq!(again.count(Fate::Mended), 0);
-        prop_assert_eq!(again.count(Fate::Lost), mended.count(Fate::Lost));
+        prop_assert_eq!(again.count(Fate::Repaired), 0);
+        prop_assert_eq!(again.count(Fate::Lost), repaired.count(Fate::Lost));
     }
 }
 
 #[test]
-fn flipped_bits_on_up_to_m_units_of_each_row_are_mended() {
-    // 4 + 4 on two members: all four units of a row that a member has may be wrong in every codeword.
+fn flipped_bits_on_up_to_m_units_of_each_row_are_repaired() {
+    // 4 + 4 on two members: all four units of a stripe that a member has may be wrong in every codeword.
     let world = World::new(geometry(2, 1), 500);
     let before = world.tree();
     for name in ["data.mru", "parity.mru"] {
@@ -88,7 +88,7 @@ fn flipped_bits_on_up_to_m_units_of_each_row_are_mended() {
         (0..len).step_by(PACKET).for_each(|at| world.flip(1, name, at));
     }
     let report = run(&world, true);
-    assert_eq!((report.count(Fate::Mended), report.count(Fate::Lost)), (2, 0), "{report:?}");
+    assert_eq!((report.count(Fate::Repaired), report.count(Fate::Lost)), (2, 0), "{report:?}");
     assert!(
         report.found[0].what.contains("packets with a wrong checksum, the first at byte 0"),
         "{report:?}"
@@ -99,7 +99,7 @@ fn flipped_bits_on_up_to_m_units_of_each_row_are_mended() {
 #[test]
 fn more_than_that_is_reported_and_not_touched() {
     let world = World::new(geometry(2, 1), 500);
-    let unit = world.set().rows.unit_bytes();
+    let unit = world.set().stripes.unit_bytes();
     for member in 0..2 {
         for name in ["data.mru", "parity.mru"] {
             world.flip(member, name, 40);
@@ -122,8 +122,8 @@ fn without_parity_damage_is_found_and_lost() {
     let world = World::new(Geometry::SINGLE, 100);
     world.flip(0, "data.ts", 1316 * 7);
     let before = world.tree();
-    for mends in [false, true] {
-        let report = run(&world, mends);
+    for repairs in [false, true] {
+        let report = run(&world, repairs);
         assert_eq!(report.found.len(), 1, "{report:?}");
         assert_eq!(report.found[0].fate, Fate::Lost);
         assert!(report.found[0].what.contains("the first at byte 9212"), "{report:?}");
@@ -137,17 +137,17 @@ fn a_title_or_files_that_are_gone_come_back() {
     let before = world.tree();
     fs::remove_dir_all(world.title(2)).unwrap();
     let looked = run(&world, false);
-    assert_eq!((looked.found.len(), looked.count(Fate::Mendable)), (1, 1), "{looked:?}");
-    assert_eq!(run(&world, true).verdict(), Verdict::Mended);
+    assert_eq!((looked.found.len(), looked.count(Fate::Repairable)), (1, 1), "{looked:?}");
+    assert_eq!(run(&world, true).verdict(), Verdict::Repaired);
     assert!(world.tree() == before);
     fs::remove_file(world.title(0).join("data.mru")).unwrap();
     fs::remove_file(world.title(0).join("manifest.mrm")).unwrap();
-    assert_eq!(run(&world, true).count(Fate::Mended), 2);
+    assert_eq!(run(&world, true).count(Fate::Repaired), 2);
     assert!(world.tree() == before);
 }
 
 #[test]
-fn two_flips_that_leave_the_sum_as_it_was_are_mended_beside_others() {
+fn two_flips_that_leave_the_sum_as_it_was_are_repaired_beside_others() {
     let world = World::new(geometry(3, 1), 300);
     let before = world.tree();
     let path = world.title(1).join("data.mru");
@@ -157,7 +157,7 @@ fn two_flips_that_leave_the_sum_as_it_was_are_mended_beside_others() {
     bytes[PACKET * 3] ^= 1;
     fs::write(&path, bytes).unwrap();
     let report = run(&world, true);
-    assert_eq!((report.count(Fate::Mended), report.count(Fate::Lost)), (1, 0), "{report:?}");
+    assert_eq!((report.count(Fate::Repaired), report.count(Fate::Lost)), (1, 0), "{report:?}");
     assert!(world.tree() == before);
 }
 

@@ -8,8 +8,8 @@ use millrace_core::units::Count;
 use super::dirs::{Dirs, VOLUME_FILE, random, rename, sync_dir, unix_s};
 use super::lock::{self, StoreLock};
 use super::{Inner, members_io, no_slot, read_superblock};
+use crate::blocking::Timeout;
 use crate::disk::Disk;
-use crate::errand::Patience;
 use crate::error::StoreError;
 use crate::format::Uuid;
 use crate::format::members::MembersRecord;
@@ -96,13 +96,13 @@ pub(super) fn finish(members: &Members, disk: &Disk) -> Result<(), StoreError> {
         let look = |dir: &Path| {
             std::fs::read_dir(Dirs::new(dir).titles).is_ok_and(|mut titles| titles.next().is_some())
         };
-        members.ask(slot.index, Patience::Call, look).unwrap_or(false)
+        members.ask(slot.index, Timeout::Call, look).unwrap_or(false)
     };
     if report.iter().all(|slot| slot.absent.is_none()) || report.iter().any(has_titles) {
         return Ok(());
     }
     // One that does not answer is left for the next time.
-    let is_absent = |slot: &SlotReport| slot.absent.is_some() && !members.errands(slot.index).hangs();
+    let is_absent = |slot: &SlotReport| slot.absent.is_some() && !members.blocking(slot.index).hangs();
     for (slot, entry) in report.iter().zip(&record.members).filter(|(slot, _)| is_absent(slot)) {
         let home = Dirs::on(&entry.path, disk.clone());
         let is_bare =
@@ -125,7 +125,8 @@ pub(super) fn add(inner: &Inner, dir: &Path, geometry: Geometry) -> Result<(), S
         return Err(StoreError::BadVolume(format!("it has {count} members; more cannot be")));
     }
     if usize::from(geometry.members) != count + 1 {
-        let what = format!("rows for {} members; with the new one there are {}", geometry.members, count + 1);
+        let what =
+            format!("stripes for {} members; with the new one there are {}", geometry.members, count + 1);
         return Err(StoreError::BadVolume(what));
     }
     let home = new_home(dir, &inner.disk, Some(&inner.members))?;
@@ -153,7 +154,7 @@ pub(super) fn replace(inner: &Inner, slot: usize, dir: &Path) -> Result<(), Stor
     let others = (0..count).filter(|&other| other != slot && !inner.members.is_usable(other)).count();
     let may = usize::from(inner.members.geometry().tolerance());
     if may == 0 {
-        let what = "it has no parity: what a member has is nowhere else, so none can be replaced; remove its titles and add \
+        let what = "it has no parity: nothing else holds a member's data, so none can be replaced; remove its titles and add \
                     their films again to a new volume";
         return Err(StoreError::BadVolume(what.to_owned()));
     }

@@ -1,4 +1,4 @@
-//! The one pass over a film's bytes at ingest: copied, summed, hashed while hot in cache, written in large pieces.
+//! The one pass over a title's bytes at ingest: copied, summed, hashed while hot in cache, written in large pieces.
 
 use std::collections::VecDeque;
 use std::path::Path;

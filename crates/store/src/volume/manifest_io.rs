@@ -7,7 +7,7 @@ use millrace_core::ids::TitleId;
 use millrace_core::limits::MAX_MANIFEST_BYTES;
 
 use super::dirs::{Dirs, read_whole};
-use crate::errand::Patience;
+use crate::blocking::Timeout;
 use crate::error::StoreError;
 use crate::format::FormatError;
 use crate::format::manifest::Manifest;
@@ -51,7 +51,7 @@ pub(super) fn find_manifest(members: &Members, id: TitleId) -> Result<(usize, Ma
     let mut first = None;
     for slot in members.usable() {
         let read = move |dir: &Path| read_manifest(&Dirs::new(dir), id);
-        match members.ask(slot, Patience::Call, read).and_then(|read| read) {
+        match members.ask(slot, Timeout::Call, read).and_then(|read| read) {
             Ok(manifest) => return Ok((slot, manifest)),
             Err(StoreError::NoTitle { .. }) => {}
             Err(error) => first = first.or(Some(error)),

@@ -12,9 +12,9 @@
 //! | `create` | makes a volume; adds and replaces members |
 //! | `writer` | makes a title and publishes it |
 //! | `data` | the one pass over its bytes |
-//! | `rows_writer` | rows of units on the members, with their parity |
+//! | `stripe_writer` | stripes of units on the members, with their parity |
 //! | `open` | opens a title's files, checked against each other |
-//! | `film` | the bytes of a film, wherever they lie and whatever is missing |
+//! | `media` | the bytes of a title, wherever they lie and whatever is missing |
 //! | `resize` | adds packet sizes and range sums to a title |
 //! | `catalogue` | finds titles by name, id, source |
 //! | `listing` | where titles lie, and what of that is lost |
@@ -26,17 +26,17 @@ mod catalogue;
 mod create;
 mod data;
 pub(crate) mod dirs;
-mod film;
 mod listing;
 pub(crate) mod lock;
 pub(crate) mod manifest_io;
+mod media;
 mod members_io;
 mod name;
 mod open;
 mod parity_crcs;
 pub(crate) mod recover;
 mod resize;
-mod rows_writer;
+mod stripe_writer;
 mod title;
 pub(crate) mod workspace;
 mod writer;
@@ -51,8 +51,8 @@ use millrace_core::ids::TitleId;
 use self::catalogue::Catalogue;
 use self::dirs::{Dirs, read_whole, remove_tree, sync_dir};
 use self::lock::StoreLock;
+use crate::blocking::{BlockingCalls, TimedOut, Timeout, send_to};
 use crate::disk::Disk;
-use crate::errand::{Errands, NoAnswer, Patience, send_to};
 use crate::error::StoreError;
 use crate::format::superblock::{Geometry, SUPERBLOCK_BYTES, Superblock};
 use crate::members::{MemberState, Members};
@@ -62,8 +62,8 @@ pub(crate) use open::{open_crcs, open_index, open_meta, open_parity_meta, open_s
 
 pub use catalogue::UnreadableTitle;
 pub use dirs::{CATALOGUE_FILE, LOCK_FILE, TITLES_DIR, TMP_DIR, VOLUME_FILE};
-pub use film::FilmReader;
 pub use listing::{ListedTitle, Listing, LostMembers, PlacedOn};
+pub use media::MediaReader;
 pub use open::ParityFiles;
 pub use title::{DerivedFrom, ElementaryStream, SourceIdentity, TitleFiles, TitleInfo};
 pub use writer::{FinishTitle, TitleWriter};
@@ -92,17 +92,17 @@ struct Inner {
     disk: Disk,
     members: Arc<Members>,
     superblock: Superblock,
-    catalogue: Mutex<Desk>,
+    catalogue: Mutex<CatalogueService>,
     /// Whether it has been put in order: that takes enough members.
     in_order: AtomicBool,
 }
 
 /// The catalogue, and the thread that works with it.
 #[derive(Debug)]
-struct Desk {
+struct CatalogueService {
     /// `None`: it is opened when it is needed next.
     catalogue: Option<Catalogue>,
-    errands: Errands,
+    blocking: BlockingCalls,
 }
 
 impl Inner {
@@ -113,27 +113,27 @@ impl Inner {
         &self,
         work: impl FnOnce(&mut Catalogue) -> Result<T, StoreError> + Send + 'static,
     ) -> Result<T, StoreError> {
-        let mut desk = self.catalogue.lock().unwrap_or_else(PoisonError::into_inner);
-        let (kept, members) = (desk.catalogue.take(), Arc::clone(&self.members));
+        let mut service = self.catalogue.lock().unwrap_or_else(PoisonError::into_inner);
+        let (kept, members) = (service.catalogue.take(), Arc::clone(&self.members));
         let job = move || {
             let mut catalogue = kept.map_or_else(|| Catalogue::open(&members), Ok)?;
             let result = work(&mut catalogue);
             Ok::<_, StoreError>((catalogue, result))
         };
-        let no_answer = |NoAnswer| StoreError::NoAnswer { path: self.dir.clone() };
-        let pending = desk.errands.begin(Patience::Work, job).map_err(no_answer)?;
+        let timed_out = |TimedOut| StoreError::TimedOut { path: self.dir.clone() };
+        let pending = service.blocking.begin(Timeout::Work, job).map_err(timed_out)?;
         loop {
-            if let Some(answer) = pending.look(Patience::Work).map_err(no_answer)? {
+            if let Some(answer) = pending.look(Timeout::Work).map_err(timed_out)? {
                 let (catalogue, result) = answer?;
-                desk.catalogue = Some(catalogue);
+                service.catalogue = Some(catalogue);
                 return result;
             }
             // It may only be slow: the disk has much to do, another process has the catalogue.
             self.members.refresh();
-            let hangs = |&slot: &usize| self.members.errands(slot).hangs();
+            let hangs = |&slot: &usize| self.members.blocking(slot).hangs();
             if let Some(slot) = (0..self.members.len()).find(hangs) {
-                desk.errands = Errands::default();
-                return Err(StoreError::NoAnswer { path: self.members.dir(slot) });
+                service.blocking = BlockingCalls::default();
+                return Err(StoreError::TimedOut { path: self.members.dir(slot) });
             }
         }
     }
@@ -153,7 +153,7 @@ impl Inner {
         for slot in self.members.usable() {
             let may = |dir: &Path| rustix::fs::access(dir, rustix::fs::Access::WRITE_OK);
             // One that does not answer counts as missing from now on.
-            if let Ok(Err(rustix::io::Errno::ROFS)) = self.members.ask(slot, Patience::Work, may) {
+            if let Ok(Err(rustix::io::Errno::ROFS)) = self.members.ask(slot, Timeout::Work, may) {
                 return Err(StoreError::ReadOnly { dir: self.members.dir(slot), action });
             }
         }
@@ -306,7 +306,7 @@ impl Volume {
         }
         let superblock = read_superblock(&usable[0])?;
         let catalogue = Some(Catalogue::open(&members)?);
-        let catalogue = Mutex::new(Desk { catalogue, errands: Errands::default() });
+        let catalogue = Mutex::new(CatalogueService { catalogue, blocking: BlockingCalls::default() });
         let inner = Inner { dir: dir.to_path_buf(), disk, members, superblock, catalogue, in_order };
         Ok(Self { inner: Arc::new(inner) })
     }
@@ -319,8 +319,8 @@ impl Volume {
     /// Why the catalogue is kept in memory, if it is: the disk is full, or may not be written to. For the user, once; everything
     /// that needs no space can be done all the same.
     pub fn catalogue_in_memory(&self) -> Option<String> {
-        let desk = self.inner.catalogue.lock().unwrap_or_else(PoisonError::into_inner);
-        desk.catalogue.as_ref().and_then(Catalogue::in_memory).map(str::to_owned)
+        let service = self.inner.catalogue.lock().unwrap_or_else(PoisonError::into_inner);
+        service.catalogue.as_ref().and_then(Catalogue::in_memory).map(str::to_owned)
     }
 
     /// The superblock of the first member that is there.
@@ -338,7 +338,7 @@ impl Volume {
         self.inner.dirs(slot)
     }
 
-    /// Adds a member in `dir`, which must not be a store yet: titles that come from now on lie on it too, in rows of
+    /// Adds a member in `dir`, which must not be a store yet: titles that come from now on lie on it too, in stripes of
     /// `geometry`. Older titles stay where they are.
     ///
     /// # Errors
@@ -465,7 +465,7 @@ impl Volume {
 
     /// Removes a title, readable or not. Whoever has it open can go on reading.
     ///
-    /// The catalogue's row goes first, then one rename makes the title invisible, then its files are deleted. After a
+    /// The catalogue's stripe goes first, then one rename makes the title invisible, then its files are deleted. After a
     /// crash in between the title is either still there or gone; the rest is done at the next open.
     /// With several members the renames are durable on all of them before anything is deleted; a member that is missing is
     /// declared stale before, so that it does not bring the title back.
@@ -480,7 +480,7 @@ impl Volume {
             return Err(StoreError::NoTitle { id });
         }
         members_io::leave_missing_behind(members, disk, &lock, manifest_io::lies_on(members, id))?;
-        // Were the row still there when the title is gone, a refresh would drop it: an error here changes nothing.
+        // Were the stripe still there when the title is gone, a refresh would drop it: an error here changes nothing.
         let _ = self.inner.with_catalogue(move |catalogue| catalogue.delete(id));
         recover::finish_removal(members, disk, id, &lock)?;
         drop(lock);
@@ -515,7 +515,7 @@ impl Volume {
 /// Makes a store in a directory where there is none.
 fn make_sure_of(dir: &Path, disk: &Disk) -> Result<(), StoreError> {
     let disk = disk.clone();
-    send_to(dir, Patience::Work, move |dir| {
+    send_to(dir, Timeout::Work, move |dir| {
         disk.create_dir_all(dir).map_err(StoreError::io("create", dir))?;
         let dirs = Dirs::on(dir, disk);
         if dirs.superblock().exists() { Ok(()) } else { create::single(&dirs) }

@@ -14,7 +14,7 @@ use super::catalogue::is_held_behind;
 use super::dirs::{Dirs, read_whole};
 use super::manifest_io::find_manifest;
 use super::{DerivedFrom, TitleFiles, TitleInfo};
-use crate::errand::Patience;
+use crate::blocking::Timeout;
 use crate::error::StoreError;
 use crate::format::manifest::{
     CRC_FILE, DATA_FILE, DATA_UNITS_FILE, INDEX_FILE, Manifest, PARITY_META_FILE, PARITY_UNITS_FILE,
@@ -23,13 +23,13 @@ use crate::format::manifest::{
 use crate::index::TitleIndex;
 use crate::members::Members;
 use crate::meta::{CrcFile, MetaFile, Record, RecordsFile};
-use crate::rows::Rows;
+use crate::stripes::StripeLayout;
 use crate::sums::{Derived, SumsFile};
 
 /// A title's manifest and where it lies: the first of its members whose small files are read.
 struct Found {
     manifest: Manifest,
-    rows: Option<Rows>,
+    stripes: Option<StripeLayout>,
     slots: Arc<[u16]>,
     /// Positions whose member can be used and has the title.
     there: Vec<usize>,
@@ -45,7 +45,7 @@ impl Found {
         let slots: Arc<[u16]> = manifest.placement.members.iter().map(|member| member.index).collect();
         let is = |slot: usize, look: fn(&Dirs, TitleId) -> bool| {
             let look = move |dir: &Path| look(&Dirs::new(dir), id);
-            members.is_usable(slot) && members.ask(slot, Patience::Call, look).unwrap_or(false)
+            members.is_usable(slot) && members.ask(slot, Timeout::Call, look).unwrap_or(false)
         };
         let has = |slot: usize| is(slot, |dirs, id| dirs.title(id).is_dir());
         let (there, lost): (Vec<usize>, Vec<usize>) =
@@ -67,7 +67,7 @@ impl Found {
                 names,
             });
         }
-        Ok(Self { rows: manifest.rows(), manifest, slots, there })
+        Ok(Self { stripes: manifest.stripes(), manifest, slots, there })
     }
 
     /// Opens on the first member where it can be opened; the first error, if it cannot be anywhere.
@@ -89,7 +89,7 @@ impl Found {
                     result => result,
                 }
             };
-            match members.ask(home.slot, Patience::Call, open).and_then(|opened| opened) {
+            match members.ask(home.slot, Timeout::Call, open).and_then(|opened| opened) {
                 Ok(opened) => return Ok(opened),
                 Err(StoreError::NoTitle { .. }) => {}
                 Err(error) => first = first.or(Some(error)),
@@ -115,21 +115,23 @@ pub(super) fn open_title(
 ) -> Result<TitleFiles, StoreError> {
     let layout = WireLayout::new(packet_bytes).ok_or(StoreError::BadPacketSize { packet_bytes })?;
     let found = Found::look(members, id)?;
-    let (manifest, rows, slots) = (found.manifest.clone(), found.rows, Arc::clone(&found.slots));
+    let (manifest, stripes, slots) = (found.manifest.clone(), found.stripes, Arc::clone(&found.slots));
     let (info, volume) = (Arc::new(manifest.title.clone()), Arc::clone(members));
     found.open(members, move |Home { position, slot }, dir| {
         let derived = form(dir, &manifest, layout, derive)?;
         let size = if derived.is_some() { DEFAULT_PACKET_BYTES } else { packet_bytes } as u16;
-        let (data_path, bytes) = match rows {
-            Some(rows) if slots.len() > 1 => (dir.join(DATA_UNITS_FILE), rows.data_file_bytes(position)),
+        let (data_path, bytes) = match stripes {
+            Some(stripes) if slots.len() > 1 => {
+                (dir.join(DATA_UNITS_FILE), stripes.data_file_bytes(position))
+            }
             _ => (dir.join(DATA_FILE), info.bytes),
         };
         let data = open_data(&data_path, bytes)?;
         let index = Arc::new(open_index(&dir.join(INDEX_FILE), &info)?);
         let meta = open_meta(&dir.join(meta_file(size)), &info, size)?;
         let (info, members, slots) = (Arc::clone(&info), Arc::clone(&volume), Arc::clone(&slots));
-        // Only default-size packets come in whole rows.
-        let layout = rows.map_or(layout, |rows| rows.layout(layout));
+        // Only default-size packets come in whole stripes.
+        let layout = stripes.map_or(layout, |stripes| stripes.layout(layout));
         let home = slot;
         let has_crcs = manifest.has_crcs();
         let crcs = has_crcs.then(|| open_crcs(&dir.join(CRC_FILE), &info, info.bytes).ok()).flatten();
@@ -139,7 +141,7 @@ pub(super) fn open_title(
             index,
             data,
             data_path,
-            rows,
+            stripes,
             members,
             slots,
             home,
@@ -158,15 +160,15 @@ pub struct ParityFiles {
     pub info: Arc<TitleInfo>,
     /// 1: the first parity, plain XOR. 2: all others.
     pub track: u8,
-    /// The rows it lies in.
-    pub rows: Rows,
+    /// The stripes it lies in.
+    pub stripes: StripeLayout,
     /// The members of its volume.
     pub members: Arc<Members>,
-    /// By position in the rows: the slot of the member.
+    /// By position in the stripes: the slot of the member.
     pub slots: Arc<[u16]>,
     /// Sums and times of all parity packets.
     pub parity_meta: MetaFile,
-    /// Sums and times of the film's default-size packets.
+    /// Sums and times of the title's default-size packets.
     pub meta: MetaFile,
     /// The title's index.
     pub index: Arc<TitleIndex>,
@@ -175,9 +177,9 @@ pub struct ParityFiles {
 }
 
 impl ParityFiles {
-    /// Parities of a row that this track carries.
+    /// Parities of a stripe that this track carries.
     pub fn parities(&self) -> std::ops::Range<usize> {
-        self.rows.spread().parities(self.track)
+        self.stripes.spread().parities(self.track)
     }
 
     /// Where the parity units of the member at a position are, as the volume knows it now.
@@ -190,9 +192,9 @@ impl ParityFiles {
 /// Opens one of a title's parity tracks.
 pub(super) fn open_parity(members: &Arc<Members>, id: TitleId, track: u8) -> Result<ParityFiles, StoreError> {
     let found = Found::look(members, id)?;
-    let (rows, slots) = (found.rows, Arc::clone(&found.slots));
-    let has = rows.map_or(0, |rows| rows.m());
-    let Some(rows) = rows.filter(|_| matches!((track, has), (1, 1..) | (2, 2..))) else {
+    let (stripes, slots) = (found.stripes, Arc::clone(&found.slots));
+    let has = stripes.map_or(0, |stripes| stripes.m());
+    let Some(stripes) = stripes.filter(|_| matches!((track, has), (1, 1..) | (2, 2..))) else {
         return Err(StoreError::NoParity { id, track, has });
     };
     let (info, volume) = (Arc::new(found.manifest.title.clone()), Arc::clone(members));
@@ -200,19 +202,23 @@ pub(super) fn open_parity(members: &Arc<Members>, id: TitleId, track: u8) -> Res
     found.open(members, move |_, dir| {
         let index = Arc::new(open_index(&dir.join(INDEX_FILE), &info)?);
         let meta = open_meta(&dir.join(meta_file(size)), &info, size)?;
-        let parity_meta = open_parity_meta(&dir.join(PARITY_META_FILE), &info, &rows)?;
+        let parity_meta = open_parity_meta(&dir.join(PARITY_META_FILE), &info, &stripes)?;
         let (info, members, slots) = (Arc::clone(&info), Arc::clone(&volume), Arc::clone(&slots));
-        Ok(ParityFiles { info, track, rows, members, slots, parity_meta, meta, index, has_crcs })
+        Ok(ParityFiles { info, track, stripes, members, slots, parity_meta, meta, index, has_crcs })
     })
 }
 
-/// The sums and times of a title's parity: header and length right, and as many packets as its rows have.
-pub(crate) fn open_parity_meta(path: &Path, info: &TitleInfo, rows: &Rows) -> Result<MetaFile, StoreError> {
-    let bytes = rows.parity_packets() * DEFAULT_PACKET_BYTES as u64;
+/// The sums and times of a title's parity: header and length right, and as many packets as its stripes have.
+pub(crate) fn open_parity_meta(
+    path: &Path,
+    info: &TitleInfo,
+    stripes: &StripeLayout,
+) -> Result<MetaFile, StoreError> {
+    let bytes = stripes.parity_packets() * DEFAULT_PACKET_BYTES as u64;
     open_records(path, info, DEFAULT_PACKET_BYTES as u16, bytes)
 }
 
-/// The CRCs of a title's film, or of its parity, of which there are so many bytes: header and length right.
+/// The CRCs of a title's media, or of its parity, of which there are so many bytes: header and length right.
 pub(crate) fn open_crcs(path: &Path, info: &TitleInfo, bytes: u64) -> Result<CrcFile, StoreError> {
     open_records(path, info, DEFAULT_PACKET_BYTES as u16, bytes)
 }

@@ -1,4 +1,4 @@
-//! The CRCs of a title's parity, made from its film: for titles that came before there were CRCs. What is stored as parity is
+//! The CRCs of a title's parity, made from its title: for titles that came before there were CRCs. What is stored as parity is
 //! not asked, so it need not be trusted.
 
 use std::path::Path;
@@ -10,16 +10,16 @@ use millrace_core::limits::DEFAULT_PACKET_BYTES;
 use crate::disk::Disk;
 use crate::error::StoreError;
 use crate::meta::{CrcWriter, Finished, PacketCrc};
-use crate::rows::Rows;
+use crate::stripes::StripeLayout;
 
 const PACKET: usize = DEFAULT_PACKET_BYTES;
 
-/// Encodes the rows of a film that goes by.
+/// Encodes the stripes of a title that goes by.
 pub(super) struct ParityCrcs {
-    shape: Rows,
+    shape: StripeLayout,
     code: Code,
-    /// The row that is being filled, and how much of it is.
-    row: Vec<u8>,
+    /// The stripe that is being filled, and how much of it is.
+    stripe: Vec<u8>,
     filled: usize,
     parity: Vec<u8>,
     writer: CrcWriter,
@@ -27,34 +27,34 @@ pub(super) struct ParityCrcs {
 
 impl ParityCrcs {
     /// Creates the file, which must not exist. `None`: there is no such code.
-    pub(super) fn create(disk: &Disk, path: &Path, shape: Rows) -> Result<Option<Self>, StoreError> {
+    pub(super) fn create(disk: &Disk, path: &Path, shape: StripeLayout) -> Result<Option<Self>, StoreError> {
         let Some(code) = Code::new(shape.k(), shape.m()) else { return Ok(None) };
-        let (row, parity) =
+        let (stripe, parity) =
             (vec![0; shape.k() * shape.unit_bytes()], vec![0; shape.m() * shape.unit_bytes()]);
         let writer = CrcWriter::create(disk, path)?;
-        Ok(Some(Self { shape, code, row, filled: 0, parity, writer }))
+        Ok(Some(Self { shape, code, stripe, filled: 0, parity, writer }))
     }
 
-    /// Takes the next bytes of the film.
-    pub(super) fn take(&mut self, mut film: &[u8]) -> Result<(), StoreError> {
-        while !film.is_empty() {
-            let (now, later) = film.split_at(film.len().min(self.row.len() - self.filled));
-            self.row[self.filled..self.filled + now.len()].copy_from_slice(now);
+    /// Takes the next bytes of the title.
+    pub(super) fn take(&mut self, mut media: &[u8]) -> Result<(), StoreError> {
+        while !media.is_empty() {
+            let (now, later) = media.split_at(media.len().min(self.stripe.len() - self.filled));
+            self.stripe[self.filled..self.filled + now.len()].copy_from_slice(now);
             self.filled += now.len();
-            film = later;
-            if self.filled == self.row.len() {
-                self.close_row()?;
+            media = later;
+            if self.filled == self.stripe.len() {
+                self.close_stripe()?;
             }
         }
         Ok(())
     }
 
-    /// Behind the film's end the row is zero.
-    fn close_row(&mut self) -> Result<(), StoreError> {
+    /// Behind the title's end the stripe is zero.
+    fn close_stripe(&mut self) -> Result<(), StoreError> {
         let unit_bytes = self.shape.unit_bytes();
-        self.row[self.filled..].fill(0);
+        self.stripe[self.filled..].fill(0);
         self.filled = 0;
-        let data: Vec<&[u8]> = self.row.chunks(unit_bytes).collect();
+        let data: Vec<&[u8]> = self.stripe.chunks(unit_bytes).collect();
         let mut parity: Vec<&mut [u8]> = self.parity.chunks_mut(unit_bytes).collect();
         self.code.encode(&data, &mut parity);
         self.parity.chunks(PACKET).try_for_each(|packet| self.writer.push(PacketCrc::of(packet)))
@@ -63,7 +63,7 @@ impl ParityCrcs {
     /// Completes the file and makes it durable.
     pub(super) fn finish(mut self, title: TitleId) -> Result<Finished, StoreError> {
         if self.filled > 0 {
-            self.close_row()?;
+            self.close_stripe()?;
         }
         self.writer.finish(title, PACKET as u16, self.shape.parity_packets() * PACKET as u64)
     }

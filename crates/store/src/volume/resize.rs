@@ -6,13 +6,13 @@ use millrace_core::packet::{PacketMeta, WireLayout};
 use millrace_core::wire::checksum::{add, sum16};
 
 use super::dirs::{Dirs, copy_new, rename, sync_dir, write_new};
-use super::film::read_metas;
 use super::lock::StoreLock;
 use super::manifest_io::{find_manifest, lies_on};
+use super::media::read_metas;
 use super::members_io::leave_missing_behind;
 use super::parity_crcs::ParityCrcs;
 use super::workspace::Workspace;
-use super::{FilmReader, Inner, TitleFiles, open};
+use super::{Inner, MediaReader, TitleFiles, open};
 use crate::crcs::CrcMaker;
 use crate::error::StoreError;
 use crate::format::manifest::{
@@ -99,24 +99,24 @@ fn make(
     wants: &Wants,
     tell: &mut dyn FnMut(u64),
 ) -> Result<Vec<Made>, StoreError> {
-    let mut film = FilmReader::new(files)?;
-    let bytes = film.files().info.bytes;
-    let mut makers = Makers::create(film.files(), workspace, wants)?;
+    let mut media = MediaReader::new(files)?;
+    let bytes = media.files().info.bytes;
+    let mut makers = Makers::create(media.files(), workspace, wants)?;
     let mut buffer = vec![0; READ_BYTES];
-    let mut known = Known::new(film.files());
+    let mut known = Known::new(media.files());
     let mut hasher = blake3::Hasher::new();
     let mut start = 0;
     while start < bytes {
         let len = (bytes - start).min(buffer.len() as u64) as usize;
         let data = &mut buffer[..len];
-        film.read_exact(start, data)?;
-        known.read(film.files(), start, data)?;
+        media.read_exact(start, data)?;
+        known.read(media.files(), start, data)?;
         hasher.update(data);
         makers.take(&known, start, data)?;
         start += len as u64;
         tell(start);
     }
-    let files = film.files();
+    let files = media.files();
     if hasher.finalize().to_hex().as_str() != files.info.blake3 {
         let what = "does not have the BLAKE3 that the title had when it was added, so nothing was made from it; run \
                     millrace scrub, then prepare the title again";
@@ -138,8 +138,8 @@ impl Makers {
         let (disk, path) = (workspace.disk(), |name: &str| workspace.path().join(name));
         let sums = wants.sums.then(|| SumsWriter::create(disk, &path(SUMS_FILE), GRAIN_BYTES)).transpose()?;
         let crcs = wants.crcs.then(|| CrcMaker::create(disk, &path(CRC_FILE))).transpose()?;
-        let parity_crcs = match files.rows.filter(|rows| wants.crcs && rows.m() > 0) {
-            Some(rows) => ParityCrcs::create(disk, &path(PARITY_CRC_FILE), rows)?,
+        let parity_crcs = match files.stripes.filter(|stripes| wants.crcs && stripes.m() > 0) {
+            Some(stripes) => ParityCrcs::create(disk, &path(PARITY_CRC_FILE), stripes)?,
             None => None,
         };
         let sizer = |&size: &u16| Ok(Sizer::new(size, MetaWriter::create(disk, &path(&meta_file(size)))?));
@@ -147,7 +147,7 @@ impl Makers {
         Ok(Self { sums, crcs, parity_crcs, sizes })
     }
 
-    /// The film's bytes from `start` on.
+    /// The title's bytes from `start` on.
     fn take(&mut self, known: &Known, start: u64, data: &[u8]) -> Result<(), StoreError> {
         self.crcs.as_mut().map_or(Ok(()), |crcs| crcs.take(data))?;
         self.parity_crcs.as_mut().map_or(Ok(()), |crcs| crcs.take(data))?;

@@ -23,12 +23,12 @@ use crate::format::manifest::{DATA_FILE, DATA_UNITS_FILE, PARITY_UNITS_FILE};
 use crate::index::TitleIndex;
 use crate::members::Members;
 use crate::meta::{CrcFile, MetaError, MetaFile};
-use crate::rows::Rows;
+use crate::stripes::StripeLayout;
 use crate::sums::{DeriveError, Derived, SUMS_BLOCK_BYTES, SUMS_PER_BLOCK, SumsFile};
 
-/// Film whose records are derived at a time: its range sums fill a window but for two blocks that it does not begin or end
+/// Media whose records are derived at a time: its range sums fill a window but for two blocks that it does not begin or end
 /// with, and its meta-data less.
-const WINDOW_FILM_BYTES: usize =
+const WINDOW_MEDIA_BYTES: usize =
     (META_WINDOW_BYTES / SUMS_BLOCK_BYTES - 2) * SUMS_PER_BLOCK * TS_PACKET_BYTES;
 
 /// What is known of a title.
@@ -45,7 +45,7 @@ pub struct TitleInfo {
     pub packets: u32,
     /// Packet sizes it is prepared for, ascending.
     pub packet_sizes: Vec<u16>,
-    /// Film time.
+    /// Media time.
     #[serde(with = "json::media_ticks")]
     pub duration: MediaTicks,
     /// Mean bit rate.
@@ -96,7 +96,7 @@ pub struct ElementaryStream {
     pub language: Option<String>,
 }
 
-/// Which file a title was made from. The same path, length and modification time mean the same film.
+/// Which file a title was made from. The same path, length and modification time mean the same title.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct SourceIdentity {
     /// Absolute path.
@@ -121,11 +121,11 @@ pub struct TitleFiles {
     pub data: File,
     /// Where the data file is, for readers that want a descriptor of their own (O_DIRECT).
     pub data_path: PathBuf,
-    /// The rows it lies in; `None` if it is one plain file without parity.
-    pub rows: Option<Rows>,
+    /// The stripes it lies in; `None` if it is one plain file without parity.
+    pub stripes: Option<StripeLayout>,
     /// The members of its volume.
     pub members: Arc<Members>,
-    /// By position in the rows: the slot of the member.
+    /// By position in the stripes: the slot of the member.
     pub slots: Arc<[u16]>,
     /// The slot of the member whose index, meta-data and range sums are open here.
     pub home: usize,
@@ -135,7 +135,7 @@ pub struct TitleFiles {
     pub derived: Option<DerivedFrom>,
     /// Whether the title has CRCs of its packets.
     pub has_crcs: bool,
-    /// These, of the film, if they can be opened: without them the sums are still there.
+    /// These, of the title, if they can be opened: without them the sums are still there.
     pub crcs: Option<CrcFile>,
 }
 
@@ -149,7 +149,7 @@ pub struct DerivedFrom {
 }
 
 impl TitleFiles {
-    /// The slot of the member at a position of the rows; `None` beyond the positions.
+    /// The slot of the member at a position of the stripes; `None` beyond the positions.
     pub fn slot(&self, position: usize) -> Option<usize> {
         self.slots.get(position).map(|&slot| usize::from(slot))
     }
@@ -160,7 +160,7 @@ impl TitleFiles {
         Some(Dirs::new(&self.members.dir(slot)).title(self.info.id))
     }
 
-    /// Where the data units (or the film) of the member at a position are, as the volume knows it now.
+    /// Where the data units (or the title) of the member at a position are, as the volume knows it now.
     pub fn data_on(&self, position: usize) -> Option<PathBuf> {
         let name = if self.slots.len() > 1 { DATA_UNITS_FILE } else { DATA_FILE };
         self.dir_on(position).map(|dir| dir.join(name))
@@ -168,7 +168,7 @@ impl TitleFiles {
 
     /// Where the parity units of the member at a position are; `None` without parity.
     pub fn parity_on(&self, position: usize) -> Option<PathBuf> {
-        self.rows.filter(|rows| rows.m() > 0)?;
+        self.stripes.filter(|stripes| stripes.m() > 0)?;
         self.dir_on(position).map(|dir| dir.join(PARITY_UNITS_FILE))
     }
 
@@ -207,8 +207,8 @@ impl TitleFiles {
             let error = MetaError::OutOfRange { first, count, from: 0, to: self.packets() };
             return Err(StoreError::Meta { path: self.meta.path().to_path_buf(), error });
         }
-        // The records of so many bytes of film fill less than a window, whatever the packets' size.
-        let step = (WINDOW_FILM_BYTES / self.layout.packet_bytes()).max(1);
+        // The records of so many bytes of media fill less than a window, whatever the packets' size.
+        let step = (WINDOW_MEDIA_BYTES / self.layout.packet_bytes()).max(1);
         for (out, first) in out.chunks_mut(step).zip((first..).step_by(step)) {
             let count = out.len() as u32;
             let (meta_range, sums_range) =

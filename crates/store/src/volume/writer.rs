@@ -14,7 +14,7 @@ use super::data::{DataWriter, SUM_STEP_BYTES, SizeWriter, sum_grains};
 use super::dirs::{Dirs, copy_new, random, rename, sync_dir, unix_s, write_new};
 use super::lock::StoreLock;
 use super::name;
-use super::rows_writer::RowsWriter;
+use super::stripe_writer::StripeWriter;
 use super::workspace::Workspace;
 use super::{ElementaryStream, Inner, SourceIdentity, TitleInfo, Volume};
 use crate::crcs::CrcMaker;
@@ -47,10 +47,10 @@ pub struct TitleWriter {
 
 #[derive(Debug)]
 struct Files {
-    /// The film as one file, if there is only one member.
+    /// The title as one file, if there is only one member.
     data: Option<DataWriter>,
-    /// Its rows: units on several members, or parity.
-    rows: Option<RowsWriter>,
+    /// Its stripes: units on several members, or parity.
+    stripes: Option<StripeWriter>,
     sums: SumsWriter,
     crcs: CrcMaker,
     /// The default size first, the others ascending.
@@ -66,7 +66,7 @@ pub struct FinishTitle {
     pub name: String,
     /// The file it was made from.
     pub source: SourceIdentity,
-    /// Film time.
+    /// Media time.
     pub duration: MediaTicks,
     /// Mean bit rate.
     pub mean_rate: BitRate,
@@ -104,14 +104,14 @@ impl TitleWriter {
             _ => None,
         };
         let paths: Vec<&Path> = workspace.paths().collect();
-        let rows = RowsWriter::create(&geometry, &homes, &paths)?;
+        let stripes = StripeWriter::create(&geometry, &homes, &paths)?;
         let sums = SumsWriter::create(disk, &workspace.path().join(SUMS_FILE), GRAIN_BYTES)?;
         let crcs = CrcMaker::create(disk, &workspace.path().join(CRC_FILE))?;
         let sizes = sizes
             .into_iter()
             .map(|size| SizeWriter::create(disk, &workspace.path().join(manifest::meta_file(size)), size))
             .collect::<Result<_, _>>()?;
-        let files = Some(Files { data, rows, sums, crcs, sizes, metas: 0 });
+        let files = Some(Files { data, stripes, sums, crcs, sizes, metas: 0 });
         Ok(Self { volume, homes, generation, workspace, files })
     }
 
@@ -143,7 +143,7 @@ impl TitleWriter {
         self.or_give_up(|id, files| files.push_meta(id, packet_bytes, meta))
     }
 
-    /// A half-written film on a full disk must not stand in the way of others until somebody drops the writer: after
+    /// A half-written media on a full disk must not stand in the way of others until somebody drops the writer: after
     /// an error its files are closed and removed at once.
     fn or_give_up(
         &mut self,
@@ -176,13 +176,13 @@ impl TitleWriter {
         if finish.duration < last_time || finish.duration.0 > PacketMeta::MAX_TICKS {
             return Err(bad(format!("duration is {}; its last packet is at {last_time}", finish.duration)));
         }
-        let Written { film, same, own, sizes, times } = files.finish(id)?;
+        let Written { media, same, own, sizes, times } = files.finish(id)?;
         let mut same = same;
-        let index = finish.index.clone().complete(times, film.bytes, finish.duration)?;
+        let index = finish.index.clone().complete(times, media.bytes, finish.duration)?;
         same.push(write_index(&workspace, &index)?);
         same.sort_by(|a, b| a.name.cmp(&b.name));
         copy_to_others(&workspace, &homes, &same)?;
-        let info = describe(id, finish, film, sizes)?;
+        let info = describe(id, finish, media, sizes)?;
         publish(
             &volume,
             &homes,
@@ -195,7 +195,7 @@ impl TitleWriter {
 
 /// What the files of a title are when all is written and durable.
 struct Written {
-    film: Finished,
+    media: Finished,
     /// Files that all members have; they are on the first.
     same: Vec<FileEntry>,
     /// By position: files that only that member has.
@@ -215,33 +215,33 @@ fn gave_up(id: TitleId) -> StoreError {
 }
 
 impl Files {
-    /// Bytes of film taken so far.
+    /// Bytes of media taken so far.
     fn bytes(&self) -> u64 {
-        let rows = self.rows.as_ref().map_or(0, RowsWriter::bytes);
-        self.data.as_ref().map_or(rows, DataWriter::bytes)
+        let stripes = self.stripes.as_ref().map_or(0, StripeWriter::bytes);
+        self.data.as_ref().map_or(stripes, DataWriter::bytes)
     }
 
     /// Writes the rest and makes all of it durable.
     fn finish(self, id: TitleId) -> Result<Written, StoreError> {
-        let Self { data, rows, sums, crcs, sizes, .. } = self;
+        let Self { data, stripes, sums, crcs, sizes, .. } = self;
         let data = data.map(DataWriter::finish).transpose()?;
-        let rows = rows.map(|rows| rows.finish(id)).transpose()?;
-        let film = data.or(rows.as_ref().and_then(|rows| rows.film)).ok_or_else(|| gave_up(id))?;
+        let stripes = stripes.map(|stripes| stripes.finish(id)).transpose()?;
+        let media = data.or(stripes.as_ref().and_then(|stripes| stripes.media)).ok_or_else(|| gave_up(id))?;
         let mut same: Vec<FileEntry> =
             data.map(|data| entry(DATA_FILE.to_owned(), data)).into_iter().collect();
         let mut own = Vec::new();
-        if let Some(rows) = rows {
-            same.extend(rows.parity_meta.map(|meta| entry(PARITY_META_FILE.to_owned(), meta)));
-            same.extend(rows.parity_crcs.map(|crcs| entry(PARITY_CRC_FILE.to_owned(), crcs)));
+        if let Some(stripes) = stripes {
+            same.extend(stripes.parity_meta.map(|meta| entry(PARITY_META_FILE.to_owned(), meta)));
+            same.extend(stripes.parity_crcs.map(|crcs| entry(PARITY_CRC_FILE.to_owned(), crcs)));
             let named = |(name, done): (&str, Finished)| entry(name.to_owned(), done);
-            own = rows.members.into_iter().map(|files| files.into_iter().map(named).collect()).collect();
+            own = stripes.members.into_iter().map(|files| files.into_iter().map(named).collect()).collect();
         }
         if data.is_some() {
-            // Of a film on one member everything is in one list.
+            // Of a title on one member everything is in one list.
             same.extend(own.drain(..).flatten());
         }
-        same.push(entry(SUMS_FILE.to_owned(), sums.finish(id, film.bytes)?));
-        same.push(entry(CRC_FILE.to_owned(), crcs.finish(id, film.bytes)?));
+        same.push(entry(SUMS_FILE.to_owned(), sums.finish(id, media.bytes)?));
+        same.push(entry(CRC_FILE.to_owned(), crcs.finish(id, media.bytes)?));
         let mut times = Vec::new();
         let mut packet_sizes = Vec::new();
         for size in sizes {
@@ -251,7 +251,7 @@ impl Files {
                 let what = format!("{packets} without meta-data, {metas} meta-data too many");
                 bad(id, format!("packets of {packet_bytes} bytes: {what}"))
             })?;
-            let done = writer.finish(id, packet_bytes, film.bytes)?;
+            let done = writer.finish(id, packet_bytes, media.bytes)?;
             same.push(entry(manifest::meta_file(packet_bytes), done));
             packet_sizes.push(packet_bytes);
             if packet_bytes == DEFAULT_SIZE {
@@ -259,7 +259,7 @@ impl Files {
             }
         }
         packet_sizes.sort_unstable();
-        Ok(Written { film, same, own, sizes: packet_sizes, times })
+        Ok(Written { media, same, own, sizes: packet_sizes, times })
     }
 
     fn write_data(&mut self, id: TitleId, ts: &[u8]) -> Result<(), StoreError> {
@@ -275,7 +275,7 @@ impl Files {
             sum_grains(ts, &mut self.sums, &mut self.sizes)?;
             self.crcs.take(ts)?;
             self.data.as_mut().map_or(Ok(()), |data| data.append(ts))?;
-            self.rows.as_mut().map_or(Ok(()), |rows| rows.append(ts))?;
+            self.stripes.as_mut().map_or(Ok(()), |stripes| stripes.append(ts))?;
         }
         self.settle()
     }
@@ -283,7 +283,7 @@ impl Files {
     /// Writes the records of which both halves have come.
     fn settle(&mut self) -> Result<(), StoreError> {
         self.sizes.iter_mut().try_for_each(SizeWriter::settle)?;
-        self.rows.as_mut().map_or(Ok(()), RowsWriter::settle)
+        self.stripes.as_mut().map_or(Ok(()), StripeWriter::settle)
     }
 
     fn push_meta(&mut self, id: TitleId, packet_bytes: u16, meta: PacketMeta) -> Result<(), StoreError> {
@@ -293,11 +293,11 @@ impl Files {
         if size.push(meta) {
             size.settle()?;
             if packet_bytes == DEFAULT_SIZE
-                && let Some(rows) = &mut self.rows
+                && let Some(stripes) = &mut self.stripes
             {
-                rows.push_time(self.metas, meta.time());
+                stripes.push_time(self.metas, meta.time());
                 self.metas += 1;
-                return rows.settle();
+                return stripes.settle();
             }
             return Ok(());
         }
@@ -378,10 +378,7 @@ fn publish(
     let (lock, usable) = StoreLock::take_all(&volume.members, &|slot| volume.dirs(slot))?;
     if generation != volume.members.generation() || usable.len() != homes.len() {
         volume.all_members(INGEST)?;
-        return Err(bad(
-            id,
-            "the members of the volume have changed meanwhile; add the film again".to_owned(),
-        ));
+        return Err(bad(id, "the members of the volume changed meanwhile; add the file again".to_owned()));
     }
     let wanted = manifest.title.name.clone();
     manifest.title.name = volume.with_catalogue(move |catalogue| {

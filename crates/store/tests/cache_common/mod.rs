@@ -1,4 +1,4 @@
-//! What the tests of the cache share: titles, clocks, bells, a cache with its doors.
+//! What the tests of the cache share: titles, clocks, bells, a cache with its handles.
 #![allow(dead_code, unreachable_pub)] // each test uses a part of it
 
 #[path = "../../src/cache/naive.rs"]
@@ -15,13 +15,13 @@ use millrace_core::pool::{ExtentArena, HeapRegion};
 use millrace_core::seam::{Clock, Doorbell, Want};
 use millrace_core::time::Instant;
 pub use millrace_store::cache::TitleSource;
-use millrace_store::cache::{Cache, CacheConfig, CacheDoor, CacheStats, Grant, ReadBackend};
+use millrace_store::cache::{Cache, CacheConfig, CacheHandle, CacheStats, Grant, ReadBackend};
 use millrace_store::disk::ReadFaults;
 pub use millrace_store::meta::MetaError;
 pub use millrace_store::sums::DeriveError;
 
 /// Nothing here takes a tenth of this; who waits longer has lost something.
-const PATIENCE: Duration = Duration::from_secs(60);
+const TIMEOUT: Duration = Duration::from_secs(60);
 
 /// A bell that can be waited for.
 #[derive(Default)]
@@ -45,8 +45,7 @@ impl TestBell {
     /// Waits until it has been rung more than `seen` times.
     pub fn wait_beyond(&self, seen: u64) {
         let rings = self.rings.lock().unwrap();
-        let (_rings, timeout) =
-            self.rung.wait_timeout_while(rings, PATIENCE, |rings| *rings <= seen).unwrap();
+        let (_rings, timeout) = self.rung.wait_timeout_while(rings, TIMEOUT, |rings| *rings <= seen).unwrap();
         assert!(!timeout.timed_out(), "the bell was not rung");
     }
 }
@@ -78,7 +77,7 @@ impl Clock for RunningClock {
 
 /// One engine's side.
 pub struct Engine {
-    pub door: CacheDoor,
+    pub handle: CacheHandle,
     pub bell: Arc<TestBell>,
 }
 
@@ -87,7 +86,7 @@ impl Engine {
     pub fn grant(&mut self) -> Grant {
         loop {
             let rings = self.bell.rings();
-            if let Some(grant) = self.door.poll() {
+            if let Some(grant) = self.handle.poll() {
                 return grant;
             }
             self.bell.wait_beyond(rings);
@@ -99,7 +98,7 @@ impl Engine {
         let want = Want { stream: stream(index), title, extent, by, spare: 0 };
         loop {
             let rings = self.bell.rings();
-            if self.door.want(&want) {
+            if self.handle.want(&want) {
                 return;
             }
             self.bell.wait_beyond(rings);
@@ -164,9 +163,9 @@ impl World {
         let bells: Vec<_> = (0..engines).map(|_| Arc::new(TestBell::default())).collect();
         let doorbells = bells.iter().map(|bell| Arc::clone(bell) as Arc<dyn Doorbell>).collect();
         match Cache::start_with_faults(config, Arc::clone(&arena), clock, doorbells, faults) {
-            Ok((cache, doors)) => {
+            Ok((cache, handles)) => {
                 let engines =
-                    doors.into_iter().zip(bells).map(|(door, bell)| Engine { door, bell }).collect();
+                    handles.into_iter().zip(bells).map(|(handle, bell)| Engine { handle, bell }).collect();
                 Some(Self { cache, arena, engines })
             }
             Err(error) if backend == ReadBackend::Uring => {
@@ -185,7 +184,7 @@ impl World {
             if are(&stats) {
                 return stats;
             }
-            assert!(begun.elapsed() < PATIENCE, "{what}: {stats:?}");
+            assert!(begun.elapsed() < TIMEOUT, "{what}: {stats:?}");
             std::thread::yield_now();
         }
     }

@@ -1,4 +1,4 @@
-//! Films for the store's tests: transport packets of pseudo-random bytes with a steady clock, from a seed.
+//! Titles for the store's tests: transport packets of pseudo-random bytes with a steady clock, from a seed.
 #![allow(dead_code)] // each test file uses its own part
 
 use std::path::{Path, PathBuf};
@@ -14,7 +14,7 @@ use millrace_store::volume::{ElementaryStream, FinishTitle, SourceIdentity, Titl
 /// Default packet size as the store's API has it.
 pub(crate) const SIZE: u16 = DEFAULT_PACKET_BYTES as u16;
 
-/// A film: its bytes, and one access point every `group` default-size packets.
+/// A title: its bytes, and one access point every `group` default-size packets.
 pub(crate) struct Film {
     pub(crate) bytes: Vec<u8>,
     pub(crate) group: u32,
@@ -115,7 +115,7 @@ impl Film {
     }
 }
 
-/// Where a film called `name` is said to come from.
+/// Where a title called `name` is said to come from.
 pub(crate) fn source(name: &str) -> SourceIdentity {
     SourceIdentity {
         path: PathBuf::from(format!("/films/{name}")),

@@ -12,7 +12,7 @@ use crate::sim::{Fate, Recording};
 use millrace_core::packet::PacketMeta;
 use millrace_core::wire::checksum::sum16;
 use millrace_store::check::{Depth, Severity, check_store};
-use millrace_store::volume::{CATALOGUE_FILE, FilmReader, TitleInfo, Volume};
+use millrace_store::volume::{CATALOGUE_FILE, MediaReader, TitleInfo, Volume};
 
 use crate::common::Film;
 
@@ -84,7 +84,7 @@ pub(crate) fn spoil_catalogue(root: &Path, other: &Path, number: u64) {
     }
 }
 
-/// The films that a test works with, by the names it gives them.
+/// The titles that a test works with, by the names it gives them.
 #[derive(Default)]
 pub(crate) struct Library(pub(crate) BTreeMap<&'static str, Film>);
 
@@ -160,7 +160,7 @@ fn promised_sizes<'a>(marks: &'a [&str], name: &'a str) -> impl Iterator<Item = 
 /// Every packet of a title is what was ingested, with its sum and time, however its bytes have to be had.
 fn assert_reads(volume: &Volume, info: &TitleInfo, film: &Film, size: u16, what: &str) {
     let mut bytes = vec![0; film.bytes.len()];
-    let read = FilmReader::open(volume, info.id).and_then(|mut reader| reader.read_exact(0, &mut bytes));
+    let read = MediaReader::open(volume, info.id).and_then(|mut reader| reader.read_exact(0, &mut bytes));
     read.unwrap_or_else(|e| panic!("{what}: {e}"));
     assert!(bytes == film.bytes, "{what}: {} has other bytes", info.name);
     let files = volume.open_title(info.id, usize::from(size)).unwrap_or_else(|e| panic!("{what}: {e}"));

@@ -1,4 +1,4 @@
-//! Real films, made by the ffmpeg program. Tests that need it fail with the remedy where it is missing.
+//! Real titles, made by the ffmpeg program. Tests that need it fail with the remedy where it is missing.
 
 use std::path::Path;
 use std::process::{Command, Output};

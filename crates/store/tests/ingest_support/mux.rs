@@ -156,7 +156,7 @@ pub const IDR: &[u8] =
     &[0, 0, 1, 9, 0xf0, 0, 0, 1, 0x67, 1, 2, 3, 0, 0, 1, 0x68, 1, 0, 0, 1, 0x65, 0x88, 9, 9, 9];
 pub const NON_IDR: &[u8] = &[0, 0, 1, 9, 0xf0, 0, 0, 1, 0x41, 0x9a, 9, 9, 9, 9, 9, 9];
 
-/// A film at [`PACKET_A_MS`]: a PCR every 20 packets, a picture every 40 packets (ms), every 25th a key picture, tables
+/// A title at [`PACKET_A_MS`]: a PCR every 20 packets, a picture every 40 packets (ms), every 25th a key picture, tables
 /// before each of those; clock starting at `start`.
 pub struct Film {
     pub start: u64,
@@ -240,7 +240,7 @@ pub fn usual_film() -> Vec<u8> {
     film(&Film::default())
 }
 
-/// The tables in two packets that belong to the film's time, then the film.
+/// The tables in two packets that belong to the title's time, then the title.
 pub fn film(film: &Film) -> Vec<u8> {
     let mut mux = Mux::new();
     mux.usual_tables();

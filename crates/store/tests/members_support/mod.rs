@@ -6,7 +6,7 @@ use std::path::{Path, PathBuf};
 
 use millrace_core::ids::TitleId;
 use millrace_store::format::superblock::Geometry;
-use millrace_store::volume::{FilmReader, Volume};
+use millrace_store::volume::{MediaReader, Volume};
 
 /// Directories `m0`, `m1` ... of a volume in a directory of their own.
 pub(crate) struct Disks {
@@ -58,9 +58,9 @@ impl Disks {
 
 /// All of a title's film.
 pub(crate) fn film_of(volume: &Volume, id: TitleId) -> Vec<u8> {
-    let mut reader = FilmReader::open(volume, id).unwrap();
+    let mut reader = MediaReader::open(volume, id).unwrap();
     let mut film = vec![0; reader.files().info.bytes as usize];
-    // Odd pieces: no border of a piece is one of a row.
+    // Odd pieces: no border of a piece is one of a stripe.
     let mut start = 0;
     for piece in film.chunks_mut(100_003) {
         reader.read_exact(start, piece).unwrap();

@@ -1,4 +1,4 @@
-//! Volumes of several members with films, and a clock that only counts.
+//! Volumes of several members with titles, and a clock that only counts.
 #![allow(dead_code)] // each test file uses its own part
 
 use std::cell::Cell;

@@ -43,7 +43,7 @@ pub(super) fn add(checks: &mut Vec<Check>) {
 }
 
 /// Plays a film to its end: every picture and every sound must be the stored one, and the player must end by itself
-/// because the server said goodbye. `extra` seconds are allowed for what happens before the film starts.
+/// because the server said BYE. `extra` seconds are allowed for what happens before the film starts.
 pub(super) fn whole(server: &Server, film: &Film, options: &str, extra: f64, log: &str) -> Outcome {
     let ended = server
         .client("ffmpeg")

@@ -11,7 +11,7 @@ use super::films::Film;
 use super::network::{Ground, no_namespaces};
 use super::server::Server;
 
-/// A player has to end by itself so long after the film's length: 2.5 s until the server says goodbye, the rest
+/// A player has to end by itself so long after the film's length: 2.5 s until the server says BYE, the rest
 /// for starting the program, opening and closing the session.
 const END_SECONDS: f64 = 6.0;
 

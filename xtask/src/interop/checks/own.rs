@@ -81,7 +81,7 @@ fn crowd(lab: &Lab, server: &Server, film: &Film, transport: Transport, log: &st
     Ok(format!("{CROWD} viewers at once, all {} bytes equal for each", film.stored()?.bytes))
 }
 
-/// The shortest time between the last packet and the goodbye: players still play what they have buffered.
+/// The shortest time between the last packet and the BYE: players still play what they have buffered.
 const BYE_AFTER_US: u64 = 2_000_000;
 
 /// What the receiver saw of the protocol: the end announced and not too early, RTP-Info exact (players trust it).
@@ -97,7 +97,7 @@ fn judge(report: &str) -> Outcome {
     }
     let bye = report["bye"]["after_last_packet_us"].as_u64();
     if report["end"] != "bye" || bye.is_none_or(|us| us < BYE_AFTER_US) {
-        return Err(format!("ended by {}, goodbye {bye:?} us after the last packet", report["end"]));
+        return Err(format!("ended by {}, BYE {bye:?} us after the last packet", report["end"]));
     }
     let late = report["timing"]["lateness"]["p99_us"].as_f64().ok_or("the report has no lateness")?;
     Ok(format!("{} packets, 99 % within {:.1} ms", report["packets"], late / 1000.0))
@@ -169,8 +169,8 @@ mod tests {
             ("problems", json!(["odd"]), "complains"),
             ("rtp_info_exact", json!(false), "RTP-Info"),
             ("rtp_info_exact", Value::Null, "RTP-Info"),
-            ("bye", json!({"after_last_packet_us": 100}), "goodbye Some(100) us"),
-            ("bye", Value::Null, "goodbye None"),
+            ("bye", json!({"after_last_packet_us": 100}), "BYE Some(100) us"),
+            ("bye", Value::Null, "BYE None"),
             ("end", json!("timeout"), "ended by \"timeout\""),
             ("timing", Value::Null, "no lateness"),
         ] {

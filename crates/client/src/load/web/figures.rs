@@ -220,7 +220,7 @@ impl WebReport {
             (self.viewers - self.started.min(self.viewers), "viewers over HTTP saw no picture"),
             (self.viewers_rebuffered, "viewers whose picture stood still"),
             (self.connection_losses, "connections broke"),
-            (self.segments_skipped, "live segments were gone before they were fetched"),
+            (self.segments_skipped, "live segments expired before they were fetched"),
         ];
         let wrong = checks.iter().filter(|(count, _)| *count > 0);
         wrong.map(|(count, what)| format!("{count} {what}")).collect()
@@ -247,7 +247,7 @@ impl fmt::Display for WebReport {
         let lost = format!("{} connections, {} broke", self.connections, self.connection_losses);
         row(f, "  requests", &format!("{failed}, {} redirects; {lost}", self.redirects))?;
         if self.playlists > 0 {
-            let skipped = format!("{} gone before they were fetched", self.segments_skipped);
+            let skipped = format!("{} expired before they were fetched", self.segments_skipped);
             row(f, "  HLS", &format!("{} playlists, {} segments, {skipped}", self.playlists, self.segments))?;
         }
         let t = &self.ts;

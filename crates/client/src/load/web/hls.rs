@@ -137,7 +137,7 @@ impl Hls {
                 }
                 self.next_sequence = first_of(&list, self.start_ns);
             }
-            // The server has begun anew: go on where it is.
+            // The server has begun again: go on where it is.
             Some(_) if end(&list) < self.next_sequence => self.next_sequence = first_of(&list, 0),
             Some(_) => {
                 self.skipped += list.first_sequence.saturating_sub(self.next_sequence);

@@ -91,7 +91,7 @@ fn live_films_begin_near_their_end_and_are_loaded_again_in_time() {
     // Far behind: what has gone is skipped.
     come(&mut hls, Instant(60 * S), url("x.m3u8"), list(115, 118, "").as_bytes()).unwrap();
     assert_eq!((fetch_all(&mut hls, Instant(60 * S)).0.len(), hls.skipped()), (3, 4));
-    // The server begins anew.
+    // The server begins again.
     come(&mut hls, Instant(70 * S), url("x.m3u8"), list(0, 2, "#EXT-X-ENDLIST\n").as_bytes()).unwrap();
     assert_eq!(fetch_all(&mut hls, Instant(70 * S)), (vec!["/a/0.ts".into(), "/a/1.ts".into()], Want::End));
 }

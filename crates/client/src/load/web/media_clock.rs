@@ -36,8 +36,7 @@ enum Source {
 }
 
 /// The text says what to give.
-pub const NO_CLOCK: &str =
-    "no clock reference in the first MiB: give the film's rate (nominal rate) or its length (film length)";
+pub const NO_CLOCK: &str = "no clock reference in the first MiB: give the media's bit rate (nominal rate) or its duration (film length)";
 
 /// The film time of one body's bytes.
 #[derive(Clone, Debug)]

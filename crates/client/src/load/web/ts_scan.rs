@@ -137,7 +137,7 @@ impl TsScan {
         true
     }
 
-    /// What comes next does not follow what came: a seek, or another file. Counters and clock begin anew.
+    /// What comes next does not follow what came: a seek, or another file. Counters and clock begin again.
     pub fn restart(&mut self) {
         *self = Self { counts: self.counts, ..Self::default() };
     }

@@ -122,7 +122,7 @@ impl Session<'_> {
             self.end = Some(EndReason::OutputClosed);
         } else if over(agenda.bye_at) {
             self.end = Some(EndReason::Bye);
-        } else if has_nothing && is_first_try && over(since.map(|since| since + self.options.udp_patience)) {
+        } else if has_nothing && is_first_try && over(since.map(|since| since + self.options.udp_timeout)) {
             self.nothing_by_udp = true;
         } else if over(since.zip(self.options.duration).map(|(since, duration)| since + duration)) {
             self.end = Some(EndReason::Duration);

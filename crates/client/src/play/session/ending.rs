@@ -1,4 +1,4 @@
-//! How a session ends: goodbye to the server, then the report.
+//! How a session ends: BYE to the server, then the report.
 
 use millrace_core::seam::Clock;
 use millrace_core::time::Instant;
@@ -16,7 +16,7 @@ use crate::rtsp::framing::{Item, next_item};
 const FAREWELL_NS: u64 = 2_000_000_000;
 
 impl Session<'_> {
-    /// Says goodbye by RTCP and RTSP and waits a little for the answer; media that still comes is left alone.
+    /// Says BYE by RTCP and RTSP and waits a little for the answer; media that still comes is left alone.
     pub(super) fn farewell(&mut self) -> Result<(), ClientError> {
         let deadline = self.clock.now().plus_ns(FAREWELL_NS);
         if self.agenda.playing_since.is_some() {

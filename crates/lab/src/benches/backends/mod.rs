@@ -1,26 +1,26 @@
-//! What a datagram costs by every way out, beside the plain loops: at every length of burst, with films that lie in the
+//! What a datagram costs by every egress path, beside the plain loops: at every length of burst, with films that lie in the
 //! processor's cache and with films that do not.
 //!
-//! All send datagrams of the same films to 256 viewers across one veth pair that cuts in software, into a host whose door
+//! All send datagrams of the same films to 256 viewers across one veth pair that cuts in software, into a host whose sink
 //! drops everything: the receiving half of a veth pair runs on the sender's core, so it is kept short. The first batches
 //! go to a socket instead, and every byte that arrives there must be the same for all; afterwards the peer's device counts
 //! what came. Contenders take turns in short slots, every batch is timed, ratios are taken within a round.
 
+mod contenders;
 mod outcome;
 mod stage;
-mod ways;
 
 use anyhow::Context;
 
+use self::contenders::Egress;
 use self::outcome::Outcome;
 use self::stage::{Films, Stage, Temperature};
-use self::ways::Ways;
 use crate::frame::{Bench, Contest, ContestOptions, Need, Options, Report};
 
 /// The benchmark.
 pub(super) const BENCH: Bench = Bench {
     name: "backends",
-    shows: "ns a datagram by every way out, beside the plain loops, at every length of burst, hot and cold",
+    shows: "ns a datagram by every egress path, beside the plain loops, at every length of burst, hot and cold",
     not_for: "the speed of a network card: a veth pair copies, cuts and sums in software; read the ratios",
     options: &["runs"],
     targets: &[
@@ -43,13 +43,13 @@ fn run(options: &Options) -> anyhow::Result<Report> {
     let bursts = options.pick(vec![1, 8], vec![1, 4, 8, 44], vec![1, 2, 4, 8, 16, 44]);
     // Hot: 4 MiB of film. Cold: more than any cache; a quick look has less, a tiny one next to nothing.
     let cold_extents = options.pick(32, 2048, 4096);
-    let films = Films::new(options.pick(4, 16, 16), cold_extents, Ways::EXTENTS_ASIDE)?;
+    let films = Films::new(options.pick(4, 16, 16), cold_extents, Egress::EXTENTS_ASIDE)?;
     let stage = Stage::build(films)?;
     stage.on_server(|| measure(options, &stage, &bursts))?
 }
 
 fn measure(options: &Options, stage: &Stage, bursts: &[usize]) -> anyhow::Result<Report> {
-    let ways = Ways::open(stage)?;
+    let ways = Egress::open(stage)?;
     let mut outcome = Outcome::new(ways.names(), bursts);
     let before = stage.received()?;
     let errors_before = stage.checksum_errors()?;

@@ -1,4 +1,4 @@
-//! Films in memory, two hosts, a door that drops, and whose turn it is.
+//! Films in memory, two hosts, a sink that drops, and whose turn it is.
 
 use std::fmt;
 use std::net::{Ipv4Addr, SocketAddr, SocketAddrV4, UdpSocket};
@@ -120,7 +120,7 @@ fn filled(
     arena.lend(extent, content).context("an extent that was filled cannot be lent")
 }
 
-/// Two hosts with a door between them.
+/// Two hosts with a sink between them.
 pub(super) struct Stage {
     pub(super) films: Films,
     hosts: TwoHosts,
@@ -130,7 +130,7 @@ pub(super) struct Stage {
     sent: AtomicU64,
 }
 
-/// Where viewer `n` is: nobody answers there, and the door drops what is sent.
+/// Where viewer `n` is: nobody answers there, and the sink drops what is sent.
 fn viewer(n: usize) -> SocketAddrV4 {
     SocketAddrV4::new(Ipv4Addr::new(10, 77, 1, n as u8), 6000)
 }

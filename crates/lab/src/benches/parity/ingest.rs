@@ -16,7 +16,7 @@ use crate::frame::{Noise, NoiseMeter, Options, Report, Row, percentile};
 const VOLUMES: [(usize, usize, usize); 5] = [(1, 0, 0), (1, 0, 2), (3, 1, 0), (5, 1, 0), (6, 2, 0)];
 
 /// One way to put a film somewhere.
-struct Way {
+struct EgressPath {
     label: String,
     /// Bytes written for one byte of film, the small files not counted.
     written: f64,
@@ -33,7 +33,7 @@ pub(super) fn run(options: &Options, report: &mut Report) -> anyhow::Result<Nois
     options.say("making a film");
     let film = make_film(&dir.0, secs, loops)?;
     let mb = std::fs::metadata(&film)?.len() as f64 / 1e6;
-    let mut ways = vec![Way {
+    let mut ways = vec![EgressPath {
         label: "plain read + write".into(),
         written: 1.0,
         volume: None,
@@ -80,7 +80,7 @@ fn volume_way(
     members: usize,
     tolerance: usize,
     network: usize,
-) -> anyhow::Result<Way> {
+) -> anyhow::Result<EgressPath> {
     let geometry = Geometry::choose(members, tolerance, network).map_err(|error| anyhow!(error))?;
     let name = format!("{members}-{tolerance}-{network}");
     let dirs: Vec<PathBuf> = (0..members).map(|member| dir.join(format!("volume-{name}-{member}"))).collect();
@@ -91,5 +91,5 @@ fn volume_way(
         _ => format!("{members} members, {tolerance} may be lost, {}+{}", geometry.k, geometry.m),
     };
     let written = 1.0 + f64::from(geometry.m) / f64::from(geometry.k);
-    Ok(Way { label, written, volume: Some(volume), wall: vec![], cpu: vec![] })
+    Ok(EgressPath { label, written, volume: Some(volume), wall: vec![], cpu: vec![] })
 }

@@ -1,4 +1,4 @@
-//! What sending an FEC packet costs beside sending a data packet: the same device, the same way out, bursts of the same length.
+//! What sending an FEC packet costs beside sending a data packet: the same device, the same egress path, bursts of the same length.
 //! An FEC packet carries sixteen bytes more and is otherwise a packet that lies ready in the cache, like any other.
 
 use std::cell::{Cell, RefCell};
@@ -12,7 +12,7 @@ use millrace_netio::null::SliceBatch;
 use millrace_netio::{GsoMode, KernelTx, KernelTxConfig, bind_pair};
 
 use super::track;
-use crate::benches::tx::{Door, NOWHERE};
+use crate::benches::tx::{DropSink, NOWHERE};
 use crate::frame::{Contest, ContestOptions, ContestResult, Noise, Options, Promise, Report, Slot};
 use crate::netns::TwoHosts;
 
@@ -28,23 +28,23 @@ const FEC: &str = "an FEC packet";
 pub(super) fn run(options: &Options, report: &mut Report) -> anyhow::Result<Noise> {
     let bursts = options.pick(vec![1], vec![1, 8], vec![1, 2, 4, 8, 16]);
     let hosts = TwoHosts::new(false)?;
-    let door = Door::build(&hosts)?;
+    let drop_sink = DropSink::build(&hosts)?;
     let run_all = || -> anyhow::Result<(u64, Noise)> {
         let (mut missing, mut noise) = (0, Noise::quiet());
         let tx = open()?;
         for burst in bursts {
-            let before = door.received()?;
+            let before = drop_sink.received()?;
             let (result, sent) = compare(&tx, burst, options)?;
-            missing += sent.saturating_sub(door.received()? - before);
+            missing += sent.saturating_sub(drop_sink.received()? - before);
             report.rows.extend(result.rows("datagram").into_iter().map(|mut row| {
                 row.label = format!("sending, bursts of {burst}: {}", row.label);
                 row
             }));
             noise = noise.and(result.noise);
         }
-        let before = door.received()?;
+        let before = drop_sink.received()?;
         let (result, sent) = track::run(&tx, options, report)?;
-        missing += sent.saturating_sub(door.received()? - before);
+        missing += sent.saturating_sub(drop_sink.received()? - before);
         Ok((missing, noise.and(result.noise)))
     };
     let (missing, noise) = hosts.on_client(run_all)??;

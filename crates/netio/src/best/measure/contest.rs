@@ -6,7 +6,7 @@ use millrace_core::seam::{SendOutcome, TransmitBatch};
 
 use super::sample::Sample;
 use super::table::Table;
-use crate::best::plan::{Class, Way};
+use crate::best::plan::{Class, EgressPath};
 
 /// Datagrams in a slot: some tens of microseconds, long against reading the clock, short against a time slice.
 const SLOT_DATAGRAMS: usize = 64;
@@ -18,7 +18,7 @@ const LEAST_ROUNDS: usize = 3;
 /// One way, ready to send.
 pub trait Contender {
     /// Which.
-    fn way(&self) -> Way;
+    fn way(&self) -> EgressPath;
     /// Sends, and does what belongs to sending.
     fn send(&mut self, batch: &dyn TransmitBatch, outcomes: &mut [SendOutcome]);
     /// Waits, not for long, until what was sent is out of the way; not measured.
@@ -110,7 +110,7 @@ mod tests {
 
     /// Costs so much a burst and a datagram, on a clock that it moves itself.
     struct Priced<'a> {
-        way: Way,
+        way: EgressPath,
         clock: &'a Cell<u64>,
         burst_ns: u64,
         datagram_ns: u64,
@@ -121,7 +121,7 @@ mod tests {
     }
 
     impl Contender for Priced<'_> {
-        fn way(&self) -> Way {
+        fn way(&self) -> EgressPath {
             self.way
         }
         fn send(&mut self, batch: &dyn TransmitBatch, outcomes: &mut [SendOutcome]) {
@@ -145,7 +145,7 @@ mod tests {
         contest(&mut list, &mut sample, Effort::default(), &|| clock.get(), &|| clock.get())
     }
 
-    fn priced(way: Way, clock: &Cell<u64>, burst_ns: u64, datagram_ns: u64) -> Priced<'_> {
+    fn priced(way: EgressPath, clock: &Cell<u64>, burst_ns: u64, datagram_ns: u64) -> Priced<'_> {
         Priced { way, clock, burst_ns, datagram_ns, disturbed_every: 5, slots: 0, is_full: false }
     }
 
@@ -153,31 +153,31 @@ mod tests {
     fn medians_find_the_price_in_spite_of_disturbances() {
         let clock = Cell::new(0);
         let mut ways = [
-            priced(Way::Kernel, &clock, 900, 250),
-            priced(Way::KernelZeroCopy, &clock, 4000, 100),
-            priced(Way::Xdp, &clock, 0, 500),
+            priced(EgressPath::Kernel, &clock, 900, 250),
+            priced(EgressPath::KernelZeroCopy, &clock, 4000, 100),
+            priced(EgressPath::Xdp, &clock, 0, 500),
         ];
         let table = run(&mut ways, &clock);
-        assert_eq!(table.ns(Class::One, Way::Kernel), Some(1150.0));
-        assert_eq!(table.ns(Class::Sixteen, Way::Xdp), Some(500.0));
-        use Way::{Kernel, KernelZeroCopy, Xdp};
+        assert_eq!(table.ns(Class::One, EgressPath::Kernel), Some(1150.0));
+        assert_eq!(table.ns(Class::Sixteen, EgressPath::Xdp), Some(500.0));
+        use EgressPath::{Kernel, KernelZeroCopy, Xdp};
         assert_eq!(table.plan(), Plan([Xdp, Xdp, Kernel, Kernel, Kernel, KernelZeroCopy]));
     }
 
     #[test]
     fn a_way_that_takes_nothing_has_no_figure() {
         let clock = Cell::new(0);
-        let mut ways = [priced(Way::Kernel, &clock, 900, 250), priced(Way::Xdp, &clock, 0, 1)];
+        let mut ways = [priced(EgressPath::Kernel, &clock, 900, 250), priced(EgressPath::Xdp, &clock, 0, 1)];
         ways[1].is_full = true;
         let table = run(&mut ways, &clock);
-        assert!(table.has(Way::Kernel) && !table.has(Way::Xdp));
+        assert!(table.has(EgressPath::Kernel) && !table.has(EgressPath::Xdp));
         assert_eq!(table.plan(), Plan::default());
     }
 
     #[test]
     fn it_ends_in_time() {
         let clock = Cell::new(0);
-        let mut ways = [priced(Way::Kernel, &clock, 10_000_000, 0)];
+        let mut ways = [priced(EgressPath::Kernel, &clock, 10_000_000, 0)];
         let table = run(&mut ways, &clock);
         assert!(clock.get() < 2 * Effort::default().limit_ns, "{}", clock.get());
         assert_eq!(table, Table::default(), "too slow to be measured");

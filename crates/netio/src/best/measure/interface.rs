@@ -1,4 +1,4 @@
-//! The real ways out of one interface, for a moment, and without disturbing anybody.
+//! The real egress paths of one interface, for a moment, and without disturbing anybody.
 //!
 //! What is sent is ordinary datagrams from and to the interface's own Ethernet address: a switch never forwards a frame to
 //! the port that it came from, and a host drops what is not for it. They go to port 9 of an address that is reserved for
@@ -23,7 +23,7 @@ use super::sample::Sample;
 use super::table::Table;
 use super::target::Target;
 use crate::best::XdpDevice;
-use crate::best::plan::Way;
+use crate::best::plan::EgressPath;
 use crate::kernel::{KernelTx, KernelTxConfig, UdpPair};
 use crate::netlink::{Family, Netlink, Request};
 use crate::route::{Hop, HopTable};
@@ -61,7 +61,7 @@ pub enum MeasureError {
     },
     /// The kernel needs a source address.
     #[error(
-        "{interface}: no IPv4 address; give it one (ip address add ADDRESS/PREFIX dev {interface}), or choose a way with --backend"
+        "{interface}: no IPv4 address; give it one (ip address add ADDRESS/PREFIX dev {interface}), or choose an egress path with --backend"
     )]
     NoAddress {
         /// Its name.
@@ -69,7 +69,7 @@ pub enum MeasureError {
     },
     /// All networks for documentation are in use here.
     #[error(
-        "{interface}: this host has addresses in all three networks that are reserved for documentation (RFC 5737), so there is no address that is nobody's"
+        "{interface}: this host has addresses in all three networks that are reserved for documentation (RFC 5737), so no unused address is left"
     )]
     NoTarget {
         /// Its name.
@@ -138,8 +138,8 @@ pub fn measure<D: XdpDevice>(
     let mut sample = Sample::new(&arena, EXTENTS as u32, dest)
         .ok_or_else(|| failed("make packets", io::Error::other("a fresh arena is in use"), "report this"))?;
     let kernel = RefCell::new(kernel);
-    let mut plain = ByKernel { tx: &kernel, way: Way::Kernel };
-    let mut zero_copy = ByKernel { tx: &kernel, way: Way::KernelZeroCopy };
+    let mut plain = ByKernel { tx: &kernel, way: EgressPath::Kernel };
+    let mut zero_copy = ByKernel { tx: &kernel, way: EgressPath::KernelZeroCopy };
     let device = open.map(|open| open(arena, hops(target, own, nobody)));
     let (device, no_xdp) = match device {
         Some(Ok(device)) => (Some(device), None),
@@ -228,17 +228,17 @@ impl Drop for Neighbour<'_> {
 /// One of the kernel's ways.
 struct ByKernel<'a> {
     tx: &'a RefCell<KernelTx>,
-    way: Way,
+    way: EgressPath,
 }
 
 impl Contender for ByKernel<'_> {
-    fn way(&self) -> Way {
+    fn way(&self) -> EgressPath {
         self.way
     }
     fn send(&mut self, batch: &dyn TransmitBatch, outcomes: &mut [SendOutcome]) {
         let mut tx = self.tx.borrow_mut();
         match self.way {
-            Way::KernelZeroCopy => tx.send_zero_copy(batch, outcomes),
+            EgressPath::KernelZeroCopy => tx.send_zero_copy(batch, outcomes),
             _ => tx.send(batch, outcomes),
         }
     }
@@ -249,8 +249,8 @@ impl Contender for ByKernel<'_> {
 struct ByDevice<D>(D);
 
 impl<D: XdpDevice> Contender for ByDevice<D> {
-    fn way(&self) -> Way {
-        Way::Xdp
+    fn way(&self) -> EgressPath {
+        EgressPath::Xdp
     }
     fn send(&mut self, batch: &dyn TransmitBatch, outcomes: &mut [SendOutcome]) {
         // Whether it can is asked for every burst in the loop, so it belongs to the price.

@@ -6,7 +6,7 @@
 //! | `contest` | the measuring: ways in turn, in short slots, medians |
 //! | `sample` | the bursts that are sent |
 //! | `target` | what an interface is |
-//! | `interface` | the real ways out of one interface, and why nobody is disturbed |
+//! | `interface` | the real egress paths of one interface, and why nobody is disturbed |
 //!
 //! What is measured is processor time of the sending thread, because that is what limits a server; a slow link does not
 //! make a way look dear.

@@ -2,7 +2,7 @@
 
 use std::fmt;
 
-use crate::best::plan::{Class, Plan, Way};
+use crate::best::plan::{Class, EgressPath, Plan};
 
 /// Another way must be this much cheaper than the kernel's, as a fraction, to be taken: less is within the noise of a
 /// measurement, and the kernel's way has queues, firewalls and counters that its users know.
@@ -11,43 +11,43 @@ const BETTER_BY: f64 = 0.05;
 /// Nanoseconds of processor time a datagram; `None` where a way could not be measured.
 #[derive(Clone, Copy, Debug, Default, PartialEq)]
 pub struct Table {
-    ns: [[Option<f64>; Way::COUNT]; Class::COUNT],
+    ns: [[Option<f64>; EgressPath::COUNT]; Class::COUNT],
 }
 
 impl Table {
     /// What a datagram costs.
-    pub fn ns(&self, class: Class, way: Way) -> Option<f64> {
+    pub fn ns(&self, class: Class, way: EgressPath) -> Option<f64> {
         self.ns[class as usize][way as usize]
     }
 
     /// Notes what a datagram costs. What is no sensible figure is not noted.
-    pub fn set(&mut self, class: Class, way: Way, ns: f64) {
+    pub fn set(&mut self, class: Class, way: EgressPath, ns: f64) {
         self.ns[class as usize][way as usize] = (ns.is_finite() && ns > 0.0).then_some(ns);
     }
 
     /// Whether anything was measured by that way.
-    pub fn has(&self, way: Way) -> bool {
+    pub fn has(&self, way: EgressPath) -> bool {
         self.ns.iter().any(|row| row[way as usize].is_some())
     }
 
     /// The cheapest way for each class, the kernel's if no other is clearly cheaper. Where the kernel's own way has no
     /// figure nothing is known to be better.
     pub fn plan(&self) -> Plan {
-        self.plan_among(&[Way::KernelZeroCopy, Way::Xdp])
+        self.plan_among(&[EgressPath::KernelZeroCopy, EgressPath::Xdp])
     }
 
     /// The same without AF_XDP: for viewers whom no device reaches, and while devices are away.
     pub fn plan_of_kernel(&self) -> Plan {
-        self.plan_among(&[Way::KernelZeroCopy])
+        self.plan_among(&[EgressPath::KernelZeroCopy])
     }
 
-    fn plan_among(&self, others: &[Way]) -> Plan {
+    fn plan_among(&self, others: &[EgressPath]) -> Plan {
         Plan(Class::ALL.map(|class| {
-            let Some(kernel) = self.ns(class, Way::Kernel) else { return Way::Kernel };
+            let Some(kernel) = self.ns(class, EgressPath::Kernel) else { return EgressPath::Kernel };
             let figures = others.iter().filter_map(|&way| Some((way, self.ns(class, way)?)));
             match figures.min_by(|a, b| a.1.total_cmp(&b.1)) {
                 Some((way, ns)) if ns < kernel * (1.0 - BETTER_BY) => way,
-                _ => Way::Kernel,
+                _ => EgressPath::Kernel,
             }
         }))
     }
@@ -63,9 +63,9 @@ impl fmt::Display for Table {
                 f,
                 "{:<8} {:>10} {:>18} {:>10}  {}",
                 class.name(),
-                figure(Way::Kernel),
-                figure(Way::KernelZeroCopy),
-                figure(Way::Xdp),
+                figure(EgressPath::Kernel),
+                figure(EgressPath::KernelZeroCopy),
+                figure(EgressPath::Xdp),
                 plan.way(class)
             )?;
         }
@@ -88,11 +88,11 @@ mod tests {
             [300.0, f64::NAN, -1.0],
             [300.0, 200.0, 200.0],
         ]) {
-            table.set(class, Way::Kernel, kernel);
-            table.set(class, Way::KernelZeroCopy, zero_copy);
-            table.set(class, Way::Xdp, xdp);
+            table.set(class, EgressPath::Kernel, kernel);
+            table.set(class, EgressPath::KernelZeroCopy, zero_copy);
+            table.set(class, EgressPath::Xdp, xdp);
         }
-        use Way::{Kernel, KernelZeroCopy, Xdp};
+        use EgressPath::{Kernel, KernelZeroCopy, Xdp};
         assert_eq!(table.plan().0, [Xdp, Kernel, Xdp, KernelZeroCopy, Kernel, KernelZeroCopy]);
         let without = table.plan_of_kernel().0;
         assert_eq!(without, [Kernel, Kernel, KernelZeroCopy, KernelZeroCopy, Kernel, KernelZeroCopy]);
@@ -104,8 +104,8 @@ mod tests {
     fn without_a_figure_of_the_kernel_nothing_is_known_to_be_better() {
         let mut table = Table::default();
         assert_eq!(table.plan(), Plan::default());
-        table.set(Class::One, Way::Xdp, 1.0);
+        table.set(Class::One, EgressPath::Xdp, 1.0);
         assert_eq!(table.plan(), Plan::default());
-        assert!(table.has(Way::Xdp) && !table.has(Way::Kernel));
+        assert!(table.has(EgressPath::Xdp) && !table.has(EgressPath::Kernel));
     }
 }

@@ -121,7 +121,7 @@ impl Code {
         self.a.jump(p.accepted);
     }
 
-    /// Far behind: the sender began anew, if the next packet follows.
+    /// Far behind: the sender began again, if the next packet follows.
     fn far_behind(&mut self, p: &Places) {
         self.a.place(p.far_behind);
         self.confirm(p.stray);

@@ -60,7 +60,7 @@ fn af_xdp() -> Finding {
     finding(
         "af-xdp",
         found,
-        "packets by the shortest way, on the interfaces that --xdp-interface names",
+        "packets past the kernel's stack, on the interfaces given with --xdp-interface",
         "a kernel with CONFIG_XDP_SOCKETS, and CAP_NET_RAW: run as root, or setcap cap_net_raw,cap_net_admin,cap_ipc_lock+ep on the program",
     )
 }
@@ -150,7 +150,7 @@ fn io_uring() -> Finding {
     finding(
         "io-uring",
         found,
-        "reading films with one thread; others are used without it",
+        "reading media with one thread; without it, a pool of threads is used",
         "sysctl -w kernel.io_uring_disabled=0",
     )
 }

@@ -6,14 +6,14 @@ use std::process::ExitCode;
 
 use clap::Args;
 use millrace_offload::best::measure::Target;
-use millrace_offload::best::{Class, Way};
+use millrace_offload::best::{Class, EgressPath};
 use millrace_offload::features::DeviceFeatures;
 use millrace_offload::probe::{Finding, Survey};
 use serde_json::{Value, json};
 
-use super::ways::{Outcome, figures_file, measure_now, probe};
+use super::egress::{Outcome, figures_file, measure_now, probe};
 
-/// Say what this machine can do, what is missing, and what to do about it
+/// Report what this machine supports, what is missing, and how to fix it
 #[derive(Args)]
 #[command(
     after_help = "Examples:\n  millrace doctor\n  millrace doctor --measure eth0\n  millrace doctor --json\n\nIt is a report: the exit code \
@@ -21,10 +21,10 @@ use super::ways::{Outcome, figures_file, measure_now, probe};
                   --measure sends a few thousand packets that no other host takes."
 )]
 pub(super) struct DoctorArgs {
-    /// Measure now what a packet costs by each way out of this interface, and keep the figures for serve
+    /// Measure the cost per packet of each egress path of this interface now, and keep the figures for serve
     #[arg(long, value_name = "INTERFACE")]
     measure: Option<String>,
-    /// The report as JSON
+    /// Print the report as JSON
     #[arg(long)]
     json: bool,
 }
@@ -70,7 +70,7 @@ fn measured(name: &str) -> anyhow::Result<Measured> {
     let target = Target::of(name).map_err(|error| anyhow::anyhow!("--measure: {error}"))?;
     anyhow::ensure!(
         target.is_ethernet,
-        "--measure: {name} is no Ethernet interface: packets to one's own address would come back"
+        "--measure: {name} is no Ethernet interface: packets sent to its own address would come back"
     );
     anyhow::ensure!(target.is_up, "--measure: {name} is down or has no carrier; see: ip link show {name}");
     let outcome = measure_now(&target).map_err(|why| anyhow::anyhow!("--measure: {why}"))?;
@@ -105,7 +105,7 @@ fn advice(device: &DeviceFeatures) -> Vec<String> {
     if device.tx_queues.is_some_and(|queues| queues < 2) {
         advice.push("one queue to send: one engine can use AF_XDP on it".to_owned());
     }
-    advice.push(format!("which way out is best on it: millrace doctor --measure {name}"));
+    advice.push(format!("which egress path is best on it: millrace doctor --measure {name}"));
     advice
 }
 
@@ -182,7 +182,7 @@ impl Measured {
         let Outcome { table, strategy } = &self.outcome;
         let plan = table.plan();
         let row = |class: Class| {
-            let ns: serde_json::Map<String, Value> = Way::ALL
+            let ns: serde_json::Map<String, Value> = EgressPath::ALL
                 .into_iter()
                 .map(|way| (way.name().to_owned(), json!(table.ns(class, way))))
                 .collect();
@@ -206,8 +206,8 @@ mod tests {
 
     fn report() -> Report {
         let mut table = Table::default();
-        table.set(Class::One, Way::Kernel, 1000.0);
-        table.set(Class::One, Way::Xdp, 500.0);
+        table.set(Class::One, EgressPath::Kernel, 1000.0);
+        table.set(Class::One, EgressPath::Xdp, 500.0);
         let missing = Finding {
             name: "wings",
             works: false,

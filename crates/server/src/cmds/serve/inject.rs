@@ -42,7 +42,7 @@ impl Injector {
         match text.parse::<FaultList>() {
             Ok(FaultList(faults)) => {
                 self.faults.set_all(&faults);
-                tracing::warn!("faults of disks on order: {faults:?}");
+                tracing::warn!("fault injection: {faults:?}");
             }
             Err(error) => tracing::warn!("{}: {error}", file.display()),
         }

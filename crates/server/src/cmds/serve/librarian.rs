@@ -1,4 +1,4 @@
-//! The library thread: looks at the folders, adds what has come to rest, keeps the shelf in step with the store, and says what
+//! The library thread: looks at the folders, adds what has come to rest, keeps the open titles in step with the store, and says what
 //! can be watched: one line a title, and once how to open them.
 
 use std::cell::{Cell, RefCell};
@@ -16,7 +16,7 @@ use millrace_store::volume::{TitleInfo, Volume};
 
 use crate::cmds::ffmpeg::FfmpegArgs;
 use crate::cmds::progress::{IngestBar, describe};
-use crate::library::shelf::{Changes, Shelf};
+use crate::library::open_titles::{Changes, OpenTitles};
 use crate::library::skipped::Skipped;
 use crate::library::watch::Watcher;
 
@@ -28,7 +28,7 @@ pub(super) struct Librarian {
     /// Where titles are kept.
     pub(super) volume: Arc<Volume>,
     /// Where the control side looks them up.
-    pub(super) shelf: Arc<Shelf>,
+    pub(super) open_titles: Arc<OpenTitles>,
     /// Folders of films.
     pub(super) folders: Vec<PathBuf>,
     /// Whether symbolic links in them are followed wherever they lead.
@@ -67,7 +67,7 @@ pub(super) struct LibrarianThread {
 }
 
 impl Librarian {
-    /// Starts the thread; `first` is what was put on the shelf before. `ready` is called once, after the first look at all
+    /// Starts the thread; `first` is what was put among the open titles before. `ready` is called once, after the first look at all
     /// folders.
     ///
     /// # Errors
@@ -97,17 +97,17 @@ impl Librarian {
             for error in self.said.skipped.borrow_mut().new_folders(errors) {
                 tracing::warn!("left out: {error}");
             }
-            for film in films {
+            for media in films {
                 if stop.load(Ordering::Relaxed) {
                     return;
                 }
-                self.add(&film, stop);
+                self.add(&media, stop);
             }
-            // The first time the shelf is up to date: what was added has been put on it.
+            // The first time the open titles is up to date: what was added has been put on it.
             if ready.is_none() {
                 self.refresh();
-            } else if self.shelf.titles().is_empty() {
-                println!("no titles yet; add films with: millrace add FILE");
+            } else if self.open_titles.titles().is_empty() {
+                println!("no titles yet; add one with: millrace add FILE");
             }
             self.invite();
             if let Some(ready) = ready.take() {
@@ -119,11 +119,13 @@ impl Librarian {
     }
 
     /// Adds one film, unless the store has it already.
-    fn add(&self, film: &Path, stop: &Arc<AtomicBool>) {
-        match self.known(film) {
-            Ok(Some(title)) => return tracing::debug!("{}: already there as {}", film.display(), title.name),
+    fn add(&self, media: &Path, stop: &Arc<AtomicBool>) {
+        match self.known(media) {
+            Ok(Some(title)) => {
+                return tracing::debug!("{}: already there as {}", media.display(), title.name);
+            }
             Ok(None) => {}
-            Err(error) => return self.skip(film, &error),
+            Err(error) => return self.skip(media, &error),
         }
         let options = IngestOptions {
             name: None,
@@ -132,9 +134,9 @@ impl Librarian {
             bounds: self.ffmpeg.bounds(),
             cancel: Arc::clone(stop),
         };
-        let shown = film.file_name().unwrap_or(film.as_os_str()).to_string_lossy();
+        let shown = media.file_name().unwrap_or(media.as_os_str()).to_string_lossy();
         let bar = IngestBar::new(&shown, self.quiet);
-        let result = ingest::ingest(&self.volume, film, &options, &mut |progress| bar.show(progress));
+        let result = ingest::ingest(&self.volume, media, &options, &mut |progress| bar.show(progress));
         bar.finish();
         match result {
             Ok(title) => {
@@ -143,16 +145,16 @@ impl Librarian {
                 self.refresh();
             }
             Err(_) if stop.load(Ordering::Relaxed) => {}
-            Err(error) => self.skip(film, &error.into()),
+            Err(error) => self.skip(media, &error.into()),
         }
     }
 
     /// Names a file that is left out, unless the same was said of it before.
-    fn skip(&self, film: &Path, why: &anyhow::Error) {
+    fn skip(&self, media: &Path, why: &anyhow::Error) {
         let why = format!("{why:#}");
-        if self.said.skipped.borrow_mut().is_new(film, &why) {
-            let film = film.display().to_string();
-            let name = if why.contains(&film) { String::new() } else { format!("{film}: ") };
+        if self.said.skipped.borrow_mut().is_new(media, &why) {
+            let media = media.display().to_string();
+            let name = if why.contains(&media) { String::new() } else { format!("{media}: ") };
             tracing::warn!("not added: {name}{why}");
         }
     }
@@ -162,7 +164,7 @@ impl Librarian {
         if self.said.invitation.get() {
             return;
         }
-        let titles = self.shelf.titles();
+        let titles = self.open_titles.titles();
         let Some(example) = titles.first() else { return };
         self.said.invitation.set(true);
         tracing::info!("{} at {}", Count(titles.len() as u64, "title"), self.base_url);
@@ -171,18 +173,20 @@ impl Librarian {
         }
     }
 
-    fn known(&self, film: &Path) -> anyhow::Result<Option<TitleInfo>> {
-        Ok(self.volume.find_source(&ingest::identify(film)?)?)
+    fn known(&self, media: &Path) -> anyhow::Result<Option<TitleInfo>> {
+        Ok(self.volume.find_source(&ingest::identify(media)?)?)
     }
 
     fn refresh(&self) {
-        match self.shelf.refresh(&self.volume) {
+        match self.open_titles.refresh(&self.volume) {
             Ok(changes) => self.announce(&changes),
-            Err(error) => tracing::warn!("store cannot be read, titles stay as they were: {error}"),
+            Err(error) => {
+                tracing::warn!("the store cannot be read, the list of titles stays as it was: {error}")
+            }
         }
     }
 
-    /// Says what is new on the shelf.
+    /// Says what is new among the open titles.
     fn announce(&self, changes: &Changes) {
         let at_start = !self.said.titles.replace(true);
         for title in &changes.added {
@@ -217,7 +221,7 @@ impl LibrarianThread {
         let limit = Duration::from_nanos(LIBRARY_STOP_NS);
         if self.ended.recv_timeout(limit) == Err(RecvTimeoutError::Timeout) {
             tracing::warn!(
-                "the library thread is held by a disk that does not answer; the server ends without it"
+                "the library thread is blocked by a disk that does not answer; the server exits without waiting for it"
             );
         } else if self.thread.join().is_err() {
             tracing::error!("the library thread panicked");

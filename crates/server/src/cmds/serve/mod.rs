@@ -20,15 +20,15 @@ use millrace_offload::idle::IdlePolicy;
 use millrace_store::volume::Volume;
 
 use super::NewStoreArgs;
+use super::egress::EgressArgs;
 use super::ffmpeg::FfmpegArgs;
-use super::ways::WaysArgs;
 use crate::session::PacketSizes;
 
 /// Serve folders of films over RTSP
 ///
-/// Looks through the folders, adds what it finds to the store, and prints for each title what to paste into a player.
-/// Films that arrive later are added when they have not changed for a few seconds. Without a folder it serves what is
-/// in the store.
+/// Scans the folders, adds the films it finds to the store, and prints the address of each title.
+/// New films are added once they have not changed for a few seconds. Without a folder it serves the titles that are
+/// already in the store.
 #[derive(Args, Debug)]
 #[command(
     after_help = "Examples:\n  millrace serve ~/films\n  millrace serve /srv/films --cache 4GiB --cpu 1\n  \
@@ -37,7 +37,7 @@ use crate::session::PacketSizes;
                         standard error; MILLRACE_LOG=debug says more, MILLRACE_LOG=warn less."
 )]
 pub(crate) struct ServeArgs {
-    /// Folders of films
+    /// Folders with films
     #[arg(value_name = "DIR")]
     pub(crate) folders: Vec<PathBuf>,
     #[command(flatten)]
@@ -48,7 +48,7 @@ pub(crate) struct ServeArgs {
     /// Host name or address to print in URLs [default: this machine's address]
     #[arg(long, value_name = "HOST", env = "MILLRACE_HOST")]
     pub(crate) host: Option<String>,
-    /// Memory for films: the one copy that all viewers share
+    /// Memory for the media cache: one copy shared by all viewers
     #[arg(long, value_name = "SIZE", default_value_t = ByteLen(limits::DEFAULT_CACHE_BYTES), env = "MILLRACE_CACHE")]
     pub(crate) cache: ByteLen,
     /// Engines: threads that pace streams, one core each
@@ -64,45 +64,45 @@ pub(crate) struct ServeArgs {
     /// Most viewers at once; the next one gets 453
     #[arg(long, value_name = "N", default_value_t = 5000, env = "MILLRACE_MAX_STREAMS")]
     pub(crate) max_streams: usize,
-    /// Highest sum of the mean bit rates of all viewers; who would exceed it gets 453 [default: no bound]
+    /// Highest total of the mean bit rates of all viewers; a viewer that would exceed it gets 453 [default: no limit]
     #[arg(long, value_name = "RATE", env = "MILLRACE_MAX_RATE")]
     pub(crate) max_rate: Option<BitRate>,
-    /// A viewer of whom nothing is heard for this long is forgotten
+    /// Time without any sign of life after which a session is closed
     #[arg(long, value_name = "TIME", default_value_t = duration(limits::DEFAULT_SESSION_TIMEOUT_NS), env = "MILLRACE_SESSION_TIMEOUT")]
     pub(crate) session_timeout: HumanDuration,
     /// How long a paused viewer keeps its stream and bit rate; after that PLAY asks for them again
     #[arg(long, value_name = "TIME", default_value_t = duration(limits::DEFAULT_PAUSE_RESERVATION_NS), env = "MILLRACE_PAUSE_RESERVATION")]
     pub(crate) pause_reservation: HumanDuration,
-    /// RTSP connections that one address may have
+    /// Highest number of RTSP connections from one client address
     #[arg(long, value_name = "N", default_value_t = limits::MAX_CONNECTIONS_PER_ADDRESS)]
     pub(crate) max_connections_per_address: usize,
     /// Share of --max-streams and of --max-rate that viewers at one address may have together; one stream is always allowed
     #[arg(long, value_name = "PERCENT", default_value_t = Percent(limits::DEFAULT_ADDRESS_SHARE_PERCENT), env = "MILLRACE_SHARE_PER_ADDRESS")]
     pub(crate) share_per_address: Percent,
-    /// UDP ports for RTP and RTCP: the first free even one and the next
+    /// UDP port range for RTP and RTCP: the first free even port and the next are used
     #[arg(long, value_name = "FIRST-LAST", default_value = "6970-7069", value_parser = parse_ports)]
     pub(crate) udp_ports: (u16, u16),
-    /// Film time that leaves as one burst: shorter is smoother, longer is cheaper
+    /// Media time sent in one burst: shorter is smoother, longer costs less processor time
     #[arg(long, value_name = "TIME", default_value_t = duration(limits::DEFAULT_BURST_NS))]
     pub(crate) burst: HumanDuration,
-    /// The same when the engine's core is busy: bursts grow up to this as the core fills up
+    /// Longest burst when the engine's core is busy: bursts grow up to this as the load rises
     #[arg(long, value_name = "TIME", default_value_t = duration(limits::BUSY_BURST_NS))]
     pub(crate) busy_burst: HumanDuration,
-    /// Every packet leaves at its own time, no bursts at all
+    /// Send every packet at its own time, without bursts
     #[arg(long)]
     pub(crate) smooth: bool,
-    /// Packet sizes that viewers by UDP may get, the largest that their path carries whole: bytes, 1k, 2k, 4k or 8k
-    /// between commas, or auto for all of these
+    /// Packet sizes for UDP viewers; each gets the largest that its path carries unfragmented: bytes, 1k, 2k, 4k or 8k,
+    /// separated by commas, or auto for all of these
     #[arg(long, value_name = "LIST", default_value_t = PacketSizes::default(), env = "MILLRACE_PACKET_SIZES")]
     pub(crate) packet_sizes: PacketSizes,
-    /// Forward error correction for viewers who ask for it: allow, or off. Titles must be stored with parity
+    /// Allow clients to request forward error correction (needs titles stored with parity)
     #[arg(long, value_name = "WHETHER", default_value = "allow", env = "MILLRACE_FEC")]
     pub(crate) fec: FecChoice,
-    /// Send every datagram by itself even if the kernel can segment
+    /// Send every datagram separately even if the kernel supports segmentation offload
     #[arg(long)]
     pub(crate) no_gso: bool,
     #[command(flatten)]
-    pub(crate) ways: WaysArgs,
+    pub(crate) egress: EgressArgs,
     /// How the cache reads: auto, uring or threads
     #[arg(long, value_name = "HOW", default_value = "auto")]
     pub(crate) read: ReadChoice,
@@ -110,7 +110,7 @@ pub(crate) struct ServeArgs {
     /// much is left out of what viewers get. Beyond it their stream is ended; with 0% at the first damaged packet
     #[arg(long, value_name = "SHARE", default_value_t = Share(limits::DEFAULT_MAX_DAMAGED_PERMILLE), env = "MILLRACE_MAX_DAMAGED")]
     pub(crate) max_damaged: Share,
-    /// Disks that fail on order, for tests: a file of lines like `member 1 eio`, read again while the server runs
+    /// Fault injection for tests: a file with lines such as `member 1 eio`, re-read while the server runs
     #[arg(long, value_name = "FILE", hide = true)]
     pub(crate) inject: Option<PathBuf>,
     /// Follow symbolic links in the folders wherever they lead; else only links to files within the same folder
@@ -118,7 +118,7 @@ pub(crate) struct ServeArgs {
     pub(crate) follow_symlinks: bool,
     #[command(flatten)]
     pub(crate) ffmpeg: FfmpegArgs,
-    /// No progress bars and no lines to paste; the log stays
+    /// No progress bars and no list of titles; the log stays
     #[arg(long, short)]
     pub(crate) quiet: bool,
 }
@@ -140,9 +140,9 @@ pub(crate) enum ReadChoice {
 /// Whether viewers get FEC.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, clap::ValueEnum)]
 pub(crate) enum FecChoice {
-    /// Who asks for it.
+    /// On request.
     Allow,
-    /// Nobody.
+    /// Never.
     Off,
 }
 
@@ -247,7 +247,7 @@ impl ServeArgs {
             self.max_streams,
             limits::MAX_STREAMS_PER_ENGINE * usize::from(self.engines)
         );
-        self.ways.check()?;
+        self.egress.check()?;
         for folder in &self.folders {
             anyhow::ensure!(folder.is_dir(), "{}: no such folder", folder.display());
         }

@@ -20,16 +20,16 @@ use millrace_offload::hugepage::{PageRegion, Touching};
 use millrace_offload::load::LoadCell;
 use millrace_offload::xdp::XdpTx;
 use millrace_offload::{GsoMode, KernelTx, KernelTxConfig, UdpPair, bind_pair};
-use millrace_store::cache::{Cache, CacheConfig, CacheDoor, CacheStats, ReadBackend};
+use millrace_store::cache::{Cache, CacheConfig, CacheHandle, CacheStats, ReadBackend};
 use millrace_store::disk::ReadFaults;
 
 use super::inject::Injector;
 use super::librarian::{Librarian, Said};
 use super::members::{HealthWatch, MembersWatch};
 use super::{FecChoice, ReadChoice, ServeArgs, bind, invite};
-use crate::cmds::ways::{Devices, Ports, Ways, figures_file};
-use crate::control::{Control, ControlConfig, ControlHandle, EngineDoor, Sockets, UdpSockets};
-use crate::library::shelf::{Reader, Shelf};
+use crate::cmds::egress::{Devices, Egress, Ports, figures_file};
+use crate::control::{Control, ControlConfig, ControlHandle, EnginePort, Sockets, UdpSockets};
+use crate::library::open_titles::{OpenTitles, Reader};
 
 /// How often the main thread looks for a signal and for trouble to report.
 const LOOK_EVERY: Duration = Duration::from_millis(50);
@@ -46,8 +46,8 @@ pub(super) fn run(args: &ServeArgs) -> anyhow::Result<ExitCode> {
     let listener = bind::first_free(&args.listen_choices())?;
     let volume = Arc::new(args.open_volume()?);
     // All titles are known before the first player can ask for one.
-    let shelf = Arc::new(Shelf::default());
-    let first = shelf.refresh(&volume)?;
+    let open_titles = Arc::new(OpenTitles::default());
+    let first = open_titles.refresh(&volume)?;
     for what in &first.unreadable {
         tracing::warn!("left out: {what}; run: millrace fsck");
     }
@@ -55,17 +55,17 @@ pub(super) fn run(args: &ServeArgs) -> anyhow::Result<ExitCode> {
     let address = listener.local_addr()?;
     let bells = (0..args.engines).map(|_| EventBell::new().map(Arc::new)).collect::<Result<Vec<_>, _>>()?;
     let udp = bind_udp(args, address)?;
-    let ways = Ways::decide(&args.ways, &figures_file(Some(&args.store_dir()?)), address.ip())?;
-    let (ways, ports) = one_pair_of_ports(ways, &udp)?;
+    let egress = Egress::decide(&args.egress, &figures_file(Some(&args.store_dir()?)), address.ip())?;
+    let (egress, ports) = one_pair_of_ports(egress, &udp)?;
     let mut injector = Injector::new(args.inject.as_deref());
-    let (cache, doors, arena) = start_cache(args, &bells, &ways, injector.faults())?;
+    let (cache, handles, arena) = start_cache(args, &bells, &egress, injector.faults())?;
     let touching = Touching::start(Arc::clone(&arena)).context("thread for the cache's memory")?;
     let cache = Arc::new(cache);
     let streams = streams_per_engine(args);
     let (loop_sides, device_sides) = (0..args.engines).map(|_| exchange()).unzip::<_, _, Vec<_>, Vec<_>>();
-    let minder = Devices::start(&ways, device_sides, arena, streams, ports)?;
-    let (engines, meters) = start_engines(args, &udp, &ways, doors.into_iter().zip(loop_sides), &bells)?;
-    let reader = Reader::new(Arc::clone(&shelf), Arc::clone(&volume), Arc::clone(&cache));
+    let supervisor = Devices::start(&egress, device_sides, arena, streams, ports)?;
+    let (engines, meters) = start_engines(args, &udp, &egress, handles.into_iter().zip(loop_sides), &bells)?;
+    let reader = Reader::new(Arc::clone(&open_titles), Arc::clone(&volume), Arc::clone(&cache));
     let sockets = |pair: UdpPair| UdpSockets { rtp: pair.rtp, rtcp: pair.rtcp };
     let udp = udp.into_iter().flatten().map(sockets).collect();
     let sockets = Sockets { listeners: vec![listener], udp };
@@ -74,11 +74,11 @@ pub(super) fn run(args: &ServeArgs) -> anyhow::Result<ExitCode> {
     let host = args.host.clone().unwrap_or_else(|| invite::own_host(address));
     let base_url = invite::base_url(&host, address.port());
     let said = Said::default();
-    let titles = Arc::clone(&shelf);
+    let titles = Arc::clone(&open_titles);
     said.in_memory.set(volume.catalogue_in_memory().is_some());
     let librarian = Librarian {
         volume,
-        shelf,
+        open_titles,
         folders: args.folders.clone(),
         follow_symlinks: args.follow_symlinks,
         ffmpeg: args.ffmpeg.clone(),
@@ -102,13 +102,13 @@ pub(super) fn run(args: &ServeArgs) -> anyhow::Result<ExitCode> {
     librarian.stop();
     members.stop();
     sum_up(control, &cache.stats(), &meters);
-    drop((minder, touching));
-    anyhow::ensure!(!ended_itself, "the control thread ended by itself; the log above says why");
+    drop((supervisor, touching));
+    anyhow::ensure!(!ended_itself, "the control thread ended unexpectedly; see the log above");
     Ok(ExitCode::SUCCESS)
 }
 
 /// Says what of the films could not be had since it was asked last.
-fn tell_of_damage(cache: &Cache, titles: &Shelf) {
+fn tell_of_damage(cache: &Cache, titles: &OpenTitles) {
     while let Some(damage) = cache.damage() {
         tracing::warn!("{}", damage.summary(titles.name_of(damage.id).as_deref()));
     }
@@ -130,17 +130,17 @@ fn raise_open_files() {
     let limit = getrlimit(Resource::Nofile);
     let raised = Rlimit { current: limit.maximum, maximum: limit.maximum };
     if let Err(error) = setrlimit(Resource::Nofile, raised) {
-        tracing::warn!("open files stay limited to {:?}: {error}", limit.current);
+        tracing::warn!("the limit of open files stays at {:?}: {error}", limit.current);
     }
 }
 
 fn start_cache(
     args: &ServeArgs,
     bells: &[Arc<EventBell>],
-    ways: &Ways,
+    egress: &Egress,
     faults: ReadFaults,
-) -> anyhow::Result<(Cache, Vec<CacheDoor>, Arc<ExtentArena>)> {
-    let aside = Devices::aside_extents(ways, u32::from(args.engines));
+) -> anyhow::Result<(Cache, Vec<CacheHandle>, Arc<ExtentArena>)> {
+    let aside = Devices::aside_extents(egress, u32::from(args.engines));
     let region = PageRegion::new(args.cache.0 + u64::from(aside) * EXTENT_BYTES as u64)?;
     let arena = ExtentArena::with_aside(Box::new(region), aside);
     let memory = arena.describe();
@@ -153,9 +153,9 @@ fn start_cache(
     let max_damaged_permille = args.max_damaged.0;
     let config = CacheConfig { backend, max_damaged_permille, ..CacheConfig::default() };
     let clock = Arc::new(MonotonicClock);
-    let (cache, doors) = Cache::start_with_faults(config, Arc::clone(&arena), clock, rings, faults)?;
+    let (cache, handles) = Cache::start_with_faults(config, Arc::clone(&arena), clock, rings, faults)?;
     tracing::info!("cache of {} on {memory}, read by {}", args.cache, cache.backend());
-    Ok((cache, doors, arena))
+    Ok((cache, handles, arena))
 }
 
 /// A pair of UDP sockets for each address family that is listened on, IPv4 first, shared by all engines.
@@ -178,15 +178,15 @@ fn bind_udp(args: &ServeArgs, address: SocketAddr) -> anyhow::Result<[Option<Udp
 }
 
 /// The source ports of frames: devices have one pair of them for both families.
-fn one_pair_of_ports(ways: Ways, udp: &[Option<UdpPair>; 2]) -> anyhow::Result<(Ways, Ports)> {
+fn one_pair_of_ports(egress: Egress, udp: &[Option<UdpPair>; 2]) -> anyhow::Result<(Egress, Ports)> {
     let ports = udp.iter().flatten().map(UdpPair::ports).collect::<Result<Vec<_>, _>>()?;
     let &(rtp, rtcp) = ports.first().context("no UDP sockets")?;
-    let ways = if ports.iter().all(|pair| *pair == (rtp, rtcp)) {
-        ways
+    let egress = if ports.iter().all(|pair| *pair == (rtp, rtcp)) {
+        egress
     } else {
-        ways.without_devices("IPv4 and IPv6 have different UDP ports; free some or change --udp-ports")
+        egress.without_devices("IPv4 and IPv6 have different UDP ports; free some or change --udp-ports")
     };
-    Ok((ways, Ports { rtp, rtcp }))
+    Ok((egress, Ports { rtp, rtcp }))
 }
 
 /// Streams of a viewer: the film, the first parity, the further ones.
@@ -203,28 +203,28 @@ fn streams_per_engine(args: &ServeArgs) -> usize {
 /// What an engine tells about itself while it runs.
 struct Meters {
     load: Arc<LoadCell>,
-    ways: Arc<Tally>,
+    egress: Arc<Tally>,
 }
 
-type Engines = (Vec<Box<dyn EngineDoor>>, Vec<Meters>);
+type Engines = (Vec<Box<dyn EnginePort>>, Vec<Meters>);
 
 fn start_engines(
     args: &ServeArgs,
     [v4, v6]: &[Option<UdpPair>; 2],
-    ways: &Ways,
-    doors: impl Iterator<Item = (CacheDoor, LoopSide<XdpTx>)>,
+    egress: &Egress,
+    handles: impl Iterator<Item = (CacheHandle, LoopSide<XdpTx>)>,
     bells: &[Arc<EventBell>],
 ) -> anyhow::Result<Engines> {
     let streams = streams_per_engine(args);
-    let (mut engines, mut meters) = (Vec::<Box<dyn EngineDoor>>::new(), Vec::new());
-    for (number, ((door, devices), bell)) in doors.zip(bells).enumerate() {
+    let (mut engines, mut meters) = (Vec::<Box<dyn EnginePort>>::new(), Vec::new());
+    for (number, ((handle, devices), bell)) in handles.zip(bells).enumerate() {
         let kernel = KernelTx::new(KernelTxConfig {
             v4: v4.as_ref().map(clone_pair).transpose()?,
             v6: v6.as_ref().map(clone_pair).transpose()?,
             gso: if args.no_gso { GsoMode::Off } else { GsoMode::Auto },
             conns: MAX_CONNS_PER_ENGINE,
         })?;
-        let tx = BestTx::new(kernel, ways.base, streams, devices);
+        let tx = BestTx::new(kernel, egress.base, streams, devices);
         let tally = tx.tally();
         let engine = EngineConfig {
             streams,
@@ -239,9 +239,9 @@ fn start_engines(
             idle: args.idle,
             busy_burst_ns: u64::try_from(args.busy_burst.0.as_nanos())?,
         };
-        let handle = EngineHandle::start(thread, engine, MonotonicClock, door, tx, Arc::clone(bell))
+        let handle = EngineHandle::start(thread, engine, MonotonicClock, handle, tx, Arc::clone(bell))
             .context("start an engine")?;
-        meters.push(Meters { load: handle.load_cell(), ways: tally });
+        meters.push(Meters { load: handle.load_cell(), egress: tally });
         engines.push(Box::new(handle));
     }
     Ok((engines, meters))
@@ -286,7 +286,7 @@ fn sum_up(control: ControlHandle, cache: &CacheStats, meters: &[Meters]) {
             load.busy_ns as f64 * 100.0 / total_ns as f64,
             load.longest_turn_ns as f64 / 1e6
         );
-        tracing::info!("engine {number}: {}", meters.ways.read());
+        tracing::info!("engine {number}: {}", meters.egress.read());
     }
     tracing::info!(
         "cache: read {} bytes in {} reads, {} wants found in memory, {} shared a read, {} waited, {} late",

@@ -79,7 +79,7 @@ impl FecMatrix {
         }
     }
 
-    /// Bits a second of FEC beside a film of `rate`: parity costs as many packets as data, a little longer ones.
+    /// Bits a second of FEC beside a title of `rate`: parity costs as many packets as data, a little longer ones.
     pub fn rate(self, mode: FecMode, rate: u64) -> u64 {
         rate.saturating_mul(u64::from(self.spare(mode))).div_ceil(u64::from(self.data_units))
     }

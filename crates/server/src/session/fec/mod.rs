@@ -1,9 +1,9 @@
-//! FEC beside the film: what a viewer asks for, and the quiet streams that carry it (`docs/ref/rtsp.md`).
+//! FEC beside the title: what a viewer asks for, and the quiet streams that carry it (`docs/ref/rtsp.md`).
 //!
 //! Each parity track of a title is a title of its own to the engine, and is sent by a stream of its own ("companion") that is opened,
 //! played, paused and closed with the media stream. A media stream whose viewer repairs is opened with `spare`: then it may be
 //! lent extents with holes. That is fixed for a stream, so switching FEC while playing means pausing, opening the stream
-//! anew and going on; the viewer sees a gap of some milliseconds and no other packet numbers.
+//! again and going on; the viewer sees a gap of some milliseconds and no other packet numbers.
 
 mod matrix;
 
@@ -16,9 +16,9 @@ use rtsp_types::HeaderName;
 
 pub use matrix::{FecMatrix, FecMode, TRACK_RS, TRACK_XOR, port_offset};
 
-use super::doors::Track;
 use super::end::Closing;
 use super::notice::Notice;
+use super::ports::Track;
 use super::server::{Server, SessionKey, header};
 use super::state::{EndReason, Media, Path, Plan, Session, Start};
 use crate::rtsp::Request;
@@ -57,7 +57,7 @@ pub(super) struct Fec {
     companions: Vec<Companion>,
     /// The viewer has got, or will get, all packets from this one on.
     since: u32,
-    /// The streams are to be opened anew once the media stream stands still; `true`: and go on.
+    /// The streams are to be opened again once the media stream stands still; `true`: and go on.
     change: Option<bool>,
     /// Why a PLAY had to do without it; its reply has yet to say so.
     left_out: Option<String>,
@@ -90,7 +90,7 @@ fn off_because(why: &str) -> String {
 }
 
 impl Session {
-    /// What the viewer gets beside the film.
+    /// What the viewer gets beside the title.
     pub(super) fn fec_mode(&self) -> FecMode {
         self.fec.as_ref().map_or(FecMode::Off, |fec| fec.mode)
     }
@@ -206,7 +206,7 @@ impl Server {
     /// Counts the rate of another mode against what the operator allows, and makes it the session's.
     fn reserve_fec(&mut self, key: SessionKey, mode: FecMode) -> Result<(), String> {
         let Some(session) = self.sessions.get(&key) else { return Err("the session is over".into()) };
-        // What the film of a session takes that does not play yet counts as taken.
+        // What the title of a session takes that does not play yet counts as taken.
         let unreserved = if session.is_reserved { 0 } else { session.rate };
         let reserved = self.reserved_rate() + unreserved;
         let Some(fec) = &session.fec else { return Err("the session was set up without FEC".into()) };
@@ -314,7 +314,7 @@ impl Server {
         }
     }
 
-    /// The media stream starts at `from`, which leaves at `at`: its FEC follows. `anew`: nothing before `from` counts as sent.
+    /// The media stream starts at `from`, which leaves at `at`: its FEC follows. `again`: nothing before `from` counts as sent.
     pub(super) fn play_companions(
         &mut self,
         key: SessionKey,
@@ -342,7 +342,7 @@ impl Server {
             let end = matrix.whole_until(track, until, entry.packets);
             let departure = matrix.departure(first, entry.packets);
             let times = (entry.access.time_of(from), entry.access.time_of(departure));
-            // Without times of packets FEC cannot be timed; the film goes on without it.
+            // Without times of packets FEC cannot be timed; the title goes on without it.
             let (Some(start), Some(time)) = times else { continue };
             if first < end {
                 let each = matrix.column_packets(track);
@@ -416,12 +416,12 @@ impl Server {
         let waits = self.sessions.get(&key).is_none_or(|session| session.pending.is_some());
         if goes_on && !waits {
             let plan = Plan { start: Start::Resume, stop: None, scale: false, speed: false };
-            // A film that has ended meanwhile has nothing to go on with.
+            // A title that has ended meanwhile has nothing to go on with.
             let _ = self.start(now, key, plan, None);
         }
     }
 
-    /// Media stream and companions anew, for the session's mode; the place in the film stays.
+    /// Media stream and companions again, for the session's mode; the place in the title stays.
     fn open_anew(&mut self, now: Instant, key: SessionKey) {
         let Some(session) = self.sessions.get(&key) else { return };
         let (engine, entry) = (session.engine, session.entry.clone());
@@ -447,7 +447,7 @@ impl Server {
         self.open_stream(key);
     }
 
-    /// A companion cannot go on: the film goes on without FEC.
+    /// A companion cannot go on: the title goes on without FEC.
     pub(super) fn companion_failed(&mut self, now: Instant, key: SessionKey, reason: String) {
         let on = self.sessions.get(&key).is_some_and(|session| session.fec_mode() != FecMode::Off);
         if on && self.switch_fec(now, key, FecMode::Off).is_ok() {
@@ -456,7 +456,7 @@ impl Server {
         }
     }
 
-    /// The film plays without the FEC that its SETUP granted.
+    /// The title plays without the FEC that its SETUP granted.
     pub(super) fn fec_left_out(&mut self, key: SessionKey, why: String) {
         if let Some(fec) = self.sessions.get_mut(&key).and_then(|session| session.fec.as_mut()) {
             fec.left_out = Some(why.clone());
@@ -471,7 +471,7 @@ impl Server {
         }
     }
 
-    /// A new session gets its film on ports to which another session's FEC goes: that must stop.
+    /// A new session gets its title on ports to which another session's FEC goes: that must stop.
     pub(super) fn clear_fec_ports(
         &mut self,
         now: Instant,
@@ -485,7 +485,7 @@ impl Server {
                 let sends =
                     self.sessions.get(&other).is_some_and(|session| session.fec_ports().any(|p| p == port));
                 if sends {
-                    // If the engine is too full to open its film anew, the packets that it could have repaired are lost to it; the
+                    // If the engine is too full to open its title again, the packets that it could have repaired are lost to it; the
                     // port is not its own any more.
                     let _ = self.switch_fec(now, other, FecMode::Off);
                     self.retire_companions(other);

@@ -1,4 +1,4 @@
-//! What of the titles is damaged beyond repair: how much of a film may be left out before its stream is ended, and whose damage was
+//! What of the titles is damaged beyond repair: how much of a title may be left out before its stream is ended, and whose damage was
 //! said already.
 
 use std::collections::{BTreeMap, HashMap, HashSet};

@@ -15,7 +15,7 @@ use millrace_core::limits::{MAX_ASIDE_BYTES, SLOW_READ_NS};
 use millrace_core::pool::ExtentContent;
 use millrace_core::time::Instant;
 
-use super::super::door::ReadFailure;
+use super::super::handle::ReadFailure;
 use super::super::health::HUNG_NS;
 use super::super::order::{Built, Effort, LeftOut, MemberView, Order, Role, SpanResult, bit};
 use super::super::policy::ReadOrder;
@@ -60,7 +60,7 @@ pub(super) struct Flight {
     wrong: u32,
     /// Members that have not answered this order in time, as bits.
     late: u32,
-    /// [`Care::returns`](super::care::Care::returns) when the order was made.
+    /// [`MemberMonitor::returns`](super::member_monitor::MemberMonitor::returns) when the order was made.
     returns: u64,
 }
 
@@ -117,7 +117,7 @@ impl Manager {
             flight.pieces |= view.pieces;
             let thorough = flight.effort > Effort::Usual;
             let order = title.order(flight.read.key.extent, flight.read.spare, view, thorough);
-            self.care.refused(now, &title.take_refusals());
+            self.monitor.refused(now, &title.take_refusals());
             match order {
                 Ok(order) => {
                     flight.order = order;
@@ -135,7 +135,7 @@ impl Manager {
     fn begin_read(&mut self, now: Instant, place: usize, mut flight: Flight) {
         self.reader.begin(now, place, &flight.order);
         let of_members = flight.order.spans.iter().any(|span| span.member.is_some());
-        (flight.begun, flight.late, flight.returns) = (now, 0, self.care.returns());
+        (flight.begun, flight.late, flight.returns) = (now, 0, self.monitor.returns());
         flight.is_waiting = false;
         flight.look_at = of_members.then(|| now.plus_ns(LOOK_NS));
         self.flights[place] = Some(flight);
@@ -152,7 +152,7 @@ impl Manager {
             effort if has_members && flight.failed & !flight.timed_out & !flight.pieces != 0 => effort,
             // Whoever was asked for this extent already and did not answer is not asked again.
             Effort::All
-                if self.care.view(now).hung & !flight.timed_out != 0
+                if self.monitor.view(now).hung & !flight.timed_out != 0
                     && self.reader.aside_bytes() <= MAX_HUNG_BYTES =>
             {
                 Effort::Last
@@ -164,7 +164,7 @@ impl Manager {
 
     /// Whom to ask for an extent, with what effort, after what has been tried.
     fn view_for(&self, now: Instant, flight: &Flight) -> MemberView {
-        let view = self.care.view(now);
+        let view = self.monitor.view(now);
         let Flight { failed, timed_out, late, wrong, .. } = *flight;
         let reopen = failed & !timed_out | wrong | flight.order.absent;
         let all = MemberView { all: true, pieces: failed & !timed_out, reopen, ..view };
@@ -195,10 +195,10 @@ impl Manager {
             Built::More { wrong } | Built::Failed { wrong, .. } => wrong,
         };
         let blame = (wrong, flight.late);
-        let failed = self.care.note(now, flight.read.key.title, &flight.order, &results, blame);
+        let failed = self.monitor.note(now, flight.read.key.title, &flight.order, &results, blame);
         if !self.policy.is_open(flight.read.key.title) {
             // It was closed while it was read.
-            self.care.forget_title(flight.read.key.title);
+            self.monitor.forget_title(flight.read.key.title);
         }
         let all_came = results.iter().all(Result::is_ok);
         flight.failed |= failed;
@@ -295,7 +295,7 @@ impl Manager {
     fn end_read(&mut self, now: Instant, place: usize, flight: Flight, content: ExtentContent) {
         self.free_places.push(place);
         self.policy.finish(now, flight.read.key, flight.read.fill, Ok(content));
-        if flight.returns != self.care.returns() && content.spare > 0 {
+        if flight.returns != self.monitor.returns() && content.spare > 0 {
             // Those who waited make do with it; whoever comes now is to have what can be had now.
             self.policy.drop_holes();
         }
@@ -363,7 +363,7 @@ impl Manager {
             } else if self.should_give_up(now, place, &mut flight) {
                 given_up += 1;
                 let owed = self.reader.give_up(place);
-                self.care.given_up(flight.begun, &owed);
+                self.monitor.given_up(flight.begun, &owed);
                 self.counters.aside_bytes.set(self.reader.aside_bytes());
                 self.take_read(now, place, flight);
             } else {
@@ -375,9 +375,9 @@ impl Manager {
 
     fn should_give_up(&mut self, now: Instant, place: usize, flight: &mut Flight) -> bool {
         let missing = self.reader.unanswered(now, place);
-        let view = self.care.view(now);
+        let view = self.monitor.view(now);
         // What waits for its turn behind others of a member that does not answer will not be answered either.
-        let silent = view.lost | view.avoid | self.care.owing();
+        let silent = view.lost | view.avoid | self.monitor.owing();
         let is_over = now.ns_since(flight.begun) >= MAX_READ_NS;
         let hopeless = missing.late | if is_over { missing.queued } else { missing.queued & silent };
         let news = missing.late & !flight.late;
@@ -386,7 +386,7 @@ impl Manager {
         let came = flight.late & !missing.members != 0;
         flight.late = flight.late & missing.members | hopeless;
         if news != 0 {
-            self.care.late(now, news);
+            self.monitor.late(now, news);
         }
         if flight.late == 0 || came || self.reader.aside_bytes() + missing.bytes > MAX_ASIDE_BYTES {
             return false;
@@ -409,35 +409,38 @@ impl Manager {
     }
 }
 
-/// Whether an extent of film is lent although packets are missing that nobody can repair.
+/// Whether an extent of media is lent although packets are missing that nobody can repair.
 fn is_last_resort(flight: &Flight, content: &ExtentContent) -> bool {
     content.is_damaged() && flight.read.title.source().track() == 0
 }
 
 /// The data file of a title that is whole in one, or those of its members that are at fault (bits by slot).
 pub(super) fn whereabouts(title: &OpenTitle, at_fault: u32) -> (Option<PathBuf>, Vec<u16>) {
-    let Some((rows, files)) = title.source().members() else {
+    let Some((stripes, files)) = title.source().members() else {
         return (Some(title.source().data_path().to_path_buf()), Vec::new());
     };
-    let slots = (0..rows.members()).map(|position| files.slot(position));
+    let slots = (0..stripes.members()).map(|position| files.slot(position));
     (None, slots.filter(|&slot| at_fault & bit(slot) != 0).collect())
 }
 
 /// Members of a title that may be lost.
 fn tolerance(title: &OpenTitle) -> usize {
-    title.source().members().map_or(0, |(rows, _)| rows.tolerance())
+    title.source().members().map_or(0, |(stripes, _)| stripes.tolerance())
 }
 
-/// Whether what an order of a parity track leaves out is missed: film may have left with holes that nothing else repairs.
+/// Whether what an order of a parity track leaves out is missed: media may have left with holes that nothing else repairs.
 fn is_missed(title: &OpenTitle, order: &Order) -> bool {
     title.source().track() > 0 && order.left_out.count_ones() as usize > tolerance(title)
 }
 
-/// Bytes that were read of film (or parity) or of everything else, with what alignment adds.
-fn bytes_of(order: &Order, results: &[SpanResult<'_>], film: bool) -> u64 {
-    let is_film = |role| matches!(role, Role::Data { .. } | Role::Parity { .. });
-    let spans =
-        order.spans.iter().zip(results).filter(|(span, result)| is_film(span.role) == film && result.is_ok());
+/// Bytes that were read of media (or parity) or of everything else, with what alignment adds.
+fn bytes_of(order: &Order, results: &[SpanResult<'_>], media: bool) -> u64 {
+    let is_media = |role| matches!(role, Role::Data { .. } | Role::Parity { .. });
+    let spans = order
+        .spans
+        .iter()
+        .zip(results)
+        .filter(|(span, result)| is_media(span.role) == media && result.is_ok());
     let aligned = |bytes: &std::ops::Range<u64>| {
         bytes.end.next_multiple_of(ALIGN as u64) - bytes.start / ALIGN as u64 * ALIGN as u64
     };

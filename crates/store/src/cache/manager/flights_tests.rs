@@ -12,10 +12,10 @@ use millrace_core::seam::{Clock, Doorbell, Want};
 use proptest::prelude::*;
 
 use super::super::super::ReadBackend;
-use super::super::super::door::{self, CacheDoor};
+use super::super::super::handle::{self, CacheHandle};
 use super::super::super::health::{GOOD_PROBES, Outcome};
-use super::super::super::rows::TitleFile;
-use super::super::super::rows::sample::{RowSample, RowSource, geometry};
+use super::super::super::stripes::TitleFile;
+use super::super::super::stripes::sample::{StripeSample, StripeSource, geometry};
 use super::super::Parts;
 use super::*;
 use crate::bell::EventBell;
@@ -23,7 +23,7 @@ use crate::cache::{CacheConfig, MemberHealth};
 use crate::disk::{ReadFault, ReadFaults};
 
 /// Nothing here takes a tenth of this; who waits longer has lost something.
-const PATIENCE: Duration = Duration::from_secs(60);
+const TIMEOUT: Duration = Duration::from_secs(60);
 const MS: u64 = 1_000_000;
 
 struct Silent;
@@ -43,9 +43,9 @@ impl Clock for StoppedClock {
 /// A manager on three members of which one may be lost, or on others.
 struct World {
     manager: Manager,
-    door: CacheDoor,
+    handle: CacheHandle,
     faults: ReadFaults,
-    sample: RowSample,
+    sample: StripeSample,
     title: TitleRef,
     spare: u8,
     granted: Vec<(u32, Result<Lease, ReadFailure>)>,
@@ -53,15 +53,15 @@ struct World {
 
 impl World {
     fn new(places: usize, extents: usize) -> Self {
-        let sample = RowSample::of_rows(geometry(4, 2, 3, 5), extents * 9);
-        let film = sample.open(1316);
-        Self::of(places, extents, sample, (film, 0))
+        let sample = StripeSample::of_stripes(geometry(4, 2, 3, 5), extents * 9);
+        let media = sample.open(1316);
+        Self::of(places, extents, sample, (media, 0))
     }
 
     /// The same of any title; who wants it can do without `spare` packets of a codeword.
-    fn of(places: usize, extents: usize, sample: RowSample, (source, spare): (RowSource, u8)) -> Self {
+    fn of(places: usize, extents: usize, sample: StripeSample, (source, spare): (StripeSource, u8)) -> Self {
         let wake = Arc::new(EventBell::new().unwrap());
-        let (door, end) = door::pair(Arc::clone(&wake), Arc::new(Silent));
+        let (handle, end) = handle::pair(Arc::clone(&wake), Arc::new(Silent));
         let config = CacheConfig {
             prefetch_ns: 0,
             reads_in_flight: places,
@@ -74,7 +74,7 @@ impl World {
         let mut manager = Manager::new(Parts {
             config,
             arena: ExtentArena::new(Box::new(HeapRegion::new(extents + 1))),
-            doors: vec![end],
+            handles: vec![end],
             control,
             wake,
             clock: Arc::new(StoppedClock),
@@ -83,18 +83,18 @@ impl World {
         })
         .unwrap();
         let title = manager.policy.open_title(OpenTitle::new(Box::new(source))).unwrap();
-        Self { manager, door, faults, sample, title, spare, granted: Vec::new() }
+        Self { manager, handle, faults, sample, title, spare, granted: Vec::new() }
     }
 
     fn want(&mut self, extent: u32) {
         let stream = StreamId { index: extent, generation: 0 };
         let want = Want { stream, title: self.title, extent, by: Instant(0), spare: self.spare };
-        assert!(self.door.want(&want));
+        assert!(self.handle.want(&want));
     }
 
     fn turn(&mut self, at_ms: u64) {
         self.manager.turn(Instant(at_ms * MS));
-        while let Some(grant) = self.door.poll() {
+        while let Some(grant) = self.handle.poll() {
             self.granted.push((grant.extent, grant.lease));
         }
     }
@@ -111,7 +111,7 @@ impl World {
             if missing == members {
                 return;
             }
-            assert!(begun.elapsed() < PATIENCE, "missing are {missing:b}");
+            assert!(begun.elapsed() < TIMEOUT, "missing are {missing:b}");
             std::thread::yield_now();
         }
     }
@@ -129,7 +129,7 @@ impl World {
             if asked & members == members {
                 return;
             }
-            assert!(begun.elapsed() < PATIENCE, "asked are {asked:b}");
+            assert!(begun.elapsed() < TIMEOUT, "asked are {asked:b}");
             std::thread::yield_now();
         }
     }
@@ -138,12 +138,12 @@ impl World {
     fn wait_any(&mut self, at_ms: u64, count: usize) {
         let begun = RealInstant::now();
         while self.granted.len() < count {
-            assert!(begun.elapsed() < PATIENCE, "{} of {count} are granted", self.granted.len());
+            assert!(begun.elapsed() < TIMEOUT, "{} of {count} are granted", self.granted.len());
             self.turn(at_ms);
         }
     }
 
-    /// The same of film, each of which has to be right.
+    /// The same of media, each of which has to be right.
     fn wait_granted(&mut self, at_ms: u64, count: usize) {
         self.wait_any(at_ms, count);
         for (extent, lease) in &self.granted {
@@ -247,7 +247,7 @@ fn a_probe_that_was_answered_is_not_given_up() {
 /// A parity track on one member: there is nowhere else to read its parity from.
 #[test]
 fn a_parity_track_waits_for_members_that_nothing_makes_up_for() {
-    let sample = RowSample::of_rows(geometry(8, 3, 1, 20), 8);
+    let sample = StripeSample::of_stripes(geometry(8, 3, 1, 20), 8);
     let track = sample.open_track(1);
     let mut world = World::of(7, 2, sample, (track, u8::MAX));
     world.faults.set(0, ReadFault::Hang);
@@ -263,12 +263,12 @@ fn a_parity_track_waits_for_members_that_nothing_makes_up_for() {
     assert_eq!(lease.content().spare, 0, "nothing is missing");
 }
 
-/// What was read with holes while a member was away is read anew once it is back, for whoever wants it then.
+/// What was read with holes while a member was away is read again once it is back, for whoever wants it then.
 #[test]
 fn holes_do_not_outlive_what_made_them() {
-    let sample = RowSample::of_rows(geometry(4, 2, 3, 5), 18);
-    let film = sample.open(1316);
-    let mut world = World::of(7, 2, sample, (film, 2));
+    let sample = StripeSample::of_stripes(geometry(4, 2, 3, 5), 18);
+    let media = sample.open(1316);
+    let mut world = World::of(7, 2, sample, (media, 2));
     // Not the one that the records are read from.
     world.faults.set(0, ReadFault::Hang);
     world.want(0);
@@ -290,7 +290,7 @@ fn holes_do_not_outlive_what_made_them() {
     let begun = RealInstant::now();
     let mut at_ms = 280;
     while world.health(0) != MemberHealth::Healthy {
-        assert!(begun.elapsed() < PATIENCE);
+        assert!(begun.elapsed() < TIMEOUT);
         at_ms += 50;
         world.turn(at_ms);
         std::thread::yield_now();
@@ -306,18 +306,18 @@ fn of_a_title_that_was_closed_while_it_was_read_no_file_stays_open() {
     let mut world = World::new(7, 2);
     world.want(0);
     world.wait_granted(0, 1);
-    assert!(world.manager.care.remembers(world.title));
+    assert!(world.manager.monitor.remembers(world.title));
     world.faults.set(1, ReadFault::Hang);
     world.want(1);
     world.turn(0);
     world.wait_begun(0, 0b010);
     world.manager.policy.close_title(Instant(0), world.title);
-    world.manager.care.forget_title(world.title);
+    world.manager.monitor.forget_title(world.title);
     world.faults.set_all(&[]);
     world.wait_missing(10, 0);
     world.turn(10);
     assert_eq!(world.manager.free_places.len(), 7, "the read has ended");
-    assert!(!world.manager.care.remembers(world.title));
+    assert!(!world.manager.monitor.remembers(world.title));
 }
 
 /// The manager had no processor: what its members answered meanwhile it has not seen, and blames nobody.
@@ -382,14 +382,14 @@ fn members_that_are_all_late_are_waited_for() {
 
 /// A title whose files are damaged, and what is known of the damage.
 struct Damaged {
-    sample: RowSample,
+    sample: StripeSample,
     random: u64,
 }
 
 impl Damaged {
-    fn new(shape: (u16, u16, u16, u32), rows: usize, seed: u64) -> Self {
+    fn new(shape: (u16, u16, u16, u32), stripes: usize, seed: u64) -> Self {
         let (k, m, members, unit) = shape;
-        Self { sample: RowSample::of_rows(geometry(k, m, members, unit), rows), random: seed | 1 }
+        Self { sample: StripeSample::of_stripes(geometry(k, m, members, unit), stripes), random: seed | 1 }
     }
 
     fn below(&mut self, end: usize) -> usize {
@@ -399,20 +399,20 @@ impl Damaged {
         (self.random >> 11) as usize % end.max(1)
     }
 
-    /// Flips a bit of a symbol: packet `column` of a unit of a row. `false`: it lies behind the film's end.
-    fn flip(&mut self, row: u32, unit: usize, column: u32) -> bool {
-        let rows = self.sample.rows;
-        let (position, at) = (rows.position_of(row, unit), column as usize * 1316);
-        let kind = match unit < rows.k() {
-            true if rows.film_in_unit(row, unit) <= at => return false,
+    /// Flips a bit of a symbol: packet `column` of a unit of a stripe. `false`: it lies behind the title's end.
+    fn flip(&mut self, stripe: u32, unit: usize, column: u32) -> bool {
+        let stripes = self.sample.stripes;
+        let (position, at) = (stripes.position_of(stripe, unit), column as usize * 1316);
+        let kind = match unit < stripes.k() {
+            true if stripes.media_in_unit(stripe, unit) <= at => return false,
             true => TitleFile::Data,
             false => TitleFile::Parity,
         };
         let length = match kind {
-            TitleFile::Data => (rows.film_in_unit(row, unit) - at).min(1316),
+            TitleFile::Data => (stripes.media_in_unit(stripe, unit) - at).min(1316),
             _ => 1316,
         };
-        let offset = rows.offset_of(row, unit) + (at + self.below(length)) as u64;
+        let offset = stripes.offset_of(stripe, unit) + (at + self.below(length)) as u64;
         let file = File::options().read(true).write(true).open(self.sample.path(position, kind)).unwrap();
         let mut byte = [0];
         file.read_exact_at(&mut byte, offset).unwrap();
@@ -421,23 +421,26 @@ impl Damaged {
     }
 
     /// The same of several packets of a unit.
-    fn flip_unit(&mut self, row: u32, unit: usize, columns: std::ops::Range<u32>) {
+    fn flip_unit(&mut self, stripe: u32, unit: usize, columns: std::ops::Range<u32>) {
         for column in columns {
-            self.flip(row, unit, column);
+            self.flip(stripe, unit, column);
         }
     }
 
     /// Damages at most `m` symbols of each codeword; the members with the numbers in `bad` more often than the others.
     fn flip_any(&mut self, bad: &[u16], percent: usize) {
-        let rows = self.sample.rows;
-        for (row, column) in (0..rows.rows()).flat_map(|row| (0..rows.unit_packets()).map(move |c| (row, c)))
+        let stripes = self.sample.stripes;
+        for (stripe, column) in
+            (0..stripes.stripes()).flat_map(|stripe| (0..stripes.unit_packets()).map(move |c| (stripe, c)))
         {
-            let mut left = rows.m();
-            let first = self.below(rows.k() + rows.m());
-            for unit in (0..rows.k() + rows.m()).map(|unit| (first + unit) % (rows.k() + rows.m())) {
-                let is_bad = bad.contains(&(rows.position_of(row, unit) as u16));
+            let mut left = stripes.m();
+            let first = self.below(stripes.k() + stripes.m());
+            for unit in
+                (0..stripes.k() + stripes.m()).map(|unit| (first + unit) % (stripes.k() + stripes.m()))
+            {
+                let is_bad = bad.contains(&(stripes.position_of(stripe, unit) as u16));
                 let chance = if is_bad { percent } else { percent / 8 };
-                if left > 0 && self.below(100) < chance && self.flip(row, unit, column) {
+                if left > 0 && self.below(100) < chance && self.flip(stripe, unit, column) {
                     left -= 1;
                 }
             }
@@ -445,9 +448,9 @@ impl Damaged {
     }
 
     fn world(self) -> World {
-        let film = self.sample.open(1316);
+        let media = self.sample.open(1316);
         // Room for a part of the title: it is read more than once.
-        World::of(6, 5, self.sample, (film, 0))
+        World::of(6, 5, self.sample, (media, 0))
     }
 }
 
@@ -466,7 +469,7 @@ impl World {
         let (begun, mut seconds) = (RealInstant::now(), 1);
         while self.granted.is_empty() {
             let elapsed = begun.elapsed();
-            assert!(elapsed < PATIENCE, "nothing is granted");
+            assert!(elapsed < TIMEOUT, "nothing is granted");
             if elapsed > Duration::from_secs(seconds) {
                 // Threads that open files have had no processor: that is looked at again as time goes on.
                 (*at_ms, seconds) = (*at_ms + 70, seconds + 1);
@@ -489,15 +492,15 @@ impl World {
 #[test]
 fn two_damaged_members_of_which_one_may_be_lost_cut_nobody_who_can_be_served() {
     let mut damaged = Damaged::new((6, 2, 4, 5), 60, 5);
-    let rows = damaged.sample.rows;
-    for row in 0..rows.rows() {
-        let member = match row * 100 / rows.rows() {
+    let stripes = damaged.sample.stripes;
+    for stripe in 0..stripes.stripes() {
+        let member = match stripe * 100 / stripes.stripes() {
             0..60 => 2,
             65..100 => 1,
             _ => continue,
         };
-        for unit in rows.units_on(member, row).filter(|&unit| unit < rows.k()) {
-            damaged.flip_unit(row, unit, 0..rows.unit_packets());
+        for unit in stripes.units_on(member, stripe).filter(|&unit| unit < stripes.k()) {
+            damaged.flip_unit(stripe, unit, 0..stripes.unit_packets());
         }
     }
     let mut world = damaged.world();
@@ -518,21 +521,21 @@ fn two_damaged_members_of_which_one_may_be_lost_cut_nobody_who_can_be_served() {
 #[test]
 fn files_that_end_too_early_give_what_they_have() {
     let mut damaged = Damaged::new((6, 2, 4, 5), 40, 5);
-    let rows = damaged.sample.rows;
+    let stripes = damaged.sample.stripes;
     let cut = |position: usize, kind: TitleFile, bytes: u64| {
         let file = File::options().write(true).open(damaged.sample.path(position, kind)).unwrap();
         file.set_len(bytes).unwrap();
     };
-    let middle = rows.rows() / 2;
-    let unit = rows.units_on(1, middle).find(|&unit| unit < rows.k()).unwrap();
-    cut(1, TitleFile::Data, rows.offset_of(middle, unit) + 1316 * 2 + 100);
-    for row in 0..middle {
-        for unit in rows.units_on(3, row) {
-            damaged.flip_unit(row, unit, 0..rows.unit_packets());
+    let middle = stripes.stripes() / 2;
+    let unit = stripes.units_on(1, middle).find(|&unit| unit < stripes.k()).unwrap();
+    cut(1, TitleFile::Data, stripes.offset_of(middle, unit) + 1316 * 2 + 100);
+    for stripe in 0..middle {
+        for unit in stripes.units_on(3, stripe) {
+            damaged.flip_unit(stripe, unit, 0..stripes.unit_packets());
         }
     }
-    // In that row too, as far as the first member has one of its two units.
-    for unit in rows.units_on(3, middle).take(1) {
+    // In that stripe too, as far as the first member has one of its two units.
+    for unit in stripes.units_on(3, middle).take(1) {
         damaged.flip_unit(middle, unit, 0..2);
     }
     let mut world = damaged.world();
@@ -547,13 +550,13 @@ fn files_that_end_too_early_give_what_they_have() {
 #[test]
 fn of_a_member_without_its_data_file_the_parity_is_used() {
     let mut damaged = Damaged::new((4, 4, 2, 3), 30, 9);
-    let rows = damaged.sample.rows;
+    let stripes = damaged.sample.stripes;
     std::fs::remove_file(damaged.sample.path(0, TitleFile::Data)).unwrap();
     // Half of the other's parity: without that of the first there is not enough.
-    for row in 0..rows.rows() {
-        let parity: Vec<usize> = rows.units_on(1, row).filter(|&unit| unit >= rows.k()).collect();
+    for stripe in 0..stripes.stripes() {
+        let parity: Vec<usize> = stripes.units_on(1, stripe).filter(|&unit| unit >= stripes.k()).collect();
         for &unit in parity.iter().take(parity.len() / 2) {
-            damaged.flip_unit(row, unit, 0..rows.unit_packets());
+            damaged.flip_unit(stripe, unit, 0..stripes.unit_packets());
         }
     }
     let mut world = damaged.world();
@@ -588,7 +591,7 @@ fn event() -> impl Strategy<Value = Event> {
 }
 
 fn happen(world: &mut World, at_ms: &mut u64, event: Event) {
-    let members = world.sample.rows.members() as u16;
+    let members = world.sample.stripes.members() as u16;
     let extents = world.extents();
     match event {
         Event::Wait(ms) => {
@@ -608,7 +611,7 @@ fn happen(world: &mut World, at_ms: &mut u64, event: Event) {
             };
             let times = if kind > 2 { 6 } else { 1 };
             let now = Instant(*at_ms * MS);
-            (0..times).for_each(|_| world.manager.care.blame(now, member % members, outcome));
+            (0..times).for_each(|_| world.manager.monitor.blame(now, member % members, outcome));
         }
         Event::Late(member, ms, extent) => {
             world.faults.set(member % members, ReadFault::Hang);

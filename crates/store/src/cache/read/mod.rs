@@ -1,4 +1,4 @@
-//! Reading the spans of an extent (film, parity, records, range sums; of one file or of a file on each member of a volume)
+//! Reading the spans of an extent (media, parity, records, range sums; of one file or of a file on each member of a volume)
 //! into staging memory: many at once, in any order.
 //!
 //! Two ways with one interface: io_uring ([`uring`]) and a few threads that call `pread` ([`threads`]). What both keep of

@@ -50,7 +50,7 @@ fn reads_work_without_registered_memory() {
     }
 }
 
-/// One system call begins all reads of a title on one member and waits for one: an entry for film, one for records.
+/// One system call begins all reads of a title on one member and waits for one: an entry for media, one for records.
 #[test]
 fn a_read_of_one_member_is_two_entries_in_registered_memory() {
     let title = SampleTitle::new(4);

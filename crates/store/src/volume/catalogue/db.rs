@@ -38,7 +38,7 @@ const MIGRATIONS: [&str; 2] = [
     CREATE INDEX title_by_name ON title (name);
     CREATE INDEX title_by_source ON title (source_path, source_bytes, source_modified_ns);
 ",
-    // Rows are made anew from the manifests: they say what the new columns are to hold.
+    // Rows are rebuilt from the manifests: they say what the new columns are to hold.
     "
     DELETE FROM title;
     ALTER TABLE title ADD COLUMN members INTEGER NOT NULL DEFAULT 1; -- it lies on members 0 to this one, not included
@@ -82,7 +82,7 @@ fn damage(what: &str) -> rusqlite::Error {
     rusqlite::Error::SqliteFailure(code, Some(what.to_owned()))
 }
 
-/// Whether the catalogue should be made anew: everything but the troubles that pass or that a new file would have too.
+/// Whether the catalogue should be rebuilt: everything but the troubles that pass or that a new file would have too.
 /// One that is still locked after [`BUSY_AT_OPEN`] when it is opened was cut off under a living connection.
 pub(super) fn is_damage(error: &rusqlite::Error, at_open: bool) -> bool {
     match error.sqlite_error_code() {

@@ -3,7 +3,7 @@
 //! The truth is in `titles/*/manifest.mrm`. The catalogue is a cache of it, shared by all processes; each row carries
 //! the stamp (inode, length, modification time) of the manifest it was made from, so that whatever another process did,
 //! crashed or not, is seen by looking at the directory. A catalogue that is lost, damaged, or of another version is set
-//! aside and made anew.
+//! aside and rebuilt.
 //!
 //! A volume of several members has its catalogue on the first of them that is there; it lists the titles of all. A title
 //! none of whose members can be looked at stays in it: it may come back with them.
@@ -29,7 +29,7 @@ use self::db::{Db, Row};
 use super::dirs::{Dirs, id_of_name};
 use super::manifest_io::find_manifest;
 use super::{ListedTitle, Listing, PlacedOn, SourceIdentity, TitleInfo};
-use crate::errand::Patience;
+use crate::blocking::Timeout;
 use crate::error::StoreError;
 use crate::format::manifest::Manifest;
 use crate::members::Members;
@@ -118,7 +118,7 @@ pub(crate) fn is_held_behind(members: &Members, slot: usize, id: TitleId) -> boo
     let look = move |dir: &Path| Dirs::new(dir).title(id).is_dir();
     !members.is_usable(slot)
         && members.is_present(slot)
-        && members.ask(slot, Patience::Call, look).unwrap_or(false)
+        && members.ask(slot, Timeout::Call, look).unwrap_or(false)
 }
 
 /// Coarsest step of a file system's modification times. A directory looked at within this time of its last change may
@@ -126,7 +126,7 @@ pub(crate) fn is_held_behind(members: &Members, slot: usize, id: TitleId) -> boo
 const MTIME_STEP: Duration = Duration::from_secs(2);
 
 impl Catalogue {
-    /// Opens the catalogue, or makes it anew, and brings it up to date.
+    /// Opens the catalogue, or makes it again, and brings it up to date.
     pub(crate) fn open(members: &Arc<Members>) -> Result<Self, StoreError> {
         let members = Arc::clone(members);
         let mut catalogue = Self {
@@ -337,7 +337,7 @@ impl Catalogue {
         }
     }
 
-    /// Runs a query. A damaged catalogue is set aside and made anew from the manifests, once; one that the disk does not take
+    /// Runs a query. A damaged catalogue is set aside and rebuilt from the manifests, once; one that the disk does not take
     /// is rebuilt in memory.
     fn with_db<T>(&mut self, query: impl Fn(&mut Db) -> rusqlite::Result<T>) -> Result<T, StoreError> {
         match self.try_with_db(&query) {

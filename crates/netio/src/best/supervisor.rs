@@ -1,0 +1,172 @@
+//! The thread that opens AF_XDP devices, closes those that have failed and opens them again.
+
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::thread::JoinHandle;
+use std::time::Duration;
+
+use super::exchange::{Arrival, DeviceSide};
+use super::plan::Plan;
+use super::{MAX_DEVICES, XdpDevice};
+
+/// How often the supervisor looks. A failed device waits for nothing but to be closed: its viewers go by the kernel already.
+const LOOK_EVERY: Duration = Duration::from_millis(100);
+/// A device that cannot be opened is tried again after so many looks, twice as many each time.
+const FIRST_WAIT_LOOKS: u32 = 2;
+/// And at most so many: an interface that comes back is used within 3 seconds.
+const LONGEST_WAIT_LOOKS: u32 = 32;
+
+/// Opens the device for a loop and a slot, and says when to use it. `Err`: why it cannot be opened now.
+pub trait Opener<D>: Send {
+    /// May wait.
+    fn open(&mut self, place: Place) -> Result<(Plan, D), String>;
+    /// Something happened; to be logged.
+    fn tell(&mut self, place: Place, news: News<'_>);
+}
+
+/// Which device.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Place {
+    /// Number of the loop.
+    pub engine: usize,
+    /// Number of the device in that loop, below [`MAX_DEVICES`].
+    pub slot: usize,
+}
+
+/// What became of a device.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum News<'a> {
+    /// It is open.
+    Opened,
+    /// It failed.
+    Lost(&'a str),
+    /// It cannot be opened; said once for each reason in a row.
+    NotNow(&'a str),
+}
+
+/// One place.
+struct Tended {
+    place: Place,
+    is_open: bool,
+    /// Looks until it is tried again.
+    wait: u32,
+    /// Looks to wait after the next failure.
+    next_wait: u32,
+    /// The last reason that was told.
+    told: String,
+}
+
+struct State<D, O> {
+    sides: Vec<DeviceSide<D>>,
+    places: Vec<Tended>,
+    opener: O,
+}
+
+/// The thread, while this value lives.
+#[derive(Debug)]
+pub struct DeviceSupervisor {
+    stop: Arc<AtomicBool>,
+    thread: Option<JoinHandle<()>>,
+}
+
+impl DeviceSupervisor {
+    /// Opens, for each of the loops behind `sides`, its devices `0..devices`, as far as that is possible now; what is not
+    /// is tried again by the thread.
+    ///
+    /// # Errors
+    /// If the thread cannot be started.
+    pub fn start<D, O>(sides: Vec<DeviceSide<D>>, devices: usize, opener: O) -> std::io::Result<Self>
+    where
+        D: XdpDevice + Send + 'static,
+        O: Opener<D> + 'static,
+    {
+        let tended = |place| Tended {
+            place,
+            is_open: false,
+            wait: 0,
+            next_wait: FIRST_WAIT_LOOKS,
+            told: String::new(),
+        };
+        let places = (0..sides.len())
+            .flat_map(|engine| (0..devices.min(MAX_DEVICES)).map(move |slot| Place { engine, slot }))
+            .map(tended)
+            .collect();
+        let mut state = State { sides, places, opener };
+        state.look();
+        let stop = Arc::new(AtomicBool::new(false));
+        let flag = Arc::clone(&stop);
+        let thread = std::thread::Builder::new().name("xdp-supervisor".into()).spawn(move || {
+            while !flag.load(Ordering::Acquire) {
+                std::thread::park_timeout(LOOK_EVERY);
+                state.look();
+            }
+        })?;
+        Ok(Self { stop, thread: Some(thread) })
+    }
+}
+
+impl Drop for DeviceSupervisor {
+    fn drop(&mut self) {
+        self.stop.store(true, Ordering::Release);
+        if let Some(thread) = self.thread.take() {
+            thread.thread().unpark();
+            // A panic of it was already printed; there is nobody left to tell.
+            let _ = thread.join();
+        }
+    }
+}
+
+impl<D: XdpDevice, O: Opener<D>> State<D, O> {
+    fn look(&mut self) {
+        for (engine, side) in self.sides.iter_mut().enumerate() {
+            while let Some((slot, device)) = side.departed() {
+                let place = Place { engine, slot };
+                let why = device.failure().unwrap_or_else(|| "it failed".to_owned());
+                self.opener.tell(place, News::Lost(&why));
+                // Closed here: that waits for the kernel.
+                drop(device);
+                if let Some(tended) = self.places.iter_mut().find(|tended| tended.place == place) {
+                    (tended.is_open, tended.wait) = (false, FIRST_WAIT_LOOKS);
+                    tended.told = why;
+                }
+            }
+        }
+        for tended in self.places.iter_mut().filter(|tended| !tended.is_open) {
+            tended.wait = tended.wait.saturating_sub(1);
+            if tended.wait == 0 {
+                tended.try_to_open(&mut self.sides[tended.place.engine], &mut self.opener);
+            }
+        }
+    }
+}
+
+impl Tended {
+    fn try_to_open<D, O: Opener<D>>(&mut self, side: &mut DeviceSide<D>, opener: &mut O) {
+        if side.is_abandoned() {
+            return;
+        }
+        let opened = opener.open(self.place).and_then(|(plan, device)| {
+            side.hand_over(Arrival { slot: self.place.slot, plan, device })
+                .map_err(|_| "the loop has not yet taken the one before".to_owned())
+        });
+        match opened {
+            Ok(()) => {
+                (self.is_open, self.next_wait) = (true, FIRST_WAIT_LOOKS);
+                self.told.clear();
+                opener.tell(self.place, News::Opened);
+            }
+            Err(why) => {
+                self.wait = self.next_wait;
+                self.next_wait = (self.next_wait * 2).min(LONGEST_WAIT_LOOKS);
+                if self.told != why {
+                    opener.tell(self.place, News::NotNow(&why));
+                    self.told = why;
+                }
+            }
+        }
+    }
+}
+
+#[cfg(test)]
+#[path = "supervisor_tests.rs"]
+mod tests;

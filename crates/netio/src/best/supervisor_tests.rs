@@ -1,0 +1,108 @@
+use std::collections::VecDeque;
+use std::sync::Mutex;
+
+use millrace_core::seam::{PacketTx, SendOutcome, Transmit, TransmitBatch};
+
+use super::*;
+use crate::best::exchange;
+
+/// A device with a name, alive or not.
+struct Named(u32, bool);
+
+impl PacketTx for Named {
+    fn send(&mut self, batch: &dyn TransmitBatch, outcomes: &mut [SendOutcome]) {
+        outcomes[..batch.len()].fill(SendOutcome::Sent);
+    }
+}
+
+impl XdpDevice for Named {
+    fn can_send(&mut self, _: &Transmit<'_>) -> bool {
+        true
+    }
+    fn has_failed(&self) -> bool {
+        !self.1
+    }
+    fn failure(&self) -> Option<String> {
+        self.has_failed().then(|| format!("{} is gone", self.0))
+    }
+    fn tend(&mut self) -> bool {
+        false
+    }
+}
+
+type Said = Arc<Mutex<Vec<String>>>;
+
+/// Opens what it was told, and keeps what was said.
+struct Script(VecDeque<Result<u32, &'static str>>, Said);
+
+impl Opener<Named> for Script {
+    fn open(&mut self, _: Place) -> Result<(Plan, Named), String> {
+        match self.0.pop_front().unwrap_or(Err("nothing left")) {
+            Ok(name) => Ok((Plan::default(), Named(name, true))),
+            Err(why) => Err(why.to_owned()),
+        }
+    }
+    fn tell(&mut self, place: Place, news: News<'_>) {
+        let said = match news {
+            News::Opened => "opened".to_owned(),
+            News::Lost(why) | News::NotNow(why) => why.to_owned(),
+        };
+        self.1.lock().unwrap().push(format!("{}.{} {said}", place.engine, place.slot));
+    }
+}
+
+/// A supervisor without its thread.
+fn state(
+    script: Vec<Result<u32, &'static str>>,
+    said: &Said,
+    side: DeviceSide<Named>,
+) -> State<Named, Script> {
+    let place = Place { engine: 0, slot: 0 };
+    let places =
+        vec![Tended { place, is_open: false, wait: 0, next_wait: FIRST_WAIT_LOOKS, told: String::new() }];
+    State { sides: vec![side], places, opener: Script(script.into(), Arc::clone(said)) }
+}
+
+#[test]
+fn a_device_is_opened_closed_and_opened_again() {
+    let said = Said::default();
+    let (mut loop_side, side) = exchange();
+    let mut state = state(vec![Ok(1), Err("down"), Err("down"), Ok(2)], &said, side);
+    state.look();
+    let mut first = loop_side.arrival().unwrap().device;
+    first.1 = false;
+    assert!(loop_side.depart(0, first).is_ok());
+    let looks = (1..100)
+        .find(|_| {
+            state.look();
+            loop_side.arrival().is_some_and(|arrival| arrival.device.0 == 2)
+        })
+        .expect("it is opened again");
+    assert!(looks <= 16, "after {looks} looks");
+    assert_eq!(*said.lock().unwrap(), ["0.0 opened", "0.0 1 is gone", "0.0 down", "0.0 opened"]);
+}
+
+#[test]
+fn what_cannot_be_opened_is_tried_less_and_less_often() {
+    let said = Said::default();
+    let (_loop_side, side) = exchange();
+    let mut state = state(vec![Err("no"); 1000], &said, side);
+    for _ in 0..1000 {
+        state.look();
+    }
+    let tries = 1000 - state.opener.0.len();
+    assert!((30..=40).contains(&tries), "{tries}");
+    assert_eq!(said.lock().unwrap().len(), 1, "said once");
+}
+
+#[test]
+fn the_thread_opens_at_the_start_and_ends_with_the_supervisor() {
+    let said = Said::default();
+    let (mut loop_side, side) = exchange();
+    let script = Script(vec![Ok(7), Ok(8)].into(), Arc::clone(&said));
+    let supervisor = DeviceSupervisor::start(vec![side], 2, script).unwrap();
+    assert_eq!(loop_side.arrival().map(|a| (a.slot, a.device.0)), Some((0, 7)));
+    assert_eq!(loop_side.arrival().map(|a| (a.slot, a.device.0)), Some((1, 8)));
+    drop(supervisor);
+    assert_eq!(Arc::strong_count(&said), 1, "the thread is over");
+}

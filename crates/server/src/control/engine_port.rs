@@ -1,0 +1,46 @@
+//! The way to an engine: its rings and its bell. A trait, so that the control plane can be tested without one.
+
+use std::os::fd::BorrowedFd;
+
+use millrace_offload::command::{Command, Event};
+use millrace_offload::handle::EngineHandle;
+
+/// One engine, as the control thread reaches it.
+pub trait EnginePort: Send {
+    /// Hands over a command; the engine carries commands out in this order.
+    ///
+    /// # Errors
+    /// Gives the command back when there is no room for it now, or the engine has ended.
+    #[allow(clippy::result_large_err)] // a command is one cache line by design
+    fn send(&mut self, command: Command) -> Result<(), Command>;
+    /// The next event.
+    fn poll_event(&mut self) -> Option<Event>;
+    /// Readable when there may be events.
+    fn event_fd(&self) -> BorrowedFd<'_>;
+    /// Makes the descriptor quiet until the next event; called before the events are polled to the end.
+    fn rearm(&mut self);
+    /// Whether the engine has ended: it takes no more commands.
+    fn is_finished(&self) -> bool;
+}
+
+impl EnginePort for EngineHandle {
+    fn send(&mut self, command: Command) -> Result<(), Command> {
+        EngineHandle::send(self, command)
+    }
+
+    fn poll_event(&mut self) -> Option<Event> {
+        EngineHandle::poll_event(self)
+    }
+
+    fn event_fd(&self) -> BorrowedFd<'_> {
+        EngineHandle::event_fd(self)
+    }
+
+    fn rearm(&mut self) {
+        EngineHandle::rearm(self);
+    }
+
+    fn is_finished(&self) -> bool {
+        EngineHandle::is_finished(self)
+    }
+}

@@ -1,0 +1,227 @@
+//! The server with AF_XDP as its egress path, between network namespaces: films arrive byte for byte, and when an interface
+//! goes down, comes back or disappears, viewers go on. Needs root and AF_XDP; skipped with a message otherwise.
+
+mod support;
+
+use std::path::{Path, PathBuf};
+use std::process::{Command, Stdio};
+use std::time::{Duration, Instant};
+
+use millrace_lab::netns::{SERVER_IP, TwoHosts};
+use support::{Server, fails, film, millrace, ok, run};
+
+/// A server with one film on one host; players on another.
+struct Site {
+    // The server ends before its host.
+    server: Server,
+    scene: Scene,
+}
+
+/// Everything but the server.
+struct Scene {
+    hosts: TwoHosts,
+    data: PathBuf,
+    dir: tempfile::TempDir,
+}
+
+impl Site {
+    /// `None`, with the reason printed, if this process may not make one. `prepare` may change the hosts.
+    fn new(listen: &str, args: &[&str], film_secs: u64, prepare: impl FnOnce(&TwoHosts)) -> Option<Self> {
+        if !rustix::process::geteuid().is_root() {
+            eprintln!("skipped: network namespaces need root");
+            return None;
+        }
+        let dir = tempfile::tempdir().unwrap();
+        let store = dir.path().join("store");
+        let source = film(dir.path(), "film.ts", film_secs);
+        ok(&["add", "--quiet", source.to_str().unwrap(), "--store", store.to_str().unwrap()]);
+        let titles = std::fs::read_dir(store.join("titles")).unwrap();
+        let data = titles.map(|title| title.unwrap().path().join("data.ts")).find(|path| path.exists());
+        let hosts = TwoHosts::new(false).unwrap();
+        prepare(&hosts);
+        let mut command = hosts.on_server(Path::new(env!("CARGO_BIN_EXE_millrace")));
+        command.env_remove("MILLRACE_STORE").env_remove("RUST_LOG").env("MILLRACE_LOG", "info");
+        command.env("XDG_CACHE_HOME", dir.path().join("cache"));
+        command.args(["serve", "--listen", listen, "--cache", "32MiB", "--store"]).arg(&store).args(args);
+        let server = Server::spawn(command);
+        Some(Self { server, scene: Scene { hosts, data: data.expect("the title's data"), dir } })
+    }
+
+    /// Waits until this many devices are open: they are opened while all else begins.
+    fn opened(&mut self, devices: usize) {
+        let end = Instant::now() + Duration::from_secs(20);
+        while self.server.said("AF_XDP is open").len() < devices {
+            assert!(Instant::now() < end, "{devices} devices do not open: {:?}", self.server.log);
+            std::thread::sleep(Duration::from_millis(10));
+        }
+        assert_eq!(self.server.said("AF_XDP is open").len(), devices, "{:?}", self.server.log);
+    }
+
+    /// Ends the server; packets by the kernel, with or without its copy, and by AF_XDP.
+    fn sums(&mut self) -> (u64, u64) {
+        assert!(self.server.interrupt());
+        let line = self.server.wait_for("by AF_XDP", Duration::from_secs(20));
+        let before = |text: &str| {
+            let words: Vec<_> = line[..line.find(text).unwrap()].split_whitespace().collect();
+            words.last().unwrap().parse::<u64>().unwrap()
+        };
+        (before(" packets by the kernel") + before(" without its copy"), before(" by AF_XDP"))
+    }
+}
+
+impl Scene {
+    /// Plays on the client host; the report, and whether what came is the film to the byte.
+    fn play(&self) -> (serde_json::Value, bool) {
+        let copy = self.dir.path().join("copy.ts");
+        let url = format!("rtsp://{SERVER_IP}:8554/film");
+        let args = ["play", &url, "--stats", "json", "--transport", "udp", "-o", copy.to_str().unwrap()];
+        let done = self.hosts.on_client(|| run(&args)).unwrap();
+        let text = String::from_utf8(done.stdout).unwrap();
+        let report = serde_json::from_str(&text)
+            .unwrap_or_else(|e| panic!("{e}: {text} {}", String::from_utf8_lossy(&done.stderr)));
+        let same = std::fs::read(&copy).unwrap() == std::fs::read(&self.data).unwrap();
+        (report, same)
+    }
+
+    fn packets(&self) -> u64 {
+        std::fs::metadata(&self.data).unwrap().len().div_ceil(1316)
+    }
+
+    /// Changes an interface of the server's host.
+    fn ip(&self, args: &str) {
+        ip(&self.hosts.server, args);
+    }
+}
+
+fn ip(namespace: &str, args: &str) {
+    let output = Command::new("ip").args(["-n", namespace]).args(args.split_whitespace()).output().unwrap();
+    assert!(output.status.success(), "ip -n {namespace} {args}: {output:?}");
+}
+
+const LISTEN: &str = "10.77.0.1:8554";
+
+#[test]
+fn a_film_by_af_xdp_arrives_byte_for_byte() {
+    let args = ["--backend", "xdp", "--xdp-interface", "vs"];
+    let Some(mut site) = Site::new(LISTEN, &args, 4, |_| ()) else { return };
+    site.opened(1);
+    let (report, same) = site.scene.play();
+    assert!(same, "{report}");
+    let (_, xdp) = site.sums();
+    // A new viewer's first bursts go by the kernel, until its next hop is known.
+    assert!(xdp * 2 > site.scene.packets(), "{xdp} of {} by AF_XDP", site.scene.packets());
+}
+
+#[test]
+fn the_best_way_is_measured_once_and_used() {
+    let args = ["--xdp-interface", "vs"];
+    let Some(mut site) = Site::new(LISTEN, &args, 2, |_| ()) else { return };
+    assert_eq!(site.server.said("measured now").len(), 1, "{:?}", site.server.log);
+    let kept = std::fs::read_to_string(site.scene.dir.path().join("cache/millrace/ways-out.json")).unwrap();
+    assert!(kept.contains("\"vs\"") && kept.contains("\"kernel\""), "{kept}");
+    let (report, same) = site.scene.play();
+    assert!(same, "{report}");
+    let (kernel, xdp) = site.sums();
+    assert!(kernel + xdp >= site.scene.packets());
+}
+
+#[test]
+fn a_link_that_goes_down_and_comes_back_loses_packets_but_no_viewer() {
+    let args = ["--backend", "xdp", "--xdp-interface", "vs"];
+    let Some(mut site) = Site::new(LISTEN, &args, 12, |_| ()) else { return };
+    let report = std::thread::scope(|scope| {
+        let scene = &site.scene;
+        let player = scope.spawn(move || scene.play().0);
+        // In the middle of the film.
+        std::thread::sleep(Duration::from_secs(3));
+        scene.ip("link set vs down");
+        std::thread::sleep(Duration::from_millis(700));
+        scene.ip("link set vs up");
+        player.join().unwrap()
+    });
+    assert_eq!(report["end"], "bye", "the film was played to its end: {report}");
+    let (received, lost) = (report["packets"].as_u64(), report["sequence"]["lost"].as_u64());
+    let (received, lost) = (received.unwrap(), lost.unwrap());
+    assert_eq!(received + lost, site.scene.packets(), "{report}");
+    assert!(lost > 0 && lost < received / 2, "{report}");
+    // A device that was asked to send meanwhile has died and was opened again; one that was not has survived.
+    let deaths = site.server.said("its viewers go on by the kernel").len();
+    assert_eq!(site.server.said("vs: AF_XDP is open").len(), 1 + deaths, "{:?}", site.server.log);
+    let (_, xdp) = site.sums();
+    assert!(xdp * 2 > site.scene.packets(), "{xdp} of {} by AF_XDP", site.scene.packets());
+}
+
+#[test]
+fn an_interface_that_disappears_takes_nobody_else_along() {
+    let second = |hosts: &TwoHosts| {
+        ip(&hosts.server, &format!("link add ws type veth peer name wc netns {}", hosts.client));
+        for (ns, device, address) in [(&hosts.server, "ws", "10.78.0.1"), (&hosts.client, "wc", "10.78.0.2")]
+        {
+            ip(ns, &format!("addr add {address}/24 dev {device}"));
+            ip(ns, &format!("link set {device} up"));
+        }
+    };
+    let args = ["--backend", "xdp", "--xdp-interface", "vs", "--xdp-interface", "ws"];
+    let Some(mut site) = Site::new("0.0.0.0:8554", &args, 8, second) else { return };
+    site.opened(2);
+    let mut other = site
+        .scene
+        .hosts
+        .on_client(|| {
+            let mut command = millrace();
+            command.args(["play", "rtsp://10.78.0.1:8554/film", "--transport", "udp", "-o", "null"]);
+            command.stdout(Stdio::null()).stderr(Stdio::null()).spawn().unwrap()
+        })
+        .unwrap();
+    let (report, same) = std::thread::scope(|scope| {
+        let scene = &site.scene;
+        let player = scope.spawn(move || scene.play());
+        std::thread::sleep(Duration::from_secs(2));
+        scene.ip("link del ws");
+        player.join().unwrap()
+    });
+    assert!(same, "{report}");
+    let _ = other.kill();
+    let _ = other.wait();
+    let lost = site.server.said("its viewers go on by the kernel");
+    assert!(lost.len() == 1 && lost[0].contains("ws"), "{lost:?}");
+    let (_, xdp) = site.sums();
+    assert!(xdp * 2 > site.scene.packets());
+}
+
+#[test]
+fn a_wrong_interface_is_named_at_once() {
+    let dir = tempfile::tempdir().unwrap();
+    let store = dir.path().to_str().unwrap();
+    let serve = ["serve", "--listen", "127.0.0.1:0", "--cache", "32MiB", "--store", store];
+    let error = fails(&[&serve[..], &["--xdp-interface", "eht9"]].concat());
+    assert!(error.contains("--xdp-interface: eht9: no such interface") && error.contains("lo"), "{error}");
+    let error = fails(&[&serve[..], &["--backend", "xdp"]].concat());
+    assert!(error.contains("--xdp-interface eth0"), "{error}");
+}
+
+#[test]
+fn without_privileges_the_kernel_serves() {
+    let dir = tempfile::tempdir().unwrap();
+    let store = dir.path().join("store");
+    let source = film(dir.path(), "film.ts", 2);
+    ok(&["add", "--quiet", source.to_str().unwrap(), "--store", store.to_str().unwrap()]);
+    if !rustix::process::geteuid().is_root() {
+        eprintln!("skipped: needs root to give up what root may");
+        return;
+    }
+    let hosts = TwoHosts::new(false).unwrap();
+    let mut command = Command::new("ip");
+    command.args(["netns", "exec", &hosts.server, "setpriv", "--bounding-set=-all", "--inh-caps=-all"]);
+    command.arg(env!("CARGO_BIN_EXE_millrace"));
+    command.env_remove("MILLRACE_STORE").env("XDG_CACHE_HOME", dir.path().join("cache"));
+    command.args(["serve", "--listen", LISTEN, "--cache", "32MiB", "--store"]).arg(&store);
+    command.args(["--backend", "xdp", "--xdp-interface", "vs"]);
+    let mut server = Server::spawn(command);
+    let said = server.said("AF_XDP is not used, kernel sockets are");
+    assert!(said.len() == 1 && said[0].contains("vs"), "{:?}", server.log);
+    let args = ["play", "rtsp://10.77.0.1:8554/film", "--transport", "udp", "-o", "null"];
+    let done = hosts.on_client(|| run(&args)).unwrap();
+    assert!(done.status.success(), "{done:?}");
+    assert!(server.interrupt());
+}

@@ -1,0 +1,139 @@
+use std::sync::mpsc::{Receiver, Sender, channel};
+
+use super::*;
+
+/// Waits for a condition that another thread brings about.
+fn until(what: &str, condition: impl Fn() -> bool) {
+    for _ in 0..10_000 {
+        if condition() {
+            return;
+        }
+        std::thread::sleep(Duration::from_millis(1));
+    }
+    panic!("{what} does not happen");
+}
+
+/// A blocking call that hangs until it is let go.
+fn hanging() -> (Sender<()>, impl FnOnce() -> u32 + Send + 'static) {
+    let (go, gate): (_, Receiver<()>) = channel();
+    (go, move || {
+        let _ = gate.recv();
+        7
+    })
+}
+
+#[test]
+fn calls_bring_their_results_and_one_thread_is_kept() {
+    let blocking = BlockingCalls::default();
+    let thread = || std::thread::current().id();
+    let first = blocking.send(Timeout::Call, thread).unwrap();
+    until("the thread is idle", || blocking.shared.idle.lock().unwrap().is_some());
+    assert_eq!(blocking.send(Timeout::Call, thread), Ok(first));
+    assert_ne!(first, std::thread::current().id());
+    until("all are back", || blocking.shared.out.load(Ordering::SeqCst) == 0);
+    assert!(!blocking.hangs());
+}
+
+#[test]
+fn who_is_given_up_keeps_others_away_until_it_comes_back() {
+    let blocking = BlockingCalls::default();
+    let (go, work) = hanging();
+    assert_eq!(blocking.begin(Timeout::Call, work).unwrap().take(Timeout::Call), Err(TimedOut));
+    assert!(blocking.hangs());
+    // At once: none of the limits has to pass.
+    assert_eq!(blocking.send(Timeout::Work, || 1), Err(TimedOut));
+    assert_eq!(blocking.send(Timeout::Brief, || 1), Err(TimedOut));
+    go.send(()).unwrap();
+    until("it comes back", || !blocking.hangs());
+    assert_eq!(blocking.send(Timeout::Call, || 1), Ok(1));
+}
+
+#[test]
+fn brief_timeout_says_nothing_of_the_disk_but_is_asked_for_once() {
+    let blocking = BlockingCalls::default();
+    let (go, work) = hanging();
+    assert_eq!(blocking.send(Timeout::Brief, work), Err(TimedOut));
+    assert!(!blocking.hangs());
+    assert_eq!(blocking.begin(Timeout::Brief, || 1).err(), Some(TimedOut));
+    // Who has more time still asks.
+    assert_eq!(blocking.send(Timeout::Call, || 2), Ok(2));
+    go.send(()).unwrap();
+    until("it comes back", || blocking.shared.late.load(Ordering::SeqCst) == 0);
+    assert_eq!(blocking.send(Timeout::Brief, || 3), Ok(3));
+}
+
+#[test]
+fn who_has_a_result_may_send_the_next_at_once() {
+    let blocking = BlockingCalls::default();
+    for n in 0..1000 {
+        assert_eq!(blocking.send(Timeout::Call, move || n), Ok(n));
+        assert_eq!(
+            blocking.shared.out.load(Ordering::SeqCst),
+            0,
+            "it counts as back before its result is there"
+        );
+    }
+}
+
+#[test]
+fn no_more_than_so_many_threads_are_sent() {
+    let blocking = BlockingCalls::default();
+    let (mut handles, mut pending) = (Vec::new(), Vec::new());
+    for _ in 0..MAX_DISK_CALLS {
+        let (go, work) = hanging();
+        handles.push(go);
+        pending.push(blocking.begin(Timeout::Call, work).unwrap());
+    }
+    assert_eq!(blocking.begin(Timeout::Call, || 1).err(), Some(TimedOut));
+    drop(handles);
+    for blocking in pending {
+        assert_eq!(blocking.wait(Timeout::Work), Ok(7));
+    }
+    until("all are back", || blocking.shared.out.load(Ordering::SeqCst) == 0);
+    assert_eq!(blocking.send(Timeout::Call, || 1), Ok(1));
+}
+
+#[test]
+fn who_only_looks_gives_nothing_up() {
+    let blocking = BlockingCalls::default();
+    let (go, work) = hanging();
+    let pending = blocking.begin(Timeout::Brief, work).unwrap();
+    assert_eq!(pending.look(Timeout::Brief), Ok(None));
+    assert_eq!((blocking.hangs(), blocking.send(Timeout::Brief, || 1)), (false, Ok(1)));
+    go.send(()).unwrap();
+    assert_eq!(pending.look(Timeout::Work), Ok(Some(7)));
+}
+
+#[test]
+fn one_that_panics_counts_as_back() {
+    let blocking = BlockingCalls::default();
+    let silent = || -> u32 { std::panic::resume_unwind(Box::new("on purpose")) };
+    assert_eq!(blocking.send(Timeout::Call, silent), Err(TimedOut));
+    until("it is counted", || blocking.shared.out.load(Ordering::SeqCst) == 0);
+    assert_eq!(blocking.send(Timeout::Call, || 1), Ok(1));
+}
+
+/// A thread that has had no processor yet has asked no disk.
+#[test]
+fn a_thread_that_has_not_begun_is_waited_for_longer() {
+    let pending = |has_begun| {
+        let (sender, result) = sync_channel(1);
+        let fate = Arc::new(AtomicU8::new(AWAITED));
+        let has_begun = Arc::new(AtomicBool::new(has_begun));
+        (sender, Pending { shared: Arc::default(), fate, has_begun, result })
+    };
+    let limit = Duration::from_millis(500);
+    let (sender, late) = pending(false);
+    std::thread::scope(|scope| {
+        scope.spawn(move || {
+            std::thread::sleep(limit * 3 / 2);
+            sender.send(7).unwrap();
+        });
+        assert_eq!(late.wait_for(Timeout::Brief, limit), Ok(7));
+    });
+    for has_begun in [true, false] {
+        let (sender, never) = pending(has_begun);
+        assert_eq!(never.wait_for(Timeout::Brief, Duration::from_millis(1)), Err(TimedOut));
+        drop::<SyncSender<i32>>(sender);
+    }
+}

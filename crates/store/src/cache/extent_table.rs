@@ -1,0 +1,294 @@
+//! What lies in the arena: which extent of it holds what, which are free, which may go.
+
+use std::collections::HashMap;
+use std::sync::Arc;
+
+use millrace_core::ids::TitleRef;
+use millrace_core::limits::CACHE_SPACE_RETRY_NS;
+use millrace_core::pool::{ExtentArena, ExtentContent, Fill, Lease};
+
+use super::evict::{Candidate, Freshness, Victims};
+use super::plan::ExtentKey;
+use super::playheads::{NextUse, Ns};
+use super::titles::Titles;
+
+#[derive(Clone, Copy, Debug)]
+enum Slot {
+    /// Free, or being filled by whoever took it.
+    Empty,
+    /// Filled.
+    Held {
+        content: ExtentContent,
+        /// Media time of its first packet.
+        start_ns: Ns,
+        /// Stamp of its last use.
+        used: u64,
+    },
+    /// Filled with what nobody may have any more (its title is closed, or it has holes and is here, or can be
+    /// had, without by now), but
+    /// still lent out.
+    Orphan,
+}
+
+/// What an extent is wanted for: what may go for it.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Brings {
+    /// Somebody waits for it and needs it soon: anything may go.
+    Demand,
+    /// It is needed at this moment: only what is needed later may go.
+    Ahead(Ns),
+    /// A playhead will need it some time later: only what nobody will read may go. What is read early takes room early, and
+    /// what has to go for it is read once more: no need for that yet.
+    FarAhead,
+}
+
+impl Brings {
+    fn displaces(self, next_use: NextUse) -> bool {
+        match self {
+            Self::Demand => true,
+            Self::Ahead(need) => next_use > NextUse::At(need),
+            Self::FarAhead => next_use == NextUse::Never,
+        }
+    }
+}
+
+/// The arena's extents and what they hold.
+pub(super) struct ExtentTable {
+    arena: Arc<ExtentArena>,
+    slots: Box<[Slot]>,
+    free: Vec<u32>,
+    orphans: Vec<u32>,
+    by_key: HashMap<ExtentKey, u32>,
+    victims: Victims,
+    stamp: u64,
+    evictions: usize,
+}
+
+impl ExtentTable {
+    /// An empty extent table. The arena belongs to it: nobody else fills or reclaims its extents.
+    pub(super) fn new(arena: Arc<ExtentArena>) -> Self {
+        let extents = arena.extents();
+        Self {
+            slots: vec![Slot::Empty; extents as usize].into(),
+            free: (0..extents).rev().collect(),
+            orphans: Vec::new(),
+            by_key: HashMap::with_capacity(extents as usize),
+            victims: Victims::new(extents as usize),
+            stamp: 0,
+            evictions: 0,
+            arena,
+        }
+    }
+
+    /// Extents that are free.
+    pub(super) fn free(&self) -> usize {
+        self.free.len()
+    }
+
+    /// Extents that can be lent.
+    pub(super) fn held(&self) -> usize {
+        self.by_key.len()
+    }
+
+    /// Extents evicted so far.
+    pub(super) fn evictions(&self) -> usize {
+        self.evictions
+    }
+
+    /// Extents that nobody may have any more and that are still lent out.
+    pub(super) fn orphans(&self) -> usize {
+        self.orphans.len()
+    }
+
+    /// Whether this is here, as whole as somebody needs it who can do without `spare` packets of a codeword, or as whole as it
+    /// can be had.
+    pub(super) fn holds(&self, key: ExtentKey, spare: u8) -> bool {
+        self.held_spare(key).is_some_and(|held| does(held, spare))
+    }
+
+    fn held_spare(&self, key: ExtentKey) -> Option<u8> {
+        match self.slots[*self.by_key.get(&key)? as usize] {
+            Slot::Held { content, .. } => Some(content.spare),
+            _ => None,
+        }
+    }
+
+    /// Lends an extent to somebody who can do without `spare` packets of a codeword, if it is here and as whole as that.
+    pub(super) fn lend(&mut self, key: ExtentKey, spare: u8) -> Option<Lease> {
+        let slot = *self.by_key.get(&key)?;
+        let Slot::Held { content, used, .. } = &mut self.slots[slot as usize] else { return None };
+        if !does(content.spare, spare) {
+            return None;
+        }
+        self.stamp += 1;
+        *used = self.stamp;
+        self.arena.lend(slot, *content)
+    }
+
+    /// Puts what was read where it can be lent, in place of the same with more holes. What is damaged can be lent to everybody,
+    /// so it takes the place of anything that cannot, and what was read later that of what was read before.
+    pub(super) fn put(&mut self, fill: Fill, content: ExtentContent, start_ns: Ns) {
+        let key = ExtentKey { title: content.title, extent: content.number };
+        let damaged = ExtentContent::DAMAGED;
+        let keeps = |held| held == 0 || (held <= content.spare && content.spare != damaged);
+        if self.held_spare(key).is_some_and(keeps) {
+            return self.give_back(fill);
+        }
+        let slot = fill.extent();
+        fill.publish();
+        self.stamp += 1;
+        self.slots[slot as usize] = Slot::Held { content, start_ns, used: self.stamp };
+        if let Some(older) = self.by_key.insert(key, slot) {
+            self.retire(older);
+        }
+    }
+
+    /// A slot whose content is not to be lent any more, nor in the table: free, as soon as nobody has it.
+    fn retire(&mut self, slot: u32) {
+        if self.arena.reclaim(slot) {
+            self.slots[slot as usize] = Slot::Empty;
+            self.free.push(slot);
+        } else {
+            self.slots[slot as usize] = Slot::Orphan;
+            self.orphans.push(slot);
+        }
+    }
+
+    /// Takes back an extent that was taken but not filled.
+    pub(super) fn give_back(&mut self, fill: Fill) {
+        let slot = fill.extent();
+        drop(fill);
+        self.free.push(slot);
+    }
+
+    /// An extent to fill: a free one, or the one whose next use is latest, if that may go for this. `None`: there is
+    /// no room now.
+    pub(super) fn take(&mut self, now: Ns, brings: Brings, titles: &mut Titles) -> Option<Fill> {
+        loop {
+            let slot = match self.free.pop() {
+                Some(slot) => slot,
+                None => self.evict(now, brings, titles)?,
+            };
+            if let Some(fill) = self.arena.fill(slot) {
+                return Some(fill);
+            }
+            // Somebody else writes into our arena: this extent is none of ours, do without it.
+        }
+    }
+
+    /// Something may have been given back: look again even if nothing could go a moment ago.
+    pub(super) fn retry(&mut self) {
+        self.victims.retry();
+    }
+
+    fn evict(&mut self, now: Ns, brings: Brings, titles: &mut Titles) -> Option<u32> {
+        loop {
+            match self.victims.freshness(now, CACHE_SPACE_RETRY_NS as Ns) {
+                Freshness::Good => {}
+                Freshness::Stale => self.choose(now, titles),
+                Freshness::Nothing => return None,
+            }
+            let victim = self.victims.peek()?;
+            let next_use = match self.slots[victim.slot as usize] {
+                Slot::Held { content, start_ns, used } if used == victim.used => {
+                    next_use(titles, &content, start_ns)
+                }
+                _ => {
+                    self.victims.pop();
+                    continue;
+                }
+            };
+            if next_use < self.victims.cut() {
+                self.victims.pop(); // somebody has turned up who needs it sooner than what was left out
+            } else if !brings.displaces(next_use) {
+                return None;
+            } else {
+                self.victims.pop();
+                if self.drop_held(victim.slot) {
+                    self.evictions += 1;
+                    return Some(victim.slot);
+                }
+            }
+        }
+    }
+
+    fn choose(&mut self, now: Ns, titles: &mut Titles) {
+        let heads: usize = titles.iter_mut().map(|title| title.heads.freeze()).sum();
+        let arena = &self.arena;
+        let held = self.slots.iter().enumerate().filter_map(|(slot, held)| match held {
+            Slot::Held { content, start_ns, used } if arena.leases(slot as u32) == 0 => {
+                let next_use = next_use(titles, content, *start_ns);
+                Some(Candidate { slot: slot as u32, next_use, used: *used })
+            }
+            _ => None,
+        });
+        self.victims.choose(now, self.slots.len() + heads, held);
+    }
+
+    /// Frees a held slot in the arena and in the tables; `false`: it is lent out.
+    fn drop_held(&mut self, slot: u32) -> bool {
+        let Slot::Held { content, .. } = self.slots[slot as usize] else { return false };
+        if !self.arena.reclaim(slot) {
+            return false;
+        }
+        self.by_key.remove(&ExtentKey { title: content.title, extent: content.number });
+        self.slots[slot as usize] = Slot::Empty;
+        true
+    }
+
+    /// Drops everything of a title; what is still lent out goes when it comes back ([`ExtentTable::sweep`]).
+    pub(super) fn drop_title(&mut self, title: TitleRef) {
+        self.drop_those(|content| content.title == title);
+    }
+
+    /// The same of everything with holes: what is missing there can be had now.
+    pub(super) fn drop_holes(&mut self) {
+        self.drop_those(|content| content.spare > 0);
+    }
+
+    /// Drops an extent if it is damaged: it may have been repaired.
+    pub(super) fn drop_damaged(&mut self, key: ExtentKey) {
+        if self.held_spare(key) == Some(ExtentContent::DAMAGED)
+            && let Some(slot) = self.by_key.remove(&key)
+        {
+            self.retire(slot);
+        }
+    }
+
+    fn drop_those(&mut self, are: impl Fn(&ExtentContent) -> bool) {
+        for slot in 0..self.slots.len() as u32 {
+            if let Slot::Held { content, .. } = self.slots[slot as usize]
+                && are(&content)
+            {
+                self.by_key.remove(&ExtentKey { title: content.title, extent: content.number });
+                self.retire(slot);
+            }
+        }
+    }
+
+    /// Frees the extents that nobody may have any more and that have come back.
+    pub(super) fn sweep(&mut self) {
+        let (arena, slots, free) = (&self.arena, &mut self.slots, &mut self.free);
+        self.orphans.retain(|&slot| {
+            let back = arena.reclaim(slot);
+            if back {
+                slots[slot as usize] = Slot::Empty;
+                free.push(slot);
+            }
+            !back
+        });
+    }
+}
+
+/// Whether what has been read with `held` holes does for somebody who can do without `spare` packets of a codeword.
+fn does(held: u8, spare: u8) -> bool {
+    held <= spare || held == ExtentContent::DAMAGED
+}
+
+fn next_use(titles: &mut Titles, content: &ExtentContent, start_ns: Ns) -> NextUse {
+    titles.get_mut(content.title).map_or(NextUse::Never, |t| t.heads.next_use(content.number, start_ns))
+}
+
+#[cfg(test)]
+#[path = "extent_table_tests.rs"]
+mod tests;

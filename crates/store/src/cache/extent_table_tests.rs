@@ -1,0 +1,165 @@
+use millrace_core::packet::WireLayout;
+use millrace_core::pool::HeapRegion;
+
+use super::super::playheads::{Place, StreamKey};
+use super::super::sample::Sample;
+use super::super::source::OpenTitle;
+use super::*;
+
+const SECOND: Ns = 1_000_000_000;
+
+struct World {
+    extent_table: ExtentTable,
+    titles: Titles,
+    title: TitleRef,
+}
+
+impl World {
+    fn new(extents: usize) -> Self {
+        let mut titles = Titles::default();
+        let sample = Sample::new(1316, 5000);
+        let title = titles.add(OpenTitle::new(Box::new(sample.open()))).unwrap();
+        let arena = ExtentArena::new(Box::new(HeapRegion::new(extents)));
+        Self { extent_table: ExtentTable::new(arena), titles, title }
+    }
+
+    fn key(&self, extent: u32) -> ExtentKey {
+        ExtentKey { title: self.title, extent }
+    }
+
+    fn put(&mut self, fill: Fill, extent: u32) {
+        let layout = WireLayout::new(1316).unwrap();
+        let content = ExtentContent {
+            title: self.title,
+            number: extent,
+            first_packet: extent * 196,
+            packets: 196,
+            last_packet_bytes: 1316,
+            layout,
+            spare: 0,
+        };
+        self.extent_table.put(fill, content, Ns::from(extent) * SECOND);
+    }
+
+    fn load(&mut self, extents: impl IntoIterator<Item = u32>) {
+        for extent in extents {
+            let fill = self.extent_table.take(0, Brings::Demand, &mut self.titles).unwrap();
+            self.put(fill, extent);
+        }
+    }
+
+    fn head(&mut self, index: u32, extent: u32, offset: Ns) {
+        let place = Place { extent, offset };
+        self.titles.get_mut(self.title).unwrap().heads.place(StreamKey { handle: 0, index }, None, place);
+    }
+
+    fn held(&self) -> Vec<u32> {
+        (0..1000).filter(|&extent| self.extent_table.holds(self.key(extent), 0)).collect()
+    }
+}
+
+#[test]
+fn what_nobody_will_reach_goes_first_oldest_use_first_then_what_is_needed_last() {
+    let mut world = World::new(6);
+    world.load(0..6);
+    world.head(0, 2, 0); // needs 2, 3, 4, 5; nobody needs 0 and 1
+    drop(world.extent_table.lend(world.key(0), 0));
+    let (mut gone, mut kept) = (Vec::new(), Vec::new());
+    for _ in 0..5 {
+        let before = world.held();
+        let fill = world.extent_table.take(0, Brings::Demand, &mut world.titles).unwrap();
+        let after = world.held();
+        gone.extend(before.into_iter().filter(|extent| !after.contains(extent)));
+        kept.push(fill); // so that the next round has to evict again
+    }
+    assert_eq!(gone, [1, 0, 5, 4, 3], "0 was used after 1");
+    assert_eq!(world.extent_table.evictions(), 5);
+}
+
+#[test]
+fn a_read_ahead_does_not_displace_what_is_needed_as_soon() {
+    let mut world = World::new(4);
+    world.load(0..4);
+    world.head(0, 0, 0);
+    let (same, sooner) = (Brings::Ahead(3 * SECOND), Brings::Ahead(3 * SECOND - 1));
+    assert!(world.extent_table.take(0, same, &mut world.titles).is_none(), "extent 3 is needed then too");
+    assert!(
+        world.extent_table.take(0, Brings::FarAhead, &mut world.titles).is_none(),
+        "everything is needed"
+    );
+    assert!(world.extent_table.take(0, sooner, &mut world.titles).is_some());
+    assert_eq!(world.held(), [0, 1, 2]);
+    assert!(world.extent_table.take(0, Brings::Demand, &mut world.titles).is_some(), "somebody waits");
+    assert_eq!(world.held(), [0, 1]);
+    let (from, to) = (Place { extent: 0, offset: 0 }, Place { extent: 1, offset: 0 });
+    let heads = &mut world.titles.get_mut(world.title).unwrap().heads;
+    heads.place(StreamKey { handle: 0, index: 0 }, Some(from), to);
+    assert!(
+        world.extent_table.take(0, Brings::FarAhead, &mut world.titles).is_some(),
+        "nobody needs extent 0"
+    );
+    assert_eq!(world.held(), [1]);
+}
+
+#[test]
+fn a_viewer_who_turns_up_saves_what_he_needs() {
+    let mut world = World::new(64 * 8);
+    world.load(0..64 * 8);
+    let fill = world.extent_table.take(0, Brings::Demand, &mut world.titles).unwrap(); // the batch: 0 to 7, nobody needs them
+    drop(fill);
+    world.head(0, 2, 0);
+    for expected in [1, 64 * 8 - 1, 64 * 8 - 2] {
+        let before = world.held();
+        assert!(before.contains(&expected));
+        drop(world.extent_table.take(0, Brings::Demand, &mut world.titles).unwrap());
+        assert!(!world.extent_table.holds(world.key(expected), 0), "{expected} goes, not {before:?}");
+    }
+}
+
+#[test]
+fn what_is_lent_stays_and_when_all_is_lent_there_is_no_room() {
+    let mut world = World::new(3);
+    world.load(0..3);
+    let mut leases: Vec<_> =
+        (0..3).map(|extent| world.extent_table.lend(world.key(extent), 0).unwrap()).collect();
+    assert!(world.extent_table.take(0, Brings::Demand, &mut world.titles).is_none());
+    drop(leases.remove(1));
+    assert!(world.extent_table.take(1, Brings::Demand, &mut world.titles).is_none(), "looked a moment ago");
+    world.extent_table.retry();
+    let fill = world.extent_table.take(1, Brings::Demand, &mut world.titles).unwrap();
+    assert_eq!(world.held(), [0, 2]);
+    drop((fill, leases));
+}
+
+#[test]
+fn what_is_lent_out_of_a_closed_title_is_freed_when_it_comes_back() {
+    let mut world = World::new(4);
+    world.load(0..4);
+    let lease = world.extent_table.lend(world.key(2), 0).unwrap();
+    world.titles.remove(world.title).unwrap();
+    world.extent_table.drop_title(world.title);
+    assert_eq!(
+        (world.extent_table.free(), world.extent_table.held(), world.extent_table.orphans()),
+        (3, 0, 1)
+    );
+    assert!(world.extent_table.lend(world.key(2), 0).is_none());
+    world.extent_table.sweep();
+    assert_eq!(world.extent_table.orphans(), 1);
+    assert_eq!(lease.content().number, 2, "still good");
+    drop(lease);
+    world.extent_table.sweep();
+    assert_eq!((world.extent_table.free(), world.extent_table.orphans()), (4, 0));
+}
+
+#[test]
+fn a_fill_that_failed_is_free_again_and_foreign_extents_are_left_alone() {
+    let mut world = World::new(2);
+    let foreign = world.extent_table.arena.fill(0).unwrap();
+    let fill = world.extent_table.take(0, Brings::Demand, &mut world.titles).unwrap();
+    assert_eq!(fill.extent(), 1);
+    assert!(world.extent_table.take(0, Brings::Demand, &mut world.titles).is_none());
+    world.extent_table.give_back(fill);
+    assert_eq!(world.extent_table.free(), 1);
+    foreign.publish();
+    assert!(world.extent_table.take(0, Brings::Demand, &mut world.titles).is_some());
+}

@@ -1,0 +1,93 @@
+use std::sync::atomic::AtomicUsize;
+
+use millrace_core::time::Instant;
+
+use super::*;
+
+#[derive(Default)]
+struct CountingBell(AtomicUsize);
+
+impl Doorbell for CountingBell {
+    fn ring(&self) {
+        self.0.fetch_add(1, Ordering::Relaxed);
+    }
+}
+
+fn handle() -> (CacheHandle, ManagerEnd, Arc<CountingBell>, Arc<EventBell>) {
+    let (wake, bell) = (Arc::new(EventBell::new().unwrap()), Arc::new(CountingBell::default()));
+    let (handle, end) = pair(Arc::clone(&wake), Arc::clone(&bell) as Arc<dyn Doorbell>);
+    (handle, end, bell, wake)
+}
+
+fn id(index: u32) -> StreamId {
+    StreamId { index, generation: 1 }
+}
+
+fn want(index: u32) -> Want {
+    Want { stream: id(index), title: TitleRef(3), extent: index, by: Instant(5), spare: 0 }
+}
+
+fn grant(index: u32) -> Grant {
+    Grant { stream: id(index), title: TitleRef(3), extent: index, lease: Err(ReadFailure::NoTitle) }
+}
+
+#[test]
+fn asks_arrive_in_order_and_a_refused_engine_hears_when_there_is_room() {
+    let (mut handle, mut end, bell, _) = handle();
+    for index in 0..RING_RECORDS as u32 {
+        assert!(handle.want(&want(index)));
+    }
+    assert!(!handle.want(&want(0)) && !handle.leave(id(0)), "full");
+    end.ring();
+    assert_eq!(bell.0.load(Ordering::Relaxed), 0, "there is no room yet");
+    assert_eq!(end.take(), Some(Ask::Want(want(0))));
+    assert!(end.has_work());
+    end.ring();
+    end.ring();
+    assert_eq!(bell.0.load(Ordering::Relaxed), 1);
+    assert!(handle.leave(id(9)));
+    for index in 1..RING_RECORDS as u32 {
+        assert_eq!(end.take(), Some(Ask::Want(want(index))));
+    }
+    assert_eq!((end.take(), end.take()), (Some(Ask::Leave(id(9))), None));
+    assert!(!end.has_work());
+    // Refused, and all is taken before the manager looks: it must not sleep before it has rung.
+    while handle.leave(id(1)) {}
+    while end.take().is_some() {}
+    assert!(end.has_work());
+    end.ring();
+    assert_eq!((end.has_work(), bell.0.load(Ordering::Relaxed)), (false, 2));
+}
+
+#[test]
+fn grants_that_find_no_room_are_held_and_asks_wait_for_them() {
+    let (mut handle, mut end, bell, wake) = handle();
+    let count = RING_RECORDS as u32 + 10;
+    (0..count).for_each(|index| end.give(grant(index)));
+    end.ring();
+    assert_eq!((end.held.len(), bell.0.load(Ordering::Relaxed)), (10, 1));
+    assert!(handle.want(&want(1)));
+    assert_eq!(end.take(), None, "first the engine takes its grants");
+    assert!(!end.has_work(), "nothing that can be done now");
+    wake.announce_sleep();
+    assert_eq!(handle.poll().unwrap().stream, id(0));
+    wake.sleep(None); // returns because taking a grant rang
+    end.flush();
+    assert_eq!(end.held.len(), 9);
+    for index in 1..count {
+        end.flush();
+        assert_eq!(handle.poll().unwrap().stream, id(index));
+    }
+    assert!(handle.poll().is_none() && handle.is_quiet());
+    assert_eq!(end.take(), Some(Ask::Want(want(1))));
+}
+
+#[test]
+fn a_dropped_handle_is_noticed() {
+    let (handle, end, _, wake) = handle();
+    assert!(!end.is_gone());
+    wake.announce_sleep();
+    drop(handle);
+    wake.sleep(None); // returns because the drop rang
+    assert!(end.is_gone() && end.has_work());
+}

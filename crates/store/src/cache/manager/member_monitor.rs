@@ -1,0 +1,289 @@
+//! The manager's care for the members of the volume: who is asked, who is probed, what is counted.
+
+use std::sync::Arc;
+
+use millrace_core::ids::TitleRef;
+use millrace_core::limits::MAX_MEMBERS;
+use millrace_core::time::Instant;
+
+use super::super::health::{Health, MemberHealth, Outcome, Standing};
+use super::super::order::{MemberView, Order, Role, SpanOrder, SpanResult, bit};
+use super::super::read::Owed;
+use super::super::stats::Counters;
+use crate::members::Members;
+
+/// A probe reads so much of what it reads again.
+const PROBE_BYTES: u64 = 64 * 1024;
+
+/// The volume's list of members is looked at again after this time; it is brought up to date each second.
+const LOOK_NS: u64 = 250_000_000;
+
+/// Health of the members, and what is needed to look after it.
+pub(super) struct MemberMonitor {
+    health: Health,
+    counters: Arc<Counters>,
+    /// What each member gave rightly last: what a probe reads again.
+    known: [Option<(TitleRef, SpanOrder)>; MAX_MEMBERS],
+    /// Reads that were given up and have not ended, and the disk of their member when they were begun: at most what may be put
+    /// aside.
+    owed: Vec<(Owed, u32)>,
+    /// The member that is being probed.
+    probing: Option<u16>,
+    /// The members' epochs when they were last looked at.
+    epochs: [u32; MAX_MEMBERS],
+    /// Members seen, in a volume of several or with parity.
+    members: usize,
+    /// Members that are not healthy, as bits.
+    unwell: u32,
+    /// How often one has become healthy again, or has other files.
+    returns: u64,
+    /// The volume's own list, and when it was last looked at.
+    volume: Option<(Arc<Members>, Instant)>,
+}
+
+/// The members whose bits are set.
+pub(super) fn members_of(bits: u32) -> impl Iterator<Item = u16> {
+    (0..MAX_MEMBERS as u16).filter(move |&member| bits & bit(member) != 0)
+}
+
+impl MemberMonitor {
+    pub(super) fn new(counters: Arc<Counters>) -> Self {
+        let known = std::array::from_fn(|_| None);
+        let health = Health::default();
+        Self {
+            health,
+            counters,
+            known,
+            owed: Vec::new(),
+            probing: None,
+            epochs: [0; MAX_MEMBERS],
+            members: 0,
+            unwell: 0,
+            returns: 0,
+            volume: None,
+        }
+    }
+
+    /// The members are those of this volume.
+    pub(super) fn watch(&mut self, now: Instant, members: Arc<Members>) {
+        self.volume = Some((members, now));
+        self.take_standing(now);
+    }
+
+    /// Looks now and then at what the volume says of its members.
+    pub(super) fn look(&mut self, now: Instant) {
+        if let Some((_, at)) = &mut self.volume
+            && now.ns_since(*at) >= LOOK_NS
+        {
+            *at = now;
+            self.take_standing(now);
+        }
+    }
+
+    fn take_standing(&mut self, now: Instant) {
+        let Some((members, _)) = &self.volume else { return };
+        for member in 0..members.len().min(MAX_MEMBERS) as u16 {
+            let slot = usize::from(member);
+            if self.health.stand(now, member, Standing::of(members, member), members.disk(slot)) {
+                // That was on another disk.
+                self.known[slot] = None;
+            }
+            let epoch = members.epoch(slot);
+            if std::mem::replace(&mut self.epochs[slot], epoch) != epoch {
+                self.health.has_other_files(now, member);
+                self.returns += 1;
+            }
+        }
+        self.members = self.members.max(members.len().min(MAX_MEMBERS));
+        self.publish();
+    }
+
+    /// Counts how often a member has come back or was repaired: what was read before may lack what can be had now.
+    pub(super) fn returns(&self) -> u64 {
+        self.returns
+    }
+
+    /// Whom to ask.
+    pub(super) fn view(&self, now: Instant) -> MemberView {
+        self.health.view(now)
+    }
+
+    /// Members that owe answers to reads that were given up, as bits.
+    pub(super) fn owing(&self) -> u32 {
+        self.health.owing()
+    }
+
+    /// Counts what came of an order's spans, and what it says of the members. `wrong`: members whose bytes did not have
+    /// their sums; `late`: those that were given up. Gives the members whose spans have failed.
+    pub(super) fn note(
+        &mut self,
+        now: Instant,
+        title: TitleRef,
+        order: &Order,
+        results: &[SpanResult<'_>],
+        (wrong, late): (u32, u32),
+    ) -> u32 {
+        let (mut failed, mut noted, known) = (0, 0, self.members);
+        for (span, result) in order.spans.iter().zip(results) {
+            let Some(member) = span.member else { continue };
+            let Some(counters) = self.counters.of_members.get(usize::from(member)) else { continue };
+            self.members = self.members.max(usize::from(member) + 1);
+            match result {
+                Ok(bytes) => {
+                    counters.bytes.add(bytes.len() as u64);
+                    if wrong & bit(member) == 0 {
+                        counters.reads.add(1);
+                        self.remember(title, span);
+                    }
+                }
+                Err(libc::ETIMEDOUT) if late & bit(member) != 0 => failed |= bit(member),
+                // Not begun, or given up because of others: no fault of its own.
+                Err(libc::ETIMEDOUT) => {}
+                Err(errno) => {
+                    counters.note_error(*errno);
+                    failed |= bit(member);
+                    if noted & bit(member) == 0 {
+                        self.health.note(now, member, Outcome::Error(*errno));
+                    }
+                    noted |= bit(member);
+                }
+            }
+        }
+        for member in members_of(wrong) {
+            self.health.note(now, member, Outcome::Wrong);
+            self.counters.of_members[usize::from(member)].wrong.add(1);
+        }
+        if failed | wrong != 0 || self.members > known {
+            self.publish();
+        }
+        failed
+    }
+
+    /// Files of these members (slots) could not be opened.
+    pub(super) fn refused(&mut self, now: Instant, refusals: &[(u16, i32)]) {
+        for &(member, errno) in refusals {
+            let Some(counters) = self.counters.of_members.get(usize::from(member)) else { continue };
+            self.members = self.members.max(usize::from(member) + 1);
+            counters.note_error(errno);
+            self.health.note(now, member, Outcome::Error(errno));
+        }
+        if !refusals.is_empty() {
+            self.publish();
+        }
+    }
+
+    fn remember(&mut self, title: TitleRef, span: &SpanOrder) {
+        if let (Role::Data { .. } | Role::Parity { .. }, Some(member)) = (span.role, span.member)
+            && let Some(known) = self.known.get_mut(usize::from(member))
+        {
+            *known = Some((title, span.clone()));
+        }
+    }
+
+    /// A title is closed: its files are not kept open for probes.
+    pub(super) fn forget_title(&mut self, title: TitleRef) {
+        for known in &mut self.known {
+            if known.as_ref().is_some_and(|(of, _)| *of == title) {
+                *known = None;
+            }
+        }
+    }
+
+    /// Whether a file of a title is kept open for probes.
+    #[cfg(test)]
+    pub(super) fn remembers(&self, title: TitleRef) -> bool {
+        self.known.iter().flatten().any(|(of, _)| *of == title)
+    }
+
+    /// Something becomes of a read that no extent is waiting for.
+    #[cfg(test)]
+    pub(super) fn blame(&mut self, now: Instant, member: u16, outcome: Outcome) {
+        self.members = self.members.max(usize::from(member) + 1);
+        self.health.note(now, member, outcome);
+        self.publish();
+    }
+
+    /// These members have not answered in time.
+    pub(super) fn late(&mut self, now: Instant, members: u32) {
+        for member in members_of(members) {
+            self.health.note(now, member, Outcome::Late);
+            self.counters.of_members[usize::from(member)].late.add(1);
+        }
+        self.publish();
+    }
+
+    /// Reads that were begun at `since` have been given up.
+    pub(super) fn given_up(&mut self, since: Instant, owed: &[Owed]) {
+        for &owed in owed {
+            if let Some(disk) = self.health.stuck(owed.member, since) {
+                self.owed.push((owed, disk));
+            }
+        }
+        self.counters.hung_reads.add(owed.len() as u64);
+        self.publish();
+    }
+
+    /// A read that was given up has ended after all.
+    pub(super) fn came_late(&mut self, now: Instant, owed: Owed) {
+        if let Some(at) = self.owed.iter().position(|(known, _)| *known == owed) {
+            let (_, disk) = self.owed.swap_remove(at);
+            self.health.unstuck(now, owed.member, disk);
+        }
+        self.publish();
+    }
+
+    /// When a probe is due.
+    pub(super) fn poll_at(&self) -> Option<Instant> {
+        if self.probing.is_some() { None } else { self.health.poll_at() }
+    }
+
+    /// What to read, of which title, to see whether a suspended member is well again. [`MemberMonitor::probed`] has to follow.
+    pub(super) fn next_probe(&mut self, now: Instant) -> Option<(TitleRef, SpanOrder)> {
+        while self.probing.is_none() {
+            let member = self.health.next_probe(now)?;
+            self.counters.probes.add(1);
+            let known = self.known.get(usize::from(member)).and_then(Option::as_ref);
+            let Some((title, span)) = known else {
+                // Nothing is known that it should have: who reads from it next will see.
+                self.health.probed(now, member, true);
+                self.publish();
+                continue;
+            };
+            self.probing = Some(member);
+            let (title, mut span) = (*title, span.clone());
+            span.bytes.end = span.bytes.end.min(span.bytes.start + PROBE_BYTES);
+            return Some((title, span));
+        }
+        None
+    }
+
+    /// Whether errors or wrong bytes of a member are why it is suspended: other files may lie there by now.
+    pub(super) fn is_failing(&self, member: u16) -> bool {
+        self.health.of(member) == MemberHealth::Failing
+    }
+
+    /// The probe under way has ended like this.
+    pub(super) fn probed(&mut self, now: Instant, good: bool) {
+        if let Some(member) = self.probing.take() {
+            self.health.probed(now, member, good);
+            self.publish();
+        }
+    }
+
+    /// Shows how the members are, and sees who has come back.
+    fn publish(&mut self) {
+        let members = 0..self.members as u16;
+        let unwell = members.filter(|&member| self.health.of(member) != MemberHealth::Healthy);
+        let unwell = unwell.fold(0, |all, member| all | bit(member));
+        self.returns += u64::from(self.unwell & !unwell != 0);
+        self.unwell = unwell;
+        self.counters.members.set(self.members);
+        for (member, counters) in (0..).zip(self.counters.of_members.iter().take(self.members)) {
+            counters.set_health(self.health.of(member));
+            counters.suspensions.set(self.health.suspensions(member) as usize);
+            counters.owed.set(self.health.owed(member) as usize);
+        }
+        let owed = (0..self.members as u16).map(|member| self.health.owed(member) as usize);
+        self.counters.hung_now.set(owed.sum());
+    }
+}

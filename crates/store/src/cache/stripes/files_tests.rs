@@ -1,0 +1,58 @@
+use super::super::sample::{StripeSample, StripeSource, geometry};
+use super::*;
+
+const SECOND: u64 = 1_000_000_000;
+
+fn sample() -> (StripeSample, StripeSource) {
+    let sample = StripeSample::of_stripes(geometry(4, 2, 3, 5), 2);
+    let source = sample.open(1316);
+    (sample, source)
+}
+
+fn members(source: &StripeSource) -> (StripeLayout, &dyn MemberFiles) {
+    crate::cache::TitleSource::members(source).unwrap()
+}
+
+/// Puts a link to itself where a file was: it can be listed but not opened, whoever asks.
+fn spoil(path: &Path) {
+    std::fs::remove_file(path).unwrap();
+    std::os::unix::fs::symlink(path, path).unwrap();
+}
+
+#[test]
+fn a_file_that_cannot_be_opened_is_not_tried_each_time_and_its_member_is_told_once() {
+    let (sample, source) = sample();
+    let ((stripes, members), table) = (members(&source), FileTable::default());
+    let path = sample.path(1, TitleFile::Data);
+    spoil(&path);
+    spoil(&sample.path(1, TitleFile::Parity));
+    table.open_first(TitleId([0; 16]), &stripes, members, false);
+    assert_eq!(table.take_refusals(), [(1, libc::ELOOP)], "one word for all its files");
+    std::fs::remove_file(&path).unwrap();
+    std::fs::write(&path, "good again").unwrap();
+    let open = |at: u64| table.get(members, 1, (TitleFile::Data, true), Instant(at)).map(drop);
+    assert_eq!(open(7 * SECOND), Err(Some(libc::ELOOP)));
+    assert_eq!(open(7 * SECOND + RETRY_NS - 1), Err(Some(libc::ELOOP)));
+    assert_eq!(open(7 * SECOND + RETRY_NS), Ok(()));
+    assert_eq!(table.take_refusals(), []);
+    assert_eq!(open(0), Ok(()), "it is open");
+}
+
+#[test]
+fn a_member_that_was_repaired_is_tried_at_once_and_a_file_that_is_not_there_is_no_error() {
+    let (sample, source) = sample();
+    let ((_, members), table) = (members(&source), FileTable::default());
+    std::fs::remove_file(sample.path(2, TitleFile::Data)).unwrap();
+    let open = || table.get(members, 2, (TitleFile::Data, true), Instant(0)).map(drop);
+    assert_eq!((open(), table.take_refusals()), (Err(Some(libc::ENOENT)), vec![]));
+    sample.replace(2);
+    assert_eq!(open(), Ok(()));
+    sample.take_away(0b100);
+    assert_eq!(open(), Err(None));
+}
+
+#[test]
+fn limits_of_the_process_are_nobodys_fault() {
+    assert!(is_exhaustion(libc::EMFILE) && is_exhaustion(libc::ENFILE));
+    assert!(!is_exhaustion(libc::EIO) && !is_exhaustion(libc::ENOENT));
+}

@@ -1,0 +1,329 @@
+//! An extent of media from what came of the spans of its members: copied and summed, holes marked or decoded before.
+
+use std::ops::Range;
+
+use millrace_core::ids::TitleRef;
+use millrace_core::limits::{DEFAULT_PACKET_BYTES, RTP_HEADER_BYTES};
+use millrace_core::packet::PacketMeta;
+use millrace_core::pool::ExtentContent;
+use millrace_core::wire::checksum::{add, copy_sum16};
+
+use super::decode::{Decoded, Decoder, by_blocks};
+use super::results::Results;
+use super::spare::{Missing, demanded};
+use crate::cache::crcs::{Crcs, Walk};
+use crate::cache::handle::ReadFailure;
+use crate::cache::order::{Built, Filled, LeftOut, Order, Role, bit};
+use crate::cache::source::{Geometry, OpenTitle};
+use crate::cache::stripes::MemberFiles;
+use crate::stripes::StripeLayout;
+use crate::sums::congruent;
+
+/// Media, as pieces that follow each other at borders of units; a piece that has not come is shorter or empty.
+struct Media<'a> {
+    /// First byte of the first piece.
+    start: u64,
+    /// End of the last piece.
+    end: u64,
+    unit_bytes: u64,
+    pieces: Vec<&'a [u8]>,
+}
+
+impl<'a> Media<'a> {
+    /// Copies what begins at byte `from` of the title; its sum, or `None` if some of it has not come. Packets and units have even
+    /// lengths, so only the last piece of a title may be odd.
+    fn copy(&self, to: &mut [u8], from: u64) -> Option<u16> {
+        let (mut sum, mut done) = (0, 0);
+        while done < to.len() {
+            let at = from + done as u64;
+            let unit = at / self.unit_bytes;
+            let unit_start = (unit * self.unit_bytes).max(self.start);
+            let piece = self.pieces.get((unit - self.start / self.unit_bytes) as usize)?;
+            let length = (to.len() - done).min(((unit + 1) * self.unit_bytes - at) as usize);
+            let skip = (at - unit_start) as usize;
+            let bytes = piece.get(skip..skip + length)?;
+            sum = add(sum, copy_sum16(&mut to[done..done + length], bytes));
+            done += length;
+        }
+        Some(sum)
+    }
+
+    /// A default-size packet, which lies in one unit, if it has come. The last one of a title may be short.
+    fn packet(&self, bytes: &Range<u64>) -> Option<&'a [u8]> {
+        let unit = bytes.start / self.unit_bytes;
+        let piece = self.pieces.get((unit - self.start / self.unit_bytes) as usize)?;
+        let skip = (bytes.start - (unit * self.unit_bytes).max(self.start)) as usize;
+        piece.get(skip..skip + (bytes.end.min(self.end) - bytes.start) as usize)
+    }
+}
+
+/// The pieces that came of `bytes` of the title.
+fn gather<'a>(stripes: &StripeLayout, bytes: &Range<u64>, results: Results<'a>) -> Media<'a> {
+    let unit_bytes = stripes.unit_bytes() as u64;
+    let mut cursors = results.data();
+    let units = bytes.start / unit_bytes..bytes.end.div_ceil(unit_bytes);
+    let k = stripes.k() as u64;
+    let pieces = units.map(|unit| {
+        let position = stripes.position_of((unit / k) as u32, (unit % k) as usize);
+        let start = (unit * unit_bytes).max(bytes.start);
+        cursors.take(position, (((unit + 1) * unit_bytes).min(bytes.end) - start) as usize)
+    });
+    Media { start: bytes.start, end: bytes.end, unit_bytes, pieces: pieces.collect() }
+}
+
+/// Builds an extent of media of a title with member files.
+pub(in crate::cache) fn assemble(
+    decoder: &mut Decoder,
+    (metas, crcs): (&mut Vec<PacketMeta>, &mut Crcs),
+    (reference, title, (stripes, files)): (TitleRef, &OpenTitle, (StripeLayout, &dyn MemberFiles)),
+    order: &Order,
+    results: &[crate::cache::order::SpanResult<'_>],
+    extent: &mut [u8],
+) -> Built {
+    let Some(geometry) = title.geometry(order.extent) else { return Built::failed(ReadFailure::OutOfRange) };
+    let results = Results::new(order, results);
+    let mut maker = Maker { title, files, stripes, order, geometry: &geometry, results, wrong: 0 };
+    if !maker.records(metas) {
+        return maker.more(maker.results.first_error());
+    }
+    let (mut spare, mut decoded_bytes) = (0, 0);
+    let are_known;
+    if order.thorough {
+        let Some(decoded) = decoder.decode(&maker.stripes, &geometry.data, results) else {
+            return maker.more(results.first_error());
+        };
+        maker.blame(decoded.wrong_positions);
+        (decoded_bytes, are_known) = (decoded.bytes, decoded.crcs_known);
+        if maker.copy_decoded(&decoded, metas, extent) > 0 {
+            let errno = results.first_error().filter(|_| decoded.wrong_positions == 0);
+            let sums_only = title.source().has_crcs() && !are_known;
+            return maker.damaged((reference, decoded_bytes, sums_only), errno, metas, extent);
+        }
+    } else {
+        are_known = maker.crcs(crcs);
+        if !are_known && results.has_ordered(Role::Crcs) {
+            return maker.more(None);
+        }
+        let media = gather(&maker.stripes, &geometry.read, results);
+        if maker.copy(&media, crcs.walk(), metas, extent) > 0 {
+            match maker.spare(metas).filter(|spare| *spare <= order.spare) {
+                Some(demand) => spare = demand,
+                None => return maker.more(results.first_error()),
+            }
+        }
+    }
+    Built::Done(Filled {
+        content: maker.seal(reference, metas, spare, extent),
+        decoded_bytes,
+        sums_only: title.source().has_crcs() && !are_known,
+        wrong: maker.wrong,
+    })
+}
+
+struct Maker<'a> {
+    title: &'a OpenTitle,
+    files: &'a dyn MemberFiles,
+    stripes: StripeLayout,
+    order: &'a Order,
+    geometry: &'a Geometry,
+    results: Results<'a>,
+    /// Slots of members whose bytes did not have their stored sums.
+    wrong: u32,
+}
+
+impl Maker<'_> {
+    fn blame(&mut self, positions: u32) {
+        for position in (0..self.stripes.members()).filter(|at| positions >> at & 1 != 0) {
+            self.wrong |= bit(self.files.slot(position));
+        }
+    }
+
+    /// The records of the extent's packets, from the first copies that are good.
+    fn records(&mut self, metas: &mut Vec<PacketMeta>) -> bool {
+        metas.clear();
+        metas.resize(self.geometry.packets as usize, PacketMeta::default());
+        for (span, meta) in self.results.of(Role::Meta) {
+            if self.geometry.sums.is_empty() {
+                if self.title.source().records(meta, &[], self.geometry.first_packet, metas).is_ok() {
+                    return true;
+                }
+                self.wrong |= span.member.map_or(0, bit);
+            }
+            for (_, sums) in self.results.of(Role::Sums) {
+                if self.title.source().records(meta, sums, self.geometry.first_packet, metas).is_ok() {
+                    return true;
+                }
+            }
+        }
+        self.geometry.sums.is_empty()
+            && by_blocks(self.geometry.first_packet, metas, self.results, Role::Meta)
+    }
+
+    /// The CRCs of what was read, from the first copy that is good; whether there is one.
+    fn crcs(&mut self, crcs: &mut Crcs) -> bool {
+        crcs.forget();
+        for (span, blocks) in self.results.of(Role::Crcs) {
+            if crcs.load(&self.geometry.crc_packets, std::iter::once(blocks)) {
+                return true;
+            }
+            self.wrong |= span.member.map_or(0, bit);
+        }
+        false
+    }
+
+    /// Copies the packets behind their headers and marks those that are missing or wrong; how many these are.
+    fn copy(
+        &mut self,
+        media: &Media<'_>,
+        mut walk: Walk<'_>,
+        metas: &mut [PacketMeta],
+        extent: &mut [u8],
+    ) -> u32 {
+        let (layout, first) = (self.title.layout(), self.geometry.first_packet);
+        let (timeline, size) = (self.title.source().timeline(), layout.packet_bytes());
+        let (mut missing, mut wrong) = (0, 0);
+        for (slot, (packet, meta)) in extent.chunks_mut(layout.slot_bytes()).zip((first..).zip(metas)) {
+            let from = u64::from(packet) * size as u64;
+            let length = (self.geometry.data.end - from).min(size as u64) as usize;
+            let (header, room) = slot.split_at_mut(RTP_HEADER_BYTES);
+            header.copy_from_slice(&timeline.header(packet, meta.time()).emit());
+            let sum = media.copy(&mut room[..length], from);
+            let bytes = from..from + length as u64;
+            let good = sum.filter(|sum| congruent(*sum, meta.sum()));
+            let good = good.filter(|_| walk.is_right(&bytes, |packet| media.packet(packet)));
+            if good.is_none() {
+                missing += 1;
+                room[..length].fill(0);
+                wrong |= if sum.is_some() { self.position_of(from, length) } else { 0 };
+            }
+            let flags = meta.flags() | if good.is_none() { PacketMeta::MISSING } else { 0 };
+            // Of the two zeros, a derived sum may have the wrong one.
+            *meta = PacketMeta::new(good.unwrap_or(0), flags, meta.time());
+        }
+        self.blame(wrong);
+        missing
+    }
+
+    /// The bit of the position that bytes of the title come from; 0 if they come from several.
+    fn position_of(&self, from: u64, length: usize) -> u32 {
+        let unit_bytes = self.stripes.unit_bytes() as u64;
+        let (unit, last) = (from / unit_bytes, (from + length as u64 - 1) / unit_bytes);
+        let k = self.stripes.k() as u64;
+        let position = self.stripes.position_of((unit / k) as u32, (unit % k) as usize);
+        if unit == last { bit(position as u16) } else { 0 }
+    }
+
+    /// The same from decoded stripes, of which only what is right may be copied.
+    fn copy_decoded(&mut self, decoded: &Decoded<'_>, metas: &mut [PacketMeta], extent: &mut [u8]) -> u32 {
+        let good = decoded.good_until(&self.geometry.data);
+        let mut pieces = Vec::new();
+        let unit_bytes = DEFAULT_PACKET_BYTES as u64;
+        // Pieces of one default-size packet each: those that are not right are left empty.
+        for (at, is_good) in good.iter().enumerate() {
+            let start = at * DEFAULT_PACKET_BYTES;
+            pieces.push(if *is_good { &decoded.media[start..start + DEFAULT_PACKET_BYTES] } else { &[] });
+        }
+        let media = Media { start: decoded.start, end: self.geometry.read.end, unit_bytes, pieces };
+        // They have been compared with their CRCs.
+        self.copy(&media, Crcs::default().walk(), metas, extent)
+    }
+
+    /// What a viewer must be able to repair to make do with the packets that are not marked; `None`: that does not do, or
+    /// cannot be said.
+    fn spare(&self, metas: &[PacketMeta]) -> Option<u8> {
+        let stripes = &self.stripes;
+        let layout = self.title.layout();
+        if layout.packet_bytes() != DEFAULT_PACKET_BYTES || self.order.spare == 0 {
+            return None;
+        }
+        let gone = self.order.left_out | self.results.failed_positions();
+        let touched = stripes.stripes_of(&self.geometry.data);
+        if !layout.packets_per_extent().is_multiple_of(stripes.stripe_packets()) {
+            // Of a stripe that is in two extents only whole units can be judged.
+            let all_gone = (self.geometry.first_packet..).zip(metas).filter(|(_, meta)| meta.is_missing());
+            let of_gone = |packet: u32| {
+                self.position_of(u64::from(packet) * DEFAULT_PACKET_BYTES as u64, 1) & gone != 0
+            };
+            return if all_gone.into_iter().all(|(packet, _)| of_gone(packet)) {
+                demanded(stripes, &touched, gone)
+            } else {
+                None
+            };
+        }
+        let (units, columns) = (stripes.k(), stripes.unit_packets() as usize);
+        touched.zip(metas.chunks(stripes.stripe_packets() as usize)).try_fold(
+            0,
+            |most: u8, (stripe, metas)| {
+                let parity = Missing::of_stripe(stripes, stripe, gone);
+                (0..columns).try_fold(most, |most, column| {
+                    let symbols = (0..units).filter_map(|unit| metas.get(unit * columns + column));
+                    let data = symbols.filter(|meta| meta.is_missing()).count();
+                    Some(most.max(Missing { data, ..parity }.demands(stripes.m())?))
+                })
+            },
+        )
+    }
+
+    /// Something is wrong or missing: once more, or not at all.
+    fn more(&self, errno: Option<i32>) -> Built {
+        if !self.order.thorough {
+            return Built::More { wrong: self.wrong };
+        }
+        let gone = (self.order.left_out | self.results.failed_positions()).count_ones() as usize;
+        let may = self.stripes.tolerance();
+        let failure = match errno {
+            _ if gone > may && self.stripes.members() > 1 => {
+                ReadFailure::MembersLost { lost: gone as u8, may: may as u8 }
+            }
+            Some(errno) => ReadFailure::Io(errno),
+            None => ReadFailure::Checksum,
+        };
+        Built::Failed { failure, wrong: self.wrong }
+    }
+
+    /// Packets cannot be had by any way; if others can: what is there, those marked.
+    fn damaged(
+        &self,
+        (title, decoded_bytes, sums_only): (TitleRef, u64, bool),
+        errno: Option<i32>,
+        metas: &[PacketMeta],
+        extent: &mut [u8],
+    ) -> Built {
+        let left_out = LeftOut::of(self.geometry.first_packet, metas);
+        let nothing_came =
+            errno.is_some() && left_out.is_some_and(|out| out.packets == self.geometry.packets);
+        match (self.more(errno), left_out) {
+            (
+                Built::Failed { failure: failure @ (ReadFailure::Checksum | ReadFailure::Io(_)), wrong },
+                Some(left_out),
+            ) if !nothing_came => {
+                let content = self.seal(title, metas, ExtentContent::DAMAGED, extent);
+                let filled = Filled { content, decoded_bytes, sums_only, wrong };
+                Built::Damaged { filled, left_out, failure }
+            }
+            (built, _) => built,
+        }
+    }
+
+    /// The records behind the packets, and what it is.
+    fn seal(&self, title: TitleRef, metas: &[PacketMeta], spare: u8, extent: &mut [u8]) -> ExtentContent {
+        let (layout, geometry) = (self.title.layout(), self.geometry);
+        let records = &mut extent[layout.meta_offset(0, geometry.packets)..];
+        for (record, meta) in records.chunks_exact_mut(PacketMeta::BYTES).zip(metas) {
+            record.copy_from_slice(&meta.to_bytes());
+        }
+        ExtentContent {
+            title,
+            number: self.order.extent,
+            first_packet: geometry.first_packet,
+            packets: geometry.packets,
+            last_packet_bytes: geometry.last_packet_bytes,
+            layout,
+            spare,
+        }
+    }
+}
+
+#[cfg(test)]
+#[path = "media_tests.rs"]
+mod tests;

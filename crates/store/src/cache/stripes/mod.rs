@@ -1,0 +1,52 @@
+//! Titles that lie on several members or have parity: what to read for an extent of them, and how it is put together.
+//!
+//! ```text
+//!                        whole, and nobody missing      some missing, the viewer repairs   some missing or wrong
+//!   media                 data: what the extent has      the same, without the missing      all that survives of the stripes
+//!                        copied, summed                 copied, summed, holes marked       decoded, copied, summed
+//!   parity track         parity units of the stripes, behind headers made from the records; what is missing is marked
+//! ```
+//!
+//! | file | holds |
+//! | --- | --- |
+//! | `files` | the members' files, opened when needed |
+//! | `needs` | which spans of them an extent needs |
+//! | `spare` | what a viewer must be able to repair to make do with holes |
+//! | `results` | what has come, unit by unit |
+//! | `media` | an extent of media from that |
+//! | `decode` | stripes of which something is missing or wrong, codeword by codeword |
+//! | `sources` | titles of a volume as the cache sees them |
+//! | `track` | an extent of ready FEC datagrams (SMPTE ST 2022-1) |
+//!
+//! Nothing leaves here that does not have its stored sum and, where there are CRCs, its CRC, whichever way it came.
+
+pub(in crate::cache) mod decode;
+mod files;
+mod media;
+pub(in crate::cache) mod needs;
+mod results;
+#[cfg(test)]
+pub(crate) mod sample;
+mod sources;
+mod spare;
+mod track;
+
+pub(in crate::cache) use self::decode::Decoder;
+pub(in crate::cache) use self::files::{FileTable, may_wait};
+pub use self::files::{MemberFiles, TitleFile};
+pub(in crate::cache) use self::media::assemble as assemble_media;
+pub(in crate::cache) use self::track::assemble as assemble_track;
+
+#[cfg(test)]
+mod given {
+    //! What the sample title needs, from wherever it is used.
+    pub(super) use super::{MemberFiles, TitleFile};
+    pub(super) use crate::cache::TitleSource;
+    pub(super) use crate::cache::sample::{encode, noise};
+    pub(super) use crate::format::superblock::Geometry;
+    pub(super) use crate::stripes::StripeLayout;
+}
+
+#[cfg(test)]
+#[path = "stripes_tests.rs"]
+mod tests;

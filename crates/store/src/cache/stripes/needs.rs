@@ -1,0 +1,415 @@
+//! Which spans of the members' files an extent needs: as little as possible while nothing is wrong, everything that survives of
+//! its stripes otherwise.
+
+use std::ops::Range;
+use std::sync::Arc;
+
+use millrace_core::limits::DEFAULT_PACKET_BYTES;
+use millrace_core::time::Instant;
+
+use super::files::{FileTable, MemberFiles, OpenFile, TitleFile, first_copy, is_exhaustion};
+use super::spare::{Missing, demanded};
+use crate::cache::handle::ReadFailure;
+use crate::cache::order::{MemberView, Order, Role, SpanFile, SpanOrder, bit};
+use crate::cache::source::{Geometry, OpenTitle};
+use crate::meta::{CrcFile, MetaFile};
+use crate::stripes::StripeLayout;
+
+/// Parity units with less than this between them are read as one span: what a disk reads in the time of a seek.
+const GAP_BYTES: u64 = 64 * 1024;
+
+/// An order being made.
+struct Maker<'a> {
+    title: &'a OpenTitle,
+    table: &'a FileTable,
+    files: &'a dyn MemberFiles,
+    stripes: StripeLayout,
+    direct: bool,
+    /// Positions that cannot be asked, as bits.
+    lost: u32,
+    /// Positions that are asked only if it does not work without them.
+    avoided: u32,
+    /// Positions that are asked for data and parity only: records on them may be older.
+    units_only: u32,
+    /// Positions of which each packet is read by itself.
+    pieces: u32,
+    /// Everybody who is not lost is asked for everything.
+    all: bool,
+    now: Instant,
+    /// This process may open no more files: no member is to blame for what is not opened.
+    exhausted: Option<i32>,
+    order: Order,
+}
+
+/// What to read for an extent of a title with member files: of its title, or of one of its parity tracks.
+pub(in crate::cache) fn order(
+    title: &OpenTitle,
+    (stripes, files, table): (StripeLayout, &dyn MemberFiles, &FileTable),
+    (extent, spare): (u32, u8),
+    view: MemberView,
+    thorough: bool,
+) -> Result<Order, ReadFailure> {
+    let direct = title.may_direct();
+    let order = Order { thorough: thorough || view.all, ..Order::empty(extent, spare) };
+    let MemberView { now, all, .. } = view;
+    let (lost, avoided, units_only, pieces, exhausted) = (0, 0, 0, 0, None);
+    let mut maker = Maker {
+        title,
+        table,
+        files,
+        stripes,
+        direct,
+        lost,
+        avoided,
+        units_only,
+        pieces,
+        all,
+        now,
+        exhausted,
+        order,
+    };
+    maker.look_at_members(view);
+    let made = match title.source().track() {
+        0 => maker.media(),
+        track => maker.track(track),
+    };
+    // One that everybody was to be asked for is the last: what could not be opened is not in it.
+    let is_short = view.all && maker.order.left_out.count_ones() as usize > stripes.tolerance();
+    match (made, maker.exhausted) {
+        (Ok(()), Some(errno)) if is_short => Err(ReadFailure::Io(errno)),
+        (Ok(()), _) => Ok(maker.order),
+        (Err(ReadFailure::MembersLost { .. } | ReadFailure::Io(_)), Some(errno)) => {
+            Err(ReadFailure::Io(errno))
+        }
+        (Err(failure), _) => Err(failure),
+    }
+}
+
+/// The part of `bytes` of the title that lies on a position: one range of its data file.
+pub(super) fn data_span(stripes: &StripeLayout, position: usize, bytes: &Range<u64>) -> Range<u64> {
+    let (end, unit_bytes) = (bytes.end.min(stripes.media_bytes()), stripes.unit_bytes() as u64);
+    let touched = stripes.stripes_of(bytes);
+    let start_of =
+        |stripe: u32, unit: usize| u64::from(stripe) * stripes.stripe_bytes() + unit as u64 * unit_bytes;
+    let here = |stripe: u32| {
+        let units = stripes.units_on(position, stripe).take_while(|&unit| unit < stripes.k());
+        units.map(move |unit| (stripe, unit, start_of(stripe, unit)))
+    };
+    let is_touched = |&(_, _, start): &(u32, usize, u64)| start < end && start + unit_bytes > bytes.start;
+    // Each position has each unit once in as many stripes as there are members: no search is longer.
+    let first = touched.clone().flat_map(here).find(is_touched);
+    let last = touched.rev().find_map(|stripe| here(stripe).filter(is_touched).last());
+    let (Some((stripe, unit, start)), Some((last_stripe, last_unit, last_start))) = (first, last) else {
+        return 0..0;
+    };
+    let skip = bytes.start.saturating_sub(start);
+    stripes.offset_of(stripe, unit) + skip
+        ..stripes.offset_of(last_stripe, last_unit) + unit_bytes.min(end - last_start)
+}
+
+impl Maker<'_> {
+    fn positions(&self) -> Range<u16> {
+        0..self.stripes.members() as u16
+    }
+
+    /// Notes who cannot be asked, or better not. A member whose data file cannot be opened counts as lost; of parity that is
+    /// not there nothing else depends.
+    fn look_at_members(&mut self, view: MemberView) {
+        let is_media = self.title.source().track() == 0;
+        for position in self.positions() {
+            let (place, slot) = (usize::from(position), bit(self.files.slot(position.into())));
+            if view.reopen & slot != 0 {
+                self.table.reopen(place, self.now);
+            }
+            if self.all && view.lost & slot == 0 {
+                self.look_at_one_of_all(position, view.pieces & slot != 0);
+            } else if view.lost & slot != 0 || !self.files.is_usable(place) {
+                self.lost |= bit(position);
+            } else if is_media
+                && self.stripes.data_file_bytes(place) > 0
+                && self.open(position, TitleFile::Data).is_none()
+            {
+                self.lost |= bit(position);
+                self.order.absent |= slot;
+            } else if view.avoid & slot != 0 {
+                self.avoided |= bit(position);
+            }
+        }
+    }
+
+    /// The same when everybody is asked for everything: whoever is there may hold something, whatever else it lacks.
+    fn look_at_one_of_all(&mut self, position: u16, pieces: bool) {
+        let place = usize::from(position);
+        match (self.files.is_usable(place), self.files.is_present(place)) {
+            (true, _) => {}
+            (false, true) => self.units_only |= bit(position),
+            (false, false) => self.lost |= bit(position),
+        }
+        self.pieces |= if pieces { bit(position) } else { 0 };
+    }
+
+    fn open(&mut self, position: u16, kind: TitleFile) -> Option<OpenFile> {
+        match self.table.get(self.files, position.into(), (kind, self.direct), self.now) {
+            Ok(file) => Some(file),
+            Err(errno) => {
+                self.exhausted = self.exhausted.or(errno.filter(|&errno| is_exhaustion(errno)));
+                None
+            }
+        }
+    }
+
+    /// Adds a span, if it is not empty and the file can be opened.
+    fn push(&mut self, position: u16, kind: TitleFile, role: Role, bytes: Range<u64>) -> bool {
+        if bytes.is_empty() {
+            return true;
+        }
+        let slot = self.files.slot(position.into());
+        let Some(open) = self.open(position, kind) else {
+            self.order.absent |= bit(slot);
+            return false;
+        };
+        let (member, direct) = (Some(slot), open.direct);
+        let file = SpanFile::own(open.file, open.may_wait);
+        let is_units = matches!(role, Role::Data { .. } | Role::Parity { .. });
+        let piece = match is_units && self.pieces & bit(position) != 0 {
+            true => DEFAULT_PACKET_BYTES as u64,
+            false => bytes.end - bytes.start,
+        };
+        // Units are whole packets, but for the title's last.
+        for start in bytes.clone().step_by(piece as usize) {
+            let (file, bytes) = (file.clone(), start..(start + piece).min(bytes.end));
+            self.order.spans.push(SpanOrder { role, member, file, direct, bytes });
+        }
+        true
+    }
+
+    fn media(&mut self) -> Result<(), ReadFailure> {
+        let geometry = self.title.geometry(self.order.extent).ok_or(ReadFailure::OutOfRange)?;
+        let touched = self.stripes.stripes_of(&geometry.data);
+        let spans: Vec<_> = self
+            .positions()
+            .map(|position| data_span(&self.stripes, position.into(), &geometry.read))
+            .collect();
+        self.choose(&spans, &touched, &geometry.read)?;
+        if !self.order.thorough {
+            for (position, bytes) in self.positions().zip(spans) {
+                if self.order.left_out & bit(position) == 0 {
+                    self.push(position, TitleFile::Data, Role::Data { position }, bytes);
+                }
+            }
+            self.crcs(TitleFile::Crcs, Role::Crcs, geometry.crcs.clone());
+            return self.records(&geometry);
+        }
+        let asked = !self.lost & !self.avoided;
+        for position in self.positions().filter(|&position| bit(position) & asked != 0) {
+            let place = usize::from(position);
+            let (data, parity) = (
+                self.stripes.data_range(place, touched.clone()),
+                self.stripes.parity_range(place, touched.clone()),
+            );
+            if !self.push(position, TitleFile::Data, Role::Data { position }, data) {
+                self.order.left_out |= bit(position);
+            }
+            self.push(position, TitleFile::Parity, Role::Parity { position }, parity);
+        }
+        self.records(&geometry)?;
+        self.stripe_records(&touched, touched.end)?;
+        if self.title.source().has_crcs() {
+            let (first, packets) = media_records(&self.stripes, &touched);
+            self.crcs(TitleFile::Crcs, Role::Crcs, CrcFile::block_range(first, packets));
+        }
+        Ok(())
+    }
+
+    /// Decides between reading what the extent has, the same without what the viewer repairs, and everything; sets `thorough`
+    /// and `left_out`. What is avoided is left out as long as that works.
+    fn choose(
+        &mut self,
+        spans: &[Range<u64>],
+        touched: &Range<u32>,
+        media: &Range<u64>,
+    ) -> Result<(), ReadFailure> {
+        let is_needed =
+            |out: u32| spans.iter().zip(0u16..).any(|(span, at)| !span.is_empty() && out & bit(at) != 0);
+        if self.all {
+            self.order.left_out = self.lost;
+            return if self.can_be_had(touched, media) { Ok(()) } else { Err(self.members_lost()) };
+        }
+        // FEC is for default-size packets.
+        let repairs = self.title.layout().packet_bytes() == DEFAULT_PACKET_BYTES && self.order.spare > 0;
+        for out in [self.lost | self.avoided, self.lost] {
+            let without = !self.order.thorough
+                && (!is_needed(out)
+                    || repairs
+                        && demanded(&self.stripes, touched, out)
+                            .is_some_and(|spare| spare <= self.order.spare));
+            let decodes = out.count_ones() as usize <= self.stripes.tolerance() || !is_needed(out);
+            if without || decodes {
+                self.order.left_out = out;
+                self.order.thorough |= !without;
+                self.avoided &= out;
+                return Ok(());
+            }
+        }
+        Err(self.members_lost())
+    }
+
+    /// Whether each codeword has enough symbols on the members that are asked, as far as these give what they hold.
+    fn can_be_had(&self, touched: &Range<u32>, media: &Range<u64>) -> bool {
+        let (stripes, unit_bytes) = (&self.stripes, self.stripes.unit_bytes() as u64);
+        let is_gone = |stripe: u32, unit: usize| self.lost >> stripes.position_of(stripe, unit) & 1 != 0;
+        let is_needed = |stripe: u32, unit: usize| {
+            let start = u64::from(stripe) * stripes.stripe_bytes() + unit as u64 * unit_bytes;
+            start < media.end && start + unit_bytes > media.start
+        };
+        touched.clone().all(|stripe| {
+            let missing = Missing::of_stripe(stripes, stripe, self.lost);
+            missing.data + missing.parity <= stripes.m()
+                || !(0..stripes.k()).any(|unit| is_needed(stripe, unit) && is_gone(stripe, unit))
+        })
+    }
+
+    fn members_lost(&self) -> ReadFailure {
+        let (lost, may) = (self.lost.count_ones() as u8, self.stripes.tolerance() as u8);
+        ReadFailure::MembersLost { lost, may }
+    }
+
+    /// Records of the extent's packets.
+    fn records(&mut self, geometry: &Geometry) -> Result<(), ReadFailure> {
+        self.copies(TitleFile::Meta, Role::Meta, geometry.meta.clone())?;
+        self.copies(TitleFile::Sums, Role::Sums, geometry.sums.clone())
+    }
+
+    /// Records of all packets of stripes `touched.start..to`, as far as there are, and of the parity of the stripes touched.
+    fn stripe_records(&mut self, touched: &Range<u32>, to: u32) -> Result<(), ReadFailure> {
+        let (first, packets) = media_records(&self.stripes, &(touched.start..to));
+        self.copies(TitleFile::StripeMeta, Role::StripeMeta, MetaFile::block_range(first, packets))?;
+        let (first, packets) = parity_records(&self.stripes, touched);
+        self.copies(TitleFile::ParityMeta, Role::ParityMeta, MetaFile::block_range(first, packets))?;
+        if self.title.source().has_crcs() {
+            self.crcs(TitleFile::ParityCrcs, Role::ParityCrcs, CrcFile::block_range(first, packets));
+        }
+        Ok(())
+    }
+
+    /// CRCs, as far as they can be had: without them the sums are still there.
+    fn crcs(&mut self, kind: TitleFile, role: Role, bytes: Range<u64>) {
+        let _ = self.copies(kind, role, bytes);
+    }
+
+    /// Records are the same on every member: they are read from one of them, always the same as long as that works, or from
+    /// enough of them that one is good, or from all.
+    fn copies(&mut self, kind: TitleFile, role: Role, bytes: Range<u64>) -> Result<(), ReadFailure> {
+        let wanted = match (self.all, self.order.thorough) {
+            (true, _) => self.stripes.members(),
+            (false, true) => (self.stripes.tolerance() + 1).max(2),
+            (false, false) => 1,
+        };
+        let members = self.stripes.members() as u16;
+        let home = first_copy(self.title.source().id(), members.into()) as u16;
+        let (mut got, mut failed) = (0, false);
+        for slow in [false, true] {
+            for position in (0..members).map(|step| (home + step) % members) {
+                let is_slow = self.avoided & bit(position) != 0;
+                if got < wanted && is_slow == slow && (self.lost | self.units_only) & bit(position) == 0 {
+                    let pushed = self.push(position, kind, role, bytes.clone());
+                    got += usize::from(pushed);
+                    failed |= !pushed;
+                }
+            }
+        }
+        match (got, failed) {
+            (0, true) => Err(ReadFailure::Io(libc::ENOENT)),
+            (0, false) => Err(self.members_lost()),
+            _ => Ok(()),
+        }
+    }
+
+    /// The parity units of the stripes that an extent of a parity track is made of. What cannot be read is left out: nothing is
+    /// computed in its place.
+    fn track(&mut self, track: u8) -> Result<(), ReadFailure> {
+        let units = self.stripes.spread().parities(track);
+        let touched = self.title.packets_of(self.order.extent).ok_or(ReadFailure::OutOfRange)?;
+        let touched = track_stripes(&self.stripes, track, &touched);
+        // Media goes out with holes that its viewers repair from what is here: members that are only avoided are asked as soon
+        // as the others do not make up for them, as for film.
+        let out = self.lost | self.avoided;
+        let does = out.count_ones() as usize <= self.stripes.tolerance() && !self.all;
+        let out = if does { out } else { self.lost };
+        self.order.left_out = out;
+        let mut runs: Vec<Option<Range<u64>>> = vec![None; self.stripes.members()];
+        let k = self.stripes.k();
+        for (stripe, unit) in
+            touched.clone().flat_map(|stripe| units.clone().map(move |parity| (stripe, k + parity)))
+        {
+            let position = self.stripes.position_of(stripe, unit);
+            let start = self.stripes.offset_of(stripe, unit);
+            let end = start + self.stripes.unit_bytes() as u64;
+            match &mut runs[position] {
+                Some(run) if start - run.end < GAP_BYTES => run.end = end,
+                run => {
+                    if let Some(bytes) = run.replace(start..end) {
+                        self.push_parity(position as u16, bytes);
+                    }
+                }
+            }
+        }
+        for (position, run) in (0u16..).zip(runs) {
+            if let Some(bytes) = run {
+                self.push_parity(position, bytes);
+            }
+        }
+        self.stripe_records(&touched, touched.end + 1)
+    }
+
+    fn push_parity(&mut self, position: u16, bytes: Range<u64>) {
+        if self.order.left_out & bit(position) == 0 {
+            self.push(position, TitleFile::Parity, Role::Parity { position }, bytes);
+        }
+    }
+}
+
+/// First record and number of records of the title of these stripes.
+pub(super) fn media_records(stripes: &StripeLayout, touched: &Range<u32>) -> (u32, u32) {
+    let at = |stripe: u32| u64::from(stripe) * u64::from(stripes.stripe_packets());
+    let clip = |packet: u64| packet.min(u64::from(stripes.packets())) as u32;
+    let first = clip(at(touched.start));
+    (first, clip(at(touched.end)) - first)
+}
+
+/// First record and number of records of the parity of these stripes.
+pub(super) fn parity_records(stripes: &StripeLayout, touched: &Range<u32>) -> (u32, u32) {
+    let at = |stripe: u32| u32::try_from(stripes.parity_record(stripe, 0, 0)).unwrap_or(u32::MAX);
+    (at(touched.start), at(touched.end) - at(touched.start))
+}
+
+/// The stripes that packets of a track belong to.
+pub(super) fn track_stripes(stripes: &StripeLayout, track: u8, packets: &Range<u32>) -> Range<u32> {
+    let in_stripe = (stripes.spread().parities(track).len() as u32 * stripes.unit_packets()).max(1);
+    packets.start / in_stripe..packets.end.div_ceil(in_stripe).min(stripes.stripes())
+}
+
+/// What to read of a title that is whole in one file without parity.
+pub(in crate::cache) fn plain(
+    title: &Arc<OpenTitle>,
+    (extent, spare): (u32, u8),
+    thorough: bool,
+) -> Result<Order, ReadFailure> {
+    let geometry = title.geometry(extent).ok_or(ReadFailure::OutOfRange)?;
+    let pieces = [
+        (Role::Data { position: 0 }, geometry.read, title.is_direct()),
+        (Role::Meta, geometry.meta, false),
+        (Role::Sums, geometry.sums, false),
+        (Role::Crcs, if title.source().crcs().is_some() { geometry.crcs } else { 0..0 }, false),
+    ];
+    let spans = pieces.into_iter().filter(|(_, bytes, _)| !bytes.is_empty());
+    let spans = spans.map(|(role, bytes, direct)| {
+        let file = SpanFile::of_title(Arc::clone(title), role);
+        SpanOrder { role, member: None, file, direct, bytes }
+    });
+    Ok(Order { thorough, spans: spans.collect(), ..Order::empty(extent, spare) })
+}
+
+#[cfg(test)]
+#[path = "needs_tests.rs"]
+mod tests;

@@ -1,0 +1,83 @@
+//! What has come of an order, unit by unit.
+
+use millrace_core::limits::MAX_MEMBERS;
+
+use crate::cache::order::{Order, Role, SpanOrder, SpanResult, bit};
+
+/// The spans of an order and what became of them.
+#[derive(Clone, Copy)]
+pub(super) struct Results<'a> {
+    order: &'a Order,
+    results: &'a [SpanResult<'a>],
+}
+
+impl<'a> Results<'a> {
+    pub(super) fn new(order: &'a Order, results: &'a [SpanResult<'a>]) -> Self {
+        Self { order, results }
+    }
+
+    fn all(self) -> impl Iterator<Item = (&'a SpanOrder, SpanResult<'a>)> {
+        self.order.spans.iter().zip(self.results.iter().copied())
+    }
+
+    /// What came for a role, with the spans; several copies of records, or several spans of parity.
+    pub(super) fn of(self, role: Role) -> impl Iterator<Item = (&'a SpanOrder, &'a [u8])> {
+        let came = self.all().filter_map(|(span, result)| Some((span, result.ok()?)));
+        came.filter(move |(span, _)| span.role == role)
+    }
+
+    /// Whether anything was ordered for a role.
+    pub(super) fn has_ordered(self, role: Role) -> bool {
+        self.order.spans.iter().any(|span| span.role == role)
+    }
+
+    /// What came of the bytes of a member's file that begin at `from`: what is missing is missing at the end.
+    pub(super) fn bytes_at(self, role: Role, from: u64, bytes: usize) -> &'a [u8] {
+        let holds = |span: &SpanOrder| span.role == role && span.bytes.contains(&from);
+        let span = self.of(role).find(|(span, _)| holds(span));
+        let rest = span.and_then(|(span, came)| came.get((from - span.bytes.start) as usize..));
+        rest.map_or(&[], |rest| &rest[..bytes.min(rest.len())])
+    }
+
+    /// The first `errno`.
+    pub(super) fn first_error(self) -> Option<i32> {
+        self.all().find_map(|(_, result)| result.err())
+    }
+
+    /// Positions of which a span of media or parity has not come, as bits.
+    pub(super) fn failed_positions(self) -> u32 {
+        let failed = self.all().filter(|(_, result)| result.is_err());
+        failed.fold(0, |failed, (span, _)| match span.role {
+            Role::Data { position } | Role::Parity { position } => failed | bit(position),
+            _ => failed,
+        })
+    }
+
+    /// The data of each position, to be taken unit by unit: only where each position has one span.
+    pub(super) fn data(self) -> Cursors<'a> {
+        let mut rest = [&[][..]; MAX_MEMBERS];
+        for (span, result) in self.all() {
+            if let (Role::Data { position }, Ok(bytes)) = (span.role, result)
+                && let Some(rest) = rest.get_mut(usize::from(position))
+            {
+                *rest = bytes;
+            }
+        }
+        Cursors { rest }
+    }
+}
+
+/// What is left of the bytes of each position. In a file the units are one after another, in the order of the title.
+pub(super) struct Cursors<'a> {
+    rest: [&'a [u8]; MAX_MEMBERS],
+}
+
+impl<'a> Cursors<'a> {
+    /// The next `bytes` of a position; what is missing is missing at the end.
+    pub(super) fn take(&mut self, position: usize, bytes: usize) -> &'a [u8] {
+        let Some(rest) = self.rest.get_mut(position) else { return &[] };
+        let (taken, left) = rest.split_at(bytes.min(rest.len()));
+        *rest = left;
+        taken
+    }
+}

@@ -1,0 +1,88 @@
+//! What a viewer must be able to repair itself to make do with an extent that has holes.
+
+use std::ops::Range;
+
+use crate::stripes::StripeLayout;
+
+/// What is missing of a codeword.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub(super) struct Missing {
+    /// Data symbols.
+    pub(super) data: usize,
+    /// The first parity.
+    pub(super) first_parity: bool,
+    /// Parity symbols, the first among them.
+    pub(super) parity: usize,
+}
+
+impl Missing {
+    /// The units of stripe `stripe` on positions whose bits are set: what is missing of its codewords without them. Units behind the
+    /// media's end are zeros and never missing.
+    pub(super) fn of_stripe(stripes: &StripeLayout, stripe: u32, positions: u32) -> Self {
+        let (k, m) = (stripes.k(), stripes.m());
+        let gone = |unit: usize| positions >> stripes.position_of(stripe, unit) & 1 != 0;
+        Self {
+            data: (0..k).filter(|&unit| gone(unit) && stripes.media_in_unit(stripe, unit) > 0).count(),
+            first_parity: m > 0 && gone(k),
+            parity: (k..k + m).filter(|&unit| gone(unit)).count(),
+        }
+    }
+
+    /// What a viewer must be able to do: nothing (0), repair one packet by XOR (1), or use all `m` parities. `None`: the parities
+    /// that are left do not suffice.
+    pub(super) fn demands(self, m: usize) -> Option<u8> {
+        match self.data {
+            0 => Some(0),
+            1 if m > 0 && !self.first_parity => Some(1),
+            data if data + self.parity <= m => u8::try_from(m).ok(),
+            _ => None,
+        }
+    }
+}
+
+/// What somebody must be able to repair who is sent these stripes without what is on the positions whose bits are set.
+pub(super) fn demanded(stripes: &StripeLayout, touched: &Range<u32>, positions: u32) -> Option<u8> {
+    // The same units are missing every n stripes; the last stripe may have fewer.
+    let last = touched.end.saturating_sub(1);
+    let first = touched.start..touched.end.min(touched.start + stripes.members() as u32);
+    first
+        .chain([last])
+        .map(|stripe| Missing::of_stripe(stripes, stripe, positions).demands(stripes.m()))
+        .try_fold(0, |most, demand| Some(most.max(demand?)))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::format::superblock::Geometry;
+
+    #[test]
+    fn xor_repairs_one_packet_if_the_first_parity_is_there() {
+        let missing = |data, first_parity, parity| Missing { data, first_parity, parity };
+        assert_eq!(missing(0, true, 2).demands(2), Some(0), "all film is there");
+        assert_eq!(missing(1, false, 0).demands(1), Some(1));
+        assert_eq!(missing(1, false, 3).demands(4), Some(1));
+        assert_eq!(missing(1, true, 1).demands(1), None);
+        assert_eq!(missing(1, true, 1).demands(2), Some(2), "the other parity has to do");
+        assert_eq!(missing(2, false, 2).demands(4), Some(4));
+        assert_eq!(missing(3, false, 2).demands(4), None);
+        assert_eq!(missing(1, false, 0).demands(0), None);
+    }
+
+    #[test]
+    fn one_of_three_members_costs_each_row_two_symbols() {
+        let stripes =
+            StripeLayout::new(&Geometry { k: 4, m: 2, unit_packets: 4, members: 3 }, 1316 * 16 * 7).unwrap();
+        for position in 0..3 {
+            let gone = 1 << position;
+            let mut demands: Vec<_> =
+                (0..3).map(|stripe| Missing::of_stripe(&stripes, stripe, gone).demands(2).unwrap()).collect();
+            demands.sort_unstable();
+            // Two data units; a data unit and the first parity; a data unit and the second.
+            assert_eq!(demands, [1, 2, 2]);
+            assert_eq!(demanded(&stripes, &(0..7), gone), Some(2));
+        }
+        assert_eq!(demanded(&stripes, &(0..7), 0), Some(0));
+        assert_eq!(demanded(&stripes, &(0..7), 0b11), None);
+    }
+}

@@ -1,0 +1,238 @@
+//! An extent of a parity track: ready FEC datagrams of SMPTE ST 2022-1. The parity comes from the disk; what stands before it is
+//! made from the records of the title's packets, here and once for all viewers.
+//!
+//! ```text
+//!   RTP header (payload type 96, SSRC 0) | FEC header, 16 bytes | parity of 1316 bytes
+//! ```
+//!
+//! Track 1 holds the first parity, track 2 the others, all stripes in order. Which packet of a track is which parity of which column, and
+//! with which packet of the title it leaves, is what [`millrace_core::fec::Spread`] says.
+
+use millrace_core::fec::field::mul;
+use millrace_core::fec::{Code, FecPlace, Spread};
+use millrace_core::ids::TitleRef;
+use millrace_core::limits::{DEFAULT_PACKET_BYTES, FEC_HEADER_BYTES, RTP_HEADER_BYTES};
+use millrace_core::packet::PacketMeta;
+use millrace_core::pool::ExtentContent;
+use millrace_core::time::MediaTicks;
+use millrace_core::wire::checksum::{add, copy_sum16, sum16};
+use millrace_core::wire::fec::{
+    FecHeader, FecKind, PAYLOAD_TYPE_FEC, PROTECTED_FIELDS_BYTES, protected_fields,
+};
+use millrace_core::wire::rtp::{PAYLOAD_TYPE_MP2T, RtpHeader, Timeline, sequence_of};
+
+use super::MemberFiles;
+use super::decode::{load_crcs, read_records};
+use super::needs::{media_records, parity_records, track_stripes};
+use super::results::Results;
+use crate::cache::crcs::Crcs;
+use crate::cache::handle::ReadFailure;
+use crate::cache::order::{Built, Filled, Order, Role, SpanResult, bit};
+use crate::cache::source::OpenTitle;
+use crate::stripes::StripeLayout;
+use crate::sums::congruent;
+
+/// Spare of an extent of a track with holes: to be had by those only to whom nothing of it is indispensable.
+const HOLES: u8 = u8::MAX;
+
+/// What is known of the stripes of an extent.
+struct Track<'a> {
+    stripes: StripeLayout,
+    spread: Spread,
+    code: Code,
+    timeline: Timeline,
+    duration: MediaTicks,
+    /// First stripe of the records.
+    first_stripe: u32,
+    media: &'a [PacketMeta],
+    parity: &'a [PacketMeta],
+    crcs: &'a Crcs,
+}
+
+impl Track<'_> {
+    fn media_packet(&self, stripe: u32, unit: usize, column: u32) -> u64 {
+        let stripes = &self.stripes;
+        u64::from(stripe) * u64::from(stripes.stripe_packets())
+            + unit as u64 * u64::from(stripes.unit_packets())
+            + u64::from(column)
+    }
+
+    fn media_meta(&self, packet: u64) -> Option<PacketMeta> {
+        let first = u64::from(self.first_stripe) * u64::from(self.stripes.stripe_packets());
+        self.media.get(usize::try_from(packet.checked_sub(first)?).ok()?).copied()
+    }
+
+    /// When a slot leaves; behind the title's end: when that ends.
+    fn departure(&self, slot: u32) -> MediaTicks {
+        let packet = self.spread.departs_with(slot);
+        self.media_meta(packet).map_or(self.duration, |meta| meta.time().min(self.duration))
+    }
+
+    /// The FEC header of a parity of a column; `None` if the column has no packets.
+    fn header(&self, stripe: u32, column: u32, parity: usize) -> Option<FecHeader> {
+        let mut recovery = [0; PROTECTED_FIELDS_BYTES];
+        let mut count = 0;
+        for unit in 0..self.stripes.k() {
+            let packet = self.media_packet(stripe, unit, column);
+            let Some(meta) = self.media_meta(packet).filter(|_| packet < u64::from(self.stripes.packets()))
+            else {
+                break;
+            };
+            let start = packet * DEFAULT_PACKET_BYTES as u64;
+            let length = (self.stripes.media_bytes() - start).min(DEFAULT_PACKET_BYTES as u64) as u16;
+            let fields = protected_fields(length, PAYLOAD_TYPE_MP2T, self.timeline.timestamp(meta.time()));
+            let factor = self.code.coefficient(parity, unit);
+            recovery.iter_mut().zip(fields).for_each(|(sum, field)| *sum ^= mul(factor, field));
+            count += 1;
+        }
+        let kind = if parity == 0 { FecKind::Xor } else { FecKind::ReedSolomon };
+        let header = FecHeader {
+            sn_base: sequence_of(self.media_packet(stripe, 0, column) as u32),
+            kind,
+            index: parity as u8,
+            row: false,
+            offset: self.stripes.unit_packets() as u8,
+            count,
+            ..FecHeader::default()
+        };
+        (count > 0).then(|| header.with_recovery(recovery))
+    }
+
+    /// The record of parity packet `column` of a parity of a stripe.
+    fn parity_meta(&self, stripe: u32, column: u32, parity: usize) -> Option<PacketMeta> {
+        let first = self.stripes.parity_record(self.first_stripe, 0, 0);
+        let at = self.stripes.parity_record(stripe, parity, column).checked_sub(first)?;
+        self.parity.get(usize::try_from(at).ok()?).copied()
+    }
+}
+
+/// Where a parity unit lies: the member's position, and the offset in its file.
+fn unit_of(stripes: &StripeLayout, stripe: u32, parity: usize) -> (Role, u64) {
+    let position = stripes.position_of(stripe, stripes.k() + parity) as u16;
+    (Role::Parity { position }, stripes.offset_of(stripe, stripes.k() + parity))
+}
+
+/// No good copy of the records has come.
+fn without_records(order: &Order, results: Results<'_>) -> Built {
+    match (order.thorough, results.first_error()) {
+        (false, _) => Built::More { wrong: 0 },
+        (true, Some(errno)) => Built::failed(ReadFailure::Io(errno)),
+        (true, None) => Built::failed(ReadFailure::Checksum),
+    }
+}
+
+/// Builds an extent of a parity track. What is missing or does not have its sum is marked, never computed.
+pub(in crate::cache) fn assemble(
+    (reference, title, (stripes, files)): (TitleRef, &OpenTitle, (StripeLayout, &dyn MemberFiles)),
+    order: &Order,
+    results: &[SpanResult<'_>],
+    extent: &mut [u8],
+) -> Built {
+    let track = title.source().track();
+    let (Some(packets), Some(code)) = (title.packets_of(order.extent), Code::new(stripes.k(), stripes.m()))
+    else {
+        return Built::failed(ReadFailure::OutOfRange);
+    };
+    let touched = track_stripes(&stripes, track, &packets);
+    let results = Results::new(order, results);
+    let (mut media, mut parity) = (Vec::new(), Vec::new());
+    let with_next = touched.start..touched.end + 1;
+    if !read_records(&mut media, media_records(&stripes, &with_next), results, Role::StripeMeta)
+        || !read_records(&mut parity, parity_records(&stripes, &touched), results, Role::ParityMeta)
+    {
+        return without_records(order, results);
+    }
+    let mut crcs = Crcs::default();
+    let are_known = load_crcs(&mut crcs, parity_records(&stripes, &touched), results, Role::ParityCrcs);
+    if !are_known && !order.thorough && results.has_ordered(Role::ParityCrcs) {
+        return Built::More { wrong: 0 };
+    }
+    let sums_only = title.source().has_crcs() && !are_known;
+    let (timeline, duration) = (title.source().timeline(), title.source().duration());
+    let first_stripe = touched.start;
+    let spread = stripes.spread();
+    let (media, parity, crcs) = (&media, &parity, &crcs);
+    let known = Track { stripes, spread, code, timeline, duration, first_stripe, media, parity, crcs };
+    let layout = title.layout();
+    let count = packets.len();
+    let (slots, records) = extent.split_at_mut(layout.meta_offset(0, count as u32));
+    let (mut holes, mut wrong) = (false, 0);
+    // In track 1 all columns of a stripe come from one unit.
+    let mut unit = (u32::MAX, unit_of(&stripes, first_stripe, 0));
+    let places = packets.clone().zip(slots.chunks_mut(layout.slot_bytes()));
+    for ((packet, slot), record) in places.zip(records.chunks_exact_mut(PacketMeta::BYTES)) {
+        let place = spread.place(track, packet);
+        let FecPlace { row: stripe, column, parity, .. } = place;
+        if track != 1 || unit.0 != stripe {
+            unit = (stripe, unit_of(&stripes, stripe, parity));
+        }
+        let (role, start) = unit.1;
+        let from = start + u64::from(column) * DEFAULT_PACKET_BYTES as u64;
+        let came = results.bytes_at(role, from, DEFAULT_PACKET_BYTES);
+        let came = Some(came).filter(|came| came.len() == DEFAULT_PACKET_BYTES);
+        let fill = known.fill(place, packet, came, slot);
+        record.copy_from_slice(&fill.meta.to_bytes());
+        holes |= fill.lost;
+        if fill.lost && came.is_some() {
+            let position = stripes.position_of(stripe, stripes.k() + parity);
+            wrong |= bit(files.slot(position));
+        }
+    }
+    let content = ExtentContent {
+        title: reference,
+        number: order.extent,
+        first_packet: packets.start,
+        packets: count as u32,
+        last_packet_bytes: layout.packet_bytes() as u16,
+        layout,
+        spare: if holes { HOLES } else { 0 },
+    };
+    Built::Done(Filled { content, decoded_bytes: 0, sums_only, wrong })
+}
+
+/// What became of one packet.
+struct Fill {
+    meta: PacketMeta,
+    /// The parity of packets that there are is missing or wrong.
+    lost: bool,
+}
+
+impl Track<'_> {
+    /// Writes one datagram, or zeros if there is nothing to send.
+    fn fill(&self, place: FecPlace, packet: u32, came: Option<&[u8]>, slot: &mut [u8]) -> Fill {
+        let FecPlace { row: stripe, column, parity, .. } = place;
+        let time = self.departure(place.slot);
+        let rtp = RtpHeader {
+            marker: false,
+            payload_type: PAYLOAD_TYPE_FEC,
+            sequence: sequence_of(packet),
+            timestamp: self.timeline.timestamp(time),
+            ssrc: 0,
+        };
+        let (head, rest) = slot.split_at_mut(RTP_HEADER_BYTES);
+        head.copy_from_slice(&rtp.emit());
+        let (fec, room) = rest.split_at_mut(FEC_HEADER_BYTES);
+        let header = self.header(stripe, column, parity).map(|header| header.emit());
+        let sum = came.zip(self.parity_meta(stripe, column, parity)).and_then(|(came, meta)| {
+            let sum = copy_sum16(&mut room[..DEFAULT_PACKET_BYTES], came);
+            // A title's parity has fewer packets than fit.
+            let number = self.stripes.parity_record(stripe, parity, column) as u32;
+            (congruent(sum, meta.sum()) && self.crcs.is_right(number, came)).then_some(sum)
+        });
+        match (header, sum) {
+            (Some(header), Some(sum)) => {
+                fec.copy_from_slice(&header);
+                Fill { meta: PacketMeta::new(add(sum16(&header), sum), 0, time), lost: false }
+            }
+            _ => {
+                fec.fill(0);
+                room.fill(0);
+                Fill { meta: PacketMeta::new(0, PacketMeta::MISSING, time), lost: header.is_some() }
+            }
+        }
+    }
+}
+
+#[cfg(test)]
+#[path = "track_tests.rs"]
+mod tests;
