@@ -3,6 +3,7 @@
 
 mod ci;
 mod edges;
+mod errors;
 mod fuzz;
 mod interop;
 mod rust_text;
@@ -33,6 +34,11 @@ const CHORES: &[Chore] = &[
     },
     Chore { word: "tidy", help: "the house rules that no compiler holds", run: tidy::run },
     Chore { word: "edges", help: "which crate may depend on which, against cargo metadata", run: edges::run },
+    Chore {
+        word: "errors",
+        help: "write docs/ref/errors.md, the messages that the code can print [--check]",
+        run: errors::run,
+    },
     Chore {
         word: "interop",
         help: "real players against the millrace program (interop --help)",

@@ -3,6 +3,7 @@
 //! | module | rules |
 //! | --- | --- |
 //! | [`words`] | clocks, printing and I/O only where they belong; nothing left over |
+//! | [`vocabulary`] | one word for one thing: retired words stay away |
 //! | [`unsafe_code`] | `unsafe` only in listed files, each block with its reason |
 //! | [`size`] | length of files and functions |
 //! | [`modules`] | every source file is reached and says what it is for |
@@ -17,6 +18,7 @@ mod root;
 mod size;
 mod tree;
 mod unsafe_code;
+mod vocabulary;
 mod words;
 
 use std::fmt;
@@ -58,6 +60,7 @@ fn check(tree: &Tree, listed: &'static [allow::Entry]) -> Vec<Finding> {
     let exceptions = allow::Exceptions::new(listed);
     let mut findings = Vec::new();
     words::check(tree, &exceptions, &mut findings);
+    vocabulary::check(tree, &mut findings);
     unsafe_code::check(tree, &exceptions, &mut findings);
     size::check(tree, &exceptions, &mut findings);
     modules::check(tree, &mut findings);
