@@ -130,7 +130,7 @@ fn scrub_says_what_it_found_by_its_exit_code() {
     }
     let before: Vec<_> = (0..3).map(|i| disks.content(i)).collect();
     let lost = scrub(&[]);
-    assert_eq!(lost.status.code(), Some(2), "{lost:?}");
+    assert_eq!(lost.status.code(), Some(4), "{lost:?}");
     assert!(String::from_utf8_lossy(&lost.stdout).contains("LOST: "), "{lost:?}");
     assert!((0..3).all(|i| disks.content(i) == before[i]), "nothing is touched");
 }

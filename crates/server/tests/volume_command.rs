@@ -23,7 +23,7 @@ fn create_add_look_lose_replace() {
     let dir = tempfile::tempdir().unwrap();
     let m = members(dir.path(), 3);
     let said = ok(&["volume", "create", &m[0], &m[1], &m[2]]);
-    assert!(said.contains("rows of 4 + 2 units") && said.contains("1 member may be lost"), "{said}");
+    assert!(said.contains("stripes of 4 + 2 units") && said.contains("1 member may be lost"), "{said}");
     assert!(said.contains(&format!("millrace serve --store {}", m[0])), "{said}");
     let source = film(dir.path(), "film.ts", 4);
     ok(&["add", source.to_str().unwrap(), "--store", &m[1]]);
@@ -56,7 +56,7 @@ fn create_add_look_lose_replace() {
     // A second one is too many.
     fs::rename(&m[2], dir.path().join("lost too")).unwrap();
     let (code, found) = status(&m[0]);
-    assert_eq!((code, &found["health"]), (2, &Value::from("lost")));
+    assert_eq!((code, &found["health"]), (4, &Value::from("lost")));
     let error = fails(&["scrub", "--store", &m[0]]);
     assert!(error.contains("can do without 1") && error.contains(&m[2]), "{error}");
 }
@@ -88,7 +88,7 @@ fn a_store_grows_by_a_disk_and_a_single_disk_may_have_parity_for_the_network() {
     let source = film(dir.path(), "film.ts", 3);
     ok(&["add", source.to_str().unwrap(), "--store", &at("store")]);
     let said = ok(&["volume", "add", &at("store"), &at("disk2")]);
-    assert!(said.contains("member 1 is") && said.contains("rows of 4 + 4 units"), "{said}");
+    assert!(said.contains("member 1 is") && said.contains("stripes of 4 + 4 units"), "{said}");
     ok(&["add", source.to_str().unwrap(), "--name", "second", "--store", &at("disk2")]);
     let (code, found) = status(&at("store"));
     assert_eq!(
@@ -98,7 +98,7 @@ fn a_store_grows_by_a_disk_and_a_single_disk_may_have_parity_for_the_network() {
 
     let said =
         ok(&["volume", "create", &at("alone"), "--fec", "2", "--data-units", "10", "--unit-packets", "10"]);
-    assert!(said.contains("rows of 10 + 2 units of 10 packets; the parity is for the network"), "{said}");
+    assert!(said.contains("stripes of 10 + 2 units of 10 packets; the parity is for the network"), "{said}");
     ok(&["add", source.to_str().unwrap(), "--store", &at("alone")]);
     assert_eq!(status(&at("alone")).1["is_st2022_fec"], true);
 }

@@ -26,6 +26,8 @@ use super::terminal::name;
 
 /// Could not be done, or was stopped: apart from what repair and scrub have found.
 const FAILED: u8 = 3;
+/// A title, or what a volume needs to be opened, is lost. Not 2, which says that the command line is wrong.
+pub(super) const LOST: u8 = 4;
 
 /// After what silence it is over. Reads have their own, shorter limit; but a file that is made durable may be all that fits in
 /// memory, on a disk that is slow and shared with viewers.
@@ -38,8 +40,8 @@ const SILENCE: Duration = Duration::from_nanos(10 * REPAIR_ANSWER_NS);
 #[derive(Args)]
 #[command(
     after_help = "Examples:\n  millrace repair --store /disk1/store\n  millrace repair --store /disk1/store --rate 50MB/s\n\n\
-                  Exit code: 0 all members are whole and active; 1 all films are whole, but a member is not there or\n\
-                  has damage that a scrub repairs; 2 some film is lost (it is named); 3 it could not be done or was stopped."
+                  Exit code: 0 all members are complete and active; 1 no title is lost, but a member is missing or has\n\
+                  damage that a scrub repairs; 3 it failed or was stopped; 4 a title is lost (it is named)."
 )]
 pub(super) struct RepairArgs {
     #[command(flatten)]
@@ -71,7 +73,7 @@ fn attempt(args: &WorkArgs) -> anyhow::Result<ExitCode> {
     let options = RepairOptions { rate_bytes_per_s: args.rate };
     let (volume, report) = with_bar(args, move |volume, setting| repair(volume, &options, setting))?;
     let code = match report.verdict() {
-        Verdict::Lost => 2,
+        Verdict::Lost => LOST,
         _ if !report.absent.is_empty() || report.count(Fate::Repairable) > 0 => 1,
         _ => 0,
     };

@@ -17,8 +17,8 @@ use super::repair::{WorkArgs, or_failed, print_found, print_report, with_bar};
 #[derive(Args)]
 #[command(
     after_help = "Examples:\n  millrace scrub --store /disk1/store\n  millrace scrub --store /disk1/store --check --json\n\n\
-                  Exit code: 0 nothing was wrong; 1 something was and has been repaired (with --check: can be), or a member is not\n\
-                  there; 2 some film is lost (it is named, and not touched); 3 it could not be done or was stopped."
+                  Exit code: 0 nothing was wrong; 1 damage was repaired (with --check: can be), or a member is missing;\n\
+                  3 it failed or was stopped; 4 a title is lost (it is named, and not touched)."
 )]
 pub(super) struct ScrubArgs {
     /// Report only, change nothing
@@ -55,6 +55,6 @@ fn attempt(args: &ScrubArgs) -> anyhow::Result<ExitCode> {
     Ok(ExitCode::from(match report.verdict() {
         Verdict::Healthy => 0,
         Verdict::Repaired => 1,
-        Verdict::Lost => 2,
+        Verdict::Lost => super::repair::LOST,
     }))
 }

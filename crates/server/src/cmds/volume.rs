@@ -66,8 +66,8 @@ struct CreateArgs {
 #[derive(Args)]
 #[command(
     after_help = "Examples:\n  millrace volume status /disk1/store\n  millrace volume status /disk1/store --json\n\nExit code: 0 all \
-                        members are there and active; 1 some are not, and all films can be played; 2 too few are there; 3 it could \
-                        not be found out."
+                        members are present and active; 1 some are not, and all titles can be played; 3 the state is unknown; \
+                        4 too many members are missing."
 )]
 struct StatusArgs {
     /// Directory of any member [default: the store]
@@ -109,7 +109,7 @@ struct ReplaceArgs {
     #[arg(value_name = "DIR")]
     dir: PathBuf,
     /// Index or old directory of the member to replace, as shown by millrace volume status
-    #[arg(long, value_name = "I|DIR")]
+    #[arg(long, value_name = "INDEX|DIR")]
     member: String,
     /// Directory on the new disk; created if missing
     #[arg(value_name = "NEW")]
@@ -125,7 +125,7 @@ pub(super) fn run(args: &VolumeArgs) -> anyhow::Result<ExitCode> {
     }
 }
 
-/// The rows that suit this many members.
+/// The stripes that suit this many members.
 pub(super) fn geometry(members: usize, parity: Option<usize>, fec: usize) -> anyhow::Result<Geometry> {
     Geometry::choose(members, parity.unwrap_or(usize::from(members > 1)), fec)
         .map_err(|what| anyhow!("volume: {what}"))
@@ -148,7 +148,7 @@ fn wanted(args: &CreateArgs) -> anyhow::Result<Geometry> {
                  there are at most {MAX_PARITY_UNITS} parity units"
             );
         }
-        // A unit as long as ST 2022-1 takes it, if these rows are such that it can.
+        // A unit as long as ST 2022-1 takes it, if these stripes are such that it can.
         let unit_packets = (100 / u32::from(k)).clamp(1, MAX_UNIT_PACKETS);
         geometry = Geometry { k, m: m as u16, unit_packets, ..geometry };
     }
@@ -174,7 +174,7 @@ fn create(args: &CreateArgs) -> anyhow::Result<ExitCode> {
     if geometry.m > 0 && !geometry.is_st2022() {
         writeln!(
             out,
-            "note: rows like these are no FEC for other players (ST 2022-1: 4 to 20 data units, at most 100 packets)"
+            "note: such stripes are no FEC for other players (ST 2022-1: 4 to 20 data units, at most 100 packets)"
         )?;
     }
     writeln!(out, "serve it with: millrace serve --store {}", volume.dir().display())?;
@@ -228,9 +228,11 @@ fn in_words(geometry: &Geometry) -> String {
     let Geometry { k, m, unit_packets, members } = geometry;
     match (members, m) {
         (1, 0) => "plain files, no parity".to_owned(),
-        (1, m) => format!("rows of {k} + {m} units of {unit_packets} packets; the parity is for the network"),
+        (1, m) => {
+            format!("stripes of {k} + {m} units of {unit_packets} packets; the parity is for the network")
+        }
         _ => format!(
-            "rows of {k} + {m} units of {unit_packets} packets; {} may be lost",
+            "stripes of {k} + {m} units of {unit_packets} packets; {} may be lost",
             count(usize::from(geometry.tolerance()))
         ),
     }
@@ -250,7 +252,7 @@ fn status(args: &StatusArgs) -> anyhow::Result<ExitCode> {
     let (health, code) = match lost {
         0 => ("whole", 0),
         lost if lost <= may => ("degraded", 1),
-        _ => ("lost", 2),
+        _ => ("lost", super::repair::LOST),
     };
     if args.json {
         super::print_json(&as_json(&members, &report, health, lost))?;
