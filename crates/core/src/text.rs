@@ -39,10 +39,15 @@ impl<T: Display> Display for PrintableLines<T> {
     }
 }
 
-/// The first `most` characters of a text from outside, for an error or a report.
+/// The beginning of a text from outside, for an error or a report: at most `most` characters as they are shown.
 pub fn excerpt(text: &str, most: usize) -> String {
-    let start = text.char_indices().nth(most).map_or(text, |(end, _)| &text[..end]);
-    Printable(start).to_string()
+    let mut left = most;
+    let is_too_much = |&(_, c): &(usize, char)| {
+        let shown = if is_printable(c) { 1 } else { c.escape_default().len() };
+        left.checked_sub(shown).map(|rest| left = rest).is_none()
+    };
+    let end = text.char_indices().find(is_too_much).map_or(text.len(), |(end, _)| end);
+    Printable(&text[..end]).to_string()
 }
 
 /// Escapes what goes through it.
@@ -85,7 +90,8 @@ mod tests {
 
     #[test]
     fn excerpts_count_characters_not_bytes() {
-        assert_eq!(excerpt("äöü\u{1b}x", 4), "äöü\\u{1b}");
+        assert_eq!(excerpt("äöü\u{1b}x", 9), "äöü\\u{1b}");
+        assert_eq!(excerpt("äöü\u{1b}x", 8), "äöü");
         assert_eq!(excerpt("äöü", 10), "äöü");
         assert_eq!(excerpt("", 0), "");
     }
