@@ -226,8 +226,8 @@ impl HelperProgram {
     fn why_it_failed(&self, status: ExitStatus, used: Option<Duration>) -> ChildStop {
         let said = self.said(8);
         let ProcessBounds { memory, processor, .. } = self.bounds;
-        // The kernel counts in nanoseconds and tells in ticks of 10 ms.
-        let all_used = used.is_some_and(|used| used + Duration::from_millis(50) >= processor);
+        // The limit counts whole clock ticks, as they happen to hit the program; what it has really used may be a good deal less.
+        let all_used = used.is_some_and(|used| used * 2 >= processor);
         if all_used && status.signal() == Some(Signal::KILL.as_raw()) {
             return ChildStop::Exceeded(Exceeded::Processor { most: HumanDuration(processor) });
         }
