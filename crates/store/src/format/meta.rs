@@ -25,7 +25,7 @@ const RECORDS_BYTES: usize = 4080;
 pub trait Record: Copy + Default + PartialEq + fmt::Debug {
     /// The kind of file that holds these records.
     const KIND: Kind;
-    /// Length of a record: [`RECORDS_BYTES`] is a multiple of it.
+    /// Length of a record: `RECORDS_BYTES` is a multiple of it.
     const LENGTH: usize;
     /// Records in a block.
     const PER_BLOCK: u32 = (RECORDS_BYTES / Self::LENGTH) as u32;
