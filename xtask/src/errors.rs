@@ -108,7 +108,7 @@ fn message(text: &str, code: &str, from: usize, cause: String) -> Option<Message
     let text = placeholders(&literal);
     let has_words = text.split('<').any(|part| {
         let own = part.rsplit('>').next().unwrap_or_default();
-        own.chars().filter(|c| c.is_alphabetic()).count() >= 3
+        own.chars().filter(|c| c.is_alphabetic()).count() >= 2
     });
     has_words.then_some(Message { text, cause })
 }

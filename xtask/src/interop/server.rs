@@ -28,6 +28,13 @@ pub(crate) struct Server {
     logs: PathBuf,
 }
 
+/// Whether a line of the server's output says that a title can be played: the line of a title that was there at the start, or the log
+/// line of one that came later.
+fn announces(line: &str, name: &str) -> bool {
+    let shown = line.split_once(" new: ").map_or(line, |(_, shown)| shown);
+    shown.strip_prefix(name).is_some_and(|rest| rest.starts_with("  "))
+}
+
 impl Server {
     /// Starts it and waits until it says that it is ready.
     pub(super) fn start(lab: &Lab, phase: &str, ground: &Ground) -> Result<Self, String> {
@@ -45,8 +52,7 @@ impl Server {
         let base = format!("rtsp://{address}");
         loop {
             let said = running.output();
-            let is_offered =
-                |film: &Film| said.lines().any(|line| line.ends_with(&format!("{base}/{}", film.name)));
+            let is_offered = |film: &Film| said.lines().any(|line| announces(line, &film.name));
             if said.contains(READY) && lab.films.iter().all(is_offered) {
                 break;
             }
@@ -118,4 +124,16 @@ fn free_port(ground: &Ground) -> Result<u16, String> {
     let listener =
         TcpListener::bind((ground.host, 0)).map_err(|e| format!("no free port on {}: {e}", ground.host))?;
     Ok(listener.local_addr().map_err(|e| format!("the free port: {e}"))?.port())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn titles_are_announced_at_the_start_and_later() {
+        assert!(announces("vbr  0:00:12.002  1.26Mb/s VBR", "vbr"));
+        assert!(announces("2026-01-01T00:00:00Z  INFO new: vbr  0:00:12.002  1.26Mb/s  rtsp://h/vbr", "vbr"));
+        assert!(!announces("vbr-long  0:00:12.002", "vbr") && !announces("  vlc rtsp://h/vbr", "vbr"));
+    }
 }
