@@ -386,7 +386,7 @@ fn a_seek_beyond_the_end_is_refused_and_the_session_still_ended() {
         let mut options = options(&server, TransportChoice::Udp);
         options.script = "seek@0.1=99".parse().unwrap();
         let error = play(&options, &AtomicBool::new(false), &mut |_| {}).unwrap_err().to_string();
-        assert!(error.contains("PLAY refused: 457") && error.contains("not in the film"), "{error}");
+        assert!(error.contains("PLAY refused: 457") && error.contains("outside the title"), "{error}");
         assert_eq!(server.seen.count("TEARDOWN"), 1);
     });
 }

@@ -137,7 +137,7 @@ fn what_cannot_be_repaired_is_lost_and_said() {
         );
         assert_eq!((report.sequence.lost, is_film), (3, false));
         let text = report.to_string();
-        assert!(text.contains("all: 5 missing on the way, 2 repaired, 3 lost"), "{text}");
+        assert!(text.contains("all: 5 lost in transit, 2 repaired, 3 lost"), "{text}");
         assert!(text.contains("3 packets lost"), "{text}");
         assert_eq!(report.byte_check.unwrap().different_bytes, 0, "what comes is right and in its place");
     });

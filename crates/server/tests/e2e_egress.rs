@@ -145,7 +145,7 @@ fn a_link_that_goes_down_and_comes_back_loses_packets_but_no_viewer() {
     assert_eq!(received + lost, site.scene.packets(), "{report}");
     assert!(lost > 0 && lost < received / 2, "{report}");
     // A device that was asked to send meanwhile has died and was opened again; one that was not has survived.
-    let deaths = site.server.said("its viewers go on by the kernel").len();
+    let deaths = site.server.said("its viewers continue over kernel sockets").len();
     assert_eq!(site.server.said("vs: AF_XDP is open").len(), 1 + deaths, "{:?}", site.server.log);
     let (_, xdp) = site.sums();
     assert!(xdp * 2 > site.scene.packets(), "{xdp} of {} by AF_XDP", site.scene.packets());
@@ -183,7 +183,7 @@ fn an_interface_that_disappears_takes_nobody_else_along() {
     assert!(same, "{report}");
     let _ = other.kill();
     let _ = other.wait();
-    let lost = site.server.said("its viewers go on by the kernel");
+    let lost = site.server.said("its viewers continue over kernel sockets");
     assert!(lost.len() == 1 && lost[0].contains("ws"), "{lost:?}");
     let (_, xdp) = site.sums();
     assert!(xdp * 2 > site.scene.packets());
@@ -218,7 +218,7 @@ fn without_privileges_the_kernel_serves() {
     command.args(["serve", "--listen", LISTEN, "--cache", "32MiB", "--store"]).arg(&store);
     command.args(["--backend", "xdp", "--xdp-interface", "vs"]);
     let mut server = Server::spawn(command);
-    let said = server.said("AF_XDP is not used, kernel sockets are");
+    let said = server.said("using kernel sockets instead of AF_XDP");
     assert!(said.len() == 1 && said[0].contains("vs"), "{:?}", server.log);
     let args = ["play", "rtsp://10.77.0.1:8554/film", "--transport", "udp", "-o", "null"];
     let done = hosts.on_client(|| run(&args)).unwrap();

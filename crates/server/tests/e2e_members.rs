@@ -73,7 +73,7 @@ impl Site {
         let new = self.dir.path().join("orders.new");
         std::fs::write(&new, text).unwrap();
         std::fs::rename(&new, &self.orders).unwrap();
-        self.server.wait_for("faults of disks on order", Duration::from_secs(10));
+        self.server.wait_for("fault injection", Duration::from_secs(10));
     }
 
     /// Begins a load on these titles.

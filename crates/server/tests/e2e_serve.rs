@@ -296,7 +296,7 @@ fn a_damaged_title_hurts_nobody_else(file: &str, settings: &[&str]) {
     // Both lines come in any order: which file is damaged, and which viewer was told.
     server.wait_for("checksum", Duration::from_secs(20));
     let end = Instant::now() + Duration::from_secs(10);
-    while server.said("film cannot be read").iter().all(|line| !line.contains("damaged for")) {
+    while server.said("media cannot be read").iter().all(|line| !line.contains("damaged for")) {
         assert!(Instant::now() < end, "no line names title and viewer: {}", server.log.join("\n"));
         std::thread::sleep(Duration::from_millis(20));
     }
@@ -375,7 +375,7 @@ fn a_viewer_who_does_not_read_is_dropped_with_a_reason_and_the_others_never_noti
     assert_eq!(report["sequence"]["lost"], 0, "{report}");
     assert!(report["byte_check"]["first_difference"].is_null(), "{report}");
     assert_eq!(report["end"], "bye", "{report}");
-    let line = server.wait_for("slower than the film plays", Duration::from_secs(20));
+    let line = server.wait_for("slower than the title plays", Duration::from_secs(20));
     assert!(line.contains("film"), "{line}");
     drop(lazy);
     assert!(server.interrupt());

@@ -58,7 +58,7 @@ fn create_add_look_lose_replace() {
     let (code, found) = status(&m[0]);
     assert_eq!((code, &found["health"]), (4, &Value::from("lost")));
     let error = fails(&["scrub", "--store", &m[0]]);
-    assert!(error.contains("can do without 1") && error.contains(&m[2]), "{error}");
+    assert!(error.contains("tolerates 1") && error.contains(&m[2]), "{error}");
 }
 
 #[test]

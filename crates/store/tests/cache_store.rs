@@ -19,6 +19,12 @@ use millrace_store::volume::{TitleInfo, Volume};
 const SIZES: [u16; 3] = [SIZE, 188, 188 * 48];
 
 fn check(lease: &Lease, film: &Film, size: u16, extent: u32, timeline: Timeline) {
+    assert!(check_but(lease, film, size, extent, timeline).is_empty(), "extent {extent}");
+}
+
+/// Checks all packets but those that are marked as missing, which it returns.
+fn check_but(lease: &Lease, film: &Film, size: u16, extent: u32, timeline: Timeline) -> Vec<u32> {
+    let mut missing = Vec::new();
     let content = lease.content();
     assert_eq!(
         (content.number, content.first_packet),
@@ -28,12 +34,17 @@ fn check(lease: &Lease, film: &Film, size: u16, extent: u32, timeline: Timeline)
         let packet = content.first_packet + place;
         let payload = film.bytes.chunks(usize::from(size)).nth(packet as usize).unwrap();
         let meta = film.meta(size, packet);
+        if lease.meta(place).is_missing() {
+            missing.push(packet);
+            continue;
+        }
         let stored = PacketMeta::new(sum16(payload), meta.flags(), meta.time());
         assert_eq!(lease.meta(place), stored, "record of packet {packet}");
         let (header, sent) = RtpHeader::parse(lease.wire(place, 1)).unwrap();
         assert!(sent == payload, "payload of packet {packet}");
         assert_eq!(header, timeline.header(packet, meta.time()));
     }
+    missing
 }
 
 fn added(film: &Film) -> (tempfile::TempDir, Volume, TitleInfo) {
@@ -76,7 +87,8 @@ fn a_size_without_a_file_is_lent_from_the_range_sums() {
     }
 }
 
-/// A damaged byte of data, of meta-data or of range sums: nobody is lent that extent, the others are lent.
+/// A damaged byte of data: its packet is marked as missing. A damaged byte of meta-data or of range sums: nobody is lent that extent. All
+/// others are lent.
 #[test]
 fn damage_under_a_derived_size_is_noticed() {
     let film = Film::new(12_001, 5);
@@ -91,10 +103,25 @@ fn damage_under_a_derived_size_is_noticed() {
         let files = volume.open_title(info.id, 8084).unwrap();
         let extents = files.extents();
         let title = world.cache.open_title(files).unwrap();
-        let fetched: Vec<bool> = (0..extents)
-            .map(|extent| world.engines[0].fetch(0, title, extent, clock.now()).lease.is_ok())
+        let fetched: Vec<Option<Vec<u32>>> = (0..extents)
+            .map(|extent| {
+                let lease = world.engines[0].fetch(0, title, extent, clock.now()).lease.ok()?;
+                let content = lease.content();
+                let missing = |place: &u32| lease.meta(*place).is_missing();
+                Some((0..content.packets).filter(missing).map(|place| content.first_packet + place).collect())
+            })
             .collect();
-        assert!(fetched.contains(&false) && fetched.contains(&true), "{file}: {fetched:?}");
+        let is_lent = |extent: &Option<Vec<u32>>| extent.as_ref().is_some_and(Vec::is_empty);
+        assert!(fetched.iter().any(is_lent), "{file}: {fetched:?}");
+        match file {
+            "data.ts" => {
+                let missing: Vec<u32> = fetched.iter().flatten().flatten().copied().collect();
+                // Which of the packets that share the damaged one's CRC it is cannot be said.
+                assert!(missing.contains(&(700_000 / 8084)) && missing.len() <= 2, "{missing:?}");
+                assert!(fetched.iter().all(Option::is_some), "{fetched:?}");
+            }
+            _ => assert!(fetched.contains(&None), "{file}: {fetched:?}"),
+        }
     }
 }
 
@@ -138,10 +165,11 @@ fn damage_on_the_disk_is_found_by_the_stored_checksums() {
         };
         flip("data.ts", 2 * 196 * 1316 + 5); // extent 2
         flip("meta-1316.mrp", 4096 * 4 + 8); // block 3: packets 1530 to 2039, extents 7 to 10
+        let mut missing = Vec::new();
         let bad: Vec<_> = (0..extents)
             .filter(|&extent| match world.engines[0].fetch(0, title, extent, clock.now()).lease {
                 Ok(lease) => {
-                    check(&lease, &film, SIZE, extent, info.timeline);
+                    missing.extend(check_but(&lease, &film, SIZE, extent, info.timeline));
                     false
                 }
                 Err(failure) => {
@@ -150,8 +178,8 @@ fn damage_on_the_disk_is_found_by_the_stored_checksums() {
                 }
             })
             .collect();
-        let expected: Vec<_> = [2, 7, 8, 9, 10].into_iter().filter(|&extent| extent < extents).collect();
-        assert_eq!(bad, expected);
+        let expected: Vec<_> = [7, 8, 9, 10].into_iter().filter(|&extent| extent < extents).collect();
+        assert_eq!((bad, missing), (expected, vec![2 * 196]));
     }
 }
 

@@ -82,10 +82,10 @@ fn files_that_are_no_films() {
     bench.refused(&bench.file("empty.mp4", b""), &["the file is empty"]);
     bench.refused(bench.dir.path(), &["not a file but a directory"]);
     let text: Vec<u8> = b"This is no film, whatever its name says.\n".repeat(200);
-    bench.refused(&bench.file("text.mp4", &text), &["not a film that can be read"]);
-    bench.refused(&bench.file("text.ts", &text), &["not a film that can be read"]);
-    bench.refused(&bench.file("noise.mkv", &noise(300_000)), &["not a film that can be read"]);
-    bench.refused(&bench.file("zeros.mov", &[0; 100_000]), &["not a film that can be read"]);
+    bench.refused(&bench.file("text.mp4", &text), &["not a readable media file"]);
+    bench.refused(&bench.file("text.ts", &text), &["not a readable media file"]);
+    bench.refused(&bench.file("noise.mkv", &noise(300_000)), &["not a readable media file"]);
+    bench.refused(&bench.file("zeros.mov", &[0; 100_000]), &["not a readable media file"]);
     let socket = bench.dir.path().join("socket");
     let _listener = std::os::unix::net::UnixListener::bind(&socket).unwrap();
     bench.refused(&socket, &["not a file but a socket"]);
@@ -109,11 +109,14 @@ fn playlists_and_scripts_cannot_make_it_read_other_files() {
     let other = bench.dir.path().join("other.ts");
     fs::write(&other, usual_film()).unwrap();
     let concat = format!("ffconcat version 1.0\nfile {}\n", other.display());
-    bench.refused(&bench.file("list.mp4", concat.as_bytes()), &["not a film that can be read"]);
+    bench.refused(&bench.file("list.mp4", concat.as_bytes()), &["not a readable media file"]);
     let playlist =
         format!("#EXTM3U\n#EXT-X-TARGETDURATION:9\n#EXTINF:9,\n{}\n#EXT-X-ENDLIST\n", other.display());
-    bench.refused(&bench.file("list.mkv", playlist.as_bytes()), &["not a film that can be read"]);
-    bench.refused(&bench.file("page.svg", b"<svg xmlns=\"http://www.w3.org/2000/svg\"/>"), &["not a film"]);
+    bench.refused(&bench.file("list.mkv", playlist.as_bytes()), &["not a readable media file"]);
+    bench.refused(
+        &bench.file("page.svg", b"<svg xmlns=\"http://www.w3.org/2000/svg\"/>"),
+        &["not a readable media file"],
+    );
 }
 
 #[test]
@@ -166,7 +169,7 @@ fn a_truncated_container_is_refused() {
     let bytes = fs::read(&source).unwrap();
     bench.refused(
         &bench.file("cut.mp4", &bytes[..bytes.len() / 2]),
-        &["not a film that can be read", "moov atom not found"],
+        &["not a readable media file", "moov atom not found"],
     );
 }
 
@@ -191,7 +194,7 @@ fn a_failing_ffmpeg_leaves_nothing_and_its_words_are_passed_on() {
     bench.script("ffprobe", "echo 'not json'");
     bench.refused(&source, &["description cannot be read"]);
     bench.script("ffprobe", "kill -9 $$");
-    bench.refused(&source, &["not a film that can be read"]);
+    bench.refused(&source, &["not a readable media file"]);
 }
 
 #[test]

@@ -179,7 +179,7 @@ fn one_member_with_parity_for_the_network_is_a_store_as_ever() {
     assert_eq!(volume.members().geometry(), Geometry::choose(1, 0, 2).unwrap());
     assert_eq!(volume.titles().unwrap(), [info]);
     let error = volume.replace_member(0, &disks.dir.path().join("new")).unwrap_err().to_string();
-    assert!(error.contains("no parity: what a member has"), "{error}");
+    assert!(error.contains("no parity: nothing else holds"), "{error}");
 }
 
 #[test]

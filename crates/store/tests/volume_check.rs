@@ -335,7 +335,7 @@ fn the_next_open_repairs_what_the_findings_say_it_repairs() {
     assert_eq!(findings.len(), 3);
     for finding in findings {
         assert_eq!(finding.severity, Severity::Warning);
-        assert!(finding.remedy.contains("when the store is opened next"), "{finding}");
+        assert!(finding.remedy.contains("when the store is next opened"), "{finding}");
     }
     Volume::open(fixture.store()).unwrap();
     assert_eq!(check(fixture.store(), Depth::Quick), []);

@@ -40,7 +40,7 @@ fn the_manifest_is_shown_as_it_is_written() {
     let (_dir, title, info) = store();
     let shown = inspect(&title.join("manifest.mrm"), None).unwrap();
     assert_eq!(shown.json["title"], serde_json::to_value(&info).unwrap());
-    assert_eq!(shown.json["placement"]["stripes"], 858u64.div_ceil(20));
+    assert_eq!(shown.json["placement"]["rows"], 858u64.div_ceil(20));
     assert_eq!(shown.json["files"][1]["name"], "data.ts");
     let text = shown.to_string();
     assert!(text.contains("packet_sizes: 1316, 9024") && text.contains("meta-9024.mrp"), "{text}");

@@ -74,7 +74,7 @@ fn the_way_back_follows_a_semicolon() {
     assert_eq!(link, LinkSpec::from(parse("loss 1%")));
     assert!("loss 1%;;".parse::<LinkSpec>().is_err());
     let error = "none;none;none".parse::<LinkSpec>().unwrap_err().to_string();
-    assert!(error.contains("two ways"), "{error}");
+    assert!(error.contains("two directions"), "{error}");
 }
 
 fn times() -> impl Strategy<Value = Duration> {

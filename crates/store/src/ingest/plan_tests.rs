@@ -26,7 +26,11 @@ fn what_a_stream_can_carry_is_copied() {
         args.contains("-i file:-odd name.mkv -map 0:0 -c:v:0 copy -map 0:1 -c:a:0 copy -map 0:2 -c:a:1 copy"),
         "{args}"
     );
-    assert!(args.ends_with("-f mpegts -pcr_period 20 pipe:1") && !args.contains("muxrate"), "{args}");
+    assert!(
+        args.ends_with("-f mpegts -pcr_period 20 -omit_video_pes_length 0 pipe:1")
+            && !args.contains("muxrate"),
+        "{args}"
+    );
 }
 
 #[test]
