@@ -459,7 +459,7 @@ fn catalogue_agrees(
     report: &mut Report<'_>,
 ) {
     let promise = "catalogue_agrees";
-    let remedy = "it is brought up to date when the store is opened next";
+    let remedy = "it is brought up to date when the store is next opened";
     let path = dirs.catalogue();
     if !path.exists() {
         return report.warning(promise, &path, "is missing", remedy);
@@ -467,7 +467,7 @@ fn catalogue_agrees(
     let stripes = match look_at_catalogue(&path) {
         Ok(stripes) => stripes,
         Err(error) => {
-            return report.warning(promise, &path, error, "it is rebuilt when the store is opened next");
+            return report.warning(promise, &path, error, "it is rebuilt when the store is next opened");
         }
     };
     let mut stripes: HashMap<TitleId, _> = stripes.into_iter().map(|stripe| (stripe.0.id, stripe)).collect();
