@@ -220,7 +220,7 @@ fn with_too_many_disks_gone_only_the_titles_on_them_stop() {
     assert!(new["failed"].as_u64() > Some(0), "{new}");
     assert_eq!(output.status.code(), Some(1), "viewers were cut off: {output:?}");
     let said =
-        site.server.said("film cannot be read: 2 disks of the title are lost, its parity makes up for 1");
+        site.server.said("media cannot be read: 2 disks of the title are lost, its parity makes up for 1");
     assert!(!said.is_empty(), "{:?}", site.server.log);
     assert!(site.server.interrupt());
 }
