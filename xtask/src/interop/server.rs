@@ -52,7 +52,7 @@ impl Server {
         let base = format!("rtsp://{address}");
         loop {
             let said = running.output() + &running.errors();
-            let is_offered = |film: &Film| said.lines().any(|line| announces(line, &film.name));
+            let is_offered = |film: &Film| said.lines().any(|line| announces(line, film.name));
             if said.contains(READY) && lab.films.iter().all(is_offered) {
                 break;
             }
