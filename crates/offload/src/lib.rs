@@ -26,7 +26,7 @@ pub mod load;
 
 /// Socket set-up for whoever starts an engine: the pairs of ports, and the egress paths made of them.
 pub use millrace_netio::{GsoMode, KernelTx, KernelTxConfig, NetError, UdpPair, bind_pair};
-/// The choice of a egress path, devices, next hops, and what this kernel can do.
+/// The choice of an egress path, devices, next hops, and what this kernel can do.
 pub use millrace_netio::{best, features, probe, route, xdp};
 
 /// The doorbell that wakes a sleeping loop, and its control side.

@@ -66,7 +66,7 @@ struct Shared {
     out: AtomicUsize,
     /// Of these, those that nobody waits for any more.
     late: AtomicUsize,
-    /// Of these, those that were given up by somebody with more than brief timeout.
+    /// Of these, those that were given up after more than a brief timeout.
     hung: AtomicUsize,
 }
 

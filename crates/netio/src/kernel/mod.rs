@@ -1,4 +1,4 @@
-//! The kernel's sockets as a egress path: UDP with GSO, RTP interleaved in TCP.
+//! The kernel's sockets as an egress path: UDP with GSO, RTP interleaved in TCP.
 //!
 //! | file | holds |
 //! | --- | --- |

@@ -64,7 +64,7 @@ impl OpenTitles {
     /// Reads the catalogue again.
     ///
     /// # Errors
-    /// When the store cannot be read; the open titles stays as it was.
+    /// When the store cannot be read; the open titles stay as they were.
     pub fn refresh(&self, volume: &Arc<Volume>) -> Result<Changes, StoreError> {
         let Listing { titles: found, unreadable } = volume.listing()?;
         let mut titles = self.lock();

@@ -103,7 +103,7 @@ impl Librarian {
                 }
                 self.add(&media, stop);
             }
-            // The first time the open titles is up to date: what was added has been put on it.
+            // The first time the open titles are up to date: what was added is among them.
             if ready.is_none() {
                 self.refresh();
             } else if self.open_titles.titles().is_empty() {
