@@ -2,9 +2,11 @@
 # Makes two films of three minutes, serves them, and shows that they can be played.
 #
 #   scripts/demo.sh [--prove]
+#   scripts/demo.sh --films DIR SECONDS
 #
 # --prove: play ten seconds of each film over UDP and over TCP, say what arrived, and end. Without a screen the same
 # proof is made, and serving goes on. Films and store stay in demo/ for the next time.
+# --films: only make the films, of that length, in DIR: `cargo xtask interop` plays them with other players.
 set -euo pipefail
 cd "$(dirname "$0")/.."
 
@@ -25,14 +27,18 @@ die() {
   exit 1
 }
 
-prove_and_end=false
+prove_and_end=false films_only=false
 case ${1-} in
   --prove) prove_and_end=true ;;
+  --films)
+    [ $# -eq 3 ] || die "usage: scripts/demo.sh --films DIR SECONDS"
+    films_only=true FILMS=$2 SECONDS_OF_FILM=$3
+    ;;
   '') ;;
   *) die "unknown option '$1'; usage: scripts/demo.sh [--prove]" ;;
 esac
 command -v ffmpeg >/dev/null || die "ffmpeg is missing; 'make deps' installs it"
-[ -x "$MILLRACE" ] || die "$MILLRACE is missing; 'make build' makes it"
+"$films_only" || [ -x "$MILLRACE" ] || die "$MILLRACE is missing; 'make build' makes it"
 
 # --- films -------------------------------------------------------------------------------------------------------
 
@@ -78,6 +84,7 @@ make_film $CBR.ts 'constant rate of 2 Mb/s, transport stream' \
   -x264-params nal-hrd=cbr:force-cfr=1 -f mpegts -muxrate 2000k -pcr_period 20 -pat_period 0.1
 make_film $VBR.mp4 'variable rate with B-frames, MP4' \
   -preset veryfast -crf 26 -bf 3 -movflags +faststart -f mp4
+if "$films_only"; then exit 0; fi
 
 # --- server ------------------------------------------------------------------------------------------------------
 

@@ -4,6 +4,7 @@ use std::path::{Path, PathBuf};
 
 use super::Lab;
 use super::process::Program;
+use crate::workspace;
 
 /// Frames a second of every film.
 pub(super) const FRAMES_PER_SECOND: usize = 25;
@@ -88,12 +89,36 @@ const RECIPES: &[Recipe] = &[
     },
 ];
 
-/// Makes the films in `dir/films` and decodes each once; the big one only if it is wanted.
+/// The titles of `make demo`, and the extensions of their files.
+const DEMO_FILMS: [(&str, &str); 2] = [(DEMO_CBR, "ts"), (DEMO_VBR, "mp4")];
+pub(super) const DEMO_CBR: &str = "test-card-cbr";
+pub(super) const DEMO_VBR: &str = "test-card-vbr";
+const DEMO_SECONDS: u32 = 12;
+
+/// Makes the films in `dir/films` and decodes each once; the big one and those of the demo only if they are wanted.
 pub(super) fn make(dir: &Path, is_wanted: impl Fn(&str) -> bool) -> Result<Vec<Film>, String> {
     let folder = dir.join("films");
     std::fs::create_dir_all(&folder).map_err(|e| format!("{} cannot be made: {e}", folder.display()))?;
     let recipes = RECIPES.iter().filter(|r| !r.big || is_wanted(r.name));
-    recipes.map(|recipe| cook(recipe, &folder, dir)).collect()
+    let mut films: Vec<Film> =
+        recipes.map(|recipe| cook(recipe, &folder, dir)).collect::<Result<_, String>>()?;
+    if DEMO_FILMS.iter().any(|(name, _)| is_wanted(name)) {
+        films.extend(make_demo(&folder, dir)?);
+    }
+    Ok(films)
+}
+
+/// The films of the demo, shorter, by the demo's own script.
+fn make_demo(folder: &Path, logs: &Path) -> Result<Vec<Film>, String> {
+    let script = workspace::root().join("scripts/demo.sh");
+    let ended = Program::new(&script)
+        .arg("--films")
+        .arg(folder)
+        .args(&DEMO_SECONDS.to_string())
+        .run(&logs.join("make-demo"), 120.0)?;
+    ended.ok("scripts/demo.sh --films")?;
+    let film = |(name, extension): (&'static str, &str)| decoded(name, extension, DEMO_SECONDS, folder, logs);
+    DEMO_FILMS.into_iter().map(film).collect()
 }
 
 /// A moving test picture with noise (so that the bit rate is real and no two frames are equal) and two tones.
@@ -117,13 +142,25 @@ fn cook(recipe: &Recipe, folder: &Path, logs: &Path) -> Result<Film, String> {
         .arg(&file)
         .run(&logs.join(format!("make-{name}")), 120.0)?;
     ended.ok("ffmpeg, making a film")?;
+    decoded(name, extension, *seconds, folder, logs)
+}
+
+/// A film that has been made, with its decoded pictures.
+fn decoded(
+    name: &'static str,
+    extension: &str,
+    seconds: u32,
+    folder: &Path,
+    logs: &Path,
+) -> Result<Film, String> {
+    let file = folder.join(format!("{name}.{extension}"));
     let pictures = Frames::of_file(&file, "0:v:0", &logs.join(format!("decode-{name}")))?.pictures;
-    let expected = *seconds as usize * rate;
+    let expected = seconds as usize * FRAMES_PER_SECOND;
     if pictures.len() != expected {
         return Err(format!("{} has {} pictures, not {expected}", file.display(), pictures.len()));
     }
-    let is_stream = *extension == "ts";
-    Ok(Film { name, seconds: f64::from(*seconds), is_stream, pictures, stored: None })
+    let is_stream = extension == "ts";
+    Ok(Film { name, seconds: f64::from(seconds), is_stream, pictures, stored: None })
 }
 
 /// Asks the program what it has stored and compares every stored title with its film.

@@ -2,7 +2,9 @@
 
 use super::{Check, END_SECONDS, Outcome, SHORT_FILMS, Transport};
 use crate::interop::Lab;
-use crate::interop::films::{FRAMES_PER_SECOND, Film, Frames, difference, position, to_the_end};
+use crate::interop::films::{
+    DEMO_CBR, DEMO_VBR, FRAMES_PER_SECOND, Film, Frames, difference, position, to_the_end,
+};
 use crate::interop::process::Ended;
 use crate::interop::server::Server;
 
@@ -35,10 +37,13 @@ pub(super) fn add(checks: &mut Vec<Check>) {
                 move |_, server, film, log| seek(server, film, transport, log),
             ));
         }
-        let big = move |_: &Lab, server: &Server, film: &Film, log: &str| {
+        let other = move |_: &Lab, server: &Server, film: &Film, log: &str| {
             whole(server, film, &format!("-rtsp_transport {}", transport.word()), 0.0, log)
         };
-        checks.push(Check::playing("ffmpeg", "whole", "big", transport, NEEDS, big).only_long());
+        checks.push(Check::playing("ffmpeg", "whole", "big", transport, NEEDS, other).only_long());
+        // One of the demo's titles by each transport.
+        let demo = if transport == Transport::Udp { DEMO_VBR } else { DEMO_CBR };
+        checks.push(Check::playing("ffmpeg", "whole", demo, transport, NEEDS, other));
     }
 }
 

@@ -7,7 +7,7 @@ use serde_json::Value;
 
 use super::{Check, END_SECONDS, Outcome, SHORT_FILMS, Transport};
 use crate::interop::Lab;
-use crate::interop::films::{FRAMES_PER_SECOND, Film, difference, to_the_end};
+use crate::interop::films::{DEMO_CBR, DEMO_VBR, FRAMES_PER_SECOND, Film, difference, to_the_end};
 use crate::interop::process::{Ended, Program};
 use crate::interop::server::Server;
 use crate::workspace;
@@ -20,7 +20,9 @@ const LATENCY_SECONDS: f64 = 2.0;
 
 pub(super) fn add(checks: &mut Vec<Check>) {
     for transport in Transport::BOTH {
-        for film in SHORT_FILMS {
+        // One of the demo's titles by each transport.
+        let demo = if transport == Transport::Udp { DEMO_CBR } else { DEMO_VBR };
+        for film in SHORT_FILMS.into_iter().chain([demo]) {
             checks.push(Check::playing(
                 "gst",
                 "launch",
