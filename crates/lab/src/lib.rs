@@ -4,6 +4,7 @@
 //! | --- | --- |
 //! | [`frame`] | what every benchmark has: name, purpose, rows, promises, machine and commit |
 //! | [`benches`] | the benchmarks, one file each |
+//! | [`framing`] | the older ways to frame a datagram, to compare with the one that runs |
 //! | [`report`] | what came out, as a web page or in a Markdown document |
 //! | [`capacity`] | how many viewers a service carries: search, trials, limits, meters |
 //! | [`peers`] | other servers, started and asked like ours |
@@ -20,6 +21,7 @@
 pub mod benches;
 pub mod capacity;
 pub mod frame;
+pub mod framing;
 pub mod isal;
 pub mod link_host;
 pub mod media;

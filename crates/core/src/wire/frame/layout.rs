@@ -1,4 +1,6 @@
 //! Where fields lie, and headers as arrays. Numbers go in as they are meant; what comes out is wire order.
+//!
+//! Public for whoever frames differently, to compare: [`super::Template`] is what a sender needs.
 
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr};
 
@@ -8,38 +10,40 @@ use super::{
 };
 
 /// Protocol number of UDP.
-pub(super) const UDP: u8 = 17;
+pub const UDP: u8 = 17;
 /// "Don't fragment" and offset 0.
-pub(super) const DONT_FRAGMENT: [u8; 2] = [0x40, 0];
+pub const DONT_FRAGMENT: [u8; 2] = [0x40, 0];
 const ETHERTYPE_VLAN: [u8; 2] = [0x81, 0x00];
 const ETHERTYPE_IPV4: [u8; 2] = [0x08, 0x00];
 const ETHERTYPE_IPV6: [u8; 2] = [0x86, 0xdd];
 const VLAN_ID_MASK: u16 = 0x0fff;
 
 /// Offset of IPv4's total length.
-pub(super) const IPV4_LENGTH: usize = 2;
+pub const IPV4_LENGTH: usize = 2;
 /// Offset of IPv4's identification.
-pub(super) const IPV4_ID: usize = 4;
+pub const IPV4_ID: usize = 4;
 /// Offset of IPv4's header checksum.
-pub(super) const IPV4_CHECK: usize = 10;
+pub const IPV4_CHECK: usize = 10;
 /// Offset of IPv6's payload length.
-pub(super) const IPV6_LENGTH: usize = 4;
+pub const IPV6_LENGTH: usize = 4;
 /// Offset of UDP's length.
-pub(super) const UDP_LENGTH: usize = 4;
+pub const UDP_LENGTH: usize = 4;
 /// Offset of UDP's checksum.
-pub(super) const UDP_CHECK: usize = 6;
+pub const UDP_CHECK: usize = 6;
 
 /// The addresses of a flow, of one family. An IPv4 address in IPv6 form (as sockets for both families show it) is the
 /// IPv4 address.
 #[derive(Clone, Copy, Debug)]
-pub(super) enum Addresses {
+pub enum Addresses {
+    /// Source and destination.
     V4(Ipv4Addr, Ipv4Addr),
+    /// The same for IPv6.
     V6(Ipv6Addr, Ipv6Addr),
 }
 
 impl Addresses {
     /// `None` when the families differ.
-    pub(super) fn of(flow: &Flow) -> Option<Self> {
+    pub fn of(flow: &Flow) -> Option<Self> {
         match (flow.source.ip().to_canonical(), flow.destination.ip().to_canonical()) {
             (IpAddr::V4(source), IpAddr::V4(destination)) => Some(Self::V4(source, destination)),
             (IpAddr::V6(source), IpAddr::V6(destination)) => Some(Self::V6(source, destination)),
@@ -47,7 +51,8 @@ impl Addresses {
         }
     }
 
-    pub(super) fn ethertype(self) -> [u8; 2] {
+    /// What the Ethernet header calls their protocol.
+    pub fn ethertype(self) -> [u8; 2] {
         match self {
             Self::V4(..) => ETHERTYPE_IPV4,
             Self::V6(..) => ETHERTYPE_IPV6,
@@ -57,7 +62,7 @@ impl Addresses {
 
 /// Ethernet header, with the tag if there is one; returns its length.
 #[inline]
-pub(super) fn put_link(out: &mut [u8], link: &LinkHeader, ethertype: [u8; 2]) -> usize {
+pub fn put_link(out: &mut [u8], link: &LinkHeader, ethertype: [u8; 2]) -> usize {
     out[..6].copy_from_slice(&link.destination);
     out[6..12].copy_from_slice(&link.source);
     let Some(vlan) = link.vlan else {
@@ -72,7 +77,7 @@ pub(super) fn put_link(out: &mut [u8], link: &LinkHeader, ethertype: [u8; 2]) ->
 
 /// IPv4 header with lengths, identification and checksum zero.
 #[inline]
-pub(super) fn ipv4(flow: &Flow, source: Ipv4Addr, destination: Ipv4Addr) -> [u8; IPV4_HEADER_BYTES] {
+pub fn ipv4(flow: &Flow, source: Ipv4Addr, destination: Ipv4Addr) -> [u8; IPV4_HEADER_BYTES] {
     let mut ip = [0; IPV4_HEADER_BYTES];
     ip[0] = 0x45;
     ip[1] = flow.traffic_class;
@@ -86,7 +91,7 @@ pub(super) fn ipv4(flow: &Flow, source: Ipv4Addr, destination: Ipv4Addr) -> [u8;
 
 /// IPv6 header with length zero and flow label zero.
 #[inline]
-pub(super) fn ipv6(flow: &Flow, source: Ipv6Addr, destination: Ipv6Addr) -> [u8; IPV6_HEADER_BYTES] {
+pub fn ipv6(flow: &Flow, source: Ipv6Addr, destination: Ipv6Addr) -> [u8; IPV6_HEADER_BYTES] {
     let mut ip = [0; IPV6_HEADER_BYTES];
     ip[0] = 0x60 | flow.traffic_class >> 4;
     ip[1] = flow.traffic_class << 4;
@@ -99,7 +104,7 @@ pub(super) fn ipv6(flow: &Flow, source: Ipv6Addr, destination: Ipv6Addr) -> [u8;
 
 /// UDP header with length and checksum zero.
 #[inline]
-pub(super) fn udp(flow: &Flow) -> [u8; UDP_HEADER_BYTES] {
+pub fn udp(flow: &Flow) -> [u8; UDP_HEADER_BYTES] {
     let mut udp = [0; UDP_HEADER_BYTES];
     udp[..2].copy_from_slice(&flow.source.port().to_be_bytes());
     udp[2..4].copy_from_slice(&flow.destination.port().to_be_bytes());

@@ -3,15 +3,13 @@
 //! A [`Template`] is all of them with everything filled in that does not change from one datagram to the next, and with
 //! the sums of it. [`Template::emit`] copies it and patches what does change: lengths, IP id, the RTP header and the two
 //! checksums, which come from the stored sum of the payload: no byte of the payload is looked at.
-//! [`versions`] holds the older ways to make the same bytes, for comparison.
 
-mod layout;
+pub mod layout;
 mod template;
-pub mod versions;
 
 use std::net::SocketAddr;
 
-pub use template::Template;
+pub use template::{Template, udp_check};
 
 use crate::limits::RTP_HEADER_BYTES;
 

@@ -65,7 +65,7 @@ pub struct Template {
     udp_sum: u16,
 }
 
-const _: () = assert!(size_of::<Template>() <= 72, "a row of 128 bytes has room for more than the template");
+const _: () = assert!(size_of::<Template>() <= 72, "128 bytes a viewer have room for more than the template");
 
 impl Template {
     /// Headers of datagrams of `flow` that go through `link`; `None` when the flow's addresses are of two families.
@@ -202,7 +202,7 @@ struct Given {
 /// Checksum field of UDP for a sum: zero would say "no checksum" (RFC 768) or be illegal (RFC 8200 section 8.1), so the other
 /// zero is sent. The same in either byte order.
 #[inline]
-pub(super) fn udp_check(sum: u16) -> u16 {
+pub fn udp_check(sum: u16) -> u16 {
     match !sum {
         0 => 0xffff,
         check => check,
@@ -217,3 +217,7 @@ impl fmt::Debug for Template {
             .finish_non_exhaustive()
     }
 }
+
+#[cfg(test)]
+#[path = "template_tests.rs"]
+mod tests;

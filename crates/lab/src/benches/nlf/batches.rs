@@ -3,8 +3,8 @@
 //! The figure to read for work of a few dozen cycles: the readings cost as much as such work itself, and the counter of many
 //! processors moves in steps of that size.
 
+use crate::framing::Connection;
 use millrace_core::random::SplitMix;
-use millrace_core::wire::frame::versions::Connection;
 
 use super::contenders::{
     FULL, IN_CKSUM, IN_QUICK_CKSUM_UDP_IP_HDR, OneGo, Room, Task, V1, V3, V4, V4_FETCHED, procedures,

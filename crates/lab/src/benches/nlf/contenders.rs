@@ -1,13 +1,11 @@
 //! What is measured: the framing versions, and their checksum procedures by themselves.
 
-use millrace_core::packet::PacketMeta;
-use millrace_core::wire::checksum::Kind;
-use millrace_core::wire::frame::versions::procedures::{
-    Overlay, in_cksum, in_quick_cksum, in_quick_cksum_udp_ip_hdr,
-};
-use millrace_core::wire::frame::versions::{
+use crate::framing::procedures::{Overlay, in_cksum, in_quick_cksum, in_quick_cksum_udp_ip_hdr};
+use crate::framing::{
     Connection, Datagram, Prebuilt, VERSIONS, Version, full_fast, pre_output, quick_output, v4,
 };
+use millrace_core::packet::PacketMeta;
+use millrace_core::wire::checksum::Kind;
 
 use super::stream::Stream;
 use crate::frame::ticks::Probe;

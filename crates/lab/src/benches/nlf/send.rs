@@ -10,8 +10,8 @@ use std::io::IoSlice;
 use std::process::Command;
 use std::time::Duration;
 
+use crate::framing::{Connection, VERSIONS, Version, full_fast, v4};
 use anyhow::{Context, ensure};
-use millrace_core::wire::frame::versions::{Connection, VERSIONS, Version, full_fast, v4};
 use millrace_core::wire::frame::{ETHERNET_HEADER_BYTES, MAX_HEADER_BYTES};
 use millrace_netio::link::Tun;
 

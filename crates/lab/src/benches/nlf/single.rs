@@ -3,8 +3,8 @@
 //! What the probes cost is subtracted. The counter moves in steps (26 cycles on the machine where this was written), so a minimum or a
 //! percentile of work of a few cycles is one step or none; averages and totals are right.
 
+use crate::framing::Connection;
 use millrace_core::random::SplitMix;
-use millrace_core::wire::frame::versions::Connection;
 
 use super::contenders::{Probed, Room, Task, procedures, versions};
 use super::stream::Stream;

@@ -10,7 +10,7 @@ use millrace_core::pool::{ExtentArena, ExtentContent, Lease};
 use millrace_core::random::SplitMix;
 use millrace_core::time::MediaTicks;
 use millrace_core::wire::checksum::sum16;
-use millrace_core::wire::frame::versions::{Connection, Datagram};
+use crate::framing::{Connection, Datagram};
 use millrace_core::wire::frame::{Flow, LinkHeader};
 use millrace_core::wire::rtp::Timeline;
 use millrace_offload::hugepage::PageRegion;

@@ -4,9 +4,9 @@
 use super::stack::{Frame, Headers, V4_UDP, V6_UDP, begin, ip_output_v4, ip_output_v6, quick_sum};
 use super::traditional::fill_all;
 use super::{Connection, Datagram};
-use crate::wire::frame::UDP_HEADER_BYTES;
-use crate::wire::frame::layout::{UDP_CHECK, UDP_LENGTH};
-use crate::wire::frame::template::udp_check;
+use millrace_core::wire::frame::UDP_HEADER_BYTES;
+use millrace_core::wire::frame::layout::{UDP_CHECK, UDP_LENGTH};
+use millrace_core::wire::frame::udp_check;
 
 /// Version 2: IP and UDP header copied from a template in one block, checksum from stored sums. Writes the headers to the beginning
 /// of `out`; returns their length, or 0 when they do not fit or the datagram is too long.

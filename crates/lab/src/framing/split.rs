@@ -6,11 +6,11 @@ use std::net::IpAddr;
 use super::Connection;
 use super::stack::{Frame, begin, in_cksum};
 use super::traditional::fill_all;
-use crate::limits::RTP_HEADER_BYTES;
-use crate::wire::checksum::add;
-use crate::wire::frame::layout::{Addresses, UDP};
-use crate::wire::frame::template::udp_check;
-use crate::wire::frame::{MAX_UDP_PAYLOAD_BYTES, UDP_HEADER_BYTES};
+use millrace_core::limits::RTP_HEADER_BYTES;
+use millrace_core::wire::checksum::add;
+use millrace_core::wire::frame::layout::{Addresses, UDP};
+use millrace_core::wire::frame::udp_check;
+use millrace_core::wire::frame::{MAX_UDP_PAYLOAD_BYTES, UDP_HEADER_BYTES};
 
 /// What [`pre_output`] stores of a datagram beside its payload.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]

@@ -3,9 +3,9 @@
 use super::stack::{Headers, begin, quick_sum};
 use super::traditional::overlay;
 use super::{Connection, Datagram, RTP_HEADER_BYTES, UDP_HEADER_BYTES, V6_BYTES};
-use crate::wire::checksum::{Kind, add, sum16_with};
-use crate::wire::frame::MAX_HEADER_BYTES;
-use crate::wire::frame::template::udp_check;
+use millrace_core::wire::checksum::{Kind, add, sum16_with};
+use millrace_core::wire::frame::MAX_HEADER_BYTES;
+use millrace_core::wire::frame::udp_check;
 
 /// Pseudo header, UDP header without checksum and RTP header, in one piece: what a traditional stack sums before the payload.
 #[derive(Clone, Copy, Debug)]

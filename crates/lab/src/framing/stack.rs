@@ -1,12 +1,12 @@
 //! What a stack does below UDP, and the steps that the versions share.
 
 use super::{Connection, Datagram, V4_BYTES, V6_BYTES};
-use crate::limits::RTP_HEADER_BYTES;
-use crate::wire::checksum::{Kind, fold, sum16_with};
-use crate::wire::frame::layout::{
+use millrace_core::limits::RTP_HEADER_BYTES;
+use millrace_core::wire::checksum::{Kind, fold, sum16_with};
+use millrace_core::wire::frame::layout::{
     Addresses, DONT_FRAGMENT, IPV4_CHECK, IPV4_ID, IPV4_LENGTH, IPV6_LENGTH, UDP, put_link,
 };
-use crate::wire::frame::{
+use millrace_core::wire::frame::{
     Flow, IPV4_HEADER_BYTES, IPV6_HEADER_BYTES, MAX_HEADER_BYTES, MAX_UDP_PAYLOAD_BYTES, UDP_HEADER_BYTES,
 };
 

@@ -5,10 +5,10 @@
 
 use super::stack::{Frame, Headers, V4_UDP, V6_UDP, begin, in_cksum, ip_output_v4, ip_output_v6};
 use super::{Connection, Datagram, V4_BYTES, V6_BYTES};
-use crate::wire::checksum::{add, sum16};
-use crate::wire::frame::layout::{Addresses, UDP, UDP_CHECK, UDP_LENGTH};
-use crate::wire::frame::template::udp_check;
-use crate::wire::frame::{Flow, UDP_HEADER_BYTES};
+use millrace_core::wire::checksum::{add, sum16};
+use millrace_core::wire::frame::layout::{Addresses, UDP, UDP_CHECK, UDP_LENGTH};
+use millrace_core::wire::frame::udp_check;
+use millrace_core::wire::frame::{Flow, UDP_HEADER_BYTES};
 
 /// As a traditional stack: headers filled field by field, checksum over pseudo header, headers and payload. Writes the headers
 /// to the beginning of `out`; returns their length, or 0 when they do not fit or the datagram is too long.

@@ -1,0 +1,176 @@
+//! All versions against each other. That the last of them is right is tested beside the template, in `millrace-core`.
+
+use millrace_core::random::SplitMix;
+use millrace_core::wire::checksum::Kind;
+use millrace_core::wire::frame::{MAX_HEADER_BYTES, MAX_UDP_PAYLOAD_BYTES};
+use proptest::prelude::*;
+
+use super::*;
+
+const LINK: LinkHeader =
+    LinkHeader { destination: [2, 0, 0, 0, 0, 1], source: [2, 0, 0, 0, 0, 2], vlan: None };
+const TAGGED: LinkHeader =
+    LinkHeader { destination: [6, 5, 4, 3, 2, 1], source: [2, 9, 8, 7, 6, 5], vlan: Some(0x123) };
+
+fn flow(source: &str, destination: &str) -> Flow {
+    let address = |text: &str| -> std::net::SocketAddr { text.parse().unwrap() };
+    Flow { source: address(source), destination: address(destination), hop_limit: 61, traffic_class: 0xb8 }
+}
+
+/// The procedures by themselves give the checksum that is in the datagram.
+fn assert_procedures(connection: &Connection, datagram: &Datagram<'_>) {
+    let mut out = [0; MAX_HEADER_BYTES];
+    let written = full(connection, datagram, &mut out);
+    let check = u16::from_be_bytes([out[written - 14], out[written - 13]]);
+    let overlay = procedures::Overlay::new(connection, datagram).unwrap();
+    for kind in Kind::ALL {
+        assert_eq!(procedures::in_cksum(kind, &overlay, datagram.payload), check, "{kind:?}");
+    }
+    assert_eq!(procedures::in_quick_cksum(&overlay, datagram.payload_sum), check);
+    assert_eq!(procedures::in_quick_cksum_udp_ip_hdr(connection, datagram), check);
+}
+
+/// Every version writes the same, which is what the template writes.
+fn assert_same(link: &LinkHeader, flow: &Flow, datagram: &Datagram<'_>) {
+    let connection = Connection::new(link, flow).unwrap();
+    assert_procedures(&connection, datagram);
+    let all = VERSIONS.map(|(name, version)| {
+        let mut out = [0xa5; MAX_HEADER_BYTES + 1];
+        let written = version(&connection, datagram, &mut out);
+        assert!(out[written..].iter().all(|&byte| byte == 0xa5), "{name} writes no more than it says");
+        (name, out[..written].to_vec())
+    });
+    let prebuilt = pre_output(flow.source.ip(), &datagram.rtp, datagram.payload).unwrap();
+    let mut out = [0xa5; MAX_HEADER_BYTES];
+    let written = quick_output(&connection, &prebuilt, datagram.ip_id, &mut out);
+    for (name, headers) in &all {
+        assert_eq!(*headers, out[..written], "{name} beside quick_output");
+    }
+    assert_eq!(full_fast(&connection, datagram, &mut out), written);
+    assert_eq!(all[0].1, out[..written], "full_fast");
+}
+
+fn flows() -> [Flow; 2] {
+    [flow("192.0.2.1:5004", "198.51.100.7:40000"), flow("[2001:db8::1]:5004", "[2001:db8:ff::2]:65535")]
+}
+
+const RTP: [u8; 12] = [0x80, 33, 0xab, 0xcd, 0, 1, 2, 3, 0xde, 0xad, 0xbe, 0xef];
+
+#[test]
+fn every_payload_size_to_9000() {
+    let mut random = SplitMix(1);
+    let payload: Vec<u8> = (0..9000).map(|_| random.next() as u8).collect();
+    for size in 1..=payload.len() {
+        let payload = &payload[..size];
+        let datagram = Datagram { rtp: RTP, payload, payload_sum: sum16(payload), ip_id: size as u16 };
+        for (flow, link) in flows().iter().zip([LINK, TAGGED]) {
+            assert_same(&link, flow, &datagram);
+        }
+    }
+}
+
+/// A checksum that comes out as 0x0000 is one of two zeros, and a payload of zeros the other.
+#[test]
+fn both_zeros() {
+    for flow in &flows() {
+        for bytes in [1, 2, 3, 1316, 1317] {
+            for byte in [0, 0xff] {
+                let payload = vec![byte; bytes];
+                let datagram =
+                    Datagram { rtp: RTP, payload: &payload, payload_sum: sum16(&payload), ip_id: 9 };
+                assert_same(&LINK, flow, &datagram);
+                // What the sum lacks to all ones, so that its complement is zero.
+                let connection = Connection::new(&LINK, flow).unwrap();
+                let mut out = [0; MAX_HEADER_BYTES];
+                let written = v4(&connection, &datagram, &mut out);
+                let check = &out[written - RTP_HEADER_BYTES - 2..][..2];
+                let mut payload = payload.clone();
+                if byte == 0 && bytes > 1 {
+                    payload[..2].copy_from_slice(check);
+                }
+                assert_same(
+                    &LINK,
+                    flow,
+                    &Datagram { payload: &payload, payload_sum: sum16(&payload), ..datagram },
+                );
+            }
+        }
+    }
+}
+
+#[test]
+fn what_does_not_fit_is_refused_by_every_version() {
+    let long = vec![0; MAX_UDP_PAYLOAD_BYTES - RTP_HEADER_BYTES + 1];
+    for flow in &flows() {
+        let connection = Connection::new(&TAGGED, flow).unwrap();
+        let longest = Datagram { rtp: RTP, payload: &long[1..], payload_sum: 0, ip_id: 0 };
+        assert_same(&TAGGED, flow, &longest);
+        for (name, version) in VERSIONS {
+            let mut out = [3; MAX_HEADER_BYTES];
+            let too_long = Datagram { payload: &long, ..longest };
+            assert_eq!(version(&connection, &too_long, &mut out), 0, "{name}");
+            let bytes = version(&connection, &longest, &mut [0; MAX_HEADER_BYTES]);
+            assert_eq!(version(&connection, &longest, &mut out[..bytes - 1]), 0, "{name}");
+            assert_eq!(out, [3; MAX_HEADER_BYTES], "{name}");
+        }
+        assert_eq!(pre_output(flow.source.ip(), &RTP, &long), None);
+    }
+    assert!(Connection::new(&LINK, &flow("192.0.2.1:1", "[2001:db8::1]:2")).is_none());
+}
+
+/// One prebuilt datagram serves every viewer.
+#[test]
+fn one_pre_output_serves_many_viewers() {
+    let payload = [0x47; 1316];
+    let source = flows()[0].source;
+    let prebuilt = pre_output(source.ip(), &RTP, &payload).unwrap();
+    for viewer in 0..500u16 {
+        let to = format!("10.{}.{}.9:{}", viewer % 251, viewer / 7, 1 + viewer * 131);
+        let flow = flow(&format!("192.0.2.1:{}", 1000 + viewer), &to);
+        let mut out = [0; MAX_HEADER_BYTES];
+        let connection = Connection::new(&LINK, &flow).unwrap();
+        let written = quick_output(&connection, &prebuilt, viewer, &mut out);
+        let datagram = Datagram { rtp: RTP, payload: &payload, payload_sum: sum16(&payload), ip_id: viewer };
+        let mut expected = [0; MAX_HEADER_BYTES];
+        assert_eq!(v4(&connection, &datagram, &mut expected), written);
+        assert_eq!(out, expected);
+    }
+}
+
+fn any_flow() -> impl Strategy<Value = Flow> {
+    let v4 = (any::<[u8; 4]>(), any::<[u8; 4]>()).prop_map(|(a, b)| (a.into(), b.into()));
+    // Addresses that stand for IPv4 ones would not be IPv6 on the wire.
+    let v6 = (any::<[u8; 16]>(), any::<[u8; 16]>()).prop_map(|(mut a, mut b)| {
+        (a[0], b[0]) = (a[0] | 0x20, b[0] | 0x20);
+        (a.into(), b.into())
+    });
+    let ips = prop_oneof![v4, v6];
+    (ips, any::<[u16; 2]>(), any::<[u8; 2]>()).prop_map(
+        |((a, b), [from, to], [hop_limit, traffic_class]): ((std::net::IpAddr, std::net::IpAddr), _, _)| {
+            Flow { source: (a, from).into(), destination: (b, to).into(), hop_limit, traffic_class }
+        },
+    )
+}
+
+fn any_link() -> impl Strategy<Value = LinkHeader> {
+    (any::<[u8; 6]>(), any::<[u8; 6]>(), proptest::option::of(0u16..4096))
+        .prop_map(|(destination, source, vlan)| LinkHeader { destination, source, vlan })
+}
+
+fn any_payload() -> impl Strategy<Value = Vec<u8>> {
+    let extreme = proptest::collection::vec(prop_oneof![Just(0), Just(0xff), any::<u8>()], 1..9000);
+    prop_oneof![
+        proptest::collection::vec(any::<u8>(), 1..9000),
+        extreme,
+        (1usize..9000).prop_map(|n| vec![0; n])
+    ]
+}
+
+proptest! {
+    #[test]
+    fn every_version_writes_the_same(flow in any_flow(), link in any_link(), rtp: [u8; 12], ip_id: u16,
+                                     payload in any_payload()) {
+        let datagram = Datagram { rtp, payload: &payload, payload_sum: sum16(&payload), ip_id };
+        assert_same(&link, &flow, &datagram);
+    }
+}
