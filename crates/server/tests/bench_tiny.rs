@@ -91,6 +91,10 @@ fn every_benchmark_runs_and_keeps_the_form() {
                     assert_eq!(promise(&report, "nlf-bad-checksums")["value"], 0.0, "{report}");
                 }
             }
+            "nlf-send" => {
+                assert_eq!(promise(&report, "nlf-send-missing")["value"], 0.0, "{report}");
+                assert_eq!(promise(&report, "nlf-send-damaged")["value"], 0.0, "{report}");
+            }
             "tx" => assert_eq!(promise(&report, "tx-missing")["value"], 0.0, "{report}"),
             "sessions" => {
                 assert_eq!(promise(&report, "sessions-failed")["value"], 0.0, "{report}");

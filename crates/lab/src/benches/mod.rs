@@ -22,6 +22,7 @@ pub const ALL: &[Bench] = &[
     parity::BENCH,
     engine::BENCH,
     nlf::BENCH,
+    nlf::paths::BENCH,
     tx::BENCH,
     steer::BENCH,
     backends::BENCH,

@@ -352,10 +352,10 @@ impl ContestResult {
 }
 
 /// Keeps the thread on one processor until dropped.
-struct Pinned(Option<rustix::thread::CpuSet>);
+pub(crate) struct Pinned(Option<rustix::thread::CpuSet>);
 
 impl Pinned {
-    fn to_last() -> Self {
+    pub(crate) fn to_last() -> Self {
         let Ok(allowed) = rustix::thread::sched_getaffinity(None) else { return Self(None) };
         let mut one = rustix::thread::CpuSet::new();
         if let Some(last) = (0..rustix::thread::CpuSet::MAX_CPU).rev().find(|cpu| allowed.is_set(*cpu)) {

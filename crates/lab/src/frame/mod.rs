@@ -62,6 +62,7 @@ pub use plot::{Axis, Plot, PlotKind, Point, Series};
 pub use report::{Figure, Promise, PromiseKind, Report, Row, State, Verdict, number};
 pub use stats::percentile;
 
+pub(crate) use contest::Pinned;
 pub(crate) use report::groups;
 
 /// A benchmark.

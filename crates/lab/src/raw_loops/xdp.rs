@@ -10,6 +10,7 @@ use millrace_core::pool::{ExtentArena, Fill};
 use millrace_core::wire::frame::{ETHERNET_HEADER_BYTES, IPV4_HEADER_BYTES, UDP_HEADER_BYTES};
 use millrace_netio::xdp::ring::Desc;
 use millrace_netio::xdp::socket::{Kick, SocketConfig, SocketRings, XdpSocket};
+use millrace_netio::xdp::umem::CHUNK_BYTES;
 
 use super::Piece;
 
@@ -17,7 +18,6 @@ use super::Piece;
 const HEADER_BYTES: usize = ETHERNET_HEADER_BYTES + IPV4_HEADER_BYTES + UDP_HEADER_BYTES;
 /// A frame: two of them in a page of 4 KiB.
 const FRAME_BYTES: usize = 2048;
-const FRAMES_PER_EXTENT: usize = EXTENT_BYTES / FRAME_BYTES;
 /// Extents of frames that a loop writes: few, so that they stay in the cache.
 const STAGING_EXTENTS: usize = 2;
 const HOT_FRAMES: usize = (4 << 20) / FRAME_BYTES;
@@ -78,6 +78,8 @@ pub struct XdpLoop {
     free: Vec<u32>,
     /// Length of a built frame.
     built_bytes: u32,
+    /// Room of each frame: divides an extent.
+    frame_bytes: usize,
 }
 
 impl XdpLoop {
@@ -91,6 +93,24 @@ impl XdpLoop {
         arena: &Arc<ExtentArena>,
         built_extents: usize,
     ) -> anyhow::Result<Self> {
+        Self::open_with_frames(interface, queue, arena, built_extents, FRAME_BYTES)
+    }
+
+    /// The same with frames of another length, a power of two.
+    ///
+    /// # Errors
+    /// As [`Self::open`].
+    pub fn open_with_frames(
+        interface: &str,
+        queue: u32,
+        arena: &Arc<ExtentArena>,
+        built_extents: usize,
+        frame_bytes: usize,
+    ) -> anyhow::Result<Self> {
+        ensure!(
+            frame_bytes.is_power_of_two() && frame_bytes <= EXTENT_BYTES,
+            "frames of {frame_bytes} bytes do not divide an extent"
+        );
         let mut fills: Vec<Fill> = arena
             .aside()
             .filter_map(|extent| arena.fill(extent))
@@ -113,24 +133,28 @@ impl XdpLoop {
             rx_entries: 0,
             tx_budget: RING_ENTRIES,
         })?;
-        let free = (0..(STAGING_EXTENTS * FRAMES_PER_EXTENT) as u32).collect();
-        Ok(Self { socket, rings, built: fills, staging, free, built_bytes: 0 })
+        let free = (0..(STAGING_EXTENTS * EXTENT_BYTES / frame_bytes) as u32).collect();
+        Ok(Self { socket, rings, built: fills, staging, free, built_bytes: 0, frame_bytes })
+    }
+
+    fn frames_per_extent(&self) -> usize {
+        EXTENT_BYTES / self.frame_bytes
     }
 
     /// Builds all frames: one datagram each of `packets`, for one viewer after the other.
     pub fn build<'a>(&mut self, headers: &[Headers], mut packets: impl Iterator<Item = &'a [u8]>) {
-        let frames = self.built.len() * FRAMES_PER_EXTENT;
-        for (frame, packet) in (0..frames).zip(packets.by_ref()) {
-            let at = frame % FRAMES_PER_EXTENT * FRAME_BYTES;
+        let (per_extent, frame_bytes) = (self.frames_per_extent(), self.frame_bytes);
+        for (frame, packet) in (0..self.built.len() * per_extent).zip(packets.by_ref()) {
+            let at = frame % per_extent * frame_bytes;
             let header = &headers[frame % headers.len()];
-            let bytes = &mut self.built[frame / FRAMES_PER_EXTENT].bytes_mut()[at..at + FRAME_BYTES];
+            let bytes = &mut self.built[frame / per_extent].bytes_mut()[at..at + frame_bytes];
             self.built_bytes = write_frame(bytes, header, packet);
         }
     }
 
     /// Frames that were built, of which every one may be sent any number of times.
     pub fn built_frames(&self) -> usize {
-        self.built.len() * FRAMES_PER_EXTENT
+        self.built.len() * self.frames_per_extent()
     }
 
     /// Those of them that are sent when films are to be in the processor's cache: 4 MiB.
@@ -143,10 +167,11 @@ impl XdpLoop {
     /// # Errors
     /// When the interface is gone or takes nothing.
     pub fn send_built(&mut self, frames: &[u32]) -> anyhow::Result<()> {
+        let (per_extent, frame_bytes) = (self.frames_per_extent(), self.frame_bytes);
         for &frame in frames {
             let frame = frame as usize;
-            let extent = self.built[frame / FRAMES_PER_EXTENT].extent() as usize;
-            let address = extent * EXTENT_BYTES + frame % FRAMES_PER_EXTENT * FRAME_BYTES;
+            let extent = self.built[frame / per_extent].extent() as usize;
+            let address = extent * EXTENT_BYTES + frame % per_extent * frame_bytes;
             self.push(Desc { address: address as u64, len: self.built_bytes, more: false })?;
         }
         self.flush()
@@ -182,15 +207,26 @@ impl XdpLoop {
     }
 
     /// A free frame and its address.
-    fn frame(&mut self) -> anyhow::Result<(u64, &mut [u8])> {
+    pub(crate) fn frame(&mut self) -> anyhow::Result<(u64, &mut [u8])> {
         if self.free.is_empty() {
             self.flush()?;
         }
+        let (per_extent, frame_bytes) = (self.frames_per_extent(), self.frame_bytes);
         let number = self.free.pop().context("no frame came back from the device")? as usize;
-        let fill = &mut self.staging[number / FRAMES_PER_EXTENT];
-        let at = number % FRAMES_PER_EXTENT * FRAME_BYTES;
+        let fill = &mut self.staging[number / per_extent];
+        let at = number % per_extent * frame_bytes;
         let address = fill.extent() as usize * EXTENT_BYTES + at;
-        Ok((address as u64, &mut fill.bytes_mut()[at..at + FRAME_BYTES]))
+        Ok((address as u64, &mut fill.bytes_mut()[at..at + frame_bytes]))
+    }
+
+    /// Puts bytes of the registered memory into the ring, as many descriptors as it takes; `more` of the packet follows.
+    pub(crate) fn push_range(&mut self, address: u64, bytes: usize, more: bool) -> anyhow::Result<()> {
+        for at in (0..bytes).step_by(CHUNK_BYTES) {
+            let len = (bytes - at).min(CHUNK_BYTES);
+            let more = more || at + len < bytes;
+            self.push(Desc { address: address + at as u64, len: len as u32, more })?;
+        }
+        Ok(())
     }
 
     fn push(&mut self, desc: Desc) -> anyhow::Result<()> {
@@ -202,7 +238,10 @@ impl XdpLoop {
     }
 
     /// Makes the kernel take everything and takes back what is complete.
-    fn flush(&mut self) -> anyhow::Result<()> {
+    ///
+    /// # Errors
+    /// When the interface is gone or takes nothing.
+    pub(crate) fn flush(&mut self) -> anyhow::Result<()> {
         self.rings.tx.publish();
         let mut calls = 0;
         while self.rings.tx.pending() > 0 {
@@ -220,8 +259,13 @@ impl XdpLoop {
     fn reap(&mut self) {
         while let Some(address) = self.rings.completion.pop() {
             let (extent, at) = (address as usize / EXTENT_BYTES, address as usize % EXTENT_BYTES);
+            if !at.is_multiple_of(self.frame_bytes) {
+                // A later descriptor of a frame that is longer than one: the kernel completes all of a packet at once.
+                continue;
+            }
             let place = self.staging.iter().position(|fill| fill.extent() as usize == extent);
-            self.free.extend(place.map(|place| (place * FRAMES_PER_EXTENT + at / FRAME_BYTES) as u32));
+            let per_extent = EXTENT_BYTES / self.frame_bytes;
+            self.free.extend(place.map(|place| (place * per_extent + at / self.frame_bytes) as u32));
         }
         self.rings.completion.release();
     }

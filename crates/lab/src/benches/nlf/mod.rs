@@ -3,6 +3,7 @@
 
 mod batches;
 mod contenders;
+pub(super) mod paths;
 mod send;
 mod single;
 mod stream;
@@ -20,7 +21,7 @@ use crate::frame::{
 pub(super) const BENCH: Bench = Bench {
     name: "nlf",
     shows: "cycles a packet of framing: a traditional stack, the papers' versions 1 to 3, and version 4, which runs",
-    not_for: "what sending costs: nothing but Figure 4 leaves the process",
+    not_for: "what sending costs: nothing but Figure 4 leaves the process, and that into devices of its own (see nlf-send)",
     options: &["runs"],
     targets: &[
         "nlf-v3-flat",

@@ -1,7 +1,9 @@
 //! The stream that is framed: payloads of one size in the memory that the server's cache uses, with their stored sums.
 
 use std::cell::Cell;
+use std::sync::Arc;
 
+use crate::framing::{Connection, Datagram};
 use anyhow::Context;
 use millrace_core::ids::TitleRef;
 use millrace_core::limits::{DEFAULT_PACKET_BYTES, EXTENT_BYTES};
@@ -10,7 +12,6 @@ use millrace_core::pool::{ExtentArena, ExtentContent, Lease};
 use millrace_core::random::SplitMix;
 use millrace_core::time::MediaTicks;
 use millrace_core::wire::checksum::sum16;
-use crate::framing::{Connection, Datagram};
 use millrace_core::wire::frame::{Flow, LinkHeader};
 use millrace_core::wire::rtp::Timeline;
 use millrace_offload::hugepage::PageRegion;
@@ -25,14 +26,21 @@ pub(super) const HOT_BYTES: usize = 16 << 10;
 /// Payload bytes, filled and never written again: an arena as the server has it, on huge pages where there are any.
 pub(super) struct Memory {
     extents: Vec<Lease>,
+    pub(super) arena: Arc<ExtentArena>,
     /// What the memory is made of, in words.
     pub(super) kind: &'static str,
 }
 
 impl Memory {
     pub(super) fn new(bytes: usize) -> anyhow::Result<Self> {
-        let region = PageRegion::present(bytes as u64).context("memory for the payloads")?;
-        let arena = ExtentArena::new(Box::new(region));
+        Self::with_frames(bytes, 0)
+    }
+
+    /// The same with so many extents aside, in which a device builds its frames.
+    pub(super) fn with_frames(bytes: usize, aside: u32) -> anyhow::Result<Self> {
+        let whole = bytes.next_multiple_of(EXTENT_BYTES) + aside as usize * EXTENT_BYTES;
+        let region = PageRegion::present(whole as u64).context("memory for the payloads")?;
+        let arena = ExtentArena::with_aside(Box::new(region), aside);
         let layout = WireLayout::new(DEFAULT_PACKET_BYTES).context("the default packet")?;
         let mut random = SplitMix(2001);
         let mut extents = Vec::new();
@@ -53,7 +61,7 @@ impl Memory {
             };
             extents.push(arena.lend(number, content).context("the extent that was just filled")?);
         }
-        Ok(Self { extents, kind: arena.describe() })
+        Ok(Self { extents, kind: arena.describe(), arena })
     }
 
     fn bytes(&self) -> usize {
