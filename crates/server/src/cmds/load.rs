@@ -21,6 +21,8 @@ use millrace_core::time::MediaTicks;
 use millrace_core::units::{BitRate, ByteLen, HumanDuration};
 use millrace_lab::link_host::{LinkHost, LinkSpec};
 
+use super::percent::Percent;
+
 /// Load any server with many viewers, and measure what arrives, how late, and what is missing
 ///
 /// All randomness derives from --seed. The exit code is 0 when nothing failed, nothing was lost and every limit was
@@ -82,26 +84,26 @@ struct ReceiverArgs {
     /// Threads, 1 to 16
     #[arg(long, value_name = "N", default_value_t = 1)]
     threads: usize,
-    /// Addresses of this machine, taken in turn
+    /// Addresses of this machine that viewers use in turn
     #[arg(long, value_name = "ADDRESS", value_delimiter = ',')]
     local: Vec<IpAddr>,
-    /// Count RTP at this interface in the kernel and drop it there, instead of reading it (needs root)
+    /// Count RTP packets on this interface in the kernel and drop them there, instead of reading them (needs root)
     #[arg(long, value_name = "INTERFACE")]
     probe: Option<String>,
-    /// Put an emulated bad link between the viewers and this machine, as 'loss 1%, delay 20ms' (needs root)
+    /// Put an emulated bad link between the viewers and this machine, for example 'loss 1%, delay 20ms' (needs root)
     #[arg(long, value_name = "SPEC")]
     link: Option<LinkSpec>,
     /// Media bit rate, for streams that carry no clock
     #[arg(long, value_name = "RATE")]
     rate: Option<BitRate>,
-    /// What lateness of RTP is counted against: the packets' timestamps, or the program clock of their transport stream (for servers
+    /// Clock for the lateness of RTP: the packets' timestamps (rtp), or the program clock of their transport stream (pcr, for servers
     /// that stamp packets when they send them)
     #[arg(long, value_name = "CLOCK", default_value = "rtp")]
     media_clock: MediaClock,
     /// Which viewers' transport streams are analysed: sample, all or none
     #[arg(long, value_name = "WHOSE", default_value = "sample")]
     inspect: Inspect,
-    /// Share one RTCP socket per thread: fewer descriptors, but the end of a title is not seen
+    /// Share one RTCP socket per thread: fewer descriptors, but RTCP BYE is not detected
     #[arg(long)]
     shared_rtcp: bool,
     /// Receive buffer of each RTP socket
@@ -187,20 +189,6 @@ struct OutputArgs {
     /// No progress line
     #[arg(long, short)]
     quiet: bool,
-}
-
-/// A share of packets.
-#[derive(Clone, Copy, Debug, PartialEq)]
-struct Percent(f64);
-
-impl std::str::FromStr for Percent {
-    type Err = String;
-
-    fn from_str(text: &str) -> Result<Self, String> {
-        let number = text.trim().strip_suffix('%').and_then(|number| number.trim().parse::<f64>().ok());
-        let number = number.filter(|number| (0.0..=100.0).contains(number));
-        number.map(Self).ok_or_else(|| format!("got \"{text}\"; write a number from 0 to 100 and %, as 0.1%"))
-    }
 }
 
 impl LoadArgs {
@@ -478,13 +466,5 @@ mod tests {
         );
         let error = format!("{:#}", targets(&["@/nowhere/list".to_owned()]).unwrap_err());
         assert!(error.contains("/nowhere/list") && error.contains("one a line"), "{error}");
-    }
-
-    #[test]
-    fn percents_have_their_sign() {
-        assert_eq!("0.1%".parse(), Ok(Percent(0.1)));
-        for text in ["0.1", "-1%", "101%", "x%"] {
-            assert!(text.parse::<Percent>().unwrap_err().contains("0.1%"), "{text}");
-        }
     }
 }

@@ -25,6 +25,7 @@ mod fsck;
 mod inspect;
 mod load;
 mod ls;
+mod percent;
 mod play;
 mod prepare;
 pub(crate) mod progress;

@@ -22,6 +22,7 @@ use millrace_store::volume::Volume;
 use super::NewStoreArgs;
 use super::egress::EgressArgs;
 use super::ffmpeg::FfmpegArgs;
+use super::percent::Percent;
 use crate::session::PacketSizes;
 
 /// Serve folders of films over RTSP
@@ -70,14 +71,14 @@ pub(crate) struct ServeArgs {
     /// Time without any sign of life after which a session is closed
     #[arg(long, value_name = "TIME", default_value_t = duration(limits::DEFAULT_SESSION_TIMEOUT_NS), env = "MILLRACE_SESSION_TIMEOUT")]
     pub(crate) session_timeout: HumanDuration,
-    /// How long a paused viewer keeps its stream and bit rate; after that PLAY asks for them again
+    /// How long a paused viewer keeps its stream and bit rate; after that PLAY has to reserve them again
     #[arg(long, value_name = "TIME", default_value_t = duration(limits::DEFAULT_PAUSE_RESERVATION_NS), env = "MILLRACE_PAUSE_RESERVATION")]
     pub(crate) pause_reservation: HumanDuration,
     /// Highest number of RTSP connections from one client address
     #[arg(long, value_name = "N", default_value_t = limits::MAX_CONNECTIONS_PER_ADDRESS)]
     pub(crate) max_connections_per_address: usize,
-    /// Share of --max-streams and of --max-rate that viewers at one address may have together; one stream is always allowed
-    #[arg(long, value_name = "PERCENT", default_value_t = Percent(limits::DEFAULT_ADDRESS_SHARE_PERCENT), env = "MILLRACE_SHARE_PER_ADDRESS")]
+    /// Share of --max-streams and of --max-rate that all viewers at one address may use; one stream is always allowed
+    #[arg(long, value_name = "PERCENT", default_value_t = Percent(f64::from(limits::DEFAULT_ADDRESS_SHARE_PERCENT)), value_parser = parse_address_share, env = "MILLRACE_SHARE_PER_ADDRESS")]
     pub(crate) share_per_address: Percent,
     /// UDP port range for RTP and RTCP: the first free even port and the next are used
     #[arg(long, value_name = "FIRST-LAST", default_value = "6970-7069", value_parser = parse_ports)]
@@ -106,14 +107,14 @@ pub(crate) struct ServeArgs {
     /// How the cache reads: auto, uring or threads
     #[arg(long, value_name = "HOW", default_value = "auto")]
     pub(crate) read: ReadChoice,
-    /// Share of a film that may be damaged beyond repair, measured over the last 64 extents (16 MiB; all of a shorter film): so
-    /// much is left out of what viewers get. Beyond it their stream is ended; with 0% at the first damaged packet
-    #[arg(long, value_name = "SHARE", default_value_t = Share(limits::DEFAULT_MAX_DAMAGED_PERMILLE), env = "MILLRACE_MAX_DAMAGED")]
-    pub(crate) max_damaged: Share,
+    /// Highest share of a title that may be damaged beyond repair, over the last 64 extents (16 MiB) or the whole title if it is
+    /// shorter. Up to it viewers do not get the damaged packets; above it their stream is ended (0%: at the first damaged packet)
+    #[arg(long, value_name = "PERCENT", default_value_t = Percent(f64::from(limits::DEFAULT_MAX_DAMAGED_PERMILLE) / 10.0), env = "MILLRACE_MAX_DAMAGED")]
+    pub(crate) max_damaged: Percent,
     /// Fault injection for tests: a file with lines such as `member 1 eio`, re-read while the server runs
     #[arg(long, value_name = "FILE", hide = true)]
     pub(crate) inject: Option<PathBuf>,
-    /// Follow symbolic links in the folders wherever they lead; else only links to files within the same folder
+    /// Follow all symbolic links in the folders; otherwise only links to files within the same folder
     #[arg(long)]
     pub(crate) follow_symlinks: bool,
     #[command(flatten)]
@@ -146,54 +147,16 @@ pub(crate) enum FecChoice {
     Off,
 }
 
-/// 1 % to 100 %, with or without the sign.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) struct Percent(pub(crate) u8);
-
-impl std::fmt::Display for Percent {
-    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-        write!(f, "{}%", self.0)
-    }
-}
-
-impl std::str::FromStr for Percent {
-    type Err = String;
-
-    fn from_str(text: &str) -> Result<Self, String> {
-        let number = text.strip_suffix('%').unwrap_or(text).trim_end().parse().ok();
-        let percent = number.filter(|percent| (1..=100).contains(percent));
-        percent.map(Self).ok_or_else(|| format!("got \"{text}\"; write 1% to 100%"))
-    }
-}
-
-/// A share, in thousandths.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) struct Share(pub(crate) u32);
-
-impl std::str::FromStr for Share {
-    type Err = String;
-
-    fn from_str(text: &str) -> Result<Self, String> {
-        let number = text.trim().strip_suffix('%').and_then(|number| number.trim().parse::<f64>().ok());
-        let number = number.filter(|number| (0.0..=100.0).contains(number));
-        number
-            .map(|number| Self((number * 10.0).round() as u32))
-            .ok_or_else(|| format!("got \"{text}\"; write a number from 0 to 100 and %, as 10% or 0.5%"))
-    }
-}
-
-impl std::fmt::Display for Share {
-    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-        match (self.0 / 10, self.0 % 10) {
-            (whole, 0) => write!(f, "{whole}%"),
-            (whole, tenth) => write!(f, "{whole}.{tenth}%"),
-        }
-    }
-}
-
 /// A limit as people write it.
 fn duration(ns: u64) -> HumanDuration {
     HumanDuration(Duration::from_nanos(ns))
+}
+
+/// Whole percents; the sign may be missing.
+fn parse_address_share(text: &str) -> Result<Percent, String> {
+    let number: Option<u8> = text.strip_suffix('%').unwrap_or(text).trim_end().parse().ok();
+    let number = number.filter(|percent| (1..=100).contains(percent));
+    number.map(|number| Percent(f64::from(number))).ok_or_else(|| format!("got \"{text}\"; write 1% to 100%"))
 }
 
 fn parse_ports(text: &str) -> Result<(u16, u16), String> {
@@ -275,18 +238,15 @@ pub(crate) fn run(args: ServeArgs) -> anyhow::Result<ExitCode> {
 
 #[cfg(test)]
 mod tests {
-    use super::Share;
+    use super::{Percent, parse_address_share};
 
     #[test]
-    fn shares_have_their_sign() {
-        for (text, permille, shown) in
-            [("10%", 100, "10%"), (" 0.5 % ", 5, "0.5%"), ("0%", 0, "0%"), ("100%", 1000, "100%")]
-        {
-            let share: Share = text.parse().unwrap();
-            assert_eq!((share, &*share.to_string()), (Share(permille), shown));
+    fn the_share_of_an_address_is_a_whole_percentage() {
+        for (text, percent) in [("50%", 50.0), ("7", 7.0), ("100 %", 100.0)] {
+            assert_eq!(parse_address_share(text), Ok(Percent(percent)));
         }
-        for text in ["10", "-1%", "101%", "%", "NaN%"] {
-            assert!(text.parse::<Share>().unwrap_err().contains("from 0 to 100"), "{text}");
+        for text in ["0%", "101%", "0.5%", "", "%", "x"] {
+            assert!(parse_address_share(text).unwrap_err().contains("1% to 100%"), "{text}");
         }
     }
 }

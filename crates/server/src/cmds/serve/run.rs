@@ -150,7 +150,7 @@ fn start_cache(
         ReadChoice::Threads => ReadBackend::Threads,
     };
     let rings = bells.iter().map(|bell| Arc::clone(bell) as Arc<dyn Doorbell>).collect();
-    let max_damaged_permille = args.max_damaged.0;
+    let max_damaged_permille = args.max_damaged.permille();
     let config = CacheConfig { backend, max_damaged_permille, ..CacheConfig::default() };
     let clock = Arc::new(MonotonicClock);
     let (cache, handles) = Cache::start_with_faults(config, Arc::clone(&arena), clock, rings, faults)?;
@@ -258,7 +258,7 @@ fn control_config(args: &ServeArgs) -> ControlConfig {
     session.session_timeout_ns = u64::try_from(args.session_timeout.0.as_nanos()).unwrap_or(u64::MAX);
     session.max_streams = args.max_streams;
     session.max_sessions = session_table_size(args.max_streams);
-    session.address_share_percent = args.share_per_address.0;
+    session.address_share_percent = args.share_per_address.0 as u8;
     session.pause_reservation_ns = u64::try_from(args.pause_reservation.0.as_nanos()).unwrap_or(u64::MAX);
     session.streams_per_engine = streams_per_engine(args);
     session.fec = args.fec == FecChoice::Allow;
