@@ -134,6 +134,10 @@ fn range_sums_and_what_every_form_costs() {
         let percent = line["bytes"].as_f64().unwrap() * 100.0 / info.bytes as f64;
         assert!((line["percent"].as_f64().unwrap() - percent).abs() < 0.001, "{line}");
     }
+    let on_disk = |name: &str| fs::metadata(title.join(name)).unwrap().len();
+    let files = ["meta-1316.mrp", "meta-9024.mrp", "sums.mrr", "crcs.mrc"];
+    let total = line("stored beside the data", "any".into());
+    assert_eq!(total["bytes"], files.map(on_disk).iter().sum::<u64>(), "{whole}");
     assert!(whole.to_string().contains("storage:\n"), "{whole}");
     // A damaged block is named.
     let mut bytes = fs::read(title.join("sums.mrr")).unwrap();

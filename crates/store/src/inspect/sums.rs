@@ -58,7 +58,7 @@ fn line(form: &str, packet_bytes: Option<u16>, bytes: u64, data_bytes: u64, stor
 }
 
 /// What each form of meta-data takes, for the title's packet sizes and the named ones, stored or not: whole records, sums
-/// alone (2 bytes a packet), and the range sums that stand for every size.
+/// alone (2 bytes a packet), and the range sums that stand for every size; last, what all that is stored adds up to.
 pub(super) fn storage(manifest: &Manifest) -> Value {
     let (title, data) = (&manifest.title, manifest.title.bytes);
     let file_bytes = |name: &str| manifest.file(name).map(|file| file.bytes);
@@ -93,5 +93,8 @@ pub(super) fn storage(manifest: &Manifest) -> Value {
     if let Some(bytes) = file_bytes(PARITY_CRC_FILE) {
         lines.push(line("CRCs of the parity", Some(size), bytes, data, true));
     }
+    let beside_data = lines.iter().skip(1).filter(|line| line["stored"] == "yes");
+    let total = beside_data.filter_map(|line| line["bytes"].as_u64()).sum();
+    lines.push(line("stored beside the data, in all", None, total, data, true));
     lines.into()
 }
