@@ -126,7 +126,7 @@ fn missing_when_the_server_starts() {
     let disks = Disks::new();
     disks.pull(0);
     disks.pull(2);
-    let reason = "2 of the title's 3 members are lost (0, 2), it can do without 1";
+    let reason = "2 of the title's 3 members are lost (0, 2); it tolerates the loss of 1";
     let list = listed(&disks.at(1));
     assert_eq!((&list[0]["name"], &list[0]["playable"]), (&"film".into(), &false.into()), "{list}");
     assert_eq!(list[0]["reason"], reason);
@@ -169,7 +169,7 @@ fn gone_while_the_server_runs() {
     let mut other = Viewer::of(&server, "film");
     disks.pull(2);
     disks.pull(3);
-    let reason = "2 of the title's 4 members are lost (2, 3), it can do without 1";
+    let reason = "2 of the title's 4 members are lost (2, 3); it tolerates the loss of 1";
     Viewer::of(&server, "new").ask_until(503, "DESCRIBE", "").assert_refused(reason);
     Viewer::of(&server, "new").setup().assert_refused(reason);
     let refused = viewer.ask("PLAY", &session);
@@ -195,7 +195,7 @@ fn none_of_its_members_is_there() {
     ok(&["volume", "add", store, second.to_str().unwrap()]);
     add("new");
     std::fs::rename(&first, &away).unwrap();
-    let reason = "the only member that the title lies on is lost (0)";
+    let reason = "the only member that holds the title is lost (0)";
     let server = Server::start(&second, &[]);
     Viewer::of(&server, "old").ask("DESCRIBE", "").assert_refused(reason);
     assert_eq!(Viewer::of(&server, "new").ask("DESCRIBE", "").status(), 200);

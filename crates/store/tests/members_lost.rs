@@ -103,7 +103,7 @@ fn a_title_is_known_while_all_its_members_are_gone() {
     let volume = Volume::open(&b).unwrap();
     assert_eq!(listed(&volume), names(lost(&[0], 1, 0)));
     let said = volume.listing().unwrap().titles[1].lost(|slot| slot == 1).unwrap().to_string();
-    assert_eq!(said, "the only member that the title lies on is lost (0)");
+    assert_eq!(said, "the only member that holds the title is lost (0)");
     let findings = check_store(&b, Depth::Quick, &mut |_| ()).unwrap();
     assert!(findings.iter().all(|finding| finding.promise != "catalogue_agrees"), "{findings:?}");
     fs::rename(&away, &a).unwrap();

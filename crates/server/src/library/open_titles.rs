@@ -298,9 +298,9 @@ impl Reader {
 /// Members may have gone since the open titles was brought up to date. Viewers are not told where the operator's disks are.
 fn not_opened(error: StoreError) -> OpenError {
     match error {
-        StoreError::MembersLost { lost, may, .. } => {
-            OpenError::MembersLost(format!("{lost} of the title's members are lost, it can do without {may}"))
-        }
+        StoreError::MembersLost { lost, may, .. } => OpenError::MembersLost(format!(
+            "{lost} of the title's members are lost; it tolerates the loss of {may}"
+        )),
         other => OpenError::Broken(other.to_string()),
     }
 }
@@ -388,7 +388,7 @@ mod tests {
     fn members_that_went_unnoticed_are_a_reason_to_ask_again() {
         let gone = StoreError::MembersLost { what: "title".into(), lost: 2, may: 1, names: "/disk1".into() };
         let OpenError::MembersLost(said) = not_opened(gone) else { panic!("it is not broken") };
-        assert_eq!(said, "2 of the title's members are lost, it can do without 1");
+        assert_eq!(said, "2 of the title's members are lost; it tolerates the loss of 1");
         let removed = StoreError::NoTitle { id: TitleId([7; 16]) };
         assert!(matches!(not_opened(removed), OpenError::Broken(said) if said.contains("not in this store")));
     }

@@ -160,7 +160,7 @@ pub(super) fn replace(inner: &Inner, slot: usize, dir: &Path) -> Result<(), Stor
     }
     if others + 1 > may {
         let what = format!(
-            "{} missing or incomplete already, and it can do without {may}; bring them back and repair first",
+            "{} missing or incomplete already, and the volume tolerates {may}; bring them back and repair first",
             Count(others as u64, "other member")
         );
         return Err(StoreError::BadVolume(what));

@@ -59,14 +59,14 @@ impl fmt::Display for LostMembers {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         let Self { slots, of, may } = self;
         if *of == 1 {
-            return write!(f, "the only member that the title lies on is lost ({})", slots[0]);
+            return write!(f, "the only member that holds the title is lost ({})", slots[0]);
         }
         let names: Vec<String> = slots.iter().map(usize::to_string).collect();
         let names = names.join(", ");
         let verb = if slots.len() == 1 { "is" } else { "are" };
         write!(
             f,
-            "{} of the title's {of} members {verb} lost ({names}), it can do without {may}",
+            "{} of the title's {of} members {verb} lost ({names}); it tolerates the loss of {may}",
             slots.len()
         )
     }
@@ -88,8 +88,11 @@ mod tests {
     #[test]
     fn what_is_lost_is_said_in_words() {
         let lost = |slots: &[usize], of, may| LostMembers { slots: slots.to_vec(), of, may }.to_string();
-        assert_eq!(lost(&[1, 2], 3, 1), "2 of the title's 3 members are lost (1, 2), it can do without 1");
-        assert_eq!(lost(&[1], 2, 0), "1 of the title's 2 members is lost (1), it can do without 0");
-        assert_eq!(lost(&[0], 1, 0), "the only member that the title lies on is lost (0)");
+        assert_eq!(
+            lost(&[1, 2], 3, 1),
+            "2 of the title's 3 members are lost (1, 2); it tolerates the loss of 1"
+        );
+        assert_eq!(lost(&[1], 2, 0), "1 of the title's 2 members is lost (1); it tolerates the loss of 0");
+        assert_eq!(lost(&[0], 1, 0), "the only member that holds the title is lost (0)");
     }
 }
