@@ -45,7 +45,10 @@ fn bad_files_are_refused_in_words_and_leave_nothing() {
     let no_pcr: Vec<u8> = (0..5000u32).flat_map(|i| ts_packet(0x100, i)).collect();
     fs::write(path("nopcr.ts"), no_pcr).unwrap();
     let first = fails(&["add", &path("gone.ts"), "--store", store]);
-    assert!(first.starts_with("millrace: made a new store") && first.trim().lines().count() == 2, "{first}");
+    assert!(
+        first.starts_with("millrace: created a new store") && first.trim().lines().count() == 2,
+        "{first}"
+    );
     for (name, words) in [
         ("empty.ts", "empty"),
         ("text.mp4", "text.mp4"),

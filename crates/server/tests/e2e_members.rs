@@ -183,7 +183,7 @@ fn a_replaced_disk_is_made_whole_while_viewers_play() {
     std::fs::rename(&site.members[3], site.dir.path().join("gone")).unwrap();
     let store = site.members[0].to_str().unwrap().to_owned();
     let new = site.dir.path().join("new3");
-    ok(&["volume", "replace", &store, "--member", "3", new.to_str().unwrap()]);
+    ok(&["volume", "replace", &store, "--old", "3", new.to_str().unwrap()]);
     site.order("");
     ok(&["repair", "--quiet", "--store", &store]);
     load.assert_nothing_missing();

@@ -35,7 +35,7 @@ fn create_add_look_lose_replace() {
     assert_eq!((code, &found["health"]), (0, &Value::from("whole")));
     assert_eq!((&found["k"], &found["m"], &found["members_may_be_lost"]), (&4.into(), &2.into(), &1.into()));
     assert!(found["members"].as_array().unwrap().iter().all(|member| member["titles"] == 1));
-    assert!(ok(&["volume", "status", &m[0]]).contains("all members are there"));
+    assert!(ok(&["volume", "status", &m[0]]).contains("all members are present"));
     assert!(ok(&["inspect", "film", "--store", &m[2]]).contains("parity.mru"));
 
     // One is lost: films are listed, none can be added, and the answer says which disk it is.
@@ -46,11 +46,12 @@ fn create_add_look_lose_replace() {
     let error = fails(&["add", source.to_str().unwrap(), "--name", "again", "--store", &m[0]]);
     assert!(error.contains(&m[1]) && error.contains("every member"), "{error}");
     let new = dir.path().join("new").to_str().unwrap().to_owned();
+    // The option's earlier name.
     let said = ok(&["volume", "replace", &m[0], "--member", "1", &new]);
     assert!(said.contains("millrace repair --store"), "{said}");
     let (code, found) = status(&new);
     assert_eq!((code, &found["members"][1]["state"]), (1, &Value::from("rebuilding")));
-    let error = fails(&["volume", "replace", &m[0], "--member", "3", &m[1]]);
+    let error = fails(&["volume", "replace", &m[0], "--old", "3", &m[1]]);
     assert!(error.contains("no member 3"), "{error}");
 
     // A second one is too many.
@@ -70,7 +71,7 @@ fn members_named_one_by_one_are_a_new_volume_or_the_old_one_elsewhere() {
     ok(&["add", source, "--member", &m[0], "--member", &m[1], "--parity", "1"]);
     assert_eq!(status(&m[1]).1["members_may_be_lost"], 1);
     let error = fails(&["add", source, "--member", &m[0], "--member", &m[1], "--parity", "0"]);
-    assert!(error.contains("made with 1"), "{error}");
+    assert!(error.contains("created with 1"), "{error}");
     let moved: Vec<PathBuf> = (0..2).map(|i| dir.path().join(format!("moved{i}"))).collect();
     (0..2).for_each(|i| fs::rename(&m[i], &moved[i]).unwrap());
     let [a, b] = [0, 1].map(|i| moved[i].to_str().unwrap());
@@ -147,17 +148,17 @@ fn status_says_what_to_do_about_each_member() {
     let said = |dir: &str| String::from_utf8(run(&["volume", "status", dir]).stdout).unwrap();
     fs::rename(&m[1], dir.path().join("lost")).unwrap();
     let text = said(&m[0]);
-    let advice = format!("millrace volume replace {} --member 1 NEW", m[0]);
+    let advice = format!("millrace volume replace {} --old 1 NEW", m[0]);
     assert!(text.contains("member 1: mount its disk again") && text.contains(&advice), "{text}");
     assert!(text.contains("name all of them once"), "{text}");
     let new = dir.path().join("new").to_str().unwrap().to_owned();
-    let error = fails(&["volume", "replace", &m[0], "--member", &new, &new]);
-    assert!(error.contains("a member's number or directory"), "{error}");
-    ok(&["volume", "replace", &m[0], "--member", &m[1], &new]);
+    let error = fails(&["volume", "replace", &m[0], "--old", &new, &new]);
+    assert!(error.contains("a member's index or directory"), "{error}");
+    ok(&["volume", "replace", &m[0], "--old", &m[1], &new]);
     let text = said(&new);
-    assert!(text.ends_with(&format!("make what they lack: millrace repair --store {}\n", m[0])), "{text}");
+    assert!(text.ends_with(&format!("rebuild what they lack: millrace repair --store {}\n", m[0])), "{text}");
     ok(&["repair", "--store", &m[0]]);
-    assert!(said(&m[0]).ends_with("all members are there\n"));
+    assert!(said(&m[0]).ends_with("all members are present\n"));
 }
 
 #[test]
@@ -172,12 +173,12 @@ fn a_store_that_is_made_is_told_of() {
     };
     let store = dir.path().join("store").to_str().unwrap().to_owned();
     let first = told(&["--store", &store]);
-    assert!(first.contains(&format!("made a new store of plain files in {store}")), "{first}");
+    assert!(first.contains(&format!("created a new store of plain files in {store}")), "{first}");
     assert_eq!(told(&["--store", &store]), "", "it is there now");
     let m = members(dir.path(), 2);
     let named = ["--member", &m[0], "--member", &m[1]];
     let first = told(&named);
-    assert!(first.contains("made a new volume of 2 members"), "{first}");
+    assert!(first.contains("created a new volume of 2 members"), "{first}");
     assert_eq!(told(&named), "");
 }
 

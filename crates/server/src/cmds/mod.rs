@@ -162,21 +162,21 @@ impl NewStoreArgs {
             let is_new = is_no_store(&dir);
             let volume = by_one(&dir)?;
             if is_new {
-                eprintln!("millrace: made a new store of plain files in {}", dir.display());
+                eprintln!("millrace: created a new store of plain files in {}", dir.display());
             }
             return Ok(volume);
         }
         if members.iter().all(|dir| is_no_store(dir)) {
             let geometry = volume::geometry(members.len(), self.parity, 0)?;
             let volume = Volume::create(members, geometry)?;
-            eprintln!("millrace: made a new volume of {}", volume::summary(&geometry));
+            eprintln!("millrace: created a new volume of {}", volume::summary(&geometry));
             return Ok(volume);
         }
         let volume = by_all(members)?;
         let tolerance = usize::from(volume.members().geometry().tolerance());
         match self.parity {
             Some(parity) if parity != tolerance => anyhow::bail!(
-                "--parity {parity}: this volume was made with {tolerance}; leave --parity out (it is for new volumes)"
+                "--parity {parity}: this volume was created with {tolerance}; omit --parity, which is for new volumes only"
             ),
             _ => Ok(volume),
         }

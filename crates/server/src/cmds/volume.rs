@@ -83,8 +83,8 @@ struct StatusArgs {
 /// Add a disk: newly added titles use it too
 #[derive(Args)]
 #[command(
-    after_help = "Example:\n  millrace volume add /disk1/store /disk4/store\n\nFilms that are there already stay on the members that \
-                        they are on. To spread one again, remove it and add it again."
+    after_help = "Example:\n  millrace volume add /disk1/store /disk4/store\n\nExisting titles stay on the members that they are \
+                        on. To spread one over the new disk, too, remove it and add it again."
 )]
 struct AddArgs {
     /// Directory of any member
@@ -101,7 +101,7 @@ struct AddArgs {
 /// Replace a member by a new disk, which millrace repair then fills
 #[derive(Args)]
 #[command(
-    after_help = "Example:\n  millrace volume replace /disk1/store --member 2 /disk9/store\n  millrace repair --store /disk1/store\n\n\
+    after_help = "Example:\n  millrace volume replace /disk1/store --old 2 /disk9/store\n  millrace repair --store /disk1/store\n\n\
                         From then on the contents of the old disk count as stale, even if it comes back."
 )]
 struct ReplaceArgs {
@@ -109,8 +109,8 @@ struct ReplaceArgs {
     #[arg(value_name = "DIR")]
     dir: PathBuf,
     /// Index or old directory of the member to replace, as shown by millrace volume status
-    #[arg(long, value_name = "INDEX|DIR")]
-    member: String,
+    #[arg(long, alias = "member", value_name = "INDEX|DIR")]
+    old: String,
     /// Directory on the new disk; created if missing
     #[arg(value_name = "NEW")]
     new: PathBuf,
@@ -144,8 +144,8 @@ fn wanted(args: &CreateArgs) -> anyhow::Result<Geometry> {
         };
         if own == 0 || !own.is_multiple_of(units) || m > MAX_PARITY_UNITS {
             bail!(
-                "--data-units: got {k}; with {members} members of which {t} may be lost it is a multiple of {units} with which \
-                 there are at most {MAX_PARITY_UNITS} parity units"
+                "--data-units: got {k}; with {members} members of which {t} may be lost it must be a multiple of {units} and give \
+                 at most {MAX_PARITY_UNITS} parity units"
             );
         }
         // A unit as long as ST 2022-1 takes it, if these stripes are such that it can.
@@ -170,11 +170,11 @@ fn create(args: &CreateArgs) -> anyhow::Result<ExitCode> {
     let geometry = wanted(args)?;
     let volume = Volume::create(&args.dirs, geometry)?;
     let mut out = super::terminal::stdout();
-    writeln!(out, "made a volume of {}", summary(&geometry))?;
+    writeln!(out, "created a volume of {}", summary(&geometry))?;
     if geometry.m > 0 && !geometry.is_st2022() {
         writeln!(
             out,
-            "note: such stripes are no FEC for other players (ST 2022-1: 4 to 20 data units, at most 100 packets)"
+            "note: other players cannot use the parity of these stripes as FEC (ST 2022-1: 4 to 20 data units, at most 100 packets)"
         )?;
     }
     writeln!(out, "serve it with: millrace serve --store {}", volume.dir().display())?;
@@ -194,15 +194,15 @@ fn add(args: &AddArgs) -> anyhow::Result<ExitCode> {
 
 fn replace(args: &ReplaceArgs) -> anyhow::Result<ExitCode> {
     let volume = Volume::open(&args.dir)?;
-    let slot = slot_of(volume.members(), &args.member)?;
-    let old = volume.members().dir(slot);
+    let slot = slot_of(volume.members(), &args.old)?;
+    let replaced = volume.members().dir(slot);
     volume.replace_member(slot, &args.new)?;
-    println!("member {slot} is {} now, in place of {}", args.new.display(), old.display());
-    println!("it is empty; fill it with: millrace repair --store {}", args.new.display());
+    println!("member {slot} is {} now, in place of {}", args.new.display(), replaced.display());
+    println!("it is empty; to fill it: millrace repair --store {}", args.new.display());
     Ok(ExitCode::SUCCESS)
 }
 
-/// The member that is meant. Whether there is one of this number is found out where it is used.
+/// The member that is meant. Whether there is one with this index is found out where it is used.
 fn slot_of(members: &Members, text: &str) -> anyhow::Result<usize> {
     if let Ok(number) = text.parse() {
         return Ok(number);
@@ -211,7 +211,9 @@ fn slot_of(members: &Members, text: &str) -> anyhow::Result<usize> {
     let dir = whole(Path::new(text));
     let slot = members.report().into_iter().find(|slot| whole(&slot.dir) == dir);
     slot.map(|slot| slot.index).ok_or_else(|| {
-        anyhow!("--member: got \"{text}\"; give a member's number or directory, as millrace volume status shows them")
+        anyhow!(
+            "--old: got \"{text}\"; give a member's index or directory, as millrace volume status shows them"
+        )
     })
 }
 
@@ -320,11 +322,11 @@ fn print(members: &Members, report: &[SlotReport], health: &str, lost: usize) ->
         writeln!(out, "  {:>2}  {:10}  {}  {what}", slot.index, slot.state, slot.dir.display())?;
     }
     match health {
-        "whole" => writeln!(out, "all members are there")?,
+        "whole" => writeln!(out, "all members are present")?,
         "degraded" => {
             writeln!(
                 out,
-                "{lost} of {} missing or incomplete, {} may be; titles can be played, none can be added",
+                "{lost} of {} missing or incomplete, the volume tolerates {}; titles can be played, none can be added",
                 count(report.len()),
                 geometry.tolerance()
             )?;
@@ -332,8 +334,8 @@ fn print(members: &Members, report: &[SlotReport], health: &str, lost: usize) ->
         }
         _ => writeln!(
             out,
-            "{lost} of {} missing or incomplete, {} may be: bring some of them back, or name all of them with --member if they \
-             are elsewhere now",
+            "{lost} of {} missing or incomplete, the volume tolerates {}: bring some of them back, or name all of them with --member \
+             if their paths have changed",
             count(report.len()),
             geometry.tolerance(),
         )?,
@@ -348,17 +350,17 @@ fn advise(out: &mut impl Write, report: &[SlotReport]) -> std::io::Result<()> {
     let absent: Vec<usize> =
         report.iter().filter(|slot| slot.absent.is_some()).map(|slot| slot.index).collect();
     if absent.is_empty() {
-        return writeln!(out, "make what they lack: millrace repair --store {dir}");
+        return writeln!(out, "rebuild what they lack: millrace repair --store {dir}");
     }
     for index in absent {
         writeln!(
             out,
-            "member {index}: mount its disk again; or put a new one in its place: millrace volume replace {dir} --member {index} NEW"
+            "member {index}: mount its disk again; or replace it by a new one: millrace volume replace {dir} --old {index} NEW"
         )?;
     }
     writeln!(out, "then: millrace repair --store {dir}")?;
     writeln!(
         out,
-        "(members that are mounted elsewhere now: name all of them once: millrace ls --member DIR --member DIR ...)"
+        "(if members are mounted elsewhere now, name all of them once: millrace ls --member DIR --member DIR ...)"
     )
 }
