@@ -17,8 +17,8 @@ use super::progress::{IngestBar, describe};
 
 /// Add films to the store: index them and build their packet metadata so that they are ready to serve
 ///
-/// MPEG-TS files are taken as they are; MP4, MOV, MKV and others are remuxed by the ffmpeg program without touching
-/// picture or sound; what MPEG-TS cannot carry is transcoded, and a note lists it.
+/// MPEG-TS files are stored unchanged; MP4, MOV, MKV and others are remuxed by the ffmpeg program without changing
+/// video or audio. What MPEG-TS cannot carry is transcoded, and a note lists it.
 #[derive(Args)]
 #[command(after_help = "Examples:\n  millrace add film.ts\n  millrace add --name lobby-loop lobby.mp4\n  \
                         millrace add *.mkv --json | jq .name")]
@@ -62,7 +62,7 @@ pub(super) fn run(args: &AddArgs) -> anyhow::Result<ExitCode> {
     let mut failed = 0;
     for file in &args.files {
         if options.cancel.load(Ordering::Relaxed) {
-            anyhow::bail!("interrupted; titles already added stay, nothing half-done is left");
+            anyhow::bail!("interrupted; titles already added are kept, nothing incomplete is left");
         }
         match add_one(&volume, file, &options, args) {
             Ok(title) if args.json => super::print_json(&title)?,

@@ -71,5 +71,5 @@ fn find(args: &InspectArgs) -> anyhow::Result<PathBuf> {
         .map(|slot| members.dir(slot).join(TITLES_DIR).join(title.id.to_string()));
     dirs.into_iter()
         .find(|dir| dir.is_dir())
-        .ok_or_else(|| anyhow::anyhow!("{what}: no member that is there has it"))
+        .ok_or_else(|| anyhow::anyhow!("{what}: none of the members present has it"))
 }

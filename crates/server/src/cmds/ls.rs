@@ -26,7 +26,7 @@ pub(super) struct LsArgs {
     /// Print everything known about every title as one JSON array
     #[arg(long)]
     json: bool,
-    /// The address of every title, one a line; BASE is where they begin [default: those of the server on this machine, at
+    /// Print the address of every title, one per line, each beginning with BASE [default: the server on this machine,
     /// port 554 or 8554]
     #[arg(long, value_name = "BASE", num_args = 0..=1, default_missing_value = "", conflicts_with = "json")]
     urls: Option<String>,

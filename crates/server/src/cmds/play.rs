@@ -12,8 +12,8 @@ use millrace_core::units::{BitRate, HumanDuration};
 
 /// Play a title from any RTSP server, or receive RTP, and report loss, order, lateness and wrong bytes
 ///
-/// The exit code is 0 when the film came to its end (or to the end that was asked for), nothing of it was lost and every byte
-/// that was compared is right.
+/// The exit code is 0 if the title was played to its end (or to the requested end), nothing was lost and every byte compared is
+/// right.
 #[derive(Args)]
 #[command(after_help = "Examples:\n  millrace play rtsp://host:8554/film\n  \
                         millrace play rtsp://host:8554/film -o - | ffplay -\n  \
@@ -21,18 +21,18 @@ use millrace_core::units::{BitRate, HumanDuration};
                         millrace play rtp://239.1.2.3:5004 --fec xor -o copy.ts\n  \
                         millrace play rtsp://host:8554/film -o copy.ts --verify original.ts --stats json\n  \
                         millrace play rtsp://host:8554/film --do 'pause@5,play@8,seek@10=30' --duration 20s\n\n\
-                        Exit code: 0 all that was asked for came and is right; 1 packets were lost, bytes are wrong or missing,\n\
-                        nothing came, or it could not be played at all; 2 the command line is wrong; 3 the stream was cut off\n\
-                        before its announced end: the connection closed, packets stopped, or BYE was said too early; 4 what\n\
-                        came is not the MPEG transport stream that was agreed on. Lateness and faults of the film itself are\n\
-                        reported and do not change it.")]
+                        Exit code: 0 everything requested arrived and is right; 1 packets were lost, bytes are wrong or missing,\n\
+                        nothing arrived, or playback could not start; 2 the command line is invalid; 3 the stream ended before\n\
+                        its announced end: the connection closed, packets stopped, or BYE came too early; 4 the data received\n\
+                        are not the MPEG transport stream that was announced. Lateness and faults of the media themselves are\n\
+                        reported but do not change the exit code.")]
 pub(super) struct PlayArgs {
     /// rtsp://host[:port]/title, or rtp://[address]:port to receive a stream sent to that address
     url: String,
     /// Transport: udp, tcp, or auto (UDP, then TCP if nothing arrives)
     #[arg(long, value_name = "HOW", default_value = "auto")]
     transport: TransportChoice,
-    /// Repair lost packets by FEC: xor (ST 2022-1; the only one for rtp://), all, or off
+    /// Repair lost packets with FEC: xor (ST 2022-1; the only one for rtp://), all, or off
     #[arg(long, value_name = "WHICH", default_value = "off")]
     fec: FecChoice,
     /// Where to write the transport stream: a file, - for standard output, or null

@@ -11,10 +11,10 @@ use super::StoreArgs;
 
 /// Prepare stored titles for more packet sizes
 ///
-/// Titles that an older version has added get range sums, from which every packet size can be served, and CRCs, which find
-/// damage that sums of 16 bits do not see; older versions cannot read them then. A packet size that is named gets a meta-data
-/// file of its own. The data is read once and compared with its stored sums and with the hash that it had when it was added: a
-/// title that differs is left as it is (run millrace scrub first).
+/// Adds range sums, from which every packet size can be served, and CRCs, which detect damage that 16-bit checksums miss, to
+/// titles added by older versions; those versions cannot read such titles afterwards. --packet-sizes also builds a metadata file
+/// for each size. The media data are read once and compared with the stored sums and with the hash recorded when the title was
+/// added: a title that differs is left unchanged (run millrace scrub first).
 #[derive(Args)]
 #[command(
     after_help = "Examples:\n  millrace prepare --all\n  millrace prepare my-film --packet-sizes 8k\n  \

@@ -10,8 +10,8 @@ use super::StoreArgs;
 /// Remove titles from the store; the source files are kept
 #[derive(Args)]
 #[command(
-    after_help = "Example:\n  millrace rm lobby-loop\n\nA running server notices within seconds; who is watching sees the film \
-                        to its end. A server that\nwas started on the folder of the source file would add it again: move the source file away first."
+    after_help = "Example:\n  millrace rm lobby-loop\n\nA running server notices within seconds; viewers who are \
+                        watching see the title to its end.\nA server started on the folder of the source file would add it again: move the source file away first."
 )]
 pub(super) struct RmArgs {
     /// Names or ids as shown by `millrace ls`

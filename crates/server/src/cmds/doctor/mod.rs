@@ -16,7 +16,7 @@ use super::egress::{Outcome, figures_file, measure_now, probe};
 /// Report what this machine supports, what is missing, and how to fix it
 #[derive(Args)]
 #[command(
-    after_help = "Examples:\n  millrace doctor\n  millrace doctor --measure eth0\n  millrace doctor --json\n\nIt is a report: the exit code \
+    after_help = "Examples:\n  millrace doctor\n  millrace doctor --measure eth0\n  millrace doctor --json\n\nIt only reports: the exit code \
                   is 0 also when things are missing, and 1 only if the report could not be made. Nothing is changed; \
                   --measure sends a few thousand packets that no other host takes."
 )]
