@@ -181,7 +181,7 @@ pub(crate) fn resolve(host: &str, port: u16, local: Option<IpAddr>) -> Result<Ve
         .filter(|address| local.is_none_or(|local| local.is_ipv4() == address.is_ipv4()))
         .collect();
     if found.is_empty() {
-        return Err(error(io::Error::new(io::ErrorKind::NotFound, "none of the address family asked for")));
+        return Err(error(io::Error::new(io::ErrorKind::NotFound, "none of the requested address family")));
     }
     Ok(found)
 }

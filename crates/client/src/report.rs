@@ -372,7 +372,7 @@ impl Report {
     fn fmt_fec(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         let Some(fec) = self.fec.as_ref() else { return Ok(()) };
         if fec.granted == "off" {
-            return row(f, "fec", &format!("{} asked for, none given", fec.asked));
+            return row(f, "fec", &format!("{} requested, none granted", fec.asked));
         }
         let c = &fec.counts;
         let what =

@@ -245,7 +245,7 @@ fn a_load_tells_what_fec_could_not_repair() {
         behaviour.fec = None;
         let report = run_load(&behaviour, FecChoice::Xor, 2);
         assert_eq!((report.fec.as_ref().unwrap().refused, report.lost_in_all()), (2, 6), "{report}");
-        let problem = "2 sessions without the FEC that they asked for";
+        let problem = "2 sessions were refused the FEC that they requested";
         assert!(report.problems.iter().any(|text| text == problem), "{report}");
     });
 }

@@ -237,7 +237,10 @@ impl LoadReport {
             (self.sessions_silent, "sessions got no packet"),
             (self.lost_in_all(), "packets lost"),
             (self.sessions_stalled, "sessions stalled"),
-            (self.fec.as_ref().map_or(0, |fec| fec.refused), "sessions without the FEC that they asked for"),
+            (
+                self.fec.as_ref().map_or(0, |fec| fec.refused),
+                "sessions were refused the FEC that they requested",
+            ),
             (self.rtp_info_wrong, "sessions whose RTP-Info is not that of the first packet"),
             (self.restarts, "jumps of sequence numbers"),
             (stream_errors, "errors in transport streams that loss does not explain"),

@@ -150,7 +150,7 @@ impl PlayOptions {
             return Some(wrong(
                 "fec",
                 "all".to_owned(),
-                "off, xor: other parities have to be asked for by RTSP",
+                "off, xor: other parities must be requested by RTSP",
             ));
         }
         if self.start.is_some() || self.end.is_some() || !self.script.0.is_empty() {

@@ -427,7 +427,7 @@ impl<'a> Session<'a> {
         match (&mut self.path, reply.agreed) {
             (Path::Udp(udp), Wanted::Udp { rtp, .. }) => {
                 if rtp != udp.rtp_port {
-                    let what = format!("Transport: asked for port {}, got {rtp}", udp.rtp_port);
+                    let what = format!("Transport: requested port {}, got {rtp}", udp.rtp_port);
                     return self.failed(RtspFailure::Malformed { method: "SETUP", what });
                 }
                 (udp.source, udp.server) = reply.server_addresses(udp.source);

@@ -81,7 +81,7 @@ impl TransportReply {
             }
         };
         if is_tcp != matches!(wanted, Wanted::Tcp { .. }) {
-            return Err(format!("Transport: asked for \"{wanted}\", got \"{}\"", excerpt(value, 100)));
+            return Err(format!("Transport: requested \"{wanted}\", got \"{}\"", excerpt(value, 100)));
         }
         let mut reply = Self { agreed: wanted, server_ports: None, source: None, ssrc: None, fec: None };
         for part in parts {
@@ -172,8 +172,8 @@ mod tests {
     #[test]
     fn answers_that_do_not_fit_say_why() {
         for (value, wanted, why) in [
-            ("RTP/AVP/TCP;interleaved=0-1", UDP, "asked for"),
-            ("RTP/AVP;unicast", TCP, "asked for"),
+            ("RTP/AVP/TCP;interleaved=0-1", UDP, "requested"),
+            ("RTP/AVP;unicast", TCP, "requested"),
             ("RTP/SAVP;unicast", UDP, "RTP/SAVP"),
             ("RTP/AVP;multicast;port=5000", UDP, "multicast"),
             ("RTP/AVP;server_port=70000", UDP, "server_port=70000"),

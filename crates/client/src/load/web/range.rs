@@ -24,7 +24,7 @@ pub(super) fn judge(head: &Head, range: ByteRange) -> Option<String> {
     match (head.status, range) {
         (200, ByteRange::Whole) => None,
         (206, _) if head.content_range.is_some_and(|(first, _)| first == start) => None,
-        (206, _) => Some("the reply has other bytes than were asked for".to_owned()),
+        (206, _) => Some("the reply has other bytes than were requested".to_owned()),
         // From the beginning: the rest would be another film than was asked for.
         (200, _) => Some("the server does not serve byte ranges".to_owned()),
         (status, _) => Some(format!("HTTP {status}")),
