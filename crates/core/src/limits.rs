@@ -55,9 +55,12 @@ pub const MAX_BURST_NS: u64 = 20_000_000;
 /// Catch-up after a hole runs at this ratio of the stream's own rate (numerator, denominator).
 pub const CATCH_UP_RATIO: (u64, u64) = (5, 4);
 
-/// First RTP packet after the PLAY reply. Players that read RTP from the RTSP connection lose what comes right behind
+/// First RTP packet after the PLAY reply on an interleaved connection. Players that read RTP from the RTSP connection lose what comes right behind
 /// the reply (live555: half of the runs at 0 ms, none at 20 ms).
 pub const PLAY_DELAY_NS: u64 = 50_000_000;
+/// Time in which the first extent of a run that begins at once should be read: viewers who are played to come first, and
+/// nobody notices so short a wait.
+pub const START_READ_NS: u64 = 50_000_000;
 /// RTCP BYE after the last RTP packet: players hold back up to 2 s and drop what is left when BYE comes.
 pub const BYE_DELAY_NS: u64 = 2_500_000_000;
 /// RTCP sender report interval (RFC 3550 section 6.2 recommends a minimum of 5 s; players sync faster with less).

@@ -271,7 +271,7 @@ fn the_end_of_the_film_is_told_once_and_the_session_stays() {
     w.take_log();
     let a = w.ask_session(c, "PLAY", &id, "Range: npt=2-3");
     assert_eq!(a.get("rtp-info"), "url=rtsp://192.0.2.1/film/track1;seq=1601;rtptime=1180000");
-    assert_eq!(w.take_log(), ["reply 200", "play 800..1200 seq 1601 in 50ms"]);
+    assert_eq!(w.take_log(), ["reply 200", "play 800..1200 seq 1601 in 0ms"]);
     w.wait(5 * SECOND);
     // B: without a Range it begins again (RFC 2326 section 10.5: it was not paused).
     let b = w.ask_session(c, "PLAY", &id, "");
@@ -557,7 +557,7 @@ fn what_matters_is_told_in_one_line_each() {
     );
     let id = s.session();
     w.ask_session(c, "PLAY", &id, "");
-    w.wait(SECOND + 50 * MS);
+    w.wait(SECOND);
     w.ask_session(c, "PLAY", &id, "Range: npt=20-");
     w.ask_session(c, "PAUSE", &id, "");
     w.ask_session(c, "TEARDOWN", &id, "");
@@ -569,7 +569,7 @@ fn what_matters_is_told_in_one_line_each() {
             "session 00000000 plays: film from 0:00:00.000",
             "session 00000000 seeks: film from 0:00:20.000",
             "session 00000000 pauses: film",
-            "session 00000000 ended: film for 192.0.2.7:40000, torn down, after 1.0 s, 8000 packets, 10624000 bytes, \
+            "session 00000000 ended: film for 192.0.2.7:40000, torn down, after 1.0 s, 8001 packets, 10625328 bytes, \
              0 refused, 0 late",
         ]
     );

@@ -3,7 +3,7 @@
 mod rtsp_support;
 
 use millrace_server::session::Notice;
-use rtsp_support::{Answer, MS, SECOND, World};
+use rtsp_support::{Answer, SECOND, World};
 
 fn status(w: &mut World, request: &str) -> u16 {
     let c = w.connect();
@@ -183,7 +183,7 @@ fn a_second_setup_changes_the_transport_while_ready() {
     let a = w.ask_session(c, "SETUP", &id, "Transport: RTP/AVP/TCP;interleaved=0-1");
     assert_eq!((a.status, a.session()), (455, id.clone()));
     assert!(a.get("allow").contains("PAUSE") && !a.get("allow").contains("SETUP"));
-    w.wait(SECOND + 50 * MS);
+    w.wait(SECOND);
     assert_eq!(w.ask_session(c, "PAUSE", &id, "").status, 200);
     w.take_log();
     // Ready: the same session, another stream.
@@ -228,14 +228,34 @@ fn pause_is_idempotent_and_resume_goes_on() {
     let id = w.setup_udp(c);
     assert_eq!(w.ask_session(c, "PAUSE", &id, "").status, 200, "never played");
     assert_eq!(w.ask_session(c, "PLAY", &id, "Range: npt=0-30").status, 200);
-    w.wait(2 * SECOND + 50 * MS);
+    w.wait(2 * SECOND);
     assert_eq!(w.ask_session(c, "PAUSE", &id, "Range: npt=5-").status, 200);
     assert_eq!(w.ask_session(c, "PAUSE", &id, "").status, 200, "already paused");
     w.take_log();
     let a = w.ask_session(c, "PLAY", &id, "");
     assert_eq!(a.get("range"), "npt=2.0025-30.000", "where it stopped, to where it was going");
     assert_eq!(a.get("rtp-info"), "url=rtsp://192.0.2.1/film/track1;seq=802;rtptime=1180225");
-    assert_eq!(w.take_log(), ["reply 200", "play 801..12000 seq 802 in 50ms"]);
+    assert_eq!(w.take_log(), ["reply 200", "play 801..12000 seq 802 in 0ms"]);
+}
+
+/// Whoever reads packets from the connection loses what comes right behind the reply; and the replies of such a connection
+/// are written by an engine that need not be the one that sends by UDP.
+#[test]
+fn packets_wait_behind_replies_that_an_engine_writes() {
+    let mut w = World::new();
+    let (c, plain) = (w.connect(), w.connect());
+    let by_tcp = w.setup_tcp(c);
+    let by_udp = w.setup_udp(c);
+    for (conn, session, play) in [
+        (c, &by_tcp, "play 0..24000 seq 1 in 50ms"),
+        (plain, &by_tcp, "play 4000..24000 seq 1 in 50ms"),
+        (c, &by_udp, "play 0..24000 seq 1 in 50ms"),
+        (plain, &by_udp, "play 4000..24000 seq 1 in 0ms"),
+    ] {
+        let range = if conn == c { "" } else { "Range: npt=10-" };
+        assert_eq!(w.ask_session(conn, "PLAY", session, range).status, 200);
+        assert_eq!(w.take_log().last().unwrap(), play);
+    }
 }
 
 #[test]
@@ -244,7 +264,7 @@ fn play_while_playing() {
     let c = w.connect();
     let id = w.setup_udp(c);
     assert_eq!(w.ask_session(c, "PLAY", &id, "").status, 200);
-    w.wait(SECOND + 50 * MS);
+    w.wait(SECOND);
     w.take_log();
     // Without a Range nothing changes.
     let a = w.ask_session(c, "PLAY", &id, "");
@@ -255,9 +275,9 @@ fn play_while_playing() {
     let b = w.ask_session(c, "PLAY", &id, "Range: npt=45.5-50");
     assert_eq!(b.get("range"), "npt=44.000-50.000");
     assert_eq!(b.get("rtp-info"), "url=rtsp://192.0.2.1/film/track1;seq=402;rtptime=4960000");
-    assert_eq!(w.take_log(), ["pause", "reply 200", "play 17600..20000 seq 402 in 50ms"]);
+    assert_eq!(w.take_log(), ["pause", "reply 200", "play 17600..20000 seq 402 in 0ms"]);
     // A new end only: from here.
-    w.wait(SECOND + 50 * MS);
+    w.wait(SECOND);
     let d = w.ask_session(c, "PLAY", &id, "Range: npt=now-48");
     assert_eq!(d.get("range"), "npt=45.0025-48.000");
 }
@@ -446,7 +466,7 @@ fn ranges_that_make_no_sense() {
     assert!(w.take_log().iter().all(|line| line.starts_with("reply")), "nothing was sent to the engine");
     // The end may lie behind the title's, and -b means up to b.
     assert_eq!(w.ask_session(c, "PLAY", &id, "Range: npt=0-1000").get("range"), "npt=0.000-60.000");
-    w.wait(SECOND + 50 * MS);
+    w.wait(SECOND);
     assert_eq!(w.ask_session(c, "PAUSE", &id, "").status, 200);
     assert_eq!(
         w.ask_session(c, "PLAY", &id, "Range: npt=-1").status,
@@ -464,11 +484,11 @@ fn what_cannot_be_exact_is_left_out() {
         w.ask(c, "SETUP rtsp://192.0.2.1/blind RTSP/1.0\nCSeq: 1\nTransport: RTP/AVP;client_port=5000-5001");
     let id = s.session();
     assert!(w.ask_session(c, "PLAY", &id, "").has("rtp-info"), "access points have their times");
-    w.wait(SECOND + 50 * MS);
+    w.wait(SECOND);
     w.ask_session(c, "PAUSE", &id, "");
     let a = w.ask_session(c, "PLAY", &id, "");
     assert_eq!((a.status, a.has("rtp-info"), a.has("range")), (200, false, false));
-    assert_eq!(w.take_log().last().unwrap(), "play 401..24000 seq 402 in 50ms");
+    assert_eq!(w.take_log().last().unwrap(), "play 401..24000 seq 402 in 0ms");
 }
 
 #[test]
@@ -478,7 +498,7 @@ fn parameters() {
     assert_eq!(w.ask(c, "GET_PARAMETER * RTSP/1.0\nCSeq: 1").status, 200, "keep-alive without a session");
     let id = w.setup_udp(c);
     w.ask_session(c, "PLAY", &id, "Range: npt=10-");
-    w.wait(2 * SECOND + 50 * MS);
+    w.wait(2 * SECOND);
     let a = w.ask_session(c, "GET_PARAMETER", &id, "Content-Length: 29\n\nposition\nstream_state\nscale");
     assert_eq!((a.status, a.get("content-type")), (200, "text/parameters"));
     assert_eq!(a.body, "position: 12.000\r\nstream_state: playing\r\nscale: 1.0\r\n");

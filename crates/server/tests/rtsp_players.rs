@@ -4,7 +4,7 @@
 mod rtsp_support;
 
 use millrace_server::session::{Path, UdpPort};
-use rtsp_support::{MS, SECOND, VIEWER, World, receiver_report};
+use rtsp_support::{SECOND, VIEWER, World, receiver_report};
 
 #[test]
 fn ffmpeg_by_udp_with_a_seek() {
@@ -43,9 +43,9 @@ fn ffmpeg_by_udp_with_a_seek() {
     let p = w.ask(c, &format!("PLAY rtsp://192.0.2.1:8554/film/ RTSP/1.0\nRange: npt=0.000-\nCSeq: 4\nUser-Agent: Lavf59.27.100\nSession: {id}"));
     assert_eq!(p.get("range"), "npt=0.000-60.000");
     assert_eq!(p.get("rtp-info"), "url=rtsp://192.0.2.1:8554/film/track1;seq=1;rtptime=1000000");
-    assert_eq!(w.take_log(), ["reply 200", "play 0..24000 seq 1 in 50ms"]);
+    assert_eq!(w.take_log(), ["reply 200", "play 0..24000 seq 1 in 0ms"]);
     // E: it probes for a second, then seeks: PAUSE, PLAY with a Range. The sequence goes on, the time jumps.
-    w.wait(SECOND + 50 * MS);
+    w.wait(SECOND);
     let e = w.ask(c, &format!("PAUSE rtsp://192.0.2.1:8554/film/ RTSP/1.0\nCSeq: 5\nSession: {id}"));
     assert_eq!(e.status, 200);
     let f = w.ask(
@@ -54,7 +54,7 @@ fn ffmpeg_by_udp_with_a_seek() {
     );
     assert_eq!(f.get("range"), "npt=20.000-60.000", "the I-frame before the wish");
     assert_eq!(f.get("rtp-info"), "url=rtsp://192.0.2.1:8554/film/track1;seq=402;rtptime=2800000");
-    assert_eq!(w.take_log(), ["pause", "reply 200", "reply 200", "play 8000..24000 seq 402 in 50ms"]);
+    assert_eq!(w.take_log(), ["pause", "reply 200", "reply 200", "play 8000..24000 seq 402 in 0ms"]);
     // F: keep-alive every timeout/2.
     w.wait(30 * SECOND);
     let k = w.ask(c, &format!("GET_PARAMETER rtsp://192.0.2.1:8554/film/ RTSP/1.0\nCSeq: 7\nSession: {id}"));
@@ -161,7 +161,7 @@ fn vlc_of_debian_by_satip() {
     assert_eq!(b.status, 200);
     assert_eq!(
         w.take_log(),
-        ["open udp 192.0.2.7 5000 5001", "reply 200", "reply 200", "play 0..24000 seq 1 in 50ms"]
+        ["open udp 192.0.2.7 5000 5001", "reply 200", "reply 200", "play 0..24000 seq 1 in 0ms"]
     );
     // C: OPTIONS as keep-alive, every timeout - 5 s; no RTCP at all.
     for cseq in 2..5 {
@@ -241,7 +241,7 @@ fn openrtsp_without_any_keep_alive() {
     let a = w.ask(c, &format!("PLAY rtsp://192.0.2.1/long/ RTSP/1.0\nCSeq: 5\nSession: {id}\nScale: 2.000000\nRange: npt=20.000-920.000"));
     assert_eq!((a.get("range"), a.get("scale")), ("npt=20.000-920.000", "1.0"));
     assert_eq!(a.get("rtp-info"), "url=rtsp://192.0.2.1/long/track1;seq=8001;rtptime=2800000");
-    assert_eq!(w.take_log().last().unwrap(), "play 8000..368000 seq 8001 in 50ms");
+    assert_eq!(w.take_log().last().unwrap(), "play 8000..368000 seq 8001 in 0ms");
     // B: receiver reports every few seconds are its only sign of life, the RTSP connection is silent.
     for _ in 0..60 {
         w.wait(5 * SECOND);

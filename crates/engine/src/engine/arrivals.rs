@@ -33,6 +33,11 @@ impl Engine {
         stream.slots[slot] = Slot::Held;
         if stream.extent == extent {
             let begins = !stream.has(flag::ANCHORED);
+            if begins && !stream.has(flag::QUIET) {
+                // The run begins with its first packet: there is nothing to catch up before that has been read. FEC keeps its
+                // schedule: moved, it would come late for its media from now on.
+                stream.pace.at = stream.pace.at.max(now);
+            }
             self.schedule(index);
             self.counters.starved += u64::from(self.stream(index).due < now);
             if begins {

@@ -1,13 +1,12 @@
 //! Commands: what the control side wants of a stream.
 
 use millrace_core::ids::{ConnId, StreamId};
-use millrace_core::limits::MAX_SCALE_PERMILLE;
+use millrace_core::limits::{MAX_SCALE_PERMILLE, START_READ_NS};
 use millrace_core::seam::Dest;
 use millrace_core::time::Instant;
 use millrace_core::wire::rtp::sequence_of;
 
 use super::Engine;
-use crate::pace::LastBurst;
 use crate::stream::{Cold, Input, NEVER, Next, State, Stream, flag, pending};
 use crate::types::{FailReason, PlaySpec, Refusal, StreamSpec};
 
@@ -52,7 +51,8 @@ impl Engine {
         }
         stream.pace.at = at;
         stream.pace.scale_permille = spec.scale_permille;
-        stream.last = LastBurst::NONE;
+        // What has just left of another run may still lie in the player's buffer.
+        stream.last = stream.last.of_earlier_run();
         stream.report_due = NEVER;
         // What has not been told yet and is no longer true is not told any more.
         stream.events &= !(pending::DRAINED | pending::ENDED | pending::LEFT);
@@ -60,7 +60,8 @@ impl Engine {
         self.cold_mut(index).run_from = spec.from;
         if spec.from < spec.until {
             let extent = self.stream(index).extent;
-            self.want(index, extent, at);
+            // A run that begins at once has missed nothing yet: viewers who are played to come first for a moment.
+            self.want(index, extent, at.max(now.plus_ns(START_READ_NS)));
         }
         self.arm(index, now);
         self.step(index, Input::Play).map(|_| ())

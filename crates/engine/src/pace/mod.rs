@@ -2,7 +2,8 @@
 //!
 //! **Departure times.** Packet `p` of a run that began with packet `from` at the moment `at` departs at
 //! `at + (time(p) - time(from)) * 1000 / scale_permille`, in integer nanoseconds and always from the same anchor, never
-//! from the packet before: rounding does not add up, so there is no drift, after hours neither.
+//! from the packet before: rounding does not add up, so there is no drift, after hours neither. `at` is the moment that the
+//! command names or, if that comes later, when the first extent of the run has been read.
 //!
 //! **Bursts.** A burst begins at the departure time of its first packet and takes along all packets that depart within
 //! the next `burst_ns`: no packet leaves late, none earlier than `burst_ns`. Why bursts: a datagram alone costs 900 ns of
@@ -123,6 +124,11 @@ impl LastBurst {
     /// No burst: binds nothing.
     pub const NONE: Self =
         Self { left: Instant(0), departure: Instant(u64::MAX), late_ns: 0, packets: 0, together: 0 };
+
+    /// The same for a run with another schedule: only the packets that have just left still count.
+    pub fn of_earlier_run(&self) -> Self {
+        Self { departure: Instant(u64::MAX), late_ns: 0, ..*self }
+    }
 
     /// The burst behind this one: it left at `left`; by the title it departed at `departure`, it was due at `due`, which is
     /// the same while the stream is on time, later while it is catching up.

@@ -1,11 +1,12 @@
 //! Departure times, bursts, catching up.
 
-use millrace_core::limits::{MAX_BURST_PACKETS, MAX_HOLE_NS};
+use millrace_core::limits::{MAX_BURST_PACKETS, MAX_HOLE_NS, START_READ_NS};
 use millrace_core::time::Instant;
+use millrace_core::wire::rtp::sequence_of;
 use millrace_engine::{EngineConfig, PlaySpec};
 
 use crate::film::Film;
-use crate::world::{MS, S, World, assert_rate_bound, udp};
+use crate::world::{MS, S, World, assert_bursts_fit_a_buffer, assert_rate_bound, udp};
 
 /// A title whose rate changes every second between 200 kb/s and 150 Mb/s.
 fn variable(title: u32, packets: u32) -> Film {
@@ -18,6 +19,11 @@ fn variable(title: u32, packets: u32) -> Film {
         ticks_1000 += 1316 * 8 * 90_000_000 / rates[second as usize % rates.len()];
     }
     Film::new(title, packets, move |p| times[p as usize])
+}
+
+/// All of `film` on the shared timeline, as soon as possible.
+fn whole(film: &Film) -> PlaySpec {
+    PlaySpec { from: 0, until: film.packets, at: Instant(0), sequence: sequence_of(0), scale_permille: 1000 }
 }
 
 /// Each burst leaves exactly when its first packet departs, and holds what departs within its length.
@@ -174,8 +180,31 @@ fn an_extent_that_comes_late_is_made_up_too() {
 }
 
 #[test]
-fn the_first_extent_may_come_late_as_well() {
+fn a_run_begins_when_its_first_extent_is_there() {
+    // (start after the command, first read takes) in milliseconds
+    for (start, read) in [(0, 0), (0, 30), (0, 500), (50, 30), (50, 500)] {
+        let mut world = World::small();
+        let film = Film::constant(0, 10_000, 8_000_000);
+        let stream = world.open(&film, 0, udp(0));
+        world.disk.rule = Box::new(move |want| (if want.extent == 0 { read * MS } else { MS }, Ok(())));
+        let asked = world.now;
+        let at = asked.plus_ns(start * MS);
+        world.play(stream, PlaySpec { at, ..whole(&film) }).unwrap();
+        world.run_out();
+        assert_eq!(world.sent[0].at, asked.plus_ns(start.max(read) * MS), "{start} {read}");
+        assert_on_time(&world, 10 * MS);
+        assert_eq!(world.datagrams, 10_000);
+        // There was nothing to catch up, and viewers who are played to went first.
+        let counters = world.engine.counters();
+        assert_eq!((counters.starved, counters.catch_ups), (0, 0));
+        assert_eq!(world.disk.wants[0].1.by, asked.plus_ns(START_READ_NS));
+    }
+}
+
+#[test]
+fn fec_keeps_its_schedule_however_late_its_first_extent_is() {
     let mut world = World::small();
+    world.quiet = true;
     let film = Film::constant(0, 10_000, 8_000_000);
     let stream = world.open(&film, 0, udp(0));
     world.disk.rule = Box::new(|want| (if want.extent == 0 { 500 * MS } else { MS }, Ok(())));
@@ -185,6 +214,28 @@ fn the_first_extent_may_come_late_as_well() {
     assert_eq!(world.sent[0].at.0 - world.sent[0].departure.0, 450 * MS);
     let last = world.sent.last().unwrap();
     assert_eq!(last.at, last.departure);
+}
+
+#[test]
+fn a_jump_that_is_answered_at_once_does_not_flood() {
+    let mut world = World::small();
+    world.disk.rule = Box::new(|_| (0, Ok(())));
+    let film = Film::constant(0, 60_000, 90_000_000); // 85 packets in 10 ms
+    let stream = world.open(&film, 0, udp(0));
+    world.play(stream, whole(&film)).unwrap();
+    for jump in 1..20 {
+        // A long burst has just left.
+        while world.sent.last().is_none_or(|sent| sent.at != world.now || sent.count < 50) {
+            world.turn();
+            world.now = world.next().unwrap().max(world.now);
+            world.turn();
+        }
+        let from = jump * 3_000;
+        world.engine.pause(world.now, stream).unwrap();
+        world.play(stream, PlaySpec { from, at: world.now, sequence: from as u16, ..whole(&film) }).unwrap();
+        world.turn();
+    }
+    assert_bursts_fit_a_buffer(&world.sent);
 }
 
 #[test]

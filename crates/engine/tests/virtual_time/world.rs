@@ -266,10 +266,20 @@ impl World {
             match answer {
                 Ok(()) => {
                     let lease = self.disk.lend(title, extent);
+                    self.begin(stream, title, extent);
                     self.engine.handle_lease(self.now, stream, title, extent, lease);
                 }
                 Err(failure) => self.engine.handle_lease_failed(self.now, stream, extent, failure),
             }
+        }
+    }
+
+    /// A run begins when its first extent is there, if that comes after its time; FEC does not wait for it.
+    fn begin(&mut self, stream: StreamId, title: TitleRef, extent: u32) {
+        let Some(viewer) = self.viewers.get_mut(&stream) else { return };
+        let first = viewer.spec.from / viewer.film.layout.packets_per_extent();
+        if !self.quiet && viewer.packet == viewer.spec.from && (title, extent) == (viewer.film.title, first) {
+            viewer.spec.at = viewer.spec.at.max(self.now);
         }
     }
 
@@ -404,10 +414,8 @@ impl Viewer {
     }
 }
 
-/// Asserts that from any burst to any later one, three bursts on, no more media leaves than five quarters of the time and
-/// of the credit for a late wake-up; and that what leaves at one moment fits a player's buffer, and little more within the
-/// next millisecond.
-pub(crate) fn assert_rate_bound(sent: &[Sent]) {
+/// Asserts that what leaves at one moment fits a player's buffer, and little more within the next millisecond.
+pub(crate) fn assert_bursts_fit_a_buffer(sent: &[Sent]) {
     for (from, first) in sent.iter().enumerate() {
         let mut packets = 0;
         for sent in sent[from..].iter().take_while(|sent| sent.at.ns_since(first.at) < MS) {
@@ -416,6 +424,12 @@ pub(crate) fn assert_rate_bound(sent: &[Sent]) {
             assert!(packets <= room, "{packets} packets from burst {from} on");
         }
     }
+}
+
+/// Asserts that, and that from any burst to any later one, three bursts on, no more media leaves than five quarters of the
+/// time and of the credit for a late wake-up.
+pub(crate) fn assert_rate_bound(sent: &[Sent]) {
+    assert_bursts_fit_a_buffer(sent);
     for from in 0..sent.len() {
         for to in (from + 3..sent.len()).take(400) {
             let film = sent[to].departure.0 - sent[from].departure.0;

@@ -7,7 +7,7 @@ use std::os::fd::AsFd;
 use std::rc::Rc;
 
 use millrace_core::ids::ConnId;
-use millrace_core::limits::{MAX_CONN_PENDING_BYTES, PLAY_DELAY_NS, RING_RECORDS};
+use millrace_core::limits::{MAX_CONN_PENDING_BYTES, RING_RECORDS};
 use millrace_core::seam::Clock;
 use millrace_core::time::Instant;
 use millrace_offload::clock::MonotonicClock;
@@ -220,16 +220,7 @@ impl Hub {
     }
 
     fn send(&mut self, engine: usize, command: Command) {
-        let now = self.now();
         let Some(link) = self.engines.get_mut(engine) else { return };
-        let command = match command {
-            // The reply before it has been written by now: the first packet leaves that much later.
-            Command::Play { stream, mut play } => {
-                play.at = play.at.max(now.plus_ns(PLAY_DELAY_NS));
-                Command::Play { stream, play }
-            }
-            other => other,
-        };
         if link.gone {
             return;
         }

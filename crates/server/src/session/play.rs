@@ -11,7 +11,7 @@ use super::notice::Notice;
 use super::ports::AccessPoint;
 use super::seek;
 use super::server::{ConnKey, Server, SessionKey, header};
-use super::state::{Media, Pending, Plan, Run, Session, Start, Stop};
+use super::state::{Media, Path, Pending, Plan, Run, Session, Start, Stop};
 use crate::rtsp::range::{self, From, NptRange, RangeError, npt};
 use crate::rtsp::reply::ReplyHead;
 use crate::rtsp::{Reply, Request};
@@ -92,7 +92,8 @@ impl Server {
         if from.packet >= stop.packet {
             return Some(self.nothing_left(key));
         }
-        let at = now.plus_ns(PLAY_DELAY_NS);
+        let at = now.plus_ns(self.reply_gap_ns(key, to.map(|(conn, _)| conn)));
+        let session = self.sessions.get_mut(&key)?;
         let mut reply = Reply::ok().header(SESSION, format!("{};timeout={timeout_s}", session.id));
         if let Some(time) = from.time {
             // Exact or absent: a wrong rtptime makes GStreamer show nothing.
@@ -125,6 +126,14 @@ impl Server {
         let from = from.time.unwrap_or_default();
         self.notice(Notice::Playing { session: short, title, from, seek });
         None
+    }
+
+    /// Least time from the reply to the first packet. A player that reads frames from the connection loses what comes right behind
+    /// the reply; and what an engine writes may go out after the packets of another one.
+    fn reply_gap_ns(&self, key: SessionKey, to: Option<ConnKey>) -> u64 {
+        let is_tcp = self.sessions.get(&key).is_some_and(|session| matches!(session.path, Path::Tcp { .. }));
+        let attached = to.and_then(|conn| self.conns.get(&conn)).is_some_and(|conn| conn.attached.is_some());
+        if is_tcp || attached { PLAY_DELAY_NS } else { 0 }
     }
 
     pub(super) fn pause(&mut self, key: Option<SessionKey>) -> Reply {
