@@ -19,7 +19,7 @@ fn film() -> Film {
 
 /// Names with what is lost of each.
 fn listed(volume: &Volume) -> Vec<(String, Option<LostMembers>)> {
-    let Listing { titles, unreadable } = volume.listing().unwrap();
+    let Listing { titles, unreadable, .. } = volume.listing().unwrap();
     assert!(unreadable.is_empty(), "{unreadable:?}");
     let members = volume.members();
     let one = |title: millrace_store::volume::ListedTitle| {

@@ -3,6 +3,7 @@
 mod common;
 
 use std::os::unix::fs::FileExt;
+use std::time::{Duration, SystemTime};
 
 use common::{Film, SIZE, source, tree};
 use millrace_core::packet::PacketMeta;
@@ -50,6 +51,44 @@ fn forget_sums(store: &std::path::Path, info: &TitleInfo) {
     let crc = crc32c(&frame[..60]);
     frame[60..].copy_from_slice(&crc.to_le_bytes());
     std::fs::write(path, [&frame, body].concat()).unwrap();
+}
+
+/// Gives the directory of titles another modification time.
+fn touch_titles(store: &std::path::Path, time: SystemTime) {
+    std::fs::File::open(store.join("titles")).unwrap().set_modified(time).unwrap();
+}
+
+#[test]
+fn titles_are_listed_again_when_one_may_have_come_or_gone() {
+    let dir = tempfile::tempdir().unwrap();
+    let volume = Volume::open_or_create(dir.path()).unwrap();
+    let first = Film::new(7, 1).add(&volume, "first");
+    let long_ago = |seconds| SystemTime::now() - Duration::from_secs(seconds);
+    touch_titles(dir.path(), long_ago(100));
+    let as_of = volume.listing().unwrap().as_of.expect("nothing has changed for long");
+    assert!(volume.listing_since(Some(&as_of)).unwrap().is_none());
+    // Another process adds one.
+    let other = Volume::open(dir.path()).unwrap();
+    Film::new(7, 2).add(&other, "second");
+    let listing = volume.listing_since(Some(&as_of)).unwrap().expect("another title");
+    assert_eq!(listing.titles.len(), 2);
+    // A third might come without another modification time, if the file system counts in steps.
+    assert!(listing.as_of.is_none());
+    assert!(volume.listing_since(None).unwrap().is_some());
+    // One goes.
+    touch_titles(dir.path(), long_ago(50));
+    let as_of = volume.listing().unwrap().as_of.unwrap();
+    other.remove(first.id).unwrap();
+    assert_eq!(volume.listing_since(Some(&as_of)).unwrap().unwrap().titles.len(), 1);
+    // One that cannot be read may become readable at any time.
+    touch_titles(dir.path(), long_ago(20));
+    let manifest = dir.path().join(format!("titles/{}/manifest.mrm", other.titles().unwrap()[0].id));
+    let whole = std::fs::read(&manifest).unwrap();
+    std::fs::write(&manifest, "no manifest").unwrap();
+    let listing = volume.listing().unwrap();
+    assert_eq!((listing.unreadable.len(), listing.as_of.is_none()), (1, true));
+    std::fs::write(&manifest, whole).unwrap();
+    assert_eq!(volume.listing().unwrap().titles.len(), 1);
 }
 
 #[test]

@@ -18,7 +18,9 @@ use millrace_store::blocking::Timeout;
 use millrace_store::cache::{Cache, TitleSource};
 use millrace_store::index::TitleIndex;
 use millrace_store::stripes::StripeLayout;
-use millrace_store::volume::{ListedTitle, Listing, TitleFiles, TitleInfo, UnreadableTitle, Volume};
+use millrace_store::volume::{
+    ListedAt, ListedTitle, Listing, TitleFiles, TitleInfo, UnreadableTitle, Volume,
+};
 
 use crate::session::{
     AccessPoint, AccessPoints, Entry, FecMatrix, Library, OpenError, Presentation, TimeBase, Track,
@@ -31,6 +33,8 @@ const MAX_IDLE_TITLES: usize = 256;
 #[derive(Default)]
 pub struct OpenTitles {
     titles: Mutex<BTreeMap<String, Arc<ServedTitle>>>,
+    /// The listing that they come from, and how many of its titles were lost.
+    listed: Mutex<(Option<ListedAt>, usize)>,
 }
 
 /// One title among the open titles.
@@ -66,7 +70,12 @@ impl OpenTitles {
     /// # Errors
     /// When the store cannot be read; the open titles stay as they were.
     pub fn refresh(&self, volume: &Arc<Volume>) -> Result<Changes, StoreError> {
-        let Listing { titles: found, unreadable } = volume.listing()?;
+        let mut listed = self.listed.lock().unwrap_or_else(PoisonError::into_inner);
+        let (as_of, lost) = &mut *listed;
+        let Some(listing) = volume.listing_since(as_of.as_ref())? else {
+            return Ok(Changes { lost: *lost, ..Changes::default() });
+        };
+        let Listing { titles: found, unreadable, as_of: now } = listing;
         let mut titles = self.lock();
         let mut next = BTreeMap::new();
         let mut changes = Changes::default();
@@ -91,6 +100,7 @@ impl OpenTitles {
         changes.unreadable = unreadable.iter().map(told).collect();
         changes.removed = titles.keys().filter(|&name| !next.contains_key(name)).cloned().collect();
         *titles = next;
+        (*as_of, *lost) = (now, changes.lost);
         Ok(changes)
     }
 

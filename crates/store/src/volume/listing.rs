@@ -1,8 +1,12 @@
 //! What the catalogue says of each title: what it is, which members it lies on, and which of those are lost.
 
 use std::fmt;
+use std::path::PathBuf;
+use std::time::{Instant, SystemTime};
 
-use super::{TitleInfo, UnreadableTitle};
+use super::catalogue::Catalogue;
+use super::{TitleInfo, UnreadableTitle, Volume};
+use crate::error::StoreError;
 use crate::format::manifest::Placement;
 
 /// On how many members a title lies: the first so many of its volume, for members only ever come behind those there are.
@@ -79,6 +83,44 @@ pub struct Listing {
     pub titles: Vec<ListedTitle>,
     /// What lies among them and cannot be read although its members are there.
     pub unreadable: Vec<UnreadableTitle>,
+    /// For [`Volume::listing_since`]; `None` if a change may go unnoticed from here.
+    pub as_of: Option<ListedAt>,
+}
+
+/// What a listing was made from.
+#[derive(Clone, Debug)]
+pub struct ListedAt {
+    /// The directories `titles` and their modification times.
+    pub(super) modified: Vec<(PathBuf, SystemTime)>,
+    /// Of each member, whether it can be read and whether it is there.
+    pub(super) members: Vec<(bool, bool)>,
+    pub(super) at: Instant,
+}
+
+impl Volume {
+    /// All titles with what is lost of each, and what cannot be read.
+    ///
+    /// # Errors
+    /// If no member can be looked at, or the catalogue not be used.
+    pub fn listing(&self) -> Result<Listing, StoreError> {
+        // If it cannot be put in order, whoever wants to change something is told; what is there can be listed all the same.
+        let _ = self.inner.tidy();
+        self.inner.with_catalogue(Catalogue::listing)
+    }
+
+    /// The same; `None` if no title has come or gone, and no member, since `before`. Looks at one directory of each member, where a
+    /// listing looks at every title. A title that was only changed, as by `prepare`, is listed again after half a minute at the latest.
+    ///
+    /// # Errors
+    /// As [`Volume::listing`].
+    pub fn listing_since(&self, before: Option<&ListedAt>) -> Result<Option<Listing>, StoreError> {
+        let _ = self.inner.tidy();
+        let before = before.cloned();
+        self.inner.with_catalogue(move |catalogue| match before {
+            Some(before) if catalogue.is_as_of(&before) => Ok(None),
+            _ => catalogue.listing().map(Some),
+        })
+    }
 }
 
 #[cfg(test)]

@@ -62,7 +62,7 @@ pub(crate) use open::{open_crcs, open_index, open_meta, open_parity_meta, open_s
 
 pub use catalogue::UnreadableTitle;
 pub use dirs::{CATALOGUE_FILE, LOCK_FILE, TITLES_DIR, TMP_DIR, VOLUME_FILE};
-pub use listing::{ListedTitle, Listing, LostMembers, PlacedOn};
+pub use listing::{ListedAt, ListedTitle, Listing, LostMembers, PlacedOn};
 pub use media::MediaReader;
 pub use open::ParityFiles;
 pub use title::{DerivedFrom, ElementaryStream, SourceIdentity, TitleFiles, TitleInfo};
@@ -397,20 +397,10 @@ impl Volume {
         self.inner.with_catalogue(Catalogue::titles)
     }
 
-    /// All titles with what is lost of each, and what cannot be read.
-    ///
-    /// # Errors
-    /// If no member can be looked at, or the catalogue not be used.
-    pub fn listing(&self) -> Result<Listing, StoreError> {
-        // If it cannot be put in order, whoever wants to change something is told; what is there can be listed all the same.
-        let _ = self.inner.tidy();
-        self.inner.with_catalogue(Catalogue::listing)
-    }
-
     /// Titles that cannot be read, because of their manifest or because too few of their members are there.
     /// [`Volume::remove`] removes them, if enough of the volume's members are there.
     pub fn unreadable(&self) -> Result<Vec<UnreadableTitle>, StoreError> {
-        let Listing { titles, mut unreadable } = self.listing()?;
+        let Listing { titles, mut unreadable, .. } = self.listing()?;
         let members = &self.inner.members;
         for title in titles {
             let Some(lost) = title.lost(|slot| members.is_usable(slot)) else { continue };

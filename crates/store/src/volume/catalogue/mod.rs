@@ -21,14 +21,14 @@ use std::io;
 use std::os::unix::fs::MetadataExt;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
-use std::time::{Duration, SystemTime};
+use std::time::{Duration, Instant, SystemTime};
 
 use millrace_core::ids::TitleId;
 
 use self::db::{Db, Row};
 use super::dirs::{Dirs, id_of_name};
 use super::manifest_io::find_manifest;
-use super::{ListedTitle, Listing, PlacedOn, SourceIdentity, TitleInfo};
+use super::{ListedAt, ListedTitle, Listing, PlacedOn, SourceIdentity, TitleInfo};
 use crate::blocking::Timeout;
 use crate::error::StoreError;
 use crate::format::manifest::Manifest;
@@ -76,6 +76,13 @@ struct Look {
 }
 
 impl Look {
+    /// Whether the members that can be read now were looked at, and no other.
+    fn is_of(&self, members: &Members) -> bool {
+        let mut usable = Slots::default();
+        members.usable().into_iter().for_each(|slot| usable.add(slot));
+        usable == self.listed
+    }
+
     /// Whether a title that is nowhere to be seen is gone. If none of its members could be looked at, it may well be there.
     fn is_gone(&self, placed: PlacedOn) -> bool {
         (0..placed.members).any(|slot| self.listed.has(slot))
@@ -109,6 +116,8 @@ pub(crate) struct Catalogue {
     /// The directories `titles` and their modification times at the last refresh, if no change since then can hide behind
     /// them.
     seen: Option<Vec<(PathBuf, SystemTime)>>,
+    /// What was found when it was opened, and when, until the first listing; `None` if that may have missed something.
+    opened: Option<(Look, Instant)>,
     /// Why it is kept in memory, if it is.
     in_memory: Option<String>,
 }
@@ -124,6 +133,10 @@ pub(crate) fn is_held_behind(members: &Members, slot: usize, id: TitleId) -> boo
 /// Coarsest step of a file system's modification times. A directory looked at within this time of its last change may
 /// change again without another modification time.
 const MTIME_STEP: Duration = Duration::from_secs(2);
+/// What was found when the catalogue was opened is not looked for again in this time.
+const JUST_NOW: Duration = Duration::from_secs(1);
+/// A manifest that is replaced does not show in the modification time of `titles`: all are looked at this often.
+const LIST_AGAIN: Duration = Duration::from_secs(30);
 
 impl Catalogue {
     /// Opens the catalogue, or makes it again, and brings it up to date.
@@ -136,9 +149,13 @@ impl Catalogue {
             unreadable: Vec::new(),
             shared_with: Slots::default(),
             seen: None,
+            opened: None,
             in_memory: None,
         };
-        catalogue.refresh()?;
+        let look = catalogue.look_again()?;
+        if catalogue.seen.is_some() && catalogue.unreadable.is_empty() {
+            catalogue.opened = Some((look, Instant::now()));
+        }
         Ok(catalogue)
     }
 
@@ -173,8 +190,18 @@ impl Catalogue {
 
     /// All titles, what is lost of each, and what cannot be read.
     pub(crate) fn listing(&mut self) -> Result<Listing, StoreError> {
-        self.seen = None; // what cannot be read is handed out, and has to be found again
-        let look = self.look_again()?;
+        let (at, members) = (Instant::now(), self.states());
+        let look = match self.opened.take() {
+            Some((look, at))
+                if at.elapsed() < JUST_NOW && self.nothing_new() && look.is_of(&self.members) =>
+            {
+                look
+            }
+            _ => {
+                self.seen = None; // what cannot be read is handed out, and has to be found again
+                self.look_again()?
+            }
+        };
         let rows = self.with_db(|db| db.all())?;
         let there = self.members.usable();
         let listed = |Row { info, placed, .. }: Row| {
@@ -195,7 +222,24 @@ impl Catalogue {
         };
         let mut titles: Vec<ListedTitle> = rows.into_iter().map(listed).collect();
         titles.sort_by(|a, b| (&a.info.name, a.info.id).cmp(&(&b.info.name, b.info.id)));
-        Ok(Listing { titles, unreadable: std::mem::take(&mut self.unreadable) })
+        let unreadable = std::mem::take(&mut self.unreadable);
+        // What cannot be read may become readable without another modification time.
+        let modified = self.seen.clone().filter(|_| unreadable.is_empty());
+        let as_of = modified.map(|modified| ListedAt { modified, members, at });
+        Ok(Listing { titles, unreadable, as_of })
+    }
+
+    /// Whether a listing made now would be the one from `before`.
+    pub(crate) fn is_as_of(&self, before: &ListedAt) -> bool {
+        before.at.elapsed() < LIST_AGAIN
+            && before.members == self.states()
+            && self.modified().is_ok_and(|modified| modified == before.modified)
+    }
+
+    /// Of each member, whether it can be read and whether it is there.
+    fn states(&self) -> Vec<(bool, bool)> {
+        let members = &self.members;
+        (0..members.len()).map(|slot| (members.is_usable(slot), members.is_present(slot))).collect()
     }
 
     /// Adds or replaces a title whose manifest is in place.
