@@ -10,7 +10,7 @@ use millrace_core::wire::checksum::{add, copy_sum16};
 
 use super::decode::{Decoded, Decoder, by_blocks};
 use super::results::Results;
-use super::spare::{Missing, demanded};
+use super::spare::demanded;
 use crate::cache::crcs::{Crcs, Walk};
 use crate::cache::handle::ReadFailure;
 use crate::cache::order::{Built, Filled, LeftOut, Order, Role, bit};
@@ -229,39 +229,18 @@ impl Maker<'_> {
     }
 
     /// What a viewer must be able to repair to make do with the packets that are not marked; `None`: that does not do, or
-    /// cannot be said.
+    /// others are missing than those of members that were left out.
     fn spare(&self, metas: &[PacketMeta]) -> Option<u8> {
-        let stripes = &self.stripes;
-        let layout = self.title.layout();
+        let (stripes, layout, left_out) = (&self.stripes, self.title.layout(), self.order.left_out);
         if layout.packet_bytes() != DEFAULT_PACKET_BYTES || self.order.spare == 0 {
             return None;
         }
-        let gone = self.order.left_out | self.results.failed_positions();
-        let touched = stripes.stripes_of(&self.geometry.data);
-        if !layout.packets_per_extent().is_multiple_of(stripes.stripe_packets()) {
-            // Of a stripe that is in two extents only whole units can be judged.
-            let all_gone = (self.geometry.first_packet..).zip(metas).filter(|(_, meta)| meta.is_missing());
-            let of_gone = |packet: u32| {
-                self.position_of(u64::from(packet) * DEFAULT_PACKET_BYTES as u64, 1) & gone != 0
-            };
-            return if all_gone.into_iter().all(|(packet, _)| of_gone(packet)) {
-                demanded(stripes, &touched, gone)
-            } else {
-                None
-            };
-        }
-        let (units, columns) = (stripes.k(), stripes.unit_packets() as usize);
-        touched.zip(metas.chunks(stripes.stripe_packets() as usize)).try_fold(
-            0,
-            |most: u8, (stripe, metas)| {
-                let parity = Missing::of_stripe(stripes, stripe, gone);
-                (0..columns).try_fold(most, |most, column| {
-                    let symbols = (0..units).filter_map(|unit| metas.get(unit * columns + column));
-                    let data = symbols.filter(|meta| meta.is_missing()).count();
-                    Some(most.max(Missing { data, ..parity }.demands(stripes.m())?))
-                })
-            },
-        )
+        let mut missing = (self.geometry.first_packet..).zip(metas).filter(|(_, meta)| meta.is_missing());
+        let is_left_out = |packet: u32| {
+            self.position_of(u64::from(packet) * DEFAULT_PACKET_BYTES as u64, 1) & left_out != 0
+        };
+        let is_all = missing.all(|(packet, _)| is_left_out(packet));
+        if is_all { demanded(stripes, &stripes.stripes_of(&self.geometry.data), left_out) } else { None }
     }
 
     /// Something is wrong or missing: once more, or not at all.
@@ -269,7 +248,8 @@ impl Maker<'_> {
         if !self.order.thorough {
             return Built::More { wrong: self.wrong };
         }
-        let gone = (self.order.left_out | self.results.failed_positions()).count_ones() as usize;
+        let silent = self.results.silent_positions(|position| self.files.slot(position));
+        let gone = (self.order.left_out | silent).count_ones() as usize;
         let may = self.stripes.tolerance();
         let failure = match errno {
             _ if gone > may && self.stripes.members() > 1 => {

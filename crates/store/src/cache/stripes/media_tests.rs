@@ -1,7 +1,7 @@
 use super::super::sample::{StripeSample, geometry};
 use super::super::tests::Bench;
 use super::*;
-use crate::cache::order::MemberView;
+use crate::cache::order::{MemberView, SpanOrder};
 
 /// Two members of three give wrong bytes where one may: those packets cannot be had, all others can, and both members are named.
 #[test]
@@ -26,4 +26,34 @@ fn who_gave_wrong_bytes_is_named_and_the_rest_can_be_had() {
     // Where nothing comes at all there is nothing to send.
     let nothing = read.iter().map(|_| Err(libc::EIO)).collect();
     assert!(matches!(bench.build(&order, &nothing), Built::Failed { wrong: 0, .. }));
+}
+
+/// Two members have one bad sector each, in one codeword, where one may be lost: its packets are left out, and nothing else.
+#[test]
+fn of_two_bad_sectors_in_one_codeword_only_their_packets_are_left_out() {
+    // k, m, members, unit: each member has one symbol of a codeword.
+    let mut bench = Bench::new(StripeSample::of_stripes(geometry(4, 1, 5, 10), 8), 1316);
+    let stripes = bench.sample.stripes;
+    let view = MemberView { all: true, pieces: 0b11111, ..MemberView::default() };
+    let order = bench.order(0, 0, view, true).unwrap();
+    let mut read = Bench::read(&order);
+    // Packet 3 of the first two units of stripe 1.
+    for unit in [0, 1] {
+        let at = stripes.offset_of(1, unit) + 3 * 1316;
+        let role = Role::Data { position: stripes.position_of(1, unit) as u16 };
+        let is_bad = |span: &SpanOrder| span.role == role && span.bytes.contains(&at);
+        read[order.spans.iter().position(is_bad).unwrap()] = Err(libc::EIO);
+    }
+    let built = bench.build(&order, &read);
+    let Built::Damaged { filled, left_out, failure: ReadFailure::Io(libc::EIO) } = built else {
+        panic!("all but two packets can be had: {built:?}")
+    };
+    assert_eq!(bench.check(&filled.content), [43, 53]);
+    assert_eq!((left_out.first, left_out.last, left_out.packets), (43, 53, 2));
+    // The same while a third member is lost.
+    let order = bench.order(0, 0, MemberView { lost: 0b10000, ..view }, true).unwrap();
+    let mut read = Bench::read(&order);
+    let mut data = (0..order.spans.len()).filter(|&at| matches!(order.spans[at].role, Role::Data { .. }));
+    read[data.next_back().unwrap()] = Err(libc::EIO);
+    assert!(matches!(bench.build(&order, &read), Built::Damaged { failure: ReadFailure::Io(libc::EIO), .. }));
 }

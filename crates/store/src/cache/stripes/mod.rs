@@ -1,8 +1,8 @@
 //! Titles that lie on several members or have parity: what to read for an extent of them, and how it is put together.
 //!
 //! ```text
-//!                        whole, and nobody missing      some missing, the viewer repairs   some missing or wrong
-//!   media                 data: what the extent has      the same, without the missing      all that survives of the stripes
+//!                        whole, and nobody missing      some lost, the viewer repairs      some missing or wrong
+//!   media                 data: what the extent has      the same, without the lost         all that survives of the stripes
 //!                        copied, summed                 copied, summed, holes marked       decoded, copied, summed
 //!   parity track         parity units of the stripes, behind headers made from the records; what is missing is marked
 //! ```

@@ -222,7 +222,8 @@ impl Maker<'_> {
     }
 
     /// Decides between reading what the extent has, the same without what the viewer repairs, and everything; sets `thorough`
-    /// and `left_out`. What is avoided is left out as long as that works.
+    /// and `left_out`. What is avoided is left out as long as that works, but viewers repair only what is lost: what can be decoded
+    /// or read late is sent, and leaves them their parity for losses on the network.
     fn choose(
         &mut self,
         spans: &[Range<u64>],
@@ -241,6 +242,7 @@ impl Maker<'_> {
             let without = !self.order.thorough
                 && (!is_needed(out)
                     || repairs
+                        && out == self.lost
                         && demanded(&self.stripes, touched, out)
                             .is_some_and(|spare| spare <= self.order.spare));
             let decodes = out.count_ones() as usize <= self.stripes.tolerance() || !is_needed(out);

@@ -44,12 +44,20 @@ impl<'a> Results<'a> {
         self.all().find_map(|(_, result)| result.err())
     }
 
-    /// Positions of which a span of media or parity has not come, as bits.
-    pub(super) fn failed_positions(self) -> u32 {
-        let failed = self.all().filter(|(_, result)| result.is_err());
-        failed.fold(0, |failed, (span, _)| match span.role {
-            Role::Data { position } | Role::Parity { position } => failed | bit(position),
-            _ => failed,
+    /// Positions that were asked for media or parity and gave nothing, not even records, as bits. One with bad sectors gives
+    /// something; `slot`: that of a position in the volume.
+    pub(super) fn silent_positions(self, slot: impl Fn(usize) -> u16) -> u32 {
+        let gives = |member: Option<u16>| {
+            self.all()
+                .any(|(span, result)| span.member == member && result.is_ok_and(|came| !came.is_empty()))
+        };
+        self.order.spans.iter().fold(0, |silent, span| match span.role {
+            Role::Data { position } | Role::Parity { position }
+                if silent & bit(position) == 0 && !gives(Some(slot(position.into()))) =>
+            {
+                silent | bit(position)
+            }
+            _ => silent,
         })
     }
 

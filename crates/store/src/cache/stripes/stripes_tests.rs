@@ -193,9 +193,19 @@ fn what_does_not_come_is_made_up_for_whichever_way_it_fails() {
             let mut read = Bench::read(&order);
             let Built::Done(filled) = bench.build(&order, &read) else { panic!("one of three may be lost") };
             assert!(filled.decoded_bytes > 0 && bench.check(&filled.content).is_empty());
-            // A second one fails while that one is made up for.
+            // A second one fails while that one is made up for: with its data alone what it has otherwise is used.
             let span = order.spans.iter().position(|span| matches!(span.role, Role::Data { .. })).unwrap();
             read[span] = Err(libc::ETIMEDOUT);
+            let Built::Damaged { filled, left_out, failure } = bench.build(&order, &read) else {
+                panic!("the third has all of its packets")
+            };
+            assert_eq!(failure, ReadFailure::Io(libc::ETIMEDOUT));
+            assert_eq!(bench.check(&filled.content).len(), left_out.packets as usize);
+            // Of one that gives nothing at all nothing can be used.
+            let member = order.spans[span].member;
+            let others = order.spans.iter().map(|span| span.member);
+            let of_member = others.enumerate().filter(|(_, other)| *other == member);
+            of_member.for_each(|(span, _)| read[span] = Err(libc::ETIMEDOUT));
             let failed = Built::failed(ReadFailure::MembersLost { lost: 2, may: 1 });
             assert_eq!(bench.build(&order, &read), failed);
         }
@@ -349,28 +359,29 @@ fn holes_for_those_who_repair() {
     }
 }
 
+/// The viewer has room for more holes than a lost member leaves: what others have wrong, or do not give in time, is decoded even so.
 #[test]
-fn wrong_bytes_are_holes_too_if_the_viewer_has_room_for_them() {
+fn only_what_is_lost_is_left_to_those_who_repair() {
     let mut bench = Bench::new(sample(GEOMETRIES[4]), 1316); // 4 + 4 on 4
     let order = bench.order(0, 4, lost(0b0001), false).unwrap();
     assert!(!order.thorough);
     let mut read = Bench::read(&order);
     let place = order.spans.iter().position(|span| span.role == Role::Data { position: 1 }).unwrap();
     read[place].as_mut().unwrap()[0] ^= 1;
-    let Built::Done(filled) = bench.build(&order, &read) else {
-        panic!("two of a codeword, and four parities")
-    };
-    assert_eq!((filled.content.spare, filled.wrong), (4, 0b0010));
-    let before = bench.check(&filled.content).len();
+    assert_eq!(bench.build(&order, &read), Built::More { wrong: 0b0010 });
     read[place] = Err(libc::EIO);
-    let Built::Done(filled) = bench.build(&order, &read) else {
-        panic!("two members of four, of which two may be lost")
-    };
-    assert!(bench.check(&filled.content).len() > before);
-    let place = order.spans.iter().position(|span| span.role == Role::Data { position: 2 }).unwrap();
-    read[place] = Err(libc::EIO);
-    assert!(matches!(bench.build(&order, &read), Built::More { .. }));
-    // Not in packets that FEC is not for.
+    assert_eq!(bench.build(&order, &read), Built::More { wrong: 0 });
+    for view in [avoided(0, 0b0001), avoided(0b0001, 0b0010)] {
+        let order = bench.order(0, 4, view, false).unwrap();
+        assert_eq!((order.thorough, order.left_out), (true, view.lost | view.avoid));
+        let filled = bench.fetch(0, 4, view).unwrap();
+        assert!(filled.decoded_bytes > 0 && bench.check(&filled.content).is_empty());
+    }
+    // Where the parity does not make up for both, the one that is avoided is asked, and only the other leaves holes.
+    let view = avoided(0b0011, 0b0100);
+    let order = bench.order(0, 4, view, false).unwrap();
+    assert_eq!((order.thorough, order.left_out), (false, view.lost));
+    // Packets that FEC is not for are decoded.
     bench.title = Bench::title(bench.sample.open(1880));
     assert!(bench.order(0, 4, lost(0b0001), false).unwrap().thorough);
 }
