@@ -22,7 +22,7 @@ use crate::reorder::InOrder;
 const TIMESTAMP_SLACK: u32 = 450_000;
 
 /// A run that begins no more than so many packets behind the highest of the run before goes on with it: packets are lost around a
-/// pause too, and a seek does not lead so near.
+/// pause too. A seek may lead as near: [`Window::jump`].
 const RESUME_PACKETS: u16 = 16;
 
 /// FEC may come so much later than it should: a disk of the server hangs, its film goes on.
@@ -97,6 +97,8 @@ pub struct Window {
     arrived: Instant,
     wait_ns: u64,
     is_paused: bool,
+    /// The next run begins elsewhere, whatever its first number.
+    is_jumping: bool,
     words: Vec<Word>,
     counts: FecCounts,
 }
@@ -122,6 +124,7 @@ impl Window {
             arrived: Instant(0),
             wait_ns,
             is_paused: false,
+            is_jumping: false,
             words: Vec::new(),
             counts: FecCounts::default(),
         };
@@ -133,9 +136,10 @@ impl Window {
     /// what is held is given out, and what came before is forgotten.
     pub fn begin(&mut self, start: u64, out: &mut dyn InOrder) {
         self.is_paused = false;
+        let is_jump = std::mem::take(&mut self.is_jumping);
         let ahead = (start as u16).wrapping_sub(self.end as u16);
         let end = start.saturating_sub(u64::from(ahead));
-        if self.next.is_some() && ahead <= RESUME_PACKETS && end >= self.end {
+        if !is_jump && self.next.is_some() && ahead <= RESUME_PACKETS && end >= self.end {
             return self.renumber(end - self.end);
         }
         self.cut(out);
@@ -159,6 +163,12 @@ impl Window {
     /// Nothing comes because the viewer wishes it so: what is missing is waited for until the film goes on.
     pub fn pause(&mut self) {
         self.is_paused = true;
+    }
+
+    /// The viewer goes elsewhere. The FEC of what is missing now is not sent any more, even if that place follows what was sent last:
+    /// a viewer who seeks to the next picture that can be begun with may be there already.
+    pub fn jump(&mut self) {
+        self.is_jumping = true;
     }
 
     /// Takes the media packet with extended number `ext`; `false` if its place was given up already.

@@ -492,6 +492,30 @@ fn what_was_lost_before_a_pause_is_repaired_behind_it() {
     }
 }
 
+/// A seek that leads to the packet behind the last one that came: nobody sends the FEC of what was missing.
+#[test]
+fn what_was_missing_before_a_seek_is_not_waited_for_however_near_it_leads() {
+    let film = Film { packets: 8, bytes: 12 };
+    let mut window = Window::new(1000, Some(SHAPE));
+    let mut log = Log::new();
+    window.begin(START, &mut log);
+    for n in [0, 2, 3] {
+        window.media(Instant(n), START + n, &film.header(n), &film.payload(n), &mut log);
+    }
+    window.pause();
+    window.jump();
+    let cycle = 1 << 16;
+    window.begin(START + cycle + 4, &mut log);
+    log.next = START + cycle + 4;
+    for n in 4..8 {
+        window.media(Instant(n), START + cycle + n, &film.header(n), &film.payload(n), &mut log);
+    }
+    window.flush(&mut log);
+    let counts = window.counts();
+    assert_eq!((counts.repaired, counts.lost, counts.unsettled), (0, 0, 1), "{counts:?}");
+    assert_eq!(log.given.len(), 7);
+}
+
 /// A server that is late may send FEC before the film that it protects.
 #[test]
 fn fec_that_overtakes_its_film_is_not_needed() {

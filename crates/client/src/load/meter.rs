@@ -234,6 +234,11 @@ impl Meter {
         self.between.get_or_insert_default();
     }
 
+    /// The next run begins elsewhere: its viewer seeks.
+    pub(super) fn jump(&mut self) {
+        self.window.iter_mut().for_each(|window| window.jump());
+    }
+
     /// Nothing is given up until the film goes on.
     fn pause_window(&mut self) {
         self.window.iter_mut().for_each(|window| window.pause());

@@ -350,6 +350,9 @@ impl RtspViewer {
     }
 
     fn handle_playing(&mut self, now: Instant, reply: &PlayReply, lent: &mut Lent<'_>) {
+        if self.is_resuming {
+            self.meter.jump();
+        }
         self.meter.begin_play(reply, lent.unix_ns, lent.lateness);
         if let Some(probed) = &mut self.probed {
             probed.begin_play(reply, now);

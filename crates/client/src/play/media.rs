@@ -84,12 +84,17 @@ impl Order {
         }
     }
 
-    /// The viewer asked to go on, here or elsewhere.
-    fn between_runs(&mut self, out: &mut SinkWriter) {
+    /// The viewer asked to go on, here or elsewhere (`is_jump`).
+    fn between_runs(&mut self, is_jump: bool, out: &mut SinkWriter) {
         match self {
             Self::Waiting(reorder) => reorder.flush(out),
-            // The first packet tells whether it goes on where it stopped, and what is missing may still be repaired.
-            Self::Repairing(window) => window.pause(),
+            // Where it goes on, what is missing may still be repaired.
+            Self::Repairing(window) => {
+                window.pause();
+                if is_jump {
+                    window.jump();
+                }
+            }
         }
     }
 
@@ -203,6 +208,7 @@ impl Media {
     ) {
         let info = reply.rtp_info.as_ref();
         let sequence = info.and_then(|info| info.sequence);
+        let is_jump = range_asked.is_some();
         let record = PlayRecord {
             range_asked,
             range_answered: reply.range.map(|range| range.to_string()),
@@ -218,7 +224,7 @@ impl Media {
             }
         } else {
             self.close_play();
-            self.order.between_runs(&mut self.sink);
+            self.order.between_runs(is_jump, &mut self.sink);
             self.tracker.begin_run(sequence);
             self.current.packets_before = self.tracker.counts().received;
         }
