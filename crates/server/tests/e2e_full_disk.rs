@@ -11,7 +11,7 @@ use std::path::Path;
 use std::process::Output;
 
 use real_disks::{FailingDisk, ReadOnlyView, Tmpfs, missing};
-use support::{Server, fails, film, ok, play, run, signal};
+use support::{Server, fails, film, ok, play, run};
 
 /// What commands say, once, about a catalogue that they cannot write.
 const IN_MEMORY: &str = "the catalogue cannot be written";

@@ -1,10 +1,13 @@
 //! The library commands on real files, and what they say when something is wrong.
 
+#[path = "support/real_disks.rs"]
+mod real_disks;
 mod support;
 
 use std::fs;
 use std::os::unix::fs::PermissionsExt;
 
+use real_disks::{Tmpfs, missing};
 use support::{fails, film, ok};
 
 #[test]
@@ -120,13 +123,13 @@ fn an_unreadable_file_is_named() {
 
 #[test]
 fn a_full_disk_is_an_error_that_names_it_and_the_store_stays_whole() {
-    if !rustix::process::geteuid().is_root() {
-        eprintln!("skipped: mounting a small tmpfs needs root");
+    if let Some(why) = missing(&["mount", "umount"]) {
+        eprintln!("skipped: mounting a small tmpfs needs root: {why}");
         return;
     }
     let dir = tempfile::tempdir().unwrap();
-    let small = Mount::tmpfs(dir.path().join("small"), "3m");
-    let store = small.0.join("store");
+    let small = Tmpfs::mount(&dir.path().join("small"), "3m");
+    let store = small.at.join("store");
     let store = store.to_str().unwrap();
     let fits = film(dir.path(), "fits.ts", 4);
     let too_large = film(dir.path(), "large.ts", 16);
@@ -136,28 +139,6 @@ fn a_full_disk_is_an_error_that_names_it_and_the_store_stays_whole() {
     let list: serde_json::Value = serde_json::from_str(&ok(&["ls", "--json", "--store", store])).unwrap();
     assert_eq!(list.as_array().unwrap().len(), 1);
     assert!(ok(&["fsck", "--full", "--store", store]).contains("no problem"));
-}
-
-/// A mount that goes with the test.
-struct Mount(std::path::PathBuf);
-
-impl Mount {
-    fn tmpfs(path: std::path::PathBuf, size: &str) -> Self {
-        fs::create_dir(&path).unwrap();
-        let status = std::process::Command::new("mount")
-            .args(["-t", "tmpfs", "-o", &format!("size={size}"), "none"])
-            .arg(&path)
-            .status()
-            .unwrap();
-        assert!(status.success());
-        Self(path)
-    }
-}
-
-impl Drop for Mount {
-    fn drop(&mut self) {
-        let _ = std::process::Command::new("umount").arg(&self.0).status();
-    }
 }
 
 #[test]

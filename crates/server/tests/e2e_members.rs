@@ -9,7 +9,7 @@ use std::collections::BTreeMap;
 use std::path::{Path, PathBuf};
 use std::time::Duration;
 
-use support::{Server, film, ok, run};
+use support::{Server, add, film, ok, run, volume};
 use viewers::Viewers::{Restless, Steady};
 use viewers::{Load, Viewers, packets_of};
 
@@ -28,26 +28,17 @@ struct Site {
     dir: tempfile::TempDir,
 }
 
-/// Makes a volume of `members` of which `parity` may be lost; its first member stands for all of it.
-fn volume(dir: &Path, members: usize, parity: usize) -> Vec<PathBuf> {
-    let members: Vec<_> = (0..members).map(|number| dir.join(format!("disk{number}"))).collect();
-    let mut args = vec!["volume", "create"];
-    args.extend(members.iter().map(|member| member.to_str().unwrap()));
-    let parity = parity.to_string();
-    args.extend(["--parity", &parity]);
-    ok(&args);
-    members
-}
-
-fn add(source: &Path, store: &Path) {
-    ok(&["add", "--quiet", source.to_str().unwrap(), "--store", store.to_str().unwrap()]);
+/// Directories of so many members; the first stands for all of the volume.
+fn directories(dir: &Path, members: usize) -> Vec<PathBuf> {
+    (0..members).map(|number| dir.join(format!("disk{number}"))).collect()
 }
 
 impl Site {
     /// `films` films of so many seconds, and the short one.
     fn new(members: usize, parity: usize, films: usize, secs: u64) -> Self {
         let dir = tempfile::tempdir().unwrap();
-        let members = volume(dir.path(), members, parity);
+        let members = directories(dir.path(), members);
+        volume(&members, parity);
         let source = film(dir.path(), "film-0.ts", secs);
         for number in 0..films {
             let copy = dir.path().join(format!("film-{number}.ts"));
@@ -200,7 +191,8 @@ fn a_replaced_disk_is_made_whole_while_viewers_play() {
 #[test]
 fn with_too_many_disks_gone_only_the_titles_on_them_stop() {
     let dir = tempfile::tempdir().unwrap();
-    let mut members = volume(dir.path(), 3, 1);
+    let mut members = directories(dir.path(), 3);
+    volume(&members, 1);
     let source = film(dir.path(), "old.ts", 60);
     add(&source, &members[0]);
     // A title that is added after a member was added lies on all four.

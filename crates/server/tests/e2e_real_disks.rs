@@ -1,41 +1,50 @@
-//! A volume with a disk that really hangs (a mount whose program is stopped: every system call on it waits) or really fails
-//! (a device that has lost its end), under viewers: nobody misses a packet and nobody else waits for that disk.
+//! A volume with a disk that really hangs (a mount whose program is stopped: every system call on it waits), really fails (a
+//! device that has lost its end) or is really gone (unmounted), under viewers: nobody misses a packet and nobody else waits for that
+//! disk.
+//!
+//! `MILLRACE_E2E_VIEWERS=200` has as many viewers with FEC; without it they are fewer, for machines that are slow or busy.
 
 #[path = "support/real_disks.rs"]
 mod real_disks;
 mod support;
+#[path = "support/viewers.rs"]
+mod viewers;
 
 use std::io::{BufRead, BufReader, Write};
 use std::net::TcpStream;
 use std::path::{Path, PathBuf};
-use std::process::{Child, Output, Stdio};
+use std::process::{Output, Stdio};
 use std::time::Duration;
 
-use real_disks::{FailingDisk, HangingDisk, missing, state, until};
-use support::{Server, film, millrace, ok, signal};
+use real_disks::{FailingDisk, HangingDisk, Tmpfs, missing, state, until};
+use support::{Server, add, film, millrace, run, signal};
+use viewers::Viewers::{Restless, Steady};
+use viewers::{Load, Viewers, packets_of};
 
 /// Viewers that watch when the disk goes.
 const VIEWERS: u64 = 36;
-/// Seeks, so that viewers are everywhere in their films and disks are asked all the time.
-const RESTLESS: &[&str] = &["--behaviour", "seek 2s fixed:1", "--stall", "10s"];
-/// Plays on, so that every byte follows the one before.
-const STEADY: &[&str] = &["--stall", "10s"];
+/// Viewers that watch the short film then, and never seek.
+const STEADY: u64 = 6;
+/// Viewers with FEC, unless the environment says otherwise.
+const WITH_FEC: u64 = 60;
+/// A film that those who never seek see from its first packet to its last.
+const SHORT: &str = "short";
+const SHORT_SECS: u64 = 12;
 /// A command that asks a disk which hangs waits some seconds for it; this machine may be busy besides.
 const COMMAND: Duration = Duration::from_secs(90);
 
-/// Makes a volume of these directories, one of which may be lost, and adds `films` films of so many seconds.
+/// Makes a volume of these directories, one of which may be lost, and adds `films` films of so many seconds, and the short one.
 fn volume(dir: &Path, members: &[PathBuf], films: usize, secs: u64) {
-    let mut args = vec!["volume", "create", "--parity", "1"];
-    args.extend(members.iter().map(|member| member.to_str().unwrap()));
-    ok(&args);
+    support::volume(members, 1);
     let source = film(dir, "film-0.ts", secs);
     for number in 0..films {
         let copy = dir.join(format!("film-{number}.ts"));
         if number > 0 {
             std::fs::copy(&source, &copy).unwrap();
         }
-        ok(&["add", "--quiet", copy.to_str().unwrap(), "--store", members[0].to_str().unwrap()]);
+        add(&copy, &members[0]);
     }
+    add(&film(dir, &format!("{SHORT}.ts"), SHORT_SECS), &members[0]);
 }
 
 /// Four members, the third of which is at `odd`.
@@ -65,32 +74,18 @@ fn text(output: &Output) -> String {
     format!("{out}{err}")
 }
 
-fn load(server: &Server, titles: &[&str], (viewers, secs): (u64, u64), how: &[&str]) -> Child {
-    let urls: Vec<_> = titles.iter().map(|title| server.title(title)).collect();
-    let mut command = millrace();
-    command.arg("load").args(&urls).args(["--streams", &viewers.to_string()]);
-    command.args(["--duration", &format!("{secs}s"), "--arrivals", "ramp:2s", "--json", "--quiet"]);
-    command.args(how).stdout(Stdio::piped()).stderr(Stdio::piped()).spawn().unwrap()
+/// Viewers who bear a stall of 10 s: a disk that hangs may take seconds to be found out.
+fn load(server: &Server, titles: &[&str], (viewers, secs): (u64, u64), how: Viewers) -> Load {
+    Load::start(server, titles, (viewers, secs), how, &["--stall", "10s"])
 }
 
-/// Everybody got everything.
-fn assert_nothing_missing(load: Child, viewers: u64) {
-    let output = load.wait_with_output().unwrap();
-    let report: serde_json::Value =
-        serde_json::from_slice(&output.stdout).unwrap_or_else(|error| panic!("{error}: {output:?}"));
-    let of = |name: &str| report[name].as_u64();
-    assert_eq!((of("streams"), of("failed")), (Some(viewers), Some(0)), "{report}");
-    assert_eq!(report["lost"], 0, "{report}");
-    assert_eq!(
-        (&report["ts"]["sync_losses"], &report["ts"]["marked_errors"]),
-        (&0.into(), &0.into()),
-        "{report}"
-    );
-    // On a busy machine a receiver may hear of its own seek after the first packet from there.
-    if report["seeks"] == 0 {
-        assert_eq!(report["ts"]["continuity_errors"], 0, "{report}");
-    }
-    assert!(of("packets").unwrap() > viewers * 100, "{report}");
+/// Viewers of the short film, who have time to see all of it.
+fn short_film(server: &Server) -> Load {
+    load(server, &[SHORT], (STEADY, SHORT_SECS + 10), Steady)
+}
+
+fn short_packets(dir: &Path) -> u64 {
+    packets_of(&dir.join(format!("{SHORT}.ts")))
 }
 
 fn wait_for_viewers(server: &mut Server, viewers: u64) {
@@ -148,11 +143,12 @@ fn a_disk_that_hangs_holds_nobody() {
     volume(dir.path(), &members, 3, 40);
     let store = members[0].to_str().unwrap();
     let mut server = Server::start(&members[0], &[]);
-    let viewers = load(&server, &["film-0", "film-1"], (VIEWERS, 22), RESTLESS);
-    wait_for_viewers(&mut server, VIEWERS);
+    let viewers = load(&server, &["film-0", "film-1"], (VIEWERS, 22), Restless);
+    let steady = short_film(&server);
+    wait_for_viewers(&mut server, VIEWERS + STEADY);
     disk.stop();
     assert_answers(&server, &["film-0", "film-2"]);
-    let newcomers = load(&server, &["film-1", "film-2"], (6, 8), STEADY);
+    let newcomers = load(&server, &["film-1", "film-2"], (6, 8), Steady);
     server.wait_for("member 2 at", Duration::from_secs(60));
     let status = run_within(&["volume", "status", store], COMMAND);
     assert_eq!(status.status.code(), Some(1), "{}", text(&status));
@@ -161,16 +157,17 @@ fn a_disk_that_hangs_holds_nobody() {
     assert!(text(&checked).contains("member 2 cannot be used: it does not answer"), "{}", text(&checked));
     let listed = run_within(&["ls", "--store", store], COMMAND);
     assert!(text(&listed).contains("film-2"), "{}", text(&listed));
-    assert_nothing_missing(newcomers, 6);
-    assert_nothing_missing(viewers, VIEWERS);
+    newcomers.assert_nothing_missing();
+    steady.assert_all_of(short_packets(dir.path()));
+    viewers.assert_nothing_missing();
     disk.go_on();
     server.wait_for("is used again", Duration::from_secs(60));
     // Once more, and now the server is to end.
-    let viewers = load(&server, &["film-0"], (6, 60), RESTLESS);
+    let viewers = load(&server, &["film-0"], (6, 60), Restless);
     wait_for_viewers(&mut server, 6);
     disk.stop();
     assert_ends(&mut server, &disk);
-    let _ = viewers.wait_with_output();
+    viewers.stop();
 }
 
 #[test]
@@ -188,14 +185,16 @@ fn a_server_starts_while_a_disk_hangs_and_uses_it_when_it_is_back() {
     let said = server.said("member 2 at");
     assert!(said.iter().any(|line| line.contains("does not answer")), "{said:?}");
     assert_answers(&server, &["film-0"]);
-    let viewers = load(&server, &["film-0", "film-1"], (12, 20), RESTLESS);
-    wait_for_viewers(&mut server, 12);
+    let viewers = load(&server, &["film-0", "film-1"], (12, 20), Restless);
+    let steady = short_film(&server);
+    wait_for_viewers(&mut server, 12 + STEADY);
     // Its program dies: what hung fails, and so does everything until it is mounted again.
     disk.die();
     server.wait_for("member 2 at", Duration::from_secs(60));
     disk.mount_again();
     server.wait_for("is used again", Duration::from_secs(60));
-    assert_nothing_missing(viewers, 12);
+    steady.assert_all_of(short_packets(dir.path()));
+    viewers.assert_nothing_missing();
     assert_answers(&server, &["film-0", "film-1"]);
     assert!(server.interrupt());
 }
@@ -215,22 +214,56 @@ fn a_disk_that_has_lost_its_end_fails_and_nobody_notices() {
     volume(dir.path(), &members, 3, 40);
     let store = members[0].to_str().unwrap();
     let mut server = Server::start(&members[0], &[]);
-    let viewers = load(&server, &["film-0", "film-1"], (VIEWERS, 16), RESTLESS);
-    wait_for_viewers(&mut server, VIEWERS);
+    let viewers = load(&server, &["film-0", "film-1"], (VIEWERS, 16), Restless);
+    let steady = short_film(&server);
+    wait_for_viewers(&mut server, VIEWERS + STEADY);
     disk.cut(4096);
     server.wait_for("member 2", Duration::from_secs(60));
     assert_answers(&server, &["film-0", "film-2"]);
-    let newcomers = load(&server, &["film-1", "film-2"], (6, 6), STEADY);
+    let newcomers = load(&server, &["film-1", "film-2"], (6, 6), Steady);
     let status = run_within(&["volume", "status", store], COMMAND);
     assert!(matches!(status.status.code(), Some(0 | 1)), "{}", text(&status));
     // What it finds depends on what the kernel has in memory of that disk; it has to end.
     let checked = run_within(&["fsck", "--full", "--store", store], COMMAND);
     assert!(matches!(checked.status.code(), Some(0 | 1)), "{}", text(&checked));
-    assert_nothing_missing(newcomers, 6);
-    assert_nothing_missing(viewers, VIEWERS);
+    newcomers.assert_nothing_missing();
+    steady.assert_all_of(short_packets(dir.path()));
+    viewers.assert_nothing_missing();
     assert!(server.interrupt());
     // And it starts with such a disk, too.
     let mut server = Server::start(&members[0], &[]);
     assert_answers(&server, &["film-0"]);
+    assert!(server.interrupt());
+}
+
+/// Viewers with FEC repair what a lost disk held, and lose nothing.
+#[test]
+fn a_disk_that_is_unmounted_under_viewers_with_fec_is_not_noticed() {
+    if let Some(why) = missing(&["mount", "umount"]) {
+        println!("skipped: {why}");
+        return;
+    }
+    let viewers = std::env::var("MILLRACE_E2E_VIEWERS")
+        .map_or(WITH_FEC, |viewers| viewers.parse().expect("MILLRACE_E2E_VIEWERS: a number"));
+    let dir = tempfile::tempdir().unwrap();
+    let disk = Tmpfs::mount(&dir.path().join("mnt"), "64m");
+    let mut members = members(dir.path(), &disk.at);
+    members.push(dir.path().join("disk4"));
+    volume(dir.path(), &members, 3, 40);
+    let mut server = Server::start(&members[0], &[]);
+    let fec = ["--fec", "all"];
+    let restless = Load::start(&server, &["film-0", "film-1"], (viewers * 4 / 5, 14), Restless, &fec);
+    let steady = Load::start(&server, &[SHORT], (viewers / 5, SHORT_SECS + 10), Steady, &fec);
+    wait_for_viewers(&mut server, viewers * 4 / 5 + viewers / 5);
+    disk.disappear();
+    server.wait_for("member 2", Duration::from_secs(60));
+    // Of a title that nobody has opened yet, too.
+    let newcomers = Load::start(&server, &["film-2"], (6, 6), Steady, &fec);
+    restless.assert_nothing_missing();
+    steady.assert_all_of(short_packets(dir.path()));
+    let report = newcomers.assert_nothing_missing();
+    assert!(report["fec"]["repaired"].as_u64() > Some(0), "{report}");
+    let status = run(&["volume", "status", members[0].to_str().unwrap()]);
+    assert_eq!(status.status.code(), Some(1), "{}", text(&status));
     assert!(server.interrupt());
 }

@@ -62,6 +62,19 @@ pub fn film(dir: &Path, name: &str, secs: u64) -> PathBuf {
     path
 }
 
+/// Makes a volume of these directories, `parity` of which may be lost.
+pub fn volume(members: &[PathBuf], parity: usize) {
+    let parity = parity.to_string();
+    let mut args = vec!["volume", "create", "--parity", &parity];
+    args.extend(members.iter().map(|member| member.to_str().unwrap()));
+    ok(&args);
+}
+
+/// Adds a film to a store.
+pub fn add(source: &Path, store: &Path) {
+    ok(&["add", "--quiet", source.to_str().unwrap(), "--store", store.to_str().unwrap()]);
+}
+
 /// A running `millrace serve`; killed when dropped.
 pub struct Server {
     /// The process.

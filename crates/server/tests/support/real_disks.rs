@@ -6,7 +6,7 @@ use std::path::{Path, PathBuf};
 use std::process::{Child, Command, Stdio};
 use std::time::{Duration, Instant};
 
-use super::signal;
+use crate::support::signal;
 
 /// Why a test with real mounts cannot run here; `None` if it can.
 pub(crate) fn missing(programs: &[&str]) -> Option<String> {
@@ -150,6 +150,14 @@ impl Tmpfs {
         std::fs::create_dir_all(at).unwrap();
         run_mount(Command::new("mount").args(["-t", "tmpfs", "-o", &format!("size={size}"), "none"]).arg(at));
         Self { at: at.to_path_buf() }
+    }
+}
+
+impl Tmpfs {
+    /// The directory is empty from now on, whoever has files open there.
+    pub(crate) fn disappear(&self) {
+        unmount(&self.at);
+        assert!(!is_mounted(&self.at));
     }
 }
 
