@@ -1,0 +1,130 @@
+//! Damage on two disks of which one may be lost, as bit rot and careless hands leave it: nobody is cut off as long as each codeword can
+//! be had, and a scrub repairs it while viewers play.
+
+mod support;
+#[path = "support/viewers.rs"]
+mod viewers;
+
+use std::fs::File;
+use std::ops::Range;
+use std::os::unix::fs::FileExt;
+use std::path::PathBuf;
+use std::process::{Output, Stdio};
+use std::time::Duration;
+
+use support::{Server, add, film, millrace, run, volume};
+use viewers::Load;
+use viewers::Viewers::{Restless, Steady};
+
+/// Viewers that begin to play what is damaged, and compare every byte.
+const PLAYERS: usize = 20;
+/// From one bad packet to the next.
+const STEP_BYTES: usize = 3 * 1316;
+
+/// A volume of four members of which one may be lost, with one film, and a server for it.
+struct Site {
+    server: Server,
+    members: Vec<PathBuf>,
+    source: PathBuf,
+    _dir: tempfile::TempDir,
+}
+
+impl Site {
+    fn new(secs: u64) -> Self {
+        let dir = tempfile::tempdir().unwrap();
+        let members: Vec<_> = (0..4).map(|number| dir.path().join(format!("disk{number}"))).collect();
+        volume(&members, 1);
+        let source = film(dir.path(), "film.ts", secs);
+        add(&source, &members[0]);
+        let server = Server::start(&members[0], &[]);
+        Self { server, members, source, _dir: dir }
+    }
+
+    fn data(&self, member: usize) -> PathBuf {
+        let mut titles = std::fs::read_dir(self.members[member].join("titles")).unwrap();
+        titles.next().unwrap().unwrap().path().join("data.mru")
+    }
+
+    /// Flips bits of a member's data in this part of the file, in percent.
+    fn flip(&self, member: usize, part: Range<u64>) {
+        let file = File::options().read(true).write(true).open(self.data(member)).unwrap();
+        let bytes = file.metadata().unwrap().len();
+        for at in (bytes * part.start / 100..bytes * part.end / 100).step_by(STEP_BYTES) {
+            let mut byte = [0];
+            file.read_exact_at(&mut byte, at).unwrap();
+            file.write_all_at(&[byte[0] ^ 8], at).unwrap();
+        }
+        file.sync_all().unwrap();
+    }
+
+    fn scrub(&self, more: &[&str]) -> Output {
+        run(&[&["scrub", "--json", "--store", self.members[0].to_str().unwrap()], more].concat())
+    }
+
+    /// New viewers see the film from its first byte to its last, each of them right.
+    fn assert_players_see_every_byte(&self, players: usize) {
+        let (url, source) = (self.server.title("film"), self.source.to_str().unwrap());
+        let play = |_| {
+            let mut command = millrace();
+            command.args(["play", "--quiet", "--stats", "json", "--verify", source, &url]);
+            command.stdout(Stdio::piped()).stderr(Stdio::piped()).spawn().unwrap()
+        };
+        let players: Vec<_> = (0..players).map(play).collect();
+        for player in players {
+            let output = player.wait_with_output().unwrap();
+            assert_eq!(output.status.code(), Some(0), "{output:?}");
+        }
+    }
+}
+
+/// What a scrub found is of this fate, all of it.
+fn assert_all_are(output: &Output, fate: &str) {
+    assert_eq!(output.status.code(), Some(1), "{output:?}");
+    let report: serde_json::Value = serde_json::from_slice(&output.stdout).unwrap();
+    let found = report["found"].as_array().unwrap();
+    assert!(!found.is_empty() && found.iter().all(|found| found["fate"] == fate), "{report}");
+}
+
+#[test]
+fn two_damaged_disks_of_which_one_may_be_lost_cut_nobody() {
+    let mut site = Site::new(16);
+    let before = [1, 2].map(|member| std::fs::read(site.data(member)).unwrap());
+    // Units of one stripe are at about the same place of each file, so no codeword has bad packets of both.
+    site.flip(1, 65..100);
+    site.flip(2, 0..60);
+    assert_all_are(&site.scrub(&["--check"]), "repairable");
+    site.assert_players_see_every_byte(PLAYERS);
+    // And nobody is cut off while it is repaired.
+    let load = Load::start(&site.server, &["film"], (20, 12), Restless, &[]);
+    let steady = Load::start(&site.server, &["film"], (6, 24), Steady, &[]);
+    (0..26).for_each(|_| drop(site.server.wait_for("plays", Duration::from_secs(60))));
+    assert_all_are(&site.scrub(&[]), "repaired");
+    load.assert_nothing_missing();
+    steady.assert_all_of(viewers::packets_of(&site.source));
+    for (member, before) in [1, 2].into_iter().zip(before) {
+        assert!(std::fs::read(site.data(member)).unwrap() == before, "member {member}");
+    }
+    assert!(site.server.interrupt());
+}
+
+#[test]
+fn a_repaired_disk_makes_up_at_once_for_another_that_is_damaged() {
+    let mut site = Site::new(24);
+    let load = Load::start(&site.server, &["film"], (20, 20), Restless, &[]);
+    let steady = Load::start(&site.server, &["film"], (6, 32), Steady, &[]);
+    (0..26).for_each(|_| drop(site.server.wait_for("plays", Duration::from_secs(60))));
+    let data = site.data(1);
+    File::options().write(true).open(&data).unwrap().set_len(0).unwrap();
+    std::fs::remove_file(&data).unwrap();
+    site.server.wait_for("member 1 is failing", Duration::from_secs(60));
+    assert_all_are(&site.scrub(&[]), "repaired");
+    site.flip(2, 0..100);
+    site.server.wait_for("member 1 is healthy again", Duration::from_secs(60));
+    // Without the first disk the second cannot be made up for.
+    site.assert_players_see_every_byte(4);
+    load.assert_nothing_missing();
+    steady.assert_all_of(viewers::packets_of(&site.source));
+    let said = site.server.said("member 1 is");
+    assert_eq!(said.last().map(|line| line.contains("healthy again")), Some(true), "{said:?}");
+    assert!(site.server.interrupt());
+}
