@@ -241,6 +241,17 @@ pub const MAX_DATA_UNITS: usize = 64;
 pub const MAX_PARITY_UNITS: usize = 8;
 /// Members of a volume: each read touches all of them, so more only make the reads smaller.
 pub const MAX_MEMBERS: usize = 32;
+/// What a member of a volume is asked for at a time, as far as that can be: a disk passes some 1.5 MB in the time of one seek, and
+/// INSTANCE asks for at least 64 KB. An extent of many members is less of each, so several are read together.
+pub const MEMBER_READ_BYTES: usize = 64 * 1024;
+/// Most extents that are read together: with [`MAX_MEMBERS`] members that is [`MEMBER_READ_BYTES`] of each.
+pub const MAX_RUN_EXTENTS: usize = 8;
+/// Extents in flight for each read that may be: when extents are read together, more of them are on their way. Beyond it no other read
+/// is begun: with [`MAX_READS_IN_FLIGHT`] that is 16 MiB of the cache and as much to read into.
+pub const EXTENTS_PER_READ: usize = 2;
+/// An extent that nobody wants yet is read together with the one before it if a playhead comes to it this long after the time that
+/// is read ahead anyway: 8 extents of 2 Mb/s are 8 s. What is read earlier than that keeps memory from others for too long.
+pub const RUN_AHEAD_NS: u64 = 8_000_000_000;
 /// A read of a disk that has not come after this time is given up: the other disks have what is needed. Far above what a
 /// busy disk takes (some 20 ms), far below the time that is read ahead.
 pub const SLOW_READ_NS: u64 = 250_000_000;
@@ -274,6 +285,8 @@ pub const MAX_FEC_WINDOW_PACKETS: usize = 4096;
 const _: () = {
     assert!(SLOW_READ_NS * 4 <= PREFETCH_NS);
     assert!(MAX_DATA_UNITS + MAX_PARITY_UNITS <= 128);
+    assert!(MAX_MEMBERS * MEMBER_READ_BYTES <= MAX_RUN_EXTENTS * EXTENT_BYTES);
+    assert!(MAX_RUN_EXTENTS * 2 <= MAX_READS_IN_FLIGHT);
 };
 /// Rows that repair and scrub have in memory at a time, media and parity: some megabytes in one read of each disk, and less than
 /// one of its caches. A single row may be up to 1.9 MB.

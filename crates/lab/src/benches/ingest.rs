@@ -54,7 +54,7 @@ fn run(options: &Options) -> anyhow::Result<Report> {
     let dir = tempdir(options)?;
     let (rounds, secs, loops) = if options.tiny { (1, 2, 0) } else { (9, 20, 15) };
     options.say("making a film");
-    let film = make_film(&dir.0, secs, loops)?;
+    let film = make_film(&dir.0, 20_000, secs, loops)?;
     let mb = std::fs::metadata(&film)?.len() as f64 / 1e6;
     let volume = Volume::open_or_create(&dir.0.join("store"))?;
     let ingest_options = IngestOptions { cancel: Arc::clone(&options.cancel), ..IngestOptions::default() };
@@ -102,14 +102,20 @@ fn run(options: &Options) -> anyhow::Result<Report> {
     Ok(report)
 }
 
-/// A 20 Mb/s film of real pictures, repeated without a break in its clock.
-pub(super) fn make_film(dir: &Path, secs: u64, loops: u32) -> anyhow::Result<std::path::PathBuf> {
+/// A film of real pictures, repeated without a break in its clock.
+pub(super) fn make_film(
+    dir: &Path,
+    rate_kbps: u64,
+    secs: u64,
+    loops: u32,
+) -> anyhow::Result<std::path::PathBuf> {
     let (once, film) = (dir.join("once.ts"), dir.join("film.ts"));
-    media::make_cbr_ts(&once, secs, 20_000)?;
+    media::make_cbr_ts(&once, secs, rate_kbps)?;
     let status = std::process::Command::new("ffmpeg")
         .args(["-nostdin", "-v", "error", "-y", "-stream_loop", &loops.to_string(), "-i"])
         .arg(&once)
-        .args(["-c", "copy", "-f", "mpegts", "-muxrate", "20000k", "-pcr_period", "20"])
+        .args(["-c", "copy", "-f", "mpegts", "-muxrate", &format!("{rate_kbps}k")])
+        .args(["-pcr_period", "20"])
         .arg(&film)
         .status()
         .context("ffmpeg: cannot be started")?;

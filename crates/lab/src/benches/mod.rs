@@ -8,6 +8,7 @@ mod ingest;
 mod nlf;
 mod parity;
 mod peers;
+mod reads;
 mod sessions;
 mod steer;
 mod sums;
@@ -19,6 +20,7 @@ use crate::frame::Bench;
 pub const ALL: &[Bench] = &[
     ingest::BENCH,
     sums::BENCH,
+    reads::BENCH,
     parity::BENCH,
     engine::BENCH,
     nlf::BENCH,

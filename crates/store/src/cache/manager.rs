@@ -17,7 +17,7 @@ use std::sync::mpsc::{Receiver, SyncSender};
 use std::time::Duration;
 
 use millrace_core::ids::TitleRef;
-use millrace_core::limits::SLOW_READ_NS;
+use millrace_core::limits::{EXTENTS_PER_READ, MAX_RUN_EXTENTS, SLOW_READ_NS};
 use millrace_core::pool::ExtentArena;
 use millrace_core::seam::Clock;
 use millrace_core::time::Instant;
@@ -69,6 +69,8 @@ pub(super) struct Manager {
     wake: Arc<EventBell>,
     clock: Arc<dyn Clock + Send + Sync>,
     counters: Arc<Counters>,
+    /// [`CacheConfig::read_bytes`].
+    read_bytes: usize,
     /// [`MemberMonitor::returns`] when what has holes was dropped last.
     returns: u64,
     /// When the probe under way was begun.
@@ -95,10 +97,11 @@ impl Manager {
     /// When there is no way of reading.
     pub(super) fn new(parts: Parts) -> Result<Self, CacheError> {
         let Parts { config, arena, handles, control, wake, clock, counters, faults } = parts;
-        let places = config.reads_in_flight;
+        let reads = config.reads_in_flight;
+        let places = EXTENTS_PER_READ * reads + MAX_RUN_EXTENTS;
         // One place more, for probes.
-        let reader = read::start(config.backend, places + 1, &wake, &faults)?;
-        let policy = Policy::new(arena, handles.len(), config.prefetch_ns, places, Arc::clone(&counters));
+        let reader = read::start(config.backend, (places + 1, reads + 1), &wake, &faults)?;
+        let policy = Policy::new(arena, handles.len(), config.prefetch_ns, reads, Arc::clone(&counters));
         Ok(Self {
             policy,
             reader,
@@ -112,6 +115,7 @@ impl Manager {
             wake,
             clock,
             counters,
+            read_bytes: config.read_bytes,
             returns: 0,
             probe: None,
             stopping: false,

@@ -39,10 +39,10 @@ impl Reader for Scripted {
     fn name(&self) -> &'static str {
         "scripted"
     }
-    fn begin(&mut self, now: Instant, place: usize, order: &Order) {
+    fn begin_run(&mut self, now: Instant, batch: &[(usize, &Order)]) {
         (self.garbled, self.failed) = (None, None);
-        self.roles = order.spans.iter().map(|span| span.role).collect();
-        self.inner.begin(now, place, order);
+        self.roles = batch.iter().flat_map(|(_, order)| &order.spans).map(|span| span.role).collect();
+        self.inner.begin_run(now, batch);
     }
     fn wait(&mut self, now: Instant, limit: Option<Duration>) {
         self.inner.wait(now, limit);
@@ -135,7 +135,13 @@ impl World {
         })
         .unwrap();
         let wake = Arc::clone(&manager.wake);
-        let inner = read::start(ReadBackend::Threads, 2, &wake, &ReadFaults::default()).unwrap();
+        let inner = read::start(
+            ReadBackend::Threads,
+            (2 * EXTENTS_PER_READ + MAX_RUN_EXTENTS + 1, 3),
+            &wake,
+            &ReadFaults::default(),
+        )
+        .unwrap();
         let script = script.iter().copied().collect();
         manager.reader = Box::new(Scripted { inner, script, roles: Vec::new(), failed: None, garbled: None });
         let sample = Sample::of_extents(2);

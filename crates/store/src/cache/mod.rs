@@ -61,7 +61,7 @@ use std::thread::JoinHandle;
 
 use millrace_core::ids::TitleRef;
 use millrace_core::limits::{
-    DEFAULT_MAX_DAMAGED_PERMILLE, MAX_OPEN_TITLES, MAX_READS_IN_FLIGHT, PREFETCH_NS,
+    DEFAULT_MAX_DAMAGED_PERMILLE, MAX_OPEN_TITLES, MAX_READS_IN_FLIGHT, MEMBER_READ_BYTES, PREFETCH_NS,
 };
 use millrace_core::pool::ExtentArena;
 use millrace_core::seam::{Clock, Doorbell};
@@ -104,6 +104,9 @@ pub struct CacheConfig {
     pub prefetch_ns: u64,
     /// Reads in flight, 1 to [`MAX_READS_IN_FLIGHT`].
     pub reads_in_flight: usize,
+    /// Bytes that each member of a title is asked for at a time, on average, as far as extents that follow one another are wanted:
+    /// at most [`MAX_RUN_EXTENTS`](millrace_core::limits::MAX_RUN_EXTENTS) are read together. 0: each is read by itself.
+    pub read_bytes: usize,
     /// How to read.
     pub backend: ReadBackend,
     /// Packets of a thousand that may be damaged beyond repair in [`DAMAGE_WINDOW_EXTENTS`](millrace_core::limits::DAMAGE_WINDOW_EXTENTS) extents of a title: so many are
@@ -116,6 +119,7 @@ impl Default for CacheConfig {
         Self {
             prefetch_ns: PREFETCH_NS,
             reads_in_flight: MAX_READS_IN_FLIGHT,
+            read_bytes: MEMBER_READ_BYTES,
             backend: ReadBackend::Auto,
             max_damaged_permille: DEFAULT_MAX_DAMAGED_PERMILLE,
         }

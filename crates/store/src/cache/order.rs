@@ -7,6 +7,9 @@
 //!                    └────────────────────── More: the same, thorough, without what failed ◄──────────────┘
 //! ```
 //!
+//! Orders of extents that follow one another may be begun together, so that what lies together on a member is one read
+//! ([`Order::join`]).
+//!
 //! A title whole in one file without parity has one data span, as many spans of records as it needs, and none that
 //! could stand in for another.
 
@@ -19,7 +22,7 @@ use millrace_core::pool::ExtentContent;
 use millrace_core::time::Instant;
 
 use super::handle::ReadFailure;
-use super::source::OpenTitle;
+use super::source::{ALIGN, OpenTitle};
 
 /// What a span holds. A *position* is the place of a member among the members of its title.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -46,6 +49,13 @@ pub(super) enum Role {
     Crcs,
     /// CRCs of the parity of those stripes.
     ParityCrcs,
+}
+
+impl Role {
+    /// Media or parity.
+    pub(super) fn is_units(self) -> bool {
+        matches!(self, Self::Data { .. } | Self::Parity { .. })
+    }
 }
 
 /// The open file that a span is read from.
@@ -78,6 +88,15 @@ impl SpanFile {
     /// Whether beginning to read from it may already wait for its disk.
     pub(super) fn may_wait(&self) -> bool {
         self.may_wait
+    }
+
+    /// Whether it is the same open file. What was opened again since is another: the file may be another as well.
+    fn is_same(&self, other: &Self) -> bool {
+        match (&self.of, &other.of) {
+            (FileOf::Own(file), FileOf::Own(other)) => Arc::ptr_eq(file, other),
+            (FileOf::Title(title, role), FileOf::Title(other, of)) => Arc::ptr_eq(title, other) && role == of,
+            _ => false,
+        }
     }
 
     /// The file. It stays open as long as the span is kept.
@@ -114,6 +133,18 @@ pub(super) struct SpanOrder {
     pub(super) direct: bool,
     /// Bytes of the file, not aligned, never empty.
     pub(super) bytes: Range<u64>,
+    /// Read together with the span before it in its file, which an order that is begun with this one has: [`Order::join`].
+    pub(super) joined: bool,
+}
+
+impl SpanOrder {
+    /// Whether it goes on in the same file where `before` ends, or within the block in which that ends, or before.
+    pub(super) fn continues(&self, before: &Self) -> bool {
+        let block_end = before.bytes.end.next_multiple_of(ALIGN as u64);
+        (self.role, self.member, self.direct) == (before.role, before.member, before.direct)
+            && self.file.is_same(&before.file)
+            && (before.bytes.start..=block_end).contains(&self.bytes.start)
+    }
 }
 
 /// What became of a span: all its bytes, or `errno` (`ENODATA`: the file ends too early; `ETIMEDOUT`: given up). Fewer
@@ -182,6 +213,13 @@ impl Order {
     /// Nothing yet.
     pub(super) fn empty(extent: u32, spare: u8) -> Self {
         Self { extent, spare, thorough: false, spans: Vec::new(), absent: 0, left_out: 0 }
+    }
+
+    /// Marks what can be read together with the spans of `before`, the extent before this one.
+    pub(super) fn join(&mut self, before: &Self) {
+        for span in &mut self.spans {
+            span.joined = before.spans.iter().any(|before| span.continues(before));
+        }
     }
 }
 

@@ -177,6 +177,17 @@ impl Plan {
         self.queues.ahead.first().map(|&(by, key)| Next { key, by, demand: false, spare: self.spare(key) })
     }
 
+    /// Whether `key` is in the plan, being read or not.
+    pub(super) fn has(&self, key: ExtentKey) -> bool {
+        self.asked.contains_key(&key)
+    }
+
+    /// `key`, if it is in the plan and its read has not begun.
+    pub(super) fn unread(&self, key: ExtentKey) -> Option<Next> {
+        let asked = self.asked.get(&key).filter(|asked| !asked.reading)?;
+        Some(Next { key, by: asked.by, demand: asked.live > 0, spare: asked.spare })
+    }
+
     fn spare(&self, key: ExtentKey) -> u8 {
         self.asked.get(&key).map_or(0, |asked| asked.spare)
     }

@@ -7,11 +7,14 @@
 //! ```
 
 use std::cmp::Reverse;
-use std::collections::{BinaryHeap, VecDeque};
+use std::collections::{BinaryHeap, HashSet, VecDeque};
 use std::sync::Arc;
 
 use millrace_core::ids::{StreamId, TitleRef};
-use millrace_core::limits::{CACHE_SPACE_RETRY_NS, DAMAGED_KEPT_NS, MAX_PREFETCH_EXTENTS};
+use millrace_core::limits::{
+    CACHE_SPACE_RETRY_NS, DAMAGED_KEPT_NS, EXTENTS_PER_READ, MAX_PREFETCH_EXTENTS, MAX_RUN_EXTENTS,
+    RUN_AHEAD_NS,
+};
 use millrace_core::pool::{ExtentArena, ExtentContent, Fill, Lease};
 use millrace_core::seam::Want;
 use millrace_core::time::Instant;
@@ -19,7 +22,7 @@ use millrace_core::time::Instant;
 use super::extent_table::{Brings, ExtentTable};
 use super::handle::{Grant, ReadFailure};
 use super::plan::{ExtentKey, Next, Plan, Waiter};
-use super::playheads::{Ns, Place, StreamKey};
+use super::playheads::{NextUse, Ns, Place, StreamKey};
 use super::source::OpenTitle;
 use super::stats::Counters;
 use super::streams::{Head, Streams};
@@ -53,11 +56,15 @@ pub(super) struct ReadOrder {
 pub(super) struct Policy {
     prefetch_ns: Ns,
     max_reads: usize,
+    /// Extents that may be in flight when a read is begun; a run may go beyond it.
+    max_extents: usize,
     /// Reads ahead that may be in flight at once; the others are kept for those who wait.
     max_reads_ahead: usize,
     /// Extents read ahead of one playhead.
     max_ahead: u32,
     reading: usize,
+    /// Extents that are read together with the one before them; the others are counted in `reading`.
+    joined: HashSet<ExtentKey>,
     titles: Titles,
     streams: Streams,
     plan: Plan,
@@ -94,13 +101,16 @@ impl Policy {
         let extents = arena.extents();
         // Reads in flight hold extents that cannot be lent: never more than half of a tiny arena.
         let max_reads = reads_in_flight.min(extents as usize / 2).max(1);
+        let max_extents = (EXTENTS_PER_READ * reads_in_flight).min(extents as usize / 2).max(1);
         counters.extents.set(extents as usize);
         let policy = Self {
             prefetch_ns: Ns::try_from(prefetch_ns).unwrap_or(Ns::MAX / 4).min(Ns::MAX / 4),
             max_reads,
+            max_extents,
             max_reads_ahead: (max_reads - max_reads / 4).max(1),
             max_ahead: (extents / 4).clamp(1, MAX_PREFETCH_EXTENTS),
             reading: 0,
+            joined: HashSet::new(),
             titles: Titles::default(),
             streams: Streams::new(handles),
             plan: Plan::new(extents as usize),
@@ -334,16 +344,20 @@ impl Policy {
     pub(super) fn next_read(&mut self, now: Instant) -> Option<ReadOrder> {
         let now = ns(now);
         self.ahead_put_off = false;
-        if self.reading >= self.max_reads {
+        let in_flight = self.reading + self.joined.len();
+        if self.reading >= self.max_reads || in_flight >= self.max_extents {
             return None;
         }
         let demand = self.plan.first_demand();
-        let ahead = self.first_needed_ahead(now).filter(|_| self.reading < self.max_reads_ahead);
+        // The rest is kept for those who wait.
+        let may_look_ahead = self.reading < self.max_reads_ahead && in_flight <= self.max_extents * 3 / 4;
+        let ahead = self.first_needed_ahead(now).filter(|_| may_look_ahead);
         let ahead_is_sooner = match (demand, ahead) {
             (Some(demand), Some(ahead)) => ahead.by < demand.by,
             (_, ahead) => ahead.is_some(),
         };
-        let ahead_first = ahead.filter(|_| ahead_is_sooner).and_then(|next| self.begin(now, next));
+        let ahead_first =
+            ahead.filter(|_| ahead_is_sooner).and_then(|next| self.begin(now, next, self.brings(now, &next)));
         if ahead_first.is_some() {
             return ahead_first;
         }
@@ -352,10 +366,43 @@ impl Policy {
             self.ahead_put_off = ahead.is_some();
             return None;
         };
-        let order = self.begin(now, next);
+        let order = self.begin(now, next, self.brings(now, &next));
         self.no_room = order.is_none();
         if self.no_room && self.brings(now, &next) == Brings::Demand && self.plan.note_wait(next.key) {
             self.counters.waits_for_space.add(1);
+        }
+        order
+    }
+
+    /// The read of the extent behind one that is about to be read, to be begun together with it: if it is in the plan, or if a
+    /// playhead will come to it soon enough and there is room that is needed later.
+    pub(super) fn next_of_run(&mut self, now: Instant, before: &ReadOrder) -> Option<ReadOrder> {
+        let now = ns(now);
+        let key = ExtentKey { extent: before.key.extent.checked_add(1)?, ..before.key };
+        let in_flight = self.reading + self.joined.len();
+        if key.extent >= before.title.extents() || in_flight >= self.max_extents + MAX_RUN_EXTENTS {
+            return None;
+        }
+        let is_planned = self.plan.has(key);
+        if !is_planned {
+            let start_ns = before.title.start_ns(key.extent);
+            let next_use = self.titles.get_mut(key.title)?.heads.next_use(key.extent, start_ns);
+            let NextUse::At(by) = next_use else { return None };
+            let in_sight = now.saturating_add(self.prefetch_ns).saturating_add(RUN_AHEAD_NS as Ns);
+            if self.prefetch_ns == 0 || by > in_sight {
+                return None;
+            }
+            self.read_ahead(key, by, before.spare);
+        }
+        let next = self.plan.unread(key)?;
+        // It is read early because that costs little now, so what is needed later than it may go.
+        let brings = if next.demand { self.brings(now, &next) } else { Brings::Ahead(next.by) };
+        let order = self.begin(now, next, brings);
+        if order.is_some() {
+            self.reading -= 1;
+            self.joined.insert(key);
+        } else if !is_planned {
+            self.plan.finish(key);
         }
         order
     }
@@ -384,9 +431,9 @@ impl Policy {
         }
     }
 
-    fn begin(&mut self, now: Ns, next: Next) -> Option<ReadOrder> {
+    fn begin(&mut self, now: Ns, next: Next, brings: Brings) -> Option<ReadOrder> {
         let title = Arc::clone(&self.titles.get(next.key.title)?.open);
-        let fill = self.extent_table.take(now, self.brings(now, &next), &mut self.titles)?;
+        let fill = self.extent_table.take(now, brings, &mut self.titles)?;
         self.plan.begin(next.key);
         self.reading += 1;
         self.counters.reads.add(1);
@@ -406,7 +453,9 @@ impl Policy {
         outcome: Result<ExtentContent, ReadFailure>,
     ) {
         let now = ns(now);
-        self.reading -= 1;
+        if !self.joined.remove(&key) {
+            self.reading -= 1;
+        }
         let waiters = self.plan.finish(key);
         let outcome = match (outcome, self.titles.get(key.title)) {
             (Ok(content), Some(title)) => {
@@ -471,7 +520,7 @@ impl Policy {
         counters.free.set(self.extent_table.free());
         counters.resident.set(self.extent_table.held());
         counters.queued.set(self.plan.queued());
-        counters.reading.set(self.reading);
+        counters.reading.set(self.reading + self.joined.len());
         counters.evictions.set(self.extent_table.evictions());
         counters.playheads.set(self.heads);
         counters.titles.set(self.titles.len());

@@ -598,3 +598,41 @@ fn what_has_holes_is_lent_to_whoever_repairs_and_read_again_for_others() {
 
 #[path = "policy_spare_tests.rs"]
 mod spare;
+
+/// Extents are read together as far as somebody will want them soon and there is room that nobody needs.
+#[test]
+fn a_run_goes_as_far_as_a_playhead_and_the_room() {
+    let second = 1_000_000_000;
+    let mut world = World::new(64, second);
+    let title = world.open(1, 200);
+    world.want(0, title, 10, EXTENT_NS);
+    let mut before = world.policy.next_read(world.now).unwrap();
+    let mut run = vec![before.key.extent];
+    while let Some(next) = world.policy.next_of_run(world.now, &before) {
+        world.finish(std::mem::replace(&mut before, next));
+        run.push(before.key.extent);
+        assert!(run.len() < 100, "there are 64 extents of memory");
+    }
+    world.finish(before);
+    let last = *run.last().unwrap();
+    assert_eq!(run, (10..=last).collect::<Vec<_>>());
+    let free = world.policy.extent_table.free();
+    assert_eq!(free, 0, "what nobody needs yet takes what is free and nothing else");
+    world.read_all();
+    // The end of the title, what is here already, and what is not wanted soon end it too.
+    let other = world.open(2, 3);
+    world.want(1, other, 2, EXTENT_NS);
+    let end = world.policy.next_read(world.now).unwrap();
+    assert!(world.policy.next_of_run(world.now, &end).is_none());
+    world.finish(end);
+    let mut roomy = World::new(512, second);
+    let title = roomy.open(1, 400);
+    roomy.want(0, title, 0, 0);
+    let mut before = roomy.policy.next_read(roomy.now).unwrap();
+    while let Some(next) = roomy.policy.next_of_run(roomy.now, &before) {
+        roomy.finish(std::mem::replace(&mut before, next));
+    }
+    let ahead = (second + RUN_AHEAD_NS) / EXTENT_NS;
+    assert_eq!(u64::from(before.key.extent), ahead);
+    roomy.finish(before);
+}

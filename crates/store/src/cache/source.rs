@@ -8,7 +8,9 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 
 use millrace_core::ids::TitleId;
-use millrace_core::limits::{DEFAULT_PACKET_BYTES, EXTENT_BYTES, RTP_HEADER_BYTES, TS_PACKET_BYTES};
+use millrace_core::limits::{
+    DEFAULT_PACKET_BYTES, EXTENT_BYTES, MAX_RUN_EXTENTS, RTP_HEADER_BYTES, TS_PACKET_BYTES,
+};
 use millrace_core::packet::{PacketMeta, WireLayout};
 use millrace_core::time::{Instant, MediaTicks};
 use millrace_core::wire::rtp::Timeline;
@@ -254,6 +256,12 @@ impl OpenTitle {
     /// Extents of the title.
     pub(super) fn extents(&self) -> u32 {
         self.packets.div_ceil(self.layout.packets_per_extent())
+    }
+
+    /// Extents that are read together where that can be, so that each member is asked for `read_bytes` at a time.
+    pub(super) fn run_extents(&self, read_bytes: usize) -> usize {
+        let members = self.source.members().map_or(1, |(stripes, _)| stripes.members());
+        (members * read_bytes).div_ceil(EXTENT_BYTES).clamp(1, MAX_RUN_EXTENTS)
     }
 
     /// Media time at which an extent begins.

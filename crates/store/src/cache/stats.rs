@@ -119,10 +119,14 @@ pub struct MemberReport {
     pub index: u16,
     /// How it is.
     pub health: MemberHealth,
-    /// Reads that came in time and were right; one for each file that an extent was read from.
+    /// Reads that came in time and were right; one for each file that extents which were read together came from.
     pub reads: u64,
     /// Bytes that came.
     pub bytes: u64,
+    /// Of these reads, those of media and parity; the others are of records.
+    pub unit_reads: u64,
+    /// What they brought.
+    pub unit_bytes: u64,
     /// Reads that failed.
     pub errors: u64,
     /// The last error's `errno`; 0: none yet.
@@ -155,6 +159,8 @@ pub(super) struct MemberCounters {
     health: Counter,
     pub(super) reads: Counter,
     pub(super) bytes: Counter,
+    pub(super) unit_reads: Counter,
+    pub(super) unit_bytes: Counter,
     pub(super) errors: Counter,
     pub(super) last_errno: Counter,
     pub(super) late: Counter,
@@ -179,6 +185,8 @@ impl MemberCounters {
             health: HEALTHS.get(self.health.get() as usize).copied().unwrap_or_default(),
             reads: self.reads.get(),
             bytes: self.bytes.get(),
+            unit_reads: self.unit_reads.get(),
+            unit_bytes: self.unit_bytes.get(),
             errors: self.errors.get(),
             last_errno: self.last_errno.get(),
             late: self.late.get(),

@@ -11,6 +11,7 @@ use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
 use millrace_core::limits::MAX_MEMBERS;
+use millrace_core::time::NS_PER_S;
 
 /// Flips are decided for pieces of this many bytes of a file: a disk's sector.
 const SECTOR_BYTES: u64 = 512;
@@ -18,7 +19,7 @@ const SECTOR_BYTES: u64 = 512;
 /// `EIO` as reads return it.
 const EIO: i32 = 5;
 
-/// What is wrong with reads from one member.
+/// What is wrong with reads from one member, or how they are to be held up.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum ReadFault {
     /// Nothing.
@@ -30,6 +31,14 @@ pub enum ReadFault {
     Hang,
     /// Every read is answered this much later, in nanoseconds.
     SlowNs(u64),
+    /// As a disk with one arm: reads are answered one after another, and each takes so long for its seek and for its bytes. The
+    /// cache's reads of records take no time: a percent of what is stored, they lie in the kernel's memory.
+    Arm {
+        /// From one place to another, in nanoseconds.
+        seek_ns: u64,
+        /// How fast it reads; at least 1.
+        bytes_per_s: u64,
+    },
     /// Every read returns only half of what was asked for.
     Short,
     /// In about one of `one_in` sectors of 512 bytes one bit is wrong: always the same ones for a seed.
@@ -39,6 +48,19 @@ pub enum ReadFault {
         /// Mean distance of two damaged sectors, in sectors; at least 1.
         one_in: u64,
     },
+}
+
+impl ReadFault {
+    /// How much later a read of so many bytes is answered, in nanoseconds, when its turn has come.
+    pub(crate) fn delay_ns(self, bytes: usize) -> u64 {
+        match self {
+            Self::SlowNs(delay_ns) => delay_ns,
+            Self::Arm { seek_ns, bytes_per_s } => {
+                seek_ns.saturating_add(bytes as u64 * NS_PER_S / bytes_per_s.max(1))
+            }
+            _ => 0,
+        }
+    }
 }
 
 /// The faults of all members, shared by those who set and those who read. Cheap to clone.
@@ -56,6 +78,8 @@ struct Table {
 #[derive(Debug)]
 struct State {
     members: [ReadFault; MAX_MEMBERS],
+    /// Whether each member's arm is under way: for readers that block.
+    arms: [bool; MAX_MEMBERS],
     /// Counts changes, so that a sleeper sees one that it slept through.
     changes: u64,
     /// Reads that wait now.
@@ -71,7 +95,8 @@ impl Table {
 impl ReadFaults {
     /// A handle on which faults can be set; none are yet.
     pub fn settable() -> Self {
-        let state = State { members: [ReadFault::None; MAX_MEMBERS], changes: 0, waiting: 0 };
+        let (members, arms) = ([ReadFault::None; MAX_MEMBERS], [false; MAX_MEMBERS]);
+        let state = State { members, arms, changes: 0, waiting: 0 };
         Self { table: Some(Arc::new(Table { state: Mutex::new(state), changed: Condvar::new() })) }
     }
 
@@ -120,11 +145,11 @@ impl ReadFaults {
         table.lock().members.get(usize::from(member)).copied().unwrap_or_default()
     }
 
-    /// Waits as the member's fault says, however long that is: for readers that block.
+    /// Waits as the member's fault says before a read of so many bytes, however long that is: for readers that block.
     ///
     /// # Errors
     /// `EIO` if the member's fault is that, now or after the wait.
-    pub fn before_read(&self, member: u16) -> io::Result<()> {
+    pub fn before_read(&self, member: u16, bytes: usize) -> io::Result<()> {
         let Some(table) = &self.table else { return Ok(()) };
         let of = |state: &State| state.members.get(usize::from(member)).copied().unwrap_or_default();
         let mut state = table.lock();
@@ -135,13 +160,21 @@ impl ReadFaults {
                     state = table.changed.wait(state).unwrap_or_else(PoisonError::into_inner);
                     state.waiting -= 1;
                 }
-                ReadFault::SlowNs(delay_ns) => {
-                    let (since, delay) = (state.changes, Duration::from_nanos(delay_ns));
+                ReadFault::Arm { .. } if state.arms[usize::from(member)] => {
+                    state.waiting += 1;
+                    state = table.changed.wait(state).unwrap_or_else(PoisonError::into_inner);
+                    state.waiting -= 1;
+                }
+                fault @ (ReadFault::SlowNs(_) | ReadFault::Arm { .. }) => {
+                    let (since, delay) = (state.changes, Duration::from_nanos(fault.delay_ns(bytes)));
                     let same = |state: &mut State| state.changes == since;
                     state.waiting += 1;
+                    state.arms[usize::from(member)] = true;
                     let waited = table.changed.wait_timeout_while(state, delay, same);
                     let (mut now, outcome) = waited.unwrap_or_else(PoisonError::into_inner);
                     now.waiting -= 1;
+                    now.arms[usize::from(member)] = false;
+                    table.changed.notify_all();
                     if outcome.timed_out() {
                         return Ok(());
                     }
@@ -163,7 +196,7 @@ impl ReadFaults {
             ReadFault::Eio => return Err(io::Error::from_raw_os_error(EIO)),
             ReadFault::Short => return Ok(bytes.len() / 2),
             ReadFault::Flip { seed, one_in } => flip(mix(seed, u64::from(member)), one_in.max(1), at, bytes),
-            ReadFault::None | ReadFault::Hang | ReadFault::SlowNs(_) => {}
+            ReadFault::None | ReadFault::Hang | ReadFault::SlowNs(_) | ReadFault::Arm { .. } => {}
         }
         Ok(bytes.len())
     }
@@ -176,7 +209,7 @@ impl ReadFaults {
         if self.table.is_none() {
             return file.read_at(bytes, at);
         }
-        self.before_read(member)?;
+        self.before_read(member, bytes.len())?;
         let got = file.read_at(bytes, at)?;
         self.after_read(member, at, &mut bytes[..got])
     }
@@ -190,7 +223,7 @@ impl ReadFaults {
         if self.table.is_none() {
             return file.read_exact_at(bytes, at);
         }
-        self.before_read(member)?;
+        self.before_read(member, bytes.len())?;
         file.read_exact_at(bytes, at)?;
         let wanted = bytes.len();
         match self.after_read(member, at, bytes)? {
@@ -230,7 +263,7 @@ fn mix(seed: u64, word: u64) -> u64 {
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 #[error(
     "line {line}: \"{text}\" is no fault; write \"member N eio\", \"member N hang\", \"member N slow MILLISECONDS\", \
-     \"member N short\", \"member N flip ONE_IN seed SEED\" or \"member N ok\""
+     \"member N arm SEEK_MILLISECONDS MB_PER_SECOND\", \"member N short\", \"member N flip ONE_IN seed SEED\" or \"member N ok\""
 )]
 pub struct BadFault {
     line: usize,
@@ -266,6 +299,10 @@ fn parse(words: &[&str]) -> Option<(u16, ReadFault)> {
         ["hang"] => ReadFault::Hang,
         ["short"] => ReadFault::Short,
         ["slow", ms] => ReadFault::SlowNs(ms.parse::<u64>().ok()?.checked_mul(1_000_000)?),
+        ["arm", seek_ms, mb_per_s] => ReadFault::Arm {
+            seek_ns: seek_ms.parse::<u64>().ok()?.checked_mul(1_000_000)?,
+            bytes_per_s: mb_per_s.parse::<u64>().ok()?.checked_mul(1_000_000).filter(|&rate| rate > 0)?,
+        },
         ["flip", one_in, "seed", seed] => {
             let one_in = one_in.parse().ok().filter(|&one_in| one_in > 0)?;
             ReadFault::Flip { seed: seed.parse().ok()?, one_in }

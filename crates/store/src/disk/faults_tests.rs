@@ -65,11 +65,11 @@ fn a_hanging_read_is_answered_when_the_fault_is_lifted() {
 fn a_slow_read_comes_and_a_new_fault_ends_its_wait() {
     let faults = ReadFaults::settable();
     faults.set(0, ReadFault::SlowNs(1));
-    faults.before_read(0).unwrap();
+    faults.before_read(0, 1).unwrap();
     faults.set(0, ReadFault::SlowNs(u64::MAX));
     let reader = std::thread::spawn({
         let faults = faults.clone();
-        move || faults.before_read(0)
+        move || faults.before_read(0, 1)
     });
     wait_for_a_reader(&faults);
     faults.set(0, ReadFault::Eio);
@@ -95,7 +95,7 @@ fn flipped_bits_are_the_same_however_the_file_is_read() {
 #[test]
 fn a_list_is_read_from_text() {
     let text = "# faults\nmember 1 eio\n\n member 2 hang # for now\nmember 0 flip 1000 seed 7\nmember 3 slow 20\n\
-                member 4 short\nmember 5 ok";
+                member 4 short\nmember 5 ok\nmember 6 arm 8 150";
     let FaultList(faults) = text.parse().unwrap();
     assert_eq!(
         faults,
@@ -106,9 +106,17 @@ fn a_list_is_read_from_text() {
             (3, ReadFault::SlowNs(20_000_000)),
             (4, ReadFault::Short),
             (5, ReadFault::None),
+            (6, ReadFault::Arm { seek_ns: 8_000_000, bytes_per_s: 150_000_000 }),
         ]
     );
-    for bad in ["member 32 eio", "member eio", "member 1 flip 0 seed 1", "member 1 slow x", "eio"] {
+    for bad in [
+        "member 32 eio",
+        "member eio",
+        "member 1 flip 0 seed 1",
+        "member 1 slow x",
+        "member 1 arm 8 0",
+        "eio",
+    ] {
         let error = format!("member 0 ok\n{bad}").parse::<FaultList>().unwrap_err();
         assert!(error.to_string().starts_with(&format!("line 2: \"{bad}\"")), "{error}");
     }
@@ -120,4 +128,29 @@ fn no_text_panics() {
         let _ = text.parse::<FaultList>();
         let _ = format!("member {text}").parse::<FaultList>();
     });
+}
+
+#[test]
+fn an_arm_does_one_thing_at_a_time() {
+    let fault = ReadFault::Arm { seek_ns: 8_000_000, bytes_per_s: 1_000_000 };
+    assert_eq!(
+        (fault.delay_ns(0), fault.delay_ns(1000), ReadFault::Hang.delay_ns(1000)),
+        (8_000_000, 9_000_000, 0)
+    );
+    let faults = ReadFaults::settable();
+    // Nobody waits for so long: the first is under way, and the others wait for it.
+    faults.set(0, ReadFault::Arm { seek_ns: u64::MAX / 2, bytes_per_s: 1 });
+    let readers: Vec<_> = (0..3)
+        .map(|_| {
+            let faults = faults.clone();
+            std::thread::spawn(move || faults.before_read(0, 0))
+        })
+        .collect();
+    while faults.waiting() < 3 {
+        std::thread::yield_now();
+    }
+    assert_eq!(faults.table.as_ref().unwrap().lock().arms.iter().filter(|&&busy| busy).count(), 1);
+    faults.set(0, ReadFault::Arm { seek_ns: 1, bytes_per_s: u64::MAX });
+    readers.into_iter().for_each(|reader| reader.join().unwrap().unwrap());
+    assert!(!faults.table.as_ref().unwrap().lock().arms[0]);
 }

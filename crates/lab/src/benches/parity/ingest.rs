@@ -31,7 +31,7 @@ pub(super) fn run(options: &Options, report: &mut Report) -> anyhow::Result<Nois
     let dir = tempdir(options)?;
     let (rounds, secs, loops) = options.pick((1, 2, 0), (5, 20, 3), (9, 20, 7));
     options.say("making a film");
-    let film = make_film(&dir.0, secs, loops)?;
+    let film = make_film(&dir.0, 20_000, secs, loops)?;
     let mb = std::fs::metadata(&film)?.len() as f64 / 1e6;
     let mut ways = vec![EgressPath {
         label: "plain read + write".into(),

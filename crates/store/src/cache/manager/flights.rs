@@ -17,7 +17,7 @@ use millrace_core::time::Instant;
 
 use super::super::handle::ReadFailure;
 use super::super::health::HUNG_NS;
-use super::super::order::{Built, Effort, LeftOut, MemberView, Order, Role, SpanResult, bit};
+use super::super::order::{Built, Effort, LeftOut, MemberView, Order, SpanResult, bit};
 use super::super::policy::ReadOrder;
 use super::super::source::{ALIGN, OpenTitle};
 use super::super::stats::Trouble;
@@ -104,13 +104,44 @@ impl Manager {
                 break;
             };
             begun += 1;
-            self.order_read(now, place, Flight::new(now, read));
+            if let Some(flight) = self.make_order(now, place, Flight::new(now, read)) {
+                let run = self.make_run(now, (place, flight));
+                begun += run.len() - 1;
+                self.begin_run(now, run);
+            }
         }
         begun
     }
 
-    /// Orders the extent with the least effort, from the flight's on, with which it may be had, and begins to read it.
-    fn order_read(&mut self, now: Instant, place: usize, mut flight: Flight) {
+    /// The extents that are read together with a first one: of many members a single one would be read in small pieces.
+    fn make_run(&mut self, now: Instant, first: (usize, Flight)) -> Vec<(usize, Flight)> {
+        let most = first.1.read.title.run_extents(self.read_bytes);
+        let mut run = vec![first];
+        while let Some((_, last)) = run.last()
+            && run.len() < most
+            && last.effort == Effort::Usual
+            && let Some(place) = self.free_places.pop()
+        {
+            let Some(read) = self.policy.next_of_run(now, &last.read) else {
+                self.free_places.push(place);
+                break;
+            };
+            let Some(mut flight) = self.make_order(now, place, Flight::new(now, read)) else { break };
+            flight.order.join(&last.order);
+            run.push((place, flight));
+        }
+        run
+    }
+
+    /// Orders an extent by itself and begins to read it.
+    fn order_read(&mut self, now: Instant, place: usize, flight: Flight) {
+        if let Some(flight) = self.make_order(now, place, flight) {
+            self.begin_run(now, vec![(place, flight)]);
+        }
+    }
+
+    /// Orders the extent with the least effort, from the flight's on, with which it may be had. `None`: it has failed, or waits.
+    fn make_order(&mut self, now: Instant, place: usize, mut flight: Flight) -> Option<Flight> {
         let title = Arc::clone(&flight.read.title);
         loop {
             let view = self.view_for(now, &flight);
@@ -122,23 +153,27 @@ impl Manager {
                 Ok(order) => {
                     flight.order = order;
                     flight.tries += 1;
-                    return self.begin_read(now, place, flight);
+                    return Some(flight);
                 }
                 Err(failure) if failure == ReadFailure::OutOfRange || !self.try_harder(now, &mut flight) => {
-                    return self.give_up_or_wait(now, place, flight, (failure, view.lost));
+                    self.give_up_or_wait(now, place, flight, (failure, view.lost));
+                    return None;
                 }
                 Err(_) => {}
             }
         }
     }
 
-    fn begin_read(&mut self, now: Instant, place: usize, mut flight: Flight) {
-        self.reader.begin(now, place, &flight.order);
-        let of_members = flight.order.spans.iter().any(|span| span.member.is_some());
-        (flight.begun, flight.late, flight.returns) = (now, 0, self.monitor.returns());
-        flight.is_waiting = false;
-        flight.look_at = of_members.then(|| now.plus_ns(LOOK_NS));
-        self.flights[place] = Some(flight);
+    fn begin_run(&mut self, now: Instant, run: Vec<(usize, Flight)>) {
+        let batch: Vec<_> = run.iter().map(|(place, flight)| (*place, &flight.order)).collect();
+        self.reader.begin_run(now, &batch);
+        for (place, mut flight) in run {
+            let of_members = flight.order.spans.iter().any(|span| span.member.is_some());
+            (flight.begun, flight.late, flight.returns) = (now, 0, self.monitor.returns());
+            flight.is_waiting = false;
+            flight.look_at = of_members.then(|| now.plus_ns(LOOK_NS));
+            self.flights[place] = Some(flight);
+        }
     }
 
     /// The next step of effort. `false`: there is none.
@@ -435,12 +470,11 @@ fn is_missed(title: &OpenTitle, order: &Order) -> bool {
 
 /// Bytes that were read of media (or parity) or of everything else, with what alignment adds.
 fn bytes_of(order: &Order, results: &[SpanResult<'_>], media: bool) -> u64 {
-    let is_media = |role| matches!(role, Role::Data { .. } | Role::Parity { .. });
     let spans = order
         .spans
         .iter()
         .zip(results)
-        .filter(|(span, result)| is_media(span.role) == media && result.is_ok());
+        .filter(|(span, result)| span.role.is_units() == media && result.is_ok());
     let aligned = |bytes: &std::ops::Range<u64>| {
         bytes.end.next_multiple_of(ALIGN as u64) - bytes.start / ALIGN as u64 * ALIGN as u64
     };

@@ -320,7 +320,8 @@ fn of_a_title_that_was_closed_while_it_was_read_no_file_stays_open() {
     world.faults.set_all(&[]);
     world.wait_missing(10, 0);
     world.turn(10);
-    assert_eq!(world.manager.free_places.len(), 7, "the read has ended");
+    let places = world.manager.flights.len();
+    assert_eq!(world.manager.free_places.len(), places, "the read has ended");
     assert!(!world.manager.monitor.remembers(world.title));
 }
 
@@ -659,4 +660,51 @@ proptest! {
         let stats = world.manager.counters.snapshot();
         prop_assert_eq!((stats.read_errors, stats.checksum_errors), (0, 0));
     }
+}
+
+/// With many members extents that follow one another are one read of each of them, also while one is lost.
+#[test]
+fn extents_that_follow_one_another_are_read_together() {
+    for lost in [0, 1] {
+        let sample = StripeSample::of_stripes(geometry(6, 2, 8, 5), 60);
+        let media = sample.open(1316);
+        let mut world = World::of(8, 16, sample, (media, 0));
+        if lost > 0 {
+            world.sample.gone.store(0b1, std::sync::atomic::Ordering::Relaxed);
+        }
+        let extents = 8;
+        (0..extents).for_each(|extent| world.want(extent));
+        world.wait_granted(0, extents as usize);
+        let stats = world.manager.counters.snapshot();
+        assert_eq!((stats.reads, stats.read_errors), (u64::from(extents), 0));
+        let reads = |member: usize| world.manager.counters.of_members[member].reads.get();
+        // Two extents at a time, of data, and of parity to decode; and records from one member or two.
+        let most = 4 + lost * 4;
+        for member in lost as usize..8 {
+            let records = if reads(member) > most { 4 * (1 + 2 * lost) } else { 0 };
+            assert!(
+                (4..=most + records).contains(&reads(member)),
+                "member {member}: {} reads",
+                reads(member)
+            );
+        }
+    }
+}
+
+/// A member that hangs is given up for all extents that were read together.
+#[test]
+fn a_run_with_a_member_that_hangs_is_read_without_it() {
+    let sample = StripeSample::of_stripes(geometry(6, 2, 8, 5), 60);
+    let media = sample.open(1316);
+    let mut world = World::of(8, 16, sample, (media, 0));
+    world.faults.set(3, ReadFault::Hang);
+    (0..8).for_each(|extent| world.want(extent));
+    world.turn(0);
+    world.wait_begun(0, 0b1000);
+    world.wait_missing(0, 0b1000);
+    world.turn(260);
+    assert!(world.manager.counters.snapshot().hung_reads > 0);
+    world.wait_granted(261, 8);
+    assert_eq!(world.health(3), MemberHealth::Slow);
+    world.faults.set_all(&[]);
 }

@@ -130,9 +130,14 @@ impl MemberMonitor {
             self.members = self.members.max(usize::from(member) + 1);
             match result {
                 Ok(bytes) => {
-                    counters.bytes.add(bytes.len() as u64);
+                    let (read, bytes) = (u64::from(!span.joined), bytes.len() as u64);
+                    counters.bytes.add(bytes);
                     if wrong & bit(member) == 0 {
-                        counters.reads.add(1);
+                        counters.reads.add(read);
+                        if span.role.is_units() {
+                            counters.unit_reads.add(read);
+                            counters.unit_bytes.add(bytes);
+                        }
                         self.remember(title, span);
                     }
                 }

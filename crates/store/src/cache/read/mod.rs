@@ -2,9 +2,11 @@
 //! into staging memory: many at once, in any order.
 //!
 //! Two ways with one interface: io_uring ([`uring`]) and a few threads that call `pread` ([`threads`]). What both keep of
-//! the reads under way is in [`parts`]: the spans that one member answers are one *part*, with memory of its own, so that
-//! what a disk does not answer can be put aside until the kernel is done with it while the place is used for other reads.
+//! the reads under way is in [`parts`]: the spans that one member answers are one *part* ([`part`]), with memory of its own, so
+//! that what a disk does not answer can be put aside until the kernel is done with it while the place is used for other reads.
+//! Orders of extents that follow one another are begun together: then each member has one part for all of them.
 
+mod part;
 mod parts;
 mod span;
 mod staging;
@@ -50,8 +52,13 @@ pub(super) trait Reader {
     /// "io_uring" or "threads".
     fn name(&self) -> &'static str;
 
-    /// Begins a read in a place that is free.
-    fn begin(&mut self, now: Instant, place: usize, order: &Order);
+    /// Begins reads in places that are free, together: spans that are [joined](super::order::SpanOrder::joined) are one read.
+    fn begin_run(&mut self, now: Instant, batch: &[(usize, &Order)]);
+
+    /// Begins one.
+    fn begin(&mut self, now: Instant, place: usize, order: &Order) {
+        self.begin_run(now, &[(place, order)]);
+    }
 
     /// Sees what has come, and sleeps if there is nothing until something comes, until [`EventBell::ring`], or until
     /// `limit` has passed. With a limit of zero it never sleeps.
@@ -83,19 +90,21 @@ pub(super) trait Reader {
     fn aside_bytes(&self) -> usize;
 }
 
-/// The way of reading that was asked for, or the best there is.
+/// The way of reading that was asked for, or the best there is, with so many places, and reads that are usual at once.
 ///
 /// # Errors
 /// When the one asked for cannot be had here, or no memory or threads are left.
 pub(super) fn start(
     backend: ReadBackend,
-    places: usize,
+    (places, usual): (usize, usize),
     wake: &Arc<EventBell>,
     faults: &ReadFaults,
 ) -> Result<Box<dyn Reader>, CacheError> {
-    let uring = || uring::Uring::new(places, Arc::clone(wake), faults.clone());
-    let threads =
-        || threads::Threads::new(places, Arc::clone(wake), faults.clone()).map_err(CacheError::Resources);
+    let uring = || uring::Uring::new((places, usual), Arc::clone(wake), faults.clone());
+    let threads = || {
+        threads::Threads::new((places, usual), Arc::clone(wake), faults.clone())
+            .map_err(CacheError::Resources)
+    };
     match backend {
         ReadBackend::Uring => Ok(Box::new(uring().map_err(CacheError::Uring)?)),
         ReadBackend::Threads => Ok(Box::new(threads()?)),

@@ -1,125 +1,29 @@
 //! The reads under way: which parts a place's read consists of, who has them, and what is put aside.
 //!
-//! A part belongs to a place until its last read has ended, or until the place gives it up: then it is *aside* and keeps
-//! its memory and its files until the kernel (or the thread that has it) is done with it.
+//! A part belongs to the places whose orders were begun together. It is theirs until its last read has ended, or until the last of
+//! them gives it up: then it is *aside* and keeps its memory and its files until the kernel (or the thread that has it) is
+//! done with it.
 
 use std::collections::VecDeque;
-use std::io;
-use std::ops::Range;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU32, Ordering};
 
 use millrace_core::limits::SLOW_READ_NS;
 use millrace_core::time::Instant;
 
-use super::super::order::{Order, SpanFile, SpanResult, bit};
-use super::span::{Span, Step};
+use super::super::order::{Order, SpanResult, bit};
+use super::part::{Part, Plan};
 use super::staging::{Memory, Staging};
 use super::{Owed, Unanswered};
-
-/// One span of a part.
-pub(super) struct Read {
-    pub(super) file: SpanFile,
-    span: Span,
-    /// Where its aligned range lies in the part's memory.
-    at: usize,
-    /// Bytes that alignment adds in front.
-    skip: usize,
-    result: Option<Result<(), i32>>,
-}
-
-impl Read {
-    /// What is to be read next: bytes of the part's memory, and their offset in the file.
-    pub(super) fn rest(&self) -> (Range<usize>, u64) {
-        let (range, offset) = self.span.rest();
-        (self.at + range.start..self.at + range.end, offset)
-    }
-}
-
-/// The spans of a read that one member answers.
-pub(super) struct Part {
-    /// The member; none for a title whole on one.
-    pub(super) member: Option<u16>,
-    pub(super) reads: Vec<Read>,
-    memory: Option<Memory>,
-    left: usize,
-    /// Counts what comes, wherever the part is.
-    arrivals: Arc<AtomicU32>,
-}
-
-impl Part {
-    /// Where read number `index` goes on: memory, its number among those that the kernel knows, offset in the file.
-    pub(super) fn rest(&mut self, index: usize) -> (&mut [u8], Option<u16>, u64) {
-        let (range, offset) = self.reads[index].rest();
-        match &mut self.memory {
-            Some(memory) => (&mut memory.buf[range], memory.registered, offset),
-            None => (&mut [], None, offset),
-        }
-    }
-
-    /// The same for the kernel, by address and length: it may be writing to other reads of this part, so nobody may have a slice
-    /// that holds them.
-    pub(super) fn target(&mut self, index: usize) -> (*mut u8, usize, Option<u16>, u64) {
-        let (range, offset) = self.reads[index].rest();
-        match &mut self.memory {
-            Some(memory) => {
-                (memory.buf.base().wrapping_add(range.start), range.len(), memory.registered, offset)
-            }
-            None => (std::ptr::dangling_mut(), 0, None, offset),
-        }
-    }
-
-    /// Notes what a call for [`Part::rest`] has brought. `true`: the rest is to be asked for.
-    pub(super) fn arrived(&mut self, index: usize, result: i32) -> bool {
-        self.arrivals.fetch_add(1, Ordering::Relaxed);
-        let read = &mut self.reads[index];
-        let result = match read.span.arrived(result) {
-            Step::Again => return true,
-            Step::Done => Ok(()),
-            Step::Failed(errno) => Err(errno),
-        };
-        if read.result.replace(result).is_none() {
-            self.left -= 1;
-        }
-        false
-    }
-
-    /// Whether all its reads have ended.
-    pub(super) fn has_ended(&self) -> bool {
-        self.left == 0
-    }
-
-    fn fail(&mut self, errno: i32) {
-        self.reads.iter_mut().for_each(|read| read.result = Some(Err(errno)));
-        self.left = 0;
-    }
-
-    fn result(&self, index: usize) -> SpanResult<'_> {
-        let read = &self.reads[index];
-        match (read.result, &self.memory) {
-            (Some(Ok(())), Some(memory)) => Ok(&memory.buf[read.at + read.skip..read.at + read.span.need]),
-            (Some(Err(errno)), _) => Err(errno),
-            _ => Err(libc::ETIMEDOUT),
-        }
-    }
-
-    fn bytes(&self) -> usize {
-        self.memory.as_ref().map_or(0, |memory| memory.buf.len())
-    }
-}
 
 /// A part's number.
 pub(super) type PartId = usize;
 
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-enum Owner {
-    Nobody,
-    Place(usize),
-    Aside { bytes: usize },
-}
-
 struct Slot {
-    owner: Owner,
+    /// The places whose orders it serves and that have not given it up.
+    owners: Vec<usize>,
+    /// Nobody waits for it any more.
+    aside: bool,
     member: Option<u16>,
     /// When it was begun, as far as is known.
     begun: Option<Instant>,
@@ -136,9 +40,9 @@ struct Slot {
 
 impl Slot {
     fn free() -> Self {
-        let (owner, member, begun, ended, bytes, part) = (Owner::Nobody, None, None, true, 0, None);
-        let (arrivals, arrived, arrived_at) = (Arc::default(), 0, None);
-        Self { owner, member, begun, arrivals, arrived, arrived_at, ended, bytes, part }
+        let (owners, aside, member, begun, ended) = (Vec::new(), false, None, None, true);
+        let (bytes, part, arrivals, arrived, arrived_at) = (0, None, Arc::default(), 0, None);
+        Self { owners, aside, member, begun, arrivals, arrived, arrived_at, ended, bytes, part }
     }
 
     /// When something came of it last, or it was begun; as far as has been seen.
@@ -177,70 +81,47 @@ impl Parts {
         Self { slots: Vec::new(), free: Vec::new(), seats, staging, done, late, aside_bytes: 0 }
     }
 
-    /// Divides an order into parts; gives those that are to be read. What no memory can be had for has failed.
-    pub(super) fn begin(&mut self, place: usize, order: &Order) -> Vec<PartId> {
-        assert!(self.seats[place].left == 0, "a read is begun only in a free place");
-        self.clear(place);
+    /// Divides orders into parts, each of which may serve several of them; gives those that are to be read. What no memory can be
+    /// had for has failed.
+    pub(super) fn begin(&mut self, batch: &[(usize, &Order)]) -> Vec<PartId> {
         let mut members: Vec<Option<u16>> = Vec::new();
-        for span in &order.spans {
-            if !members.contains(&span.member) {
-                members.push(span.member);
-            }
-        }
-        let mut seat = std::mem::take(&mut self.seats[place]);
-        seat.spans.resize(order.spans.len(), (0, 0));
-        let mut begun = Vec::with_capacity(members.len());
-        for (number, &member) in members.iter().enumerate() {
-            let id = self.free_slot();
-            let (part, error) =
-                self.part(order, member, number == 0, |span, index| seat.spans[span] = (id, index));
-            let bytes = part.bytes();
-            let arrivals = Arc::clone(&part.arrivals);
-            let (owner, ended) = (Owner::Place(place), error.is_some());
-            self.slots[id] = Slot { owner, member, ended, bytes, arrivals, part: Some(part), ..Slot::free() };
-            seat.parts.push(id);
-            match error {
-                Some(_) => {}
-                None => {
-                    seat.left += 1;
-                    begun.push(id);
+        for &(place, order) in batch {
+            assert!(self.seats[place].left == 0, "a read is begun only in a free place");
+            self.clear(place);
+            self.seats[place].spans.resize(order.spans.len(), (0, 0));
+            for span in &order.spans {
+                if !members.contains(&span.member) {
+                    members.push(span.member);
                 }
             }
         }
-        if seat.left == 0 {
-            self.done.push_back(place);
+        let mut begun = Vec::with_capacity(members.len());
+        for (number, &member) in members.iter().enumerate() {
+            let id = self.free_slot();
+            let plan = Plan::new(batch, member);
+            for (index, &(place, span)) in plan.spans.iter().enumerate() {
+                let seat = &mut self.seats[place];
+                seat.spans[span] = (id, index);
+                if seat.parts.last() != Some(&id) {
+                    seat.parts.push(id);
+                }
+            }
+            let owners = plan.places();
+            let (part, ended) = match self.staging.take(plan.bytes(), number == 0) {
+                Ok(memory) => (Part::new(member, plan, Ok(memory)), false),
+                Err(error) => (Part::new(member, plan, Err(error.raw_os_error())), true),
+            };
+            if !ended {
+                owners.iter().for_each(|&place| self.seats[place].left += 1);
+                begun.push(id);
+            }
+            let (bytes, arrivals) = (part.bytes(), part.arrivals());
+            self.slots[id] =
+                Slot { owners, member, ended, bytes, arrivals, part: Some(part), ..Slot::free() };
         }
-        self.seats[place] = seat;
+        let is_over = |&&(place, _): &&(usize, &Order)| self.seats[place].left == 0;
+        self.done.extend(batch.iter().filter(is_over).map(|&(place, _)| place));
         begun
-    }
-
-    /// The part of an order that `member` answers.
-    fn part(
-        &mut self,
-        order: &Order,
-        member: Option<u16>,
-        home: bool,
-        mut note: impl FnMut(usize, usize),
-    ) -> (Part, Option<io::Error>) {
-        let (mut reads, mut at) = (Vec::new(), 0);
-        for (number, order) in order.spans.iter().enumerate().filter(|(_, span)| span.member == member) {
-            let span = Span::covering(&order.bytes);
-            let skip = (order.bytes.start - span.offset) as usize;
-            note(number, reads.len());
-            reads.push(Read { file: order.file.clone(), at, skip, result: None, span });
-            at += reads.last().map_or(0, |read| read.span.ask);
-        }
-        let left = reads.len();
-        match self.staging.take(at, home) {
-            Ok(memory) => {
-                (Part { member, reads, memory: Some(memory), left, arrivals: Arc::default() }, None)
-            }
-            Err(error) => {
-                let mut part = Part { member, reads, memory: None, left, arrivals: Arc::default() };
-                part.fail(error.raw_os_error().unwrap_or(libc::ENOMEM));
-                (part, Some(error))
-            }
-        }
     }
 
     fn free_slot(&mut self) -> PartId {
@@ -253,7 +134,11 @@ impl Parts {
     fn clear(&mut self, place: usize) {
         let mut seat = std::mem::take(&mut self.seats[place]);
         for id in seat.parts.drain(..) {
-            self.release(id);
+            let slot = &mut self.slots[id];
+            slot.owners.retain(|&owner| owner != place);
+            if slot.owners.is_empty() {
+                self.release(id);
+            }
         }
         seat.spans.clear();
         self.seats[place] = seat;
@@ -261,8 +146,8 @@ impl Parts {
 
     fn release(&mut self, id: PartId) {
         let slot = &mut self.slots[id];
-        slot.owner = Owner::Nobody;
-        if let Some(memory) = slot.part.take().and_then(|part| part.memory) {
+        (slot.aside, slot.ended) = (false, true);
+        if let Some(memory) = slot.part.take().and_then(Part::into_memory) {
             self.staging.give(memory);
         }
         self.free.push(id);
@@ -280,7 +165,7 @@ impl Parts {
 
     /// A thread has ended a part. `true`: it was aside.
     pub(super) fn bring_back(&mut self, id: PartId, part: Part) -> bool {
-        let aside = matches!(self.slots[id].owner, Owner::Aside { .. });
+        let aside = self.slots[id].aside;
         self.slots[id].part = Some(part);
         self.ended(id);
         aside
@@ -290,20 +175,17 @@ impl Parts {
     pub(super) fn ended(&mut self, id: PartId) {
         let slot = &mut self.slots[id];
         slot.ended = true;
-        match slot.owner {
-            Owner::Nobody => {}
-            Owner::Place(place) => {
-                let seat = &mut self.seats[place];
-                seat.left -= 1;
-                if seat.left == 0 {
-                    self.done.push_back(place);
-                }
+        for &place in &slot.owners {
+            let seat = &mut self.seats[place];
+            seat.left -= 1;
+            if seat.left == 0 {
+                self.done.push_back(place);
             }
-            Owner::Aside { bytes } => {
-                self.aside_bytes -= bytes;
-                self.late.extend(slot.member.map(|member| Owed { member, number: id }));
-                self.release(id);
-            }
+        }
+        if slot.aside {
+            self.aside_bytes -= slot.bytes;
+            self.late.extend(slot.member.map(|member| Owed { member, number: id }));
+            self.release(id);
         }
     }
 
@@ -352,7 +234,8 @@ impl Parts {
         missing
     }
 
-    /// Gives up what is missing at a place: what `taken_back` gives back unread has failed, the rest is put aside.
+    /// Gives up what is missing at a place: what others wait for as well goes on for them; of the rest, what `taken_back` gives back
+    /// unread has failed, and what is being read is put aside.
     pub(super) fn give_up(
         &mut self,
         place: usize,
@@ -366,12 +249,17 @@ impl Parts {
             if slot.ended {
                 return true;
             }
+            if slot.owners.len() > 1 {
+                slot.owners.retain(|&owner| owner != place);
+                return false;
+            }
             if let Some(mut part) = taken_back(id) {
                 part.fail(libc::ETIMEDOUT);
                 (slot.part, slot.ended) = (Some(part), true);
                 return true;
             }
-            slot.owner = Owner::Aside { bytes: slot.bytes };
+            slot.owners.clear();
+            slot.aside = true;
             self.aside_bytes += slot.bytes;
             aside.push(id);
             false
@@ -387,9 +275,7 @@ impl Parts {
             return Vec::new();
         }
         let result = |&(id, index): &(PartId, usize)| match &self.slots[id] {
-            Slot { owner: Owner::Place(owner), part: Some(part), .. } if *owner == place => {
-                part.result(index)
-            }
+            Slot { owners, part: Some(part), .. } if owners.contains(&place) => part.result(index),
             _ => Err(libc::ETIMEDOUT),
         };
         seat.spans.iter().map(result).collect()
@@ -418,7 +304,7 @@ impl Parts {
 
     /// All memory of parts that are here, to keep it from being freed while the kernel may write to it.
     pub(super) fn take_memory(&mut self) -> impl Iterator<Item = Memory> + '_ {
-        self.slots.iter_mut().filter_map(|slot| slot.part.as_mut()?.memory.take())
+        self.slots.iter_mut().filter_map(|slot| slot.part.take()?.into_memory())
     }
 
     #[cfg(test)]

@@ -5,6 +5,7 @@ use millrace_core::limits::SLOW_READ_NS;
 use super::super::order::{MemberView, Role, SpanFile, SpanOrder, bit};
 use super::super::sample::Sample;
 use super::super::source::OpenTitle;
+use super::part::Arrived;
 use super::*;
 use crate::disk::ReadFault;
 
@@ -35,8 +36,9 @@ pub(super) fn order(title: &SampleTitle, extent: u32) -> Order {
 /// Every way of reading that this machine has.
 fn readers_with(places: usize, faults: &ReadFaults) -> Vec<(Box<dyn Reader>, Arc<EventBell>)> {
     let wake = || Arc::new(EventBell::new().unwrap());
-    let with =
-        |backend, wake: Arc<EventBell>| start(backend, places, &wake, faults).map(|reader| (reader, wake));
+    let with = |backend, wake: Arc<EventBell>| {
+        start(backend, (places, places), &wake, faults).map(|reader| (reader, wake))
+    };
     let threads = with(ReadBackend::Threads, wake()).unwrap();
     let uring = with(ReadBackend::Uring, wake());
     if let Err(error) = &uring {
@@ -181,7 +183,14 @@ impl Disks {
                 (Role::Parity { position: member }, start + 400_000..start + 400_001 + number),
             ] {
                 let file = SpanFile::own(Arc::clone(file), false);
-                spans.push(SpanOrder { role, member: Some(member), file, direct: false, bytes });
+                spans.push(SpanOrder {
+                    role,
+                    member: Some(member),
+                    file,
+                    direct: false,
+                    bytes,
+                    joined: false,
+                });
             }
         }
         // The readers put what belongs together together, however it is ordered.
@@ -350,7 +359,7 @@ fn what_is_late_on_order_comes_when_it_should() {
 #[test]
 fn memory_is_given_back() {
     let disks = Disks::new(5);
-    let Ok(mut uring) = uring::Uring::new(2, Arc::new(EventBell::new().unwrap()), ReadFaults::default())
+    let Ok(mut uring) = uring::Uring::new((2, 2), Arc::new(EventBell::new().unwrap()), ReadFaults::default())
     else {
         return eprintln!("no io_uring here: nothing to test");
     };
@@ -373,7 +382,7 @@ fn memory_is_given_back() {
 fn time_counts_from_when_a_read_is_under_way() {
     let disks = Disks::new(2);
     let mut parts = parts::Parts::new(1, staging::Staging::new(1).unwrap());
-    let ids = parts.begin(0, &disks.order(1));
+    let ids = parts.begin(&[(0, &disks.order(1))]);
     let ms = |ms: u64| Instant(ms * 1_000_000);
     let queued = parts.unanswered(ms(900), 0, |_| true);
     assert_eq!((queued.queued, queued.late, queued.news), (queued.members, 0, None));
@@ -381,7 +390,7 @@ fn time_counts_from_when_a_read_is_under_way() {
     let missing = parts.unanswered(ms(1249), 0, |_| true);
     assert_eq!((missing.queued, missing.late, missing.news), (0, 0, Some(ms(1000))));
     // One block of many: it is as late as it was, but it is not dead.
-    assert!(parts.part_mut(ids[0]).unwrap().arrived(1, 4096));
+    assert_eq!(parts.part_mut(ids[0]).unwrap().arrived(1, 4096), Arrived::Again);
     let missing = parts.unanswered(ms(1250), 0, |_| true);
     assert_eq!((missing.late, missing.news), (missing.members, Some(ms(1250))));
     parts.forgive(ms(1300), 40_000_000);
@@ -390,4 +399,145 @@ fn time_counts_from_when_a_read_is_under_way() {
     parts.forgive(ms(1300), 10_000_000_000);
     assert_eq!(parts.unanswered(ms(1549), 0, |_| true).late, 0, "not begun later than now");
     assert_eq!(parts.unanswered(ms(1550), 0, |_| true).late, missing.members);
+}
+
+impl Disks {
+    /// Orders of extents that follow one another: 30,000 bytes of each member's file, and a record that two of them share.
+    fn run(&self, from: u64, extents: u64) -> Vec<Order> {
+        let order = |extent: u64| {
+            let mut spans = Vec::new();
+            for (member, (file, _)) in (0u16..).zip(&self.files) {
+                let start = 5000 + (from + extent) * 30_000;
+                let record = 800_000 + extent / 2 * 4096;
+                for (role, bytes) in [
+                    (Role::Data { position: member }, start..start + 30_000),
+                    (Role::Meta, record..record + 4096),
+                ] {
+                    let file = SpanFile::own(Arc::clone(file), false);
+                    spans.push(SpanOrder {
+                        role,
+                        member: Some(member),
+                        file,
+                        direct: false,
+                        bytes,
+                        joined: false,
+                    });
+                }
+            }
+            Order { spans, ..Order::empty(extent as u32, 0) }
+        };
+        let mut run: Vec<_> = (0..extents).map(order).collect();
+        for next in 1..run.len() {
+            let (before, rest) = run.split_at_mut(next);
+            rest[0].join(&before[next - 1]);
+        }
+        run
+    }
+}
+
+fn begin_run(reader: &mut dyn Reader, run: &[Order]) {
+    let batch: Vec<_> = run.iter().enumerate().collect();
+    reader.begin_run(NOW, &batch);
+}
+
+/// Extents that follow one another are one read of each file, and each place gets its own bytes.
+#[test]
+fn a_run_is_one_read_of_each_file() {
+    let disks = Disks::new(3);
+    let run = disks.run(0, 4);
+    let joined = |order: &Order| order.spans.iter().filter(|span| span.joined).count();
+    assert_eq!(run.iter().map(joined).collect::<Vec<_>>(), [0, 6, 6, 6]);
+    let batch: Vec<_> = run.iter().enumerate().collect();
+    let plan = part::Plan::new(&batch, Some(1));
+    assert_eq!((plan.reads(), plan.places()), (2, vec![0, 1, 2, 3]));
+    for (mut reader, wake) in readers(4) {
+        for round in 0..3 {
+            let run = disks.run(round * 4, 4);
+            begin_run(&mut *reader, &run);
+            let mut done: Vec<_> = (0..4).map(|_| wait_done(&mut *reader, &wake)).collect();
+            done.sort_unstable();
+            assert_eq!(done, [0, 1, 2, 3]);
+            (0..4).for_each(|place| disks.check(&run[place], &reader.results(place), 0, 0));
+            // One of the places goes on by itself while the others keep what they have.
+            reader.begin(NOW, 2, &disks.order(round));
+            assert_eq!(wait_done(&mut *reader, &wake), 2);
+            disks.check(&disks.order(round), &reader.results(2), 0, 0);
+            disks.check(&run[3], &reader.results(3), 0, 0);
+        }
+    }
+}
+
+/// A file that ends within the run: who wants what is there gets it.
+#[test]
+fn who_is_read_together_with_something_bad_does_not_fail() {
+    let disks = Disks::new(3);
+    let path = disks._dir.path().join("1");
+    std::fs::OpenOptions::new().write(true).open(&path).unwrap().set_len(70_000).unwrap();
+    for (mut reader, wake) in readers(4) {
+        let mut run = disks.run(0, 4);
+        for order in &mut run {
+            order.spans.retain(|span| span.role != Role::Meta);
+        }
+        begin_run(&mut *reader, &run);
+        for _ in 0..4 {
+            wait_done(&mut *reader, &wake);
+        }
+        for (place, order) in run.iter().enumerate() {
+            // 65,000 bytes are two of them.
+            let failed = if place < 2 { 0 } else { bit(1) };
+            disks.check(order, &reader.results(place), failed, libc::ENODATA);
+        }
+    }
+}
+
+/// A place that gives up a read that others wait for has put nothing aside; the last one has.
+#[test]
+fn a_read_for_many_is_put_aside_by_the_last() {
+    let disks = Disks::new(3);
+    let faults = ReadFaults::settable();
+    for (mut reader, wake) in readers_with(3, &faults) {
+        faults.set(1, ReadFault::Hang);
+        let run = disks.run(0, 3);
+        begin_run(&mut *reader, &run);
+        wait_for(&mut *reader, &wake, |reader| {
+            let missing = reader.unanswered(NOW, 2);
+            (missing.queued == 0 && missing.members == bit(1)).then_some(())
+        });
+        assert_eq!((reader.give_up(0), reader.give_up(2)), (vec![], vec![]), "{}", reader.name());
+        assert_eq!((reader.aside_bytes(), reader.unanswered(NOW, 1).members), (0, bit(1)));
+        for place in [0, 2] {
+            disks.check(&run[place], &reader.results(place), bit(1), libc::ETIMEDOUT);
+        }
+        // What has been given up does not come back to the place.
+        let again = disks.run(3, 1).remove(0);
+        let mut again = Order { spans: again.spans, ..Order::empty(0, 0) };
+        again.spans.retain(|span| span.member != Some(1));
+        reader.begin(NOW, 0, &again);
+        assert_eq!(wait_done(&mut *reader, &wake), 0);
+        let owed = reader.give_up(1);
+        assert_eq!(owed.iter().map(|owed| owed.member).collect::<Vec<_>>(), [1]);
+        disks.check(&run[1], &reader.results(1), bit(1), libc::ETIMEDOUT);
+        assert!(reader.aside_bytes() > 0);
+        faults.set(1, ReadFault::None);
+        assert_eq!(wait_for(&mut *reader, &wake, |reader| reader.next_late()), owed[0]);
+        assert_eq!((reader.aside_bytes(), reader.next_done()), (0, None));
+        disks.check(&again, &reader.results(0), 0, 0);
+    }
+}
+
+/// If the last place takes the read as it has come, nothing is owed to those who did not wait.
+#[test]
+fn a_read_that_some_gave_up_comes_for_the_others() {
+    let disks = Disks::new(2);
+    let faults = ReadFaults::settable();
+    for (mut reader, wake) in readers_with(2, &faults) {
+        faults.set(1, ReadFault::Hang);
+        let run = disks.run(0, 2);
+        begin_run(&mut *reader, &run);
+        reader.give_up(0);
+        faults.set(1, ReadFault::None);
+        assert_eq!(wait_done(&mut *reader, &wake), 1);
+        disks.check(&run[1], &reader.results(1), 0, 0);
+        assert_eq!((reader.next_done(), reader.next_late(), reader.aside_bytes()), (None, None, 0));
+    }
 }

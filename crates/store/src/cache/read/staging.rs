@@ -1,9 +1,11 @@
 //! Staging memory: pages that files are read into before an extent is built from them.
 //!
-//! A read of a title on one member uses one *home* buffer; there are as many as there are places, and io_uring knows them
+//! A read of a title on one member uses one *home* buffer; there are as many as reads are usual at once, and io_uring knows them
 //! beforehand. What a read of many members needs besides is kept in sizes of powers of two.
 
 use std::io;
+
+use millrace_core::limits::{EXTENT_BYTES, EXTENTS_PER_READ, MAX_READS_IN_FLIGHT};
 
 use super::super::aligned::AlignedBuf;
 use super::super::crcs::CRCS_STAGING_BYTES;
@@ -16,8 +18,9 @@ pub(super) const HOME_BYTES: usize =
 const SMALLEST_BYTES: usize = 32 * 1024;
 /// Sizes that are kept: up to 2 MiB.
 const SIZES: usize = 7;
-/// Memory that is kept besides the home buffers for the next read: what a few reads of a whole extent with its parity need.
-const KEPT_BYTES: usize = 16 << 20;
+/// Memory that is kept besides the home buffers for the next read: what the extents in flight need that are read together, and sizes
+/// are up to twice that.
+const KEPT_BYTES: usize = 2 * EXTENTS_PER_READ * MAX_READS_IN_FLIGHT * EXTENT_BYTES;
 
 /// Memory for one part of a read.
 pub(super) struct Memory {
@@ -115,7 +118,7 @@ mod tests {
             assert!(again.buf.as_ptr() == at || bytes > 2 << 20);
             staging.give(again);
         }
-        let many: Vec<_> = (0..64).map(|_| staging.take(1 << 20, false).unwrap()).collect();
+        let many: Vec<_> = (0..KEPT_BYTES >> 19).map(|_| staging.take(1 << 20, false).unwrap()).collect();
         many.into_iter().for_each(|memory| staging.give(memory));
         assert!((KEPT_BYTES / 2..=KEPT_BYTES).contains(&staging.kept().1));
     }

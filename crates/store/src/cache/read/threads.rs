@@ -6,17 +6,19 @@
 
 use std::collections::VecDeque;
 use std::io;
+use std::os::unix::fs::FileExt;
 use std::sync::{Arc, Condvar, Mutex, MutexGuard};
 use std::time::Duration;
 
 use millrace_core::time::Instant;
 
 use super::super::order::{Order, SpanResult};
-use super::parts::{Part, PartId, Parts};
+use super::part::{Arrived, Part};
+use super::parts::{PartId, Parts};
 use super::staging::Staging;
 use super::{Owed, Reader, Unanswered};
 use crate::bell::EventBell;
-use crate::disk::ReadFaults;
+use crate::disk::{ReadFault, ReadFaults};
 
 /// Threads: enough to keep a disk's queue filled, few enough not to matter to a small machine.
 const MAX_THREADS: usize = 8;
@@ -68,15 +70,19 @@ pub(super) struct Threads {
 }
 
 impl Threads {
-    /// A pool that can have so many reads under way.
+    /// A pool with so many places, and threads and memory for the reads that are `usual` at once.
     ///
     /// # Errors
     /// When memory or threads are refused.
-    pub(super) fn new(places: usize, wake: Arc<EventBell>, faults: ReadFaults) -> io::Result<Self> {
-        let wanted = places.min(MAX_THREADS);
+    pub(super) fn new(
+        (places, usual): (usize, usize),
+        wake: Arc<EventBell>,
+        faults: ReadFaults,
+    ) -> io::Result<Self> {
+        let wanted = usual.min(MAX_THREADS);
         let queues = Mutex::new(Queues { wanted, ..Queues::default() });
         let shared = Arc::new(Shared { queues, work: Condvar::new(), gone: Condvar::new(), wake, faults });
-        let pool = Self { shared, parts: Parts::new(places, Staging::new(places)?) };
+        let pool = Self { shared, parts: Parts::new(places, Staging::new(usual)?) };
         for number in 0..wanted {
             pool.spawn(number)?;
         }
@@ -112,8 +118,8 @@ impl Reader for Threads {
         "threads"
     }
 
-    fn begin(&mut self, _now: Instant, place: usize, order: &Order) {
-        for id in self.parts.begin(place, order) {
+    fn begin_run(&mut self, _now: Instant, batch: &[(usize, &Order)]) {
+        for id in self.parts.begin(batch) {
             let Some(part) = self.parts.lend(id) else { continue };
             self.shared.lock().todo.push_back(Job { id, part });
             self.shared.work.notify_one();
@@ -194,8 +200,11 @@ impl Drop for Threads {
 
 fn serve(shared: &Shared) {
     while let Some(Job { id, mut part }) = next_job(shared) {
-        for index in 0..part.reads.len() {
+        let mut index = 0;
+        // Those that fail may become more.
+        while index < part.reads.len() {
             read(&mut part, index, &shared.faults);
+            index += 1;
         }
         let mut queues = shared.lock();
         let busy = queues.busy.iter().position(|&member| member == part.member);
@@ -238,15 +247,21 @@ fn next_job(shared: &Shared) -> Option<Job> {
 }
 
 fn read(part: &mut Part, index: usize, faults: &ReadFaults) {
-    let member = part.member.unwrap_or(0);
+    let (member, is_units) = (part.member.unwrap_or(0), part.reads[index].is_units);
     loop {
         let file = part.reads[index].file.clone();
         let (into, _, offset) = part.rest(index);
-        let result = match faults.read_at(member, file.get(), into, offset) {
+        let is_free = !is_units && matches!(faults.of(member), ReadFault::Arm { .. });
+        let read = if is_free {
+            file.get().read_at(into, offset)
+        } else {
+            faults.read_at(member, file.get(), into, offset)
+        };
+        let result = match read {
             Ok(bytes) => i32::try_from(bytes).unwrap_or(i32::MAX),
             Err(error) => -error.raw_os_error().unwrap_or(libc::EIO),
         };
-        if !part.arrived(index, result) {
+        if part.arrived(index, result) != Arrived::Again {
             return;
         }
     }

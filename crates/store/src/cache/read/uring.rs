@@ -14,9 +14,11 @@ use std::time::Duration;
 
 use io_uring::types::{Fd, SubmitArgs, Timespec};
 use io_uring::{IoUring, opcode, squeue};
+use millrace_core::limits::MAX_MEMBERS;
 use millrace_core::time::Instant;
 
 use super::super::order::{MAX_SPANS, Order, SpanResult};
+use super::part::Arrived;
 use super::parts::{PartId, Parts};
 use super::staging::Staging;
 use super::{Owed, Reader, Unanswered};
@@ -25,8 +27,8 @@ use crate::disk::{ReadFault, ReadFaults};
 
 /// `user_data` of the poll on the manager's eventfd; reads have `MAX_SPANS * part + number`.
 const WAKE: u64 = u64::MAX;
-/// Entries of the ring for each place. Reads of many members may have more: they wait for room.
-const ENTRIES_PER_PLACE: usize = 3;
+/// Entries of the ring for each read. Those of many members may need more: they wait for room.
+const ENTRIES_PER_READ: usize = 3;
 /// After the kernel has refused to take or wait for anything (out of memory), it is asked again after this time.
 const REFUSED: Duration = Duration::from_millis(5);
 /// When the reader is dropped, it waits so often and so long for a read in flight to end.
@@ -41,7 +43,8 @@ struct Held {
     index: usize,
     /// For so long; none: until the fault is another.
     ns: Option<u64>,
-    since: Option<Instant>,
+    /// As long as its turn has not come: nobody knows.
+    until: Option<Instant>,
 }
 
 /// The ring and the staging memory it reads into.
@@ -58,17 +61,23 @@ pub(super) struct Uring {
     wake_watched: bool,
     faults: ReadFaults,
     held: Vec<Held>,
+    /// When the members' arms are free ([`ReadFault::Arm`]).
+    arms: [Instant; MAX_MEMBERS],
     /// Results that come from no kernel.
     made_up: VecDeque<(u64, i32)>,
 }
 
 impl Uring {
-    /// A ring that can have so many reads in flight. Has to be used by the thread that calls this.
+    /// A ring with so many places, and room for the reads that are `usual` at once. Has to be used by the thread that calls this.
     ///
     /// # Errors
     /// When the kernel has no io_uring, or an old one (before 5.11), or does not allow it, or memory is refused.
-    pub(super) fn new(places: usize, wake: Arc<EventBell>, faults: ReadFaults) -> io::Result<Self> {
-        let entries = (ENTRIES_PER_PLACE * places + 1).next_power_of_two() as u32;
+    pub(super) fn new(
+        (places, usual): (usize, usize),
+        wake: Arc<EventBell>,
+        faults: ReadFaults,
+    ) -> io::Result<Self> {
+        let entries = (ENTRIES_PER_READ * usual + 1).next_power_of_two() as u32;
         // One issuer and completions only when asked for: no interrupts of this thread (Linux 6.1).
         let modern = IoUring::builder().setup_single_issuer().setup_defer_taskrun().build(entries);
         let ring = modern.or_else(|_| IoUring::new(entries))?;
@@ -79,26 +88,31 @@ impl Uring {
         // for each processor: as many reads of one disk that hangs would hold up those of all others. An old kernel (before
         // 5.15) keeps its own number.
         let _ = ring.submitter().register_iowq_max_workers(&mut [entries, 0]);
-        let mut staging = Staging::new(places)?;
+        let mut staging = Staging::new(usual)?;
         register(&ring, &mut staging);
         let parts = Parts::new(places, staging);
         let (unsent, fresh, made_up, held) = (VecDeque::new(), Vec::new(), VecDeque::new(), Vec::new());
         let (in_flight, wake_watched) = (0, false);
-        Ok(Self { ring, parts, unsent, fresh, in_flight, wake, wake_watched, faults, held, made_up })
+        let arms = [Instant(0); MAX_MEMBERS];
+        Ok(Self { ring, parts, unsent, fresh, in_flight, wake, wake_watched, faults, held, arms, made_up })
     }
 
     /// Asks for what is missing of one read, unless it is to fail or to be late on order.
     fn ask(&mut self, id: PartId, index: usize) {
         if self.faults.is_settable() {
             let Some(part) = self.parts.part_mut(id) else { return };
-            let hold = match self.faults.of(part.member.unwrap_or(0)) {
+            let fault = self.faults.of(part.member.unwrap_or(0));
+            let hold = match fault {
                 ReadFault::Eio => return self.made_up.push_back((number(id, index), -libc::EIO)),
                 ReadFault::Hang => Some(None),
                 ReadFault::SlowNs(ns) => Some(Some(ns)),
-                ReadFault::None | ReadFault::Short | ReadFault::Flip { .. } => None,
+                ReadFault::Arm { .. } if part.reads[index].is_units => {
+                    Some(Some(fault.delay_ns(part.target(index).1)))
+                }
+                ReadFault::None | ReadFault::Short | ReadFault::Flip { .. } | ReadFault::Arm { .. } => None,
             };
             if let Some(ns) = hold {
-                return self.held.push(Held { id, index, ns, since: None });
+                return self.held.push(Held { id, index, ns, until: None });
             }
         }
         self.push(id, index);
@@ -128,10 +142,18 @@ impl Uring {
             let Some(member) = self.parts.part_mut(read.id).map(|part| part.member.unwrap_or(0)) else {
                 return false;
             };
-            let since = *read.since.get_or_insert(now);
-            let stays = match (self.faults.of(member), read.ns) {
+            let fault = self.faults.of(member);
+            let until =
+                *read.until.get_or_insert_with(|| match (fault, self.arms.get_mut(usize::from(member))) {
+                    (ReadFault::Arm { .. }, Some(arm)) => {
+                        *arm = (*arm).max(now).plus_ns(read.ns.unwrap_or(0));
+                        *arm
+                    }
+                    _ => now.plus_ns(read.ns.unwrap_or(0)),
+                });
+            let stays = match (fault, read.ns) {
                 (ReadFault::Hang, None) => true,
-                (ReadFault::SlowNs(_), Some(ns)) => now.ns_since(since) < ns,
+                (ReadFault::SlowNs(_) | ReadFault::Arm { .. }, Some(_)) => now < until,
                 _ => false,
             };
             if !stays {
@@ -229,10 +251,11 @@ impl Uring {
                 Err(error) => -error.raw_os_error().unwrap_or(libc::EIO),
             };
         }
-        if part.arrived(index, result) {
-            self.ask(id, index);
-        } else if part.has_ended() {
-            self.parts.ended(id);
+        match part.arrived(index, result) {
+            Arrived::Again => self.ask(id, index),
+            Arrived::Split(reads) => reads.for_each(|index| self.ask(id, index)),
+            Arrived::Ended if part.has_ended() => self.parts.ended(id),
+            Arrived::Ended => {}
         }
     }
 }
@@ -268,8 +291,8 @@ impl Reader for Uring {
         "io_uring"
     }
 
-    fn begin(&mut self, _now: Instant, place: usize, order: &Order) {
-        for id in self.parts.begin(place, order) {
+    fn begin_run(&mut self, _now: Instant, batch: &[(usize, &Order)]) {
+        for id in self.parts.begin(batch) {
             self.fresh.push(id);
             let reads = self.parts.part_mut(id).map_or(0, |part| part.reads.len());
             (0..reads).for_each(|index| self.ask(id, index));
@@ -280,7 +303,9 @@ impl Reader for Uring {
         let mut limit = limit;
         if !self.held.is_empty() {
             self.let_go(now);
-            limit = Some(limit.unwrap_or(HELD).min(HELD));
+            let next = self.held.iter().filter_map(|read| read.until).min();
+            let next = next.map_or(HELD, |until| Duration::from_nanos(until.ns_since(now)).min(HELD));
+            limit = Some(limit.unwrap_or(next).min(next));
         }
         if !self.made_up.is_empty() || self.parts.has_done() {
             limit = Some(Duration::ZERO);

@@ -4,7 +4,7 @@ use super::*;
 const NOW: Instant = Instant(1);
 
 fn uring(places: usize) -> Option<Uring> {
-    let uring = Uring::new(places, Arc::new(EventBell::new().unwrap()), ReadFaults::default());
+    let uring = Uring::new((places, places), Arc::new(EventBell::new().unwrap()), ReadFaults::default());
     uring.inspect_err(|error| eprintln!("no io_uring here, nothing to test: {error}")).ok()
 }
 

@@ -170,15 +170,14 @@ impl Maker<'_> {
         };
         let (member, direct) = (Some(slot), open.direct);
         let file = SpanFile::own(open.file, open.may_wait);
-        let is_units = matches!(role, Role::Data { .. } | Role::Parity { .. });
-        let piece = match is_units && self.pieces & bit(position) != 0 {
+        let piece = match role.is_units() && self.pieces & bit(position) != 0 {
             true => DEFAULT_PACKET_BYTES as u64,
             false => bytes.end - bytes.start,
         };
         // Units are whole packets, but for the title's last.
         for start in bytes.clone().step_by(piece as usize) {
             let (file, bytes) = (file.clone(), start..(start + piece).min(bytes.end));
-            self.order.spans.push(SpanOrder { role, member, file, direct, bytes });
+            self.order.spans.push(SpanOrder { role, member, file, direct, bytes, joined: false });
         }
         true
     }
@@ -407,7 +406,7 @@ pub(in crate::cache) fn plain(
     let spans = pieces.into_iter().filter(|(_, bytes, _)| !bytes.is_empty());
     let spans = spans.map(|(role, bytes, direct)| {
         let file = SpanFile::of_title(Arc::clone(title), role);
-        SpanOrder { role, member: None, file, direct, bytes }
+        SpanOrder { role, member: None, file, direct, bytes, joined: false }
     });
     Ok(Order { thorough, spans: spans.collect(), ..Order::empty(extent, spare) })
 }

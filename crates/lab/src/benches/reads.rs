@@ -1,0 +1,224 @@
+//! What disks are asked for at a time, and what comes of it: volumes of more and more members whose disks have one arm each.
+
+use std::path::PathBuf;
+use std::sync::Arc;
+use std::time::{Duration, Instant as StdInstant};
+
+use anyhow::{Context, anyhow, ensure};
+use millrace_core::ids::{StreamId, TitleId, TitleRef};
+use millrace_core::limits::{DEFAULT_PACKET_BYTES, EXTENT_BYTES, MEMBER_READ_BYTES};
+use millrace_core::pool::{ExtentArena, HeapRegion};
+use millrace_core::seam::{Clock, Doorbell, Want};
+use millrace_offload::clock::MonotonicClock;
+use millrace_store::cache::{Cache, CacheConfig, CacheHandle, ReadBackend};
+use millrace_store::disk::{ReadFault, ReadFaults};
+use millrace_store::format::superblock::Geometry;
+use millrace_store::ingest::{IngestOptions, ingest};
+use millrace_store::volume::Volume;
+
+use super::ingest::{make_film, tempdir};
+use crate::frame::{
+    Axis, Bench, Need, NoiseMeter, Options, Plot, PlotKind, Point, Promise, Report, Row, percentile,
+};
+
+/// The benchmark.
+pub(super) const BENCH: Bench = Bench {
+    name: "reads",
+    shows: "bytes a second from 1 to 32 disks that seek, extents read by themselves and together: bytes of a read, reads of a disk",
+    not_for: "real disks: the volume lies in memory, and each read of media is held up as by an arm that seeks for 8 ms and reads 150 MB/s",
+    options: &["streams", "duration"],
+    targets: &["reads-bytes", "reads-rate-14", "reads-rate-32", "reads-rate-4"],
+    needs: &[Need::Program("ffmpeg", "apt-get install ffmpeg")],
+    run,
+};
+
+const SEEK_NS: u64 = 8_000_000;
+const BYTES_PER_S: u64 = 150_000_000;
+const RATE_KBPS: u64 = 8_000;
+/// Members, and how many of them may be lost.
+const VOLUMES: [(usize, usize); 7] = [(1, 0), (2, 1), (4, 1), (5, 1), (8, 2), (14, 2), (32, 4)];
+/// Memory of the cache, in extents: a fifth of the title, and twice what is read ahead for all viewers.
+const CACHE_EXTENTS: usize = 512;
+/// From so many members on an extent is less than [`MEMBER_READ_BYTES`] of each.
+const FIRST_SPLIT: usize = 5;
+
+/// How extents are read: by themselves, as they would be without [`CacheConfig::read_bytes`], or together.
+const WAYS: [(&str, usize); 2] = [("each extent by itself", 0), ("extents together", MEMBER_READ_BYTES)];
+
+#[derive(Clone, Copy)]
+struct Figures {
+    mb_per_s: f64,
+    read_bytes: f64,
+    reads_per_s: f64,
+}
+
+fn run(options: &Options) -> anyhow::Result<Report> {
+    let dir = tempdir(options)?;
+    let tiny = options.tiny;
+    let (secs, loops, rounds, slot_ms) = match (tiny, options.quick) {
+        (true, _) => (2, 3, 1, 200),
+        (false, quick) => (20, 29, if quick { 1 } else { 3 }, options.duration_s.unwrap_or(2) * 1000),
+    };
+    let volumes = if tiny { &VOLUMES[3..4] } else { &VOLUMES[..] };
+    options.say("making a film");
+    let film = make_film(&dir.0, RATE_KBPS, secs, loops)?;
+    let streams = options.streams.unwrap_or(16);
+    let (mut report, mut meter) = (Report::new("reads"), NoiseMeter::start());
+    let mut plots = vec![Vec::new(); WAYS.len()];
+    let mut least_bytes = f64::MAX;
+    for &(members, lost) in volumes {
+        options.say(&format!("{members} members"));
+        let (volume, title) = make_volume(&dir.0, &film, (members, lost), options)?;
+        let mut seen = vec![Vec::new(); WAYS.len()];
+        for round in 0..rounds {
+            for step in 0..WAYS.len() {
+                options.go_on()?;
+                meter.look();
+                let way = (round + step) % WAYS.len();
+                let duration = Duration::from_millis(slot_ms);
+                seen[way].push(watch(&volume, title, (WAYS[way].1, streams, members), duration)?);
+            }
+        }
+        let middle = |way: usize, of: fn(&Figures) -> f64| {
+            percentile(&mut seen[way].iter().map(of).collect::<Vec<_>>(), 50.0)
+        };
+        for (way, (name, _)) in WAYS.iter().enumerate() {
+            let label = format!("{members} members, {lost} may be lost: {name}");
+            let rate = middle(way, |figures| figures.mb_per_s);
+            meter.repeated(&label, &seen[way].iter().map(|figures| figures.mb_per_s).collect::<Vec<_>>());
+            plots[way].push(Point::bar(members.to_string(), rate));
+            report.rows.push(
+                Row::new(label)
+                    .with("rate", rate, "MB/s")
+                    .with("a read", middle(way, |figures| figures.read_bytes) / 1024.0, "KiB")
+                    .with("reads of a member", middle(way, |figures| figures.reads_per_s), "1/s"),
+            );
+        }
+        let mut ratios: Vec<f64> =
+            seen[1].iter().zip(&seen[0]).map(|(after, before)| after.mb_per_s / before.mb_per_s).collect();
+        let ratio = percentile(&mut ratios, 50.0);
+        if members >= FIRST_SPLIT {
+            least_bytes = least_bytes.min(middle(1, |figures| figures.read_bytes));
+        }
+        // More than one extent is read together only where there are that many members; with fewer nothing may change.
+        let bound = match members {
+            4 => 0.95,
+            14 => 1.3,
+            32 => 2.0,
+            _ => continue,
+        };
+        report.promises.push(Promise::at_least(
+            &format!("reads-rate-{members}"),
+            ratio,
+            bound,
+            "times the rate",
+        ));
+    }
+    if least_bytes < f64::MAX {
+        let bound = MEMBER_READ_BYTES as f64 * 0.9 / 1024.0;
+        report.promises.push(Promise::at_least("reads-bytes", least_bytes / 1024.0, bound, "KiB"));
+    }
+    let (x, y) = (Axis::new("members", ""), Axis::new("rate", "MB/s"));
+    let plot = Plot::new(PlotKind::Bars, "Disks that seek for 8 ms", x, y);
+    report
+        .plots
+        .push(WAYS.iter().zip(plots).fold(plot, |plot, ((name, _), points)| plot.with(*name, points)));
+    report.noise = Some(meter.finish());
+    Ok(report)
+}
+
+/// A folder for a volume that goes with it.
+struct Members {
+    volume: Volume,
+    dirs: Vec<PathBuf>,
+}
+
+impl Drop for Members {
+    fn drop(&mut self) {
+        for dir in &self.dirs {
+            let _ = std::fs::remove_dir_all(dir);
+        }
+    }
+}
+
+fn make_volume(
+    dir: &std::path::Path,
+    film: &std::path::Path,
+    (members, lost): (usize, usize),
+    options: &Options,
+) -> anyhow::Result<(Members, TitleId)> {
+    let dirs: Vec<_> = (0..members).map(|member| dir.join(format!("{members}-{member}"))).collect();
+    let volume = if members == 1 {
+        Volume::open_or_create(&dirs[0])?
+    } else {
+        let geometry = Geometry::choose(members, lost, 0).map_err(|error| anyhow!(error))?;
+        Volume::create(&dirs, geometry).with_context(|| format!("a volume of {members} members"))?
+    };
+    let volume = Members { volume, dirs };
+    let ingest_options = IngestOptions { cancel: Arc::clone(&options.cancel), ..IngestOptions::default() };
+    let title = ingest(&volume.volume, film, &ingest_options, &mut |_| ())?;
+    Ok((volume, title.id))
+}
+
+struct NoBell;
+
+impl Doorbell for NoBell {
+    fn ring(&self) {}
+}
+
+/// Viewers at places far from one another take what they can get for a while.
+fn watch(
+    volume: &Members,
+    id: TitleId,
+    (read_bytes, streams, members): (usize, usize, usize),
+    duration: Duration,
+) -> anyhow::Result<Figures> {
+    let faults = ReadFaults::settable();
+    let config = CacheConfig { read_bytes, backend: ReadBackend::Auto, ..CacheConfig::default() };
+    let arena = ExtentArena::new(Box::new(HeapRegion::new(CACHE_EXTENTS)));
+    let bells = vec![Arc::new(NoBell) as Arc<dyn Doorbell>];
+    let (cache, mut handles) =
+        Cache::start_with_faults(config, arena, Arc::new(MonotonicClock), bells, faults.clone())?;
+    let handle = handles.first_mut().context("a cache with one engine")?;
+    let title = cache.open_title(volume.volume.open_title(id, DEFAULT_PACKET_BYTES)?)?;
+    let bytes = volume.volume.open_title(id, DEFAULT_PACKET_BYTES)?.info.bytes;
+    let extents = u32::try_from(bytes / EXTENT_BYTES as u64).context("a shorter film")?;
+    let arm = ReadFault::Arm { seek_ns: SEEK_NS, bytes_per_s: BYTES_PER_S };
+    faults.set_all(&(0..members as u16).map(|member| (member, arm)).collect::<Vec<_>>());
+    let mut next: Vec<u32> = (0..streams as u32).map(|stream| stream * (extents / streams as u32)).collect();
+    for (stream, &extent) in (0..).zip(&next) {
+        want(handle, title, (stream, extent));
+    }
+    let (begun, mut granted) = (StdInstant::now(), 0_u64);
+    while begun.elapsed() < duration {
+        let Some(grant) = handle.poll() else {
+            std::thread::sleep(Duration::from_micros(200));
+            continue;
+        };
+        let lease = grant.lease.map_err(|failure| anyhow!("extent {}: {failure}", grant.extent))?;
+        granted += lease.bytes().len() as u64;
+        let stream = grant.stream.index;
+        let place = &mut next[stream as usize];
+        *place = (*place + 1) % extents;
+        want(handle, title, (stream, *place));
+    }
+    let (took_s, stats) = (begun.elapsed().as_secs_f64(), cache.stats());
+    let reports = cache.members();
+    let (reads, read_bytes) = match reports.len() {
+        0 => (stats.reads, stats.bytes_read),
+        _ => reports.iter().fold((0, 0), |all, one| (all.0 + one.unit_reads, all.1 + one.unit_bytes)),
+    };
+    ensure!(reads > 0 && granted > 0, "nothing was read in {took_s:.1} s");
+    Ok(Figures {
+        mb_per_s: granted as f64 / 1e6 / took_s,
+        read_bytes: read_bytes as f64 / reads as f64,
+        reads_per_s: reads as f64 / took_s / members as f64,
+    })
+}
+
+/// Wants an extent at once.
+fn want(handle: &mut CacheHandle, title: TitleRef, (stream, extent): (u32, u32)) {
+    let stream = StreamId { index: stream, generation: 0 };
+    // The ring has room for all of them: each has one want.
+    handle.want(&Want { stream, title, extent, by: MonotonicClock.now(), spare: 0 });
+}

@@ -1,0 +1,244 @@
+//! What one member is asked for at a time: its reads, the memory they go to, and which spans of which orders they serve.
+//!
+//! Spans that follow one another in a file are one read ([`SpanOrder::joined`]): a disk is slow to begin a read, not to go on with it.
+//! A read of several spans that fails is made again span by span, so that nobody suffers from his neighbour's bad sector.
+
+use std::ops::Range;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicU32, Ordering};
+
+use super::super::order::{Order, SpanFile, SpanOrder, SpanResult};
+use super::span::{Span, Step};
+use super::staging::Memory;
+
+/// What a member is to read for some orders.
+pub(super) struct Plan<'a> {
+    /// Spans, each with the number of its read.
+    wanted: Vec<(usize, &'a SpanOrder)>,
+    /// Ranges of files, each with the first span of it.
+    reads: Vec<(&'a SpanOrder, Range<u64>)>,
+    /// Of each of the spans: its place, and its number in the order there.
+    pub(super) spans: Vec<(usize, usize)>,
+}
+
+impl<'a> Plan<'a> {
+    /// What these orders want of `member`.
+    pub(super) fn new(batch: &[(usize, &'a Order)], member: Option<u16>) -> Self {
+        let mut plan = Self { wanted: Vec::new(), reads: Vec::new(), spans: Vec::new() };
+        for &(place, order) in batch {
+            for (number, span) in order.spans.iter().enumerate().filter(|(_, span)| span.member == member) {
+                plan.spans.push((place, number));
+                plan.add(span);
+            }
+        }
+        plan
+    }
+
+    fn add(&mut self, span: &'a SpanOrder) {
+        let before =
+            if span.joined { self.wanted.iter().rfind(|(_, before)| span.continues(before)) } else { None };
+        let read = match before {
+            Some(&(read, _)) => {
+                let bytes = &mut self.reads[read].1;
+                bytes.end = bytes.end.max(span.bytes.end);
+                read
+            }
+            None => {
+                self.reads.push((span, span.bytes.clone()));
+                self.reads.len() - 1
+            }
+        };
+        self.wanted.push((read, span));
+    }
+
+    /// The places whose orders these are.
+    pub(super) fn places(&self) -> Vec<usize> {
+        let mut places: Vec<_> = self.spans.iter().map(|&(place, _)| place).collect();
+        places.dedup();
+        places
+    }
+
+    /// How many reads.
+    #[cfg(test)]
+    pub(super) fn reads(&self) -> usize {
+        self.reads.len()
+    }
+
+    /// Memory that it takes.
+    pub(super) fn bytes(&self) -> usize {
+        self.reads.iter().map(|(_, bytes)| Span::covering(bytes).ask).sum()
+    }
+}
+
+/// One range of a file.
+pub(super) struct Read {
+    pub(super) file: SpanFile,
+    /// Of media or parity, not of records.
+    pub(super) is_units: bool,
+    span: Span,
+    /// Where it lies in the part's memory.
+    at: usize,
+    result: Option<Result<(), i32>>,
+}
+
+impl Read {
+    /// What is to be read next: bytes of the part's memory, and their offset in the file.
+    fn rest(&self) -> (Range<usize>, u64) {
+        let (range, offset) = self.span.rest();
+        (self.at + range.start..self.at + range.end, offset)
+    }
+}
+
+/// One span of an order.
+struct Wanted {
+    /// The read that brings it.
+    read: usize,
+    bytes: Range<u64>,
+}
+
+/// What became of a read after one system call.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(super) enum Arrived {
+    /// The rest is to be asked for.
+    Again,
+    /// It has ended.
+    Ended,
+    /// It has failed, and these reads are to be made instead.
+    Split(Range<usize>),
+}
+
+/// The spans of some orders that one member answers.
+pub(super) struct Part {
+    /// The member; none for a title whole on one.
+    pub(super) member: Option<u16>,
+    pub(super) reads: Vec<Read>,
+    wanted: Vec<Wanted>,
+    memory: Option<Memory>,
+    left: usize,
+    /// Counts what comes, wherever the part is.
+    arrivals: Arc<AtomicU32>,
+}
+
+impl Part {
+    /// As planned. Without memory it has failed with that `errno`.
+    pub(super) fn new(member: Option<u16>, plan: Plan<'_>, memory: Result<Memory, Option<i32>>) -> Self {
+        let (mut reads, mut at) = (Vec::with_capacity(plan.reads.len()), 0);
+        for (first, bytes) in &plan.reads {
+            let span = Span::covering(bytes);
+            let ask = span.ask;
+            let (file, is_units) = (first.file.clone(), first.role.is_units());
+            reads.push(Read { file, is_units, span, at, result: None });
+            at += ask;
+        }
+        let wanted = plan.wanted.iter().map(|&(read, span)| Wanted { read, bytes: span.bytes.clone() });
+        let (left, error) = (reads.len(), memory.as_ref().err().copied());
+        let (wanted, memory, arrivals) = (wanted.collect(), memory.ok(), Arc::default());
+        let mut part = Self { member, reads, wanted, memory, left, arrivals };
+        if let Some(errno) = error {
+            part.fail(errno.unwrap_or(libc::ENOMEM));
+        }
+        part
+    }
+
+    /// Where read number `index` goes on: memory, its number among those that the kernel knows, offset in the file.
+    pub(super) fn rest(&mut self, index: usize) -> (&mut [u8], Option<u16>, u64) {
+        let (range, offset) = self.reads[index].rest();
+        match &mut self.memory {
+            Some(memory) => (&mut memory.buf[range], memory.registered, offset),
+            None => (&mut [], None, offset),
+        }
+    }
+
+    /// The same for the kernel, by address and length: it may be writing to other reads of this part, so nobody may have a slice
+    /// that holds them.
+    pub(super) fn target(&mut self, index: usize) -> (*mut u8, usize, Option<u16>, u64) {
+        let (range, offset) = self.reads[index].rest();
+        match &mut self.memory {
+            Some(memory) => {
+                (memory.buf.base().wrapping_add(range.start), range.len(), memory.registered, offset)
+            }
+            None => (std::ptr::dangling_mut(), 0, None, offset),
+        }
+    }
+
+    /// Notes what a call for [`Part::rest`] has brought.
+    pub(super) fn arrived(&mut self, index: usize, result: i32) -> Arrived {
+        self.arrivals.fetch_add(1, Ordering::Relaxed);
+        let read = &mut self.reads[index];
+        let result = match read.span.arrived(result) {
+            Step::Again => return Arrived::Again,
+            Step::Done => Ok(()),
+            Step::Failed(errno) => Err(errno),
+        };
+        let first = self.reads.len();
+        if result.is_err() && self.split(index) {
+            return Arrived::Split(first..self.reads.len());
+        }
+        if self.reads[index].result.replace(result).is_none() {
+            self.left -= 1;
+        }
+        Arrived::Ended
+    }
+
+    /// Replaces a read of several spans by one of each, into the same memory. Those may share a page, which each of them fills with
+    /// the same. `false`: it is a read of one.
+    fn split(&mut self, index: usize) -> bool {
+        let (at, offset) = (self.reads[index].at, self.reads[index].span.offset);
+        if self.wanted.iter().filter(|wanted| wanted.read == index).count() < 2 {
+            return false;
+        }
+        for number in 0..self.wanted.len() {
+            if self.wanted[number].read == index {
+                let span = Span::covering(&self.wanted[number].bytes);
+                let at = at + (span.offset - offset) as usize;
+                let Read { file, is_units, .. } = &self.reads[index];
+                let (file, is_units) = (file.clone(), *is_units);
+                self.wanted[number].read = self.reads.len();
+                self.reads.push(Read { file, is_units, span, at, result: None });
+                self.left += 1;
+            }
+        }
+        self.left -= 1;
+        true
+    }
+
+    /// Whether all its reads have ended.
+    pub(super) fn has_ended(&self) -> bool {
+        self.left == 0
+    }
+
+    /// All of it has failed.
+    pub(super) fn fail(&mut self, errno: i32) {
+        self.reads.iter_mut().for_each(|read| read.result = Some(Err(errno)));
+        self.left = 0;
+    }
+
+    /// What has come of span number `index`.
+    pub(super) fn result(&self, index: usize) -> SpanResult<'_> {
+        let Wanted { read, bytes } = &self.wanted[index];
+        let read = &self.reads[*read];
+        match (read.result, &self.memory) {
+            (Some(Ok(())), Some(memory)) => {
+                let at = read.at + (bytes.start - read.span.offset) as usize;
+                Ok(&memory.buf[at..at + (bytes.end - bytes.start) as usize])
+            }
+            (Some(Err(errno)), _) => Err(errno),
+            _ => Err(libc::ETIMEDOUT),
+        }
+    }
+
+    /// Its memory in bytes.
+    pub(super) fn bytes(&self) -> usize {
+        self.memory.as_ref().map_or(0, |memory| memory.buf.len())
+    }
+
+    /// Counts what comes of it.
+    pub(super) fn arrivals(&self) -> Arc<AtomicU32> {
+        Arc::clone(&self.arrivals)
+    }
+
+    /// Its memory, when it is not needed any more.
+    pub(super) fn into_memory(self) -> Option<Memory> {
+        self.memory
+    }
+}
