@@ -65,8 +65,8 @@ pub struct PlaySpec {
     pub from: u32,
     /// Packet before which sending ends; at most the packets of the title. If it is `from`, nothing is sent but BYE.
     pub until: u32,
-    /// When packet `from` leaves, if it has been read by then; otherwise it leaves as soon as it has been read. A moment that has
-    /// passed counts as now.
+    /// When packet `from` leaves, if it has been read by then; otherwise it leaves as soon as it has been read, and the run begins
+    /// then, unless its viewer has FEC. A moment that has passed counts as now.
     pub at: Instant,
     /// RTP sequence number of packet `from`. [`sequence_of`](millrace_core::wire::rtp::sequence_of) `(from)` means the title's shared timeline.
     pub sequence: u16,

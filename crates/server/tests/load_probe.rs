@@ -83,7 +83,9 @@ fn probe_and_sockets_agree_to_the_packet() {
     // Trains of datagrams count as one here.
     assert!(probe.dropped_packets > 100 && probe.seen_packets == probe.dropped_packets, "{report}");
     assert_eq!(probe.missed_packets, 0, "{report}");
-    assert!(report.lateness.max_us > 0 && report.first_packet.max_us > 0, "{report}");
+    // A first packet may be there before the reply has been read.
+    assert!(report.per_stream.iter().all(|stream| stream.first_packet_us.is_some()), "{report}");
+    assert!(report.lateness.max_us > 0, "{report}");
     assert!(
         report.series.iter().any(|sample| sample.packets > 100 && sample.lateness_max_us > 0),
         "{report}"

@@ -5,7 +5,7 @@ mod rtsp_support;
 use millrace_core::ids::StreamId;
 use millrace_offload::command::{FailReason, LeaseFailure, StreamEvent};
 use millrace_server::session::{ConnKey, FecMode, Notice, State};
-use rtsp_support::{Answer, MS, SECOND, World};
+use rtsp_support::{Answer, SECOND, World};
 
 const OFFER: &str = "a=x-millrace-fec:xor,all;xor_port=+2;rs_port=+6;pt=96;L=20;D=4;k=4;m=2;U=20\r\n";
 const XOR: &str = "xor;xor_port=5002;pt=96;L=20;D=4;k=4;m=2;U=20";
@@ -136,12 +136,12 @@ fn it_is_played_paused_sought_and_closed_with_the_film() {
         world.take_log(),
         [
             "reply 200",
-            "play 0..24000 seq 1 in 0ms",
-            "play 0..6000 seq 1 in 200ms",
-            "play 0..6000 seq 1 in 200ms"
+            "play 0..24000 seq 1 in 50ms",
+            "play 0..6000 seq 1 in 250ms",
+            "play 0..6000 seq 1 in 250ms"
         ]
     );
-    world.wait(950 * MS);
+    world.wait(SECOND);
     world.take_log();
 
     assert_eq!(world.ask_session(conn, "PAUSE", &session, "").status, 200);
@@ -151,8 +151,8 @@ fn it_is_played_paused_sought_and_closed_with_the_film() {
     assert_eq!((next / 80, next % 80), (4, 61));
     assert_eq!(world.ask_session(conn, "PLAY", &session, "").status, 200);
     let log = world.take_log();
-    let fec = ["pause".to_owned(), format!("play {}..6000 seq {} in 7ms", 3 * 20 + 16, 3 * 20 + 16 + 1)];
-    assert_eq!(log[1], format!("play {next}..24000 seq {} in 0ms", next + 1));
+    let fec = ["pause".to_owned(), format!("play {}..6000 seq {} in 57ms", 3 * 20 + 16, 3 * 20 + 16 + 1)];
+    assert_eq!(log[1], format!("play {next}..24000 seq {} in 50ms", next + 1));
     assert_eq!(log[2..], [&fec[..], &fec[..]].concat());
 
     // A seek: the title's own numbers, and FEC from there on.
@@ -160,10 +160,10 @@ fn it_is_played_paused_sought_and_closed_with_the_film() {
     assert!(answer.get("rtp-info").contains("seq=4001;"), "{answer:?}");
     let log = world.take_log();
     assert_eq!(log[..3], ["pause", "pause", "pause"]);
-    assert_eq!(log[4], "play 4000..24000 seq 4001 in 0ms");
+    assert_eq!(log[4], "play 4000..24000 seq 4001 in 50ms");
     assert_eq!(
         log[5..],
-        ["pause", "play 1000..6000 seq 1001 in 200ms", "pause", "play 1000..6000 seq 1001 in 200ms"]
+        ["pause", "play 1000..6000 seq 1001 in 250ms", "pause", "play 1000..6000 seq 1001 in 250ms"]
     );
 
     assert_eq!(world.ask_session(conn, "TEARDOWN", &session, "").status, 200);
@@ -179,19 +179,19 @@ fn a_range_has_the_fec_of_whole_columns() {
     world.take_log();
     // Packets 0 to 3999 are rows 0 to 49.
     world.ask_session(conn, "PLAY", &session, "Range: npt=0-10");
-    assert_eq!(world.take_log()[1..], ["play 0..4000 seq 1 in 0ms", "play 0..1000 seq 1 in 200ms"]);
+    assert_eq!(world.take_log()[1..], ["play 0..4000 seq 1 in 50ms", "play 0..1000 seq 1 in 250ms"]);
     world.wait(20 * SECOND);
     // Packets 3200 to 3269: the last row has its first three units and ten packets of the fourth.
     world.ask_session(conn, "PLAY", &session, "Range: npt=8-8.175");
     assert_eq!(
         world.take_log()[1..],
-        ["play 3200..3270 seq 3201 in 0ms", "pause", "play 800..810 seq 801 in 200ms"]
+        ["play 3200..3270 seq 3201 in 50ms", "pause", "play 800..810 seq 801 in 250ms"]
     );
     // The further parities leave five columns earlier: behind the fifth slot there would be some of columns that are cut.
     let (conn, session) = viewer(&mut world, "all");
     world.take_log();
     world.ask_session(conn, "PLAY", &session, "Range: npt=8-8.175");
-    assert_eq!(world.take_log()[2..], ["play 800..810 seq 801 in 200ms", "play 800..805 seq 801 in 200ms"]);
+    assert_eq!(world.take_log()[2..], ["play 800..810 seq 801 in 250ms", "play 800..805 seq 801 in 250ms"]);
 }
 
 #[test]
@@ -199,7 +199,7 @@ fn switching_while_playing() {
     let mut world = World::new();
     let (conn, session) = viewer(&mut world, "all");
     world.ask_session(conn, "PLAY", &session, "");
-    world.wait(950 * MS);
+    world.wait(SECOND);
     world.take_log();
     let set = |world: &mut World, what: &str| {
         let length = what.len() + 5;
@@ -215,13 +215,13 @@ fn switching_while_playing() {
     let log = world.take_log();
     assert_eq!(log[..3], ["pause", "pause", "pause"]);
     assert_eq!(log[4..7], ["close", "close", "close"]);
-    assert_eq!(log[7..], ["open udp 192.0.2.7 5000 5001", "play 381..24000 seq 382 in 0ms"]);
+    assert_eq!(log[7..], ["open udp 192.0.2.7 5000 5001", "play 381..24000 seq 382 in 50ms"]);
     assert_eq!(world.server.sessions(world.now)[0].state, State::Playing);
     assert_eq!(
         (world.server.reserved_rate(), fec_of(&mut world, conn, &session)),
         (4_000_000, "fec: off\r\n".into())
     );
-    world.wait(950 * MS);
+    world.wait(SECOND);
     world.take_log();
 
     // `on` is what SETUP granted. What has been sent without a break is protected: the FEC of the row before goes out too.
@@ -230,9 +230,9 @@ fn switching_while_playing() {
     let log = world.take_log();
     assert_eq!(log[3..5], [format!("open fec 5002 of {COLUMNS}"), format!("open fec 5006 of {COLUMNS}")]);
     assert_eq!(log[5], "open udp 5000 spare 2");
-    assert_eq!(log[6], "play 762..24000 seq 763 in 0ms");
+    assert_eq!(log[6], "play 762..24000 seq 763 in 50ms");
     // Packet 762 is in row 9, at place 42: FEC of row 8 from column 11 on.
-    assert_eq!(log[7..9], ["play 171..6000 seq 172 in 5ms", "play 171..6000 seq 172 in 5ms"]);
+    assert_eq!(log[7..9], ["play 171..6000 seq 172 in 55ms", "play 171..6000 seq 172 in 55ms"]);
     assert_eq!(world.server.reserved_rate(), 6_000_000);
 
     assert_eq!(set(&mut world, "xor").get("x-millrace-fec"), XOR);
@@ -291,7 +291,7 @@ fn requests_that_cross_a_switch() {
         world.settle();
         let log = world.take_log();
         let plays: Vec<_> = log.iter().filter(|line| line.starts_with("play")).collect();
-        let expected: &[&str] = if goes_on { &["play 4000..24000 seq 4001 in 0ms"] } else { &[] };
+        let expected: &[&str] = if goes_on { &["play 4000..24000 seq 4001 in 50ms"] } else { &[] };
         assert_eq!(plays, expected, "{method}");
         assert_eq!(world.answers.get_mut(&conn).unwrap().pop_back().unwrap().status, 200, "{method}");
         if method != "TEARDOWN" {
@@ -357,7 +357,7 @@ fn a_film_plays_without_the_fec_for_which_there_is_no_room_any_more() {
     let play = world.ask_session(conn, "PLAY", &session, "");
     let log = world.take_log();
     assert_eq!(log[..5], ["close", "close", "close", "open udp 192.0.2.7 5000 5001", "reply 200"]);
-    assert_eq!(log[5..], ["play 0..24000 seq 1 in 0ms"]);
+    assert_eq!(log[5..], ["play 0..24000 seq 1 in 50ms"]);
     let reason = "off;reason=\"4Mb/s of 9.5Mb/s in use, 6Mb/s more asked\"";
     assert_eq!((play.status, play.get("x-millrace-fec")), (200, reason));
     assert_eq!(fec_of(&mut world, conn, &session), "fec: off\r\n");
@@ -400,7 +400,7 @@ fn failed_parity_leaves_the_film() {
     let mut world = World::new();
     let (conn, session) = viewer(&mut world, "all");
     world.ask_session(conn, "PLAY", &session, "");
-    world.wait(950 * MS);
+    world.wait(SECOND);
     let companions: Vec<StreamId> = world
         .engine
         .streams
@@ -415,7 +415,7 @@ fn failed_parity_leaves_the_film() {
     }
     world.settle();
     let log = world.take_log();
-    assert_eq!(log.last().unwrap(), "play 381..24000 seq 382 in 0ms", "{log:?}");
+    assert_eq!(log.last().unwrap(), "play 381..24000 seq 382 in 50ms", "{log:?}");
     assert!(log.contains(&"open udp 192.0.2.7 5000 5001".to_owned()));
     assert_eq!((world.server.session_count(), world.server.counters().fec_failed), (1, 1));
     assert_eq!(fec_of(&mut world, conn, &session), "fec: off\r\n");

@@ -33,9 +33,9 @@ impl Engine {
         stream.slots[slot] = Slot::Held;
         if stream.extent == extent {
             let begins = !stream.has(flag::ANCHORED);
-            if begins && !stream.has(flag::QUIET) {
-                // The run begins with its first packet: there is nothing to catch up before that has been read. FEC keeps its
-                // schedule: moved, it would come late for its media from now on.
+            if begins && !stream.has(flag::QUIET) && stream.spare == 0 {
+                // The run begins with its first packet: there is nothing to catch up before that has been read. FEC and media that
+                // has FEC keep their schedules: if one of them were moved, it would come late for the other from now on.
                 stream.pace.at = stream.pace.at.max(now);
             }
             self.schedule(index);

@@ -3,7 +3,7 @@
 //! **Departure times.** Packet `p` of a run that began with packet `from` at the moment `at` departs at
 //! `at + (time(p) - time(from)) * 1000 / scale_permille`, in integer nanoseconds and always from the same anchor, never
 //! from the packet before: rounding does not add up, so there is no drift, after hours neither. `at` is the moment that the
-//! command names or, if that comes later, when the first extent of the run has been read.
+//! command names or, if that comes later and the viewer has no FEC, when the first extent of the run has been read.
 //!
 //! **Bursts.** A burst begins at the departure time of its first packet and takes along all packets that depart within
 //! the next `burst_ns`: no packet leaves late, none earlier than `burst_ns`. Why bursts: a datagram alone costs 900 ns of

@@ -202,9 +202,15 @@ fn a_run_begins_when_its_first_extent_is_there() {
 }
 
 #[test]
-fn fec_keeps_its_schedule_however_late_its_first_extent_is() {
+fn fec_and_its_media_keep_their_schedules_however_late_their_first_extents_are() {
+    for (quiet, spare) in [(true, 0), (false, 1)] {
+        keeps_its_schedule(quiet, spare);
+    }
+}
+
+fn keeps_its_schedule(quiet: bool, spare: u8) {
     let mut world = World::small();
-    world.quiet = true;
+    (world.quiet, world.spare) = (quiet, spare);
     let film = Film::constant(0, 10_000, 8_000_000);
     let stream = world.open(&film, 0, udp(0));
     world.disk.rule = Box::new(|want| (if want.extent == 0 { 500 * MS } else { MS }, Ok(())));

@@ -129,11 +129,13 @@ impl Server {
     }
 
     /// Least time from the reply to the first packet. A player that reads frames from the connection loses what comes right behind
-    /// the reply; and what an engine writes may go out after the packets of another one.
+    /// the reply; what an engine writes may go out after the packets of another one; and with FEC a read that takes a moment must not
+    /// make media come behind its FEC, which keeps its schedule.
     fn reply_gap_ns(&self, key: SessionKey, to: Option<ConnKey>) -> u64 {
-        let is_tcp = self.sessions.get(&key).is_some_and(|session| matches!(session.path, Path::Tcp { .. }));
+        let waits = |session: &Session| matches!(session.path, Path::Tcp { .. }) || session.spare() > 0;
+        let waits = self.sessions.get(&key).is_some_and(waits);
         let attached = to.and_then(|conn| self.conns.get(&conn)).is_some_and(|conn| conn.attached.is_some());
-        if is_tcp || attached { PLAY_DELAY_NS } else { 0 }
+        if waits || attached { PLAY_DELAY_NS } else { 0 }
     }
 
     pub(super) fn pause(&mut self, key: Option<SessionKey>) -> Reply {
