@@ -226,6 +226,14 @@ impl Relay {
         Self { port, counts, stop, threads }
     }
 
+    /// Waits until so many FEC packets have been handed on: the last of them follow the media.
+    fn wait_for_parity(&self, packets: u32) {
+        let begun = Instant::now();
+        while self.counts[2].load(Ordering::Relaxed) < packets && begun.elapsed() < Duration::from_secs(20) {
+            std::thread::sleep(Duration::from_millis(20));
+        }
+    }
+
     /// Dropped, media packets and FEC packets handed on.
     fn finish(self) -> [u32; 3] {
         self.stop.store(true, Ordering::Relaxed);
@@ -386,13 +394,14 @@ fn repairs(members: usize, create: &[&str]) {
     assert_eq!(parameter(granted, "xor_port"), u32::from(relay.port) + 2);
     viewer.ask("PLAY", "", "");
     let played = receiver.played(&stored.film);
+    let rows = packets.div_ceil(matrix.row_packets());
+    let last = packets - (rows - 1) * matrix.row_packets();
+    let columns = (rows - 1) * matrix.unit + last.min(matrix.unit);
+    relay.wait_for_parity(columns);
     viewer.ask("TEARDOWN", "", "");
     let [dropped, media, parity] = relay.finish();
     assert!(dropped > packets / 20, "{dropped} of {packets}");
     assert_whole(&played, &stored.film, dropped);
-    let rows = packets.div_ceil(matrix.row_packets());
-    let last = packets - (rows - 1) * matrix.row_packets();
-    let columns = (rows - 1) * matrix.unit + last.min(matrix.unit);
     assert_eq!((dropped + media, parity), (packets, columns));
 
     assert!(stored.server.interrupt(), "clean shutdown: {:?}", stored.server.log);

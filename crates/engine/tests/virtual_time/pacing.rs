@@ -184,6 +184,7 @@ fn a_run_begins_when_its_first_extent_is_there() {
     // (start after the command, first read takes) in milliseconds
     for (start, read) in [(0, 0), (0, 30), (0, 500), (50, 30), (50, 500)] {
         let mut world = World::small();
+        world.spare = 0;
         let film = Film::constant(0, 10_000, 8_000_000);
         let stream = world.open(&film, 0, udp(0));
         world.disk.rule = Box::new(move |want| (if want.extent == 0 { read * MS } else { MS }, Ok(())));
