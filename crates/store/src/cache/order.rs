@@ -215,10 +215,12 @@ impl Order {
         Self { extent, spare, thorough: false, spans: Vec::new(), absent: 0, left_out: 0 }
     }
 
-    /// Marks what can be read together with the spans of `before`, the extent before this one.
-    pub(super) fn join(&mut self, before: &Self) {
+    /// Marks what can be read together with spans of the extents before this one in its run. A member may have nothing of some of
+    /// them.
+    pub(super) fn join<'a>(&mut self, run: impl Iterator<Item = &'a Self> + Clone) {
         for span in &mut self.spans {
-            span.joined = before.spans.iter().any(|before| span.continues(before));
+            let mut before = run.clone().flat_map(|order| &order.spans);
+            span.joined = before.any(|before| span.continues(before));
         }
     }
 }

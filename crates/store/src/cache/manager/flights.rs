@@ -127,7 +127,7 @@ impl Manager {
                 break;
             };
             let Some(mut flight) = self.make_order(now, place, Flight::new(now, read)) else { break };
-            flight.order.join(&last.order);
+            flight.order.join(run.iter().map(|(_, flight)| &flight.order));
             run.push((place, flight));
         }
         run

@@ -429,7 +429,7 @@ impl Disks {
         let mut run: Vec<_> = (0..extents).map(order).collect();
         for next in 1..run.len() {
             let (before, rest) = run.split_at_mut(next);
-            rest[0].join(&before[next - 1]);
+            rest[0].join(before.iter());
         }
         run
     }
@@ -539,5 +539,35 @@ fn a_read_that_some_gave_up_comes_for_the_others() {
         assert_eq!(wait_done(&mut *reader, &wake), 1);
         disks.check(&run[1], &reader.results(1), 0, 0);
         assert_eq!((reader.next_done(), reader.next_late(), reader.aside_bytes()), (None, None, 0));
+    }
+}
+
+/// A member that has nothing of an extent in the middle of a run has one read all the same.
+#[test]
+fn a_run_goes_on_behind_an_extent_that_a_member_has_nothing_of() {
+    let disks = Disks::new(2);
+    let mut run = disks.run(0, 4);
+    for order in &mut run {
+        order.spans.retain(|span| span.role != Role::Meta);
+    }
+    // What follows lies where that would have been.
+    run[1].spans.retain(|span| span.member != Some(1));
+    for order in &mut run[2..] {
+        for span in order.spans.iter_mut().filter(|span| span.member == Some(1)) {
+            span.bytes = span.bytes.start - 30_000..span.bytes.end - 30_000;
+        }
+    }
+    for next in 1..run.len() {
+        let (before, rest) = run.split_at_mut(next);
+        rest[0].join(before.iter());
+    }
+    let batch: Vec<_> = run.iter().enumerate().collect();
+    assert_eq!([0, 1].map(|member| part::Plan::new(&batch, Some(member)).reads()), [1, 1]);
+    for (mut reader, wake) in readers(4) {
+        begin_run(&mut *reader, &run);
+        for _ in 0..4 {
+            wait_done(&mut *reader, &wake);
+        }
+        (0..4).for_each(|place| disks.check(&run[place], &reader.results(place), 0, 0));
     }
 }
