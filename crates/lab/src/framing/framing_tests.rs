@@ -7,15 +7,10 @@ use proptest::prelude::*;
 
 use super::*;
 
-const LINK: LinkHeader =
-    LinkHeader { destination: [2, 0, 0, 0, 0, 1], source: [2, 0, 0, 0, 0, 2], vlan: None };
-const TAGGED: LinkHeader =
-    LinkHeader { destination: [6, 5, 4, 3, 2, 1], source: [2, 9, 8, 7, 6, 5], vlan: Some(0x123) };
+#[path = "../../../core/src/wire/frame/given.rs"]
+mod given;
 
-fn flow(source: &str, destination: &str) -> Flow {
-    let address = |text: &str| -> std::net::SocketAddr { text.parse().unwrap() };
-    Flow { source: address(source), destination: address(destination), hop_limit: 61, traffic_class: 0xb8 }
-}
+use given::{LINK, RTP, TAGGED, any_flow, any_link, any_payload, flow, flows};
 
 /// The procedures by themselves give the checksum that is in the datagram.
 fn assert_procedures(connection: &Connection, datagram: &Datagram<'_>) {
@@ -49,12 +44,6 @@ fn assert_same(link: &LinkHeader, flow: &Flow, datagram: &Datagram<'_>) {
     assert_eq!(full_fast(&connection, datagram, &mut out), written);
     assert_eq!(all[0].1, out[..written], "full_fast");
 }
-
-fn flows() -> [Flow; 2] {
-    [flow("192.0.2.1:5004", "198.51.100.7:40000"), flow("[2001:db8::1]:5004", "[2001:db8:ff::2]:65535")]
-}
-
-const RTP: [u8; 12] = [0x80, 33, 0xab, 0xcd, 0, 1, 2, 3, 0xde, 0xad, 0xbe, 0xef];
 
 #[test]
 fn every_payload_size_to_9000() {
@@ -135,35 +124,6 @@ fn one_pre_output_serves_many_viewers() {
         assert_eq!(v4(&connection, &datagram, &mut expected), written);
         assert_eq!(out, expected);
     }
-}
-
-fn any_flow() -> impl Strategy<Value = Flow> {
-    let v4 = (any::<[u8; 4]>(), any::<[u8; 4]>()).prop_map(|(a, b)| (a.into(), b.into()));
-    // Addresses that stand for IPv4 ones would not be IPv6 on the wire.
-    let v6 = (any::<[u8; 16]>(), any::<[u8; 16]>()).prop_map(|(mut a, mut b)| {
-        (a[0], b[0]) = (a[0] | 0x20, b[0] | 0x20);
-        (a.into(), b.into())
-    });
-    let ips = prop_oneof![v4, v6];
-    (ips, any::<[u16; 2]>(), any::<[u8; 2]>()).prop_map(
-        |((a, b), [from, to], [hop_limit, traffic_class]): ((std::net::IpAddr, std::net::IpAddr), _, _)| {
-            Flow { source: (a, from).into(), destination: (b, to).into(), hop_limit, traffic_class }
-        },
-    )
-}
-
-fn any_link() -> impl Strategy<Value = LinkHeader> {
-    (any::<[u8; 6]>(), any::<[u8; 6]>(), proptest::option::of(0u16..4096))
-        .prop_map(|(destination, source, vlan)| LinkHeader { destination, source, vlan })
-}
-
-fn any_payload() -> impl Strategy<Value = Vec<u8>> {
-    let extreme = proptest::collection::vec(prop_oneof![Just(0), Just(0xff), any::<u8>()], 1..9000);
-    prop_oneof![
-        proptest::collection::vec(any::<u8>(), 1..9000),
-        extreme,
-        (1usize..9000).prop_map(|n| vec![0; n])
-    ]
 }
 
 proptest! {

@@ -1,19 +1,8 @@
 //! Headers against the definitions of RFC 768, 791, 8200 and 1071, field by field.
 
-use std::net::SocketAddr;
-
+use super::given::{LINK, TAGGED, flow};
 use super::*;
 use crate::wire::checksum::sum16;
-
-pub(super) const LINK: LinkHeader =
-    LinkHeader { destination: [2, 0, 0, 0, 0, 1], source: [2, 0, 0, 0, 0, 2], vlan: None };
-pub(super) const TAGGED: LinkHeader =
-    LinkHeader { destination: [6, 5, 4, 3, 2, 1], source: [2, 9, 8, 7, 6, 5], vlan: Some(0x123) };
-
-pub(super) fn flow(source: &str, destination: &str) -> Flow {
-    let address = |text: &str| -> SocketAddr { text.parse().unwrap() };
-    Flow { source: address(source), destination: address(destination), hop_limit: 61, traffic_class: 0xb8 }
-}
 
 #[test]
 fn an_ipv4_datagram_field_by_field() {

@@ -54,5 +54,7 @@ pub struct Flow {
 }
 
 #[cfg(test)]
+mod given;
+#[cfg(test)]
 #[path = "frame_tests.rs"]
 mod tests;

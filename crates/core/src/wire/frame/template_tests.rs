@@ -5,7 +5,7 @@ use etherparse::{
 };
 use proptest::prelude::*;
 
-use super::super::tests::{LINK, TAGGED, flow};
+use super::super::given::{LINK, RTP, TAGGED, any_flow, any_link, any_payload, flows};
 use super::*;
 use crate::random::SplitMix;
 
@@ -111,12 +111,6 @@ fn frame(link: &LinkHeader, flow: &Flow, datagram: &Datagram<'_>) -> Vec<u8> {
     assert!(is_sound(&headers, datagram.payload, flow));
     headers
 }
-
-fn flows() -> [Flow; 2] {
-    [flow("192.0.2.1:5004", "198.51.100.7:40000"), flow("[2001:db8::1]:5004", "[2001:db8:ff::2]:65535")]
-}
-
-const RTP: [u8; 12] = [0x80, 33, 0xab, 0xcd, 0, 1, 2, 3, 0xde, 0xad, 0xbe, 0xef];
 
 #[test]
 fn every_payload_size_to_9000() {
@@ -253,35 +247,6 @@ fn the_longest_datagram() {
         let datagram = Datagram { rtp: RTP, payload: &longest, payload_sum: 0, ip_id: 0 };
         assert_eq!(frame(&TAGGED, flow, &datagram), oracle(&TAGGED, flow, &datagram));
     }
-}
-
-fn any_flow() -> impl Strategy<Value = Flow> {
-    let v4 = (any::<[u8; 4]>(), any::<[u8; 4]>()).prop_map(|(a, b)| (a.into(), b.into()));
-    // Addresses that stand for IPv4 ones would not be IPv6 on the wire.
-    let v6 = (any::<[u8; 16]>(), any::<[u8; 16]>()).prop_map(|(mut a, mut b)| {
-        (a[0], b[0]) = (a[0] | 0x20, b[0] | 0x20);
-        (a.into(), b.into())
-    });
-    let ips = prop_oneof![v4, v6];
-    (ips, any::<[u16; 2]>(), any::<[u8; 2]>()).prop_map(
-        |((a, b), [from, to], [hop_limit, traffic_class]): ((std::net::IpAddr, std::net::IpAddr), _, _)| {
-            Flow { source: (a, from).into(), destination: (b, to).into(), hop_limit, traffic_class }
-        },
-    )
-}
-
-fn any_link() -> impl Strategy<Value = LinkHeader> {
-    (any::<[u8; 6]>(), any::<[u8; 6]>(), proptest::option::of(0u16..4096))
-        .prop_map(|(destination, source, vlan)| LinkHeader { destination, source, vlan })
-}
-
-fn any_payload() -> impl Strategy<Value = Vec<u8>> {
-    let extreme = proptest::collection::vec(prop_oneof![Just(0), Just(0xff), any::<u8>()], 1..9000);
-    prop_oneof![
-        proptest::collection::vec(any::<u8>(), 1..9000),
-        extreme,
-        (1usize..9000).prop_map(|n| vec![0; n])
-    ]
 }
 
 proptest! {
