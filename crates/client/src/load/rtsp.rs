@@ -86,8 +86,8 @@ pub(super) struct RtspViewer {
     length: Option<MediaTicks>,
     /// PAUSE was answered, and no PLAY since.
     is_paused: bool,
-    /// PLAY was asked for behind a PAUSE.
-    is_resuming: bool,
+    /// It is on its way elsewhere: PAUSE, and PLAY behind it.
+    is_seeking: bool,
     began: Instant,
     /// When connecting or the farewell is given up.
     deadline: Option<Instant>,
@@ -133,7 +133,7 @@ impl RtspViewer {
             probed_beside: None,
             length: None,
             is_paused: false,
-            is_resuming: false,
+            is_seeking: false,
             began: now,
             deadline: Some(now + plan.options.reply_timeout),
             report_at: None,
@@ -336,7 +336,7 @@ impl RtspViewer {
                 }
                 Event::Playing(reply) => self.handle_playing(now, &reply, lent),
                 Event::Paused => {
-                    self.is_paused = !self.is_resuming;
+                    self.is_paused = !self.is_seeking;
                     self.meter.pause();
                     self.probed.iter_mut().for_each(ProbeMeter::pause);
                 }
@@ -350,14 +350,14 @@ impl RtspViewer {
     }
 
     fn handle_playing(&mut self, now: Instant, reply: &PlayReply, lent: &mut Lent<'_>) {
-        if self.is_resuming {
+        if self.is_seeking {
             self.meter.jump();
         }
         self.meter.begin_play(reply, lent.unix_ns, lent.lateness);
         if let Some(probed) = &mut self.probed {
             probed.begin_play(reply, now);
         }
-        (self.is_paused, self.is_resuming) = (false, false);
+        (self.is_paused, self.is_seeking) = (false, false);
         if self.stage == Stage::Starting {
             self.setup_us = Some(now.ns_since(self.began) / 1000);
             self.stage = Stage::Playing;
@@ -534,7 +534,7 @@ impl Viewer for RtspViewer {
             Command::Seek(place) => match self.place(place) {
                 None => false,
                 Some(to) => {
-                    self.is_resuming = true;
+                    self.is_seeking = true;
                     (self.is_paused || self.dialogue.pause(now)) && self.dialogue.play(now, range(to))
                 }
             },

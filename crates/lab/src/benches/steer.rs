@@ -2,7 +2,7 @@
 //! our program at the receiving interface, with a program that passes everything, and with none.
 //!
 //! Each of the three has a pair of hosts of its own, so nothing is attached or taken away while it is measured. A batch is
-//! sent on one host and received to its last byte on the other by the same thread; its time is that of the whole way. The
+//! sent on one host and received to its last byte on the other by the same thread; its time is that of the whole path. The
 //! base is the bare program, since any XDP program makes a veth pair work in another manner than none.
 
 use std::io::{Read, Write};
@@ -53,19 +53,19 @@ const OURS: &str = "steering program";
 const NONE: &str = "no program";
 
 fn run(options: &Options) -> anyhow::Result<Report> {
-    let mut ways = [EgressPath::build(PASSES)?, EgressPath::build(OURS)?, EgressPath::build(NONE)?];
+    let mut rigs = [Rig::build(PASSES)?, Rig::build(OURS)?, Rig::build(NONE)?];
     let mut report = Report::new("steer");
     let (mut noise, mut worst, mut judged) = (Noise::quiet(), 1f64, Vec::new());
     for bytes in DATAGRAM_BYTES {
         let what = format!("UDP, {bytes} bytes");
-        let result = compare(&what, options, &mut ways, |way, slot| way.udp(slot, bytes))?;
+        let result = compare(&what, options, &mut rigs, |rig, slot| rig.udp(slot, bytes))?;
         worst = worst.min(rate(&result)?);
         judged.extend(result.rounds_of_ratio(OURS));
         write_up(&what, "datagram", &result, &mut report);
         noise = noise.and(result.noise);
     }
     report.promises.push(Promise::at_least("steer-udp-rate", worst, RATE_BOUND, "").by_rows(judged));
-    let result = compare("TCP", options, &mut ways, EgressPath::tcp)?;
+    let result = compare("TCP", options, &mut rigs, Rig::tcp)?;
     let tcp = Promise::at_least("steer-tcp-rate", rate(&result)?, RATE_BOUND, "");
     report.promises.push(tcp.by_rows(result.rounds_of_ratio(OURS)));
     write_up("TCP", "KiB", &result, &mut report);
@@ -76,12 +76,12 @@ fn run(options: &Options) -> anyhow::Result<Report> {
 fn compare(
     what: &str,
     options: &Options,
-    ways: &mut [EgressPath],
-    mut work: impl FnMut(&mut EgressPath, &mut Slot) -> anyhow::Result<()> + Copy,
+    rigs: &mut [Rig],
+    mut work: impl FnMut(&mut Rig, &mut Slot) -> anyhow::Result<()> + Copy,
 ) -> anyhow::Result<ContestResult> {
     let mut contest = Contest::new(what);
-    for way in ways {
-        contest.contender(way.name, move |slot| work(way, slot));
+    for rig in rigs {
+        contest.contender(rig.name, move |slot| work(rig, slot));
     }
     contest.run(&ContestOptions::from_options(options))
 }
@@ -100,7 +100,7 @@ fn write_up(what: &str, item: &str, result: &ContestResult, report: &mut Report)
 }
 
 /// Two hosts, what is at the receiving one's interface, and sockets on both.
-struct EgressPath {
+struct Rig {
     name: &'static str,
     udp_tx: RawSender,
     udp_rx: UdpSocket,
@@ -144,7 +144,7 @@ impl Attached {
     }
 }
 
-impl EgressPath {
+impl Rig {
     fn build(name: &'static str) -> anyhow::Result<Self> {
         let hosts = TwoHosts::new(false)?;
         let program = hosts.inside_server(|| Attached::build(name))??;

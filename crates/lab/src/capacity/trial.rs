@@ -24,7 +24,7 @@ pub struct Service<'a> {
     /// RTP over UDP or TCP; what is fetched over HTTP is TCP.
     pub transport: TransportChoice,
     /// How viewers and media come together.
-    pub way: EgressPath,
+    pub delivery: Delivery,
     /// Viewers that may arrive in a second; what sets up slowly needs time, or its setting up is all that is measured.
     pub arrivals_per_s: f64,
     /// Film over which viewers begin, if it can seek.
@@ -46,7 +46,7 @@ pub struct Service<'a> {
 
 /// How viewers and media come together.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum EgressPath {
+pub enum Delivery {
     /// Viewers ask; the server runs on from trial to trial.
     Asked,
     /// The same, but a new server for each trial.
@@ -122,7 +122,7 @@ pub fn trial(
     plan: TrialPlan,
     cancel: &AtomicBool,
 ) -> anyhow::Result<Trial> {
-    if let EgressPath::Pushed { base_port } = service.way
+    if let Delivery::Pushed { base_port } = service.delivery
         && site.has_probe.load(Ordering::Relaxed)
     {
         if let Some(trial) = pushed::trial(site, service, base_port, nominal, plan, cancel)? {
@@ -131,15 +131,15 @@ pub fn trial(
         site.has_probe.store(false, Ordering::Relaxed);
     }
     let (mut options, settle_s) = load_options(site, service, nominal, plan);
-    match service.way {
-        EgressPath::Pushed { base_port } => {
+    match service.delivery {
+        Delivery::Pushed { base_port } => {
             *running = None;
             let ip = site.client_ips[0];
             let port = |n: u32| u32::from(base_port) + 2 * n;
             options.targets = (0..plan.count).map(|n| format!("rtp://{ip}:{}", port(n))).collect();
         }
-        EgressPath::Asked | EgressPath::AskedAfresh => {
-            if service.way == EgressPath::AskedAfresh {
+        Delivery::Asked | Delivery::AskedAfresh => {
+            if service.delivery == Delivery::AskedAfresh {
                 *running = None;
             }
             let started = match running.take() {
@@ -170,7 +170,7 @@ pub fn trial(
     let figures = figures(&report, &watch, nominal);
     let (spent, syscalls) = (watch.spent(), watch.syscalls.take().and_then(|counted| counted.join().ok()?));
     *running = watch.running.take();
-    if service.way != EgressPath::Asked {
+    if service.delivery != Delivery::Asked {
         *running = None;
     }
     let why = report.failures.iter().max_by_key(|(_, count)| **count).map(|(why, _)| why.clone());
@@ -199,7 +199,7 @@ fn load_options(
     // The probe does not look into transport streams.
     let is_udp = service.transport != TransportChoice::Tcp && service.media_clock == MediaClock::Rtp;
     options.probe = (is_udp && site.has_probe.load(Ordering::Relaxed)).then(|| CLIENT_INTERFACE.to_owned());
-    if let EgressPath::Pushed { .. } = service.way {
+    if let Delivery::Pushed { .. } = service.delivery {
         let settle_s = SETTLE_S + arriving_s;
         options.local = vec![site.client_ips[0]];
         options.arrivals = Arrivals::AllAtOnce;
@@ -251,7 +251,7 @@ impl<'a> Watch<'a> {
     }
 
     fn look(&mut self, progress: &LoadProgress) {
-        let is_pushed = matches!(self.service.way, EgressPath::Pushed { .. });
+        let is_pushed = matches!(self.service.delivery, Delivery::Pushed { .. });
         if is_pushed && self.running.is_none() && progress.started >= u64::from(self.plan.count) {
             match (self.service.start)(self.plan.count) {
                 Ok(running) => self.running = Some(running),

@@ -11,7 +11,7 @@ use millrace_client::play::TransportChoice;
 use super::{PORT, Peer, run};
 use crate::capacity::Scene;
 use crate::capacity::site::Group;
-use crate::capacity::trial::{EgressPath, Running, Service};
+use crate::capacity::trial::{Delivery, Running, Service};
 
 pub(super) const PEER: Peer =
     Peer { name: "millrace", install: "it is this program", missing: || None, services };
@@ -68,7 +68,7 @@ fn services(scene: Scene<'_>) -> anyhow::Result<Vec<Service<'_>>> {
         Service {
             name: format!("millrace, RTP/{label}"),
             transport,
-            way: EgressPath::Asked,
+            delivery: Delivery::Asked,
             arrivals_per_s: ARRIVALS_PER_S,
             spread: scene.spread,
             nominal: Some(scene.films.rate),
@@ -107,7 +107,7 @@ pub fn custom<'a>(scene: Scene<'a>, command: &str, url: &str, is_tcp: bool) -> S
     Service {
         name: format!("given server, {label}"),
         transport,
-        way: EgressPath::Asked,
+        delivery: Delivery::Asked,
         arrivals_per_s: 100.0,
         spread: Duration::ZERO,
         nominal: None,

@@ -26,7 +26,7 @@ use millrace_client::play::TransportChoice;
 
 use crate::capacity::Scene;
 use crate::capacity::site::Group;
-use crate::capacity::trial::{EgressPath, Running, Service};
+use crate::capacity::trial::{Delivery, Running, Service};
 
 pub use millrace::custom;
 
@@ -149,7 +149,7 @@ fn rtsp_services<'a>(
     let of = |transport: TransportChoice, label: &str| Service {
         name: format!("{name}, RTP/{label}"),
         transport,
-        way: EgressPath::Asked,
+        delivery: Delivery::Asked,
         arrivals_per_s: 50.0,
         spread: Duration::ZERO,
         nominal: None,
@@ -188,7 +188,7 @@ fn process_each<'a>(
     Service {
         name: format!("{name}, a process a viewer, RTP/UDP"),
         transport: TransportChoice::Udp,
-        way: EgressPath::Pushed { base_port: LISTEN_PORT },
+        delivery: Delivery::Pushed { base_port: LISTEN_PORT },
         arrivals_per_s,
         spread: Duration::ZERO,
         nominal: Some(scene.films.rate),

@@ -11,7 +11,7 @@ use millrace_core::units::BitRate;
 use super::{PORT, Peer, converted, need};
 use crate::capacity::Scene;
 use crate::capacity::site::Group;
-use crate::capacity::trial::{EgressPath, Running, SEGMENT_S, Service};
+use crate::capacity::trial::{Delivery, Running, SEGMENT_S, Service};
 
 pub(super) const PEER: Peer = Peer {
     name: "nginx",
@@ -85,7 +85,7 @@ fn services(scene: Scene<'_>) -> anyhow::Result<Vec<Service<'_>>> {
     let of = |label: &str, targets: Vec<String>, rate| Service {
         name: format!("nginx, {label}"),
         transport: TransportChoice::Tcp,
-        way: EgressPath::Asked,
+        delivery: Delivery::Asked,
         arrivals_per_s: 100.0,
         spread: Duration::ZERO,
         nominal: rate,

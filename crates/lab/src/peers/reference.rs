@@ -8,7 +8,7 @@ use millrace_client::play::TransportChoice;
 use super::{LISTEN_PORT, PORT, Peer};
 use crate::capacity::Scene;
 use crate::capacity::site::Group;
-use crate::capacity::trial::{EgressPath, Running, Service};
+use crate::capacity::trial::{Delivery, Running, Service};
 use crate::reference::Kind;
 
 const INSTALL: &str = "it is part of this program";
@@ -86,7 +86,7 @@ pub(super) fn pushed<'a>(
     Service {
         name: format!("reference: {label}, RTP/UDP"),
         transport: TransportChoice::Udp,
-        way: EgressPath::Pushed { base_port: LISTEN_PORT },
+        delivery: Delivery::Pushed { base_port: LISTEN_PORT },
         arrivals_per_s,
         spread: scene.spread,
         nominal: Some(scene.films.rate),
@@ -111,7 +111,7 @@ fn sendfile(scene: Scene<'_>) -> Service<'_> {
     Service {
         name: "reference: a process a connection with sendfile, HTTP".to_owned(),
         transport: TransportChoice::Tcp,
-        way: EgressPath::AskedAfresh,
+        delivery: Delivery::AskedAfresh,
         arrivals_per_s: 100.0,
         spread: Duration::ZERO,
         nominal: Some(scene.films.rate),

@@ -15,8 +15,8 @@ use crate::frame::{Noise, NoiseMeter, Options, Report, Row, percentile};
 /// Members, how many of them may be lost, parities for the network alone.
 const VOLUMES: [(usize, usize, usize); 5] = [(1, 0, 0), (1, 0, 2), (3, 1, 0), (5, 1, 0), (6, 2, 0)];
 
-/// One way to put a film somewhere.
-struct EgressPath {
+/// Where a film is put, and what that took.
+struct Destination {
     label: String,
     /// Bytes written for one byte of film, the small files not counted.
     written: f64,
@@ -26,14 +26,14 @@ struct EgressPath {
     cpu: Vec<f64>,
 }
 
-/// All ways in turns; needs what `bench ingest` needs.
+/// All of them in turns; needs what `bench ingest` needs.
 pub(super) fn run(options: &Options, report: &mut Report) -> anyhow::Result<Noise> {
     let dir = tempdir(options)?;
     let (rounds, secs, loops) = options.pick((1, 2, 0), (5, 20, 3), (9, 20, 7));
     options.say("making a film");
     let film = make_film(&dir.0, 20_000, secs, loops)?;
     let mb = std::fs::metadata(&film)?.len() as f64 / 1e6;
-    let mut ways = vec![EgressPath {
+    let mut destinations = vec![Destination {
         label: "plain read + write".into(),
         written: 1.0,
         volume: None,
@@ -41,46 +41,46 @@ pub(super) fn run(options: &Options, report: &mut Report) -> anyhow::Result<Nois
         cpu: vec![],
     }];
     for (members, tolerance, network) in VOLUMES {
-        ways.push(volume_way(&dir.0, members, tolerance, network)?);
+        destinations.push(on_volume(&dir.0, members, tolerance, network)?);
     }
     let how = IngestOptions { cancel: Arc::clone(&options.cancel), ..IngestOptions::default() };
     let mut meter = NoiseMeter::start();
     for round in 1..=rounds {
         options.say(&format!("taking in a film: round {round} of {rounds}"));
         meter.look();
-        for way in &mut ways {
+        for destination in &mut destinations {
             options.go_on()?;
-            let (wall, cpu) = timed(|| match &way.volume {
+            let (wall, cpu) = timed(|| match &destination.volume {
                 None => plain_copy(&film, &dir.0.join("copy")),
                 Some(volume) => {
                     let title = ingest(volume, &film, &how, &mut |_| ())?;
                     Ok(volume.remove(title.id)?)
                 }
             })?;
-            way.wall.push(wall);
-            way.cpu.push(cpu);
+            destination.wall.push(wall);
+            destination.cpu.push(cpu);
         }
     }
-    let without = ways[1].cpu.clone();
-    for way in &mut ways {
-        meter.repeated(&way.label, &way.cpu);
-        let mut to_without: Vec<f64> = way.cpu.iter().zip(&without).map(|(a, b)| a / b).collect();
-        let row = Row::new(format!("taking in {mb:.0} MB: {}", way.label))
-            .with("wall clock", mb / percentile(&mut way.wall, 50.0), "MB/s")
-            .with("processor time", mb / percentile(&mut way.cpu, 50.0), "MB/s")
+    let without = destinations[1].cpu.clone();
+    for destination in &mut destinations {
+        meter.repeated(&destination.label, &destination.cpu);
+        let mut to_without: Vec<f64> = destination.cpu.iter().zip(&without).map(|(a, b)| a / b).collect();
+        let row = Row::new(format!("taking in {mb:.0} MB: {}", destination.label))
+            .with("wall clock", mb / percentile(&mut destination.wall, 50.0), "MB/s")
+            .with("processor time", mb / percentile(&mut destination.cpu, 50.0), "MB/s")
             .with("time to without parity", percentile(&mut to_without, 50.0), "")
-            .with("written", way.written, "bytes/byte");
+            .with("written", destination.written, "bytes/byte");
         report.rows.push(row);
     }
     Ok(meter.finish())
 }
 
-fn volume_way(
+fn on_volume(
     dir: &std::path::Path,
     members: usize,
     tolerance: usize,
     network: usize,
-) -> anyhow::Result<EgressPath> {
+) -> anyhow::Result<Destination> {
     let geometry = Geometry::choose(members, tolerance, network).map_err(|error| anyhow!(error))?;
     let name = format!("{members}-{tolerance}-{network}");
     let dirs: Vec<PathBuf> = (0..members).map(|member| dir.join(format!("volume-{name}-{member}"))).collect();
@@ -91,5 +91,5 @@ fn volume_way(
         _ => format!("{members} members, {tolerance} may be lost, {}+{}", geometry.k, geometry.m),
     };
     let written = 1.0 + f64::from(geometry.m) / f64::from(geometry.k);
-    Ok(EgressPath { label, written, volume: Some(volume), wall: vec![], cpu: vec![] })
+    Ok(Destination { label, written, volume: Some(volume), wall: vec![], cpu: vec![] })
 }
