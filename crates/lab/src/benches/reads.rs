@@ -54,12 +54,10 @@ struct Figures {
 
 fn run(options: &Options) -> anyhow::Result<Report> {
     let dir = tempdir(options)?;
-    let tiny = options.tiny;
-    let (secs, loops, rounds, slot_ms) = match (tiny, options.quick) {
-        (true, _) => (2, 3, 1, 200),
-        (false, quick) => (20, 29, if quick { 1 } else { 3 }, options.duration_s.unwrap_or(2) * 1000),
-    };
-    let volumes = if tiny { &VOLUMES[3..4] } else { &VOLUMES[..] };
+    let slot_ms = options.duration_s.unwrap_or(2) * 1000;
+    let (secs, loops, rounds, slot_ms) =
+        options.pick((2, 3, 1, 200), (20, 29, 1, slot_ms), (20, 29, 3, slot_ms));
+    let volumes = if options.tiny { &VOLUMES[3..4] } else { &VOLUMES[..] };
     options.say("making a film");
     let film = make_film(&dir.0, RATE_KBPS, secs, loops)?;
     let streams = options.streams.unwrap_or(16);
@@ -180,9 +178,9 @@ fn watch(
     let (cache, mut handles) =
         Cache::start_with_faults(config, arena, Arc::new(MonotonicClock), bells, faults.clone())?;
     let handle = handles.first_mut().context("a cache with one engine")?;
-    let title = cache.open_title(volume.volume.open_title(id, DEFAULT_PACKET_BYTES)?)?;
-    let bytes = volume.volume.open_title(id, DEFAULT_PACKET_BYTES)?.info.bytes;
-    let extents = u32::try_from(bytes / EXTENT_BYTES as u64).context("a shorter film")?;
+    let files = volume.volume.open_title(id, DEFAULT_PACKET_BYTES)?;
+    let extents = u32::try_from(files.info.bytes / EXTENT_BYTES as u64).context("a shorter film")?;
+    let title = cache.open_title(files)?;
     let arm = ReadFault::Arm { seek_ns: SEEK_NS, bytes_per_s: BYTES_PER_S };
     faults.set_all(&(0..members as u16).map(|member| (member, arm)).collect::<Vec<_>>());
     let mut next: Vec<u32> = (0..streams as u32).map(|stream| stream * (extents / streams as u32)).collect();
