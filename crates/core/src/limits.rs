@@ -241,7 +241,7 @@ pub const MAX_DATA_UNITS: usize = 64;
 pub const MAX_PARITY_UNITS: usize = 8;
 /// Members of a volume: each read touches all of them, so more only make the reads smaller.
 pub const MAX_MEMBERS: usize = 32;
-/// What a member of a volume is asked for at a time, as far as that can be: a disk passes some 1.5 MB in the time of one seek, and
+/// What a member of a volume is asked for at a time, as far as that can be: a disk passes about a megabyte in the time of one seek, and
 /// INSTANCE asks for at least 64 KB. An extent of many members is less of each, so several are read together.
 pub const MEMBER_READ_BYTES: usize = 64 * 1024;
 /// Most extents that are read together: with [`MAX_MEMBERS`] members that is [`MEMBER_READ_BYTES`] of each.

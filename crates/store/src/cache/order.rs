@@ -170,7 +170,7 @@ pub(super) struct Order {
 
 /// Most spans of an order: data and parity of every member, and copies of six kinds of records; or the units of parity
 /// of an extent of a parity track; or each packet of data and parity of an extent by itself, with copies of the records. Parity is
-/// at most twice the title.
+/// at most twice the title. A run of several extents has half as many, for those that fail together are read again one by one.
 pub(super) const MAX_SPANS: usize = 1024;
 
 /// Which members may be asked, by slot in the volume. All but `now` and `all` are bits by slot.

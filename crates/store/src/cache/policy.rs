@@ -62,8 +62,9 @@ pub(super) struct Policy {
     max_reads_ahead: usize,
     /// Extents read ahead of one playhead.
     max_ahead: u32,
+    /// Extents in flight.
     reading: usize,
-    /// Extents that are read together with the one before them; the others are counted in `reading`.
+    /// Those of them that are read together with the one before them: no reads of their own.
     joined: HashSet<ExtentKey>,
     titles: Titles,
     streams: Streams,
@@ -344,13 +345,13 @@ impl Policy {
     pub(super) fn next_read(&mut self, now: Instant) -> Option<ReadOrder> {
         let now = ns(now);
         self.ahead_put_off = false;
-        let in_flight = self.reading + self.joined.len();
-        if self.reading >= self.max_reads || in_flight >= self.max_extents {
+        let reads = self.reading - self.joined.len();
+        if reads >= self.max_reads || self.reading >= self.max_extents {
             return None;
         }
         let demand = self.plan.first_demand();
         // The rest is kept for those who wait.
-        let may_look_ahead = self.reading < self.max_reads_ahead && in_flight <= self.max_extents * 3 / 4;
+        let may_look_ahead = reads < self.max_reads_ahead && self.reading <= self.max_extents * 3 / 4;
         let ahead = self.first_needed_ahead(now).filter(|_| may_look_ahead);
         let ahead_is_sooner = match (demand, ahead) {
             (Some(demand), Some(ahead)) => ahead.by < demand.by,
@@ -379,8 +380,8 @@ impl Policy {
     pub(super) fn next_of_run(&mut self, now: Instant, before: &ReadOrder) -> Option<ReadOrder> {
         let now = ns(now);
         let key = ExtentKey { extent: before.key.extent.checked_add(1)?, ..before.key };
-        let in_flight = self.reading + self.joined.len();
-        if key.extent >= before.title.extents() || in_flight >= self.max_extents + MAX_RUN_EXTENTS {
+        let is_full = self.reading >= self.max_extents + MAX_RUN_EXTENTS;
+        if key.extent >= before.title.extents() || is_full {
             return None;
         }
         let is_planned = self.plan.has(key);
@@ -399,7 +400,6 @@ impl Policy {
         let brings = if next.demand { self.brings(now, &next) } else { Brings::Ahead(next.by) };
         let order = self.begin(now, next, brings);
         if order.is_some() {
-            self.reading -= 1;
             self.joined.insert(key);
         } else if !is_planned {
             self.plan.finish(key);
@@ -453,9 +453,8 @@ impl Policy {
         outcome: Result<ExtentContent, ReadFailure>,
     ) {
         let now = ns(now);
-        if !self.joined.remove(&key) {
-            self.reading -= 1;
-        }
+        self.reading -= 1;
+        self.joined.remove(&key);
         let waiters = self.plan.finish(key);
         let outcome = match (outcome, self.titles.get(key.title)) {
             (Ok(content), Some(title)) => {
@@ -520,7 +519,7 @@ impl Policy {
         counters.free.set(self.extent_table.free());
         counters.resident.set(self.extent_table.held());
         counters.queued.set(self.plan.queued());
-        counters.reading.set(self.reading + self.joined.len());
+        counters.reading.set(self.reading);
         counters.evictions.set(self.extent_table.evictions());
         counters.playheads.set(self.heads);
         counters.titles.set(self.titles.len());

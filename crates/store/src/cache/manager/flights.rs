@@ -17,7 +17,7 @@ use millrace_core::time::Instant;
 
 use super::super::handle::ReadFailure;
 use super::super::health::HUNG_NS;
-use super::super::order::{Built, Effort, LeftOut, MemberView, Order, SpanResult, bit};
+use super::super::order::{Built, Effort, LeftOut, MAX_SPANS, MemberView, Order, SpanResult, bit};
 use super::super::policy::ReadOrder;
 use super::super::source::{ALIGN, OpenTitle};
 use super::super::stats::Trouble;
@@ -127,6 +127,12 @@ impl Manager {
                 break;
             };
             let Some(mut flight) = self.make_order(now, place, Flight::new(now, read)) else { break };
+            let spans = run.iter().map(|(_, flight)| flight.order.spans.len()).sum::<usize>();
+            if spans + flight.order.spans.len() > MAX_SPANS / 2 {
+                // If it fails, each span is a read more, and a part has no numbers for more than that.
+                self.begin_run(now, vec![(place, flight)]);
+                break;
+            }
             flight.order.join(run.iter().map(|(_, flight)| &flight.order));
             run.push((place, flight));
         }
