@@ -80,7 +80,7 @@ pub(super) trait Reader {
     fn forgive(&mut self, now: Instant, ns: u64);
 
     /// Does not wait any longer for what is missing at a place: its memory is put aside until the kernel is done with it,
-    /// its results are `ETIMEDOUT`, the place is done. Gives what was put aside.
+    /// its results are `ETIMEDOUT`, the place is done and [`Reader::next_done`] does not give it. Gives what was put aside.
     fn give_up(&mut self, place: usize) -> Vec<Owed>;
 
     /// What was given up and has ended after all.

@@ -235,13 +235,15 @@ impl Parts {
     }
 
     /// Gives up what is missing at a place: what others wait for as well goes on for them; of the rest, what `taken_back` gives back
-    /// unread has failed, and what is being read is put aside.
+    /// unread has failed, and what is being read is put aside. If nothing is missing any more, that is not told a second time.
     pub(super) fn give_up(
         &mut self,
         place: usize,
         mut taken_back: impl FnMut(PartId) -> Option<Part>,
     ) -> Vec<PartId> {
         let mut aside = Vec::new();
+        // The last of it may have come since somebody looked: the place is taken at once, and may be in use again when its turn comes.
+        self.done.retain(|&done| done != place);
         let mut seat = std::mem::take(&mut self.seats[place]);
         seat.left = 0;
         seat.parts.retain(|&id| {

@@ -542,6 +542,26 @@ fn a_read_that_some_gave_up_comes_for_the_others() {
     }
 }
 
+/// On a busy machine the last answer may come between the look that found something missing and the giving up.
+#[test]
+fn what_is_given_up_as_it_comes_is_done_once() {
+    let disks = Disks::new(2);
+    for (mut reader, wake) in readers(1) {
+        let order = disks.order(0);
+        reader.begin(NOW, 0, &order);
+        let all_here = |reader: &mut dyn Reader| (reader.unanswered(NOW, 0).members == 0).then_some(());
+        wait_for(&mut *reader, &wake, all_here);
+        assert_eq!(reader.give_up(0), vec![]);
+        disks.check(&order, &reader.results(0), 0, 0);
+        // The place is taken at once, and only the end of the new order is told.
+        let order = disks.order(1);
+        reader.begin(NOW, 0, &order);
+        assert_eq!(wait_done(&mut *reader, &wake), 0);
+        disks.check(&order, &reader.results(0), 0, 0);
+        assert_eq!(reader.next_done(), None, "{}", reader.name());
+    }
+}
+
 /// A member that has nothing of an extent in the middle of a run has one read all the same.
 #[test]
 fn a_run_goes_on_behind_an_extent_that_a_member_has_nothing_of() {
