@@ -27,6 +27,7 @@ pub(super) const BENCH: Bench = Bench {
         "transport",
         "titles",
         "offload",
+        "backend",
         "cores",
         "runs",
         "quick",
@@ -107,7 +108,8 @@ fn one_rate(
     let offload = options.offload.unwrap_or(false);
     let cores = options.cores.unwrap_or(1);
     let site = Site::new(offload, cores, scratch.0.join("site"))?;
-    let scene = Scene { site: &site, films: &films, spread, program: &options.program };
+    let backend = options.backend.as_deref();
+    let scene = Scene { site: &site, films: &films, spread, program: &options.program, backend };
     let mut repeats = Vec::new();
     for service in services(options, scene)? {
         let label = format!(

@@ -78,7 +78,7 @@ fn run(options: &Options) -> anyhow::Result<Report> {
     options.say(&format!("making {titles} films of {rate}"));
     let films = Films::make(&scratch.0.join("films"), rate, effort.film_s(spread), titles)?;
     let site = Site::new(options.offload.unwrap_or(false), 1, scratch.0.join("site"))?;
-    let scene = Scene { site: &site, films: &films, spread, program: &options.program };
+    let scene = Scene { site: &site, films: &films, spread, program: &options.program, backend: None };
     let (mut standings, mut lines) = (Vec::new(), Lines::default());
     for peer in std::iter::once(&peers::OURSELVES).chain(peers::ALL) {
         let is_wanted = options.peers.is_empty() || options.peers.iter().any(|name| name == peer.name);

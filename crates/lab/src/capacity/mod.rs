@@ -277,6 +277,8 @@ pub struct Scene<'a> {
     pub spread: Duration,
     /// The `millrace` program.
     pub program: &'a std::path::Path,
+    /// How our server is to send UDP packets, as in `serve --backend`.
+    pub backend: Option<&'a str>,
 }
 
 #[cfg(test)]

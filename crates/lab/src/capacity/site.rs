@@ -19,6 +19,8 @@ const CLIENT_ADDRESSES: u8 = 8;
 const FIRST_CLIENT_ADDRESS: u8 = 2;
 /// The receiving interface.
 pub const CLIENT_INTERFACE: &str = "vc";
+/// The sending interface.
+pub const SERVER_INTERFACE: &str = "vs";
 
 /// The two hosts.
 pub struct Site {

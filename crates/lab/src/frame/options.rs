@@ -36,6 +36,8 @@ pub struct Options {
     pub peers: Vec<String>,
     /// Segmentation offload of the veth pair: both ways if not said.
     pub offload: Option<bool>,
+    /// How our server sends UDP packets: `kernel` or `xdp`, its own choice if not said.
+    pub backend: Option<String>,
     /// How often the measured part is repeated.
     pub runs: Option<usize>,
     /// Cores that the server may use.
@@ -75,6 +77,7 @@ impl Options {
             titles: None,
             peers: Vec::new(),
             offload: None,
+            backend: None,
             runs: None,
             cores: None,
             cancel: Arc::new(AtomicBool::new(false)),

@@ -10,7 +10,7 @@ use millrace_client::play::TransportChoice;
 
 use super::{PORT, Peer, run};
 use crate::capacity::Scene;
-use crate::capacity::site::Group;
+use crate::capacity::site::{Group, SERVER_INTERFACE};
 use crate::capacity::trial::{Delivery, Running, Service};
 
 pub(super) const PEER: Peer =
@@ -57,6 +57,12 @@ fn services(scene: Scene<'_>) -> anyhow::Result<Vec<Service<'_>>> {
             "--share-per-address",
             "100%",
         ]);
+        if let Some(backend) = scene.backend {
+            command.args(["--backend", backend]);
+            if backend == "xdp" {
+                command.args(["--xdp-interface", SERVER_INTERFACE]);
+            }
+        }
         command.args(["--cache", &format!("{cache}B"), "--store"]).arg(store);
         let mut group = Group::start(site, "millrace", command)?;
         group.wait_for_word("ready ")?;
@@ -66,7 +72,10 @@ fn services(scene: Scene<'_>) -> anyhow::Result<Vec<Service<'_>>> {
     let of = |transport: TransportChoice, label: &str| {
         let store = store.clone();
         Service {
-            name: format!("millrace, RTP/{label}"),
+            name: match scene.backend {
+                Some(backend) => format!("millrace ({backend}), RTP/{label}"),
+                None => format!("millrace, RTP/{label}"),
+            },
             transport,
             delivery: Delivery::Asked,
             arrivals_per_s: ARRIVALS_PER_S,

@@ -87,6 +87,9 @@ struct WhatArgs {
     /// Segmentation offload of the emulated network cards
     #[arg(long, value_name = "SWITCH")]
     offload: Option<Switch>,
+    /// How our server sends UDP packets, as in `serve --backend`
+    #[arg(long, value_name = "HOW", value_parser = ["kernel", "xdp"])]
+    backend: Option<String>,
     /// Command line of a server to measure instead of ours
     #[arg(long, value_name = "COMMAND", requires = "url")]
     server_cmd: Option<String>,
@@ -133,6 +136,7 @@ impl WhatArgs {
             ("titles", number(self.titles)),
             ("peers", list(&self.peers)),
             ("offload", offload),
+            ("backend", self.backend.clone()),
             ("server-cmd", self.server_cmd.clone()),
             ("url", self.url.clone()),
         ];
@@ -172,6 +176,7 @@ impl BenchArgs {
             titles: what.titles,
             peers: what.peers.clone(),
             offload: what.offload.map(|s| s == Switch::On),
+            backend: what.backend.clone(),
             runs: what.runs.map(usize::from),
             cores: what.cores.map(usize::from),
             cancel: super::cancel_on_signals()?,
@@ -368,6 +373,8 @@ mod tests {
             "udp,tcp",
             "--offload",
             "off",
+            "--backend",
+            "xdp",
             "--server-cmd",
             "serve it's",
             "--url",
@@ -381,7 +388,7 @@ mod tests {
         assert_eq!(
             args.command(),
             "millrace bench capacity --quick --duration 120s --runs 3 --rate 2Mb/s,8Mb/s --transport udp,tcp \
-             --offload off --server-cmd 'serve it'\\''s' --url 'rtsp://a:1/{n}'"
+             --offload off --backend xdp --server-cmd 'serve it'\\''s' --url 'rtsp://a:1/{n}'"
         );
         let again = parse(&["capacity", "--duration", "120s", "--rate", "2Mb/s,8Mb/s"]);
         assert_eq!(again.what.rates, [BitRate(2_000_000), BitRate(8_000_000)]);
