@@ -207,7 +207,8 @@ fn confirm(
     label: &str,
     report: &mut Report,
 ) -> anyhow::Result<Option<bool>> {
-    let mut trial = hunt.attempt(count, effort.window.max(Duration::from_secs(2)), false)?;
+    let mut trial =
+        hunt.attempt_in_peace(count, effort.window.max(Duration::from_secs(2)), &Limits::STRICT)?;
     let verdict = trial.figures.judge(&Limits::STRICT);
     let window = effort.window.clamp(Duration::from_secs(2), Duration::from_secs(4));
     let counted = hunt.attempt(count, window, true)?;

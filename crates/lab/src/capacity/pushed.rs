@@ -110,6 +110,7 @@ fn figures(first: &Look, last: &Look, late: &[(u64, u64)], nominal: Option<BitRa
         p99_ms: percentile_ms(late, 0.99),
         p999_ms: percentile_ms(late, 0.999),
         spoiled: false,
+        stolen_ratio: 0.0,
     }
 }
 

@@ -56,6 +56,7 @@ pub mod stats;
 pub mod ticks;
 
 pub use contest::{ContenderResult, Contest, ContestOptions, ContestResult, Slot};
+pub(crate) use noise::CpuTime;
 pub use noise::{Noise, NoiseMeter};
 pub use options::{Cancelled, Options, Progress};
 pub use plot::{Axis, Plot, PlotKind, Point, Series};

@@ -141,7 +141,7 @@ impl NoiseMeter {
 
     /// What it comes to.
     pub fn finish(self) -> Noise {
-        let now = CpuTime::parse(&std::fs::read_to_string("/proc/stat").unwrap_or_default());
+        let now = CpuTime::read();
         let mut why = self.reasons(now);
         let is_everywhere = !why.is_empty();
         why.extend(self.scatter());
@@ -215,12 +215,17 @@ fn cores(stat: &str) -> f64 {
 
 /// First line of /proc/stat: all time of all processors and what of it was stolen, in ticks.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-struct CpuTime {
+pub(crate) struct CpuTime {
     all: u64,
     stolen: u64,
 }
 
 impl CpuTime {
+    /// The machine's, now.
+    pub(crate) fn read() -> Option<Self> {
+        Self::parse(&std::fs::read_to_string("/proc/stat").unwrap_or_default())
+    }
+
     fn parse(stat: &str) -> Option<Self> {
         let fields = stat.lines().next()?.strip_prefix("cpu ")?;
         // user nice system idle iowait irq softirq steal; guest time is in user already.
@@ -228,7 +233,8 @@ impl CpuTime {
         (values.len() == 8).then(|| Self { all: values.iter().sum(), stolen: values[7] })
     }
 
-    fn stolen_since(self, before: Self) -> f64 {
+    /// What a hypervisor has taken of all processors' time since `before`, as a part of it.
+    pub(crate) fn stolen_since(self, before: Self) -> f64 {
         let all = self.all.saturating_sub(before.all);
         self.stolen.saturating_sub(before.stolen) as f64 / all.max(1) as f64
     }
