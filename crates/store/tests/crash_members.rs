@@ -4,6 +4,7 @@
 
 mod common;
 mod crash_support;
+mod crc_support;
 mod sim;
 
 use std::fs;
@@ -12,7 +13,7 @@ use std::sync::Arc;
 use std::sync::atomic::AtomicBool;
 
 use common::{Film, SIZE};
-use crash_support::{Left, Library, each_state, scratch};
+use crash_support::{Left, Library, Older, each_state, scratch};
 use millrace_core::limits::REPAIR_ANSWER_NS;
 use millrace_core::seam::Clock;
 use millrace_core::time::Instant;
@@ -43,12 +44,21 @@ struct Scene {
     may: usize,
     _dir: tempfile::TempDir,
     roots: Vec<PathBuf>,
+    /// If the titles are of an older version: what they are to become.
+    older: Option<Older>,
 }
 
 impl Scene {
     /// Directories, and a volume with these titles unless there are none.
     fn new(titles: &[&str]) -> Self {
         Self::with(GEOMETRY, 1, titles)
+    }
+
+    /// The same with titles of an older version.
+    fn older(titles: &[&str]) -> Self {
+        let mut scene = Self::new(titles);
+        scene.older = Some(Older::make(&scene.roots));
+        scene
     }
 
     /// The same with a geometry of which `may` members may be lost.
@@ -61,7 +71,7 @@ impl Scene {
             let volume = Volume::create(&roots, geometry).unwrap();
             titles.iter().for_each(|name| drop(library.add(&volume, name, &[SIZE])));
         }
-        Self { library, may, _dir: dir, roots }
+        Self { library, may, _dir: dir, roots, older: None }
     }
 
     /// Members that are lost with the power in a state of this number: none in one state of all, else as many as may be.
@@ -150,6 +160,12 @@ impl Scene {
         self.library.verify(volume, &left.marks, &format!("{what}; repaired"));
         let report = look(volume, false);
         assert_eq!(report.verdict(), Verdict::Healthy, "{what}; repaired: {report:#?}");
+        if let Some(older) = &self.older {
+            older.verify(volume, &left.marks, what);
+            older.complete(volume, left.roots, what);
+            self.library.verify(volume, &left.marks, &format!("{what}; upgraded"));
+            assert_eq!(look(volume, false).verdict(), Verdict::Healthy, "{what}; upgraded");
+        }
         if left.number.is_multiple_of(5) {
             let info = Film::new(20, left.number).add(volume, "one more");
             assert_eq!(info.name, "one-more", "{what}");
@@ -226,6 +242,15 @@ fn removal(scene: &Scene, sim: &Arc<Sim>) -> Result<(), StoreError> {
 fn preparation(scene: &Scene, sim: &Arc<Sim>) -> Result<(), StoreError> {
     let volume = scene.open(sim)?;
     prepare(sim, &volume, "a", 188)
+}
+
+/// Range sums and CRCs for a title that has none.
+fn upgrade(scene: &Scene, sim: &Arc<Sim>) -> Result<(), StoreError> {
+    let volume = scene.open(sim)?;
+    let id = volume.find("a")?.expect("there is such a title").id;
+    volume.prepare(id, &[], &mut |_| ())?;
+    sim.mark("upgraded a");
+    Ok(())
 }
 
 /// A member is replaced by an empty one and filled.
@@ -322,6 +347,15 @@ fn power_cut_while_a_packet_size_is_added() {
     assert!(states > 40, "{states} states");
 }
 
+#[test]
+fn power_cut_while_a_title_of_an_older_version_is_upgraded() {
+    let scene = Scene::older(&["a", "b"]);
+    let sim = scene.sim(&["a", "b"]);
+    upgrade(&scene, &sim).unwrap();
+    let states = scene.verify_power_cuts(&scene.recording(&sim), 4);
+    assert!(states > 40, "{states} states");
+}
+
 /// While a member is rebuilt no other one may be lost, so here none is.
 #[test]
 fn power_cut_while_a_member_is_rebuilt() {
@@ -356,12 +390,10 @@ fn power_cut_while_an_active_member_is_filled() {
 /// A rebuilding meets a failure and is run again, and then the power is cut: what it called durable is.
 #[test]
 fn power_cut_after_a_repair_that_was_run_again() {
-    let titles = &["a", "b"];
-    let total = operations(titles, rebuilding);
+    let total = operations(BOTH, rebuilding);
     let mut tried = 0;
     for op in (0..total).step_by(stride(2)) {
-        let scene = Scene::new(titles);
-        let sim = scene.sim(titles);
+        let (scene, sim) = BOTH.begin();
         sim.order(Some(Order::Fail { op, errno: EIO }));
         let first = rebuilding(&scene, &sim);
         sim.order(None);
@@ -481,18 +513,35 @@ fn power_cut_while_a_scrub_repairs() {
 
 type Work = fn(&Scene, &Arc<Sim>) -> Result<(), StoreError>;
 
-const WORKS: [(&str, &[&str], Work); 5] = [
-    ("ingest", &["a"], ingest),
-    ("removal", &["a", "b"], removal),
-    ("preparation", &["a", "b"], preparation),
-    ("rebuilding", &["a", "b"], rebuilding),
-    ("filling", &["a", "b"], filling),
+/// What is there when a work begins.
+#[derive(Clone, Copy)]
+struct Start {
+    titles: &'static [&'static str],
+    scene: fn(&[&str]) -> Scene,
+}
+
+const BOTH: Start = Start { titles: &["a", "b"], scene: Scene::new };
+
+impl Start {
+    fn begin(self) -> (Scene, Arc<Sim>) {
+        let scene = (self.scene)(self.titles);
+        let sim = scene.sim(self.titles);
+        (scene, sim)
+    }
+}
+
+const WORKS: [(&str, Start, Work); 6] = [
+    ("ingest", Start { titles: &["a"], scene: Scene::new }, ingest),
+    ("removal", BOTH, removal),
+    ("preparation", BOTH, preparation),
+    ("upgrade", Start { titles: &["a", "b"], scene: Scene::older }, upgrade),
+    ("rebuilding", BOTH, rebuilding),
+    ("filling", BOTH, filling),
 ];
 
 /// Does the work with an order to fail; then the disks are well again. Returns whether it was called done.
-fn fail(titles: &[&str], work: Work, order: Order, what: &str) -> bool {
-    let scene = Scene::new(titles);
-    let sim = scene.sim(titles);
+fn fail(start: Start, work: Work, order: Order, what: &str) -> bool {
+    let (scene, sim) = start.begin();
     sim.order(Some(order));
     let outcome = work(&scene, &sim);
     sim.order(None);
@@ -503,35 +552,34 @@ fn fail(titles: &[&str], work: Work, order: Order, what: &str) -> bool {
     outcome.is_ok()
 }
 
-fn operations(titles: &[&str], work: Work) -> u64 {
-    let scene = Scene::new(titles);
-    let sim = scene.sim(titles);
+fn operations(start: Start, work: Work) -> u64 {
+    let (scene, sim) = start.begin();
     work(&scene, &sim).unwrap();
     sim.operations()
 }
 
 #[test]
 fn operations_fail_once() {
-    for (name, titles, work) in WORKS {
-        let total = operations(titles, work);
+    for (name, start, work) in WORKS {
+        let total = operations(start, work);
         for op in (0..total).step_by(stride(3)) {
             let errno = if op.is_multiple_of(2) { EIO } else { ENOSPC };
             let order = match op % 5 {
                 0 => Order::Short { op, errno },
                 _ => Order::Fail { op, errno },
             };
-            fail(titles, work, order, &format!("{name}, {order:?} of {total}"));
+            fail(start, work, order, &format!("{name}, {order:?} of {total}"));
         }
     }
 }
 
 #[test]
 fn the_disks_die_together() {
-    for (name, titles, work) in WORKS {
-        let total = operations(titles, work);
+    for (name, start, work) in WORKS {
+        let total = operations(start, work);
         for op in (0..total).step_by(stride(5)) {
             let order = Order::FailFrom { op, errno: EIO };
-            let done = fail(titles, work, order, &format!("{name}, {order:?} of {total}"));
+            let done = fail(start, work, order, &format!("{name}, {order:?} of {total}"));
             assert!(
                 !done || op > total / 2,
                 "{name} was called done although the disks died at {op} of {total}"

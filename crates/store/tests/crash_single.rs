@@ -3,6 +3,7 @@
 
 mod common;
 mod crash_support;
+mod crc_support;
 mod sim;
 
 use std::io;
@@ -10,7 +11,7 @@ use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
 use common::{Film, SIZE};
-use crash_support::{Left, Library, assert_sound, each_state, scratch, spoil_catalogue};
+use crash_support::{Left, Library, Older, assert_sound, each_state, scratch, spoil_catalogue};
 use millrace_store::StoreError;
 use millrace_store::disk::{Disk, Op, Watch};
 use millrace_store::volume::Volume;
@@ -25,23 +26,47 @@ fn library() -> Library {
 struct Scene {
     library: Library,
     dir: tempfile::TempDir,
+    /// If the titles are of an older version: what they are to become.
+    older: Option<Older>,
     sim: Arc<Sim>,
 }
 
 impl Scene {
     fn new(titles: &[&str]) -> Self {
+        Self::of(titles, |_| None)
+    }
+
+    /// The same with titles of an older version.
+    fn older(titles: &[&str]) -> Self {
+        Self::of(titles, |root| Some(Older::make(&[root.to_path_buf()])))
+    }
+
+    fn of(titles: &[&str], age: fn(&Path) -> Option<Older>) -> Self {
         let (library, dir) = (library(), scratch());
         if !titles.is_empty() {
             let volume = Volume::open_or_create(dir.path()).unwrap();
             titles.iter().for_each(|name| drop(library.add(&volume, name, &[SIZE])));
         }
+        let older = age(dir.path());
         let sim = Sim::new(&[dir.path()]).unwrap();
         titles.iter().for_each(|name| sim.mark(&format!("added {name}")));
-        Self { library, dir, sim }
+        Self { library, dir, older, sim }
     }
 
     fn open(&self) -> Result<Volume, StoreError> {
         Volume::open_or_create_on(self.dir.path(), self.sim.disk())
+    }
+
+    /// The titles hold to the promises; those of an older version can be upgraded.
+    fn verify(&self, volume: &Volume, root: &Path, marks: &[&str], what: &str) {
+        self.library.verify(volume, marks, what);
+        assert_sound(root, what);
+        if let Some(older) = &self.older {
+            older.verify(volume, marks, what);
+            older.complete(volume, &[root.to_path_buf()], what);
+            self.library.verify(volume, marks, what);
+            assert_sound(root, what);
+        }
     }
 
     /// Every state that a power cut may leave opens, holds to the promises, and takes another title.
@@ -54,13 +79,19 @@ impl Scene {
         let root = &left.roots[0];
         spoil_catalogue(root, self.dir.path(), left.number);
         let volume = Volume::open_or_create(root).unwrap_or_else(|e| panic!("{}: {e}", left.what));
-        self.library.verify(&volume, &left.marks, &left.what);
-        assert_sound(root, &left.what);
+        self.verify(&volume, root, &left.marks, &left.what);
         if left.number.is_multiple_of(8) {
             let film = Film::new(20, left.number);
             assert_eq!(film.add(&volume, "one more").name, "one-more", "{}", left.what);
         }
     }
+}
+
+fn upgrade(scene: &Scene, volume: &Volume, name: &str) -> Result<(), StoreError> {
+    let id = volume.find(name)?.expect("there is such a title").id;
+    volume.prepare(id, &[], &mut |_| ())?;
+    scene.sim.mark(&format!("upgraded {name}"));
+    Ok(())
 }
 
 fn add(scene: &Scene, volume: &Volume, name: &str, sizes: &[u16]) -> Result<(), StoreError> {
@@ -111,6 +142,13 @@ fn preparation(scene: &Scene) -> Result<(), StoreError> {
     prepare(scene, &volume, "b", 940)
 }
 
+/// Range sums and CRCs for titles that have none.
+fn upgrades(scene: &Scene) -> Result<(), StoreError> {
+    let volume = scene.open()?;
+    upgrade(scene, &volume, "a")?;
+    upgrade(scene, &volume, "c")
+}
+
 #[test]
 fn power_cut_while_a_store_is_made() {
     let scene = Scene::new(&[]);
@@ -159,6 +197,14 @@ fn power_cut_while_packet_sizes_are_added() {
     assert!(states > 40, "{states} states");
 }
 
+#[test]
+fn power_cut_while_titles_of_an_older_version_are_upgraded() {
+    let scene = Scene::older(&["a", "c"]);
+    upgrades(&scene).unwrap();
+    let states = scene.verify_power_cuts(12);
+    assert!(states > 40, "{states} states");
+}
+
 /// The opening that repairs a store may lose power too, and so may the next one.
 #[test]
 fn power_cut_while_a_store_recovers() {
@@ -177,59 +223,60 @@ fn power_cut_while_a_store_recovers() {
     assert!(second > 200, "{second} states");
 }
 
+type Start = fn() -> Scene;
 type Work = fn(&Scene) -> Result<(), StoreError>;
 
-const WORKS: [(&str, &[&str], Work); 4] = [
-    ("making a store", &[], first_steps),
-    ("ingest", &["a"], ingest),
-    ("removal", &["a", "b"], removal),
-    ("preparation", &["a", "b"], preparation),
+const WORKS: [(&str, Start, Work); 5] = [
+    ("making a store", || Scene::new(&[]), first_steps),
+    ("ingest", || Scene::new(&["a"]), ingest),
+    ("removal", || Scene::new(&["a", "b"]), removal),
+    ("preparation", || Scene::new(&["a", "b"]), preparation),
+    ("upgrade", || Scene::older(&["a", "c"]), upgrades),
 ];
 
 /// Does the work with an order to fail; then the disk is well again.
-fn fail(titles: &[&str], work: Work, order: Order, what: &str) -> bool {
-    let scene = Scene::new(titles);
+fn fail(start: Start, work: Work, order: Order, what: &str) -> bool {
+    let scene = start();
     scene.sim.order(Some(order));
     let outcome = work(&scene);
     scene.sim.order(None);
     let recording = scene.sim.recording();
     let marks = recording.marks(recording.points() - 1);
     let volume = scene.open().unwrap_or_else(|e| panic!("{what}: {e}"));
-    scene.library.verify(&volume, &marks, what);
-    assert_sound(scene.dir.path(), what);
+    scene.verify(&volume, scene.dir.path(), &marks, what);
     let film = Film::new(20, 9);
     assert_eq!(film.add(&volume, "one more").name, "one-more", "{what}: the store does not work on");
     outcome.is_ok()
 }
 
-fn operations(titles: &[&str], work: Work) -> u64 {
-    let scene = Scene::new(titles);
+fn operations(start: Start, work: Work) -> u64 {
+    let scene = start();
     work(&scene).unwrap();
     scene.sim.operations()
 }
 
 #[test]
 fn each_operation_fails_once() {
-    for (name, titles, work) in WORKS {
-        let total = operations(titles, work);
+    for (name, start, work) in WORKS {
+        let total = operations(start, work);
         for op in 0..total {
             let errno = if op.is_multiple_of(2) { EIO } else { ENOSPC };
             let order = match op % 3 {
                 0 => Order::Short { op, errno },
                 _ => Order::Fail { op, errno },
             };
-            fail(titles, work, order, &format!("{name}, {order:?} of {total}"));
+            fail(start, work, order, &format!("{name}, {order:?} of {total}"));
         }
     }
 }
 
 #[test]
 fn the_disk_dies_at_each_operation() {
-    for (name, titles, work) in WORKS {
-        let total = operations(titles, work);
+    for (name, start, work) in WORKS {
+        let total = operations(start, work);
         for op in (0..total).rev() {
             let order = Order::FailFrom { op, errno: EIO };
-            let done = fail(titles, work, order, &format!("{name}, {order:?} of {total}"));
+            let done = fail(start, work, order, &format!("{name}, {order:?} of {total}"));
             assert!(!done || op > total / 2, "{name} was acknowledged although the disk died at {op}");
         }
     }
@@ -240,17 +287,17 @@ fn the_disk_is_full_at_any_length() {
     let bytes = library().0["c"].bytes.len() as u64 + 40_000;
     for room in (0..bytes).step_by(bytes as usize / 24) {
         let order = Order::Full { bytes: room };
-        fail(&["a"], ingest, order, &format!("ingest, {order:?}"));
+        fail(|| Scene::new(&["a"]), ingest, order, &format!("ingest, {order:?}"));
     }
 }
 
 /// After an operation failed, the power is cut too: what had been acknowledged is still there.
 #[test]
 fn power_cut_after_a_failure() {
-    for (name, titles, work) in WORKS {
-        let total = operations(titles, work);
+    for (name, start, work) in WORKS {
+        let total = operations(start, work);
         for op in (0..total).filter(|op| op % 4 == 1) {
-            let scene = Scene::new(titles);
+            let scene = start();
             scene.sim.order(Some(Order::Fail { op, errno: EIO }));
             let _ = work(&scene);
             let recording = scene.sim.recording();

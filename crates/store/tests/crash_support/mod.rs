@@ -12,9 +12,11 @@ use crate::sim::{Fate, Recording};
 use millrace_core::packet::PacketMeta;
 use millrace_core::wire::checksum::sum16;
 use millrace_store::check::{Depth, Severity, check_store};
+use millrace_store::format::manifest::{CRC_FILE, MANIFEST_FILE, PARITY_CRC_FILE, SUMS_FILE};
 use millrace_store::volume::{CATALOGUE_FILE, MediaReader, TitleInfo, Volume};
 
-use crate::common::Film;
+use crate::common::{Film, SIZE};
+use crate::crc_support::strip;
 
 /// A directory in memory where there is one: states are many and small.
 pub(crate) fn scratch() -> tempfile::TempDir {
@@ -177,4 +179,69 @@ pub(crate) fn assert_sound(root: &Path, what: &str) {
     let findings = check_store(root, Depth::Full, &mut |_| {}).unwrap_or_else(|e| panic!("{what}: {e}"));
     let errors: Vec<_> = findings.iter().filter(|f| f.severity == Severity::Error).collect();
     assert!(errors.is_empty(), "{what}: {errors:#?}");
+}
+
+/// Titles as versions without range sums and CRCs made them, and what `prepare` is to make of them.
+pub(crate) struct Older {
+    /// By member: each file of a title but its manifest, as the present version made it.
+    whole: Vec<BTreeMap<PathBuf, Vec<u8>>>,
+}
+
+impl Older {
+    /// Makes older titles of all that are below these directories.
+    pub(crate) fn make(roots: &[PathBuf]) -> Self {
+        let whole = roots.iter().map(|root| records(root)).collect();
+        for title in roots.iter().flat_map(|root| std::fs::read_dir(root.join("titles")).unwrap()) {
+            strip(&title.unwrap().path(), &[SUMS_FILE, CRC_FILE, PARITY_CRC_FILE]);
+        }
+        Self { whole }
+    }
+
+    /// Every title is the older one or the new one: the new one if that was promised ("upgraded NAME").
+    pub(crate) fn verify(&self, volume: &Volume, marks: &[&str], what: &str) {
+        for info in volume.titles().unwrap() {
+            let name = &info.name;
+            let open = |size: u16| volume.open_title(info.id, usize::from(size));
+            let files = open(SIZE).unwrap_or_else(|e| panic!("{what}: {name}: {e}"));
+            assert_eq!(files.has_crcs, files.crcs.is_some(), "{what}: {name} is half upgraded");
+            // Another size is derived from the range sums.
+            assert_eq!(files.has_crcs, open(8 * 188).is_ok(), "{what}: {name} is half upgraded");
+            let is_promised = marks.iter().any(|mark| mark.strip_prefix("upgraded ") == Some(name.as_str()));
+            assert!(files.has_crcs || !is_promised, "{what}: {name} is the older one again");
+        }
+    }
+
+    /// Another try upgrades what is not yet: then all files of all titles are as if the present version had made them, and none is
+    /// there beside them.
+    pub(crate) fn complete(&self, volume: &Volume, roots: &[PathBuf], what: &str) {
+        let titles = volume.titles().unwrap();
+        for info in &titles {
+            let prepared = volume.prepare(info.id, &[], &mut |_| ());
+            prepared.unwrap_or_else(|e| panic!("{what}: {} again: {e}", info.name));
+        }
+        let ids: HashSet<String> = titles.iter().map(|info| info.id.to_string()).collect();
+        for (root, whole) in roots.iter().zip(&self.whole) {
+            let is_there =
+                |path: &Path| path.iter().next().is_some_and(|id| ids.contains(&*id.to_string_lossy()));
+            let whole: BTreeMap<_, _> = whole.iter().filter(|(path, _)| is_there(path)).collect();
+            let found = records(root);
+            assert!(
+                found.keys().eq(whole.keys().copied()),
+                "{what}: {:?} for {:?}",
+                found.keys(),
+                whole.keys()
+            );
+            for (path, bytes) in &found {
+                assert!(bytes == whole[path], "{what}: {} has other bytes", root.join(path).display());
+            }
+        }
+    }
+}
+
+/// All files of the titles of a store but the manifests, by their paths below `titles`.
+fn records(root: &Path) -> BTreeMap<PathBuf, Vec<u8>> {
+    let titles = root.join("titles");
+    let paths = crate::common::tree(&titles).into_iter().map(PathBuf::from);
+    let files = paths.filter(|path| path.file_name().is_some_and(|name| name != MANIFEST_FILE));
+    files.filter_map(|path| Some((path.clone(), std::fs::read(titles.join(&path)).ok()?))).collect()
 }

@@ -20,9 +20,14 @@ pub(crate) fn swap_words(path: &Path, at: usize) {
 
 /// Makes of a title in this directory what versions without CRCs made.
 pub(crate) fn strip_crcs(title: &Path) {
+    strip(title, &[CRC_FILE, PARITY_CRC_FILE]);
+}
+
+/// Makes of a title in this directory what versions without these files made.
+pub(crate) fn strip(title: &Path, names: &[&str]) {
     let path = title.join("manifest.mrm");
     let mut manifest = Manifest::decode(&fs::read(&path).unwrap()).unwrap();
-    for name in [CRC_FILE, PARITY_CRC_FILE] {
+    for &name in names {
         if manifest.file(name).is_some() {
             fs::remove_file(title.join(name)).unwrap();
         }
