@@ -475,7 +475,8 @@ fn catalogue_agrees(
         match stripes.remove(id) {
             Some((info, _)) if info == manifest.title => {}
             Some(_) => {
-                report.warning(promise, &path, format!("title {id} is not as in its manifest"), remedy)
+                let remedy = "it is brought up to date when the titles are next listed: millrace ls";
+                report.warning(promise, &path, format!("title {id} is not as in its manifest"), remedy);
             }
             None => report.warning(promise, &path, format!("title {id} is not in it"), remedy),
         }

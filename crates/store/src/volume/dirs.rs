@@ -68,8 +68,9 @@ impl Dirs {
 
 /// The id that a directory's name stands for: exactly as [`TitleId`] prints.
 pub(crate) fn id_of_name(name: &std::ffi::OsStr) -> Option<TitleId> {
-    let name = name.to_str()?;
-    name.parse::<TitleId>().ok().filter(|id| id.to_string() == name)
+    // Ids are printed in lower case.
+    let name = name.to_str().filter(|name| !name.bytes().any(|byte| byte.is_ascii_uppercase()))?;
+    name.parse().ok()
 }
 
 /// Makes the names in a directory durable.

@@ -344,7 +344,14 @@ impl Volume {
     /// # Errors
     /// If a member is missing, or the disk refuses.
     pub fn add_member(&self, dir: &Path, geometry: Geometry) -> Result<(), StoreError> {
-        create::add(&self.inner, dir, geometry)
+        create::add(&self.inner, dir, geometry)?;
+        self.share_catalogue();
+        Ok(())
+    }
+
+    /// Gives the catalogue to members that are to have a copy. One that cannot be written now is written when titles are listed next.
+    fn share_catalogue(&self) {
+        let _ = self.inner.with_catalogue(Catalogue::refresh);
     }
 
     /// Gives slot `slot` a new, empty member in `dir`, which must not be a store yet. It is filled by a repair, and believed
@@ -389,6 +396,8 @@ impl Volume {
             }
             Ok(())
         })?;
+        drop(lock);
+        self.share_catalogue();
         Ok(true)
     }
 
@@ -455,7 +464,7 @@ impl Volume {
 
     /// Removes a title, readable or not. Whoever has it open can go on reading.
     ///
-    /// The catalogue's stripe goes first, then one rename makes the title invisible, then its files are deleted. After a
+    /// The catalogue's row goes first, then one rename makes the title invisible, then its files are deleted. After a
     /// crash in between the title is either still there or gone; the rest is done at the next open.
     /// With several members the renames are durable on all of them before anything is deleted; a member that is missing is
     /// declared stale before, so that it does not bring the title back.

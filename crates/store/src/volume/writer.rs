@@ -13,7 +13,6 @@ use millrace_core::wire::rtp::Timeline;
 use super::data::{DataWriter, SUM_STEP_BYTES, SizeWriter, sum_grains};
 use super::dirs::{Dirs, copy_new, random, rename, sync_dir, unix_s, write_new};
 use super::lock::StoreLock;
-use super::name;
 use super::stripe_writer::StripeWriter;
 use super::workspace::Workspace;
 use super::{ElementaryStream, Inner, SourceIdentity, TitleInfo, Volume};
@@ -381,10 +380,7 @@ fn publish(
         return Err(bad(id, "the members of the volume changed meanwhile; add the file again".to_owned()));
     }
     let wanted = manifest.title.name.clone();
-    manifest.title.name = volume.with_catalogue(move |catalogue| {
-        catalogue.refresh()?;
-        name::unique(&wanted, |name| catalogue.has_name(name))
-    })?;
+    manifest.title.name = volume.with_catalogue(move |catalogue| catalogue.free_name(&wanted))?;
     manifest.validate().map_err(|e| StoreError::BadTitle { id, what: e.to_string() })?;
     let bytes = manifest.encode();
     for (home, path) in homes.iter().zip(workspace.paths()) {

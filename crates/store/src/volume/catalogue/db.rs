@@ -13,15 +13,16 @@ use rusqlite::{
 };
 
 use super::Stamp;
+use super::names::{Brief, Names};
 use crate::format::crc32c;
 use crate::format::manifest::Manifest;
-use crate::volume::{PlacedOn, SourceIdentity, TitleInfo};
+use crate::volume::{PlacedOn, TitleInfo};
 
 /// "MLRC": marks the file as ours.
 const APPLICATION_ID: i32 = 0x4d4c_5243;
 
 /// One step per version: `MIGRATIONS[n]` takes a catalogue from `user_version` n to n + 1.
-const MIGRATIONS: [&str; 2] = [
+const MIGRATIONS: [&str; 3] = [
     "
     CREATE TABLE title (
         id TEXT NOT NULL PRIMARY KEY,
@@ -43,6 +44,14 @@ const MIGRATIONS: [&str; 2] = [
     DELETE FROM title;
     ALTER TABLE title ADD COLUMN members INTEGER NOT NULL DEFAULT 1; -- it lies on members 0 to this one, not included
     ALTER TABLE title ADD COLUMN may INTEGER NOT NULL DEFAULT 0;     -- of which so many may be lost
+",
+    // Names and sources are looked for in an index that has all that is needed, and that a scan verifies entry by entry.
+    "
+    DELETE FROM title;
+    DROP INDEX title_by_source;
+    ALTER TABLE title ADD COLUMN source_key INTEGER NOT NULL DEFAULT 0; -- 64 bits of a hash of the source's columns
+    ALTER TABLE title ADD COLUMN brief_crc INTEGER NOT NULL DEFAULT 0;  -- CRC-32C of the index's other columns
+    CREATE INDEX title_in_brief ON title (id, name, members, source_key, brief_crc);
 ",
 ];
 
@@ -74,6 +83,18 @@ pub(super) struct Db {
     connection: Connection,
     /// Device and inode of the file, to see that it was replaced; `None`: it is in memory.
     file: Option<(u64, u64)>,
+    check: Check,
+    /// Read when they are needed, with the version of the file that they were read from.
+    names: Option<(i64, Names)>,
+}
+
+/// What of a catalogue is verified before it is used.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Check {
+    /// All of it, which takes the longer the more titles there are.
+    Whole,
+    /// What is read: for [`Db::names`], whose entries have checksums, and for changes.
+    Entries,
 }
 
 /// An error of our own in SQLite's clothes: the content is not what we wrote.
@@ -130,8 +151,8 @@ fn uri_of(path: &Path, parameters: &str) -> String {
 }
 
 impl Db {
-    /// Opens or makes the catalogue, checks it whole, brings it to this program's version.
-    pub(super) fn open(path: &Path) -> rusqlite::Result<Self> {
+    /// Opens or makes the catalogue, checks it, brings it to this program's version.
+    pub(super) fn open(path: &Path, check: Check) -> rusqlite::Result<Self> {
         let flags = OpenFlags::SQLITE_OPEN_READ_WRITE
             | OpenFlags::SQLITE_OPEN_CREATE
             | OpenFlags::SQLITE_OPEN_NO_MUTEX;
@@ -140,18 +161,20 @@ impl Db {
         connection.query_row("PRAGMA journal_mode = WAL", [], |_| Ok(()))?;
         // A cache may lose its last rows in a power cut; it may not cost every ingest another fsync.
         connection.pragma_update(None, "synchronous", "NORMAL")?;
-        check_whole(&connection)?;
+        if check == Check::Whole {
+            check_whole(&connection)?;
+        }
         migrate(&mut connection)?;
         connection.busy_timeout(BUSY)?;
         let file = identity(path).ok_or_else(|| damage("the file went away"))?;
-        Ok(Self { connection, file: Some(file) })
+        Ok(Self { connection, file: Some(file), check, names: None })
     }
 
     /// An empty catalogue in memory, for disks that take none.
     pub(super) fn in_memory() -> rusqlite::Result<Self> {
         let mut connection = Connection::open_in_memory()?;
         migrate(&mut connection)?;
-        Ok(Self { connection, file: None })
+        Ok(Self { connection, file: None, check: Check::Whole, names: None })
     }
 
     /// Opens a catalogue of this program's version for reading only.
@@ -184,7 +207,7 @@ impl Db {
             return Err(damage("a catalogue of an unknown version"));
         }
         let file = identity(path).ok_or_else(|| damage("the file went away"))?;
-        Ok(Self { connection, file: Some(file) })
+        Ok(Self { connection, file: Some(file), check: Check::Whole, names: None })
     }
 
     /// Whether `path` is still the file that is open. What is in memory cannot be replaced.
@@ -194,6 +217,43 @@ impl Db {
 
     pub(super) fn is_in_memory(&self) -> bool {
         self.file.is_none()
+    }
+
+    /// Whether it was checked at least so far when it was opened.
+    pub(super) fn is_checked(&self, check: Check) -> bool {
+        self.check == Check::Whole || check == Check::Entries
+    }
+
+    /// What all titles are called, and what they were made from. Read once, and again when another connection has changed the file.
+    pub(super) fn names(&mut self) -> rusqlite::Result<&Names> {
+        let version = self.connection.pragma_query_value(None, "data_version", |row| row.get(0))?;
+        let names = match self.names.take() {
+            Some((seen, names)) if seen == version => names,
+            _ => self.read_names()?,
+        };
+        Ok(&self.names.insert((version, names)).1)
+    }
+
+    fn read_names(&self) -> rusqlite::Result<Names> {
+        // All columns are the index's: no row is read.
+        let sql = "SELECT id, name, members, source_key, brief_crc FROM title INDEXED BY title_in_brief ORDER BY id";
+        let mut statement = self.connection.prepare_cached(sql)?;
+        let mut entries = statement.query([])?;
+        let mut names = Names::default();
+        while let Some(entry) = entries.next()? {
+            let (id, members): (String, i64) = (entry.get(0)?, entry.get(2)?);
+            let brief = Brief {
+                id: id.parse().map_err(|_| damage("an entry's id is not an id"))?,
+                name: entry.get(1)?,
+                members: usize::try_from(members).map_err(|_| damage("an entry's members are none"))?,
+                source_key: entry.get(3)?,
+            };
+            if entry.get::<_, u32>(4)? != brief.crc() {
+                return Err(damage("an entry does not match its checksum"));
+            }
+            names.insert(brief);
+        }
+        Ok(names)
     }
 
     pub(super) fn stamps(&mut self) -> rusqlite::Result<Vec<(TitleId, Stamp, PlacedOn)>> {
@@ -218,15 +278,6 @@ impl Db {
         self.one("name = ?1", [name])
     }
 
-    pub(super) fn by_source(&mut self, source: &SourceIdentity) -> rusqlite::Result<Option<Row>> {
-        let parameters = params![
-            source.path.as_os_str().as_bytes(),
-            source.bytes as i64, // the same cast when stored: equal bits are equal
-            source.modified_unix_ns as i64
-        ];
-        self.one("source_path = ?1 AND source_bytes = ?2 AND source_modified_ns = ?3", parameters)
-    }
-
     fn one(&mut self, condition: &str, parameters: impl rusqlite::Params) -> rusqlite::Result<Option<Row>> {
         let sql = format!("SELECT {COLUMNS} FROM title WHERE {condition} ORDER BY id LIMIT 1");
         self.connection.prepare_cached(&sql)?.query_row(parameters, row_of).optional()
@@ -239,9 +290,14 @@ impl Db {
             transaction.execute("DELETE FROM title WHERE id = ?1", [id.to_string()])?;
         }
         for row in put {
-            Stored::of(row).insert(&transaction)?;
+            Stored::of(row).insert(&transaction, &Brief::of(row))?;
         }
-        transaction.commit()
+        transaction.commit()?;
+        if let Some((_, names)) = &mut self.names {
+            delete.iter().for_each(|id| names.remove(*id));
+            put.iter().for_each(|row| names.insert(Brief::of(row)));
+        }
+        Ok(())
     }
 }
 
@@ -312,9 +368,10 @@ impl Stored {
         crc32c(&bytes)
     }
 
-    fn insert(&self, transaction: &Transaction<'_>) -> rusqlite::Result<()> {
+    fn insert(&self, transaction: &Transaction<'_>, brief: &Brief) -> rusqlite::Result<()> {
         let sql = format!(
-            "INSERT OR REPLACE INTO title ({COLUMNS}) VALUES (?1, ?2, ?3, ?4, ?5, ?6, ?7, ?8, ?9, ?10, ?11, ?12)"
+            "INSERT OR REPLACE INTO title ({COLUMNS}, source_key, brief_crc) \
+             VALUES (?1, ?2, ?3, ?4, ?5, ?6, ?7, ?8, ?9, ?10, ?11, ?12, ?13, ?14)"
         );
         let [bytes, modified, inode, manifest_bytes, manifest_modified, members, may] = self.numbers;
         let (path, crc) = (&self.source_path, self.crc());
@@ -330,7 +387,9 @@ impl Stored {
             self.info,
             crc,
             members,
-            may
+            may,
+            brief.source_key,
+            brief.crc()
         ])?;
         Ok(())
     }
@@ -404,7 +463,7 @@ mod tests {
     fn a_path_with_odd_bytes_is_one_file_to_sqlite() {
         let dir = tempfile::tempdir().unwrap();
         let path = dir.path().join("a?b#c%41 ä&mode=memory");
-        drop(Db::open(&path).unwrap());
+        drop(Db::open(&path, Check::Whole).unwrap());
         assert!(path.exists());
         assert_eq!(Db::open_to_look(&path).unwrap().all().unwrap().len(), 0);
         assert_eq!(std::fs::read_dir(dir.path()).unwrap().count(), 1, "nothing is left behind");

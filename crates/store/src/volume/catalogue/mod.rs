@@ -12,6 +12,7 @@
 
 mod db;
 mod memory;
+mod names;
 mod share;
 
 use std::collections::btree_map::Entry;
@@ -25,10 +26,10 @@ use std::time::{Duration, Instant, SystemTime};
 
 use millrace_core::ids::TitleId;
 
-use self::db::{Db, Row};
+use self::db::{Check, Db, Row};
 use super::dirs::{Dirs, id_of_name};
 use super::manifest_io::find_manifest;
-use super::{ListedAt, ListedTitle, Listing, PlacedOn, SourceIdentity, TitleInfo};
+use super::{ListedAt, ListedTitle, Listing, PlacedOn, TitleInfo};
 use crate::blocking::Timeout;
 use crate::error::StoreError;
 use crate::format::manifest::Manifest;
@@ -76,16 +77,9 @@ struct Look {
 }
 
 impl Look {
-    /// Whether the members that can be read now were looked at, and no other.
-    fn is_of(&self, members: &Members) -> bool {
-        let mut usable = Slots::default();
-        members.usable().into_iter().for_each(|slot| usable.add(slot));
-        usable == self.listed
-    }
-
     /// Whether a title that is nowhere to be seen is gone. If none of its members could be looked at, it may well be there.
     fn is_gone(&self, placed: PlacedOn) -> bool {
-        (0..placed.members).any(|slot| self.listed.has(slot))
+        self.listed.has_any_of(placed.members)
     }
 }
 
@@ -100,6 +94,11 @@ impl Slots {
 
     fn has(self, slot: usize) -> bool {
         self.0 & 1 << slot != 0
+    }
+
+    /// Whether it has any of the first `members` slots.
+    fn has_any_of(self, members: usize) -> bool {
+        (0..members).any(|slot| self.has(slot))
     }
 }
 
@@ -116,8 +115,6 @@ pub(crate) struct Catalogue {
     /// The directories `titles` and their modification times at the last refresh, if no change since then can hide behind
     /// them.
     seen: Option<Vec<(PathBuf, SystemTime)>>,
-    /// What was found when it was opened, and when, until the first listing; `None` if that may have missed something.
-    opened: Option<(Look, Instant)>,
     /// Why it is kept in memory, if it is.
     in_memory: Option<String>,
 }
@@ -133,13 +130,11 @@ pub(crate) fn is_held_behind(members: &Members, slot: usize, id: TitleId) -> boo
 /// Coarsest step of a file system's modification times. A directory looked at within this time of its last change may
 /// change again without another modification time.
 const MTIME_STEP: Duration = Duration::from_secs(2);
-/// What was found when the catalogue was opened is not looked for again in this time.
-const JUST_NOW: Duration = Duration::from_secs(1);
 /// A manifest that is replaced does not show in the modification time of `titles`: all are looked at this often.
 const LIST_AGAIN: Duration = Duration::from_secs(30);
 
 impl Catalogue {
-    /// Opens the catalogue, or makes it again, and brings it up to date.
+    /// Opens the catalogue, or makes it again; all titles are in it then.
     pub(crate) fn open(members: &Arc<Members>) -> Result<Self, StoreError> {
         let members = Arc::clone(members);
         let mut catalogue = Self {
@@ -149,13 +144,9 @@ impl Catalogue {
             unreadable: Vec::new(),
             shared_with: Slots::default(),
             seen: None,
-            opened: None,
             in_memory: None,
         };
-        let look = catalogue.look_again()?;
-        if catalogue.seen.is_some() && catalogue.unreadable.is_empty() {
-            catalogue.opened = Some((look, Instant::now()));
-        }
+        catalogue.catch_up()?;
         Ok(catalogue)
     }
 
@@ -178,30 +169,11 @@ impl Catalogue {
         self.find(|db| db.by_id(id))
     }
 
-    /// The title made from this file.
-    pub(crate) fn by_source(&mut self, source: &SourceIdentity) -> Result<Option<TitleInfo>, StoreError> {
-        self.find(|db| db.by_source(source))
-    }
-
-    /// Whether a title has this name; the caller has called [`Catalogue::refresh`] under the store's lock.
-    pub(crate) fn has_name(&mut self, name: &str) -> Result<bool, StoreError> {
-        Ok(self.with_db(|db| db.by_name(name))?.is_some())
-    }
-
     /// All titles, what is lost of each, and what cannot be read.
     pub(crate) fn listing(&mut self) -> Result<Listing, StoreError> {
         let (at, members) = (Instant::now(), self.states());
-        let look = match self.opened.take() {
-            Some((look, at))
-                if at.elapsed() < JUST_NOW && self.nothing_new() && look.is_of(&self.members) =>
-            {
-                look
-            }
-            _ => {
-                self.seen = None; // what cannot be read is handed out, and has to be found again
-                self.look_again()?
-            }
-        };
+        self.seen = None; // what cannot be read is handed out, and has to be found again
+        let look = self.look_again()?;
         let rows = self.with_db(|db| db.all())?;
         let there = self.members.usable();
         let listed = |Row { info, placed, .. }: Row| {
@@ -247,7 +219,7 @@ impl Catalogue {
         let id = manifest.title.id;
         let stamp = self.stamp_of(id).ok_or(StoreError::NoTitle { id })?;
         let row = Row::new(manifest.clone(), stamp);
-        self.with_db(|db| db.change(std::slice::from_ref(&row), &[]))
+        self.ask(Check::Entries, |db| db.change(std::slice::from_ref(&row), &[]))
     }
 
     /// Drops a title.
@@ -381,39 +353,53 @@ impl Catalogue {
         }
     }
 
+    /// Runs a query on a catalogue that was checked whole.
+    fn with_db<T>(&mut self, query: impl Fn(&mut Db) -> rusqlite::Result<T>) -> Result<T, StoreError> {
+        self.ask(Check::Whole, query)
+    }
+
     /// Runs a query. A damaged catalogue is set aside and rebuilt from the manifests, once; one that the disk does not take
     /// is rebuilt in memory.
-    fn with_db<T>(&mut self, query: impl Fn(&mut Db) -> rusqlite::Result<T>) -> Result<T, StoreError> {
-        match self.try_with_db(&query) {
+    fn ask<T>(
+        &mut self,
+        check: Check,
+        query: impl Fn(&mut Db) -> rusqlite::Result<T>,
+    ) -> Result<T, StoreError> {
+        match self.try_with_db(check, &query) {
             Err(error) if db::is_moved(&error) => self.db = None,
             Err(error) => self.begin_anew(error)?,
             Ok(value) => return Ok(value),
         }
         self.refill()?;
-        self.try_with_db(&query).map_err(|error| StoreError::Catalogue { path: self.path.clone(), error })
+        self.try_with_db(check, &query)
+            .map_err(|error| StoreError::Catalogue { path: self.path.clone(), error })
     }
 
-    fn try_with_db<T>(&mut self, query: impl Fn(&mut Db) -> rusqlite::Result<T>) -> rusqlite::Result<T> {
+    fn try_with_db<T>(
+        &mut self,
+        check: Check,
+        query: impl Fn(&mut Db) -> rusqlite::Result<T>,
+    ) -> rusqlite::Result<T> {
         if !self.db.as_ref().is_some_and(Db::is_in_memory) {
             self.settle_down();
         }
-        if self.db.as_ref().is_some_and(|db| !db.is_at(&self.path)) {
+        if self.db.as_ref().is_some_and(|db| !db.is_at(&self.path) || !db.is_checked(check)) {
             self.db = None;
         }
         if self.db.is_none() {
-            self.db = Some(self.open_db()?);
+            self.db = Some(self.open_db(check)?);
         }
         self.db.as_mut().map_or_else(|| Err(rusqlite::Error::InvalidQuery), query)
     }
 
     /// Opens the catalogue; that of another member, if this disk does not take it.
-    fn open_db(&mut self) -> rusqlite::Result<Db> {
-        let opened = Db::open(&self.path);
+    fn open_db(&mut self, check: Check) -> rusqlite::Result<Db> {
+        let opened = Db::open(&self.path, check);
         if opened.as_ref().err().is_none_or(|error| !db::is_the_disk(error)) {
             return opened;
         }
         for other in self.catalogues().into_iter().filter(|other| *other != self.path) {
-            if let Ok(db) = Db::open(&other) {
+            if let Ok(db) = Db::open(&other, check) {
                 self.path = other;
                 return Ok(db);
             }
@@ -441,10 +427,10 @@ impl Catalogue {
     /// Fills a new catalogue with every readable manifest; what is unreadable is for [`Catalogue::refresh`] to report.
     fn refill(&mut self) -> Result<(), StoreError> {
         let rows = self.rows_of_manifests()?;
-        let result = match self.try_with_db(|db| db.change(&rows, &[])) {
+        let result = match self.try_with_db(Check::Whole, |db| db.change(&rows, &[])) {
             Err(error) if db::is_the_disk(&error) && self.in_memory.is_none() => {
                 self.keep_in_memory(&error)?;
-                self.try_with_db(|db| db.change(&rows, &[]))
+                self.try_with_db(Check::Whole, |db| db.change(&rows, &[]))
             }
             result => result,
         };

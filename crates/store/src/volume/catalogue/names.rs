@@ -1,0 +1,181 @@
+//! What adding a title has to know of all others: which there are, their names and their sources.
+//!
+//! That is read from an index of the catalogue in which each entry has a checksum, once, and kept in step with the catalogue from then on.
+//! Which titles there are is seen in the names below `titles`; only the manifest of one that has no entry is read. So another title
+//! costs the same beside ten and, but for that list, beside ten thousand.
+
+use std::collections::{BTreeSet, HashMap, HashSet};
+use std::fs;
+use std::io;
+use std::os::unix::ffi::OsStrExt;
+
+use millrace_core::ids::TitleId;
+
+use super::db::{Check, Row};
+use super::{Catalogue, Slots};
+use crate::error::StoreError;
+use crate::format::crc32c;
+use crate::volume::dirs::id_of_name;
+use crate::volume::manifest_io::find_manifest;
+use crate::volume::{SourceIdentity, TitleInfo, name};
+
+/// One title in brief, as the index has it.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(super) struct Brief {
+    pub(super) id: TitleId,
+    pub(super) name: String,
+    /// Members that it lies on.
+    pub(super) members: usize,
+    /// [`source_key`] of the file it was made from.
+    pub(super) source_key: i64,
+}
+
+impl Brief {
+    pub(super) fn of(row: &Row) -> Self {
+        let Row { info, placed, .. } = row;
+        let (name, source_key) = (info.name.clone(), source_key(&info.source));
+        Self { id: info.id, name, members: placed.members, source_key }
+    }
+
+    /// Checksum of the entry. The name is last, so that no two entries have the same bytes.
+    pub(super) fn crc(&self) -> u32 {
+        let mut bytes = Vec::with_capacity(self.name.len() + 32);
+        bytes.extend_from_slice(&self.id.0);
+        bytes.extend_from_slice(&(self.members as u64).to_le_bytes());
+        bytes.extend_from_slice(&self.source_key.to_le_bytes());
+        bytes.extend_from_slice(self.name.as_bytes());
+        crc32c(&bytes)
+    }
+}
+
+/// 64 bits of a hash of a source: equal sources have equal keys.
+fn source_key(source: &SourceIdentity) -> i64 {
+    let mut hasher = blake3::Hasher::new();
+    hasher.update(&source.bytes.to_le_bytes());
+    hasher.update(&source.modified_unix_ns.to_le_bytes());
+    hasher.update(source.path.as_os_str().as_bytes());
+    let mut key = [0; 8];
+    hasher.finalize_xof().fill(&mut key);
+    i64::from_le_bytes(key)
+}
+
+/// All titles of a catalogue in brief.
+#[derive(Debug, Default)]
+pub(super) struct Names {
+    titles: HashMap<TitleId, Brief>,
+    by_name: BTreeSet<(String, TitleId)>,
+    by_source: BTreeSet<(i64, TitleId)>,
+}
+
+impl Names {
+    /// Adds or replaces a title.
+    pub(super) fn insert(&mut self, brief: Brief) {
+        self.remove(brief.id);
+        self.by_name.insert((brief.name.clone(), brief.id));
+        self.by_source.insert((brief.source_key, brief.id));
+        self.titles.insert(brief.id, brief);
+    }
+
+    pub(super) fn remove(&mut self, id: TitleId) {
+        if let Some(Brief { name, source_key, .. }) = self.titles.remove(&id) {
+            self.by_name.remove(&(name, id));
+            self.by_source.remove(&(source_key, id));
+        }
+    }
+
+    fn has(&self, name: &str) -> bool {
+        let from = (name.to_owned(), TitleId([0; 16]));
+        self.by_name.range(from..).next().is_some_and(|(next, _)| next == name)
+    }
+
+    /// Titles whose source may be the one with this key, in the order of their ids.
+    fn of_source(&self, key: i64) -> Vec<TitleId> {
+        let range = (key, TitleId([0; 16]))..=(key, TitleId([0xff; 16]));
+        self.by_source.range(range).map(|&(_, id)| id).collect()
+    }
+
+    /// What is `there` and not here, and what is here and not there with the number of its members.
+    fn compare(&self, there: &HashSet<TitleId>) -> (Vec<TitleId>, Vec<(TitleId, usize)>) {
+        let new = there.iter().filter(|id| !self.titles.contains_key(id)).copied().collect();
+        let unseen = self.titles.values().filter(|brief| !there.contains(&brief.id));
+        (new, unseen.map(|brief| (brief.id, brief.members)).collect())
+    }
+}
+
+impl Catalogue {
+    /// Brings the catalogue in line with the names below `titles`. Only titles that it does not have are looked at; what else has
+    /// changed of the others, and what cannot be read, is for [`Catalogue::refresh`].
+    pub(crate) fn catch_up(&mut self) -> Result<(), StoreError> {
+        let (there, listed) = self.ids_of_titles()?;
+        let (new, unseen) = self.with_names(|names| names.compare(&there))?;
+        let gone: Vec<TitleId> =
+            unseen.into_iter().filter(|&(_, members)| listed.has_any_of(members)).map(|(id, _)| id).collect();
+        let row = |id: TitleId| {
+            let stamp = self.stamp_of(id)?;
+            find_manifest(&self.members, id).ok().map(|(_, manifest)| Row::new(manifest, stamp))
+        };
+        let put: Vec<Row> = new.into_iter().filter_map(row).collect();
+        if put.is_empty() && gone.is_empty() {
+            return Ok(());
+        }
+        self.ask(Check::Entries, |db| db.change(&put, &gone))
+    }
+
+    /// The name that a title gets which is to be called `wish`: no other has it, as long as the store's lock is held.
+    pub(crate) fn free_name(&mut self, wish: &str) -> Result<String, StoreError> {
+        self.catch_up()?;
+        self.with_names(|names| name::unique(wish, |name| names.has(name)))
+    }
+
+    /// The title made from this file.
+    pub(crate) fn by_source(&mut self, source: &SourceIdentity) -> Result<Option<TitleInfo>, StoreError> {
+        let known = self.known_by_source(source)?;
+        if known.is_some() || self.nothing_new() {
+            return Ok(known);
+        }
+        self.catch_up()?;
+        self.known_by_source(source)
+    }
+
+    fn known_by_source(&mut self, source: &SourceIdentity) -> Result<Option<TitleInfo>, StoreError> {
+        let key = source_key(source);
+        for id in self.with_names(|names| names.of_source(key))? {
+            let found = self.by_id(id)?.filter(|info| info.source == *source);
+            if found.is_some() {
+                return Ok(found);
+            }
+        }
+        Ok(None)
+    }
+
+    fn with_names<T>(&mut self, look: impl Fn(&Names) -> T) -> Result<T, StoreError> {
+        self.ask(Check::Entries, |db| db.names().map(&look))
+    }
+
+    /// The titles whose directories are on any member, and the members whose could be listed.
+    fn ids_of_titles(&self) -> Result<(HashSet<TitleId>, Slots), StoreError> {
+        let (mut ids, mut listed, mut failed) = (HashSet::new(), Slots::default(), None);
+        for (slot, dirs) in self.usable() {
+            let id_of = |entry: fs::DirEntry| id_of_name(&entry.file_name());
+            let entries = fs::read_dir(&dirs.titles);
+            let found: io::Result<Vec<Option<TitleId>>> =
+                entries.and_then(|entries| entries.map(|entry| entry.map(id_of)).collect());
+            match found {
+                Ok(found) => {
+                    ids.extend(found.into_iter().flatten());
+                    listed.add(slot);
+                }
+                Err(error) => failed = Some(StoreError::io("list", &dirs.titles)(error)),
+            }
+        }
+        match failed {
+            Some(error) if listed == Slots::default() => Err(error),
+            None if listed == Slots::default() => Err(self.nothing_there()),
+            _ => Ok((ids, listed)),
+        }
+    }
+}
+
+#[cfg(test)]
+#[path = "names_tests.rs"]
+mod tests;

@@ -1,0 +1,109 @@
+use std::path::{Path, PathBuf};
+
+use millrace_core::time::MediaTicks;
+use millrace_core::units::BitRate;
+use millrace_core::wire::rtp::Timeline;
+
+use super::super::Stamp;
+use super::super::db::Db;
+use super::*;
+use crate::volume::PlacedOn;
+
+fn row(number: u8) -> Row {
+    let info = TitleInfo {
+        id: TitleId([number; 16]),
+        name: format!("film-{number}"),
+        bytes: 1316,
+        packets: 1,
+        packet_sizes: vec![1316],
+        duration: MediaTicks(9),
+        mean_rate: BitRate(1),
+        peak_rate: BitRate(2),
+        constant_rate: true,
+        streams: Vec::new(),
+        timeline: Timeline { ssrc: 1, timestamp_base: 2 },
+        source: SourceIdentity {
+            path: PathBuf::from(format!("/films/{number}")),
+            bytes: 1,
+            modified_unix_ns: 2,
+        },
+        added_unix_s: 3,
+        blake3: "0".repeat(64),
+        notes: Vec::new(),
+    };
+    let stamp = Stamp { inode: 1, bytes: 2, modified_ns: 3 };
+    Row { info, stamp, placed: PlacedOn { members: 3, may: 1 } }
+}
+
+fn with_rows(path: &Path, rows: &[Row]) {
+    Db::open(path, Check::Whole).unwrap().change(rows, &[]).unwrap();
+}
+
+/// Whole checks are left out where names are read, so damage has to show in the entries themselves: whatever byte is wrong, a
+/// title is there as it was, or missing, which a look at the names below `titles` finds out, or the damage is found.
+#[test]
+fn no_damage_gives_a_title_another_name_or_source() {
+    let dir = tempfile::tempdir().unwrap();
+    let path = dir.path().join("catalogue.sqlite");
+    let rows: Vec<Row> = (0..20).map(row).collect();
+    with_rows(&path, &rows);
+    let good = fs::read(&path).unwrap();
+    let (mut refused, mut whole) = (0, 0);
+    for at in (0..good.len()).step_by(7) {
+        let mut damaged = good.clone();
+        damaged[at] ^= 0x15;
+        fs::write(&path, damaged).unwrap();
+        for log in ["-wal", "-shm"] {
+            let _ = fs::remove_file(dir.path().join(format!("catalogue.sqlite{log}")));
+        }
+        let read = Db::open(&path, Check::Entries).and_then(|mut db| {
+            let names = db.names()?;
+            for row in &rows {
+                if let Some(brief) = names.titles.get(&row.info.id) {
+                    assert_eq!(*brief, Brief::of(row), "byte {at}");
+                    assert!(names.has(&brief.name) && names.of_source(brief.source_key) == [brief.id]);
+                }
+            }
+            Ok(names.titles.len())
+        });
+        match read {
+            Ok(count) => whole += usize::from(count == rows.len()),
+            Err(_) => refused += 1,
+        }
+    }
+    assert!(refused > 20 && whole > 20, "{refused} refused, {whole} not touched");
+}
+
+#[test]
+fn names_follow_the_changes_of_every_connection() {
+    let dir = tempfile::tempdir().unwrap();
+    let path = dir.path().join("catalogue.sqlite");
+    let mut ours = Db::open(&path, Check::Entries).unwrap();
+    let mut theirs = Db::open(&path, Check::Entries).unwrap();
+    let ids = |db: &mut Db| {
+        let mut ids: Vec<u8> = db.names().unwrap().titles.keys().map(|id| id.0[0]).collect();
+        ids.sort_unstable();
+        ids
+    };
+    assert_eq!(ids(&mut ours), [0_u8; 0]);
+    ours.change(&[row(1), row(2)], &[]).unwrap();
+    assert_eq!(ids(&mut ours), [1, 2]);
+    theirs.change(&[row(3)], &[row(1).info.id]).unwrap();
+    assert_eq!(ids(&mut ours), [2, 3]);
+    let mut renamed = row(2);
+    renamed.info.name = "another".to_owned();
+    ours.change(&[renamed], &[]).unwrap();
+    let names = ours.names().unwrap();
+    assert!(names.has("another") && names.has("film-3") && !names.has("film-2") && !names.has("film"));
+    assert!(theirs.names().unwrap().has("another"));
+}
+
+#[test]
+fn a_name_that_begins_another_is_free() {
+    let mut names = Names::default();
+    names.insert(Brief::of(&row(11)));
+    assert!(names.has("film-11") && !names.has("film-1") && !names.has("film-111"));
+    names.remove(TitleId([11; 16]));
+    assert!(!names.has("film-11"));
+    assert_eq!(names.of_source(Brief::of(&row(11)).source_key), []);
+}
