@@ -7,7 +7,7 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::mpsc::{Receiver, RecvTimeoutError, Sender, channel};
 use std::thread::JoinHandle;
-use std::time::{Duration, SystemTime};
+use std::time::{Duration, Instant, SystemTime};
 
 use millrace_core::limits::{DEFAULT_PACKET_BYTES, LIBRARY_STOP_NS};
 use millrace_core::units::Count;
@@ -43,6 +43,16 @@ pub(super) struct Librarian {
     pub(super) lost: Cell<usize>,
     /// What has been said already.
     pub(super) said: Said,
+    /// When the open titles were brought up to date.
+    pub(super) refreshed: Refreshed,
+}
+
+/// How far the open titles are in step with the store.
+#[derive(Default)]
+pub(super) struct Refreshed {
+    at: Cell<Option<Instant>>,
+    /// Whether a film was added since.
+    is_behind: Cell<bool>,
 }
 
 /// What need not be said again.
@@ -103,8 +113,8 @@ impl Librarian {
                 }
                 self.add(&media, stop);
             }
-            // The first time the open titles are up to date: what was added is among them.
-            if ready.is_none() {
+            // The first time they are up to date, unless films were added.
+            if ready.is_none() || self.refreshed.is_behind.get() {
                 self.refresh();
             } else if self.open_titles.titles().is_empty() {
                 println!("no titles yet; add one with: millrace add FILE");
@@ -141,8 +151,12 @@ impl Librarian {
         match result {
             Ok(title) => {
                 title.notes.iter().for_each(|note| tracing::info!("{}: {note}", title.name));
-                // Each film can be asked for as soon as it is there, not when the whole folder is done.
-                self.refresh();
+                // Each film can be asked for soon after it is there, not when the whole folder is done. But a look at all titles for
+                // each of many films would take longer than adding them.
+                self.refreshed.is_behind.set(true);
+                if self.refreshed.at.get().is_none_or(|at| at.elapsed() >= LOOK_EVERY) {
+                    self.refresh();
+                }
             }
             Err(_) if stop.load(Ordering::Relaxed) => {}
             Err(error) => self.skip(media, &error.into()),
@@ -184,6 +198,8 @@ impl Librarian {
                 tracing::warn!("the store cannot be read, the list of titles stays as it was: {error}")
             }
         }
+        self.refreshed.is_behind.set(false);
+        self.refreshed.at.set(Some(Instant::now()));
     }
 
     /// Says what is new among the open titles.

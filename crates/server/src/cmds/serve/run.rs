@@ -24,7 +24,7 @@ use millrace_store::cache::{Cache, CacheConfig, CacheHandle, CacheStats, ReadBac
 use millrace_store::disk::ReadFaults;
 
 use super::inject::Injector;
-use super::librarian::{Librarian, Said};
+use super::librarian::{Librarian, Refreshed, Said};
 use super::members::{HealthWatch, MembersWatch};
 use super::{FecChoice, ReadChoice, ServeArgs, bind, invite};
 use crate::cmds::egress::{Devices, Egress, Ports, figures_file};
@@ -86,6 +86,7 @@ pub(super) fn run(args: &ServeArgs) -> anyhow::Result<ExitCode> {
         base_url,
         lost: Cell::new(0),
         said,
+        refreshed: Refreshed::default(),
     };
     let ready_url = format!("rtsp://{address}/").replace("[::]", "localhost").replace("0.0.0.0", "127.0.0.1");
     let librarian = librarian.start(first, move || println!("ready {ready_url}"))?;
