@@ -286,23 +286,66 @@ fn a_flipped_bit_costs_one_packet_and_not_the_film() {
     assert!(counted.len() == 1 && !counted[0].contains(" 0 damaged"), "{counted:?}");
 }
 
+/// The records of a packet follow from its bytes, which its CRC proves, and from the index; where the CRC is damaged, they prove the bytes.
+#[test]
+fn a_flipped_bit_in_the_records_costs_nothing() {
+    let dir = tempfile::tempdir().unwrap();
+    // Each in the middle of a title of its own.
+    let titles: Vec<_> = ["meta-1316.mrp", "sums.mrr", "crcs.mrc"]
+        .into_iter()
+        .map(|file| {
+            let name = &file[..4];
+            let (store, data) = store_with(dir.path(), name, 6);
+            damage(&data.replace("data.ts", file));
+            (name, store, data)
+        })
+        .collect();
+    let store = titles[0].1.to_str().unwrap();
+    // By UDP packets of 8084 bytes, whose records are derived from both files; by TCP those of the default size.
+    let mut server = Server::start(&titles[0].1, &["--packet-sizes", "1316,8084"]);
+    std::thread::scope(|scope| {
+        for (name, _, data) in &titles {
+            let title = server.title(name);
+            for (transport, packet_bytes) in [("udp", 8084), ("tcp", 1316)] {
+                let title = title.clone();
+                scope.spawn(move || {
+                    let report = play(&[&title, "--transport", transport, "--verify", data]);
+                    let packets = std::fs::metadata(data).unwrap().len().div_ceil(packet_bytes);
+                    assert_eq!(
+                        (&report["packets"], &report["end"]),
+                        (&packets.into(), &"bye".into()),
+                        "{report}"
+                    );
+                    assert_eq!(report["byte_check"]["different_bytes"], 0, "{report}");
+                    // From the damaged place on, to the damaged place.
+                    let part = ["--transport", transport, "--start", "2s", "--end", "4s", "--verify", data];
+                    let report = play(&[&[title.as_str()], &part[..]].concat());
+                    let least = packets / 6;
+                    assert!(report["packets"].as_u64().is_some_and(|packets| packets > least), "{report}");
+                    assert_eq!(report["rtp_info_exact"], true, "{report}");
+                    assert_eq!(report["byte_check"]["different_bytes"], 0, "{report}");
+                });
+            }
+        }
+    });
+    // Said once for each title in each size, of which CRCs are no part.
+    for (name, ..) in &titles {
+        let said = server.said(&format!("title {name}: the stored records of"));
+        assert!(said.iter().all(|line| line.contains("scrub")), "{said:?}");
+        assert_eq!(said.is_empty(), *name == "crcs", "{said:?}");
+    }
+    assert!(server.interrupt());
+    assert!(!support::run(&["fsck", "--full", "--store", store]).status.success());
+}
+
+/// One bit in the middle of one title is wrong; a viewer plays it, another one plays another title.
 #[test]
 fn a_title_with_more_damage_than_is_allowed_ends_with_a_reason_and_the_others_play() {
-    a_damaged_title_hurts_nobody_else("data.ts", &["--max-damaged", "0%"]);
-}
-
-#[test]
-fn a_title_with_a_damaged_meta_data_file_ends_with_a_reason_and_the_others_play() {
-    a_damaged_title_hurts_nobody_else("meta-1316.mrp", &[]);
-}
-
-/// One bit in the middle of `file` of one title is wrong; a viewer plays it, another one plays another title.
-fn a_damaged_title_hurts_nobody_else(file: &str, settings: &[&str]) {
     let dir = tempfile::tempdir().unwrap();
     let (store, data) = store_with(dir.path(), "damaged", 6);
     let (_, whole) = store_with(dir.path(), "whole", 6);
-    damage(&data.replace("data.ts", file));
-    let mut server = Server::start(&store, settings);
+    damage(&data);
+    let mut server = Server::start(&store, &["--max-damaged", "0%"]);
     let url = server.title("damaged");
     let mut viewer = support::millrace().args(["play", &url, "-o", "null", "--quiet"]).spawn().unwrap();
     let report = play(&[&server.title("whole"), "-o", "null", "--verify", &whole]);

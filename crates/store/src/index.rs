@@ -287,6 +287,17 @@ impl TitleIndex {
         start.byte_at(&end, t)
     }
 
+    /// Media time of a byte, by the index alone: within a tick where media times lie on the lines between clock pieces, as the
+    /// ingest's do, and never outside the right 256 packets.
+    pub fn time_of(&self, byte: u64) -> MediaTicks {
+        let IndexParts { times, pieces, data_bytes, duration, .. } = &self.parts;
+        let time = interpolate(pieces, ClockPiece { byte: *data_bytes, time: *duration }, byte);
+        let at = usize::try_from(byte / PACKET_BYTES / u64::from(TIME_STEP_PACKETS)).unwrap_or(usize::MAX);
+        let least = times.get(at).copied().unwrap_or_default();
+        let most = times.get(at.saturating_add(1)).unwrap_or(duration);
+        time.min(*most).max(least)
+    }
+
     /// The pieces of the title's clock.
     pub fn pieces(&self) -> &[ClockPiece] {
         &self.parts.pieces
@@ -331,6 +342,13 @@ impl TitleIndex {
     pub fn parts(&self) -> &IndexParts {
         &self.parts
     }
+}
+
+/// Media time of `byte`, on straight lines from each piece's beginning to the next and to the end.
+fn interpolate(pieces: &[ClockPiece], end: ClockPiece, byte: u64) -> MediaTicks {
+    let after = pieces.partition_point(|piece| piece.byte <= byte);
+    let from = after.checked_sub(1).map(|i| pieces[i]).unwrap_or_default();
+    from.time_of(pieces.get(after).unwrap_or(&end), byte)
 }
 
 fn check_access(access: &[RandomAccessPoint]) -> Result<(), IndexError> {

@@ -57,6 +57,24 @@ fn packet_at_the_ends() {
 }
 
 #[test]
+fn media_time_runs_on_straight_lines_between_clock_pieces() {
+    let end = piece(10_000, 9_000);
+    let pieces = [piece(1_000, 0), piece(3_000, 2_000), piece(6_000, 3_000)];
+    for (byte, ticks) in [(0, 0), (1_000, 0), (2_000, 1_000), (3_000, 2_000), (4_500, 2_500), (8_000, 6_000)]
+    {
+        assert_eq!(interpolate(&pieces, end, byte), MediaTicks(ticks), "byte {byte}");
+    }
+    assert_eq!(interpolate(&pieces, end, 10_000), MediaTicks(9_000));
+    assert_eq!(interpolate(&pieces, end, 99_000), MediaTicks(9_000), "never beyond the end");
+    assert_eq!(interpolate(&[], end, 5_000), MediaTicks(4_500));
+    assert_eq!(interpolate(&[], piece(0, 0), 5_000), MediaTicks(0));
+    assert_eq!(
+        interpolate(&[piece(u64::MAX - 1, 5)], piece(u64::MAX, u64::MAX), u64::MAX - 1),
+        MediaTicks(5)
+    );
+}
+
+#[test]
 fn a_line_and_its_inverse() {
     let (a, b) = (piece(100, 10), piece(200, 13));
     assert_eq!(a.time_of(&b, 0), MediaTicks(10));
@@ -112,6 +130,13 @@ proptest! {
             let window = index.window_of(MediaTicks(t));
             prop_assert!((window.start..=window.end).contains(&expected), "{:?} {}", window, expected);
             prop_assert!(without.packet_at(MediaTicks(t)).abs_diff(expected) <= TIME_STEP_PACKETS);
+        }
+        for (packet, &expected) in (0u64..).zip(&times) {
+            prop_assert_eq!(index.time_of(packet * 1316), MediaTicks(expected), "packet {}", packet);
+            let at = packet as usize / TIME_STEP_PACKETS as usize;
+            let (least, most) = (times[at * TIME_STEP_PACKETS as usize], times.get((at + 1) * TIME_STEP_PACKETS as usize));
+            let found = without.time_of(packet * 1316).0;
+            prop_assert!((least..=*most.unwrap_or(&time)).contains(&found), "packet {}: {}", packet, found);
         }
     }
 }

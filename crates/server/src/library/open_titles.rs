@@ -196,14 +196,17 @@ impl AccessPoints for LazyAccess {
     }
 
     fn packet_at(&self, time: MediaTicks) -> u32 {
-        self.read(move |files| files.packet_at(time)).unwrap_or(0)
+        let exact = self.read(move |files| files.packet_at(time));
+        // Where records are damaged, the index alone is near enough.
+        exact.or_else(|| Some(self.files()?.packet_by_index(time))).unwrap_or(0)
     }
 
     fn time_of(&self, packet: u32) -> Option<MediaTicks> {
-        self.read(move |files| {
+        let exact = self.read(move |files| {
             let mut meta = [PacketMeta::default()];
             files.read_metas(packet, &mut meta).map(|()| meta[0].time())
-        })
+        });
+        exact.or_else(|| Some(self.files()?.time_by_index(packet)))
     }
 }
 

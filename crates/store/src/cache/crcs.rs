@@ -57,6 +57,11 @@ impl Crcs {
         found
     }
 
+    /// Whether they are known.
+    pub(super) fn are_known(&self) -> bool {
+        !self.crcs.is_empty()
+    }
+
     /// Whether the bytes of a packet are those that were stored, as far as is known.
     pub(super) fn is_right(&self, packet: u32, bytes: &[u8]) -> bool {
         let crc = packet.checked_sub(self.first).and_then(|at| self.crcs.get(at as usize));

@@ -2,7 +2,8 @@
 //!
 //! Each payload byte is read from memory once: it is copied and summed in the same pass (NTT 1996, checksum on the fly), and
 //! its CRC is computed while the packet is in the first-level cache. What does not have the sum and the CRC that were stored
-//! at ingest never leaves this function as good.
+//! at ingest never leaves this function as good. A packet whose record is damaged is good if its CRC proves it: the sum follows from
+//! the bytes, the time from the index.
 
 use std::ops::Range;
 
@@ -10,12 +11,13 @@ use millrace_core::ids::TitleRef;
 use millrace_core::limits::RTP_HEADER_BYTES;
 use millrace_core::packet::PacketMeta;
 use millrace_core::pool::ExtentContent;
+use millrace_core::time::MediaTicks;
 use millrace_core::wire::checksum::copy_sum16;
 
 use super::crcs::Crcs;
 use super::handle::ReadFailure;
 use super::order::{Built, Filled, LeftOut, Order, Role, SpanResult};
-use super::source::{Geometry, OpenTitle};
+use super::source::{Geometry, OpenTitle, TitleSource};
 use super::stripes::{self, Decoder};
 use crate::sums::congruent;
 
@@ -42,6 +44,8 @@ pub(super) struct Builder {
     metas: Vec<PacketMeta>,
     crcs: Crcs,
     decoder: Decoder,
+    /// Whether each packet of a title without members has a record that can be read; empty: they all have.
+    recorded: Vec<bool>,
 }
 
 impl Builder {
@@ -60,7 +64,7 @@ impl Builder {
             }
             Some(files) => {
                 let title = (title.0, title.1, files);
-                let Self { metas, crcs, decoder } = self;
+                let Self { metas, crcs, decoder, .. } = self;
                 stripes::assemble_media(decoder, (metas, crcs), title, order, results, extent)
             }
         }
@@ -73,11 +77,13 @@ impl Builder {
         results: &[SpanResult<'_>],
         extent: &mut [u8],
     ) -> Built {
-        let (mut staged, mut crcs_failed) = (Staged::default(), false);
+        let (mut staged, mut thorough) = (Staged::default(), order.thorough);
         for (span, result) in order.spans.iter().zip(results) {
             match (span.role, result) {
                 // Without them the sums are still there.
-                (Role::Crcs, Err(_)) => crcs_failed = true,
+                (Role::Crcs, Err(_)) => {}
+                // Without them the CRCs are; whoever reads them again waits for the same error.
+                (Role::Meta | Role::Sums, Err(_)) => thorough = true,
                 (_, Err(errno)) => return Built::failed(ReadFailure::Io(*errno)),
                 (Role::Data { .. }, Ok(bytes)) => staged.data = bytes,
                 (Role::Meta, Ok(bytes)) => staged.meta = bytes,
@@ -90,12 +96,15 @@ impl Builder {
             return Built::failed(ReadFailure::OutOfRange);
         };
         let known = self.crcs.load(&geometry.crc_packets, staged.crcs.into_iter());
-        if !known && !order.thorough && (crcs_failed || staged.crcs.is_some()) {
+        if !known && !order.thorough && staged.crcs.is_some() {
             return Built::More { wrong: 0 };
         }
         let sums_only = !known && title.1.source().has_crcs();
-        let filled = |content| Filled { content, decoded_bytes: 0, sums_only, wrong: 0 };
-        match self.build(title, &geometry, (order.extent, order.thorough), staged, extent) {
+        let built = self.build(title, &geometry, (order.extent, thorough), staged, extent);
+        let unrecorded =
+            LeftOut::among(geometry.first_packet, self.recorded.iter().map(|recorded| !recorded));
+        let filled = |content| Filled { content, decoded_bytes: 0, sums_only, unrecorded, wrong: 0 };
+        match built {
             Ok(content) => match LeftOut::of(content.first_packet, &self.metas) {
                 None => Built::Done(filled(content)),
                 Some(left_out) => {
@@ -108,10 +117,11 @@ impl Builder {
     }
 
     /// Builds extent `number` of `title` in `extent` from the bytes of its files that `geometry` says; its CRCs have been
-    /// loaded, if they are known. If it is read again (`thorough`), packets that do not match their checksum are marked as missing.
+    /// loaded, if they are known. If it is read again (`thorough`), packets that do not match their checksum, or have none, are marked
+    /// as missing.
     ///
     /// # Errors
-    /// If records, or at the first try anything, do not match their checksum; `extent` is half written then.
+    /// If at the first try anything does not match its checksum, or there are too few bytes; `extent` is half written then.
     fn build(
         &mut self,
         title: (TitleRef, &OpenTitle),
@@ -131,14 +141,12 @@ impl Builder {
         };
         let data = &staged.data[within(&geometry.data)];
         let (first, count) = (geometry.first_packet, geometry.packets);
-        self.metas.clear();
-        self.metas.resize(count as usize, PacketMeta::default());
-        let records = title.source().records(staged.meta, staged.sums, first, &mut self.metas);
-        records.map_err(|_| Damaged)?;
+        self.read_records(title, geometry, staged, thorough)?;
         let timeline = title.source().timeline();
         let payloads = data.chunks(layout.packet_bytes());
         let slots = extent.chunks_mut(layout.slot_bytes());
         let (mut walk, mut at) = (self.crcs.walk(), geometry.data.start);
+        let (mut recorded, has_crcs) = (self.recorded.iter(), self.crcs.are_known());
         let mut spare = 0;
         for (((packet, meta), payload), slot) in (first..).zip(&mut self.metas).zip(payloads).zip(slots) {
             let (header, room) = slot.split_at_mut(RTP_HEADER_BYTES);
@@ -146,8 +154,9 @@ impl Builder {
             let sum = copy_sum16(&mut room[..payload.len()], payload);
             let bytes = at..at + payload.len() as u64;
             at = bytes.end;
-            if !congruent(sum, meta.sum()) || !walk.is_right(&bytes, |packet| staged.data.get(within(packet)))
-            {
+            let has_record = recorded.next().is_none_or(|recorded| *recorded);
+            let has_sum = if has_record { congruent(sum, meta.sum()) } else { has_crcs };
+            if !has_sum || !walk.is_right(&bytes, |packet| staged.data.get(within(packet))) {
                 if !thorough {
                     return Err(Damaged);
                 }
@@ -172,6 +181,62 @@ impl Builder {
             layout,
             spare,
         })
+    }
+
+    /// The records of an extent's packets. If it is read again (`thorough`), those that are damaged are made up: without a sum, with the
+    /// time that the index gives.
+    ///
+    /// # Errors
+    /// If one is damaged at the first try.
+    fn read_records(
+        &mut self,
+        title: &OpenTitle,
+        geometry: &Geometry,
+        staged: Staged<'_>,
+        thorough: bool,
+    ) -> Result<(), Damaged> {
+        let (source, first, count) = (title.source(), geometry.first_packet, geometry.packets as usize);
+        let Self { metas, recorded, .. } = self;
+        recorded.clear();
+        metas.clear();
+        metas.resize(count, PacketMeta::default());
+        if source.records(staged.meta, staged.sums, first, metas).is_ok() {
+            return Ok(());
+        }
+        if !thorough {
+            return Err(Damaged);
+        }
+        for (packet, meta) in (first..).zip(&mut *metas) {
+            let blocks = part(staged.meta, geometry.meta.start, &source.meta_range(packet, 1));
+            let sums = part(staged.sums, geometry.sums.start, &source.sums_range(packet, 1));
+            recorded.push(source.records(blocks, sums, packet, std::slice::from_mut(meta)).is_ok());
+        }
+        make_up(source, first, metas, recorded);
+        Ok(())
+    }
+}
+
+/// These bytes of a file, of which those from `start` on came.
+fn part<'a>(came: &'a [u8], start: u64, bytes: &Range<u64>) -> &'a [u8] {
+    let within = |at: u64| at.saturating_sub(start) as usize;
+    came.get(within(bytes.start)..within(bytes.end)).unwrap_or(&[])
+}
+
+/// Makes up the records that are not there: no sum, no flags, and the time that the index gives, between the times around them.
+fn make_up(source: &dyn TitleSource, first: u32, metas: &mut [PacketMeta], recorded: &[bool]) {
+    let mut before = MediaTicks(0);
+    for ((packet, meta), recorded) in (first..).zip(&mut *metas).zip(recorded) {
+        if !recorded {
+            *meta = PacketMeta::new(0, 0, source.media_time(packet).max(before));
+        }
+        before = meta.time();
+    }
+    let mut after = MediaTicks(PacketMeta::MAX_TICKS);
+    for (meta, recorded) in metas.iter_mut().zip(recorded).rev() {
+        if !recorded {
+            *meta = PacketMeta::new(0, 0, meta.time().min(after));
+        }
+        after = meta.time();
     }
 }
 

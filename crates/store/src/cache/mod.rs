@@ -27,7 +27,8 @@
 //! | `handle`, `stats` | the rings, the counters |
 //!
 //! An extent that does not match its stored checksums is read once more. What still does not and cannot be restored is left
-//! out: those packets are marked as missing and nobody is sent a wrong byte ([`Cache::damage`]). Where too much of a title is
+//! out: those packets are marked as missing and nobody is sent a wrong byte ([`Cache::damage`]). Damaged records of a title without
+//! members cost only packets that nothing else proves. Where too much of a title is
 //! damaged, those who want it are told ([`ReadFailure::Checksum`]). All other extents go on.
 #![deny(unsafe_code)]
 

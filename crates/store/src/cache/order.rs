@@ -247,11 +247,13 @@ pub(super) struct Filled {
     pub(super) decoded_bytes: u64,
     /// The title has CRCs, but those of this extent could not be had: only the sums of 16 bits were compared.
     pub(super) sums_only: bool,
+    /// Packets whose records are damaged. Those that it holds all the same are proved by their CRCs.
+    pub(super) unrecorded: Option<LeftOut>,
     /// Slots of members whose bytes did not have their stored sums, as bits.
     pub(super) wrong: u32,
 }
 
-/// Packets of an extent that cannot be had.
+/// Packets of an extent that cannot be had, or whose records cannot.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) struct LeftOut {
     /// The first of them, counted from the title's start.
@@ -265,8 +267,13 @@ pub(super) struct LeftOut {
 impl LeftOut {
     /// What is marked as missing in the records of an extent that begins with packet `first`.
     pub(super) fn of(first: u32, metas: &[PacketMeta]) -> Option<Self> {
-        let missing = (first..).zip(metas).filter(|(_, meta)| meta.is_missing());
-        missing.fold(None, |found: Option<Self>, (packet, _)| {
+        Self::among(first, metas.iter().map(|meta| meta.is_missing()))
+    }
+
+    /// Those of the packets from `first` on of which this is said.
+    pub(super) fn among(first: u32, is_one: impl Iterator<Item = bool>) -> Option<Self> {
+        let those = (first..).zip(is_one).filter(|(_, is_one)| *is_one);
+        those.fold(None, |found: Option<Self>, (packet, _)| {
             let (first, packets) = found.map_or((packet, 0), |found| (found.first, found.packets));
             Some(Self { first, last: packet, packets: packets + 1 })
         })

@@ -237,6 +237,10 @@ impl TitleSource for SampleSource {
         }
         let records = blocks.chunks_exact(BLOCK).flat_map(|block| block[..BLOCK - 16].chunks_exact(8));
         let skip = (first - first_block * RECORDS as u32) as usize;
+        if records.clone().count() < skip + out.len() {
+            let count = out.len() as u32;
+            return Err(MetaError::OutOfRange { first, count, from: 0, to: 0 }.into());
+        }
         for (meta, record) in out.iter_mut().zip(records.skip(skip)) {
             *meta = PacketMeta::from_bytes(record.try_into().unwrap());
         }

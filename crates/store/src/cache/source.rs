@@ -21,7 +21,6 @@ use super::order::{MemberView, Order, Role, SpanFile};
 use super::playheads::Ns;
 use super::stripes::{FileTable, MemberFiles, TitleFile, may_wait, needs};
 use crate::blocking::{BlockingCalls, Timeout};
-use crate::index::ClockPiece;
 use crate::meta::{CrcFile, META_BLOCK_BYTES, MetaFile, RECORDS_PER_BLOCK};
 use crate::stripes::StripeLayout;
 use crate::sums::DeriveError;
@@ -53,7 +52,7 @@ pub trait TitleSource: Send + Sync {
     fn packets(&self) -> u32;
     /// Payload bytes of a packet: short only for the last one.
     fn packet_bytes_at(&self, packet: u32) -> usize;
-    /// Media time of a packet; may be off by a little, must not descend. Used for deadlines only.
+    /// Media time of a packet; may be off by a little, must not descend. For deadlines, and for packets whose records are damaged.
     fn media_time(&self, packet: u32) -> MediaTicks;
     /// When the title ends; asked of parity tracks only.
     fn duration(&self) -> MediaTicks {
@@ -139,9 +138,7 @@ impl TitleSource for TitleFiles {
         TitleFiles::packet_bytes_at(self, packet)
     }
     fn media_time(&self, packet: u32) -> MediaTicks {
-        let byte = u64::from(packet) * self.layout.packet_bytes() as u64;
-        let end = ClockPiece { byte: self.info.bytes, time: self.info.duration };
-        interpolate(self.index.pieces(), end, byte)
+        self.time_by_index(packet)
     }
     fn data(&self) -> &File {
         &self.data
@@ -182,13 +179,6 @@ impl TitleSource for TitleFiles {
             None => Ok(MetaFile::decode(meta, MetaFile::block_of(first), first, out)?),
         }
     }
-}
-
-/// Media time of `byte`, on straight lines from each piece's beginning to the next and to the end.
-pub(super) fn interpolate(pieces: &[ClockPiece], end: ClockPiece, byte: u64) -> MediaTicks {
-    let after = pieces.partition_point(|piece| piece.byte <= byte);
-    let from = after.checked_sub(1).map(|i| pieces[i]).unwrap_or_default();
-    from.time_of(pieces.get(after).unwrap_or(&end), byte)
 }
 
 /// Where the bytes of one extent lie in the title's files.

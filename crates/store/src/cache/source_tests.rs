@@ -79,25 +79,6 @@ fn a_source_that_contradicts_itself_has_no_extents() {
 }
 
 #[test]
-fn media_time_runs_on_straight_lines_between_clock_pieces() {
-    let piece = |byte, ticks| ClockPiece { byte, time: MediaTicks(ticks) };
-    let end = piece(10_000, 9_000);
-    let pieces = [piece(1_000, 0), piece(3_000, 2_000), piece(6_000, 3_000)];
-    for (byte, ticks) in [(0, 0), (1_000, 0), (2_000, 1_000), (3_000, 2_000), (4_500, 2_500), (8_000, 6_000)]
-    {
-        assert_eq!(interpolate(&pieces, end, byte), MediaTicks(ticks), "byte {byte}");
-    }
-    assert_eq!(interpolate(&pieces, end, 10_000), MediaTicks(9_000));
-    assert_eq!(interpolate(&pieces, end, 99_000), MediaTicks(9_000), "never beyond the end");
-    assert_eq!(interpolate(&[], end, 5_000), MediaTicks(4_500));
-    assert_eq!(interpolate(&[], piece(0, 0), 5_000), MediaTicks(0));
-    assert_eq!(
-        interpolate(&[piece(u64::MAX - 1, 5)], piece(u64::MAX, u64::MAX), u64::MAX - 1),
-        MediaTicks(5)
-    );
-}
-
-#[test]
 fn direct_reads_are_of_the_same_file_or_not_at_all() {
     let sample = Sample::of_extents(1);
     let file = File::open(sample.data_path()).unwrap();

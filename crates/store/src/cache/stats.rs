@@ -271,7 +271,7 @@ impl std::fmt::Display for Trouble {
             ReadFailure::MembersLost { .. } => "bring the members back, or run repair",
             ReadFailure::Io(libc::EMFILE | libc::ENFILE) => "raise the limit of open files (ulimit -n)",
             ReadFailure::Checksum if self.path.is_some() => {
-                "its records or more of it than --max-damaged allows are damaged: run fsck, then add the film again"
+                "more of it than --max-damaged allows is damaged: run fsck, then add the film again"
             }
             _ if self.path.is_some() => "run fsck, then add the film again",
             _ => "run scrub; if a disk is bad, replace it and run repair",
@@ -279,7 +279,7 @@ impl std::fmt::Display for Trouble {
     }
 }
 
-/// Packets of a title that its viewers do not get because they are damaged and cannot be restored: for one line in the log.
+/// Packets of a title that are damaged and cannot be restored, or whose records are: for one line in the log.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Damage {
     /// The title.
@@ -290,8 +290,10 @@ pub struct Damage {
     pub path: Option<PathBuf>,
     /// From the first packet to the last, counted from the title's start.
     pub span: Range<u32>,
-    /// How many of these are left out.
+    /// How many of these are damaged.
     pub packets: u32,
+    /// Viewers get them all the same, as far as their CRCs prove them: only their records are damaged.
+    pub are_sent: bool,
     /// Where the span lies in the title.
     pub bytes: Range<u64>,
     /// Members of the volume that did not give what they should, as far as is known.
@@ -304,12 +306,19 @@ impl Damage {
         let title = name.map_or_else(|| self.id.to_string(), ToOwned::to_owned);
         let (packets, first, last) = (self.packets, self.span.start, self.span.end.saturating_sub(1));
         let which = match packets {
-            1 => format!("packet {first} is"),
+            1 => format!("packet {first}"),
             _ if u64::from(packets) == u64::from(last) + 1 - u64::from(first) => {
-                format!("packets {first} to {last} are")
+                format!("packets {first} to {last}")
             }
-            _ => format!("{packets} of the packets {first} to {last} are"),
+            _ => format!("{packets} of the packets {first} to {last}"),
         };
+        if self.are_sent {
+            return format!(
+                "title {title}: the stored records of {which} are damaged; the packets are checked by their CRCs and sent; \
+                 further damage of its records is not reported; run millrace scrub, and add the film again if it cannot repair them"
+            );
+        }
+        let verb = if packets == 1 { "is" } else { "are" };
         let Range { start, end } = self.bytes;
         let place = match (&self.path, &self.members[..]) {
             (Some(path), _) => format!("bytes {start}..{end} of {}", path.display()),
@@ -324,7 +333,7 @@ impl Damage {
             None => "run millrace scrub",
         };
         format!(
-            "title {title}: {which} damaged and left out ({place}); its viewers go on without; further damage of this \
+            "title {title}: {which} {verb} damaged and left out ({place}); its viewers go on without; further damage of this \
              title is only counted; {cure}"
         )
     }

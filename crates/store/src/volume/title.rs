@@ -248,6 +248,16 @@ impl TitleFiles {
         self.read_metas(from as u32, &mut metas)?;
         Ok(from as u32 + metas.partition_point(|meta| meta.time() < t) as u32)
     }
+
+    /// Media time of a packet by the index alone, whose lines it is on within a tick: for where its record is damaged.
+    pub fn time_by_index(&self, packet: u32) -> MediaTicks {
+        self.index.time_of(u64::from(packet) * self.layout.packet_bytes() as u64)
+    }
+
+    /// [`TitleFiles::packet_at`] by the index alone: for where records are damaged.
+    pub fn packet_by_index(&self, t: MediaTicks) -> u32 {
+        self.packet_of_default(self.index.packet_at(t))
+    }
 }
 
 fn read_range(file: &File, path: &Path, range: &Range<u64>) -> Result<Vec<u8>, StoreError> {

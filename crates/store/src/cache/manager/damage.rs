@@ -1,5 +1,5 @@
 //! What of the titles is damaged beyond repair: how much of a title may be left out before its stream is ended, and whose damage was
-//! said already.
+//! said already. Damaged records of packets that are sent all the same are only said.
 
 use std::collections::{BTreeMap, HashMap, HashSet};
 
@@ -27,7 +27,8 @@ impl Extents {
 pub(super) struct DamageBook {
     max_permille: u32,
     titles: HashMap<TitleRef, Extents>,
-    said: HashSet<TitleId>,
+    /// Of which titles something was said: of damaged packets, or of damaged records of packets that are sent.
+    said: HashSet<(TitleId, bool)>,
 }
 
 impl DamageBook {
@@ -54,27 +55,33 @@ impl DamageBook {
         extents.0.remove(&read.key.extent);
         if extents.0.is_empty() {
             self.titles.remove(&read.key.title);
-            self.said.remove(&read.title.source().id());
+            self.said.remove(&(read.title.source().id(), false));
         }
     }
 
-    /// What is to be said of this damage: nothing, if something was said of the title before.
-    pub(super) fn say(&mut self, read: &ReadOrder, left_out: LeftOut, at_fault: u32) -> Option<Damage> {
+    /// What is to be said of this damage: nothing, if the like was said of the title before.
+    /// `are_sent`: only the records of these packets are damaged.
+    pub(super) fn say(
+        &mut self,
+        read: &ReadOrder,
+        (packets, are_sent): (LeftOut, bool),
+        at_fault: u32,
+    ) -> Option<Damage> {
         let id = read.title.source().id();
         if self.said.len() >= MAX_DAMAGE_SAID {
             self.said.clear();
         }
-        if !self.said.insert(id) {
+        if !self.said.insert((id, are_sent)) {
             return None;
         }
         let (path, members) = whereabouts(&read.title, at_fault);
         let packet_bytes = read.title.layout().packet_bytes() as u64;
         let geometry = read.title.geometry(read.key.extent);
         let end = geometry.map_or(u64::MAX, |geometry| geometry.data.end);
-        let bytes = u64::from(left_out.first) * packet_bytes
-            ..((u64::from(left_out.last) + 1) * packet_bytes).min(end);
-        let span = left_out.first..left_out.last + 1;
-        Some(Damage { title: read.key.title, id, path, span, packets: left_out.packets, bytes, members })
+        let LeftOut { first, last, packets } = packets;
+        let bytes = u64::from(first) * packet_bytes..((u64::from(last) + 1) * packet_bytes).min(end);
+        let (title, span) = (read.key.title, first..last + 1);
+        Some(Damage { title, id, path, span, packets, are_sent, bytes, members })
     }
 
     /// A title was closed.

@@ -250,14 +250,17 @@ impl Manager {
                 self.damage.note_whole(&flight.read);
                 self.count_filled(&flight, &filled.content, filled.decoded_bytes);
                 self.counters.sums_only.add(filled.sums_only.into());
+                if let Some(packets) = filled.unrecorded {
+                    self.say_damage(&flight, (packets, true));
+                }
                 return self.end_read(now, place, flight, filled.content);
             }
             Built::More { .. } => (ReadFailure::Checksum, None),
             Built::Failed { failure, .. } => (failure, None),
             Built::Damaged { filled, left_out, failure } => (failure, Some((filled, left_out))),
         };
-        // A file that is all there is of a title is read again only if what came of it was wrong.
-        let may_try = all_came || flight.read.title.source().members().is_some();
+        // Media that is all there is of a title is read again only if what came of it was wrong.
+        let may_try = media_came(&flight.order, &results) || flight.read.title.source().members().is_some();
         if !may_try || flight.tries >= MAX_TRIES || !self.try_harder(now, &mut flight) {
             let Some(flight) = self.wait_for_silent(now, place, flight) else { return };
             return match damaged {
@@ -315,11 +318,16 @@ impl Manager {
         }
         self.counters.damaged.add(1);
         self.counters.damaged_packets.add(u64::from(left_out.packets));
+        self.say_damage(flight, (left_out, false));
+        true
+    }
+
+    /// Has it said that packets of a title are damaged, or only their records and they are sent: once.
+    fn say_damage(&mut self, flight: &Flight, packets: (LeftOut, bool)) {
         let at_fault = flight.failed | flight.wrong | flight.order.absent;
-        if let Some(damage) = self.damage.say(&flight.read, left_out, at_fault) {
+        if let Some(damage) = self.damage.say(&flight.read, packets, at_fault) {
             self.counters.note_damage(damage);
         }
-        true
     }
 
     fn count_filled(&self, flight: &Flight, content: &ExtentContent, decoded_bytes: u64) {
@@ -485,6 +493,11 @@ fn bytes_of(order: &Order, results: &[SpanResult<'_>], media: bool) -> u64 {
         bytes.end.next_multiple_of(ALIGN as u64) - bytes.start / ALIGN as u64 * ALIGN as u64
     };
     spans.map(|(span, _)| aligned(&span.bytes)).sum()
+}
+
+/// Whether all media came that was ordered.
+fn media_came(order: &Order, results: &[SpanResult<'_>]) -> bool {
+    order.spans.iter().zip(results).all(|(span, result)| !span.role.is_units() || result.is_ok())
 }
 
 /// Whether a file that is open for direct reads does not take them.

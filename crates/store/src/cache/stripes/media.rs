@@ -116,6 +116,7 @@ pub(in crate::cache) fn assemble(
         content: maker.seal(reference, metas, spare, extent),
         decoded_bytes,
         sums_only: title.source().has_crcs() && !are_known,
+        unrecorded: None,
         wrong: maker.wrong,
     })
 }
@@ -278,7 +279,7 @@ impl Maker<'_> {
                 Some(left_out),
             ) if !nothing_came => {
                 let content = self.seal(title, metas, ExtentContent::DAMAGED, extent);
-                let filled = Filled { content, decoded_bytes, sums_only, wrong };
+                let filled = Filled { content, decoded_bytes, sums_only, unrecorded: None, wrong };
                 Built::Damaged { filled, left_out, failure }
             }
             (built, _) => built,

@@ -13,9 +13,7 @@ use millrace_core::wire::rtp::Timeline;
 use super::{MemberFiles, TitleFile};
 use crate::blocking::BlockingCalls;
 use crate::cache::TitleSource;
-use crate::cache::source::interpolate;
 use crate::format::manifest::{CRC_FILE, PARITY_CRC_FILE, PARITY_META_FILE, meta_file};
-use crate::index::ClockPiece;
 use crate::members::Members;
 use crate::stripes::StripeLayout;
 use crate::volume::dirs::Dirs;
@@ -126,8 +124,7 @@ impl TitleSource for ParityFiles {
         let spread = self.stripes.spread();
         let with = spread.departs_with(spread.place(self.track, packet).slot);
         let byte = with.saturating_mul(DEFAULT_PACKET_BYTES as u64);
-        let end = ClockPiece { byte: self.info.bytes, time: self.info.duration };
-        interpolate(self.index.pieces(), end, byte.min(self.info.bytes))
+        self.index.time_of(byte.min(self.info.bytes))
     }
     fn duration(&self) -> MediaTicks {
         self.info.duration

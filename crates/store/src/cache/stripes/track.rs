@@ -187,7 +187,7 @@ pub(in crate::cache) fn assemble(
         layout,
         spare: if holes { HOLES } else { 0 },
     };
-    Built::Done(Filled { content, decoded_bytes: 0, sums_only, wrong })
+    Built::Done(Filled { content, decoded_bytes: 0, sums_only, unrecorded: None, wrong })
 }
 
 /// What became of one packet.
