@@ -41,65 +41,93 @@ impl Film {
 struct Recipe {
     name: &'static str,
     extension: &'static str,
-    seconds: u32,
+    seconds: f64,
     size: &'static str,
-    /// Video encoder arguments.
+    /// Video encoder and stream selection arguments.
     video: &'static str,
     /// Container arguments.
     container: &'static str,
-    big: bool,
+    /// Made only if a chosen check plays it.
+    on_demand: bool,
 }
 
 const RECIPES: &[Recipe] = &[
     Recipe {
         name: "cbr",
         extension: "ts",
-        seconds: 12,
+        seconds: 12.0,
         size: "640x360",
         video: "-b:v 1500k -minrate 1500k -maxrate 1500k -bufsize 1500k -x264-params nal-hrd=cbr:force-cfr=1 -bf 0",
         container: "-f mpegts -muxrate 2000k -pcr_period 20 -pat_period 0.1",
-        big: false,
+        on_demand: false,
     },
     Recipe {
         name: "vbr",
         extension: "mp4",
-        seconds: 12,
+        seconds: 12.0,
         size: "640x360",
         video: "-crf 26 -bf 0",
         container: "-movflags +faststart",
-        big: false,
+        on_demand: false,
     },
     Recipe {
         name: "bframes",
         extension: "mkv",
-        seconds: 12,
+        seconds: 12.0,
         size: "640x360",
         video: "-crf 28 -bf 3 -b_strategy 0 -x264-params b-pyramid=normal",
         container: "",
-        big: false,
+        on_demand: false,
     },
     Recipe {
         name: "big",
         extension: "ts",
-        seconds: 60,
+        seconds: 60.0,
         size: "1280x720",
         video: "-b:v 3800k -minrate 3800k -maxrate 3800k -bufsize 3800k -x264-params nal-hrd=cbr:force-cfr=1 -bf 0",
         container: "-f mpegts -muxrate 4500k -pcr_period 20 -pat_period 0.1",
-        big: true,
+        on_demand: true,
     },
+    with_odd_times("from-zero", ONE_PROGRAM, "-f mpegts -muxdelay 0 -muxpreload 0"),
+    // As a recording of a broadcast that has been on the air for a while.
+    with_odd_times("from-5000s", ONE_PROGRAM, "-f mpegts -output_ts_offset 5000"),
+    // After 3.3 s: 33 bits at 90 kHz last 95,443.7 s, and the first picture is 1.4 s behind the offset.
+    with_odd_times("wraps", ONE_PROGRAM, "-f mpegts -output_ts_offset 95439"),
+    with_odd_times(
+        "two-programs",
+        "-map 0:v -map 1:a -map 0:v -map 1:a",
+        "-program program_num=1:st=0:st=1 -program program_num=2:st=2:st=3 -f mpegts",
+    ),
+    // 13 pictures.
+    Recipe { seconds: 0.52, extension: "mp4", ..with_odd_times("half-second", ONE_PROGRAM, "") },
 ];
+
+const ONE_PROGRAM: &str = "-map 0:v -map 1:a";
+
+/// A transport stream as FFmpeg writes it by itself, but for the `container` arguments.
+const fn with_odd_times(name: &'static str, streams: &'static str, container: &'static str) -> Recipe {
+    Recipe {
+        name,
+        extension: "ts",
+        seconds: 9.0,
+        size: "320x180",
+        video: streams,
+        container,
+        on_demand: true,
+    }
+}
 
 /// The titles of `make demo`, and the extensions of their files.
 const DEMO_FILMS: [(&str, &str); 2] = [(DEMO_CBR, "ts"), (DEMO_VBR, "mp4")];
 pub(super) const DEMO_CBR: &str = "test-card-cbr";
 pub(super) const DEMO_VBR: &str = "test-card-vbr";
-const DEMO_SECONDS: u32 = 12;
+const DEMO_SECONDS: f64 = 12.0;
 
-/// Makes the films in `dir/films` and decodes each once; the big one and those of the demo only if they are wanted.
+/// Makes the films in `dir/films` and decodes each once; those that few checks play, and those of the demo, only if they are wanted.
 pub(super) fn make(dir: &Path, is_wanted: impl Fn(&str) -> bool) -> Result<Vec<Film>, String> {
     let folder = dir.join("films");
     std::fs::create_dir_all(&folder).map_err(|e| format!("{} cannot be made: {e}", folder.display()))?;
-    let recipes = RECIPES.iter().filter(|r| !r.big || is_wanted(r.name));
+    let recipes = RECIPES.iter().filter(|r| !r.on_demand || is_wanted(r.name));
     let mut films: Vec<Film> =
         recipes.map(|recipe| cook(recipe, &folder, dir)).collect::<Result<_, String>>()?;
     if DEMO_FILMS.iter().any(|(name, _)| is_wanted(name)) {
@@ -149,18 +177,18 @@ fn cook(recipe: &Recipe, folder: &Path, logs: &Path) -> Result<Film, String> {
 fn decoded(
     name: &'static str,
     extension: &str,
-    seconds: u32,
+    seconds: f64,
     folder: &Path,
     logs: &Path,
 ) -> Result<Film, String> {
     let file = folder.join(format!("{name}.{extension}"));
     let pictures = Frames::of_file(&file, "0:v:0", &logs.join(format!("decode-{name}")))?.pictures;
-    let expected = seconds as usize * FRAMES_PER_SECOND;
+    let expected = (seconds * FRAMES_PER_SECOND as f64).round() as usize;
     if pictures.len() != expected {
         return Err(format!("{} has {} pictures, not {expected}", file.display(), pictures.len()));
     }
     let is_stream = extension == "ts";
-    Ok(Film { name, seconds: f64::from(seconds), is_stream, pictures, stored: None })
+    Ok(Film { name, seconds, is_stream, pictures, stored: None })
 }
 
 /// Asks the program what it has stored and compares every stored title with its film.
@@ -181,7 +209,12 @@ pub(super) fn learn_stored(lab: &mut Lab) -> Result<String, String> {
             .ok_or_else(|| format!("millrace ls shows no title '{}'", film.name))?;
         let data = store.join("titles").join(id).join("data.ts");
         let bytes = std::fs::metadata(&data).map_err(|e| format!("{}: {e}", data.display()))?.len();
-        let frames = Frames::of_file(&data, "0", &lab.dir.join(format!("decode-stored-{}", film.name)))?;
+        // Of several programs the first, as players have it.
+        let frames = Frames::of_file(
+            &data,
+            "0:v:0 -map 0:a:0",
+            &lab.dir.join(format!("decode-stored-{}", film.name)),
+        )?;
         if frames.pictures != film.pictures {
             return Err(format!("stored '{}' {}", film.name, difference(&film.pictures, &frames.pictures)));
         }

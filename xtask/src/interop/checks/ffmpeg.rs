@@ -1,6 +1,6 @@
 //! FFmpeg: the strictest witness, because it shows the checksum of every frame it decoded.
 
-use super::{Check, END_SECONDS, Outcome, SHORT_FILMS, Transport};
+use super::{Check, END_SECONDS, ODD_FILMS, ODD_TIMES, Outcome, SHORT_FILMS, Transport};
 use crate::interop::Lab;
 use crate::interop::films::{
     DEMO_CBR, DEMO_VBR, FRAMES_PER_SECOND, Film, Frames, difference, position, to_the_end,
@@ -17,33 +17,20 @@ const COMPLAINTS: &[&str] =
 
 pub(super) fn add(checks: &mut Vec<Check>) {
     for transport in Transport::BOTH {
-        for film in SHORT_FILMS {
-            checks.push(Check::playing(
-                "ffmpeg",
-                "whole",
-                film,
-                transport,
-                NEEDS,
-                move |_, server, film, log| {
-                    whole(server, film, &format!("-rtsp_transport {}", transport.word()), 0.0, log)
-                },
-            ));
-            checks.push(Check::playing(
-                "ffmpeg",
-                "seek",
-                film,
-                transport,
-                NEEDS,
-                move |_, server, film, log| seek(server, film, transport, log),
-            ));
-        }
-        let other = move |_: &Lab, server: &Server, film: &Film, log: &str| {
+        let to_the_end = move |_: &Lab, server: &Server, film: &Film, log: &str| {
             whole(server, film, &format!("-rtsp_transport {}", transport.word()), 0.0, log)
         };
-        checks.push(Check::playing("ffmpeg", "whole", "big", transport, NEEDS, other).only_long());
+        let from_the_middle =
+            move |_: &Lab, server: &Server, film: &Film, log: &str| seek(server, film, transport, log);
+        let whole = |film| Check::playing("ffmpeg", "whole", film, transport, NEEDS, to_the_end);
+        let seek = |film| Check::playing("ffmpeg", "seek", film, transport, NEEDS, from_the_middle);
+        checks.extend(SHORT_FILMS.into_iter().flat_map(|film| [whole(film), seek(film)]));
+        checks.push(whole("big").only_long());
         // One of the demo's titles by each transport.
-        let demo = if transport == Transport::Udp { DEMO_VBR } else { DEMO_CBR };
-        checks.push(Check::playing("ffmpeg", "whole", demo, transport, NEEDS, other));
+        checks.push(whole(if transport == Transport::Udp { DEMO_VBR } else { DEMO_CBR }));
+        let odd = ODD_TIMES.into_iter().flat_map(|film| [whole(film), seek(film)]);
+        let odd = odd.chain(ODD_FILMS.map(whole));
+        checks.extend(odd.map(|check| check.short_by_udp(transport)));
     }
 }
 
@@ -86,8 +73,8 @@ fn is_all(wanted: &[String], got: &[String], may_miss: usize) -> bool {
 
 /// Starts in the middle: the pictures must be those of the film from there on, without a gap.
 ///
-/// FFmpeg adds the first time stamp of the transport stream (1.4 s in films that it made itself) to the place it asks
-/// the server for, which takes it off again.
+/// FFmpeg adds the first time stamp of the transport stream (1.4 s in films that it made itself, if nothing else was wanted) to the
+/// place it asks the server for, which takes it off again.
 fn seek(server: &Server, film: &Film, transport: Transport, log: &str) -> Outcome {
     const FROM_S: usize = 5;
     const PLAY_S: usize = 3;

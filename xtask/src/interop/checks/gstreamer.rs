@@ -5,7 +5,7 @@
 
 use serde_json::Value;
 
-use super::{Check, END_SECONDS, Outcome, SHORT_FILMS, Transport};
+use super::{Check, END_SECONDS, ODD_FILMS, ODD_TIMES, Outcome, SHORT_FILMS, Transport};
 use crate::interop::Lab;
 use crate::interop::films::{DEMO_CBR, DEMO_VBR, FRAMES_PER_SECOND, Film, difference, to_the_end};
 use crate::interop::process::{Ended, Program};
@@ -22,27 +22,24 @@ pub(super) fn add(checks: &mut Vec<Check>) {
     for transport in Transport::BOTH {
         // One of the demo's titles by each transport.
         let demo = if transport == Transport::Udp { DEMO_CBR } else { DEMO_VBR };
-        for film in SHORT_FILMS.into_iter().chain([demo]) {
-            checks.push(Check::playing(
-                "gst",
-                "launch",
-                film,
-                transport,
-                LAUNCH,
-                move |_, server, film, log| launch(server, film, transport.word(), 0.0, log),
-            ));
-        }
-        for scene in SCENES {
-            let check = Check::playing(
-                "gst",
-                scene.name,
-                "cbr",
-                transport,
-                PLAYER,
-                move |_: &Lab, server, film, log| play(server, film, transport, scene, log),
-            );
-            checks.push(if scene.long { check.only_long() } else { check });
-        }
+        let to_the_end = move |_: &Lab, server: &Server, film: &Film, log: &str| {
+            launch(server, film, transport.word(), 0.0, log)
+        };
+        let launch = |film| Check::playing("gst", "launch", film, transport, LAUNCH, to_the_end);
+        checks.extend(SHORT_FILMS.into_iter().chain([demo]).map(launch));
+        let odd = ODD_TIMES.into_iter().chain(ODD_FILMS).map(launch);
+        checks.extend(odd.map(|check| check.short_by_udp(transport)));
+        let scene = |scene: &'static Scene, film| {
+            Check::playing("gst", scene.name, film, transport, PLAYER, move |_: &Lab, server, film, log| {
+                play(server, film, transport, scene, log)
+            })
+        };
+        let with_cbr = |of: &'static Scene| {
+            let check = scene(of, "cbr");
+            if of.long { check.only_long() } else { check }
+        };
+        checks.extend(SCENES.iter().map(with_cbr));
+        checks.extend(ODD_TIMES.map(|film| scene(&EARLY_SEEK, film).only_long()));
     }
 }
 
@@ -126,6 +123,16 @@ const SCENES: &[Scene] = &[
         long: true,
     },
 ];
+
+/// For shorter films: from before a wrap of the time stamps to behind it.
+const EARLY_SEEK: Scene = Scene {
+    name: "seek",
+    steps: "--step 5:seek=7",
+    added_seconds: 0.0,
+    pauses: false,
+    seek_to: Some(7.0),
+    long: true,
+};
 
 /// Plays with `gst_play.py` and judges its report.
 fn play(server: &Server, film: &Film, transport: Transport, scene: &Scene, log: &str) -> Outcome {

@@ -106,6 +106,11 @@ impl Transport {
 /// Films of the short form.
 const SHORT_FILMS: [&str; 3] = ["cbr", "vbr", "bframes"];
 
+/// Films whose time stamps begin elsewhere than FFmpeg's usual 1.4 s, or wrap: where players look for a position by time stamps.
+const ODD_TIMES: [&str; 3] = ["from-zero", "from-5000s", "wraps"];
+/// Others that are unlike those of the short form: more than one program, and very short.
+const ODD_FILMS: [&str; 2] = ["two-programs", "half-second"];
+
 impl Check {
     fn new(
         name: String,
@@ -131,6 +136,12 @@ impl Check {
 
     fn only_long(mut self) -> Self {
         self.long = true;
+        self
+    }
+
+    /// In the short form by UDP alone.
+    fn short_by_udp(mut self, transport: Transport) -> Self {
+        self.long = transport == Transport::Tcp;
         self
     }
 }

@@ -3,7 +3,7 @@
 
 use std::os::unix::fs::PermissionsExt;
 
-use super::{Check, END_SECONDS, Outcome, Transport};
+use super::{Check, END_SECONDS, ODD_TIMES, Outcome, Transport};
 use crate::interop::films::{DEMO_CBR, DEMO_VBR, FRAMES_PER_SECOND, Film, Frames, difference, to_the_end};
 use crate::interop::server::Server;
 
@@ -13,7 +13,8 @@ const NEEDS: &[&str] = &["cvlc", "setpriv"];
 const EDGE_FRAMES: usize = FRAMES_PER_SECOND;
 
 pub(super) fn add(checks: &mut Vec<Check>) {
-    for film in [DEMO_CBR, DEMO_VBR, "cbr", "vbr", "bframes", "big"] {
+    let films = [DEMO_CBR, DEMO_VBR, "cbr", "vbr", "bframes", "big", "two-programs"];
+    for film in films.into_iter().chain(ODD_TIMES) {
         let check = Check::playing("vlc", "record", film, Transport::Udp, NEEDS, |_, server, film, log| {
             record(server, film, log)
         });
