@@ -30,7 +30,7 @@ test: toolchain ## everything that CI runs; says what was skipped and why
 	@$(XTASK) ci
 
 interop: toolchain ## long runs with FFmpeg, GStreamer, VLC and our own receiver
-	@scripts/deps.sh --try build test vlc
+	@scripts/deps.sh --try build test
 	cargo build --release --locked --package millrace-server
 	@$(XTASK) interop --long --millrace $(TARGET)/release/millrace
 

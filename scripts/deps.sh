@@ -1,7 +1,7 @@
 #!/usr/bin/env bash
 # Installs the Debian packages that Millrace's chores need, and says which and why. Quick when all are there.
 #
-#   scripts/deps.sh [--try] GROUP...     groups: build demo test vlc peers arm
+#   scripts/deps.sh [--try] GROUP...     groups: build demo test peers arm
 #
 # --try: if packages cannot be installed, say so and go on (tests then say what they skip).
 set -euo pipefail
@@ -27,8 +27,8 @@ test   ethtool                    switches checksum offload off there, so that c
 test   bindfs                     a disk that hangs: a mount whose program is stopped
 test   iptables                   a firewall there that drops UDP, so that players have to ask for TCP
 test   libisal2                   another implementation of the parity code, to compare ours with
-vlc    vlc-bin                    cvlc: a third player, for the long interop run
-vlc    vlc-plugin-base            its RTSP, demultiplexers and output to files
+test   vlc-bin                    cvlc: a third player
+test   vlc-plugin-base            its RTSP, demultiplexers and output to files
 peers  ffmpeg                     makes the films; a process a stream is a contender too
 peers  iproute2                   network namespaces
 peers  ethtool                    switches segmentation offload off there
@@ -51,9 +51,9 @@ groups=()
 for argument; do
   case $argument in
     --try) try=true ;;
-    build | demo | test | vlc | peers | arm) groups+=("$argument") ;;
+    build | demo | test | peers | arm) groups+=("$argument") ;;
     *)
-      echo "deps: unknown group '$argument'; groups: build demo test vlc peers arm" >&2
+      echo "deps: unknown group '$argument'; groups: build demo test peers arm" >&2
       exit 2
       ;;
   esac
