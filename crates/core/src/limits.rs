@@ -221,7 +221,7 @@ pub const MAX_HOPS: usize = DEFAULT_STREAMS_PER_ENGINE;
 /// Questions and answers about next hops under way between a loop and the thread that asks the kernel. Both sides try
 /// again when there is no room, so this is only what one turn may bring.
 pub const HOP_RING_RECORDS: usize = 1024;
-/// Meta-data or range sums of a title that a reader holds at a time: 64 blocks of 4096 bytes. Enough to read at a disk's
+/// Metadata or range sums of a title that a reader holds at a time: 64 blocks of 4096 bytes. Enough to read at a disk's
 /// pace, and 43 MB of media whatever its length: such a file of a title of 1 TB has 6 to 11 GB and is never read whole.
 pub const META_WINDOW_BYTES: usize = 256 * 1024;
 /// Descriptors in the rings of an AF_XDP device: what a full batch of ordinary bursts needs (64 viewers, 8 datagrams of

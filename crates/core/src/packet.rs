@@ -5,7 +5,7 @@ use crate::limits::{
 };
 use crate::time::MediaTicks;
 
-/// Meta-data of one media packet, 8 bytes: the same word in the meta-data file and in memory.
+/// Metadata of one media packet, 8 bytes: the same word in the metadata file and in memory.
 ///
 /// | bits | field |
 /// | --- | --- |
@@ -155,7 +155,7 @@ impl WireLayout {
         (packet / self.packets_per_extent(), packet % self.packets_per_extent())
     }
 
-    /// Offset of packet `place`'s meta-data in an extent of `count` packets.
+    /// Offset of packet `place`'s metadata in an extent of `count` packets.
     #[inline]
     pub fn meta_offset(self, place: u32, count: u32) -> usize {
         EXTENT_BYTES - (count - place) as usize * PacketMeta::BYTES

@@ -329,7 +329,7 @@ impl Lease {
         &self.arena
     }
 
-    /// Meta-data of `count` packets from packet `place` of this extent on ([`PacketMeta::from_bytes`]).
+    /// Metadata of `count` packets from packet `place` of this extent on ([`PacketMeta::from_bytes`]).
     ///
     /// # Panics
     /// If the extent does not hold these packets.
@@ -341,7 +341,7 @@ impl Lease {
         self.bytes()[at..at + count as usize * PacketMeta::BYTES].as_chunks().0
     }
 
-    /// Meta-data of packet `place` of this extent.
+    /// Metadata of packet `place` of this extent.
     ///
     /// # Panics
     /// If the extent does not hold that packet.

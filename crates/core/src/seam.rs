@@ -93,7 +93,7 @@ impl Transmit<'_> {
 /// the lease until it is done with them; nobody writes the extent as long as it does.
 #[derive(Clone, Copy, Debug)]
 pub struct Source<'a> {
-    /// The extent. Its meta-data has the payload sums ([`Lease::metas`]).
+    /// The extent. Its metadata has the payload sums ([`Lease::metas`]).
     pub lease: &'a Lease,
     /// First packet in it.
     pub place: u32,

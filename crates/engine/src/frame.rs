@@ -4,7 +4,7 @@
 //! The extent holds complete datagrams with the RTP headers of the title's shared timeline. A stream whose sequence
 //! numbers agree with it is sent those bytes as they lie ([`millrace_core::seam::Payload::Wire`]). Any other gets twelve
 //! bytes a packet written into scratch memory ([`millrace_core::seam::Payload::Patched`]): the sequence number moved,
-//! timestamp and SSRC as the title's, made from the packet's stored meta-data, so that not even the shared header is
+//! timestamp and SSRC as the title's, made from the packet's stored metadata, so that not even the shared header is
 //! read.
 
 use millrace_core::limits::{MAX_BURST_PACKETS, RTP_HEADER_BYTES};

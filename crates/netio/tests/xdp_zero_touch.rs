@@ -2,7 +2,7 @@
 //! process while it sends, so that one read of them would end it; an ordinary UDP socket behind a veth pair receives
 //! every byte, and the kernel there verifies every checksum. Needs root; skipped otherwise.
 //!
-//! 194 packets fill an extent but for its last page, which then holds only meta-data: the sums that the checksums are
+//! 194 packets fill an extent but for its last page, which then holds only metadata: the sums that the checksums are
 //! made of. The RTP headers come from elsewhere (`Payload::Patched`), as for a viewer with a timeline of its own; those
 //! in the extent lie between the payloads and are out of reach too.
 
@@ -53,7 +53,7 @@ fn payloads_are_sent_without_being_read() {
     let (arena, leases) = film(Box::new(region), 1, PACKETS);
     let lease = &leases[0];
     let payloads = 0..EXTENT_BYTES - PAGE_BYTES;
-    assert!(PACKETS as usize * SEGMENT <= payloads.end, "the last page holds meta-data only");
+    assert!(PACKETS as usize * SEGMENT <= payloads.end, "the last page holds metadata only");
     let content = lease.content();
     assert!(content.layout.meta_offset(0, PACKETS) >= payloads.end, "and all of it");
     let copy = lease.wire(0, PACKETS).to_vec();

@@ -41,7 +41,7 @@ fn plays_whole(
     assert_eq!(report["rtp_info_exact"], true, "{transport}: {report}");
 }
 
-/// From the range sums, and from a meta-data file of that size: by UDP over the loopback device, whose MTU is 65536, large
+/// From the range sums, and from a metadata file of that size: by UDP over the loopback device, whose MTU is 65536, large
 /// packets; by TCP the default ones. Both are in memory at once.
 #[test]
 fn over_loopback_packets_are_large() {

@@ -113,9 +113,9 @@ pub const PROMISES: [&str; 40] = [
 /// How much is read.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Depth {
-    /// Structure: every record, every length, every block of meta-data. Seconds for a large store.
+    /// Structure: every record, every length, every block of metadata. Seconds for a large store.
     Quick,
-    /// Every byte too: the BLAKE3 of every file and every packet's sum against its meta-data. As long as the disks take.
+    /// Every byte too: the BLAKE3 of every file and every packet's sum against its metadata. As long as the disks take.
     Full,
 }
 

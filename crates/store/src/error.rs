@@ -114,7 +114,7 @@ pub enum StoreError {
         #[source]
         error: FormatError,
     },
-    /// A meta-data file does not hold what its format promises.
+    /// A metadata file does not hold what its format promises.
     #[error("{}: {error}; for details run: millrace fsck", path.display())]
     Meta {
         /// The file.
@@ -146,7 +146,7 @@ pub enum StoreError {
         /// The title that was asked for.
         id: TitleId,
     },
-    /// The title has no meta-data for packets of this size.
+    /// The title has no metadata for packets of this size.
     #[error(
         "title {id}: not prepared for packets of {packet_bytes} bytes; it has {has:?}; add that size first \
          (millrace prepare)"

@@ -7,7 +7,7 @@ use millrace_core::limits::{DEFAULT_PACKET_BYTES, TS_PACKET_BYTES};
 use millrace_core::time::MediaTicks;
 
 /// Packets from one entry of the time index to the next. At 2 Mb/s that is 1.3 s: an hour has 22 KB of time index, and
-/// an exact search ends within two blocks of the meta-data file.
+/// an exact search ends within two blocks of the metadata file.
 pub const TIME_STEP_PACKETS: u32 = 256;
 
 const PACKET_BYTES: u64 = DEFAULT_PACKET_BYTES as u64;
@@ -245,7 +245,7 @@ impl TitleIndex {
     ///
     /// No file is read for it, so it is exact only where media times lie on the lines between clock pieces, which the
     /// ingest's do but for rounding at a jump of the source's clock; elsewhere it is within the right 256 packets.
-    /// [`crate::volume::TitleFiles::packet_at`] asks the meta-data file too and is always exact.
+    /// [`crate::volume::TitleFiles::packet_at`] asks the metadata file too and is always exact.
     pub fn packet_at(&self, t: MediaTicks) -> u32 {
         let window = self.window_of(t);
         if window.start == window.end {

@@ -2,7 +2,7 @@
 //!
 //! | module | holds |
 //! | --- | --- |
-//! | [`mod@format`] | the bytes of every file in a store: frame, superblock, manifest, index, meta-data |
+//! | [`mod@format`] | the bytes of every file in a store: frame, superblock, manifest, index, metadata |
 //! | [`index`] | [`index::TitleIndex`]: time to packet, random access points, clock pieces, PIDs |
 //! | [`meta`] | [`meta::MetaFile`]: the stored sums and times, one file per packet size |
 //! | [`sums`] | the range sum index: the sum of any range of bytes, for every packet size at once |

@@ -1,4 +1,4 @@
-//! A title's files of one record per packet, in 4096-byte blocks that each carry their checksum: meta-data (8 bytes), CRCs
+//! A title's files of one record per packet, in 4096-byte blocks that each carry their checksum: metadata (8 bytes), CRCs
 //! (4 bytes).
 
 use std::fs::File;
@@ -53,7 +53,7 @@ pub(crate) fn open_blocks<H>(
     Ok((file, header))
 }
 
-/// A title's meta-data file, open for reading.
+/// A title's metadata file, open for reading.
 pub type MetaFile = RecordsFile<PacketMeta>;
 /// The CRCs of a title's packets of the default size, or of its parity packets, open for reading.
 pub type CrcFile = RecordsFile<PacketCrc>;
@@ -206,7 +206,7 @@ impl<'a> MetaBlocks<'a> {
     }
 }
 
-/// Writes a meta-data file.
+/// Writes a metadata file.
 pub(crate) type MetaWriter = RecordsWriter<PacketMeta>;
 /// Writes a file of CRCs.
 pub(crate) type CrcWriter = RecordsWriter<PacketCrc>;

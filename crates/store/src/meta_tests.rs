@@ -67,7 +67,7 @@ fn damage_is_seen_by_reads_that_touch_it_and_by_no_others() {
     file.read(1020, &mut out).unwrap();
     let error = file.read(1019, &mut out).unwrap_err();
     assert!(matches!(error, StoreError::Meta { error: MetaError::Checksum { block: 1, .. }, .. }), "{error}");
-    assert!(error.to_string().contains("meta-1316.mrp: meta-data block 1: checksum"), "{error}");
+    assert!(error.to_string().contains("meta-1316.mrp: metadata block 1: checksum"), "{error}");
     // The same block at another place: its own checksum is right, its number is not.
     bytes.copy_within(4096..8192, 8192);
     fs::write(&path, &bytes).unwrap();

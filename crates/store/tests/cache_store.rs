@@ -56,7 +56,7 @@ fn added(film: &Film) -> (tempfile::TempDir, Volume, TitleInfo) {
     (dir, volume, info)
 }
 
-/// Sizes without a meta-data file of their own: payload, exact sums, times and flags as the rule of the range sums has them.
+/// Sizes without a metadata file of their own: payload, exact sums, times and flags as the rule of the range sums has them.
 #[test]
 fn a_size_without_a_file_is_lent_from_the_range_sums() {
     let mut film = Film::new(12_001, 5);

@@ -421,7 +421,7 @@ fn lost_and_scrambled_packets_are_counted() {
     assert!(odd.first_break / 188 >= 1002 && odd.first_break / 188 < 1005);
 }
 
-/// A stream as long as wanted that takes no memory, and a sink that sees how far meta-data is behind the data.
+/// A stream as long as wanted that takes no memory, and a sink that sees how far metadata is behind the data.
 struct Endless {
     made: Vec<u8>,
     packets: u64,

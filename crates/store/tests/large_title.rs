@@ -1,4 +1,4 @@
-//! A title of 64 GiB is opened, searched and read in a few megabytes of memory: of its meta-data and range sums, 1.1 GB
+//! A title of 64 GiB is opened, searched and read in a few megabytes of memory: of its metadata and range sums, 1.1 GB
 //! together, only what is asked for is read. The files are sparse: nothing but the blocks that are looked at is in them.
 
 mod common;

@@ -62,7 +62,7 @@ impl Fixture {
         (0..3).for_each(|i| crc_support::strip_crcs(self.file(i, "manifest.mrm").parent().unwrap()));
     }
 
-    /// Changes one record of a file of meta-data, with its checksums right.
+    /// Changes one record of a file of metadata, with its checksums right.
     fn forge_record(&self, name: &str, packet: usize, change: impl Fn(PacketMeta) -> PacketMeta) {
         self.forge(0, name, |bytes| {
             let (blocks, _) = bytes.as_chunks_mut::<META_BLOCK_BYTES>();

@@ -69,7 +69,7 @@ impl Fixture {
         });
     }
 
-    /// Changes one record of a meta-data file, with its checksums right.
+    /// Changes one record of a metadata file, with its checksums right.
     fn forge_meta(&self, name: &str, packet: usize, change: impl FnOnce(PacketMeta) -> PacketMeta) {
         let mut bytes = fs::read(self.title.join(name)).unwrap();
         let (blocks, _) = bytes.as_chunks_mut::<META_BLOCK_BYTES>();

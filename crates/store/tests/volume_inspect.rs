@@ -159,7 +159,7 @@ fn damage_is_shown_where_it_is() {
     assert_eq!(shown.json["blocks"][1]["state"], "failed to fill whole buffer");
     fs::write(&path, &bytes).unwrap();
     let text = inspect(&title, None).unwrap().to_string();
-    assert!(text.contains("meta-data block 1: checksum is"), "{text}");
+    assert!(text.contains("metadata block 1: checksum is"), "{text}");
     for (file, version, words) in
         [("index.mri", 2, "index: body checksum is"), ("manifest.mrm", 4, "manifest: body checksum is")]
     {

@@ -35,7 +35,7 @@ fn a_writer_that_is_dropped_leaves_nothing() {
     assert_eq!(
         tmp_entries(dir.path()).len(),
         7,
-        "directory, lock, data, range sums, CRCs and two meta-data files"
+        "directory, lock, data, range sums, CRCs and two metadata files"
     );
     drop(writer);
     assert_eq!(tmp_entries(dir.path()), [""; 0]);

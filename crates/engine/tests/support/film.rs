@@ -73,7 +73,7 @@ impl Film {
         }
     }
 
-    /// Fills free place `at` of `arena` with `extent` (headers and meta-data; the engine reads no payload) and lends it.
+    /// Fills free place `at` of `arena` with `extent` (headers and metadata; the engine reads no payload) and lends it.
     pub(crate) fn load(&self, arena: &Arc<ExtentArena>, at: u32, extent: u32) -> Lease {
         let content = self.content(extent);
         let mut fill = arena.fill(at).expect("a free extent");

@@ -1,4 +1,4 @@
-//! Where the records of an extent come from: a meta-data file for its packet size, or the range sums that stand for every
+//! Where the records of an extent come from: a metadata file for its packet size, or the range sums that stand for every
 //! size. Nanoseconds a packet with the blocks in the processor's caches and with blocks that were not touched for long, and
 //! bytes on disk for each form.
 //!
@@ -134,7 +134,7 @@ fn agree(volume: &Volume, id: TitleId) -> anyhow::Result<Promise> {
 /// The blocks of every extent of a title, in memory, as the cache's reads bring them.
 struct Records {
     files: TitleFiles,
-    /// Of each extent: first packet, packets, blocks of meta-data, blocks of range sums.
+    /// Of each extent: first packet, packets, blocks of metadata, blocks of range sums.
     extents: Vec<(u32, u32, Vec<u8>, Vec<u8>)>,
     packets: u64,
 }

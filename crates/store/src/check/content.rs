@@ -163,7 +163,7 @@ fn each_piece(mut file: File, mut with: impl FnMut(&[u8])) -> io::Result<()> {
     }
 }
 
-/// Sums the packets of one size as the data goes by and holds them against the meta-data.
+/// Sums the packets of one size as the data goes by and holds them against the metadata.
 pub(super) struct SumCheck<'a> {
     pub(super) meta: &'a MetaFile,
     packet_bytes: usize,

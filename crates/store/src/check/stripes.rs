@@ -210,7 +210,7 @@ impl StripeLayout<'_> {
     }
 }
 
-/// Meta-data of other packet sizes, range sums and CRCs, from the first member that has them.
+/// Metadata of other packet sizes, range sums and CRCs, from the first member that has them.
 fn others(set: &TitleSet) -> (Vec<MetaFile>, Option<SumsFile>, Option<CrcFile>) {
     let info = &set.manifest.title;
     let dirs = || set.homes.iter().flatten().map(|home| home.dirs.title(set.id()));

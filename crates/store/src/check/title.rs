@@ -196,8 +196,7 @@ impl<'a, 'r> TitleCheck<'a, 'r> {
         for (&found, packet) in index.times().iter().zip((0..).step_by(TIME_STEP_PACKETS as usize)) {
             let expected = records.time(packet);
             if expected != Some(found) {
-                let what =
-                    format!("has packet {packet} at {found}; the meta-data has it at {}", at(expected));
+                let what = format!("has packet {packet} at {found}; the metadata has it at {}", at(expected));
                 return self.damaged("time_index_agrees_with_meta", &self.dir.join(INDEX_FILE), what);
             }
         }
@@ -210,7 +209,7 @@ impl<'a, 'r> TitleCheck<'a, 'r> {
             let holder = records.get(point.byte / DEFAULT);
             let what = if start != Some(point.time) {
                 format!(
-                    "access point {i} starts at {}; the meta-data has its packet at {}",
+                    "access point {i} starts at {}; the metadata has its packet at {}",
                     point.time,
                     at(start)
                 )

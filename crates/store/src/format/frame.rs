@@ -68,7 +68,7 @@ impl Kind {
             Self::Superblock => "superblock",
             Self::Manifest => "manifest",
             Self::Index => "index",
-            Self::Meta => "meta-data header",
+            Self::Meta => "metadata header",
             Self::Sums => "range sums header",
             Self::Members => "list of members",
             Self::Crcs => "CRC header",

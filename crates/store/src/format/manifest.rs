@@ -37,7 +37,7 @@ pub const CRC_FILE: &str = "crcs.mrc";
 /// Name of the CRCs of its parity packets: a title with parity has both or none.
 pub const PARITY_CRC_FILE: &str = "parity.mrc";
 
-/// Name of the meta-data file for packets of `packet_bytes`.
+/// Name of the metadata file for packets of `packet_bytes`.
 pub fn meta_file(packet_bytes: u16) -> String {
     format!("meta-{packet_bytes}.mrp")
 }

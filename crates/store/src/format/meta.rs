@@ -16,7 +16,7 @@ use super::{FormatError, crc32c};
 
 /// Length of a block, and of the header block at the start of the file.
 pub const META_BLOCK_BYTES: usize = 4096;
-/// Records of meta-data in a block.
+/// Records of metadata in a block.
 pub const RECORDS_PER_BLOCK: u32 = PacketMeta::PER_BLOCK;
 /// Room for records in a block.
 const RECORDS_BYTES: usize = 4080;
@@ -106,7 +106,7 @@ const _: () = {
     assert!(block_at::RESERVED + 8 == block_at::END && block_at::END == META_BLOCK_BYTES);
 };
 
-/// What a meta-data file says of itself.
+/// What a metadata file says of itself.
 pub type MetaHeader = RecordsHeader<PacketMeta>;
 /// What a file of CRCs says of itself.
 pub type CrcHeader = RecordsHeader<PacketCrc>;
@@ -194,11 +194,11 @@ impl<R: Record> RecordsHeader<R> {
     }
 }
 
-/// A block of meta-data is not what it should be.
+/// A block of metadata is not what it should be.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum MetaError {
     /// The block's checksum does not match its bytes.
-    #[error("meta-data block {block}: checksum is {found:08x}, computed {computed:08x}: the file is damaged")]
+    #[error("metadata block {block}: checksum is {found:08x}, computed {computed:08x}: the file is damaged")]
     Checksum {
         /// Block number, 0 = first after the header.
         block: u32,
@@ -208,7 +208,7 @@ pub enum MetaError {
         computed: u32,
     },
     /// Another block lies here, or the bytes behind its checksum are not zero.
-    #[error("meta-data block {block}: carries number {found} or a wrong end: the file is damaged")]
+    #[error("metadata block {block}: carries number {found} or a wrong end: the file is damaged")]
     WrongBlock {
         /// The number it should carry.
         block: u32,
@@ -216,7 +216,7 @@ pub enum MetaError {
         found: u32,
     },
     /// Records were asked for that the given blocks or the file do not hold.
-    #[error("meta-data of packets {first}+{count}: only packets {from}..{to} are there")]
+    #[error("metadata of packets {first}+{count}: only packets {from}..{to} are there")]
     OutOfRange {
         /// First record asked for.
         first: u32,

@@ -1,5 +1,5 @@
 //! One pass over the packets: copies them out, sums them, reads clock, tables and access points, and gives every media
-//! packet its meta-data.
+//! packet its metadata.
 //!
 //! A packet's time is known only when the next clock value has come, so packets wait: at most the bytes between two
 //! clock values, the first second, and [`MAX_BYTES_BETWEEN_ANCHORS`] in a stream whose clock does not come.

@@ -5,7 +5,7 @@ use millrace_core::packet::PacketMeta;
 use crate::error::StoreError;
 use crate::volume::TitleWriter;
 
-/// Takes the title's bytes and its packets' meta-data. Both come in order; meta-data comes after its packet's bytes.
+/// Takes the title's bytes and its packets' metadata. Both come in order; metadata comes after its packet's bytes.
 pub trait IndexSink {
     /// Whether [`IndexSink::meta`] must carry sums; without, they are 0 and cost nothing.
     const SUMS: bool;
@@ -13,7 +13,7 @@ pub trait IndexSink {
     /// Whole TS packets.
     fn data(&mut self, ts: &[u8]) -> Result<(), StoreError>;
 
-    /// Meta-data of the next packet of this size.
+    /// Metadata of the next packet of this size.
     fn meta(&mut self, packet_bytes: u16, meta: PacketMeta) -> Result<(), StoreError>;
 }
 

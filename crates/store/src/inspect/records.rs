@@ -1,4 +1,4 @@
-//! Files of one record per packet: meta-data and CRCs.
+//! Files of one record per packet: metadata and CRCs.
 
 use std::fs::File;
 use std::ops::Range;

@@ -1,4 +1,4 @@
-//! The range sums of a title, and what the meta-data of each packet size costs on disk.
+//! The range sums of a title, and what the metadata of each packet size costs on disk.
 
 use std::ops::Range;
 use std::path::Path;
@@ -57,7 +57,7 @@ fn line(form: &str, packet_bytes: Option<u16>, bytes: u64, data_bytes: u64, stor
     })
 }
 
-/// What each form of meta-data takes, for the title's packet sizes and the named ones, stored or not: whole records, sums
+/// What each form of metadata takes, for the title's packet sizes and the named ones, stored or not: whole records, sums
 /// alone (2 bytes a packet), and the range sums that stand for every size; last, what all that is stored adds up to.
 pub(super) fn storage(manifest: &Manifest) -> Value {
     let (title, data) = (&manifest.title, manifest.title.bytes);

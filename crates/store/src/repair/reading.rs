@@ -83,7 +83,7 @@ fn records_of(
     let media = |stripe: u32| {
         (u64::from(stripe) * u64::from(set.stripes.stripe_packets())).min(packets.into()) as u32
     };
-    // A title's parity has fewer packets than a file of meta-data can have records.
+    // A title's parity has fewer packets than a file of metadata can have records.
     let parity = |stripe| set.stripes.parity_record(stripe, 0, 0) as u32;
     (media(stripes.start)..media(stripes.end), parity(stripes.start)..parity(stripes.end))
 }

@@ -13,7 +13,7 @@ use crate::error::StoreError;
 use crate::format::manifest::FileEntry;
 use crate::format::{meta, sums};
 
-/// Blocks of meta-data and of range sums; each has its own checksum.
+/// Blocks of metadata and of range sums; each has its own checksum.
 const BLOCK_BYTES: usize = meta::META_BLOCK_BYTES;
 
 /// A right copy that this repair has made, where it was made: name, slot of the member, path.

@@ -1,7 +1,7 @@
 //! Records of packets of any size from the range sums and the records of default-size packets.
 //!
 //! The sum of a packet is a difference of two prefix sums. Its flags are all those of the default-size packets it touches,
-//! its time lies on the line between the two default-size packets around its first byte. The meta-data files of other
+//! its time lies on the line between the two default-size packets around its first byte. The metadata files of other
 //! sizes are made by the same rule, so a packet has the same record whichever form it comes from.
 
 use std::ops::Range;
@@ -23,7 +23,7 @@ pub const DERIVED_SUMS_BYTES: usize =
 /// Records could not be derived.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum DeriveError {
-    /// From the meta-data.
+    /// From the metadata.
     #[error(transparent)]
     Meta(#[from] MetaError),
     /// From the range sums.
@@ -102,7 +102,7 @@ impl Derived {
         at(u64::from(first))..at(u64::from(first) + u64::from(count))
     }
 
-    /// Bytes of the default-size meta-data file that these packets are derived from: whole blocks.
+    /// Bytes of the default-size metadata file that these packets are derived from: whole blocks.
     pub fn meta_range(&self, first: u32, count: u32) -> Range<u64> {
         let packets = self.rule.packets(&self.bytes(first, count));
         MetaFile::block_range(packets.start, packets.end - packets.start)

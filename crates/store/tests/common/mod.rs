@@ -51,7 +51,7 @@ impl Film {
         Self::time(self.bytes.len() as u64)
     }
 
-    /// Meta-data of a packet of size `size`, without its sum.
+    /// Metadata of a packet of size `size`, without its sum.
     pub(crate) fn meta(&self, size: u16, packet: u32) -> PacketMeta {
         let start = u64::from(packet) * u64::from(size);
         let end = (start + u64::from(size)).min(self.bytes.len() as u64);
@@ -91,7 +91,7 @@ impl Film {
         }
     }
 
-    /// Writes data and meta-data; the caller commits.
+    /// Writes data and metadata; the caller commits.
     pub(crate) fn write(&self, volume: &Volume, sizes: &[u16]) -> Result<TitleWriter, StoreError> {
         let mut writer = TitleWriter::begin(volume, sizes)?;
         // Odd portions, so that no portion ends where a packet or a write ends.

@@ -33,7 +33,7 @@ impl IndexSink for Memory {
 }
 
 impl Memory {
-    /// Meta-data of one packet size.
+    /// Metadata of one packet size.
     pub fn of(&self, packet_bytes: u16) -> Vec<PacketMeta> {
         self.metas.iter().filter(|(size, _)| *size == packet_bytes).map(|&(_, meta)| meta).collect()
     }

@@ -55,7 +55,7 @@ impl fmt::Display for Temperature {
     }
 }
 
-/// Extents full of packets with their meta-data, as the cache has them.
+/// Extents full of packets with their metadata, as the cache has them.
 pub(super) struct Films {
     pub(super) arena: Arc<ExtentArena>,
     leases: Vec<Lease>,

@@ -107,7 +107,7 @@ fn batches(
         compared += BATCH;
         let prepared = task.prepare(connection, stream, numbers);
         // The last sums that were looked up to prepare may be on their way from memory still: one such wait is a cycle for each packet of
-        // a batch, and was more for small packets, whose meta-data fits no cache.
+        // a batch, and was more for small packets, whose metadata fits no cache.
         settle();
         let mut timing = OneGo { out: &mut out, returned: 0 };
         slot.batch(BATCH as u64, || task.run(connection, &prepared, &mut timing));

@@ -17,8 +17,8 @@ pub(super) type Room = [u8; 128];
 pub(super) const FULL: &str = "full";
 /// The newest version, by the name that it has in every table.
 pub(super) const V4: &str = "v4";
-/// The same when the payload's sum is not at hand but in the meta-data.
-pub(super) const V4_FETCHED: &str = "v4, sum from meta-data";
+/// The same when the payload's sum is not at hand but in the metadata.
+pub(super) const V4_FETCHED: &str = "v4, sum from metadata";
 /// The version that fills fields one by one.
 pub(super) const V3: &str = "v3";
 /// The first version that does not look at payloads.
@@ -32,7 +32,7 @@ pub(super) const IN_QUICK_CKSUM_UDP_IP_HDR: &str = "in_QuickCksumUdpIpHdr";
 #[derive(Clone, Copy)]
 pub(super) enum Task {
     Version(Version),
-    /// Version 4, which looks up the stored sum in meta-data that may be in no cache.
+    /// Version 4, which looks up the stored sum in metadata that may be in no cache.
     V4Fetched,
     /// The first design's half per viewer.
     QuickOutput,

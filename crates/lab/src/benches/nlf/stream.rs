@@ -101,7 +101,7 @@ pub(super) struct Stream<'m> {
     pub(super) state: State,
     /// Places in memory, in units of a packet, in the order of sending.
     order: Vec<u32>,
-    /// Meta-data by place: as a meta-data file in memory.
+    /// Metadata by place: as a metadata file in memory.
     metas: Vec<[u8; PacketMeta::BYTES]>,
     next: Cell<usize>,
     timeline: Timeline,
@@ -138,23 +138,23 @@ impl<'m> Stream<'m> {
         first..first + count
     }
 
-    /// Where the meta-data of packet `number` lies.
+    /// Where the metadata of packet `number` lies.
     pub(super) fn place(&self, number: usize) -> usize {
         self.order[number % self.order.len()] as usize
     }
 
-    /// The meta-data of all places.
+    /// The metadata of all places.
     pub(super) fn metas(&self) -> &[[u8; PacketMeta::BYTES]] {
         &self.metas
     }
 
-    /// Packet `number`: where its payload lies and what is stored of it. Looks at the meta-data, not at the payload.
+    /// Packet `number`: where its payload lies and what is stored of it. Looks at the metadata, not at the payload.
     pub(super) fn datagram(&self, number: usize) -> Datagram<'m> {
         let payload_sum = PacketMeta::from_bytes(self.metas[self.place(number)]).sum();
         Datagram { payload_sum, ..self.datagram_without_sum(number) }
     }
 
-    /// The same without a look at the meta-data either: the sum is 0.
+    /// The same without a look at the metadata either: the sum is 0.
     pub(super) fn datagram_without_sum(&self, number: usize) -> Datagram<'m> {
         let place = self.place(number);
         let header = self.timeline.header(number as u32, MediaTicks(number as u64 * 90));
