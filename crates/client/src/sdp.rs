@@ -1,4 +1,4 @@
-//! What a description (SDP, RFC 8866) tells a receiver: where the transport stream is, or, for who takes anything, the
+//! What a description (SDP, RFC 8866) tells a receiver: where the transport stream is, or, for receivers that take anything, the
 //! first video.
 
 use millrace_core::text::{Printable, excerpt};

@@ -68,7 +68,7 @@ impl Report {
         }
     }
 
-    /// Whether the stream ended before its end. Who only listens is told of none.
+    /// Whether the stream ended before its end. A listener is told of none.
     fn is_cut_off(&self) -> bool {
         let early = match self.end {
             EndReason::Bye => {

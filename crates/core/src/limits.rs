@@ -264,7 +264,7 @@ pub const DAMAGE_WINDOW_EXTENTS: u32 = 64;
 /// Packets of a thousand in that window that may be damaged before a stream is ended: a picture that breaks up for a second
 /// or two is better than none, a server that sends a tenth less than a title is broken.
 pub const DEFAULT_MAX_DAMAGED_PERMILLE: u32 = 100;
-/// What is known to be damaged is read again after this time for whoever wants it then: it may have been repaired.
+/// What is known to be damaged is read again after this time if it is wanted then: it may have been repaired.
 pub const DAMAGED_KEPT_NS: u64 = 5_000_000_000;
 /// Titles whose damage was said and is remembered; after that it may be said once more.
 pub const MAX_DAMAGE_SAID: usize = 4096;

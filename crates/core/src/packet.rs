@@ -23,7 +23,7 @@ impl PacketMeta {
     pub const RANDOM_ACCESS: u8 = 1;
     /// The source's clock jumped here (PCR discontinuity); media time goes on smoothly.
     pub const DISCONTINUITY: u8 = 2;
-    /// The packet is not in its extent: the disk that has it is lost, and whoever the extent is lent to repairs that
+    /// The packet is not in its extent: the disk that has it is lost, and the viewer that the extent is lent to repairs that
     /// itself. In memory only.
     pub const MISSING: u8 = 0x80;
     /// Largest media time that fits.

@@ -126,7 +126,7 @@ impl ExtentArena {
         self.extents()..self.states.len() as u32
     }
 
-    /// All the memory, for registering it with a device: first byte and length in bytes. Who reads or writes it through
+    /// All the memory, for registering it with a device: first byte and length in bytes. Code that reads or writes it through
     /// this pointer keeps to the states, as leases and fills do.
     pub fn memory(&self) -> (NonNull<u8>, usize) {
         (self.base, self.region.len())

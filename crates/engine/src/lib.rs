@@ -6,7 +6,7 @@
 //!
 //! # Four families of methods
 //!
-//! | family | methods | who calls |
+//! | family | methods | called by |
 //! | --- | --- | --- |
 //! | commands | [`open`](Engine::open) [`play`](Engine::play) [`pause`](Engine::pause) [`close`](Engine::close) [`conn_gone`](Engine::conn_gone) [`finish`](Engine::finish) | the control side, through the loop |
 //! | arrivals | [`handle_lease`](Engine::handle_lease) [`handle_lease_failed`](Engine::handle_lease_failed) [`handle_sent`](Engine::handle_sent) | the loop, when the cache or the device has answered |

@@ -1,5 +1,5 @@
 //! A queue of stream indices in which each stream stands at most once, so that it can never overflow: what there is to
-//! say about a stream are bits in its state, and the queue only says who has something to say.
+//! say about a stream are bits in its state, and the queue only holds the streams that have something to say.
 
 /// See the module.
 pub(crate) struct IndexQueue {
@@ -33,12 +33,12 @@ impl IndexQueue {
         }
     }
 
-    /// Who is in front.
+    /// The stream in front.
     pub(crate) fn front(&self) -> Option<u32> {
         (self.len > 0).then(|| self.ring[self.head])
     }
 
-    /// Takes away who is in front.
+    /// Takes away the stream in front.
     pub(crate) fn pop_front(&mut self) {
         if let Some(index) = self.front() {
             self.queued[index as usize] = false;

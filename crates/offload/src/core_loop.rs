@@ -348,7 +348,7 @@ impl<C: Clock, T: LoopTx> CoreLoop<C, T> {
         }
         let Wait::Sleep(limit) = self.idle.wait(now, next) else { return std::hint::spin_loop() };
         self.bell.announce_sleep();
-        // The last look: whoever adds work after this sees the announcement and rings.
+        // The last look: a thread that adds work after this sees the announcement and rings.
         if self.commands.is_empty() && self.handle.is_quiet() {
             self.bell.sleep(Some(limit));
             self.load.slept(self.clock.now());

@@ -118,7 +118,7 @@ impl Touching {
         let stop = Arc::new(AtomicBool::new(false));
         let stopped = Arc::clone(&stop);
         let touch_all = move || {
-            // Whoever serves viewers comes first. In a thread it says how nice that thread is; refused, it is as any other.
+            // Threads that serve viewers come first. In a thread it says how nice that thread is; refused, it is as any other.
             let _ = rustix::process::nice(LEAST_URGENT);
             let pages = arena.memory().1.div_ceil(HUGE_PAGE_BYTES);
             for page in 0..pages {

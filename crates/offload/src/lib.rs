@@ -24,7 +24,7 @@ pub mod hugepage;
 pub mod idle;
 pub mod load;
 
-/// Socket set-up for whoever starts an engine: the pairs of ports, and the egress paths made of them.
+/// Socket set-up for starting an engine: the pairs of ports, and the egress paths made of them.
 pub use millrace_netio::{GsoMode, KernelTx, KernelTxConfig, NetError, UdpPair, bind_pair};
 /// The choice of an egress path, devices, next hops, and what this kernel can do.
 pub use millrace_netio::{best, features, probe, route, xdp};

@@ -30,7 +30,7 @@ impl EventBell {
     }
 
     /// The owner says that it is about to sleep. It must look once more for work after this call and before it
-    /// sleeps: whoever adds work later will see the announcement and ring.
+    /// sleeps: a thread that adds work later will see the announcement and ring.
     pub fn announce_sleep(&self) {
         self.asleep.store(true, Ordering::Relaxed);
         fence(Ordering::SeqCst);
@@ -62,7 +62,7 @@ impl EventBell {
 }
 
 impl EventBell {
-    /// There is work; whoever rings has published it before.
+    /// There is work; the ringing thread has published it before.
     pub fn ring(&self) {
         // Pairs with the fence in announce_sleep: either we see `asleep`, or the owner's last look sees our work.
         fence(Ordering::SeqCst);

@@ -1,8 +1,8 @@
 //! System calls on a member's directory, made by threads that may be given up.
 //!
-//! A disk whose cable is half out, or a file server that is gone, can hold whoever asks it for ever: open, stat and readdir have no
-//! time limit of their own. So whoever others wait for sends a thread and waits for that one a bounded time. A thread that
-//! does not come back is left where it is; until it does, nobody else is sent to that directory.
+//! A disk whose cable is half out, or a file server that is gone, can block a caller for ever: open, stat and readdir have no
+//! time limit of their own. So a caller that others wait for sends a thread and waits for it a bounded time. A thread that
+//! does not come back is left where it is; until it does, no other is sent to that directory.
 
 use std::collections::BTreeMap;
 use std::fmt;
@@ -37,7 +37,7 @@ impl Timeout {
     }
 }
 
-/// A disk has not answered in time, or has not yet answered others who were there before.
+/// A disk has not answered in time, or has not yet answered earlier calls.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
 #[error(
     "it does not answer: a system call on it has not come back; look at the disk, its cable, its file server"
@@ -53,7 +53,7 @@ const MAX_STARTS: u32 = 7;
 const AWAITED: u8 = 0;
 /// It has come back.
 const BACK: u8 = 1;
-/// Who could wait only briefly does not wait any more.
+/// Its caller could wait only briefly, and does not wait any more.
 const LEFT: u8 = 2;
 /// It was given up.
 const GIVEN_UP: u8 = 3;
@@ -82,7 +82,7 @@ impl fmt::Debug for BlockingCalls {
     }
 }
 
-/// Who is sent to which directory.
+/// The blocking calls on each directory.
 #[derive(Debug, Default)]
 pub struct BlockingCallsByDir(Mutex<BTreeMap<PathBuf, BlockingCalls>>);
 
@@ -149,7 +149,7 @@ impl BlockingCalls {
             // Counted as back also if `work` panics.
             let out = out;
             let result = work();
-            // Before whoever waits goes on: it might send the next before this thread has a processor again.
+            // Before the waiting caller goes on: it might send the next before this thread has a processor again.
             drop(out);
             // Nobody waits any more: it is dropped here.
             let _ = sender.send(result);
@@ -215,7 +215,7 @@ impl<T> Pending<T> {
         }
     }
 
-    /// Takes the result if it is there; for those who have waited for others that were begun together with it.
+    /// Takes the result if it is there; for callers that have waited for others begun together with it.
     ///
     /// # Errors
     /// If it is not.

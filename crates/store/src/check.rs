@@ -134,7 +134,7 @@ pub struct CheckProgress {
     pub bytes_total: u64,
 }
 
-/// What was found so far, and who is told how far it is.
+/// What was found so far, and where progress is reported.
 struct Report<'a> {
     findings: Vec<Finding>,
     progress: CheckProgress,

@@ -46,7 +46,7 @@ pub enum StoreError {
         /// Why, and what to do.
         reason: &'static str,
     },
-    /// A disk that holds whoever asks it.
+    /// A disk that blocks every caller.
     #[error(
         "{}: the disk does not answer: a system call on it has not come back; look at the disk, its cable, its file server", path.display()
     )]

@@ -21,11 +21,11 @@ pub use crate::format::members::{MemberEntry, MemberState};
 use crate::format::superblock::Geometry;
 use crate::volume::dirs::Dirs;
 
-/// The members of a volume; shared by all who work with it, and brought up to date by [`Members::refresh`].
+/// The members of a volume; shared by everything that works with it, and brought up to date by [`Members::refresh`].
 #[derive(Debug)]
 pub struct Members {
     now: RwLock<Now>,
-    /// Who is sent to which directory.
+    /// The blocking calls on each directory.
     blocking: BlockingCallsByDir,
 }
 
@@ -49,7 +49,7 @@ struct Slot {
     absent: Option<String>,
     epoch: u32,
     disk: u32,
-    /// Who is sent there, and whether all have come back.
+    /// The blocking calls on it.
     blocking: BlockingCalls,
 }
 
@@ -210,7 +210,7 @@ impl Members {
         slots.into_iter().enumerate().map(report).collect()
     }
 
-    /// Who is sent to the directory of slot `i`. Beyond the slots: nobody has been.
+    /// The blocking calls on the directory of slot `i`; none if there is no such slot.
     pub fn blocking(&self, i: usize) -> BlockingCalls {
         self.read().slots.get(i).map(|slot| slot.blocking.clone()).unwrap_or_default()
     }
@@ -431,7 +431,7 @@ impl Now {
         }
     }
 
-    /// Counts disks and epochs on, of slots that are somebody or somewhere else now, or are back; in a new generation the epochs of
+    /// Counts disks and epochs on, of slots that have another member or directory now, or are back; in a new generation the epochs of
     /// all, since files may have been repaired.
     fn after(mut self, before: &Self) -> Self {
         self.explicit.clone_from(&before.explicit);

@@ -1,4 +1,4 @@
-//! Who watches what, and when viewers come. All of it follows from the seed.
+//! Which viewer watches what, and when viewers come. All of it follows from the seed.
 
 use std::fmt;
 use std::str::FromStr;
@@ -9,7 +9,7 @@ use millrace_core::units::HumanDuration;
 use super::rng::Rng;
 use crate::error::ClientError;
 
-/// Who watches what.
+/// Which viewer watches what.
 #[derive(Clone, Copy, Debug, Default, PartialEq)]
 pub enum TitleChoice {
     /// The first viewer the first title, the second the second, and so round.
@@ -174,7 +174,7 @@ impl Titles {
         }
     }
 
-    /// What somebody zaps to who watches `current`: something else, if there is something else.
+    /// What a viewer of `current` zaps to: something else, if there is something else.
     pub(super) fn next(&self, current: usize, rng: &mut Rng) -> usize {
         let neighbour = (current + 1) % self.count;
         if self.choice == TitleChoice::InTurn {

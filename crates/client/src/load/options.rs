@@ -29,7 +29,7 @@ pub struct LoadOptions {
     pub streams: u32,
     /// RTSP over UDP or TCP; `Auto` is UDP, without a second try.
     pub transport: TransportChoice,
-    /// Who watches what.
+    /// Which viewer watches what.
     pub titles: TitleChoice,
     /// When viewers come.
     pub arrivals: Arrivals,

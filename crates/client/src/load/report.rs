@@ -197,7 +197,7 @@ pub struct LoadReport {
     pub ts: TsFindings,
     /// Viewers over HTTP, if there were any.
     pub web: Option<WebReport>,
-    /// Who fared worst.
+    /// The sessions that fared worst.
     pub worst: Vec<WorstSession>,
     /// This process.
     pub receiver: LoadReceiver,

@@ -30,7 +30,7 @@ const MEDIA_CHUNK: usize = 32 * 1024;
 const FEW: u32 = 2000;
 /// Batches taken from one socket where all of it is wanted.
 const MAX_DRAINS: usize = 256;
-/// Who came so shortly before the end is not expected to play yet.
+/// A viewer that came so shortly before the end is not expected to play yet.
 const GRACE_NS: u64 = 2_000_000_000;
 /// How long a farewell may take.
 const FAREWELL_NS: u64 = 3_000_000_000;
@@ -521,7 +521,7 @@ impl Viewer for RtspViewer {
     }
 
     fn command(&mut self, now: Instant, command: Command, lent: &mut Lent<'_>) -> bool {
-        // One thing at a time: who is still waiting for a reply does not press the next button.
+        // One thing at a time: a viewer that is still waiting for a reply does not press the next button.
         if self.stage != Stage::Playing || self.dialogue.is_busy() {
             return false;
         }

@@ -197,7 +197,7 @@ impl Sums {
             restarts: c.restarts,
             malformed: m.malformed,
             with_loss: u64::from(lost > 0),
-            // Who zapped away, or was sent away, at once had nothing to expect.
+            // A viewer that zapped away, or was sent away, at once had nothing to expect.
             silent: u64::from(c.received == 0 && is_stalled),
             stalled: u64::from(is_stalled),
             ended: u64::from(m.has_ended),

@@ -26,7 +26,7 @@ pub(super) enum Target {
     Listen(ListenUrl),
 }
 
-/// Who begins to watch.
+/// The viewer that begins to watch.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Seat {
     /// Number of the viewer, from 0.

@@ -123,7 +123,7 @@ impl SocketCounts {
 /// * What fails is a reason in [`Outcome::failure`] and [`Stage::Done`]. Nothing panics whatever the server sends.
 /// * The thread stops calling at [`Stage::Done`], takes [`Viewer::end`] and drops the viewer; that closes its sockets.
 ///   A viewer that never gets there is ended a few seconds after [`Viewer::leave`].
-/// * Who leaves, zaps to another title or is replaced is the thread's business, not the viewer's: a zap is
+/// * Which viewer leaves, zaps to another title or is replaced is the thread's business, not the viewer's: a zap is
 ///   [`Viewer::leave`] and a new viewer.
 pub(super) trait Viewer {
     /// The descriptor watched as `kind` is ready, or broken: reading or writing it tells.

@@ -358,7 +358,7 @@ impl Media {
                     reported = true;
                     let counts = self.tracker.counts();
                     let missing = counts.lost + counts.lost_at_start;
-                    // Who repairs may not have been sent all that is missing.
+                    // A viewer that repairs may not have been sent all that is missing.
                     let unsent = report.packets.wrapping_sub(counts.received as u32).cast_signed().max(0);
                     let sent = self
                         .order

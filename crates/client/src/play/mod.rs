@@ -55,7 +55,7 @@ impl FromStr for TransportChoice {
 /// What to play, and how. [`PlayOptions::new`] has the defaults.
 #[derive(Clone, Debug)]
 pub struct PlayOptions {
-    /// The film: `rtsp://host[:port]/path`; or `rtp://address:port`, to listen to what somebody sends there.
+    /// The title: `rtsp://host[:port]/path`; or `rtp://address:port`, to listen to what somebody sends there.
     pub url: String,
     /// How RTP is to come.
     pub transport: TransportChoice,

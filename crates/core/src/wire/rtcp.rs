@@ -55,7 +55,7 @@ pub struct ReportBlock {
 pub enum RtcpPacket {
     /// Sender report.
     SenderReport(SenderReport),
-    /// Receiver report: who reports, and its first block.
+    /// Receiver report: the reporter, and its first block.
     ReceiverReport {
         /// The receiver.
         ssrc: u32,

@@ -94,7 +94,7 @@ pub struct DropProbe {
     /// Where it is; none while it is being made.
     link: Option<InterfaceLink>,
     program: Program,
-    /// Who is watched.
+    /// Which ports are watched.
     ports: Mutex<Ports>,
     slots: MappedArray,
     totals: PerCpuArray,

@@ -1,4 +1,4 @@
-//! Who watches which port: a table that the program reads without a look-up by hash.
+//! Which viewer has which port: a table that the program reads without a look-up by hash.
 
 use std::collections::HashMap;
 use std::net::{IpAddr, SocketAddr};

@@ -9,7 +9,7 @@ use crate::error::NetError;
 
 /// An even port and the next, as RTP and RTCP want them (RFC 3550 section 11), non-blocking.
 ///
-/// Give clones ([`UdpPair::try_clone`]) to whoever receives RTCP and the datagrams with which players open their
+/// Give clones ([`UdpPair::try_clone`]) to the code that receives RTCP and the datagrams with which players open their
 /// firewalls; both sockets must be read, because unread datagrams and ICMP errors share one buffer.
 #[derive(Debug)]
 pub struct UdpPair {

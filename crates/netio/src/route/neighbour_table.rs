@@ -1,4 +1,4 @@
-//! What is known of links, neighbours and routes, and who wants to hear of it: what the kernel says and what loops ask goes
+//! What is known of links, neighbours and routes, and which loops want to hear of it: what the kernel says and what loops ask goes
 //! in, what is to be asked and said comes out. No socket, no clock.
 //!
 //! A destination is looked up when it is first asked for, when the kernel tells of something that may concern it, and every
@@ -141,7 +141,7 @@ impl NeighbourTable {
     /// A loop asks for a destination.
     pub(super) fn ask(&mut self, table: TableId, id: HopId, destination: IpAddr, now_ns: u64) {
         let subscriber = Subscriber { table, id };
-        // Who asks again keeps what is known; the place of somebody else is given away.
+        // A loop that asks again keeps what is known; the place of another is given away.
         if self.places.get(&(table, id.slot)) != Some(&destination) {
             self.forget_place(table, id.slot);
             self.places.insert((table, id.slot), destination);
@@ -437,7 +437,7 @@ impl NeighbourTable {
         let Some(entry) = self.destinations.get(&destination) else { return };
         let hop = match self.way(destination, &entry.route) {
             EgressPath::Hop(hop) => hop,
-            // Who waits goes on waiting; who sends must stop.
+            // A loop that waits goes on waiting; one that sends must stop.
             EgressPath::Pending if entry.is_owed && !entry.hop.usable => return,
             EgressPath::Pending | EgressPath::None => Hop::UNUSABLE,
         };

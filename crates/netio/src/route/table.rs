@@ -18,7 +18,7 @@ use super::hop::{Hop, HopId};
 /// What the loop says to the watch.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Ask {
-    /// How is this destination reached? Whoever had the place before is forgotten.
+    /// How is this destination reached? What had the place before is forgotten.
     EgressPath { id: HopId, destination: IpAddr },
     /// Nobody sends there any more.
     Forget { id: HopId },

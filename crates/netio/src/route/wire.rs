@@ -70,13 +70,13 @@ pub(super) struct Link {
 pub(super) struct Neighbour {
     pub(super) key: NeighbourKey,
     pub(super) state: NeighbourState,
-    /// Made by somebody who keeps it himself (an administrator, a routing daemon): not to be touched.
+    /// Made and kept by an administrator or a routing daemon: not to be touched.
     pub(super) is_foreign: bool,
     /// Kept alive by the kernel already.
     pub(super) is_managed: bool,
 }
 
-/// Who a neighbour is.
+/// Which neighbour it is.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
 pub(super) struct NeighbourKey {
     pub(super) if_index: u32,

@@ -69,7 +69,7 @@ pub(super) struct MemoryBell {
     pub(super) errno: AtomicI32,
 }
 
-/// Who is behind the rings.
+/// What is behind the rings.
 pub(super) enum Far {
     Kernel(Box<XdpSocket>),
     Memory(Arc<MemoryBell>),
@@ -90,7 +90,7 @@ impl Far {
     }
 }
 
-/// The rings, and who is behind them.
+/// The rings, and what is behind them.
 pub(super) struct Port {
     // In this order: the socket is closed before memory is given back.
     pub(super) far: Far,

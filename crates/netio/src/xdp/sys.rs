@@ -133,7 +133,7 @@ impl RingMemory {
     }
 }
 
-/// Bytes of a descriptor's range in the arena, as a device reads them: whoever built the frame does not write it before
+/// Bytes of a descriptor's range in the arena, as a device reads them: the code that built the frame does not write it before
 /// the completion. `None` if the range is not inside the memory.
 pub(super) fn read_memory(arena: &ExtentArena, address: u64, len: usize) -> Option<Vec<u8>> {
     let (base, bytes) = arena.memory();

@@ -17,8 +17,8 @@ pub const CHUNK_BYTES: usize = 4096;
 /// A huge page.
 const HUGE_PAGE_BYTES: u64 = 2 << 20;
 
-/// Registers all of the arena's memory with an AF_XDP socket. The kernel keeps the pages until the socket is gone; who
-/// holds the socket keeps the arena.
+/// Registers all of the arena's memory with an AF_XDP socket. The kernel keeps the pages until the socket is gone; the owner
+/// of the socket keeps the arena.
 ///
 /// # Errors
 /// What the kernel says: `ENOBUFS` or `ENOMEM` if the memory may not be locked.

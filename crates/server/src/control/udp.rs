@@ -1,6 +1,6 @@
 //! What comes in on the UDP ports: receiver reports and hole punches.
 //!
-//! Both sockets are clones of those that an engine sends from. Whoever waits on such a socket with epoll is called by
+//! Both sockets are clones of those that an engine sends from. A thread that waits on such a socket with epoll is called by
 //! the kernel each time a packet leaves the machine, because room in its send buffer is an event, too. For the RTP socket
 //! this costs more than sending does, so nobody waits there: it is looked at now and then. At the RTCP socket few packets
 //! leave and reports are the way in which viewers say that they are alive: it is watched, for reading only.

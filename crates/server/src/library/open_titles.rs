@@ -4,7 +4,7 @@
 //! opens them in the cache ([`Reader`]). A title that was opened stays open when its last viewer leaves, so that what
 //! the cache holds of it is there for the next one; only the most recently used idle titles are kept.
 //!
-//! A title of which too many members are lost stays among the open titles: who asks for it is told so, and not that it never was.
+//! A title of which too many members are lost stays among the open titles: a request for it is answered with that, and not with 404.
 
 use std::collections::{BTreeMap, HashMap, HashSet, VecDeque};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
@@ -91,7 +91,7 @@ impl OpenTitles {
             let name = info.name.clone();
             next.insert(name, same.unwrap_or_else(|| Arc::new(ServedTitle::new(volume, listed))));
         }
-        // What is there and cannot be read is told to who asks for it.
+        // What is there and cannot be read is the answer to requests for it.
         let broken: HashSet<TitleId> = unreadable.iter().map(|title| title.id).collect();
         for (name, shelved) in titles.iter().filter(|(_, shelved)| broken.contains(&shelved.listed.info.id)) {
             next.entry(name.clone()).or_insert_with(|| Arc::clone(shelved));

@@ -51,7 +51,7 @@ pub struct ServerConfig {
     pub packet_sizes: PacketSizes,
     /// Viewers may have FEC.
     pub fec: bool,
-    /// Who knows the MTU of a path.
+    /// Where the MTU of a path is looked up.
     pub path_mtu: PathMtu,
     /// Unix time minus monotonic time, for the `Date` header.
     pub wall_offset_ns: u64,

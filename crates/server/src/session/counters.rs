@@ -9,7 +9,7 @@ macro_rules! counters {
         }
 
         impl Counters {
-            /// Name, value and one line of help of each counter, for whoever prints them.
+            /// Name, value and one line of help of each counter, for printing.
             pub fn table(&self) -> Vec<(&'static str, u64, &'static str)> {
                 vec![$((stringify!($name), self.$name, concat!($($doc),+).trim_ascii()),)+]
             }

@@ -1,4 +1,4 @@
-//! What happened, as values: whoever carries them out decides what becomes a log line, and how often.
+//! What happened, as values: the control thread decides what becomes a log line, and how often.
 
 use std::fmt;
 use std::net::{IpAddr, SocketAddr};

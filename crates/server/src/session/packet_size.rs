@@ -61,7 +61,7 @@ impl fmt::Display for PacketSizes {
     }
 }
 
-/// Who knows the path MTU towards an address.
+/// A source of path MTUs towards addresses.
 pub type PathMtu = fn(SocketAddr) -> Option<u32>;
 
 /// The kernel: what its route to `dest` and the ICMP messages that came from there say. Nothing is sent. `None` if there is

@@ -95,7 +95,7 @@ impl Sought {
     }
 }
 
-/// Whether who asks is FFmpeg's library, which adds its start time to every place it asks for.
+/// Whether the client is FFmpeg's library, which adds its start time to every place it asks for.
 pub(super) fn counts_in_stamps(request: &Request) -> bool {
     header(request, &USER_AGENT).is_some_and(|agent| agent.starts_with("Lavf"))
 }

@@ -191,7 +191,7 @@ impl Server {
         &self.counters
     }
 
-    /// Sums since the start, for those who count what only they can see.
+    /// Sums since the start, for callers that count what only they can see.
     pub fn counters_mut(&mut self) -> &mut Counters {
         &mut self.counters
     }

@@ -81,7 +81,7 @@ impl Server {
         Some((target, entry))
     }
 
-    /// The answer to who asks for a title of which too much is lost; `None` if it can be played.
+    /// The answer to a request for a title of which too much is lost; `None` if it can be played.
     pub(super) fn refusal_if_lost(&mut self, conn: ConnKey, entry: &Entry) -> Option<Reply> {
         let lost = self.library.lost(entry)?;
         Some(self.turned_away(conn, entry, 503, lost).header(RETRY_AFTER, RETRY_AFTER_S))

@@ -1,4 +1,4 @@
-//! The promises of a volume's list of members: who they are, whether they are there and believed.
+//! The promises of a volume's list of members: which they are, and whether they are there and up to date.
 
 use std::path::{Path, PathBuf};
 

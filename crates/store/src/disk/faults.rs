@@ -1,6 +1,6 @@
 //! Readers that fail on order: errors, hangs, slow or short answers, flipped bits, for each member of a volume.
 //!
-//! Tests and `serve --inject` set a member's fault while others read; whoever reads a member's files asks first. A
+//! Tests and `serve --inject` set a member's fault while others read; readers of a member's files ask first. A
 //! handle made by [`ReadFaults::default`] never has a fault and costs one test of a pointer.
 
 use std::fs::File;
@@ -63,7 +63,7 @@ impl ReadFault {
     }
 }
 
-/// The faults of all members, shared by those who set and those who read. Cheap to clone.
+/// The faults of all members, shared by the code that sets them and the readers. Cheap to clone.
 #[derive(Clone, Debug, Default)]
 pub struct ReadFaults {
     table: Option<Arc<Table>>,

@@ -23,7 +23,7 @@ pub(super) struct Look {
     /// `None`: there is no such file.
     pub(super) record: Option<Result<MembersRecord, StoreError>>,
     pub(super) titles: Titles,
-    /// Who is sent there.
+    /// The blocking calls on it.
     pub(super) blocking: BlockingCalls,
 }
 

@@ -1,7 +1,7 @@
 //! Questions to disks that may never answer.
 //!
 //! A system call on a disk that hangs does not return, and nothing can end it. So each is made on a thread of its member's
-//! own; who asks waits a bounded time. A member that has not answered by then is given up for the rest of the run: nobody asks
+//! own; the caller waits a bounded time. A member that has not answered by then is given up for the rest of the run: nobody asks
 //! it again, and its thread stays where it is until the disk lets it go or the process ends. There is at most one for each member.
 
 use std::collections::BTreeMap;
@@ -11,7 +11,7 @@ use std::time::Duration;
 /// A question as its thread takes it: it sends the answer itself.
 type Question = Box<dyn FnOnce() + Send>;
 
-/// How often who waits looks whether the user wants to stop.
+/// How often a waiting caller checks whether the user wants to stop.
 const SLICE_NS: u64 = 100_000_000;
 
 /// What a member has said so far.

@@ -38,7 +38,7 @@ impl<'a> Pace<'a> {
     /// If the user wants to stop.
     pub(crate) fn moved(&mut self, bytes: u64) -> Result<(), RepairError> {
         self.check()?;
-        // Also without a bound: who keeps the time sees by it that the work goes on.
+        // Also without a bound: the timekeeper sees by it that the work goes on.
         let now = self.time.now();
         if self.bytes_per_s == 0 || bytes == 0 {
             return Ok(());
@@ -48,7 +48,7 @@ impl<'a> Pace<'a> {
         self.due = self.due.max(idle_since).plus_ns(u64::try_from(cost).unwrap_or(u64::MAX));
         let mut left = self.due.ns_since(now);
         while left > 0 {
-            // In slices, so that who wants to stop need not wait for a slow bound.
+            // In slices, so that a user who wants to stop need not wait for a slow bound.
             let slice = left.min(SLICE_NS);
             self.time.wait_ns(slice);
             self.check()?;

@@ -65,7 +65,7 @@ pub fn repair(volume: &Volume, options: &RepairOptions, setting: Setting<'_>) ->
 }
 
 /// One step for a title. If a member falls silent without which it cannot go on, it is done again with what the others have;
-/// each time there is one member less. Who has the title open is told to look at its files again, if one was repaired.
+/// each time there is one member less. Processes that have the title open are told to open its files again, if one was repaired.
 pub(crate) fn each(
     volume: &Volume,
     set: &TitleSet,

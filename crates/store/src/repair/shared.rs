@@ -49,7 +49,7 @@ fn copies(set: &TitleSet, entry: &FileEntry, fresh: &[Fresh]) -> Vec<(u16, PathB
     made.chain(positions.filter_map(|p| Some((set.slot(p), set.dir(p)?.join(&entry.name))))).collect()
 }
 
-/// The first copy that is right, for those who only read it.
+/// The first copy that is right, for callers that only read it.
 pub(crate) fn find(
     set: &TitleSet,
     entry: &FileEntry,

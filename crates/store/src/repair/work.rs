@@ -1,4 +1,4 @@
-//! What every step of a repair or scrub needs: the pace, the readers' faults, the counts, and who is told.
+//! What every step of a repair or scrub needs: the pace, the readers' faults, the counts, and where progress is reported.
 
 use std::fs::File;
 use std::io;
@@ -26,7 +26,7 @@ pub(crate) struct Work<'a> {
     tell: &'a mut dyn FnMut(&Progress),
 }
 
-/// Who keeps the time, who may stop the work, who hears of it, and how readers fail in a test.
+/// The clock, the stop flag, where progress is reported, and how readers fail in a test.
 pub struct Setting<'a> {
     /// The clock and the only wait.
     pub time: &'a dyn Timekeeper,

@@ -107,7 +107,7 @@ impl SumsFile {
         StoreError::Sums { path: self.path.clone(), error }
     }
 
-    /// Every grain's sum one after the other, by windows of [`META_WINDOW_BYTES`]: for those who read all of the file.
+    /// Every grain's sum one after the other, by windows of [`META_WINDOW_BYTES`]: for readers of the whole file.
     /// `with` is given each block's number and what is in it, or why it cannot be used.
     pub(crate) fn each_block(&self, mut with: impl FnMut(u32, Result<SumsBlock<'_>, StoreError>)) {
         let mut window = vec![0; META_WINDOW_BYTES];

@@ -1,6 +1,6 @@
 //! Where fields lie, and headers as arrays. Numbers go in as they are meant; what comes out is wire order.
 //!
-//! Public for whoever frames differently, to compare: [`super::Template`] is what a sender needs.
+//! Public for code that frames differently, to compare: [`super::Template`] is what a sender needs.
 
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr};
 

@@ -101,7 +101,7 @@ fn parse(bytes: &[u8]) -> Option<File> {
     serde_json::from_slice::<File>(bytes).ok().filter(|file| file.version == VERSION)
 }
 
-/// Aside first, then in its place: whoever reads sees the old file or the new one.
+/// Aside first, then in its place: a reader sees the old file or the new one.
 fn write(path: &Path, file: &File) -> std::io::Result<()> {
     if let Some(dir) = path.parent() {
         std::fs::create_dir_all(dir)?;

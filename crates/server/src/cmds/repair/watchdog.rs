@@ -15,7 +15,7 @@ use anyhow::anyhow;
 use millrace_core::units::HumanDuration;
 use millrace_store::disk::{Op, Watch};
 
-/// How often somebody looks for signs of life.
+/// How often signs of life are looked for.
 const LOOK_EVERY: Duration = Duration::from_millis(100);
 
 /// Signs of life.

@@ -70,7 +70,7 @@ impl FecMatrix {
         if wish == FecMode::All && self.parity_units == 1 { FecMode::Xor } else { wish }
     }
 
-    /// Packets of one codeword that a viewer can repair who gets this much.
+    /// Packets of one codeword that a viewer can repair with this much FEC.
     pub fn spare(self, mode: FecMode) -> u8 {
         match mode {
             FecMode::Off => 0,
