@@ -94,7 +94,7 @@ pub enum ClientError {
     /// The RTSP dialogue failed.
     #[error("{url}: {failure}")]
     Rtsp {
-        /// The film.
+        /// The title.
         url: String,
         /// What happened.
         failure: RtspFailure,

@@ -57,7 +57,7 @@ pub struct RunClock {
     hz: u32,
 }
 
-/// Film time of a run is kept within 35 years, so that no sender can make the arithmetic overflow.
+/// Media time of a run is kept within 35 years, so that no sender can make the arithmetic overflow.
 const MAX_TICKS: i64 = 100_000_000_000_000;
 
 /// Ticks to nanoseconds, exact and signed.

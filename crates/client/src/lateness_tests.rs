@@ -173,12 +173,12 @@ fn senseless_clocks_are_survived() {
 fn a_light_run_begins_with_a_baseline_of_its_own() {
     let (mut light, mut shared) = (LightLateness::default(), histogram_us());
     light.set_clock(48_000);
-    // 10 ms of film each 10 ms, the third packet 5 ms late.
+    // 10 ms of media each 10 ms, the third packet 5 ms late.
     for (n, late_ms) in [(0u64, 0u64), (1, 0), (2, 5)] {
         light.observe(1_000_000_000 + n * 10_000_000 + late_ms * 1_000_000, 480 * n as u32, &mut shared);
     }
     light.begin_run(&mut shared);
-    // 3 s of pause and another place of the film: neither a gap nor lateness.
+    // 3 s of pause and another place of the title: neither a gap nor lateness.
     for n in 0..3u64 {
         light.observe(4_000_000_000 + n * 10_000_000, 7_000_000 + 480 * n as u32, &mut shared);
     }

@@ -1,7 +1,7 @@
 //! The far end: a receiver that measures and verifies. It shares no code with the server but the vocabulary of core
 //! and the sockets of netio, so that a mistake of one is not a mistake of both.
 //!
-//! [`play()`] is one player: it plays a film by RTSP over UDP or TCP, measures and checks what comes, and writes it
+//! [`play()`] is one player: it plays a title by RTSP over UDP or TCP, measures and checks what comes, and writes it
 //! where it is wanted. [`load()`] is up to 20,000 viewers at once, which only measure.
 //!
 //! ```text
@@ -25,7 +25,7 @@
 //! | [`receive`], [`reorder`] | sequence numbers counted, payloads put in order, both in bounded memory |
 //! | [`lateness`] | arrival against media time, jitter, gaps |
 //! | [`sender`] | sender reports against reception |
-//! | [`ts_check`], [`verify`] | is the transport stream whole; is it the film, byte by byte |
+//! | [`ts_check`], [`verify`] | is the transport stream whole; is it the reference, byte by byte |
 //! | [`sink`] | where payloads go: checks and output on a thread of their own |
 //! | [`report`] | what was found, as table and JSON |
 //! | [`verdict`] | what it comes to, for an exit code |

@@ -16,7 +16,7 @@ use crate::verify::ByteCheck;
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
 #[serde(rename_all = "snake_case")]
 pub enum EndReason {
-    /// The server said BYE (RTCP BYE): the end of the film.
+    /// The server said BYE (RTCP BYE): the end of the title.
     Bye,
     /// The time asked for was over.
     Duration,
@@ -95,8 +95,8 @@ pub struct PlayRecord {
     /// The reply may have been read so much later than it came, because this process waited for a processor: the time
     /// above is at most so much too short.
     pub reply_read_late_us: u64,
-    /// Film time from the first PLAY's first packet to this one's by RTP timestamp, less the same by answered ranges:
-    /// about 0 for a server with one timeline for the whole film. `None` without ranges.
+    /// Media time from the first PLAY's first packet to this one's by RTP timestamp, less the same by answered ranges:
+    /// about 0 for a server with one timeline for the whole title. `None` without ranges.
     pub range_error_us: Option<i64>,
     /// Packets received.
     pub packets: u64,
@@ -153,7 +153,7 @@ pub struct ReceiverReport {
 /// Everything about one reception.
 #[derive(Clone, Debug, PartialEq, Serialize)]
 pub struct Report {
-    /// The film.
+    /// The title.
     pub url: String,
     /// Its name in the description.
     pub title: String,
@@ -163,7 +163,7 @@ pub struct Report {
     pub fallback: Option<String>,
     /// Why it ended.
     pub end: EndReason,
-    /// Where in the film that was.
+    /// Where in the title that was.
     pub place: EndPlace,
     /// From the reply to the first PLAY to the end.
     pub duration_ms: u64,
@@ -203,7 +203,7 @@ const MIN_FIRST_PACKET_US: i64 = 20_000;
 const MIN_BYE_US: i64 = 2_400_000;
 /// A sender report may overtake a burst of this many packets.
 const MAX_REPORT_DIFFERENCE: u64 = 100;
-/// Clocks of a sender whose reports are further apart than this are not those of one film.
+/// Clocks of a sender whose reports are further apart than this are not those of one title.
 const MAX_CLOCK_ERROR_US: u64 = 20_000;
 
 impl Report {
@@ -311,7 +311,7 @@ pub(crate) fn lateness_line(l: &LatenessSummary) -> String {
 
 impl fmt::Display for Report {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        row(f, "film", &format!("{} ({})", self.url, self.title))?;
+        row(f, "title", &format!("{} ({})", self.url, self.title))?;
         let fallback = self.fallback.as_deref().map(|why| format!(" ({why})")).unwrap_or_default();
         row(f, "transport", &format!("{}{fallback}", self.transport))?;
         row(

@@ -53,7 +53,7 @@ fn a_clean_report_has_no_problem_and_reads_well() {
     assert!(problems(|_| {}).is_empty());
     let text = clean().to_string();
     for line in [
-        "film              rtsp://h/film (Film)",
+        "title             rtsp://h/film (Film)",
         "end               bye after 62.500 s",
         "received          1000 packets, 1316000 bytes, 4Mb/s",
         "lost              0 (at start 0, at end 0)",

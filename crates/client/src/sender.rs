@@ -24,7 +24,7 @@ pub struct SenderReports {
     pub worst_difference: u64,
     /// How far the wall clock and the RTP clock of the reports drift apart within a run, in microseconds, at worst.
     pub clock_error_us: u64,
-    /// The sender's wall clock for a moment of the film, less the earliest arrival of that moment here, in
+    /// The sender's wall clock for a moment of the title, less the earliest arrival of that moment here, in
     /// microseconds. Means something where both clocks agree, as on one machine. `None` without packets.
     pub media_offset_us: Option<i64>,
 }
@@ -55,7 +55,7 @@ fn unix_ns(ntp: u64) -> i64 {
 }
 
 impl SenderWatch {
-    /// The film's place changed: the clocks may be related again.
+    /// The title's place changed: the clocks may be related again.
     pub(crate) fn begin_run(&mut self) {
         self.base = None;
     }
@@ -116,7 +116,7 @@ mod tests {
         assert_eq!((r.count, r.last_packets, r.last_difference, r.worst_difference), (2, 20, 3, 3));
         assert!(r.clock_error_us <= 1 && r.media_offset_us.unwrap().abs() <= 1, "{r:?}");
         assert_eq!(r.last_octet_difference, None);
-        // Half a second of film is missing between two reports.
+        // Half a second of media is missing between two reports.
         watch.handle(&report(1_010 * S, 500 + 855_000, 22), received(20));
         let r = watch.reports();
         assert!(r.clock_error_us.abs_diff(500_000) <= 2, "{r:?}");

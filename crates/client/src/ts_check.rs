@@ -55,7 +55,7 @@ impl Default for TsCheck {
 }
 
 impl TsCheck {
-    /// Data is missing between what was seen and what comes, or the place in the film changed.
+    /// Data is missing between what was seen and what comes, or the place in the title changed.
     pub fn gap(&mut self) {
         self.stretch = self.stretch.wrapping_add(1);
     }

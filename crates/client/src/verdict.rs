@@ -7,7 +7,7 @@ use crate::report::{EndReason, Report};
 /// How far before the announced end a stream may stop that says BYE: that end is the last picture's, which may be 5 s behind
 /// the last packet, and a second for clocks.
 const MAX_BYE_EARLY_US: u64 = 6_000_000;
-/// The same of films of a few seconds, of which that would be everything: half of them, but at least this.
+/// The same of titles of a few seconds, of which that would be everything: half of them, but at least this.
 const MIN_BYE_EARLY_US: u64 = 1_000_000;
 /// How far before the announced end a stream may stop that says nothing: a few pictures.
 const SILENT_EARLY_US: u64 = 200_000;
@@ -27,7 +27,7 @@ pub enum Verdict {
     Foreign,
 }
 
-/// Where in the film the last run ended.
+/// Where in the title the last run ended.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize)]
 pub struct EndPlace {
     /// Where it was to begin, as the server said.
@@ -39,14 +39,14 @@ pub struct EndPlace {
 }
 
 impl EndPlace {
-    /// Film that is missing between the last packet and the announced end.
+    /// Media that is missing between the last packet and the announced end.
     fn missing_us(&self) -> Option<u64> {
         Some(self.announced_us?.saturating_sub(self.reached_us?))
     }
 }
 
 impl Report {
-    /// What it comes to. What is late, or jumps in the film itself, is reported but does not count here.
+    /// What it comes to. What is late, or jumps in the title itself, is reported but does not count here.
     pub fn verdict(&self) -> Verdict {
         let (s, ts) = (&self.sequence, &self.ts);
         let is_foreign = self.receiver.malformed > 0 || ts.sync_losses > 0 || ts.odd_payloads > 0;
@@ -86,7 +86,7 @@ impl Report {
         }
     }
 
-    /// Bytes of the reference that did not come although the whole film was asked for and ended.
+    /// Bytes of the reference that did not come although the whole title was asked for and ended.
     fn uncompared_bytes(&self) -> u64 {
         let [play] = &self.plays[..] else { return 0 };
         let is_whole = play.range_asked.as_deref() == Some("npt=0.000-") && self.end.is_of_the_stream();

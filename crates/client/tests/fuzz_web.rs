@@ -75,7 +75,7 @@ fn read_playlist(bytes: &[u8]) {
         match parse_playlist(bytes, &base, choice) {
             Ok(Playlist::Media(list)) => {
                 for segment in &list.segments {
-                    assert!(segment.film_ns <= 3_600_000_000_000 && segment.film_ns <= list.target_ns);
+                    assert!(segment.media_ns <= 3_600_000_000_000 && segment.media_ns <= list.target_ns);
                     assert!(segment.map.is_none_or(|map| map < list.maps.len()));
                     if let ByteRange::Part { start, len } = segment.resource.range {
                         assert!(len > 0 && start.checked_add(len).is_some());

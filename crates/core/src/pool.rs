@@ -107,7 +107,7 @@ impl ExtentArena {
         Self::with_aside(region, 0)
     }
 
-    /// As many whole extents as `region` holds, of which the last `aside` are not for films: a device takes them with
+    /// As many whole extents as `region` holds, of which the last `aside` are not for media: a device takes them with
     /// [`ExtentArena::fill`] for the frames that it builds, so that these lie in the same memory.
     pub fn with_aside(region: Box<dyn Region>, aside: u32) -> Arc<Self> {
         let extents = region.len() / EXTENT_BYTES;
@@ -116,7 +116,7 @@ impl ExtentArena {
         Arc::new(Self { base: region.base(), region, states, aside })
     }
 
-    /// Number of extents for films: they come first.
+    /// Number of extents for media: they come first.
     pub fn extents(&self) -> u32 {
         self.states.len() as u32 - self.aside
     }

@@ -18,14 +18,14 @@ use super::word::{Attempt, FIELDS, Parity, Place, Word, payload_range};
 use crate::reorder::InOrder;
 
 /// How far a repaired timestamp may lie outside its neighbours', in ticks of 90 kHz: 5 s. Repair from packets of another place
-/// of the film gives any of 2^32.
+/// of the title gives any of 2^32.
 const TIMESTAMP_SLACK: u32 = 450_000;
 
 /// A run that begins no more than so many packets behind the highest of the run before goes on with it: packets are lost around a
 /// pause too. A seek may lead as near: [`Window::jump`].
 const RESUME_PACKETS: u16 = 16;
 
-/// FEC may come so much later than it should: a disk of the server hangs, its film goes on.
+/// FEC may come so much later than it should: a disk of the server hangs, its title goes on.
 const LATE_NS: u64 = SLOW_READ_NS;
 /// Packets for which that is waited at most: 250 ms at 10 Mb/s.
 const LATE_PACKETS: usize = 2 * FEC_REORDER_PACKETS;
@@ -160,7 +160,7 @@ impl Window {
         self.arrange(self.slots.len());
     }
 
-    /// Nothing comes because the viewer wishes it so: what is missing is waited for until the film goes on.
+    /// Nothing comes because the viewer wishes it so: what is missing is waited for until the title goes on.
     pub fn pause(&mut self) {
         self.is_paused = true;
     }
@@ -366,7 +366,7 @@ impl Window {
         Vec::new()
     }
 
-    /// Whether a repaired packet looks like one of this stream. The FEC of another place of the film, left over from before a
+    /// Whether a repaired packet looks like one of this stream. The FEC of another place of the title, left over from before a
     /// seek, may have the numbers of this one; what comes of it has no sensible length, payload type and timestamp.
     fn is_credible(&self, ext: u64, symbol: &[u8]) -> bool {
         let Some((fields, _)) = symbol.split_first_chunk::<FIELDS>() else { return false };

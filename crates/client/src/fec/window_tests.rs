@@ -37,7 +37,7 @@ impl InOrder for Log {
     }
 }
 
-/// A film of which every packet is different, the last one shorter.
+/// A title of which every packet is different, the last one shorter.
 struct Film {
     packets: u64,
     bytes: usize,
@@ -99,7 +99,7 @@ fn encode(film: &Film, members: &[u64], code: &millrace_core::fec::Code) -> Vec<
     parities
 }
 
-/// The FEC of our server, column by column; each knows when it leaves: while the next row does, or with the end of the film.
+/// The FEC of our server, column by column; each knows when it leaves: while the next row does, or with the end of the title.
 fn columns(film: &Film, shape: CodeShape) -> Vec<Fec> {
     let code = shape.code().unwrap();
     let spread = Spread::new(shape.data_units, shape.parity_units, shape.unit_packets as u32);
@@ -314,7 +314,7 @@ fn every_burst_that_is_promised_is_repaired_wherever_it_begins() {
         for further_first in [false, true] {
             let mut sent = in_order(&(0..film.packets).collect(), &fec);
             let end = sent.iter().rposition(|sent| matches!(sent, Sent::Media(_))).unwrap() + 1;
-            // What leaves with the end of the film goes stream by stream.
+            // What leaves with the end of the title goes stream by stream.
             sent[end..].sort_by_key(|sent| matches!(sent, Sent::Fec(fec) if fec.is_further != further_first));
             for from in 0..sent.len() {
                 let to = (from + burst).min(end.max(from + burst_at_end)).min(sent.len());
@@ -516,7 +516,7 @@ fn what_was_missing_before_a_seek_is_not_waited_for_however_near_it_leads() {
     assert_eq!(log.given.len(), 7);
 }
 
-/// A server that is late may send FEC before the film that it protects.
+/// A server that is late may send FEC before the media that it protects.
 #[test]
 fn fec_that_overtakes_its_film_is_not_needed() {
     let film = Film { packets: 8, bytes: 12 };
@@ -567,7 +567,7 @@ fn silence_gives_up_too() {
     assert_eq!((log.given.len(), log.gaps, window.poll_at()), (4, 1, None));
 }
 
-/// The last packets of a film are lost: only FEC knows of them.
+/// The last packets of a title are lost: only FEC knows of them.
 #[test]
 fn the_end_of_a_film_comes_back() {
     let film = Film { packets: 8, bytes: 12 };
@@ -583,7 +583,7 @@ fn the_end_of_a_film_comes_back() {
     assert_eq!((log.given.len(), log.gaps), (6, 1), "packet 7 is in no word that came");
 }
 
-/// FEC of another place of the film whose numbers are the same mod 65536.
+/// FEC of another place of the title whose numbers are the same mod 65536.
 #[test]
 fn fec_from_before_a_seek_is_not_believed() {
     let film = Film { packets: 200_000, bytes: 12 };

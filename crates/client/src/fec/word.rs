@@ -117,7 +117,7 @@ impl Word {
         len: usize,
     ) -> Option<Vec<Vec<u8>>> {
         let k = plans.code().k();
-        // What the film does not have behind its end is known: zeros.
+        // What the title does not have behind its end is known: zeros.
         let data = (1u128 << k) - 1;
         let present = missing.iter().fold(data, |bits, n| bits & !(1 << n));
         let present =

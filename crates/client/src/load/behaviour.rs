@@ -6,7 +6,7 @@
 //! what      = "watch"
 //!           | "zap" time                 after each time: away, and another title
 //!           | "pause" time "for" time    after each time a pause
-//!           | "seek" time                after each time somewhere else in the film
+//!           | "seek" time                after each time somewhere else in the title
 //!           | "leave" time ["replaced"]  after this time away for good; replaced: another viewer comes
 //! time      = duration ["fixed"]         the mean of an exponential, or just that
 //! script    = pause@S,play@S,seek@S=S    the same steps for all, in seconds after the first PLAY
@@ -54,7 +54,7 @@ pub enum Habit {
         /// How long it stands still.
         lasts: Wait,
     },
-    /// Another place in the film each time.
+    /// Another place in the title each time.
     Seek {
         /// How long it plays from a place.
         after: Wait,

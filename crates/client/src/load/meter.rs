@@ -62,7 +62,7 @@ pub(super) struct Meter {
     is_fec_refused: bool,
 }
 
-/// Where repaired film goes: into the look at the transport stream.
+/// Where repaired media goes: into the look at the transport stream.
 struct Look<'a> {
     ts: Option<&'a mut TsLight>,
     arrival_ns: u64,
@@ -239,7 +239,7 @@ impl Meter {
         self.window.iter_mut().for_each(|window| window.jump());
     }
 
-    /// Nothing is given up until the film goes on.
+    /// Nothing is given up until the title goes on.
     fn pause_window(&mut self) {
         self.window.iter_mut().for_each(|window| window.pause());
     }
@@ -442,7 +442,7 @@ impl Meter {
         self.payload_type
     }
 
-    /// Whether the film is over.
+    /// Whether the title is over.
     pub(super) fn has_bye(&self) -> bool {
         self.has_bye
     }

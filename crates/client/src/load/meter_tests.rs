@@ -221,7 +221,7 @@ fn a_sender_that_stamps_when_it_sends_is_judged_by_the_program_clock() {
         meter.describe(&description, false, clock);
         meter.begin_play(&reply(0, 0, None), NS_PER_S, &mut shared);
         for n in 0..200u16 {
-            // Film of 10 ms takes 15 ms: it falls behind by a second.
+            // Media of 10 ms takes 15 ms: it falls behind by a second.
             let at_ms = u64::from(n) * 15;
             let mut bytes = packet(n);
             bytes.truncate(12);

@@ -116,7 +116,7 @@ impl Plan {
         (!local.is_empty()).then(|| local[index as usize % local.len()])
     }
 
-    /// Where in the film viewer `index` begins.
+    /// Where in the title viewer `index` begins.
     fn place_of(&self, index: u32) -> MediaTicks {
         let spread =
             u128::from(self.options.start_spread.0) * u128::from(index) / u128::from(self.options.streams);

@@ -41,7 +41,7 @@ pub struct LoadOptions {
     pub duration: Duration,
     /// Time from one [`super::Sample`] to the next.
     pub interval: Duration,
-    /// Rate of the film, for what carries no clock of its own.
+    /// Rate of the title, for what carries no clock of its own.
     pub nominal_rate: Option<BitRate>,
     /// What FEC viewers over RTSP ask for; they repair what is lost, and what counts as lost is what is missing afterwards.
     pub fec: FecChoice,
@@ -57,9 +57,9 @@ pub struct LoadOptions {
     pub sends_range: bool,
     /// Whose transport streams are looked into.
     pub inspect: Inspect,
-    /// Where in the film the first viewer begins.
+    /// Where in the title the first viewer begins.
     pub start: MediaTicks,
-    /// The others begin evenly spread over so much film behind it.
+    /// The others begin evenly spread over so much media behind it.
     pub start_spread: MediaTicks,
     /// Threads, 1 to 16. One carries some thousand viewers; a second one helps when the first is more than half busy.
     pub threads: usize,

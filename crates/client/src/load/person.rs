@@ -31,7 +31,7 @@ pub(super) struct Person {
     /// When it decides next; `None` while nothing plays.
     at: Option<Instant>,
     is_paused: bool,
-    /// When the first film began to play.
+    /// When the first title began to play.
     since: Option<Instant>,
     /// Steps of the script done.
     steps: usize,
@@ -44,7 +44,7 @@ impl Person {
         Self { rng, habit, at: None, is_paused: false, since: None, steps: 0 }
     }
 
-    /// A film begins to play.
+    /// A title begins to play.
     pub(super) fn begin(&mut self, now: Instant, behaviour: &Behaviour) {
         self.since.get_or_insert(now);
         self.is_paused = false;

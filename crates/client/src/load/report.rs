@@ -3,7 +3,7 @@
 use std::collections::BTreeMap;
 use std::fmt;
 
-use millrace_core::units::BitRate;
+use millrace_core::units::{BitRate, Count};
 use serde::Serialize;
 
 use super::meter::Repaired;
@@ -20,7 +20,7 @@ use crate::report::{human_us, lateness_line, row};
 pub struct WorstSession {
     /// Number of its viewer.
     pub session: u32,
-    /// Its film.
+    /// Its title.
     pub url: String,
     /// Packets missing, at start and end too.
     pub lost: u64,
@@ -106,7 +106,7 @@ pub struct LoadReport {
     pub failures: BTreeMap<String, u64>,
     /// `udp`, `tcp`, `http`, or `mixed`.
     pub transport: &'static str,
-    /// Films.
+    /// Titles.
     pub films: u64,
     /// How titles were chosen.
     pub titles: String,
@@ -150,7 +150,7 @@ pub struct LoadReport {
     pub sessions_silent: u64,
     /// Sessions whose longest time without a packet was over [`super::LoadOptions::stall`].
     pub sessions_stalled: u64,
-    /// Sessions whose film ended (BYE).
+    /// Sessions whose title ended (BYE).
     pub sessions_ended: u64,
     /// Sessions whose RTP-Info was not that of their first packet.
     pub rtp_info_wrong: u64,
@@ -164,7 +164,7 @@ pub struct LoadReport {
     pub leaves: u64,
     /// Viewers that came in the place of one that left.
     pub replaced: u64,
-    /// What viewers wanted and could not do: seek in a film of unknown length, press a button while a reply was due.
+    /// What viewers wanted and could not do: seek in a title of unknown length, press a button while a reply was due.
     pub deeds_skipped: u64,
     /// Lateness of all packets of all sessions, each against the baseline of its own session.
     pub lateness: LatenessSummary,
@@ -305,8 +305,11 @@ impl fmt::Display for LoadReport {
 impl LoadReport {
     fn fmt_sessions(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         let s = format!(
-            "{} of {} played {} films over {}",
-            self.played, self.sessions, self.films, self.transport
+            "{} of {} played {} over {}",
+            self.played,
+            self.sessions,
+            Count(self.films, "title"),
+            self.transport
         );
         row(f, "sessions", &format!("{s}, {} failed, {} ended by BYE", self.failed, self.sessions_ended))?;
         for (kind, count) in &self.failures {

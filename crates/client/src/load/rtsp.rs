@@ -1,4 +1,4 @@
-//! A viewer of an RTSP film: its dialogue and its sockets.
+//! A viewer of an RTSP title: its dialogue and its sockets.
 
 use std::net::{SocketAddr, UdpSocket};
 
@@ -82,7 +82,7 @@ pub(super) struct RtspViewer {
     /// Packets that came to the socket although the probe drops them, and what the probe counted beside the socket.
     unprobed: u64,
     probed_beside: Option<Live>,
-    /// Length of the film, if the server says.
+    /// Length of the title, if the server says.
     length: Option<MediaTicks>,
     /// PAUSE was answered, and no PLAY since.
     is_paused: bool,
@@ -365,7 +365,7 @@ impl RtspViewer {
         }
     }
 
-    /// A place that exists: none if the server does not say how long the film is.
+    /// A place that exists: none if the server does not say how long the title is.
     fn place(&self, place: Place) -> Option<MediaTicks> {
         match place {
             Place::At(at) => Some(at),

@@ -176,7 +176,7 @@ impl<'a> Shard<'a> {
 
     fn share_rtcp(&mut self) -> Result<(), ClientError> {
         let v4 = UdpSocket::bind((Ipv4Addr::UNSPECIFIED, 0));
-        // A machine without IPv6 has no films there either.
+        // A machine without IPv6 has no titles there either.
         let v6 = UdpSocket::bind((Ipv6Addr::UNSPECIFIED, 0));
         for socket in [v4, v6].into_iter().flatten() {
             let inlet = Inlet::new(socket, Batch::Reports, self.plan.options.receive_buffer_bytes)?;

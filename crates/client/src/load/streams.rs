@@ -53,7 +53,7 @@ pub struct StreamReport {
     pub has_ended: bool,
     /// Over HTTP: from the start to the first picture.
     pub startup_us: Option<u64>,
-    /// Over HTTP: times that the picture stood still for want of film.
+    /// Over HTTP: times that the picture stood still for want of media.
     pub rebuffers: Option<u64>,
     /// Over HTTP: for how long, all together.
     pub rebuffering_us: Option<u64>,

@@ -18,9 +18,9 @@ use crate::url::RtspUrl;
 /// Something to watch.
 #[derive(Clone, Debug)]
 pub(super) enum Target {
-    /// A film of an RTSP server, with an address of its host.
+    /// A title of an RTSP server, with an address of its host.
     Rtsp { url: RtspUrl, server: SocketAddr },
-    /// A file or an HLS film of an HTTP server.
+    /// A file or an HLS title of an HTTP server.
     Web { url: HttpUrl, hosts: Arc<Hosts> },
     /// What somebody sends here.
     Listen(ListenUrl),

@@ -1,11 +1,11 @@
 //! Is a transport stream whole, in 200 bytes a stream: sync bytes, continuity counters of a few PIDs, the program clock.
 //!
-//! It is the light brother of [`crate::ts_check`]: it watches the first 16 PIDs, which is all that a film has, and
+//! It is the light brother of [`crate::ts_check`]: it watches the first 16 PIDs, which is all that a title has, and
 //! judges the sender only. Where packets are missing or out of order it forgets the counters, so that what the network
 //! did is counted as loss and not again as an error of the stream.
 //!
 //! Of the program clock (PCR) of the first PID that has one it takes two figures: the longest distance between two clock
-//! references, in film time (ISO/IEC 13818-1 section 2.7.2 allows 100 ms, DVB 40 ms), and by how much their arrivals
+//! references, in media time (ISO/IEC 13818-1 section 2.7.2 allows 100 ms, DVB 40 ms), and by how much their arrivals
 //! differ from a clock that runs evenly: the span from the earliest to the latest `arrival - PCR` of a run. The second holds
 //! the network, the sender's pacing and a drift of the clocks alike. How exact the references are in a stream of constant
 //! rate cannot be told from arrivals; that is a property of the file.
@@ -40,7 +40,7 @@ pub struct TsFindings {
     pub pcrs: u64,
     /// Clock references that jump by more than a second, or back, without saying so.
     pub pcr_jumps: u64,
-    /// Longest distance between two clock references, in film time.
+    /// Longest distance between two clock references, in media time.
     pub pcr_interval_max_us: u64,
     /// Span of `arrival - PCR` within a run.
     pub pcr_jitter_us: u64,
@@ -98,7 +98,7 @@ impl TsLight {
         self.pids.iter_mut().for_each(|pid| pid.known = false);
     }
 
-    /// What comes is another place of the film.
+    /// What comes is another place of the title.
     pub(super) fn begin_run(&mut self) {
         self.gap();
         self.pcr = None;

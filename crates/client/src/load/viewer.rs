@@ -52,11 +52,11 @@ pub(super) enum Command {
     Pause,
     /// Go on where it stopped.
     Resume,
-    /// Go on at this place of the film.
+    /// Go on at this place of the title.
     Seek(Place),
 }
 
-/// A place in a film.
+/// A place in a title.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub(super) enum Place {
     /// So far behind its beginning.

@@ -33,7 +33,7 @@ struct Current {
     /// Extended number and timestamp of the lowest packet.
     lowest: Option<(u64, u32)>,
     packets_before: u64,
-    /// Where in the film it begins, says the server.
+    /// Where in the title it begins, says the server.
     range_start: Option<MediaTicks>,
     /// Where it ends, says the server.
     range_end: Option<MediaTicks>,
@@ -135,7 +135,7 @@ pub(crate) struct Media {
     held: Held,
     plays: Vec<PlayRecord>,
     current: Current,
-    /// Place in the film and timestamp of the first PLAY that had both.
+    /// Place in the title and timestamp of the first PLAY that had both.
     origin: Option<(MediaTicks, u32)>,
     payload_bytes: u64,
     late: u64,

@@ -1,4 +1,4 @@
-//! One player: plays a film by RTSP, measures and checks what comes, and writes it where it is wanted.
+//! One player: plays a title by RTSP, measures and checks what comes, and writes it where it is wanted.
 
 mod connect;
 mod listen;
@@ -59,9 +59,9 @@ pub struct PlayOptions {
     pub url: String,
     /// How RTP is to come.
     pub transport: TransportChoice,
-    /// Where in the film to begin; `None`: `npt=0.000-` is asked for.
+    /// Where in the title to begin; `None`: `npt=0.000-` is asked for.
     pub start: Option<MediaTicks>,
-    /// Where in the film to end.
+    /// Where in the title to end.
     pub end: Option<MediaTicks>,
     /// Ends the reception this long after the reply to the first PLAY.
     pub duration: Option<Duration>,
@@ -139,7 +139,7 @@ impl PlayOptions {
         check_header_text("user agent", &self.user_agent)
     }
 
-    /// The address to listen at, if the film is not asked for.
+    /// The address to listen at, if the title is not asked for.
     fn listen_url(&self) -> Option<Result<ListenUrl, ClientError>> {
         let wrong = |option, got: String, allowed| Err(ClientError::Option { option, got, allowed });
         let scheme = self.url.trim().split("://").next().unwrap_or_default();
@@ -187,13 +187,13 @@ pub struct Progress {
     pub lost: u64,
     /// Payload rate since the last progress.
     pub rate_bits_per_s: u64,
-    /// Film time since the start of the run.
+    /// Media time since the start of the run.
     pub media: MediaTicks,
-    /// Whether the film is paused.
+    /// Whether the title is paused.
     pub paused: bool,
 }
 
-/// Plays a film until it ends, the time is over, nothing comes any more or `cancel` becomes true; then ends the session
+/// Plays a title until it ends, the time is over, nothing comes any more or `cancel` becomes true; then ends the session
 /// properly and reports. `progress` is called about four times a second.
 ///
 /// # Errors

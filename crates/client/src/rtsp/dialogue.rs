@@ -50,7 +50,7 @@ pub enum Phase {
     Idle,
     /// OPTIONS or DESCRIBE is on its way.
     Asking,
-    /// The film is known, no session yet.
+    /// The title is known, no session yet.
     Described,
     /// A session without media flowing.
     Ready,
@@ -145,7 +145,7 @@ pub struct Dialogue {
 }
 
 impl Dialogue {
-    /// A dialogue about the film at `url`.
+    /// A dialogue about the title at `url`.
     pub fn new(config: DialogueConfig, url: &RtspUrl) -> Self {
         let url = url.to_string();
         Self {
@@ -175,7 +175,7 @@ impl Dialogue {
         }
     }
 
-    /// Asks for a transport; `false` unless the film has been described and there is no session yet.
+    /// Asks for a transport; `false` unless the title has been described and there is no session yet.
     pub fn setup(&mut self, now: Instant, wanted: Wanted) -> bool {
         let allowed = self.phase == Phase::Described;
         if allowed {
@@ -407,7 +407,7 @@ impl Dialogue {
 
     fn refused(&mut self, now: Instant, pending: Pending, status: u16, reason: &str) {
         match (pending.ask, status) {
-            // A server without OPTIONS can still be asked for the film.
+            // A server without OPTIONS can still be asked for the title.
             (Ask::Options, 400 | 404 | 405 | 500 | 501 | 551) => self.ask(now, Ask::Describe),
             (Ask::Setup(_), 461) => self.events.push_back(Event::TransportRefused),
             // The request was understood as a sign of life; only a lost session matters.

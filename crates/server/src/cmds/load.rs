@@ -135,7 +135,7 @@ struct WebArgs {
     film_length: Option<HumanDuration>,
 }
 
-/// Which variant of an HLS film.
+/// Which variant of an HLS title.
 #[derive(Clone, Copy, clap::ValueEnum)]
 enum Variant {
     /// The one with the highest rate

@@ -73,7 +73,7 @@ fn ticks(time: HumanDuration) -> MediaTicks {
     MediaTicks::from_ns(u64::try_from(time.0.as_nanos()).unwrap_or(u64::MAX))
 }
 
-/// Plays; the report goes to standard output, or to standard error when the film goes there.
+/// Plays; the report goes to standard output, or to standard error when the media goes there.
 pub(super) fn run(args: &PlayArgs) -> anyhow::Result<ExitCode> {
     let mut options = PlayOptions::new(&args.url);
     options.transport = args.transport;

@@ -1,4 +1,4 @@
-//! A progress bar for ingest: rate, time left, film time; silent when nobody looks.
+//! A progress bar for ingest: rate, time left, media time; silent when nobody looks.
 
 use indicatif::{ProgressBar, ProgressDrawTarget, ProgressStyle};
 use millrace_core::units::{BitRate, ByteLen};
@@ -27,7 +27,7 @@ impl IngestBar {
             Stage::Indexing => "adding",
             Stage::Committing => "writing out",
         };
-        // A remux knows its length in film time, a plain copy in bytes.
+        // A remux knows its length in media time, a plain copy in bytes.
         let (done, total, bytes) = match (progress.bytes_total, progress.media_total) {
             (Some(total), _) => (progress.bytes_done, total, true),
             (None, Some(total)) => (progress.media_done.0, total.0, false),

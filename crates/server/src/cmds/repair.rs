@@ -114,7 +114,7 @@ pub(super) fn with_bar(
     let quiet = args.json || args.quiet;
     let target = if quiet { ProgressDrawTarget::hidden() } else { ProgressDrawTarget::stderr() };
     let bar = ProgressBar::with_draw_target(Some(0), target);
-    let template = "{msg} [{bar:30}] {percent:>3} %  {binary_bytes_per_sec} of film  {eta} left";
+    let template = "{msg} [{bar:30}] {percent:>3} %  {binary_bytes_per_sec} of media  {eta} left";
     bar.set_style(ProgressStyle::with_template(template)?.progress_chars("=> "));
     let stop: Arc<AtomicBool> = super::cancel_on_signals()?;
     let (store, pulse, drawn) = (args.store.clone(), Arc::new(Pulse::default()), bar.clone());

@@ -183,7 +183,7 @@ mod tests {
         let (mut meter, mut shared) = (RawMeter::new(Some(BitRate(1)), false), histogram_us());
         for number in 0..100u64 {
             let late_ms = if number == 50 { 30 } else { 0 };
-            // The clock jumps in the middle of the film.
+            // The clock jumps in the middle of the title.
             let pcr_ms = number * 20 + if number < 70 { 0 } else { 90_000 };
             let arrival_ns = START + (number * 20 + late_ms) * MS;
             meter.datagram(&mut shared, arrival_ns, &datagram(number, Some(pcr_ms)));

@@ -6,7 +6,7 @@ use super::head::{BodyLength, HttpFault};
 
 /// Longest line with a chunk's length and extensions.
 const MAX_CHUNK_LINE_BYTES: usize = 1024;
-/// Hexadecimal digits of a chunk's length: 2^60 bytes are more than any film has.
+/// Hexadecimal digits of a chunk's length: 2^60 bytes are more than any title has.
 const MAX_CHUNK_DIGITS: usize = 15;
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]

@@ -1,19 +1,19 @@
-//! A player's buffer on a clock that is passed in: how much film is there, how far the picture is, when it stands still.
+//! A player's buffer on a clock that is passed in: how much media is there, how far the picture is, when it stands still.
 //!
-//! Film that has come is given with [`PlayBuffer::received`]. The picture starts when [`BufferPlan::start_ns`] of film
+//! Media that has come is given with [`PlayBuffer::received`]. The picture starts when [`BufferPlan::start_ns`] of media
 //! are there, stands still when it reaches the end of what is there, and goes on when `start_ns` are there again.
-//! A piece of film is late by the time from when the picture needed its first byte until the piece was there; what comes
+//! A piece of media is late by the time from when the picture needed its first byte until the piece was there; what comes
 //! before it is needed is not late at all.
 
 use millrace_core::time::Instant;
 use serde::Serialize;
 
-/// How much film a viewer holds.
+/// How much media a viewer holds.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct BufferPlan {
-    /// It reads on until it has so much film ahead of the picture, then only as fast as it plays.
+    /// It reads on until it has so much media ahead of the picture, then only as fast as it plays.
     pub goal_ns: u64,
-    /// The picture starts, or goes on after standing still, with so much film. No more than `goal_ns`.
+    /// The picture starts, or goes on after standing still, with so much media. No more than `goal_ns`.
     pub start_ns: u64,
     /// With a full buffer, reading goes on when it has fallen by so much.
     pub step_ns: u64,
@@ -28,11 +28,11 @@ impl BufferPlan {
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum State {
-    /// Not yet enough film since this time.
+    /// Not yet enough media since this time.
     Starting { since: Instant },
     /// The picture was at `from_ns` at `since`.
     Playing { since: Instant, from_ns: u64 },
-    /// The picture has stood at `at_ns` since `since` for want of film.
+    /// The picture has stood at `at_ns` since `since` for want of media.
     Stalled { since: Instant, at_ns: u64 },
     /// The viewer has stopped the picture at `at_ns`.
     Paused { at_ns: u64 },
@@ -43,17 +43,17 @@ enum State {
 /// What a viewer has gone through.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize)]
 pub struct BufferCounts {
-    /// From the wish to see the film to the first picture.
+    /// From the wish to see the title to the first picture.
     pub startup_ns: Option<u64>,
     /// The same for the slowest seek.
     pub slowest_seek_ns: Option<u64>,
-    /// Times that the picture stood still for want of film.
+    /// Times that the picture stood still for want of media.
     pub stalls: u64,
     /// For how long, all together.
     pub stalled_ns: u64,
     /// The longest of them.
     pub longest_stall_ns: u64,
-    /// Film that was seen.
+    /// Media that was seen.
     pub played_ns: u64,
     /// The latest piece.
     pub lateness_max_ns: u64,
@@ -64,17 +64,17 @@ pub struct BufferCounts {
 pub struct PlayBuffer {
     plan: BufferPlan,
     state: State,
-    /// Film that has come, since the last start or seek.
+    /// Media that has come, since the last start or seek.
     received_ns: u64,
     is_complete: bool,
     is_seek: bool,
-    /// Film seen before the last seek.
+    /// Media seen before the last seek.
     played_before_ns: u64,
     counts: BufferCounts,
 }
 
 impl PlayBuffer {
-    /// The viewer wants to see the film `now`.
+    /// The viewer wants to see the title `now`.
     pub fn new(plan: BufferPlan, now: Instant) -> Self {
         Self {
             plan,
@@ -87,12 +87,12 @@ impl PlayBuffer {
         }
     }
 
-    /// Changes how much film is held.
+    /// Changes how much media is held.
     pub fn set_plan(&mut self, plan: BufferPlan) {
         self.plan = plan;
     }
 
-    /// Where the picture is at `now`, from where the film or the last seek began.
+    /// Where the picture is at `now`, from where the title or the last seek began.
     fn position_ns(&self, now: Instant) -> u64 {
         match self.state {
             State::Starting { .. } => 0,
@@ -118,7 +118,7 @@ impl PlayBuffer {
         }
     }
 
-    /// Film up to `to_ns` (from where it, or the last seek, began) is there. Returns by how much the piece since the
+    /// Media up to `to_ns` (from where it, or the last seek, began) is there. Returns by how much the piece since the
     /// last call is late.
     pub fn received(&mut self, now: Instant, to_ns: u64) -> u64 {
         self.advance(now);
@@ -134,7 +134,7 @@ impl PlayBuffer {
         late_ns
     }
 
-    /// All of the film is there.
+    /// All of the title is there.
     pub fn complete(&mut self, now: Instant) {
         self.advance(now);
         self.is_complete = true;
@@ -167,7 +167,7 @@ impl PlayBuffer {
         self.counts.longest_stall_ns = self.counts.longest_stall_ns.max(stalled_ns);
     }
 
-    /// Film that is there and not seen yet.
+    /// Media that is there and not seen yet.
     pub fn buffered_ns(&self, now: Instant) -> u64 {
         self.received_ns - self.position_ns(now)
     }
@@ -210,7 +210,7 @@ impl PlayBuffer {
         self.counts.startup_ns.is_some()
     }
 
-    /// Whether all of the film is there.
+    /// Whether all of the title is there.
     pub fn is_complete(&self) -> bool {
         self.is_complete
     }
@@ -224,7 +224,7 @@ impl PlayBuffer {
                 self.end_stall(now.ns_since(since));
                 self.state = State::Paused { at_ns };
             }
-            // A film that has not begun, or is over, has no picture to stop.
+            // A title that has not begun, or is over, has no picture to stop.
             _ => {}
         }
     }
@@ -237,7 +237,7 @@ impl PlayBuffer {
         }
     }
 
-    /// The viewer goes elsewhere in the film, or to another film: the buffer is empty.
+    /// The viewer goes elsewhere in the title, or to another title: the buffer is empty.
     pub fn seek(&mut self, now: Instant) {
         self.advance(now);
         if let State::Stalled { since, .. } = self.state {

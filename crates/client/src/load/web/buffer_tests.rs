@@ -34,7 +34,7 @@ fn a_film_that_comes_in_time_never_stands_still() {
 #[test]
 fn a_gap_is_a_stall_from_when_film_ran_out_until_there_is_enough() {
     let mut play = buffer();
-    play.received(at(1000), 3_000 * MS); // the picture starts, and runs out of film at 4000
+    play.received(at(1000), 3_000 * MS); // the picture starts, and runs out of media at 4000
     assert_eq!(play.counts(at(3999)).stalls, 0);
     let running = play.counts(at(4500));
     assert_eq!((running.stalls, running.stalled_ns, running.played_ns), (1, 500 * MS, 3_000 * MS));

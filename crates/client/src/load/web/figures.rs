@@ -59,21 +59,21 @@ pub struct WebReport {
     pub started: u64,
     /// Of these, viewers whose picture stood still at least once.
     pub viewers_rebuffered: u64,
-    /// From the wish to see the film to the first picture.
+    /// From the wish to see the title to the first picture.
     pub startup: LatenessSummary,
     /// The slowest seek of each viewer that sought: from the wish to the picture.
     pub slowest_seek: LatenessSummary,
     /// From the first request to the first byte of its reply, without the time to connect.
     pub first_byte: LatenessSummary,
-    /// Times that a picture stood still for want of film.
+    /// Times that a picture stood still for want of media.
     pub rebuffers: u64,
     /// For how long, all together.
     pub rebuffering_us: u64,
     /// The longest.
     pub longest_rebuffer_us: u64,
-    /// Film seen by all viewers together.
+    /// Media seen by all viewers together.
     pub played_us: u64,
-    /// Time standing still, of that and the film seen.
+    /// Time standing still, of that and the media seen.
     pub rebuffering_ratio: f64,
     /// Rate at which media came to a viewer from its first byte to its last, the mean of all.
     pub mean_rate_bits_per_s: u64,
@@ -230,9 +230,9 @@ impl WebReport {
 impl fmt::Display for WebReport {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         let seen = format!("{} of {} saw a picture", self.started, self.viewers);
-        let film = human_us(self.played_us);
+        let media = human_us(self.played_us);
         let rate = BitRate(self.mean_rate_bits_per_s);
-        row(f, "over HTTP", &format!("{seen}, {film} of film, each at {rate} in the mean"))?;
+        row(f, "over HTTP", &format!("{seen}, {media} of media, each at {rate} in the mean"))?;
         row(f, "  start-up", &lateness_line(&self.startup))?;
         if self.slowest_seek.max_us > 0 {
             row(f, "  seek", &lateness_line(&self.slowest_seek))?;

@@ -119,7 +119,7 @@ pub fn parse_head(bytes: &[u8]) -> Result<Option<(Head, usize)>, HttpFault> {
         if is("content-length") {
             length = agreed_length(length, &text)?;
         } else if is("transfer-encoding") {
-            // One coding is enough for a film: gzip on the way would be a fault of the server's.
+            // One coding is enough for a title: gzip on the way would be a fault of the server's.
             coding = Some(coding.is_none() && text.trim().eq_ignore_ascii_case("chunked"));
         } else if is("connection") {
             head.keeps_alive = !lists(&text, "close") && (head.keeps_alive || lists(&text, "keep-alive"));

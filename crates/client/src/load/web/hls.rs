@@ -11,7 +11,7 @@ use millrace_core::time::{Instant, NS_PER_S};
 use super::address::HttpUrl;
 use super::playlist::{MediaPlaylist, Playlist, PlaylistFault, Resource, VariantChoice};
 
-/// A live film begins so many target durations before its end (RFC 8216 section 6.3.3).
+/// A live title begins so many target durations before its end (RFC 8216 section 6.3.3).
 const LIVE_BEHIND: u64 = 3;
 /// Shortest time from one load of a playlist to the next, whatever its target duration says.
 const MIN_RELOAD_NS: u64 = 500_000_000;
@@ -33,14 +33,14 @@ pub enum Want {
     End,
 }
 
-/// The way through one film.
+/// The way through one title.
 #[derive(Clone, Debug)]
 pub struct Hls {
     choice: VariantChoice,
     url: HttpUrl,
     masters: u32,
     list: Option<Arc<MediaPlaylist>>,
-    /// Film before the first segment that is fetched.
+    /// Media before the first segment that is fetched.
     start_ns: u64,
     next_sequence: u64,
     /// The section that has been fetched last.
@@ -50,7 +50,7 @@ pub struct Hls {
 }
 
 impl Hls {
-    /// Begins with the playlist at `url`, `start_ns` into the film if it is on demand.
+    /// Begins with the playlist at `url`, `start_ns` into the title if it is on demand.
     pub fn new(url: HttpUrl, start_ns: u64, choice: VariantChoice) -> Self {
         Self {
             choice,
@@ -88,9 +88,9 @@ impl Hls {
         list.segments.get(usize::try_from(place).ok()?)
     }
 
-    /// Film of the segment that is wanted.
+    /// Media of the segment that is wanted.
     pub fn segment_ns(&self) -> u64 {
-        self.next_segment().map_or(0, |segment| segment.film_ns)
+        self.next_segment().map_or(0, |segment| segment.media_ns)
     }
 
     /// Whether the segment that is wanted is a transport stream that can be looked into.
@@ -161,35 +161,35 @@ impl Hls {
         self.next_sequence = self.next_sequence.saturating_add(1);
     }
 
-    /// Goes on at `to_ns`; `false` if the film is live or not known yet, and then nothing has changed.
+    /// Goes on at `to_ns`; `false` if the title is live or not known yet, and then nothing has changed.
     pub fn seek(&mut self, to_ns: u64) -> bool {
         let Some(list) = self.list.as_ref().filter(|list| list.is_whole) else { return false };
         self.next_sequence = first_of(list, to_ns);
         true
     }
 
-    /// Length of the film, if it is on demand and known.
-    pub fn film_ns(&self) -> Option<u64> {
+    /// Length of the title, if it is on demand and known.
+    pub fn media_ns(&self) -> Option<u64> {
         let list = self.list.as_ref().filter(|list| list.is_whole)?;
-        Some(list.segments.iter().map(|segment| segment.film_ns).sum())
+        Some(list.segments.iter().map(|segment| segment.media_ns).sum())
     }
 }
 
-/// The segment to begin with: the one `start_ns` into a film on demand, three target durations before the end of a
+/// The segment to begin with: the one `start_ns` into a title on demand, three target durations before the end of a
 /// live one.
 fn first_of(list: &MediaPlaylist, start_ns: u64) -> u64 {
     let segments = &list.segments;
     let mut sum_ns = 0u64;
     let place = if list.is_whole {
         let reaches = segments.iter().position(|segment| {
-            sum_ns = sum_ns.saturating_add(segment.film_ns);
+            sum_ns = sum_ns.saturating_add(segment.media_ns);
             sum_ns > start_ns
         });
         reaches.unwrap_or(segments.len().saturating_sub(1))
     } else {
         let behind_ns = list.target_ns.max(NS_PER_S).saturating_mul(LIVE_BEHIND);
         let reaches = segments.iter().rposition(|segment| {
-            sum_ns = sum_ns.saturating_add(segment.film_ns);
+            sum_ns = sum_ns.saturating_add(segment.media_ns);
             sum_ns >= behind_ns
         });
         reaches.unwrap_or(0)

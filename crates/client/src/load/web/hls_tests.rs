@@ -1,4 +1,4 @@
-//! Ways through films on demand and live, on a virtual clock.
+//! Ways through titles on demand and live, on a virtual clock.
 
 use super::super::playlist::parse_playlist;
 use super::*;
@@ -49,7 +49,7 @@ fn fetch_all(hls: &mut Hls, now: Instant) -> (Vec<String>, Want) {
 fn a_film_on_demand_is_fetched_from_its_start_or_a_place() {
     let text = list(0, 5, "#EXT-X-ENDLIST\n");
     let mut hls = started(&text, 0);
-    assert_eq!((hls.segment_ns(), hls.target_ns(), hls.film_ns()), (4 * S, 4 * S, Some(20 * S)));
+    assert_eq!((hls.segment_ns(), hls.target_ns(), hls.media_ns()), (4 * S, 4 * S, Some(20 * S)));
     assert!(hls.is_plain_ts());
     let (names, last) = fetch_all(&mut hls, Instant(0));
     assert_eq!((names.len(), names[0].as_str(), last), (5, "/a/0.ts", Want::End));

@@ -1,5 +1,5 @@
-//! How much film the bytes of a body are: by the program clock references in it, by a rate that was given, or by the
-//! film's length that was given.
+//! How much media the bytes of a body are: by the program clock references in it, by a rate that was given, or by the
+//! title's length that was given.
 
 use millrace_core::time::NS_PER_S;
 use millrace_core::units::BitRate;
@@ -8,16 +8,16 @@ use super::ts_scan::{Pcr, ScanCounts, TsScan};
 
 /// A clock reference is looked for in so many bytes. The standard wants ten in a second; at 40 Mb/s that is 500 KB.
 const SEARCH_BYTES: u64 = 1 << 20;
-/// A step of the clock by more than this, or backwards, is a jump: films joined together.
+/// A step of the clock by more than this, or backwards, is a jump: recordings joined together.
 const MAX_STEP_NS: u64 = 10 * NS_PER_S;
 
-/// What a body's film time can be told by, best first: its own clock, the rate, the length.
+/// What a body's media time can be told by, best first: its own clock, the rate, the length.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct ClockHints {
     /// Bits a second, if given.
     pub rate: Option<BitRate>,
-    /// Film in the whole body, if given.
-    pub film_ns: Option<u64>,
+    /// Media in the whole body, if given.
+    pub media_ns: Option<u64>,
 }
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -28,9 +28,9 @@ enum Source {
         last: Pcr,
     },
     Rate(BitRate),
-    /// Film and bytes of the whole.
+    /// Media and bytes of the whole.
     Share {
-        film_ns: u64,
+        media_ns: u64,
         whole_bytes: u64,
     },
 }
@@ -38,7 +38,7 @@ enum Source {
 /// The text says what to give.
 pub const NO_CLOCK: &str = "no clock reference in the first MiB: give the media's bit rate (nominal rate) or its duration (film length)";
 
-/// The film time of one body's bytes.
+/// The media time of one body's bytes.
 #[derive(Clone, Debug)]
 pub struct MediaClock {
     hints: ClockHints,
@@ -48,7 +48,7 @@ pub struct MediaClock {
     is_ts: bool,
     bytes: u64,
     whole_bytes: Option<u64>,
-    film_ns: u64,
+    media_ns: u64,
     jumps: u64,
 }
 
@@ -62,19 +62,19 @@ impl MediaClock {
             is_ts: true,
             bytes: 0,
             whole_bytes,
-            film_ns: 0,
+            media_ns: 0,
             jumps: 0,
         }
     }
 
-    /// Another body begins, elsewhere in the film: its bytes and its film are counted from here.
+    /// Another body begins, elsewhere in the title: its bytes and its media are counted from here.
     pub fn begin(&mut self, whole_bytes: Option<u64>) {
         let mut scan = std::mem::take(&mut self.scan);
         scan.restart();
         *self = Self { scan, jumps: self.jumps, ..Self::new(self.hints, whole_bytes) };
     }
 
-    /// Takes the next bytes; returns how much film is there now.
+    /// Takes the next bytes; returns how much media is there now.
     ///
     /// # Errors
     /// [`NO_CLOCK`] once there is nothing to tell it by.
@@ -84,33 +84,33 @@ impl MediaClock {
         }
         self.bytes += bytes.len() as u64;
         if self.is_ts {
-            let (source, film_ns, jumps) = (&mut self.source, &mut self.film_ns, &mut self.jumps);
-            self.scan.bytes(bytes, |pcr| follow(source, film_ns, jumps, pcr));
+            let (source, media_ns, jumps) = (&mut self.source, &mut self.media_ns, &mut self.jumps);
+            self.scan.bytes(bytes, |pcr| follow(source, media_ns, jumps, pcr));
         }
         if self.source == Source::Searching && (!self.is_ts || self.bytes >= SEARCH_BYTES) {
             self.source = self.other_source().ok_or(NO_CLOCK)?;
         }
         match self.source {
-            Source::Rate(rate) => self.film_ns = rate_ns(self.bytes, rate),
-            Source::Share { film_ns, whole_bytes } => {
-                self.film_ns = share_ns(film_ns, self.bytes, whole_bytes)
+            Source::Rate(rate) => self.media_ns = rate_ns(self.bytes, rate),
+            Source::Share { media_ns, whole_bytes } => {
+                self.media_ns = share_ns(media_ns, self.bytes, whole_bytes)
             }
             _ => {}
         }
-        Ok(self.film_ns)
+        Ok(self.media_ns)
     }
 
     fn other_source(&self) -> Option<Source> {
         if let Some(rate) = self.hints.rate.filter(|rate| rate.0 > 0) {
             return Some(Source::Rate(rate));
         }
-        let (film_ns, whole_bytes) = self.hints.film_ns.zip(self.whole_bytes)?;
-        (whole_bytes > 0).then_some(Source::Share { film_ns, whole_bytes })
+        let (media_ns, whole_bytes) = self.hints.media_ns.zip(self.whole_bytes)?;
+        (whole_bytes > 0).then_some(Source::Share { media_ns, whole_bytes })
     }
 
-    /// Film so far, and the bytes it took.
-    pub fn film(&self) -> (u64, u64) {
-        (self.film_ns, self.bytes)
+    /// Media so far, and the bytes it took.
+    pub fn media(&self) -> (u64, u64) {
+        (self.media_ns, self.bytes)
     }
 
     /// What the scan found; nothing if it is no transport stream.
@@ -125,11 +125,11 @@ impl MediaClock {
 }
 
 /// Takes one clock reference.
-fn follow(source: &mut Source, film_ns: &mut u64, jumps: &mut u64, pcr: Pcr) {
+fn follow(source: &mut Source, media_ns: &mut u64, jumps: &mut u64, pcr: Pcr) {
     if let Source::Pcr { last } = *source {
         let step_ns = pcr.ns_since(last);
         if step_ns <= MAX_STEP_NS && !pcr.discontinuity {
-            *film_ns += step_ns;
+            *media_ns += step_ns;
         } else {
             *jumps += 1;
         }
@@ -139,14 +139,14 @@ fn follow(source: &mut Source, film_ns: &mut u64, jumps: &mut u64, pcr: Pcr) {
     }
 }
 
-/// Film time of `bytes` at `rate`.
+/// Media time of `bytes` at `rate`.
 pub(crate) fn rate_ns(bytes: u64, rate: BitRate) -> u64 {
     let ns = u128::from(bytes) * 8 * u128::from(NS_PER_S) / u128::from(rate.0.max(1));
     u64::try_from(ns).unwrap_or(u64::MAX)
 }
 
-fn share_ns(film_ns: u64, bytes: u64, whole_bytes: u64) -> u64 {
-    (u128::from(film_ns) * u128::from(bytes.min(whole_bytes)) / u128::from(whole_bytes.max(1))) as u64
+fn share_ns(media_ns: u64, bytes: u64, whole_bytes: u64) -> u64 {
+    (u128::from(media_ns) * u128::from(bytes.min(whole_bytes)) / u128::from(whole_bytes.max(1))) as u64
 }
 
 #[cfg(test)]
@@ -158,7 +158,7 @@ mod tests {
 
     #[test]
     fn the_streams_own_clock_comes_first() {
-        let hints = ClockHints { rate: Some(BitRate(1)), film_ns: Some(1) };
+        let hints = ClockHints { rate: Some(BitRate(1)), media_ns: Some(1) };
         let mut clock = MediaClock::new(hints, Some(1));
         // 100 ms apart, then a jump, then 40 ms.
         for (n, (ms, film_ms)) in
@@ -171,12 +171,12 @@ mod tests {
             assert_eq!(clock.bytes(&bytes), Ok(film_ms * MS), "{ms}");
         }
         assert_eq!((clock.jumps(), clock.scan().packets, clock.scan().continuity_errors), (2, 12, 0));
-        assert_eq!(clock.film(), (240 * MS, 12 * 188));
+        assert_eq!(clock.media(), (240 * MS, 12 * 188));
     }
 
     #[test]
     fn without_a_clock_the_rate_counts_and_then_the_length() {
-        let rate = ClockHints { rate: Some(BitRate(8_000_000)), film_ns: Some(10_000 * MS) };
+        let rate = ClockHints { rate: Some(BitRate(8_000_000)), media_ns: Some(10_000 * MS) };
         let mut clock = MediaClock::new(rate, Some(1000));
         assert_eq!(clock.bytes(b"ftyp"), Ok(4000));
         assert_eq!(clock.bytes(&[0x47; 996]), Ok(MS));
@@ -195,7 +195,7 @@ mod tests {
             |ms: u64| [packet(1, 0, Some(ms * 27_000)), packet(1, 1, Some((ms + 30) * 27_000))].concat();
         assert_eq!(clock.bytes(&pair(1000)), Ok(30 * MS));
         clock.begin(None);
-        assert_eq!((clock.film(), clock.bytes(&pair(90_000))), ((0, 0), Ok(30 * MS)));
+        assert_eq!((clock.media(), clock.bytes(&pair(90_000))), ((0, 0), Ok(30 * MS)));
         assert_eq!((clock.jumps(), clock.scan().packets, clock.scan().continuity_errors), (0, 4, 0));
     }
 
@@ -206,7 +206,7 @@ mod tests {
         let mut bytes = 0;
         let fault = loop {
             match clock.bytes(&silent) {
-                Ok(film_ns) => assert_eq!(film_ns, 0),
+                Ok(media_ns) => assert_eq!(media_ns, 0),
                 Err(fault) => break fault,
             }
             bytes += silent.len() as u64;

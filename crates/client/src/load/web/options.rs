@@ -9,13 +9,13 @@ use crate::error::ClientError;
 /// What viewers over HTTP are like. The default is what common players do.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct WebOptions {
-    /// Film that a viewer reads ahead; `None`: 10 s, and of HLS at least three segments.
+    /// Media that a viewer reads ahead; `None`: 10 s, and of HLS at least three segments.
     pub buffer: Option<Duration>,
-    /// Film with which the picture starts, and goes on after it stood still.
+    /// Media with which the picture starts, and goes on after it stood still.
     pub start_buffer: Duration,
-    /// Which variant of an HLS film.
+    /// Which variant of an HLS title.
     pub variant: VariantChoice,
-    /// Length of the film, for files over HTTP that carry no clock when no rate is given either.
+    /// Length of the title, for files over HTTP that carry no clock when no rate is given either.
     pub film_length: Option<Duration>,
 }
 

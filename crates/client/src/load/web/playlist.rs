@@ -33,13 +33,13 @@ pub struct Resource {
     pub range: ByteRange,
 }
 
-/// A piece of film.
+/// A piece of media.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Segment {
     /// What is fetched.
     pub resource: Resource,
-    /// Its film.
-    pub film_ns: u64,
+    /// Its length.
+    pub media_ns: u64,
     /// Place in [`MediaPlaylist::maps`] of the section that must come before it.
     pub map: Option<usize>,
     /// Whether it is a transport stream that can be looked into: not encrypted, and no section before it.
@@ -79,7 +79,7 @@ pub enum PlaylistFault {
     /// Not a playlist.
     #[error("playlist: not an M3U8 playlist")]
     NotPlaylist,
-    /// A master playlist without a variant of film.
+    /// A master playlist without a variant of media.
     #[error("playlist: no variant to play")]
     NoVariant,
     /// A whole playlist without a segment.
@@ -123,7 +123,7 @@ pub fn parse_playlist(
 /// Playlists that are remembered: master, media and some versions of a live one.
 const MAX_REMEMBERED: usize = 8;
 
-/// What playlists that all viewers of a film load were last time, so that each is read once and kept once: a film of
+/// What playlists that all viewers of a title load were last time, so that each is read once and kept once: a title of
 /// two hours has 1,800 segments.
 #[derive(Debug, Default)]
 pub struct Playlists {
@@ -168,12 +168,13 @@ fn choose(
     base: &HttpUrl,
     choice: VariantChoice,
 ) -> Result<HttpUrl, PlaylistFault> {
-    let mut films = master.variants.iter().filter(|variant| !variant.is_i_frame && !variant.uri.is_empty());
+    let mut playable =
+        master.variants.iter().filter(|variant| !variant.is_i_frame && !variant.uri.is_empty());
     let chosen = match choice {
-        VariantChoice::First => films.next(),
-        VariantChoice::Lowest => films.min_by_key(|variant| variant.bandwidth),
+        VariantChoice::First => playable.next(),
+        VariantChoice::Lowest => playable.min_by_key(|variant| variant.bandwidth),
         // The first of equals, like the others.
-        VariantChoice::Highest => films.min_by_key(|variant| std::cmp::Reverse(variant.bandwidth)),
+        VariantChoice::Highest => playable.min_by_key(|variant| std::cmp::Reverse(variant.bandwidth)),
     };
     let chosen = chosen.ok_or(PlaylistFault::NoVariant)?;
     base.join(chosen.uri.trim()).map_err(PlaylistFault::Address)
@@ -236,12 +237,12 @@ fn media_playlist(media: &m3u8_rs::MediaPlaylist, base: &HttpUrl) -> Result<Medi
         let range = ranges.resolve(&url, segment.byte_range.as_ref(), None)?;
         segments.push(Segment {
             resource: Resource { url, range },
-            film_ns: seconds_ns(f64::from(segment.duration)),
+            media_ns: seconds_ns(f64::from(segment.duration)),
             map,
             is_plain_ts: !is_encrypted && map.is_none(),
         });
     }
-    let longest_ns = segments.iter().map(|segment| segment.film_ns).max().unwrap_or(0);
+    let longest_ns = segments.iter().map(|segment| segment.media_ns).max().unwrap_or(0);
     Ok(MediaPlaylist {
         first_sequence: media.media_sequence,
         // It must be there; where it is not, the longest segment is what it should say.

@@ -21,7 +21,7 @@ fn a_film_on_demand() {
         let list = media(&text);
         assert_eq!((list.first_sequence, list.target_ns, list.is_whole), (7, 4_000_000_000, true));
         let found: Vec<(String, u64)> =
-            list.segments.iter().map(|s| (s.resource.url.to_string(), s.film_ns)).collect();
+            list.segments.iter().map(|s| (s.resource.url.to_string(), s.media_ns)).collect();
         let expected = [
             ("http://h/films/a/index0.ts", 4_000_000_000),
             ("http://h/films/b/index1.ts?x=1", 3_500_000_000),
@@ -128,6 +128,6 @@ fn senseless_durations_are_bounded() {
     for (text, ns) in [("0", 0), ("99999999999999", 3_600_000_000_000), ("4", 4_000_000_000)] {
         let text = format!("#EXTM3U\n#EXT-X-TARGETDURATION:1\n#EXTINF:{text},\na.ts\n");
         let list = media(&text);
-        assert_eq!(list.segments[0].film_ns, ns, "{text}");
+        assert_eq!(list.segments[0].media_ns, ns, "{text}");
     }
 }

@@ -1,4 +1,4 @@
-//! Which bytes of a file a place in the film is, and whether a reply has the bytes that were asked for.
+//! Which bytes of a file a place in the title is, and whether a reply has the bytes that were asked for.
 
 use super::exchange::ByteRange;
 use super::head::Head;
@@ -8,10 +8,10 @@ pub(super) fn from(byte: u64) -> ByteRange {
     if byte == 0 { ByteRange::Whole } else { ByteRange::From(byte) }
 }
 
-/// The byte whose film time is `film_ns`, at the beginning of a TS packet.
-pub(super) fn byte_at(film_ns: u64, time_of: impl Fn(u64) -> u64) -> u64 {
+/// The byte whose media time is `media_ns`, at the beginning of a TS packet.
+pub(super) fn byte_at(media_ns: u64, time_of: impl Fn(u64) -> u64) -> u64 {
     let megabyte_ns = time_of(1_000_000).max(1);
-    let byte = u64::try_from(u128::from(film_ns) * 1_000_000 / u128::from(megabyte_ns)).unwrap_or(u64::MAX);
+    let byte = u64::try_from(u128::from(media_ns) * 1_000_000 / u128::from(megabyte_ns)).unwrap_or(u64::MAX);
     byte - byte % 188
 }
 
@@ -25,7 +25,7 @@ pub(super) fn judge(head: &Head, range: ByteRange) -> Option<String> {
         (200, ByteRange::Whole) => None,
         (206, _) if head.content_range.is_some_and(|(first, _)| first == start) => None,
         (206, _) => Some("the reply has other bytes than were requested".to_owned()),
-        // From the beginning: the rest would be another film than was asked for.
+        // From the beginning: the rest would be another title than was asked for.
         (200, _) => Some("the server does not serve byte ranges".to_owned()),
         (status, _) => Some(format!("HTTP {status}")),
     }

@@ -32,7 +32,7 @@ pub struct ScanCounts {
     pub marked_errors: u64,
     /// Clock references of the PID whose clock is followed.
     pub pcrs: u64,
-    /// Longest distance between two of them up to a second, in film time; what is more is a jump.
+    /// Longest distance between two of them up to a second, in media time; what is more is a jump.
     pub pcr_interval_max_ns: u64,
 }
 

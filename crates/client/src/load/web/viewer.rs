@@ -69,10 +69,10 @@ struct Asked {
     has_head: bool,
 }
 
-/// How the film is cut.
+/// How the title is cut.
 enum Course {
     File { clock: Box<MediaClock>, whole_bytes: Option<u64> },
-    Hls { way: Box<Hls>, playlist: Vec<u8>, scan: TsScan, film_ns: u64 },
+    Hls { way: Box<Hls>, playlist: Vec<u8>, scan: TsScan, media_ns: u64 },
 }
 
 /// One viewer.
@@ -115,7 +115,7 @@ impl WebViewer {
         let (options, start_ns) = (&plan.options, plan.place_of(seat.index).to_ns());
         let course = if url.is_playlist() {
             let way = Box::new(Hls::new(url.clone(), start_ns, options.web.variant));
-            Course::Hls { way, playlist: Vec::new(), scan: TsScan::default(), film_ns: 0 }
+            Course::Hls { way, playlist: Vec::new(), scan: TsScan::default(), media_ns: 0 }
         } else {
             Course::File { clock: Box::new(MediaClock::new(hints(plan), None)), whole_bytes: None }
         };
@@ -141,7 +141,7 @@ impl WebViewer {
             figures: WebFigures::default(),
         };
         if let Course::File { .. } = viewer.course {
-            // Without a rate nobody knows which byte that is before some of the film has come.
+            // Without a rate nobody knows which byte that is before some of the title has come.
             let rate = options.nominal_rate.filter(|_| start_ns > 0);
             let byte = rate.map_or(0, |rate| byte_at(start_ns, |bytes| rate_ns(bytes, rate)));
             viewer.ask(now, lent, Purpose::File, Resource { url: url.clone(), range: from(byte) })?;
@@ -287,8 +287,8 @@ impl WebViewer {
         }
         match (&mut self.course, purpose) {
             (Course::File { clock, .. }, _) => {
-                let film_ns = clock.bytes(bytes)?;
-                let late_ns = self.buffer.received(now, film_ns);
+                let media_ns = clock.bytes(bytes)?;
+                let late_ns = self.buffer.received(now, media_ns);
                 self.note_late(late_ns, bytes.len() as u64, lent);
             }
             (Course::Hls { playlist, .. }, Purpose::Playlist) => {
@@ -321,7 +321,7 @@ impl WebViewer {
         if !self.link.exchange.keeps_alive() {
             self.link.close();
         }
-        let Course::Hls { way, playlist, scan, film_ns } = &mut self.course else {
+        let Course::Hls { way, playlist, scan, media_ns } = &mut self.course else {
             self.buffer.complete(now);
             return Ok(());
         };
@@ -336,10 +336,10 @@ impl WebViewer {
             Purpose::Section => way.section_came(asked.wanted),
             Purpose::Segment | Purpose::File => {
                 self.figures.segments += 1;
-                *film_ns = film_ns.saturating_add(way.segment_ns());
+                *media_ns = media_ns.saturating_add(way.segment_ns());
                 way.segment_came();
                 scan.restart();
-                let late_ns = self.buffer.received(now, *film_ns);
+                let late_ns = self.buffer.received(now, *media_ns);
                 self.note_late(late_ns, 0, lent);
             }
         }
@@ -381,7 +381,7 @@ impl WebViewer {
         self.rests_until.is_some()
     }
 
-    /// Asks for what is next, if it is time; sees to what the connection is watched for, and to the end of the film.
+    /// Asks for what is next, if it is time; sees to what the connection is watched for, and to the end of the title.
     fn go_on(&mut self, now: Instant, lent: &mut Lent<'_>) {
         self.now = now;
         if self.stage >= Stage::Leaving {
@@ -429,11 +429,11 @@ impl WebViewer {
         self.ask(now, lent, purpose, resource)
     }
 
-    /// Goes elsewhere in the film.
+    /// Goes elsewhere in the title.
     fn seek(&mut self, now: Instant, place: Place, lent: &Lent<'_>) -> bool {
         match &mut self.course {
-            Course::Hls { way, playlist, scan, film_ns } => {
-                let Some(length_ns) = way.film_ns() else { return false };
+            Course::Hls { way, playlist, scan, media_ns } => {
+                let Some(length_ns) = way.media_ns() else { return false };
                 let to_ns = match place {
                     Place::At(at) => at.to_ns(),
                     Place::Part(part) => (length_ns as f64 * part.clamp(0.0, 1.0)) as u64,
@@ -443,17 +443,17 @@ impl WebViewer {
                 }
                 scan.restart();
                 playlist.clear();
-                *film_ns = 0;
+                *media_ns = 0;
                 self.abandon();
             }
             Course::File { clock, whole_bytes } => {
-                let (film_ns, bytes) = clock.film();
+                let (media_ns, bytes) = clock.media();
                 let to = match place {
                     Place::Part(part) => {
                         whole_bytes.map(|whole| (whole as f64 * part.clamp(0.0, 1.0)) as u64)
                     }
-                    Place::At(at) if film_ns > 0 => {
-                        Some((u128::from(bytes) * u128::from(at.to_ns()) / u128::from(film_ns)) as u64)
+                    Place::At(at) if media_ns > 0 => {
+                        Some((u128::from(bytes) * u128::from(at.to_ns()) / u128::from(media_ns)) as u64)
                     }
                     Place::At(_) => None,
                 };
@@ -482,7 +482,7 @@ impl WebViewer {
 }
 
 fn hints(plan: &Plan) -> ClockHints {
-    ClockHints { rate: plan.options.nominal_rate, film_ns: plan.options.web.film_length.map(ns) }
+    ClockHints { rate: plan.options.nominal_rate, media_ns: plan.options.web.film_length.map(ns) }
 }
 
 impl Viewer for WebViewer {

@@ -108,7 +108,7 @@ pub(super) fn run(args: &ServeArgs) -> anyhow::Result<ExitCode> {
     Ok(ExitCode::SUCCESS)
 }
 
-/// Says what of the films could not be had since it was asked last.
+/// Says what of the titles could not be had since it was asked last.
 fn tell_of_damage(cache: &Cache, titles: &OpenTitles) {
     while let Some(damage) = cache.damage() {
         tracing::warn!("{}", damage.summary(titles.name_of(damage.id).as_deref()));
@@ -190,7 +190,7 @@ fn one_pair_of_ports(egress: Egress, udp: &[Option<UdpPair>; 2]) -> anyhow::Resu
     Ok((egress, Ports { rtp, rtcp }))
 }
 
-/// Streams of a viewer: the film, the first parity, the further ones.
+/// Streams of a viewer: the media, the first parity, the further ones.
 const STREAMS_WITH_FEC: usize = 3;
 
 /// Places in the table of an engine.
