@@ -2,112 +2,70 @@
 //! goes down, comes back or disappears, viewers go on. Needs root and AF_XDP; skipped with a message otherwise.
 
 mod support;
+#[path = "support/two_hosts.rs"]
+mod two_hosts;
 
-use std::path::{Path, PathBuf};
 use std::process::{Command, Stdio};
 use std::time::{Duration, Instant};
 
-use millrace_lab::netns::{SERVER_IP, TwoHosts};
+use millrace_lab::netns::TwoHosts;
 use support::{Server, fails, film, millrace, ok, run};
+use two_hosts::{Scene, Site, listen};
 
-/// A server with one film on one host; players on another.
-struct Site {
-    // The server ends before its host.
-    server: Server,
-    scene: Scene,
+/// `None`, with the reason printed, if this process may not make a site. `prepare` may change the hosts.
+fn site(listen: &str, args: &[&str], film_secs: u64, prepare: impl FnOnce(&TwoHosts)) -> Option<Site> {
+    if !rustix::process::geteuid().is_root() {
+        eprintln!("skipped: network namespaces need root");
+        return None;
+    }
+    let hosts = TwoHosts::new(false).unwrap();
+    prepare(&hosts);
+    Some(Site::new(hosts, film_secs, listen, args))
 }
 
-/// Everything but the server.
-struct Scene {
-    hosts: TwoHosts,
-    data: PathBuf,
-    dir: tempfile::TempDir,
+/// Waits until this many devices are open: they are opened while all else begins.
+fn wait_until_opened(server: &mut Server, devices: usize) {
+    let end = Instant::now() + Duration::from_secs(20);
+    while server.said("AF_XDP is open").len() < devices {
+        assert!(Instant::now() < end, "{devices} devices do not open: {:?}", server.log);
+        std::thread::sleep(Duration::from_millis(10));
+    }
+    assert_eq!(server.said("AF_XDP is open").len(), devices, "{:?}", server.log);
 }
 
-impl Site {
-    /// `None`, with the reason printed, if this process may not make one. `prepare` may change the hosts.
-    fn new(listen: &str, args: &[&str], film_secs: u64, prepare: impl FnOnce(&TwoHosts)) -> Option<Self> {
-        if !rustix::process::geteuid().is_root() {
-            eprintln!("skipped: network namespaces need root");
-            return None;
-        }
-        let dir = tempfile::tempdir().unwrap();
-        let store = dir.path().join("store");
-        let source = film(dir.path(), "film.ts", film_secs);
-        ok(&["add", "--quiet", source.to_str().unwrap(), "--store", store.to_str().unwrap()]);
-        let titles = std::fs::read_dir(store.join("titles")).unwrap();
-        let data = titles.map(|title| title.unwrap().path().join("data.ts")).find(|path| path.exists());
-        let hosts = TwoHosts::new(false).unwrap();
-        prepare(&hosts);
-        let mut command = hosts.on_server(Path::new(env!("CARGO_BIN_EXE_millrace")));
-        command.env_remove("MILLRACE_STORE").env_remove("RUST_LOG").env("MILLRACE_LOG", "info");
-        command.env("XDG_CACHE_HOME", dir.path().join("cache"));
-        command.args(["serve", "--listen", listen, "--cache", "32MiB", "--store"]).arg(&store).args(args);
-        let server = Server::spawn(command);
-        Some(Self { server, scene: Scene { hosts, data: data.expect("the title's data"), dir } })
-    }
-
-    /// Waits until this many devices are open: they are opened while all else begins.
-    fn opened(&mut self, devices: usize) {
-        let end = Instant::now() + Duration::from_secs(20);
-        while self.server.said("AF_XDP is open").len() < devices {
-            assert!(Instant::now() < end, "{devices} devices do not open: {:?}", self.server.log);
-            std::thread::sleep(Duration::from_millis(10));
-        }
-        assert_eq!(self.server.said("AF_XDP is open").len(), devices, "{:?}", self.server.log);
-    }
-
-    /// Ends the server; packets by the kernel, with or without its copy, and by AF_XDP.
-    fn sums(&mut self) -> (u64, u64) {
-        assert!(self.server.interrupt());
-        let line = self.server.wait_for("by AF_XDP", Duration::from_secs(20));
-        let before = |text: &str| {
-            let words: Vec<_> = line[..line.find(text).unwrap()].split_whitespace().collect();
-            words.last().unwrap().parse::<u64>().unwrap()
-        };
-        (before(" packets by the kernel") + before(" without its copy"), before(" by AF_XDP"))
-    }
+/// Ends the server; packets by the kernel, with or without its copy, and by AF_XDP.
+fn sums(server: &mut Server) -> (u64, u64) {
+    assert!(server.interrupt());
+    let line = server.wait_for("by AF_XDP", Duration::from_secs(20));
+    let before = |text: &str| {
+        let words: Vec<_> = line[..line.find(text).unwrap()].split_whitespace().collect();
+        words.last().unwrap().parse::<u64>().unwrap()
+    };
+    (before(" packets by the kernel") + before(" without its copy"), before(" by AF_XDP"))
 }
 
-impl Scene {
-    /// Plays on the client host; the report, and whether what came is the film to the byte.
-    fn play(&self) -> (serde_json::Value, bool) {
-        let copy = self.dir.path().join("copy.ts");
-        let url = format!("rtsp://{SERVER_IP}:8554/film");
-        let args = ["play", &url, "--stats", "json", "--transport", "udp", "-o", copy.to_str().unwrap()];
-        let done = self.hosts.on_client(|| run(&args)).unwrap();
-        let text = String::from_utf8(done.stdout).unwrap();
-        let report = serde_json::from_str(&text)
-            .unwrap_or_else(|e| panic!("{e}: {text} {}", String::from_utf8_lossy(&done.stderr)));
-        let same = std::fs::read(&copy).unwrap() == std::fs::read(&self.data).unwrap();
-        (report, same)
-    }
-
-    fn packets(&self) -> u64 {
-        std::fs::metadata(&self.data).unwrap().len().div_ceil(1316)
-    }
-
-    /// Changes an interface of the server's host.
-    fn ip(&self, args: &str) {
-        ip(&self.hosts.server, args);
-    }
+/// Plays by UDP; the report, and whether what came is the film to the byte.
+fn play(scene: &Scene) -> (serde_json::Value, bool) {
+    let copy = scene.dir.path().join("copy.ts");
+    let report = scene.play(&["--transport", "udp", "-o", copy.to_str().unwrap()]);
+    let same = std::fs::read(&copy).unwrap() == std::fs::read(&scene.data).unwrap();
+    (report, same)
 }
 
+/// Changes an interface of a host.
 fn ip(namespace: &str, args: &str) {
     let output = Command::new("ip").args(["-n", namespace]).args(args.split_whitespace()).output().unwrap();
     assert!(output.status.success(), "ip -n {namespace} {args}: {output:?}");
 }
 
-const LISTEN: &str = "10.77.0.1:8554";
-
 #[test]
 fn a_film_by_af_xdp_arrives_byte_for_byte() {
     let args = ["--backend", "xdp", "--xdp-interface", "vs"];
-    let Some(mut site) = Site::new(LISTEN, &args, 4, |_| ()) else { return };
-    site.opened(1);
-    let (report, same) = site.scene.play();
+    let Some(mut site) = site(&listen(), &args, 4, |_| ()) else { return };
+    wait_until_opened(&mut site.server, 1);
+    let (report, same) = play(&site.scene);
     assert!(same, "{report}");
-    let (_, xdp) = site.sums();
+    let (_, xdp) = sums(&mut site.server);
     // A new viewer's first bursts go by the kernel, until its next hop is known.
     assert!(xdp * 2 > site.scene.packets(), "{xdp} of {} by AF_XDP", site.scene.packets());
 }
@@ -115,28 +73,28 @@ fn a_film_by_af_xdp_arrives_byte_for_byte() {
 #[test]
 fn the_best_way_is_measured_once_and_used() {
     let args = ["--xdp-interface", "vs"];
-    let Some(mut site) = Site::new(LISTEN, &args, 2, |_| ()) else { return };
+    let Some(mut site) = site(&listen(), &args, 2, |_| ()) else { return };
     assert_eq!(site.server.said("measured now").len(), 1, "{:?}", site.server.log);
     let kept = std::fs::read_to_string(site.scene.dir.path().join("cache/millrace/ways-out.json")).unwrap();
     assert!(kept.contains("\"vs\"") && kept.contains("\"kernel\""), "{kept}");
-    let (report, same) = site.scene.play();
+    let (report, same) = play(&site.scene);
     assert!(same, "{report}");
-    let (kernel, xdp) = site.sums();
+    let (kernel, xdp) = sums(&mut site.server);
     assert!(kernel + xdp >= site.scene.packets());
 }
 
 #[test]
 fn a_link_that_goes_down_and_comes_back_loses_packets_but_no_viewer() {
     let args = ["--backend", "xdp", "--xdp-interface", "vs"];
-    let Some(mut site) = Site::new(LISTEN, &args, 12, |_| ()) else { return };
+    let Some(mut site) = site(&listen(), &args, 12, |_| ()) else { return };
     let report = std::thread::scope(|scope| {
         let scene = &site.scene;
-        let player = scope.spawn(move || scene.play().0);
+        let player = scope.spawn(move || play(scene).0);
         // In the middle of the film.
         std::thread::sleep(Duration::from_secs(3));
-        scene.ip("link set vs down");
+        ip(&scene.hosts.server, "link set vs down");
         std::thread::sleep(Duration::from_millis(700));
-        scene.ip("link set vs up");
+        ip(&scene.hosts.server, "link set vs up");
         player.join().unwrap()
     });
     assert_eq!(report["end"], "bye", "the film was played to its end: {report}");
@@ -147,7 +105,7 @@ fn a_link_that_goes_down_and_comes_back_loses_packets_but_no_viewer() {
     // A device that was asked to send meanwhile has died and was opened again; one that was not has survived.
     let deaths = site.server.said("its viewers continue over kernel sockets").len();
     assert_eq!(site.server.said("vs: AF_XDP is open").len(), 1 + deaths, "{:?}", site.server.log);
-    let (_, xdp) = site.sums();
+    let (_, xdp) = sums(&mut site.server);
     assert!(xdp * 2 > site.scene.packets(), "{xdp} of {} by AF_XDP", site.scene.packets());
 }
 
@@ -162,8 +120,8 @@ fn an_interface_that_disappears_takes_nobody_else_along() {
         }
     };
     let args = ["--backend", "xdp", "--xdp-interface", "vs", "--xdp-interface", "ws"];
-    let Some(mut site) = Site::new("0.0.0.0:8554", &args, 8, second) else { return };
-    site.opened(2);
+    let Some(mut site) = site("0.0.0.0:8554", &args, 8, second) else { return };
+    wait_until_opened(&mut site.server, 2);
     let mut other = site
         .scene
         .hosts
@@ -175,9 +133,9 @@ fn an_interface_that_disappears_takes_nobody_else_along() {
         .unwrap();
     let (report, same) = std::thread::scope(|scope| {
         let scene = &site.scene;
-        let player = scope.spawn(move || scene.play());
+        let player = scope.spawn(move || play(scene));
         std::thread::sleep(Duration::from_secs(2));
-        scene.ip("link del ws");
+        ip(&scene.hosts.server, "link del ws");
         player.join().unwrap()
     });
     assert!(same, "{report}");
@@ -185,7 +143,7 @@ fn an_interface_that_disappears_takes_nobody_else_along() {
     let _ = other.wait();
     let lost = site.server.said("its viewers continue over kernel sockets");
     assert!(lost.len() == 1 && lost[0].contains("ws"), "{lost:?}");
-    let (_, xdp) = site.sums();
+    let (_, xdp) = sums(&mut site.server);
     assert!(xdp * 2 > site.scene.packets());
 }
 
@@ -215,12 +173,13 @@ fn without_privileges_the_kernel_serves() {
     command.args(["netns", "exec", &hosts.server, "setpriv", "--bounding-set=-all", "--inh-caps=-all"]);
     command.arg(env!("CARGO_BIN_EXE_millrace"));
     command.env_remove("MILLRACE_STORE").env("XDG_CACHE_HOME", dir.path().join("cache"));
-    command.args(["serve", "--listen", LISTEN, "--cache", "32MiB", "--store"]).arg(&store);
+    command.args(["serve", "--listen", &listen(), "--cache", "32MiB", "--store"]).arg(&store);
     command.args(["--backend", "xdp", "--xdp-interface", "vs"]);
     let mut server = Server::spawn(command);
     let said = server.said("using kernel sockets instead of AF_XDP");
     assert!(said.len() == 1 && said[0].contains("vs"), "{:?}", server.log);
-    let args = ["play", "rtsp://10.77.0.1:8554/film", "--transport", "udp", "-o", "null"];
+    let url = format!("rtsp://{}/film", listen());
+    let args = ["play", &url, "--transport", "udp", "-o", "null"];
     let done = hosts.on_client(|| run(&args)).unwrap();
     assert!(done.status.success(), "{done:?}");
     assert!(server.interrupt());

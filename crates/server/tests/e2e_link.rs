@@ -3,72 +3,47 @@
 //! Needs root and TUN devices; skipped with a message otherwise.
 
 mod support;
+#[path = "support/two_hosts.rs"]
+mod two_hosts;
 
-use std::path::{Path, PathBuf};
+use std::path::Path;
 use std::sync::atomic::AtomicBool;
 use std::time::Duration;
 
 use millrace_client::load::{Arrivals, LoadOptions, load};
 use millrace_lab::link_host::{LinkSpec, LinkStats};
-use millrace_lab::netns::{SERVER_IP, TwoHosts};
+use millrace_lab::netns::TwoHosts;
 use support::{Server, film, millrace, ok, run};
+use two_hosts::{Site, listen};
 
-/// A server at the far end of an emulated link, with one title.
-struct Far {
-    // The server ends before its host.
-    server: Server,
-    hosts: TwoHosts,
-    data: PathBuf,
-    dir: tempfile::TempDir,
+/// A server at the far end of an emulated link; `None`, with the reason printed, if this process may not make one.
+fn site(link: &str, film_secs: u64) -> Option<Site> {
+    let root = rustix::process::geteuid().is_root();
+    if !root || !Path::new("/dev/net/tun").exists() {
+        eprintln!("skipped: emulated links need root and /dev/net/tun");
+        return None;
+    }
+    let link: LinkSpec = link.parse().unwrap();
+    Some(Site::new(TwoHosts::with_link(link.there, link.back).unwrap(), film_secs, &listen(), &[]))
 }
 
-impl Far {
-    /// `None`, with the reason printed, if this process may not make one.
-    fn new(link: &str, film_secs: u64) -> Option<Self> {
-        let root = rustix::process::geteuid().is_root();
-        if !root || !Path::new("/dev/net/tun").exists() {
-            eprintln!("skipped: emulated links need root and /dev/net/tun");
-            return None;
-        }
-        let dir = tempfile::tempdir().unwrap();
-        let store = dir.path().join("store");
-        let source = film(dir.path(), "film.ts", film_secs);
-        ok(&["add", "--quiet", source.to_str().unwrap(), "--store", store.to_str().unwrap()]);
-        let titles = std::fs::read_dir(store.join("titles")).unwrap();
-        let data = titles.map(|title| title.unwrap().path().join("data.ts")).find(|path| path.exists());
-        let link: LinkSpec = link.parse().unwrap();
-        let hosts = TwoHosts::with_link(link.there, link.back).unwrap();
-        let mut command = hosts.on_server(Path::new(env!("CARGO_BIN_EXE_millrace")));
-        command.env_remove("MILLRACE_STORE").env_remove("RUST_LOG");
-        command.args(["serve", "--listen", &format!("{SERVER_IP}:8554"), "--cache", "32MiB", "--store"]);
-        command.arg(&store);
-        Some(Self { server: Server::spawn(command), hosts, data: data.expect("the title's data"), dir })
-    }
+fn there(site: &Site) -> LinkStats {
+    site.scene.hosts.link_stats().unwrap()[0]
+}
 
-    fn there(&self) -> LinkStats {
-        self.hosts.link_stats().unwrap()[0]
-    }
-
-    /// Plays on the client host. The exit code says whether anything was lost, which it was.
-    fn play(&self, transport: &str, output: &Path) -> serde_json::Value {
-        let (url, data) = (self.server.title("film"), self.data.to_str().unwrap());
-        let output = output.to_str().unwrap();
-        let args =
-            ["play", &url, "--stats", "json", "--transport", transport, "-o", output, "--verify", data];
-        let done = self.hosts.on_client(|| run(&args)).unwrap();
-        let text = String::from_utf8(done.stdout).unwrap();
-        serde_json::from_str(&text)
-            .unwrap_or_else(|e| panic!("{e}: {text} {}", String::from_utf8_lossy(&done.stderr)))
-    }
+/// Plays and compares; that something was lost is no failure here.
+fn play(site: &Site, transport: &str, output: &Path) -> serde_json::Value {
+    let (data, output) = (site.scene.data.to_str().unwrap(), output.to_str().unwrap());
+    site.scene.play(&["--transport", transport, "-o", output, "--verify", data])
 }
 
 #[test]
 fn a_player_misses_what_the_link_has_lost() {
     let link = "loss 1%, burst-loss 1% x4, duplicate 1%, reorder 1% by 3 within 1s, delay 10ms, jitter 2ms; delay 10ms";
-    let Some(far) = Far::new(link, 6) else { return };
-    let report = far.play("udp", Path::new("null"));
-    let there = far.there();
-    let (link, packets) = (there.rtp, std::fs::metadata(&far.data).unwrap().len() / 1316);
+    let Some(site) = site(link, 6) else { return };
+    let report = play(&site, "udp", Path::new("null"));
+    let there = there(&site);
+    let (link, packets) = (there.rtp, site.scene.packets());
     let seen = |name: &str| report["sequence"][name].as_i64().unwrap_or(0).cast_unsigned();
     assert_eq!((there.unplanned(), link.waiting), (0, 0), "{there}");
     assert!(
@@ -91,14 +66,14 @@ fn a_player_misses_what_the_link_has_lost() {
 #[test]
 fn a_load_counts_what_the_link_has_done() {
     let link = "loss 1%, duplicate 1%, reorder 1% by 5 within 1s, delay 5ms; delay 5ms";
-    let Some(far) = Far::new(link, 4) else { return };
-    let mut options = LoadOptions::new(vec![far.server.title("film")], 10);
+    let Some(site) = site(link, 4) else { return };
+    let mut options = LoadOptions::new(vec![site.server.title("film")], 10);
     options.arrivals = Arrivals::Ramp(Duration::from_secs(1));
     // Everybody sees the film to its end, and the BYE 2.5 s after it.
     options.duration = Duration::from_secs(9);
     let report =
-        far.hosts.on_client(|| load(&options, &AtomicBool::new(false), &mut |_| ())).unwrap().unwrap();
-    let there = far.there();
+        site.scene.hosts.on_client(|| load(&options, &AtomicBool::new(false), &mut |_| ())).unwrap().unwrap();
+    let there = there(&site);
     let link = there.rtp;
     assert_eq!((report.played, report.failed), (10, 0), "{report}");
     assert_eq!((there.unplanned(), link.waiting), (0, 0), "{there}");
@@ -116,14 +91,14 @@ fn a_load_counts_what_the_link_has_done() {
 
 #[test]
 fn interleaved_in_tcp_no_byte_is_missing() {
-    let Some(far) = Far::new("loss 1%, reorder 1% by 3, delay 10ms, jitter 2ms; loss 0.5%, delay 10ms", 6)
+    let Some(site) = site("loss 1%, reorder 1% by 3, delay 10ms, jitter 2ms; loss 0.5%, delay 10ms", 6)
     else {
         return;
     };
-    let output = far.dir.path().join("copy.ts");
-    let report = far.play("tcp", &output);
-    let there = far.there();
-    assert!(std::fs::read(&output).unwrap() == std::fs::read(&far.data).unwrap(), "{report}");
+    let output = site.scene.dir.path().join("copy.ts");
+    let report = play(&site, "tcp", &output);
+    let there = there(&site);
+    assert!(std::fs::read(&output).unwrap() == std::fs::read(&site.scene.data).unwrap(), "{report}");
     assert_eq!(report["sequence"]["lost"], 0, "{report}");
     assert!(there.all.lost > 0 && there.all.is_conserved(), "{there}");
     assert_eq!(there.rtp.received, 0, "nothing went by UDP: {there}");

@@ -3,66 +3,48 @@
 //! Needs root and network namespaces; skipped with a message otherwise.
 
 mod support;
+#[path = "support/two_hosts.rs"]
+mod two_hosts;
 
-use std::path::Path;
 use std::sync::atomic::AtomicBool;
 use std::time::Duration;
 
 use millrace_client::load::{Arrivals, LoadOptions, LoadReport, load};
-use millrace_lab::netns::{SERVER_IP, TwoHosts};
-use support::{Server, film, ok};
+use millrace_lab::netns::TwoHosts;
+use two_hosts::{Site, listen};
 
 /// The client host's end of the veth pair.
 const INTERFACE: &str = "vc";
 
-/// A server on the server host, with a film of some seconds.
-struct Far {
-    // The server ends before its host.
-    server: Server,
-    hosts: TwoHosts,
-    _dir: tempfile::TempDir,
+/// `None`, with the reason printed, if this process may not make a site.
+fn site(film_secs: u64) -> Option<Site> {
+    if !rustix::process::geteuid().is_root() {
+        eprintln!("skipped: network namespaces and probes need root");
+        return None;
+    }
+    Some(Site::new(TwoHosts::new(true).unwrap(), film_secs, &listen(), &[]))
 }
 
-impl Far {
-    /// `None`, with the reason printed, if this process may not make one.
-    fn new(film_secs: u64) -> Option<Self> {
-        if !rustix::process::geteuid().is_root() {
-            eprintln!("skipped: network namespaces and probes need root");
-            return None;
-        }
-        let dir = tempfile::tempdir().unwrap();
-        let store = dir.path().join("store");
-        let source = film(dir.path(), "film.ts", film_secs);
-        ok(&["add", "--quiet", source.to_str().unwrap(), "--store", store.to_str().unwrap()]);
-        let hosts = TwoHosts::new(true).unwrap();
-        let mut command = hosts.on_server(Path::new(env!("CARGO_BIN_EXE_millrace")));
-        command.env_remove("MILLRACE_STORE").env_remove("RUST_LOG");
-        command.args(["serve", "--listen", &format!("{SERVER_IP}:8554"), "--cache", "32MiB", "--store"]);
-        command.arg(&store);
-        Some(Self { server: Server::spawn(command), hosts, _dir: dir })
-    }
-
-    fn load(&self, change: impl FnOnce(&mut LoadOptions)) -> LoadReport {
-        let mut options = LoadOptions::new(vec![self.server.title("film")], 8);
-        options.arrivals = Arrivals::Ramp(Duration::from_millis(400));
-        options.duration = Duration::from_secs(10);
-        options.stall = Duration::from_secs(5);
-        options.probe = Some(INTERFACE.to_owned());
-        change(&mut options);
-        let cancel = AtomicBool::new(false);
-        let run = || load(&options, &cancel, &mut |_| {});
-        match self.hosts.on_client(run).unwrap() {
-            Ok(report) => report,
-            Err(error) => panic!("{error}"),
-        }
+fn load_at(site: &Site, change: impl FnOnce(&mut LoadOptions)) -> LoadReport {
+    let mut options = LoadOptions::new(vec![site.server.title("film")], 8);
+    options.arrivals = Arrivals::Ramp(Duration::from_millis(400));
+    options.duration = Duration::from_secs(10);
+    options.stall = Duration::from_secs(5);
+    options.probe = Some(INTERFACE.to_owned());
+    change(&mut options);
+    let cancel = AtomicBool::new(false);
+    let run = || load(&options, &cancel, &mut |_| {});
+    match site.scene.hosts.on_client(run).unwrap() {
+        Ok(report) => report,
+        Err(error) => panic!("{error}"),
     }
 }
 
 #[test]
 fn probe_and_sockets_agree_to_the_packet() {
-    let Some(far) = Far::new(4) else { return };
+    let Some(site) = site(4) else { return };
     // Both see the whole film of every viewer: it ends with BYE.
-    let report = far.load(|options| options.probe_passes = true);
+    let report = load_at(&site, |options| options.probe_passes = true);
     let probe = report.probe.clone().unwrap();
     assert_eq!((report.played, report.sessions_ended, report.failed), (8, 8, 0), "{report}");
     assert!(report.packets > 8 * 500, "{report}");
@@ -75,7 +57,7 @@ fn probe_and_sockets_agree_to_the_packet() {
     let from_sockets: Vec<_> = report.per_stream.iter().map(|s| (s.packets, s.lost, s.has_ended)).collect();
 
     // The same films again, counted and dropped in the kernel.
-    let report = far.load(|_| {});
+    let report = load_at(&site, |_| {});
     let probe = report.probe.clone().unwrap();
     let dropped: Vec<_> = report.per_stream.iter().map(|s| (s.packets, s.lost, s.has_ended)).collect();
     assert_eq!(dropped, from_sockets, "{report}");
@@ -94,8 +76,8 @@ fn probe_and_sockets_agree_to_the_packet() {
 
 #[test]
 fn a_pause_and_a_seek_are_runs_for_the_probe_too() {
-    let Some(far) = Far::new(20) else { return };
-    let report = far.load(|options| {
+    let Some(site) = site(20) else { return };
+    let report = load_at(&site, |options| {
         options.behaviour = "pause@1,play@2,seek@3=10".parse().unwrap();
         options.duration = Duration::from_secs(5);
     });
@@ -107,15 +89,16 @@ fn a_pause_and_a_seek_are_runs_for_the_probe_too() {
 
 #[test]
 fn a_probe_at_the_wrong_interface_is_noticed() {
-    let Some(far) = Far::new(3) else { return };
-    let report = far.load(|options| options.probe = Some("lo".to_owned()));
+    let Some(site) = site(3) else { return };
+    let report = load_at(&site, |options| options.probe = Some("lo".to_owned()));
     let probe = report.probe.clone().unwrap();
     assert_eq!((probe.seen_packets, report.packets), (0, 0), "{report}");
     assert!(probe.missed_packets > 0, "{report}");
     let problem = "the probe saw no packet on lo: wrong interface?";
     assert!(report.problems.iter().any(|p| p == problem), "{report}");
-    let url = far.server.title("film");
-    let error = far
+    let url = site.server.title("film");
+    let error = site
+        .scene
         .hosts
         .on_client(|| {
             let mut options = LoadOptions::new(vec![url], 1);
