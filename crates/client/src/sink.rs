@@ -6,6 +6,7 @@
 
 use std::fs::File;
 use std::io::{self, Write};
+use std::os::unix::fs::MetadataExt;
 use std::path::{Path, PathBuf};
 use std::sync::mpsc::{Receiver, RecvTimeoutError, SyncSender, TrySendError, channel, sync_channel};
 use std::thread;
@@ -108,10 +109,21 @@ fn output_error(path: &Path, written: u64, source: io::Error) -> ClientError {
     ClientError::Output { path: path.to_owned(), written, source, advice }
 }
 
+fn is_same_file(one: &Path, other: &Path) -> bool {
+    let identity = |path: &Path| std::fs::metadata(path).map(|meta| (meta.dev(), meta.ino())).ok();
+    identity(one).is_some_and(|found| Some(found) == identity(other))
+}
+
 impl SinkWriter {
     /// Opens output and reference and starts the thread.
     pub(crate) fn start(output: &Output, reference: Option<&Path>) -> Result<Self, ClientError> {
         let path = output_path(output);
+        // Before the output is emptied: what cannot be compared with must not cost an earlier recording.
+        let verifier = reference.map(Verifier::open).transpose()?;
+        if reference.is_some_and(|reference| is_same_file(&path, reference)) {
+            let allowed = "any file but the one to compare with, which would be emptied";
+            return Err(ClientError::Option { option: "output", got: path.display().to_string(), allowed });
+        }
         let target = match output {
             Output::Null => Target::Null,
             Output::Stdout => {
@@ -124,7 +136,6 @@ impl SinkWriter {
                 Target::File(File::create(file).map_err(|error| output_error(&path, 0, error))?)
             }
         };
-        let verifier = reference.map(Verifier::open).transpose()?;
         Self::spawn(target, path, verifier)
     }
 
@@ -441,5 +452,19 @@ mod tests {
         let Err(error) = SinkWriter::start(&Output::File("/nonexistent/x.ts".into()), None) else { panic!() };
         assert!(error.to_string().contains("create its directory"), "{error}");
         assert!(SinkWriter::start(&Output::Null, Some(Path::new("/nonexistent/x.ts"))).is_err());
+    }
+
+    #[test]
+    fn a_reference_that_is_missing_or_the_output_itself_empties_nothing() {
+        let dir = tempfile::tempdir().unwrap();
+        let recording = dir.path().join("copy.ts");
+        std::fs::write(&recording, b"an earlier recording").unwrap();
+        let link = dir.path().join("link.ts");
+        std::os::unix::fs::symlink(&recording, &link).unwrap();
+        let output = Output::File(recording.clone());
+        for reference in [&dir.path().join("misspelt.ts"), &recording, &link] {
+            assert!(SinkWriter::start(&output, Some(reference)).is_err(), "{reference:?}");
+            assert_eq!(std::fs::read(&recording).unwrap(), b"an earlier recording");
+        }
     }
 }
