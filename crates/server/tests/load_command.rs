@@ -83,6 +83,7 @@ fn what_fails_gives_one_and_what_makes_no_sense_gives_two() {
     assert_eq!(load(&[&url, &missing, "--max-failed", "2"]).status.code(), Some(0));
     let late = load(&[&url, "--max-lateness", "1ns"]);
     assert_eq!(late.status.code(), Some(1), "{late:?}");
+    let csv = dir.path().join("both.csv").to_str().unwrap().to_owned();
     for (args, words) in [
         (vec!["http//x"], "no scheme"),
         (vec![&*url, "--threads", "99"], "1 to 16"),
@@ -91,6 +92,7 @@ fn what_fails_gives_one_and_what_makes_no_sense_gives_two() {
         (vec!["@/nowhere/list.txt"], "/nowhere/list.txt"),
         (vec![&*url, "--series", "/nowhere/series.csv"], "--series /nowhere/series.csv: cannot be written"),
         (vec![&*url, "--per-stream", "/nowhere/s.csv"], "--per-stream /nowhere/s.csv: cannot be written"),
+        (vec![&*url, "--series", &csv, "--per-stream", &csv], "is the file of --series too"),
         (vec![&*url, "--probe", "lo", "--transport", "tcp"], "probe"),
     ] {
         let output = load(&args);

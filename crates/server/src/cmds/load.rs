@@ -3,6 +3,7 @@
 use std::fs::File;
 use std::io::{BufWriter, Write};
 use std::net::IpAddr;
+use std::os::unix::fs::MetadataExt;
 use std::path::{Path, PathBuf};
 use std::process::ExitCode;
 use std::sync::atomic::AtomicBool;
@@ -364,7 +365,17 @@ impl<'a> ReportFiles<'a> {
             anyhow::Ok(Some((path, file)))
         };
         let series = open("--series", &output.series)?;
-        Ok(Self { series, per_stream: open("--per-stream", &output.per_stream)? })
+        let per_stream = open("--per-stream", &output.per_stream)?;
+        if let (Some((_, one)), Some((path, other))) = (&series, &per_stream) {
+            let (one, other) = (one.metadata()?, other.metadata()?);
+            let is_same = other.is_file() && (one.dev(), one.ino()) == (other.dev(), other.ino());
+            anyhow::ensure!(
+                !is_same,
+                "--per-stream {}: is the file of --series too; name another",
+                path.display()
+            );
+        }
+        Ok(Self { series, per_stream })
     }
 
     fn write(self, report: &LoadReport) -> anyhow::Result<()> {
