@@ -115,7 +115,9 @@ fn what_cannot_be_is_refused_in_words() {
     refused(&["create", &m[0], &m[1], "--parity", "2"], "parity 2 with 2 members");
     refused(&["create", &m[0], &m[1], "--fec", "1"], "for one member");
     refused(&["create", &m[0], &m[0]], "named twice");
-    refused(&["create", &m[0], &m[1], &m[2], "--data-units", "5"], "a multiple of 2");
+    refused(&["create", &m[0], &m[1], &m[2], "--data-units", "5"], "multiples of 2 from 2 to 16");
+    refused(&["create", &m[0], &m[1], "--data-units", "0"], "multiples of 1 from 1 to 8");
+    refused(&["create", &m[0], "--parity", "1"], "of 1 member at most 0 may be lost");
     refused(&["create", &m[0], "--data-units", "5"], "only with --fec");
     refused(&["create", &m[0], &m[1], "--unit-packets", "21"], "allowed 1 to 20");
     refused(&["status", &m[0]], "not a Millrace store");

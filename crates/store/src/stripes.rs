@@ -25,6 +25,7 @@ use millrace_core::limits::{
     MAX_TITLE_PACKETS, MAX_UNIT_PACKETS,
 };
 use millrace_core::packet::WireLayout;
+use millrace_core::units::Count;
 
 use crate::format::superblock::Geometry;
 
@@ -47,8 +48,13 @@ impl Geometry {
             return Err(format!("{members} members; a volume has 1 to {MAX_MEMBERS}"));
         }
         if tolerance >= members {
+            let members = Count(members as u64, "member");
+            let (most, fec) = match members.0 - 1 {
+                0 => (0, "; for parity that serves the network alone use --fec"),
+                most => (most, ""),
+            };
             return Err(format!(
-                "parity {tolerance} with {members} members; at least one member more than may be lost is needed"
+                "parity {tolerance} with {members}; of {members} at most {most} may be lost{fec}"
             ));
         }
         if network > 0 && members > 1 {

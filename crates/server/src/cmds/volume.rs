@@ -6,7 +6,7 @@ use std::process::ExitCode;
 
 use anyhow::{anyhow, bail};
 use clap::{Args, Subcommand};
-use millrace_core::limits::{MAX_PARITY_UNITS, MAX_UNIT_PACKETS};
+use millrace_core::limits::{MAX_DATA_UNITS, MAX_PARITY_UNITS, MAX_UNIT_PACKETS};
 use millrace_core::units::Count;
 use millrace_store::blocking::Timeout;
 use millrace_store::format::superblock::Geometry;
@@ -142,11 +142,11 @@ fn wanted(args: &CreateArgs) -> anyhow::Result<Geometry> {
             1 => (1, usize::from(geometry.m)),
             _ => (members - t, t * (own / (members - t))),
         };
-        if own == 0 || !own.is_multiple_of(units) || m > MAX_PARITY_UNITS {
-            bail!(
-                "--data-units: got {k}; with {members} members of which {t} may be lost it must be a multiple of {units} and give \
-                 at most {MAX_PARITY_UNITS} parity units"
-            );
+        // Each unit of data on a member comes with one of parity on each of those that may be lost.
+        let each = MAX_PARITY_UNITS.checked_div(t).unwrap_or(MAX_DATA_UNITS).min(MAX_DATA_UNITS / units);
+        if own == 0 || !own.is_multiple_of(units) || own > units * each {
+            let most = units * each;
+            bail!("--data-units: got {k}; this volume takes multiples of {units} from {units} to {most}");
         }
         // A unit as long as ST 2022-1 takes it, if these stripes are such that it can.
         let unit_packets = (100 / u32::from(k)).clamp(1, MAX_UNIT_PACKETS);

@@ -64,7 +64,7 @@ impl Geometry {
         }
         let units = u32::from(self.k) + u32::from(self.m);
         if self.members == 0 || !units.is_multiple_of(u32::from(self.members)) {
-            let expected = format!("a divisor of the {units} units of a row, k + m");
+            let expected = format!("a divisor of the {units} units of a stripe, k + m");
             return Err(FormatError::value(record, "members", self.members, expected));
         }
         Ok(())
