@@ -8,12 +8,18 @@ use rustix::thread::{CpuSet, sched_setaffinity};
 /// When the core does not exist or is not allowed for this process.
 pub fn pin_to(cpu: usize) -> std::io::Result<()> {
     if cpu >= CpuSet::MAX_CPU {
-        return Err(std::io::Error::other(format!("core {cpu}: the kernel's limit is {}", CpuSet::MAX_CPU)));
+        return Err(std::io::Error::other(format!(
+            "core {cpu}: the highest possible is {}",
+            CpuSet::MAX_CPU - 1
+        )));
     }
     let mut set = CpuSet::new();
     set.set(cpu);
-    sched_setaffinity(None, &set)
-        .map_err(|e| std::io::Error::new(e.kind(), format!("pin to core {cpu}: {e}")))
+    sched_setaffinity(None, &set).map_err(|error| {
+        let what =
+            format!("core {cpu}: {error}; choose one that this process may run on (see: taskset -cp $$)");
+        std::io::Error::new(error.kind(), what)
+    })
 }
 
 #[cfg(test)]

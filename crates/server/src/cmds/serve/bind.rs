@@ -2,6 +2,7 @@
 //! everything can be answered ([`crate::control`] does that). Until then a player is refused, and tries again, instead of
 //! waiting in a queue or being told that a title is not there.
 
+use std::io::ErrorKind;
 use std::net::{SocketAddr, TcpListener};
 
 use anyhow::Context;
@@ -17,10 +18,18 @@ pub(super) fn first_free(choices: &[SocketAddr]) -> anyhow::Result<TcpListener> 
         }
     }
     let (address, error) = last.context("no address to listen on")?;
-    let error = anyhow::Error::from(error);
-    Err(error.context(format!(
-        "listen on {address} for RTSP; another program may have the port: choose with --listen"
-    )))
+    Err(anyhow::anyhow!("listen on {address} for RTSP: {error}; {}", remedy(error.kind())))
+}
+
+fn remedy(kind: ErrorKind) -> &'static str {
+    match kind {
+        ErrorKind::AddrInUse => "another program has the port, choose another with --listen",
+        ErrorKind::AddrNotAvailable => "this machine has no such address, see: ip address",
+        ErrorKind::PermissionDenied => {
+            "ports below 1024 need CAP_NET_BIND_SERVICE, choose another with --listen"
+        }
+        _ => "choose another address with --listen",
+    }
 }
 
 fn take(address: SocketAddr) -> std::io::Result<TcpListener> {
@@ -34,7 +43,6 @@ fn take(address: SocketAddr) -> std::io::Result<TcpListener> {
 
 #[cfg(test)]
 mod tests {
-    use std::io::ErrorKind;
     use std::net::TcpStream;
 
     use super::*;
@@ -50,6 +58,8 @@ mod tests {
         // The next choice is taken, and the last failure told.
         let second = first_free(&[address, any]).unwrap();
         assert_ne!(second.local_addr().unwrap(), address);
-        assert!(first_free(&[address]).unwrap_err().to_string().contains("--listen"));
+        assert!(first_free(&[address]).unwrap_err().to_string().contains("another program has the port"));
+        let documentation = SocketAddr::from(([192, 0, 2, 1], 0));
+        assert!(first_free(&[documentation]).unwrap_err().to_string().contains("has no such address"));
     }
 }

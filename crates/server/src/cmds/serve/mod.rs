@@ -15,7 +15,7 @@ use std::time::Duration;
 
 use clap::Args;
 use millrace_core::limits;
-use millrace_core::units::{BitRate, ByteLen, HumanDuration};
+use millrace_core::units::{BitRate, ByteLen, Count, HumanDuration};
 use millrace_offload::idle::IdlePolicy;
 use millrace_store::volume::Volume;
 
@@ -44,7 +44,7 @@ pub(crate) struct ServeArgs {
     #[command(flatten)]
     store: NewStoreArgs,
     /// Address and port of RTSP; port 0 takes any free one [default: all addresses, port 554 if allowed, else 8554]
-    #[arg(long, value_name = "ADDR:PORT", env = "MILLRACE_LISTEN")]
+    #[arg(long, value_name = "ADDR:PORT", env = "MILLRACE_LISTEN", value_parser = parse_listen)]
     pub(crate) listen: Option<SocketAddr>,
     /// Host name or address to print in URLs [default: this machine's address]
     #[arg(long, value_name = "HOST", env = "MILLRACE_HOST")]
@@ -159,6 +159,12 @@ fn parse_address_share(text: &str) -> Result<Percent, String> {
     number.map(|number| Percent(f64::from(number))).ok_or_else(|| format!("got \"{text}\"; write 1% to 100%"))
 }
 
+fn parse_listen(text: &str) -> Result<SocketAddr, String> {
+    text.parse().map_err(|_| {
+        format!("got \"{text}\"; write an address and a port, for example 0.0.0.0:8554, or [::]:8554 for IPv6 as well")
+    })
+}
+
 fn parse_ports(text: &str) -> Result<(u16, u16), String> {
     let error =
         || format!("got \"{text}\"; write FIRST-LAST, both from 1024 to 65535, for example 6970-7069");
@@ -188,9 +194,9 @@ impl ServeArgs {
         );
         anyhow::ensure!(
             self.cpus.is_empty() || self.cpus.len() == usize::from(self.engines),
-            "--cpu: got {} cores for {} engines; give one core for each engine",
-            self.cpus.len(),
-            self.engines
+            "--cpu: got {} for {}; give one core for each engine",
+            Count(self.cpus.len() as u64, "core"),
+            Count(u64::from(self.engines), "engine")
         );
         for (option, burst) in [("--burst", self.burst), ("--busy-burst", self.busy_burst)] {
             anyhow::ensure!(
@@ -210,6 +216,11 @@ impl ServeArgs {
             self.max_streams,
             limits::MAX_STREAMS_PER_ENGINE * usize::from(self.engines)
         );
+        anyhow::ensure!(
+            self.max_connections_per_address > 0,
+            "--max-connections-per-address: got 0, at least 1"
+        );
+        anyhow::ensure!(self.max_rate != Some(BitRate(0)), "--max-rate: got 0b/s; omit it for no limit");
         self.egress.check()?;
         for folder in &self.folders {
             anyhow::ensure!(folder.is_dir(), "{}: no such folder", folder.display());
@@ -238,7 +249,16 @@ pub(crate) fn run(args: ServeArgs) -> anyhow::Result<ExitCode> {
 
 #[cfg(test)]
 mod tests {
-    use super::{Percent, parse_address_share};
+    use super::{Percent, parse_address_share, parse_listen};
+
+    #[test]
+    fn an_address_to_listen_at_has_a_port() {
+        assert_eq!(parse_listen("[::]:8554").unwrap().port(), 8554);
+        for text in ["8554", ":8554", "0.0.0.0", "localhost:8554", "::8554", ""] {
+            let error = parse_listen(text).unwrap_err();
+            assert!(error.contains(text) && error.contains("0.0.0.0:8554"), "{error}");
+        }
+    }
 
     #[test]
     fn the_share_of_an_address_is_a_whole_percentage() {

@@ -11,6 +11,7 @@ use anyhow::Context;
 use millrace_core::limits::{EXTENT_BYTES, MAX_CONNS_PER_ENGINE, MAX_STREAMS_PER_ENGINE, session_table_size};
 use millrace_core::pool::ExtentArena;
 use millrace_core::seam::Doorbell;
+use millrace_core::text::excerpt;
 use millrace_core::units::ByteLen;
 use millrace_offload::bell::EventBell;
 use millrace_offload::best::{BestTx, LoopSide, Tally, exchange};
@@ -22,6 +23,7 @@ use millrace_offload::xdp::XdpTx;
 use millrace_offload::{GsoMode, KernelTx, KernelTxConfig, UdpPair, bind_pair};
 use millrace_store::cache::{Cache, CacheConfig, CacheHandle, CacheStats, ReadBackend};
 use millrace_store::disk::ReadFaults;
+use tracing_subscriber::EnvFilter;
 
 use super::inject::Injector;
 use super::librarian::{Librarian, Refreshed, Said};
@@ -120,9 +122,19 @@ fn tell_of_damage(cache: &Cache, titles: &OpenTitles) {
 
 /// Log lines go to standard error, so that what is printed to be pasted stays clean.
 fn start_log() {
-    let filter =
-        tracing_subscriber::EnvFilter::try_from_env("MILLRACE_LOG").unwrap_or_else(|_| "info".into());
+    let wanted = std::env::var("MILLRACE_LOG").unwrap_or_default();
+    let level = if wanted.is_empty() { "info" } else { &wanted };
+    let (filter, error) = match EnvFilter::try_new(level) {
+        Ok(filter) => (filter, None),
+        Err(error) => ("info".into(), Some(error)),
+    };
     crate::cmds::terminal::start_log(filter);
+    if let Some(error) = error {
+        tracing::warn!(
+            "MILLRACE_LOG: got \"{}\": {error}; write error, warn, info or debug",
+            excerpt(&wanted, 80)
+        );
+    }
 }
 
 /// Each viewer by TCP is two descriptors, each open title a few for each member; the soft limit of a login shell is 1024.
