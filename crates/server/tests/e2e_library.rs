@@ -8,7 +8,7 @@ use std::fs;
 use std::os::unix::fs::PermissionsExt;
 
 use real_disks::{Tmpfs, missing};
-use support::{fails, film, ok};
+use support::{fails, film, ok, run};
 
 #[test]
 fn add_list_inspect_check_and_remove() {
@@ -208,6 +208,30 @@ fn a_command_line_that_is_wrong_says_what_is_right() {
     assert!(fails(&["serve", "--cache", "512"]).contains("MiB"));
     assert!(fails(&["ls", "--store", "/nonexistent/store"]).contains("/nonexistent/store"));
     assert!(fails(&["bench", "nothing"]).contains("ingest"));
+    // Settings that only the command itself can judge have the exit code of a line that cannot be read.
+    let dir = tempfile::tempdir().unwrap();
+    let (store, a, b) = (dir.path().join("store"), dir.path().join("a"), dir.path().join("b"));
+    let [store, a, b] = [&store, &a, &b].map(|path| path.to_str().unwrap());
+    for (line, words) in [
+        (&["serve", "--listen", "8554", "--store", store][..], "0.0.0.0:8554"),
+        (&["serve", "--cpu", "0,1", "--store", store], "got 2 cores for 1 engine; give one core"),
+        (&["serve", "--max-connections-per-address", "0", "--store", store], "at least 1"),
+        (&["serve", "--max-rate", "0b/s", "--store", store], "omit it for no limit"),
+        (&["serve", "/nonexistent/films", "--store", store], "no such folder"),
+        (&["play", "http://127.0.0.1/film"], "the scheme is not rtsp"),
+        (&["play", "rtsp://127.0.0.1:1/film", "--start", "9s", "--end", "5s"], "later than the start"),
+        (&["bench", "nothing"], "there are: ingest"),
+        (&["bench", "ingest", "--peers", "vlc"], "its own options are: none"),
+        (&["volume", "create", a, b, "--parity", "2"], "parity 2 with 2 members"),
+        (&["fsck", "--member", a, "--member", a], "is named twice"),
+        (&["scrub", "--member", a, "--member", a], "is named twice"),
+    ] {
+        let output = run(line);
+        let said = String::from_utf8_lossy(&output.stderr);
+        assert_eq!(output.status.code(), Some(2), "{line:?}: {said}");
+        assert!(said.contains(words), "{line:?}: {said}");
+    }
+    assert_eq!(std::fs::read_dir(dir.path()).unwrap().count(), 0, "nothing was made");
     for command in ["serve", "add", "ls", "rm", "inspect", "fsck", "play", "bench"] {
         let help = ok(&[command, "--help"]);
         assert!(help.contains("Example"), "{command} --help has no example: {help}");

@@ -22,7 +22,7 @@ const EXIT_INTERRUPTED: u8 = 130;
                         millrace bench tx --report /tmp/tx\n\n\
                         Use a release build, on a quiet machine. Benchmarks that make network namespaces need root; \
                         `list` says which.\n\nExit codes: 0 all went well; 1 an error, or with --check a target that \
-                        is missed; 3 with --check when a target could not be measured or was too noisy to judge; \
+                        is missed; 2 the command line is invalid; 3 with --check when a target could not be measured or was too noisy to judge; \
                         130 when interrupted.")]
 pub(super) struct BenchArgs {
     /// Name of the benchmark, or `list`
@@ -203,7 +203,9 @@ pub(super) fn run(args: &BenchArgs) -> anyhow::Result<ExitCode> {
         print!("{text}");
         return Ok(ExitCode::SUCCESS);
     }
-    let bench = find(args)?;
+    let bench = find(args).map_err(super::usage)?;
+    let missing = bench.missing();
+    anyhow::ensure!(missing.is_empty(), "bench {}: needs {}", bench.name, missing.join(", and "));
     if cfg!(debug_assertions) && !args.tiny {
         eprintln!("millrace: this is a debug build; figures for people come from: cargo build --release");
     }
@@ -246,7 +248,7 @@ fn code_of(verdict: Verdict) -> u8 {
     }
 }
 
-/// The benchmark of that name, if this machine can run it and it understands the options.
+/// The benchmark of that name, if it understands the options.
 fn find(args: &BenchArgs) -> anyhow::Result<&'static Bench> {
     let bench = benches::find(&args.name).ok_or_else(|| {
         let names: Vec<&str> = benches::ALL.iter().map(|b| b.name).collect();
@@ -261,8 +263,6 @@ fn find(args: &BenchArgs) -> anyhow::Result<&'static Bench> {
         unknown.map_or("", |u| u.0),
         options_of(bench)
     );
-    let missing = bench.missing();
-    anyhow::ensure!(missing.is_empty(), "bench {}: needs {}", bench.name, missing.join(", and "));
     Ok(bench)
 }
 

@@ -33,7 +33,7 @@ pub(super) fn run(args: &FsckArgs) -> anyhow::Result<ExitCode> {
         bar.set_draw_target(indicatif::ProgressDrawTarget::hidden());
     }
     let tell = &mut |progress: &CheckProgress| show(&bar, progress);
-    let result = match &args.store.members[..] {
+    let result = match args.store.members()? {
         [] => check_store(&dir, depth, tell),
         members => check_members(members, depth, tell),
     };

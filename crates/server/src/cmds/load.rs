@@ -244,25 +244,12 @@ fn targets(given: &[String]) -> anyhow::Result<Vec<String>> {
 
 /// Loads; the report goes to standard output.
 pub(super) fn run(args: &LoadArgs) -> anyhow::Result<ExitCode> {
-    let usage = |error: anyhow::Error| {
-        super::complain(&error);
-        Ok(ExitCode::from(2))
-    };
-    let mut options = match args.options() {
-        Ok(options) => options,
-        Err(error) => return usage(error),
-    };
-    let files = match ReportFiles::open(&args.output) {
-        Ok(files) => files,
-        Err(error) => return usage(error),
-    };
+    let mut options = args.options().map_err(super::usage)?;
+    let files = ReportFiles::open(&args.output).map_err(super::usage)?;
     let host = args.receiver.link.as_ref().map(LinkHost::new).transpose()?;
     if let Some(host) = &host {
-        let targets = options.targets.iter().map(|target| host.target_inside(target)).collect();
-        options.targets = match targets {
-            Ok(targets) => targets,
-            Err(error) => return usage(error),
-        };
+        let targets: Result<_, _> = options.targets.iter().map(|target| host.target_inside(target)).collect();
+        options.targets = targets.map_err(super::usage)?;
         if !args.output.quiet {
             let (namespace, url) = (host.namespace_path(), &options.targets[0]);
             eprintln!(
@@ -282,11 +269,7 @@ pub(super) fn run(args: &LoadArgs) -> anyhow::Result<ExitCode> {
         None => load_with(&options, &cancel, &mut line),
     };
     line.bar.finish_and_clear();
-    let report = match result {
-        Ok(report) => report,
-        Err(error) if is_usage(&error) => return usage(error.into()),
-        Err(error) => return Err(error.into()),
-    };
+    let report = result.map_err(super::of_client)?;
     files.write(&report)?;
     print_report(&report, host.as_ref(), args.output.json)?;
     let broken = broken_limits(&args.output, &report);
@@ -309,18 +292,6 @@ fn print_report(report: &LoadReport, host: Option<&LinkHost>, is_json: bool) -> 
 
 fn load_with(options: &LoadOptions, cancel: &AtomicBool, line: &mut Line) -> Result<LoadReport, ClientError> {
     load(options, cancel, &mut |progress| line.show(progress))
-}
-
-/// Whether another command line would have helped.
-fn is_usage(error: &ClientError) -> bool {
-    matches!(
-        error,
-        ClientError::Option { .. }
-            | ClientError::Url { .. }
-            | ClientError::Target { .. }
-            | ClientError::Script { .. }
-            | ClientError::Behaviour { .. }
-    )
 }
 
 /// The progress line.

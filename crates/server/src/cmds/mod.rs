@@ -7,6 +7,7 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 
 use clap::{Args, Parser, Subcommand};
+use millrace_client::ClientError;
 use millrace_store::StoreError;
 use millrace_store::blocking::Timeout;
 use millrace_store::volume::{VOLUME_FILE, Volume};
@@ -99,11 +100,12 @@ impl StoreArgs {
     fn members(&self) -> anyhow::Result<&[PathBuf]> {
         let mut seen = HashSet::new();
         for dir in &self.members {
-            anyhow::ensure!(
-                seen.insert(std::path::absolute(dir).unwrap_or_else(|_| dir.clone())),
-                "--member {}: is named twice; name each member of the volume once",
-                dir.display()
-            );
+            if !seen.insert(std::path::absolute(dir).unwrap_or_else(|_| dir.clone())) {
+                let dir = dir.display();
+                return Err(usage(anyhow::anyhow!(
+                    "--member {dir}: is named twice; name each member of the volume once"
+                )));
+            }
         }
         Ok(&self.members)
     }
@@ -175,9 +177,9 @@ impl NewStoreArgs {
         let volume = by_all(members)?;
         let tolerance = usize::from(volume.members().geometry().tolerance());
         match self.parity {
-            Some(parity) if parity != tolerance => anyhow::bail!(
+            Some(parity) if parity != tolerance => Err(usage(anyhow::anyhow!(
                 "--parity {parity}: this volume was created with {tolerance}; omit --parity, which is for new volumes only"
-            ),
+            ))),
             _ => Ok(volume),
         }
     }
@@ -221,8 +223,35 @@ pub fn main() -> ExitCode {
         Err(error) if is_broken_pipe(&error) => ExitCode::SUCCESS,
         Err(error) => {
             complain(&error);
-            ExitCode::FAILURE
+            ExitCode::from(code_of(&error))
         }
+    }
+}
+
+/// A command line that another should take the place of: its exit code is that of one that cannot be read.
+#[derive(Debug, thiserror::Error)]
+#[error(transparent)]
+struct Usage(anyhow::Error);
+
+/// Marks an error as the command line's.
+fn usage(error: anyhow::Error) -> anyhow::Error {
+    Usage(error).into()
+}
+
+/// The exit code that goes with an error.
+fn code_of(error: &anyhow::Error) -> u8 {
+    if error.is::<Usage>() { 2 } else { 1 }
+}
+
+/// The same error, marked if another command line would have helped.
+fn of_client(error: ClientError) -> anyhow::Error {
+    match error {
+        ClientError::Option { .. }
+        | ClientError::Url { .. }
+        | ClientError::Target { .. }
+        | ClientError::Script { .. }
+        | ClientError::Behaviour { .. } => usage(error.into()),
+        _ => error.into(),
     }
 }
 

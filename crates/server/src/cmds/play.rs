@@ -95,7 +95,7 @@ pub(super) fn run(args: &PlayArgs) -> anyhow::Result<ExitCode> {
     }
     let result = play(&options, &cancel, &mut |progress| show(&line, progress));
     line.finish_and_clear();
-    let report = result?;
+    let report = result.map_err(super::of_client)?;
     match (args.stats, &options.output) {
         (Stats::None, _) => {}
         (Stats::Json, Output::Stdout) => eprintln!("{}", super::terminal::printable_json(&report.to_json())),

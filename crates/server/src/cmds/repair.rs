@@ -145,11 +145,11 @@ fn show(bar: &ProgressBar, progress: &Progress) {
     bar.set_message(format!("{} ({title} of {})", name(&progress.title), progress.titles_total));
 }
 
-/// What went wrong is said, and has an exit code of its own.
+/// What went wrong is said, and has an exit code of its own, unless it is the command line.
 pub(super) fn or_failed(result: anyhow::Result<ExitCode>) -> ExitCode {
     result.unwrap_or_else(|error| {
         super::complain(&error);
-        ExitCode::from(FAILED)
+        ExitCode::from(if error.is::<super::Usage>() { super::code_of(&error) } else { FAILED })
     })
 }
 

@@ -128,7 +128,7 @@ pub(super) fn run(args: &VolumeArgs) -> anyhow::Result<ExitCode> {
 /// The stripes that suit this many members.
 pub(super) fn geometry(members: usize, parity: Option<usize>, fec: usize) -> anyhow::Result<Geometry> {
     Geometry::choose(members, parity.unwrap_or(usize::from(members > 1)), fec)
-        .map_err(|what| anyhow!("volume: {what}"))
+        .map_err(|what| super::usage(anyhow!("volume: {what}")))
 }
 
 /// The same, with what the user wants otherwise.
@@ -167,7 +167,7 @@ fn wanted(args: &CreateArgs) -> anyhow::Result<Geometry> {
 }
 
 fn create(args: &CreateArgs) -> anyhow::Result<ExitCode> {
-    let geometry = wanted(args)?;
+    let geometry = wanted(args).map_err(super::usage)?;
     let volume = Volume::create(&args.dirs, geometry)?;
     let mut out = super::terminal::stdout();
     writeln!(out, "created a volume of {}", summary(&geometry))?;
@@ -211,9 +211,9 @@ fn slot_of(members: &Members, text: &str) -> anyhow::Result<usize> {
     let dir = whole(Path::new(text));
     let slot = members.report().into_iter().find(|slot| whole(&slot.dir) == dir);
     slot.map(|slot| slot.index).ok_or_else(|| {
-        anyhow!(
+        super::usage(anyhow!(
             "--old: got \"{text}\"; give a member's index or directory, as millrace volume status shows them"
-        )
+        ))
     })
 }
 

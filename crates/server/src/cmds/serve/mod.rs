@@ -243,7 +243,7 @@ impl ServeArgs {
 
 /// Serves until a signal comes.
 pub(crate) fn run(args: ServeArgs) -> anyhow::Result<ExitCode> {
-    args.check()?;
+    args.check().map_err(super::usage)?;
     run::run(&args)
 }
 
