@@ -204,13 +204,23 @@ fn a_file_that_takes_no_direct_reads_is_read_through_the_page_cache() {
 
 #[test]
 fn an_error_of_the_disk_is_passed_on_and_reported() {
-    let mut world = World::new(&[Fate::Fails(Role::Meta, libc::EIO), Fate::Good]);
+    let mut world = World::new(&[Fate::Fails(DATA, libc::EIO), Fate::Good]);
     assert_eq!(world.fetch().lease.err(), Some(ReadFailure::Io(libc::EIO)));
     let trouble = world.manager.counters.take_trouble(Instant(7)).unwrap();
     assert_eq!((trouble.extent, trouble.failure), (0, ReadFailure::Io(libc::EIO)));
     let lease = world.fetch().lease.unwrap();
     world.sample.check(&lease, 0);
     assert_eq!(world.manager.counters.snapshot().read_errors, 1);
+}
+
+/// Nothing else proves these packets, so their records are read once more.
+#[test]
+fn an_error_where_the_records_are_ends_nothing() {
+    let mut world = World::new(&[Fate::Fails(Role::Meta, libc::EIO), Fate::Good]);
+    let lease = world.fetch().lease.unwrap();
+    world.sample.check(&lease, 0);
+    let stats = world.manager.counters.snapshot();
+    assert_eq!((stats.read_errors, stats.checksum_errors, stats.damaged), (0, 0, 0));
 }
 
 /// Whoever brings work while the manager is awake does not ring: the manager itself looks once more before it sleeps.
