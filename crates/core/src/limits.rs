@@ -268,6 +268,14 @@ pub const DEFAULT_MAX_DAMAGED_PERMILLE: u32 = 100;
 pub const DAMAGED_KEPT_NS: u64 = 5_000_000_000;
 /// Titles whose damage was said and is remembered; after that it may be said once more.
 pub const MAX_DAMAGE_SAID: usize = 4096;
+/// Titles that a store lists as damaged for the next scrub. A disk that damages more is scrubbed as a whole, and then replaced.
+pub const MAX_DAMAGED_TITLES: usize = 1024;
+/// What is read of that list, with the titles' names: whatever else was written there.
+pub const MAX_DAMAGED_LIST_BYTES: u64 = 256 * 1024;
+/// Damaged titles that were not taken from the cache yet: it is asked twenty times a second, and finds them again.
+pub const MAX_DAMAGE_UNTOLD: usize = 64;
+/// A title that was damaged is listed again after this time if it still is: a scrub may have taken it from the list.
+pub const DAMAGE_RELIST_NS: u64 = 600_000_000_000;
 /// FEC header of SMPTE ST 2022-1, between the RTP header and the parity.
 pub const FEC_HEADER_BYTES: usize = 16;
 /// Patterns of loss whose decoding is kept ready for one code: all of 8 + 4 with up to three symbols missing, and what the
@@ -284,6 +292,7 @@ pub const MAX_FEC_WINDOW_PACKETS: usize = 4096;
 
 const _: () = {
     assert!(SLOW_READ_NS * 4 <= PREFETCH_NS);
+    assert!((MAX_DAMAGED_TITLES * (MAX_TITLE_NAME_BYTES + 40)) as u64 <= MAX_DAMAGED_LIST_BYTES);
     assert!(MAX_DATA_UNITS + MAX_PARITY_UNITS <= 128);
     assert!(MAX_MEMBERS * MEMBER_READ_BYTES <= MAX_RUN_EXTENTS * EXTENT_BYTES);
     assert!(MAX_RUN_EXTENTS * 2 <= MAX_READS_IN_FLIGHT);

@@ -10,7 +10,7 @@ use std::ops::Range;
 use std::os::unix::fs::FileExt;
 use std::path::PathBuf;
 use std::process::{Output, Stdio};
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 use support::{Server, add, film, millrace, run, volume};
 use viewers::Load;
@@ -94,11 +94,19 @@ fn two_damaged_disks_of_which_one_may_be_lost_cut_nobody() {
     site.flip(2, 0..60);
     assert_all_are(&site.scrub(&["--check"]), "repairable");
     site.assert_players_see_every_byte(PLAYERS);
+    // It is listed for the next scrub, on each disk.
+    let lists: Vec<_> = site.members.iter().map(|member| member.join("damaged.txt")).collect();
+    let end = Instant::now() + Duration::from_secs(20);
+    while !lists.iter().all(|list| list.exists()) {
+        assert!(Instant::now() < end, "not listed: {:?}", site.server.log);
+        std::thread::sleep(Duration::from_millis(20));
+    }
     // And nobody is cut off while it is repaired.
     let load = Load::start(&site.server, &["film"], (20, 12), Restless, &[]);
     let steady = Load::start(&site.server, &["film"], (6, 24), Steady, &[]);
     (0..26).for_each(|_| drop(site.server.wait_for("plays", Duration::from_secs(60))));
     assert_all_are(&site.scrub(&[]), "repaired");
+    assert!(lists.iter().all(|list| !list.exists()), "it is whole");
     load.assert_nothing_missing();
     steady.assert_all_of(viewers::packets_of(&site.source));
     for (member, before) in [1, 2].into_iter().zip(before) {

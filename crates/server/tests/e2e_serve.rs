@@ -334,8 +334,25 @@ fn a_flipped_bit_in_the_records_costs_nothing() {
         assert!(said.iter().all(|line| line.contains("scrub")), "{said:?}");
         assert_eq!(said.is_empty(), *name == "crcs", "{said:?}");
     }
-    assert!(server.interrupt());
     assert!(!support::run(&["fsck", "--full", "--store", store]).status.success());
+    // All are listed for a scrub. It repairs what follows from the media, and says that the rest is lost.
+    let end = Instant::now() + Duration::from_secs(20);
+    while listed_as_damaged(store).len() < titles.len() {
+        assert!(Instant::now() < end, "{:?}", listed_as_damaged(store));
+        std::thread::sleep(Duration::from_millis(50));
+    }
+    assert!(server.interrupt());
+    assert!(ok(&["ls", "--store", store]).contains("sums is damaged: run millrace scrub"));
+    let scrub = support::run(&["scrub", "--quiet", "--store", store]);
+    assert_eq!(scrub.status.code(), Some(4), "{scrub:?}");
+    assert_eq!(listed_as_damaged(store), ["meta"]);
+}
+
+/// Titles that `ls` marks as damaged.
+fn listed_as_damaged(store: &str) -> Vec<String> {
+    let list: serde_json::Value = serde_json::from_str(&ok(&["ls", "--json", "--store", store])).unwrap();
+    let damaged = list.as_array().unwrap().iter().filter(|title| title["damaged"] == true);
+    damaged.map(|title| title["name"].as_str().unwrap().to_owned()).collect()
 }
 
 /// One bit in the middle of one title is wrong; a viewer plays it, another one plays another title.

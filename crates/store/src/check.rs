@@ -30,7 +30,9 @@ use crate::volume::dirs::{Dirs, id_of_name};
 use crate::volume::lock::StoreLock;
 use crate::volume::manifest_io::read_manifest;
 use crate::volume::recover::{TmpEntry, look_at_tmp};
-use crate::volume::{CATALOGUE_FILE, TITLES_DIR, TMP_DIR, VOLUME_FILE, look_at_catalogue, read_superblock};
+use crate::volume::{
+    CATALOGUE_FILE, DAMAGED_FILE, TITLES_DIR, TMP_DIR, VOLUME_FILE, look_at_catalogue, read_superblock,
+};
 
 /// How bad a finding is.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
@@ -378,7 +380,7 @@ fn store_holds_only_its_files(dirs: &Dirs, report: &mut Report<'_>) -> Result<()
         if catalogue.is_some_and(|rest| rest.starts_with(".damaged")) {
             let remedy = "delete it after inspection; the catalogue was rebuilt";
             report.warning(promise, &path, "a damaged catalogue was set aside", remedy);
-        } else if !matches!(&*name, VOLUME_FILE | MEMBERS_FILE | TMP_DIR | TITLES_DIR)
+        } else if !matches!(&*name, VOLUME_FILE | MEMBERS_FILE | DAMAGED_FILE | TMP_DIR | TITLES_DIR)
             && !matches!(catalogue, Some("" | "-wal" | "-shm"))
         {
             report.warning(promise, &path, "is not part of a store", "move it elsewhere");

@@ -6,6 +6,7 @@ mod repair_support;
 use std::fs;
 
 use common::Film;
+use millrace_store::check::{Depth, check_store};
 use millrace_store::disk::{ReadFault, ReadFaults};
 use millrace_store::repair::{Fate, Progress, Verdict};
 use millrace_store::scrub::{ScrubOptions, scrub};
@@ -156,4 +157,51 @@ fn who_has_the_volume_open_learns_that_files_were_repaired() {
     assert_eq!(run_scrub(&volume, true, &ReadFaults::default()).count(Fate::Repaired), 1);
     assert!(server.members().refresh());
     assert_ne!(server.members().epoch(1), epoch);
+}
+
+/// In the order of the titles' ids, but that those in which serving found damage come first; and they are listed until they are whole.
+#[test]
+fn listed_titles_come_first_and_leave_the_list_when_they_are_whole() {
+    let (world, volume) = Members::new(3, 1);
+    let mut titles: Vec<_> = (1..6).map(|n| Film::new(700, n).add(&volume, &format!("film{n}"))).collect();
+    titles.sort_by_key(|title| title.id);
+    let file = |member: usize, title: usize, name: &str| {
+        world.dirs[member].join(format!("titles/{}/{name}", titles[title].id))
+    };
+    for title in [1, 3, 4] {
+        volume.note_damaged(titles[title].id);
+    }
+    flip(&file(0, 3, "data.mru"), 100);
+    // Beyond repair.
+    (0..2).for_each(|member| fs::write(file(member, 4, "data.mru"), b"").unwrap());
+    let scrubbed = |repairs: bool| {
+        let mut names = Vec::new();
+        let tell = &mut |progress: &Progress| names.push(progress.title.clone());
+        let options = ScrubOptions { rate_bytes_per_s: 0, mend: repairs };
+        scrub(&volume, &options, Counted::new(u64::MAX).setting(tell, &ReadFaults::default())).unwrap();
+        names.dedup();
+        names
+    };
+    let names = |order: &[usize]| order.iter().map(|&at| titles[at].name.clone()).collect::<Vec<_>>();
+    let listed = || volume.damaged_titles();
+    let order = names(&[1, 3, 4, 0, 2]);
+    assert_eq!(scrubbed(false).iter().filter(|name| !name.is_empty()).cloned().collect::<Vec<_>>(), order);
+    assert_eq!(listed(), [1, 3, 4].map(|at| titles[at].id), "a look changes nothing");
+    world.pull(2);
+    volume.members().refresh();
+    scrubbed(true);
+    assert_eq!(
+        listed(),
+        [1, 3, 4].map(|at| titles[at].id),
+        "what is damaged may be on the member that is missing"
+    );
+    world.put_back(2);
+    volume.members().refresh();
+    scrubbed(true);
+    assert_eq!(listed(), [titles[4].id]);
+    let findings = check_store(&world.dirs[1], Depth::Quick, &mut |_| ()).unwrap();
+    assert!(findings.iter().all(|finding| finding.promise != "store_holds_only_its_files"), "{findings:?}");
+    volume.remove(titles[4].id).unwrap();
+    assert!(listed().is_empty());
+    assert!(world.dirs.iter().all(|dir| !dir.join("damaged.txt").exists()));
 }

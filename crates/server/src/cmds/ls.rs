@@ -47,6 +47,8 @@ struct JsonTitle<'a> {
     /// And which members are missing.
     #[serde(skip_serializing_if = "Vec::is_empty")]
     missing: Vec<MissingMember>,
+    /// Whether serving found damage in it, and no scrub has found it whole or repaired it since.
+    damaged: bool,
 }
 
 #[derive(Serialize)]
@@ -83,14 +85,16 @@ pub(super) fn run(args: &LsArgs) -> anyhow::Result<ExitCode> {
     let volume = args.store.open_any()?;
     let members = volume.members();
     let lost = |title: &ListedTitle| title.lost(|slot| members.is_usable(slot));
-    let titles = volume.listing()?.titles;
+    let (titles, damaged) = (volume.listing()?.titles, volume.damaged_titles());
+    let is_damaged = |title: &ListedTitle| damaged.contains(&title.info.id);
     if args.json {
         let rows = titles.iter().map(|title| {
             let lost = lost(title);
             let reason = lost.as_ref().map(ToString::to_string);
             let member = |&member: &usize| MissingMember { member, dir: members.dir(member) };
             let missing = lost.iter().flat_map(|lost| &lost.slots).map(member).collect();
-            JsonTitle { info: &title.info, playable: lost.is_none(), reason, missing }
+            let (playable, damaged) = (lost.is_none(), is_damaged(title));
+            JsonTitle { info: &title.info, playable, reason, missing, damaged }
         });
         super::print_json(&rows.collect::<Vec<_>>())?;
         return Ok(ExitCode::SUCCESS);
@@ -128,6 +132,9 @@ pub(super) fn run(args: &LsArgs) -> anyhow::Result<ExitCode> {
         let dirs = lost.slots.iter().map(|&slot| members.dir(slot).display().to_string());
         let dirs = dirs.collect::<Vec<_>>().join(", ");
         writeln!(out, "{} cannot be played: {lost}; bring back {dirs}", name(&title.info.name))?;
+    }
+    for title in titles.iter().filter(|title| is_damaged(title)) {
+        writeln!(out, "{} is damaged: run millrace scrub", name(&title.info.name))?;
     }
     Ok(ExitCode::SUCCESS)
 }

@@ -12,8 +12,8 @@ use super::repair::{WorkArgs, or_failed, print_found, print_report, with_bar};
 /// Verify every byte on every member, and repair silent corruption
 ///
 /// Each file is compared with the hash in its manifest, each packet of media and parity with its checksum, and the parity with
-/// the media. Damaged files are rebuilt from the remaining data and replaced. Run it every few weeks while all disks are
-/// present: rebuilding a disk that fails later needs all data on the others.
+/// the media. Damaged files are rebuilt from the remaining data and replaced. Titles in which a server found damage come first. Run
+/// it every few weeks while all disks are present: rebuilding a disk that fails later needs all data on the others.
 #[derive(Args)]
 #[command(
     after_help = "Examples:\n  millrace scrub --store /disk1/store\n  millrace scrub --store /disk1/store --check --json\n\n\

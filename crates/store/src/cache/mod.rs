@@ -60,7 +60,7 @@ use std::sync::mpsc::{Sender, channel, sync_channel};
 use std::sync::{Arc, Mutex, PoisonError};
 use std::thread::JoinHandle;
 
-use millrace_core::ids::TitleRef;
+use millrace_core::ids::{TitleId, TitleRef};
 use millrace_core::limits::{
     DEFAULT_MAX_DAMAGED_PERMILLE, MAX_OPEN_TITLES, MAX_READS_IN_FLIGHT, MEMBER_READ_BYTES, PREFETCH_NS,
 };
@@ -297,6 +297,12 @@ impl Cache {
             }
         }
         reports
+    }
+
+    /// A title in which reads have found damage, of packets, records or CRCs, whether it was made up for or not: for the list of
+    /// titles to scrub. It may come again.
+    pub fn damaged_title(&self) -> Option<TitleId> {
+        self.counters.take_damaged_title()
     }
 
     /// Damage of a title that was found for the first time, if it has not been taken yet: for the log.

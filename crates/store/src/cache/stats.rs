@@ -7,7 +7,7 @@ use std::sync::Mutex;
 use std::sync::atomic::{AtomicU64, Ordering};
 
 use millrace_core::ids::{TitleId, TitleRef};
-use millrace_core::limits::MAX_MEMBERS;
+use millrace_core::limits::{MAX_DAMAGE_UNTOLD, MAX_MEMBERS};
 use millrace_core::time::Instant;
 
 use super::handle::ReadFailure;
@@ -34,6 +34,7 @@ macro_rules! counters {
             pub(super) of_members: [MemberCounters; MAX_MEMBERS],
             trouble: Mutex<Troubles>,
             damage: Mutex<VecDeque<Damage>>,
+            damaged_titles: Mutex<VecDeque<TitleId>>,
         }
 
         impl Counters {
@@ -362,6 +363,19 @@ impl Counters {
         if kept.len() < MAX_DAMAGE_KEPT {
             kept.push_back(damage);
         }
+    }
+
+    /// Notes a title in which damage was found, whether it was made up for or not.
+    pub(super) fn note_damaged_title(&self, id: TitleId) {
+        let mut untold = self.damaged_titles.lock().unwrap_or_else(|poisoned| poisoned.into_inner());
+        if untold.len() < MAX_DAMAGE_UNTOLD && !untold.contains(&id) {
+            untold.push_back(id);
+        }
+    }
+
+    /// The first such title that was not taken yet.
+    pub(super) fn take_damaged_title(&self) -> Option<TitleId> {
+        self.damaged_titles.lock().unwrap_or_else(|poisoned| poisoned.into_inner()).pop_front()
     }
 
     /// The first damage that was not taken yet.

@@ -6,9 +6,11 @@
 
 mod title;
 
+use millrace_core::ids::TitleId;
+
 use crate::repair::run::{begin, each, end, next, titles};
 use crate::repair::work::Work;
-use crate::repair::{RepairError, Report, Setting};
+use crate::repair::{Fate, RepairError, Report, Setting};
 use crate::volume::Volume;
 
 /// How a scrub is done.
@@ -20,15 +22,20 @@ pub struct ScrubOptions {
     pub mend: bool,
 }
 
-/// Reads every byte of every active member, and repairs what is wrong if that is wanted. A server may work with the volume
-/// meanwhile.
+/// Reads every byte of every active member, and repairs what is wrong if that is wanted: first of the titles in which serving found damage.
+/// Those that are whole then are no longer listed as damaged. A server may work with the volume meanwhile.
 ///
 /// # Errors
 /// If a disk refuses to write, or the user wants to stop. What was repaired until then stays repaired.
 pub fn scrub(volume: &Volume, options: &ScrubOptions, setting: Setting<'_>) -> Result<Report, RepairError> {
     let mut work = Work::new(setting, options.rate_bytes_per_s);
     volume.members().refresh();
-    let mut titles = titles(volume, &mut work)?;
+    let (damaged, mut titles) = (volume.damaged_titles(), titles(volume, &mut work)?);
+    titles.sort_by_key(|set| !damaged.contains(&set.id()));
+    let removed = |id: &TitleId| {
+        titles.iter().all(|set| set.id() != *id) && work.report.found.iter().all(|found| found.title != *id)
+    };
+    let removed: Vec<_> = damaged.iter().copied().filter(removed).collect();
     for set in &mut titles {
         // A repair looks after the others.
         set.homes.iter_mut().for_each(|home| drop(home.take_if(|home| !home.active)));
@@ -37,9 +44,20 @@ pub fn scrub(volume: &Volume, options: &ScrubOptions, setting: Setting<'_>) -> R
     for set in &titles {
         work.check()?;
         let start = work.progress.bytes_done;
+        let known = work.report.found.len();
         each(volume, set, &mut work, |set, work| title::scrub(set, options.mend, work))?;
+        let is_whole = set.homes.iter().all(Option::is_some)
+            && work.given_up().is_empty()
+            && work.report.found[known..].iter().all(|found| found.fate == Fate::Repaired);
+        if options.mend && is_whole && damaged.contains(&set.id()) {
+            volume.forget_damaged(&[set.id()]);
+        }
         work.progress.bytes_done = start + set.stripes.media_bytes();
         next(&mut work);
     }
-    Ok(end(volume, work))
+    let report = end(volume, work);
+    if options.mend && report.absent.is_empty() && !removed.is_empty() {
+        volume.forget_damaged(&removed);
+    }
+    Ok(report)
 }

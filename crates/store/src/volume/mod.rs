@@ -18,12 +18,14 @@
 //! | `resize` | adds packet sizes and range sums to a title |
 //! | `catalogue` | finds titles by name, id, source |
 //! | `listing` | where titles lie, and what of that is lost |
+//! | `damaged` | titles in which serving found damage: a list for the next scrub |
 //! | `recover` | sweeps `tmp`, finishes what was begun on some of the members |
 //! | `members_io` | the list of members on the disks |
 //! | `lock`, `workspace`, `dirs`, `name`, `manifest_io` | what these share |
 
 mod catalogue;
 mod create;
+mod damaged;
 mod data;
 pub(crate) mod dirs;
 mod listing;
@@ -61,6 +63,7 @@ pub(crate) use catalogue::look_at_catalogue;
 pub(crate) use open::{open_crcs, open_index, open_meta, open_parity_meta, open_sums};
 
 pub use catalogue::UnreadableTitle;
+pub use damaged::DAMAGED_FILE;
 pub use dirs::{CATALOGUE_FILE, LOCK_FILE, TITLES_DIR, TMP_DIR, VOLUME_FILE};
 pub use listing::{ListedAt, ListedTitle, Listing, LostMembers, PlacedOn};
 pub use media::MediaReader;
@@ -486,6 +489,7 @@ impl Volume {
         usable.iter().try_for_each(|dirs| remove_tree(disk, &dirs.removed(id)))?;
         // On a disk that was full there may be space for the catalogue now; if not, it is brought up to date at the next open.
         let _ = self.inner.with_catalogue(Catalogue::return_to_disk);
+        self.forget_damaged(&[id]);
         Ok(())
     }
 

@@ -1,33 +1,47 @@
-//! Looks which members of the volume are there and how they answer, and says in the log what has changed.
+//! Looks which members of the volume are there and how they answer, and says in the log what has changed. Lists damaged titles for the
+//! next scrub.
 
+use std::collections::HashMap;
 use std::sync::Arc;
 use std::sync::mpsc::{RecvTimeoutError, Sender, channel};
 use std::thread::JoinHandle;
 use std::time::Duration;
 
 use anyhow::Context;
+use millrace_core::ids::TitleId;
+use millrace_core::limits::{DAMAGE_RELIST_NS, MAX_DAMAGED_TITLES};
+use millrace_core::seam::Clock;
+use millrace_core::time::Instant;
+use millrace_offload::clock::MonotonicClock;
 use millrace_store::cache::{Cache, MemberHealth, MemberReport};
-use millrace_store::members::{MemberState, Members, SlotReport};
+use millrace_store::members::{MemberState, SlotReport};
+use millrace_store::volume::Volume;
 
 /// How often it looks: a member that is back is used again within this time.
 const LOOK_EVERY: Duration = Duration::from_secs(1);
 
 /// The thread that looks. A thread of its own: a disk that hangs may hold it for as long as it likes.
 pub(super) struct MembersWatch {
-    stop: Sender<()>,
+    /// Damaged titles; it stops when this is dropped.
+    damaged: Sender<TitleId>,
     thread: JoinHandle<()>,
 }
 
 impl MembersWatch {
     /// Starts it; what is missing from the start is said at once.
-    pub(super) fn start(members: Arc<Members>) -> anyhow::Result<Self> {
-        let (stop, stopped) = channel();
-        let mut known = members.report();
+    pub(super) fn start(volume: Arc<Volume>) -> anyhow::Result<Self> {
+        let (damaged, noted) = channel();
+        let mut known = volume.members().report();
         known.iter().filter_map(trouble).for_each(|what| tracing::warn!("{what}"));
         let look = move || {
-            while stopped.recv_timeout(LOOK_EVERY) == Err(RecvTimeoutError::Timeout) {
-                if members.refresh() {
-                    let now = members.report();
+            loop {
+                match noted.recv_timeout(LOOK_EVERY) {
+                    Ok(title) => volume.note_damaged(title),
+                    Err(RecvTimeoutError::Disconnected) => return,
+                    Err(RecvTimeoutError::Timeout) => {}
+                }
+                if volume.members().refresh() {
+                    let now = volume.members().report();
                     tell(&known, &now);
                     known = now;
                 }
@@ -35,15 +49,41 @@ impl MembersWatch {
         };
         let thread =
             std::thread::Builder::new().name("members".into()).spawn(look).context("members: thread")?;
-        Ok(Self { stop, thread })
+        Ok(Self { damaged, thread })
+    }
+
+    /// Has a title listed as damaged in the store.
+    pub(super) fn list_damaged(&self, title: TitleId) {
+        // If the thread is gone, there is one title less in the list.
+        let _ = self.damaged.send(title);
     }
 
     /// Stops it, unless a disk holds it: then it ends with the process.
     pub(super) fn stop(self) {
-        drop(self.stop);
+        drop(self.damaged);
         if self.thread.is_finished() {
             // It ends only when told, so there is nothing to hear from it.
             let _ = self.thread.join();
+        }
+    }
+}
+
+/// Damaged titles that were listed, and when.
+#[derive(Default)]
+pub(super) struct DamageWatch {
+    listed: HashMap<TitleId, Instant>,
+}
+
+impl DamageWatch {
+    /// Has listed what the cache has found damaged since it was asked last.
+    pub(super) fn look(&mut self, cache: &Cache, members: &MembersWatch) {
+        while let Some(title) = cache.damaged_title() {
+            let now = MonotonicClock.now();
+            self.listed.retain(|_, at| now.ns_since(*at) < DAMAGE_RELIST_NS);
+            if self.listed.len() < MAX_DAMAGED_TITLES && !self.listed.contains_key(&title) {
+                self.listed.insert(title, now);
+                members.list_damaged(title);
+            }
         }
     }
 }

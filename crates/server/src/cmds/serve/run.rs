@@ -27,7 +27,7 @@ use tracing_subscriber::EnvFilter;
 
 use super::inject::Injector;
 use super::librarian::{Librarian, Refreshed, Said};
-use super::members::{HealthWatch, MembersWatch};
+use super::members::{DamageWatch, HealthWatch, MembersWatch};
 use super::{FecChoice, ReadChoice, ServeArgs, bind, invite};
 use crate::cmds::egress::{Devices, Egress, Ports, figures_file};
 use crate::control::{Control, ControlConfig, ControlHandle, EnginePort, Sockets, UdpSockets};
@@ -53,7 +53,7 @@ pub(super) fn run(args: &ServeArgs) -> anyhow::Result<ExitCode> {
     for what in &first.unreadable {
         tracing::warn!("left out: {what}; run: millrace fsck");
     }
-    let members = MembersWatch::start(Arc::clone(volume.members()))?;
+    let members = MembersWatch::start(Arc::clone(&volume))?;
     let address = listener.local_addr()?;
     let bells = (0..args.engines).map(|_| EventBell::new().map(Arc::new)).collect::<Result<Vec<_>, _>>()?;
     let udp = bind_udp(args, address)?;
@@ -93,12 +93,13 @@ pub(super) fn run(args: &ServeArgs) -> anyhow::Result<ExitCode> {
     let ready_url = format!("rtsp://{address}/").replace("[::]", "localhost").replace("0.0.0.0", "127.0.0.1");
     let librarian = librarian.start(first, move || println!("ready {ready_url}"))?;
 
-    let mut health = HealthWatch::default();
+    let (mut health, mut damage) = (HealthWatch::default(), DamageWatch::default());
     while !cancel.load(Ordering::Relaxed) && !control.is_finished() {
         std::thread::sleep(LOOK_EVERY);
         injector.look();
         health.look(&cache);
         tell_of_damage(&cache, &titles);
+        damage.look(&cache, &members);
     }
     let ended_itself = control.is_finished();
     tracing::info!("stopping");

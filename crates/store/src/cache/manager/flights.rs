@@ -253,6 +253,9 @@ impl Manager {
                 if let Some(packets) = filled.unrecorded {
                     self.say_damage(&flight, (packets, true));
                 }
+                if filled.unrecorded.is_some() || filled.sums_only || filled.wrong != 0 {
+                    self.counters.note_damaged_title(flight.read.title.source().id());
+                }
                 return self.end_read(now, place, flight, filled.content);
             }
             Built::More { .. } => (ReadFailure::Checksum, None),
@@ -319,6 +322,7 @@ impl Manager {
         self.counters.damaged.add(1);
         self.counters.damaged_packets.add(u64::from(left_out.packets));
         self.say_damage(flight, (left_out, false));
+        self.counters.note_damaged_title(flight.read.title.source().id());
         true
     }
 
@@ -371,6 +375,9 @@ impl Manager {
             _ => self.counters.read_errors.add(1),
         }
         let (extent, source) = (read.key.extent, read.title.source());
+        if matches!(failure, ReadFailure::Checksum | ReadFailure::Io(libc::EIO | libc::ENODATA)) {
+            self.counters.note_damaged_title(source.id());
+        }
         let (path, members) = whereabouts(&read.title, at_fault);
         self.counters.note_trouble(Trouble {
             title: read.key.title,
