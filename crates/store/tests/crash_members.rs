@@ -108,18 +108,23 @@ impl Scene {
         each_state(recording, self.roots.len(), few, |left| self.verify_left(left))
     }
 
+    fn verify(&self, volume: &Volume, marks: &[&str], what: &str) {
+        self.library.verify(volume, marks, what);
+        self.older.iter().for_each(|older| older.verify(volume, marks, what));
+    }
+
     fn verify_left(&self, left: &Left<'_>) {
         let lost = self.lost(left.number);
         if lost.is_empty() {
             let volume = open(left.roots, &left.what);
-            self.library.verify(&volume, &left.marks, &left.what);
+            self.verify(&volume, &left.marks, &left.what);
             return self.verify_whole(&volume, left);
         }
         let what = format!("{}; members {lost:?} lost too", left.what);
         let gone = |slot: usize| left.roots[slot].with_extension("gone");
         lost.iter().for_each(|&slot| fs::rename(&left.roots[slot], gone(slot)).unwrap());
         let volume = open(left.roots, &what);
-        self.library.verify(&volume, &left.marks, &what);
+        self.verify(&volume, &left.marks, &what);
         match left.number / (self.roots.len() as u64 + 1) % 3 {
             // Others take their places.
             0 => {
@@ -143,7 +148,7 @@ impl Scene {
                 lost.iter().for_each(|&slot| fs::rename(gone(slot), &left.roots[slot]).unwrap());
                 let what = format!("{what}; {removed:?}; and back");
                 let volume = open(left.roots, &what);
-                self.library.verify(&volume, &marks, &what);
+                self.verify(&volume, &marks, &what);
                 self.verify_whole(&volume, &Left { roots: left.roots, marks, what, number: left.number });
             }
         }
@@ -157,13 +162,12 @@ impl Scene {
         for slot in 0..self.roots.len() {
             assert!(volume.members().is_usable(slot), "{what}: member {slot} after the repair: {report:#?}");
         }
-        self.library.verify(volume, &left.marks, &format!("{what}; repaired"));
+        self.verify(volume, &left.marks, &format!("{what}; repaired"));
         let report = look(volume, false);
         assert_eq!(report.verdict(), Verdict::Healthy, "{what}; repaired: {report:#?}");
         if let Some(older) = &self.older {
-            older.verify(volume, &left.marks, what);
             older.complete(volume, left.roots, what);
-            self.library.verify(volume, &left.marks, &format!("{what}; upgraded"));
+            self.verify(volume, &left.marks, &format!("{what}; upgraded"));
             assert_eq!(look(volume, false).verdict(), Verdict::Healthy, "{what}; upgraded");
         }
         if left.number.is_multiple_of(5) {
