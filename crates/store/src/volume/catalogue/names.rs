@@ -94,9 +94,13 @@ impl Names {
         self.by_source.range(range).map(|&(_, id)| id).collect()
     }
 
-    /// What is `there` and not here, and what is here and not there with the number of its members.
-    fn compare(&self, there: &HashSet<TitleId>) -> (Vec<TitleId>, Vec<(TitleId, usize)>) {
-        let new = there.iter().filter(|id| !self.titles.contains_key(id)).copied().collect();
+    /// What is `there` and not here, and what is here and not there with the number of its members. No id is `there` twice.
+    fn compare(&self, there: &[TitleId]) -> (Vec<TitleId>, Vec<(TitleId, usize)>) {
+        let new: Vec<TitleId> = there.iter().filter(|id| !self.titles.contains_key(id)).copied().collect();
+        if there.len() - new.len() == self.titles.len() {
+            return (new, Vec::new());
+        }
+        let there: HashSet<TitleId> = there.iter().copied().collect();
         let unseen = self.titles.values().filter(|brief| !there.contains(&brief.id));
         (new, unseen.map(|brief| (brief.id, brief.members)).collect())
     }
@@ -152,9 +156,9 @@ impl Catalogue {
         self.ask(Check::Entries, |db| db.names().map(&look))
     }
 
-    /// The titles whose directories are on any member, and the members whose could be listed.
-    fn ids_of_titles(&self) -> Result<(HashSet<TitleId>, Slots), StoreError> {
-        let (mut ids, mut listed, mut failed) = (HashSet::new(), Slots::default(), None);
+    /// The titles whose directories are on any member, each once, and the members whose could be listed.
+    fn ids_of_titles(&self) -> Result<(Vec<TitleId>, Slots), StoreError> {
+        let (mut ids, mut listed, mut failed) = (Vec::new(), Slots::default(), None);
         for (slot, dirs) in self.usable() {
             let id_of = |entry: fs::DirEntry| id_of_name(&entry.file_name());
             let entries = fs::read_dir(&dirs.titles);
@@ -168,6 +172,8 @@ impl Catalogue {
                 Err(error) => failed = Some(StoreError::io("list", &dirs.titles)(error)),
             }
         }
+        ids.sort_unstable();
+        ids.dedup();
         match failed {
             Some(error) if listed == Slots::default() => Err(error),
             None if listed == Slots::default() => Err(self.nothing_there()),
