@@ -95,7 +95,7 @@ fn titles_are_listed_again_when_one_may_have_come_or_gone() {
 fn a_title_comes_back_as_it_was_written_in_every_size() {
     let dir = tempfile::tempdir().unwrap();
     let volume = Volume::open_or_create(dir.path()).unwrap();
-    let film = Film::new(40_003, 1); // 7.5 MB: several writes, a short last packet, many meta-data blocks
+    let film = Film::new(40_003, 1); // 7.5 MB: several writes, a short last packet, many metadata blocks
     let sizes = [188, SIZE, 188 * 5, 188 * 48];
     let info = film.add_sizes(&volume, "A Film", &sizes);
     assert_eq!(info.name, "a-film");
@@ -380,10 +380,10 @@ fn a_title_that_cannot_be_is_refused_and_leaves_nothing() {
 
     let mut writer = begin();
     writer.write_data(&film.bytes).unwrap();
-    refused("100 without meta-data, 0 meta-data too many", writer.commit(film.finish("x")).unwrap_err());
+    refused("100 without metadata, 0 metadata too many", writer.commit(film.finish("x")).unwrap_err());
     let mut writer = film.write(&volume, &[SIZE]).unwrap();
     writer.push_meta(SIZE, film.meta(SIZE, 100)).unwrap();
-    refused("0 without meta-data, 1 meta-data too many", writer.commit(film.finish("x")).unwrap_err());
+    refused("0 without metadata, 1 metadata too many", writer.commit(film.finish("x")).unwrap_err());
 
     let mut finish = film.finish("x");
     finish.duration = MediaTicks(1);

@@ -17,7 +17,7 @@ use crate::bell::EventBell;
 pub enum ReadFailure {
     /// Reading failed with this `errno`; `ENODATA` stands for a file that ends too early.
     Io(i32),
-    /// Data or meta-data do not match their stored checksums, twice in a row.
+    /// Data or metadata do not match their stored checksums, twice in a row.
     Checksum,
     /// The title is not open, or was closed while the want waited.
     NoTitle,

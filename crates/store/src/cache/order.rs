@@ -79,7 +79,7 @@ impl SpanFile {
         Self { of: FileOf::Own(file), may_wait }
     }
 
-    /// The title's own data, meta-data or range sums.
+    /// The title's own data, metadata or range sums.
     pub(super) fn of_title(title: Arc<OpenTitle>, role: Role) -> Self {
         let may_wait = title.may_wait();
         Self { of: FileOf::Title(title, role), may_wait }

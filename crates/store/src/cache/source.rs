@@ -33,7 +33,7 @@ pub(super) const DATA_STAGING_BYTES: usize =
     (EXTENT_BYTES + 2 * DEFAULT_PACKET_BYTES).next_multiple_of(ALIGN) + 2 * ALIGN;
 /// Most packets an extent holds: packets of one TS packet.
 const MAX_PACKETS_PER_EXTENT: usize = EXTENT_BYTES / (RTP_HEADER_BYTES + TS_PACKET_BYTES + PacketMeta::BYTES);
-/// Room for the meta-data blocks of one extent.
+/// Room for the metadata blocks of one extent.
 pub(super) const META_STAGING_BYTES: usize =
     (MAX_PACKETS_PER_EXTENT.div_ceil(RECORDS_PER_BLOCK as usize) + 1) * META_BLOCK_BYTES;
 
@@ -76,13 +76,13 @@ pub trait TitleSource: Send + Sync {
     fn data(&self) -> &File;
     /// Where the data file is, to open it once more for direct reads, and for messages.
     fn data_path(&self) -> &Path;
-    /// The meta-data file, buffered.
+    /// The metadata file, buffered.
     fn meta(&self) -> &File;
-    /// Bytes of the meta-data file that hold these records.
+    /// Bytes of the metadata file that hold these records.
     fn meta_range(&self, first: u32, count: u32) -> Range<u64> {
         MetaFile::block_range(first, count)
     }
-    /// The range sums, buffered, if the records are derived from them and the meta-data of another size.
+    /// The range sums, buffered, if the records are derived from them and the metadata of another size.
     fn sums(&self) -> Option<&File> {
         None
     }
@@ -198,7 +198,7 @@ pub(super) struct Geometry {
     pub(super) crc_packets: Range<u32>,
     /// Where their CRCs are in the file of them; empty if there are none.
     pub(super) crcs: Range<u64>,
-    /// Their records in the meta-data file.
+    /// Their records in the metadata file.
     pub(super) meta: Range<u64>,
     /// What they are derived from in the range sums file; empty if they are not.
     pub(super) sums: Range<u64>,

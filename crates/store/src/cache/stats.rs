@@ -67,7 +67,7 @@ counters! {
     reading,
     /// Bytes read from data files, with what alignment adds.
     bytes_read,
-    /// Bytes read from meta-data files.
+    /// Bytes read from metadata files.
     meta_bytes_read,
     /// Wants for what was in memory.
     hits,

@@ -127,7 +127,7 @@ pub(crate) struct SizeWriter {
 }
 
 impl SizeWriter {
-    /// Creates the meta-data file, which must not exist.
+    /// Creates the metadata file, which must not exist.
     pub(crate) fn create(disk: &Disk, path: &Path, packet_bytes: u16) -> Result<Self, StoreError> {
         Ok(Self {
             packet_bytes: usize::from(packet_bytes),
@@ -204,7 +204,7 @@ impl SizeWriter {
     }
 }
 
-/// Packets without meta-data, or meta-data without packets, at the end of a title.
+/// Packets without metadata, or metadata without packets, at the end of a title.
 #[derive(Debug)]
 pub(crate) struct Unpaired {
     pub(crate) packets: usize,

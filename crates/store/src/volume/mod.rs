@@ -446,13 +446,13 @@ impl Volume {
     }
 
     /// Opens a title's files for packets of `packet_bytes`, checked: manifest, checksum of the index, header of the
-    /// meta-data, and the lengths of all three against the data file's. A size without a meta-data file is derived from
-    /// the range sums. Of meta-data and range sums only the first block is read.
+    /// metadata, and the lengths of all three against the data file's. A size without a metadata file is derived from
+    /// the range sums. Of metadata and range sums only the first block is read.
     pub fn open_title(&self, id: TitleId, packet_bytes: usize) -> Result<TitleFiles, StoreError> {
         open::open_title(&self.inner.members, id, packet_bytes, false)
     }
 
-    /// The same, but derived from the range sums although the size has a meta-data file: to compare the two.
+    /// The same, but derived from the range sums although the size has a metadata file: to compare the two.
     pub fn open_title_derived(&self, id: TitleId, packet_bytes: usize) -> Result<TitleFiles, StoreError> {
         open::open_title(&self.inner.members, id, packet_bytes, true)
     }
@@ -493,7 +493,7 @@ impl Volume {
         Ok(())
     }
 
-    /// Prepares a title for another packet size: another meta-data file over the same data, and range sums and CRCs, if it
+    /// Prepares a title for another packet size: another metadata file over the same data, and range sums and CRCs, if it
     /// has none yet. The data is read once, and compared on the way with the stored sums and the BLAKE3 of the title. Nothing
     /// changes if the title has all that already.
     pub fn add_packet_size(&self, id: TitleId, packet_bytes: usize) -> Result<(), StoreError> {

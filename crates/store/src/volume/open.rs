@@ -106,7 +106,7 @@ struct Home {
     slot: usize,
 }
 
-/// `derive`: from the range sums, even if the size has a meta-data file of its own.
+/// `derive`: from the range sums, even if the size has a metadata file of its own.
 pub(super) fn open_title(
     members: &Arc<Members>,
     id: TitleId,
@@ -223,7 +223,7 @@ pub(crate) fn open_crcs(path: &Path, info: &TitleInfo, bytes: u64) -> Result<Crc
     open_records(path, info, DEFAULT_PACKET_BYTES as u16, bytes)
 }
 
-/// How this packet size can be had: `None` from its own meta-data file, else derived from the range sums.
+/// How this packet size can be had: `None` from its own metadata file, else derived from the range sums.
 fn form(
     dir: &Path,
     manifest: &Manifest,
@@ -287,7 +287,7 @@ pub(crate) fn open_index(path: &Path, info: &TitleInfo) -> Result<TitleIndex, St
     Ok(index)
 }
 
-/// The meta-data file of a title: header and length right, and of the title, size and data that the manifest says.
+/// The metadata file of a title: header and length right, and of the title, size and data that the manifest says.
 pub(crate) fn open_meta(path: &Path, info: &TitleInfo, packet_bytes: u16) -> Result<MetaFile, StoreError> {
     open_records(path, info, packet_bytes, info.bytes)
 }

@@ -290,7 +290,7 @@ impl Sizer {
     }
 }
 
-/// The default-size meta-data of a stretch of data, from a default packet's start on.
+/// The default-size metadata of a stretch of data, from a default packet's start on.
 struct Known {
     id: TitleId,
     rule: Rule,

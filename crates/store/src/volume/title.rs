@@ -27,7 +27,7 @@ use crate::stripes::StripeLayout;
 use crate::sums::{DeriveError, Derived, SUMS_BLOCK_BYTES, SUMS_PER_BLOCK, SumsFile};
 
 /// Media whose records are derived at a time: its range sums fill a window but for two blocks that it does not begin or end
-/// with, and its meta-data less.
+/// with, and its metadata less.
 const WINDOW_MEDIA_BYTES: usize =
     (META_WINDOW_BYTES / SUMS_BLOCK_BYTES - 2) * SUMS_PER_BLOCK * TS_PACKET_BYTES;
 
@@ -127,11 +127,11 @@ pub struct TitleFiles {
     pub members: Arc<Members>,
     /// By position in the stripes: the slot of the member.
     pub slots: Arc<[u16]>,
-    /// The slot of the member whose index, meta-data and range sums are open here.
+    /// The slot of the member whose index, metadata and range sums are open here.
     pub home: usize,
-    /// The meta-data file of this packet size; of the default size, if the records of this size are `derived`.
+    /// The metadata file of this packet size; of the default size, if the records of this size are `derived`.
     pub meta: MetaFile,
-    /// How the records of this size are derived: it has no meta-data file of its own.
+    /// How the records of this size are derived: it has no metadata file of its own.
     pub derived: Option<DerivedFrom>,
     /// Whether the title has CRCs of its packets.
     pub has_crcs: bool,
@@ -139,7 +139,7 @@ pub struct TitleFiles {
     pub crcs: Option<CrcFile>,
 }
 
-/// The range sums that the records of a packet size are derived from, together with the default-size meta-data.
+/// The range sums that the records of a packet size are derived from, together with the default-size metadata.
 #[derive(Debug)]
 pub struct DerivedFrom {
     /// The file.
@@ -234,7 +234,7 @@ impl TitleFiles {
     }
 
     /// The first packet of this size with a media time of at least `t`; [`TitleFiles::packets`] if there is none.
-    /// Exact: the index gives 256 default-size packets, the meta-data the one among them.
+    /// Exact: the index gives 256 default-size packets, the metadata the one among them.
     pub fn packet_at(&self, t: MediaTicks) -> Result<u32, StoreError> {
         let size = self.layout.packet_bytes() as u64;
         let window = self.index.window_of(t);

@@ -1,4 +1,4 @@
-//! Writes a title: data, parity, meta-data, index, manifest; then makes it visible at once.
+//! Writes a title: data, parity, metadata, index, manifest; then makes it visible at once.
 
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
@@ -54,7 +54,7 @@ struct Files {
     crcs: CrcMaker,
     /// The default size first, the others ascending.
     sizes: Vec<SizeWriter>,
-    /// Default-size packets whose meta-data has come.
+    /// Default-size packets whose metadata has come.
     metas: u64,
 }
 
@@ -82,7 +82,7 @@ pub struct FinishTitle {
 }
 
 impl TitleWriter {
-    /// Begins a title with range sums, CRCs and meta-data for `packet_sizes`: multiples of 188 up to 9024. The default size (1316) is always
+    /// Begins a title with range sums, CRCs and metadata for `packet_sizes`: multiples of 188 up to 9024. The default size (1316) is always
     /// written, also if it is not named.
     pub fn begin(volume: &Volume, packet_sizes: &[u16]) -> Result<Self, StoreError> {
         let mut sizes = vec![DEFAULT_SIZE];
@@ -135,7 +135,7 @@ impl TitleWriter {
         self.or_give_up(|id, files| files.write_data(id, ts))
     }
 
-    /// Appends the meta-data of the next packet of size `packet_bytes`: flags and media time. Its sum is not used: the
+    /// Appends the metadata of the next packet of size `packet_bytes`: flags and media time. Its sum is not used: the
     /// writer puts in the sum of the bytes it has written itself, so a stored sum is always that of the stored bytes.
     /// May come before or after the packet's data; media time may not run back.
     pub fn push_meta(&mut self, packet_bytes: u16, meta: PacketMeta) -> Result<(), StoreError> {
@@ -247,7 +247,7 @@ impl Files {
             let packet_bytes = size.packet_bytes();
             let (writer, size_times) = size.end()?.map_err(|unpaired| {
                 let (packets, metas) = (unpaired.packets, unpaired.metas);
-                let what = format!("{packets} without meta-data, {metas} meta-data too many");
+                let what = format!("{packets} without metadata, {metas} metadata too many");
                 bad(id, format!("packets of {packet_bytes} bytes: {what}"))
             })?;
             let done = writer.finish(id, packet_bytes, media.bytes)?;
@@ -287,7 +287,7 @@ impl Files {
 
     fn push_meta(&mut self, id: TitleId, packet_bytes: u16, meta: PacketMeta) -> Result<(), StoreError> {
         let Some(size) = self.sizes.iter_mut().find(|s| s.packet_bytes() == packet_bytes) else {
-            return Err(bad(id, format!("meta-data for packets of {packet_bytes} bytes, a size not begun")));
+            return Err(bad(id, format!("metadata for packets of {packet_bytes} bytes, a size not begun")));
         };
         if size.push(meta) {
             size.settle()?;
