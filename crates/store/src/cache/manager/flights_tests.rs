@@ -19,6 +19,7 @@ use super::super::super::stripes::sample::{StripeSample, StripeSource, geometry}
 use super::super::Parts;
 use super::*;
 use crate::bell::EventBell;
+use crate::cache::read::MAX_OF_MEMBER;
 use crate::cache::{CacheConfig, MemberHealth};
 use crate::disk::{ReadFault, ReadFaults};
 
@@ -129,18 +130,29 @@ impl World {
 
     /// Waits until reads of all these members are under way.
     fn wait_begun(&mut self, at_ms: u64, members: u32) {
+        self.wait_asked(at_ms, |asked| asked.iter().fold(0, |all, asked| all | asked) & members == members);
+    }
+
+    /// Waits until at so many places reads of all these members are under way.
+    fn wait_begun_at(&mut self, at_ms: u64, places: usize, members: u32) {
+        let is_begun = |asked: &&u32| **asked & members == members;
+        self.wait_asked(at_ms, |asked| asked.iter().filter(is_begun).count() == places);
+    }
+
+    /// Waits until the members whose reads are under way, at each place, are as they should be.
+    fn wait_asked(&mut self, at_ms: u64, is_right: impl Fn(&[u32]) -> bool) {
         let begun = RealInstant::now();
         let now = Instant(at_ms * MS);
         loop {
-            let places = 0..self.manager.flights.len();
-            let asked = places.fold(0, |all, place| {
+            let asked = (0..self.manager.flights.len()).map(|place| {
                 let missing = self.manager.reader.unanswered(now, place);
-                all | missing.members & !missing.queued
+                missing.members & !missing.queued
             });
-            if asked & members == members {
+            let asked: Vec<u32> = asked.collect();
+            if is_right(&asked) {
                 return;
             }
-            assert!(begun.elapsed() < TIMEOUT, "asked are {asked:b}");
+            assert!(begun.elapsed() < TIMEOUT, "asked are {asked:?}");
             std::thread::yield_now();
         }
     }
@@ -205,7 +217,8 @@ fn what_was_answered_late_is_taken_once_and_not_given_up() {
     world.faults.set_all(&[(0, ReadFault::Hang), (1, ReadFault::Hang)]);
     (0..extents).for_each(|extent| world.want(extent));
     world.turn(0);
-    world.wait_begun(70, 0b011);
+    // Both are asked for the same extents: if one were asked later, it would be waited for and the other given up.
+    world.wait_begun_at(70, MAX_OF_MEMBER, 0b011);
     world.turn(330);
     assert!(world.late(0) > 0 && world.late(1) > 0);
     world.faults.set_all(&[]);

@@ -13,6 +13,9 @@ mod staging;
 mod threads;
 mod uring;
 
+#[cfg(test)]
+pub(super) use threads::MAX_OF_MEMBER;
+
 use std::sync::Arc;
 use std::time::Duration;
 

@@ -25,7 +25,7 @@ const MAX_THREADS: usize = 8;
 /// Threads that may be stuck and have been replaced. Beyond that the pool grows smaller.
 const MAX_STUCK: usize = 32;
 /// Reads of one member that are under way at once.
-const MAX_OF_MEMBER: usize = MAX_THREADS / 2;
+pub(in crate::cache) const MAX_OF_MEMBER: usize = MAX_THREADS / 2;
 /// When the pool is dropped, reads under way are waited for no longer than this: what they write to is theirs.
 const LAST_WAIT: Duration = Duration::from_secs(2);
 
