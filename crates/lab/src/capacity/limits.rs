@@ -55,9 +55,9 @@ pub struct Figures {
 const CLEAR_FAIL: f64 = 2.5;
 /// How far below its limit lateness passes clearly. Senders that burst up to the limit on purpose are near it always.
 const CLEAR_PASS: f64 = 0.9;
-/// From this part of the processors' time on that a hypervisor took, a failure may be its doing: 1 % of eight seconds is 160 ms of two
-/// cores, and the limits are a hundred times less for 1 % of the packets.
-const DISTURBED: f64 = 0.01;
+/// From this part of the processors' time on that a hypervisor took, a failure may be its doing: if one core of two lost all of it, that is
+/// 1 % of its time, and as many packets may be as late as p99 looks at.
+const DISTURBED: f64 = 0.005;
 /// Part of the viewers whose failing may be chance.
 const FEW: f64 = 0.01;
 

@@ -59,26 +59,24 @@ impl Usage {
             threads: 0,
         };
         let senders: BTreeSet<String> = cores.iter().map(|core| format!("ksoftirqd/{core}")).collect();
+        let tick_ns = 1_000_000_000 / rustix::param::clock_ticks_per_second().max(1);
         let entries = std::fs::read_dir("/proc").into_iter().flatten().flatten();
         for entry in entries {
             let path = entry.path();
             let Ok(stat) = std::fs::read_to_string(path.join("stat")) else { continue };
-            let Some((name, group)) = parse_stat(&stat) else { continue };
+            let Some(Process { name, group, ticks }) = Process::parse(&stat) else { continue };
             let is_ours = groups.contains(&group);
             if !is_ours && !senders.contains(name) {
                 continue;
             }
-            for task in std::fs::read_dir(path.join("task")).into_iter().flatten().flatten() {
-                let read = |file: &str| std::fs::read_to_string(task.path().join(file)).unwrap_or_default();
-                usage.sums.processes_ns += first_number(&read("schedstat"));
-                if is_ours {
-                    let status = read("status");
+            usage.sums.processes_ns += ticks * tick_ns;
+            if is_ours {
+                for task in std::fs::read_dir(path.join("task")).into_iter().flatten().flatten() {
+                    let status = std::fs::read_to_string(task.path().join("status")).unwrap_or_default();
                     usage.sums.voluntary += field(&status, "voluntary_ctxt_switches:");
                     usage.sums.involuntary += field(&status, "nonvoluntary_ctxt_switches:");
                     usage.threads += 1;
                 }
-            }
-            if is_ours {
                 let status = std::fs::read_to_string(path.join("status")).unwrap_or_default();
                 usage.memory_bytes += (field(&status, "RssAnon:") + field(&status, "RssShmem:")) * 1024;
                 usage.processes += 1;
@@ -105,12 +103,26 @@ impl Usage {
     }
 }
 
-/// Name and process group from /proc/PID/stat. The name stands in parentheses and may hold anything, these too.
-fn parse_stat(stat: &str) -> Option<(&str, u32)> {
-    let (head, tail) = stat.rsplit_once(") ")?;
-    let (_, name) = head.split_once('(')?;
-    // State, parent, process group.
-    Some((name, tail.split(' ').nth(2)?.parse().ok()?))
+/// What /proc/PID/stat says of a process.
+#[derive(Debug, PartialEq, Eq)]
+struct Process<'a> {
+    name: &'a str,
+    group: u32,
+    /// Time of all its threads, of those that have ended too: the sum over the threads that are there shrinks when one ends.
+    ticks: u64,
+}
+
+impl<'a> Process<'a> {
+    /// The name stands in parentheses and may hold anything, these too.
+    fn parse(stat: &'a str) -> Option<Self> {
+        let (head, tail) = stat.rsplit_once(") ")?;
+        let (_, name) = head.split_once('(')?;
+        // State, parent, process group; user and system time are nine and ten further on.
+        let fields: Vec<&str> = tail.split(' ').collect();
+        let number = |at: usize| fields.get(at)?.trim().parse::<u64>().ok();
+        let group = u32::try_from(number(2)?).ok()?;
+        Some(Self { name, group, ticks: number(11)? + number(12)? })
+    }
 }
 
 fn first_number(text: &str) -> u64 {
@@ -175,8 +187,9 @@ mod tests {
 
     #[test]
     fn kernel_texts_are_understood() {
-        assert_eq!(parse_stat("71 (odd) name) (x) S 1 70 70 0 -1 4194560 123"), Some(("odd) name) (x", 70)));
-        assert_eq!(parse_stat("71 (cut"), None);
+        let process = Process::parse("71 (odd) name) (x) S 1 70 70 0 -1 4194560 123 0 9 0 250 50 3 4 20 0\n");
+        assert_eq!(process, Some(Process { name: "odd) name) (x", group: 70, ticks: 300 }));
+        assert_eq!((Process::parse("71 (cut"), Process::parse("71 (x) S 1 70 70 0")), (None, None));
         assert_eq!(field("Name:\tx\nRssAnon:\t  120 kB\nvoluntary_ctxt_switches:\t7\n", "RssAnon:"), 120);
         let stat = "cpu  9 9 9\ncpu0 100 1 50 700 9 2 40 0 0 0\ncpu1 5 0 5 0 0 0 1 0 0 0\ncpu10 7\n";
         let both = CoreTime::parse(stat, &[0, 1], 100);
@@ -184,6 +197,20 @@ mod tests {
         assert_eq!(CoreTime::parse("", &[3], 100), CoreTime::default());
         assert_eq!(parse_perf("# started\n\n 2186;;raw_syscalls:sys_enter;1000;100.00;;\n"), Some(2186.0));
         assert_eq!(parse_perf("<not supported>;;raw_syscalls:sys_enter;0;"), None);
+    }
+
+    #[test]
+    fn a_thread_that_has_ended_is_still_counted() {
+        let group = rustix::process::getpgrp().as_raw_nonzero().get() as u32;
+        let before = Usage::look(&[group], &[]);
+        let spin = std::thread::spawn(|| {
+            let begun = rustix::time::clock_gettime(rustix::time::ClockId::ThreadCPUTime);
+            let ms = |time: rustix::time::Timespec| time.tv_sec * 1000 + time.tv_nsec as i64 / 1_000_000;
+            while ms(rustix::time::clock_gettime(rustix::time::ClockId::ThreadCPUTime)) - ms(begun) < 100 {}
+        });
+        assert!(spin.join().is_ok());
+        let spent = Usage::look(&[group], &[]).since(&before);
+        assert!(spent.processes_s >= 0.08, "{spent:?}");
     }
 
     #[test]
