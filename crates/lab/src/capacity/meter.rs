@@ -205,7 +205,7 @@ mod tests {
         let before = Usage::look(&[group], &[]);
         let spin = std::thread::spawn(|| {
             let begun = rustix::time::clock_gettime(rustix::time::ClockId::ThreadCPUTime);
-            let ms = |time: rustix::time::Timespec| time.tv_sec * 1000 + time.tv_nsec as i64 / 1_000_000;
+            let ms = |time: rustix::time::Timespec| time.tv_sec * 1000 + time.tv_nsec / 1_000_000;
             while ms(rustix::time::clock_gettime(rustix::time::ClockId::ThreadCPUTime)) - ms(begun) < 100 {}
         });
         assert!(spin.join().is_ok());
