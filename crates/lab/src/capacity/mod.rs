@@ -21,7 +21,7 @@ use std::time::{Duration, Instant as StdInstant};
 
 use millrace_core::units::BitRate;
 
-use crate::frame::{Options, Row};
+use crate::frame::{CpuTime, Options, Row};
 
 use films::Films;
 use limits::Limits;
@@ -136,7 +136,10 @@ impl<'a> Hunt<'a> {
         self.options.go_on()?;
         let plan = TrialPlan { count, window, profile };
         let cancel = &self.options.cancel;
-        let trial = trial(self.site, self.service, &mut self.running, self.nominal, plan, cancel)?;
+        let before = CpuTime::read();
+        let mut trial = trial(self.site, self.service, &mut self.running, self.nominal, plan, cancel)?;
+        let stolen = before.zip(CpuTime::read()).map(|(before, now)| now.stolen_since(before));
+        trial.figures.stolen_ratio = stolen.unwrap_or(0.0);
         self.options.go_on()?;
         let why = trial.why.as_ref().map(|why| format!(": {why}")).unwrap_or_default();
         self.options.say(&format!("{}: {}{why}", self.service.name, trial.figures));

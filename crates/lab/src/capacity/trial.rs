@@ -16,7 +16,6 @@ use super::limits::Figures;
 use super::meter::{Spent, Usage, syscalls_per_s};
 use super::pushed;
 use super::site::{CLIENT_INTERFACE, Group, Site};
-use crate::frame::CpuTime;
 
 /// What serves, as the search sees it.
 pub struct Service<'a> {
@@ -116,22 +115,6 @@ const SLOW_TURN_US: u64 = 10_000;
 /// # Errors
 /// When the service does not start or the receiver cannot be set up. Viewers that fail are in the figures.
 pub fn trial(
-    site: &Site,
-    service: &Service<'_>,
-    running: &mut Option<Running>,
-    nominal: Option<BitRate>,
-    plan: TrialPlan,
-    cancel: &AtomicBool,
-) -> anyhow::Result<Trial> {
-    let before = CpuTime::read();
-    let mut trial = undisturbed(site, service, running, nominal, plan, cancel)?;
-    let stolen = before.zip(CpuTime::read()).map(|(before, now)| now.stolen_since(before));
-    trial.figures.stolen_ratio = stolen.unwrap_or(0.0);
-    Ok(trial)
-}
-
-/// The trial, as if nobody took the processors away meanwhile.
-fn undisturbed(
     site: &Site,
     service: &Service<'_>,
     running: &mut Option<Running>,
