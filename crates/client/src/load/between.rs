@@ -17,6 +17,8 @@ const MAX_HELD: usize = 256;
 /// An announced end lies at most this far behind the last packet: it is the end of the last picture, and the packets that carry
 /// the end of a title may be due later. Nothing is missed that comes after it but a BYE.
 const NEAR_END_S: u32 = 6;
+/// A BYE comes at most this long after the last packet: players drop what they hold when it comes, so servers wait (Millrace 2.5 s).
+pub(super) const BYE_WAIT_NS: u64 = 5_000_000_000;
 
 /// A packet that waits.
 #[derive(Debug)]

@@ -12,7 +12,7 @@ use crate::reorder::InOrder;
 use crate::rtsp::dialogue::PlayReply;
 use crate::sdp::Description;
 
-use super::between::{Between, HeldPacket, end_timestamp, is_as_announced, is_near_end};
+use super::between::{BYE_WAIT_NS, Between, HeldPacket, end_timestamp, is_as_announced, is_near_end};
 use super::options::MediaClock;
 use super::pcr_clock::PcrClock;
 use super::ts_light::{TsFindings, TsLight};
@@ -126,6 +126,14 @@ pub(super) struct Ending {
     pub(super) is_paused: bool,
     /// Whether it would have heard a BYE: not on a socket that others share.
     pub(super) hears_bye: bool,
+}
+
+impl Ending {
+    /// Whether the title had come to its end, and nothing was due any more, `waited_ns` after the last packet.
+    pub(super) fn is_end(self, has_bye: bool, is_at_end: impl FnOnce() -> bool, waited_ns: u64) -> bool {
+        let may_come = !self.hears_bye || waited_ns <= BYE_WAIT_NS;
+        has_bye || may_come && is_at_end()
+    }
 }
 
 impl Default for Meter {
@@ -483,13 +491,14 @@ impl Meter {
         self.lateness.finish(shared);
         let has_bye = self.has_bye;
         self.look(end_ns, |window, look| if has_bye { window.flush(look) } else { window.cut(look) });
-        let has_ended = has_bye || !end.hears_bye && self.is_at_end();
         let mut counts = self.tracker.counts();
         let fec = self.fec_result(counts);
         let clock = self.lateness.clock();
         // A stream that stopped and never went on has its longest gap at the end; before the first packet as well.
-        let from = self.last_arrival_ns.unwrap_or(self.run_reply_ns);
-        let tail_ns = if has_ended || end.is_paused || from == 0 { 0 } else { end_ns.saturating_sub(from) };
+        let from = self.last_arrival_ns.unwrap_or(0).max(self.run_reply_ns);
+        let waited_ns = end_ns.saturating_sub(from);
+        let has_ended = end.is_end(has_bye, || self.is_at_end(), waited_ns);
+        let tail_ns = if has_ended || end.is_paused || from == 0 { 0 } else { waited_ns };
         let seen = (counts.received + counts.lost + counts.lost_at_start) as u32;
         // After a pause or a seek what was under way is sent and never counted here.
         let sent = self.sent.filter(|_| self.runs <= 1);

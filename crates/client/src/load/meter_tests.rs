@@ -168,21 +168,27 @@ fn lateness_never_exceeds_the_length_of_a_run() {
 
 #[test]
 fn who_waits_at_the_end_is_not_stalled() {
-    let ending = |end_secs: u64, hears_bye: bool| {
+    let ending_at = |end_secs: u64, hears_bye: bool, at_ns: u64| {
         let (mut meter, mut shared) = (Meter::default(), histogram_us());
         let range = NptRange { start: Some(MediaTicks(0)), end: Some(MediaTicks(end_secs * 90_000)) };
         meter.begin_play(&reply(0, 0, Some(range)), NS_PER_S, &mut shared);
         for n in 0..1000u16 {
             meter.rtp(&mut shared, Instant(0), NS_PER_S + u64::from(n) * STEP_NS, &packet(n));
         }
-        meter.finish(&mut shared, 30 * NS_PER_S, Ending { is_paused: false, hears_bye })
+        meter.finish(&mut shared, at_ns, Ending { is_paused: false, hears_bye })
     };
+    let ending = |end_secs: u64, hears_bye: bool| ending_at(end_secs, hears_bye, 30 * NS_PER_S);
     let waits = ending(10, false);
     assert_eq!((waits.has_ended, waits.longest_gap_us), (true, 10_000));
     // In the middle of a title, and where a BYE would have been heard, it is a stall.
     let stalled = ending(20, false);
     assert_eq!((stalled.has_ended, stalled.longest_gap_us), (false, 19_010_000));
     assert_eq!(ending(10, true).longest_gap_us, 19_010_000);
+    // The BYE itself may take its time.
+    let last_ns = NS_PER_S + 999 * STEP_NS;
+    assert_eq!(ending_at(10, true, last_ns + BYE_WAIT_NS).longest_gap_us, 10_000);
+    assert_eq!(ending_at(10, true, last_ns + BYE_WAIT_NS + 1).longest_gap_us, 5_000_000);
+    assert_eq!(ending_at(20, true, last_ns + BYE_WAIT_NS).longest_gap_us, 5_000_000);
 }
 
 #[test]

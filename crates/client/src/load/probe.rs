@@ -158,14 +158,14 @@ impl ProbeMeter {
         let announced = reply.rtp_info.as_ref().map(|info| (info.sequence, info.timestamp));
         let highest = self.paused_at.take().filter(|highest| *highest > 0);
         match highest {
-            // Nothing came of the runs before, if there was one.
-            None => {
+            None if self.runs == 1 => {
                 self.announced = announced;
-                if self.runs == 1 {
-                    self.reply = now;
-                } else {
-                    self.resume(true);
-                }
+                self.reply = now;
+            }
+            // Nothing came of the runs before; what comes first may still be of them, and nobody could tell.
+            None => {
+                self.announced = None;
+                self.resume(true);
             }
             Some(highest) => {
                 let sequence = announced.and_then(|(sequence, _)| sequence);
@@ -237,8 +237,9 @@ impl ProbeMeter {
             let times = c.last_timestamp.zip(self.end);
             times.is_some_and(|(last, at)| is_near_end(last, at, self.clock_hz))
         };
-        let has_ended = has_bye || !end.hears_bye && is_at_end();
-        let tail_ns = if has_ended || end.is_paused { 0 } else { now.0.saturating_sub(since) };
+        let waited_ns = now.0.saturating_sub(since);
+        let has_ended = end.is_end(has_bye, is_at_end, waited_ns);
+        let tail_ns = if has_ended || end.is_paused { 0 } else { waited_ns };
         let unix_of = |monotonic_ns: u64| unix_ns.saturating_sub(now.0.saturating_sub(monotonic_ns));
         Measured {
             counts: SequenceCounts {
