@@ -33,6 +33,10 @@ pub const MAX_TITLE_PACKETS: u64 = u32::MAX as u64;
 pub const MAX_STREAMS_PER_ENGINE: usize = 1 << 17;
 /// Default ceiling of streams in one engine: above what one core was ever seen to carry with kernel sockets.
 pub const DEFAULT_STREAMS_PER_ENGINE: usize = 16_384;
+/// Viewers at once unless the operator says otherwise: at 2 Mb/s the 10 Gb/s of a server's link.
+pub const DEFAULT_MAX_STREAMS: usize = 5000;
+/// Engines of one server: one core each.
+pub const MAX_ENGINES: u8 = 64;
 
 /// Most datagrams that may leave back to back for one viewer. 92 datagrams of 1328 bytes are what a default
 /// 212,992-byte receive buffer holds (measured with live555, VLC and openRTSP); more are lost in the player.
@@ -52,6 +56,8 @@ pub const BUSY_BURST_NS: u64 = 18_000_000;
 /// A burst of a slow stream may cover this much media time to gather a few packets; far below the 100 ms quantum
 /// with which no player lost anything.
 pub const MAX_BURST_NS: u64 = 20_000_000;
+/// Below this a burst is a packet or two even of fast streams: nothing is gathered.
+pub const MIN_BURST_NS: u64 = 1_000_000;
 /// Catch-up after a hole runs at this ratio of the stream's own rate (numerator, denominator).
 pub const CATCH_UP_RATIO: (u64, u64) = (5, 4);
 
@@ -120,6 +126,12 @@ pub const fn session_table_size(max_streams: usize) -> usize {
 pub const RTSP_HEADER_TIMEOUT_NS: u64 = 10_000_000_000;
 /// RTSP session time-out announced by default (RFC 2326 section 12.37 default).
 pub const DEFAULT_SESSION_TIMEOUT_NS: u64 = 60_000_000_000;
+/// Players show that they are there about every third of the time-out, to the second.
+pub const MIN_SESSION_TIMEOUT_NS: u64 = 5_000_000_000;
+/// A session that nobody misses for a day is one that nobody has.
+pub const MAX_SESSION_TIMEOUT_NS: u64 = 86_400_000_000_000;
+/// Bytes of a configuration file: a few dozen settings, and as many comments as anybody writes.
+pub const MAX_CONFIG_FILE_BYTES: u64 = 1 << 20;
 
 /// Media packets in a unit of a row ("U"): SMPTE ST 2022-1 allows a column offset L of at most 20.
 pub const MAX_UNIT_PACKETS: u32 = 20;

@@ -125,6 +125,7 @@ fn examples_in_help_texts_are_taken() {
         "play",
         "load",
         "doctor",
+        "config",
         "bench",
     ] {
         let words: Vec<&str> = std::iter::once("help").chain(name.split(' ')).collect();

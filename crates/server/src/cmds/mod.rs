@@ -19,6 +19,7 @@ mod terminal;
 mod add;
 mod bench;
 mod bench_sender;
+mod config;
 mod doctor;
 mod egress;
 mod ffmpeg;
@@ -34,6 +35,7 @@ mod repair;
 mod rm;
 mod scrub;
 pub(crate) mod serve;
+mod settings;
 mod volume;
 
 /// A media-on-demand server: a folder of films, paced to many viewers from one copy in memory.
@@ -63,6 +65,7 @@ enum Command {
     Play(play::PlayArgs),
     Load(Box<load::LoadArgs>),
     Doctor(doctor::DoctorArgs),
+    Config(config::ConfigArgs),
     Bench(bench::BenchArgs),
     #[command(hide = true)]
     BenchSender(bench_sender::BenchSenderArgs),
@@ -134,7 +137,7 @@ struct NewStoreArgs {
     old: StoreArgs,
     /// How many disk failures a new volume made of the --member directories must survive; see also: millrace
     /// help volume create [default: 1 if there are several]
-    #[arg(long, value_name = "T", requires = "members")]
+    #[arg(long, value_name = "T")]
     parity: Option<usize>,
 }
 
@@ -160,6 +163,11 @@ impl NewStoreArgs {
     ) -> anyhow::Result<Volume> {
         let members = self.old.members()?;
         if members.is_empty() {
+            if let Some(parity) = self.parity {
+                return Err(usage(anyhow::anyhow!(
+                    "--parity {parity}: is for volumes of several disks; name the directory on each of them with --member"
+                )));
+            }
             let dir = self.dir()?;
             let is_new = is_no_store(&dir);
             let volume = by_one(&dir)?;
@@ -201,8 +209,13 @@ fn is_no_store(dir: &Path) -> bool {
 
 /// Parses the command line, runs the command; 0 when all went well, 1 when not, 2 for a command line that is wrong.
 pub fn main() -> ExitCode {
-    let result = match Cli::parse().command {
-        Command::Serve(args) => serve::run(args),
+    let argv: Vec<_> = std::env::args_os().collect();
+    let (cli, origins) = match settings::parse(&argv) {
+        Ok(parsed) => parsed,
+        Err(faults) => return refuse(faults),
+    };
+    let result = match cli.command {
+        Command::Serve(args) => serve::run(args, &origins),
         Command::Add(args) => add::run(&args),
         Command::Prepare(args) => prepare::run(&args),
         Command::Ls(args) => ls::run(&args),
@@ -215,6 +228,7 @@ pub fn main() -> ExitCode {
         Command::Play(args) => play::run(&args),
         Command::Load(args) => load::run(&args),
         Command::Doctor(args) => doctor::run(&args),
+        Command::Config(args) => config::run(&args),
         Command::Bench(args) => bench::run(&args),
         Command::BenchSender(args) => bench_sender::run(args),
     };
@@ -224,6 +238,17 @@ pub fn main() -> ExitCode {
         Err(error) => {
             complain(&error);
             ExitCode::from(code_of(&error))
+        }
+    }
+}
+
+/// Says what is wrong with the settings.
+fn refuse(faults: settings::Faults) -> ExitCode {
+    match faults {
+        settings::Faults::Line(error) => error.exit(),
+        settings::Faults::Below(faults) => {
+            faults.iter().for_each(|fault| eprintln!("millrace: {fault}"));
+            ExitCode::from(2)
         }
     }
 }

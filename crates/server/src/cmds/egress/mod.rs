@@ -31,13 +31,12 @@ pub(crate) use self::measure::{Outcome, measure_now, probe};
 pub(crate) struct EgressArgs {
     /// How UDP packets are sent: auto (kernel sockets; AF_XDP on the interfaces given with --xdp-interface,
     /// where it was measured to be cheaper), kernel (never AF_XDP), xdp (AF_XDP for everything it can send)
-    #[arg(long, value_name = "HOW", default_value = "auto", env = "MILLRACE_BACKEND")]
+    #[arg(long, value_name = "HOW", default_value = "auto")]
     pub(crate) backend: BackendChoice,
     /// Interface on which AF_XDP may be used to send to viewers; up to four. Needs CAP_NET_RAW and CAP_NET_ADMIN
     #[arg(
         long = "xdp-interface",
         value_name = "INTERFACE",
-        env = "MILLRACE_XDP_INTERFACE",
         value_delimiter = ','
     )]
     pub(crate) xdp_interfaces: Vec<String>,

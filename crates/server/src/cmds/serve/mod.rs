@@ -23,6 +23,7 @@ use super::NewStoreArgs;
 use super::egress::EgressArgs;
 use super::ffmpeg::FfmpegArgs;
 use super::percent::Percent;
+use super::settings::Origins;
 use crate::session::PacketSizes;
 
 /// Serve folders of films over RTSP
@@ -34,51 +35,56 @@ use crate::session::PacketSizes;
 #[command(
     after_help = "Examples:\n  millrace serve ~/films\n  millrace serve /srv/films --cache 4GiB --cpu 1\n  \
                         millrace serve --store /srv/store --listen 10.0.0.5:554 --max-rate 900Mb/s\n  \
-                        millrace serve --member /disk1/store --member /disk2/store --member /disk3/store --parity 1\n\nThe log goes to \
+                        millrace serve --member /disk1/store --member /disk2/store --member /disk3/store --parity 1\n\nEach setting can also \
+                        be a variable (MILLRACE_MAX_RATE) or stand in a file: millrace help config\n\nThe log goes to \
                         standard error; MILLRACE_LOG=debug says more, MILLRACE_LOG=warn less."
 )]
 pub(crate) struct ServeArgs {
+    /// Configuration file (TOML): what is not given on the command line or in a variable is looked up there; see also:
+    /// millrace help config
+    #[arg(long, value_name = "FILE", env = "MILLRACE_CONFIG")]
+    pub(crate) config: Option<PathBuf>,
     /// Folders with films
     #[arg(value_name = "DIR")]
     pub(crate) folders: Vec<PathBuf>,
     #[command(flatten)]
     store: NewStoreArgs,
     /// Address and port of RTSP; port 0 takes any free one [default: all addresses, port 554 if allowed, else 8554]
-    #[arg(long, value_name = "ADDR:PORT", env = "MILLRACE_LISTEN", value_parser = parse_listen)]
+    #[arg(long, value_name = "ADDR:PORT", value_parser = parse_listen)]
     pub(crate) listen: Option<SocketAddr>,
     /// Host name or address to print in URLs [default: this machine's address]
-    #[arg(long, value_name = "HOST", env = "MILLRACE_HOST")]
+    #[arg(long, value_name = "HOST")]
     pub(crate) host: Option<String>,
     /// Memory for the media cache: one copy shared by all viewers
-    #[arg(long, value_name = "SIZE", default_value_t = ByteLen(limits::DEFAULT_CACHE_BYTES), env = "MILLRACE_CACHE")]
+    #[arg(long, value_name = "SIZE", default_value_t = ByteLen(limits::DEFAULT_CACHE_BYTES))]
     pub(crate) cache: ByteLen,
     /// Engines: threads that pace streams, one core each
-    #[arg(long, value_name = "N", default_value_t = 1, env = "MILLRACE_ENGINES", value_parser = clap::value_parser!(u8).range(1..=64))]
+    #[arg(long, value_name = "N", default_value_t = 1)]
     pub(crate) engines: u8,
     /// Pin the engines to these cores, one each, in order
     #[arg(long = "cpu", value_name = "CORE", value_delimiter = ',')]
     pub(crate) cpus: Vec<usize>,
     /// What an engine does when nothing is due: busy (spins), adaptive (sleeps, and gathers
     /// departures for 0.2 ms) or sleeping (for 1 ms)
-    #[arg(long, value_name = "POLICY", default_value = "adaptive", env = "MILLRACE_IDLE")]
+    #[arg(long, value_name = "POLICY", default_value = "adaptive")]
     pub(crate) idle: IdlePolicy,
     /// Most viewers at once; the next one gets 453
-    #[arg(long, value_name = "N", default_value_t = 5000, env = "MILLRACE_MAX_STREAMS")]
+    #[arg(long, value_name = "N", default_value_t = limits::DEFAULT_MAX_STREAMS)]
     pub(crate) max_streams: usize,
     /// Highest total of the mean bit rates of all viewers; a viewer that would exceed it gets 453 [default: no limit]
-    #[arg(long, value_name = "RATE", env = "MILLRACE_MAX_RATE")]
+    #[arg(long, value_name = "RATE")]
     pub(crate) max_rate: Option<BitRate>,
     /// Time without any sign of life after which a session is closed
-    #[arg(long, value_name = "TIME", default_value_t = duration(limits::DEFAULT_SESSION_TIMEOUT_NS), env = "MILLRACE_SESSION_TIMEOUT")]
+    #[arg(long, value_name = "TIME", default_value_t = duration(limits::DEFAULT_SESSION_TIMEOUT_NS))]
     pub(crate) session_timeout: HumanDuration,
     /// How long a paused viewer keeps its stream and bit rate; after that PLAY has to reserve them again
-    #[arg(long, value_name = "TIME", default_value_t = duration(limits::DEFAULT_PAUSE_RESERVATION_NS), env = "MILLRACE_PAUSE_RESERVATION")]
+    #[arg(long, value_name = "TIME", default_value_t = duration(limits::DEFAULT_PAUSE_RESERVATION_NS))]
     pub(crate) pause_reservation: HumanDuration,
     /// Highest number of RTSP connections from one client address
     #[arg(long, value_name = "N", default_value_t = limits::MAX_CONNECTIONS_PER_ADDRESS)]
     pub(crate) max_connections_per_address: usize,
     /// Share of --max-streams and of --max-rate that all viewers at one address may use; one stream is always allowed
-    #[arg(long, value_name = "PERCENT", default_value_t = Percent(f64::from(limits::DEFAULT_ADDRESS_SHARE_PERCENT)), value_parser = parse_address_share, env = "MILLRACE_SHARE_PER_ADDRESS")]
+    #[arg(long, value_name = "PERCENT", default_value_t = Percent(f64::from(limits::DEFAULT_ADDRESS_SHARE_PERCENT)), value_parser = parse_address_share)]
     pub(crate) share_per_address: Percent,
     /// UDP port range for RTP and RTCP: the first free even port and the next are used
     #[arg(long, value_name = "FIRST-LAST", default_value = "6970-7069", value_parser = parse_ports)]
@@ -94,10 +100,10 @@ pub(crate) struct ServeArgs {
     pub(crate) smooth: bool,
     /// Packet sizes for UDP viewers; each gets the largest that its path carries unfragmented: bytes, 1k, 2k, 4k or 8k,
     /// separated by commas, or auto for all of these
-    #[arg(long, value_name = "LIST", default_value_t = PacketSizes::default(), env = "MILLRACE_PACKET_SIZES")]
+    #[arg(long, value_name = "LIST", default_value_t = PacketSizes::default())]
     pub(crate) packet_sizes: PacketSizes,
     /// Allow clients to request forward error correction (needs titles stored with parity)
-    #[arg(long, value_name = "WHETHER", default_value = "allow", env = "MILLRACE_FEC")]
+    #[arg(long, value_name = "WHETHER", default_value = "allow")]
     pub(crate) fec: FecChoice,
     /// Send every datagram separately even if the kernel supports segmentation offload
     #[arg(long)]
@@ -109,7 +115,7 @@ pub(crate) struct ServeArgs {
     pub(crate) read: ReadChoice,
     /// Highest share of a title that may be damaged beyond repair, over the last 64 extents (16 MiB) or the whole title if it is
     /// shorter. Up to it viewers do not get the damaged packets; above it their stream is ended (0%: at the first damaged packet)
-    #[arg(long, value_name = "PERCENT", default_value_t = Percent(f64::from(limits::DEFAULT_MAX_DAMAGED_PERMILLE) / 10.0), env = "MILLRACE_MAX_DAMAGED")]
+    #[arg(long, value_name = "PERCENT", default_value_t = Percent(f64::from(limits::DEFAULT_MAX_DAMAGED_PERMILLE) / 10.0))]
     pub(crate) max_damaged: Percent,
     /// Fault injection for tests: a file with lines such as `member 1 eio`, re-read while the server runs
     #[arg(long, value_name = "FILE", hide = true)]
@@ -184,43 +190,21 @@ impl ServeArgs {
         self.store.open_any_or_create()
     }
 
-    /// Checks what the types cannot.
-    fn check(&self) -> anyhow::Result<()> {
-        anyhow::ensure!(
-            self.cache.0 >= limits::MIN_CACHE_BYTES,
-            "--cache: got {}, at least {}",
-            self.cache,
-            ByteLen(limits::MIN_CACHE_BYTES)
-        );
+    /// Checks what no setting shows by itself.
+    pub(crate) fn check(&self) -> anyhow::Result<()> {
         anyhow::ensure!(
             self.cpus.is_empty() || self.cpus.len() == usize::from(self.engines),
             "--cpu: got {} for {}; give one core for each engine",
             Count(self.cpus.len() as u64, "core"),
             Count(u64::from(self.engines), "engine")
         );
-        for (option, burst) in [("--burst", self.burst), ("--busy-burst", self.busy_burst)] {
-            anyhow::ensure!(
-                (1_000_000..=u128::from(limits::MAX_BURST_NS)).contains(&burst.0.as_nanos()),
-                "{option}: got {burst}, allowed 1ms to 20ms"
-            );
-        }
-        let timeout_s = self.session_timeout.0.as_secs();
+        let most = limits::MAX_STREAMS_PER_ENGINE * usize::from(self.engines);
         anyhow::ensure!(
-            (5..=86_400).contains(&timeout_s),
-            "--session-timeout: got {}, allowed 5s to 24h",
-            self.session_timeout
-        );
-        anyhow::ensure!(
-            (1..=limits::MAX_STREAMS_PER_ENGINE * usize::from(self.engines)).contains(&self.max_streams),
-            "--max-streams: got {}, allowed 1 to {}",
+            self.max_streams <= most,
+            "--max-streams: got {}, at most {most} with {}",
             self.max_streams,
-            limits::MAX_STREAMS_PER_ENGINE * usize::from(self.engines)
+            Count(u64::from(self.engines), "engine")
         );
-        anyhow::ensure!(
-            self.max_connections_per_address > 0,
-            "--max-connections-per-address: got 0, at least 1"
-        );
-        anyhow::ensure!(self.max_rate != Some(BitRate(0)), "--max-rate: got 0b/s; omit it for no limit");
         self.egress.check()?;
         for folder in &self.folders {
             anyhow::ensure!(folder.is_dir(), "{}: no such folder", folder.display());
@@ -242,8 +226,8 @@ impl ServeArgs {
 }
 
 /// Serves until a signal comes.
-pub(crate) fn run(args: ServeArgs) -> anyhow::Result<ExitCode> {
-    args.check().map_err(super::usage)?;
+pub(crate) fn run(args: ServeArgs, origins: &Origins) -> anyhow::Result<ExitCode> {
+    args.check().map_err(|error| super::usage(origins.blame(error)))?;
     run::run(&args)
 }
 

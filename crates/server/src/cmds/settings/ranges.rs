@@ -1,0 +1,61 @@
+//! What the value of a setting may be where its type alone does not say.
+
+use std::fmt::Display;
+use std::str::FromStr;
+use std::time::Duration;
+
+use clap::builder::ValueParser;
+use millrace_core::limits;
+use millrace_core::units::{BitRate, ByteLen, HumanDuration};
+
+/// Settings that have a range, by the name of their field in `ServeArgs`.
+#[cfg(test)]
+pub(super) const IDS: [&str; 8] =
+    ["cache", "engines", "max_streams", "max_rate", "session_timeout", "max_connections_per_address", "burst", "busy_burst"];
+
+/// A range: for the parser, and for people.
+pub(super) struct Range {
+    pub(super) parser: ValueParser,
+    pub(super) text: String,
+}
+
+/// The range of a setting, if it has one.
+pub(super) fn of(id: &str) -> Option<Range> {
+    let time = |ns: u64| HumanDuration(Duration::from_nanos(ns));
+    Some(match id {
+        "cache" => from(ByteLen(limits::MIN_CACHE_BYTES)),
+        "engines" => between(1u8, limits::MAX_ENGINES),
+        "max_streams" => between(1usize, limits::MAX_STREAMS_PER_ENGINE * usize::from(limits::MAX_ENGINES)),
+        "max_rate" => from(BitRate(1)),
+        "session_timeout" => between(time(limits::MIN_SESSION_TIMEOUT_NS), time(limits::MAX_SESSION_TIMEOUT_NS)),
+        "max_connections_per_address" => from(1usize),
+        "burst" | "busy_burst" => between(time(limits::MIN_BURST_NS), time(limits::MAX_BURST_NS)),
+        _ => return None,
+    })
+}
+
+fn from<T>(least: T) -> Range
+where
+    T: FromStr<Err: Display> + PartialOrd + Display + Copy + Send + Sync + 'static,
+{
+    let text = format!("at least {least}");
+    Range { parser: parser(text.clone(), move |value| *value >= least), text }
+}
+
+fn between<T>(least: T, most: T) -> Range
+where
+    T: FromStr<Err: Display> + PartialOrd + Display + Copy + Send + Sync + 'static,
+{
+    let text = format!("{least} to {most}");
+    Range { parser: parser(text.clone(), move |value| (least..=most).contains(value)), text }
+}
+
+fn parser<T>(text: String, is_allowed: impl Fn(&T) -> bool + Clone + Send + Sync + 'static) -> ValueParser
+where
+    T: FromStr<Err: Display> + Clone + Send + Sync + 'static,
+{
+    ValueParser::from(move |given: &str| -> Result<T, String> {
+        let value: T = given.parse().map_err(|error: T::Err| error.to_string())?;
+        if is_allowed(&value) { Ok(value) } else { Err(format!("got {given}, allowed: {text}")) }
+    })
+}
