@@ -229,49 +229,50 @@ impl StreamEvent {
     }
 }
 
-/// What an engine has done since it was made. Plain sums; the caller publishes them.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub struct EngineCounters {
-    /// Media packets taken by the device.
-    pub packets: u64,
-    /// Their bytes, RTP headers included.
-    pub bytes: u64,
-    /// Bursts of media packets handed out.
-    pub bursts: u64,
-    /// Media packets with headers of their own: viewers not on the shared timeline.
-    pub patched: u64,
-    /// Media packets that left after their time.
-    pub late: u64,
-    /// Longest delay of a media packet behind its time, in nanoseconds.
-    pub late_max_ns: u64,
-    /// Times a stream fell behind by more than a burst and went over to catching up.
-    pub catch_ups: u64,
-    /// Media packets that a destination refused.
-    pub unreachable: u64,
-    /// Media packets that were missing in their extent and are left to the viewer to repair.
-    pub skipped: u64,
-    /// Bursts that found their connection full.
-    pub blocked: u64,
-    /// RTCP packets sent.
-    pub reports: u64,
-    /// RTCP packets given up because the way was full or refused.
-    pub reports_lost: u64,
-    /// Wants handed out.
-    pub wants: u64,
-    /// Leases taken in.
-    pub leases: u64,
-    /// Leases that came for a stream that no longer wanted them.
-    pub leases_unwanted: u64,
-    /// Leases refused by the cache.
-    pub leases_failed: u64,
-    /// Times a packet's time came before its extent had.
-    pub starved: u64,
-    /// Streams that failed.
-    pub failed: u64,
-    /// Streams open now.
-    pub open: u64,
-    /// Streams sending now.
-    pub playing: u64,
+millrace_core::counters! {
+    /// What an engine has done since it was made. Plain sums; the caller publishes them.
+    pub struct EngineCounters {
+        /// Media packets taken by the device.
+        sum packets,
+        /// Their bytes, RTP headers included.
+        sum bytes,
+        /// Bursts of media packets handed out.
+        sum bursts,
+        /// Media packets with headers of their own: viewers not on the shared timeline.
+        sum patched,
+        /// Media packets that left after their time.
+        sum late,
+        /// Longest delay of a media packet behind its time, in nanoseconds.
+        highest late_max_ns,
+        /// Times a stream fell behind by more than a burst and went over to catching up.
+        sum catch_ups,
+        /// Media packets that a destination refused.
+        sum unreachable,
+        /// Media packets that were missing in their extent and are left to the viewer to repair.
+        sum skipped,
+        /// Bursts that found their connection full.
+        sum blocked,
+        /// RTCP packets sent.
+        sum reports,
+        /// RTCP packets given up because the way was full or refused.
+        sum reports_lost,
+        /// Wants handed out.
+        sum wants,
+        /// Leases taken in.
+        sum leases,
+        /// Leases that came for a stream that no longer wanted them.
+        sum leases_unwanted,
+        /// Leases refused by the cache.
+        sum leases_failed,
+        /// Times a packet's time came before its extent had.
+        sum starved,
+        /// Streams that failed.
+        sum failed,
+        /// Streams open now.
+        gauge open,
+        /// Streams sending now.
+        gauge playing,
+    }
 }
 
 const _: () = {

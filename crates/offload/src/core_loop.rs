@@ -13,7 +13,7 @@ use millrace_core::limits::{COMMANDS_PER_TURN, LEASES_PER_TURN, MAX_BATCH_BURSTS
 use millrace_core::seam::{Clock, PacketTx, SendOutcome, TransmitBatch};
 use millrace_core::time::Instant;
 use millrace_engine::{Engine, LeaseFailure, StreamEvent, StreamSpec};
-use millrace_netio::KernelTx;
+use millrace_netio::{KernelTx, TxCounters};
 use millrace_netio::best::{BestTx, XdpDevice};
 use millrace_store::cache::{CacheHandle, Grant, ReadFailure};
 
@@ -41,6 +41,8 @@ pub trait LoopTx: PacketTx + Send {
     fn flush_conns(&mut self) -> bool;
     /// A connection that broke, each once.
     fn poll_conn_gone(&mut self) -> Option<(ConnId, i32)>;
+    /// What its sockets have done.
+    fn counters(&self) -> &TxCounters;
     /// Once a turn, before anything is sent: takes back what the devices are done with and hears of news. Whether
     /// something is still under way, so that the loop must not sleep for long.
     fn tend(&mut self) -> bool {
@@ -67,6 +69,9 @@ impl LoopTx for KernelTx {
     fn poll_conn_gone(&mut self) -> Option<(ConnId, i32)> {
         KernelTx::poll_conn_gone(self)
     }
+    fn counters(&self) -> &TxCounters {
+        KernelTx::counters(self)
+    }
 }
 
 impl<D: XdpDevice + Send> LoopTx for BestTx<KernelTx, D> {
@@ -84,6 +89,9 @@ impl<D: XdpDevice + Send> LoopTx for BestTx<KernelTx, D> {
     }
     fn poll_conn_gone(&mut self) -> Option<(ConnId, i32)> {
         self.kernel_mut().poll_conn_gone()
+    }
+    fn counters(&self) -> &TxCounters {
+        self.kernel().counters()
     }
     fn tend(&mut self) -> bool {
         BestTx::tend(self)
@@ -172,7 +180,7 @@ impl<C: Clock, T: LoopTx> CoreLoop<C, T> {
             if let Some(since) = self.state.stopping {
                 let is_over = self.engine.counters().open == 0 || now.ns_since(since) > LINGER_NS;
                 if work == 0 && is_over {
-                    break self.load.finish();
+                    break self.load.publish(self.engine.counters(), self.tx.counters());
                 }
             }
             if work == 0 {
@@ -190,9 +198,7 @@ impl<C: Clock, T: LoopTx> CoreLoop<C, T> {
         work += self.flush_connections(now);
         work += self.post_wants();
         work += self.publish_events();
-        let counters = self.engine.counters();
-        let (packets, bytes, open) = (counters.packets, counters.bytes, counters.open);
-        self.load.turn(now, work, open, packets, bytes);
+        self.load.turn(now, work, self.engine.counters(), self.tx.counters());
         if let Some(burst_ns) = self.adaptive_burst.look(now, self.load.busy_ns()) {
             self.engine.set_burst_ns(burst_ns);
         }

@@ -16,7 +16,7 @@ use crate::bell::EventBell;
 use crate::command::{Command, Event};
 use crate::core_loop::{CoreLoop, LoopTx};
 use crate::idle::IdlePolicy;
-use crate::load::{LoadCell, LoadMeter, LoadSnapshot};
+use crate::load::{LoadMeter, LoopSheets};
 
 /// How an engine's thread runs.
 #[derive(Clone, Debug, Default)]
@@ -38,7 +38,7 @@ pub struct EngineHandle {
     events: rtrb::Consumer<Event>,
     engine_bell: Arc<EventBell>,
     control_bell: Arc<EventBell>,
-    load: Arc<LoadCell>,
+    sheets: LoopSheets,
     thread: Option<JoinHandle<()>>,
 }
 
@@ -64,8 +64,8 @@ impl EngineHandle {
         let control_bell = Arc::new(EventBell::new()?);
         // The control side watches the bell's descriptor all the time, so it always counts as asleep for it.
         control_bell.announce_sleep();
-        let load = Arc::new(LoadCell::default());
-        let meter = LoadMeter::new(Arc::clone(&load), clock.now());
+        let sheets = LoopSheets::default();
+        let meter = LoadMeter::new(sheets.clone(), clock.now());
         let adaptive_burst = AdaptiveBurst::new(engine.burst_ns, thread.busy_burst_ns, clock.now());
         let (loop_bell, answer_bell) = (Arc::clone(&bell), Arc::clone(&control_bell));
         let (ready, is_ready) = std::sync::mpsc::channel();
@@ -93,7 +93,7 @@ impl EngineHandle {
                 core.run();
             })?;
         is_ready.recv().map_err(std::io::Error::other)??;
-        Ok(Self { commands, events, engine_bell: bell, control_bell, load, thread: Some(handle) })
+        Ok(Self { commands, events, engine_bell: bell, control_bell, sheets, thread: Some(handle) })
     }
 
     /// Hands over a command.
@@ -126,14 +126,9 @@ impl EngineHandle {
         self.control_bell.announce_sleep();
     }
 
-    /// How busy the engine's core is.
-    pub fn load(&self) -> LoadSnapshot {
-        self.load.read()
-    }
-
-    /// Where the load can be read from other threads.
-    pub fn load_cell(&self) -> Arc<LoadCell> {
-        Arc::clone(&self.load)
+    /// Where other threads can read what the engine does.
+    pub fn sheets(&self) -> LoopSheets {
+        self.sheets.clone()
     }
 
     /// Whether the engine's thread has ended.

@@ -25,7 +25,7 @@ pub mod idle;
 pub mod load;
 
 /// Socket set-up for starting an engine: the pairs of ports, and the egress paths made of them.
-pub use millrace_netio::{GsoMode, KernelTx, KernelTxConfig, NetError, UdpPair, bind_pair};
+pub use millrace_netio::{GsoMode, KernelTx, KernelTxConfig, NetError, TxCounters, UdpPair, bind_pair};
 /// The choice of an egress path, devices, next hops, and what this kernel can do.
 pub use millrace_netio::{best, features, probe, route, xdp};
 

@@ -279,7 +279,7 @@ fn the_end_of_the_film_is_told_once_and_the_session_stays() {
     w.wait(SECOND);
     assert_eq!(w.ask_session(c, "TEARDOWN", &id, "").status, 200);
     w.assert_empty();
-    assert_eq!(w.server.counters().films_finished, 2);
+    assert_eq!(w.server.counters().titles_finished, 2);
 }
 
 #[test]

@@ -38,7 +38,7 @@ pub use self::plan::{Class, DeviceClass, EgressPath, Plan};
 pub use self::streams::SWITCH_AFTER;
 use self::streams::Streams;
 pub use self::supervisor::{DeviceSupervisor, News, Opener, Place};
-pub use self::tally::{Tally, WayCounts};
+pub use self::tally::{ChoiceCounters, PathCounters, Tally, WayCounts};
 use self::view::{View, bits};
 use crate::null::taken;
 use crate::shape::Shape;

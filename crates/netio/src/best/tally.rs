@@ -76,7 +76,35 @@ pub struct WayCounts {
     pub devices_gained: u64,
 }
 
+millrace_core::counters! {
+    /// What went by one path.
+    pub struct PathCounters {
+        /// UDP and TCP packets taken.
+        sum datagrams,
+    }
+}
+
+millrace_core::counters! {
+    /// What the choice between paths came to.
+    pub struct ChoiceCounters {
+        /// Bursts that an AF_XDP device did not take, or not whole, and that went by the kernel at once instead.
+        sum fallen,
+        /// Times a stream changed its path for a better one.
+        sum switches,
+        /// AF_XDP devices that failed.
+        sum devices_lost,
+        /// AF_XDP devices that were opened or opened again.
+        sum devices_gained,
+    }
+}
+
 impl WayCounts {
+    /// What the choice came to.
+    pub fn choice(&self) -> ChoiceCounters {
+        let &Self { fallen, switches, devices_lost, devices_gained, .. } = self;
+        ChoiceCounters { fallen, switches, devices_lost, devices_gained }
+    }
+
     /// Packets by one way.
     pub fn by(&self, way: EgressPath) -> u64 {
         self.datagrams[way as usize]

@@ -60,49 +60,50 @@ pub struct KernelTxConfig {
     pub conns: usize,
 }
 
-/// What a [`KernelTx`] has done since it was made.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub struct TxCounters {
-    /// Batches with at least one entry.
-    pub batches: u64,
-    /// Entries.
-    pub entries: u64,
-    /// UDP datagrams that the kernel took.
-    pub datagrams: u64,
-    /// RTP and RTCP bytes taken, by UDP and TCP, without headers below RTP.
-    pub bytes: u64,
-    /// sendmmsg calls.
-    pub udp_calls: u64,
-    /// Messages that the kernel cut into datagrams.
-    pub gso_sends: u64,
-    /// Messages that the kernel refused to cut and that went as single datagrams.
-    pub gso_refused: u64,
-    /// Messages that the kernel need not copy.
-    pub zero_copy_sends: u64,
-    /// Those of them that it said to have copied after all.
-    pub zero_copy_copied: u64,
-    /// Messages that were copied because too many others were still out.
-    pub zero_copy_full: u64,
-    /// Entries answered `Blocked`.
-    pub blocked: u64,
-    /// Entries answered `Unreachable`.
-    pub unreachable: u64,
-    /// Entries answered `Closed`.
-    pub closed: u64,
-    /// ICMP errors about viewers.
-    pub icmp_errors: u64,
-    /// Those of them that came from neither the viewer nor this host, and so changed nothing for the viewer.
-    pub icmp_hearsay: u64,
-    /// Times a socket stopped listening to ICMP because there was too much of it.
-    pub icmp_storms: u64,
-    /// Interleaved frames taken by TCP connections.
-    pub frames: u64,
-    /// Frames that a connection took in part, so that the rest was copied aside.
-    pub split_frames: u64,
-    /// Control bytes taken for TCP connections.
-    pub control_bytes: u64,
-    /// sendmsg calls.
-    pub tcp_calls: u64,
+millrace_core::counters! {
+    /// What a [`KernelTx`] has done since it was made.
+    pub struct TxCounters {
+        /// Batches with at least one entry.
+        sum batches,
+        /// Entries.
+        sum entries,
+        /// UDP datagrams that the kernel took.
+        sum datagrams,
+        /// RTP and RTCP bytes taken, by UDP and TCP, without headers below RTP.
+        sum bytes,
+        /// sendmmsg calls.
+        sum udp_calls,
+        /// Messages that the kernel cut into datagrams.
+        sum gso_sends,
+        /// Messages that the kernel refused to cut and that went as single datagrams.
+        sum gso_refused,
+        /// Messages that the kernel need not copy.
+        sum zero_copy_sends,
+        /// Those of them that it said to have copied after all.
+        sum zero_copy_copied,
+        /// Messages that were copied because too many others were still out.
+        sum zero_copy_full,
+        /// Entries answered `Blocked`.
+        sum blocked,
+        /// Entries answered `Unreachable`.
+        sum unreachable,
+        /// Entries answered `Closed`.
+        sum closed,
+        /// ICMP errors about viewers.
+        sum icmp_errors,
+        /// Those of them that came from neither the viewer nor this host, and so changed nothing for the viewer.
+        sum icmp_hearsay,
+        /// Times a socket stopped listening to ICMP because there was too much of it.
+        sum icmp_storms,
+        /// Interleaved frames taken by TCP connections.
+        sum frames,
+        /// Frames that a connection took in part, so that the rest was copied aside.
+        sum split_frames,
+        /// Control bytes taken for TCP connections.
+        sum control_bytes,
+        /// sendmsg calls.
+        sum tcp_calls,
+    }
 }
 
 /// Sends through the kernel's sockets: two UDP sockets per address family for all viewers, and TCP connections.

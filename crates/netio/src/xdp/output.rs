@@ -24,41 +24,42 @@ const PREFETCH_DATAGRAMS: usize = 4;
 /// A page, across whose end a device may not be able to read in one go.
 const PAGE_BYTES: u64 = 4096;
 
-/// What an [`XdpTx`](super::XdpTx) has done since it was made.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub struct XdpCounters {
-    /// Batches with at least one entry.
-    pub batches: u64,
-    /// Entries.
-    pub entries: u64,
-    /// Datagrams put into the ring.
-    pub datagrams: u64,
-    /// Their bytes, without headers below RTP.
-    pub bytes: u64,
-    /// Those of them whose payload was copied.
-    pub staged: u64,
-    /// Those of them whose payload is sent from where it lies.
-    pub chained: u64,
-    /// Calls that made the kernel look at the ring.
-    pub wakeups: u64,
-    /// Entries answered `Blocked`: the ring or the frames were all in use.
-    pub ring_full: u64,
-    /// Entries answered `Unreachable`: no way by this interface, or too long for it.
-    pub unreachable: u64,
-    /// Descriptors that came back.
-    pub completions: u64,
-    /// Addresses that came back though nothing was out there.
-    pub stray_completions: u64,
-    /// Descriptors that the kernel refused as invalid, when last asked.
-    pub invalid_descriptors: u64,
-    /// Extents under lease for the device now.
-    pub held_leases: u64,
-    /// Most of them at once.
-    pub held_leases_max: u64,
-    /// Headers of streams built again.
-    pub rows_built: u64,
-    /// Headers of streams changed in place because their next hop changed.
-    pub rows_patched: u64,
+millrace_core::counters! {
+    /// What an [`XdpTx`](super::XdpTx) has done since it was made.
+    pub struct XdpCounters {
+        /// Batches with at least one entry.
+        sum batches,
+        /// Entries.
+        sum entries,
+        /// Datagrams put into the ring.
+        sum datagrams,
+        /// Their bytes, without headers below RTP.
+        sum bytes,
+        /// Those of them whose payload was copied.
+        sum staged,
+        /// Those of them whose payload is sent from where it lies.
+        sum chained,
+        /// Calls that made the kernel look at the ring.
+        sum wakeups,
+        /// Entries answered `Blocked`: the ring or the frames were all in use.
+        sum ring_full,
+        /// Entries answered `Unreachable`: no way by this interface, or too long for it.
+        sum unreachable,
+        /// Descriptors that came back.
+        sum completions,
+        /// Addresses that came back though nothing was out there.
+        sum stray_completions,
+        /// Descriptors that the kernel refused as invalid, when last asked.
+        sum invalid_descriptors,
+        /// Extents under lease for the device now.
+        gauge held_leases,
+        /// Most of them at once.
+        highest held_leases_max,
+        /// Headers of streams built again.
+        sum rows_built,
+        /// Headers of streams changed in place because their next hop changed.
+        sum rows_patched,
+    }
 }
 
 /// The other end of rings in memory: what it says when it is woken up.

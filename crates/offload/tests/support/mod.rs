@@ -21,7 +21,7 @@ use millrace_offload::clock::MonotonicClock;
 use millrace_offload::command::{Command, CompactDest, Event};
 use millrace_offload::core_loop::{CoreLoop, LoopTx};
 use millrace_offload::idle::IdlePolicy;
-use millrace_offload::load::{LoadCell, LoadMeter};
+use millrace_offload::load::{LoadMeter, LoopSheets};
 use millrace_store::cache::{Cache, CacheConfig};
 use millrace_store::index::TitleIndex;
 use millrace_store::volume::{FinishTitle, SourceIdentity, TitleWriter, Volume};
@@ -99,7 +99,7 @@ impl<T: LoopTx> Stage<T> {
         let (commands, command_end) = rtrb::RingBuffer::new(RING_RECORDS);
         let (event_end, events) = rtrb::RingBuffer::new(RING_RECORDS);
         let engine = Engine::new(EngineConfig { streams: 1024, ..EngineConfig::default() });
-        let load = LoadMeter::new(Arc::new(LoadCell::default()), MonotonicClock.now());
+        let load = LoadMeter::new(LoopSheets::default(), MonotonicClock.now());
         let control_bell = Arc::new(EventBell::new().unwrap());
         let handle = handles.remove(0);
         let core = CoreLoop::new(

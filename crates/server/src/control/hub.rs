@@ -16,8 +16,8 @@ use tokio::net::TcpStream;
 use tokio::sync::Notify;
 
 use super::log::ClientLog;
-use super::{EnginePort, Snapshot};
-use crate::session::{ConnKey, Output, Server};
+use super::{ControlSheets, EnginePort, Snapshot};
+use crate::session::{ConnKey, Held, Output, Server};
 
 /// Commands that wait for room in an engine's ring before connections are no longer read.
 const MAX_BACKLOG: usize = RING_RECORDS / 4;
@@ -33,6 +33,7 @@ pub(super) struct Hub {
     lines: HashMap<ConnKey, Rc<Line>>,
     log: ClientLog,
     write_timeout_ns: u64,
+    sheets: ControlSheets,
     /// Rung when a command had to wait.
     pub(super) backlog: Rc<Notify>,
     /// Rung when no more commands wait.
@@ -120,7 +121,12 @@ impl Line {
 }
 
 impl Hub {
-    pub(super) fn new(server: Server, engines: Vec<Box<dyn EnginePort>>, write_timeout_ns: u64) -> Self {
+    pub(super) fn new(
+        server: Server,
+        engines: Vec<Box<dyn EnginePort>>,
+        write_timeout_ns: u64,
+        sheets: ControlSheets,
+    ) -> Self {
         let link = |handle| EngineLink { handle, waiting: VecDeque::new(), gone: false };
         Self {
             server,
@@ -128,6 +134,7 @@ impl Hub {
             lines: HashMap::new(),
             log: ClientLog::default(),
             write_timeout_ns,
+            sheets,
             backlog: Rc::new(Notify::new()),
             room: Rc::new(Notify::new()),
         }
@@ -303,6 +310,18 @@ impl Hub {
         self.flush();
         self.log.tell_left_out(now);
         self.retry();
+        self.publish();
+    }
+
+    /// Shows other threads how things stand.
+    pub(super) fn publish(&self) {
+        self.sheets.counters.publish(self.server.counters());
+        self.sheets.held.publish(&Held {
+            connections: self.server.connection_count() as u64,
+            sessions: self.server.session_count() as u64,
+            streams: self.server.stream_count() as u64,
+            reserved_bits_per_s: self.server.reserved_rate(),
+        });
     }
 
     /// Notices that an engine's thread has ended.

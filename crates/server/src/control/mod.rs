@@ -34,15 +34,17 @@ mod run;
 mod udp;
 
 use std::net::{IpAddr, SocketAddr, TcpListener, UdpSocket};
+use std::sync::Arc;
 use std::thread::JoinHandle;
 use std::time::Duration;
 
+use millrace_core::counters::Sheet;
 use millrace_core::limits::RTSP_WRITE_TIMEOUT_NS;
 use tokio::sync::mpsc;
 
 pub use engine_port::EnginePort;
 
-use crate::session::{Counters, Library, ServerConfig, SessionInfo, SystemEntropy};
+use crate::session::{Counters, Held, Library, ServerConfig, SessionInfo, SystemEntropy};
 
 /// Settings of the control plane. Engines, UDP ports and the wall clock in `session` are filled in by
 /// [`Control::start`].
@@ -130,6 +132,15 @@ pub struct Farewell {
     pub connections_left: usize,
 }
 
+/// Where other threads can read what the control plane does, twice a second.
+#[derive(Clone, Debug, Default)]
+pub struct ControlSheets {
+    /// Sums since the start.
+    pub counters: Arc<Sheet<Counters>>,
+    /// What there is now.
+    pub held: Arc<Sheet<Held>>,
+}
+
 /// From the handle to the thread.
 enum Ask {
     Snapshot(std::sync::mpsc::SyncSender<Snapshot>),
@@ -174,17 +185,19 @@ impl Control {
             .enable_all()
             .build()
             .map_err(system("make a reactor"))?;
+        let sheets = ControlSheets::default();
+        let shown = sheets.clone();
         let (asks, asked) = mpsc::unbounded_channel();
         let (ready, is_ready) = std::sync::mpsc::channel();
         let thread = std::thread::Builder::new()
             .name("control".into())
             .spawn(move || {
-                let parts = run::Parts { config, library, entropy: Box::new(entropy), engines, sockets };
+                let parts = run::Parts { config, library, entropy: Box::new(entropy), engines, sockets, sheets: shown };
                 tokio::task::LocalSet::new().block_on(&runtime, run::run(parts, asked, ready))
             })
             .map_err(system("start the control thread"))?;
         match is_ready.recv() {
-            Ok(Ok(())) => Ok(ControlHandle { asks, thread: Some(thread), addresses }),
+            Ok(Ok(())) => Ok(ControlHandle { asks, thread: Some(thread), addresses, sheets }),
             Ok(Err(error)) => Err(error),
             Err(_) => Err(system("start the control thread")(std::io::Error::other("it ended at once"))),
         }
@@ -228,11 +241,17 @@ pub struct ControlHandle {
     asks: mpsc::UnboundedSender<Ask>,
     thread: Option<JoinHandle<Farewell>>,
     addresses: Vec<SocketAddr>,
+    sheets: ControlSheets,
 }
 
 impl ControlHandle {
     /// How long [`ControlHandle`] waits for the engines when it is dropped.
     const DROP_LIMIT: Duration = Duration::from_secs(2);
+
+    /// What it has done and holds, for other threads.
+    pub fn sheets(&self) -> ControlSheets {
+        self.sheets.clone()
+    }
 
     /// Where RTSP is listened for.
     pub fn addresses(&self) -> &[SocketAddr] {

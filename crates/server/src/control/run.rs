@@ -15,7 +15,7 @@ use tokio::task::{JoinHandle, spawn_local};
 use tokio::time::{MissedTickBehavior, interval, sleep, timeout};
 
 use super::hub::{Hub, Shared};
-use super::{Ask, ControlConfig, ControlError, EnginePort, Farewell, Sockets, conn, udp};
+use super::{Ask, ControlConfig, ControlError, ControlSheets, EnginePort, Farewell, Sockets, conn, udp};
 use crate::session::{Entropy, Library, Server};
 
 /// Time-outs are looked for this often.
@@ -39,6 +39,7 @@ pub(super) struct Parts {
     pub(super) entropy: Box<dyn Entropy>,
     pub(super) engines: Vec<Box<dyn EnginePort>>,
     pub(super) sockets: Sockets,
+    pub(super) sheets: ControlSheets,
 }
 
 /// Runs until asked to shut down, or until the handle is gone.
@@ -47,10 +48,10 @@ pub(super) async fn run(
     mut asked: mpsc::UnboundedReceiver<Ask>,
     ready: std::sync::mpsc::Sender<Result<(), ControlError>>,
 ) -> Farewell {
-    let Parts { config, library, entropy, engines, sockets } = parts;
+    let Parts { config, library, entropy, engines, sockets, sheets } = parts;
     let count = engines.len();
     let server = Server::new(config.session, library, entropy);
-    let hub: Shared = Rc::new(RefCell::new(Hub::new(server, engines, config.write_timeout_ns)));
+    let hub: Shared = Rc::new(RefCell::new(Hub::new(server, engines, config.write_timeout_ns, sheets)));
     let (listeners, limit) = match start(&hub, count, sockets) {
         Ok(listeners) => {
             // If nobody waits for the start any more, the handle is gone and `asked` ends at once.
@@ -215,5 +216,6 @@ async fn shut_down(hub: &Shared, engines: usize, limit: Duration) -> Farewell {
     let _ = timeout(limit, end).await;
     let mut hub = hub.borrow_mut();
     hub.finish_log();
+    hub.publish();
     Farewell { streams_left: hub.server.stream_count(), connections_left: hub.line_count() }
 }

@@ -69,7 +69,7 @@ impl Server {
         session.media = Media::Ended { next_sequence, stop };
         session.idle_since = now;
         let notice = Notice::Finished { session: session.short_id(), title: session.entry.name.clone() };
-        self.counters.films_finished += 1;
+        self.counters.titles_finished += 1;
         self.notice(notice);
         self.finish_switch(now, key);
         self.go_on(now, key);

@@ -47,7 +47,7 @@ mod slots;
 mod state;
 
 pub use config::{RateBasis, ServerConfig};
-pub use counters::Counters;
+pub use counters::{Counters, Held};
 pub use fec::{FecMatrix, FecMode, TRACK_RS, TRACK_XOR, port_offset};
 pub use liveness::UdpPort;
 pub use notice::Notice;

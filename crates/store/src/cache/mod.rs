@@ -70,7 +70,7 @@ use millrace_core::seam::{Clock, Doorbell};
 pub use self::handle::{CacheHandle, Grant, ReadFailure};
 pub use self::health::MemberHealth;
 pub use self::source::TitleSource;
-pub use self::stats::{CacheStats, Damage, MemberReport, Trouble};
+pub use self::stats::{CacheStats, Damage, MemberFigures, MemberReport, Trouble};
 pub use self::stripes::{MemberFiles, TitleFile};
 
 use self::health::Standing;

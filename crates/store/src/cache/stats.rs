@@ -17,13 +17,14 @@ use super::health::MemberHealth;
 const TROUBLE_INTERVAL_NS: u64 = 1_000_000_000;
 
 macro_rules! counters {
-    ($($(#[doc = $doc:literal])+ $name:ident,)+) => {
-        /// What the cache has done and holds, at one moment. Every want is either a hit, a join or a miss.
-        #[derive(Clone, Debug, Default, PartialEq, Eq, serde::Serialize)]
-        pub struct CacheStats {
-            $($(#[doc = $doc])+ pub $name: u64,)+
-            /// Extents that are lent out now.
-            pub leased: u64,
+    ($($(#[doc = $doc:literal])+ $kind:ident $name:ident,)+) => {
+        millrace_core::counters! {
+            /// What the cache has done and holds, at one moment. Every want is either a hit, a join or a miss.
+            pub struct CacheStats {
+                $($(#[doc = $doc])+ $kind $name,)+
+                /// Extents that are lent out now.
+                gauge leased,
+            }
         }
 
         /// The live counters.
@@ -48,69 +49,95 @@ macro_rules! counters {
 
 counters! {
     /// Extents in the arena.
-    extents,
+    gauge extents,
     /// Extents that hold nothing.
-    free,
+    gauge free,
     /// Extents that hold film.
-    resident,
+    gauge resident,
     /// Titles open.
-    titles,
+    gauge titles,
     /// Playheads known: streams that will need something.
-    playheads,
+    gauge playheads,
     /// Reads begun.
-    reads,
+    sum reads,
     /// Of these, reads ahead for which nobody waited yet when they began.
-    reads_ahead,
+    sum reads_ahead,
     /// Reads that wait for their turn.
-    queued,
+    gauge queued,
     /// Reads in flight.
-    reading,
+    gauge reading,
     /// Bytes read from data files, with what alignment adds.
-    bytes_read,
+    sum bytes_read,
     /// Bytes read from metadata files.
-    meta_bytes_read,
+    sum meta_bytes_read,
     /// Wants for what was in memory.
-    hits,
+    sum hits,
     /// Wants for what was about to be read for somebody else or ahead: they shared that read.
-    joins,
+    sum joins,
     /// Wants that caused a read.
-    misses,
+    sum misses,
     /// Extents that had to go for others.
-    evictions,
+    sum evictions,
     /// Reads with somebody waiting that found every extent lent out and had to wait for one to come back.
-    waits_for_space,
+    sum waits_for_space,
     /// Grants after their deadline.
-    late_grants,
+    sum late_grants,
     /// Extents whose bytes did not match their checksums even when read again.
-    checksum_errors,
+    sum checksum_errors,
     /// Extents of which packets were left out because they are damaged and cannot be restored, each time one was read.
-    damaged,
+    sum damaged,
     /// Packets that were left out of them.
-    damaged_packets,
+    sum damaged_packets,
     /// Extents that could not be read.
-    read_errors,
+    sum read_errors,
     /// Reads done again because the bytes did not match their checksums.
-    retries,
+    sum retries,
     /// Wants given up because their stream had too many newer ones.
-    displaced,
+    sum displaced,
     /// Members of the volume, if it has several or parity.
-    members,
+    gauge members,
     /// Extents that were served although a member that holds something of them could not be read.
-    degraded,
+    sum degraded,
     /// Bytes of media that were decoded from what survived.
-    decoded_bytes,
+    sum decoded_bytes,
     /// Extents of titles with CRCs of which no copy of the CRCs could be read: only the sums of 16 bits were compared.
-    sums_only,
+    sum sums_only,
     /// Extents that were given with holes, to viewers who repair them.
-    with_holes,
+    sum with_holes,
     /// Reads given up because a member did not answer in time.
-    hung_reads,
+    sum hung_reads,
     /// Reads that were given up and have not ended: their memory is set aside.
-    hung_now,
+    gauge hung_now,
     /// Bytes of memory that is set aside for them.
-    aside_bytes,
+    gauge aside_bytes,
     /// Reads that looked whether a suspended member is well again.
-    probes,
+    sum probes,
+}
+
+millrace_core::counters! {
+    /// What the cache has read of one member of the volume.
+    pub struct MemberFigures {
+        /// Reads that came in time and were right; one for each file that extents which were read together came from.
+        sum reads,
+        /// Bytes that came.
+        sum bytes,
+        /// Of these reads, those of media and parity; the others are of records.
+        sum unit_reads,
+        /// What they brought.
+        sum unit_bytes,
+        /// Reads that failed.
+        sum errors,
+        /// Reads that were not answered in time.
+        sum late,
+        /// Extents for which it gave bytes that did not have their stored sums.
+        sum wrong,
+        /// How often it was suspended.
+        sum suspensions,
+        /// Reads that were given up and that it still owes an answer.
+        gauge owed,
+        /// Whether it is well; 0: slow, failing, missing or stale.
+        gauge healthy,
+    }
 }
 
 /// What the cache knows of one member of the volume, at one moment.
@@ -143,6 +170,13 @@ pub struct MemberReport {
 }
 
 impl MemberReport {
+    /// What can be counted of it.
+    pub fn figures(&self) -> MemberFigures {
+        let &Self { reads, bytes, unit_reads, unit_bytes, errors, late, wrong, suspensions, owed, .. } = self;
+        let healthy = u64::from(self.health == MemberHealth::Healthy);
+        MemberFigures { reads, bytes, unit_reads, unit_bytes, errors, late, wrong, suspensions, owed, healthy }
+    }
+
     /// For the log and for people: "member 3 is slow: ...".
     pub fn summary(&self) -> String {
         let Self { index, health, errors, late, wrong, .. } = self;

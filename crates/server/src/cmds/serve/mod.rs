@@ -7,6 +7,7 @@ pub(crate) mod invite;
 mod librarian;
 mod members;
 mod run;
+mod stats;
 
 use std::net::{IpAddr, SocketAddr};
 use std::path::PathBuf;
@@ -117,6 +118,9 @@ pub(crate) struct ServeArgs {
     /// shorter. Up to it viewers do not get the damaged packets; above it their stream is ended (0%: at the first damaged packet)
     #[arg(long, value_name = "PERCENT", default_value_t = Percent(f64::from(limits::DEFAULT_MAX_DAMAGED_PERMILLE) / 10.0))]
     pub(crate) max_damaged: Percent,
+    /// Write every counter into this file as JSON, once a second; each time the file is replaced as a whole
+    #[arg(long, value_name = "FILE")]
+    pub(crate) stats: Option<PathBuf>,
     /// Fault injection for tests: a file with lines such as `member 1 eio`, re-read while the server runs
     #[arg(long, value_name = "FILE", hide = true)]
     pub(crate) inject: Option<PathBuf>,

@@ -8,17 +8,18 @@ use std::sync::atomic::Ordering;
 use std::time::Duration;
 
 use anyhow::Context;
+use millrace_core::counters::Registry;
 use millrace_core::limits::{EXTENT_BYTES, MAX_CONNS_PER_ENGINE, MAX_STREAMS_PER_ENGINE, session_table_size};
 use millrace_core::pool::ExtentArena;
 use millrace_core::seam::Doorbell;
 use millrace_core::text::excerpt;
 use millrace_core::units::ByteLen;
 use millrace_offload::bell::EventBell;
-use millrace_offload::best::{BestTx, LoopSide, Tally, exchange};
+use millrace_offload::best::{BestTx, EgressPath, LoopSide, PathCounters, Tally, exchange};
 use millrace_offload::clock::{MonotonicClock, wall_offset_ns};
 use millrace_offload::handle::{EngineConfig, EngineHandle, ThreadConfig};
 use millrace_offload::hugepage::{PageRegion, Touching};
-use millrace_offload::load::LoadCell;
+use millrace_offload::load::LoopSheets;
 use millrace_offload::xdp::XdpTx;
 use millrace_offload::{GsoMode, KernelTx, KernelTxConfig, UdpPair, bind_pair};
 use millrace_store::cache::{Cache, CacheConfig, CacheHandle, CacheStats, ReadBackend};
@@ -28,6 +29,7 @@ use tracing_subscriber::EnvFilter;
 use super::inject::Injector;
 use super::librarian::{Librarian, Refreshed, Said};
 use super::members::{DamageWatch, HealthWatch, MembersWatch};
+use super::stats::StatsFile;
 use super::{FecChoice, ReadChoice, ServeArgs, bind, invite};
 use crate::cmds::egress::{Devices, Egress, Ports, figures_file};
 use crate::control::{Control, ControlConfig, ControlHandle, EnginePort, Sockets, UdpSockets};
@@ -72,6 +74,8 @@ pub(super) fn run(args: &ServeArgs) -> anyhow::Result<ExitCode> {
     let udp = udp.into_iter().flatten().map(sockets).collect();
     let sockets = Sockets { listeners: vec![listener], udp };
     let control = Control::start(control_config(args), Box::new(reader), engines, sockets)?;
+    let registry = registry(&control, &cache, &meters);
+    let stats = args.stats.as_deref().map(|path| StatsFile::start(path, registry)).transpose()?;
 
     let host = args.host.clone().unwrap_or_else(|| invite::own_host(address));
     let base_url = invite::base_url(&host, address.port());
@@ -106,6 +110,9 @@ pub(super) fn run(args: &ServeArgs) -> anyhow::Result<ExitCode> {
     librarian.stop();
     members.stop();
     sum_up(control, &cache.stats(), &meters);
+    if let Some(stats) = stats {
+        stats.stop();
+    }
     drop((supervisor, touching));
     anyhow::ensure!(!ended_itself, "the control thread ended unexpectedly; see the log above");
     Ok(ExitCode::SUCCESS)
@@ -214,9 +221,43 @@ fn streams_per_engine(args: &ServeArgs) -> usize {
     (sessions * each + SPARE_STREAMS).min(MAX_STREAMS_PER_ENGINE)
 }
 
+/// Every counter of the server.
+fn registry(control: &ControlHandle, cache: &Arc<Cache>, meters: &[Meters]) -> Registry {
+    let mut registry = Registry::default();
+    let sheets = control.sheets();
+    registry.add("sessions", None, move || sheets.counters.read());
+    let sheets = control.sheets();
+    registry.add("now", None, move || sheets.held.read());
+    for (number, meters) in meters.iter().enumerate() {
+        let engine = Some(("engine", number.to_string()));
+        let LoopSheets { load, engine: counters, tx } = meters.sheets.clone();
+        registry.add("loop", engine.clone(), move || load.read());
+        registry.add("engine", engine.clone(), move || counters.read());
+        registry.add("sockets", engine.clone(), move || tx.read());
+        let tally = Arc::clone(&meters.egress);
+        registry.add("egress", engine, move || tally.read().choice());
+    }
+    let tallies: Vec<_> = meters.iter().map(|meters| Arc::clone(&meters.egress)).collect();
+    registry.add_all("paths", "path", move || {
+        EgressPath::ALL.map(|path| (path.to_string(), PathCounters { datagrams: datagrams_by(&tallies, path) })).into()
+    });
+    let shown = Arc::clone(cache);
+    registry.add("cache", None, move || shown.stats());
+    let shown = Arc::clone(cache);
+    registry.add_all("members", "member", move || {
+        shown.members().iter().map(|report| (report.index.to_string(), report.figures())).collect()
+    });
+    registry
+}
+
+/// Packets that all engines sent by a path.
+fn datagrams_by(tallies: &[Arc<Tally>], path: EgressPath) -> u64 {
+    tallies.iter().map(|tally| tally.read().datagrams[path as usize]).sum()
+}
+
 /// What an engine tells about itself while it runs.
 struct Meters {
-    load: Arc<LoadCell>,
+    sheets: LoopSheets,
     egress: Arc<Tally>,
 }
 
@@ -255,7 +296,7 @@ fn start_engines(
         };
         let handle = EngineHandle::start(thread, engine, MonotonicClock, handle, tx, Arc::clone(bell))
             .context("start an engine")?;
-        meters.push(Meters { load: handle.load_cell(), egress: tally });
+        meters.push(Meters { sheets: handle.sheets(), egress: tally });
         engines.push(Box::new(handle));
     }
     Ok((engines, meters))
@@ -291,7 +332,7 @@ fn sum_up(control: ControlHandle, cache: &CacheStats, meters: &[Meters]) {
         None => tracing::error!("the control thread panicked"),
     }
     for (number, meters) in meters.iter().enumerate() {
-        let load = meters.load.read();
+        let load = meters.sheets.load.read();
         let total_ns = (load.busy_ns + load.idle_ns).max(1);
         tracing::info!(
             "engine {number}: {} packets, {}, busy {:.1} % of the time, longest turn {:.1} ms",

@@ -1,0 +1,191 @@
+//! `--stats FILE`: every counter of the server, once a second, for programs that watch it.
+
+use std::io::Write;
+use std::path::{Path, PathBuf};
+use std::sync::mpsc::{Receiver, RecvTimeoutError, Sender, channel};
+use std::time::{Duration, Instant, SystemTime};
+
+use anyhow::Context;
+use millrace_core::counters::{Registry, Sample};
+use serde_json::{Map, Value, json};
+
+/// Time between two writings.
+const INTERVAL: Duration = Duration::from_secs(1);
+/// How long the end waits for the last one: the disk may hang.
+const LAST: Duration = Duration::from_millis(500);
+
+/// Writes until it is stopped. On a thread of its own: a disk that hangs holds up nothing else.
+pub(super) struct StatsFile {
+    stop: Option<Sender<()>>,
+    ended: Receiver<()>,
+}
+
+impl StatsFile {
+    /// Starts.
+    ///
+    /// # Errors
+    /// If the file cannot be written now.
+    pub(super) fn start(path: &Path, registry: Registry) -> anyhow::Result<Self> {
+        let (stop, stopped) = channel::<()>();
+        let (end, ended) = channel();
+        let mut file = Writer { path: path.to_owned(), registry, started: Instant::now(), failed: false };
+        file.write().with_context(|| format!("--stats {}: cannot be written; name a file in a directory that exists", path.display()))?;
+        std::thread::Builder::new().name("stats".into()).spawn(move || {
+            while stopped.recv_timeout(INTERVAL) == Err(RecvTimeoutError::Timeout) {
+                file.look();
+            }
+            file.look();
+            drop(end);
+        })?;
+        Ok(Self { stop: Some(stop), ended })
+    }
+
+    /// Writes for the last time.
+    pub(super) fn stop(mut self) {
+        drop(self.stop.take());
+        // It ends by being dropped; when the disk hangs, nobody waits for it.
+        let _ = self.ended.recv_timeout(LAST);
+    }
+}
+
+struct Writer {
+    path: PathBuf,
+    registry: Registry,
+    started: Instant,
+    /// Whether the last writing failed.
+    failed: bool,
+}
+
+impl Writer {
+    /// Writes; says so when that begins to fail and when it works again.
+    fn look(&mut self) {
+        let result = self.write();
+        match (&result, self.failed) {
+            (Err(error), false) => tracing::warn!("--stats {}: cannot be written: {error}", self.path.display()),
+            (Ok(()), true) => tracing::info!("--stats {}: is written again", self.path.display()),
+            _ => {}
+        }
+        self.failed = result.is_err();
+    }
+
+    /// Aside first, then in its place: a reader sees the old file or the new one.
+    fn write(&self) -> std::io::Result<()> {
+        let aside = self.path.with_added_extension("new");
+        let mut file = std::fs::File::create(&aside)?;
+        serde_json::to_writer(&mut file, &document(&self.registry, self.started.elapsed()))?;
+        file.write_all(b"\n")?;
+        std::fs::rename(&aside, &self.path)
+    }
+}
+
+/// `{"at_unix_ms": …, "uptime_ms": …, "sessions": {…}, "engine": [{"engine": "0", …}, …], …}`
+fn document(registry: &Registry, uptime: Duration) -> Value {
+    let at = SystemTime::now().duration_since(SystemTime::UNIX_EPOCH).unwrap_or_default();
+    let mut parts = Map::new();
+    parts.insert("at_unix_ms".to_owned(), json!(at.as_millis() as u64));
+    parts.insert("uptime_ms".to_owned(), json!(uptime.as_millis() as u64));
+    registry.read(&mut |sample| {
+        if let Some(group) = group(&mut parts, &sample) {
+            group.insert(sample.counter.name.to_owned(), json!(sample.value));
+        }
+    });
+    Value::Object(parts)
+}
+
+/// Where a sample belongs.
+fn group<'a>(parts: &'a mut Map<String, Value>, sample: &Sample<'_>) -> Option<&'a mut Map<String, Value>> {
+    let Some((label, value)) = sample.label else {
+        return parts.entry(sample.part).or_insert_with(|| Value::Object(Map::new())).as_object_mut();
+    };
+    let groups = parts.entry(sample.part).or_insert_with(|| Value::Array(Vec::new())).as_array_mut()?;
+    let place = groups.iter().position(|group| group[label] == value);
+    let place = place.unwrap_or_else(|| {
+        groups.push(json!({ label: value }));
+        groups.len() - 1
+    });
+    groups[place].as_object_mut()
+}
+
+#[cfg(test)]
+mod tests {
+    use std::collections::HashSet;
+
+    use millrace_core::counters::{Counter, Group};
+    use millrace_engine::EngineCounters;
+    use millrace_offload::TxCounters;
+    use millrace_offload::best::{ChoiceCounters, PathCounters};
+    use millrace_offload::load::LoadSnapshot;
+    use millrace_store::cache::{CacheStats, MemberFigures};
+
+    use super::*;
+
+    millrace_core::counters! {
+        /// For the tests.
+        pub struct Probe {
+            /// Bytes.
+            sum bytes,
+            /// Open.
+            gauge open,
+        }
+    }
+
+    #[test]
+    fn groups_are_objects_and_those_with_labels_stand_in_a_list() {
+        let mut registry = Registry::default();
+        registry.add("sessions", None, || Probe { bytes: 1, open: 2 });
+        registry.add("engine", Some(("engine", "0".to_owned())), || Probe { bytes: 3, open: 4 });
+        registry.add("engine", Some(("engine", "1".to_owned())), || Probe { bytes: 5, open: 6 });
+        let mut found = document(&registry, Duration::from_millis(1500));
+        assert!(found["at_unix_ms"].take().as_u64().is_some_and(|at| at > 1_600_000_000_000));
+        let expected = json!({
+            "at_unix_ms": null, "uptime_ms": 1500, "sessions": { "bytes": 1, "open": 2 },
+            "engine": [{ "engine": "0", "bytes": 3, "open": 4 }, { "engine": "1", "bytes": 5, "open": 6 }],
+        });
+        assert_eq!(found, expected);
+    }
+
+    /// The groups that `serve` registers, by their part; the reference is made of them.
+    const PARTS: [(&str, &[Counter]); 9] = [
+        ("sessions", crate::session::Counters::COUNTERS),
+        ("now", crate::session::Held::COUNTERS),
+        ("loop", LoadSnapshot::COUNTERS),
+        ("engine", EngineCounters::COUNTERS),
+        ("sockets", TxCounters::COUNTERS),
+        ("egress", ChoiceCounters::COUNTERS),
+        ("paths", PathCounters::COUNTERS),
+        ("cache", CacheStats::COUNTERS),
+        ("members", MemberFigures::COUNTERS),
+    ];
+
+    #[test]
+    fn the_reference_names_every_counter() {
+        let mut expected = String::new();
+        for (part, counters) in PARTS {
+            let mut names = HashSet::new();
+            expected += &format!("\n## {part}\n\n| counter | kind | unit | |\n| --- | --- | --- | --- |\n");
+            for counter in counters {
+                assert!(names.insert(counter.name), "{part}: {} is there twice", counter.name);
+                let (kind, unit) = (format!("{:?}", counter.kind), format!("{:?}", counter.unit()));
+                let (name, help) = (counter.name, counter.help);
+                expected += &format!("| `{name}` | {} | {} | {help} |\n", kind.to_lowercase(), unit.to_lowercase());
+            }
+        }
+        let path = Path::new(env!("CARGO_MANIFEST_DIR")).join("../../docs/ref/counters.md");
+        let document = std::fs::read_to_string(&path).unwrap();
+        let tables = &document[document.find("\n## ").unwrap_or(document.len())..];
+        assert!(tables == expected, "{}: the tables should be these:\n{expected}", path.display());
+    }
+
+    #[test]
+    fn a_directory_that_is_not_there_is_said_at_the_start() {
+        let dir = tempfile::tempdir().unwrap();
+        let path = dir.path().join("none/stats.json");
+        let error = StatsFile::start(&path, Registry::default()).err().unwrap();
+        assert!(format!("{error:#}").contains("--stats") && format!("{error:#}").contains("No such file"), "{error:#}");
+        let path = dir.path().join("stats.json");
+        StatsFile::start(&path, Registry::default()).unwrap().stop();
+        let written: Value = serde_json::from_slice(&std::fs::read(&path).unwrap()).unwrap();
+        assert!(written["uptime_ms"].is_u64());
+        assert_eq!(std::fs::read_dir(dir.path()).unwrap().count(), 1, "nothing is left aside");
+    }
+}

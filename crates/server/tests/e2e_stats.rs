@@ -1,0 +1,51 @@
+//! `serve --stats`: what the file says is what happened.
+
+mod support;
+
+use std::path::Path;
+use std::time::{Duration, Instant};
+
+use serde_json::Value;
+use support::{Server, add, fails, film, play};
+
+fn read(path: &Path) -> Value {
+    serde_json::from_slice(&std::fs::read(path).unwrap()).expect("a whole document, whenever it is read")
+}
+
+#[test]
+fn the_file_counts_what_viewers_got() {
+    let dir = tempfile::tempdir().unwrap();
+    let (store, path) = (dir.path().join("store"), dir.path().join("stats.json"));
+    add(&film(dir.path(), "film.ts", 2), &store);
+    let mut server = Server::start(&store, &["--stats", path.to_str().unwrap()]);
+    let before = read(&path);
+    assert_eq!(before["engine"][0]["packets"], 0);
+    let by_udp = play(&[&server.title("film"), "-o", "null"]);
+    let by_tcp = play(&[&server.title("film"), "--transport", "tcp", "-o", "null"]);
+    let received = [&by_udp, &by_tcp].map(|report| report["sequence"]["received"].as_u64().expect("a count"));
+    // While it runs the file is replaced, and never seen in part.
+    let deadline = Instant::now() + Duration::from_secs(30);
+    while read(&path)["sessions"]["sessions_torn_down"] != 2 {
+        assert!(Instant::now() < deadline, "{}", read(&path));
+        std::thread::sleep(Duration::from_millis(20));
+    }
+    assert!(server.interrupt());
+    let after = read(&path);
+    assert_eq!(after["engine"][0]["packets"], received[0] + received[1], "{after}");
+    assert_eq!(after["loop"][0]["packets"], received[0] + received[1]);
+    // Sender reports are frames too.
+    assert!(after["sockets"][0]["frames"].as_u64() >= Some(received[1]), "{after}");
+    assert_eq!((&after["now"]["sessions"], &after["now"]["streams"]), (&0.into(), &0.into()));
+    assert_eq!(after["sessions"]["sessions_started"], 2);
+    assert!(after["cache"]["bytes_read"].as_u64() > Some(0) && after["cache"]["leased"] == 0, "{after}");
+    let kernel = after["paths"].as_array().unwrap().iter().find(|path| path["path"] == "kernel").unwrap();
+    assert!(kernel["datagrams"].as_u64() >= Some(received[0]), "{after}");
+}
+
+#[test]
+fn a_file_that_cannot_be_written_is_said_before_anything_is_served() {
+    let dir = tempfile::tempdir().unwrap();
+    let store = dir.path().join("store");
+    let error = fails(&["serve", "--listen", "127.0.0.1:0", "--cache", "32MiB", "--store", store.to_str().unwrap(), "--stats", "/none/x"]);
+    assert!(error.contains("--stats /none/x: cannot be written"), "{error}");
+}
