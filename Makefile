@@ -4,7 +4,7 @@ export PATH := $(HOME)/.cargo/bin:$(PATH)
 SHELL := bash
 .SHELLFLAGS := -euo pipefail -c
 .DEFAULT_GOAL := help
-.PHONY: help deps build demo test crash arm interop bench bench-peers fuzz deny fmt clean toolchain
+.PHONY: help deps build demo test crash arm interop loom bench bench-peers fuzz deny fmt clean toolchain
 
 XTASK := cargo run --quiet --locked --package xtask --
 TARGET := $(or $(CARGO_TARGET_DIR),target)
@@ -53,6 +53,9 @@ arm: toolchain ## tests of framing, sums and parity code on an emulated arm64: t
 	CARGO_TARGET_AARCH64_UNKNOWN_LINUX_GNU_LINKER=aarch64-linux-gnu-gcc \
 	CARGO_TARGET_AARCH64_UNKNOWN_LINUX_GNU_RUNNER="qemu-aarch64 -L /usr/aarch64-linux-gnu" \
 	  cargo test --locked --package millrace-core --lib --target aarch64-unknown-linux-gnu
+
+loom: toolchain ## every order in which threads can run, for what is shared without locks: at most ten minutes
+	@$(XTASK) loom --long
 
 fuzz: toolchain ## all property tests for longer; SECONDS_EACH=60
 	@$(XTASK) fuzz --seconds $(or $(SECONDS_EACH),60)

@@ -29,6 +29,7 @@ const PARTS: &[Part] = &[
     Part { word: "scripts", help: "shell and Python helpers parse", run: |_| scripts() },
     Part { word: "clippy", help: "clippy on all targets, no warnings", run: |_| clippy() },
     Part { word: "test", help: "all tests of the workspace", run: test },
+    Part { word: "loom", help: "what core shares without locks, in every order of threads", run: |_| loom() },
     Part { word: "doc", help: "documentation builds, no broken links", run: |_| doc() },
     Part { word: "deny", help: "licences and sources of dependencies (needs cargo-deny)", run: |_| deny() },
     Part { word: "interop", help: "real players against the built program", run: interop },
@@ -114,6 +115,10 @@ fn clippy() -> Outcome {
 fn test(skips: &mut Vec<String>) -> Outcome {
     // It has named each failure with its command.
     crate::suite::run_telling(&[], skips).map_or_else(Outcome::Failed, |()| Outcome::Passed)
+}
+
+fn loom() -> Outcome {
+    crate::loom::run(&[]).map_or_else(Outcome::Failed, |()| Outcome::Passed)
 }
 
 fn doc() -> Outcome {
@@ -235,7 +240,7 @@ mod tests {
     fn the_table_shows_every_part() {
         let report = [
             (&PARTS[0], Outcome::Passed, Duration::from_millis(1500)),
-            (&PARTS[6], Outcome::Skipped("not installed".into()), Duration::ZERO),
+            (&PARTS[7], Outcome::Skipped("not installed".into()), Duration::ZERO),
             (&PARTS[4], Outcome::Failed("exit status: 101".into()), Duration::from_secs(60)),
         ];
         assert_eq!(

@@ -6,6 +6,7 @@ mod edges;
 mod errors;
 mod fuzz;
 mod interop;
+mod loom;
 mod rust_text;
 mod suite;
 mod tidy;
@@ -43,6 +44,11 @@ const CHORES: &[Chore] = &[
         word: "interop",
         help: "real players against the millrace program (interop --help)",
         run: interop::run,
+    },
+    Chore {
+        word: "loom",
+        help: "every order in which threads can run, for what core shares without locks: loom [--long]",
+        run: loom::run,
     },
     Chore {
         word: "fuzz",

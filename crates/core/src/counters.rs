@@ -68,7 +68,9 @@ pub struct Counter {
 impl Counter {
     /// Its unit, which its name ends with.
     pub fn unit(&self) -> Unit {
-        let ends = |unit: &str| self.name.strip_suffix(unit).is_some_and(|rest| rest.is_empty() || rest.ends_with('_'));
+        let ends = |unit: &str| {
+            self.name.strip_suffix(unit).is_some_and(|rest| rest.is_empty() || rest.ends_with('_'))
+        };
         match () {
             () if ends("bytes") => Unit::Bytes,
             () if ends("ns") => Unit::Nanoseconds,
@@ -81,6 +83,9 @@ impl Counter {
 pub trait Group: Copy + Default + Send + Sync + 'static {
     /// The counters, in the order of the values.
     const COUNTERS: &'static [Counter];
+
+    /// All of them 0.
+    const ZERO: Self;
 
     /// Gives every value, in order.
     fn put(&self, put: impl FnMut(u64));
@@ -105,6 +110,8 @@ macro_rules! counters {
                 help: concat!($($doc),+).trim_ascii(),
                 kind: $crate::counters!(@kind $kind),
             },)+];
+
+            const ZERO: Self = Self { $($name: 0,)+ };
 
             fn put(&self, mut put: impl FnMut(u64)) {
                 $(put(self.$name);)+
@@ -246,7 +253,7 @@ mod tests {
 
     counters! {
         /// For the tests.
-        pub struct Probe {
+        struct Probe {
             /// Bytes sent,
             /// headers too.
             sum sent_bytes,
@@ -297,12 +304,20 @@ mod tests {
         let mut found = Vec::new();
         registry.read(&mut |sample| {
             if sample.value > 0 {
-                found.push((sample.part, sample.label.map(|(n, v)| format!("{n}={v}")), sample.counter.name, sample.value));
+                found.push((
+                    sample.part,
+                    sample.label.map(|(n, v)| format!("{n}={v}")),
+                    sample.counter.name,
+                    sample.value,
+                ));
             }
         });
         assert_eq!(
             found,
-            [("engine", Some("engine=1".to_owned()), "bytes", 9), ("cache", Some("member=m1".to_owned()), "open", 1)]
+            [
+                ("engine", Some("engine=1".to_owned()), "bytes", 9),
+                ("cache", Some("member=m1".to_owned()), "open", 1)
+            ]
         );
     }
 }

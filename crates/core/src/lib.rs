@@ -17,6 +17,7 @@
 //! | [`prefetch`] | asking for memory before it is needed |
 //! | [`random`] | numbers that a seed repeats |
 //! | [`seam`] | the ports: clock, packets out, doorbells |
+//! | [`sleep`] | who sleeps and has to be woken: the protocol of a doorbell |
 //! | [`text`] | text from outside, made fit for terminals and logs |
 //! | [`wire`] | checksums, headers, RTP, RTCP: bytes on the wire |
 #![deny(unsafe_code)]
@@ -30,6 +31,8 @@ pub mod pool;
 pub mod prefetch;
 pub mod random;
 pub mod seam;
+pub mod sleep;
+mod sync;
 pub mod text;
 pub mod time;
 pub mod units;

@@ -15,11 +15,11 @@
 
 use std::ptr::NonNull;
 use std::sync::Arc;
-use std::sync::atomic::{AtomicU32, Ordering};
 
 use crate::ids::TitleRef;
 use crate::limits::{EXTENT_BYTES, TS_PACKET_BYTES};
 use crate::packet::{PacketMeta, WireLayout};
+use crate::sync::{Access, AtomicU32, Ordering};
 
 /// Memory for an arena: huge pages, ordinary pages, heap.
 ///
@@ -92,6 +92,8 @@ pub struct ExtentArena {
     base: NonNull<u8>,
     region: Box<dyn Region>,
     states: Box<[AtomicU32]>,
+    /// For the model of [`crate::sync`]; else of no size.
+    access: Box<[Access]>,
     /// Extents at the end that are not for titles.
     aside: u32,
 }
@@ -112,8 +114,9 @@ impl ExtentArena {
     pub fn with_aside(region: Box<dyn Region>, aside: u32) -> Arc<Self> {
         let extents = region.len() / EXTENT_BYTES;
         let states: Box<[_]> = (0..extents).map(|_| AtomicU32::new(FREE)).collect();
+        let access = states.iter().map(|_| Access::default()).collect();
         let aside = aside.min(states.len() as u32);
-        Arc::new(Self { base: region.base(), region, states, aside })
+        Arc::new(Self { base: region.base(), region, states, access, aside })
     }
 
     /// Number of extents for media: they come first.
@@ -208,6 +211,7 @@ impl Fill {
 
     /// All its bytes.
     pub fn bytes_mut(&mut self) -> &mut [u8] {
+        self.arena.access[self.extent as usize].write();
         // SAFETY: the state is FILLING, which only one Fill at a time holds and in which no Lease exists; the range
         // is inside the region, initialised (regions are zeroed or were filled) and lives as long as the arena.
         unsafe { std::slice::from_raw_parts_mut(self.arena.start(self.extent), EXTENT_BYTES) }
@@ -303,6 +307,7 @@ impl Lease {
     /// All bytes of the extent.
     #[inline]
     pub fn bytes(&self) -> &[u8] {
+        self.arena.access[self.extent as usize].read();
         // SAFETY: while this lease lives the state is READY + n with n >= 1, so no Fill exists and nobody writes.
         unsafe { std::slice::from_raw_parts(self.arena.start(self.extent), EXTENT_BYTES) }
     }

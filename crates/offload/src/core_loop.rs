@@ -13,8 +13,8 @@ use millrace_core::limits::{COMMANDS_PER_TURN, LEASES_PER_TURN, MAX_BATCH_BURSTS
 use millrace_core::seam::{Clock, PacketTx, SendOutcome, TransmitBatch};
 use millrace_core::time::Instant;
 use millrace_engine::{Engine, LeaseFailure, StreamEvent, StreamSpec};
-use millrace_netio::{KernelTx, TxCounters};
 use millrace_netio::best::{BestTx, XdpDevice};
+use millrace_netio::{KernelTx, TxCounters};
 use millrace_store::cache::{CacheHandle, Grant, ReadFailure};
 
 use crate::adaptive_burst::AdaptiveBurst;

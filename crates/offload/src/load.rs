@@ -89,7 +89,8 @@ impl LoadMeter {
 
     /// Publishes what there is: now and then, and at the end of the loop.
     pub fn publish(&mut self, engine: &EngineCounters, tx: &TxCounters) {
-        (self.totals.streams, self.totals.packets, self.totals.bytes) = (engine.open, engine.packets, engine.bytes);
+        (self.totals.streams, self.totals.packets, self.totals.bytes) =
+            (engine.open, engine.packets, engine.bytes);
         self.sheets.load.publish(&self.totals);
         self.sheets.engine.publish(engine);
         self.sheets.tx.publish(tx);
@@ -104,7 +105,8 @@ mod tests {
     fn every_nanosecond_is_busy_or_idle() {
         let sheets = LoopSheets::default();
         let mut meter = LoadMeter::new(sheets.clone(), Instant(0));
-        let engine = |open, packets, bytes| EngineCounters { open, packets, bytes, ..EngineCounters::default() };
+        let engine =
+            |open, packets, bytes| EngineCounters { open, packets, bytes, ..EngineCounters::default() };
         let tx = TxCounters { entries: 5, ..TxCounters::default() };
         meter.turn(Instant(100), 3, &engine(1, 7, 700), &tx);
         meter.turn(Instant(150), 0, &engine(1, 7, 700), &tx);

@@ -57,7 +57,10 @@ fn each_layer_hides_those_below_it() {
 #[test]
 fn what_is_shown_is_a_file_that_means_the_same() {
     let dir = tempfile::tempdir().unwrap();
-    let first = written(&dir, "cache = \"96MiB\"\ncpu = [1, 0]\nengines = 2\nhost = \"tv \\\"x\\\"\"\nmax-damaged = \"1%\"\n");
+    let first = written(
+        &dir,
+        "cache = \"96MiB\"\ncpu = [1, 0]\nengines = 2\nhost = \"tv \\\"x\\\"\"\nmax-damaged = \"1%\"\n",
+    );
     let show = |file: &Path| ok(&["config", "show", "--config", file.to_str().unwrap()]);
     let said = show(&first);
     assert!(said.contains("cpu = [1, 0]\n") && said.contains("# listen (default: all addresses"), "{said}");
@@ -73,7 +76,10 @@ fn what_is_shown_is_a_file_that_means_the_same() {
 #[test]
 fn everything_that_is_wrong_with_a_file_is_said_at_once() {
     let dir = tempfile::tempdir().unwrap();
-    let file = written(&dir, "cahce = \"1GiB\"\nburst = \"1h\"\nfec = \"most\"\nsmooth = 1\nlisten = \"8554\"\ncache = \"64MiB\"\n");
+    let file = written(
+        &dir,
+        "cahce = \"1GiB\"\nburst = \"1h\"\nfec = \"most\"\nsmooth = 1\nlisten = \"8554\"\ncache = \"64MiB\"\n",
+    );
     for args in [["config", "check"], ["serve", "--config"]] {
         let output = run_with(&[], &[args[0], args[1], file.to_str().unwrap()]);
         assert_eq!(output.status.code(), Some(2), "{output:?}");
@@ -86,7 +92,10 @@ fn everything_that_is_wrong_with_a_file_is_said_at_once() {
             (5, "write an address and a port"),
         ] {
             let place = format!("millrace: {}:{line}: ", file.display());
-            let said = error.lines().find(|said| said.starts_with(&place)).unwrap_or_else(|| panic!("no {place} in {error}"));
+            let said = error
+                .lines()
+                .find(|said| said.starts_with(&place))
+                .unwrap_or_else(|| panic!("no {place} in {error}"));
             assert!(said.contains(what), "{said}");
         }
         assert_eq!(error.lines().count(), 5, "{error}");
@@ -125,7 +134,9 @@ fn a_file_that_is_missing_or_not_text_is_refused() {
     let missing = dir.path().join("none.toml");
     let binary = dir.path().join("binary");
     std::fs::write(&binary, [0xff, 0xfe]).unwrap();
-    for (file, what) in [(&missing, "No such file"), (&binary, "not UTF-8"), (&dir.path().to_owned(), "directory")] {
+    for (file, what) in
+        [(&missing, "No such file"), (&binary, "not UTF-8"), (&dir.path().to_owned(), "directory")]
+    {
         for args in [["config", "check"], ["serve", "--config"]] {
             let output = run_with(&[], &[args[0], args[1], file.to_str().unwrap()]);
             assert_eq!(output.status.code(), Some(2));
@@ -164,7 +175,8 @@ fn a_server_takes_its_settings_from_the_file() {
 fn the_reference_shows_the_table() {
     let path = Path::new(env!("CARGO_MANIFEST_DIR")).join("../../docs/ref/config.md");
     let document = std::fs::read_to_string(&path).unwrap();
-    let inside = document.split("<!-- settings -->\n").nth(1).and_then(|rest| rest.split("<!-- /settings -->").next());
+    let inside =
+        document.split("<!-- settings -->\n").nth(1).and_then(|rest| rest.split("<!-- /settings -->").next());
     assert_eq!(
         inside.unwrap_or_default().trim(),
         ok(&["config", "list", "--markdown"]).trim(),
@@ -172,7 +184,13 @@ fn the_reference_shows_the_table() {
     );
     let all: Vec<Value> = serde_json::from_str(&ok(&["config", "list", "--json"])).unwrap();
     let names: Vec<_> = all.iter().map(|setting| setting["name"].as_str().unwrap()).collect();
-    assert!(names.contains(&"cache") && names.contains(&"folders") && !names.contains(&"config"), "{names:?}");
+    assert!(
+        names.contains(&"cache") && names.contains(&"folders") && !names.contains(&"config"),
+        "{names:?}"
+    );
     let words = ok(&["config", "list"]);
-    assert!(names.iter().all(|name| words.lines().any(|line| line.split(' ').next() == Some(name))), "{words}");
+    assert!(
+        names.iter().all(|name| words.lines().any(|line| line.split(' ').next() == Some(name))),
+        "{words}"
+    );
 }

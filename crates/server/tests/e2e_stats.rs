@@ -46,6 +46,16 @@ fn the_file_counts_what_viewers_got() {
 fn a_file_that_cannot_be_written_is_said_before_anything_is_served() {
     let dir = tempfile::tempdir().unwrap();
     let store = dir.path().join("store");
-    let error = fails(&["serve", "--listen", "127.0.0.1:0", "--cache", "32MiB", "--store", store.to_str().unwrap(), "--stats", "/none/x"]);
+    let error = fails(&[
+        "serve",
+        "--listen",
+        "127.0.0.1:0",
+        "--cache",
+        "32MiB",
+        "--store",
+        store.to_str().unwrap(),
+        "--stats",
+        "/none/x",
+    ]);
     assert!(error.contains("--stats /none/x: cannot be written"), "{error}");
 }

@@ -2,16 +2,16 @@
 //! and the cache, and between the control side and the loops.
 
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
-use std::sync::atomic::{AtomicBool, Ordering, fence};
 use std::time::Duration;
 
 use millrace_core::seam::Doorbell;
+use millrace_core::sleep::SleepFlag;
 use rustix::event::{EventfdFlags, PollFd, PollFlags, Timespec, eventfd, poll};
 
 /// Wakes a loop that sleeps in [`EventBell::sleep`], or a reactor that watches [`EventBell::fd`].
 pub struct EventBell {
     fd: OwnedFd,
-    asleep: AtomicBool,
+    flag: SleepFlag,
 }
 
 impl EventBell {
@@ -21,7 +21,7 @@ impl EventBell {
     /// When no file descriptor is left.
     pub fn new() -> std::io::Result<Self> {
         let fd = eventfd(0, EventfdFlags::NONBLOCK | EventfdFlags::CLOEXEC)?;
-        Ok(Self { fd, asleep: AtomicBool::new(false) })
+        Ok(Self { fd, flag: SleepFlag::default() })
     }
 
     /// Readable when the bell has been rung.
@@ -32,13 +32,12 @@ impl EventBell {
     /// The owner says that it is about to sleep. It must look once more for work after this call and before it
     /// sleeps: a thread that adds work later will see the announcement and ring.
     pub fn announce_sleep(&self) {
-        self.asleep.store(true, Ordering::Relaxed);
-        fence(Ordering::SeqCst);
+        self.flag.announce();
     }
 
     /// The owner found work after all, or woke by its own timer.
     pub fn awake(&self) {
-        self.asleep.store(false, Ordering::Relaxed);
+        self.flag.awake();
     }
 
     /// Sleeps until rung or until `limit` has passed; the caller has announced it.
@@ -64,9 +63,7 @@ impl EventBell {
 impl EventBell {
     /// There is work; the ringing thread has published it before.
     pub fn ring(&self) {
-        // Pairs with the fence in announce_sleep: either we see `asleep`, or the owner's last look sees our work.
-        fence(Ordering::SeqCst);
-        if self.asleep.load(Ordering::Relaxed) && self.asleep.swap(false, Ordering::Relaxed) {
+        if self.flag.must_wake() {
             // A full counter (EAGAIN) is already readable: the owner wakes all the same.
             let _ = rustix::io::write(&self.fd, &1u64.to_ne_bytes());
         }
@@ -83,7 +80,7 @@ impl Doorbell for EventBell {
 mod tests {
     use super::*;
     use std::sync::Arc;
-    use std::sync::atomic::AtomicU64;
+    use std::sync::atomic::{AtomicU64, Ordering};
 
     #[test]
     fn a_ring_before_sleep_is_not_lost() {
@@ -101,7 +98,7 @@ mod tests {
         let bell = EventBell::new().unwrap();
         bell.announce_sleep();
         bell.sleep(Some(Duration::from_millis(1)));
-        assert!(!bell.asleep.load(Ordering::Relaxed));
+        assert!(!bell.flag.is_asleep());
     }
 
     /// One side adds work and rings, the other sleeps whenever it sees none: every piece of work must be seen.

@@ -4,6 +4,7 @@
 use std::os::fd::OwnedFd;
 use std::sync::Arc;
 
+use millrace_core::counters::Group;
 use millrace_core::ids::{ConnId, StreamId, TitleRef};
 use millrace_core::limits::{
     BUSY_BURST_NS, DEFAULT_BURST_NS, DEFAULT_PACKET_BYTES, EXTENT_BYTES, RING_RECORDS,
@@ -15,6 +16,7 @@ use millrace_core::time::MediaTicks;
 use millrace_core::units::BitRate;
 use millrace_core::wire::rtp::Timeline;
 use millrace_engine::{Engine, EngineConfig};
+use millrace_offload::TxCounters;
 use millrace_offload::adaptive_burst::AdaptiveBurst;
 use millrace_offload::bell::EventBell;
 use millrace_offload::clock::MonotonicClock;
@@ -36,6 +38,9 @@ impl<T: PacketTx> PacketTx for WithoutConns<T> {
 }
 
 impl<T: PacketTx + Send> LoopTx for WithoutConns<T> {
+    fn counters(&self) -> &TxCounters {
+        &TxCounters::ZERO
+    }
     fn add_conn(&mut self, _: ConnId, _: OwnedFd) -> Result<(), i32> {
         Err(0)
     }

@@ -171,13 +171,18 @@ fn list(args: &ListArgs) -> anyhow::Result<ExitCode> {
 
 /// What a value may be and is if none is given.
 fn limits(setting: &Setting) -> String {
-    let default = setting.default.as_deref().map_or_else(|| "no default".to_owned(), |default| format!("default {default}"));
+    let default = setting
+        .default
+        .as_deref()
+        .map_or_else(|| "no default".to_owned(), |default| format!("default {default}"));
     setting.range.as_ref().map_or_else(|| default.clone(), |range| format!("{range}; {default}"))
 }
 
 fn markdown(table: &[Setting]) -> String {
     let cell = |text: &str| text.replace('|', "\\|").replace('\n', " ");
-    let mut text = "| setting | value | allowed | default | what it is for |\n| --- | --- | --- | --- | --- |\n".to_owned();
+    let mut text =
+        "| setting | value | allowed | default | what it is for |\n| --- | --- | --- | --- | --- |\n"
+            .to_owned();
     for setting in table {
         let value = match setting.kind {
             Kind::Flag => "`true`, `false`".to_owned(),

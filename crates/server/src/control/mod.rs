@@ -192,7 +192,14 @@ impl Control {
         let thread = std::thread::Builder::new()
             .name("control".into())
             .spawn(move || {
-                let parts = run::Parts { config, library, entropy: Box::new(entropy), engines, sockets, sheets: shown };
+                let parts = run::Parts {
+                    config,
+                    library,
+                    entropy: Box::new(entropy),
+                    engines,
+                    sockets,
+                    sheets: shown,
+                };
                 tokio::task::LocalSet::new().block_on(&runtime, run::run(parts, asked, ready))
             })
             .map_err(system("start the control thread"))?;

@@ -174,7 +174,18 @@ impl MemberReport {
     pub fn figures(&self) -> MemberFigures {
         let &Self { reads, bytes, unit_reads, unit_bytes, errors, late, wrong, suspensions, owed, .. } = self;
         let healthy = u64::from(self.health == MemberHealth::Healthy);
-        MemberFigures { reads, bytes, unit_reads, unit_bytes, errors, late, wrong, suspensions, owed, healthy }
+        MemberFigures {
+            reads,
+            bytes,
+            unit_reads,
+            unit_bytes,
+            errors,
+            late,
+            wrong,
+            suspensions,
+            owed,
+            healthy,
+        }
     }
 
     /// For the log and for people: "member 3 is slow: ...".

@@ -34,11 +34,7 @@ pub(crate) struct EgressArgs {
     #[arg(long, value_name = "HOW", default_value = "auto")]
     pub(crate) backend: BackendChoice,
     /// Interface on which AF_XDP may be used to send to viewers; up to four. Needs CAP_NET_RAW and CAP_NET_ADMIN
-    #[arg(
-        long = "xdp-interface",
-        value_name = "INTERFACE",
-        value_delimiter = ','
-    )]
+    #[arg(long = "xdp-interface", value_name = "INTERFACE", value_delimiter = ',')]
     pub(crate) xdp_interfaces: Vec<String>,
     /// When to measure the cost per packet of each egress path: once per interface (remembered), or again
     #[arg(long, value_name = "WHEN", default_value = "once")]

@@ -239,7 +239,9 @@ fn registry(control: &ControlHandle, cache: &Arc<Cache>, meters: &[Meters]) -> R
     }
     let tallies: Vec<_> = meters.iter().map(|meters| Arc::clone(&meters.egress)).collect();
     registry.add_all("paths", "path", move || {
-        EgressPath::ALL.map(|path| (path.to_string(), PathCounters { datagrams: datagrams_by(&tallies, path) })).into()
+        EgressPath::ALL
+            .map(|path| (path.to_string(), PathCounters { datagrams: datagrams_by(&tallies, path) }))
+            .into()
     });
     let shown = Arc::clone(cache);
     registry.add("cache", None, move || shown.stats());

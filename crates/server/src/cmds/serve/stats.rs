@@ -29,7 +29,9 @@ impl StatsFile {
         let (stop, stopped) = channel::<()>();
         let (end, ended) = channel();
         let mut file = Writer { path: path.to_owned(), registry, started: Instant::now(), failed: false };
-        file.write().with_context(|| format!("--stats {}: cannot be written; name a file in a directory that exists", path.display()))?;
+        file.write().with_context(|| {
+            format!("--stats {}: cannot be written; name a file in a directory that exists", path.display())
+        })?;
         std::thread::Builder::new().name("stats".into()).spawn(move || {
             while stopped.recv_timeout(INTERVAL) == Err(RecvTimeoutError::Timeout) {
                 file.look();
@@ -61,7 +63,9 @@ impl Writer {
     fn look(&mut self) {
         let result = self.write();
         match (&result, self.failed) {
-            (Err(error), false) => tracing::warn!("--stats {}: cannot be written: {error}", self.path.display()),
+            (Err(error), false) => {
+                tracing::warn!("--stats {}: cannot be written: {error}", self.path.display())
+            }
             (Ok(()), true) => tracing::info!("--stats {}: is written again", self.path.display()),
             _ => {}
         }
@@ -70,7 +74,8 @@ impl Writer {
 
     /// Aside first, then in its place: a reader sees the old file or the new one.
     fn write(&self) -> std::io::Result<()> {
-        let aside = self.path.with_added_extension("new");
+        let mut aside = self.path.clone().into_os_string();
+        aside.push(".new");
         let mut file = std::fs::File::create(&aside)?;
         serde_json::to_writer(&mut file, &document(&self.registry, self.started.elapsed()))?;
         file.write_all(b"\n")?;
@@ -121,7 +126,7 @@ mod tests {
 
     millrace_core::counters! {
         /// For the tests.
-        pub struct Probe {
+        struct Probe {
             /// Bytes.
             sum bytes,
             /// Open.
@@ -167,7 +172,8 @@ mod tests {
                 assert!(names.insert(counter.name), "{part}: {} is there twice", counter.name);
                 let (kind, unit) = (format!("{:?}", counter.kind), format!("{:?}", counter.unit()));
                 let (name, help) = (counter.name, counter.help);
-                expected += &format!("| `{name}` | {} | {} | {help} |\n", kind.to_lowercase(), unit.to_lowercase());
+                expected +=
+                    &format!("| `{name}` | {} | {} | {help} |\n", kind.to_lowercase(), unit.to_lowercase());
             }
         }
         let path = Path::new(env!("CARGO_MANIFEST_DIR")).join("../../docs/ref/counters.md");
@@ -181,7 +187,10 @@ mod tests {
         let dir = tempfile::tempdir().unwrap();
         let path = dir.path().join("none/stats.json");
         let error = StatsFile::start(&path, Registry::default()).err().unwrap();
-        assert!(format!("{error:#}").contains("--stats") && format!("{error:#}").contains("No such file"), "{error:#}");
+        assert!(
+            format!("{error:#}").contains("--stats") && format!("{error:#}").contains("No such file"),
+            "{error:#}"
+        );
         let path = dir.path().join("stats.json");
         StatsFile::start(&path, Registry::default()).unwrap().stop();
         let written: Value = serde_json::from_slice(&std::fs::read(&path).unwrap()).unwrap();

@@ -60,19 +60,25 @@ fn text_of(path: &Path) -> std::io::Result<String> {
     // A device or a pipe may have no end.
     File::open(path)?.take(MAX_CONFIG_FILE_BYTES + 1).read_to_end(&mut bytes)?;
     if bytes.len() as u64 > MAX_CONFIG_FILE_BYTES {
-        return Err(Error::new(ErrorKind::FileTooLarge, format!("it is longer than {MAX_CONFIG_FILE_BYTES} bytes")));
+        return Err(Error::new(
+            ErrorKind::FileTooLarge,
+            format!("it is longer than {MAX_CONFIG_FILE_BYTES} bytes"),
+        ));
     }
     String::from_utf8(bytes).map_err(|_| Error::new(ErrorKind::InvalidData, "it is not UTF-8 text"))
 }
 
 /// Reads the text of a file.
 pub(crate) fn parse(path: &Path, text: &str, table: &[Setting]) -> (Vec<Entry>, Vec<Fault>) {
-    let line_of = |at: usize| 1 + text.as_bytes()[..at.min(text.len())].iter().filter(|byte| **byte == b'\n').count();
+    let line_of =
+        |at: usize| 1 + text.as_bytes()[..at.min(text.len())].iter().filter(|byte| **byte == b'\n').count();
     let fault = |at: usize, what: String| Fault { path: path.to_owned(), line: line_of(at), what };
     let (parsed, errors) = DeTable::parse_recoverable(text);
     let mut faults: Vec<_> = errors
         .into_iter()
-        .map(|error| fault(error.span().map_or(0, |span| span.start), format!("this is not TOML: {}", error.message())))
+        .map(|error| {
+            fault(error.span().map_or(0, |span| span.start), format!("this is not TOML: {}", error.message()))
+        })
         .collect();
     let mut entries = Vec::new();
     // What is behind a mistake may have been read otherwise than it was meant.
@@ -189,7 +195,8 @@ mod tests {
     #[test]
     fn no_text_does_harm() {
         const PIECES: [&str; 16] = [
-            "cache", "smooth", "cpu", " = ", "\n", "\r\n", "\"4GiB\"", "[", "]", "true", "7", ",", "#", "'", "\"\"\"", ".",
+            "cache", "smooth", "cpu", " = ", "\n", "\r\n", "\"4GiB\"", "[", "]", "true", "7", ",", "#", "'",
+            "\"\"\"", ".",
         ];
         let table = table();
         bolero::check!().with_type::<Vec<(u8, char)>>().for_each(|words| {
@@ -209,6 +216,8 @@ mod tests {
     fn a_file_that_has_no_end_is_not_read_to_it() {
         let (_, faults) = super::read(Path::new("/dev/zero"), &table());
         assert_eq!(faults.len(), 1);
-        assert!(faults[0].to_string().starts_with("/dev/zero: the configuration cannot be read: it is longer"));
+        assert!(
+            faults[0].to_string().starts_with("/dev/zero: the configuration cannot be read: it is longer")
+        );
     }
 }

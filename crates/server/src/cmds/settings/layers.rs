@@ -58,7 +58,9 @@ impl Origins {
         let said = error.to_string();
         let name = said.strip_prefix("--").and_then(|said| said.split(':').next());
         match name.map(|name| self.of(name)) {
-            Some(origin @ (Origin::Environment(_) | Origin::File(..))) => error.context(format!("{origin}: {said}")),
+            Some(origin @ (Origin::Environment(_) | Origin::File(..))) => {
+                error.context(format!("{origin}: {said}"))
+            }
             _ => error,
         }
     }
@@ -127,7 +129,8 @@ pub(crate) fn of_file(path: &Path) -> Result<Layered, Faults> {
     });
     let below: Vec<_> = below.collect();
     let origins = below.iter().map(|given| (given.setting.name.clone(), given.origin.clone())).collect();
-    let matches = fill(&["millrace".into(), "serve".into()], below, faults.iter().map(Fault::to_string).collect())?;
+    let matches =
+        fill(&["millrace".into(), "serve".into()], below, faults.iter().map(Fault::to_string).collect())?;
     Ok(Layered { matches, origins: Origins(origins) })
 }
 
@@ -159,7 +162,9 @@ fn below<'a>(typed: &ArgMatches, table: &'a [Setting]) -> (Vec<Given<'a>>, Vec<F
     let open = |setting: &&Setting| !is_set(&setting.name) && !alternative(&setting.name).is_some_and(is_set);
     for setting in table.iter().filter(open) {
         let Kind::List { separator: ':' } = setting.kind else { continue };
-        let Some(paths) = std::env::var_os(&setting.variable).filter(|paths| !paths.is_empty()) else { continue };
+        let Some(paths) = std::env::var_os(&setting.variable).filter(|paths| !paths.is_empty()) else {
+            continue;
+        };
         let values = std::env::split_paths(&paths).map(|path| path.to_string_lossy().into_owned()).collect();
         given.push(Given { setting, values, origin: Origin::Environment(setting.variable.clone()) });
     }
@@ -209,7 +214,8 @@ fn fill(argv: &[OsString], mut below: Vec<Given<'_>>, mut faults: Vec<String>) -
             Ok(_) => return Err(Faults::Below(faults)),
             Err(error) => error,
         };
-        let Some(place) = option_of(&error).and_then(|name| below.iter().position(|given| given.setting.name == name))
+        let Some(place) =
+            option_of(&error).and_then(|name| below.iter().position(|given| given.setting.name == name))
         else {
             // Each was right by itself; what was typed does not go with it.
             return Err(if faults.is_empty() { error.into() } else { Faults::Below(faults) });
@@ -223,7 +229,8 @@ fn filled(argv: &[OsString], below: &[Given<'_>]) -> Vec<OsString> {
     let (program, typed) = argv.split_at(argv.len().min(2));
     let options = below.iter().filter(|given| !given.setting.is_positional).flat_map(Given::options);
     let mut line: Vec<_> = program.iter().cloned().chain(options).chain(typed.iter().cloned()).collect();
-    let mut folders = below.iter().filter(|given| given.setting.is_positional).flat_map(|given| &given.values).peekable();
+    let mut folders =
+        below.iter().filter(|given| given.setting.is_positional).flat_map(|given| &given.values).peekable();
     if folders.peek().is_some() && !typed.iter().any(|word| word == "--") {
         line.push("--".into());
     }

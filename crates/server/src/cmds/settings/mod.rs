@@ -92,7 +92,11 @@ impl Setting {
         let (help, said) = split_default(&help);
         let default = arg.get_default_values().first().map(|value| value.to_string_lossy().into_owned());
         let words = arg.get_possible_values();
-        let words: Vec<_> = words.iter().filter(|word| !word.is_hide_set()).map(clap::builder::PossibleValue::get_name).collect();
+        let words: Vec<_> = words
+            .iter()
+            .filter(|word| !word.is_hide_set())
+            .map(clap::builder::PossibleValue::get_name)
+            .collect();
         let kind = Kind::of(arg);
         let listed = (kind != Kind::Flag && !words.is_empty()).then(|| words.join(", "));
         Self {
@@ -190,7 +194,11 @@ mod tests {
         assert_eq!(names.len(), table.len());
         for setting in &table {
             assert!(!setting.help.is_empty(), "{}: no help", setting.name);
-            assert!(setting.kind == Kind::Flag || !setting.value.is_empty(), "{}: no name for its value", setting.name);
+            assert!(
+                setting.kind == Kind::Flag || !setting.value.is_empty(),
+                "{}: no name for its value",
+                setting.name
+            );
         }
         for name in ["folders", "cache", "member", "smooth", "max-streams"] {
             assert!(table.iter().any(|setting| setting.name == name), "{name}");

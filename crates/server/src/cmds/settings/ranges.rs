@@ -10,8 +10,16 @@ use millrace_core::units::{BitRate, ByteLen, HumanDuration};
 
 /// Settings that have a range, by the name of their field in `ServeArgs`.
 #[cfg(test)]
-pub(super) const IDS: [&str; 8] =
-    ["cache", "engines", "max_streams", "max_rate", "session_timeout", "max_connections_per_address", "burst", "busy_burst"];
+pub(super) const IDS: [&str; 8] = [
+    "cache",
+    "engines",
+    "max_streams",
+    "max_rate",
+    "session_timeout",
+    "max_connections_per_address",
+    "burst",
+    "busy_burst",
+];
 
 /// A range: for the parser, and for people.
 pub(super) struct Range {
@@ -27,7 +35,9 @@ pub(super) fn of(id: &str) -> Option<Range> {
         "engines" => between(1u8, limits::MAX_ENGINES),
         "max_streams" => between(1usize, limits::MAX_STREAMS_PER_ENGINE * usize::from(limits::MAX_ENGINES)),
         "max_rate" => from(BitRate(1)),
-        "session_timeout" => between(time(limits::MIN_SESSION_TIMEOUT_NS), time(limits::MAX_SESSION_TIMEOUT_NS)),
+        "session_timeout" => {
+            between(time(limits::MIN_SESSION_TIMEOUT_NS), time(limits::MAX_SESSION_TIMEOUT_NS))
+        }
         "max_connections_per_address" => from(1usize),
         "burst" | "busy_burst" => between(time(limits::MIN_BURST_NS), time(limits::MAX_BURST_NS)),
         _ => return None,
@@ -39,7 +49,7 @@ where
     T: FromStr<Err: Display> + PartialOrd + Display + Copy + Send + Sync + 'static,
 {
     let text = format!("at least {least}");
-    Range { parser: parser(text.clone(), move |value| *value >= least), text }
+    Range { parser: parser(text.clone(), move |value: &T| *value >= least), text }
 }
 
 fn between<T>(least: T, most: T) -> Range
@@ -47,7 +57,7 @@ where
     T: FromStr<Err: Display> + PartialOrd + Display + Copy + Send + Sync + 'static,
 {
     let text = format!("{least} to {most}");
-    Range { parser: parser(text.clone(), move |value| (least..=most).contains(value)), text }
+    Range { parser: parser(text.clone(), move |value: &T| (least..=most).contains(value)), text }
 }
 
 fn parser<T>(text: String, is_allowed: impl Fn(&T) -> bool + Clone + Send + Sync + 'static) -> ValueParser

@@ -1,0 +1,138 @@
+//! Every order in which threads can run, for what in this crate is shared without a lock: `cargo xtask loom`.
+#![cfg(millrace_loom)]
+
+use std::sync::Arc;
+
+use loom::sync::atomic::{AtomicU32, Ordering};
+use loom::sync::{Condvar, Mutex};
+use loom::thread;
+use millrace_core::ids::TitleRef;
+use millrace_core::packet::WireLayout;
+use millrace_core::pool::{ExtentArena, ExtentContent, HeapRegion, Lease};
+use millrace_core::sleep::SleepFlag;
+
+fn arena() -> Arc<ExtentArena> {
+    ExtentArena::new(Box::new(HeapRegion::new(1)))
+}
+
+fn content() -> ExtentContent {
+    ExtentContent {
+        title: TitleRef(1),
+        number: 0,
+        first_packet: 0,
+        packets: 1,
+        last_packet_bytes: 1316,
+        layout: WireLayout::new(1316).unwrap(),
+        spare: 0,
+    }
+}
+
+fn fill(arena: &Arc<ExtentArena>, value: u8) -> bool {
+    let Some(mut fill) = arena.fill(0) else { return false };
+    fill.bytes_mut()[0] = value;
+    fill.publish();
+    true
+}
+
+fn read(lease: &Lease) -> u8 {
+    lease.bytes()[0]
+}
+
+#[test]
+fn whoever_borrows_sees_what_was_filled() {
+    loom::model(|| {
+        let arena = arena();
+        let reader = Arc::clone(&arena);
+        let reader = thread::spawn(move || reader.lend(0, content()).map(|lease| read(&lease)));
+        assert!(fill(&arena, 7));
+        assert!(matches!(reader.join().unwrap(), None | Some(7)));
+    });
+}
+
+#[test]
+fn an_extent_is_written_again_only_after_its_last_reader() {
+    loom::model(|| {
+        let arena = arena();
+        assert!(fill(&arena, 1));
+        let lease = arena.lend(0, content()).unwrap();
+        let second = lease.clone();
+        let readers = [lease, second].map(|lease| {
+            thread::spawn(move || {
+                assert_eq!(read(&lease), 1);
+                drop(lease);
+            })
+        });
+        if arena.reclaim(0) {
+            assert!(fill(&arena, 2), "nobody else fills");
+            assert_eq!(arena.lend(0, content()).map(|lease| read(&lease)), Some(2));
+        }
+        for reader in readers {
+            reader.join().unwrap();
+        }
+    });
+}
+
+#[test]
+fn of_two_who_want_to_fill_one_does() {
+    loom::model(|| {
+        let arena = arena();
+        let other = Arc::clone(&arena);
+        let other = thread::spawn(move || fill(&other, 1));
+        let own = fill(&arena, 2);
+        assert!(own != other.join().unwrap());
+        let found = arena.lend(0, content()).map(|lease| read(&lease));
+        assert_eq!(found, Some(if own { 2 } else { 1 }));
+    });
+}
+
+/// What a descriptor is to the real bell.
+#[derive(Default)]
+struct Wake {
+    rung: Mutex<bool>,
+    changed: Condvar,
+}
+
+impl Wake {
+    fn ring(&self) {
+        *self.rung.lock().unwrap() = true;
+        self.changed.notify_one();
+    }
+
+    fn sleep(&self) {
+        let mut rung = self.rung.lock().unwrap();
+        while !*rung {
+            rung = self.changed.wait(rung).unwrap();
+        }
+        *rung = false;
+    }
+}
+
+/// If a ring were lost, the sleeper would sleep for ever, which the model reports as a deadlock.
+#[test]
+fn no_ring_is_lost() {
+    loom::model(|| {
+        let shared = Arc::new((SleepFlag::default(), AtomicU32::new(0), Wake::default()));
+        let ringers = [1, 2].map(|_| {
+            let shared = Arc::clone(&shared);
+            thread::spawn(move || {
+                let (flag, work, wake) = &*shared;
+                work.fetch_add(1, Ordering::Relaxed);
+                if flag.must_wake() {
+                    wake.ring();
+                }
+            })
+        });
+        let (flag, work, wake) = &*shared;
+        while work.load(Ordering::Relaxed) < 2 {
+            let seen = work.load(Ordering::Relaxed);
+            flag.announce();
+            if work.load(Ordering::Relaxed) == seen && seen < 2 {
+                wake.sleep();
+            }
+            flag.awake();
+        }
+        for ringer in ringers {
+            ringer.join().unwrap();
+        }
+    });
+}
