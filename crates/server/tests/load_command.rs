@@ -2,6 +2,8 @@
 
 mod support;
 
+use std::io::ErrorKind;
+use std::net::TcpListener;
 use std::path::{Path, PathBuf};
 use std::process::{Output, Stdio};
 use std::time::{Duration, Instant};
@@ -84,6 +86,9 @@ fn what_fails_gives_one_and_what_makes_no_sense_gives_two() {
     let late = load(&[&url, "--max-lateness", "1ns"]);
     assert_eq!(late.status.code(), Some(1), "{late:?}");
     let csv = dir.path().join("both.csv").to_str().unwrap().to_owned();
+    let nobody = TcpListener::bind("127.0.0.1:0").unwrap();
+    nobody.set_nonblocking(true).unwrap();
+    let url = format!("rtsp://{}/film", nobody.local_addr().unwrap());
     for (args, words) in [
         (vec!["http//x"], "no scheme"),
         (vec![&*url, "--threads", "99"], "1 to 16"),
@@ -100,6 +105,8 @@ fn what_fails_gives_one_and_what_makes_no_sense_gives_two() {
         assert_eq!(output.status.code(), Some(2), "{args:?}: {error}");
         assert!(error.contains(words), "{args:?}: {error}");
     }
+    // None of them has connected before.
+    assert_eq!(nobody.accept().unwrap_err().kind(), ErrorKind::WouldBlock);
 }
 
 #[test]

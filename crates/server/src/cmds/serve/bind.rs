@@ -62,4 +62,17 @@ mod tests {
         let documentation = SocketAddr::from(([192, 0, 2, 1], 0));
         assert!(first_free(&[documentation]).unwrap_err().to_string().contains("has no such address"));
     }
+
+    #[test]
+    fn every_failure_has_its_remedy() {
+        // Root may bind every port, so no port refuses here.
+        for (kind, words) in [
+            (ErrorKind::AddrInUse, "another program has the port"),
+            (ErrorKind::AddrNotAvailable, "ip address"),
+            (ErrorKind::PermissionDenied, "CAP_NET_BIND_SERVICE"),
+            (ErrorKind::Other, "another address"),
+        ] {
+            assert!(remedy(kind).contains(words), "{kind:?}: {}", remedy(kind));
+        }
+    }
 }
