@@ -95,6 +95,7 @@ fn every_benchmark_runs_and_keeps_the_form() {
                 assert_eq!(promise(&report, "nlf-send-missing")["value"], 0.0, "{report}");
                 assert_eq!(promise(&report, "nlf-send-damaged")["value"], 0.0, "{report}");
             }
+            "start" => assert!(promise(&report, "start-ready")["value"].as_f64().unwrap() > 0.0, "{report}"),
             "tx" => assert_eq!(promise(&report, "tx-missing")["value"], 0.0, "{report}"),
             "sessions" => {
                 assert_eq!(promise(&report, "sessions-failed")["value"], 0.0, "{report}");

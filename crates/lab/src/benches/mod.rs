@@ -10,6 +10,7 @@ mod parity;
 mod peers;
 mod reads;
 mod sessions;
+mod start;
 mod steer;
 mod sums;
 mod tx;
@@ -29,6 +30,7 @@ pub const ALL: &[Bench] = &[
     steer::BENCH,
     backends::BENCH,
     sessions::BENCH,
+    start::BENCH,
     degraded::BENCH,
     capacity::BENCH,
     peers::BENCH,

@@ -45,13 +45,15 @@ fn run(options: &Options) -> anyhow::Result<Report> {
 }
 
 /// Kills the server when the benchmark ends, however it ends.
-struct Server {
+pub(super) struct Server {
     child: Child,
-    url: String,
+    /// `rtsp://address/`
+    pub(super) url: String,
 }
 
 impl Server {
-    fn start(mut command: Command) -> anyhow::Result<Self> {
+    /// Starts it and waits until it is ready.
+    pub(super) fn start(mut command: Command) -> anyhow::Result<Self> {
         let mut child = command.stdin(Stdio::null()).stdout(Stdio::piped()).stderr(Stdio::null()).spawn()?;
         let out = child.stdout.take().context("the server's output")?;
         let mut lines = BufReader::new(out).lines();
