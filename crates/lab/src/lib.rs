@@ -11,7 +11,7 @@
 //! | [`netns`] | hosts on one machine: network namespaces joined by a veth pair or an emulated link |
 //! | [`isal`] | another erasure code, if the machine has it, to compare with |
 //! | [`link_host`] | a host on this machine that meets its servers through an emulated link |
-//! | [`media`] | films made on the spot |
+//! | [`media`] | media files made on the spot |
 //! | [`proc`] | processor time and memory of a process, from /proc |
 //! | [`raw_send`] | sendmmsg with UDP_SEGMENT as a C program would call it: the yardstick |
 //! | [`raw_loops`] | send loops that do nothing else, by sockets and by AF_XDP |

@@ -115,7 +115,7 @@ impl LinkHost {
     /// For targets on other machines, unless this machine forwards packets.
     pub fn target_inside(&self, target: &str) -> anyhow::Result<String> {
         let Some(url) = UrlParts::of(target) else {
-            bail!("{target}: no host can be seen in it; write a URL, e.g. rtsp://127.0.0.1:8554/film");
+            bail!("{target}: no host can be seen in it; write a URL, e.g. rtsp://127.0.0.1:8554/title");
         };
         if ["udp", "rtp"].contains(&url.scheme) {
             return Ok(target.to_owned());
@@ -233,7 +233,7 @@ mod tests {
     #[test]
     fn hosts_are_found_in_urls() {
         for (url, before, host, after) in [
-            ("rtsp://127.0.0.1:8554/film", "rtsp://", "127.0.0.1", ":8554/film"),
+            ("rtsp://127.0.0.1:8554/title", "rtsp://", "127.0.0.1", ":8554/title"),
             ("http://localhost/a@b:1?q", "http://", "localhost", "/a@b:1?q"),
             ("rtsp://me:pass@[::1]:554", "rtsp://me:pass@", "[::1]", ":554"),
             ("rtsp://host", "rtsp://", "host", ""),
@@ -241,7 +241,7 @@ mod tests {
             let parts = UrlParts::of(url).unwrap();
             assert_eq!((parts.before, parts.host, parts.after), (before, host, after));
         }
-        for bad in ["", "film", "rtsp://", "rtsp:///film", "rtsp://[::1/film", "rtsp://@:1/"] {
+        for bad in ["", "title", "rtsp://", "rtsp:///title", "rtsp://[::1/title", "rtsp://@:1/"] {
             assert_eq!(UrlParts::of(bad), None, "{bad}");
         }
         assert_eq!(UrlParts::of("udp://:5004").unwrap().host, "");

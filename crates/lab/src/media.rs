@@ -1,4 +1,4 @@
-//! Films made on the spot with ffmpeg: a moving test picture and a tone, so that decoders have something to chew.
+//! Media files made on the spot with ffmpeg: a moving test picture and a tone, so that decoders have something to chew.
 
 use std::path::Path;
 use std::process::Command;

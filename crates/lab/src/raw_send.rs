@@ -47,7 +47,7 @@ pub struct RawMessage<'a> {
     pub segment_bytes: u16,
 }
 
-/// One message whose bytes lie in many pieces (headers here, film there).
+/// One message whose bytes lie in many pieces (headers here, media there).
 #[derive(Clone, Copy, Debug)]
 pub struct RawGather<'a> {
     /// Where it goes.

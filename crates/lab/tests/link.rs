@@ -263,9 +263,9 @@ fn a_host_inside_meets_this_machine_through_the_link() {
     );
     // A server of this machine, asked from inside, sees the host's own address.
     let listener = TcpListener::bind("0.0.0.0:0").unwrap();
-    let url = format!("rtsp://127.0.0.1:{}/film", listener.local_addr().unwrap().port());
+    let url = format!("rtsp://127.0.0.1:{}/title", listener.local_addr().unwrap().port());
     let url = host.target_inside(&url).unwrap();
-    let addr: SocketAddr = url["rtsp://".len()..].trim_end_matches("/film").parse().unwrap();
+    let addr: SocketAddr = url["rtsp://".len()..].trim_end_matches("/title").parse().unwrap();
     assert_eq!(addr.ip(), host.outside_ip());
     // The first segment may get lost as anything else: the kernel sends it again.
     let _client = host.run_inside(|| TcpStream::connect_timeout(&addr, TIMEOUT).unwrap()).unwrap();
@@ -293,17 +293,17 @@ fn targets_elsewhere_are_refused_with_what_it_would_take() {
     let host = LinkHost::new(&LinkSpec::default()).unwrap();
     let outside = host.outside_ip();
     for (target, wanted) in [
-        ("rtsp://localhost:8554/film", format!("rtsp://{outside}:8554/film")),
+        ("rtsp://localhost:8554/title", format!("rtsp://{outside}:8554/title")),
         ("http://[::1]/x.m3u8", format!("http://{outside}/x.m3u8")),
         ("http://0.0.0.0:80", format!("http://{outside}:80")),
         ("udp://0.0.0.0:5004", "udp://0.0.0.0:5004".to_owned()),
     ] {
         assert_eq!(host.target_inside(target).unwrap(), wanted);
     }
-    assert!(host.target_inside("film").unwrap_err().to_string().contains("write a URL"));
+    assert!(host.target_inside("title").unwrap_err().to_string().contains("write a URL"));
     let forwards = std::fs::read_to_string("/proc/sys/net/ipv4/ip_forward").unwrap().trim() == "1";
-    match host.target_inside("rtsp://192.0.2.1/film") {
-        Ok(url) => assert!(forwards && url == "rtsp://192.0.2.1/film"),
+    match host.target_inside("rtsp://192.0.2.1/title") {
+        Ok(url) => assert!(forwards && url == "rtsp://192.0.2.1/title"),
         Err(error) => assert!(!forwards && error.to_string().contains("net.ipv4.ip_forward=1"), "{error}"),
     }
 }

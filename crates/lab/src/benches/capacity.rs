@@ -6,8 +6,8 @@ use anyhow::bail;
 use millrace_client::play::TransportChoice;
 use millrace_core::units::BitRate;
 
-use crate::capacity::films::Films;
 use crate::capacity::limits::Limits;
+use crate::capacity::media_files::MediaFiles;
 use crate::capacity::search::Verdict;
 use crate::capacity::site::Site;
 use crate::capacity::trial::Service;
@@ -48,7 +48,7 @@ pub(super) const BENCH: Bench = Bench {
 const REPEAT_BOUND: f64 = 0.10;
 /// What its targets are judged by: nothing else scatters.
 const OWN_SCATTER: &str = "the capacity";
-/// Film over which viewers begin.
+/// Media time over which viewers begin.
 const SPREAD: Duration = Duration::from_secs(15);
 
 fn run(options: &Options) -> anyhow::Result<Report> {
@@ -92,7 +92,7 @@ fn judge(services: &[Judged], report: &mut Report) {
     }
 }
 
-/// All transports with films of one rate.
+/// All transports with titles of one rate.
 fn one_rate(
     options: &Options,
     rate: BitRate,
@@ -103,13 +103,13 @@ fn one_rate(
     let effort = Effort::of(options);
     let spread = if options.tiny { Duration::ZERO } else { SPREAD };
     let titles = options.titles.unwrap_or(1).max(1);
-    options.say(&format!("making {titles} films of {rate}"));
-    let films = Films::make(&scratch.0.join("films"), rate, effort.film_s(spread), titles)?;
+    options.say(&format!("making {titles} media files of {rate}"));
+    let files = MediaFiles::make(&scratch.0.join("media"), rate, effort.media_s(spread), titles)?;
     let offload = options.offload.unwrap_or(false);
     let cores = options.cores.unwrap_or(1);
     let site = Site::new(offload, cores, scratch.0.join("site"))?;
     let backend = options.backend.as_deref();
-    let scene = Scene { site: &site, films: &films, spread, program: &options.program, backend };
+    let scene = Scene { site: &site, files: &files, spread, program: &options.program, backend };
     let mut repeats = Vec::new();
     for service in services(options, scene)? {
         let label = format!(
@@ -144,7 +144,7 @@ fn services<'a>(options: &'a Options, scene: Scene<'a>) -> anyhow::Result<Vec<Se
             };
             Ok(peers::OURSELVES.services(scene)?.into_iter().filter(wanted).collect())
         }
-        _ => bail!("--server-cmd and --url belong together: a server and where its films are"),
+        _ => bail!("--server-cmd and --url belong together: a server and where its titles are"),
     }
 }
 

@@ -64,10 +64,10 @@ pub(super) const BENCH: Bench = Bench {
 };
 
 const RATE_KBPS: u64 = 2_000;
-/// Films, each watched at places so far apart that the cache holds what viewers are at, and hardly more.
-const FILMS: usize = 6;
+/// Titles, each watched at places so far apart that the cache holds what viewers are at, and hardly more.
+const TITLES: usize = 6;
 const SPREAD_S: u64 = 25;
-/// Packets that each viewer of the film must have got for a second in which all of them played, in thousandths of the film's rate:
+/// Packets that each viewer must have got for a second in which all of them played, in thousandths of the title's rate:
 /// what is missing is the way to the first packet and from the last.
 const LEAST_PERMILLE: u64 = 970;
 
@@ -101,9 +101,9 @@ fn run(options: &Options) -> anyhow::Result<Report> {
     let secs = options.duration_s.unwrap_or(options.pick(4, 10, 20) as u64);
     let scratch = Scratch::new(options, "degraded")?;
     let ramp_s = (streams as u64).div_ceil(100);
-    let film = scratch.0.join("film.ts");
-    options.say("making a film");
-    media::make_cbr_ts(&film, ramp_s + secs + SPREAD_S + 15, RATE_KBPS)?;
+    let file = scratch.0.join("media.ts");
+    options.say("making a media file");
+    media::make_cbr_ts(&file, ramp_s + secs + SPREAD_S + 15, RATE_KBPS)?;
     let mut report = Report::new("degraded");
     let meter = NoiseMeter::start();
     let cases = if options.tiny { &CASES[3..4] } else { CASES };
@@ -111,7 +111,7 @@ fn run(options: &Options) -> anyhow::Result<Report> {
         options.go_on()?;
         options.say(case.name);
         let dir = scratch.0.join(format!("case{number}"));
-        let site = Site::new(options, &dir, case, &film)?;
+        let site = Site::new(options, &dir, case, &file)?;
         let seen = site.play(options, case, streams, ramp_s, secs)?;
         write_up(&mut report, number, case, streams, &seen);
         drop(site);
@@ -146,14 +146,14 @@ fn command(options: &Options, args: &[&str], paths: &[&Path]) -> anyhow::Result<
 }
 
 impl Site {
-    fn new(options: &Options, dir: &Path, case: &Case, film: &Path) -> anyhow::Result<Self> {
+    fn new(options: &Options, dir: &Path, case: &Case, file: &Path) -> anyhow::Result<Self> {
         std::fs::create_dir_all(dir).with_context(|| format!("{}: cannot be made", dir.display()))?;
         let members: Vec<_> = (0..case.members).map(|number| dir.join(format!("disk{number}"))).collect();
         let all: Vec<&Path> = members.iter().map(PathBuf::as_path).collect();
         command(options, &["volume", "create", "--parity", &case.parity.to_string()], &all)?;
-        for number in 0..FILMS {
-            let copy = dir.join(format!("film-{number}.ts"));
-            std::fs::copy(film, &copy)?;
+        for number in 0..TITLES {
+            let copy = dir.join(format!("title-{number}.ts"));
+            std::fs::copy(file, &copy)?;
             command(options, &["add", "--quiet", "--store"], &[&members[0], &copy])?;
         }
         let orders = dir.join("orders.txt");
@@ -191,7 +191,7 @@ impl Site {
         ramp_s: u64,
         secs: u64,
     ) -> anyhow::Result<LoadReport> {
-        let urls = (0..FILMS).map(|number| format!("{}film-{number}", self.url)).collect();
+        let urls = (0..TITLES).map(|number| format!("{}title-{number}", self.url)).collect();
         let mut load_options = LoadOptions::new(urls, u32::try_from(streams)?);
         load_options.arrivals = Arrivals::Ramp(Duration::from_secs(ramp_s));
         load_options.duration = Duration::from_secs(secs);
@@ -229,7 +229,7 @@ impl Site {
     }
 }
 
-/// Viewers that got fewer packets than the film has in the time in which all of them played.
+/// Viewers that got fewer packets than the title has in the time in which all of them played.
 fn short_changed(seen: &LoadReport) -> u64 {
     let least = seen.together_ms * RATE_KBPS * LEAST_PERMILLE / 1000 / 8 / DEFAULT_PACKET_BYTES as u64;
     let short = seen.per_stream.iter().filter(|one| one.packets < least && !one.has_ended);

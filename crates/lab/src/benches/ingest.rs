@@ -53,9 +53,9 @@ pub(super) fn plain_copy(from: &Path, to: &Path) -> anyhow::Result<()> {
 fn run(options: &Options) -> anyhow::Result<Report> {
     let dir = tempdir(options)?;
     let (rounds, secs, loops) = if options.tiny { (1, 2, 0) } else { (9, 20, 15) };
-    options.say("making a film");
-    let film = make_film(&dir.0, 20_000, secs, loops)?;
-    let mb = std::fs::metadata(&film)?.len() as f64 / 1e6;
+    options.say("making a media file");
+    let file = make_media_file(&dir.0, 20_000, secs, loops)?;
+    let mb = std::fs::metadata(&file)?.len() as f64 / 1e6;
     let volume = Volume::open_or_create(&dir.0.join("store"))?;
     let ingest_options = IngestOptions { cancel: Arc::clone(&options.cancel), ..IngestOptions::default() };
     let (mut wall, mut cpu, mut copy_wall, mut ratio) = (vec![], vec![], vec![], vec![]);
@@ -64,9 +64,9 @@ fn run(options: &Options) -> anyhow::Result<Report> {
         options.go_on()?;
         options.say(&format!("round {round} of {rounds}"));
         meter.look();
-        let (copied, _) = timed(|| plain_copy(&film, &dir.0.join("copy")))?;
+        let (copied, _) = timed(|| plain_copy(&file, &dir.0.join("copy")))?;
         let (added, added_cpu) = timed(|| {
-            let title = ingest(&volume, &film, &ingest_options, &mut |_| ())?;
+            let title = ingest(&volume, &file, &ingest_options, &mut |_| ())?;
             volume.remove(title.id)?;
             Ok(())
         })?;
@@ -84,7 +84,7 @@ fn run(options: &Options) -> anyhow::Result<Report> {
         points.push(Point::spread(label, low, mid, high));
         Row::new(label).with("p10", low, "MB/s").with("p50", mid, "MB/s").with("p90", high, "MB/s")
     };
-    report.rows.push(Row::new("film").with("size", mb, "MB").with("rounds", f64::from(rounds), ""));
+    report.rows.push(Row::new("title").with("size", mb, "MB").with("rounds", f64::from(rounds), ""));
     report.rows.push(spread("ingest, wall clock", &mut wall));
     report.rows.push(spread("ingest, processor time", &mut cpu));
     report.rows.push(spread("plain read + write of the same file", &mut copy_wall));
@@ -102,26 +102,26 @@ fn run(options: &Options) -> anyhow::Result<Report> {
     Ok(report)
 }
 
-/// A film of real pictures, repeated without a break in its clock.
-pub(super) fn make_film(
+/// A media file of real pictures, repeated without a break in its clock.
+pub(super) fn make_media_file(
     dir: &Path,
     rate_kbps: u64,
     secs: u64,
     loops: u32,
 ) -> anyhow::Result<std::path::PathBuf> {
-    let (once, film) = (dir.join("once.ts"), dir.join("film.ts"));
+    let (once, file) = (dir.join("once.ts"), dir.join("media.ts"));
     media::make_cbr_ts(&once, secs, rate_kbps)?;
     let status = std::process::Command::new("ffmpeg")
         .args(["-nostdin", "-v", "error", "-y", "-stream_loop", &loops.to_string(), "-i"])
         .arg(&once)
         .args(["-c", "copy", "-f", "mpegts", "-muxrate", &format!("{rate_kbps}k")])
         .args(["-pcr_period", "20"])
-        .arg(&film)
+        .arg(&file)
         .status()
         .context("ffmpeg: cannot be started")?;
-    anyhow::ensure!(status.success(), "ffmpeg could not repeat the film");
+    anyhow::ensure!(status.success(), "ffmpeg could not repeat the media file");
     std::fs::remove_file(once)?;
-    Ok(film)
+    Ok(file)
 }
 
 /// A folder that goes when the benchmark ends; in memory if the machine has /dev/shm.

@@ -1,12 +1,12 @@
-//! The same search on everything that is installed here, and on ourselves: same films, same limits, same receiver.
+//! The same search on everything that is installed here, and on ourselves: same titles, same limits, same receiver.
 
 use std::time::Duration;
 
 use millrace_client::play::TransportChoice;
 use millrace_core::units::BitRate;
 
-use crate::capacity::films::Films;
 use crate::capacity::limits::Limits;
+use crate::capacity::media_files::MediaFiles;
 use crate::capacity::site::Site;
 use crate::capacity::trial::{Service, Trial};
 use crate::capacity::{Effort, Hunt, Scene, Scratch, rows};
@@ -35,7 +35,7 @@ pub(super) const BENCH: Bench = Bench {
 const RATIO_BOUND: f64 = 3.0;
 /// Processor time a packet, ours against the kernel's own bound.
 const CPU_RATIO_BOUND: f64 = 1.25;
-/// Film over which viewers begin.
+/// Media time over which viewers begin.
 const SPREAD: Duration = Duration::from_secs(10);
 /// Rounds of the comparison of processor times.
 const CPU_ROUNDS: usize = 5;
@@ -75,10 +75,10 @@ fn run(options: &Options) -> anyhow::Result<Report> {
     let rate = options.rates.first().copied().unwrap_or(BitRate(default_rate));
     let spread = if options.tiny { Duration::ZERO } else { SPREAD };
     let titles = options.titles.unwrap_or(1).max(1);
-    options.say(&format!("making {titles} films of {rate}"));
-    let films = Films::make(&scratch.0.join("films"), rate, effort.film_s(spread), titles)?;
+    options.say(&format!("making {titles} media files of {rate}"));
+    let files = MediaFiles::make(&scratch.0.join("media"), rate, effort.media_s(spread), titles)?;
     let site = Site::new(options.offload.unwrap_or(false), 1, scratch.0.join("site"))?;
-    let scene = Scene { site: &site, films: &films, spread, program: &options.program, backend: None };
+    let scene = Scene { site: &site, files: &files, spread, program: &options.program, backend: None };
     let (mut standings, mut lines) = (Vec::new(), Lines::default());
     for peer in std::iter::once(&peers::OURSELVES).chain(peers::ALL) {
         let is_wanted = options.peers.is_empty() || options.peers.iter().any(|name| name == peer.name);

@@ -16,7 +16,7 @@ use millrace_store::format::superblock::Geometry;
 use millrace_store::ingest::{IngestOptions, ingest};
 use millrace_store::volume::Volume;
 
-use super::ingest::{make_film, tempdir};
+use super::ingest::{make_media_file, tempdir};
 use crate::frame::{
     Axis, Bench, Need, NoiseMeter, Options, Plot, PlotKind, Point, Promise, Report, Row, percentile,
 };
@@ -58,15 +58,15 @@ fn run(options: &Options) -> anyhow::Result<Report> {
     let (secs, loops, rounds, slot_ms) =
         options.pick((2, 3, 1, 200), (20, 29, 1, slot_ms), (20, 29, 3, slot_ms));
     let volumes = if options.tiny { &VOLUMES[3..4] } else { &VOLUMES[..] };
-    options.say("making a film");
-    let film = make_film(&dir.0, RATE_KBPS, secs, loops)?;
+    options.say("making a media file");
+    let file = make_media_file(&dir.0, RATE_KBPS, secs, loops)?;
     let streams = options.streams.unwrap_or(16);
     let (mut report, mut meter) = (Report::new("reads"), NoiseMeter::start());
     let mut plots = vec![Vec::new(); WAYS.len()];
     let mut least_bytes = f64::MAX;
     for &(members, lost) in volumes {
         options.say(&format!("{members} members"));
-        let (volume, title) = make_volume(&dir.0, &film, (members, lost), options)?;
+        let (volume, title) = make_volume(&dir.0, &file, (members, lost), options)?;
         let mut seen = vec![Vec::new(); WAYS.len()];
         for round in 0..rounds {
             for step in 0..WAYS.len() {
@@ -141,7 +141,7 @@ impl Drop for Members {
 
 fn make_volume(
     dir: &std::path::Path,
-    film: &std::path::Path,
+    file: &std::path::Path,
     (members, lost): (usize, usize),
     options: &Options,
 ) -> anyhow::Result<(Members, TitleId)> {
@@ -154,7 +154,7 @@ fn make_volume(
     };
     let volume = Members { volume, dirs };
     let ingest_options = IngestOptions { cancel: Arc::clone(&options.cancel), ..IngestOptions::default() };
-    let title = ingest(&volume.volume, film, &ingest_options, &mut |_| ())?;
+    let title = ingest(&volume.volume, file, &ingest_options, &mut |_| ())?;
     Ok((volume, title.id))
 }
 
@@ -179,7 +179,7 @@ fn watch(
         Cache::start_with_faults(config, arena, Arc::new(MonotonicClock), bells, faults.clone())?;
     let handle = handles.first_mut().context("a cache with one engine")?;
     let files = volume.volume.open_title(id, DEFAULT_PACKET_BYTES)?;
-    let extents = u32::try_from(files.info.bytes / EXTENT_BYTES as u64).context("a shorter film")?;
+    let extents = u32::try_from(files.info.bytes / EXTENT_BYTES as u64).context("a shorter title")?;
     let title = cache.open_title(files)?;
     let arm = ReadFault::Arm { seek_ns: SEEK_NS, bytes_per_s: BYTES_PER_S };
     faults.set_all(&(0..members as u16).map(|member| (member, arm)).collect::<Vec<_>>());

@@ -18,7 +18,7 @@ use crate::proc::{cpu_ns, resident_bytes};
 /// The benchmark.
 pub(super) const BENCH: Bench = Bench {
     name: "sessions",
-    shows: "viewers of a 2 Mb/s film that one engine carries: loss and lateness at the receiver, processor time",
+    shows: "viewers of a 2 Mb/s title that one engine carries: loss and lateness at the receiver, processor time",
     not_for: "the speed of a network card: a veth pair runs the receiver's kernel path on the sender's core",
     options: &["streams", "duration"],
     targets: &["sessions-failed", "sessions-loss", "sessions-lateness-p99", "sessions-checksums"],
@@ -74,13 +74,13 @@ impl Drop for Server {
 }
 
 fn measure(options: &Options, dir: &Path, streams: usize, secs: u64) -> anyhow::Result<Report> {
-    let (film, store) = (dir.join("film.ts"), dir.join("store"));
+    let (file, store) = (dir.join("title.ts"), dir.join("store"));
     let ramp_s = (streams as u64).div_ceil(200);
-    options.say("making a film");
-    media::make_cbr_ts(&film, ramp_s + secs + 15, RATE_KBPS)?;
+    options.say("making a media file");
+    media::make_cbr_ts(&file, ramp_s + secs + 15, RATE_KBPS)?;
     let mut add = Command::new(&options.program);
-    let added = add.args(["add", "--quiet"]).arg(&film).arg("--store").arg(&store).status()?;
-    anyhow::ensure!(added.success(), "the film could not be added");
+    let added = add.args(["add", "--quiet"]).arg(&file).arg("--store").arg(&store).status()?;
+    anyhow::ensure!(added.success(), "the title could not be added");
 
     options.go_on()?;
     let hosts = TwoHosts::new(false)?;
@@ -101,7 +101,7 @@ fn measure(options: &Options, dir: &Path, streams: usize, secs: u64) -> anyhow::
     let server = Server::start(command)?;
     let pid = server.child.id();
 
-    let mut load_options = LoadOptions::new(vec![format!("{}film", server.url)], u32::try_from(streams)?);
+    let mut load_options = LoadOptions::new(vec![format!("{}title", server.url)], u32::try_from(streams)?);
     load_options.arrivals = Arrivals::Ramp(Duration::from_secs(ramp_s));
     load_options.duration = Duration::from_secs(secs);
     load_options.start_spread = MediaTicks(90_000 * 10);

@@ -106,7 +106,7 @@ struct Rig {
     udp_rx: UdpSocket,
     tcp_tx: TcpStream,
     tcp_rx: TcpStream,
-    film: Vec<u8>,
+    media: Vec<u8>,
     // Before the hosts, whose interface it is at.
     _program: Attached,
     _hosts: TwoHosts,
@@ -162,15 +162,16 @@ impl Rig {
         rustix::net::sockopt::set_socket_send_buffer_size_force(&tcp_tx, BUFFER_BYTES)?;
         tcp_rx.set_read_timeout(Some(Duration::from_secs(5)))?;
         let mut random = SplitMix(1);
-        let film = (0..TCP_BYTES).map(|_| random.next() as u8).collect();
+        let media = (0..TCP_BYTES).map(|_| random.next() as u8).collect();
         let udp_tx = RawSender::new(udp_tx, DATAGRAMS);
-        Ok(Self { name, udp_tx, udp_rx, tcp_tx, tcp_rx, film, _program: program, _hosts: hosts })
+        Ok(Self { name, udp_tx, udp_rx, tcp_tx, tcp_rx, media, _program: program, _hosts: hosts })
     }
 
     /// A slot of datagrams of so many bytes.
     fn udp(&mut self, slot: &mut Slot, bytes: usize) -> anyhow::Result<()> {
         let to = self.udp_rx.local_addr()?;
-        let message = |n: usize| RawMessage { to, bytes: &self.film[n * 8..n * 8 + bytes], segment_bytes: 0 };
+        let message =
+            |n: usize| RawMessage { to, bytes: &self.media[n * 8..n * 8 + bytes], segment_bytes: 0 };
         let messages: Vec<RawMessage<'_>> = (0..DATAGRAMS).map(message).collect();
         let mut datagram = [0; 2048];
         while slot.goes_on() {
@@ -200,7 +201,7 @@ impl Rig {
         let mut got = vec![0; TCP_BYTES];
         while slot.goes_on() {
             slot.batch((TCP_BYTES / KIB) as u64, || -> anyhow::Result<()> {
-                self.tcp_tx.write_all(&self.film).context("write to the connection")?;
+                self.tcp_tx.write_all(&self.media).context("write to the connection")?;
                 self.tcp_rx.read_exact(&mut got).context("read a batch from the connection within 5 s")
             })?;
             if slot.is_check() {

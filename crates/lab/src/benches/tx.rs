@@ -1,6 +1,6 @@
 //! What a datagram costs through the kernel backend, beside the plain sendmmsg loop with segmentation offload.
 //!
-//! Both send the same film across a veth pair that cuts and sums in software, into a host that drops everything: the
+//! Both send the same media across a veth pair that cuts and sums in software, into a host that drops everything: the
 //! receiving half of a veth pair runs on the sender's core, so it is kept short. The first batches go to a socket instead,
 //! and what arrives there must be the same for all contenders; afterwards the peer's device counts what came.
 
@@ -52,7 +52,7 @@ const OWN: &str = "backend, headers per viewer";
 
 fn run(options: &Options) -> anyhow::Result<Report> {
     let bursts = options.pick(vec![1, 8], vec![1, 8, 44], vec![1, 2, 4, 8, 16, 44]);
-    let film = film(options.pick(4 << 20, 64 << 20, 64 << 20));
+    let media = media(options.pick(4 << 20, 64 << 20, 64 << 20));
     let hosts = TwoHosts::new(false)?;
     let drop_sink = DropSink::build(&hosts)?;
     let sink =
@@ -66,7 +66,7 @@ fn run(options: &Options) -> anyhow::Result<Report> {
         let mut lines = [RAW, SHARED, OWN].map(|name| Line { name, costs: Vec::new(), ratios: Vec::new() });
         for burst in bursts {
             let before = drop_sink.received()?;
-            let (result, sent) = compare(burst, &film, &sink, options)?;
+            let (result, sent) = compare(burst, &media, &sink, options)?;
             // Other packets (neighbour discovery) may come on top.
             missing += sent.saturating_sub(drop_sink.received()? - before);
             write_up(burst, &result, &mut report, &mut lines);
@@ -119,7 +119,7 @@ fn draw(lines: [Line; 3], report: &mut Report) {
 /// One size of burst; also how many datagrams were sent in all.
 fn compare(
     burst: usize,
-    film: &[u8],
+    media: &[u8],
     sink: &UdpSocket,
     options: &Options,
 ) -> anyhow::Result<(ContestResult, u64)> {
@@ -134,7 +134,7 @@ fn compare(
     // Sequence numbers and times of a viewer's own; which ones makes no difference.
     let headers: Vec<u8> = (0..RTP_HEADER_BYTES * burst).map(|n| n as u8).collect();
     let sent = Cell::new(0);
-    let stage = Stage { burst, entries, film, sink, sent: &sent, checked_at: sink.local_addr()? };
+    let stage = Stage { burst, entries, media, sink, sent: &sent, checked_at: sink.local_addr()? };
 
     let mut contest = Contest::new(format!("bursts of {burst}"));
     contest.contender(RAW, |slot| {
@@ -178,14 +178,14 @@ fn compare(
 struct Stage<'a> {
     burst: usize,
     entries: usize,
-    film: &'a [u8],
+    media: &'a [u8],
     sink: &'a UdpSocket,
     sent: &'a Cell<u64>,
     checked_at: SocketAddr,
 }
 
 impl<'a> Stage<'a> {
-    /// A slot of somebody who sends batches of bursts. Everybody sends the film from its beginning.
+    /// A slot of somebody who sends batches of bursts. Everybody sends the media from its beginning.
     fn slot(
         &self,
         slot: &mut Slot,
@@ -194,7 +194,7 @@ impl<'a> Stage<'a> {
         let nowhere = |n| SocketAddr::new(NOWHERE.into(), 6_000 + 2 * n as u16);
         let to: Vec<SocketAddr> =
             (0..self.entries).map(|n| if slot.is_check() { self.checked_at } else { nowhere(n) }).collect();
-        let mut bursts = self.film.chunks_exact(self.burst * SEGMENT).cycle();
+        let mut bursts = self.media.chunks_exact(self.burst * SEGMENT).cycle();
         while slot.goes_on() {
             let batch: Vec<&[u8]> = bursts.by_ref().take(self.entries).collect();
             send(slot, &to, &batch)?;
@@ -263,7 +263,7 @@ fn must(program: &str, args: &[&str]) -> anyhow::Result<String> {
 }
 
 /// Bytes that the bursts are taken from, one after the other; more than the second-level cache holds.
-fn film(bytes: usize) -> Vec<u8> {
+fn media(bytes: usize) -> Vec<u8> {
     let mut state = 1u32;
     let mut next = || {
         state = state.wrapping_mul(1_664_525).wrapping_add(1_013_904_223);

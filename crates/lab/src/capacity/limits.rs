@@ -11,7 +11,7 @@ pub struct Limits {
     pub loss_ratio: f64,
     /// Lateness that 99 % of the packets must keep.
     pub p99_ms: f64,
-    /// Payload delivered, of what the film's rate asks for.
+    /// Payload delivered, of what the title's rate asks for.
     pub delivered_ratio: f64,
 }
 

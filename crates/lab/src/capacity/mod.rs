@@ -7,10 +7,10 @@
 //! | [`mod@trial`] | one trial: a service, its viewers, what it took |
 //! | [`site`] | two hosts, processes pinned to cores |
 //! | [`meter`] | what processes and cores used |
-//! | [`films`] | what is watched |
+//! | [`media_files`] | what is watched |
 
-pub mod films;
 pub mod limits;
+pub mod media_files;
 pub mod meter;
 mod pushed;
 pub mod search;
@@ -23,8 +23,8 @@ use millrace_core::units::BitRate;
 
 use crate::frame::{CpuTime, Options, Row};
 
-use films::Films;
 use limits::Limits;
+use media_files::MediaFiles;
 use search::{Found, Search, SearchOptions, Step, Verdict};
 use site::Site;
 use trial::{Running, Service, Trial, TrialPlan, trial};
@@ -66,8 +66,8 @@ impl Effort {
         }
     }
 
-    /// Film that a trial needs: where viewers begin, the time in which they arrive, the trial, and something to spare.
-    pub fn film_s(&self, spread: Duration) -> u64 {
+    /// Seconds of media that a trial needs: where viewers begin, the time in which they arrive, the trial, and something to spare.
+    pub fn media_s(&self, spread: Duration) -> u64 {
         (spread + self.window).as_secs() + if self.window > Duration::from_secs(2) { 25 } else { 6 }
     }
 }
@@ -300,8 +300,8 @@ pub struct Scene<'a> {
     /// Where.
     pub site: &'a Site,
     /// What is watched.
-    pub films: &'a Films,
-    /// Film over which viewers begin.
+    pub files: &'a MediaFiles,
+    /// Media time over which viewers begin.
     pub spread: Duration,
     /// The `millrace` program.
     pub program: &'a std::path::Path,

@@ -27,7 +27,7 @@ pub struct Service<'a> {
     pub delivery: Delivery,
     /// Viewers that may arrive in a second; what sets up slowly needs time, or its setting up is all that is measured.
     pub arrivals_per_s: f64,
-    /// Film over which viewers begin, if it can seek.
+    /// Media time over which viewers begin, if it can seek.
     pub spread: Duration,
     /// Payload rate of one viewer; `None`: measured with a few viewers (for who sends something else than the file).
     pub nominal: Option<BitRate>,
@@ -100,7 +100,7 @@ pub struct Trial {
 pub(super) const SETTLE_S: f64 = 1.0;
 /// Time from one sample of the receiver to the next.
 const INTERVAL: Duration = Duration::from_millis(500);
-/// Film that players over HTTP read ahead: two segments of [`SEGMENT_S`].
+/// Media that players over HTTP read ahead: two segments of [`SEGMENT_S`].
 const READ_AHEAD: Duration = Duration::from_secs(4);
 /// Length of HLS segments.
 pub const SEGMENT_S: u64 = 2;

@@ -26,7 +26,7 @@ pub struct Options {
     pub server_cmd: Option<String>,
     /// Pattern of that server's addresses.
     pub url: Option<String>,
-    /// Rates of the films.
+    /// Rates of the titles.
     pub rates: Vec<BitRate>,
     /// Ways to carry media: `udp`, `tcp`, `http`, ...
     pub transports: Vec<String>,

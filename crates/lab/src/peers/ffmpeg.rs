@@ -1,4 +1,4 @@
-//! `ffmpeg -re`: a process a stream that unpacks the film and packs it again.
+//! `ffmpeg -re`: a process a stream that unpacks the file and packs it again.
 
 use super::{Peer, listen_port, need, process_each};
 use crate::capacity::Scene;
@@ -10,10 +10,10 @@ pub(super) const PEER: Peer =
 fn services(scene: Scene<'_>) -> anyhow::Result<Vec<Service<'_>>> {
     let to = scene.site.client_ips[0];
     let line = move |n: u32, _: u32| {
-        let film = &scene.films.paths[n as usize % scene.films.paths.len()];
+        let file = &scene.files.paths[n as usize % scene.files.paths.len()];
         format!(
             "ffmpeg -nostdin -v error -re -i {} -c copy -f rtp_mpegts 'rtp://{to}:{}?pkt_size=1328' >/dev/null",
-            film.display(),
+            file.display(),
             listen_port(n)
         )
     };

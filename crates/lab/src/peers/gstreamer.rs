@@ -31,11 +31,11 @@ if len(sys.argv) > 1:
     server.set_address(sys.argv[1])
     server.set_service(sys.argv[2])
     server.set_backlog(512)
-    for number, film in enumerate(sys.argv[3:]):
+    for number, file in enumerate(sys.argv[3:]):
         factory = GstRtspServer.RTSPMediaFactory()
-        factory.set_launch("( filesrc location=%s ! tsparse set-timestamps=true ! rtpmp2tpay name=pay0 pt=33 )" % film)
+        factory.set_launch("( filesrc location=%s ! tsparse set-timestamps=true ! rtpmp2tpay name=pay0 pt=33 )" % file)
         factory.set_shared(False)
-        server.get_mount_points().add_factory("/film-%d" % number, factory)
+        server.get_mount_points().add_factory("/title-%d" % number, factory)
     server.attach(None)
     GLib.MainLoop().run()
 "#;
@@ -57,11 +57,11 @@ fn start(scene: Scene<'_>) -> anyhow::Result<Running> {
     let path = site.dir.join("rtsp_server.py");
     std::fs::write(&path, LAUNCHER).with_context(|| format!("{}", path.display()))?;
     let mut command = site.command(PYTHON);
-    command.arg(&path).arg(site.server_ip()).arg(PORT.to_string()).args(&scene.films.paths);
+    command.arg(&path).arg(site.server_ip()).arg(PORT.to_string()).args(&scene.files.paths);
     let mut group = Group::start(site, "gst-rtsp-server", command)?;
     site.wait_for_port(PORT, &mut group)?;
     let url = |title| format!("rtsp://{}:{PORT}/{title}", site.server_ip());
-    Ok(Running { groups: vec![group], targets: scene.films.titles().map(url).collect() })
+    Ok(Running { groups: vec![group], targets: scene.files.titles().map(url).collect() })
 }
 
 fn services(scene: Scene<'_>) -> anyhow::Result<Vec<Service<'_>>> {

@@ -24,17 +24,17 @@ const ITS_PORT: u16 = 554;
 fn start(scene: Scene<'_>) -> anyhow::Result<Running> {
     let site = scene.site;
     let mut command = site.command(program(VARIABLE, &[NAME]).context(NAME)?);
-    command.current_dir(&scene.films.dir);
+    command.current_dir(&scene.files.dir);
     let mut group = Group::start(site, NAME, command)?;
     site.wait_for_port(ITS_PORT, &mut group)?;
     let url = |title| format!("rtsp://{}:{ITS_PORT}/{title}.ts", site.server_ip());
-    Ok(Running { groups: vec![group], targets: scene.films.titles().map(url).collect() })
+    Ok(Running { groups: vec![group], targets: scene.files.titles().map(url).collect() })
 }
 
 fn services(scene: Scene<'_>) -> anyhow::Result<Vec<Service<'_>>> {
     let mut services = rtsp_services("live555MediaServer, TS", scene, start);
     for service in &mut services {
-        service.nominal = Some(scene.films.rate);
+        service.nominal = Some(scene.files.rate);
         // It stamps packets when it sends them: by their timestamps it would never be late.
         service.media_clock = MediaClock::Pcr;
     }

@@ -22,9 +22,9 @@ pub(super) const PEER: Peer = Peer {
     services,
 };
 
-fn feeder(scene: Scene<'_>, film: &Path, url: &str) -> std::process::Command {
+fn feeder(scene: Scene<'_>, file: &Path, url: &str) -> std::process::Command {
     let mut command = scene.site.command("ffmpeg");
-    command.args(["-nostdin", "-v", "error", "-re", "-stream_loop", "-1", "-i"]).arg(film);
+    command.args(["-nostdin", "-v", "error", "-re", "-stream_loop", "-1", "-i"]).arg(file);
     command.args(["-map", "0:v", "-c", "copy", "-f", "rtsp", "-rtsp_transport", "tcp", url]);
     command
 }
@@ -53,9 +53,9 @@ fn start(scene: Scene<'_>) -> anyhow::Result<Running> {
     let mut server = Group::start(site, NAME, command)?;
     site.wait_for_port(PORT, &mut server)?;
     let (mut groups, mut targets) = (vec![server], Vec::new());
-    for (film, title) in scene.films.paths.iter().zip(scene.films.titles()) {
+    for (file, title) in scene.files.paths.iter().zip(scene.files.titles()) {
         let url = format!("rtsp://{}:{PORT}/{title}", site.server_ip());
-        groups.push(Group::start(site, &format!("feeder of {title}"), feeder(scene, film, &url))?);
+        groups.push(Group::start(site, &format!("feeder of {title}"), feeder(scene, file, &url))?);
         targets.push(url);
     }
     // A title is there once its feeder has announced it.

@@ -20,18 +20,18 @@ pub(super) const PEER: Peer =
 const ARRIVALS_PER_S: f64 = 600.0;
 /// What a core of some years ago sends with ease: where the search begins.
 const EASY_BITS_PER_S: u64 = 4_000_000_000;
-/// A cache that holds all of one film.
+/// A cache that holds all of one title.
 const CACHE_BYTES: u64 = 512 << 20;
 /// The least cache with many titles.
 const SMALL_CACHE_BYTES: u64 = 256 << 20;
 
-/// A store with all films.
+/// A store with all titles.
 fn store(scene: Scene<'_>) -> anyhow::Result<PathBuf> {
-    let store = scene.films.dir.join("store");
+    let store = scene.files.dir.join("store");
     if !store.exists() {
         let mut add = Command::new(scene.program);
-        add.args(["add", "--quiet"]).args(&scene.films.paths).arg("--store").arg(&store);
-        run(&mut add).context("put the films into a store")?;
+        add.args(["add", "--quiet"]).args(&scene.files.paths).arg("--store").arg(&store);
+        run(&mut add).context("put the titles into a store")?;
     }
     Ok(store)
 }
@@ -39,9 +39,9 @@ fn store(scene: Scene<'_>) -> anyhow::Result<PathBuf> {
 fn services(scene: Scene<'_>) -> anyhow::Result<Vec<Service<'_>>> {
     let store = store(scene)?;
     // Many titles: a third of them fits, the rest is read from the disk while it is watched.
-    let cache = match scene.films.paths.len() {
+    let cache = match scene.files.paths.len() {
         1 => CACHE_BYTES,
-        _ => (scene.films.bytes() / 3).max(SMALL_CACHE_BYTES),
+        _ => (scene.files.bytes() / 3).max(SMALL_CACHE_BYTES),
     };
     let start = move |store: &PathBuf| {
         let site = scene.site;
@@ -67,7 +67,7 @@ fn services(scene: Scene<'_>) -> anyhow::Result<Vec<Service<'_>>> {
         let mut group = Group::start(site, "millrace", command)?;
         group.wait_for_word("ready ")?;
         let url = |title| format!("rtsp://{}:{PORT}/{title}", site.server_ip());
-        Ok(Running { groups: vec![group], targets: scene.films.titles().map(url).collect() })
+        Ok(Running { groups: vec![group], targets: scene.files.titles().map(url).collect() })
     };
     let of = |transport: TransportChoice, label: &str| {
         let store = store.clone();
@@ -80,30 +80,30 @@ fn services(scene: Scene<'_>) -> anyhow::Result<Vec<Service<'_>>> {
             delivery: Delivery::Asked,
             arrivals_per_s: ARRIVALS_PER_S,
             spread: scene.spread,
-            nominal: Some(scene.films.rate),
+            nominal: Some(scene.files.rate),
             media_clock: MediaClock::Rtp,
             takes_range: true,
             max_viewers: 16_000,
-            first: (EASY_BITS_PER_S / scene.films.rate.0.max(1)).clamp(64, 4_000) as u32,
+            first: (EASY_BITS_PER_S / scene.files.rate.0.max(1)).clamp(64, 4_000) as u32,
             start: Box::new(move |_| start(&store)),
         }
     };
     Ok(vec![of(TransportChoice::Udp, "UDP"), of(TransportChoice::Tcp, "TCP")])
 }
 
-/// A server that somebody gives as a command with {ip}, {port}, {film} and {dir} in it, and a URL with {ip}, {port} and
+/// A server that somebody gives as a command with {ip}, {port}, {file} and {dir} in it, and a URL with {ip}, {port} and
 /// {title}; one service for each transport.
 pub fn custom<'a>(scene: Scene<'a>, command: &str, url: &str, is_tcp: bool) -> Service<'a> {
     let site = scene.site;
     let fill = |text: &str| {
         text.replace("{ip}", site.server_ip())
             .replace("{port}", &PORT.to_string())
-            .replace("{film}", &scene.films.paths[0].display().to_string())
-            .replace("{dir}", &scene.films.dir.display().to_string())
+            .replace("{file}", &scene.files.paths[0].display().to_string())
+            .replace("{dir}", &scene.files.dir.display().to_string())
     };
     let line = fill(command);
     let url = fill(url);
-    let targets: Vec<String> = scene.films.titles().map(|title| url.replace("{title}", &title)).collect();
+    let targets: Vec<String> = scene.files.titles().map(|title| url.replace("{title}", &title)).collect();
     let start = move |_| {
         let mut command = site.command("sh");
         command.args(["-c", &line]);

@@ -1,7 +1,7 @@
 //! Other servers, as they are installed here, each with a configuration of its own: who wants to know how good we are needs
 //! somebody to compare with.
 //!
-//! Everything that can serve the same films to the same receiver is a [`Peer`]: how to find it, how to start it, what
+//! Everything that can serve the same titles to the same receiver is a [`Peer`]: how to find it, how to start it, what
 //! viewers ask for. Nothing here is started as a service of the machine: all run in the server's namespace, on the
 //! server's cores, and are gone when they are no longer held.
 
@@ -72,7 +72,7 @@ impl Peer {
         (self.missing)().map(|what| format!("missing: {what}; {}", self.install))
     }
 
-    /// The ways in which it can serve the films of `scene`.
+    /// The ways in which it can serve the titles of `scene`.
     ///
     /// # Errors
     /// When its files cannot be prepared.
@@ -113,28 +113,28 @@ fn run(command: &mut Command) -> anyhow::Result<()> {
     Ok(())
 }
 
-/// Films as `ffmpeg -c copy` makes them of ours, once each: `convert` gets the film and the new file.
+/// Media files as `ffmpeg -c copy` makes them of ours, once each: `convert` gets our file and the new one.
 fn converted(
     scene: Scene<'_>,
     extension: &str,
     convert: impl Fn(&Path, &Path) -> Command,
 ) -> anyhow::Result<Vec<PathBuf>> {
     let mut paths = Vec::new();
-    for film in &scene.films.paths {
-        let path = film.with_extension(extension);
+    for file in &scene.files.paths {
+        let path = file.with_extension(extension);
         if !path.exists() {
-            run(&mut convert(film, &path))?;
+            run(&mut convert(file, &path))?;
         }
         paths.push(path);
     }
     Ok(paths)
 }
 
-/// The films as MP4.
-fn mp4_films(scene: Scene<'_>) -> anyhow::Result<Vec<PathBuf>> {
-    converted(scene, "mp4", |film, path| {
+/// The titles as MP4.
+fn mp4_files(scene: Scene<'_>) -> anyhow::Result<Vec<PathBuf>> {
+    converted(scene, "mp4", |file, path| {
         let mut command = Command::new("ffmpeg");
-        command.args(["-nostdin", "-v", "error", "-y", "-i"]).arg(film);
+        command.args(["-nostdin", "-v", "error", "-y", "-i"]).arg(file);
         command.args(["-c", "copy", "-movflags", "+faststart"]).arg(path);
         command
     })
@@ -191,7 +191,7 @@ fn process_each<'a>(
         delivery: Delivery::Pushed { base_port: LISTEN_PORT },
         arrivals_per_s,
         spread: Duration::ZERO,
-        nominal: Some(scene.films.rate),
+        nominal: Some(scene.files.rate),
         media_clock: MediaClock::Rtp,
         takes_range: true,
         max_viewers: 2_000,

@@ -13,23 +13,23 @@ pub(super) const PEER: Peer = Peer {
     services,
 };
 
-/// PID of the program clock in films that ffmpeg made.
+/// PID of the program clock in files that ffmpeg made.
 const PCR_PID: &str = "256";
 /// Ticks of its clock in a millisecond.
 const TICKS_PER_MS: u64 = 27_000;
 
 fn services(scene: Scene<'_>) -> anyhow::Result<Vec<Service<'_>>> {
-    converted(scene, "aux", |film, _| {
+    converted(scene, "aux", |file, _| {
         let mut command = Command::new("ingests");
-        command.args(["-p", PCR_PID]).arg(film);
+        command.args(["-p", PCR_PID]).arg(file);
         command
     })?;
     let to = scene.site.client_ips[0];
     let spread_ms = scene.spread.as_millis() as u64;
     let line = move |n: u32, count: u32| {
-        let film = &scene.films.paths[n as usize % scene.films.paths.len()];
+        let file = &scene.files.paths[n as usize % scene.files.paths.len()];
         let place = spread_ms * u64::from(n) / u64::from(count) * TICKS_PER_MS;
-        format!("multicat -p {PCR_PID} -k {place} -u {} {to}:{}", film.display(), listen_port(n))
+        format!("multicat -p {PCR_PID} -k {place} -u {} {to}:{}", file.display(), listen_port(n))
     };
     let mut service = process_each("multicat", scene, 200.0, line);
     service.first = 192;

@@ -1,4 +1,4 @@
-//! nginx: films as they are over HTTP, and as HLS segments that ffmpeg made beforehand.
+//! nginx: titles as they are over HTTP, and as HLS segments that ffmpeg made beforehand.
 
 use std::process::Command;
 use std::time::Duration;
@@ -28,10 +28,10 @@ fn configuration(scene: Scene<'_>) -> String {
          events {{ worker_connections 32768; multi_accept on; }}\n\
          http {{\n  access_log off;\n  sendfile on;\n  sendfile_max_chunk 256k;\n  tcp_nopush on;\n  \
          keepalive_requests 100000;\n  open_file_cache max=1000;\n  types {{ video/mp2t ts; \
-         application/vnd.apple.mpegurl m3u8; }}\n  server {{ listen {ip}:{PORT} backlog=4096; root {films}; }}\n}}\n",
+         application/vnd.apple.mpegurl m3u8; }}\n  server {{ listen {ip}:{PORT} backlog=4096; root {files}; }}\n}}\n",
         workers = site.server_cores.len(),
         ip = site.server_ip(),
-        films = scene.films.dir.display(),
+        files = scene.files.dir.display(),
     )
 }
 
@@ -45,24 +45,24 @@ fn start(scene: Scene<'_>, targets: Vec<String>) -> anyhow::Result<Running> {
     Ok(Running { groups: vec![group], targets })
 }
 
-/// Rate of the segments of the first film: ffmpeg leaves the stuffing out.
+/// Rate of the segments of the first title: ffmpeg leaves the stuffing out.
 fn segments_rate(scene: Scene<'_>) -> anyhow::Result<BitRate> {
     let mut bytes = 0;
-    for entry in std::fs::read_dir(&scene.films.dir).context("read the folder of films")? {
+    for entry in std::fs::read_dir(&scene.files.dir).context("read the folder of media files")? {
         let entry = entry?;
         let name = entry.file_name().to_string_lossy().into_owned();
-        let number = name.strip_prefix("film-0").and_then(|rest| rest.strip_suffix(".ts"));
+        let number = name.strip_prefix("title-0").and_then(|rest| rest.strip_suffix(".ts"));
         if number.is_some_and(|n| !n.is_empty()) {
             bytes += entry.metadata()?.len();
         }
     }
-    Ok(BitRate(bytes * 8 / scene.films.seconds.max(1)))
+    Ok(BitRate(bytes * 8 / scene.files.seconds.max(1)))
 }
 
 fn services(scene: Scene<'_>) -> anyhow::Result<Vec<Service<'_>>> {
-    let playlists = converted(scene, "m3u8", |film, path| {
+    let playlists = converted(scene, "m3u8", |file, path| {
         let mut command = Command::new("ffmpeg");
-        command.args(["-nostdin", "-v", "error", "-y", "-i"]).arg(film);
+        command.args(["-nostdin", "-v", "error", "-y", "-i"]).arg(file);
         command
             .args([
                 "-c",
@@ -96,7 +96,7 @@ fn services(scene: Scene<'_>) -> anyhow::Result<Vec<Service<'_>>> {
         start: Box::new(move |_| start(scene, targets.clone())),
     };
     Ok(vec![
-        of("HTTP progressive", names(&scene.films.paths), Some(scene.films.rate)),
+        of("HTTP progressive", names(&scene.files.paths), Some(scene.files.rate)),
         of("HLS", names(&playlists), Some(segments_rate(scene)?)),
     ])
 }

@@ -58,11 +58,11 @@ pub(super) const SENDFILE: Peer = Peer {
 fn command(scene: Scene<'_>, kind: Kind, distance_ms: u64, count: u32) -> std::process::Command {
     let mut command = scene.site.command(scene.program);
     command.args(["bench-sender", kind.name(), "--streams", &count.to_string()]);
-    command.args(["--rate", &format!("{}b/s", scene.films.rate.0)]);
+    command.args(["--rate", &format!("{}b/s", scene.files.rate.0)]);
     command.args(["--distance", &format!("{distance_ms}ms")]);
     command.args(["--spread", &format!("{}ms", scene.spread.as_millis())]);
-    for film in &scene.films.paths {
-        command.arg("--film").arg(film);
+    for file in &scene.files.paths {
+        command.arg("--file").arg(file);
     }
     command
 }
@@ -89,7 +89,7 @@ pub(super) fn pushed<'a>(
         delivery: Delivery::Pushed { base_port: LISTEN_PORT },
         arrivals_per_s,
         spread: scene.spread,
-        nominal: Some(scene.films.rate),
+        nominal: Some(scene.files.rate),
         media_clock: MediaClock::Rtp,
         takes_range: true,
         max_viewers: 16_000,
@@ -105,7 +105,7 @@ fn sendfile(scene: Scene<'_>) -> Service<'_> {
         command.args(["--listen", &format!("{}:{PORT}", scene.site.server_ip())]);
         let mut group = Group::start(scene.site, "sendfile", command)?;
         scene.site.wait_for_port(PORT, &mut group)?;
-        let url = format!("http://{}:{PORT}/film.ts", scene.site.server_ip());
+        let url = format!("http://{}:{PORT}/media.ts", scene.site.server_ip());
         Ok(Running { groups: vec![group], targets: vec![url] })
     };
     Service {
@@ -114,7 +114,7 @@ fn sendfile(scene: Scene<'_>) -> Service<'_> {
         delivery: Delivery::AskedAfresh,
         arrivals_per_s: 100.0,
         spread: Duration::ZERO,
-        nominal: Some(scene.films.rate),
+        nominal: Some(scene.files.rate),
         media_clock: MediaClock::Rtp,
         takes_range: true,
         max_viewers: 2_000,

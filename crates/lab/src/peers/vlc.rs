@@ -1,4 +1,4 @@
-//! VLC: one film to all who come (`#rtp{sdp=...}`); they share one position. Its on-demand server starts a whole player
+//! VLC: one title to all who come (`#rtp{sdp=...}`); they share one position. Its on-demand server starts a whole player
 //! for every viewer and is left out.
 
 use super::{PORT, Peer, need, rtsp_services};
@@ -19,12 +19,12 @@ const NOBODY: [&str; 4] = ["setpriv", "--reuid=65534", "--regid=65534", "--clear
 fn start(scene: Scene<'_>) -> anyhow::Result<Running> {
     let site = scene.site;
     let (mut groups, mut targets) = (Vec::new(), Vec::new());
-    for (n, (film, title)) in (0u16..).zip(scene.films.paths.iter().zip(scene.films.titles())) {
+    for (n, (file, title)) in (0u16..).zip(scene.files.paths.iter().zip(scene.files.titles())) {
         let port = PORT + n;
         let url = format!("rtsp://{}:{port}/{title}", site.server_ip());
         let mut command = site.command(NOBODY[0]);
         command.args(&NOBODY[1..]).env("HOME", "/tmp").args(["cvlc", "-q", "--no-sout-all", "--loop"]);
-        command.args(["--sout", &format!("#rtp{{sdp={url},mux=ts}}"), "--sout-keep"]).arg(film);
+        command.args(["--sout", &format!("#rtp{{sdp={url},mux=ts}}"), "--sout-keep"]).arg(file);
         let mut group = Group::start(site, &format!("vlc {title}"), command)?;
         site.wait_for_port(port, &mut group)?;
         groups.push(group);

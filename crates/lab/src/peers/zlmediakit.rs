@@ -2,7 +2,7 @@
 
 use anyhow::Context;
 
-use super::{PORT, Peer, mp4_films, program, rtsp_services};
+use super::{PORT, Peer, mp4_files, program, rtsp_services};
 use crate::capacity::Scene;
 use crate::capacity::site::Group;
 use crate::capacity::trial::{Running, Service};
@@ -24,10 +24,10 @@ fn start(scene: Scene<'_>) -> anyhow::Result<Running> {
     // Files are found in the folder "record" below the path that [protocol] mp4_save_path names.
     let record = site.dir.join("zlm/www/record");
     std::fs::create_dir_all(&record).with_context(|| format!("{}", record.display()))?;
-    for film in mp4_films(scene)? {
-        let link = record.join(film.file_name().context("a film without name")?);
+    for file in mp4_files(scene)? {
+        let link = record.join(file.file_name().context("a file without name")?);
         if !link.exists() {
-            std::fs::hard_link(&film, &link).with_context(|| format!("{}", link.display()))?;
+            std::fs::hard_link(&file, &link).with_context(|| format!("{}", link.display()))?;
         }
     }
     let path = site.dir.join("zlm/config.ini");
@@ -44,7 +44,7 @@ fn start(scene: Scene<'_>) -> anyhow::Result<Running> {
     let mut group = Group::start(site, NAME, command)?;
     site.wait_for_port(PORT, &mut group)?;
     let url = |title| format!("rtsp://{}:{PORT}/record/{title}.mp4", site.server_ip());
-    Ok(Running { groups: vec![group], targets: scene.films.titles().map(url).collect() })
+    Ok(Running { groups: vec![group], targets: scene.files.titles().map(url).collect() })
 }
 
 fn services(scene: Scene<'_>) -> anyhow::Result<Vec<Service<'_>>> {

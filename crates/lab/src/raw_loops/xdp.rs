@@ -157,7 +157,7 @@ impl XdpLoop {
         self.built.len() * self.frames_per_extent()
     }
 
-    /// Those of them that are sent when films are to be in the processor's cache: 4 MiB.
+    /// Those of them that are sent when media are to be in the processor's cache: 4 MiB.
     pub fn hot_frames(&self) -> usize {
         HOT_FRAMES.min(self.built_frames())
     }

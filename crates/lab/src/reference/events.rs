@@ -8,7 +8,7 @@ use std::time::{Duration, Instant as StdInstant};
 
 use anyhow::Context;
 
-use super::film::{BLOCK_BYTES, Film, HEADER_BYTES, rtp_header};
+use super::media::{BLOCK_BYTES, HEADER_BYTES, Media, rtp_header};
 use super::{SenderOptions, sleep_until};
 use crate::raw_send::{RawGather, RawSender};
 
@@ -41,15 +41,15 @@ pub(super) fn socket(options: &SenderOptions) -> anyhow::Result<UdpSocket> {
 }
 
 pub(super) fn run(options: &SenderOptions) -> anyhow::Result<()> {
-    play(options, &Film::open_all(options.films.iter())?)
+    play(options, &Media::open_all(options.files.iter())?)
 }
 
-pub(super) fn play(options: &SenderOptions, films: &[Film]) -> anyhow::Result<()> {
+pub(super) fn play(options: &SenderOptions, media: &[Media]) -> anyhow::Result<()> {
     let (pace, burst) = (options.pace(), options.burst_blocks());
     let mut sender = RawSender::new(socket(options)?, BATCH);
     let mut streams = Vec::new();
     for i in 0..options.streams {
-        let next_block = options.first_block(i, films[i as usize % films.len()].blocks())?;
+        let next_block = options.first_block(i, media[i as usize % media.len()].blocks())?;
         streams.push(Stream { next_block, sequence: i as u16, sent: 0 });
     }
     let start = StdInstant::now();
@@ -65,23 +65,23 @@ pub(super) fn play(options: &SenderOptions, films: &[Film]) -> anyhow::Result<()
                 break;
             }
             due.pop();
-            let film = &films[index as usize % films.len()];
+            let source = &media[index as usize % media.len()];
             let stream = &mut streams[index as usize];
-            for _ in 0..burst.min(film.blocks().saturating_sub(stream.next_block)) {
+            for _ in 0..burst.min(source.blocks().saturating_sub(stream.next_block)) {
                 let header = rtp_header(stream.sequence, pace.ticks(stream.next_block), index);
                 batch.jobs.push(Job { stream: index, block: stream.next_block, header });
                 stream.next_block += 1;
                 stream.sequence = stream.sequence.wrapping_add(1);
                 stream.sent += 1;
                 if batch.jobs.len() == BATCH {
-                    batch.flush(options, films, &mut sender)?;
+                    batch.flush(options, media, &mut sender)?;
                 }
             }
-            if stream.next_block < film.blocks() {
+            if stream.next_block < source.blocks() {
                 due.push(Reverse((phase_ns(index) + pace.at_ns(stream.sent), index)));
             }
         }
-        batch.flush(options, films, &mut sender)?;
+        batch.flush(options, media, &mut sender)?;
     }
     Ok(())
 }
@@ -96,15 +96,15 @@ impl Batch {
     fn flush(
         &mut self,
         options: &SenderOptions,
-        films: &[Film],
+        media: &[Media],
         sender: &mut RawSender,
     ) -> anyhow::Result<()> {
         let mut rest = self.buffer.as_mut_slice();
         let mut pieces: Vec<[IoSlice<'_>; 2]> = Vec::with_capacity(self.jobs.len());
         for job in &self.jobs {
-            let payload = match &films[job.stream as usize % films.len()] {
-                Film::Memory(bytes) => &bytes[job.block as usize * BLOCK_BYTES..][..BLOCK_BYTES],
-                Film::File(file) => {
+            let payload = match &media[job.stream as usize % media.len()] {
+                Media::Memory(bytes) => &bytes[job.block as usize * BLOCK_BYTES..][..BLOCK_BYTES],
+                Media::File(file) => {
                     let (room, behind) = rest.split_at_mut(BLOCK_BYTES);
                     rest = behind;
                     file.read(job.block, room).context("read a block")?;

@@ -8,7 +8,7 @@ use std::time::{Duration, Instant as StdInstant};
 
 use anyhow::{Context, bail};
 
-use super::film::{BLOCK_BYTES, FilmFile};
+use super::media::{BLOCK_BYTES, MediaFile};
 use super::process::child;
 use super::{Kind, SenderOptions, sleep_until};
 
@@ -41,9 +41,9 @@ pub(super) fn one(options: &SenderOptions, index: u32) -> anyhow::Result<()> {
 
 pub(super) fn serve(options: &SenderOptions, index: u32, mut connection: TcpStream) -> anyhow::Result<()> {
     skip_request(&mut connection)?;
-    let film = FilmFile::open(options.film_of(index))?;
-    let first = options.first_block(index, film.blocks())?;
-    let end = film.blocks() * BLOCK_BYTES as u64;
+    let file = MediaFile::open(options.file_of(index))?;
+    let first = options.first_block(index, file.blocks())?;
+    let end = file.blocks() * BLOCK_BYTES as u64;
     let mut offset = first * BLOCK_BYTES as u64;
     let length = end - offset;
     let head = format!(
@@ -59,8 +59,8 @@ pub(super) fn serve(options: &SenderOptions, index: u32, mut connection: TcpStre
         let target = (first * BLOCK_BYTES as u64 + due_bytes).min(end);
         while offset < target {
             let wanted = (target - offset) as usize;
-            match rustix::fs::sendfile(&connection, film.file(), Some(&mut offset), wanted) {
-                Ok(0) => bail!("the film became shorter while it was sent"),
+            match rustix::fs::sendfile(&connection, file.file(), Some(&mut offset), wanted) {
+                Ok(0) => bail!("the file became shorter while it was sent"),
                 Ok(_) => {}
                 // The viewer left.
                 Err(rustix::io::Errno::PIPE | rustix::io::Errno::CONNRESET) => return Ok(()),

@@ -2,7 +2,7 @@
 //!
 //! Each is small and honest: no trick that its author would not know, none left out that everybody knows. They send RTP
 //! (payload type 33) of constant rate, stream `n` to port `base + 2 n`, so that the same receivers measure them as they
-//! measure everybody else. Each plays its part of the film once, to the end.
+//! measure everybody else. Each plays its part of the media once, to the end.
 //!
 //! | kind | how |
 //! | --- | --- |
@@ -12,8 +12,8 @@
 //! | `ring` | one thread, streams in a fixed ring, bursts cut by the kernel (UDP_SEGMENT), packets complete in memory: what the kernel itself asks for the work, and so a bound for everybody who uses its sockets |
 
 mod events;
-mod film;
 mod http;
+mod media;
 mod process;
 mod ring;
 
@@ -24,7 +24,7 @@ use std::time::{Duration, Instant as StdInstant};
 
 use anyhow::bail;
 
-pub use film::{BLOCK_BYTES, DATAGRAM_BYTES, HEADER_BYTES};
+pub use media::{BLOCK_BYTES, DATAGRAM_BYTES, HEADER_BYTES};
 
 /// Most streams of one sender: two ports each.
 pub const MAX_STREAMS: u32 = 20_000;
@@ -69,9 +69,9 @@ impl FromStr for Kind {
 /// What to send where.
 #[derive(Clone, Debug)]
 pub struct SenderOptions {
-    /// Films of constant rate, taken in turn.
-    pub films: Vec<PathBuf>,
-    /// Rate of the films in bits per second.
+    /// Media files of constant rate, taken in turn.
+    pub files: Vec<PathBuf>,
+    /// Rate of the files in bits per second.
     pub rate_bits_per_s: u64,
     /// Receiver.
     pub to: IpAddr,
@@ -79,9 +79,9 @@ pub struct SenderOptions {
     pub base_port: u16,
     /// Streams.
     pub streams: u32,
-    /// Film time between two bursts of a stream; zero: one packet a time.
+    /// Media time between two bursts of a stream; zero: one packet a time.
     pub distance: Duration,
-    /// Streams begin evenly spread over the first part of their film of this length.
+    /// Streams begin evenly spread over the first part of their file of this length.
     pub spread: Duration,
     /// Where `sendfile` listens.
     pub listen: Option<SocketAddr>,
@@ -91,12 +91,12 @@ pub struct SenderOptions {
 
 impl SenderOptions {
     fn check(&self) -> anyhow::Result<()> {
-        if self.films.is_empty() {
-            bail!("bench-sender: no film is given; name at least one transport stream of constant rate");
+        if self.files.is_empty() {
+            bail!("bench-sender: no file is given; name at least one transport stream of constant rate");
         }
         if !(10_000..=1_000_000_000).contains(&self.rate_bits_per_s) {
             bail!(
-                "bench-sender: rate: got {} bits per second, allowed 10k to 1G: the rate of the film",
+                "bench-sender: rate: got {} bits per second, allowed 10k to 1G: the rate of the file",
                 self.rate_bits_per_s
             );
         }
@@ -118,9 +118,9 @@ impl SenderOptions {
         SocketAddr::new(self.to, self.base_port + (2 * index) as u16)
     }
 
-    /// Film of stream `index`.
-    fn film_of(&self, index: u32) -> &PathBuf {
-        &self.films[index as usize % self.films.len()]
+    /// File of stream `index`.
+    fn file_of(&self, index: u32) -> &PathBuf {
+        &self.files[index as usize % self.files.len()]
     }
 
     fn pace(&self) -> Pace {
@@ -130,10 +130,10 @@ impl SenderOptions {
     /// Blocks of one burst.
     fn burst_blocks(&self) -> u64 {
         let burst = self.distance.as_nanos() as u64 / self.pace().at_ns(1).max(1);
-        burst.clamp(1, film::MAX_BURST_BLOCKS)
+        burst.clamp(1, media::MAX_BURST_BLOCKS)
     }
 
-    /// First block of stream `index`, whose film has so many `blocks`.
+    /// First block of stream `index`, whose file has so many `blocks`.
     fn first_block(&self, index: u32, blocks: u64) -> anyhow::Result<u64> {
         let spread_ns = self.spread.as_nanos() as u64;
         let place_ns = u128::from(spread_ns) * u128::from(index) / u128::from(self.streams);
@@ -142,14 +142,14 @@ impl SenderOptions {
             bail!(
                 "bench-sender: stream {index} would begin {:.1} s into {}, behind its end; use a smaller --spread",
                 place_ns as f64 / 1e9,
-                self.film_of(index).display()
+                self.file_of(index).display()
             );
         }
         Ok(block)
     }
 }
 
-/// When the blocks of a film of constant rate are due.
+/// When the blocks of a file of constant rate are due.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Pace {
     rate_bits_per_s: u64,
@@ -177,10 +177,10 @@ fn sleep_until(due: StdInstant) {
     }
 }
 
-/// Sends until all films are over.
+/// Sends until all files are over.
 ///
 /// # Errors
-/// Options that make no sense, films that cannot be read, sockets that cannot be made.
+/// Options that make no sense, files that cannot be read, sockets that cannot be made.
 pub fn run(kind: Kind, options: &SenderOptions) -> anyhow::Result<()> {
     options.check()?;
     // Children must not outlive whoever started them.

@@ -7,7 +7,7 @@ use std::time::{Duration, Instant as StdInstant};
 
 use anyhow::Context;
 
-use super::film::{BLOCK_BYTES, DATAGRAM_BYTES, FilmFile, HEADER_BYTES, rtp_header};
+use super::media::{BLOCK_BYTES, DATAGRAM_BYTES, HEADER_BYTES, MediaFile, rtp_header};
 use super::{Kind, SenderOptions, sleep_until};
 
 /// The command line that starts the process for stream `index`.
@@ -15,7 +15,7 @@ pub(super) fn child(kind: Kind, options: &SenderOptions, index: u32) -> anyhow::
     let program = std::env::current_exe().context("find the own program")?;
     let mut command = Command::new(program);
     command.args(["bench-sender", kind.name()]);
-    command.arg("--film").arg(options.film_of(index));
+    command.arg("--file").arg(options.file_of(index));
     command.args(["--to", &options.to.to_string(), "--base-port", &options.base_port.to_string()]);
     command.args(["--streams", &options.streams.to_string(), "--only", &index.to_string()]);
     command.args(["--rate", &format!("{}b/s", options.rate_bits_per_s)]);
@@ -41,7 +41,7 @@ pub(super) fn start_all(options: &SenderOptions) -> anyhow::Result<()> {
 
 /// Sends stream `index`.
 pub(super) fn one(options: &SenderOptions, index: u32) -> anyhow::Result<()> {
-    let film = FilmFile::open(options.film_of(index))?;
+    let file = MediaFile::open(options.file_of(index))?;
     let (pace, burst) = (options.pace(), options.burst_blocks());
     let bind = if options.to.is_ipv4() { "0.0.0.0:0" } else { "[::]:0" };
     let socket = UdpSocket::bind(bind).context("make a socket")?;
@@ -49,17 +49,17 @@ pub(super) fn one(options: &SenderOptions, index: u32) -> anyhow::Result<()> {
     let mut buffer = vec![0; burst as usize * BLOCK_BYTES];
     let mut datagram = [0; DATAGRAM_BYTES];
     let (start, mut sequence, mut sent) = (StdInstant::now(), index as u16, 0);
-    let mut block = options.first_block(index, film.blocks())?;
-    while block < film.blocks() {
+    let mut block = options.first_block(index, file.blocks())?;
+    while block < file.blocks() {
         sleep_until(start + Duration::from_nanos(pace.at_ns(sent)));
-        let count = burst.min(film.blocks() - block);
+        let count = burst.min(file.blocks() - block);
         if count == 1 {
             // Straight behind the header.
             datagram[..HEADER_BYTES].copy_from_slice(&rtp_header(sequence, pace.ticks(block), index));
-            film.read(block, &mut datagram[HEADER_BYTES..])?;
+            file.read(block, &mut datagram[HEADER_BYTES..])?;
             tolerate(socket.send(&datagram))?;
         } else {
-            film.read(block, &mut buffer[..count as usize * BLOCK_BYTES])?;
+            file.read(block, &mut buffer[..count as usize * BLOCK_BYTES])?;
             for n in 0..count {
                 let header = rtp_header(sequence.wrapping_add(n as u16), pace.ticks(block + n), index);
                 let payload = &buffer[n as usize * BLOCK_BYTES..][..BLOCK_BYTES];

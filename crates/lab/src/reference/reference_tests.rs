@@ -4,7 +4,7 @@ use std::net::{Ipv4Addr, TcpListener, TcpStream, UdpSocket};
 
 use super::*;
 
-/// Blocks of the film: every byte of block n is n.
+/// Blocks of the file: every byte of block n is n.
 const BLOCKS: u8 = 40;
 
 struct Stage {
@@ -13,16 +13,16 @@ struct Stage {
     receivers: Vec<UdpSocket>,
 }
 
-/// A film, and receivers at `base`, `base + 2`, ...
+/// A media file, and receivers at `base`, `base + 2`, ...
 fn stage(streams: u32, distance: Duration) -> Stage {
     let dir = tempfile::tempdir().unwrap();
-    let film = dir.path().join("film.ts");
+    let file = dir.path().join("media.ts");
     let bytes: Vec<u8> = (0..BLOCKS).flat_map(|n| vec![n; BLOCK_BYTES]).collect();
-    std::fs::write(&film, bytes).unwrap();
+    std::fs::write(&file, bytes).unwrap();
     let (base_port, receivers) = (1..100).find_map(|_| receivers(streams)).expect("free ports in a row");
     let options = SenderOptions {
-        films: vec![film],
-        // A block every 0.2 ms: a film of 8 ms.
+        files: vec![file],
+        // A block every 0.2 ms: a file of 8 ms.
         rate_bits_per_s: (BLOCK_BYTES * 8 * 5000) as u64,
         to: Ipv4Addr::LOCALHOST.into(),
         base_port,
@@ -50,7 +50,7 @@ fn receivers(streams: u32) -> Option<(u16, Vec<UdpSocket>)> {
     Some((base, all))
 }
 
-/// Takes `blocks` packets and checks that they are the film's last ones in order, with headers to match.
+/// Takes `blocks` packets and checks that they are the file's last ones in order, with headers to match.
 fn check_stream(socket: &UdpSocket, pace: Pace, blocks: u8) {
     let mut first_sequence = None;
     for n in 0..blocks {
@@ -69,7 +69,7 @@ fn check_stream(socket: &UdpSocket, pace: Pace, blocks: u8) {
 }
 
 #[test]
-fn every_kind_sends_the_whole_film_to_everybody() {
+fn every_kind_sends_the_whole_file_to_everybody() {
     for distance in [Duration::ZERO, Duration::from_micros(1500)] {
         let s = stage(3, distance);
         for kind in [events::run, ring::run] {
@@ -82,9 +82,9 @@ fn every_kind_sends_the_whole_film_to_everybody() {
 }
 
 #[test]
-fn streams_begin_spread_over_the_film() {
+fn streams_begin_spread_over_the_file() {
     let mut s = stage(2, Duration::ZERO);
-    // 8 ms of film; stream 1 begins 4 ms = 20 blocks behind stream 0.
+    // 8 ms of media; stream 1 begins 4 ms = 20 blocks behind stream 0.
     s.options.spread = Duration::from_millis(8);
     for kind in [events::run, ring::run] {
         kind(&s.options).unwrap();
@@ -97,28 +97,28 @@ fn streams_begin_spread_over_the_film() {
 }
 
 #[test]
-fn films_too_large_for_memory_play_from_their_files() {
+fn files_too_large_for_memory_play_from_disk() {
     let s = stage(1, Duration::ZERO);
-    let file = film::FilmFile::open(&s.options.films[0]).unwrap();
+    let file = media::MediaFile::open(&s.options.files[0]).unwrap();
     let mut block = vec![0; 2 * BLOCK_BYTES];
     file.read(7, &mut block).unwrap();
     assert_eq!((block[0], block[BLOCK_BYTES]), (7, 8));
-    events::play(&s.options, &[film::Film::File(file)]).unwrap();
+    events::play(&s.options, &[media::Media::File(file)]).unwrap();
     check_stream(&s.receivers[0], s.options.pace(), BLOCKS);
-    let film::Film::Memory(bytes) = &film::Film::open_all(s.options.films.iter()).unwrap()[0] else {
-        panic!("a small film belongs into memory");
+    let media::Media::Memory(bytes) = &media::Media::open_all(s.options.files.iter()).unwrap()[0] else {
+        panic!("a small file belongs into memory");
     };
     assert_eq!(bytes.len(), usize::from(BLOCKS) * BLOCK_BYTES);
 }
 
 #[test]
-fn sendfile_answers_with_the_whole_film() {
+fn sendfile_answers_with_the_whole_file() {
     let s = stage(1, Duration::from_millis(2));
     let listener = TcpListener::bind("127.0.0.1:0").unwrap();
     let address = listener.local_addr().unwrap();
     let client = std::thread::spawn(move || {
         let mut connection = TcpStream::connect(address).unwrap();
-        connection.write_all(b"GET /film.ts HTTP/1.1\r\nHost: here\r\n\r\n").unwrap();
+        connection.write_all(b"GET /media.ts HTTP/1.1\r\nHost: here\r\n\r\n").unwrap();
         let mut answer = Vec::new();
         connection.read_to_end(&mut answer).unwrap();
         answer
@@ -142,7 +142,7 @@ fn bad_options_are_named() {
         change(&mut options);
         options.check().unwrap_err().to_string()
     };
-    assert!(with(|o| o.films.clear()).contains("no film"));
+    assert!(with(|o| o.files.clear()).contains("no file"));
     assert!(with(|o| o.rate_bits_per_s = 0).contains("rate"));
     assert!(with(|o| o.streams = 0).contains("streams"));
     assert!(with(|o| (o.base_port, o.streams) = (60_000, 5_000)).contains("65536"));

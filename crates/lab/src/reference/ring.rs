@@ -6,7 +6,7 @@ use std::time::{Duration, Instant as StdInstant};
 use anyhow::{Context, ensure};
 
 use super::events::socket;
-use super::film::{DATAGRAM_BYTES, MAX_BURST_BLOCKS, wire_form};
+use super::media::{DATAGRAM_BYTES, MAX_BURST_BLOCKS, wire_form};
 use super::{SenderOptions, sleep_until};
 use crate::raw_send::{RawMessage, RawSender};
 
@@ -17,12 +17,12 @@ const NAP: Duration = Duration::from_millis(1);
 
 pub(super) fn run(options: &SenderOptions) -> anyhow::Result<()> {
     let pace = options.pace();
-    let films = (0u32..).zip(&options.films).map(|(n, path)| wire_form(path, pace, n));
-    let films = films.collect::<anyhow::Result<Vec<Vec<u8>>>>()?;
+    let media = (0u32..).zip(&options.files).map(|(n, path)| wire_form(path, pace, n));
+    let media = media.collect::<anyhow::Result<Vec<Vec<u8>>>>()?;
     let burst = options.burst_blocks();
     ensure!(burst <= MAX_BURST_BLOCKS, "a burst of {burst} packets is more than one message can hold");
     let mut sender = RawSender::new(socket(options)?, BATCH);
-    let blocks = |i: u32| (films[i as usize % films.len()].len() / DATAGRAM_BYTES) as u64;
+    let blocks = |i: u32| (media[i as usize % media.len()].len() / DATAGRAM_BYTES) as u64;
     let places = (0..options.streams).map(|i| Ok(options.first_block(i, blocks(i))? as usize));
     let mut places = places.collect::<anyhow::Result<Vec<usize>>>()?;
     let streams = options.streams as usize;
@@ -40,16 +40,16 @@ pub(super) fn run(options: &SenderOptions) -> anyhow::Result<()> {
                 break;
             }
             n += 1;
-            let (film, at) = (&films[index % films.len()], places[index] * DATAGRAM_BYTES);
-            if at >= film.len() {
+            let (file, at) = (&media[index % media.len()], places[index] * DATAGRAM_BYTES);
+            if at >= file.len() {
                 continue;
             }
-            let end = film.len().min(at + burst as usize * DATAGRAM_BYTES);
+            let end = file.len().min(at + burst as usize * DATAGRAM_BYTES);
             places[index] += burst as usize;
-            playing -= usize::from(end == film.len());
+            playing -= usize::from(end == file.len());
             messages.push(RawMessage {
                 to: options.destination(index as u32),
-                bytes: &film[at..end],
+                bytes: &file[at..end],
                 segment_bytes: DATAGRAM_BYTES as u16,
             });
         }

@@ -83,7 +83,7 @@ mod tests {
     fn rows_of_one_shape_share_a_table() {
         let speed = |label: &str, ns: f64| Row::new(label).with("p50", ns, "ns").with("runs", 3.0, "");
         let rows = [
-            Row::new("film").with("size", 12.5, "MB").with("rounds", 9.0, ""),
+            Row::new("title").with("size", 12.5, "MB").with("rounds", 9.0, ""),
             Row::new("alone").with("share", 3.0, "%"),
             speed("a", 10.0),
             Row::new("end"),
@@ -92,7 +92,7 @@ mod tests {
         let tables = tables(&rows);
         assert_eq!(tables.len(), 3);
         let text = |table: &Table| table.rows.iter().map(|r| r.join("/")).collect::<Vec<_>>();
-        assert_eq!(text(&tables[0]), ["film/size/12.500 MB", "/rounds/9", "alone/share/3 %"]);
+        assert_eq!(text(&tables[0]), ["title/size/12.500 MB", "/rounds/9", "alone/share/3 %"]);
         assert_eq!(tables[1].head, ["", "p50, ns", "runs"]);
         assert_eq!(text(&tables[1]), ["a/10/3", "b/–/3"]);
         assert_eq!(text(&tables[2]), ["end"]);

@@ -72,7 +72,7 @@ struct WhatArgs {
     /// Cores that the server may use, with an engine on each; the viewers have the others
     #[arg(long, value_name = "N", value_parser = clap::value_parser!(u16).range(1..=1024))]
     cores: Option<u16>,
-    /// Rates of the films, separated by commas: 2Mb/s,8Mb/s
+    /// Rates of the titles, separated by commas: 2Mb/s,8Mb/s
     #[arg(long = "rate", value_name = "RATE", value_delimiter = ',')]
     rates: Vec<BitRate>,
     /// Transports, separated by commas: udp,tcp
@@ -93,7 +93,7 @@ struct WhatArgs {
     /// Command line of a server to measure instead of ours
     #[arg(long, value_name = "COMMAND", requires = "url")]
     server_cmd: Option<String>,
-    /// Address of its films
+    /// Address of its titles
     #[arg(long, value_name = "URL")]
     url: Option<String>,
 }

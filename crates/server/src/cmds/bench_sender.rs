@@ -8,16 +8,16 @@ use clap::Args;
 use millrace_core::units::{BitRate, HumanDuration};
 use millrace_lab::reference::{Kind, SenderOptions, run as send};
 
-/// Send a film to many ports in one of the ways that people write themselves (for comparisons)
+/// Send a media file to many ports in one of the ways that people write themselves (for comparisons)
 #[derive(Args)]
 pub(super) struct BenchSenderArgs {
     /// How: process, sendfile, events or ring
     #[arg(value_name = "KIND")]
     kind: Kind,
     /// Transport stream of constant rate; several are taken in turn
-    #[arg(long = "film", value_name = "FILE", required = true)]
-    films: Vec<PathBuf>,
-    /// Rate of the films
+    #[arg(long = "file", value_name = "FILE", required = true)]
+    files: Vec<PathBuf>,
+    /// Rate of the files
     #[arg(long, value_name = "RATE")]
     rate: BitRate,
     /// Receiver
@@ -29,10 +29,10 @@ pub(super) struct BenchSenderArgs {
     /// Streams
     #[arg(long, value_name = "N", default_value_t = 1)]
     streams: u32,
-    /// Film time between two bursts of a stream; 0ms: one packet a time
+    /// Media time between two bursts of a stream; 0ms: one packet a time
     #[arg(long, value_name = "TIME", default_value = "10ms")]
     distance: HumanDuration,
-    /// Streams begin evenly spread over so much film
+    /// Streams begin evenly spread over so much media
     #[arg(long, value_name = "TIME", default_value = "0s")]
     spread: HumanDuration,
     /// Where `sendfile` listens
@@ -43,10 +43,10 @@ pub(super) struct BenchSenderArgs {
     only: Option<u32>,
 }
 
-/// Sends until the films are over.
+/// Sends until the files are over.
 pub(super) fn run(args: BenchSenderArgs) -> anyhow::Result<ExitCode> {
     let options = SenderOptions {
-        films: args.films,
+        files: args.files,
         rate_bits_per_s: args.rate.0,
         to: args.to,
         base_port: args.base_port,

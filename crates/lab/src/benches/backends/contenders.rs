@@ -99,10 +99,10 @@ impl<'s> Egress<'s> {
     }
 
     fn open_xdp_loop(&mut self) {
-        let films = &self.stage.films;
-        match XdpLoop::open(INTERFACE, 0, &films.arena, films.extents()) {
+        let extents = &self.stage.extents;
+        match XdpLoop::open(INTERFACE, 0, &extents.arena, extents.count()) {
             Ok(mut xdp) => {
-                xdp.build(&self.headers[0], films.packets());
+                xdp.build(&self.headers[0], extents.packets());
                 self.xdp_loop = Some(RefCell::new(xdp));
             }
             Err(error) => self.notes.push(format!("not measured: loops over AF_XDP: {error:#}")),
@@ -305,7 +305,7 @@ fn xdp_config(stage: &Stage, queue: u32, strategy: Option<Strategy>) -> XdpConfi
     XdpConfig {
         interface: INTERFACE.to_owned(),
         queue,
-        arena: Arc::clone(&stage.films.arena),
+        arena: Arc::clone(&stage.extents.arena),
         strategy,
         streams: VIEWERS,
         port: PORT,

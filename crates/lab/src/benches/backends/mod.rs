@@ -1,7 +1,7 @@
-//! What a datagram costs by every egress path, beside the plain loops: at every length of burst, with films that lie in the
-//! processor's cache and with films that do not.
+//! What a datagram costs by every egress path, beside the plain loops: at every length of burst, with media that lie in the
+//! processor's cache and with media that do not.
 //!
-//! All send datagrams of the same films to 256 viewers across one veth pair that cuts in software, into a host whose sink
+//! All send datagrams of the same media to 256 viewers across one veth pair that cuts in software, into a host whose sink
 //! drops everything: the receiving half of a veth pair runs on the sender's core, so it is kept short. The first batches
 //! go to a socket instead, and every byte that arrives there must be the same for all; afterwards the peer's device counts
 //! what came. Contenders take turns in short slots, every batch is timed, ratios are taken within a round.
@@ -14,7 +14,7 @@ use anyhow::Context;
 
 use self::contenders::Egress;
 use self::outcome::Outcome;
-use self::stage::{Films, Stage, Temperature};
+use self::stage::{Extents, Stage, Temperature};
 use crate::frame::{Bench, Contest, ContestOptions, Need, Options, Report};
 
 /// The benchmark.
@@ -41,10 +41,10 @@ pub(super) const BENCH: Bench = Bench {
 
 fn run(options: &Options) -> anyhow::Result<Report> {
     let bursts = options.pick(vec![1, 8], vec![1, 4, 8, 44], vec![1, 2, 4, 8, 16, 44]);
-    // Hot: 4 MiB of film. Cold: more than any cache; a quick look has less, a tiny one next to nothing.
+    // Hot: 4 MiB of media. Cold: more than any cache; a quick look has less, a tiny one next to nothing.
     let cold_extents = options.pick(32, 2048, 4096);
-    let films = Films::new(options.pick(4, 16, 16), cold_extents, Egress::EXTENTS_ASIDE)?;
-    let stage = Stage::build(films)?;
+    let extents = Extents::new(options.pick(4, 16, 16), cold_extents, Egress::EXTENTS_ASIDE)?;
+    let stage = Stage::build(extents)?;
     stage.on_server(|| measure(options, &stage, &bursts))?
 }
 

@@ -162,7 +162,7 @@ impl Outcome {
     fn plot(&self, temperature: Temperature) -> Plot {
         let (x, y) =
             (Axis::log("datagrams in a burst", ""), Axis::log("time per datagram, p10 to p50", "ns"));
-        let title = format!("What a datagram costs, films {temperature}");
+        let title = format!("What a datagram costs, media {temperature}");
         let mut plot = Plot::new(PlotKind::Lines, title, x, y);
         for (at, name) in self.names.iter().enumerate() {
             let points = self.bursts.iter().filter_map(|burst| {

@@ -1,4 +1,4 @@
-//! Films in memory, two hosts, a sink that drops, and whose turn it is.
+//! Media in memory, two hosts, a sink that drops, and whose turn it is.
 
 use std::fmt;
 use std::net::{Ipv4Addr, SocketAddr, SocketAddrV4, UdpSocket};
@@ -33,7 +33,7 @@ pub(super) const QUEUES: u32 = 6;
 /// The sender's interface.
 pub(super) const INTERFACE: &str = "vs";
 
-/// Whether films lie in the processor's cache.
+/// Whether media lie in the processor's cache.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub(super) enum Temperature {
     /// All bursts from a few extents.
@@ -56,14 +56,14 @@ impl fmt::Display for Temperature {
 }
 
 /// Extents full of packets with their metadata, as the cache has them.
-pub(super) struct Films {
+pub(super) struct Extents {
     pub(super) arena: Arc<ExtentArena>,
     leases: Vec<Lease>,
     hot_extents: u32,
 }
 
-impl Films {
-    /// `extents` extents of film, and as many aside as they and `more` together: for frames that were built before.
+impl Extents {
+    /// `extents` of them, and as many aside as they and `more` together: for frames that were built before.
     pub(super) fn new(hot_extents: u32, extents: u32, more: u32) -> anyhow::Result<Self> {
         let bytes = u64::from(2 * extents + more) * EXTENT_BYTES as u64;
         let region = PageRegion::present(bytes)?;
@@ -75,8 +75,8 @@ impl Films {
         Ok(Self { arena, leases, hot_extents })
     }
 
-    /// Extents of film.
-    pub(super) fn extents(&self) -> usize {
+    /// Their number.
+    pub(super) fn count(&self) -> usize {
         self.leases.len()
     }
 
@@ -122,7 +122,7 @@ fn filled(
 
 /// Two hosts with a sink between them.
 pub(super) struct Stage {
-    pub(super) films: Films,
+    pub(super) extents: Extents,
     hosts: TwoHosts,
     sink: UdpSocket,
     /// Ethernet addresses of the sender and of the receiver.
@@ -136,7 +136,7 @@ fn viewer(n: usize) -> SocketAddrV4 {
 }
 
 impl Stage {
-    pub(super) fn build(films: Films) -> anyhow::Result<Self> {
+    pub(super) fn build(extents: Extents) -> anyhow::Result<Self> {
         let hosts = TwoHosts::with_queues(false, QUEUES)?;
         let (s, c) = (hosts.server.as_str(), hosts.client.as_str());
         let macs = [[2, 0, 0, 0x77, 0, 1], [2, 0, 0, 0x77, 0, 2]];
@@ -160,7 +160,7 @@ impl Stage {
         // Room for the largest batch, wherever net.core.rmem_max stands.
         rustix::net::sockopt::set_socket_recv_buffer_size_force(&sink, 16 << 20)?;
         sink.set_read_timeout(Some(Duration::from_secs(5)))?;
-        Ok(Self { films, hosts, sink, macs, sent: AtomicU64::new(0) })
+        Ok(Self { extents, hosts, sink, macs, sent: AtomicU64::new(0) })
     }
 
     /// Runs `work` on a thread of the sending host.
@@ -222,7 +222,7 @@ pub(super) struct Turns<'a> {
     entries: usize,
 }
 
-/// Where a contender is in its films: it goes on there in its next slot, so that nothing it sends was sent a moment ago
+/// Where a contender is in its media: it goes on there in its next slot, so that nothing it sends was sent a moment ago
 /// by another.
 pub(super) struct Place {
     random: SplitMix,
@@ -248,8 +248,8 @@ impl<'a> Turns<'a> {
     }
 
     fn pick(&self, place: &mut Place, to: &[SocketAddr]) -> Pick<'a> {
-        let films = &self.stage.films;
-        let lease = &films.leases[self.any_of(place, films.hot_extents as usize, films.leases.len())];
+        let extents = &self.stage.extents;
+        let lease = &extents.leases[self.any_of(place, extents.hot_extents as usize, extents.leases.len())];
         let places = u64::from(lease.content().packets) + 1 - self.burst as u64;
         let first = place.random.below(places) as u32;
         let viewer = place.viewer;

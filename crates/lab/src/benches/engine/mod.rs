@@ -138,15 +138,15 @@ fn compare(streams: u32, options: &Options) -> anyhow::Result<ContestResult> {
     contest.run(&ContestOptions::from_options(options))
 }
 
-/// A film of constant rate, all of it in memory: headers and times only, since the engine reads no payload.
-struct Film {
+/// A title of constant rate, all of it in memory: headers and times only, since the engine reads no payload.
+struct Title {
     layout: WireLayout,
     timeline: Timeline,
     leases: Vec<Lease>,
 }
 
-impl Film {
-    const TITLE: TitleRef = TitleRef(0);
+impl Title {
+    const REF: TitleRef = TitleRef(0);
 
     fn new() -> anyhow::Result<Self> {
         let layout = WireLayout::new(DEFAULT_PACKET_BYTES).context("the default packet")?;
@@ -156,16 +156,16 @@ impl Film {
         );
         let timeline = Timeline { ssrc: 0x5eed_0000, timestamp_base: 0xffff_0000 };
         let arena = ExtentArena::new(Box::new(HeapRegion::new(EXTENTS as usize)));
-        let film = Self { layout, timeline, leases: Vec::new() };
-        let leases = (0..EXTENTS).map(|extent| film.load(&arena, extent)).collect::<anyhow::Result<_>>()?;
-        Ok(Self { leases, ..film })
+        let title = Self { layout, timeline, leases: Vec::new() };
+        let leases = (0..EXTENTS).map(|extent| title.load(&arena, extent)).collect::<anyhow::Result<_>>()?;
+        Ok(Self { leases, ..title })
     }
 
     fn load(&self, arena: &Arc<ExtentArena>, extent: u32) -> anyhow::Result<Lease> {
         let (first_packet, packets) = (extent * EXTENT_PACKETS, EXTENT_PACKETS);
         let last_packet_bytes = self.layout.packet_bytes() as u16;
         let content = ExtentContent {
-            title: Self::TITLE,
+            title: Self::REF,
             number: extent,
             first_packet,
             packets,
@@ -193,7 +193,7 @@ impl Film {
 /// The engine with so many streams, at a time of its own.
 struct Paced {
     engine: Engine,
-    film: Film,
+    title: Title,
     /// Writes the headers, if somebody is to.
     framing: Option<Framing>,
     now: Instant,
@@ -202,7 +202,7 @@ struct Paced {
 
 impl Paced {
     fn new(streams: u32, smooth: bool, patched: bool, framed: bool) -> anyhow::Result<Self> {
-        let film = Film::new()?;
+        let title = Title::new()?;
         let config = EngineConfig { streams: streams as usize, smooth, ..EngineConfig::default() };
         let mut engine = Engine::new(config);
         let mut random = Lcg(1);
@@ -211,17 +211,17 @@ impl Paced {
             let addr = |port| framing::viewer(index, port).into();
             let spec = StreamSpec {
                 id,
-                title: Film::TITLE,
-                layout: film.layout,
+                title: Title::REF,
+                layout: title.layout,
                 packets: PACKETS,
-                timeline: film.timeline,
+                timeline: title.timeline,
                 dest: Dest::Udp { rtp: addr(5000), rtcp: addr(5001) },
                 quiet: false,
                 spare: 0,
             };
             engine.open(START, spec).map_err(|e| anyhow!("open: {e:?}"))?;
             let from = random.below(u64::from(PACKETS) / 2) as u32;
-            // A sequence number that is not the film's own makes the engine write the viewer's headers.
+            // A sequence number that is not the title's own makes the engine write the viewer's headers.
             let sequence = sequence_of(from).wrapping_add(u16::from(patched));
             let at = START.plus_ns(random.below(10_000_000));
             let play = PlaySpec { from, until: PACKETS, at, sequence, scale_permille: 1000 };
@@ -230,7 +230,7 @@ impl Paced {
         let burst_ns = if smooth { PACKET_NS } else { 8 * PACKET_NS };
         let step_ns = (burst_ns * MAX_BATCH_BURSTS as u64 / u64::from(streams.max(1))).max(1);
         let framing = framed.then(|| Framing::new(streams)).transpose()?;
-        Ok(Self { engine, film, framing, now: START, step_ns })
+        Ok(Self { engine, title, framing, now: START, step_ns })
     }
 
     /// Sends what is due after a step of time, about a full batch; returns the number of packets.
@@ -239,7 +239,7 @@ impl Paced {
         let engine = &mut self.engine;
         self.now = self.now.plus_ns(self.step_ns);
         while let Some(want) = engine.poll_want() {
-            let lease = self.film.leases[want.extent as usize].clone();
+            let lease = self.title.leases[want.extent as usize].clone();
             engine.handle_lease(self.now, want.stream, want.title, want.extent, lease);
         }
         let outcomes = [SendOutcome::Sent; MAX_BATCH_BURSTS];
@@ -255,7 +255,7 @@ impl Paced {
             engine.handle_sent(self.now, &outcomes[..count]);
         }
         while let Some(event) = engine.poll_event() {
-            // A film that is over begins again, so that the load stays the same.
+            // A title that is over begins again, so that the load stays the same.
             if let StreamEvent::Drained { stream } = event {
                 let sequence = sequence_of(0);
                 let play = PlaySpec { from: 0, until: PACKETS, at: self.now, sequence, scale_permille: 1000 };

@@ -10,7 +10,7 @@ mod stream;
 
 use batches::Costs;
 use contenders::{FULL, IN_CKSUM, IN_QUICK_CKSUM_UDP_IP_HDR, V1, V3, V4, V4_FETCHED};
-use stream::{FILM_BYTES, HOT_BYTES, Memory, SIZES, State, Stream, VIEWER, connection_to};
+use stream::{HOT_BYTES, Memory, SIZES, STREAM_BYTES, State, Stream, VIEWER, connection_to};
 
 use crate::frame::ticks::{Probe, clock};
 use crate::frame::{
@@ -51,22 +51,22 @@ struct Measured {
 
 fn run(options: &Options) -> anyhow::Result<Report> {
     let cold_bytes = options.pick(4 << 20, 128 << 20, 512 << 20);
-    let film_bytes = options.pick(300_000, FILM_BYTES / 5, FILM_BYTES);
+    let stream_bytes = options.pick(300_000, STREAM_BYTES / 5, STREAM_BYTES);
     let mut report = Report::new("nlf");
     let ticks_per_ns = 1e6 / clock().ns(0, 1_000_000);
     options.say("filling memory");
     let (hot, cold) = (Memory::new(HOT_BYTES)?, Memory::new(cold_bytes)?);
-    report.rows.push(facts(cold_bytes, film_bytes, ticks_per_ns));
+    report.rows.push(facts(cold_bytes, stream_bytes, ticks_per_ns));
     report.rows.push(Row::new(format!("cold payloads lie in {}", cold.kind)));
 
     let mut all = Vec::new();
     for (memory, state) in [(&hot, State::Hot), (&cold, State::Cold)] {
-        all.push(measure(memory, state, film_bytes, ticks_per_ns, options, &mut report)?);
+        all.push(measure(memory, state, stream_bytes, ticks_per_ns, options, &mut report)?);
     }
     for measured in &all {
-        figure_3(measured, film_bytes, ticks_per_ns, &mut report);
+        figure_3(measured, stream_bytes, ticks_per_ns, &mut report);
     }
-    figure_4(&cold, film_bytes, options, &mut report)?;
+    figure_4(&cold, stream_bytes, options, &mut report)?;
     promises(&all, ticks_per_ns, &mut report);
     let noises = all.iter().flat_map(|m| {
         let contests = m.flat.iter().map(|flat| flat.noise.clone());
@@ -76,10 +76,10 @@ fn run(options: &Options) -> anyhow::Result<Report> {
     Ok(report)
 }
 
-fn facts(cold_bytes: usize, film_bytes: usize, ticks_per_ns: f64) -> Row {
+fn facts(cold_bytes: usize, stream_bytes: usize, ticks_per_ns: f64) -> Row {
     let probe = Probe::calibrated();
     Row::new("what was measured with")
-        .with("stream", film_bytes as f64 / 1e6, "MB")
+        .with("stream", stream_bytes as f64 / 1e6, "MB")
         .with("memory of cold payloads", (cold_bytes >> 20) as f64, "MiB")
         .with("counter", ticks_per_ns * 1000.0, "MHz")
         .with("step of the counter", probe.step as f64, "cycles")
@@ -91,7 +91,7 @@ fn facts(cold_bytes: usize, film_bytes: usize, ticks_per_ns: f64) -> Row {
 fn measure(
     memory: &Memory,
     state: State,
-    film_bytes: usize,
+    stream_bytes: usize,
     ticks_per_ns: f64,
     options: &Options,
     report: &mut Report,
@@ -100,7 +100,7 @@ fn measure(
     let streams: Vec<Stream<'_>> = SIZES.iter().map(|&size| Stream::new(memory, size, state)).collect();
     let mut costs = Vec::new();
     for stream in &streams {
-        let lines = single::measure(stream, film_bytes, &connection, options)?;
+        let lines = single::measure(stream, stream_bytes, &connection, options)?;
         report.rows.extend(lines.iter().map(|line| line.row(stream, ticks_per_ns)));
         let cost = batches::measure(stream, &connection, options)?;
         report.rows.extend(cost.rows(ticks_per_ns));
@@ -121,7 +121,7 @@ fn measure(
 }
 
 /// Average processing overhead: the whole protocol, the checksum, and the total of the stream with the checksum's part of it.
-fn figure_3<'a>(measured: &'a Measured, film_bytes: usize, ticks_per_ns: f64, report: &mut Report) {
+fn figure_3<'a>(measured: &'a Measured, stream_bytes: usize, ticks_per_ns: f64, report: &mut Report) {
     for part in ["A, framing", "B, checksum"] {
         let of = |cost: &'a Costs| if part.starts_with('A') { &cost.framing } else { &cost.checksums };
         let mut series: Vec<Series> = Vec::new();
@@ -142,7 +142,7 @@ fn figure_3<'a>(measured: &'a Measured, film_bytes: usize, ticks_per_ns: f64, re
     }
     let (mut framing, mut checksum) = (Vec::new(), Vec::new());
     for cost in &measured.costs {
-        let packets = (film_bytes / cost.packet_bytes) as f64;
+        let packets = (stream_bytes / cost.packet_bytes) as f64;
         for (version, procedure) in [
             (FULL, IN_CKSUM),
             (V1, "in_QuickCksum"),
@@ -166,7 +166,7 @@ fn figure_3<'a>(measured: &'a Measured, film_bytes: usize, ticks_per_ns: f64, re
 /// Processor time of whole sends.
 fn figure_4(
     memory: &Memory,
-    film_bytes: usize,
+    stream_bytes: usize,
     options: &Options,
     report: &mut Report,
 ) -> anyhow::Result<()> {
@@ -174,14 +174,14 @@ fn figure_4(
         SIZES.iter().map(|&size| Stream::new(memory, size, State::InOrder)).collect();
     let mut lines = Vec::new();
     for stream in &streams {
-        lines.extend(send::into_null(stream, film_bytes, options)?);
+        lines.extend(send::into_null(stream, stream_bytes, options)?);
     }
     if [Need::Root, Need::Program("ip", "apt-get install iproute2")]
         .iter()
         .all(|need| need.missing().is_none())
     {
         let checked = options.pick(200, 200_000, 10_000_000);
-        let (more, verdict) = send::into_tun(&streams, film_bytes, checked, options)?;
+        let (more, verdict) = send::into_tun(&streams, stream_bytes, checked, options)?;
         lines.extend(more);
         report.rows.push(
             Row::new("version 4, verified by the kernel").with("sent", verdict.sent as f64, "packets").with(

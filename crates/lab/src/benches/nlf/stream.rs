@@ -16,8 +16,8 @@ use millrace_core::wire::frame::{Flow, LinkHeader};
 use millrace_core::wire::rtp::Timeline;
 use millrace_offload::hugepage::PageRegion;
 
-/// The film of the paper.
-pub(super) const FILM_BYTES: usize = 225_000_000;
+/// Length of the stream that the paper sends.
+pub(super) const STREAM_BYTES: usize = 225_000_000;
 /// Its packet sizes.
 pub(super) const SIZES: [usize; 4] = [1 << 10, 2 << 10, 4 << 10, 8 << 10];
 /// What a hot stream goes round in: two of the largest packets, half of a first-level cache.
@@ -80,7 +80,7 @@ pub(super) enum State {
     Hot,
     /// Anywhere in a memory that no cache holds, in random order.
     Cold,
-    /// The same memory from front to back, as one film after the other is read.
+    /// The same memory from front to back, as one title after the other is read.
     InOrder,
 }
 

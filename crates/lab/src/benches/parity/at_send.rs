@@ -1,7 +1,7 @@
 //! The paper's claim that encoding is removed from the server: an FEC packet from parity that was stored beside one that is
 //! encoded when it is needed.
 //!
-//! What is stored is checked against its sum and copied behind its headers, once for all viewers of the film. What is not stored
+//! What is stored is checked against its sum and copied behind its headers, once for all viewers of the title. What is not stored
 //! has to be computed from k packets; a server that does this where it sends does it for every viewer.
 
 use std::hash::{DefaultHasher, Hasher};
@@ -21,23 +21,23 @@ const HEADERS: usize = RTP_HEADER_BYTES + FEC_HEADER_BYTES;
 const FEC_PACKET_BYTES: usize = HEADERS + DEFAULT_PACKET_BYTES;
 /// Packets in a unit.
 const UNIT_PACKETS: usize = 12;
-/// Memory that FEC packets are built in, one after the other: more than the second-level cache, as a film cache is.
+/// Memory that FEC packets are built in, one after the other: more than the second-level cache, as a cache of media is.
 const BUILT_BYTES: usize = 64 << 20;
 
 const STORED: &str = "from stored parity";
-const COLD: &str = "encoded, film in memory";
-const HOT: &str = "encoded, film in the first caches";
+const COLD: &str = "encoded, media in memory";
+const HOT: &str = "encoded, media in the first caches";
 
 /// All contests.
 pub(super) fn run(options: &Options, report: &mut Report) -> anyhow::Result<Noise> {
     let shapes = options.pick(vec![(8, 2)], vec![(8, 2)], vec![(4, 1), (8, 1), (8, 2), (20, 4)]);
     let mut noise = Noise::quiet();
     for (k, m) in shapes {
-        let film = Film::new(k, m, options)?;
+        let title = Title::new(k, m, options)?;
         let mut contest = Contest::new(format!("{k}+{m}, an FEC packet"));
-        contest.contender(STORED, film.work(Film::copy, false)).as_base();
-        contest.contender(COLD, film.work(Film::encode, false));
-        contest.contender(HOT, film.work(Film::encode, true));
+        contest.contender(STORED, title.work(Title::copy, false)).as_base();
+        contest.contender(COLD, title.work(Title::encode, false));
+        contest.contender(HOT, title.work(Title::encode, true));
         let result = contest.run(&ContestOptions::from_options(options))?;
         for c in &result.contenders {
             // Bytes read and written by the processor for one FEC packet; a codeword's m parities share its k packets.
@@ -57,8 +57,8 @@ pub(super) fn run(options: &Options, report: &mut Report) -> anyhow::Result<Nois
     Ok(noise)
 }
 
-/// A film and its parity, far larger than the processor's caches.
-struct Film {
+/// A title and its parity, far larger than the processor's caches.
+struct Title {
     code: Code,
     data: Vec<u8>,
     parity: Vec<u8>,
@@ -66,9 +66,9 @@ struct Film {
     built_bytes: usize,
 }
 
-impl Film {
+impl Title {
     fn new(k: usize, m: usize, options: &Options) -> anyhow::Result<Self> {
-        options.say(&format!("{k}+{m}: making a film"));
+        options.say(&format!("{k}+{m}: making a title"));
         let code = Code::new(k, m).context("no such code")?;
         let unit = UNIT_PACKETS * DEFAULT_PACKET_BYTES;
         let rows = (options.pick(4 << 20, 512 << 20, 512 << 20) / (k * unit)).max(1);

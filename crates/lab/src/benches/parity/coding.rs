@@ -26,7 +26,7 @@ const PROMISED: (usize, usize) = (8, 2);
 enum State {
     /// One codeword of packets in the first cache, each beginning with a cache line.
     Hot,
-    /// The same, the packets without gaps as in a film: most vector loads touch two lines, which bounds the fastest codes.
+    /// The same, the packets without gaps as in a title: most vector loads touch two lines, which bounds the fastest codes.
     Packed,
     /// Row after row of half a gigabyte, without gaps.
     Cold,

@@ -1,4 +1,4 @@
-//! Taking in a film with parity and without, on one member and on several, beside a plain copy of the file. Source and members lie in
+//! Taking in a title with parity and without, on one member and on several, beside a plain copy of the file. Source and members lie in
 //! memory, so this is the work of the processor, not of disks.
 
 use std::path::PathBuf;
@@ -9,16 +9,16 @@ use millrace_store::format::superblock::Geometry;
 use millrace_store::ingest::{IngestOptions, ingest};
 use millrace_store::volume::Volume;
 
-use crate::benches::ingest::{make_film, plain_copy, tempdir, timed};
+use crate::benches::ingest::{make_media_file, plain_copy, tempdir, timed};
 use crate::frame::{Noise, NoiseMeter, Options, Report, Row, percentile};
 
 /// Members, how many of them may be lost, parities for the network alone.
 const VOLUMES: [(usize, usize, usize); 5] = [(1, 0, 0), (1, 0, 2), (3, 1, 0), (5, 1, 0), (6, 2, 0)];
 
-/// Where a film is put, and what that took.
+/// Where a title is put, and what that took.
 struct Destination {
     label: String,
-    /// Bytes written for one byte of film, the small files not counted.
+    /// Bytes written for one byte of media, the small files not counted.
     written: f64,
     /// `None`: a plain copy.
     volume: Option<Volume>,
@@ -30,9 +30,9 @@ struct Destination {
 pub(super) fn run(options: &Options, report: &mut Report) -> anyhow::Result<Noise> {
     let dir = tempdir(options)?;
     let (rounds, secs, loops) = options.pick((1, 2, 0), (5, 20, 3), (9, 20, 7));
-    options.say("making a film");
-    let film = make_film(&dir.0, 20_000, secs, loops)?;
-    let mb = std::fs::metadata(&film)?.len() as f64 / 1e6;
+    options.say("making a media file");
+    let file = make_media_file(&dir.0, 20_000, secs, loops)?;
+    let mb = std::fs::metadata(&file)?.len() as f64 / 1e6;
     let mut destinations = vec![Destination {
         label: "plain read + write".into(),
         written: 1.0,
@@ -46,14 +46,14 @@ pub(super) fn run(options: &Options, report: &mut Report) -> anyhow::Result<Nois
     let how = IngestOptions { cancel: Arc::clone(&options.cancel), ..IngestOptions::default() };
     let mut meter = NoiseMeter::start();
     for round in 1..=rounds {
-        options.say(&format!("taking in a film: round {round} of {rounds}"));
+        options.say(&format!("taking in a title: round {round} of {rounds}"));
         meter.look();
         for destination in &mut destinations {
             options.go_on()?;
             let (wall, cpu) = timed(|| match &destination.volume {
-                None => plain_copy(&film, &dir.0.join("copy")),
+                None => plain_copy(&file, &dir.0.join("copy")),
                 Some(volume) => {
-                    let title = ingest(volume, &film, &how, &mut |_| ())?;
+                    let title = ingest(volume, &file, &how, &mut |_| ())?;
                     Ok(volume.remove(title.id)?)
                 }
             })?;

@@ -4,7 +4,7 @@
 //! | --- | --- |
 //! | `coding.rs` | encoding and decoding beside the plain XOR of the same blocks and beside other codes, hot and cold |
 //! | `at_send.rs` | an FEC packet from stored parity beside one that is encoded when it is sent |
-//! | `ingest.rs` | taking in a film with parity and without, beside a plain copy |
+//! | `ingest.rs` | taking in a title with parity and without, beside a plain copy |
 //! | `send.rs` | sending an FEC packet beside sending a data packet, at any burst |
 //! | `track.rs` | the same through the engine, at the bursts of a track of parity |
 
@@ -21,7 +21,7 @@ use crate::frame::{Bench, Noise, Options, Report, Row};
 pub(super) const BENCH: Bench = Bench {
     name: "parity",
     shows: "what parity costs: encoding and restoring beside plain XOR and ISA-L, FEC packets beside data packets",
-    not_for: "the time of disks and network cards: films lie in memory, packets cross a veth pair (as root)",
+    not_for: "the time of disks and network cards: titles lie in memory, packets cross a veth pair (as root)",
     options: &["runs"],
     targets: &["parity-encode-cold", "parity-encode-hot", "parity-fec-send", "parity-fec-missing"],
     needs: &[],
@@ -34,8 +34,10 @@ type Part = fn(&Options, &mut Report) -> anyhow::Result<Noise>;
 fn run(options: &Options) -> anyhow::Result<Report> {
     let mut report = Report::new("parity");
     let mut noise = coding::run(options, &mut report)?.and(at_send::run(options, &mut report)?);
-    let parts: [(&str, &Bench, Part); 2] =
-        [("taking in a film", &super::ingest::BENCH, ingest::run), ("sending", &super::tx::BENCH, send::run)];
+    let parts: [(&str, &Bench, Part); 2] = [
+        ("taking in a title", &super::ingest::BENCH, ingest::run),
+        ("sending", &super::tx::BENCH, send::run),
+    ];
     for (what, like, part) in parts {
         let missing = like.missing();
         if missing.is_empty() {
@@ -62,7 +64,7 @@ mod tests {
         for word in ["8+2 hot, encode: ours", "8+2 cold, restore 2: ours", "8+2, an FEC packet from stored"] {
             assert!(shown(word), "{word}: {report}");
         }
-        assert!(shown("without taking in a film") || shown("taking in "), "{report}");
+        assert!(shown("without taking in a title") || shown("taking in "), "{report}");
         assert!(shown("without sending") || shown("sending, bursts of 1: an FEC packet"), "{report}");
         assert!(report.promises.iter().any(|promise| promise.id == "parity-encode-cold"), "{report}");
     }

@@ -18,7 +18,7 @@ use std::time::Duration;
 use outcome::{label, report};
 use stage::{CALL_PACKETS, Egress, Stage};
 
-use super::stream::{FILM_BYTES, Memory, SIZES, State, Stream};
+use super::stream::{Memory, SIZES, STREAM_BYTES, State, Stream};
 use crate::capacity::meter::Usage;
 use crate::frame::{Bench, Need, NoiseMeter, Options, Pinned, Report};
 use crate::framing::{Version, full, full_fast, v4};
@@ -136,7 +136,7 @@ struct Measured {
 }
 
 fn run(options: &Options) -> anyhow::Result<Report> {
-    let film_bytes = options.pick(300_000, FILM_BYTES / 5, FILM_BYTES);
+    let stream_bytes = options.pick(300_000, STREAM_BYTES / 5, STREAM_BYTES);
     options.say("filling memory");
     let memory = Memory::with_frames(options.pick(4 << 20, 64 << 20, 512 << 20), XdpLoop::EXTENTS as u32)?;
     let stage = Stage::build()?;
@@ -147,14 +147,14 @@ fn run(options: &Options) -> anyhow::Result<Report> {
         let before = sink.received()?;
         let measured = stage.hosts.on_client(|| {
             let _pinned = Pinned::to_last();
-            measure(&stage, &memory, packet_bytes, film_bytes, options, &mut meter)
+            measure(&stage, &memory, packet_bytes, stream_bytes, options, &mut meter)
         })??;
         // Other packets (neighbour discovery) may come on top.
         missing += measured.sent.saturating_sub(sink.received()? - before);
         all.push(measured);
     }
     stage.hosts.on_client(|| stage::set_checksum_offload(true))??;
-    Ok(report(&all, missing, film_bytes, meter))
+    Ok(report(&all, missing, stream_bytes, meter))
 }
 
 /// All contenders in turns over packets of one size.
@@ -162,7 +162,7 @@ fn measure(
     stage: &Stage,
     memory: &Memory,
     packet_bytes: usize,
-    film_bytes: usize,
+    stream_bytes: usize,
     options: &Options,
     meter: &mut NoiseMeter,
 ) -> anyhow::Result<Measured> {
@@ -180,7 +180,7 @@ fn measure(
             for (contender, cost) in entered {
                 options.go_on()?;
                 let Some(cost) = cost else { continue };
-                let turn = turn(&mut egress, contender, film_bytes, least)?;
+                let turn = turn(&mut egress, contender, stream_bytes, least)?;
                 measured.sent += turn.packets;
                 if round > 0 {
                     cost.cpu_ms.push(turn.cpu_ms / f64::from(turn.sends));
@@ -228,14 +228,14 @@ struct Turn {
 fn turn(
     egress: &mut Egress<'_>,
     contender: &Contender,
-    film_bytes: usize,
+    stream_bytes: usize,
     least: Duration,
 ) -> anyhow::Result<Turn> {
     let core = [rustix::thread::sched_getcpu()];
     let (before, start) = (Usage::look(&[], &core), thread_cpu());
     let (mut packets, mut sends) = (0, 0);
     while sends == 0 || thread_cpu() - start < least {
-        packets += egress.send_all(contender, film_bytes)? as u64;
+        packets += egress.send_all(contender, stream_bytes)? as u64;
         sends += 1;
     }
     let own = thread_cpu() - start;

@@ -35,9 +35,9 @@ impl Measured {
         }
     }
 
-    fn rows(&self, film_bytes: usize) -> Vec<Row> {
+    fn rows(&self, stream_bytes: usize) -> Vec<Row> {
         let Some(base) = self.cost(TRADITIONAL) else { return Vec::new() };
-        let packets = (film_bytes / self.packet_bytes).max(1) as f64;
+        let packets = (stream_bytes / self.packet_bytes).max(1) as f64;
         let row = |(contender, cost): (&super::Contender, &Cost)| {
             let spread = Spread::of(&cost.cpu_ms);
             let cpu_ms = median(&cost.cpu_ms);
@@ -49,7 +49,7 @@ impl Measured {
                 .with("p90", spread.p90, "ms")
                 .with("per packet", cpu_ms * 1e6 / packets, "ns")
                 .with("in soft interrupts", cost.softirq_per_send_ms() * 1e6 / packets, "ns")
-                .with("a core carries", film_bytes as f64 * 8.0 / cpu_ms / 1e6, "Gb/s")
+                .with("a core carries", stream_bytes as f64 * 8.0 / cpu_ms / 1e6, "Gb/s")
                 .with("saved", saved.mid, "%")
                 .with("low end", saved.low, "%")
                 .with("high end", saved.high, "%")
@@ -60,16 +60,16 @@ impl Measured {
     }
 }
 
-pub(super) fn report(all: &[Measured], missing: u64, film_bytes: usize, meter: NoiseMeter) -> Report {
+pub(super) fn report(all: &[Measured], missing: u64, stream_bytes: usize, meter: NoiseMeter) -> Report {
     let mut report = Report::new("nlf-send");
     report.rows.push(
         Row::new("what was sent")
-            .with("stream", film_bytes as f64 / 1e6, "MB")
+            .with("stream", stream_bytes as f64 / 1e6, "MB")
             .with("packets in a call, where there are several", CALL_PACKETS as f64, "")
             .with("MTU", MTU_BYTES as f64, "bytes")
             .with("packets in all", all.iter().map(|m| m.sent as f64).sum(), ""),
     );
-    report.rows.extend(all.iter().flat_map(|measured| measured.rows(film_bytes)));
+    report.rows.extend(all.iter().flat_map(|measured| measured.rows(stream_bytes)));
     report.rows.extend(all.iter().flat_map(|m| &m.notes).map(|note| Row::new(note.as_str())));
     saving(all, 1 << 10, ("nlf-send-saved-1k", PAPER_1K), [XDP_V4, TRADITIONAL], &mut report);
     saving(all, 8 << 10, ("nlf-send-saved-8k", PAPER_8K), [XDP_V4, TRADITIONAL], &mut report);
@@ -77,7 +77,7 @@ pub(super) fn report(all: &[Measured], missing: u64, film_bytes: usize, meter: N
     let none = |id, value: f64| Promise::at_most(id, value, 0.0, "packets").correctness();
     report.promises.push(none("nlf-send-missing", missing as f64));
     report.promises.push(none("nlf-send-damaged", all.iter().map(|m| m.damaged as f64).sum()));
-    report.plots.push(plot(all, film_bytes));
+    report.plots.push(plot(all, stream_bytes));
     report.noise = Some(meter.finish());
     report
 }
@@ -98,9 +98,9 @@ fn saving(
     }
 }
 
-fn plot(all: &[Measured], film_bytes: usize) -> Plot {
+fn plot(all: &[Measured], stream_bytes: usize) -> Plot {
     let y = Axis::new("processor time of the whole stream", "ms");
-    let title = format!("Figure 4 across a veth pair: whole sends of {} MB", film_bytes / 1_000_000);
+    let title = format!("Figure 4 across a veth pair: whole sends of {} MB", stream_bytes / 1_000_000);
     let mut plot = Plot::new(PlotKind::Bars, title, Axis::default(), y);
     for (at, contender) in CONTENDERS.iter().enumerate() {
         let bar = |m: &Measured| {

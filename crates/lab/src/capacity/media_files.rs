@@ -1,4 +1,4 @@
-//! The films of a measurement: one constant-rate transport stream, and copies that differ in every stuffing packet, so that
+//! The media of a measurement: one constant-rate transport stream, and copies that differ in every stuffing packet, so that
 //! no cache can take one for the other.
 
 use std::path::{Path, PathBuf};
@@ -8,9 +8,9 @@ use millrace_core::units::BitRate;
 
 const PACKET_BYTES: usize = 188;
 
-/// Films of one rate in one folder: `film-0.ts`, `film-1.ts`, ...
+/// Media files of one rate in one folder: `title-0.ts`, `title-1.ts`, ...
 #[derive(Clone, Debug)]
-pub struct Films {
+pub struct MediaFiles {
     /// The folder.
     pub dir: PathBuf,
     /// Rate of each.
@@ -21,21 +21,21 @@ pub struct Films {
     pub paths: Vec<PathBuf>,
 }
 
-impl Films {
+impl MediaFiles {
     /// Makes them.
     ///
     /// # Errors
     /// When ffmpeg is missing or fails, or the disk is full.
     pub fn make(dir: &Path, rate: BitRate, seconds: u64, titles: usize) -> anyhow::Result<Self> {
         std::fs::create_dir_all(dir).with_context(|| format!("{}: cannot be made", dir.display()))?;
-        let path = |n: usize| dir.join(format!("film-{n}.ts"));
+        let path = |n: usize| dir.join(format!("title-{n}.ts"));
         make_full(&path(0), rate, seconds)?;
         let mut paths = vec![path(0)];
         if titles > 1 {
-            let mut bytes = std::fs::read(path(0)).context("read the film")?;
+            let mut bytes = std::fs::read(path(0)).context("read the media file")?;
             for n in 1..titles {
                 let stamped = stamp(&mut bytes, n as u32);
-                ensure!(stamped > 0, "the film has no stuffing packets to tell its copies apart by");
+                ensure!(stamped > 0, "the media file has no stuffing packets to tell its copies apart by");
                 std::fs::write(path(n), &bytes).with_context(|| format!("{}", path(n).display()))?;
                 paths.push(path(n));
             }
@@ -43,9 +43,9 @@ impl Films {
         Ok(Self { dir: dir.to_owned(), rate, seconds, paths })
     }
 
-    /// Names of the films: those of the files, without extension.
+    /// Names of the titles: those of the files, without extension.
     pub fn titles(&self) -> impl Iterator<Item = String> + '_ {
-        (0..self.paths.len()).map(|n| format!("film-{n}"))
+        (0..self.paths.len()).map(|n| format!("title-{n}"))
     }
 
     /// All of them together.
@@ -55,10 +55,10 @@ impl Films {
 }
 
 /// A constant-rate stream that is full of pictures: noise takes all bits that it gets. What leaves the stuffing out must
-/// still carry nearly the whole rate, or it would be measured with another film than the others.
+/// still carry nearly the whole rate, or it would be measured with other media than the others.
 fn make_full(path: &Path, rate: BitRate, seconds: u64) -> anyhow::Result<()> {
     let kbps = rate.0 / 1000;
-    ensure!(kbps >= 1000, "the film's rate: got {rate}, at least 1Mb/s");
+    ensure!(kbps >= 1000, "the title's rate: got {rate}, at least 1Mb/s");
     let video = format!("{}k", kbps * 88 / 100 - 100);
     let mut command = std::process::Command::new("ffmpeg");
     command.args(["-nostdin", "-v", "error", "-y", "-f", "lavfi", "-i"]);

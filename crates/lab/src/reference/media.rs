@@ -1,4 +1,4 @@
-//! Films as the reference senders see them: blocks of seven transport packets, in a file or in memory, with or without
+//! Media as the reference senders see them: blocks of seven transport packets, in a file or in memory, with or without
 //! RTP headers.
 
 use std::fs::File;
@@ -17,7 +17,7 @@ pub const HEADER_BYTES: usize = 12;
 pub const DATAGRAM_BYTES: usize = HEADER_BYTES + BLOCK_BYTES;
 /// Most blocks of one burst: the largest UDP message is 65,507 bytes, however it is cut.
 pub(super) const MAX_BURST_BLOCKS: u64 = 48;
-/// A film of this size or less is read into memory once; larger ones are read as they play.
+/// Media of this size or less are read into memory once; larger files are read as they play.
 const IN_MEMORY_BYTES: u64 = 256 << 20;
 
 /// An RTP header: version 2, payload type 33 (MP2T, RFC 3551).
@@ -29,13 +29,13 @@ pub(super) fn rtp_header(sequence: u16, ticks: u32, ssrc: u32) -> [u8; HEADER_BY
     header
 }
 
-/// A film, read block by block through the page cache.
-pub(super) struct FilmFile {
+/// A media file, read block by block through the page cache.
+pub(super) struct MediaFile {
     file: File,
     blocks: u64,
 }
 
-impl FilmFile {
+impl MediaFile {
     pub(super) fn open(path: &Path) -> anyhow::Result<Self> {
         let file = File::open(path).with_context(|| format!("{}: cannot be read", path.display()))?;
         let blocks = file.metadata()?.len() / BLOCK_BYTES as u64;
@@ -57,29 +57,29 @@ impl FilmFile {
     }
 }
 
-/// Films in memory or, if there is too much of them, in their files.
-pub(super) enum Film {
+/// Media in memory or, if there is too much of them, in their file.
+pub(super) enum Media {
     Memory(Vec<u8>),
-    File(FilmFile),
+    File(MediaFile),
 }
 
-impl Film {
-    /// Opens all films; into memory if all of them fit.
+impl Media {
+    /// Opens all files; into memory if all of them fit.
     pub(super) fn open_all<'a>(
         paths: impl Iterator<Item = &'a std::path::PathBuf>,
     ) -> anyhow::Result<Vec<Self>> {
-        let files = paths.map(|path| FilmFile::open(path)).collect::<anyhow::Result<Vec<_>>>()?;
-        let bytes: u64 = files.iter().map(|film| film.blocks * BLOCK_BYTES as u64).sum();
+        let files = paths.map(|path| MediaFile::open(path)).collect::<anyhow::Result<Vec<_>>>()?;
+        let bytes: u64 = files.iter().map(|file| file.blocks * BLOCK_BYTES as u64).sum();
         if bytes > IN_MEMORY_BYTES {
-            return Ok(files.into_iter().map(Film::File).collect());
+            return Ok(files.into_iter().map(Media::File).collect());
         }
-        let mut films = Vec::new();
+        let mut media = Vec::new();
         for file in files {
             let mut bytes = vec![0; file.blocks as usize * BLOCK_BYTES];
-            file.read(0, &mut bytes).context("read a film into memory")?;
-            films.push(Self::Memory(bytes));
+            file.read(0, &mut bytes).context("read a media file into memory")?;
+            media.push(Self::Memory(bytes));
         }
-        Ok(films)
+        Ok(media)
     }
 
     pub(super) fn blocks(&self) -> u64 {
@@ -90,15 +90,15 @@ impl Film {
     }
 }
 
-/// A film as complete datagrams, one after the other: nothing is left to do when it is sent. Its sequence numbers and
-/// times are those of the film, the same for all its viewers.
+/// A media file as complete datagrams, one after the other: nothing is left to do when it is sent. Its sequence numbers and
+/// times are those of the media, the same for all its viewers.
 pub(super) fn wire_form(path: &Path, pace: Pace, ssrc: u32) -> anyhow::Result<Vec<u8>> {
-    let film = FilmFile::open(path)?;
-    let mut wire = vec![0; film.blocks as usize * DATAGRAM_BYTES];
+    let file = MediaFile::open(path)?;
+    let mut wire = vec![0; file.blocks as usize * DATAGRAM_BYTES];
     for (n, datagram) in (0u64..).zip(wire.chunks_exact_mut(DATAGRAM_BYTES)) {
         let (header, block) = datagram.split_at_mut(HEADER_BYTES);
         header.copy_from_slice(&rtp_header(n as u16, pace.ticks(n), ssrc));
-        film.read(n, block).with_context(|| format!("{}: block {n}", path.display()))?;
+        file.read(n, block).with_context(|| format!("{}: block {n}", path.display()))?;
     }
     Ok(wire)
 }
