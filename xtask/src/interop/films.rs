@@ -1,22 +1,31 @@
 //! The films that are played, and the lists of decoded frames by which they are compared.
 
+use std::collections::HashSet;
 use std::path::{Path, PathBuf};
 
 use super::Lab;
 use super::process::Program;
 use crate::workspace;
 
-/// Frames a second of every film.
+/// Pictures a second of a film, if nothing else is said.
 pub(super) const FRAMES_PER_SECOND: usize = 25;
+/// Seconds from one access point to the next.
+pub(super) const GROUP_SECONDS: usize = 2;
 
 /// A film, its frames, and what the store made of it.
 pub(crate) struct Film {
     pub(super) name: &'static str,
     pub(super) seconds: f64,
+    /// Pictures a second.
+    pub(super) rate: usize,
     /// It came as a transport stream and is stored as it came.
     pub(super) is_stream: bool,
+    /// It is two recordings, one behind the other.
+    pub(super) is_joined: bool,
     /// Checksum of every decoded picture of the file, in order.
     pub(super) pictures: Vec<String>,
+    /// The same of every decoded block of sound.
+    pub(super) sounds: Vec<String>,
     pub(super) stored: Option<Stored>,
 }
 
@@ -43,50 +52,66 @@ struct Recipe {
     extension: &'static str,
     seconds: f64,
     size: &'static str,
+    /// Pictures a second.
+    rate: usize,
+    /// Filter behind the test picture.
+    filter: &'static str,
     /// Video encoder and stream selection arguments.
     video: &'static str,
+    /// Samples a second of the tones.
+    samples: usize,
+    /// Sound encoder arguments.
+    sound: &'static str,
     /// Container arguments.
     container: &'static str,
     /// Made only if a chosen check plays it.
     on_demand: bool,
 }
 
+/// What most films have in common: noise in the pictures, so that the bit rate is real and no two of them are equal.
+const USUAL: Recipe = Recipe {
+    name: "",
+    extension: "ts",
+    seconds: 12.0,
+    size: "640x360",
+    rate: FRAMES_PER_SECOND,
+    filter: ",noise=alls=10:allf=t",
+    video: "",
+    samples: 48_000,
+    sound: "-c:a aac -b:a 128k -ac 2",
+    container: "-f mpegts",
+    on_demand: false,
+};
+
 const RECIPES: &[Recipe] = &[
     Recipe {
         name: "cbr",
-        extension: "ts",
-        seconds: 12.0,
-        size: "640x360",
         video: "-b:v 1500k -minrate 1500k -maxrate 1500k -bufsize 1500k -x264-params nal-hrd=cbr:force-cfr=1 -bf 0",
         container: "-f mpegts -muxrate 2000k -pcr_period 20 -pat_period 0.1",
-        on_demand: false,
+        ..USUAL
     },
     Recipe {
         name: "vbr",
         extension: "mp4",
-        seconds: 12.0,
-        size: "640x360",
         video: "-crf 26 -bf 0",
         container: "-movflags +faststart",
-        on_demand: false,
+        ..USUAL
     },
     Recipe {
         name: "bframes",
         extension: "mkv",
-        seconds: 12.0,
-        size: "640x360",
         video: "-crf 28 -bf 3 -b_strategy 0 -x264-params b-pyramid=normal",
         container: "",
-        on_demand: false,
+        ..USUAL
     },
     Recipe {
         name: "big",
-        extension: "ts",
         seconds: 60.0,
         size: "1280x720",
         video: "-b:v 3800k -minrate 3800k -maxrate 3800k -bufsize 3800k -x264-params nal-hrd=cbr:force-cfr=1 -bf 0",
         container: "-f mpegts -muxrate 4500k -pcr_period 20 -pat_period 0.1",
         on_demand: true,
+        ..USUAL
     },
     with_odd_times("from-zero", ONE_PROGRAM, "-f mpegts -muxdelay 0 -muxpreload 0"),
     // As a recording of a broadcast that has been on the air for a while.
@@ -100,22 +125,42 @@ const RECIPES: &[Recipe] = &[
     ),
     // 13 pictures.
     Recipe { seconds: 0.52, extension: "mp4", ..with_odd_times("half-second", ONE_PROGRAM, "") },
+    // A film whose time stamps, read as positions, lie within it. Small pictures without noise, five a second: it is cheap to make.
+    Recipe {
+        name: TWO_HOURS,
+        seconds: 7200.0,
+        size: "160x90",
+        rate: 5,
+        filter: "",
+        video: "-preset ultrafast -x264-params cabac=1 -crf 30 -bf 0",
+        samples: 16_000,
+        sound: "-c:a mp2 -b:a 32k -ac 1",
+        container: "-f mpegts -pat_period 1 -output_ts_offset 1800",
+        on_demand: true,
+        ..USUAL
+    },
 ];
+
+pub(super) const TWO_HOURS: &str = "two-hours";
 
 const ONE_PROGRAM: &str = "-map 0:v -map 1:a";
 
 /// A transport stream as FFmpeg writes it by itself, but for the `container` arguments.
 const fn with_odd_times(name: &'static str, streams: &'static str, container: &'static str) -> Recipe {
-    Recipe {
-        name,
-        extension: "ts",
-        seconds: 9.0,
-        size: "320x180",
-        video: streams,
-        container,
-        on_demand: true,
-    }
+    Recipe { name, seconds: 9.0, size: "320x180", video: streams, container, on_demand: true, ..USUAL }
 }
+
+/// A recording that begins at 5,000 s, and behind it another one that begins at 100 s.
+pub(super) const JOINED: &str = "joined";
+/// Two recordings that both begin as FFmpeg's files do.
+pub(super) const JOINED_ALIKE: &str = "joined-alike";
+/// Length of each part.
+pub(super) const PART_SECONDS: f64 = 8.0;
+/// The joined films, and how the time stamps of their parts begin.
+const JOINS: [(&str, [&str; 2]); 2] = [
+    (JOINED, ["-f mpegts -output_ts_offset 5000", "-f mpegts -output_ts_offset 100"]),
+    (JOINED_ALIKE, ["-f mpegts"; 2]),
+];
 
 /// The titles of `make demo`, and the extensions of their files.
 const DEMO_FILMS: [(&str, &str); 2] = [(DEMO_CBR, "ts"), (DEMO_VBR, "mp4")];
@@ -130,6 +175,9 @@ pub(super) fn make(dir: &Path, is_wanted: impl Fn(&str) -> bool) -> Result<Vec<F
     let recipes = RECIPES.iter().filter(|r| !r.on_demand || is_wanted(r.name));
     let mut films: Vec<Film> =
         recipes.map(|recipe| cook(recipe, &folder, dir)).collect::<Result<_, String>>()?;
+    for (name, parts) in JOINS.into_iter().filter(|(name, _)| is_wanted(name)) {
+        films.push(make_joined(name, parts, &folder, dir)?);
+    }
     if DEMO_FILMS.iter().any(|(name, _)| is_wanted(name)) {
         films.extend(make_demo(&folder, dir)?);
     }
@@ -145,32 +193,67 @@ fn make_demo(folder: &Path, logs: &Path) -> Result<Vec<Film>, String> {
         .args(&DEMO_SECONDS.to_string())
         .run(&logs.join("make-demo"), 120.0)?;
     ended.ok("scripts/demo.sh --films")?;
-    let film = |(name, extension): (&'static str, &str)| decoded(name, extension, DEMO_SECONDS, folder, logs);
+    let film = |(name, extension): (&'static str, &str)| {
+        decoded(name, extension, DEMO_SECONDS, FRAMES_PER_SECOND, folder, logs)
+    };
     DEMO_FILMS.into_iter().map(film).collect()
 }
 
-/// A moving test picture with noise (so that the bit rate is real and no two frames are equal) and two tones.
-/// Closed groups of pictures of 2 s, as broadcasters use.
+/// Two recordings in one file, as `cat` joins them. The pictures of the second differ from those of the first.
+fn make_joined(
+    name: &'static str,
+    containers: [&'static str; 2],
+    folder: &Path,
+    logs: &Path,
+) -> Result<Film, String> {
+    let parts = logs.join(format!("parts-of-{name}"));
+    std::fs::create_dir_all(&parts).map_err(|e| format!("{} cannot be made: {e}", parts.display()))?;
+    let mut bytes = Vec::new();
+    let filters = [USUAL.filter, ",noise=alls=14:allf=t"];
+    for ((part, container), filter) in ["first", "second"].into_iter().zip(containers).zip(filters) {
+        let recipe = with_odd_times(part, ONE_PROGRAM, container);
+        bytes.extend(read(&encode(&Recipe { seconds: PART_SECONDS, filter, ..recipe }, &parts, &parts)?)?);
+    }
+    let file = folder.join(format!("{name}.ts"));
+    std::fs::write(&file, bytes).map_err(|e| format!("{}: {e}", file.display()))?;
+    let film = decoded(name, "ts", 2.0 * PART_SECONDS, FRAMES_PER_SECOND, folder, logs)?;
+    distinct(Film { is_joined: true, ..film })
+}
+
+/// Makes a film and decodes it.
 fn cook(recipe: &Recipe, folder: &Path, logs: &Path) -> Result<Film, String> {
-    let Recipe { name, extension, seconds, size, video, container, .. } = recipe;
+    encode(recipe, folder, logs)?;
+    distinct(decoded(recipe.name, recipe.extension, recipe.seconds, recipe.rate, folder, logs)?)
+}
+
+/// A moving test picture and two tones. Closed groups of pictures, as broadcasters use.
+fn encode(recipe: &Recipe, folder: &Path, logs: &Path) -> Result<PathBuf, String> {
+    let Recipe { name, extension, seconds, size, rate, filter, video, samples, sound, container, .. } =
+        recipe;
     let file = folder.join(format!("{name}.{extension}"));
-    let rate = FRAMES_PER_SECOND;
-    let group = 2 * rate;
+    let group = GROUP_SECONDS * rate;
     let ended = Program::new("ffmpeg")
         .args("-v error -nostdin -y -f lavfi -i")
-        .arg(format!("testsrc2=s={size}:r={rate}:d={seconds},noise=alls=10:allf=t"))
+        .arg(format!("testsrc2=s={size}:r={rate}:d={seconds}{filter}"))
         .args("-f lavfi -i")
         .arg(format!(
-            "sine=f=440:r=48000:d={seconds}[l];sine=f=660:r=48000:d={seconds}[r];[l][r]amerge=inputs=2"
+            "sine=f=440:r={samples}:d={seconds}[l];sine=f=660:r={samples}:d={seconds}[r];[l][r]amerge=inputs=2"
         ))
         .args("-c:v libx264 -preset veryfast -pix_fmt yuv420p -sc_threshold 0 -flags +cgop")
-        .args(&format!(
-            "-g {group} -keyint_min {group} {video} -c:a aac -b:a 128k -ac 2 -t {seconds} {container}"
-        ))
+        .args(&format!("-g {group} -keyint_min {group} {video} {sound} -t {seconds} {container}"))
         .arg(&file)
         .run(&logs.join(format!("make-{name}")), 120.0)?;
     ended.ok("ffmpeg, making a film")?;
-    decoded(name, extension, *seconds, folder, logs)
+    Ok(file)
+}
+
+/// The film, if its pictures tell where in it they are.
+fn distinct(film: Film) -> Result<Film, String> {
+    let distinct: HashSet<&String> = film.pictures.iter().collect();
+    match film.pictures.len() - distinct.len() {
+        0 => Ok(film),
+        equal => Err(format!("{equal} pictures of '{}' are equal to others of it", film.name)),
+    }
 }
 
 /// A film that has been made, with its decoded pictures.
@@ -178,20 +261,26 @@ fn decoded(
     name: &'static str,
     extension: &str,
     seconds: f64,
+    rate: usize,
     folder: &Path,
     logs: &Path,
 ) -> Result<Film, String> {
     let file = folder.join(format!("{name}.{extension}"));
-    let pictures = Frames::of_file(&file, "0:v:0", &logs.join(format!("decode-{name}")))?.pictures;
-    let expected = (seconds * FRAMES_PER_SECOND as f64).round() as usize;
+    let frames = Frames::of_file(&file, STREAMS, &logs.join(format!("decode-{name}")))?;
+    let Frames { pictures, sounds } = frames;
+    let expected = (seconds * rate as f64).round() as usize;
     if pictures.len() != expected {
         return Err(format!("{} has {} pictures, not {expected}", file.display(), pictures.len()));
     }
     let is_stream = extension == "ts";
-    Ok(Film { name, seconds, is_stream, pictures, stored: None })
+    Ok(Film { name, seconds, rate, is_stream, is_joined: false, pictures, sounds, stored: None })
 }
 
-/// Asks the program what it has stored and compares every stored title with its film.
+fn read(file: &Path) -> Result<Vec<u8>, String> {
+    std::fs::read(file).map_err(|e| format!("{}: {e}", file.display()))
+}
+
+/// Asks the program what it has stored and compares every stored title with its film, each once.
 pub(super) fn learn_stored(lab: &mut Lab) -> Result<String, String> {
     let store = lab.store();
     let ended = Program::new(&lab.millrace)
@@ -208,13 +297,18 @@ pub(super) fn learn_stored(lab: &mut Lab) -> Result<String, String> {
         let id = title_id(&titles, film.name)
             .ok_or_else(|| format!("millrace ls shows no title '{}'", film.name))?;
         let data = store.join("titles").join(id).join("data.ts");
+        if film.stored.as_ref().is_some_and(|stored| stored.data == data) {
+            equal += film.pictures.len();
+            continue;
+        }
         let bytes = std::fs::metadata(&data).map_err(|e| format!("{}: {e}", data.display()))?.len();
-        // Of several programs the first, as players have it.
-        let frames = Frames::of_file(
-            &data,
-            "0:v:0 -map 0:a:0",
-            &lab.dir.join(format!("decode-stored-{}", film.name)),
-        )?;
+        let file = lab.dir.join(format!("films/{}.ts", film.name));
+        let log = lab.dir.join(format!("decode-stored-{}", film.name));
+        let frames = if film.is_stream && read(&file)? == read(&data)? {
+            Frames { pictures: film.pictures.clone(), sounds: film.sounds.clone() }
+        } else {
+            Frames::of_file(&data, STREAMS, &log)?
+        };
         if frames.pictures != film.pictures {
             return Err(format!("stored '{}' {}", film.name, difference(&film.pictures, &frames.pictures)));
         }
@@ -229,6 +323,9 @@ fn title_id<'a>(listing: &'a serde_json::Value, name: &str) -> Option<&'a str> {
     listing.as_array()?.iter().find(|t| t["name"] == name)?["id"].as_str()
 }
 
+/// What is decoded: of several programs the first, as players have it.
+const STREAMS: &str = "0:v:0 -map 0:a:0";
+
 /// What a decoder made of a film.
 #[derive(Debug, Default, PartialEq, Eq)]
 pub(super) struct Frames {
@@ -240,12 +337,13 @@ impl Frames {
     /// Reads the output of `ffmpeg -f framemd5`: stream, dts, pts, duration, size, checksum. The stream with the
     /// media type video in the header gives the pictures.
     pub(super) fn parse(text: &str) -> Self {
-        let is_video = |stream: &str| text.contains(&format!("#media_type {stream}: video"));
+        let header = text.lines().filter_map(|line| line.strip_prefix("#media_type "));
+        let videos: Vec<&str> = header.filter_map(|line| line.strip_suffix(": video")).collect();
         let mut frames = Self::default();
         for line in text.lines().filter(|line| !line.starts_with('#')) {
             let fields: Vec<&str> = line.split(',').map(str::trim).collect();
             if let [stream, _, _, _, _, sum] = fields[..] {
-                let list = if is_video(stream) { &mut frames.pictures } else { &mut frames.sounds };
+                let list = if videos.contains(&stream) { &mut frames.pictures } else { &mut frames.sounds };
                 list.push(sum.to_owned());
             }
         }

@@ -3,11 +3,15 @@
 //! Its rtspsrc ends a transport stream by the clock, at the end that the server has announced, and not by the last packet:
 //! only if that is the end of the last picture it shows them all.
 
+use std::ops::Range;
+
 use serde_json::Value;
 
 use super::{Check, END_SECONDS, ODD_FILMS, ODD_TIMES, Outcome, SHORT_FILMS, Transport};
 use crate::interop::Lab;
-use crate::interop::films::{DEMO_CBR, DEMO_VBR, FRAMES_PER_SECOND, Film, difference, to_the_end};
+use crate::interop::films::{
+    DEMO_CBR, DEMO_VBR, Film, GROUP_SECONDS, JOINED, TWO_HOURS, difference, to_the_end,
+};
 use crate::interop::process::{Ended, Program};
 use crate::interop::server::Server;
 use crate::workspace;
@@ -27,7 +31,7 @@ pub(super) fn add(checks: &mut Vec<Check>) {
         };
         let launch = |film| Check::playing("gst", "launch", film, transport, LAUNCH, to_the_end);
         checks.extend(SHORT_FILMS.into_iter().chain([demo]).map(launch));
-        let odd = ODD_TIMES.into_iter().chain(ODD_FILMS).map(launch);
+        let odd = ODD_TIMES.into_iter().chain(ODD_FILMS).chain([JOINED]).map(launch);
         checks.extend(odd.map(|check| check.short_by_udp(transport)));
         let scene = |scene: &'static Scene, film| {
             Check::playing("gst", scene.name, film, transport, PLAYER, move |_: &Lab, server, film, log| {
@@ -40,6 +44,9 @@ pub(super) fn add(checks: &mut Vec<Check>) {
         };
         checks.extend(SCENES.iter().map(with_cbr));
         checks.extend(ODD_TIMES.map(|film| scene(&EARLY_SEEK, film).only_long()));
+        let join = if transport == Transport::Udp { &INTO_THE_SECOND } else { &ACROSS_THE_JOIN };
+        checks.push(scene(join, JOINED).only_long());
+        checks.push(scene(&ANYWHERE, TWO_HOURS).short_by_udp(transport));
     }
 }
 
@@ -87,51 +94,61 @@ struct Scene {
     name: &'static str,
     /// Steps for `scripts/interop/gst_play.py`.
     steps: &'static str,
-    /// Seconds that the steps add to the film's length.
+    /// Seconds that the steps add to the film's length, or take from it.
     added_seconds: f64,
     pauses: bool,
-    /// Where the player asks to go.
-    seek_to: Option<f64>,
+    /// Where the player asks to go, one place after the other.
+    seeks: &'static [f64],
     long: bool,
 }
 
+/// From the beginning to the end.
+const WHOLE: Scene =
+    Scene { name: "whole", steps: "", added_seconds: 0.0, pauses: false, seeks: &[], long: false };
+
 const SCENES: &[Scene] = &[
-    Scene { name: "whole", steps: "", added_seconds: 0.0, pauses: false, seek_to: None, long: false },
+    WHOLE,
     Scene {
         name: "pause",
         steps: "--step 4:pause --step 7:resume",
         added_seconds: 3.0,
         pauses: true,
-        seek_to: None,
-        long: false,
+        ..WHOLE
     },
-    Scene {
-        name: "seek",
-        steps: "--step 5:seek=9",
-        added_seconds: 0.0,
-        pauses: false,
-        seek_to: Some(9.0),
-        long: false,
-    },
+    Scene { name: "seek", steps: "--step 5:seek=9", seeks: &[9.0], ..WHOLE },
     // Longer than the usual session timeout of 60 s: GStreamer sends nothing while it pauses over TCP.
     Scene {
         name: "long-pause",
         steps: "--step 4:pause --step 74:resume",
         added_seconds: 70.0,
         pauses: true,
-        seek_to: None,
         long: true,
+        ..WHOLE
     },
 ];
 
 /// For shorter films: from before a wrap of the time stamps to behind it.
-const EARLY_SEEK: Scene = Scene {
+const EARLY_SEEK: Scene = Scene { name: "seek", steps: "--step 5:seek=7", seeks: &[7.0], ..WHOLE };
+
+/// From the first of two joined recordings to the second and back.
+const ACROSS_THE_JOIN: Scene = Scene {
     name: "seek",
-    steps: "--step 5:seek=7",
-    added_seconds: 0.0,
-    pauses: false,
-    seek_to: Some(7.0),
-    long: true,
+    steps: "--step 5:seek=12 --step 9:seek=4",
+    added_seconds: 9.0,
+    seeks: &[12.0, 4.0],
+    ..WHOLE
+};
+
+/// The same by UDP, where a datagram from before a seek back may come behind it: rtspsrc then takes the end for so much nearer.
+const INTO_THE_SECOND: Scene = Scene { steps: "--step 5:seek=12", seeks: &[12.0], ..ACROSS_THE_JOIN };
+
+/// Near the beginning, in the middle, and the last 10 s of two hours.
+const ANYWHERE: Scene = Scene {
+    name: "seek",
+    steps: "--step 5:seek=20 --step 10:seek=3600 --step 15:seek=7190",
+    added_seconds: 36.0 - 7200.0,
+    seeks: &[20.0, 3600.0, 7190.0],
+    ..WHOLE
 };
 
 /// Plays with `gst_play.py` and judges its report.
@@ -145,7 +162,7 @@ fn play(server: &Server, film: &Film, transport: Transport, scene: &Scene, log: 
         .run(&server.log(log), limit + END_SECONDS)?;
     ended.ok("gst_play.py")?;
     let report = serde_json::from_str(&ended.out).map_err(|e| format!("gst_play.py printed no JSON: {e}"))?;
-    judge(&report, &film.pictures, scene, transport)
+    judge(&report, film, scene, transport)
 }
 
 fn python(server: &Server) -> Program {
@@ -157,7 +174,7 @@ fn python(server: &Server) -> Program {
 }
 
 /// Whether a report of `gst_play.py` is that of a film played well.
-fn judge(report: &Value, film: &[String], scene: &Scene, transport: Transport) -> Outcome {
+fn judge(report: &Value, film: &Film, scene: &Scene, transport: Transport) -> Outcome {
     let count = |name: &str| report[name].as_u64().unwrap_or(u64::MAX);
     let shown: Vec<String> = serde_json::from_value(report["pictures"].clone()).unwrap_or_default();
     if let Some(error) = report["errors"].as_array().and_then(|list| list.first()) {
@@ -167,7 +184,7 @@ fn judge(report: &Value, film: &[String], scene: &Scene, transport: Transport) -
         return Err(format!("no end of stream within {} s, {} pictures", report["wall_s"], shown.len()));
     };
     // After a seek over UDP its count of lost packets says nothing (see gst_play.py); the pictures do.
-    let counts_well = scene.seek_to.is_none() || transport == Transport::Tcp;
+    let counts_well = scene.seeks.is_empty() || transport == Transport::Tcp;
     if counts_well && count("lost") != 0 {
         return Err(format!("{} packets lost or late, {} pictures", count("lost"), shown.len()));
     }
@@ -177,37 +194,57 @@ fn judge(report: &Value, film: &[String], scene: &Scene, transport: Transport) -
     if report["hangs"] == true {
         return Err("the player hangs when it is closed".into());
     }
-    let note = match scene.seek_to {
-        Some(wanted) => after_seek(film, &shown, wanted)?,
-        None if shown == film => String::new(),
-        None if scene.pauses && transport == Transport::Tcp => after_resume(film, &shown)?,
-        None => return Err(difference(film, &shown)),
+    let note = if !scene.seeks.is_empty() {
+        after_seeks(film, &shown, scene.seeks)?
+    } else if shown == film.pictures {
+        String::new()
+    } else if scene.pauses && transport == Transport::Tcp {
+        after_resume(film, &shown)?
+    } else {
+        return Err(difference(&film.pictures, &shown));
     };
     Ok(format!("{} pictures shown, all equal{note}, end of stream after {end:.1} s", shown.len()))
 }
 
-/// The pictures must be the film's from its beginning up to the seek, then from there to the end.
-fn after_seek(film: &[String], shown: &[String], wanted: f64) -> Outcome {
-    let before = film.iter().zip(shown).take_while(|(a, b)| a == b).count();
-    let at = to_the_end(film, &shown[before..], 0).ok_or_else(|| difference(film, shown))?;
-    let seconds = at as f64 / FRAMES_PER_SECOND as f64;
-    // The answer starts at the access point before the wanted place: 2 s at most in these films.
-    if before == 0 || !(wanted - 2.1..wanted + 0.5).contains(&seconds) {
-        return Err(format!(
-            "{before} pictures, then the seek to {wanted} s shows the film from {seconds:.2} s on"
-        ));
+/// The pictures must be the film's from its beginning up to the first seek, from there to the next, and from the last to the end.
+fn after_seeks(film: &Film, shown: &[String], seeks: &[f64]) -> Outcome {
+    let pieces = pieces(&film.pictures, shown).ok_or_else(|| difference(&film.pictures, shown))?;
+    let seconds = |picture: usize| picture as f64 / film.rate as f64;
+    let found: Vec<_> = pieces
+        .iter()
+        .map(|piece| format!("{:.2} to {:.2} s", seconds(piece.start), seconds(piece.end)))
+        .collect();
+    let found = format!("seeks to {seeks:?} s show the film from {}", found.join(", "));
+    // The answer starts at the access point before the wanted place.
+    let early = GROUP_SECONDS as f64 + 0.1;
+    let mut starts = pieces.iter().skip(1).map(|piece| seconds(piece.start)).zip(seeks);
+    let is_right = pieces.len() == 1 + seeks.len()
+        && pieces.first().is_some_and(|piece| piece.start == 0)
+        && pieces.last().is_some_and(|piece| piece.end == film.pictures.len())
+        && starts.all(|(start, &wanted)| (wanted - early..wanted + 0.5).contains(&start));
+    if is_right { Ok(format!("; {found}")) } else { Err(found) }
+}
+
+/// The parts of the film without a gap that `shown` consists of; `None` if one of its pictures is not in the film.
+fn pieces(film: &[String], shown: &[String]) -> Option<Vec<Range<usize>>> {
+    let (mut pieces, mut rest) = (Vec::new(), shown);
+    while let Some(first) = rest.first() {
+        let start = film.iter().position(|sum| sum == first)?;
+        let length = film[start..].iter().zip(rest).take_while(|(a, b)| a == b).count();
+        pieces.push(start..start + length);
+        rest = &rest[length..];
     }
-    Ok(format!(", {before} before the seek to {wanted} s, which showed {seconds:.2} s"))
+    Some(pieces)
 }
 
 /// When rtspsrc resumes over TCP it marks the first packet as a discontinuity (over UDP it does not), and tsdemux then
 /// throws away the picture that is half there. So pictures may be damaged up to the next access point, and only these.
-fn after_resume(film: &[String], shown: &[String]) -> Outcome {
-    const GROUP: usize = 2 * FRAMES_PER_SECOND;
+fn after_resume(film: &Film, shown: &[String]) -> Outcome {
+    let (group, film) = (GROUP_SECONDS * film.rate, &film.pictures);
     let before = film.iter().zip(shown).take_while(|(a, b)| a == b).count();
     let damaged = shown[before..].iter().take_while(|sum| !film.contains(sum)).count();
     let again = to_the_end(film, &shown[before + damaged..], 0).ok_or_else(|| difference(film, shown))?;
-    let next_access_point = before.next_multiple_of(GROUP);
+    let next_access_point = before.next_multiple_of(group);
     if before == 0 || again > next_access_point {
         return Err(format!(
             "{before} pictures, then {damaged} damaged, then the film from picture {again} on"
@@ -221,8 +258,18 @@ mod tests {
     use super::*;
     use serde_json::json;
 
-    fn film() -> Vec<String> {
-        (0..300).map(|number| number.to_string()).collect()
+    fn film() -> Film {
+        let pictures = (0..300).map(|number| number.to_string()).collect();
+        Film {
+            name: "film",
+            seconds: 12.0,
+            rate: 25,
+            is_stream: true,
+            is_joined: false,
+            pictures,
+            sounds: Vec::new(),
+            stored: None,
+        }
     }
 
     fn report(pictures: &[String]) -> Value {
@@ -233,11 +280,14 @@ mod tests {
     #[test]
     fn a_good_report_passes() {
         let film = film();
-        let verdict = judge(&report(&film), &film, &SCENES[0], Transport::Udp);
+        let verdict = judge(&report(&film.pictures), &film, &SCENES[0], Transport::Udp);
         assert_eq!(verdict.unwrap(), "300 pictures shown, all equal, end of stream after 14.1 s");
-        let jumped = [&film[..40], &film[200..]].concat();
+        let jumped = [&film.pictures[..40], &film.pictures[200..]].concat();
         let verdict = judge(&report(&jumped), &film, &SCENES[2], Transport::Udp).unwrap();
-        assert!(verdict.contains("40 before the seek to 9 s, which showed 8.00 s"), "{verdict}");
+        assert!(
+            verdict.contains("seeks to [9.0] s show the film from 0.00 to 1.60 s, 8.00 to 12.00 s"),
+            "{verdict}"
+        );
     }
 
     #[test]
@@ -247,13 +297,13 @@ mod tests {
             ("errors", json!(["rtspsrc0: gone"]), "gone"),
             ("end_s", Value::Null, "no end of stream"),
             ("lost", json!(2), "2 packets lost"),
-            ("pictures", json!(film[..299]), "299 of 300 frames"),
-            ("pictures", json!(film[1..]), "first difference at frame 0"),
+            ("pictures", json!(film.pictures[..299]), "299 of 300 frames"),
+            ("pictures", json!(film.pictures[1..]), "first difference at frame 0"),
             ("frames_while_paused", json!(9), "9 pictures while paused"),
             ("hangs", json!(true), "hangs"),
         ];
         for (name, value, words) in faults {
-            let mut report = report(&film);
+            let mut report = report(&film.pictures);
             report[name] = value;
             let fault = judge(&report, &film, &SCENES[1], Transport::Udp).unwrap_err();
             assert!(fault.contains(words), "{fault}");
@@ -264,7 +314,7 @@ mod tests {
     fn damage_behind_a_pause_ends_at_the_access_point() {
         let film = film();
         let pause = |damaged: std::ops::Range<usize>, transport| {
-            let mut pictures = film.clone();
+            let mut pictures = film.pictures.clone();
             pictures[damaged].fill("damaged".into());
             judge(&report(&pictures), &film, &SCENES[1], transport)
         };
@@ -273,7 +323,7 @@ mod tests {
         assert!(pause(97..100, Transport::Udp).unwrap_err().contains("3 of them damaged"));
         assert!(pause(97..103, Transport::Tcp).unwrap_err().contains("97 pictures, then 6 damaged"));
         // Pictures that are missing, not damaged, were lost by somebody else.
-        let missing = [&film[..97], &film[101..]].concat();
+        let missing = [&film.pictures[..97], &film.pictures[101..]].concat();
         assert!(judge(&report(&missing), &film, &SCENES[1], Transport::Tcp).is_err());
     }
 
@@ -285,16 +335,33 @@ mod tests {
             report["lost"] = json!(lost);
             judge(&report, &film, &SCENES[2], transport)
         };
-        let good = [&film[..40], &film[200..]].concat();
+        let all = &film.pictures;
+        let good = [&all[..40], &all[200..]].concat();
         // GStreamer counts lost packets over UDP that were never sent.
         assert!(seek(good.clone(), Transport::Udp, 900).is_ok());
         assert!(seek(good.clone(), Transport::Tcp, 900).unwrap_err().contains("900 packets lost"));
-        let too_early = [&film[..40], &film[100..]].concat();
-        assert!(seek(too_early, Transport::Udp, 0).unwrap_err().contains("from 4.00 s on"));
+        let too_early = [&all[..40], &all[100..]].concat();
+        assert!(seek(too_early, Transport::Udp, 0).unwrap_err().contains("4.00 to 12.00 s"));
+        let without_the_last = [&all[..40], &all[200..299]].concat();
+        assert!(seek(without_the_last, Transport::Udp, 0).unwrap_err().contains("8.00 to 11.96 s"));
         let mut damaged = good;
         damaged[60] = "damaged".into();
         assert!(seek(damaged, Transport::Udp, 0).unwrap_err().contains("1 of them damaged"));
-        assert!(seek(film[200..].to_vec(), Transport::Udp, 0).unwrap_err().starts_with("0 pictures, then"));
+        // The beginning is missing, or the seek, or a picture before it.
+        for shown in [&[&all[200..]][..], &[all], &[&all[..20], &all[21..40], &all[200..]]] {
+            assert!(seek(shown.concat(), Transport::Udp, 0).is_err());
+        }
+    }
+
+    #[test]
+    fn several_seeks_are_told_apart() {
+        let film = film();
+        let all = &film.pictures;
+        let there_and_back = [&all[..40], &all[200..240], &all[100..]].concat();
+        assert!(after_seeks(&film, &there_and_back, &[8.0, 4.0]).is_ok());
+        for seeks in [&[8.0][..], &[8.0, 8.0], &[4.0, 8.0], &[8.0, 4.0, 4.0]] {
+            assert!(after_seeks(&film, &there_and_back, seeks).is_err(), "{seeks:?}");
+        }
     }
 
     #[test]

@@ -4,7 +4,10 @@
 use std::os::unix::fs::PermissionsExt;
 
 use super::{Check, END_SECONDS, ODD_TIMES, Outcome, Transport};
-use crate::interop::films::{DEMO_CBR, DEMO_VBR, FRAMES_PER_SECOND, Film, Frames, difference, to_the_end};
+use crate::interop::films::{
+    DEMO_CBR, DEMO_VBR, FRAMES_PER_SECOND, Film, Frames, GROUP_SECONDS, JOINED, PART_SECONDS, difference,
+    to_the_end,
+};
 use crate::interop::server::Server;
 
 const NEEDS: &[&str] = &["cvlc", "setpriv"];
@@ -13,7 +16,7 @@ const NEEDS: &[&str] = &["cvlc", "setpriv"];
 const EDGE_FRAMES: usize = FRAMES_PER_SECOND;
 
 pub(super) fn add(checks: &mut Vec<Check>) {
-    let films = [DEMO_CBR, DEMO_VBR, "cbr", "vbr", "bframes", "big", "two-programs"];
+    let films = [DEMO_CBR, DEMO_VBR, "cbr", "vbr", "bframes", "big", "two-programs", JOINED];
     for film in films.into_iter().chain(ODD_TIMES) {
         let check = Check::playing("vlc", "record", film, Transport::Udp, NEEDS, |_, server, film, log| {
             record(server, film, log)
@@ -43,6 +46,10 @@ fn record(server: &Server, film: &Film, log: &str) -> Outcome {
         return Err(format!("VLC recorded nothing: {}", ended.last_words()));
     }
     let pictures = Frames::of_file(&file, "0:v:0", &server.log(&format!("{log}-decoded")))?.pictures;
+    if film.is_joined {
+        let note = across_the_join(&film.pictures, &pictures)?;
+        return Ok(format!("{note}, ended {:.1} s after the film", ended.seconds - film.seconds));
+    }
     let at = to_the_end(&film.pictures, &pictures, EDGE_FRAMES)
         .ok_or_else(|| difference(&film.pictures, &pictures))?;
     if at > EDGE_FRAMES {
@@ -53,4 +60,46 @@ fn record(server: &Server, film: &Film, log: &str) -> Outcome {
         "{got} of {all} pictures recorded, all equal, ended {:.1} s after the film",
         ended.seconds - film.seconds
     ))
+}
+
+/// Where two recordings were joined VLC starts its clock and its decoder again: the pictures from a few before the join to the next access
+/// point behind its first are missing or damaged, and only these.
+fn across_the_join(film: &[String], recorded: &[String]) -> Outcome {
+    let join = PART_SECONDS as usize * FRAMES_PER_SECOND;
+    let again = join + GROUP_SECONDS * FRAMES_PER_SECOND;
+    let before = film.iter().zip(recorded).take_while(|(a, b)| a == b).count();
+    let rest = recorded.iter().position(|sum| *sum == film[again]).unwrap_or(recorded.len());
+    let is_whole = to_the_end(&film[again..], &recorded[rest..], EDGE_FRAMES) == Some(0);
+    if before + EDGE_FRAMES < join || rest > again || !is_whole {
+        return Err(format!("{before} pictures to the join at {join}; {}", difference(film, recorded)));
+    }
+    Ok(format!("{before} pictures to the join at {join}, all equal, and from {again} to the end"))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn only_what_lies_around_the_join_may_be_missing() {
+        let film: Vec<String> = (0..400).map(|number| number.to_string()).collect();
+        let damaged = vec!["damaged".to_owned(); 20];
+        for recorded in [
+            film.clone(),
+            [&film[..190], &damaged, &film[250..]].concat(),
+            [&film[..200], &film[250..394]].concat(),
+        ] {
+            assert!(across_the_join(&film, &recorded).is_ok());
+        }
+        for recorded in [
+            [&film[..170], &film[250..]].concat(),
+            [&film[..200], &film[251..]].concat(),
+            [&film[..200], &film[250..370]].concat(),
+            [&film[..200], &film[250..300], &film[310..]].concat(),
+            film[1..].to_vec(),
+            film[..200].to_vec(),
+        ] {
+            assert!(across_the_join(&film, &recorded).is_err());
+        }
+    }
 }
