@@ -1,5 +1,5 @@
 //! Damage on two disks of which one may be lost, as bit rot and careless hands leave it: nobody is cut off as long as each codeword can
-//! be had, and a scrub repairs it while viewers play.
+//! be had, and a scrub repairs it while viewers play. And a sector that cannot be read where nothing makes up for it.
 
 mod support;
 #[path = "support/viewers.rs"]
@@ -74,6 +74,47 @@ impl Site {
             let output = player.wait_with_output().unwrap();
             assert_eq!(output.status.code(), Some(0), "{output:?}");
         }
+    }
+}
+
+/// A sector of a plain store cannot be read: viewers lose the packets in it and nothing else, whichever way it is read, and the title is
+/// listed for the next scrub.
+#[test]
+fn a_bad_sector_of_a_plain_store_costs_the_packets_in_it() {
+    let dir = tempfile::tempdir().unwrap();
+    let (store, faults) = (dir.path().join("store"), dir.path().join("faults.txt"));
+    let source = film(dir.path(), "film.ts", 4);
+    add(&source, &store);
+    let sector = std::fs::metadata(&source).unwrap().len() / 2 / 4096 * 4096;
+    std::fs::write(&faults, format!("member 0 eio {sector} 4096\n")).unwrap();
+    let lost = (sector + 4096).div_ceil(1316) - sector / 1316;
+    for read in ["auto", "threads"] {
+        let list = store.join("damaged.txt");
+        let _ = std::fs::remove_file(&list);
+        let mut server = Server::start(&store, &["--read", read, "--inject", faults.to_str().unwrap()]);
+        let play = |transport: &str| {
+            let mut command = millrace();
+            command.args(["play", &server.title("film"), "--transport", transport, "--stats", "json"]);
+            command.args(["--verify", source.to_str().unwrap()]);
+            command.stdout(Stdio::piped()).stderr(Stdio::piped()).spawn().unwrap()
+        };
+        for player in ["udp", "tcp"].map(play) {
+            let output = player.wait_with_output().unwrap();
+            let report: serde_json::Value = serde_json::from_slice(&output.stdout).unwrap();
+            let packets = viewers::packets_of(&source) - lost;
+            assert_eq!((&report["packets"], &report["end"]), (&packets.into(), &"bye".into()), "{report}");
+            let sequence = &report["sequence"];
+            assert_eq!((&sequence["lost"], &sequence["lost_at_end"]), (&lost.into(), &0.into()), "{report}");
+            assert_eq!(report["byte_check"]["different_bytes"], 0, "{report}");
+            assert_eq!(output.status.code(), Some(1), "packets are missing: {report}");
+        }
+        let end = Instant::now() + Duration::from_secs(20);
+        while !list.exists() {
+            assert!(Instant::now() < end, "not listed: {:?}", server.log);
+            std::thread::sleep(Duration::from_millis(20));
+        }
+        assert_eq!(server.said("damaged and left out").len(), 1, "{:?}", server.log);
+        assert!(server.interrupt());
     }
 }
 

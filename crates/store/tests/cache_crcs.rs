@@ -18,6 +18,7 @@ use millrace_core::pool::Lease;
 use millrace_core::seam::{Clock, Want};
 use millrace_core::wire::rtp::RtpHeader;
 use millrace_store::cache::{CacheStats, ReadBackend, ReadFailure};
+use millrace_store::disk::{ReadFault, ReadFaults};
 use millrace_store::volume::Volume;
 
 /// With files of their own and derived, smaller and larger than the packets that have CRCs, aligned with them or not.
@@ -51,8 +52,19 @@ fn read_all(
     size: usize,
     backend: ReadBackend,
 ) -> Option<(u32, CacheStats)> {
+    read_all_from(volume, id, film, size, (backend, ReadFaults::default()))
+}
+
+/// The same from disks that fail on order.
+fn read_all_from(
+    volume: &Volume,
+    id: TitleId,
+    film: &Film,
+    size: usize,
+    (backend, faults): (ReadBackend, ReadFaults),
+) -> Option<(u32, CacheStats)> {
     let clock = Arc::new(StandingClock::default());
-    let mut world = World::new(backend, 16, 0, 1, clock.clone())?;
+    let mut world = World::with_faults(backend, 16, 0, 1, clock.clone(), faults)?;
     let files = volume.open_title(id, size).unwrap();
     let extents = files.extents();
     let title = world.cache.open_title(files).unwrap();
@@ -83,6 +95,28 @@ fn swapped_words_of_a_plain_store_are_sent_to_nobody() {
             // The packet may lie in two extents of another size.
             assert!((1..=2).contains(&damaged), "{damaged} extents of {size}");
             assert_eq!((stats.sums_only, stats.read_errors), (0, 0), "{stats:?}");
+        }
+    }
+}
+
+/// Packets of other sizes consist of those that have CRCs: whatever touches one that cannot be read is left out.
+#[test]
+fn a_bad_sector_costs_the_same_bytes_in_every_packet_size() {
+    let film = film();
+    let dir = tempfile::tempdir().unwrap();
+    let volume = Volume::open_or_create(dir.path()).unwrap();
+    let info = film.add_sizes(&volume, "film", &[SIZE, 188 * 48]);
+    let faults = ReadFaults::settable();
+    faults.set(0, ReadFault::EioAt { at: 1_000_000, bytes: 512 });
+    let block = 1_000_000 / 4096 * 4096usize;
+    let lost = block / 1316 * 1316..(block + 4096).next_multiple_of(1316);
+    for backend in BACKENDS {
+        for size in SIZES {
+            let read = read_all_from(&volume, info.id, &film, size, (backend, faults.clone()));
+            let Some((_, stats)) = read else { continue };
+            let packets = lost.end.div_ceil(size) - lost.start / size;
+            assert_eq!(stats.damaged_packets, packets as u64, "packets of {size}");
+            assert_eq!((stats.sums_only, stats.read_errors, stats.checksum_errors), (0, 0, 0), "{stats:?}");
         }
     }
 }

@@ -12,7 +12,7 @@ use millrace_core::ids::TitleRef;
 use millrace_core::limits::{DAMAGE_WINDOW_EXTENTS, DAMAGED_KEPT_NS};
 use millrace_core::seam::Clock;
 use millrace_store::cache::{CacheConfig, ReadBackend, ReadFailure};
-use millrace_store::disk::ReadFaults;
+use millrace_store::disk::{ReadFault, ReadFaults};
 
 /// Fetches every extent; returns those that fail, with their failures. The others are checked byte for byte.
 fn failures(
@@ -192,6 +192,81 @@ fn too_many_damaged_records_end_the_stream() {
     sample.check(&whole, 6);
 }
 
+/// The packets that these bytes of a data file touch.
+fn packets_at(bytes: std::ops::Range<u64>) -> Vec<u32> {
+    ((bytes.start / 1316) as u32..bytes.end.div_ceil(1316) as u32).collect()
+}
+
+/// A sector that the disk cannot read costs the packets that lie in it, wherever in the extent it is, and only as long as it is bad.
+#[test]
+fn a_bad_sector_costs_the_packets_in_it() {
+    let extent_bytes = 196 * 1316;
+    for backend in BACKENDS {
+        let sample = Sample::of_extents(8);
+        let (clock, faults) = (Arc::new(StandingClock::default()), ReadFaults::settable());
+        let world = World::with_faults(backend, 16, 0, 1, clock.clone(), faults.clone());
+        let Some(mut world) = world else { continue };
+        // In the middle; in a block that two extents share; two blocks that follow one another.
+        let bad: [(u64, u64); 3] =
+            [(extent_bytes + 100_000, 512), (3 * extent_bytes, 1), (6 * extent_bytes - 10_000, 4097)];
+        let mut packets = 0;
+        for (at, bytes) in bad {
+            let title = world.cache.open_source(Box::new(sample.open())).unwrap();
+            faults.set(0, ReadFault::EioAt { at, bytes });
+            let mut left_out = Vec::new();
+            for extent in 0..sample.extents() {
+                let lease = world.engines[0].fetch(extent, title, extent, clock.now()).lease.unwrap();
+                left_out.extend(sample.check_rest(&lease, extent));
+            }
+            let blocks = at / 4096 * 4096..(at + bytes).next_multiple_of(4096);
+            assert_eq!(left_out, packets_at(blocks), "byte {at}");
+            packets += left_out.len() as u64;
+            faults.set(0, ReadFault::None);
+            clock.advance(DAMAGED_KEPT_NS);
+            assert!(failures(&mut world, &sample, title, &clock).is_empty());
+            world.cache.close_title(title);
+        }
+        let stats = world.cache.stats();
+        assert_eq!((stats.read_errors, stats.checksum_errors, stats.degraded), (0, 0, 0));
+        assert_eq!((stats.damaged, stats.damaged_packets), (4, packets));
+        assert_eq!(world.cache.damaged_title(), Some(sample.id), "listed for the next scrub");
+        let said = world.cache.damage().unwrap().summary(None);
+        assert!(said.contains("damaged and left out") && said.contains("data.ts"), "{said}");
+        assert_eq!(world.cache.trouble(), None);
+    }
+}
+
+/// From somewhere on the disk reads nothing more: as much of it is left out as is allowed, then the title ends there. What lies before and
+/// who plays something else is not disturbed.
+#[test]
+fn a_disk_that_reads_nothing_more_ends_what_lies_there_and_nothing_else() {
+    for backend in BACKENDS {
+        let (long, short) = (Sample::of_extents(80), Sample::of_extents(20));
+        let (clock, faults) = (Arc::new(StandingClock::default()), ReadFaults::settable());
+        let world = World::with_faults(backend, 16, 0, 1, clock.clone(), faults.clone());
+        let Some(mut world) = world else { continue };
+        let [long_title, short_title] =
+            [&long, &short].map(|sample| world.cache.open_source(Box::new(sample.open())).unwrap());
+        faults.set(0, ReadFault::EioAt { at: 40 * 196 * 1316, bytes: u64::MAX });
+        let engine = &mut world.engines[0];
+        let (mut left_out, mut failed) = (0, Vec::new());
+        for extent in 0..80 {
+            match engine.fetch(0, long_title, extent, clock.now()).lease {
+                Ok(lease) => left_out += long.check_rest(&lease, extent).len(),
+                Err(failure) => failed.push((extent, failure)),
+            }
+            let other = extent % 20;
+            short.check(&engine.fetch(1, short_title, other, clock.now()).lease.unwrap(), other);
+        }
+        // A tenth of 64 extents, of which three packets lie in the last block before.
+        assert_eq!(left_out, 3 + 6 * 196);
+        assert!(failed.iter().copied().eq((46..80).map(|extent| (extent, ReadFailure::Io(libc::EIO)))));
+        assert_eq!(world.cache.stats().read_errors, 34);
+        assert!(world.cache.trouble().unwrap().to_string().contains("read error"));
+    }
+}
+
+/// What is there of its last extents is sent, and the rest left out as far as that is allowed.
 #[test]
 fn a_file_that_was_cut_off_costs_what_lay_behind_the_cut() {
     for backend in BACKENDS {
@@ -199,11 +274,17 @@ fn a_file_that_was_cut_off_costs_what_lay_behind_the_cut() {
         let clock = Arc::new(StandingClock::default());
         let Some(mut world) = World::new(backend, 16, 0, 1, clock.clone()) else { continue };
         let title = world.cache.open_source(Box::new(sample.open())).unwrap();
-        let cut = 6 * 196 * 1316 + 100_000;
+        let cut = 6 * 196 * 1316 + 150_000;
         File::options().write(true).open(sample.data_path()).unwrap().set_len(cut).unwrap();
-        let failed = failures(&mut world, &sample, title, &clock);
-        assert_eq!(failed, [6, 7].map(|extent| (extent, ReadFailure::Io(libc::ENODATA))));
-        assert_eq!(world.cache.stats().read_errors, 2);
+        for extent in 0..6 {
+            sample.check(&world.engines[0].fetch(0, title, extent, clock.now()).lease.unwrap(), extent);
+        }
+        let lease = world.engines[0].fetch(0, title, 6, clock.now()).lease.unwrap();
+        // The block in which the file ends is too short.
+        assert_eq!(sample.check_rest(&lease, 6), packets_at(cut / 4096 * 4096..7 * 196 * 1316));
+        let failed = world.engines[0].fetch(0, title, 7, clock.now()).lease;
+        assert_eq!(failed.err(), Some(ReadFailure::Io(libc::ENODATA)));
+        assert_eq!(world.cache.stats().read_errors, 1);
         assert!(world.cache.trouble().unwrap().to_string().contains("read error: No data available"));
     }
 }

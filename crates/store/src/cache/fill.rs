@@ -3,7 +3,7 @@
 //! Each payload byte is read from memory once: it is copied and summed in the same pass (NTT 1996, checksum on the fly), and
 //! its CRC is computed while the packet is in the first-level cache. What does not have the sum and the CRC that were stored
 //! at ingest never leaves this function as good. A packet whose record is damaged is good if its CRC proves it: the sum follows from
-//! the bytes, the time from the index.
+//! the bytes, the time from the index. What could not be read does not count as zeros, whatever their sum is.
 
 use std::ops::Range;
 
@@ -30,12 +30,61 @@ pub(super) struct Damaged;
 struct Staged<'a> {
     /// Payload.
     data: &'a [u8],
+    /// Of that, ranges of the data file that have not come.
+    missing: &'a [Range<u64>],
     /// Blocks of records.
     meta: &'a [u8],
     /// Blocks of range sums.
     sums: &'a [u8],
     /// Blocks of CRCs, if they came.
     crcs: Option<&'a [u8]>,
+}
+
+impl Staged<'_> {
+    /// Whether these bytes of the data file came.
+    fn has(&self, bytes: &Range<u64>) -> bool {
+        self.missing.iter().all(|missing| missing.end <= bytes.start || bytes.end <= missing.start)
+    }
+}
+
+/// Data that came block by block, put together.
+#[derive(Default)]
+struct Joined {
+    bytes: Vec<u8>,
+    missing: Vec<Range<u64>>,
+}
+
+impl Joined {
+    /// The data of an order of a title without members, which is `read` of its file: as it came, if it was ordered as a whole, else
+    /// put together. And the `errno` of what has not come.
+    fn of<'a>(
+        &'a mut self,
+        order: &Order,
+        results: &[SpanResult<'a>],
+        read: &Range<u64>,
+    ) -> (Staged<'a>, Option<i32>) {
+        let came = || order.spans.iter().zip(results).filter(|(span, _)| span.role.is_units());
+        let mut whole = came();
+        if let (Some((_, Ok(data))), None) = (whole.next(), whole.next()) {
+            return (Staged { data, ..Staged::default() }, None);
+        }
+        self.bytes.clear();
+        self.bytes.resize((read.end - read.start) as usize, 0);
+        self.missing.clear();
+        let mut error = None;
+        for (span, result) in came() {
+            let bytes = result.unwrap_or(&[]);
+            let at = (span.bytes.start - read.start) as usize;
+            self.bytes[at..at + bytes.len()].copy_from_slice(bytes);
+            let end = span.bytes.start + bytes.len() as u64;
+            if end < span.bytes.end {
+                self.missing.push(end..span.bytes.end);
+            }
+            // That something was given up says less than why something failed.
+            error = result.err().filter(|_| error.is_none_or(|known| known == libc::ETIMEDOUT)).or(error);
+        }
+        (Staged { data: &self.bytes, missing: &self.missing, ..Staged::default() }, error)
+    }
 }
 
 /// Builds extents; keeps its scratch memory.
@@ -46,6 +95,7 @@ pub(super) struct Builder {
     decoder: Decoder,
     /// Whether each packet of a title without members has a record that can be read; empty: they all have.
     recorded: Vec<bool>,
+    joined: Joined,
 }
 
 impl Builder {
@@ -77,30 +127,46 @@ impl Builder {
         results: &[SpanResult<'_>],
         extent: &mut [u8],
     ) -> Built {
-        let (mut staged, mut thorough) = (Staged::default(), order.thorough);
-        for (span, result) in order.spans.iter().zip(results) {
-            match (span.role, result) {
-                // Without them the sums are still there.
-                (Role::Crcs, Err(_)) => {}
-                // Without them the CRCs are; whoever reads them again waits for the same error.
-                (Role::Meta | Role::Sums, Err(_)) => thorough = true,
-                (_, Err(errno)) => return Built::failed(ReadFailure::Io(*errno)),
-                (Role::Data { .. }, Ok(bytes)) => staged.data = bytes,
-                (Role::Meta, Ok(bytes)) => staged.meta = bytes,
-                (Role::Sums, Ok(bytes)) => staged.sums = bytes,
-                (Role::Crcs, Ok(bytes)) => staged.crcs = Some(bytes),
-                _ => {}
-            }
-        }
         let Some(geometry) = title.1.geometry(order.extent) else {
             return Built::failed(ReadFailure::OutOfRange);
         };
+        let mut joined = std::mem::take(&mut self.joined);
+        let built = match joined.of(order, results, &geometry.read) {
+            // Whoever reads it again reads it in blocks.
+            (_, Some(errno)) if !order.in_blocks => Built::failed(ReadFailure::Io(errno)),
+            staged => self.assemble_staged(title, (order, &geometry), results, staged, extent),
+        };
+        self.joined = joined;
+        built
+    }
+
+    /// The same from the data that came; `errno` says why it is not all of it.
+    fn assemble_staged<'a>(
+        &mut self,
+        title: (TitleRef, &OpenTitle),
+        (order, geometry): (&Order, &Geometry),
+        results: &[SpanResult<'a>],
+        (mut staged, errno): (Staged<'a>, Option<i32>),
+        extent: &mut [u8],
+    ) -> Built {
+        let mut thorough = order.thorough;
+        for (span, result) in order.spans.iter().zip(results) {
+            match (span.role, result) {
+                // Without them the CRCs are; whoever reads them again waits for the same error.
+                (Role::Meta | Role::Sums, Err(_)) => thorough = true,
+                (Role::Meta, Ok(bytes)) => staged.meta = bytes,
+                (Role::Sums, Ok(bytes)) => staged.sums = bytes,
+                (Role::Crcs, Ok(bytes)) => staged.crcs = Some(bytes),
+                // Without CRCs the sums are still there.
+                _ => {}
+            }
+        }
         let known = self.crcs.load(&geometry.crc_packets, staged.crcs.into_iter());
         if !known && !order.thorough && staged.crcs.is_some() {
             return Built::More { wrong: 0 };
         }
         let sums_only = !known && title.1.source().has_crcs();
-        let built = self.build(title, &geometry, (order.extent, thorough), staged, extent);
+        let built = self.build(title, geometry, (order.extent, thorough), staged, extent);
         let unrecorded =
             LeftOut::among(geometry.first_packet, self.recorded.iter().map(|recorded| !recorded));
         let filled = |content| Filled { content, decoded_bytes: 0, sums_only, unrecorded, wrong: 0 };
@@ -108,7 +174,8 @@ impl Builder {
             Ok(content) => match LeftOut::of(content.first_packet, &self.metas) {
                 None => Built::Done(filled(content)),
                 Some(left_out) => {
-                    Built::Damaged { filled: filled(content), left_out, failure: ReadFailure::Checksum }
+                    let failure = errno.map_or(ReadFailure::Checksum, ReadFailure::Io);
+                    Built::Damaged { filled: filled(content), left_out, failure }
                 }
             },
             Err(Damaged) if order.thorough => Built::failed(ReadFailure::Checksum),
@@ -156,7 +223,8 @@ impl Builder {
             at = bytes.end;
             let has_record = recorded.next().is_none_or(|recorded| *recorded);
             let has_sum = if has_record { congruent(sum, meta.sum()) } else { has_crcs };
-            if !has_sum || !walk.is_right(&bytes, |packet| staged.data.get(within(packet))) {
+            let came = |bytes: &Range<u64>| staged.data.get(within(bytes)).filter(|_| staged.has(bytes));
+            if !has_sum || !staged.has(&bytes) || !walk.is_right(&bytes, came) {
                 if !thorough {
                     return Err(Damaged);
                 }

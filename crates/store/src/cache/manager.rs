@@ -165,6 +165,7 @@ impl Manager {
             self.policy.drop_holes();
         }
         work += self.give_grants();
+        self.counters.aside_bytes.set(self.reader.aside_bytes());
         self.policy.publish();
         work
     }
@@ -215,7 +216,6 @@ impl Manager {
     fn take_reads(&mut self, now: Instant) -> usize {
         while let Some(owed) = self.reader.next_late() {
             self.monitor.came_late(now, owed);
-            self.counters.aside_bytes.set(self.reader.aside_bytes());
         }
         for taken in 0..FILLS_PER_TURN {
             let Some(place) = self.reader.next_done() else { return taken };
@@ -241,7 +241,6 @@ impl Manager {
         {
             self.probe = None;
             self.monitor.given_up(begun, &self.reader.give_up(place));
-            self.counters.aside_bytes.set(self.reader.aside_bytes());
             self.monitor.probed(now, false);
             work += 1;
         }

@@ -202,15 +202,35 @@ fn a_file_that_takes_no_direct_reads_is_read_through_the_page_cache() {
     assert_eq!(world.fetch().lease.err(), Some(ReadFailure::Io(libc::EINVAL)));
 }
 
+/// Of a title of two extents one is more than may be left out.
 #[test]
-fn an_error_of_the_disk_is_passed_on_and_reported() {
-    let mut world = World::new(&[Fate::Fails(DATA, libc::EIO), Fate::Good]);
+fn an_error_of_the_disk_everywhere_is_passed_on_and_reported() {
+    let mut world = World::new(&[Fate::Fails(DATA, libc::EIO), Fate::Fails(DATA, libc::EIO), Fate::Good]);
     assert_eq!(world.fetch().lease.err(), Some(ReadFailure::Io(libc::EIO)));
     let trouble = world.manager.counters.take_trouble(Instant(7)).unwrap();
     assert_eq!((trouble.extent, trouble.failure), (0, ReadFailure::Io(libc::EIO)));
     let lease = world.fetch().lease.unwrap();
     world.sample.check(&lease, 0);
     assert_eq!(world.manager.counters.snapshot().read_errors, 1);
+}
+
+/// What cannot be read as a whole is read in blocks: nothing is missing if all of them come.
+#[test]
+fn an_error_of_a_large_read_costs_nothing_if_the_blocks_come() {
+    for errno in [libc::EIO, libc::ENODATA] {
+        let mut world = World::new(&[Fate::Fails(DATA, errno), Fate::Good]);
+        let lease = world.fetch().lease.unwrap();
+        world.sample.check(&lease, 0);
+        let stats = world.manager.counters.snapshot();
+        assert_eq!((stats.read_errors, stats.damaged, stats.degraded, stats.retries), (0, 0, 0, 0));
+    }
+    // The first reading was garbled, and the second failed.
+    let mut world = World::new(&[Fate::Garbled, Fate::Fails(DATA, libc::EIO), Fate::Good]);
+    let lease = world.fetch().lease.unwrap();
+    world.sample.check(&lease, 0);
+    // What has gone altogether is not asked for every block.
+    let mut world = World::new(&[Fate::Fails(DATA, libc::ENXIO), Fate::Good]);
+    assert_eq!(world.fetch().lease.err(), Some(ReadFailure::Io(libc::ENXIO)));
 }
 
 /// Nothing else proves these packets, so their records are read once more.

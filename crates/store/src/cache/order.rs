@@ -160,6 +160,8 @@ pub(super) struct Order {
     pub(super) spare: u8,
     /// Everything that survives of the stripes, data and parity, is read: missing members or a second try.
     pub(super) thorough: bool,
+    /// The data of a title without members is read block by block, each by itself: it may fail, or be given up, alone.
+    pub(super) in_blocks: bool,
     /// What to read: at most [`MAX_SPANS`].
     pub(super) spans: Vec<SpanOrder>,
     /// Slots of members whose files are not there or cannot be opened, as bits: they were not ordered.
@@ -184,7 +186,8 @@ pub(super) struct MemberView {
     pub(super) stale: u32,
     /// Asked only if it does not work without them: those suspended for late answers, errors or wrong bytes.
     pub(super) avoid: u32,
-    /// A larger read of these has failed for this extent: when `all` are asked, each packet is read by itself.
+    /// A larger read of these has failed for this extent: when `all` are asked, each packet is read by itself. A title without
+    /// members counts as member 0 and is read block by block.
     pub(super) pieces: u32,
     /// These did not have what they should: their files are opened again if they have been open for a while. They may have been
     /// repaired.
@@ -203,7 +206,8 @@ pub(super) enum Effort {
     Usual,
     /// Data and parity of its stripes from members that are well and have not failed for it.
     Thorough,
-    /// The same from everybody who is there and answers, and every copy of the records.
+    /// The same from everybody who is there and answers, and every copy of the records. Of a title without members, what could not
+    /// be read as a whole, block by block.
     All,
     /// Also from those who have not answered others for long.
     Last,
@@ -212,7 +216,8 @@ pub(super) enum Effort {
 impl Order {
     /// Nothing yet.
     pub(super) fn empty(extent: u32, spare: u8) -> Self {
-        Self { extent, spare, thorough: false, spans: Vec::new(), absent: 0, left_out: 0 }
+        let (thorough, in_blocks, absent, left_out) = (false, false, 0, 0);
+        Self { extent, spare, thorough, in_blocks, spans: Vec::new(), absent, left_out }
     }
 
     /// Marks what can be read together with spans of the extents before this one in its run. A member may have nothing of some of

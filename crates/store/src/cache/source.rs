@@ -314,7 +314,7 @@ impl OpenTitle {
             Some((stripes, files)) => {
                 needs::order(self, (stripes, files, &self.files), (extent, spare), members, thorough)
             }
-            None => needs::plain(self, (extent, spare), thorough),
+            None => needs::plain(self, (extent, spare), members.pieces != 0, thorough),
         }
     }
 

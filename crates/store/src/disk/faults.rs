@@ -5,6 +5,7 @@
 
 use std::fs::File;
 use std::io;
+use std::ops::Range;
 use std::os::unix::fs::FileExt;
 use std::str::FromStr;
 use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
@@ -48,9 +49,34 @@ pub enum ReadFault {
         /// Mean distance of two damaged sectors, in sectors; at least 1.
         one_in: u64,
     },
+    /// Reads that touch these bytes of a file fail with `EIO`: bad sectors.
+    EioAt {
+        /// The first of them.
+        at: u64,
+        /// How many.
+        bytes: u64,
+    },
+    /// Reads that touch these bytes of a file are not answered until the fault changes.
+    HangAt {
+        /// The first of them.
+        at: u64,
+        /// How many.
+        bytes: u64,
+    },
 }
 
 impl ReadFault {
+    /// What it means for a read of these bytes of a file.
+    pub(crate) fn on(self, read: &Range<u64>) -> Self {
+        let touches = |at: u64, bytes: u64| at < read.end && read.start < at.saturating_add(bytes);
+        match self {
+            Self::EioAt { at, bytes } if touches(at, bytes) => Self::Eio,
+            Self::HangAt { at, bytes } if touches(at, bytes) => Self::Hang,
+            Self::EioAt { .. } | Self::HangAt { .. } => Self::None,
+            fault => fault,
+        }
+    }
+
     /// How much later a read of so many bytes is answered, in nanoseconds, when its turn has come.
     pub(crate) fn delay_ns(self, bytes: usize) -> u64 {
         match self {
@@ -145,13 +171,16 @@ impl ReadFaults {
         table.lock().members.get(usize::from(member)).copied().unwrap_or_default()
     }
 
-    /// Waits as the member's fault says before a read of so many bytes, however long that is: for readers that block.
+    /// Waits as the member's fault says before a read of so many bytes at `at`, however long that is: for readers that block.
     ///
     /// # Errors
     /// `EIO` if the member's fault is that, now or after the wait.
-    pub fn before_read(&self, member: u16, bytes: usize) -> io::Result<()> {
+    pub fn before_read(&self, member: u16, at: u64, bytes: usize) -> io::Result<()> {
         let Some(table) = &self.table else { return Ok(()) };
-        let of = |state: &State| state.members.get(usize::from(member)).copied().unwrap_or_default();
+        let read = at..at.saturating_add(bytes as u64);
+        let of = |state: &State| {
+            state.members.get(usize::from(member)).map_or(ReadFault::None, |fault| fault.on(&read))
+        };
         let mut state = table.lock();
         loop {
             match of(&state) {
@@ -181,7 +210,7 @@ impl ReadFaults {
                     state = now;
                 }
                 ReadFault::Eio => return Err(io::Error::from_raw_os_error(EIO)),
-                ReadFault::None | ReadFault::Short | ReadFault::Flip { .. } => return Ok(()),
+                _ => return Ok(()),
             }
         }
     }
@@ -192,11 +221,11 @@ impl ReadFaults {
     /// # Errors
     /// `EIO` if the member's fault is that.
     pub fn after_read(&self, member: u16, at: u64, bytes: &mut [u8]) -> io::Result<usize> {
-        match self.of(member) {
+        match self.of(member).on(&(at..at.saturating_add(bytes.len() as u64))) {
             ReadFault::Eio => return Err(io::Error::from_raw_os_error(EIO)),
             ReadFault::Short => return Ok(bytes.len() / 2),
             ReadFault::Flip { seed, one_in } => flip(mix(seed, u64::from(member)), one_in.max(1), at, bytes),
-            ReadFault::None | ReadFault::Hang | ReadFault::SlowNs(_) | ReadFault::Arm { .. } => {}
+            _ => {}
         }
         Ok(bytes.len())
     }
@@ -209,7 +238,7 @@ impl ReadFaults {
         if self.table.is_none() {
             return file.read_at(bytes, at);
         }
-        self.before_read(member, bytes.len())?;
+        self.before_read(member, at, bytes.len())?;
         let got = file.read_at(bytes, at)?;
         self.after_read(member, at, &mut bytes[..got])
     }
@@ -223,7 +252,7 @@ impl ReadFaults {
         if self.table.is_none() {
             return file.read_exact_at(bytes, at);
         }
-        self.before_read(member, bytes.len())?;
+        self.before_read(member, at, bytes.len())?;
         file.read_exact_at(bytes, at)?;
         let wanted = bytes.len();
         match self.after_read(member, at, bytes)? {
@@ -262,8 +291,9 @@ fn mix(seed: u64, word: u64) -> u64 {
 /// Why a line of faults cannot be used.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 #[error(
-    "line {line}: \"{text}\" is no fault; write \"member N eio\", \"member N hang\", \"member N slow MILLISECONDS\", \
-     \"member N arm SEEK_MILLISECONDS MB_PER_SECOND\", \"member N short\", \"member N flip ONE_IN seed SEED\" or \"member N ok\""
+    "line {line}: \"{text}\" is no fault; write \"member N eio\", \"member N eio OFFSET BYTES\", \"member N hang\", \
+     \"member N hang OFFSET BYTES\", \"member N slow MILLISECONDS\", \"member N arm SEEK_MILLISECONDS MB_PER_SECOND\", \
+     \"member N short\", \"member N flip ONE_IN seed SEED\" or \"member N ok\""
 )]
 pub struct BadFault {
     line: usize,
@@ -296,7 +326,9 @@ fn parse(words: &[&str]) -> Option<(u16, ReadFault)> {
     let fault = match rest {
         ["ok"] => ReadFault::None,
         ["eio"] => ReadFault::Eio,
+        ["eio", at, bytes] => ReadFault::EioAt { at: at.parse().ok()?, bytes: bytes.parse().ok()? },
         ["hang"] => ReadFault::Hang,
+        ["hang", at, bytes] => ReadFault::HangAt { at: at.parse().ok()?, bytes: bytes.parse().ok()? },
         ["short"] => ReadFault::Short,
         ["slow", ms] => ReadFault::SlowNs(ms.parse::<u64>().ok()?.checked_mul(1_000_000)?),
         ["arm", seek_ms, mb_per_s] => ReadFault::Arm {

@@ -65,11 +65,11 @@ fn a_hanging_read_is_answered_when_the_fault_is_lifted() {
 fn a_slow_read_comes_and_a_new_fault_ends_its_wait() {
     let faults = ReadFaults::settable();
     faults.set(0, ReadFault::SlowNs(1));
-    faults.before_read(0, 1).unwrap();
+    faults.before_read(0, 0, 1).unwrap();
     faults.set(0, ReadFault::SlowNs(u64::MAX));
     let reader = std::thread::spawn({
         let faults = faults.clone();
-        move || faults.before_read(0, 1)
+        move || faults.before_read(0, 0, 1)
     });
     wait_for_a_reader(&faults);
     faults.set(0, ReadFault::Eio);
@@ -92,10 +92,34 @@ fn flipped_bits_are_the_same_however_the_file_is_read() {
     }
 }
 
+/// A bad place is that place and no other, however much is read with it.
+#[test]
+fn a_bad_place_costs_the_reads_that_touch_it() {
+    let (faults, file) = (ReadFaults::settable(), file(&[7; 1000]));
+    faults.set(0, ReadFault::EioAt { at: 100, bytes: 10 });
+    let mut bytes = [0; 1000];
+    for (at, length, good) in
+        [(0, 100, true), (0, 101, false), (109, 1, false), (110, 800, true), (0, 1000, false)]
+    {
+        let read = faults.read_exact_at(0, &file, &mut bytes[..length], at);
+        assert_eq!(read.is_ok(), good, "{length} bytes from {at}");
+        assert!(good || read.unwrap_err().raw_os_error() == Some(5));
+    }
+    faults.set(0, ReadFault::HangAt { at: 100, bytes: 10 });
+    assert_eq!(faults.read_at(0, &file, &mut bytes[..100], 0).unwrap(), 100);
+    let reader = std::thread::spawn({
+        let faults = faults.clone();
+        move || faults.before_read(0, 105, 1)
+    });
+    wait_for_a_reader(&faults);
+    faults.set(0, ReadFault::None);
+    reader.join().unwrap().unwrap();
+}
+
 #[test]
 fn a_list_is_read_from_text() {
     let text = "# faults\nmember 1 eio\n\n member 2 hang # for now\nmember 0 flip 1000 seed 7\nmember 3 slow 20\n\
-                member 4 short\nmember 5 ok\nmember 6 arm 8 150";
+                member 4 short\nmember 5 ok\nmember 6 arm 8 150\nmember 7 eio 8192 512\nmember 8 hang 0 1";
     let FaultList(faults) = text.parse().unwrap();
     assert_eq!(
         faults,
@@ -107,6 +131,8 @@ fn a_list_is_read_from_text() {
             (4, ReadFault::Short),
             (5, ReadFault::None),
             (6, ReadFault::Arm { seek_ns: 8_000_000, bytes_per_s: 150_000_000 }),
+            (7, ReadFault::EioAt { at: 8192, bytes: 512 }),
+            (8, ReadFault::HangAt { at: 0, bytes: 1 }),
         ]
     );
     for bad in [
@@ -115,6 +141,7 @@ fn a_list_is_read_from_text() {
         "member 1 flip 0 seed 1",
         "member 1 slow x",
         "member 1 arm 8 0",
+        "member 1 eio 8",
         "eio",
     ] {
         let error = format!("member 0 ok\n{bad}").parse::<FaultList>().unwrap_err();
@@ -143,7 +170,7 @@ fn an_arm_does_one_thing_at_a_time() {
     let readers: Vec<_> = (0..3)
         .map(|_| {
             let faults = faults.clone();
-            std::thread::spawn(move || faults.before_read(0, 0))
+            std::thread::spawn(move || faults.before_read(0, 0, 0))
         })
         .collect();
     while faults.waiting() < 3 {

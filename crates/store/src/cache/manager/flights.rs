@@ -5,8 +5,9 @@
 //! are asked later than others, but they are asked.
 //!
 //! A read of many members that one of them does not answer is given up after [`SLOW_READ_NS`] if the others have what is
-//! needed. If they have not, it goes on waiting until [`HUNG_NS`]: a busy disk is no reason to lose a viewer. A title on one
-//! member waits as long as its disk takes: there is nothing else to read.
+//! needed. If they have not, it goes on waiting until [`HUNG_NS`]: a busy disk is no reason to lose a viewer. A title without
+//! members waits as long as its disk takes: there is nothing else to read. If the disk says that it cannot read the extent, it is
+//! asked once more, block by block, and what has come when nothing else does is all there is.
 
 use std::path::PathBuf;
 use std::sync::Arc;
@@ -17,7 +18,7 @@ use millrace_core::time::Instant;
 
 use super::super::handle::ReadFailure;
 use super::super::health::HUNG_NS;
-use super::super::order::{Built, Effort, LeftOut, MAX_SPANS, MemberView, Order, SpanResult, bit};
+use super::super::order::{Built, Effort, LeftOut, MAX_SPANS, MemberView, Order, SpanOrder, SpanResult, bit};
 use super::super::policy::ReadOrder;
 use super::super::source::{ALIGN, OpenTitle};
 use super::super::stats::Trouble;
@@ -36,6 +37,9 @@ const STALL_NS: u64 = SLOW_READ_NS / 10;
 /// asked them often enough.
 const MAX_HUNG_BYTES: usize = MAX_ASIDE_BYTES / 4;
 
+/// The disk of a title without members, among the bits of members: that of the first.
+const PLAIN: u32 = 1;
+
 /// A read that was begun.
 pub(super) struct Flight {
     /// What it is for.
@@ -50,7 +54,7 @@ pub(super) struct Flight {
     pub(super) look_at: Option<Instant>,
     /// Nothing is being read: a member does not answer when its files are opened, and without it the extent cannot be had.
     is_waiting: bool,
-    /// Members that have failed for this extent, as bits.
+    /// Members that have failed for this extent, as bits; [`PLAIN`]: the disk of a title without members.
     failed: u32,
     /// Of these, those that did not answer in time.
     timed_out: u32,
@@ -62,12 +66,14 @@ pub(super) struct Flight {
     late: u32,
     /// [`MemberMonitor::returns`](super::member_monitor::MemberMonitor::returns) when the order was made.
     returns: u64,
+    /// Memory of what was missing of a title without members when it was looked at last, and since when it has been no less.
+    missing: (usize, Instant),
 }
 
 impl Flight {
     fn new(now: Instant, read: ReadOrder) -> Self {
         let order = Order::empty(read.key.extent, read.spare);
-        let (first, begun, look_at, is_waiting) = (now, now, None, false);
+        let (first, begun, look_at, is_waiting, missing) = (now, now, None, false, (0, now));
         let (failed, timed_out, pieces, wrong, late, returns, tries) = (0, 0, 0, 0, 0, 0, 0);
         let effort = Effort::Usual;
         Self {
@@ -85,6 +91,7 @@ impl Flight {
             wrong,
             late,
             returns,
+            missing,
         }
     }
 
@@ -176,8 +183,8 @@ impl Manager {
         for (place, mut flight) in run {
             let of_members = flight.order.spans.iter().any(|span| span.member.is_some());
             (flight.begun, flight.late, flight.returns) = (now, 0, self.monitor.returns());
-            flight.is_waiting = false;
-            flight.look_at = of_members.then(|| now.plus_ns(LOOK_NS));
+            (flight.is_waiting, flight.missing) = (false, (0, now));
+            flight.look_at = (of_members || flight.order.in_blocks).then(|| now.plus_ns(LOOK_NS));
             self.flights[place] = Some(flight);
         }
     }
@@ -188,12 +195,14 @@ impl Manager {
         // An order may have become thorough by itself, around members that are avoided.
         let thorough = flight.effort > Effort::Usual || flight.order.thorough;
         flight.effort = match flight.effort {
+            _ if !has_members && flight.failed & !flight.pieces != 0 => Effort::All,
             _ if !thorough => Effort::Thorough,
             Effort::Usual | Effort::Thorough if has_members => Effort::All,
             effort if has_members && flight.failed & !flight.timed_out & !flight.pieces != 0 => effort,
             // Whoever was asked for this extent already and did not answer is not asked again.
             Effort::All
-                if self.monitor.view(now).hung & !flight.timed_out != 0
+                if has_members
+                    && self.monitor.view(now).hung & !flight.timed_out != 0
                     && self.reader.aside_bytes() <= MAX_HUNG_BYTES =>
             {
                 Effort::Last
@@ -235,14 +244,13 @@ impl Manager {
             Built::Done(filled) | Built::Damaged { filled, .. } => filled.wrong,
             Built::More { wrong } | Built::Failed { wrong, .. } => wrong,
         };
-        let blame = (wrong, flight.late);
-        let failed = self.monitor.note(now, flight.read.key.title, &flight.order, &results, blame);
-        if !self.policy.is_open(flight.read.key.title) {
-            // It was closed while it was read.
-            self.monitor.forget_title(flight.read.key.title);
+        let (title, blame) = (flight.read.key.title, (wrong, flight.late));
+        let failed = self.monitor.note(now, title, &flight.order, &results, blame);
+        if !self.policy.is_open(title) {
+            self.monitor.forget_title(title); // It was closed while it was read.
         }
         let all_came = results.iter().all(Result::is_ok);
-        flight.failed |= failed;
+        flight.failed |= failed | failed_in_places(&flight.order, &results);
         flight.timed_out |= failed & flight.late;
         flight.wrong |= wrong;
         let (failure, damaged) = match built {
@@ -262,8 +270,10 @@ impl Manager {
             Built::Failed { failure, .. } => (failure, None),
             Built::Damaged { filled, left_out, failure } => (failure, Some((filled, left_out))),
         };
-        // Media that is all there is of a title is read again only if what came of it was wrong.
-        let may_try = media_came(&flight.order, &results) || flight.read.title.source().members().is_some();
+        // Media that is all there is of a title is read again only if what came of it was wrong, or in blocks.
+        let may_try = flight.failed & !flight.pieces != 0
+            || flight.read.title.source().members().is_some()
+            || media_came(&flight.order, &results);
         if !may_try || flight.tries >= MAX_TRIES || !self.try_harder(now, &mut flight) {
             let Some(flight) = self.wait_for_silent(now, place, flight) else { return };
             return match damaged {
@@ -337,7 +347,9 @@ impl Manager {
     fn count_filled(&self, flight: &Flight, content: &ExtentContent, decoded_bytes: u64) {
         let Order { absent, left_out, .. } = flight.order;
         let with_holes = content.spare > 0 && !is_last_resort(flight, content);
-        if absent | left_out | flight.failed != 0 || decoded_bytes > 0 || with_holes {
+        let has_members = flight.read.title.source().members().is_some();
+        let failed = if has_members { flight.failed } else { 0 };
+        if absent | left_out | failed != 0 || decoded_bytes > 0 || with_holes {
             self.counters.degraded.add(1);
         }
         self.counters.decoded_bytes.add(decoded_bytes);
@@ -401,7 +413,8 @@ impl Manager {
         }
         self.reader.forgive(now, stalled);
         let flights = self.flights.iter_mut().flatten();
-        let times = flights.flat_map(|flight| [&mut flight.first, &mut flight.begun]).chain(&mut self.probe);
+        let times = flights.flat_map(|flight| [&mut flight.first, &mut flight.begun, &mut flight.missing.1]);
+        let times = times.chain(&mut self.probe);
         times.for_each(|at| *at = at.plus_ns(stalled).min(now));
     }
 
@@ -420,7 +433,6 @@ impl Manager {
                 given_up += 1;
                 let owed = self.reader.give_up(place);
                 self.monitor.given_up(flight.begun, &owed);
-                self.counters.aside_bytes.set(self.reader.aside_bytes());
                 self.take_read(now, place, flight);
             } else {
                 self.flights[place] = Some(flight);
@@ -431,6 +443,9 @@ impl Manager {
 
     fn should_give_up(&mut self, now: Instant, place: usize, flight: &mut Flight) -> bool {
         let missing = self.reader.unanswered(now, place);
+        if flight.order.in_blocks {
+            return self.should_give_up_blocks(now, missing.bytes, flight);
+        }
         let view = self.monitor.view(now);
         // What waits for its turn behind others of a member that does not answer will not be answered either.
         let silent = view.lost | view.avoid | self.monitor.owing();
@@ -462,6 +477,17 @@ impl Manager {
                     || now.ns_since(flight.begun) >= MAX_READ_NS
             }
         }
+    }
+}
+
+impl Manager {
+    /// Of what is read in blocks, `missing` bytes of memory are missing: those blocks are given up when nothing comes any more.
+    fn should_give_up_blocks(&self, now: Instant, missing: usize, flight: &mut Flight) -> bool {
+        if flight.missing.0 != missing {
+            flight.missing = (missing, now);
+        }
+        let is_over = now.ns_since(flight.missing.1) >= HUNG_NS || now.ns_since(flight.begun) >= MAX_READ_NS;
+        missing > 0 && is_over && self.reader.aside_bytes() + missing <= MAX_ASIDE_BYTES
     }
 }
 
@@ -507,10 +533,25 @@ fn media_came(order: &Order, results: &[SpanResult<'_>]) -> bool {
     order.spans.iter().zip(results).all(|(span, result)| !span.role.is_units() || result.is_ok())
 }
 
+/// [`PLAIN`] if a title without members could not be read somewhere, though another place may be read: a bad sector, or the end of a
+/// file that was cut off. Else the device is gone, or the read was wrong.
+fn failed_in_places(order: &Order, results: &[SpanResult<'_>]) -> u32 {
+    // For a bad sector, direct reads give ENODATA.
+    let places = [libc::EIO, libc::ENODATA, libc::EILSEQ, libc::EBADMSG, libc::EUCLEAN, libc::EREMOTEIO];
+    let is_one = |(span, result): (&SpanOrder, &SpanResult<'_>)| {
+        span.member.is_none() && span.role.is_units() && result.is_err_and(|errno| places.contains(&errno))
+    };
+    if order.spans.iter().zip(results).any(is_one) { PLAIN } else { 0 }
+}
+
 /// Whether a file that is open for direct reads does not take them.
 fn refuses_direct(order: &Order, results: &[SpanResult<'_>]) -> bool {
     order.spans.iter().zip(results).any(|(span, result)| span.direct && *result == Err(libc::EINVAL))
 }
+
+#[cfg(test)]
+#[path = "blocks_tests.rs"]
+mod blocks_tests;
 
 #[cfg(test)]
 #[path = "flights_tests.rs"]

@@ -1,7 +1,8 @@
 //! What one member is asked for at a time: its reads, the memory they go to, and which spans of which orders they serve.
 //!
 //! Spans that follow one another in a file are one read ([`SpanOrder::joined`]): a disk is slow to begin a read, not to go on with it.
-//! A read of several spans that fails is made again span by span, so that nobody suffers from his neighbour's bad sector.
+//! A read of several spans that fails is made again span by span, so that nobody suffers from his neighbour's bad sector. A title
+//! without members that is read [block by block](Order::in_blocks) has a part for each block, which may be given up alone.
 
 use std::ops::Range;
 use std::sync::Arc;
@@ -10,6 +11,23 @@ use std::sync::atomic::{AtomicU32, Ordering};
 use super::super::order::{Order, SpanFile, SpanOrder, SpanResult};
 use super::span::{Span, Step};
 use super::staging::Memory;
+
+/// Whose spans are one part.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) struct Share {
+    /// The member; none for a title whole on one.
+    pub(super) member: Option<u16>,
+    /// If it is one block only: the place of its order, and its number there.
+    pub(super) block: Option<(usize, usize)>,
+}
+
+impl Share {
+    /// That of span `number` of the order at `place`.
+    pub(super) fn of((place, order): (usize, &Order), (number, span): (usize, &SpanOrder)) -> Self {
+        let is_block = order.in_blocks && span.role.is_units();
+        Self { member: span.member, block: is_block.then_some((place, number)) }
+    }
+}
 
 /// What a member is to read for some orders.
 pub(super) struct Plan<'a> {
@@ -22,11 +40,12 @@ pub(super) struct Plan<'a> {
 }
 
 impl<'a> Plan<'a> {
-    /// What these orders want of `member`.
-    pub(super) fn new(batch: &[(usize, &'a Order)], member: Option<u16>) -> Self {
+    /// What these orders want of `share`.
+    pub(super) fn new(batch: &[(usize, &'a Order)], share: Share) -> Self {
         let mut plan = Self { wanted: Vec::new(), reads: Vec::new(), spans: Vec::new() };
         for &(place, order) in batch {
-            for (number, span) in order.spans.iter().enumerate().filter(|(_, span)| span.member == member) {
+            let spans = order.spans.iter().enumerate();
+            for (number, span) in spans.filter(|&span| Share::of((place, order), span) == share) {
                 plan.spans.push((place, number));
                 plan.add(span);
             }
@@ -111,6 +130,8 @@ pub(super) enum Arrived {
 pub(super) struct Part {
     /// The member; none for a title whole on one.
     pub(super) member: Option<u16>,
+    /// It is one block of a title whole on one.
+    pub(super) is_block: bool,
     pub(super) reads: Vec<Read>,
     wanted: Vec<Wanted>,
     memory: Option<Memory>,
@@ -121,7 +142,8 @@ pub(super) struct Part {
 
 impl Part {
     /// As planned. Without memory it has failed with that `errno`.
-    pub(super) fn new(member: Option<u16>, plan: Plan<'_>, memory: Result<Memory, Option<i32>>) -> Self {
+    pub(super) fn new(share: Share, plan: Plan<'_>, memory: Result<Memory, Option<i32>>) -> Self {
+        let (member, is_block) = (share.member, share.block.is_some());
         let (mut reads, mut at) = (Vec::with_capacity(plan.reads.len()), 0);
         for (first, bytes) in &plan.reads {
             let span = Span::covering(bytes);
@@ -133,7 +155,7 @@ impl Part {
         let wanted = plan.wanted.iter().map(|&(read, span)| Wanted { read, bytes: span.bytes.clone() });
         let (left, error) = (reads.len(), memory.as_ref().err().copied());
         let (wanted, memory, arrivals) = (wanted.collect(), memory.ok(), Arc::default());
-        let mut part = Self { member, reads, wanted, memory, left, arrivals };
+        let mut part = Self { member, is_block, reads, wanted, memory, left, arrivals };
         if let Some(errno) = error {
             part.fail(errno.unwrap_or(libc::ENOMEM));
         }

@@ -12,7 +12,7 @@ use millrace_core::limits::SLOW_READ_NS;
 use millrace_core::time::Instant;
 
 use super::super::order::{Order, SpanResult, bit};
-use super::part::{Part, Plan};
+use super::part::{Part, Plan, Share};
 use super::staging::{Memory, Staging};
 use super::{Owed, Unanswered};
 
@@ -84,21 +84,22 @@ impl Parts {
     /// Divides orders into parts, each of which may serve several of them; gives those that are to be read. What no memory can be
     /// had for has failed.
     pub(super) fn begin(&mut self, batch: &[(usize, &Order)]) -> Vec<PartId> {
-        let mut members: Vec<Option<u16>> = Vec::new();
+        let mut shares: Vec<Share> = Vec::new();
         for &(place, order) in batch {
             assert!(self.seats[place].left == 0, "a read is begun only in a free place");
             self.clear(place);
             self.seats[place].spans.resize(order.spans.len(), (0, 0));
-            for span in &order.spans {
-                if !members.contains(&span.member) {
-                    members.push(span.member);
+            for span in order.spans.iter().enumerate() {
+                let share = Share::of((place, order), span);
+                if !shares.contains(&share) {
+                    shares.push(share);
                 }
             }
         }
-        let mut begun = Vec::with_capacity(members.len());
-        for (number, &member) in members.iter().enumerate() {
-            let id = self.free_slot();
-            let plan = Plan::new(batch, member);
+        let mut begun = Vec::with_capacity(shares.len());
+        for (number, &share) in shares.iter().enumerate() {
+            let (id, member) = (self.free_slot(), share.member);
+            let plan = Plan::new(batch, share);
             for (index, &(place, span)) in plan.spans.iter().enumerate() {
                 let seat = &mut self.seats[place];
                 seat.spans[span] = (id, index);
@@ -108,8 +109,8 @@ impl Parts {
             }
             let owners = plan.places();
             let (part, ended) = match self.staging.take(plan.bytes(), number == 0) {
-                Ok(memory) => (Part::new(member, plan, Ok(memory)), false),
-                Err(error) => (Part::new(member, plan, Err(error.raw_os_error())), true),
+                Ok(memory) => (Part::new(share, plan, Ok(memory)), false),
+                Err(error) => (Part::new(share, plan, Err(error.raw_os_error())), true),
             };
             if !ended {
                 owners.iter().for_each(|&place| self.seats[place].left += 1);

@@ -435,6 +435,10 @@ impl Disks {
     }
 }
 
+fn of_member(member: u16) -> part::Share {
+    part::Share { member: Some(member), block: None }
+}
+
 fn begin_run(reader: &mut dyn Reader, run: &[Order]) {
     let batch: Vec<_> = run.iter().enumerate().collect();
     reader.begin_run(NOW, &batch);
@@ -448,7 +452,7 @@ fn a_run_is_one_read_of_each_file() {
     let joined = |order: &Order| order.spans.iter().filter(|span| span.joined).count();
     assert_eq!(run.iter().map(joined).collect::<Vec<_>>(), [0, 6, 6, 6]);
     let batch: Vec<_> = run.iter().enumerate().collect();
-    let plan = part::Plan::new(&batch, Some(1));
+    let plan = part::Plan::new(&batch, of_member(1));
     assert_eq!((plan.reads(), plan.places()), (2, vec![0, 1, 2, 3]));
     for (mut reader, wake) in readers(4) {
         for round in 0..3 {
@@ -582,7 +586,7 @@ fn a_run_goes_on_behind_an_extent_that_a_member_has_nothing_of() {
         rest[0].join(before.iter());
     }
     let batch: Vec<_> = run.iter().enumerate().collect();
-    assert_eq!([0, 1].map(|member| part::Plan::new(&batch, Some(member)).reads()), [1, 1]);
+    assert_eq!([0, 1].map(|member| part::Plan::new(&batch, of_member(member)).reads()), [1, 1]);
     for (mut reader, wake) in readers(4) {
         begin_run(&mut *reader, &run);
         for _ in 0..4 {

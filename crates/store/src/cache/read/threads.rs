@@ -2,7 +2,8 @@
 //!
 //! A thread takes one part of a read at a time. One that a disk does not answer is counted as stuck as soon as its read is
 //! given up, and another takes its place, up to a bound; when it comes back it ends. No member keeps more than half of the
-//! threads, so that a disk that hangs does not hold up the others for the time it takes to notice.
+//! threads, so that a disk that hangs does not hold up the others for the time it takes to notice; nor do titles whole on one
+//! member that are read block by block around what could not be read.
 
 use std::collections::VecDeque;
 use std::io;
@@ -24,7 +25,7 @@ use crate::disk::{ReadFault, ReadFaults};
 const MAX_THREADS: usize = 8;
 /// Threads that may be stuck and have been replaced. Beyond that the pool grows smaller.
 const MAX_STUCK: usize = 32;
-/// Reads of one member that are under way at once.
+/// Reads of one member that are under way at once, or of blocks.
 pub(in crate::cache) const MAX_OF_MEMBER: usize = MAX_THREADS / 2;
 /// When the pool is dropped, reads under way are waited for no longer than this: what they write to is theirs.
 const LAST_WAIT: Duration = Duration::from_secs(2);
@@ -39,8 +40,8 @@ struct Job {
 struct Queues {
     todo: VecDeque<Job>,
     done: VecDeque<Job>,
-    /// Members of the parts that threads have.
-    busy: Vec<Option<u16>>,
+    /// Of the parts that threads have: their members, and whether they are blocks.
+    busy: Vec<(Option<u16>, bool)>,
     threads: usize,
     /// Of these, those whose part was given up.
     stuck: usize,
@@ -207,7 +208,7 @@ fn serve(shared: &Shared) {
             index += 1;
         }
         let mut queues = shared.lock();
-        let busy = queues.busy.iter().position(|&member| member == part.member);
+        let busy = queues.busy.iter().position(|&busy| busy == (part.member, part.is_block));
         busy.map(|at| queues.busy.swap_remove(at));
         match queues.stop {
             true => drop(part),
@@ -232,13 +233,14 @@ fn next_job(shared: &Shared) -> Option<Job> {
             return None;
         }
         let Queues { todo, busy, .. } = &mut *queues;
-        let free = |member: Option<u16>| {
-            member.is_none() || busy.iter().filter(|&&other| other == member).count() < MAX_OF_MEMBER
+        let free = |part: &Part| {
+            let kind = (part.member, part.is_block);
+            kind == (None, false) || busy.iter().filter(|&&other| other == kind).count() < MAX_OF_MEMBER
         };
-        let next = todo.iter().position(|job| free(job.part.member));
+        let next = todo.iter().position(|job| free(&job.part));
         match next.and_then(|at| todo.remove(at)) {
             Some(job) => {
-                busy.push(job.part.member);
+                busy.push((job.part.member, job.part.is_block));
                 return Some(job);
             }
             None => queues = shared.work.wait(queues).unwrap_or_else(|poisoned| poisoned.into_inner()),

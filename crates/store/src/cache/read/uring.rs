@@ -18,7 +18,7 @@ use millrace_core::limits::MAX_MEMBERS;
 use millrace_core::time::Instant;
 
 use super::super::order::{MAX_SPANS, Order, SpanResult};
-use super::part::Arrived;
+use super::part::{Arrived, Part};
 use super::parts::{PartId, Parts};
 use super::staging::Staging;
 use super::{Owed, Reader, Unanswered};
@@ -101,7 +101,7 @@ impl Uring {
     fn ask(&mut self, id: PartId, index: usize) {
         if self.faults.is_settable() {
             let Some(part) = self.parts.part_mut(id) else { return };
-            let fault = self.faults.of(part.member.unwrap_or(0));
+            let fault = fault_of(&self.faults, part, index);
             let hold = match fault {
                 ReadFault::Eio => return self.made_up.push_back((number(id, index), -libc::EIO)),
                 ReadFault::Hang => Some(None),
@@ -109,7 +109,7 @@ impl Uring {
                 ReadFault::Arm { .. } if part.reads[index].is_units => {
                     Some(Some(fault.delay_ns(part.target(index).1)))
                 }
-                ReadFault::None | ReadFault::Short | ReadFault::Flip { .. } | ReadFault::Arm { .. } => None,
+                _ => None,
             };
             if let Some(ns) = hold {
                 return self.held.push(Held { id, index, ns, until: None });
@@ -139,10 +139,8 @@ impl Uring {
     fn let_go(&mut self, now: Instant) {
         let mut held = std::mem::take(&mut self.held);
         held.retain_mut(|read| {
-            let Some(member) = self.parts.part_mut(read.id).map(|part| part.member.unwrap_or(0)) else {
-                return false;
-            };
-            let fault = self.faults.of(member);
+            let Some(part) = self.parts.part_mut(read.id) else { return false };
+            let (fault, member) = (fault_of(&self.faults, part, read.index), part.member.unwrap_or(0));
             let until =
                 *read.until.get_or_insert_with(|| match (fault, self.arms.get_mut(usize::from(member))) {
                     (ReadFault::Arm { .. }, Some(arm)) => {
@@ -266,6 +264,12 @@ impl Uring {
     pub(super) fn kept(&self) -> (usize, usize) {
         self.parts.staging().kept()
     }
+}
+
+/// What is wrong on order with what is missing of one read of a part.
+fn fault_of(faults: &ReadFaults, part: &mut Part, index: usize) -> ReadFault {
+    let (_, len, _, offset) = part.target(index);
+    faults.of(part.member.unwrap_or(0)).on(&(offset..offset.saturating_add(len as u64)))
 }
 
 fn number(id: PartId, index: usize) -> u64 {

@@ -11,7 +11,7 @@ use super::files::{FileTable, MemberFiles, OpenFile, TitleFile, first_copy, is_e
 use super::spare::{Missing, demanded};
 use crate::cache::handle::ReadFailure;
 use crate::cache::order::{MemberView, Order, Role, SpanFile, SpanOrder, bit};
-use crate::cache::source::{Geometry, OpenTitle};
+use crate::cache::source::{ALIGN, Geometry, OpenTitle};
 use crate::meta::{CrcFile, MetaFile};
 use crate::stripes::StripeLayout;
 
@@ -390,25 +390,35 @@ pub(super) fn track_stripes(stripes: &StripeLayout, track: u8, packets: &Range<u
     packets.start / in_stripe..packets.end.div_ceil(in_stripe).min(stripes.stripes())
 }
 
-/// What to read of a title that is whole in one file without parity.
+/// What to read of a title that is whole in one file without parity; `in_blocks`: its data block by block.
 pub(in crate::cache) fn plain(
     title: &Arc<OpenTitle>,
     (extent, spare): (u32, u8),
+    in_blocks: bool,
     thorough: bool,
 ) -> Result<Order, ReadFailure> {
     let geometry = title.geometry(extent).ok_or(ReadFailure::OutOfRange)?;
-    let pieces = [
-        (Role::Data { position: 0 }, geometry.read, title.is_direct()),
+    let piece = if in_blocks { ALIGN as u64 } else { u64::MAX };
+    let data = split_at_borders(geometry.read, piece);
+    let data = data.map(|bytes| (Role::Data { position: 0 }, bytes, title.is_direct()));
+    let records = [
         (Role::Meta, geometry.meta, false),
         (Role::Sums, geometry.sums, false),
         (Role::Crcs, if title.source().crcs().is_some() { geometry.crcs } else { 0..0 }, false),
     ];
-    let spans = pieces.into_iter().filter(|(_, bytes, _)| !bytes.is_empty());
+    let spans = data.chain(records).filter(|(_, bytes, _)| !bytes.is_empty());
     let spans = spans.map(|(role, bytes, direct)| {
         let file = SpanFile::of_title(Arc::clone(title), role);
         SpanOrder { role, member: None, file, direct, bytes, joined: false }
     });
-    Ok(Order { thorough, spans: spans.collect(), ..Order::empty(extent, spare) })
+    Ok(Order { thorough, in_blocks, spans: spans.collect(), ..Order::empty(extent, spare) })
+}
+
+/// These bytes in pieces that end at multiples of `piece`.
+fn split_at_borders(bytes: Range<u64>, piece: u64) -> impl Iterator<Item = Range<u64>> {
+    let border = move |at: u64| at.saturating_mul(piece);
+    (bytes.start / piece..bytes.end.div_ceil(piece))
+        .map(move |number| border(number).max(bytes.start)..border(number + 1).min(bytes.end))
 }
 
 #[cfg(test)]
