@@ -143,6 +143,86 @@ fn what_no_sum_sees_on_members_is_decoded() {
     }
 }
 
+/// Flips a bit of a file of a title on every member.
+fn damage_copies(disks: &Disks, id: TitleId, file: &str, at: usize) {
+    for member in 0..disks.count {
+        let path = disks.title(member, id).join(file);
+        let mut bytes = fs::read(&path).unwrap();
+        bytes[at] ^= 1;
+        fs::write(path, bytes).unwrap();
+    }
+}
+
+/// The CRCs prove media and parity whose records no member has any more; also what has to be decoded with them.
+#[test]
+fn records_that_are_damaged_in_every_copy_cost_nothing() {
+    let film = film();
+    let files = ["meta-1316.mrp", "parity.mrp", "sums.mrr", "meta-9024.mrp"];
+    for (members, file) in files.map(|file| (3, file)).into_iter().chain([(2, files[0]), (5, files[0])]) {
+        let (disks, volume) = Disks::volume(members, 1, 0);
+        let info = film.add_sizes(&volume, "film", &[SIZE, 188 * 48]);
+        // The first block.
+        damage_copies(&disks, info.id, file, 4096 + 100);
+        swap_words(&disks.title(0, info.id).join("data.mru"), 1316 * 20);
+        for size in SIZES {
+            let (damaged, stats) = read_all(&volume, info.id, &film, size, ReadBackend::Threads).unwrap();
+            let seen = (damaged, stats.damaged_packets, stats.sums_only, stats.checksum_errors);
+            assert_eq!(seen, (0, 0, 0, 0), "{file} of {members} members, packets of {size}");
+            assert!(stats.decoded_bytes > 0);
+        }
+    }
+}
+
+/// The packets whose records no member has are told, once, as sent.
+#[test]
+fn records_that_are_damaged_in_every_copy_are_reported() {
+    let film = film();
+    let (disks, volume) = Disks::volume(3, 1, 0);
+    let info = film.add(&volume, "film");
+    damage_copies(&disks, info.id, "meta-1316.mrp", 4096 + 100);
+    let clock = Arc::new(StandingClock::default());
+    let mut world = World::new(ReadBackend::Threads, 16, 0, 1, clock.clone()).unwrap();
+    let title = world.cache.open_title(volume.open_title(info.id, 1316).unwrap()).unwrap();
+    for extent in 0..4 {
+        let lease = world.engines[0].fetch(0, title, extent, clock.now()).lease.unwrap();
+        assert_eq!(left_out(&lease, &film, 1316), 0);
+        for place in 0..lease.content().packets {
+            let packet = lease.content().first_packet + place;
+            assert_eq!(lease.meta(place).time(), film.meta(SIZE, packet).time(), "packet {packet}");
+        }
+    }
+    let damage = world.cache.damage().unwrap();
+    assert_eq!((damage.are_sent, damage.span.start), (true, 0));
+    assert!(damage.summary(None).contains("the stored records of packets 0 to"), "{damage:?}");
+    assert_eq!((world.cache.damage(), world.cache.damaged_title()), (None, Some(info.id)));
+}
+
+/// Without CRCs nothing proves what has no record any more: those packets are left out, or where they are too many, the stream ends there.
+#[test]
+fn without_crcs_records_that_are_damaged_in_every_copy_cost_their_packets() {
+    let film = Film::new(60_001, 5);
+    let (disks, volume) = Disks::volume(3, 1, 0);
+    let info = film.add(&volume, "film");
+    (0..3).for_each(|member| strip_crcs(&disks.title(member, info.id)));
+    damage_copies(&disks, info.id, "meta-1316.mrp", 4096 + 100);
+    let (damaged, stats) = read_all(&volume, info.id, &film, 1316, ReadBackend::Threads).unwrap();
+    assert_eq!((damaged, stats.damaged_packets, stats.checksum_errors), (3, 510, 0));
+}
+
+/// The parity that viewers get as FEC, too: what protects it is its own CRC, and the times are those of the index.
+#[test]
+fn parity_packets_are_sent_when_every_copy_of_their_records_is_damaged() {
+    let film = film();
+    for file in ["meta-1316.mrp", "parity.mrp"] {
+        let (disks, volume) = Disks::volume(3, 1, 0);
+        let info = film.add(&volume, "film");
+        let before = datagrams(&volume, info.id);
+        assert!(before.iter().all(Option::is_some));
+        damage_copies(&disks, info.id, file, 4096 + 100);
+        assert!(datagrams(&volume, info.id) == before, "{file}");
+    }
+}
+
 /// The bad symbol of a codeword is found although the code alone could not tell which it is.
 #[test]
 fn a_parity_that_lies_is_not_decoded_with() {
@@ -161,23 +241,26 @@ fn a_parity_that_lies_is_not_decoded_with() {
     assert!(damaged == 0 && stats.decoded_bytes > 0, "{damaged} {stats:?}");
 }
 
+/// The first datagrams of the first parity track; none where there is nothing to send.
+fn datagrams(volume: &Volume, id: TitleId) -> Vec<Option<Vec<u8>>> {
+    let clock = Arc::new(StandingClock::default());
+    let mut world = World::new(ReadBackend::Threads, 16, 0, 1, clock.clone()).unwrap();
+    let files = volume.open_parity(id, 1).unwrap();
+    let title = world.cache.open_source(Box::new(files)).unwrap();
+    // Viewers with FEC take a track as it is, with holes.
+    let want = Want { stream: stream(0), title, extent: 0, by: clock.now(), spare: u8::MAX };
+    assert!(world.engines[0].handle.want(&want));
+    let lease = world.engines[0].grant().lease.unwrap();
+    let packet = |place| (!lease.meta(place).is_missing()).then(|| lease.wire(place, 1).to_vec());
+    (0..lease.content().packets).map(packet).collect()
+}
+
 #[test]
 fn a_parity_packet_that_no_sum_finds_wrong_is_not_sent() {
     let film = film();
     let (disks, volume) = Disks::volume(3, 1, 0);
     let info = film.add(&volume, "film");
-    let datagrams = || {
-        let clock = Arc::new(StandingClock::default());
-        let mut world = World::new(ReadBackend::Threads, 16, 0, 1, clock.clone()).unwrap();
-        let files = volume.open_parity(info.id, 1).unwrap();
-        let title = world.cache.open_source(Box::new(files)).unwrap();
-        // Viewers with FEC take a track as it is, with holes.
-        let want = Want { stream: stream(0), title, extent: 0, by: clock.now(), spare: u8::MAX };
-        assert!(world.engines[0].handle.want(&want));
-        let lease = world.engines[0].grant().lease.unwrap();
-        let packet = |place| (!lease.meta(place).is_missing()).then(|| lease.wire(place, 1).to_vec());
-        (0..lease.content().packets).map(packet).collect::<Vec<_>>()
-    };
+    let datagrams = || datagrams(&volume, info.id);
     let before = datagrams();
     assert!(before.iter().all(Option::is_some));
     let stripes = volume.open_title(info.id, 1316).unwrap().stripes.unwrap();

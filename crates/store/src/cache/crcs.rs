@@ -62,10 +62,10 @@ impl Crcs {
         !self.crcs.is_empty()
     }
 
-    /// Whether the bytes of a packet are those that were stored, as far as is known.
-    pub(super) fn is_right(&self, packet: u32, bytes: &[u8]) -> bool {
+    /// Whether the bytes of a packet are those that were stored, if its CRC is known.
+    pub(super) fn prove(&self, packet: u32, bytes: &[u8]) -> Option<bool> {
         let crc = packet.checked_sub(self.first).and_then(|at| self.crcs.get(at as usize));
-        crc.is_none_or(|crc| *crc == PacketCrc::of(bytes))
+        crc.map(|crc| *crc == PacketCrc::of(bytes))
     }
 
     /// Compares with the bytes of an extent as its packets, of any size, are built one after the other.
@@ -99,7 +99,7 @@ impl Walk<'_> {
             let packet = self.crcs.first + place as u32;
             let start = u64::from(packet) * PACKET;
             let found = get(&(start..start + PACKET));
-            self.results.push(found.is_some_and(|found| self.crcs.is_right(packet, found)));
+            self.results.push(found.is_some_and(|found| self.crcs.prove(packet, found) != Some(false)));
         }
         self.results.get(touched).is_some_and(|results| results.iter().all(|right| *right))
     }

@@ -274,14 +274,28 @@ impl Builder {
         if !thorough {
             return Err(Damaged);
         }
-        for (packet, meta) in (first..).zip(&mut *metas) {
-            let blocks = part(staged.meta, geometry.meta.start, &source.meta_range(packet, 1));
-            let sums = part(staged.sums, geometry.sums.start, &source.sums_range(packet, 1));
-            recorded.push(source.records(blocks, sums, packet, std::slice::from_mut(meta)).is_ok());
-        }
-        make_up(source, first, metas, recorded);
+        read_each(source, geometry, (staged.meta, staged.sums), metas, recorded);
         Ok(())
     }
+}
+
+/// The record of each packet of an extent that can be read from these bytes of the files; the others are made up. `recorded`: which
+/// those are.
+pub(super) fn read_each(
+    source: &dyn TitleSource,
+    geometry: &Geometry,
+    (meta, sums): (&[u8], &[u8]),
+    metas: &mut [PacketMeta],
+    recorded: &mut Vec<bool>,
+) {
+    let first = geometry.first_packet;
+    recorded.clear();
+    for (packet, record) in (first..).zip(&mut *metas) {
+        let meta = part(meta, geometry.meta.start, &source.meta_range(packet, 1));
+        let sums = part(sums, geometry.sums.start, &source.sums_range(packet, 1));
+        recorded.push(source.records(meta, sums, packet, std::slice::from_mut(record)).is_ok());
+    }
+    make_up(|packet| source.media_time(packet), first, metas, recorded);
 }
 
 /// These bytes of a file, of which those from `start` on came.
@@ -291,11 +305,16 @@ fn part<'a>(came: &'a [u8], start: u64, bytes: &Range<u64>) -> &'a [u8] {
 }
 
 /// Makes up the records that are not there: no sum, no flags, and the time that the index gives, between the times around them.
-fn make_up(source: &dyn TitleSource, first: u32, metas: &mut [PacketMeta], recorded: &[bool]) {
+pub(super) fn make_up(
+    time_of: impl Fn(u32) -> MediaTicks,
+    first: u32,
+    metas: &mut [PacketMeta],
+    recorded: &[bool],
+) {
     let mut before = MediaTicks(0);
     for ((packet, meta), recorded) in (first..).zip(&mut *metas).zip(recorded) {
         if !recorded {
-            *meta = PacketMeta::new(0, 0, source.media_time(packet).max(before));
+            *meta = PacketMeta::new(0, 0, time_of(packet).max(before));
         }
         before = meta.time();
     }

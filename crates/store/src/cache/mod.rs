@@ -28,8 +28,8 @@
 //!
 //! An extent that does not match its stored checksums is read once more. What still does not and cannot be restored is left
 //! out: those packets are marked as missing and nobody is sent a wrong byte ([`Cache::damage`]). What a disk cannot read as a whole is read
-//! packet by packet, or block by block, and costs what lies in its bad sectors. Damaged records of a title without
-//! members cost only packets that nothing else proves. Where too much of a title is
+//! packet by packet, or block by block, and costs what lies in its bad sectors. Damaged records, where no
+//! copy of them is good, cost only packets that nothing else proves. Where too much of a title is
 //! damaged, those who want it are told ([`ReadFailure::Checksum`]). All other extents go on.
 #![deny(unsafe_code)]
 

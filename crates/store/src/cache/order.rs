@@ -160,6 +160,8 @@ pub(super) struct Order {
     pub(super) spare: u8,
     /// Everything that survives of the stripes, data and parity, is read: missing members or a second try.
     pub(super) thorough: bool,
+    /// Everybody who is there was asked for everything: what this has not brought cannot be had.
+    pub(super) all: bool,
     /// The data of a title without members is read block by block, each by itself: it may fail, or be given up, alone.
     pub(super) in_blocks: bool,
     /// What to read: at most [`MAX_SPANS`].
@@ -216,8 +218,8 @@ pub(super) enum Effort {
 impl Order {
     /// Nothing yet.
     pub(super) fn empty(extent: u32, spare: u8) -> Self {
-        let (thorough, in_blocks, absent, left_out) = (false, false, 0, 0);
-        Self { extent, spare, thorough, in_blocks, spans: Vec::new(), absent, left_out }
+        let (thorough, all, in_blocks, absent, left_out) = (false, false, false, 0, 0);
+        Self { extent, spare, thorough, all, in_blocks, spans: Vec::new(), absent, left_out }
     }
 
     /// Marks what can be read together with spans of the extents before this one in its run. A member may have nothing of some of
@@ -252,7 +254,7 @@ pub(super) struct Filled {
     pub(super) decoded_bytes: u64,
     /// The title has CRCs, but those of this extent could not be had: only the sums of 16 bits were compared.
     pub(super) sums_only: bool,
-    /// Packets whose records are damaged. Those that it holds all the same are proved by their CRCs.
+    /// Packets whose records are damaged, in every copy if there are several. Those that it holds all the same are proved by their CRCs.
     pub(super) unrecorded: Option<LeftOut>,
     /// Slots of members whose bytes did not have their stored sums, as bits.
     pub(super) wrong: u32,

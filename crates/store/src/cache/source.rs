@@ -54,6 +54,10 @@ pub trait TitleSource: Send + Sync {
     fn packet_bytes_at(&self, packet: u32) -> usize;
     /// Media time of a packet; may be off by a little, must not descend. For deadlines, and for packets whose records are damaged.
     fn media_time(&self, packet: u32) -> MediaTicks;
+    /// The same of a default-size packet of the media, whatever the packets of this are.
+    fn time_of_media(&self, packet: u32) -> MediaTicks {
+        self.media_time(packet)
+    }
     /// When the title ends; asked of parity tracks only.
     fn duration(&self) -> MediaTicks {
         MediaTicks(0)

@@ -1,21 +1,19 @@
 //! Stripes of which something is missing or wrong, whole again: codeword by codeword, from data and parity that have their stored
-//! sums and CRCs.
+//! sums and CRCs, as far as these can be read: one of them is enough.
 
 use std::collections::HashMap;
 use std::ops::Range;
 
 use millrace_core::fec::{Code, Plans};
 use millrace_core::limits::{DEFAULT_PACKET_BYTES, MAX_PARITY_UNITS};
-use millrace_core::packet::PacketMeta;
 use millrace_core::wire::checksum::{copy_sum16, sum16};
 
 use super::needs::{media_records, parity_records};
+use super::records::{Records, load_crcs};
 use super::results::Results;
 use crate::cache::crcs::Crcs;
 use crate::cache::order::{Role, bit};
-use crate::meta::{META_BLOCK_BYTES, MetaFile, RECORDS_PER_BLOCK};
 use crate::stripes::StripeLayout;
-use crate::sums::congruent;
 
 /// Codes of which the plans are kept: a volume's titles have one, and a few more after its geometry was changed.
 const CODES: usize = 8;
@@ -27,8 +25,8 @@ pub(in crate::cache) struct Decoder {
     media: Vec<u8>,
     /// Which symbols of each codeword are there: bit of data unit, `k` + parity.
     present: Vec<u128>,
-    media_metas: Vec<PacketMeta>,
-    parity_metas: Vec<PacketMeta>,
+    media_metas: Records,
+    parity_metas: Records,
     film_crcs: Crcs,
     parity_crcs: Crcs,
     restored: Vec<u8>,
@@ -78,53 +76,30 @@ struct Pass<'a> {
 }
 
 impl Decoder {
-    /// Decodes what `bytes` of the title touch from everything that came of a thorough order. `None`: no copy of the records
-    /// that are needed is good.
+    /// Decodes what `bytes` of the title touch from everything that came of a thorough order. What nothing proves is not used.
     pub(super) fn decode<'d>(
         &'d mut self,
         stripes: &StripeLayout,
         bytes: &Range<u64>,
         results: Results<'_>,
-    ) -> Option<Decoded<'d>> {
+    ) -> Decoded<'d> {
         let touched = stripes.stripes_of(bytes);
         let start = u64::from(touched.start) * stripes.stripe_bytes();
-        if !read_records(&mut self.media_metas, media_records(stripes, &touched), results, Role::StripeMeta) {
-            return None;
-        }
-        let crcs_known =
-            load_crcs(&mut self.film_crcs, media_records(stripes, &touched), results, Role::Crcs);
+        let (of_media, of_parity) = (media_records(stripes, &touched), parity_records(stripes, &touched));
+        self.media_metas.read(of_media, results, Role::StripeMeta);
+        self.parity_metas.read(of_parity, results, Role::ParityMeta);
+        let crcs_known = load_crcs(&mut self.film_crcs, of_media, results, Role::Crcs);
+        load_crcs(&mut self.parity_crcs, of_parity, results, Role::ParityCrcs);
         let packet = DEFAULT_PACKET_BYTES as u64;
         let needed = ((bytes.start - start) / packet) as usize..(bytes.end - start).div_ceil(packet) as usize;
         let mut pass = Pass { stripes, touched, needed, results, bytes: 0, wrong_positions: 0 };
         self.take_data(&mut pass);
-        // Without records of the parity none of it can be trusted.
-        if read_records(
-            &mut self.parity_metas,
-            parity_records(stripes, &pass.touched),
-            results,
-            Role::ParityMeta,
-        ) {
-            load_crcs(
-                &mut self.parity_crcs,
-                parity_records(stripes, &pass.touched),
-                results,
-                Role::ParityCrcs,
-            );
-            self.restore(&mut pass);
-        }
+        self.restore(&mut pass);
         let Pass { touched, bytes, wrong_positions, .. } = pass;
         let (media, present) = (&self.media[..], &self.present[..]);
         let first_stripe = touched.start;
-        Some(Decoded {
-            start,
-            media,
-            present,
-            stripes: *stripes,
-            first_stripe,
-            bytes,
-            wrong_positions,
-            crcs_known,
-        })
+        let stripes = *stripes;
+        Decoded { start, media, present, stripes, first_stripe, bytes, wrong_positions, crcs_known }
     }
 
     /// Copies the data that came and has its sums to its place.
@@ -149,18 +124,17 @@ impl Decoder {
                 let length = in_unit.saturating_sub(start).min(DEFAULT_PACKET_BYTES);
                 let bytes = pass.results.bytes_at(role, offset + start as u64, length);
                 let bytes = Some(bytes).filter(|bytes| bytes.len() == length);
+                let is_right = bytes.and_then(|bytes| {
+                    let sum = copy_sum16(&mut room[..length], bytes);
+                    let (record, crcs) = (packets + column, &self.film_crcs);
+                    self.media_metas.prove(record, crcs, first + record as u32, sum, bytes)
+                });
                 // Behind the end of the title everything is zero, and known to be.
-                let good = length == 0
-                    || bytes.is_some_and(|bytes| {
-                        let sum = copy_sum16(&mut room[..length], bytes);
-                        self.media_metas.get(packets + column).is_some_and(|meta| congruent(sum, meta.sum()))
-                            && self.film_crcs.is_right(first + (packets + column) as u32, bytes)
-                    });
-                if good {
+                if length == 0 || is_right == Some(true) {
                     self.present[codewords + column] |= 1 << unit;
                 } else {
                     room.fill(0);
-                    pass.wrong_positions |= if bytes.is_some() { bit(position as u16) } else { 0 };
+                    pass.wrong_positions |= if is_right.is_some() { bit(position as u16) } else { 0 };
                 }
             }
         }
@@ -207,13 +181,13 @@ impl Decoder {
             }
             let record = (stripe * m + p) * columns + column;
             let number = parity_records(stripes, &pass.touched).0 + record as u32;
-            if self.parity_metas.get(record).is_some_and(|meta| congruent(sum16(bytes), meta.sum()))
-                && self.parity_crcs.is_right(number, bytes)
-            {
-                present |= 1 << (k + p);
-                *place = bytes;
-            } else {
-                pass.wrong_positions |= bit(position);
+            match self.parity_metas.prove(record, &self.parity_crcs, number, sum16(bytes), bytes) {
+                Some(true) => {
+                    present |= 1 << (k + p);
+                    *place = bytes;
+                }
+                Some(false) => pass.wrong_positions |= bit(position),
+                None => {}
             }
         }
         let Some(plan) = plans.plan(present) else { return };
@@ -232,56 +206,12 @@ impl Decoder {
             let length = in_unit.saturating_sub(column * DEFAULT_PACKET_BYTES).min(DEFAULT_PACKET_BYTES);
             let number = media_records(stripes, &pass.touched).0 + record as u32;
             // What stands for what is behind the title's end is zero, so the sum of all is that of the packet.
-            if self.media_metas.get(record).is_some_and(|meta| congruent(sum16(bytes), meta.sum()))
-                && self.film_crcs.is_right(number, &bytes[..length])
-            {
+            let (sum, bytes_of_it) = (sum16(bytes), &bytes[..length]);
+            if self.media_metas.prove(record, &self.film_crcs, number, sum, bytes_of_it) == Some(true) {
                 self.media[place(unit)..place(unit) + DEFAULT_PACKET_BYTES].copy_from_slice(bytes);
                 self.present[codeword] |= 1 << unit;
                 pass.bytes += DEFAULT_PACKET_BYTES as u64;
             }
         }
     }
-}
-
-/// Records from the first copy that is good; if none is, block by block from copies in which that one is.
-pub(super) fn read_records(
-    out: &mut Vec<PacketMeta>,
-    (first, count): (u32, u32),
-    results: Results<'_>,
-    role: Role,
-) -> bool {
-    out.clear();
-    out.resize(count as usize, PacketMeta::default());
-    let block = MetaFile::block_of(first);
-    count == 0
-        || results.of(role).any(|(_, bytes)| MetaFile::decode(bytes, block, first, out).is_ok())
-        || by_blocks(first, out, results, role)
-}
-
-/// Records from `first` on, each block of them from the first copy in which it is good.
-pub(super) fn by_blocks(first: u32, out: &mut [PacketMeta], results: Results<'_>, role: Role) -> bool {
-    let (mut next, mut rest) = (first, out);
-    while !rest.is_empty() {
-        let in_block = (RECORDS_PER_BLOCK - next % RECORDS_PER_BLOCK) as usize;
-        let (now, later) = rest.split_at_mut(in_block.min(rest.len()));
-        let block = MetaFile::block_of(next);
-        let at = (block - MetaFile::block_of(first)) as usize * META_BLOCK_BYTES;
-        let mut copies = results.of(role).filter_map(|(_, bytes)| bytes.get(at..at + META_BLOCK_BYTES));
-        if !copies.any(|bytes| MetaFile::decode(bytes, block, next, now).is_ok()) {
-            return false;
-        }
-        next += now.len() as u32;
-        rest = later;
-    }
-    true
-}
-
-/// CRCs from the first copy that is good; whether there is one.
-pub(super) fn load_crcs(
-    crcs: &mut Crcs,
-    (first, count): (u32, u32),
-    results: Results<'_>,
-    role: Role,
-) -> bool {
-    crcs.load(&(first..first + count), results.of(role).map(|(_, bytes)| bytes))
 }

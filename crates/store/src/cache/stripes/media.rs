@@ -8,16 +8,19 @@ use millrace_core::packet::PacketMeta;
 use millrace_core::pool::ExtentContent;
 use millrace_core::wire::checksum::{add, copy_sum16};
 
-use super::decode::{Decoded, Decoder, by_blocks};
+use super::decode::{Decoded, Decoder};
+use super::records::best_blocks;
 use super::results::Results;
 use super::spare::demanded;
 use crate::cache::crcs::{Crcs, Walk};
+use crate::cache::fill::read_each;
 use crate::cache::handle::ReadFailure;
 use crate::cache::order::{Built, Filled, LeftOut, Order, Role, bit};
 use crate::cache::source::{Geometry, OpenTitle};
 use crate::cache::stripes::MemberFiles;
+use crate::meta::MetaBlocks;
 use crate::stripes::StripeLayout;
-use crate::sums::congruent;
+use crate::sums::{SumsBlocks, congruent};
 
 /// Media, as pieces that follow each other at borders of units; a piece that has not come is shorter or empty.
 struct Media<'a> {
@@ -82,16 +85,15 @@ pub(in crate::cache) fn assemble(
 ) -> Built {
     let Some(geometry) = title.geometry(order.extent) else { return Built::failed(ReadFailure::OutOfRange) };
     let results = Results::new(order, results);
-    let mut maker = Maker { title, files, stripes, order, geometry: &geometry, results, wrong: 0 };
+    let (recorded, wrong, geometry) = (Vec::new(), 0, &geometry);
+    let mut maker = Maker { title, files, stripes, order, geometry, results, recorded, wrong };
     if !maker.records(metas) {
         return maker.more(maker.results.first_error());
     }
     let (mut spare, mut decoded_bytes) = (0, 0);
     let are_known;
     if order.thorough {
-        let Some(decoded) = decoder.decode(&maker.stripes, &geometry.data, results) else {
-            return maker.more(results.first_error());
-        };
+        let decoded = decoder.decode(&maker.stripes, &geometry.data, results);
         maker.blame(decoded.wrong_positions);
         (decoded_bytes, are_known) = (decoded.bytes, decoded.crcs_known);
         if maker.copy_decoded(&decoded, metas, extent) > 0 {
@@ -116,7 +118,7 @@ pub(in crate::cache) fn assemble(
         content: maker.seal(reference, metas, spare, extent),
         decoded_bytes,
         sums_only: title.source().has_crcs() && !are_known,
-        unrecorded: None,
+        unrecorded: maker.unrecorded(),
         wrong: maker.wrong,
     })
 }
@@ -128,6 +130,8 @@ struct Maker<'a> {
     order: &'a Order,
     geometry: &'a Geometry,
     results: Results<'a>,
+    /// Whether each packet has a record that can be read; empty: they all have.
+    recorded: Vec<bool>,
     /// Slots of members whose bytes did not have their stored sums.
     wrong: u32,
 }
@@ -139,7 +143,8 @@ impl Maker<'_> {
         }
     }
 
-    /// The records of the extent's packets, from the first copies that are good.
+    /// The records of the extent's packets, from the first copies that are good, or put together from what is good of them. If no more
+    /// copies can be had, those of which none is good are made up.
     fn records(&mut self, metas: &mut Vec<PacketMeta>) -> bool {
         metas.clear();
         metas.resize(self.geometry.packets as usize, PacketMeta::default());
@@ -156,8 +161,23 @@ impl Maker<'_> {
                 }
             }
         }
-        self.geometry.sums.is_empty()
-            && by_blocks(self.geometry.first_packet, metas, self.results, Role::Meta)
+        let (source, geometry) = (self.title.source(), self.geometry);
+        let is_meta = |block: &[u8], number| MetaBlocks::open(block, number).is_ok();
+        let meta = best_blocks(self.results, Role::Meta, &geometry.meta, is_meta);
+        let is_sums = |block: &[u8], number| SumsBlocks::open(block, number).is_ok();
+        let sums = best_blocks(self.results, Role::Sums, &geometry.sums, is_sums);
+        if source.records(&meta, &sums, geometry.first_packet, metas).is_ok() {
+            return true;
+        }
+        if self.order.all {
+            read_each(source, geometry, (&meta, &sums), metas, &mut self.recorded);
+        }
+        self.order.all
+    }
+
+    /// The packets whose records are made up.
+    fn unrecorded(&self) -> Option<LeftOut> {
+        LeftOut::among(self.geometry.first_packet, self.recorded.iter().map(|recorded| !recorded))
     }
 
     /// The CRCs of what was read, from the first copy that is good; whether there is one.
@@ -183,6 +203,7 @@ impl Maker<'_> {
         let (layout, first) = (self.title.layout(), self.geometry.first_packet);
         let (timeline, size) = (self.title.source().timeline(), layout.packet_bytes());
         let (mut missing, mut wrong) = (0, 0);
+        let mut recorded = self.recorded.iter();
         for (slot, (packet, meta)) in extent.chunks_mut(layout.slot_bytes()).zip((first..).zip(metas)) {
             let from = u64::from(packet) * size as u64;
             let length = (self.geometry.data.end - from).min(size as u64) as usize;
@@ -190,7 +211,9 @@ impl Maker<'_> {
             header.copy_from_slice(&timeline.header(packet, meta.time()).emit());
             let sum = media.copy(&mut room[..length], from);
             let bytes = from..from + length as u64;
-            let good = sum.filter(|sum| congruent(*sum, meta.sum()));
+            // Without a record it has been decoded, so all of it is proved already.
+            let has_record = recorded.next().is_none_or(|recorded| *recorded);
+            let good = sum.filter(|sum| !has_record || congruent(*sum, meta.sum()));
             let good = good.filter(|_| walk.is_right(&bytes, |packet| media.packet(packet)));
             if good.is_none() {
                 missing += 1;
@@ -279,7 +302,8 @@ impl Maker<'_> {
                 Some(left_out),
             ) if !nothing_came => {
                 let content = self.seal(title, metas, ExtentContent::DAMAGED, extent);
-                let filled = Filled { content, decoded_bytes, sums_only, unrecorded: None, wrong };
+                let unrecorded = self.unrecorded();
+                let filled = Filled { content, decoded_bytes, sums_only, unrecorded, wrong };
                 Built::Damaged { filled, left_out, failure }
             }
             (built, _) => built,

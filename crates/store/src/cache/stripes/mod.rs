@@ -13,17 +13,20 @@
 //! | `needs` | which spans of them an extent needs |
 //! | `spare` | what a viewer must be able to repair to make do with holes |
 //! | `results` | what has come, unit by unit |
+//! | `records` | the records and CRCs from what has come |
 //! | `media` | an extent of media from that |
 //! | `decode` | stripes of which something is missing or wrong, codeword by codeword |
 //! | `sources` | titles of a volume as the cache sees them |
 //! | `track` | an extent of ready FEC datagrams (SMPTE ST 2022-1) |
 //!
-//! Nothing leaves here that does not have its stored sum and, where there are CRCs, its CRC, whichever way it came.
+//! Nothing leaves here that does not have its stored sum and, where there are CRCs, its CRC, whichever way it came. Where no copy of the
+//! one can be read, the other is enough.
 
 pub(in crate::cache) mod decode;
 mod files;
 mod media;
 pub(in crate::cache) mod needs;
+mod records;
 mod results;
 #[cfg(test)]
 pub(crate) mod sample;

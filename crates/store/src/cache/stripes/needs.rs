@@ -50,7 +50,7 @@ pub(in crate::cache) fn order(
     thorough: bool,
 ) -> Result<Order, ReadFailure> {
     let direct = title.may_direct();
-    let order = Order { thorough: thorough || view.all, ..Order::empty(extent, spare) };
+    let order = Order { thorough: thorough || view.all, all: view.all, ..Order::empty(extent, spare) };
     let MemberView { now, all, .. } = view;
     let (lost, avoided, units_only, pieces, exhausted) = (0, 0, 0, 0, None);
     let mut maker = Maker {

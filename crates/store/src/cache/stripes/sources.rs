@@ -126,6 +126,9 @@ impl TitleSource for ParityFiles {
         let byte = with.saturating_mul(DEFAULT_PACKET_BYTES as u64);
         self.index.time_of(byte.min(self.info.bytes))
     }
+    fn time_of_media(&self, packet: u32) -> MediaTicks {
+        self.index.time_of(u64::from(packet) * DEFAULT_PACKET_BYTES as u64)
+    }
     fn duration(&self) -> MediaTicks {
         self.info.duration
     }

@@ -22,15 +22,14 @@ use millrace_core::wire::fec::{
 use millrace_core::wire::rtp::{PAYLOAD_TYPE_MP2T, RtpHeader, Timeline, sequence_of};
 
 use super::MemberFiles;
-use super::decode::{load_crcs, read_records};
 use super::needs::{media_records, parity_records, track_stripes};
+use super::records::{Records, load_crcs};
 use super::results::Results;
 use crate::cache::crcs::Crcs;
 use crate::cache::handle::ReadFailure;
 use crate::cache::order::{Built, Filled, Order, Role, SpanResult, bit};
 use crate::cache::source::OpenTitle;
 use crate::stripes::StripeLayout;
-use crate::sums::congruent;
 
 /// Spare of an extent of a track with holes: to be had by those only to whom nothing of it is indispensable.
 const HOLES: u8 = u8::MAX;
@@ -44,8 +43,8 @@ struct Track<'a> {
     duration: MediaTicks,
     /// First stripe of the records.
     first_stripe: u32,
-    media: &'a [PacketMeta],
-    parity: &'a [PacketMeta],
+    media: &'a Records,
+    parity: &'a Records,
     crcs: &'a Crcs,
 }
 
@@ -59,7 +58,7 @@ impl Track<'_> {
 
     fn media_meta(&self, packet: u64) -> Option<PacketMeta> {
         let first = u64::from(self.first_stripe) * u64::from(self.stripes.stripe_packets());
-        self.media.get(usize::try_from(packet.checked_sub(first)?).ok()?).copied()
+        self.media.get(usize::try_from(packet.checked_sub(first)?).ok()?)
     }
 
     /// When a slot leaves; behind the title's end: when that ends.
@@ -98,11 +97,13 @@ impl Track<'_> {
         (count > 0).then(|| header.with_recovery(recovery))
     }
 
-    /// The record of parity packet `column` of a parity of a stripe.
-    fn parity_meta(&self, stripe: u32, column: u32, parity: usize) -> Option<PacketMeta> {
+    /// Whether bytes with this sum are parity packet `column` of a parity of a stripe; `None`: nothing says so.
+    fn prove(&self, (stripe, column, parity): (u32, u32, usize), sum: u16, bytes: &[u8]) -> Option<bool> {
         let first = self.stripes.parity_record(self.first_stripe, 0, 0);
-        let at = self.stripes.parity_record(stripe, parity, column).checked_sub(first)?;
-        self.parity.get(usize::try_from(at).ok()?).copied()
+        let number = self.stripes.parity_record(stripe, parity, column);
+        let at = usize::try_from(number.checked_sub(first)?).ok()?;
+        // A title's parity has fewer packets than fit.
+        self.parity.prove(at, self.crcs, number as u32, sum, bytes)
     }
 }
 
@@ -135,13 +136,15 @@ pub(in crate::cache) fn assemble(
     };
     let touched = track_stripes(&stripes, track, &packets);
     let results = Results::new(order, results);
-    let (mut media, mut parity) = (Vec::new(), Vec::new());
-    let with_next = touched.start..touched.end + 1;
-    if !read_records(&mut media, media_records(&stripes, &with_next), results, Role::StripeMeta)
-        || !read_records(&mut parity, parity_records(&stripes, &touched), results, Role::ParityMeta)
-    {
+    let (mut media, mut parity) = (Records::default(), Records::default());
+    let of_media = media_records(&stripes, &(touched.start..touched.end + 1));
+    let mut is_whole = media.read(of_media, results, Role::StripeMeta);
+    is_whole &= parity.read(parity_records(&stripes, &touched), results, Role::ParityMeta);
+    let came = [Role::StripeMeta, Role::ParityMeta].iter().all(|role| results.of(*role).next().is_some());
+    if !(is_whole || order.all && came) {
         return without_records(order, results);
     }
+    media.make_up(of_media.0, |packet| title.source().time_of_media(packet));
     let mut crcs = Crcs::default();
     let are_known = load_crcs(&mut crcs, parity_records(&stripes, &touched), results, Role::ParityCrcs);
     if !are_known && !order.thorough && results.has_ordered(Role::ParityCrcs) {
@@ -173,7 +176,7 @@ pub(in crate::cache) fn assemble(
         let fill = known.fill(place, packet, came, slot);
         record.copy_from_slice(&fill.meta.to_bytes());
         holes |= fill.lost;
-        if fill.lost && came.is_some() {
+        if fill.wrong {
             let position = stripes.position_of(stripe, stripes.k() + parity);
             wrong |= bit(files.slot(position));
         }
@@ -195,6 +198,8 @@ struct Fill {
     meta: PacketMeta,
     /// The parity of packets that there are is missing or wrong.
     lost: bool,
+    /// It came, and is wrong.
+    wrong: bool,
 }
 
 impl Track<'_> {
@@ -213,21 +218,19 @@ impl Track<'_> {
         head.copy_from_slice(&rtp.emit());
         let (fec, room) = rest.split_at_mut(FEC_HEADER_BYTES);
         let header = self.header(stripe, column, parity).map(|header| header.emit());
-        let sum = came.zip(self.parity_meta(stripe, column, parity)).and_then(|(came, meta)| {
-            let sum = copy_sum16(&mut room[..DEFAULT_PACKET_BYTES], came);
-            // A title's parity has fewer packets than fit.
-            let number = self.stripes.parity_record(stripe, parity, column) as u32;
-            (congruent(sum, meta.sum()) && self.crcs.is_right(number, came)).then_some(sum)
-        });
-        match (header, sum) {
+        let sum = came.map(|came| copy_sum16(&mut room[..DEFAULT_PACKET_BYTES], came));
+        let is_right = came.zip(sum).and_then(|(came, sum)| self.prove((stripe, column, parity), sum, came));
+        match (header, sum.filter(|_| is_right == Some(true))) {
             (Some(header), Some(sum)) => {
                 fec.copy_from_slice(&header);
-                Fill { meta: PacketMeta::new(add(sum16(&header), sum), 0, time), lost: false }
+                let meta = PacketMeta::new(add(sum16(&header), sum), 0, time);
+                Fill { meta, lost: false, wrong: false }
             }
             _ => {
                 fec.fill(0);
                 room.fill(0);
-                Fill { meta: PacketMeta::new(0, PacketMeta::MISSING, time), lost: header.is_some() }
+                let (meta, lost) = (PacketMeta::new(0, PacketMeta::MISSING, time), header.is_some());
+                Fill { meta, lost, wrong: lost && is_right == Some(false) }
             }
         }
     }
