@@ -47,7 +47,7 @@ fn bad_files_are_refused_in_words_and_leave_nothing() {
     fs::create_dir(path("folder.ts")).unwrap();
     let no_pcr: Vec<u8> = (0..5000u32).flat_map(|i| ts_packet(0x100, i)).collect();
     fs::write(path("nopcr.ts"), no_pcr).unwrap();
-    let first = fails(&["add", &path("gone.ts"), "--store", store]);
+    let first = fails(&["add", &path("nopcr.ts"), "--store", store]);
     assert!(
         first.starts_with("millrace: created a new store") && first.trim().lines().count() == 2,
         "{first}"
@@ -201,6 +201,28 @@ fn killed_in_the_middle_of_adding_nothing_is_visible_and_the_next_try_works() {
     assert_eq!(fs::read_dir(format!("{store}/tmp")).unwrap().count(), 0, "the dead ingest was swept");
 }
 
+/// What cannot be added is named before a store is made for it; what can be is added all the same.
+#[test]
+fn files_that_are_not_there_make_no_store() {
+    let dir = tempfile::tempdir().unwrap();
+    let path = |name: &str| dir.path().join(name).to_str().unwrap().to_owned();
+    let (store, missing, empty) = (path("store"), path("missing.ts"), path("empty.ts"));
+    fs::write(&empty, "").unwrap();
+    let output = run(&["add", &missing, &empty, dir.path().to_str().unwrap(), "--store", &store]);
+    let said = String::from_utf8_lossy(&output.stderr);
+    assert_eq!(output.status.code(), Some(1), "{said}");
+    for words in ["missing.ts: cannot open", "empty.ts: the file is empty", "not a file but a directory"] {
+        assert!(said.contains(words), "{said}");
+    }
+    assert!(!said.contains("created a new store") && !fs::exists(&store).unwrap(), "{said}");
+    let source = film(dir.path(), "film.ts", 2);
+    let output = run(&["add", &missing, source.to_str().unwrap(), "--store", &store]);
+    let said = String::from_utf8_lossy(&output.stderr);
+    assert_eq!(output.status.code(), Some(1), "{said}");
+    assert_eq!(said.matches("missing.ts").count(), 1, "{said}");
+    assert!(ok(&["ls", "--store", &store]).contains("film"));
+}
+
 #[test]
 fn a_command_line_that_is_wrong_says_what_is_right() {
     assert!(fails(&["serv"]).contains("serve"));
@@ -223,6 +245,7 @@ fn a_command_line_that_is_wrong_says_what_is_right() {
         (&["bench", "nothing"], "there are: ingest"),
         (&["bench", "ingest", "--peers", "vlc"], "its own options are: none"),
         (&["volume", "create", a, b, "--parity", "2"], "parity 2 with 2 members"),
+        (&["add", "--name", "one", a, b, "--store", store], "give it with one FILE only"),
         (&["fsck", "--member", a, "--member", a], "is named twice"),
         (&["scrub", "--member", a, "--member", a], "is named twice"),
     ] {

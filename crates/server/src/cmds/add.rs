@@ -21,7 +21,8 @@ use super::progress::{IngestBar, describe};
 /// video or audio. What MPEG-TS cannot carry is transcoded, and a note lists it.
 #[derive(Args)]
 #[command(after_help = "Examples:\n  millrace add film.ts\n  millrace add --name lobby-loop lobby.mp4\n  \
-                        millrace add *.mkv --json | jq .name")]
+                        millrace add *.mkv --json | jq .name\n\n\
+                        Exit code: 0 every file was added; 1 some were not, or the store cannot be used; 2 the command line is invalid")]
 pub(super) struct AddArgs {
     /// Films to add
     #[arg(required = true, value_name = "FILE")]
@@ -45,9 +46,11 @@ pub(super) struct AddArgs {
     store: NewStoreArgs,
 }
 
-/// Adds every file; one that fails does not stop the others.
+/// Adds every file; one that fails does not stop the others. A store is made only if there is a file for it.
 pub(super) fn run(args: &AddArgs) -> anyhow::Result<ExitCode> {
-    anyhow::ensure!(args.name.is_none() || args.files.len() == 1, "--name: give it with one FILE only");
+    if args.name.is_some() && args.files.len() > 1 {
+        return Err(super::usage(anyhow::anyhow!("--name: give it with one FILE only")));
+    }
     const ALWAYS: u16 = millrace_core::limits::DEFAULT_PACKET_BYTES as u16;
     let others = args.packet_sizes.iter().map(|size| size.0).filter(|&size| size != ALWAYS);
     let packet_sizes = std::iter::once(ALWAYS).chain(others).collect();
@@ -58,19 +61,25 @@ pub(super) fn run(args: &AddArgs) -> anyhow::Result<ExitCode> {
         bounds: args.ffmpeg.bounds(),
         cancel: super::cancel_on_signals()?,
     };
-    let volume = args.store.open_or_create()?;
     let mut failed = 0;
-    for file in &args.files {
+    let mut complain = |error: anyhow::Error| {
+        failed += 1;
+        super::complain(&error);
+    };
+    let check = |file: &&PathBuf| ingest::check_file(file).map_err(|error| complain(error.into())).is_ok();
+    let files: Vec<_> = args.files.iter().filter(check).collect();
+    if files.is_empty() {
+        return Ok(ExitCode::FAILURE);
+    }
+    let volume = args.store.open_or_create()?;
+    for file in files {
         if options.cancel.load(Ordering::Relaxed) {
             anyhow::bail!("interrupted; titles already added are kept, nothing incomplete is left");
         }
         match add_one(&volume, file, &options, args) {
             Ok(title) if args.json => super::print_json(&title)?,
             Ok(_) => {}
-            Err(error) => {
-                failed += 1;
-                super::complain(&error);
-            }
+            Err(error) => complain(error),
         }
     }
     Ok(if failed == 0 { ExitCode::SUCCESS } else { ExitCode::FAILURE })

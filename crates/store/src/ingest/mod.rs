@@ -119,6 +119,14 @@ pub fn ingest(
     Ok(taken.commit(name, file.identity().clone())?)
 }
 
+/// Looks whether there is a file at `source` that can be opened and has something in it.
+///
+/// # Errors
+/// As [`ingest`] says it of such a file.
+pub fn check_file(source: &Path) -> Result<(), IngestError> {
+    SourceFile::open(source).map(drop)
+}
+
 /// A title that is written and not yet committed; dropped, nothing of it is left.
 struct Taken {
     writer: TitleWriter,
