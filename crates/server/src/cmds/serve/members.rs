@@ -3,9 +3,9 @@
 
 use std::collections::HashMap;
 use std::sync::Arc;
-use std::sync::mpsc::{RecvTimeoutError, Sender, channel};
+use std::sync::mpsc::{Receiver, RecvTimeoutError, Sender, channel};
 use std::thread::JoinHandle;
-use std::time::Duration;
+use std::time::{Duration, Instant as StdInstant};
 
 use anyhow::Context;
 use millrace_core::ids::TitleId;
@@ -33,22 +33,18 @@ impl MembersWatch {
         let (damaged, noted) = channel();
         let mut known = volume.members().report();
         known.iter().filter_map(trouble).for_each(|what| tracing::warn!("{what}"));
-        let look = move || {
-            loop {
-                match noted.recv_timeout(LOOK_EVERY) {
-                    Ok(title) => volume.note_damaged(title),
-                    Err(RecvTimeoutError::Disconnected) => return,
-                    Err(RecvTimeoutError::Timeout) => {}
-                }
+        let run = move || {
+            let look = || {
                 if volume.members().refresh() {
                     let now = volume.members().report();
                     tell(&known, &now);
                     known = now;
                 }
-            }
+            };
+            watch(&noted, LOOK_EVERY, |title| volume.note_damaged(title), look);
         };
         let thread =
-            std::thread::Builder::new().name("members".into()).spawn(look).context("members: thread")?;
+            std::thread::Builder::new().name("members".into()).spawn(run).context("members: thread")?;
         Ok(Self { damaged, thread })
     }
 
@@ -64,6 +60,28 @@ impl MembersWatch {
         if self.thread.is_finished() {
             // It ends only when told, so there is nothing to hear from it.
             let _ = self.thread.join();
+        }
+    }
+}
+
+/// Notes titles as they come, and looks each time that so much time has passed, however many come. Ends with the sender.
+fn watch(
+    titles: &Receiver<TitleId>,
+    look_every: Duration,
+    mut note: impl FnMut(TitleId),
+    mut look: impl FnMut(),
+) {
+    let mut look_at = StdInstant::now() + look_every;
+    loop {
+        match titles.recv_timeout(look_at.saturating_duration_since(StdInstant::now())) {
+            Ok(title) => note(title),
+            Err(RecvTimeoutError::Disconnected) => return,
+            Err(RecvTimeoutError::Timeout) => {}
+        }
+        let now = StdInstant::now();
+        if now >= look_at {
+            look();
+            look_at = now + look_every;
         }
     }
 }
@@ -140,5 +158,31 @@ fn tell(before: &[SlotReport], now: &[SlotReport]) {
             Some(what) => tracing::warn!("{what}"),
             None => tracing::info!("member {} at {} is used again", slot.index, slot.dir.display()),
         }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// Hands so many titles to a watch that looks so often; how many it noted, and how often it looked.
+    fn watched(titles: u8, look_every: Duration) -> (usize, usize) {
+        let (sender, receiver) = channel();
+        (0..titles).for_each(|title| sender.send(TitleId([title; 16])).unwrap());
+        drop(sender);
+        let (mut noted, mut looks) = (Vec::new(), 0);
+        watch(&receiver, look_every, |title| noted.push(title), || looks += 1);
+        noted.dedup();
+        (noted.len(), looks)
+    }
+
+    #[test]
+    fn members_are_not_looked_at_for_each_title() {
+        assert_eq!(watched(100, Duration::from_secs(3600)), (100, 0));
+    }
+
+    #[test]
+    fn titles_that_keep_coming_do_not_hold_up_the_members() {
+        assert_eq!(watched(100, Duration::ZERO), (100, 100));
     }
 }
