@@ -5,6 +5,7 @@ mod support;
 #[path = "support/two_hosts.rs"]
 mod two_hosts;
 
+use std::path::PathBuf;
 use std::process::{Command, Stdio};
 use std::time::{Duration, Instant};
 
@@ -23,13 +24,18 @@ fn site(listen: &str, args: &[&str], film_secs: u64, prepare: impl FnOnce(&TwoHo
     Some(Site::new(hosts, film_secs, listen, args))
 }
 
-/// Waits until this many devices are open: they are opened while all else begins.
-fn wait_until_opened(server: &mut Server, devices: usize) {
+/// Waits until something is so.
+fn wait_until(what: &str, mut is_so: impl FnMut() -> bool) {
     let end = Instant::now() + Duration::from_secs(20);
-    while server.said("AF_XDP is open").len() < devices {
-        assert!(Instant::now() < end, "{devices} devices do not open: {:?}", server.log);
+    while !is_so() {
+        assert!(Instant::now() < end, "never: {what}");
         std::thread::sleep(Duration::from_millis(10));
     }
+}
+
+/// Waits until this many devices are open: they are opened while all else begins.
+fn wait_until_opened(server: &mut Server, devices: usize) {
+    wait_until("the devices are open", || server.said("AF_XDP is open").len() >= devices);
     assert_eq!(server.said("AF_XDP is open").len(), devices, "{:?}", server.log);
 }
 
@@ -44,9 +50,30 @@ fn sums(server: &mut Server) -> (u64, u64) {
     (before(" packets by the kernel") + before(" without its copy"), before(" by AF_XDP"))
 }
 
+/// Where [`play`] writes what has come.
+fn copy(scene: &Scene) -> PathBuf {
+    scene.dir.path().join("copy.ts")
+}
+
+/// Waits until the viewer of [`play`] has so much of the film.
+fn wait_until_arrived(scene: &Scene, bytes: u64) {
+    let arrived = || std::fs::metadata(copy(scene)).map_or(0, |found| found.len());
+    wait_until("the film arrives", || arrived() >= bytes);
+}
+
+/// Packets for which a host had no route.
+fn without_route(namespace: &str) -> u64 {
+    let output = Command::new("ip").args(["netns", "exec", namespace, "cat", "/proc/net/snmp"]).output();
+    let text = String::from_utf8(output.unwrap().stdout).unwrap();
+    let mut lines = text.lines().filter(|line| line.starts_with("Ip: ")).map(str::split_whitespace);
+    let (names, values) = (lines.next().unwrap(), lines.next().unwrap());
+    let found = names.zip(values).find(|(name, _)| *name == "OutNoRoutes");
+    found.unwrap().1.parse().unwrap()
+}
+
 /// Plays by UDP; the report, and whether what came is the film to the byte.
 fn play(scene: &Scene) -> (serde_json::Value, bool) {
-    let copy = scene.dir.path().join("copy.ts");
+    let copy = copy(scene);
     let report = scene.play(&["--transport", "udp", "-o", copy.to_str().unwrap()]);
     let same = std::fs::read(&copy).unwrap() == std::fs::read(&scene.data).unwrap();
     (report, same)
@@ -91,9 +118,10 @@ fn a_link_that_goes_down_and_comes_back_loses_packets_but_no_viewer() {
         let scene = &site.scene;
         let player = scope.spawn(move || play(scene).0);
         // In the middle of the film.
-        std::thread::sleep(Duration::from_secs(3));
+        wait_until_arrived(scene, 500_000);
+        let before = without_route(&scene.hosts.server);
         ip(&scene.hosts.server, "link set vs down");
-        std::thread::sleep(Duration::from_millis(700));
+        wait_until("packets are lost", || without_route(&scene.hosts.server) >= before + 50);
         ip(&scene.hosts.server, "link set vs up");
         player.join().unwrap()
     });
@@ -134,7 +162,9 @@ fn an_interface_that_disappears_takes_nobody_else_along() {
     let (report, same) = std::thread::scope(|scope| {
         let scene = &site.scene;
         let player = scope.spawn(move || play(scene));
-        std::thread::sleep(Duration::from_secs(2));
+        // The other viewer plays as well.
+        (0..2).for_each(|_| drop(site.server.wait_for("plays", Duration::from_secs(20))));
+        wait_until_arrived(scene, 250_000);
         ip(&scene.hosts.server, "link del ws");
         player.join().unwrap()
     });
