@@ -19,7 +19,7 @@ fn the_picture_at_the_top_is_true() {
 }
 
 #[test]
-fn one_member_has_the_film_as_it_is() {
+fn one_member_has_the_media_as_it_is() {
     let stripes = StripeLayout::new(&geometry(8, 2, 12, 1), 1000 * PACKET - 188).unwrap();
     assert_eq!(stripes.data_range(0, 0..stripes.stripes()), 0..1000 * PACKET - 188);
     assert_eq!(stripes.data_range(0, 2..3), 2 * 96 * PACKET..3 * 96 * PACKET);

@@ -32,7 +32,7 @@ fn failures(
 }
 
 #[test]
-fn one_damaged_byte_of_film_costs_one_packet() {
+fn one_damaged_byte_of_media_costs_one_packet() {
     for backend in BACKENDS {
         let sample = Sample::of_extents(8);
         let clock = Arc::new(StandingClock::default());

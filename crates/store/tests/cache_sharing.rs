@@ -12,7 +12,7 @@ use millrace_store::cache::ReadFailure;
 
 /// 200 viewers, all at different places of one title, each playing it to the end: the title is read once.
 #[test]
-fn two_hundred_viewers_cause_one_read_of_the_film() {
+fn two_hundred_viewers_cause_one_read_of_the_title() {
     let sample = Sample::of_extents(40);
     for backend in BACKENDS {
         let clock = Arc::new(StandingClock::default());

@@ -201,7 +201,7 @@ fn packets_without_record_and_crc_are_left_out_and_no_others() {
 }
 
 #[test]
-fn a_stored_film_is_lent_as_it_was_written_in_every_size() {
+fn a_stored_title_is_lent_as_it_was_written_in_every_size() {
     let film = Film::new(12_001, 5);
     let (_dir, volume, info) = added(&film);
     for backend in BACKENDS {

@@ -249,7 +249,7 @@ fn protected(film: &Film, info: &TitleInfo, packet: u32) -> Option<Vec<u8>> {
 
 /// Every datagram of both tracks of every volume, against the title encoded again.
 #[test]
-fn parity_tracks_are_fec_datagrams_of_the_film() {
+fn parity_tracks_are_fec_datagrams_of_the_media() {
     let film = Film::new(7 * 700 + 5, 13);
     for (number, shape) in VOLUMES.into_iter().enumerate() {
         let (_disks, volume, info) = added(&film, shape);
@@ -276,19 +276,22 @@ fn parity_tracks_are_fec_datagrams_of_the_film() {
                 for place in 0..lease.content().packets {
                     let FecPlace { row: stripe, column, parity, .. } = stripes.spread().place(track, packet);
                     packet += 1;
-                    let films: Vec<_> = (0..k as u32)
+                    let symbols: Vec<_> = (0..k as u32)
                         .map_while(|u| protected(&film, &info, (stripe * k as u32 + u) * unit + column))
                         .collect();
                     let meta: PacketMeta = lease.meta(place);
                     assert!(meta.time().0 >= before && meta.time() <= film.duration());
                     before = meta.time().0;
-                    if films.is_empty() {
+                    if symbols.is_empty() {
                         assert!(meta.is_missing());
                         continue;
                     }
                     let mut expected = vec![vec![0; 7 + usize::from(SIZE)]; m];
-                    let films: Vec<&[u8]> = films.iter().map(Vec::as_slice).collect();
-                    code.encode(&films, &mut expected.iter_mut().map(Vec::as_mut_slice).collect::<Vec<_>>());
+                    let symbols: Vec<&[u8]> = symbols.iter().map(Vec::as_slice).collect();
+                    code.encode(
+                        &symbols,
+                        &mut expected.iter_mut().map(Vec::as_mut_slice).collect::<Vec<_>>(),
+                    );
                     let (rtp, payload) = RtpHeader::parse(lease.wire(place, 1)).unwrap();
                     assert_eq!((rtp.payload_type, rtp.ssrc, rtp.sequence), (96, 0, sequence_of(packet - 1)));
                     assert_eq!(rtp.timestamp, info.timeline_of(usize::from(SIZE)).timestamp(meta.time()));
@@ -301,7 +304,7 @@ fn parity_tracks_are_fec_datagrams_of_the_film() {
                     assert_eq!(fec.recovery()[..], expected[parity][..7]);
                     let kind = if parity == 0 { FecKind::Xor } else { FecKind::ReedSolomon };
                     assert_eq!((fec.kind, usize::from(fec.index), fec.row), (kind, parity, false));
-                    assert_eq!((u32::from(fec.offset), usize::from(fec.count)), (unit, films.len()));
+                    assert_eq!((u32::from(fec.offset), usize::from(fec.count)), (unit, symbols.len()));
                     assert_eq!(fec.sn_base, sequence_of(stripe * k as u32 * unit + column));
                     sent += 1;
                 }

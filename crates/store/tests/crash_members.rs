@@ -307,7 +307,7 @@ fn power_cut_while_a_volume_is_made() {
 }
 
 #[test]
-fn power_cut_while_films_are_added() {
+fn power_cut_while_titles_are_added() {
     let scene = Scene::new(&["a"]);
     let sim = scene.sim(&["a"]);
     ingest(&scene, &sim).unwrap();
@@ -317,7 +317,7 @@ fn power_cut_while_films_are_added() {
 
 /// Five members, and any two of them are lost with the power.
 #[test]
-fn power_cut_and_two_members_lost_while_films_are_added_and_removed() {
+fn power_cut_and_two_members_lost_while_titles_are_added_and_removed() {
     for (titles, work) in [(&["a"][..], ingest as Work), (&["a", "b"], removal)] {
         let scene = Scene::with(OF_FIVE, 2, titles);
         let pairs: std::collections::BTreeSet<_> = (0..200).map(|number| scene.lost(number)).collect();

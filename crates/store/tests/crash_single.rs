@@ -174,7 +174,7 @@ fn a_store_in_a_new_directory_is_not_lost_with_the_directorys_name() {
 }
 
 #[test]
-fn power_cut_while_films_are_added() {
+fn power_cut_while_titles_are_added() {
     let scene = Scene::new(&["a"]);
     ingest(&scene).unwrap();
     let states = scene.verify_power_cuts(8);

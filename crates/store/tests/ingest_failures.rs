@@ -283,7 +283,7 @@ fn progress_is_told_in_order() {
 }
 
 #[test]
-fn progress_of_a_container_knows_the_film_time() {
+fn progress_of_a_container_knows_the_media_time() {
     let bench = Bench::new();
     let source = bench.dir.path().join("film.mkv");
     ffmpeg::make(&source, 4, ffmpeg::H264);

@@ -7,7 +7,7 @@ use std::fs;
 use std::path::PathBuf;
 
 use common::{Film, SIZE};
-use members_support::{Disks, copy_tree, film_of};
+use members_support::{Disks, copy_tree, media_of};
 use millrace_store::StoreError;
 use millrace_store::format::superblock::Geometry;
 use millrace_store::members::MemberState;
@@ -34,7 +34,7 @@ fn any_member_opens_the_volume_and_explicit_directories_override_the_hints() {
     let [a, b, c] = [0, 1, 2].map(|i| moved[i].clone());
     let volume = Volume::open_members(&[c, a, b]).unwrap();
     assert_eq!(volume.members().generation(), 2, "where they are now is noted");
-    assert!(film_of(&volume, info.id) == film().bytes);
+    assert!(media_of(&volume, info.id) == film().bytes);
     assert_eq!(Volume::open(&moved[2]).unwrap().members().usable(), [0, 1, 2]);
 }
 
@@ -68,7 +68,7 @@ fn a_member_that_missed_a_removal_is_not_believed_when_it_comes_back() {
         assert!(volume.members().is_present(0) && !volume.members().is_usable(0));
         assert_eq!(volume.titles().unwrap(), std::slice::from_ref(&stays));
         assert!(matches!(volume.open_title(gone.id, usize::from(SIZE)), Err(StoreError::NoTitle { .. })));
-        assert!(film_of(&volume, stays.id) == film().bytes);
+        assert!(media_of(&volume, stays.id) == film().bytes);
         let error = TitleWriter::begin(&volume, &[SIZE]).unwrap_err().to_string();
         assert!(error.contains("missed a change"), "{error}");
     }
@@ -94,7 +94,7 @@ fn a_member_that_was_away_while_nothing_changed_is_believed() {
     drop(volume);
     disks.pull(1);
     let volume = Volume::open(&disks.at(2)).unwrap();
-    assert!(film_of(&volume, info.id) == film().bytes);
+    assert!(media_of(&volume, info.id) == film().bytes);
     disks.push(1);
     assert!(volume.members().refresh());
     assert_eq!(volume.members().usable(), [0, 1, 2]);
@@ -112,7 +112,7 @@ fn a_replaced_member_is_filled_before_it_is_believed() {
     let members = volume.members();
     assert_eq!((members.dir(1), members.state(1)), (new.clone(), MemberState::Rebuilding));
     assert_eq!((members.is_present(1), members.usable()), (true, vec![0, 2]));
-    assert!(film_of(&volume, info.id) == film().bytes);
+    assert!(media_of(&volume, info.id) == film().bytes);
     let error = TitleWriter::begin(&volume, &[SIZE]).unwrap_err().to_string();
     assert!(error.contains("is not complete yet"), "{error}");
     let error = volume.replace_member(0, &disks.dir.path().join("another")).unwrap_err().to_string();
@@ -147,8 +147,8 @@ fn a_store_grows_into_a_volume_and_older_titles_stay() {
     for start in [&a, &b] {
         let volume = Volume::open(start).unwrap();
         assert_eq!(volume.titles().unwrap(), [new.clone(), old.clone()]);
-        assert!(film_of(&volume, new.id) == Film::new(1500, 9).bytes);
-        assert!(film_of(&volume, old.id) == film().bytes);
+        assert!(media_of(&volume, new.id) == Film::new(1500, 9).bytes);
+        assert!(media_of(&volume, old.id) == film().bytes);
         let files = volume.open_title(old.id, usize::from(SIZE)).unwrap();
         assert!(files.stripes.is_none() && files.slots[..] == [0]);
         assert!(volume.unreadable().unwrap().is_empty());
@@ -163,8 +163,8 @@ fn a_store_grows_into_a_volume_and_older_titles_stay() {
     volume.remove(old.id).unwrap();
     fs::rename(&a, dir.path().join("gone")).unwrap();
     let volume = Volume::open(&b).unwrap();
-    assert!(film_of(&volume, new.id) == Film::new(1500, 9).bytes);
-    assert!(film_of(&volume, third.id) == Film::new(1500, 11).bytes);
+    assert!(media_of(&volume, new.id) == Film::new(1500, 9).bytes);
+    assert!(media_of(&volume, third.id) == Film::new(1500, 11).bytes);
     let wrong = volume.add_member(&dir.path().join("d"), Geometry::choose(4, 1, 0).unwrap());
     assert!(matches!(wrong, Err(StoreError::MemberNeeded { .. })), "{wrong:?}");
 }
@@ -196,7 +196,7 @@ fn a_title_that_is_visible_on_some_members_becomes_visible_on_all() {
         assert_eq!(volume.titles().unwrap(), std::slice::from_ref(&info));
         assert!((0..3).all(|i| disks.title(i, info.id).is_dir()));
         assert!(disks.left().is_empty());
-        assert!(film_of(&volume, info.id) == film().bytes);
+        assert!(media_of(&volume, info.id) == film().bytes);
     }
 }
 
@@ -224,7 +224,7 @@ fn what_is_not_complete_is_left_to_a_repair_if_the_title_is_visible_elsewhere() 
     fs::rename(disks.title(1, info.id), &half).unwrap();
     fs::remove_file(half.join("manifest.mrm")).unwrap();
     let volume = Volume::open(&disks.at(0)).unwrap();
-    assert!(film_of(&volume, info.id) == film().bytes, "one of three may be missing");
+    assert!(media_of(&volume, info.id) == film().bytes, "one of three may be missing");
     assert_eq!(disks.left(), [half]);
 }
 
@@ -353,7 +353,7 @@ fn a_volume_opens_without_a_member_whose_titles_are_gone_or_no_directory() {
         for i in 0..3 {
             let volume = Volume::open(&disks.at(i)).unwrap();
             assert_eq!((volume.members().usable(), volume.members().missing()), (vec![0, 2], vec![1]));
-            assert!(film_of(&volume, info.id) == film().bytes);
+            assert!(media_of(&volume, info.id) == film().bytes);
             let error = TitleWriter::begin(&volume, &[SIZE]).unwrap_err().to_string();
             assert!(error.contains("m1/titles"), "{error}");
         }

@@ -9,7 +9,7 @@ use std::fs;
 use std::path::PathBuf;
 
 use common::Film;
-use members_support::{Disks, film_of};
+use members_support::{Disks, media_of};
 use millrace_store::StoreError;
 use millrace_store::check::{Depth, Severity, check_members};
 use millrace_store::disk::ReadFaults;
@@ -151,7 +151,7 @@ fn a_damaged_copy_of_the_sums_is_passed_over_when_a_size_is_added() {
     flip(&path(1, "meta-1316.mrp"), 4096 * 2 + 100);
     flip(&path(2, "data.mru"), 100);
     volume.add_packet_size(info.id, 188).unwrap();
-    assert!(film_of(&volume, info.id) == film.bytes);
+    assert!(media_of(&volume, info.id) == film.bytes);
     flip(&path(2, "meta-1316.mrp"), 4096 + 100);
     flip(&path(1, "meta-1316.mrp"), 4096 + 100);
     let error = volume.add_packet_size(info.id, 1880).unwrap_err().to_string();

@@ -7,7 +7,7 @@ mod members_support;
 use std::fs;
 
 use common::{Film, SIZE};
-use members_support::{Disks, film_of};
+use members_support::{Disks, media_of};
 use millrace_store::StoreError;
 use millrace_store::check::{Depth, check_store};
 use millrace_store::format::superblock::Geometry;
@@ -56,7 +56,7 @@ fn with_too_few_members_titles_are_listed_and_come_back_by_themselves() {
     disks.push(0);
     assert!(volume.members().refresh());
     assert_eq!(listed(&volume), [("film".to_owned(), None)]);
-    assert!(film_of(&volume, info.id) == film().bytes);
+    assert!(media_of(&volume, info.id) == film().bytes);
     disks.push(2);
     assert!(volume.members().refresh());
     film().add(&volume, "second");
@@ -109,7 +109,7 @@ fn a_title_is_known_while_all_its_members_are_gone() {
     fs::rename(&away, &a).unwrap();
     assert!(volume.members().refresh());
     assert_eq!(listed(&volume), names(None));
-    assert!(film_of(&volume, old.id) == film().bytes);
+    assert!(media_of(&volume, old.id) == film().bytes);
     // Removed is removed, also for one who sees only the other member afterwards.
     volume.remove(old.id).unwrap();
     drop(volume);

@@ -6,7 +6,7 @@ mod members_support;
 use std::fs;
 
 use common::{Film, SIZE};
-use members_support::{Disks, film_of};
+use members_support::{Disks, media_of};
 use millrace_core::fec::Code;
 use millrace_core::packet::PacketMeta;
 use millrace_core::wire::checksum::sum16;
@@ -58,7 +58,7 @@ fn every_unit_is_where_the_rows_say_and_every_parity_is_that_of_its_row() {
                 assert!(stored == expected, "stripe {stripe}, unit {unit} of {stripes:?}");
             }
         }
-        assert!(film_of(&volume, info.id) == film.bytes, "{stripes:?}");
+        assert!(media_of(&volume, info.id) == film.bytes, "{stripes:?}");
     }
 }
 
@@ -138,19 +138,19 @@ fn every_member_has_what_the_manifest_says() {
 }
 
 #[test]
-fn films_shorter_than_a_row_a_unit_and_a_packet_are_kept_too() {
+fn titles_shorter_than_a_stripe_a_unit_and_a_packet_are_kept_too() {
     for (members, tolerance, network) in SHAPES {
         let (disks, volume) = Disks::volume(members, tolerance, network);
         for ts_packets in [1, 7, 8, 150, 999] {
             let film = Film::new(ts_packets, ts_packets as u64);
             let info = film.add_sizes(&volume, "short", &[SIZE]);
             assert_as_promised(&disks, &volume, &info);
-            assert!(film_of(&volume, info.id) == film.bytes, "{ts_packets} in {members} members");
+            assert!(media_of(&volume, info.id) == film.bytes, "{ts_packets} in {members} members");
             if tolerance > 0 {
                 disks.pull(0);
                 volume.members().refresh();
                 assert!(
-                    film_of(&volume, info.id) == film.bytes,
+                    media_of(&volume, info.id) == film.bytes,
                     "{ts_packets} without the first of {members}"
                 );
                 disks.push(0);
@@ -168,7 +168,7 @@ fn losses(members: usize, lost: usize) -> Vec<Vec<usize>> {
 }
 
 #[test]
-fn a_film_is_whole_without_any_members_that_may_be_lost_and_says_so_beyond() {
+fn a_title_is_whole_without_any_members_that_may_be_lost_and_says_so_beyond() {
     let film = Film::new(TS_PACKETS, 8);
     for (members, tolerance, _) in SHAPES.into_iter().filter(|shape| shape.1 > 0) {
         let (disks, volume) = Disks::volume(members, tolerance, 0);
@@ -181,7 +181,7 @@ fn a_film_is_whole_without_any_members_that_may_be_lost_and_says_so_beyond() {
             assert_eq!(volume.members().missing(), lost);
             assert_eq!(volume.titles().unwrap(), std::slice::from_ref(&info));
             assert!(volume.unreadable().unwrap().is_empty());
-            assert!(film_of(&volume, info.id) == film.bytes, "without {lost:?} of {members}");
+            assert!(media_of(&volume, info.id) == film.bytes, "without {lost:?} of {members}");
             // One more, while it is open.
             let one_more = disks.at(left);
             if lost.len() + 1 < members {
@@ -207,7 +207,7 @@ fn a_film_is_whole_without_any_members_that_may_be_lost_and_says_so_beyond() {
 }
 
 #[test]
-fn a_wrong_byte_on_a_disk_is_not_in_the_film() {
+fn a_wrong_byte_on_a_disk_is_not_in_the_media() {
     let film = Film::new(TS_PACKETS, 9);
     let (disks, volume) = Disks::volume(3, 1, 0);
     let info = film.add(&volume, "film");
@@ -215,11 +215,11 @@ fn a_wrong_byte_on_a_disk_is_not_in_the_film() {
     let mut bytes = fs::read(&path).unwrap();
     (0..bytes.len()).step_by(70_000).for_each(|at| bytes[at] ^= 0x40);
     fs::write(&path, bytes).unwrap();
-    assert!(film_of(&volume, info.id) == film.bytes);
+    assert!(media_of(&volume, info.id) == film.bytes);
     // A small file that is damaged is read from another member.
     fs::write(disks.title(0, info.id).join("index.mri"), b"junk").unwrap();
     fs::remove_file(disks.title(0, info.id).join("manifest.mrm")).unwrap();
-    assert!(film_of(&Volume::open(&disks.at(2)).unwrap(), info.id) == film.bytes);
+    assert!(media_of(&Volume::open(&disks.at(2)).unwrap(), info.id) == film.bytes);
 }
 
 #[test]

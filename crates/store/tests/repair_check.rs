@@ -204,7 +204,7 @@ fn every_promise_of_several_members_can_be_broken_and_is_found_by_its_name() {
 fn a_flipped_byte_is_placed_and_a_scrub_repairs_it() {
     let fixture = Fixture::new();
     flip(&fixture.file(1, "data.mru"), 1316 * 7 + 5);
-    assert_eq!(fixture.check(Depth::Quick), [], "a quick check reads no film");
+    assert_eq!(fixture.check(Depth::Quick), [], "a quick check reads no media");
     let findings = fixture.check(Depth::Full);
     assert_eq!(findings.len(), 1, "one damage, one finding: {findings:#?}");
     assert_eq!((findings[0].severity, findings[0].promise), (Severity::Error, "units_are_as_ingested"));
@@ -233,7 +233,7 @@ fn a_member_that_is_missing_is_a_warning_as_long_as_it_can_be() {
 }
 
 #[test]
-fn progress_counts_the_film_once() {
+fn progress_counts_the_title_once() {
     let fixture = Fixture::new();
     let mut told = Vec::new();
     check_store(&fixture.world.dirs[0], Depth::Full, &mut |progress| told.push(progress.clone())).unwrap();

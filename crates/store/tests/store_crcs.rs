@@ -142,7 +142,7 @@ fn prepare_gives_older_titles_the_crcs_that_they_would_have_had() {
 }
 
 #[test]
-fn prepare_trusts_no_film_that_has_another_hash() {
+fn prepare_trusts_no_title_that_has_another_hash() {
     let (dir, volume, info, title) = plain();
     strip_crcs(&title);
     swap_words(&title.join("data.ts"), 1316 * 5);

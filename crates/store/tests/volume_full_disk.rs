@@ -74,7 +74,7 @@ fn fill(writer: &mut TitleWriter, film: &Film) -> StoreError {
 }
 
 #[test]
-fn a_film_too_large_for_the_disk_is_refused_with_path_and_size() {
+fn a_title_too_large_for_the_disk_is_refused_with_path_and_size() {
     let Some(disk) = SmallDisk::mount("3m") else { return };
     let volume = Volume::open_or_create(disk.path()).unwrap();
     let small = Film::new(50, 1).add(&volume, "small");

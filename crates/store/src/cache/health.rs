@@ -1,4 +1,4 @@
-//! Which members of the volume are asked for film: a state machine for each, without I/O, on a clock that is passed in.
+//! Which members of the volume are asked for media: a state machine for each, without I/O, on a clock that is passed in.
 //!
 //! ```text
 //!             a late answer, a device that is gone, errors in a row
@@ -96,7 +96,7 @@ pub(super) enum Outcome {
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, serde::Serialize)]
 #[serde(rename_all = "lowercase")]
 pub enum MemberHealth {
-    /// It is asked for film.
+    /// It is asked for media.
     #[default]
     Healthy,
     /// It did not answer in time: others are asked first until probes are answered in time again.

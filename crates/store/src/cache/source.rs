@@ -62,7 +62,7 @@ pub trait TitleSource: Send + Sync {
     fn duration(&self) -> MediaTicks {
         MediaTicks(0)
     }
-    /// 0: film. 1: the first parity of the title with this identity as ready FEC datagrams, 2: its other parities. The
+    /// 0: media. 1: the first parity of the title with this identity as ready FEC datagrams, 2: its other parities. The
     /// timeline of a track is that of the title.
     fn track(&self) -> u8 {
         0

@@ -52,7 +52,7 @@ counters! {
     gauge extents,
     /// Extents that hold nothing.
     gauge free,
-    /// Extents that hold film.
+    /// Extents that hold media.
     gauge resident,
     /// Titles open.
     gauge titles,
@@ -299,7 +299,7 @@ impl std::fmt::Display for Trouble {
         match &self.path {
             Some(path) => write!(f, "{}: bytes {}..{}", path.display(), bytes.start, bytes.end),
             None if self.track == 0 => {
-                write!(f, "title {id}: bytes {}..{} of the film", bytes.start, bytes.end)
+                write!(f, "title {id}: bytes {}..{} of its media", bytes.start, bytes.end)
             }
             None => write!(f, "title {id}: parity track {}, extent {extent}", self.track),
         }?;
@@ -368,10 +368,10 @@ impl Damage {
         let Range { start, end } = self.bytes;
         let place = match (&self.path, &self.members[..]) {
             (Some(path), _) => format!("bytes {start}..{end} of {}", path.display()),
-            (None, []) => format!("bytes {start}..{end} of the film"),
+            (None, []) => format!("bytes {start}..{end} of its media"),
             (None, members) => {
                 let members: Vec<_> = members.iter().map(ToString::to_string).collect();
-                format!("bytes {start}..{end} of the film, member {}", members.join(", "))
+                format!("bytes {start}..{end} of its media, member {}", members.join(", "))
             }
         };
         let cure = match self.path {
@@ -480,7 +480,7 @@ mod tests {
         let one = Trouble { path: None, members: vec![2], ..trouble(7) };
         let said = one.to_string();
         let expected = format!(
-            "title {id}: bytes 0..1316 of the film: data and stored checksums do not match (member 2);"
+            "title {id}: bytes 0..1316 of its media: data and stored checksums do not match (member 2);"
         );
         assert!(said.starts_with(&expected), "{said}");
         assert!(said.ends_with("run scrub; if a disk is bad, replace it and run repair"), "{said}");

@@ -187,7 +187,7 @@ pub enum StreamError {
         /// Bytes looked through.
         bytes: u64,
     },
-    /// More damage than film.
+    /// More damage than media.
     #[error(
         "damaged: {skipped_bytes} bytes in {places} places are not transport stream packets (the first at byte {first_offset}), only {kept_bytes} bytes are; copy or record the film again"
     )]

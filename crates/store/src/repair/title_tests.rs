@@ -107,7 +107,7 @@ fn files_are_repaired_one_by_one() {
 }
 
 #[test]
-fn parity_on_one_member_repairs_its_film() {
+fn parity_on_one_member_repairs_its_media() {
     let world = World::new(Geometry::choose(1, 0, 2).unwrap(), 500);
     let before = world.tree();
     world.flip(0, "data.ts", 77);

@@ -26,7 +26,7 @@ fn damage_all(world: &World, name: &str) {
 }
 
 #[test]
-fn lost_on_all_members_they_are_computed_from_film_and_parity() {
+fn lost_on_all_members_they_are_computed_from_media_and_parity() {
     let alone = Geometry::choose(1, 0, 2).unwrap();
     for (geometry, names) in [
         (geometry(3, 1), &["parity.mrp", "sums.mrr"][..]),

@@ -26,7 +26,7 @@ pub struct MediaReader {
 
 impl std::fmt::Debug for MediaReader {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-        f.debug_struct("FilmReader").field("files", &self.files).finish_non_exhaustive()
+        f.debug_struct("MediaReader").field("files", &self.files).finish_non_exhaustive()
     }
 }
 

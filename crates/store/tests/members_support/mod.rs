@@ -56,17 +56,17 @@ impl Disks {
     }
 }
 
-/// All of a title's film.
-pub(crate) fn film_of(volume: &Volume, id: TitleId) -> Vec<u8> {
+/// All media of a title.
+pub(crate) fn media_of(volume: &Volume, id: TitleId) -> Vec<u8> {
     let mut reader = MediaReader::open(volume, id).unwrap();
-    let mut film = vec![0; reader.files().info.bytes as usize];
+    let mut media = vec![0; reader.files().info.bytes as usize];
     // Odd pieces: no border of a piece is one of a stripe.
     let mut start = 0;
-    for piece in film.chunks_mut(100_003) {
+    for piece in media.chunks_mut(100_003) {
         reader.read_exact(start, piece).unwrap();
         start += piece.len() as u64;
     }
-    film
+    media
 }
 
 /// Copies a directory with all it holds.

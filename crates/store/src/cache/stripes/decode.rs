@@ -27,7 +27,7 @@ pub(in crate::cache) struct Decoder {
     present: Vec<u128>,
     media_metas: Records,
     parity_metas: Records,
-    film_crcs: Crcs,
+    media_crcs: Crcs,
     parity_crcs: Crcs,
     restored: Vec<u8>,
     plans: HashMap<(usize, usize), Plans>,
@@ -88,7 +88,7 @@ impl Decoder {
         let (of_media, of_parity) = (media_records(stripes, &touched), parity_records(stripes, &touched));
         self.media_metas.read(of_media, results, Role::StripeMeta);
         self.parity_metas.read(of_parity, results, Role::ParityMeta);
-        let crcs_known = load_crcs(&mut self.film_crcs, of_media, results, Role::Crcs);
+        let crcs_known = load_crcs(&mut self.media_crcs, of_media, results, Role::Crcs);
         load_crcs(&mut self.parity_crcs, of_parity, results, Role::ParityCrcs);
         let packet = DEFAULT_PACKET_BYTES as u64;
         let needed = ((bytes.start - start) / packet) as usize..(bytes.end - start).div_ceil(packet) as usize;
@@ -126,7 +126,7 @@ impl Decoder {
                 let bytes = Some(bytes).filter(|bytes| bytes.len() == length);
                 let is_right = bytes.and_then(|bytes| {
                     let sum = copy_sum16(&mut room[..length], bytes);
-                    let (record, crcs) = (packets + column, &self.film_crcs);
+                    let (record, crcs) = (packets + column, &self.media_crcs);
                     self.media_metas.prove(record, crcs, first + record as u32, sum, bytes)
                 });
                 // Behind the end of the title everything is zero, and known to be.
@@ -207,7 +207,7 @@ impl Decoder {
             let number = media_records(stripes, &pass.touched).0 + record as u32;
             // What stands for what is behind the title's end is zero, so the sum of all is that of the packet.
             let (sum, bytes_of_it) = (sum16(bytes), &bytes[..length]);
-            if self.media_metas.prove(record, &self.film_crcs, number, sum, bytes_of_it) == Some(true) {
+            if self.media_metas.prove(record, &self.media_crcs, number, sum, bytes_of_it) == Some(true) {
                 self.media[place(unit)..place(unit) + DEFAULT_PACKET_BYTES].copy_from_slice(bytes);
                 self.present[codeword] |= 1 << unit;
                 pass.bytes += DEFAULT_PACKET_BYTES as u64;

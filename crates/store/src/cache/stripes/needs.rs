@@ -333,7 +333,7 @@ impl Maker<'_> {
         let touched = self.title.packets_of(self.order.extent).ok_or(ReadFailure::OutOfRange)?;
         let touched = track_stripes(&self.stripes, track, &touched);
         // Media goes out with holes that its viewers repair from what is here: members that are only avoided are asked as soon
-        // as the others do not make up for them, as for film.
+        // as the others do not make up for them, as for media.
         let out = self.lost | self.avoided;
         let does = out.count_ones() as usize <= self.stripes.tolerance() && !self.all;
         let out = if does { out } else { self.lost };

@@ -59,7 +59,7 @@ mod tests {
     #[test]
     fn xor_repairs_one_packet_if_the_first_parity_is_there() {
         let missing = |data, first_parity, parity| Missing { data, first_parity, parity };
-        assert_eq!(missing(0, true, 2).demands(2), Some(0), "all film is there");
+        assert_eq!(missing(0, true, 2).demands(2), Some(0), "all media is there");
         assert_eq!(missing(1, false, 0).demands(1), Some(1));
         assert_eq!(missing(1, false, 3).demands(4), Some(1));
         assert_eq!(missing(1, true, 1).demands(1), None);

@@ -52,15 +52,19 @@ fn protected(sample: &StripeSample, packet: usize) -> Option<Vec<u8>> {
 
 /// A column of a stripe: what is protected of each of its packets.
 struct Columns {
-    films: HashMap<usize, Vec<u8>>,
+    symbols: HashMap<usize, Vec<u8>>,
     k: usize,
     unit: usize,
 }
 
 impl Columns {
     fn new(sample: &StripeSample) -> Self {
-        let films = (0..sample.metas.len()).map(|packet| (packet, protected(sample, packet).unwrap()));
-        Self { films: films.collect(), k: sample.stripes.k(), unit: sample.stripes.unit_packets() as usize }
+        let symbols = (0..sample.metas.len()).map(|packet| (packet, protected(sample, packet).unwrap()));
+        Self {
+            symbols: symbols.collect(),
+            k: sample.stripes.k(),
+            unit: sample.stripes.unit_packets() as usize,
+        }
     }
 
     fn packet(&self, stripe: usize, unit: usize, column: usize) -> usize {
@@ -68,7 +72,7 @@ impl Columns {
     }
 
     fn of(&self, stripe: usize, column: usize) -> Vec<&Vec<u8>> {
-        (0..self.k).filter_map(|unit| self.films.get(&self.packet(stripe, unit, column))).collect()
+        (0..self.k).filter_map(|unit| self.symbols.get(&self.packet(stripe, unit, column))).collect()
     }
 
     /// Parity of a column: fields and payload.
@@ -139,11 +143,11 @@ fn check(
         rtp.extend(timestamp);
         rtp.extend([0; 4]);
         assert_eq!(datagram[..12], rtp);
-        let films = columns.of(stripe, column);
+        let symbols = columns.of(stripe, column);
         if record >> 16 & 0xff != 0 {
             assert_eq!(record >> 16 & 0xff, 0x80);
             assert!(datagram[12..].iter().all(|byte| *byte == 0));
-            if !films.is_empty() {
+            if !symbols.is_empty() {
                 missing.push(packet);
             }
             continue;
@@ -155,7 +159,7 @@ fn check(
         header.extend([0x80 | expected[2], eighth, 0, 0]);
         header.extend(&expected[3..7]);
         let kind = if parity == 0 { 0 } else { 2 << 3 | parity as u8 };
-        header.extend([kind, unit as u8, films.len() as u8, 0]);
+        header.extend([kind, unit as u8, symbols.len() as u8, 0]);
         assert_eq!(datagram[12..28], header, "packet {packet} of track {track}");
         assert!(datagram[28..] == expected[7..], "parity of packet {packet}");
         assert_eq!(record % 0x10000 % 0xffff, ones_sum(&datagram[12..]), "sum of packet {packet}");
@@ -166,7 +170,7 @@ fn check(
 }
 
 #[test]
-fn every_datagram_is_as_computed_from_the_film() {
+fn every_datagram_is_as_computed_from_the_media() {
     for shape in GEOMETRIES {
         let m = shape.1;
         for track in 1..=m.min(2) as u8 {
@@ -330,12 +334,12 @@ proptest! {
         };
         for (pick, mask) in picks {
             let (stripe, column) = all[pick.index(all.len())];
-            let films = columns.of(stripe, column);
-            let lost: Vec<usize> = (0..films.len()).filter(|unit| mask >> unit & 1 != 0).take(m).collect();
+            let symbols = columns.of(stripe, column);
+            let lost: Vec<usize> = (0..symbols.len()).filter(|unit| mask >> unit & 1 != 0).take(m).collect();
             let parities: Vec<_> =
                 (0..m).rev().filter_map(|p| Some((p, sent.get(&(stripe, column, p))?.clone()))).collect();
             for (unit, media) in lost.iter().zip(repair(&columns, stripe, column, &lost, &parities)) {
-                prop_assert!(&media == films[*unit], "unit {unit} of column {column} of stripe {stripe}");
+                prop_assert!(&media == symbols[*unit], "unit {unit} of column {column} of stripe {stripe}");
             }
         }
     }
