@@ -60,6 +60,20 @@ pub struct StreamId {
     pub generation: u32,
 }
 
+/// A run of a stream: one piece of sending, from its play command to its end event. The control side numbers the runs of each
+/// stream and never uses a number for two of them that could be mistaken for each other, so that a late answer for one
+/// cannot touch the next.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash, PartialOrd, Ord)]
+pub struct RunSerial(pub u32);
+
+impl RunSerial {
+    /// The number behind this one.
+    #[must_use]
+    pub fn next(self) -> Self {
+        Self(self.0.wrapping_add(1))
+    }
+}
+
 /// A TCP connection whose writes the engine loop owns (RTSP with interleaved RTP, RFC 2326 section 10.12).
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
 pub struct ConnId(pub u32);

@@ -153,6 +153,8 @@ pub trait PacketTx {
 pub struct Want {
     /// The stream.
     pub stream: StreamId,
+    /// For which of its runs: the answer names it, and wants of different runs are different wants.
+    pub run: crate::ids::RunSerial,
     /// The title.
     pub title: crate::ids::TitleRef,
     /// Number of the extent in the title.

@@ -9,15 +9,16 @@ mod egress;
 use millrace_core::ids::StreamId;
 use millrace_core::limits::{MAX_BURST_NS, MAX_STREAMS_PER_ENGINE};
 use millrace_core::pool::Lease;
-use millrace_core::time::Instant;
+use millrace_core::time::{Instant, MediaTicks};
+use millrace_core::wire::rtp::Timeline;
 
 use crate::batch::Batch;
 use crate::frame::times;
 use crate::pace::BurstRules;
 use crate::pace::wheel::Wheel;
 use crate::queue::IndexQueue;
-use crate::stream::{Cold, Input, NEVER, Next, Slot, State, Stream, flag, pending};
-use crate::types::{EngineConfig, EngineCounters, FailReason, Refusal};
+use crate::stream::{Cold, Ends, Input, NEVER, Next, Numbers, Slot, State, Stream, flag, pending};
+use crate::types::{EngineConfig, EngineCounters, FailReason, Refusal, RunEnd, StopReason};
 
 /// Paces streams on a clock that is passed in; the crate's documentation is the contract.
 pub struct Engine {
@@ -26,6 +27,8 @@ pub struct Engine {
     cname: String,
     streams: Box<[Stream]>,
     cold: Box<[Cold]>,
+    /// Ends of runs that have not been told yet. Beside the cold state, because nothing else looks there.
+    ends: Box<[Ends]>,
     /// What is to be sent, with the leases and destinations of all streams.
     batch: Batch,
     wheel: Wheel,
@@ -47,6 +50,7 @@ impl Engine {
             cname: config.cname,
             streams: vec![Stream::free(); streams].into(),
             cold: vec![Cold::new(); streams].into(),
+            ends: vec![Ends::new(); streams].into(),
             batch: Batch::new(streams),
             wheel: Wheel::new(streams),
             wants: IndexQueue::new(streams),
@@ -148,10 +152,58 @@ impl Engine {
         }
     }
 
+    /// The run is over, if one lasts: its end will be told. Before its leases go back, which say when its next packet is due.
+    fn end_run(&mut self, index: u32, reason: StopReason) {
+        if !self.stream(index).is_running {
+            return;
+        }
+        let (next_due, time) = self.next_due(index);
+        let (stream, cold) = (&mut self.streams[index as usize], &mut self.cold[index as usize]);
+        let next_sequence = stream.sequence(stream.next);
+        if let Some(time) = time {
+            let timestamp = stream.timeline.timestamp(time);
+            cold.numbers = Some(Numbers { ssrc: stream.timeline.ssrc, sequence: next_sequence, timestamp });
+        }
+        self.ends[index as usize].push(RunEnd {
+            run: stream.run,
+            reason,
+            next_packet: stream.next,
+            next_sequence,
+            bursts: stream.bursts,
+            packets: (stream.packets - cold.packets_before) as u32,
+            bytes: stream.bytes - cold.bytes_before,
+            next_due,
+        });
+        stream.is_running = false;
+        // What was about to be told of it is not news any more.
+        stream.events &= !(pending::RUN_BEGAN | pending::DRAINED);
+        self.tell(index, pending::RUN_ENDED);
+    }
+
+    /// When the packet `next` is due, and its media time; no time before the run's first extent is there.
+    fn next_due(&self, index: u32) -> (Instant, Option<MediaTicks>) {
+        let stream = self.stream(index);
+        if !stream.has(flag::ANCHORED) {
+            return (stream.pace.at, None);
+        }
+        let cold = &self.cold[index as usize];
+        let is_here = |held: &&Lease| {
+            let content = held.content();
+            (content.title, content.number) == (cold.media.title, stream.extent)
+        };
+        let time = match self.batch.lease(index, stream.extent).filter(is_here) {
+            Some(held) if stream.place() < held.content().packets => time_of(held, stream.place()),
+            Some(held) => time_behind(held),
+            None => cold.time_behind,
+        };
+        (stream.pace.departure(time), Some(time))
+    }
+
     fn fail(&mut self, index: u32, now: Instant, reason: FailReason) {
         // Its leases go: a batch that reads them must not be looked at any more.
         self.abandon_batch(now);
         if self.step(index, Input::Fail) == Ok(true) {
+            self.end_run(index, StopReason::Failed(reason));
             self.stop_sending(index);
             self.cold_mut(index).reason = reason;
             self.counters.failed += 1;
@@ -169,8 +221,7 @@ impl Engine {
         };
         let time = time_of(lease, stream.place());
         if !stream.has(flag::ANCHORED) {
-            stream.flags |= flag::ANCHORED;
-            stream.pace.anchor = time;
+            anchor(stream, &mut self.cold[index as usize], time);
         }
         stream.due = stream.last.next_leaves(stream.pace.departure(time));
     }
@@ -183,7 +234,26 @@ impl Engine {
     }
 }
 
-/// Media time of packet `place` of an extent that fits its stream.
-fn time_of(lease: &Lease, place: u32) -> millrace_core::time::MediaTicks {
+/// The media time of a run's first packet is known: departures, and timestamps that go on from another run, follow from it.
+#[cold]
+fn anchor(stream: &mut Stream, cold: &mut Cold, time: MediaTicks) {
+    stream.flags |= flag::ANCHORED;
+    stream.pace.anchor = time;
+    if let Some(timestamp) = cold.first_timestamp {
+        let timestamp_base = timestamp.wrapping_sub(time.0 as u32);
+        let timeline = Timeline { timestamp_base, ..stream.timeline };
+        stream.number(timeline, stream.sequence_base, cold.media.timeline);
+    }
+}
+
+/// Media time of packet `place` of an extent that fits its run.
+fn time_of(lease: &Lease, place: u32) -> MediaTicks {
     times(lease, place, 1).next().unwrap_or_default()
+}
+
+/// Media time behind the last packet of an extent that fits its run, if that packet is as long as the one before.
+fn time_behind(lease: &Lease) -> MediaTicks {
+    let last = lease.content().packets - 1;
+    let (before, time) = (time_of(lease, last.saturating_sub(1)), time_of(lease, last));
+    MediaTicks(time.0 + time.since(before).0)
 }

@@ -1,11 +1,10 @@
 //! Lease and session make a burst: headers are patched where a viewer has a timeline of its own, payload is neither
 //! copied nor read.
 //!
-//! The extent holds complete datagrams with the RTP headers of the title's shared timeline. A stream whose sequence
-//! numbers agree with it is sent those bytes as they lie ([`millrace_core::seam::Payload::Wire`]). Any other gets twelve
-//! bytes a packet written into scratch memory ([`millrace_core::seam::Payload::Patched`]): the sequence number moved,
-//! timestamp and SSRC as the title's, made from the packet's stored metadata, so that not even the shared header is
-//! read.
+//! The extent holds complete datagrams with the RTP headers of the title's shared timeline. A run whose numbers agree with
+//! it is sent those bytes as they lie ([`millrace_core::seam::Payload::Wire`]). Any other gets twelve bytes a packet written into
+//! scratch memory ([`millrace_core::seam::Payload::Patched`]): sequence number, timestamp and SSRC of the viewer, made from the
+//! packet's stored metadata, so that not even the shared header is read.
 
 use millrace_core::limits::{MAX_BURST_PACKETS, RTP_HEADER_BYTES};
 use millrace_core::packet::PacketMeta;
@@ -13,6 +12,7 @@ use millrace_core::pool::{ExtentContent, Lease};
 use millrace_core::time::MediaTicks;
 
 use crate::stream::Stream;
+use crate::types::Media;
 
 /// Memory for the headers of one burst.
 pub(crate) const HEADERS_BYTES: usize = MAX_BURST_PACKETS * RTP_HEADER_BYTES;
@@ -59,17 +59,18 @@ pub(crate) fn datagram_bytes(content: &ExtentContent, place: u32, count: u32) ->
     if place + count == content.packets { full - short } else { full }
 }
 
-/// Whether an extent holds what extent `number` of the stream's title must hold: everything that is later computed from
-/// it stays within its bounds then.
-pub(crate) fn fits(stream: &Stream, number: u32, content: &ExtentContent) -> bool {
-    let first = u64::from(number) * u64::from(stream.per_extent);
-    let left = u64::from(stream.total_packets).saturating_sub(first);
+/// Whether an extent holds what extent `number` of a title must hold: everything that is later computed from it stays within
+/// its bounds then.
+pub(crate) fn fits(media: &Media, number: u32, content: &ExtentContent) -> bool {
+    let per_extent = media.layout.packets_per_extent();
+    let first = u64::from(number) * u64::from(per_extent);
+    let left = u64::from(media.packets).saturating_sub(first);
     let last_bytes = usize::from(content.last_packet_bytes);
-    content.title == stream.title
+    content.title == media.title
         && content.number == number
-        && content.layout == stream.layout
+        && content.layout == media.layout
         && u64::from(content.first_packet) == first
-        && u64::from(content.packets) == left.min(u64::from(stream.per_extent))
+        && u64::from(content.packets) == left.min(u64::from(per_extent))
         && content.packets > 0
-        && (1..=stream.layout.packet_bytes()).contains(&last_bytes)
+        && (1..=media.layout.packet_bytes()).contains(&last_bytes)
 }

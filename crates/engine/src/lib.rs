@@ -34,14 +34,16 @@
 //! The order within a turn is free, but for one rule: `poll_bursts`, sending, `handle_sent` belong together. A command,
 //! a read that fails, or another `poll_bursts` in between takes the batch back: it is empty, its packets count as not
 //! sent and are due again. Before it sleeps, a loop polls wants after the last `poll_bursts`: packets that are missing in
-//! their extent ([`StreamSpec::spare`]) are passed over there, and with them perhaps the end of an extent. A [`StreamEvent::Left`] must reach the cache before the wants that are polled after it.
+//! their extent ([`Media::spare`]) are passed over there, and with them perhaps the end of an extent. A [`StreamEvent::Left`] must reach the cache before the wants that are polled after it.
 //!
 //! # What it promises
 //!
 //! * A packet leaves at its departure time ([`pace`]) or up to one burst before it, never later if the loop calls in time;
 //!   behind time, at no more than 5/4 of the stream's own rate from any burst to any later one.
 //! * Every packet of a run leaves once, in order; nothing is skipped but what a destination refused, and what is missing in
-//!   an extent that was lent to a viewer who repairs ([`StreamSpec::spare`]).
+//!   an extent that was lent to a viewer who repairs ([`Media::spare`]).
+//! * Every run that was accepted ends with one [`StreamEvent::RunEnded`]; its title may be closed after that. No lease, failure or event
+//!   of one run touches another.
 //! * A stream holds two leases at most, none unless it plays. An extent goes back as soon as the device took the last of its
 //!   packets.
 //! * Whatever happens to one stream (its disk, its connection, its address) touches no other.
@@ -59,5 +61,6 @@ mod types;
 
 pub use engine::Engine;
 pub use types::{
-    EngineConfig, EngineCounters, FailReason, LeaseFailure, PlaySpec, Refusal, StreamEvent, StreamSpec,
+    EngineConfig, EngineCounters, FailReason, LeaseFailure, Media, Numbering, Refusal, RunEnd, RunSpec,
+    StopReason, StreamEvent, StreamSpec,
 };

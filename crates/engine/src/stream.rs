@@ -1,4 +1,5 @@
-//! The life of one stream: its states as a table, and what is known of it.
+//! The life of one stream: its states as a table, and what is known of it. A run lasts until Playing and Draining are left; `play` while one
+//! lasts ends it and begins the next.
 //!
 //! ```text
 //!            open           play                  last packet              BYE sent
@@ -18,14 +19,14 @@
 //!
 //! [`TRANSITIONS`] is the same as data; its test looks at every state and every input.
 
-use millrace_core::ids::{StreamId, TitleRef};
+use millrace_core::ids::{RunSerial, StreamId, TitleRef};
 use millrace_core::limits::TS_PACKET_BYTES;
 use millrace_core::packet::WireLayout;
 use millrace_core::time::{Instant, MediaTicks};
 use millrace_core::wire::rtp::{Timeline, sequence_of};
 
 use crate::pace::{LastBurst, Pace};
-use crate::types::{FailReason, Refusal, StreamSpec};
+use crate::types::{FailReason, Media, Numbering, Refusal, RunEnd, RunSpec, StopReason, StreamSpec};
 
 /// Where a stream is in its life.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -99,9 +100,9 @@ pub(crate) const TRANSITIONS: [[Next; INPUTS]; STATES] = {
         /* Ready    */
         [WRONG, Go(Playing), WRONG, Ignore, Go(Closing), Ignore, Ignore, Go(Failed), Ignore],
         /* Playing  */
-        [WRONG, WRONG, Go(Paused), Go(Draining), Go(Closing), Go(Draining), Ignore, Go(Failed), Ignore],
+        [WRONG, Go(Playing), Go(Paused), Go(Draining), Go(Closing), Go(Draining), Ignore, Go(Failed), Ignore],
         /* Paused   */
-        [WRONG, Go(Playing), Go(Paused), Go(Draining), Go(Closing), Ignore, Ignore, Go(Failed), Ignore],
+        [WRONG, Go(Playing), Ignore, Go(Draining), Go(Closing), Ignore, Ignore, Go(Failed), Ignore],
         /* Draining */
         [WRONG, Go(Playing), Go(Paused), Go(Draining), Go(Closing), Ignore, Go(Ended), Go(Failed), Ignore],
         /* Ended    */
@@ -137,7 +138,7 @@ pub(crate) enum Slot {
 pub(crate) mod flag {
     /// The anchor's media time is known.
     pub(crate) const ANCHORED: u8 = 1;
-    /// The stream has a timeline of its own: headers are patched.
+    /// The run's numbers are not the title's: headers are patched.
     pub(crate) const PATCHED: u8 = 2;
     /// Behind by more than a burst, and counted as such.
     pub(crate) const CATCHING_UP: u8 = 4;
@@ -153,9 +154,11 @@ pub(crate) mod flag {
 
 /// Bits of [`Stream::events`], in the order in which the control side is told.
 pub(crate) mod pending {
-    pub(crate) const PAUSED: u8 = 1;
-    pub(crate) const DRAINED: u8 = 2;
-    pub(crate) const ENDED: u8 = 4;
+    /// Ends of runs, in [`super::Ends`].
+    pub(crate) const RUN_ENDED: u8 = 1;
+    /// Of the run that lasts, as the next one.
+    pub(crate) const RUN_BEGAN: u8 = 2;
+    pub(crate) const DRAINED: u8 = 4;
     pub(crate) const FAILED: u8 = 8;
     pub(crate) const LEFT: u8 = 16;
     pub(crate) const CLOSED: u8 = 32;
@@ -164,7 +167,7 @@ pub(crate) mod pending {
 /// A time that never comes.
 pub(crate) const NEVER: Instant = Instant(u64::MAX);
 
-/// [`Stream::spare`] of a stream of which whatever is missing is not sent.
+/// [`Media::spare`] of a run of which whatever is missing is not sent.
 const ANY_SPARE: u8 = u8::MAX;
 
 /// What every burst needs: two cache lines, side by side.
@@ -187,22 +190,26 @@ pub(crate) struct Stream {
     pub(crate) flags: u8,
     pub(crate) slots: [Slot; 2],
     pub(crate) per_extent: u32,
-    pub(crate) total_packets: u32,
+    /// The run that lasts, or the last one.
+    pub(crate) run: RunSerial,
+    /// Bursts of the run taken by the device.
+    pub(crate) bursts: u32,
+    /// What the viewer sees: the title's timeline, or that of a run before.
     pub(crate) timeline: Timeline,
-    pub(crate) title: TitleRef,
-    /// What is added to the shared timeline's sequence number; 0: the viewer is on the shared timeline.
+    /// What is added to the shared timeline's sequence number.
     pub(crate) sequence_base: u16,
-    pub(crate) layout: WireLayout,
     /// What the control side is to be told.
     pub(crate) events: u8,
-    /// How many packets of one codeword its viewer can repair itself.
-    pub(crate) spare: u8,
+    /// A run lasts: its end has yet to come.
+    pub(crate) is_running: bool,
     /// Taken by the device, in the stream's whole life.
     pub(crate) packets: u64,
     pub(crate) bytes: u64,
 }
 
 const _: () = assert!(size_of::<Stream>() == 128, "a stream's hot state is two cache lines");
+
+const NO_TIMELINE: Timeline = Timeline { ssrc: 0, timestamp_base: 0 };
 
 impl Stream {
     /// A free place.
@@ -220,40 +227,21 @@ impl Stream {
             flags: 0,
             slots: [Slot::Idle; 2],
             per_extent: 1,
-            total_packets: 0,
-            timeline: Timeline { ssrc: 0, timestamp_base: 0 },
-            title: TitleRef(0),
+            run: RunSerial(0),
+            bursts: 0,
+            timeline: NO_TIMELINE,
             sequence_base: 0,
-            layout: WireLayout::new(TS_PACKET_BYTES).expect("one TS packet is a valid payload"),
             events: 0,
-            spare: 0,
+            is_running: false,
             packets: 0,
             bytes: 0,
         }
     }
 
-    /// How many packets of one codeword may be missing in an extent of a run that began at `from`. None where a run begins or ends
-    /// within the extent: the codewords that it cuts through are not repaired. An end of the title cuts nothing.
-    pub(crate) fn spare_of(&self, extent: u32, from: u32) -> u8 {
-        let first = extent.saturating_mul(self.per_extent);
-        let end = first.saturating_add(self.per_extent).min(self.total_packets);
-        let is_cut = first < from || self.until < end;
-        if is_cut && self.spare != ANY_SPARE { 0 } else { self.spare }
-    }
-
     /// A stream that has just been opened, before its first transition.
     pub(crate) fn opened(spec: &StreamSpec) -> Self {
-        Self {
-            generation: spec.id.generation,
-            per_extent: spec.layout.packets_per_extent(),
-            total_packets: spec.packets,
-            timeline: spec.timeline,
-            title: spec.title,
-            layout: spec.layout,
-            spare: spec.spare,
-            flags: if spec.quiet { flag::QUIET } else { 0 },
-            ..Self::free()
-        }
+        let flags = if spec.quiet { flag::QUIET } else { 0 };
+        Self { generation: spec.id.generation, flags, ..Self::free() }
     }
 
     /// Its name.
@@ -268,6 +256,15 @@ impl Stream {
     /// Sequence number of packet `packet`.
     pub(crate) fn sequence(&self, packet: u32) -> u16 {
         self.sequence_base.wrapping_add(sequence_of(packet))
+    }
+
+    /// From now on packets are numbered so. `own` is the timeline that the headers in the extents follow.
+    pub(crate) fn number(&mut self, timeline: Timeline, sequence_base: u16, own: Timeline) {
+        (self.timeline, self.sequence_base) = (timeline, sequence_base);
+        self.flags &= !flag::PATCHED;
+        if timeline != own || sequence_base != 0 {
+            self.flags |= flag::PATCHED;
+        }
     }
 
     /// Goes to packet `next`, anywhere in the title.
@@ -294,7 +291,7 @@ impl Stream {
         u64::from(extent) * u64::from(self.per_extent) < u64::from(self.until)
     }
 
-    /// The slot of `extent`, if it is one of the two that the stream may need now.
+    /// The slot of `extent`, if it is one of the two that the run may need now.
     pub(crate) fn slot_of(&self, extent: u32) -> Option<usize> {
         let ahead = self.extent + 1;
         (extent == self.extent || extent == ahead && self.reaches(ahead)).then_some((extent % 2) as usize)
@@ -307,9 +304,42 @@ impl Stream {
     }
 }
 
-/// What is needed now and then.
+/// How many packets of one codeword may be missing in an extent of a run from `from` to `until`. None where the run begins or ends
+/// within the extent: the codewords that it cuts through are not repaired. An end of the title cuts nothing.
+pub(crate) fn spare_of(media: &Media, from: u32, until: u32, extent: u32) -> u8 {
+    let per_extent = media.layout.packets_per_extent();
+    let first = extent.saturating_mul(per_extent);
+    let end = first.saturating_add(per_extent).min(media.packets);
+    let is_cut = first < from || until < end;
+    if is_cut && media.spare != ANY_SPARE { 0 } else { media.spare }
+}
+
+/// Where the viewer's numbers stand behind a run, for one that goes on from there.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) struct Numbers {
+    pub(crate) ssrc: u32,
+    pub(crate) sequence: u16,
+    pub(crate) timestamp: u32,
+}
+
+/// What is needed once an extent, once a run, or less.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Cold {
+    /// What the run sends.
+    pub(crate) media: Media,
+    /// First packet of the run.
+    pub(crate) run_from: u32,
+    /// By when the slots' extents are needed.
+    pub(crate) wanted_by: [Instant; 2],
+    /// Media time behind the last packet that is gone; valid where its extent has been given back.
+    pub(crate) time_behind: MediaTicks,
+    /// [`Stream::packets`] and [`Stream::bytes`] as the run began.
+    pub(crate) packets_before: u64,
+    pub(crate) bytes_before: u64,
+    /// Behind the last run that has begun.
+    pub(crate) numbers: Option<Numbers>,
+    /// The timestamp that the run's first packet gets; `None`: its title's.
+    pub(crate) first_timestamp: Option<u32>,
     /// Media packets that the destination refused.
     pub(crate) unreachable: u64,
     /// Media packets that left after their time.
@@ -318,13 +348,6 @@ pub(crate) struct Cold {
     pub(crate) unreachable_since: Instant,
     /// When BYE is due, if the way is free; valid while draining.
     pub(crate) bye_due: Instant,
-    /// First packet of the run.
-    pub(crate) run_from: u32,
-    /// By when the slots' extents are needed.
-    pub(crate) wanted_by: [Instant; 2],
-    /// Answer to the last pause.
-    pub(crate) paused_packet: u32,
-    pub(crate) paused_sequence: u16,
     /// Valid in [`State::Failed`].
     pub(crate) reason: FailReason,
 }
@@ -332,16 +355,96 @@ pub(crate) struct Cold {
 impl Cold {
     pub(crate) fn new() -> Self {
         Self {
+            media: Media {
+                title: TitleRef(0),
+                packets: 0,
+                timeline: NO_TIMELINE,
+                layout: WireLayout::new(TS_PACKET_BYTES).expect("one TS packet is a valid payload"),
+                spare: 0,
+            },
+            run_from: 0,
+            wanted_by: [Instant(0); 2],
+            time_behind: MediaTicks(0),
+            packets_before: 0,
+            bytes_before: 0,
+            numbers: None,
+            first_timestamp: None,
             unreachable: 0,
             late: 0,
             unreachable_since: Instant(0),
             bye_due: Instant(0),
-            run_from: 0,
-            wanted_by: [Instant(0); 2],
-            paused_packet: 0,
-            paused_sequence: 0,
             reason: FailReason::SlowReader,
         }
+    }
+
+    /// Takes note of a run that begins, and how its packets are numbered: as the viewer sees it, and the title itself.
+    pub(crate) fn begin(&mut self, spec: &RunSpec, stream: &Stream) -> (Timeline, u16) {
+        let own = spec.media.timeline;
+        let mut first_timestamp = None;
+        let (timeline, sequence) = match (spec.numbering, self.numbers) {
+            (Numbering::Sequence(sequence), _) => (own, sequence),
+            (Numbering::Viewer, Some(numbers)) => {
+                first_timestamp = Some(numbers.timestamp);
+                (Timeline { ssrc: numbers.ssrc, ..own }, numbers.sequence)
+            }
+            (Numbering::Title, _) | (Numbering::Viewer, None) => (own, sequence_of(spec.from)),
+        };
+        self.media = spec.media;
+        self.run_from = spec.from;
+        (self.packets_before, self.bytes_before) = (stream.packets, stream.bytes);
+        self.first_timestamp = first_timestamp;
+        (timeline, sequence.wrapping_sub(sequence_of(spec.from)))
+    }
+}
+
+/// Ends of runs that the control side has not been told yet.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Ends {
+    list: [RunEnd; MAX_UNTOLD_ENDS],
+    len: u8,
+}
+
+/// Runs of a stream that last or whose ends have not been told. More than two need several commands between two turns of the loop.
+pub(crate) const MAX_UNTOLD_ENDS: usize = 3;
+
+impl Ends {
+    pub(crate) fn new() -> Self {
+        let none = RunEnd {
+            run: RunSerial(0),
+            reason: StopReason::Finished,
+            next_packet: 0,
+            next_sequence: 0,
+            bursts: 0,
+            packets: 0,
+            bytes: 0,
+            next_due: NEVER,
+        };
+        Self { list: [none; MAX_UNTOLD_ENDS], len: 0 }
+    }
+
+    /// Whether the end of one more run has a place beside those of so many that last.
+    pub(crate) fn has_room(&self, lasting: usize) -> bool {
+        usize::from(self.len) + lasting < MAX_UNTOLD_ENDS
+    }
+
+    /// Adds one, for which [`Ends::has_room`] has seen that there is room.
+    pub(crate) fn push(&mut self, end: RunEnd) {
+        if let Some(place) = self.list.get_mut(usize::from(self.len)) {
+            *place = end;
+            self.len += 1;
+        }
+    }
+
+    /// The oldest.
+    pub(crate) fn pop(&mut self) -> Option<RunEnd> {
+        self.len = self.len.checked_sub(1)?;
+        let first = self.list[0];
+        self.list.rotate_left(1);
+        Some(first)
+    }
+
+    pub(crate) fn is_empty(&self) -> bool {
+        self.len == 0
     }
 }
 

@@ -27,8 +27,8 @@ const EXPECTED: &str = "
             Open     Play     Pause    Finish   Close    LastPacket ByeSent Fail    ClosedTold
 Free        Ready    ?        ?        .        ?        .        .        .        .
 Ready       !        Playing  !        .        Closing  .        .        Failed   .
-Playing     !        !        Paused   Draining Closing  Draining .        Failed   .
-Paused      !        Playing  Paused   Draining Closing  .        .        Failed   .
+Playing     !        Playing  Paused   Draining Closing  Draining .        Failed   .
+Paused      !        Playing  .        Draining Closing  .        .        Failed   .
 Draining    !        Playing  Paused   Draining Closing  .        Ended    Failed   .
 Ended       !        Playing  .        .        Closing  .        .        Failed   .
 Failed      !        !        .        .        Closing  .        .        .        .
@@ -67,28 +67,28 @@ fn close_leads_home_from_every_state_and_nothing_is_a_trap() {
     assert_eq!(State::Closing.next(Input::ClosedTold), Next::Go(State::Free));
 }
 
-#[test]
-fn a_stream_may_need_two_extents_and_no_more() {
+const PACKETS: u32 = 196 * 3 + 5;
+
+fn media(spare: u8) -> Media {
     let layout = WireLayout::new(1316).unwrap();
-    let spec = StreamSpec {
-        id: StreamId { index: 3, generation: 9 },
-        title: TitleRef(1),
-        layout,
-        packets: 196 * 3 + 5,
-        timeline: Timeline { ssrc: 1, timestamp_base: 2 },
-        dest: millrace_core::seam::Dest::Tcp {
-            conn: millrace_core::ids::ConnId(0),
-            rtp_channel: 0,
-            rtcp_channel: 1,
-        },
-        quiet: false,
-        spare: 0,
-    };
-    let mut stream = Stream::opened(&spec);
+    let timeline = Timeline { ssrc: 1, timestamp_base: 2 };
+    Media { title: TitleRef(1), packets: PACKETS, timeline, layout, spare }
+}
+
+fn opened() -> Stream {
+    let conn = millrace_core::ids::ConnId(0);
+    let dest = millrace_core::seam::Dest::Tcp { conn, rtp_channel: 0, rtcp_channel: 1 };
+    let id = StreamId { index: 3, generation: 9 };
+    Stream { per_extent: 196, ..Stream::opened(&StreamSpec { id, dest, quiet: false }) }
+}
+
+#[test]
+fn a_run_may_need_two_extents_and_no_more() {
+    let mut stream = opened();
     stream.seek(196 + 7);
-    stream.until = spec.packets;
+    stream.until = PACKETS;
     assert_eq!([0, 1, 2, 3].map(|e| stream.slot_of(e)), [None, Some(1), Some(0), None]);
-    stream.seek(spec.packets - 1);
+    stream.seek(PACKETS - 1);
     assert_eq!([2, 3, 4].map(|e| stream.slot_of(e)), [None, Some(1), None], "nothing behind the end");
     stream.seek(196);
     stream.until = 2 * 196;
@@ -98,22 +98,78 @@ fn a_stream_may_need_two_extents_and_no_more() {
     assert_eq!((stream.next, stream.extent), (2 * 196, 2));
     stream.sequence_base = 0xfff0;
     assert_eq!(stream.sequence(0x12), 3, "the first packet of a title has number 1");
-    assert_eq!(stream.id(3), spec.id);
+    assert_eq!(stream.id(3), StreamId { index: 3, generation: 9 });
+}
 
-    // Whole extents may have holes, those that the run cuts may not, and what is always incomplete may always be.
-    let spares = |stream: &Stream, from| [0, 1, 2, 3].map(|extent| stream.spare_of(extent, from));
-    let total = spec.packets;
+/// Whole extents may have holes, those that the run cuts may not, and what is always incomplete may always be.
+#[test]
+fn what_may_be_missing_in_an_extent() {
     for (spare, from, until, expected) in [
-        (2, 0, total, [2, 2, 2, 2]),
-        (2, 196, total, [0, 2, 2, 2]),
-        (2, 197, total, [0, 0, 2, 2]),
-        (2, 0, total - 1, [2, 2, 2, 0]),
+        (2, 0, PACKETS, [2, 2, 2, 2]),
+        (2, 196, PACKETS, [0, 2, 2, 2]),
+        (2, 197, PACKETS, [0, 0, 2, 2]),
+        (2, 0, PACKETS - 1, [2, 2, 2, 0]),
         (2, 0, 3 * 196, [2, 2, 2, 0]),
         (1, 400, 500, [0, 0, 0, 0]),
-        (0, 0, total, [0, 0, 0, 0]),
+        (0, 0, PACKETS, [0, 0, 0, 0]),
         (255, 400, 500, [255; 4]),
     ] {
-        (stream.spare, stream.until) = (spare, until);
-        assert_eq!(spares(&stream, from), expected, "{from}..{until}");
+        let spares = [0, 1, 2, 3].map(|extent| spare_of(&media(spare), from, until, extent));
+        assert_eq!(spares, expected, "{from}..{until}");
     }
+}
+
+/// Headers are written when what the viewer sees is not what lies in the extent, whichever field differs.
+#[test]
+fn headers_are_patched_where_the_numbers_differ() {
+    let own = media(0).timeline;
+    let mut stream = opened();
+    for (timeline, sequence_base, is_patched) in [
+        (own, 0, false),
+        (own, 1, true),
+        (Timeline { ssrc: 7, ..own }, 0, true),
+        (Timeline { timestamp_base: 3, ..own }, 0, true),
+        (own, 0, false),
+    ] {
+        stream.number(timeline, sequence_base, own);
+        assert_eq!(stream.has(flag::PATCHED), is_patched, "{timeline:?} {sequence_base}");
+    }
+}
+
+#[test]
+fn a_run_is_numbered_as_it_says() {
+    let spec = |numbering| RunSpec {
+        run: RunSerial(1),
+        media: media(0),
+        from: 10,
+        until: 20,
+        numbering,
+        scale_permille: 1000,
+    };
+    let (own, stream, mut cold) = (media(0).timeline, opened(), Cold::new());
+    assert_eq!(cold.begin(&spec(Numbering::Viewer), &stream), (own, 0), "there is nothing to go on from");
+    assert_eq!(cold.begin(&spec(Numbering::Title), &stream), (own, 0));
+    assert_eq!(cold.begin(&spec(Numbering::Sequence(11)), &stream), (own, 0), "the title's own");
+    assert_eq!(cold.begin(&spec(Numbering::Sequence(5)), &stream), (own, 5u16.wrapping_sub(11)));
+    assert_eq!(cold.first_timestamp, None);
+    cold.numbers = Some(Numbers { ssrc: 9, sequence: 100, timestamp: 77 });
+    assert_eq!(cold.begin(&spec(Numbering::Title), &stream), (own, 0));
+    let (timeline, base) = cold.begin(&spec(Numbering::Viewer), &stream);
+    assert_eq!((timeline.ssrc, base, cold.first_timestamp), (9, 89, Some(77)));
+}
+
+#[test]
+fn untold_ends_are_told_in_their_order_and_bounded() {
+    let mut ends = Ends::new();
+    let none = ends.list[0];
+    assert!(ends.has_room(0) && ends.has_room(2) && !ends.has_room(3));
+    for run in 1..=3 {
+        assert!(ends.has_room(0));
+        ends.push(RunEnd { run: RunSerial(run), ..none });
+    }
+    assert!(!ends.has_room(0));
+    for run in 1..=3 {
+        assert_eq!(ends.pop().map(|end| end.run), Some(RunSerial(run)));
+    }
+    assert!(ends.is_empty() && ends.pop().is_none());
 }

@@ -2,7 +2,7 @@
 
 use std::fmt;
 
-use millrace_core::ids::{StreamId, TitleRef};
+use millrace_core::ids::{RunSerial, StreamId, TitleRef};
 use millrace_core::limits;
 use millrace_core::packet::WireLayout;
 use millrace_core::seam::Dest;
@@ -36,40 +36,58 @@ impl Default for EngineConfig {
     }
 }
 
-/// A viewer: what, where to, on which timeline.
+/// A way to a viewer. What is sent on it comes with each run.
 #[derive(Clone, Copy, Debug)]
 pub struct StreamSpec {
     /// Chosen by the control side: a free index below [`EngineConfig::streams`], a generation never used with it.
     pub id: StreamId,
-    /// The title, open in the cache.
-    pub title: TitleRef,
-    /// How its packets lie in an extent.
-    pub layout: WireLayout,
-    /// Packets in the title.
-    pub packets: u32,
-    /// The title's RTP timeline.
-    pub timeline: Timeline,
     /// Where the packets go.
     pub dest: Dest,
     /// No RTCP and no BYE: a stream that belongs to another one (FEC) and has no listener for them.
     pub quiet: bool,
-    /// How many packets of one codeword the viewer can repair itself ([`millrace_core::seam::Want::spare`]). Extents in which a run
-    /// begins or ends, other than with the title, are wanted whole all the same, unless it is 255.
+}
+
+/// What a run sends: a title that is open in the cache, and how its packets are made of it.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Media {
+    /// The title.
+    pub title: TitleRef,
+    /// Packets in it.
+    pub packets: u32,
+    /// Its RTP timeline, which the headers in its extents follow.
+    pub timeline: Timeline,
+    /// How its packets lie in an extent.
+    pub layout: WireLayout,
+    /// How many packets of one codeword the viewer can repair itself ([`millrace_core::seam::Want::spare`]). Extents in which the
+    /// run begins or ends, other than with the title, are wanted whole all the same, unless it is 255.
     pub spare: u8,
 }
 
-/// One run of packets: from where to where, when, how fast, with which sequence numbers.
+/// How a run's packets are numbered. Headers are written by the engine where the result is not what lies in the extent.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct PlaySpec {
+pub enum Numbering {
+    /// As the title's shared timeline has it: sequence numbers, timestamps, SSRC.
+    Title,
+    /// The first packet has this sequence number; timestamps and SSRC are the title's.
+    Sequence(u16),
+    /// All goes on from the run before: the next sequence number, the same SSRC, and timestamps as if the first packet were
+    /// the one that would have come next. As [`Numbering::Title`] if nothing has been sent before.
+    Viewer,
+}
+
+/// One run of packets: of what, from where to where, how fast, with which numbers.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct RunSpec {
+    /// Its name, chosen by the control side.
+    pub run: RunSerial,
+    /// What is sent.
+    pub media: Media,
     /// First packet.
     pub from: u32,
     /// Packet before which sending ends; at most the packets of the title. If it is `from`, nothing is sent but BYE.
     pub until: u32,
-    /// When packet `from` leaves, if it has been read by then; otherwise it leaves as soon as it has been read, and the run begins
-    /// then, unless its viewer has FEC. A moment that has passed counts as now.
-    pub at: Instant,
-    /// RTP sequence number of packet `from`. [`sequence_of`](millrace_core::wire::rtp::sequence_of) `(from)` means the title's shared timeline.
-    pub sequence: u16,
+    /// Its numbers.
+    pub numbering: Numbering,
     /// Speed of delivery in thousandths of real time: 1000, or 2000 for twice as fast.
     pub scale_permille: u32,
 }
@@ -115,12 +133,15 @@ impl std::error::Error for LeaseFailure {}
 pub enum Refusal {
     /// No stream of this index and generation is open.
     UnknownStream,
-    /// The stream's state does not allow it: a second `open`, `play` while playing, anything after a failure but `close`.
+    /// The stream's state does not allow it: a second `open`, `pause` before the first `play`, anything after a failure but
+    /// `close`.
     WrongState,
     /// The index is beyond the engine's stream table.
     TableFull,
     /// The packets asked for are not in the title, or the speed is not between 1 and [`limits::MAX_SCALE_PERMILLE`].
     OutOfRange,
+    /// Too many ends of runs of this stream have not been polled yet.
+    Busy,
 }
 
 impl fmt::Display for Refusal {
@@ -132,6 +153,7 @@ impl fmt::Display for Refusal {
                 "stream: index beyond the stream table; raise the number of streams of the engine"
             }
             Self::OutOfRange => "play: packets or speed out of range of the title",
+            Self::Busy => "play: events of earlier runs have not been taken yet; take them first",
         })
     }
 }
@@ -163,31 +185,72 @@ impl fmt::Display for FailReason {
     }
 }
 
+/// Why a run has ended.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum StopReason {
+    /// Its last packet has been sent, and BYE unless the stream is quiet.
+    Finished,
+    /// By `pause`.
+    Paused,
+    /// By another run.
+    Replaced,
+    /// By `close`.
+    Closed,
+    /// By `finish`; BYE has been sent.
+    ShutDown,
+    /// It cannot go on.
+    Failed(FailReason),
+}
+
+/// How a run has ended: everything that the next one needs to continue without a hole or a repeat.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct RunEnd {
+    /// The run. Nothing is said of it, asked or lent for it after this.
+    pub run: RunSerial,
+    /// Why.
+    pub reason: StopReason,
+    /// First packet not sent.
+    pub next_packet: u32,
+    /// The sequence number it would have had.
+    pub next_sequence: u16,
+    /// Bursts taken by the device, the blocks of Stream Engine 2003.
+    pub bursts: u32,
+    /// Media packets taken by the device.
+    pub packets: u32,
+    /// Their bytes, RTP headers included.
+    pub bytes: u64,
+    /// When the next packet would have been due. Behind the end of a title, and where its extent had not come yet, the last packet
+    /// is taken to be as long as the one before.
+    pub next_due: Instant,
+}
+
 /// What happened to a stream, for the control side.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum StreamEvent {
-    /// Answer to `pause`: nothing has been sent from `next_packet` on.
-    Paused {
+    /// The first extent of the run is there. Not told of a run that has ended meanwhile.
+    RunBegan {
         /// The stream.
         stream: StreamId,
-        /// First packet not sent.
-        next_packet: u32,
-        /// The sequence number it would have had.
-        next_sequence: u16,
+        /// The run.
+        run: RunSerial,
+        /// When its first packet leaves: later than it was told to if reading took longer.
+        at: Instant,
     },
-    /// The last packet has been sent; BYE follows unless `play` comes first.
+    /// The last packet has been sent; BYE and the run's end follow unless `play` comes first.
     Drained {
         /// The stream.
         stream: StreamId,
+        /// The run.
+        run: RunSerial,
     },
-    /// BYE has been sent.
-    Ended {
+    /// A run is over. Told once of every run that was accepted.
+    RunEnded {
         /// The stream.
         stream: StreamId,
-        /// Sequence number behind the last packet's.
-        next_sequence: u16,
+        /// How.
+        end: RunEnd,
     },
-    /// The stream cannot go on.
+    /// The stream cannot go on. The end of its run, if it had one, has been told.
     Failed {
         /// The stream.
         stream: StreamId,
@@ -219,9 +282,9 @@ impl StreamEvent {
     /// Whose event it is.
     pub fn stream(&self) -> StreamId {
         match *self {
-            Self::Paused { stream, .. }
-            | Self::Drained { stream }
-            | Self::Ended { stream, .. }
+            Self::RunBegan { stream, .. }
+            | Self::Drained { stream, .. }
+            | Self::RunEnded { stream, .. }
             | Self::Failed { stream, .. }
             | Self::Left { stream }
             | Self::Closed { stream, .. } => stream,
@@ -260,7 +323,7 @@ millrace_core::counters! {
         sum wants,
         /// Leases taken in.
         sum leases,
-        /// Leases that came for a stream that no longer wanted them.
+        /// Leases that came for a run that no longer wanted them.
         sum leases_unwanted,
         /// Leases refused by the cache.
         sum leases_failed,
@@ -276,6 +339,7 @@ millrace_core::counters! {
 }
 
 const _: () = {
-    assert!(size_of::<StreamEvent>() <= 48);
-    assert!(size_of::<PlaySpec>() <= 24);
+    assert!(size_of::<StreamEvent>() <= 64);
+    assert!(size_of::<Media>() == 20);
+    assert!(size_of::<RunSpec>() == 40);
 };

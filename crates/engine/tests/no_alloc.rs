@@ -4,12 +4,14 @@
 use std::alloc::{GlobalAlloc, Layout, System};
 use std::cell::Cell;
 
-use millrace_core::ids::{ConnId, StreamId};
+use millrace_core::ids::{ConnId, RunSerial, StreamId};
 use millrace_core::pool::{ExtentArena, HeapRegion, Lease};
 use millrace_core::seam::{Dest, SendOutcome, TransmitBatch};
 use millrace_core::time::Instant;
 use millrace_core::wire::rtp::sequence_of;
-use millrace_engine::{Engine, EngineConfig, LeaseFailure, PlaySpec, StreamEvent, StreamSpec};
+use millrace_engine::{
+    Engine, EngineConfig, LeaseFailure, Numbering, RunSpec, StopReason, StreamEvent, StreamSpec,
+};
 
 #[path = "support/film.rs"]
 mod film;
@@ -57,6 +59,7 @@ struct Bench {
     film: Film,
     leases: Vec<Lease>,
     generations: [u32; STREAMS as usize],
+    run: RunSerial,
     now: Instant,
     turns: u64,
     closed: u64,
@@ -69,7 +72,16 @@ impl Bench {
         let leases = (0..film.extents()).map(|extent| film.load(&arena, extent, extent)).collect();
         let engine = Engine::new(EngineConfig { streams: STREAMS as usize, ..EngineConfig::default() });
         let now = Instant(1 << 50);
-        Self { engine, film, leases, generations: [0; STREAMS as usize], now, turns: 0, closed: 0 }
+        Self {
+            engine,
+            film,
+            leases,
+            generations: [0; STREAMS as usize],
+            run: RunSerial(0),
+            now,
+            turns: 0,
+            closed: 0,
+        }
     }
 
     fn id(&self, index: u32) -> StreamId {
@@ -79,22 +91,21 @@ impl Bench {
     /// Starts a stream again, from wherever it is in its life.
     fn start(&mut self, index: u32) {
         let (id, film) = (self.id(index), &self.film);
-        let spec = StreamSpec {
-            id,
-            title: film.title,
-            layout: film.layout,
-            packets: film.packets,
-            timeline: film.timeline,
-            dest: dest(index),
-            quiet: false,
-            spare: 0,
-        };
-        let _ = self.engine.open(self.now, spec);
+        let _ = self.engine.open(self.now, StreamSpec { id, dest: dest(index), quiet: false });
         let from = index * 61 % 2_000;
         let sequence = if index.is_multiple_of(3) { 9 } else { sequence_of(from) };
         let until = film.packets - index % 5 * 200;
         let at = self.now.plus_ns(20 * MS);
-        let _ = self.engine.play(self.now, id, PlaySpec { from, until, at, sequence, scale_permille: 1000 });
+        self.run = self.run.next();
+        let spec = RunSpec {
+            run: self.run,
+            media: film.media(0),
+            from,
+            until,
+            numbering: Numbering::Sequence(sequence),
+            scale_permille: 1000,
+        };
+        let _ = self.engine.play(self.now, id, at, spec);
     }
 
     fn turn(&mut self) {
@@ -106,11 +117,12 @@ impl Bench {
                 break;
             }
             if turn.is_multiple_of(101) {
-                self.engine.handle_lease_failed(now, want.stream, want.extent, LeaseFailure::Io(5));
+                let failure = LeaseFailure::Io(5);
+                self.engine.handle_lease_failed(now, want.stream, want.run, want.extent, failure);
                 continue;
             }
             let lease = self.leases[want.extent as usize].clone();
-            self.engine.handle_lease(now, want.stream, want.title, want.extent, lease);
+            self.engine.handle_lease(now, want.stream, want.run, want.extent, lease);
         }
         let mut outcomes = [SendOutcome::Sent; 64];
         loop {
@@ -147,10 +159,12 @@ impl Bench {
                     self.start(index);
                 }
                 StreamEvent::Failed { stream, .. } => drop(self.engine.close(now, stream)),
-                StreamEvent::Paused { .. } | StreamEvent::Drained { .. } if !turn.is_multiple_of(3) => {
-                    self.start(index)
-                }
-                StreamEvent::Ended { .. } => self.start(index),
+                StreamEvent::Drained { .. } if !turn.is_multiple_of(3) => self.start(index),
+                StreamEvent::RunEnded { end, .. } => match end.reason {
+                    StopReason::Paused if turn.is_multiple_of(3) => {}
+                    StopReason::Paused | StopReason::Finished => self.start(index),
+                    _ => {}
+                },
                 _ => {}
             }
         }

@@ -5,43 +5,36 @@
 
 use std::os::fd::OwnedFd;
 
-use millrace_core::ids::{ConnId, StreamId, TitleRef};
-use millrace_core::packet::WireLayout;
+use millrace_core::ids::{ConnId, RunSerial, StreamId};
 use millrace_core::seam::Dest;
-use millrace_core::wire::rtp::Timeline;
-pub use millrace_engine::{FailReason, LeaseFailure, PlaySpec, Refusal, StreamEvent};
+use millrace_core::time::Instant;
+pub use millrace_engine::{
+    FailReason, LeaseFailure, Media, Numbering, Refusal, RunEnd, RunSpec, StopReason, StreamEvent,
+};
 
 /// From the control side to a loop.
 #[derive(Debug)]
 #[repr(align(64))]
 pub enum Command {
-    /// A viewer: what, where to, on which timeline. Nothing is sent before [`Command::Play`].
+    /// A way to a viewer. Nothing is sent before [`Command::Play`].
     Open {
         /// Chosen by the control side, free until [`Event::Stream`] says `Closed`.
         stream: StreamId,
-        /// The title, open in the cache.
-        title: TitleRef,
-        /// Packets in the title.
-        packets: u32,
-        /// The title's RTP timeline.
-        timeline: Timeline,
         /// Where its packets go.
         dest: CompactDest,
-        /// How its packets lie.
-        layout: WireLayout,
         /// No RTCP and no BYE ([`millrace_engine::StreamSpec::quiet`]).
         quiet: bool,
-        /// How many packets of one codeword the viewer can repair itself.
-        spare: u8,
     },
-    /// Play (RFC 2326 section 10.5).
+    /// Play (RFC 2326 section 10.5). A run that lasts ends at once.
     Play {
         /// The stream.
         stream: StreamId,
-        /// From where, until where, when, with which sequence number.
-        play: PlaySpec,
+        /// When the first packet leaves, if it has been read by then.
+        at: Instant,
+        /// What is sent. Its title, open in the cache, must stay open until the run's end, or its refusal, has been told.
+        run: RunSpec,
     },
-    /// Stop sending; answered by `Paused`, or by nothing if the stream has ended meanwhile.
+    /// End the run; answered by its end, or by nothing if it has ended meanwhile.
     Pause {
         /// The stream.
         stream: StreamId,
@@ -84,6 +77,8 @@ pub enum Event {
     Refused {
         /// The stream of the command.
         stream: StreamId,
+        /// The run, if it was to begin one. Nothing else is told of it.
+        run: Option<RunSerial>,
         /// Why.
         refusal: millrace_engine::Refusal,
     },

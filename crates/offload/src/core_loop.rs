@@ -219,15 +219,15 @@ impl<C: Clock, T: LoopTx> CoreLoop<C, T> {
     }
 
     fn carry_out(&mut self, now: Instant, command: Command) {
-        let (stream, result) = match command {
-            Command::Open { stream: id, title, packets, timeline, dest, layout, quiet, spare } => {
-                let spec =
-                    StreamSpec { id, title, layout, packets, timeline, dest: dest.expand(), quiet, spare };
-                (id, self.engine.open(now, spec))
+        let (stream, run, result) = match command {
+            Command::Open { stream: id, dest, quiet } => {
+                (id, None, self.engine.open(now, StreamSpec { id, dest: dest.expand(), quiet }))
             }
-            Command::Play { stream, play } => (stream, self.engine.play(now, stream, play)),
-            Command::Pause { stream } => (stream, self.engine.pause(now, stream)),
-            Command::Close { stream } => (stream, self.engine.close(now, stream)),
+            Command::Play { stream, at, run } => {
+                (stream, Some(run.run), self.engine.play(now, stream, at, run))
+            }
+            Command::Pause { stream } => (stream, None, self.engine.pause(now, stream)),
+            Command::Close { stream } => (stream, None, self.engine.close(now, stream)),
             Command::ConnAdd { conn, fd } => {
                 return if let Err(errno) = self.tx.add_conn(conn, fd) {
                     self.conn_gone(now, conn, errno)
@@ -252,17 +252,19 @@ impl<C: Clock, T: LoopTx> CoreLoop<C, T> {
             }
         };
         if let Err(refusal) = result {
-            self.publish(Event::Refused { stream, refusal });
+            self.publish(Event::Refused { stream, run, refusal });
         }
     }
 
     #[inline(never)]
     fn take_leases(&mut self, now: Instant) -> usize {
         for taken in 0..LEASES_PER_TURN {
-            let Some(Grant { stream, title, extent, lease }) = self.handle.poll() else { return taken };
+            let Some(Grant { stream, run, extent, lease, .. }) = self.handle.poll() else { return taken };
             match lease {
-                Ok(lease) => self.engine.handle_lease(now, stream, title, extent, lease),
-                Err(failure) => self.engine.handle_lease_failed(now, stream, extent, lease_failure(failure)),
+                Ok(lease) => self.engine.handle_lease(now, stream, run, extent, lease),
+                Err(failure) => {
+                    self.engine.handle_lease_failed(now, stream, run, extent, lease_failure(failure));
+                }
             }
         }
         LEASES_PER_TURN

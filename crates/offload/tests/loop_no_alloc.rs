@@ -6,14 +6,9 @@ use std::alloc::{GlobalAlloc, Layout, System};
 use std::cell::Cell;
 use std::time::{Duration, Instant as StdInstant};
 
-use millrace_core::ids::StreamId;
-use millrace_core::seam::Clock;
 use millrace_core::time::MediaTicks;
 use millrace_core::wire::rtp::sequence_of;
-use millrace_engine::PlaySpec;
 use millrace_netio::null::NullTx;
-use millrace_offload::clock::MonotonicClock;
-use millrace_offload::command::Command;
 use support::{Stage, WithoutConns};
 
 thread_local! {
@@ -51,14 +46,8 @@ fn a_running_loop_never_calls_the_allocator() {
         let open = stage.open(index);
         stage.commands.push(open).unwrap();
         let from = index % 100;
-        let play = PlaySpec {
-            from,
-            until: PACKETS,
-            at: MonotonicClock.now(),
-            sequence: if index % 3 == 0 { 9 } else { sequence_of(from) },
-            scale_permille: 8_000,
-        };
-        stage.commands.push(Command::Play { stream: StreamId { index, generation: 0 }, play }).unwrap();
+        let play = stage.play(index, from, if index % 3 == 0 { 9 } else { sequence_of(from) }, 8_000);
+        stage.commands.push(play).unwrap();
     }
     stage.core.turn();
     let goal = u64::from(STREAMS * (PACKETS - 100));

@@ -5,12 +5,10 @@ mod support;
 use std::time::{Duration, Instant as StdInstant};
 
 use millrace_core::ids::StreamId;
-use millrace_core::seam::Clock;
 use millrace_core::time::MediaTicks;
 use millrace_core::wire::rtp::RtpHeader;
-use millrace_engine::{PlaySpec, Refusal, StreamEvent};
+use millrace_engine::{Refusal, StreamEvent};
 use millrace_netio::null::CollectTx;
-use millrace_offload::clock::MonotonicClock;
 use millrace_offload::command::{Command, Event};
 use support::{Stage, WithoutConns, film_bytes};
 
@@ -27,10 +25,6 @@ fn turn_until(
     }
 }
 
-fn play(stage: &Stage<WithoutConns<CollectTx>>, from: u32, sequence: u16) -> PlaySpec {
-    PlaySpec { from, until: stage.packets, at: MonotonicClock.now(), sequence, scale_permille: 1000 }
-}
-
 #[test]
 fn three_viewers_get_every_byte_in_order_from_one_read() {
     const PACKETS: usize = 700;
@@ -39,8 +33,8 @@ fn three_viewers_get_every_byte_in_order_from_one_read() {
         let open = stage.open(index);
         stage.commands.push(open).unwrap();
         // The last one has sequence numbers of its own.
-        let play = play(&stage, 0, if index == 2 { 500 } else { 1 });
-        stage.commands.push(Command::Play { stream: StreamId { index, generation: 0 }, play }).unwrap();
+        let play = stage.play(index, 0, if index == 2 { 500 } else { 1 }, 1000);
+        stage.commands.push(play).unwrap();
     }
     let mut drained = 0;
     turn_until(&mut stage, |stage| {
@@ -76,8 +70,8 @@ fn commands_for_nobody_are_refused_and_close_answers_with_totals() {
     let open = stage.open(1);
     stage.commands.push(open).unwrap();
     let stream = StreamId { index: 1, generation: 0 };
-    let play = play(&stage, 0, 0);
-    stage.commands.push(Command::Play { stream, play }).unwrap();
+    let play = stage.play(1, 0, 0, 1000);
+    stage.commands.push(play).unwrap();
     let mut seen = Vec::new();
     turn_until(&mut stage, |stage| {
         seen.extend(std::iter::from_fn(|| stage.events.pop().ok()));
@@ -88,7 +82,7 @@ fn commands_for_nobody_are_refused_and_close_answers_with_totals() {
         seen.extend(std::iter::from_fn(|| stage.events.pop().ok()));
         seen.iter().any(|event| matches!(event, Event::Stream(StreamEvent::Closed { .. })))
     });
-    let refused = |event: &Event| matches!(event, Event::Refused { stream, refusal: Refusal::UnknownStream } if *stream == nobody);
+    let refused = |event: &Event| matches!(event, Event::Refused { stream, run: None, refusal: Refusal::UnknownStream } if *stream == nobody);
     assert!(seen.iter().any(refused), "{seen:?}");
     let total: u64 = seen
         .iter()

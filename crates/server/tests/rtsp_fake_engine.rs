@@ -9,12 +9,12 @@ use std::collections::BTreeMap;
 use std::sync::Arc;
 
 use film::Film;
-use millrace_core::ids::StreamId;
+use millrace_core::ids::{RunSerial, StreamId};
 use millrace_core::pool::{ExtentArena, HeapRegion, Lease};
 use millrace_core::seam::{SendOutcome, TransmitBatch};
 use millrace_core::time::Instant;
 use millrace_engine::{Engine, EngineConfig, StreamSpec};
-use millrace_offload::command::{Command, CompactDest, Event, PlaySpec, StreamEvent};
+use millrace_offload::command::{Command, CompactDest, Event, Numbering, RunSpec, StreamEvent};
 use rtsp_support::{FakeEngine, MS, PACKETS_PER_S, SECOND};
 
 const STREAMS: usize = 4;
@@ -46,13 +46,18 @@ impl Real {
         self.arena.lend(extent, self.film.content(extent)).expect("loaded")
     }
 
+    /// Reads what is wanted.
+    fn serve(&mut self) {
+        while let Some(want) = self.engine.poll_want() {
+            let lease = self.lend(want.extent);
+            self.engine.handle_lease(self.now, want.stream, want.run, want.extent, lease);
+        }
+    }
+
     /// Everything there is to do up to `end`.
     fn advance(&mut self, end: Instant) {
         loop {
-            while let Some(want) = self.engine.poll_want() {
-                let lease = self.lend(want.extent);
-                self.engine.handle_lease(self.now, want.stream, want.title, want.extent, lease);
-            }
+            self.serve();
             if self.engine.poll_bursts(self.now) > 0 {
                 let outcomes = vec![SendOutcome::Sent; self.engine.batch().len()];
                 self.engine.handle_sent(self.now, &outcomes);
@@ -73,18 +78,19 @@ impl Real {
 
     fn take(&mut self, command: &Command) {
         let now = self.now;
-        let (stream, result) = match *command {
-            Command::Open { stream: id, title, packets, timeline, dest, layout, quiet, spare } => {
-                let dest = dest.expand();
-                let spec = StreamSpec { id, title, layout, packets, timeline, dest, quiet, spare };
-                (id, self.engine.open(now, spec))
+        let (stream, run, result) = match *command {
+            Command::Open { stream: id, dest, quiet } => {
+                (id, None, self.engine.open(now, StreamSpec { id, dest: dest.expand(), quiet }))
             }
-            Command::Play { stream, play } => (stream, self.engine.play(now, stream, play)),
-            Command::Pause { stream } => (stream, self.engine.pause(now, stream)),
-            Command::Close { stream } => (stream, self.engine.close(now, stream)),
+            Command::Play { stream, at, run } => {
+                (stream, Some(run.run), self.engine.play(now, stream, at, run))
+            }
+            Command::Pause { stream } => (stream, None, self.engine.pause(now, stream)),
+            Command::Close { stream } => (stream, None, self.engine.close(now, stream)),
             _ => unreachable!("the script has no other"),
         };
-        self.events.extend(result.err().map(|refusal| Event::Refused { stream, refusal }));
+        self.events.extend(result.err().map(|refusal| Event::Refused { stream, run, refusal }));
+        self.serve();
         self.hear();
     }
 }
@@ -97,7 +103,7 @@ fn acted_upon(events: impl IntoIterator<Item = Event>) -> BTreeMap<(u32, u32), V
             Event::Stream(StreamEvent::Drained { .. } | StreamEvent::Left { .. }) => continue,
             Event::Stream(StreamEvent::Closed { stream, .. }) => (stream, "closed".to_owned()),
             Event::Stream(event) => (event.stream(), format!("{event:?}")),
-            Event::Refused { stream, refusal } => (stream, format!("refused: {refusal:?}")),
+            Event::Refused { stream, run, refusal } => (stream, format!("refused: {run:?} {refusal:?}")),
             other => panic!("{other:?}"),
         };
         by_stream.entry((stream.index, stream.generation)).or_default().push(text);
@@ -105,19 +111,16 @@ fn acted_upon(events: impl IntoIterator<Item = Event>) -> BTreeMap<(u32, u32), V
     by_stream
 }
 
-fn open(film: &Film, stream: StreamId, quiet: bool) -> Command {
+fn open(stream: StreamId, quiet: bool) -> Command {
     let dest = CompactDest::Udp { ip: [192, 0, 2, 7].into(), scope_id: 0, rtp_port: 5000, rtcp_port: 5001 };
-    let Film { title, layout, packets, timeline, .. } = *film;
-    Command::Open { stream, title, packets, timeline, dest, layout, quiet, spare: 0 }
+    Command::Open { stream, dest, quiet }
 }
 
 /// The same command once more: a command is not `Clone`, because some own memory.
 fn again(command: &Command) -> Command {
     match *command {
-        Command::Open { stream, title, packets, timeline, dest, layout, quiet, spare } => {
-            Command::Open { stream, title, packets, timeline, dest, layout, quiet, spare }
-        }
-        Command::Play { stream, play } => Command::Play { stream, play },
+        Command::Open { stream, dest, quiet } => Command::Open { stream, dest, quiet },
+        Command::Play { stream, at, run } => Command::Play { stream, at, run },
         Command::Pause { stream } => Command::Pause { stream },
         Command::Close { stream } => Command::Close { stream },
         _ => unreachable!("the script has no other"),
@@ -148,7 +151,7 @@ fn both_answer_the_same_commands_alike() {
         let command = match random(8) {
             0 if !*is_open => {
                 (*generation, *is_open) = (*generation + 1, true);
-                open(&real.film, id(*generation), random(4) == 0)
+                open(id(*generation), random(4) == 0)
             }
             0 if random(4) == 0 => {
                 *is_open = false;
@@ -159,9 +162,13 @@ fn both_answer_the_same_commands_alike() {
                 let from = random(u64::from(PACKETS)) as u32;
                 let until = (from + 1 + random(2000) as u32).min(PACKETS);
                 let at = now.plus_ns([0, 50, 200][random(3) as usize] * MS);
-                let sequence = random(65_536) as u16;
-                let play = PlaySpec { from, until, at, sequence, scale_permille: 1000 };
-                Command::Play { stream: id(*generation), play }
+                let numbering = match random(4) {
+                    0 => Numbering::Title,
+                    _ => Numbering::Sequence(random(65_536) as u16),
+                };
+                let (run, media) = (RunSerial(step), real.film.media(0));
+                let run = RunSpec { run, media, from, until, numbering, scale_permille: 1000 };
+                Command::Play { stream: id(*generation), at, run }
             }
         };
         real.take(&command);
@@ -169,7 +176,8 @@ fn both_answer_the_same_commands_alike() {
         let told = acted_upon(real.events.drain(..));
         assert_eq!(told, acted_upon(fake.events.drain(..)), "after step {step}, {command:?}: real, fake");
         for text in told.values().flatten() {
-            for kind in ["Paused", "Ended", "closed", "WrongState", "UnknownStream"] {
+            for kind in ["Paused", "Finished", "Replaced", "Closed", "closed", "WrongState", "UnknownStream"]
+            {
                 *seen.entry(kind).or_default() += usize::from(text.contains(kind));
             }
         }

@@ -10,9 +10,8 @@ use rtsp_support::{Answer, MS, SECOND, World};
 const OFFER: &str = "a=x-millrace-fec:xor,all;xor_port=+2;rs_port=+6;pt=96;L=20;D=4;k=4;m=2;U=20\r\n";
 const XOR: &str = "xor;xor_port=5002;pt=96;L=20;D=4;k=4;m=2;U=20";
 const ALL: &str = "all;xor_port=5002;rs_port=5006;pt=96;L=20;D=4;k=4;m=2;U=20";
-/// Packets of the title, columns of its rows.
+/// Packets of the title.
 const PACKETS: u32 = 24_000;
-const COLUMNS: u32 = PACKETS / 4;
 
 fn setup(world: &mut World, conn: ConnKey, url: &str, transport: &str, more: &str) -> Answer {
     world
@@ -123,12 +122,7 @@ fn it_is_played_paused_sought_and_closed_with_the_film() {
     let (conn, session) = viewer(&mut world, "all");
     assert_eq!(
         world.take_log(),
-        [
-            &format!("open fec 5002 of {COLUMNS}"),
-            &format!("open fec 5006 of {COLUMNS}"),
-            "open udp 5000 spare 2",
-            "reply 200"
-        ]
+        ["open fec 5002", "open fec 5006", "open udp 192.0.2.7 5000 5001", "reply 200"]
     );
     assert_eq!(world.ask_session(conn, "PLAY", &session, "").status, 200);
     // The FEC of the first row leaves with the second row: 80 packets of 2.5 ms later.
@@ -136,7 +130,7 @@ fn it_is_played_paused_sought_and_closed_with_the_film() {
         world.take_log(),
         [
             "reply 200",
-            "play 0..24000 seq 1 in 50ms",
+            "play 0..24000 seq 1 in 50ms spare 2",
             "play 0..6000 seq 1 in 250ms",
             "play 0..6000 seq 1 in 250ms"
         ]
@@ -151,20 +145,17 @@ fn it_is_played_paused_sought_and_closed_with_the_film() {
     assert_eq!((next / 80, next % 80), (4, 61));
     assert_eq!(world.ask_session(conn, "PLAY", &session, "").status, 200);
     let log = world.take_log();
-    let fec = ["pause".to_owned(), format!("play {}..6000 seq {} in 57ms", 3 * 20 + 16, 3 * 20 + 16 + 1)];
-    assert_eq!(log[1], format!("play {next}..24000 seq {} in 50ms", next + 1));
-    assert_eq!(log[2..], [&fec[..], &fec[..]].concat());
+    let fec = format!("play {}..6000 seq {} in 57ms", 3 * 20 + 16, 3 * 20 + 16 + 1);
+    assert_eq!(log[1], format!("play {next}..24000 seq {} in 50ms spare 2", next + 1));
+    assert_eq!(log[2..], [&*fec, &*fec]);
 
     // A seek: the title's own numbers, and FEC from there on.
     let answer = world.ask_session(conn, "PLAY", &session, "Range: npt=10-");
     assert!(answer.get("rtp-info").contains("seq=4001;"), "{answer:?}");
     let log = world.take_log();
     assert_eq!(log[..3], ["pause", "pause", "pause"]);
-    assert_eq!(log[4], "play 4000..24000 seq 4001 in 50ms");
-    assert_eq!(
-        log[5..],
-        ["pause", "play 1000..6000 seq 1001 in 250ms", "pause", "play 1000..6000 seq 1001 in 250ms"]
-    );
+    assert_eq!(log[4], "play 4000..24000 seq 4001 in 50ms spare 2");
+    assert_eq!(log[5..], ["play 1000..6000 seq 1001 in 250ms", "play 1000..6000 seq 1001 in 250ms"]);
 
     assert_eq!(world.ask_session(conn, "TEARDOWN", &session, "").status, 200);
     assert_eq!(world.take_log(), ["close", "close", "close", "reply 200"]);
@@ -179,13 +170,13 @@ fn a_range_has_the_fec_of_whole_columns() {
     world.take_log();
     // Packets 0 to 3999 are rows 0 to 49.
     world.ask_session(conn, "PLAY", &session, "Range: npt=0-10");
-    assert_eq!(world.take_log()[1..], ["play 0..4000 seq 1 in 50ms", "play 0..1000 seq 1 in 250ms"]);
+    assert_eq!(world.take_log()[1..], ["play 0..4000 seq 1 in 50ms spare 1", "play 0..1000 seq 1 in 250ms"]);
     world.wait(20 * SECOND);
     // Packets 3200 to 3269: the last row has its first three units and ten packets of the fourth.
     world.ask_session(conn, "PLAY", &session, "Range: npt=8-8.175");
     assert_eq!(
         world.take_log()[1..],
-        ["play 3200..3270 seq 3201 in 50ms", "pause", "play 800..810 seq 801 in 250ms"]
+        ["play 3200..3270 seq 3201 in 50ms spare 1", "play 800..810 seq 801 in 250ms"]
     );
     // The further parities leave five columns earlier: behind the fifth slot there would be some of columns that are cut.
     let (conn, session) = viewer(&mut world, "all");
@@ -228,9 +219,8 @@ fn switching_while_playing() {
     let answer = set(&mut world, "ON");
     assert_eq!((answer.status, answer.get("x-millrace-fec")), (200, ALL));
     let log = world.take_log();
-    assert_eq!(log[3..5], [format!("open fec 5002 of {COLUMNS}"), format!("open fec 5006 of {COLUMNS}")]);
-    assert_eq!(log[5], "open udp 5000 spare 2");
-    assert_eq!(log[6], "play 762..24000 seq 763 in 50ms");
+    assert_eq!(log[3..6], ["open fec 5002", "open fec 5006", "open udp 192.0.2.7 5000 5001"]);
+    assert_eq!(log[6], "play 762..24000 seq 763 in 50ms spare 2");
     // Packet 762 is in row 9, at place 42: FEC of row 8 from column 11 on.
     assert_eq!(log[7..9], ["play 171..6000 seq 172 in 55ms", "play 171..6000 seq 172 in 55ms"]);
     assert_eq!(world.server.reserved_rate(), 6_000_000);
@@ -401,13 +391,8 @@ fn failed_parity_leaves_the_film() {
     let (conn, session) = viewer(&mut world, "all");
     world.ask_session(conn, "PLAY", &session, "");
     world.wait(SECOND);
-    let companions: Vec<StreamId> = world
-        .engine
-        .streams
-        .iter()
-        .filter(|(_, stream)| stream.packets == COLUMNS)
-        .map(|(id, _)| *id)
-        .collect();
+    let companions: Vec<StreamId> =
+        world.engine.streams.iter().filter(|(_, stream)| stream.quiet).map(|(id, _)| *id).collect();
     assert_eq!(companions.len(), 2);
     world.take_log();
     for stream in companions {
@@ -446,7 +431,9 @@ fn packets_are_of_the_default_size() {
     });
     let (conn, session) = viewer(&mut world, "off");
     assert!(world.take_log()[0].starts_with("open udp"));
-    assert_eq!(world.engine.streams.values().next().unwrap().packets, PACKETS);
+    world.ask_session(conn, "PLAY", &session, "");
+    let run = world.engine.streams.values().next().unwrap().playing.unwrap();
+    assert_eq!(run.spec.media.packets, PACKETS);
     let answer = world.ask_session(conn, "SET_PARAMETER", &session, "Content-Length: 7\n\nfec: on");
     assert_eq!(answer.get("x-millrace-fec"), XOR, "on is xor after off");
 }

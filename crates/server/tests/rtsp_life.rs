@@ -2,7 +2,8 @@
 
 mod rtsp_support;
 
-use millrace_offload::command::{Event, FailReason, LeaseFailure, StreamEvent};
+use millrace_core::ids::RunSerial;
+use millrace_offload::command::{Event, FailReason, LeaseFailure, RunEnd, StopReason, StreamEvent};
 use millrace_server::session::{ConnRefusal, EndReason, Notice, RateBasis, State, UdpPort};
 use rtsp_support::{MS, SECOND, World, receiver_report};
 
@@ -534,9 +535,21 @@ fn late_events_of_closed_streams_find_nobody() {
     let stream = *w.engine.streams.keys().next().unwrap();
     w.ask_session(c, "TEARDOWN", &id, "");
     w.setup_udp(c); // the same place, another generation
+    let run = RunSerial(1);
+    let end = RunEnd {
+        run,
+        reason: StopReason::Finished,
+        next_packet: 1,
+        next_sequence: 1,
+        bursts: 1,
+        packets: 1,
+        bytes: 1,
+        next_due: w.now,
+    };
     for event in [
-        StreamEvent::Ended { stream, next_sequence: 1 },
-        StreamEvent::Paused { stream, next_packet: 1, next_sequence: 1 },
+        StreamEvent::RunBegan { stream, run, at: w.now },
+        StreamEvent::RunEnded { stream, end },
+        StreamEvent::RunEnded { stream, end: RunEnd { reason: StopReason::Paused, ..end } },
         StreamEvent::Failed { stream, reason: FailReason::SlowReader },
         StreamEvent::Closed { stream, packets: 1, bytes: 1, unreachable: 0, late: 0 },
     ] {

@@ -13,7 +13,7 @@ use cache_common::{BACKENDS, StandingClock, World, stream};
 use common::{Film, SIZE};
 use crc_support::{strip_crcs, swap_words};
 use members_support::Disks;
-use millrace_core::ids::TitleId;
+use millrace_core::ids::{RunSerial, TitleId};
 use millrace_core::pool::Lease;
 use millrace_core::seam::{Clock, Want};
 use millrace_core::wire::rtp::RtpHeader;

@@ -6,6 +6,7 @@ use std::sync::Arc;
 
 use cache_common::sample::Sample;
 use cache_common::{BACKENDS, StandingClock, World, stream};
+use millrace_core::ids::RunSerial;
 use millrace_core::pool::Lease;
 use millrace_core::seam::{Clock, Want};
 use millrace_store::cache::ReadFailure;
@@ -119,7 +120,8 @@ fn shutting_down_ends_the_reads_in_flight_and_leaves_the_leases_good() {
             for grant in leases {
                 sample.check(&grant.lease.unwrap(), grant.extent);
             }
-            let want = Want { stream: stream(0), title, extent: 0, by: clock.now(), spare: 0 };
+            let want =
+                Want { stream: stream(0), run: RunSerial(0), title, extent: 0, by: clock.now(), spare: 0 };
             assert!(engine.handle.want(&want) && engine.handle.poll().is_none(), "nobody is there any more");
             drop(lease);
             assert!((0..40).all(|extent| world.arena.leases(extent) == 0));

@@ -10,7 +10,7 @@ use std::time::Instant as RealInstant;
 
 use cache_common::sample::{Sample, noise};
 use cache_common::{BACKENDS, Engine, RunningClock, World};
-use millrace_core::ids::{StreamId, TitleId, TitleRef};
+use millrace_core::ids::{RunSerial, StreamId, TitleId, TitleRef};
 use millrace_core::pool::Lease;
 use millrace_core::seam::{Clock, Want};
 use millrace_store::cache::{ReadBackend, ReadFailure};
@@ -109,7 +109,8 @@ fn drive(
         let extents = films.samples[film].extents();
         viewer.place = if dice.roll(8) == 0 { dice.roll(extents) } else { (viewer.place + 1) % extents };
         let by = clock.now().plus_ns(u64::from(dice.roll(50_000_000)));
-        if engine.handle.want(&Want { stream, title, extent: viewer.place, by, spare: 0 }) {
+        if engine.handle.want(&Want { stream, run: RunSerial(0), title, extent: viewer.place, by, spare: 0 })
+        {
             viewer.waits_for = Some((title, viewer.place));
             wants += 1;
         }

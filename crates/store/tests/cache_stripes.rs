@@ -12,7 +12,7 @@ use cache_common::{BACKENDS, Engine, StandingClock, World, stream};
 use common::{Film, SIZE};
 use members_support::Disks;
 use millrace_core::fec::{Code, FecPlace};
-use millrace_core::ids::TitleRef;
+use millrace_core::ids::{RunSerial, TitleRef};
 use millrace_core::packet::PacketMeta;
 use millrace_core::pool::Lease;
 use millrace_core::seam::{Clock, Want};
@@ -44,7 +44,7 @@ fn world(backend: ReadBackend) -> Option<(World, Arc<StandingClock>)> {
 }
 
 fn fetch(engine: &mut Engine, title: TitleRef, extent: u32, spare: u8, clock: &StandingClock) -> Grant {
-    let want = Want { stream: stream(0), title, extent, by: clock.now(), spare };
+    let want = Want { stream: stream(0), run: RunSerial(0), title, extent, by: clock.now(), spare };
     assert!(engine.handle.want(&want));
     engine.grant()
 }

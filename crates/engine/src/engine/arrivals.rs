@@ -1,6 +1,6 @@
 //! Arrivals: extents that were asked for, and what became of the batch.
 
-use millrace_core::ids::{StreamId, TitleRef};
+use millrace_core::ids::{RunSerial, StreamId};
 use millrace_core::limits::{
     BYE_DELAY_NS, FIRST_REPORT_NS, LATE_NS, MAX_TCP_BEHIND_NS, MAX_UNREACHABLE_NS, RTCP_INTERVAL_NS,
     TCP_RETRY_NS,
@@ -9,22 +9,21 @@ use millrace_core::pool::Lease;
 use millrace_core::seam::{Dest, SendOutcome};
 use millrace_core::time::Instant;
 
-use super::{Engine, time_of};
+use super::{Engine, time_behind, time_of};
 use crate::batch::{Burst, Entry, What};
 use crate::frame::{datagram_bytes, fits, times};
 use crate::stream::{Input, NEVER, Slot, State, flag, pending};
 use crate::types::{FailReason, LeaseFailure};
 
 impl Engine {
-    /// Arrival: an extent, lent. Dropped, and so given back, if the stream no longer wants it.
-    pub fn handle_lease(&mut self, now: Instant, id: StreamId, title: TitleRef, extent: u32, lease: Lease) {
+    /// Arrival: an extent, lent. Dropped, and so given back, if the run is over or no longer wants it.
+    pub fn handle_lease(&mut self, now: Instant, id: StreamId, run: RunSerial, extent: u32, lease: Lease) {
         self.counters.leases += 1;
-        let wanted = self.waiting(id, extent).filter(|_| self.stream(id.index).title == title);
-        let Some((index, slot)) = wanted else {
+        let Some((index, slot)) = self.waiting(id, run, extent) else {
             self.counters.leases_unwanted += 1;
             return;
         };
-        if !fits(self.stream(index), extent, &lease.content()) {
+        if !fits(&self.cold[index as usize].media, extent, &lease.content()) {
             self.fail(index, now, FailReason::ReadError(LeaseFailure::OutOfRange));
             return;
         }
@@ -33,14 +32,16 @@ impl Engine {
         stream.slots[slot] = Slot::Held;
         if stream.extent == extent {
             let begins = !stream.has(flag::ANCHORED);
-            if begins && !stream.has(flag::QUIET) && stream.spare == 0 {
+            if begins && !stream.has(flag::QUIET) && self.cold[index as usize].media.spare == 0 {
                 // The run begins with its first packet: there is nothing to catch up before that has been read. FEC and media that
                 // has FEC keep their schedules: if one of them were moved, it would come late for the other from now on.
+                let stream = self.stream_mut(index);
                 stream.pace.at = stream.pace.at.max(now);
             }
             self.schedule(index);
             self.counters.starved += u64::from(self.stream(index).due < now);
             if begins {
+                self.tell(index, pending::RUN_BEGAN);
                 // A run may begin with the last packet of its extent: what follows must not wait for that to be sent.
                 self.want_ahead(index, extent);
             }
@@ -63,8 +64,15 @@ impl Engine {
 
     /// Arrival: an extent that could not be lent. A failed read is tried once more; then, and at once in the other cases,
     /// the stream fails.
-    pub fn handle_lease_failed(&mut self, now: Instant, id: StreamId, extent: u32, failure: LeaseFailure) {
-        let Some((index, slot)) = self.waiting(id, extent) else { return };
+    pub fn handle_lease_failed(
+        &mut self,
+        now: Instant,
+        id: StreamId,
+        run: RunSerial,
+        extent: u32,
+        failure: LeaseFailure,
+    ) {
+        let Some((index, slot)) = self.waiting(id, run, extent) else { return };
         self.counters.leases_failed += 1;
         let again = matches!(failure, LeaseFailure::Io(_) | LeaseFailure::Checksum);
         let stream = self.stream_mut(index);
@@ -91,13 +99,11 @@ impl Engine {
         }
     }
 
-    /// Place and slot of a stream that waits for `extent`.
-    fn waiting(&self, id: StreamId, extent: u32) -> Option<(u32, usize)> {
-        let index = self.find(id).ok()?;
-        let stream = self.stream(index);
+    /// Place and slot of a stream whose run waits for `extent`.
+    fn waiting(&self, id: StreamId, run: RunSerial, extent: u32) -> Option<(u32, usize)> {
+        let (index, slot) = self.slot_for(id, run, extent)?;
         // A stream that does not play has only idle slots.
-        let slot = stream.slot_of(extent)?;
-        matches!(stream.slots[slot], Slot::Wanted | Slot::Asked).then_some((index, slot))
+        matches!(self.stream(index).slots[slot], Slot::Wanted | Slot::Asked).then_some((index, slot))
     }
 
     fn media_sent(&mut self, now: Instant, entry: &Entry, burst: Burst, patched: bool, outcome: SendOutcome) {
@@ -129,6 +135,7 @@ impl Engine {
         let bytes = datagram_bytes(&lease.content(), burst.place, burst.count);
         stream.packets += packets;
         stream.bytes += bytes;
+        stream.bursts = stream.bursts.wrapping_add(1);
         stream.flags &= !flag::UNREACHABLE;
         self.counters.packets += packets;
         self.counters.bytes += bytes;
@@ -170,6 +177,8 @@ impl Engine {
         let extent_is_done = stream.advance(burst.count);
         let run_is_done = stream.next == stream.until;
         if extent_is_done {
+            let behind = self.batch.lease(index, burst.extent).map(time_behind);
+            self.cold_mut(index).time_behind = behind.unwrap_or_default();
             self.release(index, (burst.extent % 2) as usize);
         }
         if run_is_done {
@@ -216,6 +225,7 @@ impl Engine {
     /// The run is over: BYE follows, when the viewer has played what it holds back.
     pub(super) fn drained(&mut self, index: u32, now: Instant) {
         if self.step(index, Input::LastPacket) == Ok(true) {
+            self.note_time_behind(index);
             self.stop_sending(index);
             self.tell(index, pending::DRAINED);
             self.say_bye(index, now, now.plus_ns(BYE_DELAY_NS));
@@ -239,9 +249,7 @@ impl Engine {
             // A player need not listen on its RTCP port: a report that was refused says nothing about the title.
             _ if bye => {
                 self.stream_mut(index).report_due = NEVER;
-                if self.step(index, Input::ByeSent) == Ok(true) {
-                    self.tell(index, pending::ENDED);
-                }
+                self.bye_sent(index);
             }
             _ => self.stream_mut(index).report_due = self.batch.taken.plus_ns(RTCP_INTERVAL_NS),
         }

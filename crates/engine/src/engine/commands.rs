@@ -4,11 +4,10 @@ use millrace_core::ids::{ConnId, StreamId};
 use millrace_core::limits::{MAX_SCALE_PERMILLE, START_READ_NS};
 use millrace_core::seam::Dest;
 use millrace_core::time::Instant;
-use millrace_core::wire::rtp::sequence_of;
 
 use super::Engine;
-use crate::stream::{Cold, Input, NEVER, Next, State, Stream, flag, pending};
-use crate::types::{FailReason, PlaySpec, Refusal, StreamSpec};
+use crate::stream::{Cold, Input, Next, State, Stream, flag, pending};
+use crate::types::{FailReason, Refusal, RunSpec, StopReason, StreamSpec};
 
 impl Engine {
     /// Command: a new viewer. Nothing is sent before `play`.
@@ -25,71 +24,78 @@ impl Engine {
         self.step(index, Input::Open).map(|_| ())
     }
 
-    /// Command: play from a packet to a packet, for the first time, after a pause, or after the end. The extent of
-    /// `from` is wanted at once.
+    /// Command: a run that begins at `at`, or as soon as its first extent has been read. A run that lasts ends here and now. The
+    /// extent of `from` is wanted at once. A moment that has passed counts as now, but for a quiet stream: that keeps the
+    /// schedule of another one.
     ///
     /// `from == until` is a run without packets: it goes to its end, and to BYE, when its time comes. That is what a
     /// viewer gets who paused behind the last packet and goes on.
-    pub fn play(&mut self, now: Instant, id: StreamId, spec: PlaySpec) -> Result<(), Refusal> {
+    pub fn play(&mut self, now: Instant, id: StreamId, at: Instant, spec: RunSpec) -> Result<(), Refusal> {
         self.abandon_batch(now);
         let index = self.find(id)?;
-        let stream = self.stream_mut(index);
+        let stream = self.stream(index);
         if let Next::Refuse(refusal) = stream.state.next(Input::Play) {
             return Err(refusal);
         }
-        let in_title = spec.from <= spec.until && spec.until <= stream.total_packets;
-        if !in_title || !(1..=MAX_SCALE_PERMILLE).contains(&spec.scale_permille) {
-            return Err(Refusal::OutOfRange);
+        check(&spec)?;
+        if !self.ends[index as usize].has_room(usize::from(stream.is_running)) {
+            return Err(Refusal::Busy);
         }
-        let at = spec.at.max(now);
-        stream.seek(spec.from);
-        stream.until = spec.until;
-        stream.sequence_base = spec.sequence.wrapping_sub(sequence_of(spec.from));
-        stream.flags &= !(flag::ANCHORED | flag::PATCHED);
-        if stream.sequence_base != 0 {
-            stream.flags |= flag::PATCHED;
-        }
-        stream.pace.at = at;
-        stream.pace.scale_permille = spec.scale_permille;
+        let at = if stream.has(flag::QUIET) { at } else { at.max(now) };
+        self.end_run(index, StopReason::Replaced);
+        self.stop_sending(index);
+        self.begin_run(index, at, &spec);
+        let stream = self.stream_mut(index);
         // What has just left of another run may still lie in the player's buffer.
         stream.last = stream.last.of_earlier_run();
-        stream.report_due = NEVER;
-        // What has not been told yet and is no longer true is not told any more.
-        stream.events &= !(pending::DRAINED | pending::ENDED | pending::LEFT);
-        stream.due = if spec.from == spec.until { at } else { NEVER };
-        self.cold_mut(index).run_from = spec.from;
+        // The playhead moves.
+        stream.events &= !pending::LEFT;
         if spec.from < spec.until {
-            let extent = self.stream(index).extent;
+            let extent = stream.extent;
             // A run that begins at once has missed nothing yet: viewers who are played to come first for a moment.
             self.want(index, extent, at.max(now.plus_ns(START_READ_NS)));
+        } else {
+            stream.due = at;
         }
         self.arm(index, now);
         self.step(index, Input::Play).map(|_| ())
     }
 
-    /// Command: stop sending, here and now. Answered by [`crate::StreamEvent::Paused`]; by nothing if the stream has ended
-    /// or failed meanwhile, which has been told. Leases go back: a paused viewer holds no memory.
+    /// The stream's run is this one from here on.
+    fn begin_run(&mut self, index: u32, at: Instant, spec: &RunSpec) {
+        let (stream, cold) = (&mut self.streams[index as usize], &mut self.cold[index as usize]);
+        let (timeline, sequence_base) = cold.begin(spec, stream);
+        stream.run = spec.run;
+        stream.is_running = true;
+        stream.bursts = 0;
+        stream.per_extent = spec.media.layout.packets_per_extent();
+        stream.seek(spec.from);
+        stream.until = spec.until;
+        stream.flags &= !flag::ANCHORED;
+        stream.number(timeline, sequence_base, spec.media.timeline);
+        stream.pace.at = at;
+        stream.pace.scale_permille = spec.scale_permille;
+    }
+
+    /// Command: end the run, here and now. Nothing is told but that end; nothing at all if it has ended before. Leases go back: a
+    /// paused viewer holds no memory.
     pub fn pause(&mut self, now: Instant, id: StreamId) -> Result<(), Refusal> {
         self.abandon_batch(now);
         let index = self.find(id)?;
         if self.step(index, Input::Pause)? {
+            self.end_run(index, StopReason::Paused);
             self.stop_sending(index);
-            let stream = self.stream_mut(index);
-            stream.events &= !pending::DRAINED;
-            let (next, sequence) = (stream.next, stream.sequence(stream.next));
-            let cold = self.cold_mut(index);
-            (cold.paused_packet, cold.paused_sequence) = (next, sequence);
-            self.tell(index, pending::PAUSED);
         }
         Ok(())
     }
 
     /// Command: forget the stream, whatever it is doing, without BYE: the viewer asked for it. Answered by
-    /// [`crate::StreamEvent::Closed`].
+    /// [`crate::StreamEvent::Closed`], after the end of its run.
     pub fn close(&mut self, now: Instant, id: StreamId) -> Result<(), Refusal> {
         self.abandon_batch(now);
         let index = self.find(id)?;
         if self.step(index, Input::Close)? {
+            self.end_run(index, StopReason::Closed);
             self.stop_sending(index);
             self.counters.open -= 1;
             self.tell(index, pending::CLOSED);
@@ -109,12 +115,13 @@ impl Engine {
         }
     }
 
-    /// Command: the server shuts down. Every viewer that has been sent something, or waits to be, gets its BYE now and then
-    /// [`crate::StreamEvent::Ended`]. Walks the stream table.
+    /// Command: the server shuts down. Every viewer that has been sent something, or waits to be, gets its BYE now; a run that
+    /// lasts ends with that. Walks the stream table.
     pub fn finish(&mut self, now: Instant) {
         self.abandon_batch(now);
         for index in 0..self.streams.len() as u32 {
             if self.step(index, Input::Finish) == Ok(true) {
+                self.note_time_behind(index);
                 self.stop_sending(index);
                 self.say_bye(index, now, now);
             }
@@ -124,13 +131,33 @@ impl Engine {
     /// Nothing but BYE is left to be sent, at `due`; a quiet stream ends without.
     pub(super) fn say_bye(&mut self, index: u32, now: Instant, due: Instant) {
         if self.stream(index).has(flag::QUIET) {
-            if self.step(index, Input::ByeSent) == Ok(true) {
-                self.tell(index, pending::ENDED);
-            }
-            return;
+            return self.bye_sent(index);
         }
         self.stream_mut(index).report_due = due;
         self.cold_mut(index).bye_due = due;
         self.arm(index, now);
     }
+
+    /// The viewer knows that it is over.
+    pub(super) fn bye_sent(&mut self, index: u32) {
+        if self.step(index, Input::ByeSent) == Ok(true) {
+            let stream = self.stream(index);
+            let is_whole = stream.next == stream.until;
+            self.end_run(index, if is_whole { StopReason::Finished } else { StopReason::ShutDown });
+        }
+    }
+
+    /// Leases are about to go back, but the run lasts until BYE has been sent: when its next packet would be due is kept.
+    pub(super) fn note_time_behind(&mut self, index: u32) {
+        if let (_, Some(time)) = self.next_due(index) {
+            self.cold_mut(index).time_behind = time;
+        }
+    }
+}
+
+/// Whether a run lies within its title.
+fn check(spec: &RunSpec) -> Result<(), Refusal> {
+    let in_title = spec.from <= spec.until && spec.until <= spec.media.packets;
+    let is_good = in_title && (1..=MAX_SCALE_PERMILLE).contains(&spec.scale_permille);
+    if is_good { Ok(()) } else { Err(Refusal::OutOfRange) }
 }

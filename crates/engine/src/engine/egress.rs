@@ -1,5 +1,6 @@
 //! Egress: what the engine wants, what it has to send, what it has to tell, and when it wants to be called again.
 
+use millrace_core::ids::{RunSerial, StreamId};
 use millrace_core::limits::{MAX_BATCH_BURSTS, MAX_HOLE_NS};
 use millrace_core::prefetch::{prefetch, prefetch_all};
 use millrace_core::seam::{TransmitBatch, Want};
@@ -9,7 +10,7 @@ use super::{Engine, time_of};
 use crate::batch::Burst;
 use crate::frame::{holes, times};
 use crate::rtcp::sender_report;
-use crate::stream::{Input, NEVER, Slot, State, flag, pending};
+use crate::stream::{Input, NEVER, Slot, State, flag, pending, spare_of};
 use crate::types::StreamEvent;
 
 impl Engine {
@@ -30,13 +31,13 @@ impl Engine {
             stream.flags |= flag::PLAYHEAD;
             self.counters.wants += 1;
             let (stream, cold) = (self.stream(index), &self.cold[index as usize]);
-            let by = cold.wanted_by[slot];
             return Some(Want {
                 stream: stream.id(index),
-                title: stream.title,
+                run: stream.run,
+                title: cold.media.title,
                 extent,
-                by,
-                spare: stream.spare_of(extent, cold.run_from),
+                by: cold.wanted_by[slot],
+                spare: spare_of(&cold.media, cold.run_from, stream.until, extent),
             });
         }
     }
@@ -44,14 +45,21 @@ impl Engine {
     /// Egress: gives back a want that the cache had no room for, so that [`Engine::poll_want`] offers it again. Stop
     /// polling wants for this turn then, or the same one comes at once.
     pub fn want_refused(&mut self, want: &Want) {
-        let Ok(index) = self.find(want.stream) else { return };
+        let Some((index, slot)) = self.slot_for(want.stream, want.run, want.extent) else { return };
         let stream = self.stream_mut(index);
-        let Some(slot) = stream.slot_of(want.extent) else { return };
         if stream.slots[slot] == Slot::Asked {
             stream.slots[slot] = Slot::Wanted;
             self.counters.wants -= 1;
             self.wants.push_front(index);
         }
+    }
+
+    /// Place of a stream, and the slot that an extent of its run has, if the run may need it now.
+    pub(super) fn slot_for(&self, id: StreamId, run: RunSerial, extent: u32) -> Option<(u32, usize)> {
+        let index = self.find(id).ok()?;
+        let stream = self.stream(index);
+        let slot = if stream.run == run { stream.slot_of(extent)? } else { return None };
+        Some((index, slot))
     }
 
     /// Egress: fills the batch with what is due at `now`, each stream at most once; 0 = nothing. Send it, call
@@ -103,6 +111,10 @@ impl Engine {
             if stream.events == 0 {
                 self.told.pop_front();
             }
+            if event == pending::RUN_ENDED {
+                let Some(end) = self.next_end(index) else { continue };
+                return Some(end);
+            }
             if event != 0 {
                 return Some(self.event(index, event));
             }
@@ -116,17 +128,24 @@ impl Engine {
         self.wheel.next_due()
     }
 
+    /// The oldest end of a run; if there are more, their turn comes right after.
+    fn next_end(&mut self, index: u32) -> Option<StreamEvent> {
+        let ends = &mut self.ends[index as usize];
+        let end = ends.pop()?;
+        let has_more = !ends.is_empty();
+        let stream = self.stream(index).id(index);
+        if has_more {
+            self.tell(index, pending::RUN_ENDED);
+        }
+        Some(StreamEvent::RunEnded { stream, end })
+    }
+
     fn event(&mut self, index: u32, event: u8) -> StreamEvent {
         let (cold, stream) = (&self.cold[index as usize], &self.streams[index as usize]);
         let id = stream.id(index);
         match event {
-            pending::PAUSED => StreamEvent::Paused {
-                stream: id,
-                next_packet: cold.paused_packet,
-                next_sequence: cold.paused_sequence,
-            },
-            pending::DRAINED => StreamEvent::Drained { stream: id },
-            pending::ENDED => StreamEvent::Ended { stream: id, next_sequence: stream.sequence(stream.next) },
+            pending::RUN_BEGAN => StreamEvent::RunBegan { stream: id, run: stream.run, at: stream.pace.at },
+            pending::DRAINED => StreamEvent::Drained { stream: id, run: stream.run },
             pending::FAILED => StreamEvent::Failed { stream: id, reason: cold.reason },
             pending::LEFT => {
                 self.stream_mut(index).flags &= !flag::PLAYHEAD;

@@ -9,6 +9,7 @@ use millrace_core::packet::{PacketMeta, WireLayout};
 use millrace_core::pool::{ExtentArena, ExtentContent, Lease};
 use millrace_core::time::MediaTicks;
 use millrace_core::wire::rtp::Timeline;
+use millrace_engine::Media;
 
 #[derive(Clone)]
 pub(crate) struct Film {
@@ -46,6 +47,12 @@ impl Film {
     pub(crate) fn ending_with(mut self, last_bytes: u16) -> Self {
         self.last_bytes = last_bytes;
         self
+    }
+
+    /// As a run names it, to a viewer who can repair `spare` packets of a codeword.
+    pub(crate) fn media(&self, spare: u8) -> Media {
+        let Self { title, packets, timeline, layout, .. } = *self;
+        Media { title, packets, timeline, layout, spare }
     }
 
     pub(crate) fn time(&self, packet: u32) -> MediaTicks {

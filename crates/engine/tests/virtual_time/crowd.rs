@@ -3,10 +3,10 @@
 use millrace_core::ids::StreamId;
 use millrace_core::limits::DEFAULT_BURST_NS;
 use millrace_core::wire::rtp::sequence_of;
-use millrace_engine::{EngineConfig, PlaySpec, StreamEvent};
+use millrace_engine::{EngineConfig, StreamEvent};
 
 use crate::film::Film;
-use crate::world::{MS, S, World, id, tcp, udp};
+use crate::world::{MS, PlaySpec, S, World, id, tcp, udp};
 
 const VIEWERS: u32 = 10_000;
 

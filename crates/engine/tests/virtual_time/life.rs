@@ -4,10 +4,10 @@ use millrace_core::ids::{ConnId, StreamId};
 use millrace_core::limits::{BYE_DELAY_NS, LATE_NS};
 use millrace_core::seam::TransmitBatch;
 use millrace_core::wire::rtp::sequence_of;
-use millrace_engine::{PlaySpec, Refusal, StreamEvent};
+use millrace_engine::{LeaseFailure, Refusal, StopReason, StreamEvent};
 
 use crate::film::Film;
-use crate::world::{MS, S, World, id, tcp, udp};
+use crate::world::{MS, PlaySpec, S, World, id, stop_of, tcp, udp};
 
 /// 8 Mb/s, six extents and a bit, the last packet short.
 fn film() -> Film {
@@ -108,8 +108,13 @@ fn pause_and_resume_continue_exactly() {
     assert_eq!(world.disk.leases(), 0, "a paused viewer holds no memory");
     assert_eq!(world.engine.poll_at(), None, "and no timer");
     world.run_for(60 * S);
-    let paused = StreamEvent::Paused { stream, next_packet: next, next_sequence: sequence_of(next) };
-    assert_eq!(world.events_of(stream), [paused, StreamEvent::Left { stream }]);
+    let events = world.events_of(stream);
+    assert!(matches!(events[..], [StreamEvent::RunEnded { .. }, StreamEvent::Left { .. }]), "{events:?}");
+    let end = world.ends_of(stream)[0];
+    assert_eq!(stop_of(&end), (StopReason::Paused, next, sequence_of(next)));
+    assert_eq!((end.run, end.next_due), (world.run_of(stream), world.departure(stream, next)));
+    let (bursts, bytes) = (world.sent.len() as u32, u64::from(next) * 1_328);
+    assert_eq!((end.bursts, end.packets, end.bytes), (bursts, next, bytes));
     assert_eq!(world.position(stream), next, "silence");
     world.events.clear();
     world.play(stream, spec(&world, next, 1_200, sequence_of(next))).unwrap();
@@ -127,7 +132,7 @@ fn after_a_seek_the_sequence_goes_on_and_headers_are_patched() {
     world.run_for(300 * MS);
     world.engine.pause(world.now, stream).unwrap();
     world.turn();
-    let Some(&(_, StreamEvent::Paused { next_sequence, .. })) = world.events.first() else { panic!() };
+    let next_sequence = world.ends_of(stream)[0].next_sequence;
     world.play(stream, spec(&world, 950, 1_200, next_sequence)).unwrap();
     world.run_for(150 * MS);
     assert!(world.position(stream) > 1_000);
@@ -139,16 +144,12 @@ fn after_a_seek_the_sequence_goes_on_and_headers_are_patched() {
     world.turn();
     let next = world.position(stream);
     let sequence = next_sequence.wrapping_add((next - 950) as u16);
-    assert!(world.events_of(stream).contains(&StreamEvent::Paused {
-        stream,
-        next_packet: next,
-        next_sequence: sequence
-    }));
+    assert_eq!(stop_of(&world.ends_of(stream)[1]), (StopReason::Paused, next, sequence));
     world.play(stream, spec(&world, next, 1_200, sequence)).unwrap();
     world.run_out();
     assert_eq!(world.position(stream), 1_200);
-    let ended = StreamEvent::Ended { stream, next_sequence: sequence.wrapping_add((1_200 - next) as u16) };
-    assert_eq!(world.events_of(stream).last(), Some(&ended));
+    let end = (StopReason::Finished, 1_200, sequence.wrapping_add((1_200 - next) as u16));
+    assert_eq!(stop_of(&world.ends_of(stream)[2]), end);
 }
 
 #[test]
@@ -170,13 +171,17 @@ fn pause_before_anything_was_sent() {
     world.run_for(49 * MS);
     world.engine.pause(world.now, stream).unwrap();
     world.run_for(S);
-    let paused = StreamEvent::Paused { stream, next_packet: 700, next_sequence: 77 };
-    assert_eq!(world.events_of(stream), [paused, StreamEvent::Left { stream }]);
+    let events = world.events_of(stream);
+    assert!(matches!(events[..], [StreamEvent::RunEnded { .. }, StreamEvent::Left { .. }]), "{events:?}");
+    let end = world.ends_of(stream)[0];
+    assert_eq!(stop_of(&end), (StopReason::Paused, 700, 77));
+    let at = world.departure(stream, 700);
+    assert_eq!((end.bursts, end.packets, end.bytes, end.next_due), (0, 0, 0, at));
     assert!(world.sent.is_empty() && world.reports.is_empty());
-    // Again, in the same state: answered again. The playhead is gone already.
+    // Again, in the same state: its end comes once.
     world.engine.pause(world.now, stream).unwrap();
     world.turn();
-    assert_eq!(world.events_of(stream)[2..], [paused]);
+    assert_eq!(world.events_of(stream).len(), 2);
 }
 
 #[test]
@@ -195,9 +200,82 @@ fn a_lease_that_comes_after_pause_or_seek_is_given_back() {
     assert_eq!(world.position(stream), 1_200);
     assert_eq!(world.late_max_ns, 0);
     world.engine.close(world.now, stream).unwrap();
-    let lease = world.disk.lend(film().title, 0);
-    world.engine.handle_lease(world.now, stream, film().title, 0, lease);
+    let (run, lease) = (world.run_of(stream), world.disk.lend(film().title, 0));
+    world.engine.handle_lease(world.now, stream, run, 0, lease);
     assert_eq!(world.disk.leases(), 0);
+}
+
+/// The same extent of the same title, but asked for by a run that is over: neither lease nor failure touches the next run.
+#[test]
+fn a_late_answer_for_an_old_run_does_not_touch_the_new_one() {
+    for fails in [false, true] {
+        let mut world = World::small();
+        let stream = world.open(&film(), 0, udp(0));
+        world.play_from(stream, 0);
+        let old = world.engine.poll_want().unwrap();
+        world.engine.pause(world.now, stream).unwrap();
+        world.play_from(stream, 5);
+        let want = world.engine.poll_want().unwrap();
+        assert_eq!((want.extent, want.run), (old.extent, old.run.next()));
+        if fails {
+            world.engine.handle_lease_failed(world.now, stream, old.run, 0, LeaseFailure::NoTitle);
+        } else {
+            let lease = world.disk.lend(film().title, 0);
+            world.engine.handle_lease(world.now, stream, old.run, 0, lease);
+            assert_eq!(world.engine.counters().leases_unwanted, 1);
+        }
+        world.engine.want_refused(&old);
+        assert_eq!((world.disk.leases(), world.engine.poll_want()), (0, None));
+        world.engine.want_refused(&want);
+        world.run_out();
+        assert_eq!((world.position(stream), world.datagrams), (1_200, 1_195));
+        assert_eq!(world.engine.counters().failed, 0);
+    }
+}
+
+/// Another title on the same stream: its packets, its numbers, and the old title is not wanted any more.
+#[test]
+fn a_run_may_send_another_title() {
+    let mut world = World::small();
+    let other = Film::constant(9, 500, 4_000_000).ending_with(188);
+    let stream = world.open(&film(), 0, udp(0));
+    world.play_from(stream, 0);
+    world.run_for(S);
+    let asked = world.disk.wants.len();
+    world.change_film(stream, &other);
+    world.play_from(stream, 100); // ends the run that lasts
+    world.run_out();
+    assert_eq!(world.position(stream), 500);
+    assert!(world.disk.wants[asked..].iter().all(|(_, want)| want.title == other.title));
+    let ends = world.ends_of(stream);
+    assert_eq!(ends[0].reason, StopReason::Replaced);
+    assert_eq!(ends[0].packets, ends[0].next_packet);
+    assert_eq!(stop_of(&ends[1]), (StopReason::Finished, 500, sequence_of(500)));
+    assert_eq!((ends.len(), ends[1].packets), (2, 400));
+    // Behind the title's end: a packet's time later than the last one.
+    let (last, before) = (world.departure(stream, 499), world.departure(stream, 498));
+    assert!(ends[1].next_due.0.abs_diff(2 * last.0 - before.0) <= 1, "{:?}", ends[1]);
+}
+
+/// Commands in one turn, before any event is polled: every end is told, and what has no room for its end is refused.
+#[test]
+fn ends_of_runs_are_never_lost() {
+    let mut world = World::small();
+    let stream = world.open(&film(), 0, udp(0));
+    for from in [0, 100, 200] {
+        world.play_from(stream, from);
+    }
+    let more = spec(&world, 300, 1_200, 0);
+    assert_eq!(world.play(stream, more), Err(Refusal::Busy));
+    world.turn();
+    let ended: Vec<_> = world.ends_of(stream).iter().map(|end| (end.run.0, end.next_packet)).collect();
+    assert_eq!(ended, [(1, 0), (2, 100)]);
+    world.play(stream, more).unwrap();
+    world.engine.close(world.now, stream).unwrap();
+    world.turn();
+    let ended: Vec<_> = world.ends_of(stream).iter().map(|end| (end.run.0, end.reason)).collect();
+    assert_eq!(ended[2..], [(3, StopReason::Replaced), (5, StopReason::Closed)]);
+    assert!(matches!(world.events_of(stream).last(), Some(StreamEvent::Closed { .. })));
 }
 
 #[test]
@@ -209,10 +287,13 @@ fn the_end_is_drained_then_bye_exactly_after_its_delay() {
     let last = world.sent.last().unwrap().at;
     let bye = last.plus_ns(BYE_DELAY_NS);
     assert_eq!(world.bye_of(stream), Some(bye));
-    let drained = (last, StreamEvent::Drained { stream });
+    let run = world.run_of(stream);
+    let drained = (last, StreamEvent::Drained { stream, run });
     let left = (last, StreamEvent::Left { stream });
-    let ended = (bye, StreamEvent::Ended { stream, next_sequence: sequence_of(1_200) });
-    assert_eq!(world.events, [drained, left, ended]);
+    let end = world.ends_of(stream)[0];
+    assert_eq!(stop_of(&end), (StopReason::Finished, 1_200, sequence_of(1_200)));
+    assert_eq!(world.events, [drained, left, (bye, StreamEvent::RunEnded { stream, end })]);
+    assert_eq!(world.began, [(stream, run, world.departure(stream, 0))]);
     world.engine.close(world.now, stream).unwrap();
     world.turn();
     let bytes = 1_199 * 1_328 + 12 + 188 * 3;
@@ -231,7 +312,11 @@ fn until_ends_the_run_before_the_film_does() {
     assert_eq!(world.position(stream), 392);
     let extents: Vec<_> = world.disk.wants.iter().map(|(_, want)| want.extent).collect();
     assert_eq!(extents, [0, 1], "392 = 2 x 196: the third extent is not wanted");
-    assert_eq!(world.events_of(stream).last(), Some(&StreamEvent::Ended { stream, next_sequence: 392 }));
+    let end = world.ends_of(stream)[0];
+    assert_eq!(stop_of(&end), (StopReason::Finished, 392, 392));
+    let before = world.departure(stream, 391);
+    let is_next = end.next_due > before && end.next_due.ns_since(before) < 2 * MS;
+    assert!(is_next, "behind an extent's end: {end:?}");
 }
 
 #[test]
@@ -240,18 +325,20 @@ fn play_while_draining_takes_bye_back() {
     let stream = world.open(&film(), 0, udp(0));
     world.play_from(stream, 1_100);
     world.run_for(2 * S);
-    assert!(world.events_of(stream).contains(&StreamEvent::Drained { stream }));
+    let run = world.run_of(stream);
+    assert!(world.events_of(stream).contains(&StreamEvent::Drained { stream, run }));
     world.play_from(stream, 1_000);
     world.run_for(10 * MS);
+    assert_eq!(stop_of(&world.ends_of(stream)[0]), (StopReason::Replaced, 1_200, sequence_of(1_200)));
     world.events.clear();
     world.run_out();
     let last = world.sent.last().unwrap().at;
     assert_eq!(world.bye_of(stream), Some(last.plus_ns(BYE_DELAY_NS)), "one BYE, after the second run");
-    let ended = StreamEvent::Ended { stream, next_sequence: sequence_of(1_200) };
-    assert_eq!(
-        world.events_of(stream),
-        [StreamEvent::Drained { stream }, StreamEvent::Left { stream }, ended]
-    );
+    let events = world.events_of(stream);
+    assert!(matches!(
+        events[..],
+        [StreamEvent::Drained { .. }, StreamEvent::Left { .. }, StreamEvent::RunEnded { .. }]
+    ));
 }
 
 #[test]
@@ -263,8 +350,8 @@ fn play_goes_on_after_the_end_too() {
     world.play_from(stream, 1_150);
     world.run_out();
     assert_eq!(world.datagrams, 150);
-    let ends = world.events_of(stream).iter().filter(|e| matches!(e, StreamEvent::Ended { .. })).count();
-    assert_eq!(ends, 2);
+    let ends = world.ends_of(stream);
+    assert!(ends.len() == 2 && ends.iter().all(|end| end.reason == StopReason::Finished));
 }
 
 #[test]
@@ -275,8 +362,8 @@ fn pause_behind_the_last_packet_and_go_on() {
     world.run_for(S);
     world.engine.pause(world.now, stream).unwrap();
     world.run_for(100 * S);
-    let paused = StreamEvent::Paused { stream, next_packet: 1_200, next_sequence: sequence_of(1_200) };
-    assert_eq!(world.events_of(stream).last(), Some(&paused));
+    let end = (StopReason::Paused, 1_200, sequence_of(1_200));
+    assert_eq!(world.ends_of(stream).iter().map(stop_of).collect::<Vec<_>>(), [end]);
     assert_eq!(world.bye_of(stream), None, "a viewer on pause gets no BYE");
     let at = world.now.plus_ns(50 * MS);
     world.play(stream, spec(&world, 1_200, 1_200, 1_200)).unwrap();
@@ -296,11 +383,14 @@ fn what_is_no_longer_true_is_not_told() {
     world.play_from(stream, 600);
     world.run_for(200 * MS);
     let events = world.events_of(stream);
-    assert!(matches!(events[..], [StreamEvent::Paused { .. }]), "{events:?}");
+    assert!(matches!(events[..], [StreamEvent::RunEnded { .. }]), "{events:?}");
     world.engine.close(world.now, stream).unwrap();
     world.turn();
     let events = world.events_of(stream);
-    assert!(matches!(events[1..], [StreamEvent::Left { .. }, StreamEvent::Closed { .. }]), "{events:?}");
+    let [_, StreamEvent::RunEnded { .. }, StreamEvent::Left { .. }, StreamEvent::Closed { .. }] = events[..]
+    else {
+        panic!("{events:?}")
+    };
 }
 
 #[test]
@@ -314,8 +404,9 @@ fn drained_is_not_told_behind_a_pause() {
     world.send();
     world.engine.pause(world.now, stream).unwrap();
     world.turn();
-    let paused = StreamEvent::Paused { stream, next_packet: 1_200, next_sequence: sequence_of(1_200) };
-    assert_eq!(world.events_of(stream), [paused, StreamEvent::Left { stream }]);
+    let events = world.events_of(stream);
+    assert!(matches!(events[..], [StreamEvent::RunEnded { .. }, StreamEvent::Left { .. }]), "{events:?}");
+    assert_eq!(stop_of(&world.ends_of(stream)[0]), (StopReason::Paused, 1_200, sequence_of(1_200)));
 }
 
 /// A run that begins while the one before was catching up owes nothing to it.
@@ -373,8 +464,8 @@ fn an_index_is_free_once_closed_has_been_told() {
     world.turn();
     world.try_open(&film(), next, udp(3)).unwrap();
     // The old name finds nobody.
-    let late = world.disk.lend(film().title, 0);
-    world.engine.handle_lease(world.now, stream, film().title, 0, late);
+    let (run, late) = (world.run_of(stream), world.disk.lend(film().title, 0));
+    world.engine.handle_lease(world.now, stream, run, 0, late);
     assert_eq!(world.engine.pause(world.now, stream), Err(Refusal::UnknownStream));
     assert_eq!(world.engine.close(world.now, stream), Err(Refusal::UnknownStream));
     world.play_from(next, 0);
@@ -401,7 +492,6 @@ fn play_checks_its_numbers_and_changes_nothing_when_they_are_wrong() {
     assert_eq!(world.play(id(1), good), Err(Refusal::UnknownStream));
     assert_eq!(world.play(id(99), good), Err(Refusal::UnknownStream));
     world.play(stream, good).unwrap();
-    assert_eq!(world.play(stream, good), Err(Refusal::WrongState), "seek by pause and play");
     world.run_out();
     assert_eq!(world.datagrams, 1_200);
 }
@@ -423,11 +513,7 @@ fn a_command_between_batch_and_answer_takes_the_batch_back() {
     world.send();
     world.run_out();
     assert_eq!((world.position(a), world.position(b)), (0, 1_200));
-    assert!(world.events_of(a).contains(&StreamEvent::Paused {
-        stream: a,
-        next_packet: 0,
-        next_sequence: sequence_of(0)
-    }));
+    assert_eq!(stop_of(&world.ends_of(a)[0]), (StopReason::Paused, 0, sequence_of(0)));
 }
 
 #[test]
@@ -445,9 +531,14 @@ fn finish_says_bye_to_everybody_at_once() {
     let now = world.now;
     world.engine.finish(now);
     world.run_out();
-    for &stream in &names[..4] {
+    for (&stream, reason) in names.iter().zip([
+        Some(StopReason::ShutDown),
+        None, // its run had ended before
+        Some(StopReason::ShutDown),
+        Some(StopReason::Finished),
+    ]) {
         assert_eq!(world.bye_of(stream), Some(now));
-        assert!(matches!(world.events_of(stream).first(), Some(StreamEvent::Ended { .. })));
+        assert_eq!(world.ends_of(stream).first().map(|end| end.reason), reason);
     }
     assert!(world.bye_of(names[4]).is_none() && world.events_of(names[4]).is_empty(), "never played");
     assert_eq!((world.disk.leases(), world.engine.counters().playing), (0, 0));
@@ -483,10 +574,25 @@ fn every_command_in_every_state() {
         ("Ready", [(WRONG, ""), (OK, ""), (WRONG, ""), (OK, "Closed"), (OK, "Failed")]),
         (
             "Playing",
-            [(WRONG, ""), (WRONG, ""), (OK, "Paused Left"), (OK, "Left Closed"), (OK, "Failed Left")],
+            [
+                (WRONG, ""),
+                (OK, "RunEnded"),
+                (OK, "RunEnded Left"),
+                (OK, "RunEnded Left Closed"),
+                (OK, "RunEnded Failed Left"),
+            ],
         ),
-        ("Paused", [(WRONG, ""), (OK, ""), (OK, "Paused"), (OK, "Closed"), (OK, "Failed")]),
-        ("Draining", [(WRONG, ""), (OK, ""), (OK, "Paused"), (OK, "Closed"), (OK, "Failed")]),
+        ("Paused", [(WRONG, ""), (OK, ""), (OK, ""), (OK, "Closed"), (OK, "Failed")]),
+        (
+            "Draining",
+            [
+                (WRONG, ""),
+                (OK, "RunEnded"),
+                (OK, "RunEnded"),
+                (OK, "RunEnded Closed"),
+                (OK, "RunEnded Failed"),
+            ],
+        ),
         ("Ended", [(WRONG, ""), (OK, ""), (OK, ""), (OK, "Closed"), (OK, "Failed")]),
         ("Failed", [(WRONG, ""), (WRONG, ""), (OK, ""), (OK, "Closed"), (OK, "")]),
         ("Closing", [(WRONG, ""), (UNKNOWN, ""), (UNKNOWN, ""), (UNKNOWN, ""), (OK, "")]),

@@ -8,11 +8,11 @@ use std::rc::Rc;
 use millrace_core::ids::{ConnId, StreamId};
 use millrace_core::seam::SendOutcome;
 use millrace_core::wire::rtp::sequence_of;
-use millrace_engine::{EngineConfig, LeaseFailure, PlaySpec, StreamEvent};
+use millrace_engine::{EngineConfig, LeaseFailure, StreamEvent};
 use proptest::prelude::*;
 
 use crate::film::Film;
-use crate::world::{MS, World, tcp, udp};
+use crate::world::{MS, PlaySpec, World, tcp, udp};
 
 const STREAMS: u32 = 4;
 
@@ -138,8 +138,8 @@ impl Ledger {
             let before = last.insert(event.stream(), event);
             assert!(!matches!(before, Some(StreamEvent::Closed { .. })), "{event:?} after Closed");
             match event {
-                StreamEvent::Ended { .. } => {
-                    assert!(!matches!(before, Some(StreamEvent::Failed { .. })), "Ended after Failed");
+                StreamEvent::RunEnded { .. } => {
+                    assert!(!matches!(before, Some(StreamEvent::Failed { .. })), "an end after Failed");
                 }
                 StreamEvent::Closed { packets: p, unreachable, .. } => {
                     packets += p;

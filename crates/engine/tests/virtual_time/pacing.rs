@@ -3,10 +3,10 @@
 use millrace_core::limits::{MAX_BURST_PACKETS, MAX_HOLE_NS, START_READ_NS};
 use millrace_core::time::Instant;
 use millrace_core::wire::rtp::sequence_of;
-use millrace_engine::{EngineConfig, PlaySpec};
+use millrace_engine::EngineConfig;
 
 use crate::film::Film;
-use crate::world::{MS, S, World, assert_bursts_fit_a_buffer, assert_rate_bound, udp};
+use crate::world::{MS, PlaySpec, S, World, assert_bursts_fit_a_buffer, assert_rate_bound, udp};
 
 /// A title whose rate changes every second between 200 kb/s and 150 Mb/s.
 fn variable(title: u32, packets: u32) -> Film {

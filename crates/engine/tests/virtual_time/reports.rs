@@ -4,10 +4,10 @@ use millrace_core::limits::{FIRST_REPORT_NS, RTCP_INTERVAL_NS};
 use millrace_core::seam::SendOutcome;
 use millrace_core::wire::rtcp::{RtcpPacket, SenderReport, ntp_from_unix_ns};
 use millrace_core::wire::rtp::sequence_of;
-use millrace_engine::{EngineConfig, PlaySpec, StreamEvent};
+use millrace_engine::{EngineConfig, StopReason, StreamEvent};
 
 use crate::film::Film;
-use crate::world::{MS, Reported, S, START, World, tcp, udp};
+use crate::world::{MS, PlaySpec, Reported, S, START, World, stop_of, tcp, udp};
 
 fn report_of(reported: &Reported) -> SenderReport {
     match reported.packets[0] {
@@ -123,8 +123,9 @@ fn a_report_that_finds_no_way_is_given_up() {
     let counters = world.engine.counters();
     assert_eq!((counters.reports, counters.reports_lost, counters.failed), (0, 4, 0));
     assert_eq!(world.datagrams, 10_000);
-    let ended = StreamEvent::Ended { stream, next_sequence: sequence_of(10_000) };
-    assert_eq!(world.events_of(stream).last(), Some(&ended), "a player need not listen to RTCP");
+    let ended = world.ends_of(stream).iter().map(stop_of).collect::<Vec<_>>();
+    let finished = (StopReason::Finished, 10_000, sequence_of(10_000));
+    assert_eq!(ended, [finished], "a player need not listen to RTCP");
 }
 
 #[test]
@@ -140,18 +141,14 @@ fn a_quiet_stream_ends_without_reports_and_bye() {
     world.run_out();
     assert!(world.reports.is_empty(), "{:?}", world.reports);
     let told = world.events_of(stream);
-    assert!(
-        matches!(
-            told[..],
-            [StreamEvent::Drained { .. }, StreamEvent::Ended { .. }, StreamEvent::Left { .. }]
-        ),
-        "{told:?}"
-    );
+    assert!(matches!(told[..], [StreamEvent::RunEnded { .. }, StreamEvent::Left { .. }]), "{told:?}");
     // It can be played again, and a shut-down ends it at once.
     world.play_from(stream, 100);
     world.run_for(S);
     world.engine.finish(world.now);
     world.run_out();
-    assert!(matches!(world.events_of(stream)[3..], [StreamEvent::Ended { .. }, StreamEvent::Left { .. }]));
+    assert!(matches!(world.events_of(stream)[2..], [StreamEvent::RunEnded { .. }, StreamEvent::Left { .. }]));
+    let reasons: Vec<_> = world.ends_of(stream).iter().map(|end| end.reason).collect();
+    assert_eq!(reasons, [StopReason::Finished, StopReason::ShutDown]);
     assert!(world.reports.is_empty());
 }

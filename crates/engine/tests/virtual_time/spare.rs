@@ -2,10 +2,9 @@
 //! has only a part.
 
 use millrace_core::wire::rtp::sequence_of;
-use millrace_engine::PlaySpec;
 
 use crate::film::Film;
-use crate::world::{MS, World, udp};
+use crate::world::{MS, PlaySpec, World, udp};
 
 const PACKETS: u32 = 3_000;
 

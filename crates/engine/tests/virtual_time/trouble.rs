@@ -10,10 +10,10 @@ use millrace_core::pool::{ExtentArena, HeapRegion};
 use millrace_core::seam::{Dest, Payload, SendOutcome, Transmit, TransmitBatch};
 use millrace_core::wire::rtcp::{self, RtcpPacket};
 use millrace_core::wire::rtp::sequence_of;
-use millrace_engine::{FailReason, LeaseFailure, PlaySpec, StreamEvent};
+use millrace_engine::{FailReason, LeaseFailure, StopReason, StreamEvent};
 
 use crate::film::Film;
-use crate::world::{MS, S, World, assert_rate_bound, tcp, udp};
+use crate::world::{MS, PlaySpec, S, World, assert_rate_bound, stop_of, tcp, udp};
 
 fn is_tcp(transmit: &Transmit<'_>) -> bool {
     matches!(transmit.dest, Dest::Tcp { .. })
@@ -33,7 +33,7 @@ fn assert_others_unaffected(world: &World, others: u32) {
         let told = world.events_of(stream);
         assert!(matches!(
             told[..],
-            [StreamEvent::Drained { .. }, StreamEvent::Left { .. }, StreamEvent::Ended { .. }]
+            [StreamEvent::Drained { .. }, StreamEvent::Left { .. }, StreamEvent::RunEnded { .. }]
         ));
     }
 }
@@ -57,9 +57,9 @@ fn what_is_missing_in_an_extent_is_left_to_the_viewer() {
         assert_eq!(world.datagrams, there);
         assert_eq!(world.engine.counters().skipped, u64::from(3_000 - from) - there);
         assert_eq!(world.late_max_ns, 0, "what is there leaves at its time");
-        let told = world.events_of(stream);
-        assert!(matches!(told[..], [.., StreamEvent::Ended { next_sequence, .. }]
-            if next_sequence == sequence.wrapping_add((3_000 - from) as u16)));
+        let end = world.ends_of(stream)[0];
+        assert_eq!(end.next_sequence, sequence.wrapping_add((3_000 - from) as u16));
+        assert_eq!(u64::from(end.packets), there);
         assert_eq!(world.disk.leases(), 0);
     }
 }
@@ -86,7 +86,10 @@ fn a_reader_that_stops_is_dropped_when_it_is_ten_seconds_behind() {
     let next = world.position(slow);
     let behind = at.0 - world.departure(slow, next).0;
     assert!((MAX_TCP_BEHIND_NS..MAX_TCP_BEHIND_NS + 2 * TCP_RETRY_NS).contains(&behind), "{behind}");
-    assert_eq!(world.events_of(slow), [failed, StreamEvent::Left { stream: slow }]);
+    assert_eq!(world.events_of(slow)[1..], [failed, StreamEvent::Left { stream: slow }]);
+    let end = world.ends_of(slow)[0];
+    assert_eq!(end.reason, StopReason::Failed(FailReason::SlowReader));
+    assert_eq!((end.next_packet, end.packets, end.next_due), (next, next, world.departure(slow, next)));
     assert_eq!(world.disk.leases(), 0);
     assert_eq!(world.engine.counters().failed, 1);
     assert_others_unaffected(&world, 3);
@@ -170,7 +173,7 @@ fn a_reader_slower_than_the_film_is_found_out() {
     world.play_from(stream, 0);
     world.run_out();
     let reason = FailReason::SlowReader;
-    assert_eq!(world.events_of(stream)[0], StreamEvent::Failed { stream, reason });
+    assert_eq!(world.events_of(stream)[1], StreamEvent::Failed { stream, reason });
     let film_s = world.position(stream) / 760;
     assert!((110..150).contains(&film_s), "10 s behind at 8 % too slow is after 125 s; got {film_s}");
 }
@@ -232,7 +235,7 @@ fn a_viewer_that_stays_unreachable_is_given_up() {
     });
     world.play_from(stream, 0);
     world.run_out();
-    let (at, event) = world.events[0];
+    let (at, event) = world.events[1];
     assert_eq!(event, StreamEvent::Failed { stream, reason: FailReason::Unreachable(111) });
     let silent = at.0 - blinks.0;
     assert!(
@@ -254,7 +257,7 @@ fn a_closed_connection_fails_its_stream_with_the_errno() {
     world.play_from(stream, 0);
     world.run_out();
     let failed = StreamEvent::Failed { stream, reason: FailReason::ConnectionClosed(104) };
-    assert_eq!(world.events_of(stream), [failed, StreamEvent::Left { stream }]);
+    assert_eq!(world.events_of(stream)[1..], [failed, StreamEvent::Left { stream }]);
     assert_eq!(world.next(), None);
 }
 
@@ -274,7 +277,7 @@ fn a_connection_that_is_gone_takes_all_its_streams_and_no_other() {
         let stream = crate::world::id(index);
         StreamEvent::Failed { stream, reason: FailReason::ConnectionClosed(0) }
     };
-    assert_eq!(world.events_of(crate::world::id(0))[0], failed(0));
+    assert_eq!(world.events_of(crate::world::id(0))[1], failed(0));
     assert_eq!(world.events_of(crate::world::id(2)), [failed(2)], "it had no playhead");
     world.run_out();
     assert_eq!([1, 3].map(|i| world.position(crate::world::id(i))), [30_000, 30_000]);
@@ -300,7 +303,9 @@ fn bye_waits_for_a_blocked_connection_but_not_for_ever() {
         let &(at, last) = world.events.last().unwrap();
         let due = world.sent.last().unwrap().at.plus_ns(BYE_DELAY_NS);
         if ends {
-            assert_eq!(last, StreamEvent::Ended { stream, next_sequence: sequence_of(30_000) });
+            assert!(matches!(last, StreamEvent::RunEnded { .. }), "{last:?}");
+            let end = (StopReason::Finished, 30_000, sequence_of(30_000));
+            assert_eq!(stop_of(&world.ends_of(stream)[0]), end);
             assert_eq!(world.bye_of(stream), Some(due.plus_ns(4 * S)));
         } else {
             assert_eq!(last, StreamEvent::Failed { stream, reason: FailReason::SlowReader });
@@ -341,7 +346,7 @@ fn a_read_that_fails_again_fails_the_stream() {
         world.play_from(stream, 0);
         world.run_out();
         let reason = FailReason::ReadError(failure);
-        assert_eq!(world.events_of(stream)[0], StreamEvent::Failed { stream, reason });
+        assert_eq!(world.events_of(stream)[1], StreamEvent::Failed { stream, reason });
         let asked = world.disk.wants.iter().filter(|(_, want)| want.extent == 3).count();
         assert_eq!(asked, tries, "{failure}");
         assert_eq!(world.disk.leases(), 0);
@@ -355,26 +360,33 @@ fn a_failure_that_nobody_waits_for_is_nobodys() {
     world.play_from(stream, 0);
     world.run_for(S);
     for extent in [0, 2, 3, 4, 5, 99, u32::MAX] {
-        let now = world.now;
-        world.engine.handle_lease_failed(now, stream, extent, LeaseFailure::NoTitle);
+        let (now, run) = (world.now, world.run_of(stream));
+        world.engine.handle_lease_failed(now, stream, run, extent, LeaseFailure::NoTitle);
+        world.engine.handle_lease_failed(now, stream, run.next(), extent, LeaseFailure::NoTitle);
     }
-    world.engine.handle_lease_failed(world.now, crate::world::id(7), 0, LeaseFailure::NoTitle);
+    let (nobody, run) = (crate::world::id(7), world.run_of(stream));
+    world.engine.handle_lease_failed(world.now, nobody, run, 0, LeaseFailure::NoTitle);
     world.run_out();
     assert_eq!((world.datagrams, world.engine.counters().leases_failed), (30_000, 0));
 }
 
 #[test]
-fn a_lease_of_another_title_or_extent_is_given_back() {
+fn a_lease_of_another_run_or_extent_is_given_back() {
     let mut world = World::small();
     let other = Film::constant(1, 30_000, 8_000_000);
     let (a, b) = (world.open(&film(), 0, udp(0)), world.open(&other, 1, udp(1)));
     world.play_from(a, 200);
     world.play_from(b, 200);
     world.turn();
-    for (title, extent) in [(other.title, 1), (film().title, 0), (film().title, 2), (film().title, u32::MAX)]
-    {
+    let (run, other_run) = (world.run_of(a), world.run_of(b));
+    for (run, title, extent) in [
+        (other_run, other.title, 1),
+        (run, film().title, 0),
+        (run, film().title, 2),
+        (run, film().title, u32::MAX),
+    ] {
         let lease = world.disk.lend(title, extent.min(9));
-        world.engine.handle_lease(world.now, a, title, extent, lease);
+        world.engine.handle_lease(world.now, a, run, extent, lease);
     }
     assert_eq!(
         (world.engine.counters().leases_unwanted, world.disk.leases()),
@@ -384,7 +396,7 @@ fn a_lease_of_another_title_or_extent_is_given_back() {
     world.run_for(10 * MS);
     assert_eq!(world.disk.leases(), 4);
     let lease = world.disk.lend(film().title, 2);
-    world.engine.handle_lease(world.now, a, film().title, 2, lease);
+    world.engine.handle_lease(world.now, a, run, 2, lease);
     assert_eq!(world.disk.leases(), 4, "it has that one");
     world.run_out();
     assert_eq!((world.position(a), world.position(b)), (30_000, 30_000));
@@ -412,10 +424,11 @@ fn a_lease_that_does_not_hold_what_it_must_fails_the_stream_and_panics_nowhere()
         world.play_from(stream, 0);
         assert!(world.engine.poll_want().is_some());
         let lease = arena.lend(0, content).unwrap();
-        world.engine.handle_lease(world.now, stream, film.title, 0, lease);
+        let run = world.run_of(stream);
+        world.engine.handle_lease(world.now, stream, run, 0, lease);
         world.run_out();
         let reason = FailReason::ReadError(LeaseFailure::OutOfRange);
-        assert_eq!(world.events_of(stream)[0], StreamEvent::Failed { stream, reason }, "{content:?}");
+        assert_eq!(world.events_of(stream)[1], StreamEvent::Failed { stream, reason }, "{content:?}");
         assert_eq!(arena.leases(0), 0);
     }
 }
@@ -431,14 +444,15 @@ fn a_read_that_fails_while_a_batch_is_out_takes_the_batch_back() {
     world.run_for(49 * MS);
     world.now = world.now.plus_ns(MS);
     assert_eq!(world.engine.poll_bursts(world.now), 2);
-    world.engine.handle_lease_failed(world.now, crate::world::id(0), 1, LeaseFailure::NoTitle);
+    let stream = crate::world::id(0);
+    let run = world.run_of(stream);
+    world.engine.handle_lease_failed(world.now, stream, run, 1, LeaseFailure::NoTitle);
     assert!(world.engine.batch().is_empty());
     world.engine.handle_sent(world.now, &[SendOutcome::Sent; 2]);
     world.run_out();
     assert_eq!([0, 1].map(|index| world.position(crate::world::id(index))), [190, 30_000]);
     let reason = FailReason::ReadError(LeaseFailure::NoTitle);
-    let stream = crate::world::id(0);
-    assert_eq!(world.events_of(stream)[0], StreamEvent::Failed { stream, reason });
+    assert_eq!(world.events_of(stream)[1], StreamEvent::Failed { stream, reason });
 }
 
 #[test]

@@ -4,7 +4,7 @@
 use std::collections::{BTreeMap, HashMap};
 use std::sync::Arc;
 
-use millrace_core::ids::{ConnId, StreamId, TitleRef};
+use millrace_core::ids::{ConnId, RunSerial, StreamId, TitleRef};
 use millrace_core::limits::{MAX_BATCH_BURSTS, MAX_BURST_PACKETS, MIN_PACKET_GAP_NS, WAKE_CREDIT_NS};
 use millrace_core::pool::{ExtentArena, HeapRegion, Lease};
 use millrace_core::seam::{Dest, Payload, SendOutcome, Transmit, TransmitBatch, Want};
@@ -12,7 +12,10 @@ use millrace_core::time::Instant;
 use millrace_core::wire::rtcp::{self, RtcpPacket};
 use millrace_core::wire::rtp::RtpHeader;
 use millrace_core::wire::rtp::sequence_of;
-use millrace_engine::{Engine, EngineConfig, LeaseFailure, PlaySpec, Refusal, StreamEvent, StreamSpec};
+use millrace_engine::{
+    Engine, EngineConfig, LeaseFailure, Numbering, Refusal, RunEnd, RunSpec, StopReason, StreamEvent,
+    StreamSpec,
+};
 
 use crate::film::Film;
 
@@ -88,10 +91,22 @@ impl Disk {
     }
 }
 
+/// A run of the viewer's own film.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct PlaySpec {
+    pub(crate) from: u32,
+    pub(crate) until: u32,
+    pub(crate) at: Instant,
+    pub(crate) sequence: u16,
+    pub(crate) scale_permille: u32,
+}
+
 /// What a viewer must get next.
 struct Viewer {
     film: Film,
     dest: Dest,
+    /// The run that lasts, or the last one.
+    run: RunSerial,
     /// Next packet and the sequence number it must carry.
     packet: u32,
     sequence: u16,
@@ -137,7 +152,12 @@ pub(crate) struct World {
     /// Whether bursts are remembered in `sent`.
     pub(crate) keep_sent: bool,
     pub(crate) reports: Vec<Reported>,
+    /// But for [`StreamEvent::RunBegan`].
     pub(crate) events: Vec<(Instant, StreamEvent)>,
+    /// Runs that have begun, and when.
+    pub(crate) began: Vec<(StreamId, RunSerial, Instant)>,
+    /// The serial of the last run of any stream.
+    last_run: RunSerial,
     /// Most nanoseconds that any packet left before and after its time.
     pub(crate) early_max_ns: u64,
     pub(crate) late_max_ns: u64,
@@ -173,6 +193,8 @@ impl World {
             keep_sent: true,
             reports: Vec::new(),
             events: Vec::new(),
+            began: Vec::new(),
+            last_run: RunSerial(0),
             early_max_ns: 0,
             late_max_ns: 0,
             datagrams: 0,
@@ -194,20 +216,31 @@ impl World {
 
     pub(crate) fn try_open(&mut self, film: &Film, stream: StreamId, dest: Dest) -> Result<(), Refusal> {
         self.disk.films.insert(film.title, film.clone());
-        let Film { title, layout, packets, timeline, .. } = *film;
-        let (quiet, spare) = (self.quiet, self.spare);
-        let spec = StreamSpec { id: stream, title, layout, packets, timeline, dest, quiet, spare };
-        self.engine.open(self.now, spec)?;
+        self.engine.open(self.now, StreamSpec { id: stream, dest, quiet: self.quiet })?;
         let spec = PlaySpec { from: 0, until: 0, at: self.now, sequence: 0, scale_permille: 1000 };
-        let viewer = Viewer { film: film.clone(), dest, packet: 0, sequence: 0, until: 0, spec };
+        let film = film.clone();
+        let viewer = Viewer { film, dest, run: RunSerial(0), packet: 0, sequence: 0, until: 0, spec };
         self.viewers.insert(stream, viewer);
         Ok(())
     }
 
+    /// From now on the stream's runs are of this film.
+    pub(crate) fn change_film(&mut self, stream: StreamId, film: &Film) {
+        self.disk.films.insert(film.title, film.clone());
+        self.viewers.get_mut(&stream).unwrap().film = film.clone();
+    }
+
     pub(crate) fn play(&mut self, stream: StreamId, mut spec: PlaySpec) -> Result<(), Refusal> {
-        self.engine.play(self.now, stream, spec)?;
+        self.last_run = self.last_run.next();
+        let run = self.last_run;
+        let media = self.viewers.get(&stream).ok_or(Refusal::UnknownStream)?.film.media(self.spare);
+        let PlaySpec { from, until, at, sequence, scale_permille } = spec;
+        let numbering = Numbering::Sequence(sequence);
+        let run_spec = RunSpec { run, media, from, until, numbering, scale_permille };
+        self.engine.play(self.now, stream, at, run_spec)?;
         let viewer = self.viewers.get_mut(&stream).unwrap();
-        spec.at = spec.at.max(self.now);
+        spec.at = if self.quiet { spec.at } else { spec.at.max(self.now) };
+        viewer.run = run;
         (viewer.packet, viewer.sequence, viewer.until, viewer.spec) =
             (spec.from, spec.sequence, spec.until, spec);
         Ok(())
@@ -219,6 +252,11 @@ impl World {
         let at = self.now.plus_ns(50 * MS);
         self.play(stream, PlaySpec { from, until, at, sequence: sequence_of(from), scale_permille: 1000 })
             .unwrap();
+    }
+
+    /// The run that lasts, or the last one.
+    pub(crate) fn run_of(&self, stream: StreamId) -> RunSerial {
+        self.viewers.get(&stream).map_or(RunSerial(0), |viewer| viewer.run)
     }
 
     pub(crate) fn departure(&self, stream: StreamId, packet: u32) -> Instant {
@@ -255,33 +293,36 @@ impl World {
             }
         }
         while let Some(event) = self.engine.poll_event() {
-            self.events.push((self.now, event));
+            match event {
+                StreamEvent::RunBegan { stream, run, at } => self.began.push((stream, run, at)),
+                event => self.events.push((self.now, event)),
+            }
         }
     }
 
     fn arrivals(&mut self) {
         while let Some(entry) = self.disk.pending.first_entry().filter(|entry| entry.key().0 <= self.now) {
             let (want, answer) = entry.remove();
-            let Want { stream, title, extent, .. } = want;
+            let Want { stream, run, title, extent, .. } = want;
             match answer {
                 Ok(()) => {
                     let lease = self.disk.lend(title, extent);
-                    self.begin(stream, title, extent);
-                    self.engine.handle_lease(self.now, stream, title, extent, lease);
+                    self.begin(stream, run, extent);
+                    self.engine.handle_lease(self.now, stream, run, extent, lease);
                 }
-                Err(failure) => self.engine.handle_lease_failed(self.now, stream, extent, failure),
+                Err(failure) => self.engine.handle_lease_failed(self.now, stream, run, extent, failure),
             }
         }
     }
 
     /// A run begins when its first extent is there, if that comes after its time; FEC and media that has FEC do not wait for it.
-    fn begin(&mut self, stream: StreamId, title: TitleRef, extent: u32) {
+    fn begin(&mut self, stream: StreamId, run: RunSerial, extent: u32) {
         let Some(viewer) = self.viewers.get_mut(&stream) else { return };
         let first = viewer.spec.from / viewer.film.layout.packets_per_extent();
         if !self.quiet
             && self.spare == 0
             && viewer.packet == viewer.spec.from
-            && (title, extent) == (viewer.film.title, first)
+            && (run, extent) == (viewer.run, first)
         {
             viewer.spec.at = viewer.spec.at.max(self.now);
         }
@@ -380,6 +421,12 @@ impl World {
         self.events.iter().map(|&(_, event)| event).filter(|event| event.stream() == stream).collect()
     }
 
+    /// Ends of the stream's runs, in the order in which they were told.
+    pub(crate) fn ends_of(&self, stream: StreamId) -> Vec<RunEnd> {
+        let end = |event| if let StreamEvent::RunEnded { end, .. } = event { Some(end) } else { None };
+        self.events_of(stream).into_iter().filter_map(end).collect()
+    }
+
     pub(crate) fn sent_of(&self, stream: StreamId) -> Vec<Sent> {
         self.sent.iter().copied().filter(|sent| sent.stream == stream).collect()
     }
@@ -416,6 +463,11 @@ impl Viewer {
         let (shared, _) = RtpHeader::parse(datagram).expect("an RTP header");
         assert_eq!(shared.sequence, sequence_of(self.packet));
     }
+}
+
+/// Why a run ended, the packet behind it and its sequence number.
+pub(crate) fn stop_of(end: &RunEnd) -> (StopReason, u32, u16) {
+    (end.reason, end.next_packet, end.next_sequence)
 }
 
 /// Asserts that what leaves at one moment fits a player's buffer, and little more within the next millisecond.

@@ -5,7 +5,7 @@ use std::sync::Arc;
 use std::time::{Duration, Instant as StdInstant};
 
 use anyhow::{Context, anyhow, ensure};
-use millrace_core::ids::{StreamId, TitleId, TitleRef};
+use millrace_core::ids::{RunSerial, StreamId, TitleId, TitleRef};
 use millrace_core::limits::{DEFAULT_PACKET_BYTES, EXTENT_BYTES, MEMBER_READ_BYTES};
 use millrace_core::pool::{ExtentArena, HeapRegion};
 use millrace_core::seam::{Clock, Doorbell, Want};
@@ -218,5 +218,5 @@ fn watch(
 fn want(handle: &mut CacheHandle, title: TitleRef, (stream, extent): (u32, u32)) {
     let stream = StreamId { index: stream, generation: 0 };
     // The ring has room for all of them: each has one want.
-    handle.want(&Want { stream, title, extent, by: MonotonicClock.now(), spare: 0 });
+    handle.want(&Want { stream, run: RunSerial(0), title, extent, by: MonotonicClock.now(), spare: 0 });
 }

@@ -5,7 +5,7 @@ use std::os::fd::OwnedFd;
 use std::sync::Arc;
 
 use millrace_core::counters::Group;
-use millrace_core::ids::{ConnId, StreamId, TitleRef};
+use millrace_core::ids::{ConnId, RunSerial, StreamId, TitleRef};
 use millrace_core::limits::{
     BUSY_BURST_NS, DEFAULT_BURST_NS, DEFAULT_PACKET_BYTES, EXTENT_BYTES, RING_RECORDS,
 };
@@ -20,7 +20,7 @@ use millrace_offload::TxCounters;
 use millrace_offload::adaptive_burst::AdaptiveBurst;
 use millrace_offload::bell::EventBell;
 use millrace_offload::clock::MonotonicClock;
-use millrace_offload::command::{Command, CompactDest, Event};
+use millrace_offload::command::{Command, CompactDest, Event, Media, Numbering, RunSpec};
 use millrace_offload::core_loop::{CoreLoop, LoopTx};
 use millrace_offload::idle::IdlePolicy;
 use millrace_offload::load::{LoadMeter, LoopSheets};
@@ -132,17 +132,22 @@ impl<T: LoopTx> Stage<T> {
             rtp_port: 2 * index as u16 + 10_000,
             rtcp_port: 2 * index as u16 + 10_001,
         };
+        Command::Open { stream: StreamId { index, generation: 0 }, dest, quiet: false }
+    }
+
+    /// The command that plays the title on stream `index` from packet `from` on, with this sequence number.
+    pub fn play(&self, index: u32, from: u32, sequence: u16, scale_permille: u32) -> Command {
         let (title, packets, timeline, layout) = (self.title, self.packets, self.timeline, self.layout);
-        Command::Open {
-            stream: StreamId { index, generation: 0 },
-            title,
-            packets,
-            timeline,
-            dest,
-            layout,
-            quiet: false,
-            spare: 0,
-        }
+        let run = RunSpec {
+            run: RunSerial(1),
+            media: Media { title, packets, timeline, layout, spare: 0 },
+            from,
+            until: packets,
+            numbering: Numbering::Sequence(sequence),
+            scale_permille,
+        };
+        let stream = StreamId { index, generation: 0 };
+        Command::Play { stream, at: MonotonicClock.now(), run }
     }
 }
 

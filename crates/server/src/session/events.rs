@@ -2,7 +2,7 @@
 
 use millrace_core::ids::{ConnId, StreamId};
 use millrace_core::time::Instant;
-use millrace_offload::command::{Event, FailReason, Refusal, StreamEvent};
+use millrace_offload::command::{Event, FailReason, Refusal, RunEnd, StopReason, StreamEvent};
 
 use super::notice::{Notice, Totals};
 use super::server::{Server, SessionKey};
@@ -16,7 +16,7 @@ impl Server {
         }
         match event {
             Event::Stream(event) => self.stream_event(now, engine, event),
-            Event::Refused { stream, refusal } => self.refused(now, engine, stream, refusal),
+            Event::Refused { stream, refusal, .. } => self.refused(now, engine, stream, refusal),
             Event::ConnGone { conn, .. } => self.engine_lost_conn(now, engine, conn),
             Event::ConnRemoved { conn, .. } => self.slots[engine].give_back_conn(conn),
             Event::Recycle { .. } => {}
@@ -38,12 +38,12 @@ impl Server {
             return;
         }
         match event {
-            StreamEvent::Paused { next_packet, next_sequence, .. } => {
-                self.stream_paused(now, key, next_packet, next_sequence);
-            }
-            StreamEvent::Ended { next_sequence, .. } => self.stream_ended(now, key, next_sequence),
+            StreamEvent::RunEnded { end, .. } => self.run_ended(now, key, end),
             StreamEvent::Failed { reason, .. } => self.stream_failed(now, key, reason),
-            StreamEvent::Drained { .. } | StreamEvent::Left { .. } | StreamEvent::Closed { .. } => {}
+            StreamEvent::RunBegan { .. }
+            | StreamEvent::Drained { .. }
+            | StreamEvent::Left { .. }
+            | StreamEvent::Closed { .. } => {}
         }
     }
 
@@ -51,26 +51,28 @@ impl Server {
         self.sessions.get(&key).is_some_and(|session| session.stream != stream)
     }
 
-    fn stream_paused(&mut self, now: Instant, key: SessionKey, next_packet: u32, next_sequence: u16) {
+    /// The stream stands still: paused, or played to the end.
+    fn run_ended(&mut self, now: Instant, key: SessionKey, end: RunEnd) {
         let Some(session) = self.sessions.get_mut(&key) else { return };
-        let Media::Pausing(run) = session.media else { return };
-        session.media = Media::Paused { next_packet, next_sequence, stop: run.stop };
-        session.idle_since = now;
-        self.finish_switch(now, key);
-        self.go_on(now, key);
-    }
-
-    fn stream_ended(&mut self, now: Instant, key: SessionKey, next_sequence: u16) {
-        let Some(session) = self.sessions.get_mut(&key) else { return };
-        let stop = match session.media {
-            Media::Running(run) | Media::Pausing(run) => run.stop,
-            _ => return,
-        };
-        session.media = Media::Ended { next_sequence, stop };
-        session.idle_since = now;
-        let notice = Notice::Finished { session: session.short_id(), title: session.entry.name.clone() };
-        self.counters.titles_finished += 1;
-        self.notice(notice);
+        let (Media::Running(run) | Media::Pausing(run)) = session.media else { return };
+        if run.serial != end.run {
+            return;
+        }
+        let (next_packet, next_sequence, stop) = (end.next_packet, end.next_sequence, run.stop);
+        match end.reason {
+            StopReason::Paused => session.media = Media::Paused { next_packet, next_sequence, stop },
+            StopReason::Finished | StopReason::ShutDown => {
+                session.media = Media::Ended { next_sequence, stop };
+                let (short, title) = (session.short_id(), session.entry.name.clone());
+                self.counters.titles_finished += 1;
+                self.notice(Notice::Finished { session: short, title });
+            }
+            // Another run follows, or the end of the stream does.
+            StopReason::Replaced | StopReason::Closed | StopReason::Failed(_) => return,
+        }
+        if let Some(session) = self.sessions.get_mut(&key) {
+            session.idle_since = now;
+        }
         self.finish_switch(now, key);
         self.go_on(now, key);
     }

@@ -3,7 +3,7 @@
 use millrace_core::limits::PLAY_DELAY_NS;
 use millrace_core::time::{Instant, MediaTicks};
 use millrace_core::wire::rtp::sequence_of;
-use millrace_offload::command::{Command, PlaySpec};
+use millrace_offload::command::{Command, Numbering, RunSpec};
 use rtsp_types::headers::{RANGE, RTP_INFO, SCALE, SESSION, SPEED};
 
 use super::fec::fec_header;
@@ -113,16 +113,23 @@ impl Server {
         }
         let seek = matches!(plan.start, Start::Access(_)) && session.media != Media::Fresh;
         let anew = !matches!((plan.start, session.media), (Start::Resume, Media::Paused { .. }));
-        session.media = Media::Running(Run { from_time: from.time, at, stop });
-        let play = PlaySpec { from: from.packet, until: stop.packet, at, sequence, scale_permille: 1000 };
+        let run = RunSpec {
+            run: session.next_run(),
+            media: session.run_media(),
+            from: from.packet,
+            until: stop.packet,
+            numbering: Numbering::Sequence(sequence),
+            scale_permille: 1000,
+        };
+        session.media = Media::Running(Run { serial: run.run, from_time: from.time, at, stop });
         let (engine, stream) = (session.engine, session.stream);
         let (short, title) = (session.short_id(), session.entry.name.clone());
         self.counters.seeks += u64::from(seek);
         if let Some((conn, head)) = to {
             self.reply(now, conn, head, &reply);
         }
-        self.command(engine, Command::Play { stream, play });
-        self.play_companions(key, play.from, play.until, at, anew);
+        self.command(engine, Command::Play { stream, at, run });
+        self.play_companions(key, run.from, run.until, at, anew);
         let from = from.time.unwrap_or_default();
         self.notice(Notice::Playing { session: short, title, from, seek });
         None

@@ -2,7 +2,7 @@
 
 use std::net::IpAddr;
 
-use millrace_core::ids::{StreamId, TitleRef};
+use millrace_core::ids::{RunSerial, StreamId, TitleRef};
 use millrace_core::time::Instant;
 use millrace_offload::command::{Command, CompactDest};
 use rtsp_types::Url;
@@ -297,6 +297,7 @@ impl Server {
             owner: Some(conn),
             engine: room.engine,
             stream,
+            last_run: RunSerial(0),
             rate: room.rate,
             is_reserved: false,
             idle_since: now,
@@ -395,16 +396,7 @@ impl Server {
                 CompactDest::Tcp { conn, rtp_channel, rtcp_channel }
             }
         };
-        let command = Command::Open {
-            stream,
-            title: session.title,
-            packets: session.entry.packets,
-            timeline: session.entry.timeline,
-            dest,
-            layout: session.entry.layout,
-            quiet: false,
-            spare: session.spare(),
-        };
+        let command = Command::Open { stream, dest, quiet: false };
         self.by_stream.insert((engine, stream), key);
         ports.dedup();
         for port in ports {

@@ -16,9 +16,10 @@
 
 use std::net::SocketAddr;
 
-use millrace_core::ids::{StreamId, TitleRef};
+use millrace_core::ids::{RunSerial, StreamId, TitleRef};
 use millrace_core::time::{Instant, MediaTicks};
 use millrace_core::wire::rtcp::ReportBlock;
+use millrace_offload::command;
 
 use super::fec::Fec;
 use super::ports::{AccessPoint, Entry};
@@ -55,6 +56,8 @@ impl State {
 /// Packets under way.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) struct Run {
+    /// What the engine calls it.
+    pub(super) serial: RunSerial,
     /// Media time of the first packet, where it is known.
     pub(super) from_time: Option<MediaTicks>,
     /// When it leaves.
@@ -178,6 +181,8 @@ pub(super) struct Session {
     pub(super) owner: Option<ConnKey>,
     pub(super) engine: usize,
     pub(super) stream: StreamId,
+    /// The last run of its streams.
+    pub(super) last_run: RunSerial,
     /// Bits a second that admission counts for it.
     pub(super) rate: u64,
     /// It holds a stream and `rate` of what the operator allows.
@@ -213,6 +218,18 @@ impl Session {
     /// Its state, as its viewer sees it.
     pub(super) fn state(&self) -> State {
         if self.goes_on() { State::Playing } else { self.media.state() }
+    }
+
+    /// What its runs send.
+    pub(super) fn run_media(&self) -> command::Media {
+        let Entry { packets, timeline, layout, .. } = self.entry;
+        command::Media { title: self.title, packets, timeline, layout, spare: self.spare() }
+    }
+
+    /// A name for one more run.
+    pub(super) fn next_run(&mut self) -> RunSerial {
+        self.last_run = self.last_run.next();
+        self.last_run
     }
 
     /// IPv6 zone of a link-local viewer, 0 otherwise.

@@ -2,9 +2,12 @@
 
 use std::collections::{HashMap, HashSet, VecDeque};
 
-use millrace_core::ids::StreamId;
+use millrace_core::ids::{RunSerial, StreamId};
 use millrace_core::time::Instant;
-use millrace_offload::command::{Command, CompactDest, Event, PlaySpec, Refusal, StreamEvent};
+use millrace_core::wire::rtp::sequence_of;
+use millrace_offload::command::{
+    Command, CompactDest, Event, Numbering, Refusal, RunEnd, RunSpec, StopReason, StreamEvent,
+};
 
 use super::{PACKETS_PER_S, SECOND};
 
@@ -21,15 +24,35 @@ pub struct FakeEngine {
 }
 
 pub struct FakeStream {
-    pub packets: u32,
     pub dest: CompactDest,
-    pub playing: Option<PlaySpec>,
-    pub next: u32,
-    pub sequence: u16,
     /// No BYE.
     pub quiet: bool,
+    /// The run that lasts.
+    pub playing: Option<FakeRun>,
+    pub next: u32,
     pub played: bool,
-    pub ended: bool,
+}
+
+#[derive(Clone, Copy)]
+pub struct FakeRun {
+    pub at: Instant,
+    pub spec: RunSpec,
+}
+
+impl FakeRun {
+    pub fn sequence(&self, packet: u32) -> u16 {
+        let first = match self.spec.numbering {
+            Numbering::Sequence(sequence) => sequence,
+            Numbering::Title => sequence_of(self.spec.from),
+            Numbering::Viewer => unreachable!("the session layer names the numbers"),
+        };
+        first.wrapping_add((packet - self.spec.from) as u16)
+    }
+
+    /// When a packet leaves.
+    fn due(&self, packet: u32) -> Instant {
+        self.at.plus_ns(u64::from(packet - self.spec.from) * SECOND / PACKETS_PER_S)
+    }
 }
 
 impl FakeEngine {
@@ -41,24 +64,18 @@ impl FakeEngine {
     pub fn advance(&mut self, now: Instant) {
         let mut ended = Vec::new();
         for (&id, stream) in &mut self.streams {
-            let Some(play) = stream.playing else { continue };
-            let due = now.ns_since(play.at) * PACKETS_PER_S / SECOND + u64::from(now >= play.at);
-            let sent = due.min(u64::from(play.until - play.from)) as u32;
-            stream.next = play.from + sent;
-            stream.sequence = play.sequence.wrapping_add(sent as u16);
+            let Some(run) = stream.playing else { continue };
+            let RunSpec { from, until, .. } = run.spec;
+            let due = now.ns_since(run.at) * PACKETS_PER_S / SECOND + u64::from(now >= run.at);
+            stream.next = from + due.min(u64::from(until - from)) as u32;
             // BYE 2.5 s behind the last packet.
-            let last_ns = u64::from(play.until - play.from - 1) * SECOND / PACKETS_PER_S;
             let bye_ns = if stream.quiet { 0 } else { 5 * SECOND / 2 };
-            if stream.next == play.until && now.ns_since(play.at) >= last_ns + bye_ns {
-                stream.playing = None;
-                stream.ended = true;
+            if stream.next == until && now >= run.due(until - 1).plus_ns(bye_ns) {
                 ended.push(id);
             }
         }
         for stream in ended {
-            let next_sequence = self.streams[&stream].sequence;
-            self.tell(StreamEvent::Drained { stream });
-            self.tell(StreamEvent::Ended { stream, next_sequence });
+            self.end_run(stream, StopReason::Finished);
         }
     }
 
@@ -66,65 +83,59 @@ impl FakeEngine {
         self.events.push_back(Event::Stream(event));
     }
 
-    fn refuse(&mut self, stream: StreamId, refusal: Refusal) {
-        self.events.push_back(Event::Refused { stream, refusal });
+    /// Ends the run that lasts, if one does.
+    pub fn end_run(&mut self, stream: StreamId, reason: StopReason) {
+        let Some(state) = self.streams.get_mut(&stream) else { return };
+        let (Some(run), next) = (state.playing.take(), state.next) else { return };
+        let packets = next - run.spec.from;
+        let end = RunEnd {
+            run: run.spec.run,
+            reason,
+            next_packet: next,
+            next_sequence: run.sequence(next),
+            bursts: packets,
+            packets,
+            bytes: u64::from(packets) * 1328,
+            next_due: run.due(next),
+        };
+        self.tell(StreamEvent::RunEnded { stream, end });
+    }
+
+    fn refuse(&mut self, stream: StreamId, run: Option<RunSerial>, refusal: Refusal) {
+        self.events.push_back(Event::Refused { stream, run, refusal });
     }
 
     pub fn take(&mut self, now: Instant, command: Command) {
         self.advance(now);
         match command {
-            Command::Open { stream, packets, dest, quiet, .. } => {
+            Command::Open { stream, dest, quiet } => {
                 if self.streams.len() >= self.max_streams {
-                    return self.refuse(stream, Refusal::TableFull);
+                    return self.refuse(stream, None, Refusal::TableFull);
                 }
-                let fresh = FakeStream {
-                    packets,
-                    dest,
-                    playing: None,
-                    next: 0,
-                    sequence: 0,
-                    quiet,
-                    played: false,
-                    ended: false,
-                };
                 let taken = self.streams.keys().any(|other| other.index == stream.index);
                 assert!(!taken, "index {} is in use", stream.index);
+                let fresh = FakeStream { dest, quiet, playing: None, next: 0, played: false };
                 self.streams.insert(stream, fresh);
             }
-            Command::Play { stream, play } => {
-                assert!(play.from < play.until && play.scale_permille == 1000, "{play:?}");
-                match self.streams.get_mut(&stream) {
-                    None => self.refuse(stream, Refusal::UnknownStream),
-                    Some(state) if state.playing.is_some_and(|play| state.next < play.until) => {
-                        self.refuse(stream, Refusal::WrongState);
-                    }
-                    Some(state) => {
-                        assert!(play.until <= state.packets);
-                        (state.playing, state.played, state.ended) = (Some(play), true, false);
-                        (state.next, state.sequence) = (play.from, play.sequence);
-                    }
+            Command::Play { stream, at, run } => self.play(now, stream, at, run),
+            Command::Pause { stream } => match self.streams.get(&stream) {
+                None => self.refuse(stream, None, Refusal::UnknownStream),
+                Some(state) if !state.played => self.refuse(stream, None, Refusal::WrongState),
+                Some(_) => self.end_run(stream, StopReason::Paused),
+            },
+            Command::Close { stream } => {
+                self.end_run(stream, StopReason::Closed);
+                match self.streams.remove(&stream) {
+                    None => self.refuse(stream, None, Refusal::UnknownStream),
+                    Some(state) => self.tell(StreamEvent::Closed {
+                        stream,
+                        packets: u64::from(state.next),
+                        bytes: u64::from(state.next) * 1328,
+                        unreachable: 0,
+                        late: 0,
+                    }),
                 }
             }
-            Command::Pause { stream } => match self.streams.get_mut(&stream) {
-                None => self.refuse(stream, Refusal::UnknownStream),
-                Some(state) if !state.played => self.refuse(stream, Refusal::WrongState),
-                Some(state) if state.ended => {}
-                Some(state) => {
-                    state.playing = None;
-                    let (next_packet, next_sequence) = (state.next, state.sequence);
-                    self.tell(StreamEvent::Paused { stream, next_packet, next_sequence });
-                }
-            },
-            Command::Close { stream } => match self.streams.remove(&stream) {
-                None => self.refuse(stream, Refusal::UnknownStream),
-                Some(state) => self.tell(StreamEvent::Closed {
-                    stream,
-                    packets: u64::from(state.next),
-                    bytes: u64::from(state.next) * 1328,
-                    unreachable: 0,
-                    late: 0,
-                }),
-            },
             Command::ConnAdd { conn, .. } => assert!(self.conns.insert(conn.0), "{conn:?} added twice"),
             Command::ConnWrite { bytes, .. } => self.events.push_back(Event::Recycle { bytes }),
             Command::ConnRemove { conn } => {
@@ -133,5 +144,18 @@ impl FakeEngine {
             }
             Command::Stop => {}
         }
+    }
+
+    fn play(&mut self, now: Instant, stream: StreamId, at: Instant, spec: RunSpec) {
+        assert!(spec.from < spec.until && spec.until <= spec.media.packets, "{spec:?}");
+        assert_eq!(spec.scale_permille, 1000);
+        if !self.streams.contains_key(&stream) {
+            return self.refuse(stream, Some(spec.run), Refusal::UnknownStream);
+        }
+        self.end_run(stream, StopReason::Replaced);
+        let Some(state) = self.streams.get_mut(&stream) else { return };
+        let at = if state.quiet { at } else { at.max(now) };
+        (state.playing, state.next, state.played) = (Some(FakeRun { at, spec }), spec.from, true);
+        self.tell(StreamEvent::RunBegan { stream, run: spec.run, at });
     }
 }

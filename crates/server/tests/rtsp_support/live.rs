@@ -16,7 +16,7 @@ use millrace_core::wire::rtcp::{MAX_REPORT_BYTES, SenderReport, write_sender_rep
 use millrace_core::wire::rtp::RtpHeader;
 use millrace_offload::bell::EventBell;
 use millrace_offload::clock::MonotonicClock;
-use millrace_offload::command::{Command, CompactDest, Event, StreamEvent};
+use millrace_offload::command::{Command, CompactDest, Event, StopReason};
 use millrace_server::control::{
     Control, ControlConfig, ControlHandle, EnginePort, Snapshot, Sockets, UdpSockets,
 };
@@ -72,14 +72,14 @@ impl EngineState {
                 for stream in streams {
                     let dest = self.fake.streams[&stream].dest;
                     self.send_bye(dest);
-                    self.fake.tell(StreamEvent::Ended { stream, next_sequence: 0 });
+                    self.fake.end_run(stream, StopReason::ShutDown);
                 }
                 self.conns.clear(); // its descriptors go with the thread
                 self.finished = true;
             }
-            Command::Play { stream, play } => {
-                self.sent.insert(stream, play.from);
-                self.fake.take(now, Command::Play { stream, play });
+            Command::Play { stream, at, run } => {
+                self.sent.insert(stream, run.from);
+                self.fake.take(now, Command::Play { stream, at, run });
             }
             other => self.fake.take(now, other),
         }
@@ -91,10 +91,9 @@ impl EngineState {
         let mut due = Vec::new();
         for (&id, stream) in &self.fake.streams {
             let Some(play) = stream.playing else { continue };
-            let sent = self.sent.entry(id).or_insert(play.from);
+            let sent = self.sent.entry(id).or_insert(play.spec.from);
             while *sent < stream.next {
-                let sequence = play.sequence.wrapping_add((*sent - play.from) as u16);
-                due.push((stream.dest, *sent, sequence));
+                due.push((stream.dest, *sent, play.sequence(*sent)));
                 *sent += 1;
             }
         }

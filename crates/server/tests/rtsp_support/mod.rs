@@ -10,8 +10,8 @@ use millrace_core::ids::TitleRef;
 use millrace_core::packet::WireLayout;
 use millrace_core::time::{Instant, MediaTicks};
 use millrace_core::units::BitRate;
-use millrace_core::wire::rtp::Timeline;
-use millrace_offload::command::{Command, CompactDest};
+use millrace_core::wire::rtp::{Timeline, sequence_of};
+use millrace_offload::command::{Command, CompactDest, Numbering, RunSpec};
 use millrace_server::rtsp::{Framer, Incoming};
 use millrace_server::session::{
     AccessPoint, AccessPoints, ConnKey, Entropy, Entry, FecMatrix, Library, Notice, OpenError, Output,
@@ -356,22 +356,8 @@ impl World {
             }
             Output::Command { command, .. } => {
                 self.log.push(match &command {
-                    Command::Open {
-                        dest: CompactDest::Udp { rtp_port, .. },
-                        quiet: true,
-                        packets,
-                        layout,
-                        ..
-                    } => {
-                        assert_eq!(
-                            *layout,
-                            WireLayout::fec().with_row(u32::from(MATRIX.unit_packets)),
-                            "with two parities both tracks lie alike"
-                        );
-                        format!("open fec {rtp_port} of {packets}")
-                    }
-                    Command::Open { dest: CompactDest::Udp { rtp_port, .. }, spare, .. } if *spare > 0 => {
-                        format!("open udp {rtp_port} spare {spare}")
+                    Command::Open { dest: CompactDest::Udp { rtp_port, .. }, quiet: true, .. } => {
+                        format!("open fec {rtp_port}")
                     }
                     Command::Open { dest, .. } => match dest {
                         CompactDest::Udp { ip, rtp_port, rtcp_port, .. } => {
@@ -381,13 +367,10 @@ impl World {
                             format!("open tcp {rtp_channel} {rtcp_channel}")
                         }
                     },
-                    Command::Play { play, .. } => format!(
-                        "play {}..{} seq {} in {}ms",
-                        play.from,
-                        play.until,
-                        play.sequence,
-                        play.at.ns_since(self.now) / MS
-                    ),
+                    Command::Play { at, run, .. } => {
+                        let wait_ms = at.ns_since(self.now) / MS;
+                        format!("play {} in {wait_ms}ms{}", packets_of(run), spare_of(run))
+                    }
                     Command::Pause { .. } => "pause".into(),
                     Command::Close { .. } => "close".into(),
                     Command::ConnRemove { .. } => "drop conn".into(),
@@ -491,6 +474,28 @@ impl World {
         assert_eq!(self.server.reserved_rate(), 0, "rate");
         assert_eq!(self.engine.streams.len(), 0, "streams in the engine");
         assert_eq!(self.open_titles.open_count(), 0, "open titles");
+    }
+}
+
+fn packets_of(run: &RunSpec) -> String {
+    let first = match run.numbering {
+        Numbering::Sequence(sequence) => sequence,
+        Numbering::Title => sequence_of(run.from),
+        Numbering::Viewer => unreachable!("the session layer names the numbers"),
+    };
+    format!("{}..{} seq {first}", run.from, run.until)
+}
+
+/// What may be missing of media; FEC goes with whatever there is.
+fn spare_of(run: &RunSpec) -> String {
+    match run.media.spare {
+        0 => String::new(),
+        u8::MAX => {
+            let layout = WireLayout::fec().with_row(u32::from(MATRIX.unit_packets));
+            assert_eq!(run.media.layout, layout, "with two parities both tracks lie alike");
+            String::new()
+        }
+        spare => format!(" spare {spare}"),
     }
 }
 

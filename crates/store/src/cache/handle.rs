@@ -4,7 +4,7 @@ use std::collections::VecDeque;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering, fence};
 
-use millrace_core::ids::{StreamId, TitleRef};
+use millrace_core::ids::{RunSerial, StreamId, TitleRef};
 use millrace_core::limits::RING_RECORDS;
 use millrace_core::pool::Lease;
 use millrace_core::seam::{Doorbell, Want};
@@ -51,6 +51,8 @@ impl std::fmt::Display for ReadFailure {
 pub struct Grant {
     /// Whose want.
     pub stream: StreamId,
+    /// For which of the stream's runs.
+    pub run: RunSerial,
     /// Of which title.
     pub title: TitleRef,
     /// Which extent of the title.
@@ -87,7 +89,7 @@ pub struct CacheHandle {
 
 impl CacheHandle {
     /// Asks for an extent; the answer comes as a [`Grant`]. Also tells where the stream is, so that what comes after
-    /// this extent is read ahead. A want for an extent for which the stream is already waiting changes its deadline.
+    /// this extent is read ahead. A want for an extent for which the run is already waiting changes its deadline.
     ///
     /// `false`: the ring is full, ask again; the engine's bell rings when there is room.
     pub fn want(&mut self, want: &Want) -> bool {

@@ -24,11 +24,17 @@ fn id(index: u32) -> StreamId {
 }
 
 fn want(index: u32) -> Want {
-    Want { stream: id(index), title: TitleRef(3), extent: index, by: Instant(5), spare: 0 }
+    Want { stream: id(index), run: RunSerial(0), title: TitleRef(3), extent: index, by: Instant(5), spare: 0 }
 }
 
 fn grant(index: u32) -> Grant {
-    Grant { stream: id(index), title: TitleRef(3), extent: index, lease: Err(ReadFailure::NoTitle) }
+    Grant {
+        stream: id(index),
+        run: RunSerial(0),
+        title: TitleRef(3),
+        extent: index,
+        lease: Err(ReadFailure::NoTitle),
+    }
 }
 
 #[test]

@@ -1,6 +1,6 @@
 use std::collections::VecDeque;
 
-use millrace_core::ids::StreamId;
+use millrace_core::ids::{RunSerial, StreamId};
 use millrace_core::pool::HeapRegion;
 use millrace_core::seam::{Doorbell, Want};
 
@@ -155,7 +155,14 @@ impl World {
 
     fn fetch(&mut self) -> Grant {
         let stream = StreamId { index: 0, generation: 0 };
-        assert!(self.handle.want(&Want { stream, title: self.title, extent: 0, by: Instant(9), spare: 0 }));
+        assert!(self.handle.want(&Want {
+            stream,
+            run: RunSerial(0),
+            title: self.title,
+            extent: 0,
+            by: Instant(9),
+            spare: 0
+        }));
         loop {
             if self.manager.turn(Instant(7)) == 0 {
                 self.manager.sleep(Instant(7));
@@ -256,7 +263,14 @@ fn work_that_came_just_before_is_seen_before_sleep() {
     world.orders.send(Control::Stop).unwrap();
     world.manager.sleep(Instant(7));
     assert!(world.manager.stopping);
-    assert!(world.handle.want(&Want { stream, title: world.title, extent: 0, by: Instant(9), spare: 0 }));
+    assert!(world.handle.want(&Want {
+        stream,
+        run: RunSerial(0),
+        title: world.title,
+        extent: 0,
+        by: Instant(9),
+        spare: 0
+    }));
     assert_eq!(world.manager.turn(Instant(7)), 2, "a want, and a read begun");
     while !world.manager.reader.has_done() {
         world.manager.sleep(Instant(7));

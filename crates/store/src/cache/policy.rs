@@ -10,7 +10,7 @@ use std::cmp::Reverse;
 use std::collections::{BinaryHeap, HashSet, VecDeque};
 use std::sync::Arc;
 
-use millrace_core::ids::{StreamId, TitleRef};
+use millrace_core::ids::{RunSerial, StreamId, TitleRef};
 use millrace_core::limits::{
     CACHE_SPACE_RETRY_NS, DAMAGED_KEPT_NS, EXTENTS_PER_READ, MAX_PREFETCH_EXTENTS, MAX_RUN_EXTENTS,
     RUN_AHEAD_NS,
@@ -25,7 +25,7 @@ use super::plan::{ExtentKey, Next, Plan, Waiter};
 use super::playheads::{NextUse, Ns, Place, StreamKey};
 use super::source::OpenTitle;
 use super::stats::Counters;
-use super::streams::{Head, Streams};
+use super::streams::{Head, Need, Streams};
 use super::titles::Titles;
 
 /// What could not be read is not read ahead again for this time; somebody who asks for it is not held up by this.
@@ -176,7 +176,7 @@ impl Policy {
         self.drop_damaged(ns(now));
         let stream = StreamKey { handle, index: want.stream.index };
         let key = ExtentKey { title: want.title, extent: want.extent };
-        let refuse = |failure| (handle, grant(want.stream, key, Err(failure)));
+        let refuse = |failure| (handle, grant(want.stream, want.run, key, Err(failure)));
         let Some(title) = self.titles.get(want.title) else {
             return self.grants.push_back(refuse(ReadFailure::NoTitle));
         };
@@ -191,27 +191,29 @@ impl Policy {
         let place = Place { extent: want.extent, offset };
         self.move_head(stream, Some(Head { title: want.title, place }));
         let (now, by) = (ns(now), ns(want.by));
-        if self.streams.rewant(stream, key, (by, want.spare)) {
+        let need = Need { run: want.run, by, spare: want.spare };
+        if self.streams.rewant(stream, key, need) {
             self.plan.hasten(key, by, want.spare);
         } else if let Some(lease) = self.extent_table.lend(key, want.spare) {
             self.counters.hits.add(1);
             self.note_late(now, by);
-            self.grants.push_back((handle, grant(want.stream, key, Ok(lease))));
+            self.grants.push_back((handle, grant(want.stream, want.run, key, Ok(lease))));
             self.step_head(stream, key);
         } else {
-            self.wait(stream, key, (by, want.spare));
+            self.wait(stream, key, need);
         }
         self.look_ahead(now, stream, true);
     }
 
-    fn wait(&mut self, stream: StreamKey, key: ExtentKey, (by, spare): (Ns, u8)) {
-        let Some((waiter, displaced)) = self.streams.wait(stream, key, (by, spare)) else { return };
+    fn wait(&mut self, stream: StreamKey, key: ExtentKey, need: Need) {
+        let Some((waiter, displaced)) = self.streams.wait(stream, key, need) else { return };
         if let Some(displaced) = displaced {
             self.counters.displaced.add(1);
             self.plan.unwant(displaced);
         }
         let streams = &self.streams;
-        let joined = self.plan.demand(key, (by, spare), waiter, |waiter| streams.is_waiting(key, waiter));
+        let joined =
+            self.plan.demand(key, (need.by, need.spare), waiter, |waiter| streams.is_waiting(key, waiter));
         if joined { &self.counters.joins } else { &self.counters.misses }.add(1);
     }
 
@@ -478,7 +480,7 @@ impl Policy {
             self.failed.push_back((key, now.saturating_add(FAILED_FOR_NS)));
         }
         for waiter in waiters {
-            let Some((by, spare)) = self.streams.needs(key, &waiter) else { continue };
+            let Some(Need { by, spare, .. }) = self.streams.needs(key, &waiter) else { continue };
             if outcome.is_ok() && !self.extent_table.holds(key, spare) {
                 self.plan.demand(key, (by, spare), waiter, |_| true);
             } else {
@@ -489,13 +491,12 @@ impl Policy {
 
     /// Answers a waiter, if it still waits.
     fn answer(&mut self, now: Ns, key: ExtentKey, waiter: &Waiter, outcome: Result<(), ReadFailure>) {
-        let Some((_, spare)) = self.streams.needs(key, waiter) else { return };
-        let Some(by) = self.streams.answered(key, waiter) else { return };
+        let Some(Need { run, by, spare }) = self.streams.answered(key, waiter) else { return };
         // A lease is refused only if 2^32 of them are out: then this one is, as far as we can say, busy.
         let lease =
             outcome.and_then(|()| self.extent_table.lend(key, spare).ok_or(ReadFailure::Io(libc::EBUSY)));
         let granted = lease.is_ok();
-        self.grants.push_back((waiter.handle, grant(waiter.stream, key, lease)));
+        self.grants.push_back((waiter.handle, grant(waiter.stream, run, key, lease)));
         if granted {
             self.note_late(now, by);
             self.step_head(StreamKey { handle: waiter.handle, index: waiter.stream.index }, key);
@@ -526,8 +527,8 @@ impl Policy {
     }
 }
 
-fn grant(stream: StreamId, key: ExtentKey, lease: Result<Lease, ReadFailure>) -> Grant {
-    Grant { stream, title: key.title, extent: key.extent, lease }
+fn grant(stream: StreamId, run: RunSerial, key: ExtentKey, lease: Result<Lease, ReadFailure>) -> Grant {
+    Grant { stream, run, title: key.title, extent: key.extent, lease }
 }
 
 #[cfg(test)]

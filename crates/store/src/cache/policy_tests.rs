@@ -83,7 +83,7 @@ impl World {
 
     fn want_spare(&mut self, index: u32, title: TitleRef, extent: u32, in_ns: u64, spare: u8) {
         let stream = StreamId { index, generation: 0 };
-        let want = Want { stream, title, extent, by: self.now.plus_ns(in_ns), spare };
+        let want = Want { stream, run: RunSerial(0), title, extent, by: self.now.plus_ns(in_ns), spare };
         self.policy.want(self.now, 0, &want);
     }
 
@@ -158,7 +158,14 @@ fn a_late_viewer_is_read_ahead_from_where_he_is() {
     let title = world.open(1, 100);
     world.now = world.now.plus_ns(1000 * EXTENT_NS);
     let stream = StreamId { index: 0, generation: 0 };
-    let want = Want { stream, title, extent: 5, by: Instant(world.now.0 - 50 * EXTENT_NS), spare: 0 };
+    let want = Want {
+        stream,
+        run: RunSerial(0),
+        title,
+        extent: 5,
+        by: Instant(world.now.0 - 50 * EXTENT_NS),
+        spare: 0,
+    };
     world.policy.want(world.now, 0, &want);
     world.read_all();
     assert_eq!(world.read_extents(), [5, 6, 7]);
@@ -254,7 +261,11 @@ fn a_stream_of_a_new_generation_is_another_stream() {
     world.want(0, title, 7, 1000);
     let stream = StreamId { index: 0, generation: 1 };
     for extent in [8, 7] {
-        world.policy.want(world.now, 0, &Want { stream, title, extent, by: world.now, spare: 0 });
+        world.policy.want(
+            world.now,
+            0,
+            &Want { stream, run: RunSerial(0), title, extent, by: world.now, spare: 0 },
+        );
     }
     world.read_all();
     let ids = |grants: Vec<Grant>| grants.iter().map(|g| (g.stream.generation, g.extent)).collect::<Vec<_>>();

@@ -1,6 +1,6 @@
 //! What is known of each stream: where it is, what it waits for.
 
-use millrace_core::ids::{StreamId, TitleRef};
+use millrace_core::ids::{RunSerial, StreamId, TitleRef};
 use millrace_core::limits::{MAX_STREAMS_PER_ENGINE, MAX_WANTS_PER_STREAM};
 
 use super::plan::{ExtentKey, Waiter};
@@ -15,13 +15,23 @@ pub(super) struct Head {
     pub(super) place: Place,
 }
 
+/// What one run of a stream asks of an extent.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) struct Need {
+    /// The run: its wants are not those of another, even for the same extent.
+    pub(super) run: RunSerial,
+    /// By when.
+    pub(super) by: Ns,
+    /// Packets of one codeword that it can do without.
+    pub(super) spare: u8,
+}
+
 /// A want that has not been answered.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 struct Open {
     key: ExtentKey,
     serial: u64,
-    by: Ns,
-    spare: u8,
+    need: Need,
 }
 
 impl Open {
@@ -122,11 +132,11 @@ impl Streams {
         std::mem::replace(&mut stream.head, head)
     }
 
-    /// If the stream waits for this extent already, it needs it by `by` now, and as whole as it says now.
-    pub(super) fn rewant(&mut self, key: StreamKey, extent: ExtentKey, (by, spare): (Ns, u8)) -> bool {
+    /// If this run of the stream waits for this extent already, it needs it as it says now.
+    pub(super) fn rewant(&mut self, key: StreamKey, extent: ExtentKey, need: Need) -> bool {
         let Some(stream) = self.get_mut(key) else { return false };
-        let open = stream.open.iter_mut().flatten().find(|open| open.key == extent);
-        open.map(|open| (open.by, open.spare) = (by, spare)).is_some()
+        let same = |open: &&mut Open| open.key == extent && open.need.run == need.run;
+        stream.open.iter_mut().flatten().find(same).map(|open| open.need = need).is_some()
     }
 
     /// Notes a want that cannot be answered yet. Returns its waiter, and the want that had to give way if the stream
@@ -135,7 +145,7 @@ impl Streams {
         &mut self,
         key: StreamKey,
         extent: ExtentKey,
-        (by, spare): (Ns, u8),
+        need: Need,
     ) -> Option<(Waiter, Option<ExtentKey>)> {
         self.serial += 1;
         let serial = self.serial;
@@ -145,7 +155,7 @@ impl Streams {
             stream.open[0] = None;
         }
         close_gaps(&mut stream.open);
-        let open = Open { key: extent, serial, by, spare };
+        let open = Open { key: extent, serial, need };
         *stream.open.iter_mut().find(|place| place.is_none())? = Some(open);
         let id = StreamId { index: key.index, generation: stream.generation };
         let waiter = Waiter { handle: key.handle, stream: id, serial };
@@ -162,21 +172,19 @@ impl Streams {
         self.open(extent, waiter).is_some()
     }
 
-    /// By when a waiter needs the extent, and how many packets of a codeword it can do without; `None`: it does not wait any
-    /// more.
-    pub(super) fn needs(&self, extent: ExtentKey, waiter: &Waiter) -> Option<(Ns, u8)> {
-        self.open(extent, waiter).map(|open| (open.by, open.spare))
+    /// What a waiter asks of the extent; `None`: it does not wait any more.
+    pub(super) fn needs(&self, extent: ExtentKey, waiter: &Waiter) -> Option<Need> {
+        self.open(extent, waiter).map(|open| open.need)
     }
 
-    /// Takes back a waiter's want, which is about to be answered; returns its deadline. `None`: it does not wait
-    /// any more.
-    pub(super) fn answered(&mut self, extent: ExtentKey, waiter: &Waiter) -> Option<Ns> {
+    /// Takes back a waiter's want, which is about to be answered. `None`: it does not wait any more.
+    pub(super) fn answered(&mut self, extent: ExtentKey, waiter: &Waiter) -> Option<Need> {
         let key = StreamKey { handle: waiter.handle, index: waiter.stream.index };
         let stream = self.get_mut(key)?;
         let is_it = |open: &Option<Open>| open.is_some_and(|open| open.is(extent, waiter.serial));
         let open = stream.open.iter_mut().find(|open| is_it(open))?.take();
         close_gaps(&mut stream.open);
-        open.map(|open| open.by)
+        open.map(|open| open.need)
     }
 
     /// Up to where was read ahead for this playhead.
@@ -219,29 +227,47 @@ mod tests {
         ExtentKey { title: TitleRef(1), extent }
     }
 
+    fn need(by: Ns) -> Need {
+        Need { run: RunSerial(1), by, spare: 0 }
+    }
+
     #[test]
     fn a_want_counts_until_answered_displaced_or_left() {
         let mut streams = Streams::new(1);
         assert!(streams.enter(STREAM, 7, 0));
-        let (first, none) = streams.wait(STREAM, extent(0), (5, 0)).unwrap();
+        let (first, none) = streams.wait(STREAM, extent(0), need(5)).unwrap();
         assert_eq!((none, first.stream.generation), (None, 7));
         let waiters: Vec<_> = (1..MAX_WANTS_PER_STREAM as u32)
-            .map(|e| streams.wait(STREAM, extent(e), (6, 0)).unwrap())
+            .map(|e| streams.wait(STREAM, extent(e), need(6)).unwrap())
             .collect();
         assert!(waiters.iter().all(|(_, displaced)| displaced.is_none()));
         assert!(streams.is_waiting(extent(0), &first));
-        let (_, displaced) = streams.wait(STREAM, extent(99), (7, 0)).unwrap();
+        let (_, displaced) = streams.wait(STREAM, extent(99), need(7)).unwrap();
         assert_eq!(displaced, Some(extent(0)));
         assert_eq!(streams.answered(extent(0), &first), None, "displaced");
-        assert!(streams.rewant(STREAM, extent(1), (4, 0)));
-        assert_eq!(streams.answered(extent(1), &waiters[0].0), Some(4));
+        assert!(streams.rewant(STREAM, extent(1), need(4)));
+        assert_eq!(streams.answered(extent(1), &waiters[0].0), Some(need(4)));
         assert_eq!(streams.answered(extent(1), &waiters[0].0), None, "answered twice");
-        let (_, displaced) = streams.wait(STREAM, extent(1), (8, 0)).unwrap();
+        let (_, displaced) = streams.wait(STREAM, extent(1), need(8)).unwrap();
         assert_eq!(displaced, None, "there was room again");
         assert!(!streams.is_waiting(extent(1), &waiters[0].0), "an older want for the same extent");
         let (head, waited) = streams.remove(STREAM);
         assert_eq!((head, waited.count()), (None, MAX_WANTS_PER_STREAM));
-        assert!(!streams.rewant(STREAM, extent(99), (9, 0)));
+        assert!(!streams.rewant(STREAM, extent(99), need(9)));
+    }
+
+    /// A run and the one that is queued behind it may both need the same extent, one of them whole.
+    #[test]
+    fn wants_of_different_runs_are_answered_apart() {
+        let mut streams = Streams::new(1);
+        assert!(streams.enter(STREAM, 7, 0));
+        let (first, _) = streams.wait(STREAM, extent(0), Need { spare: 2, ..need(5) }).unwrap();
+        let next = Need { run: RunSerial(2), ..need(6) };
+        assert!(!streams.rewant(STREAM, extent(0), next), "another run waits for it");
+        let (second, _) = streams.wait(STREAM, extent(0), next).unwrap();
+        assert!(streams.rewant(STREAM, extent(0), Need { by: 3, ..next }));
+        assert_eq!(streams.answered(extent(0), &first), Some(Need { spare: 2, ..need(5) }));
+        assert_eq!(streams.answered(extent(0), &second), Some(Need { by: 3, ..next }));
     }
 
     #[test]

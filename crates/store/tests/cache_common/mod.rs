@@ -10,7 +10,7 @@ use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Condvar, Mutex};
 use std::time::{Duration, Instant as RealInstant};
 
-use millrace_core::ids::{StreamId, TitleRef};
+use millrace_core::ids::{RunSerial, StreamId, TitleRef};
 use millrace_core::pool::{ExtentArena, HeapRegion};
 use millrace_core::seam::{Clock, Doorbell, Want};
 use millrace_core::time::Instant;
@@ -95,7 +95,7 @@ impl Engine {
 
     /// Asks until the ring has room.
     pub fn want(&mut self, index: u32, title: TitleRef, extent: u32, by: Instant) {
-        let want = Want { stream: stream(index), title, extent, by, spare: 0 };
+        let want = Want { stream: stream(index), run: RunSerial(0), title, extent, by, spare: 0 };
         loop {
             let rings = self.bell.rings();
             if self.handle.want(&want) {

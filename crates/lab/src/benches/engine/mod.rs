@@ -11,7 +11,7 @@ use std::hint::black_box;
 use std::sync::Arc;
 
 use anyhow::{Context, anyhow};
-use millrace_core::ids::{StreamId, TitleRef};
+use millrace_core::ids::{RunSerial, StreamId, TitleRef};
 use millrace_core::limits::{DEFAULT_PACKET_BYTES, MAX_BATCH_BURSTS, RTP_HEADER_BYTES};
 use millrace_core::packet::{PacketMeta, WireLayout};
 use millrace_core::pool::{ExtentArena, ExtentContent, HeapRegion, Lease};
@@ -19,7 +19,7 @@ use millrace_core::seam::{Dest, Payload, SendOutcome, TransmitBatch};
 use millrace_core::time::{Instant, MediaTicks};
 use millrace_core::wire::rtp::{Timeline, sequence_of};
 use millrace_engine::pace::wheel::Wheel;
-use millrace_engine::{Engine, EngineConfig, PlaySpec, StreamEvent, StreamSpec};
+use millrace_engine::{Engine, EngineConfig, Media, Numbering, RunSpec, StreamEvent, StreamSpec};
 
 use self::bare::{Bare, Heap, Lcg};
 use self::framing::Framing;
@@ -209,23 +209,15 @@ impl Paced {
         for index in 0..streams {
             let id = StreamId { index, generation: 0 };
             let addr = |port| framing::viewer(index, port).into();
-            let spec = StreamSpec {
-                id,
-                title: Title::REF,
-                layout: title.layout,
-                packets: PACKETS,
-                timeline: title.timeline,
-                dest: Dest::Udp { rtp: addr(5000), rtcp: addr(5001) },
-                quiet: false,
-                spare: 0,
-            };
+            let dest = Dest::Udp { rtp: addr(5000), rtcp: addr(5001) };
+            let spec = StreamSpec { id, dest, quiet: false };
             engine.open(START, spec).map_err(|e| anyhow!("open: {e:?}"))?;
             let from = random.below(u64::from(PACKETS) / 2) as u32;
             // A sequence number that is not the title's own makes the engine write the viewer's headers.
             let sequence = sequence_of(from).wrapping_add(u16::from(patched));
             let at = START.plus_ns(random.below(10_000_000));
-            let play = PlaySpec { from, until: PACKETS, at, sequence, scale_permille: 1000 };
-            engine.play(START, id, play).map_err(|e| anyhow!("play: {e:?}"))?;
+            let run = run_of(&title, RunSerial(0), from, sequence);
+            engine.play(START, id, at, run).map_err(|e| anyhow!("play: {e:?}"))?;
         }
         let burst_ns = if smooth { PACKET_NS } else { 8 * PACKET_NS };
         let step_ns = (burst_ns * MAX_BATCH_BURSTS as u64 / u64::from(streams.max(1))).max(1);
@@ -240,7 +232,7 @@ impl Paced {
         self.now = self.now.plus_ns(self.step_ns);
         while let Some(want) = engine.poll_want() {
             let lease = self.title.leases[want.extent as usize].clone();
-            engine.handle_lease(self.now, want.stream, want.title, want.extent, lease);
+            engine.handle_lease(self.now, want.stream, want.run, want.extent, lease);
         }
         let outcomes = [SendOutcome::Sent; MAX_BATCH_BURSTS];
         loop {
@@ -256,14 +248,21 @@ impl Paced {
         }
         while let Some(event) = engine.poll_event() {
             // A title that is over begins again, so that the load stays the same.
-            if let StreamEvent::Drained { stream } = event {
-                let sequence = sequence_of(0);
-                let play = PlaySpec { from: 0, until: PACKETS, at: self.now, sequence, scale_permille: 1000 };
-                engine.play(self.now, stream, play).map_err(|e| anyhow!("play again: {e:?}"))?;
+            if let StreamEvent::Drained { stream, run: ended } = event {
+                let run = run_of(&self.title, ended.next(), 0, sequence_of(0));
+                engine.play(self.now, stream, self.now, run).map_err(|e| anyhow!("play again: {e:?}"))?;
             }
         }
         Ok(engine.counters().packets - before)
     }
+}
+
+/// The title from this packet on.
+fn run_of(title: &Title, run: RunSerial, from: u32, sequence: u16) -> RunSpec {
+    let (layout, timeline) = (title.layout, title.timeline);
+    let media = Media { title: Title::REF, packets: PACKETS, timeline, layout, spare: 0 };
+    let numbering = Numbering::Sequence(sequence);
+    RunSpec { run, media, from, until: PACKETS, numbering, scale_permille: 1000 }
 }
 
 /// What a device does that leaves the headers to the kernel.

@@ -5,14 +5,14 @@ use std::cell::{Cell, RefCell};
 use std::net::SocketAddr;
 
 use anyhow::{Context, anyhow, ensure};
-use millrace_core::ids::{StreamId, TitleRef};
+use millrace_core::ids::{RunSerial, StreamId, TitleRef};
 use millrace_core::limits::{DEFAULT_PACKET_BYTES, MAX_BATCH_BURSTS, RTP_HEADER_BYTES};
 use millrace_core::packet::{PacketMeta, WireLayout};
 use millrace_core::pool::{ExtentArena, ExtentContent, HeapRegion, Lease};
 use millrace_core::seam::{Dest, PacketTx, SendOutcome};
 use millrace_core::time::{Instant, MEDIA_HZ, MediaTicks, NS_PER_S};
-use millrace_core::wire::rtp::{Timeline, sequence_of};
-use millrace_engine::{Engine, EngineConfig, PlaySpec, StreamEvent, StreamSpec};
+use millrace_core::wire::rtp::Timeline;
+use millrace_engine::{Engine, EngineConfig, Media, Numbering, RunSpec, StopReason, StreamEvent, StreamSpec};
 use millrace_netio::KernelTx;
 
 use crate::benches::tx::NOWHERE;
@@ -102,7 +102,8 @@ fn write_up(result: &ContestResult, report: &mut Report) -> anyhow::Result<()> {
 struct Paced {
     engine: Engine,
     leases: Vec<Lease>,
-    packets: u32,
+    media: Media,
+    run: RunSerial,
     now: Instant,
     step_ns: u64,
 }
@@ -115,11 +116,13 @@ impl Paced {
         let lease = |extent| load(&arena, layout, timeline, extent, packet_ns);
         let leases = (0..EXTENTS).map(lease).collect::<anyhow::Result<_>>()?;
         let packets = EXTENTS * layout.packets_per_extent();
+        let media = Media { title: TitleRef(0), packets, timeline, layout, spare: 0 };
         let config = EngineConfig { streams: VIEWERS as usize, ..EngineConfig::default() };
         let mut paced = Self {
             engine: Engine::new(config),
             leases,
-            packets,
+            media,
+            run: RunSerial(0),
             now: START,
             step_ns: BURST_NS.max(packet_ns),
         };
@@ -127,17 +130,12 @@ impl Paced {
             let address = |port| SocketAddr::new(NOWHERE.into(), port);
             let spec = StreamSpec {
                 id: StreamId { index, generation: 0 },
-                title: TitleRef(0),
-                layout,
-                packets,
-                timeline,
                 dest: Dest::Udp {
                     rtp: address(6000 + 2 * index as u16),
                     rtcp: address(6001 + 2 * index as u16),
                 },
                 // A track has no reports of its own; a title's would be counted as datagrams.
                 quiet: true,
-                spare: 0,
             };
             paced.engine.open(START, spec).map_err(|error| anyhow!("open: {error:?}"))?;
             let at = START.plus_ns(u64::from(index) * paced.step_ns / u64::from(VIEWERS));
@@ -147,9 +145,10 @@ impl Paced {
     }
 
     fn play(&mut self, stream: StreamId, from: u32, at: Instant) -> anyhow::Result<()> {
-        let until = self.packets;
-        let play = PlaySpec { from, until, at, sequence: sequence_of(from), scale_permille: 1000 };
-        self.engine.play(self.now, stream, play).map_err(|error| anyhow!("play: {error:?}"))
+        self.run = self.run.next();
+        let (run, media, numbering) = (self.run, self.media, Numbering::Title);
+        let run = RunSpec { run, media, from, until: media.packets, numbering, scale_permille: 1000 };
+        self.engine.play(self.now, stream, at, run).map_err(|error| anyhow!("play: {error:?}"))
     }
 
     /// Sends what is due after a burst's time; returns the number of packets.
@@ -158,7 +157,7 @@ impl Paced {
         self.now = self.now.plus_ns(self.step_ns);
         while let Some(want) = self.engine.poll_want() {
             let lease = self.leases[want.extent as usize].clone();
-            self.engine.handle_lease(self.now, want.stream, want.title, want.extent, lease);
+            self.engine.handle_lease(self.now, want.stream, want.run, want.extent, lease);
         }
         let mut outcomes = [SendOutcome::Sent; MAX_BATCH_BURSTS];
         loop {
@@ -173,7 +172,9 @@ impl Paced {
         }
         while let Some(event) = self.engine.poll_event() {
             // What is over begins again, so that the load stays the same.
-            if let StreamEvent::Drained { stream } = event {
+            if let StreamEvent::RunEnded { stream, end } = event
+                && end.reason == StopReason::Finished
+            {
                 self.play(stream, 0, self.now)?;
             }
         }

@@ -7,18 +7,18 @@
 
 mod matrix;
 
-use millrace_core::ids::{StreamId, TitleRef};
+use millrace_core::ids::StreamId;
 use millrace_core::time::{Instant, MediaTicks};
 use millrace_core::units::BitRate;
-use millrace_core::wire::rtp::{Timeline, sequence_of};
-use millrace_offload::command::{Command, CompactDest, PlaySpec};
+use millrace_core::wire::rtp::Timeline;
+use millrace_offload::command::{self, Command, CompactDest, Numbering, RunSpec};
 use rtsp_types::HeaderName;
 
 pub use matrix::{FecMatrix, FecMode, TRACK_RS, TRACK_XOR, port_offset};
 
 use super::end::Closing;
 use super::notice::Notice;
-use super::ports::Track;
+use super::ports::{Entry, Track};
 use super::server::{Server, SessionKey, header};
 use super::state::{EndReason, Media, Path, Plan, Session, Start};
 use crate::rtsp::Request;
@@ -68,7 +68,7 @@ pub(super) struct Fec {
 struct Companion {
     track: u8,
     stream: StreamId,
-    title: TitleRef,
+    media: command::Media,
     /// It has been told to play.
     played: bool,
 }
@@ -87,6 +87,13 @@ pub(super) enum Granted {
 /// `off` with its reason, as a header says it: the reason is quoted text, which a quotation mark inside would end.
 fn off_because(why: &str) -> String {
     format!("off;reason=\"{}\"", why.replace('"', "'"))
+}
+
+fn companion(entry: &Entry, track: u8, stream: StreamId, opened: Track) -> Companion {
+    let Track { title, packets, layout } = opened;
+    let timeline = Timeline { ssrc: 0, ..entry.timeline };
+    let media = command::Media { title, packets, timeline, layout, spare: SPARE_ANY };
+    Companion { track, stream, media, played: false }
 }
 
 impl Session {
@@ -251,9 +258,7 @@ impl Server {
         for &track in session.fec_mode().tracks() {
             let opened = match self.library.open_track(&entry, track) {
                 Ok(opened) => match self.stream_for(engine, opened.title) {
-                    Some(stream) => {
-                        Ok((Companion { track, stream, title: opened.title, played: false }, opened))
-                    }
+                    Some(stream) => Ok(companion(&entry, track, stream, opened)),
                     None => Err(NO_STREAM.to_owned()),
                 },
                 Err(error) => {
@@ -265,7 +270,7 @@ impl Server {
                 }
             };
             match opened {
-                Ok((companion, opened)) => self.open_companion(key, companion, opened),
+                Ok(companion) => self.open_companion(key, companion),
                 Err(why) => {
                     self.retire_companions(key);
                     let _ = self.reserve_fec(key, FecMode::Off); // giving back never fails
@@ -276,21 +281,13 @@ impl Server {
         Ok(())
     }
 
-    fn open_companion(&mut self, key: SessionKey, companion: Companion, opened: Track) {
+    fn open_companion(&mut self, key: SessionKey, companion: Companion) {
         let Some(session) = self.sessions.get_mut(&key) else { return };
         let Some(port) = session.port_of(companion.track) else { return };
         let (engine, ip, scope_id) = (session.engine, session.peer.ip(), session.scope_id());
         let Some(fec) = session.fec.as_mut() else { return };
-        let command = Command::Open {
-            stream: companion.stream,
-            title: companion.title,
-            packets: opened.packets,
-            timeline: Timeline { ssrc: 0, ..session.entry.timeline },
-            dest: CompactDest::Udp { ip, scope_id, rtp_port: port, rtcp_port: port },
-            layout: opened.layout,
-            quiet: true,
-            spare: SPARE_ANY,
-        };
+        let dest = CompactDest::Udp { ip, scope_id, rtp_port: port, rtcp_port: port };
+        let command = Command::Open { stream: companion.stream, dest, quiet: true };
         fec.companions.push(companion);
         self.by_stream.insert((engine, companion.stream), key);
         self.by_udp.entry((ip, port)).or_default().push(key);
@@ -306,7 +303,7 @@ impl Server {
         for companion in std::mem::take(&mut fec.companions) {
             let stream = companion.stream;
             self.by_stream.remove(&(engine, stream));
-            self.closing.insert((engine, stream), Closing { title: companion.title, ended: None });
+            self.closing.insert((engine, stream), Closing { title: companion.media.title, ended: None });
             self.command(engine, Command::Close { stream });
         }
         for port in ports {
@@ -324,7 +321,7 @@ impl Server {
         anew: bool,
     ) {
         let Some(session) = self.sessions.get_mut(&key) else { return };
-        let (engine, entry) = (session.engine, session.entry.clone());
+        let (engine, entry, mut last_run) = (session.engine, session.entry.clone(), session.last_run);
         let Some(fec) = session.fec.as_mut() else { return };
         if anew {
             fec.since = from;
@@ -332,12 +329,7 @@ impl Server {
         let matrix = fec.matrix;
         let mut commands = Vec::new();
         for companion in &mut fec.companions {
-            let stream = companion.stream;
-            // It may still be sending the FEC of the last packets before a jump.
-            if companion.played {
-                commands.push(Command::Pause { stream });
-            }
-            let track = companion.track;
+            let (stream, track) = (companion.stream, companion.track);
             let first = matrix.first_whole(track, fec.since).max(matrix.first_due(from));
             let end = matrix.whole_until(track, until, entry.packets);
             let departure = matrix.departure(first, entry.packets);
@@ -346,17 +338,24 @@ impl Server {
             let (Some(start), Some(time)) = times else { continue };
             if first < end {
                 let each = matrix.column_packets(track);
-                let play = PlaySpec {
+                last_run = last_run.next();
+                let run = RunSpec {
+                    run: last_run,
+                    media: companion.media,
                     from: first.saturating_mul(each),
                     until: end.saturating_mul(each),
-                    at: at.plus_ns(MediaTicks(time.0.saturating_sub(start.0)).to_ns()),
-                    sequence: sequence_of(first.saturating_mul(each)),
+                    numbering: Numbering::Title,
                     scale_permille: 1000,
                 };
+                let at = at.plus_ns(MediaTicks(time.0.saturating_sub(start.0)).to_ns());
                 companion.played = true;
-                commands.push(Command::Play { stream, play });
+                // It may still be sending the FEC of the last packets before a jump: that ends here.
+                commands.push(Command::Play { stream, at, run });
+            } else if companion.played {
+                commands.push(Command::Pause { stream });
             }
         }
+        session.last_run = last_run;
         for command in commands {
             self.command(engine, command);
         }
