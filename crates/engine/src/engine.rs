@@ -13,6 +13,7 @@ use millrace_core::time::{Instant, MediaTicks};
 use millrace_core::wire::rtp::Timeline;
 
 use crate::batch::Batch;
+use crate::conns::ConnLists;
 use crate::frame::times;
 use crate::pace::BurstRules;
 use crate::pace::wheel::Wheel;
@@ -32,6 +33,7 @@ pub struct Engine {
     /// What is to be sent, with the leases and destinations of all streams.
     batch: Batch,
     wheel: Wheel,
+    conns: ConnLists,
     /// Streams with a slot that is [`Slot::Wanted`].
     wants: IndexQueue,
     /// Streams with something to tell.
@@ -53,6 +55,7 @@ impl Engine {
             ends: vec![Ends::new(); streams].into(),
             batch: Batch::new(streams),
             wheel: Wheel::new(streams),
+            conns: ConnLists::new(streams),
             wants: IndexQueue::new(streams),
             told: IndexQueue::new(streams),
             counters: EngineCounters::default(),

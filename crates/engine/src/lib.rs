@@ -47,10 +47,12 @@
 //! * A stream holds two leases at most, none unless it plays. An extent goes back as soon as the device took the last of its
 //!   packets.
 //! * Whatever happens to one stream (its disk, its connection, its address) touches no other.
-//! * All operations are O(1) but [`conn_gone`](Engine::conn_gone) and [`finish`](Engine::finish), which walk the stream table.
+//! * All operations are O(1) but [`conn_gone`](Engine::conn_gone), which takes as long as the connection has streams, and
+//!   [`finish`](Engine::finish), which walks the stream table.
 #![forbid(unsafe_code)]
 
 mod batch;
+mod conns;
 mod engine;
 mod frame;
 pub mod pace;

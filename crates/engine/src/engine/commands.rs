@@ -6,7 +6,7 @@ use millrace_core::seam::Dest;
 use millrace_core::time::Instant;
 
 use super::Engine;
-use crate::stream::{Cold, Input, Next, State, Stream, flag, pending};
+use crate::stream::{Cold, Input, Next, Stream, flag, pending};
 use crate::types::{FailReason, Refusal, RunSpec, StopReason, StreamSpec};
 
 impl Engine {
@@ -20,6 +20,9 @@ impl Engine {
         *stream = Stream::opened(&spec);
         self.cold[index as usize] = Cold::new();
         self.batch.rows[index as usize].dest = spec.dest;
+        if let Dest::Tcp { conn, .. } = spec.dest {
+            self.conns.insert(conn, index);
+        }
         self.counters.open += 1;
         self.step(index, Input::Open).map(|_| ())
     }
@@ -97,21 +100,20 @@ impl Engine {
         if self.step(index, Input::Close)? {
             self.end_run(index, StopReason::Closed);
             self.stop_sending(index);
+            self.conns.remove(index);
             self.counters.open -= 1;
             self.tell(index, pending::CLOSED);
         }
         Ok(())
     }
 
-    /// Command: the connection is gone, for good. Every stream on it fails. Walks the stream table.
+    /// Command: the connection is gone, for good. Every stream on it fails.
     pub fn conn_gone(&mut self, now: Instant, conn: ConnId) {
         self.abandon_batch(now);
-        for index in 0..self.streams.len() as u32 {
-            let on_it =
-                matches!(self.batch.rows[index as usize].dest, Dest::Tcp { conn: c, .. } if c == conn);
-            if on_it && self.stream(index).state != State::Free {
-                self.fail(index, now, FailReason::ConnectionClosed(0));
-            }
+        let mut next = self.conns.first(conn);
+        while let Some(index) = next {
+            self.fail(index, now, FailReason::ConnectionClosed(0));
+            next = self.conns.behind(index);
         }
     }
 
