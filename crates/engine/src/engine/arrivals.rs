@@ -32,10 +32,9 @@ impl Engine {
         stream.slots[slot] = Slot::Held;
         if stream.extent == extent {
             let begins = !stream.has(flag::ANCHORED);
-            if begins && !stream.has(flag::QUIET) && self.cold[index as usize].media.spare == 0 {
-                // The run begins with its first packet: there is nothing to catch up before that has been read. FEC and media that
-                // has FEC keep their schedules: if one of them were moved, it would come late for the other from now on.
-                let stream = self.stream_mut(index);
+            if begins && !stream.has(flag::QUIET) {
+                // The run begins with its first packet: there is nothing to catch up before that has been read. FEC keeps the
+                // schedule of its media: if it were moved, it would come late from now on.
                 stream.pace.at = stream.pace.at.max(now);
             }
             self.schedule(index);

@@ -181,10 +181,12 @@ fn an_extent_that_comes_late_is_made_up_too() {
 
 #[test]
 fn a_run_begins_when_its_first_extent_is_there() {
-    // (start after the command, first read takes) in milliseconds
-    for (start, read) in [(0, 0), (0, 30), (0, 500), (50, 30), (50, 500)] {
+    // (start after the command, first read takes) in milliseconds; with FEC and without
+    for (start, read, spare) in
+        [(0, 0, 0), (0, 30, 0), (0, 500, 0), (50, 30, 0), (50, 500, 0), (50, 30, 2), (50, 500, 2)]
+    {
         let mut world = World::small();
-        world.spare = 0;
+        world.spare = spare;
         let film = Film::constant(0, 10_000, 8_000_000);
         let stream = world.open(&film, 0, udp(0));
         world.disk.rule = Box::new(move |want| (if want.extent == 0 { read * MS } else { MS }, Ok(())));
@@ -192,7 +194,9 @@ fn a_run_begins_when_its_first_extent_is_there() {
         let at = asked.plus_ns(start * MS);
         world.play(stream, PlaySpec { at, ..whole(&film) }).unwrap();
         world.run_out();
-        assert_eq!(world.sent[0].at, asked.plus_ns(start.max(read) * MS), "{start} {read}");
+        let begins = asked.plus_ns(start.max(read) * MS);
+        assert_eq!(world.sent[0].at, begins, "{start} {read}");
+        assert_eq!(world.began, [(stream, world.run_of(stream), begins)], "its FEC can follow it");
         assert_on_time(&world, 10 * MS);
         assert_eq!(world.datagrams, 10_000);
         // There was nothing to catch up, and viewers who are played to went first.
@@ -203,15 +207,9 @@ fn a_run_begins_when_its_first_extent_is_there() {
 }
 
 #[test]
-fn fec_and_its_media_keep_their_schedules_however_late_their_first_extents_are() {
-    for (quiet, spare) in [(true, 0), (false, 1)] {
-        keeps_its_schedule(quiet, spare);
-    }
-}
-
-fn keeps_its_schedule(quiet: bool, spare: u8) {
+fn fec_keeps_the_schedule_of_its_media_however_late_its_first_extent_is() {
     let mut world = World::small();
-    (world.quiet, world.spare) = (quiet, spare);
+    world.quiet = true;
     let film = Film::constant(0, 10_000, 8_000_000);
     let stream = world.open(&film, 0, udp(0));
     world.disk.rule = Box::new(|want| (if want.extent == 0 { 500 * MS } else { MS }, Ok(())));
@@ -219,6 +217,22 @@ fn keeps_its_schedule(quiet: bool, spare: u8) {
     world.run_out();
     assert_rate_bound(&world.sent_of(stream));
     assert_eq!(world.sent[0].at.0 - world.sent[0].departure.0, 450 * MS);
+    let last = world.sent.last().unwrap();
+    assert_eq!(last.at, last.departure);
+}
+
+/// FEC is told to play when its media has begun: that may be a little after its own first packet was due.
+#[test]
+fn fec_that_is_told_late_keeps_the_schedule_too() {
+    let mut world = World::small();
+    world.quiet = true;
+    let film = Film::constant(0, 10_000, 8_000_000);
+    let stream = world.open(&film, 0, udp(0));
+    let at = Instant(world.now.0 - 30 * MS);
+    world.play(stream, PlaySpec { at, ..whole(&film) }).unwrap();
+    world.run_out();
+    assert_rate_bound(&world.sent_of(stream));
+    assert_eq!(world.sent[0].departure, at);
     let last = world.sent.last().unwrap();
     assert_eq!(last.at, last.departure);
 }

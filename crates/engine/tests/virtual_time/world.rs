@@ -315,15 +315,11 @@ impl World {
         }
     }
 
-    /// A run begins when its first extent is there, if that comes after its time; FEC and media that has FEC do not wait for it.
+    /// A run begins when its first extent is there, if that comes after its time; FEC does not wait for it.
     fn begin(&mut self, stream: StreamId, run: RunSerial, extent: u32) {
         let Some(viewer) = self.viewers.get_mut(&stream) else { return };
         let first = viewer.spec.from / viewer.film.layout.packets_per_extent();
-        if !self.quiet
-            && self.spare == 0
-            && viewer.packet == viewer.spec.from
-            && (run, extent) == (viewer.run, first)
-        {
+        if !self.quiet && viewer.packet == viewer.spec.from && (run, extent) == (viewer.run, first) {
             viewer.spec.at = viewer.spec.at.max(self.now);
         }
     }

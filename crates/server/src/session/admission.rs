@@ -151,9 +151,6 @@ impl Server {
             }
             self.fec_left_out(key, why);
         }
-        if !self.sessions.contains_key(&key) {
-            return Err(Reply::error(454, "the session has ended: its title could not be reopened"));
-        }
         self.take_reservation(key);
         Ok(())
     }

@@ -38,9 +38,7 @@ impl Server {
             EndReason::Expired => self.counters.sessions_expired += 1,
             EndReason::Replaced => self.counters.sessions_replaced += 1,
             EndReason::TablesFull => self.counters.sessions_ended_early += 1,
-            EndReason::Failed(_) | EndReason::Refused(_) | EndReason::NotReopened => {
-                self.counters.sessions_failed += 1
-            }
+            EndReason::Failed(_) | EndReason::Refused(_) => self.counters.sessions_failed += 1,
             EndReason::Disconnected | EndReason::Shutdown => self.counters.sessions_disconnected += 1,
         }
         self.idle.remove(&(session.idle_since, key));

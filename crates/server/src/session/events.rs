@@ -1,6 +1,6 @@
 //! What the engines say.
 
-use millrace_core::ids::{ConnId, StreamId};
+use millrace_core::ids::{ConnId, RunSerial, StreamId};
 use millrace_core::time::Instant;
 use millrace_offload::command::{Event, FailReason, Refusal, RunEnd, StopReason, StreamEvent};
 
@@ -40,15 +40,24 @@ impl Server {
         match event {
             StreamEvent::RunEnded { end, .. } => self.run_ended(now, key, end),
             StreamEvent::Failed { reason, .. } => self.stream_failed(now, key, reason),
-            StreamEvent::RunBegan { .. }
-            | StreamEvent::Drained { .. }
-            | StreamEvent::Left { .. }
-            | StreamEvent::Closed { .. } => {}
+            StreamEvent::RunBegan { run, at, .. } => self.run_began(key, run, at),
+            StreamEvent::Drained { .. } | StreamEvent::Left { .. } | StreamEvent::Closed { .. } => {}
         }
     }
 
     fn is_companion(&self, key: SessionKey, stream: StreamId) -> bool {
         self.sessions.get(&key).is_some_and(|session| session.stream != stream)
+    }
+
+    /// The run's first packet leaves at `at`: FEC follows that, and the position is counted from there.
+    fn run_began(&mut self, key: SessionKey, serial: RunSerial, at: Instant) {
+        let Some(session) = self.sessions.get_mut(&key) else { return };
+        if let Media::Running(run) = &mut session.media
+            && run.serial == serial
+        {
+            run.at = at;
+            self.play_companions(key, at);
+        }
     }
 
     /// The stream stands still: paused, or played to the end.

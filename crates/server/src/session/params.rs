@@ -81,9 +81,6 @@ impl Server {
         if let Err(why) = self.switch_fec(now, key, mode) {
             return Reply::error(453, why);
         }
-        if !self.sessions.contains_key(&key) {
-            return Reply::error(454, "the session has ended: its title could not be opened again");
-        }
         self.tell_fec(key, None);
         let state = self.sessions.get(&key).and_then(|session| session.fec_state());
         state.map_or_else(Reply::ok, |state| Reply::ok().header(fec_header(), state))

@@ -129,15 +129,15 @@ impl Server {
             self.reply(now, conn, head, &reply);
         }
         self.command(engine, Command::Play { stream, at, run });
-        self.play_companions(key, run.from, run.until, at, anew);
+        self.prepare_companions(key, run.from..run.until, anew);
         let from = from.time.unwrap_or_default();
         self.notice(Notice::Playing { session: short, title, from, seek });
         None
     }
 
     /// Least time from the reply to the first packet. A player that reads frames from the connection loses what comes right behind
-    /// the reply; what an engine writes may go out after the packets of another one; and with FEC a read that takes a moment must not
-    /// make media come behind its FEC, which keeps its schedule.
+    /// the reply; what an engine writes may go out after the packets of another one; and FEC is told to play when its media has been
+    /// read, which should not be after it is due.
     fn reply_gap_ns(&self, key: SessionKey, to: Option<ConnKey>) -> u64 {
         let waits = |session: &Session| matches!(session.path, Path::Tcp { .. }) || session.spare() > 0;
         let waits = self.sessions.get(&key).is_some_and(waits);

@@ -276,8 +276,6 @@ pub enum EndReason {
     Failed(millrace_offload::command::FailReason),
     /// The engine refused a command.
     Refused(millrace_offload::command::Refusal),
-    /// Its FEC was switched, and what then has to be opened again could not be.
-    NotReopened,
     /// The server stops.
     Shutdown,
 }
@@ -285,7 +283,7 @@ pub enum EndReason {
 impl EndReason {
     /// Whether it is something to look after.
     pub fn is_failure(self) -> bool {
-        matches!(self, Self::Failed(_) | Self::Refused(_) | Self::NotReopened)
+        matches!(self, Self::Failed(_) | Self::Refused(_))
     }
 }
 
@@ -301,7 +299,6 @@ impl std::fmt::Display for EndReason {
             }
             Self::Failed(reason) => write!(f, "failed: {reason}"),
             Self::Refused(refusal) => write!(f, "failed: the engine refused it: {refusal}"),
-            Self::NotReopened => f.write_str("failed: its title could not be opened again"),
             Self::Shutdown => f.write_str("server shutting down"),
         }
     }

@@ -21,6 +21,8 @@ pub struct FakeEngine {
     pub events: VecDeque<Event>,
     /// What `Closed` will claim.
     pub max_streams: usize,
+    /// How long the first extent of a run takes to be read.
+    pub read_ns: u64,
 }
 
 pub struct FakeStream {
@@ -37,6 +39,9 @@ pub struct FakeStream {
 pub struct FakeRun {
     pub at: Instant,
     pub spec: RunSpec,
+    /// When its first extent has been read.
+    read_at: Instant,
+    began: bool,
 }
 
 impl FakeRun {
@@ -62,9 +67,16 @@ impl FakeEngine {
 
     /// Packets that have left by `now`.
     pub fn advance(&mut self, now: Instant) {
-        let mut ended = Vec::new();
+        let (mut began, mut ended) = (Vec::new(), Vec::new());
         for (&id, stream) in &mut self.streams {
-            let Some(run) = stream.playing else { continue };
+            let Some(run) = &mut stream.playing else { continue };
+            if now < run.read_at {
+                continue;
+            }
+            if !std::mem::replace(&mut run.began, true) {
+                run.at = if stream.quiet { run.at } else { run.at.max(run.read_at) };
+                began.push(StreamEvent::RunBegan { stream: id, run: run.spec.run, at: run.at });
+            }
             let RunSpec { from, until, .. } = run.spec;
             let due = now.ns_since(run.at) * PACKETS_PER_S / SECOND + u64::from(now >= run.at);
             stream.next = from + due.min(u64::from(until - from)) as u32;
@@ -74,6 +86,7 @@ impl FakeEngine {
                 ended.push(id);
             }
         }
+        began.into_iter().for_each(|event| self.tell(event));
         for stream in ended {
             self.end_run(stream, StopReason::Finished);
         }
@@ -155,7 +168,8 @@ impl FakeEngine {
         self.end_run(stream, StopReason::Replaced);
         let Some(state) = self.streams.get_mut(&stream) else { return };
         let at = if state.quiet { at } else { at.max(now) };
-        (state.playing, state.next, state.played) = (Some(FakeRun { at, spec }), spec.from, true);
-        self.tell(StreamEvent::RunBegan { stream, run: spec.run, at });
+        let run = FakeRun { at, spec, read_at: now.plus_ns(self.read_ns), began: false };
+        (state.playing, state.next, state.played) = (Some(run), spec.from, true);
+        self.advance(now); // what takes no time to be read begins at once
     }
 }

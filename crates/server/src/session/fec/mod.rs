@@ -1,11 +1,13 @@
 //! FEC beside the title: what a viewer asks for, and the quiet streams that carry it (`docs/ref/rtsp.md`).
 //!
 //! Each parity track of a title is a title of its own to the engine, and is sent by a stream of its own ("companion") that is opened,
-//! played, paused and closed with the media stream. A media stream whose viewer repairs is opened with `spare`: then it may be
-//! lent extents with holes. That is fixed for a stream, so switching FEC while playing means pausing, opening the stream
-//! again and going on; the viewer sees a gap of some milliseconds and no other packet numbers.
+//! paused and closed with the media stream, and played when the run of that begins. Media whose viewer repairs is played with
+//! `spare`: then it may be lent extents with holes. That belongs to a run, so switching FEC while playing means ending the run and
+//! going on with another; the viewer sees a gap of some milliseconds and no other packet numbers.
 
 mod matrix;
+
+use std::ops::Range;
 
 use millrace_core::ids::StreamId;
 use millrace_core::time::{Instant, MediaTicks};
@@ -20,7 +22,7 @@ use super::end::Closing;
 use super::notice::Notice;
 use super::ports::{Entry, Track};
 use super::server::{Server, SessionKey, header};
-use super::state::{EndReason, Media, Path, Plan, Session, Start};
+use super::state::{Media, Path, Plan, Session, Start};
 use crate::rtsp::Request;
 
 /// A companion can make do with whatever is there: what is missing is not sent.
@@ -57,7 +59,9 @@ pub(super) struct Fec {
     companions: Vec<Companion>,
     /// The viewer has got, or will get, all packets from this one on.
     since: u32,
-    /// The streams are to be opened again once the media stream stands still; `true`: and go on.
+    /// Packets of a run of media that has not begun: the companions have yet to be played.
+    next_run: Option<Range<u32>>,
+    /// The companions are to be changed once the media stream stands still; `true`: and it goes on.
     change: Option<bool>,
     /// Why a PLAY had to do without it; its reply has yet to say so.
     left_out: Option<String>,
@@ -140,10 +144,13 @@ impl Session {
         self.fec.as_ref().map(|fec| fec.matrix.grant(fec.mode, rtp_port))
     }
 
+    fn companions(&self) -> impl Iterator<Item = &Companion> + use<'_> {
+        self.fec.iter().flat_map(|fec| &fec.companions)
+    }
+
     /// UDP ports of the viewer that FEC goes to.
     fn fec_ports(&self) -> impl Iterator<Item = u16> + use<'_> {
-        let companions = self.fec.iter().flat_map(|fec| &fec.companions);
-        companions.filter_map(|companion| self.port_of(companion.track))
+        self.companions().filter_map(|companion| self.port_of(companion.track))
     }
 
     fn port_of(&self, track: u8) -> Option<u16> {
@@ -194,6 +201,7 @@ impl Server {
                     rate: 0,
                     companions: Vec::new(),
                     since: 0,
+                    next_run: None,
                     change: None,
                     left_out: None,
                 });
@@ -251,11 +259,13 @@ impl Server {
         Ok(())
     }
 
-    /// Opens what the session's mode demands. If that cannot be done it gets none.
+    /// Opens what the session's mode demands and is not open. If that cannot be done it gets none.
     fn open_companions(&mut self, key: SessionKey) -> Result<(), String> {
         let Some(session) = self.sessions.get(&key) else { return Ok(()) };
         let (engine, entry) = (session.engine, session.entry.clone());
-        for &track in session.fec_mode().tracks() {
+        let is_missing = |track: &&u8| !session.companions().any(|companion| companion.track == **track);
+        let missing: Vec<_> = session.fec_mode().tracks().iter().filter(is_missing).copied().collect();
+        for track in missing {
             let opened = match self.library.open_track(&entry, track) {
                 Ok(opened) => match self.stream_for(engine, opened.title) {
                     Some(stream) => Ok(companion(&entry, track, stream, opened)),
@@ -296,11 +306,19 @@ impl Server {
 
     /// Tells the engine to forget the companions. What is reserved for them stays reserved.
     pub(super) fn retire_companions(&mut self, key: SessionKey) {
+        self.retire_companions_but(key, &[]);
+    }
+
+    /// The same, but for those of these tracks.
+    fn retire_companions_but(&mut self, key: SessionKey, kept: &[u8]) {
         let Some(session) = self.sessions.get_mut(&key) else { return };
-        let ports: Vec<u16> = session.fec_ports().collect();
+        let leaves = |companion: &Companion| !kept.contains(&companion.track);
+        let leaving: Vec<_> = session.companions().filter(|companion| leaves(companion)).copied().collect();
+        let ports: Vec<_> = leaving.iter().filter_map(|companion| session.port_of(companion.track)).collect();
         let (engine, ip) = (session.engine, session.peer.ip());
         let Some(fec) = session.fec.as_mut() else { return };
-        for companion in std::mem::take(&mut fec.companions) {
+        fec.companions.retain(|companion| !leaves(companion));
+        for companion in leaving {
             let stream = companion.stream;
             self.by_stream.remove(&(engine, stream));
             self.closing.insert((engine, stream), Closing { title: companion.media.title, ended: None });
@@ -311,21 +329,21 @@ impl Server {
         }
     }
 
-    /// The media stream starts at `from`, which leaves at `at`: its FEC follows. `again`: nothing before `from` counts as sent.
-    pub(super) fn play_companions(
-        &mut self,
-        key: SessionKey,
-        from: u32,
-        until: u32,
-        at: Instant,
-        anew: bool,
-    ) {
+    /// The media stream has been told to play these packets. `anew`: nothing before them counts as sent.
+    pub(super) fn prepare_companions(&mut self, key: SessionKey, packets: Range<u32>, anew: bool) {
+        let Some(fec) = self.sessions.get_mut(&key).and_then(|session| session.fec.as_mut()) else { return };
+        if anew {
+            fec.since = packets.start;
+        }
+        fec.next_run = Some(packets);
+    }
+
+    /// The media's run has begun: its first packet leaves at `at`, and its FEC follows.
+    pub(super) fn play_companions(&mut self, key: SessionKey, at: Instant) {
         let Some(session) = self.sessions.get_mut(&key) else { return };
         let (engine, entry, mut last_run) = (session.engine, session.entry.clone(), session.last_run);
         let Some(fec) = session.fec.as_mut() else { return };
-        if anew {
-            fec.since = from;
-        }
+        let Some(Range { start: from, end: until }) = fec.next_run.take() else { return };
         let matrix = fec.matrix;
         let mut commands = Vec::new();
         for companion in &mut fec.companions {
@@ -365,7 +383,7 @@ impl Server {
     pub(super) fn pause_companions(&mut self, key: SessionKey) {
         let Some(session) = self.sessions.get(&key) else { return };
         let engine = session.engine;
-        let played = session.fec.iter().flat_map(|fec| &fec.companions).filter(|companion| companion.played);
+        let played = session.companions().filter(|companion| companion.played);
         let streams: Vec<_> = played.map(|companion| companion.stream).collect();
         for stream in streams {
             self.command(engine, Command::Pause { stream });
@@ -376,13 +394,10 @@ impl Server {
     ///
     /// # Errors
     /// Why it stays as it is.
-    pub(super) fn switch_fec(&mut self, now: Instant, key: SessionKey, mode: FecMode) -> Result<(), String> {
+    pub(super) fn switch_fec(&mut self, _now: Instant, key: SessionKey, mode: FecMode) -> Result<(), String> {
         if self.sessions.get(&key).is_some_and(|session| session.fec.is_some() && session.fec_mode() == mode)
         {
             return Ok(());
-        }
-        if !self.may_open_anew(key, mode) {
-            return Err(NO_STREAM.into());
         }
         self.reserve_fec(key, mode)?;
         let Some(session) = self.sessions.get_mut(&key) else { return Ok(()) };
@@ -396,22 +411,16 @@ impl Server {
                 self.pause_companions(key);
             }
             Media::Pausing(_) => fec.change = fec.change.or(Some(false)),
-            Media::Fresh | Media::Paused { .. } | Media::Ended { .. } => self.open_anew(now, key),
+            Media::Fresh | Media::Paused { .. } | Media::Ended { .. } => self.change_companions(key),
         }
         Ok(())
-    }
-
-    /// Whether the engine has room for a session's streams in a mode beside those that are to close.
-    fn may_open_anew(&self, key: SessionKey, mode: FecMode) -> bool {
-        let session = self.sessions.get(&key);
-        session.is_none_or(|session| self.slots[session.engine].stream_room() > mode.tracks().len())
     }
 
     /// The media stream stands still: what has been put off until then.
     pub(super) fn finish_switch(&mut self, now: Instant, key: SessionKey) {
         let Some(fec) = self.sessions.get_mut(&key).and_then(|session| session.fec.as_mut()) else { return };
         let Some(goes_on) = fec.change.take() else { return };
-        self.open_anew(now, key);
+        self.change_companions(key);
         let waits = self.sessions.get(&key).is_none_or(|session| session.pending.is_some());
         if goes_on && !waits {
             let plan = Plan { start: Start::Resume, stop: None, scale: false, speed: false };
@@ -420,30 +429,13 @@ impl Server {
         }
     }
 
-    /// Media stream and companions again, for the session's mode; the place in the title stays.
-    fn open_anew(&mut self, now: Instant, key: SessionKey) {
+    /// The companions that the session's mode demands, and no others. The media's next run is told what its viewer can repair.
+    fn change_companions(&mut self, key: SessionKey) {
         let Some(session) = self.sessions.get(&key) else { return };
-        let (engine, entry) = (session.engine, session.entry.clone());
-        let opened = self.library.open(&entry).map_err(|error| error.to_string()).and_then(|title| {
-            let stream = self.stream_for(engine, title).ok_or_else(|| NO_STREAM.to_owned())?;
-            Ok((title, stream))
-        });
-        let (title, stream) = match opened {
-            Ok(opened) => opened,
-            Err(reason) => {
-                // What is sent must fit what the viewer repairs: nothing can go on.
-                self.notice(Notice::Broken { title: entry.name, reason });
-                return self.end_session(now, key, EndReason::NotReopened);
-            }
-        };
-        self.retire_stream(now, key, None);
-        if let Some(session) = self.sessions.get_mut(&key) {
-            (session.title, session.stream) = (title, stream);
-        }
+        self.retire_companions_but(key, session.fec_mode().tracks());
         if let Err(reason) = self.open_companions(key) {
             self.tell_fec(key, Some(reason));
         }
-        self.open_stream(key);
     }
 
     /// A companion cannot go on: the title goes on without FEC.
@@ -484,8 +476,7 @@ impl Server {
                 let sends =
                     self.sessions.get(&other).is_some_and(|session| session.fec_ports().any(|p| p == port));
                 if sends {
-                    // If the engine is too full to open its title again, the packets that it could have repaired are lost to it; the
-                    // port is not its own any more.
+                    // What is sent until the run ends could have been repaired; the port is not its own any more.
                     let _ = self.switch_fec(now, other, FecMode::Off);
                     self.retire_companions(other);
                     self.tell_fec(other, Some(format!("another session has port {port}")));

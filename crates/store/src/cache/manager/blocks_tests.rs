@@ -4,7 +4,7 @@
 use std::sync::Arc;
 use std::time::{Duration, Instant as RealInstant};
 
-use millrace_core::ids::{StreamId, TitleRef};
+use millrace_core::ids::{RunSerial, StreamId, TitleRef};
 use millrace_core::pool::{ExtentArena, HeapRegion, Lease};
 use millrace_core::seam::{Clock, Doorbell, Want};
 
@@ -80,7 +80,7 @@ impl World {
 
     fn want(&mut self, extent: u32) {
         let stream = StreamId { index: extent, generation: 0 };
-        let want = Want { stream, title: self.title, extent, by: Instant(0), spare: 0 };
+        let want = Want { stream, run: RunSerial(0), title: self.title, extent, by: Instant(0), spare: 0 };
         assert!(self.handle.want(&want));
     }
 
