@@ -24,6 +24,7 @@ use millrace_offload::xdp::XdpTx;
 use millrace_offload::{GsoMode, KernelTx, KernelTxConfig, UdpPair, bind_pair};
 use millrace_store::cache::{Cache, CacheConfig, CacheHandle, CacheStats, ReadBackend};
 use millrace_store::disk::ReadFaults;
+use millrace_store::volume::Volume;
 use tracing_subscriber::EnvFilter;
 
 use super::inject::Injector;
@@ -79,21 +80,8 @@ pub(super) fn run(args: &ServeArgs) -> anyhow::Result<ExitCode> {
 
     let host = args.host.clone().unwrap_or_else(|| invite::own_host(address));
     let base_url = invite::base_url(&host, address.port());
-    let said = Said::default();
     let titles = Arc::clone(&open_titles);
-    said.in_memory.set(volume.catalogue_in_memory().is_some());
-    let librarian = Librarian {
-        volume,
-        open_titles,
-        folders: args.folders.clone(),
-        follow_symlinks: args.follow_symlinks,
-        ffmpeg: args.ffmpeg.clone(),
-        quiet: args.quiet,
-        base_url,
-        lost: Cell::new(0),
-        said,
-        refreshed: Refreshed::default(),
-    };
+    let librarian = librarian(args, volume, open_titles, base_url);
     let ready_url = format!("rtsp://{address}/").replace("[::]", "localhost").replace("0.0.0.0", "127.0.0.1");
     let librarian = librarian.start(first, move || println!("ready {ready_url}"))?;
 
@@ -116,6 +104,28 @@ pub(super) fn run(args: &ServeArgs) -> anyhow::Result<ExitCode> {
     drop((supervisor, touching));
     anyhow::ensure!(!ended_itself, "the control thread ended unexpectedly; see the log above");
     Ok(ExitCode::SUCCESS)
+}
+
+fn librarian(
+    args: &ServeArgs,
+    volume: Arc<Volume>,
+    open_titles: Arc<OpenTitles>,
+    base_url: String,
+) -> Librarian {
+    let said = Said::default();
+    said.in_memory.set(volume.catalogue_in_memory().is_some());
+    Librarian {
+        volume,
+        open_titles,
+        folders: args.folders.clone(),
+        follow_symlinks: args.follow_symlinks,
+        ffmpeg: args.ffmpeg.clone(),
+        quiet: args.quiet,
+        base_url,
+        lost: Cell::new(0),
+        said,
+        refreshed: Refreshed::default(),
+    }
 }
 
 /// Says what of the titles could not be had since it was asked last.

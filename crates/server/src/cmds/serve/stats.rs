@@ -3,10 +3,13 @@
 use std::io::Write;
 use std::path::{Path, PathBuf};
 use std::sync::mpsc::{Receiver, RecvTimeoutError, Sender, channel};
-use std::time::{Duration, Instant, SystemTime};
+use std::time::Duration;
 
 use anyhow::Context;
 use millrace_core::counters::{Registry, Sample};
+use millrace_core::seam::Clock;
+use millrace_core::time::Instant;
+use millrace_offload::clock::{MonotonicClock, wall_offset_ns};
 use serde_json::{Map, Value, json};
 
 /// Time between two writings.
@@ -28,7 +31,8 @@ impl StatsFile {
     pub(super) fn start(path: &Path, registry: Registry) -> anyhow::Result<Self> {
         let (stop, stopped) = channel::<()>();
         let (end, ended) = channel();
-        let mut file = Writer { path: path.to_owned(), registry, started: Instant::now(), failed: false };
+        let mut file =
+            Writer { path: path.to_owned(), registry, started: MonotonicClock.now(), failed: false };
         file.write().with_context(|| {
             format!("--stats {}: cannot be written; name a file in a directory that exists", path.display())
         })?;
@@ -77,18 +81,18 @@ impl Writer {
         let mut aside = self.path.clone().into_os_string();
         aside.push(".new");
         let mut file = std::fs::File::create(&aside)?;
-        serde_json::to_writer(&mut file, &document(&self.registry, self.started.elapsed()))?;
+        serde_json::to_writer(&mut file, &document(&self.registry, self.started, MonotonicClock.now()))?;
         file.write_all(b"\n")?;
         std::fs::rename(&aside, &self.path)
     }
 }
 
 /// `{"at_unix_ms": …, "uptime_ms": …, "sessions": {…}, "engine": [{"engine": "0", …}, …], …}`
-fn document(registry: &Registry, uptime: Duration) -> Value {
-    let at = SystemTime::now().duration_since(SystemTime::UNIX_EPOCH).unwrap_or_default();
+fn document(registry: &Registry, started: Instant, now: Instant) -> Value {
+    let unix_ns = now.plus_ns(wall_offset_ns()).0;
     let mut parts = Map::new();
-    parts.insert("at_unix_ms".to_owned(), json!(at.as_millis() as u64));
-    parts.insert("uptime_ms".to_owned(), json!(uptime.as_millis() as u64));
+    parts.insert("at_unix_ms".to_owned(), json!(unix_ns / 1_000_000));
+    parts.insert("uptime_ms".to_owned(), json!(now.ns_since(started) / 1_000_000));
     registry.read(&mut |sample| {
         if let Some(group) = group(&mut parts, &sample) {
             group.insert(sample.counter.name.to_owned(), json!(sample.value));
@@ -140,8 +144,8 @@ mod tests {
         registry.add("sessions", None, || Probe { bytes: 1, open: 2 });
         registry.add("engine", Some(("engine", "0".to_owned())), || Probe { bytes: 3, open: 4 });
         registry.add("engine", Some(("engine", "1".to_owned())), || Probe { bytes: 5, open: 6 });
-        let mut found = document(&registry, Duration::from_millis(1500));
-        assert!(found["at_unix_ms"].take().as_u64().is_some_and(|at| at > 1_600_000_000_000));
+        let mut found = document(&registry, Instant(7), Instant(1_500_000_007));
+        assert!(found["at_unix_ms"].take().is_u64());
         let expected = json!({
             "at_unix_ms": null, "uptime_ms": 1500, "sessions": { "bytes": 1, "open": 2 },
             "engine": [{ "engine": "0", "bytes": 3, "open": 4 }, { "engine": "1", "bytes": 5, "open": 6 }],
