@@ -1,9 +1,11 @@
 //! The engine: its state, and the small steps that all its methods are made of.
 //!
-//! The methods stand in one file for each family: [`commands`], [`arrivals`], [`egress`].
+//! The methods stand in one file for each family: [`commands`], [`arrivals`], [`egress`]; what
+//! belongs to queued runs in [`cut`].
 
 mod arrivals;
 mod commands;
+mod cut;
 mod egress;
 
 use millrace_core::ids::StreamId;
@@ -181,6 +183,7 @@ impl Engine {
         // What was about to be told of it is not news any more.
         stream.events &= !(pending::RUN_BEGAN | pending::DRAINED);
         self.tell(index, pending::RUN_ENDED);
+        self.drop_queued(index, reason);
     }
 
     /// When the packet `next` is due, and its media time; no time before the run's first extent is there.
@@ -190,11 +193,9 @@ impl Engine {
             return (stream.pace.at, None);
         }
         let cold = &self.cold[index as usize];
-        let is_here = |held: &&Lease| {
-            let content = held.content();
-            (content.title, content.number) == (cold.media.title, stream.extent)
-        };
-        let time = match self.batch.lease(index, stream.extent).filter(is_here) {
+        // Where an extent ends with the run, what lies in the next one's slot is a queued run's.
+        let is_own = cold.queued_slot != Some((stream.extent % 2) as u8);
+        let time = match self.batch.lease(index, stream.extent).filter(|_| is_own) {
             Some(held) if stream.place() < held.content().packets => time_of(held, stream.place()),
             Some(held) => time_behind(held),
             None => cold.time_behind,

@@ -8,7 +8,7 @@
 //!
 //! | family | methods | called by |
 //! | --- | --- | --- |
-//! | commands | [`open`](Engine::open) [`play`](Engine::play) [`pause`](Engine::pause) [`close`](Engine::close) [`conn_gone`](Engine::conn_gone) [`finish`](Engine::finish) | the control side, through the loop |
+//! | commands | [`open`](Engine::open) [`play`](Engine::play) [`queue`](Engine::queue) [`pause`](Engine::pause) [`close`](Engine::close) [`conn_gone`](Engine::conn_gone) [`finish`](Engine::finish) | the control side, through the loop |
 //! | arrivals | [`handle_lease`](Engine::handle_lease) [`handle_lease_failed`](Engine::handle_lease_failed) [`handle_sent`](Engine::handle_sent) | the loop, when the cache or the device has answered |
 //! | egress | [`poll_want`](Engine::poll_want) [`poll_bursts`](Engine::poll_bursts) [`batch`](Engine::batch) [`poll_event`](Engine::poll_event) [`poll_at`](Engine::poll_at) | the loop, every turn |
 //! | getters | [`streams`](Engine::streams) [`counters`](Engine::counters) | anybody |
@@ -63,6 +63,6 @@ mod types;
 
 pub use engine::Engine;
 pub use types::{
-    EngineConfig, EngineCounters, FailReason, LeaseFailure, Media, Numbering, Refusal, RunEnd, RunSpec,
+    Cut, EngineConfig, EngineCounters, FailReason, LeaseFailure, Media, Numbering, Refusal, RunEnd, RunSpec,
     StopReason, StreamEvent, StreamSpec,
 };

@@ -1,5 +1,5 @@
 //! The life of one stream: its states as a table, and what is known of it. A run lasts until Playing and Draining are left; `play` while one
-//! lasts ends it and begins the next.
+//! lasts ends it and begins the next, and so does the cut to a queued run.
 //!
 //! ```text
 //!            open           play                  last packet              BYE sent
@@ -58,6 +58,8 @@ pub(crate) enum Input {
     Open,
     /// Command.
     Play,
+    /// Command: the run that follows.
+    Queue,
     /// Command.
     Pause,
     /// Command to all streams: say BYE now.
@@ -66,6 +68,8 @@ pub(crate) enum Input {
     Close,
     /// The last packet was taken.
     LastPacket,
+    /// The last packet was taken, and another run is queued.
+    Cut,
     /// The BYE was taken.
     ByeSent,
     /// Something is wrong for good.
@@ -86,7 +90,7 @@ pub(crate) enum Next {
 }
 
 pub(crate) const STATES: usize = 8;
-pub(crate) const INPUTS: usize = 9;
+pub(crate) const INPUTS: usize = 11;
 
 /// `TRANSITIONS[state][input]`.
 pub(crate) const TRANSITIONS: [[Next; INPUTS]; STATES] = {
@@ -94,21 +98,60 @@ pub(crate) const TRANSITIONS: [[Next; INPUTS]; STATES] = {
     use State::{Closing, Draining, Ended, Failed, Free, Paused, Playing, Ready};
     const WRONG: Next = Next::Refuse(Refusal::WrongState);
     const UNKNOWN: Next = Next::Refuse(Refusal::UnknownStream);
-    // The columns are Open, Play, Pause, Finish, Close, LastPacket, ByeSent, Fail, ClosedTold.
+    // The columns are Open, Play, Queue, Pause, Finish, Close, LastPacket, Cut, ByeSent, Fail, ClosedTold.
     [
-        /* Free     */ [Go(Ready), UNKNOWN, UNKNOWN, Ignore, UNKNOWN, Ignore, Ignore, Ignore, Ignore],
+        /* Free     */
+        [Go(Ready), UNKNOWN, UNKNOWN, UNKNOWN, Ignore, UNKNOWN, Ignore, Ignore, Ignore, Ignore, Ignore],
         /* Ready    */
-        [WRONG, Go(Playing), WRONG, Ignore, Go(Closing), Ignore, Ignore, Go(Failed), Ignore],
+        [WRONG, Go(Playing), WRONG, WRONG, Ignore, Go(Closing), Ignore, Ignore, Ignore, Go(Failed), Ignore],
         /* Playing  */
-        [WRONG, Go(Playing), Go(Paused), Go(Draining), Go(Closing), Go(Draining), Ignore, Go(Failed), Ignore],
+        [
+            WRONG,
+            Go(Playing),
+            Go(Playing),
+            Go(Paused),
+            Go(Draining),
+            Go(Closing),
+            Go(Draining),
+            Go(Playing),
+            Ignore,
+            Go(Failed),
+            Ignore,
+        ],
         /* Paused   */
-        [WRONG, Go(Playing), Ignore, Go(Draining), Go(Closing), Ignore, Ignore, Go(Failed), Ignore],
+        [
+            WRONG,
+            Go(Playing),
+            WRONG,
+            Ignore,
+            Go(Draining),
+            Go(Closing),
+            Ignore,
+            Ignore,
+            Ignore,
+            Go(Failed),
+            Ignore,
+        ],
         /* Draining */
-        [WRONG, Go(Playing), Go(Paused), Go(Draining), Go(Closing), Ignore, Go(Ended), Go(Failed), Ignore],
+        [
+            WRONG,
+            Go(Playing),
+            WRONG,
+            Go(Paused),
+            Go(Draining),
+            Go(Closing),
+            Ignore,
+            Ignore,
+            Go(Ended),
+            Go(Failed),
+            Ignore,
+        ],
         /* Ended    */
-        [WRONG, Go(Playing), Ignore, Ignore, Go(Closing), Ignore, Ignore, Go(Failed), Ignore],
-        /* Failed   */ [WRONG, WRONG, Ignore, Ignore, Go(Closing), Ignore, Ignore, Ignore, Ignore],
-        /* Closing  */ [WRONG, UNKNOWN, UNKNOWN, Ignore, UNKNOWN, Ignore, Ignore, Ignore, Go(Free)],
+        [WRONG, Go(Playing), WRONG, Ignore, Ignore, Go(Closing), Ignore, Ignore, Ignore, Go(Failed), Ignore],
+        /* Failed   */
+        [WRONG, WRONG, WRONG, Ignore, Ignore, Go(Closing), Ignore, Ignore, Ignore, Ignore, Ignore],
+        /* Closing  */
+        [WRONG, UNKNOWN, UNKNOWN, UNKNOWN, Ignore, UNKNOWN, Ignore, Ignore, Ignore, Ignore, Go(Free)],
     ]
 };
 
@@ -329,6 +372,14 @@ pub(crate) struct Cold {
     pub(crate) media: Media,
     /// First packet of the run.
     pub(crate) run_from: u32,
+    /// Where it ends if it is not cut.
+    pub(crate) run_until: u32,
+    /// What follows where [`Stream::until`] is.
+    pub(crate) queued: Option<RunSpec>,
+    /// The slot of its first extent, once that has been asked for: the one in which else the extent ahead lies.
+    pub(crate) queued_slot: Option<u8>,
+    /// The run was queued behind another one: it keeps the schedule that it took over.
+    pub(crate) is_continued: bool,
     /// By when the slots' extents are needed.
     pub(crate) wanted_by: [Instant; 2],
     /// Media time behind the last packet that is gone; valid where its extent has been given back.
@@ -363,6 +414,10 @@ impl Cold {
                 spare: 0,
             },
             run_from: 0,
+            run_until: 0,
+            queued: None,
+            queued_slot: None,
+            is_continued: false,
             wanted_by: [Instant(0); 2],
             time_behind: MediaTicks(0),
             packets_before: 0,
@@ -377,22 +432,26 @@ impl Cold {
         }
     }
 
+    /// The sequence number of a run's first packet.
+    pub(crate) fn first_sequence(&self, spec: &RunSpec) -> u16 {
+        match (spec.numbering, self.numbers) {
+            (Numbering::Sequence(sequence), _) => sequence,
+            (Numbering::Viewer, Some(numbers)) => numbers.sequence,
+            (Numbering::Title, _) | (Numbering::Viewer, None) => sequence_of(spec.from),
+        }
+    }
+
     /// Takes note of a run that begins, and how its packets are numbered: as the viewer sees it, and the title itself.
     pub(crate) fn begin(&mut self, spec: &RunSpec, stream: &Stream) -> (Timeline, u16) {
+        let sequence = self.first_sequence(spec);
+        let goes_on = self.numbers.filter(|_| spec.numbering == Numbering::Viewer);
         let own = spec.media.timeline;
-        let mut first_timestamp = None;
-        let (timeline, sequence) = match (spec.numbering, self.numbers) {
-            (Numbering::Sequence(sequence), _) => (own, sequence),
-            (Numbering::Viewer, Some(numbers)) => {
-                first_timestamp = Some(numbers.timestamp);
-                (Timeline { ssrc: numbers.ssrc, ..own }, numbers.sequence)
-            }
-            (Numbering::Title, _) | (Numbering::Viewer, None) => (own, sequence_of(spec.from)),
-        };
+        let timeline = goes_on.map_or(own, |numbers| Timeline { ssrc: numbers.ssrc, ..own });
         self.media = spec.media;
-        self.run_from = spec.from;
+        (self.run_from, self.run_until) = (spec.from, spec.until);
+        self.is_continued = false;
         (self.packets_before, self.bytes_before) = (stream.packets, stream.bytes);
-        self.first_timestamp = first_timestamp;
+        self.first_timestamp = goes_on.map(|numbers| numbers.timestamp);
         (timeline, sequence.wrapping_sub(sequence_of(spec.from)))
     }
 }

@@ -13,10 +13,12 @@ const ALL_STATES: [State; STATES] = [
 const ALL_INPUTS: [Input; INPUTS] = [
     Input::Open,
     Input::Play,
+    Input::Queue,
     Input::Pause,
     Input::Finish,
     Input::Close,
     Input::LastPacket,
+    Input::Cut,
     Input::ByeSent,
     Input::Fail,
     Input::ClosedTold,
@@ -24,15 +26,15 @@ const ALL_INPUTS: [Input; INPUTS] = [
 
 /// Every state and every input, as a table to be read. `.` is ignored, `!` refused as a wrong state, `?` as unknown.
 const EXPECTED: &str = "
-            Open     Play     Pause    Finish   Close    LastPacket ByeSent Fail    ClosedTold
-Free        Ready    ?        ?        .        ?        .        .        .        .
-Ready       !        Playing  !        .        Closing  .        .        Failed   .
-Playing     !        Playing  Paused   Draining Closing  Draining .        Failed   .
-Paused      !        Playing  .        Draining Closing  .        .        Failed   .
-Draining    !        Playing  Paused   Draining Closing  .        Ended    Failed   .
-Ended       !        Playing  .        .        Closing  .        .        Failed   .
-Failed      !        !        .        .        Closing  .        .        .        .
-Closing     !        ?        ?        .        ?        .        .        .        Free
+            Open     Play     Queue    Pause    Finish   Close    LastPacket Cut     ByeSent Fail    ClosedTold
+Free        Ready    ?        ?        ?        .        ?        .        .        .        .        .
+Ready       !        Playing  !        !        .        Closing  .        .        .        Failed   .
+Playing     !        Playing  Playing  Paused   Draining Closing  Draining Playing  .        Failed   .
+Paused      !        Playing  !        .        Draining Closing  .        .        .        Failed   .
+Draining    !        Playing  !        Paused   Draining Closing  .        .        Ended    Failed   .
+Ended       !        Playing  !        .        .        Closing  .        .        .        Failed   .
+Failed      !        !        !        .        .        Closing  .        .        .        .        .
+Closing     !        ?        ?        ?        .        ?        .        .        .        .        Free
 ";
 
 #[test]

@@ -92,6 +92,23 @@ pub struct RunSpec {
     pub scale_permille: u32,
 }
 
+impl RunSpec {
+    /// The extent that its first packet is in.
+    pub(crate) fn first_extent(&self) -> u32 {
+        self.media.layout.locate(self.from).0
+    }
+}
+
+/// Where a run ends and the one that is queued behind it begins.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Cut {
+    /// Before this packet of the run that lasts. For a common access point: that packet here, its counterpart as the first packet
+    /// of the queued run.
+    At(u32),
+    /// Where the run that lasts ends anyway.
+    End,
+}
+
 /// Why the cache could not lend an extent.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum LeaseFailure {
@@ -133,8 +150,8 @@ impl std::error::Error for LeaseFailure {}
 pub enum Refusal {
     /// No stream of this index and generation is open.
     UnknownStream,
-    /// The stream's state does not allow it: a second `open`, `pause` before the first `play`, anything after a failure but
-    /// `close`.
+    /// The stream's state does not allow it: a second `open`, `pause` before the first `play`, `queue` while nothing is sent,
+    /// anything after a failure but `close`.
     WrongState,
     /// The index is beyond the engine's stream table.
     TableFull,
@@ -142,6 +159,8 @@ pub enum Refusal {
     OutOfRange,
     /// Too many ends of runs of this stream have not been polled yet.
     Busy,
+    /// The packet before which the queued run should begin has been sent: name a later one.
+    CutPassed,
 }
 
 impl fmt::Display for Refusal {
@@ -153,6 +172,7 @@ impl fmt::Display for Refusal {
                 "stream: index beyond the stream table; raise the number of streams of the engine"
             }
             Self::OutOfRange => "play: packets or speed out of range of the title",
+            Self::CutPassed => "queue: the packet to cut before has been sent already; name a later one",
             Self::Busy => "play: events of earlier runs have not been taken yet; take them first",
         })
     }
@@ -188,7 +208,7 @@ impl fmt::Display for FailReason {
 /// Why a run has ended.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum StopReason {
-    /// Its last packet has been sent, and BYE unless the stream is quiet.
+    /// Its last packet has been sent, and BYE unless the stream is quiet or a queued run follows.
     Finished,
     /// By `pause`.
     Paused,
@@ -219,7 +239,7 @@ pub struct RunEnd {
     pub packets: u32,
     /// Their bytes, RTP headers included.
     pub bytes: u64,
-    /// When the next packet would have been due. Behind the end of a title, and where its extent had not come yet, the last packet
+    /// When the next packet would have been due; the end of time for a queued run that never began. Behind the end of a title, and where its extent had not come yet, the last packet
     /// is taken to be as long as the one before.
     pub next_due: Instant,
 }

@@ -9,7 +9,7 @@ use millrace_core::ids::{ConnId, RunSerial, StreamId};
 use millrace_core::seam::Dest;
 use millrace_core::time::Instant;
 pub use millrace_engine::{
-    FailReason, LeaseFailure, Media, Numbering, Refusal, RunEnd, RunSpec, StopReason, StreamEvent,
+    Cut, FailReason, LeaseFailure, Media, Numbering, Refusal, RunEnd, RunSpec, StopReason, StreamEvent,
 };
 
 /// From the control side to a loop.
@@ -32,6 +32,15 @@ pub enum Command {
         /// When the first packet leaves, if it has been read by then.
         at: Instant,
         /// What is sent. Its title, open in the cache, must stay open until the run's end, or its refusal, has been told.
+        run: RunSpec,
+    },
+    /// What follows the run that lasts, without a break. A run that was queued before ends at once.
+    Queue {
+        /// The stream.
+        stream: StreamId,
+        /// Where it follows.
+        cut: Cut,
+        /// What is sent, as in [`Command::Play`].
         run: RunSpec,
     },
     /// End the run; answered by its end, or by nothing if it has ended meanwhile.

@@ -226,6 +226,9 @@ impl<C: Clock, T: LoopTx> CoreLoop<C, T> {
             Command::Play { stream, at, run } => {
                 (stream, Some(run.run), self.engine.play(now, stream, at, run))
             }
+            Command::Queue { stream, cut, run } => {
+                (stream, Some(run.run), self.engine.queue(now, stream, cut, run))
+            }
             Command::Pause { stream } => (stream, None, self.engine.pause(now, stream)),
             Command::Close { stream } => (stream, None, self.engine.close(now, stream)),
             Command::ConnAdd { conn, fd } => {

@@ -14,7 +14,7 @@ use millrace_core::pool::{ExtentArena, HeapRegion, Lease};
 use millrace_core::seam::{SendOutcome, TransmitBatch};
 use millrace_core::time::Instant;
 use millrace_engine::{Engine, EngineConfig, StreamSpec};
-use millrace_offload::command::{Command, CompactDest, Event, Numbering, RunSpec, StreamEvent};
+use millrace_offload::command::{Command, CompactDest, Cut, Event, Numbering, RunSpec, StreamEvent};
 use rtsp_support::{FakeEngine, MS, PACKETS_PER_S, SECOND};
 
 const STREAMS: usize = 4;
@@ -58,9 +58,11 @@ impl Real {
     fn advance(&mut self, end: Instant) {
         loop {
             self.serve();
+            self.hear();
             if self.engine.poll_bursts(self.now) > 0 {
                 let outcomes = vec![SendOutcome::Sent; self.engine.batch().len()];
                 self.engine.handle_sent(self.now, &outcomes);
+                self.hear();
                 continue;
             }
             match self.engine.poll_at() {
@@ -84,6 +86,9 @@ impl Real {
             }
             Command::Play { stream, at, run } => {
                 (stream, Some(run.run), self.engine.play(now, stream, at, run))
+            }
+            Command::Queue { stream, cut, run } => {
+                (stream, Some(run.run), self.engine.queue(now, stream, cut, run))
             }
             Command::Pause { stream } => (stream, None, self.engine.pause(now, stream)),
             Command::Close { stream } => (stream, None, self.engine.close(now, stream)),
@@ -121,6 +126,7 @@ fn again(command: &Command) -> Command {
     match *command {
         Command::Open { stream, dest, quiet } => Command::Open { stream, dest, quiet },
         Command::Play { stream, at, run } => Command::Play { stream, at, run },
+        Command::Queue { stream, cut, run } => Command::Queue { stream, cut, run },
         Command::Pause { stream } => Command::Pause { stream },
         Command::Close { stream } => Command::Close { stream },
         _ => unreachable!("the script has no other"),
@@ -168,7 +174,17 @@ fn both_answer_the_same_commands_alike() {
                 };
                 let (run, media) = (RunSerial(step), real.film.media(0));
                 let run = RunSpec { run, media, from, until, numbering, scale_permille: 1000 };
-                Command::Play { stream: id(*generation), at, run }
+                let stream = id(*generation);
+                match fake.streams.get(&stream).and_then(|state| Some((state.playing?, state.next))) {
+                    Some((lasts, next)) if random(3) > 0 => {
+                        // Mostly ahead, sometimes passed already.
+                        let packet = (next.saturating_sub(20) + random(400) as u32).max(lasts.spec.from);
+                        let is_end = random(4) == 0 || packet > lasts.spec.until;
+                        let cut = if is_end { Cut::End } else { Cut::At(packet) };
+                        Command::Queue { stream, cut, run }
+                    }
+                    _ => Command::Play { stream, at, run },
+                }
             }
         };
         real.take(&command);
@@ -176,8 +192,16 @@ fn both_answer_the_same_commands_alike() {
         let told = acted_upon(real.events.drain(..));
         assert_eq!(told, acted_upon(fake.events.drain(..)), "after step {step}, {command:?}: real, fake");
         for text in told.values().flatten() {
-            for kind in ["Paused", "Finished", "Replaced", "Closed", "closed", "WrongState", "UnknownStream"]
-            {
+            for kind in [
+                "Paused",
+                "Finished",
+                "Replaced",
+                "Closed",
+                "closed",
+                "WrongState",
+                "CutPassed",
+                "UnknownStream",
+            ] {
                 *seen.entry(kind).or_default() += usize::from(text.contains(kind));
             }
         }

@@ -13,7 +13,7 @@ use super::{Engine, time_behind, time_of};
 use crate::batch::{Burst, Entry, What};
 use crate::frame::{datagram_bytes, fits, times};
 use crate::stream::{Input, NEVER, Slot, State, flag, pending};
-use crate::types::{FailReason, LeaseFailure};
+use crate::types::{FailReason, LeaseFailure, StopReason};
 
 impl Engine {
     /// Arrival: an extent, lent. Dropped, and so given back, if the run is over or no longer wants it.
@@ -23,46 +23,73 @@ impl Engine {
             self.counters.leases_unwanted += 1;
             return;
         };
-        if !fits(&self.cold[index as usize].media, extent, &lease.content()) {
-            self.fail(index, now, FailReason::ReadError(LeaseFailure::OutOfRange));
-            return;
+        let (stream, cold) = (&mut self.streams[index as usize], &self.cold[index as usize]);
+        let is_queued = run != stream.run;
+        let media = cold.queued.as_ref().filter(|_| is_queued).map_or(&cold.media, |spec| &spec.media);
+        if !fits(media, extent, &lease.content()) {
+            return self.cannot_read(index, now, is_queued, LeaseFailure::OutOfRange);
         }
         self.batch.rows[index as usize].leases[slot] = Some(lease);
-        let stream = self.stream_mut(index);
         stream.slots[slot] = Slot::Held;
-        if stream.extent == extent {
-            let begins = !stream.has(flag::ANCHORED);
-            if begins && !stream.has(flag::QUIET) {
-                // The run begins with its first packet: there is nothing to catch up before that has been read. FEC keeps the
-                // schedule of its media: if it were moved, it would come late from now on.
-                stream.pace.at = stream.pace.at.max(now);
-            }
-            self.schedule(index);
-            self.counters.starved += u64::from(self.stream(index).due < now);
-            if begins {
-                self.tell(index, pending::RUN_BEGAN);
-                // A run may begin with the last packet of its extent: what follows must not wait for that to be sent.
-                self.want_ahead(index, extent);
-            }
+        if !is_queued && stream.extent == extent {
+            self.extent_is_here(index, now);
             self.arm(index, now);
         }
     }
 
-    /// Wants the extent behind `extent`, which is held, unless the run ends before or it has been asked for.
-    fn want_ahead(&mut self, index: u32, extent: u32) {
+    /// The extent of the packet `next` is held: it is known when that leaves.
+    pub(super) fn extent_is_here(&mut self, index: u32, now: Instant) {
+        let stream = &mut self.streams[index as usize];
+        let (extent, begins) = (stream.extent, !stream.has(flag::ANCHORED));
+        if begins && !stream.has(flag::QUIET) && !self.cold[index as usize].is_continued {
+            // The run begins with its first packet: there is nothing to catch up before that has been read. FEC keeps the
+            // schedule of its media: if it were moved, it would come late from now on.
+            stream.pace.at = stream.pace.at.max(now);
+        }
+        self.schedule(index);
+        self.counters.starved += u64::from(self.stream(index).due < now);
+        if begins {
+            self.tell(index, pending::RUN_BEGAN);
+            // A run may begin with the last packet of its extent: what follows must not wait for that to be sent.
+            self.want_ahead(index, extent);
+        }
+    }
+
+    /// Wants the extent behind `extent`, which is held, or what follows there by a queued run, unless nothing follows or it has been
+    /// asked for.
+    pub(super) fn want_ahead(&mut self, index: u32, extent: u32) {
         let stream = self.stream(index);
         let ahead = extent + 1;
-        if !stream.reaches(ahead) || stream.slots[(ahead % 2) as usize] != Slot::Idle {
+        let slot = (ahead % 2) as usize;
+        if stream.slots[slot] != Slot::Idle {
+            return;
+        }
+        let is_cut = !stream.reaches(ahead);
+        if is_cut && self.cold[index as usize].queued.is_none() {
             return;
         }
         let Some(lease) = self.batch.lease(index, extent) else { return };
         // The first packet ahead departs a packet's time later than the last one here: a little early is safe.
-        let by = stream.pace.departure(time_of(lease, lease.content().packets - 1));
+        let left = stream.until.saturating_sub(extent * stream.per_extent).min(lease.content().packets);
+        let by = stream.pace.departure(time_of(lease, left.saturating_sub(1)));
+        if is_cut {
+            self.cold_mut(index).queued_slot = Some(slot as u8);
+        }
         self.want(index, ahead, by);
     }
 
+    /// An extent will not come. What is queued does not take place then; what lasts fails.
+    fn cannot_read(&mut self, index: u32, now: Instant, is_queued: bool, failure: LeaseFailure) {
+        let reason = FailReason::ReadError(failure);
+        if is_queued {
+            self.drop_queued(index, StopReason::Failed(reason));
+        } else {
+            self.fail(index, now, reason);
+        }
+    }
+
     /// Arrival: an extent that could not be lent. A failed read is tried once more; then, and at once in the other cases,
-    /// the stream fails.
+    /// the stream fails, or a queued run does not take place.
     pub fn handle_lease_failed(
         &mut self,
         now: Instant,
@@ -80,7 +107,8 @@ impl Engine {
             stream.slots[slot] = Slot::Wanted;
             self.wants.push_back(index);
         } else {
-            self.fail(index, now, FailReason::ReadError(failure));
+            let is_queued = run != stream.run;
+            self.cannot_read(index, now, is_queued, failure);
         }
     }
 
@@ -221,8 +249,11 @@ impl Engine {
         }
     }
 
-    /// The run is over: BYE follows, when the viewer has played what it holds back.
+    /// The run has sent its last packet: the queued one follows, or BYE when the viewer has played what it holds back.
     pub(super) fn drained(&mut self, index: u32, now: Instant) {
+        if self.cold[index as usize].queued.is_some() {
+            return self.cut_over(index, now);
+        }
         if self.step(index, Input::LastPacket) == Ok(true) {
             self.note_time_behind(index);
             self.stop_sending(index);

@@ -41,7 +41,8 @@ impl Engine {
             return Err(refusal);
         }
         check(&spec)?;
-        if !self.ends[index as usize].has_room(usize::from(stream.is_running)) {
+        let has_queued = self.cold[index as usize].queued.is_some();
+        if !self.ends[index as usize].has_room(usize::from(stream.is_running) + usize::from(has_queued)) {
             return Err(Refusal::Busy);
         }
         let at = if stream.has(flag::QUIET) { at } else { at.max(now) };
@@ -65,7 +66,7 @@ impl Engine {
     }
 
     /// The stream's run is this one from here on.
-    fn begin_run(&mut self, index: u32, at: Instant, spec: &RunSpec) {
+    pub(super) fn begin_run(&mut self, index: u32, at: Instant, spec: &RunSpec) {
         let (stream, cold) = (&mut self.streams[index as usize], &mut self.cold[index as usize]);
         let (timeline, sequence_base) = cold.begin(spec, stream);
         stream.run = spec.run;
@@ -124,6 +125,7 @@ impl Engine {
         for index in 0..self.streams.len() as u32 {
             if self.step(index, Input::Finish) == Ok(true) {
                 self.note_time_behind(index);
+                self.drop_queued(index, StopReason::ShutDown);
                 self.stop_sending(index);
                 self.say_bye(index, now, now);
             }
@@ -158,7 +160,7 @@ impl Engine {
 }
 
 /// Whether a run lies within its title.
-fn check(spec: &RunSpec) -> Result<(), Refusal> {
+pub(super) fn check(spec: &RunSpec) -> Result<(), Refusal> {
     let in_title = spec.from <= spec.until && spec.until <= spec.media.packets;
     let is_good = in_title && (1..=MAX_SCALE_PERMILLE).contains(&spec.scale_permille);
     if is_good { Ok(()) } else { Err(Refusal::OutOfRange) }

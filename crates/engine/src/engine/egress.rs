@@ -1,7 +1,7 @@
 //! Egress: what the engine wants, what it has to send, what it has to tell, and when it wants to be called again.
 
 use millrace_core::ids::{RunSerial, StreamId};
-use millrace_core::limits::{MAX_BATCH_BURSTS, MAX_HOLE_NS};
+use millrace_core::limits::{MAX_BATCH_BURSTS, MAX_HOLE_NS, TCP_RETRY_NS};
 use millrace_core::prefetch::{prefetch, prefetch_all};
 use millrace_core::seam::{TransmitBatch, Want};
 use millrace_core::time::Instant;
@@ -23,6 +23,9 @@ impl Engine {
             let wanted =
                 |&extent: &u32| stream.slot_of(extent).is_some_and(|slot| stream.slots[slot] == Slot::Wanted);
             let Some(extent) = [here, here + 1].into_iter().find(wanted) else {
+                if let Some(want) = self.queued_want(index) {
+                    return Some(want);
+                }
                 self.wants.pop_front();
                 continue;
             };
@@ -54,12 +57,16 @@ impl Engine {
         }
     }
 
-    /// Place of a stream, and the slot that an extent of its run has, if the run may need it now.
+    /// Place of a stream, and the slot that an extent of its run, or of the queued one, has, if that may need it now.
     pub(super) fn slot_for(&self, id: StreamId, run: RunSerial, extent: u32) -> Option<(u32, usize)> {
         let index = self.find(id).ok()?;
         let stream = self.stream(index);
-        let slot = if stream.run == run { stream.slot_of(extent)? } else { return None };
-        Some((index, slot))
+        if stream.run == run {
+            return Some((index, stream.slot_of(extent)?));
+        }
+        let cold = &self.cold[index as usize];
+        cold.queued.as_ref().filter(|spec| spec.run == run && spec.first_extent() == extent)?;
+        Some((index, usize::from(cold.queued_slot?)))
     }
 
     /// Egress: fills the batch with what is due at `now`, each stream at most once; 0 = nothing. Send it, call
@@ -202,7 +209,12 @@ impl Engine {
     }
 
     fn report(&mut self, index: u32, now: Instant) {
-        let stream = &self.streams[index as usize];
+        let stream = &mut self.streams[index as usize];
+        if stream.state == State::Playing && !stream.has(flag::ANCHORED) {
+            // Between a cut and the first extent behind it there is no media time to be named.
+            stream.report_due = now.plus_ns(TCP_RETRY_NS);
+            return self.arm(index, now);
+        }
         let report = sender_report(stream, now, self.wall_offset_ns);
         let bye = stream.state == State::Draining;
         self.batch.push_report(stream.id(index), stream.report_due, &report, &self.cname, bye);

@@ -242,8 +242,8 @@ fn a_run_may_send_another_title() {
     world.play_from(stream, 0);
     world.run_for(S);
     let asked = world.disk.wants.len();
-    world.change_film(stream, &other);
-    world.play_from(stream, 100); // ends the run that lasts
+    let own = spec(&world, 100, 500, sequence_of(100));
+    world.play_film(stream, &other, own).unwrap(); // ends the run that lasts
     world.run_out();
     assert_eq!(world.position(stream), 500);
     assert!(world.disk.wants[asked..].iter().all(|(_, want)| want.title == other.title));

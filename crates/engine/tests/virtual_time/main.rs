@@ -6,6 +6,7 @@ mod film;
 mod life;
 mod ops;
 mod pacing;
+mod queued;
 mod reports;
 mod spare;
 mod trouble;

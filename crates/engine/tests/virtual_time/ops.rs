@@ -2,13 +2,13 @@
 //! gets every packet of its run once, in order, with the right header; here the ledger must balance.
 
 use std::cell::RefCell;
-use std::collections::HashMap;
+use std::collections::{HashMap, HashSet};
 use std::rc::Rc;
 
-use millrace_core::ids::{ConnId, StreamId};
+use millrace_core::ids::{ConnId, RunSerial, StreamId};
 use millrace_core::seam::SendOutcome;
 use millrace_core::wire::rtp::sequence_of;
-use millrace_engine::{EngineConfig, LeaseFailure, StreamEvent};
+use millrace_engine::{Cut, EngineConfig, LeaseFailure, Numbering, StreamEvent};
 use proptest::prelude::*;
 
 use crate::film::Film;
@@ -21,11 +21,21 @@ enum Op {
     Open(u32),
     Play {
         stream: u32,
+        title: usize,
         from: u32,
         len: u32,
         delay_ms: u64,
         own: bool,
         scale_permille: u32,
+    },
+    Queue {
+        stream: u32,
+        title: usize,
+        /// So many packets ahead; `None`: at the end.
+        cut: Option<u32>,
+        from: u32,
+        len: u32,
+        numbering: u8,
     },
     Pause(u32),
     Close(u32),
@@ -43,8 +53,13 @@ fn op() -> impl Strategy<Value = Op> {
     let stream = 0..STREAMS;
     prop_oneof![
         3 => stream.clone().prop_map(Op::Open),
-        6 => (stream.clone(), 0u32..1_010, 0u32..600, 0u64..100, any::<bool>(), 400u32..4_000).prop_map(
-            |(stream, from, len, delay_ms, own, scale_permille)| Op::Play { stream, from, len, delay_ms, own, scale_permille }
+        6 => (stream.clone(), 0usize..2, 0u32..1_010, 0u32..600, 0u64..100, any::<bool>(), 400u32..4_000).prop_map(
+            |(stream, title, from, len, delay_ms, own, scale_permille)| {
+                Op::Play { stream, title, from, len, delay_ms, own, scale_permille }
+            }
+        ),
+        6 => (stream.clone(), 0usize..2, proptest::option::of(0u32..500), 0u32..1_010, 0u32..600, 0u8..3).prop_map(
+            |(stream, title, cut, from, len, numbering)| Op::Queue { stream, title, cut, from, len, numbering }
         ),
         3 => stream.clone().prop_map(Op::Pause),
         2 => stream.prop_map(Op::Close),
@@ -60,7 +75,9 @@ fn op() -> impl Strategy<Value = Op> {
 
 struct Ledger {
     world: World,
-    film: Film,
+    films: [Film; 2],
+    /// Runs that the engine has taken, by stream.
+    accepted: Vec<(StreamId, RunSerial)>,
     generations: [u32; STREAMS as usize],
     disk_mode: Rc<RefCell<u8>>,
     device_mode: Rc<RefCell<u8>>,
@@ -69,7 +86,7 @@ struct Ledger {
 impl Ledger {
     fn new() -> Self {
         let mut world = World::new(EngineConfig { streams: STREAMS as usize, ..EngineConfig::default() }, 16);
-        let film = Film::constant(3, 1_000, 6_000_000).ending_with(376);
+        let films = [Film::constant(3, 1_000, 6_000_000).ending_with(376), Film::constant(4, 900, 3_000_000)];
         let (disk_mode, device_mode) = (Rc::new(RefCell::new(0)), Rc::new(RefCell::new(0)));
         let mode = Rc::clone(&disk_mode);
         let mut turn = 0u64;
@@ -95,7 +112,8 @@ impl Ledger {
                 _ => SendOutcome::Sent,
             }
         });
-        Self { world, film, generations: [0; STREAMS as usize], disk_mode, device_mode }
+        let accepted = Vec::new();
+        Self { world, films, accepted, generations: [0; STREAMS as usize], disk_mode, device_mode }
     }
 
     fn id(&self, index: u32) -> StreamId {
@@ -108,15 +126,34 @@ impl Ledger {
             Op::Open(index) => {
                 let next = StreamId { index, generation: self.generations[index as usize] + 1 };
                 let dest = if index < 2 { tcp(index) } else { udp(index) };
-                if self.world.try_open(&self.film, next, dest).is_ok() {
+                if self.world.try_open(&self.films[0], next, dest).is_ok() {
                     self.generations[index as usize] += 1;
                 }
             }
-            Op::Play { stream, from, len, delay_ms, own, scale_permille } => {
+            Op::Play { stream, title, from, len, delay_ms, own, scale_permille } => {
                 let sequence = if own { 65_000 } else { sequence_of(from) };
                 let at = now.plus_ns(delay_ms * MS);
                 let spec = PlaySpec { from, until: from + len, at, sequence, scale_permille };
-                let _ = self.world.play(self.id(stream), spec);
+                let id = self.id(stream);
+                if self.world.has_viewer(id) && self.world.play_film(id, &self.films[title], spec).is_ok() {
+                    self.accepted.push((id, self.world.run_of(id)));
+                }
+            }
+            Op::Queue { stream, title, cut, from, len, numbering } => {
+                let id = self.id(stream);
+                if !self.world.has_viewer(id) {
+                    return;
+                }
+                let cut = cut.map_or(Cut::End, |ahead| Cut::At(self.world.position(id) + ahead));
+                let numbering = match numbering {
+                    0 => Numbering::Sequence(65_000),
+                    1 if self.world.has_begun(id) => Numbering::Viewer,
+                    _ => Numbering::Title,
+                };
+                let packets = (from, from + len);
+                if let Ok(run) = self.world.queue(id, cut, &self.films[title], packets, numbering) {
+                    self.accepted.push((id, run));
+                }
             }
             Op::Pause(index) => drop(self.world.engine.pause(now, self.id(index))),
             Op::Close(index) => drop(self.world.engine.close(now, self.id(index))),
@@ -150,6 +187,26 @@ impl Ledger {
         }
         (packets, gone)
     }
+
+    /// Every run that was taken has ended once, and nothing was told of it after that; returns their packets.
+    fn check_ends(&self) -> u64 {
+        let mut left: HashSet<_> = self.accepted.iter().copied().collect();
+        let mut packets = 0;
+        for &(_, event) in &self.world.events {
+            match event {
+                StreamEvent::RunEnded { stream, end } => {
+                    assert!(left.remove(&(stream, end.run)), "ended twice, or never taken: {end:?}");
+                    packets += u64::from(end.packets);
+                }
+                StreamEvent::Drained { stream, run } => {
+                    assert!(left.contains(&(stream, run)), "{run:?} drained after its end");
+                }
+                _ => {}
+            }
+        }
+        assert!(left.is_empty(), "without an end: {left:?}");
+        packets
+    }
 }
 
 proptest! {
@@ -160,6 +217,7 @@ proptest! {
         let mut ledger = Ledger::new();
         for op in &ops {
             ledger.run(op);
+            ledger.world.hear();
             let playing = ledger.world.engine.counters().playing;
             prop_assert!(ledger.world.disk.leases() as u64 <= 2 * playing, "two leases for each that plays");
         }
@@ -168,6 +226,8 @@ proptest! {
         }
         ledger.world.run_out();
         let (packets, gone) = ledger.check_events();
+        let ends = ledger.check_ends();
+        prop_assert_eq!(ends, packets, "every packet belongs to a run");
         let counters = *ledger.world.engine.counters();
         prop_assert_eq!((counters.open, counters.playing, ledger.world.disk.leases()), (0, 0, 0));
         prop_assert_eq!((counters.packets, counters.unreachable), (packets, gone));

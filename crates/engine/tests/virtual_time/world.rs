@@ -8,12 +8,12 @@ use millrace_core::ids::{ConnId, RunSerial, StreamId, TitleRef};
 use millrace_core::limits::{MAX_BATCH_BURSTS, MAX_BURST_PACKETS, MIN_PACKET_GAP_NS, WAKE_CREDIT_NS};
 use millrace_core::pool::{ExtentArena, HeapRegion, Lease};
 use millrace_core::seam::{Dest, Payload, SendOutcome, Transmit, TransmitBatch, Want};
-use millrace_core::time::Instant;
+use millrace_core::time::{Instant, MediaTicks};
 use millrace_core::wire::rtcp::{self, RtcpPacket};
 use millrace_core::wire::rtp::RtpHeader;
 use millrace_core::wire::rtp::sequence_of;
 use millrace_engine::{
-    Engine, EngineConfig, LeaseFailure, Numbering, Refusal, RunEnd, RunSpec, StopReason, StreamEvent,
+    Cut, Engine, EngineConfig, LeaseFailure, Numbering, Refusal, RunEnd, RunSpec, StopReason, StreamEvent,
     StreamSpec,
 };
 
@@ -101,6 +101,16 @@ pub(crate) struct PlaySpec {
     pub(crate) scale_permille: u32,
 }
 
+/// A run that follows another one.
+#[derive(Clone)]
+struct Queued {
+    film: Film,
+    run: RunSerial,
+    from: u32,
+    until: u32,
+    numbering: Numbering,
+}
+
 /// What a viewer must get next.
 struct Viewer {
     film: Film,
@@ -112,9 +122,55 @@ struct Viewer {
     sequence: u16,
     until: u32,
     spec: PlaySpec,
+    /// The SSRC that it must see, and what its timestamps are ahead of the title's.
+    ssrc: u32,
+    ahead: u32,
+    /// What follows where `until` is, and that the run that lasts followed another one.
+    queued: Option<Queued>,
+    is_continued: bool,
+    /// The last run that has begun.
+    began: RunSerial,
 }
 
 impl Viewer {
+    /// Media time of a packet as the engine knows it at a cut: behind an extent or the title, from the two packets before.
+    fn time_at_cut(&self, packet: u32) -> u64 {
+        let time = |packet| self.film.time(packet).0;
+        let per_extent = self.film.layout.packets_per_extent();
+        let is_held = !packet.is_multiple_of(per_extent) && packet < self.film.packets;
+        match packet {
+            _ if is_held || packet == self.spec.from => time(packet),
+            0 | 1 => time(packet),
+            _ => 2 * time(packet - 1) - time(packet - 2),
+        }
+    }
+
+    /// Goes over to the queued run if all is sent of the one that lasts.
+    fn follow(&mut self) {
+        if self.packet != self.until {
+            return;
+        }
+        let Some(Queued { film, run, from, until, numbering }) = self.queued.take() else { return };
+        let behind = self.time_at_cut(self.packet);
+        let ticks = u128::from(behind - self.film.time(self.spec.from).0);
+        let ns = ticks * 1_000_000_000 * 1000 / 90_000 / u128::from(self.spec.scale_permille);
+        let at = Instant(self.spec.at.0 + ns as u64);
+        let stamp = self.film.timeline.timestamp(MediaTicks(behind)).wrapping_add(self.ahead);
+        match numbering {
+            Numbering::Viewer => {
+                self.ahead = stamp.wrapping_sub(film.timeline.timestamp(film.time(from)));
+            }
+            Numbering::Title => {
+                (self.sequence, self.ssrc, self.ahead) = (sequence_of(from), film.timeline.ssrc, 0)
+            }
+            Numbering::Sequence(sequence) => {
+                (self.sequence, self.ssrc, self.ahead) = (sequence, film.timeline.ssrc, 0);
+            }
+        }
+        self.spec = PlaySpec { from, until, at, sequence: self.sequence, scale_permille: 1000 };
+        (self.film, self.run, self.packet, self.until, self.is_continued) = (film, run, from, until, true);
+    }
+
     /// By the book, with nothing in common with the engine's arithmetic.
     fn departure(&self, packet: u32) -> Instant {
         let ticks = self.film.time(packet).0 - self.film.time(self.spec.from).0;
@@ -219,31 +275,73 @@ impl World {
         self.engine.open(self.now, StreamSpec { id: stream, dest, quiet: self.quiet })?;
         let spec = PlaySpec { from: 0, until: 0, at: self.now, sequence: 0, scale_permille: 1000 };
         let film = film.clone();
-        let viewer = Viewer { film, dest, run: RunSerial(0), packet: 0, sequence: 0, until: 0, spec };
+        let viewer = Viewer {
+            ssrc: film.timeline.ssrc,
+            film,
+            dest,
+            run: RunSerial(0),
+            packet: 0,
+            sequence: 0,
+            until: 0,
+            spec,
+            ahead: 0,
+            queued: None,
+            is_continued: false,
+            began: RunSerial(0),
+        };
         self.viewers.insert(stream, viewer);
         Ok(())
     }
 
-    /// From now on the stream's runs are of this film.
-    pub(crate) fn change_film(&mut self, stream: StreamId, film: &Film) {
-        self.disk.films.insert(film.title, film.clone());
-        self.viewers.get_mut(&stream).unwrap().film = film.clone();
+    /// Plays the film of the last run, or the one that the stream was opened for.
+    pub(crate) fn play(&mut self, stream: StreamId, spec: PlaySpec) -> Result<(), Refusal> {
+        let film = self.viewers.get(&stream).ok_or(Refusal::UnknownStream)?.film.clone();
+        self.play_film(stream, &film, spec)
     }
 
-    pub(crate) fn play(&mut self, stream: StreamId, mut spec: PlaySpec) -> Result<(), Refusal> {
+    pub(crate) fn play_film(
+        &mut self,
+        stream: StreamId,
+        film: &Film,
+        mut spec: PlaySpec,
+    ) -> Result<(), Refusal> {
+        self.disk.films.insert(film.title, film.clone());
         self.last_run = self.last_run.next();
-        let run = self.last_run;
-        let media = self.viewers.get(&stream).ok_or(Refusal::UnknownStream)?.film.media(self.spare);
+        let (run, media) = (self.last_run, film.media(self.spare));
         let PlaySpec { from, until, at, sequence, scale_permille } = spec;
         let numbering = Numbering::Sequence(sequence);
         let run_spec = RunSpec { run, media, from, until, numbering, scale_permille };
         self.engine.play(self.now, stream, at, run_spec)?;
         let viewer = self.viewers.get_mut(&stream).unwrap();
         spec.at = if self.quiet { spec.at } else { spec.at.max(self.now) };
-        viewer.run = run;
+        (viewer.run, viewer.film) = (run, film.clone());
+        (viewer.ssrc, viewer.ahead) = (viewer.film.timeline.ssrc, 0);
+        (viewer.queued, viewer.is_continued) = (None, false);
         (viewer.packet, viewer.sequence, viewer.until, viewer.spec) =
             (spec.from, spec.sequence, spec.until, spec);
         Ok(())
+    }
+
+    /// `film` from `from` to `until` follows what the stream plays.
+    pub(crate) fn queue(
+        &mut self,
+        stream: StreamId,
+        cut: Cut,
+        film: &Film,
+        (from, until): (u32, u32),
+        numbering: Numbering,
+    ) -> Result<RunSerial, Refusal> {
+        self.disk.films.insert(film.title, film.clone());
+        self.last_run = self.last_run.next();
+        let run = self.last_run;
+        let media = film.media(self.spare);
+        let spec = RunSpec { run, media, from, until, numbering, scale_permille: 1000 };
+        self.engine.queue(self.now, stream, cut, spec)?;
+        let viewer = self.viewers.get_mut(&stream).unwrap();
+        viewer.until = if let Cut::At(packet) = cut { packet } else { viewer.spec.until };
+        viewer.queued = Some(Queued { film: film.clone(), run, from, until, numbering });
+        viewer.follow();
+        Ok(run)
     }
 
     /// Plays all from `from` on the shared timeline, 50 ms from now.
@@ -261,6 +359,17 @@ impl World {
 
     pub(crate) fn departure(&self, stream: StreamId, packet: u32) -> Instant {
         self.viewers[&stream].departure(packet)
+    }
+
+    /// Whether the run that lasts has begun, so that there are numbers to go on from.
+    pub(crate) fn has_begun(&self, stream: StreamId) -> bool {
+        self.viewers
+            .get(&stream)
+            .is_some_and(|viewer| viewer.began == viewer.run || viewer.packet != viewer.spec.from)
+    }
+
+    pub(crate) fn has_viewer(&self, stream: StreamId) -> bool {
+        self.viewers.contains_key(&stream)
     }
 
     /// Next packet that `stream` must be sent.
@@ -292,9 +401,23 @@ impl World {
                 break;
             }
         }
+        self.hear();
+    }
+
+    /// Takes what the engine tells.
+    pub(crate) fn hear(&mut self) {
         while let Some(event) = self.engine.poll_event() {
+            if let StreamEvent::RunEnded { stream, end } = event
+                && let Some(viewer) = self.viewers.get_mut(&stream)
+                && viewer.queued.as_ref().is_some_and(|queued| queued.run == end.run)
+            {
+                (viewer.queued, viewer.until) = (None, viewer.spec.until);
+            }
             match event {
-                StreamEvent::RunBegan { stream, run, at } => self.began.push((stream, run, at)),
+                StreamEvent::RunBegan { stream, run, at } => {
+                    self.viewers.get_mut(&stream).unwrap().began = run;
+                    self.began.push((stream, run, at));
+                }
                 event => self.events.push((self.now, event)),
             }
         }
@@ -312,6 +435,7 @@ impl World {
                 }
                 Err(failure) => self.engine.handle_lease_failed(self.now, stream, run, extent, failure),
             }
+            self.hear();
         }
     }
 
@@ -319,7 +443,11 @@ impl World {
     fn begin(&mut self, stream: StreamId, run: RunSerial, extent: u32) {
         let Some(viewer) = self.viewers.get_mut(&stream) else { return };
         let first = viewer.spec.from / viewer.film.layout.packets_per_extent();
-        if !self.quiet && viewer.packet == viewer.spec.from && (run, extent) == (viewer.run, first) {
+        if !self.quiet
+            && !viewer.is_continued
+            && viewer.packet == viewer.spec.from
+            && (run, extent) == (viewer.run, first)
+        {
             viewer.spec.at = viewer.spec.at.max(self.now);
         }
     }
@@ -366,6 +494,7 @@ impl World {
                 viewer.sequence = viewer.sequence.wrapping_add(1);
                 self.datagrams += 1;
             }
+            viewer.follow();
             if self.keep_sent && gone > 0 {
                 let patched = headers.is_some();
                 let stream = transmit.stream;
@@ -445,16 +574,15 @@ impl Viewer {
     fn check(&self, datagram: &[u8], header: &[u8], patched: bool) {
         assert!(self.packet < self.until, "packet {} of a run until {}", self.packet, self.until);
         let (header, _) = RtpHeader::parse(header).expect("an RTP header");
-        let expected = RtpHeader {
-            sequence: self.sequence,
-            ..self.film.timeline.header(self.packet, self.film.time(self.packet))
-        };
+        let own = self.film.timeline.header(self.packet, self.film.time(self.packet));
+        let timestamp = own.timestamp.wrapping_add(self.ahead);
+        let expected = RtpHeader { sequence: self.sequence, ssrc: self.ssrc, timestamp, ..own };
         assert_eq!(header, expected, "packet {}", self.packet);
         let is_last = self.packet + 1 == self.film.packets;
         let payload =
             if is_last { usize::from(self.film.last_bytes) } else { self.film.layout.packet_bytes() };
         assert_eq!(datagram.len(), 12 + payload, "packet {}", self.packet);
-        assert_eq!(patched, self.spec.sequence != sequence_of(self.spec.from));
+        assert_eq!(patched, expected != own, "packet {}", self.packet);
         // The bytes behind the header are this packet's: its shared header says so.
         let (shared, _) = RtpHeader::parse(datagram).expect("an RTP header");
         assert_eq!(shared.sequence, sequence_of(self.packet));

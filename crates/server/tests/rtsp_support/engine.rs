@@ -6,7 +6,7 @@ use millrace_core::ids::{RunSerial, StreamId};
 use millrace_core::time::Instant;
 use millrace_core::wire::rtp::sequence_of;
 use millrace_offload::command::{
-    Command, CompactDest, Event, Numbering, Refusal, RunEnd, RunSpec, StopReason, StreamEvent,
+    Command, CompactDest, Cut, Event, Numbering, Refusal, RunEnd, RunSpec, StopReason, StreamEvent,
 };
 
 use super::{PACKETS_PER_S, SECOND};
@@ -31,6 +31,8 @@ pub struct FakeStream {
     pub quiet: bool,
     /// The run that lasts.
     pub playing: Option<FakeRun>,
+    /// What follows before this packet.
+    pub queued: Option<(u32, RunSpec)>,
     pub next: u32,
     pub played: bool,
 }
@@ -44,19 +46,77 @@ pub struct FakeRun {
     began: bool,
 }
 
+fn first_sequence(spec: &RunSpec) -> u16 {
+    match spec.numbering {
+        Numbering::Sequence(sequence) => sequence,
+        Numbering::Title => sequence_of(spec.from),
+        Numbering::Viewer => unreachable!("the session layer names the numbers"),
+    }
+}
+
 impl FakeRun {
     pub fn sequence(&self, packet: u32) -> u16 {
-        let first = match self.spec.numbering {
-            Numbering::Sequence(sequence) => sequence,
-            Numbering::Title => sequence_of(self.spec.from),
-            Numbering::Viewer => unreachable!("the session layer names the numbers"),
-        };
-        first.wrapping_add((packet - self.spec.from) as u16)
+        first_sequence(&self.spec).wrapping_add((packet - self.spec.from) as u16)
     }
 
     /// When a packet leaves.
     fn due(&self, packet: u32) -> Instant {
         self.at.plus_ns(u64::from(packet - self.spec.from) * SECOND / PACKETS_PER_S)
+    }
+}
+
+/// The end of a run that has come to packet `next`.
+fn end_of(run: &FakeRun, next: u32, reason: StopReason) -> RunEnd {
+    let packets = next - run.spec.from;
+    RunEnd {
+        run: run.spec.run,
+        reason,
+        next_packet: next,
+        next_sequence: run.sequence(next),
+        bursts: packets,
+        packets,
+        bytes: u64::from(packets) * 1328,
+        next_due: run.due(next),
+    }
+}
+
+/// The end of a run that was queued and never began.
+fn end_of_queued(spec: &RunSpec, reason: StopReason) -> RunEnd {
+    let at = Instant(u64::MAX);
+    let run = FakeRun { at, spec: *spec, read_at: at, began: false };
+    end_of(&run, spec.from, reason)
+}
+
+impl FakeStream {
+    /// Packets that have left by `now`, and what is told of that.
+    fn advance(&mut self, id: StreamId, now: Instant, news: &mut Vec<StreamEvent>) {
+        while let Some(run) = &mut self.playing
+            && now >= run.read_at
+        {
+            if !std::mem::replace(&mut run.began, true) {
+                news.push(StreamEvent::RunBegan { stream: id, run: run.spec.run, at: run.at });
+            }
+            let RunSpec { from, until, .. } = run.spec;
+            let until = self.queued.map_or(until, |(cut, _)| cut);
+            let due = now.ns_since(run.at) * PACKETS_PER_S / SECOND + u64::from(now >= run.at);
+            self.next = from + due.min(u64::from(until - from)) as u32;
+            if self.next < until {
+                return;
+            }
+            // BYE 2.5 s behind the last packet.
+            let bye_ns = if self.quiet { 0 } else { 5 * SECOND / 2 };
+            let run = *run;
+            if let Some((_, spec)) = self.queued.take() {
+                let at = run.due(until);
+                self.playing = Some(FakeRun { at, spec, read_at: now, began: false });
+                self.next = spec.from;
+            } else if now >= run.due(until - 1).plus_ns(bye_ns) {
+                self.playing = None;
+            } else {
+                return;
+            }
+            news.push(StreamEvent::RunEnded { stream: id, end: end_of(&run, until, StopReason::Finished) });
+        }
     }
 }
 
@@ -67,51 +127,26 @@ impl FakeEngine {
 
     /// Packets that have left by `now`.
     pub fn advance(&mut self, now: Instant) {
-        let (mut began, mut ended) = (Vec::new(), Vec::new());
+        let mut news = Vec::new();
         for (&id, stream) in &mut self.streams {
-            let Some(run) = &mut stream.playing else { continue };
-            if now < run.read_at {
-                continue;
-            }
-            if !std::mem::replace(&mut run.began, true) {
-                run.at = if stream.quiet { run.at } else { run.at.max(run.read_at) };
-                began.push(StreamEvent::RunBegan { stream: id, run: run.spec.run, at: run.at });
-            }
-            let RunSpec { from, until, .. } = run.spec;
-            let due = now.ns_since(run.at) * PACKETS_PER_S / SECOND + u64::from(now >= run.at);
-            stream.next = from + due.min(u64::from(until - from)) as u32;
-            // BYE 2.5 s behind the last packet.
-            let bye_ns = if stream.quiet { 0 } else { 5 * SECOND / 2 };
-            if stream.next == until && now >= run.due(until - 1).plus_ns(bye_ns) {
-                ended.push(id);
-            }
+            stream.advance(id, now, &mut news);
         }
-        began.into_iter().for_each(|event| self.tell(event));
-        for stream in ended {
-            self.end_run(stream, StopReason::Finished);
-        }
+        news.into_iter().for_each(|event| self.tell(event));
     }
 
     pub fn tell(&mut self, event: StreamEvent) {
         self.events.push_back(Event::Stream(event));
     }
 
-    /// Ends the run that lasts, if one does.
+    /// Ends the run that lasts, if one does, and what is queued behind it.
     pub fn end_run(&mut self, stream: StreamId, reason: StopReason) {
         let Some(state) = self.streams.get_mut(&stream) else { return };
-        let (Some(run), next) = (state.playing.take(), state.next) else { return };
-        let packets = next - run.spec.from;
-        let end = RunEnd {
-            run: run.spec.run,
-            reason,
-            next_packet: next,
-            next_sequence: run.sequence(next),
-            bursts: packets,
-            packets,
-            bytes: u64::from(packets) * 1328,
-            next_due: run.due(next),
-        };
+        let (Some(run), queued) = (state.playing.take(), state.queued.take()) else { return };
+        let end = end_of(&run, state.next, reason);
         self.tell(StreamEvent::RunEnded { stream, end });
+        if let Some((_, spec)) = queued {
+            self.tell(StreamEvent::RunEnded { stream, end: end_of_queued(&spec, reason) });
+        }
     }
 
     fn refuse(&mut self, stream: StreamId, run: Option<RunSerial>, refusal: Refusal) {
@@ -127,10 +162,11 @@ impl FakeEngine {
                 }
                 let taken = self.streams.keys().any(|other| other.index == stream.index);
                 assert!(!taken, "index {} is in use", stream.index);
-                let fresh = FakeStream { dest, quiet, playing: None, next: 0, played: false };
+                let fresh = FakeStream { dest, quiet, playing: None, queued: None, next: 0, played: false };
                 self.streams.insert(stream, fresh);
             }
             Command::Play { stream, at, run } => self.play(now, stream, at, run),
+            Command::Queue { stream, cut, run } => self.queue(now, stream, cut, run),
             Command::Pause { stream } => match self.streams.get(&stream) {
                 None => self.refuse(stream, None, Refusal::UnknownStream),
                 Some(state) if !state.played => self.refuse(stream, None, Refusal::WrongState),
@@ -167,9 +203,29 @@ impl FakeEngine {
         }
         self.end_run(stream, StopReason::Replaced);
         let Some(state) = self.streams.get_mut(&stream) else { return };
-        let at = if state.quiet { at } else { at.max(now) };
-        let run = FakeRun { at, spec, read_at: now.plus_ns(self.read_ns), began: false };
+        let read_at = now.plus_ns(self.read_ns);
+        let at = if state.quiet { at } else { at.max(read_at) };
+        let run = FakeRun { at, spec, read_at, began: false };
         (state.playing, state.next, state.played) = (Some(run), spec.from, true);
         self.advance(now); // what takes no time to be read begins at once
+    }
+    fn queue(&mut self, now: Instant, stream: StreamId, cut: Cut, spec: RunSpec) {
+        assert!(spec.from < spec.until && spec.until <= spec.media.packets, "{spec:?}");
+        let Some(state) = self.streams.get_mut(&stream) else {
+            return self.refuse(stream, Some(spec.run), Refusal::UnknownStream);
+        };
+        let is_sent = |run: &FakeRun| state.queued.is_none() && state.next == run.spec.until;
+        let Some(run) = state.playing.filter(|run| !is_sent(run)) else {
+            return self.refuse(stream, Some(spec.run), Refusal::WrongState);
+        };
+        let cut = if let Cut::At(packet) = cut { packet } else { run.spec.until };
+        assert!(cut <= run.spec.until);
+        if cut < state.next {
+            return self.refuse(stream, Some(spec.run), Refusal::CutPassed);
+        }
+        if let Some((_, old)) = state.queued.replace((cut, spec)) {
+            self.tell(StreamEvent::RunEnded { stream, end: end_of_queued(&old, StopReason::Replaced) });
+        }
+        self.advance(now);
     }
 }

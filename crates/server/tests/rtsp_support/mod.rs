@@ -11,7 +11,7 @@ use millrace_core::packet::WireLayout;
 use millrace_core::time::{Instant, MediaTicks};
 use millrace_core::units::BitRate;
 use millrace_core::wire::rtp::{Timeline, sequence_of};
-use millrace_offload::command::{Command, CompactDest, Numbering, RunSpec};
+use millrace_offload::command::{Command, CompactDest, Cut, Numbering, RunSpec};
 use millrace_server::rtsp::{Framer, Incoming};
 use millrace_server::session::{
     AccessPoint, AccessPoints, ConnKey, Entropy, Entry, FecMatrix, Library, Notice, OpenError, Output,
@@ -370,6 +370,9 @@ impl World {
                     Command::Play { at, run, .. } => {
                         let wait_ms = at.ns_since(self.now) / MS;
                         format!("play {} in {wait_ms}ms{}", packets_of(run), spare_of(run))
+                    }
+                    Command::Queue { cut: Cut::At(cut), run, .. } => {
+                        format!("queue {} at {cut}{}", packets_of(run), spare_of(run))
                     }
                     Command::Pause { .. } => "pause".into(),
                     Command::Close { .. } => "close".into(),
