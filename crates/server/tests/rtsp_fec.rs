@@ -203,30 +203,30 @@ fn switching_while_playing() {
     };
     let answer = set(&mut world, "off");
     assert_eq!((answer.status, answer.get("x-millrace-fec")), (200, "off"));
-    let log = world.take_log();
-    assert_eq!(log[..3], ["pause", "pause", "pause"]);
-    assert_eq!(log[4..], ["close", "close", "play 381..24000 seq 382 in 0ms"]);
+    // It plays packet 380; a quarter of a second on, at the end of an extent, it goes over.
+    assert_eq!(world.take_log(), ["queue 588..24000 seq 589 at 588", "reply 200"]);
     assert_eq!(world.server.sessions(world.now)[0].state, State::Playing);
     assert_eq!(
         (world.server.reserved_rate(), fec_of(&mut world, conn, &session)),
         (4_000_000, "fec: off\r\n".into())
     );
     world.wait(950 * MS);
-    world.take_log();
+    assert_eq!(world.take_log(), ["reply 200", "close", "close"], "the reply is that to the question above");
 
     // `on` is what SETUP granted. What has been sent without a break is protected: the FEC of the row before goes out too.
     let answer = set(&mut world, "ON");
     assert_eq!((answer.status, answer.get("x-millrace-fec")), (200, ALL));
-    let log = world.take_log();
-    assert_eq!(log[2..4], ["open fec 5002", "open fec 5006"]);
-    assert_eq!(log[4], "play 762..24000 seq 763 in 50ms spare 2");
-    // Packet 762 is in row 9, at place 42: FEC of row 8 from column 11 on.
-    assert_eq!(log[5..], ["play 171..6000 seq 172 in 55ms", "play 171..6000 seq 172 in 55ms"]);
+    assert_eq!(world.take_log(), ["queue 980..24000 seq 981 at 980 spare 2", "reply 200"]);
+    world.wait(SECOND);
+    // Packet 980 is in row 12, at place 20: FEC of row 11 from column 5 on.
+    let fec = "play 225..6000 seq 226 in 0ms";
+    assert_eq!(world.take_log(), ["open fec 5002", "open fec 5006", fec, fec]);
     assert_eq!(world.server.reserved_rate(), 6_000_000);
 
     assert_eq!(set(&mut world, "xor").get("x-millrace-fec"), XOR);
-    let log = world.take_log();
-    assert!(log.iter().filter(|line| *line == "close").count() == 1, "the other one stays: {log:?}");
+    assert_eq!(world.take_log(), ["queue 1372..24000 seq 1373 at 1372 spare 1", "reply 200"]);
+    world.wait(SECOND);
+    assert_eq!(world.take_log(), ["close"], "the other one plays on");
     assert_eq!(set(&mut world, "maybe").status, 451);
     assert_eq!(fec_of(&mut world, conn, &session), "fec: xor\r\n");
     // While it stands still there is nothing to go on with.
@@ -236,6 +236,46 @@ fn switching_while_playing() {
     assert_eq!(world.take_log(), ["close", "reply 200"]);
     world.ask_session(conn, "TEARDOWN", &session, "");
     world.assert_empty();
+}
+
+/// There is no end of an extent any more to go over at.
+#[test]
+fn switching_near_the_end_takes_another_run() {
+    let mut world = World::new();
+    let (conn, session) = viewer(&mut world, "all");
+    world.ask_session(conn, "PLAY", &session, "Range: npt=59-");
+    world.wait(1800 * MS);
+    world.take_log();
+    let answer = world.ask_session(conn, "SET_PARAMETER", &session, "Content-Length: 8\n\nfec: off");
+    assert_eq!((answer.status, answer.get("x-millrace-fec")), (200, "off"));
+    let log = world.take_log();
+    assert_eq!(log.get(..4).unwrap_or(&log), ["pause", "pause", "pause", "reply 200"]);
+    assert_eq!(log[4..], ["close", "close", "play 23901..24000 seq 23902 in 0ms"]);
+}
+
+/// The run that was queued cannot be: the engine has passed the cut, or could not read it.
+#[test]
+fn a_switch_that_is_missed_takes_another_run() {
+    use millrace_offload::command::{Event, Refusal};
+    let mut world = World::new();
+    let (conn, session) = viewer(&mut world, "all");
+    world.ask_session(conn, "PLAY", &session, "");
+    world.wait(SECOND);
+    world.ask_session(conn, "SET_PARAMETER", &session, "Content-Length: 8\n\nfec: off");
+    world.take_log();
+    let (&stream, queued) = world
+        .engine
+        .streams
+        .iter_mut()
+        .find_map(|(id, stream)| Some((id, stream.queued.take()?.1)))
+        .expect("a run is queued");
+    let refused = Event::Refused { stream, run: Some(queued.run), refusal: Refusal::CutPassed };
+    world.server.handle_engine_event(world.now, 0, refused);
+    world.settle();
+    let log = world.take_log();
+    assert_eq!(log[..3], ["pause", "pause", "pause"]);
+    assert_eq!(log[3..], ["close", "close", "play 381..24000 seq 382 in 0ms"]);
+    assert_eq!(world.server.session_count(), 1);
 }
 
 /// Less FEC needs no stream, more is refused where there is none, and nobody ends.

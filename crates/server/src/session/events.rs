@@ -16,7 +16,7 @@ impl Server {
         }
         match event {
             Event::Stream(event) => self.stream_event(now, engine, event),
-            Event::Refused { stream, refusal, .. } => self.refused(now, engine, stream, refusal),
+            Event::Refused { stream, run, refusal } => self.refused(now, engine, stream, run, refusal),
             Event::ConnGone { conn, .. } => self.engine_lost_conn(now, engine, conn),
             Event::ConnRemoved { conn, .. } => self.slots[engine].give_back_conn(conn),
             Event::Recycle { .. } => {}
@@ -65,8 +65,15 @@ impl Server {
         let Some(session) = self.sessions.get_mut(&key) else { return };
         let (Media::Running(run) | Media::Pausing(run)) = session.media else { return };
         if run.serial != end.run {
+            if matches!(end.reason, StopReason::Failed(_)) {
+                self.switch_missed(key, end.run);
+            }
             return;
         }
+        if end.reason == StopReason::Finished && self.switched(key, end.next_due) {
+            return;
+        }
+        let Some(session) = self.sessions.get_mut(&key) else { return };
         let (next_packet, next_sequence, stop) = (end.next_packet, end.next_sequence, run.stop);
         match end.reason {
             StopReason::Paused => session.media = Media::Paused { next_packet, next_sequence, stop },
@@ -128,8 +135,18 @@ impl Server {
         }
     }
 
-    fn refused(&mut self, now: Instant, engine: usize, stream: StreamId, refusal: Refusal) {
+    fn refused(
+        &mut self,
+        now: Instant,
+        engine: usize,
+        stream: StreamId,
+        run: Option<RunSerial>,
+        refusal: Refusal,
+    ) {
         if let Some(&key) = self.by_stream.get(&(engine, stream)) {
+            if run.is_some_and(|run| self.switch_missed(key, run)) {
+                return;
+            }
             if self.is_companion(key, stream) {
                 return self.companion_failed(now, key, format!("the engine refused it: {refusal}"));
             }

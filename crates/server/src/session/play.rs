@@ -129,7 +129,7 @@ impl Server {
             self.reply(now, conn, head, &reply);
         }
         self.command(engine, Command::Play { stream, at, run });
-        self.prepare_companions(key, run.from..run.until, anew);
+        self.prepare_companions(key, run.from..run.until, anew, false);
         let from = from.time.unwrap_or_default();
         self.notice(Notice::Playing { session: short, title, from, seek });
         None

@@ -2,18 +2,20 @@
 //!
 //! Each parity track of a title is a title of its own to the engine, and is sent by a stream of its own ("companion") that is opened,
 //! paused and closed with the media stream, and played when the run of that begins. Media whose viewer repairs is played with
-//! `spare`: then it may be lent extents with holes. That belongs to a run, so switching FEC while playing means ending the run and
-//! going on with another; the viewer sees a gap of some milliseconds and no other packet numbers.
+//! `spare`: then it may be lent extents with holes. That belongs to a run, so FEC is switched while playing by queueing another run
+//! behind the one that lasts: the viewer sees neither a gap nor other packet numbers. Where that cannot be done in time, the run ends and
+//! another one begins, some milliseconds later.
 
 mod matrix;
 
 use std::ops::Range;
 
-use millrace_core::ids::StreamId;
+use millrace_core::ids::{RunSerial, StreamId};
+use millrace_core::limits::FEC_SWITCH_AHEAD_NS;
 use millrace_core::time::{Instant, MediaTicks};
 use millrace_core::units::BitRate;
 use millrace_core::wire::rtp::Timeline;
-use millrace_offload::command::{self, Command, CompactDest, Numbering, RunSpec};
+use millrace_offload::command::{self, Command, CompactDest, Cut, Numbering, RunSpec};
 use rtsp_types::HeaderName;
 
 pub use matrix::{FecMatrix, FecMode, TRACK_RS, TRACK_XOR, port_offset};
@@ -22,7 +24,7 @@ use super::end::Closing;
 use super::notice::Notice;
 use super::ports::{Entry, Track};
 use super::server::{Server, SessionKey, header};
-use super::state::{Media, Path, Plan, Session, Start};
+use super::state::{Media, Path, Plan, Run, Session, Start};
 use crate::rtsp::Request;
 
 /// A companion can make do with whatever is there: what is missing is not sent.
@@ -59,12 +61,23 @@ pub(super) struct Fec {
     companions: Vec<Companion>,
     /// The viewer has got, or will get, all packets from this one on.
     since: u32,
-    /// Packets of a run of media that has not begun: the companions have yet to be played.
-    next_run: Option<Range<u32>>,
+    /// Packets of a run of media that has not begun: the companions have yet to be played. `true`: only those that do not play, because
+    /// the run continues another.
+    next_run: Option<(Range<u32>, bool)>,
+    /// A run for another mode that the engine has been told to go over to.
+    queued: Option<Switch>,
     /// The companions are to be changed once the media stream stands still; `true`: and it goes on.
     change: Option<bool>,
     /// Why a PLAY had to do without it; its reply has yet to say so.
     left_out: Option<String>,
+}
+
+/// A run of media that is queued.
+#[derive(Clone, Copy, Debug)]
+struct Switch {
+    run: RunSerial,
+    packet: u32,
+    time: MediaTicks,
 }
 
 /// A stream of parity.
@@ -202,6 +215,7 @@ impl Server {
                     companions: Vec::new(),
                     since: 0,
                     next_run: None,
+                    queued: None,
                     change: None,
                     left_out: None,
                 });
@@ -330,12 +344,18 @@ impl Server {
     }
 
     /// The media stream has been told to play these packets. `anew`: nothing before them counts as sent.
-    pub(super) fn prepare_companions(&mut self, key: SessionKey, packets: Range<u32>, anew: bool) {
+    pub(super) fn prepare_companions(
+        &mut self,
+        key: SessionKey,
+        packets: Range<u32>,
+        anew: bool,
+        only_new: bool,
+    ) {
         let Some(fec) = self.sessions.get_mut(&key).and_then(|session| session.fec.as_mut()) else { return };
         if anew {
             fec.since = packets.start;
         }
-        fec.next_run = Some(packets);
+        fec.next_run = Some((packets, only_new));
     }
 
     /// The media's run has begun: its first packet leaves at `at`, and its FEC follows.
@@ -343,10 +363,10 @@ impl Server {
         let Some(session) = self.sessions.get_mut(&key) else { return };
         let (engine, entry, mut last_run) = (session.engine, session.entry.clone(), session.last_run);
         let Some(fec) = session.fec.as_mut() else { return };
-        let Some(Range { start: from, end: until }) = fec.next_run.take() else { return };
+        let Some((Range { start: from, end: until }, only_new)) = fec.next_run.take() else { return };
         let matrix = fec.matrix;
         let mut commands = Vec::new();
-        for companion in &mut fec.companions {
+        for companion in fec.companions.iter_mut().filter(|companion| !(only_new && companion.played)) {
             let (stream, track) = (companion.stream, companion.track);
             let first = matrix.first_whole(track, fec.since).max(matrix.first_due(from));
             let end = matrix.whole_until(track, until, entry.packets);
@@ -390,35 +410,110 @@ impl Server {
         }
     }
 
-    /// Switches a session's FEC over, while it plays too.
+    /// Switches a session's FEC over, while it plays too: a moment from now and without a gap.
     ///
     /// # Errors
     /// Why it stays as it is.
-    pub(super) fn switch_fec(&mut self, _now: Instant, key: SessionKey, mode: FecMode) -> Result<(), String> {
+    pub(super) fn switch_fec(&mut self, now: Instant, key: SessionKey, mode: FecMode) -> Result<(), String> {
+        self.switch(now, key, mode, true)
+    }
+
+    /// Switches FEC over, at once unless it `may_wait`.
+    fn switch(&mut self, now: Instant, key: SessionKey, mode: FecMode, may_wait: bool) -> Result<(), String> {
         if self.sessions.get(&key).is_some_and(|session| session.fec.is_some() && session.fec_mode() == mode)
         {
             return Ok(());
         }
         self.reserve_fec(key, mode)?;
-        let Some(session) = self.sessions.get_mut(&key) else { return Ok(()) };
-        let Some(fec) = session.fec.as_mut() else { return Ok(()) };
-        match session.media {
-            Media::Running(run) => {
-                fec.change = Some(true);
-                session.media = Media::Pausing(run);
-                let (engine, stream) = (session.engine, session.stream);
-                self.command(engine, Command::Pause { stream });
-                self.pause_companions(key);
+        let Some(media) = self.sessions.get(&key).map(|session| session.media) else { return Ok(()) };
+        match media {
+            Media::Running(run) if may_wait && self.queue_switch(now, key, run) => {}
+            Media::Running(run) => self.pause_to_switch(key, run),
+            Media::Pausing(_) => {
+                if let Some(fec) = self.sessions.get_mut(&key).and_then(|session| session.fec.as_mut()) {
+                    fec.change = fec.change.or(Some(false));
+                }
             }
-            Media::Pausing(_) => fec.change = fec.change.or(Some(false)),
             Media::Fresh | Media::Paused { .. } | Media::Ended { .. } => self.change_companions(key),
         }
         Ok(())
     }
 
+    /// Ends the media's run; another one for the session's mode follows when it stands still.
+    fn pause_to_switch(&mut self, key: SessionKey, run: Run) {
+        let Some(session) = self.sessions.get_mut(&key) else { return };
+        let Some(fec) = session.fec.as_mut() else { return };
+        fec.change = Some(true);
+        session.media = Media::Pausing(run);
+        let (engine, stream) = (session.engine, session.stream);
+        self.command(engine, Command::Pause { stream });
+        self.pause_companions(key);
+    }
+
+    /// Has the media go over to a run for the session's mode, a moment from now and where an extent ends: then there is time to read
+    /// the next one, and no extent is needed for both runs. `false`: it ends too soon, or its times are not known.
+    fn queue_switch(&mut self, now: Instant, key: SessionKey, run: Run) -> bool {
+        let Some(session) = self.sessions.get_mut(&key) else { return false };
+        let Some(position) = session.position(now) else { return false };
+        let ahead = MediaTicks(position.0 + MediaTicks::from_ns(FEC_SWITCH_AHEAD_NS).0);
+        let per_extent = session.entry.layout.packets_per_extent();
+        let packet = session.entry.access.packet_at(ahead).next_multiple_of(per_extent);
+        let time = session.entry.access.time_of(packet).filter(|_| packet < run.stop.packet);
+        let Some(time) = time else { return false };
+        let spec = RunSpec {
+            run: session.next_run(),
+            media: session.run_media(),
+            from: packet,
+            until: run.stop.packet,
+            numbering: Numbering::Title,
+            scale_permille: 1000,
+        };
+        let (engine, stream) = (session.engine, session.stream);
+        if let Some(fec) = session.fec.as_mut() {
+            fec.queued = Some(Switch { run: spec.run, packet, time });
+        }
+        self.command(engine, Command::Queue { stream, cut: Cut::At(packet), run: spec });
+        true
+    }
+
+    /// The run that lasted has ended, and the one for another mode has taken over; `false` if none was queued.
+    pub(super) fn switched(&mut self, key: SessionKey, at: Instant) -> bool {
+        let Some(session) = self.sessions.get_mut(&key) else { return false };
+        let Some(switch) = session.fec.as_mut().and_then(|fec| fec.queued.take()) else { return false };
+        let follow = |run: Run| Run { serial: switch.run, from_time: Some(switch.time), at, ..run };
+        session.media = match session.media {
+            Media::Running(run) => Media::Running(follow(run)),
+            Media::Pausing(run) => Media::Pausing(follow(run)),
+            other => other,
+        };
+        let (Media::Running(run) | Media::Pausing(run)) = session.media else { return true };
+        self.change_companions(key);
+        self.prepare_companions(key, switch.packet..run.stop.packet, false, true);
+        true
+    }
+
+    /// The run for another mode will not be: too late, or it cannot be read. Then the run that lasts ends. `false`: it was not queued
+    /// for that.
+    pub(super) fn switch_missed(&mut self, key: SessionKey, serial: RunSerial) -> bool {
+        let Some(session) = self.sessions.get_mut(&key) else { return false };
+        let Some(fec) = session.fec.as_mut() else { return false };
+        if fec.queued.is_none_or(|switch| switch.run != serial) {
+            return false;
+        }
+        fec.queued = None;
+        match session.media {
+            Media::Running(run) => self.pause_to_switch(key, run),
+            _ => fec.change = fec.change.or(Some(false)),
+        }
+        true
+    }
+
     /// The media stream stands still: what has been put off until then.
     pub(super) fn finish_switch(&mut self, now: Instant, key: SessionKey) {
         let Some(fec) = self.sessions.get_mut(&key).and_then(|session| session.fec.as_mut()) else { return };
+        if fec.queued.take().is_some() {
+            fec.change = fec.change.or(Some(false));
+        }
         let Some(goes_on) = fec.change.take() else { return };
         self.change_companions(key);
         let waits = self.sessions.get(&key).is_none_or(|session| session.pending.is_some());
@@ -441,7 +536,7 @@ impl Server {
     /// A companion cannot go on: the title goes on without FEC.
     pub(super) fn companion_failed(&mut self, now: Instant, key: SessionKey, reason: String) {
         let on = self.sessions.get(&key).is_some_and(|session| session.fec_mode() != FecMode::Off);
-        if on && self.switch_fec(now, key, FecMode::Off).is_ok() {
+        if on && self.switch(now, key, FecMode::Off, false).is_ok() {
             self.counters.fec_failed += 1;
             self.tell_fec(key, Some(reason));
         }
@@ -477,7 +572,7 @@ impl Server {
                     self.sessions.get(&other).is_some_and(|session| session.fec_ports().any(|p| p == port));
                 if sends {
                     // What is sent until the run ends could have been repaired; the port is not its own any more.
-                    let _ = self.switch_fec(now, other, FecMode::Off);
+                    let _ = self.switch(now, other, FecMode::Off, false);
                     self.retire_companions(other);
                     self.tell_fec(other, Some(format!("another session has port {port}")));
                 }
