@@ -143,7 +143,9 @@ fn stalls_show_in_gaps_and_lateness_of_the_player_that_had_them() {
 #[test]
 fn a_film_that_stops_without_a_word_is_a_stall_up_to_the_end() {
     steady(|| {
-        let server = Server::start(Behaviour { bye: None, ..slow(20) });
+        // At its announced end, 20 s from here, it would only wait for a BYE.
+        let stops = Behaviour { bye: None, stop_before: Some(20), ..slow(1000) };
+        let server = Server::start(stops);
         let report = run(&options(&[&server], 3, TransportChoice::Tcp));
         assert_eq!((report.packets, report.sessions_stalled, report.sessions_ended), (60, 3, 0), "{report}");
         assert!(report.session_longest_gap.max_us >= 700_000, "{report}");

@@ -1,6 +1,6 @@
 //! Counters: declared once, with name, kind, unit and help; written without locks by the thread that has them; read by anybody.
 //!
-//! [`counters!`](crate::counters) declares a group: a struct of `u64`s that its owner adds to as to any other variable. Every now and
+//! [`counters!`](crate::counters!) declares a group: a struct of `u64`s that its owner adds to as to any other variable. Every now and
 //! then the owner [publishes](Sheet::publish) the group on a [`Sheet`], and whoever prints, logs or exports it reads it from there
 //! through a [`Registry`].
 //!
@@ -79,7 +79,7 @@ impl Counter {
     }
 }
 
-/// Counters that are written together, made by [`counters!`](crate::counters).
+/// Counters that are written together, made by [`counters!`](crate::counters!).
 pub trait Group: Copy + Default + Send + Sync + 'static {
     /// The counters, in the order of the values.
     const COUNTERS: &'static [Counter];

@@ -8,7 +8,7 @@
 //! | --- | --- |
 //! | [`units`] | bit rates, byte lengths, durations: parse and print, always with the unit |
 //! | [`time`] | [`time::Instant`] in nanoseconds, [`time::MediaTicks`] at 90 kHz |
-//! | [`counters`] | counters that one thread writes and anybody reads |
+//! | [`counters`](mod@counters) | counters that one thread writes and anybody reads |
 //! | [`limits`] | every bound of the system, with the reason, relations asserted at compile time |
 //! | [`fec`] | the code that protects titles on disk and on the network |
 //! | [`ids`] | newtypes for titles, streams and connections |

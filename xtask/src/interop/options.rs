@@ -7,7 +7,7 @@ usage: cargo xtask interop [OPTIONS]
 
 Plays films through the millrace program with real players and compares what arrives.
 
-  --long            more films by VLC and TCP, bigger films, blocked UDP, long pauses too (the short form takes under 3 minutes)
+  --long            more films by VLC and TCP, bigger films, blocked UDP, long pauses too (the short form takes about 4 minutes)
   --list            name the checks and end
   --only TEXT       only checks with TEXT in their name; may be given more than once
   --jobs N          checks at a time [default: 6]
