@@ -238,7 +238,7 @@ fn a_command_line_that_is_wrong_says_what_is_right() {
         (&["serve", "--listen", "8554", "--store", store][..], "0.0.0.0:8554"),
         (&["serve", "--cpu", "0,1", "--store", store], "got 2 cores for 1 engine; give one core"),
         (&["serve", "--max-connections-per-address", "0", "--store", store], "at least 1"),
-        (&["serve", "--max-rate", "0b/s", "--store", store], "at least 1b/s"),
+        (&["serve", "--max-rate", "0b/s", "--store", store], "omit it for no limit"),
         (&["serve", "/nonexistent/films", "--store", store], "no such folder"),
         (&["play", "http://127.0.0.1/film"], "the scheme is not rtsp"),
         (&["play", "rtsp://127.0.0.1:1/film", "--start", "9s", "--end", "5s"], "later than the start"),

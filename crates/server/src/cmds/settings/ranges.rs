@@ -31,25 +31,26 @@ pub(super) struct Range {
 pub(super) fn of(id: &str) -> Option<Range> {
     let time = |ns: u64| HumanDuration(Duration::from_nanos(ns));
     Some(match id {
-        "cache" => from(ByteLen(limits::MIN_CACHE_BYTES)),
+        "cache" => from(ByteLen(limits::MIN_CACHE_BYTES), ""),
         "engines" => between(1u8, limits::MAX_ENGINES),
         "max_streams" => between(1usize, limits::MAX_STREAMS_PER_ENGINE * usize::from(limits::MAX_ENGINES)),
-        "max_rate" => from(BitRate(1)),
+        "max_rate" => from(BitRate(1), "; omit it for no limit"),
         "session_timeout" => {
             between(time(limits::MIN_SESSION_TIMEOUT_NS), time(limits::MAX_SESSION_TIMEOUT_NS))
         }
-        "max_connections_per_address" => from(1usize),
+        "max_connections_per_address" => from(1usize, ""),
         "burst" | "busy_burst" => between(time(limits::MIN_BURST_NS), time(limits::MAX_BURST_NS)),
         _ => return None,
     })
 }
 
-fn from<T>(least: T) -> Range
+/// `advice` stands behind what is allowed when a value is refused.
+fn from<T>(least: T, advice: &str) -> Range
 where
     T: FromStr<Err: Display> + PartialOrd + Display + Copy + Send + Sync + 'static,
 {
     let text = format!("at least {least}");
-    Range { parser: parser(text.clone(), move |value: &T| *value >= least), text }
+    Range { parser: parser(format!("{text}{advice}"), move |value: &T| *value >= least), text }
 }
 
 fn between<T>(least: T, most: T) -> Range
