@@ -248,9 +248,13 @@ fn a_member_that_hangs_costs_a_moment_and_little_memory_and_is_used_again_when_i
             bench.read_all(&sample, title);
             bench.world.cache.close_title(title);
             let stats = bench.world.cache.stats();
-            // Those that were under way when it was noticed; nobody asks it any more.
-            assert!((1..=MAX_READS_IN_FLIGHT as u64).contains(&stats.hung_reads), "{stats:?}");
             assert!(stats.hung_now > 0 && stats.aside_bytes <= MAX_ASIDE_BYTES as u64, "{stats:?}");
+            // Those that were under way when it was noticed; nobody asks it any more, unless a busy processor has made another
+            // member look slow too: then everybody is asked who is there.
+            let members = bench.world.cache.members();
+            let are_others_well = [0, 2].iter().all(|&other| members[other].suspensions == 0);
+            let most = if are_others_well { MAX_READS_IN_FLIGHT as u64 } else { stats.reads };
+            assert!((1..=most).contains(&stats.hung_reads), "{stats:?}, {members:?}");
         }
         let report = &bench.world.cache.members()[1];
         assert_eq!((report.health, report.suspensions), (MemberHealth::Slow, 1));
