@@ -11,7 +11,7 @@ use sdp_types::{
 };
 
 use crate::rtsp::range::npt;
-use crate::session::{Entry, FecMode};
+use crate::service::{Entry, FecMode};
 
 /// The description, for a viewer that reaches the server at `local`. `wish` is what its URL asks for: players leave the query out
 /// when they put URLs together, so it goes into the track's.

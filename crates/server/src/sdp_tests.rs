@@ -6,7 +6,8 @@ use millrace_core::units::BitRate;
 use millrace_core::wire::rtp::Timeline;
 
 use super::*;
-use crate::session::{AccessPoint, AccessPoints, FecMatrix, FecMode, Presentation};
+use crate::service::{AccessPoint, AccessPoints, FecMatrix, FecMode};
+use crate::session::Presentation;
 
 struct Nowhere;
 

@@ -4,7 +4,8 @@ mod rtsp_support;
 
 use millrace_core::ids::StreamId;
 use millrace_offload::command::{FailReason, LeaseFailure, StreamEvent};
-use millrace_server::session::{ConnKey, FecMode, Notice, State};
+use millrace_server::service::FecMode;
+use millrace_server::session::{ConnKey, Notice, State};
 use rtsp_support::{Answer, MS, SECOND, World};
 
 const OFFER: &str = "a=x-millrace-fec:xor,all;xor_port=+2;rs_port=+6;pt=96;L=20;D=4;k=4;m=2;U=20\r\n";

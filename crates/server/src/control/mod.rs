@@ -12,7 +12,7 @@
 //!
 //! ```no_run
 //! # use millrace_server::control::{Control, ControlConfig, EnginePort, Sockets, UdpSockets};
-//! # fn wire(library: Box<dyn millrace_server::session::Library>, engine: Box<dyn EnginePort>,
+//! # fn wire(library: Box<dyn millrace_server::service::Library>, engine: Box<dyn EnginePort>,
 //! #         rtp: std::net::UdpSocket, rtcp: std::net::UdpSocket) -> Result<(), Box<dyn std::error::Error>> {
 //! let sockets = Sockets {
 //!     listeners: vec![std::net::TcpListener::bind("[::]:8554")?],
@@ -44,7 +44,8 @@ use tokio::sync::mpsc;
 
 pub use engine_port::EnginePort;
 
-use crate::session::{Counters, Held, Library, ServerConfig, SessionInfo, SystemEntropy};
+use crate::service::Library;
+use crate::session::{Counters, Held, ServerConfig, SessionInfo, SystemEntropy};
 
 /// Settings of the control plane. Engines, UDP ports and the wall clock in `session` are filled in by
 /// [`Control::start`].

@@ -16,7 +16,8 @@ use tokio::time::{MissedTickBehavior, interval, sleep, timeout};
 
 use super::hub::{Hub, Shared};
 use super::{Ask, ControlConfig, ControlError, ControlSheets, EnginePort, Farewell, Sockets, conn, udp};
-use crate::session::{Entropy, Library, Server};
+use crate::service::Library;
+use crate::session::{Entropy, Server};
 
 /// Time-outs are looked for this often.
 const TICK: Duration = Duration::from_millis(500);

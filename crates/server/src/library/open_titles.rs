@@ -22,9 +22,8 @@ use millrace_store::volume::{
     ListedAt, ListedTitle, Listing, TitleFiles, TitleInfo, UnreadableTitle, Volume,
 };
 
-use crate::session::{
-    AccessPoint, AccessPoints, Entry, FecMatrix, Library, OpenError, Presentation, TimeBase, Track,
-};
+use crate::service::{AccessPoint, AccessPoints, Entry, FecMatrix, Library, OpenError, Track};
+use crate::session::{Presentation, TimeBase};
 
 /// Titles without viewers that stay open: each costs a few descriptors and its index.
 const MAX_IDLE_TITLES: usize = 256;

@@ -11,11 +11,10 @@ use millrace_core::time::Instant;
 use millrace_core::units::BitRate;
 
 use super::config::RateBasis;
-use super::fec::FecMode;
-use super::ports::Entry;
 use super::server::{ConnKey, Server, SessionKey, bucket};
 use super::state::{EndReason, Path, Session};
 use crate::rtsp::Reply;
+use crate::service::{Entry, FecMode};
 
 /// The engine and the bit rate of a session that could be set up.
 #[derive(Clone, Copy, Debug)]

@@ -3,7 +3,7 @@
 use millrace_core::limits;
 use millrace_core::units::BitRate;
 
-use super::packet_size::{PacketSizes, PathMtu, kernel_path_mtu};
+use crate::service::{PacketSizes, PathMtu, kernel_path_mtu};
 
 /// Settings of the session layer.
 #[derive(Clone, Debug)]

@@ -3,10 +3,10 @@
 use rtsp_types::headers::{ACCEPT, CONTENT_BASE, CONTENT_TYPE};
 
 use super::fec::wish;
-use super::ports::Entry;
 use super::server::{ConnKey, Server};
 use crate::rtsp::{Reply, Request, target};
 use crate::sdp;
+use crate::service::Entry;
 
 impl Server {
     pub(super) fn describe(&mut self, conn: ConnKey, request: &Request) -> Reply {

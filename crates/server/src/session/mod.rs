@@ -5,12 +5,11 @@
 //!
 //! | module | holds |
 //! | --- | --- |
-//! | [`ports`] | library and entropy as traits |
+//! | [`entropy`] | where session names come from |
 //! | [`config`] | settings and their defaults |
 //! | [`notice`], [`counters`] | what happened, for logs and metrics |
 //! | `state` | the life of a session, with its table |
 //! | `server` | connections, and which request goes where |
-//! | [`packet_size`] | how large a viewer's packets are |
 //! | `describe`, `setup`, `play`, `params` | the methods |
 //! | `admission` | SETUP checks, PLAY reserves, a long pause gives back |
 //! | `seek` | which media time the start of a range means |
@@ -19,7 +18,6 @@
 //! | `end` | TEARDOWN, expiry, shutdown |
 //! | `events` | what the engines say |
 //! | `liveness` | what viewers send beside requests: RTCP, hole punches |
-//! | `slots` | which places in the engines are taken |
 //!
 //! A session stays alive by any request that names it, by any RTCP from its viewer, and, interleaved, by its
 //! connection being open: openRTSP never sends a keep-alive, GStreamer and VLC send none while paused over TCP. What
@@ -31,28 +29,24 @@ pub mod config;
 pub mod counters;
 mod describe;
 mod end;
+pub mod entropy;
 mod events;
 mod fec;
 mod liveness;
 pub mod notice;
-pub mod packet_size;
 mod params;
 mod play;
-pub mod ports;
 mod refusal;
 mod seek;
 mod server;
 mod setup;
-mod slots;
 mod state;
 
 pub use config::{RateBasis, ServerConfig};
 pub use counters::{Counters, Held};
-pub use fec::{FecMatrix, FecMode, TRACK_RS, TRACK_XOR, port_offset};
+pub use entropy::{Entropy, SystemEntropy};
 pub use liveness::UdpPort;
 pub use notice::Notice;
-pub use packet_size::{PacketSizes, PathMtu, kernel_path_mtu};
-pub use ports::{AccessPoint, AccessPoints, Entropy, Entry, Library, OpenError, SystemEntropy, Track};
 pub use seek::{Presentation, TimeBase};
 pub use server::{ConnKey, ConnRefusal, Output, Server, SessionInfo, SessionKey};
 pub use state::{EndReason, Path, State};

@@ -5,7 +5,8 @@ use std::net::{IpAddr, SocketAddr};
 
 use millrace_core::time::MediaTicks;
 
-use super::{EndReason, FecMode};
+use super::EndReason;
+use crate::service::FecMode;
 
 /// One thing worth telling an operator.
 #[derive(Clone, Debug, PartialEq)]

@@ -3,10 +3,11 @@
 use millrace_core::time::Instant;
 use rtsp_types::headers::CONTENT_TYPE;
 
-use super::fec::{FecMode, fec_header};
+use super::fec::fec_header;
 use super::server::{Server, SessionKey};
 use crate::rtsp::range::npt;
 use crate::rtsp::{Reply, Request};
+use crate::service::FecMode;
 
 const TEXT: &str = "text/parameters";
 

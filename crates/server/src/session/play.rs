@@ -8,13 +8,13 @@ use rtsp_types::headers::{RANGE, RTP_INFO, SCALE, SESSION, SPEED};
 
 use super::fec::fec_header;
 use super::notice::Notice;
-use super::ports::AccessPoint;
 use super::seek;
 use super::server::{ConnKey, Server, SessionKey, header};
 use super::state::{Media, Path, Pending, Plan, Run, Session, Start, Stop};
 use crate::rtsp::range::{self, From, NptRange, RangeError, npt};
 use crate::rtsp::reply::ReplyHead;
 use crate::rtsp::{Reply, Request};
+use crate::service::AccessPoint;
 
 /// What a PLAY amounts to.
 enum Decision {

@@ -31,7 +31,7 @@ pub struct TimeBase {
 #[derive(Clone, Debug, Default)]
 pub struct Presentation {
     /// When the last picture has been shown.
-    pub(super) end: Option<MediaTicks>,
+    pub(crate) end: Option<MediaTicks>,
     /// In ascending order, the first at time 0.
     bases: Arc<[TimeBase]>,
 }

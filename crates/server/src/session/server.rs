@@ -15,12 +15,13 @@ use rtsp_types::{HeaderName, Method, Version};
 use super::config::ServerConfig;
 use super::counters::Counters;
 use super::end::Closing;
+use super::entropy::Entropy;
 use super::notice::Notice;
-use super::ports::{Entropy, Library};
-use super::slots::EngineSlots;
 use super::state::{Path, Session, State};
 use crate::rtsp::reply::{PUBLIC as METHODS, ReplyHead};
 use crate::rtsp::{FrameError, Reply, Request};
+use crate::service::Library;
+use crate::service::slots::EngineSlots;
 
 /// A connection, for as long as the server runs: never used twice.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]

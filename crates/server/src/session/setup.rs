@@ -11,12 +11,12 @@ use rtsp_types::headers::{RETRY_AFTER, SESSION, TRANSPORT, USER_AGENT};
 use super::admission::Room;
 use super::fec::{Granted, fec_header};
 use super::notice::Notice;
-use super::ports::{Entry, OpenError};
 use super::server::{ConnKey, Output, Server, SessionKey, bucket};
 use super::state::{EndReason, Media, Path, Session, State};
 use crate::rtsp::target::Target;
 use crate::rtsp::transport::{self, Offer, Spec};
 use crate::rtsp::{Reply, Request, target};
+use crate::service::{Entry, OpenError};
 
 /// When it is worth asking again for what cannot be had now: disks that are back are used within seconds.
 const RETRY_AFTER_S: &str = "10";

@@ -22,9 +22,9 @@ use millrace_core::wire::rtcp::ReportBlock;
 use millrace_offload::command;
 
 use super::fec::Fec;
-use super::ports::{AccessPoint, Entry};
 use super::{ConnKey, SessionKey};
 use crate::rtsp::reply::ReplyHead;
+use crate::service::{AccessPoint, Entry};
 
 /// The states of RFC 2326 appendix A.2. Init has no session, so no value.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]

@@ -13,9 +13,9 @@ use millrace_core::units::BitRate;
 use millrace_core::wire::rtp::{Timeline, sequence_of};
 use millrace_offload::command::{Command, CompactDest, Cut, Numbering, RunSpec};
 use millrace_server::rtsp::{Framer, Incoming};
+use millrace_server::service::{AccessPoint, AccessPoints, Entry, FecMatrix, Library, OpenError, Track};
 use millrace_server::session::{
-    AccessPoint, AccessPoints, ConnKey, Entropy, Entry, FecMatrix, Library, Notice, OpenError, Output,
-    Presentation, Server, ServerConfig, TimeBase, Track,
+    ConnKey, Entropy, Notice, Output, Presentation, Server, ServerConfig, TimeBase,
 };
 
 mod engine;

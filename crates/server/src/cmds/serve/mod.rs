@@ -25,7 +25,7 @@ use super::egress::EgressArgs;
 use super::ffmpeg::FfmpegArgs;
 use super::percent::Percent;
 use super::settings::Origins;
-use crate::session::PacketSizes;
+use crate::service::PacketSizes;
 
 /// Serve folders of films over RTSP
 ///

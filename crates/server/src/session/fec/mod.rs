@@ -6,8 +6,6 @@
 //! behind the one that lasts: the viewer sees neither a gap nor other packet numbers. Where that cannot be done in time, the run ends and
 //! another one begins, some milliseconds later.
 
-mod matrix;
-
 use std::ops::Range;
 
 use millrace_core::ids::{RunSerial, StreamId};
@@ -18,14 +16,12 @@ use millrace_core::wire::rtp::Timeline;
 use millrace_offload::command::{self, Command, CompactDest, Cut, Numbering, RunSpec};
 use rtsp_types::HeaderName;
 
-pub use matrix::{FecMatrix, FecMode, TRACK_RS, TRACK_XOR, port_offset};
-
 use super::end::Closing;
 use super::notice::Notice;
-use super::ports::{Entry, Track};
 use super::server::{Server, SessionKey, header};
 use super::state::{Media, Path, Plan, Run, Session, Start};
 use crate::rtsp::Request;
+use crate::service::{Entry, FecMatrix, FecMode, TRACK_RS, Track, port_offset};
 
 /// A companion can make do with whatever is there: what is missing is not sent.
 const SPARE_ANY: u8 = u8::MAX;

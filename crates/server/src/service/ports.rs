@@ -1,4 +1,4 @@
-//! What the sessions need from outside, as traits: behind them stand the store and the system, or a test.
+//! What the service needs from outside, as traits: behind them stand the store, or a test.
 
 use std::fmt;
 use std::sync::Arc;
@@ -10,12 +10,12 @@ use millrace_core::units::BitRate;
 use millrace_core::wire::rtp::Timeline;
 
 use super::FecMatrix;
-use super::seek::Presentation;
+use crate::session::Presentation;
 
 /// A title as the control plane sees it.
 #[derive(Clone)]
 pub struct Entry {
-    /// Its name: what stands behind the slash in its URL.
+    /// Its name, by which it is asked for.
     pub name: String,
     /// Media time that its packets take.
     pub duration: MediaTicks,
@@ -119,41 +119,13 @@ pub struct Track {
 /// Why a title cannot be played although it is there.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum OpenError {
-    /// Too many titles are open: answered with 503.
+    /// Too many titles are open.
     #[error("too many titles are open at once; try again later")]
     Full,
-    /// More members of its volume are lost than its parity makes up for: answered with 503, and with which.
+    /// More members of its volume are lost than its parity makes up for; says which.
     #[error("{0}")]
     MembersLost(String),
-    /// Its files are damaged or cannot be read: answered with 500, the reason is logged.
+    /// Its files are damaged or cannot be read: the reason is logged, not told.
     #[error("title cannot be opened: {0}")]
     Broken(String),
-}
-
-/// Where session names come from: they are the only key to a session, so nobody may guess them.
-pub trait Entropy: Send {
-    /// Sixteen unpredictable bytes; `None` when the system gives none.
-    fn bytes16(&mut self) -> Option<[u8; 16]>;
-}
-
-/// The kernel's random numbers.
-#[derive(Debug)]
-pub struct SystemEntropy(std::fs::File);
-
-impl SystemEntropy {
-    /// Opens `/dev/urandom`.
-    ///
-    /// # Errors
-    /// When it is missing (a bare chroot) or no descriptor is left.
-    pub fn open() -> std::io::Result<Self> {
-        std::fs::File::open("/dev/urandom").map(Self)
-    }
-}
-
-impl Entropy for SystemEntropy {
-    fn bytes16(&mut self) -> Option<[u8; 16]> {
-        use std::io::Read;
-        let mut bytes = [0; 16];
-        self.0.read_exact(&mut bytes).ok().map(|()| bytes)
-    }
 }
