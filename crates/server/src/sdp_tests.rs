@@ -6,8 +6,7 @@ use millrace_core::units::BitRate;
 use millrace_core::wire::rtp::Timeline;
 
 use super::*;
-use crate::service::{AccessPoint, AccessPoints, FecMatrix, FecMode};
-use crate::session::Presentation;
+use crate::service::{AccessPoint, AccessPoints, FecMatrix, FecMode, Presentation};
 
 struct Nowhere;
 

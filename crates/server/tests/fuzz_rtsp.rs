@@ -11,7 +11,8 @@ use millrace_core::time::MediaTicks;
 use millrace_offload::command::{FailReason, StreamEvent};
 use millrace_server::rtsp::{Framer, Incoming, range, transport};
 use millrace_server::sdp;
-use millrace_server::session::{ConnKey, UdpPort};
+use millrace_server::service::{ConnKey, From, Span};
+use millrace_server::session::UdpPort;
 use rtsp_support::{MS, SECOND, World, entry, receiver_report};
 
 /// Everything that comes out of a framer, and the status of the error that ends it.
@@ -89,8 +90,8 @@ fn act(w: &mut World, conns: &mut [ConnKey; 3], current: &mut usize, byte: u8) {
 /// Runs a script to its end and beyond, until nothing may be left.
 fn run(script: &[u8]) {
     let mut w = World::with(|config| {
-        config.max_streams = 8;
-        config.max_sessions = 12;
+        config.service.max_streams = 8;
+        config.service.max_sessions = 12;
     });
     let mut conns = [w.connect(), w.connect(), w.connect()];
     let mut current = 0;
@@ -118,7 +119,7 @@ fn run(script: &[u8]) {
     assert!(w.replies.iter().all(|(conn, n)| *n <= w.requests.get(conn).copied().unwrap_or(0) + 1));
     w.wait(140 * SECOND); // a session may live on by UDP, and be set up again until its time-out
     w.assert_empty();
-    assert_eq!(w.server.connection_count(), 0);
+    assert_eq!(w.server.service().connection_count(), 0);
 }
 
 #[test]
@@ -229,11 +230,11 @@ fn headers() {
             "RTP/AVP/TCP;interleaved={text};mode=\"{text}\",RTP/AVP;client_port={text}"
         ));
         for value in [text.clone(), format!("npt={text}-"), format!("npt=0-{text}")] {
-            if let Ok(range::NptRange { from: range::From::At(time), .. }) = range::parse(&value) {
+            if let Ok(Span { from: From::At(time), .. }) = range::parse(&value) {
                 let sign = if time < 0 { "-" } else { "" };
                 let size = range::npt(MediaTicks(time.unsigned_abs()));
                 let again = range::parse(&format!("npt={sign}{size}-")).unwrap();
-                assert_eq!(again.from, range::From::At(time));
+                assert_eq!(again.from, From::At(time));
             }
         }
     });

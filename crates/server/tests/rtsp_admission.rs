@@ -2,16 +2,17 @@
 
 mod rtsp_support;
 
-use millrace_server::session::{ConnKey, EndReason, Notice, ServerConfig};
+use millrace_server::service::{ConnKey, EndReason, Event};
+use millrace_server::session::ServerConfig;
 use rtsp_support::*;
 
 const MBIT: u64 = 1_000_000;
 
 fn world(max_streams: usize, change: impl FnOnce(&mut ServerConfig)) -> World {
     World::with(|config| {
-        config.max_streams = max_streams;
-        config.streams_per_engine = 20_000;
-        config.conns_per_engine = 4096;
+        config.service.max_streams = max_streams;
+        config.service.streams_per_engine = 20_000;
+        config.service.conns_per_engine = 4096;
         change(config);
     })
 }
@@ -33,13 +34,13 @@ fn newcomer(w: &mut World, peer: &str) -> (u16, u16) {
 }
 
 fn ended_early(w: &World) -> usize {
-    let early = |n: &&Notice| matches!(n, Notice::Ended { reason: EndReason::TablesFull, .. });
+    let early = |n: &&Event| matches!(n, Event::Closed { reason: EndReason::TablesFull, .. });
     w.notices.iter().filter(early).count()
 }
 
 #[test]
 fn three_connections_that_never_play_hold_no_bit_rate() {
-    let mut w = world(5000, |config| config.max_rate = Some("100Mb/s".parse().unwrap()));
+    let mut w = world(5000, |config| config.service.max_rate = Some("100Mb/s".parse().unwrap()));
     // 48 sessions of 4 Mb/s: 192 Mb/s, if they counted.
     let conns = [w.connect(), w.connect(), w.connect()];
     for conn in conns {
@@ -47,18 +48,25 @@ fn three_connections_that_never_play_hold_no_bit_rate() {
             assert_eq!(try_setup(&mut w, conn).status, 200);
         }
     }
-    assert_eq!((w.server.session_count(), w.server.reserved_rate(), w.server.reserved_streams()), (48, 0, 0));
+    assert_eq!(
+        (
+            w.server.service().stream_count(),
+            w.server.service().reserved_rate(),
+            w.server.service().reserved_streams()
+        ),
+        (48, 0, 0)
+    );
     assert_eq!(newcomer(&mut w, "198.51.100.1:1000"), (200, 200));
-    assert_eq!((w.server.reserved_rate(), w.server.reserved_streams()), (4 * MBIT, 1));
+    assert_eq!((w.server.service().reserved_rate(), w.server.service().reserved_streams()), (4 * MBIT, 1));
     // They end at the announced time-out, though their connections stay open; who plays stays.
     w.wait(66 * SECOND);
-    assert_eq!(w.server.session_count(), 1);
-    assert_eq!(w.server.counters().sessions_expired, 48);
+    assert_eq!(w.server.service().stream_count(), 1);
+    assert_eq!(w.counters().sessions_expired, 48);
 }
 
 #[test]
 fn hundreds_of_connections_fill_no_stream_places() {
-    let mut w = world(5000, |config| config.max_sessions = 10_000);
+    let mut w = world(5000, |config| config.service.max_sessions = 10_000);
     for number in 0..310u32 {
         // Five addresses, so that no address runs out of sessions.
         let conn = w.connect_from(&format!("203.0.113.{}:{}", number % 5, 2000 + number));
@@ -66,14 +74,14 @@ fn hundreds_of_connections_fill_no_stream_places() {
             assert_eq!(try_setup(&mut w, conn).status, 200);
         }
     }
-    assert_eq!((w.server.session_count(), w.server.reserved_streams()), (4960, 0));
+    assert_eq!((w.server.service().stream_count(), w.server.service().reserved_streams()), (4960, 0));
     assert_eq!(newcomer(&mut w, "198.51.100.1:1000"), (200, 200));
     assert_eq!(ended_early(&w), 0);
 }
 
 #[test]
 fn tables_that_fill_up_lose_those_that_have_been_idle_longest() {
-    let mut w = world(10, |config| config.max_sessions = 20);
+    let mut w = world(10, |config| config.service.max_sessions = 20);
     let player = w.connect_from("198.51.100.9:1");
     let playing = w.setup_tcp(player);
     assert_eq!(w.ask_session(player, "PLAY", &playing, "").status, 200);
@@ -90,9 +98,9 @@ fn tables_that_fill_up_lose_those_that_have_been_idle_longest() {
         w.wait(SECOND / 2);
     }
     // 16 of 20 are 80 %.
-    assert_eq!(w.server.session_count(), 16);
+    assert_eq!(w.server.service().stream_count(), 16);
     assert_eq!(ended_early(&w), 2 + 28 - 16);
-    assert_eq!(w.server.counters().sessions_ended_early, 14);
+    assert_eq!(w.counters().sessions_ended_early, 14);
     // Neither who plays nor who has paused only just now.
     assert_eq!(w.ask_session(player, "PAUSE", &playing, "").status, 200);
     assert_eq!(w.ask_session(paused, "PLAY", &held, "").status, 200);
@@ -101,14 +109,14 @@ fn tables_that_fill_up_lose_those_that_have_been_idle_longest() {
 
 #[test]
 fn the_table_of_an_engine_fills_up_no_more_than_that_of_sessions() {
-    let mut w = world(10, |config| config.streams_per_engine = 20);
+    let mut w = world(10, |config| config.service.streams_per_engine = 20);
     let crowd = [w.connect(), w.connect_from("203.0.113.1:1")];
     for _ in 0..14 {
         for conn in crowd {
             assert_eq!(try_setup(&mut w, conn).status, 200);
         }
     }
-    assert_eq!((w.server.session_count(), w.server.stream_count()), (16, 16));
+    assert_eq!((w.server.service().stream_count(), w.server.service().place_count()), (16, 16));
     assert_eq!(newcomer(&mut w, "198.51.100.1:1000"), (200, 200));
 }
 
@@ -128,7 +136,7 @@ fn a_pause_keeps_its_place_for_a_minute() {
     w.ask_session(conn, "PAUSE", &id, "");
     // B: after it the next viewer gets it, and PLAY asks again.
     w.wait(61 * SECOND);
-    assert_eq!((w.server.reserved_streams(), w.server.reserved_rate()), (0, 0));
+    assert_eq!((w.server.service().reserved_streams(), w.server.service().reserved_rate()), (0, 0));
     let other = w.connect_from("198.51.100.1:1001");
     let second = w.setup_tcp(other);
     assert_eq!(w.ask_session(other, "PLAY", &second, "").status, 200);
@@ -149,15 +157,15 @@ fn a_pause_keeps_its_place_for_a_minute() {
 
 #[test]
 fn how_long_a_pause_keeps_its_place_is_a_setting() {
-    let mut w = world(1, |config| config.pause_reservation_ns = 5 * SECOND);
+    let mut w = world(1, |config| config.service.pause_reservation_ns = 5 * SECOND);
     let conn = w.connect();
     let id = w.setup_tcp(conn);
     w.ask_session(conn, "PLAY", &id, "Range: npt=0-2");
     // The end of the range is no different: 2 s of film, BYE 2.5 s behind it.
     w.wait(8 * SECOND);
-    assert_eq!(w.server.reserved_streams(), 1);
+    assert_eq!(w.server.service().reserved_streams(), 1);
     w.wait(3 * SECOND);
-    assert_eq!(w.server.reserved_streams(), 0);
+    assert_eq!(w.server.service().reserved_streams(), 0);
     assert_eq!(newcomer(&mut w, "198.51.100.1:1000"), (200, 200));
 }
 
@@ -177,9 +185,9 @@ fn one_address_has_half() {
         assert_eq!(newcomer(&mut w, peer), (200, 200));
     }
     w.hang_up(many);
-    assert_eq!(w.server.reserved_streams(), 2);
+    assert_eq!(w.server.service().reserved_streams(), 2);
     // B: of the bit rate. Set up while there is room, they are refused when they play.
-    let mut w = world(100, |config| config.max_rate = Some("20Mb/s".parse().unwrap()));
+    let mut w = world(100, |config| config.service.max_rate = Some("20Mb/s".parse().unwrap()));
     let many = w.connect();
     let ids: Vec<_> = (0..3).map(|_| w.setup_tcp(many)).collect();
     let statuses: Vec<_> = ids.iter().map(|id| w.ask_session(many, "PLAY", id, "").status).collect();
@@ -187,8 +195,8 @@ fn one_address_has_half() {
     assert_eq!(newcomer(&mut w, "198.51.100.1:1000"), (200, 200));
     // C: one title it may always play, a whole /64 counts as one address, and the share is a setting.
     let mut w = world(100, |config| {
-        config.max_rate = Some("12Mb/s".parse().unwrap());
-        config.address_share_percent = 10;
+        config.service.max_rate = Some("12Mb/s".parse().unwrap());
+        config.service.address_share_percent = 10;
     });
     assert_eq!(newcomer(&mut w, "[2001:db8::1]:1"), (200, 200));
     assert_eq!(newcomer(&mut w, "[2001:db8::2]:1"), (453, 0));
@@ -198,25 +206,25 @@ fn one_address_has_half() {
 /// Sessions that play, seek, pause for long, move to another transport and end by all ways leave nothing reserved.
 #[test]
 fn what_is_reserved_is_given_back() {
-    let mut w = world(100, |config| config.max_rate = Some("1Gb/s".parse().unwrap()));
+    let mut w = world(100, |config| config.service.max_rate = Some("1Gb/s".parse().unwrap()));
     let conn = w.connect();
     let id = w.setup_tcp(conn);
     w.ask_session(conn, "PLAY", &id, "");
     w.ask_session(conn, "PLAY", &id, "Range: npt=30-");
-    assert_eq!(w.server.reserved_rate(), 4 * MBIT);
+    assert_eq!(w.server.service().reserved_rate(), 4 * MBIT);
     w.ask_session(conn, "PAUSE", &id, "");
     // A move keeps it.
     let to_udp = format!("Session: {id}\nTransport: RTP/AVP;client_port=7000-7001");
     let moved = w.ask(conn, &format!("SETUP rtsp://192.0.2.1/film RTSP/1.0\nCSeq: 3\n{to_udp}"));
-    assert_eq!((moved.status, w.server.reserved_rate()), (200, 4 * MBIT));
+    assert_eq!((moved.status, w.server.service().reserved_rate()), (200, 4 * MBIT));
     for _ in 0..3 {
         w.wait(30 * SECOND);
         w.ask_session(conn, "GET_PARAMETER", &id, "");
     }
-    assert_eq!((w.server.session_count(), w.server.reserved_rate()), (1, 0));
+    assert_eq!((w.server.service().stream_count(), w.server.service().reserved_rate()), (1, 0));
     assert_eq!(w.ask_session(conn, "PLAY", &id, "").status, 200);
-    assert_eq!((w.server.reserved_streams(), w.server.reserved_rate()), (1, 4 * MBIT));
+    assert_eq!((w.server.service().reserved_streams(), w.server.service().reserved_rate()), (1, 4 * MBIT));
     w.wait(70 * SECOND);
     w.assert_empty();
-    assert_eq!(w.server.reserved_streams(), 0);
+    assert_eq!(w.server.service().reserved_streams(), 0);
 }

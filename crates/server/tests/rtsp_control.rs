@@ -226,7 +226,7 @@ fn five_thousand_half_open_connections_disturb_nobody() {
         return eprintln!("skipped: the server needs {CROWD} open files and may have {files} (ulimit -Hn)");
     }
     let live = Live::with(|config| {
-        config.session.max_connections_per_address = 10_000;
+        config.session.service.max_connections_per_address = 10_000;
         config.session.header_timeout_ns = 3_600_000 * MS; // they stay until the test is over
     });
     let crowd = Crowd::start(live.address);
@@ -252,7 +252,7 @@ fn five_thousand_half_open_connections_disturb_nobody() {
 
 #[test]
 fn one_address_cannot_take_all_connections() {
-    let live = Live::with(|config| config.session.max_connections_per_address = 3);
+    let live = Live::with(|config| config.session.service.max_connections_per_address = 3);
     let mut held: Vec<_> = (0..3).map(|_| live.viewer()).collect();
     for v in &mut held {
         assert_eq!(v.ask(OPTIONS).status, 200);

@@ -4,8 +4,8 @@ mod rtsp_support;
 
 use millrace_core::ids::StreamId;
 use millrace_offload::command::{FailReason, LeaseFailure, StreamEvent};
-use millrace_server::service::FecMode;
-use millrace_server::session::{ConnKey, Notice, State};
+use millrace_server::service::{ConnKey, Event, FecMode};
+use millrace_server::session::State;
 use rtsp_support::{Answer, MS, SECOND, World};
 
 const OFFER: &str = "a=x-millrace-fec:xor,all;xor_port=+2;rs_port=+6;pt=96;L=20;D=4;k=4;m=2;U=20\r\n";
@@ -49,7 +49,7 @@ fn it_is_offered_where_it_can_be_had() {
     assert!(sdp.ends_with(&format!("a=control:track1?fec=xor\r\n{OFFER}")), "{sdp}");
     assert!(ask(&mut world, "safe?fec=maybe").1.ends_with(&format!("a=control:track1\r\n{OFFER}")));
 
-    let mut world = World::with(|config| config.fec = false);
+    let mut world = World::with(|config| config.service.fec = false);
     world.connect();
     assert!(ask(&mut world, "safe").1.ends_with("a=control:track1\r\n"));
 }
@@ -84,7 +84,7 @@ fn header_and_query() {
         let conn = world.connect();
         let answer = setup(&mut world, conn, url, UDP, more);
         assert_eq!((answer.status, answer.get("x-millrace-fec")), (200, granted), "{url} {more}");
-        assert_eq!(world.server.stream_count(), opened, "{url} {more}");
+        assert_eq!(world.server.service().place_count(), opened, "{url} {more}");
         let session = answer.session();
         world.ask_session(conn, "TEARDOWN", &session, "");
         world.assert_empty();
@@ -111,7 +111,7 @@ fn where_it_cannot_go() {
         setup(&mut world, conn, "safe", "RTP/AVP;unicast;client_port=7000-7001", "X-Millrace-FEC: xor");
     assert_eq!(answer.get("x-millrace-fec"), "off;reason=\"port 7002 is in use by another stream\"");
 
-    let mut world = World::with(|config| config.fec = false);
+    let mut world = World::with(|config| config.service.fec = false);
     let conn = world.connect();
     let answer = setup(&mut world, conn, "safe", UDP, "X-Millrace-FEC: xor");
     assert_eq!(answer.get("x-millrace-fec"), "off;reason=\"this server sends no FEC\"");
@@ -208,7 +208,7 @@ fn switching_while_playing() {
     assert_eq!(world.take_log(), ["queue 588..24000 seq 589 at 588", "reply 200"]);
     assert_eq!(world.server.sessions(world.now)[0].state, State::Playing);
     assert_eq!(
-        (world.server.reserved_rate(), fec_of(&mut world, conn, &session)),
+        (world.server.service().reserved_rate(), fec_of(&mut world, conn, &session)),
         (4_000_000, "fec: off\r\n".into())
     );
     world.wait(950 * MS);
@@ -222,7 +222,7 @@ fn switching_while_playing() {
     // Packet 980 is in row 12, at place 20: FEC of row 11 from column 5 on.
     let fec = "play 225..6000 seq 226 in 0ms";
     assert_eq!(world.take_log(), ["open fec 5002", "open fec 5006", fec, fec]);
-    assert_eq!(world.server.reserved_rate(), 6_000_000);
+    assert_eq!(world.server.service().reserved_rate(), 6_000_000);
 
     assert_eq!(set(&mut world, "xor").get("x-millrace-fec"), XOR);
     assert_eq!(world.take_log(), ["queue 1372..24000 seq 1373 at 1372 spare 1", "reply 200"]);
@@ -276,13 +276,13 @@ fn a_switch_that_is_missed_takes_another_run() {
     let log = world.take_log();
     assert_eq!(log[..3], ["pause", "pause", "pause"]);
     assert_eq!(log[3..], ["close", "close", "play 381..24000 seq 382 in 0ms"]);
-    assert_eq!(world.server.session_count(), 1);
+    assert_eq!(world.server.service().stream_count(), 1);
 }
 
 /// Less FEC needs no stream, more is refused where there is none, and nobody ends.
 #[test]
 fn switching_on_a_full_engine() {
-    let mut world = World::with(|config| config.streams_per_engine = 2);
+    let mut world = World::with(|config| config.service.streams_per_engine = 2);
     let (conn, session) = viewer(&mut world, "xor");
     world.ask_session(conn, "PLAY", &session, "");
     world.take_log();
@@ -354,15 +354,15 @@ fn requests_that_cross_a_switch() {
 #[test]
 fn admission_counts_it() {
     // 4 Mb/s of film; XOR adds a quarter, all parities a half.
-    let mut world = World::with(|config| config.max_rate = Some("5500kb/s".parse().unwrap()));
+    let mut world = World::with(|config| config.service.max_rate = Some("5500kb/s".parse().unwrap()));
     let (conn, session) = viewer(&mut world, "xor");
-    assert_eq!(world.server.reserved_rate(), 0, "it does not play yet");
+    assert_eq!(world.server.service().reserved_rate(), 0, "it does not play yet");
     assert_eq!(world.ask_session(conn, "PLAY", &session, "").status, 200);
-    assert_eq!(world.server.reserved_rate(), 5_000_000);
+    assert_eq!(world.server.service().reserved_rate(), 5_000_000);
     let answer = world.ask_session(conn, "SET_PARAMETER", &session, "Content-Length: 8\n\nfec: all");
     assert_eq!(answer.status, 453);
     assert_eq!(
-        (world.server.reserved_rate(), fec_of(&mut world, conn, &session)),
+        (world.server.service().reserved_rate(), fec_of(&mut world, conn, &session)),
         (5_000_000, "fec: xor\r\n".into())
     );
     world.ask_session(conn, "TEARDOWN", &session, "");
@@ -374,7 +374,7 @@ fn admission_counts_it() {
     let answer = world.ask_session(conn, "SET_PARAMETER", &session, "Content-Length: 8\n\nfec: xor");
     assert_eq!((answer.status, answer.get("x-millrace-fec")), (200, XOR));
     assert_eq!(world.ask_session(conn, "PLAY", &session, "").status, 200);
-    assert_eq!(world.server.reserved_rate(), 5_000_000);
+    assert_eq!(world.server.service().reserved_rate(), 5_000_000);
     assert_eq!(world.ask_session(conn, "PAUSE", &session, "").status, 200);
     // SETUP again without asking: the FEC is gone and its rate is given back.
     let answer =
@@ -383,22 +383,22 @@ fn admission_counts_it() {
     let again =
         format!("SETUP rtsp://192.0.2.1/safe RTSP/1.0\nCSeq: 3\nSession: {session}\nTransport: {UDP}");
     assert_eq!(world.ask(conn, &again).status, 200);
-    assert_eq!(world.server.reserved_rate(), 4_000_000);
+    assert_eq!(world.server.service().reserved_rate(), 4_000_000);
     world.ask_session(conn, "TEARDOWN", &session, "");
     world.assert_empty();
 
     // Two places: the second stream is FEC, a third there is none for.
-    let mut world = World::with(|config| config.streams_per_engine = 2);
+    let mut world = World::with(|config| config.service.streams_per_engine = 2);
     let conn = world.connect();
     let answer = setup(&mut world, conn, "safe", UDP, "X-Millrace-FEC: all");
     assert_eq!(answer.get("x-millrace-fec"), "off;reason=\"the engine has no free stream\"");
-    assert_eq!(world.server.stream_count(), 1);
+    assert_eq!(world.server.service().place_count(), 1);
 }
 
 /// SETUP found room for film and FEC, PLAY finds room for the film alone.
 #[test]
 fn a_film_plays_without_the_fec_for_which_there_is_no_room_any_more() {
-    let mut world = World::with(|config| config.max_rate = Some("9500kb/s".parse().unwrap()));
+    let mut world = World::with(|config| config.service.max_rate = Some("9500kb/s".parse().unwrap()));
     let (conn, session) = viewer(&mut world, "all");
     let other = world.connect_from("198.51.100.1:1");
     let film = world.setup_tcp(other);
@@ -410,7 +410,7 @@ fn a_film_plays_without_the_fec_for_which_there_is_no_room_any_more() {
     let reason = "off;reason=\"4Mb/s of 9.5Mb/s in use, 6Mb/s more asked\"";
     assert_eq!((play.status, play.get("x-millrace-fec")), (200, reason));
     assert_eq!(fec_of(&mut world, conn, &session), "fec: off\r\n");
-    assert_eq!(world.server.reserved_rate(), 8_000_000);
+    assert_eq!(world.server.service().reserved_rate(), 8_000_000);
     // It is said once.
     assert!(!world.ask_session(conn, "PLAY", &session, "Range: npt=10-").has("x-millrace-fec"));
     world.hang_up(other);
@@ -433,7 +433,7 @@ fn a_new_viewer_on_its_ports_ends_it() {
     assert_eq!(fec_of(&mut world, first, &session), "fec: off\r\n");
     assert_eq!(world.server.sessions(world.now)[0].state, State::Playing);
     let told = world.notices.iter().any(|notice| {
-        matches!(notice, Notice::Fec { mode: FecMode::Off, trouble: Some(why), .. } if why.contains("port 5006"))
+        matches!(notice, Event::Fec { mode: FecMode::Off, trouble: Some(why), .. } if why.contains("port 5006"))
     });
     assert!(told, "{:?}", world.notices);
     // A box that was switched off and on again asks for the same ports, with FEC.
@@ -461,9 +461,9 @@ fn failed_parity_leaves_the_film() {
     let log = world.take_log();
     assert_eq!(log.last().unwrap(), "play 381..24000 seq 382 in 0ms", "{log:?}");
     assert!(!log.iter().any(|line| line.starts_with("open")), "{log:?}");
-    assert_eq!((world.server.session_count(), world.server.counters().fec_failed), (1, 1));
+    assert_eq!((world.server.service().stream_count(), world.counters().fec_failed), (1, 1));
     assert_eq!(fec_of(&mut world, conn, &session), "fec: off\r\n");
-    assert_eq!(world.server.reserved_rate(), 4_000_000);
+    assert_eq!(world.server.service().reserved_rate(), 4_000_000);
 }
 
 /// What comes from a viewer's FEC ports opens a way through its NAT, and is a sign of life.
@@ -476,17 +476,17 @@ fn punches_from_fec_ports_keep_it_alive() {
         world.wait(30 * SECOND);
         world.server.handle_datagram(world.now, UdpPort::Rtp, "192.0.2.7:5006".parse().unwrap(), b"punch");
     }
-    assert_eq!((world.server.session_count(), world.server.counters().punches), (1, 10));
+    assert_eq!((world.server.service().stream_count(), world.counters().punches), (1, 10));
     world.wait(70 * SECOND);
-    assert_eq!(world.server.session_count(), 0);
+    assert_eq!(world.server.service().stream_count(), 0);
     world.assert_empty();
 }
 
 #[test]
 fn packets_are_of_the_default_size() {
     let mut world = World::with(|config| {
-        config.packet_sizes = "8k".parse().unwrap();
-        config.path_mtu = |_| Some(9000);
+        config.service.packet_sizes = "8k".parse().unwrap();
+        config.service.path_mtu = |_| Some(9000);
     });
     let (conn, session) = viewer(&mut world, "off");
     assert!(world.take_log()[0].starts_with("open udp"));
@@ -506,7 +506,7 @@ fn a_title_with_too_many_members_lost() {
     let answer = setup(&mut world, conn, "torn", UDP, "");
     assert_eq!((answer.status, answer.get("retry-after")), (503, "10"));
     assert_eq!(answer.reason, "Service Unavailable: 2 members lost (b, c), 1 may be");
-    let told = |notice: &Notice| matches!(notice, Notice::Refused { title, reason, .. } if title == "torn" && reason.contains("b, c"));
+    let told = |notice: &Event| matches!(notice, Event::Refused { title, reason, .. } if title == "torn" && reason.contains("b, c"));
     assert!(world.notices.iter().any(told), "{:?}", world.notices);
     assert_eq!(setup(&mut world, conn, "film", UDP, "").status, 200, "other titles go on");
 }

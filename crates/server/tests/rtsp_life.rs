@@ -3,16 +3,17 @@
 mod rtsp_support;
 
 use millrace_core::ids::RunSerial;
-use millrace_offload::command::{Event, FailReason, LeaseFailure, RunEnd, StopReason, StreamEvent};
-use millrace_server::session::{ConnRefusal, EndReason, Notice, RateBasis, State, UdpPort};
+use millrace_offload::command::{self, FailReason, LeaseFailure, RunEnd, StopReason, StreamEvent};
+use millrace_server::service::{ConnRefusal, EndReason, Event, RateBasis};
+use millrace_server::session::{State, UdpPort};
 use rtsp_support::{MS, SECOND, World, receiver_report};
 
 const RTCP: &str = "192.0.2.7:5001";
 const RTP: &str = "192.0.2.7:5000";
 
 fn ended(w: &World) -> Vec<EndReason> {
-    let reason = |notice: &Notice| match notice {
-        Notice::Ended { reason, .. } => Some(*reason),
+    let reason = |notice: &Event| match notice {
+        Event::Closed { reason, .. } => Some(*reason),
         _ => None,
     };
     w.notices.iter().filter_map(reason).collect()
@@ -56,14 +57,14 @@ fn a_switch_of_fec_that_finds_the_parity_lost_plays_on_without() {
     let ports = "Transport: RTP/AVP;unicast;client_port=5000-5001";
     let set_up =
         w.ask(c, &format!("SETUP rtsp://192.0.2.1/safe RTSP/1.0\nCSeq: 1\n{ports}\nX-Millrace-FEC: xor"));
-    assert_eq!((set_up.status, w.server.counters().sessions_with_fec), (200, 1), "{set_up:?}");
+    assert_eq!((set_up.status, w.counters().sessions_with_fec), (200, 1), "{set_up:?}");
     let id = set_up.session();
     w.open_titles.0.lock().unwrap().members_lost = true;
     let switched = w.ask_session(c, "SET_PARAMETER", &id, "Content-Length: 8\n\nfec: all");
     assert_eq!((switched.status, switched.get("x-millrace-fec")), (200, "off"), "{switched:?}");
-    let why = |notice: &Notice| matches!(notice, Notice::Broken { reason, .. } if reason.contains("b, c"));
+    let why = |notice: &Event| matches!(notice, Event::Broken { reason, .. } if reason.contains("b, c"));
     assert!(w.notices.iter().any(why), "{:?}", w.notices);
-    assert_eq!(w.server.session_count(), 1, "its title is open");
+    assert_eq!(w.server.service().stream_count(), 1, "its title is open");
     w.ask_session(c, "TEARDOWN", &id, "");
     w.assert_empty();
 }
@@ -87,7 +88,7 @@ fn a_udp_session_expires_when_nothing_is_heard() {
     w.ask_session(c, "PLAY", &id, "");
     // The announced time and its slack have not passed.
     w.wait(64 * SECOND);
-    assert_eq!(w.server.session_count(), 1);
+    assert_eq!(w.server.service().stream_count(), 1);
     w.wait(2 * SECOND);
     assert_eq!(ended(&w), [EndReason::Expired]);
     assert!(w.closed.contains(&c), "its connection was as idle as the session");
@@ -107,7 +108,7 @@ fn rtcp_and_punches_from_the_session_ports_keep_it_alive() {
             w.wait(40 * SECOND);
             w.server.handle_datagram(w.now, port, from.parse().unwrap(), &receiver_report(0, false));
         }
-        assert_eq!(w.server.session_count(), 1, "{port:?} {from}");
+        assert_eq!(w.server.service().stream_count(), 1, "{port:?} {from}");
         w.wait(70 * SECOND);
         w.assert_empty();
     }
@@ -131,7 +132,7 @@ fn strangers_keep_nobody_alive() {
         w.server.handle_datagram(w.now, UdpPort::Rtcp, "192.0.2.7:9".parse().unwrap(), b"no RTCP at all");
     }
     w.assert_empty();
-    assert_eq!(w.server.counters().rtcp_unknown, 6);
+    assert_eq!(w.counters().rtcp_unknown, 6);
 }
 
 #[test]
@@ -143,14 +144,14 @@ fn a_report_from_an_unknown_port_counts_if_it_can_only_be_one_session() {
     w.wait(50 * SECOND);
     w.server.handle_datagram(w.now, UdpPort::Rtcp, from, &receiver_report(0x1234_abcd, false));
     w.wait(50 * SECOND);
-    assert_eq!(w.server.session_count(), 1);
+    assert_eq!(w.server.service().stream_count(), 1);
     // Two sessions of the same title at that address: it could be either.
     w.ask(
         c,
         "SETUP rtsp://192.0.2.1/film RTSP/1.0\nCSeq: 2\nTransport: RTP/AVP;unicast;client_port=6000-6001",
     );
     w.server.handle_datagram(w.now, UdpPort::Rtcp, from, &receiver_report(0x1234_abcd, false));
-    assert_eq!(w.server.counters().rtcp_unknown, 1);
+    assert_eq!(w.counters().rtcp_unknown, 1);
 }
 
 #[test]
@@ -171,7 +172,7 @@ fn interleaved_sessions_live_as_long_as_their_connection() {
     let c = w.connect();
     w.setup_tcp(c);
     w.wait(64 * SECOND);
-    assert_eq!(w.server.session_count(), 1);
+    assert_eq!(w.server.service().stream_count(), 1);
     w.wait(2 * SECOND);
     assert_eq!(ended(&w).last(), Some(&EndReason::Expired));
     w.assert_empty();
@@ -209,7 +210,7 @@ fn bye_ends_a_session_only_together_with_its_connection() {
     assert_eq!(w.ask_session(c, "PLAY", &id, "").status, 200);
     // B: that PLAY was a sign of life, so the end of the connection alone ends nothing either.
     w.hang_up(c);
-    assert_eq!(w.server.session_count(), 1);
+    assert_eq!(w.server.service().stream_count(), 1);
     // C: both.
     w.server.handle_datagram(w.now, UdpPort::Rtcp, RTCP.parse().unwrap(), &bye);
     w.settle();
@@ -232,7 +233,7 @@ fn a_session_can_go_on_by_another_connection() {
 
 #[test]
 fn a_new_session_on_the_same_port_replaces_the_old_one() {
-    let mut w = World::with(|config| config.max_streams = 1);
+    let mut w = World::with(|config| config.service.max_streams = 1);
     // A: a box that was switched off and on again: its old connection still counts as open, the server is full.
     let old = w.connect();
     let first = w.setup_udp(old);
@@ -251,7 +252,7 @@ fn a_new_session_on_the_same_port_replaces_the_old_one() {
     let again = format!("Session: {}\nTransport: RTP/AVP;client_port=5000-5001", third.session());
     let again = w.ask(new, &format!("SETUP rtsp://192.0.2.1/other RTSP/1.0\nCSeq: 3\n{again}"));
     assert_eq!((again.status, again.session()), (200, third.session()));
-    assert_eq!(w.server.counters().sessions_replaced, 2);
+    assert_eq!(w.counters().sessions_replaced, 2);
     w.ask_session(new, "TEARDOWN", &third.session(), "");
     w.assert_empty();
 }
@@ -263,8 +264,8 @@ fn the_end_of_the_film_is_told_once_and_the_session_stays() {
     let id = w.setup_udp(c);
     w.ask_session(c, "PLAY", &id, "Range: npt=0-4");
     w.wait(8 * SECOND);
-    let finished = w.notices.iter().filter(|n| matches!(n, Notice::Finished { .. })).count();
-    assert_eq!((finished, w.server.session_count()), (1, 1));
+    let finished = w.notices.iter().filter(|n| matches!(n, Event::Finished { .. })).count();
+    assert_eq!((finished, w.server.service().stream_count()), (1, 1));
     assert_eq!(w.server.sessions(w.now)[0].state, State::Ready);
     // A: a jump back; the sequence goes on behind BYE.
     w.take_log();
@@ -278,7 +279,7 @@ fn the_end_of_the_film_is_told_once_and_the_session_stays() {
     w.wait(SECOND);
     assert_eq!(w.ask_session(c, "TEARDOWN", &id, "").status, 200);
     w.assert_empty();
-    assert_eq!(w.server.counters().titles_finished, 2);
+    assert_eq!(w.counters().titles_finished, 2);
 }
 
 #[test]
@@ -317,8 +318,8 @@ fn sequence_numbers_wrap() {
 #[test]
 fn when_the_streams_are_used_up_the_next_viewer_is_told() {
     let mut w = World::with(|config| {
-        config.max_streams = 2;
-        config.address_share_percent = 100;
+        config.service.max_streams = 2;
+        config.service.address_share_percent = 100;
     });
     let c = w.connect();
     let first = w.setup_tcp(c);
@@ -329,7 +330,7 @@ fn when_the_streams_are_used_up_the_next_viewer_is_told() {
     let a = w.ask(c, "SETUP rtsp://192.0.2.1/film RTSP/1.0\nCSeq: 3\nTransport: RTP/AVP/TCP");
     assert_eq!((a.status, a.has("session")), (453, false));
     assert_eq!(a.reason, "Not Enough Bandwidth: all 2 streams are in use");
-    assert!(matches!(w.notices.last(), Some(Notice::Refused { status: 453, .. })));
+    assert!(matches!(w.notices.last(), Some(Event::Refused { status: 453, .. })));
     // A viewer that leaves makes room.
     w.ask_session(c, "TEARDOWN", &first, "");
     w.setup_tcp(c);
@@ -339,7 +340,7 @@ fn when_the_streams_are_used_up_the_next_viewer_is_told() {
 
 #[test]
 fn the_engine_table_is_a_ceiling_too() {
-    let mut w = World::with(|config| config.streams_per_engine = 1);
+    let mut w = World::with(|config| config.service.streams_per_engine = 1);
     let c = w.connect();
     let id = w.setup_udp(c);
     w.ask_session(c, "PLAY", &id, "");
@@ -348,7 +349,7 @@ fn the_engine_table_is_a_ceiling_too() {
     // Its place is free only when the engine has said so.
     w.engine.silent = true;
     w.ask_session(c, "TEARDOWN", &id, "");
-    assert_eq!((w.server.session_count(), w.server.stream_count()), (0, 1));
+    assert_eq!((w.server.service().stream_count(), w.server.service().place_count()), (0, 1));
     assert_eq!(w.ask(c, more).status, 453);
     w.engine.silent = false;
     w.settle();
@@ -359,9 +360,9 @@ fn the_engine_table_is_a_ceiling_too() {
 fn bit_rates_are_summed() {
     for (basis, fit) in [(RateBasis::Mean, 2), (RateBasis::Peak, 1)] {
         let mut w = World::with(|config| {
-            config.rate_basis = basis;
-            config.max_rate = Some("10Mb/s".parse().unwrap());
-            config.address_share_percent = 100;
+            config.service.rate_basis = basis;
+            config.service.max_rate = Some("10Mb/s".parse().unwrap());
+            config.service.address_share_percent = 100;
         });
         let c = w.connect();
         for _ in 0..fit {
@@ -379,8 +380,8 @@ fn bit_rates_are_summed() {
 #[test]
 fn sessions_of_one_connection_and_of_one_address_are_bounded() {
     let mut w = World::with(|config| {
-        config.max_sessions_per_connection = 2;
-        config.max_sessions_per_address = 3;
+        config.service.max_sessions_per_connection = 2;
+        config.service.max_sessions_per_address = 3;
     });
     let first = w.connect();
     let udp = |port: u16| {
@@ -403,8 +404,8 @@ fn sessions_of_one_connection_and_of_one_address_are_bounded() {
 #[test]
 fn connections_are_bounded_in_all_and_by_address() {
     let mut w = World::with(|config| {
-        config.max_connections = 5;
-        config.max_connections_per_address = 2;
+        config.service.max_connections = 5;
+        config.service.max_connections_per_address = 2;
     });
     let open = |w: &mut World, peer: &str| {
         w.server.conn_opened(w.now, peer.parse().unwrap(), "192.0.2.1:554".parse().unwrap())
@@ -420,7 +421,7 @@ fn connections_are_bounded_in_all_and_by_address() {
     assert_eq!(open(&mut w, "192.0.2.9:1"), Err(ConnRefusal::Full));
     w.hang_up(a);
     open(&mut w, "192.0.2.7:4").unwrap();
-    let counters = w.server.counters();
+    let counters = w.counters();
     assert_eq!((counters.connections_refused, counters.connections_refused_address), (1, 2));
 }
 
@@ -440,7 +441,7 @@ fn slow_and_silent_connections_are_closed() {
     w.wait(3 * SECOND);
     assert!(w.closed.contains(&silent) && w.closed.contains(&slow) && !w.closed.contains(&idle));
     assert_eq!(w.answers[&slow][0].status, 408);
-    assert_eq!(w.server.counters().connections_too_slow, 2);
+    assert_eq!(w.counters().connections_too_slow, 2);
     // One that has spoken but has no session is closed after the session time-out.
     w.wait(60 * SECOND);
     assert!(w.closed.contains(&idle));
@@ -515,11 +516,11 @@ fn a_connection_that_breaks_under_the_engine_ends_its_sessions() {
     let udp = w.ask(c, "SETUP rtsp://192.0.2.1/film RTSP/1.0\nCSeq: 2\nTransport: RTP/AVP;client_port=7000");
     let conn = millrace_core::ids::ConnId(*w.engine.conns.iter().next().unwrap());
     for _ in 0..2 {
-        w.server.handle_engine_event(w.now, 0, Event::ConnGone { conn, errno: 104 }); // it may be told twice
+        w.server.handle_engine_event(w.now, 0, command::Event::ConnGone { conn, errno: 104 }); // it may be told twice
         w.settle();
     }
     assert!(w.closed.contains(&c));
-    assert_eq!(w.server.session_count(), 1, "the one by UDP lives on");
+    assert_eq!(w.server.service().stream_count(), 1, "the one by UDP lives on");
     w.hang_up(c);
     let again = w.connect();
     assert_eq!(w.ask_session(again, "PLAY", &udp.session(), "").status, 200);
@@ -551,11 +552,11 @@ fn late_events_of_closed_streams_find_nobody() {
         StreamEvent::Failed { stream, reason: FailReason::SlowReader },
         StreamEvent::Closed { stream, packets: 1, bytes: 1, unreachable: 0, late: 0 },
     ] {
-        w.server.handle_engine_event(w.now, 0, Event::Stream(event));
-        w.server.handle_engine_event(w.now, 7, Event::Stream(event));
+        w.server.handle_engine_event(w.now, 0, command::Event::Stream(event));
+        w.server.handle_engine_event(w.now, 7, command::Event::Stream(event));
     }
     w.settle();
-    assert_eq!((w.server.session_count(), w.server.stream_count()), (1, 1));
+    assert_eq!((w.server.service().stream_count(), w.server.service().place_count()), (1, 1));
 }
 
 #[test]
@@ -618,5 +619,8 @@ fn an_engine_that_is_gone_holds_nothing_back() {
     w.ask_session(c, "TEARDOWN", &id, "");
     w.server.engine_gone(w.now, 0);
     w.settle();
-    assert_eq!((w.server.session_count(), w.server.stream_count(), w.open_titles.open_count()), (0, 0, 0));
+    assert_eq!(
+        (w.server.service().stream_count(), w.server.service().place_count(), w.open_titles.open_count()),
+        (0, 0, 0)
+    );
 }

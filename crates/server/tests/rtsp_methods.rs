@@ -2,7 +2,7 @@
 
 mod rtsp_support;
 
-use millrace_server::session::Notice;
+use millrace_server::service::Event;
 use rtsp_support::{Answer, SECOND, World};
 
 fn status(w: &mut World, request: &str) -> u16 {
@@ -190,7 +190,10 @@ fn a_second_setup_changes_the_transport_while_ready() {
     let b = w.ask_session(c, "SETUP", &id, "Transport: RTP/AVP/TCP;interleaved=0-1");
     assert_eq!((b.status, b.session()), (200, id.clone()));
     assert_eq!(w.take_log(), ["attach", "close", "open tcp 0 1", "reply 200"]);
-    assert_eq!((w.server.session_count(), w.server.stream_count(), w.open_titles.open_count()), (1, 1, 1));
+    assert_eq!(
+        (w.server.service().stream_count(), w.server.service().place_count(), w.open_titles.open_count()),
+        (1, 1, 1)
+    );
     // It goes on where it was, without a jump in the sequence.
     let d = w.ask_session(c, "PLAY", &id, "");
     assert_eq!((d.status, d.get("range")), (200, "npt=11.0025-60.000"));
@@ -413,7 +416,7 @@ fn every_refusal_has_a_log_line_with_its_reason() {
     let mut w = World::new();
     let c = w.connect();
     let refusal = |w: &mut World| match w.notices.pop() {
-        Some(Notice::Refused { title, status, reason, .. }) => (title, status, reason),
+        Some(Event::Refused { title, status, reason, .. }) => (title, status, reason),
         other => panic!("{other:?}"),
     };
     w.ask(c, "DESCRIBE rtsp://192.0.2.1/none RTSP/1.0\nCSeq: 1");
@@ -522,5 +525,5 @@ fn bad_bytes_are_answered_once_and_the_connection_is_closed() {
     let c = w.connect();
     w.push(c, &[b'x'; 1_000_000]);
     assert_eq!(w.answers[&c][0].status, 414);
-    assert_eq!(w.server.counters().bad_messages, 2);
+    assert_eq!(w.counters().bad_messages, 2);
 }

@@ -14,8 +14,8 @@ fn mtu(dest: SocketAddr) -> Option<u32> {
 
 fn world() -> World {
     World::with(|config| {
-        config.packet_sizes = "1316,2632".parse().unwrap();
-        config.path_mtu = mtu;
+        config.service.packet_sizes = "1316,2632".parse().unwrap();
+        config.service.path_mtu = mtu;
     })
 }
 

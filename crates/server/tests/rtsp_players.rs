@@ -3,7 +3,8 @@
 
 mod rtsp_support;
 
-use millrace_server::session::{Path, UdpPort};
+use millrace_server::service::Path;
+use millrace_server::session::UdpPort;
 use rtsp_support::{SECOND, VIEWER, World, receiver_report};
 
 #[test]
@@ -85,10 +86,10 @@ fn ffmpeg_falls_back_from_udp_to_tcp_on_the_same_connection() {
     let b = w.ask_session(c, "PLAY", &second, "Range: npt=0.000-");
     assert_eq!(b.get("rtp-info"), "url=rtsp://192.0.2.1/film/track1;seq=1;rtptime=1000000");
     assert_eq!(w.take_log(), ["reply 200", "play 0..24000 seq 1 in 50ms"]);
-    assert_eq!(w.server.session_count(), 2);
+    assert_eq!(w.server.service().stream_count(), 2);
     // C: the old one expires by itself, the new one does not: its connection is open.
     w.wait(30 * SECOND);
-    assert_eq!(w.server.session_count(), 1);
+    assert_eq!(w.server.service().stream_count(), 1);
     assert_eq!(w.ask_session(c, "TEARDOWN", &second, "").status, 200);
     w.assert_empty();
 }
@@ -248,12 +249,12 @@ fn openrtsp_without_any_keep_alive() {
         let from = "192.0.2.7:52001".parse().unwrap();
         w.server.handle_datagram(w.now, UdpPort::Rtcp, from, &receiver_report(0x1234_abcd, false));
     }
-    assert_eq!(w.server.session_count(), 1);
+    assert_eq!(w.server.service().stream_count(), 1);
     // C: it waits for the reply to TEARDOWN for ever.
     let t = w.ask(c, &format!("TEARDOWN rtsp://192.0.2.1/long/ RTSP/1.0\nCSeq: 6\nSession: {id}"));
     assert_eq!(t.status, 200);
     w.assert_empty();
-    assert_eq!(w.server.counters().rtcp_received, 60);
+    assert_eq!(w.counters().rtcp_received, 60);
 }
 
 #[test]
@@ -308,11 +309,11 @@ fn several_sessions_on_one_connection_have_channels_of_their_own() {
     assert_eq!(w.take_log().iter().filter(|line| *line == "attach").count(), 1);
     // E: tearing one down leaves the others.
     assert_eq!(w.ask_session(c, "TEARDOWN", &first, "").status, 200);
-    assert_eq!(w.server.session_count(), 3);
+    assert_eq!(w.server.service().stream_count(), 3);
     let paths: Vec<_> = w.server.sessions(w.now).iter().map(|info| info.path).collect();
     assert!(paths.iter().all(|path| matches!(path, Path::Tcp { conn, .. } if *conn == c)));
     w.hang_up(c);
     w.assert_empty();
-    assert_eq!(w.server.connection_count(), 0);
+    assert_eq!(w.server.service().connection_count(), 0);
     let _ = VIEWER;
 }

@@ -11,13 +11,15 @@ use millrace_core::limits::{MAX_CONN_PENDING_BYTES, RING_RECORDS};
 use millrace_core::seam::Clock;
 use millrace_core::time::Instant;
 use millrace_offload::clock::MonotonicClock;
-use millrace_offload::command::{Command, Event};
+use millrace_offload::command::{self, Command};
 use tokio::net::TcpStream;
 use tokio::sync::Notify;
 
+use super::counters::{Counters, Held};
 use super::log::ClientLog;
 use super::{ControlSheets, EnginePort, Snapshot};
-use crate::session::{ConnKey, Held, Output, Server};
+use crate::service::{self, ConnKey};
+use crate::session::{Output, Server};
 
 /// Commands that wait for room in an engine's ring before connections are no longer read.
 const MAX_BACKLOG: usize = RING_RECORDS / 4;
@@ -31,6 +33,8 @@ pub(super) struct Hub {
     pub(super) server: Server,
     engines: Vec<EngineLink>,
     lines: HashMap<ConnKey, Rc<Line>>,
+    /// Subscribers of what happens, with the log.
+    counters: Counters,
     log: ClientLog,
     write_timeout_ns: u64,
     sheets: ControlSheets,
@@ -132,6 +136,7 @@ impl Hub {
             server,
             engines: engines.into_iter().map(link).collect(),
             lines: HashMap::new(),
+            counters: Counters::default(),
             log: ClientLog::default(),
             write_timeout_ns,
             sheets,
@@ -195,9 +200,15 @@ impl Hub {
                         line.wake.notify_one();
                     }
                 }
-                Output::Notice(notice) => self.log.write(self.now(), &notice),
+                Output::Event(event) => self.publish_event(&event),
             }
         }
+    }
+
+    /// What has happened goes to all subscribers: one more is one more line here.
+    fn publish_event(&mut self, event: &service::Event) {
+        self.counters.count(event);
+        self.log.write(self.now(), event);
     }
 
     fn reply(&mut self, conn: ConnKey, bytes: Vec<u8>) {
@@ -275,7 +286,7 @@ impl Hub {
         for _ in 0..EVENTS_PER_TURN {
             match self.engines[engine].handle.poll_event() {
                 // The buffer of a written reply: freed here, on the side that may.
-                Some(Event::Recycle { .. }) => {}
+                Some(command::Event::Recycle { .. }) => {}
                 Some(event) => {
                     let now = self.now();
                     self.server.handle_engine_event(now, engine, event);
@@ -298,7 +309,7 @@ impl Hub {
         let not_reading: Vec<_> =
             self.lines.values().filter(|line| stuck(line) && !line.broken.get()).cloned().collect();
         for line in not_reading {
-            self.server.counters_mut().connections_not_reading += 1;
+            self.publish_event(&service::Event::NotReading);
             line.broken.set(true);
             line.wake.notify_one();
         }
@@ -315,12 +326,13 @@ impl Hub {
 
     /// Shows other threads how things stand.
     pub(super) fn publish(&self) {
-        self.sheets.counters.publish(self.server.counters());
+        self.sheets.counters.publish(&self.counters);
+        let service = self.server.service();
         self.sheets.held.publish(&Held {
-            connections: self.server.connection_count() as u64,
-            sessions: self.server.session_count() as u64,
-            streams: self.server.stream_count() as u64,
-            reserved_bits_per_s: self.server.reserved_rate(),
+            connections: service.connection_count() as u64,
+            sessions: service.stream_count() as u64,
+            streams: service.place_count() as u64,
+            reserved_bits_per_s: service.reserved_rate(),
         });
     }
 
@@ -352,12 +364,13 @@ impl Hub {
     }
 
     pub(super) fn snapshot(&self) -> Snapshot {
+        let service = self.server.service();
         Snapshot {
-            counters: *self.server.counters(),
+            counters: self.counters,
             sessions: self.server.sessions(self.now()),
-            connections: self.server.connection_count(),
-            streams: self.server.stream_count(),
-            reserved_rate: self.server.reserved_rate(),
+            connections: service.connection_count(),
+            streams: service.place_count(),
+            reserved_rate: service.reserved_rate(),
         }
     }
 }

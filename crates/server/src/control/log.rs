@@ -10,7 +10,7 @@ use std::fmt;
 use millrace_core::limits::MAX_CLIENT_LINES_PER_S;
 use millrace_core::time::{Instant, NS_PER_S};
 
-use crate::session::Notice;
+use crate::service::Event;
 
 /// Of these, only for failures: the crowd of others must not hide them.
 const FOR_FAILURES: usize = 3;
@@ -25,14 +25,18 @@ pub(super) struct ClientLog {
 }
 
 impl ClientLog {
-    pub(super) fn write(&mut self, now: Instant, notice: &Notice) {
+    /// Writes the line of an event that has one.
+    pub(super) fn write(&mut self, now: Instant, event: &Event) {
+        if !event.is_logged() {
+            return;
+        }
         self.tell_left_out(now);
-        match (self.limiter.admit(now, notice.is_failure()), notice.is_warning()) {
-            (true, true) => tracing::warn!("{notice}"),
-            (true, false) => tracing::info!("{notice}"),
+        match (self.limiter.admit(now, event.is_failure()), event.is_warning()) {
+            (true, true) => tracing::warn!("{event}"),
+            (true, false) => tracing::info!("{event}"),
             (false, is_warning) => {
                 self.limiter.leave_out(now, is_warning);
-                tracing::debug!("{notice}");
+                tracing::debug!("{event}");
             }
         }
     }

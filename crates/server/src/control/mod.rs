@@ -27,6 +27,7 @@
 #![forbid(unsafe_code)]
 
 mod conn;
+mod counters;
 mod engine_port;
 mod hub;
 mod log;
@@ -42,10 +43,11 @@ use millrace_core::counters::Sheet;
 use millrace_core::limits::RTSP_WRITE_TIMEOUT_NS;
 use tokio::sync::mpsc;
 
+pub use counters::{Counters, Held};
 pub use engine_port::EnginePort;
 
 use crate::service::Library;
-use crate::session::{Counters, Held, ServerConfig, SessionInfo, SystemEntropy};
+use crate::session::{ServerConfig, SessionInfo, SystemEntropy};
 
 /// Settings of the control plane. Engines, UDP ports and the wall clock in `session` are filled in by
 /// [`Control::start`].
@@ -167,7 +169,7 @@ impl Control {
             return Err(ControlError::NoEngine);
         }
         let mut config = config;
-        config.session.engines = engines.len();
+        config.session.service.engines = engines.len();
         config.session.wall_offset_ns = millrace_offload::clock::wall_offset_ns();
         let addresses = prepare(&mut config.session, &sockets)?;
         let entropy = SystemEntropy::open().map_err(|source| ControlError::System {

@@ -189,7 +189,7 @@ async fn shut_down(hub: &Shared, engines: usize, limit: Duration) -> Farewell {
         let bye = async {
             loop {
                 look(&mut hub.borrow_mut());
-                if hub.borrow().server.unfinished_count() == 0 || hub.borrow().engines_gone() {
+                if hub.borrow().server.service().unfinished_count() == 0 || hub.borrow().engines_gone() {
                     return;
                 }
                 sleep(END_POLL).await;
@@ -207,7 +207,7 @@ async fn shut_down(hub: &Shared, engines: usize, limit: Duration) -> Farewell {
     let end = async {
         loop {
             look(&mut hub.borrow_mut());
-            if hub.borrow().server.stream_count() == 0 && hub.borrow().line_count() == 0 {
+            if hub.borrow().server.service().place_count() == 0 && hub.borrow().line_count() == 0 {
                 return;
             }
             sleep(END_POLL).await;
@@ -218,5 +218,5 @@ async fn shut_down(hub: &Shared, engines: usize, limit: Duration) -> Farewell {
     let mut hub = hub.borrow_mut();
     hub.finish_log();
     hub.publish();
-    Farewell { streams_left: hub.server.stream_count(), connections_left: hub.line_count() }
+    Farewell { streams_left: hub.server.service().place_count(), connections_left: hub.line_count() }
 }

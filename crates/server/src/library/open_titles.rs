@@ -22,8 +22,9 @@ use millrace_store::volume::{
     ListedAt, ListedTitle, Listing, TitleFiles, TitleInfo, UnreadableTitle, Volume,
 };
 
-use crate::service::{AccessPoint, AccessPoints, Entry, FecMatrix, Library, OpenError, Track};
-use crate::session::{Presentation, TimeBase};
+use crate::service::{
+    AccessPoint, AccessPoints, Entry, FecMatrix, Library, OpenError, Presentation, TimeBase, Track,
+};
 
 /// Titles without viewers that stay open: each costs a few descriptors and its index.
 const MAX_IDLE_TITLES: usize = 256;

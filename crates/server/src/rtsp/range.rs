@@ -2,23 +2,7 @@
 
 use millrace_core::time::MediaTicks;
 
-/// Where a range begins.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum From {
-    /// At this time, in 90 kHz ticks; below 0 for players that count in time stamps.
-    At(i64),
-    /// `now`, or left out: where the session stands.
-    Here,
-}
-
-/// `npt=…`
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct NptRange {
-    /// Its beginning.
-    pub from: From,
-    /// Its end; `None`: the end of the title.
-    pub to: Option<MediaTicks>,
-}
+use crate::service::{From, Span};
 
 /// Why a `Range` is not understood.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
@@ -35,7 +19,7 @@ pub enum RangeError {
 ///
 /// # Errors
 /// [`RangeError`].
-pub fn parse(value: &str) -> Result<NptRange, RangeError> {
+pub fn parse(value: &str) -> Result<Span, RangeError> {
     let value = value.split(';').next().unwrap_or_default().trim();
     let (unit, times) = value.split_once('=').ok_or(RangeError::Malformed)?;
     if !unit.trim().eq_ignore_ascii_case("npt") {
@@ -43,7 +27,7 @@ pub fn parse(value: &str) -> Result<NptRange, RangeError> {
     }
     let times = times.trim();
     if let Some(from) = ffmpeg_below_zero(times) {
-        return Ok(NptRange { from: From::At(from), to: None });
+        return Ok(Span { from: From::At(from), to: None });
     }
     let (is_negative, times) = match times.strip_prefix('-') {
         Some(rest) if rest.contains('-') => (true, rest),
@@ -61,7 +45,7 @@ pub fn parse(value: &str) -> Result<NptRange, RangeError> {
             From::At(if is_negative { -at } else { at })
         }
     };
-    Ok(NptRange { from, to })
+    Ok(Span { from, to })
 }
 
 /// FFmpeg writes seconds and milliseconds each with the sign that its division leaves: -1.5 s is `-1.-500-`, -20 ms is
@@ -122,21 +106,21 @@ mod tests {
 
     #[test]
     fn what_players_send() {
-        let at = |t: MediaTicks, to| Ok(NptRange { from: From::At(t.0.cast_signed()), to });
+        let at = |t: MediaTicks, to| Ok(Span { from: From::At(t.0.cast_signed()), to });
         assert_eq!(parse("npt=0.000-"), at(s(0), None));
         assert_eq!(parse("npt=0-"), at(s(0), None));
         assert_eq!(parse("npt=0-60.5"), at(s(0), Some(MediaTicks(5_445_000))));
         assert_eq!(parse("npt=12.-13."), at(s(12), Some(s(13))));
         assert_eq!(parse("npt = 1:02:03.5 - "), at(MediaTicks(335_115_000), None));
         assert_eq!(parse("NPT=10-20;time=19970123T143720Z"), at(s(10), Some(s(20))));
-        assert_eq!(parse("npt=now-"), Ok(NptRange { from: From::Here, to: None }));
-        assert_eq!(parse("npt=now-60"), Ok(NptRange { from: From::Here, to: Some(s(60)) }));
-        assert_eq!(parse("npt=-20"), Ok(NptRange { from: From::Here, to: Some(s(20)) }));
+        assert_eq!(parse("npt=now-"), Ok(Span { from: From::Here, to: None }));
+        assert_eq!(parse("npt=now-60"), Ok(Span { from: From::Here, to: Some(s(60)) }));
+        assert_eq!(parse("npt=-20"), Ok(Span { from: From::Here, to: Some(s(20)) }));
     }
 
     #[test]
     fn a_start_below_zero_is_no_end() {
-        let below = |ticks: i64, to| Ok(NptRange { from: From::At(-ticks), to });
+        let below = |ticks: i64, to| Ok(Span { from: From::At(-ticks), to });
         assert_eq!(parse("npt=-20-"), below(1_800_000, None));
         assert_eq!(parse("npt=-20.5-7"), below(1_845_000, Some(s(7))));
         assert_eq!(parse("npt=-0:00:01-"), below(90_000, None));

@@ -1,11 +1,242 @@
-//! What every protocol serves titles with: titles, packet sizes, places in the engines. No sockets, no protocol.
+//! What every protocol serves viewers with: titles, room, streams in the engines. A state machine without I/O: what viewers ask, what
+//! engines say and the clock come in, [`Output`]s go out.
+//!
+//! ```text
+//!   session (RTSP) · later HTTP, casts, an admin API          control: log, counters, later webhooks
+//!      │ find  admit  play  pause  set_fec  close                  ▲
+//!      ▼                                                           │ Output::Event, in one stream
+//!   ┌───────────────────────── Service ────────────────────────────┴─────────┐
+//!   │ streams:   StreamKey ─► title · path · engine, StreamId · media · FEC  │◄── Library (store, cache)
+//!   │ room:      places in the engines · reservations · shares of addresses  │
+//!   │ conns:     ConnKey ─► its streams · the engine that writes to it       │
+//!   └──────┬──────────────────────────────────────────────────▲──────────────┘
+//!          ▼ Output::Command, Output::Attach                  │ engine_event
+//!                              engines
+//! ```
+//!
+//! Order of calls: any method that is given the time, then [`Service::poll_output`] until `None`. Outputs are to be carried out in their
+//! order: [`Event::Playing`], on which a protocol tells its viewer what will come, stands before the command that lets the packets out.
+//!
+//! What a viewer cannot have is a [`Refusal`]; each protocol has one place that makes statuses of them. A service knows no protocol:
+//! nothing here names a method, a status or a header, and `cargo xtask tidy` holds that.
+//!
+//! | module | holds |
+//! | --- | --- |
+//! | [`ports`] | the library as a trait |
+//! | [`config`] | settings and their defaults |
+//! | [`stream`] | one viewer's stream, and where it stands |
+//! | [`event`] | what happened, for protocols, logs and counters |
+//! | [`refusal`] | why something cannot be had |
+//! | `admit` | a new stream, and one that moves to another path |
+//! | `room` | whether there is room: `admit` checks, `play` reserves, a long pause gives back |
+//! | `play`, `seek` | play and pause; which media time a place means |
+//! | `fec` | parity beside the title: wishes, grants, the streams that carry it |
+//! | `end` | how streams end, one by one and all together |
+//! | `engines` | what the engines say |
+//! | `conns` | connections that streams are made on, or go through |
+//! | [`packet_size`] | how large a viewer's packets are |
+//! | `slots` | which places in the engines are taken |
 #![forbid(unsafe_code)]
 
+mod admit;
+pub mod config;
+mod conns;
+mod end;
+mod engines;
+pub mod event;
 mod fec;
 pub mod packet_size;
+mod play;
 pub mod ports;
-pub(crate) mod slots;
+pub mod refusal;
+mod room;
+mod seek;
+mod slots;
+pub mod stream;
 
-pub use fec::{FecMatrix, FecMode, TRACK_RS, TRACK_XOR, port_offset};
+use std::collections::{BTreeSet, HashMap, VecDeque};
+use std::net::{IpAddr, Ipv6Addr};
+
+use millrace_core::ids::{ConnId, StreamId};
+use millrace_core::time::Instant;
+use millrace_offload::command::Command;
+
+pub use admit::{Admitted, Request, Which};
+pub use config::{RateBasis, ServiceConfig};
+use conns::Conn;
+pub use conns::ConnKey;
+use end::Closing;
+pub use event::{Event, FecChange, Playing, Totals};
+pub use fec::{FecMatrix, FecMode, FecWish, TRACK_RS, TRACK_XOR, port_offset};
 pub use packet_size::{PacketSizes, PathMtu, kernel_path_mtu};
+pub use play::{Played, Wanted};
 pub use ports::{AccessPoint, AccessPoints, Entry, Library, OpenError, Track};
+pub use refusal::{ConnRefusal, FecRefusal, Refusal};
+pub use seek::{From, Presentation, Span, TimeBase};
+use slots::EngineSlots;
+pub use stream::{EndReason, Path, Stream, StreamKey};
+
+/// What is to be done, in this order.
+#[derive(Debug)]
+pub enum Output {
+    /// Send this command to an engine.
+    Command {
+        /// To whom.
+        engine: usize,
+        /// What.
+        command: Command,
+    },
+    /// Hand a duplicate of the connection's descriptor to this engine, under this name ([`Command::ConnAdd`]). If that fails, say
+    /// [`Service::conn_closed`].
+    Attach {
+        /// The connection.
+        conn: ConnKey,
+        /// The engine.
+        engine: usize,
+        /// Its name there.
+        id: ConnId,
+    },
+    /// This has happened.
+    Event(Event),
+}
+
+/// What one address holds.
+#[derive(Clone, Copy, Debug, Default)]
+struct Usage {
+    connections: usize,
+    /// Streams, playing or not.
+    sessions: usize,
+    /// Those that have reserved room to play.
+    streams: usize,
+    /// Bits a second that they have reserved.
+    rate: u64,
+}
+
+/// All streams.
+pub struct Service {
+    config: ServiceConfig,
+    library: Box<dyn Library>,
+    streams: HashMap<StreamKey, Stream>,
+    /// Streams that have reserved nothing, by the time since which they do not play.
+    idle: BTreeSet<(Instant, StreamKey)>,
+    /// UDP ports of viewers that something is sent to: media, its reports, FEC.
+    by_port: HashMap<(IpAddr, u16), Vec<StreamKey>>,
+    by_place: HashMap<(usize, StreamId), StreamKey>,
+    /// Places that the engines have been told to clear.
+    closing: HashMap<(usize, StreamId), Closing>,
+    conns: HashMap<ConnKey, Conn>,
+    by_conn: HashMap<(usize, ConnId), ConnKey>,
+    usage: HashMap<IpAddr, Usage>,
+    slots: Vec<EngineSlots>,
+    outputs: VecDeque<Output>,
+    shutting_down: bool,
+    next_key: u64,
+}
+
+impl Service {
+    /// No streams, no connections.
+    pub fn new(config: ServiceConfig, library: Box<dyn Library>) -> Self {
+        let slot = || EngineSlots::new(config.streams_per_engine, config.conns_per_engine);
+        let slots = (0..config.engines.max(1)).map(|_| slot()).collect();
+        Self {
+            config,
+            library,
+            streams: HashMap::new(),
+            idle: BTreeSet::new(),
+            by_port: HashMap::new(),
+            by_place: HashMap::new(),
+            closing: HashMap::new(),
+            conns: HashMap::new(),
+            by_conn: HashMap::new(),
+            usage: HashMap::new(),
+            slots,
+            outputs: VecDeque::new(),
+            shutting_down: false,
+            next_key: 0,
+        }
+    }
+
+    /// The next thing to be done.
+    pub fn poll_output(&mut self) -> Option<Output> {
+        self.outputs.pop_front()
+    }
+
+    /// Its settings.
+    pub fn config(&self) -> &ServiceConfig {
+        &self.config
+    }
+
+    /// The title of this name.
+    pub fn find(&mut self, name: &str) -> Option<Entry> {
+        self.library.find(name)
+    }
+
+    /// Whether so much of the title is there that it can be played.
+    ///
+    /// # Errors
+    /// [`Refusal::MembersLost`].
+    pub fn check_members(&mut self, entry: &Entry) -> Result<(), Refusal> {
+        self.library.lost(entry).map_or(Ok(()), |lost| Err(Refusal::MembersLost(lost)))
+    }
+
+    /// A stream that has not ended.
+    pub fn stream(&self, key: StreamKey) -> Option<&Stream> {
+        self.streams.get(&key)
+    }
+
+    /// All that have not ended, the oldest first.
+    pub fn streams(&self) -> Vec<&Stream> {
+        let mut streams: Vec<_> = self.streams.values().collect();
+        streams.sort_unstable_by_key(|stream| stream.key);
+        streams
+    }
+
+    /// Streams that have not ended.
+    pub fn stream_count(&self) -> usize {
+        self.streams.len()
+    }
+
+    /// Places in the engines that are taken, also by what they are about to forget.
+    pub fn place_count(&self) -> usize {
+        self.by_place.len() + self.closing.len()
+    }
+
+    /// Streams to which something is sent at this port.
+    pub fn at_port(&self, ip: IpAddr, port: u16) -> &[StreamKey] {
+        self.by_port.get(&(ip, port)).map_or(&[], Vec::as_slice)
+    }
+
+    /// The stream by UDP to this address whose RTP source is this, if there is exactly one.
+    pub fn only_stream_of(&self, ip: IpAddr, ssrc: u32) -> Option<StreamKey> {
+        let mut fitting = self.streams.values().filter(|stream| {
+            matches!(stream.path, Path::Udp { .. })
+                && stream.viewer.ip() == ip
+                && stream.entry.timeline.ssrc == ssrc
+        });
+        match (fitting.next(), fitting.next()) {
+            (Some(stream), None) => Some(stream.key),
+            _ => None,
+        }
+    }
+
+    fn command(&mut self, engine: usize, command: Command) {
+        self.outputs.push_back(Output::Command { engine, command });
+    }
+
+    fn tell(&mut self, event: Event) {
+        self.outputs.push_back(Output::Event(event));
+    }
+
+    fn new_key(&mut self) -> u64 {
+        self.next_key += 1;
+        self.next_key
+    }
+}
+
+/// What counts as one address: an IPv4 address, or an IPv6 /64, which one host has to itself.
+fn bucket(ip: IpAddr) -> IpAddr {
+    match ip {
+        IpAddr::V4(_) => ip,
+        IpAddr::V6(ip) => IpAddr::V6(Ipv6Addr::from(u128::from(ip) >> 64 << 64)),
+    }
+}

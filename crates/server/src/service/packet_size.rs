@@ -24,12 +24,12 @@ impl Default for PacketSizes {
 
 impl PacketSizes {
     /// Whether no path has to be asked about.
-    pub(crate) fn is_default_only(&self) -> bool {
+    pub(super) fn is_default_only(&self) -> bool {
         *self == Self::default()
     }
 
     /// The largest that fits a path of this MTU; the default size if none does, or the MTU is not known.
-    pub(crate) fn choose(&self, dest: SocketAddr, mtu: Option<u32>) -> usize {
+    pub(super) fn choose(&self, dest: SocketAddr, mtu: Option<u32>) -> usize {
         let ip = if dest.is_ipv4() { IPV4_HEADER_BYTES } else { IPV6_HEADER_BYTES };
         let headers = ip + UDP_HEADER_BYTES + RTP_HEADER_BYTES;
         let room = mtu.map_or(0, |mtu| (mtu as usize).saturating_sub(headers));

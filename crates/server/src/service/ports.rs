@@ -10,7 +10,7 @@ use millrace_core::units::BitRate;
 use millrace_core::wire::rtp::Timeline;
 
 use super::FecMatrix;
-use crate::session::Presentation;
+use super::seek::Presentation;
 
 /// A title as the control plane sees it.
 #[derive(Clone)]

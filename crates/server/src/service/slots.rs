@@ -4,17 +4,17 @@ use millrace_core::ids::{ConnId, StreamId};
 
 /// Places of one engine.
 #[derive(Debug)]
-pub(crate) struct EngineSlots {
+pub(super) struct EngineSlots {
     streams: Places,
     /// How often each stream place has been used: a late record for an earlier use finds nobody.
     generations: Vec<u32>,
     conns: Places,
     /// Bits a second of all sessions in this engine, whether they play or not: new ones go where it is lowest.
-    pub(crate) rate: u64,
+    pub(super) rate: u64,
     /// Sessions of it that have reserved a stream.
-    pub(crate) reserved_streams: usize,
+    pub(super) reserved_streams: usize,
     /// Bits a second that they have reserved.
-    pub(crate) reserved_rate: u64,
+    pub(super) reserved_rate: u64,
 }
 
 /// Free numbers below a bound, the lowest never used first: memory grows with use, not with the bound.
@@ -52,7 +52,7 @@ impl Places {
 }
 
 impl EngineSlots {
-    pub(crate) fn new(streams: usize, conns: usize) -> Self {
+    pub(super) fn new(streams: usize, conns: usize) -> Self {
         Self {
             streams: Places::new(streams),
             generations: Vec::new(),
@@ -63,15 +63,15 @@ impl EngineSlots {
         }
     }
 
-    pub(crate) fn has_stream_room(&self) -> bool {
+    pub(super) fn has_stream_room(&self) -> bool {
         self.streams.room() > 0
     }
 
-    pub(crate) fn stream_room(&self) -> usize {
+    pub(super) fn stream_room(&self) -> usize {
         self.streams.room()
     }
 
-    pub(crate) fn take_stream(&mut self) -> Option<StreamId> {
+    pub(super) fn take_stream(&mut self) -> Option<StreamId> {
         let index = self.streams.take()?;
         let place = index as usize;
         if place >= self.generations.len() {
@@ -82,19 +82,19 @@ impl EngineSlots {
         Some(StreamId { index, generation })
     }
 
-    pub(crate) fn give_back_stream(&mut self, stream: StreamId) {
+    pub(super) fn give_back_stream(&mut self, stream: StreamId) {
         self.streams.give_back(stream.index);
     }
 
-    pub(crate) fn take_conn(&mut self) -> Option<ConnId> {
+    pub(super) fn take_conn(&mut self) -> Option<ConnId> {
         self.conns.take().map(ConnId)
     }
 
-    pub(crate) fn give_back_conn(&mut self, conn: ConnId) {
+    pub(super) fn give_back_conn(&mut self, conn: ConnId) {
         self.conns.give_back(conn.0);
     }
 
-    pub(crate) fn streams_taken(&self) -> usize {
+    pub(super) fn streams_taken(&self) -> usize {
         self.streams.taken as usize
     }
 }

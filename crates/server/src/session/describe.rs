@@ -3,10 +3,10 @@
 use rtsp_types::headers::{ACCEPT, CONTENT_BASE, CONTENT_TYPE};
 
 use super::fec::wish;
-use super::server::{ConnKey, Server};
+use super::server::Server;
 use crate::rtsp::{Reply, Request, target};
 use crate::sdp;
-use crate::service::Entry;
+use crate::service::{ConnKey, Entry, FecWish};
 
 impl Server {
     pub(super) fn describe(&mut self, conn: ConnKey, request: &Request) -> Reply {
@@ -18,12 +18,16 @@ impl Server {
         if let Some(refusal) = self.refusal_if_lost(conn, &entry) {
             return refusal;
         }
-        let entry = Entry { fec: entry.fec.filter(|_| self.config.fec), ..entry };
+        let entry = Entry { fec: entry.fec.filter(|_| self.config.service.fec), ..entry };
         let Some(local) = self.conns.get(&conn).map(|conn| conn.local) else { return Reply::status(500) };
+        let wished = match wish(request) {
+            FecWish::Mode(mode) => Some(mode),
+            FecWish::Silent | FecWish::Unclear => None,
+        };
         Reply::ok()
             .header(CONTENT_BASE, target::base(url, &target))
             .header(CONTENT_TYPE, "application/sdp")
-            .body(sdp::describe(&entry, local.ip(), wish(request).flatten()))
+            .body(sdp::describe(&entry, local.ip(), wished))
     }
 }
 

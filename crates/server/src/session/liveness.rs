@@ -5,8 +5,8 @@ use std::net::SocketAddr;
 use millrace_core::time::Instant;
 use millrace_core::wire::rtcp::{self, ReportBlock, RtcpPacket};
 
-use super::server::{ConnKey, Server, SessionKey, canonical};
-use super::state::{EndReason, Path};
+use super::server::{Server, canonical};
+use crate::service::{ConnKey, EndReason, Event, Path, Stream, StreamKey};
 
 /// On which of the server's two UDP ports a datagram came.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -44,18 +44,11 @@ impl Server {
     pub fn handle_datagram(&mut self, now: Instant, port: UdpPort, from: SocketAddr, bytes: &[u8]) {
         let from = canonical(from);
         let heard = if port == UdpPort::Rtcp { read(bytes) } else { Heard::default() };
-        let keys = match self.by_udp.get(&(from.ip(), from.port())) {
-            Some(keys) => keys.clone(),
-            None => self.only_session_of(from, &heard).into_iter().collect(),
-        };
+        let mut keys = self.service.at_port(from.ip(), from.port()).to_vec();
         if keys.is_empty() {
-            self.counters.rtcp_unknown += u64::from(port == UdpPort::Rtcp);
-            return;
+            keys.extend(self.only_session_of(from, &heard));
         }
-        match port {
-            UdpPort::Rtp => self.counters.punches += 1,
-            UdpPort::Rtcp => self.counters.rtcp_received += 1,
-        }
+        self.tell(Event::Heard { is_report: port == UdpPort::Rtcp, is_known: !keys.is_empty() });
         for key in keys {
             self.heard_from(now, key, &heard);
         }
@@ -63,37 +56,28 @@ impl Server {
 
     /// A report from a port that nobody named (some players send from another one): counts if the address has exactly
     /// one session with this source.
-    fn only_session_of(&self, from: SocketAddr, heard: &Heard) -> Option<SessionKey> {
+    fn only_session_of(&self, from: SocketAddr, heard: &Heard) -> Option<StreamKey> {
         let ssrc = heard.block?.ssrc;
-        let mut fitting = self.sessions.values().filter(|session| {
-            matches!(session.path, Path::Udp { .. })
-                && session.peer.ip() == from.ip()
-                && session.entry.timeline.ssrc == ssrc
-        });
-        match (fitting.next(), fitting.next()) {
-            (Some(session), None) => Some(session.key),
-            _ => None,
-        }
+        self.service.only_stream_of(from.ip(), ssrc)
     }
 
     /// An interleaved frame from a viewer.
     pub fn handle_interleaved(&mut self, now: Instant, conn: ConnKey, channel: u8, bytes: &[u8]) {
         let Some(state) = self.conns.get_mut(&conn) else { return };
         state.last_message = Some(now);
-        let mine = state.sessions.iter().filter_map(|key| self.sessions.get(key)).find(|session| {
-            matches!(session.path, Path::Tcp { conn: on, rtp_channel, rtcp_channel }
+        let takes = |stream: &&Stream| {
+            matches!(stream.path(), Path::Tcp { conn: on, rtp_channel, rtcp_channel }
                 if on == conn && (channel == rtp_channel || channel == rtcp_channel))
-        });
-        match mine.map(|session| session.key) {
-            Some(key) => {
-                self.counters.rtcp_received += 1;
-                self.heard_from(now, key, &read(bytes));
-            }
-            None => self.counters.rtcp_unknown += 1,
+        };
+        let streams = self.service.streams_of(conn).iter().filter_map(|key| self.service.stream(*key));
+        let mine = { streams }.find(takes).map(Stream::key);
+        self.tell(Event::Heard { is_report: true, is_known: mine.is_some() });
+        if let Some(key) = mine {
+            self.heard_from(now, key, &read(bytes));
         }
     }
 
-    fn heard_from(&mut self, now: Instant, key: SessionKey, heard: &Heard) {
+    fn heard_from(&mut self, now: Instant, key: StreamKey, heard: &Heard) {
         let Some(session) = self.sessions.get_mut(&key) else { return };
         if heard.block.is_some() {
             session.report = heard.block;
@@ -104,7 +88,7 @@ impl Server {
         }
         // BYE is no sign of life. Anybody can send it in another's name, so alone it ends nothing.
         session.said_bye = true;
-        if session.owner.is_none() {
+        if self.service.stream(key).is_some_and(|stream| stream.owner().is_none()) {
             self.end_session(now, key, EndReason::Disconnected);
         }
     }

@@ -4,38 +4,35 @@ use millrace_core::time::Instant;
 use rtsp_types::headers::CONTENT_TYPE;
 
 use super::fec::fec_header;
-use super::server::{Server, SessionKey};
+use super::refusal::refusal_reply;
+use super::server::Server;
+use super::state::State;
 use crate::rtsp::range::npt;
 use crate::rtsp::{Reply, Request};
-use crate::service::FecMode;
+use crate::service::{FecMode, Stream, StreamKey};
 
 const TEXT: &str = "text/parameters";
 
 impl Server {
     /// Without a body it is a keep-alive. Otherwise one parameter a line: `position`, `duration`, `stream_state`,
     /// `scale`, `fec`.
-    pub(super) fn get_parameter(
-        &mut self,
-        now: Instant,
-        key: Option<SessionKey>,
-        request: &Request,
-    ) -> Reply {
+    pub(super) fn get_parameter(&mut self, now: Instant, key: Option<StreamKey>, request: &Request) -> Reply {
         let Some(names) = parameters(request) else { return not_understood(&["a body that is not text"]) };
         if names.is_empty() {
             return self.with_session(Reply::ok(), key);
         }
-        let Some(session) = key.and_then(|key| self.sessions.get(&key)) else {
+        let Some(stream) = key.and_then(|key| self.service.stream(key)) else {
             return Reply::error(454, "parameters belong to a session; name one");
         };
         let mut body = String::new();
         let mut unknown = Vec::new();
         for name in names {
             let value = match name.to_ascii_lowercase().as_str() {
-                "position" => session.position(now).map(npt),
-                "duration" => Some(npt(session.entry.end())),
-                "stream_state" => Some(session.state().as_str().to_owned()),
+                "position" => stream.position(now).map(npt),
+                "duration" => Some(npt(stream.entry().end())),
+                "stream_state" => Some(State::of(stream).as_str().to_owned()),
                 "scale" => Some("1.0".to_owned()),
-                "fec" => Some(session.fec_mode().to_string()),
+                "fec" => Some(stream.fec_mode().to_string()),
                 _ => None,
             };
             match value {
@@ -52,12 +49,7 @@ impl Server {
     }
 
     /// Without a body it is a keep-alive. What can be set is `fec`: `on`, `off`, `xor` or `all`.
-    pub(super) fn set_parameter(
-        &mut self,
-        now: Instant,
-        key: Option<SessionKey>,
-        request: &Request,
-    ) -> Reply {
+    pub(super) fn set_parameter(&mut self, now: Instant, key: Option<StreamKey>, request: &Request) -> Reply {
         let reply = match parameters(request).as_deref() {
             Some([]) => Reply::ok(),
             Some([name]) if name.eq_ignore_ascii_case("fec") => self.set_fec(now, key, value(request)),
@@ -67,23 +59,24 @@ impl Server {
         self.with_session(reply, key)
     }
 
-    fn set_fec(&mut self, now: Instant, key: Option<SessionKey>, value: &str) -> Reply {
-        let Some(session) = key.and_then(|key| self.sessions.get(&key)) else {
+    fn set_fec(&mut self, now: Instant, key: Option<StreamKey>, value: &str) -> Reply {
+        let Some(stream) = key.and_then(|key| self.service.stream(key)) else {
             return Reply::error(454, "parameters belong to a session; name one");
         };
-        let Some(fec) = &session.fec else {
+        let Some(on) = stream.fec_on() else {
             return not_understood(&["fec: the session was set up without X-Millrace-FEC"]);
         };
-        let mode = if value.eq_ignore_ascii_case("on") { Some(fec.on) } else { FecMode::parse(value) };
-        let Some(mode) = mode.map(|mode| fec.matrix.at_most(mode)) else {
+        let mode = if value.eq_ignore_ascii_case("on") { Some(on) } else { FecMode::parse(value) };
+        let Some(mode) = mode else {
             return not_understood(&["fec: on, off, xor or all"]);
         };
-        let key = session.key;
-        if let Err(why) = self.switch_fec(now, key, mode) {
-            return Reply::error(453, why);
+        let key = stream.key();
+        let switched = self.service.set_fec(now, key, mode);
+        self.absorb(now);
+        if let Err(refusal) = switched {
+            return refusal_reply(&refusal);
         }
-        self.tell_fec(key, None);
-        let state = self.sessions.get(&key).and_then(|session| session.fec_state());
+        let state = self.service.stream(key).and_then(Stream::fec_grant);
         state.map_or_else(Reply::ok, |state| Reply::ok().header(fec_header(), state))
     }
 }

@@ -1,15 +1,87 @@
-//! The log line of a request that was turned down: without it an operator never learns why a player shows nothing.
+//! Which status a refusal of the service is, and the log line of a request that was turned down: without it an operator never learns why
+//! a player shows nothing.
 
-use rtsp_types::headers::{RANGE, SESSION};
+use rtsp_types::headers::{RANGE, RETRY_AFTER, SESSION};
 
-use super::notice::Notice;
-use super::server::{ConnKey, Server, SessionKey, header};
+use super::server::{Server, header};
 use crate::rtsp::{Reply, Request, target};
+use crate::service::{ConnKey, Event, Refusal, StreamKey};
 
 /// Characters of what a viewer has sent that are written into a log line.
 const MAX_QUOTED: usize = 120;
+/// When it is worth asking again for what cannot be had now: disks that are back are used within seconds.
+const RETRY_AFTER_S: &str = "10";
+
+/// The status of each refusal (RFC 2326 section 11).
+fn status(refusal: &Refusal) -> u16 {
+    match refusal {
+        Refusal::Sessions { .. }
+        | Refusal::Streams { .. }
+        | Refusal::Rate { .. }
+        | Refusal::AddressStreams { .. }
+        | Refusal::AddressRate { .. }
+        | Refusal::EngineStreams
+        | Refusal::EngineConnections
+        | Refusal::Ending
+        | Refusal::Fec(_) => 453,
+        Refusal::Gone => 454,
+        Refusal::Busy => 455,
+        Refusal::EmptyRange | Refusal::EndReached | Refusal::NothingLeft => 457,
+        Refusal::Broken => 500,
+        Refusal::ShuttingDown
+        | Refusal::ConnectionSessions
+        | Refusal::AddressSessions
+        | Refusal::MembersLost(_)
+        | Refusal::TooManyTitles => 503,
+    }
+}
+
+/// Whether its log line says only that: the viewer did nothing wrong, and what it asked does not matter.
+fn is_own_line(refusal: &Refusal) -> bool {
+    let members = matches!(refusal, Refusal::AddressSessions | Refusal::MembersLost(_));
+    let full = status(refusal) == 453 && !matches!(refusal, Refusal::EngineConnections | Refusal::Fec(_));
+    members || full
+}
+
+/// The reply to what the service has refused.
+pub(super) fn refusal_reply(refusal: &Refusal) -> Reply {
+    let status = status(refusal);
+    let reply = match refusal {
+        Refusal::Busy => Reply::error(status, "a PLAY of this session is still being answered"),
+        Refusal::Gone => Reply::error(status, "the session has ended meanwhile"),
+        other => Reply::error(status, other),
+    };
+    match refusal {
+        Refusal::MembersLost(_) | Refusal::TooManyTitles => reply.header(RETRY_AFTER, RETRY_AFTER_S),
+        _ => reply,
+    }
+}
 
 impl Server {
+    /// The reply to what the service has refused to the viewer on this connection.
+    pub(super) fn refuse(&mut self, conn: ConnKey, title: &str, refusal: &Refusal) -> Reply {
+        let reply = refusal_reply(refusal);
+        if !is_own_line(refusal) {
+            return reply;
+        }
+        if let Some(peer) = self.conns.get(&conn).map(|conn| conn.peer) {
+            let reason = refusal.to_string();
+            self.tell(Event::Refused { peer, title: title.to_owned(), status: reply.code(), reason });
+        }
+        reply.logged()
+    }
+
+    /// The reply to a PLAY of which only a stream that stands still could tell that there is nothing to play.
+    pub(super) fn refuse_play(&mut self, key: StreamKey, refusal: &Refusal) -> Reply {
+        let reply = refusal_reply(refusal).logged();
+        if let Some(stream) = self.service.stream(key) {
+            let (peer, title) = (stream.viewer(), stream.entry().name.clone());
+            let reason = format!("PLAY: {}", reply.reason());
+            self.tell(Event::Refused { peer, title, status: reply.code(), reason });
+        }
+        self.with_session(reply, Some(key))
+    }
+
     /// Reports a reply that refuses the request, unless that has been done.
     pub(super) fn log_refusal(&mut self, conn: ConnKey, request: &Request, reply: &Reply) {
         if reply.code() < 400 || reply.is_logged() {
@@ -17,8 +89,8 @@ impl Server {
         }
         let Some(peer) = self.conns.get(&conn).map(|conn| conn.peer) else { return };
         let named = header(request, &SESSION).and_then(|id| self.by_id.get(id.split(';').next()?.trim()));
-        let title = match named.and_then(|key| self.sessions.get(key)) {
-            Some(session) => session.entry.name.clone(),
+        let title = match named.and_then(|key| self.service.stream(*key)) {
+            Some(stream) => stream.entry().name.clone(),
             None => request.request_uri().and_then(target::parse).map(|t| t.title).unwrap_or_default(),
         };
         let method: &str = request.method().into();
@@ -29,18 +101,7 @@ impl Server {
             reason = format!("{reason} (Range: {range})");
         }
         let title = if title.is_empty() { "/".to_owned() } else { printable(&title) };
-        self.notice(Notice::Refused { peer, title, status: reply.code(), reason: printable(&reason) });
-    }
-
-    /// The reply to a PLAY whose range holds no packet, found out when its stream stood still.
-    pub(super) fn nothing_left(&mut self, key: SessionKey) -> Reply {
-        let reply = Reply::error(457, "there is nothing left to play").logged();
-        if let Some(session) = self.sessions.get(&key) {
-            let (peer, title) = (session.peer, session.entry.name.clone());
-            let reason = format!("PLAY: {}", reply.reason());
-            self.notice(Notice::Refused { peer, title, status: reply.code(), reason });
-        }
-        self.with_session(reply, Some(key))
+        self.tell(Event::Refused { peer, title, status: reply.code(), reason: printable(&reason) });
     }
 }
 

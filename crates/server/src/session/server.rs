@@ -1,9 +1,9 @@
 //! Connections, and which request goes where.
 
-use std::collections::{BTreeSet, HashMap, VecDeque};
-use std::net::{IpAddr, Ipv6Addr, SocketAddr};
+use std::collections::{HashMap, VecDeque};
+use std::net::{IpAddr, SocketAddr};
 
-use millrace_core::ids::{ConnId, StreamId};
+use millrace_core::ids::ConnId;
 use millrace_core::time::{Instant, MediaTicks, NS_PER_S};
 use millrace_core::wire::rtcp::ReportBlock;
 use millrace_offload::command::Command;
@@ -13,23 +13,11 @@ use rtsp_types::headers::{
 use rtsp_types::{HeaderName, Method, Version};
 
 use super::config::ServerConfig;
-use super::counters::Counters;
-use super::end::Closing;
 use super::entropy::Entropy;
-use super::notice::Notice;
-use super::state::{Path, Session, State};
+use super::state::{Session, State};
 use crate::rtsp::reply::{PUBLIC as METHODS, ReplyHead};
 use crate::rtsp::{FrameError, Reply, Request};
-use crate::service::Library;
-use crate::service::slots::EngineSlots;
-
-/// A connection, for as long as the server runs: never used twice.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
-pub struct ConnKey(pub u64);
-
-/// A session, for as long as the server runs: never used twice.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
-pub struct SessionKey(pub u64);
+use crate::service::{ConnKey, ConnRefusal, Event, Library, Path, Service, Stream, StreamKey};
 
 /// What is to be done, in this order.
 #[derive(Debug)]
@@ -63,22 +51,8 @@ pub enum Output {
         /// The connection.
         conn: ConnKey,
     },
-    /// Tell the operator.
-    Notice(Notice),
-}
-
-/// Why a connection is not accepted.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
-pub enum ConnRefusal {
-    /// Too many in all.
-    #[error("all connections are in use; raise the number of connections")]
-    Full,
-    /// Too many of one address.
-    #[error("too many connections from this address; raise the number of connections per address")]
-    Address,
-    /// The server stops.
-    #[error("the server is shutting down")]
-    ShuttingDown,
+    /// This has happened.
+    Event(Event),
 }
 
 /// A session as it is shown to operators.
@@ -106,12 +80,8 @@ pub struct SessionInfo {
 pub(super) struct Conn {
     pub(super) peer: SocketAddr,
     pub(super) local: SocketAddr,
-    /// Sessions made on it that are still there.
-    pub(super) sessions: Vec<SessionKey>,
-    /// The engine that writes to it, and its name there.
-    pub(super) attached: Option<(usize, ConnId)>,
     /// A PLAY of this session waits for the engine; nothing else of this connection is looked at meanwhile.
-    pub(super) waits_for: Option<SessionKey>,
+    pub(super) waits_for: Option<StreamKey>,
     pub(super) opened: Instant,
     /// When the last whole message came; `None` before the first.
     pub(super) last_message: Option<Instant>,
@@ -123,62 +93,28 @@ pub(super) struct Conn {
     pub(super) close_after_reply: bool,
 }
 
-/// What one address holds.
-#[derive(Clone, Copy, Debug, Default)]
-pub(super) struct Usage {
-    pub(super) connections: usize,
-    pub(super) sessions: usize,
-    /// Sessions that have reserved a stream.
-    pub(super) streams: usize,
-    /// Bits a second that they have reserved.
-    pub(super) rate: u64,
-}
-
-/// All connections and sessions.
+/// All connections and sessions: the service's RTSP face.
 pub struct Server {
     pub(super) config: ServerConfig,
-    pub(super) library: Box<dyn Library>,
+    pub(super) service: Service,
     pub(super) entropy: Box<dyn Entropy>,
     pub(super) conns: HashMap<ConnKey, Conn>,
-    pub(super) sessions: HashMap<SessionKey, Session>,
-    /// Sessions that have reserved nothing, by the time since which they do not play.
-    pub(super) idle: BTreeSet<(Instant, SessionKey)>,
-    pub(super) by_id: HashMap<Box<str>, SessionKey>,
-    /// Both UDP ports of each session.
-    pub(super) by_udp: HashMap<(IpAddr, u16), Vec<SessionKey>>,
-    pub(super) by_stream: HashMap<(usize, StreamId), SessionKey>,
-    /// Streams that the engines have been told to forget.
-    pub(super) closing: HashMap<(usize, StreamId), Closing>,
-    pub(super) usage: HashMap<IpAddr, Usage>,
-    pub(super) slots: Vec<EngineSlots>,
+    pub(super) sessions: HashMap<StreamKey, Session>,
+    pub(super) by_id: HashMap<Box<str>, StreamKey>,
     pub(super) outputs: VecDeque<Output>,
-    pub(super) counters: Counters,
-    pub(super) shutting_down: bool,
-    next_key: u64,
 }
 
 impl Server {
     /// No connections, no sessions.
     pub fn new(config: ServerConfig, library: Box<dyn Library>, entropy: Box<dyn Entropy>) -> Self {
-        let slot = || EngineSlots::new(config.streams_per_engine, config.conns_per_engine);
-        let slots = (0..config.engines.max(1)).map(|_| slot()).collect();
         Self {
+            service: Service::new(config.service.clone(), library),
             config,
-            library,
             entropy,
             conns: HashMap::new(),
             sessions: HashMap::new(),
-            idle: BTreeSet::new(),
             by_id: HashMap::new(),
-            by_udp: HashMap::new(),
-            by_stream: HashMap::new(),
-            closing: HashMap::new(),
-            usage: HashMap::new(),
-            slots,
             outputs: VecDeque::new(),
-            counters: Counters::default(),
-            shutting_down: false,
-            next_key: 0,
         }
     }
 
@@ -187,14 +123,9 @@ impl Server {
         self.outputs.pop_front()
     }
 
-    /// Sums since the start.
-    pub fn counters(&self) -> &Counters {
-        &self.counters
-    }
-
-    /// Sums since the start, for callers that count what only they can see.
-    pub fn counters_mut(&mut self) -> &mut Counters {
-        &mut self.counters
+    /// What it serves with.
+    pub fn service(&self) -> &Service {
+        &self.service
     }
 
     /// The wall clock has been set: Unix time minus monotonic time from now on.
@@ -202,36 +133,22 @@ impl Server {
         self.config.wall_offset_ns = wall_offset_ns;
     }
 
-    /// Sessions that viewers can name.
-    pub fn session_count(&self) -> usize {
-        self.sessions.len()
-    }
-
-    /// Streams that the engines still know.
-    pub fn stream_count(&self) -> usize {
-        self.by_stream.len() + self.closing.len()
-    }
-
-    /// Connections.
-    pub fn connection_count(&self) -> usize {
-        self.conns.len()
-    }
-
     /// All sessions, for show.
     pub fn sessions(&self, now: Instant) -> Vec<SessionInfo> {
-        let mut sessions: Vec<_> = self.sessions.values().collect();
-        sessions.sort_unstable_by_key(|session| session.key);
-        let info = |session: &&Session| SessionInfo {
-            session: session.short_id(),
-            title: session.entry.name.clone(),
-            peer: session.peer,
-            path: session.path,
-            state: session.state(),
-            position: session.position(now),
-            age_ns: now.ns_since(session.started),
-            report: session.report,
+        let info = |stream: &Stream| {
+            let session = self.sessions.get(&stream.key())?;
+            Some(SessionInfo {
+                session: stream.label().to_owned(),
+                title: stream.entry().name.clone(),
+                peer: stream.viewer(),
+                path: stream.path(),
+                state: State::of(stream),
+                position: stream.position(now),
+                age_ns: now.ns_since(stream.started()),
+                report: session.report,
+            })
         };
-        sessions.iter().map(info).collect()
+        self.service.streams().into_iter().filter_map(info).collect()
     }
 
     /// A connection has come in.
@@ -245,41 +162,21 @@ impl Server {
         local: SocketAddr,
     ) -> Result<ConnKey, ConnRefusal> {
         let (peer, local) = (canonical(peer), canonical(local));
-        if self.shutting_down {
-            return Err(ConnRefusal::ShuttingDown);
-        }
-        let used = self.usage.get(&bucket(peer.ip())).map_or(0, |usage| usage.connections);
-        let refusal = if self.conns.len() >= self.config.max_connections {
-            self.counters.connections_refused += 1;
-            ConnRefusal::Full
-        } else if used >= self.config.max_connections_per_address {
-            self.counters.connections_refused_address += 1;
-            ConnRefusal::Address
-        } else {
-            self.counters.connections_accepted += 1;
-            self.usage.entry(bucket(peer.ip())).or_default().connections += 1;
-            let key = ConnKey(self.new_key());
-            let conn = Conn {
-                peer,
-                local,
-                sessions: Vec::new(),
-                attached: None,
-                waits_for: None,
-                opened: now,
-                last_message: None,
-                begun: None,
-                closing: false,
-                close_after_reply: false,
-            };
-            self.conns.insert(key, conn);
-            return Ok(key);
+        let opened = self.service.conn_opened(peer);
+        self.absorb(now);
+        let key = opened?;
+        let conn = Conn {
+            peer,
+            local,
+            waits_for: None,
+            opened: now,
+            last_message: None,
+            begun: None,
+            closing: false,
+            close_after_reply: false,
         };
-        let reason = match refusal {
-            ConnRefusal::Full => "too many connections",
-            _ => "too many connections from this address",
-        };
-        self.notice(Notice::ConnectionRefused { address: peer.ip(), reason });
-        Err(refusal)
+        self.conns.insert(key, conn);
+        Ok(key)
     }
 
     /// Whether the connection waits for the engine: hold back what else came from it.
@@ -299,8 +196,7 @@ impl Server {
         let Some(peer) = self.conns.get(&conn).filter(|conn| !conn.closing).map(|conn| conn.peer) else {
             return;
         };
-        self.counters.bad_messages += 1;
-        self.notice(Notice::BadMessage { peer, what: error.what });
+        self.tell(Event::BadMessage { peer, protocol: "RTSP", what: error.what });
         let head = ReplyHead { cseq: error.cseq, timestamp: None };
         let reply = Reply::error(error.status.into(), error.what).header(CONNECTION, "close");
         self.reply(now, conn, &head, &reply);
@@ -397,7 +293,7 @@ impl Server {
             Method::Options => self.with_session(Reply::ok().header(PUBLIC, METHODS), session),
             Method::Setup => self.setup(now, conn, session, request),
             Method::Play => return self.play(now, conn, head, session, request),
-            Method::Pause => self.pause(session),
+            Method::Pause => self.pause(now, session),
             Method::Teardown => self.teardown(now, session),
             Method::GetParameter => self.get_parameter(now, session, request),
             Method::SetParameter => self.set_parameter(now, session, request),
@@ -408,25 +304,20 @@ impl Server {
     }
 
     /// A sign of life. A session whose connection is gone belongs from now on to the one that names it.
-    fn heard_request(&mut self, now: Instant, conn: ConnKey, key: SessionKey) {
+    fn heard_request(&mut self, now: Instant, conn: ConnKey, key: StreamKey) {
         let Some(session) = self.sessions.get_mut(&key) else { return };
         (session.last_heard, session.said_bye) = (now, false);
-        if session.owner.is_none()
-            && let Some(state) = self.conns.get_mut(&conn)
-        {
-            session.owner = Some(conn);
-            state.sessions.push(key);
-        }
+        self.service.adopt(key, conn);
     }
 
     /// The session that the request names; `Err` if there is none of that name.
-    fn session_of(&self, request: &Request) -> Result<Option<SessionKey>, ()> {
+    fn session_of(&self, request: &Request) -> Result<Option<StreamKey>, ()> {
         let Some(value) = header(request, &SESSION) else { return Ok(None) };
         let id = value.split(';').next().unwrap_or_default().trim();
         self.by_id.get(id).copied().map(Some).ok_or(())
     }
 
-    pub(super) fn with_session(&self, reply: Reply, session: Option<SessionKey>) -> Reply {
+    pub(super) fn with_session(&self, reply: Reply, session: Option<StreamKey>) -> Reply {
         match session.and_then(|key| self.sessions.get(&key)) {
             Some(session) => reply.header(SESSION, &*session.id),
             None => reply,
@@ -434,8 +325,8 @@ impl Server {
     }
 
     /// 455 with what is allowed instead.
-    pub(super) fn wrong_state(&self, session: Option<SessionKey>) -> Reply {
-        let state = session.and_then(|key| self.sessions.get(&key)).map(|session| session.state());
+    pub(super) fn wrong_state(&self, session: Option<StreamKey>) -> Reply {
+        let state = session.and_then(|key| self.service.stream(key)).map(State::of);
         let now = state.map_or("no session is set up", State::as_str);
         self.with_session(Reply::error(455, now).header(ALLOW, State::allow(state)), session)
     }
@@ -445,12 +336,7 @@ impl Server {
         if self.conns.get(&conn).is_none_or(|conn| conn.closing) {
             return;
         }
-        self.counters.requests += 1;
-        match reply.code() {
-            200..=399 => self.counters.replies_ok += 1,
-            400..=499 => self.counters.replies_client_error += 1,
-            _ => self.counters.replies_server_error += 1,
-        }
+        self.tell(Event::Answered { status: reply.code() });
         let unix_s = now.0.saturating_add(self.config.wall_offset_ns) / NS_PER_S;
         let bytes = reply.to_bytes(head, &self.config.name, unix_s);
         self.outputs.push_back(Output::Reply { conn, bytes });
@@ -466,17 +352,8 @@ impl Server {
         }
     }
 
-    pub(super) fn command(&mut self, engine: usize, command: Command) {
-        self.outputs.push_back(Output::Command { engine, command });
-    }
-
-    pub(super) fn notice(&mut self, notice: Notice) {
-        self.outputs.push_back(Output::Notice(notice));
-    }
-
-    pub(super) fn new_key(&mut self) -> u64 {
-        self.next_key += 1;
-        self.next_key
+    pub(super) fn tell(&mut self, event: Event) {
+        self.outputs.push_back(Output::Event(event));
     }
 }
 
@@ -490,13 +367,5 @@ pub(super) fn canonical(addr: SocketAddr) -> SocketAddr {
     match addr.ip().to_canonical() {
         ip @ IpAddr::V4(_) => SocketAddr::new(ip, addr.port()),
         IpAddr::V6(_) => addr,
-    }
-}
-
-/// What counts as one address: an IPv4 address, or an IPv6 /64, which one host has to itself.
-pub(super) fn bucket(ip: IpAddr) -> IpAddr {
-    match ip {
-        IpAddr::V4(_) => ip,
-        IpAddr::V6(ip) => IpAddr::V6(Ipv6Addr::from(u128::from(ip) >> 64 << 64)),
     }
 }

@@ -1,25 +1,18 @@
-//! SETUP (RFC 2326 section 10.4): checks that there is room, and settles the way the packets will take.
+//! SETUP (RFC 2326 section 10.4): settles the way the packets will take, and asks the service for a stream on it.
 
 use std::net::IpAddr;
 
-use millrace_core::ids::{RunSerial, StreamId, TitleRef};
 use millrace_core::time::Instant;
-use millrace_offload::command::{Command, CompactDest};
 use rtsp_types::Url;
-use rtsp_types::headers::{RETRY_AFTER, SESSION, TRANSPORT, USER_AGENT};
+use rtsp_types::headers::{SESSION, TRANSPORT, USER_AGENT};
 
-use super::admission::Room;
-use super::fec::{Granted, fec_header};
-use super::notice::Notice;
-use super::server::{ConnKey, Output, Server, SessionKey, bucket};
-use super::state::{EndReason, Media, Path, Session, State};
+use super::fec::{fec_header, off_because, wish};
+use super::server::Server;
+use super::state::{Session, short};
 use crate::rtsp::target::Target;
 use crate::rtsp::transport::{self, Offer, Spec};
 use crate::rtsp::{Reply, Request, target};
-use crate::service::{Entry, OpenError};
-
-/// When it is worth asking again for what cannot be had now: disks that are back are used within seconds.
-const RETRY_AFTER_S: &str = "10";
+use crate::service::{self, ConnKey, Entry, Path, Stream, StreamKey, Which};
 
 /// A way that suits both sides.
 #[derive(Clone, Copy)]
@@ -33,20 +26,20 @@ impl Server {
         &mut self,
         now: Instant,
         conn: ConnKey,
-        session: Option<SessionKey>,
+        session: Option<StreamKey>,
         request: &Request,
     ) -> Reply {
         let Some(url) = request.request_uri() else { return Reply::status(400) };
         if target::parse(url).is_some_and(|target| target.title.is_empty()) {
             return Reply::error(459, "set up one title, not the folder of all");
         }
-        if let Some(session) = session.and_then(|key| self.sessions.get(&key))
-            && (session.state() == State::Playing || session.pending.is_some())
-        {
-            return self.wrong_state(Some(session.key));
+        let stream = session.and_then(|key| self.service.stream(key));
+        if stream.is_some_and(|stream| stream.is_playing() || stream.is_busy()) {
+            return self.wrong_state(session);
         }
         let Some((_, entry)) = self.named(url) else { return Reply::error(404, "no such title") };
-        if session.is_some_and(|key| self.sessions[&key].entry.name != entry.name) {
+        let stream = session.and_then(|key| self.service.stream(key));
+        if stream.is_some_and(|stream| stream.entry().name != entry.name) {
             return Reply::error(459, "a session plays one title; set up another session for this one");
         }
         if let Some(refusal) = self.refusal_if_lost(conn, &entry) {
@@ -59,13 +52,7 @@ impl Server {
         let Some(way) = offers.iter().find_map(|offer| self.way(conn, session, offer)) else {
             return Reply::error(461, "RTP/AVP by UDP unicast or RTP/AVP/TCP interleaved");
         };
-        let granted = self.grant(request, entry.fec, way.path);
-        // Parity protects packets of the default size.
-        let entry = match granted {
-            Granted::Possible { .. } => entry,
-            Granted::Silent | Granted::Refused(_) => self.sized(entry, conn, way.path),
-        };
-        match self.admit(now, conn, session, &entry, way, granted, request) {
+        match self.admit(now, conn, session, entry, way, request) {
             Ok((key, fec)) => {
                 let reply = self.setup_reply(key, way);
                 if let Some(fec) = fec { reply.header(fec_header(), fec) } else { reply }
@@ -77,18 +64,18 @@ impl Server {
     /// The title that a URL names, as a whole or by its one track.
     pub(super) fn named(&mut self, url: &Url) -> Option<(Target, Entry)> {
         let target = target::parse(url).filter(|target| target.track.is_none_or(|track| track == 1))?;
-        let entry = self.library.find(&target.title)?;
+        let entry = self.service.find(&target.title)?;
         Some((target, entry))
     }
 
     /// The answer to a request for a title of which too much is lost; `None` if it can be played.
     pub(super) fn refusal_if_lost(&mut self, conn: ConnKey, entry: &Entry) -> Option<Reply> {
-        let lost = self.library.lost(entry)?;
-        Some(self.turned_away(conn, entry, 503, lost).header(RETRY_AFTER, RETRY_AFTER_S))
+        let refusal = self.service.check_members(entry).err()?;
+        Some(self.refuse(conn, &entry.name, &refusal))
     }
 
     /// How an offer can be met; `None` if it cannot.
-    fn way(&self, key: ConnKey, session: Option<SessionKey>, offer: &Offer) -> Option<ChosenTransport> {
+    fn way(&self, key: ConnKey, session: Option<StreamKey>, offer: &Offer) -> Option<ChosenTransport> {
         if offer.multicast || !offer.mode_is_play {
             return None;
         }
@@ -110,34 +97,21 @@ impl Server {
         Some(ChosenTransport { spec: offer.spec, path })
     }
 
-    /// The title in the largest packets that the way to the viewer carries. Through a connection, where packets cross
-    /// every path in pieces anyway, it is the default size.
-    fn sized(&mut self, entry: Entry, key: ConnKey, path: Path) -> Entry {
-        let (Path::Udp { rtp_port, .. }, Some(conn)) = (path, self.conns.get(&key)) else { return entry };
-        if self.config.packet_sizes.is_default_only() {
-            return entry;
-        }
-        let mut dest = conn.peer;
-        dest.set_port(rtp_port);
-        let size = self.config.packet_sizes.choose(dest, (self.config.path_mtu)(dest));
-        self.library.sized(&entry, size).unwrap_or(entry)
-    }
-
     /// The channels asked for if they are free on this connection, else the first free even pair: the reply tells.
     fn channels(
         &self,
         key: ConnKey,
-        session: Option<SessionKey>,
+        session: Option<StreamKey>,
         asked: Option<(u8, Option<u8>)>,
     ) -> Option<(u8, u8)> {
         let mut taken = [false; 256];
-        for other in self.conns.get(&key)?.sessions.iter().filter(|other| Some(**other) != session) {
-            if let Some(Session { path: Path::Tcp { conn, rtp_channel, rtcp_channel }, .. }) =
-                self.sessions.get(other)
-                && *conn == key
+        let others = self.service.streams_of(key).iter().filter(|other| Some(**other) != session);
+        for other in others.filter_map(|other| self.service.stream(*other)) {
+            if let Path::Tcp { conn, rtp_channel, rtcp_channel } = other.path()
+                && conn == key
             {
-                taken[usize::from(*rtp_channel)] = true;
-                taken[usize::from(*rtcp_channel)] = true;
+                taken[usize::from(rtp_channel)] = true;
+                taken[usize::from(rtcp_channel)] = true;
             }
         }
         let free =
@@ -153,76 +127,54 @@ impl Server {
         if ip.is_ipv4() { self.config.ports_v4 } else { self.config.ports_v6 }
     }
 
-    /// Takes everything that the session needs before it plays, or nothing. Returns it and what the reply says about FEC.
-    #[allow(clippy::too_many_arguments)] // each is a different type: none can take another's place
+    /// The session, new or with another transport, and what the reply says about FEC.
     fn admit(
         &mut self,
         now: Instant,
         conn: ConnKey,
-        session: Option<SessionKey>,
-        entry: &Entry,
+        session: Option<StreamKey>,
+        entry: Entry,
         way: ChosenTransport,
-        granted: Granted,
         request: &Request,
-    ) -> Result<(SessionKey, Option<String>), Reply> {
-        self.replace_others(now, conn, session, way.path);
-        let room = self.room(now, conn, session, entry, way.path)?;
-        let id = match session {
-            Some(_) => None,
-            None => Some(
-                self.new_session_id()
-                    .ok_or_else(|| Reply::error(503, "the system gives no random numbers"))?,
-            ),
+    ) -> Result<(StreamKey, Option<String>), Reply> {
+        let Some(viewer) = self.conns.get(&conn).map(|conn| conn.peer) else {
+            return Err(Reply::status(500));
         };
-        let title = self.open_title(conn, entry)?;
-        if let Path::Tcp { .. } = way.path
-            && let Err(reply) = self.attach(conn, room.engine)
-        {
-            self.library.close(title);
-            return Err(reply);
-        }
-        let Some(stream) = self.stream_for(room.engine, title) else {
-            return Err(Reply::error(453, "all streams are in use")); // room() has seen one
-        };
-        let key = match (session, id) {
-            (None, Some(id)) => self.begin_session(now, conn, id, entry, title, way, room, stream, request),
-            (Some(key), _) => {
-                self.move_session(now, key, conn, entry, title, way, room, stream);
-                key
+        let (which, id) = match session {
+            Some(key) => (Which::Moved(key), None),
+            None => {
+                let id = self
+                    .new_session_id()
+                    .ok_or_else(|| Reply::error(503, "the system gives no random numbers"))?;
+                let agent =
+                    request.header(&USER_AGENT).map(|value| value.as_str().chars().take(80).collect());
+                (Which::New { label: short(&id), agent }, Some(id))
             }
-            (None, None) => return Err(Reply::status(500)),
         };
-        let fec = self.begin_fec(key, granted);
-        self.open_stream(key);
+        let title = entry.name.clone();
+        let asked =
+            service::Request { which, viewer, conn: Some(conn), entry, path: way.path, fec: wish(request) };
+        let admitted = self.service.admit(now, asked);
+        let admitted = match admitted {
+            Ok(admitted) => admitted,
+            Err(refusal) => {
+                self.absorb(now);
+                return Err(self.refuse(conn, &title, &refusal));
+            }
+        };
+        let key = admitted.stream;
+        if let Some(id) = id {
+            let url = request.request_uri().map(|url| target::plain(url).to_string()).unwrap_or_default();
+            self.by_id.insert(id.clone(), key);
+            self.sessions.insert(key, Session::new(id, url, now));
+        }
+        self.absorb(now);
+        let fec = match admitted.fec {
+            None => None,
+            Some(Ok(())) => self.service.stream(key).and_then(Stream::fec_grant),
+            Some(Err(refusal)) => Some(off_because(&refusal)),
+        };
         Ok((key, fec))
-    }
-
-    /// Two titles at one UDP port are no use to anybody: a box that was switched off and on again, or changes the channel
-    /// without TEARDOWN, asks for the same ports, and its old session ends.
-    fn replace_others(&mut self, now: Instant, conn: ConnKey, session: Option<SessionKey>, path: Path) {
-        let (Path::Udp { rtp_port: wanted, rtcp_port }, Some(conn)) = (path, self.conns.get(&conn)) else {
-            return;
-        };
-        let ip = conn.peer.ip();
-        self.clear_fec_ports(now, session, ip, [wanted, rtcp_port]);
-        let Some(others) = self.by_udp.get(&(ip, wanted)) else { return };
-        let same_port = |key: &SessionKey| {
-            let path = self.sessions.get(key).map(|session| session.path);
-            matches!(path, Some(Path::Udp { rtp_port, .. }) if rtp_port == wanted) && Some(*key) != session
-        };
-        let replaced: Vec<_> = others.iter().copied().filter(same_port).collect();
-        for key in replaced {
-            self.end_session(now, key, EndReason::Replaced);
-        }
-    }
-
-    pub(super) fn turned_away(&mut self, conn: ConnKey, entry: &Entry, status: u16, reason: String) -> Reply {
-        self.counters.refused_full += u64::from(status == 453);
-        let reply = Reply::error(status, &reason).logged();
-        if let Some(peer) = self.conns.get(&conn).map(|conn| conn.peer) {
-            self.notice(Notice::Refused { peer, title: entry.name.clone(), status, reason });
-        }
-        reply
     }
 
     /// 128 unpredictable bits, in hexadecimal.
@@ -231,187 +183,15 @@ impl Server {
         (!self.by_id.contains_key(id.as_str())).then(|| id.into_boxed_str())
     }
 
-    fn open_title(&mut self, conn: ConnKey, entry: &Entry) -> Result<TitleRef, Reply> {
-        match self.library.open(entry) {
-            Ok(title) => Ok(title),
-            Err(OpenError::MembersLost(lost)) => {
-                Err(self.turned_away(conn, entry, 503, lost).header(RETRY_AFTER, RETRY_AFTER_S))
-            }
-            Err(error) => {
-                let status = if error == OpenError::Full { 503 } else { 500 };
-                self.notice(Notice::Broken { title: entry.name.clone(), reason: error.to_string() });
-                let reply = Reply::error(status, "the title cannot be played now");
-                Err(if status == 503 { reply.header(RETRY_AFTER, RETRY_AFTER_S) } else { reply })
-            }
-        }
-    }
-
-    /// A place in the engine for a title that has just been opened; if there is none, the title is closed again.
-    pub(super) fn stream_for(&mut self, engine: usize, title: TitleRef) -> Option<StreamId> {
-        let stream = self.slots[engine].take_stream();
-        if stream.is_none() {
-            self.library.close(title);
-        }
-        stream
-    }
-
-    /// Lets the engine write to the connection, if it does not already.
-    fn attach(&mut self, key: ConnKey, engine: usize) -> Result<(), Reply> {
-        let Some(conn) = self.conns.get_mut(&key) else { return Err(Reply::status(500)) };
-        if conn.attached.is_none() {
-            let Some(id) = self.slots[engine].take_conn() else {
-                return Err(Reply::error(453, "all interleaved connections of the engine are in use"));
-            };
-            conn.attached = Some((engine, id));
-            self.outputs.push_back(Output::Attach { conn: key, engine, id });
-        }
-        Ok(())
-    }
-
-    #[allow(clippy::too_many_arguments)] // each is a different type: none can take another's place
-    fn begin_session(
-        &mut self,
-        now: Instant,
-        conn: ConnKey,
-        id: Box<str>,
-        entry: &Entry,
-        title: TitleRef,
-        way: ChosenTransport,
-        room: Room,
-        stream: StreamId,
-        request: &Request,
-    ) -> SessionKey {
-        let key = SessionKey(self.new_key());
-        let peer = self.conns.get_mut(&conn).map(|conn| {
-            conn.sessions.push(key);
-            conn.peer
-        });
-        let peer = peer.expect("room() has seen the connection");
-        let session = Session {
-            key,
-            id: id.clone(),
-            entry: entry.clone(),
-            title,
-            peer,
-            path: way.path,
-            owner: Some(conn),
-            engine: room.engine,
-            stream,
-            last_run: RunSerial(0),
-            rate: room.rate,
-            is_reserved: false,
-            idle_since: now,
-            media: Media::Fresh,
-            pending: None,
-            fec: None,
-            url: request.request_uri().map(|url| target::plain(url).to_string()).unwrap_or_default(),
-            last_heard: now,
-            started: now,
-            said_bye: false,
-            report: None,
+    fn setup_reply(&self, key: StreamKey, way: ChosenTransport) -> Reply {
+        let (Some(session), Some(stream)) = (self.sessions.get(&key), self.service.stream(key)) else {
+            return Reply::status(500);
         };
-        self.counters.sessions_started += 1;
-        let agent = request.header(&USER_AGENT).map(|value| value.as_str().chars().take(80).collect());
-        let transport = match way.path {
-            Path::Udp { rtp_port, rtcp_port } => format!("udp {rtp_port}-{rtcp_port}"),
-            Path::Tcp { rtp_channel, rtcp_channel, .. } => {
-                format!("tcp channels {rtp_channel}-{rtcp_channel}")
-            }
-        };
-        let (short, title) = (session.short_id(), entry.name.clone());
-        self.notice(Notice::Started { session: short, title, peer, transport, agent });
-        self.slots[room.engine].rate += room.rate;
-        self.usage.entry(bucket(peer.ip())).or_default().sessions += 1;
-        self.by_id.insert(id, key);
-        self.idle.insert((now, key));
-        self.sessions.insert(key, session);
-        key
-    }
-
-    /// A second SETUP: the session keeps its name and its place in the title, its stream is rebuilt.
-    #[allow(clippy::too_many_arguments)] // each is a different type: none can take another's place
-    fn move_session(
-        &mut self,
-        now: Instant,
-        key: SessionKey,
-        conn: ConnKey,
-        entry: &Entry,
-        title: TitleRef,
-        way: ChosenTransport,
-        room: Room,
-        stream: StreamId,
-    ) {
-        self.retire_stream(now, key, None);
-        let was_reserved = self.sessions.get(&key).is_some_and(|session| session.is_reserved);
-        self.release_reservation(key);
-        let Some(peer) = self.conns.get_mut(&conn).map(|conn| {
-            if !conn.sessions.contains(&key) {
-                conn.sessions.push(key);
-            }
-            conn.peer
-        }) else {
-            return;
-        };
-        let Some(session) = self.sessions.get_mut(&key) else { return };
-        if let Some(old) = session.owner.filter(|&old| old != conn)
-            && let Some(old) = self.conns.get_mut(&old)
-        {
-            old.sessions.retain(|other| *other != key);
-        }
-        // Sessions are counted where they were made: the count must go back to the same address.
-        let (from, to) = (bucket(session.peer.ip()), bucket(peer.ip()));
-        self.slots[session.engine].rate -= session.rate;
-        self.slots[room.engine].rate += room.rate;
-        if matches!(session.media, Media::Pausing(_)) {
-            session.media = Media::Fresh; // the stream that could have said where it stopped is gone
-            session.idle_since = now;
-        }
-        session.media = session.media.in_size_of(&session.entry, entry);
-        (session.entry, session.title, session.path) = (entry.clone(), title, way.path);
-        (session.engine, session.stream, session.rate) = (room.engine, stream, room.rate);
-        (session.peer, session.owner, session.fec) = (peer, Some(conn), None);
-        if from != to {
-            self.usage.entry(to).or_default().sessions += 1;
-            self.release_usage(from, |usage| &mut usage.sessions);
-        }
-        // A session that had paused only just now keeps its reservation; room() has seen that it fits.
-        if was_reserved {
-            self.take_reservation(key);
-        }
-    }
-
-    /// Tells the engine about the session's stream, and makes it findable.
-    pub(super) fn open_stream(&mut self, key: SessionKey) {
-        let Some(session) = self.sessions.get(&key) else { return };
-        let (engine, stream, ip) = (session.engine, session.stream, session.peer.ip());
-        let scope_id = session.scope_id();
-        let mut ports = Vec::new();
-        let dest = match session.path {
-            Path::Udp { rtp_port, rtcp_port } => {
-                ports.extend([rtp_port, rtcp_port]);
-                CompactDest::Udp { ip, scope_id, rtp_port, rtcp_port }
-            }
-            Path::Tcp { conn, rtp_channel, rtcp_channel } => {
-                let Some((_, conn)) = self.conns.get(&conn).and_then(|conn| conn.attached) else { return };
-                CompactDest::Tcp { conn, rtp_channel, rtcp_channel }
-            }
-        };
-        let command = Command::Open { stream, dest, quiet: false };
-        self.by_stream.insert((engine, stream), key);
-        ports.dedup();
-        for port in ports {
-            self.by_udp.entry((ip, port)).or_default().push(key);
-        }
-        self.command(engine, command);
-    }
-
-    fn setup_reply(&self, key: SessionKey, way: ChosenTransport) -> Reply {
-        let Some(session) = self.sessions.get(&key) else { return Reply::status(500) };
-        let ssrc = session.entry.timeline.ssrc;
+        let ssrc = stream.entry().timeline.ssrc;
         let spec = way.spec.as_str();
         let transport = match way.path {
             Path::Udp { rtp_port, rtcp_port } => {
-                let (rtp, rtcp) = self.ports(session.peer.ip()).unwrap_or_default();
+                let (rtp, rtcp) = self.ports(stream.viewer().ip()).unwrap_or_default();
                 format!(
                     "{spec};unicast;client_port={rtp_port}-{rtcp_port};server_port={rtp}-{rtcp};ssrc={ssrc:08X};mode=\"PLAY\""
                 )

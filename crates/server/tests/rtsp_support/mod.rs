@@ -12,11 +12,13 @@ use millrace_core::time::{Instant, MediaTicks};
 use millrace_core::units::BitRate;
 use millrace_core::wire::rtp::{Timeline, sequence_of};
 use millrace_offload::command::{Command, CompactDest, Cut, Numbering, RunSpec};
+use millrace_server::control::Counters;
 use millrace_server::rtsp::{Framer, Incoming};
-use millrace_server::service::{AccessPoint, AccessPoints, Entry, FecMatrix, Library, OpenError, Track};
-use millrace_server::session::{
-    ConnKey, Entropy, Notice, Output, Presentation, Server, ServerConfig, TimeBase,
+use millrace_server::service::{
+    AccessPoint, AccessPoints, ConnKey, Entry, Event, FecMatrix, Library, OpenError, Presentation,
+    ServiceConfig, TimeBase, Track,
 };
+use millrace_server::session::{Entropy, Output, Server, ServerConfig};
 
 mod engine;
 
@@ -258,7 +260,9 @@ pub struct World {
     pub answers: HashMap<ConnKey, VecDeque<Answer>>,
     pub attached: HashSet<ConnKey>,
     pub closed: HashSet<ConnKey>,
-    pub notices: Vec<Notice>,
+    /// What has happened, as far as it has a line in the log.
+    pub notices: Vec<Event>,
+    counters: Counters,
     /// Requests handed in and replies that came out, by connection.
     pub requests: HashMap<ConnKey, usize>,
     pub replies: HashMap<ConnKey, usize>,
@@ -276,8 +280,11 @@ impl World {
         let mut config = ServerConfig {
             ports_v4: Some((50_000, 50_001)),
             ports_v6: Some((50_002, 50_003)),
-            streams_per_engine: 64,
-            conns_per_engine: 64,
+            service: ServiceConfig {
+                streams_per_engine: 64,
+                conns_per_engine: 64,
+                ..ServiceConfig::default()
+            },
             ..ServerConfig::default()
         };
         change(&mut config);
@@ -293,6 +300,7 @@ impl World {
             attached: HashSet::new(),
             closed: HashSet::new(),
             notices: Vec::new(),
+            counters: Counters::default(),
             requests: HashMap::new(),
             replies: HashMap::new(),
             framers: HashMap::new(),
@@ -384,8 +392,19 @@ impl World {
             Output::Close { conn } => {
                 assert!(self.closed.insert(conn), "closed twice");
             }
-            Output::Notice(notice) => self.notices.push(notice),
+            Output::Event(event) => {
+                self.counters.count(&event);
+                if event.is_logged() {
+                    self.notices.push(event);
+                }
+            }
         }
+    }
+
+    /// What has been counted by now.
+    pub fn counters(&mut self) -> Counters {
+        self.settle();
+        self.counters
     }
 
     /// Bytes from a viewer. A connection that waits, or is being closed, is not read.
@@ -472,9 +491,9 @@ impl World {
 
     /// Nothing is left: no sessions, streams, titles, reserved rate.
     pub fn assert_empty(&self) {
-        assert_eq!(self.server.session_count(), 0, "sessions");
-        assert_eq!(self.server.stream_count(), 0, "streams");
-        assert_eq!(self.server.reserved_rate(), 0, "rate");
+        assert_eq!(self.server.service().stream_count(), 0, "sessions");
+        assert_eq!(self.server.service().place_count(), 0, "streams");
+        assert_eq!(self.server.service().reserved_rate(), 0, "rate");
         assert_eq!(self.engine.streams.len(), 0, "streams in the engine");
         assert_eq!(self.open_titles.open_count(), 0, "open titles");
     }

@@ -323,16 +323,17 @@ fn control_config(args: &ServeArgs) -> ControlConfig {
     let mut config = ControlConfig::default();
     let session = &mut config.session;
     session.session_timeout_ns = u64::try_from(args.session_timeout.0.as_nanos()).unwrap_or(u64::MAX);
-    session.max_streams = args.max_streams;
-    session.max_sessions = session_table_size(args.max_streams);
-    session.address_share_percent = args.share_per_address.0 as u8;
-    session.pause_reservation_ns = u64::try_from(args.pause_reservation.0.as_nanos()).unwrap_or(u64::MAX);
-    session.streams_per_engine = streams_per_engine(args);
-    session.fec = args.fec == FecChoice::Allow;
-    session.max_rate = args.max_rate;
-    session.packet_sizes = args.packet_sizes.clone();
-    session.max_connections_per_address = args.max_connections_per_address;
-    session.max_sessions_per_address = args.max_connections_per_address;
+    let service = &mut session.service;
+    service.max_streams = args.max_streams;
+    service.max_sessions = session_table_size(args.max_streams);
+    service.address_share_percent = args.share_per_address.0 as u8;
+    service.pause_reservation_ns = u64::try_from(args.pause_reservation.0.as_nanos()).unwrap_or(u64::MAX);
+    service.streams_per_engine = streams_per_engine(args);
+    service.fec = args.fec == FecChoice::Allow;
+    service.max_rate = args.max_rate;
+    service.packet_sizes = args.packet_sizes.clone();
+    service.max_connections_per_address = args.max_connections_per_address;
+    service.max_sessions_per_address = args.max_connections_per_address;
     config
 }
 

@@ -155,8 +155,8 @@ mod tests {
 
     /// The groups that `serve` registers, by their part; the reference is made of them.
     const PARTS: [(&str, &[Counter]); 9] = [
-        ("sessions", crate::session::Counters::COUNTERS),
-        ("now", crate::session::Held::COUNTERS),
+        ("sessions", crate::control::Counters::COUNTERS),
+        ("now", crate::control::Held::COUNTERS),
         ("loop", LoadSnapshot::COUNTERS),
         ("engine", EngineCounters::COUNTERS),
         ("sockets", TxCounters::COUNTERS),

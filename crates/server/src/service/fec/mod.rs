@@ -1,5 +1,575 @@
-//! FEC beside the title.
+//! FEC beside the title: what a viewer asks for, and the quiet streams that carry it (`docs/ref/rtsp.md`).
+//!
+//! Each parity track of a title is a title of its own to the engine, and is sent by a stream of its own ("companion") that is opened,
+//! paused and closed with the media stream, and played when the run of that begins. Media whose viewer repairs is played with
+//! `spare`: then it may be lent extents with holes. That belongs to a run, so FEC is switched while playing by queueing another run
+//! behind the one that lasts: the viewer sees neither a gap nor other packet numbers. Where that cannot be done in time, the run ends and
+//! another one begins, some milliseconds later.
 
 mod matrix;
 
+use std::net::IpAddr;
+use std::ops::Range;
+
+use millrace_core::ids::{RunSerial, StreamId};
+use millrace_core::limits::FEC_SWITCH_AHEAD_NS;
+use millrace_core::time::{Instant, MediaTicks};
+use millrace_core::units::BitRate;
+use millrace_core::wire::rtp::Timeline;
+use millrace_offload::command::{self, Command, CompactDest, Cut, Numbering, RunSpec};
+
 pub use matrix::{FecMatrix, FecMode, TRACK_RS, TRACK_XOR, port_offset};
+
+use super::Service;
+use super::end::Closing;
+use super::event::{Event, FecChange};
+use super::ports::{Entry, Track};
+use super::refusal::{FecRefusal, Refusal};
+use super::stream::{Media, Path, Plan, Run, Start, Stream, StreamKey};
+
+/// A companion can make do with whatever is there: what is missing is not sent.
+const SPARE_ANY: u8 = u8::MAX;
+
+/// What a viewer wishes beside its title.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub enum FecWish {
+    /// Nothing was said about FEC.
+    #[default]
+    Silent,
+    /// What was said has no meaning.
+    Unclear,
+    /// This much.
+    Mode(FecMode),
+}
+
+/// FEC of a stream that was asked for with it.
+#[derive(Debug)]
+pub(super) struct Fec {
+    pub(super) matrix: FecMatrix,
+    /// What `on` means.
+    pub(super) on: FecMode,
+    /// What is, or is about to be, sent.
+    pub(super) mode: FecMode,
+    /// Bits a second of the stream's rate that are FEC.
+    rate: u64,
+    companions: Vec<Companion>,
+    /// The viewer has got, or will get, all packets from this one on.
+    since: u32,
+    /// Packets of a run of media that has not begun: the companions have yet to be played. `true`: only those that do not play, because
+    /// the run continues another.
+    next_run: Option<(Range<u32>, bool)>,
+    /// A run for another mode that the engine has been told to go over to.
+    queued: Option<Switch>,
+    /// The companions are to be changed once the media stream stands still; `true`: and it goes on.
+    change: Option<bool>,
+    /// Why it has to play without; the viewer has yet to be told.
+    left_out: Option<String>,
+}
+
+/// A run of media that is queued.
+#[derive(Clone, Copy, Debug)]
+struct Switch {
+    run: RunSerial,
+    packet: u32,
+    time: MediaTicks,
+}
+
+/// A stream of parity.
+#[derive(Clone, Copy, Debug)]
+struct Companion {
+    track: u8,
+    stream: StreamId,
+    media: command::Media,
+    /// It has been told to play.
+    played: bool,
+}
+
+/// What becomes of a wish for FEC.
+#[derive(Debug)]
+pub(super) enum Granted {
+    /// Nothing was asked.
+    Silent,
+    /// This can be had, and switched over to.
+    Possible { matrix: FecMatrix, mode: FecMode },
+    /// It cannot be had.
+    Refused(FecRefusal),
+}
+
+fn companion(entry: &Entry, track: u8, stream: StreamId, opened: Track) -> Companion {
+    let Track { title, packets, layout } = opened;
+    let timeline = Timeline { ssrc: 0, ..entry.timeline };
+    let media = command::Media { title, packets, timeline, layout, spare: SPARE_ANY };
+    Companion { track, stream, media, played: false }
+}
+
+impl Stream {
+    /// What the viewer gets beside the title.
+    pub fn fec_mode(&self) -> FecMode {
+        self.fec.as_ref().map_or(FecMode::Off, |fec| fec.mode)
+    }
+
+    /// Packets of one codeword that the viewer can repair.
+    pub(super) fn spare(&self) -> u8 {
+        self.fec.as_ref().map_or(0, |fec| fec.matrix.spare(fec.mode))
+    }
+
+    /// Whether the session only stands still to go on with other FEC.
+    pub(super) fn goes_on(&self) -> bool {
+        self.fec.as_ref().is_some_and(|fec| fec.change == Some(true))
+    }
+
+    /// Whether its media stream does not go on by itself after a change of FEC. `true` if that was so until now.
+    pub(super) fn stay(&mut self) -> bool {
+        match self.fec.as_mut().map(|fec| &mut fec.change) {
+            Some(change @ Some(true)) => {
+                *change = Some(false);
+                true
+            }
+            _ => false,
+        }
+    }
+
+    /// Bits a second of its rate that are FEC.
+    pub(super) fn fec_rate(&self) -> u64 {
+        self.fec.as_ref().map_or(0, |fec| fec.rate)
+    }
+
+    /// Why it has to play without FEC; told once.
+    pub(super) fn take_fec_left_out(&mut self) -> Option<String> {
+        self.fec.as_mut()?.left_out.take()
+    }
+
+    /// What is sent beside the media, and where to, as text; `None` without a wish for FEC.
+    pub fn fec_grant(&self) -> Option<String> {
+        let Path::Udp { rtp_port, .. } = self.path else { return None };
+        self.fec.as_ref().map(|fec| fec.matrix.grant(fec.mode, rtp_port))
+    }
+
+    /// What it gets when its viewer wants FEC and does not say how much; `None` without a wish for FEC at its admission.
+    pub fn fec_on(&self) -> Option<FecMode> {
+        self.fec.as_ref().map(|fec| fec.on)
+    }
+
+    fn companions(&self) -> impl Iterator<Item = &Companion> + use<'_> {
+        self.fec.iter().flat_map(|fec| &fec.companions)
+    }
+
+    /// UDP ports of the viewer that FEC goes to.
+    fn fec_ports(&self) -> impl Iterator<Item = u16> + use<'_> {
+        self.companions().filter_map(|companion| self.port_of(companion.track))
+    }
+
+    fn port_of(&self, track: u8) -> Option<u16> {
+        match self.path {
+            Path::Udp { rtp_port, .. } => rtp_port.checked_add(port_offset(track)),
+            Path::Tcp { .. } => None,
+        }
+    }
+}
+
+impl Service {
+    /// What can be made of a wish, as far as title and path go.
+    pub(super) fn grant(&self, wish: FecWish, protected: Option<FecMatrix>, path: Path) -> Granted {
+        let (wished, rtp_port) = match (wish, path) {
+            (FecWish::Silent, _) => return Granted::Silent,
+            (FecWish::Unclear, _) => return Granted::Refused(FecRefusal::NotUnderstood),
+            (_, Path::Tcp { .. }) => return Granted::Refused(FecRefusal::UdpOnly),
+            (FecWish::Mode(wished), Path::Udp { rtp_port, .. }) => (wished, rtp_port),
+        };
+        let Some(matrix) = protected else { return Granted::Refused(FecRefusal::NoParity) };
+        if !self.config.fec {
+            return Granted::Refused(FecRefusal::Disabled);
+        }
+        if rtp_port.checked_add(port_offset(TRACK_RS)).is_none() {
+            return Granted::Refused(FecRefusal::NoPorts);
+        }
+        Granted::Possible { matrix, mode: matrix.at_most(wished) }
+    }
+
+    /// Gives a stream that has just been admitted its FEC. `None`: nothing was said about that.
+    pub(super) fn begin_fec(&mut self, key: StreamKey, granted: Granted) -> Option<Result<(), FecRefusal>> {
+        let (matrix, mode) = match granted {
+            Granted::Silent => return None,
+            Granted::Refused(refusal) => return Some(Err(refusal)),
+            Granted::Possible { matrix, mode } => (matrix, mode),
+        };
+        let stream = self.streams.get_mut(&key)?;
+        stream.fec = Some(Fec {
+            matrix,
+            on: mode.max(FecMode::Xor),
+            mode: FecMode::Off,
+            rate: 0,
+            companions: Vec::new(),
+            since: 0,
+            next_run: None,
+            queued: None,
+            change: None,
+            left_out: None,
+        });
+        let begun = self.reserve_fec(key, mode).and_then(|()| self.open_companions(key));
+        if begun.is_ok() {
+            self.tell_fec(key, FecChange::Granted, None);
+        }
+        Some(begun)
+    }
+
+    /// Counts the rate of another mode against what the operator allows, and makes it the stream's.
+    fn reserve_fec(&mut self, key: StreamKey, mode: FecMode) -> Result<(), FecRefusal> {
+        let stream = self.streams.get(&key).ok_or(FecRefusal::NotAsked)?;
+        // What the title of a stream takes that does not play yet counts as taken.
+        let unreserved = if stream.is_reserved { 0 } else { stream.rate };
+        let reserved = self.reserved_rate() + unreserved;
+        let fec = stream.fec.as_ref().ok_or(FecRefusal::NotAsked)?;
+        for &track in mode.tracks() {
+            let port = stream.port_of(track).ok_or(FecRefusal::NoPorts)?;
+            let own = matches!(stream.path, Path::Udp { rtcp_port, .. } if rtcp_port == port);
+            if own || self.at_port(stream.viewer.ip(), port).iter().any(|other| *other != key) {
+                return Err(FecRefusal::PortInUse(port));
+            }
+        }
+        let rate = fec.matrix.rate(mode, stream.rate - fec.rate);
+        let (engine, missing) = (stream.engine, mode.tracks().len().saturating_sub(fec.companions.len()));
+        if rate > fec.rate
+            && let Some(max) = self.config.max_rate
+            && reserved - fec.rate + rate > max.0
+        {
+            return Err(FecRefusal::Rate { used: BitRate(reserved), max, more: BitRate(rate - fec.rate) });
+        }
+        if self.slots[engine].stream_room() < missing {
+            return Err(FecRefusal::EngineStreams);
+        }
+        let Some(stream) = self.streams.get_mut(&key) else { return Ok(()) };
+        let Some(fec) = stream.fec.as_mut() else { return Ok(()) };
+        let before = std::mem::replace(&mut fec.rate, rate);
+        fec.mode = mode;
+        let rate = stream.rate - before + rate;
+        self.change_rate(key, rate);
+        Ok(())
+    }
+
+    /// Opens what the stream's mode demands and is not open. If that cannot be done it gets none.
+    fn open_companions(&mut self, key: StreamKey) -> Result<(), FecRefusal> {
+        let Some(stream) = self.streams.get(&key) else { return Ok(()) };
+        let (engine, entry) = (stream.engine, stream.entry.clone());
+        let is_missing = |track: &&u8| !stream.companions().any(|companion| companion.track == **track);
+        let missing: Vec<_> = stream.fec_mode().tracks().iter().filter(is_missing).copied().collect();
+        for track in missing {
+            let opened = match self.library.open_track(&entry, track) {
+                Ok(opened) => match self.place_for(engine, opened.title) {
+                    Some(place) => Ok(companion(&entry, track, place, opened)),
+                    None => Err(FecRefusal::EngineStreams),
+                },
+                Err(error) => {
+                    self.tell(Event::Broken { title: entry.name.clone(), reason: format!("FEC: {error}") });
+                    Err(FecRefusal::Broken)
+                }
+            };
+            match opened {
+                Ok(companion) => self.open_companion(key, companion),
+                Err(why) => {
+                    self.retire_companions(key);
+                    let _ = self.reserve_fec(key, FecMode::Off); // giving back never fails
+                    return Err(why);
+                }
+            }
+        }
+        Ok(())
+    }
+
+    fn open_companion(&mut self, key: StreamKey, companion: Companion) {
+        let Some(stream) = self.streams.get_mut(&key) else { return };
+        let Some(port) = stream.port_of(companion.track) else { return };
+        let (engine, ip, scope_id) = (stream.engine, stream.viewer.ip(), stream.scope_id());
+        let Some(fec) = stream.fec.as_mut() else { return };
+        let dest = CompactDest::Udp { ip, scope_id, rtp_port: port, rtcp_port: port };
+        let command = Command::Open { stream: companion.stream, dest, quiet: true };
+        fec.companions.push(companion);
+        self.by_place.insert((engine, companion.stream), key);
+        self.by_port.entry((ip, port)).or_default().push(key);
+        self.command(engine, command);
+    }
+
+    /// Tells the engine to forget the companions. What is reserved for them stays reserved.
+    pub(super) fn retire_companions(&mut self, key: StreamKey) {
+        self.retire_companions_but(key, &[]);
+    }
+
+    /// The same, but for those of these tracks.
+    fn retire_companions_but(&mut self, key: StreamKey, kept: &[u8]) {
+        let Some(stream) = self.streams.get_mut(&key) else { return };
+        let leaves = |companion: &Companion| !kept.contains(&companion.track);
+        let leaving: Vec<_> = stream.companions().filter(|companion| leaves(companion)).copied().collect();
+        let ports: Vec<_> = leaving.iter().filter_map(|companion| stream.port_of(companion.track)).collect();
+        let (engine, ip) = (stream.engine, stream.viewer.ip());
+        let Some(fec) = stream.fec.as_mut() else { return };
+        fec.companions.retain(|companion| !leaves(companion));
+        for companion in leaving {
+            let stream = companion.stream;
+            self.by_place.remove(&(engine, stream));
+            self.closing.insert((engine, stream), Closing { title: companion.media.title, ended: None });
+            self.command(engine, Command::Close { stream });
+        }
+        for port in ports {
+            self.forget_port(key, ip, port);
+        }
+    }
+
+    /// The media stream has been told to play these packets. `anew`: nothing before them counts as sent.
+    pub(super) fn prepare_companions(
+        &mut self,
+        key: StreamKey,
+        packets: Range<u32>,
+        anew: bool,
+        only_new: bool,
+    ) {
+        let Some(fec) = self.streams.get_mut(&key).and_then(|stream| stream.fec.as_mut()) else { return };
+        if anew {
+            fec.since = packets.start;
+        }
+        fec.next_run = Some((packets, only_new));
+    }
+
+    /// The media's run has begun: its first packet leaves at `at`, and its FEC follows.
+    pub(super) fn play_companions(&mut self, key: StreamKey, at: Instant) {
+        let Some(stream) = self.streams.get_mut(&key) else { return };
+        let (engine, entry, mut last_run) = (stream.engine, stream.entry.clone(), stream.last_run);
+        let Some(fec) = stream.fec.as_mut() else { return };
+        let Some((Range { start: from, end: until }, only_new)) = fec.next_run.take() else { return };
+        let matrix = fec.matrix;
+        let mut commands = Vec::new();
+        for companion in fec.companions.iter_mut().filter(|companion| !(only_new && companion.played)) {
+            let (stream, track) = (companion.stream, companion.track);
+            let first = matrix.first_whole(track, fec.since).max(matrix.first_due(from));
+            let end = matrix.whole_until(track, until, entry.packets);
+            let departure = matrix.departure(first, entry.packets);
+            let times = (entry.access.time_of(from), entry.access.time_of(departure));
+            // Without times of packets FEC cannot be timed; the title goes on without it.
+            let (Some(start), Some(time)) = times else { continue };
+            if first < end {
+                let each = matrix.column_packets(track);
+                last_run = last_run.next();
+                let run = RunSpec {
+                    run: last_run,
+                    media: companion.media,
+                    from: first.saturating_mul(each),
+                    until: end.saturating_mul(each),
+                    numbering: Numbering::Title,
+                    scale_permille: 1000,
+                };
+                let at = at.plus_ns(MediaTicks(time.0.saturating_sub(start.0)).to_ns());
+                companion.played = true;
+                // It may still be sending the FEC of the last packets before a jump: that ends here.
+                commands.push(Command::Play { stream, at, run });
+            } else if companion.played {
+                commands.push(Command::Pause { stream });
+            }
+        }
+        stream.last_run = last_run;
+        for command in commands {
+            self.command(engine, command);
+        }
+    }
+
+    /// The media stream has been told to pause: so are its companions.
+    pub(super) fn pause_companions(&mut self, key: StreamKey) {
+        let Some(stream) = self.streams.get(&key) else { return };
+        let engine = stream.engine;
+        let played = stream.companions().filter(|companion| companion.played);
+        let streams: Vec<_> = played.map(|companion| companion.stream).collect();
+        for stream in streams {
+            self.command(engine, Command::Pause { stream });
+        }
+    }
+
+    /// Switches a stream's FEC over because its viewer wants it: to this mode, or the most below it that its title has.
+    ///
+    /// # Errors
+    /// [`Refusal::Fec`]: why it stays as it is.
+    pub fn set_fec(&mut self, now: Instant, key: StreamKey, mode: FecMode) -> Result<(), Refusal> {
+        let stream = self.streams.get(&key).ok_or(Refusal::Gone)?;
+        if stream.ending.is_some() {
+            return Err(Refusal::Ending);
+        }
+        let matrix = stream.fec.as_ref().ok_or(FecRefusal::NotAsked)?.matrix;
+        self.switch_fec(now, key, matrix.at_most(mode))?;
+        self.tell_fec(key, FecChange::Switched, None);
+        Ok(())
+    }
+
+    /// Switches a stream's FEC over, while it plays too: a moment from now and without a gap.
+    ///
+    /// # Errors
+    /// Why it stays as it is.
+    pub(super) fn switch_fec(
+        &mut self,
+        now: Instant,
+        key: StreamKey,
+        mode: FecMode,
+    ) -> Result<(), FecRefusal> {
+        self.switch(now, key, mode, true)
+    }
+
+    /// Switches FEC over, at once unless it `may_wait`.
+    fn switch(
+        &mut self,
+        now: Instant,
+        key: StreamKey,
+        mode: FecMode,
+        may_wait: bool,
+    ) -> Result<(), FecRefusal> {
+        if self.streams.get(&key).is_some_and(|stream| stream.fec.is_some() && stream.fec_mode() == mode) {
+            return Ok(());
+        }
+        self.reserve_fec(key, mode)?;
+        let Some(media) = self.streams.get(&key).map(|stream| stream.media) else { return Ok(()) };
+        match media {
+            Media::Running(run) if may_wait && self.queue_switch(now, key, run) => {}
+            Media::Running(run) => self.pause_to_switch(key, run),
+            Media::Pausing(_) => {
+                if let Some(fec) = self.streams.get_mut(&key).and_then(|stream| stream.fec.as_mut()) {
+                    fec.change = fec.change.or(Some(false));
+                }
+            }
+            Media::Fresh | Media::Paused { .. } | Media::Ended { .. } => self.change_companions(key),
+        }
+        Ok(())
+    }
+
+    /// Ends the media's run; another one for the session's mode follows when it stands still.
+    fn pause_to_switch(&mut self, key: StreamKey, run: Run) {
+        let Some(fec) = self.streams.get_mut(&key).and_then(|stream| stream.fec.as_mut()) else { return };
+        fec.change = Some(true);
+        self.pause_run(key, run);
+    }
+
+    /// Has the media go over to a run for the session's mode, a moment from now and where an extent ends: then there is time to read
+    /// the next one, and no extent is needed for both runs. `false`: it ends too soon, or its times are not known.
+    fn queue_switch(&mut self, now: Instant, key: StreamKey, run: Run) -> bool {
+        let Some(stream) = self.streams.get_mut(&key) else { return false };
+        let Some(position) = stream.position(now) else { return false };
+        let ahead = MediaTicks(position.0 + MediaTicks::from_ns(FEC_SWITCH_AHEAD_NS).0);
+        let per_extent = stream.entry.layout.packets_per_extent();
+        let packet = stream.entry.access.packet_at(ahead).next_multiple_of(per_extent);
+        let time = stream.entry.access.time_of(packet).filter(|_| packet < run.stop.packet);
+        let Some(time) = time else { return false };
+        let spec = RunSpec {
+            run: stream.next_run(),
+            media: stream.run_media(),
+            from: packet,
+            until: run.stop.packet,
+            numbering: Numbering::Title,
+            scale_permille: 1000,
+        };
+        let (engine, place) = (stream.engine, stream.place);
+        if let Some(fec) = stream.fec.as_mut() {
+            fec.queued = Some(Switch { run: spec.run, packet, time });
+        }
+        self.command(engine, Command::Queue { stream: place, cut: Cut::At(packet), run: spec });
+        true
+    }
+
+    /// The run that lasted has ended, and the one for another mode has taken over; `false` if none was queued.
+    pub(super) fn switched(&mut self, key: StreamKey, at: Instant) -> bool {
+        let Some(stream) = self.streams.get_mut(&key) else { return false };
+        let Some(switch) = stream.fec.as_mut().and_then(|fec| fec.queued.take()) else { return false };
+        let follow = |run: Run| Run { serial: switch.run, from_time: Some(switch.time), at, ..run };
+        stream.media = match stream.media {
+            Media::Running(run) => Media::Running(follow(run)),
+            Media::Pausing(run) => Media::Pausing(follow(run)),
+            other => other,
+        };
+        let (Media::Running(run) | Media::Pausing(run)) = stream.media else { return true };
+        self.change_companions(key);
+        self.prepare_companions(key, switch.packet..run.stop.packet, false, true);
+        true
+    }
+
+    /// The run for another mode will not be: too late, or it cannot be read. Then the run that lasts ends. `false`: it was not queued
+    /// for that.
+    pub(super) fn switch_missed(&mut self, key: StreamKey, serial: RunSerial) -> bool {
+        let Some(stream) = self.streams.get_mut(&key) else { return false };
+        let Some(fec) = stream.fec.as_mut() else { return false };
+        if fec.queued.is_none_or(|switch| switch.run != serial) {
+            return false;
+        }
+        fec.queued = None;
+        match stream.media {
+            Media::Running(run) => self.pause_to_switch(key, run),
+            _ => fec.change = fec.change.or(Some(false)),
+        }
+        true
+    }
+
+    /// The media stream stands still: what has been put off until then.
+    pub(super) fn finish_switch(&mut self, now: Instant, key: StreamKey) {
+        let Some(fec) = self.streams.get_mut(&key).and_then(|stream| stream.fec.as_mut()) else { return };
+        if fec.queued.take().is_some() {
+            fec.change = fec.change.or(Some(false));
+        }
+        let Some(goes_on) = fec.change.take() else { return };
+        self.change_companions(key);
+        let waits = self.streams.get(&key).is_none_or(|stream| stream.pending.is_some());
+        if goes_on && !waits {
+            let plan = Plan { start: Start::Resume, stop: None, told_by: None };
+            // A title that has ended meanwhile has nothing to go on with.
+            let _ = self.start(now, key, plan);
+        }
+    }
+
+    /// The companions that the session's mode demands, and no others. The media's next run is told what its viewer can repair.
+    fn change_companions(&mut self, key: StreamKey) {
+        let Some(stream) = self.streams.get(&key) else { return };
+        self.retire_companions_but(key, stream.fec_mode().tracks());
+        if let Err(refusal) = self.open_companions(key) {
+            self.tell_fec(key, FecChange::Switched, Some(refusal.to_string()));
+        }
+    }
+
+    /// A companion cannot go on: the title goes on without FEC.
+    pub(super) fn companion_failed(&mut self, now: Instant, key: StreamKey, reason: String) {
+        let on = self.streams.get(&key).is_some_and(|stream| stream.fec_mode() != FecMode::Off);
+        if on && self.switch(now, key, FecMode::Off, false).is_ok() {
+            self.tell_fec(key, FecChange::Failed, Some(reason));
+        }
+    }
+
+    /// The title plays without the FEC that was granted.
+    pub(super) fn fec_left_out(&mut self, key: StreamKey, why: String) {
+        if let Some(fec) = self.streams.get_mut(&key).and_then(|stream| stream.fec.as_mut()) {
+            fec.left_out = Some(why.clone());
+        }
+        self.tell_fec(key, FecChange::Switched, Some(why));
+    }
+
+    fn tell_fec(&mut self, key: StreamKey, change: FecChange, trouble: Option<String>) {
+        if let Some(stream) = self.streams.get(&key) {
+            let (session, title) = (stream.label.to_string(), stream.entry.name.clone());
+            let mode = stream.fec_mode();
+            self.tell(Event::Fec { session, title, mode, change, trouble });
+        }
+    }
+
+    /// A new stream gets its title on ports to which another one's FEC goes: that must stop.
+    pub(super) fn clear_fec_ports(
+        &mut self,
+        now: Instant,
+        key: Option<StreamKey>,
+        ip: IpAddr,
+        ports: [u16; 2],
+    ) {
+        for port in ports {
+            let holders = self.by_port.get(&(ip, port)).cloned().unwrap_or_default();
+            for other in holders.into_iter().filter(|other| Some(*other) != key) {
+                let sends =
+                    self.streams.get(&other).is_some_and(|stream| stream.fec_ports().any(|p| p == port));
+                if sends {
+                    // What is sent until the run ends could have been repaired; the port is not its own any more.
+                    let _ = self.switch(now, other, FecMode::Off, false);
+                    self.retire_companions(other);
+                    let trouble = format!("another session has port {port}");
+                    self.tell_fec(other, FecChange::Switched, Some(trouble));
+                }
+            }
+        }
+    }
+}

@@ -1,4 +1,4 @@
-//! Which media time the start of a `Range` means.
+//! Which media time a place means that a viewer names.
 //!
 //! Media time counts from the title's first packet. Most players ask in it. FFmpeg, and all that is built on it, adds the
 //! stream's start time to the place that its user asks for: the lowest first presentation time stamp (PTS) of sound and
@@ -9,11 +9,26 @@
 use std::sync::Arc;
 
 use millrace_core::time::{Instant, MediaTicks};
-use rtsp_types::headers::USER_AGENT;
 
-use super::server::header;
-use super::state::{Media, Session};
-use crate::rtsp::Request;
+use super::stream::Stream;
+
+/// Where a viewer wants to begin.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum From {
+    /// Where it is.
+    Here,
+    /// At this many ticks; players that add their stream's start time to what they ask for may go below 0.
+    At(i64),
+}
+
+/// What a viewer wants to see.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Span {
+    /// From here.
+    pub from: From,
+    /// Until here; `None`: to the end of the title.
+    pub to: Option<MediaTicks>,
+}
 
 /// Values of a PTS: 33 bits at 90 kHz.
 const PTS_MODULUS: i64 = 1 << 33;
@@ -31,7 +46,7 @@ pub struct TimeBase {
 #[derive(Clone, Debug, Default)]
 pub struct Presentation {
     /// When the last picture has been shown.
-    pub(crate) end: Option<MediaTicks>,
+    pub(super) end: Option<MediaTicks>,
     /// In ascending order, the first at time 0.
     bases: Arc<[TimeBase]>,
 }
@@ -95,23 +110,18 @@ impl Sought {
     }
 }
 
-/// Whether the client is FFmpeg's library, which adds its start time to every place it asks for.
-pub(super) fn counts_in_stamps(request: &Request) -> bool {
-    header(request, &USER_AGENT).is_some_and(|agent| agent.starts_with("Lavf"))
-}
-
 /// The media time that `asked` means. For players that count in stamps it is always counted so, for others where it does
 /// not lie in the title otherwise. What lies outside then too is moved to the title's end or beginning.
-pub(super) fn locate(session: &Session, now: Instant, asked: i64, in_stamps: bool) -> Sought {
-    let end = session.entry.end().0.cast_signed();
+pub(super) fn locate(stream: &Stream, now: Instant, asked: i64, in_stamps: bool) -> Sought {
+    let end = stream.entry.end().0.cast_signed();
     // FFmpeg first plays from 0, before it knows any stamp.
-    let in_stamps = in_stamps && !(asked == 0 && session.media == Media::Fresh);
+    let in_stamps = in_stamps && !(asked == 0 && stream.is_fresh());
     let is_in_title = |time: &i64| (0..end).contains(time);
     let time = if !in_stamps && is_in_title(&asked) {
         asked
     } else {
-        let playing = || session.position(now).unwrap_or_default();
-        let counted = session.entry.presentation.time_of(asked, playing, end);
+        let playing = || stream.position(now).unwrap_or_default();
+        let counted = stream.entry.presentation.time_of(asked, playing, end);
         counted.filter(|time| in_stamps || is_in_title(time)).unwrap_or(asked)
     };
     Sought { time: MediaTicks(time.clamp(0, end).cast_unsigned()), offset: asked - time }

@@ -1,0 +1,132 @@
+//! What the control plane has done since it was started, and what it holds now. All sums are made of the stream of events.
+
+use crate::service::{ConnRefusal, EndReason, Event, FecChange, FecMode, Playing, Refusal};
+
+millrace_core::counters! {
+    /// Sums since the start.
+    pub struct Counters {
+        /// Connections accepted.
+        sum connections_accepted,
+        /// Connections closed at once because there were too many.
+        sum connections_refused,
+        /// Connections closed at once because one address had too many.
+        sum connections_refused_address,
+        /// Connections closed because nothing, or nothing whole, came in time.
+        sum connections_too_slow,
+        /// Connections closed because they did not take their replies.
+        sum connections_not_reading,
+        /// Requests answered.
+        sum requests,
+        /// Replies 200.
+        sum replies_ok,
+        /// Replies 400 to 499.
+        sum replies_client_error,
+        /// Replies 500 to 599.
+        sum replies_server_error,
+        /// Connections closed for bytes that are not RTSP.
+        sum bad_messages,
+        /// Sessions set up.
+        sum sessions_started,
+        /// Sessions ended by TEARDOWN.
+        sum sessions_torn_down,
+        /// Sessions dropped because nothing was heard from the viewer.
+        sum sessions_expired,
+        /// Sessions ended with their connection.
+        sum sessions_disconnected,
+        /// Sessions ended by a new one on the same UDP port.
+        sum sessions_replaced,
+        /// Sessions that were not playing, ended early because the session tables were nearly full.
+        sum sessions_ended_early,
+        /// Sessions ended by a failure: disk, slow reader, unreachable viewer.
+        sum sessions_failed,
+        /// Titles played to their end.
+        sum titles_finished,
+        /// SETUP and PLAY requests refused for lack of streams or bit rate (453).
+        sum refused_full,
+        /// Sessions that got FEC at their SETUP.
+        sum sessions_with_fec,
+        /// Times FEC of a session ended because its parity could not be read or sent.
+        sum fec_failed,
+        /// Seeks and plays from a given time.
+        sum seeks,
+        /// RTCP datagrams and frames of a known session.
+        sum rtcp_received,
+        /// RTCP datagrams of nobody known.
+        sum rtcp_unknown,
+        /// Datagrams on the RTP port of a known session (hole punches).
+        sum punches,
+        /// Replies given up because the engine did not answer.
+        sum engine_silent,
+    }
+}
+
+impl Counters {
+    /// Counts what has happened.
+    pub fn count(&mut self, event: &Event) {
+        let counter = match event {
+            Event::Started { .. } => &mut self.sessions_started,
+            Event::Playing(Playing { seek: true, .. }) => &mut self.seeks,
+            Event::Finished { .. } => &mut self.titles_finished,
+            Event::Ended { reason, .. } => match reason {
+                EndReason::TornDown => &mut self.sessions_torn_down,
+                EndReason::Expired => &mut self.sessions_expired,
+                EndReason::Replaced => &mut self.sessions_replaced,
+                EndReason::TablesFull => &mut self.sessions_ended_early,
+                EndReason::Failed(_) | EndReason::Refused(_) | EndReason::Overloaded => {
+                    &mut self.sessions_failed
+                }
+                EndReason::Disconnected | EndReason::Shutdown => &mut self.sessions_disconnected,
+            },
+            Event::Fec { change: FecChange::Granted, mode: FecMode::Xor | FecMode::All, .. } => {
+                &mut self.sessions_with_fec
+            }
+            Event::Fec { change: FecChange::Failed, .. } => &mut self.fec_failed,
+            Event::NoRoom {
+                refusal:
+                    Refusal::Sessions { .. }
+                    | Refusal::Streams { .. }
+                    | Refusal::Rate { .. }
+                    | Refusal::AddressStreams { .. }
+                    | Refusal::AddressRate { .. }
+                    | Refusal::EngineStreams,
+                ..
+            } => &mut self.refused_full,
+            Event::Answered { status } => {
+                self.requests += 1;
+                match status {
+                    200..=399 => &mut self.replies_ok,
+                    400..=499 => &mut self.replies_client_error,
+                    _ => &mut self.replies_server_error,
+                }
+            }
+            Event::EngineSilent { .. } => &mut self.engine_silent,
+            Event::Heard { is_report: true, is_known: true } => &mut self.rtcp_received,
+            Event::Heard { is_report: true, is_known: false } => &mut self.rtcp_unknown,
+            Event::Heard { is_report: false, is_known: true } => &mut self.punches,
+            Event::ConnectionOpened { .. } => &mut self.connections_accepted,
+            Event::ConnectionRefused { refusal: ConnRefusal::Full, .. } => &mut self.connections_refused,
+            Event::ConnectionRefused { refusal: ConnRefusal::Address, .. } => {
+                &mut self.connections_refused_address
+            }
+            Event::BadMessage { .. } => &mut self.bad_messages,
+            Event::TooSlow { .. } => &mut self.connections_too_slow,
+            Event::NotReading => &mut self.connections_not_reading,
+            _ => return,
+        };
+        *counter += 1;
+    }
+}
+
+millrace_core::counters! {
+    /// What there is at one moment.
+    pub struct Held {
+        /// Open connections.
+        gauge connections,
+        /// Sessions, playing or not.
+        gauge sessions,
+        /// Streams that the engines know, closing ones included.
+        gauge streams,
+        /// Bits a second that admission has given away.
+        gauge reserved_bits_per_s,
+    }
+}

@@ -1,0 +1,255 @@
+//! How a viewer gets a stream, or moves the one it has to another path.
+
+use millrace_core::ids::{RunSerial, StreamId, TitleRef};
+use millrace_core::time::Instant;
+use millrace_offload::command::{Command, CompactDest};
+
+use super::conns::ConnKey;
+use super::event::Event;
+use super::fec::{FecWish, Granted};
+use super::ports::{Entry, OpenError};
+use super::refusal::{FecRefusal, Refusal};
+use super::room::Place;
+use super::stream::{EndReason, Media, Path, Stream, StreamKey};
+use super::{Service, bucket};
+
+/// What a viewer asks for.
+#[derive(Debug)]
+pub struct Request {
+    /// Whether it has a stream already.
+    pub which: Which,
+    /// The viewer: packets by UDP go to its address, and it is that which room is counted for.
+    pub viewer: std::net::SocketAddr,
+    /// The connection by which it asks.
+    pub conn: Option<ConnKey>,
+    /// The title.
+    pub entry: Entry,
+    /// How packets are to reach the viewer.
+    pub path: Path,
+    /// What it wishes beside them.
+    pub fec: FecWish,
+}
+
+/// The stream that is asked for.
+#[derive(Debug)]
+pub enum Which {
+    /// One more.
+    New {
+        /// What log lines call it.
+        label: String,
+        /// What the viewer's program calls itself.
+        agent: Option<String>,
+    },
+    /// This one, which does not play: it keeps its name and its place in the title, and gets another path.
+    Moved(StreamKey),
+}
+
+/// A stream that may play when there is room.
+#[derive(Debug)]
+pub struct Admitted {
+    /// Its name.
+    pub stream: StreamKey,
+    /// Whether it gets FEC; `None`: nothing was said about that.
+    pub fec: Option<Result<(), FecRefusal>>,
+}
+
+/// What has been taken for a stream.
+struct Taken {
+    place: Place,
+    id: StreamId,
+    title: TitleRef,
+}
+
+impl Service {
+    /// Takes everything that a stream needs before it plays, or nothing.
+    ///
+    /// # Errors
+    /// What is lacking.
+    pub fn admit(&mut self, now: Instant, request: Request) -> Result<Admitted, Refusal> {
+        let (peer, title) = (request.viewer, request.entry.name.clone());
+        self.try_admit(now, request).map_err(|refusal| self.told(peer, &title, refusal))
+    }
+
+    fn try_admit(&mut self, now: Instant, request: Request) -> Result<Admitted, Refusal> {
+        let own = match request.which {
+            Which::Moved(key) => Some(key),
+            Which::New { .. } => None,
+        };
+        if let Some(key) = own {
+            let stream = self.streams.get(&key).ok_or(Refusal::Gone)?;
+            if stream.is_playing() || stream.is_busy() {
+                return Err(Refusal::Busy);
+            }
+        }
+        let granted = self.grant(request.fec, request.entry.fec, request.path);
+        // Parity protects packets of the default size.
+        let entry = match granted {
+            Granted::Possible { .. } => request.entry.clone(),
+            Granted::Silent | Granted::Refused(_) => self.sized(&request),
+        };
+        self.replace_others(now, own, &request);
+        let place = self.place(now, &request, own, &entry)?;
+        let taken = self.take(&request, &entry, place)?;
+        let key = match request.which {
+            Which::New { label, agent } => {
+                let stream = Stream {
+                    key: StreamKey(self.new_key()),
+                    label: label.into_boxed_str(),
+                    entry,
+                    title: taken.title,
+                    viewer: request.viewer,
+                    path: request.path,
+                    owner: None,
+                    engine: taken.place.engine,
+                    place: taken.id,
+                    last_run: RunSerial(0),
+                    rate: taken.place.rate,
+                    is_reserved: false,
+                    idle_since: now,
+                    media: Media::Fresh,
+                    pending: None,
+                    ending: None,
+                    fec: None,
+                    started: now,
+                };
+                self.begin(stream, request.conn, agent)
+            }
+            Which::Moved(key) => {
+                self.move_stream(now, key, &request, &entry, &taken);
+                key
+            }
+        };
+        let fec = self.begin_fec(key, granted);
+        self.open_stream(key);
+        Ok(Admitted { stream: key, fec })
+    }
+
+    /// The title in the largest packets that the way to the viewer carries. Through a connection, where packets cross
+    /// every path in pieces anyway, it is the default size.
+    fn sized(&mut self, request: &Request) -> Entry {
+        let Path::Udp { rtp_port, .. } = request.path else { return request.entry.clone() };
+        if self.config.packet_sizes.is_default_only() {
+            return request.entry.clone();
+        }
+        let mut dest = request.viewer;
+        dest.set_port(rtp_port);
+        let size = self.config.packet_sizes.choose(dest, (self.config.path_mtu)(dest));
+        self.library.sized(&request.entry, size).unwrap_or_else(|| request.entry.clone())
+    }
+
+    /// Two titles at one UDP port are no use to anybody: a box that was switched off and on again, or changes the channel
+    /// without ending its stream, asks for the same ports, and its old stream ends.
+    fn replace_others(&mut self, now: Instant, own: Option<StreamKey>, request: &Request) {
+        let Path::Udp { rtp_port: wanted, rtcp_port } = request.path else { return };
+        let ip = request.viewer.ip();
+        self.clear_fec_ports(now, own, ip, [wanted, rtcp_port]);
+        let same_port = |key: &StreamKey| {
+            let path = self.streams.get(key).map(|stream| stream.path);
+            matches!(path, Some(Path::Udp { rtp_port, .. }) if rtp_port == wanted) && Some(*key) != own
+        };
+        let replaced: Vec<_> = self.at_port(ip, wanted).iter().copied().filter(same_port).collect();
+        for key in replaced {
+            self.close(now, key, EndReason::Replaced);
+        }
+    }
+
+    /// Opens the title and takes a place in the engine.
+    fn take(&mut self, request: &Request, entry: &Entry, place: Place) -> Result<Taken, Refusal> {
+        let title = self.open_title(entry)?;
+        if let Path::Tcp { conn, .. } = request.path
+            && let Err(refusal) = self.attach(conn, place.engine)
+        {
+            self.library.close(title);
+            return Err(refusal);
+        }
+        let id = self.place_for(place.engine, title).ok_or(Refusal::EngineStreams)?; // place() has seen one
+        Ok(Taken { place, id, title })
+    }
+
+    fn open_title(&mut self, entry: &Entry) -> Result<TitleRef, Refusal> {
+        let error = match self.library.open(entry) {
+            Ok(title) => return Ok(title),
+            Err(OpenError::MembersLost(lost)) => return Err(Refusal::MembersLost(lost)),
+            Err(error) => error,
+        };
+        self.tell(Event::Broken { title: entry.name.clone(), reason: error.to_string() });
+        Err(if error == OpenError::Full { Refusal::TooManyTitles } else { Refusal::Broken })
+    }
+
+    /// A place in the engine for a title that has just been opened; if there is none, the title is closed again.
+    pub(super) fn place_for(&mut self, engine: usize, title: TitleRef) -> Option<StreamId> {
+        let place = self.slots[engine].take_stream();
+        if place.is_none() {
+            self.library.close(title);
+        }
+        place
+    }
+
+    fn begin(&mut self, stream: Stream, conn: Option<ConnKey>, agent: Option<String>) -> StreamKey {
+        let (key, peer) = (stream.key, stream.viewer);
+        let transport = stream.path.to_string();
+        let (session, title) = (stream.label.to_string(), stream.entry.name.clone());
+        self.tell(Event::Started { session, title, peer, transport, agent });
+        self.slots[stream.engine].rate += stream.rate;
+        self.usage.entry(bucket(peer.ip())).or_default().sessions += 1;
+        self.idle.insert((stream.idle_since, key));
+        self.streams.insert(key, stream);
+        self.own(key, conn);
+        key
+    }
+
+    /// The stream keeps its name and what it has played; its place in the engine is rebuilt.
+    fn move_stream(&mut self, now: Instant, key: StreamKey, request: &Request, entry: &Entry, taken: &Taken) {
+        self.retire_stream(now, key, None);
+        let was_reserved = self.streams.get(&key).is_some_and(|stream| stream.is_reserved);
+        self.release_reservation(key);
+        self.own(key, request.conn);
+        let Some(stream) = self.streams.get_mut(&key) else { return };
+        // Streams are counted where they were made: the count must go back to the same address.
+        let (from, to) = (bucket(stream.viewer.ip()), bucket(request.viewer.ip()));
+        self.slots[stream.engine].rate -= stream.rate;
+        self.slots[taken.place.engine].rate += taken.place.rate;
+        if matches!(stream.media, Media::Pausing(_)) {
+            self.idle.remove(&(stream.idle_since, key));
+            self.idle.insert((now, key));
+            stream.media = Media::Fresh; // the place that could have said where it stopped is gone
+            stream.idle_since = now;
+        }
+        stream.media = stream.media.in_size_of(&stream.entry, entry);
+        (stream.entry, stream.title, stream.path) = (entry.clone(), taken.title, request.path);
+        (stream.engine, stream.place, stream.rate) = (taken.place.engine, taken.id, taken.place.rate);
+        (stream.viewer, stream.fec) = (request.viewer, None);
+        if from != to {
+            self.usage.entry(to).or_default().sessions += 1;
+            self.release_usage(from, |usage| &mut usage.sessions);
+        }
+        // One that had paused only just now keeps its reservation; place() has seen that it fits.
+        if was_reserved {
+            self.take_reservation(key);
+        }
+    }
+
+    /// Tells the engine about the stream, and makes it findable.
+    fn open_stream(&mut self, key: StreamKey) {
+        let Some(stream) = self.streams.get(&key) else { return };
+        let (engine, place, ip) = (stream.engine, stream.place, stream.viewer.ip());
+        let scope_id = stream.scope_id();
+        let mut ports = Vec::new();
+        let dest = match stream.path {
+            Path::Udp { rtp_port, rtcp_port } => {
+                ports.extend([rtp_port, rtcp_port]);
+                CompactDest::Udp { ip, scope_id, rtp_port, rtcp_port }
+            }
+            Path::Tcp { conn, rtp_channel, rtcp_channel } => {
+                let Some((_, conn)) = self.attachment(conn) else { return };
+                CompactDest::Tcp { conn, rtp_channel, rtcp_channel }
+            }
+        };
+        self.by_place.insert((engine, place), key);
+        ports.dedup();
+        for port in ports {
+            self.by_port.entry((ip, port)).or_default().push(key);
+        }
+        self.command(engine, Command::Open { stream: place, dest, quiet: false });
+    }
+}

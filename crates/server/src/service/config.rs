@@ -1,0 +1,77 @@
+//! What an operator may choose, whatever the protocol, and the defaults.
+
+use millrace_core::limits;
+use millrace_core::units::BitRate;
+
+use super::packet_size::{PacketSizes, PathMtu, kernel_path_mtu};
+
+/// Settings of the service.
+#[derive(Clone, Debug)]
+pub struct ServiceConfig {
+    /// Engines.
+    pub engines: usize,
+    /// Streams in each engine.
+    pub streams_per_engine: usize,
+    /// Connections that each engine can write to.
+    pub conns_per_engine: usize,
+    /// Ceiling of all streams together: sessions that play, or have paused only just now.
+    pub max_streams: usize,
+    /// Sessions at once, whether they play or not; more than `max_streams`.
+    pub max_sessions: usize,
+    /// Share of `max_streams` and of `max_rate` that one IPv4 address or one IPv6 /64 may have, in percent. One stream it always
+    /// may have.
+    pub address_share_percent: u8,
+    /// How long a session that has paused, or has come to the end, keeps its stream and its bit rate.
+    pub pause_reservation_ns: u64,
+    /// Ceiling of the bit rates of these streams together; `None`: only their number counts.
+    pub max_rate: Option<BitRate>,
+    /// Which rate of a title counts against `max_rate`.
+    pub rate_basis: RateBasis,
+    /// Connections at once.
+    pub max_connections: usize,
+    /// Connections at once from one IPv4 address or one IPv6 /64.
+    pub max_connections_per_address: usize,
+    /// Sessions at once of one IPv4 address or one IPv6 /64: sessions by UDP outlive their connection.
+    pub max_sessions_per_address: usize,
+    /// Sessions at once that were made on one connection.
+    pub max_sessions_per_connection: usize,
+    /// Packet sizes that viewers by UDP may get, by the MTU of their path.
+    pub packet_sizes: PacketSizes,
+    /// Viewers may have FEC.
+    pub fec: bool,
+    /// Where the MTU of a path is looked up.
+    pub path_mtu: PathMtu,
+}
+
+/// Which bit rate admission counts.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub enum RateBasis {
+    /// The mean: peaks of many viewers even out.
+    #[default]
+    Mean,
+    /// The highest second: never too much, even if all viewers peak at once.
+    Peak,
+}
+
+impl Default for ServiceConfig {
+    fn default() -> Self {
+        Self {
+            engines: 1,
+            streams_per_engine: limits::DEFAULT_STREAMS_PER_ENGINE,
+            conns_per_engine: limits::MAX_CONNS_PER_ENGINE,
+            max_streams: limits::DEFAULT_STREAMS_PER_ENGINE,
+            max_sessions: limits::session_table_size(limits::DEFAULT_STREAMS_PER_ENGINE),
+            address_share_percent: limits::DEFAULT_ADDRESS_SHARE_PERCENT,
+            pause_reservation_ns: limits::DEFAULT_PAUSE_RESERVATION_NS,
+            max_rate: None,
+            rate_basis: RateBasis::default(),
+            max_connections: limits::MAX_RTSP_CONNECTIONS,
+            max_connections_per_address: limits::MAX_CONNECTIONS_PER_ADDRESS,
+            max_sessions_per_address: limits::MAX_CONNECTIONS_PER_ADDRESS,
+            max_sessions_per_connection: limits::MAX_SESSIONS_PER_CONNECTION,
+            packet_sizes: PacketSizes::default(),
+            fec: true,
+            path_mtu: kernel_path_mtu,
+        }
+    }
+}

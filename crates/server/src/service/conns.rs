@@ -1,0 +1,150 @@
+//! Connections, whatever is spoken on them: how many there may be, the streams made on each, and the engine that writes to it.
+
+use std::net::{IpAddr, SocketAddr};
+
+use millrace_core::ids::ConnId;
+use millrace_core::time::Instant;
+use millrace_offload::command::Command;
+
+use super::event::Event;
+use super::refusal::{ConnRefusal, Refusal};
+use super::stream::{EndReason, Path, StreamKey};
+use super::{Output, Service, Usage, bucket};
+
+/// A connection, for as long as the server runs: never used twice.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
+pub struct ConnKey(pub u64);
+
+/// One connection.
+pub(super) struct Conn {
+    ip: IpAddr,
+    /// Streams made on it that are still there, whatever path they take.
+    streams: Vec<StreamKey>,
+    /// The engine that writes to it, and its name there.
+    attached: Option<(usize, ConnId)>,
+}
+
+impl Service {
+    /// A connection has come in from here.
+    ///
+    /// # Errors
+    /// There are too many; drop it.
+    pub fn conn_opened(&mut self, peer: SocketAddr) -> Result<ConnKey, ConnRefusal> {
+        let ip = peer.ip();
+        if self.shutting_down {
+            return Err(ConnRefusal::ShuttingDown);
+        }
+        let used = self.usage.get(&bucket(ip)).map_or(0, |usage| usage.connections);
+        let refusal = if self.conns.len() >= self.config.max_connections {
+            ConnRefusal::Full
+        } else if used >= self.config.max_connections_per_address {
+            ConnRefusal::Address
+        } else {
+            self.usage.entry(bucket(ip)).or_default().connections += 1;
+            let key = ConnKey(self.new_key());
+            self.conns.insert(key, Conn { ip, streams: Vec::new(), attached: None });
+            self.tell(Event::ConnectionOpened { peer });
+            return Ok(key);
+        };
+        self.tell(Event::ConnectionRefused { address: ip, refusal });
+        Err(refusal)
+    }
+
+    /// The connection is closed, by whomever. Streams that go through it end; the others made on it go on without it.
+    pub fn conn_closed(&mut self, now: Instant, key: ConnKey) {
+        let Some(conn) = self.conns.get_mut(&key) else { return };
+        let (ip, attached) = (conn.ip, conn.attached);
+        for stream in std::mem::take(&mut conn.streams) {
+            let Some(state) = self.streams.get_mut(&stream) else { continue };
+            state.owner = None;
+            if matches!(state.path, Path::Tcp { conn, .. } if conn == key) {
+                self.close(now, stream, EndReason::Disconnected);
+            }
+        }
+        self.conns.remove(&key);
+        self.release_usage(bucket(ip), |usage| &mut usage.connections);
+        if let Some((engine, conn)) = attached {
+            self.by_conn.remove(&(engine, conn));
+            self.command(engine, Command::ConnRemove { conn });
+        }
+    }
+
+    /// Connections.
+    pub fn connection_count(&self) -> usize {
+        self.conns.len()
+    }
+
+    /// Streams made on it that have not ended.
+    pub fn streams_of(&self, conn: ConnKey) -> &[StreamKey] {
+        self.conns.get(&conn).map_or(&[], |conn| &conn.streams)
+    }
+
+    /// A stream whose connection is gone belongs to this one from now on.
+    pub fn adopt(&mut self, key: StreamKey, conn: ConnKey) {
+        let (Some(stream), Some(state)) = (self.streams.get_mut(&key), self.conns.get_mut(&conn)) else {
+            return;
+        };
+        if stream.owner.is_none() {
+            stream.owner = Some(conn);
+            state.streams.push(key);
+        }
+    }
+
+    /// It belongs to this connection from now on, whatever it belonged to.
+    pub(super) fn own(&mut self, key: StreamKey, conn: Option<ConnKey>) {
+        let Some(stream) = self.streams.get_mut(&key) else { return };
+        let before = std::mem::replace(&mut stream.owner, conn);
+        if before == conn {
+            return;
+        }
+        self.disown(key, before);
+        if let Some(state) = conn.and_then(|conn| self.conns.get_mut(&conn)) {
+            state.streams.push(key);
+        }
+    }
+
+    /// It belongs to this connection no longer.
+    pub(super) fn disown(&mut self, key: StreamKey, conn: Option<ConnKey>) {
+        if let Some(state) = conn.and_then(|conn| self.conns.get_mut(&conn)) {
+            state.streams.retain(|other| *other != key);
+        }
+    }
+
+    /// The engine that writes to it, and its name there.
+    pub(super) fn attachment(&self, conn: ConnKey) -> Option<(usize, ConnId)> {
+        self.conns.get(&conn)?.attached
+    }
+
+    /// Lets the engine write to the connection, if none does.
+    pub(super) fn attach(&mut self, key: ConnKey, engine: usize) -> Result<(), Refusal> {
+        let conn = self.conns.get_mut(&key).ok_or(Refusal::Gone)?;
+        if conn.attached.is_none() {
+            let id = self.slots[engine].take_conn().ok_or(Refusal::EngineConnections)?;
+            conn.attached = Some((engine, id));
+            self.by_conn.insert((engine, id), key);
+            self.outputs.push_back(Output::Attach { conn: key, engine, id });
+        }
+        Ok(())
+    }
+
+    /// The connection broke under the engine's writes.
+    pub(super) fn engine_lost_conn(&mut self, now: Instant, engine: usize, id: ConnId) {
+        let Some(&key) = self.by_conn.get(&(engine, id)) else { return };
+        for stream in self.streams_of(key).to_vec() {
+            let path = self.streams.get(&stream).map(|stream| stream.path);
+            if matches!(path, Some(Path::Tcp { conn, .. }) if conn == key) {
+                self.close(now, stream, EndReason::Disconnected);
+            }
+        }
+        self.tell(Event::ConnectionLost { conn: key });
+    }
+
+    pub(super) fn release_usage(&mut self, bucket: IpAddr, which: impl Fn(&mut Usage) -> &mut usize) {
+        if let Some(usage) = self.usage.get_mut(&bucket) {
+            *which(usage) = which(usage).saturating_sub(1);
+            if usage.connections == 0 && usage.sessions == 0 {
+                self.usage.remove(&bucket);
+            }
+        }
+    }
+}

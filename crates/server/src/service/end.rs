@@ -1,0 +1,161 @@
+//! How streams end, and what ends by time.
+
+use std::net::IpAddr;
+
+use millrace_core::ids::TitleRef;
+use millrace_core::limits::ENGINE_ANSWER_TIMEOUT_NS;
+use millrace_core::time::Instant;
+use millrace_offload::command::{Command, Numbering, RunSpec};
+
+use super::event::{Event, Totals};
+use super::stream::{EndReason, Media, Path, Run, Stream, StreamKey};
+use super::{Service, bucket};
+
+/// A place that its engine has been told to clear: it is taken, and its title open, until it says so.
+pub(super) struct Closing {
+    pub(super) title: TitleRef,
+    /// What to tell then; `None` if the stream goes on in another place.
+    pub(super) ended: Option<Event>,
+}
+
+impl Service {
+    /// The stream is over: its name is forgotten now, its place when the engine has let go.
+    pub fn close(&mut self, now: Instant, key: StreamKey, reason: EndReason) {
+        self.retire_stream(now, key, Some(reason));
+        self.release_reservation(key);
+        let Some(stream) = self.streams.remove(&key) else { return };
+        self.idle.remove(&(stream.idle_since, key));
+        self.slots[stream.engine].rate -= stream.rate;
+        self.release_usage(bucket(stream.viewer.ip()), |usage| &mut usage.sessions);
+        self.disown(key, stream.owner);
+        self.tell(Event::Ended { stream: key, conn: stream.owner, reason });
+    }
+
+    /// Tells the engine to forget the stream's place and those of its FEC.
+    pub(super) fn retire_stream(&mut self, now: Instant, key: StreamKey, reason: Option<EndReason>) {
+        self.retire_companions(key);
+        let Some(stream) = self.streams.get(&key) else { return };
+        let (engine, place, ip) = (stream.engine, stream.place, stream.viewer.ip());
+        let ended = reason.map(|reason| Event::Closed {
+            session: stream.label.to_string(),
+            title: stream.entry.name.clone(),
+            peer: stream.viewer,
+            reason,
+            lasted_ns: now.ns_since(stream.started),
+            totals: None,
+        });
+        let closing = Closing { title: stream.title, ended };
+        if let Path::Udp { rtp_port, rtcp_port } = stream.path {
+            self.forget_port(key, ip, rtp_port);
+            self.forget_port(key, ip, rtcp_port);
+        }
+        self.by_place.remove(&(engine, place));
+        self.closing.insert((engine, place), closing);
+        self.command(engine, Command::Close { stream: place });
+    }
+
+    /// What comes from this port is no longer the stream's.
+    pub(super) fn forget_port(&mut self, key: StreamKey, ip: IpAddr, port: u16) {
+        if let Some(keys) = self.by_port.get_mut(&(ip, port)) {
+            keys.retain(|other| *other != key);
+            if keys.is_empty() {
+                self.by_port.remove(&(ip, port));
+            }
+        }
+    }
+
+    /// The engine has let go of a place.
+    pub(super) fn place_closed(
+        &mut self,
+        engine: usize,
+        place: millrace_core::ids::StreamId,
+        sent: Option<Totals>,
+    ) {
+        let Some(closing) = self.closing.remove(&(engine, place)) else { return };
+        self.library.close(closing.title);
+        self.slots[engine].give_back_stream(place);
+        if let Some(mut event) = closing.ended {
+            if let Event::Closed { totals, .. } = &mut event {
+                *totals = sent;
+            }
+            self.tell(event);
+        }
+    }
+
+    /// Ends the newest streams of an engine that play, so many of them: each viewer is sent BYE, and its stream ends with that. Returns
+    /// how many there were. What they have reserved is given back at once.
+    pub fn end_newest(&mut self, now: Instant, engine: usize, count: usize) -> usize {
+        let plays = |stream: &&Stream| {
+            stream.engine == engine && stream.ending.is_none() && matches!(stream.media, Media::Running(_))
+        };
+        let mut newest: Vec<_> = self.streams.values().filter(plays).map(|stream| stream.key).collect();
+        newest.sort_unstable_by(|a, b| b.cmp(a));
+        newest.truncate(count);
+        for &key in &newest {
+            self.end_with_bye(now, key, EndReason::Overloaded);
+        }
+        newest.len()
+    }
+
+    /// A run without packets has nothing but its BYE. The stream ends when that is out.
+    fn end_with_bye(&mut self, now: Instant, key: StreamKey, reason: EndReason) {
+        let Some(stream) = self.streams.get_mut(&key) else { return };
+        let Media::Running(Run { stop, .. }) = stream.media else { return };
+        let run = RunSpec {
+            run: stream.next_run(),
+            media: stream.run_media(),
+            from: stop.packet,
+            until: stop.packet,
+            numbering: Numbering::Title,
+            scale_permille: 1000,
+        };
+        stream.media = Media::Running(Run { serial: run.run, from_time: Some(stop.time), at: now, stop });
+        stream.ending = Some(reason);
+        let (engine, place) = (stream.engine, stream.place);
+        self.command(engine, Command::Play { stream: place, at: now, run });
+        self.pause_companions(key);
+        self.release_reservation(key);
+    }
+
+    /// Looks for what is overdue. Call it about once a second.
+    pub fn tick(&mut self, now: Instant) {
+        let late: Vec<_> = self
+            .streams
+            .values()
+            .filter(|s| s.pending.as_ref().is_some_and(|p| now.ns_since(p.since) > ENGINE_ANSWER_TIMEOUT_NS))
+            .map(|stream| stream.key)
+            .collect();
+        for key in late {
+            let Some(stream) = self.streams.get_mut(&key) else { continue };
+            stream.pending = None;
+            let session = stream.label.to_string();
+            self.tell(Event::EngineSilent { stream: key, session });
+        }
+        self.release_long_paused(now);
+    }
+
+    /// The server stops: no more connections and streams. Returns how many viewers have been sent something, so that
+    /// their players wait for more or for BYE: stop their engines first ([`Command::Stop`] says BYE), and call
+    /// [`Service::shut_down`] when [`Service::unfinished_count`] is 0.
+    pub fn begin_shutdown(&mut self) -> usize {
+        self.shutting_down = true;
+        self.unfinished_count()
+    }
+
+    /// Viewers that have been sent something and not yet BYE.
+    pub fn unfinished_count(&self) -> usize {
+        let unfinished =
+            |media| matches!(media, Media::Running(_) | Media::Pausing(_) | Media::Paused { .. });
+        self.streams.values().filter(|stream| unfinished(stream.media)).count()
+    }
+
+    /// Ends all streams, accepts no more. [`Service::place_count`] says when the engines have let go.
+    pub fn shut_down(&mut self, now: Instant) {
+        self.shutting_down = true;
+        let mut streams: Vec<_> = self.streams.keys().copied().collect();
+        streams.sort_unstable();
+        for key in streams {
+            self.close(now, key, EndReason::Shutdown);
+        }
+    }
+}

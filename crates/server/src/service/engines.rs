@@ -1,0 +1,150 @@
+//! What the engines say.
+
+use millrace_core::ids::{RunSerial, StreamId};
+use millrace_core::time::Instant;
+use millrace_offload::command::{self, FailReason, RunEnd, StopReason, StreamEvent};
+
+use super::Service;
+use super::event::{Event, Totals};
+use super::stream::{EndReason, Media, StreamKey};
+
+impl Service {
+    /// One event. The buffer in [`command::Event::Recycle`] is dropped here: callers that reuse it take it out first.
+    pub fn engine_event(&mut self, now: Instant, engine: usize, event: command::Event) {
+        if engine >= self.slots.len() {
+            return;
+        }
+        match event {
+            command::Event::Stream(event) => self.stream_event(now, engine, event),
+            command::Event::Refused { stream, run, refusal } => {
+                self.refused(now, engine, stream, run, refusal);
+            }
+            command::Event::ConnGone { conn, .. } => self.engine_lost_conn(now, engine, conn),
+            command::Event::ConnRemoved { conn, .. } => self.slots[engine].give_back_conn(conn),
+            command::Event::Recycle { .. } => {}
+        }
+    }
+
+    fn stream_event(&mut self, now: Instant, engine: usize, event: StreamEvent) {
+        let place = event.stream();
+        if let StreamEvent::Closed { packets, bytes, unreachable, late, .. } = event {
+            let totals = Totals { packets, bytes, unreachable, late };
+            return self.place_closed(engine, place, Some(totals));
+        }
+        let Some(&key) = self.by_place.get(&(engine, place)) else { return };
+        if self.is_companion(key, place) {
+            // It is told what to do and when; only that it cannot is news.
+            if let StreamEvent::Failed { reason, .. } = event {
+                self.companion_failed(now, key, reason.to_string());
+            }
+            return;
+        }
+        match event {
+            StreamEvent::RunEnded { end, .. } => self.run_ended(now, key, end),
+            StreamEvent::Failed { reason, .. } => {
+                let end = match reason {
+                    FailReason::ConnectionClosed(_) => EndReason::Disconnected,
+                    _ => EndReason::Failed(reason),
+                };
+                self.close(now, key, end);
+            }
+            StreamEvent::RunBegan { run, at, .. } => self.run_began(key, run, at),
+            StreamEvent::Drained { .. } | StreamEvent::Left { .. } | StreamEvent::Closed { .. } => {}
+        }
+    }
+
+    fn is_companion(&self, key: StreamKey, place: StreamId) -> bool {
+        self.streams.get(&key).is_some_and(|stream| stream.place != place)
+    }
+
+    /// The run's first packet leaves at `at`: FEC follows that, and the position is counted from there.
+    fn run_began(&mut self, key: StreamKey, serial: RunSerial, at: Instant) {
+        let Some(stream) = self.streams.get_mut(&key) else { return };
+        if let Media::Running(run) = &mut stream.media
+            && run.serial == serial
+        {
+            run.at = at;
+            self.play_companions(key, at);
+        }
+    }
+
+    /// The stream stands still: paused, or played to the end.
+    fn run_ended(&mut self, now: Instant, key: StreamKey, end: RunEnd) {
+        let Some(stream) = self.streams.get_mut(&key) else { return };
+        let (Media::Running(run) | Media::Pausing(run)) = stream.media else { return };
+        if run.serial != end.run {
+            if matches!(end.reason, StopReason::Failed(_)) {
+                self.switch_missed(key, end.run);
+            }
+            return;
+        }
+        if let Some(reason) = stream.ending {
+            return self.close(now, key, reason);
+        }
+        if end.reason == StopReason::Finished && self.switched(key, end.next_due) {
+            return;
+        }
+        let Some(stream) = self.streams.get_mut(&key) else { return };
+        let (next_packet, next_sequence, stop) = (end.next_packet, end.next_sequence, run.stop);
+        match end.reason {
+            StopReason::Paused => stream.media = Media::Paused { next_packet, next_sequence, stop },
+            StopReason::Finished | StopReason::ShutDown => {
+                stream.media = Media::Ended { next_sequence, stop };
+                let (session, title) = (stream.label.to_string(), stream.entry.name.clone());
+                self.tell(Event::Finished { session, title });
+            }
+            // Another run follows, or the end of the stream does.
+            StopReason::Replaced | StopReason::Closed | StopReason::Failed(_) => return,
+        }
+        if let Some(stream) = self.streams.get_mut(&key) {
+            stream.idle_since = now;
+        }
+        self.finish_switch(now, key);
+        self.go_on(now, key);
+    }
+
+    /// Carries out what has been waiting for the stream to stand still.
+    fn go_on(&mut self, now: Instant, key: StreamKey) {
+        let pending = self.streams.get_mut(&key).and_then(|stream| stream.pending.take());
+        if let Some(pending) = pending
+            && let Err(refusal) = self.start(now, key, pending.plan)
+        {
+            self.tell(Event::PlayRefused { stream: key, refusal });
+        }
+    }
+
+    fn refused(
+        &mut self,
+        now: Instant,
+        engine: usize,
+        place: StreamId,
+        run: Option<RunSerial>,
+        refusal: command::Refusal,
+    ) {
+        if let Some(&key) = self.by_place.get(&(engine, place)) {
+            if run.is_some_and(|run| self.switch_missed(key, run)) {
+                return;
+            }
+            if self.is_companion(key, place) {
+                return self.companion_failed(now, key, format!("the engine refused it: {refusal}"));
+            }
+            self.close(now, key, EndReason::Refused(refusal));
+        } else if refusal == command::Refusal::UnknownStream {
+            // The engine never had it (its Open was refused): there will be no Closed.
+            self.place_closed(engine, place, Some(Totals::default()));
+        }
+    }
+
+    /// The engine's thread has ended: what it still had will never be closed by it.
+    pub fn engine_gone(&mut self, now: Instant, engine: usize) {
+        let mine = self.streams.values().filter(|stream| stream.engine == engine);
+        let streams: Vec<_> = mine.map(|stream| stream.key).collect();
+        for key in streams {
+            self.close(now, key, EndReason::Shutdown);
+        }
+        let places: Vec<_> = self.closing.keys().filter(|key| key.0 == engine).copied().collect();
+        for (engine, place) in places {
+            self.place_closed(engine, place, None);
+        }
+    }
+}

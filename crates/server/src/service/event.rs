@@ -1,0 +1,297 @@
+//! What happened, as one stream of values. Protocols act on some of them, the log writes some ([`Event::is_logged`]), counters count; whoever
+//! else wants to know reads the same.
+
+use std::fmt;
+use std::net::{IpAddr, SocketAddr};
+
+use millrace_core::time::MediaTicks;
+
+use super::conns::ConnKey;
+use super::fec::FecMode;
+use super::refusal::{ConnRefusal, Refusal};
+use super::stream::{EndReason, StreamKey};
+
+/// One thing that happened.
+#[derive(Clone, Debug, PartialEq)]
+pub enum Event {
+    /// A viewer has been given a stream.
+    Started {
+        /// What log lines call it: enough of a session's name to find it, not enough to take it over.
+        session: String,
+        /// The title.
+        title: String,
+        /// The viewer.
+        peer: SocketAddr,
+        /// `udp 5000-5001` or `tcp channels 0-1`.
+        transport: String,
+        /// What the viewer's program calls itself, if it does.
+        agent: Option<String>,
+    },
+    /// It plays, for the first time or again: its first packet has not left yet.
+    Playing(Playing),
+    /// What was asked of a busy stream cannot be done now that it stands still.
+    PlayRefused {
+        /// The stream.
+        stream: StreamKey,
+        /// Why.
+        refusal: Refusal,
+    },
+    /// It has paused.
+    Paused {
+        /// The session.
+        session: String,
+        /// The title.
+        title: String,
+    },
+    /// The title has been sent to its end, and BYE with it.
+    Finished {
+        /// The session.
+        session: String,
+        /// The title.
+        title: String,
+    },
+    /// The stream is over: it can be named no longer. [`Event::Closed`] follows.
+    Ended {
+        /// The stream.
+        stream: StreamKey,
+        /// The connection that it belonged to, if that was open.
+        conn: Option<ConnKey>,
+        /// Why.
+        reason: EndReason,
+    },
+    /// The engine has forgotten a stream that was over.
+    Closed {
+        /// The session.
+        session: String,
+        /// The title.
+        title: String,
+        /// The viewer.
+        peer: SocketAddr,
+        /// Why it was over.
+        reason: EndReason,
+        /// Nanoseconds from set-up to end.
+        lasted_ns: u64,
+        /// What was sent in its last place; `None` if the engine was gone before it could tell.
+        totals: Option<Totals>,
+    },
+    /// What is sent beside a session's media is settled, or has changed.
+    Fec {
+        /// The session.
+        session: String,
+        /// The title.
+        title: String,
+        /// How much.
+        mode: FecMode,
+        /// What was the occasion.
+        change: FecChange,
+        /// What did not let the viewer have what it asked for.
+        trouble: Option<String>,
+    },
+    /// Something is used up: a stream was not admitted, or may not play.
+    NoRoom {
+        /// The viewer.
+        peer: SocketAddr,
+        /// The title.
+        title: String,
+        /// What is used up.
+        refusal: Refusal,
+    },
+    /// A viewer's request was turned down, with this status of its protocol.
+    Refused {
+        /// The viewer.
+        peer: SocketAddr,
+        /// The title.
+        title: String,
+        /// The status it got.
+        status: u16,
+        /// Why.
+        reason: String,
+    },
+    /// A viewer's request was answered.
+    Answered {
+        /// The status it got.
+        status: u16,
+    },
+    /// A title could not be opened.
+    Broken {
+        /// The title.
+        title: String,
+        /// Why.
+        reason: String,
+    },
+    /// The engine did not say in time where the stream stopped; what was asked is given up.
+    EngineSilent {
+        /// The stream.
+        stream: StreamKey,
+        /// The session.
+        session: String,
+    },
+    /// A sign of life came beside requests.
+    Heard {
+        /// Whether it is a report, or only a datagram.
+        is_report: bool,
+        /// Whether it is known whose it is.
+        is_known: bool,
+    },
+    /// A connection was accepted.
+    ConnectionOpened {
+        /// Who.
+        peer: SocketAddr,
+    },
+    /// A connection was not accepted.
+    ConnectionRefused {
+        /// Who.
+        address: IpAddr,
+        /// Why.
+        refusal: ConnRefusal,
+    },
+    /// A connection broke under the engine's writes: it is to be closed.
+    ConnectionLost {
+        /// The connection.
+        conn: ConnKey,
+    },
+    /// Somebody sends what the protocol does not know.
+    BadMessage {
+        /// Who.
+        peer: SocketAddr,
+        /// Its name.
+        protocol: &'static str,
+        /// What was wrong.
+        what: &'static str,
+    },
+    /// A connection was closed because nothing, or nothing whole, came from it in time.
+    TooSlow {
+        /// Who.
+        peer: SocketAddr,
+        /// What was missing.
+        what: &'static str,
+    },
+    /// A connection was closed because its client did not take what was written to it.
+    NotReading,
+}
+
+/// What is about to be sent.
+#[derive(Clone, Debug, PartialEq)]
+pub struct Playing {
+    /// The stream.
+    pub stream: StreamKey,
+    /// The session.
+    pub session: String,
+    /// The title.
+    pub title: String,
+    /// Media time of the first packet, where it is known.
+    pub from: Option<MediaTicks>,
+    /// Media time at which it ends.
+    pub until: MediaTicks,
+    /// RTP sequence number of the first packet.
+    pub sequence: u16,
+    /// This is a jump within the title.
+    pub seek: bool,
+    /// Why it plays without the FEC that it was promised.
+    pub without_fec: Option<String>,
+}
+
+/// What made FEC news.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum FecChange {
+    /// The stream was admitted.
+    Granted,
+    /// It was switched.
+    Switched,
+    /// It could not be read or sent any more.
+    Failed,
+}
+
+/// What an engine says about a stream at its end.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Totals {
+    /// Media packets sent.
+    pub packets: u64,
+    /// Their bytes.
+    pub bytes: u64,
+    /// Packets that the viewer's address refused.
+    pub unreachable: u64,
+    /// Packets that left after their time.
+    pub late: u64,
+}
+
+impl Event {
+    /// Whether it has a line in the log. The others happen with one that has, or too often.
+    pub fn is_logged(&self) -> bool {
+        !matches!(
+            self,
+            Self::PlayRefused { .. }
+                | Self::Ended { .. }
+                | Self::NoRoom { .. }
+                | Self::Answered { .. }
+                | Self::Heard { .. }
+                | Self::ConnectionOpened { .. }
+                | Self::ConnectionLost { .. }
+                | Self::NotReading
+        )
+    }
+
+    /// Whether something of the server failed: what clients cause in crowds must not hide it in the log.
+    pub fn is_failure(&self) -> bool {
+        match self {
+            Self::Closed { reason, .. } => reason.is_failure(),
+            Self::Fec { trouble, .. } => trouble.is_some(),
+            Self::Broken { .. } | Self::EngineSilent { .. } => true,
+            _ => false,
+        }
+    }
+
+    /// Whether the operator should look after it.
+    pub fn is_warning(&self) -> bool {
+        let by_clients = matches!(
+            self,
+            Self::Refused { .. }
+                | Self::ConnectionRefused { .. }
+                | Self::BadMessage { .. }
+                | Self::TooSlow { .. }
+        );
+        by_clients || self.is_failure()
+    }
+}
+
+impl fmt::Display for Event {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Self::Started { session, title, peer, transport, agent } => {
+                write!(f, "session {session} started: {title} for {peer} by {transport}")?;
+                agent.as_ref().map_or(Ok(()), |agent| write!(f, " ({agent})"))
+            }
+            Self::Playing(Playing { session, title, from, seek, .. }) => {
+                let plays = if *seek { "seeks" } else { "plays" };
+                write!(f, "session {session} {plays}: {title} from {}", from.unwrap_or_default())
+            }
+            Self::Paused { session, title } => write!(f, "session {session} pauses: {title}"),
+            Self::Fec { session, title, mode, trouble, .. } => {
+                write!(f, "session {session} has FEC {mode}: {title}")?;
+                trouble.as_ref().map_or(Ok(()), |trouble| write!(f, ", {trouble}"))
+            }
+            Self::Finished { session, title } => write!(f, "session {session} played to the end: {title}"),
+            Self::Closed { session, title, peer, reason, lasted_ns, totals } => {
+                let (s, tenths) = (lasted_ns / 1_000_000_000, lasted_ns / 100_000_000 % 10);
+                write!(f, "session {session} ended: {title} for {peer}, {reason}, after {s}.{tenths} s")?;
+                let Some(Totals { packets, bytes, unreachable, late }) = totals else { return Ok(()) };
+                write!(f, ", {packets} packets, {bytes} bytes, {unreachable} refused, {late} late")
+            }
+            Self::Refused { peer, title, status, reason } => {
+                write!(f, "refused {title} to {peer} with {status}: {reason}")
+            }
+            Self::Broken { title, reason } => write!(f, "title {title} cannot be played: {reason}"),
+            Self::EngineSilent { session, .. } => {
+                write!(f, "session {session}: the engine did not answer in time; its core may be stuck")
+            }
+            Self::ConnectionRefused { address, refusal } => {
+                write!(f, "connection from {address} refused: {}", refusal.reason())
+            }
+            Self::BadMessage { peer, protocol, what } => {
+                write!(f, "{peer} sent what is not {protocol}: {what}; connection closed")
+            }
+            Self::TooSlow { peer, what } => write!(f, "connection of {peer} closed: {what}"),
+            silent => write!(f, "{silent:?}"),
+        }
+    }
+}

@@ -1,0 +1,177 @@
+//! Why something cannot be had: what is full, and what to do.
+
+use millrace_core::units::BitRate;
+
+/// Why a viewer cannot have what it asks for.
+#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
+pub enum Refusal {
+    /// The server stops.
+    #[error("the server is shutting down")]
+    ShuttingDown,
+    /// The connection has made too many streams.
+    #[error("too many sessions on this connection; tear one down")]
+    ConnectionSessions,
+    /// The address has too many streams, playing or not.
+    #[error("too many sessions from this address")]
+    AddressSessions,
+    /// The table of streams is full.
+    #[error("all {max} sessions are in use")]
+    Sessions {
+        /// Its size.
+        max: usize,
+    },
+    /// As many play as the operator allows.
+    #[error("all {max} streams are in use")]
+    Streams {
+        /// How many.
+        max: usize,
+    },
+    /// As much is played as the operator allows.
+    #[error("{used} of {max} in use, {more} more asked")]
+    Rate {
+        /// By others.
+        used: BitRate,
+        /// Allowed.
+        max: BitRate,
+        /// By this one.
+        more: BitRate,
+    },
+    /// As many play at this address as one may have.
+    #[error("all {max} streams that one address may have are in use")]
+    AddressStreams {
+        /// How many.
+        max: u64,
+    },
+    /// As much is played at this address as one may have.
+    #[error("{used} of {max} that one address may have in use, {more} more asked")]
+    AddressRate {
+        /// By others at the address.
+        used: BitRate,
+        /// Allowed.
+        max: BitRate,
+        /// By this one.
+        more: BitRate,
+    },
+    /// No engine that could send it has a free place.
+    #[error("the engine has no free stream")]
+    EngineStreams,
+    /// The engine can write to no more connections.
+    #[error("all interleaved connections of the engine are in use")]
+    EngineConnections,
+    /// Too much of the title is lost; says what.
+    #[error("{0}")]
+    MembersLost(String),
+    /// Too many titles are open in the cache ([`super::Event::Broken`] tells the operator).
+    #[error("the title cannot be played now")]
+    TooManyTitles,
+    /// The title's files are damaged ([`super::Event::Broken`] says how).
+    #[error("the title cannot be played now")]
+    Broken,
+    /// There is no such stream, or no such connection, any more.
+    #[error("the stream has ended")]
+    Gone,
+    /// What was asked before is still being carried out.
+    #[error("the stream is still busy with what was asked before")]
+    Busy,
+    /// The machine has become too slow: the stream is about to end.
+    #[error("the server is overloaded, and ends this stream")]
+    Ending,
+    /// Nothing lies between start and end.
+    #[error("the end of the range is not behind its start")]
+    EmptyRange,
+    /// The title has been played to its end.
+    #[error("the end has been reached")]
+    EndReached,
+    /// No packet lies between start and end.
+    #[error("there is nothing left to play")]
+    NothingLeft,
+    /// Other FEC cannot be had.
+    #[error(transparent)]
+    Fec(#[from] FecRefusal),
+}
+
+impl Refusal {
+    /// What is used up, if that is the reason.
+    pub fn resource(&self) -> Option<&'static str> {
+        Some(match self {
+            Self::ConnectionSessions => "sessions of the connection",
+            Self::AddressSessions => "sessions of the address",
+            Self::Sessions { .. } => "sessions",
+            Self::Streams { .. } => "streams",
+            Self::Rate { .. } => "bit rate",
+            Self::AddressStreams { .. } => "streams of the address",
+            Self::AddressRate { .. } => "bit rate of the address",
+            Self::EngineStreams => "streams of the engine",
+            Self::EngineConnections => "connections of the engine",
+            Self::TooManyTitles => "open titles",
+            _ => return None,
+        })
+    }
+}
+
+/// Why a viewer cannot have FEC, or other FEC.
+#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
+pub enum FecRefusal {
+    /// Its wish has no meaning.
+    #[error("ask for xor, all or off")]
+    NotUnderstood,
+    /// Its packets go through a connection.
+    #[error("FEC is sent by UDP only")]
+    UdpOnly,
+    /// The title has none.
+    #[error("the title is stored without parity")]
+    NoParity,
+    /// The operator does not want it.
+    #[error("this server sends no FEC")]
+    Disabled,
+    /// Its ports follow that of the media.
+    #[error("its ports would be beyond 65535")]
+    NoPorts,
+    /// Something else goes there.
+    #[error("port {0} is in use by another stream")]
+    PortInUse(u16),
+    /// As much is sent as the operator allows.
+    #[error("{used} of {max} in use, {more} more for FEC")]
+    Rate {
+        /// By all.
+        used: BitRate,
+        /// Allowed.
+        max: BitRate,
+        /// For this FEC.
+        more: BitRate,
+    },
+    /// The stream's engine has no free place.
+    #[error("the engine has no free stream")]
+    EngineStreams,
+    /// The parity's files are damaged ([`super::Event::Broken`] says how).
+    #[error("the title's parity cannot be read now")]
+    Broken,
+    /// It was admitted without a wish for FEC: its title's packets may not be those that parity protects.
+    #[error("the session was set up without FEC")]
+    NotAsked,
+}
+
+/// Why a connection is not accepted.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
+pub enum ConnRefusal {
+    /// Too many in all.
+    #[error("all connections are in use; raise the number of connections")]
+    Full,
+    /// Too many of one address.
+    #[error("too many connections from this address; raise the number of connections per address")]
+    Address,
+    /// The server stops.
+    #[error("the server is shutting down")]
+    ShuttingDown,
+}
+
+impl ConnRefusal {
+    /// For the log.
+    pub(super) fn reason(self) -> &'static str {
+        match self {
+            Self::Full => "too many connections",
+            Self::Address => "too many connections from this address",
+            Self::ShuttingDown => "shutting down",
+        }
+    }
+}

@@ -1,0 +1,255 @@
+//! Admission: `admit` checks whether there is room, `play` reserves it, a long pause gives it back.
+//!
+//! A stream that is not playing holds no part of what the operator allows: it occupies an entry of the table of streams and places
+//! of an engine's table, which have room for more streams than may play. When these tables fill up, the streams that have not
+//! played for the longest time end first.
+
+use std::net::{IpAddr, SocketAddr};
+
+use millrace_core::limits::SESSION_TABLE_HIGH_PERCENT;
+use millrace_core::time::Instant;
+use millrace_core::units::BitRate;
+
+use super::admit::Request;
+use super::config::RateBasis;
+use super::event::Event;
+use super::fec::FecMode;
+use super::ports::Entry;
+use super::refusal::Refusal;
+use super::stream::{EndReason, Path, Stream, StreamKey};
+use super::{Service, bucket};
+
+/// The engine and the bit rate of a stream that can be admitted.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct Place {
+    pub(super) engine: usize,
+    pub(super) rate: u64,
+}
+
+/// What would be played more.
+#[derive(Clone, Copy, Debug)]
+struct Demand {
+    /// At this address.
+    ip: IpAddr,
+    /// Bits a second.
+    rate: u64,
+    /// From this engine; `None` if none has a place.
+    engine: Option<usize>,
+    /// What this stream has reserved is not counted against it.
+    own: Option<StreamKey>,
+}
+
+impl Service {
+    /// Whether there is room to play this now: asked when a stream is admitted, and when it begins to play with nothing reserved. The
+    /// one place that decides it.
+    ///
+    /// # Errors
+    /// What is used up ([`Refusal::resource`]).
+    fn room(&self, demand: &Demand) -> Result<(), Refusal> {
+        let own = demand.own.and_then(|key| self.streams.get(&key)).filter(|stream| stream.is_reserved);
+        self.room_for_all(demand, own)?;
+        self.room_for_address(demand, own)?;
+        demand.engine.map_or(Err(Refusal::EngineStreams), |_| Ok(()))
+    }
+
+    /// The operator's ceilings.
+    fn room_for_all(&self, demand: &Demand, own: Option<&Stream>) -> Result<(), Refusal> {
+        let (own_streams, own_rate) = own.map_or((0, 0), |stream| (1, stream.rate));
+        if self.reserved_streams() - own_streams >= self.config.max_streams {
+            return Err(Refusal::Streams { max: self.config.max_streams });
+        }
+        let used = self.reserved_rate() - own_rate;
+        match self.config.max_rate {
+            Some(max) if used.saturating_add(demand.rate) > max.0 => {
+                Err(Refusal::Rate { used: BitRate(used), max, more: BitRate(demand.rate) })
+            }
+            _ => Ok(()),
+        }
+    }
+
+    /// The share of one address.
+    fn room_for_address(&self, demand: &Demand, own: Option<&Stream>) -> Result<(), Refusal> {
+        let &Demand { ip, rate, .. } = demand;
+        let usage = self.usage.get(&bucket(ip)).copied().unwrap_or_default();
+        let own = own.filter(|stream| bucket(stream.viewer.ip()) == bucket(ip));
+        let streams = usage.streams - own.map_or(0, |_| 1);
+        let used = usage.rate - own.map_or(0, |stream| stream.rate);
+        // An address that plays nothing may play one title, however small the share.
+        if streams == 0 {
+            return Ok(());
+        }
+        let percent = u64::from(self.config.address_share_percent);
+        let max = (self.config.max_streams as u64 * percent / 100).max(1);
+        if streams as u64 >= max {
+            return Err(Refusal::AddressStreams { max });
+        }
+        let Some(max) = self.config.max_rate else { return Ok(()) };
+        let max = BitRate((u128::from(max.0) * u128::from(percent) / 100) as u64);
+        if used.saturating_add(rate) > max.0 {
+            return Err(Refusal::AddressRate { used: BitRate(used), max, more: BitRate(rate) });
+        }
+        Ok(())
+    }
+
+    /// Which engine takes a stream of this title, if there is room for it to play now.
+    pub(super) fn place(
+        &mut self,
+        now: Instant,
+        request: &Request,
+        own: Option<StreamKey>,
+        entry: &Entry,
+    ) -> Result<Place, Refusal> {
+        if self.shutting_down {
+            return Err(Refusal::ShuttingDown);
+        }
+        if own.is_none() {
+            self.session_room(now, request)?;
+        }
+        let rate = match self.config.rate_basis {
+            RateBasis::Mean => entry.mean_rate.0,
+            RateBasis::Peak => entry.peak_rate.0,
+        };
+        let attached = match request.path {
+            Path::Tcp { conn, .. } => self.attachment(conn),
+            Path::Udp { .. } => None,
+        };
+        let has_place = |engine: &usize| self.slots[*engine].has_stream_room();
+        let engine = match attached {
+            // All RTP of one connection comes from the engine that writes to it.
+            Some((engine, _)) => Some(engine).filter(has_place),
+            None => (0..self.slots.len())
+                .filter(has_place)
+                .min_by_key(|&engine| (self.slots[engine].rate, self.slots[engine].streams_taken())),
+        };
+        self.room(&Demand { ip: request.viewer.ip(), rate, engine, own })?;
+        Ok(Place { engine: engine.ok_or(Refusal::EngineStreams)?, rate })
+    }
+
+    /// Whether connection and address may have one more stream, and the table has room for it.
+    fn session_room(&mut self, now: Instant, request: &Request) -> Result<(), Refusal> {
+        if let Some(conn) = request.conn {
+            if !self.conns.contains_key(&conn) {
+                return Err(Refusal::Gone);
+            }
+            if self.streams_of(conn).len() >= self.config.max_sessions_per_connection {
+                return Err(Refusal::ConnectionSessions);
+            }
+        }
+        let held = self.usage.get(&bucket(request.viewer.ip())).map_or(0, |usage| usage.sessions);
+        if held >= self.config.max_sessions_per_address {
+            return Err(Refusal::AddressSessions);
+        }
+        while self.tables_nearly_full()
+            && let Some(&(_, longest_idle)) = self.idle.first()
+        {
+            self.close(now, longest_idle, EndReason::TablesFull);
+        }
+        let max = self.config.max_sessions;
+        if self.streams.len() >= max {
+            return Err(Refusal::Sessions { max });
+        }
+        Ok(())
+    }
+
+    fn tables_nearly_full(&self) -> bool {
+        let nearly_full = |used: usize, size: usize| used * 100 >= size * SESSION_TABLE_HIGH_PERCENT;
+        nearly_full(self.streams.len(), self.config.max_sessions)
+            || nearly_full(self.by_place.len(), self.slots.len() * self.config.streams_per_engine)
+    }
+
+    /// Tells everybody if something is used up.
+    pub(super) fn told(&mut self, peer: SocketAddr, title: &str, refusal: Refusal) -> Refusal {
+        if refusal.resource().is_some() {
+            self.tell(Event::NoRoom { peer, title: title.to_owned(), refusal: refusal.clone() });
+        }
+        refusal
+    }
+
+    /// Reserves room for a stream that is about to play, unless it has it already.
+    ///
+    /// # Errors
+    /// What is used up.
+    pub(super) fn reserve(&mut self, now: Instant, key: StreamKey) -> Result<(), Refusal> {
+        let stream = self.streams.get(&key).ok_or(Refusal::Gone)?;
+        if stream.is_reserved {
+            return Ok(());
+        }
+        let (viewer, title, fec_rate) = (stream.viewer, stream.entry.name.clone(), stream.fec_rate());
+        let demand = Demand { ip: viewer.ip(), rate: stream.rate, engine: Some(stream.engine), own: None };
+        if let Err(refusal) = self.room(&demand) {
+            // A title is never refused because of its FEC.
+            let without_fec = fec_rate > 0
+                && self.room(&Demand { rate: demand.rate - fec_rate, ..demand }).is_ok()
+                && self.switch_fec(now, key, FecMode::Off).is_ok();
+            if !without_fec {
+                return Err(self.told(viewer, &title, refusal));
+            }
+            self.fec_left_out(key, refusal.to_string());
+        }
+        self.take_reservation(key);
+        Ok(())
+    }
+
+    /// Counts a stream and its bit rate.
+    pub(super) fn take_reservation(&mut self, key: StreamKey) {
+        let Some(stream) = self.streams.get_mut(&key).filter(|stream| !stream.is_reserved) else {
+            return;
+        };
+        stream.is_reserved = true;
+        self.idle.remove(&(stream.idle_since, key));
+        let (slots, rate) = (&mut self.slots[stream.engine], stream.rate);
+        (slots.reserved_streams, slots.reserved_rate) =
+            (slots.reserved_streams + 1, slots.reserved_rate + rate);
+        let usage = self.usage.entry(bucket(stream.viewer.ip())).or_default();
+        (usage.streams, usage.rate) = (usage.streams + 1, usage.rate + rate);
+    }
+
+    /// Gives back what a stream has reserved; from then on it counts as idle.
+    pub(super) fn release_reservation(&mut self, key: StreamKey) {
+        let Some(stream) = self.streams.get_mut(&key).filter(|stream| stream.is_reserved) else { return };
+        stream.is_reserved = false;
+        self.idle.insert((stream.idle_since, key));
+        let (slots, rate) = (&mut self.slots[stream.engine], stream.rate);
+        (slots.reserved_streams, slots.reserved_rate) =
+            (slots.reserved_streams - 1, slots.reserved_rate - rate);
+        if let Some(usage) = self.usage.get_mut(&bucket(stream.viewer.ip())) {
+            (usage.streams, usage.rate) = (usage.streams - 1, usage.rate - rate);
+        }
+    }
+
+    /// A stream's bit rate is another from now on.
+    pub(super) fn change_rate(&mut self, key: StreamKey, rate: u64) {
+        let Some(stream) = self.streams.get_mut(&key) else { return };
+        let before = std::mem::replace(&mut stream.rate, rate);
+        let slots = &mut self.slots[stream.engine];
+        slots.rate = slots.rate - before + rate;
+        if stream.is_reserved {
+            slots.reserved_rate = slots.reserved_rate - before + rate;
+            if let Some(usage) = self.usage.get_mut(&bucket(stream.viewer.ip())) {
+                usage.rate = usage.rate - before + rate;
+            }
+        }
+    }
+
+    /// Takes back what streams have reserved that have not played for as long as a pause may keep it.
+    pub(super) fn release_long_paused(&mut self, now: Instant) {
+        let limit = self.config.pause_reservation_ns;
+        let is_over = |stream: &&Stream| {
+            stream.is_reserved && stream.stands_still() && now.ns_since(stream.idle_since) >= limit
+        };
+        let over: Vec<_> = self.streams.values().filter(is_over).map(|stream| stream.key).collect();
+        for key in over {
+            self.release_reservation(key);
+        }
+    }
+
+    /// Streams that play, or have paused only just now.
+    pub fn reserved_streams(&self) -> usize {
+        self.slots.iter().map(|slots| slots.reserved_streams).sum()
+    }
+
+    /// Bits a second of these together, as admission counts them.
+    pub fn reserved_rate(&self) -> u64 {
+        self.slots.iter().map(|slots| slots.reserved_rate).sum()
+    }
+}

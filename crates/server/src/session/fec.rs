@@ -1,0 +1,31 @@
+//! `X-Millrace-FEC`: wishes in requests, grants in replies (`docs/ref/rtsp.md`).
+
+use rtsp_types::HeaderName;
+
+use super::server::header;
+use crate::rtsp::Request;
+use crate::service::{FecMode, FecWish};
+
+/// `X-Millrace-FEC`, in requests and replies.
+pub(super) fn fec_header() -> HeaderName {
+    HeaderName::from_static_str("X-Millrace-FEC").expect("the name is ASCII")
+}
+
+/// What a SETUP or DESCRIBE wishes: the header, else the query of its URL.
+pub(super) fn wish(request: &Request) -> FecWish {
+    let named = header(request, &fec_header()).map(|value| value.trim().to_owned());
+    let asked = named.or_else(|| {
+        let url = request.request_uri()?;
+        url.query_pairs().find(|(name, _)| name == "fec").map(|(_, value)| value.into_owned())
+    });
+    match asked.map(|text| FecMode::parse(&text)) {
+        None => FecWish::Silent,
+        Some(None) => FecWish::Unclear,
+        Some(Some(mode)) => FecWish::Mode(mode),
+    }
+}
+
+/// `off` with its reason, as a header says it: the reason is quoted text, which a quotation mark inside would end.
+pub(super) fn off_because(why: impl ToString) -> String {
+    format!("off;reason=\"{}\"", why.to_string().replace('"', "'"))
+}
