@@ -74,6 +74,13 @@ const BANNED: &[Banned] = &[
         rule: None,
         remedy: "core holds words; what touches the machine lies behind a trait of crates/core/src/seam.rs",
     },
+    Banned {
+        calls: &["crate::rtsp", "crate::session", "crate::sdp", "crate::control", "rtsp_types"],
+        within: &["crates/server/src/service/"],
+        home: &[],
+        rule: None,
+        remedy: "the service knows no protocol: say it in titles, streams, media time and refusals, and translate in crates/server/src/session/",
+    },
 ];
 
 /// Marks of unfinished work, put together here so that this file does not contain them.
@@ -135,6 +142,16 @@ mod tests {
         let mut findings = Vec::new();
         check(&Tree::of(&[(path, text)]), &Exceptions::new(LIST), &mut findings);
         findings.into_iter().map(|f| (f.line, f.what)).collect()
+    }
+
+    #[test]
+    fn the_service_knows_no_protocol() {
+        let text = "use crate::rtsp::Reply;\nfn f(_: &rtsp_types::Url) -> crate::session::State {}\n";
+        let found_in = |path: &str| found(path, text).into_iter().map(|(line, _)| line).collect::<Vec<_>>();
+        assert_eq!(found_in("crates/server/src/service/fec/x.rs"), [1, 2, 2]);
+        assert_eq!(found_in("crates/server/src/session/x.rs").len(), 0);
+        let own = "use crate::service::Refusal;\n// what crate::session makes of it\n";
+        assert_eq!(found("crates/server/src/service/x.rs", own), []);
     }
 
     #[test]
