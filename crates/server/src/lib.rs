@@ -1,12 +1,12 @@
-//! The `millrace` program: its commands, and the RTSP control plane that decides what the engine's loop executes.
+//! The `millrace` program: its commands, and the control plane that decides what the engine's loop executes.
 //!
 //! | module | holds |
 //! | --- | --- |
 //! | [`rtsp`] | messages: framing, parsing, replies; no sockets, no sessions |
 //! | [`sdp`] | the description of a title that DESCRIBE answers |
-//! | [`service`] | what every protocol serves titles with |
-//! | [`session`] | sessions, admission, expiry: a state machine without I/O, the clock is passed in |
-//! | [`control`] | sockets and tasks that carry out what [`session`] decides |
+//! | [`service`] | titles, admission, streams: a state machine without I/O that knows no protocol, the clock is passed in |
+//! | [`session`] | the service's RTSP face: requests to replies, session names, expiry; without I/O too |
+//! | [`control`] | sockets and tasks that carry out what both decide; the log and the counters of what happens |
 //! | [`library`] | the titles that can be asked for, in step with folders and store |
 //! | [`cmds`] | the subcommands |
 #![forbid(unsafe_code)]
