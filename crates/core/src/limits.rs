@@ -56,6 +56,14 @@ pub const BUSY_BURST_NS: u64 = 18_000_000;
 /// A burst of a slow stream may cover this much media time to gather a few packets; far below the 100 ms quantum
 /// with which no player lost anything.
 pub const MAX_BURST_NS: u64 = 20_000_000;
+/// A burst in a TCP connection has this many times the media time of one of datagrams: the receiver has a buffer, nothing is lost by
+/// being early, and small writes are what interleaved RTP costs. With [`MAX_BURST_NS`] that is 80 ms, so 99 % of the packets come
+/// within 100 ms of the earliest.
+pub const TCP_BURST_RATIO: u32 = 4;
+/// Most bytes in one write to a TCP connection, frames and all: 92 packets of the default size.
+pub const MAX_TCP_WRITE_BYTES: usize = 128 * 1024;
+/// `$`, channel, length: what stands before each packet in an RTSP connection (RFC 2326 section 10.12).
+pub const FRAME_PREFIX_BYTES: usize = 4;
 /// Below this a burst is a packet or two even of fast streams: nothing is gathered.
 pub const MIN_BURST_NS: u64 = 1_000_000;
 /// Catch-up after a hole runs at this ratio of the stream's own rate (numerator, denominator).
@@ -89,8 +97,11 @@ pub const MAX_READS_IN_FLIGHT: usize = 32;
 
 /// A TCP viewer whose media is this far behind its time is dropped: it reads slower than it plays.
 pub const MAX_TCP_BEHIND_NS: u64 = 10_000_000_000;
-/// A blocked TCP viewer is tried again after this time. At 8 Mb/s that is 5 KB of a send buffer of at least 128 KiB.
-pub const TCP_RETRY_NS: u64 = 5_000_000;
+/// A TCP viewer that has taken nothing for this long gives its extents back and waits without them: dead clients must not pin the
+/// cache. Far above what a path with a second of round trip needs from one acknowledgement to the next while it takes anything.
+pub const TCP_PARK_NS: u64 = 200_000_000;
+/// What found no room in a device and is not told when there is some (a full UDP socket, a ring) is tried again after this time.
+pub const RETRY_NS: u64 = 5_000_000;
 /// Control bytes (RTSP replies, RTCP) that may wait behind RTP frames on one connection.
 pub const MAX_CONN_PENDING_BYTES: usize = 64 * 1024;
 /// TCP connections whose writes one engine loop owns.
@@ -179,6 +190,9 @@ const _: () = {
     assert!(DEFAULT_CACHE_BYTES >= MIN_CACHE_BYTES);
     assert!(DEFAULT_BURST_NS <= BUSY_BURST_NS && BUSY_BURST_NS <= MAX_BURST_NS);
     assert!(MAX_BURST_NS < PLAY_DELAY_NS);
+    assert!(MAX_BURST_NS * TCP_BURST_RATIO as u64 <= 80_000_000);
+    let frame_bytes = FRAME_PREFIX_BYTES + RTP_HEADER_BYTES + DEFAULT_PACKET_BYTES;
+    assert!(MAX_BURST_PACKETS * frame_bytes <= MAX_TCP_WRITE_BYTES);
     assert!(DEFAULT_STREAMS_PER_ENGINE <= MAX_STREAMS_PER_ENGINE);
     assert!(MAX_READS_IN_FLIGHT as u64 * 2 <= MIN_CACHE_BYTES / EXTENT_BYTES as u64);
     assert!(BYE_DELAY_NS >= 2_500_000_000 && PLAY_DELAY_NS >= 20_000_000);

@@ -1,12 +1,13 @@
 //! The engine: its state, and the small steps that all its methods are made of.
 //!
 //! The methods stand in one file for each family: [`commands`], [`arrivals`], [`egress`]; what
-//! belongs to queued runs in [`cut`].
+//! belongs to queued runs in [`cut`], to full connections in [`waiting`].
 
 mod arrivals;
 mod commands;
 mod cut;
 mod egress;
+mod waiting;
 
 use millrace_core::ids::StreamId;
 use millrace_core::limits::{MAX_BURST_NS, MAX_STREAMS_PER_ENGINE};
@@ -64,7 +65,8 @@ impl Engine {
         }
     }
 
-    /// Sets how much media time leaves as one burst from now on, in nanoseconds: 1..=[`MAX_BURST_NS`].
+    /// Sets how much media time leaves as one burst of datagrams from now on, in nanoseconds: 1..=[`MAX_BURST_NS`]. Bursts in TCP
+    /// connections follow it ([`crate::pace`]).
     pub fn set_burst_ns(&mut self, burst_ns: u64) {
         self.rules.burst_ns = burst_ns.clamp(1, MAX_BURST_NS);
     }
@@ -151,7 +153,8 @@ impl Engine {
         let stream = self.stream_mut(index);
         stream.due = NEVER;
         stream.report_due = NEVER;
-        stream.flags &= !(flag::UNREACHABLE | flag::CATCHING_UP);
+        let waits = flag::BLOCKED | flag::PARKED | flag::RESUMED;
+        stream.flags &= !(flag::UNREACHABLE | flag::CATCHING_UP | waits);
         if stream.has(flag::PLAYHEAD) {
             self.tell(index, pending::LEFT);
         }
@@ -206,6 +209,11 @@ impl Engine {
     fn fail(&mut self, index: u32, now: Instant, reason: FailReason) {
         // Its leases go: a batch that reads them must not be looked at any more.
         self.abandon_batch(now);
+        self.give_up(index, reason);
+    }
+
+    /// The same for a stream that holds no lease.
+    fn give_up(&mut self, index: u32, reason: FailReason) {
         if self.step(index, Input::Fail) == Ok(true) {
             self.end_run(index, StopReason::Failed(reason));
             self.stop_sending(index);

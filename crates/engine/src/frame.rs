@@ -6,8 +6,8 @@
 //! scratch memory ([`millrace_core::seam::Payload::Patched`]): sequence number, timestamp and SSRC of the viewer, made from the
 //! packet's stored metadata, so that not even the shared header is read.
 
-use millrace_core::limits::{MAX_BURST_PACKETS, RTP_HEADER_BYTES};
-use millrace_core::packet::PacketMeta;
+use millrace_core::limits::{FRAME_PREFIX_BYTES, MAX_BURST_PACKETS, MAX_TCP_WRITE_BYTES, RTP_HEADER_BYTES};
+use millrace_core::packet::{PacketMeta, WireLayout};
 use millrace_core::pool::{ExtentContent, Lease};
 use millrace_core::time::MediaTicks;
 
@@ -36,6 +36,11 @@ pub(crate) fn holes(lease: &Lease, place: u32, left: u32) -> (u32, u32) {
         0 => (0, metas.iter().take_while(|meta| !missing(meta)).count() as u32),
         count => (count, left),
     }
+}
+
+/// Most packets that one write to a TCP connection takes.
+pub(crate) fn packets_per_write(layout: WireLayout) -> u32 {
+    (MAX_TCP_WRITE_BYTES / (FRAME_PREFIX_BYTES + layout.slot_bytes())).max(1) as u32
 }
 
 /// Writes the headers that `stream`'s packets carry for `count` packets from `place` on into `headers`.

@@ -9,7 +9,7 @@
 //! | family | methods | called by |
 //! | --- | --- | --- |
 //! | commands | [`open`](Engine::open) [`play`](Engine::play) [`queue`](Engine::queue) [`pause`](Engine::pause) [`close`](Engine::close) [`conn_gone`](Engine::conn_gone) [`finish`](Engine::finish) | the control side, through the loop |
-//! | arrivals | [`handle_lease`](Engine::handle_lease) [`handle_lease_failed`](Engine::handle_lease_failed) [`handle_sent`](Engine::handle_sent) | the loop, when the cache or the device has answered |
+//! | arrivals | [`handle_lease`](Engine::handle_lease) [`handle_lease_failed`](Engine::handle_lease_failed) [`handle_sent`](Engine::handle_sent) [`conn_writable`](Engine::conn_writable) | the loop, when the cache or the device has answered |
 //! | egress | [`poll_want`](Engine::poll_want) [`poll_bursts`](Engine::poll_bursts) [`batch`](Engine::batch) [`poll_event`](Engine::poll_event) [`poll_at`](Engine::poll_at) | the loop, every turn |
 //! | getters | [`streams`](Engine::streams) [`counters`](Engine::counters) | anybody |
 //!
@@ -44,10 +44,10 @@
 //!   an extent that was lent to a viewer who repairs ([`Media::spare`]).
 //! * Every run that was accepted ends with one [`StreamEvent::RunEnded`]; its title may be closed after that. No lease, failure or event
 //!   of one run touches another.
-//! * A stream holds two leases at most, none unless it plays. An extent goes back as soon as the device took the last of its
+//! * A stream holds two leases at most, none unless it plays, none while its connection has taken nothing for 200 ms. An extent goes back as soon as the device took the last of its
 //!   packets.
 //! * Whatever happens to one stream (its disk, its connection, its address) touches no other.
-//! * All operations are O(1) but [`conn_gone`](Engine::conn_gone), which takes as long as the connection has streams, and
+//! * All operations are O(1) but [`conn_gone`](Engine::conn_gone) and [`conn_writable`](Engine::conn_writable), which take as long as the connection has streams, and
 //!   [`finish`](Engine::finish), which walks the stream table.
 #![forbid(unsafe_code)]
 

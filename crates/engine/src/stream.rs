@@ -180,19 +180,25 @@ pub(crate) enum Slot {
 /// Bits of [`Stream::flags`].
 pub(crate) mod flag {
     /// The anchor's media time is known.
-    pub(crate) const ANCHORED: u8 = 1;
+    pub(crate) const ANCHORED: u16 = 1;
     /// The run's numbers are not the title's: headers are patched.
-    pub(crate) const PATCHED: u8 = 2;
+    pub(crate) const PATCHED: u16 = 2;
     /// Behind by more than a burst, and counted as such.
-    pub(crate) const CATCHING_UP: u8 = 4;
+    pub(crate) const CATCHING_UP: u16 = 4;
     /// The last burst was refused by its destination; since when stands in [`super::Cold`].
-    pub(crate) const UNREACHABLE: u8 = 8;
+    pub(crate) const UNREACHABLE: u16 = 8;
     /// The cache has been told of a playhead.
-    pub(crate) const PLAYHEAD: u8 = 16;
+    pub(crate) const PLAYHEAD: u16 = 16;
     /// No reports, no BYE, for the whole life of the stream.
-    pub(crate) const QUIET: u8 = 128;
+    pub(crate) const QUIET: u16 = 128;
     /// The read of slot 0 (and of slot 1: this bit shifted by one) has failed once.
-    pub(crate) const RETRIED: u8 = 32;
+    pub(crate) const RETRIED: u16 = 32;
+    /// Its connection took nothing of what was sent last: it waits until that can be written again.
+    pub(crate) const BLOCKED: u16 = 256;
+    /// With [`BLOCKED`]: it has waited for so long that it has given its extents back.
+    pub(crate) const PARKED: u16 = 512;
+    /// It was parked, and waits for its extent: the hole until that comes is the viewer's, not ours.
+    pub(crate) const RESUMED: u16 = 1024;
 }
 
 /// Bits of [`Stream::events`], in the order in which the control side is told.
@@ -230,7 +236,8 @@ pub(crate) struct Stream {
     pub(crate) next: u32,
     pub(crate) until: u32,
     pub(crate) state: State,
-    pub(crate) flags: u8,
+    /// What the control side is to be told.
+    pub(crate) events: u8,
     pub(crate) slots: [Slot; 2],
     pub(crate) per_extent: u32,
     /// The run that lasts, or the last one.
@@ -241,8 +248,7 @@ pub(crate) struct Stream {
     pub(crate) timeline: Timeline,
     /// What is added to the shared timeline's sequence number.
     pub(crate) sequence_base: u16,
-    /// What the control side is to be told.
-    pub(crate) events: u8,
+    pub(crate) flags: u16,
     /// A run lasts: its end has yet to come.
     pub(crate) is_running: bool,
     /// Taken by the device, in the stream's whole life.
@@ -292,7 +298,7 @@ impl Stream {
         StreamId { index, generation: self.generation }
     }
 
-    pub(crate) fn has(&self, flag: u8) -> bool {
+    pub(crate) fn has(&self, flag: u16) -> bool {
         self.flags & flag != 0
     }
 
@@ -397,6 +403,8 @@ pub(crate) struct Cold {
     pub(crate) late: u64,
     /// Since when the destination refuses everything; valid with [`flag::UNREACHABLE`].
     pub(crate) unreachable_since: Instant,
+    /// Since when the connection takes nothing; valid with [`flag::BLOCKED`].
+    pub(crate) blocked_since: Instant,
     /// When BYE is due, if the way is free; valid while draining.
     pub(crate) bye_due: Instant,
     /// Valid in [`State::Failed`].
@@ -427,6 +435,7 @@ impl Cold {
             unreachable: 0,
             late: 0,
             unreachable_since: Instant(0),
+            blocked_since: Instant(0),
             bye_due: Instant(0),
             reason: FailReason::SlowReader,
         }

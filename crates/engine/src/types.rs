@@ -14,7 +14,8 @@ use millrace_core::wire::rtp::Timeline;
 pub struct EngineConfig {
     /// Streams at once, at most [`limits::MAX_STREAMS_PER_ENGINE`].
     pub streams: usize,
-    /// Media time that leaves as one burst, in nanoseconds; at most [`limits::MAX_BURST_NS`].
+    /// Media time that leaves as one burst, in nanoseconds; at most [`limits::MAX_BURST_NS`]. In a TCP connection
+    /// [`limits::TCP_BURST_RATIO`] times as much.
     pub burst_ns: u64,
     /// Packets leave one by one, each at its own time, instead of in bursts.
     pub smooth: bool,
@@ -335,6 +336,8 @@ millrace_core::counters! {
         sum skipped,
         /// Bursts that found their connection full.
         sum blocked,
+        /// Times a stream gave its extents back because its connection had taken nothing for a while.
+        sum parked,
         /// RTCP packets sent.
         sum reports,
         /// RTCP packets given up because the way was full or refused.

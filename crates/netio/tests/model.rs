@@ -101,7 +101,7 @@ fn check(gso: GsoMode, plans: &[Plan]) -> Result<(), TestCaseError> {
         let outcomes = send(&mut world.tx, &rest);
         rest = still_to_send(&rest, &outcomes)?;
     }
-    while world.tx.flush_conns() {
+    while world.tx.flush_conns() || world.tx.full_conns_fd().is_some() {
         std::thread::yield_now();
     }
     for (rx, addr) in &mut world.receivers {

@@ -113,6 +113,7 @@ fn sending_allocates_nothing() {
                 let _ = tx.write_control(ConnId(0), &bytes[..300]);
                 let _ = tx.write_control(ConnId(2), &bytes[..300]);
                 tx.flush_conns();
+                tx.poll_conn_writable();
                 tx.poll_conn_gone();
                 tx.poll_unreachable();
             }

@@ -2,14 +2,14 @@
 //! how much work it did.
 //!
 //! ```text
-//!   commands ──► leases ──► send (frame, pace, packet I/O) ──► wants ──► events ──► idle
+//!   commands ──► leases ──► connections ──► send (frame, pace, packet I/O) ──► wants ──► events ──► idle
 //! ```
 
-use std::os::fd::OwnedFd;
+use std::os::fd::{BorrowedFd, OwnedFd};
 use std::sync::Arc;
 
 use millrace_core::ids::ConnId;
-use millrace_core::limits::{COMMANDS_PER_TURN, LEASES_PER_TURN, MAX_BATCH_BURSTS};
+use millrace_core::limits::{COMMANDS_PER_TURN, LEASES_PER_TURN, MAX_BATCH_BURSTS, RETRY_NS};
 use millrace_core::seam::{Clock, PacketTx, SendOutcome, TransmitBatch};
 use millrace_core::time::Instant;
 use millrace_engine::{Engine, LeaseFailure, StreamEvent, StreamSpec};
@@ -37,8 +37,13 @@ pub trait LoopTx: PacketTx + Send {
     fn write_control(&mut self, conn: ConnId, bytes: &[u8]) -> Result<(), i32>;
     /// Gives up a connection.
     fn remove_conn(&mut self, conn: ConnId) -> Option<OwnedFd>;
-    /// Tries again what connections could not take before; whether anything still waits.
+    /// Once a turn: sends what full connections could not take before, where they can be written again; whether any has to be
+    /// tried again by time.
     fn flush_conns(&mut self) -> bool;
+    /// A connection that held packets back and can be written again, once for each time.
+    fn poll_conn_writable(&mut self) -> Option<ConnId>;
+    /// Readable when there is something for [`LoopTx::flush_conns`]; `None` while no connection is full.
+    fn full_conns_fd(&self) -> Option<BorrowedFd<'_>>;
     /// A connection that broke, each once.
     fn poll_conn_gone(&mut self) -> Option<(ConnId, i32)>;
     /// What its sockets have done.
@@ -66,6 +71,12 @@ impl LoopTx for KernelTx {
     fn flush_conns(&mut self) -> bool {
         KernelTx::flush_conns(self)
     }
+    fn poll_conn_writable(&mut self) -> Option<ConnId> {
+        KernelTx::poll_conn_writable(self)
+    }
+    fn full_conns_fd(&self) -> Option<BorrowedFd<'_>> {
+        KernelTx::full_conns_fd(self)
+    }
     fn poll_conn_gone(&mut self) -> Option<(ConnId, i32)> {
         KernelTx::poll_conn_gone(self)
     }
@@ -86,6 +97,12 @@ impl<D: XdpDevice + Send> LoopTx for BestTx<KernelTx, D> {
     }
     fn flush_conns(&mut self) -> bool {
         self.kernel_mut().flush_conns()
+    }
+    fn poll_conn_writable(&mut self) -> Option<ConnId> {
+        self.kernel_mut().poll_conn_writable()
+    }
+    fn full_conns_fd(&self) -> Option<BorrowedFd<'_>> {
+        self.kernel().full_conns_fd()
     }
     fn poll_conn_gone(&mut self) -> Option<(ConnId, i32)> {
         self.kernel_mut().poll_conn_gone()
@@ -132,7 +149,7 @@ struct State {
     held: Option<StreamEvent>,
     /// When [`Command::Stop`] came.
     stopping: Option<Instant>,
-    /// A connection has bytes that its socket did not take.
+    /// A connection has to be tried again by time.
     conns_pending: bool,
     /// A device has not yet given back what it sends.
     tx_pending: bool,
@@ -194,8 +211,8 @@ impl<C: Clock, T: LoopTx> CoreLoop<C, T> {
         let now = self.clock.now();
         let mut work = self.take_commands(now);
         work += self.take_leases(now);
+        work += self.serve_connections(now);
         work += self.send(now);
-        work += self.flush_connections(now);
         work += self.post_wants();
         work += self.publish_events();
         self.load.turn(now, work, self.engine.counters(), self.tx.counters());
@@ -239,7 +256,6 @@ impl<C: Clock, T: LoopTx> CoreLoop<C, T> {
             Command::ConnWrite { conn, bytes } => {
                 let result = self.tx.write_control(conn, &bytes);
                 self.publish(Event::Recycle { bytes });
-                self.state.conns_pending = true;
                 return if let Err(errno) = result {
                     self.conn_gone(now, conn, errno)
                 };
@@ -291,22 +307,28 @@ impl<C: Clock, T: LoopTx> CoreLoop<C, T> {
     }
 
     #[inline(never)]
-    fn flush_connections(&mut self, now: Instant) -> usize {
-        if self.state.conns_pending {
-            self.state.conns_pending = self.tx.flush_conns();
+    fn serve_connections(&mut self, now: Instant) -> usize {
+        self.state.conns_pending = self.tx.flush_conns();
+        let mut served = 0;
+        while let Some(conn) = self.tx.poll_conn_writable() {
+            self.engine.conn_writable(now, conn);
+            served += 1;
         }
-        let mut gone = 0;
         while self.events.slots() >= 2
             && let Some((conn, errno)) = self.tx.poll_conn_gone()
         {
             self.conn_gone(now, conn, errno);
-            gone += 1;
+            served += 1;
         }
-        gone
+        served
     }
 
     #[inline(never)]
     fn post_wants(&mut self) -> usize {
+        if matches!(self.state.held, Some(StreamEvent::Left { .. })) {
+            // It must reach the cache before a want of the same stream.
+            return 0;
+        }
         let mut posted = 0;
         while let Some(want) = self.engine.poll_want() {
             if !self.handle.want(&want) {
@@ -354,14 +376,14 @@ impl<C: Clock, T: LoopTx> CoreLoop<C, T> {
     fn wait(&mut self, now: Instant) {
         let mut next = self.engine.poll_at();
         if self.state.conns_pending || self.state.tx_pending || self.state.held.is_some() {
-            let retry = now.plus_ns(millrace_core::limits::TCP_RETRY_NS);
+            let retry = now.plus_ns(RETRY_NS);
             next = Some(next.map_or(retry, |next| next.min(retry)));
         }
         let Wait::Sleep(limit) = self.idle.wait(now, next) else { return std::hint::spin_loop() };
         self.bell.announce_sleep();
         // The last look: a thread that adds work after this sees the announcement and rings.
         if self.commands.is_empty() && self.handle.is_quiet() {
-            self.bell.sleep(Some(limit));
+            self.bell.sleep_beside(self.tx.full_conns_fd(), Some(limit));
             self.load.slept(self.clock.now());
         } else {
             self.bell.awake();

@@ -42,11 +42,18 @@ impl EventBell {
 
     /// Sleeps until rung or until `limit` has passed; the caller has announced it.
     pub fn sleep(&self, limit: Option<Duration>) {
+        self.sleep_beside(None, limit);
+    }
+
+    /// The same, but also until another descriptor is readable.
+    pub fn sleep_beside(&self, other: Option<BorrowedFd<'_>>, limit: Option<Duration>) {
         let timeout =
             limit.map(|d| Timespec { tv_sec: d.as_secs() as i64, tv_nsec: i64::from(d.subsec_nanos()) });
-        let mut fds = [PollFd::new(&self.fd, PollFlags::IN)];
+        let watch = |fd| PollFd::from_borrowed_fd(fd, PollFlags::IN);
+        let mut fds = [watch(self.fd()), watch(other.unwrap_or(self.fd()))];
+        let count = 1 + usize::from(other.is_some());
         // An interrupted poll is an early wake-up: the loop looks for work and comes back.
-        if poll(&mut fds, timeout.as_ref()).is_ok_and(|n| n > 0) {
+        if poll(&mut fds[..count], timeout.as_ref()).is_ok_and(|n| n > 0) && !fds[0].revents().is_empty() {
             self.clear();
         }
         self.awake();
@@ -91,6 +98,21 @@ mod tests {
         bell.ring(); // awake: no descriptor traffic
         let mut count = [0; 8];
         assert!(rustix::io::read(&bell.fd, &mut count).is_err());
+    }
+
+    #[test]
+    fn sleep_ends_when_another_descriptor_is_readable() {
+        let (bell, other) = (EventBell::new().unwrap(), EventBell::new().unwrap());
+        other.announce_sleep();
+        other.ring();
+        for _ in 0..2 {
+            bell.announce_sleep();
+            bell.sleep_beside(Some(other.fd()), None); // would hang for ever; and it is not ours to be cleared
+        }
+        bell.announce_sleep();
+        bell.ring();
+        bell.sleep_beside(Some(other.fd()), None);
+        assert!(rustix::io::read(&bell.fd, &mut [0; 8]).is_err(), "cleared");
     }
 
     #[test]

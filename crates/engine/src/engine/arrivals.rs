@@ -1,18 +1,15 @@
 //! Arrivals: extents that were asked for, and what became of the batch.
 
 use millrace_core::ids::{RunSerial, StreamId};
-use millrace_core::limits::{
-    BYE_DELAY_NS, FIRST_REPORT_NS, LATE_NS, MAX_TCP_BEHIND_NS, MAX_UNREACHABLE_NS, RTCP_INTERVAL_NS,
-    TCP_RETRY_NS,
-};
+use millrace_core::limits::{BYE_DELAY_NS, FIRST_REPORT_NS, LATE_NS, MAX_UNREACHABLE_NS, RTCP_INTERVAL_NS};
 use millrace_core::pool::Lease;
-use millrace_core::seam::{Dest, SendOutcome};
+use millrace_core::seam::SendOutcome;
 use millrace_core::time::Instant;
 
 use super::{Engine, time_behind, time_of};
 use crate::batch::{Burst, Entry, What};
 use crate::frame::{datagram_bytes, fits, times};
-use crate::stream::{Input, NEVER, Slot, State, flag, pending};
+use crate::stream::{Input, NEVER, Slot, flag, pending};
 use crate::types::{FailReason, LeaseFailure, StopReason};
 
 impl Engine {
@@ -47,6 +44,11 @@ impl Engine {
             stream.pace.at = stream.pace.at.max(now);
         }
         self.schedule(index);
+        let stream = self.stream_mut(index);
+        if stream.has(flag::RESUMED) {
+            stream.flags &= !flag::RESUMED;
+            stream.due = stream.due.max(now);
+        }
         self.counters.starved += u64::from(self.stream(index).due < now);
         if begins {
             self.tell(index, pending::RUN_BEGAN);
@@ -145,7 +147,7 @@ impl Engine {
                 if taken > 0 {
                     self.taken(now, entry, Burst { count: u32::from(taken), ..burst }, patched);
                 }
-                self.blocked(now, index);
+                self.blocked(now, index, taken > 0);
             }
             SendOutcome::Unreachable { errno } => self.unreachable(now, entry, burst, errno),
             SendOutcome::Closed { errno } => self.fail(index, now, FailReason::ConnectionClosed(errno)),
@@ -163,7 +165,7 @@ impl Engine {
         stream.packets += packets;
         stream.bytes += bytes;
         stream.bursts = stream.bursts.wrapping_add(1);
-        stream.flags &= !flag::UNREACHABLE;
+        stream.flags &= !(flag::UNREACHABLE | flag::BLOCKED);
         self.counters.packets += packets;
         self.counters.bytes += bytes;
         self.counters.bursts += 1;
@@ -215,22 +217,6 @@ impl Engine {
         }
     }
 
-    /// The way is full: what is left is tried again soon, unless the title is too far behind already.
-    fn blocked(&mut self, now: Instant, index: u32) {
-        let stream = &mut self.streams[index as usize];
-        if stream.state != State::Playing {
-            return;
-        }
-        let Some(lease) = self.batch.lease(index, stream.extent) else { return };
-        let departure = stream.pace.departure(time_of(lease, stream.place()));
-        let is_tcp = matches!(self.batch.rows[index as usize].dest, Dest::Tcp { .. });
-        if is_tcp && now.ns_since(departure) > MAX_TCP_BEHIND_NS {
-            self.fail(index, now, FailReason::SlowReader);
-        } else {
-            stream.due = stream.due.max(now.plus_ns(TCP_RETRY_NS));
-        }
-    }
-
     /// The destination refused these packets: lost, as on a bad link, unless it goes on for long.
     fn unreachable(&mut self, now: Instant, entry: &Entry, burst: Burst, errno: i32) {
         let index = entry.stream.index;
@@ -268,14 +254,7 @@ impl Engine {
         let (sent, lost) = (u64::from(sent), u64::from(!sent));
         match outcome {
             SendOutcome::Closed { errno } => self.fail(index, now, FailReason::ConnectionClosed(errno)),
-            SendOutcome::Blocked { .. } if bye => {
-                if now.ns_since(self.cold[index as usize].bye_due) > MAX_TCP_BEHIND_NS {
-                    self.fail(index, now, FailReason::SlowReader);
-                } else {
-                    self.stream_mut(index).report_due = now.plus_ns(TCP_RETRY_NS);
-                    return;
-                }
-            }
+            SendOutcome::Blocked { .. } if bye => return self.bye_blocked(now, index),
             // A player need not listen on its RTCP port: a report that was refused says nothing about the title.
             _ if bye => {
                 self.stream_mut(index).report_due = NEVER;

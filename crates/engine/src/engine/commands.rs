@@ -52,8 +52,6 @@ impl Engine {
         let stream = self.stream_mut(index);
         // What has just left of another run may still lie in the player's buffer.
         stream.last = stream.last.of_earlier_run();
-        // The playhead moves.
-        stream.events &= !pending::LEFT;
         if spec.from < spec.until {
             let extent = stream.extent;
             // A run that begins at once has missed nothing yet: viewers who are played to come first for a moment.
@@ -75,7 +73,12 @@ impl Engine {
         stream.per_extent = spec.media.layout.packets_per_extent();
         stream.seek(spec.from);
         stream.until = spec.until;
-        stream.flags &= !flag::ANCHORED;
+        stream.flags &= !(flag::ANCHORED | flag::BLOCKED);
+        if stream.has(flag::PARKED) {
+            stream.flags ^= flag::PARKED | flag::RESUMED;
+        }
+        // The playhead moves.
+        stream.events &= !pending::LEFT;
         stream.number(timeline, sequence_base, spec.media.timeline);
         stream.pace.at = at;
         stream.pace.scale_permille = spec.scale_permille;

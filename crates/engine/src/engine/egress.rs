@@ -1,17 +1,17 @@
 //! Egress: what the engine wants, what it has to send, what it has to tell, and when it wants to be called again.
 
 use millrace_core::ids::{RunSerial, StreamId};
-use millrace_core::limits::{MAX_BATCH_BURSTS, MAX_HOLE_NS, TCP_RETRY_NS};
+use millrace_core::limits::{MAX_BATCH_BURSTS, MAX_HOLE_NS, RETRY_NS};
 use millrace_core::prefetch::{prefetch, prefetch_all};
-use millrace_core::seam::{TransmitBatch, Want};
+use millrace_core::seam::{Dest, TransmitBatch, Want};
 use millrace_core::time::Instant;
 
 use super::{Engine, time_of};
 use crate::batch::Burst;
-use crate::frame::{holes, times};
+use crate::frame::{holes, packets_per_write, times};
 use crate::rtcp::sender_report;
 use crate::stream::{Input, NEVER, Slot, State, flag, pending, spare_of};
-use crate::types::StreamEvent;
+use crate::types::{FailReason, StreamEvent};
 
 impl Engine {
     /// Egress: the next extent to ask the cache for.
@@ -184,10 +184,7 @@ impl Engine {
             return self.drained(index, now);
         }
         let (extent, place) = (stream.extent, stream.place());
-        let Some(lease) = self.batch.lease(index, extent) else {
-            stream.due = NEVER;
-            return self.arm(index, now);
-        };
+        let Some(lease) = self.batch.lease(index, extent) else { return self.without_extent(index, now) };
         let left = (lease.content().packets - place).min(stream.until - stream.next);
         let (missing, left) = holes(lease, place, left);
         if missing > 0 {
@@ -197,22 +194,38 @@ impl Engine {
         if hole_ns > MAX_HOLE_NS {
             stream.pace.at = stream.pace.at.plus_ns(hole_ns - MAX_HOLE_NS);
         }
+        let (rules, most) = match self.batch.rows[index as usize].dest {
+            Dest::Udp { .. } => (self.rules, left),
+            Dest::Tcp { .. } => {
+                (self.rules.in_connection(stream.bursts), left.min(packets_per_write(lease.content().layout)))
+            }
+        };
         let departure = stream.pace.departure(time_of(lease, place));
-        let behind = now.ns_since(departure) > self.rules.burst_ns;
+        let behind = now.ns_since(departure) > rules.burst_ns;
         if behind != stream.has(flag::CATCHING_UP) {
             stream.flags ^= flag::CATCHING_UP;
             self.counters.catch_ups += u64::from(behind);
         }
-        let count = self.rules.count(&stream.pace, times(lease, place, left.min(stream.last.room(now))));
+        let count = rules.count(&stream.pace, times(lease, place, most.min(stream.last.room(now))));
         let burst = Burst { extent, place, count };
         self.batch.push_media(stream.id(index), &self.streams[index as usize], departure, burst);
+    }
+
+    /// A timer has fired of a stream that waits for an extent, or, if it is parked, for its connection: that has had its time.
+    #[cold]
+    fn without_extent(&mut self, index: u32, now: Instant) {
+        if self.stream(index).has(flag::PARKED) {
+            return self.give_up(index, FailReason::SlowReader);
+        }
+        self.stream_mut(index).due = NEVER;
+        self.arm(index, now);
     }
 
     fn report(&mut self, index: u32, now: Instant) {
         let stream = &mut self.streams[index as usize];
         if stream.state == State::Playing && !stream.has(flag::ANCHORED) {
             // Between a cut and the first extent behind it there is no media time to be named.
-            stream.report_due = now.plus_ns(TCP_RETRY_NS);
+            stream.report_due = now.plus_ns(RETRY_NS);
             return self.arm(index, now);
         }
         let report = sender_report(stream, now, self.wall_offset_ns);

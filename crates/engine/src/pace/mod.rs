@@ -13,6 +13,9 @@
 //! 10 ms, so it gathers up to [`MIN_BURST_PACKETS`] within [`MAX_BURST_NS`]. `smooth` sends single packets, for
 //! receivers without buffers and for measuring.
 //!
+//! In a TCP connection bursts are [`TCP_BURST_RATIO`] times as long ([`BurstRules::in_connection`]): nothing is lost there by being
+//! early, and small writes are what such a viewer costs. The first bursts of a run grow up to that, as TCP's own window does.
+//!
 //! **Catching up.** After a burst that left at `T`, the next leaves at its departure time, but not before
 //! `T + media time of the burst * 4 / 5`. On time the first is later and nothing changes; behind time the second rules and
 //! the stream runs at no more than 5/4 of its own rate ([`CATCH_UP_RATIO`]), counted from any burst to any later one.
@@ -24,8 +27,8 @@
 pub mod wheel;
 
 use millrace_core::limits::{
-    CATCH_UP_RATIO, MAX_BURST_NS, MAX_BURST_PACKETS, MIN_BURST_PACKETS, MIN_PACKET_GAP_NS, WAKE_CREDIT_NS,
-    WAKE_CREDIT_PACKETS,
+    CATCH_UP_RATIO, MAX_BURST_NS, MAX_BURST_PACKETS, MIN_BURST_PACKETS, MIN_PACKET_GAP_NS, TCP_BURST_RATIO,
+    WAKE_CREDIT_NS, WAKE_CREDIT_PACKETS,
 };
 use millrace_core::time::{Instant, MediaTicks};
 
@@ -82,6 +85,12 @@ pub struct BurstRules {
 }
 
 impl BurstRules {
+    /// The rules for a stream in a TCP connection that has had so many bursts of its run.
+    pub fn in_connection(self, bursts: u32) -> Self {
+        let ratio = bursts.saturating_add(1).min(TCP_BURST_RATIO);
+        Self { burst_ns: self.burst_ns * u64::from(ratio), ..self }
+    }
+
     /// How many packets leave together: `times` are the title times of the packets that could, the first of which
     /// departs now or did so before. At least 1 if there is one, at most [`MAX_BURST_PACKETS`].
     pub fn count(&self, pace: &Pace, mut times: impl Iterator<Item = MediaTicks>) -> u32 {

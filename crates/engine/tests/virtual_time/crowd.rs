@@ -1,7 +1,7 @@
 //! Ten thousand viewers at once.
 
 use millrace_core::ids::StreamId;
-use millrace_core::limits::DEFAULT_BURST_NS;
+use millrace_core::limits::{DEFAULT_BURST_NS, TCP_BURST_RATIO};
 use millrace_core::wire::rtp::sequence_of;
 use millrace_engine::{EngineConfig, StreamEvent};
 
@@ -45,7 +45,7 @@ fn ten_thousand_viewers_of_five_films() {
     let positions: Vec<_> = paused.iter().map(|&index| world.position(id(index))).collect();
     world.run_for(S);
     assert_eq!(world.late_max_ns, 0, "nobody is late");
-    assert!(world.early_max_ns < 2 * DEFAULT_BURST_NS);
+    assert!(world.early_max_ns < u64::from(TCP_BURST_RATIO) * DEFAULT_BURST_NS);
     for (&index, &position) in paused.iter().zip(&positions) {
         assert_eq!(world.position(id(index)), position, "{index} is on pause");
     }
@@ -53,7 +53,8 @@ fn ten_thousand_viewers_of_five_films() {
     let still = |index: &u32| !index.is_multiple_of(11) && index % 13 != 1;
     for index in (0..VIEWERS).filter(still).step_by(17) {
         let departure = world.departure(id(index), world.position(id(index)));
-        assert!(departure > world.now && departure.0 - world.now.0 <= 60 * MS, "{index}");
+        let most_ms = if index % 3 == 0 { 80 } else { 60 };
+        assert!(departure > world.now && departure.0 - world.now.0 <= most_ms * MS, "{index}");
     }
     let closed = world.events.iter().filter(|(_, event)| matches!(event, StreamEvent::Closed { .. })).count();
     assert_eq!(closed, gone.len());

@@ -112,6 +112,12 @@ impl Ledger {
                 _ => SendOutcome::Sent,
             }
         });
+        let mode = Rc::clone(&device_mode);
+        let mut turn = 0u64;
+        world.writable = Box::new(move |now, _| {
+            turn += 1;
+            (*mode.borrow() < 128).then(|| now.plus_ns(turn % 4 * 150 * MS + MS))
+        });
         let accepted = Vec::new();
         Self { world, films, accepted, generations: [0; STREAMS as usize], disk_mode, device_mode }
     }

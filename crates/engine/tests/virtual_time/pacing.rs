@@ -1,12 +1,13 @@
 //! Departure times, bursts, catching up.
 
-use millrace_core::limits::{MAX_BURST_PACKETS, MAX_HOLE_NS, START_READ_NS};
+use millrace_core::limits::{MAX_BURST_PACKETS, MAX_HOLE_NS, MAX_TCP_WRITE_BYTES, START_READ_NS};
+use millrace_core::packet::WireLayout;
 use millrace_core::time::Instant;
 use millrace_core::wire::rtp::sequence_of;
 use millrace_engine::EngineConfig;
 
 use crate::film::Film;
-use crate::world::{MS, PlaySpec, S, World, assert_bursts_fit_a_buffer, assert_rate_bound, udp};
+use crate::world::{MS, PlaySpec, S, World, assert_bursts_fit_a_buffer, assert_rate_bound, tcp, udp};
 
 /// A title whose rate changes every second between 200 kb/s and 150 Mb/s.
 fn variable(title: u32, packets: u32) -> Film {
@@ -92,6 +93,46 @@ fn a_slow_stream_gathers_up_to_four_packets() {
     assert!(world.sent.iter().all(|sent| sent.count <= 4));
     let fours = world.sent.iter().filter(|sent| sent.count == 4).count();
     assert!(fours > 140, "{fours}");
+}
+
+#[test]
+fn bursts_in_a_connection_grow_to_four_times_the_length() {
+    let mut world = World::small();
+    let film = Film::constant(0, 20_000, 8_000_000); // 1.316 ms a packet
+    let stream = world.open(&film, 0, tcp(0));
+    world.play_from(stream, 0);
+    world.run_for(10 * S);
+    let counts: Vec<_> = world.sent.iter().take(4).map(|sent| sent.count).collect();
+    assert_eq!(counts, [8, 16, 23, 31], "10, 20, 30, 40 ms; the first leaves as soon as any other");
+    assert_on_time(&world, 40 * MS);
+    world.engine.set_burst_ns(18 * MS);
+    let from = world.sent.len() + 2;
+    world.run_for(3 * S);
+    // 55 packets in 72 ms, or what is left of an extent.
+    assert!(world.sent[from..].windows(4).all(|w| w.iter().filter(|sent| sent.count == 55).count() >= 3));
+    let again = world.now.plus_ns(50 * MS);
+    world.play(stream, PlaySpec { from: 41 * 196, at: again, ..whole(&film) }).unwrap();
+    let from = world.sent.len();
+    world.run_out();
+    let counts: Vec<_> = world.sent[from..].iter().take(3).map(|sent| sent.count).collect();
+    assert_eq!(counts, [14, 28, 42], "each run begins with a short one");
+    assert_on_time(&world, 72 * MS);
+}
+
+#[test]
+fn a_burst_in_a_connection_fits_into_one_write() {
+    for (packet_bytes, most) in [(1316, 92), (8084, 16), (188, 92)] {
+        let mut world = World::small();
+        let layout = WireLayout::new(packet_bytes).unwrap();
+        let mut film = Film::new(0, 5_000, u64::from); // 90,000 packets a second
+        (film.layout, film.last_bytes) = (layout, packet_bytes as u16);
+        let stream = world.open(&film, 0, tcp(0));
+        world.play_from(stream, 0);
+        world.run_out();
+        let largest = world.sent.iter().map(|sent| sent.count).max().unwrap();
+        assert_eq!(largest, most);
+        assert!(largest as usize * (layout.slot_bytes() + 4) <= MAX_TCP_WRITE_BYTES);
+    }
 }
 
 #[test]

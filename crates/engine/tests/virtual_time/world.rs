@@ -5,7 +5,9 @@ use std::collections::{BTreeMap, HashMap};
 use std::sync::Arc;
 
 use millrace_core::ids::{ConnId, RunSerial, StreamId, TitleRef};
-use millrace_core::limits::{MAX_BATCH_BURSTS, MAX_BURST_PACKETS, MIN_PACKET_GAP_NS, WAKE_CREDIT_NS};
+use millrace_core::limits::{
+    MAX_BATCH_BURSTS, MAX_BURST_PACKETS, MIN_PACKET_GAP_NS, RETRY_NS, WAKE_CREDIT_NS,
+};
 use millrace_core::pool::{ExtentArena, HeapRegion, Lease};
 use millrace_core::seam::{Dest, Payload, SendOutcome, Transmit, TransmitBatch, Want};
 use millrace_core::time::{Instant, MediaTicks};
@@ -21,11 +23,17 @@ use crate::film::Film;
 
 pub(crate) const MS: u64 = 1_000_000;
 pub(crate) const S: u64 = 1_000_000_000;
+/// Rounds of work at one moment: far more than any test has.
+const MAX_ROUNDS: u32 = 100_000;
+/// What is left of a test's titles, waiting and trouble included, ends within this time.
+const MAX_LEFT_NS: u64 = 6 * 3600 * S;
 /// Not round in any unit that the engine works with.
 pub(crate) const START: Instant = Instant(987_654_321_012_345);
 
 /// How the disk answers a want: after how long, and with what.
 pub(crate) type DiskRule = Box<dyn FnMut(&Want) -> (u64, Result<(), LeaseFailure>)>;
+/// When a connection that was full at this time can be written again, if ever.
+pub(crate) type WritableRule = Box<dyn FnMut(Instant, ConnId) -> Option<Instant>>;
 /// How the device answers a transmit.
 pub(crate) type DeviceRule = Box<dyn FnMut(Instant, &Transmit<'_>) -> SendOutcome>;
 
@@ -203,6 +211,9 @@ pub(crate) struct World {
     pub(crate) now: Instant,
     pub(crate) disk: Disk,
     pub(crate) device: DeviceRule,
+    pub(crate) writable: WritableRule,
+    /// Connections that were full, and when they can be written again.
+    full: BTreeMap<u32, Instant>,
     viewers: HashMap<StreamId, Viewer>,
     pub(crate) sent: Vec<Sent>,
     /// Whether bursts are remembered in `sent`.
@@ -244,6 +255,8 @@ impl World {
             now: START,
             disk: Disk::new(extents),
             device: Box::new(|_, _| SendOutcome::Sent),
+            writable: Box::new(|now, _| Some(now.plus_ns(RETRY_NS))),
+            full: BTreeMap::new(),
             viewers: HashMap::new(),
             sent: Vec::new(),
             keep_sent: true,
@@ -385,7 +398,8 @@ impl World {
 
     /// Everything there is to do now.
     pub(crate) fn turn(&mut self) {
-        loop {
+        for round in 0.. {
+            assert!(round < MAX_ROUNDS, "there is no end of what is to be done at one moment");
             self.arrivals();
             while let Some(want) = self.engine.poll_want() {
                 self.disk.ask(self.now, want);
@@ -424,6 +438,10 @@ impl World {
     }
 
     fn arrivals(&mut self) {
+        while let Some((&conn, _)) = self.full.iter().find(|&(_, &at)| at <= self.now) {
+            self.full.remove(&conn);
+            self.engine.conn_writable(self.now, ConnId(conn));
+        }
         while let Some(entry) = self.disk.pending.first_entry().filter(|entry| entry.key().0 <= self.now) {
             let (want, answer) = entry.remove();
             let Want { stream, run, title, extent, .. } = want;
@@ -463,6 +481,11 @@ impl World {
             assert!(!seen.contains(&transmit.stream), "twice in a batch: {:?}", transmit.stream);
             seen.push(transmit.stream);
             *outcome = (self.device)(self.now, &transmit);
+            if let (SendOutcome::Blocked { .. }, Dest::Tcp { conn, .. }) = (&*outcome, transmit.dest)
+                && let Some(at) = (self.writable)(self.now, conn)
+            {
+                self.full.insert(conn.0, at);
+            }
             let viewer = self.viewers.get_mut(&transmit.stream).expect("a stream that is open");
             assert_eq!(transmit.dest, viewer.dest);
             let (bytes, headers, segment) = match transmit.payload {
@@ -507,7 +530,8 @@ impl World {
     /// When there is something to do next.
     pub(crate) fn next(&self) -> Option<Instant> {
         let disk = self.disk.pending.keys().next().map(|&(at, _)| at);
-        [disk, self.engine.poll_at()].into_iter().flatten().min()
+        let full = self.full.values().min().copied();
+        [disk, full, self.engine.poll_at()].into_iter().flatten().min()
     }
 
     /// Runs on time up to and including `end`.
@@ -535,8 +559,13 @@ impl World {
 
     /// Runs until nothing is left to do.
     pub(crate) fn run_out(&mut self) {
+        let began = self.now;
         self.turn();
         while let Some(next) = self.next() {
+            assert!(
+                next.ns_since(began) < MAX_LEFT_NS,
+                "it never ends: a stream waits for what does not come"
+            );
             self.now = next.max(self.now);
             self.turn();
         }

@@ -2,6 +2,8 @@
 
 use std::fmt;
 
+use millrace_client::play::TransportChoice;
+
 use super::search::Verdict;
 
 /// What viewers must get.
@@ -18,8 +20,14 @@ pub struct Limits {
 impl Limits {
     /// What we promise: a receiver with a buffer of a quarter of a second never notices.
     pub const STRICT: Self = Self { loss_ratio: 1e-4, p99_ms: 20.0, delivered_ratio: 0.995 };
-    /// What a patient receiver puts up with.
+    /// What a patient receiver puts up with, and everybody who reads from a connection: there the receiver has a buffer, and bursts
+    /// are long on purpose.
     pub const PATIENT: Self = Self { p99_ms: 100.0, ..Self::STRICT };
+
+    /// What is asked of us over a transport.
+    pub fn of(transport: TransportChoice) -> &'static Self {
+        if transport == TransportChoice::Tcp { &Self::PATIENT } else { &Self::STRICT }
+    }
 }
 
 /// What one trial measured.
@@ -170,6 +178,8 @@ mod tests {
         let figures = Figures { p99_ms: 95.0, ..good() };
         assert_eq!(figures.judge(&Limits::STRICT), Verdict::ClearFail);
         assert_eq!(figures.judge(&Limits::PATIENT), Verdict::NarrowPass);
+        assert_eq!(figures.judge(Limits::of(TransportChoice::Tcp)), Verdict::NarrowPass);
+        assert_eq!(figures.judge(Limits::of(TransportChoice::Udp)), Verdict::ClearFail);
         assert!(figures.to_string().starts_with("200 viewers: 0 Mb/s (99.90 %)"));
     }
 }

@@ -7,6 +7,7 @@
 //! | `icmp` | what ICMP says about viewers |
 //! | `held` | extents that the kernel reads after a send without copying |
 //! | `tcp` | frames in RTSP connections |
+//! | `watch` | which full connections can be written again |
 //! | `table` | a small table of addresses |
 
 mod held;
@@ -15,10 +16,11 @@ mod table;
 mod tcp;
 mod udp;
 mod udp_socket;
+mod watch;
 
 use std::io;
 use std::net::SocketAddr;
-use std::os::fd::OwnedFd;
+use std::os::fd::{BorrowedFd, OwnedFd};
 
 use millrace_core::ids::ConnId;
 use millrace_core::limits::MAX_BATCH_BURSTS;
@@ -103,6 +105,8 @@ millrace_core::counters! {
         sum control_bytes,
         /// sendmsg calls.
         sum tcp_calls,
+        /// Times a connection was full and was watched until it could be written again.
+        sum tcp_waits,
     }
 }
 
@@ -130,12 +134,12 @@ impl KernelTx {
         Ok(Self {
             senders: [rtp4, rtcp4, rtp6, rtcp6],
             kit: Kit::new(),
-            conns: Conns::new(config.conns),
+            conns: Conns::new(config.conns)?,
             counters: TxCounters::default(),
         })
     }
 
-    /// Takes the writing side of a connected TCP socket. Sets `TCP_NODELAY` and `TCP_NOTSENT_LOWAT` (128 KiB).
+    /// Takes the writing side of a connected TCP socket. Sets `TCP_NODELAY` and `TCP_NOTSENT_LOWAT` (256 KiB).
     ///
     /// # Errors
     /// If the id is beyond the table or in use, or the socket is not TCP; the descriptor is closed then.
@@ -158,9 +162,20 @@ impl KernelTx {
         self.conns.remove(conn)
     }
 
-    /// Tries again to send what waits for connections; whether anything still waits.
+    /// Looks, without waiting, which full connections can be written again, and sends what waits for them; whether any has to be tried
+    /// again by time. Costs nothing while none is full. Then [`KernelTx::poll_conn_writable`] and [`KernelTx::poll_conn_gone`].
     pub fn flush_conns(&mut self) -> bool {
         self.conns.flush_all(&mut self.counters)
+    }
+
+    /// A connection that held back what it was to send ([`SendOutcome::Blocked`]) and can be written again, once for each time.
+    pub fn poll_conn_writable(&mut self) -> Option<ConnId> {
+        self.conns.poll_writable()
+    }
+
+    /// Readable when [`KernelTx::flush_conns`] has something to do; `None` while no connection is full.
+    pub fn full_conns_fd(&self) -> Option<BorrowedFd<'_>> {
+        self.conns.writable_fd()
     }
 
     /// A connection that broke (and why, as an errno), once for each.

@@ -5,37 +5,43 @@
 //! has to keep the packet. Control bytes (RTSP replies) wait behind it: they always begin at a frame's border.
 //!
 //! Send buffer: left to the kernel's own tuning, so that a long fat path fills, but with `TCP_NOTSENT_LOWAT` at
-//! 128 KiB. What TCP has not sent yet is bounded by that, whatever the buffer grew to: at 8 Mb/s 0.13 s of media. So a
-//! viewer that stops reading is noticed soon, a pause or seek leaves little stale media in the kernel, and a path with a
-//! second of round trip still has its 1 MB in flight; with the usual retry every 5 ms one viewer can get 200 Mb/s. A
-//! fixed `SO_SNDBUF` counts in-flight and waiting bytes alike and can have only one of the three. Bytes taken from us
-//! before a viewer with a receive buffer of 64 KiB that reads nothing is noticed (Linux 6.18, loopback):
+//! 256 KiB, two of the longest writes: a connection counts as writable when less than half of that waits, so it takes a whole one then. What TCP
+//! has not sent yet is bounded by that, whatever the buffer grew to: at 8 Mb/s 0.26 s of media. So a viewer that stops reading is
+//! noticed soon, a pause or seek leaves little stale media in the kernel, and a path with a second of round trip still has its
+//! 1 MB in flight. A fixed `SO_SNDBUF` counts in-flight and waiting bytes alike and can have only one of the three. Bytes taken
+//! from us before a viewer with a receive buffer of 64 KiB that reads nothing is noticed (Linux 6.18, loopback):
 //! default 3.9 MB, `SO_SNDBUF` of 1 MiB 2.1 MB, `TCP_NOTSENT_LOWAT` of 128 KiB 0.26 MB.
+//!
+//! A connection that is full is watched until it can be written again ([`watch`](super::watch)).
 
 use std::collections::VecDeque;
 use std::io::IoSlice;
-use std::os::fd::{AsFd, OwnedFd};
+use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 
 use millrace_core::ids::ConnId;
-use millrace_core::limits::{MAX_CONN_PENDING_BYTES, MAX_PACKET_BYTES, RTP_HEADER_BYTES};
+use millrace_core::limits::{
+    FRAME_PREFIX_BYTES, MAX_BURST_PACKETS, MAX_CONN_PENDING_BYTES, MAX_PACKET_BYTES, MAX_TCP_WRITE_BYTES,
+    RTP_HEADER_BYTES,
+};
 use millrace_core::seam::SendOutcome;
 use rustix::net::{SendAncillaryBuffer, SendFlags, sockopt};
 
 use super::TxCounters;
+use super::watch::{Watch, Watched};
 use crate::error::{ConnError, NetError};
 use crate::shape::Shape;
 use crate::sys::socket::set_int;
 
-/// Frames in one call; 64 x 1332 bytes are 85 KB, about what a send buffer takes at once.
-const FRAMES_PER_CALL: usize = 64;
+/// Frames in one call: any burst.
+const FRAMES_PER_CALL: usize = MAX_BURST_PACKETS;
 /// `$`, channel, length.
-const PREFIX_BYTES: usize = 4;
+const PREFIX_BYTES: usize = FRAME_PREFIX_BYTES;
 /// Longest packet in a frame.
 const MAX_PACKET: usize = RTP_HEADER_BYTES + MAX_PACKET_BYTES;
 /// Room of one connection: the rest of a frame and the control bytes behind it.
 const ROOM: usize = PREFIX_BYTES + MAX_PACKET + MAX_CONN_PENDING_BYTES;
 /// Bytes that TCP may hold without having sent them.
-const NOT_SENT_BYTES: i32 = 128 * 1024;
+const NOT_SENT_BYTES: i32 = 2 * MAX_TCP_WRITE_BYTES as i32;
 /// Interrupted calls in a row before the connection counts as blocked.
 const MAX_INTERRUPTS: usize = 4;
 
@@ -52,8 +58,15 @@ struct Conn {
     control: usize,
     /// Why it is of no use any more.
     broken: Option<i32>,
-    /// It is in the list of connections with waiting bytes.
-    listed: bool,
+    /// Whether somebody looks when it can be written again.
+    watched: Watched,
+    /// It is in the list of connections that are tried again by time.
+    is_retried: bool,
+    /// It was said to be writable, and nothing has been taken since.
+    is_ready: bool,
+    /// An entry was answered `Blocked`: it is to be told when there is room, and whether that is about to be.
+    has_refused: bool,
+    is_told: bool,
     /// The batch in which it blocked last: what is behind in that batch may not overtake what was held back.
     blocked_in: Option<u64>,
 }
@@ -63,8 +76,12 @@ pub(super) struct Conns {
     conns: Box<[Option<Conn>]>,
     /// [`ROOM`] bytes for each; untouched rooms take no memory, because the kernel hands out zeroed pages on first use.
     rooms: Box<[u8]>,
-    /// Connections with waiting bytes; each is in here at most once.
-    stuck: Vec<u32>,
+    watch: Watch,
+    /// Connections that were said to be writable and were not (the kernel is short of memory): watching them would be a
+    /// busy loop. Each is in here at most once.
+    retried: VecDeque<u32>,
+    /// Connections that refused an entry and can be written again; each is in here at most once.
+    writable: VecDeque<ConnId>,
     /// Broken connections that nobody has been told of; each is in here at most once.
     gone: VecDeque<ConnId>,
     prefixes: Box<[[u8; PREFIX_BYTES + RTP_HEADER_BYTES]; FRAMES_PER_CALL]>,
@@ -78,14 +95,16 @@ enum Write {
 }
 
 impl Conns {
-    pub(super) fn new(conns: usize) -> Self {
-        Self {
+    pub(super) fn new(conns: usize) -> Result<Self, NetError> {
+        Ok(Self {
             conns: (0..conns).map(|_| None).collect(),
             rooms: vec![0; conns * ROOM].into(),
-            stuck: Vec::with_capacity(conns),
+            watch: Watch::new()?,
+            retried: VecDeque::with_capacity(conns),
+            writable: VecDeque::with_capacity(conns),
             gone: VecDeque::with_capacity(conns),
             prefixes: Box::new([[0; PREFIX_BYTES + RTP_HEADER_BYTES]; FRAMES_PER_CALL]),
-        }
+        })
     }
 
     pub(super) fn add(&mut self, id: ConnId, socket: OwnedFd) -> Result<(), NetError> {
@@ -112,7 +131,11 @@ impl Conns {
             waiting: 0,
             control: 0,
             broken: None,
-            listed: false,
+            watched: Watched::Never,
+            is_retried: false,
+            is_ready: false,
+            has_refused: false,
+            is_told: false,
             blocked_in: None,
         });
         Ok(())
@@ -120,8 +143,12 @@ impl Conns {
 
     pub(super) fn remove(&mut self, id: ConnId) -> Option<OwnedFd> {
         let conn = self.conns.get_mut(id.0 as usize)?.take()?;
-        if conn.listed {
-            self.stuck.retain(|index| *index != id.0);
+        self.watch.forget(conn.socket.as_fd(), conn.watched);
+        if conn.is_retried {
+            self.retried.retain(|index| *index != id.0);
+        }
+        if conn.is_told {
+            self.writable.retain(|told| *told != id);
         }
         if conn.broken.is_some() {
             self.gone.retain(|gone| *gone != id);
@@ -160,7 +187,9 @@ impl Conns {
             Ok(taken) => {
                 if let Some(Some(conn)) = self.conns.get_mut(id.0 as usize) {
                     conn.blocked_in = Some(batch);
+                    conn.has_refused = true;
                 }
+                self.await_room(id, counters);
                 SendOutcome::Blocked { taken: taken as u16 }
             }
             Err(errno) => SendOutcome::Closed { errno },
@@ -217,7 +246,7 @@ impl Conns {
             pair[0] = IoSlice::new(&self.prefixes[place][..prefix_bytes]);
             pair[1] = IoSlice::new(shape.datagram(first + place).1);
         }
-        let conn = self.conns[id.0 as usize].as_ref().expect("flush found the connection");
+        let conn = self.conns[id.0 as usize].as_mut().expect("flush found the connection");
         let written = match write(conn, &parts[..2 * count], counters) {
             Write::Took(bytes) => bytes,
             Write::Full => 0,
@@ -236,7 +265,7 @@ impl Conns {
                 let room = &mut self.rooms[id.0 as usize * ROOM..][..ROOM];
                 room[..prefix_left.len()].copy_from_slice(prefix_left);
                 room[prefix_left.len()..][..packet_left.len()].copy_from_slice(packet_left);
-                self.wait(id, frame - left, 0);
+                self.wait(id, frame - left, 0, counters);
                 counters.split_frames += 1;
                 return Ok(place + 1);
             }
@@ -257,7 +286,7 @@ impl Conns {
         }
         let gone = |errno| ConnError::Gone { conn: id, errno };
         let empty = self.flush(id, counters).map_err(gone)?;
-        let conn = self.conns[id.0 as usize].as_ref().expect("looked up above");
+        let conn = self.conns[id.0 as usize].as_mut().expect("looked up above");
         if conn.control + bytes.len() > MAX_CONN_PENDING_BYTES {
             return Err(ConnError::TooMuchPending { conn: id, pending: conn.control, asked: bytes.len() });
         }
@@ -285,29 +314,78 @@ impl Conns {
             if let Some(conn) = &mut self.conns[id.0 as usize] {
                 conn.start = at;
             }
-            self.wait(id, rest.len(), rest.len());
+            self.wait(id, rest.len(), rest.len(), counters);
         }
         Ok(())
     }
 
-    /// Tries all connections with waiting bytes; whether any still has some.
+    /// Looks, without waiting, which full connections can be written again, and sends what waits for them; whether any has to be
+    /// tried again by time. Costs nothing while none is full.
     pub(super) fn flush_all(&mut self, counters: &mut TxCounters) -> bool {
-        let mut at = 0;
-        while at < self.stuck.len() {
-            let id = ConnId(self.stuck[at]);
-            if self.flush(id, counters) == Ok(false) {
-                at += 1;
-                continue;
+        for _ in 0..self.retried.len() {
+            let Some(index) = self.retried.pop_front() else { break };
+            if let Some(conn) = &mut self.conns[index as usize] {
+                conn.is_retried = false;
             }
-            self.stuck.swap_remove(at);
-            if let Some(conn) = &mut self.conns[id.0 as usize] {
-                conn.listed = false;
+            self.has_room(ConnId(index), counters);
+        }
+        self.watch.ask();
+        while let Some((index, is_broken)) = self.watch.report() {
+            let Some(Some(conn)) = self.conns.get_mut(index as usize) else { continue };
+            conn.watched = Watched::NotNow;
+            if is_broken {
+                // Nothing needs to be read for it before that is noticed.
+                let errno = sockopt::socket_error(&conn.socket).map(|said| said.err());
+                self.breaks(ConnId(index), errno.ok().flatten().map_or(libc::EPIPE, |e| e.raw_os_error()));
+            } else {
+                conn.is_ready = true;
+                self.has_room(ConnId(index), counters);
             }
         }
-        !self.stuck.is_empty()
+        !self.retried.is_empty()
     }
 
-    /// Writes what waits; `Ok(true)` if nothing waits any more, the errno if the connection is of no use.
+    /// A connection may be written again: what waits goes first, then whom it refused is told.
+    fn has_room(&mut self, id: ConnId, counters: &mut TxCounters) {
+        if self.flush(id, counters) != Ok(true) {
+            return;
+        }
+        let Some(conn) = &mut self.conns[id.0 as usize] else { return };
+        if std::mem::take(&mut conn.has_refused) && !std::mem::replace(&mut conn.is_told, true) {
+            self.writable.push_back(id);
+        }
+    }
+
+    /// A connection that refused an entry and can be written again, once for each time.
+    pub(super) fn poll_writable(&mut self) -> Option<ConnId> {
+        let id = self.writable.pop_front()?;
+        if let Some(conn) = &mut self.conns[id.0 as usize] {
+            conn.is_told = false;
+        }
+        Some(id)
+    }
+
+    /// Readable when a full connection can be written again; `None` while none is full.
+    pub(super) fn writable_fd(&self) -> Option<BorrowedFd<'_>> {
+        self.watch.fd()
+    }
+
+    /// A connection is full: it is watched from here on.
+    fn await_room(&mut self, id: ConnId, counters: &mut TxCounters) {
+        let Some(conn) = &mut self.conns[id.0 as usize] else { return };
+        if conn.watched == Watched::Now || conn.is_retried || conn.broken.is_some() {
+            return;
+        }
+        let is_ready = std::mem::take(&mut conn.is_ready);
+        if is_ready || !self.watch.watch(conn.socket.as_fd(), &mut conn.watched, id.0) {
+            conn.is_retried = true;
+            self.retried.push_back(id.0);
+        } else {
+            counters.tcp_waits += 1;
+        }
+    }
+
+    /// Writes what waits; `Ok(true)` if nothing waits any more, the errno if the connection is of no use. What is left then is watched.
     fn flush(&mut self, id: ConnId, counters: &mut TxCounters) -> Result<bool, i32> {
         let Some(Some(conn)) = self.conns.get_mut(id.0 as usize) else { return Err(libc::ENOTCONN) };
         if let Some(errno) = conn.broken {
@@ -324,12 +402,14 @@ impl Conns {
                 conn.control = conn.control.min(conn.waiting);
                 if conn.waiting == 0 {
                     conn.start = 0;
+                    return Ok(true);
                 }
-                Ok(conn.waiting == 0)
             }
-            Write::Full => Ok(false),
-            Write::Broken(errno) => Err(self.breaks(id, errno)),
+            Write::Full => {}
+            Write::Broken(errno) => return Err(self.breaks(id, errno)),
         }
+        self.await_room(id, counters);
+        Ok(false)
     }
 
     fn is_waiting(&self, id: ConnId) -> bool {
@@ -337,14 +417,11 @@ impl Conns {
     }
 
     /// Notes that `bytes` more bytes wait, `control` of them control bytes.
-    fn wait(&mut self, id: ConnId, bytes: usize, control: usize) {
+    fn wait(&mut self, id: ConnId, bytes: usize, control: usize, counters: &mut TxCounters) {
         let Some(conn) = &mut self.conns[id.0 as usize] else { return };
         conn.waiting += bytes;
         conn.control += control;
-        if !conn.listed {
-            conn.listed = true;
-            self.stuck.push(id.0);
-        }
+        self.await_room(id, counters);
     }
 
     /// Notes that a connection broke, once.
@@ -362,11 +439,14 @@ impl Conns {
 }
 
 /// One sendmsg that neither waits nor raises SIGPIPE.
-fn write(conn: &Conn, parts: &[IoSlice<'_>], counters: &mut TxCounters) -> Write {
+fn write(conn: &mut Conn, parts: &[IoSlice<'_>], counters: &mut TxCounters) -> Write {
     for _ in 0..MAX_INTERRUPTS {
         counters.tcp_calls += 1;
         match rustix::net::sendmsg(&conn.socket, parts, &mut SendAncillaryBuffer::default(), FLAGS) {
-            Ok(count) => return Write::Took(count),
+            Ok(count) => {
+                conn.is_ready &= count == 0;
+                return Write::Took(count);
+            }
             Err(rustix::io::Errno::INTR) => {}
             Err(rustix::io::Errno::AGAIN | rustix::io::Errno::NOBUFS | rustix::io::Errno::NOMEM) => {
                 return Write::Full;

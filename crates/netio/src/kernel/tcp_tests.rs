@@ -12,7 +12,7 @@ fn connection() -> (TcpStream, TcpStream) {
 }
 
 fn conns(count: usize) -> (Conns, TxCounters) {
-    (Conns::new(count), TxCounters::default())
+    (Conns::new(count).unwrap(), TxCounters::default())
 }
 
 const ID: ConnId = ConnId(1);
@@ -70,6 +70,12 @@ fn a_packet_too_long_for_a_frame_is_refused_and_the_stream_goes_on() {
     assert_eq!(got[4 + MAX_PACKET..], [b'$', 6, 0, 1, 1]);
 }
 
+/// Whether something still waits after what can be sent has been sent.
+fn is_stuck(conns: &mut Conns, counters: &mut TxCounters) -> bool {
+    conns.flush_all(counters);
+    conns.is_waiting(ID)
+}
+
 /// Fills the connection until control bytes have to wait; how many were given.
 fn stuff(conns: &mut Conns, counters: &mut TxCounters, chunk: &[u8]) -> usize {
     let mut given = 0;
@@ -98,15 +104,14 @@ fn control_bytes_wait_up_to_the_limit_and_then_nothing_is_taken() {
     assert!(error.to_string().contains("the viewer does not read"), "{error}");
     // Less still fits, and the order is kept.
     conns.write_control(ID, b"end", &mut counters).unwrap();
-    assert!(conns.flush_all(&mut counters), "still stuck");
+    assert!(is_stuck(&mut conns, &mut counters));
     let expected = given + 3;
     let got = std::thread::spawn(move || {
         let mut got = vec![0; expected];
         reader.read_exact(&mut got).unwrap();
         got
     });
-    // The reader makes room while it reads; a connection that may be written again is found by trying.
-    while conns.flush_all(&mut counters) {
+    while is_stuck(&mut conns, &mut counters) {
         std::thread::yield_now();
     }
     let got = got.join().unwrap();
@@ -130,7 +135,7 @@ fn nothing_overtakes_what_was_held_back_in_the_same_batch() {
     // The viewer reads everything between two entries of the batch: there is room, but not for the second.
     reader.set_nonblocking(true).unwrap();
     let mut buffer = vec![0; 1 << 20];
-    while reader.read(&mut buffer).is_ok() || conns.flush_all(&mut counters) {}
+    while reader.read(&mut buffer).is_ok() || is_stuck(&mut conns, &mut counters) {}
     let report = Shape::of(Payload::Rtcp(b"report")).unwrap();
     assert_eq!(conns.send(ID, 1, &report, 1, &mut counters), SendOutcome::Blocked { taken: 0 });
     assert_eq!(conns.send(ID, 1, &report, 2, &mut counters), SendOutcome::Sent);
@@ -157,7 +162,7 @@ fn a_closed_connection_is_told_once_and_its_id_is_as_new() {
         assert_eq!(conns.send(ID, 0, &shape, 1, &mut counters), SendOutcome::Closed { errno });
         assert_eq!(conns.write_control(ID, b"x", &mut counters), Err(ConnError::Gone { conn: ID, errno }));
     }
-    assert!(!conns.flush_all(&mut counters), "nothing waits for a dead connection");
+    assert!(!is_stuck(&mut conns, &mut counters), "nothing waits for a dead connection");
     assert_eq!((conns.poll_gone(), conns.poll_gone()), (Some((ID, errno)), None));
     assert!(conns.remove(ID).is_some());
     let (writer, mut reader) = connection();
@@ -183,7 +188,124 @@ fn a_removed_connection_leaves_nothing_behind() {
         }
         assert!(conns.remove(ID).is_some());
         assert!(!conns.flush_all(&mut counters));
+        assert!(conns.writable_fd().is_none());
+        assert_eq!(conns.poll_writable(), None);
         assert_eq!(conns.poll_gone(), None, "nobody is told of a connection that was removed");
     }
-    assert!(conns.gone.capacity() < 8 && conns.stuck.capacity() < 8);
+    assert!(conns.gone.capacity() < 8 && conns.retried.capacity() < 8 && conns.writable.capacity() < 8);
+}
+
+/// Sends until the connection refuses; how many datagrams it took.
+fn fill(conns: &mut Conns, id: ConnId, batch: u64, counters: &mut TxCounters) -> usize {
+    let bytes = vec![7; 92 * 1000];
+    let burst = Shape::of(Payload::Wire { bytes: &bytes, segment: 1000 }).unwrap();
+    let mut taken = 0;
+    loop {
+        match conns.send(id, 0, &burst, batch, counters) {
+            SendOutcome::Sent => taken += 92,
+            SendOutcome::Blocked { taken: rest } => return taken + usize::from(rest),
+            other => panic!("{other:?}"),
+        }
+    }
+}
+
+/// Waits until the kernel has a report.
+fn wait_for_report(conns: &Conns) {
+    let fd = conns.writable_fd().expect("a connection is watched");
+    let mut fds = [rustix::event::PollFd::from_borrowed_fd(fd, rustix::event::PollFlags::IN)];
+    rustix::event::poll(&mut fds, None).unwrap();
+}
+
+/// More than are reported in one call.
+#[test]
+fn each_full_connection_is_told_once_when_there_is_room() {
+    const CONNS: usize = 300;
+    let (mut conns, mut counters) = conns(CONNS);
+    let mut readers: Vec<_> = (0..CONNS as u32)
+        .map(|index| {
+            let (writer, reader) = connection();
+            conns.add(ConnId(index), writer.into()).unwrap();
+            reader
+        })
+        .collect();
+    assert!(
+        !conns.flush_all(&mut counters) && conns.writable_fd().is_none(),
+        "nothing is asked while none is full"
+    );
+    let full: Vec<_> = (0..CONNS).step_by(2).collect();
+    for (batch, &index) in full.iter().enumerate() {
+        let id = ConnId(index as u32);
+        fill(&mut conns, id, batch as u64, &mut counters);
+        // Whoever tries again in vain does not have it watched twice.
+        fill(&mut conns, id, 1_000, &mut counters);
+    }
+    assert!(!conns.flush_all(&mut counters));
+    assert_eq!(conns.poll_writable(), None);
+    let mut told = vec![0; CONNS];
+    let mut sink = vec![0; 1 << 20];
+    for reader in &mut readers {
+        reader.set_nonblocking(true).unwrap();
+    }
+    while told.iter().sum::<u32>() < full.len() as u32 {
+        for reader in &mut readers {
+            while reader.read(&mut sink).is_ok() {}
+        }
+        wait_for_report(&conns);
+        conns.flush_all(&mut counters);
+        while let Some(id) = conns.poll_writable() {
+            told[id.0 as usize] += 1;
+            assert!(!conns.is_waiting(id), "what waited has gone first");
+        }
+    }
+    assert!(told.iter().enumerate().all(|(index, &times)| times == u32::from(index % 2 == 0)));
+    conns.flush_all(&mut counters);
+    assert!(conns.writable_fd().is_none() && conns.poll_writable().is_none());
+}
+
+#[test]
+fn a_viewer_that_dies_while_it_is_full_is_noticed_without_a_write() {
+    let (mut conns, mut counters) = conns(2);
+    let (writer, reader) = connection();
+    conns.add(ID, writer.into()).unwrap();
+    fill(&mut conns, ID, 1, &mut counters);
+    let calls = counters.tcp_calls;
+    drop(reader);
+    wait_for_report(&conns);
+    conns.flush_all(&mut counters);
+    let (id, errno) = conns.poll_gone().expect("told");
+    assert!(id == ID && [libc::ECONNRESET, libc::EPIPE].contains(&errno), "{errno}");
+    assert_eq!((conns.poll_writable(), counters.tcp_calls), (None, calls));
+}
+
+/// The control side keeps a duplicate, so the kernel would go on reporting.
+#[test]
+fn a_full_connection_that_is_given_back_is_not_reported_as_its_successor() {
+    let (mut conns, mut counters) = conns(2);
+    let (writer, mut reader) = connection();
+    let duplicate = writer.try_clone().unwrap();
+    conns.add(ID, writer.into()).unwrap();
+    fill(&mut conns, ID, 1, &mut counters);
+    drop(conns.remove(ID));
+    let (writer, mut next_reader) = connection();
+    conns.add(ID, writer.into()).unwrap();
+    fill(&mut conns, ID, 1, &mut counters);
+    // The first one has room.
+    reader.set_nonblocking(true).unwrap();
+    let mut sink = vec![0; 1 << 20];
+    let mut watched = [rustix::event::PollFd::new(&duplicate, rustix::event::PollFlags::OUT)];
+    while rustix::event::poll(&mut watched, Some(&rustix::event::Timespec { tv_sec: 0, tv_nsec: 0 })) == Ok(0)
+    {
+        while reader.read(&mut sink).is_ok() {}
+    }
+    conns.flush_all(&mut counters);
+    assert_eq!(conns.poll_writable(), None);
+    next_reader.set_nonblocking(true).unwrap();
+    loop {
+        while next_reader.read(&mut sink).is_ok() {}
+        conns.flush_all(&mut counters);
+        if let Some(id) = conns.poll_writable() {
+            break assert_eq!(id, ID);
+        }
+    }
+    assert!(conns.writable_fd().is_none());
 }

@@ -1,8 +1,9 @@
 //! A title on disk, a cache over it and a loop on top, for tests of the whole way.
 #![allow(dead_code, unreachable_pub)] // every test file uses its part
 
-use std::os::fd::OwnedFd;
+use std::os::fd::{BorrowedFd, OwnedFd};
 use std::sync::Arc;
+use std::sync::atomic::{AtomicU64, Ordering};
 
 use millrace_core::counters::Group;
 use millrace_core::ids::{ConnId, RunSerial, StreamId, TitleRef};
@@ -12,7 +13,7 @@ use millrace_core::limits::{
 use millrace_core::packet::{PacketMeta, WireLayout};
 use millrace_core::pool::{ExtentArena, HeapRegion};
 use millrace_core::seam::{Clock, Doorbell, PacketTx, SendOutcome, TransmitBatch};
-use millrace_core::time::MediaTicks;
+use millrace_core::time::{Instant, MediaTicks};
 use millrace_core::units::BitRate;
 use millrace_core::wire::rtp::Timeline;
 use millrace_engine::{Engine, EngineConfig};
@@ -53,6 +54,12 @@ impl<T: PacketTx + Send> LoopTx for WithoutConns<T> {
     fn flush_conns(&mut self) -> bool {
         false
     }
+    fn poll_conn_writable(&mut self) -> Option<ConnId> {
+        None
+    }
+    fn full_conns_fd(&self) -> Option<BorrowedFd<'_>> {
+        None
+    }
     fn poll_conn_gone(&mut self) -> Option<(ConnId, i32)> {
         None
     }
@@ -68,8 +75,30 @@ pub fn film_bytes(packets: usize) -> Vec<u8> {
     bytes
 }
 
+/// A clock that goes on when it is told to.
+#[derive(Clone)]
+pub struct StepClock(Arc<AtomicU64>);
+
+impl StepClock {
+    /// From now on.
+    pub fn start() -> Self {
+        Self(Arc::new(AtomicU64::new(MonotonicClock.now().0)))
+    }
+
+    /// Lets time pass.
+    pub fn advance(&self, ns: u64) {
+        self.0.fetch_add(ns, Ordering::Relaxed);
+    }
+}
+
+impl Clock for StepClock {
+    fn now(&self) -> Instant {
+        Instant(self.0.load(Ordering::Relaxed))
+    }
+}
+
 /// A title in a store of its own, open in a cache, with the loop's parts around it.
-pub struct Stage<T> {
+pub struct Stage<T, C = MonotonicClock> {
     _dir: tempfile::TempDir,
     pub cache: Cache,
     pub title: TitleRef,
@@ -78,12 +107,20 @@ pub struct Stage<T> {
     pub layout: WireLayout,
     pub commands: rtrb::Producer<Command>,
     pub events: rtrb::Consumer<Event>,
-    pub core: CoreLoop<MonotonicClock, T>,
+    pub core: CoreLoop<C, T>,
+    arena: Arc<ExtentArena>,
 }
 
 impl<T: LoopTx> Stage<T> {
     /// A title of `packets` packets that lasts `duration`, and a loop that sends to `tx`.
     pub fn new(packets: usize, duration: MediaTicks, tx: T) -> Self {
+        Self::with_clock(packets, duration, tx, MonotonicClock)
+    }
+}
+
+impl<T: LoopTx, C: Clock> Stage<T, C> {
+    /// The same with this clock.
+    pub fn with_clock(packets: usize, duration: MediaTicks, tx: T, clock: C) -> Self {
         let dir = tempfile::tempdir().unwrap();
         let volume = Volume::open_or_create(dir.path()).unwrap();
         let mut writer = TitleWriter::begin(&volume, &[DEFAULT_PACKET_BYTES as u16]).unwrap();
@@ -99,16 +136,18 @@ impl<T: LoopTx> Stage<T> {
         let arena = ExtentArena::new(Box::new(HeapRegion::new((32 << 20) / EXTENT_BYTES)));
         let bells = vec![Arc::clone(&bell) as Arc<dyn Doorbell>];
         let (cache, mut handles) =
-            Cache::start(CacheConfig::default(), arena, Arc::new(MonotonicClock), bells).unwrap();
+            Cache::start(CacheConfig::default(), Arc::clone(&arena), Arc::new(MonotonicClock), bells)
+                .unwrap();
         let title = cache.open_title(files).unwrap();
         let (commands, command_end) = rtrb::RingBuffer::new(RING_RECORDS);
         let (event_end, events) = rtrb::RingBuffer::new(RING_RECORDS);
         let engine = Engine::new(EngineConfig { streams: 1024, ..EngineConfig::default() });
-        let load = LoadMeter::new(LoopSheets::default(), MonotonicClock.now());
+        let now = clock.now();
+        let load = LoadMeter::new(LoopSheets::default(), now);
         let control_bell = Arc::new(EventBell::new().unwrap());
         let handle = handles.remove(0);
         let core = CoreLoop::new(
-            MonotonicClock,
+            clock,
             engine,
             handle,
             tx,
@@ -118,10 +157,10 @@ impl<T: LoopTx> Stage<T> {
             bell,
             IdlePolicy::Adaptive,
             load,
-            AdaptiveBurst::new(DEFAULT_BURST_NS, BUSY_BURST_NS, MonotonicClock.now()),
+            AdaptiveBurst::new(DEFAULT_BURST_NS, BUSY_BURST_NS, now),
         );
         let (packets, timeline) = (info.packets, info.timeline);
-        Self { _dir: dir, cache, title, packets, timeline, layout, commands, events, core }
+        Self { _dir: dir, cache, title, packets, timeline, layout, commands, events, core, arena }
     }
 
     /// The command that opens stream `index` towards a port of its own.
@@ -147,7 +186,12 @@ impl<T: LoopTx> Stage<T> {
             scale_permille,
         };
         let stream = StreamId { index, generation: 0 };
-        Command::Play { stream, at: MonotonicClock.now(), run }
+        Command::Play { stream, at: self.core.clock.now(), run }
+    }
+
+    /// Leases out now, on all extents.
+    pub fn leases(&self) -> u32 {
+        (0..self.arena.extents()).map(|extent| self.arena.leases(extent)).sum()
     }
 }
 
