@@ -1,9 +1,10 @@
 //! Nanoseconds of one core for each packet, engine only: virtual time, and devices that send nothing: one looks at every
 //! descriptor, as a kernel socket gets it, the other writes every packet's headers, as a device without a kernel behind it
 //! has to (`framing`). Beside it two loops that only pace and write headers: one around the engine's timing wheel,
-//! one around a binary heap (`bare`).
+//! one around a binary heap (`bare`). And the engine while connections come and go beside the streams that stay (`churn`).
 
 mod bare;
+mod churn;
 mod framing;
 
 use std::cmp::Reverse;
@@ -22,6 +23,7 @@ use millrace_engine::pace::wheel::Wheel;
 use millrace_engine::{Engine, EngineConfig, Media, Numbering, RunSpec, StreamEvent, StreamSpec};
 
 use self::bare::{Bare, Heap, Lcg};
+use self::churn::Churn;
 use self::framing::Framing;
 use crate::frame::{
     Axis, Bench, Contest, ContestOptions, ContestResult, Noise, Options, Plot, PlotKind, Point, Promise,
@@ -47,6 +49,8 @@ const PACKETS: u32 = EXTENTS * EXTENT_PACKETS;
 const START: Instant = Instant(1 << 50);
 const HEAP: &str = "binary heap, single packets with headers";
 const WHEEL: &str = "timing wheel, single packets with headers";
+/// The number is [`churn::PER_SECOND`].
+const CHURNED: &str = "engine, bursts, 10,000 connections come and go each second";
 const FRAMED: &str = "engine, single packets with headers";
 /// Streams with which the promises are given.
 const PROMISED_STREAMS: u32 = 100_000;
@@ -106,15 +110,17 @@ fn promise(result: &ContestResult, report: &mut Report) -> anyhow::Result<()> {
 
 fn compare(streams: u32, options: &Options) -> anyhow::Result<ContestResult> {
     let mut contest = Contest::new(format!("{streams} streams"));
+    let plain = Kind::default();
     let kinds = [
-        ("engine, bursts of 10 ms", false, false, false),
-        ("engine, bursts, own timelines", false, true, false),
-        ("engine, bursts with headers", false, false, true),
-        ("engine, single packets", true, false, false),
-        (FRAMED, true, false, true),
+        ("engine, bursts of 10 ms", plain),
+        (CHURNED, Kind { churns: true, ..plain }),
+        ("engine, bursts, own timelines", Kind { patched: true, ..plain }),
+        ("engine, bursts with headers", Kind { framed: true, ..plain }),
+        ("engine, single packets", Kind { smooth: true, ..plain }),
+        (FRAMED, Kind { smooth: true, framed: true, ..plain }),
     ];
-    for (name, smooth, patched, framed) in kinds {
-        let mut paced = Paced::new(streams, smooth, patched, framed)?;
+    for (name, kind) in kinds {
+        let mut paced = Paced::new(streams, kind)?;
         contest.contender(name, move |slot| {
             while slot.goes_on() {
                 let mut done = Ok(());
@@ -190,20 +196,36 @@ impl Title {
     }
 }
 
+/// What an engine does beside pacing bursts.
+#[derive(Clone, Copy, Default)]
+struct Kind {
+    /// Single packets.
+    smooth: bool,
+    /// Timelines of the viewers' own.
+    patched: bool,
+    /// The device writes headers.
+    framed: bool,
+    /// Connections come and go.
+    churns: bool,
+}
+
 /// The engine with so many streams, at a time of its own.
 struct Paced {
     engine: Engine,
     title: Title,
     /// Writes the headers, if somebody is to.
     framing: Option<Framing>,
+    churn: Option<Churn>,
     now: Instant,
     step_ns: u64,
 }
 
 impl Paced {
-    fn new(streams: u32, smooth: bool, patched: bool, framed: bool) -> anyhow::Result<Self> {
+    fn new(streams: u32, kind: Kind) -> anyhow::Result<Self> {
+        let Kind { smooth, patched, framed, churns } = kind;
         let title = Title::new()?;
-        let config = EngineConfig { streams: streams as usize, smooth, ..EngineConfig::default() };
+        let places = streams + if churns { churn::PLACES } else { 0 };
+        let config = EngineConfig { streams: places as usize, smooth, ..EngineConfig::default() };
         let mut engine = Engine::new(config);
         let mut random = Lcg(1);
         for index in 0..streams {
@@ -222,7 +244,8 @@ impl Paced {
         let burst_ns = if smooth { PACKET_NS } else { 8 * PACKET_NS };
         let step_ns = (burst_ns * MAX_BATCH_BURSTS as u64 / u64::from(streams.max(1))).max(1);
         let framing = framed.then(|| Framing::new(streams)).transpose()?;
-        Ok(Self { engine, title, framing, now: START, step_ns })
+        let churn = churns.then(|| Churn::new(streams, START));
+        Ok(Self { engine, title, framing, churn, now: START, step_ns })
     }
 
     /// Sends what is due after a step of time, about a full batch; returns the number of packets.
@@ -230,6 +253,9 @@ impl Paced {
         let before = self.engine.counters().packets;
         let engine = &mut self.engine;
         self.now = self.now.plus_ns(self.step_ns);
+        if let Some(churn) = &mut self.churn {
+            churn.turn(engine, &self.title, self.now)?;
+        }
         while let Some(want) = engine.poll_want() {
             let lease = self.title.leases[want.extent as usize].clone();
             engine.handle_lease(self.now, want.stream, want.run, want.extent, lease);
@@ -247,6 +273,12 @@ impl Paced {
             engine.handle_sent(self.now, &outcomes[..count]);
         }
         while let Some(event) = engine.poll_event() {
+            // Who goes with its connection is forgotten by the control side too.
+            if let StreamEvent::Failed { stream, .. } = event
+                && self.churn.as_ref().is_some_and(|churn| churn.has(stream))
+            {
+                engine.close(self.now, stream).map_err(|e| anyhow!("close: {e:?}"))?;
+            }
             // A title that is over begins again, so that the load stays the same.
             if let StreamEvent::Drained { stream, run: ended } = event {
                 let run = run_of(&self.title, ended.next(), 0, sequence_of(0));
