@@ -160,6 +160,25 @@ pub const MAX_TITLE_NAME_BYTES: usize = 96;
 pub const MIN_BURST_PACKETS: usize = 4;
 /// A packet that leaves this long after its time counts as late. Below it is the scheduling noise of an ordinary kernel.
 pub const LATE_NS: u64 = 1_000_000;
+/// A packet this long after its time is overdue: half of what the smallest buffer of a common player holds (100 ms), and above what a
+/// shared machine takes from a loop now and then. Admission judges by it.
+pub const OVERDUE_NS: u64 = 50_000_000;
+/// How often admission looks at what the engines do: a core that no longer carries its viewers is seen within a second.
+pub const ADMISSION_LOOK_NS: u64 = 100_000_000;
+/// Processor time of a packet, until it has been measured: that of a slow core (measured here: 0.7 to 2.5 us). It only counts for viewers
+/// that come within the first moments.
+pub const FIRST_PACKET_COST_NS: u64 = 4_000;
+/// Packets of the last second from which their cost is worked out: fewer are waking up more than sending.
+pub const MIN_PACKETS_FOR_COST: u64 = 2_000;
+/// Share of its core, in thousandths, that an engine may be busy before viewers are turned away. What is left is for seeks and for the
+/// moments in which the machine does something else.
+pub const DEFAULT_MAX_BUSY_PERMILLE: u64 = 900;
+/// Grants of the last second that came late, in thousandths, from which no new viewer is let in: that many viewers see a gap.
+pub const DISK_LATE_PERMILLE: u64 = 10;
+/// Fewer late grants than this in a second are a hiccup of one disk.
+pub const MIN_LATE_GRANTS: u64 = 20;
+/// The log says at most this often that viewers are turned away for want of the same resource.
+pub const ADMISSION_NEWS_NS: u64 = 60_000_000_000;
 /// A hole of ours (the loop stood still, an extent came late) up to this long is made up at [`CATCH_UP_RATIO`]; what is
 /// longer moves the stream's timeline instead. 5 s take 20 s of catching up, which a full machine can just bear.
 pub const MAX_HOLE_NS: u64 = 5_000_000_000;

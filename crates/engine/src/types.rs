@@ -326,6 +326,8 @@ millrace_core::counters! {
         sum patched,
         /// Media packets that left after their time.
         sum late,
+        /// Of these, by more than 50 ms.
+        sum overdue,
         /// Longest delay of a media packet behind its time, in nanoseconds.
         highest late_max_ns,
         /// Times a stream fell behind by more than a burst and went over to catching up.

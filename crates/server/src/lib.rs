@@ -4,6 +4,7 @@
 //! | --- | --- |
 //! | [`rtsp`] | messages: framing, parsing, replies; no sockets, no sessions |
 //! | [`sdp`] | the description of a title that DESCRIBE answers |
+//! | [`admission`] | whether cores, disks, cache and links carry one more viewer, by what they do |
 //! | [`service`] | titles, admission, streams: a state machine without I/O that knows no protocol, the clock is passed in |
 //! | [`session`] | the service's RTSP face: requests to replies, session names, expiry; without I/O too |
 //! | [`control`] | sockets and tasks that carry out what both decide; the log and the counters of what happens |
@@ -11,6 +12,7 @@
 //! | [`cmds`] | the subcommands |
 #![forbid(unsafe_code)]
 
+pub mod admission;
 pub mod cmds;
 pub mod control;
 pub mod library;

@@ -46,7 +46,7 @@ impl Server {
             .arg(lab.dir.join("films"))
             .arg("--store")
             .arg(lab.store())
-            .args(&format!("--listen {address}"))
+            .args(&format!("--listen {address} --admission off"))
             .inside(ground.server.as_deref())
             .start(&logs.join("server"))?;
         let base = format!("rtsp://{address}");

@@ -1,7 +1,9 @@
 //! Arrivals: extents that were asked for, and what became of the batch.
 
 use millrace_core::ids::{RunSerial, StreamId};
-use millrace_core::limits::{BYE_DELAY_NS, FIRST_REPORT_NS, LATE_NS, MAX_UNREACHABLE_NS, RTCP_INTERVAL_NS};
+use millrace_core::limits::{
+    BYE_DELAY_NS, FIRST_REPORT_NS, LATE_NS, MAX_UNREACHABLE_NS, OVERDUE_NS, RTCP_INTERVAL_NS,
+};
 use millrace_core::pool::Lease;
 use millrace_core::seam::SendOutcome;
 use millrace_core::time::Instant;
@@ -177,6 +179,9 @@ impl Engine {
                 times(lease, burst.place, burst.count).take_while(|&time| is_late(time)).count() as u64;
             self.cold[index as usize].late += late;
             self.counters.late += late;
+            if behind_ns > OVERDUE_NS {
+                self.counters.overdue += packets;
+            }
         }
         self.counters.late_max_ns = self.counters.late_max_ns.max(behind_ns);
         self.gone(now, entry, burst);

@@ -160,7 +160,16 @@ impl Site {
         std::fs::write(&orders, "")?;
         let hosts = TwoHosts::new(false)?;
         let mut serve = hosts.on_server(&options.program);
-        serve.args(["serve", "--quiet", "--listen", &format!("{SERVER_IP}:8554"), "--cpu", "0"]);
+        serve.args([
+            "serve",
+            "--quiet",
+            "--listen",
+            &format!("{SERVER_IP}:8554"),
+            "--cpu",
+            "0",
+            "--admission",
+            "off",
+        ]);
         serve.args([
             "--cache",
             "64MiB",

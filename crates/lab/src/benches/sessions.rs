@@ -87,6 +87,7 @@ fn measure(options: &Options, dir: &Path, streams: usize, secs: u64) -> anyhow::
     let cores = std::thread::available_parallelism().map_or(1, usize::from);
     let mut command = hosts.on_server(&options.program);
     command.args(["serve", "--quiet", "--listen", &format!("{SERVER_IP}:8554"), "--cpu", "0"]);
+    command.args(["--admission", "off"]);
     command
         .args([
             "--max-streams",

@@ -48,6 +48,8 @@ fn services(scene: Scene<'_>) -> anyhow::Result<Vec<Service<'_>>> {
         let cores: Vec<String> = site.server_cores.iter().map(usize::to_string).collect();
         let mut command = site.command(scene.program);
         command.args(["serve", "--quiet", "--listen", &format!("{}:{PORT}", site.server_ip())]);
+        // The search for a capacity goes beyond what admission would let in.
+        command.args(["--admission", "off"]);
         command.args(["--cpu", &cores.join(","), "--engines", &cores.len().to_string()]);
         command.args([
             "--max-streams",

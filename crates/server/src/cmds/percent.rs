@@ -4,7 +4,7 @@ use std::fmt;
 use std::str::FromStr;
 
 /// A share from 0 to 100 per cent, written with its sign.
-#[derive(Clone, Copy, Debug, PartialEq)]
+#[derive(Clone, Copy, Debug, PartialEq, PartialOrd)]
 pub(crate) struct Percent(pub(crate) f64);
 
 impl Percent {

@@ -37,12 +37,16 @@ millrace_core::counters! {
         sum sessions_replaced,
         /// Sessions that were not playing, ended early because the session tables were nearly full.
         sum sessions_ended_early,
+        /// Sessions ended because their engine no longer carried all whom it had let in.
+        sum sessions_overload,
         /// Sessions ended by a failure: disk, slow reader, unreachable viewer.
         sum sessions_failed,
         /// Titles played to their end.
         sum titles_finished,
         /// SETUP and PLAY requests refused for lack of streams or bit rate (453).
         sum refused_full,
+        /// Of these, because cores, disks, cache or links were seen to be full.
+        sum refused_measured,
         /// Sessions that got FEC at their SETUP.
         sum sessions_with_fec,
         /// Times FEC of a session ended because its parity could not be read or sent.
@@ -72,15 +76,18 @@ impl Counters {
                 EndReason::Expired => &mut self.sessions_expired,
                 EndReason::Replaced => &mut self.sessions_replaced,
                 EndReason::TablesFull => &mut self.sessions_ended_early,
-                EndReason::Failed(_) | EndReason::Refused(_) | EndReason::Overloaded => {
-                    &mut self.sessions_failed
-                }
+                EndReason::Overloaded => &mut self.sessions_overload,
+                EndReason::Failed(_) | EndReason::Refused(_) => &mut self.sessions_failed,
                 EndReason::Disconnected | EndReason::Shutdown => &mut self.sessions_disconnected,
             },
             Event::Fec { change: FecChange::Granted, mode: FecMode::Xor | FecMode::All, .. } => {
                 &mut self.sessions_with_fec
             }
             Event::Fec { change: FecChange::Failed, .. } => &mut self.fec_failed,
+            Event::NoRoom { refusal: Refusal::Full(_), .. } => {
+                self.refused_full += 1;
+                &mut self.refused_measured
+            }
             Event::NoRoom {
                 refusal:
                     Refusal::Sessions { .. }

@@ -5,6 +5,8 @@ use std::os::fd::BorrowedFd;
 use millrace_offload::command::{Command, Event};
 use millrace_offload::handle::EngineHandle;
 
+use crate::admission::EngineFigures;
+
 /// One engine, as the control thread reaches it.
 pub trait EnginePort: Send {
     /// Hands over a command; the engine carries commands out in this order.
@@ -19,6 +21,10 @@ pub trait EnginePort: Send {
     fn event_fd(&self) -> BorrowedFd<'_>;
     /// Makes the descriptor quiet until the next event; called before the events are polled to the end.
     fn rearm(&mut self);
+    /// What it has done so far, for admission; `None` if it does not say.
+    fn figures(&self) -> Option<EngineFigures> {
+        None
+    }
     /// Whether the engine has ended: it takes no more commands.
     fn is_finished(&self) -> bool;
 }
@@ -38,6 +44,17 @@ impl EnginePort for EngineHandle {
 
     fn rearm(&mut self) {
         EngineHandle::rearm(self);
+    }
+
+    fn figures(&self) -> Option<EngineFigures> {
+        let sheets = self.sheets();
+        let (load, engine) = (sheets.load.read(), sheets.engine.read());
+        Some(EngineFigures {
+            busy_ns: load.busy_ns,
+            seen_ns: load.busy_ns + load.idle_ns,
+            packets: engine.packets,
+            overdue: engine.overdue,
+        })
     }
 
     fn is_finished(&self) -> bool {

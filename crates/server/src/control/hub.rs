@@ -324,6 +324,18 @@ impl Hub {
         self.publish();
     }
 
+    /// What the engines and the cache have done, for admission.
+    pub(super) fn look_at_load(&mut self) {
+        let now = self.now();
+        self.server.look_at_cache(now);
+        for (engine, link) in self.engines.iter().enumerate() {
+            if let Some(figures) = link.handle.figures() {
+                self.server.look_at_load(now, engine, figures);
+            }
+        }
+        self.flush();
+    }
+
     /// Shows other threads how things stand.
     pub(super) fn publish(&self) {
         self.sheets.counters.publish(&self.counters);

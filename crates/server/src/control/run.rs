@@ -6,6 +6,7 @@ use std::os::fd::{AsRawFd, OwnedFd};
 use std::rc::Rc;
 use std::time::Duration;
 
+use millrace_core::limits::ADMISSION_LOOK_NS;
 use rustix::net::sockopt;
 use tokio::io::Interest;
 use tokio::io::unix::AsyncFd;
@@ -95,6 +96,7 @@ fn start(hub: &Shared, engines: usize, sockets: Sockets) -> Result<Vec<JoinHandl
         spawn_local(hear(Rc::clone(hub), engine, fd));
     }
     spawn_local(tick(Rc::clone(hub)));
+    spawn_local(look_at_load(Rc::clone(hub)));
     spawn_local(retry(Rc::clone(hub)));
     let mut listeners = Vec::new();
     for listener in sockets.listeners {
@@ -165,6 +167,15 @@ async fn tick(hub: Shared) {
     loop {
         ticks.tick().await;
         hub.borrow_mut().tick();
+    }
+}
+
+async fn look_at_load(hub: Shared) {
+    let mut ticks = interval(Duration::from_nanos(ADMISSION_LOOK_NS));
+    ticks.set_missed_tick_behavior(MissedTickBehavior::Delay);
+    loop {
+        ticks.tick().await;
+        hub.borrow_mut().look_at_load();
     }
 }
 

@@ -22,6 +22,7 @@ use millrace_store::volume::{
     ListedAt, ListedTitle, Listing, TitleFiles, TitleInfo, UnreadableTitle, Volume,
 };
 
+use crate::admission::CacheFigures;
 use crate::service::{
     AccessPoint, AccessPoints, Entry, FecMatrix, Library, OpenError, Presentation, TimeBase, Track,
 };
@@ -319,6 +320,15 @@ fn not_opened(error: StoreError) -> OpenError {
 }
 
 impl Library for Reader {
+    fn cache_figures(&self) -> Option<CacheFigures> {
+        let stats = self.cache.stats();
+        Some(CacheFigures {
+            grants: stats.hits + stats.joins + stats.misses,
+            late_grants: stats.late_grants,
+            ..CacheFigures::default()
+        })
+    }
+
     fn find(&mut self, name: &str) -> Option<Entry> {
         let shelved = self.open_titles.get(name)?;
         let info = &shelved.listed.info;

@@ -4,6 +4,7 @@ use millrace_core::limits;
 use millrace_core::units::BitRate;
 
 use super::packet_size::{PacketSizes, PathMtu, kernel_path_mtu};
+use crate::admission::AdmissionConfig;
 
 /// Settings of the service.
 #[derive(Clone, Debug)]
@@ -25,6 +26,8 @@ pub struct ServiceConfig {
     pub pause_reservation_ns: u64,
     /// Ceiling of the bit rates of these streams together; `None`: only their number counts.
     pub max_rate: Option<BitRate>,
+    /// Who is let in below these ceilings.
+    pub admission: AdmissionConfig,
     /// Which rate of a title counts against `max_rate`.
     pub rate_basis: RateBasis,
     /// Connections at once.
@@ -64,6 +67,7 @@ impl Default for ServiceConfig {
             address_share_percent: limits::DEFAULT_ADDRESS_SHARE_PERCENT,
             pause_reservation_ns: limits::DEFAULT_PAUSE_RESERVATION_NS,
             max_rate: None,
+            admission: AdmissionConfig::off(),
             rate_basis: RateBasis::default(),
             max_connections: limits::MAX_RTSP_CONNECTIONS,
             max_connections_per_address: limits::MAX_CONNECTIONS_PER_ADDRESS,

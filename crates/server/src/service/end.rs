@@ -85,16 +85,19 @@ impl Service {
     /// Ends the newest streams of an engine that play, so many of them: each viewer is sent BYE, and its stream ends with that. Returns
     /// how many there were. What they have reserved is given back at once.
     pub fn end_newest(&mut self, now: Instant, engine: usize, count: usize) -> usize {
-        let plays = |stream: &&Stream| {
-            stream.engine == engine && stream.ending.is_none() && matches!(stream.media, Media::Running(_))
-        };
-        let mut newest: Vec<_> = self.streams.values().filter(plays).map(|stream| stream.key).collect();
+        let mut newest: Vec<_> = self.playing(engine).map(|stream| stream.key).collect();
         newest.sort_unstable_by(|a, b| b.cmp(a));
         newest.truncate(count);
         for &key in &newest {
             self.end_with_bye(now, key, EndReason::Overloaded);
         }
         newest.len()
+    }
+
+    /// Streams that an engine sends packets of.
+    pub(super) fn playing(&self, engine: usize) -> impl Iterator<Item = &Stream> {
+        let plays = |stream: &&Stream| stream.ending.is_none() && matches!(stream.media, Media::Running(_));
+        self.streams.values().filter(move |stream| stream.engine == engine).filter(plays)
     }
 
     /// A run without packets has nothing but its BYE. The stream ends when that is out.

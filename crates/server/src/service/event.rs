@@ -10,6 +10,7 @@ use super::conns::ConnKey;
 use super::fec::FecMode;
 use super::refusal::{ConnRefusal, Refusal};
 use super::stream::{EndReason, StreamKey};
+use crate::admission::News;
 
 /// One thing that happened.
 #[derive(Clone, Debug, PartialEq)]
@@ -112,6 +113,8 @@ pub enum Event {
         /// The status it got.
         status: u16,
     },
+    /// What admission by measured capacity has to say.
+    Admission(News),
     /// A title could not be opened.
     Broken {
         /// The title.
@@ -236,7 +239,7 @@ impl Event {
         match self {
             Self::Closed { reason, .. } => reason.is_failure(),
             Self::Fec { trouble, .. } => trouble.is_some(),
-            Self::Broken { .. } | Self::EngineSilent { .. } => true,
+            Self::Broken { .. } | Self::EngineSilent { .. } | Self::Admission(_) => true,
             _ => false,
         }
     }
@@ -280,6 +283,7 @@ impl fmt::Display for Event {
             Self::Refused { peer, title, status, reason } => {
                 write!(f, "refused {title} to {peer} with {status}: {reason}")
             }
+            Self::Admission(news) => news.fmt(f),
             Self::Broken { title, reason } => write!(f, "title {title} cannot be played: {reason}"),
             Self::EngineSilent { session, .. } => {
                 write!(f, "session {session}: the engine did not answer in time; its core may be stuck")

@@ -29,6 +29,7 @@
 //! | [`refusal`] | why something cannot be had |
 //! | `admit` | a new stream, and one that moves to another path |
 //! | `room` | whether there is room: `admit` checks, `play` reserves, a long pause gives back |
+//! | `measured` | whether engines, disks, cache and links carry it, and who goes when they no longer do ([`crate::admission`]) |
 //! | `play`, `seek` | play and pause; which media time a place means |
 //! | `fec` | parity beside the title: wishes, grants, the streams that carry it |
 //! | `end` | how streams end, one by one and all together |
@@ -45,6 +46,7 @@ mod end;
 mod engines;
 pub mod event;
 mod fec;
+mod measured;
 pub mod packet_size;
 mod play;
 pub mod ports;
@@ -60,6 +62,8 @@ use std::net::{IpAddr, Ipv6Addr};
 use millrace_core::ids::{ConnId, StreamId};
 use millrace_core::time::Instant;
 use millrace_offload::command::Command;
+
+use crate::admission::Admission;
 
 pub use admit::{Admitted, Request, Which};
 pub use config::{RateBasis, ServiceConfig};
@@ -128,6 +132,7 @@ pub struct Service {
     by_conn: HashMap<(usize, ConnId), ConnKey>,
     usage: HashMap<IpAddr, Usage>,
     slots: Vec<EngineSlots>,
+    admission: Admission,
     outputs: VecDeque<Output>,
     shutting_down: bool,
     next_key: u64,
@@ -137,7 +142,8 @@ impl Service {
     /// No streams, no connections.
     pub fn new(config: ServiceConfig, library: Box<dyn Library>) -> Self {
         let slot = || EngineSlots::new(config.streams_per_engine, config.conns_per_engine);
-        let slots = (0..config.engines.max(1)).map(|_| slot()).collect();
+        let slots: Vec<_> = (0..config.engines.max(1)).map(|_| slot()).collect();
+        let admission = Admission::new(config.admission.clone(), slots.len());
         Self {
             config,
             library,
@@ -150,6 +156,7 @@ impl Service {
             by_conn: HashMap::new(),
             usage: HashMap::new(),
             slots,
+            admission,
             outputs: VecDeque::new(),
             shutting_down: false,
             next_key: 0,

@@ -11,6 +11,7 @@ use millrace_core::wire::rtp::Timeline;
 
 use super::FecMatrix;
 use super::seek::Presentation;
+use crate::admission::CacheFigures;
 
 /// A title as the control plane sees it.
 #[derive(Clone)]
@@ -99,6 +100,10 @@ pub trait Library: Send {
     /// little enough.
     fn lost(&mut self, entry: &Entry) -> Option<String> {
         let _ = entry;
+        None
+    }
+    /// What the cache has done so far, for admission; `None` if there is none.
+    fn cache_figures(&self) -> Option<CacheFigures> {
         None
     }
     /// One viewer less; called once for each successful [`Library::open`] and [`Library::open_track`], after the engine has forgotten the stream.

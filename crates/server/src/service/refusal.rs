@@ -2,6 +2,8 @@
 
 use millrace_core::units::BitRate;
 
+use crate::admission::Full;
+
 /// Why a viewer cannot have what it asks for.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum Refusal {
@@ -52,6 +54,9 @@ pub enum Refusal {
         /// By this one.
         more: BitRate,
     },
+    /// Cores, disks, cache or links are seen to be full.
+    #[error("{0}")]
+    Full(Full),
     /// No engine that could send it has a free place.
     #[error("the engine has no free stream")]
     EngineStreams,
@@ -101,6 +106,7 @@ impl Refusal {
             Self::Rate { .. } => "bit rate",
             Self::AddressStreams { .. } => "streams of the address",
             Self::AddressRate { .. } => "bit rate of the address",
+            Self::Full(full) => full.resource().name(),
             Self::EngineStreams => "streams of the engine",
             Self::EngineConnections => "connections of the engine",
             Self::TooManyTitles => "open titles",

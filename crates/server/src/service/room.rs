@@ -14,10 +14,12 @@ use super::admit::Request;
 use super::config::RateBasis;
 use super::event::Event;
 use super::fec::FecMode;
+use super::measured::demand_of;
 use super::ports::Entry;
 use super::refusal::Refusal;
 use super::stream::{EndReason, Path, Stream, StreamKey};
 use super::{Service, bucket};
+use crate::admission::Demand;
 
 /// The engine and the bit rate of a stream that can be admitted.
 #[derive(Clone, Copy, Debug)]
@@ -28,11 +30,13 @@ pub(super) struct Place {
 
 /// What would be played more.
 #[derive(Clone, Copy, Debug)]
-struct Demand {
+struct Candidate {
     /// At this address.
     ip: IpAddr,
     /// Bits a second.
     rate: u64,
+    /// What an engine has to send.
+    load: Demand,
     /// From this engine; `None` if none has a place.
     engine: Option<usize>,
     /// What this stream has reserved is not counted against it.
@@ -45,31 +49,33 @@ impl Service {
     ///
     /// # Errors
     /// What is used up ([`Refusal::resource`]).
-    fn room(&self, demand: &Demand) -> Result<(), Refusal> {
-        let own = demand.own.and_then(|key| self.streams.get(&key)).filter(|stream| stream.is_reserved);
-        self.room_for_all(demand, own)?;
-        self.room_for_address(demand, own)?;
-        demand.engine.map_or(Err(Refusal::EngineStreams), |_| Ok(()))
+    fn room(&self, candidate: &Candidate) -> Result<(), Refusal> {
+        let own = candidate.own.and_then(|key| self.streams.get(&key)).filter(|stream| stream.is_reserved);
+        self.room_for_all(candidate, own)?;
+        self.room_for_address(candidate, own)?;
+        let engine = candidate.engine.ok_or(Refusal::EngineStreams)?;
+        // Who has a reservation is counted already.
+        if own.is_some() { Ok(()) } else { self.room_as_measured(engine, candidate.load) }
     }
 
     /// The operator's ceilings.
-    fn room_for_all(&self, demand: &Demand, own: Option<&Stream>) -> Result<(), Refusal> {
+    fn room_for_all(&self, candidate: &Candidate, own: Option<&Stream>) -> Result<(), Refusal> {
         let (own_streams, own_rate) = own.map_or((0, 0), |stream| (1, stream.rate));
         if self.reserved_streams() - own_streams >= self.config.max_streams {
             return Err(Refusal::Streams { max: self.config.max_streams });
         }
         let used = self.reserved_rate() - own_rate;
         match self.config.max_rate {
-            Some(max) if used.saturating_add(demand.rate) > max.0 => {
-                Err(Refusal::Rate { used: BitRate(used), max, more: BitRate(demand.rate) })
+            Some(max) if used.saturating_add(candidate.rate) > max.0 => {
+                Err(Refusal::Rate { used: BitRate(used), max, more: BitRate(candidate.rate) })
             }
             _ => Ok(()),
         }
     }
 
     /// The share of one address.
-    fn room_for_address(&self, demand: &Demand, own: Option<&Stream>) -> Result<(), Refusal> {
-        let &Demand { ip, rate, .. } = demand;
+    fn room_for_address(&self, candidate: &Candidate, own: Option<&Stream>) -> Result<(), Refusal> {
+        let &Candidate { ip, rate, .. } = candidate;
         let usage = self.usage.get(&bucket(ip)).copied().unwrap_or_default();
         let own = own.filter(|stream| bucket(stream.viewer.ip()) == bucket(ip));
         let streams = usage.streams - own.map_or(0, |_| 1);
@@ -121,7 +127,8 @@ impl Service {
                 .filter(has_place)
                 .min_by_key(|&engine| (self.slots[engine].rate, self.slots[engine].streams_taken())),
         };
-        self.room(&Demand { ip: request.viewer.ip(), rate, engine, own })?;
+        let load = demand_of(entry, rate);
+        self.room(&Candidate { ip: request.viewer.ip(), rate, load, engine, own })?;
         Ok(Place { engine: engine.ok_or(Refusal::EngineStreams)?, rate })
     }
 
@@ -159,6 +166,9 @@ impl Service {
 
     /// Tells everybody if something is used up.
     pub(super) fn told(&mut self, peer: SocketAddr, title: &str, refusal: Refusal) -> Refusal {
+        if let Refusal::Full(full) = refusal {
+            self.note_full(full);
+        }
         if refusal.resource().is_some() {
             self.tell(Event::NoRoom { peer, title: title.to_owned(), refusal: refusal.clone() });
         }
@@ -175,11 +185,14 @@ impl Service {
             return Ok(());
         }
         let (viewer, title, fec_rate) = (stream.viewer, stream.entry.name.clone(), stream.fec_rate());
-        let demand = Demand { ip: viewer.ip(), rate: stream.rate, engine: Some(stream.engine), own: None };
-        if let Err(refusal) = self.room(&demand) {
+        let load_of = |rate| demand_of(&stream.entry, rate);
+        let (load, less) = (stream.demand(), load_of(stream.rate - fec_rate));
+        let (ip, rate, engine) = (viewer.ip(), stream.rate, Some(stream.engine));
+        let candidate = Candidate { ip, rate, load, engine, own: None };
+        if let Err(refusal) = self.room(&candidate) {
             // A title is never refused because of its FEC.
             let without_fec = fec_rate > 0
-                && self.room(&Demand { rate: demand.rate - fec_rate, ..demand }).is_ok()
+                && self.room(&Candidate { rate: rate - fec_rate, load: less, ..candidate }).is_ok()
                 && self.switch_fec(now, key, FecMode::Off).is_ok();
             if !without_fec {
                 return Err(self.told(viewer, &title, refusal));
@@ -198,8 +211,8 @@ impl Service {
         stream.is_reserved = true;
         self.idle.remove(&(stream.idle_since, key));
         let (slots, rate) = (&mut self.slots[stream.engine], stream.rate);
-        (slots.reserved_streams, slots.reserved_rate) =
-            (slots.reserved_streams + 1, slots.reserved_rate + rate);
+        slots.reserved_streams += 1;
+        slots.reserved += stream.demand();
         let usage = self.usage.entry(bucket(stream.viewer.ip())).or_default();
         (usage.streams, usage.rate) = (usage.streams + 1, usage.rate + rate);
     }
@@ -210,8 +223,8 @@ impl Service {
         stream.is_reserved = false;
         self.idle.insert((stream.idle_since, key));
         let (slots, rate) = (&mut self.slots[stream.engine], stream.rate);
-        (slots.reserved_streams, slots.reserved_rate) =
-            (slots.reserved_streams - 1, slots.reserved_rate - rate);
+        slots.reserved_streams -= 1;
+        slots.reserved -= stream.demand();
         if let Some(usage) = self.usage.get_mut(&bucket(stream.viewer.ip())) {
             (usage.streams, usage.rate) = (usage.streams - 1, usage.rate - rate);
         }
@@ -220,11 +233,13 @@ impl Service {
     /// A stream's bit rate is another from now on.
     pub(super) fn change_rate(&mut self, key: StreamKey, rate: u64) {
         let Some(stream) = self.streams.get_mut(&key) else { return };
-        let before = std::mem::replace(&mut stream.rate, rate);
+        let (before, demand_before) = (stream.rate, stream.demand());
+        stream.rate = rate;
         let slots = &mut self.slots[stream.engine];
         slots.rate = slots.rate - before + rate;
         if stream.is_reserved {
-            slots.reserved_rate = slots.reserved_rate - before + rate;
+            slots.reserved -= demand_before;
+            slots.reserved += stream.demand();
             if let Some(usage) = self.usage.get_mut(&bucket(stream.viewer.ip())) {
                 usage.rate = usage.rate - before + rate;
             }
@@ -250,6 +265,6 @@ impl Service {
 
     /// Bits a second of these together, as admission counts them.
     pub fn reserved_rate(&self) -> u64 {
-        self.slots.iter().map(|slots| slots.reserved_rate).sum()
+        self.slots.iter().map(|slots| slots.reserved.bits_per_s).sum()
     }
 }

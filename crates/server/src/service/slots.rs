@@ -2,6 +2,8 @@
 
 use millrace_core::ids::{ConnId, StreamId};
 
+use crate::admission::Demand;
+
 /// Places of one engine.
 #[derive(Debug)]
 pub(super) struct EngineSlots {
@@ -13,8 +15,8 @@ pub(super) struct EngineSlots {
     pub(super) rate: u64,
     /// Sessions of it that have reserved a stream.
     pub(super) reserved_streams: usize,
-    /// Bits a second that they have reserved.
-    pub(super) reserved_rate: u64,
+    /// What they have reserved.
+    pub(super) reserved: Demand,
 }
 
 /// Free numbers below a bound, the lowest never used first: memory grows with use, not with the bound.
@@ -59,7 +61,7 @@ impl EngineSlots {
             conns: Places::new(conns),
             rate: 0,
             reserved_streams: 0,
-            reserved_rate: 0,
+            reserved: Demand::default(),
         }
     }
 

@@ -7,6 +7,7 @@ use rtsp_types::headers::{RANGE, RTP_INFO, SCALE, SESSION, SPEED};
 use super::fec::{fec_header, off_because};
 use super::server::{Output, Server};
 use super::state::Pending;
+use crate::admission::EngineFigures;
 use crate::rtsp::Reply;
 use crate::rtsp::range::npt;
 use crate::service::{self, ConnKey, EndReason, Event, Playing, StreamKey};
@@ -22,6 +23,17 @@ impl Server {
     pub fn engine_gone(&mut self, now: Instant, engine: usize) {
         self.service.engine_gone(now, engine);
         self.absorb(now);
+    }
+
+    /// What an engine has done by now ([`crate::service::Service::look_at_load`]).
+    pub fn look_at_load(&mut self, now: Instant, engine: usize, figures: EngineFigures) {
+        self.service.look_at_load(now, engine, figures);
+        self.absorb(now);
+    }
+
+    /// What the cache has done by now ([`crate::service::Service::look_at_cache`]).
+    pub fn look_at_cache(&mut self, now: Instant) {
+        self.service.look_at_cache(now);
     }
 
     /// Takes over what the service wants to be done, in its order, and acts on what it says. Called after each call to it that may have

@@ -21,6 +21,7 @@ fn status(refusal: &Refusal) -> u16 {
         | Refusal::AddressStreams { .. }
         | Refusal::AddressRate { .. }
         | Refusal::EngineStreams
+        | Refusal::Full(_)
         | Refusal::EngineConnections
         | Refusal::Ending
         | Refusal::Fec(_) => 453,
@@ -61,6 +62,9 @@ impl Server {
     /// The reply to what the service has refused to the viewer on this connection.
     pub(super) fn refuse(&mut self, conn: ConnKey, title: &str, refusal: &Refusal) -> Reply {
         let reply = refusal_reply(refusal);
+        if matches!(refusal, Refusal::Full(_)) {
+            return reply.logged(); // once a minute for each resource, not for each viewer
+        }
         if !is_own_line(refusal) {
             return reply;
         }

@@ -105,6 +105,10 @@ impl Server {
         if !command.get_envs().any(|(name, _)| name == "MILLRACE_LOG") {
             command.env("MILLRACE_LOG", "info,millrace_server::control::log=debug");
         }
+        // What a debug build carries on a busy machine is not what most tests are about.
+        if !command.get_envs().any(|(name, _)| name == "MILLRACE_ADMISSION") {
+            command.env("MILLRACE_ADMISSION", "off");
+        }
         let mut child = command
             .stdin(Stdio::null())
             .stdout(Stdio::piped())

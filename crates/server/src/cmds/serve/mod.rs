@@ -25,6 +25,7 @@ use super::egress::EgressArgs;
 use super::ffmpeg::FfmpegArgs;
 use super::percent::Percent;
 use super::settings::Origins;
+use crate::admission::{LinkRate, OverloadPolicy};
 use crate::service::PacketSizes;
 
 /// Serve folders of films over RTSP
@@ -75,6 +76,20 @@ pub(crate) struct ServeArgs {
     /// Highest total of the mean bit rates of all viewers; a viewer that would exceed it gets 453 [default: no limit]
     #[arg(long, value_name = "RATE")]
     pub(crate) max_rate: Option<BitRate>,
+    /// Who is let in: measured (as many viewers as the engines' cores, the disks, the cache and the links are seen to carry; the next
+    /// one gets 453) or off (as many as --max-streams and --max-rate allow)
+    #[arg(long, value_name = "HOW", default_value = "measured")]
+    pub(crate) admission: AdmissionChoice,
+    /// How busy the core of an engine may become, as a share of the time, before viewers are refused
+    #[arg(long, value_name = "PERCENT", default_value_t = Percent(limits::DEFAULT_MAX_BUSY_PERMILLE as f64 / 10.0))]
+    pub(crate) max_busy: Percent,
+    /// What the network links carry together: auto (what the hardware reports, less a share for headers), off, or a rate
+    #[arg(long, value_name = "RATE", default_value_t = LinkRate::Auto)]
+    pub(crate) link_rate: LinkRate,
+    /// What to do when a core has become slower and no longer carries the viewers it has: end-newest (until the rest are in time
+    /// again) or share (all are late)
+    #[arg(long, value_name = "POLICY", default_value = "end-newest")]
+    pub(crate) overload: OverloadPolicy,
     /// Time without any sign of life after which a session is closed
     #[arg(long, value_name = "TIME", default_value_t = duration(limits::DEFAULT_SESSION_TIMEOUT_NS))]
     pub(crate) session_timeout: HumanDuration,
@@ -136,6 +151,15 @@ pub(crate) struct ServeArgs {
 
 /// Ports of RTSP that are tried without --listen: the standard one needs privileges.
 pub(crate) const DEFAULT_PORTS: [u16; 2] = [554, 8554];
+
+/// Who is let in.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, clap::ValueEnum)]
+pub(crate) enum AdmissionChoice {
+    /// By what the machine is seen to carry, and by the operator's limits.
+    Measured,
+    /// By the operator's limits alone.
+    Off,
+}
 
 /// How the cache reads.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, clap::ValueEnum)]

@@ -2,6 +2,7 @@
 
 use std::cell::Cell;
 use std::net::{IpAddr, SocketAddr, UdpSocket};
+use std::path::Path;
 use std::process::ExitCode;
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
@@ -31,7 +32,8 @@ use super::inject::Injector;
 use super::librarian::{Librarian, Refreshed, Said};
 use super::members::{DamageWatch, HealthWatch, MembersWatch};
 use super::stats::StatsFile;
-use super::{FecChoice, ReadChoice, ServeArgs, bind, invite};
+use super::{AdmissionChoice, FecChoice, ReadChoice, ServeArgs, bind, invite};
+use crate::admission::AdmissionConfig;
 use crate::cmds::egress::{Devices, Egress, Ports, figures_file};
 use crate::control::{Control, ControlConfig, ControlHandle, EnginePort, Sockets, UdpSockets};
 use crate::library::open_titles::{OpenTitles, Reader};
@@ -319,8 +321,17 @@ fn clone_pair(pair: &UdpPair) -> std::io::Result<UdpPair> {
     Ok(UdpPair { rtp: clone(&pair.rtp)?, rtcp: clone(&pair.rtcp)? })
 }
 
+/// Where the kernel shows the network devices.
+const NETWORK_DEVICES: &str = "/sys/class/net";
+
 fn control_config(args: &ServeArgs) -> ControlConfig {
     let mut config = ControlConfig::default();
+    config.session.service.admission = AdmissionConfig {
+        is_on: args.admission == AdmissionChoice::Measured,
+        max_busy_permille: u64::from(args.max_busy.permille()),
+        link_rate: args.link_rate.bound(Path::new(NETWORK_DEVICES)),
+        overload: args.overload,
+    };
     let session = &mut config.session;
     session.session_timeout_ns = u64::try_from(args.session_timeout.0.as_nanos()).unwrap_or(u64::MAX);
     let service = &mut session.service;

@@ -8,13 +8,16 @@ use clap::builder::ValueParser;
 use millrace_core::limits;
 use millrace_core::units::{BitRate, ByteLen, HumanDuration};
 
+use crate::cmds::percent::Percent;
+
 /// Settings that have a range, by the name of their field in `ServeArgs`.
 #[cfg(test)]
-pub(super) const IDS: [&str; 8] = [
+pub(super) const IDS: [&str; 9] = [
     "cache",
     "engines",
     "max_streams",
     "max_rate",
+    "max_busy",
     "session_timeout",
     "max_connections_per_address",
     "burst",
@@ -35,6 +38,7 @@ pub(super) fn of(id: &str) -> Option<Range> {
         "engines" => between(1u8, limits::MAX_ENGINES),
         "max_streams" => between(1usize, limits::MAX_STREAMS_PER_ENGINE * usize::from(limits::MAX_ENGINES)),
         "max_rate" => from(BitRate(1), "; omit it for no limit"),
+        "max_busy" => between(Percent(10.0), Percent(100.0)),
         "session_timeout" => {
             between(time(limits::MIN_SESSION_TIMEOUT_NS), time(limits::MAX_SESSION_TIMEOUT_NS))
         }

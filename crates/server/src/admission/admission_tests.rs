@@ -1,0 +1,279 @@
+use super::*;
+use millrace_core::limits::{ADMISSION_LOOK_NS, DEFAULT_MAX_BUSY_PERMILLE, FIRST_PACKET_COST_NS};
+
+/// One viewer of 8 Mb/s.
+const VIEWER: Demand = Demand { packets_per_s: 760, bits_per_s: 8_000_000 };
+const S: u64 = 1_000_000_000;
+
+/// A core that carries so many packets a second, with viewers of one rate. Time goes in steps of a look.
+struct Core {
+    now: Instant,
+    carries: u64,
+    /// It may stand still for want of extents: no packets, and not busy.
+    is_starved: bool,
+    viewers: u64,
+    /// Packets that should have been sent and were not.
+    backlog: u64,
+    sums: EngineFigures,
+    longest_behind_ns: u64,
+}
+
+impl Core {
+    fn new(carries: u64) -> Self {
+        Self {
+            now: Instant(0),
+            carries,
+            is_starved: false,
+            viewers: 0,
+            backlog: 0,
+            sums: EngineFigures::default(),
+            longest_behind_ns: 0,
+        }
+    }
+
+    fn promised(&self) -> Demand {
+        Demand {
+            packets_per_s: self.viewers * VIEWER.packets_per_s,
+            bits_per_s: self.viewers * VIEWER.bits_per_s,
+        }
+    }
+
+    fn behind_ns(&self) -> u64 {
+        (self.backlog * S).checked_div(self.promised().packets_per_s).unwrap_or(0)
+    }
+
+    /// One step: who is behind catches up with 5/4 of the rate.
+    fn step(&mut self) {
+        self.now = self.now.plus_ns(ADMISSION_LOOK_NS);
+        let of_step = |per_s: u64| per_s * ADMISSION_LOOK_NS / S;
+        let due = of_step(self.promised().packets_per_s);
+        let wanted = if self.backlog > 0 { (due * 5 / 4).min(due + self.backlog) } else { due };
+        let possible = if self.is_starved { 0 } else { of_step(self.carries) };
+        let sent = wanted.min(possible);
+        let was_overdue = self.behind_ns() > 50_000_000;
+        self.backlog = self.backlog + due - sent;
+        self.longest_behind_ns = self.longest_behind_ns.max(self.behind_ns());
+        self.sums.packets += sent;
+        self.sums.overdue += if was_overdue { sent } else { 0 };
+        self.sums.seen_ns += ADMISSION_LOOK_NS;
+        self.sums.busy_ns += (sent * ADMISSION_LOOK_NS).checked_div(possible).unwrap_or(0);
+    }
+
+    /// Steps for so long; admission ends whom it wants to.
+    fn run(&mut self, admission: &mut Admission, ns: u64) {
+        for _ in 0..ns / ADMISSION_LOOK_NS {
+            self.step();
+            let mut excess = admission.look(self.now, 0, self.sums, self.promised());
+            while excess > 0 && self.viewers > 0 {
+                self.backlog -= self.backlog / self.viewers;
+                self.viewers -= 1;
+                admission.ended(self.now, 0, 1);
+                excess = excess.saturating_sub(VIEWER.packets_per_s);
+            }
+        }
+    }
+
+    /// One more viewer asks.
+    fn ask(&mut self, admission: &mut Admission) -> Result<(), Full> {
+        let room = admission.room(0, self.promised(), self.promised().bits_per_s, VIEWER);
+        match room {
+            Ok(()) => self.viewers += 1,
+            Err(full) => admission.refused(full),
+        }
+        room
+    }
+
+    /// As many as are let in, one every `every_ns`, for at most `ns`.
+    fn fill(&mut self, admission: &mut Admission, every_ns: u64, ns: u64) {
+        let end = self.now.plus_ns(ns);
+        while self.now < end {
+            for _ in 0..ADMISSION_LOOK_NS / every_ns {
+                // Whoever is refused goes away.
+                let _ = self.ask(admission);
+            }
+            self.run(admission, ADMISSION_LOOK_NS);
+        }
+    }
+}
+
+fn admission_with(change: impl FnOnce(&mut AdmissionConfig)) -> Admission {
+    let mut config = AdmissionConfig {
+        is_on: true,
+        max_busy_permille: DEFAULT_MAX_BUSY_PERMILLE,
+        link_rate: None,
+        overload: OverloadPolicy::EndNewest,
+    };
+    change(&mut config);
+    Admission::new(config, 1)
+}
+
+fn news(admission: &mut Admission) -> Vec<News> {
+    std::iter::from_fn(|| admission.poll_news()).collect()
+}
+
+#[test]
+fn a_core_is_filled_up_to_its_bound_and_not_beyond() {
+    for carries in [200_000, 600_000, 2_000_000] {
+        let (mut core, mut admission) = (Core::new(carries), admission_with(|_| {}));
+        core.fill(&mut admission, 2_000_000, 20 * S);
+        let most = carries / VIEWER.packets_per_s;
+        assert!(core.viewers * 100 >= most * 85, "{} of {most}", core.viewers);
+        assert!(core.viewers * 100 <= most * 91, "{} of {most}", core.viewers);
+        assert_eq!(core.longest_behind_ns, 0);
+        assert!(matches!(core.ask(&mut admission), Err(Full::Processor { engine: 0, .. })));
+    }
+}
+
+#[test]
+fn a_mob_after_the_start_is_let_in_by_what_a_slow_core_carries() {
+    let (mut core, mut admission) = (Core::new(600_000), admission_with(|_| {}));
+    let at_once = (0..5_000).filter(|_| core.ask(&mut admission).is_ok()).count() as u64;
+    let slow_core = S / FIRST_PACKET_COST_NS * 9 / 10 / VIEWER.packets_per_s;
+    assert!(at_once.abs_diff(slow_core) <= 1, "{at_once}, {slow_core}");
+    // Two seconds later it is known how fast this one is.
+    core.run(&mut admission, 2 * S);
+    assert!(core.ask(&mut admission).is_ok());
+}
+
+#[test]
+fn one_viewer_is_served_however_slow_the_core_seems() {
+    let (mut core, mut admission) = (Core::new(100), admission_with(|_| {}));
+    assert_eq!(core.ask(&mut admission), Ok(()));
+    assert!(core.ask(&mut admission).is_ok(), "the second is within the first guess");
+    core.run(&mut admission, 2 * S);
+    assert!(core.ask(&mut admission).is_err());
+}
+
+#[test]
+fn who_has_paused_keeps_his_place() {
+    let (mut core, mut admission) = (Core::new(600_000), admission_with(|_| {}));
+    core.fill(&mut admission, 2_000_000, 20 * S);
+    let (full, promised) = (core.viewers, core.promised());
+    core.viewers = 10;
+    core.run(&mut admission, 3 * S);
+    // The ten play, the others have paused: what was promised to them is not given away.
+    let room = admission.room(0, promised, promised.bits_per_s, VIEWER);
+    assert!(matches!(room, Err(Full::Processor { .. })), "{room:?} with {full}");
+}
+
+#[test]
+fn when_the_core_becomes_slower_the_newest_go_until_the_rest_are_in_time() {
+    for (num, den, limit) in [(3, 4, 5 * S), (1, 2, 5 * S), (1, 4, 6 * S)] {
+        let (mut core, mut admission) = (Core::new(600_000), admission_with(|_| {}));
+        core.fill(&mut admission, 2_000_000, 20 * S);
+        let before = core.viewers;
+        assert_eq!(news(&mut admission).len(), 1, "only that it is full");
+        core.carries = core.carries * num / den;
+        core.run(&mut admission, limit);
+        assert!(core.behind_ns() <= 100_000_000, "still {} ms behind", core.behind_ns() / 1_000_000);
+        let carried = core.carries / VIEWER.packets_per_s;
+        assert!(core.viewers * 100 >= carried * 70, "{} of {carried}", core.viewers);
+        core.run(&mut admission, 3 * S);
+        let news = news(&mut admission);
+        let [News::Shedding { engine: 0, .. }, News::Recovered { engine: 0, ended, .. }] = news[..] else {
+            panic!("{news:?}")
+        };
+        assert_eq!(ended, before - core.viewers);
+        // Then there is room again for as many as it carries now.
+        core.run(&mut admission, 3 * S);
+        core.fill(&mut admission, 2_000_000, 10 * S);
+        assert!(core.viewers * 100 >= carried * 85 && core.behind_ns() == 0, "{} of {carried}", core.viewers);
+    }
+}
+
+#[test]
+fn a_hole_is_made_up_and_nobody_is_ended() {
+    let (mut core, mut admission) = (Core::new(600_000), admission_with(|_| {}));
+    core.fill(&mut admission, 2_000_000, 20 * S);
+    let (viewers, carries) = (core.viewers, core.carries);
+    core.carries = 0;
+    core.run(&mut admission, 400_000_000);
+    core.carries = carries;
+    core.run(&mut admission, 500_000_000);
+    assert!(matches!(core.ask(&mut admission), Err(Full::Behind { engine: 0 })));
+    core.run(&mut admission, 10 * S);
+    assert_eq!((core.viewers, core.behind_ns()), (viewers, 0));
+}
+
+#[test]
+fn late_extents_are_no_reason_to_end_streams() {
+    let (mut core, mut admission) = (Core::new(600_000), admission_with(|_| {}));
+    core.fill(&mut admission, 10_000_000, 4 * S);
+    let viewers = core.viewers;
+    core.is_starved = true;
+    core.run(&mut admission, 3 * S);
+    core.is_starved = false;
+    core.run(&mut admission, 3 * S);
+    assert_eq!(core.viewers, viewers);
+    assert!(core.ask(&mut admission).is_err(), "but nobody new is let in while it catches up");
+}
+
+#[test]
+fn the_pain_is_shared_if_the_operator_says_so() {
+    let mut admission = admission_with(|config| config.overload = OverloadPolicy::Share);
+    let mut core = Core::new(600_000);
+    core.fill(&mut admission, 2_000_000, 20 * S);
+    let viewers = core.viewers;
+    core.carries /= 2;
+    core.run(&mut admission, 5 * S);
+    assert_eq!(core.viewers, viewers);
+    assert!(core.behind_ns() > S && core.ask(&mut admission).is_err());
+}
+
+#[test]
+fn off_means_that_it_has_no_say() {
+    let mut admission = admission_with(|config| config.is_on = false);
+    let mut core = Core::new(1_000);
+    core.fill(&mut admission, 1_000_000, 2 * S);
+    core.run(&mut admission, 5 * S);
+    assert_eq!(core.viewers, 2_000);
+    assert_eq!(news(&mut admission), []);
+}
+
+#[test]
+fn links_are_filled_up_to_their_rate() {
+    let mut admission = admission_with(|config| config.link_rate = Some(BitRate(100_000_000)));
+    let mut core = Core::new(600_000);
+    core.fill(&mut admission, 10_000_000, 5 * S);
+    assert_eq!(core.viewers, 12);
+    let full = core.ask(&mut admission).unwrap_err();
+    assert_eq!(full.to_string(), "96Mb/s of the 100Mb/s of the network links are in use");
+}
+
+#[test]
+fn slow_disks_and_a_full_cache_let_nobody_in() {
+    let (mut core, mut admission) = (Core::new(600_000), admission_with(|_| {}));
+    let mut figures = CacheFigures { positions_max: 10, ..CacheFigures::default() };
+    let mut look = |admission: &mut Admission, now: Instant, grants, late, positions| {
+        figures.grants += grants;
+        figures.late_grants += late;
+        figures.positions = positions;
+        admission.look_at_cache(now, figures);
+    };
+    look(&mut admission, Instant(0), 0, 0, 0);
+    look(&mut admission, Instant(S), 1_000, 5, 9);
+    assert_eq!(core.ask(&mut admission), Ok(()), "five are a hiccup");
+    look(&mut admission, Instant(2 * S), 1_000, 50, 9);
+    assert_eq!(core.ask(&mut admission), Err(Full::Disk { late_permille: 50 }));
+    look(&mut admission, Instant(3 * S), 1_000, 0, 10);
+    assert_eq!(core.ask(&mut admission), Err(Full::Cache { positions: 10 }));
+    look(&mut admission, Instant(3 * S + 1), 0, 0, 9);
+    assert_eq!(core.ask(&mut admission), Ok(()));
+}
+
+#[test]
+fn one_line_in_a_minute_for_each_resource() {
+    let mut admission = admission_with(|config| config.link_rate = Some(BitRate(8_000_000)));
+    let mut core = Core::new(600_000);
+    assert_eq!(core.ask(&mut admission), Ok(()));
+    let full = core.ask(&mut admission).unwrap_err();
+    assert_eq!(news(&mut admission), [News::Full { full, refused: 1 }]);
+    for _ in 0..1_000 {
+        assert!(core.ask(&mut admission).is_err());
+    }
+    assert_eq!(news(&mut admission), []);
+    core.run(&mut admission, 60 * S);
+    let told = news(&mut admission);
+    assert_eq!(told, [News::Full { full, refused: 1_000 }]);
+    assert!(told[0].to_string().starts_with("1000 viewers were turned away: 8Mb/s of the 8Mb/s"));
+}

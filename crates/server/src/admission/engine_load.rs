@@ -1,0 +1,139 @@
+//! How busy an engine's core is, and how busy it would be with more to send.
+
+use millrace_core::limits::{ADMISSION_LOOK_NS, FIRST_PACKET_COST_NS, MIN_PACKETS_FOR_COST};
+use millrace_core::time::Instant;
+
+/// What a loop has done so far: sums.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct EngineFigures {
+    /// Time in turns that found work.
+    pub busy_ns: u64,
+    /// The same and the time asleep: how long the loop has been seen.
+    pub seen_ns: u64,
+    /// Media packets sent.
+    pub packets: u64,
+    /// Of these, more than [`millrace_core::limits::OVERDUE_NS`] behind their time.
+    pub overdue: u64,
+}
+
+impl EngineFigures {
+    fn since(&self, before: &Self) -> Self {
+        Self {
+            busy_ns: self.busy_ns.saturating_sub(before.busy_ns),
+            seen_ns: self.seen_ns.saturating_sub(before.seen_ns),
+            packets: self.packets.saturating_sub(before.packets),
+            overdue: self.overdue.saturating_sub(before.overdue),
+        }
+    }
+}
+
+/// Looks that a figure is made from: one second.
+const LOOKS: usize = 10;
+/// Below this busy share a packet costs more than it will among others, because most of it is waking up: the cost is not
+/// carried forward from there if it is above the one taken at the start.
+const CALM_PERMILLE: u64 = 250;
+/// The margin for rates that vary is never more than this.
+const MAX_MARGIN_PERMILLE: u64 = 80;
+
+/// The last second of one engine.
+#[derive(Debug, Default)]
+pub struct EngineLoad {
+    last: Option<(Instant, EngineFigures)>,
+    /// The looks of the last second, oldest overwritten first.
+    looks: [EngineFigures; LOOKS],
+    next: usize,
+}
+
+impl EngineLoad {
+    /// The sums at `now`. Looks that come too early are left out.
+    pub fn look(&mut self, now: Instant, figures: EngineFigures) {
+        let Some((then, before)) = self.last else {
+            self.last = Some((now, figures));
+            return;
+        };
+        // A quarter early: a timer's jitter must not make one look out of two.
+        if now.ns_since(then) < ADMISSION_LOOK_NS * 3 / 4 {
+            return;
+        }
+        let passed = figures.since(&before);
+        self.last = Some((now, figures));
+        // A loop that stands in the middle of a turn has published nothing.
+        if passed.seen_ns > 0 {
+            self.looks[self.next % LOOKS] = passed;
+            self.next += 1;
+        }
+    }
+
+    /// Sums of the last second.
+    fn total(&self) -> EngineFigures {
+        self.looks.iter().fold(EngineFigures::default(), |sum, look| EngineFigures {
+            busy_ns: sum.busy_ns + look.busy_ns,
+            seen_ns: sum.seen_ns + look.seen_ns,
+            packets: sum.packets + look.packets,
+            overdue: sum.overdue + look.overdue,
+        })
+    }
+
+    /// The last `looks` looks together: the newest first that there were.
+    pub(super) fn latest(&self, looks: usize) -> EngineFigures {
+        let newest =
+            (0..looks.min(LOOKS).min(self.next)).map(|back| &self.looks[(self.next - 1 - back) % LOOKS]);
+        newest.fold(EngineFigures::default(), |sum, look| EngineFigures {
+            busy_ns: sum.busy_ns + look.busy_ns,
+            seen_ns: sum.seen_ns + look.seen_ns,
+            packets: sum.packets + look.packets,
+            overdue: sum.overdue + look.overdue,
+        })
+    }
+
+    /// Busy share of the last second, in thousandths.
+    pub fn busy_permille(&self) -> u64 {
+        permille(self.total())
+    }
+
+    /// Packets sent a second.
+    pub fn packets_per_s(&self) -> u64 {
+        rate(self.total())
+    }
+
+    /// Busy time of one packet more, in nanoseconds.
+    pub fn packet_cost_ns(&self) -> u64 {
+        let total = self.total();
+        if total.packets < MIN_PACKETS_FOR_COST {
+            return FIRST_PACKET_COST_NS;
+        }
+        let measured_ns = total.busy_ns.div_ceil(total.packets);
+        if permille(total) < CALM_PERMILLE { measured_ns.min(FIRST_PACKET_COST_NS) } else { measured_ns }
+    }
+
+    /// How busy the core would be, in thousandths, if all of `packets_per_s` were sent: what it is now, with a margin for rates that
+    /// vary, and the cost of what is not yet, or not now, sent of it.
+    pub fn expected_permille(&self, packets_per_s: u64) -> u64 {
+        let unsent = packets_per_s.saturating_sub(self.packets_per_s());
+        let unsent_permille = (unsent * self.packet_cost_ns()).div_ceil(1_000_000);
+        self.busy_permille() + self.margin_permille() + unsent_permille
+    }
+
+    /// The standard deviation of the busy shares of the last looks: with many viewers whose rates vary, the peaks lie there.
+    fn margin_permille(&self) -> u64 {
+        let seen = self.next.min(LOOKS);
+        if seen < 2 {
+            return 0;
+        }
+        let shares = self.looks[..seen].iter().map(|look| permille(*look));
+        let mean = shares.clone().sum::<u64>() / seen as u64;
+        let variance = shares.map(|share| share.abs_diff(mean).pow(2)).sum::<u64>() / seen as u64;
+        variance.isqrt().min(MAX_MARGIN_PERMILLE)
+    }
+}
+
+/// Busy share of an interval, in thousandths.
+pub(super) fn permille(of: EngineFigures) -> u64 {
+    (of.busy_ns * 1000).checked_div(of.seen_ns).unwrap_or(0).min(1000)
+}
+
+/// Packets a second of an interval.
+pub(super) fn rate(of: EngineFigures) -> u64 {
+    let per_s = (u128::from(of.packets) * 1_000_000_000).checked_div(u128::from(of.seen_ns));
+    per_s.map_or(0, |rate| u64::try_from(rate).unwrap_or(u64::MAX))
+}

@@ -1,0 +1,113 @@
+//! Which part of what an engine has promised it must give up to be in time again.
+//!
+//! Being late alone is no reason: after a hole of a moment an engine catches up by itself, and sends more than usual meanwhile. It
+//! has promised too much if it is late, its core is full, and it still sends less than its viewers play. What it sends then is what
+//! the core carries; viewers are ended down to four fifths of that, because those who are behind take 5/4 of their rate until they
+//! have caught up ([`millrace_core::limits::CATCH_UP_RATIO`]).
+
+use millrace_core::limits::CATCH_UP_RATIO;
+use millrace_core::time::Instant;
+
+use super::engine_load::{EngineLoad, permille, rate};
+
+/// Looks that a verdict is made from.
+const LOOKS: usize = 3;
+/// The core counts as full from this busy share.
+const FULL_PERMILLE: u64 = 950;
+/// Share of overdue packets from which an engine counts as behind.
+const BEHIND_PERMILLE: u64 = 50;
+/// How long it has to last: a machine may stand still for a moment.
+const SUSTAINED_NS: u64 = 500_000_000;
+/// Streams are ended in steps, each at most this long after the one before, so that the next step sees what it did.
+const STEP_NS: u64 = 250_000_000;
+/// At most half of what has been promised goes in one step.
+const STEP_SHARE: u64 = 2;
+/// Who is late and catches up by less than this share of what it plays takes too long: after [`SLOW_NS`] it counts as overloaded too.
+const SLOW_CATCH_UP_PERMILLE: u64 = 1_100;
+/// How long a slow catch-up is watched.
+const SLOW_NS: u64 = 2_000_000_000;
+/// Nobody new is let in for so long after the last overdue packet.
+const CALM_NS: u64 = 2_000_000_000;
+
+/// The controller of one engine.
+#[derive(Debug, Default)]
+pub struct Shedder {
+    /// Late with a full core since.
+    behind_since: Option<Instant>,
+    /// When it was last.
+    behind_last: Option<Instant>,
+    /// When the last step was made.
+    stepped: Option<Instant>,
+    /// When the first stream of this overload was ended, and how many have been.
+    began: Option<Instant>,
+    ended: u64,
+    is_over: bool,
+}
+
+impl Shedder {
+    /// Packets a second that have to go now; `promised` is what those play who do play.
+    pub(super) fn look(&mut self, now: Instant, load: &EngineLoad, promised: u64) -> u64 {
+        self.forget(now);
+        let latest = load.latest(LOOKS);
+        let overdue_permille = (latest.overdue * 1000).checked_div(latest.packets).unwrap_or(0);
+        let is_full = permille(latest) >= FULL_PERMILLE;
+        if overdue_permille < BEHIND_PERMILLE {
+            self.behind_since = None;
+            self.is_over = self.began.is_some();
+            return 0;
+        }
+        self.behind_last = Some(now);
+        if !is_full {
+            // Late for another reason: extents that come late, a clock that jumped. Fewer viewers would not help.
+            self.behind_since = None;
+            return 0;
+        }
+        let since = *self.behind_since.get_or_insert(now);
+        let carried = rate(latest);
+        let lasted_ns = now.ns_since(since);
+        let is_short = carried < promised && lasted_ns >= SUSTAINED_NS;
+        let is_slow = carried * 1000 < promised * SLOW_CATCH_UP_PERMILLE && lasted_ns >= SLOW_NS;
+        let is_time = self.stepped.is_none_or(|last| now.ns_since(last) >= STEP_NS);
+        if !(is_short || is_slow) || !is_time {
+            return 0;
+        }
+        let (num, den) = CATCH_UP_RATIO;
+        let excess = promised.saturating_sub(carried * den / num);
+        if excess > 0 {
+            self.stepped = Some(now);
+        }
+        excess.min(promised / STEP_SHARE)
+    }
+
+    /// So many streams have been ended.
+    pub(super) fn ended(&mut self, now: Instant, streams: u64) {
+        self.began.get_or_insert(now);
+        self.ended += streams;
+    }
+
+    /// Whether nobody new should be let in.
+    pub(super) fn is_behind(&self) -> bool {
+        self.behind_last.is_some()
+    }
+
+    /// Whether nobody has been ended yet in this overload.
+    pub(super) fn is_first(&self) -> bool {
+        self.began.is_none()
+    }
+
+    /// The overload that has just passed began then.
+    pub(super) fn recovered(&mut self) -> Option<Instant> {
+        if std::mem::take(&mut self.is_over) { self.began.take() } else { None }
+    }
+
+    /// Streams that were ended in it.
+    pub(super) fn take_ended(&mut self) -> u64 {
+        std::mem::take(&mut self.ended)
+    }
+
+    fn forget(&mut self, now: Instant) {
+        if self.behind_last.is_some_and(|last| now.ns_since(last) >= CALM_NS) {
+            self.behind_last = None;
+        }
+    }
+}

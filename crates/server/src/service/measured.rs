@@ -1,0 +1,80 @@
+//! Admission by measured capacity, as the service uses it: what its streams need, and who goes when an engine has promised too much.
+
+use millrace_core::time::Instant;
+
+use super::Service;
+use super::event::Event;
+use super::ports::Entry;
+use super::refusal::Refusal;
+use super::stream::Stream;
+use crate::admission::{Demand, EngineFigures, Full};
+
+/// What a viewer of this title needs at `rate` bits a second, FEC included.
+pub(super) fn demand_of(entry: &Entry, rate: u64) -> Demand {
+    let packet_bits = entry.layout.packet_bytes() as u64 * 8;
+    Demand { packets_per_s: rate.div_ceil(packet_bits.max(1)), bits_per_s: rate }
+}
+
+impl Stream {
+    /// What it needs while it plays.
+    pub(super) fn demand(&self) -> Demand {
+        demand_of(&self.entry, self.rate)
+    }
+}
+
+impl Service {
+    /// Whether this engine is seen to carry one more viewer.
+    pub(super) fn room_as_measured(&self, engine: usize, viewer: Demand) -> Result<(), Refusal> {
+        let promised = self.slots[engine].reserved;
+        self.admission.room(engine, promised, self.reserved_rate(), viewer).map_err(Refusal::Full)
+    }
+
+    /// A viewer was turned away for this.
+    pub(super) fn note_full(&mut self, full: Full) {
+        self.admission.refused(full);
+        self.tell_admission_news();
+    }
+
+    /// What an engine has done by now: call it about every [`millrace_core::limits::ADMISSION_LOOK_NS`]. Ends the newest viewers of
+    /// an engine that no longer serves all.
+    pub fn look_at_load(&mut self, now: Instant, engine: usize, figures: EngineFigures) {
+        if !self.admission.is_on() || engine >= self.slots.len() {
+            return;
+        }
+        let promised = self.playing(engine).map(Stream::demand).sum();
+        let excess = self.admission.look(now, engine, figures, promised);
+        if excess > 0 {
+            let count = self.newest_with(engine, excess);
+            let ended = self.end_newest(now, engine, count);
+            self.admission.ended(now, engine, ended as u64);
+        }
+        self.tell_admission_news();
+    }
+
+    /// What the cache has done by now: call it as often.
+    pub fn look_at_cache(&mut self, now: Instant) {
+        if let Some(figures) = self.library.cache_figures() {
+            self.admission.look_at_cache(now, figures);
+        }
+    }
+
+    /// How many of the newest streams of an engine send so many packets a second together.
+    fn newest_with(&self, engine: usize, packets_per_s: u64) -> usize {
+        let mut newest: Vec<_> =
+            self.playing(engine).map(|stream| (stream.key, stream.demand().packets_per_s)).collect();
+        newest.sort_unstable_by(|a, b| b.cmp(a));
+        let mut sum = 0;
+        let needed = newest.iter().take_while(|(_, packets)| {
+            let is_needed = sum < packets_per_s;
+            sum += packets;
+            is_needed
+        });
+        needed.count()
+    }
+
+    fn tell_admission_news(&mut self) {
+        while let Some(news) = self.admission.poll_news() {
+            self.tell(Event::Admission(news));
+        }
+    }
+}
