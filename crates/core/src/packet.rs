@@ -74,7 +74,8 @@ impl PacketMeta {
 }
 
 /// How one title's packets lie in a cache extent ("wire layout"): slots of RTP header + payload back to back, so that
-/// any run of packets is one contiguous, GSO-ready range; the packets' [`PacketMeta`] lie at the extent's end.
+/// any run of packets is one contiguous, GSO-ready range; the packets' [`PacketMeta`] lie at the extent's end. In a raw layout
+/// ([`WireLayout::raw`]) the slots have no header.
 ///
 /// ```text
 /// | hdr 0 | payload 0 | hdr 1 | payload 1 | ...      ... | meta 0 | meta 1 | ... | meta n-1 |
@@ -82,7 +83,7 @@ impl PacketMeta {
 /// ```
 #[derive(Clone, Copy, PartialEq, Eq)]
 pub struct WireLayout {
-    /// Bits 0..6: TS packets in a packet, or [`WireLayout::FEC`]. Bits 6..16: packets that an extent could hold beside those
+    /// Bits 0..6: TS packets in a packet, [`WireLayout::FEC`] or [`WireLayout::RAW`]. Bits 6..16: packets that an extent could hold beside those
     /// that it does. Two bytes in all, because each lease has a copy.
     bits: u16,
 }
@@ -101,6 +102,9 @@ impl WireLayout {
     const KIND: u16 = (1 << Self::KIND_BITS) - 1;
     /// Stands for FEC datagrams where else the number of TS packets stands.
     const FEC: u16 = Self::KIND;
+    /// Stands for packets of the default size without RTP headers.
+    const RAW: u16 = Self::KIND - 1;
+    const DEFAULT: u16 = (DEFAULT_PACKET_BYTES / TS_PACKET_BYTES) as u16;
     const FEC_BYTES: usize = FEC_HEADER_BYTES + DEFAULT_PACKET_BYTES;
 
     /// Layout for payloads of `packet_bytes`; `None` unless a multiple of 188 and at most [`MAX_PACKET_BYTES`].
@@ -117,6 +121,21 @@ impl WireLayout {
         Self { bits: Self::FEC }
     }
 
+    /// The same packets in the same extents without RTP headers, for receivers that take TS in datagrams; `None` unless they have
+    /// the default size.
+    pub fn raw(self) -> Option<Self> {
+        let room = Self { bits: Self::RAW }.packets_per_extent();
+        let unused = room - self.packets_per_extent();
+        (self.bits & Self::KIND == Self::DEFAULT)
+            .then_some(Self { bits: Self::RAW | (unused as u16) << Self::KIND_BITS })
+    }
+
+    /// Whether its packets have no RTP headers.
+    #[inline]
+    pub fn is_raw(self) -> bool {
+        self.bits & Self::KIND == Self::RAW
+    }
+
     /// The same with whole rows of `row_packets` packets in an extent, so that no row is read for two extents; unchanged
     /// if a row does not fit.
     pub fn with_row(self, row_packets: u32) -> Self {
@@ -129,19 +148,26 @@ impl WireLayout {
         }
     }
 
-    /// Payload bytes of a full packet: what is behind the RTP header.
+    /// Payload bytes of a full packet: what is behind the RTP header, if it has one.
     #[inline]
     pub fn packet_bytes(self) -> usize {
         match self.bits & Self::KIND {
             Self::FEC => Self::FEC_BYTES,
+            Self::RAW => DEFAULT_PACKET_BYTES,
             grains => usize::from(grains) * TS_PACKET_BYTES,
         }
+    }
+
+    /// Bytes of a slot before the payload: an RTP header or nothing.
+    #[inline]
+    pub fn header_bytes(self) -> usize {
+        if self.is_raw() { 0 } else { RTP_HEADER_BYTES }
     }
 
     /// Bytes from one slot to the next: the datagram's length.
     #[inline]
     pub fn slot_bytes(self) -> usize {
-        RTP_HEADER_BYTES + self.packet_bytes()
+        self.header_bytes() + self.packet_bytes()
     }
 
     /// Packets in a full extent.
@@ -164,7 +190,7 @@ impl WireLayout {
 
 // The fields of a layout have room for every value.
 const _: () = {
-    assert!(MAX_PACKET_BYTES / TS_PACKET_BYTES < WireLayout::FEC as usize);
+    assert!(MAX_PACKET_BYTES / TS_PACKET_BYTES < WireLayout::RAW as usize);
     assert!(EXTENT_BYTES / (RTP_HEADER_BYTES + TS_PACKET_BYTES + PacketMeta::BYTES) / 2 < 1 << 10);
 };
 
@@ -192,6 +218,20 @@ mod tests {
         assert_eq!(WireLayout::new(1300), None);
         assert_eq!(WireLayout::new(0), None);
         assert_eq!(WireLayout::new(188 * 49), None);
+    }
+
+    #[test]
+    fn raw_packets_lie_in_the_same_extents_without_headers() {
+        for layout in [WireLayout::new(1316).unwrap(), WireLayout::new(1316).unwrap().with_row(64)] {
+            let raw = layout.raw().unwrap();
+            assert!(raw.is_raw() && !layout.is_raw() && raw != layout);
+            assert_eq!((raw.packet_bytes(), raw.header_bytes(), raw.slot_bytes()), (1316, 0, 1316));
+            assert_eq!(raw.packets_per_extent(), layout.packets_per_extent());
+            let n = raw.packets_per_extent();
+            assert!(n as usize * raw.slot_bytes() <= raw.meta_offset(0, n));
+            assert_eq!(raw.raw(), None);
+        }
+        assert_eq!((WireLayout::new(188).unwrap().raw(), WireLayout::fec().raw()), (None, None));
     }
 
     #[test]

@@ -254,7 +254,7 @@ fn anchor(stream: &mut Stream, cold: &mut Cold, time: MediaTicks) {
     if let Some(timestamp) = cold.first_timestamp {
         let timestamp_base = timestamp.wrapping_sub(time.0 as u32);
         let timeline = Timeline { timestamp_base, ..stream.timeline };
-        stream.number(timeline, stream.sequence_base, cold.media.timeline);
+        stream.number(timeline, stream.sequence_base, &cold.media);
     }
 }
 

@@ -307,11 +307,11 @@ impl Stream {
         self.sequence_base.wrapping_add(sequence_of(packet))
     }
 
-    /// From now on packets are numbered so. `own` is the timeline that the headers in the extents follow.
-    pub(crate) fn number(&mut self, timeline: Timeline, sequence_base: u16, own: Timeline) {
+    /// From now on packets of `media` are numbered so, if they have numbers.
+    pub(crate) fn number(&mut self, timeline: Timeline, sequence_base: u16, media: &Media) {
         (self.timeline, self.sequence_base) = (timeline, sequence_base);
         self.flags &= !flag::PATCHED;
-        if timeline != own || sequence_base != 0 {
+        if !media.layout.is_raw() && (timeline != media.timeline || sequence_base != 0) {
             self.flags |= flag::PATCHED;
         }
     }

@@ -124,7 +124,8 @@ fn what_may_be_missing_in_an_extent() {
 /// Headers are written when what the viewer sees is not what lies in the extent, whichever field differs.
 #[test]
 fn headers_are_patched_where_the_numbers_differ() {
-    let own = media(0).timeline;
+    let (of, own) = (media(0), media(0).timeline);
+    let raw = Media { layout: of.layout.raw().unwrap(), ..of };
     let mut stream = opened();
     for (timeline, sequence_base, is_patched) in [
         (own, 0, false),
@@ -133,8 +134,10 @@ fn headers_are_patched_where_the_numbers_differ() {
         (Timeline { timestamp_base: 3, ..own }, 0, true),
         (own, 0, false),
     ] {
-        stream.number(timeline, sequence_base, own);
+        stream.number(timeline, sequence_base, &of);
         assert_eq!(stream.has(flag::PATCHED), is_patched, "{timeline:?} {sequence_base}");
+        stream.number(timeline, sequence_base, &raw);
+        assert!(!stream.has(flag::PATCHED), "there are no headers");
     }
 }
 

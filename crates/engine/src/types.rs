@@ -57,7 +57,8 @@ pub struct Media {
     pub packets: u32,
     /// Its RTP timeline, which the headers in its extents follow.
     pub timeline: Timeline,
-    /// How its packets lie in an extent.
+    /// How its packets lie in an extent. Raw ones are numbered by nobody: [`RunSpec::numbering`] says nothing of them, and their
+    /// stream is a quiet one ([`StreamSpec::quiet`]).
     pub layout: WireLayout,
     /// How many packets of one codeword the viewer can repair itself ([`millrace_core::seam::Want::spare`]). Extents in which the
     /// run begins or ends, other than with the title, are wanted whole all the same, unless it is 255.

@@ -79,7 +79,7 @@ impl Engine {
         }
         // The playhead moves.
         stream.events &= !pending::LEFT;
-        stream.number(timeline, sequence_base, spec.media.timeline);
+        stream.number(timeline, sequence_base, &spec.media);
         stream.pace.at = at;
         stream.pace.scale_permille = spec.scale_permille;
     }

@@ -216,7 +216,8 @@ impl Ledger {
 }
 
 proptest! {
-    #![proptest_config(ProptestConfig::with_cases(400))]
+    // A failure is told within a minute, if not in its shortest form.
+    #![proptest_config(ProptestConfig { cases: 400, max_shrink_time: 30_000, ..ProptestConfig::default() })]
 
     #[test]
     fn the_books_balance_whatever_happens(ops in proptest::collection::vec(op(), 1..60)) {

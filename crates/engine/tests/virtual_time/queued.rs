@@ -178,6 +178,34 @@ fn the_last_queued_run_counts() {
     }
 }
 
+/// The same extent is asked for by both, and only the answer to the second is taken.
+#[test]
+fn a_late_answer_for_a_queued_run_that_was_replaced_does_not_touch_its_successor() {
+    for fails in [false, true] {
+        let (mut world, stream) = viewer();
+        world.queue(stream, Cut::At(300), &other(), (0, 900), Numbering::Title).unwrap();
+        let old = world.engine.poll_want().unwrap();
+        world.queue(stream, Cut::At(300), &other(), (0, 900), Numbering::Title).unwrap();
+        let want = world.engine.poll_want().unwrap();
+        assert_eq!((want.title, want.extent, want.run), (old.title, old.extent, old.run.next()));
+        let held = world.disk.leases();
+        if fails {
+            world.engine.handle_lease_failed(world.now, stream, old.run, 0, LeaseFailure::NoTitle);
+        } else {
+            let lease = world.disk.lend(other().title, 0);
+            world.engine.handle_lease(world.now, stream, old.run, 0, lease);
+            assert_eq!(world.engine.counters().leases_unwanted, 1);
+        }
+        world.engine.want_refused(&old);
+        assert_eq!((world.disk.leases(), world.engine.poll_want()), (held, None));
+        world.engine.want_refused(&want);
+        world.run_out();
+        let told: Vec<_> = world.ends_of(stream).iter().map(|end| end.reason).collect();
+        assert_eq!(told, [StopReason::Replaced, StopReason::Finished, StopReason::Finished]);
+        assert_eq!(world.datagrams, 300 + 900);
+    }
+}
+
 /// Whatever ends the run that lasts ends what is queued too, each with its own event.
 #[test]
 fn a_queued_run_ends_with_the_one_before() {

@@ -319,7 +319,8 @@ impl XdpTx {
             return SendOutcome::Unreachable { errno: libc::EHOSTUNREACH };
         };
         let source = batch.source(index).and_then(|source| known_sums(source, shape.datagrams()));
-        let is_rtp = !matches!(transmit.payload, Payload::Rtcp(_));
+        let is_raw = source.is_some_and(|(_, lease)| lease.content().layout.is_raw());
+        let is_rtp = !is_raw && !matches!(transmit.payload, Payload::Rtcp(_));
         self.out.put_all(&Job { template, shape, is_rtp, source }, ahead)
     }
 }

@@ -6,7 +6,7 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 
 use millrace_core::counters::Group;
-use millrace_core::ids::{ConnId, RunSerial, StreamId, TitleRef};
+use millrace_core::ids::{ConnId, RunSerial, StreamId, TitleId, TitleRef};
 use millrace_core::limits::{
     BUSY_BURST_NS, DEFAULT_BURST_NS, DEFAULT_PACKET_BYTES, EXTENT_BYTES, RING_RECORDS,
 };
@@ -109,6 +109,8 @@ pub struct Stage<T, C = MonotonicClock> {
     pub events: rtrb::Consumer<Event>,
     pub core: CoreLoop<C, T>,
     arena: Arc<ExtentArena>,
+    volume: Volume,
+    id: TitleId,
 }
 
 impl<T: LoopTx> Stage<T> {
@@ -160,7 +162,20 @@ impl<T: LoopTx, C: Clock> Stage<T, C> {
             AdaptiveBurst::new(DEFAULT_BURST_NS, BUSY_BURST_NS, now),
         );
         let (packets, timeline) = (info.packets, info.timeline);
-        Self { _dir: dir, cache, title, packets, timeline, layout, commands, events, core, arena }
+        Self {
+            _dir: dir,
+            cache,
+            title,
+            packets,
+            timeline,
+            layout,
+            commands,
+            events,
+            core,
+            arena,
+            volume,
+            id: info.id,
+        }
     }
 
     /// The command that opens stream `index` towards a port of its own.
@@ -187,6 +202,13 @@ impl<T: LoopTx, C: Clock> Stage<T, C> {
         };
         let stream = StreamId { index, generation: 0 };
         Command::Play { stream, at: self.core.clock.now(), run }
+    }
+
+    /// From here on the title is played raw.
+    pub fn go_raw(&mut self) {
+        let files = self.volume.open_title(self.id, DEFAULT_PACKET_BYTES).unwrap().raw().unwrap();
+        self.layout = files.layout;
+        self.title = self.cache.open_title(files).unwrap();
     }
 
     /// Leases out now, on all extents.

@@ -8,11 +8,11 @@
 use std::ops::Range;
 
 use millrace_core::ids::TitleRef;
-use millrace_core::limits::RTP_HEADER_BYTES;
 use millrace_core::packet::PacketMeta;
 use millrace_core::pool::ExtentContent;
 use millrace_core::time::MediaTicks;
 use millrace_core::wire::checksum::copy_sum16;
+use millrace_core::wire::rtp::Timeline;
 
 use super::crcs::Crcs;
 use super::handle::ReadFailure;
@@ -84,6 +84,13 @@ impl Joined {
             error = result.err().filter(|_| error.is_none_or(|known| known == libc::ETIMEDOUT)).or(error);
         }
         (Staged { data: &self.bytes, missing: &self.missing, ..Staged::default() }, error)
+    }
+}
+
+/// Writes a packet's RTP header into the bytes before its payload, unless its layout is a raw one, which has none there.
+pub(super) fn write_header(room: &mut [u8], timeline: &Timeline, packet: u32, time: MediaTicks) {
+    if !room.is_empty() {
+        room.copy_from_slice(&timeline.header(packet, time).emit());
     }
 }
 
@@ -216,8 +223,8 @@ impl Builder {
         let (mut recorded, has_crcs) = (self.recorded.iter(), self.crcs.are_known());
         let mut spare = 0;
         for (((packet, meta), payload), slot) in (first..).zip(&mut self.metas).zip(payloads).zip(slots) {
-            let (header, room) = slot.split_at_mut(RTP_HEADER_BYTES);
-            header.copy_from_slice(&timeline.header(packet, meta.time()).emit());
+            let (header, room) = slot.split_at_mut(layout.header_bytes());
+            write_header(header, &timeline, packet, meta.time());
             let sum = copy_sum16(&mut room[..payload.len()], payload);
             let bytes = at..at + payload.len() as u64;
             at = bytes.end;

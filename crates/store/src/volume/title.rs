@@ -139,6 +139,14 @@ pub struct TitleFiles {
     pub crcs: Option<CrcFile>,
 }
 
+impl TitleFiles {
+    /// The same title for receivers that take its transport stream in plain datagrams: without RTP headers in the cache. `None` unless its
+    /// packets have the default size.
+    pub fn raw(self) -> Option<Self> {
+        Some(Self { layout: self.layout.raw()?, ..self })
+    }
+}
+
 /// The range sums that the records of a packet size are derived from, together with the default-size metadata.
 #[derive(Debug)]
 pub struct DerivedFrom {

@@ -3,7 +3,7 @@
 use std::ops::Range;
 
 use millrace_core::ids::TitleRef;
-use millrace_core::limits::{DEFAULT_PACKET_BYTES, RTP_HEADER_BYTES};
+use millrace_core::limits::DEFAULT_PACKET_BYTES;
 use millrace_core::packet::PacketMeta;
 use millrace_core::pool::ExtentContent;
 use millrace_core::wire::checksum::{add, copy_sum16};
@@ -13,7 +13,7 @@ use super::records::best_blocks;
 use super::results::Results;
 use super::spare::demanded;
 use crate::cache::crcs::{Crcs, Walk};
-use crate::cache::fill::read_each;
+use crate::cache::fill::{read_each, write_header};
 use crate::cache::handle::ReadFailure;
 use crate::cache::order::{Built, Filled, LeftOut, Order, Role, bit};
 use crate::cache::source::{Geometry, OpenTitle};
@@ -207,8 +207,8 @@ impl Maker<'_> {
         for (slot, (packet, meta)) in extent.chunks_mut(layout.slot_bytes()).zip((first..).zip(metas)) {
             let from = u64::from(packet) * size as u64;
             let length = (self.geometry.data.end - from).min(size as u64) as usize;
-            let (header, room) = slot.split_at_mut(RTP_HEADER_BYTES);
-            header.copy_from_slice(&timeline.header(packet, meta.time()).emit());
+            let (header, room) = slot.split_at_mut(layout.header_bytes());
+            write_header(header, &timeline, packet, meta.time());
             let sum = media.copy(&mut room[..length], from);
             let bytes = from..from + length as u64;
             // Without a record it has been decoded, so all of it is proved already.

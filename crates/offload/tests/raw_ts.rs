@@ -1,0 +1,88 @@
+//! A transport stream in plain datagrams, through real sockets: from disk to the receiver byte for byte, beside a viewer by RTP.
+
+mod support;
+
+use std::net::UdpSocket;
+use std::time::{Duration, Instant as StdInstant};
+
+use millrace_core::ids::StreamId;
+use millrace_core::limits::{DEFAULT_PACKET_BYTES, RTP_HEADER_BYTES};
+use millrace_core::time::MediaTicks;
+use millrace_offload::command::{Command, CompactDest};
+use millrace_offload::{GsoMode, KernelTx, KernelTxConfig, bind_pair};
+use support::{Stage, StepClock, film_bytes};
+
+/// More than two extents.
+const PACKETS: usize = 500;
+const MS: u64 = 1_000_000;
+
+/// A viewer's sockets: what comes on the first is kept, on the second nothing may come.
+struct Viewer {
+    media: UdpSocket,
+    rtcp: UdpSocket,
+    got: Vec<Vec<u8>>,
+}
+
+impl Viewer {
+    fn new() -> Self {
+        let socket = || {
+            let socket = UdpSocket::bind("127.0.0.1:0").unwrap();
+            socket.set_nonblocking(true).unwrap();
+            socket
+        };
+        Self { media: socket(), rtcp: socket(), got: Vec::new() }
+    }
+
+    fn open(&self, index: u32, quiet: bool) -> Command {
+        let port = |socket: &UdpSocket| socket.local_addr().unwrap().port();
+        let dest = CompactDest::Udp {
+            ip: [127, 0, 0, 1].into(),
+            scope_id: 0,
+            rtp_port: port(&self.media),
+            rtcp_port: port(&self.rtcp),
+        };
+        Command::Open { stream: StreamId { index, generation: 0 }, dest, quiet }
+    }
+
+    fn read(&mut self) {
+        let mut datagram = [0; 2048];
+        while let Ok(count) = self.media.recv(&mut datagram) {
+            self.got.push(datagram[..count].to_vec());
+        }
+    }
+}
+
+#[test]
+fn a_receiver_of_plain_datagrams_gets_the_stored_bytes() {
+    for gso in [GsoMode::Auto, GsoMode::Off] {
+        let clock = StepClock::start();
+        let v4 = bind_pair([127, 0, 0, 1].into(), 20_000, 30_000).unwrap();
+        let tx = KernelTx::new(KernelTxConfig { v4: Some(v4), v6: None, gso, conns: 0 }).unwrap();
+        let mut stage = Stage::with_clock(PACKETS, MediaTicks(90_000), tx, clock.clone());
+        let (mut rtp, mut raw) = (Viewer::new(), Viewer::new());
+        for command in [rtp.open(0, false), stage.play(0, 0, 1, 1000), raw.open(1, true)] {
+            stage.commands.push(command).unwrap();
+        }
+        stage.go_raw();
+        // A sequence number that is not the title's says nothing where there is none.
+        let play = stage.play(1, 0, 77, 1000);
+        stage.commands.push(play).unwrap();
+        let ends = StdInstant::now() + Duration::from_secs(60);
+        while raw.got.len() < PACKETS || rtp.got.len() < PACKETS {
+            stage.core.turn();
+            raw.read();
+            rtp.read();
+            let counters = stage.core.engine.counters();
+            if counters.leases == counters.wants {
+                clock.advance(MS);
+            }
+            assert!(StdInstant::now() < ends, "{} and {} datagrams", raw.got.len(), rtp.got.len());
+        }
+        let film = film_bytes(PACKETS);
+        assert!(raw.got.iter().all(|datagram| datagram.len() == DEFAULT_PACKET_BYTES));
+        assert!(raw.got.concat() == film, "{gso:?}");
+        assert!(rtp.got.iter().flat_map(|datagram| &datagram[RTP_HEADER_BYTES..]).eq(&film));
+        assert!(raw.rtcp.recv(&mut [0; 64]).is_err(), "nobody listens for reports");
+        assert_eq!(stage.core.engine.counters().patched, 0);
+    }
+}
