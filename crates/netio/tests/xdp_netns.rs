@@ -17,6 +17,7 @@ use std::time::{Duration, Instant};
 
 use millrace_core::limits::EXTENT_BYTES;
 use millrace_core::pool::HeapRegion;
+use millrace_core::packet::WireLayout;
 use millrace_core::seam::{Payload, SendOutcome, Source, Transmit};
 use millrace_netio::recv::UdpRx;
 use millrace_netio::route::RouteWatch;
@@ -254,7 +255,7 @@ fn jumbo_frames_go_by_either_strategy() {
     net.server.ip("link set va mtu 9000");
     net.viewers.ip("link set vb mtu 9000");
     for (strategy, packet_bytes) in STRATEGIES.into_iter().zip([188 * 21, 188 * 47]) {
-        let (arena, leases) = film_of(heap(1), 1, 29, packet_bytes);
+        let (arena, leases) = film_of(heap(1), 1, 29, WireLayout::new(packet_bytes).unwrap());
         let table = hops_of(interface_index(&net), 9000);
         let tx = net.server.inside(|| XdpTx::open(config(&arena, Some(strategy)), table));
         let mut tx = tx.unwrap_or_else(|error| panic!("{error}"));

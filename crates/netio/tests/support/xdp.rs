@@ -26,25 +26,24 @@ pub const FAMILIES: [&str; 2] = ["10.77.0.2", "fd77::2"];
 
 /// An arena of `extents` extents for titles, each with `packets` packets in it, and eight aside; leases on all of them.
 pub fn film(region: Box<dyn Region>, extents: u32, packets: u32) -> (Arc<ExtentArena>, Vec<Lease>) {
-    film_of(region, extents, packets, 1316)
+    film_of(region, extents, packets, WireLayout::new(1316).unwrap())
 }
 
-/// The same with payloads of another length.
+/// The same in another layout.
 pub fn film_of(
     region: Box<dyn Region>,
     extents: u32,
     packets: u32,
-    packet_bytes: usize,
+    layout: WireLayout,
 ) -> (Arc<ExtentArena>, Vec<Lease>) {
     let arena = ExtentArena::with_aside(region, 8);
     assert_eq!(arena.extents(), extents, "the region has the wrong length");
-    let layout = WireLayout::new(packet_bytes).unwrap();
     let leases = (0..extents).map(|extent| {
         let mut fill = arena.fill(extent).unwrap();
         let bytes = pattern(extent + 1, packets as usize * layout.slot_bytes());
         fill.bytes_mut()[..bytes.len()].copy_from_slice(&bytes);
         for (place, packet) in bytes.chunks(layout.slot_bytes()).enumerate() {
-            let meta = PacketMeta::new(sum16(&packet[12..]), 0, MediaTicks(0));
+            let meta = PacketMeta::new(sum16(&packet[layout.header_bytes()..]), 0, MediaTicks(0));
             let at = layout.meta_offset(place as u32, packets);
             fill.bytes_mut()[at..at + 8].copy_from_slice(&meta.to_bytes());
         }
@@ -54,7 +53,7 @@ pub fn film_of(
             number: extent,
             first_packet: extent * packets,
             packets,
-            last_packet_bytes: packet_bytes as u16,
+            last_packet_bytes: layout.packet_bytes() as u16,
             layout,
             spare: 0,
         };
