@@ -78,6 +78,11 @@ pub const FEC_SWITCH_AHEAD_NS: u64 = 250_000_000;
 /// Time in which the first extent of a run that begins at once should be read: viewers who are played to come first, and
 /// nobody notices so short a wait.
 pub const START_READ_NS: u64 = 50_000_000;
+/// A stream asks for the extent behind the one that it sends from when so much of that is left. The cache has read it by then: what
+/// has to pass is a burst of a busy core ([`BUSY_BURST_NS`]), after which the want leaves, and the turns of two loops; and if it has
+/// been evicted meanwhile, a read of a busy disk, some 20 ms. At 8 Mb/s that is a fifth of an extent's time, so that a viewer
+/// holds 1.2 extents in the mean; who asked when the extent before began held two.
+pub const LEASE_AHEAD_NS: u64 = 50_000_000;
 /// RTCP BYE after the last RTP packet: players hold back up to 2 s and drop what is left when BYE comes.
 pub const BYE_DELAY_NS: u64 = 2_500_000_000;
 /// RTCP sender report interval (RFC 3550 section 6.2 recommends a minimum of 5 s; players sync faster with less).
@@ -212,6 +217,7 @@ const _: () = {
     assert!(MAX_BURST_NS * TCP_BURST_RATIO as u64 <= 80_000_000);
     let frame_bytes = FRAME_PREFIX_BYTES + RTP_HEADER_BYTES + DEFAULT_PACKET_BYTES;
     assert!(MAX_BURST_PACKETS * frame_bytes <= MAX_TCP_WRITE_BYTES);
+    assert!(LEASE_AHEAD_NS >= 2 * BUSY_BURST_NS);
     assert!(DEFAULT_STREAMS_PER_ENGINE <= MAX_STREAMS_PER_ENGINE);
     assert!(MAX_READS_IN_FLIGHT as u64 * 2 <= MIN_CACHE_BYTES / EXTENT_BYTES as u64);
     assert!(BYE_DELAY_NS >= 2_500_000_000 && PLAY_DELAY_NS >= 20_000_000);
@@ -223,6 +229,10 @@ const _: () = {
 pub const MAX_WANTS_PER_STREAM: usize = 4;
 /// Extents the cache reads ahead of one playhead at most, however high the bit rate: 32 MiB, 2 s of 130 Mb/s.
 pub const MAX_PREFETCH_EXTENTS: u32 = 128;
+/// What a viewer at a place of its own pins of the cache, in thousandths of an extent: the one that it sends from, and for
+/// [`LEASE_AHEAD_NS`] and the time of a read (some 20 ms) the next. With extents of 140 ms, 15 Mb/s, that is half of its time;
+/// slower viewers need less, and the rest is what has just been read for them.
+pub const PINNED_PERMILLE_PER_POSITION: usize = 1_500;
 /// When every extent of the cache is lent out, reads wait and look again after this time: nobody is told when a lease
 /// is given back. A tenth of the shortest time in which a viewer of 20 Mb/s plays an extent.
 pub const CACHE_SPACE_RETRY_NS: u64 = 10_000_000;

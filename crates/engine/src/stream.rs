@@ -239,7 +239,9 @@ pub(crate) struct Stream {
     /// What the control side is to be told.
     pub(crate) events: u8,
     pub(crate) slots: [Slot; 2],
-    pub(crate) per_extent: u32,
+    pub(crate) per_extent: u16,
+    /// Place in the extent behind which the extent ahead is asked for.
+    pub(crate) ask_at: u16,
     /// The run that lasts, or the last one.
     pub(crate) run: RunSerial,
     /// Bursts of the run taken by the device.
@@ -276,6 +278,7 @@ impl Stream {
             flags: 0,
             slots: [Slot::Idle; 2],
             per_extent: 1,
+            ask_at: 0,
             run: RunSerial(0),
             bursts: 0,
             timeline: NO_TIMELINE,
@@ -319,20 +322,25 @@ impl Stream {
     /// Goes to packet `next`, anywhere in the title.
     pub(crate) fn seek(&mut self, next: u32) {
         self.next = next;
-        self.extent = next / self.per_extent;
+        self.extent = next / u32::from(self.per_extent);
     }
 
     /// Goes on by `count` packets, at most to the end of the extent; `true` if it is behind that now.
     pub(crate) fn advance(&mut self, count: u32) -> bool {
         self.next += count;
-        let behind = self.place() >= self.per_extent;
+        let behind = self.place() >= u32::from(self.per_extent);
         self.extent += u32::from(behind);
         behind
     }
 
+    /// First packet of an extent that is not behind the one ahead.
+    pub(crate) fn first_of(&self, extent: u32) -> u32 {
+        extent * u32::from(self.per_extent)
+    }
+
     /// Place of the packet `next` in its extent.
     pub(crate) fn place(&self) -> u32 {
-        self.next - self.extent * self.per_extent
+        self.next - self.first_of(self.extent)
     }
 
     /// Whether this run has packets in `extent`, which is not before the one it is in.

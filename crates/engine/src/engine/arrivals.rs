@@ -2,8 +2,9 @@
 
 use millrace_core::ids::{RunSerial, StreamId};
 use millrace_core::limits::{
-    BYE_DELAY_NS, FIRST_REPORT_NS, LATE_NS, MAX_UNREACHABLE_NS, OVERDUE_NS, RTCP_INTERVAL_NS,
+    BYE_DELAY_NS, FIRST_REPORT_NS, LATE_NS, LEASE_AHEAD_NS, MAX_UNREACHABLE_NS, OVERDUE_NS, RTCP_INTERVAL_NS,
 };
+use millrace_core::packet::PacketMeta;
 use millrace_core::pool::Lease;
 use millrace_core::seam::SendOutcome;
 use millrace_core::time::Instant;
@@ -51,17 +52,42 @@ impl Engine {
             stream.flags &= !flag::RESUMED;
             stream.due = stream.due.max(now);
         }
+        self.note_ask_at(index);
         self.counters.starved += u64::from(self.stream(index).due < now);
         if begins {
             self.tell(index, pending::RUN_BEGAN);
             // A run may begin with the last packet of its extent: what follows must not wait for that to be sent.
-            self.want_ahead(index, extent);
+            let place = self.stream(index).place();
+            self.want_ahead(index, extent, place);
         }
     }
 
+    /// Works out from which packet of the extent that the stream is in, and holds, the one ahead is asked for: the first that departs
+    /// no more than [`LEASE_AHEAD_NS`] before the last, or one before that.
+    fn note_ask_at(&mut self, index: u32) {
+        let stream = &mut self.streams[index as usize];
+        let Some(lease) = self.batch.lease(index, stream.extent) else { return };
+        let last = lease.content().packets - 1;
+        let (begin, end) = (time_of(lease, 0), time_of(lease, last));
+        let moment = stream.pace.departure(end).0.saturating_sub(LEASE_AHEAD_NS);
+        let media = stream.pace.media_at(Instant(moment));
+        // At a constant rate this is the place: nothing else of the extent need be looked at.
+        let share = media.since(begin).0.saturating_mul(u64::from(last)) / end.since(begin).0.max(1);
+        let place = share.min(u64::from(last)) as u32;
+        let place = if time_of(lease, place) <= media {
+            place
+        } else {
+            lease.metas(0, place).partition_point(|&bytes| PacketMeta::from_bytes(bytes).time() < media)
+                as u32
+        };
+        stream.ask_at = place as u16;
+    }
+
     /// Wants the extent behind `extent`, which is held, or what follows there by a queued run, unless nothing follows or it has been
-    /// asked for.
-    pub(super) fn want_ahead(&mut self, index: u32, extent: u32) {
+    /// asked for. `place`: of the packet that is next. The cache knows where the playhead is going and reads ahead by itself, so an
+    /// extent is asked for only when it is nearly needed: until then others may have its memory. What a queued run begins with the cache
+    /// does not know: that is asked for at once.
+    pub(super) fn want_ahead(&mut self, index: u32, extent: u32, place: u32) {
         let stream = self.stream(index);
         let ahead = extent + 1;
         let slot = (ahead % 2) as usize;
@@ -69,12 +95,17 @@ impl Engine {
             return;
         }
         let is_cut = !stream.reaches(ahead);
-        if is_cut && self.cold[index as usize].queued.is_none() {
+        let is_early = if is_cut {
+            self.cold[index as usize].queued.is_none()
+        } else {
+            place < u32::from(stream.ask_at)
+        };
+        if is_early {
             return;
         }
         let Some(lease) = self.batch.lease(index, extent) else { return };
         // The first packet ahead departs a packet's time later than the last one here: a little early is safe.
-        let left = stream.until.saturating_sub(extent * stream.per_extent).min(lease.content().packets);
+        let left = stream.until.saturating_sub(stream.first_of(extent)).min(lease.content().packets);
         let by = stream.pace.departure(time_of(lease, left.saturating_sub(1)));
         if is_cut {
             self.cold_mut(index).queued_slot = Some(slot as u8);
@@ -206,7 +237,7 @@ impl Engine {
     }
 
     fn go_on(&mut self, now: Instant, index: u32, burst: Burst) {
-        self.want_ahead(index, burst.extent);
+        self.want_ahead(index, burst.extent, burst.place + burst.count);
         let stream = self.stream_mut(index);
         let extent_is_done = stream.advance(burst.count);
         let run_is_done = stream.next == stream.until;
@@ -214,6 +245,7 @@ impl Engine {
             let behind = self.batch.lease(index, burst.extent).map(time_behind);
             self.cold_mut(index).time_behind = behind.unwrap_or_default();
             self.release(index, (burst.extent % 2) as usize);
+            self.note_ask_at(index);
         }
         if run_is_done {
             self.drained(index, now);

@@ -70,7 +70,8 @@ impl Engine {
         stream.run = spec.run;
         stream.is_running = true;
         stream.bursts = 0;
-        stream.per_extent = spec.media.layout.packets_per_extent();
+        // An extent of the smallest packets has some 1,200.
+        stream.per_extent = spec.media.layout.packets_per_extent() as u16;
         stream.seek(spec.from);
         stream.until = spec.until;
         stream.flags &= !(flag::ANCHORED | flag::BLOCKED);

@@ -41,7 +41,8 @@ impl Engine {
         self.cold_mut(index).queued = Some(spec);
         let stream = self.stream_mut(index);
         stream.until = until;
-        let (extent, ahead, is_done) = (stream.extent, stream.extent + 1, stream.next == until);
+        let (extent, place, is_done) = (stream.extent, stream.place(), stream.next == until);
+        let ahead = extent + 1;
         if !stream.reaches(ahead) {
             // What lies there is behind the cut.
             self.release(index, (ahead % 2) as usize);
@@ -49,7 +50,7 @@ impl Engine {
         if is_done {
             self.cut_over(index, now);
         } else {
-            self.want_ahead(index, extent);
+            self.want_ahead(index, extent, place);
         }
         Ok(())
     }

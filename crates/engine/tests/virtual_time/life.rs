@@ -1,7 +1,7 @@
 //! From open to closed: wants and leases, pause and seek, the end of the title.
 
 use millrace_core::ids::{ConnId, StreamId};
-use millrace_core::limits::{BYE_DELAY_NS, LATE_NS};
+use millrace_core::limits::{BYE_DELAY_NS, LATE_NS, LEASE_AHEAD_NS};
 use millrace_core::seam::TransmitBatch;
 use millrace_core::wire::rtp::sequence_of;
 use millrace_engine::{LeaseFailure, Refusal, StopReason, StreamEvent};
@@ -19,7 +19,7 @@ fn spec(world: &World, from: u32, until: u32, sequence: u16) -> PlaySpec {
 }
 
 #[test]
-fn wants_one_extent_at_once_and_then_one_ahead() {
+fn wants_one_extent_at_once_and_the_next_when_little_is_left() {
     let mut world = World::small();
     let stream = world.open(&film(), 0, udp(0));
     let at = world.now.plus_ns(50 * MS);
@@ -31,17 +31,68 @@ fn wants_one_extent_at_once_and_then_one_ahead() {
     world.turn();
     let lent = world.next().unwrap();
     world.run_until(lent);
-    world.run_for(S);
-    let asked = |world: &World, at: usize| (world.disk.wants[at].0, world.disk.wants[at].1.extent);
-    assert_eq!(asked(&world, 1), (lent, 3), "a run's second as soon as the first is there");
-    for (at, extent) in (2..).zip(4..7) {
-        let begins =
-            world.sent.iter().find(|sent| sent.departure >= world.departure(stream, (extent - 1) * 196));
-        assert_eq!(asked(&world, at), (begins.unwrap().at, extent), "as soon as the one before begins");
-        let (by, first) = (world.disk.wants[at].1.by, world.departure(stream, extent * 196));
+    world.run_for(S + S / 5);
+    for (at, extent) in (1..).zip(3..7) {
+        let (asked, want) = world.disk.wants[at];
+        let (by, first) = (want.by, world.departure(stream, extent * 196));
+        assert_eq!(want.extent, extent);
+        // A burst is 10 ms, and it is asked behind one.
+        assert!((LEASE_AHEAD_NS..LEASE_AHEAD_NS + 12 * MS).contains(&by.ns_since(asked)), "extent {extent}");
         assert!(by <= first && first.0 - by.0 < 2 * MS);
     }
     assert_eq!(world.disk.wants.len(), 5);
+}
+
+/// However the packets of an extent lie in time, and however fast they are played: never later than it may be, and never with the whole
+/// extent before it left, unless that is so short.
+#[test]
+fn the_extent_ahead_is_asked_for_in_time_at_any_rate() {
+    let crowded_at_the_end =
+        |p: u32| u64::from(p / 196) * 90_000 + u64::from(p % 196).min(20) * 4_000 + u64::from(p % 196) * 50;
+    let films = [
+        (Film::constant(0, 2_000, 2_000_000), 1000),
+        (Film::constant(1, 2_000, 8_000_000), 700),
+        (Film::constant(2, 2_000, 100_000_000), 1000),
+        (Film::new(3, 2_000, crowded_at_the_end), 2000),
+        (Film::new(4, 2_000, |p| u64::from(p / 98) * 45_000), 1000),
+    ];
+    for (film, scale_permille) in films {
+        let mut world = World::small();
+        let stream = world.open(&film, 0, udp(0));
+        world.play(stream, PlaySpec { scale_permille, ..spec(&world, 0, film.packets, 1) }).unwrap();
+        world.run_out();
+        for (asked, want) in &world.disk.wants[1..] {
+            let departs = |packet| world.departure(stream, packet);
+            let (first, last) = (departs((want.extent - 1) * 196), departs(want.extent * 196 - 1));
+            let least = LEASE_AHEAD_NS.min(last.ns_since(first));
+            assert!(last.ns_since(*asked) >= least, "{:?} extent {}", film.title, want.extent);
+            let is_long = last.ns_since(first) > 2 * LEASE_AHEAD_NS;
+            assert!(!is_long || *asked > first, "{:?} extent {}", film.title, want.extent);
+        }
+        // A second's packets at one moment leave within one.
+        assert!(world.late_max_ns < LATE_NS && world.disk.wants.len() == 11, "{:?}", film.title);
+    }
+}
+
+/// 2 Mb/s: an extent lasts a second. What it holds is what scattered viewers pin of the cache.
+#[test]
+fn a_slow_viewer_holds_one_extent_nearly_all_the_time() {
+    let mut world = World::small();
+    let stream = world.open(&Film::constant(0, 1_960, 2_000_000), 0, udp(0));
+    world.play_from(stream, 0);
+    let (mut held, begun) = (0, world.now);
+    while world.position(stream) < 1_900 {
+        world.turn();
+        let next = world.next().unwrap();
+        held += u64::from(world.disk.leases()) * next.ns_since(world.now);
+        world.now = next;
+    }
+    let mean_permille = held * 1000 / world.now.ns_since(begun);
+    assert!((950..1_080).contains(&mean_permille), "{mean_permille} leases in a thousand moments");
+    world.engine.pause(world.now, stream).unwrap();
+    assert_eq!(world.disk.leases(), 0, "a paused viewer holds nothing");
+    world.run_for(S);
+    assert_eq!(world.disk.leases(), 0, "nor does it come to");
 }
 
 #[test]

@@ -111,13 +111,14 @@ fn the_first_extent_is_asked_for_near_the_cut_and_in_time() {
 #[test]
 fn a_near_cut_gives_back_what_lies_ahead() {
     let (mut world, stream) = viewer();
+    world.run_for(180 * MS);
     let position = world.position(stream);
     assert_eq!((world.disk.leases(), position / 196), (2, 1));
-    world.queue(stream, Cut::At(position + 20), &other(), (0, 900), Numbering::Title).unwrap();
+    world.queue(stream, Cut::At(position + 10), &other(), (0, 900), Numbering::Title).unwrap();
     assert_eq!(world.disk.leases(), 1);
     world.run_out();
     let finished = StopReason::Finished;
-    assert_seamless(&world, stream, &[(finished, position + 20, position + 20), (finished, 900, 900)]);
+    assert_seamless(&world, stream, &[(finished, position + 10, position + 10), (finished, 900, 900)]);
 }
 
 /// The cut is where the run stands: the next one begins when its next packet would have been due.

@@ -482,7 +482,8 @@ fn a_lease_of_another_run_or_extent_is_given_back() {
         (4, 0),
         "extent 2 is not asked for yet"
     );
-    world.run_for(10 * MS);
+    // 50 ms to the beginning, and 200 of the 250 ms that are left of the extent.
+    world.run_for(270 * MS);
     assert_eq!(world.disk.leases(), 4);
     let lease = world.disk.lend(film().title, 2);
     world.engine.handle_lease(world.now, a, run, 2, lease);
