@@ -71,7 +71,7 @@ use millrace_core::seam::{Clock, Doorbell};
 pub use self::handle::{CacheHandle, Grant, ReadFailure};
 pub use self::health::MemberHealth;
 pub use self::source::TitleSource;
-pub use self::stats::{CacheStats, Damage, MemberFigures, MemberReport, Trouble};
+pub use self::stats::{CacheStats, Damage, MemberFigures, MemberReport, Positions, Trouble};
 pub use self::stripes::{MemberFiles, TitleFile};
 
 use self::health::Standing;
@@ -146,6 +146,14 @@ pub enum CacheError {
     /// Threads, memory or descriptors were refused.
     #[error("cache: cannot start: {0}; raise the limits of this process")]
     Resources(#[source] io::Error),
+    /// Viewers are at as many places of titles as the memory carries.
+    #[error("cache: its viewers are at {used} places of titles and its memory carries {max}; give it more")]
+    NoRoom {
+        /// Places at which viewers are.
+        used: u64,
+        /// Places that the memory carries.
+        max: u64,
+    },
     /// The table of titles is full.
     #[error("cache: {MAX_OPEN_TITLES} titles are open; close one first")]
     TooManyTitles,
@@ -281,6 +289,12 @@ impl Cache {
     pub fn stats(&self) -> CacheStats {
         let leased = (0..self.arena.extents()).filter(|&extent| self.arena.leases(extent) > 0).count();
         CacheStats { leased: leased as u64, ..self.counters.snapshot() }
+    }
+
+    /// Whether there is room for viewers at further places. Reads two counters and waits for nobody, so what has been let in within
+    /// the last few milliseconds may not be counted yet.
+    pub fn positions(&self) -> Positions {
+        self.counters.positions()
     }
 
     /// How the members of the volume are, by their place in it; empty for a volume of one without parity.

@@ -76,25 +76,45 @@ pub(super) struct Playheads {
     horizon: Horizon,
     /// A playhead came or jumped since the horizon was built: something may be needed sooner than it says.
     jumped: bool,
+    /// Extents at which playheads are.
+    places: usize,
 }
 
 impl Playheads {
     /// A stream is at `to`; it was at `from` in this title before.
     pub(super) fn place(&mut self, stream: StreamKey, from: Option<Place>, to: Place) {
         if let Some(from) = from {
-            self.order.remove(&(from, stream));
+            self.take_out(stream, from);
         }
         let smooth = from.is_some_and(|from| {
             (from.extent == to.extent || from.extent.checked_add(1) == Some(to.extent))
                 && from.offset.abs_diff(to.offset) <= SMOOTH_NS
         });
         self.jumped |= !smooth;
+        self.places += usize::from(!self.is_somebody_at(to.extent));
         self.order.insert((to, stream));
     }
 
     /// A stream is not in this title any more.
     pub(super) fn remove(&mut self, stream: StreamKey, from: Place) {
-        self.order.remove(&(from, stream));
+        self.take_out(stream, from);
+    }
+
+    fn take_out(&mut self, stream: StreamKey, from: Place) {
+        if self.order.remove(&(from, stream)) {
+            self.places -= usize::from(!self.is_somebody_at(from.extent));
+        }
+    }
+
+    fn is_somebody_at(&self, extent: u32) -> bool {
+        let nobody = StreamKey { handle: 0, index: 0 };
+        let first = (Place { extent, offset: Ns::MIN }, nobody);
+        self.order.range(first..).next().is_some_and(|(place, _)| place.extent == extent)
+    }
+
+    /// Extents at which playheads are: those at the same one share what they hold.
+    pub(super) fn places(&self) -> usize {
+        self.places
     }
 
     /// Builds the horizon again. Without this, playheads that moved on smoothly still count as needing the few extents

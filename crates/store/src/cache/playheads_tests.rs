@@ -41,6 +41,8 @@ proptest! {
             let (place, stream) = known.swap_remove(known.len() / 2);
             heads.remove(stream, place);
         }
+        let distinct: std::collections::HashSet<_> = known.iter().map(|(place, _)| place.extent).collect();
+        prop_assert_eq!(heads.places(), distinct.len());
         heads.freeze();
         for extent in 0..55 {
             prop_assert_eq!(heads.next_use(extent, start(extent)), naive(&known, extent));

@@ -13,7 +13,7 @@ use std::sync::Arc;
 use millrace_core::ids::{RunSerial, StreamId, TitleRef};
 use millrace_core::limits::{
     CACHE_SPACE_RETRY_NS, DAMAGED_KEPT_NS, EXTENTS_PER_READ, MAX_PREFETCH_EXTENTS, MAX_RUN_EXTENTS,
-    RUN_AHEAD_NS,
+    PINNED_PERMILLE_PER_POSITION, RUN_AHEAD_NS,
 };
 use millrace_core::pool::{ExtentArena, ExtentContent, Fill, Lease};
 use millrace_core::seam::Want;
@@ -22,7 +22,7 @@ use millrace_core::time::Instant;
 use super::extent_table::{Brings, ExtentTable};
 use super::handle::{Grant, ReadFailure};
 use super::plan::{ExtentKey, Next, Plan, Waiter};
-use super::playheads::{NextUse, Ns, Place, StreamKey};
+use super::playheads::{NextUse, Ns, Place, Playheads, StreamKey};
 use super::source::OpenTitle;
 use super::stats::Counters;
 use super::streams::{Head, Need, Streams};
@@ -83,6 +83,8 @@ pub(super) struct Policy {
     no_room: bool,
     /// Playheads of all titles.
     heads: usize,
+    /// Extents at which they are.
+    positions: usize,
     counters: Arc<Counters>,
 }
 
@@ -104,6 +106,7 @@ impl Policy {
         let max_reads = reads_in_flight.min(extents as usize / 2).max(1);
         let max_extents = (EXTENTS_PER_READ * reads_in_flight).min(extents as usize / 2).max(1);
         counters.extents.set(extents as usize);
+        counters.positions_max.set(positions_of(extents as usize, max_extents));
         let policy = Self {
             prefetch_ns: Ns::try_from(prefetch_ns).unwrap_or(Ns::MAX / 4).min(Ns::MAX / 4),
             max_reads,
@@ -124,6 +127,7 @@ impl Policy {
             ahead_put_off: false,
             no_room: false,
             heads: 0,
+            positions: 0,
             counters,
         };
         policy.publish();
@@ -147,9 +151,8 @@ impl Policy {
 
     /// Closes a title: whoever waits is told so, what it holds is dropped, what is being read for it is thrown away.
     pub(super) fn close_title(&mut self, now: Instant, title: TitleRef) {
-        if self.titles.remove(title).is_none() {
-            return;
-        }
+        let Some(closed) = self.titles.remove(title) else { return };
+        self.positions -= closed.heads.places();
         self.extent_table.drop_title(title);
         for (key, waiter) in self.plan.forget_title(title) {
             self.answer(ns(now), key, &waiter, Err(ReadFailure::NoTitle));
@@ -240,16 +243,20 @@ impl Policy {
         let from = self.streams.set_head(stream, to);
         self.heads = self.heads + usize::from(to.is_some()) - usize::from(from.is_some());
         let stays = |head: &Head| to.is_some_and(|to| to.title == head.title);
-        if let Some(left) = from.filter(|head| !stays(head))
-            && let Some(title) = self.titles.get_mut(left.title)
-        {
-            title.heads.remove(stream, left.place);
+        if let Some(left) = from.filter(|head| !stays(head)) {
+            self.change_heads(left.title, |heads| heads.remove(stream, left.place));
         }
-        if let Some(to) = to
-            && let Some(title) = self.titles.get_mut(to.title)
-        {
-            title.heads.place(stream, from.filter(stays).map(|head| head.place), to.place);
+        if let Some(to) = to {
+            let from = from.filter(stays).map(|head| head.place);
+            self.change_heads(to.title, |heads| heads.place(stream, from, to.place));
         }
+    }
+
+    fn change_heads(&mut self, title: TitleRef, change: impl FnOnce(&mut Playheads)) {
+        let Some(title) = self.titles.get_mut(title) else { return };
+        let before = title.heads.places();
+        change(&mut title.heads);
+        self.positions = self.positions + title.heads.places() - before;
     }
 
     /// The stream has got `key`: if its playhead is there, it goes on to the next extent.
@@ -343,6 +350,12 @@ impl Policy {
         self.extent_table.retry();
     }
 
+    /// Whether more reads may be in flight, ahead or not: what is not begun then waits for room or has no hurry.
+    pub(super) fn has_free_reads(&self) -> bool {
+        let reads = self.reading - self.joined.len();
+        reads < self.max_reads_ahead && self.reading <= self.max_extents * 3 / 4
+    }
+
     /// The next read to begin, if there is one, if there is room for it, and if not too many are in flight.
     pub(super) fn next_read(&mut self, now: Instant) -> Option<ReadOrder> {
         let now = ns(now);
@@ -353,7 +366,7 @@ impl Policy {
         }
         let demand = self.plan.first_demand();
         // The rest is kept for those who wait.
-        let may_look_ahead = reads < self.max_reads_ahead && self.reading <= self.max_extents * 3 / 4;
+        let may_look_ahead = self.has_free_reads();
         let ahead = self.first_needed_ahead(now).filter(|_| may_look_ahead);
         let ahead_is_sooner = match (demand, ahead) {
             (Some(demand), Some(ahead)) => ahead.by < demand.by,
@@ -523,8 +536,14 @@ impl Policy {
         counters.reading.set(self.reading);
         counters.evictions.set(self.extent_table.evictions());
         counters.playheads.set(self.heads);
+        counters.positions.set(self.positions);
         counters.titles.set(self.titles.len());
     }
+}
+
+/// Places in titles that so many extents carry, of which so many may be in flight for others at the same time.
+fn positions_of(extents: usize, in_flight: usize) -> usize {
+    (extents - in_flight.min(extents)) * 1000 / PINNED_PERMILLE_PER_POSITION
 }
 
 fn grant(stream: StreamId, run: RunSerial, key: ExtentKey, lease: Result<Lease, ReadFailure>) -> Grant {

@@ -77,6 +77,11 @@ impl World {
         self.policy.open_title(OpenTitle::new(Box::new(bare))).unwrap()
     }
 
+    /// A title of its own for a viewer, long enough for any test.
+    fn open_long(&mut self, index: u32) -> TitleRef {
+        self.open(index as u8, 1_000)
+    }
+
     fn want(&mut self, index: u32, title: TitleRef, extent: u32, in_ns: u64) {
         self.want_spare(index, title, extent, in_ns, 0);
     }
@@ -607,6 +612,8 @@ fn what_has_holes_is_lent_to_whoever_repairs_and_read_again_for_others() {
     assert_eq!((world.policy.extent_table.orphans(), world.policy.extent_table.free()), (0, 6));
 }
 
+#[path = "policy_positions_tests.rs"]
+mod positions;
 #[path = "policy_spare_tests.rs"]
 mod spare;
 

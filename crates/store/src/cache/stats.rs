@@ -10,6 +10,7 @@ use millrace_core::ids::{TitleId, TitleRef};
 use millrace_core::limits::{MAX_DAMAGE_UNTOLD, MAX_MEMBERS};
 use millrace_core::time::Instant;
 
+use super::CacheError;
 use super::handle::ReadFailure;
 use super::health::MemberHealth;
 
@@ -39,6 +40,11 @@ macro_rules! counters {
         }
 
         impl Counters {
+            /// What concerns room for more viewers.
+            pub(super) fn positions(&self) -> Positions {
+                Positions { used: self.positions.get(), max: self.positions_max.get() }
+            }
+
             /// All counters but `leased`, which the arena knows.
             pub(super) fn snapshot(&self) -> CacheStats {
                 CacheStats { $($name: self.$name.get(),)+ leased: 0 }
@@ -58,6 +64,10 @@ counters! {
     gauge titles,
     /// Playheads known: streams that will need something.
     gauge playheads,
+    /// Places in titles at which they are, by extent: those at the same place share what they hold.
+    gauge positions,
+    /// Such places that the memory carries: beyond it viewers wait for each other's memory.
+    gauge positions_max,
     /// Reads begun.
     sum reads,
     /// Of these, reads ahead for which nobody waited yet when they began.
@@ -137,6 +147,26 @@ millrace_core::counters! {
         gauge owed,
         /// Whether it is well; 0: slow, failing, missing or stale.
         gauge healthy,
+    }
+}
+
+/// Places in titles at which viewers are, as far as the memory goes: [`Cache::positions`](super::Cache::positions).
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Positions {
+    /// Those that there are, by extent. Viewers at the same one count once.
+    pub used: u64,
+    /// Those that the memory carries.
+    pub max: u64,
+}
+
+impl Positions {
+    /// Whether so many viewers more have room if each is at a place of its own.
+    ///
+    /// # Errors
+    /// [`CacheError::NoRoom`] if they have not.
+    pub fn admit(self, more: u64) -> Result<(), CacheError> {
+        let Self { used, max } = self;
+        if used.saturating_add(more) <= max { Ok(()) } else { Err(CacheError::NoRoom { used, max }) }
     }
 }
 
