@@ -1,4 +1,7 @@
 use std::collections::VecDeque;
+use std::sync::Mutex;
+use std::sync::atomic::{AtomicUsize, Ordering};
+use std::sync::mpsc::sync_channel;
 
 use millrace_core::ids::{RunSerial, StreamId};
 use millrace_core::pool::HeapRegion;
@@ -31,6 +34,10 @@ struct Scripted {
     roles: Vec<Role>,
     failed: Option<(Role, i32)>,
     garbled: Option<Vec<u8>>,
+    /// Asks something during each wait, which ends it.
+    asker: Arc<Mutex<Option<CacheHandle>>>,
+    /// How often it was waited.
+    waits: Arc<AtomicUsize>,
 }
 
 impl Reader for Scripted {
@@ -45,7 +52,9 @@ impl Reader for Scripted {
         self.inner.begin_run(now, batch);
     }
     fn wait(&mut self, now: Instant, limit: Option<Duration>) {
-        self.inner.wait(now, limit);
+        self.waits.fetch_add(1, Ordering::Relaxed);
+        let asks = self.asker.lock().unwrap().as_mut().is_some_and(|asker| asker.leave(NOBODY));
+        self.inner.wait(now, if asks { Some(Duration::ZERO) } else { limit });
     }
     fn next_done(&mut self) -> Option<usize> {
         let place = self.inner.next_done()?;
@@ -89,6 +98,9 @@ impl Reader for Scripted {
     }
 }
 
+/// A stream that nobody knows.
+const NOBODY: StreamId = StreamId { index: 999, generation: 0 };
+
 struct NoBell;
 
 impl Doorbell for NoBell {
@@ -109,6 +121,8 @@ struct World {
     orders: std::sync::mpsc::Sender<Control>,
     sample: Sample,
     title: TitleRef,
+    asker: Arc<Mutex<Option<CacheHandle>>>,
+    waits: Arc<AtomicUsize>,
 }
 
 impl World {
@@ -143,26 +157,32 @@ impl World {
         )
         .unwrap();
         let script = script.iter().copied().collect();
-        manager.reader = Box::new(Scripted { inner, script, roles: Vec::new(), failed: None, garbled: None });
+        let (asker, waits) = (Arc::default(), Arc::default());
+        let (roles, failed, garbled) = (Vec::new(), None, None);
+        let (asks, counts) = (Arc::clone(&asker), Arc::clone(&waits));
+        manager.reader =
+            Box::new(Scripted { inner, script, roles, failed, garbled, asker: asks, waits: counts });
         let sample = Sample::of_extents(2);
         let title = manager.policy.open_title(OpenTitle::new(Box::new(sample.open()))).unwrap();
-        Self { manager, handle, orders, sample, title }
+        Self { manager, handle, orders, sample, title, asker, waits }
     }
 
     fn is_direct(&self) -> bool {
         self.manager.policy.title(self.title).unwrap().is_direct()
     }
 
+    fn want(&mut self, index: u32, title: TitleRef, extent: u32) {
+        let stream = StreamId { index, generation: 0 };
+        let want = Want { stream, run: RunSerial(0), title, extent, by: Instant(9), spare: 0 };
+        assert!(self.handle.want(&want));
+    }
+
     fn fetch(&mut self) -> Grant {
-        let stream = StreamId { index: 0, generation: 0 };
-        assert!(self.handle.want(&Want {
-            stream,
-            run: RunSerial(0),
-            title: self.title,
-            extent: 0,
-            by: Instant(9),
-            spare: 0
-        }));
+        self.fetch_of(0, self.title, 0)
+    }
+
+    fn fetch_of(&mut self, index: u32, title: TitleRef, extent: u32) -> Grant {
+        self.want(index, title, extent);
         loop {
             if self.manager.turn(Instant(7)) == 0 {
                 self.manager.sleep(Instant(7));
@@ -280,4 +300,55 @@ fn work_that_came_just_before_is_seen_before_sleep() {
     world.manager.sleep(Instant(7));
     assert!(world.manager.turn(Instant(7)) > 0);
     assert!(world.manager.handles[0].is_none());
+}
+
+/// With everything lent out each look for room is a look at all of the memory. Whether something has come back is looked at now and
+/// then, not each time that somebody asks for something else.
+#[test]
+fn who_asks_causes_no_look_for_room_and_time_does() {
+    let mut world = World::new(&[]);
+    // Each of four extents is lent to a viewer. Titles of another length are others.
+    let sample = Sample::of_extents(3);
+    let other = world.manager.policy.open_title(OpenTitle::new(Box::new(sample.open()))).unwrap();
+    assert_ne!(other, world.title);
+    let title = world.title;
+    let mut held: Vec<_> = (0..)
+        .zip([(title, 0), (title, 1), (other, 0), (other, 1)])
+        .map(|(index, (title, extent))| world.fetch_of(index, title, extent).lease.unwrap())
+        .collect();
+    let third = Sample::of_extents(4);
+    let third = world.manager.policy.open_title(OpenTitle::new(Box::new(third.open()))).unwrap();
+    world.want(5, third, 0);
+    world.manager.turn(Instant(7));
+    held.pop();
+    let reading = |world: &World| world.manager.counters.snapshot().reading;
+    let silent = handle::pair(Arc::clone(&world.manager.wake), Arc::new(NoBell)).0;
+    *world.asker.lock().unwrap() = Some(std::mem::replace(&mut world.handle, silent));
+    for _ in 0..5 {
+        world.manager.sleep(Instant(7));
+        assert_eq!((world.manager.turn(Instant(7)), reading(&world)), (1, 0), "an ask, and no look for room");
+    }
+    // Nobody asks any more.
+    let _handle = world.asker.lock().unwrap().take();
+    world.manager.sleep(Instant(7));
+    assert_eq!((world.manager.turn(Instant(7)), reading(&world)), (1, 1), "the read has begun");
+}
+
+/// Reads that were begun would wait for nothing, and the control side for the engines.
+#[test]
+fn gathering_holds_up_neither_the_disks_nor_the_control_side() {
+    let mut world = World::new(&[]);
+    let (reply, done) = sync_channel(1);
+    world.orders.send(Control::Close(TitleRef(77), reply)).unwrap();
+    let due = world.manager.gather(Instant(7));
+    assert_eq!((done.try_recv(), due), (Ok(()), Instant(7).plus_ns(GATHER.as_nanos() as u64)));
+    assert_eq!(world.waits.load(Ordering::Relaxed), 0, "nothing is being read");
+    world.want(0, world.title, 0);
+    assert_eq!(world.manager.turn(Instant(7)), 2, "a want, and a read begun");
+    assert!(!world.manager.may_gather(), "one read at a time: as soon as it ends there may be another");
+    world.orders.send(Control::Stop).unwrap();
+    let before = world.waits.load(Ordering::Relaxed);
+    world.manager.gather(Instant(7));
+    assert_eq!(world.waits.load(Ordering::Relaxed), before + 1, "what was begun is sent");
+    assert!(world.manager.stopping);
 }
