@@ -325,7 +325,8 @@ impl Library for Reader {
         Some(CacheFigures {
             grants: stats.hits + stats.joins + stats.misses,
             late_grants: stats.late_grants,
-            ..CacheFigures::default()
+            positions: stats.positions,
+            positions_max: stats.positions_max,
         })
     }
 
