@@ -228,3 +228,26 @@ fn what_is_reserved_is_given_back() {
     w.assert_empty();
     assert_eq!(w.server.service().reserved_streams(), 0);
 }
+
+#[test]
+fn who_is_ended_because_of_overload_gets_bye_and_is_told() {
+    let mut w = world(100, |_| {});
+    let (old, new) = (w.connect(), w.connect_from("198.51.100.1:1000"));
+    let (first, second) = (w.setup_tcp(old), w.setup_tcp(new));
+    w.ask_session(old, "PLAY", &first, "");
+    w.ask_session(new, "PLAY", &second, "");
+    w.wait(SECOND);
+    w.take_log();
+    let now = w.now;
+    assert_eq!(w.server.with_service(now, |service| service.end_newest(now, 0, 1)), 1);
+    w.settle();
+    assert_eq!(w.take_log(), ["play 24000..24000 seq 24001 in 0ms"], "nothing but BYE");
+    let refused = w.ask_session(new, "PLAY", &second, "Range: npt=10-");
+    assert_eq!((refused.status, refused.session()), (453, second.clone()));
+    w.wait(3 * SECOND);
+    assert_eq!(w.ask_session(new, "PLAY", &second, "").status, 454);
+    assert!(!w.closed.contains(&new), "BYE has told its player");
+    assert_eq!(w.server.sessions(w.now).len(), 1);
+    let told = w.notices.iter().rev().find(|event| matches!(event, Event::Closed { .. })).unwrap();
+    assert!(told.is_warning(), "{told}");
+}

@@ -14,7 +14,9 @@ use millrace_core::pool::{ExtentArena, HeapRegion, Lease};
 use millrace_core::seam::{SendOutcome, TransmitBatch};
 use millrace_core::time::Instant;
 use millrace_engine::{Engine, EngineConfig, StreamSpec};
-use millrace_offload::command::{Command, CompactDest, Cut, Event, Numbering, RunSpec, StreamEvent};
+use millrace_offload::command::{
+    Command, CompactDest, Cut, Event, Numbering, RunSpec, StopReason, StreamEvent,
+};
 use rtsp_support::{FakeEngine, MS, PACKETS_PER_S, SECOND};
 
 const STREAMS: usize = 4;
@@ -207,4 +209,44 @@ fn both_answer_the_same_commands_alike() {
         }
     }
     assert!(seen.values().all(|&count| count > 20), "{seen:?}");
+}
+
+#[test]
+fn a_run_without_packets_is_a_bye_in_both() {
+    let (stream, mut now) = (StreamId { index: 0, generation: 1 }, Instant(100 * SECOND));
+    let (mut real, mut fake) = (Real::new(now), FakeEngine::new());
+    let media = real.film.media(0);
+    let ends = |events: &mut dyn Iterator<Item = &Event>| -> Vec<_> {
+        let end = |event: &Event| match event {
+            Event::Stream(StreamEvent::RunEnded { end, .. }) => {
+                Some((end.run.0, end.reason, end.next_packet))
+            }
+            _ => None,
+        };
+        events.filter_map(end).collect()
+    };
+    let play = |serial, from| {
+        let run = RunSerial(serial);
+        let numbering = Numbering::Title;
+        let run = RunSpec { run, media, from, until: PACKETS, numbering, scale_permille: 1000 };
+        Command::Play { stream, at: Instant(0), run }
+    };
+    for command in [open(stream, false), play(1, 0), play(2, PACKETS)] {
+        real.take(&command);
+        fake.take(now, again(&command));
+        now = now.plus_ns(SECOND + 137_000);
+        real.advance(now);
+        fake.advance(now);
+    }
+    let replaced = ends(&mut real.events.iter());
+    assert!(
+        matches!(replaced[..], [(1, StopReason::Replaced, _)]),
+        "BYE waits for what the viewer holds back"
+    );
+    now = now.plus_ns(2 * SECOND);
+    real.advance(now);
+    fake.advance(now);
+    let told = ends(&mut real.events.iter());
+    assert_eq!(told[1..], [(2, StopReason::Finished, PACKETS)]);
+    assert_eq!(told, ends(&mut fake.events.iter()));
 }

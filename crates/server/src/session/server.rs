@@ -128,6 +128,13 @@ impl Server {
         &self.service
     }
 
+    /// Does something with the service that no viewer has asked for, and acts on what comes of it.
+    pub fn with_service<R>(&mut self, now: Instant, act: impl FnOnce(&mut Service) -> R) -> R {
+        let done = act(&mut self.service);
+        self.absorb(now);
+        done
+    }
+
     /// The wall clock has been set: Unix time minus monotonic time from now on.
     pub fn set_wall_offset_ns(&mut self, wall_offset_ns: u64) {
         self.config.wall_offset_ns = wall_offset_ns;

@@ -93,7 +93,8 @@ impl FakeStream {
         while let Some(run) = &mut self.playing
             && now >= run.read_at
         {
-            if !std::mem::replace(&mut run.began, true) {
+            // A run without packets has nothing to begin with.
+            if !std::mem::replace(&mut run.began, true) && run.spec.from < run.spec.until {
                 news.push(StreamEvent::RunBegan { stream: id, run: run.spec.run, at: run.at });
             }
             let RunSpec { from, until, .. } = run.spec;
@@ -110,7 +111,7 @@ impl FakeStream {
                 let at = run.due(until);
                 self.playing = Some(FakeRun { at, spec, read_at: now, began: false });
                 self.next = spec.from;
-            } else if now >= run.due(until - 1).plus_ns(bye_ns) {
+            } else if now >= run.due(until.max(from + 1) - 1).plus_ns(bye_ns) {
                 self.playing = None;
             } else {
                 return;
@@ -196,7 +197,7 @@ impl FakeEngine {
     }
 
     fn play(&mut self, now: Instant, stream: StreamId, at: Instant, spec: RunSpec) {
-        assert!(spec.from < spec.until && spec.until <= spec.media.packets, "{spec:?}");
+        assert!(spec.from <= spec.until && spec.until <= spec.media.packets, "{spec:?}");
         assert_eq!(spec.scale_permille, 1000);
         if !self.streams.contains_key(&stream) {
             return self.refuse(stream, Some(spec.run), Refusal::UnknownStream);
