@@ -1,0 +1,294 @@
+//! Every reason for which the service refuses something: each is met here, names what is used up, and leaves nothing behind.
+
+mod rtsp_support;
+mod service_support;
+
+use std::collections::BTreeSet;
+
+use millrace_server::service::{
+    ConnRefusal, EndReason, Event, FecMode, FecRefusal, FecWish, Refusal, StreamKey, Which,
+};
+use rtsp_support::SECOND;
+use service_support::*;
+
+/// A new variant does not compile until it stands here, and fails until it is met below.
+fn name(refusal: &Refusal) -> &'static str {
+    match refusal {
+        Refusal::ShuttingDown => "ShuttingDown",
+        Refusal::ConnectionSessions => "ConnectionSessions",
+        Refusal::AddressSessions => "AddressSessions",
+        Refusal::Sessions { .. } => "Sessions",
+        Refusal::Streams { .. } => "Streams",
+        Refusal::Rate { .. } => "Rate",
+        Refusal::AddressStreams { .. } => "AddressStreams",
+        Refusal::AddressRate { .. } => "AddressRate",
+        Refusal::EngineStreams => "EngineStreams",
+        Refusal::EngineConnections => "EngineConnections",
+        Refusal::MembersLost(_) => "MembersLost",
+        Refusal::TooManyTitles => "TooManyTitles",
+        Refusal::Broken => "Broken",
+        Refusal::Gone => "Gone",
+        Refusal::Busy => "Busy",
+        Refusal::Ending => "Ending",
+        Refusal::EmptyRange => "EmptyRange",
+        Refusal::EndReached => "EndReached",
+        Refusal::NothingLeft => "NothingLeft",
+        Refusal::Fec(refusal) => match refusal {
+            FecRefusal::NotUnderstood => "Fec NotUnderstood",
+            FecRefusal::UdpOnly => "Fec UdpOnly",
+            FecRefusal::NoParity => "Fec NoParity",
+            FecRefusal::Disabled => "Fec Disabled",
+            FecRefusal::NoPorts => "Fec NoPorts",
+            FecRefusal::PortInUse(_) => "Fec PortInUse",
+            FecRefusal::Rate { .. } => "Fec Rate",
+            FecRefusal::EngineStreams => "Fec EngineStreams",
+            FecRefusal::Broken => "Fec Broken",
+            FecRefusal::NotAsked => "Fec NotAsked",
+        },
+    }
+}
+
+/// How many there are.
+const REFUSALS: usize = 29;
+
+/// Collects what was met.
+#[derive(Default)]
+struct Met(BTreeSet<&'static str>);
+
+impl Met {
+    /// This was refused, with this text and for want of that; `None`: not because something is used up.
+    fn see<T: std::fmt::Debug>(&mut self, refused: Result<T, Refusal>, text: &str, resource: Option<&str>) {
+        let refusal = refused.expect_err("refused");
+        assert_eq!((refusal.to_string().as_str(), refusal.resource()), (text, resource), "{refusal:?}");
+        assert!(self.0.insert(name(&refusal)), "{refusal:?} is met twice");
+    }
+
+    fn see_fec(&mut self, refused: Option<Result<(), FecRefusal>>, text: &str) {
+        self.see(refused.expect("a wish").map_err(Refusal::Fec), text, None);
+    }
+}
+
+/// The last event says so too, to whoever counts or warns.
+fn told(desk: &Desk) -> Option<&'static str> {
+    desk.events.iter().rev().find_map(|event| match event {
+        Event::NoRoom { refusal, .. } => refusal.resource(),
+        _ => None,
+    })
+}
+
+#[test]
+fn every_refusal_is_met_and_leaves_nothing_behind() {
+    let mut met = Met::default();
+    tables(&mut met);
+    ceilings(&mut met);
+    engine(&mut met);
+    titles(&mut met);
+    commands(&mut met);
+    fec(&mut met);
+    fec_resources(&mut met);
+    assert_eq!(met.0.len(), REFUSALS, "{:?}", met.0);
+}
+
+fn tables(met: &mut Met) {
+    let mut desk = Desk::with(|config| {
+        config.max_sessions = 4;
+        config.max_sessions_per_connection = 2;
+        config.max_sessions_per_address = 3;
+    });
+    let (a, b) = (desk.conn(), desk.conn());
+    let mine = [desk.try_tcp(a).unwrap(), desk.try_tcp(a).unwrap()];
+    let text = "too many sessions on this connection; tear one down";
+    met.see(desk.try_tcp(a), text, Some("sessions of the connection"));
+    desk.try_tcp(b).unwrap();
+    met.see(desk.try_tcp(b), "too many sessions from this address", Some("sessions of the address"));
+    assert_eq!((told(&desk), desk.counters.refused_full), (Some("sessions of the address"), 0));
+    // Who plays is not ended for a newcomer.
+    for key in mine {
+        desk.play(key, None).unwrap();
+    }
+    desk.wait(SECOND);
+    let other = desk.conn_from("198.51.100.1:1");
+    let ask = |desk: &mut Desk, peer: &str| {
+        let mut request = desk.request("film", other, tcp(other));
+        request.viewer = peer.parse().unwrap();
+        desk.admit(request).map(|admitted| admitted.stream)
+    };
+    let more = [ask(&mut desk, "198.51.100.1:1").unwrap(), ask(&mut desk, "198.51.100.1:1").unwrap()];
+    assert!(desk.ends().contains(&EndReason::TablesFull), "80 % of 4: an idle one ends first");
+    more.iter().for_each(|&key| drop(desk.play(key, None)));
+    let full = desk.service.stream_count();
+    let third = desk.conn_from("198.51.100.2:1");
+    let mut request = desk.request("film", third, tcp(third));
+    request.viewer = "198.51.100.2:1".parse().unwrap();
+    if full < 4 {
+        let key = desk.admit(request).unwrap().stream;
+        desk.play(key, None).unwrap();
+        let fourth = desk.conn_from("198.51.100.3:1");
+        request = desk.request("film", fourth, tcp(fourth));
+        request.viewer = "198.51.100.3:1".parse().unwrap();
+    }
+    met.see(desk.admit(request), "all 4 sessions are in use", Some("sessions"));
+    desk.service.begin_shutdown();
+    met.see(desk.try_tcp(b), "the server is shutting down", None);
+    assert_eq!(desk.service.conn_opened(VIEWER.parse().unwrap()), Err(ConnRefusal::ShuttingDown));
+    desk.service.shut_down(desk.now);
+    desk.settle();
+    desk.assert_empty();
+}
+
+fn ceilings(met: &mut Met) {
+    let one_plays = |change: &dyn Fn(&mut millrace_server::service::ServiceConfig)| {
+        let mut desk = Desk::with(change);
+        let conn = desk.conn();
+        let (key, late) = (desk.try_tcp(conn).unwrap(), desk.try_tcp(conn).unwrap());
+        desk.play(key, None).unwrap();
+        (desk, conn, late)
+    };
+    // Refused when it asks for a stream and, admitted before, when it wants to play.
+    let (mut desk, conn, late) = one_plays(&|config| config.max_streams = 1);
+    let refused = desk.play(late, None);
+    assert_eq!(refused, Err(Refusal::Streams { max: 1 }));
+    met.see(desk.try_tcp(conn), "all 1 streams are in use", Some("streams"));
+    assert_eq!((told(&desk), desk.counters.refused_full), (Some("streams"), 2));
+    desk.service.conn_closed(desk.now, conn);
+    desk.settle();
+    desk.assert_empty();
+    let (mut desk, conn, _) = one_plays(&|config| config.max_rate = Some("6Mb/s".parse().unwrap()));
+    met.see(desk.try_tcp(conn), "4Mb/s of 6Mb/s in use, 4Mb/s more asked", Some("bit rate"));
+    let (mut desk, conn, _) = one_plays(&|config| {
+        config.max_streams = 2;
+        config.address_share_percent = 50;
+    });
+    let text = "all 1 streams that one address may have are in use";
+    met.see(desk.try_tcp(conn), text, Some("streams of the address"));
+    let (mut desk, conn, _) = one_plays(&|config| {
+        config.max_rate = Some("12Mb/s".parse().unwrap());
+        config.address_share_percent = 50;
+    });
+    let text = "4Mb/s of 6Mb/s that one address may have in use, 4Mb/s more asked";
+    met.see(desk.try_tcp(conn), text, Some("bit rate of the address"));
+    assert_eq!((told(&desk), desk.counters.refused_full), (Some("bit rate of the address"), 1));
+}
+
+fn engine(met: &mut Met) {
+    let mut desk = Desk::with(|config| {
+        config.streams_per_engine = 2;
+        config.conns_per_engine = 1;
+        config.max_sessions = 100;
+    });
+    let (first, second) = (desk.conn(), desk.conn());
+    let key = desk.try_tcp(first).unwrap();
+    desk.play(key, None).unwrap();
+    let text = "all interleaved connections of the engine are in use";
+    met.see(desk.try_tcp(second), text, Some("connections of the engine"));
+    assert_eq!(desk.counters.refused_full, 0);
+    let other = desk.try_tcp(first).unwrap();
+    desk.play(other, None).unwrap();
+    met.see(desk.try_tcp(first), "the engine has no free stream", Some("streams of the engine"));
+    desk.service.conn_closed(desk.now, first);
+    desk.settle();
+    desk.assert_empty();
+}
+
+fn titles(met: &mut Met) {
+    let mut desk = Desk::new();
+    let conn = desk.conn();
+    let ask = |desk: &mut Desk, title: &str| {
+        let request = desk.request(title, conn, tcp(conn));
+        desk.admit(request)
+    };
+    met.see(ask(&mut desk, "broken"), "the title cannot be played now", None);
+    met.see(ask(&mut desk, "crowded"), "the title cannot be played now", Some("open titles"));
+    let broken = desk.events.iter().filter(|event| matches!(event, Event::Broken { .. }));
+    assert_eq!(broken.count(), 2, "the operator is told why");
+    met.see(ask(&mut desk, "torn"), "2 members lost (b, c), 1 may be", None);
+    desk.assert_empty();
+}
+
+fn commands(met: &mut Met) {
+    let mut desk = Desk::new();
+    met.see(desk.play(StreamKey(77), None), "the stream has ended", None);
+    assert_eq!(desk.service.pause(StreamKey(77)), Err(Refusal::Gone));
+    assert_eq!(desk.service.set_fec(desk.now, StreamKey(77), FecMode::Xor), Err(Refusal::Gone));
+    let key = desk.udp("film", 5000);
+    met.see(desk.play(key, span(9, Some(9))), "the end of the range is not behind its start", None);
+    desk.play(key, span(0, Some(4))).unwrap();
+    desk.wait(2 * SECOND);
+    desk.pause(key);
+    met.see(desk.play(key, from_here(Some(1))), "there is nothing left to play", None);
+    assert_eq!(desk.service.stream(key).map(|stream| stream.is_playing()), Some(false));
+    desk.play(key, None).unwrap();
+    desk.wait(5 * SECOND);
+    met.see(desk.play(key, from_here(None)), "the end has been reached", None);
+    desk.play(key, None).unwrap();
+    desk.engine.silent = true;
+    desk.play(key, span(10, None)).unwrap();
+    met.see(desk.play(key, span(20, None)), "the stream is still busy with what was asked before", None);
+    let conn = desk.conn();
+    let mut moved = desk.request("film", conn, udp(6000));
+    moved.which = Which::Moved(key);
+    assert_eq!(desk.admit(moved).unwrap_err(), Refusal::Busy);
+    desk.engine.silent = false;
+    desk.settle();
+    assert_eq!(desk.service.end_newest(desk.now, 0, 5), 1);
+    desk.settle();
+    met.see(desk.play(key, None), "the server is overloaded, and ends this stream", None);
+    desk.wait(3 * SECOND);
+    desk.assert_empty();
+}
+
+/// A stream of this title by UDP with this wish, and what it got.
+fn wish(
+    desk: &mut Desk,
+    title: &str,
+    port: u16,
+    wish: FecWish,
+) -> (StreamKey, Option<Result<(), FecRefusal>>) {
+    let conn = desk.conn();
+    let mut request = desk.request(title, conn, udp(port));
+    request.fec = wish;
+    let admitted = desk.admit(request).expect("a title is never refused because of its FEC");
+    (admitted.stream, admitted.fec)
+}
+
+fn fec(met: &mut Met) {
+    let (all, xor) = (FecWish::Mode(FecMode::All), FecWish::Mode(FecMode::Xor));
+    let mut desk = Desk::new();
+    let (key, silent) = wish(&mut desk, "safe", 5000, FecWish::Silent);
+    assert_eq!(silent, None);
+    met.see(desk.service.set_fec(desk.now, key, FecMode::Xor), "the session was set up without FEC", None);
+    met.see_fec(wish(&mut desk, "safe", 5100, FecWish::Unclear).1, "ask for xor, all or off");
+    met.see_fec(wish(&mut desk, "film", 5200, all).1, "the title is stored without parity");
+    met.see_fec(wish(&mut desk, "safe", 65_530, all).1, "its ports would be beyond 65535");
+    met.see_fec(wish(&mut desk, "frail", 5300, all).1, "the title's parity cannot be read now");
+    let conn = desk.conn();
+    let mut request = desk.request("safe", conn, tcp(conn));
+    request.fec = xor;
+    let by_tcp = desk.admit(request).unwrap();
+    met.see_fec(by_tcp.fec, "FEC is sent by UDP only");
+    // 5002 is where the FEC of 5000 would go.
+    wish(&mut desk, "film", 5402, FecWish::Silent);
+    met.see_fec(wish(&mut desk, "safe", 5400, xor).1, "port 5402 is in use by another stream");
+    assert_eq!(desk.counters.sessions_with_fec, 0);
+    assert_eq!(wish(&mut desk, "safe", 5500, xor).1, Some(Ok(())));
+    assert_eq!(desk.counters.sessions_with_fec, 1);
+    desk.service.shut_down(desk.now);
+    desk.settle();
+    desk.assert_empty();
+    let mut desk = Desk::with(|config| config.fec = false);
+    met.see_fec(wish(&mut desk, "safe", 5000, xor).1, "this server sends no FEC");
+}
+
+fn fec_resources(met: &mut Met) {
+    let xor = FecWish::Mode(FecMode::Xor);
+    let mut desk = Desk::with(|config| config.streams_per_engine = 1);
+    met.see_fec(wish(&mut desk, "safe", 5000, xor).1, "the engine has no free stream");
+    let mut desk = Desk::with(|config| config.max_rate = Some("4500kb/s".parse().unwrap()));
+    met.see_fec(wish(&mut desk, "safe", 5000, xor).1, "4Mb/s of 4.5Mb/s in use, 1Mb/s more for FEC");
+    // The title plays without.
+    let key = desk.service.streams()[0].key();
+    desk.play(key, None).unwrap();
+    assert_eq!(desk.service.reserved_rate(), 4_000_000);
+    desk.close(key);
+    desk.assert_empty();
+}
