@@ -39,6 +39,8 @@ pub struct EngineHandle {
     engine_bell: Arc<EventBell>,
     control_bell: Arc<EventBell>,
     sheets: LoopSheets,
+    /// How the kernel calls its thread.
+    tid: i32,
     thread: Option<JoinHandle<()>>,
 }
 
@@ -73,7 +75,8 @@ impl EngineHandle {
             std::thread::Builder::new().name(format!("engine-{}", thread.number)).spawn(move || {
                 let pinned = thread.cpu.map_or(Ok(()), affinity::pin_to);
                 let go = pinned.is_ok();
-                if ready.send(pinned).is_err() || !go {
+                let tid = rustix::thread::gettid().as_raw_nonzero().get();
+                if ready.send(pinned.map(|()| tid)).is_err() || !go {
                     return;
                 }
                 let engine = Engine::new(engine);
@@ -92,8 +95,8 @@ impl EngineHandle {
                 );
                 core.run();
             })?;
-        is_ready.recv().map_err(std::io::Error::other)??;
-        Ok(Self { commands, events, engine_bell: bell, control_bell, sheets, thread: Some(handle) })
+        let tid = is_ready.recv().map_err(std::io::Error::other)??;
+        Ok(Self { commands, events, engine_bell: bell, control_bell, sheets, tid, thread: Some(handle) })
     }
 
     /// Hands over a command.
@@ -129,6 +132,14 @@ impl EngineHandle {
     /// Where other threads can read what the engine does.
     pub fn sheets(&self) -> LoopSheets {
         self.sheets.clone()
+    }
+
+    /// How long the engine's thread has waited for its core while it had something to do, in nanoseconds, by the kernel's account; 0 if
+    /// that keeps none.
+    pub fn waited_ns(&self) -> u64 {
+        let text = std::fs::read_to_string(format!("/proc/self/task/{}/schedstat", self.tid));
+        // Time on the processor, time waiting for it, time slices (Documentation/scheduler/sched-stats.rst).
+        text.ok().and_then(|text| text.split(' ').nth(1)?.parse().ok()).unwrap_or(0)
     }
 
     /// Whether the engine's thread has ended.

@@ -6,7 +6,7 @@ use millrace_core::time::Instant;
 /// What a loop has done so far: sums.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct EngineFigures {
-    /// Time in turns that found work.
+    /// Time in turns that found work, and in which it had to wait for its core.
     pub busy_ns: u64,
     /// The same and the time asleep: how long the loop has been seen.
     pub seen_ns: u64,

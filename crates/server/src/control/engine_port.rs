@@ -50,7 +50,8 @@ impl EnginePort for EngineHandle {
         let sheets = self.sheets();
         let (load, engine) = (sheets.load.read(), sheets.engine.read());
         Some(EngineFigures {
-            busy_ns: load.busy_ns,
+            // What others take from the core while it sleeps shows only in how long it waits to be woken.
+            busy_ns: load.busy_ns + self.waited_ns(),
             seen_ns: load.busy_ns + load.idle_ns,
             packets: engine.packets,
             overdue: engine.overdue,
