@@ -16,8 +16,8 @@ use std::net::{SocketAddr, UdpSocket};
 use std::time::{Duration, Instant};
 
 use millrace_core::limits::EXTENT_BYTES;
-use millrace_core::pool::HeapRegion;
 use millrace_core::packet::WireLayout;
+use millrace_core::pool::HeapRegion;
 use millrace_core::seam::{Payload, SendOutcome, Source, Transmit};
 use millrace_netio::recv::UdpRx;
 use millrace_netio::route::RouteWatch;

@@ -12,6 +12,7 @@ use millrace_core::packet::WireLayout;
 use millrace_core::pool::HeapRegion;
 use millrace_core::seam::SendOutcome;
 use millrace_netio::xdp::{Strategy, XdpTx};
+use support::*;
 use xdp::*;
 
 #[test]

@@ -115,6 +115,6 @@ impl Engine {
 }
 
 /// Whether somebody says when there is room again.
-fn is_connection(dest: Dest) -> bool {
+pub(super) fn is_connection(dest: Dest) -> bool {
     matches!(dest, Dest::Tcp { .. })
 }

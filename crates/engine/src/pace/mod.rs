@@ -152,6 +152,11 @@ impl LastBurst {
         }
     }
 
+    /// The same in a TCP connection: no buffer overflows there, so a late wake-up is forgiven however long the burst was.
+    pub fn in_connection(self) -> Self {
+        Self { together: self.together.min(WAKE_CREDIT_PACKETS as u16), ..self }
+    }
+
     fn together_at(&self, now: Instant) -> u16 {
         let drained = now.ns_since(self.left) / MIN_PACKET_GAP_NS;
         self.together.saturating_sub(drained.min(u64::from(u16::MAX)) as u16)
