@@ -5,6 +5,7 @@ mod service_support;
 
 use std::collections::BTreeSet;
 
+use millrace_server::admission::AdmissionConfig;
 use millrace_server::service::{
     ConnRefusal, EndReason, Event, FecMode, FecRefusal, FecWish, Refusal, StreamKey, Which,
 };
@@ -22,6 +23,7 @@ fn name(refusal: &Refusal) -> &'static str {
         Refusal::Rate { .. } => "Rate",
         Refusal::AddressStreams { .. } => "AddressStreams",
         Refusal::AddressRate { .. } => "AddressRate",
+        Refusal::Full(_) => "Full",
         Refusal::EngineStreams => "EngineStreams",
         Refusal::EngineConnections => "EngineConnections",
         Refusal::MembersLost(_) => "MembersLost",
@@ -49,7 +51,7 @@ fn name(refusal: &Refusal) -> &'static str {
 }
 
 /// How many there are.
-const REFUSALS: usize = 29;
+const REFUSALS: usize = 30;
 
 /// Collects what was met.
 #[derive(Default)]
@@ -155,6 +157,13 @@ fn ceilings(met: &mut Met) {
     desk.assert_empty();
     let (mut desk, conn, _) = one_plays(&|config| config.max_rate = Some("6Mb/s".parse().unwrap()));
     met.see(desk.try_tcp(conn), "4Mb/s of 6Mb/s in use, 4Mb/s more asked", Some("bit rate"));
+    let (mut desk, conn, _) = one_plays(&|config| {
+        let link_rate = Some("6Mb/s".parse().unwrap());
+        config.admission = AdmissionConfig { is_on: true, link_rate, ..AdmissionConfig::off() };
+    });
+    let text = "4Mb/s of the 6Mb/s of the network links are in use";
+    met.see(desk.try_tcp(conn), text, Some("network links"));
+    assert_eq!((desk.counters.refused_full, desk.counters.refused_measured), (1, 1));
     let (mut desk, conn, _) = one_plays(&|config| {
         config.max_streams = 2;
         config.address_share_percent = 50;
