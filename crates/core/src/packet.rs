@@ -124,10 +124,11 @@ impl WireLayout {
     /// The same packets in the same extents without RTP headers, for receivers that take TS in datagrams; `None` unless they have
     /// the default size.
     pub fn raw(self) -> Option<Self> {
-        let room = Self { bits: Self::RAW }.packets_per_extent();
-        let unused = room - self.packets_per_extent();
-        (self.bits & Self::KIND == Self::DEFAULT)
-            .then_some(Self { bits: Self::RAW | (unused as u16) << Self::KIND_BITS })
+        (self.bits & Self::KIND == Self::DEFAULT).then(|| {
+            let room = Self { bits: Self::RAW }.packets_per_extent();
+            let unused = room - self.packets_per_extent();
+            Self { bits: Self::RAW | (unused as u16) << Self::KIND_BITS }
+        })
     }
 
     /// Whether its packets have no RTP headers.

@@ -158,7 +158,7 @@ fn who_has_paused_keeps_his_place() {
 
 #[test]
 fn when_the_core_becomes_slower_the_newest_go_until_the_rest_are_in_time() {
-    for (num, den, limit) in [(3, 4, 5 * S), (1, 2, 5 * S), (1, 4, 6 * S)] {
+    for (num, den, limit) in [(3, 4, 5 * S), (1, 2, 5 * S), (1, 4, 8 * S)] {
         let (mut core, mut admission) = (Core::new(600_000), admission_with(|_| {}));
         core.fill(&mut admission, 2_000_000, 20 * S);
         let before = core.viewers;
