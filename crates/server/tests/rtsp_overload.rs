@@ -16,6 +16,8 @@ struct Hotel {
     carries: u64,
     figures: EngineFigures,
     behind: u64,
+    /// Streams that played in the step before.
+    played: u64,
     /// Who plays, in the order in which they came.
     playing: Vec<(ConnKey, String)>,
     next_port: u16,
@@ -34,13 +36,17 @@ impl Hotel {
         });
         let carries = viewers_carried * VIEWER_PACKETS_PER_S;
         let figures = EngineFigures::default();
-        Self { w, carries, figures, behind: 0, playing: Vec::new(), next_port: 5000 }
+        Self { w, carries, figures, behind: 0, played: 0, playing: Vec::new(), next_port: 5000 }
     }
 
     /// A tenth of a second: the core sends what it can, and late if that is not enough.
     fn step(&mut self) {
         self.w.wait(ADMISSION_LOOK_NS);
-        let due = self.streams_playing() * VIEWER_PACKETS_PER_S / 10;
+        // Who has gone waits for nothing any more.
+        let playing = self.streams_playing();
+        self.behind = (self.behind * playing.min(self.played)).checked_div(self.played).unwrap_or(0);
+        self.played = playing;
+        let due = playing * VIEWER_PACKETS_PER_S / 10;
         let wanted = if self.behind > 0 { (due * 5 / 4).min(due + self.behind) } else { due };
         let sent = wanted.min(self.carries / 10);
         self.behind = self.behind + due - sent;
@@ -57,7 +63,11 @@ impl Hotel {
     }
 
     fn streams_playing(&self) -> u64 {
-        self.w.engine.streams.values().filter(|stream| stream.playing.is_some()).count() as u64
+        let streams = self.w.engine.streams.values();
+        // A run without packets is a viewer who waits for its BYE.
+        let sends = streams
+            .filter(|stream| stream.playing.as_ref().is_some_and(|run| run.spec.from < run.spec.until));
+        sends.count() as u64
     }
 
     /// A viewer by TCP or by UDP; the status that it got in the end.

@@ -334,7 +334,7 @@ fn the_newest_streams_end_with_bye_and_make_room_at_once() {
     assert_eq!((left, is_playing(&desk, keys[0])), ([true, false, false, true, true], true));
     let line = desk.events.iter().find(|event| matches!(event, Event::Closed { .. })).unwrap();
     assert!(line.is_warning() && line.to_string().contains("overloaded"), "{line}");
-    assert_eq!((desk.counters.sessions_failed, desk.counters.titles_finished), (2, 0));
+    assert_eq!((desk.counters.sessions_overload, desk.counters.titles_finished), (2, 0));
     // The rest can all be ended, one by one.
     while desk.service.end_newest(desk.now, 0, 1) > 0 {
         desk.settle();

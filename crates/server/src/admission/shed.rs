@@ -17,7 +17,7 @@ const FULL_PERMILLE: u64 = 950;
 /// Share of overdue packets from which an engine counts as behind.
 const BEHIND_PERMILLE: u64 = 50;
 /// How long it has to last: a machine may stand still for a moment.
-const SUSTAINED_NS: u64 = 1_000_000_000;
+const SUSTAINED_NS: u64 = 700_000_000;
 /// Streams are ended in steps, each at most this long after the one before, so that the next step sees what it did.
 const STEP_NS: u64 = 250_000_000;
 /// At most half of what has been promised goes in one step.
