@@ -9,7 +9,7 @@ const S: u64 = 1_000_000_000;
 struct Core {
     now: Instant,
     carries: u64,
-    /// It may stand still for want of extents: no packets, and not busy.
+    /// Extents come late: half of the packets, and a core that has time.
     is_starved: bool,
     viewers: u64,
     /// Packets that should have been sent and were not.
@@ -48,8 +48,8 @@ impl Core {
         let of_step = |per_s: u64| per_s * ADMISSION_LOOK_NS / S;
         let due = of_step(self.promised().packets_per_s);
         let wanted = if self.backlog > 0 { (due * 5 / 4).min(due + self.backlog) } else { due };
-        let possible = if self.is_starved { 0 } else { of_step(self.carries) };
-        let sent = wanted.min(possible);
+        let possible = of_step(self.carries);
+        let sent = wanted.min(if self.is_starved { due / 2 } else { possible });
         let was_overdue = self.behind_ns() > 50_000_000;
         self.backlog = self.backlog + due - sent;
         self.longest_behind_ns = self.longest_behind_ns.max(self.behind_ns());
