@@ -64,16 +64,6 @@ impl EngineLoad {
         }
     }
 
-    /// Sums of the last second.
-    fn total(&self) -> EngineFigures {
-        self.looks.iter().fold(EngineFigures::default(), |sum, look| EngineFigures {
-            busy_ns: sum.busy_ns + look.busy_ns,
-            seen_ns: sum.seen_ns + look.seen_ns,
-            packets: sum.packets + look.packets,
-            overdue: sum.overdue + look.overdue,
-        })
-    }
-
     /// The last `looks` looks together: the newest first that there were.
     pub(super) fn latest(&self, looks: usize) -> EngineFigures {
         let newest =
@@ -88,17 +78,17 @@ impl EngineLoad {
 
     /// Busy share of the last second, in thousandths.
     pub fn busy_permille(&self) -> u64 {
-        permille(self.total())
+        permille(self.latest(LOOKS))
     }
 
     /// Packets sent a second.
     pub fn packets_per_s(&self) -> u64 {
-        rate(self.total())
+        rate(self.latest(LOOKS))
     }
 
     /// Busy time of one packet more, in nanoseconds.
     pub fn packet_cost_ns(&self) -> u64 {
-        let total = self.total();
+        let total = self.latest(LOOKS);
         if total.packets < MIN_PACKETS_FOR_COST {
             return FIRST_PACKET_COST_NS;
         }

@@ -12,7 +12,6 @@
 //! No I/O and no clock: figures and the time are passed in.
 
 mod engine_load;
-mod link;
 mod shed;
 
 use std::fmt;
@@ -24,7 +23,6 @@ use millrace_core::time::Instant;
 use millrace_core::units::BitRate;
 
 pub use engine_load::{EngineFigures, EngineLoad};
-pub use link::{LinkRate, hardware_rate};
 pub use shed::Shedder;
 
 /// What a viewer needs, or several together.
@@ -148,7 +146,7 @@ impl fmt::Display for Full {
         match *self {
             Self::Processor { engine, expected_permille, max_permille } => write!(
                 f,
-                "the core of engine {engine} would be busy for {} of the time, {} are allowed",
+                "the core of engine {engine} would be busy {} of the time; the limit is {}",
                 percent(expected_permille),
                 percent(max_permille)
             ),
@@ -239,7 +237,7 @@ impl fmt::Display for News {
             Self::Full { full, refused } => write!(f, "{refused} viewers were turned away: {full}"),
             Self::Shedding { engine, served_permille } => write!(
                 f,
-                "engine {engine} sends {}.{} % of what its viewers need: its core has become slower; the newest streams are ended \
+                "engine {engine} sends {}.{} % of what its viewers need: its core no longer keeps up; the newest streams are ended \
                  until the rest are in time (--overload share keeps them)",
                 served_permille / 10,
                 served_permille % 10

@@ -96,7 +96,9 @@ fn start(hub: &Shared, engines: usize, sockets: Sockets) -> Result<Vec<JoinHandl
         spawn_local(hear(Rc::clone(hub), engine, fd));
     }
     spawn_local(tick(Rc::clone(hub)));
-    spawn_local(look_at_load(Rc::clone(hub)));
+    if hub.borrow().server.service().config().admission.is_on {
+        spawn_local(look_at_load(Rc::clone(hub)));
+    }
     spawn_local(retry(Rc::clone(hub)));
     let mut listeners = Vec::new();
     for listener in sockets.listeners {

@@ -85,13 +85,19 @@ impl Service {
     /// Ends the newest streams of an engine that play, so many of them: each viewer is sent BYE, and its stream ends with that. Returns
     /// how many there were. What they have reserved is given back at once.
     pub fn end_newest(&mut self, now: Instant, engine: usize, count: usize) -> usize {
-        let mut newest: Vec<_> = self.playing(engine).map(|stream| stream.key).collect();
-        newest.sort_unstable_by(|a, b| b.cmp(a));
-        newest.truncate(count);
+        let newest = self.newest(engine);
+        let newest: Vec<_> = newest.into_iter().take(count).map(|stream| stream.key).collect();
         for &key in &newest {
             self.end_with_bye(now, key, EndReason::Overloaded);
         }
         newest.len()
+    }
+
+    /// Streams that an engine sends packets of, the newest first.
+    pub(super) fn newest(&self, engine: usize) -> Vec<&Stream> {
+        let mut newest: Vec<_> = self.playing(engine).collect();
+        newest.sort_unstable_by_key(|stream| std::cmp::Reverse(stream.key));
+        newest
     }
 
     /// Streams that an engine sends packets of.

@@ -60,13 +60,10 @@ impl Service {
 
     /// How many of the newest streams of an engine send so many packets a second together.
     fn newest_with(&self, engine: usize, packets_per_s: u64) -> usize {
-        let mut newest: Vec<_> =
-            self.playing(engine).map(|stream| (stream.key, stream.demand().packets_per_s)).collect();
-        newest.sort_unstable_by(|a, b| b.cmp(a));
         let mut sum = 0;
-        let needed = newest.iter().take_while(|(_, packets)| {
+        let needed = self.newest(engine).into_iter().take_while(|stream| {
             let is_needed = sum < packets_per_s;
-            sum += packets;
+            sum += stream.demand().packets_per_s;
             is_needed
         });
         needed.count()

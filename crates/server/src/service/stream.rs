@@ -307,7 +307,7 @@ impl fmt::Display for EndReason {
             Self::TablesFull => {
                 f.write_str("ended early: not playing, and the session tables are nearly full")
             }
-            Self::Overloaded => f.write_str("ended: the server is overloaded, and it was among the newest"),
+            Self::Overloaded => f.write_str("the server is overloaded and ends its newest streams"),
             Self::Failed(reason) => write!(f, "failed: {reason}"),
             Self::Refused(refusal) => write!(f, "failed: the engine refused it: {refusal}"),
             Self::Shutdown => f.write_str("server shutting down"),

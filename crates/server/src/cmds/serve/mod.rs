@@ -5,6 +5,7 @@ mod bind;
 mod inject;
 pub(crate) mod invite;
 mod librarian;
+mod link;
 mod members;
 mod run;
 mod stats;
@@ -20,12 +21,13 @@ use millrace_core::units::{BitRate, ByteLen, Count, HumanDuration};
 use millrace_offload::idle::IdlePolicy;
 use millrace_store::volume::Volume;
 
+use self::link::LinkRate;
 use super::NewStoreArgs;
 use super::egress::EgressArgs;
 use super::ffmpeg::FfmpegArgs;
 use super::percent::Percent;
 use super::settings::Origins;
-use crate::admission::{LinkRate, OverloadPolicy};
+use crate::admission::OverloadPolicy;
 use crate::service::PacketSizes;
 
 /// Serve folders of films over RTSP

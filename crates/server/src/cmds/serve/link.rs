@@ -8,7 +8,7 @@ use millrace_core::units::BitRate;
 
 /// What an operator says about the links.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub enum LinkRate {
+pub(crate) enum LinkRate {
     /// What the hardware reports, if it does.
     #[default]
     Auto,
@@ -51,7 +51,7 @@ const MEDIA_PERCENT: u64 = 95;
 
 impl LinkRate {
     /// The bound on all media together; `devices` is where the kernel shows its network devices (`/sys/class/net`).
-    pub fn bound(self, devices: &Path) -> Option<BitRate> {
+    pub(super) fn bound(self, devices: &Path) -> Option<BitRate> {
         match self {
             Self::Off => None,
             Self::Fixed(rate) => Some(rate),
@@ -62,7 +62,7 @@ impl LinkRate {
 
 /// The rates of all network devices together that have hardware behind them, are up and say how fast they are. `None` if there is
 /// none, or if one of those that are up does not say: then nothing is known.
-pub fn hardware_rate(devices: &Path) -> Option<BitRate> {
+fn hardware_rate(devices: &Path) -> Option<BitRate> {
     let mut total = 0;
     for device in fs::read_dir(devices).ok()?.flatten() {
         let file = |name: &str| fs::read_to_string(device.path().join(name)).unwrap_or_default();
