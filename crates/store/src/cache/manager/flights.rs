@@ -64,6 +64,8 @@ pub(super) struct Flight {
     wrong: u32,
     /// Members that have not answered this order in time, as bits.
     late: u32,
+    /// Members that had not answered others for long when the order was made, as bits: it did without them, whatever they do since.
+    hung: u32,
     /// [`MemberMonitor::returns`](super::member_monitor::MemberMonitor::returns) when the order was made.
     returns: u64,
     /// Memory of what was missing of a title without members when it was looked at last, and since when it has been no less.
@@ -74,7 +76,7 @@ impl Flight {
     fn new(now: Instant, read: ReadOrder) -> Self {
         let order = Order::empty(read.key.extent, read.spare);
         let (first, begun, look_at, is_waiting, missing) = (now, now, None, false, (0, now));
-        let (failed, timed_out, pieces, wrong, late, returns, tries) = (0, 0, 0, 0, 0, 0, 0);
+        let (failed, timed_out, pieces, wrong, late, hung, returns, tries) = (0, 0, 0, 0, 0, 0, 0, 0);
         let effort = Effort::Usual;
         Self {
             read,
@@ -90,6 +92,7 @@ impl Flight {
             pieces,
             wrong,
             late,
+            hung,
             returns,
             missing,
         }
@@ -158,7 +161,7 @@ impl Manager {
         let title = Arc::clone(&flight.read.title);
         loop {
             let view = self.view_for(now, &flight);
-            flight.pieces |= view.pieces;
+            (flight.pieces, flight.hung) = (flight.pieces | view.pieces, view.hung);
             let thorough = flight.effort > Effort::Usual;
             let order = title.order(flight.read.key.extent, flight.read.spare, view, thorough);
             self.monitor.refused(now, &title.take_refusals());
@@ -168,7 +171,7 @@ impl Manager {
                     flight.tries += 1;
                     return Some(flight);
                 }
-                Err(failure) if failure == ReadFailure::OutOfRange || !self.try_harder(now, &mut flight) => {
+                Err(failure) if failure == ReadFailure::OutOfRange || !self.try_harder(&mut flight) => {
                     self.give_up_or_wait(now, place, flight, (failure, view.lost));
                     return None;
                 }
@@ -190,7 +193,7 @@ impl Manager {
     }
 
     /// The next step of effort. `false`: there is none.
-    fn try_harder(&self, now: Instant, flight: &mut Flight) -> bool {
+    fn try_harder(&self, flight: &mut Flight) -> bool {
         let has_members = flight.read.title.source().members().is_some();
         // An order may have become thorough by itself, around members that are avoided.
         let thorough = flight.effort > Effort::Usual || flight.order.thorough;
@@ -202,7 +205,7 @@ impl Manager {
             // Whoever was asked for this extent already and did not answer is not asked again.
             Effort::All
                 if has_members
-                    && self.monitor.view(now).hung & !flight.timed_out != 0
+                    && flight.hung & !flight.timed_out != 0
                     && self.reader.aside_bytes() <= MAX_HUNG_BYTES =>
             {
                 Effort::Last
@@ -274,7 +277,7 @@ impl Manager {
         let may_try = flight.failed & !flight.pieces != 0
             || flight.read.title.source().members().is_some()
             || media_came(&flight.order, &results);
-        if !may_try || flight.tries >= MAX_TRIES || !self.try_harder(now, &mut flight) {
+        if !may_try || flight.tries >= MAX_TRIES || !self.try_harder(&mut flight) {
             let Some(flight) = self.wait_for_silent(now, place, flight) else { return };
             return match damaged {
                 // Nothing better can be had: what is right is sent, what is not is left out.

@@ -547,6 +547,43 @@ fn two_damaged_members_of_which_one_may_be_lost_cut_nobody_who_can_be_served() {
     assert_eq!((stats.read_errors, stats.checksum_errors), (0, 0), "{stats:?}");
 }
 
+/// An extent is ordered without a member that has hung for long; when it turns out not to be enough, that member has come back.
+#[test]
+fn a_member_that_is_back_before_the_verdict_is_asked() {
+    const MEMBER: u32 = 0b010;
+    let mut damaged = Damaged::new((4, 2, 3, 5), 40, 5);
+    let stripes = damaged.sample.stripes;
+    // Behind the first extent no stripe can do without that member.
+    for stripe in stripes.stripes() / 2..stripes.stripes() {
+        for unit in stripes.units_on(0, stripe).take(1) {
+            damaged.flip_unit(stripe, unit, 0..stripes.unit_packets());
+        }
+    }
+    let mut world = damaged.world();
+    world.faults.set(1, ReadFault::Hang);
+    world.want(0);
+    world.turn(0);
+    world.wait_begun(0, MEMBER);
+    world.wait_missing(0, MEMBER);
+    world.turn(260);
+    let mut at_ms = 260;
+    world.wait_right(&mut at_ms);
+    at_ms = 2400;
+    world.turn(at_ms);
+    assert_eq!(world.manager.monitor.view(Instant(at_ms * MS)).hung, MEMBER);
+    world.want(world.extents() - 1);
+    let begun = RealInstant::now();
+    while !world.manager.flights.iter().flatten().any(|flight| flight.effort == Effort::All) {
+        assert!(begun.elapsed() < TIMEOUT && world.granted.is_empty());
+        world.turn(at_ms);
+        world.wait_others(at_ms, MEMBER);
+    }
+    world.faults.set_all(&[]);
+    world.wait_missing(at_ms, 0);
+    world.wait_right(&mut at_ms);
+    assert_eq!(world.manager.counters.snapshot().read_errors, 0);
+}
+
 /// A file is cut in the middle of a unit, and another member is damaged up to there: what is left is taken packet by packet.
 #[test]
 fn files_that_end_too_early_give_what_they_have() {
