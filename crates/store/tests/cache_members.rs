@@ -7,7 +7,9 @@ mod stripes_sample;
 
 mod given {
     //! What the sample title needs.
-    pub(crate) use millrace_store::cache::{MemberFiles, TitleFile, TitleSource};
+    pub(crate) use millrace_store::cache::{
+        MemberFiles, ParitySource, SourceKind, TitleFile, TitleSource, TrackId,
+    };
     pub(crate) use millrace_store::format::superblock::Geometry;
     pub(crate) use millrace_store::stripes::StripeLayout;
 

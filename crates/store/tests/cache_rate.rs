@@ -14,7 +14,7 @@ use std::sync::Arc;
 use std::time::Instant as RealInstant;
 
 use cache_common::sample::{Sample, SampleSource};
-use cache_common::{DeriveError, RunningClock, TitleSource, World};
+use cache_common::{DeriveError, PlainSource, RunningClock, SourceKind, TitleSource, World};
 use millrace_core::ids::TitleId;
 use millrace_core::packet::{PacketMeta, WireLayout};
 use millrace_core::seam::Clock;
@@ -44,14 +44,8 @@ impl TitleSource for Buffered {
     fn media_time(&self, packet: u32) -> MediaTicks {
         self.0.media_time(packet)
     }
-    fn data(&self) -> &std::fs::File {
-        self.0.data()
-    }
-    fn data_path(&self) -> &std::path::Path {
-        std::path::Path::new("/nowhere")
-    }
-    fn meta(&self) -> &std::fs::File {
-        self.0.meta()
+    fn kind(self: Box<Self>) -> SourceKind {
+        SourceKind::Plain(self)
     }
     fn meta_range(&self, first: u32, count: u32) -> std::ops::Range<u64> {
         self.0.meta_range(first, count)
@@ -64,6 +58,18 @@ impl TitleSource for Buffered {
         out: &mut [PacketMeta],
     ) -> Result<(), DeriveError> {
         self.0.records(meta, sums, first, out)
+    }
+}
+
+impl PlainSource for Buffered {
+    fn data(&self) -> &std::fs::File {
+        self.0.data()
+    }
+    fn data_path(&self) -> &std::path::Path {
+        std::path::Path::new("/nowhere")
+    }
+    fn meta(&self) -> &std::fs::File {
+        self.0.meta()
     }
 }
 

@@ -17,7 +17,7 @@ use millrace_core::random::SplitMix;
 use millrace_core::time::MediaTicks;
 use millrace_core::units::BitRate;
 use millrace_core::wire::checksum::sum16;
-use millrace_store::cache::TitleSource;
+use millrace_store::cache::{PlainSource, TitleSource};
 use millrace_store::index::{ClockPiece, TitleIndex};
 use millrace_store::packet_size::PACKET_CLASSES;
 use millrace_store::sums::{GRAIN_BYTES, SumsHeader};

@@ -18,7 +18,7 @@ use super::crcs::Crcs;
 use super::handle::ReadFailure;
 use super::order::{Built, Filled, LeftOut, Order, Role, SpanResult};
 use super::source::{Geometry, OpenTitle, TitleSource};
-use super::stripes::{self, Decoder};
+use super::stripes::Decoder;
 use crate::sums::congruent;
 
 /// What was read is not what was stored.
@@ -97,9 +97,9 @@ pub(super) fn write_header(room: &mut [u8], timeline: &Timeline, packet: u32, ti
 /// Builds extents; keeps its scratch memory.
 #[derive(Default)]
 pub(super) struct Builder {
-    metas: Vec<PacketMeta>,
-    crcs: Crcs,
-    decoder: Decoder,
+    pub(super) metas: Vec<PacketMeta>,
+    pub(super) crcs: Crcs,
+    pub(super) decoder: Decoder,
     /// Whether each packet of a title without members has a record that can be read; empty: they all have.
     recorded: Vec<bool>,
     joined: Joined,
@@ -114,20 +114,11 @@ impl Builder {
         results: &[SpanResult<'_>],
         extent: &mut [u8],
     ) -> Built {
-        match title.1.source().members() {
-            None => self.assemble_plain(title, order, results, extent),
-            Some(files) if title.1.source().track() > 0 => {
-                stripes::assemble_track((title.0, title.1, files), order, results, extent)
-            }
-            Some(files) => {
-                let title = (title.0, title.1, files);
-                let Self { metas, crcs, decoder, .. } = self;
-                stripes::assemble_media(decoder, (metas, crcs), title, order, results, extent)
-            }
-        }
+        title.1.kind().assemble(self, title, order, results, extent)
     }
 
-    fn assemble_plain(
+    /// The same of a title without members.
+    pub(super) fn assemble_plain(
         &mut self,
         title: (TitleRef, &OpenTitle),
         order: &Order,

@@ -9,7 +9,7 @@ use millrace_core::seam::{Doorbell, Want};
 
 use super::super::ReadBackend;
 use super::super::handle::{self, CacheHandle, Grant, ReadFailure};
-use super::super::order::{Order, Role, SpanResult};
+use super::super::order::{MemberView, Order, Role, SpanResult};
 use super::super::read::{Owed, Unanswered};
 use super::super::sample::Sample;
 use super::*;
@@ -168,7 +168,9 @@ impl World {
     }
 
     fn is_direct(&self) -> bool {
-        self.manager.policy.title(self.title).unwrap().is_direct()
+        let title = self.manager.policy.title(self.title).unwrap();
+        let order = title.order(0, 0, MemberView::default(), false).unwrap();
+        order.spans.iter().any(|span| span.direct)
     }
 
     fn want(&mut self, index: u32, title: TitleRef, extent: u32) {

@@ -18,6 +18,7 @@
 //! | `playheads`, `plan`, `extent_table`, `evict` | where the viewers are; what to read; what lies where; who goes |
 //! | `streams`, `titles` | the two tables of names |
 //! | `source` | what is needed of a title; where an extent's bytes lie |
+//! | `kind`, `plain` | what the kinds of titles differ in; titles that are whole in one file |
 //! | `order` | what is to be read for an extent, and what became of it |
 //! | `read` | reading many extents at once, each from one file or from files on many members |
 //! | `health` | which members are asked |
@@ -40,10 +41,12 @@ mod extent_table;
 mod fill;
 mod handle;
 mod health;
+mod kind;
 mod manager;
 #[cfg(test)]
 mod naive;
 mod order;
+mod plain;
 mod plan;
 mod playheads;
 mod policy;
@@ -70,7 +73,7 @@ use millrace_core::seam::{Clock, Doorbell};
 
 pub use self::handle::{CacheHandle, Grant, ReadFailure};
 pub use self::health::MemberHealth;
-pub use self::source::TitleSource;
+pub use self::source::{ParitySource, PlainSource, SourceKind, StripedSource, TitleSource, TrackId};
 pub use self::stats::{CacheStats, Damage, MemberFigures, MemberReport, Positions, Trouble};
 pub use self::stripes::{MemberFiles, TitleFile};
 

@@ -1,5 +1,5 @@
 //! What is to be read for one extent, and what became of it: the seam between those who know where a title's bytes are
-//! ([`OpenTitle::order`](super::source::OpenTitle::order), [`Builder`](super::fill::Builder)) and those who read.
+//! ([`Kind`](super::kind::Kind)) and those who read.
 //!
 //! ```text
 //!   order(extent, spare, members, thorough) ──► Order { spans } ──► (read) ──► build(order, results) ──► Built
@@ -22,7 +22,8 @@ use millrace_core::pool::ExtentContent;
 use millrace_core::time::Instant;
 
 use super::handle::ReadFailure;
-use super::source::{ALIGN, OpenTitle};
+use super::plain::PlainFiles;
+use super::source::ALIGN;
 
 /// What a span holds. A *position* is the place of a member among the members of its title.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -69,8 +70,8 @@ pub(super) struct SpanFile {
 enum FileOf {
     /// Shared by all spans of a member's file.
     Own(Arc<File>),
-    /// One of those that the title itself holds open.
-    Title(Arc<OpenTitle>, Role),
+    /// One of those that a title without members holds open.
+    Plain(Arc<PlainFiles>, Role),
 }
 
 impl SpanFile {
@@ -79,10 +80,10 @@ impl SpanFile {
         Self { of: FileOf::Own(file), may_wait }
     }
 
-    /// The title's own data, metadata or range sums.
-    pub(super) fn of_title(title: Arc<OpenTitle>, role: Role) -> Self {
-        let may_wait = title.may_wait();
-        Self { of: FileOf::Title(title, role), may_wait }
+    /// The data, metadata, range sums or CRCs of a title without members.
+    pub(super) fn of_plain(files: Arc<PlainFiles>, role: Role) -> Self {
+        let may_wait = files.may_wait();
+        Self { of: FileOf::Plain(files, role), may_wait }
     }
 
     /// Whether beginning to read from it may already wait for its disk.
@@ -94,8 +95,17 @@ impl SpanFile {
     fn is_same(&self, other: &Self) -> bool {
         match (&self.of, &other.of) {
             (FileOf::Own(file), FileOf::Own(other)) => Arc::ptr_eq(file, other),
-            (FileOf::Title(title, role), FileOf::Title(other, of)) => Arc::ptr_eq(title, other) && role == of,
+            (FileOf::Plain(files, role), FileOf::Plain(other, of)) => Arc::ptr_eq(files, other) && role == of,
             _ => false,
+        }
+    }
+
+    /// How many hold the files of a title without members.
+    #[cfg(test)]
+    pub(super) fn holders(&self) -> usize {
+        match &self.of {
+            FileOf::Own(file) => Arc::strong_count(file),
+            FileOf::Plain(files, _) => Arc::strong_count(files),
         }
     }
 
@@ -103,12 +113,7 @@ impl SpanFile {
     pub(super) fn get(&self) -> &File {
         match &self.of {
             FileOf::Own(file) => file,
-            FileOf::Title(title, Role::Data { .. } | Role::Parity { .. }) => title.data(),
-            FileOf::Title(title, Role::Sums) => title.source().sums().unwrap_or(title.source().meta()),
-            FileOf::Title(title, Role::Crcs) => title.source().crcs().unwrap_or(title.source().meta()),
-            FileOf::Title(title, Role::Meta | Role::StripeMeta | Role::ParityMeta | Role::ParityCrcs) => {
-                title.source().meta()
-            }
+            FileOf::Plain(files, role) => files.file(*role),
         }
     }
 }
@@ -129,7 +134,7 @@ pub(super) struct SpanOrder {
     /// The file.
     pub(super) file: SpanFile,
     /// It is open for direct reads: memory, offset and length have to be aligned. If it does not take them after all
-    /// (`EINVAL`): [`OpenTitle::refuse_direct`], and order again.
+    /// (`EINVAL`): [`Kind::refuse_direct`](super::kind::Kind::refuse_direct), and order again.
     pub(super) direct: bool,
     /// Bytes of the file, not aligned, never empty.
     pub(super) bytes: Range<u64>,

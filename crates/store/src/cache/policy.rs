@@ -475,7 +475,7 @@ impl Policy {
             (Ok(content), Some(title)) => {
                 let start_ns = title.open.start_ns(key.extent);
                 // A parity track with holes is whole again when its members are ([`Policy::drop_holes`]).
-                if content.is_damaged() && title.open.source().track() == 0 {
+                if content.is_damaged() && title.open.kind().holes_are_damage() {
                     self.damaged.push_back((key, now.saturating_add(DAMAGED_KEPT_NS as Ns)));
                 }
                 self.extent_table.put(fill, content, start_ns);

@@ -10,7 +10,7 @@ use millrace_core::wire::rtp::Timeline;
 use proptest::prelude::*;
 
 use super::super::naive::{Audience, Rule, simulate};
-use super::super::source::TitleSource;
+use super::super::source::{PlainSource, SourceKind, TitleSource};
 use super::*;
 
 const PER_EXTENT: u32 = 196;
@@ -43,6 +43,12 @@ impl TitleSource for Bare {
     fn media_time(&self, packet: u32) -> MediaTicks {
         MediaTicks(u64::from(packet) * 9000 / u64::from(PER_EXTENT))
     }
+    fn kind(self: Box<Self>) -> SourceKind {
+        SourceKind::Plain(self)
+    }
+}
+
+impl PlainSource for Bare {
     fn data(&self) -> &File {
         &self.nothing
     }

@@ -12,7 +12,7 @@ use millrace_core::time::MediaTicks;
 use millrace_core::wire::checksum::sum16;
 use millrace_core::wire::rtp::{RtpHeader, Timeline, sequence_of};
 
-use super::{DeriveError, MetaError, TitleSource};
+use super::{DeriveError, MetaError, PlainSource, SourceKind, TitleSource};
 
 const BLOCK: usize = 4096;
 const RECORDS: usize = 510;
@@ -207,14 +207,8 @@ impl TitleSource for SampleSource {
     fn media_time(&self, packet: u32) -> MediaTicks {
         MediaTicks(u64::from(packet) * self.ticks_per_packet)
     }
-    fn data(&self) -> &File {
-        &self.data
-    }
-    fn data_path(&self) -> &Path {
-        &self.data_path
-    }
-    fn meta(&self) -> &File {
-        &self.meta
+    fn kind(self: Box<Self>) -> SourceKind {
+        SourceKind::Plain(self)
     }
     fn records(
         &self,
@@ -245,5 +239,17 @@ impl TitleSource for SampleSource {
             *meta = PacketMeta::from_bytes(record.try_into().unwrap());
         }
         Ok(())
+    }
+}
+
+impl PlainSource for SampleSource {
+    fn data(&self) -> &File {
+        &self.data
+    }
+    fn data_path(&self) -> &Path {
+        &self.data_path
+    }
+    fn meta(&self) -> &File {
+        &self.meta
     }
 }

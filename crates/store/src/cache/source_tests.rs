@@ -1,5 +1,3 @@
-use std::path::PathBuf;
-
 use super::super::sample::{Sample, SampleSource};
 use super::*;
 
@@ -54,6 +52,12 @@ impl TitleSource for Odd {
     fn media_time(&self, packet: u32) -> MediaTicks {
         self.inner.media_time(packet)
     }
+    fn kind(self: Box<Self>) -> SourceKind {
+        SourceKind::Plain(self)
+    }
+}
+
+impl PlainSource for Odd {
     fn data(&self) -> &File {
         self.inner.data()
     }
@@ -76,20 +80,4 @@ fn a_source_that_contradicts_itself_has_no_extents() {
     let largest = OpenTitle::new(Box::new(largest));
     let last = largest.geometry(largest.extents() - 1).unwrap();
     assert_eq!(last.data.end, u64::from(u32::MAX) * 1316);
-}
-
-#[test]
-fn direct_reads_are_of_the_same_file_or_not_at_all() {
-    let sample = Sample::of_extents(1);
-    let file = File::open(sample.data_path()).unwrap();
-    let elsewhere = sample.dir.path().join("other");
-    std::fs::write(&elsewhere, b"something else").unwrap();
-    assert!(open_direct(&elsewhere, &file).is_none(), "another file by now");
-    assert!(open_direct(&PathBuf::from("/nowhere"), &file).is_none());
-    let title = OpenTitle::new(Box::new(sample.open()));
-    let direct = title.is_direct();
-    title.refuse_direct();
-    assert!(!title.is_direct());
-    assert_eq!(title.data().metadata().unwrap().ino(), file.metadata().unwrap().ino());
-    eprintln!("direct reads in {}: {direct}", sample.dir.path().display());
 }

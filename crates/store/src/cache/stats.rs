@@ -13,6 +13,7 @@ use millrace_core::time::Instant;
 use super::CacheError;
 use super::handle::ReadFailure;
 use super::health::MemberHealth;
+use super::source::TrackId;
 
 /// At most one [`Trouble`] is reported in this time.
 const TROUBLE_INTERVAL_NS: u64 = 1_000_000_000;
@@ -307,8 +308,8 @@ pub struct Trouble {
     pub title: TitleRef,
     /// Which title that is.
     pub id: TitleId,
-    /// 0: its title; else one of its parity tracks.
-    pub track: u8,
+    /// What of it: its media, or one of its parity tracks.
+    pub track: TrackId,
     /// Its extent.
     pub extent: u32,
     /// What is wrong with it.
@@ -326,12 +327,12 @@ pub struct Trouble {
 impl std::fmt::Display for Trouble {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
         let (id, extent, bytes) = (self.id, self.extent, &self.bytes);
-        match &self.path {
-            Some(path) => write!(f, "{}: bytes {}..{}", path.display(), bytes.start, bytes.end),
-            None if self.track == 0 => {
+        match (&self.path, self.track) {
+            (Some(path), _) => write!(f, "{}: bytes {}..{}", path.display(), bytes.start, bytes.end),
+            (None, TrackId::Media) => {
                 write!(f, "title {id}: bytes {}..{} of its media", bytes.start, bytes.end)
             }
-            None => write!(f, "title {id}: parity track {}, extent {extent}", self.track),
+            (None, TrackId::Parity(track)) => write!(f, "title {id}: parity track {track}, extent {extent}"),
         }?;
         write!(f, ": {}", self.failure)?;
         if let [first, others @ ..] = &self.members[..] {
@@ -483,7 +484,17 @@ mod tests {
     fn trouble(extent: u32) -> Trouble {
         let (path, failure) = (Some("/films/a.ts".into()), ReadFailure::Checksum);
         let (title, id, members) = (TitleRef(1), TitleId([0xab; 16]), Vec::new());
-        Trouble { title, id, track: 0, extent, failure, path, bytes: 0..1316, members, failures: 1 }
+        Trouble {
+            title,
+            id,
+            track: TrackId::Media,
+            extent,
+            failure,
+            path,
+            bytes: 0..1316,
+            members,
+            failures: 1,
+        }
     }
 
     #[test]
@@ -515,7 +526,7 @@ mod tests {
         assert!(said.starts_with(&expected), "{said}");
         assert!(said.ends_with("run scrub; if a disk is bad, replace it and run repair"), "{said}");
         let failure = ReadFailure::Io(libc::EMFILE);
-        let said = Trouble { track: 1, failure, members: vec![0, 3], ..one }.to_string();
+        let said = Trouble { track: TrackId::Parity(1), failure, members: vec![0, 3], ..one }.to_string();
         assert!(said.starts_with(&format!("title {id}: parity track 1, extent 7: read error: ")), "{said}");
         assert!(said.contains("(members 0, 3);") && said.ends_with("(ulimit -n)"), "{said}");
         assert!(trouble(1).to_string().ends_with("run fsck, then add the film again"));

@@ -9,7 +9,7 @@
 //! members waits as long as its disk takes: there is nothing else to read. If the disk says that it cannot read the extent, it is
 //! asked once more, block by block, and what has come when nothing else does is all there is.
 
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
 use millrace_core::limits::{MAX_ASIDE_BYTES, SLOW_READ_NS};
@@ -194,7 +194,7 @@ impl Manager {
 
     /// The next step of effort. `false`: there is none.
     fn try_harder(&self, flight: &mut Flight) -> bool {
-        let has_members = flight.read.title.source().members().is_some();
+        let has_members = flight.read.title.kind().members().is_some();
         // An order may have become thorough by itself, around members that are avoided.
         let thorough = flight.effort > Effort::Usual || flight.order.thorough;
         flight.effort = match flight.effort {
@@ -234,11 +234,11 @@ impl Manager {
         self.counters.bytes_read.add(bytes_of(&flight.order, &results, true));
         self.counters.meta_bytes_read.add(bytes_of(&flight.order, &results, false));
         if refuses_direct(&flight.order, &results)
-            && flight.read.title.may_direct()
+            && flight.read.title.kind().may_direct()
             && flight.tries < MAX_TRIES
         {
             // The file could be opened for direct reads but does not take them.
-            flight.read.title.refuse_direct();
+            flight.read.title.kind().refuse_direct();
             return self.order_read(now, place, flight);
         }
         let (extent, title) = (flight.read.fill.bytes_mut(), (flight.read.key.title, &*flight.read.title));
@@ -275,7 +275,7 @@ impl Manager {
         };
         // Media that is all there is of a title is read again only if what came of it was wrong, or in blocks.
         let may_try = flight.failed & !flight.pieces != 0
-            || flight.read.title.source().members().is_some()
+            || flight.read.title.kind().members().is_some()
             || media_came(&flight.order, &results);
         if !may_try || flight.tries >= MAX_TRIES || !self.try_harder(&mut flight) {
             let Some(flight) = self.wait_for_silent(now, place, flight) else { return };
@@ -350,7 +350,7 @@ impl Manager {
     fn count_filled(&self, flight: &Flight, content: &ExtentContent, decoded_bytes: u64) {
         let Order { absent, left_out, .. } = flight.order;
         let with_holes = content.spare > 0 && !is_last_resort(flight, content);
-        let has_members = flight.read.title.source().members().is_some();
+        let has_members = flight.read.title.kind().members().is_some();
         let failed = if has_members { flight.failed } else { 0 };
         if absent | left_out | failed != 0 || decoded_bytes > 0 || with_holes {
             self.counters.degraded.add(1);
@@ -471,9 +471,9 @@ impl Manager {
             flight.read.title.order(flight.read.key.extent, flight.read.spare, view, true)
         });
         match others {
-            Some(Ok(order)) if !is_missed(&flight.read.title, &order) => flight.tries < MAX_TRIES,
+            Some(Ok(order)) if !flight.read.title.kind().is_missed(&order) => flight.tries < MAX_TRIES,
             // Nothing else can be read.
-            _ if tolerance(&flight.read.title) == 0 => false,
+            _ if flight.read.title.tolerance() == 0 => false,
             // As long as something comes, the disks are only busy.
             _ => {
                 now.ns_since(missing.news.unwrap_or(flight.begun)) >= HUNG_NS
@@ -496,26 +496,16 @@ impl Manager {
 
 /// Whether an extent of media is lent although packets are missing that nobody can repair.
 fn is_last_resort(flight: &Flight, content: &ExtentContent) -> bool {
-    content.is_damaged() && flight.read.title.source().track() == 0
+    content.is_damaged() && flight.read.title.kind().holes_are_damage()
 }
 
 /// The data file of a title that is whole in one, or those of its members that are at fault (bits by slot).
 pub(super) fn whereabouts(title: &OpenTitle, at_fault: u32) -> (Option<PathBuf>, Vec<u16>) {
-    let Some((stripes, files)) = title.source().members() else {
-        return (Some(title.source().data_path().to_path_buf()), Vec::new());
+    let Some(members) = title.kind().members() else {
+        return (title.kind().data_path().map(Path::to_path_buf), Vec::new());
     };
-    let slots = (0..stripes.members()).map(|position| files.slot(position));
+    let slots = (0..members.stripes.members()).map(|position| members.files.slot(position));
     (None, slots.filter(|&slot| at_fault & bit(slot) != 0).collect())
-}
-
-/// Members of a title that may be lost.
-fn tolerance(title: &OpenTitle) -> usize {
-    title.source().members().map_or(0, |(stripes, _)| stripes.tolerance())
-}
-
-/// Whether what an order of a parity track leaves out is missed: media may have left with holes that nothing else repairs.
-fn is_missed(title: &OpenTitle, order: &Order) -> bool {
-    title.source().track() > 0 && order.left_out.count_ones() as usize > tolerance(title)
 }
 
 /// Bytes that were read of media (or parity) or of everything else, with what alignment adds.

@@ -75,7 +75,7 @@ fn gather<'a>(stripes: &StripeLayout, bytes: &Range<u64>, results: Results<'a>) 
 }
 
 /// Builds an extent of media of a title with member files.
-pub(in crate::cache) fn assemble(
+pub(super) fn assemble(
     decoder: &mut Decoder,
     (metas, crcs): (&mut Vec<PacketMeta>, &mut Crcs),
     (reference, title, (stripes, files)): (TitleRef, &OpenTitle, (StripeLayout, &dyn MemberFiles)),

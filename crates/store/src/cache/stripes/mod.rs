@@ -9,6 +9,7 @@
 //!
 //! | file | holds |
 //! | --- | --- |
+//! | `kinds` | the two kinds, as the cache sees them |
 //! | `files` | the members' files, opened when needed |
 //! | `needs` | which spans of them an extent needs |
 //! | `spare` | what a viewer must be able to repair to make do with holes |
@@ -24,8 +25,9 @@
 
 pub(in crate::cache) mod decode;
 mod files;
+mod kinds;
 mod media;
-pub(in crate::cache) mod needs;
+mod needs;
 mod records;
 mod results;
 #[cfg(test)]
@@ -37,15 +39,14 @@ mod track;
 pub(in crate::cache) use self::decode::Decoder;
 pub(in crate::cache) use self::files::{FileTable, may_wait};
 pub use self::files::{MemberFiles, TitleFile};
-pub(in crate::cache) use self::media::assemble as assemble_media;
-pub(in crate::cache) use self::track::assemble as assemble_track;
+pub(in crate::cache) use self::kinds::{ParityTrack, Striped};
 
 #[cfg(test)]
 mod given {
     //! What the sample title needs, from wherever it is used.
     pub(super) use super::{MemberFiles, TitleFile};
-    pub(super) use crate::cache::TitleSource;
     pub(super) use crate::cache::sample::{encode, noise};
+    pub(super) use crate::cache::{ParitySource, SourceKind, TitleSource, TrackId};
     pub(super) use crate::format::superblock::Geometry;
     pub(super) use crate::stripes::StripeLayout;
 }

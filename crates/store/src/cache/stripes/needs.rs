@@ -2,7 +2,6 @@
 //! its stripes otherwise.
 
 use std::ops::Range;
-use std::sync::Arc;
 
 use millrace_core::limits::DEFAULT_PACKET_BYTES;
 use millrace_core::time::Instant;
@@ -10,8 +9,9 @@ use millrace_core::time::Instant;
 use super::files::{FileTable, MemberFiles, OpenFile, TitleFile, first_copy, is_exhaustion};
 use super::spare::{Missing, demanded};
 use crate::cache::handle::ReadFailure;
+use crate::cache::kind::TitleMembers;
 use crate::cache::order::{MemberView, Order, Role, SpanFile, SpanOrder, bit};
-use crate::cache::source::{ALIGN, Geometry, OpenTitle};
+use crate::cache::source::{Geometry, OpenTitle};
 use crate::meta::{CrcFile, MetaFile};
 use crate::stripes::StripeLayout;
 
@@ -41,15 +41,43 @@ struct Maker<'a> {
     order: Order,
 }
 
-/// What to read for an extent of a title with member files: of its title, or of one of its parity tracks.
-pub(in crate::cache) fn order(
+/// What to read for an extent of media with member files.
+pub(super) fn media(
     title: &OpenTitle,
-    (stripes, files, table): (StripeLayout, &dyn MemberFiles, &FileTable),
-    (extent, spare): (u32, u8),
+    members: TitleMembers<'_>,
+    extent_and_spare: (u32, u8),
     view: MemberView,
     thorough: bool,
 ) -> Result<Order, ReadFailure> {
-    let direct = title.may_direct();
+    order(title, members, extent_and_spare, view, thorough, |maker| {
+        maker.look_at_members(view, true);
+        maker.media()
+    })
+}
+
+/// What to read for an extent of the parity track with this number.
+pub(super) fn track(
+    title: &OpenTitle,
+    (members, number): (TitleMembers<'_>, u8),
+    extent_and_spare: (u32, u8),
+    view: MemberView,
+    thorough: bool,
+) -> Result<Order, ReadFailure> {
+    order(title, members, extent_and_spare, view, thorough, |maker| {
+        maker.look_at_members(view, false);
+        maker.track(number)
+    })
+}
+
+fn order<'a>(
+    title: &'a OpenTitle,
+    TitleMembers { stripes, files, table }: TitleMembers<'a>,
+    (extent, spare): (u32, u8),
+    view: MemberView,
+    thorough: bool,
+    make: impl FnOnce(&mut Maker<'a>) -> Result<(), ReadFailure>,
+) -> Result<Order, ReadFailure> {
+    let direct = title.kind().may_direct();
     let order = Order { thorough: thorough || view.all, all: view.all, ..Order::empty(extent, spare) };
     let MemberView { now, all, .. } = view;
     let (lost, avoided, units_only, pieces, exhausted) = (0, 0, 0, 0, None);
@@ -68,11 +96,7 @@ pub(in crate::cache) fn order(
         exhausted,
         order,
     };
-    maker.look_at_members(view);
-    let made = match title.source().track() {
-        0 => maker.media(),
-        track => maker.track(track),
-    };
+    let made = make(&mut maker);
     // One that everybody was to be asked for is the last: what could not be opened is not in it.
     let is_short = view.all && maker.order.left_out.count_ones() as usize > stripes.tolerance();
     match (made, maker.exhausted) {
@@ -114,8 +138,7 @@ impl Maker<'_> {
 
     /// Notes who cannot be asked, or better not. A member whose data file cannot be opened counts as lost; of parity that is
     /// not there nothing else depends.
-    fn look_at_members(&mut self, view: MemberView) {
-        let is_media = self.title.source().track() == 0;
+    fn look_at_members(&mut self, view: MemberView, is_media: bool) {
         for position in self.positions() {
             let (place, slot) = (usize::from(position), bit(self.files.slot(position.into())));
             if view.reopen & slot != 0 {
@@ -388,37 +411,6 @@ pub(super) fn parity_records(stripes: &StripeLayout, touched: &Range<u32>) -> (u
 pub(super) fn track_stripes(stripes: &StripeLayout, track: u8, packets: &Range<u32>) -> Range<u32> {
     let in_stripe = (stripes.spread().parities(track).len() as u32 * stripes.unit_packets()).max(1);
     packets.start / in_stripe..packets.end.div_ceil(in_stripe).min(stripes.stripes())
-}
-
-/// What to read of a title that is whole in one file without parity; `in_blocks`: its data block by block.
-pub(in crate::cache) fn plain(
-    title: &Arc<OpenTitle>,
-    (extent, spare): (u32, u8),
-    in_blocks: bool,
-    thorough: bool,
-) -> Result<Order, ReadFailure> {
-    let geometry = title.geometry(extent).ok_or(ReadFailure::OutOfRange)?;
-    let piece = if in_blocks { ALIGN as u64 } else { u64::MAX };
-    let data = split_at_borders(geometry.read, piece);
-    let data = data.map(|bytes| (Role::Data { position: 0 }, bytes, title.is_direct()));
-    let records = [
-        (Role::Meta, geometry.meta, false),
-        (Role::Sums, geometry.sums, false),
-        (Role::Crcs, if title.source().crcs().is_some() { geometry.crcs } else { 0..0 }, false),
-    ];
-    let spans = data.chain(records).filter(|(_, bytes, _)| !bytes.is_empty());
-    let spans = spans.map(|(role, bytes, direct)| {
-        let file = SpanFile::of_title(Arc::clone(title), role);
-        SpanOrder { role, member: None, file, direct, bytes, joined: false }
-    });
-    Ok(Order { thorough, in_blocks, spans: spans.collect(), ..Order::empty(extent, spare) })
-}
-
-/// These bytes in pieces that end at multiples of `piece`.
-fn split_at_borders(bytes: Range<u64>, piece: u64) -> impl Iterator<Item = Range<u64>> {
-    let border = move |at: u64| at.saturating_mul(piece);
-    (bytes.start / piece..bytes.end.div_ceil(piece))
-        .map(move |number| border(number).max(bytes.start)..border(number + 1).min(bytes.end))
 }
 
 #[cfg(test)]

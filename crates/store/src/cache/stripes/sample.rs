@@ -2,7 +2,6 @@
 //! Included by the tests in `tests/` too.
 #![allow(dead_code, unreachable_pub, missing_docs)] // each test uses a part of it
 
-use std::fs::File;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU32, Ordering};
@@ -15,7 +14,10 @@ use millrace_core::time::MediaTicks;
 use millrace_core::wire::checksum::sum16;
 use millrace_core::wire::rtp::{RtpHeader, Timeline, sequence_of};
 
-use super::given::{Geometry, MemberFiles, StripeLayout, TitleFile, TitleSource, encode, noise};
+use super::given::{
+    Geometry, MemberFiles, ParitySource, SourceKind, StripeLayout, TitleFile, TitleSource, TrackId, encode,
+    noise,
+};
 
 const PACKET: usize = 1316;
 
@@ -39,13 +41,12 @@ pub struct StripeSample {
 /// The title or one of its tracks, open.
 pub struct StripeSource {
     dir: PathBuf,
-    stripes: StripeLayout,
+    pub stripes: StripeLayout,
     layout: WireLayout,
     timeline: Timeline,
     track: u8,
     gone: Arc<AtomicU32>,
     epoch: Arc<AtomicU32>,
-    nothing: File,
 }
 
 pub fn geometry(k: u16, m: u16, members: u16, unit_packets: u32) -> Geometry {
@@ -149,7 +150,6 @@ impl StripeSample {
             track,
             gone: Arc::clone(&self.gone),
             epoch: Arc::clone(&self.epoch),
-            nothing: File::open("/dev/null").unwrap(),
         }
     }
 
@@ -269,23 +269,23 @@ impl TitleSource for StripeSource {
         let packets = self.packets().max(1);
         time_of(self.stripes.media_bytes() * u64::from(packet.min(packets)) / u64::from(packets))
     }
+    fn track(&self) -> TrackId {
+        if self.track == 0 { TrackId::Media } else { TrackId::Parity(self.track) }
+    }
+    fn kind(self: Box<Self>) -> SourceKind {
+        match self.track {
+            0 => SourceKind::Striped(self.stripes, self),
+            number => SourceKind::Parity(self.stripes, number, self),
+        }
+    }
+}
+
+impl ParitySource for StripeSource {
+    fn time_of_media(&self, packet: u32) -> MediaTicks {
+        self.media_time(packet)
+    }
     fn duration(&self) -> MediaTicks {
         time_of(self.stripes.media_bytes())
-    }
-    fn track(&self) -> u8 {
-        self.track
-    }
-    fn members(&self) -> Option<(StripeLayout, &dyn MemberFiles)> {
-        Some((self.stripes, self))
-    }
-    fn data(&self) -> &File {
-        &self.nothing
-    }
-    fn data_path(&self) -> &Path {
-        &self.dir
-    }
-    fn meta(&self) -> &File {
-        &self.nothing
     }
 }
 

@@ -1,6 +1,5 @@
 //! Titles of a volume as the cache sees them: where the files of each member are, and the parity tracks.
 
-use std::fs::File;
 use std::ops::Range;
 use std::path::{Path, PathBuf};
 
@@ -12,7 +11,7 @@ use millrace_core::wire::rtp::Timeline;
 
 use super::{MemberFiles, TitleFile};
 use crate::blocking::BlockingCalls;
-use crate::cache::TitleSource;
+use crate::cache::{ParitySource, SourceKind, TitleSource, TrackId};
 use crate::format::manifest::{CRC_FILE, PARITY_CRC_FILE, PARITY_META_FILE, meta_file};
 use crate::members::Members;
 use crate::stripes::StripeLayout;
@@ -126,28 +125,22 @@ impl TitleSource for ParityFiles {
         let byte = with.saturating_mul(DEFAULT_PACKET_BYTES as u64);
         self.index.time_of(byte.min(self.info.bytes))
     }
+    fn track(&self) -> TrackId {
+        TrackId::Parity(self.track)
+    }
+    fn kind(self: Box<Self>) -> SourceKind {
+        SourceKind::Parity(self.stripes, self.track, self)
+    }
+    fn has_crcs(&self) -> bool {
+        self.has_crcs
+    }
+}
+
+impl ParitySource for ParityFiles {
     fn time_of_media(&self, packet: u32) -> MediaTicks {
         self.index.time_of(u64::from(packet) * DEFAULT_PACKET_BYTES as u64)
     }
     fn duration(&self) -> MediaTicks {
         self.info.duration
-    }
-    fn track(&self) -> u8 {
-        self.track
-    }
-    fn members(&self) -> Option<(StripeLayout, &dyn MemberFiles)> {
-        Some((self.stripes, self))
-    }
-    fn has_crcs(&self) -> bool {
-        self.has_crcs
-    }
-    fn data(&self) -> &File {
-        self.parity_meta.file()
-    }
-    fn data_path(&self) -> &Path {
-        self.parity_meta.path()
-    }
-    fn meta(&self) -> &File {
-        self.meta.file()
     }
 }

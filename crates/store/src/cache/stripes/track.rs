@@ -21,14 +21,13 @@ use millrace_core::wire::fec::{
 };
 use millrace_core::wire::rtp::{PAYLOAD_TYPE_MP2T, RtpHeader, Timeline, sequence_of};
 
-use super::MemberFiles;
 use super::needs::{media_records, parity_records, track_stripes};
 use super::records::{Records, load_crcs};
 use super::results::Results;
 use crate::cache::crcs::Crcs;
 use crate::cache::handle::ReadFailure;
 use crate::cache::order::{Built, Filled, Order, Role, SpanResult, bit};
-use crate::cache::source::OpenTitle;
+use crate::cache::source::{OpenTitle, ParitySource};
 use crate::stripes::StripeLayout;
 
 /// Spare of an extent of a track with holes: to be had by those only to whom nothing of it is indispensable.
@@ -122,14 +121,16 @@ fn without_records(order: &Order, results: Results<'_>) -> Built {
     }
 }
 
+/// A parity track with its number.
+type Numbered<'a> = (&'a dyn ParitySource, StripeLayout, u8);
+
 /// Builds an extent of a parity track. What is missing or does not have its sum is marked, never computed.
-pub(in crate::cache) fn assemble(
-    (reference, title, (stripes, files)): (TitleRef, &OpenTitle, (StripeLayout, &dyn MemberFiles)),
+pub(super) fn assemble(
+    (reference, title, (source, stripes, track)): (TitleRef, &OpenTitle, Numbered<'_>),
     order: &Order,
     results: &[SpanResult<'_>],
     extent: &mut [u8],
 ) -> Built {
-    let track = title.source().track();
     let (Some(packets), Some(code)) = (title.packets_of(order.extent), Code::new(stripes.k(), stripes.m()))
     else {
         return Built::failed(ReadFailure::OutOfRange);
@@ -144,14 +145,14 @@ pub(in crate::cache) fn assemble(
     if !(is_whole || order.all && came) {
         return without_records(order, results);
     }
-    media.make_up(of_media.0, |packet| title.source().time_of_media(packet));
+    media.make_up(of_media.0, |packet| source.time_of_media(packet));
     let mut crcs = Crcs::default();
     let are_known = load_crcs(&mut crcs, parity_records(&stripes, &touched), results, Role::ParityCrcs);
     if !are_known && !order.thorough && results.has_ordered(Role::ParityCrcs) {
         return Built::More { wrong: 0 };
     }
-    let sums_only = title.source().has_crcs() && !are_known;
-    let (timeline, duration) = (title.source().timeline(), title.source().duration());
+    let sums_only = source.has_crcs() && !are_known;
+    let (timeline, duration) = (source.timeline(), source.duration());
     let first_stripe = touched.start;
     let spread = stripes.spread();
     let (media, parity, crcs) = (&media, &parity, &crcs);
@@ -178,7 +179,7 @@ pub(in crate::cache) fn assemble(
         holes |= fill.lost;
         if fill.wrong {
             let position = stripes.position_of(stripe, stripes.k() + parity);
-            wrong |= bit(files.slot(position));
+            wrong |= bit(source.slot(position));
         }
     }
     let content = ExtentContent {

@@ -1,0 +1,79 @@
+//! What the kinds of titles differ in: what is to be read for an extent, and how the extent is assembled from that. Everybody else asks the
+//! title, which was given its kind when it was opened; `docs/design/0015-sources.md`.
+
+use std::path::Path;
+
+use millrace_core::ids::TitleRef;
+
+use super::fill::Builder;
+use super::handle::ReadFailure;
+use super::order::{Built, MemberView, Order, SpanResult};
+use super::source::{OpenTitle, TitleSource};
+use super::stripes::{FileTable, MemberFiles};
+use crate::stripes::StripeLayout;
+
+/// The members that a title lies on.
+#[derive(Clone, Copy)]
+pub(super) struct TitleMembers<'a> {
+    /// How its bytes lie on them.
+    pub(super) stripes: StripeLayout,
+    /// Where they are.
+    pub(super) files: &'a dyn MemberFiles,
+    /// Their files.
+    pub(super) table: &'a FileTable,
+}
+
+/// One kind of titles.
+pub(super) trait Kind: Send + Sync {
+    /// What any title says of itself.
+    fn source(&self) -> &dyn TitleSource;
+
+    /// What to read for an extent, for whoever can make do with `spare` missing packets in a codeword. `thorough`: what was read for it
+    /// before was not good enough.
+    ///
+    /// # Errors
+    /// [`ReadFailure::OutOfRange`]; [`ReadFailure::MembersLost`] if too few members may be asked.
+    fn order(
+        &self,
+        title: &OpenTitle,
+        extent_and_spare: (u32, u8),
+        members: MemberView,
+        thorough: bool,
+    ) -> Result<Order, ReadFailure>;
+
+    /// Builds the extent of `order` in `extent` from what became of its spans, one result for each.
+    fn assemble(
+        &self,
+        builder: &mut Builder,
+        title: (TitleRef, &OpenTitle),
+        order: &Order,
+        results: &[SpanResult<'_>],
+        extent: &mut [u8],
+    ) -> Built;
+
+    /// Its members; `None`: its files are all that there is of it.
+    fn members(&self) -> Option<TitleMembers<'_>> {
+        None
+    }
+
+    /// Its data file, for messages, if there is just one.
+    fn data_path(&self) -> Option<&Path> {
+        None
+    }
+
+    /// Whether its viewers miss what this order leaves out, though an extent can be made without.
+    fn is_missed(&self, _order: &Order) -> bool {
+        false
+    }
+
+    /// Whether packets that are marked as missing are lost for good: then they are reported and, some time later, read again.
+    fn holes_are_damage(&self) -> bool {
+        true
+    }
+
+    /// Whether files may be opened for direct reads.
+    fn may_direct(&self) -> bool;
+
+    /// Direct reads do not work although files could be opened for them: no more of them.
+    fn refuse_direct(&self);
+}

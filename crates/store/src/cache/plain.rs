@@ -1,0 +1,153 @@
+//! Titles that are whole in files of their own, without parity: their data is one span, there are as many spans of records as it needs, and none
+//! that could stand in for another.
+
+use std::fs::{File, OpenOptions};
+use std::ops::Range;
+use std::os::unix::fs::{MetadataExt, OpenOptionsExt};
+use std::path::Path;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
+
+use millrace_core::ids::TitleRef;
+
+use super::fill::Builder;
+use super::handle::ReadFailure;
+use super::kind::Kind;
+use super::order::{Built, MemberView, Order, Role, SpanFile, SpanOrder, SpanResult};
+use super::source::{ALIGN, OpenTitle, PlainSource, TitleSource};
+use super::stripes::may_wait;
+use crate::blocking::Timeout;
+
+/// The open files of a title.
+pub(super) struct PlainFiles {
+    source: Box<dyn PlainSource>,
+    /// The data file once more, for direct reads, where the file system has them.
+    direct: Option<File>,
+    /// [`may_wait`] says so of them.
+    may_wait: bool,
+    /// A direct read was refused after all.
+    direct_refused: AtomicBool,
+}
+
+impl PlainFiles {
+    /// Whether the data is read past the page cache.
+    fn is_direct(&self) -> bool {
+        self.direct.is_some() && !self.direct_refused.load(Ordering::Relaxed)
+    }
+
+    /// Whether beginning to read may wait for their disk.
+    pub(super) fn may_wait(&self) -> bool {
+        self.may_wait
+    }
+
+    /// The file to read a span with this role from.
+    pub(super) fn file(&self, role: Role) -> &File {
+        match (role, &self.direct) {
+            (Role::Data { .. } | Role::Parity { .. }, Some(direct)) if self.is_direct() => direct,
+            (Role::Data { .. } | Role::Parity { .. }, _) => self.source.data(),
+            (Role::Sums, _) => self.source.sums().unwrap_or(self.source.meta()),
+            (Role::Crcs, _) => self.source.crcs().unwrap_or(self.source.meta()),
+            (Role::Meta | Role::StripeMeta | Role::ParityMeta | Role::ParityCrcs, _) => self.source.meta(),
+        }
+    }
+}
+
+/// The kind.
+pub(super) struct Plain {
+    files: Arc<PlainFiles>,
+}
+
+impl Plain {
+    /// Opens the data file once more for direct reads, if that can be had.
+    pub(super) fn open(source: Box<dyn PlainSource>) -> Self {
+        let (direct, may_wait) = open_direct_of(&*source);
+        let direct_refused = AtomicBool::new(false);
+        Self { files: Arc::new(PlainFiles { source, direct, may_wait, direct_refused }) }
+    }
+}
+
+impl Kind for Plain {
+    fn source(&self) -> &dyn TitleSource {
+        &*self.files.source
+    }
+
+    /// The data block by block if a larger read of it has failed.
+    fn order(
+        &self,
+        title: &OpenTitle,
+        (extent, spare): (u32, u8),
+        members: MemberView,
+        thorough: bool,
+    ) -> Result<Order, ReadFailure> {
+        let (files, source) = (&self.files, &self.files.source);
+        let geometry = title.geometry(extent).ok_or(ReadFailure::OutOfRange)?;
+        if !geometry.sums.is_empty() && source.sums().is_none() {
+            return Err(ReadFailure::OutOfRange);
+        }
+        let in_blocks = members.pieces != 0;
+        let piece = if in_blocks { ALIGN as u64 } else { u64::MAX };
+        let data = split_at_borders(geometry.read, piece);
+        let data = data.map(|bytes| (Role::Data { position: 0 }, bytes, files.is_direct()));
+        let records = [
+            (Role::Meta, geometry.meta, false),
+            (Role::Sums, geometry.sums, false),
+            (Role::Crcs, if source.crcs().is_some() { geometry.crcs } else { 0..0 }, false),
+        ];
+        let spans = data.chain(records).filter(|(_, bytes, _)| !bytes.is_empty());
+        let spans = spans.map(|(role, bytes, direct)| {
+            let file = SpanFile::of_plain(Arc::clone(files), role);
+            SpanOrder { role, member: None, file, direct, bytes, joined: false }
+        });
+        Ok(Order { thorough, in_blocks, spans: spans.collect(), ..Order::empty(extent, spare) })
+    }
+
+    fn assemble(
+        &self,
+        builder: &mut Builder,
+        title: (TitleRef, &OpenTitle),
+        order: &Order,
+        results: &[SpanResult<'_>],
+        extent: &mut [u8],
+    ) -> Built {
+        builder.assemble_plain(title, order, results, extent)
+    }
+
+    fn data_path(&self) -> Option<&Path> {
+        Some(self.files.source.data_path())
+    }
+
+    fn may_direct(&self) -> bool {
+        !self.files.direct_refused.load(Ordering::Relaxed)
+    }
+
+    fn refuse_direct(&self) {
+        self.files.direct_refused.store(true, Ordering::Relaxed);
+    }
+}
+
+/// These bytes in pieces that end at multiples of `piece`.
+fn split_at_borders(bytes: Range<u64>, piece: u64) -> impl Iterator<Item = Range<u64>> {
+    let border = move |at: u64| at.saturating_mul(piece);
+    (bytes.start / piece..bytes.end.div_ceil(piece))
+        .map(move |number| border(number).max(bytes.start)..border(number + 1).min(bytes.end))
+}
+
+/// The data file for direct reads; none also if the disk does not answer. And whether beginning to read may wait for it.
+fn open_direct_of(source: &dyn PlainSource) -> (Option<File>, bool) {
+    let Ok(buffered) = source.data().try_clone() else { return (None, true) };
+    let path = source.data_path().to_path_buf();
+    let open = move || (open_direct(&path, &buffered), may_wait(&buffered));
+    source.blocking().send(Timeout::Call, open).unwrap_or((None, true))
+}
+
+/// The same file once more for direct reads. `None` where the file system has none (some network and memory file
+/// systems answer `EINVAL`), or if the path leads to another file by now.
+fn open_direct(path: &Path, buffered: &File) -> Option<File> {
+    let direct = OpenOptions::new().read(true).custom_flags(libc::O_DIRECT).open(path).ok()?;
+    let (a, b) = (direct.metadata().ok()?, buffered.metadata().ok()?);
+    (a.dev() == b.dev() && a.ino() == b.ino()).then_some(direct)
+}
+
+#[cfg(test)]
+#[path = "plain_tests.rs"]
+mod tests;

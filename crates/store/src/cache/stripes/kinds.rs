@@ -1,0 +1,148 @@
+//! The two kinds of titles that lie on members: media in stripes, and the parity tracks of such media.
+
+use std::sync::atomic::{AtomicBool, Ordering};
+
+use millrace_core::ids::TitleRef;
+
+use super::files::FileTable;
+use super::{media, needs, track};
+use crate::cache::fill::Builder;
+use crate::cache::handle::ReadFailure;
+use crate::cache::kind::{Kind, TitleMembers};
+use crate::cache::order::{Built, MemberView, Order, SpanResult};
+use crate::cache::source::{OpenTitle, ParitySource, StripedSource, TitleSource};
+use crate::stripes::StripeLayout;
+
+/// Media.
+pub(in crate::cache) struct Striped {
+    source: Box<dyn StripedSource>,
+    stripes: StripeLayout,
+    table: FileTable,
+    direct_refused: AtomicBool,
+}
+
+impl Striped {
+    /// Opens the files that are read first.
+    pub(in crate::cache) fn open(stripes: StripeLayout, source: Box<dyn StripedSource>) -> Self {
+        let table = FileTable::default();
+        table.open_first(source.id(), &stripes, &*source, false);
+        Self { source, stripes, table, direct_refused: AtomicBool::new(false) }
+    }
+
+    fn title_members(&self) -> TitleMembers<'_> {
+        TitleMembers { stripes: self.stripes, files: &*self.source, table: &self.table }
+    }
+}
+
+impl Kind for Striped {
+    fn source(&self) -> &dyn TitleSource {
+        &*self.source
+    }
+
+    fn order(
+        &self,
+        title: &OpenTitle,
+        extent_and_spare: (u32, u8),
+        view: MemberView,
+        thorough: bool,
+    ) -> Result<Order, ReadFailure> {
+        needs::media(title, self.title_members(), extent_and_spare, view, thorough)
+    }
+
+    fn assemble(
+        &self,
+        builder: &mut Builder,
+        (reference, title): (TitleRef, &OpenTitle),
+        order: &Order,
+        results: &[SpanResult<'_>],
+        extent: &mut [u8],
+    ) -> Built {
+        let title = (reference, title, (self.stripes, &*self.source as _));
+        let Builder { metas, crcs, decoder, .. } = builder;
+        media::assemble(decoder, (metas, crcs), title, order, results, extent)
+    }
+
+    fn members(&self) -> Option<TitleMembers<'_>> {
+        Some(self.title_members())
+    }
+
+    fn may_direct(&self) -> bool {
+        !self.direct_refused.load(Ordering::Relaxed)
+    }
+
+    fn refuse_direct(&self) {
+        self.direct_refused.store(true, Ordering::Relaxed);
+    }
+}
+
+/// Parity, as ready FEC datagrams.
+pub(in crate::cache) struct ParityTrack {
+    source: Box<dyn ParitySource>,
+    stripes: StripeLayout,
+    number: u8,
+    table: FileTable,
+    direct_refused: AtomicBool,
+}
+
+impl ParityTrack {
+    /// Opens the files that are read first.
+    pub(in crate::cache) fn open(stripes: StripeLayout, number: u8, source: Box<dyn ParitySource>) -> Self {
+        let table = FileTable::default();
+        table.open_first(source.id(), &stripes, &*source, true);
+        Self { source, stripes, number, table, direct_refused: AtomicBool::new(false) }
+    }
+
+    fn title_members(&self) -> TitleMembers<'_> {
+        TitleMembers { stripes: self.stripes, files: &*self.source, table: &self.table }
+    }
+}
+
+impl Kind for ParityTrack {
+    fn source(&self) -> &dyn TitleSource {
+        &*self.source
+    }
+
+    fn order(
+        &self,
+        title: &OpenTitle,
+        extent_and_spare: (u32, u8),
+        view: MemberView,
+        thorough: bool,
+    ) -> Result<Order, ReadFailure> {
+        needs::track(title, (self.title_members(), self.number), extent_and_spare, view, thorough)
+    }
+
+    fn assemble(
+        &self,
+        _builder: &mut Builder,
+        (reference, title): (TitleRef, &OpenTitle),
+        order: &Order,
+        results: &[SpanResult<'_>],
+        extent: &mut [u8],
+    ) -> Built {
+        let source = (&*self.source, self.stripes, self.number);
+        track::assemble((reference, title, source), order, results, extent)
+    }
+
+    fn members(&self) -> Option<TitleMembers<'_>> {
+        Some(self.title_members())
+    }
+
+    /// Media may have left with holes that nothing else repairs.
+    fn is_missed(&self, order: &Order) -> bool {
+        order.left_out.count_ones() as usize > self.stripes.tolerance()
+    }
+
+    /// It is whole again when its members are.
+    fn holes_are_damage(&self) -> bool {
+        false
+    }
+
+    fn may_direct(&self) -> bool {
+        !self.direct_refused.load(Ordering::Relaxed)
+    }
+
+    fn refuse_direct(&self) {
+        self.direct_refused.store(true, Ordering::Relaxed);
+    }
+}
