@@ -121,6 +121,11 @@ impl WireLayout {
         Self { bits: Self::FEC }
     }
 
+    /// All that it says, in two bytes; never all ones.
+    pub(crate) fn bits(self) -> u16 {
+        self.bits
+    }
+
     /// The same packets in the same extents without RTP headers, for receivers that take TS in datagrams; `None` unless they have
     /// the default size.
     pub fn raw(self) -> Option<Self> {

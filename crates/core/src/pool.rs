@@ -11,6 +11,10 @@
 //!
 //! One [`Fill`] may write an extent and nobody reads it; any number of [`Lease`]s may read it and nobody writes it.
 //! The types hold that rule, so the users of this module need no `unsafe`.
+//!
+//! An extent of which some packets are read while others are still to come *grows* ([`Fill::grow`]): READY, with a mark that says how many
+//! packets can be read. The mark only rises. A lease covers the packets below the mark as it was when the lease was taken, the [`Growing`]
+//! writes those above it, so no byte is both written and read. It counts as a lease itself: until it is dropped, nobody reclaims the extent.
 #![allow(unsafe_code)]
 
 use std::ptr::NonNull;
@@ -85,6 +89,13 @@ const FREE: u32 = 0;
 const FILLING: u32 = u32::MAX;
 /// READY with n leases is stored as READY + n.
 const READY: u32 = 1;
+/// Mark of an extent that does not grow: its content says what can be read. No layout has these bits.
+const WHOLE: u32 = u32::MAX;
+
+/// Mark of an extent that grows: its layout, and how many packets can be read.
+fn mark(layout: WireLayout, packets: u32) -> u32 {
+    u32::from(layout.bits()) << 16 | packets
+}
 
 /// A fixed number of extents of [`EXTENT_BYTES`] each, in one region of memory.
 pub struct ExtentArena {
@@ -92,6 +103,8 @@ pub struct ExtentArena {
     base: NonNull<u8>,
     region: Box<dyn Region>,
     states: Box<[AtomicU32]>,
+    /// What can be read of each extent: [`WHOLE`] or a [`mark`]. Written by whoever fills it, and only in ascending order once it is lent.
+    marks: Box<[AtomicU32]>,
     /// For the model of [`crate::sync`]; else of no size.
     access: Box<[Access]>,
     /// Extents at the end that are not for titles.
@@ -114,9 +127,10 @@ impl ExtentArena {
     pub fn with_aside(region: Box<dyn Region>, aside: u32) -> Arc<Self> {
         let extents = region.len() / EXTENT_BYTES;
         let states: Box<[_]> = (0..extents).map(|_| AtomicU32::new(FREE)).collect();
+        let marks = states.iter().map(|_| AtomicU32::new(WHOLE)).collect();
         let access = states.iter().map(|_| Access::default()).collect();
         let aside = aside.min(states.len() as u32);
-        Arc::new(Self { base: region.base(), region, states, access, aside })
+        Arc::new(Self { base: region.base(), region, states, marks, access, aside })
     }
 
     /// Number of extents for media: they come first.
@@ -153,29 +167,49 @@ impl ExtentArena {
             .get(extent as usize)?
             .compare_exchange(FREE, FILLING, Ordering::Acquire, Ordering::Relaxed)
             .ok()
-            .map(|_| Fill { arena: Arc::clone(self), extent, ends_as: FREE })
+            .map(|_| Fill { arena: Arc::clone(self), extent, ends_as: FREE, mark: WHOLE })
     }
 
-    /// Lends a filled extent; `None` if it is free or being filled.
+    /// Lends a filled extent; `None` if it is free or being filled. Of one that grows, what can be read of it now; `None` if that is
+    /// nothing, or if it lies otherwise than `content` says.
     pub fn lend(self: &Arc<Self>, extent: u32, content: ExtentContent) -> Option<Lease> {
         let state = self.states.get(extent as usize)?;
         state
             .fetch_update(Ordering::Acquire, Ordering::Relaxed, |s| {
                 (READY..FILLING - 1).contains(&s).then_some(s.wrapping_add(1))
             })
-            .ok()
-            .map(|_| Lease {
-                arena: Arc::clone(self),
-                extent,
-                title: content.title,
-                number: content.number,
-                first_packet: content.first_packet,
-                // No extent has room for more.
-                packets: content.packets.min(u32::from(u16::MAX)) as u16,
-                last_packet_bytes: content.last_packet_bytes,
-                layout: content.layout,
-                spare: content.spare,
-            })
+            .ok()?;
+        let mut lease = Lease {
+            arena: Arc::clone(self),
+            extent,
+            title: content.title,
+            number: content.number,
+            first_packet: content.first_packet,
+            // No extent has room for more.
+            packets: content.packets.min(u32::from(u16::MAX)) as u16,
+            last_packet_bytes: content.last_packet_bytes,
+            layout: content.layout,
+            spare: content.spare,
+            grows: false,
+        };
+        // Pairs with Growing::advance: what is below the mark has been written.
+        let mark = self.marks[extent as usize].load(Ordering::Acquire);
+        if mark != WHOLE {
+            lease.grows = true;
+            lease.packets = lease.packets.min(mark as u16);
+            if lease.packets == 0 || mark >> 16 != u32::from(content.layout.bits()) {
+                return None;
+            }
+        }
+        Some(lease)
+    }
+
+    /// Packets that can be read of an extent that grows; 0 of any other.
+    pub fn grown(&self, extent: u32) -> u32 {
+        match self.marks.get(extent as usize).map(|mark| mark.load(Ordering::Acquire)) {
+            None | Some(WHOLE) => 0,
+            Some(mark) => mark & u32::from(u16::MAX),
+        }
     }
 
     /// Frees a filled extent that nobody has borrowed; `false` (and no change) if somebody has, or if not filled.
@@ -201,6 +235,8 @@ pub struct Fill {
     extent: u32,
     /// State that the extent takes when this value goes.
     ends_as: u32,
+    /// Mark that it takes with that.
+    mark: u32,
 }
 
 impl Fill {
@@ -211,7 +247,7 @@ impl Fill {
 
     /// All its bytes.
     pub fn bytes_mut(&mut self) -> &mut [u8] {
-        self.arena.access[self.extent as usize].write();
+        self.arena.access[self.extent as usize].write(0);
         // SAFETY: the state is FILLING, which only one Fill at a time holds and in which no Lease exists; the range
         // is inside the region, initialised (regions are zeroed or were filled) and lives as long as the arena.
         unsafe { std::slice::from_raw_parts_mut(self.arena.start(self.extent), EXTENT_BYTES) }
@@ -221,11 +257,69 @@ impl Fill {
     pub fn publish(mut self) {
         self.ends_as = READY;
     }
+
+    /// Goes on to fill it packet by packet while it is read.
+    pub fn grow(mut self, layout: WireLayout) -> Growing {
+        // With one lease, which is the writer's.
+        (self.ends_as, self.mark) = (READY + 1, mark(layout, 0));
+        Growing { arena: Arc::clone(&self.arena), extent: self.extent, layout, packets: 0 }
+    }
 }
 
 impl Drop for Fill {
     fn drop(&mut self) {
+        // Nobody looks at it before the state says that there is something to read.
+        self.arena.marks[self.extent as usize].store(self.mark, Ordering::Relaxed);
         self.arena.states[self.extent as usize].store(self.ends_as, Ordering::Release);
+    }
+}
+
+/// The right to add packets to one extent, which may be lent meanwhile: each lease covers the packets that could be read when it was taken.
+/// Their records lie where those of a full extent lie. Dropped, the extent stays as it is and grows no more.
+pub struct Growing {
+    arena: Arc<ExtentArena>,
+    extent: u32,
+    layout: WireLayout,
+    /// Those that can be read.
+    packets: u32,
+}
+
+impl Growing {
+    /// Which extent of the arena.
+    pub fn extent(&self) -> u32 {
+        self.extent
+    }
+
+    /// The slots of the packets that cannot be read yet, and their records.
+    pub fn room(&mut self) -> (&mut [u8], &mut [[u8; PacketMeta::BYTES]]) {
+        let all = self.layout.packets_per_extent();
+        let left = (all - self.packets) as usize;
+        let slots = self.packets as usize * self.layout.slot_bytes();
+        let records = self.layout.meta_offset(self.packets, all);
+        self.arena.access[self.extent as usize].write(self.packets as usize);
+        let start = self.arena.start(self.extent);
+        // SAFETY: a layout has room for the slots of `all` packets and behind them for their records, so the ranges lie inside the extent
+        // and do not overlap. Until this value goes the state is READY with at least one lease, so no Fill exists. Leases read packets
+        // below the mark, which is `packets`, at most; only this value raises it, and not while these borrows of it last.
+        unsafe {
+            (
+                std::slice::from_raw_parts_mut(start.add(slots), left * self.layout.slot_bytes()),
+                std::slice::from_raw_parts_mut(start.add(records).cast(), left),
+            )
+        }
+    }
+
+    /// Makes the first `packets` of that room readable, for leases taken from now on.
+    pub fn advance(&mut self, packets: u32) {
+        self.packets = self.layout.packets_per_extent().min(self.packets.saturating_add(packets));
+        // Pairs with ExtentArena::lend.
+        self.arena.marks[self.extent as usize].store(mark(self.layout, self.packets), Ordering::Release);
+    }
+}
+
+impl Drop for Growing {
+    fn drop(&mut self) {
+        self.arena.states[self.extent as usize].fetch_sub(1, Ordering::Release);
     }
 }
 
@@ -259,7 +353,7 @@ impl ExtentContent {
     }
 }
 
-/// A filled extent, borrowed. The bytes stay as they are until the last lease is dropped.
+/// A filled extent, borrowed, or of one that grows what can be read. The bytes stay as they are until the last lease is dropped.
 pub struct Lease {
     arena: Arc<ExtentArena>,
     extent: u32,
@@ -271,6 +365,8 @@ pub struct Lease {
     last_packet_bytes: u16,
     layout: WireLayout,
     spare: u8,
+    /// Of an extent that grows.
+    grows: bool,
 }
 
 const _: () = {
@@ -304,12 +400,36 @@ impl Lease {
         self.extent
     }
 
-    /// All bytes of the extent.
+    /// Whether it is of an extent that grows, or grew.
+    pub fn grows(&self) -> bool {
+        self.grows
+    }
+
+    /// Whether the extent grows and is not full: another lease may cover more.
+    pub fn is_partial(&self) -> bool {
+        self.grows && u32::from(self.packets) < self.layout.packets_per_extent()
+    }
+
+    /// All bytes of the extent; of one that grows, those of the packets.
     #[inline]
     pub fn bytes(&self) -> &[u8] {
-        self.arena.access[self.extent as usize].read();
-        // SAFETY: while this lease lives the state is READY + n with n >= 1, so no Fill exists and nobody writes.
-        unsafe { std::slice::from_raw_parts(self.arena.start(self.extent), EXTENT_BYTES) }
+        let packets = usize::from(self.packets);
+        let len = if self.grows { packets * self.layout.slot_bytes() } else { EXTENT_BYTES };
+        self.part(0, len)
+    }
+
+    /// `len` bytes from `at` on. Of an extent that grows: of its packets or of their records.
+    #[inline]
+    fn part(&self, at: usize, len: usize) -> &[u8] {
+        assert!(at <= EXTENT_BYTES && len <= EXTENT_BYTES - at, "bytes {at}+{len} of an extent");
+        self.arena.access[self.extent as usize].read(if self.grows {
+            self.packets.into()
+        } else {
+            usize::MAX
+        });
+        // SAFETY: while this lease lives the state is READY + n with n >= 1, so no Fill exists. A Growing writes no packet below the mark
+        // and no record of one, and the mark was `packets` or more when the lease was taken. The range lies inside the extent.
+        unsafe { std::slice::from_raw_parts(self.arena.start(self.extent).add(at), len) }
     }
 
     /// `count` datagrams (RTP header + payload) from packet `place` of this extent on, contiguous; the last is shorter
@@ -341,9 +461,9 @@ impl Lease {
     #[inline]
     pub fn metas(&self, place: u32, count: u32) -> &[[u8; PacketMeta::BYTES]] {
         let c = self.content();
-        assert!(place + count <= c.packets, "packets {place}+{count} of {}", c.packets);
-        let at = c.layout.meta_offset(place, c.packets);
-        self.bytes()[at..at + count as usize * PacketMeta::BYTES].as_chunks().0
+        assert!(count <= c.packets && place <= c.packets - count, "packets {place}+{count} of {}", c.packets);
+        let all = if self.grows { c.layout.packets_per_extent() } else { c.packets };
+        self.part(c.layout.meta_offset(place, all), count as usize * PacketMeta::BYTES).as_chunks().0
     }
 
     /// Metadata of packet `place` of this extent.

@@ -107,3 +107,53 @@ fn extents_set_aside_are_in_the_memory_but_not_counted() {
     let little = ExtentArena::with_aside(Box::new(HeapRegion::new(2)), 9);
     assert_eq!((little.extents(), little.aside()), (0, 0..2));
 }
+
+/// Adds packets full of `value` to an extent, and records that say so.
+fn add(growing: &mut Growing, packets: usize, value: u8) {
+    let (slots, records) = growing.room();
+    slots[..packets * 1328].fill(value);
+    records[..packets].fill([value; 8]);
+    growing.advance(packets as u32);
+}
+
+#[test]
+fn of_an_extent_that_grows_a_lease_covers_what_could_be_read() {
+    let arena = ExtentArena::new(Box::new(HeapRegion::new(1)));
+    let whole = content(196, 1316);
+    let mut growing = arena.fill(0).unwrap().grow(whole.layout);
+    assert!(arena.lend(0, whole).is_none(), "nothing can be read");
+    assert_eq!((arena.leases(0), arena.grown(0)), (1, 0), "the writer's own");
+    add(&mut growing, 2, 1);
+    let first = arena.lend(0, whole).unwrap();
+    assert_eq!((first.content().packets, first.bytes().len(), arena.grown(0)), (2, 2 * 1328, 2));
+    let other = ExtentContent { layout: WireLayout::new(188).unwrap(), ..whole };
+    assert!(arena.lend(0, other).is_none(), "it does not lie so");
+    assert_eq!(arena.leases(0), 2);
+    add(&mut growing, 194, 2);
+    growing.advance(1);
+    let all = arena.lend(0, whole).unwrap();
+    assert_eq!((all.content().packets, arena.grown(0)), (196, 196), "and no more than it holds");
+    assert_eq!([&first, &first.clone(), &all].map(|lease| lease.is_partial()), [true, true, false]);
+    assert_eq!(first.bytes(), [1; 2 * 1328]);
+    assert_eq!(all.wire(1, 2), [[1; 1328], [2; 1328]].concat());
+    assert_eq!([first.metas(0, 2), all.metas(1, 2)], [[[1; 8], [1; 8]], [[1; 8], [2; 8]]]);
+    assert_eq!(all.meta(195).to_bytes(), [2; 8]);
+    drop((first, all));
+    assert!(!arena.reclaim(0), "it still has its writer");
+    drop(growing);
+    assert!(arena.reclaim(0));
+    arena.fill(0).unwrap().publish();
+    let lease = arena.lend(0, content(1, 1316)).unwrap();
+    assert_eq!((lease.content().packets, lease.grows(), lease.bytes().len()), (1, false, EXTENT_BYTES));
+}
+
+#[test]
+#[should_panic(expected = "packets 1+2 of 2")]
+fn records_beyond_what_could_be_read_panic() {
+    let arena = ExtentArena::new(Box::new(HeapRegion::new(1)));
+    let mut growing = arena.fill(0).unwrap().grow(content(1, 1316).layout);
+    add(&mut growing, 2, 1);
+    let lease = arena.lend(0, content(196, 1316)).unwrap();
+    add(&mut growing, 1, 1);
+    lease.metas(1, 2);
+}

@@ -85,6 +85,58 @@ fn of_two_who_want_to_fill_one_does() {
     });
 }
 
+/// What of an extent can be read only grows, and is what was written. The model knows of each packet who reads and who writes it.
+#[test]
+fn what_can_be_read_of_an_extent_that_grows_has_been_written() {
+    loom::model(|| {
+        let arena = arena();
+        let layout = content().layout;
+        let mut growing = arena.fill(0).unwrap().grow(layout);
+        let reader = Arc::clone(&arena);
+        let reader = thread::spawn(move || {
+            let mut seen = 0;
+            for _ in 0..2 {
+                let Some(lease) = reader.lend(0, ExtentContent { packets: 196, ..content() }) else {
+                    continue;
+                };
+                let packets = lease.content().packets;
+                assert!(packets >= seen, "it has become less");
+                seen = packets;
+                for place in 0..packets {
+                    assert_eq!(lease.wire(place, 1)[0], place as u8 + 1);
+                    assert_eq!(lease.metas(place, 1)[0][0], place as u8 + 1);
+                }
+            }
+        });
+        for packet in 1..=2 {
+            let (slots, records) = growing.room();
+            (slots[0], records[0][0]) = (packet, packet);
+            growing.advance(1);
+        }
+        drop(growing);
+        reader.join().unwrap();
+    });
+}
+
+#[test]
+fn an_extent_that_grows_is_written_again_only_after_its_writer() {
+    loom::model(|| {
+        let arena = arena();
+        let mut growing = arena.fill(0).unwrap().grow(content().layout);
+        growing.advance(1);
+        let writer = thread::spawn(move || {
+            growing.room().0[0] = 1;
+            growing.advance(1);
+        });
+        if arena.reclaim(0) {
+            assert!(fill(&arena, 2), "nobody else fills");
+            let lease = arena.lend(0, content()).unwrap();
+            assert_eq!((lease.grows(), read(&lease)), (false, 2));
+        }
+        writer.join().unwrap();
+    });
+}
+
 /// What a descriptor is to the real bell.
 #[derive(Default)]
 struct Wake {
