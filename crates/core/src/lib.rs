@@ -10,6 +10,7 @@
 //! | [`time`] | [`time::Instant`] in nanoseconds, [`time::MediaTicks`] at 90 kHz |
 //! | [`counters`](mod@counters) | counters that one thread writes and anybody reads |
 //! | [`limits`] | every bound of the system, with the reason, relations asserted at compile time |
+//! | [`dest`] | where a stream's packets go, from the control side to the devices |
 //! | [`fec`] | the code that protects titles on disk and on the network |
 //! | [`ids`] | newtypes for titles, streams and connections |
 //! | [`packet`] | [`packet::PacketMeta`]: what is stored for each media packet; [`packet::WireLayout`] |
@@ -23,6 +24,7 @@
 #![deny(unsafe_code)]
 
 pub mod counters;
+pub mod dest;
 pub mod fec;
 pub mod ids;
 pub mod limits;

@@ -1,9 +1,8 @@
 //! The ports through which time and packets come in and go out. Whatever is behind a port can be swapped: the real
 //! thing in the server, a virtual one in a test.
 
-use std::net::SocketAddr;
-
-use crate::ids::{ConnId, StreamId};
+pub use crate::dest::Dest;
+use crate::ids::StreamId;
 use crate::pool::Lease;
 use crate::time::Instant;
 
@@ -17,27 +16,6 @@ pub trait Clock {
 pub trait Doorbell: Send + Sync {
     /// Rings.
     fn ring(&self);
-}
-
-/// Where a stream's packets go.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Dest {
-    /// RTP and RTCP by UDP to these addresses of the viewer.
-    Udp {
-        /// Address of RTP packets.
-        rtp: SocketAddr,
-        /// Address of RTCP packets.
-        rtcp: SocketAddr,
-    },
-    /// RTP and RTCP interleaved in an RTSP connection (RFC 2326 section 10.12).
-    Tcp {
-        /// The connection.
-        conn: ConnId,
-        /// Channel of RTP.
-        rtp_channel: u8,
-        /// Channel of RTCP.
-        rtcp_channel: u8,
-    },
 }
 
 /// What is to be sent for one stream: datagrams of one length, the last possibly shorter.

@@ -67,7 +67,7 @@ impl Batch {
         let entry =
             Entry { stream: nobody, departure: Instant(0), what: What::Report { len: 0, bye: false } };
         let nowhere =
-            Dest::Tcp { conn: millrace_core::ids::ConnId(u32::MAX), rtp_channel: 0, rtcp_channel: 0 };
+            Dest::Interleaved { conn: millrace_core::ids::ConnId(u32::MAX), rtp_channel: 0, rtcp_channel: 0 };
         Self {
             entries: vec![entry; MAX_BATCH_BURSTS].into(),
             len: 0,

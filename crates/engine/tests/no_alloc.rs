@@ -48,9 +48,9 @@ const MS: u64 = 1_000_000;
 
 fn dest(index: u32) -> Dest {
     if index.is_multiple_of(4) {
-        return Dest::Tcp { conn: ConnId(index), rtp_channel: 0, rtcp_channel: 1 };
+        return Dest::Interleaved { conn: ConnId(index), rtp_channel: 0, rtcp_channel: 1 };
     }
-    Dest::Udp { rtp: ([10, 0, 0, 1], 4000).into(), rtcp: ([10, 0, 0, 1], 4001).into() }
+    Dest::udp(([10, 0, 0, 1], 4000).into(), Some(4001))
 }
 
 /// An engine with its title in memory; nothing in here allocates but `new`.

@@ -40,7 +40,7 @@ fn carries(spec: &Impairment, packets_per_s: u64) -> anyhow::Result<bool> {
     let bytes = [[0x80, 33].as_slice(), &[0; PACKET_BYTES - 2]].concat().repeat(PACKETS_PER_SEND);
     let train = Transmit {
         stream: StreamId { index: 0, generation: 0 },
-        dest: Dest::Udp { rtp: to, rtcp: to },
+        dest: Dest::udp(to, None),
         payload: Payload::Wire { bytes: &bytes, segment: PACKET_BYTES },
     };
     let start = StdInstant::now();

@@ -1,9 +1,8 @@
 //! Devices that send nothing: one that counts, one that keeps what it was given.
 
 use std::collections::VecDeque;
-use std::net::SocketAddr;
 
-use millrace_core::ids::{ConnId, StreamId};
+use millrace_core::ids::StreamId;
 use millrace_core::seam::{Dest, PacketTx, Payload, SendOutcome, Transmit, TransmitBatch};
 
 use crate::shape::Shape;
@@ -38,40 +37,15 @@ impl PacketTx for NullTx {
     }
 }
 
-/// Where one datagram would have gone.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
-pub enum Target {
-    /// To this address.
-    Udp(SocketAddr),
-    /// In a frame of this channel.
-    Tcp {
-        /// The connection.
-        conn: ConnId,
-        /// The channel.
-        channel: u8,
-    },
-}
-
-impl Target {
-    /// Where the datagrams of an entry go.
-    pub fn of(transmit: &Transmit<'_>) -> Self {
-        let is_rtcp = matches!(transmit.payload, Payload::Rtcp(_));
-        match transmit.dest {
-            Dest::Udp { rtp, rtcp } => Self::Udp(if is_rtcp { rtcp } else { rtp }),
-            Dest::Tcp { conn, rtp_channel, rtcp_channel } => {
-                Self::Tcp { conn, channel: if is_rtcp { rtcp_channel } else { rtp_channel } }
-            }
-        }
-    }
-}
-
 /// One datagram as it would have been on the wire.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Collected {
     /// Whose it is.
     pub stream: StreamId,
-    /// Where it goes.
-    pub to: Target,
+    /// Where it goes: by the ways of RTCP, or of all else.
+    pub dest: Dest,
+    /// Whether it is RTCP.
+    pub is_rtcp: bool,
     /// RTP or RTCP packet.
     pub bytes: Vec<u8>,
 }
@@ -102,10 +76,11 @@ impl PacketTx for CollectTx {
             if count == shape.datagrams() {
                 *outcome = SendOutcome::Sent;
             }
-            let (stream, to) = (transmit.stream, Target::of(&transmit));
+            let Transmit { stream, dest, payload } = transmit;
+            let is_rtcp = matches!(payload, Payload::Rtcp(_));
             for place in 0..count {
                 let bytes = shape.parts(place, 1).flatten().copied().collect();
-                self.sent.push(Collected { stream, to, bytes });
+                self.sent.push(Collected { stream, dest, is_rtcp, bytes });
             }
         }
     }
@@ -137,9 +112,10 @@ impl TransmitBatch for SliceBatch<'_> {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use millrace_core::ids::ConnId;
 
     fn entry(payload: Payload<'_>) -> Transmit<'_> {
-        let dest = Dest::Tcp { conn: ConnId(3), rtp_channel: 0, rtcp_channel: 1 };
+        let dest = Dest::Interleaved { conn: ConnId(3), rtp_channel: 0, rtcp_channel: 1 };
         Transmit { stream: StreamId { index: 1, generation: 0 }, dest, payload }
     }
 
@@ -177,10 +153,9 @@ mod tests {
                 SendOutcome::Unreachable { errno: libc::EINVAL }
             ]
         );
-        let sent: Vec<_> = tx.sent.iter().map(|s| (s.to, s.bytes.as_slice())).collect();
-        let on = |channel| Target::Tcp { conn: ConnId(3), channel };
+        let sent: Vec<_> = tx.sent.iter().map(|s| (s.is_rtcp, s.bytes.as_slice())).collect();
         let first = [[9; 12].as_slice(), &bytes[12..16]].concat();
         let second = [[9; 12].as_slice(), &bytes[28..32]].concat();
-        assert_eq!(sent, [(on(0), &first[..]), (on(0), &second[..]), (on(1), &bytes[..9])]);
+        assert_eq!(sent, [(false, &first[..]), (false, &second[..]), (true, &bytes[..9])]);
     }
 }

@@ -8,7 +8,7 @@ use std::net::{SocketAddr, TcpListener, TcpStream};
 
 use millrace_core::ids::ConnId;
 use millrace_core::seam::{Dest, Payload, SendOutcome, Transmit};
-use millrace_netio::null::{CollectTx, Target};
+use millrace_netio::null::CollectTx;
 use millrace_netio::recv::UdpRx;
 use millrace_netio::{GsoMode, KernelTx};
 use proptest::prelude::*;
@@ -89,9 +89,9 @@ fn check(gso: GsoMode, plans: &[Plan]) -> Result<(), TestCaseError> {
         .collect();
     let mut model = CollectTx::default();
     send(&mut model, &batch);
-    let mut wanted: HashMap<Target, Vec<Vec<u8>>> = HashMap::new();
+    let mut wanted: HashMap<(Dest, bool), Vec<Vec<u8>>> = HashMap::new();
     for sent in model.sent {
-        wanted.entry(sent.to).or_default().push(sent.bytes);
+        wanted.entry((sent.dest, sent.is_rtcp)).or_default().push(sent.bytes);
     }
     let readers = std::mem::take(&mut world.readers);
     let streams: Vec<_> = readers.into_iter().map(read_frames).collect();
@@ -104,8 +104,9 @@ fn check(gso: GsoMode, plans: &[Plan]) -> Result<(), TestCaseError> {
     while world.tx.flush_conns() || world.tx.full_conns_fd().is_some() {
         std::thread::yield_now();
     }
-    for (rx, addr) in &mut world.receivers {
-        let wanted = wanted.remove(&Target::Udp(*addr)).unwrap_or_default();
+    let dests: Vec<_> = (0..world.receivers.len()).map(|n| (world.dest(n / 2), n % 2 == 1)).collect();
+    for ((rx, addr), dest) in world.receivers.iter_mut().zip(dests) {
+        let wanted = wanted.remove(&dest).unwrap_or_default();
         let got = receive(rx, wanted.len());
         prop_assert!(got == wanted, "{gso:?} {addr}: {} of {}", got.len(), wanted.len());
         prop_assert!(receive_now(rx).is_empty());
@@ -116,7 +117,7 @@ fn check(gso: GsoMode, plans: &[Plan]) -> Result<(), TestCaseError> {
         for channel in [0, 1] {
             let got: Vec<_> = frames.iter().filter(|f| f.0 == channel).map(|f| f.1.clone()).collect();
             frames.retain(|f| f.0 != channel);
-            let to = Target::Tcp { conn: ConnId(conn as u32), channel };
+            let to = (tcp(conn as u32), channel == 1);
             prop_assert!(got == wanted.remove(&to).unwrap_or_default(), "{gso:?} connection {conn}");
         }
         prop_assert!(frames.is_empty());

@@ -99,7 +99,7 @@ fn sending_allocates_nothing() {
         let batch = [
             wire(0, udp(v4, v4), &bytes, 1328),
             patched(1, udp(v6, v6), &headers, &bytes, 1328),
-            rtcp(2, udp(v4, v6), &bytes[..50]),
+            rtcp(2, udp(v6, v6), &bytes[..50]),
             wire(3, udp(gone, gone), &bytes[..2000], 1328),
             wire(4, udp(nowhere, nowhere), &bytes, 1328),
             wire(5, tcp(0), &bytes, 1328),

@@ -5,8 +5,8 @@
 
 use std::os::fd::OwnedFd;
 
+pub use millrace_core::dest::Dest;
 use millrace_core::ids::{ConnId, RunSerial, StreamId};
-use millrace_core::seam::Dest;
 use millrace_core::time::Instant;
 pub use millrace_engine::{
     Cut, FailReason, LeaseFailure, Media, Numbering, Refusal, RunEnd, RunSpec, StopReason, StreamEvent,
@@ -21,7 +21,7 @@ pub enum Command {
         /// Chosen by the control side, free until [`Event::Stream`] says `Closed`.
         stream: StreamId,
         /// Where its packets go.
-        dest: CompactDest,
+        dest: Dest,
         /// No RTCP and no BYE ([`millrace_engine::StreamSpec::quiet`]).
         quiet: bool,
     },
@@ -116,46 +116,3 @@ const _: () = {
     assert!(size_of::<Command>() == 64);
     assert!(size_of::<Event>() == 64);
 };
-
-/// A [`Dest`] whose two UDP addresses share one IP address, as RTSP demands (the packets go to the peer of the
-/// RTSP connection and to nobody else): 28 bytes instead of 64.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum CompactDest {
-    /// By UDP.
-    Udp {
-        /// The viewer.
-        ip: std::net::IpAddr,
-        /// IPv6 zone of a link-local address, 0 otherwise.
-        scope_id: u32,
-        /// Port of RTP.
-        rtp_port: u16,
-        /// Port of RTCP.
-        rtcp_port: u16,
-    },
-    /// Interleaved.
-    Tcp {
-        /// The connection.
-        conn: ConnId,
-        /// Channel of RTP.
-        rtp_channel: u8,
-        /// Channel of RTCP.
-        rtcp_channel: u8,
-    },
-}
-
-impl CompactDest {
-    /// The full destination.
-    pub fn expand(self) -> Dest {
-        use std::net::{IpAddr, SocketAddr, SocketAddrV6};
-        match self {
-            Self::Udp { ip, scope_id, rtp_port, rtcp_port } => {
-                let addr = |port| match ip {
-                    IpAddr::V4(ip) => SocketAddr::from((ip, port)),
-                    IpAddr::V6(ip) => SocketAddr::V6(SocketAddrV6::new(ip, port, 0, scope_id)),
-                };
-                Dest::Udp { rtp: addr(rtp_port), rtcp: addr(rtcp_port) }
-            }
-            Self::Tcp { conn, rtp_channel, rtcp_channel } => Dest::Tcp { conn, rtp_channel, rtcp_channel },
-        }
-    }
-}

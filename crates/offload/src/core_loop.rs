@@ -238,7 +238,7 @@ impl<C: Clock, T: LoopTx> CoreLoop<C, T> {
     fn carry_out(&mut self, now: Instant, command: Command) {
         let (stream, run, result) = match command {
             Command::Open { stream: id, dest, quiet } => {
-                (id, None, self.engine.open(now, StreamSpec { id, dest: dest.expand(), quiet }))
+                (id, None, self.engine.open(now, StreamSpec { id, dest, quiet }))
             }
             Command::Play { stream, at, run } => {
                 (stream, Some(run.run), self.engine.play(now, stream, at, run))

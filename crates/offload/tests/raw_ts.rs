@@ -8,7 +8,7 @@ use std::time::{Duration, Instant as StdInstant};
 use millrace_core::ids::StreamId;
 use millrace_core::limits::{DEFAULT_PACKET_BYTES, RTP_HEADER_BYTES};
 use millrace_core::time::MediaTicks;
-use millrace_offload::command::{Command, CompactDest};
+use millrace_offload::command::{Command, Dest};
 use millrace_offload::{GsoMode, KernelTx, KernelTxConfig, bind_pair};
 use support::{Stage, StepClock, film_bytes};
 
@@ -34,13 +34,8 @@ impl Viewer {
     }
 
     fn open(&self, index: u32, quiet: bool) -> Command {
-        let port = |socket: &UdpSocket| socket.local_addr().unwrap().port();
-        let dest = CompactDest::Udp {
-            ip: [127, 0, 0, 1].into(),
-            scope_id: 0,
-            rtp_port: port(&self.media),
-            rtcp_port: port(&self.rtcp),
-        };
+        let rtcp_port = self.rtcp.local_addr().unwrap().port();
+        let dest = Dest::udp(self.media.local_addr().unwrap(), Some(rtcp_port));
         Command::Open { stream: StreamId { index, generation: 0 }, dest, quiet }
     }
 

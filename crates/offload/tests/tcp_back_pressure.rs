@@ -11,7 +11,7 @@ use millrace_core::ids::{ConnId, StreamId};
 use millrace_core::seam::Clock;
 use millrace_core::time::MediaTicks;
 use millrace_core::wire::rtp::RtpHeader;
-use millrace_offload::command::{Command, CompactDest};
+use millrace_offload::command::{Command, Dest};
 use millrace_offload::{GsoMode, KernelTx, KernelTxConfig};
 use support::{Stage, StepClock, film_bytes};
 
@@ -80,7 +80,7 @@ impl Scene {
         rustix::net::sockopt::set_socket_recv_buffer_size(&socket, 64 * 1024).unwrap();
         rustix::net::connect(&socket, &listener.local_addr().unwrap()).unwrap();
         let (conn, stream) = (ConnId(index), StreamId { index, generation: 0 });
-        let dest = CompactDest::Tcp { conn, rtp_channel: 0, rtcp_channel: 1 };
+        let dest = Dest::Interleaved { conn, rtp_channel: 0, rtcp_channel: 1 };
         let play = self.stage.play(index, 0, 1, 1000);
         let fd = listener.accept().unwrap().0.into();
         for command in [Command::ConnAdd { conn, fd }, Command::Open { stream, dest, quiet: false }, play] {

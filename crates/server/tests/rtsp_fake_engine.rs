@@ -14,9 +14,7 @@ use millrace_core::pool::{ExtentArena, HeapRegion, Lease};
 use millrace_core::seam::{SendOutcome, TransmitBatch};
 use millrace_core::time::Instant;
 use millrace_engine::{Engine, EngineConfig, StreamSpec};
-use millrace_offload::command::{
-    Command, CompactDest, Cut, Event, Numbering, RunSpec, StopReason, StreamEvent,
-};
+use millrace_offload::command::{Command, Cut, Dest, Event, Numbering, RunSpec, StopReason, StreamEvent};
 use rtsp_support::{FakeEngine, MS, PACKETS_PER_S, SECOND};
 
 const STREAMS: usize = 4;
@@ -84,7 +82,7 @@ impl Real {
         let now = self.now;
         let (stream, run, result) = match *command {
             Command::Open { stream: id, dest, quiet } => {
-                (id, None, self.engine.open(now, StreamSpec { id, dest: dest.expand(), quiet }))
+                (id, None, self.engine.open(now, StreamSpec { id, dest, quiet }))
             }
             Command::Play { stream, at, run } => {
                 (stream, Some(run.run), self.engine.play(now, stream, at, run))
@@ -119,7 +117,7 @@ fn acted_upon(events: impl IntoIterator<Item = Event>) -> BTreeMap<(u32, u32), V
 }
 
 fn open(stream: StreamId, quiet: bool) -> Command {
-    let dest = CompactDest::Udp { ip: [192, 0, 2, 7].into(), scope_id: 0, rtp_port: 5000, rtcp_port: 5001 };
+    let dest = Dest::udp(([192, 0, 2, 7], 5000).into(), Some(5001));
     Command::Open { stream, dest, quiet }
 }
 

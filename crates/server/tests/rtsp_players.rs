@@ -3,7 +3,6 @@
 
 mod rtsp_support;
 
-use millrace_server::service::Path;
 use millrace_server::session::UdpPort;
 use rtsp_support::{SECOND, VIEWER, World, receiver_report};
 
@@ -311,7 +310,7 @@ fn several_sessions_on_one_connection_have_channels_of_their_own() {
     assert_eq!(w.ask_session(c, "TEARDOWN", &first, "").status, 200);
     assert_eq!(w.server.service().stream_count(), 3);
     let paths: Vec<_> = w.server.sessions(w.now).iter().map(|info| info.path).collect();
-    assert!(paths.iter().all(|path| matches!(path, Path::Tcp { conn, .. } if *conn == c)));
+    assert!(paths.iter().all(|path| path.conn() == Some(c)));
     w.hang_up(c);
     w.assert_empty();
     assert_eq!(w.server.service().connection_count(), 0);

@@ -185,13 +185,31 @@ fn a_stream_moves_to_another_path_and_goes_on() {
     assert_eq!(desk.admit(request).unwrap().stream, key);
     assert_eq!(desk.take_commands(), ["close", "open"]);
     assert_eq!(desk.service.streams_of(conn), [key]);
-    assert!(matches!(desk.service.stream(key).unwrap().path(), Path::Tcp { .. }));
+    assert!(matches!(desk.service.stream(key).unwrap().path(), Path::Interleaved { .. }));
     assert!(desk.service.at_port("192.0.2.7".parse().unwrap(), 5000).is_empty());
     assert_eq!(desk.play(key, None), Ok(Played::Begun));
     assert_eq!(last(&desk), (Some(1.0025), 60.0, 402));
     desk.service.conn_closed(desk.now, conn);
     desk.settle();
     assert_eq!(desk.ends(), [EndReason::Disconnected]);
+    desk.assert_empty();
+}
+
+#[test]
+fn packets_by_udp_go_to_the_viewer_whatever_address_is_named() {
+    let mut desk = Desk::new();
+    let conn = desk.conn();
+    let victim = Path::udp("192.0.2.99:5000".parse().unwrap(), Some(5001));
+    let request = desk.request("film", conn, victim);
+    let key = desk.admit(request).unwrap().stream;
+    let to: Vec<_> = desk
+        .engine
+        .streams
+        .values()
+        .map(|stream| [false, true].map(|rtcp| stream.dest.address(rtcp)))
+        .collect();
+    assert_eq!(to, [["192.0.2.7:5000", "192.0.2.7:5001"].map(|to| Some(to.parse().unwrap()))]);
+    desk.close(key);
     desk.assert_empty();
 }
 

@@ -9,7 +9,6 @@ use millrace_core::pool::Lease;
 use millrace_core::seam::SendOutcome;
 use millrace_core::time::Instant;
 
-use super::waiting::is_connection;
 use super::{Engine, time_behind, time_of};
 use crate::batch::{Burst, Entry, What};
 use crate::frame::{datagram_bytes, fits, times};
@@ -224,7 +223,7 @@ impl Engine {
         let index = entry.stream.index;
         let stream = &mut self.streams[index as usize];
         stream.last = stream.last.followed_by(self.batch.taken, stream.due, entry.departure, burst.count);
-        if is_connection(self.batch.rows[index as usize].dest) {
+        if self.batch.rows[index as usize].dest.conn().is_some() {
             stream.last = stream.last.in_connection();
         }
         if stream.report_due == NEVER && !stream.has(flag::QUIET) {

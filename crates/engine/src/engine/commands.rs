@@ -2,7 +2,6 @@
 
 use millrace_core::ids::{ConnId, StreamId};
 use millrace_core::limits::{MAX_SCALE_PERMILLE, START_READ_NS};
-use millrace_core::seam::Dest;
 use millrace_core::time::Instant;
 
 use super::Engine;
@@ -20,7 +19,7 @@ impl Engine {
         *stream = Stream::opened(&spec);
         self.cold[index as usize] = Cold::new();
         self.batch.rows[index as usize].dest = spec.dest;
-        if let Dest::Tcp { conn, .. } = spec.dest {
+        if let Some(conn) = spec.dest.conn() {
             self.conns.insert(conn, index);
         }
         self.counters.open += 1;

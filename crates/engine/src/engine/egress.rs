@@ -3,7 +3,7 @@
 use millrace_core::ids::{RunSerial, StreamId};
 use millrace_core::limits::{MAX_BATCH_BURSTS, MAX_HOLE_NS, RETRY_NS};
 use millrace_core::prefetch::{prefetch, prefetch_all};
-use millrace_core::seam::{Dest, TransmitBatch, Want};
+use millrace_core::seam::{TransmitBatch, Want};
 use millrace_core::time::Instant;
 
 use super::{Engine, time_of};
@@ -194,9 +194,9 @@ impl Engine {
         if hole_ns > MAX_HOLE_NS {
             stream.pace.at = stream.pace.at.plus_ns(hole_ns - MAX_HOLE_NS);
         }
-        let (rules, most) = match self.batch.rows[index as usize].dest {
-            Dest::Udp { .. } => (self.rules, left),
-            Dest::Tcp { .. } => {
+        let (rules, most) = match self.batch.rows[index as usize].dest.conn() {
+            None => (self.rules, left),
+            Some(_) => {
                 (self.rules.in_connection(stream.bursts), left.min(packets_per_write(lease.content().layout)))
             }
         };

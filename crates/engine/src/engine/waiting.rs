@@ -14,7 +14,6 @@
 
 use millrace_core::ids::ConnId;
 use millrace_core::limits::{MAX_TCP_BEHIND_NS, RETRY_NS, START_READ_NS, TCP_PARK_NS};
-use millrace_core::seam::Dest;
 use millrace_core::time::Instant;
 
 use super::{Engine, time_of};
@@ -62,7 +61,7 @@ impl Engine {
             return;
         }
         let Some(lease) = self.batch.lease(index, stream.extent) else { return };
-        if !is_connection(self.batch.rows[index as usize].dest) {
+        if self.batch.rows[index as usize].dest.conn().is_none() {
             stream.due = stream.due.max(now.plus_ns(RETRY_NS));
             return;
         }
@@ -105,16 +104,11 @@ impl Engine {
         if now >= gives_up {
             return self.fail(index, now, FailReason::SlowReader);
         }
-        let waits = is_connection(self.batch.rows[index as usize].dest);
+        let waits = self.batch.rows[index as usize].dest.conn().is_some();
         let stream = self.stream_mut(index);
         stream.report_due = if waits { gives_up } else { now.plus_ns(RETRY_NS).min(gives_up) };
         if waits {
             stream.flags |= flag::BLOCKED;
         }
     }
-}
-
-/// Whether somebody says when there is room again.
-pub(super) fn is_connection(dest: Dest) -> bool {
-    matches!(dest, Dest::Tcp { .. })
 }

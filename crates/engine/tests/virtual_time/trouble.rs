@@ -7,7 +7,7 @@ use millrace_core::ids::{ConnId, TitleRef};
 use millrace_core::limits::{BYE_DELAY_NS, MAX_TCP_BEHIND_NS, MAX_UNREACHABLE_NS, RETRY_NS, TCP_PARK_NS};
 use millrace_core::packet::WireLayout;
 use millrace_core::pool::{ExtentArena, HeapRegion};
-use millrace_core::seam::{Dest, Payload, SendOutcome, Transmit, TransmitBatch};
+use millrace_core::seam::{Payload, SendOutcome, Transmit, TransmitBatch};
 use millrace_core::time::Instant;
 use millrace_core::wire::rtcp::{self, RtcpPacket};
 use millrace_core::wire::rtp::sequence_of;
@@ -17,7 +17,7 @@ use crate::film::Film;
 use crate::world::{MS, PlaySpec, S, World, assert_rate_bound, stop_of, tcp, udp};
 
 fn is_tcp(transmit: &Transmit<'_>) -> bool {
-    matches!(transmit.dest, Dest::Tcp { .. })
+    transmit.dest.conn().is_some()
 }
 
 fn film() -> Film {

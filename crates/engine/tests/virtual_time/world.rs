@@ -241,11 +241,11 @@ pub(crate) fn id(index: u32) -> StreamId {
 
 pub(crate) fn udp(index: u32) -> Dest {
     let port = 10_000 + (index % 20_000 * 2) as u16;
-    Dest::Udp { rtp: ([10, 0, 0, 1], port).into(), rtcp: ([10, 0, 0, 1], port + 1).into() }
+    Dest::udp(([10, 0, 0, 1], port).into(), Some(port + 1))
 }
 
 pub(crate) fn tcp(conn: u32) -> Dest {
-    Dest::Tcp { conn: ConnId(conn), rtp_channel: 0, rtcp_channel: 1 }
+    Dest::Interleaved { conn: ConnId(conn), rtp_channel: 0, rtcp_channel: 1 }
 }
 
 impl World {
@@ -482,7 +482,7 @@ impl World {
             assert!(!seen.contains(&transmit.stream), "twice in a batch: {:?}", transmit.stream);
             seen.push(transmit.stream);
             *outcome = (self.device)(self.now, &transmit);
-            if let (SendOutcome::Blocked { .. }, Dest::Tcp { conn, .. }) = (&*outcome, transmit.dest)
+            if let (SendOutcome::Blocked { .. }, Some(conn)) = (&*outcome, transmit.dest.conn())
                 && let Some(at) = (self.writable)(self.now, conn)
             {
                 self.full.insert(conn.0, at);

@@ -153,7 +153,7 @@ fn compare(
             stage.slot(slot, |slot, to, bursts| {
                 let transmit = |(n, &bytes)| Transmit {
                     stream: StreamId { index: n, generation: 0 },
-                    dest: Dest::Udp { rtp: to[n as usize], rtcp: to[n as usize] },
+                    dest: Dest::udp(to[n as usize], None),
                     payload: match is_own {
                         true => Payload::Patched { headers, bytes, segment: SEGMENT },
                         false => Payload::Wire { bytes, segment: SEGMENT },

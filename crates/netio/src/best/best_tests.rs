@@ -6,6 +6,7 @@ use std::net::SocketAddr;
 use std::rc::Rc;
 
 use millrace_core::ids::{ConnId, StreamId};
+use millrace_core::seam::Dest;
 use proptest::prelude::*;
 
 use super::*;
@@ -120,11 +121,11 @@ fn device(log: &Log, slot: usize, reach: u8, answers: Vec<Answer>) -> Fake {
 
 fn udp() -> Dest {
     let addr: SocketAddr = "192.0.2.1:9".parse().unwrap();
-    Dest::Udp { rtp: addr, rtcp: addr }
+    Dest::udp(addr, Some(addr.port()))
 }
 
 fn tcp() -> Dest {
-    Dest::Tcp { conn: ConnId(0), rtp_channel: 0, rtcp_channel: 1 }
+    Dest::Interleaved { conn: ConnId(0), rtp_channel: 0, rtcp_channel: 1 }
 }
 
 fn id(index: u32) -> StreamId {

@@ -31,7 +31,7 @@ mod view;
 
 use millrace_core::ids::StreamId;
 use millrace_core::limits::MAX_BATCH_BURSTS;
-use millrace_core::seam::{Dest, PacketTx, Payload, SendOutcome, Transmit, TransmitBatch};
+use millrace_core::seam::{PacketTx, Payload, SendOutcome, Transmit, TransmitBatch};
 
 pub use self::exchange::{Arrival, DeviceSide, LoopSide, exchange};
 pub use self::plan::{Class, DeviceClass, EgressPath, Plan};
@@ -205,8 +205,7 @@ impl<K: KernelPath, D: XdpDevice> BestTx<K, D> {
 
     /// Where an entry goes.
     fn route(&mut self, transmit: &Transmit<'_>, datagrams: usize, entry: usize, before: &mut u8) -> usize {
-        let is_media_by_udp =
-            matches!(transmit.dest, Dest::Udp { .. }) && !matches!(transmit.payload, Payload::Rtcp(_));
+        let is_media_by_udp = transmit.dest.conn().is_none() && !matches!(transmit.payload, Payload::Rtcp(_));
         if !is_media_by_udp || datagrams == 0 {
             return KERNEL;
         }

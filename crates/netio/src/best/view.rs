@@ -104,7 +104,7 @@ mod tests {
         let headers = [7; 36];
         let entry = |index, payload| Transmit {
             stream: StreamId { index, generation: 0 },
-            dest: Dest::Tcp { conn: ConnId(0), rtp_channel: 0, rtcp_channel: 1 },
+            dest: Dest::Interleaved { conn: ConnId(0), rtp_channel: 0, rtcp_channel: 1 },
             payload,
         };
         let entries = [

@@ -273,13 +273,13 @@ impl KernelTx {
     fn accept<'d>(&mut self, transmit: &Transmit<'d>) -> Result<(usize, Entry<'d>), SendOutcome> {
         let shape = Shape::of(transmit.payload).map_err(|errno| SendOutcome::Unreachable { errno })?;
         let is_rtcp = matches!(transmit.payload, Payload::Rtcp(_));
-        let dest = match transmit.dest {
-            Dest::Udp { rtp, rtcp } => canonical(if is_rtcp { rtcp } else { rtp }),
-            Dest::Tcp { conn, rtp_channel, rtcp_channel } => {
-                let channel = if is_rtcp { rtcp_channel } else { rtp_channel };
-                let batch = self.kit.memory.batches;
-                return Err(self.conns.send(conn, channel, &shape, batch, &mut self.counters));
-            }
+        if let Dest::Interleaved { conn, rtp_channel, rtcp_channel } = transmit.dest {
+            let channel = if is_rtcp { rtcp_channel } else { rtp_channel };
+            let batch = self.kit.memory.batches;
+            return Err(self.conns.send(conn, channel, &shape, batch, &mut self.counters));
+        }
+        let Some(dest) = transmit.dest.address(is_rtcp).map(canonical) else {
+            return Err(SendOutcome::Unreachable { errno: libc::EDESTADDRREQ });
         };
         if shape.datagrams() == 0 {
             return Err(SendOutcome::Sent);

@@ -8,7 +8,7 @@ use millrace_core::limits::{MAX_BATCH_BURSTS, XDP_ASIDE_EXTENTS, XDP_RING_DESCRI
 use millrace_core::packet::PacketMeta;
 use millrace_core::pool::{ExtentArena, Lease};
 use millrace_core::prefetch::prefetch;
-use millrace_core::seam::{Dest, PacketTx, Payload, SendOutcome, Source, Transmit, TransmitBatch};
+use millrace_core::seam::{PacketTx, Payload, SendOutcome, Source, Transmit, TransmitBatch};
 use millrace_core::wire::frame::Template;
 
 use super::error::XdpError;
@@ -256,14 +256,15 @@ impl XdpTx {
     /// How the datagrams of an entry go out, or the errno that says why they cannot.
     fn way<'d>(&mut self, transmit: &Transmit<'d>) -> Result<(Shape<'d>, EgressPath), i32> {
         let shape = Shape::of(transmit.payload)?;
-        let Dest::Udp { rtp, rtcp } = transmit.dest else { return Err(libc::EOPNOTSUPP) };
-        let (way, limit, header_bytes) = if matches!(transmit.payload, Payload::Rtcp(_)) {
-            let (template, limit) = self.rows.single(self.rtcp_port, rtcp).ok_or(libc::EHOSTUNREACH)?;
+        let is_rtcp = matches!(transmit.payload, Payload::Rtcp(_));
+        let to = transmit.dest.address(is_rtcp).ok_or(libc::EOPNOTSUPP)?;
+        let (way, limit, header_bytes) = if is_rtcp {
+            let (template, limit) = self.rows.single(self.rtcp_port, to).ok_or(libc::EHOSTUNREACH)?;
             let header_bytes = template.header_bytes();
             (EgressPath::Single(template), limit, header_bytes)
         } else {
             let index = transmit.stream.index as usize;
-            let limit = self.rows.refresh(index, rtp).ok_or(libc::EHOSTUNREACH)?;
+            let limit = self.rows.refresh(index, to).ok_or(libc::EHOSTUNREACH)?;
             (EgressPath::Row(index), limit, self.rows.get(index).map_or(0, Template::header_bytes))
         };
         let longest = if shape.datagrams() == 0 { 0 } else { shape.datagram_bytes(0) };

@@ -94,7 +94,7 @@ fn stream(index: u32) -> StreamId {
 }
 
 fn udp(to: &str) -> Dest {
-    Dest::Udp { rtp: addr(to), rtcp: SocketAddr::new(addr(to).ip(), addr(to).port() + 1) }
+    Dest::udp(addr(to), Some(addr(to).port() + 1))
 }
 
 /// Entries with or without the place that they came from.
@@ -344,7 +344,7 @@ fn what_it_cannot_send_is_said_before_and_refused_after() {
     let (mut tx, mut nic) = XdpTx::over_memory(config(&arena, Strategy::Staging), hops(None)).unwrap();
     let good = wire(0, VIEWERS[0], &lease, 0, 1).0;
     let with = |dest| Transmit { dest, ..good };
-    let tcp = Dest::Tcp { conn: ConnId(0), rtp_channel: 0, rtcp_channel: 1 };
+    let tcp = Dest::Interleaved { conn: ConnId(0), rtp_channel: 0, rtcp_channel: 1 };
     for (transmit, errno) in [
         (with(tcp), libc::EOPNOTSUPP),
         (with(udp("192.0.2.1:5004")), libc::EHOSTUNREACH),

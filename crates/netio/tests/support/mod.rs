@@ -24,13 +24,13 @@ pub fn stream(index: u32) -> StreamId {
     StreamId { index, generation: 0 }
 }
 
-/// RTP goes to `rtp`, RTCP to the same port: tests tell them apart by their receivers.
+/// RTP goes to `rtp`, RTCP to the port of `rtcp`.
 pub fn udp(rtp: SocketAddr, rtcp: SocketAddr) -> Dest {
-    Dest::Udp { rtp, rtcp }
+    Dest::udp(rtp, Some(rtcp.port()))
 }
 
 pub fn tcp(conn: u32) -> Dest {
-    Dest::Tcp { conn: ConnId(conn), rtp_channel: 0, rtcp_channel: 1 }
+    Dest::Interleaved { conn: ConnId(conn), rtp_channel: 0, rtcp_channel: 1 }
 }
 
 pub fn wire(index: u32, dest: Dest, bytes: &[u8], segment: usize) -> Transmit<'_> {

@@ -21,7 +21,7 @@ use millrace_offload::TxCounters;
 use millrace_offload::adaptive_burst::AdaptiveBurst;
 use millrace_offload::bell::EventBell;
 use millrace_offload::clock::MonotonicClock;
-use millrace_offload::command::{Command, CompactDest, Event, Media, Numbering, RunSpec};
+use millrace_offload::command::{Command, Dest, Event, Media, Numbering, RunSpec};
 use millrace_offload::core_loop::{CoreLoop, LoopTx};
 use millrace_offload::idle::IdlePolicy;
 use millrace_offload::load::{LoadMeter, LoopSheets};
@@ -180,12 +180,8 @@ impl<T: LoopTx, C: Clock> Stage<T, C> {
 
     /// The command that opens stream `index` towards a port of its own.
     pub fn open(&self, index: u32) -> Command {
-        let dest = CompactDest::Udp {
-            ip: [127, 0, 0, 1].into(),
-            scope_id: 0,
-            rtp_port: 2 * index as u16 + 10_000,
-            rtcp_port: 2 * index as u16 + 10_001,
-        };
+        let port = 2 * index as u16 + 10_000;
+        let dest = Dest::udp(([127, 0, 0, 1], port).into(), Some(port + 1));
         Command::Open { stream: StreamId { index, generation: 0 }, dest, quiet: false }
     }
 

@@ -2,7 +2,7 @@
 
 use millrace_core::ids::{RunSerial, StreamId, TitleRef};
 use millrace_core::time::Instant;
-use millrace_offload::command::{Command, CompactDest};
+use millrace_offload::command::Command;
 
 use super::conns::ConnKey;
 use super::event::Event;
@@ -10,7 +10,7 @@ use super::fec::{FecWish, Granted};
 use super::ports::{Entry, OpenError};
 use super::refusal::{FecRefusal, Refusal};
 use super::room::Place;
-use super::stream::{EndReason, Media, Path, Stream, StreamKey};
+use super::stream::{EndReason, Media, Path, Stream, StreamKey, ports_of};
 use super::{Service, bucket};
 
 /// What a viewer asks for.
@@ -65,7 +65,9 @@ impl Service {
     ///
     /// # Errors
     /// What is lacking.
-    pub fn admit(&mut self, now: Instant, request: Request) -> Result<Admitted, Refusal> {
+    pub fn admit(&mut self, now: Instant, mut request: Request) -> Result<Admitted, Refusal> {
+        // Packets by UDP go to the viewer that asks, whatever address was named.
+        request.path = request.path.at(request.viewer);
         let (peer, title) = (request.viewer, request.entry.name.clone());
         self.try_admit(now, request).map_err(|refusal| self.told(peer, &title, refusal))
     }
@@ -127,12 +129,10 @@ impl Service {
     /// The title in the largest packets that the way to the viewer carries. Through a connection, where packets cross
     /// every path in pieces anyway, it is the default size.
     fn sized(&mut self, request: &Request) -> Entry {
-        let Path::Udp { rtp_port, .. } = request.path else { return request.entry.clone() };
+        let Some(dest) = request.path.address(false) else { return request.entry.clone() };
         if self.config.packet_sizes.is_default_only() {
             return request.entry.clone();
         }
-        let mut dest = request.viewer;
-        dest.set_port(rtp_port);
         let size = self.config.packet_sizes.choose(dest, (self.config.path_mtu)(dest));
         self.library.sized(&request.entry, size).unwrap_or_else(|| request.entry.clone())
     }
@@ -140,12 +140,11 @@ impl Service {
     /// Two titles at one UDP port are no use to anybody: a box that was switched off and on again, or changes the channel
     /// without ending its stream, asks for the same ports, and its old stream ends.
     fn replace_others(&mut self, now: Instant, own: Option<StreamKey>, request: &Request) {
-        let Path::Udp { rtp_port: wanted, rtcp_port } = request.path else { return };
-        let ip = request.viewer.ip();
-        self.clear_fec_ports(now, own, ip, [wanted, rtcp_port]);
+        let Path::Udp { ip, port: wanted, .. } = request.path else { return };
+        self.clear_fec_ports(now, own, ip, ports_of(request.path));
         let same_port = |key: &StreamKey| {
             let path = self.streams.get(key).map(|stream| stream.path);
-            matches!(path, Some(Path::Udp { rtp_port, .. }) if rtp_port == wanted) && Some(*key) != own
+            matches!(path, Some(Path::Udp { port, .. }) if port == wanted) && Some(*key) != own
         };
         let replaced: Vec<_> = self.at_port(ip, wanted).iter().copied().filter(same_port).collect();
         for key in replaced {
@@ -156,7 +155,7 @@ impl Service {
     /// Opens the title and takes a place in the engine.
     fn take(&mut self, request: &Request, entry: &Entry, place: Place) -> Result<Taken, Refusal> {
         let title = self.open_title(entry)?;
-        if let Path::Tcp { conn, .. } = request.path
+        if let Some(conn) = request.path.conn()
             && let Err(refusal) = self.attach(conn, place.engine)
         {
             self.library.close(title);
@@ -232,22 +231,11 @@ impl Service {
     /// Tells the engine about the stream, and makes it findable.
     fn open_stream(&mut self, key: StreamKey) {
         let Some(stream) = self.streams.get(&key) else { return };
-        let (engine, place, ip) = (stream.engine, stream.place, stream.viewer.ip());
-        let scope_id = stream.scope_id();
-        let mut ports = Vec::new();
-        let dest = match stream.path {
-            Path::Udp { rtp_port, rtcp_port } => {
-                ports.extend([rtp_port, rtcp_port]);
-                CompactDest::Udp { ip, scope_id, rtp_port, rtcp_port }
-            }
-            Path::Tcp { conn, rtp_channel, rtcp_channel } => {
-                let Some((_, conn)) = self.attachment(conn) else { return };
-                CompactDest::Tcp { conn, rtp_channel, rtcp_channel }
-            }
-        };
+        let (engine, place, path, ip) = (stream.engine, stream.place, stream.path, stream.viewer.ip());
+        let named = |conn| self.attachment(conn).map(|(_, id)| id);
+        let Some(dest) = path.with_conn(named) else { return };
         self.by_place.insert((engine, place), key);
-        ports.dedup();
-        for port in ports {
+        for port in ports_of(path) {
             self.by_port.entry((ip, port)).or_default().push(key);
         }
         self.command(engine, Command::Open { stream: place, dest, quiet: false });

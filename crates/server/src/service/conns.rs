@@ -8,7 +8,7 @@ use millrace_offload::command::Command;
 
 use super::event::Event;
 use super::refusal::{ConnRefusal, Refusal};
-use super::stream::{EndReason, Path, StreamKey};
+use super::stream::{EndReason, StreamKey};
 use super::{Output, Service, Usage, bucket};
 
 /// A connection, for as long as the server runs: never used twice.
@@ -57,7 +57,7 @@ impl Service {
         for stream in std::mem::take(&mut conn.streams) {
             let Some(state) = self.streams.get_mut(&stream) else { continue };
             state.owner = None;
-            if matches!(state.path, Path::Tcp { conn, .. } if conn == key) {
+            if state.path.conn() == Some(key) {
                 self.close(now, stream, EndReason::Disconnected);
             }
         }
@@ -131,8 +131,8 @@ impl Service {
     pub(super) fn engine_lost_conn(&mut self, now: Instant, engine: usize, id: ConnId) {
         let Some(&key) = self.by_conn.get(&(engine, id)) else { return };
         for stream in self.streams_of(key).to_vec() {
-            let path = self.streams.get(&stream).map(|stream| stream.path);
-            if matches!(path, Some(Path::Tcp { conn, .. }) if conn == key) {
+            let conn = self.streams.get(&stream).and_then(|stream| stream.path.conn());
+            if conn == Some(key) {
                 self.close(now, stream, EndReason::Disconnected);
             }
         }

@@ -8,7 +8,7 @@ use millrace_core::time::Instant;
 use millrace_offload::command::{Command, Numbering, RunSpec};
 
 use super::event::{Event, Totals};
-use super::stream::{EndReason, Media, Path, Run, Stream, StreamKey};
+use super::stream::{EndReason, Media, Run, Stream, StreamKey, ports_of};
 use super::{Service, bucket};
 
 /// A place that its engine has been told to clear: it is taken, and its title open, until it says so.
@@ -45,9 +45,8 @@ impl Service {
             totals: None,
         });
         let closing = Closing { title: stream.title, ended };
-        if let Path::Udp { rtp_port, rtcp_port } = stream.path {
-            self.forget_port(key, ip, rtp_port);
-            self.forget_port(key, ip, rtcp_port);
+        for port in ports_of(stream.path) {
+            self.forget_port(key, ip, port);
         }
         self.by_place.remove(&(engine, place));
         self.closing.insert((engine, place), closing);

@@ -11,7 +11,7 @@ use super::event::{Event, Playing};
 use super::ports::AccessPoint;
 use super::refusal::Refusal;
 use super::seek::{self, From, Span};
-use super::stream::{Media, Path, Pending, Plan, Run, Start, Stop, Stream, StreamKey};
+use super::stream::{Media, Pending, Plan, Run, Start, Stop, Stream, StreamKey};
 
 /// What a viewer asks a stream to play.
 #[derive(Clone, Copy, Debug, Default)]
@@ -117,7 +117,7 @@ impl Service {
     /// behind an answer; what an engine writes may go out after the packets of another one; and FEC is told to play when its media has
     /// been read, which should not be after it is due.
     fn gap_ns(&self, stream: &Stream, told_by: Option<ConnKey>) -> u64 {
-        let waits = matches!(stream.path, Path::Tcp { .. }) || stream.spare() > 0;
+        let waits = stream.path.conn().is_some() || stream.spare() > 0;
         let attached = told_by.is_some_and(|conn| self.attachment(conn).is_some());
         if waits || attached { PLAY_DELAY_NS } else { 0 }
     }

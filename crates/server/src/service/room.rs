@@ -17,7 +17,7 @@ use super::fec::FecMode;
 use super::measured::demand_of;
 use super::ports::Entry;
 use super::refusal::Refusal;
-use super::stream::{EndReason, Path, Stream, StreamKey};
+use super::stream::{EndReason, Stream, StreamKey};
 use super::{Service, bucket};
 use crate::admission::Demand;
 
@@ -115,10 +115,7 @@ impl Service {
             RateBasis::Mean => entry.mean_rate.0,
             RateBasis::Peak => entry.peak_rate.0,
         };
-        let attached = match request.path {
-            Path::Tcp { conn, .. } => self.attachment(conn),
-            Path::Udp { .. } => None,
-        };
+        let attached = request.path.conn().and_then(|conn| self.attachment(conn));
         let has_place = |engine: &usize| self.slots[*engine].has_stream_room();
         let engine = match attached {
             // All RTP of one connection comes from the engine that writes to it.

@@ -11,6 +11,7 @@
 use std::fmt;
 use std::net::SocketAddr;
 
+use millrace_core::dest::Dest;
 use millrace_core::ids::{RunSerial, StreamId, TitleRef};
 use millrace_core::time::{Instant, MediaTicks};
 use millrace_offload::command;
@@ -82,36 +83,13 @@ impl Media {
     }
 }
 
-/// How packets reach the viewer.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Path {
-    /// By UDP, to the viewer's address.
-    Udp {
-        /// Its RTP port.
-        rtp_port: u16,
-        /// Its RTCP port.
-        rtcp_port: u16,
-    },
-    /// Inside a connection.
-    Tcp {
-        /// The connection.
-        conn: ConnKey,
-        /// Channel of RTP.
-        rtp_channel: u8,
-        /// Channel of RTCP.
-        rtcp_channel: u8,
-    },
-}
+/// How packets reach the viewer. The engine's is the same, but for the name of the connection.
+pub type Path = Dest<ConnKey>;
 
-impl fmt::Display for Path {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        match self {
-            Self::Udp { rtp_port, rtcp_port } => write!(f, "udp {rtp_port}-{rtcp_port}"),
-            Self::Tcp { rtp_channel, rtcp_channel, .. } => {
-                write!(f, "tcp channels {rtp_channel}-{rtcp_channel}")
-            }
-        }
-    }
+/// UDP ports of the viewer at which it gets something, each once.
+pub(super) fn ports_of(path: Path) -> impl Iterator<Item = u16> {
+    let [media, rtcp] = [false, true].map(|is_rtcp| path.address(is_rtcp).map(|to| to.port()));
+    media.into_iter().chain(rtcp.filter(|_| rtcp != media))
 }
 
 /// A run, as far as it is known before the stream stands still.
@@ -238,14 +216,6 @@ impl Stream {
     pub(super) fn next_run(&mut self) -> RunSerial {
         self.last_run = self.last_run.next();
         self.last_run
-    }
-
-    /// IPv6 zone of a link-local viewer, 0 otherwise.
-    pub(super) fn scope_id(&self) -> u32 {
-        match self.viewer {
-            SocketAddr::V6(viewer) => viewer.scope_id(),
-            SocketAddr::V4(_) => 0,
-        }
     }
 
     /// Where the end of the title is.

@@ -6,7 +6,7 @@ use rtsp_types::headers::CONNECTION;
 use super::server::Server;
 use crate::rtsp::Reply;
 use crate::rtsp::reply::ReplyHead;
-use crate::service::{ConnKey, EndReason, Event, Path, StreamKey};
+use crate::service::{ConnKey, EndReason, Event, StreamKey};
 
 impl Server {
     pub(super) fn teardown(&mut self, now: Instant, key: Option<StreamKey>) -> Reply {
@@ -45,7 +45,7 @@ impl Server {
         // played have no such excuse.
         let must_speak = |key: &StreamKey| {
             let stream = self.service.stream(*key);
-            stream.is_some_and(|stream| matches!(stream.path(), Path::Udp { .. }) || stream.is_fresh())
+            stream.is_some_and(|stream| stream.path().conn().is_none() || stream.is_fresh())
         };
         let silent = self.sessions.iter().filter(|(_, session)| now.ns_since(session.last_heard) > limit);
         let expired: Vec<_> = silent.map(|(key, _)| *key).filter(must_speak).collect();

@@ -66,7 +66,7 @@ impl Server {
         let Some(state) = self.conns.get_mut(&conn) else { return };
         state.last_message = Some(now);
         let takes = |stream: &&Stream| {
-            matches!(stream.path(), Path::Tcp { conn: on, rtp_channel, rtcp_channel }
+            matches!(stream.path(), Path::Interleaved { conn: on, rtp_channel, rtcp_channel }
                 if on == conn && (channel == rtp_channel || channel == rtcp_channel))
         };
         let streams = self.service.streams_of(conn).iter().filter_map(|key| self.service.stream(*key));

@@ -1,6 +1,6 @@
 //! SETUP (RFC 2326 section 10.4): settles the way the packets will take, and asks the service for a stream on it.
 
-use std::net::IpAddr;
+use std::net::{IpAddr, SocketAddr};
 
 use millrace_core::time::Instant;
 use rtsp_types::Url;
@@ -86,11 +86,11 @@ impl Server {
                 let (rtp_port, rtcp) = offer.client_port?;
                 // One port: RTCP on the next one (RFC 3550 section 11).
                 let rtcp_port = rtcp.filter(|&port| port != 0).or_else(|| rtp_port.checked_add(1))?;
-                Path::Udp { rtp_port, rtcp_port }
+                Path::udp(SocketAddr::new(conn.peer.ip(), rtp_port), Some(rtcp_port))
             }
             Spec::Tcp => {
                 let (rtp_channel, rtcp_channel) = self.channels(key, session, offer.interleaved)?;
-                Path::Tcp { conn: key, rtp_channel, rtcp_channel }
+                Path::Interleaved { conn: key, rtp_channel, rtcp_channel }
             }
             Spec::Unknown => return None,
         };
@@ -107,7 +107,7 @@ impl Server {
         let mut taken = [false; 256];
         let others = self.service.streams_of(key).iter().filter(|other| Some(**other) != session);
         for other in others.filter_map(|other| self.service.stream(*other)) {
-            if let Path::Tcp { conn, rtp_channel, rtcp_channel } = other.path()
+            if let Path::Interleaved { conn, rtp_channel, rtcp_channel } = other.path()
                 && conn == key
             {
                 taken[usize::from(rtp_channel)] = true;
@@ -190,13 +190,14 @@ impl Server {
         let ssrc = stream.entry().timeline.ssrc;
         let spec = way.spec.as_str();
         let transport = match way.path {
-            Path::Udp { rtp_port, rtcp_port } => {
+            Path::Udp { port, rtcp_port, .. } => {
                 let (rtp, rtcp) = self.ports(stream.viewer().ip()).unwrap_or_default();
+                let rtcp_port = rtcp_port.unwrap_or(port);
                 format!(
-                    "{spec};unicast;client_port={rtp_port}-{rtcp_port};server_port={rtp}-{rtcp};ssrc={ssrc:08X};mode=\"PLAY\""
+                    "{spec};unicast;client_port={port}-{rtcp_port};server_port={rtp}-{rtcp};ssrc={ssrc:08X};mode=\"PLAY\""
                 )
             }
-            Path::Tcp { rtp_channel, rtcp_channel, .. } => {
+            Path::Interleaved { rtp_channel, rtcp_channel, .. } => {
                 format!(
                     "{spec};unicast;interleaved={rtp_channel}-{rtcp_channel};ssrc={ssrc:08X};mode=\"PLAY\""
                 )

@@ -6,7 +6,7 @@ use millrace_core::ids::{RunSerial, StreamId};
 use millrace_core::time::Instant;
 use millrace_core::wire::rtp::sequence_of;
 use millrace_offload::command::{
-    Command, CompactDest, Cut, Event, Numbering, Refusal, RunEnd, RunSpec, StopReason, StreamEvent,
+    Command, Cut, Dest, Event, Numbering, Refusal, RunEnd, RunSpec, StopReason, StreamEvent,
 };
 
 use super::{PACKETS_PER_S, SECOND};
@@ -26,7 +26,7 @@ pub struct FakeEngine {
 }
 
 pub struct FakeStream {
-    pub dest: CompactDest,
+    pub dest: Dest,
     /// No BYE.
     pub quiet: bool,
     /// The run that lasts.

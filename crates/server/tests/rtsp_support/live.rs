@@ -16,7 +16,7 @@ use millrace_core::wire::rtcp::{MAX_REPORT_BYTES, SenderReport, write_sender_rep
 use millrace_core::wire::rtp::RtpHeader;
 use millrace_offload::bell::EventBell;
 use millrace_offload::clock::MonotonicClock;
-use millrace_offload::command::{Command, CompactDest, Event, StopReason};
+use millrace_offload::command::{Command, Dest, Event, StopReason};
 use millrace_server::control::{
     Control, ControlConfig, ControlHandle, EnginePort, Snapshot, Sockets, UdpSockets,
 };
@@ -118,20 +118,20 @@ impl EngineState {
         self.fake.streams.clear();
     }
 
-    fn send_bye(&mut self, dest: CompactDest) {
+    fn send_bye(&mut self, dest: Dest) {
         let report = SenderReport { ssrc: 0x1234_abcd, ntp: 0, rtp_timestamp: 0, packets: 0, octets: 0 };
         let mut bytes = [0; MAX_REPORT_BYTES];
         let len = write_sender_report(&mut bytes, &report, "test", true);
         self.send(dest, true, &bytes[..len]);
     }
 
-    fn send(&mut self, dest: CompactDest, rtcp: bool, datagram: &[u8]) {
+    fn send(&mut self, dest: Dest, rtcp: bool, datagram: &[u8]) {
         match dest {
-            CompactDest::Udp { ip, rtp_port, rtcp_port, .. } => {
-                let (socket, port) = if rtcp { (&self.rtcp, rtcp_port) } else { (&self.rtp, rtp_port) };
-                let _ = socket.send_to(datagram, (ip, port));
+            Dest::Udp { .. } => {
+                let socket = if rtcp { &self.rtcp } else { &self.rtp };
+                let _ = socket.send_to(datagram, dest.address(rtcp).expect("a port"));
             }
-            CompactDest::Tcp { conn, rtp_channel, rtcp_channel } => {
+            Dest::Interleaved { conn, rtp_channel, rtcp_channel } => {
                 let channel = if rtcp { rtcp_channel } else { rtp_channel };
                 let mut frame = vec![b'$', channel];
                 frame.extend((datagram.len() as u16).to_be_bytes());

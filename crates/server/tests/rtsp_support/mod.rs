@@ -11,7 +11,7 @@ use millrace_core::packet::WireLayout;
 use millrace_core::time::{Instant, MediaTicks};
 use millrace_core::units::BitRate;
 use millrace_core::wire::rtp::{Timeline, sequence_of};
-use millrace_offload::command::{Command, CompactDest, Cut, Numbering, RunSpec};
+use millrace_offload::command::{Command, Cut, Dest, Numbering, RunSpec};
 use millrace_server::control::Counters;
 use millrace_server::rtsp::{Framer, Incoming};
 use millrace_server::service::{
@@ -364,14 +364,14 @@ impl World {
             }
             Output::Command { command, .. } => {
                 self.log.push(match &command {
-                    Command::Open { dest: CompactDest::Udp { rtp_port, .. }, quiet: true, .. } => {
-                        format!("open fec {rtp_port}")
+                    Command::Open { dest: Dest::Udp { port, .. }, quiet: true, .. } => {
+                        format!("open fec {port}")
                     }
                     Command::Open { dest, .. } => match dest {
-                        CompactDest::Udp { ip, rtp_port, rtcp_port, .. } => {
-                            format!("open udp {ip} {rtp_port} {rtcp_port}")
+                        Dest::Udp { ip, port, rtcp_port, .. } => {
+                            format!("open udp {ip} {port} {}", rtcp_port.expect("reports"))
                         }
-                        CompactDest::Tcp { rtp_channel, rtcp_channel, .. } => {
+                        Dest::Interleaved { rtp_channel, rtcp_channel, .. } => {
                             format!("open tcp {rtp_channel} {rtcp_channel}")
                         }
                     },

@@ -180,11 +180,13 @@ fn shown(command: &Command) -> String {
 }
 
 pub fn udp(rtp_port: u16) -> Path {
-    Path::Udp { rtp_port, rtcp_port: rtp_port + 1 }
+    let mut viewer: std::net::SocketAddr = VIEWER.parse().unwrap();
+    viewer.set_port(rtp_port);
+    Path::udp(viewer, Some(rtp_port + 1))
 }
 
 pub fn tcp(conn: ConnKey) -> Path {
-    Path::Tcp { conn, rtp_channel: 0, rtcp_channel: 1 }
+    Path::Interleaved { conn, rtp_channel: 0, rtcp_channel: 1 }
 }
 
 /// From this second on, to that one or to the end.

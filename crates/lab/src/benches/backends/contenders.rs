@@ -317,7 +317,7 @@ fn xdp_config(stage: &Stage, queue: u32, strategy: Option<Strategy>) -> XdpConfi
 fn transmit(viewer: usize, to: std::net::SocketAddr, bytes: &[u8]) -> Transmit<'_> {
     Transmit {
         stream: StreamId { index: viewer as u32, generation: 0 },
-        dest: Dest::Udp { rtp: to, rtcp: to },
+        dest: Dest::udp(to, None),
         payload: Payload::Wire { bytes, segment: SEGMENT },
     }
 }

@@ -47,7 +47,7 @@ impl Churn {
             engine.conn_gone(now, ConnId(leaves));
             self.generations[place as usize] += 1;
             let id = self.id(place);
-            let dest = Dest::Tcp { conn: ConnId(place), rtp_channel: 0, rtcp_channel: 1 };
+            let dest = Dest::Interleaved { conn: ConnId(place), rtp_channel: 0, rtcp_channel: 1 };
             let spec = StreamSpec { id, dest, quiet: false };
             engine.open(now, spec).map_err(|e| anyhow!("open on connection {place}: {e:?}"))?;
             let run = run_of(title, RunSerial(0), place, sequence_of(place));

@@ -230,8 +230,7 @@ impl Paced {
         let mut random = Lcg(1);
         for index in 0..streams {
             let id = StreamId { index, generation: 0 };
-            let addr = |port| framing::viewer(index, port).into();
-            let dest = Dest::Udp { rtp: addr(5000), rtcp: addr(5001) };
+            let dest = Dest::udp(framing::viewer(index, 5000).into(), Some(5001));
             let spec = StreamSpec { id, dest, quiet: false };
             engine.open(START, spec).map_err(|e| anyhow!("open: {e:?}"))?;
             let from = random.below(u64::from(PACKETS) / 2) as u32;
@@ -301,10 +300,10 @@ fn run_of(title: &Title, run: RunSerial, from: u32, sequence: u16) -> RunSpec {
 fn look(batch: &impl TransmitBatch) {
     for at in 0..batch.len() {
         let transmit = batch.get(at);
-        let Dest::Udp { rtp, .. } = transmit.dest else { continue };
+        let Some(to) = transmit.dest.address(false) else { continue };
         let bytes = match transmit.payload {
             Payload::Wire { bytes, .. } | Payload::Patched { bytes, .. } | Payload::Rtcp(bytes) => bytes,
         };
-        black_box((rtp.port(), bytes.len()));
+        black_box((to.port(), bytes.len()));
     }
 }

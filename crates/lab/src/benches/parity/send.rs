@@ -77,7 +77,7 @@ fn compare(tx: &RefCell<KernelTx>, burst: usize, options: &Options) -> anyhow::R
                     let at = (next + n) % (packets.len() / burst_bytes) * burst_bytes;
                     Transmit {
                         stream: StreamId { index: n as u32, generation: 0 },
-                        dest: Dest::Udp { rtp: to, rtcp: to },
+                        dest: Dest::udp(to, None),
                         payload: Payload::Wire { bytes: &packets[at..at + burst_bytes], segment },
                     }
                 };

@@ -127,13 +127,9 @@ impl Paced {
             step_ns: BURST_NS.max(packet_ns),
         };
         for index in 0..VIEWERS {
-            let address = |port| SocketAddr::new(NOWHERE.into(), port);
             let spec = StreamSpec {
                 id: StreamId { index, generation: 0 },
-                dest: Dest::Udp {
-                    rtp: address(6000 + 2 * index as u16),
-                    rtcp: address(6001 + 2 * index as u16),
-                },
+                dest: Dest::udp(SocketAddr::new(NOWHERE.into(), 6000 + 2 * index as u16), None),
                 // A track has no reports of its own; a title's would be counted as datagrams.
                 quiet: true,
             };

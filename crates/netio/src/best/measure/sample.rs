@@ -25,7 +25,7 @@ impl Sample {
     pub fn new(arena: &Arc<ExtentArena>, extents: u32, to: SocketAddr) -> Option<Self> {
         let layout = WireLayout::new(DEFAULT_PACKET_BYTES)?;
         let leases = (0..extents).map(|extent| filled(arena, extent, layout)).collect::<Option<_>>()?;
-        Some(Self { leases, dest: Dest::Udp { rtp: to, rtcp: to }, layout, at: 0 })
+        Some(Self { leases, dest: Dest::udp(to, None), layout, at: 0 })
     }
 
     /// A batch of `entries` bursts of `datagrams` each, for as many streams, from where the last one ended.

@@ -16,7 +16,7 @@ use millrace_core::limits::FEC_SWITCH_AHEAD_NS;
 use millrace_core::time::{Instant, MediaTicks};
 use millrace_core::units::BitRate;
 use millrace_core::wire::rtp::Timeline;
-use millrace_offload::command::{self, Command, CompactDest, Cut, Numbering, RunSpec};
+use millrace_offload::command::{self, Command, Cut, Numbering, RunSpec};
 
 pub use matrix::{FecMatrix, FecMode, TRACK_RS, TRACK_XOR, port_offset};
 
@@ -141,8 +141,8 @@ impl Stream {
 
     /// What is sent beside the media, and where to, as text; `None` without a wish for FEC.
     pub fn fec_grant(&self) -> Option<String> {
-        let Path::Udp { rtp_port, .. } = self.path else { return None };
-        self.fec.as_ref().map(|fec| fec.matrix.grant(fec.mode, rtp_port))
+        let rtp = self.path.address(false)?;
+        self.fec.as_ref().map(|fec| fec.matrix.grant(fec.mode, rtp.port()))
     }
 
     /// What it gets when its viewer wants FEC and does not say how much; `None` without a wish for FEC at its admission.
@@ -160,27 +160,24 @@ impl Stream {
     }
 
     fn port_of(&self, track: u8) -> Option<u16> {
-        match self.path {
-            Path::Udp { rtp_port, .. } => rtp_port.checked_add(port_offset(track)),
-            Path::Tcp { .. } => None,
-        }
+        self.path.address(false)?.port().checked_add(port_offset(track))
     }
 }
 
 impl Service {
     /// What can be made of a wish, as far as title and path go.
     pub(super) fn grant(&self, wish: FecWish, protected: Option<FecMatrix>, path: Path) -> Granted {
-        let (wished, rtp_port) = match (wish, path) {
+        let (wished, rtp) = match (wish, path.address(false)) {
             (FecWish::Silent, _) => return Granted::Silent,
             (FecWish::Unclear, _) => return Granted::Refused(FecRefusal::NotUnderstood),
-            (_, Path::Tcp { .. }) => return Granted::Refused(FecRefusal::UdpOnly),
-            (FecWish::Mode(wished), Path::Udp { rtp_port, .. }) => (wished, rtp_port),
+            (_, None) => return Granted::Refused(FecRefusal::UdpOnly),
+            (FecWish::Mode(wished), Some(rtp)) => (wished, rtp),
         };
         let Some(matrix) = protected else { return Granted::Refused(FecRefusal::NoParity) };
         if !self.config.fec {
             return Granted::Refused(FecRefusal::Disabled);
         }
-        if rtp_port.checked_add(port_offset(TRACK_RS)).is_none() {
+        if rtp.port().checked_add(port_offset(TRACK_RS)).is_none() {
             return Granted::Refused(FecRefusal::NoPorts);
         }
         Granted::Possible { matrix, mode: matrix.at_most(wished) }
@@ -222,7 +219,7 @@ impl Service {
         let fec = stream.fec.as_ref().ok_or(FecRefusal::NotAsked)?;
         for &track in mode.tracks() {
             let port = stream.port_of(track).ok_or(FecRefusal::NoPorts)?;
-            let own = matches!(stream.path, Path::Udp { rtcp_port, .. } if rtcp_port == port);
+            let own = stream.path.address(true).is_some_and(|rtcp| rtcp.port() == port);
             if own || self.at_port(stream.viewer.ip(), port).iter().any(|other| *other != key) {
                 return Err(FecRefusal::PortInUse(port));
             }
@@ -279,9 +276,9 @@ impl Service {
     fn open_companion(&mut self, key: StreamKey, companion: Companion) {
         let Some(stream) = self.streams.get_mut(&key) else { return };
         let Some(port) = stream.port_of(companion.track) else { return };
-        let (engine, ip, scope_id) = (stream.engine, stream.viewer.ip(), stream.scope_id());
+        let Some(dest) = stream.path.beside(port) else { return };
+        let (engine, ip) = (stream.engine, stream.viewer.ip());
         let Some(fec) = stream.fec.as_mut() else { return };
-        let dest = CompactDest::Udp { ip, scope_id, rtp_port: port, rtcp_port: port };
         let command = Command::Open { stream: companion.stream, dest, quiet: true };
         fec.companions.push(companion);
         self.by_place.insert((engine, companion.stream), key);
@@ -555,7 +552,7 @@ impl Service {
         now: Instant,
         key: Option<StreamKey>,
         ip: IpAddr,
-        ports: [u16; 2],
+        ports: impl Iterator<Item = u16>,
     ) {
         for port in ports {
             let holders = self.by_port.get(&(ip, port)).cloned().unwrap_or_default();

@@ -1,0 +1,151 @@
+//! Where a stream's packets go: one type from the control side to the devices.
+
+use std::fmt;
+use std::net::{IpAddr, SocketAddr, SocketAddrV6};
+
+use crate::ids::ConnId;
+
+/// A destination. Whether the packets that go there begin with RTP headers is a property of their layout
+/// ([`crate::packet::WireLayout::is_raw`]), not of this.
+///
+/// `C` is the name of a connection: engines and devices have numbers of their own, the control side calls it as it likes until an
+/// engine writes to it ([`Dest::with_conn`]).
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub enum Dest<C = ConnId> {
+    /// Datagrams to one viewer, whose two ports share one address.
+    Udp {
+        /// The viewer.
+        ip: IpAddr,
+        /// IPv6 zone of a link-local address, 0 otherwise.
+        scope_id: u32,
+        /// Port of the media.
+        port: u16,
+        /// Port of RTCP; `None`: nobody listens for it, and none is sent.
+        rtcp_port: Option<u16>,
+    },
+    /// RTP and RTCP interleaved in an RTSP connection (RFC 2326 section 10.12).
+    Interleaved {
+        /// The connection.
+        conn: C,
+        /// Channel of RTP.
+        rtp_channel: u8,
+        /// Channel of RTCP.
+        rtcp_channel: u8,
+    },
+}
+
+const _: () = assert!(size_of::<Dest>() == 28, "a destination lies beside two leases, and in a command");
+
+impl<C: Copy> Dest<C> {
+    /// Datagrams to `to`, RTCP to another port of the same address.
+    pub fn udp(to: SocketAddr, rtcp_port: Option<u16>) -> Self {
+        let scope_id = match to {
+            SocketAddr::V4(_) => 0,
+            SocketAddr::V6(to) => to.scope_id(),
+        };
+        Self::Udp { ip: to.ip(), scope_id, port: to.port(), rtcp_port }
+    }
+
+    /// The UDP address that RTCP, or else media, goes to; `None` if it does not go by UDP, or if nobody listens for RTCP.
+    #[inline]
+    pub fn address(&self, is_rtcp: bool) -> Option<SocketAddr> {
+        let Self::Udp { ip, scope_id, port, rtcp_port } = *self else { return None };
+        let port = if is_rtcp { rtcp_port? } else { port };
+        Some(match ip {
+            IpAddr::V4(ip) => SocketAddr::from((ip, port)),
+            IpAddr::V6(ip) => SocketAddr::V6(SocketAddrV6::new(ip, port, 0, scope_id)),
+        })
+    }
+
+    /// The connection that it goes through: whoever keeps that says when there is room in it.
+    #[inline]
+    pub fn conn(&self) -> Option<C> {
+        match *self {
+            Self::Interleaved { conn, .. } => Some(conn),
+            Self::Udp { .. } => None,
+        }
+    }
+
+    /// The same through the connection that `name` knows by another name; `None` if it knows none.
+    pub fn with_conn<D>(self, name: impl FnOnce(C) -> Option<D>) -> Option<Dest<D>> {
+        Some(match self {
+            Self::Udp { ip, scope_id, port, rtcp_port } => Dest::Udp { ip, scope_id, port, rtcp_port },
+            Self::Interleaved { conn, rtp_channel, rtcp_channel } => {
+                Dest::Interleaved { conn: name(conn)?, rtp_channel, rtcp_channel }
+            }
+        })
+    }
+
+    /// The same ports at the address of `viewer`.
+    pub fn at(self, viewer: SocketAddr) -> Self {
+        match self {
+            Self::Udp { port, rtcp_port, .. } => {
+                let mut to = viewer;
+                to.set_port(port);
+                Self::udp(to, rtcp_port)
+            }
+            Self::Interleaved { .. } => self,
+        }
+    }
+
+    /// The same viewer's other UDP port, without RTCP; `None` if it has no UDP ports.
+    pub fn beside<D>(self, port: u16) -> Option<Dest<D>> {
+        match self {
+            Self::Udp { ip, scope_id, .. } => Some(Dest::Udp { ip, scope_id, port, rtcp_port: None }),
+            Self::Interleaved { .. } => None,
+        }
+    }
+}
+
+impl<C> fmt::Display for Dest<C> {
+    /// How, not where to: the viewer's address stands beside it wherever this is said.
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Self::Udp { port, rtcp_port: Some(rtcp_port), .. } => write!(f, "udp {port}-{rtcp_port}"),
+            Self::Udp { port, rtcp_port: None, .. } => write!(f, "udp {port}"),
+            Self::Interleaved { rtp_channel, rtcp_channel, .. } => {
+                write!(f, "tcp channels {rtp_channel}-{rtcp_channel}")
+            }
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn addr(text: &str) -> SocketAddr {
+        text.parse().unwrap()
+    }
+
+    #[test]
+    fn udp_has_two_ports_of_one_address() {
+        for (text, rtcp) in [("192.0.2.7:5000", "192.0.2.7:5001"), ("[fe80::1%3]:5000", "[fe80::1%3]:5001")] {
+            let dest: Dest = Dest::udp(addr(text), Some(5001));
+            assert_eq!([dest.address(false), dest.address(true)], [Some(addr(text)), Some(addr(rtcp))]);
+            assert_eq!((dest.conn(), dest.to_string()), (None, "udp 5000-5001".into()));
+            let beside: Dest = dest.beside(5002).unwrap();
+            assert_eq!((beside.address(false).unwrap().port(), beside.address(true)), (5002, None));
+            assert_eq!(beside.to_string(), "udp 5002");
+        }
+    }
+
+    #[test]
+    fn it_follows_the_viewer_but_not_the_connection() {
+        let dest: Dest = Dest::udp(addr("192.0.2.7:5000"), Some(5001));
+        assert_eq!(dest.at(addr("[fe80::9%2]:99")), Dest::udp(addr("[fe80::9%2]:5000"), Some(5001)));
+        let conn: Dest<u64> = Dest::Interleaved { conn: 9, rtp_channel: 2, rtcp_channel: 3 };
+        assert_eq!((conn.at(addr("192.0.2.7:1")), conn.beside::<u64>(1)), (conn, None));
+        assert_eq!((conn.address(false), conn.to_string()), (None, "tcp channels 2-3".into()));
+    }
+
+    #[test]
+    fn connections_are_renamed_where_they_are_known() {
+        let dest: Dest<u64> = Dest::Interleaved { conn: 9, rtp_channel: 2, rtcp_channel: 3 };
+        let named = dest.with_conn(|conn| (conn == 9).then_some(ConnId(1)));
+        assert_eq!(named, Some(Dest::Interleaved { conn: ConnId(1), rtp_channel: 2, rtcp_channel: 3 }));
+        assert_eq!(dest.with_conn(|_| None::<ConnId>), None);
+        let udp: Dest<u64> = Dest::udp(addr("192.0.2.7:5000"), None);
+        assert_eq!(udp.with_conn(|_| None), Some(Dest::<ConnId>::udp(addr("192.0.2.7:5000"), None)));
+    }
+}
