@@ -32,6 +32,12 @@ pub enum Dest<C = ConnId> {
         /// Channel of RTCP.
         rtcp_channel: u8,
     },
+    /// Bytes in a connection: the payloads of packets, one behind the other, with nothing around them
+    /// ([`crate::seam::Payload::Bytes`]). No RTCP.
+    Bytes {
+        /// The connection.
+        conn: C,
+    },
 }
 
 const _: () = assert!(size_of::<Dest>() == 28, "a destination lies beside two leases, and in a command");
@@ -61,7 +67,7 @@ impl<C: Copy> Dest<C> {
     #[inline]
     pub fn conn(&self) -> Option<C> {
         match *self {
-            Self::Interleaved { conn, .. } => Some(conn),
+            Self::Interleaved { conn, .. } | Self::Bytes { conn } => Some(conn),
             Self::Udp { .. } => None,
         }
     }
@@ -73,6 +79,7 @@ impl<C: Copy> Dest<C> {
             Self::Interleaved { conn, rtp_channel, rtcp_channel } => {
                 Dest::Interleaved { conn: name(conn)?, rtp_channel, rtcp_channel }
             }
+            Self::Bytes { conn } => Dest::Bytes { conn: name(conn)? },
         })
     }
 
@@ -84,7 +91,7 @@ impl<C: Copy> Dest<C> {
                 to.set_port(port);
                 Self::udp(to, rtcp_port)
             }
-            Self::Interleaved { .. } => self,
+            Self::Interleaved { .. } | Self::Bytes { .. } => self,
         }
     }
 
@@ -92,7 +99,16 @@ impl<C: Copy> Dest<C> {
     pub fn beside<D>(self, port: u16) -> Option<Dest<D>> {
         match self {
             Self::Udp { ip, scope_id, .. } => Some(Dest::Udp { ip, scope_id, port, rtcp_port: None }),
-            Self::Interleaved { .. } => None,
+            Self::Interleaved { .. } | Self::Bytes { .. } => None,
+        }
+    }
+
+    /// Whether anybody listens for RTCP there.
+    pub fn has_rtcp(&self) -> bool {
+        match self {
+            Self::Udp { rtcp_port, .. } => rtcp_port.is_some(),
+            Self::Interleaved { .. } => true,
+            Self::Bytes { .. } => false,
         }
     }
 }
@@ -106,6 +122,7 @@ impl<C> fmt::Display for Dest<C> {
             Self::Interleaved { rtp_channel, rtcp_channel, .. } => {
                 write!(f, "tcp channels {rtp_channel}-{rtcp_channel}")
             }
+            Self::Bytes { .. } => f.write_str("tcp bytes"),
         }
     }
 }
@@ -137,6 +154,13 @@ mod tests {
         let conn: Dest<u64> = Dest::Interleaved { conn: 9, rtp_channel: 2, rtcp_channel: 3 };
         assert_eq!((conn.at(addr("192.0.2.7:1")), conn.beside::<u64>(1)), (conn, None));
         assert_eq!((conn.address(false), conn.to_string()), (None, "tcp channels 2-3".into()));
+        let bytes: Dest<u64> = Dest::Bytes { conn: 9 };
+        assert_eq!(
+            (bytes.at(addr("192.0.2.7:1")), bytes.conn(), bytes.to_string()),
+            (bytes, Some(9), "tcp bytes".into())
+        );
+        assert_eq!([dest, dest.beside(5).unwrap()].map(|dest| dest.has_rtcp()), [true, false]);
+        assert_eq!([conn, bytes].map(|dest| dest.has_rtcp()), [true, false]);
     }
 
     #[test]
@@ -145,6 +169,8 @@ mod tests {
         let named = dest.with_conn(|conn| (conn == 9).then_some(ConnId(1)));
         assert_eq!(named, Some(Dest::Interleaved { conn: ConnId(1), rtp_channel: 2, rtcp_channel: 3 }));
         assert_eq!(dest.with_conn(|_| None::<ConnId>), None);
+        let bytes = Dest::Bytes { conn: 9 };
+        assert_eq!(bytes.with_conn(|_| Some(ConnId(4))), Some(Dest::Bytes { conn: ConnId(4) }));
         let udp: Dest<u64> = Dest::udp(addr("192.0.2.7:5000"), None);
         assert_eq!(udp.with_conn(|_| None), Some(Dest::<ConnId>::udp(addr("192.0.2.7:5000"), None)));
     }

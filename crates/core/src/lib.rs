@@ -8,6 +8,7 @@
 //! | --- | --- |
 //! | [`units`] | bit rates, byte lengths, durations: parse and print, always with the unit |
 //! | [`time`] | [`time::Instant`] in nanoseconds, [`time::MediaTicks`] at 90 kHz |
+//! | [`byte_range`] | a title's bytes, without what its packets have around them |
 //! | [`counters`](mod@counters) | counters that one thread writes and anybody reads |
 //! | [`limits`] | every bound of the system, with the reason, relations asserted at compile time |
 //! | [`dest`] | where a stream's packets go, from the control side to the devices |
@@ -23,6 +24,7 @@
 //! | [`wire`] | checksums, headers, RTP, RTCP: bytes on the wire |
 #![deny(unsafe_code)]
 
+pub mod byte_range;
 pub mod counters;
 pub mod dest;
 pub mod fec;

@@ -1,6 +1,7 @@
 //! The ports through which time and packets come in and go out. Whatever is behind a port can be swapped: the real
 //! thing in the server, a virtual one in a test.
 
+pub use crate::byte_range::ByteRange;
 pub use crate::dest::Dest;
 use crate::ids::StreamId;
 use crate::pool::Lease;
@@ -40,6 +41,8 @@ pub enum Payload<'a> {
     },
     /// One compound RTCP packet.
     Rtcp(&'a [u8]),
+    /// Bytes of a title, for [`Dest::Bytes`]; what counts as a datagram is the part of one packet.
+    Bytes(ByteRange<'a>),
 }
 
 /// One entry of a batch.
@@ -61,6 +64,7 @@ impl Transmit<'_> {
                 bytes.len().div_ceil(segment)
             }
             Payload::Rtcp(_) => 1,
+            Payload::Bytes(range) => range.count as usize,
         }
     }
 }

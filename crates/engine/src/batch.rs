@@ -6,7 +6,7 @@
 use millrace_core::ids::StreamId;
 use millrace_core::limits::{MAX_BATCH_BURSTS, RTP_HEADER_BYTES};
 use millrace_core::pool::Lease;
-use millrace_core::seam::{Dest, Payload, Source, Transmit, TransmitBatch};
+use millrace_core::seam::{ByteRange, Dest, Payload, Source, Transmit, TransmitBatch};
 use millrace_core::time::Instant;
 use millrace_core::wire::rtcp::{MAX_REPORT_BYTES, SenderReport, write_sender_report};
 
@@ -26,6 +26,8 @@ pub(crate) struct Burst {
 pub(crate) enum What {
     /// Packets of the extent in slot `extent % 2`.
     Media { burst: Burst, patched: bool },
+    /// Their bytes, without `head` of the first packet and `tail` of the last.
+    Bytes { burst: Burst, head: u16, tail: u16 },
     /// `len` bytes of the entry's report memory.
     Report { len: usize, bye: bool },
 }
@@ -111,6 +113,19 @@ impl Batch {
         self.len += 1;
     }
 
+    /// Adds the same as bytes. The batch must not be full.
+    pub(crate) fn push_bytes(
+        &mut self,
+        stream: StreamId,
+        departure: Instant,
+        burst: Burst,
+        head: u16,
+        tail: u16,
+    ) {
+        self.entries[self.len] = Entry { stream, departure, what: What::Bytes { burst, head, tail } };
+        self.len += 1;
+    }
+
     /// Adds a report, or a BYE. The batch must not be full.
     pub(crate) fn push_report(
         &mut self,
@@ -148,6 +163,10 @@ impl TransmitBatch for Batch {
                     Payload::Wire { bytes, segment }
                 }
             }
+            What::Bytes { burst: Burst { extent, place, count }, head, tail } => {
+                let lease = self.lease(entry.stream.index, extent).expect("held while it is in the batch");
+                Payload::Bytes(ByteRange { lease, place, count, head, tail })
+            }
         };
         Transmit { stream: entry.stream, dest: self.rows[row].dest, payload }
     }
@@ -158,7 +177,8 @@ impl TransmitBatch for Batch {
         let entry = &self.entries[..self.len][index];
         match entry.what {
             What::Report { .. } => None,
-            What::Media { burst: Burst { extent, place, .. }, .. } => {
+            What::Media { burst: Burst { extent, place, .. }, .. }
+            | What::Bytes { burst: Burst { extent, place, .. }, .. } => {
                 self.lease(entry.stream.index, extent).map(|lease| Source { lease, place })
             }
         }

@@ -9,8 +9,10 @@
 use millrace_core::limits::{FRAME_PREFIX_BYTES, MAX_BURST_PACKETS, MAX_TCP_WRITE_BYTES, RTP_HEADER_BYTES};
 use millrace_core::packet::{PacketMeta, WireLayout};
 use millrace_core::pool::{ExtentContent, Lease};
+use millrace_core::seam::ByteRange;
 use millrace_core::time::MediaTicks;
 
+use crate::batch::{Burst, What};
 use crate::stream::Stream;
 use crate::types::Media;
 
@@ -57,8 +59,19 @@ pub(crate) fn write_headers(stream: &Stream, lease: &Lease, place: u32, count: u
     }
 }
 
+/// Bytes of the packets of `burst`: all that an entry sends, or its first ones.
+pub(crate) fn bytes_of(what: What, lease: &Lease, burst: Burst) -> u64 {
+    let Burst { place, count, .. } = burst;
+    match what {
+        What::Bytes { burst: whole, head, tail } => {
+            ByteRange { lease, place, count: whole.count, head, tail }.bytes_in(0, count) as u64
+        }
+        What::Media { .. } | What::Report { .. } => datagram_bytes(&lease.content(), place, count),
+    }
+}
+
 /// Bytes of `count` datagrams from `place` on: all of one length, but for a short last one.
-pub(crate) fn datagram_bytes(content: &ExtentContent, place: u32, count: u32) -> u64 {
+fn datagram_bytes(content: &ExtentContent, place: u32, count: u32) -> u64 {
     let full = u64::from(count) * content.layout.slot_bytes() as u64;
     let short = content.layout.packet_bytes() as u64 - u64::from(content.last_packet_bytes);
     if place + count == content.packets { full - short } else { full }

@@ -19,6 +19,7 @@
 //!
 //! [`TRANSITIONS`] is the same as data; its test looks at every state and every input.
 
+use millrace_core::dest::Dest;
 use millrace_core::ids::{RunSerial, StreamId, TitleRef};
 use millrace_core::limits::TS_PACKET_BYTES;
 use millrace_core::packet::WireLayout;
@@ -191,6 +192,10 @@ pub(crate) mod flag {
     pub(crate) const PLAYHEAD: u16 = 16;
     /// No reports, no BYE, for the whole life of the stream.
     pub(crate) const QUIET: u16 = 128;
+    /// The schedule is another stream's: it is kept, however late that is.
+    pub(crate) const FOLLOWS: u16 = 2048;
+    /// What is sent are bytes in a connection.
+    pub(crate) const BYTES: u16 = 4096;
     /// The read of slot 0 (and of slot 1: this bit shifted by one) has failed once.
     pub(crate) const RETRIED: u16 = 32;
     /// Its connection took nothing of what was sent last: it waits until that can be written again.
@@ -292,7 +297,10 @@ impl Stream {
 
     /// A stream that has just been opened, before its first transition.
     pub(crate) fn opened(spec: &StreamSpec) -> Self {
-        let flags = if spec.quiet { flag::QUIET } else { 0 };
+        let if_so = |is_so, flags| if is_so { flags } else { 0 };
+        let flags = if_so(spec.quiet, flag::QUIET | flag::FOLLOWS)
+            | if_so(!spec.dest.has_rtcp(), flag::QUIET)
+            | if_so(matches!(spec.dest, Dest::Bytes { .. }), flag::BYTES);
         Self { generation: spec.id.generation, flags, ..Self::free() }
     }
 
@@ -314,7 +322,8 @@ impl Stream {
     pub(crate) fn number(&mut self, timeline: Timeline, sequence_base: u16, media: &Media) {
         (self.timeline, self.sequence_base) = (timeline, sequence_base);
         self.flags &= !flag::PATCHED;
-        if !media.layout.is_raw() && (timeline != media.timeline || sequence_base != 0) {
+        let has_numbers = !media.layout.is_raw() && !self.has(flag::BYTES);
+        if has_numbers && (timeline != media.timeline || sequence_base != 0) {
             self.flags |= flag::PATCHED;
         }
     }
@@ -388,6 +397,8 @@ pub(crate) struct Cold {
     pub(crate) run_from: u32,
     /// Where it ends if it is not cut.
     pub(crate) run_until: u32,
+    /// Of bytes: those of the first packet before it, and of the last up to its end, or 0.
+    pub(crate) trim: (u16, u16),
     /// What follows where [`Stream::until`] is.
     pub(crate) queued: Option<RunSpec>,
     /// The slot of its first extent, once that has been asked for: the one in which else the extent ahead lies.
@@ -431,6 +442,7 @@ impl Cold {
             },
             run_from: 0,
             run_until: 0,
+            trim: (0, 0),
             queued: None,
             queued_slot: None,
             is_continued: false,
@@ -454,7 +466,9 @@ impl Cold {
         match (spec.numbering, self.numbers) {
             (Numbering::Sequence(sequence), _) => sequence,
             (Numbering::Viewer, Some(numbers)) => numbers.sequence,
-            (Numbering::Title, _) | (Numbering::Viewer, None) => sequence_of(spec.from),
+            (Numbering::Title | Numbering::Bytes { .. }, _) | (Numbering::Viewer, None) => {
+                sequence_of(spec.from)
+            }
         }
     }
 
@@ -466,6 +480,10 @@ impl Cold {
         let timeline = goes_on.map_or(own, |numbers| Timeline { ssrc: numbers.ssrc, ..own });
         self.media = spec.media;
         (self.run_from, self.run_until) = (spec.from, spec.until);
+        self.trim = match spec.numbering {
+            Numbering::Bytes { head, last } => (head, last),
+            Numbering::Title | Numbering::Sequence(_) | Numbering::Viewer => (0, 0),
+        };
         self.is_continued = false;
         (self.packets_before, self.bytes_before) = (stream.packets, stream.bytes);
         self.first_timestamp = goes_on.map(|numbers| numbers.timestamp);

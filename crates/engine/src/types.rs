@@ -44,7 +44,8 @@ pub struct StreamSpec {
     pub id: StreamId,
     /// Where the packets go.
     pub dest: Dest,
-    /// No RTCP and no BYE: a stream that belongs to another one (FEC) and has no listener for them.
+    /// It belongs to another stream (FEC): it keeps the schedule of that one, and has no RTCP and no BYE. Streams to where nobody
+    /// listens for RTCP ([`Dest::has_rtcp`]) have none either.
     pub quiet: bool,
 }
 
@@ -57,8 +58,8 @@ pub struct Media {
     pub packets: u32,
     /// Its RTP timeline, which the headers in its extents follow.
     pub timeline: Timeline,
-    /// How its packets lie in an extent. Raw ones are numbered by nobody: [`RunSpec::numbering`] says nothing of them, and their
-    /// stream is a quiet one ([`StreamSpec::quiet`]).
+    /// How its packets lie in an extent. Raw ones are numbered by nobody: [`RunSpec::numbering`] says nothing of them, and nobody
+    /// listens for RTCP where they go ([`Dest::has_rtcp`]).
     pub layout: WireLayout,
     /// How many packets of one codeword the viewer can repair itself ([`millrace_core::seam::Want::spare`]). Extents in which the
     /// run begins or ends, other than with the title, are wanted whole all the same, unless it is 255.
@@ -75,6 +76,14 @@ pub enum Numbering {
     /// All goes on from the run before: the next sequence number, the same SSRC, and timestamps as if the first packet were
     /// the one that would have come next. As [`Numbering::Title`] if nothing has been sent before.
     Viewer,
+    /// Not at all: they are bytes ([`millrace_core::dest::Dest::Bytes`]), and the run need not begin or end with a packet. For other
+    /// destinations as [`Numbering::Title`].
+    Bytes {
+        /// Bytes of the first packet before the run's first one.
+        head: u16,
+        /// Bytes of the last packet up to the run's end; 0: all of them.
+        last: u16,
+    },
 }
 
 /// One run of packets: of what, from where to where, how fast, with which numbers.
@@ -239,7 +248,7 @@ pub struct RunEnd {
     pub bursts: u32,
     /// Media packets taken by the device.
     pub packets: u32,
-    /// Their bytes, RTP headers included.
+    /// Their bytes, RTP headers included if they are sent.
     pub bytes: u64,
     /// When the next packet would have been due; the end of time for a queued run that never began. Behind the end of a title, and where its extent had not come yet, the last packet
     /// is taken to be as long as the one before.
@@ -367,5 +376,5 @@ millrace_core::counters! {
 const _: () = {
     assert!(size_of::<StreamEvent>() <= 64);
     assert!(size_of::<Media>() == 20);
-    assert!(size_of::<RunSpec>() == 40);
+    assert!(size_of::<RunSpec>() == 44);
 };

@@ -42,7 +42,7 @@ impl PacketTx for NullTx {
 pub struct Collected {
     /// Whose it is.
     pub stream: StreamId,
-    /// Where it goes: by the ways of RTCP, or of all else.
+    /// Where it goes.
     pub dest: Dest,
     /// Whether it is RTCP.
     pub is_rtcp: bool,

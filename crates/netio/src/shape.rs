@@ -20,6 +20,8 @@ impl<'a> Shape<'a> {
             Payload::Wire { bytes, segment } => (bytes, None, segment),
             Payload::Patched { headers, bytes, segment } => (bytes, Some(headers), segment),
             Payload::Rtcp(bytes) => (bytes, None, bytes.len().max(1)),
+            // Bytes of a connection are no datagrams.
+            Payload::Bytes(_) => return Err(libc::EOPNOTSUPP),
         };
         if segment == 0 {
             return Err(libc::EINVAL);

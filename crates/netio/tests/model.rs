@@ -145,7 +145,7 @@ fn still_to_send<'a>(
                 bytes: &bytes[taken * segment..],
                 segment,
             },
-            Payload::Rtcp(bytes) => Payload::Rtcp(bytes),
+            other @ (Payload::Rtcp(_) | Payload::Bytes(_)) => other,
         };
         rest.push(Transmit { payload, ..*entry });
     }

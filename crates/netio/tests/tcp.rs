@@ -1,36 +1,21 @@
 //! RTP interleaved in TCP through real connections: the byte stream always parses into whole frames.
 
+#[path = "support/connections.rs"]
+mod connections;
 mod support;
 
 use std::io::Read;
-use std::net::{TcpListener, TcpStream};
-use std::os::fd::{AsFd, OwnedFd};
+use std::os::fd::OwnedFd;
 use std::time::Instant;
 
+use connections::{Dice, add, connection, wait_writable};
 use millrace_core::ids::ConnId;
 use millrace_core::limits::{
     MAX_BATCH_BURSTS, MAX_CONN_PENDING_BYTES, MAX_TCP_WRITE_BYTES, RTP_HEADER_BYTES,
 };
 use millrace_core::seam::{Payload, SendOutcome, Transmit};
 use millrace_netio::{ConnError, GsoMode, KernelTx};
-use rustix::event::{PollFd, PollFlags, Timespec, poll};
-use rustix::net::sockopt;
 use support::*;
-
-/// Writer and reader of a connection with the buffers given (before the handshake, so that they bound the window).
-fn connection(send_buffer: Option<usize>, receive_buffer: Option<usize>) -> (TcpStream, TcpStream) {
-    let listener = TcpListener::bind("127.0.0.1:0").unwrap();
-    if let Some(bytes) = send_buffer {
-        sockopt::set_socket_send_buffer_size(&listener, bytes).unwrap();
-    }
-    let reader =
-        rustix::net::socket(rustix::net::AddressFamily::INET, rustix::net::SocketType::STREAM, None).unwrap();
-    if let Some(bytes) = receive_buffer {
-        sockopt::set_socket_recv_buffer_size(&reader, bytes).unwrap();
-    }
-    rustix::net::connect(&reader, &listener.local_addr().unwrap()).unwrap();
-    (listener.accept().unwrap().0, TcpStream::from(reader))
-}
 
 /// What the stream holds: frames and what lies between them.
 #[derive(Debug, PartialEq)]
@@ -54,18 +39,6 @@ fn parse(mut stream: &[u8]) -> Vec<Piece> {
         }
     }
     pieces
-}
-
-/// Waits until the connection takes bytes again.
-fn wait_writable(fd: &OwnedFd) {
-    let timeout = Timespec { tv_sec: TIMEOUT.as_secs() as i64, tv_nsec: 0 };
-    let mut fds = [PollFd::new(fd, PollFlags::OUT)];
-    assert_eq!(poll(&mut fds, Some(&timeout)).unwrap(), 1, "the reader does not read");
-}
-
-fn add(tx: &mut KernelTx, conn: u32, writer: &TcpStream) -> OwnedFd {
-    tx.add_conn(ConnId(conn), writer.as_fd().try_clone_to_owned().unwrap()).unwrap();
-    writer.as_fd().try_clone_to_owned().unwrap()
 }
 
 #[test]
@@ -93,16 +66,6 @@ fn frames_are_as_rfc_2326_says() {
     let mut stream = Vec::new();
     reader.read_to_end(&mut stream).unwrap();
     assert!(parse(&stream) == wanted);
-}
-
-/// A small deterministic sequence of numbers below `limit`.
-struct Dice(u32);
-
-impl Dice {
-    fn below(&mut self, limit: usize) -> usize {
-        self.0 = self.0.wrapping_mul(1_664_525).wrapping_add(1_013_904_223);
-        (self.0 >> 8) as usize % limit
-    }
 }
 
 #[test]
@@ -186,6 +149,7 @@ fn push(tx: &mut KernelTx, fd: &OwnedFd, mut entry: Transmit<'_>) {
                         assert_eq!(taken, 0, "one packet is taken or not");
                         Payload::Rtcp(bytes)
                     }
+                    Payload::Bytes(_) => unreachable!("frames only"),
                 };
                 wait_writable(fd);
             }

@@ -60,15 +60,24 @@ pub enum Command {
         /// A duplicate of its descriptor, non-blocking.
         fd: OwnedFd,
     },
-    /// Control bytes (an RTSP reply) to go out between RTP frames.
+    /// Control bytes: an RTSP reply, which goes out between RTP frames, or the head of a response before its bytes. Commands are carried
+    /// out in order: what is written before [`Command::Play`] is on its way before the first byte of that run. While a run of bytes
+    /// lasts, they would stand in its middle.
     ConnWrite {
         /// The connection.
         conn: ConnId,
         /// The bytes; handed back by [`Event::Recycle`].
         bytes: Vec<u8>,
     },
-    /// The loop gives up the connection.
+    /// The loop gives up the connection, with what waits for it.
     ConnRemove {
+        /// The connection.
+        conn: ConnId,
+    },
+    /// The loop gives the connection back, alive, once the kernel has taken every byte that it was given: [`Event::ConnRemoved`] then, or
+    /// [`Event::ConnGone`] if it breaks before. Streams that still go through it fail at once. A viewer that reads nothing is waited
+    /// for without end: [`Command::ConnRemove`] ends that.
+    ConnReturn {
         /// The connection.
         conn: ConnId,
     },
@@ -103,7 +112,7 @@ pub enum Event {
         /// Its buffer.
         bytes: Vec<u8>,
     },
-    /// A descriptor that the loop gives back ([`Command::ConnRemove`]); dropping it here closes it.
+    /// A descriptor that the loop gives back ([`Command::ConnRemove`], [`Command::ConnReturn`]); dropping it here closes it.
     ConnRemoved {
         /// The connection.
         conn: ConnId,

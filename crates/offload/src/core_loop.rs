@@ -35,6 +35,10 @@ pub trait LoopTx: PacketTx + Send {
     fn add_conn(&mut self, conn: ConnId, fd: OwnedFd) -> Result<(), i32>;
     /// Queues control bytes at a frame boundary.
     fn write_control(&mut self, conn: ConnId, bytes: &[u8]) -> Result<(), i32>;
+    /// Gives a connection back once the kernel has taken all that it was given; `false`: there is none.
+    fn return_conn(&mut self, conn: ConnId) -> bool;
+    /// A connection that is given back.
+    fn poll_conn_returned(&mut self) -> Option<(ConnId, OwnedFd)>;
     /// Gives up a connection.
     fn remove_conn(&mut self, conn: ConnId) -> Option<OwnedFd>;
     /// Once a turn: sends what full connections could not take before, where they can be written again; whether any has to be
@@ -65,6 +69,12 @@ impl LoopTx for KernelTx {
     fn write_control(&mut self, conn: ConnId, bytes: &[u8]) -> Result<(), i32> {
         KernelTx::write_control(self, conn, bytes).map_err(|_| ERRNO_NO_BUFFERS)
     }
+    fn return_conn(&mut self, conn: ConnId) -> bool {
+        KernelTx::return_conn(self, conn)
+    }
+    fn poll_conn_returned(&mut self) -> Option<(ConnId, OwnedFd)> {
+        KernelTx::poll_conn_returned(self)
+    }
     fn remove_conn(&mut self, conn: ConnId) -> Option<OwnedFd> {
         KernelTx::remove_conn(self, conn)
     }
@@ -91,6 +101,12 @@ impl<D: XdpDevice + Send> LoopTx for BestTx<KernelTx, D> {
     }
     fn write_control(&mut self, conn: ConnId, bytes: &[u8]) -> Result<(), i32> {
         LoopTx::write_control(self.kernel_mut(), conn, bytes)
+    }
+    fn return_conn(&mut self, conn: ConnId) -> bool {
+        self.kernel_mut().return_conn(conn)
+    }
+    fn poll_conn_returned(&mut self) -> Option<(ConnId, OwnedFd)> {
+        self.kernel_mut().poll_conn_returned()
     }
     fn remove_conn(&mut self, conn: ConnId) -> Option<OwnedFd> {
         self.kernel_mut().remove_conn(conn)
@@ -265,6 +281,12 @@ impl<C: Clock, T: LoopTx> CoreLoop<C, T> {
                 let fd = self.tx.remove_conn(conn);
                 return self.publish(Event::ConnRemoved { conn, fd });
             }
+            Command::ConnReturn { conn } => {
+                self.engine.conn_gone(now, conn);
+                return if !self.tx.return_conn(conn) {
+                    self.publish(Event::ConnRemoved { conn, fd: None })
+                };
+            }
             Command::Stop => {
                 self.engine.finish(now);
                 return self.state.stopping = self.state.stopping.or(Some(now));
@@ -318,6 +340,12 @@ impl<C: Clock, T: LoopTx> CoreLoop<C, T> {
             && let Some((conn, errno)) = self.tx.poll_conn_gone()
         {
             self.conn_gone(now, conn, errno);
+            served += 1;
+        }
+        while self.events.slots() >= 2
+            && let Some((conn, fd)) = self.tx.poll_conn_returned()
+        {
+            self.publish(Event::ConnRemoved { conn, fd: Some(fd) });
             served += 1;
         }
         served

@@ -11,7 +11,7 @@ use millrace_core::time::Instant;
 
 use super::{Engine, time_behind, time_of};
 use crate::batch::{Burst, Entry, What};
-use crate::frame::{datagram_bytes, fits, times};
+use crate::frame::{bytes_of, fits, times};
 use crate::stream::{Input, NEVER, Slot, flag, pending};
 use crate::types::{FailReason, LeaseFailure, StopReason};
 
@@ -41,7 +41,7 @@ impl Engine {
     pub(super) fn extent_is_here(&mut self, index: u32, now: Instant) {
         let stream = &mut self.streams[index as usize];
         let (extent, begins) = (stream.extent, !stream.has(flag::ANCHORED));
-        if begins && !stream.has(flag::QUIET) && !self.cold[index as usize].is_continued {
+        if begins && !stream.has(flag::FOLLOWS) && !self.cold[index as usize].is_continued {
             // The run begins with its first packet: there is nothing to catch up before that has been read. FEC keeps the
             // schedule of its media: if it were moved, it would come late from now on.
             stream.pace.at = stream.pace.at.max(now);
@@ -155,6 +155,7 @@ impl Engine {
             let outcome = outcomes.get(at).copied().unwrap_or(SendOutcome::Blocked { taken: 0 });
             match entry.what {
                 What::Media { burst, patched } => self.media_sent(now, &entry, burst, patched, outcome),
+                What::Bytes { burst, .. } => self.media_sent(now, &entry, burst, false, outcome),
                 What::Report { bye, .. } => self.report_sent(now, &entry, bye, outcome),
             }
             self.arm(entry.stream.index, now);
@@ -194,7 +195,7 @@ impl Engine {
         let stream = &mut self.streams[index as usize];
         let Some(lease) = self.batch.lease(index, burst.extent) else { return };
         let packets = u64::from(burst.count);
-        let bytes = datagram_bytes(&lease.content(), burst.place, burst.count);
+        let bytes = bytes_of(entry.what, lease, burst);
         stream.packets += packets;
         stream.bytes += bytes;
         stream.bursts = stream.bursts.wrapping_add(1);

@@ -6,7 +6,7 @@ use millrace_core::time::Instant;
 
 use super::Engine;
 use crate::stream::{Cold, Input, Next, Stream, flag, pending};
-use crate::types::{FailReason, Refusal, RunSpec, StopReason, StreamSpec};
+use crate::types::{FailReason, Numbering, Refusal, RunSpec, StopReason, StreamSpec};
 
 impl Engine {
     /// Command: a new viewer. Nothing is sent before `play`.
@@ -44,7 +44,7 @@ impl Engine {
         if !self.ends[index as usize].has_room(usize::from(stream.is_running) + usize::from(has_queued)) {
             return Err(Refusal::Busy);
         }
-        let at = if stream.has(flag::QUIET) { at } else { at.max(now) };
+        let at = if stream.has(flag::FOLLOWS) { at } else { at.max(now) };
         self.end_run(index, StopReason::Replaced);
         self.stop_sending(index);
         self.begin_run(index, at, &spec);
@@ -165,6 +165,14 @@ impl Engine {
 /// Whether a run lies within its title.
 pub(super) fn check(spec: &RunSpec) -> Result<(), Refusal> {
     let in_title = spec.from <= spec.until && spec.until <= spec.media.packets;
-    let is_good = in_title && (1..=MAX_SCALE_PERMILLE).contains(&spec.scale_permille);
+    let is_good = in_title && has_bytes(spec) && (1..=MAX_SCALE_PERMILLE).contains(&spec.scale_permille);
     if is_good { Ok(()) } else { Err(Refusal::OutOfRange) }
+}
+
+/// Whether a range of bytes, if it is one, begins in its first packet, ends in its last, and has a byte where it has a packet.
+fn has_bytes(spec: &RunSpec) -> bool {
+    let Numbering::Bytes { head, last } = spec.numbering else { return true };
+    let whole = spec.media.layout.packet_bytes() as u16;
+    let last = if last == 0 { whole } else { last };
+    head < whole && last <= whole && (spec.until - spec.from != 1 || head < last)
 }

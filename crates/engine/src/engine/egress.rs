@@ -2,6 +2,7 @@
 
 use millrace_core::ids::{RunSerial, StreamId};
 use millrace_core::limits::{MAX_BATCH_BURSTS, MAX_HOLE_NS, RETRY_NS};
+use millrace_core::pool::Lease;
 use millrace_core::prefetch::{prefetch, prefetch_all};
 use millrace_core::seam::{TransmitBatch, Want};
 use millrace_core::time::Instant;
@@ -186,7 +187,8 @@ impl Engine {
         let (extent, place) = (stream.extent, stream.place());
         let Some(lease) = self.batch.lease(index, extent) else { return self.without_extent(index, now) };
         let left = (lease.content().packets - place).min(stream.until - stream.next);
-        let (missing, left) = holes(lease, place, left);
+        // Bytes that are missing are replaced, not passed over.
+        let (missing, left) = if stream.has(flag::BYTES) { (0, left) } else { holes(lease, place, left) };
         if missing > 0 {
             return self.skip(now, index, Burst { extent, place, count: missing });
         }
@@ -208,7 +210,30 @@ impl Engine {
         }
         let count = rules.count(&stream.pace, times(lease, place, most.min(stream.last.room(now))));
         let burst = Burst { extent, place, count };
+        if stream.has(flag::BYTES) {
+            let is_edge = stream.bursts == 0 || stream.next + count == stream.until;
+            let (head, tail) = if is_edge { self.trims(index, burst) } else { (0, 0) };
+            let id = self.stream(index).id(index);
+            return self.batch.push_bytes(id, departure, burst, head, tail);
+        }
         self.batch.push_media(stream.id(index), &self.streams[index as usize], departure, burst);
+    }
+
+    /// Bytes of a burst's first and last packet that are not the run's: only where that begins and ends.
+    fn trims(&self, index: u32, burst: Burst) -> (u16, u16) {
+        let (stream, cold) = (self.stream(index), &self.cold[index as usize]);
+        let (head, last) = cold.trim;
+        let begins = stream.next == cold.run_from;
+        let ends = last != 0 && stream.next + burst.count == cold.run_until;
+        let tail = |lease: &Lease| {
+            let content = lease.content();
+            let is_last = burst.place + burst.count == content.packets;
+            let whole =
+                if is_last { content.last_packet_bytes } else { content.layout.packet_bytes() as u16 };
+            whole.saturating_sub(last)
+        };
+        let lease = self.batch.lease(index, burst.extent).filter(|_| ends);
+        (if begins { head } else { 0 }, lease.map_or(0, tail))
     }
 
     /// A timer has fired of a stream that waits for an extent, or, if it is parked, for its connection: that has had its time.

@@ -2,6 +2,7 @@
 //! datagram against what the viewer must get, and a clock that jumps from one thing to do to the next.
 
 use std::collections::{BTreeMap, HashMap};
+use std::ops::Range;
 use std::sync::Arc;
 
 use millrace_core::ids::{ConnId, RunSerial, StreamId, TitleRef};
@@ -168,7 +169,7 @@ impl Viewer {
             Numbering::Viewer => {
                 self.ahead = stamp.wrapping_sub(film.timeline.timestamp(film.time(from)));
             }
-            Numbering::Title => {
+            Numbering::Title | Numbering::Bytes { .. } => {
                 (self.sequence, self.ssrc, self.ahead) = (sequence_of(from), film.timeline.ssrc, 0)
             }
             Numbering::Sequence(sequence) => {
@@ -229,6 +230,8 @@ pub(crate) struct World {
     pub(crate) early_max_ns: u64,
     pub(crate) late_max_ns: u64,
     pub(crate) datagrams: u64,
+    /// Bytes that were taken of streams of bytes, as places in their titles.
+    pub(crate) bytes: Vec<(StreamId, Range<u64>)>,
     /// Streams are opened without reports and BYE.
     pub(crate) quiet: bool,
     /// What streams are opened with.
@@ -267,6 +270,7 @@ impl World {
             early_max_ns: 0,
             late_max_ns: 0,
             datagrams: 0,
+            bytes: Vec::new(),
             quiet: false,
             spare: 1,
         }
@@ -490,6 +494,18 @@ impl World {
             let viewer = self.viewers.get_mut(&transmit.stream).expect("a stream that is open");
             assert_eq!(transmit.dest, viewer.dest);
             let (bytes, headers, segment) = match transmit.payload {
+                Payload::Bytes(range) => {
+                    let gone = match *outcome {
+                        SendOutcome::Sent => range.count,
+                        SendOutcome::Blocked { taken } => u32::from(taken).min(range.count),
+                        SendOutcome::Unreachable { .. } | SendOutcome::Closed { .. } => 0,
+                    };
+                    let content = range.lease.content();
+                    let packet = u64::from(content.first_packet + range.place);
+                    let first = packet * content.layout.packet_bytes() as u64 + u64::from(range.head);
+                    self.bytes.push((transmit.stream, first..first + range.bytes_in(0, gone) as u64));
+                    continue;
+                }
                 Payload::Wire { bytes, segment } => (bytes, None, segment),
                 Payload::Patched { bytes, headers, segment } => (bytes, Some(headers), segment),
                 Payload::Rtcp(bytes) => {

@@ -268,7 +268,7 @@ impl<K: KernelPath, D: XdpDevice> BestTx<K, D> {
         }
         for entry in 0..outcomes.len() {
             let transmit = batch.get(first + entry);
-            let datagrams = Shape::of(transmit.payload).map_or(0, |shape| shape.datagrams());
+            let datagrams = datagrams_of(&transmit);
             parts.datagrams[entry] = datagrams.min(usize::from(u16::MAX)) as u16;
             let route = self.route(&transmit, datagrams, entry, &mut parts.befores[entry]);
             parts.masks[route] |= 1 << entry;
@@ -367,7 +367,15 @@ fn count_taken(parts: &Parts<'_>, mask: u64, outcomes: &[SendOutcome]) -> u64 {
 
 /// Datagrams of one entry that were taken.
 fn taken_of(batch: &dyn TransmitBatch, index: usize, outcome: &SendOutcome) -> usize {
-    taken(outcome, Shape::of(batch.get(index).payload).map_or(0, |shape| shape.datagrams()))
+    taken(outcome, datagrams_of(&batch.get(index)))
+}
+
+/// Datagrams of an entry, or packets of which it sends the bytes; none if it makes no sense.
+fn datagrams_of(transmit: &Transmit<'_>) -> usize {
+    match transmit.payload {
+        Payload::Bytes(range) => range.count as usize,
+        payload => Shape::of(payload).map_or(0, |shape| shape.datagrams()),
+    }
 }
 
 impl<K: KernelPath, D: XdpDevice> PacketTx for BestTx<K, D> {

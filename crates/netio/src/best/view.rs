@@ -80,7 +80,7 @@ fn behind(payload: Payload<'_>, skip: usize) -> Payload<'_> {
             bytes: &bytes[rest(bytes, segment)..],
             segment,
         },
-        rtcp @ Payload::Rtcp(_) => rtcp,
+        other @ (Payload::Rtcp(_) | Payload::Bytes(_)) => other,
     }
 }
 

@@ -6,12 +6,14 @@
 //! | `udp_socket` | one UDP socket for all viewers: batches, GSO, whose fault an error is |
 //! | `icmp` | what ICMP says about viewers |
 //! | `held` | extents that the kernel reads after a send without copying |
-//! | `tcp` | frames in RTSP connections |
+//! | `tcp` | frames in RTSP connections, and bytes in others |
+//! | `pieces` | what goes out in a connection, packet by packet |
 //! | `watch` | which full connections can be written again |
 //! | `table` | a small table of addresses |
 
 mod held;
 mod icmp;
+mod pieces;
 mod table;
 mod tcp;
 mod udp;
@@ -99,7 +101,7 @@ millrace_core::counters! {
         sum icmp_storms,
         /// Interleaved frames taken by TCP connections.
         sum frames,
-        /// Frames that a connection took in part, so that the rest was copied aside.
+        /// Frames, or packets sent as bytes, that a connection took in part, so that the rest was copied aside.
         sum split_frames,
         /// Control bytes taken for TCP connections.
         sum control_bytes,
@@ -155,6 +157,17 @@ impl KernelTx {
     /// (then nothing of `bytes` is sent).
     pub fn write_control(&mut self, conn: ConnId, bytes: &[u8]) -> Result<(), ConnError> {
         self.conns.write_control(conn, bytes, &mut self.counters)
+    }
+
+    /// Gives a connection back ([`KernelTx::poll_conn_returned`]) when the kernel has taken all that it was given; nothing more may be sent
+    /// there. If it breaks before, [`KernelTx::poll_conn_gone`] says so instead. `false`: there is no such connection.
+    pub fn return_conn(&mut self, conn: ConnId) -> bool {
+        self.conns.give_back(conn, &mut self.counters)
+    }
+
+    /// A connection that is given back: alive, and with every byte that it was given in the kernel's hands.
+    pub fn poll_conn_returned(&mut self) -> Option<(ConnId, OwnedFd)> {
+        self.conns.poll_returned()
     }
 
     /// Forgets a connection with what waited for it; returns its descriptor.
@@ -271,6 +284,10 @@ impl KernelTx {
 
     /// Which socket an entry goes out of; or its outcome, if it needs no UDP socket.
     fn accept<'d>(&mut self, transmit: &Transmit<'d>) -> Result<(usize, Entry<'d>), SendOutcome> {
+        if let (Dest::Bytes { conn }, Payload::Bytes(range)) = (transmit.dest, transmit.payload) {
+            let batch = self.kit.memory.batches;
+            return Err(self.conns.send_bytes(conn, range, batch, &mut self.counters));
+        }
         let shape = Shape::of(transmit.payload).map_err(|errno| SendOutcome::Unreachable { errno })?;
         let is_rtcp = matches!(transmit.payload, Payload::Rtcp(_));
         if let Dest::Interleaved { conn, rtp_channel, rtcp_channel } = transmit.dest {

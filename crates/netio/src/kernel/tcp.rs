@@ -1,8 +1,9 @@
-//! RTP and RTCP interleaved in RTSP connections (RFC 2326 section 10.12): `$`, channel, length, packet.
+//! Connections: RTP and RTCP interleaved (RFC 2326 section 10.12: `$`, channel, length, packet), or a title's bytes with nothing around
+//! them ([`pieces`](super::pieces)).
 //!
-//! Many frames go out in one call, straight from where the packets lie. A connection may take part of a frame; the
-//! rest of that one frame is copied aside and goes first next time, so that the byte stream never tears, and nobody
-//! has to keep the packet. Control bytes (RTSP replies) wait behind it: they always begin at a frame's border.
+//! Many packets go out in one call, straight from where the packets lie. A connection may take part of one; the
+//! rest of that one is copied aside and goes first next time, so that the byte stream never tears, and nobody
+//! has to keep the packet. Control bytes (RTSP replies) wait behind it: they always begin at a packet's border.
 //!
 //! Send buffer: left to the kernel's own tuning, so that a long fat path fills, but with `TCP_NOTSENT_LOWAT` at
 //! 256 KiB, two of the longest writes: a connection counts as writable when less than half of that waits, so it takes a whole one then. What TCP
@@ -23,10 +24,11 @@ use millrace_core::limits::{
     FRAME_PREFIX_BYTES, MAX_BURST_PACKETS, MAX_CONN_PENDING_BYTES, MAX_PACKET_BYTES, MAX_TCP_WRITE_BYTES,
     RTP_HEADER_BYTES,
 };
-use millrace_core::seam::SendOutcome;
+use millrace_core::seam::{ByteRange, SendOutcome};
 use rustix::net::{SendAncillaryBuffer, SendFlags, sockopt};
 
 use super::TxCounters;
+use super::pieces::{Pieces, Prefix};
 use super::watch::{Watch, Watched};
 use crate::error::{ConnError, NetError};
 use crate::shape::Shape;
@@ -64,6 +66,8 @@ struct Conn {
     is_retried: bool,
     /// It was said to be writable, and nothing has been taken since.
     is_ready: bool,
+    /// It is to be given back when nothing waits any more.
+    is_leaving: bool,
     /// An entry was answered `Blocked`: it is to be told when there is room, and whether that is about to be.
     has_refused: bool,
     is_told: bool,
@@ -82,9 +86,11 @@ pub(super) struct Conns {
     retried: VecDeque<u32>,
     /// Connections that refused an entry and can be written again; each is in here at most once.
     writable: VecDeque<ConnId>,
+    /// Connections that were to be given back and can be; each is in here at most once.
+    returned: VecDeque<ConnId>,
     /// Broken connections that nobody has been told of; each is in here at most once.
     gone: VecDeque<ConnId>,
-    prefixes: Box<[[u8; PREFIX_BYTES + RTP_HEADER_BYTES]; FRAMES_PER_CALL]>,
+    prefixes: Box<[Prefix; FRAMES_PER_CALL]>,
 }
 
 /// What a write came to.
@@ -102,6 +108,7 @@ impl Conns {
             watch: Watch::new()?,
             retried: VecDeque::with_capacity(conns),
             writable: VecDeque::with_capacity(conns),
+            returned: VecDeque::with_capacity(conns),
             gone: VecDeque::with_capacity(conns),
             prefixes: Box::new([[0; PREFIX_BYTES + RTP_HEADER_BYTES]; FRAMES_PER_CALL]),
         })
@@ -134,6 +141,7 @@ impl Conns {
             watched: Watched::Never,
             is_retried: false,
             is_ready: false,
+            is_leaving: false,
             has_refused: false,
             is_told: false,
             blocked_in: None,
@@ -150,10 +158,28 @@ impl Conns {
         if conn.is_told {
             self.writable.retain(|told| *told != id);
         }
+        if conn.is_leaving {
+            self.returned.retain(|returned| *returned != id);
+        }
         if conn.broken.is_some() {
             self.gone.retain(|gone| *gone != id);
         }
         Some(conn.socket)
+    }
+
+    /// The connection is to be given back, alive, once all that it was given has been taken by the kernel. `false`: there is none.
+    pub(super) fn give_back(&mut self, id: ConnId, counters: &mut TxCounters) -> bool {
+        let Some(Some(conn)) = self.conns.get_mut(id.0 as usize) else { return false };
+        if !std::mem::replace(&mut conn.is_leaving, true) && self.flush(id, counters) == Ok(true) {
+            self.returned.push_back(id);
+        }
+        true
+    }
+
+    /// A connection that is given back, with its descriptor.
+    pub(super) fn poll_returned(&mut self) -> Option<(ConnId, OwnedFd)> {
+        let id = self.returned.pop_front()?;
+        Some((id, self.remove(id)?))
     }
 
     /// Tells once of each connection that broke.
@@ -172,18 +198,39 @@ impl Conns {
         batch: u64,
         counters: &mut TxCounters,
     ) -> SendOutcome {
-        if shape.datagrams() > 0 && shape.datagram_bytes(0) > MAX_PACKET {
+        self.send_pieces(id, &Pieces::Frames { channel, shape }, batch, counters)
+    }
+
+    /// Sends bytes as they are, as an entry of batch number `batch`.
+    pub(super) fn send_bytes(
+        &mut self,
+        id: ConnId,
+        range: ByteRange<'_>,
+        batch: u64,
+        counters: &mut TxCounters,
+    ) -> SendOutcome {
+        self.send_pieces(id, &Pieces::Bytes(range), batch, counters)
+    }
+
+    fn send_pieces(
+        &mut self,
+        id: ConnId,
+        pieces: &Pieces<'_>,
+        batch: u64,
+        counters: &mut TxCounters,
+    ) -> SendOutcome {
+        if pieces.longest() > MAX_PACKET {
             return SendOutcome::Unreachable { errno: libc::EMSGSIZE };
         }
         let held_back =
             self.conns.get(id.0 as usize).and_then(Option::as_ref).and_then(|conn| conn.blocked_in);
         let result = match self.flush(id, counters) {
-            Ok(true) if held_back != Some(batch) => self.send_frames(id, channel, shape, counters),
+            Ok(true) if held_back != Some(batch) => self.send_all(id, pieces, counters),
             Ok(_) => Ok(0),
             Err(errno) => Err(errno),
         };
         match result {
-            Ok(taken) if taken == shape.datagrams() => SendOutcome::Sent,
+            Ok(taken) if taken == pieces.count() => SendOutcome::Sent,
             Ok(taken) => {
                 if let Some(Some(conn)) = self.conns.get_mut(id.0 as usize) {
                     conn.blocked_in = Some(batch);
@@ -196,22 +243,16 @@ impl Conns {
         }
     }
 
-    /// Sends frames until the connection is full; returns how many it took.
-    fn send_frames(
-        &mut self,
-        id: ConnId,
-        channel: u8,
-        shape: &Shape<'_>,
-        counters: &mut TxCounters,
-    ) -> Result<usize, i32> {
+    /// Sends packets until the connection is full; returns how many it took.
+    fn send_all(&mut self, id: ConnId, pieces: &Pieces<'_>, counters: &mut TxCounters) -> Result<usize, i32> {
         let mut done = 0;
-        while done < shape.datagrams() {
-            let count = FRAMES_PER_CALL.min(shape.datagrams() - done);
-            let taken = self.write_frames(id, channel, shape, done, count, counters)?;
-            counters.frames += taken as u64;
-            counters.bytes += shape.bytes_in(done, taken) as u64;
+        while done < pieces.count() {
+            let count = FRAMES_PER_CALL.min(pieces.count() - done);
+            let taken = self.write_pieces(id, pieces, done, count, counters)?;
+            counters.frames += if matches!(pieces, Pieces::Frames { .. }) { taken as u64 } else { 0 };
+            counters.bytes += pieces.bytes_in(done, taken) as u64;
             done += taken;
-            // The last frame may have been taken only in part; then the next would find it in the way.
+            // The last one may have been taken only in part; then the next would find it in the way.
             if taken < count || self.is_waiting(id) {
                 break;
             }
@@ -219,57 +260,54 @@ impl Conns {
         Ok(done)
     }
 
-    /// Writes frames `first..first + count` in one call; returns how many are taken, the last of them perhaps with
+    /// Writes packets `first..first + count` in one call; returns how many are taken, the last of them perhaps with
     /// its rest waiting.
-    fn write_frames(
+    fn write_pieces(
         &mut self,
         id: ConnId,
-        channel: u8,
-        shape: &Shape<'_>,
+        pieces: &Pieces<'_>,
         first: usize,
         count: usize,
         counters: &mut TxCounters,
     ) -> Result<usize, i32> {
-        let mut prefix_bytes = PREFIX_BYTES;
+        let mut prefix_bytes = 0;
         for (place, prefix) in self.prefixes[..count].iter_mut().enumerate() {
-            let length = shape.datagram_bytes(first + place) as u16;
-            prefix[0] = b'$';
-            prefix[1] = channel;
-            prefix[2..PREFIX_BYTES].copy_from_slice(&length.to_be_bytes());
-            if let (Some(header), _) = shape.datagram(first + place) {
-                prefix[PREFIX_BYTES..].copy_from_slice(header);
-                prefix_bytes = PREFIX_BYTES + RTP_HEADER_BYTES;
-            }
+            prefix_bytes = pieces.write_prefix(first + place, prefix);
         }
         let mut parts = [IoSlice::new(&[]); 2 * FRAMES_PER_CALL];
-        for (place, pair) in parts.chunks_exact_mut(2).take(count).enumerate() {
-            pair[0] = IoSlice::new(&self.prefixes[place][..prefix_bytes]);
-            pair[1] = IoSlice::new(shape.datagram(first + place).1);
+        let mut used = 0;
+        for (place, prefix) in self.prefixes[..count].iter().enumerate() {
+            if prefix_bytes > 0 {
+                parts[used] = IoSlice::new(&prefix[..prefix_bytes]);
+                used += 1;
+            }
+            parts[used] = IoSlice::new(pieces.body(first + place));
+            used += 1;
         }
         let conn = self.conns[id.0 as usize].as_mut().expect("flush found the connection");
-        let written = match write(conn, &parts[..2 * count], counters) {
+        let written = match write(conn, &parts[..used], counters) {
             Write::Took(bytes) => bytes,
             Write::Full => 0,
             Write::Broken(errno) => return Err(self.breaks(id, errno)),
         };
         let mut left = written;
         for place in 0..count {
-            let (prefix, packet) = (&self.prefixes[place][..prefix_bytes], shape.datagram(first + place).1);
-            let frame = prefix.len() + packet.len();
-            if left < frame {
+            let (prefix, body) = (&self.prefixes[place][..prefix_bytes], pieces.body(first + place));
+            let piece = prefix.len() + body.len();
+            if left < piece {
                 if left == 0 {
                     return Ok(place);
                 }
-                let (prefix_left, packet_left) =
-                    (&prefix[left.min(prefix.len())..], &packet[left.saturating_sub(prefix.len())..]);
+                let (prefix_left, body_left) =
+                    (&prefix[left.min(prefix.len())..], &body[left.saturating_sub(prefix.len())..]);
                 let room = &mut self.rooms[id.0 as usize * ROOM..][..ROOM];
                 room[..prefix_left.len()].copy_from_slice(prefix_left);
-                room[prefix_left.len()..][..packet_left.len()].copy_from_slice(packet_left);
-                self.wait(id, frame - left, 0, counters);
+                room[prefix_left.len()..][..body_left.len()].copy_from_slice(body_left);
+                self.wait(id, piece - left, 0, counters);
                 counters.split_frames += 1;
                 return Ok(place + 1);
             }
-            left -= frame;
+            left -= piece;
         }
         Ok(count)
     }
@@ -351,6 +389,9 @@ impl Conns {
             return;
         }
         let Some(conn) = &mut self.conns[id.0 as usize] else { return };
+        if conn.is_leaving {
+            return self.returned.push_back(id);
+        }
         if std::mem::take(&mut conn.has_refused) && !std::mem::replace(&mut conn.is_told, true) {
             self.writable.push_back(id);
         }

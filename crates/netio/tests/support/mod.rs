@@ -79,6 +79,7 @@ pub fn datagrams(payload: Payload<'_>) -> Vec<Vec<u8>> {
             bytes.chunks(segment).zip(headers).map(|(d, h)| [h, &d[12..]].concat()).collect()
         }
         Payload::Rtcp(bytes) => vec![bytes.to_vec()],
+        Payload::Bytes(range) => (0..range.count).map(|index| range.piece(index).to_vec()).collect(),
     }
 }
 

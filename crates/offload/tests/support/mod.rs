@@ -2,6 +2,7 @@
 #![allow(dead_code, unreachable_pub)] // every test file uses its part
 
 use std::os::fd::{BorrowedFd, OwnedFd};
+use std::os::unix::fs::FileExt;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 
@@ -47,6 +48,12 @@ impl<T: PacketTx + Send> LoopTx for WithoutConns<T> {
     }
     fn write_control(&mut self, _: ConnId, _: &[u8]) -> Result<(), i32> {
         Err(0)
+    }
+    fn return_conn(&mut self, _: ConnId) -> bool {
+        false
+    }
+    fn poll_conn_returned(&mut self) -> Option<(ConnId, OwnedFd)> {
+        None
     }
     fn remove_conn(&mut self, _: ConnId) -> Option<OwnedFd> {
         None
@@ -205,6 +212,24 @@ impl<T: LoopTx, C: Clock> Stage<T, C> {
         let files = self.volume.open_title(self.id, DEFAULT_PACKET_BYTES).unwrap().raw().unwrap();
         self.layout = files.layout;
         self.title = self.cache.open_title(files).unwrap();
+    }
+
+    /// Changes the byte at this place of the title on disk.
+    pub fn damage(&self, place: usize) {
+        let files = |dir: &std::path::Path| -> Vec<std::path::PathBuf> {
+            std::fs::read_dir(dir).unwrap().map(|entry| entry.unwrap().path()).collect()
+        };
+        let (mut dirs, mut media) = (vec![self._dir.path().to_owned()], Vec::new());
+        while let Some(dir) = dirs.pop() {
+            let (below, found): (Vec<_>, Vec<_>) = files(&dir).into_iter().partition(|path| path.is_dir());
+            dirs.extend(below);
+            media.extend(found.into_iter().filter(|path| path.extension().is_some_and(|ext| ext == "ts")));
+        }
+        assert_eq!(media.len(), 1, "{media:?}");
+        let file = std::fs::File::options().read(true).write(true).open(&media[0]).unwrap();
+        let mut byte = [0];
+        file.read_exact_at(&mut byte, place as u64).unwrap();
+        file.write_all_at(&[byte[0] ^ 0xff], place as u64).unwrap();
     }
 
     /// Leases out now, on all extents.

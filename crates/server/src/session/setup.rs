@@ -197,6 +197,8 @@ impl Server {
                     "{spec};unicast;client_port={port}-{rtcp_port};server_port={rtp}-{rtcp};ssrc={ssrc:08X};mode=\"PLAY\""
                 )
             }
+            // Nothing else is offered.
+            Path::Bytes { .. } => return Reply::status(500),
             Path::Interleaved { rtp_channel, rtcp_channel, .. } => {
                 format!(
                     "{spec};unicast;interleaved={rtp_channel}-{rtcp_channel};ssrc={ssrc:08X};mode=\"PLAY\""

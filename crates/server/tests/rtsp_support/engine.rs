@@ -50,7 +50,7 @@ fn first_sequence(spec: &RunSpec) -> u16 {
     match spec.numbering {
         Numbering::Sequence(sequence) => sequence,
         Numbering::Title => sequence_of(spec.from),
-        Numbering::Viewer => unreachable!("the session layer names the numbers"),
+        Numbering::Viewer | Numbering::Bytes { .. } => unreachable!("the session layer names the numbers"),
     }
 }
 
@@ -188,7 +188,7 @@ impl FakeEngine {
             }
             Command::ConnAdd { conn, .. } => assert!(self.conns.insert(conn.0), "{conn:?} added twice"),
             Command::ConnWrite { bytes, .. } => self.events.push_back(Event::Recycle { bytes }),
-            Command::ConnRemove { conn } => {
+            Command::ConnRemove { conn } | Command::ConnReturn { conn } => {
                 self.conns.remove(&conn.0);
                 self.events.push_back(Event::ConnRemoved { conn, fd: None });
             }

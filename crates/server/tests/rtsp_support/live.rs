@@ -140,6 +140,7 @@ impl EngineState {
                     let _ = write_all(stream, &frame);
                 }
             }
+            Dest::Bytes { .. } => unreachable!("RTSP sends no bytes"),
         }
     }
 }

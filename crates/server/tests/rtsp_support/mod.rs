@@ -374,6 +374,7 @@ impl World {
                         Dest::Interleaved { rtp_channel, rtcp_channel, .. } => {
                             format!("open tcp {rtp_channel} {rtcp_channel}")
                         }
+                        Dest::Bytes { .. } => "open bytes".into(),
                     },
                     Command::Play { at, run, .. } => {
                         let wait_ms = at.ns_since(self.now) / MS;
@@ -503,7 +504,7 @@ fn packets_of(run: &RunSpec) -> String {
     let first = match run.numbering {
         Numbering::Sequence(sequence) => sequence,
         Numbering::Title => sequence_of(run.from),
-        Numbering::Viewer => unreachable!("the session layer names the numbers"),
+        Numbering::Viewer | Numbering::Bytes { .. } => unreachable!("the session layer names the numbers"),
     };
     format!("{}..{} seq {first}", run.from, run.until)
 }

@@ -73,7 +73,7 @@ impl Framing {
         let (bytes, segment, own) = match transmit.payload {
             Payload::Wire { bytes, segment } => (bytes, segment, None),
             Payload::Patched { headers, bytes, segment } => (bytes, segment, Some(headers)),
-            Payload::Rtcp(_) => return,
+            Payload::Rtcp(_) | Payload::Bytes(_) => return,
         };
         let row = &mut self.rows[transmit.stream.index as usize];
         for (place, (datagram, &meta)) in bytes.chunks(segment).zip(metas).enumerate() {

@@ -303,6 +303,7 @@ fn look(batch: &impl TransmitBatch) {
         let Some(to) = transmit.dest.address(false) else { continue };
         let bytes = match transmit.payload {
             Payload::Wire { bytes, .. } | Payload::Patched { bytes, .. } | Payload::Rtcp(bytes) => bytes,
+            Payload::Bytes(range) => range.piece(0),
         };
         black_box((to.port(), bytes.len()));
     }

@@ -1,0 +1,187 @@
+//! Bytes in a connection: a run is a range of a title's bytes, whatever packets they lie in.
+
+use millrace_core::ids::{ConnId, RunSerial};
+use millrace_core::seam::{Dest, SendOutcome};
+use millrace_engine::{Numbering, Refusal, RunEnd, RunSpec, StopReason, StreamEvent};
+
+use crate::film::Film;
+use crate::world::{MS, S, World, id, udp};
+
+const PACKETS: u32 = 1_000;
+const SIZE: u64 = 1316;
+/// What the last packet has.
+const LAST: u16 = 376;
+
+fn film() -> Film {
+    Film::constant(0, PACKETS, 8_000_000).ending_with(LAST)
+}
+
+fn title_bytes() -> u64 {
+    u64::from(PACKETS - 1) * SIZE + u64::from(LAST)
+}
+
+/// The run of these bytes of the title.
+fn run_of(film: &Film, serial: u32, from: u64, to: u64) -> RunSpec {
+    RunSpec {
+        run: RunSerial(serial),
+        media: film.media(u8::MAX),
+        from: (from / SIZE) as u32,
+        until: to.div_ceil(SIZE) as u32,
+        numbering: Numbering::Bytes { head: (from % SIZE) as u16, last: (to % SIZE) as u16 },
+        scale_permille: 1000,
+    }
+}
+
+/// What has been taken of stream 0: one range without a hole or a repeat.
+fn taken(world: &mut World, from: u64) -> u64 {
+    let mut next = from;
+    for (stream, range) in world.bytes.drain(..) {
+        assert_eq!((stream, range.start), (id(0), if range.is_empty() { range.start } else { next }));
+        next = next.max(range.end);
+    }
+    next
+}
+
+fn end_of(world: &World, run: u32) -> RunEnd {
+    let ends = world.events.iter().filter_map(|(_, event)| match event {
+        StreamEvent::RunEnded { end, .. } if end.run == RunSerial(run) => Some(*end),
+        _ => None,
+    });
+    let ends: Vec<_> = ends.collect();
+    assert_eq!(ends.len(), 1, "{ends:?}");
+    ends[0]
+}
+
+/// Within a packet, from border to border, across extents, to the short end.
+fn ranges() -> Vec<(u64, u64)> {
+    let (extent, end) = (196 * SIZE, title_bytes());
+    vec![
+        (0, end),
+        (0, 1),
+        (7, 9),
+        (SIZE - 1, SIZE + 1),
+        (SIZE, 2 * SIZE),
+        (extent - 5, extent + 5),
+        (extent + 1, 3 * extent - 1),
+        (end - 1, end),
+        (end - u64::from(LAST), end),
+        (end - u64::from(LAST) - 3, end - 4),
+    ]
+}
+
+#[test]
+fn each_range_is_sent_from_its_first_byte_to_its_last_without_rtcp() {
+    let (mut world, film) = (World::small(), film());
+    let stream = world.open(&film, 0, Dest::Bytes { conn: ConnId(3) });
+    for (serial, (from, to)) in (1..).zip(ranges()) {
+        let spec = run_of(&film, serial, from, to);
+        world.engine.play(world.now, stream, world.now, spec).unwrap();
+        world.run_for(20 * S);
+        assert_eq!(taken(&mut world, from), to);
+        let end = end_of(&world, serial);
+        assert_eq!(
+            (end.reason, end.bytes, end.packets),
+            (StopReason::Finished, to - from, spec.until - spec.from)
+        );
+    }
+    assert!(world.reports.is_empty(), "nobody listens");
+}
+
+#[test]
+fn a_connection_that_takes_little_or_nothing_for_long_tears_nothing() {
+    let film = film();
+    for (from, to) in ranges() {
+        let mut world = World::small();
+        let stream = world.open(&film, 0, Dest::Bytes { conn: ConnId(3) });
+        let mut tries = 0u32;
+        world.device = Box::new(move |_, transmit| {
+            tries += 1;
+            let all = transmit.datagrams() as u16;
+            match tries % 5 {
+                0 => SendOutcome::Blocked { taken: 0 },
+                1 => SendOutcome::Blocked { taken: all / 2 },
+                2 => SendOutcome::Blocked { taken: all.saturating_sub(1) },
+                _ => SendOutcome::Sent,
+            }
+        });
+        // Long enough to be parked now and then.
+        let mut waits = 0;
+        world.writable = Box::new(move |now, _| {
+            waits += 1;
+            Some(now.plus_ns(if waits % 9 == 0 { 700 * MS } else { MS }))
+        });
+        world.engine.play(world.now, stream, world.now, run_of(&film, 1, from, to)).unwrap();
+        world.run_for(60 * S);
+        assert_eq!(taken(&mut world, from), to, "{from}..{to}");
+        assert_eq!(end_of(&world, 1).bytes, to - from);
+    }
+}
+
+#[test]
+fn what_is_missing_keeps_its_place() {
+    let (mut world, mut film) = (World::small(), film());
+    film.missing = |packet| matches!(packet, 0 | 5 | 6 | 195 | 196 | 999);
+    let stream = world.open(&film, 0, Dest::Bytes { conn: ConnId(3) });
+    let end = title_bytes();
+    world.engine.play(world.now, stream, world.now, run_of(&film, 1, 3, end - 3)).unwrap();
+    world.run_for(20 * S);
+    assert_eq!(taken(&mut world, 3), end - 3);
+    assert_eq!((world.engine.counters().skipped, end_of(&world, 1).packets), (0, PACKETS));
+}
+
+#[test]
+fn a_pause_ends_at_a_packet_and_the_rest_is_another_range() {
+    let (mut world, film) = (World::small(), film());
+    let stream = world.open(&film, 0, Dest::Bytes { conn: ConnId(3) });
+    let (from, to) = (5000, title_bytes() - 9);
+    world.engine.play(world.now, stream, world.now, run_of(&film, 1, from, to)).unwrap();
+    world.run_for(300 * MS);
+    world.engine.pause(world.now, stream).unwrap();
+    world.run_for(S);
+    let end = end_of(&world, 1);
+    let at = taken(&mut world, from);
+    assert_eq!((end.bytes, u64::from(end.next_packet) * SIZE), (at - from, at));
+    world.engine.play(world.now, stream, world.now, run_of(&film, 2, at, to)).unwrap();
+    world.run_for(20 * S);
+    assert_eq!(taken(&mut world, at), to);
+}
+
+#[test]
+fn ranges_that_are_none_are_refused() {
+    let (mut world, film) = (World::small(), film());
+    let stream = world.open(&film, 0, Dest::Bytes { conn: ConnId(3) });
+    let spec = |from, until, head, last| RunSpec {
+        from,
+        until,
+        numbering: Numbering::Bytes { head, last },
+        ..run_of(&film, 1, 0, 1)
+    };
+    let mut play = |spec| world.engine.play(world.now, stream, world.now, spec);
+    for (from, until, head, last) in
+        [(0, 1, 9, 9), (0, 1, 9, 8), (0, 2, 1316, 1), (0, 2, 0, 1317), (2, 1, 0, 0)]
+    {
+        let refused = play(spec(from, until, head, last));
+        assert_eq!(refused, Err(Refusal::OutOfRange), "{from}..{until}, {head}, {last}");
+    }
+    assert_eq!(play(spec(0, 1, 8, 9)), Ok(()));
+}
+
+/// A viewer without RTCP is a viewer: only what belongs to another stream keeps a schedule that was missed.
+#[test]
+fn without_rtcp_a_run_begins_when_it_can() {
+    for (quiet, moved_ns) in [(false, 30 * MS), (true, 0)] {
+        let (mut world, film) = (World::small(), film());
+        world.quiet = quiet;
+        let Dest::Udp { ip, scope_id, port, .. } = udp(0) else { unreachable!() };
+        let stream = world.open(&film, 0, Dest::Udp { ip, scope_id, port, rtcp_port: None });
+        world.disk.rule = Box::new(|_| (30 * MS, Ok(())));
+        world.play_from(stream, 0);
+        world.now = world.now.plus_ns(50 * MS);
+        let due = world.now;
+        world.run_for(20 * S);
+        let (_, _, at) = world.began[0];
+        assert_eq!(at.ns_since(due), moved_ns, "quiet: {quiet}");
+        assert!(world.reports.is_empty());
+        assert_eq!(world.position(stream), PACKETS);
+    }
+}
