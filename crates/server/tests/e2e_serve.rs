@@ -419,6 +419,47 @@ fn an_empty_folder_is_served_as_what_it_is() {
     assert!(server.interrupt());
 }
 
+#[test]
+fn a_receiver_of_plain_datagrams_gets_the_file_and_nothing_around_it() {
+    let dir = tempfile::tempdir().unwrap();
+    let (store, data) = store_with(dir.path(), "film", 3);
+    let mut server = Server::start(&store, &[]);
+    let media = std::net::UdpSocket::bind("127.0.0.1:0").unwrap();
+    rustix::net::sockopt::set_socket_recv_buffer_size(&media, 1 << 20).unwrap();
+    media.set_read_timeout(Some(Duration::from_secs(20))).unwrap();
+    let (url, port) = (server.title("film"), media.local_addr().unwrap().port());
+    let mut control = TcpStream::connect(server.addr).unwrap();
+    control.set_read_timeout(Some(Duration::from_secs(20))).unwrap();
+    let mut ask = |request: &str| {
+        control.write_all(request.as_bytes()).unwrap();
+        let (mut reply, mut chunk) = (String::new(), [0; 2048]);
+        while !reply.contains("\r\n\r\n") {
+            let count = control.read(&mut chunk).unwrap();
+            assert!(count > 0, "closed after {reply}");
+            reply.push_str(&String::from_utf8_lossy(&chunk[..count]));
+        }
+        assert!(reply.starts_with("RTSP/1.0 200 "), "{request}{reply}");
+        reply
+    };
+    let transport = format!("RAW/RAW/UDP;unicast;client_port={port}-{}", port.wrapping_add(1));
+    let reply = ask(&format!("SETUP {url} RTSP/1.0\r\nCSeq: 1\r\nTransport: {transport}\r\n\r\n"));
+    assert!(
+        reply.contains(&format!("Transport: RAW/RAW/UDP;unicast;client_port={port};server_port=")),
+        "{reply}"
+    );
+    let session = reply.split("Session: ").nth(1).and_then(|t| t.split([';', '\r']).next()).unwrap();
+    ask(&format!("PLAY {url} RTSP/1.0\r\nCSeq: 2\r\nSession: {session}\r\n\r\n"));
+    let wanted = std::fs::read(&data).unwrap();
+    let (mut got, mut datagram) = (Vec::new(), [0; 2048]);
+    while got.len() < wanted.len() {
+        let count = media.recv(&mut datagram).unwrap();
+        assert_eq!(count, 1316.min(wanted.len() - got.len()));
+        got.extend_from_slice(&datagram[..count]);
+    }
+    assert!(got == wanted);
+    assert!(server.interrupt(), "clean shutdown: {:?}", server.log);
+}
+
 /// A viewer by TCP with a small receive buffer that never reads what comes.
 fn viewer_who_does_not_read(addr: std::net::SocketAddr, url: &str) -> TcpStream {
     use rustix::net::{AddressFamily, SocketType, connect, socket, sockopt};

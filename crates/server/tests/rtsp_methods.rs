@@ -127,7 +127,9 @@ fn setup_transports() {
     for refused in [
         "RTP/AVP;multicast",
         "MP2T/H2221/UDP;unicast",
-        "RAW/RAW/UDP;unicast;client_port=5000-5001",
+        "MP2T/H2221/TCP;unicast;client_port=5000",
+        "RAW/RAW/UDP;multicast;client_port=5000-5001",
+        "RAW/RAW/UDP;unicast;client_port=5000-5001;mode=RECORD",
         "RTP/SAVP;unicast;client_port=5000-5001",
         "RTP/AVP;unicast",
         "RTP/AVP;unicast;client_port=0-1",

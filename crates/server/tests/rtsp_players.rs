@@ -316,3 +316,40 @@ fn several_sessions_on_one_connection_have_channels_of_their_own() {
     assert_eq!(w.server.service().connection_count(), 0);
     let _ = VIEWER;
 }
+
+#[test]
+fn receivers_of_plain_datagrams() {
+    for (name, ports) in [("RAW/RAW/UDP", "5004-5005"), ("MP2T/H2221/UDP", "5004")] {
+        let mut w = World::new();
+        let c = w.connect();
+        // A: one port, and nothing about RTP, whether one was asked for or two.
+        let a = w.ask(c, &format!("SETUP rtsp://192.0.2.1/film/track1 RTSP/1.0\nCSeq: 1\nTransport: {name};multicast, {name};unicast;client_port={ports}\nX-Millrace-FEC: xor"));
+        assert_eq!(
+            a.get("transport"),
+            format!("{name};unicast;client_port=5004;server_port=50000;mode=\"PLAY\"")
+        );
+        assert_eq!(a.get("x-millrace-fec"), "off;reason=\"FEC goes with RTP only\"");
+        let id = a.session();
+        assert_eq!(w.take_log(), ["open raw 192.0.2.7 5004", "reply 200"]);
+        // B: where it plays is said; numbers and time stamps it has none.
+        let b = w.ask_session(c, "PLAY", &id, "Range: npt=21.000-");
+        assert_eq!((b.status, b.get("range"), b.has("rtp-info")), (200, "npt=20.000-60.000", false));
+        assert_eq!(w.take_log(), ["reply 200", "play 8000..24000 seq 8001 in 0ms"]);
+        // C: without reports only requests and datagrams from its port keep it.
+        w.wait(50 * SECOND);
+        assert_eq!(w.ask_session(c, "GET_PARAMETER", &id, "").status, 200);
+        w.wait(50 * SECOND);
+        assert_eq!(w.server.service().stream_count(), 1);
+        // D: the same viewer by RTP, where it stopped.
+        assert_eq!(w.ask_session(c, "PAUSE", &id, "").status, 200);
+        let d = w.ask_session(c, "SETUP", &id, "Transport: RTP/AVP;unicast;client_port=5004-5005");
+        assert!(
+            d.get("transport")
+                .starts_with("RTP/AVP;unicast;client_port=5004-5005;server_port=50000-50001;ssrc=")
+        );
+        w.wait(70 * SECOND);
+        assert_eq!(w.server.service().stream_count(), 0, "it says nothing any more");
+        w.hang_up(c);
+        w.assert_empty();
+    }
+}

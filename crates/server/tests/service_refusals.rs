@@ -38,6 +38,7 @@ fn name(refusal: &Refusal) -> &'static str {
         Refusal::Fec(refusal) => match refusal {
             FecRefusal::NotUnderstood => "Fec NotUnderstood",
             FecRefusal::UdpOnly => "Fec UdpOnly",
+            FecRefusal::RtpOnly => "Fec RtpOnly",
             FecRefusal::NoParity => "Fec NoParity",
             FecRefusal::Disabled => "Fec Disabled",
             FecRefusal::NoPorts => "Fec NoPorts",
@@ -51,7 +52,7 @@ fn name(refusal: &Refusal) -> &'static str {
 }
 
 /// How many there are.
-const REFUSALS: usize = 30;
+const REFUSALS: usize = 31;
 
 /// Collects what was met.
 #[derive(Default)]
@@ -275,6 +276,10 @@ fn fec(met: &mut Met) {
     request.fec = xor;
     let by_tcp = desk.admit(request).unwrap();
     met.see_fec(by_tcp.fec, "FEC is sent by UDP only");
+    let mut request = desk.request("safe", conn, udp(5600));
+    (request.fec, request.entry) = (xor, request.entry.raw().unwrap());
+    let raw = desk.admit(request).unwrap();
+    met.see_fec(raw.fec, "FEC goes with RTP only");
     // 5002 is where the FEC of 5000 would go.
     wish(&mut desk, "film", 5402, FecWish::Silent);
     met.see_fec(wish(&mut desk, "safe", 5400, xor).1, "port 5402 is in use by another stream");

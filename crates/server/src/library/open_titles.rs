@@ -241,7 +241,7 @@ pub struct Reader {
 /// A title in one packet size, or one of its parity tracks: each is open, cached and closed by itself.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 enum Key {
-    Media { id: TitleId, packet_bytes: usize },
+    Media { id: TitleId, packet_bytes: usize, is_raw: bool },
     Parity { id: TitleId, track: u8 },
 }
 
@@ -282,8 +282,10 @@ impl Reader {
             }
         }
         let (packets, layout, title) = match key {
-            Key::Media { id, packet_bytes } => {
+            Key::Media { id, packet_bytes, is_raw } => {
                 let files = self.volume.open_title(id, packet_bytes).map_err(not_opened)?;
+                let files = if is_raw { files.raw() } else { Some(files) };
+                let files = files.ok_or_else(|| OpenError::Broken("it cannot be had without RTP".into()))?;
                 (files.packets(), files.layout, self.cache.open_title(files))
             }
             Key::Parity { id, track } => {
@@ -371,7 +373,8 @@ impl Library for Reader {
         if let Some(lost) = self.lost(entry) {
             return Err(OpenError::MembersLost(lost));
         }
-        let key = Key::Media { id: shelved.listed.info.id, packet_bytes: entry.layout.packet_bytes() };
+        let (packet_bytes, is_raw) = (entry.layout.packet_bytes(), entry.layout.is_raw());
+        let key = Key::Media { id: shelved.listed.info.id, packet_bytes, is_raw };
         Ok(self.open_key(key)?.title)
     }
 

@@ -27,6 +27,11 @@ pub enum Spec {
     },
     /// `RTP/AVP/TCP`.
     Tcp,
+    /// `RAW/RAW/UDP` or `MP2T/H2221/UDP`: a transport stream in plain datagrams.
+    Raw {
+        /// The second name was written: the answer writes it too.
+        h2221: bool,
+    },
     /// Something else.
     Unknown,
 }
@@ -38,6 +43,8 @@ impl Spec {
             Self::Udp { named: false } => "RTP/AVP",
             Self::Udp { named: true } => "RTP/AVP/UDP",
             Self::Tcp => "RTP/AVP/TCP",
+            Self::Raw { h2221: false } => "RAW/RAW/UDP",
+            Self::Raw { h2221: true } => "MP2T/H2221/UDP",
             Self::Unknown => "?",
         }
     }
@@ -54,6 +61,8 @@ fn offer(text: &str) -> Option<Offer> {
         "RTP/AVP" => Spec::Udp { named: false },
         "RTP/AVP/UDP" => Spec::Udp { named: true },
         "RTP/AVP/TCP" => Spec::Tcp,
+        "RAW/RAW/UDP" => Spec::Raw { h2221: false },
+        "MP2T/H2221/UDP" => Spec::Raw { h2221: true },
         _ => Spec::Unknown,
     };
     let mut offer = Offer {
@@ -122,6 +131,16 @@ mod tests {
         assert_eq!((vlc.spec, vlc.client_port), (Spec::Udp { named: false }, Some((5004, None))));
         let tcp = one("RTP/AVP/TCP;unicast;interleaved=2-3;mode=\"PLAY\"");
         assert_eq!((tcp.spec, tcp.interleaved, tcp.mode_is_play), (Spec::Tcp, Some((2, Some(3))), true));
+        // live555 writes the first, set-top boxes the second.
+        for (text, spec) in
+            [("RAW/RAW/UDP", Spec::Raw { h2221: false }), ("MP2T/H2221/UDP", Spec::Raw { h2221: true })]
+        {
+            let raw = one(&format!("{text};unicast;client_port=5004-5005"));
+            assert_eq!(
+                (raw.spec, raw.spec.as_str(), raw.client_port),
+                (spec, text, Some((5004, Some(5005))))
+            );
+        }
         assert!(one("RTP/AVP;multicast").multicast);
         assert!(!one("RTP/AVP/TCP;mode=record").mode_is_play);
         assert!(one("RTP/AVP/TCP;mode=\"RECORD,PLAY\"").mode_is_play);
@@ -130,7 +149,7 @@ mod tests {
     #[test]
     fn a_list_keeps_its_order_and_loses_what_makes_no_sense() {
         let offers = parse(
-            "RTP/AVP;multicast;ttl=127, RTP/AVP;client_port=99999-1,MP2T/H2221/UDP;unicast, RTP/AVP/TCP;x=\"a,b;c\"",
+            "RTP/AVP;multicast;ttl=127, RTP/AVP;client_port=99999-1,MP2T/H2221/TCP;unicast, RTP/AVP/TCP;x=\"a,b;c\"",
         );
         let specs: Vec<_> = offers.iter().map(|o| o.spec).collect();
         assert_eq!(specs, [Spec::Udp { named: false }, Spec::Unknown, Spec::Tcp]);

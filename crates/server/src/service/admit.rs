@@ -83,7 +83,7 @@ impl Service {
                 return Err(Refusal::Busy);
             }
         }
-        let granted = self.grant(request.fec, request.entry.fec, request.path);
+        let granted = self.grant(request.fec, &request.entry, request.path);
         // Parity protects packets of the default size.
         let entry = match granted {
             Granted::Possible { .. } => request.entry.clone(),
@@ -130,7 +130,7 @@ impl Service {
     /// every path in pieces anyway, it is the default size.
     fn sized(&mut self, request: &Request) -> Entry {
         let Some(dest) = request.path.address(false) else { return request.entry.clone() };
-        if self.config.packet_sizes.is_default_only() {
+        if self.config.packet_sizes.is_default_only() || request.entry.layout.is_raw() {
             return request.entry.clone();
         }
         let size = self.config.packet_sizes.choose(dest, (self.config.path_mtu)(dest));

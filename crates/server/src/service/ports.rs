@@ -43,6 +43,11 @@ impl Entry {
     pub fn end(&self) -> MediaTicks {
         self.presentation.end.map_or(self.duration, |end| end.max(self.duration))
     }
+
+    /// The same without RTP headers, for receivers of plain datagrams; `None` if it cannot be had so.
+    pub fn raw(&self) -> Option<Self> {
+        Some(Self { layout: self.layout.raw()?, ..self.clone() })
+    }
 }
 
 impl fmt::Debug for Entry {

@@ -124,6 +124,9 @@ pub enum FecRefusal {
     /// Its packets go through a connection.
     #[error("FEC is sent by UDP only")]
     UdpOnly,
+    /// Its packets have no sequence numbers by which one could be named.
+    #[error("FEC goes with RTP only")]
+    RtpOnly,
     /// The title has none.
     #[error("the title is stored without parity")]
     NoParity,

@@ -93,9 +93,11 @@ impl Server {
             // Exact or absent: a wrong rtptime makes GStreamer show nothing.
             let rtptime = stream.entry().timeline.timestamp(time);
             let sequence = playing.sequence;
-            reply = reply
-                .header(RANGE, format!("npt={}-{}", npt(time), npt(playing.until.max(time))))
-                .header(RTP_INFO, format!("url={};seq={sequence};rtptime={rtptime}", session.url));
+            reply = reply.header(RANGE, format!("npt={}-{}", npt(time), npt(playing.until.max(time))));
+            if !stream.entry().layout.is_raw() {
+                reply =
+                    reply.header(RTP_INFO, format!("url={};seq={sequence};rtptime={rtptime}", session.url));
+            }
         }
         if let Some(why) = &playing.without_fec {
             reply = reply.header(fec_header(), off_because(why));

@@ -49,9 +49,11 @@ impl Server {
             return Reply::error(400, "Transport is missing");
         };
         // RFC 2326 section 12.39: the first that is acceptable. No Session header: GStreamer would go on using it.
-        let Some(way) = offers.iter().find_map(|offer| self.way(conn, session, offer)) else {
-            return Reply::error(461, "RTP/AVP by UDP unicast or RTP/AVP/TCP interleaved");
+        let Some(way) = offers.iter().find_map(|offer| self.way(conn, session, &entry, offer)) else {
+            return Reply::error(461, "RTP/AVP or RAW/RAW/UDP by UDP unicast, or RTP/AVP/TCP interleaved");
         };
+        let entry = if let Spec::Raw { .. } = way.spec { entry.raw() } else { Some(entry) };
+        let Some(entry) = entry else { return Reply::status(500) }; // way() has seen it
         match self.admit(now, conn, session, entry, way, request) {
             Ok((key, fec)) => {
                 let reply = self.setup_reply(key, way);
@@ -75,7 +77,13 @@ impl Server {
     }
 
     /// How an offer can be met; `None` if it cannot.
-    fn way(&self, key: ConnKey, session: Option<StreamKey>, offer: &Offer) -> Option<ChosenTransport> {
+    fn way(
+        &self,
+        key: ConnKey,
+        session: Option<StreamKey>,
+        entry: &Entry,
+        offer: &Offer,
+    ) -> Option<ChosenTransport> {
         if offer.multicast || !offer.mode_is_play {
             return None;
         }
@@ -91,6 +99,13 @@ impl Server {
             Spec::Tcp => {
                 let (rtp_channel, rtcp_channel) = self.channels(key, session, offer.interleaved)?;
                 Path::Interleaved { conn: key, rtp_channel, rtcp_channel }
+            }
+            Spec::Raw { .. } => {
+                self.ports(conn.peer.ip())?;
+                entry.raw()?;
+                // Nobody listens for reports, whatever the second port is for.
+                let (port, _) = offer.client_port?;
+                Path::udp(SocketAddr::new(conn.peer.ip(), port), None)
             }
             Spec::Unknown => return None,
         };
@@ -191,11 +206,13 @@ impl Server {
         let spec = way.spec.as_str();
         let transport = match way.path {
             Path::Udp { port, rtcp_port, .. } => {
-                let (rtp, rtcp) = self.ports(stream.viewer().ip()).unwrap_or_default();
-                let rtcp_port = rtcp_port.unwrap_or(port);
-                format!(
-                    "{spec};unicast;client_port={port}-{rtcp_port};server_port={rtp}-{rtcp};ssrc={ssrc:08X};mode=\"PLAY\""
-                )
+                let (media, rtcp) = self.ports(stream.viewer().ip()).unwrap_or_default();
+                match rtcp_port {
+                    Some(rtcp_port) => format!(
+                        "{spec};unicast;client_port={port}-{rtcp_port};server_port={media}-{rtcp};ssrc={ssrc:08X};mode=\"PLAY\""
+                    ),
+                    None => format!("{spec};unicast;client_port={port};server_port={media};mode=\"PLAY\""),
+                }
             }
             // Nothing else is offered.
             Path::Bytes { .. } => return Reply::status(500),

@@ -368,9 +368,10 @@ impl World {
                         format!("open fec {port}")
                     }
                     Command::Open { dest, .. } => match dest {
-                        Dest::Udp { ip, port, rtcp_port, .. } => {
-                            format!("open udp {ip} {port} {}", rtcp_port.expect("reports"))
+                        Dest::Udp { ip, port, rtcp_port: Some(rtcp_port), .. } => {
+                            format!("open udp {ip} {port} {rtcp_port}")
                         }
+                        Dest::Udp { ip, port, rtcp_port: None, .. } => format!("open raw {ip} {port}"),
                         Dest::Interleaved { rtp_channel, rtcp_channel, .. } => {
                             format!("open tcp {rtp_channel} {rtcp_channel}")
                         }

@@ -166,14 +166,15 @@ impl Stream {
 
 impl Service {
     /// What can be made of a wish, as far as title and path go.
-    pub(super) fn grant(&self, wish: FecWish, protected: Option<FecMatrix>, path: Path) -> Granted {
+    pub(super) fn grant(&self, wish: FecWish, entry: &Entry, path: Path) -> Granted {
         let (wished, rtp) = match (wish, path.address(false)) {
             (FecWish::Silent, _) => return Granted::Silent,
             (FecWish::Unclear, _) => return Granted::Refused(FecRefusal::NotUnderstood),
             (_, None) => return Granted::Refused(FecRefusal::UdpOnly),
+            (_, Some(_)) if entry.layout.is_raw() => return Granted::Refused(FecRefusal::RtpOnly),
             (FecWish::Mode(wished), Some(rtp)) => (wished, rtp),
         };
-        let Some(matrix) = protected else { return Granted::Refused(FecRefusal::NoParity) };
+        let Some(matrix) = entry.fec else { return Granted::Refused(FecRefusal::NoParity) };
         if !self.config.fec {
             return Granted::Refused(FecRefusal::Disabled);
         }
