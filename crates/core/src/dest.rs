@@ -3,7 +3,7 @@
 use std::fmt;
 use std::net::{IpAddr, SocketAddr, SocketAddrV6};
 
-use crate::ids::ConnId;
+use crate::ids::{ConnId, MulticastId};
 
 /// A destination. Whether the packets that go there begin with RTP headers is a property of their layout
 /// ([`crate::packet::WireLayout::is_raw`]), not of this.
@@ -22,6 +22,17 @@ pub enum Dest<C = ConnId> {
         port: u16,
         /// Port of RTCP; `None`: nobody listens for it, and none is sent.
         rtcp_port: Option<u16>,
+    },
+    /// Datagrams to a group, for everybody who has joined it. Nobody answers, and no neighbour has to be known.
+    Multicast {
+        /// The group.
+        group: IpAddr,
+        /// Port of the media.
+        port: u16,
+        /// Port of RTCP; `None`: none is sent.
+        rtcp_port: Option<u16>,
+        /// The socket by which it leaves: interface, source address, time to live and whether this host hears it.
+        via: MulticastId,
     },
     /// RTP and RTCP interleaved in an RTSP connection (RFC 2326 section 10.12).
     Interleaved {
@@ -55,7 +66,12 @@ impl<C: Copy> Dest<C> {
     /// The UDP address that RTCP, or else media, goes to; `None` if it does not go by UDP, or if nobody listens for RTCP.
     #[inline]
     pub fn address(&self, is_rtcp: bool) -> Option<SocketAddr> {
-        let Self::Udp { ip, scope_id, port, rtcp_port } = *self else { return None };
+        let (ip, scope_id, port, rtcp_port) = match *self {
+            Self::Udp { ip, scope_id, port, rtcp_port } => (ip, scope_id, port, rtcp_port),
+            // The socket's interface is the zone.
+            Self::Multicast { group, port, rtcp_port, .. } => (group, 0, port, rtcp_port),
+            Self::Interleaved { .. } | Self::Bytes { .. } => return None,
+        };
         let port = if is_rtcp { rtcp_port? } else { port };
         Some(match ip {
             IpAddr::V4(ip) => SocketAddr::from((ip, port)),
@@ -68,7 +84,7 @@ impl<C: Copy> Dest<C> {
     pub fn conn(&self) -> Option<C> {
         match *self {
             Self::Interleaved { conn, .. } | Self::Bytes { conn } => Some(conn),
-            Self::Udp { .. } => None,
+            Self::Udp { .. } | Self::Multicast { .. } => None,
         }
     }
 
@@ -76,6 +92,9 @@ impl<C: Copy> Dest<C> {
     pub fn with_conn<D>(self, name: impl FnOnce(C) -> Option<D>) -> Option<Dest<D>> {
         Some(match self {
             Self::Udp { ip, scope_id, port, rtcp_port } => Dest::Udp { ip, scope_id, port, rtcp_port },
+            Self::Multicast { group, port, rtcp_port, via } => {
+                Dest::Multicast { group, port, rtcp_port, via }
+            }
             Self::Interleaved { conn, rtp_channel, rtcp_channel } => {
                 Dest::Interleaved { conn: name(conn)?, rtp_channel, rtcp_channel }
             }
@@ -91,14 +110,15 @@ impl<C: Copy> Dest<C> {
                 to.set_port(port);
                 Self::udp(to, rtcp_port)
             }
-            Self::Interleaved { .. } | Self::Bytes { .. } => self,
+            Self::Multicast { .. } | Self::Interleaved { .. } | Self::Bytes { .. } => self,
         }
     }
 
-    /// The same viewer's other UDP port, without RTCP; `None` if it has no UDP ports.
+    /// Another UDP port of the same viewer, or group, without RTCP; `None` if it has no UDP ports.
     pub fn beside<D>(self, port: u16) -> Option<Dest<D>> {
         match self {
             Self::Udp { ip, scope_id, .. } => Some(Dest::Udp { ip, scope_id, port, rtcp_port: None }),
+            Self::Multicast { group, via, .. } => Some(Dest::Multicast { group, port, rtcp_port: None, via }),
             Self::Interleaved { .. } | Self::Bytes { .. } => None,
         }
     }
@@ -106,7 +126,7 @@ impl<C: Copy> Dest<C> {
     /// Whether anybody listens for RTCP there.
     pub fn has_rtcp(&self) -> bool {
         match self {
-            Self::Udp { rtcp_port, .. } => rtcp_port.is_some(),
+            Self::Udp { rtcp_port, .. } | Self::Multicast { rtcp_port, .. } => rtcp_port.is_some(),
             Self::Interleaved { .. } => true,
             Self::Bytes { .. } => false,
         }
@@ -119,6 +139,7 @@ impl<C> fmt::Display for Dest<C> {
         match self {
             Self::Udp { port, rtcp_port: Some(rtcp_port), .. } => write!(f, "udp {port}-{rtcp_port}"),
             Self::Udp { port, rtcp_port: None, .. } => write!(f, "udp {port}"),
+            Self::Multicast { group, port, .. } => write!(f, "multicast {group} port {port}"),
             Self::Interleaved { rtp_channel, rtcp_channel, .. } => {
                 write!(f, "tcp channels {rtp_channel}-{rtcp_channel}")
             }
@@ -145,6 +166,19 @@ mod tests {
             assert_eq!((beside.address(false).unwrap().port(), beside.address(true)), (5002, None));
             assert_eq!(beside.to_string(), "udp 5002");
         }
+    }
+
+    #[test]
+    fn a_group_is_an_address_by_a_socket_of_its_own() {
+        let (group, via) = ("239.1.2.3".parse().unwrap(), MulticastId(2));
+        let dest: Dest = Dest::Multicast { group, port: 5000, rtcp_port: Some(5001), via };
+        let addresses = [dest.address(false), dest.address(true)];
+        assert_eq!(addresses, [Some(addr("239.1.2.3:5000")), Some(addr("239.1.2.3:5001"))]);
+        let without = Dest::Multicast { group, port: 5002, rtcp_port: None, via };
+        assert_eq!((dest.beside(5002), dest.at(addr("192.0.2.7:1"))), (Some(without), dest));
+        assert_eq!([dest, without].map(|dest| dest.has_rtcp()), [true, false]);
+        assert_eq!((dest.conn(), dest.to_string()), (None, "multicast 239.1.2.3 port 5000".into()));
+        assert_eq!(dest.with_conn(|_| None), Some(dest));
     }
 
     #[test]

@@ -2,6 +2,10 @@
 
 use std::fmt;
 
+/// A socket for multicast: its place among those that a device was given.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
+pub struct MulticastId(pub u8);
+
 /// Identity of a stored title for ever: 128 random bits, chosen at ingest, printed as 32 hexadecimal digits.
 #[derive(Clone, Copy, PartialEq, Eq, Hash, PartialOrd, Ord)]
 pub struct TitleId(pub [u8; 16]);

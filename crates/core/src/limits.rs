@@ -276,6 +276,9 @@ pub const MAX_PLAYLIST_BYTES: usize = 4 << 20;
 /// Destinations whose next hop one packet device knows: every stream of an engine by default may go to another address.
 /// Those beyond it are sent to through kernel sockets.
 pub const MAX_HOPS: usize = DEFAULT_STREAMS_PER_ENGINE;
+/// Sockets for multicast of one sender: each is an interface, a source address, a time to live and a loopback setting, of which an
+/// operator has a few. Groups need no socket of their own.
+pub const MAX_MULTICAST_SOCKETS: usize = 8;
 /// Questions and answers about next hops under way between a loop and the thread that asks the kernel. Both sides try
 /// again when there is no room, so this is only what one turn may bring.
 pub const HOP_RING_RECORDS: usize = 1024;

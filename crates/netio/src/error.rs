@@ -70,6 +70,14 @@ pub enum NetError {
         /// Where the RTCP socket is bound.
         rtcp: SocketAddr,
     },
+    /// A sender has as many sockets for multicast as it may have.
+    #[error(
+        "multicast: {limit} sockets are open; let groups share interface, source address and time to live"
+    )]
+    TooManyMulticast {
+        /// How many it may have.
+        limit: usize,
+    },
     /// The connection's id lies beyond the table.
     #[error("connection {}: ids run from 0 to {}; raise the number of connections of this sender", .conn.0, .limit.saturating_sub(1))]
     ConnId {

@@ -2,7 +2,7 @@
 //!
 //! | device | what it is for | what it needs |
 //! | --- | --- | --- |
-//! | [`KernelTx`] | the egress path everywhere: UDP (with GSO where the kernel has it), RTP interleaved in TCP, a title's bytes in TCP | sockets from [`bind_pair`]; no privileges. `CAP_NET_ADMIN` or `net.core.wmem_max` for the full send buffer |
+//! | [`KernelTx`] | the egress path everywhere: UDP (with GSO where the kernel has it), multicast, RTP interleaved in TCP, a title's bytes in TCP | sockets from [`bind_pair`]; no privileges. `CAP_NET_ADMIN` or `net.core.wmem_max` for the full send buffer |
 //! | [`xdp::XdpTx`] | frames of our own straight to a network interface | `CAP_NET_RAW`, memory that may be locked |
 //! | [`null::NullTx`] | measuring everything but the sending | nothing |
 //! | [`null::CollectTx`] | tests: keeps what would have been sent | memory |
@@ -21,6 +21,7 @@ pub mod error;
 pub mod features;
 mod kernel;
 pub mod link;
+pub mod multicast;
 mod netlink;
 pub mod null;
 pub mod probe;

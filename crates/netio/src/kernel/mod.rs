@@ -24,8 +24,8 @@ use std::io;
 use std::net::SocketAddr;
 use std::os::fd::{BorrowedFd, OwnedFd};
 
-use millrace_core::ids::ConnId;
-use millrace_core::limits::MAX_BATCH_BURSTS;
+use millrace_core::ids::{ConnId, MulticastId};
+use millrace_core::limits::{MAX_BATCH_BURSTS, MAX_MULTICAST_SOCKETS};
 use millrace_core::pool::Lease;
 use millrace_core::seam::{Dest, PacketTx, Payload, SendOutcome, Transmit, TransmitBatch};
 
@@ -37,6 +37,7 @@ pub(crate) use self::udp_socket::SEND_BUFFER_BYTES;
 pub use self::udp_socket::ZERO_COPY_MIN_BYTES;
 use self::udp_socket::{Call, Entries, Entry, Kit, UdpSender};
 use crate::error::{ConnError, NetError};
+use crate::multicast::MulticastSocket;
 use crate::probe;
 use crate::shape::Shape;
 use crate::sys::socket::canonical;
@@ -112,13 +113,20 @@ millrace_core::counters! {
     }
 }
 
+/// UDP sockets of viewers.
+const PAIRS: usize = 4;
+
 /// Sends through the kernel's sockets: two UDP sockets per address family for all viewers, and TCP connections.
 ///
-/// Allocates in [`KernelTx::new`] and never after. Errors of one destination stay with that viewer; see
+/// Allocates in [`KernelTx::new`] and [`KernelTx::add_multicast`], and never else. Errors of one destination stay with that viewer; see
 /// [`SendOutcome`].
 pub struct KernelTx {
     /// RTP and RTCP of IPv4, RTP and RTCP of IPv6.
-    senders: [Option<UdpSender>; 4],
+    senders: [Option<UdpSender>; PAIRS],
+    /// For multicast.
+    multicast: Vec<UdpSender>,
+    /// Whether sockets begin with GSO.
+    gso: bool,
     kit: Kit,
     conns: Conns,
     counters: TxCounters,
@@ -135,10 +143,25 @@ impl KernelTx {
         let [rtp6, rtcp6] = senders(config.v6, "IPv6", gso)?;
         Ok(Self {
             senders: [rtp4, rtcp4, rtp6, rtcp6],
+            multicast: Vec::with_capacity(MAX_MULTICAST_SOCKETS),
+            gso,
             kit: Kit::new(),
             conns: Conns::new(config.conns)?,
             counters: TxCounters::default(),
         })
+    }
+
+    /// Takes a socket for multicast; returns what destinations call it ([`Dest::Multicast`]). Before anything is sent.
+    ///
+    /// # Errors
+    /// If there are [`MAX_MULTICAST_SOCKETS`] of them, or the socket refuses an option.
+    pub fn add_multicast(&mut self, socket: MulticastSocket) -> Result<MulticastId, NetError> {
+        let id = self.multicast.len();
+        if id >= MAX_MULTICAST_SOCKETS {
+            return Err(NetError::TooManyMulticast { limit: MAX_MULTICAST_SOCKETS });
+        }
+        self.multicast.push(UdpSender::new(socket.socket, self.gso)?);
+        Ok(MulticastId(id as u8))
     }
 
     /// Takes the writing side of a connected TCP socket. Sets `TCP_NODELAY` and `TCP_NOTSENT_LOWAT` (256 KiB).
@@ -234,8 +257,9 @@ impl KernelTx {
     /// Takes back the leases of sends that the kernel is done with; returns how many are still out. Every send does
     /// that now and then by itself: this is for when there is nothing to send.
     pub fn reap(&mut self) -> u32 {
-        let Self { senders, kit, counters, .. } = self;
-        senders.iter_mut().flatten().map(|sender| sender.reap(&mut kit.memory, counters)).sum()
+        let Self { senders, multicast, kit, counters, .. } = self;
+        let all = senders.iter_mut().flatten().chain(multicast);
+        all.map(|sender| sender.reap(&mut kit.memory, counters)).sum()
     }
 
     /// Asks for another send buffer for each UDP socket (4 MiB are asked for at the start); returns the smallest that
@@ -244,10 +268,8 @@ impl KernelTx {
     /// # Errors
     /// If the kernel refuses.
     pub fn set_send_buffer(&mut self, bytes: usize) -> io::Result<usize> {
-        self.senders
-            .iter()
-            .flatten()
-            .try_fold(usize::MAX, |least, sender| Ok(least.min(sender.set_send_buffer(bytes)?)))
+        let mut all = self.senders.iter().flatten().chain(&self.multicast);
+        all.try_fold(usize::MAX, |least, sender| Ok(least.min(sender.set_send_buffer(bytes)?)))
     }
 
     /// Sends at most [`MAX_BATCH_BURSTS`] entries from `first` on.
@@ -259,7 +281,7 @@ impl KernelTx {
         zero_copy: bool,
     ) {
         let mut entries: Entries<'_> = [const { None }; MAX_BATCH_BURSTS];
-        let mut masks = [0u64; 4];
+        let mut masks = [0u64; PAIRS + MAX_MULTICAST_SOCKETS];
         for (index, outcome) in outcomes.iter_mut().enumerate() {
             let transmit = batch.get(first + index);
             match self.accept(&transmit) {
@@ -274,7 +296,8 @@ impl KernelTx {
                 Err(done) => *outcome = done,
             }
         }
-        for (sender, mask) in self.senders.iter_mut().zip(masks) {
+        let multicast = self.multicast.iter_mut().map(Some);
+        for (sender, mask) in self.senders.iter_mut().map(Option::as_mut).chain(multicast).zip(masks) {
             if let (Some(sender), 1..) = (sender, mask) {
                 let call = Call::new(&entries, mask, outcomes, &mut self.counters);
                 sender.send(&mut self.kit, if zero_copy { call.without_copying() } else { call });
@@ -300,6 +323,16 @@ impl KernelTx {
         };
         if shape.datagrams() == 0 {
             return Err(SendOutcome::Sent);
+        }
+        if let Dest::Multicast { via, .. } = transmit.dest {
+            // Nobody says by ICMP that a group cannot be reached.
+            return match self.multicast.get(usize::from(via.0)) {
+                Some(_) => {
+                    let entry = Entry { stream: transmit.stream, dest, shape, lease: None };
+                    Ok((PAIRS + usize::from(via.0), entry))
+                }
+                None => Err(SendOutcome::Unreachable { errno: libc::ENODEV }),
+            };
         }
         let sender = 2 * usize::from(dest.is_ipv6()) + usize::from(is_rtcp);
         if self.senders[sender].is_none() {
@@ -359,7 +392,7 @@ impl Drop for KernelTx {
     /// Gives all leases back. What the kernel was sent without a copy is waited for, a tenth of a second at most; what
     /// is still in a queue then is sent with the bytes that the extent has by that time.
     fn drop(&mut self) {
-        for sender in self.senders.iter_mut().filter_map(Option::take) {
+        for sender in self.senders.iter_mut().filter_map(Option::take).chain(self.multicast.drain(..)) {
             sender.close(&mut self.kit.memory, &mut self.counters);
         }
     }

@@ -50,3 +50,10 @@ pub struct HopId {
     /// How often the place was given away.
     pub(super) tenancy: u32,
 }
+
+impl HopId {
+    /// Leads to no next hop, ever: of what goes to groups by the socket of this number.
+    pub(crate) fn of_multicast(via: u8) -> Self {
+        Self { slot: u32::MAX, tenancy: via.into() }
+    }
+}

@@ -30,5 +30,6 @@ mod wire;
 
 pub use error::RouteError;
 pub use hop::{Hop, HopId};
+pub(crate) use neighbour_table::multicast_mac;
 pub use table::{HopFeed, HopTable};
 pub use watch::RouteWatch;

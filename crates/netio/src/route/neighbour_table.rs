@@ -531,7 +531,7 @@ fn no_route() -> Route {
 }
 
 /// The Ethernet address that a multicast address is mapped to (RFC 1112 section 6.4, RFC 2464 section 7).
-fn multicast_mac(destination: IpAddr) -> Option<Mac> {
+pub(crate) fn multicast_mac(destination: IpAddr) -> Option<Mac> {
     match destination {
         IpAddr::V4(v4) if v4.is_multicast() => {
             let [_, b, c, d] = v4.octets();

@@ -3,9 +3,12 @@
 use std::net::{IpAddr, SocketAddr};
 
 use millrace_core::prefetch::prefetch_all;
-use millrace_core::wire::frame::{Flow, IPV4_HEADER_BYTES, IPV6_HEADER_BYTES, Template, UDP_HEADER_BYTES};
+use millrace_core::wire::frame::{
+    Flow, IPV4_HEADER_BYTES, IPV6_HEADER_BYTES, LinkHeader, Template, UDP_HEADER_BYTES,
+};
 
-use crate::route::{Hop, HopId, HopTable};
+use crate::multicast::MulticastSettings;
+use crate::route::{Hop, HopId, HopTable, multicast_mac};
 
 /// One stream. Two cache lines.
 #[derive(Clone, Copy)]
@@ -21,6 +24,15 @@ pub(super) struct Row {
 }
 
 const _: () = assert!(size_of::<Option<Row>>() == 128, "a stream's state is two cache lines");
+
+/// The device's own end of the link.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) struct OwnLink {
+    /// Its Ethernet address, if it has one.
+    pub(super) mac: Option<[u8; 6]>,
+    /// Longest IP packet.
+    pub(super) mtu: u32,
+}
 
 /// What a way allows.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -110,6 +122,43 @@ impl Rows {
         };
         self.renew(index, to, id, &hop)?;
         Some(Self::limit(&hop, to.is_ipv4()))
+    }
+
+    /// The same for datagrams to a group, which needs no next hop: by the socket of number `via`, set so, on a link like `link`.
+    pub(super) fn refresh_multicast(
+        &mut self,
+        index: usize,
+        to: SocketAddr,
+        (via, settings): (u8, &MulticastSettings),
+        link: OwnLink,
+    ) -> Option<Limit> {
+        let (id, destination) = (HopId::of_multicast(via), octets(to.ip()));
+        let header = LinkHeader { destination: multicast_mac(to.ip())?, source: link.mac?, vlan: None };
+        let MulticastSettings { if_index, source, ttl, .. } = *settings;
+        let hop = Hop {
+            if_index,
+            link: header,
+            source: source.ip(),
+            mtu: link.mtu,
+            hop_limit: ttl,
+            usable: true,
+            generation: 0,
+        };
+        let row = self.rows.get_mut(index)?;
+        let is_same = |row: &Row| row.hop == id && row.destination == destination && row.port == to.port();
+        if !row.as_ref().is_some_and(is_same) {
+            let template = Self::template(&hop, source.port(), to)?;
+            let source = octets(hop.source);
+            let (generation, port) = (0, to.port());
+            *row = Some(Row { template, destination, source, hop: id, generation, port, hop_limit: ttl });
+            self.counts.built += 1;
+        }
+        Some(Self::limit(&hop, to.is_ipv4()))
+    }
+
+    /// Whether datagrams of such a socket can leave here: by this interface, and for nobody on this host.
+    pub(super) fn takes(&self, settings: &MulticastSettings) -> bool {
+        !settings.is_looped && self.if_index.is_none_or(|ours| ours == settings.if_index)
     }
 
     /// Writes the row for a next hop that is new or has changed.

@@ -1,25 +1,29 @@
 //! The egress path by AF_XDP: one device, one queue, all its streams.
 
 use std::io;
+use std::net::SocketAddr;
 use std::sync::Arc;
 
 use millrace_core::ids::StreamId;
-use millrace_core::limits::{MAX_BATCH_BURSTS, XDP_ASIDE_EXTENTS, XDP_RING_DESCRIPTORS};
+use millrace_core::limits::{
+    MAX_BATCH_BURSTS, MAX_MULTICAST_SOCKETS, XDP_ASIDE_EXTENTS, XDP_RING_DESCRIPTORS,
+};
 use millrace_core::packet::PacketMeta;
 use millrace_core::pool::{ExtentArena, Lease};
 use millrace_core::prefetch::prefetch;
-use millrace_core::seam::{PacketTx, Payload, SendOutcome, Source, Transmit, TransmitBatch};
+use millrace_core::seam::{Dest, PacketTx, Payload, SendOutcome, Source, Transmit, TransmitBatch};
 use millrace_core::wire::frame::Template;
 
 use super::error::XdpError;
 use super::memory::MemoryNic;
 use super::output::{Ahead, Far, Job, MemoryBell, Output, Port, XdpCounters};
 use super::ring::Ring;
-use super::row::Rows;
+use super::row::{Limit, OwnLink, Rows};
 use super::socket::{SocketConfig, XdpSocket};
 use super::strategy::{Abilities, Strategy};
 use super::umem::{CHUNK_BYTES, Frames, is_on_huge_pages};
 use crate::features::DeviceFeatures;
+use crate::multicast::MulticastSettings;
 use crate::route::HopTable;
 use crate::shape::Shape;
 
@@ -30,6 +34,8 @@ const CHECK_TURNS: u32 = 256;
 const FRAME_BYTES: usize = 2048;
 /// The longest Ethernet header, with a VLAN tag.
 const LINK_BYTES: usize = 18;
+/// Ethernet address of rings in memory.
+const MEMORY_MAC: [u8; 6] = [2, 0, 0, 0, 0, 1];
 /// MTU of Ethernet, where nothing else is known.
 const USUAL_MTU: u32 = 1500;
 
@@ -66,6 +72,9 @@ pub struct XdpTx {
     queue: u32,
     rtcp_port: u16,
     turns: u32,
+    link: OwnLink,
+    /// Sockets for multicast whose datagrams leave here too.
+    multicast: [Option<MulticastSettings>; MAX_MULTICAST_SOCKETS],
     /// Streams of which an entry of this batch was not taken whole: nothing may overtake it.
     refused: Vec<StreamId>,
     failure: Option<XdpError>,
@@ -75,7 +84,7 @@ pub struct XdpTx {
 #[derive(Clone, Copy)]
 struct Device {
     abilities: Abilities,
-    mtu: u32,
+    link: OwnLink,
 }
 
 impl Device {
@@ -90,16 +99,18 @@ impl Device {
             takes_pages: of.is_some_and(|f| f.is_tx_no_linear),
             huge_pages: is_on_huge_pages(&config.arena),
         };
-        Self { abilities, mtu: of.map_or(USUAL_MTU, |f| f.mtu) }
+        let link = OwnLink { mac: of.and_then(|f| f.mac), mtu: of.map_or(USUAL_MTU, |f| f.mtu) };
+        Self { abilities, link }
     }
 
     fn in_memory() -> Self {
-        Self { abilities: Abilities::default(), mtu: USUAL_MTU }
+        let link = OwnLink { mac: Some(MEMORY_MAC), mtu: USUAL_MTU };
+        Self { abilities: Abilities::default(), link }
     }
 
     /// Length of a frame that holds the longest datagram, as far as one descriptor can.
     fn frame_bytes(self) -> usize {
-        if self.mtu as usize + LINK_BYTES <= FRAME_BYTES { FRAME_BYTES } else { CHUNK_BYTES }
+        if self.link.mtu as usize + LINK_BYTES <= FRAME_BYTES { FRAME_BYTES } else { CHUNK_BYTES }
     }
 }
 
@@ -185,9 +196,17 @@ impl XdpTx {
             queue: config.queue,
             rtcp_port: config.rtcp_port,
             turns: 0,
+            link: device.link,
+            multicast: [None; MAX_MULTICAST_SOCKETS],
             refused: Vec::with_capacity(MAX_BATCH_BURSTS),
             failure: None,
         })
+    }
+
+    /// Names the sockets for multicast, in the order in which the kernel's path has them: what goes to groups by this interface leaves
+    /// here then. The device's Ethernet address is that which it had when it was opened.
+    pub fn set_multicast(&mut self, all: &[MulticastSettings]) {
+        self.multicast = std::array::from_fn(|at| all.get(at).copied().filter(|one| self.rows.takes(one)));
     }
 
     /// Whether this device can send this now: UDP, the next hop known and behind this interface, every datagram within
@@ -258,13 +277,17 @@ impl XdpTx {
         let shape = Shape::of(transmit.payload)?;
         let is_rtcp = matches!(transmit.payload, Payload::Rtcp(_));
         let to = transmit.dest.address(is_rtcp).ok_or(libc::EOPNOTSUPP)?;
+        if is_rtcp && matches!(transmit.dest, Dest::Multicast { .. }) {
+            // It is rare, and has the socket's own port.
+            return Err(libc::EOPNOTSUPP);
+        }
         let (way, limit, header_bytes) = if is_rtcp {
             let (template, limit) = self.rows.single(self.rtcp_port, to).ok_or(libc::EHOSTUNREACH)?;
             let header_bytes = template.header_bytes();
             (EgressPath::Single(template), limit, header_bytes)
         } else {
             let index = transmit.stream.index as usize;
-            let limit = self.rows.refresh(index, to).ok_or(libc::EHOSTUNREACH)?;
+            let limit = self.refresh(index, transmit.dest, to).ok_or(libc::EHOSTUNREACH)?;
             (EgressPath::Row(index), limit, self.rows.get(index).map_or(0, Template::header_bytes))
         };
         let longest = if shape.datagrams() == 0 { 0 } else { shape.datagram_bytes(0) };
@@ -274,6 +297,13 @@ impl XdpTx {
             return Err(libc::EMSGSIZE);
         }
         Ok((shape, way))
+    }
+
+    /// Brings a stream's row up to date for datagrams to `to`.
+    fn refresh(&mut self, index: usize, dest: Dest, to: SocketAddr) -> Option<Limit> {
+        let Dest::Multicast { via, .. } = dest else { return self.rows.refresh(index, to) };
+        let settings = self.multicast.get(usize::from(via.0))?.as_ref()?;
+        self.rows.refresh_multicast(index, to, (via.0, settings), self.link)
     }
 
     /// Asks for what every entry will need: the stream's row, and the sums of its payloads.

@@ -88,7 +88,10 @@ pub type Path = Dest<ConnKey>;
 
 /// UDP ports of the viewer at which it gets something, each once.
 pub(super) fn ports_of(path: Path) -> impl Iterator<Item = u16> {
-    let [media, rtcp] = [false, true].map(|is_rtcp| path.address(is_rtcp).map(|to| to.port()));
+    let (media, rtcp) = match path {
+        Path::Udp { port, rtcp_port, .. } => (Some(port), rtcp_port),
+        Path::Multicast { .. } | Path::Interleaved { .. } | Path::Bytes { .. } => (None, None),
+    };
     media.into_iter().chain(rtcp.filter(|_| rtcp != media))
 }
 

@@ -215,7 +215,7 @@ impl Server {
                 }
             }
             // Nothing else is offered.
-            Path::Bytes { .. } => return Reply::status(500),
+            Path::Bytes { .. } | Path::Multicast { .. } => return Reply::status(500),
             Path::Interleaved { rtp_channel, rtcp_channel, .. } => {
                 format!(
                     "{spec};unicast;interleaved={rtp_channel}-{rtcp_channel};ssrc={ssrc:08X};mode=\"PLAY\""

@@ -127,7 +127,7 @@ impl EngineState {
 
     fn send(&mut self, dest: Dest, rtcp: bool, datagram: &[u8]) {
         match dest {
-            Dest::Udp { .. } => {
+            Dest::Udp { .. } | Dest::Multicast { .. } => {
                 let socket = if rtcp { &self.rtcp } else { &self.rtp };
                 let _ = socket.send_to(datagram, dest.address(rtcp).expect("a port"));
             }

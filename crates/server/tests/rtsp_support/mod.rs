@@ -375,7 +375,7 @@ impl World {
                         Dest::Interleaved { rtp_channel, rtcp_channel, .. } => {
                             format!("open tcp {rtp_channel} {rtcp_channel}")
                         }
-                        Dest::Bytes { .. } => "open bytes".into(),
+                        Dest::Bytes { .. } | Dest::Multicast { .. } => panic!("not by RTSP: {dest:?}"),
                     },
                     Command::Play { at, run, .. } => {
                         let wait_ms = at.ns_since(self.now) / MS;
