@@ -19,6 +19,7 @@
 //! | [`prefetch`] | asking for memory before it is needed |
 //! | [`random`] | numbers that a seed repeats |
 //! | [`seam`] | the ports: clock, packets out, doorbells |
+//! | [`shape`] | a payload, checked: which bytes make which datagram |
 //! | [`sleep`] | who sleeps and has to be woken: the protocol of a doorbell |
 //! | [`text`] | text from outside, made fit for terminals and logs |
 //! | [`wire`] | checksums, headers, RTP, RTCP: bytes on the wire |
@@ -35,6 +36,7 @@ pub mod pool;
 pub mod prefetch;
 pub mod random;
 pub mod seam;
+pub mod shape;
 pub mod sleep;
 mod sync;
 pub mod text;

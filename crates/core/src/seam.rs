@@ -5,6 +5,7 @@ pub use crate::byte_range::ByteRange;
 pub use crate::dest::Dest;
 use crate::ids::StreamId;
 use crate::pool::Lease;
+use crate::shape::{Misshapen, Shape};
 use crate::time::Instant;
 
 /// The monotonic clock. Read once a turn of the loop and passed down.
@@ -91,6 +92,14 @@ pub trait TransmitBatch {
     }
     /// Entry `index < len()`.
     fn get(&self, index: usize) -> Transmit<'_>;
+    /// `payload`, which entry `index < len()` has, checked. A batch that passes through several layers keeps what the first found.
+    ///
+    /// # Errors
+    /// Why it is no datagrams.
+    fn shape<'a>(&'a self, index: usize, payload: Payload<'a>) -> Result<Shape<'a>, Misshapen> {
+        let _ = index;
+        Shape::of(payload)
+    }
     /// Where the datagrams of entry `index < len()` lie. `None`: in memory of which nothing is known, so that a device
     /// has to copy and to sum them itself.
     fn source(&self, index: usize) -> Option<Source<'_>> {

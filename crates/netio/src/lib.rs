@@ -17,6 +17,7 @@
 pub mod best;
 pub mod bpf;
 pub mod drop_probe;
+mod errno;
 pub mod error;
 pub mod features;
 mod kernel;
@@ -27,7 +28,6 @@ pub mod null;
 pub mod probe;
 pub mod recv;
 pub mod route;
-mod shape;
 mod sys;
 pub mod xdp;
 

@@ -5,7 +5,7 @@ use std::collections::VecDeque;
 use millrace_core::ids::StreamId;
 use millrace_core::seam::{Dest, PacketTx, Payload, SendOutcome, Transmit, TransmitBatch};
 
-use crate::shape::Shape;
+use crate::errno::errno_of;
 
 /// Takes everything and counts it: what remains of a measurement when the sending is left out.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
@@ -24,14 +24,14 @@ impl PacketTx for NullTx {
     fn send(&mut self, batch: &dyn TransmitBatch, outcomes: &mut [SendOutcome]) {
         self.batches += 1;
         for (index, outcome) in outcomes[..batch.len()].iter_mut().enumerate() {
-            *outcome = match Shape::of(batch.get(index).payload) {
+            *outcome = match batch.shape(index, batch.get(index).payload) {
                 Ok(shape) => {
                     self.entries += 1;
                     self.datagrams += shape.datagrams() as u64;
                     self.bytes += shape.bytes_in(0, shape.datagrams()) as u64;
                     SendOutcome::Sent
                 }
-                Err(errno) => SendOutcome::Unreachable { errno },
+                Err(why) => SendOutcome::Unreachable { errno: errno_of(why) },
             };
         }
     }
@@ -64,10 +64,10 @@ impl PacketTx for CollectTx {
     fn send(&mut self, batch: &dyn TransmitBatch, outcomes: &mut [SendOutcome]) {
         for (index, outcome) in outcomes[..batch.len()].iter_mut().enumerate() {
             let transmit = batch.get(index);
-            let shape = match Shape::of(transmit.payload) {
+            let shape = match batch.shape(index, transmit.payload) {
                 Ok(shape) => shape,
-                Err(errno) => {
-                    *outcome = SendOutcome::Unreachable { errno };
+                Err(why) => {
+                    *outcome = SendOutcome::Unreachable { errno: errno_of(why) };
                     continue;
                 }
             };

@@ -97,7 +97,7 @@ impl KernelPath for Fake {
 }
 
 impl XdpDevice for Fake {
-    fn can_send(&mut self, transmit: &Transmit<'_>) -> bool {
+    fn can_send(&mut self, transmit: &Transmit<'_>, _: &Shape<'_>) -> bool {
         self.reach & 1 << transmit.stream.index != 0
     }
     fn has_failed(&self) -> bool {

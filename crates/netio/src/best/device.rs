@@ -2,6 +2,7 @@
 
 use millrace_core::ids::StreamId;
 use millrace_core::seam::{SendOutcome, Transmit, TransmitBatch};
+use millrace_core::shape::Shape;
 
 use super::{KernelPath, XdpDevice};
 use crate::kernel::KernelTx;
@@ -22,8 +23,8 @@ impl XdpDevice for XdpTx {
         XdpTx::expect(self, stream);
     }
 
-    fn can_send(&mut self, transmit: &Transmit<'_>) -> bool {
-        XdpTx::can_send(self, transmit)
+    fn can_send(&mut self, transmit: &Transmit<'_>, shape: &Shape<'_>) -> bool {
+        self.can_send_shaped(transmit, shape)
     }
 
     fn has_failed(&self) -> bool {

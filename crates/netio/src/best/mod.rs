@@ -32,6 +32,7 @@ mod view;
 use millrace_core::ids::StreamId;
 use millrace_core::limits::MAX_BATCH_BURSTS;
 use millrace_core::seam::{PacketTx, Payload, SendOutcome, Transmit, TransmitBatch};
+use millrace_core::shape::Shape;
 
 pub use self::exchange::{Arrival, DeviceSide, LoopSide, exchange};
 pub use self::plan::{Class, DeviceClass, EgressPath, Plan};
@@ -41,7 +42,6 @@ pub use self::supervisor::{DeviceSupervisor, News, Opener, Place};
 pub use self::tally::{ChoiceCounters, PathCounters, Tally, WayCounts};
 use self::view::{View, bits};
 use crate::null::taken;
-use crate::shape::Shape;
 
 /// AF_XDP devices that one [`BestTx`] has at most: one for each interface that viewers are behind.
 pub const MAX_DEVICES: usize = 4;
@@ -56,7 +56,7 @@ pub trait XdpDevice: PacketTx {
         let _ = stream;
     }
     /// Whether it can send this entry now: the viewer is behind its interface, every datagram fits.
-    fn can_send(&mut self, transmit: &Transmit<'_>) -> bool;
+    fn can_send(&mut self, transmit: &Transmit<'_>, shape: &Shape<'_>) -> bool;
     /// Whether it will never send again: its interface is gone or down.
     fn has_failed(&self) -> bool;
     /// Why, if it has.
@@ -112,12 +112,12 @@ pub struct BestTx<K, D> {
 struct Parts<'a> {
     batch: &'a dyn TransmitBatch,
     first: usize,
+    /// The payloads, checked once for all layers; `None`: it is no datagrams.
+    shapes: [Option<Shape<'a>>; MAX_BATCH_BURSTS],
     /// One bit for each entry, by where it goes.
     masks: [u64; ROUTES],
     /// The entry of the same stream before it.
     befores: [u8; MAX_BATCH_BURSTS],
-    /// Datagrams of an entry; what cannot be taken apart counts as none.
-    datagrams: [u16; MAX_BATCH_BURSTS],
     /// Datagrams of an entry that have left already.
     skips: [u16; MAX_BATCH_BURSTS],
 }
@@ -204,14 +204,23 @@ impl<K: KernelPath, D: XdpDevice> BestTx<K, D> {
     }
 
     /// Where an entry goes.
-    fn route(&mut self, transmit: &Transmit<'_>, datagrams: usize, entry: usize, before: &mut u8) -> usize {
+    fn route(
+        &mut self,
+        transmit: &Transmit<'_>,
+        shape: Option<&Shape<'_>>,
+        entry: usize,
+        before: &mut u8,
+    ) -> usize {
+        let Some(shape) = shape.filter(|shape| shape.datagrams() > 0) else { return KERNEL };
         let is_media_by_udp = transmit.dest.conn().is_none() && !matches!(transmit.payload, Payload::Rtcp(_));
-        if !is_media_by_udp || datagrams == 0 {
+        if !is_media_by_udp {
             return KERNEL;
         }
         let Some(row) = self.streams.row(transmit.stream) else { return KERNEL };
         let can = |slot: &mut Slot<D>| {
-            slot.device.as_mut().is_some_and(|device| !device.has_failed() && device.can_send(transmit))
+            slot.device
+                .as_mut()
+                .is_some_and(|device| !device.has_failed() && device.can_send(transmit, shape))
         };
         // What follows in the same batch goes the same way, if it can.
         if let Some((earlier, route)) = row.earlier(self.stamp) {
@@ -233,7 +242,7 @@ impl<K: KernelPath, D: XdpDevice> BestTx<K, D> {
             None => None,
         };
         let plan = device.map_or(&self.base, |device| &self.slots[device].plan);
-        let (way, has_changed) = row.settle(plan.way(Class::of(datagrams)), device.is_some());
+        let (way, has_changed) = row.settle(plan.way(Class::of(shape.datagrams())), device.is_some());
         if has_changed {
             self.tally.switched();
         }
@@ -253,9 +262,9 @@ impl<K: KernelPath, D: XdpDevice> BestTx<K, D> {
         let mut parts = Parts {
             batch,
             first,
+            shapes: [None; MAX_BATCH_BURSTS],
             masks: [0; ROUTES],
             befores: [NOBODY; MAX_BATCH_BURSTS],
-            datagrams: [0; MAX_BATCH_BURSTS],
             skips: [0; MAX_BATCH_BURSTS],
         };
         for entry in 0..outcomes.len() {
@@ -268,9 +277,8 @@ impl<K: KernelPath, D: XdpDevice> BestTx<K, D> {
         }
         for entry in 0..outcomes.len() {
             let transmit = batch.get(first + entry);
-            let datagrams = datagrams_of(&transmit);
-            parts.datagrams[entry] = datagrams.min(usize::from(u16::MAX)) as u16;
-            let route = self.route(&transmit, datagrams, entry, &mut parts.befores[entry]);
+            parts.shapes[entry] = Shape::of(transmit.payload).ok();
+            let route = self.route(&transmit, parts.shapes[entry].as_ref(), entry, &mut parts.befores[entry]);
             parts.masks[route] |= 1 << entry;
         }
         for slot in 0..MAX_DEVICES {
@@ -321,6 +329,14 @@ impl<K: KernelPath, D: XdpDevice> BestTx<K, D> {
 }
 
 impl Parts<'_> {
+    /// Datagrams of an entry, or packets of which it sends the bytes; none if it makes no sense.
+    fn datagrams(&self, entry: usize) -> usize {
+        match &self.shapes[entry] {
+            Some(shape) => shape.datagrams(),
+            None => datagrams_of(&self.batch.get(self.first + entry)),
+        }
+    }
+
     /// Hands the entries of `mask` to `send` and writes what became of them to their places in `outcomes`.
     fn send_by(
         &self,
@@ -328,11 +344,7 @@ impl Parts<'_> {
         outcomes: &mut [SendOutcome],
         send: impl FnOnce(&dyn TransmitBatch, &mut [SendOutcome]),
     ) {
-        let is_whole = mask.count_ones() as usize == self.batch.len();
-        if is_whole && self.skips.iter().all(|&skip| skip == 0) {
-            return send(self.batch, outcomes);
-        }
-        let view = View::new(self.batch, self.first, mask, &self.skips);
+        let view = View::new(self.batch, self.first, mask, &self.shapes, &self.skips);
         let mut answers = [SendOutcome::Sent; MAX_BATCH_BURSTS];
         send(&view, &mut answers[..view.len()]);
         view.scatter(&answers, outcomes);
@@ -359,7 +371,7 @@ fn hold_back(parts: &mut Parts<'_>, outcomes: &mut [SendOutcome]) {
 fn count_taken(parts: &Parts<'_>, mask: u64, outcomes: &[SendOutcome]) -> u64 {
     bits(mask)
         .map(|entry| {
-            let count = taken(&outcomes[entry], usize::from(parts.datagrams[entry]));
+            let count = taken(&outcomes[entry], parts.datagrams(entry));
             count.saturating_sub(usize::from(parts.skips[entry])) as u64
         })
         .sum()

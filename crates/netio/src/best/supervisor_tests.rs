@@ -16,7 +16,7 @@ impl PacketTx for Named {
 }
 
 impl XdpDevice for Named {
-    fn can_send(&mut self, _: &Transmit<'_>) -> bool {
+    fn can_send(&mut self, _: &Transmit<'_>, _: &millrace_core::shape::Shape<'_>) -> bool {
         true
     }
     fn has_failed(&self) -> bool {

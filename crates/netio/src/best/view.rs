@@ -2,6 +2,7 @@
 
 use millrace_core::limits::{MAX_BATCH_BURSTS, RTP_HEADER_BYTES};
 use millrace_core::seam::{Payload, SendOutcome, Source, Transmit, TransmitBatch};
+use millrace_core::shape::{Misshapen, Shape};
 
 /// The set bits of a word, lowest first.
 pub(super) fn bits(mut mask: u64) -> impl Iterator<Item = usize> {
@@ -20,6 +21,8 @@ pub(super) struct View<'a> {
     first: usize,
     count: usize,
     places: [u8; MAX_BATCH_BURSTS],
+    /// The payloads, checked.
+    shapes: &'a [Option<Shape<'a>>; MAX_BATCH_BURSTS],
     /// Datagrams at the front of each entry that have left already.
     skips: &'a [u16; MAX_BATCH_BURSTS],
 }
@@ -29,9 +32,10 @@ impl<'a> View<'a> {
         batch: &'a dyn TransmitBatch,
         first: usize,
         mask: u64,
+        shapes: &'a [Option<Shape<'a>>; MAX_BATCH_BURSTS],
         skips: &'a [u16; MAX_BATCH_BURSTS],
     ) -> Self {
-        let mut view = Self { batch, first, count: 0, places: [0; MAX_BATCH_BURSTS], skips };
+        let mut view = Self { batch, first, count: 0, places: [0; MAX_BATCH_BURSTS], shapes, skips };
         for place in bits(mask) {
             view.places[view.count] = place as u8;
             view.count += 1;
@@ -61,6 +65,14 @@ impl TransmitBatch for View<'_> {
         let place = usize::from(self.places[index]);
         let transmit = self.batch.get(self.first + place);
         Transmit { payload: behind(transmit.payload, usize::from(self.skips[place])), ..transmit }
+    }
+
+    fn shape<'b>(&'b self, index: usize, payload: Payload<'b>) -> Result<Shape<'b>, Misshapen> {
+        let place = usize::from(self.places[index]);
+        match self.shapes[place] {
+            Some(shape) => Ok(shape.behind(usize::from(self.skips[place]))),
+            None => Shape::of(payload),
+        }
     }
 
     fn source(&self, index: usize) -> Option<Source<'_>> {
@@ -115,7 +127,9 @@ mod tests {
         let batch = SliceBatch(&entries);
         let mut skips = [0; MAX_BATCH_BURSTS];
         (skips[0], skips[2]) = (3, 1);
-        let view = View::new(&batch, 0, 0b101, &skips);
+        let shapes =
+            std::array::from_fn(|at| entries.get(at).and_then(|entry| Shape::of(entry.payload).ok()));
+        let view = View::new(&batch, 0, 0b101, &shapes, &skips);
         assert_eq!(view.len(), 2);
         assert!(
             matches!(view.get(0).payload, Payload::Wire { bytes: b, .. } if b == &bytes[90..]),
@@ -124,6 +138,12 @@ mod tests {
         assert_eq!(view.get(1).stream.index, 2);
         assert!(matches!(view.get(1).payload, Payload::Patched { headers: h, bytes: b, .. }
             if h.len() == 24 && b == &bytes[30..90]));
+        for index in 0..2 {
+            let payload = view.get(index).payload;
+            let (kept, fresh) = (view.shape(index, payload).unwrap(), Shape::of(payload).unwrap());
+            assert_eq!(kept.datagrams(), fresh.datagrams());
+            assert!((0..kept.datagrams()).all(|at| kept.datagram(at) == fresh.datagram(at)));
+        }
         let mut whole = [SendOutcome::Sent; 3];
         view.scatter(&[SendOutcome::Blocked { taken: 0 }, SendOutcome::Unreachable { errno: 1 }], &mut whole);
         assert_eq!(

@@ -28,6 +28,7 @@ use millrace_core::ids::{ConnId, MulticastId};
 use millrace_core::limits::{MAX_BATCH_BURSTS, MAX_MULTICAST_SOCKETS};
 use millrace_core::pool::Lease;
 use millrace_core::seam::{Dest, PacketTx, Payload, SendOutcome, Transmit, TransmitBatch};
+use millrace_core::shape::{Misshapen, Shape};
 
 pub use self::held::ZeroCopy;
 pub(crate) use self::icmp::icmp_may_say;
@@ -36,10 +37,10 @@ pub use self::udp::{UdpPair, bind_pair};
 pub(crate) use self::udp_socket::SEND_BUFFER_BYTES;
 pub use self::udp_socket::ZERO_COPY_MIN_BYTES;
 use self::udp_socket::{Call, Entries, Entry, Kit, UdpSender};
+use crate::errno::errno_of;
 use crate::error::{ConnError, NetError};
 use crate::multicast::MulticastSocket;
 use crate::probe;
-use crate::shape::Shape;
 use crate::sys::socket::canonical;
 
 /// Whether bursts are handed to the kernel in one piece.
@@ -284,7 +285,7 @@ impl KernelTx {
         let mut masks = [0u64; PAIRS + MAX_MULTICAST_SOCKETS];
         for (index, outcome) in outcomes.iter_mut().enumerate() {
             let transmit = batch.get(first + index);
-            match self.accept(&transmit) {
+            match self.accept(&transmit, batch.shape(first + index, transmit.payload)) {
                 Ok((sender, mut entry)) => {
                     if zero_copy {
                         let source = batch.source(first + index);
@@ -306,12 +307,16 @@ impl KernelTx {
     }
 
     /// Which socket an entry goes out of; or its outcome, if it needs no UDP socket.
-    fn accept<'d>(&mut self, transmit: &Transmit<'d>) -> Result<(usize, Entry<'d>), SendOutcome> {
+    fn accept<'d>(
+        &mut self,
+        transmit: &Transmit<'d>,
+        shape: Result<Shape<'d>, Misshapen>,
+    ) -> Result<(usize, Entry<'d>), SendOutcome> {
         if let (Dest::Bytes { conn }, Payload::Bytes(range)) = (transmit.dest, transmit.payload) {
             let batch = self.kit.memory.batches;
             return Err(self.conns.send_bytes(conn, range, batch, &mut self.counters));
         }
-        let shape = Shape::of(transmit.payload).map_err(|errno| SendOutcome::Unreachable { errno })?;
+        let shape = shape.map_err(|why| SendOutcome::Unreachable { errno: errno_of(why) })?;
         let is_rtcp = matches!(transmit.payload, Payload::Rtcp(_));
         if let Dest::Interleaved { conn, rtp_channel, rtcp_channel } = transmit.dest {
             let channel = if is_rtcp { rtcp_channel } else { rtp_channel };

@@ -2,8 +2,7 @@
 
 use millrace_core::limits::{FRAME_PREFIX_BYTES, RTP_HEADER_BYTES};
 use millrace_core::seam::ByteRange;
-
-use crate::shape::Shape;
+use millrace_core::shape::Shape;
 
 /// What stands before a packet's bytes: `$`, channel, length, and the RTP header if it has one of its own.
 pub(super) type Prefix = [u8; FRAME_PREFIX_BYTES + RTP_HEADER_BYTES];

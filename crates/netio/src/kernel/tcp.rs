@@ -25,13 +25,13 @@ use millrace_core::limits::{
     RTP_HEADER_BYTES,
 };
 use millrace_core::seam::{ByteRange, SendOutcome};
+use millrace_core::shape::Shape;
 use rustix::net::{SendAncillaryBuffer, SendFlags, sockopt};
 
 use super::TxCounters;
 use super::pieces::{Pieces, Prefix};
 use super::watch::{Watch, Watched};
 use crate::error::{ConnError, NetError};
-use crate::shape::Shape;
 use crate::sys::socket::set_int;
 
 /// Frames in one call: any burst.

@@ -14,6 +14,7 @@ use millrace_core::ids::StreamId;
 use millrace_core::limits::{MAX_BATCH_BURSTS, MAX_GSO_BYTES, MAX_GSO_SEGMENTS};
 use millrace_core::pool::Lease;
 use millrace_core::seam::SendOutcome;
+use millrace_core::shape::Shape;
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
 
 use super::TxCounters;
@@ -21,7 +22,6 @@ use super::held::{Held, ZeroCopy};
 use super::icmp::{IcmpLog, icmp_may_say, only_icmp_says};
 use super::table::AddrTable;
 use crate::error::NetError;
-use crate::shape::Shape;
 use crate::sys::mmsg::{MAX_PARTS, Plan, SendArena};
 use crate::sys::socket::{Buffer, get_int, raise_buffer, set_int};
 

@@ -9,6 +9,7 @@ use millrace_core::packet::PacketMeta;
 use millrace_core::pool::{ExtentArena, Lease};
 use millrace_core::prefetch::{CACHE_LINE_BYTES, prefetch};
 use millrace_core::seam::{SendOutcome, TransmitBatch};
+use millrace_core::shape::Shape;
 use millrace_core::wire::checksum::{copy_sum16, sum16};
 use millrace_core::wire::frame::Template;
 
@@ -16,7 +17,6 @@ use super::Strategy;
 use super::ring::{Consumer, Desc, Producer};
 use super::socket::{Kick, XdpSocket};
 use super::umem::{CHUNK_BYTES, FrameKind, Frames, HeldLeases, address_of};
-use crate::shape::Shape;
 
 /// Datagrams between the one that is copied and the one whose payload is asked for: a hot copy takes some 40 ns, a cache
 /// line from memory some 100.
@@ -161,7 +161,8 @@ impl<'a> Ahead<'a> {
                 self.is_on = false;
                 return;
             }
-            self.at = Shape::of(self.batch.get(self.entry).payload).ok().map(|shape| (shape, 0));
+            self.at =
+                self.batch.shape(self.entry, self.batch.get(self.entry).payload).ok().map(|shape| (shape, 0));
             self.entry += 1;
         }
     }

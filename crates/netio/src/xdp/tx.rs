@@ -12,6 +12,7 @@ use millrace_core::packet::PacketMeta;
 use millrace_core::pool::{ExtentArena, Lease};
 use millrace_core::prefetch::prefetch;
 use millrace_core::seam::{Dest, PacketTx, Payload, SendOutcome, Source, Transmit, TransmitBatch};
+use millrace_core::shape::Shape;
 use millrace_core::wire::frame::Template;
 
 use super::error::XdpError;
@@ -22,10 +23,10 @@ use super::row::{Limit, OwnLink, Rows};
 use super::socket::{SocketConfig, XdpSocket};
 use super::strategy::{Abilities, Strategy};
 use super::umem::{CHUNK_BYTES, Frames, is_on_huge_pages};
+use crate::errno::errno_of;
 use crate::features::DeviceFeatures;
 use crate::multicast::MulticastSettings;
 use crate::route::HopTable;
-use crate::shape::Shape;
 
 /// Every so many batches or polls the kernel is asked whether the interface is still there: where the driver looks at
 /// the ring by itself, no call would tell.
@@ -212,8 +213,13 @@ impl XdpTx {
     /// Whether this device can send this now: UDP, the next hop known and behind this interface, every datagram within
     /// the path's MTU, the device alive.
     pub fn can_send(&mut self, transmit: &Transmit<'_>) -> bool {
+        Shape::of(transmit.payload).is_ok_and(|shape| self.can_send_shaped(transmit, &shape))
+    }
+
+    /// The same of a payload that has been checked.
+    pub(crate) fn can_send_shaped(&mut self, transmit: &Transmit<'_>, shape: &Shape<'_>) -> bool {
         self.rows.poll();
-        self.failure.is_none() && self.way(transmit).is_ok()
+        self.failure.is_none() && self.way(transmit, shape).is_ok()
     }
 
     /// Asks for the memory that [`XdpTx::can_send`] and sending will need for this stream.
@@ -273,8 +279,7 @@ impl XdpTx {
     }
 
     /// How the datagrams of an entry go out, or the errno that says why they cannot.
-    fn way<'d>(&mut self, transmit: &Transmit<'d>) -> Result<(Shape<'d>, EgressPath), i32> {
-        let shape = Shape::of(transmit.payload)?;
+    fn way(&mut self, transmit: &Transmit<'_>, shape: &Shape<'_>) -> Result<EgressPath, i32> {
         let is_rtcp = matches!(transmit.payload, Payload::Rtcp(_));
         let to = transmit.dest.address(is_rtcp).ok_or(libc::EOPNOTSUPP)?;
         if is_rtcp && matches!(transmit.dest, Dest::Multicast { .. }) {
@@ -296,7 +301,7 @@ impl XdpTx {
         if longest > limit.datagram_bytes || header_bytes + longest > frame {
             return Err(libc::EMSGSIZE);
         }
-        Ok((shape, way))
+        Ok(way)
     }
 
     /// Brings a stream's row up to date for datagrams to `to`.
@@ -331,14 +336,15 @@ impl XdpTx {
         outcome
     }
 
-    fn entry_of(
+    fn entry_of<'b>(
         &mut self,
-        batch: &dyn TransmitBatch,
+        batch: &'b dyn TransmitBatch,
         index: usize,
-        transmit: &Transmit<'_>,
+        transmit: &Transmit<'b>,
         ahead: &mut Ahead<'_>,
     ) -> SendOutcome {
-        let (shape, way) = match self.way(transmit) {
+        let found = batch.shape(index, transmit.payload).map_err(errno_of);
+        let (shape, way) = match found.and_then(|shape| Ok((shape, self.way(transmit, &shape)?))) {
             Ok(found) => found,
             Err(errno) => return SendOutcome::Unreachable { errno },
         };

@@ -254,7 +254,11 @@ impl<D: XdpDevice> Contender for ByDevice<D> {
     }
     fn send(&mut self, batch: &dyn TransmitBatch, outcomes: &mut [SendOutcome]) {
         // Whether it can is asked for every burst in the loop, so it belongs to the price.
-        let can = (0..batch.len()).filter(|&index| self.0.can_send(&batch.get(index))).count();
+        let mut can_send = |index| {
+            let transmit = batch.get(index);
+            batch.shape(index, transmit.payload).is_ok_and(|shape| self.0.can_send(&transmit, &shape))
+        };
+        let can = (0..batch.len()).filter(|&index| can_send(index)).count();
         if can == batch.len() && !self.0.has_failed() {
             self.0.send(batch, outcomes);
             self.0.tend();

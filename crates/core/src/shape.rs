@@ -1,11 +1,22 @@
 //! A payload, checked: which bytes make datagram `i`.
 
-use millrace_core::limits::RTP_HEADER_BYTES;
-use millrace_core::seam::Payload;
+use crate::limits::RTP_HEADER_BYTES;
+use crate::seam::Payload;
+
+/// Why a payload is no datagrams.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Misshapen {
+    /// No length, or fewer headers than datagrams.
+    Invalid,
+    /// Longer than any IP packet, or more of them than can be counted ([`crate::seam::SendOutcome::Blocked`]).
+    TooLong,
+    /// Bytes for a connection.
+    Bytes,
+}
 
 /// Datagrams of one length, the last possibly shorter, with or without their own RTP headers.
 #[derive(Clone, Copy, Debug)]
-pub(crate) struct Shape<'a> {
+pub struct Shape<'a> {
     bytes: &'a [u8],
     /// 12 bytes for each datagram, which replace its first 12 bytes.
     headers: Option<&'a [u8]>,
@@ -14,50 +25,64 @@ pub(crate) struct Shape<'a> {
 }
 
 impl<'a> Shape<'a> {
-    /// Checks a payload; the errno says what the kernel would say to it.
-    pub(crate) fn of(payload: Payload<'a>) -> Result<Self, i32> {
+    /// Checks a payload.
+    ///
+    /// # Errors
+    /// Why it is no datagrams.
+    pub fn of(payload: Payload<'a>) -> Result<Self, Misshapen> {
         let (bytes, headers, segment) = match payload {
             Payload::Wire { bytes, segment } => (bytes, None, segment),
             Payload::Patched { headers, bytes, segment } => (bytes, Some(headers), segment),
             Payload::Rtcp(bytes) => (bytes, None, bytes.len().max(1)),
             // Bytes of a connection are no datagrams.
-            Payload::Bytes(_) => return Err(libc::EOPNOTSUPP),
+            Payload::Bytes(_) => return Err(Misshapen::Bytes),
         };
         if segment == 0 {
-            return Err(libc::EINVAL);
+            return Err(Misshapen::Invalid);
         }
         let datagrams = bytes.len().div_ceil(segment);
         // Longer ones fit no IP packet, more do not fit `SendOutcome::Blocked`.
         if bytes.len().min(segment) > usize::from(u16::MAX) || datagrams > usize::from(u16::MAX) {
-            return Err(libc::EMSGSIZE);
+            return Err(Misshapen::TooLong);
         }
         let shape = Self { bytes, headers, segment, datagrams };
         if let Some(headers) = headers {
             let shortest = if datagrams == 0 { segment } else { shape.datagram_bytes(datagrams - 1) };
             if headers.len() < datagrams * RTP_HEADER_BYTES || shortest < RTP_HEADER_BYTES {
-                return Err(libc::EINVAL);
+                return Err(Misshapen::Invalid);
             }
         }
         Ok(shape)
     }
 
+    /// The same without its first `skip` datagrams.
+    pub fn behind(self, skip: usize) -> Self {
+        let skip = skip.min(self.datagrams);
+        Self {
+            bytes: &self.bytes[(skip * self.segment).min(self.bytes.len())..],
+            headers: self.headers.map(|headers| &headers[skip * RTP_HEADER_BYTES..]),
+            segment: self.segment,
+            datagrams: self.datagrams - skip,
+        }
+    }
+
     /// Number of datagrams.
-    pub(crate) fn datagrams(&self) -> usize {
+    pub fn datagrams(&self) -> usize {
         self.datagrams
     }
 
     /// Length of each datagram but the last.
-    pub(crate) fn segment(&self) -> usize {
+    pub fn segment(&self) -> usize {
         self.segment
     }
 
     /// Whether RTP headers are replaced.
-    pub(crate) fn is_patched(&self) -> bool {
+    pub fn is_patched(&self) -> bool {
         self.headers.is_some()
     }
 
     /// Length of datagram `index`.
-    pub(crate) fn datagram_bytes(&self, index: usize) -> usize {
+    pub fn datagram_bytes(&self, index: usize) -> usize {
         self.range(index, 1).len()
     }
 
@@ -66,17 +91,17 @@ impl<'a> Shape<'a> {
     }
 
     /// Bytes of datagrams `first..first + count`.
-    pub(crate) fn bytes_in(&self, first: usize, count: usize) -> usize {
+    pub fn bytes_in(&self, first: usize, count: usize) -> usize {
         self.range(first, count).len()
     }
 
     /// Number of slices that [`Shape::parts`] gives for `count` datagrams.
-    pub(crate) fn part_count(&self, count: usize) -> usize {
+    pub fn part_count(&self, count: usize) -> usize {
         if self.is_patched() { 2 * count } else { 1 }
     }
 
     /// The slices that make datagrams `first..first + count`, in order.
-    pub(crate) fn parts(&self, first: usize, count: usize) -> impl Iterator<Item = &'a [u8]> + use<'a> {
+    pub fn parts(&self, first: usize, count: usize) -> impl Iterator<Item = &'a [u8]> + use<'a> {
         let shape = *self;
         (0..shape.part_count(count)).map(move |part| match shape.headers {
             None => &shape.bytes[shape.range(first, count)],
@@ -92,12 +117,12 @@ impl<'a> Shape<'a> {
     }
 
     /// All bytes, if they go out as they lie there.
-    pub(crate) fn wire_bytes(&self) -> Option<&'a [u8]> {
+    pub fn wire_bytes(&self) -> Option<&'a [u8]> {
         (!self.is_patched()).then_some(self.bytes)
     }
 
     /// Datagram `index` as the RTP header that replaces the one in the bytes, if any, and the rest.
-    pub(crate) fn datagram(&self, index: usize) -> (Option<&'a [u8]>, &'a [u8]) {
+    pub fn datagram(&self, index: usize) -> (Option<&'a [u8]>, &'a [u8]) {
         let bytes = &self.bytes[self.range(index, 1)];
         match self.headers {
             None => (None, bytes),
@@ -132,23 +157,31 @@ mod tests {
         wanted.extend(&bytes[52..56]);
         assert_eq!(joined(&patched, 1, 2), wanted);
         assert_eq!(patched.datagram(2), (Some(&headers[24..36]), &bytes[52..56]));
+        for (shape, count) in [(wire, 3), (patched, 3)] {
+            for skip in 0..=count + 1 {
+                let rest = shape.behind(skip);
+                assert_eq!(rest.datagrams(), count - skip.min(count));
+                let wanted = joined(&shape, skip.min(count), rest.datagrams());
+                assert_eq!(joined(&rest, 0, rest.datagrams()), wanted, "{skip}");
+            }
+        }
     }
 
     #[test]
-    fn bad_shapes_are_refused_with_what_the_kernel_would_say() {
+    fn bad_shapes_are_refused() {
         let bytes = vec![0; 70_000];
         let of = |payload| Shape::of(payload).map(|s| s.datagrams());
-        assert_eq!(of(Payload::Wire { bytes: &bytes, segment: 0 }), Err(libc::EINVAL));
-        assert_eq!(of(Payload::Wire { bytes: &bytes, segment: 70_000 }), Err(libc::EMSGSIZE));
-        assert_eq!(of(Payload::Wire { bytes: &bytes, segment: 1 }), Err(libc::EMSGSIZE));
-        assert_eq!(of(Payload::Rtcp(&bytes)), Err(libc::EMSGSIZE));
+        assert_eq!(of(Payload::Wire { bytes: &bytes, segment: 0 }), Err(Misshapen::Invalid));
+        assert_eq!(of(Payload::Wire { bytes: &bytes, segment: 70_000 }), Err(Misshapen::TooLong));
+        assert_eq!(of(Payload::Wire { bytes: &bytes, segment: 1 }), Err(Misshapen::TooLong));
+        assert_eq!(of(Payload::Rtcp(&bytes)), Err(Misshapen::TooLong));
         assert_eq!(of(Payload::Wire { bytes: &[], segment: 9 }), Ok(0));
         let headers = [0; 24];
         let patched = |headers, bytes, segment| of(Payload::Patched { headers, bytes, segment });
-        assert_eq!(patched(&headers, &bytes[..41], 20), Err(libc::EINVAL), "third header missing");
+        assert_eq!(patched(&headers, &bytes[..41], 20), Err(Misshapen::Invalid), "third header missing");
         assert_eq!(
             patched(&headers, &bytes[..31], 20),
-            Err(libc::EINVAL),
+            Err(Misshapen::Invalid),
             "last datagram shorter than a header"
         );
         assert_eq!(patched(&headers, &bytes[..32], 20), Ok(2));

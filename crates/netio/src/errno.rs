@@ -1,0 +1,12 @@
+//! What the kernel would say.
+
+use millrace_core::shape::Misshapen;
+
+/// To a payload that is no datagrams.
+pub(crate) fn errno_of(why: Misshapen) -> i32 {
+    match why {
+        Misshapen::Invalid => libc::EINVAL,
+        Misshapen::TooLong => libc::EMSGSIZE,
+        Misshapen::Bytes => libc::EOPNOTSUPP,
+    }
+}
