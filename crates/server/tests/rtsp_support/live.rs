@@ -129,7 +129,9 @@ impl EngineState {
         match dest {
             Dest::Udp { .. } | Dest::Multicast { .. } => {
                 let socket = if rtcp { &self.rtcp } else { &self.rtp };
-                let _ = socket.send_to(datagram, dest.address(rtcp).expect("a port"));
+                if let Some(to) = dest.address(rtcp) {
+                    let _ = socket.send_to(datagram, to);
+                }
             }
             Dest::Interleaved { conn, rtp_channel, rtcp_channel } => {
                 let channel = if rtcp { rtcp_channel } else { rtp_channel };
