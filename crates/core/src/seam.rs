@@ -150,6 +150,8 @@ pub struct Want {
     pub title: crate::ids::TitleRef,
     /// Number of the extent in the title.
     pub extent: u32,
+    /// Place in the extent of the first packet that is needed: an extent that still grows is lent when that can be read.
+    pub place: u16,
     /// When its first packet is due.
     pub by: Instant,
     /// How many packets of one codeword the viewer can repair itself: so many may be missing in what it is lent

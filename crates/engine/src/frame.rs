@@ -77,9 +77,10 @@ fn datagram_bytes(content: &ExtentContent, place: u32, count: u32) -> u64 {
     if place + count == content.packets { full - short } else { full }
 }
 
-/// Whether an extent holds what extent `number` of a title must hold: everything that is later computed from it stays within
-/// its bounds then.
-pub(crate) fn fits(media: &Media, number: u32, content: &ExtentContent) -> bool {
+/// Whether an extent holds what extent `number` of a title must hold, at least up to the packet at `place` if it still grows: everything
+/// that is later computed from it stays within its bounds then.
+pub(crate) fn fits(media: &Media, (number, place): (u32, u32), lease: &Lease) -> bool {
+    let content = lease.content();
     let per_extent = media.layout.packets_per_extent();
     let first = u64::from(number) * u64::from(per_extent);
     let left = u64::from(media.packets).saturating_sub(first);
@@ -88,7 +89,8 @@ pub(crate) fn fits(media: &Media, number: u32, content: &ExtentContent) -> bool 
         && content.number == number
         && content.layout == media.layout
         && u64::from(content.first_packet) == first
-        && u64::from(content.packets) == left.min(u64::from(per_extent))
-        && content.packets > 0
+        && (u64::from(content.packets) == left.min(u64::from(per_extent)) || lease.is_partial())
+        && u64::from(content.packets) <= left
+        && content.packets > place
         && (1..=media.layout.packet_bytes()).contains(&last_bytes)
 }

@@ -108,6 +108,11 @@ impl RunSpec {
     pub(crate) fn first_extent(&self) -> u32 {
         self.media.layout.locate(self.from).0
     }
+
+    /// Its place there.
+    pub(crate) fn first_place(&self) -> u32 {
+        self.media.layout.locate(self.from).1
+    }
 }
 
 /// Where a run ends and the one that is queued behind it begins.
@@ -138,6 +143,12 @@ pub enum LeaseFailure {
     NoTitle,
     /// The title has no such extent, or the extent lent does not hold the packets it should.
     OutOfRange,
+    /// The stream fell so far behind a live title that what it needs is not held any more.
+    Passed,
+    /// The live title is over. This ends the run as its last packet does.
+    Ended,
+    /// The source of a live title has failed.
+    SourceLost,
 }
 
 impl fmt::Display for LeaseFailure {
@@ -150,6 +161,9 @@ impl fmt::Display for LeaseFailure {
             }
             Self::NoTitle => f.write_str("title not open in the cache"),
             Self::OutOfRange => f.write_str("no such packets in the title"),
+            Self::Passed => f.write_str("too far behind the live title"),
+            Self::Ended => f.write_str("the live title is over"),
+            Self::SourceLost => f.write_str("the source of the live title has failed"),
         }
     }
 }

@@ -248,8 +248,15 @@ fn datagrams(volume: &Volume, id: TitleId) -> Vec<Option<Vec<u8>>> {
     let files = volume.open_parity(id, 1).unwrap();
     let title = world.cache.open_source(Box::new(files)).unwrap();
     // Viewers with FEC take a track as it is, with holes.
-    let want =
-        Want { stream: stream(0), run: RunSerial(0), title, extent: 0, by: clock.now(), spare: u8::MAX };
+    let want = Want {
+        stream: stream(0),
+        run: RunSerial(0),
+        title,
+        extent: 0,
+        place: 0,
+        by: clock.now(),
+        spare: u8::MAX,
+    };
     assert!(world.engines[0].handle.want(&want));
     let lease = world.engines[0].grant().lease.unwrap();
     let packet = |place| (!lease.meta(place).is_missing()).then(|| lease.wire(place, 1).to_vec());

@@ -28,8 +28,15 @@ fn files_that_were_repaired_are_opened_anew() {
         let Some(mut cache) = World::new(backend, 16, 0, 1, clock.clone()) else { continue };
         let title = cache.cache.open_title(volume.open_title(info.id, usize::from(SIZE)).unwrap()).unwrap();
         let mut fetch = |extent| {
-            let want =
-                Want { stream: stream(0), run: RunSerial(0), title, extent, by: clock.now(), spare: 0 };
+            let want = Want {
+                stream: stream(0),
+                run: RunSerial(0),
+                title,
+                extent,
+                place: 0,
+                by: clock.now(),
+                spare: 0,
+            };
             assert!(cache.engines[0].handle.want(&want));
             let lease = cache.engines[0].grant().lease.unwrap();
             let content = lease.content();
@@ -65,8 +72,15 @@ fn a_repaired_member_stands_in_for_the_next_one_at_once() {
         let extents = files.extents();
         let title = cache.cache.open_title(files).unwrap();
         let mut fetch = |extent| {
-            let want =
-                Want { stream: stream(0), run: RunSerial(0), title, extent, by: clock.now(), spare: 0 };
+            let want = Want {
+                stream: stream(0),
+                run: RunSerial(0),
+                title,
+                extent,
+                place: 0,
+                by: clock.now(),
+                spare: 0,
+            };
             assert!(cache.engines[0].handle.want(&want));
             let lease =
                 cache.engines[0].grant().lease.unwrap_or_else(|failure| panic!("{extent}: {failure}"));

@@ -120,8 +120,15 @@ fn shutting_down_ends_the_reads_in_flight_and_leaves_the_leases_good() {
             for grant in leases {
                 sample.check(&grant.lease.unwrap(), grant.extent);
             }
-            let want =
-                Want { stream: stream(0), run: RunSerial(0), title, extent: 0, by: clock.now(), spare: 0 };
+            let want = Want {
+                stream: stream(0),
+                run: RunSerial(0),
+                title,
+                extent: 0,
+                place: 0,
+                by: clock.now(),
+                spare: 0,
+            };
             assert!(engine.handle.want(&want) && engine.handle.poll().is_none(), "nobody is there any more");
             drop(lease);
             assert!((0..40).all(|extent| world.arena.leases(extent) == 0));

@@ -109,8 +109,15 @@ fn drive(
         let extents = films.samples[film].extents();
         viewer.place = if dice.roll(8) == 0 { dice.roll(extents) } else { (viewer.place + 1) % extents };
         let by = clock.now().plus_ns(u64::from(dice.roll(50_000_000)));
-        if engine.handle.want(&Want { stream, run: RunSerial(0), title, extent: viewer.place, by, spare: 0 })
-        {
+        if engine.handle.want(&Want {
+            stream,
+            run: RunSerial(0),
+            title,
+            extent: viewer.place,
+            place: 0,
+            by,
+            spare: 0,
+        }) {
             viewer.waits_for = Some((title, viewer.place));
             wants += 1;
         }

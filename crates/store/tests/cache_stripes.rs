@@ -44,7 +44,7 @@ fn world(backend: ReadBackend) -> Option<(World, Arc<StandingClock>)> {
 }
 
 fn fetch(engine: &mut Engine, title: TitleRef, extent: u32, spare: u8, clock: &StandingClock) -> Grant {
-    let want = Want { stream: stream(0), run: RunSerial(0), title, extent, by: clock.now(), spare };
+    let want = Want { stream: stream(0), run: RunSerial(0), title, extent, place: 0, by: clock.now(), spare };
     assert!(engine.handle.want(&want));
     engine.grant()
 }

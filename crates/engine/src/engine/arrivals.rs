@@ -25,8 +25,12 @@ impl Engine {
         };
         let (stream, cold) = (&mut self.streams[index as usize], &self.cold[index as usize]);
         let is_queued = run != stream.run;
-        let media = cold.queued.as_ref().filter(|_| is_queued).map_or(&cold.media, |spec| &spec.media);
-        if !fits(media, extent, &lease.content()) {
+        let (media, place) = match cold.queued.as_ref().filter(|_| is_queued) {
+            Some(spec) => (&spec.media, spec.first_place()),
+            None if extent == stream.extent => (&cold.media, stream.place()),
+            None => (&cold.media, 0),
+        };
+        if !fits(media, (extent, place), &lease) {
             return self.cannot_read(index, now, is_queued, LeaseFailure::OutOfRange);
         }
         self.batch.rows[index as usize].leases[slot] = Some(lease);
@@ -47,7 +51,12 @@ impl Engine {
             stream.pace.at = stream.pace.at.max(now);
         }
         self.schedule(index);
-        let stream = self.stream_mut(index);
+        let stream = &mut self.streams[index as usize];
+        if self.batch.lease(index, extent).is_some_and(Lease::grows) {
+            // What is written late is late for good: the viewer's buffer makes up for it once, not each time.
+            stream.pace.at = stream.pace.at.plus_ns(now.ns_since(stream.due));
+            stream.due = stream.due.max(now);
+        }
         if stream.has(flag::RESUMED) {
             stream.flags &= !flag::RESUMED;
             stream.due = stream.due.max(now);
@@ -67,6 +76,11 @@ impl Engine {
     fn note_ask_at(&mut self, index: u32) {
         let stream = &mut self.streams[index as usize];
         let Some(lease) = self.batch.lease(index, stream.extent) else { return };
+        if lease.is_partial() {
+            // The rest of this one comes first.
+            stream.ask_at = stream.per_extent;
+            return;
+        }
         let last = lease.content().packets - 1;
         let (begin, end) = (time_of(lease, 0), time_of(lease, last));
         let moment = stream.pace.departure(end).0.saturating_sub(LEASE_AHEAD_NS);
@@ -135,6 +149,9 @@ impl Engine {
     ) {
         let Some((index, slot)) = self.waiting(id, run, extent) else { return };
         self.counters.leases_failed += 1;
+        if failure == LeaseFailure::Ended && run == self.stream(index).run {
+            return self.title_is_over(index, now, extent);
+        }
         let again = matches!(failure, LeaseFailure::Io(_) | LeaseFailure::Checksum);
         let stream = self.stream_mut(index);
         if again && !stream.has(flag::RETRIED << slot) {
@@ -144,6 +161,20 @@ impl Engine {
         } else {
             let is_queued = run != stream.run;
             self.cannot_read(index, now, is_queued, failure);
+        }
+    }
+
+    /// The title ends before `extent`, or, if that is the one that the stream is in, before its next packet.
+    #[cold]
+    fn title_is_over(&mut self, index: u32, now: Instant, extent: u32) {
+        self.release(index, (extent % 2) as usize);
+        let (stream, cold) = (&mut self.streams[index as usize], &mut self.cold[index as usize]);
+        stream.until = stream.next.max(stream.first_of(extent));
+        cold.run_until = stream.until;
+        if stream.next == stream.until {
+            self.abandon_batch(now);
+            self.drained(index, now);
+            self.arm(index, now);
         }
     }
 
@@ -250,12 +281,28 @@ impl Engine {
             self.cold_mut(index).time_behind = behind.unwrap_or_default();
             self.release(index, (burst.extent % 2) as usize);
             self.note_ask_at(index);
+        } else if !run_is_done {
+            self.want_more(index);
         }
         if run_is_done {
             self.drained(index, now);
         } else {
             self.schedule(index);
         }
+    }
+
+    /// If all is gone that could be read of an extent that grows, it is asked for again, with what comes next.
+    fn want_more(&mut self, index: u32) {
+        let (stream, cold) = (&self.streams[index as usize], &mut self.cold[index as usize]);
+        let Some(lease) = self.batch.lease(index, stream.extent) else { return };
+        if !lease.is_partial() || stream.place() < lease.content().packets {
+            return;
+        }
+        let extent = stream.extent;
+        cold.time_behind = time_behind(lease);
+        let by = stream.pace.departure(cold.time_behind);
+        self.release(index, (extent % 2) as usize);
+        self.want(index, extent, by);
     }
 
     /// The destination refused these packets: lost, as on a bad link, unless it goes on for long.

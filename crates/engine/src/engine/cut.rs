@@ -132,6 +132,7 @@ impl Engine {
             run: spec.run,
             title: spec.media.title,
             extent,
+            place: spec.first_place() as u16,
             by: cold.wanted_by[slot],
             spare: spare_of(&spec.media, spec.from, spec.until, extent),
         })

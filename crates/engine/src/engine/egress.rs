@@ -40,6 +40,7 @@ impl Engine {
                 run: stream.run,
                 title: cold.media.title,
                 extent,
+                place: if extent == here { stream.place() as u16 } else { 0 },
                 by: cold.wanted_by[slot],
                 spare: spare_of(&cold.media, cold.run_from, stream.until, extent),
             });

@@ -4,6 +4,7 @@ mod bytes;
 mod crowd;
 #[path = "../support/film.rs"]
 mod film;
+mod growing;
 mod life;
 mod ops;
 mod pacing;

@@ -218,5 +218,13 @@ fn watch(
 fn want(handle: &mut CacheHandle, title: TitleRef, (stream, extent): (u32, u32)) {
     let stream = StreamId { index: stream, generation: 0 };
     // The ring has room for all of them: each has one want.
-    handle.want(&Want { stream, run: RunSerial(0), title, extent, by: MonotonicClock.now(), spare: 0 });
+    handle.want(&Want {
+        stream,
+        run: RunSerial(0),
+        title,
+        extent,
+        place: 0,
+        by: MonotonicClock.now(),
+        spare: 0,
+    });
 }

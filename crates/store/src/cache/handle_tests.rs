@@ -24,7 +24,15 @@ fn id(index: u32) -> StreamId {
 }
 
 fn want(index: u32) -> Want {
-    Want { stream: id(index), run: RunSerial(0), title: TitleRef(3), extent: index, by: Instant(5), spare: 0 }
+    Want {
+        stream: id(index),
+        run: RunSerial(0),
+        title: TitleRef(3),
+        extent: index,
+        place: 0,
+        by: Instant(5),
+        spare: 0,
+    }
 }
 
 fn grant(index: u32) -> Grant {

@@ -175,7 +175,7 @@ impl World {
 
     fn want(&mut self, index: u32, title: TitleRef, extent: u32) {
         let stream = StreamId { index, generation: 0 };
-        let want = Want { stream, run: RunSerial(0), title, extent, by: Instant(9), spare: 0 };
+        let want = Want { stream, run: RunSerial(0), title, extent, place: 0, by: Instant(9), spare: 0 };
         assert!(self.handle.want(&want));
     }
 
@@ -290,6 +290,7 @@ fn work_that_came_just_before_is_seen_before_sleep() {
         run: RunSerial(0),
         title: world.title,
         extent: 0,
+        place: 0,
         by: Instant(9),
         spare: 0
     }));

@@ -94,7 +94,8 @@ impl World {
 
     fn want_spare(&mut self, index: u32, title: TitleRef, extent: u32, in_ns: u64, spare: u8) {
         let stream = StreamId { index, generation: 0 };
-        let want = Want { stream, run: RunSerial(0), title, extent, by: self.now.plus_ns(in_ns), spare };
+        let want =
+            Want { stream, run: RunSerial(0), title, extent, place: 0, by: self.now.plus_ns(in_ns), spare };
         self.policy.want(self.now, 0, &want);
     }
 
@@ -174,6 +175,7 @@ fn a_late_viewer_is_read_ahead_from_where_he_is() {
         run: RunSerial(0),
         title,
         extent: 5,
+        place: 0,
         by: Instant(world.now.0 - 50 * EXTENT_NS),
         spare: 0,
     };
@@ -275,7 +277,7 @@ fn a_stream_of_a_new_generation_is_another_stream() {
         world.policy.want(
             world.now,
             0,
-            &Want { stream, run: RunSerial(0), title, extent, by: world.now, spare: 0 },
+            &Want { stream, run: RunSerial(0), title, extent, place: 0, by: world.now, spare: 0 },
         );
     }
     world.read_all();

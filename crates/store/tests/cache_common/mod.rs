@@ -95,7 +95,7 @@ impl Engine {
 
     /// Asks until the ring has room.
     pub fn want(&mut self, index: u32, title: TitleRef, extent: u32, by: Instant) {
-        let want = Want { stream: stream(index), run: RunSerial(0), title, extent, by, spare: 0 };
+        let want = Want { stream: stream(index), run: RunSerial(0), title, extent, place: 0, by, spare: 0 };
         loop {
             let rings = self.bell.rings();
             if self.handle.want(&want) {

@@ -80,7 +80,8 @@ impl World {
 
     fn want(&mut self, extent: u32) {
         let stream = StreamId { index: extent, generation: 0 };
-        let want = Want { stream, run: RunSerial(0), title: self.title, extent, by: Instant(0), spare: 0 };
+        let want =
+            Want { stream, run: RunSerial(0), title: self.title, extent, place: 0, by: Instant(0), spare: 0 };
         assert!(self.handle.want(&want));
     }
 

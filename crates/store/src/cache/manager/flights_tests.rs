@@ -89,8 +89,15 @@ impl World {
 
     fn want(&mut self, extent: u32) {
         let stream = StreamId { index: extent, generation: 0 };
-        let want =
-            Want { stream, run: RunSerial(0), title: self.title, extent, by: Instant(0), spare: self.spare };
+        let want = Want {
+            stream,
+            run: RunSerial(0),
+            title: self.title,
+            extent,
+            place: 0,
+            by: Instant(0),
+            spare: self.spare,
+        };
         assert!(self.handle.want(&want));
     }
 
