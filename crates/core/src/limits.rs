@@ -351,6 +351,15 @@ pub const FEC_REORDER_PACKETS: usize = 128;
 /// tenth of it.
 pub const MAX_FEC_WINDOW_PACKETS: usize = 4096;
 
+/// Titles that are being written at a time, each by a feeder of its own: the manager of the cache looks at all of them each time it wakes.
+pub const MAX_FEEDERS: usize = 64;
+/// Empty extents that wait for a feeder beside the one that it writes: 20 ms of 200 Mb/s, some turns of the manager that brings them.
+pub const FEEDER_EXTENTS: usize = 2;
+/// Fewest extents that a live title holds: those that its feeder has in hand, and two for viewers, of which one is about to go.
+pub const MIN_LIVE_EXTENTS: usize = FEEDER_EXTENTS + 3;
+/// Most extents of a live title: 1 GiB, a quarter of an hour of 8 Mb/s. All live titles together have half of the memory at most.
+pub const MAX_LIVE_EXTENTS: usize = 4096;
+
 const _: () = {
     assert!(SLOW_READ_NS * 4 <= PREFETCH_NS);
     assert!((MAX_DAMAGED_TITLES * (MAX_TITLE_NAME_BYTES + 40)) as u64 <= MAX_DAMAGED_LIST_BYTES);

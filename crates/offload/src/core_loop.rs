@@ -426,5 +426,8 @@ fn lease_failure(failure: ReadFailure) -> LeaseFailure {
         ReadFailure::MembersLost { lost, may } => LeaseFailure::MembersLost { lost, may },
         ReadFailure::NoTitle => LeaseFailure::NoTitle,
         ReadFailure::OutOfRange => LeaseFailure::OutOfRange,
+        ReadFailure::Passed { .. } => LeaseFailure::Passed,
+        ReadFailure::Ended => LeaseFailure::Ended,
+        ReadFailure::FeederLost => LeaseFailure::SourceLost,
     }
 }

@@ -1,15 +1,18 @@
-//! The whole way in one thread: files, cache, engine, loop, device; what is collected is what was stored.
+//! The whole way in one thread: files or a feeder, cache, engine, loop, device; what is collected is what was stored or fed.
 
 mod support;
 
+use std::sync::Arc;
 use std::time::{Duration, Instant as StdInstant};
 
-use millrace_core::ids::StreamId;
+use millrace_core::ids::{StreamId, TitleId};
 use millrace_core::time::MediaTicks;
 use millrace_core::wire::rtp::RtpHeader;
 use millrace_engine::{Refusal, StreamEvent};
 use millrace_netio::null::CollectTx;
+use millrace_offload::bell::EventBell;
 use millrace_offload::command::{Command, Event};
+use millrace_store::cache::{FeedError, LiveTitle};
 use support::{Stage, WithoutConns, film_bytes};
 
 /// Turns the loop until `done` or until a minute has passed.
@@ -23,6 +26,20 @@ fn turn_until(
         assert!(StdInstant::now() < end, "the loop did not get there within a minute");
         std::thread::yield_now();
     }
+}
+
+/// Whether what was sent to a viewer is the film, with sequence numbers from this one on.
+fn check(stage: &Stage<WithoutConns<CollectTx>>, index: u32, mut sequence: u16, film: &[u8]) {
+    let mut got = Vec::new();
+    for datagram in stage.core.tx.0.sent.iter().filter(|d| d.stream.index == index) {
+        let Some((header, payload)) = RtpHeader::parse(&datagram.bytes) else { panic!("not RTP") };
+        if header.payload_type == 33 {
+            assert_eq!((header.sequence, header.ssrc), (sequence, stage.timeline.ssrc));
+            sequence = sequence.wrapping_add(1);
+            got.extend_from_slice(payload);
+        }
+    }
+    assert!(got == film, "viewer {index}: {} of {} bytes", got.len(), film.len());
 }
 
 #[test]
@@ -45,21 +62,51 @@ fn three_viewers_get_every_byte_in_order_from_one_read() {
     });
     let film = film_bytes(PACKETS);
     for index in 0..3u32 {
-        let mut got = Vec::new();
-        let sent = &stage.core.tx.0.sent;
-        let mut sequence: u16 = if index == 2 { 500 } else { 1 };
-        for datagram in sent.iter().filter(|d| d.stream.index == index) {
-            let Some((header, payload)) = RtpHeader::parse(&datagram.bytes) else { panic!("not RTP") };
-            if header.payload_type == 33 {
-                assert_eq!((header.sequence, header.ssrc), (sequence, stage.timeline.ssrc));
-                sequence = sequence.wrapping_add(1);
-                got.extend_from_slice(payload);
-            }
-        }
-        assert!(got == film, "viewer {index}: {} of {} bytes", got.len(), film.len());
+        check(&stage, index, if index == 2 { 500 } else { 1 }, &film);
     }
     let stats = stage.cache.stats();
     assert!(stats.bytes_read <= film.len() as u64 + 4 * 8192, "{stats:?}");
+}
+
+/// Each time all viewers have sent on what there is before there is more.
+#[test]
+fn viewers_at_the_edge_of_a_title_that_is_written_get_every_byte_in_order() {
+    const PACKETS: usize = 500;
+    let mut stage = Stage::new(10, MediaTicks(90_000), WithoutConns(CollectTx::default()));
+    let (layout, timeline, bell) = (stage.layout, stage.timeline, Arc::new(EventBell::new().unwrap()));
+    let live = LiveTitle { id: TitleId([9; 16]), layout, timeline, extents: 8 };
+    let (title, mut feeder) = stage.cache.open_live(live, bell).unwrap();
+    (stage.title, stage.packets) = (title, u32::MAX);
+    for index in 0..3 {
+        let open = stage.open(index);
+        stage.commands.push(open).unwrap();
+        let play = stage.play(index, 0, 1, 1000);
+        stage.commands.push(play).unwrap();
+    }
+    let film = film_bytes(PACKETS);
+    for packets in film.chunks(60 * 1316) {
+        for packet in packets.chunks(1316) {
+            let time = MediaTicks(u64::from(feeder.next_packet()) * 90);
+            turn_until(&mut stage, |_| match feeder.push(packet, 0, time) {
+                Err(FeedError::NoRoom) => false,
+                pushed => pushed.is_ok(),
+            });
+        }
+        feeder.publish().unwrap();
+        turn_until(&mut stage, |stage| {
+            stage.core.engine.counters().packets == 3 * u64::from(feeder.next_packet())
+        });
+    }
+    feeder.finish();
+    let mut drained = 0;
+    turn_until(&mut stage, |stage| {
+        while let Ok(event) = stage.events.pop() {
+            drained += usize::from(matches!(event, Event::Stream(StreamEvent::Drained { .. })));
+        }
+        drained == 3
+    });
+    (0..3).for_each(|index| check(&stage, index, 1, &film));
+    assert_eq!(stage.cache.stats().bytes_read, 0);
 }
 
 #[test]

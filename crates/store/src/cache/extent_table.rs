@@ -143,8 +143,8 @@ impl ExtentTable {
         }
     }
 
-    /// A slot whose content is not to be lent any more, nor in the table: free, as soon as nobody has it.
-    fn retire(&mut self, slot: u32) {
+    /// A slot whose content is not to be lent any more, or that was taken for a title that is fed, not in the table: free, as soon as nobody has it.
+    pub(super) fn retire(&mut self, slot: u32) {
         if self.arena.reclaim(slot) {
             self.slots[slot as usize] = Slot::Empty;
             self.free.push(slot);

@@ -30,6 +30,15 @@ pub enum ReadFailure {
         /// Members that may be lost.
         may: u8,
     },
+    /// Of a live title this is not held any more.
+    Passed {
+        /// The oldest extent that is.
+        first: u32,
+    },
+    /// A live title is over, and this is behind its end.
+    Ended,
+    /// Whoever wrote the live title has gone before it was done: there will be no more.
+    FeederLost,
 }
 
 impl std::fmt::Display for ReadFailure {
@@ -42,6 +51,11 @@ impl std::fmt::Display for ReadFailure {
             Self::MembersLost { lost, may } => {
                 write!(f, "{lost} of the title's members cannot be read; its parity makes up for {may}")
             }
+            Self::Passed { first } => {
+                write!(f, "the live title goes on: what is held of it begins with extent {first}")
+            }
+            Self::Ended => f.write_str("the live title is over"),
+            Self::FeederLost => f.write_str("the source of the live title has failed"),
         }
     }
 }

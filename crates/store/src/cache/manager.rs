@@ -27,6 +27,7 @@ use self::flights::Flight;
 use self::member_monitor::MemberMonitor;
 use super::fill::Builder;
 use super::handle::{Ask, ManagerEnd};
+use super::live::Feed;
 use super::order::{Order, SpanOrder};
 use super::policy::Policy;
 use super::read::{self, Reader};
@@ -50,6 +51,7 @@ const GATHER: Duration = Duration::from_millis(2);
 /// From the control side.
 pub(super) enum Control {
     Open(Box<OpenTitle>, SyncSender<Option<TitleRef>>),
+    OpenLive(Box<(OpenTitle, Feed)>, SyncSender<Result<TitleRef, CacheError>>),
     Close(TitleRef, SyncSender<()>),
     Watch(Arc<Members>),
     Stop,
@@ -167,6 +169,7 @@ impl Manager {
     fn turn(&mut self, now: Instant) -> usize {
         let mut work = self.take_control(now);
         work += self.take_asks(now);
+        work += self.policy.take_fed(now);
         self.policy.handle_time(now);
         self.monitor.look(now);
         if self.is_reading() || self.reader.aside_bytes() > 0 || self.reader.has_done() {
@@ -198,6 +201,10 @@ impl Manager {
         // Whoever asked and does not wait for the answer any more does not need it.
         match control {
             Control::Open(title, reply) => drop(reply.send(self.policy.open_title(*title))),
+            Control::OpenLive(live, reply) => {
+                let (title, feed) = *live;
+                let _ = reply.send(self.policy.open_live(now, title, feed));
+            }
             Control::Close(title, reply) => {
                 self.policy.close_title(now, title);
                 self.monitor.forget_title(title);
@@ -311,9 +318,11 @@ impl Manager {
         given
     }
 
-    /// Whether an engine or the reader has brought something.
+    /// Whether an engine, a feeder or the reader has brought something.
     fn has_work(&self) -> bool {
-        self.handles.iter().flatten().any(ManagerEnd::has_work) || self.reader.has_done()
+        self.handles.iter().flatten().any(ManagerEnd::has_work)
+            || self.policy.has_fed()
+            || self.reader.has_done()
     }
 
     /// Sleeps until there is something to do. Gives when this thread should run again at the latest.

@@ -19,6 +19,7 @@
 //! | `streams`, `titles` | the two tables of names |
 //! | `source` | what is needed of a title; where an extent's bytes lie |
 //! | `kind`, `plain` | what the kinds of titles differ in; titles that are whole in one file |
+//! | `live` | titles that are still being written: the way in for their media |
 //! | `order` | what is to be read for an extent, and what became of it |
 //! | `read` | reading many extents at once, each from one file or from files on many members |
 //! | `health` | which members are asked |
@@ -42,6 +43,7 @@ mod fill;
 mod handle;
 mod health;
 mod kind;
+mod live;
 mod manager;
 #[cfg(test)]
 mod naive;
@@ -66,13 +68,15 @@ use std::thread::JoinHandle;
 
 use millrace_core::ids::{TitleId, TitleRef};
 use millrace_core::limits::{
-    DEFAULT_MAX_DAMAGED_PERMILLE, MAX_OPEN_TITLES, MAX_READS_IN_FLIGHT, MEMBER_READ_BYTES, PREFETCH_NS,
+    DEFAULT_MAX_DAMAGED_PERMILLE, MAX_FEEDERS, MAX_LIVE_EXTENTS, MAX_OPEN_TITLES, MAX_READS_IN_FLIGHT,
+    MEMBER_READ_BYTES, MIN_LIVE_EXTENTS, PREFETCH_NS,
 };
 use millrace_core::pool::ExtentArena;
 use millrace_core::seam::{Clock, Doorbell};
 
 pub use self::handle::{CacheHandle, Grant, ReadFailure};
 pub use self::health::MemberHealth;
+pub use self::live::{FeedError, Feeder, LiveTitle};
 pub use self::source::{ParitySource, PlainSource, SourceKind, StripedSource, TitleSource, TrackId};
 pub use self::stats::{CacheStats, Damage, MemberFigures, MemberReport, Positions, Trouble};
 pub use self::stripes::{MemberFiles, TitleFile};
@@ -160,6 +164,25 @@ pub enum CacheError {
     /// The table of titles is full.
     #[error("cache: {MAX_OPEN_TITLES} titles are open; close one first")]
     TooManyTitles,
+    /// A live title cannot hold so many extents.
+    #[error("cache: a live title holds {MIN_LIVE_EXTENTS} to {MAX_LIVE_EXTENTS} extents, not {0}")]
+    LiveExtents(usize),
+    /// Live titles may have half of the memory.
+    #[error(
+        "cache: a live title of {most} extents, and {left} are left for live titles; give it more memory or hold less"
+    )]
+    NoRoomForLive {
+        /// Extents of the title.
+        most: usize,
+        /// Extents that are left.
+        left: usize,
+    },
+    /// The table of feeders is full.
+    #[error("cache: {MAX_FEEDERS} live titles are open; close one first")]
+    TooManyFeeders,
+    /// A live title has one feeder.
+    #[error("cache: this live title is open and has its feeder; close it first")]
+    HasFeeder,
     /// The manager thread is gone.
     #[error("cache: its manager thread has ended; restart the server")]
     Stopped,
@@ -276,6 +299,23 @@ impl Cache {
         let (reply, answer) = sync_channel(1);
         self.tell(Control::Open(title, reply))?;
         answer.recv().map_err(|_| CacheError::Stopped)?.ok_or(CacheError::TooManyTitles)
+    }
+
+    /// Opens a title that is still being written. `bell` is rung when the feeder can go on after [`FeedError::NoRoom`], and when the title is
+    /// closed.
+    ///
+    /// # Errors
+    /// [`CacheError`]: a window out of range, no memory, a title that has a feeder already, too many titles.
+    pub fn open_live(
+        &self,
+        title: LiveTitle,
+        bell: Arc<dyn Doorbell>,
+    ) -> Result<(TitleRef, Feeder), CacheError> {
+        let (feeder, feed) = live::pair(title, Arc::clone(&self.arena), Arc::clone(&self.wake), bell);
+        let (reply, answer) = sync_channel(1);
+        self.tell(Control::OpenLive(Box::new((OpenTitle::new(Box::new(title)), feed)), reply))?;
+        let title = answer.recv().map_err(|_| CacheError::Stopped)??;
+        Ok((title, feeder))
     }
 
     /// Closes a title. When this returns, no want for it is granted any more ([`ReadFailure::NoTitle`]); what it

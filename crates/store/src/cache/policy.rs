@@ -6,6 +6,8 @@
 //!   poll_grant  ◄──  waiters   ◄──  extent table (what lies where; who goes when there is no room) ◄── finish
 //! ```
 
+mod live;
+
 use std::cmp::Reverse;
 use std::collections::{BinaryHeap, HashSet, VecDeque};
 use std::sync::Arc;
@@ -21,6 +23,7 @@ use millrace_core::time::Instant;
 
 use super::extent_table::{Brings, ExtentTable};
 use super::handle::{Grant, ReadFailure};
+use super::live::Feed;
 use super::plan::{ExtentKey, Next, Plan, Waiter};
 use super::playheads::{NextUse, Ns, Place, Playheads, StreamKey};
 use super::source::OpenTitle;
@@ -54,6 +57,8 @@ pub(super) struct ReadOrder {
 
 /// The cache's state machine.
 pub(super) struct Policy {
+    /// Extents of the arena.
+    extents: usize,
     prefetch_ns: Ns,
     max_reads: usize,
     /// Extents that may be in flight when a read is begun; a run may go beyond it.
@@ -67,6 +72,8 @@ pub(super) struct Policy {
     /// Those of them that are read together with the one before them: no reads of their own.
     joined: HashSet<ExtentKey>,
     titles: Titles,
+    /// Of these, those that are being written.
+    live: Vec<(TitleRef, Feed)>,
     streams: Streams,
     plan: Plan,
     extent_table: ExtentTable,
@@ -108,6 +115,7 @@ impl Policy {
         counters.extents.set(extents as usize);
         counters.positions_max.set(positions_of(extents as usize, max_extents));
         let policy = Self {
+            extents: extents as usize,
             prefetch_ns: Ns::try_from(prefetch_ns).unwrap_or(Ns::MAX / 4).min(Ns::MAX / 4),
             max_reads,
             max_extents,
@@ -116,6 +124,7 @@ impl Policy {
             reading: 0,
             joined: HashSet::new(),
             titles: Titles::default(),
+            live: Vec::new(),
             streams: Streams::new(handles),
             plan: Plan::new(extents as usize),
             extent_table: ExtentTable::new(arena),
@@ -154,6 +163,7 @@ impl Policy {
         let Some(closed) = self.titles.remove(title) else { return };
         self.positions -= closed.heads.places();
         self.extent_table.drop_title(title);
+        self.close_live(now, title);
         for (key, waiter) in self.plan.forget_title(title) {
             self.answer(ns(now), key, &waiter, Err(ReadFailure::NoTitle));
         }
@@ -176,6 +186,9 @@ impl Policy {
 
     /// A stream wants an extent.
     pub(super) fn want(&mut self, now: Instant, handle: u16, want: &Want) {
+        if let Some(at) = self.live_at(want.title) {
+            return self.want_live(now, handle, want, at);
+        }
         self.drop_damaged(ns(now));
         let stream = StreamKey { handle, index: want.stream.index };
         let key = ExtentKey { title: want.title, extent: want.extent };
@@ -185,16 +198,13 @@ impl Policy {
         };
         let known = want.extent < title.open.extents();
         let offset = ns(want.by).saturating_sub(title.open.start_ns(want.extent));
-        if self.streams.generation(stream).is_some_and(|generation| generation != want.stream.generation) {
-            self.forget(stream);
-        }
-        if !known || !self.streams.enter(stream, want.stream.generation, want.spare) {
+        if !known || !self.enter(stream, want) {
             return self.grants.push_back(refuse(ReadFailure::OutOfRange));
         }
         let place = Place { extent: want.extent, offset };
         self.move_head(stream, Some(Head { title: want.title, place }));
         let (now, by) = (ns(now), ns(want.by));
-        let need = Need { run: want.run, by, spare: want.spare };
+        let need = Need { run: want.run, by, spare: want.spare, place: want.place };
         if self.streams.rewant(stream, key, need) {
             self.plan.hasten(key, by, want.spare);
         } else if let Some(lease) = self.extent_table.lend(key, want.spare) {
@@ -206,6 +216,14 @@ impl Policy {
             self.wait(stream, key, need);
         }
         self.look_ahead(now, stream, true);
+    }
+
+    /// Notes a stream, in place of the one before it under its key; `false`: the key is beyond the limit.
+    fn enter(&mut self, stream: StreamKey, want: &Want) -> bool {
+        if self.streams.generation(stream).is_some_and(|generation| generation != want.stream.generation) {
+            self.forget(stream);
+        }
+        self.streams.enter(stream, want.stream.generation, want.spare)
     }
 
     fn wait(&mut self, stream: StreamKey, key: ExtentKey, need: Need) {
@@ -338,7 +356,8 @@ impl Policy {
     pub(super) fn poll_at(&self, now: Instant) -> Option<Instant> {
         let now = ns(now);
         let timer = self.timers.peek().map(|Reverse((at, ..))| *at);
-        let room = self.no_room.then(|| now.saturating_add(CACHE_SPACE_RETRY_NS as Ns));
+        let room = self.no_room || self.live.iter().any(|(_, feed)| feed.is_short);
+        let room = room.then(|| now.saturating_add(CACHE_SPACE_RETRY_NS as Ns));
         let ahead = self.ahead_put_off.then(|| now.saturating_add(AHEAD_RETRY_NS));
         let sweep = (self.extent_table.orphans() > 0).then_some(self.next_sweep);
         let next = [timer, room, ahead, sweep].into_iter().flatten().min()?;
@@ -504,13 +523,20 @@ impl Policy {
 
     /// Answers a waiter, if it still waits.
     fn answer(&mut self, now: Ns, key: ExtentKey, waiter: &Waiter, outcome: Result<(), ReadFailure>) {
-        let Some(Need { run, by, spare }) = self.streams.answered(key, waiter) else { return };
-        // A lease is refused only if 2^32 of them are out: then this one is, as far as we can say, busy.
-        let lease =
-            outcome.and_then(|()| self.extent_table.lend(key, spare).ok_or(ReadFailure::Io(libc::EBUSY)));
+        let Some(Need { run, by, spare, .. }) = self.streams.answered(key, waiter) else { return };
+        let live = self.live_at(key.title);
+        let lease = outcome.and_then(|()| {
+            let lease = match live {
+                Some(at) => self.live[at].1.lend(key),
+                None => self.extent_table.lend(key, spare),
+            };
+            // Refused only if 2^32 of them are out: then this one is, as far as we can say, busy.
+            lease.ok_or(ReadFailure::Io(libc::EBUSY))
+        });
         let granted = lease.is_ok();
         self.grants.push_back((waiter.handle, grant(waiter.stream, run, key, lease)));
-        if granted {
+        // Whoever waits for what is not written yet is not late by the fault of this cache.
+        if granted && live.is_none() {
             self.note_late(now, by);
             self.step_head(StreamKey { handle: waiter.handle, index: waiter.stream.index }, key);
         }

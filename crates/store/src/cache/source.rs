@@ -15,6 +15,7 @@ use millrace_core::wire::rtp::Timeline;
 use super::crcs::{CRCS_STAGING_BYTES, packets_of, to_borders};
 use super::handle::ReadFailure;
 use super::kind::Kind;
+use super::live::LiveTitle;
 use super::order::{MemberView, Order, Role, SpanFile};
 use super::plain::Plain;
 use super::playheads::Ns;
@@ -39,8 +40,7 @@ pub(super) const META_STAGING_BYTES: usize =
 /// Room for the blocks of range sums of one extent.
 pub(super) const SUMS_STAGING_BYTES: usize = crate::sums::DERIVED_SUMS_BYTES;
 
-/// What of a title a source is. What is made from others, and what is still being filled, are named in
-/// `docs/design/0015-sources.md`.
+/// What of a title a source is.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum TrackId {
     /// The media.
@@ -48,6 +48,8 @@ pub enum TrackId {
     Media,
     /// Its parity as ready FEC datagrams. 1: the first parity; 2: the others.
     Parity(u8),
+    /// The media while it is being written.
+    Live,
 }
 
 /// The kinds of sources: each has its own way of reading an extent and putting it together.
@@ -58,6 +60,8 @@ pub enum SourceKind {
     Striped(StripeLayout, Box<dyn StripedSource>),
     /// A parity track of such media, with its number.
     Parity(StripeLayout, u8, Box<dyn ParitySource>),
+    /// Media that is being written: nothing is read.
+    Live(Box<LiveTitle>),
 }
 
 /// Media that is whole in files of its own.
@@ -258,6 +262,7 @@ impl OpenTitle {
             SourceKind::Parity(stripes, number, source) => {
                 Box::new(ParityTrack::open(stripes, number, source))
             }
+            SourceKind::Live(title) => title,
         };
         Self { kind, layout, packets }
     }

@@ -24,6 +24,8 @@ pub(super) struct Need {
     pub(super) by: Ns,
     /// Packets of one codeword that it can do without.
     pub(super) spare: u8,
+    /// Place in the extent of the first packet that it needs.
+    pub(super) place: u16,
 }
 
 /// A want that has not been answered.
@@ -228,7 +230,7 @@ mod tests {
     }
 
     fn need(by: Ns) -> Need {
-        Need { run: RunSerial(1), by, spare: 0 }
+        Need { run: RunSerial(1), by, spare: 0, place: 0 }
     }
 
     #[test]

@@ -21,6 +21,14 @@ pub(super) struct Title {
     opened: u32,
 }
 
+impl Title {
+    /// Whether it is the same in the same layout.
+    fn is(&self, open: &OpenTitle) -> bool {
+        let (a, b) = (self.open.source(), open.source());
+        (a.id(), a.track(), self.open.layout()) == (b.id(), b.track(), open.layout())
+    }
+}
+
 #[derive(Default)]
 struct Place {
     generation: u32,
@@ -39,12 +47,8 @@ pub(super) struct Titles {
 impl Titles {
     /// Adds a title, or opens it once more if it is open in the same layout. `None`: the table is full.
     pub(super) fn add(&mut self, open: OpenTitle) -> Option<TitleRef> {
-        let same = |title: &Title| {
-            let (a, b) = (title.open.source(), open.source());
-            (a.id(), a.track(), title.open.layout()) == (b.id(), b.track(), open.layout())
-        };
         for (place, entry) in self.places.iter_mut().enumerate() {
-            if let Some(title) = entry.title.as_mut().filter(|title| same(title)) {
+            if let Some(title) = entry.title.as_mut().filter(|title| title.is(&open)) {
                 title.opened += 1;
                 return Some(TitleRef(entry.generation << PLACE_BITS | place as u32));
             }
@@ -61,6 +65,11 @@ impl Titles {
         let entry = &mut self.places[place as usize];
         entry.title = Some(Title { open: Arc::new(open), heads: Playheads::default(), opened: 1 });
         Some(TitleRef(entry.generation << PLACE_BITS | place))
+    }
+
+    /// Whether a title is open in this layout.
+    pub(super) fn has(&self, open: &OpenTitle) -> bool {
+        self.places.iter().flat_map(|place| &place.title).any(|title| title.is(open))
     }
 
     /// Closes a title once; returns it if that was the last time.

@@ -1,0 +1,158 @@
+//! Titles that are still being written: feeders are brought extents, streams wait for what is fed.
+
+use millrace_core::ids::TitleRef;
+use millrace_core::limits::{MAX_FEEDERS, MAX_LIVE_EXTENTS, MIN_LIVE_EXTENTS};
+use millrace_core::seam::Want;
+use millrace_core::time::Instant;
+
+use super::super::CacheError;
+use super::super::extent_table::Brings;
+use super::super::handle::ReadFailure;
+use super::super::live::Feed;
+use super::super::plan::ExtentKey;
+use super::super::playheads::StreamKey;
+use super::super::source::OpenTitle;
+use super::super::streams::Need;
+use super::{Policy, grant, ns, positions_of};
+
+impl Policy {
+    /// Opens a title that is fed, and brings the feeder its first extents.
+    pub(in crate::cache) fn open_live(
+        &mut self,
+        now: Instant,
+        title: OpenTitle,
+        feed: Feed,
+    ) -> Result<TitleRef, CacheError> {
+        let (most, left) = (feed.most(), self.extents / 2 - self.live_extents());
+        if !(MIN_LIVE_EXTENTS..=MAX_LIVE_EXTENTS).contains(&most) {
+            return Err(CacheError::LiveExtents(most));
+        }
+        if most > left {
+            return Err(CacheError::NoRoomForLive { most, left });
+        }
+        if self.live.len() >= MAX_FEEDERS {
+            return Err(CacheError::TooManyFeeders);
+        }
+        if self.titles.has(&title) {
+            return Err(CacheError::HasFeeder);
+        }
+        let title = self.titles.add(title).ok_or(CacheError::TooManyTitles)?;
+        self.live.push((title, feed));
+        self.count_live();
+        self.bring(now, self.live.len() - 1);
+        Ok(title)
+    }
+
+    /// Closes a title, if it is one that is fed.
+    pub(super) fn close_live(&mut self, now: Instant, title: TitleRef) {
+        let Some(at) = self.live_at(title) else { return };
+        let (slots, waiters) = self.live.swap_remove(at).1.close();
+        slots.into_iter().for_each(|slot| self.extent_table.retire(slot));
+        self.count_live();
+        for (key, waiter) in waiters {
+            self.answer(ns(now), key, &waiter, Err(ReadFailure::NoTitle));
+        }
+    }
+
+    /// Its place among those that are fed.
+    pub(super) fn live_at(&self, title: TitleRef) -> Option<usize> {
+        self.live.iter().position(|(live, _)| *live == title)
+    }
+
+    fn live_extents(&self) -> usize {
+        self.live.iter().map(|(_, feed)| feed.most()).sum()
+    }
+
+    /// What they hold carries no other viewers.
+    fn count_live(&self) {
+        let extents = self.extents - self.live_extents();
+        self.counters.positions_max.set(positions_of(extents, self.max_extents));
+    }
+
+    /// A stream wants an extent of a title that is fed. Where it is does not matter to the cache: nothing is read ahead for it, and what goes
+    /// is what is oldest.
+    pub(super) fn want_live(&mut self, now: Instant, handle: u16, want: &Want, at: usize) {
+        let stream = StreamKey { handle, index: want.stream.index };
+        let key = ExtentKey { title: want.title, extent: want.extent };
+        if !self.enter(stream, want) {
+            let refused = grant(want.stream, want.run, key, Err(ReadFailure::OutOfRange));
+            return self.grants.push_back((handle, refused));
+        }
+        self.move_head(stream, None);
+        let need = Need { run: want.run, by: ns(want.by), spare: want.spare, place: want.place };
+        if self.streams.rewant(stream, key, need) {
+            return;
+        }
+        let Some((waiter, displaced)) = self.streams.wait(stream, key, need) else { return };
+        if let Some(displaced) = displaced {
+            self.counters.displaced.add(1);
+            self.plan.unwant(displaced);
+        }
+        let (_, feed) = &mut self.live[at];
+        if let Some(outcome) = feed.look(key.extent, need.place) {
+            self.counters.hits.add(1);
+            return self.answer(ns(now), key, &waiter, outcome);
+        }
+        self.counters.joins.add(1);
+        if feed.waiters.len() == feed.waiters.capacity() {
+            feed.waiters.retain(|(key, waiter)| self.streams.is_waiting(*key, waiter));
+        }
+        feed.waiters.push((key, waiter));
+    }
+
+    /// Whether a feeder has brought something.
+    pub(in crate::cache) fn has_fed(&self) -> bool {
+        self.live.iter().any(|(_, feed)| feed.has_news())
+    }
+
+    /// Lends what was fed to those who wait for it, and brings feeders that have begun an extent another one. Gives the number of those who
+    /// had news.
+    pub(in crate::cache) fn take_fed(&mut self, now: Instant) -> usize {
+        let mut work = 0;
+        for at in 0..self.live.len() {
+            let (_, feed) = &mut self.live[at];
+            let (has_news, is_short) = (feed.take_news(), feed.is_short);
+            if has_news {
+                // Before anything goes.
+                self.serve(now, at);
+                work += 1;
+            }
+            if has_news || is_short {
+                self.bring(now, at);
+            }
+        }
+        work
+    }
+
+    fn bring(&mut self, now: Instant, at: usize) {
+        let (_, feed) = &mut self.live[at];
+        feed.is_short = false;
+        while feed.has_room() {
+            if let Some(oldest) = feed.shed() {
+                self.extent_table.retire(oldest);
+            }
+            let Some(fill) = self.extent_table.take(ns(now), Brings::Demand, &mut self.titles) else {
+                feed.is_short = true;
+                return;
+            };
+            feed.give(fill);
+        }
+    }
+
+    fn serve(&mut self, now: Instant, at: usize) {
+        let mut waiters = std::mem::take(&mut self.live[at].1.waiters);
+        waiters.retain(|(key, waiter)| {
+            let Some(need) = self.streams.needs(*key, waiter) else { return false };
+            let outcome = self.live[at].1.look(key.extent, need.place);
+            if let Some(outcome) = outcome {
+                self.answer(ns(now), *key, waiter, outcome);
+            }
+            outcome.is_none()
+        });
+        self.live[at].1.waiters = waiters;
+    }
+}
+
+#[cfg(test)]
+#[path = "live_tests.rs"]
+mod tests;

@@ -1,0 +1,153 @@
+use std::sync::Arc;
+
+use millrace_core::ids::{RunSerial, StreamId, TitleId};
+use millrace_core::packet::WireLayout;
+use millrace_core::pool::{ExtentArena, HeapRegion};
+use millrace_core::seam::Doorbell;
+use millrace_core::time::MediaTicks;
+use millrace_core::wire::rtp::Timeline;
+
+use super::super::super::live::{FeedError, Feeder, LiveTitle, pair};
+use super::super::super::stats::Counters;
+use super::*;
+use crate::bell::EventBell;
+
+struct Silent;
+
+impl Doorbell for Silent {
+    fn ring(&self) {}
+}
+
+const NOW: Instant = Instant(5);
+
+struct World {
+    arena: Arc<ExtentArena>,
+    counters: Arc<Counters>,
+    policy: Policy,
+}
+
+impl World {
+    fn new(extents: usize) -> Self {
+        let arena = ExtentArena::new(Box::new(HeapRegion::new(extents)));
+        let counters = Arc::new(Counters::default());
+        let policy = Policy::new(Arc::clone(&arena), 1, 0, 4, Arc::clone(&counters));
+        Self { arena, counters, policy }
+    }
+
+    fn open(&mut self, id: u8, extents: usize) -> Result<(TitleRef, Feeder), CacheError> {
+        let (layout, timeline) = (WireLayout::new(1316).unwrap(), Timeline { ssrc: 1, timestamp_base: 0 });
+        let title = LiveTitle { id: TitleId([id; 16]), layout, timeline, extents };
+        let wake = Arc::new(EventBell::new().unwrap());
+        let (feeder, feed) = pair(title, Arc::clone(&self.arena), wake, Arc::new(Silent));
+        let title = self.policy.open_live(NOW, OpenTitle::new(Box::new(title)), feed)?;
+        Ok((title, feeder))
+    }
+
+    fn want(&mut self, index: u32, title: TitleRef, place: u16) {
+        let stream = StreamId { index, generation: 0 };
+        let want = Want { stream, run: RunSerial(0), title, extent: 0, place, by: Instant(0), spare: 0 };
+        self.policy.want(NOW, 0, &want);
+    }
+
+    /// Who was answered, with how many packets or why not.
+    fn granted(&mut self) -> Vec<(u32, Result<u32, ReadFailure>)> {
+        let grants = std::iter::from_fn(|| self.policy.poll_grant()).map(|(_, grant)| grant);
+        grants.map(|grant| (grant.stream.index, grant.lease.map(|lease| lease.content().packets))).collect()
+    }
+}
+
+fn feed(feeder: &mut Feeder, packets: usize) {
+    for _ in 0..packets {
+        feeder.push(&[0; 1316], 0, MediaTicks(0)).unwrap();
+    }
+    feeder.publish().unwrap();
+}
+
+#[test]
+fn who_waits_is_woken_by_the_feeder_and_by_nothing_else() {
+    let mut world = World::new(16);
+    let (title, mut feeder) = world.open(1, 5).unwrap();
+    (0..3).for_each(|index| world.want(index, title, 0));
+    assert_eq!((world.granted(), world.policy.poll_at(NOW)), (vec![], None), "nothing is looked at by time");
+    feed(&mut feeder, 2);
+    assert!(world.policy.has_fed());
+    assert_eq!((world.policy.take_fed(NOW), world.policy.has_fed()), (1, false));
+    assert_eq!(world.granted(), [0, 1, 2].map(|index| (index, Ok(2))));
+    world.want(0, title, 1);
+    world.want(1, title, 2);
+    world.want(1, title, 2);
+    assert_eq!(world.granted(), [(0, Ok(2))], "of one that waits for what is there and one that does not");
+    assert_eq!(world.policy.poll_at(NOW), None);
+    assert!(world.policy.next_read(NOW).is_none(), "nothing is ever read");
+    feed(&mut feeder, 1);
+    world.policy.take_fed(NOW);
+    assert_eq!(world.granted(), [(1, Ok(3))], "once, however often it has asked");
+    let stats = world.counters.snapshot();
+    assert_eq!((stats.hits, stats.joins, stats.misses, stats.late_grants), (1, 4, 0, 0));
+}
+
+#[test]
+fn streams_that_come_and_go_at_a_silent_feeder_leave_nothing_behind() {
+    let mut world = World::new(16);
+    let (title, mut feeder) = world.open(1, 5).unwrap();
+    for index in 0..1000 {
+        world.want(index, title, 0);
+        if index >= 10 {
+            world.policy.leave(0, StreamId { index: index - 10, generation: 0 });
+        }
+    }
+    let waiters = world.policy.live[0].1.waiters.len();
+    assert!(waiters <= 40, "{waiters} are kept of ten");
+    feed(&mut feeder, 1);
+    world.policy.take_fed(NOW);
+    assert_eq!(world.granted().len(), 10);
+}
+
+#[test]
+fn closed_titles_answer_who_waits_and_give_everything_back() {
+    let mut world = World::new(16);
+    let places = world.counters.positions().max;
+    let (title, mut feeder) = world.open(1, 5).unwrap();
+    assert!(world.counters.positions().max < places, "what it holds carries nobody else");
+    feed(&mut feeder, 3);
+    world.want(0, title, 3);
+    world.policy.close_title(NOW, title);
+    assert_eq!(world.granted(), [(0, Err(ReadFailure::NoTitle))]);
+    world.want(0, title, 0);
+    assert_eq!(world.granted(), [(0, Err(ReadFailure::NoTitle))]);
+    assert_eq!(feeder.publish(), Err(FeedError::Closed));
+    drop(feeder);
+    world.policy.handle_time(Instant(1_000_000_000));
+    world.policy.publish();
+    assert_eq!((world.counters.snapshot().free, world.counters.positions().max), (16, places));
+}
+
+#[test]
+fn live_titles_have_half_of_the_memory_and_one_feeder_each() {
+    let mut world = World::new(2 * (MAX_FEEDERS + 1) * MIN_LIVE_EXTENTS);
+    assert!(matches!(world.open(0, MIN_LIVE_EXTENTS - 1), Err(CacheError::LiveExtents(_))));
+    assert!(matches!(world.open(0, MAX_LIVE_EXTENTS + 1), Err(CacheError::LiveExtents(_))));
+    let all = (MAX_FEEDERS + 1) * MIN_LIVE_EXTENTS;
+    let too_much = world.open(0, all + 1).map(|_| ());
+    assert!(matches!(too_much, Err(CacheError::NoRoomForLive { left, .. }) if left == all));
+    let feeders: Vec<_> =
+        (0..MAX_FEEDERS).map(|id| world.open(id as u8, MIN_LIVE_EXTENTS).unwrap()).collect();
+    assert!(matches!(world.open(255, MIN_LIVE_EXTENTS), Err(CacheError::TooManyFeeders)));
+    world.policy.close_title(NOW, feeders[0].0);
+    assert!(matches!(world.open(1, MIN_LIVE_EXTENTS), Err(CacheError::HasFeeder)));
+    assert!(world.open(0, MIN_LIVE_EXTENTS).is_ok());
+}
+
+/// All memory is lent out: the feeder is told so, and goes on when some of it has come back.
+#[test]
+fn a_feeder_without_memory_goes_on_when_there_is_some() {
+    let mut world = World::new(2 * MIN_LIVE_EXTENTS);
+    let Policy { extent_table, titles, .. } = &mut world.policy;
+    let held: Vec<_> = std::iter::from_fn(|| extent_table.take(0, Brings::Demand, titles)).collect();
+    let (_, mut feeder) = world.open(1, MIN_LIVE_EXTENTS).unwrap();
+    assert_eq!(feeder.push(&[0; 1316], 0, MediaTicks(0)), Err(FeedError::NoRoom));
+    assert!(world.policy.poll_at(NOW).is_some(), "it is looked again");
+    held.into_iter().for_each(|fill| world.policy.extent_table.give_back(fill));
+    world.policy.take_fed(NOW);
+    feed(&mut feeder, 1);
+}
