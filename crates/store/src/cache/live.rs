@@ -7,7 +7,7 @@
 //! ```
 //!
 //! The feeder writes packets into extents of the arena and raises their marks ([`millrace_core::pool::Growing`]); nothing is copied or sent to
-//! the manager but a bell. `docs/design/0018-growing-extents.md`.
+//! the manager but a bell. `docs/design/0021-growing-extents.md`.
 
 use std::collections::VecDeque;
 use std::sync::Arc;
