@@ -33,5 +33,6 @@ pub mod xdp;
 
 pub use error::{ConnError, NetError};
 pub use kernel::{
-    GsoMode, KernelTx, KernelTxConfig, TxCounters, UdpPair, ZERO_COPY_MIN_BYTES, ZeroCopy, bind_pair,
+    GsoMode, IcmpReader, KernelTx, KernelTxConfig, TxCounters, UdpPair, UdpPorts, ZERO_COPY_MIN_BYTES,
+    ZeroCopy, bind_pair, bind_ports,
 };

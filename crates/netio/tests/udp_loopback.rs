@@ -5,7 +5,9 @@ mod support;
 use std::net::SocketAddr;
 
 use millrace_core::seam::{Payload, SendOutcome, Transmit};
-use millrace_netio::{GsoMode, KernelTx, KernelTxConfig, NetError, bind_pair};
+use millrace_netio::{
+    GsoMode, IcmpReader, KernelTx, KernelTxConfig, NetError, UdpPair, bind_pair, bind_ports,
+};
 use support::*;
 
 const MODES: [GsoMode; 2] = [GsoMode::Auto, GsoMode::Off];
@@ -217,6 +219,47 @@ fn a_viewer_that_comes_back_is_served_after_one_report() {
     let mut buffer = [0; 10];
     assert_eq!(back.recv(&mut buffer).unwrap(), 5);
     assert_eq!(&buffer[..5], b"three");
+}
+
+#[test]
+fn what_icmp_says_about_any_sender_of_a_port_comes_to_its_receiver() {
+    for family in FAMILIES {
+        let ports = bind_ports(family.parse().unwrap(), first_port(), 65_000, 3).unwrap();
+        let source = ports.receiver.rtp.local_addr().unwrap();
+        let (mut rx, addr) = receiver(family);
+        let mut icmp = IcmpReader::default();
+        for pair in ports.senders {
+            let mut tx = KernelTx::new(config_of(pair)).unwrap();
+            let closed: Vec<_> = (0..8).map(|_| closed_port(family)).collect();
+            for (_, gone) in &closed {
+                let batch = [wire(0, udp(*gone, *gone), b"x", 9), wire(1, udp(addr, addr), b"y", 9)];
+                assert_eq!(send(&mut tx, &batch), [SendOutcome::Sent; 2]);
+                let from: Vec<_> = rx.recv(Some(TIMEOUT)).unwrap().map(|d| d.from).collect();
+                assert_eq!(from, [source], "whoever sends");
+                let mut told = Vec::new();
+                let end = std::time::Instant::now() + TIMEOUT;
+                while told.is_empty() && std::time::Instant::now() < end {
+                    icmp.read(&ports.receiver.rtp, |dest, errno| told.push((dest, errno)));
+                }
+                assert_eq!(told, [(*gone, libc::ECONNREFUSED)]);
+            }
+            assert_eq!((tx.counters().icmp_errors, icmp.hearsay()), (0, 0), "{family}");
+            // The sender that is told is the one that answers so, once.
+            let (_, gone) = closed[0];
+            tx.note_unreachable(gone, libc::ECONNREFUSED);
+            let again = [(); 2].map(|()| send(&mut tx, &[wire(0, udp(gone, gone), b"x", 9)])[0]);
+            assert_eq!(again, [SendOutcome::Unreachable { errno: libc::ECONNREFUSED }, SendOutcome::Sent]);
+            assert_eq!(tx.counters().icmp_errors, 1);
+            while icmp.read(&ports.receiver.rtp, |_, _| ()) {}
+        }
+    }
+}
+
+/// A sender from this pair only.
+fn config_of(pair: UdpPair) -> KernelTxConfig {
+    let is_v4 = pair.rtp.local_addr().unwrap().is_ipv4();
+    let (v4, v6) = if is_v4 { (Some(pair), None) } else { (None, Some(pair)) };
+    KernelTxConfig { v4, v6, ..KernelTxConfig::default() }
 }
 
 #[test]

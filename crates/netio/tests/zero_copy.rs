@@ -224,6 +224,35 @@ fn all_leases_come_back_when_the_sender_is_dropped() {
 }
 
 #[test]
+fn senders_on_one_port_count_their_own_completions() {
+    let Some(net) = Wire::new() else { return };
+    let films = Films::new(2);
+    let leases: Vec<Lease> = (0..2).map(|n| films.lease(n)).collect();
+    let addr = "10.77.0.1".parse().unwrap();
+    let ports = net.server.inside(|| millrace_netio::bind_ports(addr, first_port(), 65_000, 2).unwrap());
+    let sender = |pair| {
+        let config = millrace_netio::KernelTxConfig { v4: Some(pair), ..Default::default() };
+        net.server.inside(|| KernelTx::new(config).unwrap())
+    };
+    let mut senders: Vec<_> = ports.senders.into_iter().map(sender).collect();
+    let (mut viewer, addr) = rx(&net, "10.77.0.2");
+    // Too short to go without copying: it only makes the hosts know each other.
+    assert_eq!(send(&mut senders[0], &[Piece::new(0, to(addr), &leases[0], 0, 1)]), [SendOutcome::Sent]);
+    assert_eq!(receive(&mut viewer, 1).len(), 1);
+    shut(&net);
+    for round in 0..100 {
+        for (tx, lease) in senders.iter_mut().zip(&leases) {
+            assert_eq!(send(tx, &[Piece::new(0, to(addr), lease, round, 44)]), [SendOutcome::Sent]);
+        }
+    }
+    for tx in &mut senders {
+        settle(tx);
+        assert_eq!((tx.counters().zero_copy_sends, tx.zero_copy()), (100, ZeroCopy::Ready));
+    }
+    assert_eq!(films.out(), 2, "each lease came back to the sender that held it");
+}
+
+#[test]
 fn completions_and_icmp_errors_share_a_queue_and_not_a_meaning() {
     let Some(net) = Wire::new() else { return };
     net.viewers.must("sysctl -qw net.ipv4.icmp_ratemask=0 net.ipv6.icmp.ratemask=200");

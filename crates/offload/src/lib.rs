@@ -24,8 +24,11 @@ pub mod hugepage;
 pub mod idle;
 pub mod load;
 
-/// Socket set-up for starting an engine: the pairs of ports, and the egress paths made of them.
-pub use millrace_netio::{GsoMode, KernelTx, KernelTxConfig, NetError, TxCounters, UdpPair, bind_pair};
+/// Socket set-up for starting engines: the ports that they share, the egress paths made of them, and what comes in there.
+pub use millrace_netio::{
+    GsoMode, IcmpReader, KernelTx, KernelTxConfig, NetError, TxCounters, UdpPair, UdpPorts, bind_pair,
+    bind_ports,
+};
 /// The choice of an egress path, devices, next hops, and what this kernel can do.
 pub use millrace_netio::{best, features, probe, route, xdp};
 

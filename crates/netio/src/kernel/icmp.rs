@@ -8,7 +8,11 @@
 //! Anybody can write an ICMP message about anybody else. What counts is what a viewer's own address says ("port
 //! unreachable") and what this host says to itself ("host unreachable": nobody answers to that address on the link).
 //! What others say is hearsay: it is counted, and changes nothing for the viewer it is about.
+//!
+//! Where several senders have one port, ICMP messages come to its receiver ([`super::UdpPorts`]), which reads them with
+//! [`IcmpReader`]. Who knows which sender serves the viewer tells it ([`super::KernelTx::note_unreachable`]).
 
+use std::io;
 use std::net::{SocketAddr, UdpSocket};
 use std::os::fd::AsFd;
 
@@ -16,7 +20,8 @@ use super::TxCounters;
 use super::held::Held;
 use super::table::AddrTable;
 use crate::sys::cmsg::{SO_EE_CODE_ZEROCOPY_COPIED, SO_EE_ORIGIN_ZEROCOPY};
-use crate::sys::mmsg::RecvArena;
+use crate::sys::mmsg::{Message, RecvArena};
+use crate::sys::socket::set_int;
 
 /// Errors taken from the kernel in one call.
 const BATCH: usize = 32;
@@ -75,32 +80,28 @@ impl IcmpLog {
 
     /// Files one message of the error queue; whether ICMP sent it.
     fn note(&mut self, index: usize, now: u64, counters: &mut TxCounters, held: &mut Held) -> bool {
-        let message = self.arena.get(index);
-        let Some(error) = message.info.error else { return false };
-        if error.origin == SO_EE_ORIGIN_ZEROCOPY {
-            let was_copied = error.code & SO_EE_CODE_ZEROCOPY_COPIED != 0;
-            held.complete(error.info, error.data, was_copied);
-            let sends = u64::from(error.data.wrapping_sub(error.info)) + 1;
-            counters.zero_copy_copied += if was_copied { sends } else { 0 };
-            return false;
+        match Report::of(&self.arena.get(index)) {
+            Report::Complete { first, last, was_copied } => {
+                held.complete(first, last, was_copied);
+                let sends = u64::from(last.wrapping_sub(first)) + 1;
+                counters.zero_copy_copied += if was_copied { sends } else { 0 };
+                return false;
+            }
+            Report::Unreachable(dest, errno) => self.put(dest, errno, now),
+            Report::Hearsay => counters.icmp_hearsay += 1,
+            Report::Noted => {}
+            Report::Other => return false,
         }
-        if !matches!(error.origin, libc::SO_EE_ORIGIN_ICMP | libc::SO_EE_ORIGIN_ICMP6) {
-            return false;
-        }
-        // "Fragmentation needed" means the kernel knows the path's MTU now and cuts the next datagrams itself.
-        let Some(dest) = message.name.filter(|_| error.errno != libc::EMSGSIZE) else { return true };
-        let by_itself = error.offender == Some(dest.ip());
-        let by_us = error.offender.is_some() && error.offender == message.info.local;
-        if !by_itself && !by_us {
-            counters.icmp_hearsay += 1;
-            return true;
-        }
-        self.pending.put(dest, error.errno, now);
+        true
+    }
+
+    /// Remembers that `dest` cannot be reached.
+    pub(super) fn put(&mut self, dest: SocketAddr, errno: i32, now: u64) {
+        self.pending.put(dest, errno, now);
         if self.news.len() == MAX_NEWS {
             self.news.pop_front();
         }
-        self.news.push_back((dest, error.errno));
-        true
+        self.news.push_back((dest, errno));
     }
 
     /// The error about `dest` that its sender has not met yet; told once.
@@ -111,6 +112,97 @@ impl IcmpLog {
     /// The next error in the order of arrival; told once, apart from [`IcmpLog::take`].
     pub(super) fn poll(&mut self) -> Option<(SocketAddr, i32)> {
         self.news.pop_front()
+    }
+}
+
+/// What one message of an error queue says.
+enum Report {
+    /// These sends without copying are complete.
+    Complete { first: u32, last: u32, was_copied: bool },
+    /// A viewer cannot be reached, and why: ICMP from its own address or from this host.
+    Unreachable(SocketAddr, i32),
+    /// ICMP about a viewer from somebody else.
+    Hearsay,
+    /// ICMP that the kernel has acted on.
+    Noted,
+    /// Something else.
+    Other,
+}
+
+impl Report {
+    fn of(message: &Message<'_>) -> Self {
+        let Some(error) = message.info.error else { return Self::Other };
+        if error.origin == SO_EE_ORIGIN_ZEROCOPY {
+            let was_copied = error.code & SO_EE_CODE_ZEROCOPY_COPIED != 0;
+            return Self::Complete { first: error.info, last: error.data, was_copied };
+        }
+        if !matches!(error.origin, libc::SO_EE_ORIGIN_ICMP | libc::SO_EE_ORIGIN_ICMP6) {
+            return Self::Other;
+        }
+        // "Fragmentation needed" means the kernel knows the path's MTU now and cuts the next datagrams itself.
+        let Some(dest) = message.name.filter(|_| error.errno != libc::EMSGSIZE) else { return Self::Noted };
+        let by_itself = error.offender == Some(dest.ip());
+        let by_us = error.offender.is_some() && error.offender == message.info.local;
+        if by_itself || by_us { Self::Unreachable(dest, error.errno) } else { Self::Hearsay }
+    }
+}
+
+/// Reads what ICMP says at a socket that receives and sends nothing.
+pub struct IcmpReader {
+    arena: RecvArena,
+    hearsay: u64,
+}
+
+impl Default for IcmpReader {
+    fn default() -> Self {
+        Self { arena: RecvArena::new(BATCH, 0), hearsay: 0 }
+    }
+}
+
+impl IcmpReader {
+    /// Takes what there is, at most 128 messages, and names each address that itself, or this host, says cannot be reached, and why (an
+    /// errno). Whether there may be more.
+    pub fn read(&mut self, socket: &UdpSocket, mut tell: impl FnMut(SocketAddr, i32)) -> bool {
+        for _ in 0..MAX_CALLS {
+            // Nothing there, or the socket is of no use: that shows where datagrams are received.
+            let got = self.arena.receive(socket.as_fd(), libc::MSG_ERRQUEUE).unwrap_or(0);
+            for index in 0..got {
+                match Report::of(&self.arena.get(index)) {
+                    Report::Unreachable(dest, errno) => tell(dest, errno),
+                    Report::Hearsay => self.hearsay += 1,
+                    Report::Complete { .. } | Report::Noted | Report::Other => {}
+                }
+            }
+            if got < self.arena.capacity() {
+                return false;
+            }
+        }
+        true
+    }
+
+    /// Messages so far that came from neither the viewer they were about nor this host.
+    pub fn hearsay(&self) -> u64 {
+        self.hearsay
+    }
+}
+
+/// Has the kernel put ICMP errors into the socket's error queue, each with the address of ours that it came to; or what it refused.
+pub(super) fn hear_icmp(socket: &UdpSocket, is_v4: bool) -> Result<(), (&'static str, io::Error)> {
+    let packet_info = match is_v4 {
+        true => (libc::SOL_IP, libc::IP_PKTINFO),
+        false => (libc::SOL_IPV6, libc::IPV6_RECVPKTINFO),
+    };
+    for ((level, name), what) in [(recverr(is_v4), "turn on RECVERR"), (packet_info, "turn on PKTINFO")] {
+        set_int(socket.as_fd(), level, name, 1).map_err(|error| (what, error))?;
+    }
+    Ok(())
+}
+
+/// (level, name) of RECVERR for a family.
+pub(super) fn recverr(is_v4: bool) -> (i32, i32) {
+    match is_v4 {
+        true => (libc::SOL_IP, libc::IP_RECVERR),
+        false => (libc::SOL_IPV6, libc::IPV6_RECVERR),
     }
 }
 

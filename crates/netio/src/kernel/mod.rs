@@ -2,7 +2,7 @@
 //!
 //! | file | holds |
 //! | --- | --- |
-//! | `udp` | pairs of ports |
+//! | `udp` | pairs of ports, and several sockets on one pair |
 //! | `udp_socket` | one UDP socket for all viewers: batches, GSO, whose fault an error is |
 //! | `icmp` | what ICMP says about viewers |
 //! | `held` | extents that the kernel reads after a send without copying |
@@ -31,9 +31,10 @@ use millrace_core::seam::{Dest, PacketTx, Payload, SendOutcome, Transmit, Transm
 use millrace_core::shape::{Misshapen, Shape};
 
 pub use self::held::ZeroCopy;
+pub use self::icmp::IcmpReader;
 pub(crate) use self::icmp::icmp_may_say;
 use self::tcp::Conns;
-pub use self::udp::{UdpPair, bind_pair};
+pub use self::udp::{UdpPair, UdpPorts, bind_pair, bind_ports};
 pub(crate) use self::udp_socket::SEND_BUFFER_BYTES;
 pub use self::udp_socket::ZERO_COPY_MIN_BYTES;
 use self::udp_socket::{Call, Entries, Entry, Kit, UdpSender};
@@ -225,6 +226,14 @@ impl KernelTx {
     /// apart from this.
     pub fn poll_unreachable(&mut self) -> Option<(SocketAddr, i32)> {
         self.kit.memory.icmp.poll()
+    }
+
+    /// Somebody else has read from ICMP that `dest` cannot be reached, as [`IcmpReader`] does where several senders have one port. It is as
+    /// if it had been read here.
+    pub fn note_unreachable(&mut self, dest: SocketAddr, errno: i32) {
+        self.counters.icmp_errors += 1;
+        let memory = &mut self.kit.memory;
+        memory.icmp.put(canonical(dest), errno, memory.batches);
     }
 
     /// What has been done.

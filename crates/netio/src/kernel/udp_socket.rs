@@ -19,7 +19,7 @@ use rustix::event::{PollFd, PollFlags, Timespec, poll};
 
 use super::TxCounters;
 use super::held::{Held, ZeroCopy};
-use super::icmp::{IcmpLog, icmp_may_say, only_icmp_says};
+use super::icmp::{IcmpLog, hear_icmp, icmp_may_say, only_icmp_says, recverr};
 use super::table::AddrTable;
 use crate::error::NetError;
 use crate::sys::mmsg::{MAX_PARTS, Plan, SendArena};
@@ -258,14 +258,7 @@ impl UdpSender {
             .set_nonblocking(true)
             .map_err(refused("make it non-blocking", "check that the descriptor is open"))?;
         let v4 = socket.local_addr().map_err(refused("read its address", "bind it first"))?.is_ipv4();
-        let (recverr, packet_info) = if v4 {
-            ((libc::SOL_IP, libc::IP_RECVERR), (libc::SOL_IP, libc::IP_PKTINFO))
-        } else {
-            ((libc::SOL_IPV6, libc::IPV6_RECVERR), (libc::SOL_IPV6, libc::IPV6_RECVPKTINFO))
-        };
-        for ((level, name), what) in [(recverr, "turn on RECVERR"), (packet_info, "turn on PKTINFO")] {
-            set_int(socket.as_fd(), level, name, 1).map_err(refused(what, "use a kernel that has it"))?;
-        }
+        hear_icmp(&socket, v4).map_err(|(what, source)| refused(what, "use a kernel that has it")(source))?;
         raise_buffer(socket.as_fd(), Buffer::Send, SEND_BUFFER_BYTES)
             .map_err(refused("raise SO_SNDBUF", "raise the sysctl net.core.wmem_max"))?;
         let zero_copy = match set_int(socket.as_fd(), libc::SOL_SOCKET, libc::SO_ZEROCOPY, 1) {
@@ -274,7 +267,7 @@ impl UdpSender {
         };
         Ok(Self {
             socket,
-            recverr,
+            recverr: recverr(v4),
             gso,
             strikes: 0,
             deaf_until: None,

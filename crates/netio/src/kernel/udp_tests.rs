@@ -35,13 +35,11 @@ fn both_families_may_have_the_same_ports() {
 }
 
 #[test]
-fn sockets_do_not_wait_and_clones_are_the_same_socket() {
+fn sockets_do_not_wait() {
     let (pair, _) = some_pair(V4);
-    let clone = pair.try_clone().unwrap();
-    assert_eq!(clone.ports().unwrap(), pair.ports().unwrap());
     let mut buffer = [0; 8];
-    assert_eq!(clone.rtcp.recv_from(&mut buffer).unwrap_err().kind(), io::ErrorKind::WouldBlock);
-    clone.rtp.send_to(b"x", pair.rtcp.local_addr().unwrap()).unwrap();
+    assert_eq!(pair.rtcp.recv_from(&mut buffer).unwrap_err().kind(), io::ErrorKind::WouldBlock);
+    pair.rtp.send_to(b"x", pair.rtcp.local_addr().unwrap()).unwrap();
     assert_eq!(pair.rtcp.recv_from(&mut buffer).unwrap(), (1, pair.rtp.local_addr().unwrap()));
 }
 
@@ -88,4 +86,90 @@ fn an_address_of_somebody_else_is_an_error_at_once() {
     let text = error.to_string();
     assert!(matches!(error, NetError::Bind { .. }), "{text}");
     assert!(text.contains("192.0.2.1:50000") && text.contains("address of this machine"), "{text}");
+}
+
+/// One address and all, of both families.
+const PLACES: [IpAddr; 4] = [V4, IpAddr::V4(Ipv4Addr::UNSPECIFIED), V6, IpAddr::V6(Ipv6Addr::UNSPECIFIED)];
+
+/// Ports for so many senders, and the first of them. No other test shares any in this range.
+fn some_ports(addr: IpAddr, senders: usize) -> (UdpPorts, u16) {
+    let ports = bind_ports(addr, 40_000 + (std::process::id() % 5_000) as u16, 65_000, senders).unwrap();
+    let port = ports.receiver.ports().unwrap().0;
+    (ports, port)
+}
+
+/// This host, and all addresses, in the family of `addr`.
+fn relatives(addr: IpAddr) -> [IpAddr; 2] {
+    if addr.is_ipv4() { [PLACES[0], PLACES[1]] } else { [PLACES[2], PLACES[3]] }
+}
+
+/// Sends from 32 ports of this host to `port`; how many came to `receiver` within a time that is more than enough.
+fn come_to(receiver: &UdpSocket, addr: IpAddr, port: u16) -> usize {
+    let [here, _] = relatives(addr);
+    for _ in 0..32 {
+        UdpSocket::bind((here, 0)).unwrap().send_to(b"x", (here, port)).unwrap();
+    }
+    let end = std::time::Instant::now() + std::time::Duration::from_secs(10);
+    let mut came = 0;
+    while came < 32 && std::time::Instant::now() < end {
+        match receiver.recv_from(&mut [0; 8]) {
+            Ok(_) => came += 1,
+            Err(_) => std::thread::yield_now(),
+        }
+    }
+    came
+}
+
+#[test]
+fn whatever_comes_in_comes_to_the_receiver() {
+    for addr in PLACES {
+        let (mut ports, port) = some_ports(addr, 3);
+        loop {
+            let UdpPair { rtp, rtcp } = &ports.receiver;
+            for (socket, port) in [(rtp, port), (rtcp, port + 1)] {
+                // As it is, and as if the kernel asked a sender first: then the program of the group decides.
+                for shares in [false, true] {
+                    sockopt::set_socket_reuseport(socket, shares).unwrap();
+                    assert_eq!(come_to(socket, addr, port), 32, "{addr} {shares} {}", ports.senders.len());
+                }
+                sockopt::set_socket_reuseport(socket, false).unwrap();
+            }
+            // When one closes, the others are numbered anew.
+            if ports.senders.is_empty() {
+                break;
+            }
+            ports.senders.remove(0);
+        }
+    }
+}
+
+#[test]
+fn nobody_else_gets_the_ports_whatever_it_is_ready_to_share() {
+    for addr in PLACES {
+        let (mut ports, port) = some_ports(addr, 2);
+        let is_taken = |error: io::Error| error.kind() == io::ErrorKind::AddrInUse;
+        for port in [port, port + 1].repeat(2) {
+            for usage in [Use::Alone, Use::Shared] {
+                for place in relatives(addr) {
+                    let bound = bind_for(SocketAddr::new(place, port), usage);
+                    assert!(bound.is_err_and(|(_, error)| is_taken(error)), "{addr} {place}:{port}");
+                }
+            }
+            // The same without one of them.
+            ports.senders.pop();
+        }
+        let error = bind_ports(addr, port, port + 1, 2).unwrap_err();
+        assert!(matches!(error, NetError::NoFreePair { .. }), "{error}");
+    }
+}
+
+#[test]
+fn ports_that_somebody_is_ready_to_share_are_not_free() {
+    for addr in PLACES {
+        let share = |port| bind_for(SocketAddr::new(addr, port), Use::Shared).ok();
+        let first = 30_000 + (std::process::id() % 5_000) as u16 * 2;
+        let (port, other) = (first..).find_map(|port| Some((port, share(port)?))).unwrap();
+        let port = port - port % 2;
+        assert!(bind_ports(addr, port, port + 1, 1).is_err(), "{addr}: {other:?}");
+    }
 }

@@ -119,6 +119,19 @@ pub(crate) fn set_int(fd: BorrowedFd<'_>, level: c_int, name: c_int, value: c_in
     if rc == 0 { Ok(()) } else { Err(io::Error::last_os_error()) }
 }
 
+/// Attaches a classic BPF program that always returns 0, by an option that takes one.
+pub(crate) fn attach_zero_program(fd: BorrowedFd<'_>, name: c_int) -> io::Result<()> {
+    let mut code = libc::sock_filter { code: (libc::BPF_RET | libc::BPF_K) as u16, jt: 0, jf: 0, k: 0 };
+    let program = libc::sock_fprog { len: 1, filter: &raw mut code };
+    let length = size_of::<libc::sock_fprog>() as libc::socklen_t;
+    // SAFETY: the kernel reads `length` = size_of(sock_fprog) bytes from `program` and the one instruction that it points to, and
+    // keeps copies; both live on this frame; the descriptor is open.
+    let rc = unsafe {
+        libc::setsockopt(fd.as_raw_fd(), libc::SOL_SOCKET, name, (&raw const program).cast(), length)
+    };
+    if rc == 0 { Ok(()) } else { Err(io::Error::last_os_error()) }
+}
+
 /// Reads an option whose value is an `int`.
 pub(crate) fn get_int(fd: BorrowedFd<'_>, level: c_int, name: c_int) -> io::Result<c_int> {
     let mut value: c_int = 0;
