@@ -3,6 +3,7 @@
 //! The control side decides, the loop executes: only numbers, descriptors and ready bytes cross. A record that owns
 //! memory (`bytes`) is handed back by [`Event::Recycle`], so that the loop neither allocates nor frees.
 
+use std::net::SocketAddr;
 use std::os::fd::OwnedFd;
 
 pub use millrace_core::dest::Dest;
@@ -80,6 +81,13 @@ pub enum Command {
     ConnReturn {
         /// The connection.
         conn: ConnId,
+    },
+    /// ICMP says that an address cannot be reached to which a stream of this loop is sent. Nothing answers.
+    Unreachable {
+        /// The address.
+        dest: SocketAddr,
+        /// Why, as an errno.
+        errno: i32,
     },
     /// Finish: say BYE to all viewers, wait shortly for the streams to be closed, then end the thread.
     Stop,

@@ -5,6 +5,7 @@
 //!   commands ──► leases ──► connections ──► send (frame, pace, packet I/O) ──► wants ──► events ──► idle
 //! ```
 
+use std::net::SocketAddr;
 use std::os::fd::{BorrowedFd, OwnedFd};
 use std::sync::Arc;
 
@@ -50,6 +51,10 @@ pub trait LoopTx: PacketTx + Send {
     fn full_conns_fd(&self) -> Option<BorrowedFd<'_>>;
     /// A connection that broke, each once.
     fn poll_conn_gone(&mut self) -> Option<(ConnId, i32)>;
+    /// ICMP says that this address cannot be reached: what is sent to it next is answered so.
+    fn note_unreachable(&mut self, dest: SocketAddr, errno: i32) {
+        let _ = (dest, errno);
+    }
     /// What its sockets have done.
     fn counters(&self) -> &TxCounters;
     /// Once a turn, before anything is sent: takes back what the devices are done with and hears of news. Whether
@@ -90,6 +95,9 @@ impl LoopTx for KernelTx {
     fn poll_conn_gone(&mut self) -> Option<(ConnId, i32)> {
         KernelTx::poll_conn_gone(self)
     }
+    fn note_unreachable(&mut self, dest: SocketAddr, errno: i32) {
+        KernelTx::note_unreachable(self, dest, errno);
+    }
     fn counters(&self) -> &TxCounters {
         KernelTx::counters(self)
     }
@@ -122,6 +130,9 @@ impl<D: XdpDevice + Send> LoopTx for BestTx<KernelTx, D> {
     }
     fn poll_conn_gone(&mut self) -> Option<(ConnId, i32)> {
         self.kernel_mut().poll_conn_gone()
+    }
+    fn note_unreachable(&mut self, dest: SocketAddr, errno: i32) {
+        self.kernel_mut().note_unreachable(dest, errno);
     }
     fn counters(&self) -> &TxCounters {
         self.kernel().counters()
@@ -287,6 +298,7 @@ impl<C: Clock, T: LoopTx> CoreLoop<C, T> {
                     self.publish(Event::ConnRemoved { conn, fd: None })
                 };
             }
+            Command::Unreachable { dest, errno } => return self.tx.note_unreachable(dest, errno),
             Command::Stop => {
                 self.engine.finish(now);
                 return self.state.stopping = self.state.stopping.or(Some(now));

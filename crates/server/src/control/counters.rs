@@ -61,6 +61,8 @@ millrace_core::counters! {
         sum punches,
         /// Replies given up because the engine did not answer.
         sum engine_silent,
+        /// ICMP errors about viewers that came from neither the viewer nor this host, and so changed nothing.
+        sum icmp_hearsay,
     }
 }
 
@@ -110,6 +112,7 @@ impl Counters {
             Event::Heard { is_report: true, is_known: true } => &mut self.rtcp_received,
             Event::Heard { is_report: true, is_known: false } => &mut self.rtcp_unknown,
             Event::Heard { is_report: false, is_known: true } => &mut self.punches,
+            Event::IcmpHearsay => &mut self.icmp_hearsay,
             Event::ConnectionOpened { .. } => &mut self.connections_accepted,
             Event::ConnectionRefused { refusal: ConnRefusal::Full, .. } => &mut self.connections_refused,
             Event::ConnectionRefused { refusal: ConnRefusal::Address, .. } => {

@@ -183,6 +183,21 @@ impl Hub {
         self.flush();
     }
 
+    /// ICMP errors that came in: about these addresses, and so many that do not count.
+    pub(super) fn icmp_errors(&mut self, unreachable: &[(SocketAddr, i32)], hearsay: u64) {
+        for _ in 0..hearsay {
+            self.publish_event(&service::Event::IcmpHearsay);
+        }
+        // An engine that is not told now is told of the next one.
+        if !self.is_congested() {
+            let now = self.now();
+            for &(dest, errno) in unreachable {
+                self.server.handle_unreachable(now, dest, errno);
+            }
+            self.flush();
+        }
+    }
+
     pub(super) fn line_count(&self) -> usize {
         self.lines.len()
     }

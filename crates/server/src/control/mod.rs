@@ -16,7 +16,7 @@
 //! #         rtp: std::net::UdpSocket, rtcp: std::net::UdpSocket) -> Result<(), Box<dyn std::error::Error>> {
 //! let sockets = Sockets {
 //!     listeners: vec![std::net::TcpListener::bind("[::]:8554")?],
-//!     udp: vec![UdpSockets { rtp, rtcp }], // clones of the sockets that the engine sends from
+//!     udp: vec![UdpSockets { rtp, rtcp }], // on the ports that the engine sends from
 //! };
 //! let control = Control::start(ControlConfig::default(), library, vec![engine], sockets)?;
 //! println!("{} sessions", control.snapshot().map_or(0, |snapshot| snapshot.sessions.len()));
@@ -70,14 +70,14 @@ impl Default for ControlConfig {
 pub struct Sockets {
     /// RTSP.
     pub listeners: Vec<TcpListener>,
-    /// Clones of the UDP sockets that the engines send from, at most one pair of each address family.
+    /// The sockets that receive on the ports from which the engines send, at most one pair of each address family.
     pub udp: Vec<UdpSockets>,
 }
 
 /// A pair of UDP sockets.
 #[derive(Debug)]
 pub struct UdpSockets {
-    /// Its port is announced for RTP; what comes in is read and thrown away.
+    /// Its port is announced for RTP; hole punches come in here.
     pub rtp: UdpSocket,
     /// The next port: receiver reports come in here.
     pub rtcp: UdpSocket,

@@ -18,7 +18,7 @@ use tokio::time::{MissedTickBehavior, interval, sleep, timeout};
 use super::hub::{Hub, Shared};
 use super::{Ask, ControlConfig, ControlError, ControlSheets, EnginePort, Farewell, Sockets, conn, udp};
 use crate::service::Library;
-use crate::session::{Entropy, Server};
+use crate::session::{Entropy, Server, UdpPort};
 
 /// Time-outs are looked for this often.
 const TICK: Duration = Duration::from_millis(500);
@@ -85,9 +85,10 @@ async fn answer(hub: &Shared, asked: &mut mpsc::UnboundedReceiver<Ask>) -> Durat
 fn start(hub: &Shared, engines: usize, sockets: Sockets) -> Result<Vec<JoinHandle<()>>, ControlError> {
     let refused = |what| move |source| ControlError::Socket { what, address: "a socket".to_owned(), source };
     for pair in sockets.udp {
+        let rtp = watch(pair.rtp).map_err(refused("watch the RTP port"))?;
+        spawn_local(udp::listen(Rc::clone(hub), UdpPort::Rtp, rtp));
         let rtcp = watch(pair.rtcp).map_err(refused("watch the RTCP port"))?;
-        spawn_local(udp::listen(Rc::clone(hub), rtcp));
-        spawn_local(udp::glance(Rc::clone(hub), pair.rtp));
+        spawn_local(udp::listen(Rc::clone(hub), UdpPort::Rtcp, rtcp));
     }
     for engine in 0..engines {
         let fd = hub.borrow().engine_port(engine).map(|handle| handle.event_fd().try_clone_to_owned());

@@ -1,16 +1,14 @@
-//! What comes in on the UDP ports: receiver reports and hole punches.
+//! What comes in on the UDP ports: receiver reports, hole punches, and ICMP errors about what the engines have sent.
 //!
-//! Both sockets are clones of those that an engine sends from. A thread that waits on such a socket with epoll is called by
-//! the kernel each time a packet leaves the machine, because room in its send buffer is an event, too. For the RTP socket
-//! this costs more than sending does, so nobody waits there: it is looked at now and then. At the RTCP socket few packets
-//! leave and reports are the way in which viewers say that they are alive: it is watched, for reading only.
+//! All of it comes to a socket of our own beside those of the engines ([`millrace_offload::UdpPorts`]). Nothing is sent from it: a thread that
+//! waits with epoll on a socket that sends would be called each time a packet leaves the machine.
 
 use std::io::ErrorKind;
-use std::net::UdpSocket;
-use std::time::Duration;
+use std::net::{SocketAddr, UdpSocket};
 
+use millrace_offload::IcmpReader;
+use tokio::io::Interest;
 use tokio::io::unix::AsyncFd;
-use tokio::time::{MissedTickBehavior, interval};
 
 use super::hub::Shared;
 use crate::session::UdpPort;
@@ -19,37 +17,24 @@ use crate::session::UdpPort;
 const DATAGRAMS_PER_TURN: usize = 64;
 /// Longest datagram that is looked at; RTCP fits a packet.
 const DATAGRAM_BYTES: usize = 2048;
-/// How often the RTP socket is looked at. A hole punch opens the way through a firewall on its way here, whether it is
-/// read or not, and there are seconds before a session without a sign of life ends.
-const GLANCE: Duration = Duration::from_millis(50);
 
-/// Listens on the RTCP socket for ever.
-pub(super) async fn listen(hub: Shared, socket: AsyncFd<UdpSocket>) {
+/// Listens on one of the two ports for ever.
+pub(super) async fn listen(hub: Shared, port: UdpPort, socket: AsyncFd<UdpSocket>) {
     let mut bytes = [0; DATAGRAM_BYTES];
+    let mut icmp = IcmpReader::default();
     loop {
-        let Ok(mut ready) = socket.readable().await else { return };
-        if take(&hub, socket.get_ref(), UdpPort::Rtcp, &mut bytes) < DATAGRAMS_PER_TURN {
+        let Ok(mut ready) = socket.ready(Interest::READABLE | Interest::ERROR).await else { return };
+        let is_more = take_errors(&hub, socket.get_ref(), &mut icmp);
+        let tries = take_datagrams(&hub, socket.get_ref(), port, &mut bytes);
+        if !is_more && tries < DATAGRAMS_PER_TURN {
             ready.clear_ready();
         }
         tokio::task::yield_now().await;
     }
 }
 
-/// Looks at the RTP socket for ever.
-pub(super) async fn glance(hub: Shared, socket: UdpSocket) {
-    let mut bytes = [0; DATAGRAM_BYTES];
-    let mut ticks = interval(GLANCE);
-    ticks.set_missed_tick_behavior(MissedTickBehavior::Delay);
-    loop {
-        ticks.tick().await;
-        while take(&hub, &socket, UdpPort::Rtp, &mut bytes) == DATAGRAMS_PER_TURN {
-            tokio::task::yield_now().await;
-        }
-    }
-}
-
 /// Takes what has come, as much as a turn allows; returns how often it tried before there was nothing.
-fn take(hub: &Shared, socket: &UdpSocket, port: UdpPort, bytes: &mut [u8]) -> usize {
+fn take_datagrams(hub: &Shared, socket: &UdpSocket, port: UdpPort, bytes: &mut [u8]) -> usize {
     let mut hub = hub.borrow_mut();
     let mut tries = 0;
     while tries < DATAGRAMS_PER_TURN {
@@ -59,12 +44,23 @@ fn take(hub: &Shared, socket: &UdpSocket, port: UdpPort, bytes: &mut [u8]) -> us
                 hub.server.handle_datagram(now, port, from, &bytes[..len]);
             }
             Err(error) if error.kind() == ErrorKind::WouldBlock => break,
-            // An ICMP message about a viewer comes up as an error of the whole socket: the engine sees to it, and one
-            // error is taken off the socket with each call.
+            // An ICMP error comes up once more as an error of the whole socket; reading it has cleared it.
             Err(_) => {}
         }
         tries += 1;
     }
     hub.flush();
     tries
+}
+
+/// Passes ICMP errors on to the engines that they concern, as many as a turn allows; whether there may be more.
+fn take_errors(hub: &Shared, socket: &UdpSocket, icmp: &mut IcmpReader) -> bool {
+    let before = icmp.hearsay();
+    let mut unreachable: Vec<(SocketAddr, i32)> = Vec::new();
+    let is_more = icmp.read(socket, |dest, errno| unreachable.push((dest, errno)));
+    // A burst that a viewer refuses is answered several times.
+    unreachable.sort_unstable();
+    unreachable.dedup_by_key(|(dest, _)| *dest);
+    hub.borrow_mut().icmp_errors(&unreachable, icmp.hearsay() - before);
+    is_more
 }

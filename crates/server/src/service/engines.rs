@@ -1,8 +1,10 @@
 //! What the engines say.
 
+use std::net::SocketAddr;
+
 use millrace_core::ids::{RunSerial, StreamId};
 use millrace_core::time::Instant;
-use millrace_offload::command::{self, FailReason, RunEnd, StopReason, StreamEvent};
+use millrace_offload::command::{self, Command, FailReason, RunEnd, StopReason, StreamEvent};
 
 use super::Service;
 use super::event::{Event, Totals};
@@ -132,6 +134,17 @@ impl Service {
         } else if refusal == command::Refusal::UnknownStream {
             // The engine never had it (its Open was refused): there will be no Closed.
             self.place_closed(engine, place, Some(Totals::default()));
+        }
+    }
+
+    /// ICMP says that this address cannot be reached. The engines that send there are told, if any does.
+    pub fn unreachable(&mut self, dest: SocketAddr, errno: i32) {
+        let streams = self.at_port(dest.ip(), dest.port()).iter().filter_map(|key| self.streams.get(key));
+        let mut engines: Vec<_> = streams.map(|stream| stream.engine).collect();
+        engines.sort_unstable();
+        engines.dedup();
+        for engine in engines {
+            self.command(engine, Command::Unreachable { dest, errno });
         }
     }
 

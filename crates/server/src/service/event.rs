@@ -136,6 +136,8 @@ pub enum Event {
         /// Whether it is known whose it is.
         is_known: bool,
     },
+    /// An ICMP error about a viewer came from neither that viewer nor this host.
+    IcmpHearsay,
     /// A connection was accepted.
     ConnectionOpened {
         /// Who.
@@ -228,6 +230,7 @@ impl Event {
                 | Self::NoRoom { .. }
                 | Self::Answered { .. }
                 | Self::Heard { .. }
+                | Self::IcmpHearsay
                 | Self::ConnectionOpened { .. }
                 | Self::ConnectionLost { .. }
                 | Self::NotReading

@@ -40,6 +40,13 @@ fn read(bytes: &[u8]) -> Heard {
 }
 
 impl Server {
+    /// ICMP says that this address cannot be reached ([`crate::service::Service::unreachable`]). It is no reason to end a session: a
+    /// player may come back, and one that does not is silent.
+    pub fn handle_unreachable(&mut self, now: Instant, dest: SocketAddr, errno: i32) {
+        self.service.unreachable(canonical(dest), errno);
+        self.absorb(now);
+    }
+
     /// A datagram from somewhere. It keeps the sessions alive whose viewer has this address.
     pub fn handle_datagram(&mut self, now: Instant, port: UdpPort, from: SocketAddr, bytes: &[u8]) {
         let from = canonical(from);

@@ -192,7 +192,7 @@ impl FakeEngine {
                 self.conns.remove(&conn.0);
                 self.events.push_back(Event::ConnRemoved { conn, fd: None });
             }
-            Command::Stop => {}
+            Command::Unreachable { .. } | Command::Stop => {}
         }
     }
 

@@ -1,7 +1,7 @@
 //! Starts everything in order, waits for a signal, stops everything in the opposite order.
 
 use std::cell::Cell;
-use std::net::{IpAddr, SocketAddr, UdpSocket};
+use std::net::{IpAddr, SocketAddr};
 use std::path::Path;
 use std::process::ExitCode;
 use std::sync::Arc;
@@ -22,7 +22,7 @@ use millrace_offload::handle::{EngineConfig, EngineHandle, ThreadConfig};
 use millrace_offload::hugepage::{PageRegion, Touching};
 use millrace_offload::load::LoopSheets;
 use millrace_offload::xdp::XdpTx;
-use millrace_offload::{GsoMode, KernelTx, KernelTxConfig, UdpPair, bind_pair};
+use millrace_offload::{GsoMode, KernelTx, KernelTxConfig, UdpPair, UdpPorts, bind_ports};
 use millrace_store::cache::{Cache, CacheConfig, CacheHandle, CacheStats, ReadBackend};
 use millrace_store::disk::ReadFaults;
 use millrace_store::volume::Volume;
@@ -61,7 +61,7 @@ pub(super) fn run(args: &ServeArgs) -> anyhow::Result<ExitCode> {
     let members = MembersWatch::start(Arc::clone(&volume))?;
     let address = listener.local_addr()?;
     let bells = (0..args.engines).map(|_| EventBell::new().map(Arc::new)).collect::<Result<Vec<_>, _>>()?;
-    let udp = bind_udp(args, address)?;
+    let mut udp = bind_udp(args, address)?;
     let egress = Egress::decide(&args.egress, &figures_file(Some(&args.store_dir()?)), address.ip())?;
     let (egress, ports) = one_pair_of_ports(egress, &udp)?;
     let mut injector = Injector::new(args.inject.as_deref());
@@ -71,10 +71,11 @@ pub(super) fn run(args: &ServeArgs) -> anyhow::Result<ExitCode> {
     let streams = streams_per_engine(args);
     let (loop_sides, device_sides) = (0..args.engines).map(|_| exchange()).unzip::<_, _, Vec<_>, Vec<_>>();
     let supervisor = Devices::start(&egress, device_sides, arena, streams, ports)?;
-    let (engines, meters) = start_engines(args, &udp, &egress, handles.into_iter().zip(loop_sides), &bells)?;
+    let (engines, meters) =
+        start_engines(args, &mut udp, &egress, handles.into_iter().zip(loop_sides), &bells)?;
     let reader = Reader::new(Arc::clone(&open_titles), Arc::clone(&volume), Arc::clone(&cache));
     let sockets = |pair: UdpPair| UdpSockets { rtp: pair.rtp, rtcp: pair.rtcp };
-    let udp = udp.into_iter().flatten().map(sockets).collect();
+    let udp = udp.into_iter().flatten().map(|ports| sockets(ports.receiver)).collect();
     let sockets = Sockets { listeners: vec![listener], udp };
     let control = Control::start(control_config(args), Box::new(reader), engines, sockets)?;
     let registry = registry(&control, &cache, &meters);
@@ -191,28 +192,29 @@ fn start_cache(
     Ok((cache, handles, arena))
 }
 
-/// A pair of UDP sockets for each address family that is listened on, IPv4 first, shared by all engines.
-fn bind_udp(args: &ServeArgs, address: SocketAddr) -> anyhow::Result<[Option<UdpPair>; 2]> {
+/// UDP ports for each address family that is listened on, IPv4 first: one pair of them, from which all engines send.
+fn bind_udp(args: &ServeArgs, address: SocketAddr) -> anyhow::Result<[Option<UdpPorts>; 2]> {
     let (first, last) = args.udp_ports;
+    let bind = |ip, first, last| bind_ports(ip, first, last, usize::from(args.engines));
     // [::] takes IPv4 connections too, so their viewers need a socket of their own family.
     let v4_address = match address.ip() {
         IpAddr::V4(ip) => Some(IpAddr::V4(ip)),
         IpAddr::V6(ip) => ip.is_unspecified().then_some(IpAddr::from([0, 0, 0, 0])),
     };
     let v6_address = address.is_ipv6().then_some(address.ip());
-    let v4 = v4_address.map(|ip| bind_pair(ip, first, last)).transpose()?;
+    let v4 = v4_address.map(|ip| bind(ip, first, last)).transpose()?;
     // The same ports for both families if they are free.
-    let same = v4.as_ref().map(UdpPair::ports).transpose()?;
+    let same = v4.as_ref().map(|ports| ports.receiver.ports()).transpose()?;
     let v6 = v6_address.map(|ip| {
-        let same = same.and_then(|(rtp, rtcp)| bind_pair(ip, rtp, rtcp).ok());
-        same.map_or_else(|| bind_pair(ip, first, last), Ok)
+        let same = same.and_then(|(rtp, rtcp)| bind(ip, rtp, rtcp).ok());
+        same.map_or_else(|| bind(ip, first, last), Ok)
     });
     Ok([v4, v6.transpose()?])
 }
 
 /// The source ports of frames: devices have one pair of them for both families.
-fn one_pair_of_ports(egress: Egress, udp: &[Option<UdpPair>; 2]) -> anyhow::Result<(Egress, Ports)> {
-    let ports = udp.iter().flatten().map(UdpPair::ports).collect::<Result<Vec<_>, _>>()?;
+fn one_pair_of_ports(egress: Egress, udp: &[Option<UdpPorts>; 2]) -> anyhow::Result<(Egress, Ports)> {
+    let ports = udp.iter().flatten().map(|ports| ports.receiver.ports()).collect::<Result<Vec<_>, _>>()?;
     let &(rtp, rtcp) = ports.first().context("no UDP sockets")?;
     let egress = if ports.iter().all(|pair| *pair == (rtp, rtcp)) {
         egress
@@ -279,7 +281,7 @@ type Engines = (Vec<Box<dyn EnginePort>>, Vec<Meters>);
 
 fn start_engines(
     args: &ServeArgs,
-    [v4, v6]: &[Option<UdpPair>; 2],
+    udp: &mut [Option<UdpPorts>; 2],
     egress: &Egress,
     handles: impl Iterator<Item = (CacheHandle, LoopSide<XdpTx>)>,
     bells: &[Arc<EventBell>],
@@ -287,9 +289,10 @@ fn start_engines(
     let streams = streams_per_engine(args);
     let (mut engines, mut meters) = (Vec::<Box<dyn EnginePort>>::new(), Vec::new());
     for (number, ((handle, devices), bell)) in handles.zip(bells).enumerate() {
+        let [v4, v6] = udp.each_mut().map(|ports| ports.as_mut().and_then(|ports| ports.senders.pop()));
         let kernel = KernelTx::new(KernelTxConfig {
-            v4: v4.as_ref().map(clone_pair).transpose()?,
-            v6: v6.as_ref().map(clone_pair).transpose()?,
+            v4,
+            v6,
             gso: if args.no_gso { GsoMode::Off } else { GsoMode::Auto },
             conns: MAX_CONNS_PER_ENGINE,
         })?;
@@ -314,11 +317,6 @@ fn start_engines(
         engines.push(Box::new(handle));
     }
     Ok((engines, meters))
-}
-
-fn clone_pair(pair: &UdpPair) -> std::io::Result<UdpPair> {
-    let clone = UdpSocket::try_clone;
-    Ok(UdpPair { rtp: clone(&pair.rtp)?, rtcp: clone(&pair.rtcp)? })
 }
 
 /// Where the kernel shows the network devices.
