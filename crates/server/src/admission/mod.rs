@@ -237,8 +237,8 @@ impl fmt::Display for News {
             Self::Full { full, refused } => write!(f, "{refused} viewers were turned away: {full}"),
             Self::Shedding { engine, served_permille } => write!(
                 f,
-                "engine {engine} sends {}.{} % of what its viewers need: its core no longer keeps up; the newest streams are ended \
-                 until the rest are in time (--overload share keeps them)",
+                "engine {engine} sends {}.{} % of what its viewers need: its core no longer keeps up; the newest streams are moved to \
+                 other engines or ended until the rest are in time (--overload share keeps them)",
                 served_permille / 10,
                 served_permille % 10
             ),
@@ -358,6 +358,15 @@ impl Admission {
             return Err(Full::Processor { engine, expected_permille, max_permille });
         }
         self.cache.verdict()
+    }
+
+    /// How busy an engine would be with all of this to send, in thousandths, and before that whether it is behind: a viewer goes where it
+    /// is least. The same for all while nothing is measured.
+    pub fn load(&self, engine: usize, demand: Demand) -> (bool, u64) {
+        let Some((load, shedder)) = self.engines.get(engine).filter(|_| self.config.is_on) else {
+            return (false, 0);
+        };
+        (shedder.is_behind(), load.expected_permille(demand.packets_per_s))
     }
 
     /// A viewer was turned away for this.

@@ -7,6 +7,7 @@ use millrace_offload::command::Command;
 use super::conns::ConnKey;
 use super::event::Event;
 use super::fec::{FecWish, Granted};
+use super::measured::demand_of;
 use super::ports::{Entry, OpenError};
 use super::refusal::{FecRefusal, Refusal};
 use super::room::Place;
@@ -110,6 +111,7 @@ impl Service {
                     idle_since: now,
                     media: Media::Fresh,
                     pending: None,
+                    moves_to: None,
                     ending: None,
                     fec: None,
                     started: now,
@@ -189,7 +191,7 @@ impl Service {
         let transport = stream.path.to_string();
         let (session, title) = (stream.label.to_string(), stream.entry.name.clone());
         self.tell(Event::Started { session, title, peer, transport, agent });
-        self.slots[stream.engine].rate += stream.rate;
+        self.slots[stream.engine].admitted += stream.demand();
         self.usage.entry(bucket(peer.ip())).or_default().sessions += 1;
         self.idle.insert((stream.idle_since, key));
         self.streams.insert(key, stream);
@@ -206,8 +208,8 @@ impl Service {
         let Some(stream) = self.streams.get_mut(&key) else { return };
         // Streams are counted where they were made: the count must go back to the same address.
         let (from, to) = (bucket(stream.viewer.ip()), bucket(request.viewer.ip()));
-        self.slots[stream.engine].rate -= stream.rate;
-        self.slots[taken.place.engine].rate += taken.place.rate;
+        self.slots[stream.engine].admitted -= stream.demand();
+        self.slots[taken.place.engine].admitted += demand_of(entry, taken.place.rate);
         if matches!(stream.media, Media::Pausing(_)) {
             self.idle.remove(&(stream.idle_since, key));
             self.idle.insert((now, key));
@@ -229,7 +231,7 @@ impl Service {
     }
 
     /// Tells the engine about the stream, and makes it findable.
-    fn open_stream(&mut self, key: StreamKey) {
+    pub(super) fn open_stream(&mut self, key: StreamKey) {
         let Some(stream) = self.streams.get(&key) else { return };
         let (engine, place, path, ip) = (stream.engine, stream.place, stream.path, stream.viewer.ip());
         let named = |conn| self.attachment(conn).map(|(_, id)| id);

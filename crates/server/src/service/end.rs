@@ -25,7 +25,7 @@ impl Service {
         self.release_reservation(key);
         let Some(stream) = self.streams.remove(&key) else { return };
         self.idle.remove(&(stream.idle_since, key));
-        self.slots[stream.engine].rate -= stream.rate;
+        self.slots[stream.engine].admitted -= stream.demand();
         self.release_usage(bucket(stream.viewer.ip()), |usage| &mut usage.sessions);
         self.disown(key, stream.owner);
         self.tell(Event::Ended { stream: key, conn: stream.owner, reason });

@@ -101,6 +101,7 @@ impl Service {
         if let Some(stream) = self.streams.get_mut(&key) {
             stream.idle_since = now;
         }
+        self.finish_move(now, key);
         self.finish_switch(now, key);
         self.go_on(now, key);
     }

@@ -23,9 +23,15 @@ impl Stream {
 }
 
 impl Service {
-    /// Whether this engine is seen to carry one more viewer.
-    pub(super) fn room_as_measured(&self, engine: usize, viewer: Demand) -> Result<(), Refusal> {
-        let promised = self.slots[engine].reserved;
+    /// Whether this engine is seen to carry one more viewer beside those that it has and `more`.
+    pub(super) fn room_as_measured(
+        &self,
+        engine: usize,
+        viewer: Demand,
+        more: Demand,
+    ) -> Result<(), Refusal> {
+        let mut promised = self.slots[engine].reserved;
+        promised += more;
         self.admission.room(engine, promised, self.reserved_rate(), viewer).map_err(Refusal::Full)
     }
 
@@ -35,8 +41,8 @@ impl Service {
         self.tell_admission_news();
     }
 
-    /// What an engine has done by now: call it about every [`millrace_core::limits::ADMISSION_LOOK_NS`]. Ends the newest viewers of
-    /// an engine that no longer serves all.
+    /// What an engine has done by now: call it about every [`millrace_core::limits::ADMISSION_LOOK_NS`]. The newest viewers of an engine
+    /// that no longer serves all go over to others that have room, or end.
     pub fn look_at_load(&mut self, now: Instant, engine: usize, figures: EngineFigures) {
         if !self.admission.is_on() || engine >= self.slots.len() {
             return;
@@ -44,7 +50,8 @@ impl Service {
         let promised = self.playing(engine).map(Stream::demand).sum();
         let excess = self.admission.look(now, engine, figures, promised);
         if excess > 0 {
-            let count = self.newest_with(engine, excess);
+            let moved = self.move_newest(engine, excess);
+            let count = self.newest_with(engine, excess.saturating_sub(moved));
             let ended = self.end_newest(now, engine, count);
             self.admission.ended(now, engine, ended as u64);
         }

@@ -30,6 +30,7 @@
 //! | `admit` | a new stream, and one that moves to another path |
 //! | `room` | whether there is room: `admit` checks, `play` reserves, a long pause gives back |
 //! | `measured` | whether engines, disks, cache and links carry it, and who goes when they no longer do ([`crate::admission`]) |
+//! | `moving` | streams that go over to another engine |
 //! | `play`, `seek` | play and pause; which media time a place means |
 //! | `fec` | parity beside the title: wishes, grants, the streams that carry it |
 //! | `end` | how streams end, one by one and all together |
@@ -47,6 +48,7 @@ mod engines;
 pub mod event;
 mod fec;
 mod measured;
+mod moving;
 pub mod packet_size;
 mod play;
 pub mod ports;

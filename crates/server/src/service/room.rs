@@ -55,7 +55,7 @@ impl Service {
         self.room_for_address(candidate, own)?;
         let engine = candidate.engine.ok_or(Refusal::EngineStreams)?;
         // Who has a reservation is counted already.
-        if own.is_some() { Ok(()) } else { self.room_as_measured(engine, candidate.load) }
+        if own.is_some() { Ok(()) } else { self.room_as_measured(engine, candidate.load, Demand::default()) }
     }
 
     /// The operator's ceilings.
@@ -116,13 +116,10 @@ impl Service {
             RateBasis::Peak => entry.peak_rate.0,
         };
         let attached = request.path.conn().and_then(|conn| self.attachment(conn));
-        let has_place = |engine: &usize| self.slots[*engine].has_stream_room();
         let engine = match attached {
             // All RTP of one connection comes from the engine that writes to it.
-            Some((engine, _)) => Some(engine).filter(has_place),
-            None => (0..self.slots.len())
-                .filter(has_place)
-                .min_by_key(|&engine| (self.slots[engine].rate, self.slots[engine].streams_taken())),
+            Some((engine, _)) => Some(engine).filter(|engine| self.slots[*engine].has_stream_room()),
+            None => self.engines_by_load().into_iter().find(|engine| self.slots[*engine].has_stream_room()),
         };
         let load = demand_of(entry, rate);
         self.room(&Candidate { ip: request.viewer.ip(), rate, load, engine, own })?;
@@ -177,10 +174,11 @@ impl Service {
     /// # Errors
     /// What is used up.
     pub(super) fn reserve(&mut self, now: Instant, key: StreamKey) -> Result<(), Refusal> {
-        let stream = self.streams.get(&key).ok_or(Refusal::Gone)?;
-        if stream.is_reserved {
+        if self.streams.get(&key).is_some_and(|stream| stream.is_reserved) {
             return Ok(());
         }
+        self.leave_full_engine(now, key);
+        let stream = self.streams.get(&key).ok_or(Refusal::Gone)?;
         let (viewer, title, fec_rate) = (stream.viewer, stream.entry.name.clone(), stream.fec_rate());
         let load_of = |rate| demand_of(&stream.entry, rate);
         let (load, less) = (stream.demand(), load_of(stream.rate - fec_rate));
@@ -232,11 +230,13 @@ impl Service {
         let Some(stream) = self.streams.get_mut(&key) else { return };
         let (before, demand_before) = (stream.rate, stream.demand());
         stream.rate = rate;
+        let demand = stream.demand();
         let slots = &mut self.slots[stream.engine];
-        slots.rate = slots.rate - before + rate;
+        slots.admitted -= demand_before;
+        slots.admitted += demand;
         if stream.is_reserved {
             slots.reserved -= demand_before;
-            slots.reserved += stream.demand();
+            slots.reserved += demand;
             if let Some(usage) = self.usage.get_mut(&bucket(stream.viewer.ip())) {
                 usage.rate = usage.rate - before + rate;
             }

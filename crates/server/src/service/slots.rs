@@ -11,8 +11,8 @@ pub(super) struct EngineSlots {
     /// How often each stream place has been used: a late record for an earlier use finds nobody.
     generations: Vec<u32>,
     conns: Places,
-    /// Bits a second of all sessions in this engine, whether they play or not: new ones go where it is lowest.
-    pub(super) rate: u64,
+    /// What all sessions in this engine need while they play, whether they do or not: new ones go where that is least.
+    pub(super) admitted: Demand,
     /// Sessions of it that have reserved a stream.
     pub(super) reserved_streams: usize,
     /// What they have reserved.
@@ -59,7 +59,7 @@ impl EngineSlots {
             streams: Places::new(streams),
             generations: Vec::new(),
             conns: Places::new(conns),
-            rate: 0,
+            admitted: Demand::default(),
             reserved_streams: 0,
             reserved: Demand::default(),
         }

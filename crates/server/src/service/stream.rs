@@ -145,6 +145,8 @@ pub struct Stream {
     pub(super) idle_since: Instant,
     pub(super) media: Media,
     pub(super) pending: Option<Pending>,
+    /// The engine that goes on with it when it stands still.
+    pub(super) moves_to: Option<usize>,
     /// It is to end when its BYE is out.
     pub(super) ending: Option<EndReason>,
     /// What it has got when it asked for FEC.

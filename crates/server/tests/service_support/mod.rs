@@ -1,4 +1,4 @@
-//! The service, one engine, and no protocol: what comes out is carried out, what happened is kept.
+//! The service, an engine or two, and no protocol: what comes out is carried out, what happened is kept.
 #![allow(dead_code, unreachable_pub)] // each test binary uses its own part
 
 use millrace_core::time::{Instant, MediaTicks};
@@ -16,9 +16,11 @@ pub const VIEWER: &str = "192.0.2.7:40000";
 pub struct Desk {
     pub service: Service,
     pub engine: FakeEngine,
+    /// Another one, for tests that set up two.
+    pub second: FakeEngine,
     pub titles: SharedTitles,
     pub now: Instant,
-    /// Commands to the engine, in order.
+    /// Commands to the engine, in order; those to the second begin with `2: `.
     pub commands: Vec<String>,
     pub events: Vec<Event>,
     pub counters: Counters,
@@ -38,6 +40,7 @@ impl Desk {
         Self {
             service: Service::new(config, Box::new(titles.clone())),
             engine: FakeEngine::new(),
+            second: FakeEngine::new(),
             titles,
             now: Instant(100 * SECOND),
             commands: Vec::new(),
@@ -107,6 +110,7 @@ impl Desk {
         while self.now < end {
             self.now = end.min(self.now.plus_ns(SECOND / 2));
             self.engine.advance(self.now);
+            self.second.advance(self.now);
             self.settle();
             self.service.tick(self.now);
             self.settle();
@@ -124,20 +128,23 @@ impl Desk {
                         self.counters.count(&event);
                         self.events.push(event);
                     }
-                    Output::Attach { id, .. } => {
-                        assert!(self.engine.conns.insert(id.0), "connection name in use");
+                    Output::Attach { id, engine, .. } => {
+                        let conns = &mut [&mut self.engine, &mut self.second][engine].conns;
+                        assert!(conns.insert(id.0), "connection name in use");
                     }
-                    Output::Command { command, .. } => {
-                        self.commands.push(shown(&command));
-                        self.engine.take(self.now, command);
+                    Output::Command { engine, command } => {
+                        self.commands.push(["", "2: "][engine].to_owned() + &shown(&command));
+                        [&mut self.engine, &mut self.second][engine].take(self.now, command);
                     }
                 }
             }
-            while !self.engine.silent
-                && let Some(event) = self.engine.events.pop_front()
-            {
-                moved = true;
-                self.service.engine_event(self.now, 0, event);
+            for (number, engine) in [&mut self.engine, &mut self.second].into_iter().enumerate() {
+                while !engine.silent
+                    && let Some(event) = engine.events.pop_front()
+                {
+                    moved = true;
+                    self.service.engine_event(self.now, number, event);
+                }
             }
             if !moved {
                 return;
@@ -162,7 +169,8 @@ impl Desk {
         assert_eq!(self.service.stream_count(), 0, "streams");
         assert_eq!(self.service.place_count(), 0, "places");
         assert_eq!((self.service.reserved_streams(), self.service.reserved_rate()), (0, 0), "reserved");
-        assert_eq!(self.engine.streams.len(), 0, "streams in the engine");
+        let streams = self.engine.streams.len() + self.second.streams.len();
+        assert_eq!(streams, 0, "streams in the engines");
         assert_eq!(self.titles.open_count(), 0, "open titles");
     }
 }
@@ -175,6 +183,7 @@ fn shown(command: &Command) -> String {
         Command::Pause { .. } => "pause".to_owned(),
         Command::Close { .. } => "close".to_owned(),
         Command::ConnRemove { .. } => "drop conn".to_owned(),
+        Command::Unreachable { dest, .. } => format!("unreachable {dest}"),
         other => panic!("the service does not send {other:?}"),
     }
 }

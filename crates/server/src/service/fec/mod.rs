@@ -113,19 +113,20 @@ impl Stream {
         self.fec.as_ref().map_or(0, |fec| fec.matrix.spare(fec.mode))
     }
 
-    /// Whether the session only stands still to go on with other FEC.
+    /// Whether the session only stands still to go on, with other FEC or from another engine.
     pub(super) fn goes_on(&self) -> bool {
-        self.fec.as_ref().is_some_and(|fec| fec.change == Some(true))
+        self.moves_to.is_some() || self.fec.as_ref().is_some_and(|fec| fec.change == Some(true))
     }
 
-    /// Whether its media stream does not go on by itself after a change of FEC. `true` if that was so until now.
+    /// Its media stream does not go on by itself when it stands still. `true` if it would have until now.
     pub(super) fn stay(&mut self) -> bool {
+        let was_moving = self.moves_to.take().is_some();
         match self.fec.as_mut().map(|fec| &mut fec.change) {
             Some(change @ Some(true)) => {
                 *change = Some(false);
                 true
             }
-            _ => false,
+            _ => was_moving,
         }
     }
 
@@ -515,7 +516,7 @@ impl Service {
     }
 
     /// The companions that the session's mode demands, and no others. The media's next run is told what its viewer can repair.
-    fn change_companions(&mut self, key: StreamKey) {
+    pub(super) fn change_companions(&mut self, key: StreamKey) {
         let Some(stream) = self.streams.get(&key) else { return };
         self.retire_companions_but(key, stream.fec_mode().tracks());
         if let Err(refusal) = self.open_companions(key) {
