@@ -13,13 +13,17 @@ use millrace_lab::netns::TwoHosts;
 use support::{Server, fails, film, millrace, ok, run};
 use two_hosts::{Scene, Site, listen};
 
+/// What [`Server`] starts, each with an AF_XDP device of its own.
+const ENGINES: usize = 2;
+
 /// `None`, with the reason printed, if this process may not make a site. `prepare` may change the hosts.
 fn site(listen: &str, args: &[&str], film_secs: u64, prepare: impl FnOnce(&TwoHosts)) -> Option<Site> {
     if !rustix::process::geteuid().is_root() {
         eprintln!("skipped: network namespaces need root");
         return None;
     }
-    let hosts = TwoHosts::new(false).unwrap();
+    // A queue for each engine.
+    let hosts = TwoHosts::with_queues(false, ENGINES as u32).unwrap();
     prepare(&hosts);
     Some(Site::new(hosts, film_secs, listen, args))
 }
@@ -33,21 +37,29 @@ fn wait_until(what: &str, mut is_so: impl FnMut() -> bool) {
     }
 }
 
-/// Waits until this many devices are open: they are opened while all else begins.
-fn wait_until_opened(server: &mut Server, devices: usize) {
+/// Waits until the devices of so many interfaces are open: they are opened while all else begins.
+fn wait_until_opened(server: &mut Server, interfaces: usize) {
+    let devices = interfaces * ENGINES;
     wait_until("the devices are open", || server.said("AF_XDP is open").len() >= devices);
     assert_eq!(server.said("AF_XDP is open").len(), devices, "{:?}", server.log);
 }
 
-/// Ends the server; packets by the kernel, with or without its copy, and by AF_XDP.
-fn sums(server: &mut Server) -> (u64, u64) {
+/// Ends the server; packets of each engine by the kernel, with or without its copy, and by AF_XDP.
+fn counts(server: &mut Server) -> [(u64, u64); ENGINES] {
     assert!(server.interrupt());
-    let line = server.wait_for("by AF_XDP", Duration::from_secs(20));
-    let before = |text: &str| {
-        let words: Vec<_> = line[..line.find(text).unwrap()].split_whitespace().collect();
-        words.last().unwrap().parse::<u64>().unwrap()
-    };
-    (before(" packets by the kernel") + before(" without its copy"), before(" by AF_XDP"))
+    [0; ENGINES].map(|_| {
+        let line = server.wait_for("by AF_XDP", Duration::from_secs(20));
+        let before = |text: &str| {
+            let words: Vec<_> = line[..line.find(text).unwrap()].split_whitespace().collect();
+            words.last().unwrap().parse::<u64>().unwrap()
+        };
+        (before(" packets by the kernel") + before(" without its copy"), before(" by AF_XDP"))
+    })
+}
+
+/// The same of all engines.
+fn sums(server: &mut Server) -> (u64, u64) {
+    counts(server).into_iter().fold((0, 0), |sum, count| (sum.0 + count.0, sum.1 + count.1))
 }
 
 /// Where [`play`] writes what has come.
@@ -90,11 +102,19 @@ fn a_film_by_af_xdp_arrives_byte_for_byte() {
     let args = ["--backend", "xdp", "--xdp-interface", "vs"];
     let Some(mut site) = site(&listen(), &args, 4, |_| ()) else { return };
     wait_until_opened(&mut site.server, 1);
-    let (report, same) = play(&site.scene);
+    // One viewer for each engine.
+    let (other, (report, same)) = std::thread::scope(|scope| {
+        let scene = &site.scene;
+        let verify = ["--transport", "udp", "-o", "null", "--verify", scene.data.to_str().unwrap()];
+        let other = scope.spawn(move || scene.play(&verify));
+        let first = play(scene);
+        (other.join().unwrap(), first)
+    });
     assert!(same, "{report}");
-    let (_, xdp) = sums(&mut site.server);
+    assert_eq!((&other["sequence"]["lost"], &other["byte_check"]["different_bytes"]), (&0.into(), &0.into()));
     // A new viewer's first bursts go by the kernel, until its next hop is known.
-    assert!(xdp * 2 > site.scene.packets(), "{xdp} of {} by AF_XDP", site.scene.packets());
+    let (counts, packets) = (counts(&mut site.server), site.scene.packets());
+    assert!(counts.iter().all(|(_, xdp)| xdp * 2 > packets), "{counts:?} of {packets} each by AF_XDP");
 }
 
 #[test]
@@ -132,7 +152,7 @@ fn a_link_that_goes_down_and_comes_back_loses_packets_but_no_viewer() {
     assert!(lost > 0 && lost < received / 2, "{report}");
     // A device that was asked to send meanwhile has died and was opened again; one that was not has survived.
     let deaths = site.server.said("its viewers continue over kernel sockets").len();
-    assert_eq!(site.server.said("vs: AF_XDP is open").len(), 1 + deaths, "{:?}", site.server.log);
+    assert_eq!(site.server.said("vs: AF_XDP is open").len(), ENGINES + deaths, "{:?}", site.server.log);
     let (_, xdp) = sums(&mut site.server);
     assert!(xdp * 2 > site.scene.packets(), "{xdp} of {} by AF_XDP", site.scene.packets());
 }
@@ -140,7 +160,9 @@ fn a_link_that_goes_down_and_comes_back_loses_packets_but_no_viewer() {
 #[test]
 fn an_interface_that_disappears_takes_nobody_else_along() {
     let second = |hosts: &TwoHosts| {
-        ip(&hosts.server, &format!("link add ws type veth peer name wc netns {}", hosts.client));
+        let queues = format!("numtxqueues {ENGINES} numrxqueues {ENGINES}");
+        let link = format!("link add ws {queues} type veth peer name wc {queues} netns {}", hosts.client);
+        ip(&hosts.server, &link);
         for (ns, device, address) in [(&hosts.server, "ws", "10.78.0.1"), (&hosts.client, "wc", "10.78.0.2")]
         {
             ip(ns, &format!("addr add {address}/24 dev {device}"));
@@ -171,8 +193,9 @@ fn an_interface_that_disappears_takes_nobody_else_along() {
     assert!(same, "{report}");
     let _ = other.kill();
     let _ = other.wait();
+    // Of each engine that was asked to send there.
     let lost = site.server.said("its viewers continue over kernel sockets");
-    assert!(lost.len() == 1 && lost[0].contains("ws"), "{lost:?}");
+    assert!((1..=ENGINES).contains(&lost.len()) && lost[0].contains("ws"), "{lost:?}");
     let (_, xdp) = sums(&mut site.server);
     assert!(xdp * 2 > site.scene.packets());
 }
