@@ -1,11 +1,13 @@
 //! Nanoseconds of one core for each packet, engine only: virtual time, and devices that send nothing: one looks at every
 //! descriptor, as a kernel socket gets it, the other writes every packet's headers, as a device without a kernel behind it
 //! has to (`framing`). Beside it two loops that only pace and write headers: one around the engine's timing wheel,
-//! one around a binary heap (`bare`). And the engine while connections come and go beside the streams that stay (`churn`).
+//! one around a binary heap (`bare`). The engine while connections come and go beside the streams that stay (`churn`).
+//! And two engines on two cores beside one (`pair`).
 
 mod bare;
 mod churn;
 mod framing;
+mod pair;
 
 use std::cmp::Reverse;
 use std::hint::black_box;
@@ -33,10 +35,10 @@ use crate::frame::{
 /// The benchmark.
 pub(super) const BENCH: Bench = Bench {
     name: "engine",
-    shows: "ns a packet of scheduling and framing at 1k, 10k and 100k streams, beside a loop around a binary heap",
+    shows: "ns a packet of scheduling and framing at 1k, 10k and 100k streams, beside a loop around a binary heap; two engines beside one",
     not_for: "comparing machines or counting viewers: nothing is sent; read the ratios",
     options: &["streams", "runs"],
-    targets: &["engine-framed-ns", "engine-wheel-rate", "engine-heap-rate"],
+    targets: &["engine-framed-ns", "engine-wheel-rate", "engine-heap-rate", pair::TARGET],
     needs: &[],
     run,
 };
@@ -86,6 +88,13 @@ fn run(options: &Options) -> anyhow::Result<Report> {
         }
         noise = noise.and(result.noise);
     }
+    if let Some(pair) = pair::measure(options)? {
+        report.rows.extend(pair.rows);
+        noise = noise.and(pair.noise);
+        if !options.tiny {
+            report.promises.push(pair.promise);
+        }
+    }
     let (x, y) = (Axis::log("streams", ""), Axis::log("time per packet, p10 to p99 of turns", "ns"));
     let plot = Plot::new(PlotKind::Lines, "Scheduling and framing", x, y);
     report.plots.push(lines.into_iter().fold(plot, |plot, (name, points)| plot.with(name, points)));
@@ -120,7 +129,7 @@ fn compare(streams: u32, options: &Options) -> anyhow::Result<ContestResult> {
         (FRAMED, Kind { smooth: true, framed: true, ..plain }),
     ];
     for (name, kind) in kinds {
-        let mut paced = Paced::new(streams, kind)?;
+        let mut paced = Paced::new(streams, kind, Arc::new(Title::new()?))?;
         contest.contender(name, move |slot| {
             while slot.goes_on() {
                 let mut done = Ok(());
@@ -212,7 +221,7 @@ struct Kind {
 /// The engine with so many streams, at a time of its own.
 struct Paced {
     engine: Engine,
-    title: Title,
+    title: Arc<Title>,
     /// Writes the headers, if somebody is to.
     framing: Option<Framing>,
     churn: Option<Churn>,
@@ -221,9 +230,8 @@ struct Paced {
 }
 
 impl Paced {
-    fn new(streams: u32, kind: Kind) -> anyhow::Result<Self> {
+    fn new(streams: u32, kind: Kind, title: Arc<Title>) -> anyhow::Result<Self> {
         let Kind { smooth, patched, framed, churns } = kind;
-        let title = Title::new()?;
         let places = streams + if churns { churn::PLACES } else { 0 };
         let config = EngineConfig { streams: places as usize, smooth, ..EngineConfig::default() };
         let mut engine = Engine::new(config);

@@ -1,0 +1,109 @@
+//! Two engines on two cores beside one: what sharing the arena, and nothing else, costs.
+//!
+//! One engine after the other runs alone on its core, then both at once, for the same time; all play the same extents. A device that sends
+//! nothing takes their packets, so that neither the kernel nor a link is what they share.
+
+use std::sync::{Arc, Barrier};
+use std::time::{Duration, Instant};
+
+use anyhow::Context;
+use rustix::thread::{CpuSet, sched_getaffinity, sched_setaffinity};
+
+use super::{Kind, Paced, Title};
+use crate::frame::stats::{Spread, median_interval};
+use crate::frame::{Noise, NoiseMeter, Options, Promise, Row};
+
+/// Least packets of two engines together, by those of one.
+const PAIR_BOUND: f64 = 1.8;
+/// The target.
+pub(super) const TARGET: &str = "engine-pair-rate";
+const ALONE: &str = "one engine alone";
+const BOTH: &str = "two engines on two cores";
+
+/// What it comes to.
+pub(super) struct Pair {
+    pub(super) rows: Vec<Row>,
+    pub(super) promise: Promise,
+    pub(super) noise: Noise,
+}
+
+/// Measures it; `None` on a machine with a single core.
+pub(super) fn measure(options: &Options) -> anyhow::Result<Option<Pair>> {
+    let Some(cpus) = two_cpus() else { return Ok(None) };
+    let streams = options.streams.map_or(Ok(options.pick(100, 1_000, 10_000)), u32::try_from)?;
+    let (rounds, slot_ms) = options.pick((3, 5), (9, 200), (15, 300));
+    let (rounds, slot) = (options.runs.unwrap_or(rounds).max(1), Duration::from_millis(slot_ms));
+    let title = Arc::new(Title::new()?);
+    let engine = || Paced::new(streams, Kind::default(), Arc::clone(&title));
+    let (mut first, mut second) = (engine()?, engine()?);
+    let mut noise = NoiseMeter::start();
+    let (mut alone, mut both, mut ratios) = (Vec::new(), Vec::new(), Vec::new());
+    for round in 0..=rounds {
+        options.go_on()?;
+        noise.look();
+        let [one_cpu, other_cpu] = cpus;
+        let one =
+            (run(&mut [(&mut first, one_cpu)], slot)? + run(&mut [(&mut second, other_cpu)], slot)?) / 2.0;
+        let two = run(&mut [(&mut first, one_cpu), (&mut second, other_cpu)], slot)?;
+        // The first round warms up.
+        if round > 0 {
+            alone.push(one);
+            both.push(two);
+            ratios.push(two / one);
+        }
+    }
+    noise.repeated(ALONE, &alone);
+    noise.repeated(BOTH, &both);
+    let row = |label: &str, rates: &[f64]| {
+        let Spread { p10, p50, p90 } = Spread::of(rates);
+        let row = Row::new(format!("{streams} streams: {label}"));
+        row.with("p10", p10, "packets/s").with("p50", p50, "packets/s").with("p90", p90, "packets/s")
+    };
+    let ratio = median_interval(&ratios);
+    let rows = vec![row(ALONE, &alone), row(BOTH, &both).with("ratio", ratio.mid, "x")];
+    let promise = Promise::at_least(TARGET, ratio.mid, PAIR_BOUND, "x one engine");
+    let promise = promise.by_rows([ALONE.to_owned(), BOTH.to_owned()]);
+    Ok(Some(Pair { rows, promise, noise: noise.finish() }))
+}
+
+/// Runs each engine on its core for so long, all at once; the packets a second of all together.
+fn run(engines: &mut [(&mut Paced, usize)], slot: Duration) -> anyhow::Result<f64> {
+    let start = &Barrier::new(engines.len());
+    std::thread::scope(|scope| {
+        let threads: Vec<_> = engines
+            .iter_mut()
+            .map(|(paced, cpu)| scope.spawn(move || run_one(paced, *cpu, start, slot)))
+            .collect();
+        let join = |thread: std::thread::ScopedJoinHandle<'_, anyhow::Result<f64>>| {
+            thread.join().unwrap_or_else(|panic| std::panic::resume_unwind(panic))
+        };
+        threads.into_iter().map(join).sum()
+    })
+}
+
+/// Runs one on the calling thread; its packets a second.
+fn run_one(paced: &mut Paced, cpu: usize, start: &Barrier, slot: Duration) -> anyhow::Result<f64> {
+    let mut one = CpuSet::new();
+    one.set(cpu);
+    let pinned = sched_setaffinity(None, &one);
+    start.wait();
+    pinned.with_context(|| format!("pin an engine to core {cpu}"))?;
+    let begun = Instant::now();
+    let mut packets = 0;
+    while begun.elapsed() < slot {
+        for _ in 0..TURNS_PER_LOOK {
+            packets += paced.turn()?;
+        }
+    }
+    Ok(packets as f64 / begun.elapsed().as_secs_f64())
+}
+
+/// Turns between two looks at the clock, each about a full batch.
+const TURNS_PER_LOOK: usize = 16;
+
+/// The last two processors that this process may use.
+fn two_cpus() -> Option<[usize; 2]> {
+    let allowed = sched_getaffinity(None).ok()?;
+    let mut cpus = (0..CpuSet::MAX_CPU).rev().filter(|cpu| allowed.is_set(*cpu));
+    Some([cpus.next()?, cpus.next()?])
+}
