@@ -62,7 +62,7 @@ pub(crate) struct ServeArgs {
     /// Memory for the media cache: one copy shared by all viewers
     #[arg(long, value_name = "SIZE", default_value_t = ByteLen(limits::DEFAULT_CACHE_BYTES))]
     pub(crate) cache: ByteLen,
-    /// Engines: threads that pace streams, one core each
+    /// Engines: threads that pace and send streams, one core each. All send from the same UDP ports; a new stream goes to the engine with the least load
     #[arg(long, value_name = "N", default_value_t = 1)]
     pub(crate) engines: u8,
     /// Pin the engines to these cores, one each, in order
