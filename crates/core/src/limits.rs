@@ -293,6 +293,20 @@ pub const XDP_RING_DESCRIPTORS: u32 = 2048;
 pub const XDP_ASIDE_EXTENTS: u32 = EXTENTS_PER_HUGE_PAGE as u32;
 /// Ports that are steered past the kernel's sockets: those that a server listens at, on each of its addresses.
 pub const MAX_STEERED_PORTS: u32 = 1024;
+/// Packets that a receiving device shows in one batch: what one system call of the kernel's way brings, and few enough that headers
+/// are still in the cache when the next phase of the loop reads what was made of them.
+pub const RX_BATCH_PACKETS: usize = 64;
+/// Batches that one turn of the loop receives: 256 packets of less than 1 us each, so that no departure waits for more than a quarter
+/// of a millisecond.
+pub const RX_BATCHES_PER_TURN: usize = 4;
+/// How often a receiving device asks the kernel whether it is still there and how many packets were dropped: two system calls.
+pub const RX_LOOK_NS: u64 = 100_000_000;
+/// Frames of 4 KiB that an AF_XDP device receives into, at most, and so the length of its rings: 8 MiB, which a link of 10 Gb/s with full
+/// packets fills in 2.4 ms, longer than a loop sleeps that has something to do.
+pub const MAX_XDP_RX_FRAMES: u32 = 2048;
+
+const _: () = assert!(MAX_XDP_RX_FRAMES.is_power_of_two() && RX_BATCH_PACKETS as u32 <= MAX_XDP_RX_FRAMES);
+
 /// Receive queues of one interface that may have an AF_XDP socket: network cards have up to a few hundred.
 pub const MAX_XDP_QUEUES: u32 = 1024;
 /// Data units in a row ("k"): with GF(2^8) the code could have 247; beyond 64 a row is longer than any network buffer and

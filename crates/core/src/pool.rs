@@ -247,10 +247,20 @@ impl Fill {
 
     /// All its bytes.
     pub fn bytes_mut(&mut self) -> &mut [u8] {
+        self.part_mut(0, EXTENT_BYTES)
+    }
+
+    /// `len` bytes from byte `at` on, and no reference to the others: a device may be writing those.
+    ///
+    /// # Panics
+    /// If the extent does not have them.
+    pub fn part_mut(&mut self, at: usize, len: usize) -> &mut [u8] {
+        assert!(at <= EXTENT_BYTES && len <= EXTENT_BYTES - at, "bytes {at}+{len} of an extent");
         self.arena.access[self.extent as usize].write(0);
-        // SAFETY: the state is FILLING, which only one Fill at a time holds and in which no Lease exists; the range
-        // is inside the region, initialised (regions are zeroed or were filled) and lives as long as the arena.
-        unsafe { std::slice::from_raw_parts_mut(self.arena.start(self.extent), EXTENT_BYTES) }
+        // SAFETY: the state is FILLING, which only one Fill at a time holds and in which no Lease exists; the range was
+        // just checked to be inside the extent and so inside the region, which is initialised (regions are zeroed or were
+        // filled) and lives as long as the arena.
+        unsafe { std::slice::from_raw_parts_mut(self.arena.start(self.extent).add(at), len) }
     }
 
     /// Makes what was written readable by leases.

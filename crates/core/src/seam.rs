@@ -1,6 +1,9 @@
 //! The ports through which time and packets come in and go out. Whatever is behind a port can be swapped: the real
 //! thing in the server, a virtual one in a test.
 
+use std::fmt;
+use std::net::SocketAddr;
+
 pub use crate::byte_range::ByteRange;
 pub use crate::dest::Dest;
 use crate::ids::StreamId;
@@ -137,6 +140,95 @@ pub trait PacketTx {
     /// # Panics
     /// If `outcomes` is shorter than the batch.
     fn send(&mut self, batch: &dyn TransmitBatch, outcomes: &mut [SendOutcome]);
+}
+
+/// What a received packet is.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub enum Protocol {
+    /// A TCP segment.
+    Tcp,
+    /// A UDP datagram.
+    Udp,
+}
+
+impl Protocol {
+    /// Number in the IP header.
+    pub fn number(self) -> u8 {
+        match self {
+            Self::Tcp => 6,
+            Self::Udp => 17,
+        }
+    }
+}
+
+/// A packet that came in. It lies in the device's memory and is lent while it is shown.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Received<'a> {
+    /// What it is.
+    pub protocol: Protocol,
+    /// Of UDP the payload; of TCP the whole segment, header and options first.
+    pub bytes: &'a [u8],
+    /// Who sent it.
+    pub source: SocketAddr,
+    /// To which of this host's addresses.
+    pub destination: SocketAddr,
+    /// When it came, as exactly as the device knows: never later than `now` of the call that shows it, and never earlier than
+    /// what was shown before.
+    pub arrival: Instant,
+    /// Its place in a train of datagrams that the kernel received in one piece (GRO) and that share the arrival of the first;
+    /// `None`: it came alone.
+    pub train: Option<u16>,
+}
+
+/// A device is gone or broken: nothing will come from it again.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct DeviceGone {
+    /// `errno` of the call that showed it.
+    pub errno: i32,
+}
+
+impl fmt::Display for DeviceGone {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "the receiving device is gone: {}", std::io::Error::from_raw_os_error(self.errno))
+    }
+}
+
+impl std::error::Error for DeviceGone {}
+
+crate::counters! {
+    /// What a [`PacketRx`] has received since it was made.
+    pub struct RxCounters {
+        /// Datagrams and segments handed out.
+        sum packets,
+        /// Their bytes, without headers below UDP or TCP.
+        sum bytes,
+        /// Batches with at least one packet.
+        sum batches,
+        /// Datagrams that came in a train that the kernel received in one piece.
+        sum coalesced,
+        /// Packets dropped by the kernel because there was no room for them, as far as it has reported them.
+        sum dropped,
+        /// Datagrams longer than the buffers; they are not handed out.
+        sum truncated,
+        /// Packets with impossible lengths, or of a kind that is not taken; they are not handed out.
+        sum malformed,
+        /// Packets with a wrong checksum; they are not handed out.
+        sum bad_checksums,
+    }
+}
+
+/// The ingress path. Implementations may not block and may not allocate once they run.
+pub trait PacketRx {
+    /// Shows `sink` what has arrived by `now`, in the order of arrival: at most
+    /// [`RX_BATCH_PACKETS`](crate::limits::RX_BATCH_PACKETS) packets. When it returns, their memory is the device's again.
+    /// Returns how many packets it took, those that it does not hand out too; 0: nothing waits.
+    ///
+    /// # Errors
+    /// When the device is gone; it says the same from then on.
+    fn receive(&mut self, now: Instant, sink: &mut dyn FnMut(&Received<'_>)) -> Result<usize, DeviceGone>;
+
+    /// What it has received.
+    fn counters(&self) -> &RxCounters;
 }
 
 /// What a stream needs next: one extent, by a deadline.

@@ -13,9 +13,9 @@ use super::{
 pub const UDP: u8 = 17;
 /// "Don't fragment" and offset 0.
 pub const DONT_FRAGMENT: [u8; 2] = [0x40, 0];
-const ETHERTYPE_VLAN: [u8; 2] = [0x81, 0x00];
-const ETHERTYPE_IPV4: [u8; 2] = [0x08, 0x00];
-const ETHERTYPE_IPV6: [u8; 2] = [0x86, 0xdd];
+pub(super) const ETHERTYPE_VLAN: [u8; 2] = [0x81, 0x00];
+pub(super) const ETHERTYPE_IPV4: [u8; 2] = [0x08, 0x00];
+pub(super) const ETHERTYPE_IPV6: [u8; 2] = [0x86, 0xdd];
 const VLAN_ID_MASK: u16 = 0x0fff;
 
 /// Offset of IPv4's total length.

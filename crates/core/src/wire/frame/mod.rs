@@ -3,12 +3,16 @@
 //! A [`Template`] is all of them with everything filled in that does not change from one datagram to the next, and with
 //! the sums of it. [`Template::emit`] copies it and patches what does change: lengths, IP id, the RTP header and the two
 //! checksums, which come from the stored sum of the payload: no byte of the payload is looked at.
+//!
+//! [`parse`](parse()) is the other direction: a frame from the network, every length and checksum in it verified.
 
 pub mod layout;
+mod parse;
 mod template;
 
 use std::net::SocketAddr;
 
+pub use parse::{Packet, Unfit, parse};
 pub use template::{Template, udp_check};
 
 use crate::limits::RTP_HEADER_BYTES;
@@ -23,6 +27,8 @@ pub const IPV4_HEADER_BYTES: usize = 20;
 pub const IPV6_HEADER_BYTES: usize = 40;
 /// UDP header.
 pub const UDP_HEADER_BYTES: usize = 8;
+/// TCP header without options.
+pub const TCP_HEADER_BYTES: usize = 20;
 /// The longest header there is here: Ethernet, VLAN, IPv6, UDP, RTP.
 pub const MAX_HEADER_BYTES: usize =
     ETHERNET_HEADER_BYTES + VLAN_TAG_BYTES + IPV6_HEADER_BYTES + UDP_HEADER_BYTES + RTP_HEADER_BYTES;
