@@ -1,7 +1,7 @@
 //! The way in: many datagrams in one call, with the kernel's arrival times and drop counts.
 
 use std::io;
-use std::net::{SocketAddr, UdpSocket};
+use std::net::{IpAddr, SocketAddr, UdpSocket};
 use std::os::fd::AsFd;
 use std::time::{Duration, Instant};
 
@@ -56,6 +56,10 @@ pub struct Datagram<'a> {
     pub arrival: Option<u64>,
     /// Place in the train that the kernel handed over in one piece; always 0 without GRO.
     pub segment: u16,
+    /// Whether it came in a train of more than one.
+    pub is_train: bool,
+    /// Our address that it was sent to, where the socket was told to say so.
+    pub local: Option<IpAddr>,
 }
 
 impl UdpRx {
@@ -108,22 +112,28 @@ impl UdpRx {
         // A moment that the clock cannot hold is the same as for ever.
         let deadline = timeout.and_then(|timeout| Instant::now().checked_add(timeout));
         loop {
-            match self.arena.receive(self.socket.as_fd(), 0) {
-                Ok(0) => {}
-                Ok(_) => {
-                    self.account();
-                    return Ok(self.datagrams());
-                }
-                Err(libc::EAGAIN | libc::EINTR) => {}
-                // What ICMP said about a datagram sent from this port; reading it has cleared it.
-                Err(errno) if crate::kernel::icmp_may_say(errno) => {}
-                Err(errno) => return Err(io::Error::from_raw_os_error(errno)),
+            if self.take().map_err(io::Error::from_raw_os_error)? > 0 {
+                return Ok(self.datagrams(Cursor::default()));
             }
             let left = deadline.map(|deadline| deadline.saturating_duration_since(Instant::now()));
             if left == Some(Duration::ZERO) {
-                return Ok(self.datagrams());
+                return Ok(self.datagrams(Cursor::default()));
             }
             self.wait(left)?;
+        }
+    }
+
+    /// Takes what waits at the socket, without waiting; how many messages that is, or the errno.
+    pub(crate) fn take(&mut self) -> Result<usize, i32> {
+        match self.arena.receive(self.socket.as_fd(), 0) {
+            Ok(messages) => {
+                self.account();
+                Ok(messages)
+            }
+            Err(libc::EAGAIN | libc::EINTR) => Ok(0),
+            // What ICMP said about a datagram sent from this port; reading it has cleared it.
+            Err(errno) if crate::kernel::icmp_may_say(errno) => Ok(0),
+            Err(errno) => Err(errno),
         }
     }
 
@@ -151,8 +161,9 @@ impl UdpRx {
         }
     }
 
-    fn datagrams(&self) -> Datagrams<'_> {
-        Datagrams { arena: &self.arena, message: 0, at: 0, place: 0 }
+    /// What was taken last, from `cursor` on.
+    pub(crate) fn datagrams(&self, cursor: Cursor) -> Datagrams<'_> {
+        Datagrams { arena: &self.arena, cursor }
     }
 
     /// Datagrams that the kernel dropped because the receive buffer was full. Known up to the last datagram received.
@@ -195,25 +206,39 @@ impl DropCount {
     }
 }
 
-/// The datagrams of one [`UdpRx::recv`], in the order of arrival, trains cut up.
-pub struct Datagrams<'a> {
-    arena: &'a RecvArena,
+/// A place among the datagrams of one batch.
+#[derive(Clone, Copy, Debug, Default)]
+pub(crate) struct Cursor {
     message: usize,
     at: usize,
     place: u16,
+}
+
+/// The datagrams of one [`UdpRx::recv`], in the order of arrival, trains cut up.
+pub struct Datagrams<'a> {
+    arena: &'a RecvArena,
+    cursor: Cursor,
+}
+
+impl Datagrams<'_> {
+    /// Where it has got to.
+    pub(crate) fn cursor(&self) -> Cursor {
+        self.cursor
+    }
 }
 
 impl<'a> Iterator for Datagrams<'a> {
     type Item = Datagram<'a>;
 
     fn next(&mut self) -> Option<Datagram<'a>> {
-        while self.message < self.arena.len() {
-            let message = self.arena.get(self.message);
-            let rest = &message.bytes[self.at..];
+        let cursor = &mut self.cursor;
+        while cursor.message < self.arena.len() {
+            let message = self.arena.get(cursor.message);
+            let rest = &message.bytes[cursor.at..];
             // An empty datagram is a datagram too, but the end of a train is not.
-            let spent = rest.is_empty() && self.place > 0;
+            let spent = rest.is_empty() && cursor.place > 0;
             let (Some(from), false, false) = (message.name, message.truncated, spent) else {
-                (self.message, self.at, self.place) = (self.message + 1, 0, 0);
+                *cursor = Cursor { message: cursor.message + 1, at: 0, place: 0 };
                 continue;
             };
             let length = message.info.segment.filter(|s| *s > 0).unwrap_or(rest.len()).min(rest.len());
@@ -221,10 +246,12 @@ impl<'a> Iterator for Datagrams<'a> {
                 bytes: &rest[..length],
                 from,
                 arrival: message.info.arrival_unix_ns,
-                segment: self.place,
+                segment: cursor.place,
+                is_train: length < message.bytes.len(),
+                local: message.info.local,
             };
-            self.at += length;
-            self.place += 1;
+            cursor.at += length;
+            cursor.place += 1;
             return Some(out);
         }
         None

@@ -43,6 +43,11 @@ pub(super) const LISTED: &[Entry] = &[
         "crates/netio/src/best/measure/interface.rs",
         "measures what a datagram costs, before anything is served",
     ),
+    entry(
+        Rule::Clock,
+        "crates/netio/src/kernel_rx.rs",
+        "brings the kernel's stamps over to the clock of the loop",
+    ),
     entry(Rule::Clock, "crates/netio/src/link/run.rs", "lets packets through at their time"),
     entry(Rule::Clock, "crates/netio/src/recv.rs", "waits on a socket until a deadline"),
     entry(Rule::Clock, "crates/netio/src/route/watch.rs", "retries and refreshes, passed down from here"),

@@ -58,6 +58,19 @@ pub enum XdpError {
         /// Extents that were free.
         found: u32,
     },
+    /// The arena has too few extents aside to receive into.
+    #[error(
+        "AF_XDP on {interface}: receiving needs {needed} free extents of those that the arena has set aside, and {found} are free; \
+         set more aside or ask for fewer frames"
+    )]
+    NoReceiveFrames {
+        /// The interface.
+        interface: String,
+        /// Extents needed.
+        needed: u32,
+        /// Extents that were free.
+        found: u32,
+    },
     /// The interface has gone or was taken down: this device sends nothing any more.
     #[error(
         "AF_XDP on {interface}, queue {queue}: the interface is down or gone ({source}); open the device again when it is back"

@@ -27,6 +27,7 @@
 //! | `row` | what is kept for each stream: its way and its template |
 //! | `output` | datagrams into rings |
 //! | `tx` | [`XdpTx`]: the egress path |
+//! | `rx` | [`XdpRx`]: the ingress path |
 //! | `memory` | [`MemoryNic`]: the other end of rings in memory, for tests |
 //! | `steer` | the program that says which packets come in by sockets of ours |
 //! | `sys` | shared memory, the only `unsafe` |
@@ -38,6 +39,7 @@ mod memory;
 mod output;
 pub mod ring;
 mod row;
+mod rx;
 pub mod socket;
 pub mod steer;
 mod strategy;
@@ -48,6 +50,7 @@ pub mod umem;
 pub use error::XdpError;
 pub use memory::{MemoryNic, MemoryPacket};
 pub use output::XdpCounters;
+pub use rx::{XdpRx, XdpRxConfig};
 pub use strategy::{Abilities, Strategy};
 pub use tx::{XdpConfig, XdpTx};
 

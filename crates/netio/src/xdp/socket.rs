@@ -15,7 +15,7 @@ use rustix::net::xdp::{
     SocketAddrXdp, SocketAddrXdpFlags, XDP_PGOFF_RX_RING, XDP_PGOFF_TX_RING, XDP_UMEM_PGOFF_COMPLETION_RING,
     XDP_UMEM_PGOFF_FILL_RING, XdpOptionsFlags, XdpStatistics,
 };
-use rustix::net::{AddressFamily, SendFlags, SocketFlags, SocketType};
+use rustix::net::{AddressFamily, RecvFlags, SendFlags, SocketFlags, SocketType};
 
 use super::error::XdpError;
 use super::ring::{Consumer, Desc, Producer, Ring};
@@ -183,6 +183,12 @@ impl XdpSocket {
     pub fn kick(&self) -> Kick {
         let answer = rustix::net::send(&self.fd, &[], SendFlags::DONTWAIT | SendFlags::NOSIGNAL);
         Kick::of(answer.map(|_| ()).map_err(Errno::raw_os_error))
+    }
+
+    /// Tells a driver that waits for frames that there are some.
+    pub fn wake_receiver(&self) {
+        // Whatever it answers, an empty ring or a full one, a device that is gone shows by [`XdpSocket::pending_error`].
+        let _ = rustix::net::recv(&self.fd, &mut [0u8; 0], RecvFlags::DONTWAIT);
     }
 
     /// What the kernel has counted.

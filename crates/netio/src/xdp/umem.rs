@@ -194,10 +194,10 @@ impl Frames {
         Some(address)
     }
 
-    /// The bytes of a frame that was taken and has not been given to the device yet.
+    /// The bytes of a frame that was taken and that the device does not have: not yet, or not any more.
     pub fn bytes_mut(&mut self, address: u64) -> Option<&mut [u8]> {
         let (held, number, bytes) = self.find(address)?;
-        Some(&mut held.fill.bytes_mut()[number * bytes..][..bytes])
+        Some(held.fill.part_mut(number * bytes, bytes))
     }
 
     /// The device is done with a frame; `false` if it had none at this address.

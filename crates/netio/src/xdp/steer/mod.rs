@@ -15,27 +15,9 @@ use std::net::{IpAddr, SocketAddr};
 use std::os::fd::BorrowedFd;
 
 use millrace_core::limits::{MAX_STEERED_PORTS, MAX_XDP_QUEUES};
+pub use millrace_core::seam::Protocol;
 
 use crate::bpf::{BpfError, InterfaceLink, Map, Program, ProgramType, SocketMap};
-
-/// What a packet is to be.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Protocol {
-    /// A TCP segment.
-    Tcp,
-    /// A UDP datagram.
-    Udp,
-}
-
-impl Protocol {
-    /// Number in the IP header.
-    fn number(self) -> u8 {
-        match self {
-            Self::Tcp => 6,
-            Self::Udp => 17,
-        }
-    }
-}
 
 /// Packets cannot be steered.
 #[derive(Debug, thiserror::Error)]
