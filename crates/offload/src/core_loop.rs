@@ -2,7 +2,7 @@
 //! how much work it did.
 //!
 //! ```text
-//!   commands ──► leases ──► connections ──► send (frame, pace, packet I/O) ──► wants ──► events ──► idle
+//!   commands ──► leases ──► connections ──► receive ──► send (frame, pace, packet I/O) ──► wants ──► events ──► idle
 //! ```
 
 use std::net::SocketAddr;
@@ -23,6 +23,7 @@ use crate::bell::EventBell;
 use crate::command::{Command, Event};
 use crate::idle::{IdlePolicy, Wait};
 use crate::load::LoadMeter;
+use crate::reception::Reception;
 
 /// Batches of sends one turn makes before it looks at commands and leases again.
 const BATCHES_PER_TURN: usize = 16;
@@ -166,6 +167,8 @@ pub struct CoreLoop<C, T> {
     pub load: LoadMeter,
     /// How long bursts are to be.
     pub adaptive_burst: AdaptiveBurst,
+    /// The ingress path, if there is one.
+    pub reception: Option<Reception>,
     state: State,
 }
 
@@ -212,6 +215,7 @@ impl<C: Clock, T: LoopTx> CoreLoop<C, T> {
             idle,
             load,
             adaptive_burst,
+            reception: None,
             state,
         }
     }
@@ -224,7 +228,8 @@ impl<C: Clock, T: LoopTx> CoreLoop<C, T> {
             if let Some(since) = self.state.stopping {
                 let is_over = self.engine.counters().open == 0 || now.ns_since(since) > LINGER_NS;
                 if work == 0 && is_over {
-                    break self.load.publish(self.engine.counters(), self.tx.counters());
+                    self.load.publish(self.engine.counters(), self.tx.counters());
+                    break self.publish_reception();
                 }
             }
             if work == 0 {
@@ -239,10 +244,15 @@ impl<C: Clock, T: LoopTx> CoreLoop<C, T> {
         let mut work = self.take_commands(now);
         work += self.take_leases(now);
         work += self.serve_connections(now);
+        if self.reception.is_some() {
+            work += self.receive(now);
+        }
         work += self.send(now);
         work += self.post_wants();
         work += self.publish_events();
-        self.load.turn(now, work, self.engine.counters(), self.tx.counters());
+        if self.load.turn(now, work, self.engine.counters(), self.tx.counters()) {
+            self.publish_reception();
+        }
         if let Some(burst_ns) = self.adaptive_burst.look(now, self.load.busy_ns()) {
             self.engine.set_burst_ns(burst_ns);
         }
@@ -321,6 +331,17 @@ impl<C: Clock, T: LoopTx> CoreLoop<C, T> {
             }
         }
         LEASES_PER_TURN
+    }
+
+    #[inline(never)]
+    fn receive(&mut self, now: Instant) -> usize {
+        self.reception.as_mut().map_or(0, |reception| reception.turn(now))
+    }
+
+    fn publish_reception(&self) {
+        if let Some(reception) = &self.reception {
+            self.load.publish_rx(reception.counters());
+        }
     }
 
     #[inline(never)]
@@ -423,7 +444,8 @@ impl<C: Clock, T: LoopTx> CoreLoop<C, T> {
         self.bell.announce_sleep();
         // The last look: a thread that adds work after this sees the announcement and rings.
         if self.commands.is_empty() && self.handle.is_quiet() {
-            self.bell.sleep_beside(self.tx.full_conns_fd(), Some(limit));
+            let rx = self.reception.as_ref().and_then(Reception::fd);
+            self.bell.sleep_beside([self.tx.full_conns_fd(), rx], Some(limit));
             self.load.slept(self.clock.now());
         } else {
             self.bell.awake();

@@ -11,6 +11,7 @@
 //! | [`idle`] | busy, adaptive, sleeping |
 //! | [`load`] | how busy the core is, in nanoseconds |
 //! | [`adaptive_burst`] | longer bursts when it is busy |
+//! | [`reception`] | what comes in by a device, handed to whoever wants it |
 //! | [`hugepage`], [`affinity`], [`clock`] | memory, cores and time of the real machine |
 #![deny(unsafe_code)]
 
@@ -23,6 +24,7 @@ pub mod handle;
 pub mod hugepage;
 pub mod idle;
 pub mod load;
+pub mod reception;
 
 /// Socket set-up for starting engines: the ports that they share, the egress paths made of them, and what comes in there.
 pub use millrace_netio::{

@@ -3,6 +3,7 @@
 use std::sync::Arc;
 
 use millrace_core::counters::Sheet;
+use millrace_core::seam::RxCounters;
 use millrace_core::time::Instant;
 use millrace_engine::EngineCounters;
 use millrace_netio::TxCounters;
@@ -38,6 +39,8 @@ pub struct LoopSheets {
     pub engine: Arc<Sheet<EngineCounters>>,
     /// What its sockets have done.
     pub tx: Arc<Sheet<TxCounters>>,
+    /// What its receiving device has received.
+    pub rx: Arc<Sheet<RxCounters>>,
 }
 
 /// Adds up the turns of one loop.
@@ -58,8 +61,8 @@ impl LoadMeter {
         Self { sheets, totals: LoadSnapshot::default(), last: now, published: now }
     }
 
-    /// Everything since the last call was one turn that ended at `now` and did `work` things.
-    pub fn turn(&mut self, now: Instant, work: usize, engine: &EngineCounters, tx: &TxCounters) {
+    /// Everything since the last call was one turn that ended at `now` and did `work` things. Whether the totals were published.
+    pub fn turn(&mut self, now: Instant, work: usize, engine: &EngineCounters, tx: &TxCounters) -> bool {
         let ns = now.ns_since(self.last);
         self.last = now;
         if work > 0 {
@@ -69,10 +72,12 @@ impl LoadMeter {
         } else {
             self.totals.idle_ns += ns;
         }
-        if now.ns_since(self.published) >= PUBLISH_EVERY_NS {
+        let is_time = now.ns_since(self.published) >= PUBLISH_EVERY_NS;
+        if is_time {
             self.published = now;
             self.publish(engine, tx);
         }
+        is_time
     }
 
     /// Everything since the last call was a sleep that ended at `now`.
@@ -95,6 +100,11 @@ impl LoadMeter {
         self.sheets.engine.publish(engine);
         self.sheets.tx.publish(tx);
     }
+
+    /// Publishes what a receiving device has received.
+    pub fn publish_rx(&self, rx: &RxCounters) {
+        self.sheets.rx.publish(rx);
+    }
 }
 
 #[cfg(test)]
@@ -108,11 +118,11 @@ mod tests {
         let engine =
             |open, packets, bytes| EngineCounters { open, packets, bytes, ..EngineCounters::default() };
         let tx = TxCounters { entries: 5, ..TxCounters::default() };
-        meter.turn(Instant(100), 3, &engine(1, 7, 700), &tx);
-        meter.turn(Instant(150), 0, &engine(1, 7, 700), &tx);
+        assert!(!meter.turn(Instant(100), 3, &engine(1, 7, 700), &tx));
+        assert!(!meter.turn(Instant(150), 0, &engine(1, 7, 700), &tx));
         meter.slept(Instant(1_000));
         assert_eq!(sheets.load.read(), LoadSnapshot::default(), "not yet published");
-        meter.turn(Instant(20_000_000), 1, &engine(2, 8, 800), &tx);
+        assert!(meter.turn(Instant(20_000_000), 1, &engine(2, 8, 800), &tx));
         let s = sheets.load.read();
         assert_eq!((sheets.engine.read(), sheets.tx.read()), (engine(2, 8, 800), tx));
         assert_eq!(s.busy_ns + s.idle_ns, 20_000_000);

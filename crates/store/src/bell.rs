@@ -42,16 +42,20 @@ impl EventBell {
 
     /// Sleeps until rung or until `limit` has passed; the caller has announced it.
     pub fn sleep(&self, limit: Option<Duration>) {
-        self.sleep_beside(None, limit);
+        self.sleep_beside([None; 2], limit);
     }
 
     /// The same, but also until another descriptor is readable.
-    pub fn sleep_beside(&self, other: Option<BorrowedFd<'_>>, limit: Option<Duration>) {
+    pub fn sleep_beside(&self, others: [Option<BorrowedFd<'_>>; 2], limit: Option<Duration>) {
         let timeout =
             limit.map(|d| Timespec { tv_sec: d.as_secs() as i64, tv_nsec: i64::from(d.subsec_nanos()) });
         let watch = |fd| PollFd::from_borrowed_fd(fd, PollFlags::IN);
-        let mut fds = [watch(self.fd()), watch(other.unwrap_or(self.fd()))];
-        let count = 1 + usize::from(other.is_some());
+        let mut fds = [(); 3].map(|()| watch(self.fd()));
+        let mut count = 1;
+        for other in others.into_iter().flatten() {
+            fds[count] = watch(other);
+            count += 1;
+        }
         // An interrupted poll is an early wake-up: the loop looks for work and comes back.
         if poll(&mut fds[..count], timeout.as_ref()).is_ok_and(|n| n > 0) && !fds[0].revents().is_empty() {
             self.clear();
@@ -105,13 +109,16 @@ mod tests {
         let (bell, other) = (EventBell::new().unwrap(), EventBell::new().unwrap());
         other.announce_sleep();
         other.ring();
-        for _ in 0..2 {
+        let silent = EventBell::new().unwrap();
+        for others in
+            [[Some(other.fd()), None], [None, Some(other.fd())], [Some(silent.fd()), Some(other.fd())]]
+        {
             bell.announce_sleep();
-            bell.sleep_beside(Some(other.fd()), None); // would hang for ever; and it is not ours to be cleared
+            bell.sleep_beside(others, None); // would hang for ever; and it is not ours to be cleared
         }
         bell.announce_sleep();
         bell.ring();
-        bell.sleep_beside(Some(other.fd()), None);
+        bell.sleep_beside([Some(other.fd()), None], None);
         assert!(rustix::io::read(&bell.fd, &mut [0; 8]).is_err(), "cleared");
     }
 

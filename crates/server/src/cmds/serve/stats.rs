@@ -120,6 +120,7 @@ mod tests {
     use std::collections::HashSet;
 
     use millrace_core::counters::{Counter, Group};
+    use millrace_core::seam::RxCounters;
     use millrace_engine::EngineCounters;
     use millrace_offload::TxCounters;
     use millrace_offload::best::{ChoiceCounters, PathCounters};
@@ -154,12 +155,13 @@ mod tests {
     }
 
     /// The groups that `serve` registers, by their part; the reference is made of them.
-    const PARTS: [(&str, &[Counter]); 9] = [
+    const PARTS: [(&str, &[Counter]); 10] = [
         ("sessions", crate::control::Counters::COUNTERS),
         ("now", crate::control::Held::COUNTERS),
         ("loop", LoadSnapshot::COUNTERS),
         ("engine", EngineCounters::COUNTERS),
         ("sockets", TxCounters::COUNTERS),
+        ("received", RxCounters::COUNTERS),
         ("egress", ChoiceCounters::COUNTERS),
         ("paths", PathCounters::COUNTERS),
         ("cache", CacheStats::COUNTERS),
