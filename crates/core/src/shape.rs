@@ -87,7 +87,9 @@ impl<'a> Shape<'a> {
     }
 
     fn range(&self, first: usize, count: usize) -> std::ops::Range<usize> {
-        first * self.segment..((first + count) * self.segment).min(self.bytes.len())
+        let end = ((first + count) * self.segment).min(self.bytes.len());
+        // None behind the last one, which may be short.
+        (first * self.segment).min(end)..end
     }
 
     /// Bytes of datagrams `first..first + count`.
