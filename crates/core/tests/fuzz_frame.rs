@@ -5,6 +5,7 @@
 use std::net::{IpAddr, SocketAddr};
 use std::path::PathBuf;
 
+use etherparse::checksum::Sum16BitWords;
 use etherparse::{NetSlice, SlicedPacket, TransportSlice};
 use millrace_core::seam::Protocol;
 use millrace_core::wire::checksum::sum16;
@@ -52,12 +53,19 @@ fn oracle(frame: &[u8]) -> Option<Packet<'_>> {
             (Protocol::Udp, [udp.source_port(), udp.destination_port()], udp.payload(), sums)
         }
         TransportSlice::Tcp(tcp) => {
-            let right = match (from, to) {
-                (IpAddr::V4(a), IpAddr::V4(b)) => tcp.calc_checksum_ipv4(a.octets(), b.octets()),
-                (IpAddr::V6(a), IpAddr::V6(b)) => tcp.calc_checksum_ipv6(a.octets(), b.octets()),
+            // Over the bytes as they came: a header that etherparse has parsed has lost its reserved bits.
+            let sum = match (from, to) {
+                (IpAddr::V4(a), IpAddr::V4(b)) => {
+                    Sum16BitWords::new().add_4bytes(a.octets()).add_4bytes(b.octets())
+                }
+                (IpAddr::V6(a), IpAddr::V6(b)) => {
+                    Sum16BitWords::new().add_16bytes(a.octets()).add_16bytes(b.octets())
+                }
                 _ => return None,
             };
-            let sums = same(tcp.checksum(), right.ok()?);
+            let length = (tcp.slice().len() as u16).to_be_bytes();
+            let sums =
+                sum.add_2bytes([0, 6]).add_2bytes(length).add_slice(tcp.slice()).ones_complement() == 0;
             (Protocol::Tcp, [tcp.source_port(), tcp.destination_port()], tcp.slice(), sums)
         }
         _ => return None,

@@ -61,9 +61,11 @@ impl LoopRx for Numbers {
     }
 }
 
+type Log = (Vec<Vec<u8>>, Vec<DeviceGone>);
+
 /// What a sink has heard. Tests may lock.
 #[derive(Clone, Default)]
-struct Heard(Arc<Mutex<(Vec<Vec<u8>>, Vec<DeviceGone>)>>);
+struct Heard(Arc<Mutex<Log>>);
 
 impl RxSink for Heard {
     fn packet(&mut self, now: Instant, packet: &Received<'_>) {
