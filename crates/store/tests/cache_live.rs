@@ -195,7 +195,12 @@ fn who_falls_out_of_what_is_held_is_told_so_and_never_reads_a_wrong_byte() {
     let mut packet = oldest * PER_EXTENT;
     while packet < 41 * PER_EXTENT + 10 {
         want_packet(engine, 0, title, packet);
-        packet = read(&lease(engine.grant()), packet);
+        packet = match engine.grant().lease {
+            Ok(lease) => read(&lease, packet),
+            // What was fed before is still being taken.
+            Err(ReadFailure::Passed { first }) if first > packet / PER_EXTENT => first * PER_EXTENT,
+            Err(failure) => panic!("{failure}"),
+        };
     }
     let stats = world.wait_stats("what is held", |stats| stats.free >= 16 - u64::from(HELD) - 1);
     assert_eq!(stats.evictions, 0, "nobody else has lost anything");
