@@ -55,11 +55,14 @@ impl Out {
         let len = self.file.file().metadata().map_err(StoreError::io("look at", path))?.len();
         let step = super::reading::Reading::stripes_at_once(set);
         while self.next_stripe < set.stripes.stripes() {
-            let stripes = self.next_stripe..set.stripes.stripes().min(self.next_stripe.saturating_add(step));
-            let range = set.range(self.position, self.units, stripes.clone());
-            if range.end > len || len == 0 {
+            let last = set.stripes.stripes().min(self.next_stripe.saturating_add(step));
+            // A write that was interrupted leaves less than a whole batch: what it left is taken by the stripe.
+            let there = |&end: &u32| set.range(self.position, self.units, self.next_stripe..end).end <= len;
+            let Some(end) = (self.next_stripe + 1..=last).rev().find(there).filter(|_| len > 0) else {
                 return Ok(());
-            }
+            };
+            let stripes = self.next_stripe..end;
+            let range = set.range(self.position, self.units, stripes.clone());
             self.buffer.clear();
             self.buffer.resize((range.end - range.start) as usize, 0);
             if work.read(set.slot(self.position), self.file.file(), &mut self.buffer, range.start)?.is_err() {

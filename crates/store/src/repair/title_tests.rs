@@ -5,6 +5,7 @@ use std::fs;
 use super::*;
 use crate::format::superblock::Geometry;
 use crate::repair::hand_made::{PACKET, World, geometry};
+use crate::repair::report::Report;
 
 fn whole(position: usize) -> Need {
     Need { position, whole: true, files: Vec::new() }
@@ -44,6 +45,22 @@ fn one_lost_member_too_many_is_said_and_nothing_is_touched() {
     assert!(world.tree() == before);
 }
 
+/// The repair of member 1, begun before, made to its end.
+fn gone_on(world: &World) -> Report {
+    loop {
+        match world.mend_until(&[whole(1)], &[], 0, u64::MAX) {
+            // A child that another test has just forked holds the lock until it runs its program.
+            (_, _, Err(error)) if error.to_string().contains("another process is making it") => {
+                std::thread::yield_now();
+            }
+            (report, _, result) => {
+                result.unwrap();
+                return report;
+            }
+        }
+    }
+}
+
 #[test]
 fn a_stopped_repair_goes_on_where_it_was() {
     let world = World::new(geometry(3, 1), 26_000);
@@ -60,22 +77,32 @@ fn a_stopped_repair_goes_on_where_it_was() {
     let end = bytes.len() - 5000;
     bytes[end..].fill(0);
     fs::write(half.join("data.mru"), bytes).unwrap();
-    let report = loop {
-        match world.mend_until(&[whole(1)], &[], 0, u64::MAX) {
-            // A child that another test has just forked holds the lock until it runs its program.
-            (_, _, Err(error)) if error.to_string().contains("another process is making it") => {
-                std::thread::yield_now();
-            }
-            (report, _, result) => {
-                result.unwrap();
-                break report;
-            }
-        }
-    };
+    let report = gone_on(&world);
     assert_eq!(report.count(Fate::Repaired), 1, "{report:?}");
     assert!(world.tree() == before);
     let full = world.manifest.files_on(1).iter().map(|f| f.bytes).sum::<u64>();
     assert!(report.bytes_written < full - made / 2, "{} of {full} written again", report.bytes_written);
+}
+
+/// A batch is one write, and a process that is killed may leave any part of it.
+#[test]
+fn a_write_that_was_cut_short_costs_no_more_than_the_stripe_it_ended_in() {
+    let world = World::new(geometry(3, 1), 26_000);
+    let before = world.tree();
+    let file = world.title(1).join("data.mru");
+    let whole_file = fs::read(&file).unwrap();
+    fs::remove_dir_all(world.title(1)).unwrap();
+    let half = world.dirs(1).tmp.join(world.manifest.title.id.to_string());
+    let Geometry { k, m, unit_packets, .. } = geometry(3, 1);
+    let stripe = usize::from(k + m) * unit_packets as usize * PACKET;
+    let kept = whole_file.len() - stripe * 3 / 2;
+    fs::create_dir_all(&half).unwrap();
+    fs::write(half.join("data.mru"), &whole_file[..kept]).unwrap();
+    let report = gone_on(&world);
+    assert!(world.tree() == before);
+    let full = world.manifest.files_on(1).iter().map(|f| f.bytes).sum::<u64>();
+    let again = report.bytes_written - (full - kept as u64);
+    assert!(again <= stripe as u64, "{again} bytes written again, {stripe} in a stripe");
 }
 
 #[test]
