@@ -10,6 +10,7 @@ use crate::ids::StreamId;
 use crate::pool::Lease;
 use crate::shape::{Misshapen, Shape};
 use crate::time::Instant;
+use crate::wire::frame::layout;
 
 /// The monotonic clock. Read once a turn of the loop and passed down.
 pub trait Clock {
@@ -155,8 +156,8 @@ impl Protocol {
     /// Number in the IP header.
     pub fn number(self) -> u8 {
         match self {
-            Self::Tcp => 6,
-            Self::Udp => 17,
+            Self::Tcp => layout::TCP,
+            Self::Udp => layout::UDP,
         }
     }
 }

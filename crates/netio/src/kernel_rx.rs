@@ -10,7 +10,7 @@ use millrace_core::time::Instant;
 
 use crate::error::NetError;
 use crate::recv::{Cursor, UdpRx, UdpRxConfig};
-use crate::sys::socket::set_int;
+use crate::sys::socket::{canonical, tell_local_address};
 
 /// Receives what comes to one UDP socket: a [`UdpRx`] that never waits and says of each datagram where it was sent to.
 ///
@@ -47,11 +47,7 @@ impl KernelRx {
         };
         let local = rx.socket().local_addr().map_err(refused("ask it for its address"))?;
         if local.ip().is_unspecified() {
-            let (level, option) = match local {
-                SocketAddr::V4(_) => (libc::SOL_IP, libc::IP_PKTINFO),
-                SocketAddr::V6(_) => (libc::SOL_IPV6, libc::IPV6_RECVPKTINFO),
-            };
-            set_int(rx.socket().as_fd(), level, option, 1).map_err(refused("turn on IP_PKTINFO"))?;
+            tell_local_address(rx.socket().as_fd(), local.is_ipv4()).map_err(refused("turn on PKTINFO"))?;
         }
         Ok(Self {
             rx,
@@ -138,11 +134,6 @@ impl AsFd for KernelRx {
 /// The system's clock, in nanoseconds since 1970: read once a batch, without a system call.
 fn wall_ns() -> u64 {
     SystemTime::now().duration_since(UNIX_EPOCH).map_or(0, |since| since.as_nanos() as u64)
-}
-
-/// An IPv4 address as one, however a socket for both families shows it.
-fn canonical(address: SocketAddr) -> SocketAddr {
-    with_ip(address, address.ip().to_canonical())
 }
 
 /// The same port, and the same scope where the family is the same.

@@ -21,7 +21,7 @@ use super::held::Held;
 use super::table::AddrTable;
 use crate::sys::cmsg::{SO_EE_CODE_ZEROCOPY_COPIED, SO_EE_ORIGIN_ZEROCOPY};
 use crate::sys::mmsg::{Message, RecvArena};
-use crate::sys::socket::set_int;
+use crate::sys::socket::{set_int, tell_local_address};
 
 /// Errors taken from the kernel in one call.
 const BATCH: usize = 32;
@@ -188,14 +188,9 @@ impl IcmpReader {
 
 /// Has the kernel put ICMP errors into the socket's error queue, each with the address of ours that it came to; or what it refused.
 pub(super) fn hear_icmp(socket: &UdpSocket, is_v4: bool) -> Result<(), (&'static str, io::Error)> {
-    let packet_info = match is_v4 {
-        true => (libc::SOL_IP, libc::IP_PKTINFO),
-        false => (libc::SOL_IPV6, libc::IPV6_RECVPKTINFO),
-    };
-    for ((level, name), what) in [(recverr(is_v4), "turn on RECVERR"), (packet_info, "turn on PKTINFO")] {
-        set_int(socket.as_fd(), level, name, 1).map_err(|error| (what, error))?;
-    }
-    Ok(())
+    let (level, name) = recverr(is_v4);
+    set_int(socket.as_fd(), level, name, 1).map_err(|error| ("turn on RECVERR", error))?;
+    tell_local_address(socket.as_fd(), is_v4).map_err(|error| ("turn on PKTINFO", error))
 }
 
 /// (level, name) of RECVERR for a family.

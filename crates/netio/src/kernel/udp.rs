@@ -104,9 +104,10 @@ fn first_free<T>(
 /// The first socket is bound without `SO_REUSEPORT`, which fails if anybody has the port, shared or not. Only then it is shared.
 ///
 /// The kernel keeps the sockets of a port in a list. The first of them decides whether one more may be bound, and gets what comes in if it
-/// does not share the port: that must be the receiver. With IPv4 it is the socket bound last, with IPv6 the one bound first. A kernel with another order would find a sender there. That one
-/// shares the port, so the program of the group decides, and it always names socket 0. Sockets are numbered in the order in which they were
-/// bound, and when one is closed the last takes its number (socket(7), `SO_ATTACH_REUSEPORT_CBPF`): so the receiver is number 0 in both families.
+/// does not share the port: that must be the receiver. With IPv4 it is the socket bound last, with IPv6 the one bound first. A kernel with
+/// another order would find a sender there. That one shares the port, so the program of the group decides, and it always names socket 0.
+/// Sockets are numbered in the order in which they were bound, and when one is closed the last takes its number (socket(7),
+/// `SO_ATTACH_REUSEPORT_CBPF`): so the receiver is number 0 in both families.
 fn bind_shared(local: SocketAddr, senders: usize) -> Result<(UdpSocket, Vec<UdpSocket>), Refused> {
     let refused = |error: io::Error| (local, error);
     let first = bind_for(local, Use::Alone)?;

@@ -111,6 +111,15 @@ pub(crate) fn canonical(addr: SocketAddr) -> SocketAddr {
     }
 }
 
+/// Has the kernel say of each datagram and of each error in the queue which local address it came to.
+pub(crate) fn tell_local_address(fd: BorrowedFd<'_>, is_v4: bool) -> io::Result<()> {
+    let (level, name) = match is_v4 {
+        true => (libc::SOL_IP, libc::IP_PKTINFO),
+        false => (libc::SOL_IPV6, libc::IPV6_RECVPKTINFO),
+    };
+    set_int(fd, level, name, 1)
+}
+
 /// Sets an option whose value is an `int`.
 pub(crate) fn set_int(fd: BorrowedFd<'_>, level: c_int, name: c_int, value: c_int) -> io::Result<()> {
     let length = size_of::<c_int>() as libc::socklen_t;

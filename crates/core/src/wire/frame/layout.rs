@@ -11,6 +11,8 @@ use super::{
 
 /// Protocol number of UDP.
 pub const UDP: u8 = 17;
+/// The same of TCP.
+pub const TCP: u8 = 6;
 /// "Don't fragment" and offset 0.
 pub const DONT_FRAGMENT: [u8; 2] = [0x40, 0];
 pub(super) const ETHERTYPE_VLAN: [u8; 2] = [0x81, 0x00];

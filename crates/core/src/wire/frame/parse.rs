@@ -145,7 +145,6 @@ struct Segment<'a> {
 
 impl<'a> Segment<'a> {
     fn of(protocol: u8, segment: &'a [u8], address_sum: u16, is_v4: bool) -> Result<Self, Unfit> {
-        const TCP: u8 = 6;
         let (protocol, segment, bytes) = match protocol {
             super::layout::UDP => {
                 let length = usize::from(be16(segment, UDP_LENGTH)?);
@@ -153,7 +152,7 @@ impl<'a> Segment<'a> {
                 let payload = segment.get(UDP_HEADER_BYTES..).ok_or(Unfit::Length)?;
                 (Protocol::Udp, segment, payload)
             }
-            TCP => {
+            super::layout::TCP => {
                 let words = usize::from(*segment.get(12).ok_or(Unfit::Length)? >> 4);
                 if words < TCP_HEADER_WORDS || words * 4 > segment.len() {
                     return Err(Unfit::Length);
