@@ -4,13 +4,13 @@ mod support;
 #[path = "support/viewers.rs"]
 mod viewers;
 
-use std::io::{Read, Write};
+use std::io::Write;
 use std::net::{SocketAddr, TcpStream, UdpSocket};
 use std::path::{Path, PathBuf};
 use std::time::{Duration, Instant};
 
 use serde_json::Value;
-use support::{Server, add, film, volume};
+use support::{Server, add, film, read_head, volume};
 use viewers::Viewers::Steady;
 use viewers::{Load, packets_of};
 
@@ -100,13 +100,7 @@ impl Viewer {
     fn ask(&mut self, method: &str, more: &str) -> String {
         let Self { stream, url, .. } = self;
         write!(stream, "{method} {url} RTSP/1.0\r\nCSeq: 1\r\n{more}\r\n").unwrap();
-        let mut head = Vec::new();
-        while !head.ends_with(b"\r\n\r\n") {
-            let mut byte = [0];
-            stream.read_exact(&mut byte).unwrap();
-            head.push(byte[0]);
-        }
-        let head = String::from_utf8(head).unwrap();
+        let head = read_head(stream);
         assert!(head.starts_with("RTSP/1.0 200 "), "{head}");
         head
     }

@@ -5,7 +5,7 @@
 
 mod support;
 
-use std::io::{Read, Write};
+use std::io::Write;
 use std::net::{Ipv4Addr, SocketAddr, TcpStream, UdpSocket};
 use std::path::PathBuf;
 use std::process::{Child, Command, Stdio};
@@ -18,7 +18,7 @@ use millrace_core::fec::Code;
 use millrace_core::limits::DEFAULT_PACKET_BYTES;
 use millrace_core::wire::fec::{FecHeader, PAYLOAD_TYPE_FEC, PROTECTED_FIELDS_BYTES, protected_fields};
 use millrace_core::wire::rtp::{PAYLOAD_TYPE_MP2T, RtpHeader, sequence_of};
-use support::{Server, film, ok, signal};
+use support::{Server, film, header, ok, read_message, signal};
 
 /// What the jitter buffer waits for: a packet is repaired when the FEC of its row has come, which is spread over the next row.
 const LATENCY_MS: u64 = 2500;
@@ -389,7 +389,7 @@ fn repairs(members: usize, create: &[&str]) {
     let relay = Relay::start(&receiver, move |packet| matrix.drops(packet));
     let transport = format!("Transport: RTP/AVP;unicast;client_port={}-{}\r\n", relay.port, relay.port + 1);
     let reply = viewer.ask("SETUP", "/track1", &format!("{transport}X-Millrace-FEC: xor\r\n"));
-    let granted = value(&reply, "X-Millrace-FEC").expect("an answer");
+    let granted = header(&reply, "X-Millrace-FEC").expect("an answer");
     assert!(granted.starts_with("xor;"), "{granted}");
     assert_eq!(parameter(granted, "xor_port"), u32::from(relay.port) + 2);
     viewer.ask("PLAY", "", "");
@@ -463,25 +463,11 @@ impl Dialogue {
             self.url, self.cseq
         );
         self.stream.write_all(request.as_bytes()).unwrap();
-        let mut reply = Vec::new();
-        let mut byte = [0];
-        while !reply.ends_with(b"\r\n\r\n") {
-            self.stream.read_exact(&mut byte).unwrap();
-            reply.push(byte[0]);
-        }
-        let head = String::from_utf8(reply).unwrap();
-        let length = value(&head, "Content-Length").map_or(0, |length| length.parse().unwrap());
-        let mut body = vec![0; length];
-        self.stream.read_exact(&mut body).unwrap();
+        let (head, body) = read_message(&mut self.stream);
         assert!(head.starts_with("RTSP/1.0 200 "), "{method}: {head}");
-        if let Some(session) = value(&head, "Session") {
+        if let Some(session) = header(&head, "Session") {
             self.session = Some(session.split(';').next().unwrap().to_owned());
         }
-        head + &String::from_utf8(body).unwrap()
+        head + &body
     }
-}
-
-/// A header's value.
-fn value<'a>(reply: &'a str, name: &str) -> Option<&'a str> {
-    reply.lines().find_map(|line| line.strip_prefix(name)?.strip_prefix(": "))
 }

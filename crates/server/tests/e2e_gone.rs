@@ -3,12 +3,12 @@
 
 mod support;
 
-use std::io::{Read, Write};
+use std::io::Write;
 use std::net::{TcpStream, UdpSocket};
 use std::path::{Path, PathBuf};
 use std::time::{Duration, Instant};
 
-use support::{Server, film, ok, play};
+use support::{Server, film, header, ok, play, read_message};
 
 /// For what must happen by itself within seconds, on a machine that has other things to do.
 const TIMEOUT: Duration = Duration::from_secs(60);
@@ -64,8 +64,7 @@ impl Answer {
     }
 
     fn get(&self, name: &str) -> Option<&str> {
-        let of = |line: &'_ str| line.to_ascii_lowercase().starts_with(&format!("{name}: "));
-        self.0.lines().find(|line| of(line)).map(|line| line[name.len() + 2..].trim())
+        header(&self.0, name)
     }
 
     fn assert_refused(&self, reason: &str) {
@@ -86,16 +85,7 @@ impl Viewer {
     fn ask(&mut self, method: &str, more: &str) -> Answer {
         let Self { stream, url, .. } = self;
         write!(stream, "{method} {url} RTSP/1.0\r\nCSeq: 1\r\n{more}\r\n").unwrap();
-        let mut head = Vec::new();
-        while !head.ends_with(b"\r\n\r\n") {
-            let mut byte = [0];
-            stream.read_exact(&mut byte).unwrap();
-            head.push(byte[0]);
-        }
-        let answer = Answer(String::from_utf8(head).unwrap());
-        let body = answer.get("content-length").and_then(|bytes| bytes.parse().ok()).unwrap_or(0);
-        stream.read_exact(&mut vec![0; body]).unwrap();
-        answer
+        Answer(read_message(stream).0)
     }
 
     fn setup(&mut self) -> Answer {

@@ -4,14 +4,14 @@
 mod common;
 mod support;
 
-use std::io::{Read, Write};
+use std::io::Write;
 use std::net::{SocketAddr, TcpListener, TcpStream};
 use std::path::Path;
 use std::time::{Duration, Instant};
 
 use common::Film;
 use millrace_store::volume::Volume;
-use support::{Server, millrace};
+use support::{Server, millrace, read_message};
 
 /// Titles in the store.
 const TITLES: usize = 400;
@@ -45,16 +45,7 @@ fn first_connection(address: SocketAddr) -> TcpStream {
 fn describe(stream: &mut TcpStream, url: &str) -> String {
     stream.set_read_timeout(Some(Duration::from_secs(60))).unwrap();
     write!(stream, "DESCRIBE {url} RTSP/1.0\r\nCSeq: 1\r\n\r\n").unwrap();
-    let mut head = Vec::new();
-    while !head.ends_with(b"\r\n\r\n") {
-        let mut byte = [0];
-        stream.read_exact(&mut byte).expect("an answer");
-        head.push(byte[0]);
-    }
-    let head = String::from_utf8(head).unwrap();
-    let length = head.lines().find_map(|line| line.strip_prefix("Content-Length: "));
-    let mut body = vec![0; length.map_or(0, |length| length.trim().parse().unwrap())];
-    stream.read_exact(&mut body).unwrap();
+    let (head, _) = read_message(stream);
     head.lines().next().unwrap_or_default().to_owned()
 }
 

@@ -2,13 +2,13 @@
 
 mod support;
 
-use std::io::{Read, Write};
-use std::net::{TcpListener, TcpStream, UdpSocket};
+use std::io::Write;
+use std::net::{TcpListener, UdpSocket};
 use std::process::{Output, Stdio};
 use std::thread::JoinHandle;
 use std::time::{Duration, Instant};
 
-use support::{Server, add, film, millrace, run};
+use support::{Server, add, film, millrace, read_head, run};
 
 const TRANSPORTS: [&str; 2] = ["udp", "tcp"];
 /// Seven transport packets.
@@ -24,7 +24,7 @@ fn serve_once(packets: Vec<Vec<u8>>) -> (String, JoinHandle<()>) {
         let [rtp, rtcp] = [(); 2].map(|()| UdpSocket::bind("127.0.0.1:0").unwrap());
         let mut udp_port = None;
         loop {
-            let request = read_request(&mut stream);
+            let request = read_head(&mut stream);
             let field = |name: &str| request.lines().find_map(|line| line.strip_prefix(name)).map(str::trim);
             let mut more = "Session: 7\r\n".to_owned();
             let mut sdp = "";
@@ -67,16 +67,6 @@ fn serve_once(packets: Vec<Vec<u8>>) -> (String, JoinHandle<()>) {
         }
     });
     (url, thread)
-}
-
-fn read_request(stream: &mut TcpStream) -> String {
-    let mut request = Vec::new();
-    while !request.ends_with(b"\r\n\r\n") {
-        let mut byte = [0];
-        stream.read_exact(&mut byte).expect("a request");
-        request.push(byte[0]);
-    }
-    String::from_utf8(request).unwrap()
 }
 
 /// RTP packets of this payload type, each with seven times these bytes as far as they go.

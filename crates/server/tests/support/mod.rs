@@ -203,3 +203,29 @@ pub fn play(args: &[&str]) -> serde_json::Value {
     let text = ok(&all);
     serde_json::from_str(&text).unwrap_or_else(|e| panic!("{e}: {text}"))
 }
+
+/// Reads the head of a message, up to its empty line and not a byte further: what follows may be anything.
+pub fn read_head(stream: &mut impl Read) -> String {
+    let mut head = Vec::new();
+    while !head.ends_with(b"\r\n\r\n") {
+        let mut byte = [0];
+        stream.read_exact(&mut byte).expect("a whole head");
+        head.push(byte[0]);
+    }
+    String::from_utf8(head).expect("a head is text")
+}
+
+/// Reads a message: its head, and as much body as that says.
+pub fn read_message(stream: &mut impl Read) -> (String, String) {
+    let head = read_head(stream);
+    let bytes = header(&head, "Content-Length").map_or(0, |bytes| bytes.parse().expect("a number"));
+    let mut body = vec![0; bytes];
+    stream.read_exact(&mut body).expect("a whole body");
+    (head, String::from_utf8(body).expect("a body is text"))
+}
+
+/// A header's value.
+pub fn header<'a>(head: &'a str, name: &str) -> Option<&'a str> {
+    let fields = head.lines().filter_map(|line| line.split_once(':'));
+    fields.filter(|(field, _)| field.eq_ignore_ascii_case(name)).map(|(_, value)| value.trim()).next()
+}
