@@ -70,10 +70,4 @@ pub(super) trait Kind: Send + Sync {
     fn holes_are_damage(&self) -> bool {
         true
     }
-
-    /// Whether files may be opened for direct reads.
-    fn may_direct(&self) -> bool;
-
-    /// Direct reads do not work although files could be opened for them: no more of them.
-    fn refuse_direct(&self);
 }

@@ -97,10 +97,6 @@ impl Kind for LiveTitle {
     ) -> Built {
         Built::failed(ReadFailure::OutOfRange)
     }
-    fn may_direct(&self) -> bool {
-        false
-    }
-    fn refuse_direct(&self) {}
 }
 
 /// Why a packet was not taken.

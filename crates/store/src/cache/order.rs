@@ -70,8 +70,8 @@ pub(super) struct SpanFile {
 enum FileOf {
     /// Shared by all spans of a member's file.
     Own(Arc<File>),
-    /// One of those that a title without members holds open.
-    Plain(Arc<PlainFiles>, Role),
+    /// One of those that a title without members holds open, and whether it is read directly.
+    Plain(Arc<PlainFiles>, Role, bool),
 }
 
 impl SpanFile {
@@ -81,9 +81,9 @@ impl SpanFile {
     }
 
     /// The data, metadata, range sums or CRCs of a title without members.
-    pub(super) fn of_plain(files: Arc<PlainFiles>, role: Role) -> Self {
+    pub(super) fn of_plain(files: Arc<PlainFiles>, role: Role, direct: bool) -> Self {
         let may_wait = files.may_wait();
-        Self { of: FileOf::Plain(files, role), may_wait }
+        Self { of: FileOf::Plain(files, role, direct), may_wait }
     }
 
     /// Whether beginning to read from it may already wait for its disk.
@@ -95,7 +95,9 @@ impl SpanFile {
     fn is_same(&self, other: &Self) -> bool {
         match (&self.of, &other.of) {
             (FileOf::Own(file), FileOf::Own(other)) => Arc::ptr_eq(file, other),
-            (FileOf::Plain(files, role), FileOf::Plain(other, of)) => Arc::ptr_eq(files, other) && role == of,
+            (FileOf::Plain(files, role, direct), FileOf::Plain(other, of, through)) => {
+                Arc::ptr_eq(files, other) && role == of && direct == through
+            }
             _ => false,
         }
     }
@@ -105,7 +107,7 @@ impl SpanFile {
     pub(super) fn holders(&self) -> usize {
         match &self.of {
             FileOf::Own(file) => Arc::strong_count(file),
-            FileOf::Plain(files, _) => Arc::strong_count(files),
+            FileOf::Plain(files, ..) => Arc::strong_count(files),
         }
     }
 
@@ -113,7 +115,7 @@ impl SpanFile {
     pub(super) fn get(&self) -> &File {
         match &self.of {
             FileOf::Own(file) => file,
-            FileOf::Plain(files, role) => files.file(*role),
+            FileOf::Plain(files, role, direct) => files.file(*role, *direct),
         }
     }
 }
@@ -134,7 +136,7 @@ pub(super) struct SpanOrder {
     /// The file.
     pub(super) file: SpanFile,
     /// It is open for direct reads: memory, offset and length have to be aligned. If it does not take them after all
-    /// (`EINVAL`): [`Kind::refuse_direct`](super::kind::Kind::refuse_direct), and order again.
+    /// (`EINVAL`): [`OpenTitle::refuse_direct`](super::source::OpenTitle::refuse_direct), and order again.
     pub(super) direct: bool,
     /// Bytes of the file, not aligned, never empty.
     pub(super) bytes: Range<u64>,

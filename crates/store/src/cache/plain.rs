@@ -6,7 +6,6 @@ use std::ops::Range;
 use std::os::unix::fs::{MetadataExt, OpenOptionsExt};
 use std::path::Path;
 use std::sync::Arc;
-use std::sync::atomic::{AtomicBool, Ordering};
 
 use millrace_core::ids::TitleRef;
 
@@ -25,25 +24,18 @@ pub(super) struct PlainFiles {
     direct: Option<File>,
     /// [`may_wait`] says so of them.
     may_wait: bool,
-    /// A direct read was refused after all.
-    direct_refused: AtomicBool,
 }
 
 impl PlainFiles {
-    /// Whether the data is read past the page cache.
-    fn is_direct(&self) -> bool {
-        self.direct.is_some() && !self.direct_refused.load(Ordering::Relaxed)
-    }
-
     /// Whether beginning to read may wait for their disk.
     pub(super) fn may_wait(&self) -> bool {
         self.may_wait
     }
 
-    /// The file to read a span with this role from.
-    pub(super) fn file(&self, role: Role) -> &File {
+    /// The file to read a span with this role from; the data past the page cache if it is to be read so and can be.
+    pub(super) fn file(&self, role: Role, direct: bool) -> &File {
         match (role, &self.direct) {
-            (Role::Data { .. } | Role::Parity { .. }, Some(direct)) if self.is_direct() => direct,
+            (Role::Data { .. } | Role::Parity { .. }, Some(file)) if direct => file,
             (Role::Data { .. } | Role::Parity { .. }, _) => self.source.data(),
             (Role::Sums, _) => self.source.sums().unwrap_or(self.source.meta()),
             (Role::Crcs, _) => self.source.crcs().unwrap_or(self.source.meta()),
@@ -61,8 +53,7 @@ impl Plain {
     /// Opens the data file once more for direct reads, if that can be had.
     pub(super) fn open(source: Box<dyn PlainSource>) -> Self {
         let (direct, may_wait) = open_direct_of(&*source);
-        let direct_refused = AtomicBool::new(false);
-        Self { files: Arc::new(PlainFiles { source, direct, may_wait, direct_refused }) }
+        Self { files: Arc::new(PlainFiles { source, direct, may_wait }) }
     }
 }
 
@@ -87,7 +78,8 @@ impl Kind for Plain {
         let in_blocks = members.pieces != 0;
         let piece = if in_blocks { ALIGN as u64 } else { u64::MAX };
         let data = split_at_borders(geometry.read, piece);
-        let data = data.map(|bytes| (Role::Data { position: 0 }, bytes, files.is_direct()));
+        let direct = title.may_direct() && files.direct.is_some();
+        let data = data.map(|bytes| (Role::Data { position: 0 }, bytes, direct));
         let records = [
             (Role::Meta, geometry.meta, false),
             (Role::Sums, geometry.sums, false),
@@ -95,7 +87,7 @@ impl Kind for Plain {
         ];
         let spans = data.chain(records).filter(|(_, bytes, _)| !bytes.is_empty());
         let spans = spans.map(|(role, bytes, direct)| {
-            let file = SpanFile::of_plain(Arc::clone(files), role);
+            let file = SpanFile::of_plain(Arc::clone(files), role, direct);
             SpanOrder { role, member: None, file, direct, bytes, joined: false }
         });
         Ok(Order { thorough, in_blocks, spans: spans.collect(), ..Order::empty(extent, spare) })
@@ -114,14 +106,6 @@ impl Kind for Plain {
 
     fn data_path(&self) -> Option<&Path> {
         Some(self.files.source.data_path())
-    }
-
-    fn may_direct(&self) -> bool {
-        !self.files.direct_refused.load(Ordering::Relaxed)
-    }
-
-    fn refuse_direct(&self) {
-        self.files.direct_refused.store(true, Ordering::Relaxed);
     }
 }
 

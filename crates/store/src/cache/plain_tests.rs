@@ -18,12 +18,11 @@ fn direct_reads_are_of_the_same_file_or_not_at_all() {
     assert!(open_direct(&elsewhere, &file).is_none(), "another file by now");
     assert!(open_direct(&PathBuf::from("/nowhere"), &file).is_none());
     let title = Plain::open(Box::new(sample.open()));
-    let direct = title.files.is_direct();
-    title.refuse_direct();
-    assert!(!title.files.is_direct() && !title.may_direct());
-    let data = title.files.file(Role::Data { position: 0 });
-    assert_eq!(data.metadata().unwrap().ino(), file.metadata().unwrap().ino());
-    eprintln!("direct reads in {}: {direct}", sample.dir.path().display());
+    for direct in [true, false] {
+        let data = title.files.file(Role::Data { position: 0 }, direct);
+        assert_eq!(data.metadata().unwrap().ino(), file.metadata().unwrap().ino());
+    }
+    eprintln!("direct reads in {}: {}", sample.dir.path().display(), title.files.direct.is_some());
 }
 
 /// Records that are derived from sums that are not there.

@@ -3,6 +3,7 @@
 use std::fs::File;
 use std::ops::Range;
 use std::path::Path;
+use std::sync::atomic::{AtomicBool, Ordering};
 
 use millrace_core::ids::TitleId;
 use millrace_core::limits::{
@@ -249,6 +250,8 @@ pub(super) struct OpenTitle {
     kind: Box<dyn Kind>,
     layout: WireLayout,
     packets: u32,
+    /// A direct read was refused although its file could be opened for it.
+    direct_refused: AtomicBool,
 }
 
 impl OpenTitle {
@@ -264,7 +267,17 @@ impl OpenTitle {
             }
             SourceKind::Live(title) => title,
         };
-        Self { kind, layout, packets }
+        Self { kind, layout, packets, direct_refused: AtomicBool::new(false) }
+    }
+
+    /// Whether data may be read past the page cache.
+    pub(super) fn may_direct(&self) -> bool {
+        !self.direct_refused.load(Ordering::Relaxed)
+    }
+
+    /// Direct reads do not work although files could be opened for them: no more of them.
+    pub(super) fn refuse_direct(&self) {
+        self.direct_refused.store(true, Ordering::Relaxed);
     }
 
     pub(super) fn kind(&self) -> &dyn Kind {
@@ -357,7 +370,7 @@ impl OpenTitle {
             _ => return None,
         };
         members.table.reopen(position, now);
-        let open = members.table.get(members.files, position, (kind, self.kind.may_direct()), now).ok()?;
+        let open = members.table.get(members.files, position, (kind, self.may_direct()), now).ok()?;
         Some(SpanFile::own(open.file, open.may_wait))
     }
 

@@ -234,11 +234,11 @@ impl Manager {
         self.counters.bytes_read.add(bytes_of(&flight.order, &results, true));
         self.counters.meta_bytes_read.add(bytes_of(&flight.order, &results, false));
         if refuses_direct(&flight.order, &results)
-            && flight.read.title.kind().may_direct()
+            && flight.read.title.may_direct()
             && flight.tries < MAX_TRIES
         {
             // The file could be opened for direct reads but does not take them.
-            flight.read.title.kind().refuse_direct();
+            flight.read.title.refuse_direct();
             return self.order_read(now, place, flight);
         }
         let (extent, title) = (flight.read.fill.bytes_mut(), (flight.read.key.title, &*flight.read.title));

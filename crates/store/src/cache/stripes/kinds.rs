@@ -1,7 +1,5 @@
 //! The two kinds of titles that lie on members: media in stripes, and the parity tracks of such media.
 
-use std::sync::atomic::{AtomicBool, Ordering};
-
 use millrace_core::ids::TitleRef;
 
 use super::files::FileTable;
@@ -18,7 +16,6 @@ pub(in crate::cache) struct Striped {
     source: Box<dyn StripedSource>,
     stripes: StripeLayout,
     table: FileTable,
-    direct_refused: AtomicBool,
 }
 
 impl Striped {
@@ -26,7 +23,7 @@ impl Striped {
     pub(in crate::cache) fn open(stripes: StripeLayout, source: Box<dyn StripedSource>) -> Self {
         let table = FileTable::default();
         table.open_first(source.id(), &stripes, &*source, false);
-        Self { source, stripes, table, direct_refused: AtomicBool::new(false) }
+        Self { source, stripes, table }
     }
 
     fn title_members(&self) -> TitleMembers<'_> {
@@ -65,14 +62,6 @@ impl Kind for Striped {
     fn members(&self) -> Option<TitleMembers<'_>> {
         Some(self.title_members())
     }
-
-    fn may_direct(&self) -> bool {
-        !self.direct_refused.load(Ordering::Relaxed)
-    }
-
-    fn refuse_direct(&self) {
-        self.direct_refused.store(true, Ordering::Relaxed);
-    }
 }
 
 /// Parity, as ready FEC datagrams.
@@ -81,7 +70,6 @@ pub(in crate::cache) struct ParityTrack {
     stripes: StripeLayout,
     number: u8,
     table: FileTable,
-    direct_refused: AtomicBool,
 }
 
 impl ParityTrack {
@@ -89,7 +77,7 @@ impl ParityTrack {
     pub(in crate::cache) fn open(stripes: StripeLayout, number: u8, source: Box<dyn ParitySource>) -> Self {
         let table = FileTable::default();
         table.open_first(source.id(), &stripes, &*source, true);
-        Self { source, stripes, number, table, direct_refused: AtomicBool::new(false) }
+        Self { source, stripes, number, table }
     }
 
     fn title_members(&self) -> TitleMembers<'_> {
@@ -136,13 +124,5 @@ impl Kind for ParityTrack {
     /// It is whole again when its members are.
     fn holes_are_damage(&self) -> bool {
         false
-    }
-
-    fn may_direct(&self) -> bool {
-        !self.direct_refused.load(Ordering::Relaxed)
-    }
-
-    fn refuse_direct(&self) {
-        self.direct_refused.store(true, Ordering::Relaxed);
     }
 }

@@ -77,7 +77,7 @@ fn order<'a>(
     thorough: bool,
     make: impl FnOnce(&mut Maker<'a>) -> Result<(), ReadFailure>,
 ) -> Result<Order, ReadFailure> {
-    let direct = title.kind().may_direct();
+    let direct = title.may_direct();
     let order = Order { thorough: thorough || view.all, all: view.all, ..Order::empty(extent, spare) };
     let MemberView { now, all, .. } = view;
     let (lost, avoided, units_only, pieces, exhausted) = (0, 0, 0, 0, None);

@@ -51,7 +51,7 @@ impl Bench {
 
     pub(super) fn title(source: StripeSource) -> Arc<OpenTitle> {
         let title = OpenTitle::new(Box::new(source));
-        title.kind().refuse_direct(); // these tests read what they are told, not aligned
+        title.refuse_direct(); // these tests read what they are told, not aligned
         Arc::new(title)
     }
 
