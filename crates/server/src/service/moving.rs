@@ -6,7 +6,6 @@
 use millrace_core::time::Instant;
 
 use super::Service;
-use super::measured::demand_of;
 use super::stream::{Media, Path, Plan, Start, Stream, StreamKey};
 use crate::admission::Demand;
 
@@ -104,7 +103,7 @@ impl Service {
         let was_reserved = self.streams.get(&key).is_some_and(|stream| stream.is_reserved);
         self.release_reservation(key);
         let Some(stream) = self.streams.get_mut(&key) else { return };
-        let demand = demand_of(&entry, stream.rate);
+        let demand = stream.demand();
         self.slots[stream.engine].admitted -= demand;
         self.slots[engine].admitted += demand;
         (stream.engine, stream.place, stream.title) = (engine, place, title);
