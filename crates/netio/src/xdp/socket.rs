@@ -29,9 +29,10 @@ pub const KERNEL_TX_BUDGET: u32 = 32;
 /// Send buffer asked for: it bounds the bytes that the device still has to send in copy mode, with the kernel's
 /// overhead of about 1 KB a packet.
 const SEND_BUFFER_BYTES: usize = 8 << 20;
-/// A queue stays taken for a moment after its last socket has gone; binding is tried so often, this far apart: half a
-/// second in all, five times what was seen to be needed.
-const BUSY_TRIES: u32 = 50;
+/// A queue stays taken for a moment after its last socket has gone; binding is tried so often, this far apart: five seconds in all. The
+/// kernel gives it back by a worker that wants the lock of all network settings: on a machine whose namespaces were coming and going
+/// meanwhile, half a second was too short.
+const BUSY_TRIES: u32 = 500;
 const BUSY_PAUSE: Duration = Duration::from_millis(10);
 
 /// What a socket is to be.
@@ -151,7 +152,7 @@ impl Fault<'_> {
 }
 
 impl XdpSocket {
-    /// Makes a socket and its rings. Waits up to half a second for a queue that was just given up.
+    /// Makes a socket and its rings. Waits up to five seconds for a queue that was just given up.
     ///
     /// # Errors
     /// Says which step failed and what to do about it.

@@ -4,7 +4,6 @@
 
 use std::net::{IpAddr, SocketAddr};
 use std::sync::Arc;
-use std::time::{Duration, Instant};
 
 use millrace_core::ids::TitleRef;
 use millrace_core::packet::{PacketMeta, WireLayout};
@@ -160,23 +159,6 @@ pub fn open(net: &Wire, config: XdpConfig) -> Option<XdpTx> {
             None
         }
         Err(error) => panic!("{error}"),
-    }
-}
-
-/// Opens a device on a queue that another has just left. The kernel gives the queue back in its own time (`xp_release_deferred` in
-/// net/xdp/xsk_buff_pool.c), and so does a child of another test that was forked before and has not begun its program yet.
-pub fn open_when_free(net: &Wire, config: impl Fn() -> XdpConfig + Sync) -> XdpTx {
-    let end = Instant::now() + Duration::from_secs(20);
-    loop {
-        match net.server.inside(|| XdpTx::open(config(), hops(net))) {
-            Ok(tx) => return tx,
-            Err(XdpError::Call { source, .. })
-                if source.raw_os_error() == Some(libc::EBUSY) && Instant::now() < end =>
-            {
-                std::thread::yield_now();
-            }
-            Err(error) => panic!("{error}"),
-        }
     }
 }
 
