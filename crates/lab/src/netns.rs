@@ -8,6 +8,7 @@ use std::os::fd::AsFd;
 use std::path::{Path, PathBuf};
 use std::process::{Command, Stdio};
 use std::sync::atomic::{AtomicU32, Ordering};
+use std::time::Duration;
 
 use anyhow::{Context, bail, ensure};
 use millrace_netio::link::{Impairment, LinkSpec, LinkStats, Tun, TunLink};
@@ -34,14 +35,35 @@ const HOSTS_PER_NET: u32 = 250;
 /// processor for so long.
 const TUN_QUEUE_PACKETS: &str = "10000";
 
+/// A link that is told to come up carries packets within milliseconds on an idle machine.
+const LINK_UP_WITHIN: Duration = Duration::from_secs(20);
+
 /// Runs `ip` or another program to its end.
 fn run(program: &str, args: &[&str]) -> anyhow::Result<()> {
+    output_of(program, args).map(|_| ())
+}
+
+/// What a program printed that ended well.
+fn output_of(program: &str, args: &[&str]) -> anyhow::Result<String> {
     let output =
         Command::new(program).args(args).output().with_context(|| format!("{program}: cannot be started"))?;
     if !output.status.success() {
         bail!("{program} {}: {}", args.join(" "), String::from_utf8_lossy(&output.stderr).trim());
     }
-    Ok(())
+    Ok(String::from_utf8_lossy(&output.stdout).into_owned())
+}
+
+/// Waits until a link carries packets. The kernel sees to that after `ip` has ended, late where many namespaces come and go at once, and
+/// drops what is sent before.
+fn wait_until_up(namespace: &str, device: &str) -> anyhow::Result<()> {
+    let pause = Duration::from_millis(5);
+    for _ in 0..LINK_UP_WITHIN.as_millis() / pause.as_millis() {
+        if output_of("ip", &["-n", namespace, "-o", "link", "show", "dev", device])?.contains("state UP") {
+            return Ok(());
+        }
+        std::thread::sleep(pause);
+    }
+    bail!("{device} in {namespace} has not come up within {LINK_UP_WITHIN:?}")
 }
 
 /// Runs `ip` in the namespace of that name, or in this thread's.
@@ -129,6 +151,8 @@ impl TwoHosts {
                 run("ip", &off)?;
             }
         }
+        wait_until_up(s, "vs")?;
+        wait_until_up(c, "vc")?;
         Ok(hosts)
     }
 

@@ -47,6 +47,8 @@ impl Net {
             ns.ip(&format!("addr add {v6} dev {device} nodad"));
             ns.ip(&format!("link set {device} up"));
         }
+        wire.server.wait_until_up("vc");
+        other.wait_until_up("vd");
         // As on the other pair: bursts are cut before they cross it.
         wire.server.must("ethtool -K vc tx off tso off tx-udp-segmentation off");
         Some(Self { wire, other })

@@ -33,6 +33,8 @@ impl Net {
             ns.ip(&format!("addr add fd09::{last}/64 dev {device} nodad"));
             ns.ip(&format!("link set {device} up"));
         }
+        net.host.wait_until_up("va");
+        net.peer.wait_until_up("vb");
         net.host.ip("neigh add 10.9.1.4 lladdr 02:00:00:77:00:04 dev va nud permanent");
         net.host.ip("neigh add fd09::4 lladdr 02:00:00:77:00:04 dev va nud permanent");
         Some(net)

@@ -7,7 +7,7 @@ pub mod films;
 use std::net::{IpAddr, SocketAddr, UdpSocket};
 use std::process::{Command, Output};
 use std::sync::atomic::{AtomicU32, Ordering};
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 use millrace_core::ids::{ConnId, StreamId};
 use millrace_core::seam::{Dest, PacketTx, Payload, SendOutcome, Transmit};
@@ -167,6 +167,16 @@ impl Netns {
         run("ip", &all);
     }
 
+    /// Waits until a link carries packets. The kernel sees to that after `ip` has ended, late where many namespaces come and go at once,
+    /// and drops what is sent before.
+    pub fn wait_until_up(&self, device: &str) {
+        let end = Instant::now() + TIMEOUT;
+        while !self.must(&format!("ip -o link show dev {device}")).contains("state UP") {
+            assert!(Instant::now() < end, "{device} does not come up");
+            std::thread::sleep(Duration::from_millis(5));
+        }
+    }
+
     /// Runs a command in here.
     pub fn command(&self, command: &str) -> Output {
         self.command_of(&command.split_whitespace().collect::<Vec<_>>())
@@ -264,6 +274,8 @@ impl Wire {
         for addr in ["10.77.0.1", "fd77::1"] {
             wire.viewers.ip(&format!("neigh add {addr} lladdr 02:00:00:77:00:01 dev vb nud permanent"));
         }
+        wire.server.wait_until_up("va");
+        wire.viewers.wait_until_up("vb");
         // Without this a burst crosses a veth pair uncut and unsummed, which no network does.
         let offload = "ethtool -K va tx off tso off tx-udp-segmentation off";
         match wire.server.command(offload) {
