@@ -150,13 +150,10 @@ mod tests {
         assert_eq!((wire.datagrams(), wire.datagram_bytes(2), wire.part_count(3)), (3, 10, 1));
         assert_eq!(joined(&wire, 1, 2), bytes[20..]);
         let bytes: Vec<u8> = (0..56).collect();
-        let headers = [0xee; 36];
+        let headers: Vec<u8> = (100..136).collect();
         let patched = Shape::of(Payload::Patched { headers: &headers, bytes: &bytes, segment: 20 }).unwrap();
         assert_eq!(patched.part_count(2), 4);
-        let mut wanted = vec![0xee; 12];
-        wanted.extend(&bytes[32..40]);
-        wanted.extend([0xee; 12]);
-        wanted.extend(&bytes[52..56]);
+        let wanted = [&headers[12..24], &bytes[32..40], &headers[24..], &bytes[52..]].concat();
         assert_eq!(joined(&patched, 1, 2), wanted);
         assert_eq!(patched.datagram(2), (Some(&headers[24..36]), &bytes[52..56]));
         for (shape, count) in [(wire, 3), (patched, 3)] {

@@ -168,5 +168,8 @@ fn seeds_are_what_their_names_say() {
         let mut sealed = seed.clone();
         seal(&mut sealed);
         assert_eq!(check(&sealed), outcome, "{name}, sealed");
+        // What fills a short frame up is not of the packet, nor in its sum.
+        let padded = [&seed[..], &[0xaa; 7]].concat();
+        assert_eq!(parse(&padded, 0), parse(seed, 0), "{name}, padded");
     }
 }

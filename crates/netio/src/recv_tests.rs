@@ -107,7 +107,9 @@ fn trains_are_cut_up_again() {
     sender.send_to(b"alone", addr).unwrap();
     let mut got = Vec::new();
     while got.len() < 5 {
+        let before = got.len();
         got.extend(rx.recv(SOON).unwrap().map(|d| (d.bytes.to_vec(), d.segment)));
+        assert!(got.len() > before, "{got:?}");
     }
     let wanted =
         [(&train[..100], 0), (&train[100..200], 1), (&train[200..], 2), (&b""[..], 0), (&b"alone"[..], 0)];

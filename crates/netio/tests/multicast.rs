@@ -277,7 +277,7 @@ fn frames_past_the_sockets_are_the_same_and_need_no_neighbour() {
         settings(7, ON_VA[0], false),
         settings(7, ON_VA[1], false),
         settings(7, ON_VA[0], true),
-        settings(8, ON_VA[0], false),
+        settings(8, ON_VA[1], false),
     ];
     let anywhere: SocketAddr = "10.77.0.2:9".parse().unwrap();
     for strategy in Strategy::ALL {

@@ -4,12 +4,13 @@ mod support;
 
 use std::net::UdpSocket;
 use std::os::fd::BorrowedFd;
-use std::sync::atomic::{AtomicU32, Ordering};
 use std::sync::{Arc, Mutex};
 use std::time::{Duration, Instant as StdInstant};
 
 use millrace_core::limits::{RX_BATCH_PACKETS, RX_BATCHES_PER_TURN};
-use millrace_core::seam::{Clock, DeviceGone, PacketRx, Protocol, Received, RxCounters};
+use millrace_core::seam::{
+    Clock, DeviceGone, PacketRx, PacketTx, Protocol, Received, RxCounters, SendOutcome, TransmitBatch,
+};
 use millrace_core::time::{Instant, MediaTicks};
 use millrace_netio::KernelRx;
 use millrace_netio::null::NullTx;
@@ -90,8 +91,11 @@ fn a_turn_takes_a_bounded_number_and_the_end_is_told_once() {
     let device = Numbers { next: 0, end, counters: RxCounters::default() };
     stage.core.reception = Some(Reception::new(Box::new(device), Box::new(heard.clone())));
     for turns in 1..=2 {
+        // However much else there is to do.
+        let nowhere = ([127, 0, 0, 1], 1).into();
+        stage.commands.push(Command::Unreachable { dest: nowhere, errno: 111 }).unwrap();
         let (_, work) = stage.core.turn();
-        assert!(work >= PER_TURN, "{work}");
+        assert!(work > PER_TURN, "{work}");
         assert_eq!(heard.0.lock().unwrap().0.len(), turns * PER_TURN);
     }
     for _ in 0..3 {
@@ -104,53 +108,76 @@ fn a_turn_takes_a_bounded_number_and_the_end_is_told_once() {
     assert_eq!(stage.core.turn().1, 0, "a device that is gone is no work");
 }
 
-/// A kernel device that counts how often it was asked for its descriptor.
-struct Watched(KernelRx, Arc<AtomicU32>);
+/// What was done, in order, by a sink and a sender.
+#[derive(Clone, Default)]
+struct Done(Arc<Mutex<Vec<&'static str>>>);
 
-impl PacketRx for Watched {
-    fn receive(&mut self, now: Instant, sink: &mut dyn FnMut(&Received<'_>)) -> Result<usize, DeviceGone> {
-        self.0.receive(now, sink)
+impl RxSink for Done {
+    fn packet(&mut self, _: Instant, _: &Received<'_>) {
+        self.0.lock().unwrap().push("received");
     }
+    fn gone(&mut self, _: Instant, _: DeviceGone) {}
+}
 
-    fn counters(&self) -> &RxCounters {
-        self.0.counters()
+impl PacketTx for Done {
+    fn send(&mut self, batch: &dyn TransmitBatch, outcomes: &mut [SendOutcome]) {
+        outcomes[..batch.len()].fill(SendOutcome::Sent);
+        self.0.lock().unwrap().push("sent");
     }
 }
 
-impl LoopRx for Watched {
-    fn fd(&self) -> Option<BorrowedFd<'_>> {
-        self.1.fetch_add(1, Ordering::Relaxed);
-        LoopRx::fd(&self.0)
+#[test]
+fn what_has_come_is_received_before_what_is_due_is_sent() {
+    let done = Done::default();
+    let mut stage = Stage::new(10, MediaTicks(90_000), WithoutConns(done.clone()));
+    let device = Numbers { next: 0, end: u32::MAX, counters: RxCounters::default() };
+    stage.core.reception = Some(Reception::new(Box::new(device), Box::new(done.clone())));
+    for command in [stage.open(0), stage.play(0, 0, 1, 1000)] {
+        stage.commands.push(command).unwrap();
     }
+    let begun = StdInstant::now();
+    let mut turn = Vec::new();
+    while !turn.contains(&"sent") && begun.elapsed() < TIMEOUT {
+        done.0.lock().unwrap().clear();
+        stage.core.turn();
+        turn.clone_from(&done.0.lock().unwrap());
+        turn.dedup();
+    }
+    assert_eq!(turn, ["received", "sent"]);
 }
+
+/// Datagrams one after the other. A loop that is woken by nothing but the limit of its sleep takes ten times [`TIMEOUT`] for them.
+const ONE_BY_ONE: u16 = 3000;
+const TIMEOUT: Duration = Duration::from_secs(30);
 
 #[test]
 fn a_loop_that_sleeps_watches_the_device_and_publishes_its_counters() {
     let mut stage = stage();
     let sheets = LoopSheets::default();
     stage.core.load = LoadMeter::new(sheets.clone(), stage.core.clock.now());
-    let (heard, asked) = (Heard::default(), Arc::new(AtomicU32::new(0)));
+    let heard = Heard::default();
     let socket = UdpSocket::bind("127.0.0.1:0").unwrap();
     let at = socket.local_addr().unwrap();
-    let device = Watched(KernelRx::new(socket, UdpRxConfig::default()).unwrap(), Arc::clone(&asked));
+    let device = KernelRx::new(socket, UdpRxConfig::default()).unwrap();
     stage.core.reception = Some(Reception::new(Box::new(device), Box::new(heard.clone())));
     let (bell, core) = (Arc::clone(&stage.core.bell), &mut stage.core);
+    let begun = StdInstant::now();
     std::thread::scope(|scope| {
         scope.spawn(move || core.run());
         let sender = UdpSocket::bind("127.0.0.1:0").unwrap();
-        let begun = StdInstant::now();
-        for number in 0..20u8 {
-            sender.send_to(&[number], at).unwrap();
-            while heard.0.lock().unwrap().0.len() <= usize::from(number) {
-                assert!(begun.elapsed() < Duration::from_secs(30), "datagram {number} did not come");
+        for number in 0..ONE_BY_ONE {
+            sender.send_to(&number.to_ne_bytes(), at).unwrap();
+            while heard.0.lock().unwrap().0.len() <= usize::from(number) && begun.elapsed() < TIMEOUT {
                 std::thread::yield_now();
             }
         }
         stage.commands.push(Command::Stop).unwrap();
         bell.ring();
     });
-    assert_eq!(heard.0.lock().unwrap().0, (0..20).map(|n| vec![n]).collect::<Vec<_>>());
-    assert!(asked.load(Ordering::Relaxed) > 0, "it never slept beside the device");
+    let expected: Vec<_> = (0..ONE_BY_ONE).map(|number| number.to_ne_bytes().to_vec()).collect();
+    assert!(heard.0.lock().unwrap().0 == expected);
+    assert!(begun.elapsed() < TIMEOUT, "it sleeps although something waits");
     // The end of the loop has published what was received.
-    assert_eq!((sheets.rx.read().packets, sheets.rx.read().bytes), (20, 20));
+    let received = sheets.rx.read();
+    assert_eq!((received.packets, received.bytes), (u64::from(ONE_BY_ONE), 2 * u64::from(ONE_BY_ONE)));
 }

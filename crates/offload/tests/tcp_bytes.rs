@@ -191,13 +191,17 @@ fn a_connection_that_is_not_there_is_answered_and_one_in_use_ends_its_stream() {
     while scene.got.len() < 4 + SIZE {
         scene.turn();
     }
-    scene.stage.commands.push(Command::ConnReturn { conn: CONN }).unwrap();
-    let (mut fd, mut is_failed) = (None, false);
-    while fd.is_none() || !is_failed {
+    // A stream that does not play hears of it too.
+    let (stream, dest) = (StreamId { index: 1, generation: 0 }, Dest::Bytes { conn: CONN });
+    for command in [Command::Open { stream, dest, quiet: false }, Command::ConnReturn { conn: CONN }] {
+        scene.stage.commands.push(command).unwrap();
+    }
+    let (mut fd, mut failed) = (None, 0);
+    while fd.is_none() || failed < 2 {
         scene.stage.core.turn();
         while let Ok(event) = scene.stage.events.pop() {
             match event {
-                Event::Stream(StreamEvent::Failed { .. }) => is_failed = true,
+                Event::Stream(StreamEvent::Failed { .. }) => failed += 1,
                 Event::ConnRemoved { fd: Some(back), .. } => fd = Some(back),
                 _ => {}
             }

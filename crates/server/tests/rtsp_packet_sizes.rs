@@ -42,6 +42,18 @@ fn a_viewer_gets_the_largest_packets_that_its_path_carries() {
 }
 
 #[test]
+fn plain_datagrams_keep_their_size() {
+    let mut w = world();
+    let c = w.connect();
+    let transport = "RAW/RAW/UDP;unicast;client_port=5000";
+    let setup = format!("SETUP rtsp://192.0.2.1/film/track1 RTSP/1.0\nCSeq: 1\nTransport: {transport}");
+    let id = w.ask(c, &setup).session();
+    w.take_log();
+    assert_eq!(w.ask_session(c, "PLAY", &id, "Range: npt=10-").status, 200);
+    assert_eq!(w.take_log(), ["reply 200", "play 4000..24000 seq 4001 in 0ms"]);
+}
+
+#[test]
 fn a_session_that_moves_goes_on_with_the_next_byte() {
     let mut w = world();
     let c = w.connect();

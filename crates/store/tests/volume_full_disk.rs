@@ -129,6 +129,22 @@ fn no_room_for_another_packet_size_leaves_the_title_as_it_was() {
 }
 
 #[test]
+fn a_list_of_damaged_titles_that_does_not_fit_leaves_nothing() {
+    let Some(disk) = SmallDisk::mount("3m") else { return };
+    let volume = Volume::open_or_create(disk.path()).unwrap();
+    let info = Film::new(50, 9).add(&volume, "x");
+    let ballast = disk.path().join("ballast");
+    std::fs::write(&ballast, vec![1; 4 << 20]).unwrap_err();
+    let before = tree(disk.path());
+    volume.note_damaged(info.id);
+    assert!(volume.damaged_titles().is_empty());
+    assert_eq!(tree(disk.path()), before);
+    std::fs::remove_file(ballast).unwrap();
+    volume.note_damaged(info.id);
+    assert_eq!(volume.damaged_titles(), [info.id]);
+}
+
+#[test]
 fn a_member_that_became_read_only_is_read_and_named_to_who_would_write() {
     let Some(disk) = SmallDisk::mount("8m") else { return };
     let others = tempfile::tempdir().unwrap();

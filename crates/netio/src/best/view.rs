@@ -100,8 +100,42 @@ fn behind(payload: Payload<'_>, skip: usize) -> Payload<'_> {
 mod tests {
     use super::*;
     use crate::null::SliceBatch;
-    use millrace_core::ids::{ConnId, StreamId};
+    use millrace_core::ids::{ConnId, StreamId, TitleRef};
+    use millrace_core::packet::WireLayout;
+    use millrace_core::pool::{ExtentArena, ExtentContent, HeapRegion, Lease};
     use millrace_core::seam::Dest;
+
+    /// Entries that lie one behind the other in an extent, each with ten places.
+    struct Stored<'a>(SliceBatch<'a>, Lease);
+
+    impl<'a> Stored<'a> {
+        fn new(entries: &'a [Transmit<'a>]) -> Self {
+            let arena = ExtentArena::new(Box::new(HeapRegion::new(1)));
+            arena.fill(0).unwrap().publish();
+            let content = ExtentContent {
+                title: TitleRef(0),
+                number: 0,
+                first_packet: 0,
+                packets: 100,
+                last_packet_bytes: 1316,
+                layout: WireLayout::new(1316).unwrap(),
+                spare: 0,
+            };
+            Self(SliceBatch(entries), arena.lend(0, content).unwrap())
+        }
+    }
+
+    impl TransmitBatch for Stored<'_> {
+        fn len(&self) -> usize {
+            self.0.len()
+        }
+        fn get(&self, index: usize) -> Transmit<'_> {
+            self.0.get(index)
+        }
+        fn source(&self, index: usize) -> Option<Source<'_>> {
+            Some(Source { lease: &self.1, place: 10 * index as u32 })
+        }
+    }
 
     #[test]
     fn bits_come_lowest_first() {
@@ -124,7 +158,7 @@ mod tests {
             entry(1, Payload::Rtcp(&bytes)),
             entry(2, Payload::Patched { headers: &headers, bytes: &bytes[..90], segment: 30 }),
         ];
-        let batch = SliceBatch(&entries);
+        let batch = Stored::new(&entries);
         let mut skips = [0; MAX_BATCH_BURSTS];
         (skips[0], skips[2]) = (3, 1);
         let shapes =
@@ -144,6 +178,8 @@ mod tests {
             assert_eq!(kept.datagrams(), fresh.datagrams());
             assert!((0..kept.datagrams()).all(|at| kept.datagram(at) == fresh.datagram(at)));
         }
+        let place = |index| view.source(index).unwrap().place;
+        assert_eq!([place(0), place(1)], [3, 21], "sums are those of what is left");
         let mut whole = [SendOutcome::Sent; 3];
         view.scatter(&[SendOutcome::Blocked { taken: 0 }, SendOutcome::Unreachable { errno: 1 }], &mut whole);
         assert_eq!(

@@ -191,6 +191,11 @@ fn a_removed_connection_leaves_nothing_behind() {
         assert!(conns.writable_fd().is_none());
         assert_eq!(conns.poll_writable(), None);
         assert_eq!(conns.poll_gone(), None, "nobody is told of a connection that was removed");
+        // Given back, and asked for before that is told.
+        conns.add(ID, connection().0.into()).unwrap();
+        assert!(conns.give_back(ID, &mut counters) && conns.remove(ID).is_some());
+        conns.add(ID, connection().0.into()).unwrap();
+        assert!(conns.poll_returned().is_none() && conns.remove(ID).is_some(), "its successor stays");
     }
     assert!(conns.gone.capacity() < 8 && conns.retried.capacity() < 8 && conns.writable.capacity() < 8);
 }

@@ -121,6 +121,20 @@ fn a_driver_without_frames_waits_and_nothing_is_damaged() {
 }
 
 #[test]
+fn what_a_batch_has_no_room_for_comes_with_the_next() {
+    let more = XdpRxConfig { frames: 2 * FRAMES, ..config(2) };
+    let (mut device, rx, fill) = XdpRx::over_memory(&more).unwrap();
+    let mut driver = Driver { rx, fill };
+    let sent: Vec<Vec<u8>> = (0..100).map(|n| vec![n; 10]).collect();
+    for payload in &sent {
+        assert!(driver.deliver(&mut device, &datagram(payload)));
+    }
+    let (first, rest) = sent.split_at(RX_BATCH_PACKETS);
+    assert_eq!(payloads(&mut device), (first.len(), first.to_vec()));
+    assert_eq!(payloads(&mut device), (rest.len(), rest.to_vec()));
+}
+
+#[test]
 fn what_is_wrong_is_counted_and_its_frame_goes_back() {
     let (mut device, mut driver) = device();
     let mut damaged = datagram(b"payload");

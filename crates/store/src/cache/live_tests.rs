@@ -1,6 +1,7 @@
 use millrace_core::pool::HeapRegion;
 use millrace_core::wire::checksum::sum16;
 use millrace_core::wire::rtp::{RtpHeader, sequence_of};
+use rustix::event::{PollFd, PollFlags, Timespec, poll};
 
 use super::*;
 
@@ -121,6 +122,32 @@ fn what_was_published_is_read_before_the_end_is_told() {
         assert_eq!(feed.look(0, 1), Some(there), "what was not published is lost with its feeder");
         assert_eq!([feed.look(0, 2), feed.look(1, 0)], [Some(Err(failure)); 2]);
     }
+}
+
+/// A manager that has nothing else to do sleeps until then, however long that is.
+#[test]
+fn a_manager_that_sleeps_is_woken_by_each_piece_of_news() {
+    let (arena, feeder, mut feed) = feed(5);
+    bring(&arena, &mut feed);
+    let wake = Arc::clone(&feeder.wake);
+    let news: [fn(Feeder) -> Option<Feeder>; 3] = [
+        // An extent is taken.
+        |mut feeder| push(&mut feeder).then_some(feeder),
+        |mut feeder| feeder.publish().ok().map(|()| feeder),
+        |feeder| {
+            drop(feeder);
+            None
+        },
+    ];
+    let mut left = Some(feeder);
+    for (number, news) in news.into_iter().enumerate() {
+        wake.announce_sleep();
+        left = left.and_then(news);
+        let mut fds = [PollFd::from_borrowed_fd(wake.fd(), PollFlags::IN)];
+        assert_eq!(poll(&mut fds, Some(&Timespec { tv_sec: 0, tv_nsec: 0 })), Ok(1), "news {number}");
+        wake.clear();
+    }
+    assert!(left.is_none());
 }
 
 #[test]
