@@ -66,6 +66,9 @@ pub const MAX_TCP_WRITE_BYTES: usize = 128 * 1024;
 pub const FRAME_PREFIX_BYTES: usize = 4;
 /// Below this a burst is a packet or two even of fast streams: nothing is gathered.
 pub const MIN_BURST_NS: u64 = 1_000_000;
+/// Most media that a run may send ahead of its pace at its beginning, in milliseconds: what players with long buffers hold. At 8 Mb/s that
+/// is 10 MB, with [`MIN_PACKET_GAP_NS`] a tenth of a second of a 1 Gb/s link.
+pub const MAX_AHEAD_MS: u16 = 10_000;
 /// Catch-up after a hole runs at this ratio of the stream's own rate (numerator, denominator).
 pub const CATCH_UP_RATIO: (u64, u64) = (5, 4);
 

@@ -1,8 +1,9 @@
 //! The engine: its state, and the small steps that all its methods are made of.
 //!
 //! The methods stand in one file for each family: [`commands`], [`arrivals`], [`egress`]; what
-//! belongs to queued runs in [`cut`], to full connections in [`waiting`].
+//! belongs to queued runs in [`cut`], to full connections in [`waiting`], to runs that begin with more than their pace in [`ahead`].
 
+mod ahead;
 mod arrivals;
 mod commands;
 mod cut;
@@ -212,7 +213,7 @@ impl Engine {
         self.give_up(index, reason);
     }
 
-    /// The same for a stream that holds no lease.
+    /// The same for a stream that holds no lease, or is not in the batch.
     fn give_up(&mut self, index: u32, reason: FailReason) {
         if self.step(index, Input::Fail) == Ok(true) {
             self.end_run(index, StopReason::Failed(reason));
@@ -250,7 +251,7 @@ impl Engine {
 #[cold]
 fn anchor(stream: &mut Stream, cold: &mut Cold, time: MediaTicks) {
     stream.flags |= flag::ANCHORED;
-    stream.pace.anchor = time;
+    stream.pace.anchor = if stream.has(flag::AHEAD) { MediaTicks(time.0 + cold.ahead.0) } else { time };
     if let Some(timestamp) = cold.first_timestamp {
         let timestamp_base = timestamp.wrapping_sub(time.0 as u32);
         let timeline = Timeline { timestamp_base, ..stream.timeline };

@@ -40,6 +40,8 @@
 //!
 //! * A packet leaves at its departure time ([`pace`]) or up to one burst before it, never later if the loop calls in time;
 //!   behind time, at no more than 5/4 of the stream's own rate from any burst to any later one.
+//! * A run that may send ahead ([`Start::ahead_ms`]) begins with that much, a burst at a time, and keeps the lead. It is not late, and does
+//!   not catch up, as long as it is not behind the pace that it would have without.
 //! * Every packet of a run leaves once, in order; nothing is skipped but what a destination refused, and what is missing in
 //!   an extent that was lent to a viewer who repairs ([`Media::spare`]).
 //! * Every run that was accepted ends with one [`StreamEvent::RunEnded`]; its title may be closed after that. No lease, failure or event
@@ -63,6 +65,6 @@ mod types;
 
 pub use engine::Engine;
 pub use types::{
-    Cut, EngineConfig, EngineCounters, FailReason, LeaseFailure, Media, Numbering, Refusal, RunEnd, RunSpec,
+    Cut, EngineConfig, EngineCounters, FailReason, LeaseFailure, Media, Numbering, Refusal, RunEnd, RunSpec, Start,
     StopReason, StreamEvent, StreamSpec,
 };

@@ -194,6 +194,8 @@ pub(crate) mod flag {
     pub(crate) const QUIET: u16 = 128;
     /// The schedule is another stream's: it is kept, however late that is.
     pub(crate) const FOLLOWS: u16 = 2048;
+    /// It has not yet sent as much ahead of its pace as it may.
+    pub(crate) const AHEAD: u16 = 8192;
     /// What is sent are bytes in a connection.
     pub(crate) const BYTES: u16 = 4096;
     /// The read of slot 0 (and of slot 1: this bit shifted by one) has failed once.
@@ -407,6 +409,8 @@ pub(crate) struct Cold {
     pub(crate) is_continued: bool,
     /// By when the slots' extents are needed.
     pub(crate) wanted_by: [Instant; 2],
+    /// Media that may be sent ahead of the pace; valid with [`flag::AHEAD`].
+    pub(crate) ahead: MediaTicks,
     /// Media time behind the last packet that is gone; valid where its extent has been given back.
     pub(crate) time_behind: MediaTicks,
     /// [`Stream::packets`] and [`Stream::bytes`] as the run began.
@@ -447,6 +451,7 @@ impl Cold {
             queued_slot: None,
             is_continued: false,
             wanted_by: [Instant(0); 2],
+            ahead: MediaTicks(0),
             time_behind: MediaTicks(0),
             packets_before: 0,
             bytes_before: 0,

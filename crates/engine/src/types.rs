@@ -49,6 +49,24 @@ pub struct StreamSpec {
     pub quiet: bool,
 }
 
+/// When a run begins, and with how much.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Start {
+    /// When the first packet leaves, if it has been read by then.
+    pub at: Instant,
+    /// Media that may be sent ahead of the run's pace, in milliseconds: so much leaves as fast as the destination takes it and
+    /// [`limits::MIN_PACKET_GAP_NS`] allows, in bursts of the usual length. From then on the run keeps its pace, and that far ahead. At
+    /// most [`limits::MAX_AHEAD_MS`].
+    pub ahead_ms: u16,
+}
+
+impl From<Instant> for Start {
+    /// With nothing sent ahead.
+    fn from(at: Instant) -> Self {
+        Self { at, ahead_ms: 0 }
+    }
+}
+
 /// What a run sends: a title that is open in the cache, and how its packets are made of it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Media {
@@ -180,7 +198,8 @@ pub enum Refusal {
     WrongState,
     /// The index is beyond the engine's stream table.
     TableFull,
-    /// The packets asked for are not in the title, or the speed is not between 1 and [`limits::MAX_SCALE_PERMILLE`].
+    /// The packets asked for are not in the title, the speed is not between 1 and [`limits::MAX_SCALE_PERMILLE`], or more is to be sent
+    /// ahead than [`limits::MAX_AHEAD_MS`].
     OutOfRange,
     /// Too many ends of runs of this stream have not been polled yet.
     Busy,

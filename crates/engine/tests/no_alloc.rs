@@ -10,7 +10,7 @@ use millrace_core::seam::{Dest, SendOutcome, TransmitBatch};
 use millrace_core::time::Instant;
 use millrace_core::wire::rtp::sequence_of;
 use millrace_engine::{
-    Engine, EngineConfig, LeaseFailure, Numbering, RunSpec, StopReason, StreamEvent, StreamSpec,
+    Engine, EngineConfig, LeaseFailure, Numbering, RunSpec, Start, StopReason, StreamEvent, StreamSpec,
 };
 
 #[path = "support/film.rs"]
@@ -105,7 +105,8 @@ impl Bench {
             numbering: Numbering::Sequence(sequence),
             scale_permille: 1000,
         };
-        let _ = self.engine.play(self.now, id, at, spec);
+        let start = Start { at, ahead_ms: index as u16 % 3 * 300 };
+        let _ = self.engine.play(self.now, id, start, spec);
     }
 
     fn turn(&mut self) {

@@ -32,6 +32,8 @@ pub enum Command {
         stream: StreamId,
         /// When the first packet leaves, if it has been read by then.
         at: Instant,
+        /// Media that it may send ahead of its pace at its beginning, in milliseconds ([`millrace_engine::Start::ahead_ms`]).
+        ahead_ms: u16,
         /// What is sent. Its title, open in the cache, must stay open until the run's end, or its refusal, has been told.
         run: RunSpec,
     },

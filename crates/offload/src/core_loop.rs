@@ -13,7 +13,7 @@ use millrace_core::ids::ConnId;
 use millrace_core::limits::{COMMANDS_PER_TURN, LEASES_PER_TURN, MAX_BATCH_BURSTS, RETRY_NS};
 use millrace_core::seam::{Clock, PacketTx, SendOutcome, TransmitBatch};
 use millrace_core::time::Instant;
-use millrace_engine::{Engine, LeaseFailure, StreamEvent, StreamSpec};
+use millrace_engine::{Engine, LeaseFailure, Start, StreamEvent, StreamSpec};
 use millrace_netio::best::{BestTx, XdpDevice};
 use millrace_netio::{KernelTx, TxCounters};
 use millrace_store::cache::{CacheHandle, Grant, ReadFailure};
@@ -277,8 +277,8 @@ impl<C: Clock, T: LoopTx> CoreLoop<C, T> {
             Command::Open { stream: id, dest, quiet } => {
                 (id, None, self.engine.open(now, StreamSpec { id, dest, quiet }))
             }
-            Command::Play { stream, at, run } => {
-                (stream, Some(run.run), self.engine.play(now, stream, at, run))
+            Command::Play { stream, at, ahead_ms, run } => {
+                (stream, Some(run.run), self.engine.play(now, stream, Start { at, ahead_ms }, run))
             }
             Command::Queue { stream, cut, run } => {
                 (stream, Some(run.run), self.engine.queue(now, stream, cut, run))

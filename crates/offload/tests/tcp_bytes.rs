@@ -70,7 +70,7 @@ impl Scene {
         };
         let at = self.clock.now();
         for command in
-            [Command::ConnWrite { conn: CONN, bytes: head.into() }, Command::Play { stream: STREAM, at, run }]
+            [Command::ConnWrite { conn: CONN, bytes: head.into() }, Command::Play { stream: STREAM, at, ahead_ms: 0, run }]
         {
             self.stage.commands.push(command).unwrap();
         }

@@ -84,7 +84,7 @@ impl Real {
             Command::Open { stream: id, dest, quiet } => {
                 (id, None, self.engine.open(now, StreamSpec { id, dest, quiet }))
             }
-            Command::Play { stream, at, run } => {
+            Command::Play { stream, at, run, .. } => {
                 (stream, Some(run.run), self.engine.play(now, stream, at, run))
             }
             Command::Queue { stream, cut, run } => {
@@ -125,7 +125,7 @@ fn open(stream: StreamId, quiet: bool) -> Command {
 fn again(command: &Command) -> Command {
     match *command {
         Command::Open { stream, dest, quiet } => Command::Open { stream, dest, quiet },
-        Command::Play { stream, at, run } => Command::Play { stream, at, run },
+        Command::Play { stream, at, ahead_ms, run } => Command::Play { stream, at, ahead_ms, run },
         Command::Queue { stream, cut, run } => Command::Queue { stream, cut, run },
         Command::Pause { stream } => Command::Pause { stream },
         Command::Close { stream } => Command::Close { stream },
@@ -183,7 +183,7 @@ fn both_answer_the_same_commands_alike() {
                         let cut = if is_end { Cut::End } else { Cut::At(packet) };
                         Command::Queue { stream, cut, run }
                     }
-                    _ => Command::Play { stream, at, run },
+                    _ => Command::Play { stream, at, ahead_ms: 0, run },
                 }
             }
         };
@@ -227,7 +227,7 @@ fn a_run_without_packets_is_a_bye_in_both() {
         let run = RunSerial(serial);
         let numbering = Numbering::Title;
         let run = RunSpec { run, media, from, until: PACKETS, numbering, scale_permille: 1000 };
-        Command::Play { stream, at: Instant(0), run }
+        Command::Play { stream, at: Instant(0), ahead_ms: 0, run }
     };
     for command in [open(stream, false), play(1, 0), play(2, PACKETS)] {
         real.take(&command);

@@ -9,6 +9,7 @@ use millrace_core::pool::Lease;
 use millrace_core::seam::SendOutcome;
 use millrace_core::time::Instant;
 
+use super::ahead::owed;
 use super::{Engine, time_behind, time_of};
 use crate::batch::{Burst, Entry, What};
 use crate::frame::{bytes_of, fits, times};
@@ -62,7 +63,9 @@ impl Engine {
             stream.due = stream.due.max(now);
         }
         self.note_ask_at(index);
-        self.counters.starved += u64::from(self.stream(index).due < now);
+        let stream = self.stream(index);
+        let is_starved = stream.due < now && !stream.has(flag::AHEAD);
+        self.counters.starved += u64::from(is_starved);
         if begins {
             self.tell(index, pending::RUN_BEGAN);
             // A run may begin with the last packet of its extent: what follows must not wait for that to be sent.
@@ -79,6 +82,11 @@ impl Engine {
         if lease.is_partial() {
             // The rest of this one comes first.
             stream.ask_at = stream.per_extent;
+            return;
+        }
+        if stream.has(flag::AHEAD) {
+            // As fast as it goes: there is no time to lose.
+            stream.ask_at = 0;
             return;
         }
         let last = lease.content().packets - 1;
@@ -120,7 +128,7 @@ impl Engine {
         let Some(lease) = self.batch.lease(index, extent) else { return };
         // The first packet ahead departs a packet's time later than the last one here: a little early is safe.
         let left = stream.until.saturating_sub(stream.first_of(extent)).min(lease.content().packets);
-        let by = stream.pace.departure(time_of(lease, left.saturating_sub(1)));
+        let by = self.owed(index).departure(time_of(lease, left.saturating_sub(1)));
         if is_cut {
             self.cold_mut(index).queued_slot = Some(slot as u8);
         }
@@ -237,7 +245,8 @@ impl Engine {
         self.counters.patched += if patched { packets } else { 0 };
         let behind_ns = left.ns_since(entry.departure);
         if behind_ns > LATE_NS {
-            let is_late = |time| left.ns_since(stream.pace.departure(time)) > LATE_NS;
+            let pace = owed(stream, &self.cold[index as usize]);
+            let is_late = |time| left.ns_since(pace.departure(time)) > LATE_NS;
             let late =
                 times(lease, burst.place, burst.count).take_while(|&time| is_late(time)).count() as u64;
             self.cold[index as usize].late += late;

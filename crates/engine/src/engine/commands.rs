@@ -5,8 +5,9 @@ use millrace_core::limits::{MAX_SCALE_PERMILLE, START_READ_NS};
 use millrace_core::time::Instant;
 
 use super::Engine;
+use super::ahead::check_ahead;
 use crate::stream::{Cold, Input, Next, Stream, flag, pending};
-use crate::types::{FailReason, Numbering, Refusal, RunSpec, StopReason, StreamSpec};
+use crate::types::{FailReason, Numbering, Refusal, RunSpec, Start, StopReason, StreamSpec};
 
 impl Engine {
     /// Command: a new viewer. Nothing is sent before `play`.
@@ -26,13 +27,20 @@ impl Engine {
         self.step(index, Input::Open).map(|_| ())
     }
 
-    /// Command: a run that begins at `at`, or as soon as its first extent has been read. A run that lasts ends here and now. The
+    /// Command: a run that begins at `start`, or as soon as its first extent has been read. A run that lasts ends here and now. The
     /// extent of `from` is wanted at once. A moment that has passed counts as now, but for a quiet stream: that keeps the
     /// schedule of another one.
     ///
     /// `from == until` is a run without packets: it goes to its end, and to BYE, when its time comes. That is what a
     /// viewer gets who paused behind the last packet and goes on.
-    pub fn play(&mut self, now: Instant, id: StreamId, at: Instant, spec: RunSpec) -> Result<(), Refusal> {
+    pub fn play(
+        &mut self,
+        now: Instant,
+        id: StreamId,
+        start: impl Into<Start>,
+        spec: RunSpec,
+    ) -> Result<(), Refusal> {
+        let Start { at, ahead_ms } = start.into();
         self.abandon_batch(now);
         let index = self.find(id)?;
         let stream = self.stream(index);
@@ -40,6 +48,7 @@ impl Engine {
             return Err(refusal);
         }
         check(&spec)?;
+        check_ahead(ahead_ms)?;
         let has_queued = self.cold[index as usize].queued.is_some();
         if !self.ends[index as usize].has_room(usize::from(stream.is_running) + usize::from(has_queued)) {
             return Err(Refusal::Busy);
@@ -48,6 +57,7 @@ impl Engine {
         self.end_run(index, StopReason::Replaced);
         self.stop_sending(index);
         self.begin_run(index, at, &spec);
+        self.begin_ahead(index, ahead_ms);
         let stream = self.stream_mut(index);
         // What has just left of another run may still lie in the player's buffer.
         stream.last = stream.last.of_earlier_run();
@@ -73,7 +83,7 @@ impl Engine {
         stream.per_extent = spec.media.layout.packets_per_extent() as u16;
         stream.seek(spec.from);
         stream.until = spec.until;
-        stream.flags &= !(flag::ANCHORED | flag::BLOCKED);
+        stream.flags &= !(flag::ANCHORED | flag::BLOCKED | flag::AHEAD);
         if stream.has(flag::PARKED) {
             stream.flags ^= flag::PARKED | flag::RESUMED;
         }

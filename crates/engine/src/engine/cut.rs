@@ -80,7 +80,11 @@ impl Engine {
 
     /// The run that lasts has come to the cut: the queued one takes over, with its first extent if that is there.
     pub(super) fn cut_over(&mut self, index: u32, now: Instant) {
-        let (start, _) = self.next_due(index);
+        let (mut start, _) = self.next_due(index);
+        if self.stream(index).has(flag::AHEAD) {
+            // The lead that it has is the lead that it keeps.
+            start = start.max(now);
+        }
         let Some(spec) = self.cold_mut(index).queued.take() else { return };
         // From Playing to Playing.
         let _ = self.step(index, Input::Cut);

@@ -7,6 +7,7 @@ use millrace_core::prefetch::{prefetch, prefetch_all};
 use millrace_core::seam::{TransmitBatch, Want};
 use millrace_core::time::Instant;
 
+use super::ahead::measure_ahead;
 use super::{Engine, time_of};
 use crate::batch::Burst;
 use crate::frame::{holes, packets_per_write, times};
@@ -203,13 +204,19 @@ impl Engine {
                 (self.rules.in_connection(stream.bursts), left.min(packets_per_write(lease.content().layout)))
             }
         };
-        let departure = stream.pace.departure(time_of(lease, place));
+        let time = time_of(lease, place);
+        let pace = if stream.has(flag::AHEAD) {
+            measure_ahead(stream, &self.cold[index as usize], now, time, rules.burst_ns)
+        } else {
+            stream.pace
+        };
+        let departure = pace.departure(time);
         let behind = now.ns_since(departure) > rules.burst_ns;
         if behind != stream.has(flag::CATCHING_UP) {
             stream.flags ^= flag::CATCHING_UP;
             self.counters.catch_ups += u64::from(behind);
         }
-        let count = rules.count(&stream.pace, times(lease, place, most.min(stream.last.room(now))));
+        let count = rules.count(&pace, times(lease, place, most.min(stream.last.room(now))));
         let burst = Burst { extent, place, count };
         if stream.has(flag::BYTES) {
             let is_edge = stream.bursts == 0 || stream.next + count == stream.until;

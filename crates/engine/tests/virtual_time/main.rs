@@ -1,5 +1,6 @@
 //! The engine in virtual time: no test here waits, and every datagram of every test is checked against the title.
 
+mod ahead;
 mod bytes;
 mod crowd;
 #[path = "../support/film.rs"]

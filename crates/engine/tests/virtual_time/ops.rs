@@ -141,6 +141,7 @@ impl Ledger {
                 let at = now.plus_ns(delay_ms * MS);
                 let spec = PlaySpec { from, until: from + len, at, sequence, scale_permille };
                 let id = self.id(stream);
+                self.world.ahead_ms = if own { len as u16 * 10 } else { 0 };
                 if self.world.has_viewer(id) && self.world.play_film(id, &self.films[title], spec).is_ok() {
                     self.accepted.push((id, self.world.run_of(id)));
                 }

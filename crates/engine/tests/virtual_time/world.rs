@@ -16,7 +16,7 @@ use millrace_core::wire::rtcp::{self, RtcpPacket};
 use millrace_core::wire::rtp::RtpHeader;
 use millrace_core::wire::rtp::sequence_of;
 use millrace_engine::{
-    Cut, Engine, EngineConfig, LeaseFailure, Numbering, Refusal, RunEnd, RunSpec, StopReason, StreamEvent,
+    Cut, Engine, EngineConfig, LeaseFailure, Numbering, Refusal, RunEnd, RunSpec, Start, StopReason, StreamEvent,
     StreamSpec,
 };
 
@@ -236,6 +236,8 @@ pub(crate) struct World {
     pub(crate) quiet: bool,
     /// What streams are opened with.
     pub(crate) spare: u8,
+    /// What runs may send ahead.
+    pub(crate) ahead_ms: u16,
 }
 
 pub(crate) fn id(index: u32) -> StreamId {
@@ -273,6 +275,7 @@ impl World {
             bytes: Vec::new(),
             quiet: false,
             spare: 1,
+            ahead_ms: 0,
         }
     }
 
@@ -328,7 +331,7 @@ impl World {
         let PlaySpec { from, until, at, sequence, scale_permille } = spec;
         let numbering = Numbering::Sequence(sequence);
         let run_spec = RunSpec { run, media, from, until, numbering, scale_permille };
-        self.engine.play(self.now, stream, at, run_spec)?;
+        self.engine.play(self.now, stream, Start { at, ahead_ms: self.ahead_ms }, run_spec)?;
         let viewer = self.viewers.get_mut(&stream).unwrap();
         spec.at = if self.quiet { spec.at } else { spec.at.max(self.now) };
         (viewer.run, viewer.film) = (run, film.clone());

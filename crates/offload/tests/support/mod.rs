@@ -204,7 +204,7 @@ impl<T: LoopTx, C: Clock> Stage<T, C> {
             scale_permille,
         };
         let stream = StreamId { index, generation: 0 };
-        Command::Play { stream, at: self.core.clock.now(), run }
+        Command::Play { stream, at: self.core.clock.now(), ahead_ms: 0, run }
     }
 
     /// From here on the title is played raw.

@@ -120,7 +120,7 @@ impl Service {
         stream.media = Media::Running(Run { serial: run.run, from_time: Some(stop.time), at: now, stop });
         stream.ending = Some(reason);
         let (engine, place) = (stream.engine, stream.place);
-        self.command(engine, Command::Play { stream: place, at: now, run });
+        self.command(engine, Command::Play { stream: place, at: now, ahead_ms: 0, run });
         self.pause_companions(key);
         self.release_reservation(key);
     }

@@ -108,7 +108,7 @@ impl Service {
         stream.media = Media::Running(Run { serial: run.run, from_time: from.time, at, stop });
         let (engine, place) = (stream.engine, stream.place);
         self.tell(Event::Playing(playing));
-        self.command(engine, Command::Play { stream: place, at, run });
+        self.command(engine, Command::Play { stream: place, at, ahead_ms: 0, run });
         self.prepare_companions(key, run.from..run.until, anew, false);
         Ok(())
     }

@@ -166,7 +166,7 @@ impl FakeEngine {
                 let fresh = FakeStream { dest, quiet, playing: None, queued: None, next: 0, played: false };
                 self.streams.insert(stream, fresh);
             }
-            Command::Play { stream, at, run } => self.play(now, stream, at, run),
+            Command::Play { stream, at, run, .. } => self.play(now, stream, at, run),
             Command::Queue { stream, cut, run } => self.queue(now, stream, cut, run),
             Command::Pause { stream } => match self.streams.get(&stream) {
                 None => self.refuse(stream, None, Refusal::UnknownStream),

@@ -358,7 +358,7 @@ impl Service {
                 let at = at.plus_ns(MediaTicks(time.0.saturating_sub(start.0)).to_ns());
                 companion.played = true;
                 // It may still be sending the FEC of the last packets before a jump: that ends here.
-                commands.push(Command::Play { stream, at, run });
+                commands.push(Command::Play { stream, at, ahead_ms: 0, run });
             } else if companion.played {
                 commands.push(Command::Pause { stream });
             }
