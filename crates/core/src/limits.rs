@@ -236,6 +236,11 @@ pub const MAX_PREFETCH_EXTENTS: u32 = 128;
 /// [`LEASE_AHEAD_NS`] and the time of a read (some 20 ms) the next. With extents of 140 ms, 15 Mb/s, that is half of its time;
 /// slower viewers need less, and the rest is what has just been read for them.
 pub const PINNED_PERMILLE_PER_POSITION: usize = 1_500;
+/// Extents of one stream that its device may still read after it has taken their packets, with the one that is being sent: 2 MiB, what a
+/// viewer of 16 Mb/s has unacknowledged on a path with a second of round trip.
+pub const MAX_HELD_PER_STREAM: usize = 8;
+/// Such extents of all streams of an engine: 128 MiB, half of the default cache.
+pub const MAX_HELD_PER_ENGINE: usize = 512;
 /// When every extent of the cache is lent out, reads wait and look again after this time: nobody is told when a lease
 /// is given back. A tenth of the shortest time in which a viewer of 20 Mb/s plays an extent.
 pub const CACHE_SPACE_RETRY_NS: u64 = 10_000_000;
@@ -308,6 +313,8 @@ pub const RX_LOOK_NS: u64 = 100_000_000;
 /// packets fills in 2.4 ms, longer than a loop sleeps that has something to do.
 pub const MAX_XDP_RX_FRAMES: u32 = 2048;
 
+const _: () = assert!(MAX_HELD_PER_STREAM <= u8::MAX as usize && MAX_HELD_PER_STREAM < MAX_HELD_PER_ENGINE);
+const _: () = assert!(2 * MAX_HELD_PER_ENGINE as u64 * EXTENT_BYTES as u64 <= DEFAULT_CACHE_BYTES);
 const _: () = assert!(MAX_XDP_RX_FRAMES.is_power_of_two() && RX_BATCH_PACKETS as u32 <= MAX_XDP_RX_FRAMES);
 
 /// Receive queues of one interface that may have an AF_XDP socket: network cards have up to a few hundred.

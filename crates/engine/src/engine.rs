@@ -1,13 +1,15 @@
 //! The engine: its state, and the small steps that all its methods are made of.
 //!
 //! The methods stand in one file for each family: [`commands`], [`arrivals`], [`egress`]; what
-//! belongs to queued runs in [`cut`], to full connections in [`waiting`], to runs that begin with more than their pace in [`ahead`].
+//! belongs to queued runs in [`cut`], to full connections in [`waiting`], to runs that begin with more than their pace in [`ahead`], to
+//! devices that read what they were lent for longer in [`holding`].
 
 mod ahead;
 mod arrivals;
 mod commands;
 mod cut;
 mod egress;
+mod holding;
 mod waiting;
 
 use millrace_core::ids::StreamId;
@@ -19,6 +21,7 @@ use millrace_core::wire::rtp::Timeline;
 use crate::batch::Batch;
 use crate::conns::ConnLists;
 use crate::frame::times;
+use crate::held::HeldLeases;
 use crate::pace::BurstRules;
 use crate::pace::wheel::Wheel;
 use crate::queue::IndexQueue;
@@ -38,6 +41,8 @@ pub struct Engine {
     batch: Batch,
     wheel: Wheel,
     conns: ConnLists,
+    /// What devices still read.
+    held: HeldLeases,
     /// Streams with a slot that is [`Slot::Wanted`].
     wants: IndexQueue,
     /// Streams with something to tell.
@@ -60,6 +65,7 @@ impl Engine {
             batch: Batch::new(streams),
             wheel: Wheel::new(streams),
             conns: ConnLists::new(streams),
+            held: HeldLeases::new(streams),
             wants: IndexQueue::new(streams),
             told: IndexQueue::new(streams),
             counters: EngineCounters::default(),
@@ -140,8 +146,11 @@ impl Engine {
 
     /// Gives the extent in `slot` back, or no longer waits for it.
     fn release(&mut self, index: u32, slot: usize) {
-        self.batch.rows[index as usize].leases[slot] = None;
-        let stream = self.stream_mut(index);
+        let lease = self.batch.rows[index as usize].leases[slot].take();
+        let stream = &mut self.streams[index as usize];
+        if stream.has(flag::LENDS) {
+            self.held.keep(index, slot, lease, stream.packets);
+        }
         stream.slots[slot] = Slot::Idle;
         stream.flags &= !(flag::RETRIED << slot);
     }
@@ -151,6 +160,7 @@ impl Engine {
         self.release(index, 0);
         self.release(index, 1);
         self.wheel.cancel(index);
+        self.held.stop_waiting(index);
         let stream = self.stream_mut(index);
         stream.due = NEVER;
         stream.report_due = NEVER;

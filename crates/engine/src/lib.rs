@@ -8,8 +8,8 @@
 //!
 //! | family | methods | called by |
 //! | --- | --- | --- |
-//! | commands | [`open`](Engine::open) [`play`](Engine::play) [`queue`](Engine::queue) [`pause`](Engine::pause) [`close`](Engine::close) [`conn_gone`](Engine::conn_gone) [`finish`](Engine::finish) | the control side, through the loop |
-//! | arrivals | [`handle_lease`](Engine::handle_lease) [`handle_lease_failed`](Engine::handle_lease_failed) [`handle_sent`](Engine::handle_sent) [`conn_writable`](Engine::conn_writable) | the loop, when the cache or the device has answered |
+//! | commands | [`open`](Engine::open) [`play`](Engine::play) [`queue`](Engine::queue) [`pause`](Engine::pause) [`close`](Engine::close) [`conn_leaves`](Engine::conn_leaves) [`conn_gone`](Engine::conn_gone) [`finish`](Engine::finish) | the control side, through the loop |
+//! | arrivals | [`handle_lease`](Engine::handle_lease) [`handle_lease_failed`](Engine::handle_lease_failed) [`handle_sent`](Engine::handle_sent) [`handle_done`](Engine::handle_done) [`conn_writable`](Engine::conn_writable) | the loop, when the cache or the device has answered |
 //! | egress | [`poll_want`](Engine::poll_want) [`poll_bursts`](Engine::poll_bursts) [`batch`](Engine::batch) [`poll_event`](Engine::poll_event) [`poll_at`](Engine::poll_at) | the loop, every turn |
 //! | getters | [`streams`](Engine::streams) [`counters`](Engine::counters) | anybody |
 //!
@@ -47,9 +47,10 @@
 //! * Every run that was accepted ends with one [`StreamEvent::RunEnded`]; its title may be closed after that. No lease, failure or event
 //!   of one run touches another.
 //! * A stream holds two leases at most, none unless it plays, none while its connection has taken nothing for 200 ms. An extent goes back as soon as the device took the last of its
-//!   packets.
+//!   packets. Where the device reads them for longer ([`StreamSpec::lends`]), it goes back when that says so; the stream waits when
+//!   [`MAX_HELD_PER_STREAM`](millrace_core::limits::MAX_HELD_PER_STREAM) of its extents, or all places of the engine, are taken so.
 //! * Whatever happens to one stream (its disk, its connection, its address) touches no other.
-//! * All operations are O(1) but [`conn_gone`](Engine::conn_gone) and [`conn_writable`](Engine::conn_writable), which take as long as the connection has streams, and
+//! * All operations are O(1) but [`conn_leaves`](Engine::conn_leaves), [`conn_gone`](Engine::conn_gone) and [`conn_writable`](Engine::conn_writable), which take as long as the connection has streams, and
 //!   [`finish`](Engine::finish), which walks the stream table.
 #![forbid(unsafe_code)]
 
@@ -57,6 +58,7 @@ mod batch;
 mod conns;
 mod engine;
 mod frame;
+mod held;
 pub mod pace;
 mod queue;
 mod rtcp;

@@ -196,6 +196,8 @@ pub(crate) mod flag {
     pub(crate) const FOLLOWS: u16 = 2048;
     /// It has not yet sent as much ahead of its pace as it may.
     pub(crate) const AHEAD: u16 = 8192;
+    /// The device reads what it has taken until it says that it is done with it.
+    pub(crate) const LENDS: u16 = 16384;
     /// What is sent are bytes in a connection.
     pub(crate) const BYTES: u16 = 4096;
     /// The read of slot 0 (and of slot 1: this bit shifted by one) has failed once.
@@ -302,6 +304,7 @@ impl Stream {
         let if_so = |is_so, flags| if is_so { flags } else { 0 };
         let flags = if_so(spec.quiet, flag::QUIET | flag::FOLLOWS)
             | if_so(!spec.dest.has_rtcp(), flag::QUIET)
+            | if_so(spec.lends, flag::LENDS)
             | if_so(matches!(spec.dest, Dest::Bytes { .. }), flag::BYTES);
         Self { generation: spec.id.generation, flags, ..Self::free() }
     }

@@ -81,7 +81,7 @@ fn opened() -> Stream {
     let conn = millrace_core::ids::ConnId(0);
     let dest = millrace_core::seam::Dest::Interleaved { conn, rtp_channel: 0, rtcp_channel: 1 };
     let id = StreamId { index: 3, generation: 9 };
-    Stream { per_extent: 196, ..Stream::opened(&StreamSpec { id, dest, quiet: false }) }
+    Stream { per_extent: 196, ..Stream::opened(&StreamSpec { id, dest, quiet: false, lends: false }) }
 }
 
 #[test]

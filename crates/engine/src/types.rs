@@ -47,6 +47,9 @@ pub struct StreamSpec {
     /// It belongs to another stream (FEC): it keeps the schedule of that one, and has no RTCP and no BYE. Streams to where nobody
     /// listens for RTCP ([`Dest::has_rtcp`]) have none either.
     pub quiet: bool,
+    /// The device reads the packets that it has taken until [`crate::Engine::handle_done`] is told that it is done with them: their extents
+    /// are lent to it so long, at most [`limits::MAX_HELD_PER_STREAM`].
+    pub lends: bool,
 }
 
 /// When a run begins, and with how much.
@@ -383,6 +386,8 @@ millrace_core::counters! {
         sum blocked,
         /// Times a stream gave its extents back because its connection had taken nothing for a while.
         sum parked,
+        /// Times a stream waited for its device to give back what that still reads.
+        sum waits_for_device,
         /// RTCP packets sent.
         sum reports,
         /// RTCP packets given up because the way was full or refused.

@@ -9,9 +9,9 @@ use std::net::SocketAddr;
 use std::os::fd::{BorrowedFd, OwnedFd};
 use std::sync::Arc;
 
-use millrace_core::ids::ConnId;
+use millrace_core::ids::{ConnId, StreamId};
 use millrace_core::limits::{COMMANDS_PER_TURN, LEASES_PER_TURN, MAX_BATCH_BURSTS, RETRY_NS};
-use millrace_core::seam::{Clock, PacketTx, SendOutcome, TransmitBatch};
+use millrace_core::seam::{Clock, Dest, PacketTx, SendOutcome, TransmitBatch};
 use millrace_core::time::Instant;
 use millrace_engine::{Engine, LeaseFailure, Start, StreamEvent, StreamSpec};
 use millrace_netio::best::{BestTx, XdpDevice};
@@ -55,6 +55,16 @@ pub trait LoopTx: PacketTx + Send {
     /// ICMP says that this address cannot be reached: what is sent to it next is answered so.
     fn note_unreachable(&mut self, dest: SocketAddr, errno: i32) {
         let _ = (dest, errno);
+    }
+    /// Whether packets that it has taken for this destination are read until [`LoopTx::poll_done`] says that they are not any more. What
+    /// keeps leases of its own ([`millrace_core::seam::Source`]) need not.
+    fn lends(&self, dest: &Dest) -> bool {
+        let _ = dest;
+        false
+    }
+    /// A stream, and how many of the packets that it has taken of it, from the first on, it no longer reads ([`Engine::handle_done`]).
+    fn poll_done(&mut self) -> Option<(StreamId, u64)> {
+        None
     }
     /// What its sockets have done.
     fn counters(&self) -> &TxCounters;
@@ -275,7 +285,8 @@ impl<C: Clock, T: LoopTx> CoreLoop<C, T> {
     fn carry_out(&mut self, now: Instant, command: Command) {
         let (stream, run, result) = match command {
             Command::Open { stream: id, dest, quiet } => {
-                (id, None, self.engine.open(now, StreamSpec { id, dest, quiet }))
+                let lends = self.tx.lends(&dest);
+                (id, None, self.engine.open(now, StreamSpec { id, dest, quiet, lends }))
             }
             Command::Play { stream, at, ahead_ms, run } => {
                 (stream, Some(run.run), self.engine.play(now, stream, Start { at, ahead_ms }, run))
@@ -298,12 +309,13 @@ impl<C: Clock, T: LoopTx> CoreLoop<C, T> {
                 };
             }
             Command::ConnRemove { conn } => {
-                self.engine.conn_gone(now, conn);
+                // What was sent there may be written to only when the device has let go.
                 let fd = self.tx.remove_conn(conn);
+                self.engine.conn_gone(now, conn);
                 return self.publish(Event::ConnRemoved { conn, fd });
             }
             Command::ConnReturn { conn } => {
-                self.engine.conn_gone(now, conn);
+                self.engine.conn_leaves(now, conn);
                 return if !self.tx.return_conn(conn) {
                     self.publish(Event::ConnRemoved { conn, fd: None })
                 };
@@ -365,6 +377,10 @@ impl<C: Clock, T: LoopTx> CoreLoop<C, T> {
     fn serve_connections(&mut self, now: Instant) -> usize {
         self.state.conns_pending = self.tx.flush_conns();
         let mut served = 0;
+        while let Some((stream, packets)) = self.tx.poll_done() {
+            self.engine.handle_done(now, stream, packets);
+            served += 1;
+        }
         while let Some(conn) = self.tx.poll_conn_writable() {
             self.engine.conn_writable(now, conn);
             served += 1;

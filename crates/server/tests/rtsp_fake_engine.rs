@@ -82,7 +82,7 @@ impl Real {
         let now = self.now;
         let (stream, run, result) = match *command {
             Command::Open { stream: id, dest, quiet } => {
-                (id, None, self.engine.open(now, StreamSpec { id, dest, quiet }))
+                (id, None, self.engine.open(now, StreamSpec { id, dest, quiet, lends: false }))
             }
             Command::Play { stream, at, run, .. } => {
                 (stream, Some(run.run), self.engine.play(now, stream, at, run))

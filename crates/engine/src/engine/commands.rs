@@ -19,6 +19,7 @@ impl Engine {
         }
         *stream = Stream::opened(&spec);
         self.cold[index as usize] = Cold::new();
+        self.held.reset(index);
         self.batch.rows[index as usize].dest = spec.dest;
         if let Some(conn) = spec.dest.conn() {
             self.conns.insert(conn, index);
@@ -107,27 +108,37 @@ impl Engine {
     }
 
     /// Command: forget the stream, whatever it is doing, without BYE: the viewer asked for it. Answered by
-    /// [`crate::StreamEvent::Closed`], after the end of its run.
+    /// [`crate::StreamEvent::Closed`], after the end of its run, and when the device is done with what it was lent.
     pub fn close(&mut self, now: Instant, id: StreamId) -> Result<(), Refusal> {
         self.abandon_batch(now);
         let index = self.find(id)?;
         if self.step(index, Input::Close)? {
             self.end_run(index, StopReason::Closed);
             self.stop_sending(index);
-            self.conns.remove(index);
             self.counters.open -= 1;
-            self.tell(index, pending::CLOSED);
+            self.forget(index);
         }
         Ok(())
     }
 
-    /// Command: the connection is gone, for good. Every stream on it fails.
-    pub fn conn_gone(&mut self, now: Instant, conn: ConnId) {
+    /// Command: the connection is given back alive. Every stream on it fails; what the device still has to deliver there stays lent
+    /// ([`Engine::handle_done`]).
+    pub fn conn_leaves(&mut self, now: Instant, conn: ConnId) {
         self.abandon_batch(now);
         let mut next = self.conns.first(conn);
         while let Some(index) = next {
             self.fail(index, now, FailReason::ConnectionClosed(0));
             next = self.conns.behind(index);
+        }
+    }
+
+    /// Command: the connection is gone, for good. Every stream on it fails, and nobody reads any more what was sent there.
+    pub fn conn_gone(&mut self, now: Instant, conn: ConnId) {
+        self.conn_leaves(now, conn);
+        let mut next = self.conns.first(conn);
+        while let Some(index) = next {
+            next = self.conns.behind(index);
+            self.give_all_back(now, index);
         }
     }
 

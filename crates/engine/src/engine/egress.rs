@@ -194,6 +194,9 @@ impl Engine {
         if missing > 0 {
             return self.skip(now, index, Burst { extent, place, count: missing });
         }
+        if stream.has(flag::LENDS) && !self.held.begin(index, (extent % 2) as usize, stream.packets) {
+            return self.wait_for_device(index, now);
+        }
         let hole_ns = now.ns_since(stream.due);
         if hole_ns > MAX_HOLE_NS {
             stream.pace.at = stream.pace.at.plus_ns(hole_ns - MAX_HOLE_NS);

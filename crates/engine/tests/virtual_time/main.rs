@@ -6,6 +6,7 @@ mod crowd;
 #[path = "../support/film.rs"]
 mod film;
 mod growing;
+mod lent;
 mod life;
 mod ops;
 mod pacing;

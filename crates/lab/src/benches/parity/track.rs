@@ -132,6 +132,7 @@ impl Paced {
                 dest: Dest::udp(SocketAddr::new(NOWHERE.into(), 6000 + 2 * index as u16), None),
                 // A track has no reports of its own; a title's would be counted as datagrams.
                 quiet: true,
+                lends: false,
             };
             paced.engine.open(START, spec).map_err(|error| anyhow!("open: {error:?}"))?;
             let at = START.plus_ns(u64::from(index) * paced.step_ns / u64::from(VIEWERS));
