@@ -208,7 +208,7 @@ pub const FIRST_REPORT_NS: u64 = 100_000_000;
 /// tree takes (RSTP 2-6 s, STP up to 30 s).
 pub const MAX_UNREACHABLE_NS: u64 = 30_000_000_000;
 /// Fastest delivery in thousandths of real time. Players ask for at most 16 x.
-pub const MAX_SCALE_PERMILLE: u32 = 16_000;
+pub const MAX_SCALE_PERMILLE: u16 = 16_000;
 
 const _: () = {
     assert!(DEFAULT_PACKET_BYTES + RTP_HEADER_BYTES + 8 + 20 <= 1500);

@@ -2,7 +2,7 @@
 //!
 //! The methods stand in one file for each family: [`commands`], [`arrivals`], [`egress`]; what
 //! belongs to queued runs in [`cut`], to full connections in [`waiting`], to runs that begin with more than their pace in [`ahead`], to
-//! devices that read what they were lent for longer in [`holding`].
+//! devices that read what they were lent for longer in [`holding`], to runs that leave packets out in [`steps`].
 
 mod ahead;
 mod arrivals;
@@ -10,6 +10,7 @@ mod commands;
 mod cut;
 mod egress;
 mod holding;
+mod steps;
 mod waiting;
 
 use millrace_core::ids::StreamId;
@@ -202,11 +203,11 @@ impl Engine {
 
     /// When the packet `next` is due, and its media time; no time before the run's first extent is there.
     fn next_due(&self, index: u32) -> (Instant, Option<MediaTicks>) {
-        let stream = self.stream(index);
+        let (stream, cold) = (self.stream(index), &self.cold[index as usize]);
         if !stream.has(flag::ANCHORED) {
-            return (stream.pace.at, None);
+            let due = cold.gap_behind.map_or(stream.pace.at, |behind| stream.pace.departure(behind));
+            return (due, cold.gap_behind);
         }
-        let cold = &self.cold[index as usize];
         // Where an extent ends with the run, what lies in the next one's slot is a queued run's.
         let is_own = cold.queued_slot != Some((stream.extent % 2) as u8);
         let time = match self.batch.lease(index, stream.extent).filter(|_| is_own) {
@@ -257,10 +258,17 @@ impl Engine {
     }
 }
 
-/// The media time of a run's first packet is known: departures, and timestamps that go on from another run, follow from it.
+/// The media time of a run's first packet is known, or of the first behind a gap: departures, and timestamps that go on, follow from it.
 #[cold]
 fn anchor(stream: &mut Stream, cold: &mut Cold, time: MediaTicks) {
     stream.flags |= flag::ANCHORED;
+    if let Some(behind) = cold.gap_behind.take() {
+        let gap = time.since(behind);
+        stream.pace.anchor.0 += gap.0;
+        let timestamp_base = stream.timeline.timestamp_base.wrapping_sub(gap.0 as u32);
+        let timeline = Timeline { timestamp_base, ..stream.timeline };
+        return stream.number(timeline, stream.sequence_base, &cold.media);
+    }
     stream.pace.anchor = if stream.has(flag::AHEAD) { MediaTicks(time.0 + cold.ahead.0) } else { time };
     if let Some(timestamp) = cold.first_timestamp {
         let timestamp_base = timestamp.wrapping_sub(time.0 as u32);

@@ -42,7 +42,7 @@
 //!   behind time, at no more than 5/4 of the stream's own rate from any burst to any later one.
 //! * A run that may send ahead ([`Start::ahead_ms`]) begins with that much, a burst at a time, and keeps the lead. It is not late, and does
 //!   not catch up, as long as it is not behind the pace that it would have without.
-//! * Every packet of a run leaves once, in order; nothing is skipped but what a destination refused, and what is missing in
+//! * Every packet of a run leaves once, in order; nothing is skipped but what a run leaves out by itself ([`Step`]), what a destination refused, and what is missing in
 //!   an extent that was lent to a viewer who repairs ([`Media::spare`]).
 //! * Every run that was accepted ends with one [`StreamEvent::RunEnded`]; its title may be closed after that. No lease, failure or event
 //!   of one run touches another.
@@ -68,5 +68,5 @@ mod types;
 pub use engine::Engine;
 pub use types::{
     Cut, EngineConfig, EngineCounters, FailReason, LeaseFailure, Media, Numbering, Refusal, RunEnd, RunSpec, Start,
-    StopReason, StreamEvent, StreamSpec,
+    Step, StopReason, StreamEvent, StreamSpec,
 };

@@ -150,6 +150,7 @@ fn a_run_is_numbered_as_it_says() {
         until: 20,
         numbering,
         scale_permille: 1000,
+        step: None,
     };
     let (own, stream, mut cold) = (media(0).timeline, opened(), Cold::new());
     assert_eq!(cold.begin(&spec(Numbering::Viewer), &stream), (own, 0), "there is nothing to go on from");

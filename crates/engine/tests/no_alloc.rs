@@ -104,6 +104,7 @@ impl Bench {
             until,
             numbering: Numbering::Sequence(sequence),
             scale_permille: 1000,
+            step: None,
         };
         let start = Start { at, ahead_ms: index as u16 % 3 * 300 };
         let _ = self.engine.play(self.now, id, start, spec);

@@ -67,6 +67,7 @@ impl Scene {
             until: to.div_ceil(SIZE) as u32,
             numbering: Numbering::Bytes { head: (from % SIZE) as u16, last: (to % SIZE) as u16 },
             scale_permille: 16_000,
+            step: None,
         };
         let at = self.clock.now();
         for command in

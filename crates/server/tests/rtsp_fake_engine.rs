@@ -173,7 +173,7 @@ fn both_answer_the_same_commands_alike() {
                     _ => Numbering::Sequence(random(65_536) as u16),
                 };
                 let (run, media) = (RunSerial(step), real.film.media(0));
-                let run = RunSpec { run, media, from, until, numbering, scale_permille: 1000 };
+                let run = RunSpec { run, media, from, until, numbering, scale_permille: 1000, step: None };
                 let stream = id(*generation);
                 match fake.streams.get(&stream).and_then(|state| Some((state.playing?, state.next))) {
                     Some((lasts, next)) if random(3) > 0 => {
@@ -226,7 +226,7 @@ fn a_run_without_packets_is_a_bye_in_both() {
     let play = |serial, from| {
         let run = RunSerial(serial);
         let numbering = Numbering::Title;
-        let run = RunSpec { run, media, from, until: PACKETS, numbering, scale_permille: 1000 };
+        let run = RunSpec { run, media, from, until: PACKETS, numbering, scale_permille: 1000, step: None };
         Command::Play { stream, at: Instant(0), ahead_ms: 0, run }
     };
     for command in [open(stream, false), play(1, 0), play(2, PACKETS)] {

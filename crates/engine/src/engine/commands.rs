@@ -50,6 +50,7 @@ impl Engine {
         }
         check(&spec)?;
         check_ahead(ahead_ms)?;
+        let spec = spec.from_first_sent();
         let has_queued = self.cold[index as usize].queued.is_some();
         if !self.ends[index as usize].has_room(usize::from(stream.is_running) + usize::from(has_queued)) {
             return Err(Refusal::Busy);
@@ -83,8 +84,8 @@ impl Engine {
         // An extent of the smallest packets has some 1,200.
         stream.per_extent = spec.media.layout.packets_per_extent() as u16;
         stream.seek(spec.from);
-        stream.until = spec.until;
-        stream.flags &= !(flag::ANCHORED | flag::BLOCKED | flag::AHEAD);
+        stream.flags &= !(flag::ANCHORED | flag::BLOCKED | flag::AHEAD | flag::STEPS);
+        stream.flags |= if spec.step.is_some() { flag::STEPS } else { 0 };
         if stream.has(flag::PARKED) {
             stream.flags ^= flag::PARKED | flag::RESUMED;
         }
@@ -92,7 +93,8 @@ impl Engine {
         stream.events &= !pending::LEFT;
         stream.number(timeline, sequence_base, &spec.media);
         stream.pace.at = at;
-        stream.pace.scale_permille = spec.scale_permille;
+        stream.pace.scale_permille = spec.scale_permille.into();
+        self.end_at(index, spec.until);
     }
 
     /// Command: end the run, here and now. Nothing is told but that end; nothing at all if it has ended before. Leases go back: a
@@ -190,9 +192,12 @@ pub(super) fn check(spec: &RunSpec) -> Result<(), Refusal> {
     if is_good { Ok(()) } else { Err(Refusal::OutOfRange) }
 }
 
-/// Whether a range of bytes, if it is one, begins in its first packet, ends in its last, and has a byte where it has a packet.
+/// Whether a range of bytes, if it is one, leaves nothing out, begins in its first packet, ends in its last, and has a byte where it has a packet.
 fn has_bytes(spec: &RunSpec) -> bool {
     let Numbering::Bytes { head, last } = spec.numbering else { return true };
+    if spec.step.is_some() {
+        return false;
+    }
     let whole = spec.media.layout.packet_bytes() as u16;
     let last = if last == 0 { whole } else { last };
     head < whole && last <= whole && (spec.until - spec.from != 1 || head < last)

@@ -20,30 +20,36 @@ impl Engine {
     pub fn poll_want(&mut self) -> Option<Want> {
         loop {
             let index = self.wants.front()?;
-            let stream = &mut self.streams[index as usize];
-            let here = stream.extent;
-            let wanted =
-                |&extent: &u32| stream.slot_of(extent).is_some_and(|slot| stream.slots[slot] == Slot::Wanted);
-            let Some(extent) = [here, here + 1].into_iter().find(wanted) else {
+            let stream = self.stream(index);
+            let (here, place) = (stream.extent, stream.place());
+            let slots = [here, here + 1].map(|extent| (extent % 2) as usize);
+            let found = match slots.map(|slot| stream.slots[slot] == Slot::Wanted) {
+                [true, _] => Some((slots[0], (here, place))),
+                [_, true] => self.follows(index, here).map(|ahead| (slots[1], ahead)),
+                _ => None,
+            };
+            let Some((slot, (extent, place))) = found else {
                 if let Some(want) = self.queued_want(index) {
                     return Some(want);
                 }
                 self.wants.pop_front();
                 continue;
             };
-            let slot = (extent % 2) as usize;
+            let stream = self.stream_mut(index);
             stream.slots[slot] = Slot::Asked;
             stream.flags |= flag::PLAYHEAD;
             self.counters.wants += 1;
             let (stream, cold) = (self.stream(index), &self.cold[index as usize]);
+            // Codewords of which something is left out are not repaired.
+            let until = if stream.has(flag::STEPS) { 0 } else { stream.until };
             return Some(Want {
                 stream: stream.id(index),
                 run: stream.run,
                 title: cold.media.title,
                 extent,
-                place: if extent == here { stream.place() as u16 } else { 0 },
+                place: place as u16,
                 by: cold.wanted_by[slot],
-                spare: spare_of(&cold.media, cold.run_from, stream.until, extent),
+                spare: spare_of(&cold.media, cold.run_from, until, extent),
             });
         }
     }
@@ -65,7 +71,7 @@ impl Engine {
         let index = self.find(id).ok()?;
         let stream = self.stream(index);
         if stream.run == run {
-            return Some((index, stream.slot_of(extent)?));
+            return Some((index, self.slot_of(index, extent)?));
         }
         let cold = &self.cold[index as usize];
         cold.queued.as_ref().filter(|spec| spec.run == run && spec.first_extent() == extent)?;

@@ -13,5 +13,6 @@ mod pacing;
 mod queued;
 mod reports;
 mod spare;
+mod steps;
 mod trouble;
 mod world;

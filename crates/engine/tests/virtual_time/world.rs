@@ -107,7 +107,7 @@ pub(crate) struct PlaySpec {
     pub(crate) until: u32,
     pub(crate) at: Instant,
     pub(crate) sequence: u16,
-    pub(crate) scale_permille: u32,
+    pub(crate) scale_permille: u16,
 }
 
 /// A run that follows another one.
@@ -339,7 +339,7 @@ impl World {
         let (run, media) = (self.last_run, film.media(self.spare));
         let PlaySpec { from, until, at, sequence, scale_permille } = spec;
         let numbering = Numbering::Sequence(sequence);
-        let run_spec = RunSpec { run, media, from, until, numbering, scale_permille };
+        let run_spec = RunSpec { run, media, from, until, numbering, scale_permille, step: None };
         self.engine.play(self.now, stream, Start { at, ahead_ms: self.ahead_ms }, run_spec)?;
         let viewer = self.viewers.get_mut(&stream).unwrap();
         spec.at = if self.quiet { spec.at } else { spec.at.max(self.now) };
@@ -364,7 +364,7 @@ impl World {
         self.last_run = self.last_run.next();
         let run = self.last_run;
         let media = film.media(self.spare);
-        let spec = RunSpec { run, media, from, until, numbering, scale_permille: 1000 };
+        let spec = RunSpec { run, media, from, until, numbering, scale_permille: 1000, step: None };
         self.engine.queue(self.now, stream, cut, spec)?;
         let viewer = self.viewers.get_mut(&stream).unwrap();
         viewer.until = if let Cut::At(packet) = cut { packet } else { viewer.spec.until };

@@ -116,6 +116,7 @@ impl Service {
             until: stop.packet,
             numbering: Numbering::Title,
             scale_permille: 1000,
+            step: None,
         };
         stream.media = Media::Running(Run { serial: run.run, from_time: Some(stop.time), at: now, stop });
         stream.ending = Some(reason);

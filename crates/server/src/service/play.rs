@@ -104,6 +104,7 @@ impl Service {
             until: stop.packet,
             numbering: Numbering::Sequence(sequence),
             scale_permille: 1000,
+            step: None,
         };
         stream.media = Media::Running(Run { serial: run.run, from_time: from.time, at, stop });
         let (engine, place) = (stream.engine, stream.place);

@@ -301,7 +301,7 @@ fn run_of(title: &Title, run: RunSerial, from: u32, sequence: u16) -> RunSpec {
     let (layout, timeline) = (title.layout, title.timeline);
     let media = Media { title: Title::REF, packets: PACKETS, timeline, layout, spare: 0 };
     let numbering = Numbering::Sequence(sequence);
-    RunSpec { run, media, from, until: PACKETS, numbering, scale_permille: 1000 }
+    RunSpec { run, media, from, until: PACKETS, numbering, scale_permille: 1000, step: None }
 }
 
 /// What a device does that leaves the headers to the kernel.

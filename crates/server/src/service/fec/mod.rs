@@ -354,6 +354,7 @@ impl Service {
                     until: end.saturating_mul(each),
                     numbering: Numbering::Title,
                     scale_permille: 1000,
+                    step: None,
                 };
                 let at = at.plus_ns(MediaTicks(time.0.saturating_sub(start.0)).to_ns());
                 companion.played = true;
@@ -458,6 +459,7 @@ impl Service {
             until: run.stop.packet,
             numbering: Numbering::Title,
             scale_permille: 1000,
+            step: None,
         };
         let (engine, place) = (stream.engine, stream.place);
         if let Some(fec) = stream.fec.as_mut() {
