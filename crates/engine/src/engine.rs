@@ -13,7 +13,7 @@ mod holding;
 mod steps;
 mod waiting;
 
-use millrace_core::ids::StreamId;
+use millrace_core::ids::{ConnId, StreamId};
 use millrace_core::limits::{MAX_BURST_NS, MAX_STREAMS_PER_ENGINE};
 use millrace_core::pool::Lease;
 use millrace_core::time::{Instant, MediaTicks};
@@ -82,6 +82,13 @@ impl Engine {
     /// Getter: size of the stream table.
     pub fn streams(&self) -> usize {
         self.streams.len()
+    }
+
+    /// Getter: the connection that a stream goes through, while it is open.
+    pub fn conn_of(&self, id: StreamId) -> Option<ConnId> {
+        let index = self.find(id).ok()?;
+        let is_open = !matches!(self.stream(index).state, State::Free | State::Closing);
+        self.batch.rows[index as usize].dest.conn().filter(|_| is_open)
     }
 
     /// Getter: what has been done so far.

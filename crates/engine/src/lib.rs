@@ -11,7 +11,7 @@
 //! | commands | [`open`](Engine::open) [`play`](Engine::play) [`queue`](Engine::queue) [`pause`](Engine::pause) [`close`](Engine::close) [`conn_leaves`](Engine::conn_leaves) [`conn_gone`](Engine::conn_gone) [`finish`](Engine::finish) | the control side, through the loop |
 //! | arrivals | [`handle_lease`](Engine::handle_lease) [`handle_lease_failed`](Engine::handle_lease_failed) [`handle_sent`](Engine::handle_sent) [`handle_done`](Engine::handle_done) [`conn_writable`](Engine::conn_writable) | the loop, when the cache or the device has answered |
 //! | egress | [`poll_want`](Engine::poll_want) [`poll_bursts`](Engine::poll_bursts) [`batch`](Engine::batch) [`poll_event`](Engine::poll_event) [`poll_at`](Engine::poll_at) | the loop, every turn |
-//! | getters | [`streams`](Engine::streams) [`counters`](Engine::counters) | anybody |
+//! | getters | [`streams`](Engine::streams) [`conn_of`](Engine::conn_of) [`counters`](Engine::counters) | anybody |
 //!
 //! # A turn
 //!

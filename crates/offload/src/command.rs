@@ -51,7 +51,12 @@ pub enum Command {
         /// The stream.
         stream: StreamId,
     },
-    /// Forget the stream; answered by `Closed`.
+    /// How much of it its viewer has not got; answered by [`Event::Backlog`], or by nothing if it goes through no connection.
+    Measure {
+        /// The stream.
+        stream: StreamId,
+    },
+    /// Forget the stream; answered by [`Event::Backlog`], as [`Command::Measure`] is, and by `Closed`.
     Close {
         /// The stream.
         stream: StreamId,
@@ -109,6 +114,13 @@ pub enum Event {
         run: Option<RunSerial>,
         /// Why.
         refusal: millrace_engine::Refusal,
+    },
+    /// What the connection of a stream has been given and its peer has not acknowledged.
+    Backlog {
+        /// The stream.
+        stream: StreamId,
+        /// Bytes, with those of replies and of other streams through this connection.
+        backlog_bytes: u64,
     },
     /// A connection broke while the loop owned its writes.
     ConnGone {

@@ -52,6 +52,11 @@ pub trait LoopTx: PacketTx + Send {
     fn full_conns_fd(&self) -> Option<BorrowedFd<'_>>;
     /// A connection that broke, each once.
     fn poll_conn_gone(&mut self) -> Option<(ConnId, i32)>;
+    /// Bytes that a connection was given and its peer has not acknowledged, if that is known.
+    fn backlog_bytes(&self, conn: ConnId) -> Option<u64> {
+        let _ = conn;
+        None
+    }
     /// ICMP says that this address cannot be reached: what is sent to it next is answered so.
     fn note_unreachable(&mut self, dest: SocketAddr, errno: i32) {
         let _ = (dest, errno);
@@ -106,6 +111,9 @@ impl LoopTx for KernelTx {
     fn poll_conn_gone(&mut self) -> Option<(ConnId, i32)> {
         KernelTx::poll_conn_gone(self)
     }
+    fn backlog_bytes(&self, conn: ConnId) -> Option<u64> {
+        KernelTx::backlog_bytes(self, conn)
+    }
     fn note_unreachable(&mut self, dest: SocketAddr, errno: i32) {
         KernelTx::note_unreachable(self, dest, errno);
     }
@@ -141,6 +149,9 @@ impl<D: XdpDevice + Send> LoopTx for BestTx<KernelTx, D> {
     }
     fn poll_conn_gone(&mut self) -> Option<(ConnId, i32)> {
         self.kernel_mut().poll_conn_gone()
+    }
+    fn backlog_bytes(&self, conn: ConnId) -> Option<u64> {
+        self.kernel().backlog_bytes(conn)
     }
     fn note_unreachable(&mut self, dest: SocketAddr, errno: i32) {
         self.kernel_mut().note_unreachable(dest, errno);
@@ -295,7 +306,11 @@ impl<C: Clock, T: LoopTx> CoreLoop<C, T> {
                 (stream, Some(run.run), self.engine.queue(now, stream, cut, run))
             }
             Command::Pause { stream } => (stream, None, self.engine.pause(now, stream)),
-            Command::Close { stream } => (stream, None, self.engine.close(now, stream)),
+            Command::Measure { stream } => return self.publish_backlog(stream),
+            Command::Close { stream } => {
+                self.publish_backlog(stream);
+                (stream, None, self.engine.close(now, stream))
+            }
             Command::ConnAdd { conn, fd } => {
                 return if let Err(errno) = self.tx.add_conn(conn, fd) {
                     self.conn_gone(now, conn, errno)
@@ -442,6 +457,13 @@ impl<C: Clock, T: LoopTx> CoreLoop<C, T> {
         let pushed = self.events.push(event);
         debug_assert!(pushed.is_ok(), "take_commands keeps room for answers");
         self.control_bell.ring();
+    }
+
+    fn publish_backlog(&mut self, stream: StreamId) {
+        let backlog = self.engine.conn_of(stream).and_then(|conn| self.tx.backlog_bytes(conn));
+        if let Some(backlog_bytes) = backlog {
+            self.publish(Event::Backlog { stream, backlog_bytes });
+        }
     }
 
     fn conn_gone(&mut self, now: Instant, conn: ConnId, errno: i32) {

@@ -43,6 +43,8 @@ impl Service {
             reason,
             lasted_ns: now.ns_since(stream.started),
             totals: None,
+            reported_loss: stream.reported_loss(),
+            backlog_bytes: stream.backlog_bytes,
         });
         let closing = Closing { title: stream.title, ended };
         for port in ports_of(stream.path) {

@@ -173,6 +173,11 @@ impl FakeEngine {
                 Some(state) if !state.played => self.refuse(stream, None, Refusal::WrongState),
                 Some(_) => self.end_run(stream, StopReason::Paused),
             },
+            Command::Measure { stream } => {
+                if self.streams.get(&stream).is_some_and(|state| state.dest.conn().is_some()) {
+                    self.events.push_back(Event::Backlog { stream, backlog_bytes: 4_096 });
+                }
+            }
             Command::Close { stream } => {
                 self.end_run(stream, StopReason::Closed);
                 match self.streams.remove(&stream) {
