@@ -66,6 +66,9 @@ pub const MAX_TCP_WRITE_BYTES: usize = 128 * 1024;
 pub const FRAME_PREFIX_BYTES: usize = 4;
 /// Below this a burst is a packet or two even of fast streams: nothing is gathered.
 pub const MIN_BURST_NS: u64 = 1_000_000;
+/// Most media that a run may send ahead of its pace at its beginning, in milliseconds: what players with long buffers hold. At 8 Mb/s that
+/// is 10 MB, with [`MIN_PACKET_GAP_NS`] a tenth of a second of a 1 Gb/s link.
+pub const MAX_AHEAD_MS: u16 = 10_000;
 /// Catch-up after a hole runs at this ratio of the stream's own rate (numerator, denominator).
 pub const CATCH_UP_RATIO: (u64, u64) = (5, 4);
 
@@ -205,7 +208,7 @@ pub const FIRST_REPORT_NS: u64 = 100_000_000;
 /// tree takes (RSTP 2-6 s, STP up to 30 s).
 pub const MAX_UNREACHABLE_NS: u64 = 30_000_000_000;
 /// Fastest delivery in thousandths of real time. Players ask for at most 16 x.
-pub const MAX_SCALE_PERMILLE: u32 = 16_000;
+pub const MAX_SCALE_PERMILLE: u16 = 16_000;
 
 const _: () = {
     assert!(DEFAULT_PACKET_BYTES + RTP_HEADER_BYTES + 8 + 20 <= 1500);
@@ -233,6 +236,11 @@ pub const MAX_PREFETCH_EXTENTS: u32 = 128;
 /// [`LEASE_AHEAD_NS`] and the time of a read (some 20 ms) the next. With extents of 140 ms, 15 Mb/s, that is half of its time;
 /// slower viewers need less, and the rest is what has just been read for them.
 pub const PINNED_PERMILLE_PER_POSITION: usize = 1_500;
+/// Extents of one stream that its device may still read after it has taken their packets, with the one that is being sent: 2 MiB, what a
+/// viewer of 16 Mb/s has unacknowledged on a path with a second of round trip.
+pub const MAX_HELD_PER_STREAM: usize = 8;
+/// Such extents of all streams of an engine: 128 MiB, half of the default cache.
+pub const MAX_HELD_PER_ENGINE: usize = 512;
 /// When every extent of the cache is lent out, reads wait and look again after this time: nobody is told when a lease
 /// is given back. A tenth of the shortest time in which a viewer of 20 Mb/s plays an extent.
 pub const CACHE_SPACE_RETRY_NS: u64 = 10_000_000;
@@ -305,6 +313,8 @@ pub const RX_LOOK_NS: u64 = 100_000_000;
 /// packets fills in 2.4 ms, longer than a loop sleeps that has something to do.
 pub const MAX_XDP_RX_FRAMES: u32 = 2048;
 
+const _: () = assert!(MAX_HELD_PER_STREAM <= u8::MAX as usize && MAX_HELD_PER_STREAM < MAX_HELD_PER_ENGINE);
+const _: () = assert!(2 * MAX_HELD_PER_ENGINE as u64 * EXTENT_BYTES as u64 <= DEFAULT_CACHE_BYTES);
 const _: () = assert!(MAX_XDP_RX_FRAMES.is_power_of_two() && RX_BATCH_PACKETS as u32 <= MAX_XDP_RX_FRAMES);
 
 /// Receive queues of one interface that may have an AF_XDP socket: network cards have up to a few hundred.

@@ -1,15 +1,19 @@
 //! The engine: its state, and the small steps that all its methods are made of.
 //!
 //! The methods stand in one file for each family: [`commands`], [`arrivals`], [`egress`]; what
-//! belongs to queued runs in [`cut`], to full connections in [`waiting`].
+//! belongs to queued runs in [`cut`], to full connections in [`waiting`], to runs that begin with more than their pace in [`ahead`], to
+//! devices that read what they were lent for longer in [`holding`], to runs that leave packets out in [`steps`].
 
+mod ahead;
 mod arrivals;
 mod commands;
 mod cut;
 mod egress;
+mod holding;
+mod steps;
 mod waiting;
 
-use millrace_core::ids::StreamId;
+use millrace_core::ids::{ConnId, StreamId};
 use millrace_core::limits::{MAX_BURST_NS, MAX_STREAMS_PER_ENGINE};
 use millrace_core::pool::Lease;
 use millrace_core::time::{Instant, MediaTicks};
@@ -18,6 +22,7 @@ use millrace_core::wire::rtp::Timeline;
 use crate::batch::Batch;
 use crate::conns::ConnLists;
 use crate::frame::times;
+use crate::held::HeldLeases;
 use crate::pace::BurstRules;
 use crate::pace::wheel::Wheel;
 use crate::queue::IndexQueue;
@@ -37,6 +42,8 @@ pub struct Engine {
     batch: Batch,
     wheel: Wheel,
     conns: ConnLists,
+    /// What devices still read.
+    held: HeldLeases,
     /// Streams with a slot that is [`Slot::Wanted`].
     wants: IndexQueue,
     /// Streams with something to tell.
@@ -59,6 +66,7 @@ impl Engine {
             batch: Batch::new(streams),
             wheel: Wheel::new(streams),
             conns: ConnLists::new(streams),
+            held: HeldLeases::new(streams),
             wants: IndexQueue::new(streams),
             told: IndexQueue::new(streams),
             counters: EngineCounters::default(),
@@ -74,6 +82,13 @@ impl Engine {
     /// Getter: size of the stream table.
     pub fn streams(&self) -> usize {
         self.streams.len()
+    }
+
+    /// Getter: the connection that a stream goes through, while it is open.
+    pub fn conn_of(&self, id: StreamId) -> Option<ConnId> {
+        let index = self.find(id).ok()?;
+        let is_open = !matches!(self.stream(index).state, State::Free | State::Closing);
+        self.batch.rows[index as usize].dest.conn().filter(|_| is_open)
     }
 
     /// Getter: what has been done so far.
@@ -139,8 +154,11 @@ impl Engine {
 
     /// Gives the extent in `slot` back, or no longer waits for it.
     fn release(&mut self, index: u32, slot: usize) {
-        self.batch.rows[index as usize].leases[slot] = None;
-        let stream = self.stream_mut(index);
+        let lease = self.batch.rows[index as usize].leases[slot].take();
+        let stream = &mut self.streams[index as usize];
+        if stream.has(flag::LENDS) {
+            self.held.keep(index, slot, lease, stream.packets);
+        }
         stream.slots[slot] = Slot::Idle;
         stream.flags &= !(flag::RETRIED << slot);
     }
@@ -150,6 +168,7 @@ impl Engine {
         self.release(index, 0);
         self.release(index, 1);
         self.wheel.cancel(index);
+        self.held.stop_waiting(index);
         let stream = self.stream_mut(index);
         stream.due = NEVER;
         stream.report_due = NEVER;
@@ -191,11 +210,11 @@ impl Engine {
 
     /// When the packet `next` is due, and its media time; no time before the run's first extent is there.
     fn next_due(&self, index: u32) -> (Instant, Option<MediaTicks>) {
-        let stream = self.stream(index);
+        let (stream, cold) = (self.stream(index), &self.cold[index as usize]);
         if !stream.has(flag::ANCHORED) {
-            return (stream.pace.at, None);
+            let due = cold.gap_behind.map_or(stream.pace.at, |behind| stream.pace.departure(behind));
+            return (due, cold.gap_behind);
         }
-        let cold = &self.cold[index as usize];
         // Where an extent ends with the run, what lies in the next one's slot is a queued run's.
         let is_own = cold.queued_slot != Some((stream.extent % 2) as u8);
         let time = match self.batch.lease(index, stream.extent).filter(|_| is_own) {
@@ -212,7 +231,7 @@ impl Engine {
         self.give_up(index, reason);
     }
 
-    /// The same for a stream that holds no lease.
+    /// The same for a stream that holds no lease, or is not in the batch.
     fn give_up(&mut self, index: u32, reason: FailReason) {
         if self.step(index, Input::Fail) == Ok(true) {
             self.end_run(index, StopReason::Failed(reason));
@@ -246,11 +265,18 @@ impl Engine {
     }
 }
 
-/// The media time of a run's first packet is known: departures, and timestamps that go on from another run, follow from it.
+/// The media time of a run's first packet is known, or of the first behind a gap: departures, and timestamps that go on, follow from it.
 #[cold]
 fn anchor(stream: &mut Stream, cold: &mut Cold, time: MediaTicks) {
     stream.flags |= flag::ANCHORED;
-    stream.pace.anchor = time;
+    if let Some(behind) = cold.gap_behind.take() {
+        let gap = time.since(behind);
+        stream.pace.anchor.0 += gap.0;
+        let timestamp_base = stream.timeline.timestamp_base.wrapping_sub(gap.0 as u32);
+        let timeline = Timeline { timestamp_base, ..stream.timeline };
+        return stream.number(timeline, stream.sequence_base, &cold.media);
+    }
+    stream.pace.anchor = if stream.has(flag::AHEAD) { MediaTicks(time.0 + cold.ahead.0) } else { time };
     if let Some(timestamp) = cold.first_timestamp {
         let timestamp_base = timestamp.wrapping_sub(time.0 as u32);
         let timeline = Timeline { timestamp_base, ..stream.timeline };

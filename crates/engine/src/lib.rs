@@ -8,10 +8,10 @@
 //!
 //! | family | methods | called by |
 //! | --- | --- | --- |
-//! | commands | [`open`](Engine::open) [`play`](Engine::play) [`queue`](Engine::queue) [`pause`](Engine::pause) [`close`](Engine::close) [`conn_gone`](Engine::conn_gone) [`finish`](Engine::finish) | the control side, through the loop |
-//! | arrivals | [`handle_lease`](Engine::handle_lease) [`handle_lease_failed`](Engine::handle_lease_failed) [`handle_sent`](Engine::handle_sent) [`conn_writable`](Engine::conn_writable) | the loop, when the cache or the device has answered |
+//! | commands | [`open`](Engine::open) [`play`](Engine::play) [`queue`](Engine::queue) [`pause`](Engine::pause) [`close`](Engine::close) [`conn_leaves`](Engine::conn_leaves) [`conn_gone`](Engine::conn_gone) [`finish`](Engine::finish) | the control side, through the loop |
+//! | arrivals | [`handle_lease`](Engine::handle_lease) [`handle_lease_failed`](Engine::handle_lease_failed) [`handle_sent`](Engine::handle_sent) [`handle_done`](Engine::handle_done) [`conn_writable`](Engine::conn_writable) | the loop, when the cache or the device has answered |
 //! | egress | [`poll_want`](Engine::poll_want) [`poll_bursts`](Engine::poll_bursts) [`batch`](Engine::batch) [`poll_event`](Engine::poll_event) [`poll_at`](Engine::poll_at) | the loop, every turn |
-//! | getters | [`streams`](Engine::streams) [`counters`](Engine::counters) | anybody |
+//! | getters | [`streams`](Engine::streams) [`conn_of`](Engine::conn_of) [`counters`](Engine::counters) | anybody |
 //!
 //! # A turn
 //!
@@ -40,14 +40,17 @@
 //!
 //! * A packet leaves at its departure time ([`pace`]) or up to one burst before it, never later if the loop calls in time;
 //!   behind time, at no more than 5/4 of the stream's own rate from any burst to any later one.
-//! * Every packet of a run leaves once, in order; nothing is skipped but what a destination refused, and what is missing in
+//! * A run that may send ahead ([`Start::ahead_ms`]) begins with that much, a burst at a time, and keeps the lead. It is not late, and does
+//!   not catch up, as long as it is not behind the pace that it would have without.
+//! * Every packet of a run leaves once, in order; nothing is skipped but what a run leaves out by itself ([`Step`]), what a destination refused, and what is missing in
 //!   an extent that was lent to a viewer who repairs ([`Media::spare`]).
 //! * Every run that was accepted ends with one [`StreamEvent::RunEnded`]; its title may be closed after that. No lease, failure or event
 //!   of one run touches another.
 //! * A stream holds two leases at most, none unless it plays, none while its connection has taken nothing for 200 ms. An extent goes back as soon as the device took the last of its
-//!   packets.
+//!   packets. Where the device reads them for longer ([`StreamSpec::lends`]), it goes back when that says so; the stream waits when
+//!   [`MAX_HELD_PER_STREAM`](millrace_core::limits::MAX_HELD_PER_STREAM) of its extents, or all places of the engine, are taken so.
 //! * Whatever happens to one stream (its disk, its connection, its address) touches no other.
-//! * All operations are O(1) but [`conn_gone`](Engine::conn_gone) and [`conn_writable`](Engine::conn_writable), which take as long as the connection has streams, and
+//! * All operations are O(1) but [`conn_leaves`](Engine::conn_leaves), [`conn_gone`](Engine::conn_gone) and [`conn_writable`](Engine::conn_writable), which take as long as the connection has streams, and
 //!   [`finish`](Engine::finish), which walks the stream table.
 #![forbid(unsafe_code)]
 
@@ -55,6 +58,7 @@ mod batch;
 mod conns;
 mod engine;
 mod frame;
+mod held;
 pub mod pace;
 mod queue;
 mod rtcp;
@@ -63,6 +67,6 @@ mod types;
 
 pub use engine::Engine;
 pub use types::{
-    Cut, EngineConfig, EngineCounters, FailReason, LeaseFailure, Media, Numbering, Refusal, RunEnd, RunSpec,
-    StopReason, StreamEvent, StreamSpec,
+    Cut, EngineConfig, EngineCounters, FailReason, LeaseFailure, Media, Numbering, Refusal, RunEnd, RunSpec, Start,
+    Step, StopReason, StreamEvent, StreamSpec,
 };

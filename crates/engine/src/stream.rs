@@ -27,7 +27,7 @@ use millrace_core::time::{Instant, MediaTicks};
 use millrace_core::wire::rtp::{Timeline, sequence_of};
 
 use crate::pace::{LastBurst, Pace};
-use crate::types::{FailReason, Media, Numbering, Refusal, RunEnd, RunSpec, StopReason, StreamSpec};
+use crate::types::{FailReason, Media, Numbering, Refusal, RunEnd, RunSpec, Step, StopReason, StreamSpec};
 
 /// Where a stream is in its life.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -194,6 +194,12 @@ pub(crate) mod flag {
     pub(crate) const QUIET: u16 = 128;
     /// The schedule is another stream's: it is kept, however late that is.
     pub(crate) const FOLLOWS: u16 = 2048;
+    /// It has not yet sent as much ahead of its pace as it may.
+    pub(crate) const AHEAD: u16 = 8192;
+    /// The device reads what it has taken until it says that it is done with it.
+    pub(crate) const LENDS: u16 = 16384;
+    /// Packets of the title are left out ([`crate::Step`]).
+    pub(crate) const STEPS: u16 = 32768;
     /// What is sent are bytes in a connection.
     pub(crate) const BYTES: u16 = 4096;
     /// The read of slot 0 (and of slot 1: this bit shifted by one) has failed once.
@@ -239,6 +245,7 @@ pub(crate) struct Stream {
     pub(crate) last: LastBurst,
     /// First packet not sent.
     pub(crate) next: u32,
+    /// Where sending ends: the end of the run, or of a block of it.
     pub(crate) until: u32,
     pub(crate) state: State,
     /// What the control side is to be told.
@@ -300,6 +307,7 @@ impl Stream {
         let if_so = |is_so, flags| if is_so { flags } else { 0 };
         let flags = if_so(spec.quiet, flag::QUIET | flag::FOLLOWS)
             | if_so(!spec.dest.has_rtcp(), flag::QUIET)
+            | if_so(spec.lends, flag::LENDS)
             | if_so(matches!(spec.dest, Dest::Bytes { .. }), flag::BYTES);
         Self { generation: spec.id.generation, flags, ..Self::free() }
     }
@@ -399,7 +407,12 @@ pub(crate) struct Cold {
     pub(crate) run_until: u32,
     /// Of bytes: those of the first packet before it, and of the last up to its end, or 0.
     pub(crate) trim: (u16, u16),
-    /// What follows where [`Stream::until`] is.
+    /// What the run leaves out, and where it ends now; valid with [`flag::STEPS`].
+    pub(crate) step: Option<Step>,
+    pub(crate) step_until: u32,
+    /// Media time behind the last packet, while it is not known how much is left out behind that.
+    pub(crate) gap_behind: Option<MediaTicks>,
+    /// What follows where the run ends.
     pub(crate) queued: Option<RunSpec>,
     /// The slot of its first extent, once that has been asked for: the one in which else the extent ahead lies.
     pub(crate) queued_slot: Option<u8>,
@@ -407,6 +420,8 @@ pub(crate) struct Cold {
     pub(crate) is_continued: bool,
     /// By when the slots' extents are needed.
     pub(crate) wanted_by: [Instant; 2],
+    /// Media that may be sent ahead of the pace; valid with [`flag::AHEAD`].
+    pub(crate) ahead: MediaTicks,
     /// Media time behind the last packet that is gone; valid where its extent has been given back.
     pub(crate) time_behind: MediaTicks,
     /// [`Stream::packets`] and [`Stream::bytes`] as the run began.
@@ -443,10 +458,14 @@ impl Cold {
             run_from: 0,
             run_until: 0,
             trim: (0, 0),
+            step: None,
+            step_until: 0,
+            gap_behind: None,
             queued: None,
             queued_slot: None,
             is_continued: false,
             wanted_by: [Instant(0); 2],
+            ahead: MediaTicks(0),
             time_behind: MediaTicks(0),
             packets_before: 0,
             bytes_before: 0,
@@ -480,6 +499,7 @@ impl Cold {
         let timeline = goes_on.map_or(own, |numbers| Timeline { ssrc: numbers.ssrc, ..own });
         self.media = spec.media;
         (self.run_from, self.run_until) = (spec.from, spec.until);
+        (self.step, self.gap_behind) = (spec.step, None);
         self.trim = match spec.numbering {
             Numbering::Bytes { head, last } => (head, last),
             Numbering::Title | Numbering::Sequence(_) | Numbering::Viewer => (0, 0),

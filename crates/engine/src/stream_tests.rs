@@ -81,7 +81,7 @@ fn opened() -> Stream {
     let conn = millrace_core::ids::ConnId(0);
     let dest = millrace_core::seam::Dest::Interleaved { conn, rtp_channel: 0, rtcp_channel: 1 };
     let id = StreamId { index: 3, generation: 9 };
-    Stream { per_extent: 196, ..Stream::opened(&StreamSpec { id, dest, quiet: false }) }
+    Stream { per_extent: 196, ..Stream::opened(&StreamSpec { id, dest, quiet: false, lends: false }) }
 }
 
 #[test]
@@ -150,6 +150,7 @@ fn a_run_is_numbered_as_it_says() {
         until: 20,
         numbering,
         scale_permille: 1000,
+        step: None,
     };
     let (own, stream, mut cold) = (media(0).timeline, opened(), Cold::new());
     assert_eq!(cold.begin(&spec(Numbering::Viewer), &stream), (own, 0), "there is nothing to go on from");

@@ -1,6 +1,7 @@
 //! The words of the engine's contract: plain values that cross into and out of [`crate::Engine`].
 
 use std::fmt;
+use std::num::NonZeroU16;
 
 use millrace_core::ids::{RunSerial, StreamId, TitleRef};
 use millrace_core::limits;
@@ -47,6 +48,27 @@ pub struct StreamSpec {
     /// It belongs to another stream (FEC): it keeps the schedule of that one, and has no RTCP and no BYE. Streams to where nobody
     /// listens for RTCP ([`Dest::has_rtcp`]) have none either.
     pub quiet: bool,
+    /// The device reads the packets that it has taken until [`crate::Engine::handle_done`] is told that it is done with them: their extents
+    /// are lent to it so long, at most [`limits::MAX_HELD_PER_STREAM`].
+    pub lends: bool,
+}
+
+/// When a run begins, and with how much.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Start {
+    /// When the first packet leaves, if it has been read by then.
+    pub at: Instant,
+    /// Media that may be sent ahead of the run's pace, in milliseconds: so much leaves as fast as the destination takes it and
+    /// [`limits::MIN_PACKET_GAP_NS`] allows, in bursts of the usual length. From then on the run keeps its pace, and that far ahead. At
+    /// most [`limits::MAX_AHEAD_MS`].
+    pub ahead_ms: u16,
+}
+
+impl From<Instant> for Start {
+    /// With nothing sent ahead.
+    fn from(at: Instant) -> Self {
+        Self { at, ahead_ms: 0 }
+    }
 }
 
 /// What a run sends: a title that is open in the cache, and how its packets are made of it.
@@ -86,6 +108,49 @@ pub enum Numbering {
     },
 }
 
+/// Which packets of a title are sent: the first of each stride ("simple stepping", Stream Engine 2003, section 4.1). Strides are counted
+/// from the title's first packet, so a run that goes on after a pause, or at another place, keeps the pattern.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Step {
+    block: NonZeroU16,
+    stride: NonZeroU16,
+}
+
+impl Step {
+    /// The first `block` packets of each `stride`; `None` unless there are some, and not more than it has.
+    pub fn new(block: u16, stride: u16) -> Option<Self> {
+        let (block, stride) = (NonZeroU16::new(block)?, NonZeroU16::new(stride)?);
+        (block <= stride).then_some(Self { block, stride })
+    }
+
+    fn block(self) -> u32 {
+        u32::from(self.block.get())
+    }
+
+    fn stride(self) -> u32 {
+        u32::from(self.stride.get())
+    }
+
+    /// The first packet that is sent, from `packet` on.
+    pub(crate) fn first_from(self, packet: u32) -> u32 {
+        match packet % self.stride() {
+            place if place < self.block() => packet,
+            place => packet.saturating_add(self.stride() - place),
+        }
+    }
+
+    /// The packet behind the block that `packet` is in.
+    pub(crate) fn block_end(self, packet: u32) -> u32 {
+        packet.saturating_add(self.block().saturating_sub(packet % self.stride()))
+    }
+
+    /// How many packets before `packet` are sent.
+    pub(crate) fn count_before(self, packet: u32) -> u64 {
+        let place = packet % self.stride();
+        u64::from(packet / self.stride()) * u64::from(self.block()) + u64::from(place.min(self.block()))
+    }
+}
+
 /// One run of packets: of what, from where to where, how fast, with which numbers.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct RunSpec {
@@ -100,10 +165,19 @@ pub struct RunSpec {
     /// Its numbers.
     pub numbering: Numbering,
     /// Speed of delivery in thousandths of real time: 1000, or 2000 for twice as fast.
-    pub scale_permille: u32,
+    pub scale_permille: u16,
+    /// What is left out of it; `None`: nothing. The packets that are sent are numbered and paced as if there were no others; not for
+    /// [`Numbering::Bytes`].
+    pub step: Option<Step>,
 }
 
 impl RunSpec {
+    /// The same from the first packet that it sends.
+    pub(crate) fn from_first_sent(self) -> Self {
+        let first = self.step.map_or(self.from, |step| step.first_from(self.from));
+        Self { from: first.min(self.until.max(self.from)), ..self }
+    }
+
     /// The extent that its first packet is in.
     pub(crate) fn first_extent(&self) -> u32 {
         self.media.layout.locate(self.from).0
@@ -180,7 +254,8 @@ pub enum Refusal {
     WrongState,
     /// The index is beyond the engine's stream table.
     TableFull,
-    /// The packets asked for are not in the title, or the speed is not between 1 and [`limits::MAX_SCALE_PERMILLE`].
+    /// The packets asked for are not in the title, the speed is not between 1 and [`limits::MAX_SCALE_PERMILLE`], or more is to be sent
+    /// ahead than [`limits::MAX_AHEAD_MS`].
     OutOfRange,
     /// Too many ends of runs of this stream have not been polled yet.
     Busy,
@@ -364,6 +439,8 @@ millrace_core::counters! {
         sum blocked,
         /// Times a stream gave its extents back because its connection had taken nothing for a while.
         sum parked,
+        /// Times a stream waited for its device to give back what that still reads.
+        sum waits_for_device,
         /// RTCP packets sent.
         sum reports,
         /// RTCP packets given up because the way was full or refused.

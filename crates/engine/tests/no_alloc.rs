@@ -10,7 +10,7 @@ use millrace_core::seam::{Dest, SendOutcome, TransmitBatch};
 use millrace_core::time::Instant;
 use millrace_core::wire::rtp::sequence_of;
 use millrace_engine::{
-    Engine, EngineConfig, LeaseFailure, Numbering, RunSpec, StopReason, StreamEvent, StreamSpec,
+    Engine, EngineConfig, LeaseFailure, Numbering, RunSpec, Start, StopReason, StreamEvent, StreamSpec,
 };
 
 #[path = "support/film.rs"]
@@ -91,7 +91,7 @@ impl Bench {
     /// Starts a stream again, from wherever it is in its life.
     fn start(&mut self, index: u32) {
         let (id, film) = (self.id(index), &self.film);
-        let _ = self.engine.open(self.now, StreamSpec { id, dest: dest(index), quiet: false });
+        let _ = self.engine.open(self.now, StreamSpec { id, dest: dest(index), quiet: false, lends: false });
         let from = index * 61 % 2_000;
         let sequence = if index.is_multiple_of(3) { 9 } else { sequence_of(from) };
         let until = film.packets - index % 5 * 200;
@@ -104,8 +104,10 @@ impl Bench {
             until,
             numbering: Numbering::Sequence(sequence),
             scale_permille: 1000,
+            step: None,
         };
-        let _ = self.engine.play(self.now, id, at, spec);
+        let start = Start { at, ahead_ms: index as u16 % 3 * 300 };
+        let _ = self.engine.play(self.now, id, start, spec);
     }
 
     fn turn(&mut self) {

@@ -120,3 +120,24 @@ fn a_full_connection_that_is_given_back_is_not_taken_for_its_successor() {
     }
     assert!(tx.full_conns_fd().is_none());
 }
+
+#[test]
+fn what_a_connection_has_not_delivered_is_known() {
+    let mut tx = sender(GsoMode::Auto, 2);
+    let (_writer, mut reader) = add(&mut tx, 0);
+    assert_eq!([0, 1].map(|conn| tx.backlog_bytes(ConnId(conn))), [Some(0), None]);
+    fill(&mut tx, 0);
+    let backlog = tx.backlog_bytes(ConnId(0)).expect("it is there");
+    tx.write_control(ConnId(0), &[7; 1_000]).unwrap();
+    // What the peer acknowledges meanwhile it takes into a buffer that is full.
+    assert!(backlog > 100_000, "{backlog}");
+    assert!(tx.backlog_bytes(ConnId(0)).is_some_and(|more| more >= 1_000), "control bytes that wait count");
+    let ends = std::time::Instant::now() + TIMEOUT;
+    while tx.backlog_bytes(ConnId(0)) != Some(0) {
+        tx.flush_conns();
+        drain(&mut reader);
+        assert!(std::time::Instant::now() < ends, "{:?} bytes are left", tx.backlog_bytes(ConnId(0)));
+    }
+    tx.remove_conn(ConnId(0)).unwrap();
+    assert_eq!(tx.backlog_bytes(ConnId(0)), None);
+}

@@ -32,6 +32,8 @@ pub enum Command {
         stream: StreamId,
         /// When the first packet leaves, if it has been read by then.
         at: Instant,
+        /// Media that it may send ahead of its pace at its beginning, in milliseconds ([`millrace_engine::Start::ahead_ms`]).
+        ahead_ms: u16,
         /// What is sent. Its title, open in the cache, must stay open until the run's end, or its refusal, has been told.
         run: RunSpec,
     },
@@ -49,7 +51,12 @@ pub enum Command {
         /// The stream.
         stream: StreamId,
     },
-    /// Forget the stream; answered by `Closed`.
+    /// How much of it its viewer has not got; answered by [`Event::Backlog`], or by nothing if it goes through no connection.
+    Measure {
+        /// The stream.
+        stream: StreamId,
+    },
+    /// Forget the stream; answered by [`Event::Backlog`], as [`Command::Measure`] is, and by `Closed`.
     Close {
         /// The stream.
         stream: StreamId,
@@ -107,6 +114,13 @@ pub enum Event {
         run: Option<RunSerial>,
         /// Why.
         refusal: millrace_engine::Refusal,
+    },
+    /// What the connection of a stream has been given and its peer has not acknowledged.
+    Backlog {
+        /// The stream.
+        stream: StreamId,
+        /// Bytes, with those of replies and of other streams through this connection.
+        backlog_bytes: u64,
     },
     /// A connection broke while the loop owned its writes.
     ConnGone {

@@ -9,11 +9,11 @@ use std::net::SocketAddr;
 use std::os::fd::{BorrowedFd, OwnedFd};
 use std::sync::Arc;
 
-use millrace_core::ids::ConnId;
+use millrace_core::ids::{ConnId, StreamId};
 use millrace_core::limits::{COMMANDS_PER_TURN, LEASES_PER_TURN, MAX_BATCH_BURSTS, RETRY_NS};
-use millrace_core::seam::{Clock, PacketTx, SendOutcome, TransmitBatch};
+use millrace_core::seam::{Clock, Dest, PacketTx, SendOutcome, TransmitBatch};
 use millrace_core::time::Instant;
-use millrace_engine::{Engine, LeaseFailure, StreamEvent, StreamSpec};
+use millrace_engine::{Engine, LeaseFailure, Start, StreamEvent, StreamSpec};
 use millrace_netio::best::{BestTx, XdpDevice};
 use millrace_netio::{KernelTx, TxCounters};
 use millrace_store::cache::{CacheHandle, Grant, ReadFailure};
@@ -52,9 +52,24 @@ pub trait LoopTx: PacketTx + Send {
     fn full_conns_fd(&self) -> Option<BorrowedFd<'_>>;
     /// A connection that broke, each once.
     fn poll_conn_gone(&mut self) -> Option<(ConnId, i32)>;
+    /// Bytes that a connection was given and its peer has not acknowledged, if that is known.
+    fn backlog_bytes(&self, conn: ConnId) -> Option<u64> {
+        let _ = conn;
+        None
+    }
     /// ICMP says that this address cannot be reached: what is sent to it next is answered so.
     fn note_unreachable(&mut self, dest: SocketAddr, errno: i32) {
         let _ = (dest, errno);
+    }
+    /// Whether packets that it has taken for this destination are read until [`LoopTx::poll_done`] says that they are not any more. What
+    /// keeps leases of its own ([`millrace_core::seam::Source`]) need not.
+    fn lends(&self, dest: &Dest) -> bool {
+        let _ = dest;
+        false
+    }
+    /// A stream, and how many of the packets that it has taken of it, from the first on, it no longer reads ([`Engine::handle_done`]).
+    fn poll_done(&mut self) -> Option<(StreamId, u64)> {
+        None
     }
     /// What its sockets have done.
     fn counters(&self) -> &TxCounters;
@@ -96,6 +111,9 @@ impl LoopTx for KernelTx {
     fn poll_conn_gone(&mut self) -> Option<(ConnId, i32)> {
         KernelTx::poll_conn_gone(self)
     }
+    fn backlog_bytes(&self, conn: ConnId) -> Option<u64> {
+        KernelTx::backlog_bytes(self, conn)
+    }
     fn note_unreachable(&mut self, dest: SocketAddr, errno: i32) {
         KernelTx::note_unreachable(self, dest, errno);
     }
@@ -131,6 +149,9 @@ impl<D: XdpDevice + Send> LoopTx for BestTx<KernelTx, D> {
     }
     fn poll_conn_gone(&mut self) -> Option<(ConnId, i32)> {
         self.kernel_mut().poll_conn_gone()
+    }
+    fn backlog_bytes(&self, conn: ConnId) -> Option<u64> {
+        self.kernel().backlog_bytes(conn)
     }
     fn note_unreachable(&mut self, dest: SocketAddr, errno: i32) {
         self.kernel_mut().note_unreachable(dest, errno);
@@ -275,16 +296,21 @@ impl<C: Clock, T: LoopTx> CoreLoop<C, T> {
     fn carry_out(&mut self, now: Instant, command: Command) {
         let (stream, run, result) = match command {
             Command::Open { stream: id, dest, quiet } => {
-                (id, None, self.engine.open(now, StreamSpec { id, dest, quiet }))
+                let lends = self.tx.lends(&dest);
+                (id, None, self.engine.open(now, StreamSpec { id, dest, quiet, lends }))
             }
-            Command::Play { stream, at, run } => {
-                (stream, Some(run.run), self.engine.play(now, stream, at, run))
+            Command::Play { stream, at, ahead_ms, run } => {
+                (stream, Some(run.run), self.engine.play(now, stream, Start { at, ahead_ms }, run))
             }
             Command::Queue { stream, cut, run } => {
                 (stream, Some(run.run), self.engine.queue(now, stream, cut, run))
             }
             Command::Pause { stream } => (stream, None, self.engine.pause(now, stream)),
-            Command::Close { stream } => (stream, None, self.engine.close(now, stream)),
+            Command::Measure { stream } => return self.publish_backlog(stream),
+            Command::Close { stream } => {
+                self.publish_backlog(stream);
+                (stream, None, self.engine.close(now, stream))
+            }
             Command::ConnAdd { conn, fd } => {
                 return if let Err(errno) = self.tx.add_conn(conn, fd) {
                     self.conn_gone(now, conn, errno)
@@ -298,12 +324,13 @@ impl<C: Clock, T: LoopTx> CoreLoop<C, T> {
                 };
             }
             Command::ConnRemove { conn } => {
-                self.engine.conn_gone(now, conn);
+                // What was sent there may be written to only when the device has let go.
                 let fd = self.tx.remove_conn(conn);
+                self.engine.conn_gone(now, conn);
                 return self.publish(Event::ConnRemoved { conn, fd });
             }
             Command::ConnReturn { conn } => {
-                self.engine.conn_gone(now, conn);
+                self.engine.conn_leaves(now, conn);
                 return if !self.tx.return_conn(conn) {
                     self.publish(Event::ConnRemoved { conn, fd: None })
                 };
@@ -365,6 +392,10 @@ impl<C: Clock, T: LoopTx> CoreLoop<C, T> {
     fn serve_connections(&mut self, now: Instant) -> usize {
         self.state.conns_pending = self.tx.flush_conns();
         let mut served = 0;
+        while let Some((stream, packets)) = self.tx.poll_done() {
+            self.engine.handle_done(now, stream, packets);
+            served += 1;
+        }
         while let Some(conn) = self.tx.poll_conn_writable() {
             self.engine.conn_writable(now, conn);
             served += 1;
@@ -426,6 +457,13 @@ impl<C: Clock, T: LoopTx> CoreLoop<C, T> {
         let pushed = self.events.push(event);
         debug_assert!(pushed.is_ok(), "take_commands keeps room for answers");
         self.control_bell.ring();
+    }
+
+    fn publish_backlog(&mut self, stream: StreamId) {
+        let backlog = self.engine.conn_of(stream).and_then(|conn| self.tx.backlog_bytes(conn));
+        if let Some(backlog_bytes) = backlog {
+            self.publish(Event::Backlog { stream, backlog_bytes });
+        }
     }
 
     fn conn_gone(&mut self, now: Instant, conn: ConnId, errno: i32) {

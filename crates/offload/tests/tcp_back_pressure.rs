@@ -11,7 +11,7 @@ use millrace_core::ids::{ConnId, StreamId};
 use millrace_core::seam::Clock;
 use millrace_core::time::MediaTicks;
 use millrace_core::wire::rtp::RtpHeader;
-use millrace_offload::command::{Command, Dest};
+use millrace_offload::command::{Command, Dest, Event};
 use millrace_offload::{GsoMode, KernelTx, KernelTxConfig};
 use support::{Stage, StepClock, film_bytes};
 
@@ -59,6 +59,8 @@ struct Scene {
     clock: StepClock,
     began: u64,
     ends: StdInstant,
+    /// What was said of backlogs.
+    backlogs: Vec<u64>,
 }
 
 impl Scene {
@@ -68,7 +70,7 @@ impl Scene {
         let tx = KernelTx::new(config).unwrap();
         let stage = Stage::with_clock(PACKETS, MediaTicks(SECONDS * 90_000), tx, clock.clone());
         let began = clock.now().0;
-        Self { stage, clock, began, ends: StdInstant::now() + Duration::from_secs(60) }
+        Self { stage, clock, began, ends: StdInstant::now() + Duration::from_secs(60), backlogs: Vec::new() }
     }
 
     /// A viewer who plays the whole title; its connection holds little.
@@ -93,7 +95,11 @@ impl Scene {
 
     fn turn(&mut self) {
         self.stage.core.turn();
-        while self.stage.events.pop().is_ok() {}
+        while let Ok(event) = self.stage.events.pop() {
+            if let Event::Backlog { backlog_bytes, .. } = event {
+                self.backlogs.push(backlog_bytes);
+            }
+        }
         assert!(StdInstant::now() < self.ends, "not there after a minute");
     }
 
@@ -150,4 +156,24 @@ fn a_viewer_that_stops_reading_holds_nothing_and_goes_on_at_the_very_byte() {
     let film = film_bytes(PACKETS);
     assert!(reader.media() == film && stopped.media() == film);
     assert_eq!(scene.stage.core.engine.counters().failed, 0);
+}
+
+#[test]
+fn what_a_viewer_has_not_got_is_told_when_asked_and_when_its_stream_is_closed() {
+    let mut scene = Scene::new();
+    let _reads_nothing = scene.viewer(0);
+    while scene.stage.core.engine.counters().parked == 0 {
+        scene.turn();
+        scene.clock.advance(MS);
+    }
+    let stream = StreamId { index: 0, generation: 0 };
+    let (ask, close) = (|| Command::Measure { stream }, Command::Close { stream });
+    for command in [ask(), close, ask()] {
+        scene.stage.commands.push(command).unwrap();
+    }
+    while scene.stage.core.engine.counters().open > 0 || !scene.stage.core.commands.is_empty() {
+        scene.turn();
+    }
+    scene.turn();
+    assert!(matches!(scene.backlogs[..], [asked, closed] if asked > 100_000 && closed == asked), "{:?}", scene.backlogs);
 }

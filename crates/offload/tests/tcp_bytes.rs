@@ -67,10 +67,11 @@ impl Scene {
             until: to.div_ceil(SIZE) as u32,
             numbering: Numbering::Bytes { head: (from % SIZE) as u16, last: (to % SIZE) as u16 },
             scale_permille: 16_000,
+            step: None,
         };
         let at = self.clock.now();
         for command in
-            [Command::ConnWrite { conn: CONN, bytes: head.into() }, Command::Play { stream: STREAM, at, run }]
+            [Command::ConnWrite { conn: CONN, bytes: head.into() }, Command::Play { stream: STREAM, at, ahead_ms: 0, run }]
         {
             self.stage.commands.push(command).unwrap();
         }

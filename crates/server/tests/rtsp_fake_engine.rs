@@ -82,9 +82,9 @@ impl Real {
         let now = self.now;
         let (stream, run, result) = match *command {
             Command::Open { stream: id, dest, quiet } => {
-                (id, None, self.engine.open(now, StreamSpec { id, dest, quiet }))
+                (id, None, self.engine.open(now, StreamSpec { id, dest, quiet, lends: false }))
             }
-            Command::Play { stream, at, run } => {
+            Command::Play { stream, at, run, .. } => {
                 (stream, Some(run.run), self.engine.play(now, stream, at, run))
             }
             Command::Queue { stream, cut, run } => {
@@ -125,7 +125,7 @@ fn open(stream: StreamId, quiet: bool) -> Command {
 fn again(command: &Command) -> Command {
     match *command {
         Command::Open { stream, dest, quiet } => Command::Open { stream, dest, quiet },
-        Command::Play { stream, at, run } => Command::Play { stream, at, run },
+        Command::Play { stream, at, ahead_ms, run } => Command::Play { stream, at, ahead_ms, run },
         Command::Queue { stream, cut, run } => Command::Queue { stream, cut, run },
         Command::Pause { stream } => Command::Pause { stream },
         Command::Close { stream } => Command::Close { stream },
@@ -173,7 +173,7 @@ fn both_answer_the_same_commands_alike() {
                     _ => Numbering::Sequence(random(65_536) as u16),
                 };
                 let (run, media) = (RunSerial(step), real.film.media(0));
-                let run = RunSpec { run, media, from, until, numbering, scale_permille: 1000 };
+                let run = RunSpec { run, media, from, until, numbering, scale_permille: 1000, step: None };
                 let stream = id(*generation);
                 match fake.streams.get(&stream).and_then(|state| Some((state.playing?, state.next))) {
                     Some((lasts, next)) if random(3) > 0 => {
@@ -183,7 +183,7 @@ fn both_answer_the_same_commands_alike() {
                         let cut = if is_end { Cut::End } else { Cut::At(packet) };
                         Command::Queue { stream, cut, run }
                     }
-                    _ => Command::Play { stream, at, run },
+                    _ => Command::Play { stream, at, ahead_ms: 0, run },
                 }
             }
         };
@@ -226,8 +226,8 @@ fn a_run_without_packets_is_a_bye_in_both() {
     let play = |serial, from| {
         let run = RunSerial(serial);
         let numbering = Numbering::Title;
-        let run = RunSpec { run, media, from, until: PACKETS, numbering, scale_permille: 1000 };
-        Command::Play { stream, at: Instant(0), run }
+        let run = RunSpec { run, media, from, until: PACKETS, numbering, scale_permille: 1000, step: None };
+        Command::Play { stream, at: Instant(0), ahead_ms: 0, run }
     };
     for command in [open(stream, false), play(1, 0), play(2, PACKETS)] {
         real.take(&command);

@@ -6,6 +6,7 @@ mod service_support;
 use millrace_core::ids::ConnId;
 use millrace_core::limits::{BYE_DELAY_NS, ENGINE_ANSWER_TIMEOUT_NS, PLAY_DELAY_NS};
 use millrace_core::time::MediaTicks;
+use millrace_core::wire::rtcp::ReportBlock;
 use millrace_offload::command::{self, FailReason, StreamEvent};
 use millrace_server::service::{EndReason, Event, Path, Played, Playing, StreamKey, Wanted, Which};
 use rtsp_support::{MS, SECOND};
@@ -393,4 +394,38 @@ fn shutdown_ends_all_streams() {
     desk.settle();
     assert_eq!(desk.ends(), [EndReason::Shutdown; 2]);
     desk.assert_empty();
+}
+
+#[test]
+fn what_a_viewer_has_lost_and_has_not_got_is_known_and_told_at_its_end() {
+    let mut desk = Desk::new();
+    let conn = desk.conn();
+    let (tcp, udp) = (desk.try_tcp(conn).unwrap(), desk.udp("film", 5000));
+    desk.play(tcp, None).unwrap();
+    desk.wait(SECOND);
+    let known = |desk: &Desk, key| {
+        let stream = desk.service.stream(key).unwrap();
+        (stream.reported_loss().map(|loss| (loss.packets, loss.fraction_256)), stream.backlog_bytes())
+    };
+    assert_eq!([tcp, udp].map(|key| known(&desk, key)), [(None, None); 2]);
+    let report = ReportBlock { cumulative_lost: 12, fraction_lost: 3, ..ReportBlock::default() };
+    desk.take_commands();
+    for key in [tcp, udp] {
+        desk.service.note_report(key, report);
+        desk.service.measure(key);
+    }
+    desk.settle();
+    assert_eq!(desk.take_commands(), ["measure"], "there is a connection, and one without");
+    assert_eq!(known(&desk, tcp), (Some((12, 3)), Some(4_096)));
+    assert_eq!(known(&desk, udp), (Some((12, 3)), None));
+    // What the engine finds at the end counts.
+    let place = *desk.engine.streams.iter().find(|(_, state)| state.dest.conn().is_some()).unwrap().0;
+    desk.service.close(desk.now, tcp, EndReason::TornDown);
+    let found = command::Event::Backlog { stream: place, backlog_bytes: 77 };
+    desk.service.engine_event(desk.now, 0, found);
+    desk.close(udp);
+    let ended: Vec<_> = desk.events.iter().filter(|event| matches!(event, Event::Closed { .. })).collect();
+    let lines: Vec<_> = ended.iter().map(|event| event.to_string()).collect();
+    assert!(lines[0].ends_with(" late, 12 reported lost, 77 bytes not acknowledged"), "{lines:?}");
+    assert!(lines[1].ends_with(" late, 12 reported lost"), "{lines:?}");
 }

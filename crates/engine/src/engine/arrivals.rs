@@ -9,6 +9,7 @@ use millrace_core::pool::Lease;
 use millrace_core::seam::SendOutcome;
 use millrace_core::time::Instant;
 
+use super::ahead::owed;
 use super::{Engine, time_behind, time_of};
 use crate::batch::{Burst, Entry, What};
 use crate::frame::{bytes_of, fits, times};
@@ -23,12 +24,13 @@ impl Engine {
             self.counters.leases_unwanted += 1;
             return;
         };
+        let ahead = self.follows(index, self.stream(index).extent);
         let (stream, cold) = (&mut self.streams[index as usize], &self.cold[index as usize]);
         let is_queued = run != stream.run;
         let (media, place) = match cold.queued.as_ref().filter(|_| is_queued) {
             Some(spec) => (&spec.media, spec.first_place()),
             None if extent == stream.extent => (&cold.media, stream.place()),
-            None => (&cold.media, 0),
+            None => (&cold.media, ahead.map_or(0, |(_, place)| place)),
         };
         if !fits(media, (extent, place), &lease) {
             return self.cannot_read(index, now, is_queued, LeaseFailure::OutOfRange);
@@ -44,7 +46,8 @@ impl Engine {
     /// The extent of the packet `next` is held: it is known when that leaves.
     pub(super) fn extent_is_here(&mut self, index: u32, now: Instant) {
         let stream = &mut self.streams[index as usize];
-        let (extent, begins) = (stream.extent, !stream.has(flag::ANCHORED));
+        let begins = !stream.has(flag::ANCHORED) && self.cold[index as usize].gap_behind.is_none();
+        let extent = stream.extent;
         if begins && !stream.has(flag::FOLLOWS) && !self.cold[index as usize].is_continued {
             // The run begins with its first packet: there is nothing to catch up before that has been read. FEC keeps the
             // schedule of its media: if it were moved, it would come late from now on.
@@ -62,7 +65,9 @@ impl Engine {
             stream.due = stream.due.max(now);
         }
         self.note_ask_at(index);
-        self.counters.starved += u64::from(self.stream(index).due < now);
+        let stream = self.stream(index);
+        let is_starved = stream.due < now && !stream.has(flag::AHEAD);
+        self.counters.starved += u64::from(is_starved);
         if begins {
             self.tell(index, pending::RUN_BEGAN);
             // A run may begin with the last packet of its extent: what follows must not wait for that to be sent.
@@ -73,12 +78,17 @@ impl Engine {
 
     /// Works out from which packet of the extent that the stream is in, and holds, the one ahead is asked for: the first that departs
     /// no more than [`LEASE_AHEAD_NS`] before the last, or one before that.
-    fn note_ask_at(&mut self, index: u32) {
+    pub(super) fn note_ask_at(&mut self, index: u32) {
         let stream = &mut self.streams[index as usize];
         let Some(lease) = self.batch.lease(index, stream.extent) else { return };
         if lease.is_partial() {
             // The rest of this one comes first.
             stream.ask_at = stream.per_extent;
+            return;
+        }
+        if stream.flags & (flag::AHEAD | flag::STEPS) != 0 {
+            // As fast as it goes, or with little to send of it: there is no time to lose.
+            stream.ask_at = 0;
             return;
         }
         let last = lease.content().packets - 1;
@@ -108,7 +118,7 @@ impl Engine {
         if stream.slots[slot] != Slot::Idle {
             return;
         }
-        let is_cut = !stream.reaches(ahead);
+        let is_cut = self.follows(index, extent).is_none();
         let is_early = if is_cut {
             self.cold[index as usize].queued.is_none()
         } else {
@@ -120,7 +130,11 @@ impl Engine {
         let Some(lease) = self.batch.lease(index, extent) else { return };
         // The first packet ahead departs a packet's time later than the last one here: a little early is safe.
         let left = stream.until.saturating_sub(stream.first_of(extent)).min(lease.content().packets);
-        let by = stream.pace.departure(time_of(lease, left.saturating_sub(1)));
+        let by = if stream.has(flag::STEPS) {
+            self.leaves_extent_at(index, lease)
+        } else {
+            self.owed(index).departure(time_of(lease, left.saturating_sub(1)))
+        };
         if is_cut {
             self.cold_mut(index).queued_slot = Some(slot as u8);
         }
@@ -150,7 +164,7 @@ impl Engine {
         let Some((index, slot)) = self.waiting(id, run, extent) else { return };
         self.counters.leases_failed += 1;
         if failure == LeaseFailure::Ended && run == self.stream(index).run {
-            return self.title_is_over(index, now, extent);
+            return self.title_is_over(now, index, (extent, slot));
         }
         let again = matches!(failure, LeaseFailure::Io(_) | LeaseFailure::Checksum);
         let stream = self.stream_mut(index);
@@ -166,12 +180,13 @@ impl Engine {
 
     /// The title ends before `extent`, or, if that is the one that the stream is in, before its next packet.
     #[cold]
-    fn title_is_over(&mut self, index: u32, now: Instant, extent: u32) {
-        self.release(index, (extent % 2) as usize);
-        let (stream, cold) = (&mut self.streams[index as usize], &mut self.cold[index as usize]);
-        stream.until = stream.next.max(stream.first_of(extent));
-        cold.run_until = stream.until;
-        if stream.next == stream.until {
+    fn title_is_over(&mut self, now: Instant, index: u32, (extent, slot): (u32, usize)) {
+        self.release(index, slot);
+        let stream = self.stream(index);
+        let until = stream.next.max(stream.first_of(extent));
+        self.cold_mut(index).run_until = until;
+        self.end_at(index, until);
+        if self.stream(index).next == until {
             self.abandon_batch(now);
             self.drained(index, now);
             self.arm(index, now);
@@ -237,7 +252,8 @@ impl Engine {
         self.counters.patched += if patched { packets } else { 0 };
         let behind_ns = left.ns_since(entry.departure);
         if behind_ns > LATE_NS {
-            let is_late = |time| left.ns_since(stream.pace.departure(time)) > LATE_NS;
+            let pace = owed(stream, &self.cold[index as usize]);
+            let is_late = |time| left.ns_since(pace.departure(time)) > LATE_NS;
             let late =
                 times(lease, burst.place, burst.count).take_while(|&time| is_late(time)).count() as u64;
             self.cold[index as usize].late += late;
@@ -292,7 +308,7 @@ impl Engine {
     }
 
     /// If all is gone that could be read of an extent that grows, it is asked for again, with what comes next.
-    fn want_more(&mut self, index: u32) {
+    pub(super) fn want_more(&mut self, index: u32) {
         let (stream, cold) = (&self.streams[index as usize], &mut self.cold[index as usize]);
         let Some(lease) = self.batch.lease(index, stream.extent) else { return };
         if !lease.is_partial() || stream.place() < lease.content().packets {
@@ -325,6 +341,9 @@ impl Engine {
 
     /// The run has sent its last packet: the queued one follows, or BYE when the viewer has played what it holds back.
     pub(super) fn drained(&mut self, index: u32, now: Instant) {
+        if self.stream(index).has(flag::STEPS) && self.step_on(index) {
+            return;
+        }
         if self.cold[index as usize].queued.is_some() {
             return self.cut_over(index, now);
         }

@@ -5,8 +5,9 @@ use millrace_core::limits::{MAX_SCALE_PERMILLE, START_READ_NS};
 use millrace_core::time::Instant;
 
 use super::Engine;
+use super::ahead::check_ahead;
 use crate::stream::{Cold, Input, Next, Stream, flag, pending};
-use crate::types::{FailReason, Numbering, Refusal, RunSpec, StopReason, StreamSpec};
+use crate::types::{FailReason, Numbering, Refusal, RunSpec, Start, StopReason, StreamSpec};
 
 impl Engine {
     /// Command: a new viewer. Nothing is sent before `play`.
@@ -18,6 +19,7 @@ impl Engine {
         }
         *stream = Stream::opened(&spec);
         self.cold[index as usize] = Cold::new();
+        self.held.reset(index);
         self.batch.rows[index as usize].dest = spec.dest;
         if let Some(conn) = spec.dest.conn() {
             self.conns.insert(conn, index);
@@ -26,13 +28,20 @@ impl Engine {
         self.step(index, Input::Open).map(|_| ())
     }
 
-    /// Command: a run that begins at `at`, or as soon as its first extent has been read. A run that lasts ends here and now. The
+    /// Command: a run that begins at `start`, or as soon as its first extent has been read. A run that lasts ends here and now. The
     /// extent of `from` is wanted at once. A moment that has passed counts as now, but for a quiet stream: that keeps the
     /// schedule of another one.
     ///
     /// `from == until` is a run without packets: it goes to its end, and to BYE, when its time comes. That is what a
     /// viewer gets who paused behind the last packet and goes on.
-    pub fn play(&mut self, now: Instant, id: StreamId, at: Instant, spec: RunSpec) -> Result<(), Refusal> {
+    pub fn play(
+        &mut self,
+        now: Instant,
+        id: StreamId,
+        start: impl Into<Start>,
+        spec: RunSpec,
+    ) -> Result<(), Refusal> {
+        let Start { at, ahead_ms } = start.into();
         self.abandon_batch(now);
         let index = self.find(id)?;
         let stream = self.stream(index);
@@ -40,6 +49,8 @@ impl Engine {
             return Err(refusal);
         }
         check(&spec)?;
+        check_ahead(ahead_ms)?;
+        let spec = spec.from_first_sent();
         let has_queued = self.cold[index as usize].queued.is_some();
         if !self.ends[index as usize].has_room(usize::from(stream.is_running) + usize::from(has_queued)) {
             return Err(Refusal::Busy);
@@ -48,6 +59,7 @@ impl Engine {
         self.end_run(index, StopReason::Replaced);
         self.stop_sending(index);
         self.begin_run(index, at, &spec);
+        self.begin_ahead(index, ahead_ms);
         let stream = self.stream_mut(index);
         // What has just left of another run may still lie in the player's buffer.
         stream.last = stream.last.of_earlier_run();
@@ -72,8 +84,8 @@ impl Engine {
         // An extent of the smallest packets has some 1,200.
         stream.per_extent = spec.media.layout.packets_per_extent() as u16;
         stream.seek(spec.from);
-        stream.until = spec.until;
-        stream.flags &= !(flag::ANCHORED | flag::BLOCKED);
+        stream.flags &= !(flag::ANCHORED | flag::BLOCKED | flag::AHEAD | flag::STEPS);
+        stream.flags |= if spec.step.is_some() { flag::STEPS } else { 0 };
         if stream.has(flag::PARKED) {
             stream.flags ^= flag::PARKED | flag::RESUMED;
         }
@@ -81,7 +93,8 @@ impl Engine {
         stream.events &= !pending::LEFT;
         stream.number(timeline, sequence_base, &spec.media);
         stream.pace.at = at;
-        stream.pace.scale_permille = spec.scale_permille;
+        stream.pace.scale_permille = spec.scale_permille.into();
+        self.end_at(index, spec.until);
     }
 
     /// Command: end the run, here and now. Nothing is told but that end; nothing at all if it has ended before. Leases go back: a
@@ -97,27 +110,37 @@ impl Engine {
     }
 
     /// Command: forget the stream, whatever it is doing, without BYE: the viewer asked for it. Answered by
-    /// [`crate::StreamEvent::Closed`], after the end of its run.
+    /// [`crate::StreamEvent::Closed`], after the end of its run, and when the device is done with what it was lent.
     pub fn close(&mut self, now: Instant, id: StreamId) -> Result<(), Refusal> {
         self.abandon_batch(now);
         let index = self.find(id)?;
         if self.step(index, Input::Close)? {
             self.end_run(index, StopReason::Closed);
             self.stop_sending(index);
-            self.conns.remove(index);
             self.counters.open -= 1;
-            self.tell(index, pending::CLOSED);
+            self.forget(index);
         }
         Ok(())
     }
 
-    /// Command: the connection is gone, for good. Every stream on it fails.
-    pub fn conn_gone(&mut self, now: Instant, conn: ConnId) {
+    /// Command: the connection is given back alive. Every stream on it fails; what the device still has to deliver there stays lent
+    /// ([`Engine::handle_done`]).
+    pub fn conn_leaves(&mut self, now: Instant, conn: ConnId) {
         self.abandon_batch(now);
         let mut next = self.conns.first(conn);
         while let Some(index) = next {
             self.fail(index, now, FailReason::ConnectionClosed(0));
             next = self.conns.behind(index);
+        }
+    }
+
+    /// Command: the connection is gone, for good. Every stream on it fails, and nobody reads any more what was sent there.
+    pub fn conn_gone(&mut self, now: Instant, conn: ConnId) {
+        self.conn_leaves(now, conn);
+        let mut next = self.conns.first(conn);
+        while let Some(index) = next {
+            next = self.conns.behind(index);
+            self.give_all_back(now, index);
         }
     }
 
@@ -169,9 +192,12 @@ pub(super) fn check(spec: &RunSpec) -> Result<(), Refusal> {
     if is_good { Ok(()) } else { Err(Refusal::OutOfRange) }
 }
 
-/// Whether a range of bytes, if it is one, begins in its first packet, ends in its last, and has a byte where it has a packet.
+/// Whether a range of bytes, if it is one, leaves nothing out, begins in its first packet, ends in its last, and has a byte where it has a packet.
 fn has_bytes(spec: &RunSpec) -> bool {
     let Numbering::Bytes { head, last } = spec.numbering else { return true };
+    if spec.step.is_some() {
+        return false;
+    }
     let whole = spec.media.layout.packet_bytes() as u16;
     let last = if last == 0 { whole } else { last };
     head < whole && last <= whole && (spec.until - spec.from != 1 || head < last)

@@ -23,6 +23,7 @@ impl Engine {
             return Err(refusal);
         }
         check(&spec)?;
+        let spec = spec.from_first_sent();
         let until = match cut {
             Cut::At(packet) => packet,
             Cut::End => cold.run_until,
@@ -39,13 +40,12 @@ impl Engine {
         self.step(index, Input::Queue)?;
         self.drop_queued(index, StopReason::Replaced);
         self.cold_mut(index).queued = Some(spec);
-        let stream = self.stream_mut(index);
-        stream.until = until;
+        self.end_at(index, until);
+        let stream = self.stream(index);
         let (extent, place, is_done) = (stream.extent, stream.place(), stream.next == until);
-        let ahead = extent + 1;
-        if !stream.reaches(ahead) {
+        if self.follows(index, extent).is_none() {
             // What lies there is behind the cut.
-            self.release(index, (ahead % 2) as usize);
+            self.release(index, ((extent + 1) % 2) as usize);
         }
         if is_done {
             self.cut_over(index, now);
@@ -61,7 +61,7 @@ impl Engine {
         let Some(spec) = cold.queued.take() else { return };
         let (slot, until, next_sequence) =
             (cold.queued_slot.take(), cold.run_until, cold.first_sequence(&spec));
-        self.stream_mut(index).until = until;
+        self.end_at(index, until);
         if let Some(slot) = slot {
             self.release(index, usize::from(slot));
         }
@@ -80,7 +80,11 @@ impl Engine {
 
     /// The run that lasts has come to the cut: the queued one takes over, with its first extent if that is there.
     pub(super) fn cut_over(&mut self, index: u32, now: Instant) {
-        let (start, _) = self.next_due(index);
+        let (mut start, _) = self.next_due(index);
+        if self.stream(index).has(flag::AHEAD) {
+            // The lead that it has is the lead that it keeps.
+            start = start.max(now);
+        }
         let Some(spec) = self.cold_mut(index).queued.take() else { return };
         // From Playing to Playing.
         let _ = self.step(index, Input::Cut);
@@ -103,7 +107,7 @@ impl Engine {
     }
 
     /// What is in slot `from`, waited for or held, belongs into slot `to`, which is idle if it is another one.
-    fn move_slot(&mut self, index: u32, from: usize, to: usize) {
+    pub(super) fn move_slot(&mut self, index: u32, from: usize, to: usize) {
         if from == to {
             return;
         }
@@ -134,7 +138,7 @@ impl Engine {
             extent,
             place: spec.first_place() as u16,
             by: cold.wanted_by[slot],
-            spare: spare_of(&spec.media, spec.from, spec.until, extent),
+            spare: spare_of(&spec.media, spec.from, spec.step.map_or(spec.until, |_| 0), extent),
         })
     }
 }

@@ -7,6 +7,7 @@ use millrace_core::prefetch::{prefetch, prefetch_all};
 use millrace_core::seam::{TransmitBatch, Want};
 use millrace_core::time::Instant;
 
+use super::ahead::measure_ahead;
 use super::{Engine, time_of};
 use crate::batch::Burst;
 use crate::frame::{holes, packets_per_write, times};
@@ -19,30 +20,36 @@ impl Engine {
     pub fn poll_want(&mut self) -> Option<Want> {
         loop {
             let index = self.wants.front()?;
-            let stream = &mut self.streams[index as usize];
-            let here = stream.extent;
-            let wanted =
-                |&extent: &u32| stream.slot_of(extent).is_some_and(|slot| stream.slots[slot] == Slot::Wanted);
-            let Some(extent) = [here, here + 1].into_iter().find(wanted) else {
+            let stream = self.stream(index);
+            let (here, place) = (stream.extent, stream.place());
+            let slots = [here, here + 1].map(|extent| (extent % 2) as usize);
+            let found = match slots.map(|slot| stream.slots[slot] == Slot::Wanted) {
+                [true, _] => Some((slots[0], (here, place))),
+                [_, true] => self.follows(index, here).map(|ahead| (slots[1], ahead)),
+                _ => None,
+            };
+            let Some((slot, (extent, place))) = found else {
                 if let Some(want) = self.queued_want(index) {
                     return Some(want);
                 }
                 self.wants.pop_front();
                 continue;
             };
-            let slot = (extent % 2) as usize;
+            let stream = self.stream_mut(index);
             stream.slots[slot] = Slot::Asked;
             stream.flags |= flag::PLAYHEAD;
             self.counters.wants += 1;
             let (stream, cold) = (self.stream(index), &self.cold[index as usize]);
+            // Codewords of which something is left out are not repaired.
+            let until = if stream.has(flag::STEPS) { 0 } else { stream.until };
             return Some(Want {
                 stream: stream.id(index),
                 run: stream.run,
                 title: cold.media.title,
                 extent,
-                place: if extent == here { stream.place() as u16 } else { 0 },
+                place: place as u16,
                 by: cold.wanted_by[slot],
-                spare: spare_of(&cold.media, cold.run_from, stream.until, extent),
+                spare: spare_of(&cold.media, cold.run_from, until, extent),
             });
         }
     }
@@ -64,7 +71,7 @@ impl Engine {
         let index = self.find(id).ok()?;
         let stream = self.stream(index);
         if stream.run == run {
-            return Some((index, stream.slot_of(extent)?));
+            return Some((index, self.slot_of(index, extent)?));
         }
         let cold = &self.cold[index as usize];
         cold.queued.as_ref().filter(|spec| spec.run == run && spec.first_extent() == extent)?;
@@ -193,6 +200,9 @@ impl Engine {
         if missing > 0 {
             return self.skip(now, index, Burst { extent, place, count: missing });
         }
+        if stream.has(flag::LENDS) && !self.held.begin(index, (extent % 2) as usize, stream.packets) {
+            return self.wait_for_device(index, now);
+        }
         let hole_ns = now.ns_since(stream.due);
         if hole_ns > MAX_HOLE_NS {
             stream.pace.at = stream.pace.at.plus_ns(hole_ns - MAX_HOLE_NS);
@@ -203,13 +213,19 @@ impl Engine {
                 (self.rules.in_connection(stream.bursts), left.min(packets_per_write(lease.content().layout)))
             }
         };
-        let departure = stream.pace.departure(time_of(lease, place));
+        let time = time_of(lease, place);
+        let pace = if stream.has(flag::AHEAD) {
+            measure_ahead(stream, &self.cold[index as usize], now, time, rules.burst_ns)
+        } else {
+            stream.pace
+        };
+        let departure = pace.departure(time);
         let behind = now.ns_since(departure) > rules.burst_ns;
         if behind != stream.has(flag::CATCHING_UP) {
             stream.flags ^= flag::CATCHING_UP;
             self.counters.catch_ups += u64::from(behind);
         }
-        let count = rules.count(&stream.pace, times(lease, place, most.min(stream.last.room(now))));
+        let count = rules.count(&pace, times(lease, place, most.min(stream.last.room(now))));
         let burst = Burst { extent, place, count };
         if stream.has(flag::BYTES) {
             let is_edge = stream.bursts == 0 || stream.next + count == stream.until;

@@ -16,6 +16,7 @@ use millrace_core::ids::ConnId;
 use millrace_core::limits::{MAX_TCP_BEHIND_NS, RETRY_NS, START_READ_NS, TCP_PARK_NS};
 use millrace_core::time::Instant;
 
+use super::ahead::owed;
 use super::{Engine, time_of};
 use crate::stream::{NEVER, State, flag, pending};
 use crate::types::FailReason;
@@ -65,7 +66,7 @@ impl Engine {
             stream.due = stream.due.max(now.plus_ns(RETRY_NS));
             return;
         }
-        let departure = stream.pace.departure(time_of(lease, stream.place()));
+        let departure = owed(stream, cold).departure(time_of(lease, stream.place()));
         let gives_up = departure.plus_ns(MAX_TCP_BEHIND_NS);
         if now >= gives_up {
             return self.fail(index, now, FailReason::SlowReader);

@@ -29,6 +29,7 @@ fn run_of(film: &Film, serial: u32, from: u64, to: u64) -> RunSpec {
         until: to.div_ceil(SIZE) as u32,
         numbering: Numbering::Bytes { head: (from % SIZE) as u16, last: (to % SIZE) as u16 },
         scale_permille: 1000,
+        step: None,
     }
 }
 

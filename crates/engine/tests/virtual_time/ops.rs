@@ -26,7 +26,7 @@ enum Op {
         len: u32,
         delay_ms: u64,
         own: bool,
-        scale_permille: u32,
+        scale_permille: u16,
     },
     Queue {
         stream: u32,
@@ -53,7 +53,7 @@ fn op() -> impl Strategy<Value = Op> {
     let stream = 0..STREAMS;
     prop_oneof![
         3 => stream.clone().prop_map(Op::Open),
-        6 => (stream.clone(), 0usize..2, 0u32..1_010, 0u32..600, 0u64..100, any::<bool>(), 400u32..4_000).prop_map(
+        6 => (stream.clone(), 0usize..2, 0u32..1_010, 0u32..600, 0u64..100, any::<bool>(), 400u16..4_000).prop_map(
             |(stream, title, from, len, delay_ms, own, scale_permille)| {
                 Op::Play { stream, title, from, len, delay_ms, own, scale_permille }
             }
@@ -141,6 +141,7 @@ impl Ledger {
                 let at = now.plus_ns(delay_ms * MS);
                 let spec = PlaySpec { from, until: from + len, at, sequence, scale_permille };
                 let id = self.id(stream);
+                self.world.ahead_ms = if own { len as u16 * 10 } else { 0 };
                 if self.world.has_viewer(id) && self.world.play_film(id, &self.films[title], spec).is_ok() {
                     self.accepted.push((id, self.world.run_of(id)));
                 }

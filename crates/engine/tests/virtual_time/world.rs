@@ -16,7 +16,7 @@ use millrace_core::wire::rtcp::{self, RtcpPacket};
 use millrace_core::wire::rtp::RtpHeader;
 use millrace_core::wire::rtp::sequence_of;
 use millrace_engine::{
-    Cut, Engine, EngineConfig, LeaseFailure, Numbering, Refusal, RunEnd, RunSpec, StopReason, StreamEvent,
+    Cut, Engine, EngineConfig, LeaseFailure, Numbering, Refusal, RunEnd, RunSpec, Start, StopReason, StreamEvent,
     StreamSpec,
 };
 
@@ -107,7 +107,7 @@ pub(crate) struct PlaySpec {
     pub(crate) until: u32,
     pub(crate) at: Instant,
     pub(crate) sequence: u16,
-    pub(crate) scale_permille: u32,
+    pub(crate) scale_permille: u16,
 }
 
 /// A run that follows another one.
@@ -236,6 +236,14 @@ pub(crate) struct World {
     pub(crate) quiet: bool,
     /// What streams are opened with.
     pub(crate) spare: u8,
+    /// Streams are opened for a device that reads what it has taken until it is told to be done.
+    pub(crate) lends: bool,
+    /// What that reads: of whom, how many of its packets are taken with it, and where they lie.
+    pub(crate) in_flight: Vec<(StreamId, u64, u32)>,
+    /// Packets that it has taken of each stream.
+    pub(crate) taken: HashMap<StreamId, u64>,
+    /// What runs may send ahead.
+    pub(crate) ahead_ms: u16,
 }
 
 pub(crate) fn id(index: u32) -> StreamId {
@@ -273,6 +281,10 @@ impl World {
             bytes: Vec::new(),
             quiet: false,
             spare: 1,
+            lends: false,
+            in_flight: Vec::new(),
+            taken: HashMap::new(),
+            ahead_ms: 0,
         }
     }
 
@@ -289,7 +301,7 @@ impl World {
 
     pub(crate) fn try_open(&mut self, film: &Film, stream: StreamId, dest: Dest) -> Result<(), Refusal> {
         self.disk.films.insert(film.title, film.clone());
-        self.engine.open(self.now, StreamSpec { id: stream, dest, quiet: self.quiet })?;
+        self.engine.open(self.now, StreamSpec { id: stream, dest, quiet: self.quiet, lends: self.lends })?;
         let spec = PlaySpec { from: 0, until: 0, at: self.now, sequence: 0, scale_permille: 1000 };
         let film = film.clone();
         let viewer = Viewer {
@@ -327,8 +339,8 @@ impl World {
         let (run, media) = (self.last_run, film.media(self.spare));
         let PlaySpec { from, until, at, sequence, scale_permille } = spec;
         let numbering = Numbering::Sequence(sequence);
-        let run_spec = RunSpec { run, media, from, until, numbering, scale_permille };
-        self.engine.play(self.now, stream, at, run_spec)?;
+        let run_spec = RunSpec { run, media, from, until, numbering, scale_permille, step: None };
+        self.engine.play(self.now, stream, Start { at, ahead_ms: self.ahead_ms }, run_spec)?;
         let viewer = self.viewers.get_mut(&stream).unwrap();
         spec.at = if self.quiet { spec.at } else { spec.at.max(self.now) };
         (viewer.run, viewer.film) = (run, film.clone());
@@ -352,7 +364,7 @@ impl World {
         self.last_run = self.last_run.next();
         let run = self.last_run;
         let media = film.media(self.spare);
-        let spec = RunSpec { run, media, from, until, numbering, scale_permille: 1000 };
+        let spec = RunSpec { run, media, from, until, numbering, scale_permille: 1000, step: None };
         self.engine.queue(self.now, stream, cut, spec)?;
         let viewer = self.viewers.get_mut(&stream).unwrap();
         viewer.until = if let Cut::At(packet) = cut { packet } else { viewer.spec.until };
@@ -491,6 +503,19 @@ impl World {
             {
                 self.full.insert(conn.0, at);
             }
+            if let Some(source) = self.engine.batch().source(at).filter(|_| self.lends) {
+                let all = transmit.datagrams() as u64;
+                let packets = match *outcome {
+                    SendOutcome::Sent => all,
+                    SendOutcome::Blocked { taken } => u64::from(taken).min(all),
+                    SendOutcome::Unreachable { .. } | SendOutcome::Closed { .. } => 0,
+                };
+                let taken = self.taken.entry(transmit.stream).or_default();
+                *taken += packets;
+                if packets > 0 {
+                    self.in_flight.push((transmit.stream, *taken, source.lease.extent()));
+                }
+            }
             let viewer = self.viewers.get_mut(&transmit.stream).expect("a stream that is open");
             assert_eq!(transmit.dest, viewer.dest);
             let (bytes, headers, segment) = match transmit.payload {
@@ -542,6 +567,19 @@ impl World {
             }
         }
         self.engine.handle_sent(self.now, &outcomes[..count]);
+    }
+
+    /// The device is done with so many packets of a stream. What it still reads is held, all the time.
+    pub(crate) fn done(&mut self, stream: StreamId, packets: u64) {
+        self.in_flight.retain(|&(other, taken, _)| other != stream || taken > packets);
+        self.engine.handle_done(self.now, stream, packets);
+        self.assert_held();
+    }
+
+    pub(crate) fn assert_held(&self) {
+        for &(stream, taken, place) in &self.in_flight {
+            assert!(self.disk.arena.leases(place) > 0, "{stream:?}: packet {taken} is still being read");
+        }
     }
 
     /// When there is something to do next.

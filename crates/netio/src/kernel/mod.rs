@@ -211,6 +211,12 @@ impl KernelTx {
         self.conns.poll_writable()
     }
 
+    /// Bytes that a connection was given, frames and control bytes, and that its peer has not acknowledged: one system call. `None`: there
+    /// is no such connection.
+    pub fn backlog_bytes(&self, conn: ConnId) -> Option<u64> {
+        self.conns.backlog_bytes(conn)
+    }
+
     /// Readable when [`KernelTx::flush_conns`] has something to do; `None` while no connection is full.
     pub fn full_conns_fd(&self) -> Option<BorrowedFd<'_>> {
         self.conns.writable_fd()

@@ -32,7 +32,7 @@ use super::TxCounters;
 use super::pieces::{Pieces, Prefix};
 use super::watch::{Watch, Watched};
 use crate::error::{ConnError, NetError};
-use crate::sys::socket::set_int;
+use crate::sys::socket::{set_int, unacknowledged_bytes};
 
 /// Frames in one call: any burst.
 const FRAMES_PER_CALL: usize = MAX_BURST_PACKETS;
@@ -451,6 +451,12 @@ impl Conns {
         }
         self.await_room(id, counters);
         Ok(false)
+    }
+
+    /// Bytes that a connection was given, control bytes too, and that its peer has not acknowledged.
+    pub(super) fn backlog_bytes(&self, id: ConnId) -> Option<u64> {
+        let conn = self.conns.get(id.0 as usize)?.as_ref()?;
+        Some(conn.waiting as u64 + unacknowledged_bytes(conn.socket.as_fd()).ok()?)
     }
 
     fn is_waiting(&self, id: ConnId) -> bool {

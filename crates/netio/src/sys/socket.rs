@@ -7,6 +7,8 @@ use std::mem::{offset_of, size_of};
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr, SocketAddrV4, SocketAddrV6};
 use std::os::fd::{AsRawFd, BorrowedFd};
 
+use rustix::ioctl::{Getter, Opcode, ioctl};
+
 /// A `sockaddr_in` or `sockaddr_in6`, byte for byte; family 0 = none.
 #[derive(Clone, Copy)]
 #[repr(C, align(4))]
@@ -126,6 +128,16 @@ pub(crate) fn set_int(fd: BorrowedFd<'_>, level: c_int, name: c_int, value: c_in
     // SAFETY: the kernel reads `length` = size_of(int) bytes from `value`, which lives on this frame; the descriptor is open.
     let rc = unsafe { libc::setsockopt(fd.as_raw_fd(), level, name, (&raw const value).cast(), length) };
     if rc == 0 { Ok(()) } else { Err(io::Error::last_os_error()) }
+}
+
+/// `SIOCOUTQ` (linux/sockios.h).
+const OUTPUT_QUEUE: Opcode = libc::TIOCOUTQ as Opcode;
+
+/// Bytes that a TCP socket has been given and that its peer has not acknowledged (tcp(7)).
+pub(crate) fn unacknowledged_bytes(fd: BorrowedFd<'_>) -> io::Result<u64> {
+    // SAFETY: SIOCOUTQ writes one int to the address it is given, which is that of the `c_int` that the getter returns.
+    let bytes: c_int = unsafe { ioctl(fd, Getter::<OUTPUT_QUEUE, c_int>::new()) }?;
+    Ok(bytes.max(0).cast_unsigned().into())
 }
 
 /// Attaches a classic BPF program that always returns 0, by an option that takes one.

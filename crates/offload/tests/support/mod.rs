@@ -193,7 +193,7 @@ impl<T: LoopTx, C: Clock> Stage<T, C> {
     }
 
     /// The command that plays the title on stream `index` from packet `from` on, with this sequence number.
-    pub fn play(&self, index: u32, from: u32, sequence: u16, scale_permille: u32) -> Command {
+    pub fn play(&self, index: u32, from: u32, sequence: u16, scale_permille: u16) -> Command {
         let (title, packets, timeline, layout) = (self.title, self.packets, self.timeline, self.layout);
         let run = RunSpec {
             run: RunSerial(1),
@@ -202,9 +202,10 @@ impl<T: LoopTx, C: Clock> Stage<T, C> {
             until: packets,
             numbering: Numbering::Sequence(sequence),
             scale_permille,
+            step: None,
         };
         let stream = StreamId { index, generation: 0 };
-        Command::Play { stream, at: self.core.clock.now(), run }
+        Command::Play { stream, at: self.core.clock.now(), ahead_ms: 0, run }
     }
 
     /// From here on the title is played raw.

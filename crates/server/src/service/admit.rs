@@ -115,6 +115,8 @@ impl Service {
                     ending: None,
                     fec: None,
                     started: now,
+                    report: None,
+                    backlog_bytes: None,
                 };
                 self.begin(stream, request.conn, agent)
             }
@@ -220,6 +222,7 @@ impl Service {
         (stream.entry, stream.title, stream.path) = (entry.clone(), taken.title, request.path);
         (stream.engine, stream.place, stream.rate) = (taken.place.engine, taken.id, taken.place.rate);
         (stream.viewer, stream.fec) = (request.viewer, None);
+        (stream.report, stream.backlog_bytes) = (None, None);
         if from != to {
             self.usage.entry(to).or_default().sessions += 1;
             self.release_usage(from, |usage| &mut usage.sessions);

@@ -43,6 +43,8 @@ impl Service {
             reason,
             lasted_ns: now.ns_since(stream.started),
             totals: None,
+            reported_loss: stream.reported_loss(),
+            backlog_bytes: stream.backlog_bytes,
         });
         let closing = Closing { title: stream.title, ended };
         for port in ports_of(stream.path) {
@@ -116,11 +118,12 @@ impl Service {
             until: stop.packet,
             numbering: Numbering::Title,
             scale_permille: 1000,
+            step: None,
         };
         stream.media = Media::Running(Run { serial: run.run, from_time: Some(stop.time), at: now, stop });
         stream.ending = Some(reason);
         let (engine, place) = (stream.engine, stream.place);
-        self.command(engine, Command::Play { stream: place, at: now, run });
+        self.command(engine, Command::Play { stream: place, at: now, ahead_ms: 0, run });
         self.pause_companions(key);
         self.release_reservation(key);
     }

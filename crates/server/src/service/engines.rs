@@ -4,9 +4,11 @@ use std::net::SocketAddr;
 
 use millrace_core::ids::{RunSerial, StreamId};
 use millrace_core::time::Instant;
+use millrace_core::wire::rtcp::ReportBlock;
 use millrace_offload::command::{self, Command, FailReason, RunEnd, StopReason, StreamEvent};
 
 use super::Service;
+use super::end::Closing;
 use super::event::{Event, Totals};
 use super::stream::{EndReason, Media, StreamKey};
 
@@ -20,6 +22,9 @@ impl Service {
             command::Event::Stream(event) => self.stream_event(now, engine, event),
             command::Event::Refused { stream, run, refusal } => {
                 self.refused(now, engine, stream, run, refusal);
+            }
+            command::Event::Backlog { stream, backlog_bytes } => {
+                self.note_backlog(engine, stream, backlog_bytes);
             }
             command::Event::ConnGone { conn, .. } => self.engine_lost_conn(now, engine, conn),
             command::Event::ConnRemoved { conn, .. } => self.slots[engine].give_back_conn(conn),
@@ -52,6 +57,32 @@ impl Service {
             }
             StreamEvent::RunBegan { run, at, .. } => self.run_began(key, run, at),
             StreamEvent::Drained { .. } | StreamEvent::Left { .. } | StreamEvent::Closed { .. } => {}
+        }
+    }
+
+    /// Asks the engine how much of a stream its viewer has not got ([`super::Stream::backlog_bytes`]): it answers within a turn of its loop.
+    /// Nothing is asked of what goes through no connection.
+    pub fn measure(&mut self, key: StreamKey) {
+        let Some(stream) = self.streams.get(&key).filter(|stream| stream.path.conn().is_some()) else { return };
+        let (engine, place) = (stream.engine, stream.place);
+        self.command(engine, Command::Measure { stream: place });
+    }
+
+    /// What a viewer has reported of a stream.
+    pub fn note_report(&mut self, key: StreamKey, report: ReportBlock) {
+        if let Some(stream) = self.streams.get_mut(&key) {
+            stream.report = Some(report);
+        }
+    }
+
+    /// Of a stream, or of one that is about to be forgotten.
+    fn note_backlog(&mut self, engine: usize, place: StreamId, bytes: u64) {
+        if let Some(stream) = self.by_place.get(&(engine, place)).and_then(|key| self.streams.get_mut(key)) {
+            stream.backlog_bytes = Some(bytes);
+        } else if let Some(Closing { ended: Some(Event::Closed { backlog_bytes, .. }), .. }) =
+            self.closing.get_mut(&(engine, place))
+        {
+            *backlog_bytes = Some(bytes);
         }
     }
 

@@ -9,7 +9,7 @@ use millrace_core::time::MediaTicks;
 use super::conns::ConnKey;
 use super::fec::FecMode;
 use super::refusal::{ConnRefusal, Refusal};
-use super::stream::{EndReason, StreamKey};
+use super::stream::{EndReason, ReportedLoss, StreamKey};
 use crate::admission::News;
 
 /// One thing that happened.
@@ -74,6 +74,10 @@ pub enum Event {
         lasted_ns: u64,
         /// What was sent in its last place; `None` if the engine was gone before it could tell.
         totals: Option<Totals>,
+        /// What the viewer said last that it had lost.
+        reported_loss: Option<ReportedLoss>,
+        /// Bytes that its connection was given and that it has not acknowledged.
+        backlog_bytes: Option<u64>,
     },
     /// What is sent beside a session's media is settled, or has changed.
     Fec {
@@ -277,11 +281,22 @@ impl fmt::Display for Event {
                 trouble.as_ref().map_or(Ok(()), |trouble| write!(f, ", {trouble}"))
             }
             Self::Finished { session, title } => write!(f, "session {session} played to the end: {title}"),
-            Self::Closed { session, title, peer, reason, lasted_ns, totals } => {
+            Self::Closed {
+                session,
+                title,
+                peer,
+                reason,
+                lasted_ns,
+                totals,
+                reported_loss,
+                backlog_bytes,
+            } => {
                 let (s, tenths) = (lasted_ns / 1_000_000_000, lasted_ns / 100_000_000 % 10);
                 write!(f, "session {session} ended: {title} for {peer}, {reason}, after {s}.{tenths} s")?;
                 let Some(Totals { packets, bytes, unreachable, late }) = totals else { return Ok(()) };
-                write!(f, ", {packets} packets, {bytes} bytes, {unreachable} refused, {late} late")
+                write!(f, ", {packets} packets, {bytes} bytes, {unreachable} refused, {late} late")?;
+                reported_loss.map_or(Ok(()), |loss| write!(f, ", {} reported lost", loss.packets))?;
+                backlog_bytes.map_or(Ok(()), |bytes| write!(f, ", {bytes} bytes not acknowledged"))
             }
             Self::Refused { peer, title, status, reason } => {
                 write!(f, "refused {title} to {peer} with {status}: {reason}")

@@ -80,7 +80,7 @@ pub use ports::{AccessPoint, AccessPoints, Entry, Library, OpenError, Track};
 pub use refusal::{ConnRefusal, FecRefusal, Refusal};
 pub use seek::{From, Presentation, Span, TimeBase};
 use slots::EngineSlots;
-pub use stream::{EndReason, Path, Stream, StreamKey};
+pub use stream::{EndReason, Path, ReportedLoss, Stream, StreamKey};
 
 /// What is to be done, in this order.
 #[derive(Debug)]

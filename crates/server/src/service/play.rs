@@ -104,11 +104,12 @@ impl Service {
             until: stop.packet,
             numbering: Numbering::Sequence(sequence),
             scale_permille: 1000,
+            step: None,
         };
         stream.media = Media::Running(Run { serial: run.run, from_time: from.time, at, stop });
         let (engine, place) = (stream.engine, stream.place);
         self.tell(Event::Playing(playing));
-        self.command(engine, Command::Play { stream: place, at, run });
+        self.command(engine, Command::Play { stream: place, at, ahead_ms: 0, run });
         self.prepare_companions(key, run.from..run.until, anew, false);
         Ok(())
     }

@@ -14,6 +14,7 @@ use std::net::SocketAddr;
 use millrace_core::dest::Dest;
 use millrace_core::ids::{RunSerial, StreamId, TitleRef};
 use millrace_core::time::{Instant, MediaTicks};
+use millrace_core::wire::rtcp::ReportBlock;
 use millrace_offload::command;
 
 use super::conns::ConnKey;
@@ -152,6 +153,19 @@ pub struct Stream {
     /// What it has got when it asked for FEC.
     pub(super) fec: Option<Fec>,
     pub(super) started: Instant,
+    /// What its viewer reported last.
+    pub(super) report: Option<ReportBlock>,
+    /// What its engine said last.
+    pub(super) backlog_bytes: Option<u64>,
+}
+
+/// What a viewer says that it has lost. Shown, never acted upon: first reports of common players are nonsense.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct ReportedLoss {
+    /// Packets in all; negative if more came than were sent.
+    pub packets: i32,
+    /// Share of the packets between its last two reports, in 1/256.
+    pub fraction_256: u8,
 }
 
 impl Stream {
@@ -188,6 +202,23 @@ impl Stream {
     /// When it was admitted.
     pub fn started(&self) -> Instant {
         self.started
+    }
+
+    /// What its viewer reported last ([`super::Service::note_report`]).
+    pub fn report(&self) -> Option<ReportBlock> {
+        self.report
+    }
+
+    /// What its viewer says that it has lost, if it says anything.
+    pub fn reported_loss(&self) -> Option<ReportedLoss> {
+        let ReportBlock { cumulative_lost, fraction_lost, .. } = self.report?;
+        Some(ReportedLoss { packets: cumulative_lost, fraction_256: fraction_lost })
+    }
+
+    /// Bytes that its connection was given and its viewer had not acknowledged when the engine was last asked
+    /// ([`super::Service::measure`]). `None`: it was not, or the stream goes through no connection.
+    pub fn backlog_bytes(&self) -> Option<u64> {
+        self.backlog_bytes
     }
 
     /// Whether packets are sent, or are about to be.

@@ -86,8 +86,8 @@ impl Server {
 
     fn heard_from(&mut self, now: Instant, key: StreamKey, heard: &Heard) {
         let Some(session) = self.sessions.get_mut(&key) else { return };
-        if heard.block.is_some() {
-            session.report = heard.block;
+        if let Some(report) = heard.block {
+            self.service.note_report(key, report);
         }
         if !heard.bye {
             (session.last_heard, session.said_bye) = (now, false);

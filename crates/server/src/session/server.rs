@@ -143,8 +143,7 @@ impl Server {
     /// All sessions, for show.
     pub fn sessions(&self, now: Instant) -> Vec<SessionInfo> {
         let info = |stream: &Stream| {
-            let session = self.sessions.get(&stream.key())?;
-            Some(SessionInfo {
+            self.sessions.contains_key(&stream.key()).then(|| SessionInfo {
                 session: stream.label().to_owned(),
                 title: stream.entry().name.clone(),
                 peer: stream.viewer(),
@@ -152,7 +151,7 @@ impl Server {
                 state: State::of(stream),
                 position: stream.position(now),
                 age_ns: now.ns_since(stream.started()),
-                report: session.report,
+                report: stream.report(),
             })
         };
         self.service.streams().into_iter().filter_map(info).collect()

@@ -15,7 +15,6 @@
 //! | Playing | 455 | Playing: a seek, or nothing changes | Ready | Init |
 
 use millrace_core::time::Instant;
-use millrace_core::wire::rtcp::ReportBlock;
 
 use crate::rtsp::reply::ReplyHead;
 use crate::service::{ConnKey, Stream};
@@ -73,13 +72,11 @@ pub(super) struct Session {
     pub(super) last_heard: Instant,
     /// The viewer has sent BYE.
     pub(super) said_bye: bool,
-    /// What the viewer reported last. Shown, never acted upon: first reports of common players are nonsense.
-    pub(super) report: Option<ReportBlock>,
 }
 
 impl Session {
     pub(super) fn new(id: Box<str>, url: String, now: Instant) -> Self {
-        Self { id, url, pending: None, last_heard: now, said_bye: false, report: None }
+        Self { id, url, pending: None, last_heard: now, said_bye: false }
     }
 }
 

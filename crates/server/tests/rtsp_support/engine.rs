@@ -166,13 +166,18 @@ impl FakeEngine {
                 let fresh = FakeStream { dest, quiet, playing: None, queued: None, next: 0, played: false };
                 self.streams.insert(stream, fresh);
             }
-            Command::Play { stream, at, run } => self.play(now, stream, at, run),
+            Command::Play { stream, at, run, .. } => self.play(now, stream, at, run),
             Command::Queue { stream, cut, run } => self.queue(now, stream, cut, run),
             Command::Pause { stream } => match self.streams.get(&stream) {
                 None => self.refuse(stream, None, Refusal::UnknownStream),
                 Some(state) if !state.played => self.refuse(stream, None, Refusal::WrongState),
                 Some(_) => self.end_run(stream, StopReason::Paused),
             },
+            Command::Measure { stream } => {
+                if self.streams.get(&stream).is_some_and(|state| state.dest.conn().is_some()) {
+                    self.events.push_back(Event::Backlog { stream, backlog_bytes: 4_096 });
+                }
+            }
             Command::Close { stream } => {
                 self.end_run(stream, StopReason::Closed);
                 match self.streams.remove(&stream) {

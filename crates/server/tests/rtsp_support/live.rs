@@ -77,9 +77,9 @@ impl EngineState {
                 self.conns.clear(); // its descriptors go with the thread
                 self.finished = true;
             }
-            Command::Play { stream, at, run } => {
+            Command::Play { stream, at, ahead_ms, run } => {
                 self.sent.insert(stream, run.from);
-                self.fake.take(now, Command::Play { stream, at, run });
+                self.fake.take(now, Command::Play { stream, at, ahead_ms, run });
             }
             other => self.fake.take(now, other),
         }

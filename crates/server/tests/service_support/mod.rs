@@ -181,6 +181,7 @@ fn shown(command: &Command) -> String {
         Command::Play { run, .. } => format!("play {}..{}", run.from, run.until),
         Command::Queue { run, .. } => format!("queue {}..{}", run.from, run.until),
         Command::Pause { .. } => "pause".to_owned(),
+        Command::Measure { .. } => "measure".to_owned(),
         Command::Close { .. } => "close".to_owned(),
         Command::ConnRemove { .. } => "drop conn".to_owned(),
         Command::Unreachable { dest, .. } => format!("unreachable {dest}"),

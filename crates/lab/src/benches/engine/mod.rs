@@ -239,7 +239,7 @@ impl Paced {
         for index in 0..streams {
             let id = StreamId { index, generation: 0 };
             let dest = Dest::udp(framing::viewer(index, 5000).into(), Some(5001));
-            let spec = StreamSpec { id, dest, quiet: false };
+            let spec = StreamSpec { id, dest, quiet: false, lends: false };
             engine.open(START, spec).map_err(|e| anyhow!("open: {e:?}"))?;
             let from = random.below(u64::from(PACKETS) / 2) as u32;
             // A sequence number that is not the title's own makes the engine write the viewer's headers.
@@ -301,7 +301,7 @@ fn run_of(title: &Title, run: RunSerial, from: u32, sequence: u16) -> RunSpec {
     let (layout, timeline) = (title.layout, title.timeline);
     let media = Media { title: Title::REF, packets: PACKETS, timeline, layout, spare: 0 };
     let numbering = Numbering::Sequence(sequence);
-    RunSpec { run, media, from, until: PACKETS, numbering, scale_permille: 1000 }
+    RunSpec { run, media, from, until: PACKETS, numbering, scale_permille: 1000, step: None }
 }
 
 /// What a device does that leaves the headers to the kernel.

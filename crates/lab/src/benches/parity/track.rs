@@ -132,6 +132,7 @@ impl Paced {
                 dest: Dest::udp(SocketAddr::new(NOWHERE.into(), 6000 + 2 * index as u16), None),
                 // A track has no reports of its own; a title's would be counted as datagrams.
                 quiet: true,
+                lends: false,
             };
             paced.engine.open(START, spec).map_err(|error| anyhow!("open: {error:?}"))?;
             let at = START.plus_ns(u64::from(index) * paced.step_ns / u64::from(VIEWERS));
@@ -143,7 +144,7 @@ impl Paced {
     fn play(&mut self, stream: StreamId, from: u32, at: Instant) -> anyhow::Result<()> {
         self.run = self.run.next();
         let (run, media, numbering) = (self.run, self.media, Numbering::Title);
-        let run = RunSpec { run, media, from, until: media.packets, numbering, scale_permille: 1000 };
+        let run = RunSpec { run, media, from, until: media.packets, numbering, scale_permille: 1000, step: None };
         self.engine.play(self.now, stream, at, run).map_err(|error| anyhow!("play: {error:?}"))
     }
 

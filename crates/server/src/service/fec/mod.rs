@@ -354,11 +354,12 @@ impl Service {
                     until: end.saturating_mul(each),
                     numbering: Numbering::Title,
                     scale_permille: 1000,
+                    step: None,
                 };
                 let at = at.plus_ns(MediaTicks(time.0.saturating_sub(start.0)).to_ns());
                 companion.played = true;
                 // It may still be sending the FEC of the last packets before a jump: that ends here.
-                commands.push(Command::Play { stream, at, run });
+                commands.push(Command::Play { stream, at, ahead_ms: 0, run });
             } else if companion.played {
                 commands.push(Command::Pause { stream });
             }
@@ -458,6 +459,7 @@ impl Service {
             until: run.stop.packet,
             numbering: Numbering::Title,
             scale_permille: 1000,
+            step: None,
         };
         let (engine, place) = (stream.engine, stream.place);
         if let Some(fec) = stream.fec.as_mut() {

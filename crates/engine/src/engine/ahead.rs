@@ -1,0 +1,71 @@
+//! Sending ahead: a run may begin with some media as fast as it goes, and stays that far ahead.
+//!
+//! ```text
+//!   media sent   │              ╱ led: the run's pace, its anchor moved by what may be sent ahead
+//!                │           ╱     ╱ owed: the same without; lateness is counted from here
+//!                │        ╱     ╱
+//!                │      ┊    ╱
+//!                │      ┊ ╱      first the line goes straight up: media before the anchor departs with it, and nothing but
+//!                └──────┴─────►  MIN_PACKET_GAP_NS holds it back
+//!                       at  time
+//! ```
+//!
+//! The flag [`AHEAD`](flag::AHEAD) is set until the run has come from one line to the other. It gives up if it falls behind what is owed.
+
+use millrace_core::limits::MAX_AHEAD_MS;
+use millrace_core::time::{Instant, MEDIA_HZ, MediaTicks};
+
+use super::Engine;
+use crate::pace::Pace;
+use crate::stream::{Cold, Stream, flag};
+use crate::types::Refusal;
+
+/// Whether a run may send so much ahead.
+pub(super) fn check_ahead(ahead_ms: u16) -> Result<(), Refusal> {
+    if ahead_ms <= MAX_AHEAD_MS { Ok(()) } else { Err(Refusal::OutOfRange) }
+}
+
+impl Engine {
+    /// The run that has just begun sends so much ahead.
+    pub(super) fn begin_ahead(&mut self, index: u32, ahead_ms: u16) {
+        if ahead_ms > 0 {
+            self.stream_mut(index).flags |= flag::AHEAD;
+            self.cold_mut(index).ahead = MediaTicks(u64::from(ahead_ms) * MEDIA_HZ / 1000);
+        }
+    }
+
+    /// The pace at which a stream has to be served: that of its run, without what it still has to send ahead.
+    pub(super) fn owed(&self, index: u32) -> Pace {
+        owed(self.stream(index), &self.cold[index as usize])
+    }
+}
+
+/// See [`Engine::owed`].
+pub(super) fn owed(stream: &Stream, cold: &Cold) -> Pace {
+    let ahead = if stream.has(flag::AHEAD) { cold.ahead } else { MediaTicks(0) };
+    Pace { anchor: stream.pace.anchor.since(ahead), ..stream.pace }
+}
+
+/// The pace by which a burst of a stream that sends ahead is measured, whose first packet has this media time. The lead is there when
+/// that packet waited for nothing but its own departure; it is given up when the packet is a burst behind what is owed.
+#[cold]
+pub(super) fn measure_ahead(
+    stream: &mut Stream,
+    cold: &Cold,
+    now: Instant,
+    time: MediaTicks,
+    burst_ns: u64,
+) -> Pace {
+    let owed = owed(stream, cold);
+    let is_lost = now.ns_since(owed.departure(time)) > burst_ns;
+    if is_lost {
+        stream.pace = owed;
+    }
+    if is_lost || time > stream.pace.anchor && stream.due == stream.pace.departure(time) {
+        stream.flags &= !flag::AHEAD;
+        return stream.pace;
+    }
+    // What has to come early is not late: a loop that is woken late makes up for nothing.
+    stream.due = now;
+    owed
+}
