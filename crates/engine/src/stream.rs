@@ -22,6 +22,7 @@
 use millrace_core::dest::Dest;
 use millrace_core::ids::{RunSerial, StreamId, TitleRef};
 use millrace_core::limits::TS_PACKET_BYTES;
+pub(crate) use millrace_core::limits::engines::MAX_UNTOLD_ENDS;
 use millrace_core::packet::WireLayout;
 use millrace_core::time::{Instant, MediaTicks};
 use millrace_core::wire::rtp::{Timeline, sequence_of};
@@ -497,9 +498,6 @@ pub(crate) struct Ends {
     list: [RunEnd; MAX_UNTOLD_ENDS],
     len: u8,
 }
-
-/// Runs of a stream that last or whose ends have not been told. More than two need several commands between two turns of the loop.
-pub(crate) const MAX_UNTOLD_ENDS: usize = 3;
 
 impl Ends {
     pub(crate) fn new() -> Self {

@@ -7,7 +7,8 @@ use std::os::fd::AsFd;
 use std::rc::Rc;
 
 use millrace_core::ids::ConnId;
-use millrace_core::limits::{MAX_CONN_PENDING_BYTES, RING_RECORDS};
+use millrace_core::limits::MAX_CONN_PENDING_BYTES;
+use millrace_core::limits::control::{EVENTS_PER_TURN, MAX_BACKLOG};
 use millrace_core::seam::Clock;
 use millrace_core::time::Instant;
 use millrace_offload::clock::MonotonicClock;
@@ -20,11 +21,6 @@ use super::log::ClientLog;
 use super::{ControlSheets, EnginePort, Snapshot};
 use crate::service::{self, ConnKey};
 use crate::session::{Output, Server};
-
-/// Commands that wait for room in an engine's ring before connections are no longer read.
-const MAX_BACKLOG: usize = RING_RECORDS / 4;
-/// Events taken from one engine before other tasks get their turn.
-const EVENTS_PER_TURN: usize = 256;
 
 /// One thread, so no lock; borrowed only between two awaits.
 pub(super) type Shared = Rc<RefCell<Hub>>;

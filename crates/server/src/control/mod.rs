@@ -41,6 +41,7 @@ use std::time::Duration;
 
 use millrace_core::counters::Sheet;
 use millrace_core::limits::RTSP_WRITE_TIMEOUT_NS;
+use millrace_core::limits::control::{DROP_LIMIT, SNAPSHOT_WAIT};
 use tokio::sync::mpsc;
 
 pub use counters::{Counters, Held};
@@ -255,9 +256,6 @@ pub struct ControlHandle {
 }
 
 impl ControlHandle {
-    /// How long [`ControlHandle`] waits for the engines when it is dropped.
-    const DROP_LIMIT: Duration = Duration::from_secs(2);
-
     /// What it has done and holds, for other threads.
     pub fn sheets(&self) -> ControlSheets {
         self.sheets.clone()
@@ -272,7 +270,7 @@ impl ControlHandle {
     pub fn snapshot(&self) -> Option<Snapshot> {
         let (answer, answered) = std::sync::mpsc::sync_channel(1);
         self.asks.send(Ask::Snapshot(answer)).ok()?;
-        answered.recv_timeout(Duration::from_secs(1)).ok()
+        answered.recv_timeout(SNAPSHOT_WAIT).ok()
     }
 
     /// Whether the control thread has ended without being asked: it has panicked.
@@ -296,6 +294,6 @@ impl ControlHandle {
 
 impl Drop for ControlHandle {
     fn drop(&mut self) {
-        self.end(Self::DROP_LIMIT);
+        self.end(DROP_LIMIT);
     }
 }
