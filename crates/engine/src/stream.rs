@@ -413,6 +413,8 @@ pub(crate) struct Cold {
     /// [`Stream::packets`] and [`Stream::bytes`] as the run began.
     pub(crate) packets_before: u64,
     pub(crate) bytes_before: u64,
+    /// Packets of the run that were missing in their extents.
+    pub(crate) missing: u32,
     /// Behind the last run that has begun.
     pub(crate) numbers: Option<Numbers>,
     /// The timestamp that the run's first packet gets; `None`: its title's.
@@ -451,6 +453,7 @@ impl Cold {
             time_behind: MediaTicks(0),
             packets_before: 0,
             bytes_before: 0,
+            missing: 0,
             numbers: None,
             first_timestamp: None,
             unreachable: 0,
@@ -487,6 +490,7 @@ impl Cold {
         };
         self.is_continued = false;
         (self.packets_before, self.bytes_before) = (stream.packets, stream.bytes);
+        self.missing = 0;
         self.first_timestamp = goes_on.map(|numbers| numbers.timestamp);
         (timeline, sequence.wrapping_sub(sequence_of(spec.from)))
     }
@@ -509,6 +513,7 @@ impl Ends {
             bursts: 0,
             packets: 0,
             bytes: 0,
+            missing: 0,
             next_due: NEVER,
         };
         Self { list: [none; MAX_UNTOLD_ENDS], len: 0 }

@@ -94,6 +94,14 @@ pub const SLOW_NS: u64 = 2_000_000_000;
 /// Nobody new is let in for so long after the last overdue packet: those who were late are still catching up.
 pub const CALM_NS: u64 = 2_000_000_000;
 
+// Counters of titles.
+
+/// Titles that have counters of their own at a time: more than a house watches at once, some 150 bytes each in a file that is written
+/// once a second.
+pub const MAX_TITLE_SHEETS: usize = 256;
+/// How often a reader of a title's counters that meets their writer tries again: writing them takes less than a microsecond.
+pub const TITLE_READ_TRIES: u32 = 64;
+
 // The library.
 
 /// Titles without viewers that stay open: each costs a few descriptors and its index.

@@ -18,6 +18,7 @@ use tokio::sync::Notify;
 
 use super::counters::{Counters, Held};
 use super::log::ClientLog;
+use super::titles::Titles;
 use super::{ControlSheets, EnginePort, Snapshot};
 use crate::service::{self, ConnKey};
 use crate::session::{Output, Server};
@@ -31,6 +32,7 @@ pub(super) struct Hub {
     lines: HashMap<ConnKey, Rc<Line>>,
     /// Subscribers of what happens, with the log.
     counters: Counters,
+    titles: Titles,
     log: ClientLog,
     write_timeout_ns: u64,
     sheets: ControlSheets,
@@ -133,6 +135,7 @@ impl Hub {
             engines: engines.into_iter().map(link).collect(),
             lines: HashMap::new(),
             counters: Counters::default(),
+            titles: Titles::default(),
             log: ClientLog::default(),
             write_timeout_ns,
             sheets,
@@ -219,6 +222,7 @@ impl Hub {
     /// What has happened goes to all subscribers: one more is one more line here.
     fn publish_event(&mut self, event: &service::Event) {
         self.counters.count(event);
+        self.titles.count(event);
         self.log.write(self.now(), event);
     }
 
@@ -348,8 +352,9 @@ impl Hub {
     }
 
     /// Shows other threads how things stand.
-    pub(super) fn publish(&self) {
+    pub(super) fn publish(&mut self) {
         self.sheets.counters.publish(&self.counters);
+        self.titles.publish(&self.sheets.titles);
         let service = self.server.service();
         self.sheets.held.publish(&Held {
             connections: service.connection_count() as u64,

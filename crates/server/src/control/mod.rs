@@ -32,6 +32,7 @@ mod engine_port;
 mod hub;
 mod log;
 mod run;
+mod titles;
 mod udp;
 
 use std::net::{IpAddr, SocketAddr, TcpListener, UdpSocket};
@@ -46,6 +47,7 @@ use tokio::sync::mpsc;
 
 pub use counters::{Counters, Held};
 pub use engine_port::EnginePort;
+pub use titles::{TitleCounters, TitleSheets};
 
 use crate::service::Library;
 use crate::session::{ServerConfig, SessionInfo, SystemEntropy};
@@ -143,6 +145,8 @@ pub struct ControlSheets {
     pub counters: Arc<Sheet<Counters>>,
     /// What there is now.
     pub held: Arc<Sheet<Held>>,
+    /// The same of each title.
+    pub titles: Arc<TitleSheets>,
 }
 
 /// From the handle to the thread.

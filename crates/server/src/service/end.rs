@@ -14,6 +14,8 @@ use super::{Service, bucket};
 /// A place that its engine has been told to clear: it is taken, and its title open, until it says so.
 pub(super) struct Closing {
     pub(super) title: TitleRef,
+    /// The title's name, for what is still to be told of its runs; `None`: FEC, of which nothing is.
+    pub(super) name: Option<String>,
     /// What to tell then; `None` if the stream goes on in another place.
     pub(super) ended: Option<Event>,
 }
@@ -44,7 +46,7 @@ impl Service {
             lasted_ns: now.ns_since(stream.started),
             totals: None,
         });
-        let closing = Closing { title: stream.title, ended };
+        let closing = Closing { title: stream.title, name: Some(stream.entry.name.clone()), ended };
         for port in ports_of(stream.path) {
             self.forget_port(key, ip, port);
         }

@@ -235,6 +235,8 @@ fn registry(control: &ControlHandle, cache: &Arc<Cache>, meters: &[Meters]) -> R
     registry.add("sessions", None, move || sheets.counters.read());
     let sheets = control.sheets();
     registry.add("now", None, move || sheets.held.read());
+    let sheets = control.sheets();
+    registry.add_all("titles", "title", move || sheets.titles.read());
     for (number, meters) in meters.iter().enumerate() {
         let engine = Some(("engine", number.to_string()));
         let LoopSheets { load, engine: counters, tx, rx } = meters.sheets.clone();

@@ -102,7 +102,8 @@ fn group<'a>(parts: &'a mut Map<String, Value>, sample: &Sample<'_>) -> Option<&
         return parts.entry(sample.part).or_insert_with(|| Value::Object(Map::new())).as_object_mut();
     };
     let groups = parts.entry(sample.part).or_insert_with(|| Value::Array(Vec::new())).as_array_mut()?;
-    let place = groups.iter().position(|group| group[label] == value);
+    // The counters of a group come behind each other: it is the last one, or a new one.
+    let place = groups.iter().rposition(|group| group[label] == value);
     let place = place.unwrap_or_else(|| {
         groups.push(json!({ label: value }));
         groups.len() - 1
@@ -150,9 +151,10 @@ mod tests {
     }
 
     /// The groups that `serve` registers, by their part; the reference is made of them.
-    const PARTS: [(&str, &[Counter]); 10] = [
+    const PARTS: [(&str, &[Counter]); 11] = [
         ("sessions", crate::control::Counters::COUNTERS),
         ("now", crate::control::Held::COUNTERS),
+        ("titles", crate::control::TitleCounters::COUNTERS),
         ("loop", LoadSnapshot::COUNTERS),
         ("engine", EngineCounters::COUNTERS),
         ("sockets", TxCounters::COUNTERS),

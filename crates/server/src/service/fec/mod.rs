@@ -305,7 +305,8 @@ impl Service {
         for companion in leaving {
             let stream = companion.stream;
             self.by_place.remove(&(engine, stream));
-            self.closing.insert((engine, stream), Closing { title: companion.media.title, ended: None });
+            self.closing
+                .insert((engine, stream), Closing { title: companion.media.title, name: None, ended: None });
             self.command(engine, Command::Close { stream });
         }
         for port in ports {
