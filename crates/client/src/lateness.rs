@@ -6,6 +6,7 @@
 //! 72 ms in an hour: over a network, runs of minutes are what this can judge.
 
 use hdrhistogram::Histogram;
+use millrace_core::limits::viewer::{LATENESS_MARGIN_NS, MAX_LATENESS_US, MAX_RUN_TICKS};
 use millrace_core::time::MEDIA_HZ;
 use serde::Serialize;
 
@@ -22,12 +23,9 @@ pub struct LatenessSummary {
     pub max_us: u64,
 }
 
-/// Largest lateness that is told apart; an hour.
-const MAX_US: u64 = 3_600_000_000;
-
 /// A histogram of microseconds with three significant digits, about 190 KB.
 pub(crate) fn histogram_us() -> Histogram<u64> {
-    Histogram::new_with_bounds(1, MAX_US, 3).expect("constant bounds: 1 < 2 * high, 3 digits")
+    Histogram::new_with_bounds(1, MAX_LATENESS_US, 3).expect("constant bounds: 1 < 2 * high, 3 digits")
 }
 
 /// Percentiles of a histogram of microseconds.
@@ -57,9 +55,6 @@ pub struct RunClock {
     hz: u32,
 }
 
-/// Media time of a run is kept within 35 years, so that no sender can make the arithmetic overflow.
-const MAX_TICKS: i64 = 100_000_000_000_000;
-
 /// Ticks to nanoseconds, exact and signed.
 fn ticks_ns(ticks: i64, hz: u32) -> i64 {
     let hz = if hz == 0 { i128::from(MEDIA_HZ) } else { i128::from(hz) };
@@ -79,7 +74,7 @@ impl RunClock {
             return 0;
         }
         let step = i64::from(timestamp.wrapping_sub(self.last_timestamp).cast_signed());
-        self.ticks = (self.ticks + step).clamp(-MAX_TICKS, MAX_TICKS);
+        self.ticks = (self.ticks + step).clamp(-MAX_RUN_TICKS, MAX_RUN_TICKS);
         self.last_timestamp = timestamp;
         // Kernel stamps of packets that went through different cores may run back by microseconds.
         self.longest_gap_ns = self.longest_gap_ns.max(arrival_ns.saturating_sub(self.last_arrival_ns));
@@ -146,9 +141,6 @@ impl RunClock {
     }
 }
 
-/// Room below the baseline, so that a packet that came a little sooner than all before it costs nothing.
-const MARGIN_NS: i64 = 1_000_000;
-
 /// Lateness of one stream over all its runs, exact to three digits however late the baseline is found.
 ///
 /// Values are recorded above a provisional base. When a packet comes sooner than that base, the run's histogram is
@@ -205,11 +197,11 @@ impl Lateness {
         let is_first = !self.clock.started;
         let offset = self.clock.observe(arrival_ns, timestamp);
         if is_first {
-            self.base_ns = offset.saturating_sub(MARGIN_NS);
+            self.base_ns = offset.saturating_sub(LATENESS_MARGIN_NS);
             (self.min_ns, self.max_ns) = (offset, offset);
         }
         if offset < self.base_ns {
-            self.move_base(offset.saturating_sub(MARGIN_NS));
+            self.move_base(offset.saturating_sub(LATENESS_MARGIN_NS));
         }
         self.min_ns = self.min_ns.min(offset);
         self.max_ns = self.max_ns.max(offset);

@@ -5,15 +5,13 @@ use std::net::{IpAddr, SocketAddr, TcpStream, ToSocketAddrs, UdpSocket};
 use std::os::fd::{AsFd, BorrowedFd};
 use std::time::Duration;
 
+use millrace_core::limits::viewer::{DATAGRAM_BYTES, MAX_OUTPUT_BYTES, REPORTS_BUFFER_BYTES};
 use millrace_netio::recv::{UdpRx, UdpRxConfig};
 use rustix::net::{AddressFamily, SocketFlags, SocketType};
 
 use crate::clock::SystemClock;
 use crate::error::ClientError;
 use crate::fec::FecChoice;
-
-/// Longest datagram that a player takes: the largest packet of a jumbo frame with its header (9024 + 12 bytes) fits.
-const DATAGRAM_BYTES: usize = 9216;
 
 /// One datagram as it came in.
 pub(crate) struct Datagram<'a> {
@@ -41,9 +39,6 @@ pub(crate) enum Batch {
     /// RTCP of one of many.
     Reports,
 }
-
-/// Receive buffer of RTCP sockets: a report every few seconds.
-const REPORTS_BUFFER_BYTES: usize = 64 * 1024;
 
 impl Inlet {
     /// Sets `socket` up with a receive buffer of `buffer_bytes`, more than `net.core.rmem_max` where that is allowed.
@@ -223,9 +218,6 @@ pub(crate) enum ReadState {
     /// The other side closed, or the connection broke.
     Closed,
 }
-
-/// Most bytes of requests and reports that wait for a server that does not read.
-const MAX_OUTPUT_BYTES: usize = 64 * 1024;
 
 impl Connection {
     /// Reads into a buffer that grows in steps of `chunk` bytes when what it holds is not yet a whole message or frame.

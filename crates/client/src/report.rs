@@ -2,6 +2,9 @@
 
 use std::fmt;
 
+use millrace_core::limits::viewer::{
+    MAX_CLOCK_ERROR_US, MAX_REPORT_DIFFERENCE, MIN_BYE_US, MIN_FIRST_PACKET_US,
+};
 use millrace_core::units::BitRate;
 use serde::Serialize;
 
@@ -196,15 +199,6 @@ pub struct Report {
     /// What is wrong, in words; empty if nothing is.
     pub problems: Vec<String>,
 }
-
-/// First packet on an interleaved connection: sooner than this and live555 may lose it.
-const MIN_FIRST_PACKET_US: i64 = 20_000;
-/// BYE after the last packet: sooner than this and players drop what they hold back.
-const MIN_BYE_US: i64 = 2_400_000;
-/// A sender report may overtake a burst of this many packets.
-const MAX_REPORT_DIFFERENCE: u64 = 100;
-/// Clocks of a sender whose reports are further apart than this are not those of one title.
-const MAX_CLOCK_ERROR_US: u64 = 20_000;
 
 impl Report {
     /// The JSON form: keys in the order of the fields, units in the names.

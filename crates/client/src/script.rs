@@ -2,6 +2,7 @@
 
 use std::str::FromStr;
 
+use millrace_core::limits::viewer::MAX_SCRIPT_STEPS;
 use millrace_core::time::{MediaTicks, NS_PER_S};
 
 use crate::error::ClientError;
@@ -30,9 +31,6 @@ pub struct Step {
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Script(pub Vec<Step>);
 
-/// Longest script.
-const MAX_STEPS: usize = 1000;
-
 impl FromStr for Script {
     type Err = ClientError;
 
@@ -60,7 +58,7 @@ impl FromStr for Script {
             if steps.last().is_some_and(|last| last.at_ns > at_ns) {
                 return Err(error("it lies before the step in front of it"));
             }
-            if steps.len() == MAX_STEPS {
+            if steps.len() == MAX_SCRIPT_STEPS {
                 return Err(error("more than 1000 steps"));
             }
             steps.push(Step { at_ns, action });

@@ -12,6 +12,7 @@ use std::sync::mpsc::{Receiver, RecvTimeoutError, SyncSender, TrySendError, chan
 use std::thread;
 use std::time::Duration;
 
+use millrace_core::limits::viewer::{BLOCK_AGE_NS, BLOCK_BYTES, BLOCKS, FULL_RETRY_NS};
 use millrace_core::time::Instant;
 
 use crate::error::ClientError;
@@ -30,15 +31,6 @@ pub enum Output {
     /// A file, created or emptied.
     File(PathBuf),
 }
-
-/// Bytes of a block: one write.
-const BLOCK_BYTES: usize = 256 * 1024;
-/// Blocks under way.
-const BLOCKS: usize = 64;
-/// A block is sent on after this time however little it holds, so that a player behind a pipe does not starve.
-const BLOCK_AGE_NS: u64 = 40_000_000;
-/// A full output is tried again after this time.
-const FULL_RETRY_NS: u64 = 5_000_000;
 
 #[derive(Clone, Copy, Debug)]
 enum Mark {

@@ -1,16 +1,10 @@
 //! What a reception comes to, in one word: for an exit code.
 
+use millrace_core::limits::viewer::{MAX_BYE_EARLY_US, MIN_BYE_EARLY_US, SILENT_EARLY_US};
 use serde::Serialize;
 
 use crate::report::{EndReason, Report};
 
-/// How far before the announced end a stream may stop that says BYE: that end is the last picture's, which may be 5 s behind
-/// the last packet, and a second for clocks.
-const MAX_BYE_EARLY_US: u64 = 6_000_000;
-/// The same of titles of a few seconds, of which that would be everything: half of them, but at least this.
-const MIN_BYE_EARLY_US: u64 = 1_000_000;
-/// How far before the announced end a stream may stop that says nothing: a few pictures.
-const SILENT_EARLY_US: u64 = 200_000;
 /// A reference may be longer by less than this: it is no whole number of packets then.
 const TS_PACKET_BYTES: u64 = millrace_core::limits::TS_PACKET_BYTES as u64;
 

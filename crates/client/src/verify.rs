@@ -11,6 +11,7 @@ use std::os::unix::fs::FileExt;
 use std::path::{Path, PathBuf};
 
 use millrace_core::limits::TS_PACKET_BYTES;
+use millrace_core::limits::viewer::{MAX_SEARCHES, VERIFY_WINDOW_BYTES};
 use millrace_core::wire::rtp::FIRST_SEQUENCE;
 use serde::Serialize;
 
@@ -18,10 +19,6 @@ use crate::error::ClientError;
 
 /// Payloads that are looked at together to find a run's place: one alone may be stuffing, or damaged.
 const ALIGN_PAYLOADS: usize = 8;
-/// Bytes read from the reference at a time.
-const WINDOW_BYTES: usize = 1 << 20;
-/// Searches through the whole file for one run: enough to get past two damaged payloads.
-const MAX_SEARCHES: usize = 3;
 
 /// The first byte that differs.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
@@ -76,7 +73,7 @@ impl Reference {
     fn get(&mut self, at: u64, len: usize) -> Result<&[u8], ClientError> {
         let inside = at >= self.window_at && at + len as u64 <= self.window_at + self.window.len() as u64;
         if !inside {
-            let wanted = (self.len.saturating_sub(at)).min(WINDOW_BYTES.max(len) as u64) as usize;
+            let wanted = (self.len.saturating_sub(at)).min(VERIFY_WINDOW_BYTES.max(len) as u64) as usize;
             self.window.resize(wanted, 0);
             self.window_at = at;
             self.file
@@ -277,7 +274,7 @@ impl Verifier {
     /// The first place from `at` on, in steps of one TS packet, where the reference has `bytes`.
     fn search(&mut self, mut at: u64, bytes: &[u8]) -> Result<Option<u64>, ClientError> {
         while at + bytes.len() as u64 <= self.reference.len {
-            let window = self.reference.get(at, WINDOW_BYTES.max(bytes.len()))?;
+            let window = self.reference.get(at, VERIFY_WINDOW_BYTES.max(bytes.len()))?;
             let steps = (window.len() - bytes.len()) / TS_PACKET_BYTES + 1;
             let found = (0..steps).find(|step| window[step * TS_PACKET_BYTES..].starts_with(bytes));
             if let Some(step) = found {

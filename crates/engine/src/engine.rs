@@ -199,6 +199,7 @@ impl Engine {
             bursts: stream.bursts,
             packets: (stream.packets - cold.packets_before) as u32,
             bytes: stream.bytes - cold.bytes_before,
+            missing: cold.missing,
             next_due,
         });
         stream.is_running = false;

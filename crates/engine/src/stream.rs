@@ -22,6 +22,7 @@
 use millrace_core::dest::Dest;
 use millrace_core::ids::{RunSerial, StreamId, TitleRef};
 use millrace_core::limits::TS_PACKET_BYTES;
+pub(crate) use millrace_core::limits::engines::MAX_UNTOLD_ENDS;
 use millrace_core::packet::WireLayout;
 use millrace_core::time::{Instant, MediaTicks};
 use millrace_core::wire::rtp::{Timeline, sequence_of};
@@ -427,6 +428,8 @@ pub(crate) struct Cold {
     /// [`Stream::packets`] and [`Stream::bytes`] as the run began.
     pub(crate) packets_before: u64,
     pub(crate) bytes_before: u64,
+    /// Packets of the run that were missing in their extents.
+    pub(crate) missing: u32,
     /// Behind the last run that has begun.
     pub(crate) numbers: Option<Numbers>,
     /// The timestamp that the run's first packet gets; `None`: its title's.
@@ -469,6 +472,7 @@ impl Cold {
             time_behind: MediaTicks(0),
             packets_before: 0,
             bytes_before: 0,
+            missing: 0,
             numbers: None,
             first_timestamp: None,
             unreachable: 0,
@@ -506,6 +510,7 @@ impl Cold {
         };
         self.is_continued = false;
         (self.packets_before, self.bytes_before) = (stream.packets, stream.bytes);
+        self.missing = 0;
         self.first_timestamp = goes_on.map(|numbers| numbers.timestamp);
         (timeline, sequence.wrapping_sub(sequence_of(spec.from)))
     }
@@ -518,9 +523,6 @@ pub(crate) struct Ends {
     len: u8,
 }
 
-/// Runs of a stream that last or whose ends have not been told. More than two need several commands between two turns of the loop.
-pub(crate) const MAX_UNTOLD_ENDS: usize = 3;
-
 impl Ends {
     pub(crate) fn new() -> Self {
         let none = RunEnd {
@@ -531,6 +533,7 @@ impl Ends {
             bursts: 0,
             packets: 0,
             bytes: 0,
+            missing: 0,
             next_due: NEVER,
         };
         Self { list: [none; MAX_UNTOLD_ENDS], len: 0 }

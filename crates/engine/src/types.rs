@@ -339,6 +339,8 @@ pub struct RunEnd {
     pub packets: u32,
     /// Their bytes, RTP headers included if they are sent.
     pub bytes: u64,
+    /// Media packets that were missing in their extents, damaged or left to the viewer to repair, and were passed over.
+    pub missing: u32,
     /// When the next packet would have been due; the end of time for a queued run that never began. Behind the end of a title, and where its extent had not come yet, the last packet
     /// is taken to be as long as the one before.
     pub next_due: Instant,

@@ -4,8 +4,8 @@ use std::fmt;
 use std::io;
 use std::net::{Ipv4Addr, Ipv6Addr, SocketAddr, UdpSocket};
 use std::os::fd::AsFd;
-use std::time::Duration;
 
+use millrace_core::limits::egress::PROBE_TIMEOUT;
 use rustix::net::{AddressFamily, SocketType};
 
 use crate::recv::{UdpRx, UdpRxConfig};
@@ -14,8 +14,6 @@ use crate::sys::socket::{get_int, set_int};
 
 /// Lengths of the train that the probes send: two full segments and a shorter one.
 const TRAIN: [usize; 3] = [200, 200, 40];
-/// Time for a datagram to cross the loopback device; it takes microseconds.
-const TIMEOUT: Duration = Duration::from_millis(500);
 
 /// One thing that a kernel may have or not.
 #[derive(Clone, Debug)]
@@ -122,7 +120,7 @@ pub fn udp_gso() -> io::Result<()> {
     let mut lengths = Vec::new();
     while lengths.len() < TRAIN.len() {
         let before = lengths.len();
-        lengths.extend(receiver.recv(Some(TIMEOUT))?.map(|d| d.bytes.len()));
+        lengths.extend(receiver.recv(Some(PROBE_TIMEOUT))?.map(|d| d.bytes.len()));
         if lengths.len() == before {
             break;
         }
@@ -141,7 +139,7 @@ pub fn udp_gso() -> io::Result<()> {
 pub fn udp_gro() -> io::Result<()> {
     let (sender, mut receiver) = loopback_pair(true)?;
     send_train(&sender, receiver.socket().local_addr()?)?;
-    let pieces: Vec<_> = receiver.recv(Some(TIMEOUT))?.map(|d| (d.bytes.len(), d.segment)).collect();
+    let pieces: Vec<_> = receiver.recv(Some(PROBE_TIMEOUT))?.map(|d| (d.bytes.len(), d.segment)).collect();
     if pieces == [(TRAIN[0], 0), (TRAIN[1], 1), (TRAIN[2], 2)] {
         Ok(())
     } else {
@@ -156,7 +154,7 @@ pub fn udp_gro() -> io::Result<()> {
 pub fn receive_timestamps() -> io::Result<()> {
     let (sender, mut receiver) = loopback_pair(false)?;
     sender.send_to(b"when", receiver.socket().local_addr()?)?;
-    let arrival = receiver.recv(Some(TIMEOUT))?.next().map(|d| d.arrival);
+    let arrival = receiver.recv(Some(PROBE_TIMEOUT))?.next().map(|d| d.arrival);
     match arrival {
         Some(Some(_)) => Ok(()),
         Some(None) => Err(io::Error::other("a datagram came without its time")),

@@ -5,14 +5,13 @@
 //! spare, and grow as the core fills up: at the point where viewers would begin to wait for processor time, they get
 //! their packets a few milliseconds earlier instead.
 
+use millrace_core::limits::engines::BURST_LOOK_NS;
 use millrace_core::time::Instant;
 
 /// Busy share, in thousandths, up to which bursts keep their shortest length.
 const CALM_PERMILLE: u64 = 250;
 /// Busy share from which bursts have their greatest length.
 const BUSY_PERMILLE: u64 = 600;
-/// How often the share is looked at. Many bursts of every stream lie between two looks.
-const LOOK_EVERY_NS: u64 = 50_000_000;
 
 /// Chooses the length of bursts from the busy time of a loop.
 #[derive(Clone, Copy, Debug)]
@@ -35,7 +34,7 @@ impl AdaptiveBurst {
     /// decide that again.
     pub fn look(&mut self, now: Instant, busy_ns: u64) -> Option<u64> {
         let passed_ns = now.ns_since(self.looked);
-        if passed_ns < LOOK_EVERY_NS || self.least_ns == self.most_ns {
+        if passed_ns < BURST_LOOK_NS || self.least_ns == self.most_ns {
             return None;
         }
         let share = (busy_ns.saturating_sub(self.busy_ns) * 1000 / passed_ns).min(1000);
@@ -57,8 +56,8 @@ mod tests {
         let (start, busy) = (adaptive_burst.looked, adaptive_burst.busy_ns);
         let mut last = 0;
         for n in 1..=looks {
-            let at = start.plus_ns(n * LOOK_EVERY_NS);
-            last = adaptive_burst.look(at, busy + n * LOOK_EVERY_NS * permille / 1000).expect("it is time");
+            let at = start.plus_ns(n * BURST_LOOK_NS);
+            last = adaptive_burst.look(at, busy + n * BURST_LOOK_NS * permille / 1000).expect("it is time");
         }
         last
     }
@@ -83,8 +82,8 @@ mod tests {
     #[test]
     fn between_looks_and_without_a_range_nothing_changes() {
         let mut adaptive_burst = AdaptiveBurst::new(10 * MS, 18 * MS, Instant(0));
-        assert_eq!(adaptive_burst.look(Instant(LOOK_EVERY_NS - 1), 1), None);
+        assert_eq!(adaptive_burst.look(Instant(BURST_LOOK_NS - 1), 1), None);
         let mut fixed = AdaptiveBurst::new(20 * MS, 18 * MS, Instant(0));
-        assert_eq!(fixed.look(Instant(10 * LOOK_EVERY_NS), 10 * LOOK_EVERY_NS), None);
+        assert_eq!(fixed.look(Instant(10 * BURST_LOOK_NS), 10 * BURST_LOOK_NS), None);
     }
 }

@@ -10,6 +10,7 @@ use std::os::fd::{BorrowedFd, OwnedFd};
 use std::sync::Arc;
 
 use millrace_core::ids::{ConnId, StreamId};
+use millrace_core::limits::engines::{BATCHES_PER_TURN, LINGER_NS};
 use millrace_core::limits::{COMMANDS_PER_TURN, LEASES_PER_TURN, MAX_BATCH_BURSTS, RETRY_NS};
 use millrace_core::seam::{Clock, Dest, PacketTx, SendOutcome, TransmitBatch};
 use millrace_core::time::Instant;
@@ -24,12 +25,6 @@ use crate::command::{Command, Event};
 use crate::idle::{IdlePolicy, Wait};
 use crate::load::LoadMeter;
 use crate::reception::Reception;
-
-/// Batches of sends one turn makes before it looks at commands and leases again.
-const BATCHES_PER_TURN: usize = 16;
-
-/// How long a loop that was told to stop waits for its streams to be closed.
-pub const LINGER_NS: u64 = 2_000_000_000;
 
 /// The egress path that a loop needs: packets, and connections whose writes it owns.
 pub trait LoopTx: PacketTx + Send {

@@ -2,6 +2,7 @@
 
 use std::time::Duration;
 
+use millrace_core::limits::engines::{GATHER_NS, MAX_SLEEP_NS, MIN_SLEEP_NS};
 use millrace_core::time::Instant;
 
 /// How a loop waits.
@@ -27,16 +28,6 @@ impl std::str::FromStr for IdlePolicy {
         }
     }
 }
-
-/// Shortest sleep of [`IdlePolicy::Adaptive`]. Departures are gathered for this long: hundreds of viewers leave a few
-/// microseconds between two bursts, and a loop that waits for each costs a third more processor time for a punctuality
-/// that bursts of 10 ms have no use for.
-pub const GATHER_NS: u64 = 200_000;
-/// Longest sleep: commands and leases ring a bell, so this only bounds the damage of a lost one.
-pub const MAX_SLEEP_NS: u64 = 100_000_000;
-/// Shortest sleep of [`IdlePolicy::Sleeping`]. Departures are gathered for this long into one batch of sends: a tenth of a burst, so that
-/// thousands of streams cost a thousand wake-ups a second and not one each.
-pub const MIN_SLEEP_NS: u64 = 1_000_000;
 
 /// What to do now.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]

@@ -3,6 +3,7 @@
 use std::sync::Arc;
 
 use millrace_core::counters::Sheet;
+use millrace_core::limits::engines::LOAD_PUBLISH_NS;
 use millrace_core::seam::RxCounters;
 use millrace_core::time::Instant;
 use millrace_engine::EngineCounters;
@@ -52,9 +53,6 @@ pub struct LoadMeter {
     published: Instant,
 }
 
-/// How often the totals are published.
-const PUBLISH_EVERY_NS: u64 = 10_000_000;
-
 impl LoadMeter {
     /// Starts at `now`.
     pub fn new(sheets: LoopSheets, now: Instant) -> Self {
@@ -72,7 +70,7 @@ impl LoadMeter {
         } else {
             self.totals.idle_ns += ns;
         }
-        let is_time = now.ns_since(self.published) >= PUBLISH_EVERY_NS;
+        let is_time = now.ns_since(self.published) >= LOAD_PUBLISH_NS;
         if is_time {
             self.published = now;
             self.publish(engine, tx);

@@ -83,6 +83,7 @@ impl Site {
 fn a_bad_sector_of_a_plain_store_costs_the_packets_in_it() {
     let dir = tempfile::tempdir().unwrap();
     let (store, faults) = (dir.path().join("store"), dir.path().join("faults.txt"));
+    let stats = dir.path().join("stats.json");
     let source = film(dir.path(), "film.ts", 4);
     add(&source, &store);
     let sector = std::fs::metadata(&source).unwrap().len() / 2 / 4096 * 4096;
@@ -91,7 +92,8 @@ fn a_bad_sector_of_a_plain_store_costs_the_packets_in_it() {
     for read in ["auto", "threads"] {
         let list = store.join("damaged.txt");
         let _ = std::fs::remove_file(&list);
-        let mut server = Server::start(&store, &["--read", read, "--inject", faults.to_str().unwrap()]);
+        let more = ["--read", read, "--inject", faults.to_str().unwrap(), "--stats", stats.to_str().unwrap()];
+        let mut server = Server::start(&store, &more);
         let play = |transport: &str| {
             let mut command = millrace();
             command.args(["play", &server.title("film"), "--transport", transport, "--stats", "json"]);
@@ -115,6 +117,8 @@ fn a_bad_sector_of_a_plain_store_costs_the_packets_in_it() {
         }
         assert_eq!(server.said("damaged and left out").len(), 1, "{:?}", server.log);
         assert!(server.interrupt());
+        let counters: serde_json::Value = serde_json::from_slice(&std::fs::read(&stats).unwrap()).unwrap();
+        assert_eq!(counters["titles"][0]["missing"], 2 * lost, "{counters}");
     }
 }
 

@@ -50,6 +50,39 @@ fn the_file_counts_what_viewers_got() {
 }
 
 #[test]
+fn each_title_has_counters_of_its_own() {
+    let dir = tempfile::tempdir().unwrap();
+    let (store, path) = (dir.path().join("store"), dir.path().join("stats.json"));
+    let sources = [("film.ts", 2), ("other.ts", 3)].map(|(name, secs)| film(dir.path(), name, secs));
+    sources.iter().for_each(|source| add(source, &store));
+    let mut server = Server::start(&store, &["--stats", path.to_str().unwrap()]);
+    assert!(read(&path).get("titles").is_none(), "nobody has watched anything");
+    let viewers: [(&str, &[&str]); 3] =
+        [("film", &[]), ("film", &["--transport", "tcp"]), ("other", &["--do", "seek@0.5=2"])];
+    let received = viewers.map(|(title, more)| {
+        let url = server.title(title);
+        let report = play(&[&[&*url, "-o", "null"][..], more].concat());
+        report["packets"].as_u64().expect("a count")
+    });
+    assert!(server.interrupt());
+    let after = read(&path);
+    let line = |title: &str| {
+        let lines = after["titles"].as_array().expect("a list");
+        let line = lines.iter().find(|line| line["title"] == title).expect("a line of this title");
+        ["viewers", "sessions", "packets", "bytes", "missing", "seeks"]
+            .map(|counter| line[counter].as_u64().expect("a count"))
+    };
+    let film = received[0] + received[1];
+    let film_bytes = 2 * std::fs::metadata(&sources[0]).unwrap().len() + film * 12;
+    assert_eq!(line("film"), [0, 2, film, film_bytes, 0, 0], "{after}");
+    let other = ["packets", "bytes"].map(|counter| sum(&after, "engine", counter));
+    let other = [other[0] - film, other[1] - film_bytes];
+    assert!(received[2] > 0 && received[2] <= other[0], "{after}");
+    assert_eq!(line("other"), [0, 1, other[0], other[1], 0, 1], "{after}");
+    assert_eq!(after["titles"].as_array().map(Vec::len), Some(2), "{after}");
+}
+
+#[test]
 fn a_file_that_cannot_be_written_is_said_before_anything_is_served() {
     let dir = tempfile::tempdir().unwrap();
     let store = dir.path().join("store");

@@ -543,6 +543,7 @@ fn late_events_of_closed_streams_find_nobody() {
         bursts: 1,
         packets: 1,
         bytes: 1,
+        missing: 0,
         next_due: w.now,
     };
     for event in [

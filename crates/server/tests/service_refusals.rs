@@ -44,6 +44,8 @@ fn name(refusal: &Refusal) -> &'static str {
             FecRefusal::NoPorts => "Fec NoPorts",
             FecRefusal::PortInUse(_) => "Fec PortInUse",
             FecRefusal::Rate { .. } => "Fec Rate",
+            FecRefusal::AddressRate { .. } => "Fec AddressRate",
+            FecRefusal::Full(_) => "Fec Full",
             FecRefusal::EngineStreams => "Fec EngineStreams",
             FecRefusal::Broken => "Fec Broken",
             FecRefusal::NotAsked => "Fec NotAsked",
@@ -52,7 +54,7 @@ fn name(refusal: &Refusal) -> &'static str {
 }
 
 /// How many there are.
-const REFUSALS: usize = 31;
+const REFUSALS: usize = 33;
 
 /// Collects what was met.
 #[derive(Default)]
@@ -299,6 +301,18 @@ fn fec_resources(met: &mut Met) {
     met.see_fec(wish(&mut desk, "safe", 5000, xor).1, "the engine has no free stream");
     let mut desk = Desk::with(|config| config.max_rate = Some("4500kb/s".parse().unwrap()));
     met.see_fec(wish(&mut desk, "safe", 5000, xor).1, "4Mb/s of 4.5Mb/s in use, 1Mb/s more for FEC");
+    let mut shared = Desk::with(|config| {
+        config.max_rate = Some("9Mb/s".parse().unwrap());
+        config.address_share_percent = 50;
+    });
+    let text = "4Mb/s of 4.5Mb/s that one address may have in use, 1Mb/s more for FEC";
+    met.see_fec(wish(&mut shared, "safe", 5000, xor).1, text);
+    let mut measured = Desk::with(|config| {
+        let link_rate = Some("4500kb/s".parse().unwrap());
+        config.admission = AdmissionConfig { is_on: true, link_rate, ..AdmissionConfig::off() };
+    });
+    let text = "4Mb/s of the 4.5Mb/s of the network links are in use";
+    met.see_fec(wish(&mut measured, "safe", 5000, xor).1, text);
     // The title plays without.
     let key = desk.service.streams()[0].key();
     desk.play(key, None).unwrap();

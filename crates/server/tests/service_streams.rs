@@ -8,7 +8,9 @@ use millrace_core::limits::{BYE_DELAY_NS, ENGINE_ANSWER_TIMEOUT_NS, PLAY_DELAY_N
 use millrace_core::time::MediaTicks;
 use millrace_core::wire::rtcp::ReportBlock;
 use millrace_offload::command::{self, FailReason, StreamEvent};
-use millrace_server::service::{EndReason, Event, Path, Played, Playing, StreamKey, Wanted, Which};
+use millrace_server::service::{
+    EndReason, Event, FecMode, FecWish, Path, Played, Playing, StreamKey, Wanted, Which,
+};
 use rtsp_support::{MS, SECOND};
 use service_support::*;
 
@@ -428,4 +430,58 @@ fn what_a_viewer_has_lost_and_has_not_got_is_known_and_told_at_its_end() {
     let lines: Vec<_> = ended.iter().map(|event| event.to_string()).collect();
     assert!(lines[0].ends_with(" late, 12 reported lost, 77 bytes not acknowledged"), "{lines:?}");
     assert!(lines[1].ends_with(" late, 12 reported lost"), "{lines:?}");
+}
+
+/// What was sent of a title is told run by run: of one that pauses, one that ends before it has begun, one whose stream is closed while it
+/// lasts; of FEC nothing.
+#[test]
+fn each_run_tells_what_it_has_sent_of_its_title() {
+    let mut desk = Desk::new();
+    let conn = desk.conn();
+    let mut request = desk.request("safe", conn, udp(5000));
+    request.fec = FecWish::Mode(FecMode::All);
+    let key = desk.admit(request).unwrap().stream;
+    let sent = |desk: &mut Desk| {
+        let told = std::mem::take(&mut desk.events).into_iter().filter_map(|event| match event {
+            Event::Sent { title, packets, bytes, missing } => Some((title, packets, bytes, missing)),
+            _ => None,
+        });
+        told.collect::<Vec<_>>()
+    };
+    desk.play(key, None).unwrap();
+    desk.wait(SECOND);
+    assert_eq!(sent(&mut desk), [], "it lasts");
+    desk.pause(key);
+    // The first packet left 50 ms after PLAY: 950 ms of 400 packets a second, and the one at the beginning.
+    assert_eq!(sent(&mut desk), [("safe".to_owned(), 381, 381 * 1328, 0)]);
+    desk.play(key, None).unwrap();
+    desk.pause(key);
+    assert_eq!(sent(&mut desk), [], "nothing has left yet");
+    desk.play(key, None).unwrap();
+    desk.wait(SECOND / 2);
+    desk.close(key);
+    let closed = desk.events.iter().position(|event| matches!(event, Event::Closed { .. })).unwrap();
+    let last = desk.events.iter().position(|event| matches!(event, Event::Sent { .. })).unwrap();
+    assert!(last < closed, "before the last that is told of the stream");
+    assert_eq!(sent(&mut desk), [("safe".to_owned(), 181, 181 * 1328, 0)]);
+    // What the engine says of packets that it passed over is told too.
+    let key = desk.udp("film", 6000);
+    desk.play(key, None).unwrap();
+    let place = *desk.engine.streams.keys().next().unwrap();
+    let run = desk.engine.streams[&place].playing.unwrap().spec.run;
+    let (reason, next_due) = (command::StopReason::Failed(FailReason::SlowReader), desk.now);
+    let counts = command::RunEnd {
+        run,
+        reason,
+        next_packet: 9,
+        next_sequence: 10,
+        bursts: 1,
+        packets: 4,
+        bytes: 40,
+        missing: 5,
+        next_due,
+    };
+    desk.engine.tell(StreamEvent::RunEnded { stream: place, end: counts });
+    desk.settle();
+    assert_eq!(sent(&mut desk), [("film".to_owned(), 4, 40, 5)]);
 }

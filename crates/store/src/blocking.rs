@@ -12,6 +12,7 @@ use std::sync::mpsc::{Receiver, RecvTimeoutError, Sender, SyncSender, channel, s
 use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Duration;
 
+use millrace_core::limits::volume::MAX_STARTS;
 use millrace_core::limits::{DISK_CALL_NS, DISK_WORK_NS, MAX_DISK_CALLS, SLOW_READ_NS};
 
 use crate::error::StoreError;
@@ -45,9 +46,6 @@ impl Timeout {
 pub struct TimedOut;
 
 type Job = Box<dyn FnOnce() + Send>;
-
-/// A thread that has not begun has not had a processor, so no disk is to blame: it is waited for so many times longer.
-const MAX_STARTS: u32 = 7;
 
 /// Somebody still waits for it.
 const AWAITED: u8 = 0;

@@ -4,6 +4,7 @@
 //! | --- | --- |
 //! | [`words`] | clocks, printing and I/O only where they belong; nothing left over |
 //! | [`vocabulary`] | one word for one thing: retired words stay away |
+//! | [`bounds`] | bounds stand in one place, each with its reason |
 //! | [`unsafe_code`] | `unsafe` only in listed files, each block with its reason |
 //! | [`size`] | length of files and functions |
 //! | [`modules`] | every source file is reached and says what it is for |
@@ -12,6 +13,7 @@
 //! | [`allow`] | the exceptions, each with its reason; one that is no longer needed is a fault |
 
 mod allow;
+mod bounds;
 mod markdown;
 mod modules;
 mod root;
@@ -61,6 +63,7 @@ fn check(tree: &Tree, listed: &'static [allow::Entry]) -> Vec<Finding> {
     let mut findings = Vec::new();
     words::check(tree, &exceptions, &mut findings);
     vocabulary::check(tree, &mut findings);
+    bounds::check(tree, &mut findings);
     unsafe_code::check(tree, &exceptions, &mut findings);
     size::check(tree, &exceptions, &mut findings);
     modules::check(tree, &mut findings);

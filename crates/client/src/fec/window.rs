@@ -5,6 +5,7 @@
 //! late, or when nothing comes for a while.
 
 use millrace_core::fec::Plans;
+use millrace_core::limits::viewer::FEC_LATE_PACKETS;
 use millrace_core::limits::{
     FEC_REORDER_PACKETS, MAX_FEC_MATRIX_PACKETS, MAX_FEC_WINDOW_PACKETS, SLOW_READ_NS,
 };
@@ -27,8 +28,6 @@ const RESUME_PACKETS: u16 = 16;
 
 /// FEC may come so much later than it should: a disk of the server hangs, its title goes on.
 const LATE_NS: u64 = SLOW_READ_NS;
-/// Packets for which that is waited at most: 250 ms at 10 Mb/s.
-const LATE_PACKETS: usize = 2 * FEC_REORDER_PACKETS;
 
 /// What was counted since the start, over all runs.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize)]
@@ -188,7 +187,7 @@ impl Window {
         self.payload_type = Some(header.payload_type);
         if ext >= self.end {
             self.end = ext + 1;
-            let most = self.hold() + LATE_PACKETS as u64;
+            let most = self.hold() + FEC_LATE_PACKETS as u64;
             self.give_up_until(self.end.saturating_sub(most), out);
         }
         let len = self.slots.len() as u64;
@@ -524,7 +523,7 @@ fn hold_packets(matrix: usize) -> usize {
 
 /// What is waited for at most, with the matrix of the oldest before it and one ahead, which FEC may name before it comes.
 pub(super) fn ring_packets(matrix: usize) -> usize {
-    hold_packets(matrix) + LATE_PACKETS + 2 * matrix
+    hold_packets(matrix) + FEC_LATE_PACKETS + 2 * matrix
 }
 
 #[cfg(test)]

@@ -424,7 +424,7 @@ fn what_no_fec_can_repair_any_more_is_given_up() {
     assert_eq!(hold, 2 * 8 + FEC_REORDER_PACKETS as u64);
     // A packet each millisecond; packet 2 should have been repaired by the time of packet 2 + hold.
     let late = LATE_NS / 1_000_000;
-    assert!(late < LATE_PACKETS as u64);
+    assert!(late < FEC_LATE_PACKETS as u64);
     for n in (0..=2 + hold + late).filter(|n| *n != 2) {
         assert_eq!((log.gaps, window.missing()), (0, u64::from(n > 3)), "packet {n}");
         let now = Instant(n * 1_000_000);
@@ -543,7 +543,7 @@ fn what_is_missing_is_given_up_before_the_ring_is_full() {
     let mut window = Window::new(1000, Some(SHAPE));
     let mut log = Log::new();
     window.begin(START, &mut log);
-    let most = window.hold() + LATE_PACKETS as u64;
+    let most = window.hold() + FEC_LATE_PACKETS as u64;
     for n in (0..=most + 2).filter(|n| *n != 2) {
         assert_eq!(log.gaps, 0, "packet {n}");
         window.media(Instant(n), START + n, &film.header(n), &film.payload(n), &mut log);

@@ -16,6 +16,7 @@ use std::fmt;
 use std::str::FromStr;
 use std::time::Duration;
 
+use millrace_core::limits::viewer::{MAX_HABITS, MIN_HABIT_WAIT};
 use millrace_core::units::HumanDuration;
 
 use super::rng::Rng;
@@ -77,11 +78,6 @@ pub struct Behaviour {
     script: Script,
 }
 
-/// Most habits of one text.
-const MAX_HABITS: usize = 32;
-/// Shortest mean time, so that nobody does nothing but zap.
-const MIN_WAIT: Duration = Duration::from_millis(100);
-
 fn error(part: &str, why: &'static str) -> ClientError {
     ClientError::Behaviour { given: part.trim().chars().take(60).collect(), why }
 }
@@ -113,7 +109,7 @@ fn wait<'a>(
 ) -> Result<Wait, ClientError> {
     let text = words.next().ok_or_else(|| error(part, "a time is missing"))?;
     let time: HumanDuration = text.parse().map_err(|_| error(part, "a time has a unit: 500ms, 8s, 2m"))?;
-    if time.0 < MIN_WAIT {
+    if time.0 < MIN_HABIT_WAIT {
         return Err(error(part, "a time is at least 100ms"));
     }
     Ok(Wait { mean: time.0, is_fixed: words.next_if_eq(&"fixed").is_some() })

@@ -5,20 +5,13 @@
 
 use std::collections::VecDeque;
 
+pub(super) use millrace_core::limits::viewer::BYE_WAIT_NS;
+use millrace_core::limits::viewer::{MAX_HELD, NEAR_END_S};
 use millrace_core::time::{Instant, MediaTicks};
 use millrace_core::wire::rtp::RtpHeader;
 
 use crate::receive::MAX_STEP;
 use crate::rtsp::dialogue::PlayReply;
-
-/// Packets that wait at most: a third of a second at 8 Mb/s, and 340 KB of one viewer that seeks. Those before them are counted,
-/// but their times are not.
-const MAX_HELD: usize = 256;
-/// An announced end lies at most this far behind the last packet: it is the end of the last picture, and the packets that carry
-/// the end of a title may be due later. Nothing is missed that comes after it but a BYE.
-const NEAR_END_S: u32 = 6;
-/// A BYE comes at most this long after the last packet: players drop what they hold when it comes, so servers wait (Millrace 2.5 s).
-pub(super) const BYE_WAIT_NS: u64 = 5_000_000_000;
 
 /// A packet that waits.
 #[derive(Debug)]

@@ -4,6 +4,7 @@ use std::fmt;
 use std::str::FromStr;
 use std::time::Duration;
 
+use millrace_core::limits::viewer::{MAX_ARRIVALS_S, MAX_EXPONENT};
 use millrace_core::units::HumanDuration;
 
 use super::rng::Rng;
@@ -35,10 +36,6 @@ pub enum Arrivals {
     },
 }
 
-/// Largest exponent: with 5 the second title is drawn 32 times less often than the first.
-const MAX_EXPONENT: f64 = 5.0;
-/// Longest time in which viewers arrive: a day.
-const MAX_ARRIVALS_S: f64 = 86_400.0;
 /// The generator that arrivals are drawn from; viewers have those below.
 const ARRIVALS_NUMBER: u64 = u64::MAX;
 

@@ -30,6 +30,7 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::mpsc::{RecvTimeoutError, channel};
 use std::time::Duration;
 
+use millrace_core::limits::viewer::PROGRESS_NS;
 use millrace_core::seam::Clock;
 use millrace_core::time::{Instant, MediaTicks};
 use rustix::process::{Resource, Rlimit, getrlimit, setrlimit};
@@ -209,7 +210,7 @@ pub fn load(
         }
         drop(done);
         loop {
-            match results.recv_timeout(Duration::from_millis(250)) {
+            match results.recv_timeout(Duration::from_nanos(PROGRESS_NS)) {
                 Ok(result) => parts.push(result?),
                 Err(RecvTimeoutError::Timeout) => progress(&sum_up(&plan, &tallies)),
                 Err(RecvTimeoutError::Disconnected) => return Ok::<(), ClientError>(()),

@@ -3,6 +3,10 @@
 use std::net::IpAddr;
 use std::time::Duration;
 
+pub use millrace_core::limits::viewer::MAX_STREAMS;
+use millrace_core::limits::viewer::{
+    GATHER, LOAD_BUFFER_BYTES, MAX_THREADS, REPLY_TIMEOUT, SPARE_DESCRIPTORS, STALL,
+};
 use millrace_core::time::MediaTicks;
 use millrace_core::units::BitRate;
 
@@ -12,13 +16,6 @@ use super::web::WebOptions;
 use crate::error::ClientError;
 use crate::fec::FecChoice;
 use crate::play::{TransportChoice, check_header_text};
-
-/// Most viewers of one call.
-pub const MAX_STREAMS: u32 = 20_000;
-/// Most threads.
-const MAX_THREADS: usize = 16;
-/// Descriptors that are not of viewers.
-const SPARE_DESCRIPTORS: u64 = 256;
 
 /// What a load does. [`LoadOptions::new`] has the defaults.
 #[derive(Clone, Debug)]
@@ -162,11 +159,11 @@ impl LoadOptions {
             start_spread: MediaTicks(0),
             threads: 1,
             local: Vec::new(),
-            receive_buffer_bytes: 512 * 1024,
+            receive_buffer_bytes: LOAD_BUFFER_BYTES,
             own_rtcp: true,
-            stall: Duration::from_millis(500),
-            gather: Duration::from_millis(2),
-            reply_timeout: Duration::from_secs(10),
+            stall: STALL,
+            gather: GATHER,
+            reply_timeout: REPLY_TIMEOUT,
             user_agent: concat!("millrace/", env!("CARGO_PKG_VERSION")).to_owned(),
         }
     }

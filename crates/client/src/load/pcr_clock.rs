@@ -1,9 +1,8 @@
 //! The program clock of a transport stream in the place of RTP timestamps.
 
-use super::web::ts_scan::{Pcr, TsScan};
+use millrace_core::limits::viewer::MAX_CLOCK_STEP_NS;
 
-/// A step of the clock by more than this, or back, is a jump: nothing is late because of it.
-const MAX_STEP_NS: u64 = 10_000_000_000;
+use super::web::ts_scan::{Pcr, TsScan};
 
 /// Follows the clock of one stream.
 #[derive(Clone, Debug, Default)]
@@ -29,7 +28,7 @@ impl PcrClock {
             first.get_or_insert(pcr);
         });
         let pcr = first?;
-        let follows = self.last.is_some_and(|last| pcr.ns_since(last) <= MAX_STEP_NS);
+        let follows = self.last.is_some_and(|last| pcr.ns_since(last) <= MAX_CLOCK_STEP_NS);
         let is_jump = self.last.is_some() && (!follows || pcr.discontinuity);
         self.last = Some(pcr);
         Some(Moment { timestamp: pcr.timestamp(), is_jump })

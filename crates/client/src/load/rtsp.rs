@@ -2,6 +2,9 @@
 
 use std::net::{SocketAddr, UdpSocket};
 
+use millrace_core::limits::viewer::{
+    FAREWELL_NS, FEC_WAIT_NS, FEW_VIEWERS, GRACE_NS, MAX_DRAINS, MEDIA_CHUNK, REPLY_CHUNK,
+};
 use millrace_core::time::{Instant, MediaTicks};
 use millrace_core::wire::rtcp::{MAX_REPORT_BYTES, write_receiver_report};
 
@@ -23,17 +26,6 @@ use crate::url::RtspUrl;
 
 /// CNAME of receiver reports.
 const CNAME: &str = "millrace-load";
-/// Bytes read at a time from a connection that carries replies only, and from one that carries media.
-const REPLY_CHUNK: usize = 2048;
-const MEDIA_CHUNK: usize = 32 * 1024;
-/// Above so many players each has fewer receive buffers.
-const FEW: u32 = 2000;
-/// Batches taken from one socket where all of it is wanted.
-const MAX_DRAINS: usize = 256;
-/// A viewer that came so shortly before the end is not expected to play yet.
-const GRACE_NS: u64 = 2_000_000_000;
-/// How long a farewell may take.
-const FAREWELL_NS: u64 = 3_000_000_000;
 
 /// Kinds of descriptors.
 const CONNECTION: u8 = 0;
@@ -41,8 +33,6 @@ const RTP: u8 = 1;
 const RTCP: u8 = 2;
 /// And those behind it: FEC.
 const FEC: u8 = 3;
-/// A packet that is missing is waited for no longer than nothing comes for this long.
-const FEC_WAIT_NS: u64 = 2_000_000_000;
 
 /// UDP sockets of a viewer.
 struct Udp {
@@ -383,7 +373,7 @@ impl RtspViewer {
         let stream = self.connection.stream();
         let local = stream.local_addr().map_err(error)?.ip();
         let source = stream.peer_addr().map_err(error)?;
-        let trains = Batch::Trains(if options.streams > FEW { 2 } else { 4 });
+        let trains = Batch::Trains(if options.streams > FEW_VIEWERS { 2 } else { 4 });
         let bytes = options.receive_buffer_bytes;
         let shared =
             shared_for(lent, source).map(|shared| shared.socket().local_addr()).transpose().map_err(error)?;

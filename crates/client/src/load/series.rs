@@ -5,6 +5,7 @@ use std::io::{self, Write};
 use std::sync::{Mutex, PoisonError};
 
 use hdrhistogram::Histogram;
+use millrace_core::limits::viewer::MAX_SAMPLES;
 use millrace_core::units::BitRate;
 use serde::Serialize;
 
@@ -65,9 +66,6 @@ struct Inner {
     last: Part,
     samples: Vec<Sample>,
 }
-
-/// Most intervals that are kept; those behind are left out.
-const MAX_SAMPLES: usize = 1_000_000;
 
 /// Collects intervals from all threads.
 #[derive(Debug)]

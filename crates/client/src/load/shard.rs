@@ -7,6 +7,10 @@ use std::os::fd::OwnedFd;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 
 use hdrhistogram::Histogram;
+pub(super) use millrace_core::limits::viewer::OWN_STALL_NS;
+use millrace_core::limits::viewer::{
+    EVENTS_PER_TURN, LAST_NS, NO_WAIT_NS, SHARD_WAIT_NS, STARTS_PER_TURN, TALLY_NS,
+};
 use millrace_core::seam::Clock;
 use millrace_core::time::{Instant, NS_PER_S};
 use rustix::buffer::spare_capacity;
@@ -24,21 +28,6 @@ use crate::error::ClientError;
 use crate::lateness::histogram_us;
 use crate::net::{Batch, FIRST_PORT, Inlet};
 use crate::procfs::{run_delay_ns, socket_drops};
-
-/// The loop looks at the cancel flag at least this often.
-const MAX_WAIT_NS: u64 = 100_000_000;
-/// Events taken in one turn.
-const EVENTS: usize = 1024;
-/// Viewers begun in one turn.
-const STARTS_PER_TURN: usize = 32;
-/// After the farewell has begun, no thread runs longer than this.
-const LAST_NS: u64 = 8_000_000_000;
-/// How often the tally is brought up to date.
-const TALLY_NS: u64 = 200_000_000;
-/// A step of the loop that takes longer is a stall of ours.
-pub(super) const OWN_STALL_NS: u64 = 10_000_000;
-/// A wait for events that was shorter found them waiting already.
-const NO_WAIT_NS: u64 = 50_000;
 
 /// Numbers that the calling thread reads while a shard runs.
 #[derive(Debug, Default)]
@@ -189,7 +178,7 @@ impl<'a> Shard<'a> {
 
     /// Runs until all viewers are done.
     pub(super) fn run(mut self, cancel: &AtomicBool) -> Result<Sums, ClientError> {
-        let mut events = Vec::with_capacity(EVENTS);
+        let mut events = Vec::with_capacity(EVENTS_PER_TURN);
         let mut leaving_since = None;
         let waited_before_ns = run_delay_ns();
         loop {
@@ -268,7 +257,7 @@ impl<'a> Shard<'a> {
         let start = self.to_start.last().map(|index| self.plan.start_of(*index));
         let end = (!self.is_leaving).then_some(self.plan.end.min(self.interval_end()));
         let next = [timer, start, end].into_iter().flatten().min().unwrap_or(Instant(u64::MAX));
-        next.ns_since(now).min(MAX_WAIT_NS).min(NS_PER_S - 1)
+        next.ns_since(now).min(SHARD_WAIT_NS).min(NS_PER_S - 1)
     }
 
     fn handle_event(&mut self, now: Instant, event: epoll::Event) -> Result<(), ClientError> {

@@ -3,6 +3,7 @@
 use std::collections::BTreeMap;
 
 use hdrhistogram::Histogram;
+use millrace_core::limits::viewer::{MAX_KINDS, MAX_STREAM_REPORTS, MAX_WORST};
 use millrace_core::time::Instant;
 use millrace_core::units::BitRate;
 
@@ -18,13 +19,6 @@ use crate::fec::FecChoice;
 use crate::lateness::{histogram_us, summarize};
 use crate::play::TransportChoice;
 use crate::procfs::UdpErrors;
-
-/// Kinds of failures that are told apart.
-const MAX_KINDS: usize = 64;
-/// Sessions that are named because they fared worst.
-const MAX_WORST: usize = 10;
-/// Sessions that get a line of their own; those behind are in the sums only.
-const MAX_STREAM_REPORTS: usize = 200_000;
 
 macro_rules! counts {
     ($($(#[$doc:meta])* $name:ident),* $(,)?) => {

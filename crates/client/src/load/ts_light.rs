@@ -10,6 +10,7 @@
 //! the network, the sender's pacing and a drift of the clocks alike. How exact the references are in a stream of constant
 //! rate cannot be told from arrivals; that is a property of the file.
 
+use millrace_core::limits::viewer::MAX_PCR_STEP;
 use serde::Serialize;
 
 use millrace_core::limits::TS_PACKET_BYTES;
@@ -20,8 +21,6 @@ const NULL_PID: u16 = 0x1fff;
 const SYNC: u8 = 0x47;
 /// The program clock wraps after 2^33 ticks of 90 kHz, each 300 of 27 MHz.
 const PCR_WRAP: u64 = (1 << 33) * 300;
-/// A step of more than this is a jump and not a distance.
-const MAX_PCR_STEP: u64 = 27_000_000;
 
 /// What was found in one stream, or in many together: counts are added, times are maxima.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize)]

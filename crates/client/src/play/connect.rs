@@ -4,6 +4,7 @@ use std::io;
 use std::net::{SocketAddr, TcpStream};
 use std::sync::atomic::{AtomicBool, Ordering};
 
+use millrace_core::limits::viewer::CONNECT_LOOK_NS;
 use millrace_core::seam::Clock;
 use millrace_core::time::NS_PER_S;
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
@@ -13,9 +14,6 @@ use crate::clock::SystemClock;
 use crate::error::ClientError;
 use crate::net::{resolve, start_connect};
 use crate::url::RtspUrl;
-
-/// How often the cancel flag is looked at while connecting.
-const LOOK_NS: u64 = 25_000_000;
 
 /// Connects to the first address of the host that answers.
 pub(super) fn connect(
@@ -52,7 +50,7 @@ fn connect_to(
             return Err(ClientError::Cancelled);
         }
         let mut fds = [PollFd::new(&stream, PollFlags::OUT)];
-        wait(&mut fds, LOOK_NS)?;
+        wait(&mut fds, CONNECT_LOOK_NS)?;
         if !fds[0].revents().is_empty() {
             return Ok(match stream.take_error() {
                 Ok(None) => Ok(stream),

@@ -5,6 +5,7 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Duration;
 
 use millrace_core::limits::TS_PACKET_BYTES;
+use millrace_core::limits::viewer::{BYE_LINGER_NS, PLAY_WAIT_NS, PROGRESS_NS, READS_PER_TURN};
 use millrace_core::seam::Clock;
 use millrace_core::time::{Instant, MediaTicks};
 use millrace_core::units::BitRate;
@@ -23,15 +24,6 @@ use crate::net::{Batch, COLUMN_PORT, Inlet, ROW_PORT};
 use crate::procfs::UdpErrors;
 use crate::report::{EndReason, ReceiverReport, Report};
 use crate::sink::SinkWriter;
-
-/// The loop looks at the cancel flag at least this often.
-const MAX_WAIT_NS: u64 = 50_000_000;
-/// Reads of one socket in one turn.
-const READS_PER_TURN: usize = 16;
-/// How often progress is told.
-const PROGRESS_NS: u64 = 250_000_000;
-/// After BYE, packets that are still on their way are taken for this long.
-const BYE_LINGER_NS: u64 = 500_000_000;
 
 pub(super) struct Listening<'a> {
     options: &'a PlayOptions,
@@ -128,11 +120,11 @@ impl<'a> Listening<'a> {
     }
 
     fn wait_for_something(&self, now: Instant, full: bool) -> Result<(), ClientError> {
-        let due = self.media.poll_at().map_or(MAX_WAIT_NS, |at| at.ns_since(now));
+        let due = self.media.poll_at().map_or(PLAY_WAIT_NS, |at| at.ns_since(now));
         let media = [&self.rtp].into_iter().chain(&self.fec).filter(|_| !full);
         let inlets = media.chain(&self.rtcp);
         let mut fds: Vec<_> = inlets.map(|inlet| PollFd::new(inlet.socket(), PollFlags::IN)).collect();
-        wait(&mut fds, due.min(MAX_WAIT_NS))
+        wait(&mut fds, due.min(PLAY_WAIT_NS))
     }
 
     fn take_media(&mut self, now: Instant) -> Result<(), ClientError> {

@@ -1,5 +1,6 @@
 //! What becomes of RTP and RTCP packets, whichever way they came: counted, timed, put in order, handed to the sink.
 
+use millrace_core::limits::viewer::MAX_PLAYS;
 use millrace_core::time::{Instant, MediaTicks};
 use millrace_core::wire::rtcp::{self, ReportBlock, RtcpPacket};
 use millrace_core::wire::rtp::{PAYLOAD_TYPE_MP2T, RtpHeader};
@@ -13,9 +14,6 @@ use crate::rtsp::dialogue::PlayReply;
 use crate::sender::{Received, SenderReports, SenderWatch};
 use crate::sink::SinkWriter;
 use crate::verdict::EndPlace;
-
-/// PLAYs that are kept one by one in the report.
-const MAX_PLAYS: usize = 10_000;
 
 /// A packet that may turn out to belong to the stream when its follower comes.
 #[derive(Default)]

@@ -12,6 +12,9 @@ use std::str::FromStr;
 use std::sync::atomic::AtomicBool;
 use std::time::Duration;
 
+use millrace_core::limits::viewer::{
+    FEC_WAIT_NS, REORDER_PACKETS, REORDER_WAIT, REPLY_TIMEOUT, RTP_BUFFER_BYTES, SILENCE, UDP_TIMEOUT,
+};
 use millrace_core::text::excerpt;
 use millrace_core::time::MediaTicks;
 
@@ -105,18 +108,18 @@ impl PlayOptions {
             start: None,
             end: None,
             duration: None,
-            silence: Duration::from_secs(10),
-            udp_timeout: Duration::from_secs(5),
+            silence: SILENCE,
+            udp_timeout: UDP_TIMEOUT,
             output: Output::Null,
             reference: None,
             script: Script::default(),
-            reorder_packets: 1024,
-            reorder_wait: Duration::from_millis(500),
+            reorder_packets: REORDER_PACKETS,
+            reorder_wait: REORDER_WAIT,
             fec: FecChoice::Off,
-            fec_wait: Duration::from_secs(2),
-            receive_buffer_bytes: 4 << 20,
+            fec_wait: Duration::from_nanos(FEC_WAIT_NS),
+            receive_buffer_bytes: RTP_BUFFER_BYTES,
             local: None,
-            reply_timeout: Duration::from_secs(10),
+            reply_timeout: REPLY_TIMEOUT,
             user_agent: concat!("millrace/", env!("CARGO_PKG_VERSION")).to_owned(),
             cname: "millrace-play".to_owned(),
         }

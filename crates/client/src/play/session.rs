@@ -8,6 +8,7 @@ use std::net::SocketAddr;
 use std::sync::atomic::AtomicBool;
 use std::time::Duration;
 
+use millrace_core::limits::viewer::{PLAY_WAIT_NS, READ_CHUNK, READS_PER_TURN};
 use millrace_core::seam::Clock;
 use millrace_core::time::Instant;
 use millrace_core::wire::rtcp::{MAX_REPORT_BYTES, write_receiver_report};
@@ -32,13 +33,6 @@ use crate::rtsp::transport::{TransportReply, Wanted};
 use crate::sdp::Take;
 use crate::sink::SinkWriter;
 use crate::url::RtspUrl;
-
-/// The loop looks at the cancel flag at least this often.
-const MAX_WAIT_NS: u64 = 50_000_000;
-/// Reads of one socket in one turn.
-const READS_PER_TURN: usize = 16;
-/// Bytes of the RTSP connection read at a time: RTP may flow there.
-const READ_CHUNK: usize = 256 * 1024;
 
 /// How media is to come, and why not the usual way.
 pub(super) struct Way {
@@ -228,7 +222,7 @@ impl<'a> Session<'a> {
     }
 
     fn wait_for_something(&self, now: Instant, full: bool) -> Result<(), ClientError> {
-        let timeout_ns = self.poll_at().ns_since(now).min(MAX_WAIT_NS);
+        let timeout_ns = self.poll_at().ns_since(now).min(PLAY_WAIT_NS);
         let mut fds = Vec::with_capacity(5);
         let mut flags = PollFlags::empty();
         flags.set(PollFlags::IN, !(full && matches!(self.path, Path::Tcp { .. })));

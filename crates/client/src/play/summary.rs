@@ -1,7 +1,6 @@
 //! The report of a reception, the same for all that can be played.
 
-use std::time::Duration;
-
+use millrace_core::limits::viewer::OUTPUT_TIMEOUT;
 use millrace_core::units::BitRate;
 
 use super::media::{Media, RepairCounts};
@@ -10,9 +9,6 @@ use crate::fec::{FecChoice, FecGrant};
 use crate::net::Inlet;
 use crate::procfs::{UdpErrors, socket_drops};
 use crate::report::{EndReason, FecReport, ReceiverReport, Report};
-
-/// How long the output may take for what is left.
-const OUTPUT_TIMEOUT: Duration = Duration::from_secs(30);
 
 /// What is known when nothing more is received.
 pub(super) struct Summary {

@@ -2,10 +2,8 @@
 
 use std::fmt;
 
+use millrace_core::limits::viewer::DEFAULT_TIMEOUT_S;
 use millrace_core::time::{MediaTicks, NS_PER_S};
-
-/// Session time-out when the server names none (RFC 2326 section 12.37).
-const DEFAULT_TIMEOUT_S: u64 = 60;
 
 /// A session as the server names it.
 #[derive(Clone, Debug, PartialEq, Eq)]

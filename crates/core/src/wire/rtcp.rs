@@ -1,6 +1,8 @@
 //! RTCP (RFC 3550 section 6): what the server writes (SR, SDES, BYE), what the client writes (RR), and a reader that
 //! walks a compound packet from anywhere without a panic.
 
+pub use crate::limits::MAX_REPORT_BYTES;
+
 /// Seconds from 1900 (NTP era 0) to 1970 (Unix).
 pub const NTP_UNIX_OFFSET_S: u64 = 2_208_988_800;
 
@@ -9,9 +11,6 @@ const SR: u8 = 200;
 const RR: u8 = 201;
 const SDES: u8 = 202;
 const BYE: u8 = 203;
-
-/// Longest compound packet that [`write_sender_report`] or [`write_receiver_report`] makes.
-pub const MAX_REPORT_BYTES: usize = 128;
 
 /// A wall-clock moment as a 64-bit NTP timestamp (32.32 fixed point seconds since 1900), from Unix nanoseconds.
 pub fn ntp_from_unix_ns(unix_ns: u64) -> u64 {

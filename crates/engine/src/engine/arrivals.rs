@@ -283,6 +283,7 @@ impl Engine {
     /// These packets are not in their extent; the viewer repairs them. They are passed over.
     pub(super) fn skip(&mut self, now: Instant, index: u32, burst: Burst) {
         self.counters.skipped += u64::from(burst.count);
+        self.cold_mut(index).missing += burst.count;
         self.go_on(now, index, burst);
         self.arm(index, now);
     }

@@ -73,6 +73,7 @@ impl Engine {
             bursts: 0,
             packets: 0,
             bytes: 0,
+            missing: 0,
             next_due: NEVER,
         });
         self.tell(index, pending::RUN_ENDED);

@@ -60,8 +60,16 @@ fn what_is_missing_in_an_extent_is_left_to_the_viewer() {
         assert_eq!(world.late_max_ns, 0, "what is there leaves at its time");
         let end = world.ends_of(stream)[0];
         assert_eq!(end.next_sequence, sequence.wrapping_add((3_000 - from) as u16));
-        assert_eq!(u64::from(end.packets), there);
+        assert_eq!((u64::from(end.packets), end.missing), (there, 3_000 - from - there as u32));
         assert_eq!(world.disk.leases(), 0);
+        // Each run counts its own.
+        let at = world.now.plus_ns(50 * MS);
+        let spec =
+            PlaySpec { from: 2_000, until: 2_100, at, sequence: sequence_of(2_000), scale_permille: 1000 };
+        world.play(stream, spec).unwrap();
+        world.run_out();
+        let own = (2_000..2_100).filter(|&packet| missing(packet)).count();
+        assert_eq!(world.ends_of(stream)[1].missing as usize, own);
     }
 }
 

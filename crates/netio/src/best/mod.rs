@@ -31,6 +31,7 @@ mod view;
 
 use millrace_core::ids::StreamId;
 use millrace_core::limits::MAX_BATCH_BURSTS;
+pub use millrace_core::limits::egress::MAX_DEVICES;
 use millrace_core::seam::{PacketTx, Payload, SendOutcome, Transmit, TransmitBatch};
 use millrace_core::shape::Shape;
 
@@ -42,9 +43,6 @@ pub use self::supervisor::{DeviceSupervisor, News, Opener, Place};
 pub use self::tally::{ChoiceCounters, PathCounters, Tally, WayCounts};
 use self::view::{View, bits};
 use crate::null::taken;
-
-/// AF_XDP devices that one [`BestTx`] has at most: one for each interface that viewers are behind.
-pub const MAX_DEVICES: usize = 4;
 
 /// A device that sends for one interface, and not for everybody.
 ///

@@ -4,16 +4,12 @@
 //! none. So a stream goes on as it went until [`SWITCH_AFTER`] bursts in a row would have gone better by one other way.
 
 use millrace_core::ids::StreamId;
+use millrace_core::limits::egress::ASK_AGAIN_AFTER;
+pub use millrace_core::limits::egress::SWITCH_AFTER;
 use millrace_core::prefetch::prefetch;
 
 use super::plan::EgressPath;
 
-/// Bursts in a row that must ask for another way before a stream takes it: a burst is cut in two where an extent ends,
-/// which is once in several bursts even at high bit rates, and never eight times in a row.
-pub const SWITCH_AFTER: u8 = 8;
-/// Bursts of a stream that no device can send before the devices are asked again: soon at first, since a next hop that
-/// is not known yet will be in a moment, then about once a second of media.
-const ASK_AGAIN_AFTER: std::ops::RangeInclusive<u8> = 2..=64;
 /// Stands for no device.
 const NONE: u8 = u8::MAX;
 

@@ -3,18 +3,12 @@
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::thread::JoinHandle;
-use std::time::Duration;
+
+use millrace_core::limits::egress::{DEVICE_LOOK_EVERY, FIRST_WAIT_LOOKS, LONGEST_WAIT_LOOKS};
 
 use super::exchange::{Arrival, DeviceSide};
 use super::plan::Plan;
 use super::{MAX_DEVICES, XdpDevice};
-
-/// How often the supervisor looks. A failed device waits for nothing but to be closed: its viewers go by the kernel already.
-const LOOK_EVERY: Duration = Duration::from_millis(100);
-/// A device that cannot be opened is tried again after so many looks, twice as many each time.
-const FIRST_WAIT_LOOKS: u32 = 2;
-/// And at most so many: an interface that comes back is used within 3 seconds.
-const LONGEST_WAIT_LOOKS: u32 = 32;
 
 /// Opens the device for a loop and a slot, and says when to use it. `Err`: why it cannot be opened now.
 pub trait Opener<D>: Send {
@@ -97,7 +91,7 @@ impl DeviceSupervisor {
         let flag = Arc::clone(&stop);
         let thread = std::thread::Builder::new().name("xdp-supervisor".into()).spawn(move || {
             while !flag.load(Ordering::Acquire) {
-                std::thread::park_timeout(LOOK_EVERY);
+                std::thread::park_timeout(DEVICE_LOOK_EVERY);
                 state.look();
             }
         })?;

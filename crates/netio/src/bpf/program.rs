@@ -2,6 +2,8 @@
 
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 
+use millrace_core::limits::egress::{VERIFIER_LOG_BYTES, VERIFIER_SHOWN_BYTES};
+
 use super::asm::Assembler;
 use super::error::BpfError;
 use super::sys::{LoadForm, prog_load, prog_test_run, prog_verified_insns};
@@ -70,11 +72,6 @@ pub struct TestRunResult {
     pub duration_ns: u32,
 }
 
-/// Room for the verifier's words. They come only after a refusal.
-const LOG_BYTES: usize = 1 << 20;
-/// How much of their end is shown: the reason is in the last lines.
-const LOG_SHOWN_BYTES: usize = 2000;
-
 impl Program {
     /// Loads a program.
     ///
@@ -99,7 +96,7 @@ impl Program {
         if source.raw_os_error() == Some(libc::EPERM) {
             return Err(BpfError::call(format!("load the program {name}"), source));
         }
-        let mut log = vec![0; LOG_BYTES];
+        let mut log = vec![0; VERIFIER_LOG_BYTES];
         match prog_load(&form, &mut log) {
             Ok(fd) => Ok(Self { fd, kind, name: name.to_owned() }),
             Err(_) => Err(BpfError::Verifier { name: name.to_owned(), source, log: end_of(&log) }),
@@ -145,7 +142,7 @@ impl AsFd for Program {
 /// The last lines of a log that ends in zeros.
 fn end_of(log: &[u8]) -> String {
     let length = log.iter().position(|&byte| byte == 0).unwrap_or(log.len());
-    let start = length.saturating_sub(LOG_SHOWN_BYTES);
+    let start = length.saturating_sub(VERIFIER_SHOWN_BYTES);
     String::from_utf8_lossy(&log[start..length]).trim_end().to_owned()
 }
 

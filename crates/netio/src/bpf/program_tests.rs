@@ -68,5 +68,5 @@ fn logs_are_cut_at_the_front() {
     log[2999] = b'z';
     log[3000] = 0;
     let end = end_of(&log);
-    assert_eq!((end.len(), end.ends_with('z')), (LOG_SHOWN_BYTES, true));
+    assert_eq!((end.len(), end.ends_with('z')), (VERIFIER_SHOWN_BYTES, true));
 }

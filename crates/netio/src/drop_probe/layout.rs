@@ -2,6 +2,8 @@
 
 use std::sync::atomic::{AtomicU64, Ordering, fence};
 
+use millrace_core::limits::egress::SLOT_READ_TRIES;
+
 use super::error::ProbeError;
 use super::histogram::bin_of;
 use super::{ProbeAction, ProbeMedia};
@@ -231,9 +233,6 @@ pub(super) struct Slot<'a> {
     words: &'a [AtomicU64],
 }
 
-/// How often a reader that meets a writer tries again. The program needs less than a microsecond a packet.
-const READ_TRIES: u32 = 64;
-
 impl<'a> Slot<'a> {
     pub(super) fn new(words: &'a [AtomicU64]) -> Self {
         Self { words }
@@ -266,7 +265,7 @@ impl<'a> Slot<'a> {
     fn snapshot(&self) -> [u64; WINDOW_WORD] {
         let version = self.word(Word::Version);
         let mut words = [0; WINDOW_WORD];
-        for _ in 0..READ_TRIES {
+        for _ in 0..SLOT_READ_TRIES {
             let before = version.load(Ordering::Acquire);
             for (to, from) in words.iter_mut().zip(self.words) {
                 *to = from.load(Ordering::Relaxed);

@@ -6,21 +6,10 @@
 //! may or may not have used one up, and which it was is in the error queue: until that has been read to its end nothing
 //! more is sent without copying.
 
+use millrace_core::limits::egress::{
+    COMPLETION_BATCHES, HELD_SENDS, JUDGED_SENDS, MAX_COPY_REFUSALS, ZERO_COPY_RETRY_BATCHES,
+};
 use millrace_core::pool::Lease;
-
-/// Sends of one socket that may be outstanding. A completion takes 576 bytes of the socket's option memory, of which
-/// net.core.optmem_max allows 128 KiB since Linux 6.8: room for 227. Where there is less the kernel says so, and less
-/// is used.
-const HELD_SENDS: usize = 128;
-/// Completions after which it is judged whether the kernel copies anyway.
-const JUDGED_SENDS: u32 = 64;
-/// Sends in a row that only worked with copying before it is given up.
-const MAX_REFUSALS: u32 = 8;
-/// Batches after which it is tried again where the kernel copied: the viewers on this host may be gone. 40 s at 100
-/// batches a second.
-const RETRY_BATCHES: u64 = 4096;
-/// Batches after which completions are looked for even if there is room for more sends.
-const READ_BATCHES: u64 = 16;
 
 const _: () = assert!(HELD_SENDS.is_power_of_two(), "numbers wrap around at 2^32");
 
@@ -137,7 +126,7 @@ impl Held {
     /// The error queue was read to its end: whatever failed sends had to say has been said.
     pub(super) fn read_to_end(&mut self) {
         self.unsure = false;
-        self.read_at = self.now + READ_BATCHES;
+        self.read_at = self.now + COMPLETION_BATCHES;
     }
 
     /// The kernel is done with sends `first..=last`.
@@ -178,7 +167,7 @@ impl Held {
         }
         if self.copied > self.complete / 2 && self.state == ZeroCopy::Ready {
             self.state = ZeroCopy::CopiedAnyway;
-            self.retry_at = self.now + RETRY_BATCHES;
+            self.retry_at = self.now + ZERO_COPY_RETRY_BATCHES;
         }
         // What was short when the kernel refused may be there again.
         self.most = (2 * self.most).min(HELD_SENDS as u32);
@@ -194,7 +183,7 @@ impl Held {
             return;
         }
         self.refusals += 1;
-        if self.refusals >= MAX_REFUSALS && self.state == ZeroCopy::Ready {
+        if self.refusals >= MAX_COPY_REFUSALS && self.state == ZeroCopy::Ready {
             self.state = ZeroCopy::Refused { errno };
         }
     }

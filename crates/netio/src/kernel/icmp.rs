@@ -16,22 +16,14 @@ use std::io;
 use std::net::{SocketAddr, UdpSocket};
 use std::os::fd::AsFd;
 
+use millrace_core::limits::egress::{ICMP_BATCH, ICMP_LIFETIME_BATCHES, MAX_ICMP_CALLS, MAX_ICMP_NEWS};
+
 use super::TxCounters;
 use super::held::Held;
 use super::table::AddrTable;
 use crate::sys::cmsg::{SO_EE_CODE_ZEROCOPY_COPIED, SO_EE_ORIGIN_ZEROCOPY};
 use crate::sys::mmsg::{Message, RecvArena};
 use crate::sys::socket::{set_int, tell_local_address};
-
-/// Errors taken from the kernel in one call.
-const BATCH: usize = 32;
-/// Calls before the drain gives up for this time: 128 errors.
-const MAX_CALLS: usize = 4;
-/// Errors that wait for [`super::KernelTx::poll_unreachable`]; the oldest make way.
-const MAX_NEWS: usize = 64;
-/// Batches after which an error that its viewer never met is forgotten: at 100 batches a second 40 s. A new viewer
-/// behind the same address shall not pay for an old one.
-const LIFETIME_BATCHES: u64 = 4096;
 
 /// ICMP errors by the address they are about.
 pub(super) struct IcmpLog {
@@ -43,9 +35,9 @@ pub(super) struct IcmpLog {
 impl IcmpLog {
     pub(super) fn new() -> Self {
         Self {
-            arena: RecvArena::new(BATCH, 0),
-            pending: AddrTable::new(LIFETIME_BATCHES),
-            news: std::collections::VecDeque::with_capacity(MAX_NEWS),
+            arena: RecvArena::new(ICMP_BATCH, 0),
+            pending: AddrTable::new(ICMP_LIFETIME_BATCHES),
+            news: std::collections::VecDeque::with_capacity(MAX_ICMP_NEWS),
         }
     }
 
@@ -60,7 +52,7 @@ impl IcmpLog {
         held: &mut Held,
     ) -> usize {
         let mut heard = 0;
-        for _ in 0..MAX_CALLS {
+        for _ in 0..MAX_ICMP_CALLS {
             let got = match self.arena.receive(socket.as_fd(), libc::MSG_ERRQUEUE) {
                 Ok(got) => got,
                 Err(libc::EAGAIN) => 0,
@@ -98,7 +90,7 @@ impl IcmpLog {
     /// Remembers that `dest` cannot be reached.
     pub(super) fn put(&mut self, dest: SocketAddr, errno: i32, now: u64) {
         self.pending.put(dest, errno, now);
-        if self.news.len() == MAX_NEWS {
+        if self.news.len() == MAX_ICMP_NEWS {
             self.news.pop_front();
         }
         self.news.push_back((dest, errno));
@@ -155,7 +147,7 @@ pub struct IcmpReader {
 
 impl Default for IcmpReader {
     fn default() -> Self {
-        Self { arena: RecvArena::new(BATCH, 0), hearsay: 0 }
+        Self { arena: RecvArena::new(ICMP_BATCH, 0), hearsay: 0 }
     }
 }
 
@@ -163,7 +155,7 @@ impl IcmpReader {
     /// Takes what there is, at most 128 messages, and names each address that itself, or this host, says cannot be reached, and why (an
     /// errno). Whether there may be more.
     pub fn read(&mut self, socket: &UdpSocket, mut tell: impl FnMut(SocketAddr, i32)) -> bool {
-        for _ in 0..MAX_CALLS {
+        for _ in 0..MAX_ICMP_CALLS {
             // Nothing there, or the socket is of no use: that shows where datagrams are received.
             let got = self.arena.receive(socket.as_fd(), libc::MSG_ERRQUEUE).unwrap_or(0);
             for index in 0..got {

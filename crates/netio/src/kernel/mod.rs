@@ -25,6 +25,7 @@ use std::net::SocketAddr;
 use std::os::fd::{BorrowedFd, OwnedFd};
 
 use millrace_core::ids::{ConnId, MulticastId};
+use millrace_core::limits::egress::UDP_SENDERS;
 use millrace_core::limits::{MAX_BATCH_BURSTS, MAX_MULTICAST_SOCKETS};
 use millrace_core::pool::Lease;
 use millrace_core::seam::{Dest, PacketTx, Payload, SendOutcome, Transmit, TransmitBatch};
@@ -115,16 +116,13 @@ millrace_core::counters! {
     }
 }
 
-/// UDP sockets of viewers.
-const PAIRS: usize = 4;
-
 /// Sends through the kernel's sockets: two UDP sockets per address family for all viewers, and TCP connections.
 ///
 /// Allocates in [`KernelTx::new`] and [`KernelTx::add_multicast`], and never else. Errors of one destination stay with that viewer; see
 /// [`SendOutcome`].
 pub struct KernelTx {
     /// RTP and RTCP of IPv4, RTP and RTCP of IPv6.
-    senders: [Option<UdpSender>; PAIRS],
+    senders: [Option<UdpSender>; UDP_SENDERS],
     /// For multicast.
     multicast: Vec<UdpSender>,
     /// Whether sockets begin with GSO.
@@ -297,7 +295,7 @@ impl KernelTx {
         zero_copy: bool,
     ) {
         let mut entries: Entries<'_> = [const { None }; MAX_BATCH_BURSTS];
-        let mut masks = [0u64; PAIRS + MAX_MULTICAST_SOCKETS];
+        let mut masks = [0u64; UDP_SENDERS + MAX_MULTICAST_SOCKETS];
         for (index, outcome) in outcomes.iter_mut().enumerate() {
             let transmit = batch.get(first + index);
             match self.accept(&transmit, batch.shape(first + index, transmit.payload)) {
@@ -349,7 +347,7 @@ impl KernelTx {
             return match self.multicast.get(usize::from(via.0)) {
                 Some(_) => {
                     let entry = Entry { stream: transmit.stream, dest, shape, lease: None };
-                    Ok((PAIRS + usize::from(via.0), entry))
+                    Ok((UDP_SENDERS + usize::from(via.0), entry))
                 }
                 None => Err(SendOutcome::Unreachable { errno: libc::ENODEV }),
             };

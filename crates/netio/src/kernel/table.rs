@@ -2,10 +2,7 @@
 
 use std::net::{IpAddr, SocketAddr};
 
-/// Slots looked at for one address.
-const WAYS: usize = 4;
-/// Groups of slots; 64 x 4 = 256 addresses.
-const SETS: usize = 64;
+use millrace_core::limits::egress::{ADDRESS_SETS, ADDRESS_WAYS};
 
 #[derive(Clone, Copy)]
 struct Slot<V> {
@@ -27,7 +24,7 @@ pub(super) struct AddrTable<V> {
 impl<V: Copy> AddrTable<V> {
     /// An empty table whose entries die after `lifetime` on the owner's clock.
     pub(super) fn new(lifetime: u64) -> Self {
-        Self { slots: vec![None; WAYS * SETS].into(), used: 0, lifetime }
+        Self { slots: vec![None; ADDRESS_WAYS * ADDRESS_SETS].into(), used: 0, lifetime }
     }
 
     fn set(&mut self, addr: SocketAddr) -> &mut [Option<Slot<V>>] {
@@ -37,8 +34,8 @@ impl<V: Copy> AddrTable<V> {
         };
         // Multiplicative hashing (Knuth 6.4): the top bits of the product depend on all bits of the key.
         let hash = (ip ^ u64::from(addr.port()) << 40).wrapping_mul(0x9e37_79b9_7f4a_7c15);
-        let set = (hash >> (64 - SETS.ilog2())) as usize;
-        &mut self.slots[set * WAYS..(set + 1) * WAYS]
+        let set = (hash >> (64 - ADDRESS_SETS.ilog2())) as usize;
+        &mut self.slots[set * ADDRESS_WAYS..(set + 1) * ADDRESS_WAYS]
     }
 
     /// Puts `value` in for `addr`, over an older value of the same address, else over the oldest of the group.

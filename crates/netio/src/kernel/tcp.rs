@@ -20,9 +20,9 @@ use std::io::IoSlice;
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 
 use millrace_core::ids::ConnId;
+use millrace_core::limits::egress::{MAX_INTERRUPTS, TCP_NOT_SENT_BYTES};
 use millrace_core::limits::{
-    FRAME_PREFIX_BYTES, MAX_BURST_PACKETS, MAX_CONN_PENDING_BYTES, MAX_PACKET_BYTES, MAX_TCP_WRITE_BYTES,
-    RTP_HEADER_BYTES,
+    FRAME_PREFIX_BYTES, MAX_BURST_PACKETS, MAX_CONN_PENDING_BYTES, MAX_PACKET_BYTES, RTP_HEADER_BYTES,
 };
 use millrace_core::seam::{ByteRange, SendOutcome};
 use millrace_core::shape::Shape;
@@ -42,10 +42,6 @@ const PREFIX_BYTES: usize = FRAME_PREFIX_BYTES;
 const MAX_PACKET: usize = RTP_HEADER_BYTES + MAX_PACKET_BYTES;
 /// Room of one connection: the rest of a frame and the control bytes behind it.
 const ROOM: usize = PREFIX_BYTES + MAX_PACKET + MAX_CONN_PENDING_BYTES;
-/// Bytes that TCP may hold without having sent them.
-const NOT_SENT_BYTES: i32 = 2 * MAX_TCP_WRITE_BYTES as i32;
-/// Interrupted calls in a row before the connection counts as blocked.
-const MAX_INTERRUPTS: usize = 4;
 
 const FLAGS: SendFlags = SendFlags::NOSIGNAL.union(SendFlags::DONTWAIT);
 
@@ -130,7 +126,7 @@ impl Conns {
         };
         // Frames leave in bursts already; waiting for more would only add delay (RFC 1122 section 4.2.3.4).
         sockopt::set_tcp_nodelay(&socket, true).map_err(|e| refused("set TCP_NODELAY")(e.into()))?;
-        set_int(socket.as_fd(), libc::SOL_TCP, libc::TCP_NOTSENT_LOWAT, NOT_SENT_BYTES)
+        set_int(socket.as_fd(), libc::SOL_TCP, libc::TCP_NOTSENT_LOWAT, TCP_NOT_SENT_BYTES)
             .map_err(refused("set TCP_NOTSENT_LOWAT"))?;
         *slot = Some(Conn {
             socket,

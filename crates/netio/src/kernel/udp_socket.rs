@@ -11,6 +11,12 @@ use std::net::{SocketAddr, UdpSocket};
 use std::os::fd::AsFd;
 
 use millrace_core::ids::StreamId;
+pub(crate) use millrace_core::limits::egress::SEND_BUFFER_BYTES;
+pub use millrace_core::limits::egress::ZERO_COPY_MIN_BYTES;
+use millrace_core::limits::egress::{
+    CLOSE_ROUNDS, CLOSE_WAIT_MS, DEAF_BATCHES, DEAF_TRIES, DRAIN_BATCHES, GSO_STRIKES, MAX_FULL_QUEUES,
+    MAX_ICMP_ROUNDS, MAX_SEND_TRIES, MESSAGES_PER_CALL, PARTS_PER_CALL, PLAIN_BATCHES,
+};
 use millrace_core::limits::{MAX_BATCH_BURSTS, MAX_GSO_BYTES, MAX_GSO_SEGMENTS};
 use millrace_core::pool::Lease;
 use millrace_core::seam::SendOutcome;
@@ -25,40 +31,8 @@ use crate::error::NetError;
 use crate::sys::mmsg::{MAX_PARTS, Plan, SendArena};
 use crate::sys::socket::{Buffer, get_int, raise_buffer, set_int};
 
-/// Messages in one sendmmsg call: a full batch of bursts, each cut in up to four.
-const MESSAGES: usize = 4 * MAX_BATCH_BURSTS;
-/// Parts of all messages of a call: eight patched sends of 64 datagrams.
-const PARTS: usize = 16 * MAX_GSO_SEGMENTS;
-/// Send buffer asked for. Shared by all viewers, it must hold what waits for slow address resolution (up to 208 KiB
-/// for each silent neighbour, net.ipv4.neigh.*.unres_qlen_bytes) and still let others send.
-pub(crate) const SEND_BUFFER_BYTES: usize = 4 << 20;
-/// Tries of one message that may fail because of ICMP messages about others, before the socket is made deaf for it.
-const MAX_TRIES: u32 = 4;
-/// Tries of it on a deaf socket: a message that the kernel was just filing may still get through on each CPU.
-const DEAF_TRIES: u32 = 3;
-/// Rounds of ICMP errors in one batch after which the socket stops listening to ICMP for a while.
-const MAX_ICMP_ROUNDS: u32 = 16;
-/// Batches for which it stays deaf then: ten seconds at 100 batches a second.
-const DEAF_BATCHES: u64 = 1024;
-/// Every so many batches the error queue is read even if no send failed.
-const DRAIN_BATCHES: u64 = 256;
-/// Entries that may meet a full device queue before the rest of the batch is held back: other devices may have room.
-const MAX_FULL: u32 = 4;
-/// GSO sends in a row that only worked without GSO, for different viewers, before the socket does without.
-const GSO_STRIKES: u32 = 8;
-/// Batches for which a viewer whose path refused GSO gets single datagrams; the kernel forgets a path's MTU after ten
-/// minutes (net.ipv4.route.mtu_expires), which are 60,000 batches at 100 a second.
-const PLAIN_BATCHES: u64 = 60_000;
-/// Shortest message that is worth sending without copying: below, pinning pages and reading the completion cost more
-/// than the copy ("generally only effective at writes over around 10 KB", Documentation/networking/msg_zerocopy.rst;
-/// `millrace bench backends` measures it).
-pub const ZERO_COPY_MIN_BYTES: usize = 10_000;
-/// Rounds of [`CLOSE_WAIT_MS`] in which a socket that is given up waits for the kernel to be done with its sends.
-const CLOSE_ROUNDS: u32 = 20;
-const CLOSE_WAIT_MS: i64 = 5;
-
 const _: () = {
-    assert!(2 * MAX_GSO_SEGMENTS <= MAX_PARTS && 2 * MAX_GSO_SEGMENTS <= PARTS);
+    assert!(2 * MAX_GSO_SEGMENTS <= MAX_PARTS && 2 * MAX_GSO_SEGMENTS <= PARTS_PER_CALL);
     assert!(MAX_BATCH_BURSTS <= u64::BITS as usize);
 };
 
@@ -112,8 +86,8 @@ pub(super) struct Memory {
 impl Kit {
     pub(super) fn new() -> Self {
         Self {
-            arena: SendArena::new(MESSAGES, PARTS),
-            jobs: vec![Job::default(); MESSAGES].into(),
+            arena: SendArena::new(MESSAGES_PER_CALL, PARTS_PER_CALL),
+            jobs: vec![Job::default(); MESSAGES_PER_CALL].into(),
             memory: Memory { icmp: IcmpLog::new(), plain: AddrTable::new(PLAIN_BATCHES), batches: 0 },
         }
     }
@@ -409,7 +383,7 @@ impl UdpSender {
         call.tries += 1;
         match errno {
             libc::EAGAIN => return Verdict::SocketFull,
-            libc::EINTR if call.tries < MAX_TRIES => return Verdict::Again,
+            libc::EINTR if call.tries < MAX_SEND_TRIES => return Verdict::Again,
             // Whatever it is: with copying it is as it always was.
             _ if job.is_zero_copy => {
                 self.listen(memory, call);
@@ -422,10 +396,10 @@ impl UdpSender {
             let heard = self.listen(memory, call);
             // The kernel sets the error after it has filed the message: it may come a second time, with nothing filed.
             let doubtful = heard || call.icmp_rounds > 0 || only_icmp_says(errno);
-            if call.tries == MAX_TRIES && doubtful && self.deaf_until.is_none() {
+            if call.tries == MAX_SEND_TRIES && doubtful && self.deaf_until.is_none() {
                 self.go_deaf(memory.batches);
             }
-            if call.tries == 1 || doubtful && call.tries < MAX_TRIES + DEAF_TRIES {
+            if call.tries == 1 || doubtful && call.tries < MAX_SEND_TRIES + DEAF_TRIES {
                 return Verdict::Again;
             }
         }
@@ -515,7 +489,7 @@ impl UdpSender {
             Verdict::Unreachable(errno) => call.end(index, SendOutcome::Unreachable { errno }),
             Verdict::DeviceFull => {
                 call.full += 1;
-                call.block((call.full < MAX_FULL).then_some(entry.stream));
+                call.block((call.full < MAX_FULL_QUEUES).then_some(entry.stream));
             }
             Verdict::SocketFull => call.block(None),
         }

@@ -6,13 +6,12 @@
 
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 
+use millrace_core::limits::egress::REPORTS_PER_CALL;
 use rustix::event::Timespec;
 use rustix::event::epoll::{self, CreateFlags, Event, EventData, EventFlags};
 
 use crate::error::NetError;
 
-/// Reports taken in one call.
-const REPORTS: usize = 64;
 const NOT_AT_ALL: Timespec = Timespec { tv_sec: 0, tv_nsec: 0 };
 
 /// Whether a connection is watched.
@@ -31,7 +30,7 @@ pub(super) struct Watch {
     set: OwnedFd,
     armed: usize,
     /// Connections that were reported, and whether because they are broken; those from `next` on were not taken yet.
-    reports: [(u32, bool); REPORTS],
+    reports: [(u32, bool); REPORTS_PER_CALL],
     next: usize,
     end: usize,
 }
@@ -44,7 +43,7 @@ impl Watch {
             source: source.into(),
             remedy: "too many open files; raise the limit (ulimit -n)",
         })?;
-        Ok(Self { set, armed: 0, reports: [(0, false); REPORTS], next: 0, end: 0 })
+        Ok(Self { set, armed: 0, reports: [(0, false); REPORTS_PER_CALL], next: 0, end: 0 })
     }
 
     /// Arms a connection; `false` if the kernel refuses.
@@ -77,7 +76,8 @@ impl Watch {
         if self.armed == 0 {
             return;
         }
-        let mut events = [Event { flags: EventFlags::empty(), data: EventData::new_u64(0) }; REPORTS];
+        let mut events =
+            [Event { flags: EventFlags::empty(), data: EventData::new_u64(0) }; REPORTS_PER_CALL];
         (self.next, self.end) = (0, epoll::wait(&self.set, &mut events, Some(&NOT_AT_ALL)).unwrap_or(0));
         for (report, event) in self.reports.iter_mut().zip(&events[..self.end]) {
             let Event { flags, data } = *event;

@@ -4,6 +4,9 @@ use std::os::fd::{AsFd, OwnedFd};
 use std::sync::{Arc, Mutex, PoisonError};
 use std::thread::JoinHandle;
 
+use millrace_core::limits::egress::{
+    LINK_READS_PER_TURN, MAX_DEVICE_PACKET_BYTES, SPARE_BUFFERS, SPARE_BYTES,
+};
 use millrace_core::time::{Instant, NS_PER_S};
 use rustix::event::{EventfdFlags, PollFd, PollFlags, Timespec, eventfd, poll};
 
@@ -13,15 +16,6 @@ use super::model::ImpairmentModel;
 use super::spec::LinkSpec;
 use super::tun::Tun;
 use crate::error::NetError;
-
-/// Packets read from one side before the other gets its turn.
-const READS_PER_TURN: usize = 64;
-/// Longest packet that a device may hand over, however its MTU is set.
-const MAX_PACKET_BYTES: usize = 65_535;
-/// Used packet buffers kept for the next packets.
-const SPARE_BUFFERS: usize = 1024;
-/// Longest buffer that is kept: any packet of an ordinary network.
-const SPARE_BYTES: usize = 2048;
 
 /// A running link. When it is dropped, its thread ends and its devices are gone; packets still on their way are lost.
 #[derive(Debug)]
@@ -68,7 +62,7 @@ impl TunLink {
             stop: Arc::clone(&stop),
             epoch: std::time::Instant::now(),
             ways: models.map(|model| EgressPath { model, refused: 0 }),
-            scratch: vec![0; MAX_PACKET_BYTES].into(),
+            scratch: vec![0; MAX_DEVICE_PACKET_BYTES].into(),
             spare: Vec::with_capacity(SPARE_BUFFERS),
         };
         let thread = std::thread::Builder::new()
@@ -188,7 +182,7 @@ impl Runner {
     /// Reads what has come in for one way; whether there may be more.
     fn take_in(&mut self, way: usize) -> Result<bool, String> {
         let end = &self.shared.ends[way];
-        for _ in 0..READS_PER_TURN {
+        for _ in 0..LINK_READS_PER_TURN {
             let read = end.read(&mut self.scratch);
             let Some(bytes) = read.map_err(|error| format!("TUN device {}: read: {error}", end.name()))?
             else {

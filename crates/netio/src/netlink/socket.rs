@@ -3,8 +3,10 @@
 use std::ffi::c_int;
 use std::io;
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
-use std::time::Duration;
 
+use millrace_core::limits::egress::{
+    EVENTS_PER_CALL, NETLINK_BUFFER_BYTES, NETLINK_EVENT_BUFFER_BYTES, NETLINK_TIMEOUT,
+};
 use rustix::net::netlink::{self, SocketAddrNetlink};
 use rustix::net::sockopt::{Timeout, set_socket_timeout};
 use rustix::net::{
@@ -22,15 +24,6 @@ const NLMSG_DONE: u16 = 3;
 /// First kind that a family defines.
 const NLMSG_MIN_TYPE: u16 = 16;
 const NETLINK_ADD_MEMBERSHIP: c_int = 1;
-
-/// The kernel fills datagrams of up to 32 KiB; one message about an interface with many virtual functions may be longer.
-const BUFFER_BYTES: usize = 64 * 1024;
-/// Changes that may wait: a few thousand messages. More is told as an overrun, after which everything is asked again.
-const EVENT_BUFFER_BYTES: usize = 4 << 20;
-/// The answer is there when the question has been sent; should it ever not be, nothing waits for ever.
-const ANSWER_TIMEOUT: Duration = Duration::from_secs(2);
-/// Datagrams of changes taken at once.
-const EVENTS_PER_CALL: usize = 64;
 
 /// Whom one speaks to.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -57,15 +50,15 @@ impl Netlink {
         };
         let fd = socket_with(AddressFamily::NETLINK, SocketType::RAW, SocketFlags::CLOEXEC, protocol)?;
         bind(&fd, &SocketAddrNetlink::new(0, 0))?;
-        set_socket_timeout(&fd, Timeout::Recv, Some(ANSWER_TIMEOUT))?;
-        Ok(Self { fd, buffer: vec![0; BUFFER_BYTES], sequence: 0 })
+        set_socket_timeout(&fd, Timeout::Recv, Some(NETLINK_TIMEOUT))?;
+        Ok(Self { fd, buffer: vec![0; NETLINK_BUFFER_BYTES], sequence: 0 })
     }
 
     /// A socket that is told what changes.
     pub(crate) fn listen(family: Family, groups: &[u32]) -> io::Result<Self> {
         let socket = Self::open(family)?;
         // More room means fewer overruns; without the privilege the system's limit is what there is.
-        let _ = raise_buffer(socket.fd.as_fd(), Buffer::Receive, EVENT_BUFFER_BYTES);
+        let _ = raise_buffer(socket.fd.as_fd(), Buffer::Receive, NETLINK_EVENT_BUFFER_BYTES);
         for &group in groups {
             set_int(socket.fd.as_fd(), libc::SOL_NETLINK, NETLINK_ADD_MEMBERSHIP, group.cast_signed())?;
         }

@@ -2,28 +2,20 @@
 //! in, what is to be asked and said comes out. No socket, no clock.
 //!
 //! A destination is looked up when it is first asked for, when the kernel tells of something that may concern it, and every
-//! [`REFRESH_NS`], since nobody tells of a path's MTU. What it needs of its neighbour is shared by all destinations behind
+//! [`HOP_REFRESH_NS`], since nobody tells of a path's MTU. What it needs of its neighbour is shared by all destinations behind
 //! that neighbour. Only neighbours that a destination needs are kept.
 
 use std::collections::hash_map::Entry as Place;
 use std::collections::{BTreeSet, HashMap, VecDeque};
 use std::net::IpAddr;
 
+use millrace_core::limits::egress::LOOK_UPS_PER_TURN;
+pub(super) use millrace_core::limits::egress::{HOP_REFRESH_NS, NEIGHBOUR_RETRY_NS, NEIGHBOUR_TIMEOUT_NS};
 use millrace_core::wire::frame::LinkHeader;
 
 use super::hop::{Hop, HopId};
 use super::table::Update;
 use super::wire::{Link, LinkKind, Mac, Neighbour, NeighbourKey, NeighbourState, Route, Told};
-
-/// An unreachable destination or neighbour is tried again at most so often.
-pub(super) const RETRY_NS: u64 = 1_000_000_000;
-/// A neighbour that has not answered by then is not there: the kernel itself gives up after three questions, one a second.
-pub(super) const TIMEOUT_NS: u64 = 4_000_000_000;
-/// Every destination is looked up again after this: the kernel learns of a smaller MTU on the way without telling. A full
-/// table makes 1,600 look-ups a second of some 20 us; that of an ordinary server is not to be seen.
-pub(super) const REFRESH_NS: u64 = 10_000_000_000;
-/// Look-ups of one turn, some 5 ms, so that questions and changes that come meanwhile do not wait for all of them.
-const LOOK_UPS_PER_TURN: usize = 256;
 
 /// Which table.
 pub(super) type TableId = u32;
@@ -159,7 +151,7 @@ impl NeighbourTable {
                     due_ns: now_ns,
                 });
                 self.soil(destination);
-                self.schedule(destination, now_ns + TIMEOUT_NS);
+                self.schedule(destination, now_ns + NEIGHBOUR_TIMEOUT_NS);
             }
             Place::Occupied(place) => {
                 let entry = place.into_mut();
@@ -170,7 +162,7 @@ impl NeighbourTable {
                     self.actions.push_back(Action::Say { table, update });
                 } else if !entry.is_owed {
                     entry.is_owed = true;
-                    let at = (entry.looked_up_ns + RETRY_NS).max(now_ns);
+                    let at = (entry.looked_up_ns + NEIGHBOUR_RETRY_NS).max(now_ns);
                     self.schedule(destination, at);
                 }
             }
@@ -270,7 +262,7 @@ impl NeighbourTable {
     /// The kernel knows no such neighbour (any more).
     pub(super) fn no_neighbour(&mut self, key: NeighbourKey, now_ns: u64) {
         let Some(entry) = self.neighbours.get_mut(&key) else { return };
-        let is_recent = entry.used_ns.is_some_and(|ns| now_ns < ns + RETRY_NS);
+        let is_recent = entry.used_ns.is_some_and(|ns| now_ns < ns + NEIGHBOUR_RETRY_NS);
         let known = if is_recent { Known::Failed } else { Known::Pending };
         entry.is_managed = false;
         if !is_recent {
@@ -285,20 +277,20 @@ impl NeighbourTable {
             self.due.remove(&(due_ns, destination));
             let Some(entry) = self.destinations.get_mut(&destination) else { continue };
             let waited_ns = now_ns.saturating_sub(entry.looked_up_ns);
-            if entry.is_owed && waited_ns >= TIMEOUT_NS {
+            if entry.is_owed && waited_ns >= NEIGHBOUR_TIMEOUT_NS {
                 let hop = entry.hop;
                 self.say(destination, hop);
             }
-            if waited_ns >= REFRESH_NS {
+            if waited_ns >= HOP_REFRESH_NS {
                 let ask =
                     |s: &Subscriber| Action::Say { table: s.table, update: Update::IsUsed { id: s.id } };
                 let entry = &self.destinations[&destination];
                 self.actions.extend(entry.subscribers.iter().map(ask));
             }
-            if waited_ns >= RETRY_NS {
+            if waited_ns >= NEIGHBOUR_RETRY_NS {
                 self.soil(destination);
             }
-            self.schedule(destination, now_ns + TIMEOUT_NS);
+            self.schedule(destination, now_ns + NEIGHBOUR_TIMEOUT_NS);
         }
         for _ in 0..LOOK_UPS_PER_TURN {
             let Some(destination) = self.dirty.pop_front() else { break };
@@ -339,7 +331,7 @@ impl NeighbourTable {
     /// After a look-up: what waits for a neighbour is looked at when timeout ends, all else at the next refresh.
     fn reschedule(&mut self, destination: IpAddr, now_ns: u64) {
         let is_owed = self.destinations.get(&destination).is_some_and(|d| d.is_owed);
-        self.schedule(destination, now_ns + if is_owed { TIMEOUT_NS } else { REFRESH_NS });
+        self.schedule(destination, now_ns + if is_owed { NEIGHBOUR_TIMEOUT_NS } else { HOP_REFRESH_NS });
     }
 
     /// Links have an effect at once, on routes as they are known; and routes may change with them.
@@ -409,8 +401,8 @@ impl NeighbourTable {
             let Some(entry) = self.neighbours.get_mut(&key) else { continue };
             let rest_ns = match entry.known {
                 Known::Valid(_) => continue,
-                Known::Pending => TIMEOUT_NS,
-                Known::Failed => RETRY_NS,
+                Known::Pending => NEIGHBOUR_TIMEOUT_NS,
+                Known::Failed => NEIGHBOUR_RETRY_NS,
             };
             if entry.used_ns.is_some_and(|ns| now_ns >= ns + rest_ns) {
                 entry.known = Known::Pending;

@@ -145,8 +145,8 @@ fn an_answer_is_not_put_off_for_ever() {
     neighbour_table.route(ip("10.0.0.5"), Some(via(2, None)), 0);
     neighbour_table.no_neighbour(key(2, "10.0.0.5"), 0);
     actions(&mut neighbour_table);
-    assert_eq!(turn(&mut neighbour_table, TIMEOUT_NS - 1), []);
-    let all = turn(&mut neighbour_table, TIMEOUT_NS);
+    assert_eq!(turn(&mut neighbour_table, NEIGHBOUR_TIMEOUT_NS - 1), []);
+    let all = turn(&mut neighbour_table, NEIGHBOUR_TIMEOUT_NS);
     assert_eq!(said(all[..1].to_vec()), [(0, Hop::UNUSABLE)]);
     assert_eq!(all[1..], [Action::LookUp(ip("10.0.0.5"))]);
 }
@@ -322,15 +322,15 @@ fn multicast_addresses_are_mapped() {
 #[test]
 fn destinations_are_refreshed_and_forgotten() {
     let mut neighbour_table = settled("10.1.0.1");
-    assert_eq!(neighbour_table.deadline_ns(), Some(REFRESH_NS));
-    assert_eq!(turn(&mut neighbour_table, REFRESH_NS - 1), []);
+    assert_eq!(neighbour_table.deadline_ns(), Some(HOP_REFRESH_NS));
+    assert_eq!(turn(&mut neighbour_table, HOP_REFRESH_NS - 1), []);
     let is_used = Action::Say { table: TABLE, update: Update::IsUsed { id: id(0) } };
-    assert_eq!(turn(&mut neighbour_table, REFRESH_NS), [is_used, Action::LookUp(ip("10.1.0.1"))]);
+    assert_eq!(turn(&mut neighbour_table, HOP_REFRESH_NS), [is_used, Action::LookUp(ip("10.1.0.1"))]);
     // A smaller MTU on the way is seen then.
     neighbour_table.route(
         ip("10.1.0.1"),
         Some(Route { mtu: Some(1280), ..via(2, Some(GATEWAY)) }),
-        REFRESH_NS,
+        HOP_REFRESH_NS,
     );
     assert_eq!(said(actions(&mut neighbour_table))[0].1.mtu, 1280);
     neighbour_table.forget(TABLE, HopId { slot: 0, tenancy: 5 });

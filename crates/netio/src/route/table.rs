@@ -10,6 +10,7 @@ use std::net::{IpAddr, Ipv4Addr};
 use std::os::fd::OwnedFd;
 use std::sync::Arc;
 
+use millrace_core::limits::egress::EVICTION_STEPS;
 use millrace_core::limits::{HOP_RING_RECORDS, MAX_HOPS};
 use rtrb::{Consumer, Producer, RingBuffer};
 
@@ -85,9 +86,6 @@ impl Slot {
         }
     }
 }
-
-/// Places looked at, when all are taken, for one that nobody uses.
-const EVICTION_STEPS: usize = 64;
 
 /// Next hops of destinations. Owned by one device in the loop.
 #[derive(Debug)]

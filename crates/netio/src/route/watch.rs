@@ -10,6 +10,7 @@ use std::thread::JoinHandle;
 use std::time::Instant;
 
 use millrace_core::limits::MAX_HOPS;
+use millrace_core::limits::egress::{FULL_RING_NS, LONGEST_SLEEP_NS};
 use rustix::event::{EventfdFlags, PollFd, PollFlags, Timespec, eventfd, poll};
 
 use super::error::RouteError;
@@ -18,11 +19,6 @@ use super::outbox::Outbox;
 use super::table::{Ask, HopTable, TableEnd};
 use super::wire::{self, Told};
 use crate::netlink::{Family, Netlink};
-
-/// While a loop's ring is full, it is tried again after this.
-const FULL_RING_NS: u64 = 1_000_000;
-/// Longest sleep: should a bell ever be missed, questions wait no longer.
-const LONGEST_SLEEP_NS: u64 = 1_000_000_000;
 
 /// What the watch has done.
 #[derive(Debug, Default)]

@@ -3,8 +3,8 @@
 use std::io;
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::sync::Arc;
-use std::time::Duration;
 
+use millrace_core::limits::egress::{XDP_BIND_PAUSE, XDP_BIND_TRIES, XDP_SEND_BUFFER_BYTES};
 use millrace_core::pool::ExtentArena;
 use rustix::io::Errno;
 use rustix::net::sockopt::{
@@ -26,14 +26,6 @@ use crate::sys::socket::{Buffer, get_int, raise_buffer, set_int};
 const MAX_TX_SKB_BUDGET: i32 = 9;
 /// What the kernel sends in one call without that option.
 pub const KERNEL_TX_BUDGET: u32 = 32;
-/// Send buffer asked for: it bounds the bytes that the device still has to send in copy mode, with the kernel's
-/// overhead of about 1 KB a packet.
-const SEND_BUFFER_BYTES: usize = 8 << 20;
-/// A queue stays taken for a moment after its last socket has gone; binding is tried so often, this far apart: five seconds in all. The
-/// kernel gives it back by a worker that wants the lock of all network settings: on a machine whose namespaces were coming and going
-/// meanwhile, half a second was too short.
-const BUSY_TRIES: u32 = 500;
-const BUSY_PAUSE: Duration = Duration::from_millis(10);
 
 /// What a socket is to be.
 #[derive(Clone)]
@@ -166,7 +158,7 @@ impl XdpSocket {
         umem::register(&fd, &config.arena).map_err(|e| fault.register(e))?;
         let rings = rings(fd.as_fd(), config).map_err(|e| fault.ring(e))?;
         // A smaller buffer only means that fewer packets wait in the device.
-        let _ = raise_buffer(fd.as_fd(), Buffer::Send, SEND_BUFFER_BYTES);
+        let _ = raise_buffer(fd.as_fd(), Buffer::Send, XDP_SEND_BUFFER_BYTES);
         let tx_budget = set_budget(fd.as_fd(), config);
         bind(fd.as_fd(), config, if_index).map_err(|e| fault.bind(e))?;
         let zero_copy =
@@ -279,9 +271,9 @@ fn bind(fd: BorrowedFd<'_>, config: &SocketConfig, if_index: u32) -> io::Result<
     let mut flags = mode | SocketAddrXdpFlags::XDP_USE_NEED_WAKEUP;
     flags.set(SocketAddrXdpFlags::XDP_USE_SG, config.multi);
     let addr = SocketAddrXdp::new(flags, if_index, config.queue);
-    for _ in 0..BUSY_TRIES {
+    for _ in 0..XDP_BIND_TRIES {
         match rustix::net::bind(fd, &addr) {
-            Err(Errno::BUSY) => std::thread::sleep(BUSY_PAUSE),
+            Err(Errno::BUSY) => std::thread::sleep(XDP_BIND_PAUSE),
             other => return Ok(other?),
         }
     }

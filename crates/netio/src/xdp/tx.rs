@@ -5,6 +5,7 @@ use std::net::SocketAddr;
 use std::sync::Arc;
 
 use millrace_core::ids::StreamId;
+use millrace_core::limits::egress::XDP_CHECK_TURNS;
 use millrace_core::limits::{
     MAX_BATCH_BURSTS, MAX_MULTICAST_SOCKETS, XDP_ASIDE_EXTENTS, XDP_RING_DESCRIPTORS,
 };
@@ -28,9 +29,6 @@ use crate::features::DeviceFeatures;
 use crate::multicast::MulticastSettings;
 use crate::route::HopTable;
 
-/// Every so many batches or polls the kernel is asked whether the interface is still there: where the driver looks at
-/// the ring by itself, no call would tell.
-const CHECK_TURNS: u32 = 256;
 /// Length of a staging frame where the MTU is an ordinary one; twice as long where it is not.
 const FRAME_BYTES: usize = 2048;
 /// The longest Ethernet header, with a VLAN tag.
@@ -263,7 +261,7 @@ impl XdpTx {
         self.rows.poll();
         self.out.collect();
         self.turns += 1;
-        if self.turns >= CHECK_TURNS {
+        if self.turns >= XDP_CHECK_TURNS {
             self.turns = 0;
             self.out.check();
             self.note_death();

@@ -1,5 +1,6 @@
 //! How busy an engine's core is, and how busy it would be with more to send.
 
+use millrace_core::limits::control::{LOAD_CALM_PERMILLE, LOAD_LOOKS, MAX_MARGIN_PERMILLE};
 use millrace_core::limits::{ADMISSION_LOOK_NS, FIRST_PACKET_COST_NS, MIN_PACKETS_FOR_COST};
 use millrace_core::time::Instant;
 
@@ -27,20 +28,12 @@ impl EngineFigures {
     }
 }
 
-/// Looks that a figure is made from: one second.
-const LOOKS: usize = 10;
-/// Below this busy share a packet costs more than it will among others, because most of it is waking up: the cost is not
-/// carried forward from there if it is above the one taken at the start.
-const CALM_PERMILLE: u64 = 250;
-/// The margin for rates that vary is never more than this.
-const MAX_MARGIN_PERMILLE: u64 = 80;
-
 /// The last second of one engine.
 #[derive(Debug, Default)]
 pub struct EngineLoad {
     last: Option<(Instant, EngineFigures)>,
     /// The looks of the last second, oldest overwritten first.
-    looks: [EngineFigures; LOOKS],
+    looks: [EngineFigures; LOAD_LOOKS],
     next: usize,
 }
 
@@ -59,15 +52,15 @@ impl EngineLoad {
         self.last = Some((now, figures));
         // A loop that stands in the middle of a turn has published nothing.
         if passed.seen_ns > 0 {
-            self.looks[self.next % LOOKS] = passed;
+            self.looks[self.next % LOAD_LOOKS] = passed;
             self.next += 1;
         }
     }
 
     /// The last `looks` looks together: the newest first that there were.
     pub(super) fn latest(&self, looks: usize) -> EngineFigures {
-        let newest =
-            (0..looks.min(LOOKS).min(self.next)).map(|back| &self.looks[(self.next - 1 - back) % LOOKS]);
+        let newest = (0..looks.min(LOAD_LOOKS).min(self.next))
+            .map(|back| &self.looks[(self.next - 1 - back) % LOAD_LOOKS]);
         newest.fold(EngineFigures::default(), |sum, look| EngineFigures {
             busy_ns: sum.busy_ns + look.busy_ns,
             seen_ns: sum.seen_ns + look.seen_ns,
@@ -78,22 +71,22 @@ impl EngineLoad {
 
     /// Busy share of the last second, in thousandths.
     pub fn busy_permille(&self) -> u64 {
-        permille(self.latest(LOOKS))
+        permille(self.latest(LOAD_LOOKS))
     }
 
     /// Packets sent a second.
     pub fn packets_per_s(&self) -> u64 {
-        rate(self.latest(LOOKS))
+        rate(self.latest(LOAD_LOOKS))
     }
 
     /// Busy time of one packet more, in nanoseconds.
     pub fn packet_cost_ns(&self) -> u64 {
-        let total = self.latest(LOOKS);
+        let total = self.latest(LOAD_LOOKS);
         if total.packets < MIN_PACKETS_FOR_COST {
             return FIRST_PACKET_COST_NS;
         }
         let measured_ns = total.busy_ns.div_ceil(total.packets);
-        if permille(total) < CALM_PERMILLE { measured_ns.min(FIRST_PACKET_COST_NS) } else { measured_ns }
+        if permille(total) < LOAD_CALM_PERMILLE { measured_ns.min(FIRST_PACKET_COST_NS) } else { measured_ns }
     }
 
     /// How busy the core would be, in thousandths, if all of `packets_per_s` were sent: what it is now, with a margin for rates that
@@ -106,7 +99,7 @@ impl EngineLoad {
 
     /// The standard deviation of the busy shares of the last looks: with many viewers whose rates vary, the peaks lie there.
     fn margin_permille(&self) -> u64 {
-        let seen = self.next.min(LOOKS);
+        let seen = self.next.min(LOAD_LOOKS);
         if seen < 2 {
             return 0;
         }

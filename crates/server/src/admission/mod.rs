@@ -16,6 +16,7 @@ mod shed;
 
 use std::fmt;
 
+use millrace_core::limits::control::CACHE_LOOK_NS;
 use millrace_core::limits::{
     ADMISSION_NEWS_NS, DEFAULT_MAX_BUSY_PERMILLE, DISK_LATE_PERMILLE, MIN_LATE_GRANTS,
 };
@@ -403,9 +404,6 @@ struct CacheWatch {
     late_permille: u64,
     late: u64,
 }
-
-/// Late grants are counted over this time.
-const CACHE_LOOK_NS: u64 = 1_000_000_000;
 
 impl CacheWatch {
     fn look(&mut self, now: Instant, figures: CacheFigures) {

@@ -6,28 +6,13 @@
 //! have caught up ([`millrace_core::limits::CATCH_UP_RATIO`]).
 
 use millrace_core::limits::CATCH_UP_RATIO;
+use millrace_core::limits::control::{
+    BEHIND_PERMILLE, CALM_NS, FULL_PERMILLE, SHED_LOOKS, SHED_STEP_NS, SHED_STEP_SHARE,
+    SLOW_CATCH_UP_PERMILLE, SLOW_NS, SUSTAINED_NS,
+};
 use millrace_core::time::Instant;
 
 use super::engine_load::{EngineLoad, permille, rate};
-
-/// Looks that a verdict is made from.
-const LOOKS: usize = 3;
-/// The core counts as full from this busy share.
-const FULL_PERMILLE: u64 = 950;
-/// Share of overdue packets from which an engine counts as behind.
-const BEHIND_PERMILLE: u64 = 50;
-/// How long it has to last: a machine may stand still for a moment.
-const SUSTAINED_NS: u64 = 700_000_000;
-/// Streams are ended in steps, each at most this long after the one before, so that the next step sees what it did.
-const STEP_NS: u64 = 250_000_000;
-/// At most half of what has been promised goes in one step.
-const STEP_SHARE: u64 = 2;
-/// Who is late and catches up by less than this share of what it plays takes too long: after [`SLOW_NS`] it counts as overloaded too.
-const SLOW_CATCH_UP_PERMILLE: u64 = 1_100;
-/// How long a slow catch-up is watched.
-const SLOW_NS: u64 = 2_000_000_000;
-/// Nobody new is let in for so long after the last overdue packet.
-const CALM_NS: u64 = 2_000_000_000;
 
 /// The controller of one engine.
 #[derive(Debug, Default)]
@@ -48,7 +33,7 @@ impl Shedder {
     /// Packets a second that have to go now; `promised` is what those play who do play.
     pub(super) fn look(&mut self, now: Instant, load: &EngineLoad, promised: u64) -> u64 {
         self.forget(now);
-        let latest = load.latest(LOOKS);
+        let latest = load.latest(SHED_LOOKS);
         let overdue_permille = (latest.overdue * 1000).checked_div(latest.packets).unwrap_or(0);
         let is_full = permille(latest) >= FULL_PERMILLE;
         if overdue_permille < BEHIND_PERMILLE {
@@ -67,7 +52,7 @@ impl Shedder {
         let lasted_ns = now.ns_since(since);
         let is_short = carried < promised && lasted_ns >= SUSTAINED_NS;
         let is_slow = carried * 1000 < promised * SLOW_CATCH_UP_PERMILLE && lasted_ns >= SLOW_NS;
-        let is_time = self.stepped.is_none_or(|last| now.ns_since(last) >= STEP_NS);
+        let is_time = self.stepped.is_none_or(|last| now.ns_since(last) >= SHED_STEP_NS);
         if !(is_short || is_slow) || !is_time {
             return 0;
         }
@@ -76,7 +61,7 @@ impl Shedder {
         if excess > 0 {
             self.stepped = Some(now);
         }
-        excess.min(promised / STEP_SHARE)
+        excess.min(promised / SHED_STEP_SHARE)
     }
 
     /// So many streams have been ended.

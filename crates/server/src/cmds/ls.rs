@@ -4,9 +4,9 @@ use std::io::Write;
 use std::net::{SocketAddr, TcpStream};
 use std::path::{Path, PathBuf};
 use std::process::ExitCode;
-use std::time::Duration;
 
 use clap::Args;
+use millrace_core::limits::control::LS_ANSWER;
 use millrace_core::units::ByteLen;
 use millrace_store::volume::{ListedTitle, TitleInfo};
 use serde::{Serialize, Serializer};
@@ -63,14 +63,11 @@ fn as_text<S: Serializer>(path: &Path, to: S) -> Result<S::Ok, S::Error> {
     to.collect_str(&path.display())
 }
 
-/// How long a server on the same machine may take to accept a connection.
-const ANSWER: Duration = Duration::from_secs(1);
-
 /// Where the addresses of the server on this machine begin, if it listens on one of the ports that it takes by itself.
 fn local_server() -> anyhow::Result<String> {
     let listens = |port: &u16| {
         let local = SocketAddr::from(([127, 0, 0, 1], *port));
-        TcpStream::connect_timeout(&local, ANSWER).is_ok()
+        TcpStream::connect_timeout(&local, LS_ANSWER).is_ok()
     };
     let port = DEFAULT_PORTS.into_iter().find(listens).ok_or_else(|| {
         anyhow::anyhow!(

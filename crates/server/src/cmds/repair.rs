@@ -10,6 +10,7 @@ use std::time::Duration;
 use clap::Args;
 use indicatif::{ProgressBar, ProgressDrawTarget, ProgressStyle};
 use millrace_core::limits::REPAIR_ANSWER_NS;
+use millrace_core::limits::control::REPAIR_SILENCE;
 use millrace_core::seam::Clock;
 use millrace_core::time::Instant;
 use millrace_core::units::{ByteLen, Count};
@@ -28,10 +29,6 @@ use super::terminal::name;
 const FAILED: u8 = 3;
 /// A title, or what a volume needs to be opened, is lost. Not 2, which says that the command line is wrong.
 pub(super) const LOST: u8 = 4;
-
-/// After what silence it is over. Reads have their own, shorter limit; but a file that is made durable may be all that fits in
-/// memory, on a disk that is slow and shared with viewers.
-const SILENCE: Duration = Duration::from_nanos(10 * REPAIR_ANSWER_NS);
 
 /// Rebuild what is missing on a member of a volume from the others
 ///
@@ -126,7 +123,7 @@ pub(super) fn with_bar(
         let report = work(&volume, Setting { time, stop: &stop, tell: &mut tell, faults, answer_ns })?;
         Ok((volume, report))
     };
-    let result = watchdog::wait(&pulse, SILENCE, run);
+    let result = watchdog::wait(&pulse, REPAIR_SILENCE, run);
     bar.finish_and_clear();
     result
 }

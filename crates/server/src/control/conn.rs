@@ -2,20 +2,12 @@
 
 use std::io::ErrorKind;
 use std::rc::Rc;
-use std::time::Duration;
 
+use millrace_core::limits::control::{CONN_LINGER, CONN_READ_BYTES, MESSAGES_PER_TURN};
 use tokio::time::timeout;
 
 use super::hub::{Line, Shared};
 use crate::rtsp::{Framer, Incoming};
-
-/// Bytes read at once.
-const READ_BYTES: usize = 4096;
-/// Messages of one connection before other tasks get their turn.
-const MESSAGES_PER_TURN: usize = 16;
-/// How long a connection that is to be closed may take its last reply and close its own side. Closing with unread
-/// input would reset the connection, and the reply would be lost with it (RFC 9112 section 9.6 says the same of HTTP).
-const LINGER: Duration = Duration::from_millis(500);
 
 /// What became of the messages that had come.
 enum Turn {
@@ -69,7 +61,7 @@ pub(super) async fn serve(hub: Shared, line: Rc<Line>) {
     }
     if line.closing.get() && !line.broken.get() {
         // Whether it ends in time or not, the connection is closed.
-        let _ = timeout(LINGER, say_bye(&hub, &line, ended)).await;
+        let _ = timeout(CONN_LINGER, say_bye(&hub, &line, ended)).await;
     }
     hub.borrow_mut().hang_up(line.key);
 }
@@ -82,7 +74,7 @@ enum Read {
 
 /// Reads once what is there. The buffer is on the stack: ten thousand idle connections hold none.
 fn read(line: &Line, framer: &mut Framer) -> Read {
-    let mut bytes = [0; READ_BYTES];
+    let mut bytes = [0; CONN_READ_BYTES];
     match line.stream.try_read(&mut bytes) {
         Ok(0) => Read::End,
         Ok(len) => {
@@ -147,7 +139,7 @@ async fn say_bye(hub: &Shared, line: &Line, ended: bool) {
         if line.stream.readable().await.is_err() {
             return;
         }
-        let mut bytes = [0; READ_BYTES];
+        let mut bytes = [0; CONN_READ_BYTES];
         match line.stream.try_read(&mut bytes) {
             Ok(0) => return,
             Ok(_) => {}

@@ -7,7 +7,8 @@ use std::os::fd::AsFd;
 use std::rc::Rc;
 
 use millrace_core::ids::ConnId;
-use millrace_core::limits::{MAX_CONN_PENDING_BYTES, RING_RECORDS};
+use millrace_core::limits::MAX_CONN_PENDING_BYTES;
+use millrace_core::limits::control::{EVENTS_PER_TURN, MAX_BACKLOG};
 use millrace_core::seam::Clock;
 use millrace_core::time::Instant;
 use millrace_offload::clock::MonotonicClock;
@@ -17,14 +18,10 @@ use tokio::sync::Notify;
 
 use super::counters::{Counters, Held};
 use super::log::ClientLog;
+use super::titles::Titles;
 use super::{ControlSheets, EnginePort, Snapshot};
 use crate::service::{self, ConnKey};
 use crate::session::{Output, Server};
-
-/// Commands that wait for room in an engine's ring before connections are no longer read.
-const MAX_BACKLOG: usize = RING_RECORDS / 4;
-/// Events taken from one engine before other tasks get their turn.
-const EVENTS_PER_TURN: usize = 256;
 
 /// One thread, so no lock; borrowed only between two awaits.
 pub(super) type Shared = Rc<RefCell<Hub>>;
@@ -35,6 +32,7 @@ pub(super) struct Hub {
     lines: HashMap<ConnKey, Rc<Line>>,
     /// Subscribers of what happens, with the log.
     counters: Counters,
+    titles: Titles,
     log: ClientLog,
     write_timeout_ns: u64,
     sheets: ControlSheets,
@@ -137,6 +135,7 @@ impl Hub {
             engines: engines.into_iter().map(link).collect(),
             lines: HashMap::new(),
             counters: Counters::default(),
+            titles: Titles::default(),
             log: ClientLog::default(),
             write_timeout_ns,
             sheets,
@@ -223,6 +222,7 @@ impl Hub {
     /// What has happened goes to all subscribers: one more is one more line here.
     fn publish_event(&mut self, event: &service::Event) {
         self.counters.count(event);
+        self.titles.count(event);
         self.log.write(self.now(), event);
     }
 
@@ -352,8 +352,9 @@ impl Hub {
     }
 
     /// Shows other threads how things stand.
-    pub(super) fn publish(&self) {
+    pub(super) fn publish(&mut self) {
         self.sheets.counters.publish(&self.counters);
+        self.titles.publish(&self.sheets.titles);
         let service = self.server.service();
         self.sheets.held.publish(&Held {
             connections: service.connection_count() as u64,

@@ -8,14 +8,10 @@ use std::collections::VecDeque;
 use std::fmt;
 
 use millrace_core::limits::MAX_CLIENT_LINES_PER_S;
+use millrace_core::limits::control::{FAILURE_LINES, NO_FILES_EVERY_NS};
 use millrace_core::time::{Instant, NS_PER_S};
 
 use crate::service::Event;
-
-/// Of these, only for failures: the crowd of others must not hide them.
-const FOR_FAILURES: usize = 3;
-/// A lack of open files lasts: it is logged this often.
-const NO_FILES_EVERY_NS: u64 = 60 * NS_PER_S;
 
 /// Writes lines, or counts them.
 #[derive(Debug, Default)]
@@ -99,7 +95,7 @@ impl Limiter {
         while self.written.front().is_some_and(|&line| now.ns_since(line) >= NS_PER_S) {
             self.written.pop_front();
         }
-        let room = if is_failure { MAX_CLIENT_LINES_PER_S } else { MAX_CLIENT_LINES_PER_S - FOR_FAILURES };
+        let room = if is_failure { MAX_CLIENT_LINES_PER_S } else { MAX_CLIENT_LINES_PER_S - FAILURE_LINES };
         let admitted = self.written.len() < room;
         if admitted {
             self.written.push_back(now);

@@ -32,6 +32,7 @@ mod engine_port;
 mod hub;
 mod log;
 mod run;
+mod titles;
 mod udp;
 
 use std::net::{IpAddr, SocketAddr, TcpListener, UdpSocket};
@@ -41,10 +42,12 @@ use std::time::Duration;
 
 use millrace_core::counters::Sheet;
 use millrace_core::limits::RTSP_WRITE_TIMEOUT_NS;
+use millrace_core::limits::control::{DROP_LIMIT, SNAPSHOT_WAIT};
 use tokio::sync::mpsc;
 
 pub use counters::{Counters, Held};
 pub use engine_port::EnginePort;
+pub use titles::{TitleCounters, TitleSheets};
 
 use crate::service::Library;
 use crate::session::{ServerConfig, SessionInfo, SystemEntropy};
@@ -142,6 +145,8 @@ pub struct ControlSheets {
     pub counters: Arc<Sheet<Counters>>,
     /// What there is now.
     pub held: Arc<Sheet<Held>>,
+    /// The same of each title.
+    pub titles: Arc<TitleSheets>,
 }
 
 /// From the handle to the thread.
@@ -255,9 +260,6 @@ pub struct ControlHandle {
 }
 
 impl ControlHandle {
-    /// How long [`ControlHandle`] waits for the engines when it is dropped.
-    const DROP_LIMIT: Duration = Duration::from_secs(2);
-
     /// What it has done and holds, for other threads.
     pub fn sheets(&self) -> ControlSheets {
         self.sheets.clone()
@@ -272,7 +274,7 @@ impl ControlHandle {
     pub fn snapshot(&self) -> Option<Snapshot> {
         let (answer, answered) = std::sync::mpsc::sync_channel(1);
         self.asks.send(Ask::Snapshot(answer)).ok()?;
-        answered.recv_timeout(Duration::from_secs(1)).ok()
+        answered.recv_timeout(SNAPSHOT_WAIT).ok()
     }
 
     /// Whether the control thread has ended without being asked: it has panicked.
@@ -296,6 +298,6 @@ impl ControlHandle {
 
 impl Drop for ControlHandle {
     fn drop(&mut self) {
-        self.end(Self::DROP_LIMIT);
+        self.end(DROP_LIMIT);
     }
 }

@@ -7,6 +7,10 @@ use std::rc::Rc;
 use std::time::Duration;
 
 use millrace_core::limits::ADMISSION_LOOK_NS;
+use millrace_core::limits::control::{
+    ACCEPT_PAUSE, BYE_LIMIT, CONTROL_TICK, END_POLL, KEEPALIVE_COUNT, KEEPALIVE_IDLE, KEEPALIVE_INTERVAL,
+    LISTEN_BACKLOG, RING_RETRY,
+};
 use rustix::net::sockopt;
 use tokio::io::Interest;
 use tokio::io::unix::AsyncFd;
@@ -19,20 +23,6 @@ use super::hub::{Hub, Shared};
 use super::{Ask, ControlConfig, ControlError, ControlSheets, EnginePort, Farewell, Sockets, conn, udp};
 use crate::service::Library;
 use crate::session::{Entropy, Server, UdpPort};
-
-/// Time-outs are looked for this often.
-const TICK: Duration = Duration::from_millis(500);
-/// A full ring is tried again after this time: the engine's loop takes 64 commands in a few microseconds.
-const RETRY: Duration = Duration::from_millis(1);
-/// Connections that wait to be accepted: after a power cut all boxes of a hotel come at once, and one that finds the
-/// queue full (128 by default) tries again a whole second later. The kernel takes `net.core.somaxconn` if that is less.
-const LISTEN_BACKLOG: i32 = 4096;
-/// Pause after a failed accept: no descriptor is left, and one more try at once will not find one.
-const ACCEPT_PAUSE: Duration = Duration::from_millis(100);
-/// How long the engines may take to say BYE to their viewers.
-const BYE_LIMIT: Duration = Duration::from_secs(1);
-/// How often the end is looked for.
-const END_POLL: Duration = Duration::from_millis(2);
 
 /// What the thread is given.
 pub(super) struct Parts {
@@ -145,9 +135,9 @@ fn set_options(stream: &TcpStream) {
     // Without them the connection works, only later: nothing to tell.
     let _ = stream.set_nodelay(true);
     let _ = sockopt::set_socket_keepalive(stream, true);
-    let _ = sockopt::set_tcp_keepidle(stream, Duration::from_secs(60));
-    let _ = sockopt::set_tcp_keepintvl(stream, Duration::from_secs(10));
-    let _ = sockopt::set_tcp_keepcnt(stream, 6);
+    let _ = sockopt::set_tcp_keepidle(stream, KEEPALIVE_IDLE);
+    let _ = sockopt::set_tcp_keepintvl(stream, KEEPALIVE_INTERVAL);
+    let _ = sockopt::set_tcp_keepcnt(stream, KEEPALIVE_COUNT);
 }
 
 /// Takes an engine's events when its bell rings.
@@ -165,7 +155,7 @@ async fn hear(hub: Shared, engine: usize, fd: AsyncFd<OwnedFd>) {
 }
 
 async fn tick(hub: Shared) {
-    let mut ticks = interval(TICK);
+    let mut ticks = interval(CONTROL_TICK);
     ticks.set_missed_tick_behavior(MissedTickBehavior::Delay);
     loop {
         ticks.tick().await;
@@ -187,7 +177,7 @@ async fn retry(hub: Shared) {
     loop {
         backlog.notified().await;
         loop {
-            sleep(RETRY).await;
+            sleep(RING_RETRY).await;
             if !hub.borrow_mut().retry() {
                 break;
             }

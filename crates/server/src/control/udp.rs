@@ -6,17 +6,13 @@
 use std::io::ErrorKind;
 use std::net::{SocketAddr, UdpSocket};
 
+use millrace_core::limits::control::{DATAGRAM_BYTES, DATAGRAMS_PER_TURN};
 use millrace_offload::IcmpReader;
 use tokio::io::Interest;
 use tokio::io::unix::AsyncFd;
 
 use super::hub::Shared;
 use crate::session::UdpPort;
-
-/// Datagrams before other tasks get their turn.
-const DATAGRAMS_PER_TURN: usize = 64;
-/// Longest datagram that is looked at; RTCP fits a packet.
-const DATAGRAM_BYTES: usize = 2048;
 
 /// Listens on one of the two ports for ever.
 pub(super) async fn listen(hub: Shared, port: UdpPort, socket: AsyncFd<UdpSocket>) {

@@ -10,6 +10,7 @@ use std::collections::{BTreeMap, HashMap, HashSet, VecDeque};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 use millrace_core::ids::{TitleId, TitleRef};
+use millrace_core::limits::control::MAX_IDLE_TITLES;
 use millrace_core::limits::{DEFAULT_PACKET_BYTES, MAX_OPEN_TITLES};
 use millrace_core::packet::{PacketMeta, WireLayout};
 use millrace_core::time::MediaTicks;
@@ -26,9 +27,6 @@ use crate::admission::CacheFigures;
 use crate::service::{
     AccessPoint, AccessPoints, Entry, FecMatrix, Library, OpenError, Presentation, TimeBase, Track,
 };
-
-/// Titles without viewers that stay open: each costs a few descriptors and its index.
-const MAX_IDLE_TITLES: usize = 256;
 
 /// The titles there are now.
 #[derive(Default)]

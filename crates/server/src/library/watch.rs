@@ -2,14 +2,9 @@
 
 use std::collections::{HashMap, HashSet};
 use std::path::{Path, PathBuf};
-use std::time::{Duration, SystemTime};
+use std::time::SystemTime;
 
-/// A file must not have changed for this long before it is taken: it may still be arriving.
-pub const SETTLE: Duration = Duration::from_secs(3);
-/// Folders below folders below folders.
-const MAX_DEPTH: usize = 8;
-/// Files looked at in one scan; more is a folder of something else.
-const MAX_FILES: usize = 100_000;
+use millrace_core::limits::control::{MAX_FOLDER_DEPTH, MAX_LIBRARY_FILES, SETTLE};
 
 /// File name endings that are tried. What a file really is, its content says.
 const EXTENSIONS: &[&str] = &[
@@ -153,10 +148,11 @@ fn collect(
         }
         if kind.is_dir() || kind.is_symlink() && path.is_dir() {
             // A store within the folder of titles holds titles too; they are served already.
-            if depth < MAX_DEPTH && !path.join("volume.mrv").exists() {
+            if depth < MAX_FOLDER_DEPTH && !path.join("volume.mrv").exists() {
                 collect(&path, depth + 1, links, found, errors);
             }
-        } else if is_film_name(&path) && found.len() < MAX_FILES && (kind.is_file() || path.is_file()) {
+        } else if is_film_name(&path) && found.len() < MAX_LIBRARY_FILES && (kind.is_file() || path.is_file())
+        {
             found.push(path);
         }
     }
@@ -169,6 +165,8 @@ fn is_film_name(path: &Path) -> bool {
 
 #[cfg(test)]
 mod tests {
+    use std::time::Duration;
+
     use super::*;
     use std::fs;
 

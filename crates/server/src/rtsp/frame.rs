@@ -4,17 +4,11 @@
 //! [`MAX_RTSP_HEADERS`], a frame by [`MAX_CLIENT_FRAME_BYTES`] (longer ones are read and dropped). Each byte is looked
 //! at once for the end of the header, however small the pieces in which it arrives.
 
+use millrace_core::limits::control::{FRAMER_KEPT_BYTES, MAX_CLIENT_FRAME_BYTES, REQUEST_LINE_EXTRA_BYTES};
 use millrace_core::limits::{MAX_RTSP_HEADERS, MAX_RTSP_MESSAGE_BYTES, MAX_RTSP_URL_BYTES};
 use rtsp_types::{Message, StatusCode};
 
 use super::Request;
-
-/// Longest interleaved frame that is kept: players send RTCP there, below 1500 bytes.
-pub const MAX_CLIENT_FRAME_BYTES: usize = 4096;
-/// Memory that a framer keeps between messages.
-const KEPT_BYTES: usize = 1024;
-/// Method, two spaces, version, line end.
-const REQUEST_LINE_EXTRA_BYTES: usize = 64;
 
 /// One whole thing that a viewer sent.
 #[derive(Debug, PartialEq)]
@@ -133,7 +127,7 @@ impl Framer {
             self.start = 0;
         } else if self.start == self.buf.len() {
             // An idle connection holds no more than a small message took.
-            if self.buf.capacity() > KEPT_BYTES {
+            if self.buf.capacity() > FRAMER_KEPT_BYTES {
                 self.buf = Vec::new()
             } else {
                 self.buf.clear()

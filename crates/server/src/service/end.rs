@@ -14,6 +14,8 @@ use super::{Service, bucket};
 /// A place that its engine has been told to clear: it is taken, and its title open, until it says so.
 pub(super) struct Closing {
     pub(super) title: TitleRef,
+    /// The title's name, for what is still to be told of its runs; `None`: FEC, of which nothing is.
+    pub(super) name: Option<String>,
     /// What to tell then; `None` if the stream goes on in another place.
     pub(super) ended: Option<Event>,
 }
@@ -46,7 +48,7 @@ impl Service {
             reported_loss: stream.reported_loss(),
             backlog_bytes: stream.backlog_bytes,
         });
-        let closing = Closing { title: stream.title, ended };
+        let closing = Closing { title: stream.title, name: Some(stream.entry.name.clone()), ended };
         for port in ports_of(stream.path) {
             self.forget_port(key, ip, port);
         }

@@ -34,6 +34,9 @@ impl Service {
 
     fn stream_event(&mut self, now: Instant, engine: usize, event: StreamEvent) {
         let place = event.stream();
+        if let StreamEvent::RunEnded { end, .. } = event {
+            self.tell_sent(engine, place, &end);
+        }
         if let StreamEvent::Closed { packets, bytes, unreachable, late, .. } = event {
             let totals = Totals { packets, bytes, unreachable, late };
             return self.place_closed(engine, place, Some(totals));
@@ -84,6 +87,18 @@ impl Service {
         {
             *backlog_bytes = Some(bytes);
         }
+    }
+
+    /// What a run has sent counts for its title, also when its stream is over.
+    fn tell_sent(&mut self, engine: usize, place: StreamId, end: &RunEnd) {
+        let stream = self.by_place.get(&(engine, place)).and_then(|key| self.streams.get(key));
+        let title = match stream {
+            Some(stream) => (stream.place == place).then(|| stream.entry.name.clone()),
+            None => self.closing.get(&(engine, place)).and_then(|closing| closing.name.clone()),
+        };
+        let Some(title) = title.filter(|_| end.packets > 0 || end.missing > 0) else { return };
+        let (packets, missing) = (end.packets.into(), end.missing.into());
+        self.tell(Event::Sent { title, packets, bytes: end.bytes, missing });
     }
 
     fn is_companion(&self, key: StreamKey, place: StreamId) -> bool {

@@ -79,6 +79,17 @@ pub enum Event {
         /// Bytes that its connection was given and that it has not acknowledged.
         backlog_bytes: Option<u64>,
     },
+    /// A run of media is over, and this is what was sent of its title.
+    Sent {
+        /// The title.
+        title: String,
+        /// Media packets sent.
+        packets: u64,
+        /// Their bytes.
+        bytes: u64,
+        /// Packets passed over, because they are damaged or left to the viewer to repair.
+        missing: u64,
+    },
     /// What is sent beside a session's media is settled, or has changed.
     Fec {
         /// The session.
@@ -231,6 +242,7 @@ impl Event {
             self,
             Self::PlayRefused { .. }
                 | Self::Ended { .. }
+                | Self::Sent { .. }
                 | Self::NoRoom { .. }
                 | Self::Answered { .. }
                 | Self::Heard { .. }

@@ -149,6 +149,19 @@ pub enum FecRefusal {
         /// For this FEC.
         more: BitRate,
     },
+    /// As much is sent to its address as one may have.
+    #[error("{used} of {max} that one address may have in use, {more} more for FEC")]
+    AddressRate {
+        /// By all streams at the address.
+        used: BitRate,
+        /// Allowed.
+        max: BitRate,
+        /// For this FEC.
+        more: BitRate,
+    },
+    /// Cores, disks, cache or links are seen to be full.
+    #[error("{0}")]
+    Full(Full),
     /// The stream's engine has no free place.
     #[error("the engine has no free stream")]
     EngineStreams,

@@ -1,4 +1,5 @@
-//! Admission: `admit` checks whether there is room, `play` reserves it, a long pause gives it back.
+//! Admission: `admit` checks whether there is room, `play` reserves it, a long pause gives it back. FEC is part of what a stream
+//! reserves, and its grant or switch asks for what it is more.
 //!
 //! A stream that is not playing holds no part of what the operator allows: it occupies an entry of the table of streams and places
 //! of an engine's table, which have room for more streams than may play. When these tables fill up, the streams that have not
@@ -16,7 +17,7 @@ use super::event::Event;
 use super::fec::FecMode;
 use super::measured::demand_of;
 use super::ports::Entry;
-use super::refusal::Refusal;
+use super::refusal::{FecRefusal, Refusal};
 use super::stream::{EndReason, Stream, StreamKey};
 use super::{Service, bucket};
 use crate::admission::Demand;
@@ -90,11 +91,42 @@ impl Service {
             return Err(Refusal::AddressStreams { max });
         }
         let Some(max) = self.config.max_rate else { return Ok(()) };
-        let max = BitRate((u128::from(max.0) * u128::from(percent) / 100) as u64);
+        let max = self.address_rate(max);
         if used.saturating_add(rate) > max.0 {
             return Err(Refusal::AddressRate { used: BitRate(used), max, more: BitRate(rate) });
         }
         Ok(())
+    }
+
+    /// What one address may have of so many bits a second.
+    fn address_rate(&self, max: BitRate) -> BitRate {
+        let percent = u128::from(self.config.address_share_percent);
+        BitRate((u128::from(max.0) * percent / 100) as u64)
+    }
+
+    /// Whether there is room for so many bits a second of FEC more beside a stream: asked when FEC is granted, switched on or raised.
+    /// What the stream has so far counts as taken, also while it does not play; and an address has no claim to FEC, as it has to a
+    /// title.
+    ///
+    /// # Errors
+    /// What is used up.
+    pub(super) fn room_for_fec(&self, stream: &Stream, more: u64) -> Result<(), FecRefusal> {
+        let own = if stream.is_reserved { Demand::default() } else { stream.demand() };
+        let used = self.reserved_rate() + own.bits_per_s;
+        if let Some(max) = self.config.max_rate {
+            if used.saturating_add(more) > max.0 {
+                return Err(FecRefusal::Rate { used: BitRate(used), max, more: BitRate(more) });
+            }
+            let usage = self.usage.get(&bucket(stream.viewer.ip())).copied().unwrap_or_default();
+            let (used, max) = (usage.rate + own.bits_per_s, self.address_rate(max));
+            if used.saturating_add(more) > max.0 {
+                return Err(FecRefusal::AddressRate { used: BitRate(used), max, more: BitRate(more) });
+            }
+        }
+        let mut promised = self.slots[stream.engine].reserved;
+        promised += own;
+        let fec = demand_of(&stream.entry, more);
+        self.admission.room(stream.engine, promised, used, fec).map_err(FecRefusal::Full)
     }
 
     /// Which engine takes a stream of this title, if there is room for it to play now.

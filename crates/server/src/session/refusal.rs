@@ -1,14 +1,13 @@
 //! Which status a refusal of the service is, and the log line of a request that was turned down: without it an operator never learns why
 //! a player shows nothing.
 
+use millrace_core::limits::control::MAX_QUOTED;
 use rtsp_types::headers::{RANGE, RETRY_AFTER, SESSION};
 
 use super::server::{Server, header};
 use crate::rtsp::{Reply, Request, target};
 use crate::service::{ConnKey, Event, Refusal, StreamKey};
 
-/// Characters of what a viewer has sent that are written into a log line.
-const MAX_QUOTED: usize = 120;
 /// When it is worth asking again for what cannot be had now: disks that are back are used within seconds.
 const RETRY_AFTER_S: &str = "10";
 

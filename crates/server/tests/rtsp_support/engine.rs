@@ -76,6 +76,7 @@ fn end_of(run: &FakeRun, next: u32, reason: StopReason) -> RunEnd {
         bursts: packets,
         packets,
         bytes: u64::from(packets) * 1328,
+        missing: 0,
         next_due: run.due(next),
     }
 }

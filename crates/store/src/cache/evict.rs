@@ -4,6 +4,8 @@
 //! Candidates are chosen in batches, so that looking at every extent costs little per eviction. The caller checks a
 //! candidate once more when its turn comes.
 
+use millrace_core::limits::cache::{AGE_PER_EXTENT_NS, LOOKED_AT_PER_CANDIDATE, MIN_AGE_NS};
+
 use super::playheads::{NextUse, Ns};
 
 /// An extent that may go.
@@ -46,14 +48,6 @@ pub(super) struct Victims {
     barren: bool,
     max_age_ns: Ns,
 }
-
-/// Looking at one extent or playhead costs some 50 ns. One candidate for so many of them: 3 us for each eviction,
-/// which is nothing beside the read that it makes room for, and a batch so small that it does not grow stale.
-const LOOKED_AT_PER_CANDIDATE: usize = 64;
-/// With this age for each extent, looking takes at most a few percent of the time.
-const AGE_PER_EXTENT_NS: Ns = 2_000;
-/// Youngest age at which a batch is replaced although it is not used up.
-const MIN_AGE_NS: Ns = 50_000_000;
 
 impl Victims {
     /// For an arena of `extents`.

@@ -17,33 +17,15 @@
 //! long. That holds for wrong bytes too: a probe does not look at them, but the first extents that are read from the member
 //! again do, and nobody is sent them.
 
-use millrace_core::limits::{MAX_MEMBERS, SLOW_READ_NS};
+use millrace_core::limits::MAX_MEMBERS;
+use millrace_core::limits::cache::{
+    ERROR_POINTS, PAROLE_NS, POINT_NS, PROBE_GAP_NS, SUSPEND_POINTS, WRONG_POINTS,
+};
+pub(super) use millrace_core::limits::cache::{FIRST_PROBE_NS, GOOD_PROBES, HUNG_NS, MAX_PROBE_NS};
 use millrace_core::time::Instant;
 
 use super::order::{MemberView, bit};
 use crate::members::Members;
-
-/// Points at which a member is suspended. They are forgotten at one point in [`POINT_NS`].
-const SUSPEND_POINTS: u64 = 12;
-/// An error of a read: the third within a few seconds suspends. One bad sector does not.
-const ERROR_POINTS: u64 = 4;
-/// An extent with bytes of a member that do not have their stored sum: the sixth within a few seconds suspends.
-const WRONG_POINTS: u64 = 2;
-/// Time in which one point is forgotten.
-const POINT_NS: u64 = 1_000_000_000;
-/// Good probes in a row that bring a member back.
-pub(super) const GOOD_PROBES: u32 = 3;
-/// From one good probe to the next.
-const PROBE_GAP_NS: u64 = 250_000_000;
-/// From suspension to the first probe, and after a bad one; doubled each time.
-pub(super) const FIRST_PROBE_NS: u64 = 1_000_000_000;
-/// Longest time between probes.
-pub(super) const MAX_PROBE_NS: u64 = 60_000_000_000;
-/// A member that was well for so long after it came back begins again with [`FIRST_PROBE_NS`].
-const PAROLE_NS: u64 = 60_000_000_000;
-/// A member that has not answered a read for so long hangs: until it answers it is asked last. The time that is read ahead: an
-/// answer that comes later helps no viewer.
-pub(super) const HUNG_NS: u64 = 8 * SLOW_READ_NS;
 
 /// What the volume says of a member.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
@@ -86,7 +68,7 @@ impl Standing {
 pub(super) enum Outcome {
     /// It failed with this `errno`.
     Error(i32),
-    /// No answer within [`SLOW_READ_NS`].
+    /// No answer within [`SLOW_READ_NS`](millrace_core::limits::SLOW_READ_NS).
     Late,
     /// It did not have its stored sum.
     Wrong,

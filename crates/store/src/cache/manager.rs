@@ -17,6 +17,7 @@ use std::sync::mpsc::{Receiver, SyncSender};
 use std::time::Duration;
 
 use millrace_core::ids::TitleRef;
+use millrace_core::limits::cache::{ASKS_PER_TURN, FILLS_PER_TURN, GATHER};
 use millrace_core::limits::{EXTENTS_PER_READ, MAX_RUN_EXTENTS, SLOW_READ_NS};
 use millrace_core::pool::ExtentArena;
 use millrace_core::seam::Clock;
@@ -37,16 +38,6 @@ use super::{CacheConfig, CacheError};
 use crate::bell::EventBell;
 use crate::disk::ReadFaults;
 use crate::members::Members;
-
-/// Asks taken from one engine in a turn.
-const ASKS_PER_TURN: usize = 256;
-/// Extents built in a turn; each takes some 50 us.
-const FILLS_PER_TURN: usize = 8;
-
-/// Asks, and reads that end, are gathered for this long: what is asked for lies in memory as a rule, and is not needed for tens of
-/// milliseconds. Without it a thousand viewers who seek wake this thread some five thousand times a second, on a core that an engine
-/// may be using. Not if that left a disk without work, nor if the control side waits.
-const GATHER: Duration = Duration::from_millis(2);
 
 /// From the control side.
 pub(super) enum Control {

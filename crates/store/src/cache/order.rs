@@ -17,6 +17,7 @@ use std::fs::File;
 use std::ops::Range;
 use std::sync::Arc;
 
+pub(super) use millrace_core::limits::cache::MAX_SPANS;
 use millrace_core::packet::PacketMeta;
 use millrace_core::pool::ExtentContent;
 use millrace_core::time::Instant;
@@ -178,11 +179,6 @@ pub(super) struct Order {
     /// Positions that are not read although they hold something of the stripes, as bits.
     pub(super) left_out: u32,
 }
-
-/// Most spans of an order: data and parity of every member, and copies of six kinds of records; or the units of parity
-/// of an extent of a parity track; or each packet of data and parity of an extent by itself, with copies of the records. Parity is
-/// at most twice the title. A run of several extents has half as many, for those that fail together are read again one by one.
-pub(super) const MAX_SPANS: usize = 1024;
 
 /// Which members may be asked, by slot in the volume. All but `now` and `all` are bits by slot.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]

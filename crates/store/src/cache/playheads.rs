@@ -7,12 +7,10 @@
 
 use std::collections::BTreeSet;
 
+use millrace_core::limits::cache::SMOOTH_NS;
+
 /// Nanoseconds on the monotonic clock, signed so that offsets can be before its zero.
 pub(super) type Ns = i64;
-
-/// A playhead that goes on smoothly may move its clock by this much (rounding, a catch-up after a hole) without the
-/// candidates for eviction being looked at again.
-const SMOOTH_NS: u64 = 100_000_000;
 
 /// One stream of one engine.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]

@@ -13,6 +13,7 @@ use std::collections::{BinaryHeap, HashSet, VecDeque};
 use std::sync::Arc;
 
 use millrace_core::ids::{RunSerial, StreamId, TitleRef};
+use millrace_core::limits::cache::{AHEAD_RETRY_NS, FAILED_FOR_NS, FAILED_REMEMBERED, SWEEP_NS, URGENT_NS};
 use millrace_core::limits::{
     CACHE_SPACE_RETRY_NS, DAMAGED_KEPT_NS, EXTENTS_PER_READ, MAX_PREFETCH_EXTENTS, MAX_RUN_EXTENTS,
     PINNED_PERMILLE_PER_POSITION, RUN_AHEAD_NS,
@@ -30,18 +31,6 @@ use super::source::OpenTitle;
 use super::stats::Counters;
 use super::streams::{Head, Need, Streams};
 use super::titles::Titles;
-
-/// What could not be read is not read ahead again for this time; somebody who asks for it is not held up by this.
-const FAILED_FOR_NS: Ns = 5_000_000_000;
-/// Failures that are remembered for that.
-const FAILED_REMEMBERED: usize = 64;
-/// What somebody waits for may displace anything when no more than this time, or the time to look ahead, is left: some
-/// ten reads of a slow disk. Before that it displaces only what is needed later.
-const URGENT_NS: Ns = 500_000_000;
-/// Extents of closed titles that are still lent out are looked after at this interval.
-const SWEEP_NS: Ns = 100_000_000;
-/// Reads ahead that find no room are looked at again after this time.
-const AHEAD_RETRY_NS: Ns = 20_000_000;
 
 /// A read to be done: from the title's files into the fill.
 pub(super) struct ReadOrder {

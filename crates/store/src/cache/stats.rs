@@ -7,6 +7,7 @@ use std::sync::Mutex;
 use std::sync::atomic::{AtomicU64, Ordering};
 
 use millrace_core::ids::{TitleId, TitleRef};
+use millrace_core::limits::cache::{MAX_DAMAGE_KEPT, TROUBLE_INTERVAL_NS};
 use millrace_core::limits::{MAX_DAMAGE_UNTOLD, MAX_MEMBERS};
 use millrace_core::time::Instant;
 
@@ -14,9 +15,6 @@ use super::CacheError;
 use super::handle::ReadFailure;
 use super::health::MemberHealth;
 use super::source::TrackId;
-
-/// At most one [`Trouble`] is reported in this time.
-const TROUBLE_INTERVAL_NS: u64 = 1_000_000_000;
 
 macro_rules! counters {
     ($($(#[doc = $doc:literal])+ $kind:ident $name:ident,)+) => {
@@ -415,9 +413,6 @@ impl Damage {
         )
     }
 }
-
-/// Titles whose damage is kept until it is taken.
-const MAX_DAMAGE_KEPT: usize = 64;
 
 #[derive(Default)]
 struct Troubles {

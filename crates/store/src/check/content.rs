@@ -3,6 +3,7 @@
 use std::fs::File;
 use std::io::{self, Read};
 
+use millrace_core::limits::volume::CHECK_READ_BYTES;
 use millrace_core::limits::{DEFAULT_PACKET_BYTES, TS_PACKET_BYTES};
 use millrace_core::packet::PacketMeta;
 use millrace_core::units::Count;
@@ -14,9 +15,6 @@ use super::title::TitleCheck;
 use crate::format::manifest::{DATA_FILE, DATA_UNITS_FILE, PARITY_UNITS_FILE};
 use crate::meta::{CrcFile, MetaFile, RECORDS_PER_BLOCK};
 use crate::sums::SumsFile;
-
-/// Bytes of a data file read at a time: whole TS packets, small enough to stay in cache for hash, sums and look.
-const READ_BYTES: usize = TS_PACKET_BYTES * 1024;
 
 pub(super) fn check(
     title: &mut TitleCheck<'_, '_>,
@@ -143,9 +141,9 @@ fn index_and_meta_are_as_ingested(title: &mut TitleCheck<'_, '_>) {
     }
 }
 
-/// Reads a file from start to end in pieces of [`READ_BYTES`], the last one shorter.
+/// Reads a file from start to end in pieces of [`CHECK_READ_BYTES`], the last one shorter.
 fn each_piece(mut file: File, mut with: impl FnMut(&[u8])) -> io::Result<()> {
-    let mut buffer = vec![0; READ_BYTES];
+    let mut buffer = vec![0; CHECK_READ_BYTES];
     loop {
         let mut filled = 0;
         while filled < buffer.len() {

@@ -6,6 +6,7 @@
 use std::path::PathBuf;
 
 use millrace_core::limits::MAX_MEMBERS;
+pub use millrace_core::limits::volume::MAX_MEMBERS_FILE_BYTES;
 use serde::{Deserialize, Serialize};
 
 use super::frame::{self, Kind};
@@ -16,8 +17,6 @@ const RECORD: &str = "list of members";
 
 /// Name of the file.
 pub const MEMBERS_FILE: &str = "members.mrm";
-/// Longest such file: a member's line is a path of at most 4 KiB, which may be written byte by byte as numbers.
-pub const MAX_MEMBERS_FILE_BYTES: u64 = 64 * 1024 * MAX_MEMBERS as u64;
 
 /// Whether a member is believed.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, Serialize, Deserialize)]

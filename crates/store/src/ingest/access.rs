@@ -1,11 +1,9 @@
 //! Where a decoder can start: the random access indicator, and what the pictures themselves say where a muxer never
 //! sets it.
 
-use super::codec::VideoSyntax;
+use millrace_core::limits::volume::MAX_LOOK_BYTES;
 
-/// Most bytes of an access unit that are looked through before its first picture; what comes before it (parameter
-/// sets, supplemental information) takes a few hundred.
-const MAX_LOOK_BYTES: usize = 16 * 1024;
+use super::codec::VideoSyntax;
 
 /// What is known of the picture at the start of a PES packet.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]

@@ -3,6 +3,8 @@
 use std::collections::VecDeque;
 
 use millrace_core::limits::DEFAULT_PACKET_BYTES;
+use millrace_core::limits::volume::MAX_TABLES;
+pub(super) use millrace_core::limits::volume::{MIN_GAP_AUDIO_TICKS, MIN_GAP_TICKS};
 use millrace_core::packet::PacketMeta;
 use millrace_core::time::MediaTicks;
 
@@ -12,13 +14,6 @@ use super::ts_packet::{SYSTEM_HZ, SYSTEM_TICKS_PER_MEDIA_TICK};
 
 /// Tables further before an access point than this would delay the picture more than they help.
 const TABLES_BEFORE_TICKS: u64 = SYSTEM_HZ;
-/// Table places remembered; at the usual 10 a second, 400 s.
-const MAX_TABLES: usize = 4096;
-/// Access points closer than this are thinned out: nobody seeks finer, and a title of intra pictures only would
-/// have an index of megabytes.
-pub(super) const MIN_GAP_TICKS: u64 = SYSTEM_HZ / 10;
-/// The same for sound alone, where every PES packet is an access point.
-pub(super) const MIN_GAP_AUDIO_TICKS: u64 = SYSTEM_HZ / 2;
 
 fn packet_of(byte: u64) -> u64 {
     byte / DEFAULT_PACKET_BYTES as u64

@@ -4,6 +4,7 @@ use std::io;
 use std::path::PathBuf;
 use std::time::Duration;
 
+use millrace_core::limits::volume::MIN_LOOK_BYTES;
 use millrace_core::limits::{
     DISK_LOOK_BYTES, DISK_RESERVE_BYTES, DISK_RESERVE_PARTS, FFMPEG_MEMORY_BYTES, FFMPEG_OUTPUT_BYTES,
     FFMPEG_OUTPUT_RATIO, FFMPEG_PROCESSOR_NS, FFMPEG_PROCESSOR_NS_PER_MIB, FFMPEG_SILENCE_NS,
@@ -12,9 +13,6 @@ use millrace_core::units::ByteLen;
 use rustix::process::{Pid, Resource, Rlimit, getrlimit, prlimit};
 
 use super::error::Exceeded;
-
-/// Free space is looked at no more often than this, however little there is.
-const MIN_LOOK_BYTES: u64 = 256 << 10;
 
 /// How much ffmpeg may use for one file. The default is far above what titles need, and below what hurts a server.
 #[derive(Clone, Debug, PartialEq, Eq)]

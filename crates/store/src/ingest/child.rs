@@ -8,6 +8,7 @@ use std::process::{Child, ChildStderr, ChildStdout, Command, ExitStatus, Stdio};
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Duration;
 
+use millrace_core::limits::volume::{CHILD_LOOK_EVERY, LOOK_FOR_END_EVERY, MAX_SAID_BYTES};
 use millrace_core::units::HumanDuration;
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
 use rustix::fs::{OFlags, fcntl_getfl, fcntl_setfl};
@@ -17,14 +18,8 @@ use super::bounds::ProcessBounds;
 use super::error::Exceeded;
 use super::pass::read_retrying;
 
-/// How often a silent program's reader looks whether it should stop.
-const LOOK_EVERY: Duration = Duration::from_millis(50);
-/// The same while it ends.
-const LOOK_FOR_END_EVERY: Duration = Duration::from_millis(5);
 /// How a program that is refused memory says so: the C library's words, and libx264's.
 const NO_MEMORY: &[&str] = &["Cannot allocate memory", "malloc of size"];
-/// What is kept of the program's messages.
-const MAX_SAID_BYTES: usize = 4096;
 
 /// Why reading ended early.
 #[derive(Debug)]
@@ -127,7 +122,7 @@ impl HelperProgram {
                 return read_retrying(&mut self.out, room).map_err(ChildStop::Read);
             }
             if !err_ready {
-                self.was_silent(LOOK_EVERY)?;
+                self.was_silent(CHILD_LOOK_EVERY)?;
             }
             idle();
         }
@@ -143,9 +138,9 @@ impl HelperProgram {
         Err(ChildStop::Exceeded(Exceeded::Silence { most: HumanDuration(most) }))
     }
 
-    /// Waits until there is output or a message, at most [`LOOK_EVERY`].
+    /// Waits until there is output or a message, at most [`CHILD_LOOK_EVERY`].
     fn wait(&self) -> io::Result<(bool, bool)> {
-        let timeout = Timespec::try_from(LOOK_EVERY).map_err(io::Error::other)?;
+        let timeout = Timespec::try_from(CHILD_LOOK_EVERY).map_err(io::Error::other)?;
         let mut fds = vec![PollFd::new(&self.out, PollFlags::IN)];
         if let Some(err) = &self.err {
             fds.push(PollFd::from_borrowed_fd(err.as_fd(), PollFlags::IN));

@@ -20,11 +20,10 @@
 
 use std::collections::VecDeque;
 
+pub(super) use millrace_core::limits::volume::MAX_BYTES_BETWEEN_ANCHORS;
+
 use super::ts_packet::{PCR_MODULUS, SYSTEM_HZ, SYSTEM_TICKS_PER_MEDIA_TICK};
 
-/// Most bytes between two anchors. Anchors must come every 100 ms (section 2.7.2); at that rate this is 2.7 Gb/s. What
-/// lies between two anchors waits in memory for its time, so there must be a bound; beyond it time coasts.
-pub(super) const MAX_BYTES_BETWEEN_ANCHORS: u64 = 32 << 20;
 /// A clock this far ahead of what the bytes explain is a jump...
 const JUMP_TICKS: u64 = SYSTEM_HZ;
 /// ...but up to here only if packets are missing.

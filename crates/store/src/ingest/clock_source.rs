@@ -4,11 +4,10 @@
 //! come; if there is none at all, the decoding time stamps of the pictures (or of the sound). Until one of them gives
 //! a rate, all are remembered, so that nothing of the beginning is lost.
 
+use millrace_core::limits::volume::MAX_EARLY_ANCHORS;
+
 use super::clock::{Anchor, MediaClock, Point};
 use super::ts_packet::{PCR_MODULUS, SYSTEM_TICKS_PER_MEDIA_TICK};
-
-/// Anchors remembered until the choice is made: 25 a second of 30 programs for 20 s.
-const MAX_EARLY: usize = 16_384;
 
 /// What a title's time comes from.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -129,7 +128,7 @@ impl ClockSource {
     pub(super) fn pcr(&mut self, found: Found, out: &mut Vec<Point>) {
         match self.origin {
             None => {
-                if self.early_pcrs.len() < MAX_EARLY {
+                if self.early_pcrs.len() < MAX_EARLY_ANCHORS {
                     self.early_pcrs.push(found);
                 }
                 if let Some(pid) = self.announced {
@@ -145,7 +144,7 @@ impl ClockSource {
     /// A decoding time stamp.
     pub(super) fn stamp(&mut self, found: Found, out: &mut Vec<Point>) {
         match self.origin {
-            None if self.early_stamps.len() < MAX_EARLY => self.early_stamps.push(found),
+            None if self.early_stamps.len() < MAX_EARLY_ANCHORS => self.early_stamps.push(found),
             Some(ClockOrigin::Stamps(pid)) => self.follow_if(pid, found, SYSTEM_TICKS_PER_MEDIA_TICK, out),
             _ => {}
         }

@@ -14,6 +14,7 @@
 use std::ops::Range;
 
 use millrace_core::limits::TS_PACKET_BYTES;
+pub(super) use millrace_core::limits::volume::BUFFER_BYTES;
 
 use super::ts_packet::SYNC;
 
@@ -22,9 +23,6 @@ use super::ts_packet::SYNC;
 const CONFIRM: usize = 4;
 /// Packets that must follow each other before a file counts as a transport stream at all.
 const CONFIRM_FILE: usize = 8;
-/// Bytes of the buffer between the source and the parser: a read is at most this long. Half of a small second level
-/// cache, so that bytes are still there when they are summed, hashed and copied.
-pub(super) const BUFFER_BYTES: usize = 512 << 10;
 
 /// How packets lie in the source.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]

@@ -4,6 +4,7 @@
 //! A packet's time is known only when the next clock value has come, so packets wait: at most the bytes between two
 //! clock values, the first second, and [`MAX_BYTES_BETWEEN_ANCHORS`] in a stream whose clock does not come.
 
+use millrace_core::limits::volume::MAX_UNDECIDED_BYTES;
 use millrace_core::limits::{DEFAULT_PACKET_BYTES, MAX_TITLE_PACKETS, TS_PACKET_BYTES};
 use millrace_core::time::MediaTicks;
 use millrace_core::units::BitRate;
@@ -27,8 +28,6 @@ use super::ts_packet::{
     Adaptation, PID_NULL, PID_PAT, PIDS, PesStart, SYSTEM_HZ, SYSTEM_TICKS_PER_MEDIA_TICK, TsPacket,
 };
 
-/// A picture whose kind is still unknown after this many bytes of all PIDs is none to start at.
-const MAX_UNDECIDED_BYTES: u64 = 1 << 20;
 /// No continuity counter is expected yet.
 const ANY: u8 = 0xff;
 

@@ -3,15 +3,13 @@
 use std::io::{self, Read};
 
 use millrace_core::limits::DEFAULT_PACKET_BYTES;
+pub(super) use millrace_core::limits::volume::SNIFF_BYTES;
 use millrace_core::time::MediaTicks;
 
 use super::error::StreamError;
 use super::framing::{self, BUFFER_BYTES, Framer, Framing, Skipped};
 use super::indexer::{Indexed, Indexer};
 use super::sink::IndexSink;
-
-/// Bytes in which the first packets must lie; a file whose first packet comes later is not taken for MPEG-TS.
-pub(super) const SNIFF_BYTES: usize = 256 << 10;
 
 /// How to index.
 #[derive(Clone, Debug)]

@@ -4,6 +4,7 @@ use std::ffi::OsString;
 use std::path::Path;
 
 use millrace_core::limits::FFMPEG_ENCODER_THREADS;
+use millrace_core::limits::volume::{MAX_AUDIO_CHANNELS, MAX_AUDIO_HZ, MAX_AUDIO_STREAMS};
 use millrace_core::time::MediaTicks;
 use serde::Deserialize;
 
@@ -13,12 +14,6 @@ pub(super) const FORMATS: &str = "mov,mp4,m4a,3gp,3g2,mj2,matroska,webm,avi,flv,
     flac,aac,ac3,eac3,dts,h264,hevc,m4v,dv,gxf,mxf,nut,rm,aiff,caf,au,ape,wv,tta,amr,obu,ivf,wtv,truehd,mlp";
 /// Formats that are nothing but pictures, in an order that is not that of showing, without time stamps.
 const STAMPLESS_FORMATS: &[&str] = &["h264", "hevc", "m4v"];
-/// Sound streams carried; a title has one for each language.
-const MAX_AUDIO_STREAMS: usize = 16;
-/// Highest sample rate that the AAC of players takes.
-const MAX_AUDIO_HZ: u32 = 48_000;
-/// Channels that ffmpeg's AAC encoder takes.
-const MAX_AUDIO_CHANNELS: u32 = 8;
 
 /// PES packets of a title without pictures: 75 ms of 64 kb/s, 52 ms (two frames) of 128 kb/s. A clock value is wanted
 /// every 100 ms (ISO/IEC 13818-1 section 2.7.2).

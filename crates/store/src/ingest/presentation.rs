@@ -4,18 +4,13 @@
 //! jump of the source's clock, as where two recordings were joined, stamps count from another origin.
 
 use millrace_core::limits::MAX_END_AFTER_LAST_PACKET_TICKS;
+use millrace_core::limits::volume::{MAX_BASES, MAX_DISTANCE_TICKS};
 use millrace_core::time::MediaTicks;
 
 use crate::index::{ClockPiece, PTS_MODULUS, TimeBase};
 
 use super::clock::MediaClock;
-use super::ts_packet::{SYSTEM_HZ, SYSTEM_TICKS_PER_MEDIA_TICK};
-
-/// Time stamps are ahead of the clock by the decoder's buffer: 1 s at most but for still pictures (ISO/IEC 13818-1 section
-/// 2.4.2.6). One that is further away is damaged, or is of another base.
-const MAX_DISTANCE_TICKS: u64 = 10 * SYSTEM_HZ;
-/// Bases remembered. A recording with more jumps than this is damaged all over; its later bases are not told apart.
-const MAX_BASES: usize = 4096;
+use super::ts_packet::SYSTEM_TICKS_PER_MEDIA_TICK;
 
 /// A stream within the current base. Stamps are relative to the base's reference, so that they do not wrap.
 #[derive(Clone, Copy, Debug)]

@@ -4,11 +4,10 @@
 //! often keeps the whole PAT), the first in PAT order of those whose table has come is taken, as soon as one of the
 //! tables comes for the second time: tables repeat in turn, so by then every one that exists has been seen.
 
+use millrace_core::limits::volume::MAX_PROGRAMS;
+
 use super::psi::{self, Pmt, SectionAssembler};
 use super::ts_packet::{PID_PAT, TsPacket};
-
-/// Programs followed; a multiplex has tens. The others' bytes are kept all the same.
-const MAX_PROGRAMS: usize = 256;
 
 /// What a packet of a table told.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]

@@ -3,6 +3,7 @@
 use std::path::{Path, PathBuf};
 use std::process::Command;
 
+use millrace_core::limits::volume::MAX_PROBE_BYTES;
 use millrace_core::units::ByteLen;
 
 use super::bounds::{OutputBound, ProcessBounds};
@@ -12,8 +13,6 @@ use super::pass::{ByteSource, Done};
 use super::plan::{self, Probe, RemuxPlan};
 use super::watch::Watch;
 
-/// Most that ffprobe may print: a few KiB for each stream.
-const MAX_PROBE_BYTES: usize = 4 << 20;
 /// What ffmpeg says when a container is not on the list of those that are read.
 const NOT_LISTED: &str = "not on whitelist";
 

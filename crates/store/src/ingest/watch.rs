@@ -1,8 +1,9 @@
 //! Tells the caller how far it is, and hears from it that it should stop.
 
 use std::sync::atomic::{AtomicBool, Ordering};
-use std::time::{Duration, Instant as StdInstant};
+use std::time::Instant as StdInstant;
 
+use millrace_core::limits::volume::REPORT_EVERY;
 use millrace_core::time::MediaTicks;
 
 /// How far an ingest is.
@@ -32,9 +33,6 @@ pub enum Stage {
     /// Everything is read; making it durable and visible.
     Committing,
 }
-
-/// Least time between two calls of the caller's function: 20 a second are as smooth as a progress bar gets.
-const REPORT_EVERY: Duration = Duration::from_millis(50);
 
 /// The caller, as seen from inside.
 pub(super) struct Watch<'a> {

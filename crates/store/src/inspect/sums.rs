@@ -4,6 +4,7 @@ use std::ops::Range;
 use std::path::Path;
 
 use millrace_core::limits::DEFAULT_PACKET_BYTES;
+use millrace_core::limits::volume::MAX_LISTED;
 use serde_json::{Value, json};
 
 use crate::error::StoreError;
@@ -11,9 +12,6 @@ use crate::format::manifest::{CRC_FILE, DATA_FILE, Manifest, PARITY_CRC_FILE, SU
 use crate::format::meta::{CrcHeader, MetaHeader};
 use crate::packet_size::PACKET_CLASSES;
 use crate::sums::{GRAIN_BYTES, SumsFile, SumsHeader};
-
-/// Most grains that are listed: a screen is what they are for.
-const MAX_LISTED: u64 = 100_000;
 
 /// A range sums file: its header, its damaged blocks, and the grains of `range`.
 pub(super) fn sums(path: &Path, range: Option<Range<u32>>) -> Result<Value, StoreError> {

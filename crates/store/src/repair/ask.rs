@@ -8,11 +8,10 @@ use std::collections::BTreeMap;
 use std::sync::mpsc::{RecvTimeoutError, Sender, channel};
 use std::time::Duration;
 
+use millrace_core::limits::volume::ASK_SLICE_NS;
+
 /// A question as its thread takes it: it sends the answer itself.
 type Question = Box<dyn FnOnce() + Send>;
-
-/// How often a waiting caller checks whether the user wants to stop.
-const SLICE_NS: u64 = 100_000_000;
 
 /// What a member has said so far.
 enum Member {
@@ -66,7 +65,7 @@ impl Asker {
         }
         let mut left_ns = self.limit_ns;
         loop {
-            let slice_ns = left_ns.min(SLICE_NS);
+            let slice_ns = left_ns.min(ASK_SLICE_NS);
             match answer.recv_timeout(Duration::from_nanos(slice_ns)) {
                 Ok(answer) => return Ok(Some(answer)),
                 Err(RecvTimeoutError::Timeout) if left_ns > slice_ns => left_ns -= slice_ns,

@@ -2,6 +2,7 @@
 
 use std::sync::atomic::{AtomicBool, Ordering};
 
+use millrace_core::limits::volume::PACE_SLICE_NS;
 use millrace_core::seam::Clock;
 use millrace_core::time::{Instant, NS_PER_S};
 
@@ -13,7 +14,7 @@ pub trait Timekeeper: Clock {
     fn wait_ns(&self, ns: u64);
 }
 
-/// Bytes a second, bounded over any stretch of time longer than [`SLICE_NS`]; and whether to go on at all.
+/// Bytes a second, bounded over any stretch of time longer than [`PACE_SLICE_NS`]; and whether to go on at all.
 pub(crate) struct Pace<'a> {
     time: &'a dyn Timekeeper,
     stop: &'a AtomicBool,
@@ -22,9 +23,6 @@ pub(crate) struct Pace<'a> {
     /// When the bytes counted so far may have been moved at the earliest.
     due: Instant,
 }
-
-/// Time that was not used (the disk was slower than the bound) is good for a burst of this length, no longer.
-const SLICE_NS: u64 = 100_000_000;
 
 impl<'a> Pace<'a> {
     /// From now on; `bytes_per_s` 0 means as fast as the disks can.
@@ -43,13 +41,13 @@ impl<'a> Pace<'a> {
         if self.bytes_per_s == 0 || bytes == 0 {
             return Ok(());
         }
-        let idle_since = Instant(now.0.saturating_sub(SLICE_NS));
+        let idle_since = Instant(now.0.saturating_sub(PACE_SLICE_NS));
         let cost = u128::from(bytes) * u128::from(NS_PER_S) / u128::from(self.bytes_per_s);
         self.due = self.due.max(idle_since).plus_ns(u64::try_from(cost).unwrap_or(u64::MAX));
         let mut left = self.due.ns_since(now);
         while left > 0 {
             // In slices, so that a user who wants to stop need not wait for a slow bound.
-            let slice = left.min(SLICE_NS);
+            let slice = left.min(PACE_SLICE_NS);
             self.time.wait_ns(slice);
             self.check()?;
             left -= slice;
@@ -95,7 +93,7 @@ mod tests {
                 time.wait_ns(idle_ns);
                 pace.moved(bytes).unwrap();
                 moved += u128::from(bytes);
-                let spent = u128::from(time.now().ns_since(start) + SLICE_NS) * u128::from(rate) / u128::from(NS_PER_S);
+                let spent = u128::from(time.now().ns_since(start) + PACE_SLICE_NS) * u128::from(rate) / u128::from(NS_PER_S);
                 prop_assert!(moved <= spent + 40, "{moved} bytes, {spent} allowed");
             }
         }

@@ -4,6 +4,7 @@ use std::collections::BTreeSet;
 use std::fs;
 
 use millrace_core::ids::TitleId;
+use millrace_core::limits::volume::MAX_ROUNDS;
 
 use super::examine;
 use super::report::{Fate, Found};
@@ -20,10 +21,6 @@ use crate::volume::dirs::{Dirs, id_of_name, remove_tree, rename, sync_dir};
 use crate::volume::lock::StoreLock;
 use crate::volume::manifest_io::{read_manifest, read_manifest_file};
 use crate::volume::recover::{TmpEntry, look_at_tmp};
-
-/// Titles may come, go or change while a repair runs; it starts over for those. More often than this nobody changes titles
-/// on purpose.
-const MAX_ROUNDS: usize = 16;
 
 /// Makes what is missing or wrong on any member from the others; members that were behind are cleaned, brought up to date and
 /// made active in a new generation. A server may work with the volume meanwhile.

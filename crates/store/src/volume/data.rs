@@ -4,6 +4,7 @@ use std::collections::VecDeque;
 use std::path::Path;
 
 use millrace_core::limits::DEFAULT_PACKET_BYTES;
+pub(crate) use millrace_core::limits::volume::WRITE_BYTES;
 use millrace_core::packet::PacketMeta;
 use millrace_core::time::MediaTicks;
 use millrace_core::wire::checksum;
@@ -14,8 +15,6 @@ use crate::index::TIME_STEP_PACKETS;
 use crate::meta::{Finished, MetaWriter};
 use crate::sums::SumsWriter;
 
-/// One write to the data file: large enough for any disk, aligned in the file because every write has this length.
-pub(crate) const WRITE_BYTES: usize = 1 << 20;
 /// Bytes copied, then summed, then hashed: half of a small L2 cache, and enough for BLAKE3's widest vectors (16 KiB).
 const STEP_BYTES: usize = 128 << 10;
 

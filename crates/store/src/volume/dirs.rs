@@ -5,6 +5,7 @@ use std::io::{self, Read};
 use std::path::{Path, PathBuf};
 
 use millrace_core::ids::TitleId;
+use millrace_core::limits::volume::COPY_BYTES;
 
 use crate::disk::{Disk, DiskFile};
 use crate::error::StoreError;
@@ -22,9 +23,6 @@ pub const TITLES_DIR: &str = "titles";
 pub const LOCK_FILE: &str = "lock";
 /// Ends the name of a title below `tmp` that is being removed.
 pub(crate) const REMOVED_SUFFIX: &str = ".rm";
-
-/// Bytes copied at a time.
-const COPY_BYTES: usize = 1 << 20;
 
 /// The paths of one store.
 #[derive(Clone, Debug)]

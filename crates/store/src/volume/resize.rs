@@ -1,6 +1,7 @@
 //! More packet sizes for a title, and range sums and CRCs if it has none: more files over the same data.
 
 use millrace_core::ids::TitleId;
+use millrace_core::limits::volume::RESIZE_READ_BYTES;
 use millrace_core::limits::{DEFAULT_PACKET_BYTES, MAX_TITLE_PACKETS};
 use millrace_core::packet::{PacketMeta, WireLayout};
 use millrace_core::wire::checksum::{add, sum16};
@@ -24,8 +25,6 @@ use crate::sums::{GRAIN_BYTES, Rule, SumsWriter};
 
 const DEFAULT: u64 = DEFAULT_PACKET_BYTES as u64;
 const GRAIN: usize = GRAIN_BYTES as usize;
-/// Data read at a time: about a megabyte, whole default-size packets.
-const READ_BYTES: usize = 800 * DEFAULT_PACKET_BYTES;
 
 /// A file that was made, with the packet size it is for; `None`: it is for all.
 struct Made {
@@ -102,7 +101,7 @@ fn make(
     let mut media = MediaReader::new(files)?;
     let bytes = media.files().info.bytes;
     let mut makers = Makers::create(media.files(), workspace, wants)?;
-    let mut buffer = vec![0; READ_BYTES];
+    let mut buffer = vec![0; RESIZE_READ_BYTES];
     let mut known = Known::new(media.files());
     let mut hasher = blake3::Hasher::new();
     let mut start = 0;

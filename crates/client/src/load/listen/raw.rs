@@ -7,6 +7,7 @@
 
 use hdrhistogram::Histogram;
 use millrace_core::limits::TS_PACKET_BYTES;
+use millrace_core::limits::viewer::MAX_CLOCK_STEP_NS;
 use millrace_core::time::MEDIA_HZ;
 use millrace_core::units::BitRate;
 
@@ -15,9 +16,6 @@ use crate::load::meter::Measured;
 use crate::load::ts_light::TsLight;
 use crate::load::web::ts_scan::{Pcr, TsScan};
 use crate::receive::SequenceCounts;
-
-/// A step of the clock by more than this, or back, is a jump: nothing is late because of it.
-const MAX_STEP_NS: u64 = 10_000_000_000;
 
 /// The meter of one stream.
 pub(super) struct RawMeter {
@@ -92,7 +90,7 @@ impl RawMeter {
     fn time(&mut self, shared: &mut Histogram<u64>, arrival_ns: u64, pcr: Option<Pcr>) {
         match (pcr, self.last_pcr, self.rate) {
             (Some(pcr), last, _) => {
-                let follows = last.is_some_and(|last| pcr.ns_since(last) <= MAX_STEP_NS);
+                let follows = last.is_some_and(|last| pcr.ns_since(last) <= MAX_CLOCK_STEP_NS);
                 if !follows || pcr.discontinuity {
                     self.lateness.begin_run(shared);
                 }

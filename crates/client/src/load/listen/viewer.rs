@@ -1,5 +1,6 @@
 //! A listener: a socket and a meter. It asks nobody for anything.
 
+use millrace_core::limits::viewer::{FEW_VIEWERS, MAX_DRAINS};
 use millrace_core::time::Instant;
 use millrace_core::wire::rtp::{PAYLOAD_TYPE_MP2T, RtpHeader};
 
@@ -16,10 +17,6 @@ use crate::sdp::Description;
 
 /// The kind of the only descriptor that a listener has.
 const KIND: u8 = 0;
-/// Above so many listeners each has fewer receive buffers.
-const FEW: u32 = 2000;
-/// Batches taken where all that waits is wanted.
-const MAX_DRAINS: usize = 256;
 
 enum Counts {
     Raw(Box<RawMeter>),
@@ -60,7 +57,7 @@ impl Listener {
         };
         let place = url.place(number)?;
         let socket = open(url, place, plan.local_of(seat.index))?;
-        let trains = Batch::Trains(if options.streams > FEW { 2 } else { 4 });
+        let trains = Batch::Trains(if options.streams > FEW_VIEWERS { 2 } else { 4 });
         let inlet =
             Inlet::new(socket, trains, options.receive_buffer_bytes).map_err(|error| error.to_string())?;
         lent.watch(KIND, inlet.socket(), Interest::Read)

@@ -1,13 +1,9 @@
 //! The body of a response, cut out of the bytes of the connection as they come, and nothing kept of it.
 
 use millrace_core::limits::MAX_HTTP_HEAD_BYTES;
+use millrace_core::limits::viewer::{MAX_CHUNK_DIGITS, MAX_CHUNK_LINE_BYTES};
 
 use super::head::{BodyLength, HttpFault};
-
-/// Longest line with a chunk's length and extensions.
-const MAX_CHUNK_LINE_BYTES: usize = 1024;
-/// Hexadecimal digits of a chunk's length: 2^60 bytes are more than any title has.
-const MAX_CHUNK_DIGITS: usize = 15;
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum State {

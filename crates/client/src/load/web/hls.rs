@@ -6,6 +6,7 @@
 
 use std::sync::Arc;
 
+use millrace_core::limits::viewer::{MAX_MASTERS, MIN_RELOAD_NS};
 use millrace_core::time::{Instant, NS_PER_S};
 
 use super::address::HttpUrl;
@@ -13,10 +14,6 @@ use super::playlist::{MediaPlaylist, Playlist, PlaylistFault, Resource, VariantC
 
 /// A live title begins so many target durations before its end (RFC 8216 section 6.3.3).
 const LIVE_BEHIND: u64 = 3;
-/// Shortest time from one load of a playlist to the next, whatever its target duration says.
-const MIN_RELOAD_NS: u64 = 500_000_000;
-/// Master playlists that lead to one another: a media playlist must come then.
-const MAX_MASTERS: u32 = 2;
 
 /// What to do next.
 #[derive(Clone, Debug, PartialEq, Eq)]

@@ -4,13 +4,12 @@ use std::collections::BTreeMap;
 use std::net::{IpAddr, SocketAddr};
 use std::sync::{Mutex, PoisonError};
 
+use millrace_core::limits::viewer::MAX_HOSTS;
+
 use super::address::HttpUrl;
 use super::playlist::Playlists;
 use crate::error::ClientError;
 use crate::net::resolve;
-
-/// Servers that are remembered.
-const MAX_HOSTS: usize = 1024;
 
 /// What all viewers of a target share. A name is looked up once; the thread waits meanwhile, so a load that is
 /// to be exact names its servers by address, or asks one server only.

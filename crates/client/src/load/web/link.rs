@@ -3,6 +3,7 @@
 use std::io::{self, Read, Write};
 use std::net::{IpAddr, SocketAddr, TcpStream};
 
+use millrace_core::limits::viewer::RECEIVE_BUFFER_BYTES;
 use rustix::net::sockopt::set_socket_recv_buffer_size;
 
 use super::address::HttpUrl;
@@ -12,9 +13,6 @@ use crate::net::start_connect;
 
 /// The kind of the only descriptor that a viewer has.
 const KIND: u8 = 0;
-/// What the kernel may hold for a viewer beside the buffer that it counts: with more, a viewer that reads only as fast as
-/// it plays would have a second buffer of many seconds there. On a path of 20 ms it carries 100 Mb/s.
-const RECEIVE_BUFFER_BYTES: usize = 256 * 1024;
 
 /// What a read gave.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]

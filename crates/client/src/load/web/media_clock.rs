@@ -1,15 +1,11 @@
 //! How much media the bytes of a body are: by the program clock references in it, by a rate that was given, or by the
 //! title's length that was given.
 
+use millrace_core::limits::viewer::{CLOCK_SEARCH_BYTES, MAX_CLOCK_STEP_NS};
 use millrace_core::time::NS_PER_S;
 use millrace_core::units::BitRate;
 
 use super::ts_scan::{Pcr, ScanCounts, TsScan};
-
-/// A clock reference is looked for in so many bytes. The standard wants ten in a second; at 40 Mb/s that is 500 KB.
-const SEARCH_BYTES: u64 = 1 << 20;
-/// A step of the clock by more than this, or backwards, is a jump: recordings joined together.
-const MAX_STEP_NS: u64 = 10 * NS_PER_S;
 
 /// What a body's media time can be told by, best first: its own clock, the rate, the length.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
@@ -87,7 +83,7 @@ impl MediaClock {
             let (source, media_ns, jumps) = (&mut self.source, &mut self.media_ns, &mut self.jumps);
             self.scan.bytes(bytes, |pcr| follow(source, media_ns, jumps, pcr));
         }
-        if self.source == Source::Searching && (!self.is_ts || self.bytes >= SEARCH_BYTES) {
+        if self.source == Source::Searching && (!self.is_ts || self.bytes >= CLOCK_SEARCH_BYTES) {
             self.source = self.other_source().ok_or(NO_CLOCK)?;
         }
         match self.source {
@@ -128,7 +124,7 @@ impl MediaClock {
 fn follow(source: &mut Source, media_ns: &mut u64, jumps: &mut u64, pcr: Pcr) {
     if let Source::Pcr { last } = *source {
         let step_ns = pcr.ns_since(last);
-        if step_ns <= MAX_STEP_NS && !pcr.discontinuity {
+        if step_ns <= MAX_CLOCK_STEP_NS && !pcr.discontinuity {
             *media_ns += step_ns;
         } else {
             *jumps += 1;
@@ -212,7 +208,7 @@ mod tests {
             bytes += silent.len() as u64;
         };
         assert_eq!(fault, NO_CLOCK);
-        assert!((SEARCH_BYTES - 376..=SEARCH_BYTES).contains(&bytes), "{bytes}");
+        assert!((CLOCK_SEARCH_BYTES - 376..=CLOCK_SEARCH_BYTES).contains(&bytes), "{bytes}");
         assert_eq!(MediaClock::new(ClockHints::default(), None).bytes(&[]), Ok(0));
     }
 }

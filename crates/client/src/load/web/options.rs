@@ -2,6 +2,8 @@
 
 use std::time::Duration;
 
+use millrace_core::limits::viewer::{DEFAULT_BUFFER, MIN_SEGMENTS};
+
 use super::buffer::BufferPlan;
 use super::playlist::VariantChoice;
 use crate::error::ClientError;
@@ -18,11 +20,6 @@ pub struct WebOptions {
     /// Length of the title, for files over HTTP that carry no clock when no rate is given either.
     pub film_length: Option<Duration>,
 }
-
-/// What is read ahead where nothing is said.
-const DEFAULT_BUFFER: Duration = Duration::from_secs(10);
-/// Segments of HLS that are read ahead at least, where nothing is said.
-const MIN_SEGMENTS: u64 = 3;
 
 impl Default for WebOptions {
     fn default() -> Self {

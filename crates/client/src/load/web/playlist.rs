@@ -4,12 +4,10 @@ use std::sync::{Arc, Mutex, PoisonError};
 
 use m3u8_rs::Playlist as Parsed;
 use millrace_core::limits::MAX_PLAYLIST_BYTES;
+use millrace_core::limits::viewer::{MAX_REMEMBERED, MAX_SEGMENT_S};
 
 use super::address::HttpUrl;
 use super::exchange::ByteRange;
-
-/// Longest segment in seconds that is believed.
-const MAX_SEGMENT_S: f64 = 3600.0;
 
 /// Which of the variants of a master playlist a viewer takes. It stays with it: how players change between variants is
 /// theirs, and would hide what the server does.
@@ -119,9 +117,6 @@ pub fn parse_playlist(
         Err(_) => Err(PlaylistFault::NotPlaylist),
     }
 }
-
-/// Playlists that are remembered: master, media and some versions of a live one.
-const MAX_REMEMBERED: usize = 8;
 
 /// What playlists that all viewers of a title load were last time, so that each is read once and kept once: a title of
 /// two hours has 1,800 segments.

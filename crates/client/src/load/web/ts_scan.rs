@@ -2,17 +2,13 @@
 //! bytes of state. The bytes may be cut anywhere; nothing of them is kept but the front of a packet.
 
 use millrace_core::limits::TS_PACKET_BYTES;
+use millrace_core::limits::viewer::{MAX_PCR_INTERVAL_NS, MAX_PIDS};
 use serde::Serialize;
 
-/// PIDs whose counters are followed: programme tables, clock, video, audio and some more. Further ones are only
-/// counted as packets.
-const MAX_PIDS: usize = 16;
 const NULL_PID: u16 = 0x1fff;
 const SYNC: u8 = 0x47;
 /// The front of a packet with everything that is looked at: header, adaptation field up to its clock reference.
 const FRONT_BYTES: usize = 12;
-/// A longer time between two clock references is a jump.
-const MAX_INTERVAL_NS: u64 = 1_000_000_000;
 /// Units a second of a program clock reference, and where it wraps.
 const PCR_HZ: u64 = 27_000_000;
 const PCR_WRAP: u64 = (1 << 33) * 300;
@@ -176,7 +172,7 @@ impl TsScan {
             return None;
         }
         let step_ns = self.last_pcr.replace(pcr).map_or(0, |last| pcr.ns_since(last));
-        if step_ns <= MAX_INTERVAL_NS {
+        if step_ns <= MAX_PCR_INTERVAL_NS {
             self.counts.pcr_interval_max_ns = self.counts.pcr_interval_max_ns.max(step_ns);
         }
         self.counts.pcrs += 1;

@@ -2,6 +2,7 @@
 
 use std::cell::RefCell;
 
+use millrace_core::limits::viewer::{MAX_WEB_TRIES, WEB_READ_BYTES};
 use millrace_core::limits::{MAX_HTTP_REDIRECTS, MAX_PLAYLIST_BYTES};
 use millrace_core::time::Instant;
 
@@ -23,16 +24,12 @@ use crate::load::meter::Measured;
 use crate::load::target::Seat;
 use crate::load::viewer::{Command, Lent, Live, Outcome, Place, Stage, Status, Viewer};
 
-/// Bytes read at a time: a quarter of a second of 2 Mb/s.
-const READ_BYTES: usize = 64 * 1024;
 /// Bytes that count as one packet where packets are counted, as over RTP.
 const PACKET_BYTES: u64 = 1316;
-/// Times that one segment or playlist is asked for when connections break.
-const MAX_TRIES: u32 = 2;
 
 thread_local! {
     /// What all viewers of a thread read into; nothing stays in it.
-    static READ_BUFFER: RefCell<Vec<u8>> = RefCell::new(vec![0; READ_BYTES]);
+    static READ_BUFFER: RefCell<Vec<u8>> = RefCell::new(vec![0; WEB_READ_BYTES]);
 }
 
 /// What is asked for.
@@ -360,7 +357,7 @@ impl WebViewer {
             self.figures.requests_failed += 1;
         }
         // A server may end a kept connection at any time, also when a request is on its way.
-        if !was_kept && (asked.tries >= MAX_TRIES || asked.purpose == Purpose::File) {
+        if !was_kept && (asked.tries >= MAX_WEB_TRIES || asked.purpose == Purpose::File) {
             return Err(format!("{name}: {fault}"));
         }
         if let Course::Hls { playlist, scan, .. } = &mut self.course {

@@ -2,6 +2,8 @@
 
 use std::sync::atomic::Ordering;
 
+use millrace_core::limits::viewer::BYE_LINGER_NS;
+pub(super) use millrace_core::limits::viewer::PROGRESS_NS;
 use millrace_core::time::{Instant, MediaTicks};
 use millrace_core::units::BitRate;
 use millrace_core::wire::rtcp::{MAX_REPORT_BYTES, write_receiver_report};
@@ -13,11 +15,6 @@ use crate::report::EndReason;
 use crate::rtsp::dialogue::Phase;
 use crate::rtsp::headers::NptRange;
 use crate::script::Action;
-
-/// How often progress is told.
-pub(super) const PROGRESS_NS: u64 = 250_000_000;
-/// After BYE, packets that are still on their way are taken for at most this long.
-const BYE_LINGER_NS: u64 = 500_000_000;
 
 /// When what is to be done.
 pub(super) struct Agenda {

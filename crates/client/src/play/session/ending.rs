@@ -1,10 +1,11 @@
 //! How a session ends: BYE to the server, then the report.
 
+use millrace_core::limits::viewer::PLAY_FAREWELL_NS;
 use millrace_core::seam::Clock;
 use millrace_core::time::Instant;
 use rustix::event::{PollFd, PollFlags};
 
-use super::{MAX_WAIT_NS, Path, Session};
+use super::{PLAY_WAIT_NS, Path, Session};
 use crate::error::ClientError;
 use crate::net::ReadState;
 use crate::play::connect::wait;
@@ -12,13 +13,10 @@ use crate::play::summary::{SocketFacts, Summary};
 use crate::report::{EndReason, Report};
 use crate::rtsp::framing::{Item, next_item};
 
-/// How long the farewell may take.
-const FAREWELL_NS: u64 = 2_000_000_000;
-
 impl Session<'_> {
     /// Says BYE by RTCP and RTSP and waits a little for the answer; media that still comes is left alone.
     pub(super) fn farewell(&mut self) -> Result<(), ClientError> {
-        let deadline = self.clock.now().plus_ns(FAREWELL_NS);
+        let deadline = self.clock.now().plus_ns(PLAY_FAREWELL_NS);
         if self.agenda.playing_since.is_some() {
             self.send_report(true);
         }
@@ -27,7 +25,7 @@ impl Session<'_> {
             self.write_connection();
             let mut flags = PollFlags::IN;
             flags.set(PollFlags::OUT, !self.connection.output.is_empty());
-            wait(&mut [PollFd::new(&self.connection, flags)], MAX_WAIT_NS)?;
+            wait(&mut [PollFd::new(&self.connection, flags)], PLAY_WAIT_NS)?;
             self.drop_media_until_a_message();
             self.dialogue.handle_timeout(self.clock.now());
         }

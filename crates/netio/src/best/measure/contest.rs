@@ -2,18 +2,12 @@
 //! disturbs one slot disturbs none.
 
 use millrace_core::limits::MAX_BATCH_BURSTS;
+use millrace_core::limits::egress::{LEAST_ROUNDS, MOST_ROUNDS, SLOT_DATAGRAMS};
 use millrace_core::seam::{SendOutcome, TransmitBatch};
 
 use super::sample::Sample;
 use super::table::Table;
 use crate::best::plan::{Class, EgressPath};
-
-/// Datagrams in a slot: some tens of microseconds, long against reading the clock, short against a time slice.
-const SLOT_DATAGRAMS: usize = 64;
-/// Rounds at most. A median of 15 does not move for a few disturbed ones.
-const MOST_ROUNDS: usize = 15;
-/// Rounds without which there is no figure.
-const LEAST_ROUNDS: usize = 3;
 
 /// One way, ready to send.
 pub trait Contender {

@@ -12,6 +12,7 @@ use std::os::fd::AsFd;
 use std::sync::Arc;
 
 use millrace_core::limits::XDP_ASIDE_EXTENTS;
+use millrace_core::limits::egress::{MEASURED_EXTENTS, SETTLE_NS};
 use millrace_core::pool::{ExtentArena, HeapRegion};
 use millrace_core::seam::{PacketTx, SendOutcome, TransmitBatch};
 use millrace_core::time::{Instant, NS_PER_S};
@@ -34,10 +35,6 @@ const NOBODY: [Ipv4Addr; 3] =
     [Ipv4Addr::new(192, 0, 2, 77), Ipv4Addr::new(198, 51, 100, 77), Ipv4Addr::new(203, 0, 113, 77)];
 /// The discard service.
 const PORT: u16 = 9;
-/// Extents of packets: 2 MiB, more than the processor's nearest caches hold.
-const EXTENTS: usize = 8;
-/// How long a slot's frames may take to leave.
-const SETTLE_NS: u64 = 5_000_000;
 /// `SO_BINDTOIFINDEX` (Linux 5.0).
 const SO_BINDTOIFINDEX: i32 = 62;
 
@@ -133,9 +130,9 @@ pub fn measure<D: XdpDevice>(
     let _neighbour = Neighbour::add(&mut netlink, target, nobody)
         .map_err(|source| failed("add a neighbour entry for a moment", source, "grant CAP_NET_ADMIN"))?;
 
-    let region = HeapRegion::new(EXTENTS + XDP_ASIDE_EXTENTS as usize);
+    let region = HeapRegion::new(MEASURED_EXTENTS + XDP_ASIDE_EXTENTS as usize);
     let arena = ExtentArena::with_aside(Box::new(region), XDP_ASIDE_EXTENTS);
-    let mut sample = Sample::new(&arena, EXTENTS as u32, dest)
+    let mut sample = Sample::new(&arena, MEASURED_EXTENTS as u32, dest)
         .ok_or_else(|| failed("make packets", io::Error::other("a fresh arena is in use"), "report this"))?;
     let kernel = RefCell::new(kernel);
     let mut plain = ByKernel { tx: &kernel, way: EgressPath::Kernel };

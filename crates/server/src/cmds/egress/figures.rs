@@ -6,6 +6,7 @@
 use std::collections::BTreeMap;
 use std::path::{Path, PathBuf};
 
+use millrace_core::limits::control::{MAX_FIGURES, MAX_FIGURES_BYTES};
 use millrace_offload::best::measure::{Table, Target};
 use millrace_offload::best::{Class, EgressPath};
 use millrace_offload::features::DeviceFeatures;
@@ -16,10 +17,6 @@ use super::Outcome;
 
 /// Layout of the file.
 const VERSION: u32 = 1;
-/// Interfaces that are kept; the oldest go.
-const MOST_ENTRIES: usize = 64;
-/// Longest file that is read.
-const MOST_BYTES: u64 = 1 << 20;
 
 #[derive(Default, Deserialize, Serialize)]
 struct File {
@@ -78,7 +75,7 @@ impl FiguresFile {
         file.version = VERSION;
         file.interfaces.retain(|entry| entry.key.interface != key.interface);
         file.interfaces.push(Entry::of(key, outcome));
-        let surplus = file.interfaces.len().saturating_sub(MOST_ENTRIES);
+        let surplus = file.interfaces.len().saturating_sub(MAX_FIGURES);
         file.interfaces.drain(..surplus);
         if let Err(error) = write(path, &file) {
             tracing::warn!(
@@ -91,7 +88,8 @@ impl FiguresFile {
     /// Empty if there is none, or none that can be read.
     fn read(&self) -> File {
         let Some(path) = &self.path else { return File::default() };
-        let is_short = std::fs::metadata(path).is_ok_and(|meta| meta.is_file() && meta.len() <= MOST_BYTES);
+        let is_short =
+            std::fs::metadata(path).is_ok_and(|meta| meta.is_file() && meta.len() <= MAX_FIGURES_BYTES);
         let bytes = if is_short { std::fs::read(path).unwrap_or_default() } else { Vec::new() };
         parse(&bytes).unwrap_or_default()
     }
@@ -192,7 +190,7 @@ mod tests {
         for n in 0..100 {
             file.keep(&target(&format!("veth{n}")), &outcome(1.0));
         }
-        assert_eq!(file.read().interfaces.len(), MOST_ENTRIES);
+        assert_eq!(file.read().interfaces.len(), MAX_FIGURES);
     }
 
     #[test]

@@ -12,11 +12,9 @@ use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Duration;
 
 use anyhow::anyhow;
+use millrace_core::limits::control::WATCHDOG_LOOK_EVERY;
 use millrace_core::units::HumanDuration;
 use millrace_store::disk::{Op, Watch};
-
-/// How often signs of life are looked for.
-const LOOK_EVERY: Duration = Duration::from_millis(100);
 
 /// Signs of life.
 #[derive(Debug, Default)]
@@ -60,13 +58,13 @@ pub(super) fn wait<T: Send + 'static>(
     std::thread::Builder::new().name("disks".into()).spawn(run)?;
     let (mut seen, mut silent) = (0, Duration::ZERO);
     loop {
-        match result.recv_timeout(LOOK_EVERY.min(limit)) {
+        match result.recv_timeout(WATCHDOG_LOOK_EVERY.min(limit)) {
             Ok(result) => return result,
             Err(RecvTimeoutError::Disconnected) => return Err(anyhow!("it ended without a result")),
             Err(RecvTimeoutError::Timeout) => {}
         }
         let now = pulse.beats.load(Ordering::Relaxed);
-        silent = if now == seen { silent + LOOK_EVERY.min(limit) } else { Duration::ZERO };
+        silent = if now == seen { silent + WATCHDOG_LOOK_EVERY.min(limit) } else { Duration::ZERO };
         seen = now;
         if silent >= limit {
             return Err(stuck(pulse, limit));

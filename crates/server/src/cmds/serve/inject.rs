@@ -2,10 +2,8 @@
 
 use std::path::{Path, PathBuf};
 
+use millrace_core::limits::control::MAX_FAULTS_FILE_BYTES;
 use millrace_store::disk::{FaultList, ReadFaults};
-
-/// Longest file of faults that is read: a line for each member is far less.
-const MAX_FILE_BYTES: u64 = 64 << 10;
 
 /// Keeps the faults of members as a file says.
 pub(super) struct Injector {
@@ -33,7 +31,9 @@ impl Injector {
     pub(super) fn look(&mut self) {
         let Some(file) = &self.file else { return };
         let text = match std::fs::metadata(file) {
-            Ok(meta) if meta.len() <= MAX_FILE_BYTES => std::fs::read_to_string(file).unwrap_or_default(),
+            Ok(meta) if meta.len() <= MAX_FAULTS_FILE_BYTES => {
+                std::fs::read_to_string(file).unwrap_or_default()
+            }
             _ => String::new(),
         };
         if text == self.last {

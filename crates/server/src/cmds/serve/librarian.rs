@@ -9,6 +9,7 @@ use std::sync::mpsc::{Receiver, RecvTimeoutError, Sender, channel};
 use std::thread::JoinHandle;
 use std::time::{Duration, Instant, SystemTime};
 
+use millrace_core::limits::control::LIBRARY_LOOK_EVERY;
 use millrace_core::limits::{DEFAULT_PACKET_BYTES, LIBRARY_STOP_NS};
 use millrace_core::units::Count;
 use millrace_store::ingest::{self, IngestOptions};
@@ -19,9 +20,6 @@ use crate::cmds::progress::{IngestBar, describe};
 use crate::library::open_titles::{Changes, OpenTitles};
 use crate::library::skipped::Skipped;
 use crate::library::watch::Watcher;
-
-/// Time between two looks.
-const LOOK_EVERY: Duration = Duration::from_secs(2);
 
 /// What the thread needs.
 pub(super) struct Librarian {
@@ -124,7 +122,7 @@ impl Librarian {
                 ready();
             }
             // Woken by stop(); an early wake-up only means an early look.
-            std::thread::park_timeout(LOOK_EVERY);
+            std::thread::park_timeout(LIBRARY_LOOK_EVERY);
         }
     }
 
@@ -154,7 +152,7 @@ impl Librarian {
                 // Each film can be asked for soon after it is there, not when the whole folder is done. But a look at all titles for
                 // each of many films would take longer than adding them.
                 self.refreshed.is_behind.set(true);
-                if self.refreshed.at.get().is_none_or(|at| at.elapsed() >= LOOK_EVERY) {
+                if self.refreshed.at.get().is_none_or(|at| at.elapsed() >= LIBRARY_LOOK_EVERY) {
                     self.refresh();
                 }
             }

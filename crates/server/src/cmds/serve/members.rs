@@ -9,6 +9,7 @@ use std::time::{Duration, Instant as StdInstant};
 
 use anyhow::Context;
 use millrace_core::ids::TitleId;
+use millrace_core::limits::control::MEMBERS_LOOK_EVERY;
 use millrace_core::limits::{DAMAGE_RELIST_NS, MAX_DAMAGED_TITLES};
 use millrace_core::seam::Clock;
 use millrace_core::time::Instant;
@@ -16,9 +17,6 @@ use millrace_offload::clock::MonotonicClock;
 use millrace_store::cache::{Cache, MemberHealth, MemberReport};
 use millrace_store::members::{MemberState, SlotReport};
 use millrace_store::volume::Volume;
-
-/// How often it looks: a member that is back is used again within this time.
-const LOOK_EVERY: Duration = Duration::from_secs(1);
 
 /// The thread that looks. A thread of its own: a disk that hangs may hold it for as long as it likes.
 pub(super) struct MembersWatch {
@@ -41,7 +39,7 @@ impl MembersWatch {
                     known = now;
                 }
             };
-            watch(&noted, LOOK_EVERY, |title| volume.note_damaged(title), look);
+            watch(&noted, MEMBERS_LOOK_EVERY, |title| volume.note_damaged(title), look);
         };
         let thread =
             std::thread::Builder::new().name("members".into()).spawn(run).context("members: thread")?;

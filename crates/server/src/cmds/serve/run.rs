@@ -6,10 +6,10 @@ use std::path::Path;
 use std::process::ExitCode;
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
-use std::time::Duration;
 
 use anyhow::Context;
 use millrace_core::counters::Registry;
+use millrace_core::limits::control::{SIGNAL_LOOK_EVERY, SPARE_STREAMS, STOP_FAREWELL};
 use millrace_core::limits::{EXTENT_BYTES, MAX_CONNS_PER_ENGINE, MAX_STREAMS_PER_ENGINE, session_table_size};
 use millrace_core::pool::ExtentArena;
 use millrace_core::seam::Doorbell;
@@ -37,13 +37,6 @@ use crate::admission::AdmissionConfig;
 use crate::cmds::egress::{Devices, Egress, Ports, figures_file};
 use crate::control::{Control, ControlConfig, ControlHandle, EnginePort, Sockets, UdpSockets};
 use crate::library::open_titles::{OpenTitles, Reader};
-
-/// How often the main thread looks for a signal and for trouble to report.
-const LOOK_EVERY: Duration = Duration::from_millis(50);
-/// How long viewers get to be told that the server ends.
-const FAREWELL: Duration = Duration::from_secs(3);
-/// Streams an engine's table has room for beyond those admitted: closed ones whose totals are still under way.
-const SPARE_STREAMS: usize = 64;
 
 /// Serves until SIGINT or SIGTERM.
 pub(super) fn run(args: &ServeArgs) -> anyhow::Result<ExitCode> {
@@ -90,7 +83,7 @@ pub(super) fn run(args: &ServeArgs) -> anyhow::Result<ExitCode> {
 
     let (mut health, mut damage) = (HealthWatch::default(), DamageWatch::default());
     while !cancel.load(Ordering::Relaxed) && !control.is_finished() {
-        std::thread::sleep(LOOK_EVERY);
+        std::thread::sleep(SIGNAL_LOOK_EVERY);
         injector.look();
         health.look(&cache);
         tell_of_damage(&cache, &titles);
@@ -242,6 +235,8 @@ fn registry(control: &ControlHandle, cache: &Arc<Cache>, meters: &[Meters]) -> R
     registry.add("sessions", None, move || sheets.counters.read());
     let sheets = control.sheets();
     registry.add("now", None, move || sheets.held.read());
+    let sheets = control.sheets();
+    registry.add_all("titles", "title", move || sheets.titles.read());
     for (number, meters) in meters.iter().enumerate() {
         let engine = Some(("engine", number.to_string()));
         let LoopSheets { load, engine: counters, tx, rx } = meters.sheets.clone();
@@ -349,7 +344,7 @@ fn control_config(args: &ServeArgs) -> ControlConfig {
 
 /// Ends the control plane and says what it was all about.
 fn sum_up(control: ControlHandle, cache: &CacheStats, meters: &[Meters]) {
-    match control.shut_down(FAREWELL) {
+    match control.shut_down(STOP_FAREWELL) {
         Some(farewell) if farewell.streams_left == 0 => {}
         Some(farewell) => tracing::warn!("{} streams were cut off", farewell.streams_left),
         None => tracing::error!("the control thread panicked"),

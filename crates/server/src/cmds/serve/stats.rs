@@ -3,19 +3,14 @@
 use std::io::Write;
 use std::path::{Path, PathBuf};
 use std::sync::mpsc::{Receiver, RecvTimeoutError, Sender, channel};
-use std::time::Duration;
 
 use anyhow::Context;
 use millrace_core::counters::{Registry, Sample};
+use millrace_core::limits::control::{STATS_INTERVAL, STATS_LAST};
 use millrace_core::seam::Clock;
 use millrace_core::time::Instant;
 use millrace_offload::clock::{MonotonicClock, wall_offset_ns};
 use serde_json::{Map, Value, json};
-
-/// Time between two writings.
-const INTERVAL: Duration = Duration::from_secs(1);
-/// How long the end waits for the last one: the disk may hang.
-const LAST: Duration = Duration::from_millis(500);
 
 /// Writes until it is stopped. On a thread of its own: a disk that hangs holds up nothing else.
 pub(super) struct StatsFile {
@@ -37,7 +32,7 @@ impl StatsFile {
             format!("--stats {}: cannot be written; name a file in a directory that exists", path.display())
         })?;
         std::thread::Builder::new().name("stats".into()).spawn(move || {
-            while stopped.recv_timeout(INTERVAL) == Err(RecvTimeoutError::Timeout) {
+            while stopped.recv_timeout(STATS_INTERVAL) == Err(RecvTimeoutError::Timeout) {
                 file.look();
             }
             file.look();
@@ -50,7 +45,7 @@ impl StatsFile {
     pub(super) fn stop(mut self) {
         drop(self.stop.take());
         // It ends by being dropped; when the disk hangs, nobody waits for it.
-        let _ = self.ended.recv_timeout(LAST);
+        let _ = self.ended.recv_timeout(STATS_LAST);
     }
 }
 
@@ -107,7 +102,8 @@ fn group<'a>(parts: &'a mut Map<String, Value>, sample: &Sample<'_>) -> Option<&
         return parts.entry(sample.part).or_insert_with(|| Value::Object(Map::new())).as_object_mut();
     };
     let groups = parts.entry(sample.part).or_insert_with(|| Value::Array(Vec::new())).as_array_mut()?;
-    let place = groups.iter().position(|group| group[label] == value);
+    // The counters of a group come behind each other: it is the last one, or a new one.
+    let place = groups.iter().rposition(|group| group[label] == value);
     let place = place.unwrap_or_else(|| {
         groups.push(json!({ label: value }));
         groups.len() - 1
@@ -155,9 +151,10 @@ mod tests {
     }
 
     /// The groups that `serve` registers, by their part; the reference is made of them.
-    const PARTS: [(&str, &[Counter]); 10] = [
+    const PARTS: [(&str, &[Counter]); 11] = [
         ("sessions", crate::control::Counters::COUNTERS),
         ("now", crate::control::Held::COUNTERS),
+        ("titles", crate::control::TitleCounters::COUNTERS),
         ("loop", LoadSnapshot::COUNTERS),
         ("engine", EngineCounters::COUNTERS),
         ("sockets", TxCounters::COUNTERS),

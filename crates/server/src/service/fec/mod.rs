@@ -14,7 +14,6 @@ use std::ops::Range;
 use millrace_core::ids::{RunSerial, StreamId};
 use millrace_core::limits::FEC_SWITCH_AHEAD_NS;
 use millrace_core::time::{Instant, MediaTicks};
-use millrace_core::units::BitRate;
 use millrace_core::wire::rtp::Timeline;
 use millrace_offload::command::{self, Command, Cut, Numbering, RunSpec};
 
@@ -212,12 +211,9 @@ impl Service {
         Some(begun)
     }
 
-    /// Counts the rate of another mode against what the operator allows, and makes it the stream's.
+    /// Makes the rate of another mode the stream's, if there is room for what that is more: admission counts it from then on.
     fn reserve_fec(&mut self, key: StreamKey, mode: FecMode) -> Result<(), FecRefusal> {
         let stream = self.streams.get(&key).ok_or(FecRefusal::NotAsked)?;
-        // What the title of a stream takes that does not play yet counts as taken.
-        let unreserved = if stream.is_reserved { 0 } else { stream.rate };
-        let reserved = self.reserved_rate() + unreserved;
         let fec = stream.fec.as_ref().ok_or(FecRefusal::NotAsked)?;
         for &track in mode.tracks() {
             let port = stream.port_of(track).ok_or(FecRefusal::NoPorts)?;
@@ -228,11 +224,8 @@ impl Service {
         }
         let rate = fec.matrix.rate(mode, stream.rate - fec.rate);
         let (engine, missing) = (stream.engine, mode.tracks().len().saturating_sub(fec.companions.len()));
-        if rate > fec.rate
-            && let Some(max) = self.config.max_rate
-            && reserved - fec.rate + rate > max.0
-        {
-            return Err(FecRefusal::Rate { used: BitRate(reserved), max, more: BitRate(rate - fec.rate) });
+        if rate > fec.rate {
+            self.room_for_fec(stream, rate - fec.rate)?;
         }
         if self.slots[engine].stream_room() < missing {
             return Err(FecRefusal::EngineStreams);
@@ -305,7 +298,8 @@ impl Service {
         for companion in leaving {
             let stream = companion.stream;
             self.by_place.remove(&(engine, stream));
-            self.closing.insert((engine, stream), Closing { title: companion.media.title, ended: None });
+            self.closing
+                .insert((engine, stream), Closing { title: companion.media.title, name: None, ended: None });
             self.command(engine, Command::Close { stream });
         }
         for port in ports {

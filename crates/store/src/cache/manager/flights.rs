@@ -4,7 +4,7 @@
 //! cannot be had only if the last step says so, by what came of each codeword. Members that are suspended, failing, late or behind
 //! are asked later than others, but they are asked.
 //!
-//! A read of many members that one of them does not answer is given up after [`SLOW_READ_NS`] if the others have what is
+//! A read of many members that one of them does not answer is given up after [`SLOW_READ_NS`](millrace_core::limits::SLOW_READ_NS) if the others have what is
 //! needed. If they have not, it goes on waiting until [`HUNG_NS`]: a busy disk is no reason to lose a viewer. A title without
 //! members waits as long as its disk takes: there is nothing else to read. If the disk says that it cannot read the extent, it is
 //! asked once more, block by block, and what has come when nothing else does is all there is.
@@ -12,7 +12,8 @@
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
-use millrace_core::limits::{MAX_ASIDE_BYTES, SLOW_READ_NS};
+use millrace_core::limits::MAX_ASIDE_BYTES;
+use millrace_core::limits::cache::{MAX_HUNG_BYTES, MAX_READ_NS, MAX_READ_TRIES, READ_LOOK_NS, STALL_NS};
 use millrace_core::pool::ExtentContent;
 use millrace_core::time::Instant;
 
@@ -23,19 +24,6 @@ use super::super::policy::ReadOrder;
 use super::super::source::{ALIGN, OpenTitle};
 use super::super::stats::Trouble;
 use super::{Manager, forget_cached};
-
-/// A read of many members is looked at each time that this has passed.
-const LOOK_NS: u64 = SLOW_READ_NS / 4;
-/// However much of it comes, now and then: a read of many members that takes this long is given up.
-const MAX_READ_NS: u64 = 4 * HUNG_NS;
-/// An extent is read so often at most: once for each step of [`Effort`], once more for a file that takes no direct reads, and while a
-/// member does not answer when its files are opened.
-const MAX_TRIES: u32 = 8 + (HUNG_NS / LOOK_NS) as u32;
-/// The manager itself comes so much later than it meant to only if the machine is busy or it had to wait for something else.
-const STALL_NS: u64 = SLOW_READ_NS / 10;
-/// Members that hang are asked for more only while no more memory than this waits for their answers: what they owe already has
-/// asked them often enough.
-const MAX_HUNG_BYTES: usize = MAX_ASIDE_BYTES / 4;
 
 /// The disk of a title without members, among the bits of members: that of the first.
 const PLAIN: u32 = 1;
@@ -187,7 +175,7 @@ impl Manager {
             let of_members = flight.order.spans.iter().any(|span| span.member.is_some());
             (flight.begun, flight.late, flight.returns) = (now, 0, self.monitor.returns());
             (flight.is_waiting, flight.missing) = (false, (0, now));
-            flight.look_at = (of_members || flight.order.in_blocks).then(|| now.plus_ns(LOOK_NS));
+            flight.look_at = (of_members || flight.order.in_blocks).then(|| now.plus_ns(READ_LOOK_NS));
             self.flights[place] = Some(flight);
         }
     }
@@ -235,7 +223,7 @@ impl Manager {
         self.counters.meta_bytes_read.add(bytes_of(&flight.order, &results, false));
         if refuses_direct(&flight.order, &results)
             && flight.read.title.may_direct()
-            && flight.tries < MAX_TRIES
+            && flight.tries < MAX_READ_TRIES
         {
             // The file could be opened for direct reads but does not take them.
             flight.read.title.refuse_direct();
@@ -277,7 +265,7 @@ impl Manager {
         let may_try = flight.failed & !flight.pieces != 0
             || flight.read.title.kind().members().is_some()
             || media_came(&flight.order, &results);
-        if !may_try || flight.tries >= MAX_TRIES || !self.try_harder(&mut flight) {
+        if !may_try || flight.tries >= MAX_READ_TRIES || !self.try_harder(&mut flight) {
             let Some(flight) = self.wait_for_silent(now, place, flight) else { return };
             return match damaged {
                 // Nothing better can be had: what is right is sent, what is not is left out.
@@ -318,9 +306,9 @@ impl Manager {
     /// Gives the flight back unless a member that has not answered when its files were to be opened may yet do so in time.
     fn wait_for_silent(&mut self, now: Instant, place: usize, mut flight: Flight) -> Option<Flight> {
         let is_silent = flight.read.title.take_silent() != 0;
-        if is_silent && flight.tries < MAX_TRIES && now.ns_since(flight.first) < HUNG_NS {
+        if is_silent && flight.tries < MAX_READ_TRIES && now.ns_since(flight.first) < HUNG_NS {
             flight.is_waiting = true;
-            flight.look_at = Some(now.plus_ns(LOOK_NS));
+            flight.look_at = Some(now.plus_ns(READ_LOOK_NS));
             self.flights[place] = Some(flight);
             return None;
         }
@@ -428,7 +416,7 @@ impl Manager {
         for place in 0..self.flights.len() {
             let due = |flight: &Flight| flight.look_at.is_some_and(|at| at <= now);
             let Some(mut flight) = self.flights[place].take_if(|flight| due(flight)) else { continue };
-            flight.look_at = Some(now.plus_ns(LOOK_NS));
+            flight.look_at = Some(now.plus_ns(READ_LOOK_NS));
             if flight.is_waiting {
                 flight.tries += 1;
                 self.order_read(now, place, flight);
@@ -471,7 +459,7 @@ impl Manager {
             flight.read.title.order(flight.read.key.extent, flight.read.spare, view, true)
         });
         match others {
-            Some(Ok(order)) if !flight.read.title.kind().is_missed(&order) => flight.tries < MAX_TRIES,
+            Some(Ok(order)) if !flight.read.title.kind().is_missed(&order) => flight.tries < MAX_READ_TRIES,
             // Nothing else can be read.
             _ if flight.read.title.tolerance() == 0 => false,
             // As long as something comes, the disks are only busy.

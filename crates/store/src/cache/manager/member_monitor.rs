@@ -4,6 +4,7 @@ use std::sync::Arc;
 
 use millrace_core::ids::TitleRef;
 use millrace_core::limits::MAX_MEMBERS;
+use millrace_core::limits::cache::{MEMBER_LOOK_NS, PROBE_BYTES};
 use millrace_core::time::Instant;
 
 use super::super::health::{Health, MemberHealth, Outcome, Standing};
@@ -11,12 +12,6 @@ use super::super::order::{MemberView, Order, Role, SpanOrder, SpanResult, bit};
 use super::super::read::Owed;
 use super::super::stats::Counters;
 use crate::members::Members;
-
-/// A probe reads so much of what it reads again.
-const PROBE_BYTES: u64 = 64 * 1024;
-
-/// The volume's list of members is looked at again after this time; it is brought up to date each second.
-const LOOK_NS: u64 = 250_000_000;
 
 /// Health of the members, and what is needed to look after it.
 pub(super) struct MemberMonitor {
@@ -73,7 +68,7 @@ impl MemberMonitor {
     /// Looks now and then at what the volume says of its members.
     pub(super) fn look(&mut self, now: Instant) {
         if let Some((_, at)) = &mut self.volume
-            && now.ns_since(*at) >= LOOK_NS
+            && now.ns_since(*at) >= MEMBER_LOOK_NS
         {
             *at = now;
             self.take_standing(now);

@@ -2,10 +2,9 @@
 
 use std::ops::Range;
 
-use super::super::source::ALIGN;
+use millrace_core::limits::cache::MAX_INTERRUPTIONS;
 
-/// An interrupted or postponed read is tried so often before it counts as failed.
-const MAX_INTERRUPTIONS: u32 = 100;
+use super::super::source::ALIGN;
 
 /// What became of a read after one system call.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]

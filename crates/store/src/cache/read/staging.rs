@@ -5,7 +5,7 @@
 
 use std::io;
 
-use millrace_core::limits::{EXTENT_BYTES, EXTENTS_PER_READ, MAX_READS_IN_FLIGHT};
+use millrace_core::limits::cache::{SMALLEST_STAGING_BYTES, STAGING_KEPT_BYTES, STAGING_SIZES};
 
 use super::super::aligned::AlignedBuf;
 use super::super::crcs::CRCS_STAGING_BYTES;
@@ -14,13 +14,6 @@ use super::super::source::{DATA_STAGING_BYTES, META_STAGING_BYTES, SUMS_STAGING_
 /// What a title on one member needs for an extent.
 pub(super) const HOME_BYTES: usize =
     DATA_STAGING_BYTES + META_STAGING_BYTES + SUMS_STAGING_BYTES + CRCS_STAGING_BYTES;
-/// Smallest size that is kept besides.
-const SMALLEST_BYTES: usize = 32 * 1024;
-/// Sizes that are kept: up to 2 MiB.
-const SIZES: usize = 7;
-/// Memory that is kept besides the home buffers for the next read: what the extents in flight need that are read together, and sizes
-/// are up to twice that.
-const KEPT_BYTES: usize = 2 * EXTENTS_PER_READ * MAX_READS_IN_FLIGHT * EXTENT_BYTES;
 
 /// Memory for one part of a read.
 pub(super) struct Memory {
@@ -33,7 +26,7 @@ pub(super) struct Memory {
 /// The memory that nobody uses now.
 pub(super) struct Staging {
     homes: Vec<Memory>,
-    spare: [Vec<Memory>; SIZES],
+    spare: [Vec<Memory>; STAGING_SIZES],
     spare_bytes: usize,
 }
 
@@ -69,7 +62,7 @@ impl Staging {
             self.spare_bytes -= memory.buf.len();
             return Ok(memory);
         }
-        let buf = AlignedBuf::new(bytes.max(SMALLEST_BYTES << size.min(SIZES)))?;
+        let buf = AlignedBuf::new(bytes.max(SMALLEST_STAGING_BYTES << size.min(STAGING_SIZES)))?;
         Ok(Memory { buf, registered: None, home: false })
     }
 
@@ -79,7 +72,7 @@ impl Staging {
         if memory.home {
             self.homes.push(memory);
         } else if let Some(spare) = self.spare.get_mut(size_of(bytes))
-            && self.spare_bytes + bytes <= KEPT_BYTES
+            && self.spare_bytes + bytes <= STAGING_KEPT_BYTES
         {
             self.spare_bytes += bytes;
             spare.push(memory);
@@ -92,9 +85,9 @@ impl Staging {
     }
 }
 
-/// The smallest size that has so many bytes; [`SIZES`] or more: none is kept.
+/// The smallest size that has so many bytes; [`STAGING_SIZES`] or more: none is kept.
 fn size_of(bytes: usize) -> usize {
-    bytes.div_ceil(SMALLEST_BYTES).next_power_of_two().trailing_zeros() as usize
+    bytes.div_ceil(SMALLEST_STAGING_BYTES).next_power_of_two().trailing_zeros() as usize
 }
 
 #[cfg(test)]
@@ -109,17 +102,20 @@ mod tests {
         assert_eq!(homes.iter().filter(|memory| memory.home).count(), 2);
         homes.into_iter().for_each(|memory| staging.give(memory));
         assert_eq!(staging.kept().0, 2);
-        for bytes in [1, SMALLEST_BYTES, SMALLEST_BYTES + 1, 1 << 20, 2 << 20, (2 << 20) + 1, 9 << 20] {
+        for bytes in
+            [1, SMALLEST_STAGING_BYTES, SMALLEST_STAGING_BYTES + 1, 1 << 20, 2 << 20, (2 << 20) + 1, 9 << 20]
+        {
             let memory = staging.take(bytes, false).unwrap();
             let (len, at) = (memory.buf.len(), memory.buf.as_ptr());
-            assert!(len >= bytes && len <= (4 * bytes).max(SMALLEST_BYTES));
+            assert!(len >= bytes && len <= (4 * bytes).max(SMALLEST_STAGING_BYTES));
             staging.give(memory);
             let again = staging.take(bytes, false).unwrap();
             assert!(again.buf.as_ptr() == at || bytes > 2 << 20);
             staging.give(again);
         }
-        let many: Vec<_> = (0..KEPT_BYTES >> 19).map(|_| staging.take(1 << 20, false).unwrap()).collect();
+        let many: Vec<_> =
+            (0..STAGING_KEPT_BYTES >> 19).map(|_| staging.take(1 << 20, false).unwrap()).collect();
         many.into_iter().for_each(|memory| staging.give(memory));
-        assert!((KEPT_BYTES / 2..=KEPT_BYTES).contains(&staging.kept().1));
+        assert!((STAGING_KEPT_BYTES / 2..=STAGING_KEPT_BYTES).contains(&staging.kept().1));
     }
 }

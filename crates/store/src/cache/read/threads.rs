@@ -11,6 +11,8 @@ use std::os::unix::fs::FileExt;
 use std::sync::{Arc, Condvar, Mutex, MutexGuard};
 use std::time::Duration;
 
+pub(in crate::cache) use millrace_core::limits::cache::MAX_OF_MEMBER;
+use millrace_core::limits::cache::{MAX_READ_THREADS, MAX_STUCK_THREADS, THREADS_LAST_WAIT};
 use millrace_core::time::Instant;
 
 use super::super::order::{Order, SpanResult};
@@ -20,15 +22,6 @@ use super::staging::Staging;
 use super::{Owed, Reader, Unanswered};
 use crate::bell::EventBell;
 use crate::disk::{ReadFault, ReadFaults};
-
-/// Threads: enough to keep a disk's queue filled, few enough not to matter to a small machine.
-const MAX_THREADS: usize = 8;
-/// Threads that may be stuck and have been replaced. Beyond that the pool grows smaller.
-const MAX_STUCK: usize = 32;
-/// Reads of one member that are under way at once, or of blocks.
-pub(in crate::cache) const MAX_OF_MEMBER: usize = MAX_THREADS / 2;
-/// When the pool is dropped, reads under way are waited for no longer than this: what they write to is theirs.
-const LAST_WAIT: Duration = Duration::from_secs(2);
 
 /// A part on its way to a thread and back.
 struct Job {
@@ -80,7 +73,7 @@ impl Threads {
         wake: Arc<EventBell>,
         faults: ReadFaults,
     ) -> io::Result<Self> {
-        let wanted = usual.min(MAX_THREADS);
+        let wanted = usual.min(MAX_READ_THREADS);
         let queues = Mutex::new(Queues { wanted, ..Queues::default() });
         let shared = Arc::new(Shared { queues, work: Condvar::new(), gone: Condvar::new(), wake, faults });
         let pool = Self { shared, parts: Parts::new(places, Staging::new(usual)?) };
@@ -165,7 +158,7 @@ impl Reader for Threads {
             queues.todo.remove(at).map(|job| job.part)
         });
         queues.stuck += aside.len();
-        let missing = (queues.wanted + queues.stuck.min(MAX_STUCK)).saturating_sub(queues.threads);
+        let missing = (queues.wanted + queues.stuck.min(MAX_STUCK_THREADS)).saturating_sub(queues.threads);
         let first = queues.threads;
         drop(queues);
         for number in first..first + missing {
@@ -193,7 +186,7 @@ impl Drop for Threads {
         queues.todo.clear();
         self.shared.work.notify_all();
         let more = |queues: &mut Queues| queues.threads > queues.stuck;
-        let waited = self.shared.gone.wait_timeout_while(queues, LAST_WAIT, more);
+        let waited = self.shared.gone.wait_timeout_while(queues, THREADS_LAST_WAIT, more);
         let (mut queues, _) = waited.unwrap_or_else(|poisoned| poisoned.into_inner());
         queues.done.clear();
     }

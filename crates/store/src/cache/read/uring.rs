@@ -15,6 +15,9 @@ use std::time::Duration;
 use io_uring::types::{Fd, SubmitArgs, Timespec};
 use io_uring::{IoUring, opcode, squeue};
 use millrace_core::limits::MAX_MEMBERS;
+use millrace_core::limits::cache::{
+    ENTRIES_PER_READ, RING_HELD_WAIT, RING_LAST_WAIT, RING_LAST_WAITS, RING_REFUSED_WAIT,
+};
 use millrace_core::time::Instant;
 
 use super::super::order::{MAX_SPANS, Order, SpanResult};
@@ -27,15 +30,6 @@ use crate::disk::{ReadFault, ReadFaults};
 
 /// `user_data` of the poll on the manager's eventfd; reads have `MAX_SPANS * part + number`.
 const WAKE: u64 = u64::MAX;
-/// Entries of the ring for each read. Those of many members may need more: they wait for room.
-const ENTRIES_PER_READ: usize = 3;
-/// After the kernel has refused to take or wait for anything (out of memory), it is asked again after this time.
-const REFUSED: Duration = Duration::from_millis(5);
-/// When the reader is dropped, it waits so often and so long for a read in flight to end.
-const LAST_WAITS: usize = 20;
-const LAST_WAIT: Duration = Duration::from_millis(100);
-/// Reads that are held back on order are looked at again after this time.
-const HELD: Duration = Duration::from_millis(5);
 
 /// A read that a test, or an operator who tries it out, wants to be late.
 struct Held {
@@ -308,7 +302,9 @@ impl Reader for Uring {
         if !self.held.is_empty() {
             self.let_go(now);
             let next = self.held.iter().filter_map(|read| read.until).min();
-            let next = next.map_or(HELD, |until| Duration::from_nanos(until.ns_since(now)).min(HELD));
+            let next = next.map_or(RING_HELD_WAIT, |until| {
+                Duration::from_nanos(until.ns_since(now)).min(RING_HELD_WAIT)
+            });
             limit = Some(limit.unwrap_or(next).min(next));
         }
         if !self.made_up.is_empty() || self.parts.has_done() {
@@ -322,7 +318,7 @@ impl Reader for Uring {
         self.send();
         self.note_begun(now);
         if !self.enter(limit) && limit != Some(Duration::ZERO) {
-            self.wake.sleep(Some(REFUSED));
+            self.wake.sleep(Some(RING_REFUSED_WAIT));
         }
         self.reap();
     }
@@ -366,10 +362,10 @@ impl Drop for Uring {
     /// Waits for the reads in flight: the kernel writes into memory that is freed here.
     fn drop(&mut self) {
         let mut waits = 0;
-        while self.in_flight > 0 && waits < LAST_WAITS {
+        while self.in_flight > 0 && waits < RING_LAST_WAITS {
             let before = self.in_flight;
-            if !self.enter(Some(LAST_WAIT)) {
-                std::thread::sleep(REFUSED);
+            if !self.enter(Some(RING_LAST_WAIT)) {
+                std::thread::sleep(RING_REFUSED_WAIT);
             }
             self.reap();
             waits += usize::from(self.in_flight == before);

@@ -5,6 +5,7 @@ use std::collections::HashMap;
 use std::ops::Range;
 
 use millrace_core::fec::{Code, Plans};
+use millrace_core::limits::cache::CODES_KEPT;
 use millrace_core::limits::{DEFAULT_PACKET_BYTES, MAX_PARITY_UNITS};
 use millrace_core::wire::checksum::{copy_sum16, sum16};
 
@@ -14,9 +15,6 @@ use super::results::Results;
 use crate::cache::crcs::Crcs;
 use crate::cache::order::{Role, bit};
 use crate::stripes::StripeLayout;
-
-/// Codes of which the plans are kept: a volume's titles have one, and a few more after its geometry was changed.
-const CODES: usize = 8;
 
 /// Decodes stripes; keeps its scratch memory and the plans.
 #[derive(Default)]
@@ -144,7 +142,7 @@ impl Decoder {
     fn restore(&mut self, pass: &mut Pass<'_>) {
         let stripes = pass.stripes;
         let (k, m, columns) = (stripes.k(), stripes.m(), stripes.unit_packets() as usize);
-        if self.plans.len() >= CODES && !self.plans.contains_key(&(k, m)) {
+        if self.plans.len() >= CODES_KEPT && !self.plans.contains_key(&(k, m)) {
             self.plans.clear();
         }
         let Some(code) = Code::new(k, m) else { return };

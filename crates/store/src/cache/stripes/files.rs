@@ -6,6 +6,7 @@ use std::path::{Path, PathBuf};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 use millrace_core::ids::TitleId;
+use millrace_core::limits::cache::{FILE_RETRY_NS, REOPEN_NS};
 use millrace_core::time::Instant;
 
 use crate::blocking::{BlockingCalls, Timeout};
@@ -55,14 +56,6 @@ pub trait MemberFiles: Send + Sync {
         BlockingCalls::default()
     }
 }
-
-/// A file that could not be opened is tried again after this time, or as soon as its member is another or was repaired: a
-/// disk that refuses takes its time to do so, and all viewers wait for the thread that asks it.
-const RETRY_NS: u64 = 5_000_000_000;
-
-/// Files of a member that did not have what they should are opened again, or tried again, if that was done longer ago than this: other
-/// files may lie there by now. The volume says so too, but later.
-const REOPEN_NS: u64 = 1_000_000_000;
 
 /// An open file.
 #[derive(Clone)]
@@ -172,7 +165,7 @@ impl FileTable {
                 return Ok(file.clone());
             }
             Known::Refused { errno, epoch: of, until } if *of == epoch => {
-                let until = until.or(now.map(|now| now.plus_ns(RETRY_NS)));
+                let until = until.or(now.map(|now| now.plus_ns(FILE_RETRY_NS)));
                 if until.zip(now).is_none_or(|(until, now)| now < until) {
                     let errno = *errno;
                     files[kind as usize] = Known::Refused { errno, epoch, until };
@@ -201,7 +194,7 @@ impl FileTable {
                 if errno != libc::ENOENT && !refusals.contains(&(slot, errno)) {
                     refusals.push((slot, errno));
                 }
-                let until = now.map(|now| now.plus_ns(RETRY_NS));
+                let until = now.map(|now| now.plus_ns(FILE_RETRY_NS));
                 *place = Known::Refused { errno, epoch, until };
                 Err(Some(errno))
             }
@@ -226,7 +219,9 @@ impl FileTable {
             let since = match known {
                 Known::Nothing => continue,
                 Known::Open(file) => file.since.map_or(0, |since| since.0),
-                Known::Refused { until, .. } => until.map_or(0, |until| until.0.saturating_sub(RETRY_NS)),
+                Known::Refused { until, .. } => {
+                    until.map_or(0, |until| until.0.saturating_sub(FILE_RETRY_NS))
+                }
             };
             if now.0.saturating_sub(since) >= REOPEN_NS {
                 *known = Known::Nothing;

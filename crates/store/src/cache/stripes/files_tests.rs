@@ -32,8 +32,8 @@ fn a_file_that_cannot_be_opened_is_not_tried_each_time_and_its_member_is_told_on
     std::fs::write(&path, "good again").unwrap();
     let open = |at: u64| table.get(members, 1, (TitleFile::Data, true), Instant(at)).map(drop);
     assert_eq!(open(7 * SECOND), Err(Some(libc::ELOOP)));
-    assert_eq!(open(7 * SECOND + RETRY_NS - 1), Err(Some(libc::ELOOP)));
-    assert_eq!(open(7 * SECOND + RETRY_NS), Ok(()));
+    assert_eq!(open(7 * SECOND + FILE_RETRY_NS - 1), Err(Some(libc::ELOOP)));
+    assert_eq!(open(7 * SECOND + FILE_RETRY_NS), Ok(()));
     assert_eq!(table.take_refusals(), []);
     assert_eq!(open(0), Ok(()), "it is open");
 }

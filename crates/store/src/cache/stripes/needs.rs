@@ -4,6 +4,7 @@
 use std::ops::Range;
 
 use millrace_core::limits::DEFAULT_PACKET_BYTES;
+use millrace_core::limits::cache::GAP_BYTES;
 use millrace_core::time::Instant;
 
 use super::files::{FileTable, MemberFiles, OpenFile, TitleFile, first_copy, is_exhaustion};
@@ -14,9 +15,6 @@ use crate::cache::order::{MemberView, Order, Role, SpanFile, SpanOrder, bit};
 use crate::cache::source::{Geometry, OpenTitle};
 use crate::meta::{CrcFile, MetaFile};
 use crate::stripes::StripeLayout;
-
-/// Parity units with less than this between them are read as one span: what a disk reads in the time of a seek.
-const GAP_BYTES: u64 = 64 * 1024;
 
 /// An order being made.
 struct Maker<'a> {

@@ -4,10 +4,10 @@ use std::fs;
 use std::os::unix::ffi::OsStrExt;
 use std::os::unix::fs::MetadataExt;
 use std::path::Path;
-use std::time::Duration;
 
 use millrace_core::ids::TitleId;
 use millrace_core::limits::MAX_MEMBERS;
+use millrace_core::limits::volume::{CATALOGUE_BUSY, CATALOGUE_BUSY_AT_OPEN};
 use rusqlite::{
     Connection, ErrorCode, OpenFlags, OptionalExtension, Transaction, TransactionBehavior, params,
 };
@@ -55,11 +55,6 @@ const MIGRATIONS: [&str; 3] = [
 ",
 ];
 
-/// How long one process waits for another's write to the catalogue; writes take milliseconds.
-const BUSY: Duration = Duration::from_secs(10);
-/// How long it waits when it opens the catalogue: a healthy one is never locked against that.
-const BUSY_AT_OPEN: Duration = Duration::from_secs(2);
-
 const COLUMNS: &str = "id, name, source_path, source_bytes, source_modified_ns, manifest_inode, manifest_bytes, \
                        manifest_modified_ns, info, crc, members, may";
 
@@ -104,7 +99,7 @@ fn damage(what: &str) -> rusqlite::Error {
 }
 
 /// Whether the catalogue should be rebuilt: everything but the troubles that pass or that a new file would have too.
-/// One that is still locked after [`BUSY_AT_OPEN`] when it is opened was cut off under a living connection.
+/// One that is still locked after [`CATALOGUE_BUSY_AT_OPEN`] when it is opened was cut off under a living connection.
 pub(super) fn is_damage(error: &rusqlite::Error, at_open: bool) -> bool {
     match error.sqlite_error_code() {
         Some(ErrorCode::DatabaseBusy | ErrorCode::DatabaseLocked) => at_open,
@@ -157,7 +152,7 @@ impl Db {
             | OpenFlags::SQLITE_OPEN_CREATE
             | OpenFlags::SQLITE_OPEN_NO_MUTEX;
         let mut connection = Connection::open_with_flags(path, flags)?;
-        connection.busy_timeout(BUSY_AT_OPEN)?;
+        connection.busy_timeout(CATALOGUE_BUSY_AT_OPEN)?;
         connection.query_row("PRAGMA journal_mode = WAL", [], |_| Ok(()))?;
         // A cache may lose its last rows in a power cut; it may not cost every ingest another fsync.
         connection.pragma_update(None, "synchronous", "NORMAL")?;
@@ -165,7 +160,7 @@ impl Db {
             check_whole(&connection)?;
         }
         migrate(&mut connection)?;
-        connection.busy_timeout(BUSY)?;
+        connection.busy_timeout(CATALOGUE_BUSY)?;
         let file = identity(path).ok_or_else(|| damage("the file went away"))?;
         Ok(Self { connection, file: Some(file), check, names: None })
     }
@@ -201,7 +196,7 @@ impl Db {
         let flags =
             OpenFlags::SQLITE_OPEN_READ_ONLY | OpenFlags::SQLITE_OPEN_NO_MUTEX | OpenFlags::SQLITE_OPEN_URI;
         let connection = Connection::open_with_flags(uri_of(path, parameters), flags)?;
-        connection.busy_timeout(BUSY_AT_OPEN)?;
+        connection.busy_timeout(CATALOGUE_BUSY_AT_OPEN)?;
         check_whole(&connection)?;
         if version_of(&connection)? != (APPLICATION_ID, MIGRATIONS.len() as i32) {
             return Err(damage("a catalogue of an unknown version"));

@@ -22,9 +22,10 @@ use std::io;
 use std::os::unix::fs::MetadataExt;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
-use std::time::{Duration, Instant, SystemTime};
+use std::time::{Instant, SystemTime};
 
 use millrace_core::ids::TitleId;
+use millrace_core::limits::volume::{LIST_AGAIN, MTIME_STEP};
 
 use self::db::{Check, Db, Row};
 use super::dirs::{Dirs, id_of_name};
@@ -126,12 +127,6 @@ pub(crate) fn is_held_behind(members: &Members, slot: usize, id: TitleId) -> boo
         && members.is_present(slot)
         && members.ask(slot, Timeout::Call, look).unwrap_or(false)
 }
-
-/// Coarsest step of a file system's modification times. A directory looked at within this time of its last change may
-/// change again without another modification time.
-const MTIME_STEP: Duration = Duration::from_secs(2);
-/// A manifest that is replaced does not show in the modification time of `titles`: all are looked at this often.
-const LIST_AGAIN: Duration = Duration::from_secs(30);
 
 impl Catalogue {
     /// Opens the catalogue, or makes it again; all titles are in it then.

@@ -1,6 +1,23 @@
 //! Every bound of the system in one place, each with its reason; relations between bounds are asserted below.
 //!
-//! A limit that an operator may change is the default of a setting; the others are part of a format or of a proof.
+//! A limit that an operator may change is the default of a setting; the others are part of a format or of a proof. Those that concern
+//! one area only stand in its file:
+//!
+//! | module | bounds of |
+//! | --- | --- |
+//! | [`cache`] | the cache, and what it reads from members |
+//! | [`control`] | connections, admission, the library, commands |
+//! | [`egress`] | sockets, devices, next hops, the emulated link |
+//! | [`engines`] | the engines and their loops |
+//! | [`viewer`] | `play`, `load` and their reports |
+//! | [`volume`] | files of a volume, ingest, repair |
+
+pub mod cache;
+pub mod control;
+pub mod egress;
+pub mod engines;
+pub mod viewer;
+pub mod volume;
 
 /// Length of a TS packet (ISO/IEC 13818-1 section 2.4.3.2).
 pub const TS_PACKET_BYTES: usize = 188;
@@ -90,6 +107,9 @@ pub const LEASE_AHEAD_NS: u64 = 50_000_000;
 pub const BYE_DELAY_NS: u64 = 2_500_000_000;
 /// RTCP sender report interval (RFC 3550 section 6.2 recommends a minimum of 5 s; players sync faster with less).
 pub const RTCP_INTERVAL_NS: u64 = 5_000_000_000;
+
+/// Longest compound RTCP packet that is made: a report with one block has 52 bytes, a CNAME the rest.
+pub const MAX_REPORT_BYTES: usize = 128;
 
 /// Records in a command or event ring.
 pub const RING_RECORDS: usize = 4096;

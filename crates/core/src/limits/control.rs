@@ -1,0 +1,150 @@
+//! Bounds of the control side: connections, admission, the library, commands.
+
+use std::time::Duration;
+
+use super::{REPAIR_ANSWER_NS, RING_RECORDS};
+use crate::time::NS_PER_S;
+
+// RTSP connections.
+
+/// Longest interleaved frame that is kept: players send RTCP there, below 1500 bytes.
+pub const MAX_CLIENT_FRAME_BYTES: usize = 4096;
+/// Memory that a framer keeps between messages: most requests fit, and thousands of connections have no more.
+pub const FRAMER_KEPT_BYTES: usize = 1024;
+/// What a request line has beside its address: method, two spaces, version, line end.
+pub const REQUEST_LINE_EXTRA_BYTES: usize = 64;
+/// Characters of what a viewer has sent that are written into a log line: enough to recognise it by.
+pub const MAX_QUOTED: usize = 120;
+/// Bytes read from a connection at once: any request of a known player fits.
+pub const CONN_READ_BYTES: usize = 4096;
+/// Messages of one connection before other tasks get their turn: players send one and wait for the reply.
+pub const MESSAGES_PER_TURN: usize = 16;
+/// How long a connection that is to be closed may take its last reply and close its own side. Closing with unread
+/// input would reset the connection, and the reply would be lost with it (RFC 9112 section 9.6 says the same of HTTP).
+pub const CONN_LINGER: Duration = Duration::from_millis(500);
+/// Datagrams of a socket before other tasks get their turn, some tens of microseconds.
+pub const DATAGRAMS_PER_TURN: usize = 64;
+/// Longest datagram that is looked at; RTCP fits a packet.
+pub const DATAGRAM_BYTES: usize = 2048;
+/// Commands that wait for room in an engine's ring before connections are no longer read: its loop takes as many in a few
+/// turns.
+pub const MAX_BACKLOG: usize = RING_RECORDS / 4;
+/// Events taken from one engine before other tasks get their turn, less than a millisecond.
+pub const EVENTS_PER_TURN: usize = 256;
+/// Of [`MAX_CLIENT_LINES_PER_S`](super::MAX_CLIENT_LINES_PER_S), only for failures: the crowd of other lines must not
+/// hide them.
+pub const FAILURE_LINES: usize = 3;
+/// A lack of open files lasts: it is logged this often.
+pub const NO_FILES_EVERY_NS: u64 = 60 * NS_PER_S;
+/// How long the handle of the control side waits for it when it is dropped: it says BYE first ([`BYE_LIMIT`]).
+pub const DROP_LIMIT: Duration = Duration::from_secs(2);
+/// Time-outs are looked for this often: a tenth of the shortest
+/// ([`MIN_SESSION_TIMEOUT_NS`](super::MIN_SESSION_TIMEOUT_NS)).
+pub const CONTROL_TICK: Duration = Duration::from_millis(500);
+/// A full ring is tried again after this time: the engine's loop takes 64 commands in a few microseconds.
+pub const RING_RETRY: Duration = Duration::from_millis(1);
+/// Connections that wait to be accepted: after a power cut all boxes of a hotel come at once, and one that finds the
+/// queue full (128 by default) tries again a whole second later. The kernel takes `net.core.somaxconn` if that is less.
+pub const LISTEN_BACKLOG: i32 = 4096;
+/// Pause after a failed accept: no descriptor is left, and one more try at once will not find one.
+pub const ACCEPT_PAUSE: Duration = Duration::from_millis(100);
+/// How long the engines may take to say BYE to their viewers when the server ends: a thousand turns of their loops.
+pub const BYE_LIMIT: Duration = Duration::from_secs(1);
+/// How often that end is looked for: nothing else is done meanwhile, and nobody notices so little.
+pub const END_POLL: Duration = Duration::from_millis(2);
+
+/// A connection from which nothing came for this long is asked whether it still is.
+pub const KEEPALIVE_IDLE: Duration = Duration::from_secs(60);
+/// And again after this, [`KEEPALIVE_COUNT`] times: a viewer that vanished without a word is noticed within two minutes.
+pub const KEEPALIVE_INTERVAL: Duration = Duration::from_secs(10);
+/// See [`KEEPALIVE_INTERVAL`].
+pub const KEEPALIVE_COUNT: u32 = 6;
+/// How long another thread waits for the control thread to say how things stand: it does so between two tasks, of milliseconds at most.
+pub const SNAPSHOT_WAIT: Duration = Duration::from_secs(1);
+
+// Admission.
+
+/// Looks that the load of an engine is worked out from: one second.
+pub const LOAD_LOOKS: usize = 10;
+/// Below this busy share a packet costs more than it will among others, because most of it is waking up: the cost is not
+/// carried forward from there if it is above the one taken at the start.
+pub const LOAD_CALM_PERMILLE: u64 = 250;
+/// The margin for rates that vary is never more than this share of a core: more would turn viewers away for nothing.
+pub const MAX_MARGIN_PERMILLE: u64 = 80;
+/// Late grants are counted over this time, as the load of engines is.
+pub const CACHE_LOOK_NS: u64 = 1_000_000_000;
+/// Looks that the verdict that an engine is overloaded is made from: 300 ms, so that it comes within a second.
+pub const SHED_LOOKS: usize = 3;
+/// The core counts as full from this busy share: it has nothing left for what comes late.
+pub const FULL_PERMILLE: u64 = 950;
+/// Share of overdue packets from which an engine counts as behind: fewer are a moment's hiccup.
+pub const BEHIND_PERMILLE: u64 = 50;
+/// How long it has to last: a machine may stand still for a moment.
+pub const SUSTAINED_NS: u64 = 700_000_000;
+/// Streams are ended in steps, each at most this long after the one before, so that the next step sees what it did.
+pub const SHED_STEP_NS: u64 = 250_000_000;
+/// One part in so many of what has been promised goes in one step at most: what is seen may be the end of a disturbance.
+pub const SHED_STEP_SHARE: u64 = 2;
+/// Whoever is late and catches up by less than this share of what it plays takes too long: after [`SLOW_NS`] it counts as
+/// overloaded too.
+pub const SLOW_CATCH_UP_PERMILLE: u64 = 1_100;
+/// How long a slow catch-up is watched: at [`CATCH_UP_RATIO`](super::CATCH_UP_RATIO) half a second is made up in this
+/// time.
+pub const SLOW_NS: u64 = 2_000_000_000;
+/// Nobody new is let in for so long after the last overdue packet: those who were late are still catching up.
+pub const CALM_NS: u64 = 2_000_000_000;
+
+// Counters of titles.
+
+/// Titles that have counters of their own at a time: more than a house watches at once, some 150 bytes each in a file that is written
+/// once a second.
+pub const MAX_TITLE_SHEETS: usize = 256;
+/// How often a reader of a title's counters that meets their writer tries again: writing them takes less than a microsecond.
+pub const TITLE_READ_TRIES: u32 = 64;
+
+// The library.
+
+/// Titles without viewers that stay open: each costs a few descriptors and its index.
+pub const MAX_IDLE_TITLES: usize = 256;
+/// A file must not have changed for this long before it is taken: it may still be arriving.
+pub const SETTLE: Duration = Duration::from_secs(3);
+/// Folders below folders of a library: nobody sorts deeper, and links may go in circles.
+pub const MAX_FOLDER_DEPTH: usize = 8;
+/// Files looked at in one scan; more is a folder of something else.
+pub const MAX_LIBRARY_FILES: usize = 100_000;
+/// Time between two looks at a library's folders: a new file is noticed before it counts as complete ([`SETTLE`]).
+pub const LIBRARY_LOOK_EVERY: Duration = Duration::from_secs(2);
+/// How often it is looked which members are there: one that is back is used again within this time.
+pub const MEMBERS_LOOK_EVERY: Duration = Duration::from_secs(1);
+
+// Commands.
+
+/// How often the main thread looks for a signal and for trouble to report: people do not notice.
+pub const SIGNAL_LOOK_EVERY: Duration = Duration::from_millis(50);
+/// How long viewers get to be told that the server ends: longer than [`BYE_LIMIT`], shorter than service managers wait.
+pub const STOP_FAREWELL: Duration = Duration::from_secs(3);
+/// Streams an engine's table has room for beyond those admitted: closed ones whose totals are still under way, for a turn
+/// or two.
+pub const SPARE_STREAMS: usize = 64;
+/// Time between two writings of the counters: those who watch want to see each second.
+pub const STATS_INTERVAL: Duration = Duration::from_secs(1);
+/// How long the end waits for the last writing: the disk may hang.
+pub const STATS_LAST: Duration = Duration::from_millis(500);
+/// Longest file of faults that is read: a line for each member is far less.
+pub const MAX_FAULTS_FILE_BYTES: u64 = 64 << 10;
+/// Interfaces whose measured costs are kept; the oldest go. A machine has a few, with changing names.
+pub const MAX_FIGURES: usize = 64;
+/// Longest file of such figures that is read: a kilobyte for each interface is more than is written.
+pub const MAX_FIGURES_BYTES: u64 = 1 << 20;
+/// How long a server on the same machine may take to accept a connection: it takes a millisecond.
+pub const LS_ANSWER: Duration = Duration::from_secs(1);
+/// After what silence repair and scrub are over. Reads have their own, shorter limit; but a file that is made durable may
+/// be all that fits in memory, on a disk that is slow and shared with viewers.
+pub const REPAIR_SILENCE: Duration = Duration::from_nanos(10 * REPAIR_ANSWER_NS);
+/// How often signs of life of a repair are looked for: its end is told that late.
+pub const WATCHDOG_LOOK_EVERY: Duration = Duration::from_millis(100);
+
+const _: () = {
+    assert!(SHED_LOOKS <= LOAD_LOOKS);
+    assert!(FAILURE_LINES < super::MAX_CLIENT_LINES_PER_S);
+};
