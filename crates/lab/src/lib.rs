@@ -9,6 +9,7 @@
 //! | [`capacity`] | how many viewers a service carries: search, trials, limits, meters |
 //! | [`peers`] | other servers, started and asked like ours |
 //! | [`netns`] | hosts on one machine: network namespaces joined by a veth pair or an emulated link |
+//! | [`held`] | what a running server holds for its viewers |
 //! | [`isal`] | another erasure code, if the machine has it, to compare with |
 //! | [`link_host`] | a host on this machine that meets its servers through an emulated link |
 //! | [`media`] | media files made on the spot |
@@ -22,6 +23,7 @@ pub mod benches;
 pub mod capacity;
 pub mod frame;
 pub mod framing;
+pub mod held;
 pub mod isal;
 pub mod link_host;
 pub mod media;

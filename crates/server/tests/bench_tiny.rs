@@ -102,6 +102,14 @@ fn every_benchmark_runs_and_keeps_the_form() {
                 assert_eq!(promise(&report, "sessions-checksums")["value"], 0.0, "{report}");
                 assert_eq!(report["rows"][0]["figures"][1]["value"], 5.0, "five viewers played: {report}");
             }
+            "overload" => {
+                let offered = &report["rows"][0]["figures"][0];
+                assert_eq!(
+                    (&offered["name"], &offered["value"]),
+                    (&"offered".into(), &6.0.into()),
+                    "{report}"
+                );
+            }
             _ => {}
         }
     }

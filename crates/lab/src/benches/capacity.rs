@@ -109,7 +109,8 @@ fn one_rate(
     let cores = options.cores.unwrap_or(1);
     let site = Site::new(offload, cores, scratch.0.join("site"))?;
     let backend = options.backend.as_deref();
-    let scene = Scene { site: &site, files: &files, spread, program: &options.program, backend };
+    let program = options.program.as_path();
+    let scene = Scene { site: &site, files: &files, spread, program, backend, has_admission: false };
     let mut repeats = Vec::new();
     for service in services(options, scene)? {
         let label = format!(

@@ -6,6 +6,7 @@ mod degraded;
 mod engine;
 mod ingest;
 mod nlf;
+mod overload;
 mod parity;
 mod peers;
 mod reads;
@@ -33,6 +34,7 @@ pub const ALL: &[Bench] = &[
     start::BENCH,
     degraded::BENCH,
     capacity::BENCH,
+    overload::BENCH,
     peers::BENCH,
 ];
 
