@@ -16,6 +16,7 @@
 //! | [`proc`] | processor time and memory of a process, from /proc |
 //! | [`raw_send`] | sendmmsg with UDP_SEGMENT as a C program would call it: the yardstick |
 //! | [`raw_loops`] | send loops that do nothing else, by sockets and by AF_XDP |
+//! | [`visitors`] | a client that sets streams up and is gone, as fast as it can |
 //! | [`mod@reference`] | senders that anybody could write, to compare with |
 #![deny(unsafe_code)]
 
@@ -34,3 +35,4 @@ pub mod raw_loops;
 pub mod raw_send;
 pub mod reference;
 pub mod report;
+pub mod visitors;
