@@ -112,6 +112,7 @@ fn every_benchmark_runs_and_keeps_the_form() {
                     "{report}"
                 );
             }
+            "rx" => assert!(promise(&report, "rx-gro-rate")["value"].as_f64().unwrap() > 0.0, "{report}"),
             _ => {}
         }
     }

@@ -10,6 +10,7 @@ mod overload;
 mod parity;
 mod peers;
 mod reads;
+mod rx;
 mod sessions;
 mod start;
 mod steer;
@@ -28,6 +29,7 @@ pub const ALL: &[Bench] = &[
     nlf::BENCH,
     nlf::paths::BENCH,
     tx::BENCH,
+    rx::BENCH,
     steer::BENCH,
     backends::BENCH,
     sessions::BENCH,
