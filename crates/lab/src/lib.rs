@@ -9,12 +9,15 @@
 //! | [`capacity`] | how many viewers a service carries: search, trials, limits, meters |
 //! | [`peers`] | other servers, started and asked like ours |
 //! | [`netns`] | hosts on one machine: network namespaces joined by a veth pair or an emulated link |
+//! | [`held`] | what a running server holds for its viewers |
 //! | [`isal`] | another erasure code, if the machine has it, to compare with |
 //! | [`link_host`] | a host on this machine that meets its servers through an emulated link |
 //! | [`media`] | media files made on the spot |
 //! | [`proc`] | processor time and memory of a process, from /proc |
+//! | [`raw_recv`] | recvmmsg as a C program would call it: the yardstick for what receives |
 //! | [`raw_send`] | sendmmsg with UDP_SEGMENT as a C program would call it: the yardstick |
 //! | [`raw_loops`] | send loops that do nothing else, by sockets and by AF_XDP |
+//! | [`visitors`] | a client that sets streams up and is gone, as fast as it can |
 //! | [`mod@reference`] | senders that anybody could write, to compare with |
 #![deny(unsafe_code)]
 
@@ -22,6 +25,7 @@ pub mod benches;
 pub mod capacity;
 pub mod frame;
 pub mod framing;
+pub mod held;
 pub mod isal;
 pub mod link_host;
 pub mod media;
@@ -29,6 +33,8 @@ pub mod netns;
 pub mod peers;
 pub mod proc;
 pub mod raw_loops;
+pub mod raw_recv;
 pub mod raw_send;
 pub mod reference;
 pub mod report;
+pub mod visitors;

@@ -101,7 +101,18 @@ fn every_benchmark_runs_and_keeps_the_form() {
                 assert_eq!(promise(&report, "sessions-failed")["value"], 0.0, "{report}");
                 assert_eq!(promise(&report, "sessions-checksums")["value"], 0.0, "{report}");
                 assert_eq!(report["rows"][0]["figures"][1]["value"], 5.0, "five viewers played: {report}");
+                assert_eq!(promise(&report, "sessions-visits-loss")["value"], 0.0, "{report}");
+                assert_eq!(promise(&report, "sessions-visits-left")["value"], 0.0, "{report}");
             }
+            "overload" => {
+                let offered = &report["rows"][0]["figures"][0];
+                assert_eq!(
+                    (&offered["name"], &offered["value"]),
+                    (&"offered".into(), &6.0.into()),
+                    "{report}"
+                );
+            }
+            "rx" => assert!(promise(&report, "rx-gro-rate")["value"].as_f64().unwrap() > 0.0, "{report}"),
             _ => {}
         }
     }

@@ -2,23 +2,24 @@
 
 use std::time::Duration;
 
-use anyhow::bail;
+use anyhow::{Context, bail};
 use millrace_client::play::TransportChoice;
 use millrace_core::units::BitRate;
 
-use crate::capacity::limits::Limits;
+use crate::capacity::crowd::{Crowd, Offer, offer};
+use crate::capacity::limits::{Limits, is_disturbing};
 use crate::capacity::media_files::MediaFiles;
 use crate::capacity::search::Verdict;
 use crate::capacity::site::Site;
 use crate::capacity::trial::Service;
-use crate::capacity::{Capacity, Effort, Hunt, Scene, Scratch, rows};
+use crate::capacity::{Capacity, Effort, Hunt, Scene, Scratch, in_peace, rows};
 use crate::frame::{Bench, Need, NoiseMeter, Options, Promise, Report, Row};
 use crate::peers;
 
 /// The benchmark.
 pub(super) const BENCH: Bench = Bench {
     name: "capacity",
-    shows: "viewers that one core (or --cores) serves: loss at most 0.01 %, lateness p99 at most 20 ms (over TCP 100 ms), everything delivered",
+    shows: "viewers that one core (or --cores) serves: loss at most 0.01 %, lateness p99 at most 20 ms (over TCP 100 ms), everything delivered; and how many of them admission lets in",
     not_for: "the speed of a network card: a veth pair runs the receiver's kernel path on the sender's core",
     options: &[
         "server-cmd",
@@ -35,7 +36,7 @@ pub(super) const BENCH: Bench = Bench {
         "duration",
         "scratch",
     ],
-    targets: &["capacity-repeat", "capacity-confirmed"],
+    targets: &["capacity-repeat", "capacity-confirmed", "capacity-admitted", "capacity-admitted-kept"],
     needs: &[
         Need::Root,
         Need::Program("ffmpeg", "apt-get install ffmpeg"),
@@ -44,6 +45,11 @@ pub(super) const BENCH: Bench = Bench {
     run,
 };
 
+/// Viewers that admission lets in, of those that the search found.
+const ADMITTED_BOUND: f64 = 0.85;
+/// How many times what the search found is offered then, and in which time.
+const OFFERED: f64 = 1.5;
+const OFFERED_IN: Duration = Duration::from_secs(12);
 /// Between the smallest and the largest of several runs.
 const REPEAT_BOUND: f64 = 0.10;
 /// What its targets are judged by: nothing else scatters.
@@ -75,6 +81,10 @@ struct Judged {
     repeat: Option<f64>,
     /// Whether the run at 90 % kept the limits; `None` if the receiver was too slow, or nothing was found.
     is_confirmed: Option<bool>,
+    /// With admission: viewers let in, of those found.
+    admitted: Option<f64>,
+    /// Whether they got what the limits say.
+    is_kept: Option<bool>,
 }
 
 fn judge(services: &[Judged], report: &mut Report) {
@@ -84,12 +94,21 @@ fn judge(services: &[Judged], report: &mut Report) {
         let repeat = Promise::at_most("capacity-repeat", worst, REPEAT_BOUND, "");
         report.promises.push(repeat.by_rows(own()));
     }
-    let confirmed: Vec<bool> = services.iter().filter_map(|service| service.is_confirmed).collect();
-    if !confirmed.is_empty() {
-        let over = confirmed.iter().filter(|is_confirmed| !**is_confirmed).count();
-        let over = Promise::at_most("capacity-confirmed", over as f64, 0.0, "runs over the limits");
-        report.promises.push(over.by_rows(own()));
+    if let Some(least) = services.iter().filter_map(|service| service.admitted).reduce(f64::min) {
+        let admitted =
+            Promise::at_least("capacity-admitted", least, ADMITTED_BOUND, "of what the search found");
+        report.promises.push(admitted.by_rows(own()));
     }
+    let mut over_limits = |id, keeps: fn(&Judged) -> Option<bool>| {
+        let keeps: Vec<bool> = services.iter().filter_map(keeps).collect();
+        if !keeps.is_empty() {
+            let over = keeps.iter().filter(|keeps| !**keeps).count();
+            let over = Promise::at_most(id, over as f64, 0.0, "runs over the limits");
+            report.promises.push(over.by_rows(own()));
+        }
+    };
+    over_limits("capacity-confirmed", |service| service.is_confirmed);
+    over_limits("capacity-admitted-kept", |service| service.is_kept);
 }
 
 /// All transports with titles of one rate.
@@ -109,7 +128,8 @@ fn one_rate(
     let cores = options.cores.unwrap_or(1);
     let site = Site::new(offload, cores, scratch.0.join("site"))?;
     let backend = options.backend.as_deref();
-    let scene = Scene { site: &site, files: &files, spread, program: &options.program, backend };
+    let program = options.program.as_path();
+    let scene = Scene { site: &site, files: &files, spread, program, backend, has_admission: false };
     let mut repeats = Vec::new();
     for service in services(options, scene)? {
         let label = format!(
@@ -119,7 +139,7 @@ fn one_rate(
             if cores == 1 { "core" } else { "cores" },
             if offload { "on" } else { "off" }
         );
-        repeats.push(one_service(options, &site, &service, effort, &label, report, noise)?);
+        repeats.push(one_service(options, scene, &service, effort, &label, report, noise)?);
     }
     Ok(repeats)
 }
@@ -150,7 +170,7 @@ fn services<'a>(options: &'a Options, scene: Scene<'a>) -> anyhow::Result<Vec<Se
 
 fn one_service(
     options: &Options,
-    site: &Site,
+    scene: Scene<'_>,
     service: &Service<'_>,
     effort: Effort,
     label: &str,
@@ -161,7 +181,7 @@ fn one_service(
     let near = options.streams.and_then(|n| u32::try_from(n).ok());
     let mut found: Vec<f64> = Vec::new();
     let mut last: Option<Capacity> = None;
-    let mut hunt = Hunt::new(options, site, service, effort)?;
+    let mut hunt = Hunt::new(options, scene.site, service, effort)?;
     let limits = Limits::of(service.transport);
     for run in 1..=runs {
         noise.look();
@@ -188,7 +208,8 @@ fn one_service(
         row = row.with("bounded by the receiver", 1.0, "");
     }
     report.rows.push(row);
-    let mut judged = Judged { repeat: (runs > 1 && min > 0.0).then(|| max / min - 1.0), is_confirmed: None };
+    let repeat = (runs > 1 && min > 0.0).then(|| max / min - 1.0);
+    let mut judged = Judged { repeat, ..Judged::default() };
     if middle >= 1.0 {
         let count = (middle * 0.9).ceil() as u32;
         judged.is_confirmed =
@@ -197,7 +218,49 @@ fn one_service(
     if let Some(at) = &last.at {
         report.rows.extend(rows(&format!("{label}, at the limit"), at));
     }
+    // Another server has its port then.
+    drop(hunt);
+    if middle >= 1.0 && options.server_cmd.is_none() {
+        let crowd = with_admission(options, scene, service, (middle, effort, limits), label, report)?;
+        judged.admitted = Some(f64::from(crowd.figures.viewers) / middle);
+        judged.is_kept = crowd.keeps(limits);
+    }
     Ok(judged)
+}
+
+/// Half as many viewers again as were found come to our server with admission.
+fn with_admission(
+    options: &Options,
+    scene: Scene<'_>,
+    service: &Service<'_>,
+    (found, effort, limits): (f64, Effort, &Limits),
+    label: &str,
+    report: &mut Report,
+) -> anyhow::Result<Crowd> {
+    let services = peers::OURSELVES.services(Scene { has_admission: true, ..scene })?;
+    let guarded = services.into_iter().find(|other| other.transport == service.transport);
+    let guarded = guarded.context("our server with admission")?;
+    let coming = if options.tiny { Duration::from_secs(1) } else { OFFERED_IN };
+    let viewers = (found * OFFERED).ceil() as u32;
+    let per_s = f64::from(viewers) / coming.as_secs_f64();
+    let offered = Offer { viewers, per_s, hold: effort.window.max(Duration::from_secs(2)) };
+    let measure = || -> anyhow::Result<Crowd> {
+        options.go_on()?;
+        options.say(&format!("{label}, with admission: {viewers} viewers come"));
+        let running = (guarded.start)(viewers)?;
+        let crowd = offer(scene.site, &guarded, &running, offered, &options.cancel, &mut |_| ())?;
+        options.go_on()?;
+        Ok(crowd)
+    };
+    let is_disturbed =
+        |crowd: &Crowd| crowd.keeps(limits) != Some(true) && is_disturbing(crowd.figures.stolen_ratio);
+    let crowd = in_peace(measure, is_disturbed)?;
+    let mut rows = crowd.rows(&format!("{label}, with admission, {OFFERED} times as many offered"));
+    if let Some(row) = rows.first_mut() {
+        *row = row.clone().with("admitted of those found", f64::from(crowd.figures.viewers) / found, "");
+    }
+    report.rows.extend(rows);
+    Ok(crowd)
 }
 
 /// Once more, a little below what was found: it must keep the limits. Then once with system calls counted, which slows the server:
@@ -231,21 +294,38 @@ mod tests {
     use super::*;
     use crate::frame::{Noise, State};
 
+    fn states(services: &[Judged]) -> Vec<Option<State>> {
+        let mut report = Report::new("capacity");
+        judge(services, &mut report);
+        report.declare(BENCH.targets);
+        report.noise = Some(Noise { is_everywhere: false, ..Noise::noisy("runs scatter") });
+        let of = |id| report.promises.iter().find(|p| p.id == id).map(|p| report.state_of(p));
+        BENCH.targets.iter().map(|id| of(*id)).collect()
+    }
+
+    const GOOD: Judged =
+        Judged { repeat: Some(0.05), is_confirmed: Some(true), admitted: Some(0.9), is_kept: Some(true) };
+
     #[test]
     fn runs_that_differ_and_a_run_over_the_limits_are_missed_whatever_scattered() {
-        let states = |services: &[Judged]| {
-            let mut report = Report::new("capacity");
-            judge(services, &mut report);
-            report.declare(BENCH.targets);
-            report.noise = Some(Noise { is_everywhere: false, ..Noise::noisy("runs scatter") });
-            let of = |id| report.promises.iter().find(|p| p.id == id).map(|p| report.state_of(p));
-            BENCH.targets.iter().map(|id| of(*id)).collect::<Vec<_>>()
+        assert_eq!(states(&[GOOD]), [Some(State::Met); 4]);
+        let bad = Judged {
+            repeat: Some(0.3),
+            is_confirmed: Some(false),
+            admitted: Some(0.84),
+            is_kept: Some(false),
         };
-        let judged = |repeat, is_confirmed| Judged { repeat, is_confirmed };
-        let good = judged(Some(0.05), Some(true));
-        assert_eq!(states(&[good]), [Some(State::Met); 2]);
-        assert_eq!(states(&[good, judged(Some(0.3), Some(false))]), [Some(State::Missed); 2]);
+        assert_eq!(states(&[GOOD, bad]), [Some(State::Missed); 4]);
         // One run, or a receiver that was too slow: nobody can say.
-        assert_eq!(states(&[judged(None, None)]), [Some(State::NotMeasured); 2]);
+        assert_eq!(states(&[Judged::default()]), [Some(State::NotMeasured); 4]);
+    }
+
+    #[test]
+    fn too_few_let_in_and_too_many_let_in_are_two_targets() {
+        let [.., admitted, kept] = BENCH.targets else { panic!("{:?}", BENCH.targets) };
+        assert_eq!([*admitted, *kept], ["capacity-admitted", "capacity-admitted-kept"]);
+        let two = |admitted, is_kept| states(&[Judged { admitted, is_kept, ..GOOD }])[2..].to_vec();
+        assert_eq!(two(Some(0.5), Some(true)), [Some(State::Missed), Some(State::Met)]);
+        assert_eq!(two(Some(1.2), Some(false)), [Some(State::Met), Some(State::Missed)]);
     }
 }

@@ -6,9 +6,11 @@ mod degraded;
 mod engine;
 mod ingest;
 mod nlf;
+mod overload;
 mod parity;
 mod peers;
 mod reads;
+mod rx;
 mod sessions;
 mod start;
 mod steer;
@@ -27,12 +29,14 @@ pub const ALL: &[Bench] = &[
     nlf::BENCH,
     nlf::paths::BENCH,
     tx::BENCH,
+    rx::BENCH,
     steer::BENCH,
     backends::BENCH,
     sessions::BENCH,
     start::BENCH,
     degraded::BENCH,
     capacity::BENCH,
+    overload::BENCH,
     peers::BENCH,
 ];
 

@@ -69,11 +69,16 @@ const DISTURBED: f64 = 0.005;
 /// Part of the viewers whose failing may be chance.
 const FEW: f64 = 0.01;
 
+/// Whether so much of the processors' time was taken away that a failure says nothing.
+pub fn is_disturbing(stolen_ratio: f64) -> bool {
+    stolen_ratio > DISTURBED
+}
+
 impl Figures {
     /// Whether a failure says nothing, because the processors were taken away while the trial ran.
     pub fn is_disturbed(&self, limits: &Limits) -> bool {
         let fails = matches!(self.judge(limits), Verdict::NarrowFail | Verdict::ClearFail | Verdict::Spoiled);
-        fails && self.stolen_ratio > DISTURBED
+        fails && is_disturbing(self.stolen_ratio)
     }
 
     /// The verdict under `limits`.

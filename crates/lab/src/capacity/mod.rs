@@ -5,10 +5,12 @@
 //! | [`search`] | the search, without knowing what is counted |
 //! | [`limits`] | what a trial measured and whether it is good enough |
 //! | [`mod@trial`] | one trial: a service, its viewers, what it took |
+//! | [`crowd`] | more viewers than a server lets in: who was admitted, and what those got |
 //! | [`site`] | two hosts, processes pinned to cores |
 //! | [`meter`] | what processes and cores used |
 //! | [`media_files`] | what is watched |
 
+pub mod crowd;
 pub mod limits;
 pub mod media_files;
 pub mod meter;
@@ -79,6 +81,24 @@ pub struct Capacity {
     pub found: Found,
     /// The last trial with that many.
     pub at: Option<Trial>,
+}
+
+/// Measures again, up to four times in all, while the hypervisor may be to blame for what came out.
+///
+/// # Errors
+/// When it could not be measured.
+pub fn in_peace<T>(
+    mut measure: impl FnMut() -> anyhow::Result<T>,
+    is_disturbed: impl Fn(&T) -> bool,
+) -> anyhow::Result<T> {
+    let mut measured = measure()?;
+    for _ in 1..MAX_DISTURBED {
+        if !is_disturbed(&measured) {
+            break;
+        }
+        measured = measure()?;
+    }
+    Ok(measured)
 }
 
 /// Everything that is tried with one service.
@@ -157,14 +177,7 @@ impl<'a> Hunt<'a> {
         window: Duration,
         limits: &Limits,
     ) -> anyhow::Result<Trial> {
-        let mut trial = self.attempt(count, window, false)?;
-        for _ in 1..MAX_DISTURBED {
-            if !trial.figures.is_disturbed(limits) {
-                break;
-            }
-            trial = self.attempt(count, window, false)?;
-        }
-        Ok(trial)
+        in_peace(|| self.attempt(count, window, false), |trial| trial.figures.is_disturbed(limits))
     }
 
     /// The trial with the fewest viewers.
@@ -307,6 +320,9 @@ pub struct Scene<'a> {
     pub program: &'a std::path::Path,
     /// How our server is to send UDP packets, as in `serve --backend`.
     pub backend: Option<&'a str>,
+    /// Whether our server admits viewers by what it is seen to carry, and ends the newest when that was too many. A search goes beyond
+    /// what it would admit.
+    pub has_admission: bool,
 }
 
 #[cfg(test)]

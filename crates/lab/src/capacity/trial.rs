@@ -151,19 +151,7 @@ pub fn trial(
         }
     }
     let mut watch = Watch::new(site, service, plan, settle_s, running.take());
-    let mut report = run_load(site, &options, &mut watch, cancel)?;
-    if let Err(error) = &report
-        && options.probe.is_some()
-    {
-        let failed_probe = matches!(error, ClientError::Option { option: "probe", .. })
-            || error.to_string().contains("probe");
-        if failed_probe {
-            site.has_probe.store(false, Ordering::Relaxed);
-            options.probe = None;
-            report = run_load(site, &options, &mut watch, cancel)?;
-        }
-    }
-    let report = report.context("the receiver")?;
+    let report = run_load(site, &mut options, cancel, &mut |progress| watch.look(progress))?;
     if let Some(error) = watch.error.take() {
         return Err(error);
     }
@@ -178,7 +166,7 @@ pub fn trial(
 }
 
 /// What the receiver is asked to do, and when everybody watches.
-fn load_options(
+pub(super) fn load_options(
     site: &Site,
     service: &Service<'_>,
     nominal: Option<BitRate>,
@@ -211,13 +199,28 @@ fn load_options(
     (options, arriving_s + SETTLE_S)
 }
 
-fn run_load(
+/// Runs a load on the client host, without the probe where the kernel refuses it.
+pub(super) fn run_load(
     site: &Site,
-    options: &LoadOptions,
-    watch: &mut Watch<'_>,
+    options: &mut LoadOptions,
     cancel: &AtomicBool,
-) -> anyhow::Result<Result<LoadReport, ClientError>> {
-    site.on_client(move || load(options, cancel, &mut |progress| watch.look(progress)))
+    look: &mut (dyn FnMut(&LoadProgress) + Send),
+) -> anyhow::Result<LoadReport> {
+    loop {
+        let (asked, look) = (&*options, &mut *look);
+        let report = site.on_client(move || load(asked, cancel, &mut |progress| look(progress)))?;
+        match report {
+            Err(error) if options.probe.is_some() && is_about_the_probe(&error) => {
+                site.has_probe.store(false, Ordering::Relaxed);
+                options.probe = None;
+            }
+            report => return report.context("the receiver"),
+        }
+    }
+}
+
+fn is_about_the_probe(error: &ClientError) -> bool {
+    matches!(error, ClientError::Option { option: "probe", .. }) || error.to_string().contains("probe")
 }
 
 /// What is done and noted while a trial runs.
@@ -278,7 +281,7 @@ impl<'a> Watch<'a> {
 }
 
 /// Packets and payload bits a second, from the intervals of which all lies behind `from_s`.
-fn rates(series: &[Sample], from_s: f64) -> (f64, f64) {
+pub(super) fn rates(series: &[Sample], from_s: f64) -> (f64, f64) {
     let from_ms = (from_s * 1e3) as u64 + INTERVAL.as_millis() as u64;
     let steady: Vec<&Sample> = series.iter().filter(|sample| sample.at_ms >= from_ms).collect();
     let n = steady.len().max(1) as f64;
@@ -287,11 +290,16 @@ fn rates(series: &[Sample], from_s: f64) -> (f64, f64) {
     (packets as f64 / (n * INTERVAL.as_secs_f64()), bits as f64 / n)
 }
 
+/// Whether the receiver itself dropped packets, or stamped them late.
+pub(super) fn is_spoiled(r: &LoadReport, transport: TransportChoice) -> bool {
+    let drops = r.receiver.socket_drops + r.receiver.buffer_errors;
+    drops > 0 || (transport == TransportChoice::Tcp && r.receiver.turn.p99_us > SLOW_TURN_US)
+}
+
 fn figures(r: &LoadReport, watch: &Watch<'_>, nominal: Option<BitRate>) -> Figures {
     let (plan, service) = (watch.plan, watch.service);
     let asked = u64::from(plan.count);
     let never = asked.saturating_sub(r.played + r.failed);
-    let is_tcp = service.transport == TransportChoice::Tcp;
     let (packets_per_s, bits_per_s) = rates(&r.series, watch.from_s);
     let wanted = nominal.map_or(0.0, |rate| rate.0 as f64) * f64::from(plan.count);
     let sent = (r.packets + r.lost).max(1) as f64;
@@ -300,7 +308,6 @@ fn figures(r: &LoadReport, watch: &Watch<'_>, nominal: Option<BitRate>) -> Figur
     let slack = if r.web.is_some() && (1.0 - HTTP_SLACK..1.0).contains(&delivered) { 1.0 } else { delivered };
     let stood_still =
         r.web.as_ref().map_or(0, |web| web.viewers_rebuffered + web.viewers.saturating_sub(web.started));
-    let drops = r.receiver.socket_drops + r.receiver.buffer_errors;
     Figures {
         viewers: plan.count,
         without: r.failed + r.sessions_silent + never + r.restarts + stood_still,
@@ -312,7 +319,7 @@ fn figures(r: &LoadReport, watch: &Watch<'_>, nominal: Option<BitRate>) -> Figur
         p50_ms: ms(r.lateness.p50_us),
         p99_ms: ms(r.lateness.p99_us),
         p999_ms: ms(r.lateness.p999_us),
-        spoiled: drops > 0 || (is_tcp && r.receiver.turn.p99_us > SLOW_TURN_US),
+        spoiled: is_spoiled(r, service.transport),
         stolen_ratio: 0.0,
     }
 }

@@ -10,7 +10,7 @@ use millrace_client::play::TransportChoice;
 
 use super::{PORT, Peer, run};
 use crate::capacity::Scene;
-use crate::capacity::site::{Group, SERVER_INTERFACE};
+use crate::capacity::site::{Group, SERVER_INTERFACE, Site};
 use crate::capacity::trial::{Delivery, Running, Service};
 
 pub(super) const PEER: Peer =
@@ -24,6 +24,11 @@ const EASY_BITS_PER_S: u64 = 4_000_000_000;
 const CACHE_BYTES: u64 = 512 << 20;
 /// The least cache with many titles.
 const SMALL_CACHE_BYTES: u64 = 256 << 20;
+
+/// Where our server with admission writes its counters.
+pub fn stats_file(site: &Site) -> PathBuf {
+    site.dir.join("stats.json")
+}
 
 /// A store with all titles.
 fn store(scene: Scene<'_>) -> anyhow::Result<PathBuf> {
@@ -48,8 +53,10 @@ fn services(scene: Scene<'_>) -> anyhow::Result<Vec<Service<'_>>> {
         let cores: Vec<String> = site.server_cores.iter().map(usize::to_string).collect();
         let mut command = site.command(scene.program);
         command.args(["serve", "--quiet", "--listen", &format!("{}:{PORT}", site.server_ip())]);
-        // The search for a capacity goes beyond what admission would let in.
-        command.args(["--admission", "off"]);
+        command.args(["--admission", if scene.has_admission { "measured" } else { "off" }]);
+        if scene.has_admission {
+            command.arg("--stats").arg(stats_file(site));
+        }
         command.args(["--cpu", &cores.join(","), "--engines", &cores.len().to_string()]);
         command.args([
             "--max-streams",

@@ -28,7 +28,7 @@ use crate::capacity::Scene;
 use crate::capacity::site::Group;
 use crate::capacity::trial::{Delivery, Running, Service};
 
-pub use millrace::custom;
+pub use millrace::{custom, stats_file};
 
 /// Port of everything that viewers connect to.
 const PORT: u16 = 8554;

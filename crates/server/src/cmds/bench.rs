@@ -61,7 +61,7 @@ pub(super) struct BenchArgs {
 #[command(next_help_heading = "Options of some benchmarks (`list` says which)")]
 struct WhatArgs {
     /// Viewers
-    #[arg(long, value_name = "N", value_parser = parse_count)]
+    #[arg(long, visible_alias = "viewers", value_name = "N", value_parser = parse_count)]
     streams: Option<usize>,
     /// Length of the measured part
     #[arg(long, value_name = "TIME", value_parser = parse_secs)]

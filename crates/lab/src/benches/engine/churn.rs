@@ -39,9 +39,21 @@ impl Churn {
         stream.index >= self.first
     }
 
-    /// All connections that are to come by now; one goes for each that comes.
-    pub(super) fn turn(&mut self, engine: &mut Engine, title: &Title, now: Instant) -> anyhow::Result<()> {
-        while self.next <= now {
+    /// Connections that have come.
+    #[cfg(test)]
+    pub(super) fn came(&self) -> u32 {
+        self.came
+    }
+
+    /// Whether a connection is to come.
+    pub(super) fn is_due(&self, now: Instant) -> bool {
+        self.next <= now
+    }
+
+    /// All connections that are to come by now; one goes for each that comes. Returns how many came.
+    pub(super) fn turn(&mut self, engine: &mut Engine, title: &Title, now: Instant) -> anyhow::Result<u32> {
+        let before = self.came;
+        while self.is_due(now) {
             self.next = self.next.plus_ns(EVERY_NS);
             let (place, leaves) = (self.came % PLACES, (self.came + PLACES / 2) % PLACES);
             engine.conn_gone(now, ConnId(leaves));
@@ -54,6 +66,6 @@ impl Churn {
             engine.play(now, id, now, run).map_err(|e| anyhow!("play on connection {place}: {e:?}"))?;
             self.came += 1;
         }
-        Ok(())
+        Ok(self.came - before)
     }
 }

@@ -2,12 +2,13 @@
 //! descriptor, as a kernel socket gets it, the other writes every packet's headers, as a device without a kernel behind it
 //! has to (`framing`). Beside it two loops that only pace and write headers: one around the engine's timing wheel,
 //! one around a binary heap (`bare`). The engine while connections come and go beside the streams that stay (`churn`).
-//! And two engines on two cores beside one (`pair`).
+//! The same in real time, with what they cost and what the others notice of it (`visits`). And two engines on two cores beside one (`pair`).
 
 mod bare;
 mod churn;
 mod framing;
 mod pair;
+mod visits;
 
 use std::cmp::Reverse;
 use std::hint::black_box;
@@ -35,10 +36,17 @@ use crate::frame::{
 /// The benchmark.
 pub(super) const BENCH: Bench = Bench {
     name: "engine",
-    shows: "ns a packet of scheduling and framing at 1k, 10k and 100k streams, beside a loop around a binary heap; two engines beside one",
+    shows: "ns a packet of scheduling and framing at 1k, 10k and 100k streams, beside a loop around a binary heap; connections that come and go; two engines beside one",
     not_for: "comparing machines or counting viewers: nothing is sent; read the ratios",
     options: &["streams", "runs"],
-    targets: &["engine-framed-ns", "engine-wheel-rate", "engine-heap-rate", pair::TARGET],
+    targets: &[
+        "engine-framed-ns",
+        "engine-wheel-rate",
+        "engine-heap-rate",
+        "engine-visits-late",
+        "engine-visits-disturbed",
+        pair::TARGET,
+    ],
     needs: &[],
     run,
 };
@@ -88,6 +96,10 @@ fn run(options: &Options) -> anyhow::Result<Report> {
         }
         noise = noise.and(result.noise);
     }
+    let visits = visits::measure(options)?;
+    report.rows.extend(visits.rows);
+    report.promises.extend(visits.promises);
+    noise = noise.and(visits.noise);
     if let Some(pair) = pair::measure(options)? {
         report.rows.extend(pair.rows);
         noise = noise.and(pair.noise);
@@ -158,12 +170,17 @@ struct Title {
     layout: WireLayout,
     timeline: Timeline,
     leases: Vec<Lease>,
+    rate_bits: u64,
 }
 
 impl Title {
     const REF: TitleRef = TitleRef(0);
 
     fn new() -> anyhow::Result<Self> {
+        Self::of_rate(RATE_BITS)
+    }
+
+    fn of_rate(rate_bits: u64) -> anyhow::Result<Self> {
         let layout = WireLayout::new(DEFAULT_PACKET_BYTES).context("the default packet")?;
         anyhow::ensure!(
             layout.packets_per_extent() == EXTENT_PACKETS,
@@ -171,9 +188,14 @@ impl Title {
         );
         let timeline = Timeline { ssrc: 0x5eed_0000, timestamp_base: 0xffff_0000 };
         let arena = ExtentArena::new(Box::new(HeapRegion::new(EXTENTS as usize)));
-        let title = Self { layout, timeline, leases: Vec::new() };
+        let title = Self { layout, timeline, leases: Vec::new(), rate_bits };
         let leases = (0..EXTENTS).map(|extent| title.load(&arena, extent)).collect::<anyhow::Result<_>>()?;
         Ok(Self { leases, ..title })
+    }
+
+    /// Time from one packet to the next.
+    fn packet_ns(&self) -> u64 {
+        DEFAULT_PACKET_BYTES as u64 * 8 * 1_000_000_000 / self.rate_bits
     }
 
     fn load(&self, arena: &Arc<ExtentArena>, extent: u32) -> anyhow::Result<Lease> {
@@ -192,7 +214,7 @@ impl Title {
         let bytes = fill.bytes_mut();
         for place in 0..packets {
             let packet = first_packet + place;
-            let ticks = u64::from(packet) * DEFAULT_PACKET_BYTES as u64 * 8 * 90_000 / RATE_BITS;
+            let ticks = u64::from(packet) * DEFAULT_PACKET_BYTES as u64 * 8 * 90_000 / self.rate_bits;
             let slot = place as usize * self.layout.slot_bytes();
             let header = self.timeline.header(packet, MediaTicks(ticks)).emit();
             bytes[slot..slot + RTP_HEADER_BYTES].copy_from_slice(&header);
@@ -227,6 +249,8 @@ struct Paced {
     churn: Option<Churn>,
     now: Instant,
     step_ns: u64,
+    /// Streams that failed though their connections are there.
+    failed: u64,
 }
 
 impl Paced {
@@ -244,7 +268,7 @@ impl Paced {
             let from = random.below(u64::from(PACKETS) / 2) as u32;
             // A sequence number that is not the title's own makes the engine write the viewer's headers.
             let sequence = sequence_of(from).wrapping_add(u16::from(patched));
-            let at = START.plus_ns(random.below(10_000_000));
+            let at = START.plus_ns(random.below(10_000_000.max(title.packet_ns())));
             let run = run_of(&title, RunSerial(0), from, sequence);
             engine.play(START, id, at, run).map_err(|e| anyhow!("play: {e:?}"))?;
         }
@@ -252,17 +276,22 @@ impl Paced {
         let step_ns = (burst_ns * MAX_BATCH_BURSTS as u64 / u64::from(streams.max(1))).max(1);
         let framing = framed.then(|| Framing::new(streams)).transpose()?;
         let churn = churns.then(|| Churn::new(streams, START));
-        Ok(Self { engine, title, framing, churn, now: START, step_ns })
+        Ok(Self { engine, title, framing, churn, now: START, step_ns, failed: 0 })
     }
 
     /// Sends what is due after a step of time, about a full batch; returns the number of packets.
     fn turn(&mut self) -> anyhow::Result<u64> {
-        let before = self.engine.counters().packets;
-        let engine = &mut self.engine;
         self.now = self.now.plus_ns(self.step_ns);
         if let Some(churn) = &mut self.churn {
-            churn.turn(engine, &self.title, self.now)?;
+            churn.turn(&mut self.engine, &self.title, self.now)?;
         }
+        self.send_due()
+    }
+
+    /// Sends what is due; returns the number of packets.
+    fn send_due(&mut self) -> anyhow::Result<u64> {
+        let engine = &mut self.engine;
+        let before = engine.counters().packets;
         while let Some(want) = engine.poll_want() {
             let lease = self.title.leases[want.extent as usize].clone();
             engine.handle_lease(self.now, want.stream, want.run, want.extent, lease);
@@ -280,11 +309,13 @@ impl Paced {
             engine.handle_sent(self.now, &outcomes[..count]);
         }
         while let Some(event) = engine.poll_event() {
-            // Who goes with its connection is forgotten by the control side too.
-            if let StreamEvent::Failed { stream, .. } = event
-                && self.churn.as_ref().is_some_and(|churn| churn.has(stream))
-            {
-                engine.close(self.now, stream).map_err(|e| anyhow!("close: {e:?}"))?;
+            if let StreamEvent::Failed { stream, .. } = event {
+                // What goes with its connection is forgotten by the control side too.
+                if self.churn.as_ref().is_some_and(|churn| churn.has(stream)) {
+                    engine.close(self.now, stream).map_err(|e| anyhow!("close: {e:?}"))?;
+                } else {
+                    self.failed += 1;
+                }
             }
             // A title that is over begins again, so that the load stays the same.
             if let StreamEvent::Drained { stream, run: ended } = event {

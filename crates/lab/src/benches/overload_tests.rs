@@ -1,0 +1,126 @@
+//! What the judgements of an overload make of runs that went well, and of each that did not.
+
+use super::*;
+use crate::capacity::crowd::Fates;
+use crate::capacity::limits::Figures;
+use crate::frame::State;
+
+fn stream(began_ms: u64, has_ended: bool) -> StreamReport {
+    StreamReport { began_ms, has_ended, setup_us: Some(1_000), ..StreamReport::default() }
+}
+
+fn refused(began_ms: u64) -> StreamReport {
+    let failure = Some("SETUP refused: 453".to_owned());
+    StreamReport { failure, setup_us: None, ..stream(began_ms, false) }
+}
+
+fn sample(at_ms: u64, playing: u64, p99_ms: u64) -> Sample {
+    let (lateness_p99_us, lateness_max_us) = (p99_ms * 1000, p99_ms * 2000);
+    Sample { at_ms, playing, lateness_p99_us, lateness_max_us, ..Sample::default() }
+}
+
+fn crowd(streams: Vec<StreamReport>, series: Vec<Sample>) -> Crowd {
+    let fates = Fates::of(&streams);
+    let viewers = fates.admitted() as u32;
+    let figures = Figures { viewers, p99_ms: 18.0, delivered_ratio: 1.0, ..Figures::default() };
+    Crowd { fates, figures, lost: 0, latest_ms: 40.0, streams, series, failures: Default::default() }
+}
+
+/// Six came within ten seconds; of the five who were admitted two were ended, and two came in for them.
+fn good() -> Seen {
+    let mut streams: Vec<_> = [1_000, 3_000, 5_000].map(|began| stream(began, false)).into();
+    streams.extend([7_000, 9_000].map(|began| stream(began, true)));
+    streams.extend([refused(9_500), refused(15_000), stream(21_000, false), stream(23_000, false)]);
+    let series = [(10_000, 5, 18), (10_500, 5, 300), (11_000, 5, 600), (13_500, 3, 150), (14_000, 3, 18)];
+    let mut series: Vec<_> = series.map(|(at, playing, p99)| sample(at, playing, p99)).into();
+    series.extend([sample(20_000, 3, 18), sample(20_500, 4, 400), sample(25_000, 5, 18)]);
+    Seen::of(crowd(streams, series), Strike { began_ms: 10_000, ended_ms: 20_000 }, 2)
+}
+
+/// What makes a good run one that is not.
+type Spoil = fn(&mut Seen);
+
+/// Names of the targets that a run misses.
+fn missed(promises: &[Promise]) -> Vec<&str> {
+    let is_missed = |promise: &&Promise| promise.state(None) == State::Missed;
+    promises.iter().filter(is_missed).map(|promise| promise.id.as_str()).collect()
+}
+
+#[test]
+fn a_run_as_it_should_be_is_counted_and_meets_every_target() {
+    let seen = good();
+    assert_eq!((seen.before, seen.fewest, seen.in_the_end), (5, 3, 5));
+    // What is late after the busy process has ended is none of its doing.
+    assert_eq!((seen.recovery_s, seen.worst_p99_ms, seen.latest_ms), (3.5, 600.0, 1200.0));
+    assert_eq!((seen.out_of_order, seen.admitted_after, seen.crowd.fates.ended), (0, 2, 2));
+    let promises = [judge_admitted(&seen.crowd), seen.judge()].concat();
+    // Those who were ended are no failures of the second part; of the first they are.
+    assert_eq!(missed(&promises), [""; 0]);
+    let ids: Vec<_> = promises.iter().map(|promise| promise.id.as_str()).collect();
+    assert_eq!(ids, BENCH.targets);
+}
+
+#[test]
+fn each_target_is_missed_by_its_own_fault() {
+    let late = |seen: &mut Seen| *seen = again(seen, |_, series| series[4].lateness_p99_us = 200_000);
+    let cases: [(&str, Spoil); 5] = [
+        ("overload-recovery", |seen| seen.recovery_s = 5.5),
+        ("overload-newest-first", |seen| *seen = again(seen, |streams, _| streams[0].has_ended = true)),
+        ("overload-told", |seen| seen.ended_by_server += 1),
+        ("overload-kept-loss", |seen| *seen = again(seen, |streams, _| streams[1].lost = 1)),
+        ("overload-admitted-again", |seen| *seen = again(seen, |_, series| series[7].playing = 3)),
+    ];
+    for (target, spoil) in cases {
+        let mut seen = good();
+        spoil(&mut seen);
+        assert!(missed(&seen.judge()).contains(&target), "{target}: {seen:?}");
+    }
+    let mut seen = good();
+    late(&mut seen);
+    assert_eq!(seen.recovery_s, 4.0);
+}
+
+/// The same run with other streams or samples.
+fn again(seen: &Seen, change: impl Fn(&mut [StreamReport], &mut [Sample])) -> Seen {
+    let Crowd { mut streams, mut series, .. } = seen.crowd.clone();
+    change(&mut streams, &mut series);
+    Seen::of(crowd(streams, series), seen.strike, seen.ended_by_server)
+}
+
+#[test]
+fn what_the_admitted_suffer_is_missed_and_no_overload_is_not_measured() {
+    let crowd = good().crowd;
+    let judged = |change: fn(&mut Crowd)| {
+        let mut crowd = crowd.clone();
+        change(&mut crowd);
+        judge_admitted(&crowd)
+    };
+    assert_eq!(missed(&judged(|crowd| crowd.figures.p99_ms = 101.0)), ["overload-lateness-p99"]);
+    assert_eq!(missed(&judged(|crowd| crowd.lost = 1)), ["overload-loss"]);
+    assert_eq!(missed(&judged(|crowd| crowd.figures.without = 1)), ["overload-failed"]);
+    // Nobody was refused: either all was well, which says nothing, or too many were let in.
+    assert_eq!(judged(|crowd| crowd.fates.refused = 0).len(), 0);
+    let too_many = judged(|crowd| (crowd.fates.refused, crowd.figures.p99_ms) = (0, 900.0));
+    assert_eq!(missed(&too_many), ["overload-lateness-p99", "overload-refused"]);
+    assert_eq!(judged(|crowd| crowd.figures.spoiled = true).len(), 0);
+}
+
+#[test]
+fn a_neighbour_that_took_nothing_shows_nothing() {
+    let seen = again(&good(), |streams, series| {
+        streams.iter_mut().for_each(|stream| stream.has_ended = false);
+        series.iter_mut().for_each(|sample| sample.lateness_p99_us = 18_000);
+    });
+    assert_eq!(Seen { ended_by_server: 0, ..seen.clone() }.judge().len(), 0);
+    assert_ne!(Seen { ended_by_server: 2, ..seen }.judge().len(), 0);
+}
+
+#[test]
+fn a_failed_run_is_made_again_only_if_processors_were_taken_away() {
+    let with = |recovery_s, stolen_ratio| {
+        let mut seen = Seen { recovery_s, ..good() };
+        seen.crowd.figures.stolen_ratio = stolen_ratio;
+        seen.is_disturbed()
+    };
+    assert!(with(9.0, 0.02) && !with(9.0, 0.001) && !with(3.5, 0.02));
+}

@@ -1,0 +1,223 @@
+//! More viewers than a server lets in: how many were admitted, how the others were turned away, and what those who were admitted got.
+
+use std::collections::BTreeMap;
+use std::sync::atomic::AtomicBool;
+use std::time::Duration;
+
+use anyhow::Context;
+use millrace_client::load::{Arrivals, LoadProgress, LoadReport, Sample, StreamReport};
+
+use super::limits::{Figures, Limits};
+use super::search::Verdict;
+use super::site::Site;
+use super::trial::{Running, Service, TrialPlan, is_spoiled, load_options, rates, run_load};
+use crate::frame::{CpuTime, Row};
+
+/// How the words of a failure end that is the refusal of a server that is full (RFC 2326 section 11.3.3).
+const NOT_ENOUGH_BANDWIDTH: &str = ": 453";
+
+/// Viewers who come at random.
+#[derive(Clone, Copy, Debug)]
+pub struct Offer {
+    /// How many come.
+    pub viewers: u32,
+    /// How many come in a second, in the mean.
+    pub per_s: f64,
+    /// For how long those who were admitted watch after the last has come.
+    pub hold: Duration,
+}
+
+/// How sessions ended, each counted once.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Fates {
+    /// Watched until the end.
+    pub kept: u64,
+    /// Watched, and heard the BYE before the end.
+    pub ended: u64,
+    /// Refused because the server is full: 453.
+    pub refused: u64,
+    /// Anything else: an error, another refusal, no reply.
+    pub otherwise: u64,
+    /// Still asking when time was over.
+    pub asking: u64,
+}
+
+/// How one session ended.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Fate {
+    /// See [`Fates::kept`].
+    Kept,
+    /// See [`Fates::ended`].
+    Ended,
+    /// See [`Fates::refused`].
+    Refused,
+    /// See [`Fates::otherwise`].
+    Otherwise,
+    /// See [`Fates::asking`].
+    Asking,
+}
+
+impl Fate {
+    /// That of a session.
+    pub fn of(stream: &StreamReport) -> Self {
+        match (&stream.failure, stream.setup_us) {
+            (Some(why), _) if why.ends_with(NOT_ENOUGH_BANDWIDTH) => Self::Refused,
+            (Some(_), _) => Self::Otherwise,
+            (None, None) => Self::Asking,
+            (None, Some(_)) if stream.has_ended => Self::Ended,
+            (None, Some(_)) => Self::Kept,
+        }
+    }
+}
+
+impl Fates {
+    /// Those of sessions.
+    pub fn of<'a>(streams: impl IntoIterator<Item = &'a StreamReport>) -> Self {
+        streams.into_iter().fold(Self::default(), |mut sum, stream| {
+            let count = match Fate::of(stream) {
+                Fate::Kept => &mut sum.kept,
+                Fate::Ended => &mut sum.ended,
+                Fate::Refused => &mut sum.refused,
+                Fate::Otherwise => &mut sum.otherwise,
+                Fate::Asking => &mut sum.asking,
+            };
+            *count += 1;
+            sum
+        })
+    }
+
+    /// Sessions that were let in.
+    pub fn admitted(&self) -> u64 {
+        self.kept + self.ended
+    }
+}
+
+/// What came of an [`Offer`].
+#[derive(Clone, Debug)]
+pub struct Crowd {
+    /// How sessions ended.
+    pub fates: Fates,
+    /// What those who were admitted got, as a trial of so many viewers has it: `without` are sessions that failed other than by a
+    /// refusal, were ended, or got nothing.
+    pub figures: Figures,
+    /// Packets that they missed anywhere.
+    pub lost: u64,
+    /// The latest packet.
+    pub latest_ms: f64,
+    /// One entry for each session.
+    pub streams: Vec<StreamReport>,
+    /// The load over time.
+    pub series: Vec<Sample>,
+    /// Why sessions failed, but for refusals of a full server.
+    pub failures: BTreeMap<String, u64>,
+}
+
+/// Lets viewers come to a server that runs; `look` is told four times a second how far it is.
+///
+/// # Errors
+/// When the receiver cannot be set up.
+pub fn offer(
+    site: &Site,
+    service: &Service<'_>,
+    running: &Running,
+    offer: Offer,
+    cancel: &AtomicBool,
+    look: &mut (dyn FnMut(&LoadProgress) + Send),
+) -> anyhow::Result<Crowd> {
+    let plan = TrialPlan { count: offer.viewers, window: offer.hold, profile: false };
+    let (mut options, _) = load_options(site, service, service.nominal, plan);
+    options.targets.clone_from(&running.targets);
+    options.arrivals = Arrivals::Poisson { per_s: offer.per_s };
+    options.duration = offer.hold;
+    let before = CpuTime::read();
+    let report = run_load(site, &mut options, cancel, look).context("viewers who come at random")?;
+    let stolen = before.zip(CpuTime::read()).map(|(before, now)| now.stolen_since(before));
+    Ok(Crowd::of(report, service, stolen.unwrap_or(0.0)))
+}
+
+impl Crowd {
+    fn of(r: LoadReport, service: &Service<'_>, stolen_ratio: f64) -> Self {
+        let fates = Fates::of(&r.per_stream);
+        let (packets_per_s, bits_per_s) = rates(&r.series, r.ramp_ms as f64 / 1e3);
+        let wanted = service.nominal.map_or(0.0, |rate| rate.0 as f64) * fates.kept as f64;
+        let ms = |us: u64| us as f64 / 1e3;
+        let lost = r.lost_in_all();
+        let figures = Figures {
+            viewers: u32::try_from(fates.admitted()).unwrap_or(u32::MAX),
+            without: fates.otherwise + fates.ended + r.sessions_silent + r.restarts,
+            packets: r.packets,
+            packets_per_s,
+            loss_ratio: lost as f64 / (r.packets + lost).max(1) as f64,
+            delivered_ratio: if wanted > 0.0 { bits_per_s / wanted } else { 1.0 },
+            bits_per_s,
+            p50_ms: ms(r.lateness.p50_us),
+            p99_ms: ms(r.lateness.p99_us),
+            p999_ms: ms(r.lateness.p999_us),
+            spoiled: is_spoiled(&r, service.transport),
+            stolen_ratio,
+        };
+        let (latest_ms, mut failures) = (ms(r.lateness.max_us), r.failures);
+        failures.retain(|why, _| !why.ends_with(NOT_ENOUGH_BANDWIDTH));
+        Self { fates, figures, lost, latest_ms, streams: r.per_stream, series: r.series, failures }
+    }
+
+    /// Whether those who were admitted got what `limits` say; `None` if the receiver was too slow to say, or nobody was admitted.
+    pub fn keeps(&self, limits: &Limits) -> Option<bool> {
+        match self.figures.judge(limits) {
+            Verdict::Spoiled => None,
+            _ if self.figures.viewers == 0 => None,
+            verdict => Some(matches!(verdict, Verdict::ClearPass | Verdict::NarrowPass)),
+        }
+    }
+
+    /// Its lines in a report: figures, and one for each reason that is none.
+    pub fn rows(&self, label: &str) -> Vec<Row> {
+        let (fates, f) = (&self.fates, &self.figures);
+        let offered = fates.admitted() + fates.refused + fates.otherwise + fates.asking;
+        let mut rows = vec![
+            Row::new(label)
+                .with("offered", offered as f64, "")
+                .with("admitted", fates.admitted() as f64, "")
+                .with("refused with 453", fates.refused as f64, "")
+                .with("failed", fates.otherwise as f64, "")
+                .with("ended", fates.ended as f64, "")
+                .with("packets lost", self.lost as f64, "")
+                .with("lateness p50", f.p50_ms, "ms")
+                .with("p99", f.p99_ms, "ms")
+                .with("p99.9", f.p999_ms, "ms")
+                .with("max", self.latest_ms, "ms")
+                .with("stolen", f.stolen_ratio * 100.0, "%"),
+        ];
+        let failures = self.failures.iter();
+        rows.extend(failures.map(|(why, count)| Row::new(format!("{label}: {count} failed: {why}"))));
+        rows
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn every_session_has_one_fate() {
+        let played = StreamReport { setup_us: Some(900), ..StreamReport::default() };
+        let failed = |why: &str| StreamReport { failure: Some(why.to_owned()), ..StreamReport::default() };
+        let streams = [
+            played.clone(),
+            played.clone(),
+            StreamReport { has_ended: true, ..played.clone() },
+            failed("SETUP refused: 453"),
+            failed("PLAY refused: 453"),
+            failed("SETUP refused: 503"),
+            // It played, and was cut off: let in, but not kept, and nobody said BYE.
+            StreamReport {
+                failure: Some("the server closed the connection while playing".to_owned()),
+                ..played
+            },
+            StreamReport::default(),
+        ];
+        let fates = Fates::of(&streams);
+        assert_eq!(fates, Fates { kept: 2, ended: 1, refused: 2, otherwise: 2, asking: 1 });
+        assert_eq!(fates.admitted(), 3);
+    }
+}
