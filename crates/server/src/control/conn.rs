@@ -21,7 +21,7 @@ const LINGER: Duration = Duration::from_millis(500);
 enum Turn {
     /// All have been handled.
     Done,
-    /// Some are held back: until the viewer takes its replies, or the engine answers.
+    /// Some are held back: until the viewer takes its replies, the engine answers, or a title is open.
     Held,
     /// Some are left because it is the others' turn.
     More,
