@@ -128,6 +128,121 @@ fn assert_ends(server: &mut Server, disk: &HangingDisk) {
     assert!(status.success(), "{status}: {:?}", server.said(""));
 }
 
+/// A player that asks one thing after the other on one connection.
+struct Player(TcpStream);
+
+impl Player {
+    fn connect(server: &Server) -> Self {
+        let connection = TcpStream::connect(server.addr).unwrap();
+        connection.set_read_timeout(Some(COMMAND)).unwrap();
+        Self(connection)
+    }
+
+    fn send(&mut self, method: &str, url: &str, headers: &str) {
+        write!(self.0, "{method} {url} RTSP/1.0\r\nCSeq: 1\r\n{headers}\r\n").unwrap();
+    }
+
+    /// Asks, and returns the head of the answer.
+    fn ask(&mut self, method: &str, url: &str, headers: &str) -> String {
+        self.send(method, url, headers);
+        support::read_message(&mut self.0).0
+    }
+
+    /// What is asked of a title until it can be played; its session.
+    fn set_up(&mut self, url: &str) -> String {
+        assert!(self.ask("DESCRIBE", url, "").starts_with("RTSP/1.0 200"));
+        let set_up = self.ask("SETUP", url, "Transport: RTP/AVP/TCP;unicast;interleaved=0-1\r\n");
+        let session = support::header(&set_up, "Session").unwrap_or_else(|| panic!("{set_up}"));
+        session.split(';').next().unwrap().to_owned()
+    }
+
+    fn play(&mut self, url: &str, session: &str) {
+        let played = self.ask("PLAY", url, &format!("Session: {session}\r\n"));
+        assert!(played.starts_with("RTSP/1.0 200"), "{played}");
+    }
+
+    /// Whether something has come that has not been read.
+    fn is_answered(&self) -> bool {
+        self.0.set_nonblocking(true).unwrap();
+        let looked = self.0.peek(&mut [0]);
+        self.0.set_nonblocking(false).unwrap();
+        match looked {
+            Ok(bytes) => bytes > 0,
+            Err(error) => {
+                assert_eq!(error.kind(), std::io::ErrorKind::WouldBlock, "{error}");
+                false
+            }
+        }
+    }
+}
+
+#[test]
+fn a_title_whose_opening_hangs_holds_only_those_who_ask_for_it() {
+    if let Some(why) = missing(&["bindfs", "setpriv", "umount"]) {
+        println!("skipped: {why}");
+        return;
+    }
+    let dir = tempfile::tempdir().unwrap();
+    let disk = HangingDisk::mount(&dir.path().join("under"), &dir.path().join("mnt"));
+    let members = members(dir.path(), &disk.at);
+    volume(dir.path(), &members, 2, 20);
+    let mut server = Server::start(&members[0], &[]);
+    let (open, closed) = (server.title("film-0"), server.title("film-1"));
+    let [mut waiting, mut ready, mut other] = [(); 3].map(|()| Player::connect(&server));
+    assert!(waiting.ask("OPTIONS", "*", "").starts_with("RTSP/1.0 200"));
+    let session = ready.set_up(&open);
+    disk.stop();
+    // Nobody has asked for this one before: the disk that hangs has to be found out first.
+    waiting.send("DESCRIBE", &closed, "");
+    assert!(other.ask("OPTIONS", "*", "").starts_with("RTSP/1.0 200"));
+    ready.play(&open, &session);
+    let session = other.set_up(&open);
+    other.play(&open, &session);
+    let mut newcomer = Player::connect(&server);
+    assert!(newcomer.ask("DESCRIBE", &open, "").starts_with("RTSP/1.0 200"));
+    // Each of these answers would have come after the one to the first request, had they waited for it.
+    assert!(!waiting.is_answered());
+    let described = support::read_message(&mut waiting.0).0;
+    assert!(described.starts_with("RTSP/1.0 200"), "the other disks have what is needed: {described}");
+    waiting.set_up(&closed);
+    drop((waiting, ready, other, newcomer));
+    assert_ends(&mut server, &disk);
+}
+
+#[test]
+fn a_store_whose_only_disk_hangs_says_so() {
+    if let Some(why) = missing(&["bindfs", "setpriv", "umount"]) {
+        println!("skipped: {why}");
+        return;
+    }
+    let dir = tempfile::tempdir().unwrap();
+    let disk = HangingDisk::mount(&dir.path().join("under"), &dir.path().join("mnt"));
+    let store = disk.at.join("store");
+    for name in ["a.ts", "b.ts"] {
+        add(&film(dir.path(), name, 5), &store);
+    }
+    let mut server = Server::start(&store, &[]);
+    let (a, b) = (server.title("a"), server.title("b"));
+    let mut ready = Player::connect(&server);
+    let session = ready.set_up(&a);
+    disk.stop();
+    let transport = "Transport: RTP/AVP/TCP;unicast;interleaved=0-1\r\n";
+    let mut waiting = Player::connect(&server);
+    waiting.send("SETUP", &b, transport);
+    ready.play(&a, &session);
+    assert!(!waiting.is_answered());
+    let refused = support::read_message(&mut waiting.0).0;
+    assert!(
+        refused.starts_with("RTSP/1.0 503 Service Unavailable: the title's disks do not answer"),
+        "{refused}"
+    );
+    assert_eq!(support::header(&refused, "Retry-After"), Some("10"));
+    disk.go_on();
+    until("it answers again", COMMAND, || ask(&server, "SETUP", &b, transport).starts_with("RTSP/1.0 200"));
+    drop((waiting, ready));
+    assert!(server.interrupt());
+}
+
 #[test]
 fn a_disk_that_hangs_holds_nobody() {
     if let Some(why) = missing(&["bindfs", "setpriv", "umount"]) {

@@ -5,6 +5,7 @@ mod service_support;
 
 use std::collections::BTreeSet;
 
+use millrace_core::limits::MAX_OPENINGS;
 use millrace_server::admission::AdmissionConfig;
 use millrace_server::service::{
     ConnRefusal, EndReason, Event, FecMode, FecRefusal, FecWish, Refusal, StreamKey, Which,
@@ -29,6 +30,9 @@ fn name(refusal: &Refusal) -> &'static str {
         Refusal::MembersLost(_) => "MembersLost",
         Refusal::TooManyTitles => "TooManyTitles",
         Refusal::Broken => "Broken",
+        Refusal::Opening => "Opening",
+        Refusal::TooManyOpenings => "TooManyOpenings",
+        Refusal::NoAnswer => "NoAnswer",
         Refusal::Gone => "Gone",
         Refusal::Busy => "Busy",
         Refusal::Ending => "Ending",
@@ -54,7 +58,7 @@ fn name(refusal: &Refusal) -> &'static str {
 }
 
 /// How many there are.
-const REFUSALS: usize = 33;
+const REFUSALS: usize = 36;
 
 /// Collects what was met.
 #[derive(Default)]
@@ -88,6 +92,7 @@ fn every_refusal_is_met_and_leaves_nothing_behind() {
     ceilings(&mut met);
     engine(&mut met);
     titles(&mut met);
+    openings(&mut met);
     commands(&mut met);
     fec(&mut met);
     fec_resources(&mut met);
@@ -214,6 +219,25 @@ fn titles(met: &mut Met) {
     let broken = desk.events.iter().filter(|event| matches!(event, Event::Broken { .. }));
     assert_eq!(broken.count(), 2, "the operator is told why");
     met.see(ask(&mut desk, "torn"), "2 members lost (b, c), 1 may be", None);
+    met.see(ask(&mut desk, "silent"), "the title's disks do not answer", None);
+    desk.assert_empty();
+}
+
+fn openings(met: &mut Met) {
+    let mut desk = Desk::new();
+    desk.titles.0.lock().unwrap().on_disk = true;
+    let conn = desk.conn();
+    let request = desk.request("film", conn, tcp(conn));
+    met.see(desk.admit(request), "the title is being opened", None);
+    for n in 1..MAX_OPENINGS {
+        let conn = desk.conn();
+        desk.service.prepare(desk.now, conn, &format!("title-{n}")).unwrap_err();
+    }
+    let last = desk.conn();
+    let refused = desk.service.prepare(desk.now, last, "one-more");
+    met.see(refused, "too many titles are being opened now", Some("openings of titles"));
+    assert!(!desk.service.is_opening(last) && desk.service.is_opening(conn));
+    assert_eq!(desk.titles.0.lock().unwrap().begun.len(), MAX_OPENINGS);
     desk.assert_empty();
 }
 
@@ -221,7 +245,7 @@ fn commands(met: &mut Met) {
     let mut desk = Desk::new();
     met.see(desk.play(StreamKey(77), None), "the stream has ended", None);
     assert_eq!(desk.service.pause(StreamKey(77)), Err(Refusal::Gone));
-    assert_eq!(desk.service.set_fec(desk.now, StreamKey(77), FecMode::Xor), Err(Refusal::Gone));
+    assert_eq!(desk.service.set_fec(desk.now, StreamKey(77), FecMode::Xor, None), Err(Refusal::Gone));
     let key = desk.udp("film", 5000);
     met.see(desk.play(key, span(9, Some(9))), "the end of the range is not behind its start", None);
     desk.play(key, span(0, Some(4))).unwrap();
@@ -268,7 +292,11 @@ fn fec(met: &mut Met) {
     let mut desk = Desk::new();
     let (key, silent) = wish(&mut desk, "safe", 5000, FecWish::Silent);
     assert_eq!(silent, None);
-    met.see(desk.service.set_fec(desk.now, key, FecMode::Xor), "the session was set up without FEC", None);
+    met.see(
+        desk.service.set_fec(desk.now, key, FecMode::Xor, None),
+        "the session was set up without FEC",
+        None,
+    );
     met.see_fec(wish(&mut desk, "safe", 5100, FecWish::Unclear).1, "ask for xor, all or off");
     met.see_fec(wish(&mut desk, "film", 5200, all).1, "the title is stored without parity");
     met.see_fec(wish(&mut desk, "safe", 65_530, all).1, "its ports would be beyond 65535");

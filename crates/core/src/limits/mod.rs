@@ -43,6 +43,15 @@ pub const DEFAULT_CACHE_BYTES: u64 = 256 << 20;
 /// Most titles open at once; the cache keeps a small table entry for each, and a few file descriptors: of a volume of several
 /// members or with parity up to six for each member, and up to three for each parity track that is sent.
 pub const MAX_OPEN_TITLES: usize = 4096;
+/// Openings of titles under way at once, those that wait for a thread included: further requests are told to come again. On disks that answer
+/// an opening takes milliseconds, so a whole hotel that is switched on finds room; on disks that hang this bounds what waits for them.
+pub const MAX_OPENINGS: usize = 256;
+/// Threads that open titles. Each waits for one disk at a time; a disk that hangs holds them once, until it is found out
+/// ([`DISK_CALL_NS`]), and with several of them titles on other disks are still opened meanwhile.
+pub const OPENER_THREADS: usize = 4;
+/// A request that needs a title waits so long for it to be opened, and is then told to come again: as long as two disks take to be found
+/// out that hang one after the other, and 2 s for all that answer. Players wait longer.
+pub const OPENING_NS: u64 = 2 * DISK_CALL_NS + 2_000_000_000;
 /// Packets of one title: sequence arithmetic uses `u32` packet numbers. 2^32 x 1316 bytes = 5.6 TB of media.
 pub const MAX_TITLE_PACKETS: u64 = u32::MAX as u64;
 
@@ -427,7 +436,7 @@ pub const DISK_CALL_NS: u64 = 4_000_000_000;
 pub const DISK_WORK_NS: u64 = 12_000_000_000;
 /// System calls under way at once in one member's directory. Each has a thread, which may hang; there are fewer threads in a
 /// server that would ask, and once one of them was given up no other is sent.
-pub const MAX_DISK_CALLS: usize = 8;
+pub const MAX_DISK_CALLS: usize = OPENER_THREADS + 8;
 /// When a server ends, it waits so long for an ingest to be given up, which deletes what it has written; longer only a disk takes
 /// that hangs.
 pub const LIBRARY_STOP_NS: u64 = 5_000_000_000;

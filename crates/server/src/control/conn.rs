@@ -13,7 +13,7 @@ use crate::rtsp::{Framer, Incoming};
 enum Turn {
     /// All have been handled.
     Done,
-    /// Some are held back: until the viewer takes its replies, or the engine answers.
+    /// Some are held back: until the viewer takes its replies, the engine answers, or a title is open.
     Held,
     /// Some are left because it is the others' turn.
     More,

@@ -313,6 +313,13 @@ impl Hub {
         true
     }
 
+    /// The library has opened something, or could not.
+    pub(super) fn take_openings(&mut self) {
+        let now = self.now();
+        self.server.take_openings(now);
+        self.flush();
+    }
+
     /// What is to be looked at now and then.
     pub(super) fn tick(&mut self) {
         let now = self.now();

@@ -3,10 +3,11 @@
 //! ```text
 //!   accept ──► one task a connection ──► Framer ──► session::Server ──► outputs ──► replies, commands
 //!   RTCP, punches ── one task a socket ──────────────────▲
-//!   engine events ── one task an engine ─────────────────┘
+//!   engine events ── one task an engine ─────────────────┤
+//!   the library's answers ── one task ───────────────────┘
 //! ```
 //!
-//! A connection is read only while nothing waits to be written to it, no answer of an engine is being waited for and the
+//! A connection is read only while nothing waits to be written to it, no answer of an engine or of the library is being waited for and the
 //! engines' rings have room: a viewer that does not read its replies, or sends faster than they can be made, holds up
 //! nobody but itself. Once a connection carries RTP, the engine is its only writer and replies go to it as commands.
 //!

@@ -86,6 +86,11 @@ fn start(hub: &Shared, engines: usize, sockets: Sockets) -> Result<Vec<JoinHandl
         let fd = fd.map_err(refused("watch the engine's bell"))?;
         spawn_local(hear(Rc::clone(hub), engine, fd));
     }
+    let fd = hub.borrow().server.service().openings_fd().map(|fd| fd.try_clone_to_owned());
+    if let Some(fd) = fd {
+        let fd = fd.and_then(watch).map_err(refused("watch the library's bell"))?;
+        spawn_local(hear_library(Rc::clone(hub), fd));
+    }
     spawn_local(tick(Rc::clone(hub)));
     if hub.borrow().server.service().config().admission.is_on {
         spawn_local(look_at_load(Rc::clone(hub)));
@@ -151,6 +156,16 @@ async fn hear(hub: Shared, engine: usize, fd: AsyncFd<OwnedFd>) {
             tokio::task::yield_now().await;
         }
         hub.borrow_mut().retry();
+    }
+}
+
+/// Takes the library's answers when its bell rings.
+async fn hear_library(hub: Shared, fd: AsyncFd<OwnedFd>) {
+    // What was asked for before the bell was listened to.
+    hub.borrow_mut().take_openings();
+    while let Ok(mut guard) = fd.readable().await {
+        guard.clear_ready();
+        hub.borrow_mut().take_openings();
     }
 }
 

@@ -4,8 +4,14 @@
 //! | --- | --- |
 //! | [`watch`] | which files of a folder are titles that have come to rest |
 //! | [`skipped`] | what was said of files and folders that were left out |
-//! | [`open_titles`] | the titles of the store, as the control plane looks them up and opens them |
+//! | [`open_titles`] | the titles of the store, as the control plane sees them |
+//! | [`reader`] | the control thread's hand among them: looks them up, has them opened |
+//! | `access` | index and packet times of one |
+//! | `openers` | the threads that open them |
 
+mod access;
 pub mod open_titles;
+mod openers;
+pub mod reader;
 pub mod skipped;
 pub mod watch;

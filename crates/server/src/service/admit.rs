@@ -8,7 +8,7 @@ use super::conns::ConnKey;
 use super::event::Event;
 use super::fec::{FecWish, Granted};
 use super::measured::demand_of;
-use super::ports::{Entry, OpenError};
+use super::ports::{Entry, Need, OpenError};
 use super::refusal::{FecRefusal, Refusal};
 use super::room::Place;
 use super::stream::{EndReason, Media, Path, Stream, StreamKey, ports_of};
@@ -65,7 +65,7 @@ impl Service {
     /// Takes everything that a stream needs before it plays, or nothing.
     ///
     /// # Errors
-    /// What is lacking.
+    /// What is lacking; [`Refusal::Opening`] if it is lacking yet.
     pub fn admit(&mut self, now: Instant, mut request: Request) -> Result<Admitted, Refusal> {
         // Packets by UDP go to the viewer that asks, whatever address was named.
         request.path = request.path.at(request.viewer);
@@ -88,10 +88,13 @@ impl Service {
         // Parity protects packets of the default size.
         let entry = match granted {
             Granted::Possible { .. } => request.entry.clone(),
-            Granted::Silent | Granted::Refused(_) => self.sized(&request),
+            Granted::Silent | Granted::Refused(_) => self.sized(now, &request)?,
         };
         self.replace_others(now, own, &request);
         let place = self.place(now, &request, own, &entry)?;
+        let tracks = if let Granted::Possible { mode, .. } = &granted { mode.tracks() } else { &[] };
+        let parity = tracks.iter().map(|&track| Need::parity(&entry, track));
+        self.need(now, request.conn, [Need::media(&entry)].into_iter().chain(parity))?;
         let taken = self.take(&request, &entry, place)?;
         let key = match request.which {
             Which::New { label, agent } => {
@@ -132,13 +135,16 @@ impl Service {
 
     /// The title in the largest packets that the way to the viewer carries. Through a connection, where packets cross
     /// every path in pieces anyway, it is the default size.
-    fn sized(&mut self, request: &Request) -> Entry {
-        let Some(dest) = request.path.address(false) else { return request.entry.clone() };
+    fn sized(&mut self, now: Instant, request: &Request) -> Result<Entry, Refusal> {
+        let Some(dest) = request.path.address(false) else { return Ok(request.entry.clone()) };
         if self.config.packet_sizes.is_default_only() || request.entry.layout.is_raw() {
-            return request.entry.clone();
+            return Ok(request.entry.clone());
         }
         let size = self.config.packet_sizes.choose(dest, (self.config.path_mtu)(dest));
-        self.library.sized(&request.entry, size).unwrap_or_else(|| request.entry.clone())
+        if size != request.entry.layout.packet_bytes() {
+            self.need(now, request.conn, [Need::times(&request.entry, size)])?;
+        }
+        Ok(self.library.sized(&request.entry, size).unwrap_or_else(|| request.entry.clone()))
     }
 
     /// Two titles at one UDP port are no use to anybody: a box that was switched off and on again, or changes the channel
@@ -156,7 +162,7 @@ impl Service {
         }
     }
 
-    /// Opens the title and takes a place in the engine.
+    /// One more viewer of the title, which is open, and a place in the engine.
     fn take(&mut self, request: &Request, entry: &Entry, place: Place) -> Result<Taken, Refusal> {
         let title = self.open_title(entry)?;
         if let Some(conn) = request.path.conn()
@@ -176,7 +182,11 @@ impl Service {
             Err(error) => error,
         };
         self.tell(Event::Broken { title: entry.name.clone(), reason: error.to_string() });
-        Err(if error == OpenError::Full { Refusal::TooManyTitles } else { Refusal::Broken })
+        Err(match error {
+            OpenError::Full => Refusal::TooManyTitles,
+            OpenError::NoAnswer(_) => Refusal::NoAnswer,
+            OpenError::MembersLost(_) | OpenError::Broken(_) => Refusal::Broken,
+        })
     }
 
     /// A place in the engine for a title that has just been opened; if there is none, the title is closed again.

@@ -52,6 +52,7 @@ impl Service {
 
     /// The connection is closed, by whomever. Streams that go through it end; the others made on it go on without it.
     pub fn conn_closed(&mut self, now: Instant, key: ConnKey) {
+        self.end_opening(key);
         let Some(conn) = self.conns.get_mut(&key) else { return };
         let (ip, attached) = (conn.ip, conn.attached);
         for stream in std::mem::take(&mut conn.streams) {

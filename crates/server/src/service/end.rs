@@ -36,6 +36,7 @@ impl Service {
     /// Tells the engine to forget the stream's place and those of its FEC.
     pub(super) fn retire_stream(&mut self, now: Instant, key: StreamKey, reason: Option<EndReason>) {
         self.retire_companions(key);
+        self.release_tracks(key);
         let Some(stream) = self.streams.get(&key) else { return };
         let (engine, place, ip) = (stream.engine, stream.place, stream.viewer.ip());
         let ended = reason.map(|reason| Event::Closed {

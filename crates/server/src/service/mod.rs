@@ -31,6 +31,7 @@
 //! | `room` | whether there is room: `admit` checks, `play` reserves, a long pause gives back |
 //! | `measured` | whether engines, disks, cache and links carry it, and who goes when they no longer do ([`crate::admission`]) |
 //! | `moving` | streams that go over to another engine |
+//! | `opening` | titles that are being opened, and the requests that wait for them |
 //! | `play`, `seek` | play and pause; which media time a place means |
 //! | `fec` | parity beside the title: wishes, grants, the streams that carry it |
 //! | `end` | how streams end, one by one and all together |
@@ -49,6 +50,7 @@ pub mod event;
 mod fec;
 mod measured;
 mod moving;
+mod opening;
 pub mod packet_size;
 mod play;
 pub mod ports;
@@ -74,9 +76,10 @@ pub use conns::ConnKey;
 use end::Closing;
 pub use event::{Event, FecChange, Playing, Totals};
 pub use fec::{FecMatrix, FecMode, FecWish, TRACK_RS, TRACK_XOR, port_offset};
+use opening::Openings;
 pub use packet_size::{PacketSizes, PathMtu, kernel_path_mtu};
 pub use play::{Played, Wanted};
-pub use ports::{AccessPoint, AccessPoints, Entry, Library, OpenError, Track};
+pub use ports::{AccessPoint, AccessPoints, Entry, Library, Need, OpenError, Part, Track};
 pub use refusal::{ConnRefusal, FecRefusal, Refusal};
 pub use seek::{From, Presentation, Span, TimeBase};
 use slots::EngineSlots;
@@ -122,6 +125,7 @@ struct Usage {
 pub struct Service {
     config: ServiceConfig,
     library: Box<dyn Library>,
+    openings: Openings,
     streams: HashMap<StreamKey, Stream>,
     /// Streams that have reserved nothing, by the time since which they do not play.
     idle: BTreeSet<(Instant, StreamKey)>,
@@ -149,6 +153,7 @@ impl Service {
         Self {
             config,
             library,
+            openings: Openings::default(),
             streams: HashMap::new(),
             idle: BTreeSet::new(),
             by_port: HashMap::new(),
@@ -175,7 +180,7 @@ impl Service {
         &self.config
     }
 
-    /// The title of this name.
+    /// The title of this name, with what is open of it ([`Service::prepare`]).
     pub fn find(&mut self, name: &str) -> Option<Entry> {
         self.library.find(name)
     }

@@ -8,7 +8,7 @@ use millrace_offload::command::{Command, Numbering, RunSpec};
 use super::Service;
 use super::conns::ConnKey;
 use super::event::{Event, Playing};
-use super::ports::AccessPoint;
+use super::ports::{AccessPoint, Need};
 use super::refusal::Refusal;
 use super::seek::{self, From, Span};
 use super::stream::{Media, Pending, Plan, Run, Start, Stop, Stream, StreamKey};
@@ -46,7 +46,7 @@ impl Service {
     /// Plays a stream, or another part of it.
     ///
     /// # Errors
-    /// Why it stays as it is.
+    /// Why it stays as it is; [`Refusal::Opening`] if its times are being opened again.
     pub fn play(&mut self, now: Instant, key: StreamKey, wanted: &Wanted) -> Result<Played, Refusal> {
         let stream = self.streams.get_mut(&key).ok_or(Refusal::Gone)?;
         if stream.ending.is_some() {
@@ -55,6 +55,11 @@ impl Service {
         if stream.is_busy() {
             return Err(Refusal::Busy);
         }
+        if stream.entry.access.is_stale() {
+            let times = Need::times(&stream.entry, stream.entry.layout.packet_bytes());
+            self.need(now, wanted.told_by, [times])?;
+        }
+        let stream = self.streams.get_mut(&key).ok_or(Refusal::Gone)?;
         let plan = match decide(stream, now, wanted)? {
             Decision::GoesOn => return Ok(Played::GoesOn),
             Decision::Do(plan) => plan,

@@ -1,9 +1,11 @@
 //! What the service needs from outside, as traits: behind them stand the store, or a test.
 
 use std::fmt;
+use std::os::fd::BorrowedFd;
 use std::sync::Arc;
 
 use millrace_core::ids::TitleRef;
+use millrace_core::limits::DEFAULT_PACKET_BYTES;
 use millrace_core::packet::WireLayout;
 use millrace_core::time::MediaTicks;
 use millrace_core::units::BitRate;
@@ -68,9 +70,13 @@ pub struct AccessPoint {
     pub time: MediaTicks,
 }
 
-/// From times to packets and back. All three are called while a viewer waits for a reply: they may read a page of a
-/// file, not more.
+/// From times to packets and back. They are called while a viewer waits for a reply: they may read a page of a
+/// file, not more, and open nothing.
 pub trait AccessPoints: Send + Sync {
+    /// Whether the files that answer have failed, so that they should be opened again ([`Need::times`]). Until then the index answers.
+    fn is_stale(&self) -> bool {
+        false
+    }
     /// The last access point at or before `time`; the title's beginning if there is none.
     fn access_at_or_before(&self, time: MediaTicks) -> AccessPoint;
     /// First packet at or after `time`; the number of packets if there is none.
@@ -79,21 +85,98 @@ pub trait AccessPoints: Send + Sync {
     fn time_of(&self, packet: u32) -> Option<MediaTicks>;
 }
 
-/// The titles. Called on the control thread between two requests: answers come from memory or from a small read.
+/// Something of a title that has to be opened before it is used.
+#[derive(Clone, Debug, PartialEq, Eq, Hash)]
+pub struct Need {
+    /// The title's name.
+    pub title: String,
+    /// What of it.
+    pub part: Part,
+}
+
+/// What of a title is to be opened.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub enum Part {
+    /// Its index and the times of its packets: [`Library::find`], and [`Library::sized`] for sizes but the default.
+    Times {
+        /// Size of the packets.
+        packet_bytes: usize,
+    },
+    /// Its media in the cache: [`Library::open`].
+    Media {
+        /// Size of the packets.
+        packet_bytes: usize,
+        /// Without RTP headers.
+        is_raw: bool,
+    },
+    /// One of its parity tracks in the cache: [`Library::open_track`].
+    Parity {
+        /// Its number.
+        track: u8,
+    },
+}
+
+impl Need {
+    /// Index and times of the title of this name in the default packet size.
+    pub fn title(name: &str) -> Self {
+        Self { title: name.to_owned(), part: Part::Times { packet_bytes: DEFAULT_PACKET_BYTES } }
+    }
+
+    /// Index and times of an entry, in packets of this size.
+    pub fn times(entry: &Entry, packet_bytes: usize) -> Self {
+        Self { title: entry.name.clone(), part: Part::Times { packet_bytes } }
+    }
+
+    /// The media of an entry.
+    pub fn media(entry: &Entry) -> Self {
+        let (packet_bytes, is_raw) = (entry.layout.packet_bytes(), entry.layout.is_raw());
+        Self { title: entry.name.clone(), part: Part::Media { packet_bytes, is_raw } }
+    }
+
+    /// A parity track of an entry.
+    pub fn parity(entry: &Entry, track: u8) -> Self {
+        Self { title: entry.name.clone(), part: Part::Parity { track } }
+    }
+}
+
+/// The titles. Called on the control thread between two requests: nothing here waits for a disk, but for a page of a file that is open.
+///
+/// What is not open is asked for ([`Library::begin`]) and answered later ([`Library::poll_answer`]). A library that has everything in memory
+/// leaves those methods as they are.
 pub trait Library: Send {
-    /// The title of this name.
+    /// Whether a need is met: what uses it can be called now. Also if it cannot be met and that is known without a disk.
+    fn has(&mut self, need: &Need) -> bool {
+        let _ = need;
+        true
+    }
+    /// Begins to meet a need. Called once until its answer has come; at most [`MAX_OPENINGS`](millrace_core::limits::MAX_OPENINGS) are
+    /// under way.
+    fn begin(&mut self, need: &Need) {
+        let _ = need;
+    }
+    /// The next need that is met now, or cannot be.
+    fn poll_answer(&mut self) -> Option<(Need, Result<(), OpenError>)> {
+        None
+    }
+    /// Readable when there may be answers; `None` if there never are.
+    fn event_fd(&self) -> Option<BorrowedFd<'_>> {
+        None
+    }
+    /// Makes the descriptor quiet until the next answer; called before the answers are polled to the end.
+    fn rearm(&mut self) {}
+    /// The title of this name, with what is open of it.
     fn find(&mut self, name: &str) -> Option<Entry>;
     /// The same title in packets of another size: packets, times, timeline and layout are those of that size. `None` if it
-    /// cannot be had in it.
+    /// cannot be had in it, or its times are not open.
     fn sized(&mut self, entry: &Entry, packet_bytes: usize) -> Option<Entry> {
         (entry.layout.packet_bytes() == packet_bytes).then(|| entry.clone())
     }
-    /// Opens it in the cache for one more viewer, in the packet size of the entry.
+    /// One more viewer of its media in the cache, in the packet size of the entry.
     ///
     /// # Errors
-    /// The cache has no room for another title, or the title's files cannot be opened.
+    /// The cache has no room for another title, or the title's files could not be opened.
     fn open(&mut self, entry: &Entry) -> Result<TitleRef, OpenError>;
-    /// Opens a parity track of it in the cache ([`super::FecMode::tracks`]), ready as FEC packets.
+    /// The same for a parity track of it ([`super::FecMode::tracks`]), ready as FEC packets.
     ///
     /// # Errors
     /// As [`Library::open`], and when there is no such track.
@@ -135,6 +218,9 @@ pub enum OpenError {
     /// More members of its volume are lost than its parity makes up for; says which.
     #[error("{0}")]
     MembersLost(String),
+    /// Its disks do not answer: the reason is logged, not told.
+    #[error("title cannot be opened: {0}")]
+    NoAnswer(String),
     /// Its files are damaged or cannot be read: the reason is logged, not told.
     #[error("title cannot be opened: {0}")]
     Broken(String),

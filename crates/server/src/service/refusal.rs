@@ -66,6 +66,15 @@ pub enum Refusal {
     /// Too much of the title is lost; says what.
     #[error("{0}")]
     MembersLost(String),
+    /// What the title needs is being opened; the same request is to be made again when [`super::Service::take_openings`] names its connection.
+    #[error("the title is being opened")]
+    Opening,
+    /// So many titles are being opened that this one was not begun.
+    #[error("too many titles are being opened now")]
+    TooManyOpenings,
+    /// The disks of the title do not answer, or not in time.
+    #[error("the title's disks do not answer")]
+    NoAnswer,
     /// Too many titles are open in the cache ([`super::Event::Broken`] tells the operator).
     #[error("the title cannot be played now")]
     TooManyTitles,
@@ -110,6 +119,7 @@ impl Refusal {
             Self::EngineStreams => "streams of the engine",
             Self::EngineConnections => "connections of the engine",
             Self::TooManyTitles => "open titles",
+            Self::TooManyOpenings => "openings of titles",
             _ => return None,
         })
     }

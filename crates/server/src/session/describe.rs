@@ -1,5 +1,6 @@
 //! DESCRIBE (RFC 2326 section 10.2).
 
+use millrace_core::time::Instant;
 use rtsp_types::headers::{ACCEPT, CONTENT_BASE, CONTENT_TYPE};
 
 use super::fec::wish;
@@ -9,12 +10,15 @@ use crate::sdp;
 use crate::service::{ConnKey, Entry, FecWish};
 
 impl Server {
-    pub(super) fn describe(&mut self, conn: ConnKey, request: &Request) -> Reply {
+    pub(super) fn describe(&mut self, now: Instant, conn: ConnKey, request: &Request) -> Reply {
         if request.header(&ACCEPT).is_some_and(|value| !accepts_sdp(value.as_str())) {
             return Reply::error(406, "titles are described as application/sdp");
         }
         let Some(url) = request.request_uri() else { return Reply::status(400) };
-        let Some((target, entry)) = self.named(url) else { return Reply::error(404, "no such title") };
+        let (target, entry) = match self.named(now, conn, url) {
+            Ok(named) => named,
+            Err(reply) => return reply,
+        };
         if let Some(refusal) = self.refusal_if_lost(conn, &entry) {
             return refusal;
         }

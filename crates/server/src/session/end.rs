@@ -6,7 +6,7 @@ use rtsp_types::headers::CONNECTION;
 use super::server::Server;
 use crate::rtsp::Reply;
 use crate::rtsp::reply::ReplyHead;
-use crate::service::{ConnKey, EndReason, Event, StreamKey};
+use crate::service::{ConnKey, EndReason, Event, Refusal, StreamKey};
 
 impl Server {
     pub(super) fn teardown(&mut self, now: Instant, key: Option<StreamKey>) -> Reply {
@@ -40,6 +40,7 @@ impl Server {
     pub fn tick(&mut self, now: Instant) {
         self.service.tick(now);
         self.absorb(now);
+        self.refuse_overdue(now);
         let limit = self.config.session_timeout_s() * 1_000_000_000 + self.config.session_slack_ns;
         // Players that have paused over TCP send nothing, so their connection stands for them; those that have never
         // played have no such excuse.
@@ -60,7 +61,7 @@ impl Server {
         let slow: Vec<_> = self
             .conns
             .iter()
-            .filter(|(_, conn)| !conn.closing)
+            .filter(|(_, conn)| !conn.closing && conn.waiting.is_none())
             .filter_map(|(&key, conn)| {
                 let what = match (conn.begun, conn.last_message) {
                     (Some(begun), _) if now.ns_since(begun) > header_limit_ns => {
@@ -109,6 +110,7 @@ impl Server {
         let mut conns: Vec<_> = self.conns.keys().copied().collect();
         conns.sort_unstable();
         for key in conns {
+            self.refuse_waiting(now, key, &Refusal::ShuttingDown);
             self.close(key);
         }
     }

@@ -16,6 +16,7 @@
 //! | `fec` | `X-Millrace-FEC` |
 //! | `refusal` | statuses of what was refused, and the log line of a request that was turned down |
 //! | `events` | what the service says: replies that waited, sessions that are over |
+//! | `opening` | requests that wait for their title to be opened |
 //! | `end` | TEARDOWN, expiry, shutdown |
 //! | `liveness` | what viewers send beside requests: RTCP, hole punches |
 //!
@@ -31,6 +32,7 @@ pub mod entropy;
 mod events;
 mod fec;
 mod liveness;
+mod opening;
 mod params;
 mod play;
 mod refusal;

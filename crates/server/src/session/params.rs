@@ -9,7 +9,7 @@ use super::server::Server;
 use super::state::State;
 use crate::rtsp::range::npt;
 use crate::rtsp::{Reply, Request};
-use crate::service::{FecMode, Stream, StreamKey};
+use crate::service::{ConnKey, FecMode, Stream, StreamKey};
 
 const TEXT: &str = "text/parameters";
 
@@ -49,17 +49,23 @@ impl Server {
     }
 
     /// Without a body it is a keep-alive. What can be set is `fec`: `on`, `off`, `xor` or `all`.
-    pub(super) fn set_parameter(&mut self, now: Instant, key: Option<StreamKey>, request: &Request) -> Reply {
+    pub(super) fn set_parameter(
+        &mut self,
+        now: Instant,
+        conn: ConnKey,
+        key: Option<StreamKey>,
+        request: &Request,
+    ) -> Reply {
         let reply = match parameters(request).as_deref() {
             Some([]) => Reply::ok(),
-            Some([name]) if name.eq_ignore_ascii_case("fec") => self.set_fec(now, key, value(request)),
+            Some([name]) if name.eq_ignore_ascii_case("fec") => self.set_fec(now, conn, key, value(request)),
             Some(names) => not_understood(names),
             None => not_understood(&["a body that is not text"]),
         };
         self.with_session(reply, key)
     }
 
-    fn set_fec(&mut self, now: Instant, key: Option<StreamKey>, value: &str) -> Reply {
+    fn set_fec(&mut self, now: Instant, conn: ConnKey, key: Option<StreamKey>, value: &str) -> Reply {
         let Some(stream) = key.and_then(|key| self.service.stream(key)) else {
             return Reply::error(454, "parameters belong to a session; name one");
         };
@@ -71,7 +77,7 @@ impl Server {
             return not_understood(&["fec: on, off, xor or all"]);
         };
         let key = stream.key();
-        let switched = self.service.set_fec(now, key, mode);
+        let switched = self.service.set_fec(now, key, mode, Some(conn));
         self.absorb(now);
         if let Err(refusal) = switched {
             return refusal_reply(&refusal);

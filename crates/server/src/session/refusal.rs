@@ -32,6 +32,9 @@ fn status(refusal: &Refusal) -> u16 {
         | Refusal::ConnectionSessions
         | Refusal::AddressSessions
         | Refusal::MembersLost(_)
+        | Refusal::Opening
+        | Refusal::TooManyOpenings
+        | Refusal::NoAnswer
         | Refusal::TooManyTitles => 503,
     }
 }
@@ -52,7 +55,11 @@ pub(super) fn refusal_reply(refusal: &Refusal) -> Reply {
         other => Reply::error(status, other),
     };
     match refusal {
-        Refusal::MembersLost(_) | Refusal::TooManyTitles => reply.header(RETRY_AFTER, RETRY_AFTER_S),
+        Refusal::MembersLost(_)
+        | Refusal::TooManyTitles
+        | Refusal::Opening
+        | Refusal::TooManyOpenings
+        | Refusal::NoAnswer => reply.header(RETRY_AFTER, RETRY_AFTER_S),
         _ => reply,
     }
 }

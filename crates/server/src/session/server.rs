@@ -82,6 +82,8 @@ pub(super) struct Conn {
     pub(super) local: SocketAddr,
     /// A PLAY of this session waits for the engine; nothing else of this connection is looked at meanwhile.
     pub(super) waits_for: Option<StreamKey>,
+    /// A request that waits for its title to be opened; nothing else of this connection is looked at meanwhile.
+    pub(super) waiting: Option<Box<Request>>,
     pub(super) opened: Instant,
     /// When the last whole message came; `None` before the first.
     pub(super) last_message: Option<Instant>,
@@ -91,6 +93,13 @@ pub(super) struct Conn {
     pub(super) closing: bool,
     /// Close once the answer that is being waited for is out.
     pub(super) close_after_reply: bool,
+}
+
+impl Conn {
+    /// Whether a request of it has not been answered yet.
+    fn is_waiting(&self) -> bool {
+        self.waits_for.is_some() || self.waiting.is_some()
+    }
 }
 
 /// All connections and sessions: the service's RTSP face.
@@ -175,6 +184,7 @@ impl Server {
             peer,
             local,
             waits_for: None,
+            waiting: None,
             opened: now,
             last_message: None,
             begun: None,
@@ -185,9 +195,9 @@ impl Server {
         Ok(key)
     }
 
-    /// Whether the connection waits for the engine: hold back what else came from it.
+    /// Whether the connection waits for the engine, or for a title to be opened: hold back what else came from it.
     pub fn is_waiting(&self, conn: ConnKey) -> bool {
-        self.conns.get(&conn).is_some_and(|conn| conn.waits_for.is_some())
+        self.conns.get(&conn).is_some_and(Conn::is_waiting)
     }
 
     /// Bytes came: whether they end inside a message. Clients get limited time to finish one.
@@ -209,39 +219,48 @@ impl Server {
         self.close(conn);
     }
 
-    /// One request. It gets exactly one reply, at once or (see [`Server::is_waiting`]) after an event of the engine, or
-    /// the connection is closed.
+    /// One request. It gets exactly one reply, at once or (see [`Server::is_waiting`]) after an event of the engine or when its title has
+    /// been opened, or the connection is closed.
     pub fn handle_request(&mut self, now: Instant, conn: ConnKey, request: &Request) {
         let Some(state) = self.conns.get_mut(&conn).filter(|conn| !conn.closing) else { return };
-        if state.waits_for.is_some() {
+        if state.is_waiting() {
             return self.close(conn); // the caller did not hold it back, and answers must keep their order
         }
         (state.last_message, state.begun) = (Some(now), None);
-        let wants_close =
-            header(request, &CONNECTION).is_some_and(|value| value.eq_ignore_ascii_case("close"));
-        let head = ReplyHead {
-            cseq: header(request, &CSEQ).and_then(|value| value.parse().ok()),
-            timestamp: header(request, &TIMESTAMP).filter(|value| value.len() <= 64).map(str::to_owned),
-        };
+        self.carry_out(now, conn, request);
+    }
+
+    /// A request for the first time, or again when what it needs has been opened.
+    pub(super) fn carry_out(&mut self, now: Instant, conn: ConnKey, request: &Request) {
+        let head = head(request);
         let reply = match self.check(request, &head) {
             Err(reply) => Some(reply),
             Ok(()) => self.dispatch(now, conn, &head, request),
         };
-        if let Some(reply) = &reply {
-            self.log_refusal(conn, request, reply);
-        }
-        match reply {
-            Some(reply) => {
-                self.reply(now, conn, &head, &reply);
-                if wants_close {
-                    self.close(conn);
-                }
+        if self.service.is_opening(conn) {
+            // It has changed nothing, and the reply says only that it waits.
+            if let Some(conn) = self.conns.get_mut(&conn) {
+                conn.waiting = Some(Box::new(request.clone()));
             }
+            return;
+        }
+        self.service.end_opening(conn);
+        match reply {
+            Some(reply) => self.answer(now, conn, request, &reply),
             None => {
                 if let Some(conn) = self.conns.get_mut(&conn) {
-                    conn.close_after_reply = wants_close;
+                    conn.close_after_reply = wants_close(request);
                 }
             }
+        }
+    }
+
+    /// Answers a request, and closes the connection if that was asked for.
+    pub(super) fn answer(&mut self, now: Instant, conn: ConnKey, request: &Request, reply: &Reply) {
+        self.log_refusal(conn, request, reply);
+        self.reply(now, conn, &head(request), reply);
+        if wants_close(request) {
+            self.close(conn);
         }
     }
 
@@ -286,7 +305,7 @@ impl Server {
         request: &Request,
     ) -> Option<Reply> {
         if *request.method() == Method::Describe {
-            return Some(self.describe(conn, request));
+            return Some(self.describe(now, conn, request));
         }
         let session = match self.session_of(request) {
             Ok(session) => session,
@@ -302,7 +321,7 @@ impl Server {
             Method::Pause => self.pause(now, session),
             Method::Teardown => self.teardown(now, session),
             Method::GetParameter => self.get_parameter(now, session, request),
-            Method::SetParameter => self.set_parameter(now, session, request),
+            Method::SetParameter => self.set_parameter(now, conn, session, request),
             other => Reply::error(501, format_args!("{} is not implemented", <&str>::from(other)))
                 .header(PUBLIC, METHODS),
         };
@@ -353,7 +372,8 @@ impl Server {
         if let Some(conn) = self.conns.get_mut(&key)
             && !conn.closing
         {
-            conn.closing = true;
+            (conn.closing, conn.waiting) = (true, None);
+            self.service.end_opening(key);
             self.outputs.push_back(Output::Close { conn: key });
         }
     }
@@ -361,6 +381,19 @@ impl Server {
     pub(super) fn tell(&mut self, event: Event) {
         self.outputs.push_back(Output::Event(event));
     }
+}
+
+/// What a reply repeats of its request.
+fn head(request: &Request) -> ReplyHead {
+    ReplyHead {
+        cseq: header(request, &CSEQ).and_then(|value| value.parse().ok()),
+        timestamp: header(request, &TIMESTAMP).filter(|value| value.len() <= 64).map(str::to_owned),
+    }
+}
+
+/// Whether the connection is to be closed after the reply.
+fn wants_close(request: &Request) -> bool {
+    header(request, &CONNECTION).is_some_and(|value| value.eq_ignore_ascii_case("close"))
 }
 
 /// A header's value.

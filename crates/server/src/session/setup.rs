@@ -7,6 +7,7 @@ use rtsp_types::Url;
 use rtsp_types::headers::{SESSION, TRANSPORT, USER_AGENT};
 
 use super::fec::{fec_header, off_because, wish};
+use super::refusal::refusal_reply;
 use super::server::Server;
 use super::state::{Session, short};
 use crate::rtsp::target::Target;
@@ -37,7 +38,10 @@ impl Server {
         if stream.is_some_and(|stream| stream.is_playing() || stream.is_busy()) {
             return self.wrong_state(session);
         }
-        let Some((_, entry)) = self.named(url) else { return Reply::error(404, "no such title") };
+        let entry = match self.named(now, conn, url) {
+            Ok((_, entry)) => entry,
+            Err(reply) => return reply,
+        };
         let stream = session.and_then(|key| self.service.stream(key));
         if stream.is_some_and(|stream| stream.entry().name != entry.name) {
             return Reply::error(459, "a session plays one title; set up another session for this one");
@@ -63,11 +67,14 @@ impl Server {
         }
     }
 
-    /// The title that a URL names, as a whole or by its one track.
-    pub(super) fn named(&mut self, url: &Url) -> Option<(Target, Entry)> {
-        let target = target::parse(url).filter(|target| target.track.is_none_or(|track| track == 1))?;
-        let entry = self.service.find(&target.title)?;
-        Some((target, entry))
+    /// The title that a URL names, as a whole or by its one track; or what a request for it is answered with.
+    pub(super) fn named(&mut self, now: Instant, conn: ConnKey, url: &Url) -> Result<(Target, Entry), Reply> {
+        let no_title = || Reply::error(404, "no such title");
+        let target = target::parse(url).filter(|target| target.track.is_none_or(|track| track == 1));
+        let target = target.ok_or_else(no_title)?;
+        self.service.prepare(now, conn, &target.title).map_err(|refusal| refusal_reply(&refusal))?;
+        let entry = self.service.find(&target.title).ok_or_else(no_title)?;
+        Ok((target, entry))
     }
 
     /// The answer to a request for a title of which too much is lost; `None` if it can be played.

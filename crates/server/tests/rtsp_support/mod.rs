@@ -4,198 +4,24 @@
 
 use std::collections::{BTreeMap, HashMap, HashSet, VecDeque};
 use std::net::SocketAddr;
-use std::sync::{Arc, Mutex};
 
-use millrace_core::ids::TitleRef;
 use millrace_core::packet::WireLayout;
-use millrace_core::time::{Instant, MediaTicks};
-use millrace_core::units::BitRate;
-use millrace_core::wire::rtp::{Timeline, sequence_of};
+use millrace_core::time::Instant;
+use millrace_core::wire::rtp::sequence_of;
 use millrace_offload::command::{Command, Cut, Dest, Numbering, RunSpec};
 use millrace_server::control::Counters;
 use millrace_server::rtsp::{Framer, Incoming};
-use millrace_server::service::{
-    AccessPoint, AccessPoints, ConnKey, Entry, Event, FecMatrix, Library, OpenError, Presentation,
-    ServiceConfig, TimeBase, Track,
-};
+use millrace_server::service::{ConnKey, Event, Need, OpenError, ServiceConfig};
 use millrace_server::session::{Entropy, Output, Server, ServerConfig};
 
 mod engine;
+mod titles;
 
 pub use engine::FakeEngine;
+pub use titles::*;
 
 pub const SECOND: u64 = 1_000_000_000;
 pub const MS: u64 = 1_000_000;
-/// Packets a second of every made-up title; one packet lasts 225 ticks.
-pub const PACKETS_PER_S: u64 = 400;
-/// Rows of 4 data units and 2 parity units of 20 packets.
-pub const MATRIX: FecMatrix = FecMatrix { data_units: 4, parity_units: 2, unit_packets: 20 };
-const TORN: &str = "2 members lost (b, c), 1 may be";
-/// An access point every two seconds.
-pub const GOP_PACKETS: u32 = 800;
-
-/// A title whose packet `n` has media time `225 n`.
-pub struct Even {
-    pub packets: u32,
-    /// The file of times cannot be read.
-    pub times_broken: bool,
-}
-
-/// The same title in packets `factor` times as large.
-struct Larger {
-    times: Arc<dyn AccessPoints>,
-    packets: u32,
-    factor: u32,
-}
-
-impl AccessPoints for Larger {
-    fn access_at_or_before(&self, time: MediaTicks) -> AccessPoint {
-        let packet = self.times.access_at_or_before(time).packet / self.factor;
-        AccessPoint { packet, time: MediaTicks(u64::from(packet * self.factor) * 225) }
-    }
-    fn packet_at(&self, time: MediaTicks) -> u32 {
-        self.times.packet_at(time).div_ceil(self.factor).min(self.packets)
-    }
-    fn time_of(&self, packet: u32) -> Option<MediaTicks> {
-        self.times.time_of(packet * self.factor)
-    }
-}
-
-impl AccessPoints for Even {
-    fn access_at_or_before(&self, time: MediaTicks) -> AccessPoint {
-        let packet = ((time.0 / 225) as u32).min(self.packets - 1) / GOP_PACKETS * GOP_PACKETS;
-        AccessPoint { packet, time: MediaTicks(u64::from(packet) * 225) }
-    }
-    fn packet_at(&self, time: MediaTicks) -> u32 {
-        (time.0.div_ceil(225) as u32).min(self.packets)
-    }
-    fn time_of(&self, packet: u32) -> Option<MediaTicks> {
-        (!self.times_broken).then(|| MediaTicks(u64::from(packet) * 225))
-    }
-}
-
-pub fn entry(name: &str, seconds: u64) -> Entry {
-    let packets = (seconds * PACKETS_PER_S) as u32;
-    Entry {
-        name: name.to_owned(),
-        duration: MediaTicks(seconds * 90_000),
-        presentation: Presentation::default(),
-        mean_rate: BitRate(4_000_000),
-        peak_rate: BitRate(6_000_000),
-        packets,
-        timeline: Timeline { ssrc: 0x1234_abcd, timestamp_base: 1_000_000 },
-        layout: WireLayout::new(1316).unwrap(),
-        fec: None,
-        access: Arc::new(Even { packets, times_broken: false }),
-    }
-}
-
-/// A title whose time stamps begin at so many seconds from so many seconds of film on, and whose last picture is shown 0.7 s
-/// after its last packet.
-fn with_stamps(seconds: u64, bases: &[(u64, i64)]) -> Entry {
-    let base = |&(time, first): &(u64, i64)| TimeBase {
-        time: MediaTicks(time * 90_000),
-        first_pts: (first * 90_000).rem_euclid(1 << 33).cast_unsigned(),
-    };
-    let end = MediaTicks(seconds * 90_000 + 63_000);
-    Entry {
-        presentation: Presentation::new(Some(end), bases.iter().map(base).collect()),
-        ..entry("film", seconds)
-    }
-}
-
-/// Titles with stamps of their own (`recording`, `wrapping`, `feature`, `joined`), `film` (60 s), `other` (20 s), `long` (1000 s: sequence numbers wrap), `broken` (cannot be opened), `crowded`
-/// (the cache is full), `blind` (packet times cannot be read), `safe` (60 s, with parity), `frail` (the same, its second
-/// parity track cannot be opened), `torn` (too many members are lost).
-#[derive(Default)]
-pub struct OpenTitles {
-    pub open: HashMap<TitleRef, u32>,
-    /// Members are lost, so many that no title can be played.
-    pub members_lost: bool,
-    next: u32,
-}
-
-#[derive(Clone, Default)]
-pub struct SharedTitles(pub Arc<Mutex<OpenTitles>>);
-
-impl Library for SharedTitles {
-    fn find(&mut self, name: &str) -> Option<Entry> {
-        match name {
-            "film" => Some(entry(name, 60)),
-            "other" | "broken" | "crowded" | "torn" => {
-                Some(Entry { timeline: Timeline { ssrc: 7, timestamp_base: 0 }, ..entry(name, 20) })
-            }
-            "long" => Some(entry(name, 1000)),
-            "recording" => Some(with_stamps(60, &[(0, 5000)])),
-            "wrapping" => Some(with_stamps(60, &[(0, -26)])),
-            "feature" => Some(with_stamps(7200, &[(0, 1800)])),
-            "joined" => Some(with_stamps(60, &[(0, 5000), (30, 100)])),
-            "safe" | "frail" => Some(Entry { fec: Some(MATRIX), ..entry(name, 60) }),
-            "blind" => {
-                let mut entry = entry(name, 60);
-                entry.access = Arc::new(Even { packets: entry.packets, times_broken: true });
-                Some(entry)
-            }
-            _ => None,
-        }
-    }
-    fn sized(&mut self, entry: &Entry, packet_bytes: usize) -> Option<Entry> {
-        let factor = u32::try_from(packet_bytes / 1316).ok().filter(|factor| *factor > 0)?;
-        let packets = entry.packets.div_ceil(factor);
-        let access = Arc::new(Larger { times: Arc::clone(&entry.access), packets, factor });
-        let timeline = Timeline { ssrc: entry.timeline.ssrc + factor - 1, ..entry.timeline };
-        Some(Entry {
-            packets,
-            timeline,
-            layout: WireLayout::new(packet_bytes)?,
-            fec: None,
-            access,
-            ..entry.clone()
-        })
-    }
-    fn open(&mut self, entry: &Entry) -> Result<TitleRef, OpenError> {
-        match entry.name.as_str() {
-            "broken" => return Err(OpenError::Broken("meta-1316.mrp: checksum mismatch".into())),
-            "crowded" => return Err(OpenError::Full),
-            "torn" => return Err(OpenError::MembersLost(TORN.into())),
-            _ => {}
-        }
-        let mut open_titles = self.0.lock().unwrap();
-        if open_titles.members_lost {
-            return Err(OpenError::MembersLost(TORN.into()));
-        }
-        open_titles.next += 1;
-        let title = TitleRef(open_titles.next);
-        *open_titles.open.entry(title).or_default() += 1;
-        Ok(title)
-    }
-    fn lost(&mut self, entry: &Entry) -> Option<String> {
-        (entry.name == "torn" || self.0.lock().unwrap().members_lost).then(|| TORN.to_owned())
-    }
-    fn open_track(&mut self, entry: &Entry, track: u8) -> Result<Track, OpenError> {
-        if entry.name == "frail" && track == 2 {
-            return Err(OpenError::Broken("parity.mrp: checksum mismatch".into()));
-        }
-        let each = MATRIX.column_packets(track);
-        let layout = WireLayout::fec().with_row(u32::from(MATRIX.unit_packets) * each);
-        Ok(Track { title: self.open(entry)?, packets: MATRIX.columns(entry.packets) * each, layout })
-    }
-    fn close(&mut self, title: TitleRef) {
-        let mut open_titles = self.0.lock().unwrap();
-        let count = open_titles.open.get_mut(&title).expect("closed once for each open");
-        *count -= 1;
-        if *count == 0 {
-            open_titles.open.remove(&title);
-        }
-    }
-}
-
-impl SharedTitles {
-    pub fn open_count(&self) -> usize {
-        self.0.lock().unwrap().open.len()
-    }
-}
-
 /// Counts: predictable, never twice.
 #[derive(Default)]
 pub struct Counting(u128);
@@ -446,6 +272,20 @@ impl World {
             assert!(answer.has(header), "{header} missing in {answer:?}");
         }
         answer
+    }
+
+    /// The oldest opening under way is done, and the server is told; returns what that was.
+    pub fn opened(&mut self, result: Result<(), OpenError>) -> Need {
+        let need = self.open_titles.answer(result);
+        self.server.take_openings(self.now);
+        self.settle();
+        // What was held back meanwhile.
+        let mut conns: Vec<_> = self.framers.keys().copied().collect();
+        conns.sort_unstable();
+        for conn in conns {
+            self.push(conn, b"");
+        }
+        need
     }
 
     /// A request whose answer is not waited for.

@@ -188,6 +188,27 @@ pub enum CacheError {
     Stopped,
 }
 
+/// A title whose files are open, those for the cache's own reads too. Making one asks its disks, each for a bounded time; handing it over
+/// ([`Cache::open_ready`]) asks none.
+pub struct ReadyTitle {
+    title: Box<OpenTitle>,
+    /// Those of a volume with stripes, for [`Cache::watch`].
+    members: Option<Arc<Members>>,
+}
+
+impl ReadyTitle {
+    /// Media of a volume.
+    pub fn of_title(files: TitleFiles) -> Self {
+        let members = files.stripes.is_some().then(|| Arc::clone(&files.members));
+        Self { members, ..Self::of_source(Box::new(files)) }
+    }
+
+    /// Any other source.
+    pub fn of_source(source: Box<dyn TitleSource>) -> Self {
+        Self { title: Box::new(OpenTitle::new(source)), members: None }
+    }
+}
+
 /// The control side's handle of the cache. Dropped or shut down, it ends the manager thread.
 pub struct Cache {
     control: Sender<Control>,
@@ -270,10 +291,21 @@ impl Cache {
     /// # Errors
     /// [`CacheError::TooManyTitles`], [`CacheError::Stopped`].
     pub fn open_title(&self, files: TitleFiles) -> Result<TitleRef, CacheError> {
-        if files.stripes.is_some() {
-            self.watch(Arc::clone(&files.members))?;
+        self.open_ready(ReadyTitle::of_title(files))
+    }
+
+    /// The same for a title whose files are open already: nothing is asked of a disk.
+    ///
+    /// # Errors
+    /// As [`Cache::open_title`].
+    pub fn open_ready(&self, ready: ReadyTitle) -> Result<TitleRef, CacheError> {
+        let ReadyTitle { title, members } = ready;
+        if let Some(members) = members {
+            self.watch(members)?;
         }
-        self.open_source(Box::new(files))
+        let (reply, answer) = sync_channel(1);
+        self.tell(Control::Open(title, reply))?;
+        answer.recv().map_err(|_| CacheError::Stopped)?.ok_or(CacheError::TooManyTitles)
     }
 
     /// From now on members are what this volume says they are: missing and stale ones are asked for nothing. Opening a
@@ -295,10 +327,7 @@ impl Cache {
     /// # Errors
     /// As [`Cache::open_title`].
     pub fn open_source(&self, source: Box<dyn TitleSource>) -> Result<TitleRef, CacheError> {
-        let title = Box::new(OpenTitle::new(source));
-        let (reply, answer) = sync_channel(1);
-        self.tell(Control::Open(title, reply))?;
-        answer.recv().map_err(|_| CacheError::Stopped)?.ok_or(CacheError::TooManyTitles)
+        self.open_ready(ReadyTitle::of_source(source))
     }
 
     /// Opens a title that is still being written. `bell` is rung when the feeder can go on after [`FeedError::NoRoom`], and when the title is

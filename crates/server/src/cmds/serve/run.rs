@@ -36,7 +36,8 @@ use super::{AdmissionChoice, FecChoice, ReadChoice, ServeArgs, bind, invite};
 use crate::admission::AdmissionConfig;
 use crate::cmds::egress::{Devices, Egress, Ports, figures_file};
 use crate::control::{Control, ControlConfig, ControlHandle, EnginePort, Sockets, UdpSockets};
-use crate::library::open_titles::{OpenTitles, Reader};
+use crate::library::open_titles::OpenTitles;
+use crate::library::reader::Reader;
 
 /// Serves until SIGINT or SIGTERM.
 pub(super) fn run(args: &ServeArgs) -> anyhow::Result<ExitCode> {
@@ -66,7 +67,8 @@ pub(super) fn run(args: &ServeArgs) -> anyhow::Result<ExitCode> {
     let supervisor = Devices::start(&egress, device_sides, arena, streams, ports)?;
     let (engines, meters) =
         start_engines(args, &mut udp, &egress, handles.into_iter().zip(loop_sides), &bells)?;
-    let reader = Reader::new(Arc::clone(&open_titles), Arc::clone(&volume), Arc::clone(&cache));
+    let reader = Reader::new(Arc::clone(&open_titles), Arc::clone(&volume), Arc::clone(&cache))
+        .context("threads that open titles")?;
     let sockets = |pair: UdpPair| UdpSockets { rtp: pair.rtp, rtcp: pair.rtcp };
     let udp = udp.into_iter().flatten().map(|ports| sockets(ports.receiver)).collect();
     let sockets = Sockets { listeners: vec![listener], udp };

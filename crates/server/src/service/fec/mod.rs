@@ -7,11 +7,12 @@
 //! another one begins, some milliseconds later.
 
 mod matrix;
+mod wanted;
 
 use std::net::IpAddr;
 use std::ops::Range;
 
-use millrace_core::ids::{RunSerial, StreamId};
+use millrace_core::ids::{RunSerial, StreamId, TitleRef};
 use millrace_core::limits::FEC_SWITCH_AHEAD_NS;
 use millrace_core::time::{Instant, MediaTicks};
 use millrace_core::wire::rtp::Timeline;
@@ -23,7 +24,7 @@ use super::Service;
 use super::end::Closing;
 use super::event::{Event, FecChange};
 use super::ports::{Entry, Track};
-use super::refusal::{FecRefusal, Refusal};
+use super::refusal::FecRefusal;
 use super::stream::{Media, Path, Plan, Run, Start, Stream, StreamKey};
 
 /// A companion can make do with whatever is there: what is missing is not sent.
@@ -63,6 +64,8 @@ pub(super) struct Fec {
     change: Option<bool>,
     /// Why it has to play without; the viewer has yet to be told.
     left_out: Option<String>,
+    /// Tracks that are kept open for companions to come: they were open when the switch was granted, and it may take a moment.
+    kept_open: Vec<TitleRef>,
 }
 
 /// A run of media that is queued.
@@ -203,6 +206,7 @@ impl Service {
             queued: None,
             change: None,
             left_out: None,
+            kept_open: Vec::new(),
         });
         let begun = self.reserve_fec(key, mode).and_then(|()| self.open_companions(key));
         if begun.is_ok() {
@@ -375,21 +379,6 @@ impl Service {
         }
     }
 
-    /// Switches a stream's FEC over because its viewer wants it: to this mode, or the most below it that its title has.
-    ///
-    /// # Errors
-    /// [`Refusal::Fec`]: why it stays as it is.
-    pub fn set_fec(&mut self, now: Instant, key: StreamKey, mode: FecMode) -> Result<(), Refusal> {
-        let stream = self.streams.get(&key).ok_or(Refusal::Gone)?;
-        if stream.ending.is_some() {
-            return Err(Refusal::Ending);
-        }
-        let matrix = stream.fec.as_ref().ok_or(FecRefusal::NotAsked)?.matrix;
-        self.switch_fec(now, key, matrix.at_most(mode))?;
-        self.tell_fec(key, FecChange::Switched, None);
-        Ok(())
-    }
-
     /// Switches a stream's FEC over, while it plays too: a moment from now and without a gap.
     ///
     /// # Errors
@@ -518,6 +507,7 @@ impl Service {
         if let Err(refusal) = self.open_companions(key) {
             self.tell_fec(key, FecChange::Switched, Some(refusal.to_string()));
         }
+        self.release_tracks(key);
     }
 
     /// A companion cannot go on: the title goes on without FEC.

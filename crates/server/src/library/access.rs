@@ -1,0 +1,105 @@
+//! Index and packet times of a title in one packet size, and reading them.
+
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+
+use millrace_core::limits::DEFAULT_PACKET_BYTES;
+use millrace_core::packet::PacketMeta;
+use millrace_core::time::MediaTicks;
+use millrace_store::StoreError;
+use millrace_store::blocking::Timeout;
+use millrace_store::volume::TitleFiles;
+
+use crate::service::{AccessPoint, AccessPoints};
+
+/// Index and packet times of a title in one packet size. An opener puts the files in; whoever reads never waits for one to be opened.
+pub(super) struct Access {
+    packet_bytes: usize,
+    held: Mutex<Held>,
+}
+
+/// The files, locked for as long as it takes to look.
+#[derive(Default)]
+struct Held {
+    files: Option<Arc<TitleFiles>>,
+    /// They could not be read: another member may have what this one has no longer. The index is in memory and still good.
+    is_stale: bool,
+}
+
+impl Access {
+    pub(super) fn new(packet_bytes: usize) -> Self {
+        Self { packet_bytes, held: Mutex::default() }
+    }
+
+    fn lock(&self) -> MutexGuard<'_, Held> {
+        // Each change is one assignment: a panic elsewhere cannot leave it half done.
+        self.held.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// Whether there are files that can be read, as far as is known.
+    pub(super) fn is_open(&self) -> bool {
+        let held = self.lock();
+        held.files.is_some() && !held.is_stale
+    }
+
+    /// Reads from these files from now on.
+    pub(super) fn set(&self, files: TitleFiles) {
+        let now = Held { files: Some(Arc::new(files)), is_stale: false };
+        let before = std::mem::replace(&mut *self.lock(), now);
+        // Closes them, for which a disk may be waited for: the lock has been let go.
+        drop(before);
+    }
+
+    /// `None` if they are not open, or are damaged: then the title starts at its beginning, and opening it will say what is wrong.
+    pub(super) fn files(&self) -> Option<Arc<TitleFiles>> {
+        self.lock().files.clone()
+    }
+
+    /// Reads a page of the files. If that fails, or does not come as fast as media is read, they are to be opened again.
+    fn read<T: Send + 'static>(
+        &self,
+        read: impl FnOnce(&TitleFiles) -> Result<T, StoreError> + Send + 'static,
+    ) -> Option<T> {
+        let files = self.files()?;
+        let of = Arc::clone(&files);
+        let read = files.members.ask(files.home, Timeout::Brief, move |_| read(&of));
+        let read = read.and_then(|read| read).ok();
+        if read.is_none() {
+            let mut held = self.lock();
+            // Others may have been put in meanwhile.
+            held.is_stale |= held.files.as_ref().is_some_and(|now| Arc::ptr_eq(now, &files));
+        }
+        read
+    }
+}
+
+impl AccessPoints for Access {
+    fn is_stale(&self) -> bool {
+        self.lock().is_stale
+    }
+
+    fn access_at_or_before(&self, time: MediaTicks) -> AccessPoint {
+        let start = AccessPoint { packet: 0, time: MediaTicks(0) };
+        let Some(files) = self.files() else { return start };
+        let point = files.index.access_at_or_before(time);
+        if self.packet_bytes == DEFAULT_PACKET_BYTES {
+            return AccessPoint { packet: point.packet, time: point.time };
+        }
+        // The packet with that byte begins before it, and earlier: what is announced must be its own time.
+        let packet = files.packet_of_default(point.packet);
+        self.time_of(packet).map_or(start, |time| AccessPoint { packet, time })
+    }
+
+    fn packet_at(&self, time: MediaTicks) -> u32 {
+        let exact = self.read(move |files| files.packet_at(time));
+        // Where records are damaged, the index alone is near enough.
+        exact.or_else(|| Some(self.files()?.packet_by_index(time))).unwrap_or(0)
+    }
+
+    fn time_of(&self, packet: u32) -> Option<MediaTicks> {
+        let exact = self.read(move |files| {
+            let mut meta = [PacketMeta::default()];
+            files.read_metas(packet, &mut meta).map(|()| meta[0].time())
+        });
+        exact.or_else(|| Some(self.files()?.time_by_index(packet)))
+    }
+}

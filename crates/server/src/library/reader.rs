@@ -1,0 +1,386 @@
+//! The control thread's hand among the titles: looks them up, has them opened, and counts their viewers.
+//!
+//! Nothing here waits for a disk. What a request needs is opened by a thread of [`Openers`] and answered through the bell; what is open is
+//! handed out at once. A title that was opened stays open when its last viewer leaves, so that what the cache holds of it is there for the
+//! next one; only the most recently used idle titles are kept.
+
+use std::collections::{HashMap, VecDeque};
+use std::os::fd::BorrowedFd;
+use std::sync::Arc;
+
+use millrace_core::ids::{TitleId, TitleRef};
+use millrace_core::limits::control::MAX_IDLE_TITLES;
+use millrace_core::limits::{DEFAULT_PACKET_BYTES, MAX_OPEN_TITLES, MAX_OPENINGS};
+use millrace_core::packet::WireLayout;
+use millrace_store::StoreError;
+use millrace_store::cache::{Cache, ReadyTitle, TitleSource};
+use millrace_store::index::TitleIndex;
+use millrace_store::stripes::StripeLayout;
+use millrace_store::volume::Volume;
+
+use super::open_titles::{OpenTitles, ServedTitle};
+use super::openers::Openers;
+use crate::admission::CacheFigures;
+use crate::service::{Entry, FecMatrix, Library, Need, OpenError, Part, Presentation, TimeBase, Track};
+
+/// What the index says of the title's time stamps.
+fn presentation(index: &TitleIndex) -> Presentation {
+    let bases = index.bases().iter().map(|base| TimeBase { time: base.time, first_pts: base.first_pts });
+    Presentation::new(index.parts().end, bases.collect())
+}
+
+/// What can be sent as FEC of these rows; `None` without parity, or if a header of ST 2022-1 has no room for them.
+fn matrix(stripes: &StripeLayout) -> Option<FecMatrix> {
+    let small = |n: usize| u8::try_from(n).ok().filter(|&n| n > 0);
+    Some(FecMatrix {
+        data_units: small(stripes.k())?,
+        parity_units: small(stripes.m())?,
+        unit_packets: u8::try_from(stripes.unit_packets()).ok()?,
+    })
+}
+
+/// The control thread's hand among the titles.
+pub struct Reader {
+    open_titles: Arc<OpenTitles>,
+    volume: Arc<Volume>,
+    cache: Arc<Cache>,
+    openers: Openers<Done>,
+    open: HashMap<Key, Open>,
+    by_ref: HashMap<TitleRef, Key>,
+    /// Open titles without viewers, the longest unused first.
+    idle: VecDeque<Key>,
+    /// What could not be opened and why, the last ones: the requests that have waited for it are told.
+    failed: VecDeque<(Key, OpenError)>,
+}
+
+/// A title in one packet size, or one of its parity tracks: each is open, cached and closed by itself.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+enum Key {
+    Media { id: TitleId, packet_bytes: usize, is_raw: bool },
+    Parity { id: TitleId, track: u8 },
+}
+
+struct Open {
+    /// A title as well as a parity track is packets in a layout.
+    track: Track,
+    viewers: usize,
+}
+
+/// What an opener has done.
+struct Done {
+    need: Need,
+    opened: Opened,
+}
+
+enum Opened {
+    /// Index and times: they have been put where they belong.
+    Times(Result<(), OpenError>),
+    /// Media or parity, whose files are open.
+    Track(Key, Result<Box<Ready>, OpenError>),
+}
+
+/// What the cache is about to be given.
+struct Ready {
+    title: ReadyTitle,
+    packets: u32,
+    layout: WireLayout,
+}
+
+impl Reader {
+    /// A reader of `open_titles`.
+    ///
+    /// # Errors
+    /// If the system has no more threads or descriptors.
+    pub fn new(
+        open_titles: Arc<OpenTitles>,
+        volume: Arc<Volume>,
+        cache: Arc<Cache>,
+    ) -> std::io::Result<Self> {
+        Ok(Self {
+            open_titles,
+            volume,
+            cache,
+            openers: Openers::start()?,
+            open: HashMap::new(),
+            by_ref: HashMap::new(),
+            idle: VecDeque::new(),
+            failed: VecDeque::new(),
+        })
+    }
+
+    /// Members that the volume misses. How well the others are read says nothing of whether a title can be had: each packet of it is
+    /// asked of all of them.
+    fn lost_of(&self, served: &ServedTitle) -> Option<String> {
+        let members = self.volume.members();
+        // Nothing can be lost of a store with one directory but all of it, and that is told as it is.
+        if members.len() < 2 {
+            return None;
+        }
+        let lost = served.listed.lost(|slot| members.is_usable(slot))?;
+        Some(lost.to_string())
+    }
+
+    /// What the cache calls it.
+    fn key(served: &ServedTitle, part: Part) -> Option<Key> {
+        let id = served.listed.info.id;
+        match part {
+            Part::Times { .. } => None,
+            Part::Media { packet_bytes, is_raw } => Some(Key::Media { id, packet_bytes, is_raw }),
+            Part::Parity { track } => Some(Key::Parity { id, track }),
+        }
+    }
+
+    /// The title for one more viewer, if it is open.
+    fn take(&mut self, need: &Need) -> Result<Track, OpenError> {
+        let key = self.open_titles.get(&need.title).and_then(|served| Self::key(&served, need.part));
+        let key = key.ok_or_else(removed)?;
+        if let Some(open) = self.open.get_mut(&key) {
+            open.viewers += 1;
+            self.idle.retain(|&idle| idle != key);
+            return Ok(open.track);
+        }
+        let failed = self.failed.iter().find(|(failed, _)| *failed == key).map(|(_, error)| error.clone());
+        // One that is not open and has not failed was refused for want of room, or another one has got its name in this moment.
+        let is_full = self.open.len() >= MAX_OPEN_TITLES;
+        Err(failed.unwrap_or_else(|| if is_full { OpenError::Full } else { removed() }))
+    }
+
+    /// Makes room for one more title by closing the one that has been without viewers for the longest; `false` if all have viewers.
+    fn make_room(&mut self) -> bool {
+        if self.open.len() >= MAX_OPEN_TITLES {
+            self.close_idle(self.idle.len().saturating_sub(1));
+        }
+        self.open.len() < MAX_OPEN_TITLES
+    }
+
+    /// Hands a title over to the cache. It has no viewers yet.
+    fn adopt(&mut self, key: Key, ready: Ready) -> Result<(), OpenError> {
+        if self.open.contains_key(&key) {
+            return Ok(());
+        }
+        if !self.make_room() {
+            return Err(OpenError::Full);
+        }
+        let Ready { title, packets, layout } = ready;
+        let title = self.cache.open_ready(title).map_err(|error| OpenError::Broken(error.to_string()))?;
+        self.open.insert(key, Open { track: Track { title, packets, layout }, viewers: 0 });
+        self.by_ref.insert(title, key);
+        self.idle.push_back(key);
+        self.close_idle(MAX_IDLE_TITLES);
+        Ok(())
+    }
+
+    fn adopt_or_note(&mut self, key: Key, ready: Result<Box<Ready>, OpenError>) -> Result<(), OpenError> {
+        let adopted = ready.and_then(|ready| self.adopt(key, *ready));
+        self.failed.retain(|(failed, _)| *failed != key);
+        if let Err(error) = &adopted {
+            self.failed.push_back((key, error.clone()));
+            // Of as many as are under way at once somebody may still have to be told.
+            if self.failed.len() > MAX_OPENINGS {
+                self.failed.pop_front();
+            }
+        }
+        adopted
+    }
+
+    fn close_idle(&mut self, keep: usize) {
+        while self.idle.len() > keep {
+            let Some(key) = self.idle.pop_front() else { break };
+            if let Some(open) = self.open.remove(&key) {
+                self.by_ref.remove(&open.track.title);
+                self.cache.close_title(open.track.title);
+            }
+        }
+    }
+}
+
+fn removed() -> OpenError {
+    OpenError::Broken("it was just removed".into())
+}
+
+fn panicked() -> OpenError {
+    OpenError::Broken("opening it failed; see the log".into())
+}
+
+/// Opens index and times. On an opener's thread.
+fn open_times(volume: &Volume, served: &ServedTitle, part: Part) -> Result<(), OpenError> {
+    let Part::Times { packet_bytes } = part else { return Ok(()) };
+    let files = volume.open_title(served.listed.info.id, packet_bytes).map_err(not_opened)?;
+    // What cannot be had in this size is asked for again the next time: range sums may come while the server runs.
+    let access = served.access(packet_bytes).or_else(|| served.add_access(packet_bytes));
+    if let Some(access) = access {
+        access.set(files);
+    }
+    Ok(())
+}
+
+/// Opens all files of media or parity. On an opener's thread.
+fn open_track(volume: &Volume, key: Key) -> Result<Box<Ready>, OpenError> {
+    let (packets, layout, title) = match key {
+        Key::Media { id, packet_bytes, is_raw } => {
+            let files = volume.open_title(id, packet_bytes).map_err(not_opened)?;
+            let files = if is_raw { files.raw() } else { Some(files) };
+            let files = files.ok_or_else(|| OpenError::Broken("it cannot be had without RTP".into()))?;
+            (files.packets(), files.layout, ReadyTitle::of_title(files))
+        }
+        Key::Parity { id, track } => {
+            let files = volume.open_parity(id, track).map_err(not_opened)?;
+            (files.packets(), files.layout(), ReadyTitle::of_source(Box::new(files)))
+        }
+    };
+    Ok(Box::new(Ready { title, packets, layout }))
+}
+
+/// Members may have gone since the titles were brought up to date. Viewers are not told where the operator's disks are.
+fn not_opened(error: StoreError) -> OpenError {
+    match error {
+        StoreError::MembersLost { lost, may, .. } => OpenError::MembersLost(format!(
+            "{lost} of the title's members are lost; it tolerates the loss of {may}"
+        )),
+        StoreError::TimedOut { .. } => OpenError::NoAnswer(error.to_string()),
+        other => OpenError::Broken(other.to_string()),
+    }
+}
+
+impl Library for Reader {
+    fn has(&mut self, need: &Need) -> bool {
+        // What is said of one that is not there, or of which too much is lost, is known without its files.
+        let Some(served) = self.open_titles.get(&need.title) else { return true };
+        if self.lost_of(&served).is_some() {
+            return true;
+        }
+        match (need.part, Self::key(&served, need.part)) {
+            (_, Some(key)) => self.open.contains_key(&key) || !self.make_room(),
+            (Part::Times { packet_bytes }, None) => {
+                served.access(packet_bytes).is_some_and(|access| access.is_open())
+            }
+            (_, None) => true,
+        }
+    }
+
+    fn begin(&mut self, need: &Need) {
+        let (served, volume) = (self.open_titles.get(&need.title), Arc::clone(&self.volume));
+        let key = served.as_ref().and_then(|served| Self::key(served, need.part));
+        let (need, of) = (need.clone(), need.clone());
+        match key {
+            Some(key) => self.openers.begin(
+                move || Done { need, opened: Opened::Track(key, open_track(&volume, key)) },
+                move || Done { need: of, opened: Opened::Track(key, Err(panicked())) },
+            ),
+            None => self.openers.begin(
+                move || {
+                    // One that has just been removed has nothing to be opened, and is answered all the same.
+                    let times = served.ok_or_else(removed);
+                    let times = times.and_then(|served| open_times(&volume, &served, need.part));
+                    Done { need, opened: Opened::Times(times) }
+                },
+                move || Done { need: of, opened: Opened::Times(Err(panicked())) },
+            ),
+        }
+    }
+
+    fn poll_answer(&mut self) -> Option<(Need, Result<(), OpenError>)> {
+        let Done { need, opened } = self.openers.poll()?;
+        let result = match opened {
+            Opened::Times(result) => result,
+            Opened::Track(key, ready) => self.adopt_or_note(key, ready),
+        };
+        Some((need, result))
+    }
+
+    fn event_fd(&self) -> Option<BorrowedFd<'_>> {
+        Some(self.openers.event_fd())
+    }
+
+    fn rearm(&mut self) {
+        self.openers.rearm();
+    }
+
+    fn cache_figures(&self) -> Option<CacheFigures> {
+        let stats = self.cache.stats();
+        Some(CacheFigures {
+            grants: stats.hits + stats.joins + stats.misses,
+            late_grants: stats.late_grants,
+            positions: stats.positions,
+            positions_max: stats.positions_max,
+        })
+    }
+
+    fn find(&mut self, name: &str) -> Option<Entry> {
+        let served = self.open_titles.get(name)?;
+        let info = &served.listed.info;
+        let files = served.access.files();
+        let layout = files.as_ref().map(|files| files.layout);
+        Some(Entry {
+            name: info.name.clone(),
+            duration: info.duration,
+            presentation: files.as_ref().map(|files| presentation(&files.index)).unwrap_or_default(),
+            mean_rate: info.mean_rate,
+            peak_rate: info.peak_rate,
+            packets: info.packets,
+            timeline: info.timeline,
+            layout: layout.or_else(|| WireLayout::new(DEFAULT_PACKET_BYTES))?,
+            fec: files.and_then(|files| files.stripes).as_ref().and_then(matrix),
+            access: served.access.clone(),
+        })
+    }
+
+    fn sized(&mut self, entry: &Entry, packet_bytes: usize) -> Option<Entry> {
+        if entry.layout.packet_bytes() == packet_bytes {
+            return Some(entry.clone());
+        }
+        let served = self.open_titles.get(&entry.name)?;
+        let access = served.access(packet_bytes)?;
+        let files = access.files()?;
+        Some(Entry {
+            packets: files.packets(),
+            timeline: served.listed.info.timeline_of(packet_bytes),
+            layout: files.layout,
+            fec: None,
+            access,
+            ..entry.clone()
+        })
+    }
+
+    fn open(&mut self, entry: &Entry) -> Result<TitleRef, OpenError> {
+        if let Some(lost) = self.lost(entry) {
+            return Err(OpenError::MembersLost(lost));
+        }
+        Ok(self.take(&Need::media(entry))?.title)
+    }
+
+    fn open_track(&mut self, entry: &Entry, track: u8) -> Result<Track, OpenError> {
+        self.take(&Need::parity(entry, track))
+    }
+
+    fn lost(&mut self, entry: &Entry) -> Option<String> {
+        let served = self.open_titles.get(&entry.name)?;
+        self.lost_of(&served)
+    }
+
+    fn close(&mut self, title: TitleRef) {
+        let Some(&key) = self.by_ref.get(&title) else { return };
+        let Some(open) = self.open.get_mut(&key) else { return };
+        open.viewers = open.viewers.saturating_sub(1);
+        if open.viewers == 0 {
+            self.idle.push_back(key);
+            self.close_idle(MAX_IDLE_TITLES);
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn members_that_went_unnoticed_are_a_reason_to_ask_again() {
+        let gone = StoreError::MembersLost { what: "title".into(), lost: 2, may: 1, names: "/disk1".into() };
+        let OpenError::MembersLost(said) = not_opened(gone) else { panic!("it is not broken") };
+        assert_eq!(said, "2 of the title's members are lost; it tolerates the loss of 1");
+        let silent = StoreError::TimedOut { path: "/disk1".into() };
+        assert!(matches!(not_opened(silent), OpenError::NoAnswer(said) if said.contains("/disk1")));
+        let removed = StoreError::NoTitle { id: TitleId([7; 16]) };
+        assert!(matches!(not_opened(removed), OpenError::Broken(said) if said.contains("not in this store")));
+    }
+}

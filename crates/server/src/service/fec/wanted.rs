@@ -1,0 +1,55 @@
+//! FEC that a viewer switches over to while it has a stream.
+
+use millrace_core::time::Instant;
+
+use super::{FecChange, FecMode, Service, StreamKey};
+use crate::service::conns::ConnKey;
+use crate::service::ports::Need;
+use crate::service::refusal::{FecRefusal, Refusal};
+
+impl Service {
+    /// Switches a stream's FEC over because its viewer wants it, by a request on this connection: to this mode, or the most below it that
+    /// its title has.
+    ///
+    /// # Errors
+    /// [`Refusal::Fec`]: why it stays as it is; [`Refusal::Opening`] if its parity is being opened.
+    pub fn set_fec(
+        &mut self,
+        now: Instant,
+        key: StreamKey,
+        mode: FecMode,
+        conn: Option<ConnKey>,
+    ) -> Result<(), Refusal> {
+        let stream = self.streams.get(&key).ok_or(Refusal::Gone)?;
+        if stream.ending.is_some() {
+            return Err(Refusal::Ending);
+        }
+        let mode = stream.fec.as_ref().ok_or(FecRefusal::NotAsked)?.matrix.at_most(mode);
+        let entry = stream.entry.clone();
+        let is_open = |track: u8| stream.companions().any(|companion| companion.track == track);
+        let missing: Vec<_> = mode.tracks().iter().copied().filter(|&track| !is_open(track)).collect();
+        self.need(now, conn, missing.iter().map(|&track| Need::parity(&entry, track)))?;
+        // The engine may go over to the mode only later. What cannot be opened is said then.
+        let tracks = missing.iter().filter_map(|&track| self.library.open_track(&entry, track).ok());
+        let kept: Vec<_> = tracks.map(|track| track.title).collect();
+        if let Some(fec) = self.streams.get_mut(&key).and_then(|stream| stream.fec.as_mut()) {
+            fec.kept_open.extend(kept);
+        }
+        let switched = self.switch_fec(now, key, mode);
+        let fec = self.streams.get(&key).and_then(|stream| stream.fec.as_ref());
+        if fec.is_none_or(|fec| fec.queued.is_none() && fec.change.is_none()) {
+            self.release_tracks(key);
+        }
+        switched?;
+        self.tell_fec(key, FecChange::Switched, None);
+        Ok(())
+    }
+
+    /// No track is kept open for companions to come.
+    pub(in crate::service) fn release_tracks(&mut self, key: StreamKey) {
+        let fec = self.streams.get_mut(&key).and_then(|stream| stream.fec.as_mut());
+        for title in fec.map(|fec| std::mem::take(&mut fec.kept_open)).unwrap_or_default() {
+            self.library.close(title);
+        }
+    }
+}

@@ -1,0 +1,153 @@
+//! What has to be opened before a request can be granted: the library is asked for it, and the request waits for the answer.
+//!
+//! A request that needs something which is not open is refused with [`Refusal::Opening`], before it has taken anything; whoever made it
+//! keeps it and makes it again, unchanged, when [`Service::take_openings`] names its connection. It may find then that more is needed, and
+//! wait again: [`OPENING_NS`] after it was first made [`Service::overdue_openings`] names it, and that is the end of it. Requests that need
+//! the same share one opening. The number of openings is bounded, and so is that of waiting requests: a connection has one at most.
+//!
+//! | a request's need | what becomes of it |
+//! | --- | --- |
+//! | is met, or failed since the request was first made | the request goes on |
+//! | is under way | the request waits for it |
+//! | is not, and there is room | it is begun, and the request waits for it |
+//! | is not, and there is none | the request is refused, nothing is begun |
+
+use std::collections::HashMap;
+use std::os::fd::BorrowedFd;
+
+use millrace_core::limits::{MAX_OPENINGS, OPENING_NS};
+use millrace_core::time::Instant;
+
+use super::Service;
+use super::conns::ConnKey;
+use super::ports::{Need, OpenError};
+use super::refusal::Refusal;
+
+/// The openings under way, and the requests that wait for them.
+#[derive(Default)]
+pub(super) struct Openings {
+    /// By what is being opened: the connections whose requests wait for it, in their order. An opening that nobody waits for any more stays
+    /// here until it has been answered, because it keeps a thread busy.
+    under_way: HashMap<Need, Vec<ConnKey>>,
+    waiting: HashMap<ConnKey, Waiting>,
+}
+
+/// A request that waits, or is being made again.
+struct Waiting {
+    /// When it was first made.
+    since: Instant,
+    /// Answers that are still to come.
+    missing: usize,
+    /// What could not be opened meanwhile: it is not tried again for this request.
+    failed: Vec<Need>,
+}
+
+impl Openings {
+    fn has_failed(&self, conn: ConnKey, need: &Need) -> bool {
+        self.waiting.get(&conn).is_some_and(|waiting| waiting.failed.contains(need))
+    }
+
+    /// An answer has come. Adds the connections whose requests have all their answers now.
+    fn answered(&mut self, need: &Need, result: &Result<(), OpenError>, complete: &mut Vec<ConnKey>) {
+        for conn in self.under_way.remove(need).unwrap_or_default() {
+            let Some(waiting) = self.waiting.get_mut(&conn) else { continue };
+            waiting.missing -= 1;
+            if result.is_err() {
+                waiting.failed.push(need.clone());
+            }
+            if waiting.missing == 0 {
+                complete.push(conn);
+            }
+        }
+    }
+
+    fn forget(&mut self, conn: ConnKey) {
+        if self.waiting.remove(&conn).is_some_and(|waiting| waiting.missing > 0) {
+            self.under_way.values_mut().for_each(|conns| conns.retain(|other| *other != conn));
+        }
+    }
+}
+
+impl Service {
+    /// Sees to it that the title of this name can be looked up ([`Service::find`]) with all that is known of it.
+    ///
+    /// # Errors
+    /// [`Refusal::Opening`], or why it cannot be opened now.
+    pub fn prepare(&mut self, now: Instant, conn: ConnKey, name: &str) -> Result<(), Refusal> {
+        self.need(now, Some(conn), [Need::title(name)])
+    }
+
+    /// Whether the request on this connection waits for something to be opened.
+    pub fn is_opening(&self, conn: ConnKey) -> bool {
+        self.openings.waiting.get(&conn).is_some_and(|waiting| waiting.missing > 0)
+    }
+
+    /// The request on this connection has been answered, or will not be: it waits for nothing. What is being opened for it is opened.
+    pub fn end_opening(&mut self, conn: ConnKey) {
+        self.openings.forget(conn);
+    }
+
+    /// Takes what the library has answered; returns the connections whose requests can be made again, in the order of the answers.
+    pub fn take_openings(&mut self) -> Vec<ConnKey> {
+        let mut complete = Vec::new();
+        self.library.rearm();
+        while let Some((need, result)) = self.library.poll_answer() {
+            self.openings.answered(&need, &result, &mut complete);
+        }
+        complete
+    }
+
+    /// Connections whose requests have waited too long, the oldest connection first: they wait no more.
+    pub fn overdue_openings(&mut self, now: Instant) -> Vec<ConnKey> {
+        let is_late = |waiting: &Waiting| waiting.missing > 0 && now.ns_since(waiting.since) >= OPENING_NS;
+        let waiting = self.openings.waiting.iter();
+        let mut late: Vec<_> =
+            waiting.filter(|(_, waiting)| is_late(waiting)).map(|(conn, _)| *conn).collect();
+        late.sort_unstable();
+        late.iter().for_each(|conn| self.openings.forget(*conn));
+        late
+    }
+
+    /// Readable when [`Service::take_openings`] should be called; `None` if that is never.
+    pub fn openings_fd(&self) -> Option<BorrowedFd<'_>> {
+        self.library.event_fd()
+    }
+
+    /// Everything that a request on `conn` needs, all at once. One that comes by no connection cannot wait: it is refused, and finds what it
+    /// needs the next time.
+    ///
+    /// # Errors
+    /// [`Refusal::Opening`], or why it is not opened.
+    pub(super) fn need(
+        &mut self,
+        now: Instant,
+        conn: Option<ConnKey>,
+        needs: impl IntoIterator<Item = Need>,
+    ) -> Result<(), Refusal> {
+        let Self { library, openings, shutting_down, .. } = self;
+        let failed = |need: &Need| conn.is_some_and(|conn| openings.has_failed(conn, need));
+        let mut missing: Vec<_> = needs.into_iter().filter(|need| !failed(need)).collect();
+        missing.retain(|need| !library.has(need));
+        if missing.is_empty() {
+            return Ok(());
+        }
+        if *shutting_down {
+            return Err(Refusal::ShuttingDown);
+        }
+        let is_new = |need: &&Need| !openings.under_way.contains_key(*need);
+        if openings.under_way.len() + missing.iter().filter(is_new).count() > MAX_OPENINGS {
+            return Err(Refusal::TooManyOpenings);
+        }
+        if let Some(conn) = conn {
+            let waiting = Waiting { since: now, missing: 0, failed: Vec::new() };
+            openings.waiting.entry(conn).or_insert(waiting).missing += missing.len();
+        }
+        for need in missing {
+            if !openings.under_way.contains_key(&need) {
+                library.begin(&need);
+            }
+            openings.under_way.entry(need).or_default().extend(conn);
+        }
+        Err(Refusal::Opening)
+    }
+}

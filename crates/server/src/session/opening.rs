@@ -1,0 +1,39 @@
+//! Requests that wait for their title to be opened ([`crate::service::Service::take_openings`]). A request is kept as it came and carried out
+//! again when all that it needs has been answered: there is one path for what is open and what is not.
+
+use millrace_core::time::Instant;
+
+use super::refusal::refusal_reply;
+use super::server::Server;
+use crate::rtsp::Request;
+use crate::service::{ConnKey, Refusal};
+
+impl Server {
+    /// The library has answered: carries out what has waited for that.
+    pub fn take_openings(&mut self, now: Instant) {
+        for conn in self.service.take_openings() {
+            if let Some(request) = self.take_waiting(conn) {
+                self.carry_out(now, conn, &request);
+            }
+        }
+    }
+
+    /// Answers requests whose titles have not been opened in time.
+    pub(super) fn refuse_overdue(&mut self, now: Instant) {
+        for conn in self.service.overdue_openings(now) {
+            self.refuse_waiting(now, conn, &Refusal::NoAnswer);
+        }
+    }
+
+    /// Answers the request on this connection that waits, if one does, with a refusal.
+    pub(super) fn refuse_waiting(&mut self, now: Instant, conn: ConnKey, refusal: &Refusal) {
+        if let Some(request) = self.take_waiting(conn) {
+            self.service.end_opening(conn);
+            self.answer(now, conn, &request, &refusal_reply(refusal));
+        }
+    }
+
+    fn take_waiting(&mut self, conn: ConnKey) -> Option<Box<Request>> {
+        self.conns.get_mut(&conn)?.waiting.take()
+    }
+}
