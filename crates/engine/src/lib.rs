@@ -67,6 +67,6 @@ mod types;
 
 pub use engine::Engine;
 pub use types::{
-    Cut, EngineConfig, EngineCounters, FailReason, LeaseFailure, Media, Numbering, Refusal, RunEnd, RunSpec, Start,
-    Step, StopReason, StreamEvent, StreamSpec,
+    Cut, EngineConfig, EngineCounters, FailReason, LeaseFailure, Media, Numbering, Refusal, RunEnd, RunSpec,
+    Start, Step, StopReason, StreamEvent, StreamSpec,
 };

@@ -173,7 +173,7 @@ pub struct RunSpec {
 
 impl RunSpec {
     /// The same from the first packet that it sends.
-    pub(crate) fn from_first_sent(self) -> Self {
+    pub(crate) fn begin_at_first_sent(self) -> Self {
         let first = self.step.map_or(self.from, |step| step.first_from(self.from));
         Self { from: first.min(self.until.max(self.from)), ..self }
     }

@@ -175,5 +175,9 @@ fn what_a_viewer_has_not_got_is_told_when_asked_and_when_its_stream_is_closed() 
         scene.turn();
     }
     scene.turn();
-    assert!(matches!(scene.backlogs[..], [asked, closed] if asked > 100_000 && closed == asked), "{:?}", scene.backlogs);
+    assert!(
+        matches!(scene.backlogs[..], [asked, closed] if asked > 100_000 && closed == asked),
+        "{:?}",
+        scene.backlogs
+    );
 }

@@ -70,9 +70,10 @@ impl Scene {
             step: None,
         };
         let at = self.clock.now();
-        for command in
-            [Command::ConnWrite { conn: CONN, bytes: head.into() }, Command::Play { stream: STREAM, at, ahead_ms: 0, run }]
-        {
+        for command in [
+            Command::ConnWrite { conn: CONN, bytes: head.into() },
+            Command::Play { stream: STREAM, at, ahead_ms: 0, run },
+        ] {
             self.stage.commands.push(command).unwrap();
         }
     }

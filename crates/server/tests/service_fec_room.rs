@@ -23,7 +23,7 @@ fn comes(desk: &mut Desk, peer: &str, port: u16, mode: FecMode) -> (StreamKey, R
 }
 
 fn set(desk: &mut Desk, key: StreamKey, mode: FecMode) -> Result<(), Refusal> {
-    let set = desk.service.set_fec(desk.now, key, mode);
+    let set = desk.service.set_fec(desk.now, key, mode, None);
     desk.settle();
     // What is switched while it plays takes effect a moment later.
     desk.wait(SECOND);
@@ -111,15 +111,18 @@ fn fec_counts_for_the_core_at_play_and_after() {
     assert_eq!(without, Some(Some(text.to_owned())));
     assert_eq!((mode(&desk, key), reserved(&desk)), (FecMode::Off, 24));
     let full = Full::Processor { engine: 0, expected_permille: 950, max_permille: 930 };
-    assert_eq!(desk.service.set_fec(desk.now, key, FecMode::Xor), Err(Refusal::Fec(FecRefusal::Full(full))));
+    assert_eq!(
+        desk.service.set_fec(desk.now, key, FecMode::Xor, None),
+        Err(Refusal::Fec(FecRefusal::Full(full)))
+    );
     desk.close(five[0]);
-    assert_eq!(desk.service.set_fec(desk.now, key, FecMode::Xor), Ok(()));
+    assert_eq!(desk.service.set_fec(desk.now, key, FecMode::Xor, None), Ok(()));
     assert_eq!((mode(&desk, key), reserved(&desk)), (FecMode::Xor, 21));
     // 1,995 packets are promised, so a title of 380 more does not fit, which it did beside one without FEC.
     let conn = desk.conn();
     let late = desk.request("film", conn, udp(7000));
     assert_eq!(desk.admit(late).unwrap_err(), Refusal::Full(full));
-    assert_eq!(desk.service.set_fec(desk.now, key, FecMode::Off), Ok(()));
+    assert_eq!(desk.service.set_fec(desk.now, key, FecMode::Off, None), Ok(()));
     desk.udp("film", 7000);
 }
 

@@ -88,7 +88,7 @@ fn is_shipped(path: &str) -> bool {
             .and_then(|rest| rest.strip_prefix(*name))
             .is_some_and(|rest| rest.starts_with("/src/"))
     };
-    SHIPPED.iter().any(|name| in_crate(name)) && !path.starts_with(LIMITS)
+    SHIPPED.iter().any(in_crate) && !path.starts_with(LIMITS)
 }
 
 /// Where constants are defined that bound something, and their names. A value without a number of its own follows from constants

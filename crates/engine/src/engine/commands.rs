@@ -50,7 +50,7 @@ impl Engine {
         }
         check(&spec)?;
         check_ahead(ahead_ms)?;
-        let spec = spec.from_first_sent();
+        let spec = spec.begin_at_first_sent();
         let has_queued = self.cold[index as usize].queued.is_some();
         if !self.ends[index as usize].has_room(usize::from(stream.is_running) + usize::from(has_queued)) {
             return Err(Refusal::Busy);

@@ -23,7 +23,7 @@ impl Engine {
             return Err(refusal);
         }
         check(&spec)?;
-        let spec = spec.from_first_sent();
+        let spec = spec.begin_at_first_sent();
         let until = match cut {
             Cut::At(packet) => packet,
             Cut::End => cold.run_until,

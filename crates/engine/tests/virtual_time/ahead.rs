@@ -46,7 +46,10 @@ fn a_run_begins_with_its_lead_and_keeps_it() {
         // 1,600 packets at no more than 100,000 a second, and extents that take 2 ms each.
         let took_ns = first.last().unwrap().at.ns_since(start);
         assert!((13 * MS..150 * MS).contains(&took_ns), "{took_ns}");
-        assert!(later.iter().all(|sent| sent.departure.0 - sent.at.0 == AHEAD_NS), "then the pace, and the lead");
+        assert!(
+            later.iter().all(|sent| sent.departure.0 - sent.at.0 == AHEAD_NS),
+            "then the pace, and the lead"
+        );
         if dest == udp(0) {
             assert_bursts_fit_a_buffer(&first);
         }
@@ -88,7 +91,11 @@ fn a_pause_within_the_lead_loses_and_repeats_nothing() {
         assert!((100..1_500).contains(&next), "{next}");
         let end = world.ends_of(id(0))[0];
         assert_eq!(stop_of(&end), (StopReason::Paused, next, sequence_of(next)));
-        assert_eq!((end.packets, end.next_due), (next, world.began[0].2), "it might have left at the beginning");
+        assert_eq!(
+            (end.packets, end.next_due),
+            (next, world.began[0].2),
+            "it might have left at the beginning"
+        );
         world.run_for(S);
         world.play_from(id(0), next);
         world.run_out();
@@ -143,7 +150,11 @@ fn nothing_leaves_that_has_not_been_read() {
     let mut world = viewer(udp(0));
     world.disk.rule = Box::new(|want| (if want.extent < 15 { 150 * MS } else { 2 * MS }, Ok(())));
     world.run_for(150 * MS + 50 * MS);
-    assert_eq!((world.position(id(0)), world.disk.wants.len()), (196, 2), "one extent, and it waits for the next");
+    assert_eq!(
+        (world.position(id(0)), world.disk.wants.len()),
+        (196, 2),
+        "one extent, and it waits for the next"
+    );
     world.run_out();
     assert_eq!(world.datagrams, u64::from(PACKETS));
     assert_no_lateness(&world);
@@ -162,10 +173,10 @@ fn a_queued_run_goes_on_at_once_and_is_not_late() {
     world.run_out();
     let ends = world.ends_of(stream);
     let finished = StopReason::Finished;
-    assert_eq!(ends.iter().map(|end| (end.reason, end.packets)).collect::<Vec<_>>(), [
-        (finished, 700),
-        (finished, 3_000)
-    ]);
+    assert_eq!(
+        ends.iter().map(|end| (end.reason, end.packets)).collect::<Vec<_>>(),
+        [(finished, 700), (finished, 3_000)]
+    );
     let took_ns = world.began[1].2.ns_since(world.began[0].2);
     assert!((6 * MS..50 * MS).contains(&took_ns), "{took_ns}");
     let counters = world.engine.counters();

@@ -36,7 +36,8 @@ impl Live {
         let film = Film::constant(0, u32::MAX, 8_000_000);
         engine.open(START, StreamSpec { id: STREAM, dest: udp(0), quiet: false, lends: false }).unwrap();
         let (media, numbering) = (film.media(0), Numbering::Title);
-        let run = RunSpec { run: RUN, media, from, until: u32::MAX, numbering, scale_permille: 1000, step: None };
+        let run =
+            RunSpec { run: RUN, media, from, until: u32::MAX, numbering, scale_permille: 1000, step: None };
         engine.play(START, STREAM, START, run).unwrap();
         Self { engine, arena, film, growing: Vec::new(), written: 0, now: START, sent: from }
     }

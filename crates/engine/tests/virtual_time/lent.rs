@@ -25,8 +25,7 @@ fn film() -> Film {
 
 /// Viewers of that title whose device is done with nothing by itself, without reports: what wakes the engine is the media.
 fn world(viewers: u32, dest: fn(u32) -> Dest) -> World {
-    let mut world =
-        World::new(EngineConfig { streams: viewers as usize, ..EngineConfig::default() }, 40);
+    let mut world = World::new(EngineConfig { streams: viewers as usize, ..EngineConfig::default() }, 40);
     (world.lends, world.quiet) = (true, true);
     for index in 0..viewers {
         let stream = world.open(&film(), index, dest(index));
@@ -178,13 +177,20 @@ fn a_closed_stream_is_forgotten_when_its_device_is_done() {
 
 #[derive(Clone, Debug)]
 enum Op {
-    Play { stream: u32, from: u32 },
+    Play {
+        stream: u32,
+        from: u32,
+    },
     Pause(u32),
     Close(u32),
     ConnGone(u32),
     Run(u64),
     /// So much of what it has taken, in 256ths, of this stream's generation or the one before.
-    Done { stream: u32, part: u64, is_late: bool },
+    Done {
+        stream: u32,
+        part: u64,
+        is_late: bool,
+    },
     /// So many packets of a burst are taken, of four.
     Device(u16),
 }

@@ -44,7 +44,7 @@ fn film() -> Film {
 /// How long a packet takes: to the one behind it, and at the end of an extent as long as the one before, if what follows is left out.
 fn length(film: &Film, packet: u32, is_followed: bool) -> u64 {
     let time = |packet| film.time(packet).0;
-    let ends = (packet + 1) % PER_EXTENT == 0 || packet + 1 == PACKETS;
+    let ends = (packet + 1).is_multiple_of(PER_EXTENT) || packet + 1 == PACKETS;
     if !ends || is_followed { time(packet + 1) - time(packet) } else { time(packet) - time(packet - 1) }
 }
 
@@ -123,7 +123,9 @@ impl Rig {
 
     fn turn(&mut self) {
         loop {
-            while let Some((&(at, extent), &run)) = self.reads.first_key_value().filter(|((at, _), _)| *at <= self.now) {
+            while let Some((&(at, extent), &run)) =
+                self.reads.first_key_value().filter(|((at, _), _)| *at <= self.now)
+            {
                 self.reads.remove(&(at, extent));
                 let content = self.film.content(extent);
                 let lease = match self.arena.lend(extent, content) {
@@ -204,7 +206,11 @@ impl Rig {
         for ((shared, header, _), expected) in self.got[from..].iter().zip(expected) {
             let got = (*shared, header.sequence, header.timestamp, header.ssrc);
             let ssrc = self.film.timeline.ssrc;
-            assert_eq!(got, (sequence_of(expected.packet), expected.sequence, expected.timestamp, ssrc), "{expected:?}");
+            assert_eq!(
+                got,
+                (sequence_of(expected.packet), expected.sequence, expected.timestamp, ssrc),
+                "{expected:?}"
+            );
         }
         let got = self.got.len() - from;
         assert!(got < expected.len(), "{got} packets of {}", expected.len() - 1);
@@ -304,9 +310,13 @@ fn another_run_follows_without_a_break() {
         let behind = expected[sent];
         let (_, header, _) = rig.got[sent];
         assert_eq!((header.sequence, header.timestamp), (behind.sequence, behind.timestamp), "{cut:?}");
-        let reasons: Vec<_> = rig.ends.iter().map(|end| (end.reason, end.next_packet, end.next_due)).collect();
+        let reasons: Vec<_> =
+            rig.ends.iter().map(|end| (end.reason, end.next_packet, end.next_due)).collect();
         assert_eq!((reasons[0].0, reasons[0].1), (StopReason::Finished, until));
-        assert_eq!((rig.began[1].1, reasons[0].2), (START.plus_ns(MS + behind.ns), START.plus_ns(MS + behind.ns)));
+        assert_eq!(
+            (rig.began[1].1, reasons[0].2),
+            (START.plus_ns(MS + behind.ns), START.plus_ns(MS + behind.ns))
+        );
         assert_eq!((reasons[1].0, reasons[1].1, reasons.len()), (StopReason::Finished, 900, 2));
     }
 }

@@ -16,8 +16,8 @@ use millrace_core::wire::rtcp::{self, RtcpPacket};
 use millrace_core::wire::rtp::RtpHeader;
 use millrace_core::wire::rtp::sequence_of;
 use millrace_engine::{
-    Cut, Engine, EngineConfig, LeaseFailure, Numbering, Refusal, RunEnd, RunSpec, Start, StopReason, StreamEvent,
-    StreamSpec,
+    Cut, Engine, EngineConfig, LeaseFailure, Numbering, Refusal, RunEnd, RunSpec, Start, StopReason,
+    StreamEvent, StreamSpec,
 };
 
 use crate::film::Film;

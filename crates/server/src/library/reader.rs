@@ -237,7 +237,7 @@ fn not_opened(error: StoreError) -> OpenError {
         StoreError::MembersLost { lost, may, .. } => OpenError::MembersLost(format!(
             "{lost} of the title's members are lost; it tolerates the loss of {may}"
         )),
-        StoreError::TimedOut { .. } => OpenError::NoAnswer(error.to_string()),
+        StoreError::TimedOut { .. } => OpenError::TimedOut(error.to_string()),
         other => OpenError::Broken(other.to_string()),
     }
 }
@@ -379,7 +379,7 @@ mod tests {
         let OpenError::MembersLost(said) = not_opened(gone) else { panic!("it is not broken") };
         assert_eq!(said, "2 of the title's members are lost; it tolerates the loss of 1");
         let silent = StoreError::TimedOut { path: "/disk1".into() };
-        assert!(matches!(not_opened(silent), OpenError::NoAnswer(said) if said.contains("/disk1")));
+        assert!(matches!(not_opened(silent), OpenError::TimedOut(said) if said.contains("/disk1")));
         let removed = StoreError::NoTitle { id: TitleId([7; 16]) };
         assert!(matches!(not_opened(removed), OpenError::Broken(said) if said.contains("not in this store")));
     }

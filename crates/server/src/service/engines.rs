@@ -66,7 +66,9 @@ impl Service {
     /// Asks the engine how much of a stream its viewer has not got ([`super::Stream::backlog_bytes`]): it answers within a turn of its loop.
     /// Nothing is asked of what goes through no connection.
     pub fn measure(&mut self, key: StreamKey) {
-        let Some(stream) = self.streams.get(&key).filter(|stream| stream.path.conn().is_some()) else { return };
+        let Some(stream) = self.streams.get(&key).filter(|stream| stream.path.conn().is_some()) else {
+            return;
+        };
         let (engine, place) = (stream.engine, stream.place);
         self.command(engine, Command::Measure { stream: place });
     }

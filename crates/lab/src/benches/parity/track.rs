@@ -144,7 +144,8 @@ impl Paced {
     fn play(&mut self, stream: StreamId, from: u32, at: Instant) -> anyhow::Result<()> {
         self.run = self.run.next();
         let (run, media, numbering) = (self.run, self.media, Numbering::Title);
-        let run = RunSpec { run, media, from, until: media.packets, numbering, scale_permille: 1000, step: None };
+        let run =
+            RunSpec { run, media, from, until: media.packets, numbering, scale_permille: 1000, step: None };
         self.engine.play(self.now, stream, at, run).map_err(|error| anyhow!("play: {error:?}"))
     }
 
