@@ -265,7 +265,7 @@ fn what_cannot_be_opened_is_answered_as_ever_and_tried_again_for_the_next() {
     assert!(is_answered(&mut w, a, 200));
     for (error, status) in [
         (broken(), 500),
-        (Err(OpenError::NoAnswer("/disk1: it does not answer".into())), 503),
+        (Err(OpenError::TimedOut("/disk1: it does not answer".into())), 503),
         (Err(OpenError::Full), 503),
         (Err(OpenError::MembersLost("2 members lost".into())), 503),
     ] {

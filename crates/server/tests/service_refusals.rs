@@ -32,7 +32,7 @@ fn name(refusal: &Refusal) -> &'static str {
         Refusal::Broken => "Broken",
         Refusal::Opening => "Opening",
         Refusal::TooManyOpenings => "TooManyOpenings",
-        Refusal::NoAnswer => "NoAnswer",
+        Refusal::TimedOut => "TimedOut",
         Refusal::Gone => "Gone",
         Refusal::Busy => "Busy",
         Refusal::Ending => "Ending",

@@ -207,7 +207,8 @@ fn panicked() -> OpenError {
 /// Opens index and times. On an opener's thread.
 fn open_times(volume: &Volume, served: &ServedTitle, part: Part) -> Result<(), OpenError> {
     let Part::Times { packet_bytes } = part else { return Ok(()) };
-    let files = volume.open_title(served.listed.info.id, packet_bytes).map_err(not_opened)?;
+    let files =
+        volume.open_title(served.listed.info.id, packet_bytes).map_err(|error| said_of(volume, error))?;
     // What cannot be had in this size is asked for again the next time: range sums may come while the server runs.
     let access = served.access(packet_bytes).or_else(|| served.add_access(packet_bytes));
     if let Some(access) = access {
@@ -220,17 +221,27 @@ fn open_times(volume: &Volume, served: &ServedTitle, part: Part) -> Result<(), O
 fn open_track(volume: &Volume, key: Key) -> Result<Box<Ready>, OpenError> {
     let (packets, layout, title) = match key {
         Key::Media { id, packet_bytes, is_raw } => {
-            let files = volume.open_title(id, packet_bytes).map_err(not_opened)?;
+            let files = volume.open_title(id, packet_bytes).map_err(|error| said_of(volume, error))?;
             let files = if is_raw { files.raw() } else { Some(files) };
             let files = files.ok_or_else(|| OpenError::Broken("it cannot be had without RTP".into()))?;
             (files.packets(), files.layout, ReadyTitle::of_title(files))
         }
         Key::Parity { id, track } => {
-            let files = volume.open_parity(id, track).map_err(not_opened)?;
+            let files = volume.open_parity(id, track).map_err(|error| said_of(volume, error))?;
             (files.packets(), files.layout(), ReadyTitle::of_source(Box::new(files)))
         }
     };
     Ok(Box::new(Ready { title, packets, layout }))
+}
+
+/// A store none of whose disks can be used seems to have no titles; that does not mean that this one was removed.
+fn said_of(volume: &Volume, error: StoreError) -> OpenError {
+    match error {
+        StoreError::NoTitle { .. } if volume.members().usable().is_empty() => {
+            OpenError::TimedOut("none of the store's disks answers".into())
+        }
+        other => not_opened(other),
+    }
 }
 
 /// Members may have gone since the titles were brought up to date. Viewers are not told where the operator's disks are.
@@ -239,7 +250,7 @@ fn not_opened(error: StoreError) -> OpenError {
         StoreError::MembersLost { lost, may, .. } => OpenError::MembersLost(format!(
             "{lost} of the title's members are lost; it tolerates the loss of {may}"
         )),
-        StoreError::TimedOut { .. } => OpenError::NoAnswer(error.to_string()),
+        StoreError::TimedOut { .. } => OpenError::TimedOut(error.to_string()),
         other => OpenError::Broken(other.to_string()),
     }
 }
@@ -381,7 +392,7 @@ mod tests {
         let OpenError::MembersLost(said) = not_opened(gone) else { panic!("it is not broken") };
         assert_eq!(said, "2 of the title's members are lost; it tolerates the loss of 1");
         let silent = StoreError::TimedOut { path: "/disk1".into() };
-        assert!(matches!(not_opened(silent), OpenError::NoAnswer(said) if said.contains("/disk1")));
+        assert!(matches!(not_opened(silent), OpenError::TimedOut(said) if said.contains("/disk1")));
         let removed = StoreError::NoTitle { id: TitleId([7; 16]) };
         assert!(matches!(not_opened(removed), OpenError::Broken(said) if said.contains("not in this store")));
     }

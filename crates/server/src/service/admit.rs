@@ -182,7 +182,7 @@ impl Service {
         self.tell(Event::Broken { title: entry.name.clone(), reason: error.to_string() });
         Err(match error {
             OpenError::Full => Refusal::TooManyTitles,
-            OpenError::NoAnswer(_) => Refusal::NoAnswer,
+            OpenError::TimedOut(_) => Refusal::TimedOut,
             OpenError::MembersLost(_) | OpenError::Broken(_) => Refusal::Broken,
         })
     }

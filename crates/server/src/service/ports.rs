@@ -220,7 +220,7 @@ pub enum OpenError {
     MembersLost(String),
     /// Its disks do not answer: the reason is logged, not told.
     #[error("title cannot be opened: {0}")]
-    NoAnswer(String),
+    TimedOut(String),
     /// Its files are damaged or cannot be read: the reason is logged, not told.
     #[error("title cannot be opened: {0}")]
     Broken(String),

@@ -74,7 +74,7 @@ pub enum Refusal {
     TooManyOpenings,
     /// The disks of the title do not answer, or not in time.
     #[error("the title's disks do not answer")]
-    NoAnswer,
+    TimedOut,
     /// Too many titles are open in the cache ([`super::Event::Broken`] tells the operator).
     #[error("the title cannot be played now")]
     TooManyTitles,

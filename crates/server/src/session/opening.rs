@@ -21,7 +21,7 @@ impl Server {
     /// Answers requests whose titles have not been opened in time.
     pub(super) fn refuse_overdue(&mut self, now: Instant) {
         for conn in self.service.overdue_openings(now) {
-            self.refuse_waiting(now, conn, &Refusal::NoAnswer);
+            self.refuse_waiting(now, conn, &Refusal::TimedOut);
         }
     }
 

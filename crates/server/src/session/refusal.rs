@@ -35,7 +35,7 @@ fn status(refusal: &Refusal) -> u16 {
         | Refusal::MembersLost(_)
         | Refusal::Opening
         | Refusal::TooManyOpenings
-        | Refusal::NoAnswer
+        | Refusal::TimedOut
         | Refusal::TooManyTitles => 503,
     }
 }
@@ -60,7 +60,7 @@ pub(super) fn refusal_reply(refusal: &Refusal) -> Reply {
         | Refusal::TooManyTitles
         | Refusal::Opening
         | Refusal::TooManyOpenings
-        | Refusal::NoAnswer => reply.header(RETRY_AFTER, RETRY_AFTER_S),
+        | Refusal::TimedOut => reply.header(RETRY_AFTER, RETRY_AFTER_S),
         _ => reply,
     }
 }

@@ -176,7 +176,7 @@ impl Library for SharedTitles {
             "broken" => return Err(OpenError::Broken("meta-1316.mrp: checksum mismatch".into())),
             "crowded" => return Err(OpenError::Full),
             "torn" => return Err(OpenError::MembersLost(TORN.into())),
-            "silent" => return Err(OpenError::NoAnswer("/disk: it does not answer".into())),
+            "silent" => return Err(OpenError::TimedOut("/disk: it does not answer".into())),
             _ => {}
         }
         self.open_part(&Need::media(entry))
