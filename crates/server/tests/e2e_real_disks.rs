@@ -206,40 +206,7 @@ fn a_title_whose_opening_hangs_holds_only_those_who_ask_for_it() {
     assert!(described.starts_with("RTSP/1.0 200"), "the other disks have what is needed: {described}");
     waiting.set_up(&closed);
     drop((waiting, ready, other, newcomer));
-    assert_ends(&mut server, &disk);
-}
-
-#[test]
-fn a_store_whose_only_disk_hangs_says_so() {
-    if let Some(why) = missing(&["bindfs", "setpriv", "umount"]) {
-        println!("skipped: {why}");
-        return;
-    }
-    let dir = tempfile::tempdir().unwrap();
-    let disk = HangingDisk::mount(&dir.path().join("under"), &dir.path().join("mnt"));
-    let store = disk.at.join("store");
-    for name in ["a.ts", "b.ts"] {
-        add(&film(dir.path(), name, 5), &store);
-    }
-    let mut server = Server::start(&store, &[]);
-    let (a, b) = (server.title("a"), server.title("b"));
-    let mut ready = Player::connect(&server);
-    let session = ready.set_up(&a);
-    disk.stop();
-    let transport = "Transport: RTP/AVP/TCP;unicast;interleaved=0-1\r\n";
-    let mut waiting = Player::connect(&server);
-    waiting.send("SETUP", &b, transport);
-    ready.play(&a, &session);
-    assert!(!waiting.is_answered());
-    let refused = support::read_message(&mut waiting.0).0;
-    assert!(
-        refused.starts_with("RTSP/1.0 503 Service Unavailable: the title's disks do not answer"),
-        "{refused}"
-    );
-    assert_eq!(support::header(&refused, "Retry-After"), Some("10"));
     disk.go_on();
-    until("it answers again", COMMAND, || ask(&server, "SETUP", &b, transport).starts_with("RTSP/1.0 200"));
-    drop((waiting, ready));
     assert!(server.interrupt());
 }
 

@@ -98,7 +98,7 @@ mod tests {
             if let Some(result) = openers.poll() {
                 return result;
             }
-            openers.bell.sleep(Some(Duration::from_secs(60)));
+            openers.bell.sleep(Some(Duration::from_secs(10)));
         }
         panic!("no result has come");
     }

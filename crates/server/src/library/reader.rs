@@ -205,7 +205,8 @@ fn panicked() -> OpenError {
 /// Opens index and times. On an opener's thread.
 fn open_times(volume: &Volume, served: &ServedTitle, part: Part) -> Result<(), OpenError> {
     let Part::Times { packet_bytes } = part else { return Ok(()) };
-    let files = volume.open_title(served.listed.info.id, packet_bytes).map_err(not_opened)?;
+    let files =
+        volume.open_title(served.listed.info.id, packet_bytes).map_err(|error| said_of(volume, error))?;
     // What cannot be had in this size is asked for again the next time: range sums may come while the server runs.
     let access = served.access(packet_bytes).or_else(|| served.add_access(packet_bytes));
     if let Some(access) = access {
@@ -218,17 +219,27 @@ fn open_times(volume: &Volume, served: &ServedTitle, part: Part) -> Result<(), O
 fn open_track(volume: &Volume, key: Key) -> Result<Box<Ready>, OpenError> {
     let (packets, layout, title) = match key {
         Key::Media { id, packet_bytes, is_raw } => {
-            let files = volume.open_title(id, packet_bytes).map_err(not_opened)?;
+            let files = volume.open_title(id, packet_bytes).map_err(|error| said_of(volume, error))?;
             let files = if is_raw { files.raw() } else { Some(files) };
             let files = files.ok_or_else(|| OpenError::Broken("it cannot be had without RTP".into()))?;
             (files.packets(), files.layout, ReadyTitle::of_title(files))
         }
         Key::Parity { id, track } => {
-            let files = volume.open_parity(id, track).map_err(not_opened)?;
+            let files = volume.open_parity(id, track).map_err(|error| said_of(volume, error))?;
             (files.packets(), files.layout(), ReadyTitle::of_source(Box::new(files)))
         }
     };
     Ok(Box::new(Ready { title, packets, layout }))
+}
+
+/// A store none of whose disks can be used seems to have no titles; that does not mean that this one was removed.
+fn said_of(volume: &Volume, error: StoreError) -> OpenError {
+    match error {
+        StoreError::NoTitle { .. } if volume.members().usable().is_empty() => {
+            OpenError::TimedOut("none of the store's disks answers".into())
+        }
+        other => not_opened(other),
+    }
 }
 
 /// Members may have gone since the titles were brought up to date. Viewers are not told where the operator's disks are.
