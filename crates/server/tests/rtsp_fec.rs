@@ -351,10 +351,18 @@ fn requests_that_cross_a_switch() {
     }
 }
 
+/// A server that may send so much in all, to whatever address.
+fn with_rate(rate: &str) -> World {
+    World::with(|config| {
+        config.service.max_rate = Some(rate.parse().unwrap());
+        config.service.address_share_percent = 100;
+    })
+}
+
 #[test]
 fn admission_counts_it() {
     // 4 Mb/s of film; XOR adds a quarter, all parities a half.
-    let mut world = World::with(|config| config.service.max_rate = Some("5500kb/s".parse().unwrap()));
+    let mut world = with_rate("5500kb/s");
     let (conn, session) = viewer(&mut world, "xor");
     assert_eq!(world.server.service().reserved_rate(), 0, "it does not play yet");
     assert_eq!(world.ask_session(conn, "PLAY", &session, "").status, 200);
@@ -398,7 +406,7 @@ fn admission_counts_it() {
 /// SETUP found room for film and FEC, PLAY finds room for the film alone.
 #[test]
 fn a_film_plays_without_the_fec_for_which_there_is_no_room_any_more() {
-    let mut world = World::with(|config| config.service.max_rate = Some("9500kb/s".parse().unwrap()));
+    let mut world = with_rate("9500kb/s");
     let (conn, session) = viewer(&mut world, "all");
     let other = world.connect_from("198.51.100.1:1");
     let film = world.setup_tcp(other);
