@@ -195,13 +195,13 @@ fn a_title_whose_opening_hangs_holds_only_those_who_ask_for_it() {
     // Nobody has asked for this one before: the disk that hangs has to be found out first.
     waiting.send("DESCRIBE", &closed, "");
     assert!(other.ask("OPTIONS", "*", "").starts_with("RTSP/1.0 200"));
+    let mut newcomer = Player::connect(&server);
+    assert!(newcomer.ask("DESCRIBE", &open, "").starts_with("RTSP/1.0 200"));
+    // These answers would have come after the one to the first request, had they waited for it. They take no more than the processor.
+    assert!(!waiting.is_answered());
     ready.play(&open, &session);
     let session = other.set_up(&open);
     other.play(&open, &session);
-    let mut newcomer = Player::connect(&server);
-    assert!(newcomer.ask("DESCRIBE", &open, "").starts_with("RTSP/1.0 200"));
-    // Each of these answers would have come after the one to the first request, had they waited for it.
-    assert!(!waiting.is_answered());
     let described = support::read_message(&mut waiting.0).0;
     assert!(described.starts_with("RTSP/1.0 200"), "the other disks have what is needed: {described}");
     waiting.set_up(&closed);
