@@ -117,10 +117,10 @@ pub struct Step {
 }
 
 impl Step {
-    /// The first `block` packets of each `stride`; `None` unless there are some, and not more than it has.
+    /// The first `block` packets of each `stride`; `None` unless there are some, and some that are left out: a run without a step sends all.
     pub fn new(block: u16, stride: u16) -> Option<Self> {
         let (block, stride) = (NonZeroU16::new(block)?, NonZeroU16::new(stride)?);
-        (block <= stride).then_some(Self { block, stride })
+        (block < stride).then_some(Self { block, stride })
     }
 
     fn block(self) -> u32 {

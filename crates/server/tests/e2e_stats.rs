@@ -64,6 +64,15 @@ fn each_title_has_counters_of_its_own() {
         let report = play(&[&[&*url, "-o", "null"][..], more].concat());
         report["packets"].as_u64().expect("a count")
     });
+    // A viewer that has gone is known to have gone when its engine has said so.
+    let end = Instant::now() + Duration::from_secs(60);
+    while !read(&path)["titles"]
+        .as_array()
+        .is_some_and(|titles| titles.len() == 2 && titles.iter().all(|line| line["viewers"] == 0))
+    {
+        assert!(Instant::now() < end, "{}", read(&path));
+        std::thread::sleep(Duration::from_millis(50));
+    }
     assert!(server.interrupt());
     let after = read(&path);
     let line = |title: &str| {
