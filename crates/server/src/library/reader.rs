@@ -1,6 +1,6 @@
 //! The control thread's hand among the titles: looks them up, has them opened, and counts their viewers.
 //!
-//! Nothing here waits for a disk. What a request needs is opened by a thread of [`Openers`] and answered through the bell; what is open is
+//! Nothing here waits for a disk. What a request needs is opened by a thread of `openers` and answered through the bell; what is open is
 //! handed out at once. A title that was opened stays open when its last viewer leaves, so that what the cache holds of it is there for the
 //! next one; only the most recently used idle titles are kept.
 
