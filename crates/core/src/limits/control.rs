@@ -99,8 +99,6 @@ pub const CALM_NS: u64 = 2_000_000_000;
 /// Titles that have counters of their own at a time: more than a house watches at once, some 150 bytes each in a file that is written
 /// once a second.
 pub const MAX_TITLE_SHEETS: usize = 256;
-/// How often a reader of a title's counters that meets their writer tries again: writing them takes less than a microsecond.
-pub const TITLE_READ_TRIES: u32 = 64;
 
 // The library.
 

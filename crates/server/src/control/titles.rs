@@ -4,11 +4,10 @@
 //! time, whose sums go over to the line of all others; while every title that has a line is being watched, it is counted there itself.
 
 use std::collections::HashMap;
-use std::sync::atomic::{AtomicU64, Ordering, fence};
+use std::sync::{Mutex, MutexGuard, PoisonError};
 
-use millrace_core::counters::{Group, Sheet};
-use millrace_core::limits::MAX_TITLE_NAME_BYTES;
-use millrace_core::limits::control::{MAX_TITLE_SHEETS, TITLE_READ_TRIES};
+use millrace_core::counters::Group;
+use millrace_core::limits::control::MAX_TITLE_SHEETS;
 
 use crate::service::{Event, Playing};
 
@@ -43,6 +42,8 @@ pub(super) struct Titles {
     others: TitleCounters,
     /// Counts the times that a title was left by its last viewer.
     departures: u64,
+    /// Something is not shown as it is now.
+    has_changed: bool,
 }
 
 #[derive(Debug)]
@@ -51,8 +52,6 @@ struct Line {
     counters: TitleCounters,
     /// The departure of its last viewer: the smaller, the longer ago.
     left: u64,
-    /// It has not been shown as it is now.
-    has_changed: bool,
 }
 
 impl Titles {
@@ -88,12 +87,12 @@ impl Titles {
 
     /// Changes the counters of a title where they stand.
     fn change(&mut self, title: &str, change: impl FnOnce(&mut TitleCounters)) {
+        self.has_changed = true;
         let line = self.by_name.get(title).and_then(|&index| self.lines.get_mut(index));
         let Some(line) = line else { return change(&mut self.others) };
         change(&mut line.counters);
         line.counters.viewers = self.viewers.get(title).copied().unwrap_or(0);
         line.left = self.departures;
-        line.has_changed = true;
     }
 
     /// A line for a title that has a viewer, if one is free or can be taken from a title that has none.
@@ -102,7 +101,7 @@ impl Titles {
             return;
         }
         let (name, counters) = (title.to_owned(), TitleCounters::ZERO);
-        let line = Line { name, counters, left: self.departures, has_changed: true };
+        let line = Line { name, counters, left: self.departures };
         let index = if self.lines.len() < MAX_TITLE_SHEETS {
             self.lines.push(line);
             self.lines.len() - 1
@@ -124,83 +123,34 @@ impl Titles {
 
     /// Shows how things stand.
     pub(super) fn publish(&mut self, sheets: &TitleSheets) {
-        for (line, sheet) in self.lines.iter_mut().zip(sheets.lines.iter()) {
-            if std::mem::take(&mut line.has_changed) {
-                sheet.show(&line.name, &line.counters);
-            }
+        if !std::mem::take(&mut self.has_changed) {
+            return;
         }
         let all: u64 = self.viewers.values().sum();
         let shown: u64 = self.lines.iter().map(|line| line.counters.viewers).sum();
         self.others.viewers = all.saturating_sub(shown);
-        sheets.others.publish(&self.others);
+        let others = (self.others != TitleCounters::ZERO).then(|| (OTHERS.to_owned(), self.others));
+        let lines = self.lines.iter().map(|line| (line.name.clone(), line.counters));
+        let lines = lines.chain(others).collect();
+        *sheets.lock() = lines;
     }
 }
 
-/// Where the control thread shows the counters of titles, and others read them. Nobody waits for anybody.
-#[derive(Debug)]
+/// Where the control thread shows the counters of titles, twice a second, and others read them.
+#[derive(Debug, Default)]
 pub struct TitleSheets {
-    lines: Box<[TitleSheet]>,
-    others: Sheet<TitleCounters>,
-}
-
-impl Default for TitleSheets {
-    fn default() -> Self {
-        let lines = (0..MAX_TITLE_SHEETS).map(|_| TitleSheet::default()).collect();
-        Self { lines, others: Sheet::default() }
-    }
+    lines: Mutex<Vec<(String, TitleCounters)>>,
 }
 
 impl TitleSheets {
     /// Every line with the title's name, as it was shown last; that of all others only if there are any.
     pub fn read(&self) -> Vec<(String, TitleCounters)> {
-        let others = self.others.read();
-        let others = (others != TitleCounters::ZERO).then(|| (OTHERS.to_owned(), others));
-        self.lines.iter().filter_map(TitleSheet::read).chain(others).collect()
-    }
-}
-
-const NAME_WORDS: usize = MAX_TITLE_NAME_BYTES.div_ceil(8);
-
-/// One line. Its name changes with its title, so whoever reads it checks that both are of one writing.
-#[derive(Debug, Default)]
-struct TitleSheet {
-    /// 0: never written; odd: being written.
-    version: AtomicU64,
-    /// Bytes, with zeros behind them.
-    name: [AtomicU64; NAME_WORDS],
-    counters: Sheet<TitleCounters>,
-}
-
-impl TitleSheet {
-    /// Only one thread writes.
-    fn show(&self, name: &str, counters: &TitleCounters) {
-        let version = self.version.load(Ordering::Relaxed);
-        self.version.store(version + 1, Ordering::Relaxed);
-        fence(Ordering::Release);
-        let mut bytes = [0; NAME_WORDS * 8];
-        bytes.iter_mut().zip(name.bytes()).for_each(|(to, from)| *to = from);
-        for (word, bytes) in self.name.iter().zip(bytes.as_chunks().0) {
-            word.store(u64::from_ne_bytes(*bytes), Ordering::Relaxed);
-        }
-        self.counters.publish(counters);
-        self.version.store(version + 2, Ordering::Release);
+        self.lock().clone()
     }
 
-    /// `None` if it is not used, or is written again and again just now.
-    fn read(&self) -> Option<(String, TitleCounters)> {
-        for _ in 0..TITLE_READ_TRIES {
-            let version = self.version.load(Ordering::Acquire);
-            let name = self.name.each_ref().map(|word| word.load(Ordering::Relaxed).to_ne_bytes());
-            let counters = self.counters.read();
-            fence(Ordering::Acquire);
-            if version.is_multiple_of(2) && self.version.load(Ordering::Relaxed) == version {
-                let name = name.as_flattened();
-                let end = name.iter().position(|byte| *byte == 0).unwrap_or(name.len());
-                return (version > 0).then(|| (String::from_utf8_lossy(&name[..end]).into_owned(), counters));
-            }
-            std::thread::yield_now();
-        }
-        None
+    fn lock(&self) -> MutexGuard<'_, Vec<(String, TitleCounters)>> {
+        // They are only ever replaced as a whole: a panic elsewhere cannot leave them half written.
+        self.lines.lock().unwrap_or_else(PoisonError::into_inner)
     }
 }
 

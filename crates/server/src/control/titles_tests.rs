@@ -1,8 +1,9 @@
 //! Lines of titles: what is counted in which, who gets one and who gives his up.
 
 use std::net::SocketAddr;
-use std::sync::atomic::AtomicBool;
+use std::sync::atomic::{AtomicBool, Ordering};
 
+use millrace_core::limits::MAX_TITLE_NAME_BYTES;
 use millrace_core::time::MediaTicks;
 
 use super::*;
@@ -137,23 +138,31 @@ fn a_title_that_is_watched_keeps_its_line() {
 
 #[test]
 fn a_name_is_read_with_its_own_counters() {
-    let (sheet, is_over) = (TitleSheet::default(), AtomicBool::new(false));
+    let (sheets, is_over) = (TitleSheets::default(), AtomicBool::new(false));
     let longest = "x".repeat(MAX_TITLE_NAME_BYTES);
-    sheet.show(&longest, &TitleCounters::ZERO);
-    assert_eq!(sheet.read(), Some((longest, TitleCounters::ZERO)));
+    let mut titles = Titles::default();
+    comes(&mut titles, &longest);
+    assert_eq!(shown(&mut titles, &sheets)[&longest].sessions, 1);
     std::thread::scope(|scope| {
         scope.spawn(|| {
-            for packets in 0..200_000 {
-                sheet.show(
-                    &packets.to_string(),
-                    &TitleCounters { packets, seeks: packets, ..TitleCounters::ZERO },
-                );
+            // More titles than there are lines: they go from one to the next.
+            for packets in 1..4 * MAX_TITLE_SHEETS as u64 {
+                let title = packets.to_string();
+                comes(&mut titles, &title);
+                sent(&mut titles, &title, packets);
+                titles.publish(&sheets);
+                goes(&mut titles, &title);
             }
             is_over.store(true, Ordering::Release);
         });
         while !is_over.load(Ordering::Acquire) {
-            if let Some((name, counters)) = sheet.read().filter(|(name, _)| !name.starts_with('x')) {
-                assert_eq!((name, counters.seeks), (counters.packets.to_string(), counters.packets));
+            for (name, counters) in sheets.read() {
+                if name != OTHERS && name != longest {
+                    assert_eq!(
+                        (name, counters.bytes),
+                        (counters.packets.to_string(), counters.packets * 1328)
+                    );
+                }
             }
         }
     });
