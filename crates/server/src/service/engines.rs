@@ -93,12 +93,15 @@ impl Service {
 
     /// What a run has sent counts for its title, also when its stream is over.
     fn tell_sent(&mut self, engine: usize, place: StreamId, end: &RunEnd) {
+        if end.packets == 0 && end.missing == 0 {
+            return;
+        }
         let stream = self.by_place.get(&(engine, place)).and_then(|key| self.streams.get(key));
         let title = match stream {
             Some(stream) => (stream.place == place).then(|| stream.entry.name.clone()),
             None => self.closing.get(&(engine, place)).and_then(|closing| closing.name.clone()),
         };
-        let Some(title) = title.filter(|_| end.packets > 0 || end.missing > 0) else { return };
+        let Some(title) = title else { return };
         let (packets, missing) = (end.packets.into(), end.missing.into());
         self.tell(Event::Sent { title, packets, bytes: end.bytes, missing });
     }
