@@ -145,6 +145,71 @@ fn a_reader_slower_than_the_title_is_found_out_as_if_there_were_no_lead() {
     assert_eq!(world.engine.counters().catch_ups, 1);
 }
 
+/// A connection that takes everything but what is offered between these times from now on.
+fn stall(world: &mut World, from_ns: u64, until_ns: u64) {
+    let (from, until) = (world.now.plus_ns(from_ns), world.now.plus_ns(until_ns));
+    world.device = Box::new(move |now, _| match now >= from && now < until {
+        true => SendOutcome::Blocked { taken: 0 },
+        false => SendOutcome::Sent,
+    });
+}
+
+#[test]
+fn a_lead_that_is_there_is_kept_like_any_pace() {
+    let mut world = viewer(tcp(0));
+    stall(&mut world, 4 * S, 5 * S);
+    world.run_out();
+    let counters = world.engine.counters();
+    assert_eq!((world.datagrams, counters.catch_ups), (u64::from(PACKETS), 1));
+    let lead_ns = |from_ns: u64, until_ns: u64| {
+        let start = world.began[0].2;
+        let then = world.sent.iter().filter(|sent| (from_ns..until_ns).contains(&sent.at.ns_since(start)));
+        then.map(|sent| sent.departure.0 - sent.at.0).collect::<Vec<_>>()
+    };
+    // A quarter more than its rate, so a second is made up for in four.
+    assert!(lead_ns(6 * S, 8 * S).iter().all(|&lead_ns| lead_ns < AHEAD_NS - 100 * MS));
+    assert!(lead_ns(10 * S, 60 * S).iter().all(|&lead_ns| lead_ns == AHEAD_NS));
+}
+
+#[test]
+fn a_lead_that_cannot_be_had_is_given_up() {
+    let mut world = viewer(tcp(0));
+    stall(&mut world, 55 * MS, 2 * S);
+    world.run_out();
+    assert_eq!((world.datagrams, world.engine.counters().catch_ups), (u64::from(PACKETS), 1));
+    let last = *world.sent.last().unwrap();
+    assert_eq!(last.departure, last.at, "it has come back to what is owed, and no further");
+}
+
+#[test]
+fn a_reader_that_takes_nothing_more_within_its_lead_is_dropped_by_what_is_owed() {
+    let mut world = viewer(tcp(0));
+    stall(&mut world, 30 * MS, 100 * S);
+    world.writable = Box::new(|_, _| None);
+    world.run_out();
+    let failed = StreamEvent::Failed { stream: id(0), reason: FailReason::SlowReader };
+    let &(at, _) = world.events.iter().find(|(_, event)| *event == failed).expect("it is dropped");
+    let behind_ns = at.0 - world.departure(id(0), world.position(id(0))).0;
+    assert!(behind_ns.abs_diff(MAX_TCP_BEHIND_NS) < 300 * MS, "{behind_ns}");
+}
+
+#[test]
+fn a_run_without_a_lead_takes_nothing_over_from_one_that_had() {
+    let mut world = viewer(udp(0));
+    world.run_for(30 * MS);
+    world.engine.pause(world.now, id(0)).unwrap();
+    world.turn();
+    let next = world.position(id(0));
+    assert!(next < 1_500, "{next}");
+    world.run_for(S);
+    world.ahead_ms = 0;
+    let before = world.sent.len();
+    world.play_from(id(0), next);
+    world.run_out();
+    assert_eq!(world.datagrams, u64::from(PACKETS));
+    assert!(world.sent[before..].iter().all(|sent| sent.at == sent.departure));
+}
+
 #[test]
 fn nothing_leaves_that_has_not_been_read() {
     let mut world = viewer(udp(0));
