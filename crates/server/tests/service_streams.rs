@@ -356,10 +356,12 @@ fn the_newest_streams_end_with_bye_and_make_room_at_once() {
     let line = desk.events.iter().find(|event| matches!(event, Event::Closed { .. })).unwrap();
     assert!(line.is_warning() && line.to_string().contains("overloaded"), "{line}");
     assert_eq!((desk.counters.sessions_overload, desk.counters.titles_finished), (2, 0));
-    // The rest can all be ended, one by one.
-    while desk.service.end_newest(desk.now, 0, 1) > 0 {
-        desk.settle();
-    }
+    // A player may be quicker than the engine that has said BYE.
+    assert_eq!(desk.service.end_newest(desk.now, 0, 1), 1);
+    desk.close(keys[0]);
+    desk.settle();
+    assert_eq!((desk.ends().last(), desk.counters.sessions_overload), (Some(&EndReason::Overloaded), 3));
+    assert_eq!(desk.service.end_newest(desk.now, 0, 1), 0, "nobody else plays");
     desk.wait(4 * SECOND);
     keys.into_iter().filter(|&key| key == keys[3] || key == keys[4]).for_each(|key| desk.close(key));
     desk.assert_empty();

@@ -21,8 +21,10 @@ pub(super) struct Closing {
 }
 
 impl Service {
-    /// The stream is over: its name is forgotten now, its place when the engine has let go.
+    /// The stream is over: its name is forgotten now, its place when the engine has let go. If the service was about to end it, that is
+    /// the reason that is told: a player who hears BYE may come first with its TEARDOWN.
     pub fn close(&mut self, now: Instant, key: StreamKey, reason: EndReason) {
+        let reason = self.streams.get(&key).and_then(|stream| stream.ending).unwrap_or(reason);
         self.retire_stream(now, key, Some(reason));
         self.release_reservation(key);
         let Some(stream) = self.streams.remove(&key) else { return };
