@@ -86,8 +86,8 @@ impl Engine {
             stream.ask_at = stream.per_extent;
             return;
         }
-        if stream.flags & (flag::AHEAD | flag::STEPS) != 0 {
-            // As fast as it goes, or with little to send of it: there is no time to lose.
+        if stream.has(flag::STEPS) {
+            // There may be little to send of it: there is no time to lose.
             stream.ask_at = 0;
             return;
         }

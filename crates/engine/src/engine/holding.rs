@@ -43,8 +43,7 @@ impl Engine {
             let Some(other) = self.held.poll_waiting() else { break };
             self.go_on_lending(other, now);
         }
-        let stream = self.stream(index);
-        if stream.state == State::Closing && stream.events & pending::CLOSED == 0 {
+        if self.stream(index).state == State::Closing {
             self.forget(index);
         }
     }

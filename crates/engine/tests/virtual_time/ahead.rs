@@ -1,6 +1,6 @@
 //! Runs that begin with some media sent ahead of their pace. The world's departures are those without a lead.
 
-use millrace_core::limits::{MAX_AHEAD_MS, MAX_TCP_BEHIND_NS};
+use millrace_core::limits::{LATE_NS, MAX_AHEAD_MS, MAX_TCP_BEHIND_NS};
 use millrace_core::seam::{Dest, SendOutcome};
 use millrace_core::wire::rtp::sequence_of;
 use millrace_engine::{Cut, FailReason, Numbering, Refusal, StopReason, StreamEvent};
@@ -143,6 +143,10 @@ fn a_reader_slower_than_the_title_is_found_out_as_if_there_were_no_lead() {
     let behind_ns = at.0 - world.departure(id(0), world.position(id(0))).0;
     assert!(behind_ns.abs_diff(MAX_TCP_BEHIND_NS) < 300 * MS, "{behind_ns}");
     assert_eq!(world.engine.counters().catch_ups, 1);
+    // Late is what is behind the title's pace, before the lead is given up and after.
+    let left = world.sent.iter().flat_map(|sent| (0..sent.count).map(|_| sent.at));
+    let behind = left.zip(0..).filter(|&(at, packet)| at.ns_since(world.departure(id(0), packet)) > LATE_NS);
+    assert_eq!(world.engine.counters().late, behind.count() as u64);
 }
 
 /// A connection that takes everything but what is offered between these times from now on.
@@ -191,6 +195,7 @@ fn a_reader_that_takes_nothing_more_within_its_lead_is_dropped_by_what_is_owed()
     let &(at, _) = world.events.iter().find(|(_, event)| *event == failed).expect("it is dropped");
     let behind_ns = at.0 - world.departure(id(0), world.position(id(0))).0;
     assert!(behind_ns.abs_diff(MAX_TCP_BEHIND_NS) < 300 * MS, "{behind_ns}");
+    assert_eq!(world.engine.counters().parked, 1, "it is tried once more, at the end");
 }
 
 #[test]

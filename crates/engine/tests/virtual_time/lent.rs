@@ -89,6 +89,34 @@ fn a_stream_waits_at_its_bound_and_goes_on_when_something_is_done() {
 }
 
 #[test]
+fn a_device_cannot_be_done_with_what_it_has_not_taken() {
+    let mut world = world(1, udp);
+    world.run_for(S);
+    let taken = world.taken[&id(0)];
+    world.engine.handle_done(world.now, id(0), u64::MAX);
+    world.in_flight.clear();
+    world.run_for(S);
+    assert!(world.taken[&id(0)] > taken + 2 * PER_EXTENT);
+    world.assert_held();
+}
+
+#[test]
+fn an_extent_that_ends_with_packets_that_are_missing_is_not_held_for_them() {
+    let mut world = World::small();
+    (world.lends, world.quiet) = (true, true);
+    let mut film = film();
+    film.missing = |packet| u64::from(packet) % PER_EXTENT >= 100;
+    let stream = world.open(&film, 0, udp(0));
+    world.play_from(stream, 0);
+    run_with_lag(&mut world, 5 * S, 0);
+    world.engine.pause(world.now, stream).unwrap();
+    world.hear();
+    world.engine.close(world.now, stream).unwrap();
+    world.hear();
+    assert_eq!((world.disk.leases(), closed(&world, stream)), (0, 1), "nothing is to be done with any more");
+}
+
+#[test]
 fn a_viewer_who_acknowledges_nothing_reads_too_slowly() {
     let mut world = world(1, tcp);
     world.run_for(30 * S);

@@ -292,6 +292,21 @@ proptest! {
     }
 }
 
+/// The last packet sent of an extent may be far from its end: what follows has been asked for by then.
+#[test]
+fn an_extent_that_is_left_early_is_followed_in_time() {
+    let (block, stride) = (100, 196);
+    let mut rig = Rig::new(20 * MS, 0);
+    let step = Some(step_of(block, stride));
+    let run = rig.run_spec(1, 0, PACKETS, step, Numbering::Sequence(5));
+    rig.engine.play(rig.now, STREAM, rig.now, run).unwrap();
+    rig.run_for(100 * S);
+    let expected = model(&rig.film, 0, PACKETS, (block.into(), stride.into()), 5);
+    assert_eq!(rig.check(0, &expected) + 1, expected.len());
+    assert!(rig.left.iter().all(|&(first, left)| left == START.plus_ns(20 * MS + expected[first].ns)));
+    assert_eq!(rig.engine.counters().starved, 0);
+}
+
 /// A run that follows one with steps, whether its cut is in a block, in a gap, or at the end, goes on with its numbers and its clock.
 #[test]
 fn another_run_follows_without_a_break() {
