@@ -143,7 +143,14 @@ fn a_reader_slower_than_the_title_is_found_out_as_if_there_were_no_lead() {
     let behind_ns = at.0 - world.departure(id(0), world.position(id(0))).0;
     assert!(behind_ns.abs_diff(MAX_TCP_BEHIND_NS) < 300 * MS, "{behind_ns}");
     assert_eq!(world.engine.counters().catch_ups, 1);
-    // Late is what is behind the title's pace, before the lead is given up and after.
+}
+
+#[test]
+fn late_is_what_is_behind_the_titles_pace() {
+    // A tenth slower than the title: it falls behind little by little, and the lead is given up only then.
+    let mut world = viewer(tcp(0));
+    limit(&mut world, 690);
+    world.run_out();
     let left = world.sent.iter().flat_map(|sent| (0..sent.count).map(|_| sent.at));
     let behind = left.zip(0..).filter(|&(at, packet)| at.ns_since(world.departure(id(0), packet)) > LATE_NS);
     assert_eq!(world.engine.counters().late, behind.count() as u64);
@@ -188,7 +195,7 @@ fn a_lead_that_cannot_be_had_is_given_up() {
 #[test]
 fn a_reader_that_takes_nothing_more_within_its_lead_is_dropped_by_what_is_owed() {
     let mut world = viewer(tcp(0));
-    stall(&mut world, 30 * MS, 100 * S);
+    stall(&mut world, 55 * MS, 100 * S);
     world.writable = Box::new(|_, _| None);
     world.run_out();
     let failed = StreamEvent::Failed { stream: id(0), reason: FailReason::SlowReader };
