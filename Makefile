@@ -4,7 +4,7 @@ export PATH := $(HOME)/.cargo/bin:$(PATH)
 SHELL := bash
 .SHELLFLAGS := -euo pipefail -c
 .DEFAULT_GOAL := help
-.PHONY: help deps build demo test crash arm interop loom bench bench-peers fuzz deny fmt clean toolchain
+.PHONY: help deps build demo test crash arm interop loom miri bench bench-peers fuzz deny fmt clean toolchain
 
 XTASK := cargo run --quiet --locked --package xtask --
 TARGET := $(or $(CARGO_TARGET_DIR),target)
@@ -56,6 +56,9 @@ arm: toolchain ## tests of framing, sums and parity code on an emulated arm64: t
 
 loom: toolchain ## every order in which threads can run, for what is shared without locks: at most ten minutes
 	@$(XTASK) loom --long
+
+miri: toolchain ## unsafe code of core with every access to memory checked, where a nightly has miri
+	@$(XTASK) miri
 
 fuzz: toolchain ## all property tests for longer; SECONDS_EACH=60
 	@$(XTASK) fuzz --seconds $(or $(SECONDS_EACH),60)

@@ -30,6 +30,11 @@ const PARTS: &[Part] = &[
     Part { word: "clippy", help: "clippy on all targets, no warnings", run: |_| clippy() },
     Part { word: "test", help: "all tests of the workspace", run: test },
     Part { word: "loom", help: "what core shares without locks, in every order of threads", run: |_| loom() },
+    Part {
+        word: "miri",
+        help: "unsafe code of core, every access to memory checked (needs nightly miri)",
+        run: |_| miri(),
+    },
     Part { word: "doc", help: "documentation builds, no broken links", run: |_| doc() },
     Part { word: "deny", help: "licences and sources of dependencies (needs cargo-deny)", run: |_| deny() },
     Part { word: "interop", help: "real players against the built program", run: interop },
@@ -119,6 +124,13 @@ fn test(skips: &mut Vec<String>) -> Outcome {
 
 fn loom() -> Outcome {
     crate::loom::run(&[]).map_or_else(Outcome::Failed, |()| Outcome::Passed)
+}
+
+fn miri() -> Outcome {
+    if let Some(why) = crate::miri::missing() {
+        return Outcome::Skipped(why.into());
+    }
+    crate::miri::run(&[]).map_or_else(Outcome::Failed, |()| Outcome::Passed)
 }
 
 fn doc() -> Outcome {

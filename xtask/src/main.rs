@@ -7,6 +7,7 @@ mod errors;
 mod fuzz;
 mod interop;
 mod loom;
+mod miri;
 mod rust_text;
 mod suite;
 mod tidy;
@@ -49,6 +50,11 @@ const CHORES: &[Chore] = &[
         word: "loom",
         help: "every order in which threads can run, for what core shares without locks: loom [--long]",
         run: loom::run,
+    },
+    Chore {
+        word: "miri",
+        help: "the unsafe code of core, every access to memory checked (needs a nightly with miri)",
+        run: miri::run,
     },
     Chore {
         word: "fuzz",
