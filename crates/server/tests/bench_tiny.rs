@@ -112,6 +112,12 @@ fn every_benchmark_runs_and_keeps_the_form() {
                     "{report}"
                 );
             }
+            "seeks" => {
+                assert_eq!(promise(&report, "seeks-loss")["value"], 0.0, "{report}");
+                let read = &report["rows"][1]["figures"][0];
+                assert_eq!(read["name"], "read", "{report}");
+                assert!(read["value"].as_f64().is_some_and(|gigabytes| gigabytes > 0.0), "{report}");
+            }
             "rx" => assert!(promise(&report, "rx-gro-rate")["value"].as_f64().unwrap() > 0.0, "{report}"),
             _ => {}
         }

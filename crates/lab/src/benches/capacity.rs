@@ -3,6 +3,7 @@
 use std::time::Duration;
 
 use anyhow::{Context, bail};
+use millrace_client::load::Behaviour;
 use millrace_client::play::TransportChoice;
 use millrace_core::units::BitRate;
 
@@ -129,7 +130,15 @@ fn one_rate(
     let site = Site::new(offload, cores, scratch.0.join("site"))?;
     let backend = options.backend.as_deref();
     let program = options.program.as_path();
-    let scene = Scene { site: &site, files: &files, spread, program, backend, has_admission: false };
+    let scene = Scene {
+        site: &site,
+        files: &files,
+        spread,
+        program,
+        backend,
+        cache_bytes: None,
+        has_admission: false,
+    };
     let mut repeats = Vec::new();
     for service in services(options, scene)? {
         let label = format!(
@@ -243,12 +252,17 @@ fn with_admission(
     let coming = if options.tiny { Duration::from_secs(1) } else { OFFERED_IN };
     let viewers = (found * OFFERED).ceil() as u32;
     let per_s = f64::from(viewers) / coming.as_secs_f64();
-    let offered = Offer { viewers, per_s, hold: effort.window.max(Duration::from_secs(2)) };
+    let offered = Offer {
+        viewers,
+        per_s,
+        hold: effort.window.max(Duration::from_secs(2)),
+        behaviour: Behaviour::default(),
+    };
     let measure = || -> anyhow::Result<Crowd> {
         options.go_on()?;
         options.say(&format!("{label}, with admission: {viewers} viewers come"));
         let running = (guarded.start)(viewers)?;
-        let crowd = offer(scene.site, &guarded, &running, offered, &options.cancel, &mut |_| ())?;
+        let crowd = offer(scene.site, &guarded, &running, offered.clone(), &options.cancel, &mut |_| ())?;
         options.go_on()?;
         Ok(crowd)
     };

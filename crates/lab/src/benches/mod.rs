@@ -11,6 +11,7 @@ mod parity;
 mod peers;
 mod reads;
 mod rx;
+mod seeks;
 mod sessions;
 mod start;
 mod steer;
@@ -37,6 +38,7 @@ pub const ALL: &[Bench] = &[
     degraded::BENCH,
     capacity::BENCH,
     overload::BENCH,
+    seeks::BENCH,
     peers::BENCH,
 ];
 

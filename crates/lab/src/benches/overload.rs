@@ -11,7 +11,7 @@
 use std::time::Duration;
 
 use anyhow::Context;
-use millrace_client::load::{LoadProgress, Sample, StreamReport};
+use millrace_client::load::{Behaviour, LoadProgress, Sample, StreamReport};
 use millrace_core::units::BitRate;
 use serde_json::Value;
 
@@ -106,7 +106,15 @@ fn run(options: &Options) -> anyhow::Result<Report> {
     let files = MediaFiles::make(&scratch.0.join("media"), rate, seconds, 1)?;
     let site = Site::new(false, 1, scratch.0.join("site"))?;
     let program = options.program.as_path();
-    let scene = Scene { site: &site, files: &files, spread, program, backend: None, has_admission: false };
+    let scene = Scene {
+        site: &site,
+        files: &files,
+        spread,
+        program,
+        backend: None,
+        cache_bytes: None,
+        has_admission: false,
+    };
     noise.look();
     let carried = match options.streams {
         Some(viewers) => u32::try_from(viewers)?,
@@ -168,7 +176,8 @@ impl Stage<'_> {
     ) -> anyhow::Result<(Crowd, Value)> {
         self.options.go_on()?;
         let viewers = ((self.per_s() * coming.as_secs_f64()).round() as u32).max(1);
-        let offered = Offer { viewers, per_s: self.per_s(), hold: self.times.hold };
+        let offered =
+            Offer { viewers, per_s: self.per_s(), hold: self.times.hold, behaviour: Behaviour::default() };
         let running: Running = (self.service.start)(viewers).context("start our server")?;
         let crowd = offer(self.site, self.service, &running, offered, &self.options.cancel, look)?;
         self.options.go_on()?;

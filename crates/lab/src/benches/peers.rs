@@ -79,7 +79,15 @@ fn run(options: &Options) -> anyhow::Result<Report> {
     let files = MediaFiles::make(&scratch.0.join("media"), rate, effort.media_s(spread), titles)?;
     let site = Site::new(options.offload.unwrap_or(false), 1, scratch.0.join("site"))?;
     let program = options.program.as_path();
-    let scene = Scene { site: &site, files: &files, spread, program, backend: None, has_admission: false };
+    let scene = Scene {
+        site: &site,
+        files: &files,
+        spread,
+        program,
+        backend: None,
+        cache_bytes: None,
+        has_admission: false,
+    };
     let (mut standings, mut lines) = (Vec::new(), Lines::default());
     for peer in std::iter::once(&peers::OURSELVES).chain(peers::ALL) {
         let is_wanted = options.peers.is_empty() || options.peers.iter().any(|name| name == peer.name);

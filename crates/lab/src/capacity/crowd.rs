@@ -5,7 +5,7 @@ use std::sync::atomic::AtomicBool;
 use std::time::Duration;
 
 use anyhow::Context;
-use millrace_client::load::{Arrivals, LoadProgress, LoadReport, Sample, StreamReport};
+use millrace_client::load::{Arrivals, Behaviour, LoadProgress, LoadReport, Sample, StreamReport};
 
 use super::limits::{Figures, Limits};
 use super::search::Verdict;
@@ -17,7 +17,7 @@ use crate::frame::{CpuTime, Row};
 const NOT_ENOUGH_BANDWIDTH: &str = ": 453";
 
 /// Viewers who come at random.
-#[derive(Clone, Copy, Debug)]
+#[derive(Clone, Debug)]
 pub struct Offer {
     /// How many come.
     pub viewers: u32,
@@ -25,6 +25,8 @@ pub struct Offer {
     pub per_s: f64,
     /// For how long those who were admitted watch after the last has come.
     pub hold: Duration,
+    /// What they do meanwhile.
+    pub behaviour: Behaviour,
 }
 
 /// How sessions ended, each counted once.
@@ -129,6 +131,7 @@ pub fn offer(
     options.targets.clone_from(&running.targets);
     options.arrivals = Arrivals::Poisson { per_s: offer.per_s };
     options.duration = offer.hold;
+    options.behaviour = offer.behaviour;
     let before = CpuTime::read();
     let report = run_load(site, &mut options, cancel, look).context("viewers who come at random")?;
     let stolen = before.zip(CpuTime::read()).map(|(before, now)| now.stolen_since(before));

@@ -320,6 +320,8 @@ pub struct Scene<'a> {
     pub program: &'a std::path::Path,
     /// How our server is to send UDP packets, as in `serve --backend`.
     pub backend: Option<&'a str>,
+    /// How much of the titles our server's cache holds, if there are several; `None`: a third.
+    pub cache_bytes: Option<u64>,
     /// Whether our server admits viewers by what it is seen to carry, and ends the newest when that was too many. A search goes beyond
     /// what it would admit.
     pub has_admission: bool,

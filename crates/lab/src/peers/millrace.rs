@@ -25,7 +25,7 @@ const CACHE_BYTES: u64 = 512 << 20;
 /// The least cache with many titles.
 const SMALL_CACHE_BYTES: u64 = 256 << 20;
 
-/// Where our server with admission writes its counters.
+/// Where our server writes its counters, once a second.
 pub fn stats_file(site: &Site) -> PathBuf {
     site.dir.join("stats.json")
 }
@@ -44,9 +44,10 @@ fn store(scene: Scene<'_>) -> anyhow::Result<PathBuf> {
 fn services(scene: Scene<'_>) -> anyhow::Result<Vec<Service<'_>>> {
     let store = store(scene)?;
     // Many titles: a third of them fits, the rest is read from the disk while it is watched.
-    let cache = match scene.files.paths.len() {
-        1 => CACHE_BYTES,
-        _ => (scene.files.bytes() / 3).max(SMALL_CACHE_BYTES),
+    let cache = match (scene.cache_bytes, scene.files.paths.len()) {
+        (Some(bytes), _) => bytes,
+        (None, 1) => CACHE_BYTES,
+        (None, _) => (scene.files.bytes() / 3).max(SMALL_CACHE_BYTES),
     };
     let start = move |store: &PathBuf| {
         let site = scene.site;
@@ -54,9 +55,7 @@ fn services(scene: Scene<'_>) -> anyhow::Result<Vec<Service<'_>>> {
         let mut command = site.command(scene.program);
         command.args(["serve", "--quiet", "--listen", &format!("{}:{PORT}", site.server_ip())]);
         command.args(["--admission", if scene.has_admission { "measured" } else { "off" }]);
-        if scene.has_admission {
-            command.arg("--stats").arg(stats_file(site));
-        }
+        command.arg("--stats").arg(stats_file(site));
         command.args(["--cpu", &cores.join(","), "--engines", &cores.len().to_string()]);
         command.args([
             "--max-streams",
