@@ -22,7 +22,7 @@ pub(super) const BENCH: Bench = Bench {
     name: "seeks",
     shows: "viewers who seek every 12 s in 50 titles of which a quarter fits the cache, all threads on one core: loss, lateness, what was read",
     not_for: "how fast a disk is: titles lie below --scratch, and are read past the page cache",
-    options: &["streams", "rate", "titles", "scratch"],
+    options: &["streams", "rate", "titles", "offload", "scratch"],
     targets: &["seeks-lateness-p99", "seeks-loss", "seeks-playing"],
     needs: &[
         Need::Root,
@@ -58,7 +58,9 @@ fn run(options: &Options) -> anyhow::Result<Report> {
     let seconds = options.pick(20, 72, 72);
     options.say(&format!("making {titles} media files of {rate}"));
     let files = MediaFiles::make(&scratch.0.join("media"), rate, seconds, titles)?;
-    let site = Site::new(false, 1, scratch.0.join("site"))?;
+    // Reading and sending share the core: without segmentation offload there would be no time to read in.
+    let offload = options.offload.unwrap_or(true);
+    let site = Site::new(offload, 1, scratch.0.join("site"))?;
     let scene = Scene {
         site: &site,
         files: &files,
@@ -75,7 +77,10 @@ fn run(options: &Options) -> anyhow::Result<Report> {
     for viewers in viewers {
         noise.look();
         let (crowd, read) = play(options, scene, viewers)?;
-        let label = format!("{viewers} viewers of {rate}, {SEEKS}, {titles} titles of {seconds} s");
+        let offload = if offload { "on" } else { "off" };
+        let label = format!(
+            "{viewers} viewers of {rate}, {SEEKS}, {titles} titles of {seconds} s, segmentation offload {offload}"
+        );
         let playing = crowd.series.last().map_or(0, |sample| sample.playing);
         report.rows.extend(crowd.rows(&label));
         report.rows.push(read.with("playing in the end", playing as f64, ""));
