@@ -209,7 +209,7 @@ pub const FIRST_PACKET_COST_NS: u64 = 4_000;
 pub const MIN_PACKETS_FOR_COST: u64 = 2_000;
 /// Share of its core, in thousandths, that an engine may be busy before viewers are turned away. What is left is for seeks and for the
 /// moments in which the machine does something else.
-pub const DEFAULT_MAX_BUSY_PERMILLE: u64 = 850;
+pub const DEFAULT_MAX_BUSY_PERMILLE: u64 = 900;
 /// Grants of the last second that came late, in thousandths, from which no new viewer is let in: that many viewers see a gap.
 pub const DISK_LATE_PERMILLE: u64 = 10;
 /// Fewer late grants than this in a second are a hiccup of one disk.
