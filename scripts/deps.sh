@@ -28,6 +28,7 @@ test   bindfs                     a disk that hangs: a mount whose program is st
 test   iptables                   a firewall there that drops UDP, so that players have to ask for TCP
 test   libisal2                   another implementation of the parity code, to compare ours with
 test   vlc-bin                    cvlc: a third player
+test   tstools                    tsinfo, tsreport: what another analyser sees in a transport stream
 test   vlc-plugin-base            its RTSP, demultiplexers and output to files
 peers  ffmpeg                     makes the films; a process a stream is a contender too
 peers  iproute2                   network namespaces

@@ -1,0 +1,472 @@
+//! What happens at each packet.
+
+use std::mem;
+
+use millrace_core::limits::TS_PACKET_BYTES;
+use millrace_core::limits::ts::{CLOCK_SILENT_TICKS, MAX_CLOCKS, PID_INTERVAL_TICKS};
+
+use crate::check::What;
+use crate::clock::{Clock, Reference};
+use crate::framing::{Framer, Piece};
+use crate::model::Sizes;
+use crate::packet::{Bytes, NULL_PID, PIDS, Packet, SYNC, is_same};
+use crate::pes::Pes;
+use crate::psi::Psi;
+use crate::report::Report;
+use crate::section::{Kind, Sections, Stream};
+use crate::timed::{Event, Place, Timed};
+
+/// What is wanted beyond the checks that are always made.
+#[derive(Clone, Copy, Debug)]
+pub struct Options {
+    /// How full the buffers of the decoder model get (T-STD).
+    pub buffers: bool,
+    /// How long a PID of sound or pictures may be away, in ticks of 27 MHz (TR 101 290 check 1.6).
+    pub pid_interval_ticks: i64,
+}
+
+impl Default for Options {
+    fn default() -> Self {
+        Self { buffers: false, pid_interval_ticks: PID_INTERVAL_TICKS }
+    }
+}
+
+/// To which programme a stream belongs.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) struct Role {
+    pub(crate) program: u16,
+    pub(crate) clock: u16,
+    pub(crate) stream: Stream,
+}
+
+/// What is known of a PID.
+#[derive(Debug, Default)]
+pub(crate) struct Pid {
+    pub(crate) packets: u64,
+    pub(crate) scrambled: u64,
+    /// Of the last packet; `None` if that could not be read.
+    counter: Option<u8>,
+    was_twice: bool,
+    epoch: u32,
+    /// The last packet with a payload.
+    last: Option<Box<Bytes>>,
+    pub(crate) role: Option<Role>,
+    pub(crate) is_pmt: bool,
+    /// When it was there, to a clock reference.
+    pub(crate) seen_at: i64,
+    last_packet: u64,
+    sections: Sections,
+    pub(crate) pes: Option<Box<Pes>>,
+    pub(crate) clock: Option<Box<Clock>>,
+}
+
+/// How a packet follows the one before of its PID (ISO/IEC 13818-1 section 2.4.3.3).
+enum Follows {
+    Well,
+    /// The same once more.
+    Twice,
+    /// Another counter, which is announced, or follows data that are known to be missing.
+    Anew {
+        at_gap: bool,
+    },
+    Wrong(What),
+}
+
+impl Pid {
+    fn lose(&mut self) {
+        self.sections.lose();
+        self.pes.iter_mut().for_each(|pes| pes.lose());
+    }
+
+    fn follows(&mut self, packet: &Packet<'_>, bytes: &Bytes, is_gap: bool) -> Follows {
+        let (before, was_twice) = (self.counter.replace(packet.counter), mem::take(&mut self.was_twice));
+        let is_same = packet.has_payload && self.last.as_ref().is_some_and(|last| is_same(last, bytes));
+        if packet.has_payload {
+            match &mut self.last {
+                Some(last) => **last = *bytes,
+                None => self.last = Some(Box::new(*bytes)),
+            }
+        }
+        let Some(before) = before else { return Follows::Anew { at_gap: false } };
+        let expected = (before + u8::from(packet.has_payload)) & 0x0f;
+        if packet.counter == expected {
+            return if is_gap { Follows::Anew { at_gap: false } } else { Follows::Well };
+        }
+        let is_repeated = packet.has_payload && packet.counter == before;
+        if is_repeated && is_same && !was_twice {
+            self.was_twice = true;
+            Follows::Twice
+        } else if packet.discontinuity || is_gap {
+            Follows::Anew { at_gap: is_gap }
+        } else if is_repeated && !is_same {
+            Follows::Wrong(What::CounterRepeated { counter: before })
+        } else {
+            Follows::Wrong(What::Counter { expected, got: packet.counter })
+        }
+    }
+}
+
+/// Analyses one stream. A few hundred KiB for an ordinary one, at most some 16 MiB whatever comes.
+#[derive(Debug)]
+pub struct Analyser {
+    pub(crate) options: Options,
+    framer: Framer,
+    pub(crate) pids: Vec<Option<Box<Pid>>>,
+    pub(crate) timed: Timed,
+    pub(crate) psi: Psi,
+    /// Changes where packets are missing.
+    pub(crate) epoch: u32,
+    pub(crate) packets: u64,
+    pub(crate) null_packets: u64,
+    /// Bytes taken, and where the packet at hand lies.
+    pub(crate) bytes: u64,
+    pub(crate) at: u64,
+    clocks: usize,
+    /// The first scrambled packet.
+    scrambled: Option<(u16, u64, u64)>,
+    /// Counters that do not follow.
+    breaks: u64,
+    /// Counters that do not follow where data are known to be missing.
+    pub(crate) breaks_at_gaps: u64,
+}
+
+impl Default for Analyser {
+    fn default() -> Self {
+        Self::new(Options::default())
+    }
+}
+
+impl Analyser {
+    /// At the beginning of a stream.
+    pub fn new(options: Options) -> Self {
+        let mut pids = Vec::new();
+        pids.resize_with(PIDS, || None);
+        let mut timed = Timed::new(options.buffers);
+        timed.push(0, 0, Event::Gap);
+        Self {
+            options,
+            framer: Framer::default(),
+            pids,
+            timed,
+            psi: Psi::default(),
+            epoch: 0,
+            packets: 0,
+            null_packets: 0,
+            bytes: 0,
+            at: 0,
+            clocks: 0,
+            scrambled: None,
+            breaks: 0,
+            breaks_at_gaps: 0,
+        }
+    }
+
+    /// Takes the next bytes of a stream, as many as there are; where packets begin is found out.
+    pub fn push(&mut self, bytes: &[u8]) {
+        self.bytes += bytes.len() as u64;
+        let mut framer = mem::take(&mut self.framer);
+        framer.push(bytes, &mut |piece| self.piece(&piece));
+        self.framer = framer;
+    }
+
+    /// Takes whole packets, as a datagram holds them (RFC 2250 section 2): they begin where it begins. Not to be mixed with [`Self::push`].
+    pub fn push_packets(&mut self, bytes: &[u8]) {
+        let mut packets = bytes.chunks_exact(TS_PACKET_BYTES);
+        for packet in &mut packets {
+            let at = self.bytes;
+            self.bytes += TS_PACKET_BYTES as u64;
+            if let Some(bytes) = packet.first_chunk() {
+                let is_right = bytes[0] == SYNC;
+                self.piece(&if is_right {
+                    Piece::Packet { at, bytes }
+                } else {
+                    Piece::BadSync { at, got: bytes[0] }
+                });
+            }
+        }
+        let rest = packets.remainder().len() as u64;
+        if rest > 0 {
+            self.piece(&Piece::Skipped { at: self.bytes, bytes: rest });
+            self.bytes += rest;
+        }
+    }
+
+    /// Data were lost on the way to the caller, before what comes next: nothing that follows from it is a fault of the stream.
+    pub fn lost(&mut self) {
+        self.found(None, What::LostOnTheWay);
+        self.gap();
+    }
+
+    /// What comes next is another place of the stream.
+    pub fn jumped(&mut self) {
+        self.timed.settle(self.packets);
+        self.gap();
+        self.pids.iter_mut().flatten().filter_map(|pid| pid.clock.as_mut()).for_each(|clock| clock.forget());
+    }
+
+    fn gap(&mut self) {
+        self.framer = Framer::default();
+        self.epoch = self.epoch.wrapping_add(1);
+        self.timed.push(self.packets, self.at, Event::Gap);
+    }
+
+    pub(crate) fn found(&mut self, pid: Option<u16>, what: What) {
+        self.timed.push(self.packets, self.at, Event::Found { pid, what });
+    }
+
+    fn piece(&mut self, piece: &Piece<'_>) {
+        match *piece {
+            Piece::Packet { at, bytes } => {
+                self.at = at;
+                self.packet(bytes);
+                self.packets += 1;
+            }
+            Piece::BadSync { at, got } => {
+                self.at = at;
+                self.found(None, What::WrongSync { got });
+                self.packets += 1;
+            }
+            Piece::Skipped { at, bytes } => {
+                self.at = at;
+                self.found(None, What::Skipped { bytes });
+                self.epoch = self.epoch.wrapping_add(1);
+                self.timed.push(self.packets, at, Event::Gap);
+            }
+            Piece::Cut { at, bytes } => {
+                self.at = at;
+                self.found(None, What::Ends { bytes });
+            }
+        }
+    }
+
+    fn packet(&mut self, bytes: &Bytes) {
+        let packet = Packet::parse(bytes);
+        let number = packet.pid;
+        if packet.error {
+            self.found(Some(number), What::Marked);
+            // Its header says nothing for certain: the next of this PID may have any counter.
+            if let Some(pid) = &mut self.pids[usize::from(number)] {
+                pid.counter = None;
+                pid.lose();
+            }
+            return;
+        }
+        if number == NULL_PID {
+            self.null_packets += 1;
+            return;
+        }
+        let mut pid = self.pids[usize::from(number)].take().unwrap_or_default();
+        self.look(&mut pid, &packet, bytes);
+        self.pids[usize::from(number)] = Some(pid);
+    }
+
+    fn look(&mut self, pid: &mut Pid, packet: &Packet<'_>, bytes: &Bytes) {
+        pid.packets += 1;
+        if let Some(what) = packet.fault {
+            self.found(Some(packet.pid), What::BadHeader { what });
+        }
+        // Data are known to be missing since the last packet of this PID.
+        let is_gap = mem::replace(&mut pid.epoch, self.epoch) != self.epoch && pid.packets > 1;
+        match pid.follows(packet, bytes, is_gap) {
+            Follows::Well => {}
+            Follows::Twice => return,
+            Follows::Anew { at_gap } => {
+                self.breaks_at_gaps += u64::from(at_gap);
+                pid.lose();
+            }
+            Follows::Wrong(what) => {
+                self.breaks += 1;
+                self.found(Some(packet.pid), what);
+                pid.lose();
+            }
+        }
+        self.presence(pid, packet.pid, is_gap);
+        if packet.scrambled && packet.has_payload {
+            self.scrambled(pid, packet.pid);
+        }
+        if let Some(value) = packet.pcr {
+            self.clock(pid, packet, value);
+        }
+        if !packet.has_payload || packet.scrambled {
+            return;
+        }
+        match pid.role {
+            Some(role) => self.media(pid, packet, role),
+            None if pid.is_pmt || matches!(packet.pid, 0 | 1 | 0x10 | 0x11 | 0x12 | 0x14) => {
+                let mut sections = mem::take(&mut pid.sections);
+                let fault = sections
+                    .push(packet.payload, packet.start, &mut |section| self.section(packet.pid, section));
+                pid.sections = sections;
+                if let Some(what) = fault {
+                    self.found(Some(packet.pid), What::BadSection { what });
+                }
+            }
+            None => {}
+        }
+    }
+
+    /// TR 101 290 check 1.6.
+    fn presence(&mut self, pid: &mut Pid, number: u16, is_gap: bool) {
+        let now = self.timed.now();
+        if let Some((role, ticks)) = self.away(pid, now)
+            && !is_gap
+        {
+            self.found(Some(number), What::PidMissing { program: role.program, ticks });
+        }
+        (pid.seen_at, pid.last_packet) = (now, self.packets);
+    }
+
+    /// For how long a PID has not come that should have.
+    fn away(&self, pid: &Pid, now: i64) -> Option<(Role, i64)> {
+        let role = pid.role.filter(|role| matches!(role.stream.kind, Kind::Video | Kind::Audio))?;
+        if now - pid.seen_at <= self.options.pid_interval_ticks {
+            return None;
+        }
+        // Where clock references were missing, the packets tell.
+        let by_packets = self.timed.estimate(pid.last_packet).filter(|_| pid.packets > 0);
+        let ticks = now - by_packets.map_or(pid.seen_at, |time| time.max(pid.seen_at));
+        (ticks > self.options.pid_interval_ticks).then_some((role, ticks))
+    }
+
+    fn scrambled(&mut self, pid: &mut Pid, number: u16) {
+        pid.scrambled += 1;
+        self.scrambled.get_or_insert((number, self.packets, self.at));
+        if number == 0 {
+            self.found(Some(0), What::PatScrambled);
+        } else if pid.is_pmt {
+            self.found(Some(number), What::PmtScrambled);
+        }
+    }
+
+    fn clock(&mut self, pid: &mut Pid, packet: &Packet<'_>, value: u64) {
+        if pid.clock.is_none() {
+            self.clocks += 1;
+            if self.clocks == MAX_CLOCKS + 1 {
+                self.found(None, What::TooMany { what: "PIDs with clock references" });
+            }
+            if self.clocks > MAX_CLOCKS {
+                return;
+            }
+        }
+        let clock = pid.clock.get_or_insert_default();
+        let (number, byte, timed) = (self.packets, self.at, &mut self.timed);
+        let announced = packet.discontinuity;
+        let reference =
+            Reference { packet: number, byte, value, announced, epoch: self.epoch, breaks: self.breaks };
+        let step = clock.push(reference, &mut |what| {
+            timed.push(number, byte, Event::Found { pid: Some(packet.pid), what });
+        });
+        let is_new_clock = step.is_new_clock;
+        timed.push(number, byte, Event::Pcr { pid: packet.pid, value, elapsed: clock.elapsed, is_new_clock });
+        timed.tick(packet.pid, number, clock, step);
+    }
+
+    fn media(&mut self, pid: &mut Pid, packet: &Packet<'_>, role: Role) {
+        let Stream { kind, stream_type, .. } = role.stream;
+        if kind == Kind::Other {
+            return;
+        }
+        let pes = pid.pes.get_or_insert_default();
+        let (number, byte, timed) = (self.packets, self.at, &mut self.timed);
+        let stamps = pes.push(packet.payload, packet.start, number, kind, &mut |what| {
+            timed.push(number, byte, Event::Found { pid: Some(packet.pid), what });
+        });
+        if let Some(stamps) = stamps {
+            timed.push(pes.begins, byte, Event::Unit { pid: packet.pid, clock: role.clock, kind, stamps });
+        }
+        let Some(model) = &mut timed.model else { return };
+        if packet.start && !model.knows(packet.pid) {
+            let media = packet.payload.get(pes.media_at..).unwrap_or_default();
+            if let Some(sizes) = Sizes::find(stream_type, media) {
+                model.resize(packet.pid, sizes);
+            }
+        }
+        if model.knows(packet.pid) {
+            let bytes = packet.payload.len() as u8;
+            timed.push(
+                number,
+                byte,
+                Event::Payload { pid: packet.pid, clock: role.clock, bytes, begins: stamps },
+            );
+        }
+    }
+
+    /// The stream has ended: what was found.
+    pub fn finish(mut self) -> Report {
+        let mut framer = mem::take(&mut self.framer);
+        framer.finish(&mut |piece| self.piece(&piece));
+        let mut pids = mem::take(&mut self.pids);
+        for (number, pid) in pids.iter_mut().enumerate() {
+            let Some(pid) = pid else { continue };
+            if let Some(what) = pid.pes.as_mut().and_then(|pes| pes.end(true)) {
+                self.found(Some(number as u16), what);
+            }
+            pid.clock.iter_mut().for_each(|clock| clock.forget());
+        }
+        self.pids = pids;
+        let end = self.timed.finish(self.packets, self.bytes);
+        self.missing(end);
+        self.accuracy();
+        if let Some((pid, packet, byte)) = self.scrambled.filter(|_| !self.psi.has_cat) {
+            let time = self.timed.estimate(packet).filter(|_| packet > 0);
+            self.timed.found(Place { packet, byte, time }, Some(pid), What::CatMissing);
+        }
+        Report::new(&self, end)
+    }
+
+    /// What has not come up to the end.
+    fn missing(&mut self, end: Option<i64>) {
+        let place = Place { packet: self.packets, byte: self.bytes, time: end };
+        for (number, pid) in self.pids.iter().enumerate() {
+            let Some(pid) = pid.as_ref().filter(|pid| pid.packets == 0 || pid.epoch == self.epoch) else {
+                continue;
+            };
+            let Some((role, ticks)) = self.away(pid, end.unwrap_or(0)) else { continue };
+            let program = role.program;
+            let what = match pid.packets {
+                0 => What::PidNever { program },
+                _ => What::PidMissing { program, ticks },
+            };
+            self.timed.found(place, Some(number as u16), what);
+        }
+        for program in self.psi.programs.values() {
+            let Some(clock) = program.clock.filter(|clock| *clock != NULL_PID) else { continue };
+            let has_clock = self.pids[usize::from(clock)].as_ref().and_then(|pid| pid.clock.as_ref());
+            let stamped = |stream: &Stream| {
+                let pid = self.pids[usize::from(stream.pid)].as_ref()?;
+                Some(pid.pes.as_ref()?.stamped)
+            };
+            let what = match has_clock {
+                None if program.streams.iter().filter_map(stamped).any(|stamped| stamped > 1) => {
+                    What::PcrNever { program: program.number }
+                }
+                None => continue,
+                Some(found) => {
+                    let last = self.timed.time_of(clock, found.elapsed);
+                    match end.zip(last).map(|(end, last)| end - last) {
+                        Some(ticks) if ticks > CLOCK_SILENT_TICKS => What::PcrLate { ticks },
+                        _ => continue,
+                    }
+                }
+            };
+            self.timed.found(place, Some(clock), what);
+        }
+    }
+
+    /// TR 101 290 check 2.4, where the rate turned out to be constant.
+    fn accuracy(&mut self) {
+        for (number, pid) in self.pids.iter().enumerate() {
+            let Some(clock) = pid.as_ref().and_then(|pid| pid.clock.as_ref()) else { continue };
+            let accuracy = &clock.accuracy;
+            if accuracy.is_constant() != Some(true) {
+                continue;
+            }
+            for &((packet, byte, elapsed), ns) in &accuracy.off {
+                let place = Place { packet, byte, time: self.timed.time_of(number as u16, elapsed) };
+                self.timed.found(place, Some(number as u16), What::PcrOff { ns });
+            }
+            let untold = accuracy.off_count - accuracy.off.len() as u64;
+            self.timed.findings.counts[What::PcrOff { ns: 0 }.check() as usize] += untold;
+        }
+    }
+}

@@ -1,0 +1,266 @@
+//! The clock references of one PID: how far apart, whether they jump, whether they keep to one rate (TR 101 290 checks 2.3 and 2.4).
+
+use millrace_core::limits::ts::{
+    ACCURACY_PCRS, CONSTANT_RATE_PERCENT, MAX_FINDINGS_PER_CHECK, MAX_PCR_GAP_TICKS, MIN_ACCURACY_PCRS,
+    PCR_ACCURACY_NS, PCR_INTERVAL_TICKS, PCR_NOTE_INTERVAL_TICKS,
+};
+
+use crate::check::What;
+
+/// Values of a clock reference: 33 bits of 90 kHz, each 300 ticks (ISO/IEC 13818-1 section 2.4.3.5).
+const PCR_VALUES: i64 = 300 << 33;
+/// Values of a time stamp.
+const STAMPS: i64 = 1 << 33;
+
+fn nearest(difference: i64, values: i64) -> i64 {
+    let up = difference.rem_euclid(values);
+    if up > values / 2 { up - values } else { up }
+}
+
+/// From `earlier` to `later` the short way round, in ticks of 27 MHz.
+pub(crate) fn pcr_difference(later: u64, earlier: u64) -> i64 {
+    nearest(later as i64 - earlier as i64, PCR_VALUES)
+}
+
+/// The same of time stamps, in ticks of 90 kHz.
+pub(crate) fn stamp_difference(later: u64, earlier: u64) -> i64 {
+    nearest(later as i64 - earlier as i64, STAMPS)
+}
+
+/// `packets` at a rate of `ticks` for `per` packets.
+pub(crate) fn at_rate((ticks, per): (i64, i64), packets: i64) -> i64 {
+    (i128::from(ticks) * i128::from(packets) / i128::from(per.max(1))) as i64
+}
+
+/// What a clock reference means for time.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) struct Step {
+    /// Time since the reference before: by the clock, or by the number of packets where the clock began anew.
+    pub(crate) ticks: i64,
+    /// Whether time stamps before and after cannot be compared.
+    pub(crate) is_new_clock: bool,
+    /// The first of all, or the first after a seek.
+    pub(crate) is_first: bool,
+}
+
+/// One clock reference.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Reference {
+    pub(crate) packet: u64,
+    pub(crate) byte: u64,
+    pub(crate) value: u64,
+    /// With discontinuity_indicator.
+    pub(crate) announced: bool,
+    /// Changes where packets are known to be missing.
+    pub(crate) epoch: u32,
+    /// Counters that did not follow so far: where packets are missing, their number says nothing about a rate.
+    pub(crate) breaks: u64,
+}
+
+#[derive(Clone, Copy, Debug)]
+struct Last {
+    packet: u64,
+    value: u64,
+    epoch: u32,
+    breaks: u64,
+}
+
+/// The references of one PID.
+#[derive(Debug, Default)]
+pub(crate) struct Clock {
+    last: Option<Last>,
+    /// Ticks for so many packets, both of the last intervals, the older the lighter.
+    rate: Option<(i64, i64)>,
+    /// Packet of the first reference, and time since then.
+    pub(crate) first_packet: u64,
+    pub(crate) elapsed: i64,
+    pub(crate) references: u64,
+    pub(crate) longest_ticks: i64,
+    pub(crate) accuracy: Accuracy,
+}
+
+impl Clock {
+    pub(crate) fn rate(&self) -> Option<(i64, i64)> {
+        self.rate
+    }
+
+    /// The next reference has nothing to do with those before.
+    pub(crate) fn forget(&mut self) {
+        self.accuracy.finish();
+        self.last = None;
+    }
+
+    /// Takes a reference; `found` is told what is wrong.
+    pub(crate) fn push(&mut self, new: Reference, found: &mut impl FnMut(What)) -> Step {
+        self.references += 1;
+        let Reference { packet, byte, value, announced, epoch, breaks } = new;
+        let Some(last) = self.last.replace(Last { packet, value, epoch, breaks }) else {
+            if self.references == 1 {
+                self.first_packet = packet;
+            }
+            self.accuracy.restart((packet, byte, self.elapsed));
+            return Step { ticks: 0, is_new_clock: true, is_first: true };
+        };
+        let ticks = pcr_difference(value, last.value);
+        let packets = packet.saturating_sub(last.packet) as i64;
+        let expected = self.rate.map(|rate| at_rate(rate, packets));
+        let is_plain = ticks > 0 && ticks <= PCR_INTERVAL_TICKS;
+        let is_same_epoch = last.epoch == epoch;
+        let is_jump = if !is_same_epoch {
+            ticks <= 0 || ticks > MAX_PCR_GAP_TICKS
+        } else if is_plain {
+            false
+        } else {
+            // A clock that stood still for so many packets, or one that jumped: the packets tell.
+            let most = expected.map_or(MAX_PCR_GAP_TICKS, |e| 3 * e + 2 * PCR_INTERVAL_TICKS);
+            ticks <= 0 || ticks > most.min(MAX_PCR_GAP_TICKS)
+        };
+        if is_same_epoch && !announced {
+            if is_jump {
+                found(What::PcrJump { ticks: ticks - expected.unwrap_or(0) });
+            } else {
+                self.longest_ticks = self.longest_ticks.max(ticks);
+                if ticks > PCR_INTERVAL_TICKS {
+                    found(What::PcrLate { ticks });
+                } else if ticks > PCR_NOTE_INTERVAL_TICKS {
+                    found(What::PcrSlow { ticks });
+                }
+            }
+        } else if announced {
+            found(What::ClockAnnounced { ticks: ticks - expected.unwrap_or(0) });
+        }
+        let is_new_clock = is_jump || announced;
+        let took = if is_jump || announced && !is_plain { expected.unwrap_or(0) } else { ticks };
+        self.elapsed += took;
+        if is_new_clock || !is_same_epoch || last.breaks != breaks {
+            self.accuracy.finish();
+            self.accuracy.restart((packet, byte, self.elapsed));
+        } else {
+            let (old_ticks, old_packets) = self.rate.unwrap_or((0, 0));
+            // Shifted, so that the eighth that is forgotten is not a rounded one.
+            let new = |old: i64, new: i64| old - old / 8 + (new << 8);
+            self.rate = Some((new(old_ticks, ticks), new(old_packets, packets)));
+            self.accuracy.push((packet, byte, self.elapsed));
+        }
+        Step { ticks: took, is_new_clock, is_first: false }
+    }
+}
+
+/// Packet, byte and time of a reference.
+type Sample = (u64, u64, i64);
+
+/// Whether the references lie on a line, as at a constant rate they do, and how far from it (TR 101 290 check 2.4).
+///
+/// They are judged some at a time. The rate is constant where nearly all intervals fit one rate to half a packet, and what is off is a fault
+/// only if nearly all of the stream has such a rate.
+#[derive(Debug, Default)]
+pub(crate) struct Accuracy {
+    samples: Vec<Sample>,
+    pub(crate) constant: u64,
+    pub(crate) variable: u64,
+    /// The farthest, in ns, of what was constant.
+    pub(crate) worst_ns: i64,
+    /// The first that are off, and by how many ns, and how many are in all.
+    pub(crate) off: Vec<(Sample, i64)>,
+    pub(crate) off_count: u64,
+}
+
+fn median(mut values: Vec<f64>) -> f64 {
+    values.sort_by(f64::total_cmp);
+    values.get(values.len() / 2).copied().unwrap_or(0.0)
+}
+
+/// Slope and height of the line that fits best.
+fn line(points: &[(f64, f64)]) -> (f64, f64) {
+    let n = points.len() as f64;
+    let (x, y) = (points.iter().map(|p| p.0).sum::<f64>() / n, points.iter().map(|p| p.1).sum::<f64>() / n);
+    let over: f64 = points.iter().map(|p| (p.0 - x) * (p.1 - y)).sum();
+    let under: f64 = points.iter().map(|p| (p.0 - x) * (p.0 - x)).sum();
+    let slope = if under > 0.0 { over / under } else { 0.0 };
+    (slope, y - slope * x)
+}
+
+fn ns(ticks: f64) -> i64 {
+    (ticks * 1000.0 / 27.0).round() as i64
+}
+
+impl Accuracy {
+    /// Whether the rate of the stream is constant; `None` if too little was seen.
+    pub(crate) fn is_constant(&self) -> Option<bool> {
+        let all = self.constant + self.variable;
+        (all > 0).then_some(self.constant * 100 >= all * CONSTANT_RATE_PERCENT as u64)
+    }
+
+    fn restart(&mut self, sample: Sample) {
+        self.samples.clear();
+        self.samples.push(sample);
+    }
+
+    fn push(&mut self, sample: Sample) {
+        self.samples.push(sample);
+        if self.samples.len() >= ACCURACY_PCRS {
+            self.finish();
+            self.restart(sample);
+        }
+    }
+
+    fn tell(&mut self, sample: Sample, off: f64) {
+        let off = ns(off);
+        if off.abs() > self.worst_ns.abs() {
+            self.worst_ns = off;
+        }
+        if off.abs() > PCR_ACCURACY_NS as i64 + ns(1.0) {
+            self.off_count += 1;
+            if self.off.len() < MAX_FINDINGS_PER_CHECK {
+                self.off.push((sample, off));
+            }
+        }
+    }
+
+    /// Judges what has come together.
+    pub(crate) fn finish(&mut self) {
+        let samples = std::mem::take(&mut self.samples);
+        if samples.len() < MIN_ACCURACY_PCRS {
+            return;
+        }
+        let first = samples[0];
+        let mut points: Vec<(f64, f64)> =
+            samples.iter().map(|s| ((s.0 - first.0) as f64, (s.2 - first.2) as f64)).collect();
+        let steps: Vec<_> = points.windows(2).map(|w| (w[1].0 - w[0].0, w[1].1 - w[0].1)).collect();
+        let rate = median(steps.iter().map(|(packets, ticks)| ticks / packets.max(1.0)).collect());
+        let offs: Vec<_> = steps.iter().map(|(packets, ticks)| ticks - rate * packets).collect();
+        let fitting = offs.iter().filter(|off| off.abs() <= rate / 2.0).count();
+        if fitting * 100 < offs.len() * CONSTANT_RATE_PERCENT {
+            self.variable += 1;
+            return;
+        }
+        self.constant += 1;
+        // A jump of more than half a packet is one finding; what follows is judged by the line that it leads to.
+        let mut shift = 0.0;
+        for (index, off) in offs.iter().enumerate() {
+            if off.abs() > rate / 2.0 {
+                shift += off;
+                self.tell(samples[index + 1], *off);
+            }
+            points[index + 1].1 -= shift;
+        }
+        let half = points.len() / 2;
+        let slope = median(
+            points.iter().zip(&points[half..]).map(|(a, b)| (b.1 - a.1) / (b.0 - a.0).max(1.0)).collect(),
+        );
+        let height = median(points.iter().map(|p| p.1 - slope * p.0).collect());
+        let near: Vec<_> = points
+            .iter()
+            .copied()
+            .filter(|p| ns((p.1 - slope * p.0 - height).abs()) <= PCR_ACCURACY_NS as i64)
+            .collect();
+        let (slope, height) = if near.len() > half { line(&near) } else { (slope, height) };
+        for (index, point) in points.iter().enumerate() {
+            self.tell(samples[index], point.1 - slope * point.0 - height);
+        }
+    }
+}
+
+#[cfg(test)]
+#[path = "clock_tests.rs"]
+mod tests;

@@ -1,0 +1,88 @@
+//! Clock references: jumps, gaps, wraps, accuracy.
+
+use super::*;
+
+const STEP: u64 = 27_000_000 / 50;
+/// Packets between two references at the rate of the tests.
+const PACKETS: u64 = 27;
+
+fn run(references: impl IntoIterator<Item = (u64, u64, bool)>) -> (Clock, Vec<What>, Vec<Step>) {
+    let (mut clock, mut whats, mut steps) = (Clock::default(), Vec::new(), Vec::new());
+    for (packet, value, announced) in references {
+        let reference = Reference { packet, byte: packet * 188, value, announced, epoch: 0, breaks: 0 };
+        steps.push(clock.push(reference, &mut |what| whats.push(what)));
+    }
+    clock.accuracy.finish();
+    (clock, whats, steps)
+}
+
+/// The references of a constant rate, each changed.
+fn steady(count: u64, change: impl Fn(u64) -> i64) -> Vec<(u64, u64, bool)> {
+    (0..count).map(|n| (n * PACKETS, (10 * STEP + n * STEP).wrapping_add_signed(change(n)), false)).collect()
+}
+
+#[test]
+fn a_wrap_is_no_jump() {
+    let start = (300u64 << 33) - 5 * STEP;
+    let values = (0..40).map(|n| (n * PACKETS, (start + n * STEP) % (300 << 33), false));
+    let (clock, whats, _) = run(values);
+    assert!(whats.is_empty(), "{whats:?}");
+    assert_eq!(clock.elapsed, 39 * STEP as i64);
+    assert_eq!(stamp_difference(5, (1 << 33) - 5), 10);
+    assert_eq!(pcr_difference((300 << 33) - 5, 5), -10);
+}
+
+#[test]
+fn a_gap_is_told_from_a_jump_by_the_packets_between() {
+    // One second without references, the packets went on.
+    let (clock, whats, _) = run(steady(100, |_| 0)
+        .into_iter()
+        .filter(|(packet, ..)| !(50..100).contains(&(packet / PACKETS)))
+        .chain([(100 * PACKETS, 110 * STEP, false)]));
+    assert_eq!(whats, [What::PcrLate { ticks: 51 * STEP as i64 }]);
+    assert_eq!(clock.longest_ticks, 51 * STEP as i64);
+    // The same step without packets.
+    let second = 27_000_000;
+    let jumped = steady(100, |n| if n >= 50 { second } else { 0 });
+    let (clock, whats, steps) = run(jumped);
+    assert_eq!(whats, [What::PcrJump { ticks: second }]);
+    assert!(steps[50].is_new_clock);
+    assert_eq!(clock.elapsed, 99 * STEP as i64, "time goes on by the packets");
+    // Back.
+    let (_, whats, _) = run(steady(100, |n| if n >= 50 { -8 * STEP as i64 } else { 0 }));
+    assert_eq!(whats, [What::PcrJump { ticks: -8 * STEP as i64 }]);
+}
+
+#[test]
+fn an_announced_jump_is_a_note() {
+    let mut values = steady(100, |n| if n >= 50 { 27_000_000_000 } else { 0 });
+    values[50].2 = true;
+    let (clock, whats, steps) = run(values);
+    assert_eq!(whats, [What::ClockAnnounced { ticks: 27_000_000_000 }]);
+    assert!(steps[50].is_new_clock && !steps[51].is_new_clock);
+    assert_eq!(clock.elapsed, 99 * STEP as i64);
+}
+
+#[test]
+fn accuracy_is_judged_where_the_rate_is_constant() {
+    let off = |change: fn(u64) -> i64| {
+        let (clock, ..) = run(steady(300, change));
+        (clock.accuracy.is_constant(), clock.accuracy.off_count, clock.accuracy.worst_ns)
+    };
+    assert_eq!(off(|_| 0), (Some(true), 0, 0));
+    // 13 ticks are 481 ns, 16 are 593.
+    assert_eq!(off(|n| if n == 77 { 13 } else { 0 }), (Some(true), 0, 481));
+    assert_eq!(off(|n| if n == 77 { 16 } else { 0 }), (Some(true), 1, 593));
+    assert_eq!(off(|n| if n % 50 == 7 { -16 } else { 0 }), (Some(true), 6, -593));
+    // A step of 50 ms, within what a reference may be apart, is one finding however much follows.
+    let (constant, count, worst) = off(|n| if n >= 60 { 27_000 * 50 } else { 0 });
+    assert_eq!((constant, count, worst), (Some(true), 1, 50_000_000));
+    // A frequency that is off a little is none.
+    assert_eq!(off(|n| (n * STEP * 30 / 1_000_000) as i64).1, 0);
+    // A variable rate is not judged.
+    let rough = |n: u64| (n * 2_654_435_761 % 1000) as i64 * 100;
+    let (constant, count, _) = off(rough);
+    assert_eq!((constant, count), (Some(false), 0));
+    // Too little says nothing.
+    assert_eq!(run(steady(20, |_| 0)).0.accuracy.is_constant(), None);
+}

@@ -1,0 +1,43 @@
+//! Analyses MPEG transport streams: bytes go in, findings come out.
+//!
+//! It checks what ETSI TR 101 290 asks for in its priorities 1 and 2, and what of ISO/IEC 13818-1 a decoder depends on beyond that: the order of
+//! time stamps, decoding after arrival, lengths of PES packets, versions of tables; on request how full the buffers of the decoder model are.
+//! `docs/ref/ts-checks.md` lists every check with its threshold and its source.
+//!
+//! ```text
+//!  bytes ──► framing ──► packet ──► analyser ──► section, pes, clock      at each packet
+//!                                       │ events
+//!                                       ▼
+//!                                     timed ──► findings                  when the time of a packet is known
+//!                                       └─► model                         on request
+//! ```
+//!
+//! It shares no code with what makes or stores streams: it is what they are compared with. There is no I/O and no clock in it. Time is media
+//! time, that of the clock references in the stream (`docs/design/0024-ts-analyser.md`), so a file and a stream that arrives give the same
+//! findings, and how the bytes are cut into pieces makes no difference.
+//!
+//! ```
+//! use millrace_ts::{Analyser, Options, Verdict};
+//!
+//! let mut analyser = Analyser::new(Options::default());
+//! analyser.push(b"no transport stream");
+//! assert_eq!(analyser.finish().verdict, Verdict::NoStream);
+//! ```
+#![forbid(unsafe_code)]
+
+mod analyser;
+mod check;
+mod clock;
+mod framing;
+mod model;
+mod packet;
+mod pes;
+mod psi;
+mod report;
+mod section;
+mod timed;
+
+pub use analyser::{Analyser, Options};
+pub use check::{Check, Finding, Severity, What};
+pub use report::{BufferSummary, CheckCount, PidSummary, ProgramSummary, Rate, Report, Verdict};
+pub use section::Kind;

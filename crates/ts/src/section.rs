@@ -1,0 +1,208 @@
+//! Sections of tables put together from packets (ISO/IEC 13818-1 section 2.4.4), and what stands in PAT and PMT.
+
+use millrace_core::limits::ts::{MAX_PSI_SECTION_BYTES, MAX_SECTION_BYTES};
+
+/// CRC of sections (annex A): 0 over a section with its CRC.
+pub(crate) fn crc32(bytes: &[u8]) -> u32 {
+    const TABLE: [u32; 256] = {
+        let mut table = [0; 256];
+        let mut n = 0;
+        while n < 256 {
+            let mut crc = (n as u32) << 24;
+            let mut bit = 0;
+            while bit < 8 {
+                crc = if crc & 0x8000_0000 != 0 { crc << 1 ^ 0x04c1_1db7 } else { crc << 1 };
+                bit += 1;
+            }
+            table[n] = crc;
+            n += 1;
+        }
+        table
+    };
+    bytes.iter().fold(u32::MAX, |crc, byte| crc << 8 ^ TABLE[(crc >> 24) as usize ^ usize::from(*byte)])
+}
+
+/// Puts the sections of one PID together.
+#[derive(Debug, Default)]
+pub(crate) struct Sections {
+    buffer: Vec<u8>,
+    /// Whether the place in the sections is known.
+    following: bool,
+}
+
+impl Sections {
+    /// Packets are missing: what is begun never ends.
+    pub(crate) fn lose(&mut self) {
+        self.buffer.clear();
+        self.following = false;
+    }
+
+    /// Takes a payload, gives whole sections to `out`; what cannot be, if something.
+    pub(crate) fn push(
+        &mut self,
+        payload: &[u8],
+        start: bool,
+        out: &mut impl FnMut(&[u8]),
+    ) -> Option<&'static str> {
+        if !start {
+            return if self.following { self.take(payload, out) } else { None };
+        }
+        let (&pointer, rest) = payload.split_first()?;
+        let Some((tail, head)) = rest.split_at_checked(usize::from(pointer)) else {
+            self.lose();
+            return Some("a pointer_field beyond the packet");
+        };
+        let mut fault = None;
+        if !self.buffer.is_empty() {
+            fault = self.take(tail, out);
+            if fault.is_none() && !self.buffer.is_empty() {
+                fault = Some("a section that is cut off by the next");
+            }
+        }
+        self.buffer.clear();
+        self.following = true;
+        self.take(head, out).or(fault)
+    }
+
+    fn take(&mut self, mut data: &[u8], out: &mut impl FnMut(&[u8])) -> Option<&'static str> {
+        loop {
+            if self.buffer.is_empty() && data.first().is_none_or(|&table| table == 0xff) {
+                // Stuffing up to the end, or nothing: the next section needs a pointer.
+                self.following = false;
+                return None;
+            }
+            if self.buffer.len() < 3 {
+                let (now, later) = data.split_at(data.len().min(3 - self.buffer.len()));
+                self.buffer.extend_from_slice(now);
+                data = later;
+                if self.buffer.len() < 3 {
+                    return None;
+                }
+            }
+            let length = 3 + (usize::from(self.buffer[1] & 0x0f) << 8 | usize::from(self.buffer[2]));
+            let most = if self.buffer[0] <= 3 { MAX_PSI_SECTION_BYTES } else { MAX_SECTION_BYTES };
+            if length > most {
+                self.lose();
+                return Some("a section_length beyond what is allowed");
+            }
+            let (now, later) = data.split_at(data.len().min(length - self.buffer.len()));
+            self.buffer.extend_from_slice(now);
+            data = later;
+            if self.buffer.len() < length {
+                return None;
+            }
+            out(&self.buffer);
+            self.buffer.clear();
+        }
+    }
+}
+
+/// A section with the long header and a CRC (section 2.4.4.11).
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Table<'a> {
+    pub(crate) extension: u16,
+    pub(crate) version: u8,
+    pub(crate) is_current: bool,
+    pub(crate) number: u8,
+    pub(crate) body: &'a [u8],
+}
+
+impl<'a> Table<'a> {
+    /// `None` if it is too short to be one.
+    pub(crate) fn parse(section: &'a [u8]) -> Option<Self> {
+        let body = section.get(8..section.len().checked_sub(4)?)?;
+        Some(Self {
+            extension: u16::from_be_bytes([section[3], section[4]]),
+            version: section[5] >> 1 & 0x1f,
+            is_current: section[5] & 1 != 0,
+            number: section[6],
+            body,
+        })
+    }
+}
+
+/// Programme number and PID of each PMT of a PAT section; network information left out.
+pub(crate) fn pat_entries(table: &Table<'_>) -> Vec<(u16, u16)> {
+    let entry = |bytes: &[u8]| {
+        (u16::from_be_bytes([bytes[0], bytes[1]]), u16::from_be_bytes([bytes[2] & 0x1f, bytes[3]]))
+    };
+    table.body.chunks_exact(4).map(entry).filter(|(program, _)| *program != 0).collect()
+}
+
+/// What an elementary stream is to the checks.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, serde::Serialize)]
+#[serde(rename_all = "snake_case")]
+pub enum Kind {
+    /// Pictures.
+    Video,
+    /// Sound.
+    Audio,
+    /// Anything else in PES packets: subtitles, teletext, data.
+    Data,
+    /// Sections, or nothing that is known.
+    Other,
+}
+
+/// An elementary stream of a PMT.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) struct Stream {
+    pub(crate) pid: u16,
+    pub(crate) stream_type: u8,
+    pub(crate) kind: Kind,
+    pub(crate) name: &'static str,
+}
+
+/// What a PMT says: the PID of the clock references, and the streams. `None` if its lengths do not fit.
+pub(crate) fn pmt_entries(table: &Table<'_>) -> Option<(u16, Vec<Stream>)> {
+    let body = table.body;
+    let clock = u16::from_be_bytes([body.first()? & 0x1f, *body.get(1)?]);
+    let length = |at: usize| Some(usize::from(body.get(at)? & 0x0f) << 8 | usize::from(*body.get(at + 1)?));
+    let mut at = 4 + length(2)?;
+    let mut streams = Vec::new();
+    while at < body.len() {
+        let (stream_type, end) = (body[at], at + 5 + length(at + 3)?);
+        let pid = u16::from_be_bytes([body[at + 1] & 0x1f, body[at + 2]]);
+        let (kind, name) = what_is(stream_type, body.get(at + 5..end)?);
+        streams.push(Stream { pid, stream_type, kind, name });
+        at = end;
+    }
+    (at == body.len()).then_some((clock, streams))
+}
+
+/// Table 2-34 of ISO/IEC 13818-1; ETSI EN 300 468 and ATSC A/53 for what is private there.
+fn what_is(stream_type: u8, descriptors: &[u8]) -> (Kind, &'static str) {
+    match stream_type {
+        0x01 => (Kind::Video, "MPEG-1 video"),
+        0x02 => (Kind::Video, "MPEG-2 video"),
+        0x03 => (Kind::Audio, "MPEG-1 audio"),
+        0x04 => (Kind::Audio, "MPEG-2 audio"),
+        0x0f => (Kind::Audio, "AAC"),
+        0x10 => (Kind::Video, "MPEG-4 video"),
+        0x11 => (Kind::Audio, "AAC (LATM)"),
+        0x1b => (Kind::Video, "H.264"),
+        0x24 => (Kind::Video, "H.265"),
+        0x33 => (Kind::Video, "H.266"),
+        0x81 => (Kind::Audio, "AC-3"),
+        0x87 => (Kind::Audio, "E-AC-3"),
+        0x06 => private(descriptors),
+        _ => (Kind::Other, "other"),
+    }
+}
+
+fn private(mut descriptors: &[u8]) -> (Kind, &'static str) {
+    while let [tag, length, rest @ ..] = descriptors {
+        let Some((body, later)) = rest.split_at_checked(usize::from(*length)) else { break };
+        match (tag, body) {
+            (0x6a, _) | (0x05, b"AC-3") => return (Kind::Audio, "AC-3"),
+            (0x7a, _) | (0x05, b"EAC3") => return (Kind::Audio, "E-AC-3"),
+            (0x7b, _) => return (Kind::Audio, "DTS"),
+            (0x05, b"Opus") => return (Kind::Audio, "Opus"),
+            (0x05, b"HEVC") => return (Kind::Video, "H.265"),
+            (0x05, b"AV01") => return (Kind::Video, "AV1"),
+            (0x56, _) => return (Kind::Data, "teletext"),
+            (0x59, _) => return (Kind::Data, "subtitles"),
+            _ => descriptors = later,
+        }
+    }
+    (Kind::Data, "private data")
+}
