@@ -12,7 +12,7 @@
 //!                  │               lateness  arrival against media time ──┤
 //!                  │               sender    what RTCP says of it ────────┤
 //!                  ▼ in order (reorder)                                   │
-//!                sink (own thread) ──► ts_check, verify, file ────────────┘
+//!                sink (own thread) ──► analyser, verify, file ────────────┘
 //! ```
 //!
 //! | module | holds |
@@ -25,7 +25,7 @@
 //! | [`receive`], [`reorder`] | sequence numbers counted, payloads put in order, both in bounded memory |
 //! | [`lateness`] | arrival against media time, jitter, gaps |
 //! | [`sender`] | sender reports against reception |
-//! | [`ts_check`], [`verify`] | is the transport stream whole; is it the reference, byte by byte |
+//! | [`verify`] | is it the reference, byte by byte; whether the transport stream is whole says `millrace-ts` |
 //! | [`sink`] | where payloads go: checks and output on a thread of their own |
 //! | [`report`] | what was found, as table and JSON |
 //! | [`verdict`] | what it comes to, for an exit code |
@@ -49,7 +49,6 @@ pub mod script;
 pub mod sdp;
 pub mod sender;
 pub mod sink;
-pub mod ts_check;
 pub mod url;
 pub mod verdict;
 pub mod verify;

@@ -6,12 +6,12 @@ use millrace_core::limits::viewer::{
     MAX_CLOCK_ERROR_US, MAX_REPORT_DIFFERENCE, MIN_BYE_US, MIN_FIRST_PACKET_US,
 };
 use millrace_core::units::BitRate;
+use millrace_ts::Check;
 use serde::Serialize;
 
 use crate::fec::FecCounts;
 use crate::lateness::LatenessSummary;
 use crate::sender::SenderReports;
-use crate::ts_check::TsCounts;
 use crate::verdict::EndPlace;
 use crate::verify::ByteCheck;
 
@@ -153,6 +153,40 @@ pub struct ReceiverReport {
     pub written_bytes: u64,
 }
 
+/// Whether the transport stream is whole.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize)]
+pub struct TsCounts {
+    /// TS packets looked at.
+    pub packets: u64,
+    /// Packets without the sync byte 0x47.
+    pub sync_losses: u64,
+    /// Payloads whose length is not a multiple of 188.
+    pub odd_payloads: u64,
+    /// Continuity counters that do not follow although no RTP packet is missing: the sender's data is at fault.
+    pub continuity_errors: u64,
+    /// Continuity counters that do not follow across missing RTP packets or a seek.
+    pub continuity_breaks_at_gaps: u64,
+    /// Packets with transport_error_indicator.
+    pub marked_errors: u64,
+    /// Different PIDs, stuffing not counted.
+    pub pids: u32,
+}
+
+impl TsCounts {
+    /// What an analysis says of it.
+    pub(crate) fn of(analysis: &millrace_ts::Report, odd_payloads: u64) -> Self {
+        Self {
+            packets: analysis.packets,
+            sync_losses: analysis.count(Check::SyncByte),
+            odd_payloads,
+            continuity_errors: analysis.count(Check::Continuity),
+            continuity_breaks_at_gaps: analysis.breaks_at_gaps,
+            marked_errors: analysis.count(Check::TransportError),
+            pids: analysis.pids.iter().filter(|pid| pid.packets > 0).count() as u32,
+        }
+    }
+}
+
 /// Everything about one reception.
 #[derive(Clone, Debug, PartialEq, Serialize)]
 pub struct Report {
@@ -192,6 +226,9 @@ pub struct Report {
     pub sender_reports: SenderReports,
     /// The transport stream.
     pub ts: TsCounts,
+    /// What is wrong with it in itself, if that was asked for.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub analysis: Option<millrace_ts::Report>,
     /// Comparison with the reference.
     pub byte_check: Option<ByteCheck>,
     /// This receiver.
@@ -255,6 +292,9 @@ impl Report {
         check(ts.sync_losses > 0, format!("{} TS packets without sync byte", ts.sync_losses));
         check(ts.odd_payloads > 0, format!("{} payloads that are no multiple of 188 bytes", ts.odd_payloads));
         check(ts.continuity_errors > 0, format!("{} TS continuity errors", ts.continuity_errors));
+        if let Some(faults) = self.analysis.as_ref().map(millrace_ts::Report::faults) {
+            check(!faults.is_empty(), format!("faults of the transport stream: {faults}"));
+        }
         if let Some(bytes) = &self.byte_check {
             check(
                 bytes.different_bytes > 0,
@@ -345,6 +385,10 @@ impl fmt::Display for Report {
         let ts = &self.ts;
         let errors = format!("{} continuity errors, {} sync losses", ts.continuity_errors, ts.sync_losses);
         row(f, "ts", &format!("{} packets, {} pids, {errors}", ts.packets, ts.pids))?;
+        if let Some(analysis) = &self.analysis {
+            writeln!(f, "analysis")?;
+            analysis.to_string().lines().try_for_each(|line| writeln!(f, "  {line}"))?;
+        }
         self.fmt_byte_check(f)?;
         let r = &self.receiver;
         let drops = format!("{} dropped, {} checksum errors", r.socket_drops, r.checksum_errors);

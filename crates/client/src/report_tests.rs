@@ -30,6 +30,7 @@ pub(crate) fn clean() -> Report {
         bye: Some(ByeReport { after_last_packet_us: Some(2_500_400) }),
         sender_reports: SenderReports { count: 13, ..SenderReports::default() },
         ts: TsCounts { packets: 7000, pids: 4, ..TsCounts::default() },
+        analysis: None,
         byte_check: Some(ByteCheck {
             checked_bytes: 1_316_000,
             starts: vec![Some(0)],

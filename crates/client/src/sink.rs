@@ -12,12 +12,13 @@ use std::sync::mpsc::{Receiver, RecvTimeoutError, SyncSender, TrySendError, chan
 use std::thread;
 use std::time::Duration;
 
+use millrace_core::limits::TS_PACKET_BYTES;
 use millrace_core::limits::viewer::{BLOCK_AGE_NS, BLOCK_BYTES, BLOCKS, FULL_RETRY_NS};
 use millrace_core::time::Instant;
+use millrace_ts::Analyser;
 
 use crate::error::ClientError;
 use crate::reorder::InOrder;
-use crate::ts_check::{TsCheck, TsCounts};
 use crate::verify::{ByteCheck, Verifier};
 
 /// Where the transport stream goes.
@@ -46,9 +47,11 @@ struct Block {
 }
 
 /// What became of the payloads.
-#[derive(Debug, Default)]
+#[derive(Debug)]
 pub(crate) struct SinkReport {
-    pub(crate) ts: TsCounts,
+    pub(crate) analysis: millrace_ts::Report,
+    /// Payloads whose length is not a multiple of 188.
+    pub(crate) odd_payloads: u64,
     pub(crate) byte_check: Option<ByteCheck>,
     pub(crate) written: u64,
     /// The reader of standard output has gone.
@@ -78,9 +81,11 @@ enum Target {
 struct Worker {
     target: Target,
     path: PathBuf,
-    ts: TsCheck,
+    analyser: Analyser,
+    odd_payloads: u64,
     verifier: Option<Verifier>,
-    report: SinkReport,
+    written: u64,
+    reader_gone: bool,
 }
 
 fn output_path(output: &Output) -> PathBuf {
@@ -135,9 +140,11 @@ impl SinkWriter {
         let worker = Worker {
             target,
             path: path.clone(),
-            ts: TsCheck::default(),
+            analyser: Analyser::default(),
+            odd_payloads: 0,
             verifier,
-            report: SinkReport::default(),
+            written: 0,
+            reader_gone: false,
         };
         let (block_tx, block_rx) = sync_channel(BLOCKS);
         let (spare_tx, spare_rx) = sync_channel(BLOCKS);
@@ -261,19 +268,23 @@ impl Worker {
             self.check(&block)?;
             if let Err(error) = self.write(&block.bytes) {
                 if error.kind() == io::ErrorKind::BrokenPipe && matches!(self.target, Target::Stream(_)) {
-                    self.report.reader_gone = true;
+                    self.reader_gone = true;
                     break;
                 }
-                return Err(output_error(&self.path, self.report.written, error));
+                return Err(output_error(&self.path, self.written, error));
             }
             block.bytes.clear();
             block.marks.clear();
             // Full when the loop has more blocks than it needs: this one is freed then.
             let _ = spare.try_send(block);
         }
-        self.report.ts = self.ts.counts();
-        self.report.byte_check = self.verifier.map(Verifier::finish).transpose()?;
-        Ok(self.report)
+        Ok(SinkReport {
+            analysis: self.analyser.finish(),
+            odd_payloads: self.odd_payloads,
+            byte_check: self.verifier.map(Verifier::finish).transpose()?,
+            written: self.written,
+            reader_gone: self.reader_gone,
+        })
     }
 
     fn check(&mut self, block: &Block) -> Result<(), ClientError> {
@@ -281,11 +292,11 @@ impl Worker {
         for mark in &block.marks {
             match *mark {
                 Mark::Run => {
-                    self.ts.gap();
+                    self.analyser.jumped();
                     self.verifier.as_mut().map_or(Ok(()), Verifier::begin_run)?;
                 }
                 Mark::Gap { count } => {
-                    self.ts.gap();
+                    self.analyser.lost();
                     if let Some(verifier) = &mut self.verifier {
                         verifier.gap(count);
                     }
@@ -293,7 +304,9 @@ impl Worker {
                 Mark::Payload { ext, len } => {
                     let payload = &block.bytes[at..at + len as usize];
                     at += len as usize;
-                    self.ts.payload(payload);
+                    self.odd_payloads +=
+                        u64::from(payload.is_empty() || !payload.len().is_multiple_of(TS_PACKET_BYTES));
+                    self.analyser.push_packets(payload);
                     self.verifier.as_mut().map_or(Ok(()), |verifier| verifier.payload(ext, payload))?;
                 }
             }
@@ -310,7 +323,7 @@ impl Worker {
             match taken {
                 Ok(0) => return Err(io::ErrorKind::WriteZero.into()),
                 Ok(taken) => {
-                    self.report.written += taken as u64;
+                    self.written += taken as u64;
                     bytes = &bytes[taken..];
                 }
                 Err(error) if error.kind() == io::ErrorKind::Interrupted => {}
@@ -350,7 +363,7 @@ mod tests {
         }
         let report = sink.finish(TIMEOUT).unwrap();
         assert_eq!(report.written, expected.len() as u64);
-        assert_eq!(report.ts.packets, 14_000);
+        assert_eq!(report.analysis.packets, 14_000);
         assert!(std::fs::read(path).unwrap() == expected);
     }
 
@@ -405,7 +418,7 @@ mod tests {
         sink.payload(0, &[0x47; 188]);
         let report = sink.finish(TIMEOUT).unwrap();
         assert!(report.reader_gone);
-        assert_eq!((report.written, report.ts.packets), (0, 1));
+        assert_eq!((report.written, report.analysis.packets), (0, 1));
     }
 
     #[test]

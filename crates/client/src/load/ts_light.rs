@@ -1,6 +1,6 @@
 //! Is a transport stream whole, in 200 bytes a stream: sync bytes, continuity counters of a few PIDs, the program clock.
 //!
-//! It is the light brother of [`crate::ts_check`]: it watches the first 16 PIDs, which is all that a title has, and
+//! It is the light brother of `millrace-ts`: it watches the first 16 PIDs, which is all that a title has, and
 //! judges the sender only. Where packets are missing or out of order it forgets the counters, so that what the network
 //! did is counted as loss and not again as an error of the stream.
 //!

@@ -205,6 +205,7 @@ impl<'a> Listening<'a> {
             end,
             lasted_ns: self.since.map_or(0, |since| now.ns_since(since)),
             asked: self.options.fec,
+            analyse: self.options.analyse,
             granted: FecGrant { choice: self.options.fec, ..FecGrant::default() },
             media: self.media,
             receiver: self.receiver,

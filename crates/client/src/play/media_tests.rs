@@ -23,7 +23,7 @@ fn announced(sequence: u16, timestamp: u32) -> PlayReply {
 
 fn finish(media: Media) -> (MediaReport, u64) {
     let (report, sink) = media.finish(true);
-    (report, sink.finish(Duration::from_secs(20)).unwrap().ts.packets)
+    (report, sink.finish(Duration::from_secs(20)).unwrap().analysis.packets)
 }
 
 const MS: u64 = 1_000_000;

@@ -76,6 +76,8 @@ pub struct PlayOptions {
     pub output: Output,
     /// A transport stream to compare with, byte by byte.
     pub reference: Option<PathBuf>,
+    /// Reports what is wrong with the transport stream in itself.
+    pub analyse: bool,
     /// Pauses and seeks.
     pub script: Script,
     /// Reordering window in packets.
@@ -112,6 +114,7 @@ impl PlayOptions {
             udp_timeout: UDP_TIMEOUT,
             output: Output::Null,
             reference: None,
+            analyse: false,
             script: Script::default(),
             reorder_packets: REORDER_PACKETS,
             reorder_wait: REORDER_WAIT,

@@ -8,7 +8,7 @@ use crate::error::ClientError;
 use crate::fec::{FecChoice, FecGrant};
 use crate::net::Inlet;
 use crate::procfs::{UdpErrors, socket_drops};
-use crate::report::{EndReason, FecReport, ReceiverReport, Report};
+use crate::report::{EndReason, FecReport, ReceiverReport, Report, TsCounts};
 
 /// What is known when nothing more is received.
 pub(super) struct Summary {
@@ -23,6 +23,8 @@ pub(super) struct Summary {
     /// From the beginning to the end.
     pub(super) lasted_ns: u64,
     pub(super) asked: FecChoice,
+    /// Whether the transport stream's own faults are reported.
+    pub(super) analyse: bool,
     pub(super) granted: FecGrant,
     pub(super) media: Media,
     /// What was counted on the way.
@@ -88,7 +90,8 @@ impl Summary {
             plays: media.plays,
             bye: media.bye,
             sender_reports: media.senders,
-            ts: sink.ts,
+            ts: TsCounts::of(&sink.analysis, sink.odd_payloads),
+            analysis: self.analyse.then_some(sink.analysis),
             byte_check: sink.byte_check,
             receiver,
             problems: Vec::new(),
@@ -127,6 +130,7 @@ mod tests {
             end,
             lasted_ns: 2_500_000_000,
             asked,
+            analyse: false,
             granted: FecGrant {
                 choice: FecChoice::Off,
                 reason: Some("no parity".to_owned()),

@@ -65,6 +65,7 @@ impl Session<'_> {
             end: self.end.unwrap_or(EndReason::Cancelled),
             lasted_ns: self.agenda.playing_since.map_or(0, |since| ended_at.ns_since(since)),
             asked: self.options.fec,
+            analyse: self.options.analyse,
             granted: self.granted,
             media: self.media,
             receiver: self.receiver,
