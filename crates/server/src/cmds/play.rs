@@ -20,6 +20,7 @@ use millrace_core::units::{BitRate, HumanDuration};
                         millrace play rtsp://host:8554/film --fec all\n  \
                         millrace play rtp://239.1.2.3:5004 --fec xor -o copy.ts\n  \
                         millrace play rtsp://host:8554/film -o copy.ts --verify original.ts --stats json\n  \
+                        millrace play rtsp://host:8554/film --analyse\n  \
                         millrace play rtsp://host:8554/film --do 'pause@5,play@8,seek@10=30' --duration 20s\n\n\
                         Exit code: 0 everything requested arrived and is right; 1 packets were lost, bytes are wrong or missing,\n\
                         nothing arrived, or playback could not start; 2 the command line is invalid; 3 the stream ended before\n\
@@ -44,6 +45,9 @@ pub(super) struct PlayArgs {
     /// Compare every byte with this file
     #[arg(long, value_name = "FILE")]
     verify: Option<PathBuf>,
+    /// Check the transport stream received against TR 101 290, as inspect --ts does; what the network lost is no fault of the stream
+    #[arg(long)]
+    analyse: bool,
     /// Position to start at
     #[arg(long, value_name = "TIME")]
     start: Option<HumanDuration>,
@@ -84,6 +88,7 @@ pub(super) fn run(args: &PlayArgs) -> anyhow::Result<ExitCode> {
         file => Output::File(file.into()),
     };
     options.reference.clone_from(&args.verify);
+    options.analyse = args.analyse;
     options.start = args.start.map(ticks);
     options.end = args.end.map(ticks);
     options.duration = args.duration.map(|time| time.0);
