@@ -96,9 +96,9 @@ pub struct PidSummary {
     pub pcrs: u64,
     /// Longest time between two of them.
     pub longest_pcr_gap_ns: Option<u64>,
-    /// PES packets, and those with a PTS.
+    /// PES packets.
     pub pes_packets: u64,
-    /// PES packets with a PTS.
+    /// Those with a PTS.
     pub pes_with_pts: u64,
     /// First and last PTS and DTS in the order of the stream, in ticks of 90 kHz.
     pub first_pts: Option<u64>,
