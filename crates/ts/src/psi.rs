@@ -113,9 +113,12 @@ impl Analyser {
         let gone: Vec<u16> = self.psi.programs.iter().filter_map(gone).collect();
         gone.into_iter().for_each(|number| self.remove(number));
         for (number, pmt) in named {
-            if !self.psi.programs.contains_key(&number) {
-                let program = Program { number, pmt, clock: None, streams: Vec::new(), issue: None };
-                self.psi.programs.insert(number, program);
+            let mut is_new = false;
+            self.psi.programs.entry(number).or_insert_with(|| {
+                is_new = true;
+                Program { number, pmt, clock: None, streams: Vec::new(), issue: None }
+            });
+            if is_new {
                 self.event(Event::Program { program: number, pid: pmt, is_there: true });
             }
             self.pids[usize::from(pmt)].get_or_insert_default().is_pmt = true;
