@@ -276,6 +276,15 @@ fn data_that_were_lost_on_the_way_are_no_fault() {
     }
     let report = analyser.finish();
     assert!(faults(&report).is_empty(), "{report}");
+    // However much is missing, how long a table has been away is counted from behind the gap.
+    for packets in 0..SECOND / 8 {
+        let mut analyser = Analyser::default();
+        analyser.push_packets(&second(0)[..(SECOND - packets) * PACKET]);
+        analyser.lost();
+        analyser.push_packets(second(4));
+        let report = analyser.finish();
+        assert!(faults(&report).is_empty(), "{report}");
+    }
     // What is wrong beside it is still found.
     let mut analyser = Analyser::default();
     analyser.push_packets(second(0));

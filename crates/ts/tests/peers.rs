@@ -9,8 +9,11 @@ use millrace_ts::Check;
 use serde_json::Value;
 use support::*;
 
+/// PTS and DTS of a packet, where it has them.
+type Stamps = (Option<u64>, Option<u64>);
+
 /// PTS and DTS of each PES packet, by PID, as ffprobe reads them.
-fn ffprobe(path: &std::path::Path) -> BTreeMap<u16, Vec<(Option<u64>, Option<u64>)>> {
+fn ffprobe(path: &std::path::Path) -> BTreeMap<u16, Vec<Stamps>> {
     let done = Command::new("ffprobe")
         .args(["-v", "error", "-fflags", "+noparse+nofillin", "-of", "json"])
         .args(["-show_entries", "stream=index,id:packet=stream_index,pts,dts"])
