@@ -27,9 +27,10 @@ pub(crate) fn stamp_difference(later: u64, earlier: u64) -> i64 {
     nearest(later as i64 - earlier as i64, STAMPS)
 }
 
-/// `packets` at a rate of `ticks` for `per` packets.
+/// `packets` at a rate of `ticks` for `per` packets, to the nearest tick.
 pub(crate) fn at_rate((ticks, per): (i64, i64), packets: i64) -> i64 {
-    (i128::from(ticks) * i128::from(packets) / i128::from(per.max(1))) as i64
+    let per = i128::from(per.max(1));
+    (i128::from(ticks) * i128::from(packets) + per / 2).div_euclid(per) as i64
 }
 
 /// What a clock reference means for time.
@@ -137,8 +138,8 @@ impl Clock {
             self.accuracy.restart((packet, byte, self.elapsed));
         } else {
             let (old_ticks, old_packets) = self.rate.unwrap_or((0, 0));
-            // Shifted, so that the eighth that is forgotten is not a rounded one.
-            let new = |old: i64, new: i64| old - old / 8 + (new << 8);
+            // Shifted, so that the eighth that is forgotten is not a rounded one. A value of 42 bits still fits.
+            let new = |old: i64, new: i64| old - old / 8 + (new << 16);
             self.rate = Some((new(old_ticks, ticks), new(old_packets, packets)));
             self.accuracy.push((packet, byte, self.elapsed));
         }
