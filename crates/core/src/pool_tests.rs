@@ -62,11 +62,11 @@ fn wire_beyond_the_extent_panics() {
     arena.lend(0, content(2, 1316)).unwrap().wire(1, 2);
 }
 
-/// Readers verify a pattern that the writer keeps replacing: a torn read would show as a mixed extent.
 /// Under miri each takes as long as thousands elsewhere.
 const ROUNDS: u8 = if cfg!(miri) { 5 } else { 50 };
 const READS: usize = if cfg!(miri) { 200 } else { 20_000 };
 
+/// Readers verify a pattern that the writer keeps replacing: a torn read would show as a mixed extent.
 #[test]
 fn readers_never_see_a_half_written_extent() {
     let arena = ExtentArena::new(Box::new(HeapRegion::new(1)));
