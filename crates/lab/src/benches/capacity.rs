@@ -129,16 +129,7 @@ fn one_rate(
     let cores = options.cores.unwrap_or(1);
     let site = Site::new(offload, cores, scratch.0.join("site"))?;
     let backend = options.backend.as_deref();
-    let program = options.program.as_path();
-    let scene = Scene {
-        site: &site,
-        files: &files,
-        spread,
-        program,
-        backend,
-        cache_bytes: None,
-        has_admission: false,
-    };
+    let scene = Scene { backend, ..Scene::new(options, &site, &files, spread) };
     let mut repeats = Vec::new();
     for service in services(options, scene)? {
         let label = format!(

@@ -105,16 +105,7 @@ fn run(options: &Options) -> anyhow::Result<Report> {
     let seconds = effort.media_s(spread).max((spread + times.all()).as_secs() + 15);
     let files = MediaFiles::make(&scratch.0.join("media"), rate, seconds, 1)?;
     let site = Site::new(false, 1, scratch.0.join("site"))?;
-    let program = options.program.as_path();
-    let scene = Scene {
-        site: &site,
-        files: &files,
-        spread,
-        program,
-        backend: None,
-        cache_bytes: None,
-        has_admission: false,
-    };
+    let scene = Scene::new(options, &site, &files, spread);
     noise.look();
     let carried = match options.streams {
         Some(viewers) => u32::try_from(viewers)?,

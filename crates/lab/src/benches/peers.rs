@@ -78,16 +78,7 @@ fn run(options: &Options) -> anyhow::Result<Report> {
     options.say(&format!("making {titles} media files of {rate}"));
     let files = MediaFiles::make(&scratch.0.join("media"), rate, effort.media_s(spread), titles)?;
     let site = Site::new(options.offload.unwrap_or(false), 1, scratch.0.join("site"))?;
-    let program = options.program.as_path();
-    let scene = Scene {
-        site: &site,
-        files: &files,
-        spread,
-        program,
-        backend: None,
-        cache_bytes: None,
-        has_admission: false,
-    };
+    let scene = Scene::new(options, &site, &files, spread);
     let (mut standings, mut lines) = (Vec::new(), Lines::default());
     for peer in std::iter::once(&peers::OURSELVES).chain(peers::ALL) {
         let is_wanted = options.peers.is_empty() || options.peers.iter().any(|name| name == peer.name);

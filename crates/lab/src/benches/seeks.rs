@@ -9,7 +9,7 @@ use millrace_client::load::Behaviour;
 use millrace_core::units::BitRate;
 
 use crate::capacity::crowd::{Crowd, Offer, offer};
-use crate::capacity::limits::is_disturbing;
+use crate::capacity::limits::{Limits, is_disturbing};
 use crate::capacity::media_files::MediaFiles;
 use crate::capacity::site::Site;
 use crate::capacity::{Scene, Scratch, in_peace};
@@ -42,7 +42,7 @@ const CACHE_PARTS: u64 = 4;
 /// Media time over which viewers begin.
 const SPREAD: Duration = Duration::from_secs(15);
 /// What 99 % of the packets keep.
-const P99_MS: f64 = 100.0;
+const P99_MS: f64 = Limits::PATIENT.p99_ms;
 /// Who has come to the end of a title is gone: so many of those who came are to be there when time is over.
 const PLAYING: f64 = 0.7;
 /// Its targets are judged whatever else scatters.
@@ -61,15 +61,9 @@ fn run(options: &Options) -> anyhow::Result<Report> {
     // Reading and sending share the core: without segmentation offload there would be no time to read in.
     let offload = options.offload.unwrap_or(true);
     let site = Site::new(offload, 1, scratch.0.join("site"))?;
-    let scene = Scene {
-        site: &site,
-        files: &files,
-        spread: if options.tiny { Duration::ZERO } else { SPREAD },
-        program: options.program.as_path(),
-        backend: None,
-        cache_bytes: Some((files.bytes() / CACHE_PARTS).max(16 << 20)),
-        has_admission: false,
-    };
+    let spread = if options.tiny { Duration::ZERO } else { SPREAD };
+    let cache_bytes = Some((files.bytes() / CACHE_PARTS).max(16 << 20));
+    let scene = Scene { cache_bytes, ..Scene::new(options, &site, &files, spread) };
     let viewers = match options.streams {
         Some(viewers) => vec![u32::try_from(viewers)?],
         None => options.pick(vec![4], vec![1_150], vec![800, 1_000, 1_150, 1_300]),
@@ -106,20 +100,19 @@ fn play(options: &Options, scene: Scene<'_>, viewers: u32) -> anyhow::Result<(Cr
     let coming_s = if options.tiny { 1.0 } else { COMING_S };
     let behaviour: Behaviour = SEEKS.parse()?;
     options.say(&format!("{viewers} viewers"));
-    let mut read = Row::new(format!("{viewers} viewers: what the server read"));
-    let crowd = in_peace(
+    in_peace(
         || {
             options.go_on()?;
             let running = (service.start)(viewers).context("start our server")?;
             let per_s = f64::from(viewers) / coming_s;
             let offered = Offer { viewers, per_s, hold, behaviour: behaviour.clone() };
             let crowd = offer(scene.site, &service, &running, offered, &options.cancel, &mut |_| ())?;
-            read = what_was_read(viewers, &counters(&peers::stats_file(scene.site))?);
-            Ok(crowd)
+            Ok((crowd, what_was_read(viewers, &counters(&peers::stats_file(scene.site))?)))
         },
-        |crowd: &Crowd| crowd.figures.p99_ms > P99_MS && is_disturbing(crowd.figures.stolen_ratio),
-    )?;
-    Ok((crowd, read))
+        |(crowd, _): &(Crowd, Row)| {
+            crowd.figures.p99_ms > P99_MS && is_disturbing(crowd.figures.stolen_ratio)
+        },
+    )
 }
 
 /// Its counters, written once a second: the last second is missing.

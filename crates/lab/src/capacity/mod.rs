@@ -327,6 +327,14 @@ pub struct Scene<'a> {
     pub has_admission: bool,
 }
 
+impl<'a> Scene<'a> {
+    /// With our server as a search has it: its own choices, and no admission.
+    pub fn new(options: &'a Options, site: &'a Site, files: &'a MediaFiles, spread: Duration) -> Self {
+        let program = options.program.as_path();
+        Self { site, files, spread, program, backend: None, cache_bytes: None, has_admission: false }
+    }
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
