@@ -78,15 +78,8 @@ fn analyse(args: &InspectArgs) -> anyhow::Result<ExitCode> {
         return Err(super::usage(anyhow::anyhow!("--ts: name a title or a file to check")));
     };
     let mut analyser = Analyser::new(Options { buffers: args.buffers, ..Options::default() });
-    let bar = indicatif::ProgressBar::new(0);
-    if args.json || args.quiet {
-        bar.set_draw_target(indicatif::ProgressDrawTarget::hidden());
-    }
-    if let Ok(style) = indicatif::ProgressStyle::with_template(
-        "checking [{bar:30}] {percent:>3} %  {binary_bytes_per_sec}  {eta} left",
-    ) {
-        bar.set_style(style.progress_chars("=> "));
-    }
+    let form = "checking [{bar:30}] {percent:>3} %  {binary_bytes_per_sec}  {eta} left";
+    let bar = super::progress::bar(form, args.json || args.quiet);
     let path = PathBuf::from(what);
     let done = if path.is_dir() {
         Err(super::usage(anyhow::anyhow!("{what}: is a directory; name a title or a file to check")))

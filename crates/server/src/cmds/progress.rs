@@ -1,4 +1,4 @@
-//! A progress bar for ingest: rate, time left, media time; silent when nobody looks.
+//! Progress bars: rate, time left, for ingest media time; silent when nobody looks.
 
 use indicatif::{ProgressBar, ProgressDrawTarget, ProgressStyle};
 use millrace_core::units::{BitRate, ByteLen};
@@ -14,9 +14,7 @@ pub(crate) struct IngestBar {
 impl IngestBar {
     /// For the file `name`.
     pub(crate) fn new(name: &str, quiet: bool) -> Self {
-        let target = if quiet { ProgressDrawTarget::hidden() } else { ProgressDrawTarget::stderr() };
-        let bar = ProgressBar::with_draw_target(Some(0), target);
-        Self { bar, name: super::terminal::name(name) }
+        Self { bar: bar("{msg}", quiet), name: super::terminal::name(name) }
     }
 
     /// Shows where the ingest is.
@@ -38,9 +36,7 @@ impl IngestBar {
             (true, false) => "{msg} [{bar:30}] {percent:>3} %  {eta} left",
             (false, _) => "{msg} {spinner} {binary_bytes}  {binary_bytes_per_sec}",
         };
-        if let Ok(style) = ProgressStyle::with_template(template) {
-            self.bar.set_style(style.progress_chars("=> "));
-        }
+        set_form(&self.bar, template);
         self.bar.set_length(total.max(1));
         self.bar.set_position(done);
         self.bar.set_message(format!("{stage} {} {}", self.name, progress.media_done));
@@ -49,6 +45,20 @@ impl IngestBar {
     /// Removes the line.
     pub(crate) fn finish(&self) {
         self.bar.finish_and_clear();
+    }
+}
+
+/// One line of this form that is redrawn on standard error, if that is a terminal and `quiet` is off.
+pub(crate) fn bar(template: &str, quiet: bool) -> ProgressBar {
+    let target = if quiet { ProgressDrawTarget::hidden() } else { ProgressDrawTarget::stderr() };
+    let bar = ProgressBar::with_draw_target(Some(0), target);
+    set_form(&bar, template);
+    bar
+}
+
+fn set_form(bar: &ProgressBar, template: &str) {
+    if let Ok(style) = ProgressStyle::with_template(template) {
+        bar.set_style(style.progress_chars("=> "));
     }
 }
 

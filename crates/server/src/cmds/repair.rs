@@ -8,7 +8,7 @@ use std::sync::atomic::AtomicBool;
 use std::time::Duration;
 
 use clap::Args;
-use indicatif::{ProgressBar, ProgressDrawTarget, ProgressStyle};
+use indicatif::ProgressBar;
 use millrace_core::limits::REPAIR_ANSWER_NS;
 use millrace_core::limits::control::REPAIR_SILENCE;
 use millrace_core::seam::Clock;
@@ -109,10 +109,8 @@ pub(super) fn with_bar(
     work: impl FnOnce(&Volume, Setting<'_>) -> Result<Report, RepairError> + Send + 'static,
 ) -> anyhow::Result<(Volume, Report)> {
     let quiet = args.json || args.quiet;
-    let target = if quiet { ProgressDrawTarget::hidden() } else { ProgressDrawTarget::stderr() };
-    let bar = ProgressBar::with_draw_target(Some(0), target);
-    let template = "{msg} [{bar:30}] {percent:>3} %  {binary_bytes_per_sec} of media  {eta} left";
-    bar.set_style(ProgressStyle::with_template(template)?.progress_chars("=> "));
+    let form = "{msg} [{bar:30}] {percent:>3} %  {binary_bytes_per_sec} of media  {eta} left";
+    let bar = super::progress::bar(form, quiet);
     let stop: Arc<AtomicBool> = super::cancel_on_signals()?;
     let (store, pulse, drawn) = (args.store.clone(), Arc::new(Pulse::default()), bar.clone());
     let time = SystemTime(Arc::clone(&pulse));
