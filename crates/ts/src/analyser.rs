@@ -205,7 +205,7 @@ impl Analyser {
     }
 
     fn gap(&mut self) {
-        self.framer = Framer::default();
+        self.framer = Framer::at(self.bytes);
         self.epoch = self.epoch.wrapping_add(1);
         self.timed.push(self.packets, self.at, Event::Gap);
     }

@@ -36,6 +36,11 @@ enum Search {
 }
 
 impl Framer {
+    /// What comes next stands at this offset, and has no connection to what came.
+    pub(crate) fn at(offset: u64) -> Self {
+        Self { at: offset, lost_at: offset, ..Self::default() }
+    }
+
     pub(crate) fn push(&mut self, bytes: &[u8], out: &mut impl FnMut(Piece<'_>)) {
         for part in bytes.chunks(FRAMING_BYTES) {
             self.pending.extend_from_slice(part);

@@ -2,7 +2,7 @@
 
 mod support;
 
-use millrace_ts::{Analyser, Check, Options, Rate, Report, Verdict};
+use millrace_ts::{Analyser, Check, Options, Rate, Report, Verdict, What};
 use support::*;
 
 /// Packets of a second of the stream with a constant rate.
@@ -285,6 +285,18 @@ fn data_that_were_lost_on_the_way_are_no_fault() {
         let report = analyser.finish();
         assert!(faults(&report).is_empty(), "{report}");
     }
+    // Offsets go on from what was taken before, also where packets have to be found.
+    let mut analyser = Analyser::default();
+    analyser.push(&second(0)[..100]);
+    analyser.lost();
+    analyser.push(second(0));
+    analyser.lost();
+    analyser.push(&[0; 50]);
+    analyser.push(second(3));
+    let report = analyser.finish();
+    let skipped =
+        report.findings.iter().find(|finding| finding.what.check() == Check::SyncLoss).expect("50 bytes");
+    assert_eq!((skipped.what, skipped.byte), (What::Skipped { bytes: 50 }, 100 + (SECOND * PACKET) as u64));
     // What is wrong beside it is still found.
     let mut analyser = Analyser::default();
     analyser.push_packets(second(0));
