@@ -27,6 +27,11 @@ pub(crate) fn stamp_difference(later: u64, earlier: u64) -> i64 {
     nearest(later as i64 - earlier as i64, STAMPS)
 }
 
+/// Ticks of 27 MHz in nanoseconds; none before 0.
+pub(crate) fn system_ns(ticks: i64) -> u64 {
+    (i128::from(ticks.max(0)) * 1000 / 27) as u64
+}
+
 /// `packets` at a rate of `ticks` for `per` packets, to the nearest tick.
 pub(crate) fn at_rate((ticks, per): (i64, i64), packets: i64) -> i64 {
     let per = i128::from(per.max(1));

@@ -2,11 +2,14 @@
 
 use std::fmt;
 
+use millrace_core::limits::TS_PACKET_BYTES;
+use millrace_core::time::MediaTicks;
 use millrace_core::units::{BitRate, ByteLen};
 use serde::Serialize;
 
 use crate::analyser::{Analyser, Pid};
 use crate::check::{Check, Finding, Severity};
+use crate::clock::system_ns;
 use crate::section::Kind;
 
 /// What a stream comes to.
@@ -145,13 +148,9 @@ pub struct Report {
 
 const NO_CLOCK: &str = "no clock references, so no time";
 
-fn ticks_to_ns(ticks: i64, per_us: i64) -> u64 {
-    (i128::from(ticks.max(0)) * 1000 / i128::from(per_us)) as u64
-}
-
 impl Report {
     pub(crate) fn new(all: &Analyser, end: Option<i64>) -> Self {
-        let duration_ns = end.map(|ticks| ticks_to_ns(ticks, 27)).filter(|ns| *ns > 0);
+        let duration_ns = end.map(system_ns).filter(|ns| *ns > 0);
         let rate = rate(all);
         let counts = &all.timed.findings.counts;
         let checks = Check::ALL.iter().zip(counts).map(|(check, count)| CheckCount {
@@ -189,7 +188,7 @@ impl Report {
             packets: all.packets,
             null_packets: all.null_packets,
             duration_ns,
-            bits_per_s: duration_ns.map(|ns| BitRate::of(all.packets * 188, ns).0),
+            bits_per_s: duration_ns.map(|ns| BitRate::of(all.packets * TS_PACKET_BYTES as u64, ns).0),
             rate,
             programs: programs.collect(),
             pids: pids.collect(),
@@ -276,17 +275,17 @@ fn pid_summary(all: &Analyser, number: u16, pid: &Pid, duration_ns: Option<u64>)
         program: pid.role.map(|role| role.program),
         kind: pid.role.map(|role| role.stream.kind),
         packets: pid.packets,
-        bits_per_s: duration_ns.map(|ns| BitRate::of(pid.packets * 188, ns).0),
+        bits_per_s: duration_ns.map(|ns| BitRate::of(pid.packets * TS_PACKET_BYTES as u64, ns).0),
         scrambled: pid.scrambled,
         pcrs: clock.map_or(0, |clock| clock.references),
-        longest_pcr_gap_ns: clock.map(|clock| ticks_to_ns(clock.longest_ticks, 27)),
+        longest_pcr_gap_ns: clock.map(|clock| system_ns(clock.longest_ticks)),
         pes_packets: pid.pes.as_ref().map_or(0, |pes| pes.packets),
         pes_with_pts: pid.pes.as_ref().map_or(0, |pes| pes.stamped),
         first_pts: first.map(|stamps| stamps.pts),
         first_dts: first.map(|stamps| stamps.dts),
         last_pts: last.map(|stamps| stamps.pts),
         last_dts: last.map(|stamps| stamps.dts),
-        longest_pts_gap_ns: stamped.map(|s| (s.longest_ticks.max(0) as u64) * 100_000 / 9),
+        longest_pts_gap_ns: stamped.map(|s| MediaTicks(s.longest_ticks.max(0) as u64).to_ns()),
         buffers,
     }
 }

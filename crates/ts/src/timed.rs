@@ -12,7 +12,7 @@ use millrace_core::limits::ts::{
 };
 
 use crate::check::{Check, Finding, What};
-use crate::clock::{Clock, Step, at_rate, pcr_difference, stamp_difference};
+use crate::clock::{Clock, Step, at_rate, pcr_difference, stamp_difference, system_ns};
 use crate::model::Model;
 use crate::pes::Stamps;
 use crate::section::Kind;
@@ -263,7 +263,7 @@ impl Timed {
     }
 
     pub(crate) fn found(&mut self, place: Place, pid: Option<u16>, what: What) {
-        let time_ns = place.time.map(|ticks| (i128::from(ticks.max(0)) * 1000 / 27) as u64);
+        let time_ns = place.time.map(system_ns);
         self.findings.add(Finding { what, pid, packet: place.packet, byte: place.byte, time_ns });
     }
 
