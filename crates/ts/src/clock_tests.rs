@@ -64,6 +64,13 @@ fn an_announced_jump_is_a_note() {
     assert!(matches!(whats[..], [What::ClockAnnounced { ticks }] if is_it(ticks)), "{whats:?}");
     assert!(steps[50].is_new_clock && !steps[51].is_new_clock);
     assert_eq!(clock.elapsed, 99 * STEP as i64);
+    // One that might be no jump at all is announced too: time stamps begin anew.
+    let mut values = steady(100, |n| if n >= 50 { 270_000 } else { 0 });
+    values[50].2 = true;
+    let (clock, whats, steps) = run(values);
+    assert!(matches!(whats[..], [What::ClockAnnounced { .. }]), "{whats:?}");
+    assert!(steps[50].is_new_clock && !steps[51].is_new_clock);
+    assert_eq!(clock.elapsed, 99 * STEP as i64 + 270_000, "and time goes on by the clock");
 }
 
 #[test]
