@@ -1,11 +1,25 @@
 //! Sections of tables put together from packets (ISO/IEC 13818-1 section 2.4.4), and what stands in PAT and PMT.
 
-use crc_fast::CrcAlgorithm;
 use millrace_core::limits::ts::{MAX_PSI_SECTION_BYTES, MAX_SECTION_BYTES};
 
-/// Whether the CRC of a section is right (annex A): over all of it, the CRC included, it is 0.
-pub(crate) fn is_crc_right(section: &[u8]) -> bool {
-    crc_fast::checksum(CrcAlgorithm::Crc32Mpeg2, section) == 0
+/// CRC of sections (annex A): 0 over a section with its CRC.
+pub(crate) fn crc32(bytes: &[u8]) -> u32 {
+    const TABLE: [u32; 256] = {
+        let mut table = [0; 256];
+        let mut n = 0;
+        while n < 256 {
+            let mut crc = (n as u32) << 24;
+            let mut bit = 0;
+            while bit < 8 {
+                crc = if crc & 0x8000_0000 != 0 { crc << 1 ^ 0x04c1_1db7 } else { crc << 1 };
+                bit += 1;
+            }
+            table[n] = crc;
+            n += 1;
+        }
+        table
+    };
+    bytes.iter().fold(u32::MAX, |crc, byte| crc << 8 ^ TABLE[(crc >> 24) as usize ^ usize::from(*byte)])
 }
 
 /// Puts the sections of one PID together.
