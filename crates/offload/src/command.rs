@@ -82,7 +82,7 @@ pub enum Command {
         /// The connection.
         conn: ConnId,
     },
-    /// The loop gives the connection back, alive, once the kernel has taken every byte that it was given: [`Event::ConnRemoved`] then, or
+    /// The loop gives the connection back, alive, once the kernel has taken every byte that it was given: [`Event::ConnReturned`] then, or
     /// [`Event::ConnGone`] if it breaks before. Streams that still go through it fail at once. A viewer that reads nothing is waited
     /// for without end: [`Command::ConnRemove`] ends that.
     ConnReturn {
@@ -134,11 +134,19 @@ pub enum Event {
         /// Its buffer.
         bytes: Vec<u8>,
     },
-    /// A descriptor that the loop gives back ([`Command::ConnRemove`], [`Command::ConnReturn`]); dropping it here closes it.
+    /// The loop knows the connection no more ([`Command::ConnRemove`]).
     ConnRemoved {
         /// The connection.
         conn: ConnId,
-        /// Its descriptor, if the loop still had it.
+        /// Its descriptor, if the loop still had it; dropping it here closes it.
+        fd: Option<OwnedFd>,
+    },
+    /// The loop gives the connection back ([`Command::ConnReturn`]). Who has sent [`Command::ConnRemove`] meanwhile is told
+    /// [`Event::ConnRemoved`] too.
+    ConnReturned {
+        /// The connection.
+        conn: ConnId,
+        /// Its descriptor; `None`: the loop did not have it.
         fd: Option<OwnedFd>,
     },
 }

@@ -327,7 +327,7 @@ impl<C: Clock, T: LoopTx> CoreLoop<C, T> {
             Command::ConnReturn { conn } => {
                 self.engine.conn_leaves(now, conn);
                 return if !self.tx.return_conn(conn) {
-                    self.publish(Event::ConnRemoved { conn, fd: None })
+                    self.publish(Event::ConnReturned { conn, fd: None })
                 };
             }
             Command::Unreachable { dest, errno } => return self.tx.note_unreachable(dest, errno),
@@ -404,7 +404,7 @@ impl<C: Clock, T: LoopTx> CoreLoop<C, T> {
         while self.events.slots() >= 2
             && let Some((conn, fd)) = self.tx.poll_conn_returned()
         {
-            self.publish(Event::ConnRemoved { conn, fd: Some(fd) });
+            self.publish(Event::ConnReturned { conn, fd: Some(fd) });
             served += 1;
         }
         served

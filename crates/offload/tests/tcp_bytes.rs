@@ -84,7 +84,7 @@ impl Scene {
             match event {
                 Event::Stream(StreamEvent::RunEnded { end, .. }) => self.ends.push(end),
                 Event::Stream(StreamEvent::Failed { reason, .. }) => panic!("{reason}"),
-                Event::ConnRemoved { fd, .. } => self.returned = Some(fd),
+                Event::ConnReturned { fd, .. } => self.returned = Some(fd),
                 Event::ConnGone { .. } | Event::Refused { .. } => panic!("{event:?}"),
                 _ => {}
             }
@@ -204,7 +204,7 @@ fn a_connection_that_is_not_there_is_answered_and_one_in_use_ends_its_stream() {
         while let Ok(event) = scene.stage.events.pop() {
             match event {
                 Event::Stream(StreamEvent::Failed { .. }) => failed += 1,
-                Event::ConnRemoved { fd: Some(back), .. } => fd = Some(back),
+                Event::ConnReturned { fd: Some(back), .. } => fd = Some(back),
                 _ => {}
             }
         }

@@ -7,11 +7,13 @@ mod rtsp_support;
 use std::io::Write;
 use std::net::{Shutdown, TcpStream, UdpSocket};
 use std::process::{Command, Stdio};
+use std::sync::Arc;
 use std::time::{Duration, Instant};
 
-use live::{Item, Live, TIMEOUT, Viewer, viewer_ports};
+use live::{Core, Item, Live, TIMEOUT, Viewer, viewer_ports};
 use millrace_core::wire::rtcp::{RtcpPacket, parse};
 use millrace_core::wire::rtp::RtpHeader;
+use millrace_server::admission::AdmissionConfig;
 use rtsp_support::{MS, receiver_report};
 
 const OPTIONS: &str = "OPTIONS * RTSP/1.0\nCSeq: 1";
@@ -384,4 +386,57 @@ fn the_handle_tells_why_it_cannot_start() {
     );
     assert_eq!(error.unwrap_err().to_string(), "control: no engine; give at least one");
     let _ = Viewer::connect;
+}
+
+#[test]
+fn a_connection_goes_over_to_another_engine_without_a_hole() {
+    let live = Live::with(|config| {
+        config.session.service.engines = 2;
+        config.session.service.admission = AdmissionConfig { is_on: true, ..AdmissionConfig::off() };
+    });
+    let (first, second) = (Arc::clone(&live.engine), Arc::clone(live.second.as_ref().unwrap()));
+    // One by each engine, and a third by the first again.
+    let [mut v, _others, mut leaver] = [(); 3].map(|()| live.viewer()).map(|mut v| {
+        let id = v.setup_tcp();
+        assert_eq!(v.ask_session("PLAY", &id, "").status, 200);
+        assert!(matches!(v.next(), Item::Frame { .. }));
+        (v, id)
+    });
+    let (v, id) = (&mut v.0, &v.1);
+    assert_eq!(first.lock().unwrap().fake.conns.len(), 2);
+    // The first core does less than it should, and late; the other has time. The viewer is slow to take the rest of a frame.
+    first.lock().unwrap().fake.keeps_conns = true;
+    first.lock().unwrap().core = Core { busy_percent: 100, packets_per_s: 100, is_late: true };
+    second.lock().unwrap().core = Core { busy_percent: 10, packets_per_s: 1000, is_late: false };
+    let start = Instant::now();
+    while first.lock().unwrap().fake.streams.values().any(|stream| stream.dest.conn().is_some()) {
+        assert!(start.elapsed() < TIMEOUT, "nothing goes over");
+        std::thread::sleep(Duration::from_millis(5));
+    }
+    // What it asks now is answered when somebody writes again, in order, and between frames.
+    for cseq in 20..40 {
+        v.send(&format!("GET_PARAMETER rtsp://h/film RTSP/1.0\nCSeq: {cseq}\nSession: {id}"));
+    }
+    leaver
+        .0
+        .send(&format!("TEARDOWN rtsp://h/film RTSP/1.0\nCSeq: 9\nSession: {}\nConnection: close", leaver.1));
+    live.wait_for("their places", |_| second.lock().unwrap().fake.streams.len() == 3);
+    assert_eq!(second.lock().unwrap().fake.conns.len(), 1, "two write to it");
+    first.lock().unwrap().core = Core::default();
+    first.lock().unwrap().fake.give_all_back();
+    for cseq in 20..40 {
+        assert_eq!(v.answer().get("cseq"), cseq.to_string());
+    }
+    let bye = leaver.0.answer();
+    assert_eq!((bye.status, bye.get("cseq")), (200, "9"));
+    let before = v.frames.len();
+    while v.frames.len() < before + 200 {
+        assert!(start.elapsed() < TIMEOUT, "{} frames", v.frames.len());
+        let Item::Frame { channel, bytes } = v.next() else { panic!("neither asked for") };
+        v.frames.push((channel, bytes));
+    }
+    let media = v.frames.iter().filter(|(channel, _)| *channel == 0);
+    let sequences: Vec<_> = media.map(|(_, bytes)| RtpHeader::parse(bytes).unwrap().0.sequence).collect();
+    assert!(sequences.windows(2).all(|pair| pair[1] == pair[0].wrapping_add(1)), "{sequences:?}");
+    assert_eq!((first.lock().unwrap().fake.conns.len(), second.lock().unwrap().fake.conns.len()), (0, 2));
 }

@@ -3,11 +3,15 @@
 mod rtsp_support;
 mod service_support;
 
+use std::collections::HashSet;
+
 use millrace_core::limits::{ADMISSION_LOOK_NS, PLAY_DELAY_NS};
+use millrace_offload::command;
 use millrace_server::admission::{AdmissionConfig, EngineFigures};
 use millrace_server::service::{
-    EndReason, Event, FecMode, FecWish, Played, Refusal, ServiceConfig, StreamKey,
+    EndReason, Event, FecMode, FecWish, Path, Played, Refusal, ServiceConfig, StreamKey,
 };
+use proptest::prelude::*;
 use rtsp_support::SECOND;
 use service_support::*;
 
@@ -77,6 +81,17 @@ impl Site {
             key
         };
         ports.map(play).collect()
+    }
+
+    /// Viewers through a connection each, who play.
+    fn play_by_tcp(&mut self, viewers: usize) -> Vec<StreamKey> {
+        let play = |_| {
+            let conn = self.desk.conn();
+            let key = self.desk.try_tcp(conn).unwrap();
+            self.desk.play(key, None).unwrap();
+            key
+        };
+        (0..viewers).map(play).collect()
     }
 }
 
@@ -186,21 +201,272 @@ fn the_newest_streams_of_an_overloaded_engine_go_on_from_the_other() {
     assert_eq!(seeks.count(), 0);
 }
 
+/// The same, but the other has no time either.
+const CORES_WHEN_NOBODY_HAS_ROOM: [Core; 2] =
+    [CORES_WHEN_OVERLOADED[0], Core { busy_percent: 95, ..CORES_WHEN_OVERLOADED[1] }];
+
 #[test]
 fn streams_that_cannot_be_handed_over_end() {
     let mut site = Site::new();
-    for _ in 0..8 {
-        let conn = site.desk.conn();
-        let key = site.desk.try_tcp(conn).unwrap();
-        site.desk.play(key, None).unwrap();
-    }
-    assert_eq!(site.streams(), [4, 4]);
-    site.look(12, CORES_WHEN_OVERLOADED);
+    site.play_by_tcp(8);
+    site.look(12, CORES_WHEN_NOBODY_HAS_ROOM);
     // BYE first.
     site.desk.wait(3 * SECOND);
     let ends = site.desk.ends();
     assert!(!ends.is_empty() && ends.iter().all(|end| *end == EndReason::Overloaded), "{ends:?}");
     assert_eq!(site.streams(), [4 - ends.len(), 4]);
+}
+
+#[test]
+fn streams_in_connections_go_over_with_them() {
+    let mut site = Site::new();
+    let keys = site.play_by_tcp(8);
+    site.desk.take_commands();
+    site.look(12, CORES_WHEN_OVERLOADED);
+    let [first, second] = site.streams();
+    assert!(first < 4 && first + second == 8, "{first} {second}");
+    assert_eq!((site.desk.engine.conns.len(), site.desk.second.conns.len()), (first, second));
+    assert_eq!((site.desk.ends(), site.desk.service.reserved_streams()), (vec![], 8));
+    assert!(keys.iter().all(|key| site.desk.service.stream(*key).unwrap().is_playing()));
+    // The first engine lets go before the other is told to play, and where it stopped it goes on.
+    let commands = site.desk.take_commands();
+    let of_one: Vec<_> = commands.iter().filter(|command| !command.contains("open")).collect();
+    let stops = of_one.iter().position(|command| *command == "return conn").unwrap();
+    let goes_on = of_one.iter().position(|command| command.starts_with("2: play")).unwrap();
+    assert!(stops < goes_on, "{commands:?}");
+    let (from, sequence) = last_run(&site.desk);
+    assert!(from > 0 && sequence == from as u16 + 1, "{from} {sequence}");
+}
+
+#[test]
+fn all_streams_of_a_connection_go_over_together() {
+    for is_torn_down in [false, true] {
+        let mut site = Site::new();
+        let conn = site.desk.conn();
+        let keys = [0, 2, 4].map(|channel| {
+            let path = Path::Interleaved { conn, rtp_channel: channel, rtcp_channel: channel + 1 };
+            let request = site.desk.request("film", conn, path);
+            site.desk.admit(request).unwrap().stream
+        });
+        // The third has never played.
+        for key in &keys[..2] {
+            site.desk.play(*key, None).unwrap();
+        }
+        let [late, idle] = CORES_WHEN_OVERLOADED;
+        let cores = [Core { packets_per_s: VIEWER_PACKETS_PER_S, ..late }, idle];
+        site.desk.engine.silent = true;
+        site.look(12, cores);
+        assert_eq!(site.desk.take_commands().iter().filter(|command| *command == "pause").count(), 2);
+        // The engine answers for one of them; then the viewer does not want the other any more.
+        if is_torn_down {
+            let mut stopped = None;
+            while stopped.is_none()
+                && let Some(event) = site.desk.engine.events.pop_front()
+            {
+                if let command::Event::Stream(command::StreamEvent::RunEnded { stream, .. }) = event {
+                    stopped = Some(stream.index as usize);
+                }
+                site.desk.service.engine_event(site.desk.now, 0, event);
+            }
+            assert_eq!(site.streams(), [3, 0]);
+            site.desk.close(keys[1 - stopped.unwrap()]);
+        }
+        site.desk.engine.silent = false;
+        site.desk.settle();
+        assert_eq!(site.streams(), [0, 3 - usize::from(is_torn_down)], "torn down: {is_torn_down}");
+        let plays = keys.iter().filter_map(|key| site.desk.service.stream(*key)).filter(|s| s.is_playing());
+        assert_eq!(plays.count(), 2 - usize::from(is_torn_down));
+        keys.iter().for_each(|key| site.desk.close(*key));
+        site.desk.assert_empty();
+    }
+}
+
+#[test]
+fn while_nobody_writes_to_a_connection_everything_waits() {
+    let mut site = Site::new();
+    let keys = site.play_by_tcp(8);
+    site.desk.engine.keeps_conns = true;
+    site.look(12, CORES_WHEN_OVERLOADED);
+    assert!(!site.desk.held.is_empty(), "viewers that read nothing have been told to go over");
+    site.desk.take_commands();
+    // Seconds later they still have read nothing. One is paused now, one seeks, one closes its connection.
+    site.desk.wait(SECOND);
+    let held: Vec<_> = site.desk.held.iter().copied().collect();
+    let through = |site: &Site, conn| *site.desk.service.streams_of(conn).first().expect("a stream");
+    let paused = through(&site, held[0]);
+    site.desk.pause(paused);
+    let sought = held.get(1).map(|conn| through(&site, *conn));
+    if let Some(key) = sought {
+        assert_eq!(site.desk.play(key, span(30, None)), Ok(Played::Waits));
+    }
+    assert_eq!(site.desk.take_commands(), [""; 0]);
+    site.desk.engine.give_all_back();
+    site.desk.settle();
+    assert!(site.desk.held.is_empty());
+    for key in keys {
+        let stream = site.desk.service.stream(key).expect("nobody has ended");
+        assert_eq!(stream.is_playing(), key != paused);
+    }
+    if let Some(key) = sought {
+        let at = site.desk.service.stream(key).unwrap().position(site.desk.now).unwrap();
+        assert!((29 * 90_000..=30 * 90_000).contains(&at.0), "{at:?}");
+    }
+}
+
+#[test]
+fn a_connection_that_is_lost_on_its_way_ends_its_streams() {
+    for thread_ends in [false, true] {
+        let mut site = Site::new();
+        site.play_by_tcp(8);
+        site.desk.engine.keeps_conns = true;
+        site.look(12, CORES_WHEN_OVERLOADED);
+        let held: Vec<_> = site.desk.held.iter().copied().collect();
+        assert!(!held.is_empty());
+        if thread_ends {
+            site.desk.service.engine_gone(site.desk.now, 0);
+        } else {
+            // It has broken, and the engine knows it no more.
+            site.desk.engine.conns.clear();
+            site.desk.engine.give_all_back();
+        }
+        site.desk.settle();
+        assert!(held.iter().all(|conn| site.desk.service.streams_of(*conn).is_empty()));
+        let lost = site.desk.events.iter().filter_map(|event| match event {
+            Event::ConnectionLost { conn } => Some(*conn),
+            _ => None,
+        });
+        let lost: HashSet<_> = lost.collect();
+        assert!(held.iter().all(|conn| lost.contains(conn)), "thread ends: {thread_ends}");
+        assert_eq!(site.streams()[1], 4);
+    }
+}
+
+#[test]
+fn a_paused_viewer_goes_over_with_its_connection_when_its_engine_is_full() {
+    let mut site = Site::with(|config| config.pause_reservation_ns = SECOND);
+    let conn = site.desk.conn();
+    let key = site.desk.try_tcp(conn).unwrap();
+    site.desk.play(key, None).unwrap();
+    site.desk.wait(2 * SECOND);
+    site.desk.pause(key);
+    site.desk.wait(2 * SECOND);
+    site.play("film", 3, 6000);
+    site.look(10, [busy(95), busy(50)]);
+    site.desk.take_commands();
+    assert_eq!(site.desk.play(key, None), Ok(Played::Waits));
+    let commands = site.desk.take_commands();
+    assert_eq!(commands[..3], ["close", "return conn", "2: open"], "{commands:?}");
+    assert_eq!(last_run(&site.desk), (781, 782));
+    // What it has on that connection next comes from there too, and when that engine is full, from the first again.
+    site.desk.close(key);
+    site.look(60, [busy(30), busy(95)]);
+    let [first, second] = site.streams();
+    site.desk.try_tcp(conn).unwrap();
+    assert_eq!(site.streams(), [first + 1, second]);
+    for stream in site.desk.service.streams().iter().map(|stream| stream.key()).collect::<Vec<_>>() {
+        site.desk.close(stream);
+    }
+    site.desk.service.conn_closed(site.desk.now, conn);
+    site.desk.settle();
+    assert_eq!(site.desk.engine.conns.len() + site.desk.second.conns.len(), 0);
+    site.desk.assert_empty();
+}
+
+#[test]
+fn a_connection_for_which_the_other_engine_has_no_name_left_stays() {
+    let mut site = Site::with(|config| config.conns_per_engine = 4);
+    let keys = site.play_by_tcp(8);
+    site.look(12, CORES_WHEN_OVERLOADED);
+    assert_eq!(site.streams(), [4, 4]);
+    assert!(site.desk.held.is_empty());
+    let playing = keys.iter().filter_map(|key| site.desk.service.stream(*key)).filter(|s| s.is_playing());
+    assert_eq!(playing.count() + site.desk.ends().len(), 8);
+    keys.iter().for_each(|key| site.desk.close(*key));
+    site.desk.assert_empty();
+}
+
+#[test]
+fn a_seek_while_a_connection_is_about_to_go_over_waits_for_it() {
+    let mut site = Site::new();
+    let keys = site.play_by_tcp(8);
+    site.desk.engine.silent = true;
+    site.look(12, CORES_WHEN_OVERLOADED);
+    site.desk.take_commands();
+    for key in &keys {
+        assert!(site.desk.play(*key, span(30, None)).is_ok());
+    }
+    site.desk.engine.silent = false;
+    site.desk.settle();
+    assert!(site.desk.held.is_empty() && site.streams()[0] < 4);
+    for key in keys {
+        let at = site.desk.service.stream(key).unwrap().position(site.desk.now).unwrap();
+        assert!((29 * 90_000..=30 * 90_000).contains(&at.0), "{at:?}");
+    }
+    let plays = site.desk.take_commands().into_iter().filter(|command| command.contains("play"));
+    assert_eq!(plays.count(), 8, "one each");
+}
+
+proptest! {
+    #![proptest_config(ProptestConfig { cases: 10_000, ..ProptestConfig::default() })]
+
+    /// Viewers do what they like on three connections while engines are overloaded, answer nothing, or wait for viewers that read nothing. The
+    /// desk sees that never two engines write to one connection, and that nothing is played where nobody writes; nothing is left over.
+    #[test]
+    fn connections_go_to_and_fro(ops in proptest::collection::vec((0u8..10, 0usize..3), 1..60)) {
+        let mut site = Site::with(|config| config.conns_per_engine = 4);
+        let mut conns = [(); 3].map(|()| site.desk.conn());
+        let mut keys: Vec<StreamKey> = Vec::new();
+        for (what, which) in ops {
+            let key = keys.get(which + keys.len().saturating_sub(3)).copied();
+            match (what, key) {
+                (0 | 1, _) => {
+                    let channel = 2 * keys.len() as u8;
+                    let conn = conns[which];
+                    let path = Path::Interleaved { conn, rtp_channel: channel, rtcp_channel: channel + 1 };
+                    let request = site.desk.request("film", conn, path);
+                    keys.extend(site.desk.admit(request).map(|admitted| admitted.stream));
+                }
+                (2 | 3, Some(key)) => drop(site.desk.play(key, None)),
+                (4, Some(key)) => {
+                    // It may have ended.
+                    let _ = site.desk.service.pause(key);
+                    site.desk.settle();
+                }
+                (5, Some(key)) => site.desk.close(key),
+                (6, _) => {
+                    let conn = std::mem::replace(&mut conns[which], site.desk.conn());
+                    site.desk.hang_up(conn);
+                }
+                (7, _) => site.desk.engine.silent = which == 0,
+                (8, _) if which == 0 => site.desk.engine.keeps_conns = true,
+                (8, _) => site.desk.engine.give_all_back(),
+                (_, _) => {
+                    let [late, idle] = CORES_WHEN_OVERLOADED;
+                    site.look(6, if which == 0 { [idle, late] } else { [late, idle] });
+                }
+            }
+            site.desk.settle();
+        }
+        site.desk.engine.silent = false;
+        site.desk.engine.give_all_back();
+        site.desk.settle();
+        prop_assert!(site.desk.held.is_empty());
+        let open: Vec<_> = site.desk.service.streams().iter().map(|stream| stream.key()).collect();
+        for key in open {
+            prop_assert!(!site.desk.service.stream(key).unwrap().is_busy());
+            site.desk.close(key);
+        }
+        site.desk.assert_empty();
+        conns.into_iter().for_each(|conn| site.desk.hang_up(conn));
+        prop_assert_eq!(site.desk.engine.conns.len() + site.desk.second.conns.len(), 0);
+        // No name is lost: each engine can be given as many connections as before.
+        site.look(60, [busy(10), busy(10)]);
+        for _ in 0..8 {
+            let conn = site.desk.conn();
+            site.desk.try_tcp(conn).unwrap();
+        }
+        prop_assert_eq!(site.streams(), [4, 4]);
+    }
 }
 
 #[test]

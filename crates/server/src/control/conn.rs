@@ -13,7 +13,7 @@ use crate::rtsp::{Framer, Incoming};
 enum Turn {
     /// All have been handled.
     Done,
-    /// Some are held back: until the viewer takes its replies, the engine answers, or a title is open.
+    /// Some are held back: until the viewer takes its replies, the engine answers, an engine writes to it again, or a title is open.
     Held,
     /// Some are left because it is the others' turn.
     More,
@@ -95,7 +95,7 @@ fn handle(hub: &Shared, line: &Line, framer: &mut Framer) -> Turn {
             if line.broken.get() || line.closing.get() {
                 break 'turn Turn::Done;
             }
-            if line.has_output() || hub.server.is_waiting(key) || hub.is_congested() {
+            if line.has_output() || line.is_held() || hub.server.is_waiting(key) || hub.is_congested() {
                 break 'turn Turn::Held;
             }
             let now = hub.now();

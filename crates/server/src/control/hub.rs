@@ -49,12 +49,21 @@ struct EngineLink {
     gone: bool,
 }
 
+/// Who writes to a viewer.
+enum Writer {
+    /// This side.
+    Control,
+    /// An engine, which calls the connection this.
+    Engine(usize, ConnId),
+    /// Nobody, until an engine has got it from another one: these bytes wait.
+    Nobody(Vec<u8>),
+}
+
 /// The way back to one viewer.
 pub(super) struct Line {
     pub(super) key: ConnKey,
     pub(super) stream: TcpStream,
-    /// The engine that writes, once there is one.
-    attached: Cell<Option<(usize, ConnId)>>,
+    writer: RefCell<Writer>,
     /// Bytes that the socket has not taken.
     out: RefCell<VecDeque<u8>>,
     /// Since when.
@@ -72,7 +81,7 @@ impl Line {
         Self {
             key,
             stream,
-            attached: Cell::new(None),
+            writer: RefCell::new(Writer::Control),
             out: RefCell::default(),
             stuck_since: Cell::new(None),
             closing: Cell::new(false),
@@ -82,7 +91,12 @@ impl Line {
     }
 
     pub(super) fn is_attached(&self) -> bool {
-        self.attached.get().is_some()
+        !matches!(*self.writer.borrow(), Writer::Control)
+    }
+
+    /// It goes from one engine to another.
+    pub(super) fn is_held(&self) -> bool {
+        matches!(*self.writer.borrow(), Writer::Nobody(_))
     }
 
     pub(super) fn has_output(&self) -> bool {
@@ -207,6 +221,11 @@ impl Hub {
             match output {
                 Output::Reply { conn, bytes } => self.reply(conn, bytes),
                 Output::Attach { conn, engine, id } => self.attach(conn, engine, id),
+                Output::Hold { conn } => {
+                    if let Some(line) = self.lines.get(&conn) {
+                        line.writer.replace(Writer::Nobody(Vec::new()));
+                    }
+                }
                 Output::Command { engine, command } => self.send(engine, command),
                 Output::Close { conn } => {
                     if let Some(line) = self.lines.get(&conn) {
@@ -228,27 +247,33 @@ impl Hub {
 
     fn reply(&mut self, conn: ConnKey, bytes: Vec<u8>) {
         let Some(line) = self.lines.get(&conn).cloned() else { return };
-        match line.attached.get() {
-            Some((engine, conn)) => {
-                self.send(engine, Command::ConnWrite { conn, bytes });
-                line.wake.notify_one();
-            }
-            None => line.write(self.now(), &bytes),
+        match &mut *line.writer.borrow_mut() {
+            Writer::Control => return line.write(self.now(), &bytes),
+            Writer::Engine(engine, conn) => self.send(*engine, Command::ConnWrite { conn: *conn, bytes }),
+            // Hardly more than one reply: no request is taken meanwhile.
+            Writer::Nobody(held) if held.len() + bytes.len() <= MAX_CONN_PENDING_BYTES => held.extend(bytes),
+            Writer::Nobody(_) => line.broken.set(true),
         }
+        line.wake.notify_one();
     }
 
-    /// From here on the engine is the only writer. Nothing waits to be written: requests are taken one by one, and only
-    /// when the reply before has gone out.
+    /// From here on the engine is the only writer. Nothing waits to be written but what was held back: requests are taken one by one, and
+    /// only when the reply before has gone out.
     fn attach(&mut self, key: ConnKey, engine: usize, id: ConnId) {
         let Some(line) = self.lines.get(&key).cloned() else { return };
-        line.attached.set(Some((engine, id)));
+        let before = line.writer.replace(Writer::Engine(engine, id));
         match line.stream.as_fd().try_clone_to_owned() {
             Ok(fd) => self.send(engine, Command::ConnAdd { conn: id, fd }),
             Err(error) => {
                 self.no_files("a connection cannot be passed to its engine", &error);
                 line.broken.set(true);
-                line.wake.notify_one();
             }
+        }
+        if let Writer::Nobody(held) = before {
+            if !held.is_empty() {
+                self.send(engine, Command::ConnWrite { conn: id, bytes: held });
+            }
+            line.wake.notify_one();
         }
     }
 

@@ -8,7 +8,7 @@ use millrace_offload::command::Command;
 
 use super::event::Event;
 use super::refusal::{ConnRefusal, Refusal};
-use super::stream::{EndReason, StreamKey};
+use super::stream::{EndReason, Path, StreamKey};
 use super::{Output, Service, Usage, bucket};
 
 /// A connection, for as long as the server runs: never used twice.
@@ -22,6 +22,10 @@ pub(super) struct Conn {
     streams: Vec<StreamKey>,
     /// The engine that writes to it, and its name there.
     attached: Option<(usize, ConnId)>,
+    /// The engine that wrote to it before, and has not given it back: until then the other has to wait.
+    leaving: Option<(usize, ConnId)>,
+    /// The engine that is to write to it as soon as its streams stand still.
+    pub(super) moves_to: Option<usize>,
 }
 
 impl Service {
@@ -42,7 +46,8 @@ impl Service {
         } else {
             self.usage.entry(bucket(ip)).or_default().connections += 1;
             let key = ConnKey(self.new_key());
-            self.conns.insert(key, Conn { ip, streams: Vec::new(), attached: None });
+            self.conns
+                .insert(key, Conn { ip, streams: Vec::new(), attached: None, leaving: None, moves_to: None });
             self.tell(Event::ConnectionOpened { peer });
             return Ok(key);
         };
@@ -54,7 +59,8 @@ impl Service {
     pub fn conn_closed(&mut self, now: Instant, key: ConnKey) {
         self.end_opening(key);
         let Some(conn) = self.conns.get_mut(&key) else { return };
-        let (ip, attached) = (conn.ip, conn.attached);
+        let (ip, engines) = (conn.ip, [conn.attached, conn.leaving]);
+        conn.moves_to = None;
         for stream in std::mem::take(&mut conn.streams) {
             let Some(state) = self.streams.get_mut(&stream) else { continue };
             state.owner = None;
@@ -64,7 +70,7 @@ impl Service {
         }
         self.conns.remove(&key);
         self.release_usage(bucket(ip), |usage| &mut usage.connections);
-        if let Some((engine, conn)) = attached {
+        for (engine, conn) in engines.into_iter().flatten() {
             self.by_conn.remove(&(engine, conn));
             self.command(engine, Command::ConnRemove { conn });
         }
@@ -131,13 +137,67 @@ impl Service {
     /// The connection broke under the engine's writes.
     pub(super) fn engine_lost_conn(&mut self, now: Instant, engine: usize, id: ConnId) {
         let Some(&key) = self.by_conn.get(&(engine, id)) else { return };
-        for stream in self.streams_of(key).to_vec() {
-            let conn = self.streams.get(&stream).and_then(|stream| stream.path.conn());
-            if conn == Some(key) {
-                self.close(now, stream, EndReason::Disconnected);
-            }
+        for stream in self.streams_through(key) {
+            self.close(now, stream, EndReason::Disconnected);
         }
         self.tell(Event::ConnectionLost { conn: key });
+    }
+
+    /// Streams that go through the connection.
+    pub(super) fn streams_through(&self, conn: ConnKey) -> Vec<StreamKey> {
+        let through =
+            |key: &StreamKey| self.streams.get(key).and_then(|stream| stream.path.conn()) == Some(conn);
+        self.streams_of(conn).iter().copied().filter(through).collect()
+    }
+
+    /// Whether the connection of this path goes over to another engine, so that nothing can be played through it now.
+    pub(super) fn is_being_moved(&self, path: Path) -> bool {
+        let conn = path.conn().and_then(|conn| self.conns.get(&conn));
+        conn.is_some_and(|conn| conn.moves_to.is_some() || conn.leaving.is_some())
+    }
+
+    /// Another engine, which calls it `id`, is to write to the connection. The one that does gives it back first, when the rest of a frame
+    /// is out ([`Service::conn_returned`]): only then can the other begin.
+    pub(super) fn hand_over(&mut self, key: ConnKey, engine: usize, id: ConnId) {
+        let Some(conn) = self.conns.get_mut(&key) else { return };
+        conn.leaving = conn.attached.replace((engine, id));
+        self.by_conn.insert((engine, id), key);
+        if let Some((engine, conn)) = conn.leaving {
+            self.command(engine, Command::ConnReturn { conn });
+        }
+        self.outputs.push_back(Output::Hold { conn: key });
+    }
+
+    /// An engine writes to the connection no longer: the next one does. If it did not have it, it had lost it.
+    pub(super) fn conn_returned(&mut self, now: Instant, engine: usize, id: ConnId, is_alive: bool) {
+        // One that has been closed meanwhile is asked for once more ([`Service::conn_closed`]).
+        let Some(&key) = self.by_conn.get(&(engine, id)) else { return };
+        if !is_alive {
+            return self.engine_lost_conn(now, engine, id);
+        }
+        let Some(conn) = self.conns.get_mut(&key) else { return };
+        if conn.leaving != Some((engine, id)) {
+            return;
+        }
+        conn.leaving = None;
+        let attached = conn.attached;
+        self.by_conn.remove(&(engine, id));
+        self.slots[engine].give_back_conn(id);
+        if let Some((engine, id)) = attached {
+            self.outputs.push_back(Output::Attach { conn: key, engine, id });
+        }
+        for stream in self.streams_through(key) {
+            self.go_on_moved(now, stream);
+            self.go_on(now, stream);
+        }
+    }
+
+    /// An engine's thread has ended, with what it had not written yet.
+    pub(super) fn lose_conns_of(&mut self, now: Instant, engine: usize) {
+        let leaving = self.conns.values().filter_map(|conn| conn.leaving).filter(|(from, _)| *from == engine);
+        for (engine, id) in leaving.collect::<Vec<_>>() {
+            self.engine_lost_conn(now, engine, id);
+        }
     }
 
     pub(super) fn release_usage(&mut self, bucket: IpAddr, which: impl Fn(&mut Usage) -> &mut usize) {

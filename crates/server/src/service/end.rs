@@ -33,6 +33,8 @@ impl Service {
         self.release_usage(bucket(stream.viewer.ip()), |usage| &mut usage.sessions);
         self.disown(key, stream.owner);
         self.tell(Event::Ended { stream: key, conn: stream.owner, reason });
+        // It may have been the last for which the others of its connection waited.
+        self.finish_conn_move(now, stream.path);
     }
 
     /// Tells the engine to forget the stream's place and those of its FEC.

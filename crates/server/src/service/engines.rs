@@ -28,6 +28,7 @@ impl Service {
             }
             command::Event::ConnGone { conn, .. } => self.engine_lost_conn(now, engine, conn),
             command::Event::ConnRemoved { conn, .. } => self.slots[engine].give_back_conn(conn),
+            command::Event::ConnReturned { conn, fd } => self.conn_returned(now, engine, conn, fd.is_some()),
             command::Event::Recycle { .. } => {}
         }
     }
@@ -157,8 +158,11 @@ impl Service {
         self.go_on(now, key);
     }
 
-    /// Carries out what has been waiting for the stream to stand still.
-    fn go_on(&mut self, now: Instant, key: StreamKey) {
+    /// Carries out what has been waiting for the stream to stand still, and for its connection to have an engine.
+    pub(super) fn go_on(&mut self, now: Instant, key: StreamKey) {
+        if self.streams.get(&key).is_some_and(|stream| self.is_being_moved(stream.path)) {
+            return;
+        }
         let pending = self.streams.get_mut(&key).and_then(|stream| stream.pending.take());
         if let Some(pending) = pending
             && let Err(refusal) = self.start(now, key, pending.plan)
@@ -211,5 +215,6 @@ impl Service {
         for (engine, place) in places {
             self.place_closed(engine, place, None);
         }
+        self.lose_conns_of(now, engine);
     }
 }

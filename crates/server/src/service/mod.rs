@@ -105,6 +105,11 @@ pub enum Output {
         /// Its name there.
         id: ConnId,
     },
+    /// No engine writes to this connection for a while: keep what is to be written to it until the next [`Output::Attach`].
+    Hold {
+        /// The connection.
+        conn: ConnKey,
+    },
     /// This has happened.
     Event(Event),
 }

@@ -1,18 +1,36 @@
 //! Streams that go over to another engine. Only where nothing is under way: a stream that stands still, or between two runs. Its title,
 //! packets, numbers and ports stay the same; what is new is its place.
 //!
-//! A stream in a connection stays with the engine that writes there: that may hold the rest of a frame.
+//! One engine writes to a connection: the streams that go through it move together, and it goes with them.
+//!
+//! ```text
+//!            the first engine                                      the other one
+//!   Pause ─►  all runs of the connection end
+//!   Close,    what is left of a frame goes out      Open ─►        places for its streams
+//!   ConnReturn ─►                                   (replies and plays wait)
+//!             ─► ConnReturned
+//!                                                   ConnAdd, replies, Play ─►
+//! ```
 
+use millrace_core::ids::{StreamId, TitleRef};
 use millrace_core::time::Instant;
 
 use super::Service;
+use super::conns::ConnKey;
 use super::stream::{Media, Path, Plan, Start, Stream, StreamKey};
 use crate::admission::Demand;
 
+/// Where a stream is to move: one more opening of its title, and a place in the other engine.
+struct NewPlace {
+    key: StreamKey,
+    title: TitleRef,
+    place: StreamId,
+}
+
 impl Stream {
-    /// Whether another engine could send it.
-    fn can_move(&self) -> bool {
-        matches!(self.path, Path::Udp { .. }) && self.ending.is_none()
+    /// Nothing is sent of it, whatever is about to be.
+    fn has_stopped(&self) -> bool {
+        !matches!(self.media, Media::Running(_) | Media::Pausing(_))
     }
 }
 
@@ -29,28 +47,43 @@ impl Service {
         engines
     }
 
-    /// The engine with the least load that is seen to carry this stream beside `more` and is not its own.
-    fn another_engine(&self, stream: &Stream, more: &[Demand]) -> Option<usize> {
+    /// The streams that can only move together with this one, itself among them; `None`: it has to stay where it is.
+    fn party(&self, stream: &Stream) -> Option<Vec<&Stream>> {
+        let keys = match (stream.path, stream.path.conn()) {
+            (Path::Multicast { .. }, _) => return None,
+            (_, Some(conn)) => self.streams_through(conn),
+            (_, None) => vec![stream.key],
+        };
+        let party: Vec<_> = keys.iter().filter_map(|key| self.streams.get(key)).collect();
+        let can_move = |stream: &&Stream| stream.ending.is_none() && !stream.is_busy();
+        (party.iter().all(can_move) && !self.is_being_moved(stream.path)).then_some(party)
+    }
+
+    /// The engine with the least load that is seen to carry these streams beside `more`, and is not the one that they are in.
+    fn another_engine(&self, from: usize, party: &[&Stream], more: &[Demand]) -> Option<usize> {
+        let places = party.iter().map(|stream| 1 + stream.fec_mode().tracks().len()).sum();
+        let demand: Demand = party.iter().map(|stream| stream.demand()).sum();
         let has_room = |engine: &usize| {
-            let places = 1 + stream.fec_mode().tracks().len();
-            *engine != stream.engine
+            *engine != from
                 && self.slots[*engine].stream_room() >= places
-                && self.room_as_measured(*engine, stream.demand(), more[*engine]).is_ok()
+                && self.room_as_measured(*engine, demand, more[*engine]).is_ok()
         };
         self.engines_by_load().into_iter().find(has_room)
     }
 
     /// A stream that is about to play leaves an engine that is not seen to carry it, if another one is.
     pub(super) fn leave_full_engine(&mut self, now: Instant, key: StreamKey) {
-        let Some(stream) = self.streams.get(&key).filter(|stream| stream.can_move() && stream.stands_still())
-        else {
+        let Some(stream) = self.streams.get(&key) else { return };
+        if self.room_as_measured(stream.engine, stream.demand(), Demand::default()).is_ok() {
             return;
-        };
+        }
+        let Some(party) = self.party(stream) else { return };
         let nothing = vec![Demand::default(); self.slots.len()];
-        if self.room_as_measured(stream.engine, stream.demand(), Demand::default()).is_err()
-            && let Some(engine) = self.another_engine(stream, &nothing)
+        if party.iter().all(|stream| stream.stands_still())
+            && let Some(engine) = self.another_engine(stream.engine, &party, &nothing)
         {
-            self.move_to(now, key, engine);
+            let (conn, party) = (stream.path.conn(), party.iter().map(|stream| stream.key).collect());
+            self.move_to(now, engine, conn, party);
         }
     }
 
@@ -62,43 +95,123 @@ impl Service {
         let newest: Vec<_> = self.newest(engine).into_iter().map(|stream| stream.key).collect();
         for key in newest {
             let Some(stream) = self.streams.get(&key).filter(|_| gone < packets_per_s) else { break };
-            let Media::Running(run) = stream.media else { continue };
-            if !stream.can_move() || stream.is_busy() {
-                continue;
+            let Some(party) = self.party(stream) else { continue };
+            let Some(other) = self.another_engine(engine, &party, &more) else { continue };
+            more[other] += party.iter().map(|stream| stream.demand()).sum::<Demand>();
+            let running = party.iter().filter_map(|stream| match stream.media {
+                Media::Running(run) => Some((stream.key, run, stream.demand().packets_per_s)),
+                _ => None,
+            });
+            let running: Vec<_> = running.collect();
+            if let Some(conn) = stream.path.conn().and_then(|conn| self.conns.get_mut(&conn)) {
+                conn.moves_to = Some(other);
             }
-            let Some(other) = self.another_engine(stream, &more) else { continue };
-            let demand = stream.demand();
-            more[other] += demand;
-            gone += demand.packets_per_s;
-            if let Some(stream) = self.streams.get_mut(&key) {
-                stream.moves_to = Some(other);
+            for (key, run, packets_per_s) in running {
+                gone += packets_per_s;
+                if let Some(stream) = self.streams.get_mut(&key) {
+                    stream.moves_to = Some(other);
+                }
+                self.pause_run(key, run);
             }
-            self.pause_run(key, run);
         }
         gone
     }
 
     /// The stream stands still: if that was for another engine to go on with it, that does.
     pub(super) fn finish_move(&mut self, now: Instant, key: StreamKey) {
-        let Some(stream) = self.streams.get_mut(&key) else { return };
-        let Some(engine) = stream.moves_to.take() else { return };
-        if !matches!(stream.media, Media::Paused { .. }) {
-            return; // it came to its end meanwhile
+        let Some(stream) = self.streams.get(&key) else { return };
+        if stream.path.conn().is_some() {
+            return self.finish_conn_move(now, stream.path);
         }
+        let Some(engine) = stream.moves_to else { return };
+        if matches!(stream.media, Media::Paused { .. }) {
+            self.move_to(now, engine, None, vec![key]);
+        }
+        self.go_on_moved(now, key);
+    }
+
+    /// One stream of this connection stands still, or is no more: if that was for another engine to write there, and it was the last, that
+    /// engine does.
+    pub(super) fn finish_conn_move(&mut self, now: Instant, path: Path) {
+        let Some(conn) = path.conn() else { return };
+        let Some(engine) = self.conns.get(&conn).and_then(|conn| conn.moves_to) else { return };
+        let party = self.streams_through(conn);
+        if !party.iter().filter_map(|key| self.streams.get(key)).all(Stream::has_stopped) {
+            return;
+        }
+        if let Some(state) = self.conns.get_mut(&conn) {
+            state.moves_to = None;
+        }
+        if !self.move_to(now, engine, Some(conn), party.clone()) {
+            // They go on from where they are.
+            for key in party {
+                self.go_on_moved(now, key);
+                self.go_on(now, key);
+            }
+        }
+    }
+
+    /// A stream that has stopped to be moved goes on, wherever it is now, unless something else is to become of it.
+    pub(super) fn go_on_moved(&mut self, now: Instant, key: StreamKey) {
+        let Some(stream) = self.streams.get_mut(&key) else { return };
+        let was_moved = stream.moves_to.take().is_some();
         let waits = stream.is_busy() || stream.goes_on();
-        self.move_to(now, key, engine);
-        if !waits {
+        if was_moved && !waits && matches!(stream.media, Media::Paused { .. }) {
             let plan = Plan { start: Start::Resume, stop: None, told_by: None };
             // It plays on where it stopped, so something is left.
             let _ = self.start(now, key, plan);
         }
     }
 
-    /// Gives a stream that stands still a place in another engine. If there is none it stays.
-    fn move_to(&mut self, now: Instant, key: StreamKey, engine: usize) {
-        let Some(entry) = self.streams.get(&key).map(|stream| stream.entry.clone()) else { return };
-        let Ok(title) = self.library.open(&entry) else { return };
-        let Some(place) = self.place_for(engine, title) else { return };
+    /// Gives streams that stand still, all that go through `conn` or one that goes through none, places in another engine. `false`: it has
+    /// not enough, and they stay.
+    fn move_to(&mut self, now: Instant, engine: usize, conn: Option<ConnKey>, party: Vec<StreamKey>) -> bool {
+        let Some(places) = self.new_places(engine, &party) else { return false };
+        let id = conn.map(|_| self.slots[engine].take_conn());
+        if id == Some(None) {
+            self.give_up_places(engine, places);
+            return false;
+        }
+        for place in places {
+            self.take_place(now, engine, &place);
+        }
+        if let (Some(conn), Some(Some(id))) = (conn, id) {
+            self.hand_over(conn, engine, id);
+        }
+        for key in party {
+            self.open_stream(key);
+            self.change_companions(key);
+        }
+        true
+    }
+
+    /// A place in this engine for each of these streams, or for none.
+    fn new_places(&mut self, engine: usize, party: &[StreamKey]) -> Option<Vec<NewPlace>> {
+        let mut places = Vec::with_capacity(party.len());
+        for &key in party {
+            let entry = self.streams.get(&key).map(|stream| stream.entry.clone());
+            let title = entry.and_then(|entry| self.library.open(&entry).ok());
+            match title.and_then(|title| Some((title, self.place_for(engine, title)?))) {
+                Some((title, place)) => places.push(NewPlace { key, title, place }),
+                None => {
+                    self.give_up_places(engine, places);
+                    return None;
+                }
+            }
+        }
+        Some(places)
+    }
+
+    fn give_up_places(&mut self, engine: usize, places: Vec<NewPlace>) {
+        for NewPlace { title, place, .. } in places {
+            self.library.close(title);
+            self.slots[engine].give_back_stream(place);
+        }
+    }
+
+    /// The stream leaves its place for this one, and is counted there.
+    fn take_place(&mut self, now: Instant, engine: usize, new: &NewPlace) {
+        let key = new.key;
         self.retire_stream(now, key, None);
         let was_reserved = self.streams.get(&key).is_some_and(|stream| stream.is_reserved);
         self.release_reservation(key);
@@ -106,11 +219,28 @@ impl Service {
         let demand = stream.demand();
         self.slots[stream.engine].admitted -= demand;
         self.slots[engine].admitted += demand;
-        (stream.engine, stream.place, stream.title) = (engine, place, title);
+        (stream.engine, stream.place, stream.title) = (engine, new.place, new.title);
         if was_reserved {
             self.take_reservation(key);
         }
-        self.open_stream(key);
-        self.change_companions(key);
+    }
+
+    /// One more stream is to go through this connection, whose engine is not seen to carry it: the connection goes to one that is, if
+    /// nothing is under way on it.
+    pub(super) fn conn_leaves_full_engine(&mut self, now: Instant, conn: ConnKey, load: Demand) {
+        let Some((from, _)) = self.attachment(conn) else { return };
+        if self.room_as_measured(from, load, Demand::default()).is_ok() {
+            return;
+        }
+        let party = self.streams_through(conn);
+        let party: Vec<_> = party.iter().filter_map(|key| self.streams.get(key)).collect();
+        let more = vec![load; self.slots.len()];
+        let may_move = |stream: &&Stream| stream.stands_still() && self.party(stream).is_some();
+        if party.iter().all(may_move)
+            && let Some(engine) = self.another_engine(from, &party, &more)
+        {
+            let party = party.iter().map(|stream| stream.key).collect();
+            self.move_to(now, engine, Some(conn), party);
+        }
     }
 }

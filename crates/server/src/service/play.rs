@@ -68,15 +68,18 @@ impl Service {
         self.check_members(&entry)?;
         self.reserve(now, key)?;
         let stream = self.streams.get_mut(&key).ok_or(Refusal::Gone)?;
+        let path = stream.path;
+        let has_engine = !self.is_being_moved(path);
+        let stream = self.streams.get_mut(&key).ok_or(Refusal::Gone)?;
         match stream.media {
-            Media::Fresh | Media::Paused { .. } | Media::Ended { .. } => {
+            Media::Fresh | Media::Paused { .. } | Media::Ended { .. } if has_engine => {
                 return self.start(now, key, plan).map(|()| Played::Begun);
             }
             Media::Running(run) => {
                 stream.pending = Some(Pending { plan, since: now });
                 self.pause_run(key, run);
             }
-            Media::Pausing(_) => stream.pending = Some(Pending { plan, since: now }),
+            _ => stream.pending = Some(Pending { plan, since: now }),
         }
         Ok(Played::Waits)
     }

@@ -147,13 +147,16 @@ impl Service {
             RateBasis::Mean => entry.mean_rate.0,
             RateBasis::Peak => entry.peak_rate.0,
         };
+        let load = demand_of(entry, rate);
+        if let Some(conn) = request.path.conn().filter(|_| own.is_none()) {
+            self.conn_leaves_full_engine(now, conn, load);
+        }
         let attached = request.path.conn().and_then(|conn| self.attachment(conn));
         let engine = match attached {
             // All RTP of one connection comes from the engine that writes to it.
             Some((engine, _)) => Some(engine).filter(|engine| self.slots[*engine].has_stream_room()),
             None => self.engines_by_load().into_iter().find(|engine| self.slots[*engine].has_stream_room()),
         };
-        let load = demand_of(entry, rate);
         self.room(&Candidate { ip: request.viewer.ip(), rate, load, engine, own })?;
         Ok(Place { engine: engine.ok_or(Refusal::EngineStreams)?, rate })
     }

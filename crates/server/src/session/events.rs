@@ -47,6 +47,7 @@ impl Server {
                 service::Output::Attach { conn, engine, id } => {
                     self.outputs.push_back(Output::Attach { conn, engine, id });
                 }
+                service::Output::Hold { conn } => self.outputs.push_back(Output::Hold { conn }),
                 service::Output::Event(event) => {
                     self.act_on(now, &event);
                     self.tell(event);

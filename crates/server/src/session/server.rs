@@ -39,6 +39,11 @@ pub enum Output {
         /// Its name there.
         id: ConnId,
     },
+    /// No engine writes to this connection for a while: keep replies until the next [`Output::Attach`].
+    Hold {
+        /// The connection.
+        conn: ConnKey,
+    },
     /// Send this command. The first packet of a [`Command::Play`] must not leave before its reply.
     Command {
         /// To whom.

@@ -1,8 +1,9 @@
 //! An engine without packets.
 
 use std::collections::{HashMap, HashSet, VecDeque};
+use std::fs::File;
 
-use millrace_core::ids::{RunSerial, StreamId};
+use millrace_core::ids::{ConnId, RunSerial, StreamId};
 use millrace_core::time::Instant;
 use millrace_core::wire::rtp::sequence_of;
 use millrace_offload::command::{
@@ -18,6 +19,10 @@ pub struct FakeEngine {
     pub conns: HashSet<u32>,
     /// Answers are held back.
     pub silent: bool,
+    /// Connections are not given back: their viewers read nothing.
+    pub keeps_conns: bool,
+    /// Those that were to be.
+    kept: Vec<ConnId>,
     pub events: VecDeque<Event>,
     /// What `Closed` will claim.
     pub max_streams: usize,
@@ -194,20 +199,40 @@ impl FakeEngine {
             }
             Command::ConnAdd { conn, .. } => assert!(self.conns.insert(conn.0), "{conn:?} added twice"),
             Command::ConnWrite { bytes, .. } => self.events.push_back(Event::Recycle { bytes }),
-            Command::ConnRemove { conn } | Command::ConnReturn { conn } => {
+            Command::ConnRemove { conn } => {
+                self.kept.retain(|kept| *kept != conn);
                 self.conns.remove(&conn.0);
                 self.events.push_back(Event::ConnRemoved { conn, fd: None });
+            }
+            Command::ConnReturn { conn } => {
+                let uses_it = |stream: &FakeStream| stream.dest.conn() == Some(conn);
+                assert!(!self.streams.values().any(uses_it), "{conn:?} is in use");
+                if self.keeps_conns { self.kept.push(conn) } else { self.give_back(conn) }
             }
             Command::Unreachable { .. } | Command::Stop => {}
         }
     }
 
+    /// The viewers read again.
+    pub fn give_all_back(&mut self) {
+        self.keeps_conns = false;
+        std::mem::take(&mut self.kept).into_iter().for_each(|conn| self.give_back(conn));
+    }
+
+    fn give_back(&mut self, conn: ConnId) {
+        let was_there = self.conns.remove(&conn.0);
+        let fd = was_there.then(|| File::open("/dev/null").expect("there always").into());
+        self.events.push_back(Event::ConnReturned { conn, fd });
+    }
+
     fn play(&mut self, now: Instant, stream: StreamId, at: Instant, spec: RunSpec) {
         assert!(spec.from <= spec.until && spec.until <= spec.media.packets, "{spec:?}");
         assert_eq!(spec.scale_permille, 1000);
-        if !self.streams.contains_key(&stream) {
+        let Some(state) = self.streams.get(&stream) else {
             return self.refuse(stream, Some(spec.run), Refusal::UnknownStream);
-        }
+        };
+        let conn = state.dest.conn();
+        assert!(conn.is_none_or(|conn| self.conns.contains(&conn.0)), "{conn:?} is not here");
         self.end_run(stream, StopReason::Replaced);
         let Some(state) = self.streams.get_mut(&stream) else { return };
         let read_at = now.plus_ns(self.read_ns);

@@ -10,18 +10,19 @@ use std::sync::{Arc, Mutex};
 use std::thread::JoinHandle;
 use std::time::{Duration, Instant as Wall};
 
-use millrace_core::limits::RTP_HEADER_BYTES;
+use millrace_core::limits::{ADMISSION_LOOK_NS, RTP_HEADER_BYTES};
 use millrace_core::seam::Clock;
 use millrace_core::wire::rtcp::{MAX_REPORT_BYTES, SenderReport, write_sender_report};
 use millrace_core::wire::rtp::RtpHeader;
 use millrace_offload::bell::EventBell;
 use millrace_offload::clock::MonotonicClock;
 use millrace_offload::command::{Command, Dest, Event, StopReason};
+use millrace_server::admission::EngineFigures;
 use millrace_server::control::{
     Control, ControlConfig, ControlHandle, EnginePort, Snapshot, Sockets, UdpSockets,
 };
 
-use crate::rtsp_support::{Answer, FakeEngine, SharedTitles};
+use crate::rtsp_support::{Answer, FakeEngine, SECOND, SharedTitles};
 
 /// Longest that anything in these tests may take on a machine under load.
 pub const TIMEOUT: Duration = Duration::from_secs(20);
@@ -38,7 +39,19 @@ pub struct EngineState {
     sent: HashMap<millrace_core::ids::StreamId, u32>,
     /// The command ring has no room.
     pub full: bool,
+    /// What admission is told of its core.
+    pub core: Core,
+    figures: EngineFigures,
     finished: bool,
+}
+
+/// What a made-up core has done in each of admission's looks.
+#[derive(Clone, Copy, Default)]
+pub struct Core {
+    pub busy_percent: u64,
+    pub packets_per_s: u64,
+    /// All of them late.
+    pub is_late: bool,
 }
 
 pub struct FakePort {
@@ -54,6 +67,7 @@ impl EngineState {
             Command::ConnAdd { conn, fd } => {
                 let stream = TcpStream::from(fd);
                 assert!(self.conns.insert(conn.0, stream).is_none(), "{conn:?} added twice");
+                self.fake.conns.insert(conn.0);
             }
             Command::ConnWrite { conn, bytes } => {
                 if let Some(stream) = self.conns.get_mut(&conn.0)
@@ -66,6 +80,10 @@ impl EngineState {
             Command::ConnRemove { conn } => {
                 self.conns.remove(&conn.0);
                 self.fake.take(now, Command::ConnRemove { conn });
+            }
+            Command::ConnReturn { conn } => {
+                self.conns.remove(&conn.0);
+                self.fake.take(now, Command::ConnReturn { conn });
             }
             Command::Stop => {
                 let streams: Vec<_> = self.fake.streams.keys().copied().collect();
@@ -186,6 +204,17 @@ impl EnginePort for FakePort {
         self.bell.clear();
         self.bell.announce_sleep();
     }
+    fn figures(&self) -> Option<EngineFigures> {
+        let mut state = self.state.lock().unwrap();
+        let Core { busy_percent, packets_per_s, is_late } = state.core;
+        let packets = packets_per_s * ADMISSION_LOOK_NS / SECOND;
+        let figures = &mut state.figures;
+        figures.seen_ns += ADMISSION_LOOK_NS;
+        figures.busy_ns += ADMISSION_LOOK_NS * busy_percent / 100;
+        figures.packets += packets;
+        figures.overdue += if is_late { packets } else { 0 };
+        Some(*figures)
+    }
     fn is_finished(&self) -> bool {
         self.state.lock().unwrap().finished
     }
@@ -196,12 +225,49 @@ pub struct Live {
     pub control: Option<ControlHandle>,
     pub address: SocketAddr,
     pub engine: Arc<Mutex<EngineState>>,
+    /// Another one, if there are two.
+    pub second: Option<Arc<Mutex<EngineState>>>,
     pub bell: Arc<EventBell>,
     pub open_titles: SharedTitles,
     pub rtcp: SocketAddr,
     pub rtp: SocketAddr,
     stop: Arc<AtomicBool>,
-    thread: Option<JoinHandle<()>>,
+    threads: Vec<JoinHandle<()>>,
+}
+
+/// What an engine and its thread share, its port, and the thread.
+type Started = (Arc<Mutex<EngineState>>, FakePort, JoinHandle<()>);
+
+/// An engine that sends from these sockets until it is told to stop.
+fn start_engine(rtp: &UdpSocket, rtcp: &UdpSocket, stop: &Arc<AtomicBool>) -> Started {
+    let bell = Arc::new(EventBell::new().unwrap());
+    bell.announce_sleep();
+    let state = EngineState {
+        fake: FakeEngine::new(),
+        conns: HashMap::new(),
+        rtp: rtp.try_clone().unwrap(),
+        rtcp: rtcp.try_clone().unwrap(),
+        sent: HashMap::new(),
+        full: false,
+        core: Core::default(),
+        figures: EngineFigures::default(),
+        finished: false,
+    };
+    let engine = Arc::new(Mutex::new(state));
+    let (state, ringing, stopping) = (Arc::clone(&engine), Arc::clone(&bell), Arc::clone(stop));
+    let thread = std::thread::spawn(move || {
+        while !stopping.load(Ordering::Relaxed) {
+            let mut state = state.lock().unwrap();
+            state.run(MonotonicClock.now());
+            if !state.fake.silent && !state.fake.events.is_empty() {
+                ringing.ring();
+            }
+            drop(state);
+            std::thread::sleep(Duration::from_millis(1));
+        }
+    });
+    let port = FakePort { state: Arc::clone(&engine), bell };
+    (engine, port, thread)
 }
 
 impl Live {
@@ -214,49 +280,34 @@ impl Live {
         let listener = TcpListener::bind(local).unwrap();
         let (rtp, rtcp) = (UdpSocket::bind(local).unwrap(), UdpSocket::bind(local).unwrap());
         let (rtp_address, rtcp_address) = (rtp.local_addr().unwrap(), rtcp.local_addr().unwrap());
-        let bell = Arc::new(EventBell::new().unwrap());
-        bell.announce_sleep();
-        let state = EngineState {
-            fake: FakeEngine::new(),
-            conns: HashMap::new(),
-            rtp: rtp.try_clone().unwrap(),
-            rtcp: rtcp.try_clone().unwrap(),
-            sent: HashMap::new(),
-            full: false,
-            finished: false,
-        };
-        let engine = Arc::new(Mutex::new(state));
         let stop = Arc::new(AtomicBool::new(false));
-        let (state, ringing, stopping) = (Arc::clone(&engine), Arc::clone(&bell), Arc::clone(&stop));
-        let thread = std::thread::spawn(move || {
-            while !stopping.load(Ordering::Relaxed) {
-                let mut state = state.lock().unwrap();
-                state.run(MonotonicClock.now());
-                if !state.fake.silent && !state.fake.events.is_empty() {
-                    ringing.ring();
-                }
-                drop(state);
-                std::thread::sleep(Duration::from_millis(1));
-            }
-        });
-        let open_titles = SharedTitles::default();
         let mut config = ControlConfig::default();
         change(&mut config);
-        let handle = FakePort { state: Arc::clone(&engine), bell: Arc::clone(&bell) };
+        let (engine, port, thread) = start_engine(&rtp, &rtcp, &stop);
+        let bell = Arc::clone(&port.bell);
+        let mut ports: Vec<Box<dyn EnginePort>> = vec![Box::new(port)];
+        let (mut second, mut threads) = (None, vec![thread]);
+        if config.session.service.engines == 2 {
+            let (engine, port, thread) = start_engine(&rtp, &rtcp, &stop);
+            second = Some(engine);
+            ports.push(Box::new(port));
+            threads.push(thread);
+        }
+        let open_titles = SharedTitles::default();
         let sockets = Sockets { listeners: vec![listener], udp: vec![UdpSockets { rtp, rtcp }] };
-        let control =
-            Control::start(config, Box::new(open_titles.clone()), vec![Box::new(handle)], sockets).unwrap();
+        let control = Control::start(config, Box::new(open_titles.clone()), ports, sockets).unwrap();
         let address = control.addresses()[0];
         Self {
             control: Some(control),
             address,
             engine,
+            second,
             bell,
             open_titles,
             rtcp: rtcp_address,
             rtp: rtp_address,
             stop,
-            thread: Some(thread),
+            threads,
         }
     }
 
@@ -296,7 +347,7 @@ impl Drop for Live {
     fn drop(&mut self) {
         drop(self.control.take());
         self.stop.store(true, Ordering::Relaxed);
-        if let Some(thread) = self.thread.take() {
+        for thread in self.threads.drain(..) {
             let ended = thread.join();
             assert!(ended.is_ok() || std::thread::panicking(), "the engine thread panicked");
         }

@@ -188,6 +188,7 @@ impl World {
                 assert!(engine == 0 && self.engine.conns.insert(id.0), "connection name in use");
                 self.log.push("attach".into());
             }
+            Output::Hold { .. } => panic!("there is one engine"),
             Output::Command { command, .. } => {
                 self.log.push(match &command {
                     Command::Open { dest: Dest::Udp { port, .. }, quiet: true, .. } => {

@@ -1,6 +1,8 @@
 //! The service, an engine or two, and no protocol: what comes out is carried out, what happened is kept.
 #![allow(dead_code, unreachable_pub)] // each test binary uses its own part
 
+use std::collections::{HashMap, HashSet};
+
 use millrace_core::time::{Instant, MediaTicks};
 use millrace_offload::command::Command;
 use millrace_server::control::Counters;
@@ -20,6 +22,10 @@ pub struct Desk {
     pub second: FakeEngine,
     pub titles: SharedTitles,
     pub now: Instant,
+    /// Which engine writes to a connection, and what it calls that.
+    writers: HashMap<ConnKey, (usize, u32)>,
+    /// Connections to which nobody may write now.
+    pub held: HashSet<ConnKey>,
     /// Commands to the engine, in order; those to the second begin with `2: `.
     pub commands: Vec<String>,
     pub events: Vec<Event>,
@@ -43,6 +49,8 @@ impl Desk {
             second: FakeEngine::new(),
             titles,
             now: Instant(100 * SECOND),
+            writers: HashMap::new(),
+            held: HashSet::new(),
             commands: Vec::new(),
             events: Vec::new(),
             counters: Counters::default(),
@@ -104,6 +112,14 @@ impl Desk {
         self.settle();
     }
 
+    /// The viewer closes a connection.
+    pub fn hang_up(&mut self, conn: ConnKey) {
+        self.service.conn_closed(self.now, conn);
+        self.writers.remove(&conn);
+        self.held.remove(&conn);
+        self.settle();
+    }
+
     /// Moves the clock; the engine and the service's timers run.
     pub fn wait(&mut self, ns: u64) {
         let end = self.now.plus_ns(ns);
@@ -128,10 +144,16 @@ impl Desk {
                         self.counters.count(&event);
                         self.events.push(event);
                     }
-                    Output::Attach { id, engine, .. } => {
-                        let conns = &mut [&mut self.engine, &mut self.second][engine].conns;
-                        assert!(conns.insert(id.0), "connection name in use");
+                    Output::Attach { conn, id, engine } => {
+                        let engines = [&mut self.engine, &mut self.second];
+                        let before = self.writers.insert(conn, (engine, id.0));
+                        assert_eq!(self.held.remove(&conn), before.is_some());
+                        if let Some((engine, id)) = before {
+                            assert!(!engines[engine].conns.contains(&id), "two write to it");
+                        }
+                        assert!(engines[engine].conns.insert(id.0), "connection name in use");
                     }
+                    Output::Hold { conn } => assert!(self.held.insert(conn), "held twice"),
                     Output::Command { engine, command } => {
                         self.commands.push(["", "2: "][engine].to_owned() + &shown(&command));
                         [&mut self.engine, &mut self.second][engine].take(self.now, command);
@@ -184,6 +206,7 @@ fn shown(command: &Command) -> String {
         Command::Measure { .. } => "measure".to_owned(),
         Command::Close { .. } => "close".to_owned(),
         Command::ConnRemove { .. } => "drop conn".to_owned(),
+        Command::ConnReturn { .. } => "return conn".to_owned(),
         Command::Unreachable { dest, .. } => format!("unreachable {dest}"),
         other => panic!("the service does not send {other:?}"),
     }
