@@ -413,8 +413,9 @@ fn a_connection_goes_over_to_another_engine_without_a_hole() {
         assert!(start.elapsed() < TIMEOUT, "nothing goes over");
         std::thread::sleep(Duration::from_millis(5));
     }
-    // What it asks now is answered when somebody writes again, in order, and between frames.
-    for cseq in 20..40 {
+    // What it asks now is answered when somebody writes again, in order, and between frames; more than could be kept for it.
+    let asked = 20..1520;
+    for cseq in asked.clone() {
         v.send(&format!("GET_PARAMETER rtsp://h/film RTSP/1.0\nCSeq: {cseq}\nSession: {id}"));
     }
     leaver
@@ -424,7 +425,7 @@ fn a_connection_goes_over_to_another_engine_without_a_hole() {
     assert_eq!(second.lock().unwrap().fake.conns.len(), 1, "two write to it");
     first.lock().unwrap().core = Core::default();
     first.lock().unwrap().fake.give_all_back();
-    for cseq in 20..40 {
+    for cseq in asked {
         assert_eq!(v.answer().get("cseq"), cseq.to_string());
     }
     let bye = leaver.0.answer();
@@ -439,4 +440,18 @@ fn a_connection_goes_over_to_another_engine_without_a_hole() {
     let sequences: Vec<_> = media.map(|(_, bytes)| RtpHeader::parse(bytes).unwrap().0.sequence).collect();
     assert!(sequences.windows(2).all(|pair| pair[1] == pair[0].wrapping_add(1)), "{sequences:?}");
     assert_eq!((first.lock().unwrap().fake.conns.len(), second.lock().unwrap().fake.conns.len()), (0, 2));
+    // The other way: a viewer who wants something else, on the same connection, from an engine that has become full. The answer waits too.
+    second.lock().unwrap().core = Core { busy_percent: 95, packets_per_s: 400, is_late: false };
+    let mut session = Some(id.clone());
+    while first.lock().unwrap().fake.conns.is_empty() {
+        assert!(start.elapsed() < 2 * TIMEOUT, "the engine is never full, or the other never idle");
+        if let Some(id) = session.take() {
+            assert_eq!(v.ask_session("TEARDOWN", &id, "").status, 200);
+        }
+        let setup = "SETUP rtsp://h/film/track1 RTSP/1.0\nCSeq: 1\nTransport: RTP/AVP/TCP;interleaved=0-1";
+        let answer = v.ask(setup);
+        assert!(matches!(answer.status, 200 | 453), "{answer:?}");
+        session = (answer.status == 200).then(|| answer.session());
+    }
+    assert_eq!(v.ask_session("PLAY", &session.unwrap(), "").status, 200);
 }
