@@ -283,18 +283,24 @@ fn all_streams_of_a_connection_go_over_together() {
 
 #[test]
 fn while_nobody_writes_to_a_connection_everything_waits() {
-    let mut site = Site::new();
+    let mut site = Site::with(|config| config.pause_reservation_ns = SECOND);
     let keys = site.play_by_tcp(8);
     site.desk.engine.keeps_conns = true;
     site.look(12, CORES_WHEN_OVERLOADED);
     assert!(!site.desk.held.is_empty(), "viewers that read nothing have been told to go over");
     site.desk.take_commands();
-    // Seconds later they still have read nothing. One is paused now, one seeks, one closes its connection.
+    // Seconds later they still have read nothing. One is paused now, and later one seeks.
     site.desk.wait(SECOND);
     let held: Vec<_> = site.desk.held.iter().copied().collect();
     let through = |site: &Site, conn| *site.desk.service.streams_of(conn).first().expect("a stream");
     let paused = through(&site, held[0]);
     site.desk.pause(paused);
+    // The other engine has become full, and the first one idle: who waits for the one does not go back before it has been there.
+    site.desk.wait(2 * SECOND);
+    site.look(20, [busy(10), Core { packets_per_s: 8 * VIEWER_PACKETS_PER_S, ..busy(95) }]);
+    assert!(matches!(site.desk.play(paused, None), Err(Refusal::Full(_))));
+    let returns = site.desk.take_commands().into_iter().filter(|command| command.contains("return"));
+    assert_eq!(returns.count(), 0);
     let sought = held.get(1).map(|conn| through(&site, *conn));
     if let Some(key) = sought {
         assert_eq!(site.desk.play(key, span(30, None)), Ok(Played::Waits));
@@ -374,15 +380,21 @@ fn a_paused_viewer_goes_over_with_its_connection_when_its_engine_is_full() {
 
 #[test]
 fn a_connection_for_which_the_other_engine_has_no_name_left_stays() {
-    let mut site = Site::with(|config| config.conns_per_engine = 4);
-    let keys = site.play_by_tcp(8);
-    site.look(12, CORES_WHEN_OVERLOADED);
-    assert_eq!(site.streams(), [4, 4]);
-    assert!(site.desk.held.is_empty());
-    let playing = keys.iter().filter_map(|key| site.desk.service.stream(*key)).filter(|s| s.is_playing());
-    assert_eq!(playing.count() + site.desk.ends().len(), 8);
-    keys.iter().for_each(|key| site.desk.close(*key));
-    site.desk.assert_empty();
+    // None, or one for the two that should go over.
+    for (names, moved) in [(4, 0), (5, 1)] {
+        let mut site = Site::with(|config| config.conns_per_engine = names);
+        let keys = site.play_by_tcp(8);
+        site.desk.take_commands();
+        site.look(12, CORES_WHEN_OVERLOADED);
+        assert_eq!((site.streams()[1], site.desk.held.len()), (4 + moved, 0));
+        let paused = site.desk.take_commands().iter().filter(|command| *command == "pause").count();
+        assert_eq!(paused, if moved == 0 { 0 } else { 2 });
+        // Whoever has been stopped for it goes on where it was.
+        let stands_still = site.desk.engine.streams.values().filter(|stream| stream.playing.is_none());
+        assert_eq!(stands_still.count(), 0);
+        keys.iter().for_each(|key| site.desk.close(*key));
+        site.desk.assert_empty();
+    }
 }
 
 #[test]

@@ -63,9 +63,11 @@ impl Service {
     fn another_engine(&self, from: usize, party: &[&Stream], more: &[Demand]) -> Option<usize> {
         let places = party.iter().map(|stream| 1 + stream.fec_mode().tracks().len()).sum();
         let demand: Demand = party.iter().map(|stream| stream.demand()).sum();
+        let needs_conn = party.iter().any(|stream| stream.path.conn().is_some());
         let has_room = |engine: &usize| {
             *engine != from
                 && self.slots[*engine].stream_room() >= places
+                && (!needs_conn || self.slots[*engine].has_conn_room())
                 && self.room_as_measured(*engine, demand, more[*engine]).is_ok()
         };
         self.engines_by_load().into_iter().find(has_room)

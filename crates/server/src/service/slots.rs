@@ -92,6 +92,10 @@ impl EngineSlots {
         self.conns.take().map(ConnId)
     }
 
+    pub(super) fn has_conn_room(&self) -> bool {
+        self.conns.room() > 0
+    }
+
     pub(super) fn give_back_conn(&mut self, conn: ConnId) {
         self.conns.give_back(conn.0);
     }
