@@ -69,7 +69,7 @@ impl fmt::Display for Finding {
 }
 
 /// Every promise by its name, in the order in which they are checked.
-pub const PROMISES: [&str; 40] = [
+pub const PROMISES: [&str; 41] = [
     "superblock_is_readable",
     "geometry_is_supported",
     "members_file_is_readable",
@@ -83,6 +83,7 @@ pub const PROMISES: [&str; 40] = [
     "title_is_on_every_member",
     "manifests_agree",
     "names_are_unique",
+    "derived_titles_have_a_parent",
     "catalogue_agrees",
     "placement_is_supported",
     "title_is_of_this_volume",
@@ -229,6 +230,7 @@ fn check(
     manifests_agree(&members, &titles, &newest, &mut report);
     if let Some(first) = members.first() {
         names_are_unique(&first.dirs, &newest, &mut report);
+        derived_titles_have_a_parent(&members, &newest, &mut report);
         let kept = members.iter().find(|member| member.dirs.catalogue().exists()).unwrap_or(first);
         let looked_at: Vec<usize> = members.iter().map(|member| usize::from(member.slot)).collect();
         catalogue_agrees(&kept.dirs, &looked_at, &newest, &mut report);
@@ -450,6 +452,25 @@ fn names_are_unique(dirs: &Dirs, manifests: &[(TitleId, Manifest)], report: &mut
         if let Some(other) = first.insert(&manifest.title.name, *id) {
             let what = format!("has the name \"{}\", as title {other} has", manifest.title.name);
             report.warning("names_are_unique", &dirs.manifest(*id), what, "remove one of them by its id");
+        }
+    }
+}
+
+/// One whose members are not all there may have it on another.
+fn derived_titles_have_a_parent(
+    members: &[Member],
+    manifests: &[(TitleId, Manifest)],
+    report: &mut Report<'_>,
+) {
+    for (id, manifest) in manifests {
+        let Some(derived) = manifest.title.derived else { continue };
+        let is_there = |member: &Member| member.dirs.title(derived.parent).is_dir();
+        if let Some(home) = members.iter().find(|member| member.dirs.title(*id).is_dir())
+            && !members.iter().any(is_there)
+        {
+            let what = format!("is derived from title {}, which is not there", derived.parent);
+            let remedy = "it is removed when the store is next opened with all its members";
+            report.warning("derived_titles_have_a_parent", &home.dirs.manifest(*id), what, remedy);
         }
     }
 }

@@ -16,7 +16,7 @@ use millrace_store::format::superblock::{Geometry, Superblock};
 use millrace_store::format::{Uuid, index, sums};
 use millrace_store::index::TitleIndex;
 use millrace_store::sums::{SUMS_BLOCK_BYTES, SUMS_PER_BLOCK, SumsBlock};
-use millrace_store::volume::{TitleWriter, Volume};
+use millrace_store::volume::{Derived, FinishTitle, TitleWriter, Volume};
 
 fn check(dir: &Path, depth: Depth) -> Vec<Finding> {
     check_store(dir, depth, &mut |_| {}).unwrap()
@@ -160,6 +160,16 @@ const DAMAGES: &[Damage] = &[
         manifest.title.name = "film".to_owned();
         fs::remove_file(&path).unwrap();
         fs::write(path, manifest.encode()).unwrap();
+        volume.titles().unwrap();
+    }),
+    ("derived_titles_have_a_parent", Depth::Quick, |f| {
+        let volume = Volume::open(f.store()).unwrap();
+        let film = Film::new(50, 2);
+        let parent = film.add(&volume, "other");
+        let derived = Derived { parent: parent.id, scale: "-4".parse().unwrap() };
+        let finish = FinishTitle { derived: Some(derived), ..film.finish("") };
+        film.write(&volume, &[1316]).unwrap().commit(finish).unwrap();
+        fs::remove_dir_all(f.store().join(format!("titles/{}", parent.id))).unwrap();
         volume.titles().unwrap();
     }),
     ("catalogue_agrees", Depth::Quick, |f| fs::remove_file(f.store().join("catalogue.sqlite")).unwrap()),

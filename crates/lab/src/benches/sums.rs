@@ -232,6 +232,7 @@ fn make_title(volume: &Volume, bytes: usize) -> anyhow::Result<TitleId> {
         streams: Vec::new(),
         index: TitleIndex::new(Vec::new(), pieces, Vec::new())?,
         notes: Vec::new(),
+        derived: None,
     })?;
     volume.prepare(info.id, &SIZES.map(usize::from), &mut |_| ())?;
     Ok(info.id)

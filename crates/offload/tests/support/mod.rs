@@ -250,5 +250,6 @@ fn finish(duration: MediaTicks) -> FinishTitle {
         streams: vec![],
         index: TitleIndex::default(),
         notes: vec![],
+        derived: None,
     }
 }

@@ -36,7 +36,7 @@ pub(super) struct ServedTitle {
 /// What changed at a refresh.
 #[derive(Debug, Default, PartialEq, Eq)]
 pub struct Changes {
-    /// Titles that were not there before.
+    /// Titles that were not there before; as everywhere here without derived ones.
     pub added: Vec<TitleInfo>,
     /// Names of titles that are gone.
     pub removed: Vec<String>,
@@ -70,7 +70,7 @@ impl OpenTitles {
             changes.lost += usize::from(listed.lost(|slot| volume.members().is_usable(slot)).is_some());
             let info = &listed.info;
             let before = titles.get(&info.name).filter(|before| before.listed.info.id == info.id);
-            if before.is_none() {
+            if before.is_none() && info.derived.is_none() {
                 changes.added.push(info.clone());
             }
             // One that has got packet sizes, or lost a member, is put among the open titles again, but is no news.
@@ -85,7 +85,10 @@ impl OpenTitles {
         }
         let told = |UnreadableTitle { id, error }: &UnreadableTitle| format!("title {id}: {error}");
         changes.unreadable = unreadable.iter().map(told).collect();
-        changes.removed = titles.keys().filter(|&name| !next.contains_key(name)).cloned().collect();
+        let is_gone = |(name, served): &(&String, &Arc<ServedTitle>)| {
+            !next.contains_key(*name) && served.listed.info.derived.is_none()
+        };
+        changes.removed = titles.iter().filter(is_gone).map(|(name, _)| name.clone()).collect();
         let before = std::mem::replace(&mut *titles, next);
         drop(titles);
         // Closes the files of titles that are gone, for which a disk may be waited for: the control thread looks titles up meanwhile.
@@ -94,9 +97,11 @@ impl OpenTitles {
         Ok(changes)
     }
 
-    /// All titles, by name.
+    /// All titles, by name, without those that are derived from them.
     pub fn titles(&self) -> Vec<TitleInfo> {
-        self.lock().values().map(|shelved| shelved.listed.info.clone()).collect()
+        let titles = self.lock();
+        let infos = titles.values().map(|shelved| &shelved.listed.info);
+        infos.filter(|info| info.derived.is_none()).cloned().collect()
     }
 
     /// What a title is called.

@@ -320,6 +320,9 @@ impl Library for Reader {
     fn find(&mut self, name: &str) -> Option<Entry> {
         let served = self.open_titles.get(name)?;
         let info = &served.listed.info;
+        if info.derived.is_some() {
+            return None; // played in the place of its parent, never by its own name
+        }
         let files = served.access.files();
         let layout = files.as_ref().map(|files| files.layout);
         Some(Entry {

@@ -1,4 +1,4 @@
-//! How the vocabulary of core is written in JSON: ids as hexadecimal text, ticks and rates as numbers.
+//! How the vocabulary of core is written in JSON: ids as hexadecimal text, speeds as text, ticks and rates as numbers.
 
 use serde::{Deserialize, Deserializer, Serialize, Serializer, de};
 
@@ -50,6 +50,19 @@ pub(crate) mod title_id {
     }
 
     pub(crate) fn deserialize<'de, D: Deserializer<'de>>(d: D) -> Result<TitleId, D::Error> {
+        String::deserialize(d)?.parse().map_err(de::Error::custom)
+    }
+}
+
+pub(crate) mod scale {
+    use super::*;
+    use millrace_core::scale::Scale;
+
+    pub(crate) fn serialize<S: Serializer>(scale: &Scale, s: S) -> Result<S::Ok, S::Error> {
+        s.collect_str(scale)
+    }
+
+    pub(crate) fn deserialize<'de, D: Deserializer<'de>>(d: D) -> Result<Scale, D::Error> {
         String::deserialize(d)?.parse().map_err(de::Error::custom)
     }
 }

@@ -223,8 +223,15 @@ impl Manifest {
         let bad = |field, found: &dyn std::fmt::Display, expected: &str| {
             Err(FormatError::value(RECORD, field, found, expected))
         };
-        if !is_slug(&t.name) {
-            return bad("name", &format_args!("{:.100?}", t.name), "a-z 0-9 - _ . and not a dot first");
+        match &t.derived {
+            Some(derived) if !derived.may_be_called(&t.name) => {
+                let expected = format!("the parent's name and @{}", derived.scale);
+                return bad("name", &format_args!("{:.100?}", t.name), &expected);
+            }
+            None if !is_slug(&t.name) => {
+                return bad("name", &format_args!("{:.100?}", t.name), "a-z 0-9 - _ . and not a dot first");
+            }
+            _ => {}
         }
         if t.bytes == 0 || !t.bytes.is_multiple_of(TS_PACKET_BYTES as u64) {
             return bad("bytes", &t.bytes, "a multiple of 188 above 0");

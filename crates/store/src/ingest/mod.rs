@@ -148,6 +148,7 @@ impl Taken {
             streams: indexed.streams,
             index: indexed.index,
             notes: self.notes,
+            derived: None,
         })
     }
 }

@@ -275,6 +275,7 @@ fn info(id: TitleId, media: &[u8]) -> TitleInfo {
         added_unix_s: 1,
         blake3: blake3::hash(media).to_hex().to_string(),
         notes: Vec::new(),
+        derived: None,
     }
 }
 

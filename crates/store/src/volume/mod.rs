@@ -18,7 +18,9 @@
 //! | `resize` | adds packet sizes and range sums to a title |
 //! | `catalogue` | finds titles by name, id, source |
 //! | `listing` | where titles lie, and what of that is lost |
+//! | `derived` | titles made of other titles: names, times, removal with the parent |
 //! | `damaged` | titles in which serving found damage: a list for the next scrub |
+//! | `remove` | removes a title, and what was derived from it |
 //! | `recover` | sweeps `tmp`, finishes what was begun on some of the members |
 //! | `members_io` | the list of members on the disks |
 //! | `lock`, `workspace`, `dirs`, `name`, `manifest_io` | what these share |
@@ -27,6 +29,7 @@ mod catalogue;
 mod create;
 mod damaged;
 mod data;
+mod derived;
 pub(crate) mod dirs;
 mod listing;
 pub(crate) mod lock;
@@ -37,6 +40,7 @@ mod name;
 mod open;
 mod parity_crcs;
 pub(crate) mod recover;
+mod remove;
 mod resize;
 mod stripe_writer;
 mod title;
@@ -51,7 +55,7 @@ use std::sync::{Arc, Mutex, PoisonError};
 use millrace_core::ids::TitleId;
 
 use self::catalogue::Catalogue;
-use self::dirs::{Dirs, read_whole, remove_tree, sync_dir};
+use self::dirs::{Dirs, read_whole, sync_dir};
 use self::lock::StoreLock;
 use crate::blocking::{BlockingCalls, TimedOut, Timeout, send_to};
 use crate::disk::Disk;
@@ -64,6 +68,7 @@ pub(crate) use open::{open_crcs, open_index, open_meta, open_parity_meta, open_s
 
 pub use catalogue::UnreadableTitle;
 pub use damaged::DAMAGED_FILE;
+pub use derived::Derived;
 pub use dirs::{CATALOGUE_FILE, LOCK_FILE, TITLES_DIR, TMP_DIR, VOLUME_FILE};
 pub use listing::{ListedAt, ListedTitle, Listing, LostMembers, PlacedOn};
 pub use media::MediaReader;
@@ -311,7 +316,13 @@ impl Volume {
         let catalogue = Some(Catalogue::open(&members)?);
         let catalogue = Mutex::new(CatalogueService { catalogue, blocking: BlockingCalls::default() });
         let inner = Inner { dir: dir.to_path_buf(), disk, members, superblock, catalogue, in_order };
-        Ok(Self { inner: Arc::new(inner) })
+        drop(lock);
+        let volume = Self { inner: Arc::new(inner) };
+        if volume.inner.in_order.load(Ordering::Acquire) {
+            // What cannot be removed now is no hindrance: fsck reports it, and the next open tries again.
+            let _ = volume.remove_orphans();
+        }
+        Ok(volume)
     }
 
     /// The directory that it was opened by: any one of its members.
@@ -463,34 +474,6 @@ impl Volume {
     /// If the title has no such parity, or its files cannot be opened.
     pub fn open_parity(&self, id: TitleId, track: u8) -> Result<ParityFiles, StoreError> {
         open::open_parity(&self.inner.members, id, track)
-    }
-
-    /// Removes a title, readable or not. Whoever has it open can go on reading.
-    ///
-    /// The catalogue's row goes first, then one rename makes the title invisible, then its files are deleted. After a
-    /// crash in between the title is either still there or gone; the rest is done at the next open.
-    /// With several members the renames are durable on all of them before anything is deleted; a member that is missing is
-    /// declared stale before, so that it does not bring the title back.
-    pub fn remove(&self, id: TitleId) -> Result<(), StoreError> {
-        let Inner { members, disk, .. } = &*self.inner;
-        members.refresh();
-        enough(&self.inner.dir, members)?;
-        self.inner.writable("removing a title")?;
-        self.inner.tidy()?;
-        let (lock, usable) = StoreLock::take_all(members, &|slot| self.inner.dirs(slot))?;
-        if usable.iter().all(|dirs| !dirs.title(id).is_dir()) {
-            return Err(StoreError::NoTitle { id });
-        }
-        members_io::leave_missing_behind(members, disk, &lock, manifest_io::lies_on(members, id))?;
-        // Were the stripe still there when the title is gone, a refresh would drop it: an error here changes nothing.
-        let _ = self.inner.with_catalogue(move |catalogue| catalogue.delete(id));
-        recover::finish_removal(members, disk, id, &lock)?;
-        drop(lock);
-        usable.iter().try_for_each(|dirs| remove_tree(disk, &dirs.removed(id)))?;
-        // On a disk that was full there may be space for the catalogue now; if not, it is brought up to date at the next open.
-        let _ = self.inner.with_catalogue(Catalogue::return_to_disk);
-        self.forget_damaged(&[id]);
-        Ok(())
     }
 
     /// Prepares a title for another packet size: another metadata file over the same data, and range sums and CRCs, if it

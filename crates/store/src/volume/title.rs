@@ -16,6 +16,7 @@ use millrace_core::units::BitRate;
 use millrace_core::wire::rtp::Timeline;
 use serde::{Deserialize, Serialize};
 
+use super::derived::Derived;
 use super::dirs::Dirs;
 use crate::error::StoreError;
 use crate::format::json;
@@ -24,7 +25,7 @@ use crate::index::TitleIndex;
 use crate::members::Members;
 use crate::meta::{CrcFile, MetaError, MetaFile};
 use crate::stripes::StripeLayout;
-use crate::sums::{DeriveError, Derived, SUMS_BLOCK_BYTES, SUMS_PER_BLOCK, SumsFile};
+use crate::sums::{self, DeriveError, SUMS_BLOCK_BYTES, SUMS_PER_BLOCK, SumsFile};
 
 /// Media whose records are derived at a time: its range sums fill a window but for two blocks that it does not begin or end
 /// with, and its metadata less.
@@ -61,7 +62,7 @@ pub struct TitleInfo {
     /// RTP timeline shared by all viewers; chosen at random at ingest.
     #[serde(with = "json::timeline")]
     pub timeline: Timeline,
-    /// The file it was made from.
+    /// The file it was made from; of a derived title its parent's.
     pub source: SourceIdentity,
     /// When it was added, seconds since 1970 (UTC).
     pub added_unix_s: u64,
@@ -69,6 +70,9 @@ pub struct TitleInfo {
     pub blake3: String,
     /// What the operator should know: what was transcoded, what damage was found.
     pub notes: Vec<String>,
+    /// The title that it was made from, and how; `None`: it was made from its source.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub derived: Option<Derived>,
 }
 
 impl TitleInfo {
@@ -153,7 +157,7 @@ pub struct DerivedFrom {
     /// The file.
     pub sums: SumsFile,
     /// The rule.
-    pub rule: Derived,
+    pub rule: sums::Derived,
 }
 
 impl TitleFiles {

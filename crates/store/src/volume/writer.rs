@@ -11,6 +11,7 @@ use millrace_core::units::BitRate;
 use millrace_core::wire::rtp::Timeline;
 
 use super::data::{DataWriter, SUM_STEP_BYTES, SizeWriter, sum_grains};
+use super::derived::Derived;
 use super::dirs::{Dirs, copy_new, random, rename, sync_dir, unix_s, write_new};
 use super::lock::StoreLock;
 use super::stripe_writer::StripeWriter;
@@ -61,7 +62,7 @@ struct Files {
 /// What is only known when all of a title has been read.
 #[derive(Clone, Debug)]
 pub struct FinishTitle {
-    /// Wished name; made URL-safe and unique.
+    /// Wished name; made URL-safe and unique. Of a derived title the parent's counts.
     pub name: String,
     /// The file it was made from.
     pub source: SourceIdentity,
@@ -79,6 +80,8 @@ pub struct FinishTitle {
     pub index: TitleIndex,
     /// What the operator should know.
     pub notes: Vec<String>,
+    /// The title that it was made from, and how: decides its name.
+    pub derived: Option<Derived>,
 }
 
 impl TitleWriter {
@@ -341,6 +344,7 @@ fn describe(
         added_unix_s: unix_s(),
         blake3: data.blake3.to_hex().to_string(),
         notes: finish.notes,
+        derived: finish.derived,
     })
 }
 
@@ -380,7 +384,11 @@ fn publish(
         return Err(bad(id, "the members of the volume changed meanwhile; add the file again".to_owned()));
     }
     let wanted = manifest.title.name.clone();
-    manifest.title.name = volume.with_catalogue(move |catalogue| catalogue.free_name(&wanted))?;
+    let derived = manifest.title.derived;
+    manifest.title.name = volume.with_catalogue(move |catalogue| match derived {
+        Some(derived) => catalogue.name_of_derived(id, derived),
+        None => catalogue.free_name(&wanted),
+    })?;
     manifest.validate().map_err(|e| StoreError::BadTitle { id, what: e.to_string() })?;
     let bytes = manifest.encode();
     for (home, path) in homes.iter().zip(workspace.paths()) {

@@ -10,14 +10,16 @@ use std::io;
 use std::os::unix::ffi::OsStrExt;
 
 use millrace_core::ids::TitleId;
+use millrace_core::scale::Scale;
 
 use super::db::{Check, Row};
 use super::{Catalogue, Slots};
 use crate::error::StoreError;
 use crate::format::crc32c;
+use crate::volume::derived::MARK;
 use crate::volume::dirs::id_of_name;
 use crate::volume::manifest_io::find_manifest;
-use crate::volume::{SourceIdentity, TitleInfo, name};
+use crate::volume::{Derived, SourceIdentity, TitleInfo, name};
 
 /// One title in brief, as the index has it.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -83,6 +85,12 @@ impl Names {
         }
     }
 
+    /// Names that begin so, in order, with their titles.
+    fn beginning(&self, with: &str) -> impl Iterator<Item = &(String, TitleId)> {
+        let from = (with.to_owned(), TitleId([0; 16]));
+        self.by_name.range(from..).take_while(move |(name, _)| name.starts_with(with))
+    }
+
     fn has(&self, name: &str) -> bool {
         let from = (name.to_owned(), TitleId([0; 16]));
         self.by_name.range(from..).next().is_some_and(|(next, _)| next == name)
@@ -131,6 +139,69 @@ impl Catalogue {
         self.with_names(|names| name::unique(wish, |name| names.has(name)))
     }
 
+    /// The name of a title that is derived as `derived` says. Nothing else can take it: it is the parent's with something behind it.
+    ///
+    /// # Errors
+    /// If there is no such parent, it is derived itself, or there is such a title already.
+    pub(crate) fn name_of_derived(&mut self, id: TitleId, derived: Derived) -> Result<String, StoreError> {
+        self.catch_up()?;
+        let parent = self.by_id(derived.parent)?.ok_or(StoreError::NoTitle { id: derived.parent })?;
+        let bad = |what: String| StoreError::BadTitle { id, what };
+        if parent.derived.is_some() {
+            return Err(bad(format!("{} is a derived title itself", parent.name)));
+        }
+        let name = derived.name(&parent.name);
+        if self.with_names(|names| names.has(&name))? {
+            return Err(bad(format!("{name} is already there")));
+        }
+        Ok(name)
+    }
+
+    /// Titles derived from `parent`, by speed. `name` is what it was called if it is gone.
+    pub(crate) fn derived_of(
+        &mut self,
+        parent: TitleId,
+        name: Option<String>,
+    ) -> Result<Vec<(Scale, TitleInfo)>, StoreError> {
+        if !self.nothing_new() {
+            self.catch_up()?;
+        }
+        let name = match name {
+            Some(name) => Some(name),
+            None => self.by_id(parent)?.map(|info| info.name),
+        };
+        let prefix = name.map(|name| format!("{name}{MARK}")).unwrap_or_default();
+        let found = self.with_names(|names| {
+            let named = names.beginning(&prefix).filter(|(name, _)| name.contains(MARK));
+            named.map(|&(_, id)| id).collect::<Vec<_>>()
+        })?;
+        let mut titles = Vec::new();
+        for id in found {
+            let info = self.by_id(id)?;
+            let of_it =
+                |info: &TitleInfo| Some(info.derived.filter(|derived| derived.parent == parent)?.scale);
+            titles.extend(info.and_then(|info| Some((of_it(&info)?, info))));
+        }
+        titles.sort_by_key(|(scale, _)| *scale);
+        Ok(titles)
+    }
+
+    /// Derived titles and their parents, where no title has the parent's name.
+    pub(crate) fn orphans(&mut self) -> Result<Vec<(TitleId, TitleId)>, StoreError> {
+        let found = self.with_names(|names| {
+            let is_orphan = |(name, _): &&(String, TitleId)| {
+                name.split_once(MARK).is_some_and(|(parent, _)| !names.has(parent))
+            };
+            names.by_name.iter().filter(is_orphan).map(|&(_, id)| id).collect::<Vec<_>>()
+        })?;
+        let mut orphans = Vec::new();
+        for id in found {
+            let derived = self.by_id(id)?.and_then(|info| info.derived);
+            orphans.extend(derived.map(|derived| (id, derived.parent)));
+        }
+        Ok(orphans)
+    }
+
     /// The title made from this file.
     pub(crate) fn by_source(&mut self, source: &SourceIdentity) -> Result<Option<TitleInfo>, StoreError> {
         let known = self.known_by_source(source)?;
@@ -144,7 +215,7 @@ impl Catalogue {
     fn known_by_source(&mut self, source: &SourceIdentity) -> Result<Option<TitleInfo>, StoreError> {
         let key = source_key(source);
         for id in self.with_names(|names| names.of_source(key))? {
-            let found = self.by_id(id)?.filter(|info| info.source == *source);
+            let found = self.by_id(id)?.filter(|info| info.source == *source && info.derived.is_none());
             if found.is_some() {
                 return Ok(found);
             }

@@ -30,6 +30,7 @@ fn row(number: u8) -> Row {
         added_unix_s: 3,
         blake3: "0".repeat(64),
         notes: Vec::new(),
+        derived: None,
     };
     let stamp = Stamp { inode: 1, bytes: 2, modified_ns: 3 };
     Row { info, stamp, placed: PlacedOn { members: 3, may: 1 } }

@@ -1,0 +1,58 @@
+//! Removes titles, and what was derived from them.
+
+use millrace_core::ids::TitleId;
+
+use super::catalogue::Catalogue;
+use super::dirs::remove_tree;
+use super::lock::StoreLock;
+use super::{Inner, Volume, enough, manifest_io, members_io, recover};
+use crate::error::StoreError;
+
+impl Volume {
+    /// Removes a title, readable or not. Whoever has it open can go on reading.
+    ///
+    /// The catalogue's row goes first, then one rename makes the title invisible, then its files are deleted. After a
+    /// crash in between the title is either still there or gone; the rest is done at the next open.
+    /// With several members the renames are durable on all of them before anything is deleted; a member that is missing is
+    /// declared stale before, so that it does not bring the title back.
+    ///
+    /// What was derived from it goes with it, after it: nothing can be derived from it any more by then, and what a crash leaves has
+    /// no parent, which the next open sees.
+    pub fn remove(&self, id: TitleId) -> Result<(), StoreError> {
+        let named = self.inner.with_catalogue(move |catalogue| catalogue.by_id(id)).ok().flatten();
+        self.remove_one(id)?;
+        let name = named.map(|info| info.name);
+        // The title is gone whatever becomes of these.
+        let derived = self.inner.with_catalogue(move |catalogue| catalogue.derived_of(id, name));
+        derived.unwrap_or_default().iter().try_for_each(|(_, info)| self.remove_if_there(info.id))
+    }
+
+    pub(super) fn remove_if_there(&self, id: TitleId) -> Result<(), StoreError> {
+        match self.remove_one(id) {
+            Err(StoreError::NoTitle { .. }) => Ok(()),
+            removed => removed,
+        }
+    }
+
+    fn remove_one(&self, id: TitleId) -> Result<(), StoreError> {
+        let Inner { members, disk, .. } = &*self.inner;
+        members.refresh();
+        enough(&self.inner.dir, members)?;
+        self.inner.writable("removing a title")?;
+        self.inner.tidy()?;
+        let (lock, usable) = StoreLock::take_all(members, &|slot| self.inner.dirs(slot))?;
+        if usable.iter().all(|dirs| !dirs.title(id).is_dir()) {
+            return Err(StoreError::NoTitle { id });
+        }
+        members_io::leave_missing_behind(members, disk, &lock, manifest_io::lies_on(members, id))?;
+        // Were the stripe still there when the title is gone, a refresh would drop it: an error here changes nothing.
+        let _ = self.inner.with_catalogue(move |catalogue| catalogue.delete(id));
+        recover::finish_removal(members, disk, id, &lock)?;
+        drop(lock);
+        usable.iter().try_for_each(|dirs| remove_tree(disk, &dirs.removed(id)))?;
+        // On a disk that was full there may be space for the catalogue now; if not, it is brought up to date at the next open.
+        let _ = self.inner.with_catalogue(Catalogue::return_to_disk);
+        self.forget_damaged(&[id]);
+        Ok(())
+    }
+}
