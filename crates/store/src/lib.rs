@@ -15,6 +15,7 @@
 //! | [`scrub`] | every byte read, silent corruption found and repaired |
 //! | [`inspect`] | every structure on disk as text and as JSON |
 //! | [`ingest`] | a title as people have it becomes a title |
+//! | [`trick`] | titles for fast forward, rewind and slow motion, made of another title |
 //! | [`disk`] | every operation that must survive a power cut, and readers that fail on order |
 //! | [`blocking`] | system calls on disks that may not answer, by threads that may be given up |
 //! | [`bell`] | wakes a sleeping side: the cache's manager, an engine's loop, the control side |
@@ -41,6 +42,7 @@ pub mod repair;
 pub mod scrub;
 pub mod stripes;
 pub mod sums;
+pub mod trick;
 pub mod volume;
 
 pub use error::StoreError;

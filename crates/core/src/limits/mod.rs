@@ -9,6 +9,7 @@
 //! | [`control`] | connections, admission, the library, commands |
 //! | [`egress`] | sockets, devices, next hops, the emulated link |
 //! | [`engines`] | the engines and their loops |
+//! | [`trick`] | titles made of other titles |
 //! | [`ts`] | the analyser of transport streams |
 //! | [`viewer`] | `play`, `load` and their reports |
 //! | [`volume`] | files of a volume, ingest, repair |
@@ -17,6 +18,7 @@ pub mod cache;
 pub mod control;
 pub mod egress;
 pub mod engines;
+pub mod trick;
 pub mod ts;
 pub mod viewer;
 pub mod volume;

@@ -6,6 +6,7 @@ use std::sync::atomic::Ordering;
 use std::time::Instant as StdInstant;
 
 use clap::Args;
+use millrace_core::scale::Scale;
 use millrace_core::units::ByteLen;
 use millrace_store::ingest::{self, IngestOptions};
 use millrace_store::packet_size::PacketSize;
@@ -14,6 +15,7 @@ use millrace_store::volume::{TitleInfo, Volume};
 use super::NewStoreArgs;
 use super::ffmpeg::FfmpegArgs;
 use super::progress::{IngestBar, describe};
+use super::trick::USUAL_SPEEDS;
 
 /// Add films to the store: index them and build their packet metadata so that they are ready to serve
 ///
@@ -21,8 +23,9 @@ use super::progress::{IngestBar, describe};
 /// video or audio. What MPEG-TS cannot carry is transcoded, and a note lists it.
 #[derive(Args)]
 #[command(after_help = "Examples:\n  millrace add film.ts\n  millrace add --name lobby-loop lobby.mp4\n  \
+                        millrace add --trick film.ts\n  millrace add --trick=2,8,-8 film.ts\n  \
                         millrace add *.mkv --json | jq .name\n\n\
-                        Exit code: 0 every file was added; 1 some were not, or the store cannot be used; 2 the command line is invalid")]
+                        Exit code: 0 every file was added; 1 some were not, or a speed was not built, or the store cannot be used; 2 the command line is invalid")]
 pub(super) struct AddArgs {
     /// Films to add
     #[arg(required = true, value_name = "FILE")]
@@ -34,6 +37,11 @@ pub(super) struct AddArgs {
     /// other sizes can be served without a file of their own, at a higher cost
     #[arg(long, alias = "packet-size", value_name = "LIST", value_delimiter = ',')]
     packet_sizes: Vec<PacketSize>,
+    /// Also build fast forward, rewind or slow motion: speeds from 0.25 to 32, or their negatives for backwards
+    /// [default: 4,16,-4,-16]. See: millrace trick --help
+    #[arg(long, value_name = "LIST", value_delimiter = ',', num_args = 0..=1, require_equals = true,
+          default_missing_value = USUAL_SPEEDS)]
+    trick: Vec<Scale>,
     #[command(flatten)]
     ffmpeg: FfmpegArgs,
     /// No progress bar, no summary
@@ -72,17 +80,25 @@ pub(super) fn run(args: &AddArgs) -> anyhow::Result<ExitCode> {
         return Ok(ExitCode::FAILURE);
     }
     let volume = args.store.open_or_create()?;
+    let mut not_built = 0;
     for file in files {
         if options.cancel.load(Ordering::Relaxed) {
             anyhow::bail!("interrupted; titles already added are kept, nothing incomplete is left");
         }
         match add_one(&volume, file, &options, args) {
-            Ok(title) if args.json => super::print_json(&title)?,
-            Ok(_) => {}
+            Ok(title) => {
+                if args.json {
+                    super::print_json(&title)?;
+                }
+                if !args.trick.is_empty() {
+                    let quiet = args.quiet || args.json;
+                    not_built += super::trick::build(&volume, &title, &args.trick, &options.cancel, quiet);
+                }
+            }
             Err(error) => complain(error),
         }
     }
-    Ok(if failed == 0 { ExitCode::SUCCESS } else { ExitCode::FAILURE })
+    Ok(if failed + not_built == 0 { ExitCode::SUCCESS } else { ExitCode::FAILURE })
 }
 
 fn add_one(

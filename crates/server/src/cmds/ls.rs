@@ -23,6 +23,9 @@ use super::terminal::name;
                   millrace ls --json | jq '.[].name'"
 )]
 pub(super) struct LsArgs {
+    /// Also list the titles built from others for fast forward, rewind and slow motion
+    #[arg(long)]
+    all: bool,
     /// Print everything known about every title as one JSON array
     #[arg(long)]
     json: bool,
@@ -82,7 +85,8 @@ pub(super) fn run(args: &LsArgs) -> anyhow::Result<ExitCode> {
     let volume = args.store.open_any()?;
     let members = volume.members();
     let lost = |title: &ListedTitle| title.lost(|slot| members.is_usable(slot));
-    let (titles, damaged) = (volume.listing()?.titles, volume.damaged_titles());
+    let (mut titles, damaged) = (volume.listing()?.titles, volume.damaged_titles());
+    titles.retain(|title| args.all || title.info.derived.is_none());
     let is_damaged = |title: &ListedTitle| damaged.contains(&title.info.id);
     if args.json {
         let rows = titles.iter().map(|title| {

@@ -36,6 +36,7 @@ mod rm;
 mod scrub;
 pub(crate) mod serve;
 mod settings;
+mod trick;
 mod volume;
 
 /// A media-on-demand server: a folder of films, paced to many viewers from one copy in memory.
@@ -55,6 +56,7 @@ enum Command {
     Serve(serve::ServeArgs),
     Add(add::AddArgs),
     Prepare(prepare::PrepareArgs),
+    Trick(trick::TrickArgs),
     Ls(ls::LsArgs),
     Rm(rm::RmArgs),
     Inspect(inspect::InspectArgs),
@@ -218,6 +220,7 @@ pub fn main() -> ExitCode {
         Command::Serve(args) => serve::run(args, &origins),
         Command::Add(args) => add::run(&args),
         Command::Prepare(args) => prepare::run(&args),
+        Command::Trick(args) => trick::run(&args),
         Command::Ls(args) => ls::run(&args),
         Command::Rm(args) => rm::run(&args),
         Command::Inspect(args) => inspect::run(&args),

@@ -60,7 +60,7 @@ pub(super) fn run(args: &PrepareArgs) -> anyhow::Result<ExitCode> {
     Ok(if failed == 0 { ExitCode::SUCCESS } else { ExitCode::FAILURE })
 }
 
-fn named(volume: &Volume, names: &[String]) -> anyhow::Result<Vec<TitleInfo>> {
+pub(super) fn named(volume: &Volume, names: &[String]) -> anyhow::Result<Vec<TitleInfo>> {
     let find = |name: &String| {
         let title = volume.find(name)?;
         title.ok_or_else(|| anyhow::anyhow!("{name}: no such title; see: millrace ls"))

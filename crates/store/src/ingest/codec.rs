@@ -2,7 +2,7 @@
 
 /// How an elementary stream is looked at.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) enum StreamKind {
+pub(crate) enum StreamKind {
     /// Pictures, in a syntax whose access points can be seen.
     Video(VideoSyntax),
     /// Sound.
@@ -13,7 +13,7 @@ pub(super) enum StreamKind {
 
 /// Syntax of a video elementary stream, as far as access points need it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) enum VideoSyntax {
+pub(crate) enum VideoSyntax {
     /// MPEG-1 and MPEG-2 video (ISO/IEC 11172-2, 13818-2).
     Mpeg2,
     /// MPEG-4 part 2 (ISO/IEC 14496-2).
@@ -30,7 +30,7 @@ pub(super) enum VideoSyntax {
 ///
 /// Stream types: ISO/IEC 13818-1 table 2-34, ATSC A/53 part 3 for 0x81 and 0x87, SCTE and Blu-ray assignments for the
 /// other private ones. Type 6 (private PES) is told by its descriptors (ETSI EN 300 468) or its registration.
-pub(super) fn identify(stream_type: u8, descriptors: &[u8]) -> (String, StreamKind) {
+pub(crate) fn identify(stream_type: u8, descriptors: &[u8]) -> (String, StreamKind) {
     use StreamKind::{Audio, Other, Video};
     let (name, kind) = match stream_type {
         0x01 => ("MPEG-1 video", Video(VideoSyntax::Mpeg2)),
@@ -73,10 +73,10 @@ pub(super) fn identify(stream_type: u8, descriptors: &[u8]) -> (String, StreamKi
 /// PES packets with private data: the tables do not say what.
 const PRIVATE_TYPE: u8 = 0x06;
 /// Name of such a stream until its content tells ([`private_sound`]).
-pub(super) const PRIVATE: &str = "private data";
+pub(crate) const PRIVATE: &str = "private data";
 
 /// The codec of sound that the tables call private data, from the beginning of a PES packet's payload.
-pub(super) fn private_sound(payload: &[u8]) -> Option<&'static str> {
+pub(crate) fn private_sound(payload: &[u8]) -> Option<&'static str> {
     match *payload {
         // ADTS (ISO/IEC 13818-7 section 6.2): syncword, layer 0, one of 13 sampling frequencies, a length beyond the header.
         [0xff, b1, b2, b3, b4, b5, ..]
@@ -98,10 +98,10 @@ pub(super) fn private_sound(payload: &[u8]) -> Option<&'static str> {
 }
 
 /// Name of stream types 3 and 4 until a frame header tells the layer ([`mpeg_audio_layer`]).
-pub(super) const MPEG_AUDIO: &str = "MPEG audio";
+pub(crate) const MPEG_AUDIO: &str = "MPEG audio";
 
 /// "MP1", "MP2" or "MP3" from the first frame header in `payload` (ISO/IEC 11172-3 section 2.4.1.3).
-pub(super) fn mpeg_audio_layer(payload: &[u8]) -> Option<&'static str> {
+pub(crate) fn mpeg_audio_layer(payload: &[u8]) -> Option<&'static str> {
     let header = payload.windows(3).find(|w| {
         w[0] == 0xff && w[1] & 0xe0 == 0xe0 && w[1] & 0x18 != 0x08 && w[1] & 0x06 != 0 && w[2] >> 4 != 15
     })?;
@@ -142,7 +142,7 @@ fn private(descriptors: &[u8]) -> (&'static str, StreamKind) {
 }
 
 /// The language of an ISO 639 language descriptor (ISO/IEC 13818-1 section 2.6.18): three lower-case letters.
-pub(super) fn language(descriptors: &[u8]) -> Option<String> {
+pub(crate) fn language(descriptors: &[u8]) -> Option<String> {
     let (_, body) = descriptors_of(descriptors).find(|&(tag, _)| tag == 0x0a)?;
     let code = body.get(..3)?;
     let letters = code.iter().all(u8::is_ascii_alphabetic);

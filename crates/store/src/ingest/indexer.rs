@@ -119,7 +119,7 @@ pub struct Indexed {
 
 /// See the module's text.
 #[derive(Debug)]
-pub(super) struct Indexer {
+pub(crate) struct Indexer {
     pids: Vec<PidState>,
     bytes: u64,
     programs: Programs,
@@ -150,7 +150,7 @@ pub(super) struct Indexer {
 impl Indexer {
     /// For these packet sizes (multiples of 188, the default among them); `sums`: see [`IndexSink::SUMS`];
     /// `trusted_clock`: see [`super::clock`].
-    pub(super) fn new(packet_sizes: &[u16], sums: bool, trusted_clock: bool) -> Self {
+    pub(crate) fn new(packet_sizes: &[u16], sums: bool, trusted_clock: bool) -> Self {
         let state = PidState { packets: 0, next: ANY, watch: 0, new_base: false, table: false };
         let mut pids = vec![state; PIDS];
         pids[usize::from(PID_PAT)].watch = watch::TABLE;
@@ -192,7 +192,7 @@ impl Indexer {
     }
 
     /// A run of whole packets; `gap` says that bytes are missing before it.
-    pub(super) fn run<S: IndexSink>(
+    pub(crate) fn run<S: IndexSink>(
         &mut self,
         ts: &[u8],
         gap: bool,
@@ -215,7 +215,7 @@ impl Indexer {
     }
 
     /// The data is complete.
-    pub(super) fn finish<S: IndexSink>(mut self, sink: &mut S) -> Result<Indexed, StreamError> {
+    pub(crate) fn finish<S: IndexSink>(mut self, sink: &mut S) -> Result<Indexed, StreamError> {
         if self.bytes == 0 {
             return Err(StreamError::NoPackets { bytes: 0 });
         }

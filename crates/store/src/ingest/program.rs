@@ -11,7 +11,7 @@ use super::ts_packet::{PID_PAT, TsPacket};
 
 /// What a packet of a table told.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub(super) struct TableNews {
+pub(crate) struct TableNews {
     /// A PAT section is complete.
     pub pat: bool,
     /// The chosen program's map table is complete.
@@ -33,7 +33,7 @@ struct Program {
 
 /// The tables of a transport stream.
 #[derive(Debug, Default)]
-pub(super) struct Programs {
+pub(crate) struct Programs {
     pat: SectionAssembler,
     /// Sections of the PAT by number.
     sections: Vec<Option<psi::PatSection>>,
@@ -45,32 +45,37 @@ pub(super) struct Programs {
 
 impl Programs {
     /// PIDs on which tables are expected now.
-    pub(super) fn table_pids(&self) -> impl Iterator<Item = u16> {
+    pub(crate) fn table_pids(&self) -> impl Iterator<Item = u16> {
         std::iter::once(PID_PAT).chain(self.programs.iter().map(|p| p.table_pid))
     }
 
     /// The chosen program's table.
-    pub(super) fn chosen(&self) -> Option<&Pmt> {
+    pub(crate) fn chosen(&self) -> Option<&Pmt> {
         self.programs.get(self.chosen?)?.pmt.as_ref()
     }
 
+    /// The PID of the chosen program's table.
+    pub(crate) fn chosen_table_pid(&self) -> Option<u16> {
+        self.programs.get(self.chosen?).map(|program| program.table_pid)
+    }
+
     /// Programs of the PAT.
-    pub(super) fn count(&self) -> usize {
+    pub(crate) fn count(&self) -> usize {
         self.programs.len()
     }
 
     /// Whether any PAT was read.
-    pub(super) fn has_pat(&self) -> bool {
+    pub(crate) fn has_pat(&self) -> bool {
         !self.sections.is_empty()
     }
 
     /// Sections that were dropped because their CRC was wrong.
-    pub(super) fn wrong_crcs(&self) -> u64 {
+    pub(crate) fn wrong_crcs(&self) -> u64 {
         self.wrong_crcs
     }
 
     /// Takes a packet of one of [`Programs::table_pids`].
-    pub(super) fn push(&mut self, packet: TsPacket<'_>) -> TableNews {
+    pub(crate) fn push(&mut self, packet: TsPacket<'_>) -> TableNews {
         if packet.has_error() {
             return TableNews::default();
         }
@@ -78,7 +83,7 @@ impl Programs {
     }
 
     /// No more will come, or waiting is over: chooses among what there is. Returns whether something was chosen.
-    pub(super) fn choose_now(&mut self) -> bool {
+    pub(crate) fn choose_now(&mut self) -> bool {
         if self.chosen().is_some() {
             return false;
         }

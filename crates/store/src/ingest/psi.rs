@@ -16,7 +16,7 @@ const STUFFING: u8 = 0xff;
 
 /// Puts sections together from the payloads of one PID.
 #[derive(Debug, Default)]
-pub(super) struct SectionAssembler {
+pub(crate) struct SectionAssembler {
     bytes: Vec<u8>,
     collecting: bool,
     continuity: Option<u8>,
@@ -25,7 +25,7 @@ pub(super) struct SectionAssembler {
 impl SectionAssembler {
     /// Takes the next packet of the PID; hands every section that is complete now and whose CRC is right to `each`.
     /// Returns the number of sections with a wrong CRC.
-    pub(super) fn push(&mut self, packet: TsPacket<'_>, mut each: impl FnMut(&[u8])) -> u64 {
+    pub(crate) fn push(&mut self, packet: TsPacket<'_>, mut each: impl FnMut(&[u8])) -> u64 {
         let payload = packet.payload();
         if payload.is_empty() || packet.is_scrambled() {
             return 0;
@@ -113,7 +113,7 @@ fn section(bytes: &[u8], table: u8) -> Option<Section<'_>> {
 
 /// One section of the program association table.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub(super) struct PatSection {
+pub(crate) struct PatSection {
     /// Which stream this is (`transport_stream_id`).
     pub stream: u16,
     /// Number of this section.
@@ -125,7 +125,7 @@ pub(super) struct PatSection {
 }
 
 /// Reads a PAT section that is in force; `None` for anything else.
-pub(super) fn parse_pat(bytes: &[u8]) -> Option<PatSection> {
+pub(crate) fn parse_pat(bytes: &[u8]) -> Option<PatSection> {
     let section = section(bytes, TABLE_PAT)?;
     let entries = section.body.chunks_exact(4).map(|e| {
         let number = u16::from_be_bytes([e[0], e[1]]);
@@ -141,7 +141,7 @@ pub(super) fn parse_pat(bytes: &[u8]) -> Option<PatSection> {
 
 /// The map table of one program.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub(super) struct Pmt {
+pub(crate) struct Pmt {
     /// Program number.
     pub program: u16,
     /// PID of the program's clock; 0x1fff if it has none.
@@ -152,7 +152,7 @@ pub(super) struct Pmt {
 
 /// One elementary stream.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub(super) struct PmtStream {
+pub(crate) struct PmtStream {
     /// PID.
     pub pid: u16,
     /// `stream_type`.
@@ -166,7 +166,7 @@ pub(super) struct PmtStream {
 }
 
 /// Reads a PMT section that is in force; `None` for anything else.
-pub(super) fn parse_pmt(bytes: &[u8]) -> Option<Pmt> {
+pub(crate) fn parse_pmt(bytes: &[u8]) -> Option<Pmt> {
     let section = section(bytes, TABLE_PMT)?;
     let (fixed, rest) = section.body.split_first_chunk::<4>()?;
     let program_info = 0x0fff & usize::from(u16::from_be_bytes([fixed[2], fixed[3]]));

@@ -5,77 +5,77 @@
 use millrace_core::limits::TS_PACKET_BYTES;
 
 /// First byte of every packet (ISO/IEC 13818-1 section 2.4.3.3).
-pub(super) const SYNC: u8 = 0x47;
+pub(crate) const SYNC: u8 = 0x47;
 /// PID of the program association table.
-pub(super) const PID_PAT: u16 = 0;
+pub(crate) const PID_PAT: u16 = 0;
 /// PID of stuffing.
-pub(super) const PID_NULL: u16 = 0x1fff;
+pub(crate) const PID_NULL: u16 = 0x1fff;
 /// Number of PIDs.
-pub(super) const PIDS: usize = 8192;
+pub(crate) const PIDS: usize = 8192;
 /// The system clock's frequency (ISO/IEC 13818-1 section 2.4.2.1).
-pub(super) const SYSTEM_HZ: u64 = 27_000_000;
+pub(crate) const SYSTEM_HZ: u64 = 27_000_000;
 /// System clock ticks in a 90 kHz tick.
-pub(super) const SYSTEM_TICKS_PER_MEDIA_TICK: u64 = 300;
+pub(crate) const SYSTEM_TICKS_PER_MEDIA_TICK: u64 = 300;
 /// A PCR counts modulo this: 33 bits at 90 kHz, times 300.
-pub(super) const PCR_MODULUS: u64 = (1 << 33) * SYSTEM_TICKS_PER_MEDIA_TICK;
+pub(crate) const PCR_MODULUS: u64 = (1 << 33) * SYSTEM_TICKS_PER_MEDIA_TICK;
 
 /// Header offsets.
 mod field {
-    pub(super) const PID: usize = 1;
-    pub(super) const CONTROL: usize = 3;
-    pub(super) const ADAPTATION_LENGTH: usize = 4;
-    pub(super) const ADAPTATION: usize = 5;
+    pub(crate) const PID: usize = 1;
+    pub(crate) const CONTROL: usize = 3;
+    pub(crate) const ADAPTATION_LENGTH: usize = 4;
+    pub(crate) const ADAPTATION: usize = 5;
 }
 
 /// One packet.
 #[derive(Clone, Copy, Debug)]
-pub(super) struct TsPacket<'a>(pub &'a [u8; TS_PACKET_BYTES]);
+pub(crate) struct TsPacket<'a>(pub &'a [u8; TS_PACKET_BYTES]);
 
 impl<'a> TsPacket<'a> {
     /// 13-bit packet identifier.
     #[inline]
-    pub(super) fn pid(self) -> u16 {
+    pub(crate) fn pid(self) -> u16 {
         u16::from_be_bytes([self.0[field::PID] & 0x1f, self.0[field::PID + 1]])
     }
 
     /// Whether a PES packet or a section pointer begins here.
     #[inline]
-    pub(super) fn starts_unit(self) -> bool {
+    pub(crate) fn starts_unit(self) -> bool {
         self.0[field::PID] & 0x40 != 0
     }
 
     /// Whether a demodulator has marked the packet as damaged.
-    pub(super) fn has_error(self) -> bool {
+    pub(crate) fn has_error(self) -> bool {
         self.0[field::PID] & 0x80 != 0
     }
 
     /// Whether the payload is scrambled.
     #[inline]
-    pub(super) fn is_scrambled(self) -> bool {
+    pub(crate) fn is_scrambled(self) -> bool {
         self.0[field::CONTROL] & 0xc0 != 0
     }
 
     /// Whether there is an adaptation field.
     #[inline]
-    pub(super) fn has_adaptation(self) -> bool {
+    pub(crate) fn has_adaptation(self) -> bool {
         self.0[field::CONTROL] & 0x20 != 0
     }
 
     /// Whether there is a payload.
     #[inline]
-    pub(super) fn has_payload(self) -> bool {
+    pub(crate) fn has_payload(self) -> bool {
         self.0[field::CONTROL] & 0x10 != 0
     }
 
     /// 4-bit counter of packets with payload on this PID.
     #[inline]
-    pub(super) fn continuity(self) -> u8 {
+    pub(crate) fn continuity(self) -> u8 {
         self.0[field::CONTROL] & 0x0f
     }
 
     /// The adaptation field, if there is one with at least its flags.
     #[inline]
-    pub(super) fn adaptation(self) -> Option<Adaptation<'a>> {
+    pub(crate) fn adaptation(self) -> Option<Adaptation<'a>> {
         if !self.has_adaptation() {
             return None;
         }
@@ -85,7 +85,7 @@ impl<'a> TsPacket<'a> {
     }
 
     /// The payload; empty if there is none.
-    pub(super) fn payload(self) -> &'a [u8] {
+    pub(crate) fn payload(self) -> &'a [u8] {
         if !self.has_payload() {
             return &[];
         }
@@ -99,24 +99,24 @@ impl<'a> TsPacket<'a> {
 
 /// An adaptation field of at least one byte, without its length byte.
 #[derive(Clone, Copy, Debug)]
-pub(super) struct Adaptation<'a>(&'a [u8]);
+pub(crate) struct Adaptation<'a>(&'a [u8]);
 
 impl Adaptation<'_> {
     /// The clock or the continuity counter jumps here on purpose.
     #[inline]
-    pub(super) fn is_discontinuity(self) -> bool {
+    pub(crate) fn is_discontinuity(self) -> bool {
         self.0[0] & 0x80 != 0
     }
 
     /// A decoder can start at the PES packet that begins here or next on this PID.
     #[inline]
-    pub(super) fn is_random_access(self) -> bool {
+    pub(crate) fn is_random_access(self) -> bool {
         self.0[0] & 0x40 != 0
     }
 
     /// The program clock reference in 27 MHz ticks, below [`PCR_MODULUS`].
     #[inline]
-    pub(super) fn pcr(self) -> Option<u64> {
+    pub(crate) fn pcr(self) -> Option<u64> {
         if self.0[0] & 0x10 == 0 {
             return None;
         }
@@ -131,7 +131,7 @@ impl Adaptation<'_> {
 
 /// Start of a PES packet: its time stamps and its payload (ISO/IEC 13818-1 section 2.4.3.6).
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) struct PesStart<'a> {
+pub(crate) struct PesStart<'a> {
     /// Decoding time stamp, or the presentation time stamp where both are the same; 90 kHz, 33 bits.
     pub decode_stamp: Option<u64>,
     /// Presentation time stamp; 90 kHz, 33 bits.
@@ -142,7 +142,7 @@ pub(super) struct PesStart<'a> {
 
 impl<'a> PesStart<'a> {
     /// From the payload of a TS packet that starts a unit; `None` if no PES packet with the optional header begins here.
-    pub(super) fn parse(payload: &'a [u8]) -> Option<Self> {
+    pub(crate) fn parse(payload: &'a [u8]) -> Option<Self> {
         let fixed: &[u8; 9] = payload.get(..9)?.try_into().ok()?;
         if fixed[..3] != [0, 0, 1] || fixed[6] & 0xc0 != 0x80 {
             return None;

@@ -1,0 +1,255 @@
+//! Titles for fast forward, rewind and slow motion, made of another title and kept beside it.
+//!
+//! ```text
+//!  volume ► source ► scan (pictures, units, h264, h265, mpeg2) ► plan ► picture by picture: source ► rewrite ► mux ► indexer ► writer
+//!           verified  one pass: where pictures are                 which, when                       40 ms slots    as an ingest
+//! ```
+//!
+//! A derived title (`volume/derived.rs`) has the pictures of its parent at other times, and no sound. Fast and backwards it shows pictures
+//! that can be decoded alone; up to twice as fast all that others refer to, if these fit; slowly all. Its rate is never above the
+//! parent's peak, and it has no picture that is damaged in the parent. `docs/design/0025-trick-titles.md` says why.
+
+mod bits;
+mod error;
+mod h264;
+mod h265;
+mod mpeg2;
+mod mux;
+mod pace;
+mod pictures;
+mod plan;
+mod scan;
+mod source;
+mod units;
+
+use std::sync::atomic::{AtomicBool, Ordering};
+
+use millrace_core::limits::DEFAULT_PACKET_BYTES;
+use millrace_core::scale::Scale;
+use millrace_core::units::Count;
+
+pub use self::error::TrickError;
+use self::mux::Mux;
+use self::pace::{Shape, slot_of, slots_of};
+use self::plan::{How, Order, Plan, Shown};
+use self::scan::{Scanned, scan};
+use self::source::Source;
+use crate::ingest::codec::VideoSyntax;
+use crate::ingest::indexer::Indexer;
+use crate::ingest::{Indexed, StreamError};
+use crate::volume::{Derived, FinishTitle, TitleInfo, TitleWriter, Volume};
+
+/// How far the making of derived titles is.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum TrickProgress {
+    /// The parent is read, so many bytes of it.
+    Reading(u64),
+    /// The title of this speed is written, so many of so many pictures.
+    Writing(Scale, u64, u64),
+}
+
+/// What became of a speed that was asked for.
+#[derive(Debug)]
+pub struct Made {
+    /// The speed.
+    pub scale: Scale,
+    /// The title; `None` if it was there already.
+    pub result: Result<Option<TitleInfo>, TrickError>,
+}
+
+/// Makes titles of these speeds of `parent`, those that are not there yet. The parent is read once; then each speed is made whole,
+/// durable and visible before the next begins. `tell` hears how far it is; `cancel` stops it within a fraction of a second.
+///
+/// # Errors
+/// If nothing can be made of the parent at any speed; what is wrong with one speed is in its [`Made`].
+pub fn make(
+    volume: &Volume,
+    parent: &TitleInfo,
+    scales: &[Scale],
+    cancel: &AtomicBool,
+    tell: &mut dyn FnMut(TrickProgress),
+) -> Result<Vec<Made>, TrickError> {
+    if parent.derived.is_some() {
+        return Err(TrickError::Derived);
+    }
+    let there: Vec<Scale> = volume.derived_of(parent.id)?.into_iter().map(|(scale, _)| scale).collect();
+    let is_missing = |scale: &&Scale| !there.contains(scale) && !scale.is_normal();
+    let needs_all = |scale: &Scale| (25..=200).contains(&scale.hundredths());
+    let missing: Vec<Scale> = scales.iter().filter(is_missing).copied().collect();
+    let mut source = Source::open(volume, parent.id)?;
+    let scanned = match missing.is_empty() {
+        true => None,
+        false => {
+            let all = missing.iter().any(needs_all);
+            let mut go_on = |bytes| {
+                tell(TrickProgress::Reading(bytes));
+                !cancel.load(Ordering::Relaxed)
+            };
+            Some(scan(&mut source, all, &mut go_on)?)
+        }
+    };
+    let mut made: Vec<Made> = Vec::new();
+    for &scale in scales {
+        if made.iter().any(|made| made.scale == scale) {
+            continue;
+        }
+        let result = match &scanned {
+            _ if scale.is_normal() => Err(TrickError::Normal),
+            Some(scanned) if missing.contains(&scale) => {
+                let derived = Derived { parent: parent.id, scale };
+                let mut making = Making { volume, parent, derived, scanned, source: &mut source, cancel };
+                making.make(tell).map(Some)
+            }
+            _ => Ok(None),
+        };
+        let is_over = matches!(result, Err(TrickError::Cancelled));
+        made.push(Made { scale, result });
+        if is_over {
+            break;
+        }
+    }
+    Ok(made)
+}
+
+/// One derived title being made.
+struct Making<'a> {
+    volume: &'a Volume,
+    parent: &'a TitleInfo,
+    derived: Derived,
+    scanned: &'a Scanned,
+    source: &'a mut Source,
+    cancel: &'a AtomicBool,
+}
+
+impl Making<'_> {
+    fn make(&mut self, tell: &mut dyn FnMut(TrickProgress)) -> Result<TitleInfo, TrickError> {
+        let (parent, derived) = (self.parent, self.derived);
+        let no_room = || TrickError::NoRoom { peak: parent.peak_rate, scale: derived.scale };
+        let shape = Shape::below(parent.peak_rate).ok_or_else(no_room)?;
+        let (parent_duration, peak) = (parent.duration, parent.peak_rate);
+        let order = Order { scanned: self.scanned, derived, parent_duration, peak, shape };
+        let plan = order.plan()?;
+        let mut writer = TitleWriter::begin(self.volume, &parent.packet_sizes)?;
+        let indexed = self.write(&plan, shape, &mut writer, tell)?;
+        // The plan makes sure of it; a title that broke this rule would cost other viewers their room.
+        if indexed.peak_rate > parent.peak_rate {
+            return Err(no_room());
+        }
+        let duration = derived.duration(parent.duration).max(indexed.duration);
+        Ok(writer.commit(FinishTitle {
+            name: String::new(),
+            source: parent.source.clone(),
+            duration,
+            mean_rate: indexed.mean_rate,
+            peak_rate: indexed.peak_rate,
+            constant_rate: indexed.constant_rate,
+            streams: indexed.streams,
+            index: indexed.index,
+            notes: vec![note(&plan)],
+            derived: Some(derived),
+        })?)
+    }
+
+    fn write(
+        &mut self,
+        plan: &Plan,
+        shape: Shape,
+        writer: &mut TitleWriter,
+        tell: &mut dyn FnMut(TrickProgress),
+    ) -> Result<Indexed, TrickError> {
+        let mut mux = Mux::new(&self.scanned.program, shape, plan.delay);
+        let mut indexer = Indexer::new(&self.packet_sizes(), false, true);
+        let (mut picture, mut rewritten) = (Vec::new(), Vec::new());
+        let total = plan.shown.len() as u64;
+        let mut written = 0;
+        for (done, shown) in (0u64..).zip(&plan.shown) {
+            if self.cancel.load(Ordering::Relaxed) {
+                return Err(TrickError::Cancelled);
+            }
+            tell(TrickProgress::Writing(self.derived.scale, done, total));
+            let found = &self.scanned.pictures[shown.number].found;
+            self.source.picture(found, &mut picture)?;
+            mux.advance_to(slot_of(shown.dts));
+            match plan.how {
+                How::Key if self.alone(shown, written, &picture, &mut rewritten) => {
+                    written += 1;
+                    mux.picture(&rewritten, shown.pts, shown.dts, true);
+                }
+                // One whose slices turn out to be damaged is left out.
+                How::Key => {}
+                How::Thinned | How::All => mux.picture(&picture, shown.pts, shown.dts, found.is_access),
+            }
+            index(&mut indexer, &mut mux, writer)?;
+        }
+        let slots = slots_of(self.derived.duration(self.parent.duration));
+        while mux.slot() + 1 < slots {
+            mux.advance_to((mux.slot() + 1000).min(slots - 1));
+            index(&mut indexer, &mut mux, writer)?;
+        }
+        indexer.finish(writer).map_err(stream_error)
+    }
+
+    fn packet_sizes(&self) -> Vec<u16> {
+        let default = DEFAULT_PACKET_BYTES as u16;
+        let others = self.parent.packet_sizes.iter().copied().filter(|&size| size != default);
+        std::iter::once(default).chain(others).collect()
+    }
+
+    /// Puts into `out` what the picture is as one that may follow any other. `number` tells it from its neighbours.
+    fn alone(&self, shown: &Shown, number: u32, picture: &[u8], out: &mut Vec<u8>) -> bool {
+        out.clear();
+        let found = &self.scanned.pictures[shown.number].found;
+        let parameters = found.alone.and_then(|number| self.scanned.parameters.get(usize::from(number)));
+        let Some(parameters) = parameters else { return false };
+        let second = picture.get(found.second as usize..).filter(|_| found.second > 0);
+        let first = &picture[..if second.is_some() { found.second as usize } else { picture.len() }];
+        match (self.scanned.program.syntax, &parameters.h264) {
+            (VideoSyntax::H264, Some((sps, pps))) => {
+                out.extend(h264::DELIMITER);
+                out.extend_from_slice(&parameters.bytes);
+                h264::rewrite_picture(first, second, sps, pps, number & 1, out).is_some()
+            }
+            (VideoSyntax::H265, _) => {
+                out.extend(h265::DELIMITER);
+                out.extend_from_slice(&parameters.bytes);
+                units::split(picture).for_each(|nal| h265::rewrite(units::trimmed(nal), out));
+                true
+            }
+            (VideoSyntax::Mpeg2, _) => {
+                out.extend_from_slice(&parameters.bytes);
+                mpeg2::rewrite(picture, out);
+                true
+            }
+            _ => false,
+        }
+    }
+}
+
+fn index(indexer: &mut Indexer, mux: &mut Mux, writer: &mut TitleWriter) -> Result<(), TrickError> {
+    let out = mux.take();
+    indexer.run(out, false, writer).map_err(stream_error)?;
+    out.clear();
+    Ok(())
+}
+
+/// The stream was made here: nothing but the store can be wrong with it.
+fn stream_error(error: StreamError) -> TrickError {
+    match error {
+        StreamError::Store(error) => TrickError::Store(error),
+        other => TrickError::Stream(Box::new(other)),
+    }
+}
+
+fn note(plan: &Plan) -> String {
+    let shown = plan.shown.len() as u64;
+    match plan.how {
+        How::Key if plan.dropped > 0 => format!(
+            "{}; {} left out where they come too fast for the peak rate or the eye",
+            Count(shown, "key picture"),
+            plan.dropped
+        ),
+        How::Key => Count(shown, "key picture").to_string(),
+        How::Thinned => format!("{}: all that others refer to", Count(shown, "picture")),
+        How::All => format!("all {}", Count(shown, "picture")),
+    }
+}

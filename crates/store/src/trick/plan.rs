@@ -1,0 +1,171 @@
+//! Which pictures a derived title shows, and when.
+
+use millrace_core::limits::trick::{MAX_DELAY_SLOTS, MAX_KEY_SLOTS, MIN_PICTURE_TICKS, TRICK_SLOT_TICKS};
+use millrace_core::time::MediaTicks;
+use millrace_core::units::BitRate;
+
+use super::error::TrickError;
+use super::mux::packets_of;
+use super::pace::{Pace, Shape, slot_of, slots_of};
+use super::scan::{Picture, Scanned};
+use crate::volume::Derived;
+
+/// A picture to be shown.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) struct Shown {
+    /// Its place in [`Scanned::pictures`].
+    pub(super) number: usize,
+    /// When it is shown and decoded, in ticks of the derived title, without the delay.
+    pub(super) pts: i64,
+    pub(super) dts: i64,
+}
+
+/// How pictures are chosen.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum How {
+    /// Those that stand alone.
+    Key,
+    /// All but those that no other refers to.
+    Thinned,
+    /// All.
+    All,
+}
+
+/// What is sent.
+#[derive(Clone, Debug)]
+pub(super) struct Plan {
+    pub(super) how: How,
+    /// In the order in which they are sent.
+    pub(super) shown: Vec<Shown>,
+    /// From when a picture may be sent to when it is decoded, in slots.
+    pub(super) delay: u64,
+    /// Key pictures that were left out.
+    pub(super) dropped: u64,
+}
+
+/// Of what, how, and at most how fast.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct Order<'a> {
+    pub(super) scanned: &'a Scanned,
+    pub(super) derived: Derived,
+    pub(super) parent_duration: MediaTicks,
+    pub(super) peak: BitRate,
+    pub(super) shape: Shape,
+}
+
+impl Order<'_> {
+    /// Slow motion shows all pictures. Up to twice as fast shows what can be decoded without those that no other refers to, if that is
+    /// not more than the parent gives a decoder to do. All else, and all that goes backwards, shows key pictures.
+    pub(super) fn plan(&self) -> Result<Plan, TrickError> {
+        let scale = self.derived.scale;
+        if scale.is_reverse() || scale.speed_hundredths() > 200 {
+            return self.key();
+        }
+        if scale.speed_hundredths() < 100 {
+            let (peak, scale) = (self.peak, scale);
+            return self.all(How::All, |_| true)?.ok_or(TrickError::NoRoom { peak, scale });
+        }
+        let is_kept = |picture: &Picture| picture.found.is_reference;
+        let kept = self.scanned.pictures.iter().filter(|picture| is_kept(picture)).count() as u64;
+        // As many pictures a second as the parent shows: its decoder's level promises no more.
+        let is_few = kept * u64::from(scale.speed_hundredths()) <= self.scanned.count * 100;
+        match is_few.then(|| self.all(How::Thinned, is_kept)) {
+            Some(Ok(Some(plan))) => Ok(plan),
+            _ => self.key(),
+        }
+    }
+
+    /// The time at which a time of the parent is shown; `None` where the parent has no such time.
+    fn own(&self, parent: i64) -> Option<i64> {
+        let parent = MediaTicks(u64::try_from(parent).ok()?);
+        let own =
+            (parent <= self.parent_duration).then(|| self.derived.own_time(parent, self.parent_duration))?;
+        i64::try_from(own.0).ok()
+    }
+
+    fn packets(&self, picture: &Picture) -> u64 {
+        let parameters =
+            picture.found.alone.and_then(|number| self.scanned.parameters.get(usize::from(number)));
+        let own = picture.found.bytes as usize + parameters.map_or(0, |parameters| parameters.bytes.len());
+        // Rewriting adds delimiters and group headers, and a few bits to each slice; emulation prevention may grow with them.
+        packets_of(own + own / 64 + 256)
+    }
+
+    /// Key pictures, those left out that would come too late.
+    fn key(&self) -> Result<Plan, TrickError> {
+        let pictures = self.scanned.pictures.iter().enumerate();
+        let mut candidates: Vec<Shown> = pictures
+            .filter(|(_, picture)| picture.found.alone.is_some())
+            .filter_map(|(number, picture)| {
+                let at = self.own(picture.times?.0)?;
+                Some(Shown { number, pts: at, dts: at })
+            })
+            .collect();
+        candidates.sort_by_key(|shown| shown.pts);
+        let packets = |shown: &Shown| self.packets(&self.scanned.pictures[shown.number]);
+        // Alone, from a slot with tables on.
+        let alone = |shown: &Shown| Pace::new(self.shape).send(0, packets(shown)) + 1;
+        let delay =
+            candidates.iter().map(alone).filter(|&slots| slots <= MAX_KEY_SLOTS).max().unwrap_or(0) + 1;
+        let (mut pace, mut shown, mut last) = (Pace::new(self.shape), Vec::new(), None);
+        let end = slots_of(self.derived.duration(self.parent_duration));
+        let all = candidates.len();
+        for next in candidates {
+            if last.is_some_and(|last| next.pts - last < MIN_PICTURE_TICKS.cast_signed()) {
+                continue;
+            }
+            let mut then = pace;
+            let sent = then.send(slot_of(next.pts), packets(&next));
+            let is_in_time =
+                (sent + 1) * TRICK_SLOT_TICKS <= next.pts.unsigned_abs() + delay * TRICK_SLOT_TICKS;
+            // The last slot is without pictures: nothing behind it says how long it takes.
+            if is_in_time && sent + 1 < end {
+                (pace, last) = (then, Some(next.pts));
+                shown.push(next);
+            }
+        }
+        // One picture is no other speed.
+        if shown.len() < 2 {
+            let pictures = self.scanned.count;
+            return Err(TrickError::NoKeyPictures { pictures, scale: self.derived.scale });
+        }
+        let dropped = (all - shown.len()) as u64;
+        Ok(Plan { how: How::Key, shown, delay, dropped })
+    }
+
+    /// Pictures in decoding order, times stretched. `None` if they would not fit.
+    fn all(&self, how: How, is_kept: impl Fn(&Picture) -> bool) -> Result<Option<Plan>, TrickError> {
+        let (mut pace, mut shown, mut delay) = (Pace::new(self.shape), Vec::new(), 0);
+        let end = slots_of(self.derived.duration(self.parent_duration));
+        let speed = i64::from(self.derived.scale.speed_hundredths());
+        let stretched = |ticks: i64| (ticks * 100).div_euclid(speed);
+        let mut last = i64::MIN;
+        for (number, picture) in self.scanned.pictures.iter().enumerate() {
+            let (pts, dts) = picture.times.ok_or(TrickError::NoStamps)?;
+            if dts < last {
+                return Err(TrickError::NoStamps);
+            }
+            last = dts;
+            if !is_kept(picture) {
+                continue;
+            }
+            let next = Shown { number, pts: stretched(pts), dts: stretched(dts) };
+            let sent = pace.send(slot_of(next.dts), self.packets(picture));
+            // What comes behind the end of a title that was cut off is left out, as there.
+            if sent + 1 >= end {
+                break;
+            }
+            let ready = ((sent + 1) * TRICK_SLOT_TICKS).cast_signed();
+            delay = delay.max(slot_of(ready - next.dts));
+            if delay > MAX_DELAY_SLOTS {
+                return Ok(None);
+            }
+            shown.push(next);
+        }
+        if shown.is_empty() {
+            let (pictures, scale) = (self.scanned.count, self.derived.scale);
+            return Err(TrickError::NoKeyPictures { pictures, scale });
+        }
+        Ok(Some(Plan { how, shown, delay: delay + 1, dropped: 0 }))
+    }
+}

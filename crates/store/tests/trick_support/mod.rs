@@ -1,0 +1,267 @@
+//! What the tests of derived titles share: media whose pictures carry their numbers, and a look at a transport stream that has no code in
+//! common with the one under test.
+#![allow(dead_code, unreachable_pub)] // each test file uses its own part
+
+use std::collections::BTreeMap;
+use std::path::Path;
+use std::process::{Command, Stdio};
+use std::sync::atomic::AtomicBool;
+
+use millrace_core::scale::Scale;
+use millrace_core::time::MediaTicks;
+use millrace_store::ingest::{IngestOptions, ingest};
+use millrace_store::trick::{Made, TrickError, make};
+use millrace_store::volume::{Derived, MediaReader, TitleInfo, Volume};
+
+const WIDTH: usize = 320;
+const HEIGHT: usize = 96;
+/// Frames a second.
+pub const FPS: u64 = 25;
+const FRAME_TICKS: i64 = 90_000 / FPS as i64;
+
+/// x264 with a key picture each second and nothing between them.
+pub const X264: &[&str] = &[
+    "-c:v",
+    "libx264",
+    "-preset",
+    "veryfast",
+    "-g",
+    "25",
+    "-keyint_min",
+    "25",
+    "-sc_threshold",
+    "0",
+    "-bf",
+    "3",
+];
+
+/// Runs ffmpeg; panics with its messages if it fails, or says anything although it should not.
+pub fn ffmpeg(args: &[&str]) -> Vec<u8> {
+    let output =
+        Command::new("ffmpeg").args(["-nostdin", "-v", "error"]).args(args).stdin(Stdio::null()).output();
+    let output =
+        output.unwrap_or_else(|e| panic!("ffmpeg: {e}; these tests need it: apt-get install ffmpeg"));
+    let said = String::from_utf8_lossy(&output.stderr);
+    assert!(output.status.success() && said.is_empty(), "ffmpeg {args:?}: {said}");
+    output.stdout
+}
+
+/// Makes a film of so many seconds, with noise, so that it has a rate as films have, whose pictures carry their number in 16 blocks in the upper third: white is 1, the lowest bit on
+/// the left. `more` comes before the name of the file.
+pub fn film(out: &Path, secs: u64, more: &[&str]) {
+    let picture = format!("testsrc2=size={WIDTH}x{HEIGHT}:rate={FPS}:duration={secs}");
+    let number = "noise=alls=15:allf=t,geq=lum='if(lt(Y,32),16+219*mod(floor(N/pow(2,floor(X/20))),2),lum(X,Y))':cb=128:cr=128";
+    let source = ["-y", "-f", "lavfi", "-i", &picture, "-vf", number, "-pix_fmt", "yuv420p"];
+    ffmpeg(&[&source[..], more, &[out.to_str().unwrap()]].concat());
+}
+
+/// The numbers of a stream's pictures as ffmpeg decodes them, in the order of showing.
+pub fn numbers(stream: &Path) -> Vec<u64> {
+    let path = stream.to_str().unwrap();
+    let gray =
+        ["-i", path, "-map", "0:v", "-f", "rawvideo", "-pix_fmt", "gray", "-fps_mode", "passthrough", "-"];
+    let pictures = ffmpeg(&gray);
+    let block = |picture: &[u8], i: usize| u64::from(picture[16 * WIDTH + 20 * i + 10] > 125) << i;
+    pictures.chunks(WIDTH * HEIGHT).map(|picture| (0..16).map(|i| block(picture, i)).sum()).collect()
+}
+
+/// A store with one film in it.
+pub struct Fixture {
+    pub dir: tempfile::TempDir,
+    pub volume: Volume,
+    pub parent: TitleInfo,
+}
+
+impl Fixture {
+    pub fn new(secs: u64, more: &[&str]) -> Self {
+        Self::changed(secs, more, |_| ())
+    }
+
+    /// The same, with the film changed before it is added.
+    pub fn changed(secs: u64, more: &[&str], change: impl FnOnce(&mut Vec<u8>)) -> Self {
+        let dir = tempfile::tempdir().unwrap();
+        let path = dir.path().join("film.ts");
+        film(&path, secs, more);
+        let mut bytes = std::fs::read(&path).unwrap();
+        change(&mut bytes);
+        std::fs::write(&path, bytes).unwrap();
+        let volume = Volume::open_or_create(&dir.path().join("store")).unwrap();
+        let parent = add(&volume, &path);
+        Self { dir, volume, parent }
+    }
+
+    pub fn make(&self, speeds: &str) -> Result<Vec<Made>, TrickError> {
+        make_of(&self.volume, &self.parent, speeds)
+    }
+
+    /// Makes one speed; the title and a file with its data.
+    pub fn one(&self, speed: &str) -> (TitleInfo, std::path::PathBuf) {
+        let made = self.make(speed).unwrap().remove(0);
+        let info = made.result.unwrap().unwrap();
+        let path = self.dir.path().join(format!("{}.ts", info.name));
+        std::fs::write(&path, media(&self.volume, &info)).unwrap();
+        (info, path)
+    }
+
+    /// Makes one speed and checks all that must hold of it; returns its pictures.
+    pub fn checked(&self, speed: &str) -> Vec<u64> {
+        let (info, path) = self.one(speed);
+        check(&self.volume, &self.parent, &info, &path)
+    }
+}
+
+pub fn add(volume: &Volume, path: &Path) -> TitleInfo {
+    ingest(volume, path, &IngestOptions::default(), &mut |_| {}).unwrap()
+}
+
+pub fn make_of(volume: &Volume, parent: &TitleInfo, speeds: &str) -> Result<Vec<Made>, TrickError> {
+    let scales: Vec<Scale> = speeds.split(',').map(|speed| speed.parse().unwrap()).collect();
+    make(volume, parent, &scales, &AtomicBool::new(false), &mut |_| {})
+}
+
+pub fn media(volume: &Volume, info: &TitleInfo) -> Vec<u8> {
+    let mut media = vec![0; info.bytes as usize];
+    MediaReader::open(volume, info.id).unwrap().read_exact(0, &mut media).unwrap();
+    media
+}
+
+/// The parent's time at which a picture of this number is shown.
+pub fn shown_at(number: u64) -> MediaTicks {
+    MediaTicks(number * FRAME_TICKS as u64)
+}
+
+/// All that must hold of a derived title: decodes without a word, right times, right order, a sound stream, not above the parent's
+/// peak rate. Returns its pictures.
+pub fn check(volume: &Volume, parent: &TitleInfo, info: &TitleInfo, path: &Path) -> Vec<u64> {
+    let derived: Derived = info.derived.unwrap();
+    assert_eq!(info.name, format!("{}@{}", parent.name, derived.scale));
+    let stream = Stream::read(&std::fs::read(path).unwrap());
+    stream.check(parent.peak_rate.0);
+    assert!(info.peak_rate <= parent.peak_rate, "{} above {}", info.peak_rate, parent.peak_rate);
+    let exact = derived.duration(parent.duration);
+    assert!(info.duration.0.abs_diff(exact.0) <= 3600, "{} for {exact}", info.duration);
+    let pictures = numbers(path);
+    let mut stamps = stream.stamps.clone();
+    stamps.sort_unstable();
+    assert_eq!(pictures.len(), stamps.len(), "each picture that is sent is shown: {pictures:?}");
+    let own = |number: u64| derived.own_time(shown_at(number), parent.duration).0.cast_signed();
+    for (number, stamp) in pictures.iter().zip(&stamps) {
+        let (expected, is) = (own(*number) - own(pictures[0]), stamp - stamps[0]);
+        // The parent's first stamp is a whole number of ticks from its clock, its duration need not be of frames.
+        assert!(expected.abs_diff(is) <= 2, "picture {number}: {is} ticks behind the first, not {expected}");
+    }
+    let index = &volume.open_title(info.id, 1316).unwrap().index;
+    for &number in &pictures {
+        let start = derived.start_at(index, shown_at(number), parent.duration);
+        let late = own(number) - start.time.0.cast_signed();
+        let is_first = start.packet == 0;
+        assert!(
+            late >= 0 && (late <= 90_000 * 5 / 2 || is_first),
+            "picture {number}: playing starts {late} ticks before"
+        );
+    }
+    pictures
+}
+
+/// A transport stream of one program with one video stream, taken apart.
+pub struct Stream {
+    /// Presentation time stamps in the order in which they come.
+    pub stamps: Vec<i64>,
+    decode_stamps: Vec<i64>,
+    /// Packet number and value in 27 MHz ticks of each clock value.
+    clock: Vec<(usize, i64)>,
+    /// Packet numbers of the first packets of tables, by PID.
+    tables: BTreeMap<u16, Vec<usize>>,
+    /// The packet in which each picture ends, and its decoding time.
+    ends: Vec<usize>,
+    packets: usize,
+}
+
+impl Stream {
+    pub fn read(bytes: &[u8]) -> Self {
+        assert!(bytes.len().is_multiple_of(188));
+        let mut stream = Self {
+            stamps: vec![],
+            decode_stamps: vec![],
+            clock: vec![],
+            tables: BTreeMap::new(),
+            ends: vec![],
+            packets: bytes.len() / 188,
+        };
+        let mut counters: BTreeMap<u16, u8> = BTreeMap::new();
+        for (number, packet) in bytes.chunks(188).enumerate() {
+            assert_eq!(packet[0], 0x47, "packet {number}");
+            let pid = u16::from(packet[1] & 0x1f) << 8 | u16::from(packet[2]);
+            let (has_field, has_payload, counter) =
+                (packet[3] & 0x20 != 0, packet[3] & 0x10 != 0, packet[3] & 15);
+            if pid != 0x1fff {
+                let expected = counters.get(&pid).map(|before| (before + u8::from(has_payload)) & 15);
+                assert!(expected.is_none_or(|expected| expected == counter), "packet {number} of PID {pid}");
+                counters.insert(pid, counter);
+            }
+            if has_field && packet[4] > 0 && packet[5] & 0x10 != 0 {
+                let base = packet[6..11].iter().fold(0i64, |value, byte| value << 8 | i64::from(*byte)) >> 7;
+                stream
+                    .clock
+                    .push((number, base * 300 + i64::from(packet[11]) + i64::from(packet[10] & 1) * 256));
+            }
+            let starts = packet[1] & 0x40 != 0;
+            let payload = &packet[if has_field { 5 + usize::from(packet[4]) } else { 4 }..];
+            if starts && payload.starts_with(&[0, 0, 1]) {
+                stream.picture(payload);
+                stream.ends.push(number);
+            } else if starts {
+                stream.tables.entry(pid).or_default().push(number);
+            } else if has_payload && pid != 0x1fff {
+                *stream.ends.last_mut().unwrap() = number;
+            }
+        }
+        stream
+    }
+
+    fn picture(&mut self, pes: &[u8]) {
+        let stamp = |at: usize| {
+            let b: Vec<i64> = pes[at..at + 5].iter().map(|byte| i64::from(*byte)).collect();
+            assert!(b[0] & b[2] & b[4] & 1 == 1, "marker bits");
+            (b[0] >> 1 & 7) << 30 | b[1] << 22 | b[2] >> 1 << 15 | b[3] << 7 | b[4] >> 1
+        };
+        assert!(pes[7] & 0x80 != 0, "each picture has a stamp");
+        self.stamps.push(stamp(9));
+        self.decode_stamps.push(if pes[7] & 0x40 != 0 { stamp(14) } else { stamp(9) });
+    }
+
+    /// When a packet leaves, in 27 MHz ticks, by the line between the clock values around it.
+    fn time(&self, packet: usize) -> i64 {
+        let after = self.clock.partition_point(|(at, _)| *at <= packet).clamp(1, self.clock.len() - 1);
+        let ((a, from), (b, to)) = (self.clock[after - 1], self.clock[after]);
+        from + (to - from) * (packet as i64 - a as i64) / (b as i64 - a as i64)
+    }
+
+    /// What ISO/IEC 13818-1 and ETSI TR 101 290 ask of every stream, and the bound of the rate in bits a second.
+    fn check(&self, peak: u64) {
+        assert_eq!(self.clock[0].0, 0, "the clock comes first");
+        for pair in self.clock.windows(2) {
+            assert!((1..=27_000_000 / 25).contains(&(pair[1].1 - pair[0].1)), "clock {pair:?}");
+        }
+        assert_eq!(self.tables.len(), 2);
+        for places in self.tables.values() {
+            let ends = std::iter::once(&0).chain(places).zip(places.iter().chain([&self.packets]));
+            ends.for_each(|(a, b)| assert!(self.time(*b) - self.time(*a) <= 2_700_000, "tables at {a}, {b}"));
+        }
+        assert!(self.decode_stamps.windows(2).all(|pair| pair[0] < pair[1]), "decoding never runs back");
+        assert!(self.stamps.iter().zip(&self.decode_stamps).all(|(shown, decoded)| shown >= decoded));
+        for (end, decoded) in self.ends.iter().zip(&self.decode_stamps) {
+            let early = decoded * 300 - self.time(end + 1);
+            assert!(
+                (0..27_000_000 * 10).contains(&early),
+                "a picture ends {early} ticks before it is decoded"
+            );
+        }
+        // All windows of a second between two clock values.
+        for (first, (packet, from)) in self.clock.iter().enumerate() {
+            let end = self.clock[first..].iter().find(|(_, to)| to - from >= 27_000_000);
+            let Some((end, _)) = end else { break };
+            assert!(((end - packet) * 188 * 8) as u64 <= peak, "{} packets in a second", end - packet);
+        }
+    }
+}
