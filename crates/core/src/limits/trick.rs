@@ -4,6 +4,12 @@ use crate::time::MEDIA_HZ;
 
 /// Most that is kept of a unit of video: parameter sets take a few hundred bytes, slice headers fewer.
 pub const MAX_UNIT_HEAD_BYTES: usize = 1024;
+/// Sequence parameter sets of an H.264 stream (ITU-T H.264 section 7.4.2.1.1).
+pub const MAX_SPS: u32 = 32;
+/// Picture parameter sets of an H.264 stream (section 7.4.2.2).
+pub const MAX_PPS: u32 = 256;
+/// Bytes of a slice that are looked through for its header: those of I slices take twenty.
+pub const MAX_HEADER_BYTES: usize = 96;
 /// Time stamps that wait for their picture: there is one picture for each, a few behind at most.
 pub const MAX_STAMPS: usize = 64;
 /// Places where something is missing that are remembered until the picture there is over.

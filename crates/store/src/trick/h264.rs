@@ -5,14 +5,10 @@
 //! IDR, frame number 0, an `idr_pic_id` that differs from the one before (section 7.4.3), order count 0, no old reference. The slice
 //! data stays bit for bit.
 
+use millrace_core::limits::trick::{MAX_HEADER_BYTES, MAX_PPS, MAX_SPS};
+
 use super::bits::{Bits, BitsOut, escape, unescape};
 use super::units::{split, trimmed};
-
-/// Most parameter sets of each kind (sections 7.4.2.1.1 and 7.4.2.2).
-const MAX_SPS: u32 = 32;
-const MAX_PPS: u32 = 256;
-/// The longest slice header that is looked at, in bytes: those of I slices take twenty.
-pub(super) const MAX_HEADER_BYTES: usize = 96;
 
 /// NAL unit types (table 7-1).
 pub(super) mod nal {

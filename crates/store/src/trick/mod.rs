@@ -34,6 +34,7 @@ use self::pace::{Shape, slot_of, slots_of};
 use self::plan::{How, Order, Plan, Shown};
 use self::scan::{Scanned, scan};
 use self::source::Source;
+use crate::error::StoreError;
 use crate::ingest::codec::VideoSyntax;
 use crate::ingest::indexer::Indexer;
 use crate::ingest::{Indexed, StreamError};
@@ -136,6 +137,9 @@ impl Making<'_> {
             return Err(no_room());
         }
         let duration = derived.duration(parent.duration).max(indexed.duration);
+        // Shown to its end, also where the last picture is over before.
+        let (bases, end) = (indexed.index.bases().to_vec(), indexed.index.parts().end);
+        let index = indexed.index.with_presentation(bases, end.map(|end| end.max(duration)));
         Ok(writer.commit(FinishTitle {
             name: String::new(),
             source: parent.source.clone(),
@@ -144,7 +148,7 @@ impl Making<'_> {
             peak_rate: indexed.peak_rate,
             constant_rate: indexed.constant_rate,
             streams: indexed.streams,
-            index: indexed.index,
+            index: index.map_err(StoreError::from)?,
             notes: vec![note(&plan)],
             derived: Some(derived),
         })?)

@@ -58,11 +58,38 @@ pub fn film(out: &Path, secs: u64, more: &[&str]) {
 /// The numbers of a stream's pictures as ffmpeg decodes them, in the order of showing.
 pub fn numbers(stream: &Path) -> Vec<u64> {
     let path = stream.to_str().unwrap();
-    let gray =
-        ["-i", path, "-map", "0:v", "-f", "rawvideo", "-pix_fmt", "gray", "-fps_mode", "passthrough", "-"];
+    let gray = [
+        "-i",
+        path,
+        "-map",
+        "0:v",
+        "-f",
+        "rawvideo",
+        "-pix_fmt",
+        "gray",
+        "-fps_mode",
+        "passthrough",
+        "-enc_time_base",
+        "1:90000",
+        "-",
+    ];
     let pictures = ffmpeg(&gray);
     let block = |picture: &[u8], i: usize| u64::from(picture[16 * WIDTH + 20 * i + 10] > 125) << i;
     pictures.chunks(WIDTH * HEIGHT).map(|picture| (0..16).map(|i| block(picture, i)).sum()).collect()
+}
+
+/// The numbers of the pictures that ffprobe calls key pictures.
+pub fn key_numbers(stream: &Path) -> Vec<u64> {
+    let args = ["-v", "error", "-select_streams", "v", "-show_entries", "packet=pts,flags", "-of", "csv=p=0"];
+    let output = Command::new("ffprobe").args(args).arg(stream).output().unwrap();
+    let lines = String::from_utf8(output.stdout).unwrap();
+    let packets: Vec<(i64, bool)> = lines
+        .lines()
+        .filter_map(|line| line.split_once(','))
+        .map(|(pts, flags)| (pts.parse().unwrap(), flags.starts_with('K')))
+        .collect();
+    let first = packets.iter().map(|packet| packet.0).min().unwrap();
+    packets.iter().filter(|packet| packet.1).map(|packet| (packet.0 - first).cast_unsigned() / 3600).collect()
 }
 
 /// A store with one film in it.
