@@ -46,7 +46,8 @@ impl Sps {
             if chroma == 3 {
                 has_colour_planes = bits.bit()?;
             }
-            (bits.ue()?, bits.ue()?);
+            bits.ue()?;
+            bits.ue()?;
             bits.skip(1)?;
             if bits.bit()? {
                 for list in 0..if chroma == 3 { 12 } else { 8 } {
@@ -63,7 +64,8 @@ impl Sps {
             0 => order_bits = bits.ue().filter(|&n| n <= 12)? + 4,
             1 => {
                 has_order_deltas = !bits.bit()?;
-                (bits.se()?, bits.se()?);
+                bits.se()?;
+                bits.se()?;
                 for _ in 0..bits.ue().filter(|&n| n <= 255)? {
                     bits.se()?;
                 }
@@ -72,7 +74,8 @@ impl Sps {
         }
         bits.ue()?;
         bits.skip(1)?;
-        (bits.ue()?, bits.ue()?);
+        bits.ue()?;
+        bits.ue()?;
         let frames_only = bits.bit()?;
         Some(Self {
             id,
@@ -120,9 +123,12 @@ impl Pps {
         if bits.ue()? != 0 {
             return None;
         }
-        (bits.ue()?, bits.ue()?);
+        bits.ue()?;
+        bits.ue()?;
         bits.skip(3)?;
-        (bits.se()?, bits.se()?, bits.se()?);
+        bits.se()?;
+        bits.se()?;
+        bits.se()?;
         let has_deblocking = bits.bit()?;
         bits.skip(1)?;
         Some(Self { id, sps, is_cabac, has_bottom_order, has_deblocking, has_redundant: bits.bit()? })
@@ -133,7 +139,8 @@ impl Pps {
 pub(super) fn pps_of(nal: &[u8]) -> Option<u32> {
     let payload = unescape(nal.get(1..)?, 16);
     let mut bits = Bits::new(&payload);
-    (bits.ue()?, bits.ue()?);
+    bits.ue()?;
+    bits.ue()?;
     bits.ue()
 }
 
@@ -292,7 +299,9 @@ pub(super) fn rewrite(nal: &[u8], sps: &Sps, pps: &Pps, as_: Become, out: &mut V
         return None;
     }
     let mut to = BitsOut::default();
-    (to.ue(was.first_mb), to.ue(was.kind), to.ue(was.pps));
+    to.ue(was.first_mb);
+    to.ue(was.kind);
+    to.ue(was.pps);
     if sps.has_colour_planes {
         to.number(was.colour_plane, 2);
     }
@@ -356,7 +365,8 @@ fn copy_rest(bits: &mut Bits<'_>, pps: &Pps, to: &mut BitsOut) -> Option<()> {
         let disable = bits.ue()?;
         to.ue(disable);
         if disable != 1 {
-            (to.se(bits.se()?), to.se(bits.se()?));
+            to.se(bits.se()?);
+            to.se(bits.se()?);
         }
     }
     if pps.is_cabac {

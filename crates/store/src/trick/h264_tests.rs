@@ -10,7 +10,8 @@ fn sps(frames_only: bool) -> Sps {
     out.number(40, 8);
     out.ue(0);
     out.ue(1);
-    (out.ue(0), out.ue(0));
+    out.ue(0);
+    out.ue(0);
     out.bit(false);
     // A scaling matrix with one list that is cut short, and one written out.
     out.bit(true);
@@ -27,7 +28,8 @@ fn sps(frames_only: bool) -> Sps {
     out.ue(2);
     out.ue(4);
     out.bit(false);
-    (out.ue(19), out.ue(11));
+    out.ue(19);
+    out.ue(11);
     out.bit(frames_only);
     out.stop();
     Sps::parse(out.bytes()).unwrap()
@@ -35,13 +37,20 @@ fn sps(frames_only: bool) -> Sps {
 
 fn pps(is_cabac: bool) -> Pps {
     let mut out = BitsOut::default();
-    (out.ue(3), out.ue(0));
-    (out.bit(is_cabac), out.bit(true));
+    out.ue(3);
     out.ue(0);
-    (out.ue(2), out.ue(0));
+    out.bit(is_cabac);
+    out.bit(true);
+    out.ue(0);
+    out.ue(2);
+    out.ue(0);
     out.number(0, 3);
-    (out.se(4), out.se(0), out.se(-2));
-    (out.bit(true), out.bit(false), out.bit(false));
+    out.se(4);
+    out.se(0);
+    out.se(-2);
+    out.bit(true);
+    out.bit(false);
+    out.bit(false);
     out.stop();
     Pps::parse(out.bytes()).unwrap()
 }
@@ -49,7 +58,9 @@ fn pps(is_cabac: bool) -> Pps {
 /// An I slice that is not of an IDR picture, with data behind its header; what it is like is in `frame_num` and `order`.
 fn slice(sps: &Sps, pps: &Pps, field: Option<bool>, order: u32, marking: bool, data: &[bool]) -> Vec<u8> {
     let mut out = BitsOut::default();
-    (out.ue(0), out.ue(7), out.ue(3));
+    out.ue(0);
+    out.ue(7);
+    out.ue(3);
     out.number(19, sps.frame_num_bits);
     if !sps.frames_only {
         out.bit(field.is_some());
@@ -61,10 +72,14 @@ fn slice(sps: &Sps, pps: &Pps, field: Option<bool>, order: u32, marking: bool, d
     }
     out.bit(marking);
     if marking {
-        (out.ue(1), out.ue(5), out.ue(0));
+        out.ue(1);
+        out.ue(5);
+        out.ue(0);
     }
     out.se(-3);
-    (out.ue(0), out.se(2), out.se(-2));
+    out.ue(0);
+    out.se(2);
+    out.se(-2);
     if pps.is_cabac {
         out.align_and_append(&[]);
     }
