@@ -71,7 +71,9 @@ fn h265_and_mpeg2_are_shown_as_h264_is() {
         let film = Fixture::new(8, &[&args[..], more].concat());
         let mut keys = key_numbers(&film.dir.path().join("film.ts"));
         assert!(keys.len() >= 8, "{keys:?}");
-        assert_eq!(film.checked("4"), keys, "{more:?}");
+        // One that comes in the last slots would be sent behind the end.
+        let in_time: Vec<u64> = keys.iter().copied().filter(|&key| key + 10 < 8 * FPS).collect();
+        assert_eq!(film.checked("4"), in_time, "{more:?}");
         keys.reverse();
         keys.pop();
         assert_eq!(film.checked("-4"), keys, "{more:?}");
