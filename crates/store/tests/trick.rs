@@ -113,6 +113,16 @@ fn key_pictures_larger_than_the_peak_rate_allows_are_left_out_not_late() {
     assert!((8..=55).contains(&pictures.len()), "{}", pictures.len());
 }
 
+#[test]
+fn pictures_are_repeated_only_if_the_next_is_not_late() {
+    // Each key picture takes more than half of the second to the next, so none can be sent twice.
+    let large = ["-b:v", "400k", "-maxrate", "400k", "-bufsize", "400k", "-x264-params", "ipratio=20"];
+    let film = Fixture::new(8, &[X264, &large].concat());
+    let (_, path) = film.one("-1");
+    assert_eq!(numbers(&path), backwards(8));
+    assert_eq!(film.checked("-0.25"), backwards(8), "in four seconds there is room");
+}
+
 /// Packets of the pictures' PID, by their places.
 fn packets_of(bytes: &[u8], pid: u16) -> Vec<usize> {
     let is_of = |packet: &[u8]| u16::from(packet[1] & 0x1f) << 8 | u16::from(packet[2]) == pid;

@@ -245,7 +245,7 @@ fn stream_error(error: StreamError) -> TrickError {
 }
 
 fn note(plan: &Plan) -> String {
-    let shown = plan.shown.len() as u64;
+    let shown = plan.shown.chunk_by(|one, next| one.number == next.number).count() as u64;
     match plan.how {
         How::Key if plan.dropped > 0 => format!(
             "{}; {} left out where they come too fast for the peak rate or the eye",

@@ -1,6 +1,10 @@
 //! Which pictures a derived title shows, and when.
 
-use millrace_core::limits::trick::{MAX_DELAY_SLOTS, MAX_KEY_SLOTS, MIN_PICTURE_TICKS, TRICK_SLOT_TICKS};
+use std::iter::successors;
+
+use millrace_core::limits::trick::{
+    MAX_DELAY_SLOTS, MAX_KEY_SLOTS, MAX_PICTURE_TICKS, MIN_PICTURE_TICKS, TRICK_SLOT_TICKS,
+};
 use millrace_core::time::MediaTicks;
 use millrace_core::units::BitRate;
 
@@ -35,7 +39,7 @@ pub(super) enum How {
 #[derive(Clone, Debug)]
 pub(super) struct Plan {
     pub(super) how: How,
-    /// In the order in which they are sent.
+    /// In the order in which they are sent. A key picture may come several times in a row.
     pub(super) shown: Vec<Shown>,
     /// From when a picture may be sent to when it is decoded, in slots.
     pub(super) delay: u64,
@@ -91,7 +95,7 @@ impl Order<'_> {
         packets_of(own + own / 64 + 256)
     }
 
-    /// Key pictures, those left out that would come too late.
+    /// Key pictures, those left out that would come too late, and those repeated that are far from the next.
     fn key(&self) -> Result<Plan, TrickError> {
         let pictures = self.scanned.pictures.iter().enumerate();
         let mut candidates: Vec<Shown> = pictures
@@ -107,30 +111,37 @@ impl Order<'_> {
         let alone = |shown: &Shown| Pace::new(self.shape).send(0, packets(shown)) + 1;
         let delay =
             candidates.iter().map(alone).filter(|&slots| slots <= MAX_KEY_SLOTS).max().unwrap_or(0) + 1;
-        let (mut pace, mut shown, mut last) = (Pace::new(self.shape), Vec::new(), None);
+        let (mut pace, mut shown, mut count) = (Pace::new(self.shape), Vec::<Shown>::new(), 0);
         let end = slots_of(self.derived.duration(self.parent_duration));
         let all = candidates.len();
-        for next in candidates {
-            if last.is_some_and(|last| next.pts - last < MIN_PICTURE_TICKS.cast_signed()) {
-                continue;
-            }
-            let mut then = pace;
-            let sent = then.send(slot_of(next.pts), packets(&next));
+        let send = |mut pace: Pace, next: Shown| {
+            let sent = pace.send(slot_of(next.pts), packets(&next));
             let is_in_time =
                 (sent + 1) * TRICK_SLOT_TICKS <= next.pts.unsigned_abs() + delay * TRICK_SLOT_TICKS;
             // The last slot is without pictures: nothing behind it says how long it takes.
-            if is_in_time && sent + 1 < end {
-                (pace, last) = (then, Some(next.pts));
-                shown.push(next);
+            (is_in_time && sent + 1 < end).then_some(pace)
+        };
+        for next in candidates {
+            let last = shown.last().copied();
+            if last.is_some_and(|last| next.pts - last.pts < MIN_PICTURE_TICKS.cast_signed()) {
+                continue;
+            }
+            // Fewer repetitions, or none, rather than that the next one is late.
+            let mut fewer =
+                successors(Some(repetitions(last, next)), |times| (*times > 0).then_some(times / 2));
+            let run = |times| repeated(last, next, times).chain([next]);
+            let in_time = fewer.find_map(|times| Some((times, run(times).try_fold(pace, send)?)));
+            if let Some((times, then)) = in_time {
+                shown.extend(run(times));
+                (pace, count) = (then, count + 1);
             }
         }
         // One picture is no other speed.
-        if shown.len() < 2 {
+        if count < 2 {
             let pictures = self.scanned.count;
             return Err(TrickError::NoKeyPictures { pictures, scale: self.derived.scale });
         }
-        let dropped = (all - shown.len()) as u64;
-        Ok(Plan { how: How::Key, shown, delay, dropped })
+        Ok(Plan { how: How::Key, shown, delay, dropped: (all - count) as u64 })
     }
 
     /// Pictures in decoding order, times stretched. `None` if they would not fit.
@@ -168,4 +179,18 @@ impl Order<'_> {
         }
         Ok(Some(Plan { how, shown, delay: delay + 1, dropped: 0 }))
     }
+}
+
+/// How often a picture has to be shown again before the next, so that nobody waits for one.
+fn repetitions(last: Option<Shown>, next: Shown) -> i64 {
+    last.map_or(0, |last| (next.pts - last.pts - 1) / MAX_PICTURE_TICKS.cast_signed())
+}
+
+/// The last picture so many times more, evenly up to the next.
+fn repeated(last: Option<Shown>, next: Shown, times: i64) -> impl Iterator<Item = Shown> {
+    (1..=times).zip(std::iter::repeat(last)).filter_map(move |(time, last)| {
+        let last = last?;
+        let at = last.pts + (next.pts - last.pts) * time / (times + 1);
+        Some(Shown { pts: at, dts: at, ..last })
+    })
 }
