@@ -2,6 +2,7 @@
 
 mod common;
 mod members_support;
+mod repair_support;
 mod trick_support;
 
 use std::fs;
@@ -12,9 +13,12 @@ use members_support::{Disks, media_of};
 use millrace_core::scale::Scale;
 use millrace_store::StoreError;
 use millrace_store::check::{Depth, check_store};
+use millrace_store::disk::ReadFaults;
 use millrace_store::ingest::identify;
+use millrace_store::repair::{Fate, Verdict};
 use millrace_store::trick::{TrickError, TrickProgress, make};
 use millrace_store::volume::{Derived, FinishTitle, TitleInfo, Volume};
+use repair_support::{Members, content, flip, run_repair, run_scrub};
 use trick_support::{Fixture, X264, add, film, make_of, numbers};
 
 fn scale(text: &str) -> Scale {
@@ -118,6 +122,32 @@ fn a_member_may_be_lost_before_and_after() {
         drop(volume);
         disks.push(lost);
     }
+}
+
+#[test]
+fn scrub_and_repair_restore_derived_titles() {
+    let (world, volume) = Members::new(3, 1);
+    let file = world.root.path().join("film.ts");
+    film(&file, 6, X264);
+    let parent = add(&volume, &file);
+    let info = make_of(&volume, &parent, "4").unwrap().remove(0).result.unwrap().unwrap();
+    let before: Vec<_> = world.dirs.iter().map(|dir| content(dir)).collect();
+    for (dir, name) in world.dirs.iter().zip(["data.mru", "parity.mru", "meta-1316.mrp"]) {
+        flip(&dir.join(format!("titles/{}/{name}", info.id)), 1000);
+    }
+    let report = run_scrub(&volume, true, &ReadFaults::default());
+    assert_eq!((report.count(Fate::Repaired), report.verdict()), (3, Verdict::Repaired), "{report:?}");
+    drop(volume);
+    world.pull(1);
+    let volume = world.open();
+    volume.replace_member(1, &world.dirs[1]).unwrap();
+    let report = run_repair(&volume);
+    assert_eq!((report.activated.as_slice(), report.count(Fate::Repaired)), (&[1][..], 2), "{report:?}");
+    for (dir, before) in world.dirs.iter().zip(before) {
+        assert!(content(dir) == before, "{}", dir.display());
+    }
+    assert_eq!(check_store(&world.dirs[0], Depth::Full, &mut |_| {}).unwrap(), []);
+    assert_eq!(volume.derived_of(parent.id).unwrap(), [(scale("4"), info)]);
 }
 
 #[test]

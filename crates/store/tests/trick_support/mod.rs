@@ -18,6 +18,9 @@ const HEIGHT: usize = 96;
 /// Frames a second.
 pub const FPS: u64 = 25;
 const FRAME_TICKS: i64 = 90_000 / FPS as i64;
+/// The filter of ffmpeg that writes a picture's number into its upper third, in 16 blocks: white is 1, the lowest bit on the left.
+pub const NUMBER: &str =
+    "geq=lum='if(lt(Y,32),16+219*mod(floor(N/pow(2,floor(X/20))),2),lum(X,Y))':cb=128:cr=128";
 
 /// x264 with a key picture each second and nothing between them.
 pub const X264: &[&str] = &[
@@ -46,12 +49,12 @@ pub fn ffmpeg(args: &[&str]) -> Vec<u8> {
     output.stdout
 }
 
-/// Makes a film of so many seconds, with noise, so that it has a rate as films have, whose pictures carry their number in 16 blocks in the upper third: white is 1, the lowest bit on
-/// the left. `more` comes before the name of the file.
+/// Makes a film of so many seconds, with noise, so that it has a rate as films have, whose pictures carry their number ([`NUMBER`]).
+/// `more` comes before the name of the file.
 pub fn film(out: &Path, secs: u64, more: &[&str]) {
     let picture = format!("testsrc2=size={WIDTH}x{HEIGHT}:rate={FPS}:duration={secs}");
-    let number = "noise=alls=15:allf=t,geq=lum='if(lt(Y,32),16+219*mod(floor(N/pow(2,floor(X/20))),2),lum(X,Y))':cb=128:cr=128";
-    let source = ["-y", "-f", "lavfi", "-i", &picture, "-vf", number, "-pix_fmt", "yuv420p"];
+    let numbered = format!("noise=alls=15:allf=t,{NUMBER}");
+    let source = ["-y", "-f", "lavfi", "-i", &picture, "-vf", &numbered, "-pix_fmt", "yuv420p"];
     ffmpeg(&[&source[..], more, &[out.to_str().unwrap()]].concat());
 }
 
