@@ -4,7 +4,7 @@
 mod trick_support;
 
 use millrace_store::trick::TrickError;
-use trick_support::{FPS, Fixture, NUMBER, X264, key_numbers, numbers};
+use trick_support::{FPS, Fixture, NUMBER, X264, headers, key_numbers, numbers};
 
 /// Numbers of the pictures that begin a group of 25.
 fn keys(secs: u64) -> Vec<u64> {
@@ -20,6 +20,9 @@ fn backwards(secs: u64) -> Vec<u64> {
 fn fast_forward_and_rewind_show_key_pictures_in_their_order() {
     let film = Fixture::new(20, X264);
     assert_eq!(film.checked("4"), keys(20));
+    // Two IDR pictures in a row must differ (H.264 section 7.4.3).
+    let ids = headers(&film.dir.path().join("film@4.ts"), "idr_pic_id");
+    assert!(ids.len() >= 20 && ids.windows(2).all(|pair| pair[0] != pair[1]), "{ids:?}");
     assert_eq!(film.checked("-4"), backwards(20));
     assert_eq!(film.checked("-0.5"), backwards(20));
 }
@@ -74,6 +77,8 @@ fn h265_and_mpeg2_are_shown_as_h264_is() {
         // One that comes in the last slots would be sent behind the end.
         let in_time: Vec<u64> = keys.iter().copied().filter(|&key| key + 10 < 8 * FPS).collect();
         assert_eq!(film.checked("4"), in_time, "{more:?}");
+        let groups = headers(&film.dir.path().join("film@4.ts"), "closed_gop");
+        assert_eq!(groups, vec![1; in_time.len()], "each picture is a group of its own");
         keys.reverse();
         keys.pop();
         assert_eq!(film.checked("-4"), keys, "{more:?}");
@@ -104,25 +109,31 @@ fn slow_motion_shows_all_pictures() {
     assert_eq!(pictures, (0..pictures.len() as u64).collect::<Vec<_>>());
 }
 
+/// Noise that stays makes key pictures large and all others small: sending one takes almost a second.
+fn with_large_key_pictures() -> Fixture {
+    let noise = ["-vf", &format!("noise=alls=90,{NUMBER}"), "-qp", "36", "-x264-params", "ipratio=30"];
+    Fixture::new(8, &[X264, &noise].concat())
+}
+
 #[test]
 fn key_pictures_larger_than_the_peak_rate_allows_are_left_out_not_late() {
-    // One key picture after the other, each as large as any other: at most as many a second as in the parent.
-    let film = Fixture::new(8, &["-c:v", "mpeg2video", "-b:v", "6M", "-g", "1"]);
-    let pictures = film.checked("4");
+    let pictures = with_large_key_pictures().checked("3");
+    assert!((2..=3).contains(&pictures.len()), "in 2.67 s: {pictures:?}");
     assert!(pictures.windows(2).all(|pair| pair[0] < pair[1]), "{pictures:?}");
-    assert!((8..=55).contains(&pictures.len()), "{}", pictures.len());
 }
 
 #[test]
 fn pictures_are_repeated_only_if_the_next_is_not_late() {
-    // Noise that stays makes key pictures large and all others small: to send one takes more than half of the second to the next.
-    let noise = ["-vf", &format!("noise=alls=90,{NUMBER}"), "-qp", "36", "-x264-params", "ipratio=30"];
-    let film = Fixture::new(8, &[X264, &noise].concat());
-    assert_eq!(numbers(&film.one("-1").1), backwards(8));
-    let mut slow = numbers(&film.one("-0.25").1);
+    let film = with_large_key_pictures();
+    let (info, path) = film.one("-1");
+    assert_eq!(numbers(&path), backwards(8), "there is no room within a second");
+    assert!(info.notes[0].starts_with("7 key pictures"), "{:?}", info.notes);
+    let (info, path) = film.one("-0.25");
+    let mut slow = numbers(&path);
     assert!(slow.len() >= 2 * 7, "in four seconds there is room: {slow:?}");
     slow.dedup();
     assert_eq!(slow, backwards(8));
+    assert!(info.notes[0].starts_with("7 key pictures"), "{:?}", info.notes);
 }
 
 /// Packets of the pictures' PID, by their places.

@@ -96,6 +96,10 @@ fn a_parent_that_cannot_be_read_keeps_its_derived_titles() {
     derive(&volume, &parent, "4").unwrap();
     drop(volume);
     fs::write(dir.path().join(format!("titles/{}/manifest.mrm", parent.id)), b"junk").unwrap();
+    // Only the catalogue knows its name still.
+    for log in ["", "-wal", "-shm"] {
+        let _ = fs::remove_file(dir.path().join(format!("catalogue.sqlite{log}")));
+    }
     let volume = Volume::open(dir.path()).unwrap();
     assert_eq!(names(&volume.titles().unwrap()), ["film@4"]);
     volume.remove(parent.id).unwrap();

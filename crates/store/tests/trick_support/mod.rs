@@ -90,6 +90,16 @@ pub fn packets(stream: &Path) -> Vec<(i64, bool)> {
     packets.map(|(pts, flags)| (pts.parse().unwrap(), flags.starts_with('K'))).collect()
 }
 
+/// The values of a field of the headers, as ffmpeg reads them.
+pub fn headers(stream: &Path, field: &str) -> Vec<u64> {
+    let args = ["-c", "copy", "-bsf:v", "trace_headers", "-f", "null", "-"];
+    let mut ffmpeg = Command::new("ffmpeg");
+    let output = ffmpeg.args(["-nostdin", "-v", "verbose", "-i"]).arg(stream).args(args).output().unwrap();
+    let said = String::from_utf8_lossy(&output.stderr);
+    let lines = said.lines().filter(|line| line.split_whitespace().any(|word| word == field));
+    lines.filter_map(|line| line.rsplit(" = ").next()?.parse().ok()).collect()
+}
+
 /// The numbers of the pictures that ffprobe calls key pictures.
 pub fn key_numbers(stream: &Path) -> Vec<u64> {
     let packets = packets(stream);
@@ -172,13 +182,16 @@ pub fn check(volume: &Volume, parent: &TitleInfo, info: &TitleInfo, path: &Path)
     let is_new = |check: &&Check| check.severity() == Severity::Fault && of_parent.count(**check) == 0;
     let new: Vec<_> = Check::ALL.iter().filter(is_new).filter(|check| report.count(**check) > 0).collect();
     assert!(new.is_empty(), "{} has faults that its parent has not: {new:?}\n{report}", info.name);
-    Stream::read(&bytes).check(parent.peak_rate.0);
+    let stream = Stream::read(&bytes);
+    stream.check(parent.peak_rate.0);
     assert!(info.peak_rate <= parent.peak_rate, "{} above {}", info.peak_rate, parent.peak_rate);
     let exact = derived.duration(parent.duration);
     assert!(info.duration.0.abs_diff(exact.0) <= 3600, "{} for {exact}", info.duration);
     let mut pictures = numbers(path);
-    let mut stamps: Vec<i64> = packets(path).iter().map(|packet| packet.0).collect();
+    let sent = packets(path);
+    let mut stamps: Vec<i64> = sent.iter().map(|packet| packet.0).collect();
     stamps.sort_unstable();
+    assert_eq!(stream.accesses, sent.iter().filter(|packet| packet.1).count(), "key pictures are announced");
     assert_eq!(pictures.len(), stamps.len(), "each picture that is sent is shown: {pictures:?}");
     let own = |number: u64| derived.own_time(shown_at(number), parent.duration).0.cast_signed();
     for (i, (number, stamp)) in pictures.iter().zip(&stamps).enumerate() {
@@ -218,15 +231,19 @@ pub struct Stream {
     clock: Vec<(usize, i64)>,
     /// Packet numbers of the first packets of tables, by PID.
     tables: BTreeMap<u16, Vec<usize>>,
+    /// Packets with random_access_indicator.
+    accesses: usize,
     packets: usize,
 }
 
 impl Stream {
     pub fn read(bytes: &[u8]) -> Self {
-        let mut stream = Self { clock: vec![], tables: BTreeMap::new(), packets: bytes.len() / 188 };
+        let mut stream =
+            Self { clock: vec![], tables: BTreeMap::new(), accesses: 0, packets: bytes.len() / 188 };
         for (number, packet) in bytes.chunks(188).enumerate() {
             let pid = u16::from(packet[1] & 0x1f) << 8 | u16::from(packet[2]);
             let (starts, has_field) = (packet[1] & 0x40 != 0, packet[3] & 0x20 != 0);
+            stream.accesses += usize::from(has_field && packet[4] > 0 && packet[5] & 0x40 != 0);
             if has_field && packet[4] > 0 && packet[5] & 0x10 != 0 {
                 let base = packet[6..11].iter().fold(0i64, |value, byte| value << 8 | i64::from(*byte)) >> 7;
                 stream.clock.push((number, base * 300));
