@@ -3,6 +3,8 @@
 
 mod trick_support;
 
+use std::path::Path;
+
 use millrace_store::trick::TrickError;
 use trick_support::{FPS, Fixture, NUMBER, X264, headers, key_numbers, numbers};
 
@@ -16,12 +18,21 @@ fn backwards(secs: u64) -> Vec<u64> {
     (1..secs).rev().map(|second| second * FPS).collect()
 }
 
+/// How often a sequence ends, so that decoders that reorder show what they have: a player would find each picture late.
+fn ends(stream: &Path, code: &[u8]) -> usize {
+    let (path, copy) = (stream.to_str().unwrap(), ["-map", "0:v", "-c", "copy", "-f", "rawvideo", "-"]);
+    let bytes = trick_support::ffmpeg(&[&["-i", path], &copy[..]].concat());
+    bytes.windows(code.len()).filter(|found| *found == code).count()
+}
+
 #[test]
 fn fast_forward_and_rewind_show_key_pictures_in_their_order() {
     let film = Fixture::new(20, X264);
     assert_eq!(film.checked("4"), keys(20));
     // Two IDR pictures in a row must differ (H.264 section 7.4.3).
-    let ids = headers(&film.dir.path().join("film@4.ts"), "idr_pic_id");
+    let path = film.dir.path().join("film@4.ts");
+    let ids = headers(&path, "idr_pic_id");
+    assert_eq!(ends(&path, &[0, 0, 1, 10]), 20);
     assert!(ids.len() >= 20 && ids.windows(2).all(|pair| pair[0] != pair[1]), "{ids:?}");
     assert_eq!(film.checked("-4"), backwards(20));
     assert_eq!(film.checked("-0.5"), backwards(20));
@@ -67,6 +78,7 @@ fn h265_and_mpeg2_are_shown_as_h264_is() {
     ] {
         let film = Fixture::new(8, &h265(params));
         assert_eq!(film.checked("4"), keys(8), "{params}");
+        assert_eq!(ends(&film.dir.path().join("film@4.ts"), &[0, 0, 1, 0x48, 1]), 8);
         assert_eq!(film.checked("-4"), backwards(8), "{params}");
     }
     for more in [&["-bf", "2"][..], &["-flags", "+ilme+ildct"]] {
@@ -77,7 +89,9 @@ fn h265_and_mpeg2_are_shown_as_h264_is() {
         // One that comes in the last slots would be sent behind the end.
         let in_time: Vec<u64> = keys.iter().copied().filter(|&key| key + 10 < 8 * FPS).collect();
         assert_eq!(film.checked("4"), in_time, "{more:?}");
-        let groups = headers(&film.dir.path().join("film@4.ts"), "closed_gop");
+        let path = film.dir.path().join("film@4.ts");
+        let groups = headers(&path, "closed_gop");
+        assert_eq!(ends(&path, &[0, 0, 1, 0xb7]), in_time.len());
         assert_eq!(groups, vec![1; in_time.len()], "each picture is a group of its own");
         keys.reverse();
         keys.pop();

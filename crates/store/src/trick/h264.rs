@@ -239,6 +239,10 @@ fn head(header: u8, bits: &mut Bits<'_>, sps: &Sps, pps: &Pps) -> Option<Header>
 /// An access unit delimiter: I slices only (section 7.3.2.4); one before each field.
 pub(super) const DELIMITER: [u8; 6] = [0, 0, 0, 1, nal::AUD, 0x10];
 
+/// The end of a coded video sequence (section 7.3.2.5): so a decoder shows the picture at once, and does not wait for as many more as it would
+/// reorder in the parent.
+pub(super) const END: [u8; 5] = [0, 0, 0, 1, 10];
+
 /// Appends the slices of a picture, or of both fields of one, as an IDR picture. Without delimiters, parameter sets and supplemental
 /// information, which speaks of the parent's clock.
 pub(super) fn rewrite_picture(

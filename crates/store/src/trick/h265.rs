@@ -17,6 +17,9 @@ const PPS: u8 = 34;
 /// An access unit delimiter: I slices only (section 7.3.2.5).
 pub(super) const DELIMITER: [u8; 7] = [0, 0, 0, 1, 35 << 1, 1, 0x10];
 
+/// The end of a coded video sequence (section 7.3.2.6), so that a decoder waits for no other picture.
+pub(super) const END: [u8; 6] = [0, 0, 0, 1, 36 << 1, 1];
+
 pub(super) fn type_of(head: &[u8]) -> u8 {
     head[0] >> 1 & 0x3f
 }

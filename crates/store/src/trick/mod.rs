@@ -211,17 +211,21 @@ impl Making<'_> {
             (VideoSyntax::H264, Some((sps, pps))) => {
                 out.extend(h264::DELIMITER);
                 out.extend_from_slice(&parameters.bytes);
-                h264::rewrite_picture(first, second, sps, pps, number & 1, out).is_some()
+                let is_whole = h264::rewrite_picture(first, second, sps, pps, number & 1, out).is_some();
+                out.extend(h264::END);
+                is_whole
             }
             (VideoSyntax::H265, _) => {
                 out.extend(h265::DELIMITER);
                 out.extend_from_slice(&parameters.bytes);
                 units::split(picture).for_each(|nal| h265::rewrite(units::trimmed(nal), out));
+                out.extend(h265::END);
                 true
             }
             (VideoSyntax::Mpeg2, _) => {
                 out.extend_from_slice(&parameters.bytes);
                 mpeg2::rewrite(picture, out);
+                out.extend(mpeg2::END);
                 true
             }
             _ => false,

@@ -18,6 +18,9 @@ const USER_DATA: u8 = 0xb2;
 /// The header of a closed group, at time 0 (section 6.2.2.6).
 const CLOSED_GROUP: [u8; 8] = [0, 0, 1, GROUP, 0, 0x08, 0, 0x40];
 
+/// The end of a sequence (section 6.2.2), so that a decoder waits for no other picture.
+pub(super) const END: [u8; 4] = [0, 0, 1, 0xb7];
+
 /// Whether a unit may begin a picture.
 pub(super) fn begins(head: &[u8]) -> bool {
     matches!(head[0], PICTURE | SEQUENCE | GROUP)

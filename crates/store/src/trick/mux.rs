@@ -128,6 +128,9 @@ impl Mux {
                 header.extend(stamp_bytes(1, stamp(dts)));
             }
         }
+        // Players need not wait for the next one to know that it is over. Larger ones say nothing, which pictures alone may (section 2.4.3.7).
+        let length = u16::try_from(header.len() - 6 + bytes.len()).unwrap_or(0);
+        header[4..6].copy_from_slice(&length.to_be_bytes());
         let (mut head, mut rest, mut first) = (&header[..], bytes, true);
         while first || !head.is_empty() || !rest.is_empty() {
             while !self.pace.take() {

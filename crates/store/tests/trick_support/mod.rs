@@ -231,6 +231,8 @@ pub struct Stream {
     clock: Vec<(usize, i64)>,
     /// Packet numbers of the first packets of tables, by PID.
     tables: BTreeMap<u16, Vec<usize>>,
+    /// PES packets that do not say how long they are.
+    endless: usize,
     /// Packets with random_access_indicator.
     accesses: usize,
     packets: usize,
@@ -238,11 +240,18 @@ pub struct Stream {
 
 impl Stream {
     pub fn read(bytes: &[u8]) -> Self {
-        let mut stream =
-            Self { clock: vec![], tables: BTreeMap::new(), accesses: 0, packets: bytes.len() / 188 };
+        let mut stream = Self {
+            clock: vec![],
+            tables: BTreeMap::new(),
+            endless: 0,
+            accesses: 0,
+            packets: bytes.len() / 188,
+        };
         for (number, packet) in bytes.chunks(188).enumerate() {
             let pid = u16::from(packet[1] & 0x1f) << 8 | u16::from(packet[2]);
             let (starts, has_field) = (packet[1] & 0x40 != 0, packet[3] & 0x20 != 0);
+            let payload = &packet[if has_field { 5 + usize::from(packet[4]) } else { 4 }..];
+            stream.endless += usize::from(starts && payload.starts_with(&[0, 0, 1, 0xe0, 0, 0]));
             stream.accesses += usize::from(has_field && packet[4] > 0 && packet[5] & 0x40 != 0);
             if has_field && packet[4] > 0 && packet[5] & 0x10 != 0 {
                 let base = packet[6..11].iter().fold(0i64, |value, byte| value << 8 | i64::from(*byte)) >> 7;
@@ -265,7 +274,7 @@ impl Stream {
     fn check(&self, peak: u64) {
         assert_eq!(self.clock[0].0, 0, "the clock comes first");
         assert!(self.clock.windows(2).all(|pair| pair[1].1 - pair[0].1 <= 27_000_000 / 25));
-        assert_eq!(self.tables.len(), 2);
+        assert_eq!((self.tables.len(), self.endless), (2, 0));
         for places in self.tables.values() {
             let ends = std::iter::once(&0).chain(places).zip(places.iter().chain([&self.packets]));
             ends.for_each(|(a, b)| assert!(self.time(*b) - self.time(*a) <= 2_700_000, "tables at {a}, {b}"));
