@@ -22,7 +22,7 @@ pub const MAX_TRICK_PICTURES: usize = 4 << 20;
 pub const MAX_PICTURE_BYTES: usize = 32 << 20;
 /// The clock comes once in this time: ISO/IEC 13818-1 section 2.7.2 asks for 100 ms, DVB (ETSI TS 101 154 section 4.1.5) for 40.
 pub const TRICK_SLOT_TICKS: u64 = MEDIA_HZ / 25;
-/// The tables come once in so many slots, so within the 100 ms of ETSI TR 101 211 section 4.4.
+/// The tables come once in so many slots, so within the 100 ms of ETSI TS 101 154 section 4.1.7.
 pub const TRICK_TABLE_SLOTS: u64 = 2;
 /// TS packets that a slot has at least, stuffing if need be: one media packet, so that none gathers more than a slot of the clock.
 pub const MIN_SLOT_PACKETS: u64 = 7;

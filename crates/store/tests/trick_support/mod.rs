@@ -270,7 +270,7 @@ impl Stream {
         from + (to - from) * (packet as i64 - a as i64) / (b as i64 - a as i64)
     }
 
-    /// The clock once in 40 ms, tables once in 100 ms (ETSI TS 101 154, TR 101 211), and so many bits a second.
+    /// The clock once in 40 ms, tables once in 100 ms (ETSI TS 101 154), and so many bits a second.
     fn check(&self, peak: u64) {
         assert_eq!(self.clock[0].0, 0, "the clock comes first");
         assert!(self.clock.windows(2).all(|pair| pair[1].1 - pair[0].1 <= 27_000_000 / 25));
