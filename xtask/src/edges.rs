@@ -44,6 +44,12 @@ const RULES: &[Rule] = &[
         why: "its loop is the one place where store, engine and packet I/O meet",
     },
     Rule {
+        krate: "millrace-stream",
+        ours: &["millrace-core", "millrace-store", "millrace-engine", "millrace-netio", "millrace-offload"],
+        theirs: None,
+        why: "the engine for other programs: a library without a protocol, a service or an executor",
+    },
+    Rule {
         krate: "millrace-client",
         ours: &["millrace-core", "millrace-netio", "millrace-ts"],
         theirs: None,
@@ -57,6 +63,7 @@ const RULES: &[Rule] = &[
             "millrace-engine",
             "millrace-netio",
             "millrace-offload",
+            "millrace-stream",
             "millrace-client",
             "millrace-ts",
         ],

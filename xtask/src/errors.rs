@@ -14,6 +14,7 @@ const CRATES: &[(&str, &str)] = &[
     ("client", "Receiver and load generator"),
     ("netio", "Packet I/O"),
     ("offload", "Engine threads"),
+    ("stream", "The engine as a library"),
     ("lab", "Benchmarks and emulated links"),
     ("core", "Values and units"),
 ];

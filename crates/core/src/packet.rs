@@ -1,7 +1,8 @@
 //! What is known of a media packet before it is sent, and how packets lie in a cache extent.
 
 use crate::limits::{
-    DEFAULT_PACKET_BYTES, EXTENT_BYTES, FEC_HEADER_BYTES, MAX_PACKET_BYTES, RTP_HEADER_BYTES, TS_PACKET_BYTES,
+    DEFAULT_PACKET_BYTES, EXTENT_BYTES, FEC_HEADER_BYTES, MAX_PACKET_BYTES, MIN_BLOCK_BYTES, RTP_HEADER_BYTES,
+    TS_PACKET_BYTES,
 };
 use crate::time::MediaTicks;
 
@@ -84,7 +85,8 @@ impl PacketMeta {
 #[derive(Clone, Copy, PartialEq, Eq)]
 pub struct WireLayout {
     /// Bits 0..6: TS packets in a packet, [`WireLayout::FEC`] or [`WireLayout::RAW`]. Bits 6..16: packets that an extent could hold beside those
-    /// that it does. Two bytes in all, because each lease has a copy.
+    /// that it does. Blocks of any bytes have the rest of what six bits can say, from [`WireLayout::BLOCKS`] on: that and bits 6..16 are their
+    /// size. Two bytes in all, because each lease has a copy.
     bits: u16,
 }
 
@@ -104,6 +106,8 @@ impl WireLayout {
     const FEC: u16 = Self::KIND;
     /// Stands for packets of the default size without RTP headers.
     const RAW: u16 = Self::KIND - 1;
+    /// The first of those that stand for blocks of any bytes.
+    const BLOCKS: u16 = (MAX_PACKET_BYTES / TS_PACKET_BYTES) as u16 + 1;
     const DEFAULT: u16 = (DEFAULT_PACKET_BYTES / TS_PACKET_BYTES) as u16;
     const FEC_BYTES: usize = FEC_HEADER_BYTES + DEFAULT_PACKET_BYTES;
 
@@ -119,6 +123,23 @@ impl WireLayout {
     /// packets.
     pub fn fec() -> Self {
         Self { bits: Self::FEC }
+    }
+
+    /// Layout of blocks of `block_bytes` of anything, without headers; `None` unless [`MIN_BLOCK_BYTES`] to [`MAX_PACKET_BYTES`].
+    pub fn blocks(block_bytes: usize) -> Option<Self> {
+        let fits = (MIN_BLOCK_BYTES..=MAX_PACKET_BYTES).contains(&block_bytes);
+        let high = block_bytes >> (16 - Self::KIND_BITS);
+        fits.then(|| Self { bits: (Self::BLOCKS + high as u16) | (block_bytes as u16) << Self::KIND_BITS })
+    }
+
+    /// Size of a block, if it is a layout of blocks.
+    #[inline]
+    fn block_bytes(self) -> Option<usize> {
+        let kind = self.bits & Self::KIND;
+        (Self::BLOCKS..Self::RAW).contains(&kind).then(|| {
+            let high = usize::from(kind - Self::BLOCKS) << (16 - Self::KIND_BITS);
+            high | usize::from(self.bits >> Self::KIND_BITS)
+        })
     }
 
     /// All that it says, in two bytes; never all ones.
@@ -139,12 +160,15 @@ impl WireLayout {
     /// Whether its packets have no RTP headers.
     #[inline]
     pub fn is_raw(self) -> bool {
-        self.bits & Self::KIND == Self::RAW
+        (Self::BLOCKS..=Self::RAW).contains(&(self.bits & Self::KIND))
     }
 
     /// The same with whole rows of `row_packets` packets in an extent, so that no row is read for two extents; unchanged
-    /// if a row does not fit.
+    /// if a row does not fit, or if they are blocks, which have no rows.
     pub fn with_row(self, row_packets: u32) -> Self {
+        if self.block_bytes().is_some() {
+            return self;
+        }
         let whole = Self { bits: self.bits & Self::KIND };
         let room = whole.packets_per_extent();
         match room.checked_rem(row_packets) {
@@ -160,7 +184,7 @@ impl WireLayout {
         match self.bits & Self::KIND {
             Self::FEC => Self::FEC_BYTES,
             Self::RAW => DEFAULT_PACKET_BYTES,
-            grains => usize::from(grains) * TS_PACKET_BYTES,
+            grains => self.block_bytes().unwrap_or(usize::from(grains) * TS_PACKET_BYTES),
         }
     }
 
@@ -179,7 +203,8 @@ impl WireLayout {
     /// Packets in a full extent.
     pub fn packets_per_extent(self) -> u32 {
         let room = EXTENT_BYTES / (self.slot_bytes() + PacketMeta::BYTES);
-        room as u32 - u32::from(self.bits >> Self::KIND_BITS)
+        let unused = if self.block_bytes().is_some() { 0 } else { self.bits >> Self::KIND_BITS };
+        room as u32 - u32::from(unused)
     }
 
     /// The extent that holds packet `packet` and its place there.
@@ -196,7 +221,9 @@ impl WireLayout {
 
 // The fields of a layout have room for every value.
 const _: () = {
-    assert!(MAX_PACKET_BYTES / TS_PACKET_BYTES < WireLayout::RAW as usize);
+    assert!(WireLayout::BLOCKS + ((MAX_PACKET_BYTES >> (16 - WireLayout::KIND_BITS)) as u16) < WireLayout::RAW);
+    // No more of them in an extent than of the smallest packets.
+    assert!(MIN_BLOCK_BYTES >= RTP_HEADER_BYTES + TS_PACKET_BYTES);
     assert!(EXTENT_BYTES / (RTP_HEADER_BYTES + TS_PACKET_BYTES + PacketMeta::BYTES) / 2 < 1 << 10);
 };
 
@@ -238,6 +265,21 @@ mod tests {
             assert_eq!(raw.raw(), None);
         }
         assert_eq!((WireLayout::new(188).unwrap().raw(), WireLayout::fec().raw()), (None, None));
+    }
+
+    #[test]
+    fn blocks_of_any_size_lie_side_by_side_without_headers() {
+        let mut seen = std::collections::BTreeSet::new();
+        for bytes in MIN_BLOCK_BYTES..=MAX_PACKET_BYTES {
+            let layout = WireLayout::blocks(bytes).unwrap();
+            assert_eq!((layout.packet_bytes(), layout.slot_bytes(), layout.header_bytes()), (bytes, bytes, 0));
+            assert!(layout.is_raw() && layout.raw().is_none() && layout.with_row(64) == layout);
+            let n = layout.packets_per_extent();
+            assert!(n as usize * bytes <= layout.meta_offset(0, n) && n <= 1260);
+            assert!(layout.bits() != u16::MAX && seen.insert(layout.bits()), "{bytes}");
+        }
+        assert!(!seen.contains(&WireLayout::new(1316).unwrap().bits()) && !seen.contains(&WireLayout::fec().bits()));
+        assert_eq!([0, MIN_BLOCK_BYTES - 1, MAX_PACKET_BYTES + 1].map(WireLayout::blocks), [None; 3]);
     }
 
     #[test]

@@ -12,7 +12,7 @@ use millrace_engine::{Refusal, StreamEvent};
 use millrace_netio::null::CollectTx;
 use millrace_offload::bell::EventBell;
 use millrace_offload::command::{Command, Event};
-use millrace_store::cache::{FeedError, LiveTitle};
+use millrace_store::cache::{FeedError, Keep, LiveTitle};
 use support::{Stage, WithoutConns, film_bytes};
 
 /// Turns the loop until `done` or until a minute has passed.
@@ -74,7 +74,7 @@ fn viewers_at_the_edge_of_a_title_that_is_written_get_every_byte_in_order() {
     const PACKETS: usize = 500;
     let mut stage = Stage::new(10, MediaTicks(90_000), WithoutConns(CollectTx::default()));
     let (layout, timeline, bell) = (stage.layout, stage.timeline, Arc::new(EventBell::new().unwrap()));
-    let live = LiveTitle { id: TitleId([9; 16]), layout, timeline, extents: 8 };
+    let live = LiveTitle { id: TitleId([9; 16]), layout, timeline, extents: 8, keep: Keep::Newest };
     let (title, mut feeder) = stage.cache.open_live(live, bell).unwrap();
     (stage.title, stage.packets) = (title, u32::MAX);
     for index in 0..3 {

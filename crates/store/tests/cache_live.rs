@@ -14,7 +14,7 @@ use millrace_core::random::SplitMix;
 use millrace_core::seam::{Doorbell, Want};
 use millrace_core::time::{Instant, MediaTicks};
 use millrace_core::wire::rtp::{RtpHeader, Timeline, sequence_of};
-use millrace_store::cache::{FeedError, Feeder, Grant, LiveTitle, ReadBackend, ReadFailure};
+use millrace_store::cache::{FeedError, Feeder, Grant, Keep, LiveTitle, ReadBackend, ReadFailure};
 
 const PER_EXTENT: u32 = 196;
 
@@ -52,7 +52,7 @@ fn world(extents: usize, engines: usize) -> World {
 
 fn open(world: &World, extents: usize) -> (TitleRef, TestFeeder) {
     let (layout, timeline) = (WireLayout::new(1316).unwrap(), Timeline { ssrc: 1, timestamp_base: 0 });
-    let title = LiveTitle { id: TitleId([1; 16]), layout, timeline, extents };
+    let title = LiveTitle { id: TitleId([1; 16]), layout, timeline, extents, keep: Keep::Newest };
     let bell = Arc::new(TestBell::default());
     let (title, feeder) = world.cache.open_live(title, Arc::clone(&bell) as Arc<dyn Doorbell>).unwrap();
     (title, TestFeeder { feeder, bell })

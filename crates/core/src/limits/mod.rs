@@ -18,6 +18,7 @@ pub mod cache;
 pub mod control;
 pub mod egress;
 pub mod engines;
+pub mod stream;
 pub mod trick;
 pub mod ts;
 pub mod viewer;
@@ -31,6 +32,9 @@ pub const DEFAULT_TS_PER_PACKET: usize = 7;
 pub const DEFAULT_PACKET_BYTES: usize = TS_PACKET_BYTES * DEFAULT_TS_PER_PACKET;
 /// Largest payload of a media packet: 48 TS packets, the last multiple below a 9216-byte jumbo frame with its headers.
 pub const MAX_PACKET_BYTES: usize = TS_PACKET_BYTES * 48;
+/// Smallest block of a file that is sent as blocks of any bytes: an extent has no more of them than of the smallest packets, for which tables
+/// are made.
+pub const MIN_BLOCK_BYTES: usize = RTP_HEADER_BYTES + TS_PACKET_BYTES;
 /// Fixed RTP header (RFC 3550 section 5.1), no CSRC, no extension.
 pub const RTP_HEADER_BYTES: usize = 12;
 

@@ -131,7 +131,9 @@ impl Builder {
         let mut joined = std::mem::take(&mut self.joined);
         let built = match joined.of(order, results, &geometry.read) {
             // Whoever reads it again reads it in blocks.
-            (_, Some(errno)) if !order.in_blocks => Built::failed(ReadFailure::Io(errno)),
+            (_, Some(errno)) if !order.in_blocks || !title.1.source().has_sums() => {
+                Built::failed(ReadFailure::Io(errno))
+            }
             staged => self.assemble_staged(title, (order, &geometry), results, staged, extent),
         };
         self.joined = joined;
@@ -207,7 +209,7 @@ impl Builder {
         let data = &staged.data[within(&geometry.data)];
         let (first, count) = (geometry.first_packet, geometry.packets);
         self.read_records(title, geometry, staged, thorough)?;
-        let timeline = title.source().timeline();
+        let (timeline, has_sums) = (title.source().timeline(), title.source().has_sums());
         let payloads = data.chunks(layout.packet_bytes());
         let slots = extent.chunks_mut(layout.slot_bytes());
         let (mut walk, mut at) = (self.crcs.walk(), geometry.data.start);
@@ -220,7 +222,10 @@ impl Builder {
             let bytes = at..at + payload.len() as u64;
             at = bytes.end;
             let has_record = recorded.next().is_none_or(|recorded| *recorded);
-            let has_sum = if has_record { congruent(sum, meta.sum()) } else { has_crcs };
+            let has_sum = match has_record {
+                true => !has_sums || congruent(sum, meta.sum()),
+                false => has_crcs,
+            };
             let came = |bytes: &Range<u64>| staged.data.get(within(bytes)).filter(|_| staged.has(bytes));
             if !has_sum || !staged.has(&bytes) || !walk.is_right(&bytes, came) {
                 if !thorough {

@@ -9,7 +9,7 @@
 //! The feeder writes packets into extents of the arena and raises their marks ([`millrace_core::pool::Growing`]); nothing is copied or sent to
 //! the manager but a bell. `docs/design/0021-growing-extents.md`.
 
-use std::collections::VecDeque;
+use std::collections::{HashMap, VecDeque};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU8, Ordering};
 
@@ -28,6 +28,7 @@ use super::handle::ReadFailure;
 use super::kind::Kind;
 use super::order::{Built, MemberView, Order, SpanResult};
 use super::plan::{ExtentKey, Waiter};
+use super::playheads::StreamKey;
 use super::source::{OpenTitle, SourceKind, TitleSource, TrackId};
 use crate::bell::EventBell;
 
@@ -43,6 +44,21 @@ pub struct LiveTitle {
     /// Extents that are held, with those that the feeder has in hand: when another one is begun the oldest goes.
     /// [`MIN_LIVE_EXTENTS`](millrace_core::limits::MIN_LIVE_EXTENTS) to [`MAX_LIVE_EXTENTS`](millrace_core::limits::MAX_LIVE_EXTENTS).
     pub extents: usize,
+    /// What may go for that.
+    pub keep: Keep,
+}
+
+/// What of a live title stays when all its extents are in use.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub enum Keep {
+    /// What is newest: the oldest extent goes, whoever needs it ([`ReadFailure::Passed`]).
+    #[default]
+    Newest,
+    /// What its viewers have not got: the feeder has no room ([`FeedError::NoRoom`]) until all streams that play have asked for what lies behind the
+    /// oldest extent. While none plays nothing goes.
+    Unread,
+    /// All of it: behind its last extent the feeder has no room any more.
+    All,
 }
 
 impl TitleSource for LiveTitle {
@@ -241,6 +257,8 @@ pub(super) struct Feed {
     first: u32,
     /// Where they lie, the oldest first. The feeder has not begun the last ones.
     slots: VecDeque<u32>,
+    /// With [`Keep::Unread`]: where the streams that play are, by the extent that they asked for last.
+    readers: HashMap<StreamKey, u32>,
     /// Streams that wait. Some may not wait any more.
     pub(super) waiters: Vec<(ExtentKey, Waiter)>,
     /// There was no memory for the feeder's next extent.
@@ -269,8 +287,8 @@ pub(super) fn pair(
         shared: Arc::clone(&shared),
         wake,
     };
-    let (first, slots, waiters, is_short) = (0, VecDeque::new(), Vec::new(), false);
-    (feeder, Feed { arena, title, first, slots, waiters, is_short, to_feeder, shared, bell })
+    let (slots, readers, waiters) = (VecDeque::new(), HashMap::new(), Vec::new());
+    (feeder, Feed { arena, title, first: 0, slots, readers, waiters, is_short: false, to_feeder, shared, bell })
 }
 
 impl Feed {
@@ -289,9 +307,27 @@ impl Feed {
         self.shared.news.load(Ordering::Acquire)
     }
 
-    /// Whether the feeder can take another extent.
+    /// Whether the feeder can take another extent, and what it takes the place of may go.
     pub(super) fn has_room(&self) -> bool {
-        !self.to_feeder.is_full() && !self.to_feeder.is_abandoned()
+        let may_begin = self.slots.len() < self.most()
+            || match self.title.keep {
+                Keep::Newest => true,
+                Keep::Unread => self.readers.values().min().is_some_and(|&extent| extent > self.first),
+                Keep::All => false,
+            };
+        may_begin && !self.to_feeder.is_full() && !self.to_feeder.is_abandoned()
+    }
+
+    /// A stream has asked for an extent; `None`: it plays no more. Whether the feeder may have room for that.
+    pub(super) fn note_reader(&mut self, stream: StreamKey, extent: Option<u32>) -> bool {
+        if self.title.keep != Keep::Unread {
+            return false;
+        }
+        let before = match extent {
+            Some(extent) => self.readers.insert(stream, extent),
+            None => self.readers.remove(&stream),
+        };
+        before != extent
     }
 
     /// The oldest extent, where it lies, if it has to go before there is another one.

@@ -16,7 +16,7 @@ const TIMELINE: Timeline = Timeline { ssrc: 7, timestamp_base: 99 };
 fn feed(extents: usize) -> (Arc<ExtentArena>, Feeder, Feed) {
     let arena = ExtentArena::new(Box::new(HeapRegion::new(extents + 2)));
     let layout = WireLayout::new(1316).unwrap();
-    let title = LiveTitle { id: TitleId([1; 16]), layout, timeline: TIMELINE, extents };
+    let title = LiveTitle { id: TitleId([1; 16]), layout, timeline: TIMELINE, extents, keep: Keep::Newest };
     let wake = Arc::new(EventBell::new().unwrap());
     let (feeder, feed) = pair(title, Arc::clone(&arena), wake, Arc::new(Silent));
     (arena, feeder, feed)

@@ -76,7 +76,7 @@ use millrace_core::seam::{Clock, Doorbell};
 
 pub use self::handle::{CacheHandle, Grant, ReadFailure};
 pub use self::health::MemberHealth;
-pub use self::live::{FeedError, Feeder, LiveTitle};
+pub use self::live::{FeedError, Feeder, Keep, LiveTitle};
 pub use self::source::{ParitySource, PlainSource, SourceKind, StripedSource, TitleSource, TrackId};
 pub use self::stats::{CacheStats, Damage, MemberFigures, MemberReport, Positions, Trouble};
 pub use self::stripes::{MemberFiles, TitleFile};

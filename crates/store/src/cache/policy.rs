@@ -180,6 +180,7 @@ impl Policy {
         }
         self.drop_damaged(ns(now));
         let stream = StreamKey { handle, index: want.stream.index };
+        self.forget_reader(stream);
         let key = ExtentKey { title: want.title, extent: want.extent };
         let refuse = |failure| (handle, grant(want.stream, want.run, key, Err(failure)));
         let Some(title) = self.titles.get(want.title) else {
@@ -242,6 +243,7 @@ impl Policy {
 
     fn forget(&mut self, stream: StreamKey) {
         self.move_head(stream, None);
+        self.forget_reader(stream);
         let (_, waited_for) = self.streams.remove(stream);
         waited_for.for_each(|key| self.plan.unwant(key));
     }

@@ -129,6 +129,10 @@ pub trait TitleSource: Send + Sync {
     fn sums_range(&self, _first: u32, _count: u32) -> Range<u64> {
         0..0
     }
+    /// Whether its records say what its bytes add up to. Without, bytes are taken as they are read, and what cannot be read is not made up for.
+    fn has_sums(&self) -> bool {
+        true
+    }
     /// Whether there are CRCs of its default-size packets, of media and parity.
     fn has_crcs(&self) -> bool {
         false

@@ -79,6 +79,7 @@ impl Policy {
             return self.grants.push_back((handle, refused));
         }
         self.move_head(stream, None);
+        self.note_reader(now, stream, (at, want.extent));
         let need = Need { run: want.run, by: ns(want.by), spare: want.spare, place: want.place };
         if self.streams.rewant(stream, key, need) {
             return;
@@ -98,6 +99,23 @@ impl Policy {
             feed.waiters.retain(|(key, waiter)| self.streams.is_waiting(*key, waiter));
         }
         feed.waiters.push((key, waiter));
+    }
+
+    /// Where a stream is, in a title whose feeder waits for its viewers. A stream is in one title at a time.
+    fn note_reader(&mut self, now: Instant, stream: StreamKey, (at, extent): (usize, u32)) {
+        for index in 0..self.live.len() {
+            if self.live[index].1.note_reader(stream, (index == at).then_some(extent)) {
+                self.bring(now, index);
+            }
+        }
+    }
+
+    /// A stream plays no more.
+    pub(super) fn forget_reader(&mut self, stream: StreamKey) {
+        for (_, feed) in &mut self.live {
+            // Whether there is room now is looked at in the next turn.
+            feed.is_short |= feed.note_reader(stream, None);
+        }
     }
 
     /// Whether a feeder has brought something.

@@ -7,7 +7,7 @@ use millrace_core::seam::Doorbell;
 use millrace_core::time::MediaTicks;
 use millrace_core::wire::rtp::Timeline;
 
-use super::super::super::live::{FeedError, Feeder, LiveTitle, pair};
+use super::super::super::live::{FeedError, Feeder, Keep, LiveTitle, pair};
 use super::super::super::stats::Counters;
 use super::*;
 use crate::bell::EventBell;
@@ -35,8 +35,12 @@ impl World {
     }
 
     fn open(&mut self, id: u8, extents: usize) -> Result<(TitleRef, Feeder), CacheError> {
+        self.open_keeping(Keep::Newest, id, extents)
+    }
+
+    fn open_keeping(&mut self, keep: Keep, id: u8, extents: usize) -> Result<(TitleRef, Feeder), CacheError> {
         let (layout, timeline) = (WireLayout::new(1316).unwrap(), Timeline { ssrc: 1, timestamp_base: 0 });
-        let title = LiveTitle { id: TitleId([id; 16]), layout, timeline, extents };
+        let title = LiveTitle { id: TitleId([id; 16]), layout, timeline, extents, keep };
         let wake = Arc::new(EventBell::new().unwrap());
         let (feeder, feed) = pair(title, Arc::clone(&self.arena), wake, Arc::new(Silent));
         let title = self.policy.open_live(NOW, OpenTitle::new(Box::new(title)), feed)?;
@@ -44,8 +48,12 @@ impl World {
     }
 
     fn want(&mut self, index: u32, title: TitleRef, place: u16) {
+        self.want_of(index, title, (0, place));
+    }
+
+    fn want_of(&mut self, index: u32, title: TitleRef, (extent, place): (u32, u16)) {
         let stream = StreamId { index, generation: 0 };
-        let want = Want { stream, run: RunSerial(0), title, extent: 0, place, by: Instant(0), spare: 0 };
+        let want = Want { stream, run: RunSerial(0), title, extent, place, by: Instant(0), spare: 0 };
         self.policy.want(NOW, 0, &want);
     }
 
@@ -150,4 +158,55 @@ fn a_feeder_without_memory_goes_on_when_there_is_some() {
     held.into_iter().for_each(|fill| world.policy.extent_table.give_back(fill));
     world.policy.take_fed(NOW);
     feed(&mut feeder, 1);
+}
+
+/// Packets that the feeder can write before it is told to wait.
+fn fill(world: &mut World, feeder: &mut Feeder) -> u32 {
+    let (before, mut refused) = (feeder.next_packet(), 0);
+    while refused < 2 {
+        match feeder.push(&[0; 1316], 0, MediaTicks(0)) {
+            Ok(()) => refused = 0,
+            Err(FeedError::NoRoom) => {
+                refused += 1;
+                world.policy.take_fed(NOW);
+            }
+            Err(error) => panic!("{error}"),
+        }
+    }
+    feeder.publish().unwrap();
+    feeder.next_packet() - before
+}
+
+#[test]
+fn a_feeder_that_keeps_what_is_unread_waits_for_the_last_of_its_viewers() {
+    let mut world = World::new(2 * MIN_LIVE_EXTENTS);
+    let (title, mut feeder) = world.open_keeping(Keep::Unread, 1, MIN_LIVE_EXTENTS).unwrap();
+    let whole = MIN_LIVE_EXTENTS as u32 * 196;
+    assert_eq!((fill(&mut world, &mut feeder), fill(&mut world, &mut feeder)), (whole, 0), "nobody plays");
+    (0..2).for_each(|index| world.want(index, title, 0));
+    assert_eq!(world.granted(), [(0, Ok(196)), (1, Ok(196))]);
+    world.want_of(0, title, (3, 0));
+    assert_eq!(fill(&mut world, &mut feeder), 0, "the other one is still at the first");
+    world.want_of(1, title, (2, 0));
+    assert_eq!(fill(&mut world, &mut feeder), 2 * 196);
+    world.policy.leave(0, StreamId { index: 1, generation: 0 });
+    assert_eq!(fill(&mut world, &mut feeder), 196, "up to the one that is left");
+    world.policy.leave(0, StreamId { index: 0, generation: 0 });
+    assert_eq!(fill(&mut world, &mut feeder), 0, "what nobody plays is kept");
+    world.granted();
+    world.want(2, title, 0);
+    assert_eq!(world.granted(), [(2, Err(ReadFailure::Passed { first: 3 }))]);
+}
+
+#[test]
+fn a_feeder_that_keeps_all_has_room_for_what_the_title_holds() {
+    let mut world = World::new(2 * MIN_LIVE_EXTENTS);
+    let (title, mut feeder) = world.open_keeping(Keep::All, 1, MIN_LIVE_EXTENTS).unwrap();
+    assert_eq!(fill(&mut world, &mut feeder), MIN_LIVE_EXTENTS as u32 * 196);
+    for extent in 0..MIN_LIVE_EXTENTS as u32 {
+        world.want_of(0, title, (extent, 0));
+    }
+    assert_eq!(fill(&mut world, &mut feeder), 0, "it is kept although it has been read");
+    world.want_of(1, title, (0, 195));
+    assert_eq!(world.granted().pop(), Some((1, Ok(196))));
 }

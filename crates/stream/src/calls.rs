@@ -1,0 +1,509 @@
+//! The calls as a state machine: no thread, no clock, no descriptor is touched here. Runs, ends and what the engines say go in; commands for the
+//! engines and wakers of those who wait come out. The events' thread drives it, and tests do on a clock of their own.
+
+mod slots;
+
+use std::collections::{HashMap, VecDeque};
+use std::os::fd::OwnedFd;
+use std::task::{Poll, Waker};
+
+use millrace_core::ids::{ConnId, RunSerial, StreamId};
+use millrace_core::time::Instant;
+use millrace_core::units::BitRate;
+use millrace_engine::{FailReason, Media, Numbering, Refusal, RunEnd, RunSpec, Step, StopReason, StreamEvent};
+use millrace_offload::command::{Command, Dest, Event};
+use millrace_offload::handle::EngineHandle;
+
+use self::slots::Slots;
+use crate::outcome::{Reason, Refused, RunError};
+
+/// Names the way to one viewer, for as long as its context lives.
+pub(crate) type Key = u32;
+
+/// An engine, as this sees it.
+pub(crate) trait EnginePort: Send {
+    /// Hands over a command, or gives it back if there is no room now.
+    fn send(&mut self, command: Command) -> Result<(), Box<Command>>;
+    /// What it says next.
+    fn poll_event(&mut self) -> Option<Event>;
+    /// What is said from now on will be noticed.
+    fn rearm(&self) {}
+}
+
+impl EnginePort for EngineHandle {
+    fn send(&mut self, command: Command) -> Result<(), Box<Command>> {
+        EngineHandle::send(self, command).map_err(Box::new)
+    }
+    fn poll_event(&mut self) -> Option<Event> {
+        EngineHandle::poll_event(self)
+    }
+    fn rearm(&self) {
+        EngineHandle::rearm(self);
+    }
+}
+
+/// A run that is to be begun.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Plan {
+    pub(crate) media: Media,
+    /// Where the run begins, and bytes of that packet before it: also if there is nothing to be sent.
+    pub(crate) begin: (u32, u16),
+    pub(crate) from: u32,
+    pub(crate) until: u32,
+    /// For bytes: how many of the first packet come before the run, and how many of the last belong to it (0: all).
+    pub(crate) trim: (u16, u16),
+    pub(crate) scale_permille: u16,
+    pub(crate) step: Option<Step>,
+    pub(crate) at: Instant,
+    pub(crate) ahead_ms: u16,
+    pub(crate) rate: BitRate,
+}
+
+/// How a run has ended.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) struct Ended {
+    pub(crate) reason: Reason,
+    pub(crate) end: RunEnd,
+}
+
+/// What was told of a run.
+type Told = Result<Ended, Refusal>;
+
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum State {
+    /// Nothing is sent.
+    Ready,
+    /// A run lasts; if it was told to end, for this reason.
+    Running(Option<Reason>),
+    /// The stream has failed: it is closed, and another one opened in its place, before the next run.
+    Failed,
+}
+
+/// The way to one viewer.
+struct Line {
+    engine: usize,
+    place: StreamId,
+    dest: Dest,
+    state: State,
+    run: RunSerial,
+    told: Option<Told>,
+    /// Sequence number of the next packet, for a stream that takes another's place.
+    next_sequence: Option<u16>,
+    rate: BitRate,
+    /// Its connection broke.
+    broken: Option<i32>,
+    closing: Option<Closing>,
+    waker: Option<Waker>,
+}
+
+/// What is still to be heard of a line that is given up.
+struct Closing {
+    stream_open: bool,
+    conn_open: bool,
+    /// Nobody waits for the connection.
+    is_forgotten: bool,
+    returned: Option<OwnedFd>,
+}
+
+struct Port<P> {
+    link: P,
+    /// For which there was no room.
+    queue: VecDeque<Command>,
+    slots: Slots,
+}
+
+/// What all engines may do together.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Bounds {
+    pub(crate) streams: usize,
+    pub(crate) conns: usize,
+    pub(crate) max_rate: Option<BitRate>,
+}
+
+/// See the module.
+pub(crate) struct Calls<P> {
+    ports: Vec<Port<P>>,
+    lines: HashMap<Key, Line>,
+    by_place: HashMap<(usize, StreamId), Key>,
+    by_conn: HashMap<(usize, ConnId), Key>,
+    next_key: Key,
+    bounds: Bounds,
+    used: BitRate,
+}
+
+impl<P: EnginePort> Calls<P> {
+    pub(crate) fn new(links: Vec<P>, bounds: Bounds) -> Self {
+        let port = |link| Port { link, queue: VecDeque::new(), slots: Slots::new(bounds.streams, bounds.conns) };
+        Self {
+            ports: links.into_iter().map(port).collect(),
+            lines: HashMap::new(),
+            by_place: HashMap::new(),
+            by_conn: HashMap::new(),
+            next_key: 0,
+            bounds,
+            used: BitRate(0),
+        }
+    }
+
+    /// What all runs that last send.
+    pub(crate) fn used(&self) -> BitRate {
+        self.used
+    }
+
+    /// Contexts that are open.
+    pub(crate) fn lines(&self) -> usize {
+        self.lines.len()
+    }
+
+    /// Whether commands wait for room.
+    pub(crate) fn has_queued(&self) -> bool {
+        self.ports.iter().any(|port| !port.queue.is_empty())
+    }
+
+    /// The engine that the next line goes to: the one with the fewest streams.
+    pub(crate) fn next_engine(&self) -> Result<usize, RunError> {
+        let engines = self.ports.iter().enumerate();
+        engines.min_by_key(|(_, port)| port.slots.streams_taken()).map(|(engine, _)| engine).ok_or(RunError::ShutDown)
+    }
+
+    /// The engine that a line is in.
+    pub(crate) fn engine_of(&self, key: Key) -> Option<usize> {
+        self.lines.get(&key).map(|line| line.engine)
+    }
+
+    /// Opens a line in an engine. The connection, if it goes through one, is that engine's from now on.
+    ///
+    /// # Errors
+    /// All places are taken; the connection is given back.
+    pub(crate) fn open(
+        &mut self,
+        engine: usize,
+        dest: Dest<()>,
+        fd: Option<OwnedFd>,
+    ) -> Result<Key, (Refused, Option<OwnedFd>)> {
+        let Bounds { streams, conns, .. } = self.bounds;
+        let slots = &mut self.ports[engine].slots;
+        let conn = match &fd {
+            None => None,
+            Some(_) => match slots.take_conn() {
+                Some(conn) => Some(conn),
+                None => return Err((Refused::Connections { most: conns * self.ports.len() }, fd)),
+            },
+        };
+        let (Some(place), Some(dest)) = (slots.take_stream(), dest.with_conn(|()| conn)) else {
+            conn.into_iter().for_each(|conn| slots.give_back_conn(conn));
+            return Err((Refused::Streams { most: streams * self.ports.len() }, fd));
+        };
+        let key = self.new_key();
+        if let (Some(conn), Some(fd)) = (conn, fd) {
+            self.by_conn.insert((engine, conn), key);
+            self.push(engine, Command::ConnAdd { conn, fd });
+        }
+        self.by_place.insert((engine, place), key);
+        let line = Line {
+            engine,
+            place,
+            dest,
+            state: State::Ready,
+            run: RunSerial(0),
+            told: None,
+            next_sequence: None,
+            rate: BitRate(0),
+            broken: None,
+            closing: None,
+            waker: None,
+        };
+        self.lines.insert(key, line);
+        self.push(engine, Command::Open { stream: place, dest, quiet: false });
+        Ok(key)
+    }
+
+    fn new_key(&mut self) -> Key {
+        while self.lines.contains_key(&self.next_key) {
+            self.next_key = self.next_key.wrapping_add(1);
+        }
+        let key = self.next_key;
+        self.next_key = key.wrapping_add(1);
+        key
+    }
+
+    /// What was told of the last run, once; `Pending` while it lasts, with the waker of whoever waits for that.
+    pub(crate) fn poll_told(&mut self, key: Key, waker: &Waker) -> Poll<Option<Told>> {
+        let Some(line) = self.lines.get_mut(&key) else { return Poll::Ready(None) };
+        if let State::Running(_) = line.state {
+            match &mut line.waker {
+                Some(known) => known.clone_from(waker),
+                None => line.waker = Some(waker.clone()),
+            }
+            return Poll::Pending;
+        }
+        Poll::Ready(line.told.take())
+    }
+
+    /// Begins a run on a line on which none lasts, behind these bytes. Returns its number.
+    ///
+    /// # Errors
+    /// Nothing has been sent then.
+    pub(crate) fn start(&mut self, key: Key, plan: &Plan, first: Vec<u8>) -> Result<RunSerial, RunError> {
+        let line = self.lines.get(&key).ok_or(RunError::ShutDown)?;
+        if let Some(errno) = line.broken {
+            return Err(RunError::ConnectionGone { errno });
+        }
+        let used = BitRate(self.used.0.saturating_add(plan.rate.0));
+        if let Some(most) = self.bounds.max_rate.filter(|most| used > *most) {
+            return Err(Refused::Rate { asked: plan.rate, used: self.used, most }.into());
+        }
+        let is_new = line.state == State::Failed;
+        if is_new {
+            self.reopen(key)?;
+        }
+        let line = self.lines.get_mut(&key).ok_or(RunError::ShutDown)?;
+        let numbering = match line.dest {
+            Dest::Bytes { .. } => Numbering::Bytes { head: plan.trim.0, last: plan.trim.1 },
+            _ if plan.media.layout.is_raw() => Numbering::Title,
+            _ => match line.next_sequence.filter(|_| is_new) {
+                Some(sequence) => Numbering::Sequence(sequence),
+                None => Numbering::Viewer,
+            },
+        };
+        line.run = line.run.next();
+        (line.state, line.told, line.rate) = (State::Running(None), None, plan.rate);
+        self.used = used;
+        let Plan { media, from, until, scale_permille, step, at, ahead_ms, .. } = *plan;
+        let run = RunSpec { run: line.run, media, from, until, numbering, scale_permille, step };
+        let (engine, stream, serial) = (line.engine, line.place, line.run);
+        if let (Some(conn), false) = (line.dest.conn(), first.is_empty()) {
+            self.push(engine, Command::ConnWrite { conn, bytes: first });
+        }
+        self.push(engine, Command::Play { stream, at, ahead_ms, run });
+        Ok(serial)
+    }
+
+    /// Another stream in the place of one that has failed.
+    fn reopen(&mut self, key: Key) -> Result<(), RunError> {
+        let (streams, engines) = (self.bounds.streams, self.ports.len());
+        let line = self.lines.get_mut(&key).ok_or(RunError::ShutDown)?;
+        let (engine, dest, before) = (line.engine, line.dest, line.place);
+        let place = self.ports[engine].slots.take_stream();
+        line.place = place.ok_or(Refused::Streams { most: streams * engines })?;
+        line.state = State::Ready;
+        let stream = line.place;
+        self.by_place.remove(&(engine, before));
+        self.by_place.insert((engine, stream), key);
+        self.push(engine, Command::Close { stream: before });
+        self.push(engine, Command::Open { stream, dest, quiet: false });
+        Ok(())
+    }
+
+    /// Ends a run now, if it still lasts.
+    pub(crate) fn interrupt(&mut self, key: Key, run: RunSerial, why: Reason) {
+        let Some(line) = self.lines.get_mut(&key) else { return };
+        if line.state == State::Running(None) && line.run == run {
+            line.state = State::Running(Some(why));
+            let (engine, stream) = (line.engine, line.place);
+            self.push(engine, Command::Pause { stream });
+        }
+    }
+
+    /// ICMP says that an address cannot be reached.
+    pub(crate) fn unreachable(&mut self, dest: std::net::SocketAddr, errno: i32) {
+        for engine in 0..self.ports.len() {
+            self.push(engine, Command::Unreachable { dest, errno });
+        }
+    }
+
+    /// Gives a line up. With `gives_back`, its connection comes back when it has taken everything ([`Calls::poll_closed`]); otherwise it is closed as
+    /// it is, and nobody hears of it.
+    pub(crate) fn close(&mut self, key: Key, gives_back: bool) {
+        let Some(line) = self.lines.get_mut(&key) else { return };
+        let conn = line.dest.conn();
+        let (engine, stream, is_broken) = (line.engine, line.place, line.broken.is_some());
+        let is_new = line.closing.is_none();
+        let closing = line.closing.get_or_insert(Closing {
+            stream_open: true,
+            conn_open: conn.is_some(),
+            is_forgotten: false,
+            returned: None,
+        });
+        closing.is_forgotten |= !gives_back;
+        let conn = conn.filter(|_| closing.conn_open);
+        if is_new {
+            self.push(engine, Command::Close { stream });
+        }
+        if let Some(conn) = conn {
+            self.push(engine, match gives_back && !is_broken {
+                true => Command::ConnReturn { conn },
+                false => Command::ConnRemove { conn },
+            });
+        }
+        self.look_closed(key);
+    }
+
+    /// The connection of a line that was closed, if it has come back alive.
+    pub(crate) fn poll_closed(&mut self, key: Key, waker: &Waker) -> Poll<Option<OwnedFd>> {
+        let Some(line) = self.lines.get_mut(&key) else { return Poll::Ready(None) };
+        match &mut line.closing {
+            Some(closing) if !closing.stream_open && !closing.conn_open => {
+                let fd = closing.returned.take();
+                self.lines.remove(&key);
+                Poll::Ready(fd)
+            }
+            _ => {
+                line.waker = Some(waker.clone());
+                Poll::Pending
+            }
+        }
+    }
+
+    /// Everything that an engine has to say, and what there was no room for. Whoever waits for it is woken.
+    pub(crate) fn pump(&mut self, engine: usize) {
+        let Some(port) = self.ports.get(engine) else { return };
+        port.link.rearm();
+        while let Some(event) = self.ports[engine].link.poll_event() {
+            self.take(engine, event);
+        }
+        self.flush(engine);
+    }
+
+    /// The run that a line began last.
+    pub(crate) fn run_of(&self, key: Key) -> Option<RunSerial> {
+        self.lines.get(&key).map(|line| line.run)
+    }
+
+    /// Gives all lines up.
+    pub(crate) fn close_all(&mut self) {
+        let keys: Vec<_> = self.lines.keys().copied().collect();
+        keys.into_iter().for_each(|key| self.close(key, false));
+    }
+
+    /// The engines are gone, or will be: every run has ended. They are handed over to be stopped.
+    pub(crate) fn shut_down(&mut self) -> Vec<P> {
+        let wakers: Vec<_> = self.lines.drain().filter_map(|(_, line)| line.waker).collect();
+        wakers.into_iter().for_each(Waker::wake);
+        std::mem::take(&mut self.ports).into_iter().map(|port| port.link).collect()
+    }
+
+    fn take(&mut self, engine: usize, event: Event) {
+        match event {
+            Event::Stream(event) => self.stream_event(engine, event),
+            Event::Refused { stream, run: Some(run), refusal } => {
+                self.told(engine, stream, run, Err(refusal));
+            }
+            Event::ConnGone { conn, errno } => self.conn_gone(engine, conn, errno),
+            Event::ConnRemoved { conn, fd } => {
+                if let Some(port) = self.ports.get_mut(engine) {
+                    port.slots.give_back_conn(conn);
+                }
+                let Some(key) = self.by_conn.remove(&(engine, conn)) else { return };
+                if let Some(closing) = self.lines.get_mut(&key).and_then(|line| line.closing.as_mut()) {
+                    closing.conn_open = false;
+                    closing.returned = fd;
+                }
+                self.look_closed(key);
+            }
+            Event::Refused { run: None, .. } | Event::Backlog { .. } | Event::Recycle { .. } => {}
+        }
+    }
+
+    fn stream_event(&mut self, engine: usize, event: StreamEvent) {
+        let place = event.stream();
+        match event {
+            StreamEvent::RunEnded { end, .. } => self.run_ended(engine, place, end),
+            StreamEvent::Failed { reason, .. } => {
+                let key = self.by_place.get(&(engine, place));
+                let Some(line) = key.and_then(|key| self.lines.get_mut(key)) else { return };
+                line.state = State::Failed;
+                if let FailReason::ConnectionClosed(errno) = reason {
+                    line.broken = Some(errno);
+                }
+            }
+            StreamEvent::Closed { .. } => {
+                self.ports[engine].slots.give_back_stream(place);
+                let Some(key) = self.by_place.remove(&(engine, place)) else { return };
+                if let Some(closing) = self.lines.get_mut(&key).and_then(|line| line.closing.as_mut()) {
+                    closing.stream_open = false;
+                }
+                self.look_closed(key);
+            }
+            StreamEvent::RunBegan { .. } | StreamEvent::Drained { .. } | StreamEvent::Left { .. } => {}
+        }
+    }
+
+    fn run_ended(&mut self, engine: usize, place: StreamId, end: RunEnd) {
+        let key = self.by_place.get(&(engine, place));
+        let Some(line) = key.and_then(|key| self.lines.get_mut(key)) else { return };
+        if let State::Running(asked) = line.state {
+            line.next_sequence = Some(end.next_sequence);
+            let reason = Reason::of(end.reason, asked);
+            self.told(engine, place, end.run, Ok(Ended { reason, end }));
+        }
+    }
+
+    fn told(&mut self, engine: usize, place: StreamId, run: RunSerial, told: Told) {
+        let key = self.by_place.get(&(engine, place));
+        let Some(line) = key.and_then(|key| self.lines.get_mut(key)).filter(|line| line.run == run) else {
+            return;
+        };
+        let has_failed = matches!(&told, Ok(ended) if matches!(ended.end.reason, StopReason::Failed(_)));
+        line.state = if has_failed { State::Failed } else { State::Ready };
+        if let Ok(Ended { reason: Reason::PeerGone { errno }, .. }) = told {
+            line.broken = Some(errno);
+        }
+        line.told = Some(told);
+        self.used = BitRate(self.used.0 - std::mem::take(&mut line.rate.0));
+        if let Some(waker) = line.waker.take() {
+            waker.wake();
+        }
+    }
+
+    fn conn_gone(&mut self, engine: usize, conn: ConnId, errno: i32) {
+        let key = self.by_conn.get(&(engine, conn));
+        let Some(line) = key.and_then(|key| self.lines.get_mut(key)) else { return };
+        let is_first = line.broken.is_none();
+        line.broken = line.broken.or(Some(errno));
+        // Whoever waits for it to come back waits for this.
+        if line.closing.is_some() && is_first {
+            self.push(engine, Command::ConnRemove { conn });
+        }
+    }
+
+    /// A line of which nothing more is to be heard.
+    fn look_closed(&mut self, key: Key) {
+        let Some(line) = self.lines.get_mut(&key) else { return };
+        let Some(closing) = &line.closing else { return };
+        if closing.stream_open || closing.conn_open {
+            return;
+        }
+        if closing.is_forgotten {
+            self.lines.remove(&key);
+        } else if let Some(waker) = line.waker.take() {
+            waker.wake();
+        }
+    }
+
+    fn push(&mut self, engine: usize, command: Command) {
+        if let Some(port) = self.ports.get_mut(engine) {
+            port.queue.push_back(command);
+            self.flush(engine);
+        }
+    }
+
+    /// Hands over commands for which there was no room.
+    pub(crate) fn flush(&mut self, engine: usize) {
+        let Some(Port { link, queue, .. }) = self.ports.get_mut(engine) else { return };
+        while let Some(command) = queue.pop_front() {
+            if let Err(command) = link.send(command) {
+                return queue.push_front(*command);
+            }
+        }
+    }
+
+    /// Engines.
+    pub(crate) fn engines(&self) -> usize {
+        self.ports.len()
+    }
+}
+
+#[cfg(test)]
+#[path = "calls_tests.rs"]
+mod tests;

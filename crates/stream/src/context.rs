@@ -1,0 +1,322 @@
+//! The stream context: everything that an engine has to know of a stream (Stream Engine 2003, section 4.1).
+
+use std::fmt;
+use std::io;
+use std::net::SocketAddr;
+use std::os::fd::{AsFd, OwnedFd};
+use std::time::Duration;
+
+use millrace_core::dest::Dest;
+use millrace_core::limits::stream::MAX_FIRST_BYTES;
+use millrace_core::limits::{MAX_AHEAD_MS, MAX_SCALE_PERMILLE};
+use millrace_core::time::Instant;
+use millrace_core::units::BitRate;
+use millrace_engine::{Media, Step};
+
+use crate::calls::{Ended, Plan};
+use crate::outcome::{OpenError, Outcome, Position, Refused};
+use crate::run::LineHandle;
+use crate::source::{Opened, Place, Source, Wire};
+
+/// How packets are carried, and to where.
+pub struct Transport {
+    pub(crate) dest: Dest<()>,
+    pub(crate) fd: Option<OwnedFd>,
+    wire: Option<Wire>,
+}
+
+impl Transport {
+    /// RTP in UDP (RFC 2250) from the engine's port. With `rtcp_port`, a port of the same address, sender reports go there, and a run that has sent everything
+    /// ends with a BYE, two and a half seconds behind its last packet.
+    pub fn udp_rtp(to: SocketAddr, rtcp_port: Option<u16>) -> Self {
+        Self { dest: Dest::udp(to, rtcp_port), fd: None, wire: Some(Wire::Rtp) }
+    }
+
+    /// Datagrams with nothing but the source's bytes in them.
+    pub fn udp(to: SocketAddr) -> Self {
+        Self { dest: Dest::udp(to, None), fd: None, wire: Some(Wire::Raw) }
+    }
+
+    /// The source's bytes in a connected TCP socket. The engine writes to it until the context is [finished](StreamContext::finish), which gives it
+    /// back alive, or dropped, which closes it; a duplicate of the descriptor may read meanwhile.
+    pub fn tcp(connection: impl Into<OwnedFd>) -> Self {
+        Self { dest: Dest::Bytes { conn: () }, fd: Some(connection.into()), wire: None }
+    }
+
+    /// RTP and RTCP in the frames of an RTSP connection (RFC 2326 section 10.12), else as [`Transport::tcp`].
+    pub fn interleaved(connection: impl Into<OwnedFd>, rtp_channel: u8, rtcp_channel: u8) -> Self {
+        let dest = Dest::Interleaved { conn: (), rtp_channel, rtcp_channel };
+        Self { dest, fd: Some(connection.into()), wire: Some(Wire::Rtp) }
+    }
+
+    fn is_bytes(&self) -> bool {
+        matches!(self.dest, Dest::Bytes { .. })
+    }
+
+    /// How the packets of a source lie for it: RTP viewers and connections share what is in memory.
+    fn wire_of(&self, source: &Source) -> Wire {
+        self.wire.unwrap_or(if source.has(Wire::Rtp) { Wire::Rtp } else { Wire::Raw })
+    }
+}
+
+impl fmt::Debug for Transport {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "Transport({})", self.dest)
+    }
+}
+
+/// How blocks are made of a source.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+#[non_exhaustive]
+pub enum Assembly {
+    /// All packets, one behind the other.
+    #[default]
+    Plain,
+    /// The first `block` packets of each `stride`, counted from the source's beginning ("simple stepping"). They are sent at the pace that they would have
+    /// without what is left out. Not for bytes in a connection.
+    Step {
+        /// Packets that are sent.
+        block: u16,
+        /// Packets from one block to the next; more than `block`.
+        stride: u16,
+    },
+}
+
+/// Where a run begins: a packet, and bytes of it that come before.
+type Begin = (u32, u16);
+
+/// A stream: what goes into a run, and where the last one has ended. What is set here holds for the next run and those behind it.
+///
+/// ```no_run
+/// # use millrace_stream::{Place, StreamContext, StreamEngine, Transport};
+/// # fn f(engine: &StreamEngine, peer: std::net::TcpStream) -> Result<(), Box<dyn std::error::Error>> {
+/// let film = engine.transport_stream("film.ts".as_ref())?;
+/// let control = peer.try_clone()?;
+/// let mut stream = StreamContext::new(Transport::tcp(peer), &film)?;
+/// stream.start_at(Place::Access(std::time::Duration::from_secs(60))).control(&control)?;
+/// let outcome = engine.run(&mut stream)?; // until the film ends or the peer says something
+/// # Ok(())
+/// # }
+/// ```
+pub struct StreamContext {
+    pub(crate) transport: Transport,
+    pub(crate) source: Source,
+    opened: Opened,
+    start: Option<Place>,
+    stop: Option<Place>,
+    scale_permille: u16,
+    assembly: Assembly,
+    ahead_ms: u16,
+    pub(crate) first: Vec<u8>,
+    pub(crate) control: Option<OwnedFd>,
+    pub(crate) line: Option<LineHandle>,
+    /// Where the next run begins, and when that is due, unless it is told otherwise.
+    next: Begin,
+    next_due: Instant,
+    /// The run that was begun last: its beginning, and its end with how many bytes of its last packet.
+    begun: (Begin, (u32, u16)),
+}
+
+impl fmt::Debug for StreamContext {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("StreamContext")
+            .field("transport", &self.transport)
+            .field("source", &self.source)
+            .field("next", &self.position())
+            .finish_non_exhaustive()
+    }
+}
+
+impl StreamContext {
+    /// All of a source, from its beginning (of a buffer that is written over: from what is written next), at its own speed.
+    ///
+    /// # Errors
+    /// If the source cannot be sent so.
+    pub fn new(transport: Transport, source: &Source) -> Result<Self, OpenError> {
+        let opened = source.open(transport.wire_of(source))?;
+        Ok(Self {
+            transport,
+            source: source.clone(),
+            opened,
+            start: Some(source.begins_at()),
+            stop: None,
+            scale_permille: 1000,
+            assembly: Assembly::Plain,
+            ahead_ms: 0,
+            first: Vec::new(),
+            control: None,
+            line: None,
+            next: (0, 0),
+            next_due: Instant(0),
+            begun: ((0, 0), (0, 0)),
+        })
+    }
+
+    /// The next run sends this source, from its beginning or where [`StreamContext::start_at`] says. RTP goes on in its numbers and time stamps.
+    ///
+    /// # Errors
+    /// As [`StreamContext::new`]; nothing has changed then.
+    pub fn change_source(&mut self, source: &Source) -> Result<&mut Self, OpenError> {
+        self.opened = source.open(self.transport.wire_of(source))?;
+        self.source = source.clone();
+        (self.start, self.stop) = (Some(source.begins_at()), None);
+        Ok(self)
+    }
+
+    /// The source.
+    pub fn source(&self) -> &Source {
+        &self.source
+    }
+
+    /// Where the next run begins: the starting offset. Those behind it go on where the one before has ended.
+    pub fn start_at(&mut self, place: Place) -> &mut Self {
+        self.start = Some(place);
+        self
+    }
+
+    /// Where runs end: the stopping offset; `None`: where the source does.
+    pub fn stop_at(&mut self, place: Option<Place>) -> &mut Self {
+        self.stop = place;
+        self
+    }
+
+    /// Speed in thousandths of the source's own, 1 to [`MAX_SCALE_PERMILLE`]: the source's interval is divided by it.
+    pub fn speed(&mut self, permille: u16) -> &mut Self {
+        self.scale_permille = permille.clamp(1, MAX_SCALE_PERMILLE);
+        self
+    }
+
+    /// How blocks are made of the source.
+    pub fn assembly(&mut self, assembly: Assembly) -> &mut Self {
+        self.assembly = assembly;
+        self
+    }
+
+    /// How far a run may be ahead of its pace, at most ten seconds: so much leaves as fast as the destination takes it. For players that show their first
+    /// picture when their buffer is full.
+    pub fn ahead(&mut self, media: Duration) -> &mut Self {
+        self.ahead_ms = u16::try_from(media.as_millis()).unwrap_or(u16::MAX).min(MAX_AHEAD_MS);
+        self
+    }
+
+    /// Bytes that go out before the next run, once: the head of a response. In connections; elsewhere they are not sent.
+    ///
+    /// # Errors
+    /// [`io::ErrorKind::InvalidInput`] if there are more than [`MAX_FIRST_BYTES`].
+    pub fn send_first(&mut self, bytes: impl Into<Vec<u8>>) -> io::Result<&mut Self> {
+        let bytes = bytes.into();
+        if bytes.len() > MAX_FIRST_BYTES {
+            let what = format!("{} bytes to send before a run; at most {MAX_FIRST_BYTES} are allowed", bytes.len());
+            return Err(io::Error::new(io::ErrorKind::InvalidInput, what));
+        }
+        self.first = bytes;
+        Ok(self)
+    }
+
+    /// The control descriptor: a socket, a pipe, an eventfd. When there is something to be read on it, or its other end is closed, a run ends at once. What came
+    /// is left there. The context keeps a duplicate.
+    ///
+    /// # Errors
+    /// If it cannot be duplicated.
+    pub fn control(&mut self, descriptor: &impl AsFd) -> io::Result<&mut Self> {
+        self.control = Some(descriptor.as_fd().try_clone_to_owned()?);
+        Ok(self)
+    }
+
+    /// What the next run begins with.
+    pub fn position(&self) -> Position {
+        let told = self.start.and_then(|place| self.source.locate(place, &self.opened).ok());
+        let (packet, head) = told.unwrap_or(self.next);
+        Position { packet, byte: self.source.byte_of(packet, head, &self.opened) }
+    }
+
+    /// The next run, as its engine is told.
+    pub(crate) fn plan(&self) -> Result<Plan, Refused> {
+        let whole = u16::try_from(self.opened.layout.packet_bytes()).unwrap_or(u16::MAX);
+        let begin = self.start.map_or(Ok(self.next), |place| self.source.locate(place, &self.opened))?;
+        let whole_source = (self.opened.packets, 0);
+        let (mut until, last) = match self.stop.map(|place| self.source.locate(place, &self.opened)).transpose()? {
+            None => whole_source,
+            // The last packet may be a short one.
+            Some((packet, head)) if self.source.bytes() == Some(self.source.byte_of(packet, head, &self.opened)) => {
+                whole_source
+            }
+            Some(stop) => stop,
+        };
+        let end = u64::from(until) * u64::from(whole) + u64::from(last);
+        let start = u64::from(begin.0) * u64::from(whole) + u64::from(begin.1);
+        if start > end {
+            return Err(Refused::OutOfRange("the run ends before it begins"));
+        }
+        let is_over = start == end || self.source.bytes().is_some_and(|bytes| start >= bytes);
+        let (mut from, mut trim) = (begin.0, (begin.1, last));
+        if is_over {
+            // A run without packets, to which the bytes before it belong all the same.
+            (from, trim) = (until, (0, 0));
+        } else if last > 0 {
+            until += 1;
+        }
+        let step = self.step(trim)?;
+        let is_bytes = self.transport.is_bytes();
+        let Opened { title, layout, timeline, packets } = self.opened;
+        let spare = if is_bytes { u8::MAX } else { 0 };
+        let rate = u128::from(self.source.rate().0) * u128::from(self.scale_permille) / 1000;
+        Ok(Plan {
+            media: Media { title, packets, timeline, layout, spare },
+            begin,
+            from,
+            until,
+            trim,
+            scale_permille: self.scale_permille,
+            step,
+            at: if self.start.is_some() { Instant(0) } else { self.next_due },
+            ahead_ms: self.ahead_ms,
+            rate: BitRate(u64::try_from(rate).unwrap_or(u64::MAX)),
+        })
+    }
+
+    fn step(&self, trim: (u16, u16)) -> Result<Option<Step>, Refused> {
+        let is_bytes = self.transport.is_bytes();
+        if !is_bytes && trim != (0, 0) {
+            return Err(Refused::Unsuitable("datagrams are sent whole: name places at their borders"));
+        }
+        match self.assembly {
+            Assembly::Plain => Ok(None),
+            Assembly::Step { .. } if is_bytes => {
+                Err(Refused::Unsuitable("bytes in a connection are sent without a step; send datagrams or RTP"))
+            }
+            Assembly::Step { block, stride } => match Step::new(block, stride) {
+                None => Err(Refused::Unsuitable("a step has a block of at least one packet and a longer stride")),
+                step => Ok(step),
+            },
+        }
+    }
+
+    /// The run was begun.
+    pub(crate) fn began(&mut self, plan: &Plan) {
+        self.begun = (plan.begin, (plan.until, plan.trim.1));
+        // Should nothing be told of it, it has sent nothing.
+        (self.start, self.next) = (None, self.begun.0);
+    }
+
+    /// The run has ended: the next one goes on from there.
+    pub(crate) fn ended(&mut self, ended: &Ended) -> Outcome {
+        let Ended { reason, end } = *ended;
+        let (begin, (until, last)) = self.begun;
+        self.next = match end.next_packet {
+            packet if packet == begin.0 && end.packets == 0 => begin,
+            packet if packet == until && last > 0 => (until - 1, last),
+            packet => (packet, 0),
+        };
+        self.next_due = if end.packets > 0 { end.next_due } else { Instant(0) };
+        Outcome {
+            reason,
+            blocks: end.bursts,
+            packets: end.packets,
+            bytes: end.bytes,
+            missing: end.missing,
+            next: self.position(),
+            next_due: self.next_due,
+        }
+    }
+}

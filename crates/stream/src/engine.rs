@@ -1,0 +1,373 @@
+//! Starts and stops everything: memory, cache, engines, ports, the events' thread.
+
+use std::net::{Ipv4Addr, Ipv6Addr};
+use std::os::fd::OwnedFd;
+use std::path::Path;
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError, Weak};
+use std::thread::JoinHandle;
+
+use millrace_core::ids::{RunSerial, TitleId};
+use millrace_core::limits::stream::{
+    BUSY_LOOK_NS, DEFAULT_CALL_PORTS, DEFAULT_CALLS_PER_ENGINE, DEFAULT_STREAM_CACHE_BYTES,
+};
+use millrace_core::limits::{
+    BUSY_BURST_NS, DEFAULT_BURST_NS, DEFAULT_MAX_BUSY_PERMILLE, DEFAULT_PACKET_BYTES, MAX_CONNS_PER_ENGINE,
+    MAX_ENGINES, MAX_STREAMS_PER_ENGINE, MIN_CACHE_BYTES,
+};
+use millrace_core::pool::ExtentArena;
+use millrace_core::seam::Doorbell;
+use millrace_core::units::BitRate;
+use millrace_offload::bell::EventBell;
+use millrace_offload::clock::{MonotonicClock, wall_offset_ns};
+use millrace_offload::handle::{EngineConfig, EngineHandle, ThreadConfig};
+use millrace_offload::hugepage::PageRegion;
+use millrace_offload::idle::IdlePolicy;
+use millrace_offload::load::LoopSheets;
+use millrace_offload::{GsoMode, KernelTx, KernelTxConfig, UdpPorts, bind_ports};
+use millrace_store::cache::{Cache, CacheConfig, CacheHandle, ReadyTitle};
+use millrace_store::volume::Volume;
+
+use crate::buffer::{Buffer, BufferWriter};
+use crate::calls::{Bounds, Calls, Key};
+use crate::context::Transport;
+use crate::events::{self, Receivers, Watch};
+use crate::file::{Opening, Pace};
+use crate::outcome::{OpenError, Refused, RunError};
+use crate::run::LineHandle;
+use crate::source::{Inner, Parts, Place, Source, Wire};
+
+/// What an engine is started with. The default is good for some thousand streams on one core.
+#[derive(Clone, Debug)]
+pub struct StreamEngineConfig {
+    /// Loops, each with a thread of its own, 1 to [`MAX_ENGINES`].
+    pub engines: usize,
+    /// Cores that they are pinned to, in their order; those beyond are not pinned.
+    pub cpus: Vec<usize>,
+    /// Memory for what is sent, in bytes: at least [`MIN_CACHE_BYTES`]. It is taken when it is used. Buffers have half of it at most.
+    pub cache_bytes: u64,
+    /// Streams in each engine at once, up to [`MAX_STREAMS_PER_ENGINE`].
+    pub streams: usize,
+    /// Address that IPv4 datagrams leave from; `None`: none are sent.
+    pub ipv4: Option<Ipv4Addr>,
+    /// Address that IPv6 datagrams leave from; `None`: none are sent.
+    pub ipv6: Option<Ipv6Addr>,
+    /// Ports in which an even one and the next are looked for, first and last.
+    pub udp_ports: (u16, u16),
+    /// What a loop does when there is nothing to do.
+    pub idle: IdlePolicy,
+    /// What all runs together may send, by the rates of their sources; `None`: no bound.
+    pub max_rate: Option<BitRate>,
+    /// Share of its core, in thousandths, from which on an engine accepts no more runs; 1000: no bound.
+    pub max_busy_permille: u64,
+}
+
+impl Default for StreamEngineConfig {
+    fn default() -> Self {
+        Self {
+            engines: 1,
+            cpus: Vec::new(),
+            cache_bytes: DEFAULT_STREAM_CACHE_BYTES,
+            streams: DEFAULT_CALLS_PER_ENGINE,
+            ipv4: Some(Ipv4Addr::UNSPECIFIED),
+            ipv6: None,
+            udp_ports: DEFAULT_CALL_PORTS,
+            idle: IdlePolicy::default(),
+            max_rate: None,
+            max_busy_permille: DEFAULT_MAX_BUSY_PERMILLE,
+        }
+    }
+}
+
+impl StreamEngineConfig {
+    fn check(&self) -> Result<(), OpenError> {
+        let fail = |what: String| Err(OpenError::Config(what));
+        match self {
+            Self { engines, .. } if !(1..=usize::from(MAX_ENGINES)).contains(engines) => {
+                fail(format!("engines: {engines}; allowed are 1 to {MAX_ENGINES}"))
+            }
+            Self { cache_bytes, .. } if *cache_bytes < MIN_CACHE_BYTES => {
+                fail(format!("cache_bytes: {cache_bytes}; at least {MIN_CACHE_BYTES} are needed"))
+            }
+            Self { streams, .. } if !(1..=MAX_STREAMS_PER_ENGINE).contains(streams) => {
+                fail(format!("streams: {streams}; allowed are 1 to {MAX_STREAMS_PER_ENGINE}"))
+            }
+            _ => Ok(()),
+        }
+    }
+}
+
+/// How busy the core of an engine is.
+#[derive(Default)]
+struct Busy {
+    /// Time that its loop has been busy, and all of its time, when this was looked at last.
+    at: (u64, u64),
+    permille: u64,
+}
+
+impl Busy {
+    fn look(&mut self, sheets: &LoopSheets) -> u64 {
+        let load = sheets.load.read();
+        let (busy_ns, all_ns) = (load.busy_ns, load.busy_ns + load.idle_ns);
+        let passed_ns = all_ns.saturating_sub(self.at.1);
+        if passed_ns >= BUSY_LOOK_NS {
+            self.permille = busy_ns.saturating_sub(self.at.0) * 1000 / passed_ns;
+            self.at = (busy_ns, all_ns);
+        }
+        self.permille
+    }
+}
+
+/// What the engine, its contexts and the events' thread share.
+pub(crate) struct Shared {
+    calls: Mutex<Calls<EngineHandle>>,
+    pub(crate) watch: Watch,
+    pub(crate) wake: EventBell,
+    pub(crate) is_stopping: AtomicBool,
+    cache: Weak<Cache>,
+    busy: Vec<(LoopSheets, Mutex<Busy>)>,
+    max_busy_permille: u64,
+    has_family: [bool; 2],
+}
+
+impl Shared {
+    /// The calls, for the events' thread.
+    pub(crate) fn lock(&self) -> MutexGuard<'_, Calls<EngineHandle>> {
+        // Nobody panics with it; if somebody did, it is as it was left.
+        self.calls.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// Does something with the calls, on any other thread. Commands for which a loop has no room go out later.
+    pub(crate) fn with<T>(&self, work: impl FnOnce(&mut Calls<EngineHandle>) -> T) -> T {
+        let mut calls = self.lock();
+        let done = work(&mut calls);
+        if calls.has_queued() {
+            self.wake.ring();
+        }
+        done
+    }
+
+    pub(crate) fn has_source(&self, source: &Source) -> bool {
+        self.cache.upgrade().is_some_and(|cache| source.is_of(&cache))
+    }
+
+    /// Opens the way to a viewer.
+    pub(crate) fn open(self: &Arc<Self>, transport: &mut Transport) -> Result<LineHandle, RunError> {
+        let is_v6 = transport.dest.address(false).map(|address| address.is_ipv6());
+        if is_v6.is_some_and(|is_v6| !self.has_family[usize::from(is_v6)]) {
+            return Err(Refused::AddressFamily.into());
+        }
+        let key = self.with(|calls| {
+            let engine = calls.next_engine()?;
+            calls.open(engine, transport.dest, transport.fd.take()).map_err(|(refused, fd)| {
+                transport.fd = fd;
+                RunError::Refused(refused)
+            })
+        })?;
+        Ok(LineHandle { shared: Arc::clone(self), key })
+    }
+
+    /// Whether another run of this line has room: memory, and the time of its engine's core. Streams and rates are counted when it begins.
+    pub(crate) fn admit(&self, key: Key, is_buffer: bool) -> Result<(), RunError> {
+        let cache = self.cache.upgrade().ok_or(RunError::ShutDown)?;
+        let positions = cache.positions();
+        if !is_buffer && positions.admit(1).is_err() {
+            return Err(Refused::Memory { used: positions.used, max: positions.max }.into());
+        }
+        let engine = self.with(|calls| calls.engine_of(key)).ok_or(RunError::ShutDown)?;
+        if let Some((sheets, busy)) = self.busy.get(engine).filter(|_| self.max_busy_permille < 1000) {
+            let permille = busy.lock().unwrap_or_else(PoisonError::into_inner).look(sheets);
+            if permille >= self.max_busy_permille {
+                return Err(Refused::Busy { permille, most: self.max_busy_permille }.into());
+            }
+        }
+        Ok(())
+    }
+
+    pub(crate) fn watch(&self, control: &OwnedFd, key: Key, run: RunSerial) -> std::io::Result<()> {
+        self.watch.control(control, key, run)
+    }
+
+    pub(crate) fn unwatch(&self, control: &OwnedFd) {
+        self.watch.forget(control);
+    }
+}
+
+/// Loops, a cache, and the ports that they send from. Dropped, it ends all runs and everything that it has started; contexts and sources that are left say
+/// [`RunError::ShutDown`] from then on, and writers of buffers [`std::io::ErrorKind::BrokenPipe`].
+pub struct StreamEngine {
+    pub(crate) shared: Arc<Shared>,
+    cache: Arc<Cache>,
+    buffers: Mutex<Vec<Weak<Inner>>>,
+    thread: Option<JoinHandle<()>>,
+}
+
+impl StreamEngine {
+    /// Starts it.
+    ///
+    /// # Errors
+    /// [`OpenError`]: a setting is out of range, or ports, memory, threads or descriptors are not to be had.
+    pub fn start(config: &StreamEngineConfig) -> Result<Self, OpenError> {
+        config.check()?;
+        let system = |what| move |source| OpenError::System { what, source };
+        let bells = (0..config.engines).map(|_| EventBell::new().map(Arc::new)).collect::<Result<Vec<_>, _>>();
+        let bells = bells.map_err(system("descriptors for its loops"))?;
+        let region = PageRegion::new(config.cache_bytes).map_err(system("memory for its cache"))?;
+        let arena = ExtentArena::new(Box::new(region));
+        let rings = bells.iter().map(|bell| Arc::clone(bell) as Arc<dyn Doorbell>).collect();
+        let (cache, handles) = Cache::start(CacheConfig::default(), arena, Arc::new(MonotonicClock), rings)?;
+        let cache = Arc::new(cache);
+        let (first, last) = config.udp_ports;
+        let bind = |address| bind_ports(address, first, last, config.engines);
+        let mut udp = [
+            config.ipv4.map(|address| bind(address.into())).transpose()?,
+            config.ipv6.map(|address| bind(address.into())).transpose()?,
+        ];
+        let engines = start_engines(config, &mut udp, handles, &bells)?;
+        let watch = Watch::new().map_err(system("a descriptor to watch others"))?;
+        let wake = EventBell::new().map_err(system("a descriptor for its events"))?;
+        // It is watched all the time.
+        wake.announce_sleep();
+        watch.wake(wake.fd()).map_err(system("to watch its events"))?;
+        for (number, engine) in engines.iter().enumerate() {
+            watch.engine(number, engine.event_fd()).map_err(system("to watch its loops"))?;
+        }
+        let has_family = udp.each_ref().map(Option::is_some);
+        let receivers = Receivers::new(udp.into_iter().flatten().map(|ports| ports.receiver).collect());
+        receivers.watch(&watch).map_err(system("to watch its ports"))?;
+        let busy = engines.iter().map(|engine| (engine.sheets(), Mutex::default())).collect();
+        let bounds = Bounds {
+            streams: config.streams,
+            conns: config.streams.min(MAX_CONNS_PER_ENGINE),
+            max_rate: config.max_rate,
+        };
+        let shared = Arc::new(Shared {
+            calls: Mutex::new(Calls::new(engines, bounds)),
+            watch,
+            wake,
+            is_stopping: AtomicBool::new(false),
+            cache: Arc::downgrade(&cache),
+            busy,
+            max_busy_permille: config.max_busy_permille,
+            has_family,
+        });
+        let heard = Arc::clone(&shared);
+        let thread = std::thread::Builder::new().name("mr-events".into());
+        let thread = thread.spawn(move || events::run(&heard, &receivers)).map_err(system("a thread for its events"))?;
+        Ok(Self { shared, cache, buffers: Mutex::default(), thread: Some(thread) })
+    }
+
+    /// A title of a volume.
+    ///
+    /// # Errors
+    /// If it is not there, or not enough of its disks are.
+    pub fn title(&self, volume: &Volume, id: TitleId) -> Result<Source, OpenError> {
+        let files = volume.open_title(id, DEFAULT_PACKET_BYTES)?;
+        let (layout, timeline, packets) = (files.layout, files.timeline(), files.packets());
+        let (rate, bytes) = (files.info.mean_rate, files.info.bytes);
+        let volume = volume.clone();
+        let reopen = move |wire: Wire| -> Result<Option<ReadyTitle>, OpenError> {
+            let files = volume.open_title(id, DEFAULT_PACKET_BYTES)?;
+            let files = if wire == Wire::Raw { files.raw() } else { Some(files) };
+            Ok(files.map(ReadyTitle::of_title))
+        };
+        let of_wire = move |wire: Wire| if wire == Wire::Raw { layout.raw() } else { Some(layout) };
+        let parts = Parts {
+            reopen: Some(Box::new(reopen)),
+            lies: Box::new(move |wire| of_wire(wire).map(|layout| (layout, timeline, packets))),
+            times: Box::new(files),
+            rate,
+            bytes: Some(bytes),
+            edge: None,
+            begins_at: Place::START,
+        };
+        Ok(Source::new(&self.cache, parts, Vec::new()))
+    }
+
+    /// A transport stream (188-byte packets, nothing else) in a file, sent as it lies. It is read once, to find its times; that takes as long as reading it does.
+    /// Eight bytes are kept in memory for each 1316 of it. What is changed in the file later is left out of what is sent.
+    ///
+    /// # Errors
+    /// If it cannot be read, or is not such a file: then add it to a volume, which takes other containers too.
+    pub fn transport_stream(&self, path: &Path) -> Result<Source, OpenError> {
+        Ok(Source::new(&self.cache, Opening::begin(path)?.transport_stream()?, Vec::new()))
+    }
+
+    /// A file of any bytes, cut into blocks that leave at a constant pace: for formats that the caller knows. Its bytes are sent as they are
+    /// read; what is changed in the file is sent changed.
+    ///
+    /// # Errors
+    /// If it cannot be read, is empty or no regular file.
+    pub fn plain_file(&self, path: &Path, pace: Pace) -> Result<Source, OpenError> {
+        Ok(Source::new(&self.cache, Opening::begin(path)?.plain(pace)?, Vec::new()))
+    }
+
+    /// Memory that the caller fills while it is sent.
+    ///
+    /// # Errors
+    /// If there is not so much memory left: all buffers together have half of it.
+    pub fn buffer(&self, buffer: Buffer) -> Result<(Source, BufferWriter), OpenError> {
+        let (source, writer) = buffer.open(&self.cache)?;
+        let mut buffers = self.buffers.lock().unwrap_or_else(PoisonError::into_inner);
+        buffers.retain(|buffer| buffer.strong_count() > 0);
+        buffers.push(Arc::downgrade(&source.inner));
+        Ok((source, writer))
+    }
+
+    /// What all runs that last send, by the rates of their sources.
+    pub fn rate(&self) -> BitRate {
+        self.shared.with(|calls| calls.used())
+    }
+
+    /// Contexts that have been run and are still there.
+    pub fn streams(&self) -> usize {
+        self.shared.with(|calls| calls.lines())
+    }
+
+    /// What the loops publish of themselves: how busy they are, what they have sent.
+    pub fn sheets(&self) -> Vec<LoopSheets> {
+        self.shared.busy.iter().map(|(sheets, _)| sheets.clone()).collect()
+    }
+}
+
+impl Drop for StreamEngine {
+    fn drop(&mut self) {
+        self.shared.is_stopping.store(true, Ordering::Release);
+        self.shared.wake.ring();
+        if let Some(thread) = self.thread.take() {
+            // A panic of it was printed by the thread; there is nobody left to tell.
+            let _ = thread.join();
+        }
+        let engines = self.shared.with(|calls| {
+            calls.close_all();
+            calls.shut_down()
+        });
+        engines.into_iter().for_each(EngineHandle::stop);
+        let buffers = std::mem::take(&mut *self.buffers.lock().unwrap_or_else(PoisonError::into_inner));
+        buffers.iter().filter_map(Weak::upgrade).for_each(|buffer| buffer.close());
+    }
+}
+
+fn start_engines(
+    config: &StreamEngineConfig,
+    udp: &mut [Option<UdpPorts>; 2],
+    handles: Vec<CacheHandle>,
+    bells: &[Arc<EventBell>],
+) -> Result<Vec<EngineHandle>, OpenError> {
+    let start = |(number, (handle, bell)): (usize, (CacheHandle, &Arc<EventBell>))| {
+        let [v4, v6] = udp.each_mut().map(|ports| ports.as_mut().and_then(|ports| ports.senders.pop()));
+        let conns = config.streams.min(MAX_CONNS_PER_ENGINE);
+        let tx = KernelTx::new(KernelTxConfig { v4, v6, gso: GsoMode::Auto, conns })?;
+        let engine = EngineConfig {
+            streams: config.streams,
+            burst_ns: DEFAULT_BURST_NS,
+            wall_offset_ns: wall_offset_ns(),
+            ..EngineConfig::default()
+        };
+        let cpu = config.cpus.get(number).copied();
+        let thread = ThreadConfig { number, cpu, idle: config.idle, busy_burst_ns: BUSY_BURST_NS };
+        EngineHandle::start(thread, engine, MonotonicClock, handle, tx, Arc::clone(bell))
+            .map_err(|source| OpenError::System { what: "a thread for a loop", source })
+    };
+    handles.into_iter().zip(bells).enumerate().map(start).collect()
+}

@@ -1,0 +1,175 @@
+//! The one thread beside the engines: it hears what they say, watches the control descriptors of all runs, and what comes in on the UDP ports.
+
+use std::io::ErrorKind;
+use std::net::UdpSocket;
+use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
+use std::sync::atomic::Ordering;
+
+use millrace_core::ids::RunSerial;
+use millrace_core::limits::stream::{COMMAND_RETRY, DROPPED_PER_TURN, READY_PER_CALL};
+use millrace_offload::{IcmpReader, UdpPair};
+use rustix::event::Timespec;
+use rustix::event::epoll::{self, CreateFlags, Event, EventData, EventFlags};
+
+use crate::calls::Key;
+use crate::engine::Shared;
+use crate::outcome::Reason;
+
+/// Bits of what stands beside a watched descriptor: what it is, a part of the run's number, the rest.
+const KIND_SHIFT: u32 = 56;
+const RUN_SHIFT: u32 = 32;
+const RUN_MASK: u32 = (1 << (KIND_SHIFT - RUN_SHIFT)) - 1;
+
+/// What a watched descriptor is.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Ready {
+    /// This engine has something to say.
+    Engine(usize),
+    /// The control descriptor of a run, with the lower bits of its number.
+    Control(Key, u32),
+    /// One of the UDP sockets.
+    Udp(usize),
+    /// Somebody wants this thread to look.
+    Wake,
+}
+
+impl Ready {
+    fn data(self) -> EventData {
+        let (kind, run, rest) = match self {
+            Self::Engine(engine) => (0, 0, engine as u64),
+            Self::Control(key, run) => (1, run, u64::from(key)),
+            Self::Udp(socket) => (2, 0, socket as u64),
+            Self::Wake => (3, 0, 0),
+        };
+        let run = u64::from(run & RUN_MASK);
+        EventData::new_u64(kind << KIND_SHIFT | run << RUN_SHIFT | rest)
+    }
+
+    fn of(data: EventData) -> Self {
+        let (data, rest) = (data.u64(), data.u64() as u32);
+        let run = (data >> RUN_SHIFT) as u32 & RUN_MASK;
+        match data >> KIND_SHIFT {
+            0 => Self::Engine(rest as usize),
+            1 => Self::Control(rest, run),
+            2 => Self::Udp(rest as usize),
+            _ => Self::Wake,
+        }
+    }
+}
+
+/// The descriptors that are watched.
+pub(crate) struct Watch(OwnedFd);
+
+impl Watch {
+    pub(crate) fn new() -> std::io::Result<Self> {
+        Ok(Self(epoll::create(CreateFlags::CLOEXEC)?))
+    }
+
+    fn add(&self, fd: BorrowedFd<'_>, what: Ready, flags: EventFlags) -> std::io::Result<()> {
+        Ok(epoll::add(&self.0, fd, what.data(), flags)?)
+    }
+
+    pub(crate) fn engine(&self, number: usize, fd: BorrowedFd<'_>) -> std::io::Result<()> {
+        self.add(fd, Ready::Engine(number), EventFlags::IN)
+    }
+
+    pub(crate) fn wake(&self, fd: BorrowedFd<'_>) -> std::io::Result<()> {
+        self.add(fd, Ready::Wake, EventFlags::IN)
+    }
+
+    /// Told once.
+    pub(crate) fn control(&self, fd: &OwnedFd, key: Key, run: RunSerial) -> std::io::Result<()> {
+        let flags = EventFlags::IN | EventFlags::RDHUP | EventFlags::ONESHOT;
+        self.add(fd.as_fd(), Ready::Control(key, run.0), flags)
+    }
+
+    pub(crate) fn forget(&self, fd: &OwnedFd) {
+        // It is there unless it could not be added.
+        let _ = epoll::delete(&self.0, fd);
+    }
+}
+
+/// What comes in on the UDP ports: reports of players, which nobody reads, and what ICMP says of them, which the engines are told.
+pub(crate) struct Receivers {
+    sockets: Vec<UdpSocket>,
+}
+
+impl Receivers {
+    pub(crate) fn new(pairs: Vec<UdpPair>) -> Self {
+        Self { sockets: pairs.into_iter().flat_map(|pair| [pair.rtp, pair.rtcp]).collect() }
+    }
+
+    pub(crate) fn watch(&self, watch: &Watch) -> std::io::Result<()> {
+        let add = |(number, socket): (usize, &UdpSocket)| watch.add(socket.as_fd(), Ready::Udp(number), EventFlags::IN);
+        self.sockets.iter().enumerate().try_for_each(add)
+    }
+
+    fn take(&self, shared: &Shared, icmp: &mut IcmpReader, number: usize) {
+        let Some(socket) = self.sockets.get(number) else { return };
+        let mut unreachable = Vec::new();
+        icmp.read(socket, |dest, errno| unreachable.push((dest, errno)));
+        unreachable.sort_unstable();
+        unreachable.dedup_by_key(|(dest, _)| *dest);
+        if !unreachable.is_empty() {
+            let mut calls = shared.lock();
+            unreachable.iter().for_each(|&(dest, errno)| calls.unreachable(dest, errno));
+        }
+        // Only the length of what comes is of interest, and that is not either.
+        let mut byte = [0];
+        for _ in 0..DROPPED_PER_TURN {
+            // An ICMP error comes up once more as an error of the whole socket; reading it has cleared it.
+            if socket.recv(&mut byte).is_err_and(|error| error.kind() == ErrorKind::WouldBlock) {
+                break;
+            }
+        }
+    }
+}
+
+/// Runs until the engine is shut down.
+pub(crate) fn run(shared: &Shared, receivers: &Receivers) {
+    let mut icmp = IcmpReader::default();
+    let mut events = [Event { flags: EventFlags::empty(), data: EventData::new_u64(0) }; READY_PER_CALL];
+    let retry = Timespec { tv_sec: 0, tv_nsec: COMMAND_RETRY.subsec_nanos().into() };
+    loop {
+        let has_queued = {
+            let mut calls = shared.lock();
+            (0..calls.engines()).for_each(|engine| calls.flush(engine));
+            calls.has_queued()
+        };
+        // A call that a signal has interrupted is an early look.
+        let count = epoll::wait(&shared.watch.0, &mut events, has_queued.then_some(&retry)).unwrap_or(0);
+        for event in &events[..count] {
+            match Ready::of(event.data) {
+                Ready::Engine(engine) => shared.lock().pump(engine),
+                Ready::Control(key, run) => {
+                    let mut calls = shared.lock();
+                    // A number that was said late is that of another run.
+                    if let Some(serial) = calls.run_of(key).filter(|serial| serial.0 & RUN_MASK == run) {
+                        calls.interrupt(key, serial, Reason::Control);
+                    }
+                }
+                Ready::Udp(socket) => receivers.take(shared, &mut icmp, socket),
+                Ready::Wake => {
+                    shared.wake.clear();
+                    shared.wake.announce_sleep();
+                }
+            }
+        }
+        if shared.is_stopping.load(Ordering::Acquire) {
+            return;
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn what_stands_beside_a_descriptor_is_found_again() {
+        for what in [Ready::Engine(63), Ready::Control(u32::MAX, 0xff_ffff), Ready::Udp(3), Ready::Wake] {
+            assert_eq!(Ready::of(what.data()), what);
+        }
+        assert_eq!(Ready::of(Ready::Control(7, 0x1200_0001).data()), Ready::Control(7, 1), "the lower bits");
+    }
+}

@@ -1,0 +1,254 @@
+//! What is sent: titles of a volume, files as they lie, buffers that are written while they are sent.
+
+use std::fmt;
+use std::sync::atomic::{AtomicU32, Ordering};
+use std::sync::{Arc, Mutex, PoisonError, Weak};
+use std::time::Duration;
+
+use millrace_core::ids::TitleRef;
+use millrace_core::packet::WireLayout;
+use millrace_core::time::MediaTicks;
+use millrace_core::units::BitRate;
+use millrace_core::wire::rtp::Timeline;
+use millrace_store::cache::{Cache, ReadyTitle};
+use millrace_store::volume::TitleFiles;
+
+use crate::outcome::{OpenError, Refused};
+
+/// How packets lie in memory.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Wire {
+    /// Behind RTP headers.
+    Rtp,
+    /// With nothing around them.
+    Raw,
+}
+
+/// A place in a source, as a caller names it.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Place {
+    /// A packet, by its number.
+    Packet(u32),
+    /// A byte of the source. In datagrams, which are sent whole, it must be the first of one.
+    Byte(u64),
+    /// The first packet at or behind this media time.
+    Time(Duration),
+    /// The last packet at or before this media time from which a decoder can start.
+    Access(Duration),
+    /// Behind what has been written of a buffer so far; behind the last packet of anything else.
+    Newest,
+}
+
+impl Place {
+    /// The beginning.
+    pub const START: Self = Self::Packet(0);
+}
+
+/// From times to packets and back.
+pub(crate) trait Times: Send + Sync {
+    /// The first packet at or behind a time.
+    fn packet_at(&self, time: MediaTicks) -> u32;
+    /// The last one at or before it where a decoder can start.
+    fn access_before(&self, time: MediaTicks) -> u32;
+    /// When a packet leaves.
+    fn time_of(&self, packet: u32) -> MediaTicks;
+}
+
+impl Times for TitleFiles {
+    fn packet_at(&self, time: MediaTicks) -> u32 {
+        TitleFiles::packet_at(self, time).unwrap_or_else(|_| self.packet_by_index(time))
+    }
+    fn access_before(&self, time: MediaTicks) -> u32 {
+        self.packet_of_default(self.index.access_at_or_before(time).packet)
+    }
+    fn time_of(&self, packet: u32) -> MediaTicks {
+        self.time_by_index(packet)
+    }
+}
+
+/// A source in one wire layout, open in the cache.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Opened {
+    pub(crate) title: TitleRef,
+    pub(crate) layout: WireLayout,
+    pub(crate) timeline: Timeline,
+    pub(crate) packets: u32,
+}
+
+/// Makes the source once more, in this wire layout; `None`: it has no such layout.
+pub(crate) type Reopen = dyn Fn(Wire) -> Result<Option<ReadyTitle>, OpenError> + Send + Sync;
+
+/// What a source is made of.
+pub(crate) struct Parts {
+    /// How it is opened in another layout; none: it is open in all that it has.
+    pub(crate) reopen: Option<Box<Reopen>>,
+    /// How it lies: layout, timeline, packets.
+    pub(crate) lies: Box<dyn Fn(Wire) -> Option<(WireLayout, Timeline, u32)> + Send + Sync>,
+    pub(crate) times: Box<dyn Times>,
+    pub(crate) rate: BitRate,
+    /// `None`: of a buffer, which has no end yet.
+    pub(crate) bytes: Option<u64>,
+    /// Number of the next packet of a buffer.
+    pub(crate) edge: Option<Arc<AtomicU32>>,
+    /// Where a stream begins that is not told.
+    pub(crate) begins_at: Place,
+}
+
+pub(crate) struct Inner {
+    cache: Weak<Cache>,
+    parts: Parts,
+    opened: Mutex<Vec<(Wire, Opened)>>,
+}
+
+/// A source of media, open in an engine. Clones are the same source; all streams of it share what is read. It is closed with the last of
+/// its clones and of the contexts that name it.
+#[derive(Clone)]
+pub struct Source {
+    pub(crate) inner: Arc<Inner>,
+}
+
+impl fmt::Debug for Source {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("Source").field("rate", &self.rate()).field("bytes", &self.bytes()).finish_non_exhaustive()
+    }
+}
+
+impl Source {
+    pub(crate) fn new(cache: &Arc<Cache>, parts: Parts, opened: Vec<(Wire, Opened)>) -> Self {
+        Self { inner: Arc::new(Inner { cache: Arc::downgrade(cache), parts, opened: Mutex::new(opened) }) }
+    }
+
+    /// Its mean bit rate; of a buffer and of a plain file the one that it was given.
+    pub fn rate(&self) -> BitRate {
+        self.inner.parts.rate
+    }
+
+    /// Its length; `None` of a buffer.
+    pub fn bytes(&self) -> Option<u64> {
+        self.inner.parts.bytes
+    }
+
+    /// Number of the packet that is written next, of a buffer; of anything else, of the one behind its last.
+    pub fn newest(&self) -> u32 {
+        let parts = &self.inner.parts;
+        let ends = || [Wire::Rtp, Wire::Raw].into_iter().find_map(|wire| (parts.lies)(wire));
+        match &parts.edge {
+            Some(edge) => edge.load(Ordering::Acquire),
+            None => ends().map_or(0, |(_, _, packets)| packets),
+        }
+    }
+
+    /// Media time from its beginning to this packet.
+    pub fn time_of(&self, packet: u32) -> Duration {
+        Duration::from_nanos(self.inner.parts.times.time_of(packet).to_ns())
+    }
+
+    /// The byte at which a place is.
+    ///
+    /// # Errors
+    /// [`Refused::OutOfRange`]
+    pub fn byte_at(&self, place: Place) -> Result<u64, Refused> {
+        let opened = self.inner.opened.lock().unwrap_or_else(PoisonError::into_inner).first().copied();
+        let opened = match opened {
+            Some((_, opened)) => opened,
+            // No stream has opened it yet: it lies in any layout as it will.
+            None => {
+                let lies = [Wire::Rtp, Wire::Raw].into_iter().find_map(|wire| (self.inner.parts.lies)(wire));
+                let (layout, timeline, packets) = lies.ok_or(Refused::OutOfRange("it has no packets"))?;
+                Opened { title: TitleRef(u32::MAX), layout, timeline, packets }
+            }
+        };
+        let (packet, head) = self.locate(place, &opened)?;
+        Ok(self.byte_of(packet, head, &opened))
+    }
+
+    /// Where a stream begins that is not told.
+    pub(crate) fn begins_at(&self) -> Place {
+        self.inner.parts.begins_at
+    }
+
+    /// Whether it is written while it is sent.
+    pub fn is_buffer(&self) -> bool {
+        self.inner.parts.edge.is_some()
+    }
+
+    /// Whether it is a source of this cache.
+    pub(crate) fn is_of(&self, cache: &Arc<Cache>) -> bool {
+        std::ptr::eq(self.inner.cache.as_ptr(), Arc::as_ptr(cache))
+    }
+
+    /// Opens it in this layout, unless it is.
+    pub(crate) fn open(&self, wire: Wire) -> Result<Opened, OpenError> {
+        let inner = &*self.inner;
+        let mut opened = inner.opened.lock().unwrap_or_else(PoisonError::into_inner);
+        if let Some((_, opened)) = opened.iter().find(|(open, _)| *open == wire) {
+            return Ok(*opened);
+        }
+        let unsuitable = || {
+            let what = match wire {
+                Wire::Rtp => "it cannot be sent in RTP; send it as bytes or in plain datagrams",
+                Wire::Raw => "it cannot be sent in plain datagrams; make the buffer a raw one",
+            };
+            OpenError::NotSo { path: "source".into(), what: what.into() }
+        };
+        let cache = inner.cache.upgrade().ok_or(millrace_store::cache::CacheError::Stopped)?;
+        let reopen = inner.parts.reopen.as_ref().ok_or_else(unsuitable)?;
+        let ready = reopen(wire)?.ok_or_else(unsuitable)?;
+        let (layout, timeline, packets) = (inner.parts.lies)(wire).ok_or_else(unsuitable)?;
+        let title = cache.open_ready(ready)?;
+        let now_open = Opened { title, layout, timeline, packets };
+        opened.push((wire, now_open));
+        Ok(now_open)
+    }
+
+    /// A wire layout that it has, and whether that is this one if it has it.
+    pub(crate) fn has(&self, wire: Wire) -> bool {
+        (self.inner.parts.lies)(wire).is_some()
+    }
+
+    /// A place in packets of `packet_bytes`: the packet and the bytes of it that lie before.
+    ///
+    /// # Errors
+    /// If the place lies behind the end, or a buffer has no times.
+    pub(crate) fn locate(&self, place: Place, opened: &Opened) -> Result<(u32, u16), Refused> {
+        let size = opened.layout.packet_bytes() as u64;
+        let times = &self.inner.parts.times;
+        let found = match place {
+            Place::Packet(packet) => (u64::from(packet), 0),
+            Place::Byte(byte) if self.bytes().is_some_and(|bytes| byte > bytes) => (u64::MAX, 0),
+            Place::Byte(byte) => (byte / size, (byte % size) as u16),
+            Place::Time(time) => (u64::from(times.packet_at(ticks(time))), 0),
+            Place::Access(time) => (u64::from(times.access_before(ticks(time))), 0),
+            Place::Newest => (u64::from(self.newest()), 0),
+        };
+        match u32::try_from(found.0) {
+            Ok(packet) if packet <= opened.packets => Ok((packet, found.1)),
+            _ => Err(Refused::OutOfRange("there is no such place")),
+        }
+    }
+
+    /// The byte at which a packet begins, or the end.
+    pub(crate) fn byte_of(&self, packet: u32, head: u16, opened: &Opened) -> u64 {
+        let byte = u64::from(packet) * opened.layout.packet_bytes() as u64 + u64::from(head);
+        self.bytes().map_or(byte, |bytes| byte.min(bytes))
+    }
+}
+
+fn ticks(time: Duration) -> MediaTicks {
+    MediaTicks::from_ns(u64::try_from(time.as_nanos()).unwrap_or(u64::MAX))
+}
+
+impl Inner {
+    /// Closes it, whoever still has it: the writer of a buffer is told.
+    pub(crate) fn close(&self) {
+        let Some(cache) = self.cache.upgrade() else { return };
+        let opened = std::mem::take(&mut *self.opened.lock().unwrap_or_else(PoisonError::into_inner));
+        opened.into_iter().for_each(|(_, opened)| cache.close_title(opened.title));
+    }
+}
+
+impl Drop for Inner {
+    fn drop(&mut self) {
+        self.close();
+    }
+}
