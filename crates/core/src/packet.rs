@@ -1,8 +1,8 @@
 //! What is known of a media packet before it is sent, and how packets lie in a cache extent.
 
 use crate::limits::{
-    DEFAULT_PACKET_BYTES, EXTENT_BYTES, FEC_HEADER_BYTES, MAX_PACKET_BYTES, MIN_BLOCK_BYTES, RTP_HEADER_BYTES,
-    TS_PACKET_BYTES,
+    DEFAULT_PACKET_BYTES, EXTENT_BYTES, FEC_HEADER_BYTES, MAX_PACKET_BYTES, MIN_BLOCK_BYTES,
+    RTP_HEADER_BYTES, TS_PACKET_BYTES,
 };
 use crate::time::MediaTicks;
 
@@ -221,7 +221,9 @@ impl WireLayout {
 
 // The fields of a layout have room for every value.
 const _: () = {
-    assert!(WireLayout::BLOCKS + ((MAX_PACKET_BYTES >> (16 - WireLayout::KIND_BITS)) as u16) < WireLayout::RAW);
+    assert!(
+        WireLayout::BLOCKS + ((MAX_PACKET_BYTES >> (16 - WireLayout::KIND_BITS)) as u16) < WireLayout::RAW
+    );
     // No more of them in an extent than of the smallest packets.
     assert!(MIN_BLOCK_BYTES >= RTP_HEADER_BYTES + TS_PACKET_BYTES);
     assert!(EXTENT_BYTES / (RTP_HEADER_BYTES + TS_PACKET_BYTES + PacketMeta::BYTES) / 2 < 1 << 10);
@@ -272,13 +274,19 @@ mod tests {
         let mut seen = std::collections::BTreeSet::new();
         for bytes in MIN_BLOCK_BYTES..=MAX_PACKET_BYTES {
             let layout = WireLayout::blocks(bytes).unwrap();
-            assert_eq!((layout.packet_bytes(), layout.slot_bytes(), layout.header_bytes()), (bytes, bytes, 0));
+            assert_eq!(
+                (layout.packet_bytes(), layout.slot_bytes(), layout.header_bytes()),
+                (bytes, bytes, 0)
+            );
             assert!(layout.is_raw() && layout.raw().is_none() && layout.with_row(64) == layout);
             let n = layout.packets_per_extent();
             assert!(n as usize * bytes <= layout.meta_offset(0, n) && n <= 1260);
             assert!(layout.bits() != u16::MAX && seen.insert(layout.bits()), "{bytes}");
         }
-        assert!(!seen.contains(&WireLayout::new(1316).unwrap().bits()) && !seen.contains(&WireLayout::fec().bits()));
+        assert!(
+            !seen.contains(&WireLayout::new(1316).unwrap().bits())
+                && !seen.contains(&WireLayout::fec().bits())
+        );
         assert_eq!([0, MIN_BLOCK_BYTES - 1, MAX_PACKET_BYTES + 1].map(WireLayout::blocks), [None; 3]);
     }
 

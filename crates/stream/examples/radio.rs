@@ -69,7 +69,9 @@ pub(crate) fn run(arguments: Vec<String>) -> Result<(), Box<dyn std::error::Erro
             }
             "--listen" => listen = arguments.next().ok_or("--listen needs an address")?,
             "--rate" => rate = arguments.next().ok_or("--rate needs a bit rate")?,
-            option if option.starts_with('-') => return Err(format!("unknown option {option}\n\n{HELP}").into()),
+            option if option.starts_with('-') => {
+                return Err(format!("unknown option {option}\n\n{HELP}").into());
+            }
             _ => files.push(argument),
         }
     }
@@ -111,7 +113,12 @@ fn mount(engine: &StreamEngine, argument: &str, pace: Pace) -> Result<Mount, Box
     Ok(Mount { name, source, kind })
 }
 
-fn open(engine: &StreamEngine, path: &Path, is_ts: bool, pace: Pace) -> Result<Source, millrace_stream::OpenError> {
+fn open(
+    engine: &StreamEngine,
+    path: &Path,
+    is_ts: bool,
+    pace: Pace,
+) -> Result<Source, millrace_stream::OpenError> {
     if is_ts { engine.transport_stream(path) } else { engine.plain_file(path, pace) }
 }
 
@@ -143,13 +150,16 @@ pub(crate) fn parse(head: &[u8]) -> Option<Request> {
     if !version.starts_with("HTTP/1.") || words.next().is_some() {
         return None;
     }
-    let wants_titles = lines.filter_map(|line| line.split_once(':')).any(|(name, value)| {
-        name.eq_ignore_ascii_case("icy-metadata") && value.trim() == "1"
-    });
+    let wants_titles = lines
+        .filter_map(|line| line.split_once(':'))
+        .any(|(name, value)| name.eq_ignore_ascii_case("icy-metadata") && value.trim() == "1");
     Some(Request { path: path.trim_start_matches('/').to_owned(), wants_titles })
 }
 
-async fn serve(station: &Station, mut peer: TcpStream) -> Result<u64, Box<dyn std::error::Error + Send + Sync>> {
+async fn serve(
+    station: &Station,
+    mut peer: TcpStream,
+) -> Result<u64, Box<dyn std::error::Error + Send + Sync>> {
     let mut head = Vec::new();
     tokio::time::timeout(REQUEST_TIMEOUT, async {
         while !head.ends_with(b"\r\n\r\n") && head.len() < MAX_EXAMPLE_LINE_BYTES {
@@ -202,7 +212,8 @@ async fn play(
         let title_at = at.saturating_add(to_title);
         stream.stop_at((wants_titles && title_at < end).then_some(Place::Byte(title_at)));
         let outcome = station.engine.run_async(&mut stream).await?;
-        (sent, at, to_title) = (sent + outcome.bytes, outcome.next.byte, to_title.saturating_sub(outcome.bytes));
+        (sent, at, to_title) =
+            (sent + outcome.bytes, outcome.next.byte, to_title.saturating_sub(outcome.bytes));
         if outcome.reason != Reason::Finished {
             // Its connection has something to be read: a player that goes, or that has more to say than it should.
             return Ok(sent);

@@ -59,7 +59,9 @@ pub(crate) fn run(arguments: Vec<String>) -> Result<(), AnyError> {
                 return Ok(());
             }
             "--listen" => listen = arguments.next().ok_or("--listen needs an address")?,
-            option if option.starts_with('-') => return Err(format!("unknown option {option}\n\n{HELP}").into()),
+            option if option.starts_with('-') => {
+                return Err(format!("unknown option {option}\n\n{HELP}").into());
+            }
             _ => files.push(argument),
         }
     }
@@ -203,9 +205,13 @@ impl<'a> Client<'a> {
                     Some(Word::Quit) => return Ok(sent),
                     Some(word) => {
                         let done = self.obey(word);
-                        self.answer(&done.map_or_else(|error| format!("no: {error}"), |()| format!("ok {line}")))?;
+                        self.answer(
+                            &done.map_or_else(|error| format!("no: {error}"), |()| format!("ok {line}")),
+                        )?;
                     }
-                    None => self.answer("no: seek SECONDS, faster, slower, quality NAME, pause, play, to PORT, quit")?,
+                    None => self.answer(
+                        "no: seek SECONDS, faster, slower, quality NAME, pause, play, to PORT, quit",
+                    )?,
                 }
             }
         }

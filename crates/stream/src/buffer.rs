@@ -7,7 +7,9 @@ use std::sync::{Arc, Condvar, Mutex, PoisonError};
 
 use millrace_core::ids::TitleId;
 use millrace_core::limits::stream::MIN_BUFFER_BYTES;
-use millrace_core::limits::{DEFAULT_PACKET_BYTES, EXTENT_BYTES, MAX_LIVE_EXTENTS, MIN_LIVE_EXTENTS, TS_PACKET_BYTES};
+use millrace_core::limits::{
+    DEFAULT_PACKET_BYTES, EXTENT_BYTES, MAX_LIVE_EXTENTS, MIN_LIVE_EXTENTS, TS_PACKET_BYTES,
+};
 use millrace_core::packet::WireLayout;
 use millrace_core::seam::Doorbell;
 use millrace_core::time::MediaTicks;
@@ -103,8 +105,14 @@ impl Buffer {
             begins_at: if self.keep == Keep::Newest { Place::Newest } else { Place::START },
         };
         let opened = Opened { title, layout, timeline, packets };
-        let writer =
-            BufferWriter { feeder: Some(feeder), bell, pace, part: Vec::with_capacity(DEFAULT_PACKET_BYTES), end, edge };
+        let writer = BufferWriter {
+            feeder: Some(feeder),
+            bell,
+            pace,
+            part: Vec::with_capacity(DEFAULT_PACKET_BYTES),
+            end,
+            edge,
+        };
         Ok((Source::new(cache, parts, vec![(wire, opened)]), writer))
     }
 }

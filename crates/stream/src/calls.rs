@@ -10,7 +10,9 @@ use std::task::{Poll, Waker};
 use millrace_core::ids::{ConnId, RunSerial, StreamId};
 use millrace_core::time::Instant;
 use millrace_core::units::BitRate;
-use millrace_engine::{FailReason, Media, Numbering, Refusal, RunEnd, RunSpec, Step, StopReason, StreamEvent};
+use millrace_engine::{
+    FailReason, Media, Numbering, Refusal, RunEnd, RunSpec, Step, StopReason, StreamEvent,
+};
 use millrace_offload::command::{Command, Dest, Event};
 use millrace_offload::handle::EngineHandle;
 
@@ -133,7 +135,8 @@ pub(crate) struct Calls<P> {
 
 impl<P: EnginePort> Calls<P> {
     pub(crate) fn new(links: Vec<P>, bounds: Bounds) -> Self {
-        let port = |link| Port { link, queue: VecDeque::new(), slots: Slots::new(bounds.streams, bounds.conns) };
+        let port =
+            |link| Port { link, queue: VecDeque::new(), slots: Slots::new(bounds.streams, bounds.conns) };
         Self {
             ports: links.into_iter().map(port).collect(),
             lines: HashMap::new(),
@@ -163,7 +166,10 @@ impl<P: EnginePort> Calls<P> {
     /// The engine that the next line goes to: the one with the fewest streams.
     pub(crate) fn next_engine(&self) -> Result<usize, RunError> {
         let engines = self.ports.iter().enumerate();
-        engines.min_by_key(|(_, port)| port.slots.streams_taken()).map(|(engine, _)| engine).ok_or(RunError::ShutDown)
+        engines
+            .min_by_key(|(_, port)| port.slots.streams_taken())
+            .map(|(engine, _)| engine)
+            .ok_or(RunError::ShutDown)
     }
 
     /// The engine that a line is in.
@@ -331,10 +337,13 @@ impl<P: EnginePort> Calls<P> {
             self.push(engine, Command::Close { stream });
         }
         if let Some(conn) = conn {
-            self.push(engine, match gives_back && !is_broken {
-                true => Command::ConnReturn { conn },
-                false => Command::ConnRemove { conn },
-            });
+            self.push(
+                engine,
+                match gives_back && !is_broken {
+                    true => Command::ConnReturn { conn },
+                    false => Command::ConnRemove { conn },
+                },
+            );
         }
         self.look_closed(key);
     }
@@ -395,9 +404,10 @@ impl<P: EnginePort> Calls<P> {
                     port.slots.give_back_conn(conn);
                 }
                 let Some(key) = self.by_conn.remove(&(engine, conn)) else { return };
-                if let Some(closing) = self.lines.get_mut(&key).and_then(|line| line.closing.as_mut()) {
+                let line = self.lines.get_mut(&key);
+                if let Some(Line { closing: Some(closing), broken, .. }) = line {
                     closing.conn_open = false;
-                    closing.returned = fd;
+                    closing.returned = fd.filter(|_| broken.is_none());
                 }
                 self.look_closed(key);
             }

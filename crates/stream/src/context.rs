@@ -206,7 +206,8 @@ impl StreamContext {
     pub fn send_first(&mut self, bytes: impl Into<Vec<u8>>) -> io::Result<&mut Self> {
         let bytes = bytes.into();
         if bytes.len() > MAX_FIRST_BYTES {
-            let what = format!("{} bytes to send before a run; at most {MAX_FIRST_BYTES} are allowed", bytes.len());
+            let what =
+                format!("{} bytes to send before a run; at most {MAX_FIRST_BYTES} are allowed", bytes.len());
             return Err(io::Error::new(io::ErrorKind::InvalidInput, what));
         }
         self.first = bytes;
@@ -235,14 +236,17 @@ impl StreamContext {
         let whole = u16::try_from(self.opened.layout.packet_bytes()).unwrap_or(u16::MAX);
         let begin = self.start.map_or(Ok(self.next), |place| self.source.locate(place, &self.opened))?;
         let whole_source = (self.opened.packets, 0);
-        let (mut until, last) = match self.stop.map(|place| self.source.locate(place, &self.opened)).transpose()? {
-            None => whole_source,
-            // The last packet may be a short one.
-            Some((packet, head)) if self.source.bytes() == Some(self.source.byte_of(packet, head, &self.opened)) => {
-                whole_source
-            }
-            Some(stop) => stop,
-        };
+        let (mut until, last) =
+            match self.stop.map(|place| self.source.locate(place, &self.opened)).transpose()? {
+                None => whole_source,
+                // The last packet may be a short one.
+                Some((packet, head))
+                    if self.source.bytes() == Some(self.source.byte_of(packet, head, &self.opened)) =>
+                {
+                    whole_source
+                }
+                Some(stop) => stop,
+            };
         let end = u64::from(until) * u64::from(whole) + u64::from(last);
         let start = u64::from(begin.0) * u64::from(whole) + u64::from(begin.1);
         if start > end {
@@ -282,11 +286,13 @@ impl StreamContext {
         }
         match self.assembly {
             Assembly::Plain => Ok(None),
-            Assembly::Step { .. } if is_bytes => {
-                Err(Refused::Unsuitable("bytes in a connection are sent without a step; send datagrams or RTP"))
-            }
+            Assembly::Step { .. } if is_bytes => Err(Refused::Unsuitable(
+                "bytes in a connection are sent without a step; send datagrams or RTP",
+            )),
             Assembly::Step { block, stride } => match Step::new(block, stride) {
-                None => Err(Refused::Unsuitable("a step has a block of at least one packet and a longer stride")),
+                None => {
+                    Err(Refused::Unsuitable("a step has a block of at least one packet and a longer stride"))
+                }
                 step => Ok(step),
             },
         }

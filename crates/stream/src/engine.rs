@@ -210,7 +210,8 @@ impl StreamEngine {
     pub fn start(config: &StreamEngineConfig) -> Result<Self, OpenError> {
         config.check()?;
         let system = |what| move |source| OpenError::System { what, source };
-        let bells = (0..config.engines).map(|_| EventBell::new().map(Arc::new)).collect::<Result<Vec<_>, _>>();
+        let bells =
+            (0..config.engines).map(|_| EventBell::new().map(Arc::new)).collect::<Result<Vec<_>, _>>();
         let bells = bells.map_err(system("descriptors for its loops"))?;
         let region = PageRegion::new(config.cache_bytes).map_err(system("memory for its cache"))?;
         let arena = ExtentArena::new(Box::new(region));
@@ -253,7 +254,9 @@ impl StreamEngine {
         });
         let heard = Arc::clone(&shared);
         let thread = std::thread::Builder::new().name("mr-events".into());
-        let thread = thread.spawn(move || events::run(&heard, &receivers)).map_err(system("a thread for its events"))?;
+        let thread = thread
+            .spawn(move || events::run(&heard, &receivers))
+            .map_err(system("a thread for its events"))?;
         Ok(Self { shared, cache, buffers: Mutex::default(), thread: Some(thread) })
     }
 

@@ -100,7 +100,9 @@ impl Receivers {
     }
 
     pub(crate) fn watch(&self, watch: &Watch) -> std::io::Result<()> {
-        let add = |(number, socket): (usize, &UdpSocket)| watch.add(socket.as_fd(), Ready::Udp(number), EventFlags::IN);
+        let add = |(number, socket): (usize, &UdpSocket)| {
+            watch.add(socket.as_fd(), Ready::Udp(number), EventFlags::IN)
+        };
         self.sockets.iter().enumerate().try_for_each(add)
     }
 

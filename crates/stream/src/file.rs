@@ -66,7 +66,8 @@ fn is_block(bytes: usize) -> bool {
 
 impl Times for Pace {
     fn packet_at(&self, time: MediaTicks) -> u32 {
-        let blocks = (u128::from(time.0) * u128::from(self.ticks.1)).div_ceil(u128::from(self.ticks.0.max(1)));
+        let blocks =
+            (u128::from(time.0) * u128::from(self.ticks.1)).div_ceil(u128::from(self.ticks.0.max(1)));
         let found = u32::try_from(blocks).unwrap_or(u32::MAX);
         // Times are rounded down, so the one before may be in time too.
         if found > 0 && self.time_of(found - 1) >= time { found - 1 } else { found }
@@ -232,7 +233,8 @@ impl Opening {
 
     /// Any bytes at a constant rate.
     pub(crate) fn plain(self, pace: Pace) -> Result<Parts, OpenError> {
-        let layout = WireLayout::blocks(pace.block_bytes).ok_or_else(|| self.not_so("blocks of no good size"))?;
+        let layout =
+            WireLayout::blocks(pace.block_bytes).ok_or_else(|| self.not_so("blocks of no good size"))?;
         let parts = Parts { rate: pace.rate(), ..self.parts(layout, Records::Paced(pace), Box::new(pace))? };
         Ok(Parts { lies: only_raw(parts.lies), ..parts })
     }
@@ -265,7 +267,9 @@ impl Opening {
         let bytes = self.identity.bytes;
         let packets = bytes.div_ceil(layout.packet_bytes() as u64);
         if packets > MAX_TITLE_PACKETS {
-            return Err(self.not_so("it has more packets than can be numbered; cut it, or take larger blocks"));
+            return Err(
+                self.not_so("it has more packets than can be numbered; cut it, or take larger blocks")
+            );
         }
         let id = match &records {
             Records::Found(_) => self.identity.id("found"),

@@ -53,7 +53,8 @@ fn what_is_no_transport_stream_is_said_to_be_none() {
     assert!(refused(&[]).contains("empty"));
     assert!(refused(&[0; 100_000]).contains("not a transport stream"));
     // Packets with something behind each.
-    let framed: Vec<u8> = (0..2000).flat_map(|_| [[0x47, 0x1f, 0xff, 0x10].as_slice(), &[0xff; 200]].concat()).collect();
+    let framed: Vec<u8> =
+        (0..2000).flat_map(|_| [[0x47, 0x1f, 0xff, 0x10].as_slice(), &[0xff; 200]].concat()).collect();
     assert!(refused(&framed).contains("x.ts"));
     assert!(matches!(Opening::begin(dir.path()), Err(OpenError::File { .. })));
     assert!(matches!(Opening::begin(&dir.path().join("none")), Err(OpenError::File { .. })));

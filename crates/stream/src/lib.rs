@@ -79,9 +79,9 @@ pub use outcome::{OpenError, Outcome, Position, Reason, Refused, RunError};
 pub use run::Run;
 pub use source::{Place, Source};
 
-/// What a volume is, and the words of its interface.
-pub use millrace_store::volume::Volume;
-/// How loops wait.
-pub use millrace_offload::idle::IdlePolicy;
 /// Bit rates.
 pub use millrace_core::units::BitRate;
+/// How loops wait.
+pub use millrace_offload::idle::IdlePolicy;
+/// What a volume is, and the words of its interface.
+pub use millrace_store::volume::Volume;

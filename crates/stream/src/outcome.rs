@@ -99,7 +99,9 @@ pub enum Refused {
         most: usize,
     },
     /// All runs together would send more than was allowed.
-    #[error("stream engine: {asked} more than the {used} that are sent; allowed are {most}; wait, or raise `max_rate`")]
+    #[error(
+        "stream engine: {asked} more than the {used} that are sent; allowed are {most}; wait, or raise `max_rate`"
+    )]
     Rate {
         /// Of this run.
         asked: BitRate,
@@ -109,7 +111,9 @@ pub enum Refused {
         most: BitRate,
     },
     /// The core of the engine is as busy as it may be.
-    #[error("stream engine: its core is busy for {permille} thousandths of the time, allowed are {most}; add an engine")]
+    #[error(
+        "stream engine: its core is busy for {permille} thousandths of the time, allowed are {most}; add an engine"
+    )]
     Busy {
         /// Share of the last second or so.
         permille: u64,
@@ -117,7 +121,9 @@ pub enum Refused {
         most: u64,
     },
     /// Viewers are at as many places of sources as the memory carries.
-    #[error("stream engine: its viewers are at {used} places and its memory carries {max}; give it a larger cache")]
+    #[error(
+        "stream engine: its viewers are at {used} places and its memory carries {max}; give it a larger cache"
+    )]
     Memory {
         /// Places that are in use.
         used: u64,
@@ -125,7 +131,9 @@ pub enum Refused {
         max: u64,
     },
     /// There is no socket of the destination's address family.
-    #[error("stream engine: it has no UDP ports of the destination's address family; start it with an address of that family")]
+    #[error(
+        "stream engine: it has no UDP ports of the destination's address family; start it with an address of that family"
+    )]
     AddressFamily,
     /// The source cannot be sent so.
     #[error("stream engine: {0}")]
@@ -148,7 +156,9 @@ pub enum RunError {
         errno: i32,
     },
     /// The control descriptor cannot be watched.
-    #[error("stream engine: the control descriptor cannot be watched: {0}; give a socket, a pipe or an eventfd")]
+    #[error(
+        "stream engine: the control descriptor cannot be watched: {0}; give a socket, a pipe or an eventfd"
+    )]
     Control(#[source] io::Error),
     /// The engine was shut down.
     #[error("stream engine: it was shut down")]

@@ -64,7 +64,9 @@ impl Run<'_> {
             return Poll::Ready(Err(RunError::OtherEngine));
         }
         match &context.line {
-            Some(line) if !Arc::ptr_eq(&line.shared, shared) => return Poll::Ready(Err(RunError::OtherEngine)),
+            Some(line) if !Arc::ptr_eq(&line.shared, shared) => {
+                return Poll::Ready(Err(RunError::OtherEngine));
+            }
             // A run that was dropped may still be about to end.
             Some(line) => match ready!(shared.with(|calls| calls.poll_told(line.key, cx.waker()))) {
                 Some(Ok(ended)) => {
@@ -169,7 +171,10 @@ fn block_on<F: Future>(future: F) -> F::Output {
 }
 
 /// The same until nothing is left of the time.
-fn block_until<F: Future>(mut future: Pin<&mut F>, left: impl Fn() -> std::time::Duration) -> Option<F::Output> {
+fn block_until<F: Future>(
+    mut future: Pin<&mut F>,
+    left: impl Fn() -> std::time::Duration,
+) -> Option<F::Output> {
     let waker = Waker::from(Arc::new(ThreadWaker(std::thread::current())));
     loop {
         if let Poll::Ready(output) = future.as_mut().poll(&mut Context::from_waker(&waker)) {

@@ -109,7 +109,10 @@ pub struct Source {
 
 impl fmt::Debug for Source {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.debug_struct("Source").field("rate", &self.rate()).field("bytes", &self.bytes()).finish_non_exhaustive()
+        f.debug_struct("Source")
+            .field("rate", &self.rate())
+            .field("bytes", &self.bytes())
+            .finish_non_exhaustive()
     }
 }
 

@@ -16,8 +16,10 @@ use millrace_stream::{
 };
 use support::{film, noise};
 
+/// However busy this machine is.
 fn engine() -> StreamEngine {
-    StreamEngine::start(&StreamEngineConfig::default()).unwrap()
+    let config = StreamEngineConfig { max_busy_permille: 1000, ..StreamEngineConfig::default() };
+    StreamEngine::start(&config).unwrap()
 }
 
 fn connected() -> (TcpStream, TcpStream) {
@@ -102,7 +104,17 @@ fn what_a_program_writes_into_a_circular_buffer_comes_out_at_the_other_end() {
         engine.buffer(Buffer::circular(BitRate(20_000_000), 2 << 20, WhenFull::Wait)).unwrap();
     let (near, mut far) = connected();
     let mut ffmpeg = Command::new("ffmpeg")
-        .args(["-v", "error", "-re", "-f", "lavfi", "-i", "testsrc2=s=320x240:r=25:d=3", "-c:v", "mpeg2video"])
+        .args([
+            "-v",
+            "error",
+            "-re",
+            "-f",
+            "lavfi",
+            "-i",
+            "testsrc2=s=320x240:r=25:d=3",
+            "-c:v",
+            "mpeg2video",
+        ])
         .args(["-b:v", "2M", "-f", "mpegts", "-"])
         .stdout(Stdio::piped())
         .spawn()
@@ -226,7 +238,10 @@ fn futures_run_in_tokio_and_end_their_run_when_they_are_dropped() {
         assert_eq!((all[0].next.byte, all[1].packets, all[2].packets), (2_000_000, 100, 200));
         assert!(stream.finish_async().await.is_some());
     });
-    assert!(reader.join().unwrap() == bytes, "no hole and no repeat at any of the places where it was dropped");
+    assert!(
+        reader.join().unwrap() == bytes,
+        "no hole and no repeat at any of the places where it was dropped"
+    );
 }
 
 #[test]
@@ -245,7 +260,9 @@ fn rtp_in_a_connection_goes_on_in_its_numbers_over_seeks_and_other_sources() {
     let control = UnixStream::pair().unwrap();
     stream.control(&control.0).unwrap();
     let mut packets = 0;
-    for (word, from) in [None, Some(Place::Access(Duration::from_secs(2))), Some(Place::Packet(3))].into_iter().enumerate() {
+    for (word, from) in
+        [None, Some(Place::Access(Duration::from_secs(2))), Some(Place::Packet(3))].into_iter().enumerate()
+    {
         if word == 2 {
             stream.change_source(&again).unwrap();
         }
@@ -279,10 +296,11 @@ fn rtp_in_a_connection_goes_on_in_its_numbers_over_seeks_and_other_sources() {
 
 #[test]
 fn what_is_not_to_be_had_is_said_and_what_is_shut_down_says_so() {
-    let (first, last) = (40_100, 40_101);
-    let config = StreamEngineConfig { udp_ports: (first, last), ..StreamEngineConfig::default() };
-    let engine = StreamEngine::start(&config).unwrap();
-    assert!(matches!(StreamEngine::start(&config), Err(OpenError::Net(_))), "the ports are in use");
+    let taken = UdpSocket::bind("0.0.0.0:0").unwrap();
+    let even = taken.local_addr().unwrap().port() & !1;
+    let config = StreamEngineConfig { udp_ports: (even, even + 1), ..StreamEngineConfig::default() };
+    assert!(matches!(StreamEngine::start(&config), Err(OpenError::Net(_))), "one of the ports is in use");
+    let engine = engine();
     for config in [
         StreamEngineConfig { cache_bytes: 1, ..config.clone() },
         StreamEngineConfig { engines: 0, ..config.clone() },
@@ -301,12 +319,14 @@ fn what_is_not_to_be_had_is_said_and_what_is_shut_down_says_so() {
     stream.control(&tempfile::tempfile().unwrap()).unwrap();
     assert!(matches!(engine.run(&mut stream), Err(RunError::Control(_))));
     let (live, mut writer) = engine.buffer(Buffer::circular(BitRate(1_000_000), 0, WhenFull::Wait)).unwrap();
-    let other = StreamEngine::start(&StreamEngineConfig::default()).unwrap();
+    let other = self::engine();
     assert!(matches!(other.run(&mut stream), Err(RunError::OtherEngine)));
     // A writer that waits for a reader is told too.
-    let waits = thread::spawn(move || loop {
-        if let Err(error) = writer.write(&[0x47; 188]) {
-            break error.kind();
+    let waits = thread::spawn(move || {
+        loop {
+            if let Err(error) = writer.write(&[0x47; 188]) {
+                break error.kind();
+            }
         }
     });
     drop(engine);

@@ -288,7 +288,10 @@ pub(super) fn pair(
         wake,
     };
     let (slots, readers, waiters) = (VecDeque::new(), HashMap::new(), Vec::new());
-    (feeder, Feed { arena, title, first: 0, slots, readers, waiters, is_short: false, to_feeder, shared, bell })
+    (
+        feeder,
+        Feed { arena, title, first: 0, slots, readers, waiters, is_short: false, to_feeder, shared, bell },
+    )
 }
 
 impl Feed {

@@ -20,22 +20,47 @@ pub fn noise(bytes: usize) -> Vec<u8> {
 /// A transport stream of so many seconds with picture and sound, 2 Mb/s.
 pub fn film(seconds: u32) -> tempfile::NamedTempFile {
     let file = tempfile::Builder::new().suffix(".ts").tempfile().unwrap();
-    make(&["-f", "lavfi", "-i", &format!("testsrc2=s=320x240:r=25:d={seconds}")], &[
-        "-f", "lavfi", "-i", &format!("sine=d={seconds}"), "-c:v", "mpeg2video", "-b:v", "2M", "-g", "12", "-c:a", "mp2",
-        "-f", "mpegts",
-    ], &file);
+    make(
+        &["-f", "lavfi", "-i", &format!("testsrc2=s=320x240:r=25:d={seconds}")],
+        &[
+            "-f",
+            "lavfi",
+            "-i",
+            &format!("sine=d={seconds}"),
+            "-c:v",
+            "mpeg2video",
+            "-b:v",
+            "2M",
+            "-g",
+            "12",
+            "-c:a",
+            "mp2",
+            "-f",
+            "mpegts",
+        ],
+        &file,
+    );
     file
 }
 
 /// Sound of so many seconds, 128 kb/s.
 pub fn sound(seconds: u32) -> tempfile::NamedTempFile {
     let file = tempfile::Builder::new().suffix(".mp2").tempfile().unwrap();
-    make(&["-f", "lavfi", "-i", &format!("sine=d={seconds}")], &["-c:a", "mp2", "-b:a", "128k", "-f", "mp2"], &file);
+    make(
+        &["-f", "lavfi", "-i", &format!("sine=d={seconds}")],
+        &["-c:a", "mp2", "-b:a", "128k", "-f", "mp2"],
+        &file,
+    );
     file
 }
 
 fn make(inputs: &[&str], options: &[&str], file: &tempfile::NamedTempFile) {
-    let status = Command::new("ffmpeg").args(["-v", "error", "-y"]).args(inputs).args(options).arg(file.path()).status();
+    let status = Command::new("ffmpeg")
+        .args(["-v", "error", "-y"])
+        .args(inputs)
+        .args(options)
+        .arg(file.path())
+        .status();
     assert!(status.expect("ffmpeg").success());
 }
 
