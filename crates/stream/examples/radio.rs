@@ -2,7 +2,7 @@
 //! players that ask for them.
 //!
 //! ```sh
-//! cargo run --example radio -- --listen 127.0.0.1:8000 --rate 128k news=/srv/news.mp3 /srv/film.ts
+//! cargo run --example radio -- --listen 127.0.0.1:8000 --rate 128kb/s news=/srv/news.mp3 /srv/film.ts
 //! curl -s http://127.0.0.1:8000/news | ffplay -
 //! ```
 
@@ -25,7 +25,7 @@ A radio server: plays files from its start on, again and again, to everybody who
 usage: radio [--listen ADDRESS] [--rate RATE] [NAME=]FILE...
 
   --listen ADDRESS  where to listen; 127.0.0.1:8000 unless it is given
-  --rate RATE       bit rate of files that are no transport streams, such as 128k or 1.5M; 128k unless it is given
+  --rate RATE       bit rate of files that are no transport streams, such as 96kb/s or 1.5Mb/s; 128kb/s unless it is given
   [NAME=]FILE       a file and where it is found: http://ADDRESS/NAME; its own name unless one is given
 
 Files that end in .ts are transport streams, which have their own pace. All others are sent as they are, at --rate.";
@@ -59,7 +59,7 @@ fn main() {
 }
 
 pub(crate) fn run(arguments: Vec<String>) -> Result<(), Box<dyn std::error::Error>> {
-    let (mut listen, mut rate, mut files) = ("127.0.0.1:8000".to_owned(), "128k".to_owned(), Vec::new());
+    let (mut listen, mut rate, mut files) = ("127.0.0.1:8000".to_owned(), "128kb/s".to_owned(), Vec::new());
     let mut arguments = arguments.into_iter();
     while let Some(argument) = arguments.next() {
         match argument.as_str() {
@@ -78,7 +78,7 @@ pub(crate) fn run(arguments: Vec<String>) -> Result<(), Box<dyn std::error::Erro
     if files.is_empty() {
         return Err(format!("no file to play\n\n{HELP}").into());
     }
-    let pace = Pace::at_rate(rate.parse()?, BLOCK_BYTES).ok_or("--rate: at least 1k")?;
+    let pace = Pace::at_rate(rate.parse()?, BLOCK_BYTES).ok_or("--rate: at least 1kb/s")?;
     let engine = StreamEngine::start(&StreamEngineConfig::default())?;
     let mounts = files.iter().map(|file| mount(&engine, file, pace)).collect::<Result<_, _>>()?;
     let station = Arc::new(Station { engine, mounts, begun: Instant::now() });

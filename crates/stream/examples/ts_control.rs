@@ -32,6 +32,8 @@ commands, each in a line of its own:
   to PORT        send the film to this TCP port of the same host from now on; commands are answered then
   quit";
 
+/// How long a client is listened to that has been told that this was all.
+const LAST_WORDS: Duration = Duration::from_secs(5);
 /// Speeds, in thousandths.
 const SPEEDS: [u16; 6] = [250, 500, 1000, 2000, 4000, 8000];
 
@@ -91,20 +93,33 @@ pub(crate) fn run(arguments: Vec<String>) -> Result<(), AnyError> {
     Ok(())
 }
 
-type Clients = Mutex<Vec<(JoinHandle<()>, TcpStream)>>;
+type Clients = Mutex<Vec<(JoinHandle<()>, Arc<TcpStream>)>>;
 
 fn accept(listener: &TcpListener, server: &Arc<Server>, clients: &Clients) {
     for peer in listener.incoming() {
         let Ok((peer, copy)) = peer.and_then(|peer| Ok((peer.try_clone()?, peer))) else { continue };
-        let server = Arc::clone(server);
-        let thread = std::thread::spawn(move || match Client::new(&server, peer).and_then(Client::serve) {
-            Ok(bytes) => println!("a client: {bytes} bytes"),
-            Err(error) => println!("a client: {error}"),
+        let (server, copy) = (Arc::clone(server), Arc::new(copy));
+        let ending = Arc::clone(&copy);
+        let thread = std::thread::spawn(move || {
+            match Client::new(&server, peer).and_then(Client::serve) {
+                Ok(bytes) => println!("a client: {bytes} bytes"),
+                Err(error) => println!("a client: {error}"),
+            }
+            hang_up(&ending);
         });
         let mut clients = clients.lock().unwrap_or_else(PoisonError::into_inner);
         clients.retain(|(thread, _)| !thread.is_finished());
         clients.push((thread, copy));
     }
+}
+
+/// Tells the client that this was all. A connection that is closed with something unread in it takes back what the client has not got yet, so what is still
+/// said is heard out, for a while.
+fn hang_up(peer: &TcpStream) {
+    // It may have gone by itself.
+    let _ = peer.shutdown(std::net::Shutdown::Write);
+    let _ = peer.set_read_timeout(Some(LAST_WORDS));
+    let _ = io::copy(&mut peer.take(MAX_EXAMPLE_LINE_BYTES as u64), &mut io::sink());
 }
 
 /// What a client can say.

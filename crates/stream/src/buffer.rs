@@ -206,7 +206,7 @@ impl BufferWriter {
             return Err(io::Error::new(io::ErrorKind::StorageFull, "buffer: its end is reached"));
         }
         let bytes = &bytes[..bytes.len().min(usize::try_from(left).unwrap_or(usize::MAX))];
-        let mut result = loop {
+        let result = loop {
             let rest = &bytes[taken..];
             if self.part.len() == DEFAULT_PACKET_BYTES {
                 // It was gathered whole, and there was no room for it.
@@ -228,12 +228,15 @@ impl BufferWriter {
             } else {
                 let count = rest.len().min(DEFAULT_PACKET_BYTES - self.part.len());
                 self.part.extend_from_slice(&rest[..count]);
+                let is_end = self.end.is_some_and(|end| end == self.written());
+                if let Err(error) = if is_end { self.fill_up(may_wait) } else { Ok(()) } {
+                    // What ends it is taken with its packet: nobody would come back for that.
+                    self.part.truncate(self.part.len() - count);
+                    break Err(error);
+                }
                 taken += count;
             }
         };
-        if result.is_ok() && self.end.is_some_and(|end| end == self.written()) {
-            result = self.fill_up(may_wait);
-        }
         self.publish()?;
         match result {
             Err(error) if taken == 0 => Err(error),

@@ -131,6 +131,10 @@ pub(crate) struct Calls<P> {
     next_key: Key,
     bounds: Bounds,
     used: BitRate,
+    /// No run begins any more.
+    is_stopping: bool,
+    /// Who is to be woken: by whoever has called, when nothing is locked any more.
+    awake: Vec<Waker>,
 }
 
 impl<P: EnginePort> Calls<P> {
@@ -145,6 +149,8 @@ impl<P: EnginePort> Calls<P> {
             next_key: 0,
             bounds,
             used: BitRate(0),
+            is_stopping: false,
+            awake: Vec::new(),
         }
     }
 
@@ -156,6 +162,11 @@ impl<P: EnginePort> Calls<P> {
     /// Contexts that are open.
     pub(crate) fn lines(&self) -> usize {
         self.lines.len()
+    }
+
+    /// Who waits for what has happened, to be woken outside of any lock: a waker is somebody else's code.
+    pub(crate) fn take_awake(&mut self) -> Vec<Waker> {
+        std::mem::take(&mut self.awake)
     }
 
     /// Whether commands wait for room.
@@ -251,7 +262,7 @@ impl<P: EnginePort> Calls<P> {
     /// # Errors
     /// Nothing has been sent then.
     pub(crate) fn start(&mut self, key: Key, plan: &Plan, first: Vec<u8>) -> Result<RunSerial, RunError> {
-        let line = self.lines.get(&key).ok_or(RunError::ShutDown)?;
+        let line = self.lines.get(&key).filter(|_| !self.is_stopping).ok_or(RunError::ShutDown)?;
         if let Some(errno) = line.broken {
             return Err(RunError::ConnectionGone { errno });
         }
@@ -311,16 +322,21 @@ impl<P: EnginePort> Calls<P> {
         }
     }
 
-    /// ICMP says that an address cannot be reached.
+    /// ICMP says that an address cannot be reached. An engine that has no room now hears of it the next time: what comes from the network fills no queue.
     pub(crate) fn unreachable(&mut self, dest: std::net::SocketAddr, errno: i32) {
-        for engine in 0..self.ports.len() {
-            self.push(engine, Command::Unreachable { dest, errno });
+        for port in self.ports.iter_mut().filter(|port| port.queue.is_empty()) {
+            let _ = port.link.send(Command::Unreachable { dest, errno });
         }
     }
 
     /// Gives a line up. With `gives_back`, its connection comes back when it has taken everything ([`Calls::poll_closed`]); otherwise it is closed as
     /// it is, and nobody hears of it.
     pub(crate) fn close(&mut self, key: Key, gives_back: bool) {
+        if self.ports.is_empty() {
+            // Nothing is heard of it any more.
+            self.lines.remove(&key);
+            return;
+        }
         let Some(line) = self.lines.get_mut(&key) else { return };
         let conn = line.dest.conn();
         let (engine, stream, is_broken) = (line.engine, line.place, line.broken.is_some());
@@ -379,16 +395,22 @@ impl<P: EnginePort> Calls<P> {
         self.lines.get(&key).map(|line| line.run)
     }
 
-    /// Gives all lines up.
-    pub(crate) fn close_all(&mut self) {
-        let keys: Vec<_> = self.lines.keys().copied().collect();
-        keys.into_iter().for_each(|key| self.close(key, false));
+    /// Ends all runs; none begins any more. Whether one has not ended yet.
+    pub(crate) fn stop(&mut self) -> bool {
+        self.is_stopping = true;
+        let lasts =
+            |(key, line): (&Key, &Line)| matches!(line.state, State::Running(_)).then_some((*key, line.run));
+        let lasting: Vec<_> = self.lines.iter().filter_map(lasts).collect();
+        lasting.iter().for_each(|&(key, run)| self.interrupt(key, run, Reason::ShutDown));
+        !lasting.is_empty()
     }
 
-    /// The engines are gone, or will be: every run has ended. They are handed over to be stopped.
+    /// Nothing is heard of the engines any more; they are handed over to be stopped. What has been told of runs can still be asked for.
     pub(crate) fn shut_down(&mut self) -> Vec<P> {
-        let wakers: Vec<_> = self.lines.drain().filter_map(|(_, line)| line.waker).collect();
-        wakers.into_iter().for_each(Waker::wake);
+        let keys: Vec<_> = self.lines.keys().copied().collect();
+        keys.into_iter().for_each(|key| self.close(key, false));
+        self.awake.extend(self.lines.values_mut().filter_map(|line| line.waker.take()));
+        self.lines.retain(|_, line| line.told.is_some());
         std::mem::take(&mut self.ports).into_iter().map(|port| port.link).collect()
     }
 
@@ -461,9 +483,7 @@ impl<P: EnginePort> Calls<P> {
         }
         line.told = Some(told);
         self.used = BitRate(self.used.0 - std::mem::take(&mut line.rate.0));
-        if let Some(waker) = line.waker.take() {
-            waker.wake();
-        }
+        self.awake.extend(line.waker.take());
     }
 
     fn conn_gone(&mut self, engine: usize, conn: ConnId, errno: i32) {
@@ -486,8 +506,8 @@ impl<P: EnginePort> Calls<P> {
         }
         if closing.is_forgotten {
             self.lines.remove(&key);
-        } else if let Some(waker) = line.waker.take() {
-            waker.wake();
+        } else {
+            self.awake.extend(line.waker.take());
         }
     }
 

@@ -21,6 +21,9 @@ use millrace_offload::load::{LoadMeter, LoopSheets};
 use millrace_store::cache::{Cache, CacheConfig};
 use proptest::prelude::*;
 
+#[path = "calls_ends_tests.rs"]
+mod ends;
+
 use super::*;
 use crate::buffer::{Buffer, BufferWriter, WhenFull};
 use crate::context::{Assembly, StreamContext, Transport};
@@ -51,6 +54,8 @@ struct Sink {
     /// The number that the next packet should begin with; what begins with another is counted.
     next: u64,
     out_of_order: u64,
+    /// The connection breaks when it has taken so many packets.
+    breaks_at: Option<u32>,
 }
 
 impl Sink {
@@ -68,6 +73,10 @@ impl PacketTx for Sink {
     fn send(&mut self, batch: &dyn TransmitBatch, outcomes: &mut [SendOutcome]) {
         for (index, outcome) in outcomes[..batch.len()].iter_mut().enumerate() {
             let transmit = batch.get(index);
+            if self.breaks_at.is_some_and(|most| self.packets >= most) {
+                *outcome = SendOutcome::Closed { errno: 32 };
+                continue;
+            }
             match transmit.payload {
                 Payload::Wire { bytes, segment } => {
                     bytes.chunks(segment).for_each(|packet| self.take(packet))
@@ -372,8 +381,8 @@ fn a_linear_buffer_ends_at_its_end_position() {
         }
     };
     assert_eq!(
-        (outcome.reason, outcome.packets),
-        (Reason::Finished, 201),
+        (outcome.reason, outcome.packets, outcome.blocks),
+        (Reason::Finished, 201, world.core.tx.blocks),
         "though the writer is still there"
     );
     assert!(world.core.tx.bytes[..end as usize] == bytes[..end as usize]);
@@ -506,13 +515,13 @@ proptest! {
         let begin = (length as f64 * begin) as u64;
         stream.start_at(Place::Byte(begin));
         let key = world.open(&mut stream);
-        let (mut at, mut sent) = (begin, 0);
+        let (mut at, mut sent, mut blocks) = (begin, 0, 0);
         for (turns, stop) in stops {
             // A stopping offset behind what has been sent.
             let stop = stop.map(|part| at + ((length as u64 - at) as f64 * part) as u64);
             stream.stop_at(stop.map(Place::Byte));
             let outcome = world.run(key, &mut stream, Some(turns));
-            sent += outcome.bytes;
+            (sent, blocks) = (sent + outcome.bytes, blocks + outcome.blocks);
             at = outcome.next.byte;
             prop_assert_eq!(at, begin + sent);
             prop_assert!(stop.is_none_or(|stop| at <= stop));
@@ -523,6 +532,7 @@ proptest! {
         let outcome = world.run(key, stream.stop_at(None), None);
         prop_assert_eq!((outcome.reason, outcome.next.byte), (Reason::Finished, length as u64));
         prop_assert!(world.core.tx.bytes == bytes[begin as usize..]);
+        prop_assert_eq!(blocks + outcome.blocks, world.core.tx.blocks);
         prop_assert_eq!(world.core.tx.blocks > 0, begin < length as u64);
     }
 }

@@ -1,13 +1,13 @@
 //! Starts and stops everything: memory, cache, engines, ports, the events' thread.
 
 use std::net::{Ipv4Addr, Ipv6Addr};
-use std::os::fd::OwnedFd;
 use std::path::Path;
 use std::sync::atomic::{AtomicBool, Ordering};
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError, Weak};
+use std::sync::{Arc, Mutex, PoisonError, Weak};
+use std::task::Waker;
 use std::thread::JoinHandle;
 
-use millrace_core::ids::{RunSerial, TitleId};
+use millrace_core::ids::TitleId;
 use millrace_core::limits::stream::{
     BUSY_LOOK_NS, DEFAULT_CALL_PORTS, DEFAULT_CALLS_PER_ENGINE, DEFAULT_STREAM_CACHE_BYTES,
 };
@@ -131,17 +131,22 @@ pub(crate) struct Shared {
 }
 
 impl Shared {
-    /// The calls, for the events' thread.
-    pub(crate) fn lock(&self) -> MutexGuard<'_, Calls<EngineHandle>> {
+    /// Does something with the calls, on the events' thread.
+    pub(crate) fn locked<T>(&self, work: impl FnOnce(&mut Calls<EngineHandle>) -> T) -> T {
         // Nobody panics with it; if somebody did, it is as it was left.
-        self.calls.lock().unwrap_or_else(PoisonError::into_inner)
+        let mut calls = self.calls.lock().unwrap_or_else(PoisonError::into_inner);
+        let done = work(&mut calls);
+        let awake = calls.take_awake();
+        // A waker may drop a run, which comes here.
+        drop(calls);
+        awake.into_iter().for_each(Waker::wake);
+        done
     }
 
-    /// Does something with the calls, on any other thread. Commands for which a loop has no room go out later.
+    /// The same on any other thread. Commands for which a loop has no room go out later.
     pub(crate) fn with<T>(&self, work: impl FnOnce(&mut Calls<EngineHandle>) -> T) -> T {
-        let mut calls = self.lock();
-        let done = work(&mut calls);
-        if calls.has_queued() {
+        let (done, has_queued) = self.locked(|calls| (work(calls), calls.has_queued()));
+        if has_queued {
             self.wake.ring();
         }
         done
@@ -183,18 +188,10 @@ impl Shared {
         }
         Ok(())
     }
-
-    pub(crate) fn watch(&self, control: &OwnedFd, key: Key, run: RunSerial) -> std::io::Result<()> {
-        self.watch.control(control, key, run)
-    }
-
-    pub(crate) fn unwatch(&self, control: &OwnedFd) {
-        self.watch.forget(control);
-    }
 }
 
-/// Loops, a cache, and the ports that they send from. Dropped, it ends all runs and everything that it has started; contexts and sources that are left say
-/// [`RunError::ShutDown`] from then on, and writers of buffers [`std::io::ErrorKind::BrokenPipe`].
+/// Loops, a cache, and the ports that they send from. Dropped, it ends all runs ([`Reason::ShutDown`](crate::Reason::ShutDown)) and everything that it has
+/// started; contexts that are left say [`RunError::ShutDown`] from then on, and writers of buffers [`std::io::ErrorKind::BrokenPipe`].
 pub struct StreamEngine {
     pub(crate) shared: Arc<Shared>,
     cache: Arc<Cache>,
@@ -341,10 +338,7 @@ impl Drop for StreamEngine {
             // A panic of it was printed by the thread; there is nobody left to tell.
             let _ = thread.join();
         }
-        let engines = self.shared.with(|calls| {
-            calls.close_all();
-            calls.shut_down()
-        });
+        let engines = self.shared.with(Calls::shut_down);
         engines.into_iter().for_each(EngineHandle::stop);
         let buffers = std::mem::take(&mut *self.buffers.lock().unwrap_or_else(PoisonError::into_inner));
         buffers.iter().filter_map(Weak::upgrade).for_each(|buffer| buffer.close());

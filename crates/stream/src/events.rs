@@ -6,7 +6,9 @@ use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::sync::atomic::Ordering;
 
 use millrace_core::ids::RunSerial;
-use millrace_core::limits::stream::{COMMAND_RETRY, DROPPED_PER_TURN, READY_PER_CALL};
+use millrace_core::limits::stream::{COMMAND_RETRY, DROPPED_PER_TURN, READY_PER_CALL, SHUT_DOWN_WAIT};
+use millrace_core::seam::Clock;
+use millrace_offload::clock::MonotonicClock;
 use millrace_offload::{IcmpReader, UdpPair};
 use rustix::event::Timespec;
 use rustix::event::epoll::{self, CreateFlags, Event, EventData, EventFlags};
@@ -77,14 +79,19 @@ impl Watch {
         self.add(fd, Ready::Wake, EventFlags::IN)
     }
 
-    /// Told once.
-    pub(crate) fn control(&self, fd: &OwnedFd, key: Key, run: RunSerial) -> std::io::Result<()> {
+    /// Takes in a control descriptor, if it is one that can be watched. What is there now is told when it is armed.
+    pub(crate) fn prepare(&self, fd: &OwnedFd) -> std::io::Result<()> {
+        self.add(fd.as_fd(), Ready::Wake, EventFlags::ONESHOT)
+    }
+
+    /// What is there on a control descriptor, or comes, is told once.
+    pub(crate) fn arm(&self, fd: &OwnedFd, key: Key, run: RunSerial) -> std::io::Result<()> {
         let flags = EventFlags::IN | EventFlags::RDHUP | EventFlags::ONESHOT;
-        self.add(fd.as_fd(), Ready::Control(key, run.0), flags)
+        Ok(epoll::modify(&self.0, fd, Ready::Control(key, run.0).data(), flags)?)
     }
 
     pub(crate) fn forget(&self, fd: &OwnedFd) {
-        // It is there unless it could not be added.
+        // It is there: it was prepared.
         let _ = epoll::delete(&self.0, fd);
     }
 }
@@ -113,8 +120,9 @@ impl Receivers {
         unreachable.sort_unstable();
         unreachable.dedup_by_key(|(dest, _)| *dest);
         if !unreachable.is_empty() {
-            let mut calls = shared.lock();
-            unreachable.iter().for_each(|&(dest, errno)| calls.unreachable(dest, errno));
+            shared.locked(|calls| {
+                unreachable.iter().for_each(|&(dest, errno)| calls.unreachable(dest, errno));
+            });
         }
         // Only the length of what comes is of interest, and that is not either.
         let mut byte = [0];
@@ -127,38 +135,40 @@ impl Receivers {
     }
 }
 
-/// Runs until the engine is shut down.
+/// Runs until the engine is shut down, and all runs have ended with that.
 pub(crate) fn run(shared: &Shared, receivers: &Receivers) {
     let mut icmp = IcmpReader::default();
     let mut events = [Event { flags: EventFlags::empty(), data: EventData::new_u64(0) }; READY_PER_CALL];
     let retry = Timespec { tv_sec: 0, tv_nsec: COMMAND_RETRY.subsec_nanos().into() };
+    let mut gives_up = None;
     loop {
-        let has_queued = {
-            let mut calls = shared.lock();
+        let is_stopping = shared.is_stopping.load(Ordering::Acquire);
+        let (lasts, has_queued) = shared.locked(|calls| {
             (0..calls.engines()).for_each(|engine| calls.flush(engine));
-            calls.has_queued()
-        };
+            (is_stopping && calls.stop(), calls.has_queued())
+        });
+        let now = MonotonicClock.now();
+        if is_stopping && (!lasts || now >= *gives_up.get_or_insert(now + SHUT_DOWN_WAIT)) {
+            return;
+        }
         // A call that a signal has interrupted is an early look.
-        let count = epoll::wait(&shared.watch.0, &mut events, has_queued.then_some(&retry)).unwrap_or(0);
+        let count = epoll::wait(&shared.watch.0, &mut events, (has_queued || is_stopping).then_some(&retry));
+        let count = count.unwrap_or(0);
         for event in &events[..count] {
             match Ready::of(event.data) {
-                Ready::Engine(engine) => shared.lock().pump(engine),
-                Ready::Control(key, run) => {
-                    let mut calls = shared.lock();
+                Ready::Engine(engine) => shared.locked(|calls| calls.pump(engine)),
+                Ready::Control(key, run) => shared.locked(|calls| {
                     // A number that was said late is that of another run.
                     if let Some(serial) = calls.run_of(key).filter(|serial| serial.0 & RUN_MASK == run) {
                         calls.interrupt(key, serial, Reason::Control);
                     }
-                }
+                }),
                 Ready::Udp(socket) => receivers.take(shared, &mut icmp, socket),
                 Ready::Wake => {
                     shared.wake.clear();
                     shared.wake.announce_sleep();
                 }
             }
-        }
-        if shared.is_stopping.load(Ordering::Acquire) {
-            return;
         }
     }
 }

@@ -80,20 +80,27 @@ impl Run<'_> {
         let key = line.key;
         let plan = context.plan().map_err(RunError::Refused)?;
         shared.admit(key, context.source.is_buffer())?;
+        if let Some(control) = &context.control {
+            shared.watch.prepare(control).map_err(RunError::Control)?;
+        }
         let first = context.first.clone();
-        let run = shared.with(|calls| calls.start(key, &plan, first))?;
+        let started = shared.with(|calls| calls.start(key, &plan, first));
+        if let (Err(_), Some(control)) = (&started, &context.control) {
+            shared.watch.forget(control);
+        }
+        let run = started?;
         context.first.clear();
         context.began(&plan);
         self.begun = Some((key, run));
         if let Some(control) = &context.control {
-            shared.watch(control, key, run).map_err(RunError::Control)?;
+            shared.watch.arm(control, key, run).map_err(RunError::Control)?;
         }
         Poll::Ready(Ok((key, run)))
     }
 
     fn unwatch(&mut self) {
         if let (Some(_), Some(control)) = (self.begun.take(), &self.context.control) {
-            self.shared.unwatch(control);
+            self.shared.watch.forget(control);
         }
     }
 }

@@ -209,7 +209,7 @@ impl Source {
         (self.inner.parts.lies)(wire).is_some()
     }
 
-    /// A place in packets of `packet_bytes`: the packet and the bytes of it that lie before.
+    /// A place: the packet and the bytes of it that lie before.
     ///
     /// # Errors
     /// If the place lies behind the end, or a buffer has no times.
@@ -225,7 +225,7 @@ impl Source {
             Place::Newest => (u64::from(self.newest()), 0),
         };
         match u32::try_from(found.0) {
-            Ok(packet) if packet <= opened.packets => Ok((packet, found.1)),
+            Ok(packet) if (packet, found.1) <= (opened.packets, 0) => Ok((packet, found.1)),
             _ => Err(Refused::OutOfRange("there is no such place")),
         }
     }

@@ -132,7 +132,7 @@ fn a_radio_plays_any_bytes_again_and_again_to_curl() {
     let bytes = noise(120_000);
     let file = file_of(&bytes);
     let mount = format!("noise={}", file.path().display());
-    let server = Server::start("radio", &["--rate", "800k", &mount]);
+    let server = Server::start("radio", &["--rate", "800kb/s", &mount]);
     let url = format!("http://{}", server.address);
     if has("curl") {
         let got = tempfile::NamedTempFile::new().unwrap();
@@ -160,7 +160,7 @@ fn a_radio_says_titles_to_those_who_ask_for_them() {
     let bytes = noise(90_000);
     let file = file_of(&bytes);
     let mount = format!("noise={}", file.path().display());
-    let server = Server::start("radio", &["--rate", "64k", &mount]);
+    let server = Server::start("radio", &["--rate", "64kb/s", &mount]);
     let mut peer = connect(server.address);
     peer.write_all(b"GET /noise HTTP/1.1\r\nHost: x\r\nIcy-MetaData: 1\r\n\r\n").unwrap();
     let (mut peer, mut head) = (BufReader::new(peer), String::new());
@@ -187,7 +187,7 @@ fn ffmpeg_and_vlc_play_the_radio() {
     let (tone, picture) = (sound(20), film(20));
     let mounts = [("tone", &tone), ("picture.ts", &picture)]
         .map(|(name, file)| format!("{name}={}", file.path().display()));
-    let server = Server::start("radio", &["--rate", "128k", &mounts[0], &mounts[1]]);
+    let server = Server::start("radio", &["--rate", "128kb/s", &mounts[0], &mounts[1]]);
     let url = |name: &str| format!("http://{}/{name}", server.address);
     for name in ["tone", "picture.ts"] {
         let ms = decoded_ms(&url(name), &["-t", "3"]);

@@ -4,6 +4,7 @@ mod support;
 
 use std::io::{ErrorKind, Read, Write};
 use std::net::{TcpListener, TcpStream, UdpSocket};
+use std::os::fd::OwnedFd;
 use std::os::unix::net::UnixStream;
 use std::process::{Command, Stdio};
 use std::sync::{Arc, Mutex};
@@ -83,14 +84,20 @@ fn a_message_ends_the_run_is_left_unread_and_the_next_goes_on() {
 }
 
 #[test]
-fn a_peer_that_goes_ends_the_run_and_the_context() {
+fn a_peer_that_is_killed_ends_the_run_and_the_context() {
     let engine = engine();
     let (_, source, _file) = plain(&engine, 3_000_000, 8_000_000);
-    let (near, mut far) = connected();
+    let (near, far) = connected();
     let mut stream = StreamContext::new(Transport::tcp(near), &source).unwrap();
-    let reader = thread::spawn(move || far.read_exact(&mut [0; 50_000]));
+    let player = Command::new("cat").stdin(OwnedFd::from(far)).stdout(Stdio::piped()).spawn();
+    let reader = thread::spawn(move || {
+        let mut player = player.unwrap();
+        player.stdout.as_mut().unwrap().read_exact(&mut [0; 50_000]).unwrap();
+        player.kill().unwrap();
+        player.wait().unwrap()
+    });
     let outcome = engine.run(&mut stream).unwrap();
-    reader.join().unwrap().unwrap();
+    reader.join().unwrap();
     assert!(matches!(outcome.reason, Reason::PeerGone { .. }), "{outcome:?}");
     assert!(outcome.bytes >= 50_000 && outcome.bytes < 3_000_000 && outcome.blocks > 0);
     assert!(matches!(engine.run(&mut stream), Err(RunError::ConnectionGone { .. })));
@@ -314,10 +321,14 @@ fn what_is_not_to_be_had_is_said_and_what_is_shut_down_says_so() {
     let mut v6 = StreamContext::new(Transport::udp("[::1]:9".parse().unwrap()), &plain).unwrap();
     let refused = engine.run(&mut v6).unwrap_err().to_string();
     assert!(refused.contains("address family"), "{refused}");
-    // Without words of the engine a control descriptor that cannot be watched is an error of the run.
-    let mut stream = StreamContext::new(Transport::udp(([127, 0, 0, 1], 9).into()), &plain).unwrap();
-    stream.control(&tempfile::tempfile().unwrap()).unwrap();
+    // A control descriptor that cannot be watched is an error of the run, which has sent nothing then.
+    let (near, mut far) = connected();
+    let mut stream = StreamContext::new(Transport::tcp(near), &plain).unwrap();
+    stream.control(&tempfile::tempfile().unwrap()).unwrap().send_first("head").unwrap();
     assert!(matches!(engine.run(&mut stream), Err(RunError::Control(_))));
+    drop(stream.finish().unwrap());
+    assert_eq!(far.read_to_end(&mut Vec::new()).unwrap(), 0);
+    let mut stream = StreamContext::new(Transport::udp(([127, 0, 0, 1], 9).into()), &plain).unwrap();
     let (live, mut writer) = engine.buffer(Buffer::circular(BitRate(1_000_000), 0, WhenFull::Wait)).unwrap();
     let other = self::engine();
     assert!(matches!(other.run(&mut stream), Err(RunError::OtherEngine)));
@@ -333,6 +344,27 @@ fn what_is_not_to_be_had_is_said_and_what_is_shut_down_says_so() {
     assert_eq!(waits.join().unwrap(), ErrorKind::BrokenPipe);
     assert!(matches!(other.run(&mut stream), Err(RunError::OtherEngine)));
     drop((live, stream, plain));
+}
+
+#[test]
+fn a_run_that_is_shut_down_says_what_its_peer_has_got() {
+    let engine = engine();
+    let (_, source, _file) = plain(&engine, 3_000_000, 8_000_000);
+    let (near, mut far) = connected();
+    let mut stream = StreamContext::new(Transport::tcp(near), &source).unwrap();
+    let run = engine.run_async(&mut stream);
+    let outcome = thread::scope(|scope| {
+        let runtime = tokio::runtime::Builder::new_current_thread().build().unwrap();
+        let runner = scope.spawn(move || runtime.block_on(run).unwrap());
+        far.read_exact(&mut [0; 50_000]).unwrap();
+        drop(engine);
+        runner.join().unwrap()
+    });
+    let mut rest = Vec::new();
+    far.read_to_end(&mut rest).unwrap();
+    assert_eq!((outcome.reason, outcome.bytes), (Reason::ShutDown, 50_000 + rest.len() as u64));
+    assert!(outcome.blocks > 0);
+    assert!(stream.finish().unwrap().is_none());
 }
 
 #[test]

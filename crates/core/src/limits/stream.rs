@@ -14,6 +14,8 @@ pub const DEFAULT_CALL_PORTS: (u16, u16) = (20_000, 32_000);
 pub const READY_PER_CALL: usize = 64;
 /// How soon commands for which a loop's ring had no room are tried again: some turns of the loop.
 pub const COMMAND_RETRY: Duration = Duration::from_millis(5);
+/// How long runs may take to end when their engine is shut down: many turns of a loop that is busy. What has not ended then is told no number of blocks.
+pub const SHUT_DOWN_WAIT: Duration = Duration::from_secs(1);
 /// How long a connection may take to accept what it was given before it is handed back: what a player that reads at all takes long before.
 pub const HAND_BACK: Duration = Duration::from_secs(10);
 /// Most bytes that a run sends before its media: they wait for the connection in one piece.

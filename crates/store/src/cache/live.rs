@@ -54,8 +54,8 @@ pub enum Keep {
     /// What is newest: the oldest extent goes, whoever needs it ([`ReadFailure::Passed`]).
     #[default]
     Newest,
-    /// What its viewers have not got: the feeder has no room ([`FeedError::NoRoom`]) until all streams that play have asked for what lies behind the
-    /// oldest extent. While none plays nothing goes.
+    /// What its viewers have not got: the feeder has no room ([`FeedError::NoRoom`]) until all streams that play have asked for the second extent behind the
+    /// oldest one. A stream asks for the next one while it sends one, and may stop in that. While none plays nothing goes.
     Unread,
     /// All of it: behind its last extent the feeder has no room any more.
     All,
@@ -265,10 +265,20 @@ pub(super) struct Feed {
     pub(super) is_short: bool,
     to_feeder: Producer<Growing>,
     shared: Arc<Shared>,
-    bell: Arc<dyn Doorbell>,
+    /// The last field: dropped when the feeder can see that the feed is.
+    bell: FeederBell,
 }
 
-/// A feed: the feeder's end and the manager's end. `bell` is rung when there is another extent for the feeder.
+/// Rung once more when it is dropped.
+struct FeederBell(Arc<dyn Doorbell>);
+
+impl Drop for FeederBell {
+    fn drop(&mut self) {
+        self.0.ring();
+    }
+}
+
+/// A feed: the feeder's end and the manager's end. `bell` is rung when there is another extent for the feeder, and when the title is closed.
 pub(super) fn pair(
     title: LiveTitle,
     arena: Arc<ExtentArena>,
@@ -287,7 +297,8 @@ pub(super) fn pair(
         shared: Arc::clone(&shared),
         wake,
     };
-    let (slots, readers, waiters) = (VecDeque::new(), HashMap::new(), Vec::new());
+    let (slots, readers, waiters, bell) =
+        (VecDeque::new(), HashMap::new(), Vec::new(), FeederBell(bell));
     (
         feeder,
         Feed { arena, title, first: 0, slots, readers, waiters, is_short: false, to_feeder, shared, bell },
@@ -315,7 +326,7 @@ impl Feed {
         let may_begin = self.slots.len() < self.most()
             || match self.title.keep {
                 Keep::Newest => true,
-                Keep::Unread => self.readers.values().min().is_some_and(|&extent| extent > self.first),
+                Keep::Unread => self.readers.values().min().is_some_and(|&extent| extent > self.first + 1),
                 Keep::All => false,
             };
         may_begin && !self.to_feeder.is_full() && !self.to_feeder.is_abandoned()
@@ -347,7 +358,7 @@ impl Feed {
         self.slots.push_back(fill.extent());
         // If it is gone, nobody writes the extent, and it goes with the title.
         let _ = self.to_feeder.push(fill.grow(self.title.layout));
-        self.bell.ring();
+        self.bell.0.ring();
     }
 
     /// What there is for a stream that needs the packet at `place` of an extent; `None`: it has to wait.
@@ -390,9 +401,8 @@ impl Feed {
         )
     }
 
-    /// The title is closed: where its extents lie, and who still waits. The feeder is told when it looks.
+    /// The title is closed: where its extents lie, and who still waits. The feeder's bell rings, and it is told when it looks.
     pub(super) fn close(self) -> (VecDeque<u32>, Vec<(ExtentKey, Waiter)>) {
-        self.bell.ring();
         (self.slots, self.waiters)
     }
 }

@@ -1,3 +1,5 @@
+use std::sync::Mutex;
+
 use millrace_core::pool::HeapRegion;
 use millrace_core::wire::checksum::sum16;
 use millrace_core::wire::rtp::{RtpHeader, sequence_of};
@@ -156,4 +158,35 @@ fn a_title_has_as_many_packets_as_have_numbers() {
     bring(&arena, &mut feed);
     feeder.next = u32::MAX;
     assert_eq!(feeder.push(&payload(0), 0, MediaTicks(0)), Err(FeedError::TooLong));
+}
+
+/// Looks at its feed whenever it is rung.
+#[derive(Default)]
+struct Looking {
+    feeder: Mutex<Option<Feeder>>,
+    saw: Mutex<Option<Result<(), FeedError>>>,
+}
+
+impl Doorbell for Looking {
+    fn ring(&self) {
+        if let Some(feeder) = &mut *self.feeder.lock().unwrap() {
+            *self.saw.lock().unwrap() = Some(feeder.publish());
+        }
+    }
+}
+
+#[test]
+fn a_feeder_whose_bell_rings_for_the_last_time_sees_that_its_title_is_closed() {
+    for is_closed in [true, false] {
+        let arena = ExtentArena::new(Box::new(HeapRegion::new(7)));
+        let layout = WireLayout::new(1316).unwrap();
+        let title = LiveTitle { id: TitleId([1; 16]), layout, timeline: TIMELINE, extents: 5, keep: Keep::All };
+        let bell = Arc::new(Looking::default());
+        let wake = Arc::new(EventBell::new().unwrap());
+        let (feeder, feed) = pair(title, arena, wake, Arc::clone(&bell) as Arc<dyn Doorbell>);
+        *bell.feeder.lock().unwrap() = Some(feeder);
+        // Without being closed it goes with the cache.
+        if is_closed { drop(feed.close()) } else { drop(feed) }
+        assert_eq!(*bell.saw.lock().unwrap(), Some(Err(FeedError::Closed)), "it would wait for the next ring");
+    }
 }
