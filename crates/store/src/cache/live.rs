@@ -297,8 +297,7 @@ pub(super) fn pair(
         shared: Arc::clone(&shared),
         wake,
     };
-    let (slots, readers, waiters, bell) =
-        (VecDeque::new(), HashMap::new(), Vec::new(), FeederBell(bell));
+    let (slots, readers, waiters, bell) = (VecDeque::new(), HashMap::new(), Vec::new(), FeederBell(bell));
     (
         feeder,
         Feed { arena, title, first: 0, slots, readers, waiters, is_short: false, to_feeder, shared, bell },

@@ -180,13 +180,22 @@ fn a_feeder_whose_bell_rings_for_the_last_time_sees_that_its_title_is_closed() {
     for is_closed in [true, false] {
         let arena = ExtentArena::new(Box::new(HeapRegion::new(7)));
         let layout = WireLayout::new(1316).unwrap();
-        let title = LiveTitle { id: TitleId([1; 16]), layout, timeline: TIMELINE, extents: 5, keep: Keep::All };
+        let title =
+            LiveTitle { id: TitleId([1; 16]), layout, timeline: TIMELINE, extents: 5, keep: Keep::All };
         let bell = Arc::new(Looking::default());
         let wake = Arc::new(EventBell::new().unwrap());
         let (feeder, feed) = pair(title, arena, wake, Arc::clone(&bell) as Arc<dyn Doorbell>);
         *bell.feeder.lock().unwrap() = Some(feeder);
         // Without being closed it goes with the cache.
-        if is_closed { drop(feed.close()) } else { drop(feed) }
-        assert_eq!(*bell.saw.lock().unwrap(), Some(Err(FeedError::Closed)), "it would wait for the next ring");
+        if is_closed {
+            drop(feed.close())
+        } else {
+            drop(feed)
+        }
+        assert_eq!(
+            *bell.saw.lock().unwrap(),
+            Some(Err(FeedError::Closed)),
+            "it would wait for the next ring"
+        );
     }
 }
