@@ -45,7 +45,7 @@ const RULES: &[Rule] = &[
     },
     Rule {
         krate: "millrace-stream",
-        ours: &["millrace-core", "millrace-store", "millrace-engine", "millrace-netio", "millrace-offload"],
+        ours: &["millrace-core", "millrace-store", "millrace-engine", "millrace-offload"],
         theirs: None,
         why: "the engine for other programs: a library without a protocol, a service or an executor",
     },
