@@ -504,7 +504,7 @@ proptest! {
         length in 1usize..900_000,
         block in 200usize..2000,
         begin in 0.0f64..1.0,
-        stops in proptest::collection::vec((0u32..120, proptest::option::of(0.0f64..1.0)), 0..6),
+        stops in proptest::collection::vec((0u32..120, proptest::option::of(prop_oneof![Just(0.0), 0.0f64..1.0])), 0..6),
     ) {
         let mut world = World::new(BOUNDS);
         world.core.tx.keeps = true;

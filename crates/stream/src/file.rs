@@ -22,7 +22,7 @@ use millrace_store::meta::MetaError;
 use millrace_store::sums::DeriveError;
 
 use crate::outcome::OpenError;
-use crate::source::{Parts, Place, Times, Wire};
+use crate::source::{Lies, Parts, Place, Times, Wire};
 
 /// How a file of any bytes is cut and paced: a block of so many bytes leaves at each interval (Stream Engine 2003, section 4.1: interval and
 /// block size).
@@ -68,9 +68,7 @@ impl Times for Pace {
     fn packet_at(&self, time: MediaTicks) -> u32 {
         let blocks =
             (u128::from(time.0) * u128::from(self.ticks.1)).div_ceil(u128::from(self.ticks.0.max(1)));
-        let found = u32::try_from(blocks).unwrap_or(u32::MAX);
-        // Times are rounded down, so the one before may be in time too.
-        if found > 0 && self.time_of(found - 1) >= time { found - 1 } else { found }
+        u32::try_from(blocks).unwrap_or(u32::MAX)
     }
     fn access_before(&self, time: MediaTicks) -> u32 {
         let found = self.packet_at(time);
@@ -303,8 +301,6 @@ impl Opening {
         })
     }
 }
-
-type Lies = Box<dyn Fn(Wire) -> Option<(WireLayout, Timeline, u32)> + Send + Sync>;
 
 /// What has no RTP headers has them in no layout.
 fn only_raw(lies: Lies) -> Lies {

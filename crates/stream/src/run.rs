@@ -68,12 +68,11 @@ impl Run<'_> {
                 return Poll::Ready(Err(RunError::OtherEngine));
             }
             // A run that was dropped may still be about to end.
-            Some(line) => match ready!(shared.with(|calls| calls.poll_told(line.key, cx.waker()))) {
-                Some(Ok(ended)) => {
+            Some(line) => {
+                if let Some(Ok(ended)) = ready!(shared.with(|calls| calls.poll_told(line.key, cx.waker()))) {
                     context.ended(&ended);
                 }
-                Some(Err(_)) | None => {}
-            },
+            }
             None => context.line = Some(shared.open(&mut context.transport)?),
         }
         let Some(line) = &context.line else { return Poll::Ready(Err(RunError::ShutDown)) };

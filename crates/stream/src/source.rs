@@ -78,12 +78,15 @@ pub(crate) struct Opened {
 /// Makes the source once more, in this wire layout; `None`: it has no such layout.
 pub(crate) type Reopen = dyn Fn(Wire) -> Result<Option<ReadyTitle>, OpenError> + Send + Sync;
 
+/// How a source lies in a wire layout: layout, timeline, packets; `None`: not at all.
+pub(crate) type Lies = Box<dyn Fn(Wire) -> Option<(WireLayout, Timeline, u32)> + Send + Sync>;
+
 /// What a source is made of.
 pub(crate) struct Parts {
     /// How it is opened in another layout; none: it is open in all that it has.
     pub(crate) reopen: Option<Box<Reopen>>,
-    /// How it lies: layout, timeline, packets.
-    pub(crate) lies: Box<dyn Fn(Wire) -> Option<(WireLayout, Timeline, u32)> + Send + Sync>,
+    /// How it lies.
+    pub(crate) lies: Lies,
     pub(crate) times: Box<dyn Times>,
     pub(crate) rate: BitRate,
     /// `None`: of a buffer, which has no end yet.

@@ -117,7 +117,7 @@ fn decoded_ms(input: &str, limit: &[&str]) -> u64 {
         .unwrap();
     assert!(ffmpeg.status.success(), "{}", String::from_utf8_lossy(&ffmpeg.stderr));
     let said = String::from_utf8(ffmpeg.stdout).unwrap();
-    let last = said.lines().filter_map(|line| line.strip_prefix("out_time_us=")).last();
+    let last = said.lines().filter_map(|line| line.strip_prefix("out_time_us=")).next_back();
     last.and_then(|us| us.trim().parse::<u64>().ok()).unwrap_or(0) / 1000
 }
 
