@@ -19,6 +19,7 @@
 //! | [`raw_loops`] | send loops that do nothing else, by sockets and by AF_XDP |
 //! | [`visitors`] | a client that sets streams up and is gone, as fast as it can |
 //! | [`mod@reference`] | senders that anybody could write, to compare with |
+//! | [`streams`] | the experiment of the Stream Engine paper: its senders, and how many streams a core carries |
 #![deny(unsafe_code)]
 
 pub mod benches;
@@ -37,4 +38,5 @@ pub mod raw_recv;
 pub mod raw_send;
 pub mod reference;
 pub mod report;
+pub mod streams;
 pub mod visitors;

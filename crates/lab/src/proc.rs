@@ -27,6 +27,26 @@ pub fn cpu_ns(pid: u32, thread: &str) -> anyhow::Result<u64> {
     Ok(total)
 }
 
+/// How often threads of `pid` whose name begins with `thread` have waited, and were made to wait.
+///
+/// # Errors
+/// When the process is gone.
+pub fn switches(pid: u32, thread: &str) -> anyhow::Result<(u64, u64)> {
+    let tasks =
+        std::fs::read_dir(format!("/proc/{pid}/task")).with_context(|| format!("process {pid} is gone"))?;
+    let mut total = (0, 0);
+    for task in tasks.flatten() {
+        let read = |file: &str| std::fs::read_to_string(task.path().join(file)).unwrap_or_default();
+        if read("comm").starts_with(thread) {
+            let status = read("status");
+            let field = |key: &str| status.lines().find_map(|line| line.strip_prefix(key)?.trim().parse::<u64>().ok());
+            total.0 += field("voluntary_ctxt_switches:").unwrap_or(0);
+            total.1 += field("nonvoluntary_ctxt_switches:").unwrap_or(0);
+        }
+    }
+    Ok(total)
+}
+
 /// Resident memory of `pid` in bytes.
 ///
 /// # Errors
@@ -55,6 +75,22 @@ mod tests {
         std::thread::spawn(move || while own_cpu_ns() < before + 1_000_000 {}).join().unwrap();
         assert!(own_cpu_ns() >= before + 1_000_000, "of a thread that has ended");
         assert_eq!(cpu_ns(pid, "no such thread").unwrap(), 0);
+        let (go, wait) = std::sync::mpsc::channel::<()>();
+        let sleeper = std::thread::Builder::new().name("lab-sleeper".into()).spawn(move || while wait.recv().is_ok() {});
+        let sleeper = sleeper.unwrap();
+        let waits = || switches(pid, "lab-sleeper").unwrap().0;
+        // It waits once before the first word and once behind each.
+        let woken = |times| while waits() < times { std::thread::yield_now() };
+        woken(1);
+        let before = waits();
+        (1..=3).for_each(|n| {
+            go.send(()).unwrap();
+            woken(before + n);
+        });
+        assert!(waits() >= before + 3);
+        drop(go);
+        sleeper.join().unwrap();
+        assert_eq!(switches(pid, "no such thread").unwrap(), (0, 0));
         assert!(cpu_ns(u32::MAX, "").is_err());
     }
 }

@@ -246,6 +246,25 @@ impl RawSender {
     }
 }
 
+/// From now on the kernel cuts whatever is sent by this socket into datagrams of so many bytes (`UDP_SEGMENT`), all but the last.
+///
+/// # Errors
+/// When the kernel cannot.
+pub fn cut_at(socket: &UdpSocket, segment_bytes: u16) -> io::Result<()> {
+    let bytes = libc::c_int::from(segment_bytes);
+    // SAFETY: the kernel reads size_of(int) bytes from `bytes`, which lives on this frame; the socket is open.
+    let rc = unsafe {
+        libc::setsockopt(
+            socket.as_raw_fd(),
+            libc::SOL_UDP,
+            libc::UDP_SEGMENT,
+            (&raw const bytes).cast(),
+            size_of::<libc::c_int>() as libc::socklen_t,
+        )
+    };
+    if rc == 0 { Ok(()) } else { Err(io::Error::last_os_error()) }
+}
+
 /// Room for the control messages of one entry of the error queue, as 64-bit words: a `cmsghdr`, then a
 /// `sock_extended_err` (linux/errqueue.h).
 #[repr(C)]

@@ -15,6 +15,7 @@ mod seeks;
 mod sessions;
 mod start;
 mod steer;
+mod streams;
 mod sums;
 mod tx;
 
@@ -40,6 +41,7 @@ pub const ALL: &[Bench] = &[
     overload::BENCH,
     seeks::BENCH,
     peers::BENCH,
+    streams::BENCH,
 ];
 
 /// The one of that name.

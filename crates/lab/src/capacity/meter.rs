@@ -34,7 +34,10 @@ pub struct Spent {
     pub processes_s: f64,
     /// Time in which the cores did anything.
     pub cores_s: f64,
-    /// Of that, in soft interrupts: where a veth pair hands packets over.
+    /// Time in which they did nothing. Where the kernel stops its clock on an idle core this is exact, and the busy time, which is
+    /// counted by ticks of that clock, is not.
+    pub idle_s: f64,
+    /// Of the busy time, in soft interrupts: where a veth pair hands packets over.
     pub softirq_s: f64,
     /// Times a thread waited.
     pub voluntary_switches: u64,
@@ -93,6 +96,7 @@ impl Usage {
             wall_s: (self.at - before.at).as_secs_f64(),
             processes_s: seconds(now.processes_ns, then.processes_ns),
             cores_s: seconds(now.core.busy_ns, then.core.busy_ns),
+            idle_s: seconds(now.core.idle_ns, then.core.idle_ns),
             softirq_s: seconds(now.core.softirq_ns, then.core.softirq_ns),
             voluntary_switches: now.voluntary.saturating_sub(then.voluntary),
             involuntary_switches: now.involuntary.saturating_sub(then.involuntary),
@@ -138,6 +142,7 @@ fn field(text: &str, key: &str) -> u64 {
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 struct CoreTime {
     busy_ns: u64,
+    idle_ns: u64,
     softirq_ns: u64,
 }
 
@@ -157,6 +162,7 @@ impl CoreTime {
             let tick_ns = 1_000_000_000 / ticks_per_s.max(1);
             let at = |n: usize| ticks.get(n).copied().unwrap_or(0) * tick_ns;
             sum.busy_ns += [0, 1, 2, 5, 6, 7].map(at).iter().sum::<u64>();
+            sum.idle_ns += at(3) + at(4);
             sum.softirq_ns += at(6);
         }
         sum
@@ -193,7 +199,7 @@ mod tests {
         assert_eq!(field("Name:\tx\nRssAnon:\t  120 kB\nvoluntary_ctxt_switches:\t7\n", "RssAnon:"), 120);
         let stat = "cpu  9 9 9\ncpu0 100 1 50 700 9 2 40 0 0 0\ncpu1 5 0 5 0 0 0 1 0 0 0\ncpu10 7\n";
         let both = CoreTime::parse(stat, &[0, 1], 100);
-        assert_eq!(both, CoreTime { busy_ns: 2_040_000_000, softirq_ns: 410_000_000 });
+        assert_eq!(both, CoreTime { busy_ns: 2_040_000_000, idle_ns: 7_090_000_000, softirq_ns: 410_000_000 });
         assert_eq!(CoreTime::parse("", &[3], 100), CoreTime::default());
         assert_eq!(parse_perf("# started\n\n 2186;;raw_syscalls:sys_enter;1000;100.00;;\n"), Some(2186.0));
         assert_eq!(parse_perf("<not supported>;;raw_syscalls:sys_enter;0;"), None);

@@ -14,7 +14,7 @@ pub mod crowd;
 pub mod limits;
 pub mod media_files;
 pub mod meter;
-mod pushed;
+pub(crate) mod pushed;
 pub mod search;
 pub mod site;
 pub mod trial;

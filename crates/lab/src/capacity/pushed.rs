@@ -15,7 +15,7 @@ use super::site::{CLIENT_INTERFACE, Site};
 use super::trial::{Running, SETTLE_S, Service, Trial, TrialPlan};
 
 /// Payload type of transport streams (RFC 3551).
-const MP2T: u8 = 33;
+pub(crate) const MP2T: u8 = 33;
 
 /// Runs one trial on the client's host; `None` when there can be no probe.
 ///
@@ -61,7 +61,7 @@ pub(super) fn trial(
 }
 
 /// Waits, or until the user wants to stop.
-fn wait(time: Duration, cancel: &AtomicBool) {
+pub(crate) fn wait(time: Duration, cancel: &AtomicBool) {
     let end = StdInstant::now() + time;
     while !cancel.load(Ordering::Relaxed) {
         let left = end.saturating_duration_since(StdInstant::now());
@@ -115,7 +115,7 @@ fn figures(first: &Look, last: &Look, late: &[(u64, u64)], nominal: Option<BitRa
 }
 
 /// Percentile of bins (lower edge in microseconds, count).
-fn percentile_ms(bins: &[(u64, u64)], part: f64) -> f64 {
+pub(crate) fn percentile_ms(bins: &[(u64, u64)], part: f64) -> f64 {
     let all: u64 = bins.iter().map(|(_, count)| count).sum();
     let rank = (part * all as f64).ceil() as u64;
     let mut below = 0;

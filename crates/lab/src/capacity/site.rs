@@ -85,6 +85,24 @@ impl Site {
         command
     }
 
+    /// What comes in on either host is received by that host's cores, not by the one that sent it, which is what a veth pair does by
+    /// itself: each packet costs its sender less than it would cost two machines together.
+    ///
+    /// # Errors
+    /// When the kernel has no receive packet steering.
+    pub fn steer(&self) -> anyhow::Result<()> {
+        let mask = |cores: &[usize]| format!("{:x}", cores.iter().fold(0u64, |mask, core| mask | 1 << (core % 64)));
+        let steer = |host: &str, interface: &str, cores: &[usize]| {
+            let file = format!("/sys/class/net/{interface}/queues/rx-0/rps_cpus");
+            let line = format!("echo {} > {file}", mask(cores));
+            let output = Command::new("ip").args(["netns", "exec", host, "sh", "-c", &line]).output()?;
+            ensure!(output.status.success(), "{file}: {}", String::from_utf8_lossy(&output.stderr).trim());
+            Ok(())
+        };
+        steer(&self.hosts.server, SERVER_INTERFACE, &self.server_cores)?;
+        steer(&self.hosts.client, CLIENT_INTERFACE, &self.client_cores)
+    }
+
     /// Runs `work` on a thread of the client host, on the receiver's cores.
     ///
     /// # Errors
@@ -152,7 +170,15 @@ impl Group {
     /// # Errors
     /// When it ends first, or after 20 seconds.
     pub fn wait_for_word(&mut self, word: &str) -> anyhow::Result<()> {
-        let end = StdInstant::now() + Duration::from_secs(20);
+        self.wait_for_word_within(word, Duration::from_secs(20))
+    }
+
+    /// The same, for as long as it may take.
+    ///
+    /// # Errors
+    /// When it ends first, or does not say it in time.
+    pub fn wait_for_word_within(&mut self, word: &str, time: Duration) -> anyhow::Result<()> {
+        let end = StdInstant::now() + time;
         while StdInstant::now() < end {
             let text = std::fs::read_to_string(&self.log).unwrap_or_default();
             if text.lines().any(|line| line.starts_with(word)) {

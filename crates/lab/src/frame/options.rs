@@ -34,6 +34,8 @@ pub struct Options {
     pub titles: Option<usize>,
     /// Names of the servers to measure beside ours.
     pub peers: Vec<String>,
+    /// Names of the parts to measure, where a benchmark has some; all if none is named.
+    pub only: Vec<String>,
     /// Segmentation offload of the veth pair: both ways if not said.
     pub offload: Option<bool>,
     /// How our server sends UDP packets: `kernel` or `xdp`, its own choice if not said.
@@ -76,6 +78,7 @@ impl Options {
             transports: Vec::new(),
             titles: None,
             peers: Vec::new(),
+            only: Vec::new(),
             offload: None,
             backend: None,
             runs: None,

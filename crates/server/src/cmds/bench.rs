@@ -84,6 +84,9 @@ struct WhatArgs {
     /// Servers to measure beside ours, separated by commas
     #[arg(long, value_name = "NAME", value_delimiter = ',')]
     peers: Vec<String>,
+    /// Parts to measure, separated by commas: senders, intervals, parts of the report
+    #[arg(long, value_name = "NAME", value_delimiter = ',')]
+    only: Vec<String>,
     /// Segmentation offload of the emulated network cards
     #[arg(long, value_name = "SWITCH")]
     offload: Option<Switch>,
@@ -135,6 +138,7 @@ impl WhatArgs {
             ("transport", list(&self.transports)),
             ("titles", number(self.titles)),
             ("peers", list(&self.peers)),
+            ("only", list(&self.only)),
             ("offload", offload),
             ("backend", self.backend.clone()),
             ("server-cmd", self.server_cmd.clone()),
@@ -175,6 +179,7 @@ impl BenchArgs {
             transports: what.transports.clone(),
             titles: what.titles,
             peers: what.peers.clone(),
+            only: what.only.clone(),
             offload: what.offload.map(|s| s == Switch::On),
             backend: what.backend.clone(),
             runs: what.runs.map(usize::from),

@@ -19,6 +19,7 @@ mod terminal;
 mod add;
 mod bench;
 mod bench_sender;
+mod bench_stream;
 mod config;
 mod doctor;
 mod egress;
@@ -71,6 +72,8 @@ enum Command {
     Bench(bench::BenchArgs),
     #[command(hide = true)]
     BenchSender(bench_sender::BenchSenderArgs),
+    #[command(hide = true)]
+    BenchStream(bench_stream::BenchStreamArgs),
 }
 
 /// Where the titles are kept.
@@ -234,6 +237,7 @@ pub fn main() -> ExitCode {
         Command::Config(args) => config::run(&args),
         Command::Bench(args) => bench::run(&args),
         Command::BenchSender(args) => bench_sender::run(args),
+        Command::BenchStream(args) => bench_stream::run(args),
     };
     match result {
         Ok(code) => code,
