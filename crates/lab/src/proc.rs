@@ -39,7 +39,9 @@ pub fn switches(pid: u32, thread: &str) -> anyhow::Result<(u64, u64)> {
         let read = |file: &str| std::fs::read_to_string(task.path().join(file)).unwrap_or_default();
         if read("comm").starts_with(thread) {
             let status = read("status");
-            let field = |key: &str| status.lines().find_map(|line| line.strip_prefix(key)?.trim().parse::<u64>().ok());
+            let field = |key: &str| {
+                status.lines().find_map(|line| line.strip_prefix(key)?.trim().parse::<u64>().ok())
+            };
             total.0 += field("voluntary_ctxt_switches:").unwrap_or(0);
             total.1 += field("nonvoluntary_ctxt_switches:").unwrap_or(0);
         }
@@ -76,11 +78,17 @@ mod tests {
         assert!(own_cpu_ns() >= before + 1_000_000, "of a thread that has ended");
         assert_eq!(cpu_ns(pid, "no such thread").unwrap(), 0);
         let (go, wait) = std::sync::mpsc::channel::<()>();
-        let sleeper = std::thread::Builder::new().name("lab-sleeper".into()).spawn(move || while wait.recv().is_ok() {});
+        let sleeper = std::thread::Builder::new()
+            .name("lab-sleeper".into())
+            .spawn(move || while wait.recv().is_ok() {});
         let sleeper = sleeper.unwrap();
         let waits = || switches(pid, "lab-sleeper").unwrap().0;
         // It waits once before the first word and once behind each.
-        let woken = |times| while waits() < times { std::thread::yield_now() };
+        let woken = |times| {
+            while waits() < times {
+                std::thread::yield_now()
+            }
+        };
         woken(1);
         let before = waits();
         (1..=3).for_each(|n| {

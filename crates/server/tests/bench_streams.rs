@@ -89,7 +89,9 @@ fn by_datagrams(kind: Kind, media: &Media, more: &[&str]) {
         let expected = file_of(&media.dir, n, "rtp");
         for (at, datagram) in expected.chunks_exact(unit).enumerate() {
             let mut got = [0; 2048];
-            let length = socket.recv(&mut got).unwrap_or_else(|error| panic!("{kind:?}, stream {n}, datagram {at}: {error}"));
+            let length = socket
+                .recv(&mut got)
+                .unwrap_or_else(|error| panic!("{kind:?}, stream {n}, datagram {at}: {error}"));
             assert!(got[..length] == *datagram, "{kind:?}, stream {n}, datagram {at} of {length} bytes");
         }
     }

@@ -199,7 +199,10 @@ mod tests {
         assert_eq!(field("Name:\tx\nRssAnon:\t  120 kB\nvoluntary_ctxt_switches:\t7\n", "RssAnon:"), 120);
         let stat = "cpu  9 9 9\ncpu0 100 1 50 700 9 2 40 0 0 0\ncpu1 5 0 5 0 0 0 1 0 0 0\ncpu10 7\n";
         let both = CoreTime::parse(stat, &[0, 1], 100);
-        assert_eq!(both, CoreTime { busy_ns: 2_040_000_000, idle_ns: 7_090_000_000, softirq_ns: 410_000_000 });
+        assert_eq!(
+            both,
+            CoreTime { busy_ns: 2_040_000_000, idle_ns: 7_090_000_000, softirq_ns: 410_000_000 }
+        );
         assert_eq!(CoreTime::parse("", &[3], 100), CoreTime::default());
         assert_eq!(parse_perf("# started\n\n 2186;;raw_syscalls:sys_enter;1000;100.00;;\n"), Some(2186.0));
         assert_eq!(parse_perf("<not supported>;;raw_syscalls:sys_enter;0;"), None);

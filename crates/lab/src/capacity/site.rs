@@ -91,7 +91,8 @@ impl Site {
     /// # Errors
     /// When the kernel has no receive packet steering.
     pub fn steer(&self) -> anyhow::Result<()> {
-        let mask = |cores: &[usize]| format!("{:x}", cores.iter().fold(0u64, |mask, core| mask | 1 << (core % 64)));
+        let mask =
+            |cores: &[usize]| format!("{:x}", cores.iter().fold(0u64, |mask, core| mask | 1 << (core % 64)));
         let steer = |host: &str, interface: &str, cores: &[usize]| {
             let file = format!("/sys/class/net/{interface}/queues/rx-0/rps_cpus");
             let line = format!("echo {} > {file}", mask(cores));

@@ -47,7 +47,9 @@ pub(super) fn run(plan: &Plan) -> anyhow::Result<()> {
     let arena = ExtentArena::new(Box::new(PageRegion::present(plan.cache_bytes)?));
     let bells = vec![Arc::clone(&bell) as Arc<dyn Doorbell>];
     let (cache, mut handles) = Cache::start(CacheConfig::default(), arena, Arc::new(MonotonicClock), bells)?;
-    let titles = (0..plan.titles).map(|title| open(plan, &volume, &cache, title)).collect::<anyhow::Result<Vec<_>>>()?;
+    let titles = (0..plan.titles)
+        .map(|title| open(plan, &volume, &cache, title))
+        .collect::<anyhow::Result<Vec<_>>>()?;
     let handle = handles.pop().context("the cache has no handle")?;
     let mut streams = Streams { engine: engine(plan, handle, bell)?, waiting: VecDeque::new(), playing: 0 };
     streams.begin(plan, &titles)?;
@@ -71,7 +73,11 @@ fn open(plan: &Plan, volume: &Volume, cache: &Cache, title: u32) -> anyhow::Resu
     Ok(Media { title: cache.open_title(files)?, packets, timeline, layout, spare })
 }
 
-fn engine(plan: &Plan, handle: millrace_store::cache::CacheHandle, bell: Arc<EventBell>) -> anyhow::Result<EngineHandle> {
+fn engine(
+    plan: &Plan,
+    handle: millrace_store::cache::CacheHandle,
+    bell: Arc<EventBell>,
+) -> anyhow::Result<EngineHandle> {
     let any = IpAddr::from([0, 0, 0, 0]);
     let mut ports = bind_ports(any, OWN_PORTS.0, OWN_PORTS.1, 1)?;
     let conns = if plan.transport == Transport::Tcp { plan.streams as usize } else { 0 };
@@ -161,7 +167,9 @@ impl Streams {
                 Event::Stream(StreamEvent::RunEnded { end, .. }) => {
                     self.playing -= 1;
                     // A viewer who left is none of our business.
-                    if let StopReason::Failed(millrace_offload::command::FailReason::ReadError(failure)) = end.reason {
+                    if let StopReason::Failed(millrace_offload::command::FailReason::ReadError(failure)) =
+                        end.reason
+                    {
                         bail!("{failure}");
                     }
                 }

@@ -132,8 +132,10 @@ impl<'a> Loop<'a> {
             say_ready();
         }
         let is_ipv4 = plan.to.iter().all(std::net::IpAddr::is_ipv4);
-        let socket = UdpSocket::bind(if is_ipv4 { "0.0.0.0:0" } else { "[::]:0" }).context("make a socket")?;
-        rustix::net::sockopt::set_socket_send_buffer_size(&socket, SEND_BUFFER_BYTES).context("ask for a send buffer")?;
+        let socket =
+            UdpSocket::bind(if is_ipv4 { "0.0.0.0:0" } else { "[::]:0" }).context("make a socket")?;
+        rustix::net::sockopt::set_socket_send_buffer_size(&socket, SEND_BUFFER_BYTES)
+            .context("ask for a send buffer")?;
         let several = plan.blocks.datagrams > 1;
         Ok(Self {
             plan,
@@ -186,9 +188,7 @@ impl<'a> Loop<'a> {
                 Origin::Files(files) => files[place]
                     .read(stream.at / unit_bytes)
                     .and_then(|block| connection.write(&block[(stream.at % unit_bytes) as usize..])),
-                Origin::Memory(titles) => {
-                    connection.write(&titles[place][stream.at as usize..end as usize])
-                }
+                Origin::Memory(titles) => connection.write(&titles[place][stream.at as usize..end as usize]),
             };
             match sent {
                 Ok(0) => bail!("the file became shorter while it was sent"),

@@ -91,7 +91,9 @@ fn path(dir: &Path, transport: Transport, title: u32) -> PathBuf {
 /// Transport packets that differ from all others, of this title and of others.
 fn fill(bytes: &mut [u8], random: &mut SplitMix) {
     for packet in bytes.chunks_exact_mut(TS_PACKET_BYTES) {
-        packet.chunks_mut(8).for_each(|word| word.copy_from_slice(&random.next().to_le_bytes()[..word.len()]));
+        packet
+            .chunks_mut(8)
+            .for_each(|word| word.copy_from_slice(&random.next().to_le_bytes()[..word.len()]));
         packet[..4].copy_from_slice(&[0x47, 0x01, 0x00, 0x10]);
     }
 }
@@ -118,7 +120,11 @@ fn make_title(dir: &Path, volume: &Volume, blocks: Blocks, seconds: u64, title: 
     let ts = path(dir, Transport::Tcp, title);
     let info = writer.commit(FinishTitle {
         name: name(title),
-        source: SourceIdentity { path: ts.clone(), bytes: count * blocks.bytes(), modified_unix_ns: u64::from(title) },
+        source: SourceIdentity {
+            path: ts.clone(),
+            bytes: count * blocks.bytes(),
+            modified_unix_ns: u64::from(title),
+        },
         duration: blocks.time(count),
         mean_rate: blocks.rate(),
         peak_rate: blocks.rate(),
@@ -229,7 +235,10 @@ impl Direct {
                 self.chunk = Some(chunk);
             }
             let there = &self.memory[self.begin..self.begin + self.length];
-            let part = there.get(offset..).filter(|part| !part.is_empty()).ok_or(std::io::ErrorKind::UnexpectedEof)?;
+            let part = there
+                .get(offset..)
+                .filter(|part| !part.is_empty())
+                .ok_or(std::io::ErrorKind::UnexpectedEof)?;
             let taken = part.len().min(into.len() - filled);
             into[filled..filled + taken].copy_from_slice(&part[..taken]);
             filled += taken;

@@ -194,7 +194,10 @@ impl Blocks {
 
     /// Media rate.
     pub fn rate(&self) -> BitRate {
-        BitRate((u128::from(self.bytes()) * 8 * u128::from(NS_PER_S) / u128::from(self.interval_ns.max(1))) as u64)
+        BitRate(
+            (u128::from(self.bytes()) * 8 * u128::from(NS_PER_S) / u128::from(self.interval_ns.max(1)))
+                as u64,
+        )
     }
 
     /// Media time of block `n`.
@@ -262,7 +265,10 @@ impl Plan {
     fn first_block(&self, index: u32, blocks: u64) -> anyhow::Result<u64> {
         let spread = self.spread.as_nanos() as u64 / self.blocks.interval_ns.max(1);
         let first = u64::from(index) * spread / u64::from(self.streams.max(1));
-        ensure!(first < blocks, "stream {index} would begin behind the end of its title; use a smaller --spread");
+        ensure!(
+            first < blocks,
+            "stream {index} would begin behind the end of its title; use a smaller --spread"
+        );
         Ok(first)
     }
 
@@ -288,8 +294,11 @@ impl Plan {
 /// When there are not so many receivers.
 pub fn destination(to: &[IpAddr], base_port: u16, index: u32) -> anyhow::Result<SocketAddr> {
     let (receiver, port) = (index / PORTS_PER_ADDRESS, index % PORTS_PER_ADDRESS);
-    let ip = to.get(receiver as usize).with_context(|| format!("stream {index}: {} receivers are too few", to.len()))?;
-    let port = u16::try_from(u32::from(base_port) + port).context("the ports do not fit below 65536; begin lower")?;
+    let ip = to
+        .get(receiver as usize)
+        .with_context(|| format!("stream {index}: {} receivers are too few", to.len()))?;
+    let port = u16::try_from(u32::from(base_port) + port)
+        .context("the ports do not fit below 65536; begin lower")?;
     Ok(SocketAddr::new(*ip, port))
 }
 
@@ -323,7 +332,12 @@ fn raise_open_files() {
 /// Files that cannot be read, sockets that cannot be made, a way that does not exist.
 pub fn run(plan: &Plan) -> anyhow::Result<()> {
     ensure!(plan.titles > 0 && plan.streams > 0, "bench-stream: there is nothing to send");
-    ensure!(plan.kind.can(plan.transport), "bench-stream {}: not by {}", plan.kind.name(), plan.transport.name());
+    ensure!(
+        plan.kind.can(plan.transport),
+        "bench-stream {}: not by {}",
+        plan.kind.name(),
+        plan.transport.name()
+    );
     // Children must not outlive whoever started them.
     rustix::process::set_parent_process_death_signal(Some(rustix::process::Signal::KILL))?;
     raise_open_files();

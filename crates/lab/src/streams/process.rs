@@ -91,7 +91,8 @@ impl Out {
         Ok(match plan.transport {
             Transport::Udp => {
                 let to = plan.destination(index)?;
-                let socket = UdpSocket::bind(if to.is_ipv4() { "0.0.0.0:0" } else { "[::]:0" }).context("make a socket")?;
+                let socket = UdpSocket::bind(if to.is_ipv4() { "0.0.0.0:0" } else { "[::]:0" })
+                    .context("make a socket")?;
                 socket.connect(to).context("connect a socket")?;
                 if plan.blocks.datagrams > 1 {
                     // One call for the block; the kernel cuts it.
@@ -102,7 +103,8 @@ impl Out {
                 Self::Udp(socket)
             }
             Transport::Tcp => {
-                let mut connection = TcpStream::from(input.as_fd().try_clone_to_owned().context("take the connection")?);
+                let mut connection =
+                    TcpStream::from(input.as_fd().try_clone_to_owned().context("take the connection")?);
                 connection.read_exact(&mut [0]).context("wait for the viewer")?;
                 Self::Tcp(connection)
             }
@@ -155,7 +157,9 @@ fn send_file(out: &Out, source: &Source, at: u64, bytes: usize) -> anyhow::Resul
         let sent = rustix::fs::sendfile(out.fd(), source.file(), Some(&mut offset), wanted);
         match sent.map_err(std::io::Error::from).context("sendfile")? {
             0 => bail!("the file became shorter while it was sent"),
-            taken if taken < bytes && matches!(out, Out::Udp(_)) => bail!("sendfile took a part of a datagram"),
+            taken if taken < bytes && matches!(out, Out::Udp(_)) => {
+                bail!("sendfile took a part of a datagram")
+            }
             _ => {}
         }
     }
@@ -165,6 +169,9 @@ fn send_file(out: &Out, source: &Source, at: u64, bytes: usize) -> anyhow::Resul
 /// Whether the receiver is gone, which is no reason to complain.
 fn has_left(error: &anyhow::Error) -> bool {
     error.downcast_ref::<std::io::Error>().is_some_and(|error| {
-        matches!(error.kind(), ErrorKind::BrokenPipe | ErrorKind::ConnectionReset | ErrorKind::ConnectionRefused)
+        matches!(
+            error.kind(),
+            ErrorKind::BrokenPipe | ErrorKind::ConnectionReset | ErrorKind::ConnectionRefused
+        )
     })
 }

@@ -57,11 +57,19 @@ impl Viewers {
 
     /// Tells the sender that all are there.
     pub(super) fn go(&mut self) -> anyhow::Result<()> {
-        self.viewers.iter_mut().try_for_each(|viewer| viewer.socket.write_all(&[1])).context("tell the sender")
+        self.viewers
+            .iter_mut()
+            .try_for_each(|viewer| viewer.socket.write_all(&[1]))
+            .context("tell the sender")
     }
 
     /// Reads until the clock says so, `until` does, or the user wants to stop.
-    pub(super) fn read(&mut self, end_ns: u64, cancel: &AtomicBool, until: impl Fn() -> bool) -> anyhow::Result<()> {
+    pub(super) fn read(
+        &mut self,
+        end_ns: u64,
+        cancel: &AtomicBool,
+        until: impl Fn() -> bool,
+    ) -> anyhow::Result<()> {
         let mut events = Vec::with_capacity(EVENTS);
         while now_ns() < end_ns && !until() && !cancel.load(Ordering::Relaxed) {
             events.clear();
@@ -102,13 +110,18 @@ impl Viewers {
 
     /// From now on lateness is counted.
     pub(super) fn begin_counting(&mut self) {
-        self.late = Histogram::new(3).ok();
+        self.late = histogram();
     }
 
     /// Lateness of the blocks since then, in microseconds.
     pub(super) fn end_counting(&mut self) -> Option<Histogram<u64>> {
         self.late.take()
     }
+}
+
+/// Up to a minute in microseconds, what is later counts as that: one that grows by itself would not, when it is told a value beyond its end.
+fn histogram() -> Option<Histogram<u64>> {
+    Histogram::new_with_bounds(1, 60_000_000, 3).ok()
 }
 
 /// The blocks whose last byte is behind `from` have come at `at_ns`.
@@ -134,7 +147,7 @@ mod tests {
         let socket = TcpStream::connect(listener.local_addr().unwrap()).unwrap();
         let mut viewer = Viewer { socket, bytes: 0, earliest_ns: i64::MAX, is_gone: false };
         let blocks = Blocks { datagram_bytes: 188, datagrams: 2, interval_ns: 10_000_000 };
-        let mut late = Histogram::new(3).unwrap();
+        let mut late = histogram().unwrap();
         let mut take = |bytes, at_ms: u64| {
             let from = viewer.bytes;
             viewer.bytes += bytes;

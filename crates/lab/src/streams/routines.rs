@@ -24,7 +24,14 @@ pub struct Routine {
 }
 
 /// What the kernel does when there is nothing to do, and what perf adds to it.
-const IDLE: &[&str] = &["default_idle", "pv_native_safe_halt", "native_safe_halt", "acpi_idle_do_entry", "intel_idle", "mwait_idle"];
+const IDLE: &[&str] = &[
+    "default_idle",
+    "pv_native_safe_halt",
+    "native_safe_halt",
+    "acpi_idle_do_entry",
+    "intel_idle",
+    "mwait_idle",
+];
 
 impl Routine {
     /// Whether it is the idle loop, which the paper's sums leave out.
@@ -44,11 +51,14 @@ pub fn sample(cores: &[usize], seconds: u32, dir: &Path) -> anyhow::Result<Vec<R
     // The clock of the processor: counters of its hardware are not there on every machine.
     let mut record = Command::new("perf");
     record.args(["record", "-q", "-e", "cpu-clock", "-F", &rate, "-C", &list, "-o"]).arg(&data);
-    let output = record.args(["--", "sleep", &seconds.to_string()]).output().context("perf cannot be started")?;
+    let output =
+        record.args(["--", "sleep", &seconds.to_string()]).output().context("perf cannot be started")?;
     let words = String::from_utf8_lossy(&output.stderr);
     ensure!(output.status.success(), "perf record: {}", words.trim().lines().last().unwrap_or_default());
     let mut report = Command::new("perf");
-    report.args(["report", "-q", "--stdio", "--sort", "symbol", "-F", "sample,symbol", "-t", ";", "-i"]).arg(&data);
+    report
+        .args(["report", "-q", "--stdio", "--sort", "symbol", "-F", "sample,symbol", "-t", ";", "-i"])
+        .arg(&data);
     let output = report.env("LC_ALL", "C").output().context("perf cannot be started")?;
     let words = String::from_utf8_lossy(&output.stderr);
     ensure!(output.status.success(), "perf report: {}", words.trim().lines().last().unwrap_or_default());

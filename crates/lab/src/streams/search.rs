@@ -145,7 +145,8 @@ impl LoadSearch {
         let (_, high) = self.bracket();
         let distance = |seen: &Seen| (seen.busy - self.options.target).abs();
         let is_near = |seen: &&Seen| seen.is_kept && distance(seen) <= NEAR;
-        let near = self.seen.iter().filter(is_near).filter(|seen| high.is_none_or(|high| seen.count <= high.count));
+        let near =
+            self.seen.iter().filter(is_near).filter(|seen| high.is_none_or(|high| seen.count <= high.count));
         near.min_by(|a, b| distance(a).total_cmp(&distance(b))).copied()
     }
 
@@ -159,8 +160,12 @@ impl LoadSearch {
         }
         match (low, high) {
             (None, _) => of(0.0, Bound::Delivery),
-            (Some(low), None) => of(f64::from(low.count) * target / low.busy.max(LEAST_SHARE), Bound::Extrapolated),
-            (Some(low), Some(high)) if !high.is_kept && high.busy <= target => of(f64::from(low.count), Bound::Delivery),
+            (Some(low), None) => {
+                of(f64::from(low.count) * target / low.busy.max(LEAST_SHARE), Bound::Extrapolated)
+            }
+            (Some(low), Some(high)) if !high.is_kept && high.busy <= target => {
+                of(f64::from(low.count), Bound::Delivery)
+            }
             (Some(low), Some(high)) => {
                 let streams = line(low, high, target).unwrap_or(f64::from(low.count));
                 of(streams.clamp(f64::from(low.count), f64::from(high.count)), Bound::Core)

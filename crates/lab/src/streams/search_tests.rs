@@ -1,6 +1,7 @@
 use super::*;
 
-const OPTIONS: LoadOptions = LoadOptions { target: 0.9, first: 100, max: 100_000, precision: 0.05, trials: 12 };
+const OPTIONS: LoadOptions =
+    LoadOptions { target: 0.9, first: 100, max: 100_000, precision: 0.05, trials: 12 };
 
 /// Searches a core on which `busy` says what so many streams take, and everybody is served up to `most` streams.
 fn hunt(options: LoadOptions, busy: impl Fn(u32) -> f64, most: u32) -> (Answer, Vec<u32>) {
@@ -24,7 +25,11 @@ fn hunt(options: LoadOptions, busy: impl Fn(u32) -> f64, most: u32) -> (Answer, 
 fn a_core_that_fills_in_a_line_is_found_in_a_few_trials() {
     for capacity in [7u32, 150, 999, 2_000, 14_000] {
         for first in [5, 100, 30_000] {
-            let (answer, tried) = hunt(LoadOptions { first, ..OPTIONS }, |n| 0.03 + 0.87 * f64::from(n) / f64::from(capacity), u32::MAX);
+            let (answer, tried) = hunt(
+                LoadOptions { first, ..OPTIONS },
+                |n| 0.03 + 0.87 * f64::from(n) / f64::from(capacity),
+                u32::MAX,
+            );
             let error = answer.streams / f64::from(capacity) - 1.0;
             assert!(error.abs() < 0.05 && answer.bound == Bound::Core, "{capacity} from {first}: {answer:?}");
             assert!(tried.len() <= 9, "{capacity} from {first}: {tried:?}");

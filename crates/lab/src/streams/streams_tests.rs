@@ -74,7 +74,10 @@ fn reads_of_any_size_past_the_kernels_cache_give_the_same_blocks() {
     for transport in [Transport::Udp, Transport::Tcp] {
         let mut whole = Vec::new();
         let extension = if transport == Transport::Udp { "rtp" } else { "ts" };
-        File::open(dir.path().join("title-1").with_extension(extension)).unwrap().read_to_end(&mut whole).unwrap();
+        File::open(dir.path().join("title-1").with_extension(extension))
+            .unwrap()
+            .read_to_end(&mut whole)
+            .unwrap();
         assert_eq!(media.bytes(transport), 2 * whole.len() as u64);
         // Stream 3 plays title 1.
         for read_bytes in [0, 4096, 12_288, 131_072] {

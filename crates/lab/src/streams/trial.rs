@@ -295,7 +295,8 @@ fn since(before: &[(u64, u64)], now: &[(u64, u64)]) -> Vec<(u64, u64)> {
 fn tried(stage: &Stage<'_>, what: Attempt, watched: Watched, stolen_ratio: f64) -> Tried {
     let Watched { first, last, late, profile } = watched;
     let seconds = (last.at - first.at).as_secs_f64().max(1e-3);
-    let bytes: Vec<u64> = last.bytes.iter().zip(&first.bytes).map(|(now, then)| now.saturating_sub(*then)).collect();
+    let bytes: Vec<u64> =
+        last.bytes.iter().zip(&first.bytes).map(|(now, then)| now.saturating_sub(*then)).collect();
     let payload_bytes = bytes.iter().sum::<u64>() as f64;
     let blocks = &stage.media.blocks;
     let wanted = blocks.rate().0 as f64 * f64::from(what.count);
@@ -313,7 +314,11 @@ fn tried(stage: &Stage<'_>, what: Attempt, watched: Watched, stolen_ratio: f64) 
         without: silent + gone,
         packets: packets as u64,
         packets_per_s: packets / seconds,
-        loss_ratio: if what.transport == Transport::Udp { lost as f64 / (packets + lost as f64).max(1.0) } else { 0.0 },
+        loss_ratio: if what.transport == Transport::Udp {
+            lost as f64 / (packets + lost as f64).max(1.0)
+        } else {
+            0.0
+        },
         // At its edges the window may cut off, or let in, a block of each.
         delivered_ratio: payload_bytes * 8.0 / seconds / wanted.max(1.0),
         bits_per_s: payload_bytes * 8.0 / seconds,
@@ -324,7 +329,9 @@ fn tried(stage: &Stage<'_>, what: Attempt, watched: Watched, stolen_ratio: f64) 
         stolen_ratio,
     };
     let spent = last.senders.since(&first.senders);
-    let busy = |spent: &Spent, cores: usize| (1.0 - spent.idle_s / (spent.wall_s * cores.max(1) as f64)).clamp(0.0, 1.0);
+    let busy = |spent: &Spent, cores: usize| {
+        (1.0 - spent.idle_s / (spent.wall_s * cores.max(1) as f64)).clamp(0.0, 1.0)
+    };
     let engine = match (what.kind, first.engine, last.engine) {
         (Kind::Engine, Some(then), Some(now)) => Some(ThreadUse {
             voluntary_per_s: now.0.saturating_sub(then.0) as f64 / spent.wall_s,

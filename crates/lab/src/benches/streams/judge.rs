@@ -58,7 +58,8 @@ fn best_loop(standings: &[Standing], cell: Cell) -> Option<&Standing> {
 pub(super) fn rows(standing: &Standing, standings: &[Standing]) -> Vec<Row> {
     let label = standing.label();
     let streams = &standing.streams;
-    let (low, high) = (streams.iter().copied().fold(f64::INFINITY, f64::min), streams.iter().copied().fold(0.0, f64::max));
+    let (low, high) =
+        (streams.iter().copied().fold(f64::INFINITY, f64::min), streams.iter().copied().fold(0.0, f64::max));
     let base = ratio_of(standings, standing.cell, standing.kind, Kind::Process).unwrap_or(f64::NAN);
     let mut carried = Row::new(label.as_str())
         .with("streams", median(streams).round(), "")
@@ -90,7 +91,9 @@ pub(super) fn rows(standing: &Standing, standings: &[Standing]) -> Vec<Row> {
     rows.insert(0, carried);
     match standing.bound {
         Bound::Core => {}
-        Bound::Delivery => rows.push(Row::new(format!("{label}: more are not served, though the core has time"))),
+        Bound::Delivery => {
+            rows.push(Row::new(format!("{label}: more are not served, though the core has time")))
+        }
         Bound::Extrapolated => {
             rows.push(Row::new(format!("{label}: so many were not tried: a line through what was")));
         }
@@ -136,7 +139,11 @@ fn promises(standings: &[Standing]) -> Vec<Promise> {
     let short = by(Transport::Udp).filter(|cell| cell.interval_ms == UDP_INTERVAL_MS);
     let all = [
         ("streams-udp-ratio", least(short.filter_map(to_process).collect()), UDP_BOUND),
-        ("streams-event-loop-ratio", least(by(Transport::Udp).filter_map(to_loop).collect()), EVENT_LOOP_BOUND),
+        (
+            "streams-event-loop-ratio",
+            least(by(Transport::Udp).filter_map(to_loop).collect()),
+            EVENT_LOOP_BOUND,
+        ),
         ("streams-tcp-ratio", least(by(Transport::Tcp).filter_map(to_process).collect()), TCP_BOUND),
     ];
     let promise = |(id, least, bound): (&str, Option<(f64, Vec<String>)>, f64)| {
@@ -148,23 +155,27 @@ fn promises(standings: &[Standing]) -> Vec<Promise> {
 
 fn plots(standings: &[Standing]) -> Vec<Plot> {
     let mut plots = Vec::new();
-    let tables: BTreeSet<(Transport, u64)> = standings.iter().map(|s| (s.cell.transport, s.cell.rate.0)).collect();
+    let tables: BTreeSet<(Transport, u64)> =
+        standings.iter().map(|s| (s.cell.transport, s.cell.rate.0)).collect();
     for (transport, rate) in tables {
         let mine: Vec<&Standing> =
             standings.iter().filter(|s| (s.cell.transport, s.cell.rate.0) == (transport, rate)).collect();
         let Some(first) = mine.first() else { continue };
-        let name = format!("{} at {}", if transport == Transport::Udp { "UDP" } else { "TCP" }, first.cell.rate);
+        let name =
+            format!("{} at {}", if transport == Transport::Udp { "UDP" } else { "TCP" }, first.cell.rate);
         let bars = |title: &str, y: Axis, value: &dyn Fn(&Standing) -> Option<f64>| {
             let plot = Plot::new(PlotKind::Bars, format!("{name}: {title}"), Axis::default(), y);
             Kind::ALL.into_iter().fold(plot, |plot, kind| {
-                let points = mine.iter().filter(|s| s.kind == kind).filter_map(|s| {
-                    Some(Point::bar(format!("{} ms", s.cell.interval_ms), value(s)?))
-                });
+                let points = mine
+                    .iter()
+                    .filter(|s| s.kind == kind)
+                    .filter_map(|s| Some(Point::bar(format!("{} ms", s.cell.interval_ms), value(s)?)));
                 let points: Vec<Point> = points.collect();
                 if points.is_empty() { plot } else { plot.with(kind.name(), points) }
             })
         };
-        plots.push(bars("streams at 90 % of a core", Axis::new("streams", ""), &|s| Some(median(&s.streams))));
+        plots
+            .push(bars("streams at 90 % of a core", Axis::new("streams", ""), &|s| Some(median(&s.streams))));
         let switches = |s: &Standing| {
             let spent = s.at.as_ref()?.trial.spent?;
             Some((spent.voluntary_switches + spent.involuntary_switches) as f64 / spent.wall_s.max(1e-3))

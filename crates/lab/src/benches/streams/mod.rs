@@ -101,7 +101,12 @@ impl<'a> Only<'a> {
         };
         if let Some(word) = options.only.iter().find(|word| !known(word)) {
             let intervals = INTERVALS_MS.map(interval_name);
-            bail!("--only: got \"{word}\", allowed {}, {} and {}", PARTS.join(", "), kinds.join(", "), intervals.join(", "));
+            bail!(
+                "--only: got \"{word}\", allowed {}, {} and {}",
+                PARTS.join(", "),
+                kinds.join(", "),
+                intervals.join(", ")
+            );
         }
         Ok(Self(&options.only))
     }
@@ -216,16 +221,21 @@ impl Run<'_> {
         };
         let transports = match self.options.transports.as_slice() {
             [] => vec![Transport::Udp, Transport::Tcp],
-            given => given.iter().map(|name| name.parse()).collect::<Result<_, String>>().map_err(anyhow::Error::msg)?,
+            given => given
+                .iter()
+                .map(|name| name.parse())
+                .collect::<Result<_, String>>()
+                .map_err(anyhow::Error::msg)?,
         };
         let intervals = &INTERVALS_MS[..self.options.pick(1, 2, 3)];
         let mut cells = Vec::new();
         for transport in transports {
             for rate in &rates {
-                let wanted = INTERVALS_MS.iter().filter(|ms| match self.options.only.contains(&interval_name(**ms)) {
-                    true => true,
-                    false => intervals.contains(ms) && self.only.interval(**ms),
-                });
+                let wanted =
+                    INTERVALS_MS.iter().filter(|ms| match self.options.only.contains(&interval_name(**ms)) {
+                        true => true,
+                        false => intervals.contains(ms) && self.only.interval(**ms),
+                    });
                 cells.extend(wanted.map(|ms| Cell { transport, rate: *rate, interval_ms: *ms }));
             }
         }
@@ -331,7 +341,8 @@ impl Run<'_> {
     ) -> anyhow::Result<(Answer, Option<Tried>, Vec<(f64, f64)>)> {
         let Effort { precision, trials, window, .. } = self.effort;
         let max = most(&self.effort, kind, transport);
-        let first = near.map_or_else(|| first_guess(kind, transport, &stage.media.blocks), |near| near as u32);
+        let first =
+            near.map_or_else(|| first_guess(kind, transport, &stage.media.blocks), |near| near as u32);
         let mut search = LoadSearch::new(LoadOptions { target: TARGET, first, max, precision, trials });
         let (mut tried, mut seen): (Vec<Tried>, _) = (Vec::new(), Vec::new());
         loop {
@@ -343,7 +354,8 @@ impl Run<'_> {
                     return Ok((answer, at, seen));
                 }
                 LoadStep::Try(count) => {
-                    let one = self.try_once(stage, Attempt { kind, transport, count, window, is_profiled: false })?;
+                    let one =
+                        self.try_once(stage, Attempt { kind, transport, count, window, is_profiled: false })?;
                     search.tell(one.seen());
                     seen.push((f64::from(count), one.busy));
                     tried.push(one);
@@ -360,7 +372,9 @@ impl Run<'_> {
         let interval = stage.media.blocks.interval_ns as f64 / 1e6;
         let (name, transport) = (what.kind.name(), what.transport.name());
         let (busy, figures) = (tried.busy * 100.0, &tried.trial.figures);
-        self.options.say(&format!("{name}, {transport}, a block every {interval:.1} ms: busy {busy:.1} %, {figures}"));
+        self.options.say(&format!(
+            "{name}, {transport}, a block every {interval:.1} ms: busy {busy:.1} %, {figures}"
+        ));
         Ok(tried)
     }
 

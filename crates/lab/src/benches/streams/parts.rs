@@ -35,7 +35,8 @@ pub(super) fn thread(run: &Run<'_>, rate: BitRate, report: &mut Report) -> anyho
         for (count, name) in counts {
             let window = run.effort.window.max(Duration::from_secs(run.options.pick(1, 3, 5)));
             let (kind, transport) = (Kind::Engine, Transport::Udp);
-            let tried = run.try_once(&stage, Attempt { kind, transport, count, window, is_profiled: false })?;
+            let tried =
+                run.try_once(&stage, Attempt { kind, transport, count, window, is_profiled: false })?;
             rows.extend(thread_row(rate, count, name, &tried).map(|row| (row, count, tried)));
         }
     }
@@ -61,7 +62,10 @@ fn promises<'a>(rows: impl Iterator<Item = (u32, &'a Tried)> + Clone) -> Vec<Pro
     let own = || [OWN_SCATTER.to_owned()];
     let engine = |tried: &Tried| tried.engine.unwrap_or_default();
     let switches = rows.clone().map(|(_, tried)| engine(tried).voluntary_per_s).reduce(f64::max);
-    let ten = rows.filter(|(count, _)| *count == TEN).map(|(_, tried)| engine(tried).share * 100.0).reduce(f64::max);
+    let ten = rows
+        .filter(|(count, _)| *count == TEN)
+        .map(|(_, tried)| engine(tried).share * 100.0)
+        .reduce(f64::max);
     let switches = switches.map(|n| Promise::at_most("streams-engine-switches", n, SWITCHES_PER_S, "1/s"));
     let ten = ten.map(|share| Promise::at_most("streams-engine-ten", share, TEN_PERCENT, "% of a core"));
     switches.into_iter().chain(ten).map(|promise| promise.by_rows(own())).collect()
@@ -97,7 +101,11 @@ pub(super) fn files(run: &Run<'_>, rate: BitRate, report: &mut Report) -> anyhow
             (_, 0) => "the kernel's cache".to_owned(),
             (_, bytes) => format!("reads of {} KB", bytes / 1024),
         };
-        let label = format!("{titles} titles from disk, UDP, {rate}, every {} ms: {}, {how}", FILES_INTERVAL.as_millis(), kind.name());
+        let label = format!(
+            "{titles} titles from disk, UDP, {rate}, every {} ms: {}, {how}",
+            FILES_INTERVAL.as_millis(),
+            kind.name()
+        );
         media.forget()?;
         let row = match run.find(&stage, kind, Transport::Udp, None) {
             Err(error) => {

@@ -7,7 +7,14 @@ fn cell(transport: Transport, interval_ms: u64) -> Cell {
 }
 
 fn standing(cell: Cell, kind: Kind, streams: &[f64]) -> Standing {
-    Standing { cell, kind, streams: streams.to_vec(), bound: Bound::Core, at: None, seen: vec![(10.0, 0.1), (100.0, 0.9)] }
+    Standing {
+        cell,
+        kind,
+        streams: streams.to_vec(),
+        bound: Bound::Core,
+        at: None,
+        seen: vec![(10.0, 0.1), (100.0, 0.9)],
+    }
 }
 
 /// What an engine should do: 4.5 times a process per stream, a little more than the better loop, 2.2 times by TCP.
@@ -49,7 +56,10 @@ fn value(report: &Report, id: &str) -> f64 {
 fn each_target_is_the_worst_of_its_rows_and_is_judged_by_them_alone() {
     let (report, states) = judged(&good());
     let met = |id| states.contains(&(id, State::Met));
-    assert!(met("streams-udp-ratio") && met("streams-event-loop-ratio") && met("streams-tcp-ratio"), "{states:?}");
+    assert!(
+        met("streams-udp-ratio") && met("streams-event-loop-ratio") && met("streams-tcp-ratio"),
+        "{states:?}"
+    );
     // The engine's thread was not looked at.
     assert!(states.contains(&("streams-engine-ten", State::NotMeasured)));
     assert_eq!(value(&report, "streams-udp-ratio"), 4.5);
@@ -62,17 +72,25 @@ fn each_target_is_the_worst_of_its_rows_and_is_judged_by_them_alone() {
     worse[7].streams = vec![3_900.0; 2];
     worse.push(Standing { cell: Cell { rate: BitRate(300_000), ..worse[0].cell }, ..worse[0].clone() });
     worse.push(Standing { cell: Cell { rate: BitRate(300_000), ..worse[0].cell }, ..worse[2].clone() });
-    worse.push(Standing { cell: Cell { rate: BitRate(300_000), ..worse[0].cell }, kind: Kind::Engine, ..worse[2].clone() });
+    worse.push(Standing {
+        cell: Cell { rate: BitRate(300_000), ..worse[0].cell },
+        kind: Kind::Engine,
+        ..worse[2].clone()
+    });
     let (report, states) = judged(&worse);
     assert!(states.contains(&("streams-event-loop-ratio", State::Missed)), "{states:?}");
-    assert_eq!((value(&report, "streams-event-loop-ratio"), value(&report, "streams-udp-ratio")), (0.975, 3.0));
+    assert_eq!(
+        (value(&report, "streams-event-loop-ratio"), value(&report, "streams-udp-ratio")),
+        (0.975, 3.0)
+    );
 }
 
 #[test]
 fn the_steps_stand_beside_those_of_the_paper() {
     let (report, _) = judged(&good());
     let steps: Vec<&Row> = report.rows.iter().filter(|row| row.label.starts_with("steps: ")).collect();
-    let figures = |row: &Row| row.figures.iter().map(|figure| (figure.value * 1000.0).round()).collect::<Vec<_>>();
+    let figures =
+        |row: &Row| row.figures.iter().map(|figure| (figure.value * 1000.0).round()).collect::<Vec<_>>();
     assert_eq!(figures(steps[0]), [1150.0, 3000.0, 4500.0], "{report}");
     let paper = steps.last().unwrap();
     assert!(paper.label.contains("the paper") && figures(paper) == [1175.0, 1090.0, 1889.0], "{report}");
@@ -88,9 +106,13 @@ fn a_number_that_was_not_reached_is_said_to_be_none() {
     standings[0].bound = Bound::Extrapolated;
     standings[4].bound = Bound::Delivery;
     let rows: Vec<Row> = standings.iter().flat_map(|s| judge::rows(s, &standings)).collect();
-    let notes: Vec<&str> = rows.iter().filter(|row| row.figures.is_empty()).map(|row| row.label.as_str()).collect();
+    let notes: Vec<&str> =
+        rows.iter().filter(|row| row.figures.is_empty()).map(|row| row.label.as_str()).collect();
     assert_eq!(notes.len(), 2);
-    assert!(notes[0].contains("process: so many were not tried") && notes[1].contains("engine: more are not served"));
+    assert!(
+        notes[0].contains("process: so many were not tried")
+            && notes[1].contains("engine: more are not served")
+    );
     let figure = |row: &Row, name: &str| row.figures.iter().find(|figure| figure.name == name).unwrap().value;
     assert_eq!(["streams", "min", "max"].map(|name| figure(&rows[0], name)), [1_100.0, 1_000.0, 1_200.0]);
 }
