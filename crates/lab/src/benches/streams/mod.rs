@@ -134,6 +134,9 @@ fn interval_name(ms: u64) -> String {
     format!("{ms}ms")
 }
 
+/// What a search found: the answer, the trial nearest to it, and streams and busy share of all trials.
+type Found = (Answer, Option<Tried>, Vec<(f64, f64)>);
+
 /// What one line of the rows is about.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 struct Cell {
@@ -338,7 +341,7 @@ impl Run<'_> {
         kind: Kind,
         transport: Transport,
         near: Option<f64>,
-    ) -> anyhow::Result<(Answer, Option<Tried>, Vec<(f64, f64)>)> {
+    ) -> anyhow::Result<Found> {
         let Effort { precision, trials, window, .. } = self.effort;
         let max = most(&self.effort, kind, transport);
         let first =
