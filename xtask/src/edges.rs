@@ -64,6 +64,7 @@ const RULES: &[Rule] = &[
             "millrace-netio",
             "millrace-offload",
             "millrace-stream",
+            "millrace-stream",
             "millrace-client",
             "millrace-ts",
         ],

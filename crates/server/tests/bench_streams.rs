@@ -168,3 +168,12 @@ fn reads_past_the_cache_send_the_same() {
     by_datagrams(Kind::Process, &media, &["--read-bytes", "4096"]);
     by_datagrams(Kind::Events, &media, &["--read-bytes", "131072"]);
 }
+
+#[test]
+fn the_library_call_sends_every_byte() {
+    let dir = tempfile::tempdir().unwrap();
+    // The call opens titles with packets of the usual size.
+    let media = media(dir.path(), 500, 100);
+    by_datagrams(Kind::Call, &media, &[]);
+    by_connections(Kind::Call, &media);
+}

@@ -13,16 +13,18 @@
 //! | `events-memory` | the same from a copy of the title in its memory: nothing is read |
 //! | `events-sendfile` | the same with sendfile(2), by TCP only: one call would send to one UDP socket |
 //! | `engine` | the engine of this program over its cache and sockets; its control side in the same process |
+//! | `call` | the same behind the library call: a thread a stream that sleeps in it; its bursts are the usual ones, which by TCP join blocks of 20 ms |
 //!
 //! | module | holds |
 //! | --- | --- |
 //! | `media` | titles in the store, and beside it as the other senders read them |
-//! | `process`, `events`, `engine` | the senders |
+//! | `process`, `events`, `engine`, `call` | the senders |
 //! | `receive` | who reads from connections, and when blocks came |
 //! | [`trial`] | so many streams of one sender: what arrived and what it took |
 //! | [`search`] | the search for 90 % of a core |
 //! | [`routines`] | where a core's time goes, by perf |
 
+mod call;
 mod engine;
 mod events;
 mod media;
@@ -73,12 +75,21 @@ pub enum Kind {
     EventsSendfile,
     /// Ours.
     Engine,
+    /// Ours behind the library call.
+    Call,
 }
 
 impl Kind {
     /// All of them; the first is the base of ratios.
-    pub const ALL: [Self; 6] =
-        [Self::Process, Self::Sendfile, Self::Events, Self::EventsMemory, Self::EventsSendfile, Self::Engine];
+    pub const ALL: [Self; 7] = [
+        Self::Process,
+        Self::Sendfile,
+        Self::Events,
+        Self::EventsMemory,
+        Self::EventsSendfile,
+        Self::Engine,
+        Self::Call,
+    ];
 
     /// What it is called.
     pub fn name(self) -> &'static str {
@@ -89,6 +100,7 @@ impl Kind {
             Self::EventsMemory => "events-memory",
             Self::EventsSendfile => "events-sendfile",
             Self::Engine => "engine",
+            Self::Call => "call",
         }
     }
 
@@ -346,6 +358,7 @@ pub fn run(plan: &Plan) -> anyhow::Result<()> {
         (Kind::Process | Kind::Sendfile, Some(index)) => process::one(plan, index),
         (Kind::Events | Kind::EventsMemory | Kind::EventsSendfile, _) => events::run(plan),
         (Kind::Engine, _) => engine::run(plan),
+        (Kind::Call, _) => call::run(plan),
     }
 }
 

@@ -173,7 +173,7 @@ fn start(stage: &Stage<'_>, what: Attempt) -> anyhow::Result<Group> {
         base_port: BASE_PORT,
         listen: (what.transport == Transport::Tcp).then_some(listen(stage)?),
         spread: stage.spread,
-        read_bytes: if what.kind == Kind::Engine { 0 } else { stage.read_bytes },
+        read_bytes: if matches!(what.kind, Kind::Engine | Kind::Call) { 0 } else { stage.read_bytes },
         cache_bytes: stage.cache_bytes,
         is_usual: stage.is_usual,
         only: None,
@@ -333,7 +333,7 @@ fn tried(stage: &Stage<'_>, what: Attempt, watched: Watched, stolen_ratio: f64) 
         (1.0 - spent.idle_s / (spent.wall_s * cores.max(1) as f64)).clamp(0.0, 1.0)
     };
     let engine = match (what.kind, first.engine, last.engine) {
-        (Kind::Engine, Some(then), Some(now)) => Some(ThreadUse {
+        (Kind::Engine | Kind::Call, Some(then), Some(now)) => Some(ThreadUse {
             voluntary_per_s: now.0.saturating_sub(then.0) as f64 / spent.wall_s,
             involuntary_per_s: now.1.saturating_sub(then.1) as f64 / spent.wall_s,
             share: now.2.saturating_sub(then.2) as f64 / 1e9 / spent.wall_s,

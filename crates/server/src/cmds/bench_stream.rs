@@ -11,7 +11,7 @@ use millrace_lab::streams::{Blocks, Kind, Plan, Transport, run as send};
 /// Send blocks to many viewers in one of the ways that are compared (for comparisons)
 #[derive(Args)]
 pub(super) struct BenchStreamArgs {
-    /// How: process, sendfile, events, events-memory, events-sendfile or engine
+    /// How: process, sendfile, events, events-memory, events-sendfile, engine or call
     #[arg(value_name = "KIND")]
     kind: Kind,
     /// Folder with the titles

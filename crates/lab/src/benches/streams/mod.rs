@@ -448,7 +448,7 @@ fn most(effort: &Effort, kind: Kind, transport: Transport) -> u32 {
 fn first_guess(kind: Kind, transport: Transport, blocks: &Blocks) -> u32 {
     let each = match kind {
         Kind::Process | Kind::Sendfile => 14.0,
-        Kind::Events | Kind::EventsMemory | Kind::EventsSendfile | Kind::Engine => 4.0,
+        Kind::Events | Kind::EventsMemory | Kind::EventsSendfile | Kind::Engine | Kind::Call => 4.0,
     };
     let connection = if transport == Transport::Tcp { 4.0 } else { 0.0 };
     let block_us = each + connection + 0.8 * f64::from(blocks.datagrams);
