@@ -104,6 +104,8 @@ struct Closing {
     conn_open: bool,
     /// Nobody waits for the connection.
     is_forgotten: bool,
+    /// The engine was told to drop the connection: only its answer to that is the last.
+    is_removed: bool,
     returned: Option<OwnedFd>,
 }
 
@@ -345,17 +347,20 @@ impl<P: EnginePort> Calls<P> {
             stream_open: true,
             conn_open: conn.is_some(),
             is_forgotten: false,
+            is_removed: false,
             returned: None,
         });
         closing.is_forgotten |= !gives_back;
-        let conn = conn.filter(|_| closing.conn_open);
+        let is_returned = gives_back && !is_broken;
+        let conn = conn.filter(|_| closing.conn_open && !closing.is_removed);
+        closing.is_removed |= !is_returned;
         if is_new {
             self.push(engine, Command::Close { stream });
         }
         if let Some(conn) = conn {
             self.push(
                 engine,
-                match gives_back && !is_broken {
+                match is_returned {
                     true => Command::ConnReturn { conn },
                     false => Command::ConnRemove { conn },
                 },
@@ -421,18 +426,15 @@ impl<P: EnginePort> Calls<P> {
                 self.told(engine, stream, run, Err(refusal));
             }
             Event::ConnGone { conn, errno } => self.conn_gone(engine, conn, errno),
-            Event::ConnRemoved { conn, fd } => {
-                if let Some(port) = self.ports.get_mut(engine) {
-                    port.slots.give_back_conn(conn);
+            Event::ConnReturned { conn, fd } => {
+                // The name is free when nothing more is said of it.
+                let key = self.by_conn.get(&(engine, conn));
+                let closing = key.and_then(|key| self.lines.get(key)).and_then(|line| line.closing.as_ref());
+                if closing.is_none_or(|closing| !closing.is_removed) {
+                    self.conn_left(engine, conn, fd);
                 }
-                let Some(key) = self.by_conn.remove(&(engine, conn)) else { return };
-                let line = self.lines.get_mut(&key);
-                if let Some(Line { closing: Some(closing), broken, .. }) = line {
-                    closing.conn_open = false;
-                    closing.returned = fd.filter(|_| broken.is_none());
-                }
-                self.look_closed(key);
             }
+            Event::ConnRemoved { conn, fd } => self.conn_left(engine, conn, fd),
             Event::Refused { run: None, .. } | Event::Backlog { .. } | Event::Recycle { .. } => {}
         }
     }
@@ -486,13 +488,29 @@ impl<P: EnginePort> Calls<P> {
         self.awake.extend(line.waker.take());
     }
 
+    /// An engine knows a connection no more.
+    fn conn_left(&mut self, engine: usize, conn: ConnId, fd: Option<OwnedFd>) {
+        if let Some(port) = self.ports.get_mut(engine) {
+            port.slots.give_back_conn(conn);
+        }
+        let Some(key) = self.by_conn.remove(&(engine, conn)) else { return };
+        let line = self.lines.get_mut(&key);
+        if let Some(Line { closing: Some(closing), broken, .. }) = line {
+            closing.conn_open = false;
+            closing.returned = fd.filter(|_| broken.is_none());
+        }
+        self.look_closed(key);
+    }
+
     fn conn_gone(&mut self, engine: usize, conn: ConnId, errno: i32) {
         let key = self.by_conn.get(&(engine, conn));
         let Some(line) = key.and_then(|key| self.lines.get_mut(key)) else { return };
-        let is_first = line.broken.is_none();
         line.broken = line.broken.or(Some(errno));
         // Whoever waits for it to come back waits for this.
-        if line.closing.is_some() && is_first {
+        if let Some(closing) =
+            line.closing.as_mut().filter(|closing| closing.conn_open && !closing.is_removed)
+        {
+            closing.is_removed = true;
             self.push(engine, Command::ConnRemove { conn });
         }
     }

@@ -122,3 +122,50 @@ fn places_that_no_source_has_are_refused() {
         }
     }
 }
+
+/// An engine that says what it is told to.
+#[derive(Default)]
+struct Script {
+    orders: Vec<&'static str>,
+    events: VecDeque<Event>,
+}
+
+impl EnginePort for Script {
+    fn send(&mut self, command: Command) -> Result<(), Box<Command>> {
+        self.orders.push(match command {
+            Command::ConnReturn { .. } => "return",
+            Command::ConnRemove { .. } => "remove",
+            _ => "other",
+        });
+        Ok(())
+    }
+    fn poll_event(&mut self) -> Option<Event> {
+        self.events.pop_front()
+    }
+}
+
+#[test]
+fn the_name_of_a_connection_that_is_dropped_while_it_comes_back_is_free_once() {
+    let mut calls = Calls::new(vec![Script::default()], Bounds { streams: 9, conns: 1, max_rate: None });
+    let open = |calls: &mut Calls<Script>| {
+        let fd = UnixStream::pair().unwrap().0.into();
+        calls.open(0, Dest::Bytes { conn: () }, Some(fd))
+    };
+    let key = open(&mut calls).map_err(|(refused, _)| refused).unwrap();
+    let (stream, conn) = (calls.lines[&key].place, ConnId(0));
+    calls.close(key, true);
+    // It is on its way back when nobody waits for it any more; then it breaks besides.
+    let fd = Some(UnixStream::pair().unwrap().0.into());
+    calls.ports[0].link.events.push_back(Event::ConnReturned { conn, fd });
+    calls.close(key, false);
+    calls.conn_gone(0, conn, 32);
+    let orders: Vec<_> = calls.ports[0].link.orders.iter().filter(|order| **order != "other").collect();
+    assert_eq!(orders, [&"return", &"remove"]);
+    calls.pump(0);
+    assert!(open(&mut calls).is_err(), "the engine still answers for it");
+    let closed = StreamEvent::Closed { stream, packets: 0, bytes: 0, unreachable: 0, late: 0 };
+    calls.ports[0].link.events.extend([Event::ConnRemoved { conn, fd: None }, Event::Stream(closed)]);
+    calls.pump(0);
+    assert_eq!(calls.lines(), 0);
+    assert!(open(&mut calls).is_ok() && open(&mut calls).is_err(), "one place, one connection");
+}
