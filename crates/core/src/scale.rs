@@ -3,6 +3,8 @@
 use std::fmt;
 use std::str::FromStr;
 
+use crate::time::MediaTicks;
+
 /// A playing speed in hundredths of the normal one: 400 is fast forward, -400 rewind, 50 slow motion. Never 0.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct Scale(i16);
@@ -43,6 +45,32 @@ impl Scale {
     /// Whether it is as the title was made.
     pub const fn is_normal(self) -> bool {
         self.0 == Self::NORMAL.0
+    }
+
+    /// The time of a title of this duration that is shown at time `t` of one that shows it at this speed. Linear: from the beginning
+    /// forwards, or from the end backwards; never beyond the other end.
+    pub fn shown_time(self, t: MediaTicks, duration: MediaTicks) -> MediaTicks {
+        let shown = self.speeded(t).min(duration);
+        if self.is_reverse() { duration.since(shown) } else { shown }
+    }
+
+    /// The time of the title that shows it at which that time is shown: the inverse of [`Scale::shown_time`], rounded down to a tick. Times
+    /// behind the end count as the end.
+    pub fn own_time(self, shown: MediaTicks, duration: MediaTicks) -> MediaTicks {
+        let shown = shown.min(duration);
+        self.slowed(if self.is_reverse() { duration.since(shown) } else { shown })
+    }
+
+    /// What is shown of a title in so much time, in either direction.
+    pub fn speeded(self, time: MediaTicks) -> MediaTicks {
+        let shown = u128::from(time.0) * u128::from(self.speed_hundredths()) / 100;
+        MediaTicks(u64::try_from(shown).unwrap_or(u64::MAX))
+    }
+
+    /// How long it takes to show so much of a title, rounded down to a tick.
+    pub fn slowed(self, shown: MediaTicks) -> MediaTicks {
+        let time = u128::from(shown.0) * 100 / u128::from(self.speed_hundredths());
+        MediaTicks(u64::try_from(time).unwrap_or(u64::MAX))
     }
 }
 

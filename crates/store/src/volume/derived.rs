@@ -32,23 +32,19 @@ pub struct Derived {
 impl Derived {
     /// Duration of the title that shows a parent of `parent_duration` at this speed, rounded down to a tick.
     pub fn duration(self, parent_duration: MediaTicks) -> MediaTicks {
-        divided(parent_duration, self.scale)
+        self.scale.slowed(parent_duration)
     }
 
     /// The parent's time that is shown at time `t` of this title. Linear: from the parent's beginning forwards, or from its end
     /// (`parent_duration`) backwards; never beyond the other end.
     pub fn parent_time(self, t: MediaTicks, parent_duration: MediaTicks) -> MediaTicks {
-        let shown = u128::from(t.0) * u128::from(self.scale.speed_hundredths()) / 100;
-        let shown = MediaTicks(u64::try_from(shown).unwrap_or(u64::MAX)).min(parent_duration);
-        if self.scale.is_reverse() { parent_duration.since(shown) } else { shown }
+        self.scale.shown_time(t, parent_duration)
     }
 
     /// The time of this title at which the parent's time `parent_time` is shown: the inverse of [`Derived::parent_time`], rounded
     /// down to a tick. Times behind the parent's end count as its end.
     pub fn own_time(self, parent_time: MediaTicks, parent_duration: MediaTicks) -> MediaTicks {
-        let parent_time = parent_time.min(parent_duration);
-        let run = if self.scale.is_reverse() { parent_duration.since(parent_time) } else { parent_time };
-        divided(run, self.scale)
+        self.scale.own_time(parent_time, parent_duration)
     }
 
     /// Where sending has to start so that playing starts at the parent's time `parent_time`: the access point at or before it in the
@@ -75,11 +71,6 @@ impl Derived {
 }
 
 const _: () = assert!(MAX_SCALE_SUFFIX_BYTES == "@-31.25".len());
-
-fn divided(ticks: MediaTicks, scale: Scale) -> MediaTicks {
-    let own = u128::from(ticks.0) * 100 / u128::from(scale.speed_hundredths());
-    MediaTicks(u64::try_from(own).unwrap_or(u64::MAX))
-}
 
 impl Volume {
     /// The titles made of `parent`, by speed. A look at names that are in memory, and at one row of the catalogue for each that is
