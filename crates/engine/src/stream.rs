@@ -487,7 +487,7 @@ impl Cold {
     /// The sequence number of a run's first packet.
     pub(crate) fn first_sequence(&self, spec: &RunSpec) -> u16 {
         match (spec.numbering, self.numbers) {
-            (Numbering::Sequence(sequence), _) => sequence,
+            (Numbering::Sequence(sequence) | Numbering::Own(sequence), _) => sequence,
             (Numbering::Viewer, Some(numbers)) => numbers.sequence,
             (Numbering::Title | Numbering::Bytes { .. }, _) | (Numbering::Viewer, None) => {
                 sequence_of(spec.from)
@@ -502,11 +502,15 @@ impl Cold {
         let own = spec.media.timeline;
         let timeline = goes_on.map_or(own, |numbers| Timeline { ssrc: numbers.ssrc, ..own });
         self.media = spec.media;
+        if let Numbering::Own(_) = spec.numbering {
+            // No header that lies in an extent is this run's, whatever its numbers are.
+            self.media.timeline.ssrc = !own.ssrc;
+        }
         (self.run_from, self.run_until) = (spec.from, spec.until);
         (self.step, self.gap_behind) = (spec.step, None);
         self.trim = match spec.numbering {
             Numbering::Bytes { head, last } => (head, last),
-            Numbering::Title | Numbering::Sequence(_) | Numbering::Viewer => (0, 0),
+            Numbering::Title | Numbering::Sequence(_) | Numbering::Own(_) | Numbering::Viewer => (0, 0),
         };
         self.is_continued = false;
         (self.packets_before, self.bytes_before) = (stream.packets, stream.bytes);

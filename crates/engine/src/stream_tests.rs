@@ -164,6 +164,27 @@ fn a_run_is_numbered_as_it_says() {
     assert_eq!((timeline.ssrc, base, cold.first_timestamp), (9, 89, Some(77)));
 }
 
+/// Also where its numbers are by chance those that lie in the extent.
+#[test]
+fn a_run_with_a_timeline_of_its_own_is_always_written() {
+    let (own, mut stream, mut cold) = (media(0).timeline, opened(), Cold::new());
+    for (sequence, base) in [(11, 0), (5, 5u16.wrapping_sub(11))] {
+        let spec = RunSpec {
+            run: RunSerial(1),
+            media: media(0),
+            from: 10,
+            until: 20,
+            numbering: Numbering::Own(sequence),
+            scale_permille: 1000,
+            step: None,
+        };
+        assert_eq!(cold.begin(&spec, &stream), (own, base));
+        stream.number(own, base, &cold.media);
+        assert!(stream.has(flag::PATCHED), "{sequence}");
+        assert_eq!((stream.timeline, stream.sequence(10), cold.first_timestamp), (own, sequence, None));
+    }
+}
+
 #[test]
 fn untold_ends_are_told_in_their_order_and_bounded() {
     let mut ends = Ends::new();

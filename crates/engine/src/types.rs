@@ -78,7 +78,7 @@ pub struct Media {
     pub title: TitleRef,
     /// Packets in it.
     pub packets: u32,
-    /// Its RTP timeline, which the headers in its extents follow.
+    /// Its RTP timeline, which the headers in its extents follow (but see [`Numbering::Own`]).
     pub timeline: Timeline,
     /// How its packets lie in an extent. Raw ones are numbered by nobody: [`RunSpec::numbering`] says nothing of them, and nobody
     /// listens for RTCP where they go ([`Dest::has_rtcp`]).
@@ -95,6 +95,9 @@ pub enum Numbering {
     Title,
     /// The first packet has this sequence number; timestamps and SSRC are the title's.
     Sequence(u16),
+    /// The first packet has this sequence number; timestamps and SSRC follow [`Media::timeline`], which is then the run's own and not what
+    /// the headers in the title's extents follow: all of them are written. For a run whose first timestamp has to be known beforehand.
+    Own(u16),
     /// All goes on from the run before: the next sequence number, the same SSRC, and timestamps as if the first packet were
     /// the one that would have come next. As [`Numbering::Title`] if nothing has been sent before.
     Viewer,

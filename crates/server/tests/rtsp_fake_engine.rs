@@ -170,6 +170,7 @@ fn both_answer_the_same_commands_alike() {
                 let at = now.plus_ns([0, 50, 200][random(3) as usize] * MS);
                 let numbering = match random(4) {
                     0 => Numbering::Title,
+                    1 => Numbering::Own(random(65_536) as u16),
                     _ => Numbering::Sequence(random(65_536) as u16),
                 };
                 let (run, media) = (RunSerial(step), real.film.media(0));

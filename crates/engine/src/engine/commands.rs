@@ -91,7 +91,7 @@ impl Engine {
         }
         // The playhead moves.
         stream.events &= !pending::LEFT;
-        stream.number(timeline, sequence_base, &spec.media);
+        stream.number(timeline, sequence_base, &cold.media);
         stream.pace.at = at;
         stream.pace.scale_permille = spec.scale_permille.into();
         self.end_at(index, spec.until);

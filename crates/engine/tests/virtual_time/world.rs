@@ -172,7 +172,7 @@ impl Viewer {
             Numbering::Title | Numbering::Bytes { .. } => {
                 (self.sequence, self.ssrc, self.ahead) = (sequence_of(from), film.timeline.ssrc, 0)
             }
-            Numbering::Sequence(sequence) => {
+            Numbering::Sequence(sequence) | Numbering::Own(sequence) => {
                 (self.sequence, self.ssrc, self.ahead) = (sequence, film.timeline.ssrc, 0);
             }
         }

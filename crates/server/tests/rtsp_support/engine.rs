@@ -53,7 +53,7 @@ pub struct FakeRun {
 
 fn first_sequence(spec: &RunSpec) -> u16 {
     match spec.numbering {
-        Numbering::Sequence(sequence) => sequence,
+        Numbering::Sequence(sequence) | Numbering::Own(sequence) => sequence,
         Numbering::Title => sequence_of(spec.from),
         Numbering::Viewer | Numbering::Bytes { .. } => unreachable!("the session layer names the numbers"),
     }

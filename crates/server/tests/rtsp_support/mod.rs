@@ -344,7 +344,7 @@ impl World {
 
 fn packets_of(run: &RunSpec) -> String {
     let first = match run.numbering {
-        Numbering::Sequence(sequence) => sequence,
+        Numbering::Sequence(sequence) | Numbering::Own(sequence) => sequence,
         Numbering::Title => sequence_of(run.from),
         Numbering::Viewer | Numbering::Bytes { .. } => unreachable!("the session layer names the numbers"),
     };
