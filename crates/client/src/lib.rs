@@ -58,5 +58,6 @@ pub use fec::FecChoice;
 pub use load::{LoadOptions, LoadProgress, LoadReport, load};
 pub use play::{PlayOptions, Progress, TransportChoice, play};
 pub use report::Report;
+pub use rtsp::headers::Pace;
 pub use sink::Output;
 pub use verdict::Verdict;

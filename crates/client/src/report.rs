@@ -278,7 +278,7 @@ impl Report {
             soon,
             format!("BYE {} ms after the last packet; players need 2.5 s", bye_us.unwrap_or(0) / 1000),
         );
-        let silent = self.end == EndReason::Silence && self.packets > 0;
+        let silent = self.end == EndReason::Silence && self.packets > 0 && !self.place.is_reverse();
         check(silent, "packets stopped without a BYE".to_owned());
         check(self.end == EndReason::ServerClosed, "the server closed the connection".to_owned());
         self.problems_of_the_end().into_iter().for_each(|problem| check(true, problem));

@@ -102,6 +102,8 @@ fn every_problem_is_named() {
         })
     };
     assert!(early("udp").is_empty() && early("tcp")[0].contains("interleaved needs 20 ms"));
+    // Backwards a title stands at its beginning: no BYE comes.
+    assert!(problems(|r| (r.end, r.place.scale_hundredths) = (EndReason::Silence, Some(-400))).is_empty());
     // Nobody is blamed for what may be our own delay.
     let unsure = problems(|r| {
         r.transport = "tcp";

@@ -1,8 +1,9 @@
-//! Scripts of pauses and seeks: `pause@5,play@8,seek@10=30`. Seconds count from the reply to the first PLAY.
+//! Scripts of pauses, seeks and speeds: `pause@5,play@8,seek@10=30,scale@12=-4`. Seconds count from the reply to the first PLAY.
 
 use std::str::FromStr;
 
 use millrace_core::limits::viewer::MAX_SCRIPT_STEPS;
+use millrace_core::scale::Scale;
 use millrace_core::time::{MediaTicks, NS_PER_S};
 
 use crate::error::ClientError;
@@ -16,6 +17,8 @@ pub enum Action {
     Resume,
     /// PAUSE if it plays, and PLAY from there.
     Seek(MediaTicks),
+    /// PAUSE if it plays, and PLAY on at this speed.
+    Scale(Scale),
 }
 
 /// One step of a script.
@@ -45,16 +48,26 @@ impl FromStr for Script {
                 None => (rest, None),
             };
             let at_ns = seconds(at).ok_or_else(|| error("the time is not a number of seconds"))?.to_ns();
-            let action = match (verb.trim(), target) {
-                ("pause", None) => Action::Pause,
-                ("play", None) => Action::Resume,
-                ("seek", Some(target)) => Action::Seek(
-                    seconds(target).ok_or_else(|| error("the place is not a number of seconds"))?,
-                ),
-                ("seek", None) => return Err(error("a seek needs \"=\" and a position")),
-                ("pause" | "play", Some(_)) => return Err(error("only a seek has a place")),
-                _ => return Err(error("the verbs are pause, play and seek")),
-            };
+            let action =
+                match (verb.trim(), target) {
+                    ("pause", None) => Action::Pause,
+                    ("play", None) => Action::Resume,
+                    ("seek", Some(target)) => Action::Seek(
+                        seconds(target).ok_or_else(|| error("the place is not a number of seconds"))?,
+                    ),
+                    ("scale", Some(target)) => {
+                        let scale = target.trim().parse();
+                        Action::Scale(scale.map_err(|_| {
+                            error("the speed is not a number from 0.25 to 32, or its negative")
+                        })?)
+                    }
+                    ("scale", None) => return Err(error("a scale needs \"=\" and a speed")),
+                    ("seek", None) => return Err(error("a seek needs \"=\" and a position")),
+                    ("pause" | "play", Some(_)) => {
+                        return Err(error("only a seek has a place, and a scale a speed"));
+                    }
+                    _ => return Err(error("the verbs are pause, play, seek and scale")),
+                };
             if steps.last().is_some_and(|last| last.at_ns > at_ns) {
                 return Err(error("it lies before the step in front of it"));
             }
@@ -80,11 +93,16 @@ mod tests {
 
     #[test]
     fn scripts_parse() {
-        let script: Script = "pause@5, play@8,seek@10.5=30".parse().unwrap();
+        let script: Script = "pause@5, play@8,seek@10.5=30,scale@11=-0.5".parse().unwrap();
         let place = MediaTicks::from_secs_f64(30.0).unwrap();
         assert_eq!(
             script.0.iter().map(|step| (step.at_secs(), step.action)).collect::<Vec<_>>(),
-            [(5.0, Action::Pause), (8.0, Action::Resume), (10.5, Action::Seek(place))]
+            [
+                (5.0, Action::Pause),
+                (8.0, Action::Resume),
+                (10.5, Action::Seek(place)),
+                (11.0, Action::Scale("-0.5".parse().unwrap()))
+            ]
         );
         assert_eq!("".parse::<Script>().unwrap(), Script::default());
     }
@@ -98,6 +116,8 @@ mod tests {
             ("seek@5", "seek@5", "needs \"=\""),
             ("seek@5=x", "seek@5=x", "place is not"),
             ("play@5=7", "play@5=7", "only a seek"),
+            ("scale@5", "scale@5", "needs \"=\""),
+            ("scale@5=0", "scale@5=0", "speed is not"),
             ("pause@5,play@4", "play@4", "before"),
         ] {
             let error = text.parse::<Script>().unwrap_err().to_string();

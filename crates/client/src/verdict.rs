@@ -30,12 +30,27 @@ pub struct EndPlace {
     pub reached_us: Option<u64>,
     /// Where it was to end, as the server said.
     pub announced_us: Option<u64>,
+    /// How fast the title was shown, in hundredths of the normal speed, below 0 for backwards; none: the server did not say.
+    pub scale_hundredths: Option<i16>,
 }
 
 impl EndPlace {
+    /// Whether the title was shown backwards. It stands at its beginning then, and nobody says that it is over.
+    pub(crate) fn is_reverse(&self) -> bool {
+        self.scale_hundredths.is_some_and(i16::is_negative)
+    }
+
+    /// How long it takes to send so much of the title.
+    fn sent_us(&self, shown_us: u64) -> u64 {
+        let speed = self.scale_hundredths.map_or(100, i16::unsigned_abs).max(1);
+        shown_us.saturating_mul(100) / u64::from(speed)
+    }
+
     /// Media that is missing between the last packet and the announced end.
     fn missing_us(&self) -> Option<u64> {
-        Some(self.announced_us?.saturating_sub(self.reached_us?))
+        let (announced, reached) = (self.announced_us?, self.reached_us?);
+        let (low, high) = if self.is_reverse() { (announced, reached) } else { (reached, announced) };
+        Some(self.sent_us(high.saturating_sub(low)))
     }
 }
 
@@ -67,7 +82,7 @@ impl Report {
         let early = match self.end {
             EndReason::Bye => {
                 let announced = self.place.announced_us.unwrap_or(0);
-                let length = announced.saturating_sub(self.place.start_us.unwrap_or(0));
+                let length = self.place.sent_us(announced.abs_diff(self.place.start_us.unwrap_or(0)));
                 (length / 2).clamp(MIN_BYE_EARLY_US, MAX_BYE_EARLY_US)
             }
             EndReason::Silence | EndReason::ServerClosed => SILENT_EARLY_US,

@@ -34,8 +34,18 @@ fn what_is_missing_or_wrong_is_no_success() {
 
 /// A run from `start` that reached so far of what was announced, all in milliseconds.
 fn ends(end: EndReason, start: u64, reached: u64, announced: u64) -> Verdict {
+    ends_at(100, end, start, reached, announced)
+}
+
+/// The same at this speed in hundredths.
+fn ends_at(scale: i16, end: EndReason, start: u64, reached: u64, announced: u64) -> Verdict {
     let us = |ms: u64| Some(ms * 1000);
-    let place = EndPlace { start_us: us(start), reached_us: us(reached), announced_us: us(announced) };
+    let place = EndPlace {
+        start_us: us(start),
+        reached_us: us(reached),
+        announced_us: us(announced),
+        scale_hundredths: Some(scale),
+    };
     verdict(|r| (r.end, r.place) = (end, place))
 }
 
@@ -59,6 +69,19 @@ fn a_stream_that_ends_before_its_end_is_cut_off() {
         (OutputClosed, 0, 1_000, 60_000, Verdict::Right),
     ] {
         assert_eq!(ends(end, start, reached, announced), expected, "{end:?} {start} {reached} {announced}");
+    }
+    // What counts is how long it would have taken to send the rest.
+    for (scale, end, start, reached, announced, expected) in [
+        (400, Silence, 0, 59_200, 60_000, Verdict::Right),
+        (400, Silence, 0, 59_199, 60_000, Verdict::CutOff),
+        (400, Bye, 0, 52_000, 60_000, Verdict::CutOff),
+        (50, Silence, 0, 59_900, 60_000, Verdict::Right),
+        (50, Silence, 0, 59_899, 60_000, Verdict::CutOff),
+        (-400, Silence, 60_000, 800, 0, Verdict::Right),
+        (-400, Silence, 60_000, 801, 0, Verdict::CutOff),
+        (-400, Silence, 60_000, 30_000, 30_000, Verdict::Right),
+    ] {
+        assert_eq!(ends_at(scale, end, start, reached, announced), expected, "{scale} {end:?} {reached}");
     }
     let mut report = clean();
     (report.end, report.place.reached_us) = (Silence, Some(2_000_000));

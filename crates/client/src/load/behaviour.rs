@@ -7,9 +7,11 @@
 //!           | "zap" time                 after each time: away, and another title
 //!           | "pause" time "for" time    after each time a pause
 //!           | "seek" time                after each time somewhere else in the title
+//!           | "trick" time "at" speed    after each time fast forward or whatever it is, or normal speed again
 //!           | "leave" time ["replaced"]  after this time away for good; replaced: another viewer comes
 //! time      = duration ["fixed"]         the mean of an exponential, or just that
-//! script    = pause@S,play@S,seek@S=S    the same steps for all, in seconds after the first PLAY
+//! speed     = 0.25 to 32, or -0.25 to -32
+//! script    = pause@S,play@S,seek@S=S,scale@S=speed    the same steps for all, in seconds after the first PLAY
 //! ```
 
 use std::fmt;
@@ -17,6 +19,7 @@ use std::str::FromStr;
 use std::time::Duration;
 
 use millrace_core::limits::viewer::{MAX_HABITS, MIN_HABIT_WAIT};
+use millrace_core::scale::Scale;
 use millrace_core::units::HumanDuration;
 
 use super::rng::Rng;
@@ -59,6 +62,13 @@ pub enum Habit {
     Seek {
         /// How long it plays from a place.
         after: Wait,
+    },
+    /// Another speed, and the normal one again.
+    Trick {
+        /// How long each lasts.
+        after: Wait,
+        /// The other speed.
+        scale: Scale,
     },
     /// Goes away.
     Leave {
@@ -139,11 +149,19 @@ fn habit(part: &str) -> Result<(Habit, f64), ClientError> {
             }
             Habit::Pause { after, lasts: wait(part, &mut words)? }
         }
+        Some("trick") => {
+            let after = wait(part, &mut words)?;
+            let scale = words.next().filter(|word| *word == "at").and_then(|_| words.next()?.parse().ok());
+            Habit::Trick {
+                after,
+                scale: scale.ok_or_else(|| error(part, "a trick has a speed: trick 12s at -4"))?,
+            }
+        }
         Some("leave") => {
             let after = wait(part, &mut words)?;
             Habit::Leave { after, is_replaced: words.next_if_eq(&"replaced").is_some() }
         }
-        _ => return Err(error(part, "the verbs are watch, zap, pause, seek and leave")),
+        _ => return Err(error(part, "the verbs are watch, zap, pause, seek, trick and leave")),
     };
     if words.next().is_some() {
         return Err(error(part, "there is a word too many"));
@@ -181,6 +199,7 @@ impl fmt::Display for Habit {
             Self::Zap { after } => write!(f, "zap {after}"),
             Self::Pause { after, lasts } => write!(f, "pause {after} for {lasts}"),
             Self::Seek { after } => write!(f, "seek {after}"),
+            Self::Trick { after, scale } => write!(f, "trick {after} at {scale}"),
             Self::Leave { after, is_replaced } => {
                 write!(f, "leave {after}{}", if *is_replaced { " replaced" } else { "" })
             }
@@ -198,6 +217,7 @@ impl fmt::Display for Behaviour {
                 Action::Pause => format!("pause@{at}"),
                 Action::Resume => format!("play@{at}"),
                 Action::Seek(to) => format!("seek@{at}={}", to.as_secs_f64()),
+                Action::Scale(scale) => format!("scale@{at}={scale}"),
             });
         }
         f.write_str(&if parts.is_empty() { "watch".to_owned() } else { parts.join(",") })

@@ -41,8 +41,10 @@ fn bad_texts_say_which_part_and_why() {
         ("watch:x", "watch:x", "not a number"),
         ("watch:0", "watch:0", "above 0"),
         ("watch:inf", "watch:inf", "above 0"),
+        ("trick 5s", "trick 5s", "trick 12s at -4"),
+        ("trick 5s at 0", "trick 5s at 0", "trick 12s at -4"),
         ("zap 8s again", "zap 8s again", "a word too many"),
-        ("jump@5", "jump@5", "pause, play and seek"),
+        ("jump@5", "jump@5", "pause, play, seek and scale"),
     ] {
         let error = text.parse::<Behaviour>().unwrap_err().to_string();
         assert!(error.contains(&format!("\"{part}\"")) && error.contains(why), "{error}");
@@ -57,7 +59,8 @@ fn what_is_printed_can_be_read_back() {
         "zap 8s:2.5,watch:1",
         "pause 1.5s for 100ms fixed",
         "leave 2m replaced,seek 333ms fixed:7",
-        "pause@5,play@8.5,seek@10=30",
+        "trick 12s at -4:2,trick 1s fixed at 0.5",
+        "pause@5,play@8.5,seek@10=30,scale@11=-32",
     ] {
         let behaviour: Behaviour = text.parse().unwrap();
         assert_eq!(behaviour.to_string().parse::<Behaviour>().unwrap(), behaviour, "{behaviour}");

@@ -93,7 +93,11 @@ pub(super) fn end_timestamp(reply: &PlayReply, length: Option<MediaTicks>, clock
     let range = reply.range?;
     let first = reply.rtp_info.as_ref()?.timestamp?;
     let end = range.end.or(length)?;
-    let ticks = end.0.checked_sub(range.start?.0)?;
+    // Timestamps run as the packets come, whatever they show.
+    let start = range.start?;
+    let shown =
+        if reply.scale().is_reverse() { start.0.checked_sub(end.0)? } else { end.0.checked_sub(start.0)? };
+    let ticks = reply.scale().slowed(MediaTicks(shown)).0;
     let ticks = u128::from(ticks) * u128::from(clock_hz) / u128::from(millrace_core::time::MEDIA_HZ);
     Some(first.wrapping_add(ticks as u32))
 }
@@ -165,7 +169,7 @@ mod tests {
     fn the_end_is_where_the_reply_says() {
         let secs = |secs: u64| MediaTicks(secs * 90_000);
         let info = RtpInfo { url: String::new(), sequence: None, timestamp: Some(u32::MAX) };
-        let mut reply = PlayReply { range: None, rtp_info: Some(info) };
+        let mut reply = PlayReply { range: None, rtp_info: Some(info), scale: None };
         assert_eq!(end_timestamp(&reply, None, 90_000), None);
         reply.range = Some(NptRange { start: Some(secs(10)), end: Some(secs(72)) });
         let end = 62 * 90_000 - 1;
@@ -174,6 +178,12 @@ mod tests {
         reply.range = Some(NptRange { start: Some(secs(10)), end: None });
         assert_eq!(end_timestamp(&reply, None, 90_000), None);
         assert_eq!(end_timestamp(&reply, Some(secs(72)), 90_000), Some(end));
+        // 62 s at four times the speed, either way.
+        for (scale, start, last) in [("4", 10, 72), ("-4", 72, 10)] {
+            reply.range = Some(NptRange { start: Some(secs(start)), end: Some(secs(last)) });
+            reply.scale = scale.parse().ok();
+            assert_eq!(end_timestamp(&reply, None, 90_000), Some(62 * 90_000 / 4 - 1), "{scale}");
+        }
         assert!(is_near_end(end - 1, end, 90_000) && is_near_end(end.wrapping_add(9), end, 90_000));
         assert!(!is_near_end(end - 7 * 90_000, end, 90_000));
     }

@@ -21,7 +21,7 @@ fn timed_packet(sequence: u16, timestamp: u32, counter: u8) -> Vec<u8> {
 
 fn reply(sequence: u16, timestamp: u32, range: Option<NptRange>) -> PlayReply {
     let rtp_info = RtpInfo { url: String::new(), sequence: Some(sequence), timestamp: Some(timestamp) };
-    PlayReply { range, rtp_info: Some(rtp_info) }
+    PlayReply { range, rtp_info: Some(rtp_info), scale: None }
 }
 
 #[test]

@@ -2,6 +2,7 @@
 
 use std::time::Duration;
 
+use millrace_core::scale::Scale;
 use millrace_core::time::Instant;
 
 use super::behaviour::{Behaviour, Habit};
@@ -31,6 +32,7 @@ pub(super) struct Person {
     /// When it decides next; `None` while nothing plays.
     at: Option<Instant>,
     is_paused: bool,
+    is_scaled: bool,
     /// When the first title began to play.
     since: Option<Instant>,
     /// Steps of the script done.
@@ -41,13 +43,13 @@ impl Person {
     /// A person with a habit of its own, drawn from `rng`.
     pub(super) fn new(behaviour: &Behaviour, mut rng: Rng) -> Self {
         let habit = behaviour.draw(&mut rng);
-        Self { rng, habit, at: None, is_paused: false, since: None, steps: 0 }
+        Self { rng, habit, at: None, is_paused: false, is_scaled: false, since: None, steps: 0 }
     }
 
     /// A title begins to play.
     pub(super) fn begin(&mut self, now: Instant, behaviour: &Behaviour) {
         self.since.get_or_insert(now);
-        self.is_paused = false;
+        (self.is_paused, self.is_scaled) = (false, false);
         self.plan(now, behaviour);
     }
 
@@ -72,6 +74,7 @@ impl Person {
             Habit::Zap { after }
             | Habit::Pause { after, .. }
             | Habit::Seek { after }
+            | Habit::Trick { after, .. }
             | Habit::Leave { after, .. } => Some(after),
         };
         self.at = wait.map(|wait| now + wait.draw(&mut self.rng).min(Duration::from_secs(1_000_000)));
@@ -87,6 +90,7 @@ impl Person {
                 Action::Pause => Command::Pause,
                 Action::Resume => Command::Resume,
                 Action::Seek(to) => Command::Seek(Place::At(to)),
+                Action::Scale(scale) => Command::Scale(scale),
             }));
         }
         let deed = match self.habit {
@@ -94,6 +98,10 @@ impl Person {
             Habit::Zap { .. } => Some(Deed::Zap),
             Habit::Leave { is_replaced, .. } => Some(Deed::Leave { is_replaced }),
             Habit::Seek { .. } => Some(Deed::Command(Command::Seek(Place::Part(self.rng.unit())))),
+            Habit::Trick { scale, .. } => {
+                self.is_scaled = !self.is_scaled;
+                Some(Deed::Command(Command::Scale(if self.is_scaled { scale } else { Scale::NORMAL })))
+            }
             Habit::Pause { .. } => {
                 self.is_paused = !self.is_paused;
                 Some(Deed::Command(if self.is_paused { Command::Pause } else { Command::Resume }))
@@ -139,6 +147,8 @@ mod tests {
             deeds("pause 5s fixed for 3s fixed", 30),
             [(15, pause), (18, resume), (23, pause), (26, resume)]
         );
+        let [fast, normal] = ["8", "1"].map(|scale| Deed::Command(Command::Scale(scale.parse().unwrap())));
+        assert_eq!(deeds("trick 5s fixed at 8", 26), [(15, fast), (20, normal), (25, fast)]);
         assert_eq!(deeds("zap 5s fixed", 1000), [(15, Deed::Zap)]);
         assert_eq!(deeds("leave 5s fixed replaced", 1000), [(15, Deed::Leave { is_replaced: true })]);
         let seeks = deeds("seek 5s fixed", 26);

@@ -160,6 +160,8 @@ pub struct LoadReport {
     pub pauses: u64,
     /// Seeks.
     pub seeks: u64,
+    /// Changes of speed.
+    pub tricks: u64,
     /// Viewers that went away of their own accord.
     pub leaves: u64,
     /// Viewers that came in the place of one that left.
@@ -319,6 +321,7 @@ impl LoadReport {
             (self.zaps, "zaps"),
             (self.pauses, "pauses"),
             (self.seeks, "seeks"),
+            (self.tricks, "changes of speed"),
             (self.leaves, "left"),
             (self.replaced, "replaced"),
             (self.deeds_skipped, "not possible"),

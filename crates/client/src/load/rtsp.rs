@@ -20,7 +20,7 @@ use crate::net::{Batch, Connection, Inlet, ReadState, bind_with_fec, start_conne
 use crate::play::TransportChoice;
 use crate::rtsp::dialogue::{Dialogue, Event, PlayReply};
 use crate::rtsp::framing::{Item, next_item};
-use crate::rtsp::headers::NptRange;
+use crate::rtsp::headers::{NptRange, Pace};
 use crate::rtsp::transport::{TransportReply, Wanted};
 use crate::url::RtspUrl;
 
@@ -528,6 +528,11 @@ impl Viewer for RtspViewer {
                     (self.is_paused || self.dialogue.pause(now)) && self.dialogue.play(now, range(to))
                 }
             },
+            Command::Scale(scale) => {
+                self.is_seeking = true;
+                let pace = Pace { scale: Some(scale), ..Pace::default() };
+                (self.is_paused || self.dialogue.pause(now)) && self.dialogue.play_at(now, None, pace)
+            }
         };
         self.settle(now, lent);
         done

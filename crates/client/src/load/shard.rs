@@ -379,6 +379,7 @@ impl<'a> Shard<'a> {
                     _ if !is_done => counts.deeds_skipped += 1,
                     Command::Pause => counts.pauses += 1,
                     Command::Seek(_) => counts.seeks += 1,
+                    Command::Scale(_) => counts.tricks += 1,
                     Command::Resume => {}
                 }
                 return;

@@ -40,7 +40,7 @@ counts! {
     sessions, played, packets, payload_bytes, lost, lost_at_start, lost_at_end, reordered, duplicates, strays, restarts,
     with_loss, silent, stalled, ended, rtp_info_wrong, unstamped, socket_drops, malformed, foreign,
     /// What people did.
-    zaps, pauses, seeks, leaves, replaced,
+    zaps, pauses, seeks, tricks, leaves, replaced,
     /// What they could not do: no length known, a reply outstanding.
     deeds_skipped,
     /// Times the loop did not look for more than 10 ms, and how long that was.
@@ -340,7 +340,6 @@ impl Sums {
         if let Some(probe) = plan.probe.as_ref().filter(|probe| !probe.passes()) {
             probe.whole_lateness(&mut self.times.lateness);
         }
-        let probe = plan.probe.as_ref().map(|probe| probe.report(self.probe_sums()));
         let failures = std::mem::take(&mut self.failures);
         let (worst, per_stream) = (std::mem::take(&mut self.worst), std::mem::take(&mut self.streams));
         let (c, t) = (&self.counts, &self.times);
@@ -378,6 +377,7 @@ impl Sums {
             zaps: c.zaps,
             pauses: c.pauses,
             seeks: c.seeks,
+            tricks: c.tricks,
             leaves: c.leaves,
             replaced: c.replaced,
             deeds_skipped: c.deeds_skipped,
@@ -398,7 +398,7 @@ impl Sums {
             web: self.web.report(),
             worst,
             receiver: self.receiver(plan, errors),
-            probe,
+            probe: plan.probe.as_ref().map(|probe| probe.report(self.probe_sums())),
             series,
             streams_unreported: c.unreported,
             per_stream,

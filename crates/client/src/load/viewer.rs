@@ -4,6 +4,7 @@ use std::io;
 use std::os::fd::{AsFd, OwnedFd};
 
 use hdrhistogram::Histogram;
+use millrace_core::scale::Scale;
 use millrace_core::time::{Instant, MediaTicks};
 use rustix::event::epoll;
 
@@ -54,6 +55,8 @@ pub(super) enum Command {
     Resume,
     /// Go on at this place of the title.
     Seek(Place),
+    /// Go on at this speed.
+    Scale(Scale),
 }
 
 /// A place in a title.

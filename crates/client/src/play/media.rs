@@ -1,6 +1,7 @@
 //! What becomes of RTP and RTCP packets, whichever way they came: counted, timed, put in order, handed to the sink.
 
 use millrace_core::limits::viewer::MAX_PLAYS;
+use millrace_core::scale::Scale;
 use millrace_core::time::{Instant, MediaTicks};
 use millrace_core::wire::rtcp::{self, ReportBlock, RtcpPacket};
 use millrace_core::wire::rtp::{PAYLOAD_TYPE_MP2T, RtpHeader};
@@ -35,6 +36,8 @@ struct Current {
     range_start: Option<MediaTicks>,
     /// Where it ends, says the server.
     range_end: Option<MediaTicks>,
+    /// How fast it shows the title, says the server.
+    scale: Option<Scale>,
 }
 
 /// How payloads are put in order.
@@ -135,6 +138,8 @@ pub(crate) struct Media {
     current: Current,
     /// Place in the title and timestamp of the first PLAY that had both.
     origin: Option<(MediaTicks, u32)>,
+    /// The title has been shown at another speed than the normal one.
+    has_been_scaled: bool,
     payload_bytes: u64,
     late: u64,
     malformed: u64,
@@ -161,6 +166,7 @@ impl Media {
             plays: Vec::new(),
             current: Current::default(),
             origin: None,
+            has_been_scaled: false,
             payload_bytes: 0,
             late: 0,
             malformed: 0,
@@ -229,6 +235,8 @@ impl Media {
         self.current.reply_ns = Some(reply_ns);
         self.current.range_start = reply.range.and_then(|range| range.start);
         self.current.range_end = reply.range.and_then(|range| range.end);
+        self.current.scale = Some(reply.scale());
+        self.has_been_scaled |= !reply.scale().is_normal();
         self.bye_ns = None;
         if self.plays.len() < MAX_PLAYS {
             self.plays.push(record);
@@ -251,7 +259,10 @@ impl Media {
                 && same(play.announced_timestamp, play.first_timestamp)
         });
         let delay = |(first, reply): (u64, u64)| (i128::from(first) - i128::from(reply)) / 1000;
-        if let Some((start, (_, timestamp))) = current.range_start.zip(current.lowest) {
+        // Behind another speed timestamps and places in the title have parted.
+        if let Some((start, (_, timestamp))) =
+            current.range_start.zip(current.lowest).filter(|_| !self.has_been_scaled)
+        {
             let (start_0, timestamp_0) = *self.origin.get_or_insert((start, timestamp));
             let by_timestamps = i64::from(timestamp.wrapping_sub(timestamp_0).cast_signed());
             let by_ranges = start.0.cast_signed() - start_0.0.cast_signed();
@@ -450,12 +461,18 @@ impl Media {
     fn place(&self) -> EndPlace {
         let us = |at: MediaTicks| at.to_ns() / 1000;
         let run_us = u64::try_from(self.lateness.clock().media_ns() / 1000).unwrap_or(0);
+        let scale = self.current.scale.unwrap_or(Scale::NORMAL);
+        let shown_us = run_us.saturating_mul(scale.speed_hundredths().into()) / 100;
         let start_us = self.current.range_start.map(us);
         let has_media = self.current.lowest.is_some();
+        let reached = |start: u64| {
+            if scale.is_reverse() { start.saturating_sub(shown_us) } else { start.saturating_add(shown_us) }
+        };
         EndPlace {
             start_us,
-            reached_us: start_us.filter(|_| has_media).map(|start| start.saturating_add(run_us)),
+            reached_us: start_us.filter(|_| has_media).map(reached),
             announced_us: self.current.range_end.map(us),
+            scale_hundredths: self.current.scale.map(Scale::hundredths),
         }
     }
 

@@ -18,7 +18,7 @@ fn packet(sequence: u16, timestamp: u32, ssrc: u32) -> Vec<u8> {
 
 fn announced(sequence: u16, timestamp: u32) -> PlayReply {
     let info = RtpInfo { url: String::new(), sequence: Some(sequence), timestamp: Some(timestamp) };
-    PlayReply { range: None, rtp_info: Some(info) }
+    PlayReply { range: None, rtp_info: Some(info), scale: None }
 }
 
 fn finish(media: Media) -> (MediaReport, u64) {

@@ -15,6 +15,7 @@ use std::time::Duration;
 use millrace_core::limits::viewer::{
     FEC_WAIT_NS, REORDER_PACKETS, REORDER_WAIT, REPLY_TIMEOUT, RTP_BUFFER_BYTES, SILENCE, UDP_TIMEOUT,
 };
+use millrace_core::scale::Scale;
 use millrace_core::text::excerpt;
 use millrace_core::time::MediaTicks;
 
@@ -22,6 +23,7 @@ use crate::error::ClientError;
 use crate::fec::FecChoice;
 use crate::load::listen::ListenUrl;
 use crate::report::Report;
+use crate::rtsp::headers::Pace;
 use crate::script::Script;
 use crate::sink::{Output, SinkWriter};
 use crate::url::RtspUrl;
@@ -78,7 +80,9 @@ pub struct PlayOptions {
     pub reference: Option<PathBuf>,
     /// Reports what is wrong with the transport stream in itself.
     pub analyse: bool,
-    /// Pauses and seeks.
+    /// How fast to play.
+    pub pace: Pace,
+    /// Pauses, seeks and speeds.
     pub script: Script,
     /// Reordering window in packets.
     pub reorder_packets: usize,
@@ -115,6 +119,7 @@ impl PlayOptions {
             output: Output::Null,
             reference: None,
             analyse: false,
+            pace: Pace::default(),
             script: Script::default(),
             reorder_packets: REORDER_PACKETS,
             reorder_wait: REORDER_WAIT,
@@ -139,7 +144,9 @@ impl PlayOptions {
         if self.reply_timeout.is_zero() || self.silence.is_zero() {
             return wrong("time-out", "0".to_owned(), "more than 0");
         }
-        if self.end.is_some_and(|end| end <= self.start.unwrap_or_default()) {
+        let is_reverse = self.pace.scale.is_some_and(Scale::is_reverse);
+        let start = self.start.unwrap_or_default();
+        if self.end.is_some_and(|end| if is_reverse { end >= start } else { end <= start }) {
             return wrong("end", self.end.unwrap_or_default().to_string(), "later than the start");
         }
         check_header_text("user agent", &self.user_agent)

@@ -28,7 +28,7 @@ use crate::procfs::{UdpErrors, run_delay_ns};
 use crate::report::{EndReason, ReceiverReport, Report};
 use crate::rtsp::dialogue::{Dialogue, DialogueConfig, Event, Phase, PlayReply};
 use crate::rtsp::framing::{Item, next_item};
-use crate::rtsp::headers::NptRange;
+use crate::rtsp::headers::{NptRange, Pace};
 use crate::rtsp::transport::{TransportReply, Wanted};
 use crate::sdp::Take;
 use crate::sink::SinkWriter;
@@ -81,6 +81,8 @@ pub(super) struct Session<'a> {
     media: Media,
     /// Ranges of the PLAYs whose replies are still to come.
     asked: VecDeque<Option<NptRange>>,
+    /// How fast PLAY asks for it.
+    pace: Pace,
     /// How long this thread had waited for a processor when PLAY was sent.
     run_delay_ns: u64,
     agenda: Agenda,
@@ -132,6 +134,7 @@ impl<'a> Session<'a> {
             path: Path::None,
             media: Media::new(sink, options.reorder_packets, nanos(options.reorder_wait)),
             asked: VecDeque::new(),
+            pace: options.pace,
             run_delay_ns: 0,
             agenda: Agenda {
                 playing_since: None,
@@ -459,7 +462,7 @@ impl<'a> Session<'a> {
         if self.asked.is_empty() {
             self.run_delay_ns = run_delay_ns();
         }
-        if self.dialogue.play(now, range) {
+        if self.dialogue.play_at(now, range, self.pace) {
             self.asked.push_back(range);
         }
     }

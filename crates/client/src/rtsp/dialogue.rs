@@ -16,11 +16,12 @@
 use std::collections::VecDeque;
 use std::sync::Arc;
 
+use millrace_core::scale::Scale;
 use millrace_core::text::excerpt;
 use millrace_core::time::{Instant, NS_PER_S};
 use rtsp_types::{Message, Method, Request, Response, headers};
 
-use super::headers::{NptRange, RtpInfo, SessionHeader, parse_rtp_info};
+use super::headers::{NptRange, Pace, RtpInfo, SessionHeader, parse_rtp_info};
 use super::transport::{TransportReply, Wanted};
 use crate::error::{RtspFailure, advice_for};
 use crate::fec::{FecChoice, FecGrant};
@@ -71,6 +72,15 @@ pub struct PlayReply {
     pub range: Option<NptRange>,
     /// The entry of `RTP-Info` for our stream.
     pub rtp_info: Option<RtpInfo>,
+    /// How fast the title will really be shown; `None`: the server says nothing of that.
+    pub scale: Option<Scale>,
+}
+
+impl PlayReply {
+    /// The same, with normal speed where nothing is said.
+    pub fn scale(&self) -> Scale {
+        self.scale.unwrap_or(Scale::NORMAL)
+    }
 }
 
 /// What happened, in order.
@@ -97,7 +107,7 @@ enum Ask {
     Options,
     Describe,
     Setup(Wanted),
-    Play(Option<NptRange>),
+    Play(Option<NptRange>, Pace),
     Pause,
     KeepAlive,
     Teardown,
@@ -109,7 +119,7 @@ impl Ask {
             Self::Options => "OPTIONS",
             Self::Describe => "DESCRIBE",
             Self::Setup(_) => "SETUP",
-            Self::Play(_) => "PLAY",
+            Self::Play(..) => "PLAY",
             Self::Pause => "PAUSE",
             Self::KeepAlive if get_parameter => "GET_PARAMETER",
             Self::KeepAlive => "OPTIONS",
@@ -186,7 +196,12 @@ impl Dialogue {
 
     /// Plays `range`, or goes on where PAUSE stopped; `false` unless there is a session.
     pub fn play(&mut self, now: Instant, range: Option<NptRange>) -> bool {
-        self.ask_in_session(now, Ask::Play(range))
+        self.play_at(now, range, Pace::default())
+    }
+
+    /// The same at a speed.
+    pub fn play_at(&mut self, now: Instant, range: Option<NptRange>, pace: Pace) -> bool {
+        self.ask_in_session(now, Ask::Play(range, pace))
     }
 
     /// Pauses; `false` unless there is a session.
@@ -322,7 +337,7 @@ impl Dialogue {
         let url = match ask {
             Ask::Options | Ask::Describe => &self.url,
             Ask::Setup(_) => &self.control,
-            Ask::KeepAlive | Ask::Play(_) | Ask::Pause | Ask::Teardown => &self.aggregate,
+            Ask::KeepAlive | Ask::Play(..) | Ask::Pause | Ask::Teardown => &self.aggregate,
         };
         let mut text = format!("{method} {url} RTSP/1.0\r\nCSeq: {}\r\n", self.cseq);
         if !self.config.user_agent.is_empty() {
@@ -336,7 +351,10 @@ impl Dialogue {
                     text.push_str(&format!("{FEC_HEADER}: {}\r\n", self.config.fec));
                 }
             }
-            Ask::Play(Some(range)) => text.push_str(&format!("Range: {range}\r\n")),
+            Ask::Play(range, pace) => {
+                text.push_str(&range.map_or_else(String::new, |range| format!("Range: {range}\r\n")));
+                text.push_str(&pace.to_string());
+            }
             _ => {}
         }
         if let Some(session) = &self.session {
@@ -391,7 +409,7 @@ impl Dialogue {
             }
             Ask::Describe => self.described(reply),
             Ask::Setup(wanted) => self.set_up(wanted, reply),
-            Ask::Play(_) => {
+            Ask::Play(..) => {
                 self.phase = Phase::Playing;
                 let play = self.play_reply(reply);
                 self.events.push_back(Event::Playing(play));
@@ -465,7 +483,8 @@ impl Dialogue {
             reply.header(&headers::RTP_INFO).map(|value| parse_rtp_info(value.as_str())).unwrap_or_default();
         let ours = streams.iter().position(|stream| stream.url.trim_end_matches('/') == self.control);
         let rtp_info = if streams.is_empty() { None } else { Some(streams.swap_remove(ours.unwrap_or(0))) };
-        PlayReply { range, rtp_info }
+        let scale = reply.header(&headers::SCALE).and_then(|value| value.as_str().trim().parse().ok());
+        PlayReply { range, rtp_info, scale }
     }
 
     fn down(&mut self) {

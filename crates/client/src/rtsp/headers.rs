@@ -3,6 +3,7 @@
 use std::fmt;
 
 use millrace_core::limits::viewer::DEFAULT_TIMEOUT_S;
+use millrace_core::scale::Scale;
 use millrace_core::time::{MediaTicks, NS_PER_S};
 
 /// A session as the server names it.
@@ -91,6 +92,29 @@ impl fmt::Display for NptRange {
     }
 }
 
+/// How fast a title is to be shown and delivered (RFC 2326 sections 12.34 and 12.35); `None`: nothing is said about that, which means
+/// normally.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Pace {
+    /// `Scale`.
+    pub scale: Option<Scale>,
+    /// `Speed`, in thousandths of real time.
+    pub speed_permille: Option<u16>,
+}
+
+impl fmt::Display for Pace {
+    /// Header lines.
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        if let Some(scale) = self.scale {
+            write!(f, "Scale: {:.2}\r\n", f64::from(scale.hundredths()) / 100.0)?;
+        }
+        if let Some(permille) = self.speed_permille {
+            write!(f, "Speed: {:.3}\r\n", f64::from(permille) / 1000.0)?;
+        }
+        Ok(())
+    }
+}
+
 /// One stream of an `RTP-Info` header (RFC 2326 section 12.33).
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct RtpInfo {
@@ -161,6 +185,13 @@ mod tests {
         }
         assert_eq!(NptRange { start: ticks(12.5), end: None }.to_string(), "npt=12.500-");
         assert_eq!(NptRange { start: ticks(0.0), end: ticks(3.0) }.to_string(), "npt=0.000-3.000");
+    }
+
+    #[test]
+    fn a_pace_is_asked_for_in_header_lines() {
+        let pace = Pace { scale: "-4".parse().ok(), speed_permille: Some(2_500) };
+        assert_eq!(pace.to_string(), "Scale: -4.00\r\nSpeed: 2.500\r\n");
+        assert_eq!(Pace::default().to_string(), "");
     }
 
     #[test]

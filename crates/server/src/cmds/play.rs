@@ -6,7 +6,8 @@ use std::process::ExitCode;
 use clap::Args;
 use millrace_client::play::{PlayOptions, Progress, TransportChoice, play};
 use millrace_client::script::Script;
-use millrace_client::{FecChoice, Output, Verdict};
+use millrace_client::{FecChoice, Output, Pace, Verdict};
+use millrace_core::scale::Scale;
 use millrace_core::time::MediaTicks;
 use millrace_core::units::{BitRate, HumanDuration};
 
@@ -21,6 +22,7 @@ use millrace_core::units::{BitRate, HumanDuration};
                         millrace play rtp://239.1.2.3:5004 --fec xor -o copy.ts\n  \
                         millrace play rtsp://host:8554/film -o copy.ts --verify original.ts --stats json\n  \
                         millrace play rtsp://host:8554/film --analyse\n  \
+                        millrace play rtsp://host:8554/film --start 10m --scale -8\n  \
                         millrace play rtsp://host:8554/film --do 'pause@5,play@8,seek@10=30' --duration 20s\n\n\
                         Exit code: 0 everything requested arrived and is right; 1 packets were lost, bytes are wrong or missing,\n\
                         nothing arrived, or playback could not start; 2 the command line is invalid; 3 the stream ended before\n\
@@ -57,7 +59,14 @@ pub(super) struct PlayArgs {
     /// Stop after this time
     #[arg(long, value_name = "TIME")]
     duration: Option<HumanDuration>,
-    /// Script of actions: pause@SECONDS, play@SECONDS, seek@SECONDS=POSITION, separated by commas
+    /// Show the title at this speed: 2 to 32 is fast forward, negative is backwards, below 1 slow motion; the server plays the nearest
+    /// that it has
+    #[arg(long, value_name = "SPEED", allow_negative_numbers = true)]
+    scale: Option<Scale>,
+    /// Deliver the packets at this speed, 0.25 to 4 times real time
+    #[arg(long, value_name = "RATIO", value_parser = parse_speed)]
+    speed: Option<u16>,
+    /// Script of actions: pause@SECONDS, play@SECONDS, seek@SECONDS=POSITION, scale@SECONDS=SPEED, separated by commas
     #[arg(long = "do", value_name = "SCRIPT", default_value = "", hide_default_value = true)]
     script: Script,
     /// No progress line
@@ -71,6 +80,13 @@ enum Stats {
     Text,
     Json,
     None,
+}
+
+/// In thousandths.
+fn parse_speed(text: &str) -> Result<u16, String> {
+    let ratio: Option<f64> = text.parse().ok();
+    let ratio = ratio.filter(|ratio| (0.25..=4.0).contains(ratio));
+    ratio.map(|ratio| (ratio * 1000.0).round() as u16).ok_or_else(|| "allowed: 0.25 to 4".to_owned())
 }
 
 fn ticks(time: HumanDuration) -> MediaTicks {
@@ -92,6 +108,7 @@ pub(super) fn run(args: &PlayArgs) -> anyhow::Result<ExitCode> {
     options.start = args.start.map(ticks);
     options.end = args.end.map(ticks);
     options.duration = args.duration.map(|time| time.0);
+    options.pace = Pace { scale: args.scale, speed_permille: args.speed };
     options.script = args.script.clone();
     let cancel = super::cancel_on_signals()?;
     let line = indicatif::ProgressBar::new_spinner();

@@ -525,6 +525,8 @@ impl Viewer for WebViewer {
                 true
             }
             Command::Seek(place) => self.seek(now, place, lent),
+            // A server of files has no other speeds.
+            Command::Scale(_) => false,
         };
         self.go_on(now, lent);
         done

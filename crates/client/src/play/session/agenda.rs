@@ -44,12 +44,21 @@ impl Session<'_> {
                 }
                 Action::Resume => self.play(now, None),
                 Action::Seek(place) => {
-                    if self.dialogue.phase() == Phase::Playing {
-                        self.dialogue.pause(now);
-                    }
+                    self.stop(now);
                     self.play(now, Some(NptRange { start: Some(place), end: self.options.end }));
                 }
+                Action::Scale(scale) => {
+                    self.stop(now);
+                    self.pace.scale = Some(scale);
+                    self.play(now, None);
+                }
             }
+        }
+    }
+
+    fn stop(&mut self, now: Instant) {
+        if self.dialogue.phase() == Phase::Playing {
+            self.dialogue.pause(now);
         }
     }
 
