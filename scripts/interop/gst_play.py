@@ -1,6 +1,6 @@
 #!/usr/bin/python3
-"""Plays one RTSP film with GStreamer's playbin as a person would: pictures and sound on the clock, with pauses and
-seeks at given times, until the end of the stream. Prints one JSON object:
+"""Plays one RTSP film with GStreamer's playbin as a person would: pictures and sound on the clock, with pauses, seeks
+and other speeds at given times, until the end of the stream. Prints one JSON object:
 
   pictures             MD5 of each picture shown, in order: of its planes without padding, as FFmpeg's framemd5 has it
   frames_while_paused  pictures shown between a pause and the resume after it
@@ -12,6 +12,7 @@ seeks at given times, until the end of the stream. Prints one JSON object:
   received             packets the jitter buffers passed on
   end_s                seconds from the start to the end of the stream; null if it did not come
   wall_s               seconds in all
+  rates                of each change of speed the speed, the place in the film, and how many pictures had been shown
   errors, warnings     what the pipeline said
   hangs                whether the pipeline could not be closed
 
@@ -37,11 +38,12 @@ PAUSE_SETTLES_S = 0.3
 
 
 def parse_step(text):
-    """'4:pause', '7:resume' or '5:seek=8' as (seconds, word, value)."""
+    """'4:pause', '7:resume', '5:seek=8' or '5:rate=-4' as (seconds, word, value)."""
     at, _, action = text.partition(":")
     word, _, value = action.partition("=")
-    if word not in ("pause", "resume", "seek") or (word == "seek") != bool(value):
-        raise argparse.ArgumentTypeError(f"'{text}' is not SECONDS:pause, SECONDS:resume or SECONDS:seek=SECONDS")
+    if word not in ("pause", "resume", "seek", "rate") or (word in ("seek", "rate")) != bool(value):
+        words = "SECONDS:pause, SECONDS:resume, SECONDS:seek=SECONDS or SECONDS:rate=SPEED"
+        raise argparse.ArgumentTypeError(f"'{text}' is not {words}")
     return float(at), word, float(value or 0)
 
 
@@ -51,7 +53,7 @@ def parse_arguments():
     parser.add_argument("--transport", choices=sorted(PROTOCOLS), default="udp")
     parser.add_argument("--limit", type=float, required=True, help="give up after so many seconds")
     parser.add_argument("--latency", type=int, help="jitter buffer in milliseconds (GStreamer's own: 2000)")
-    parser.add_argument("--step", type=parse_step, action="append", default=[], help="SECONDS:pause|resume|seek=T")
+    parser.add_argument("--step", type=parse_step, action="append", default=[], help="SECONDS:pause|resume|seek=T|rate=X")
     return parser.parse_args()
 
 
@@ -74,6 +76,7 @@ class Player:
             "end_s": None,
             "errors": [],
             "warnings": [],
+            "rates": [],
         }
         self.loop = GLib.MainLoop()
         self.pipeline = self.build()
@@ -160,6 +163,8 @@ class Player:
             with self.lock:
                 self.paused_since = None
             self.pipeline.set_state(Gst.State.PLAYING)
+        elif word == "rate":
+            self.change_rate(value)
         else:
             with self.lock:
                 self.awaits_seek = True
@@ -168,6 +173,18 @@ class Player:
                 self.report["errors"].append(f"the seek to {value} s was refused")
                 self.loop.quit()
         return GLib.SOURCE_REMOVE
+
+    def change_rate(self, rate):
+        """Another speed from here: with TRICKMODE rtspsrc sends Scale, without it Speed."""
+        known, here = self.pipeline.query_position(Gst.Format.TIME)
+        flags = Gst.SeekFlags.FLUSH | (Gst.SeekFlags.TRICKMODE if rate != 1.0 else Gst.SeekFlags.KEY_UNIT)
+        kept, to = Gst.SeekType.NONE, Gst.SeekType.SET
+        begin, end = ((to, here), (kept, -1)) if rate > 0 else ((to, 0), (to, here))
+        if not known or not self.pipeline.seek(rate, Gst.Format.TIME, flags, *begin, *end):
+            self.report["errors"].append(f"the rate {rate} was refused")
+            self.loop.quit()
+        with self.lock:
+            self.report["rates"].append([rate, round(here / Gst.SECOND, 3), len(self.report["pictures"])])
 
     def give_up(self):
         self.loop.quit()

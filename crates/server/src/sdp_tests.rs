@@ -1,6 +1,7 @@
 use std::sync::Arc;
 
 use millrace_core::packet::WireLayout;
+use millrace_core::scale::Scale;
 use millrace_core::time::MediaTicks;
 use millrace_core::units::BitRate;
 use millrace_core::wire::rtp::Timeline;
@@ -25,6 +26,7 @@ impl AccessPoints for Nowhere {
 fn entry(name: &str) -> Entry {
     Entry {
         name: name.into(),
+        scale: Scale::NORMAL,
         duration: MediaTicks(90_000 * 83 + 45_000),
         presentation: Presentation::default(),
         mean_rate: BitRate(4_000_000),

@@ -9,7 +9,7 @@ mod rtsp_support;
 use millrace_core::limits::MAX_RTSP_MESSAGE_BYTES;
 use millrace_core::time::MediaTicks;
 use millrace_offload::command::{FailReason, StreamEvent};
-use millrace_server::rtsp::{Framer, Incoming, range, transport};
+use millrace_server::rtsp::{Framer, Incoming, range, speeds, transport};
 use millrace_server::sdp;
 use millrace_server::service::{ConnKey, From, OpenError, Span};
 use millrace_server::session::UdpPort;
@@ -143,6 +143,7 @@ const SCRIPTS: &[&[u8]] = &[
     include_bytes!("__fuzz__/server/corpus/interleaved"),
     include_bytes!("__fuzz__/server/corpus/seeks"),
     include_bytes!("__fuzz__/server/corpus/moves"),
+    include_bytes!("__fuzz__/server/corpus/speeds"),
 ];
 
 #[test]
@@ -244,6 +245,14 @@ fn headers() {
                 let size = range::npt(MediaTicks(time.unsigned_abs()));
                 let again = range::parse(&format!("npt={sign}{size}-")).unwrap();
                 assert_eq!(again.from, From::At(time));
+            }
+        }
+        for value in [text.clone(), format!("-{text}"), format!("1{text}"), format!("0.5-{text}")] {
+            if let Ok(scale) = speeds::parse_scale(&value) {
+                assert_eq!(speeds::parse_scale(&speeds::format_scale(scale)), Ok(scale), "{value}");
+            }
+            if let Ok(speed) = speeds::parse_speed(&value) {
+                assert_eq!(speeds::parse_speed(&speeds::format_speed(speed)), Ok(speed), "{value}");
             }
         }
     });

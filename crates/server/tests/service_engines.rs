@@ -181,24 +181,44 @@ const CORES_WHEN_OVERLOADED: [Core; 2] = [
 
 #[test]
 fn the_newest_streams_of_an_overloaded_engine_go_on_from_the_other() {
-    let mut site = Site::new();
-    let keys = site.play("film", 8, 5000);
-    assert_eq!(site.streams(), [4, 4]);
-    let position = |site: &Site, key| site.desk.service.stream(key).unwrap().position(site.desk.now).unwrap();
-    let before: Vec<_> = keys.iter().map(|key| position(&site, *key)).collect();
-    site.look(12, CORES_WHEN_OVERLOADED);
-    let [first, second] = site.streams();
-    assert!(first < 4 && first + second == 8, "{:?}", site.streams());
-    assert_eq!((site.desk.ends(), site.desk.service.reserved_streams()), (vec![], 8));
-    // Everybody plays on without a jump: seconds have passed, and nobody is elsewhere.
-    for (key, before) in keys.iter().zip(before) {
-        assert!(site.desk.service.stream(*key).unwrap().is_playing());
-        let passed = position(&site, *key).0 - before.0;
-        assert!(passed.abs_diff(12 * ADMISSION_LOOK_NS * 90 / 1_000_000) < 90 * 60, "{passed}");
+    for (speed, ratio) in [(100, 1), (400, 4)] {
+        let mut site = Site::new();
+        let keys = site.play("film", 8, 5000);
+        for key in &keys {
+            site.desk.play_at(*key, speed, None).unwrap();
+        }
+        assert_eq!(site.streams(), [4, 4]);
+        let position =
+            |site: &Site, key| site.desk.service.stream(key).unwrap().position(site.desk.now).unwrap();
+        let before: Vec<_> = keys.iter().map(|key| position(&site, *key)).collect();
+        site.look(12, CORES_WHEN_OVERLOADED);
+        let [first, second] = site.streams();
+        assert!(first < 4 && first + second == 8, "{:?}", site.streams());
+        assert_eq!((site.desk.ends(), site.desk.service.reserved_streams()), (vec![], 8));
+        // Everybody plays on without a jump: seconds have passed, and nobody is elsewhere.
+        for (key, before) in keys.iter().zip(before) {
+            assert!(site.desk.service.stream(*key).unwrap().is_playing());
+            let passed = position(&site, *key).0 - before.0;
+            let expected = ratio * 12 * ADMISSION_LOOK_NS * 90 / 1_000_000;
+            assert!(passed.abs_diff(expected) < ratio * 90 * 60, "{passed}");
+            // Packets are numbered and stamped as if they came from one engine.
+            let runs = site.desk.events.iter().filter_map(|event| match event {
+                Event::Playing(playing) if playing.stream == *key => Some(playing),
+                _ => None,
+            });
+            let numbers: Vec<_> = runs.map(|run| (run.sequence, run.timestamp.unwrap())).collect();
+            for pair in numbers.windows(2) {
+                assert_eq!(pair[1].1 - pair[0].1, u32::from(pair[1].0 - pair[0].0) * 225, "{numbers:?}");
+            }
+        }
+        let seeks =
+            site.desk.events.iter().filter(|event| matches!(event, Event::Playing(playing) if playing.seek));
+        assert_eq!(seeks.count(), 0);
+        for key in keys {
+            site.desk.close(key);
+        }
+        site.desk.assert_empty();
     }
-    let seeks =
-        site.desk.events.iter().filter(|event| matches!(event, Event::Playing(playing) if playing.seek));
-    assert_eq!(seeks.count(), 0);
 }
 
 /// The same, but the other has no time either.

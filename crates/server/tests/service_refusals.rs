@@ -38,6 +38,8 @@ fn name(refusal: &Refusal) -> &'static str {
         Refusal::Ending => "Ending",
         Refusal::EmptyRange => "EmptyRange",
         Refusal::EndReached => "EndReached",
+        Refusal::BeginningReached => "BeginningReached",
+        Refusal::NoReverse => "NoReverse",
         Refusal::NothingLeft => "NothingLeft",
         Refusal::Fec(refusal) => match refusal {
             FecRefusal::NotUnderstood => "Fec NotUnderstood",
@@ -58,7 +60,7 @@ fn name(refusal: &Refusal) -> &'static str {
 }
 
 /// How many there are.
-const REFUSALS: usize = 36;
+const REFUSALS: usize = 38;
 
 /// Collects what was met.
 #[derive(Default)]
@@ -256,6 +258,10 @@ fn commands(met: &mut Met) {
     desk.play(key, None).unwrap();
     desk.wait(5 * SECOND);
     met.see(desk.play(key, from_here(None)), "the end has been reached", None);
+    met.see(desk.play_at(key, -400, span(0, None)), "the beginning has been reached", None);
+    let other = desk.udp("other", 5100);
+    met.see(desk.play_at(other, -400, None), "the title cannot be played backwards", None);
+    desk.close(other);
     desk.play(key, None).unwrap();
     desk.engine.silent = true;
     desk.play(key, span(10, None)).unwrap();

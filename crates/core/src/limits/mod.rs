@@ -103,6 +103,8 @@ pub const MIN_BURST_NS: u64 = 1_000_000;
 /// Most media that a run may send ahead of its pace at its beginning, in milliseconds: what players with long buffers hold. At 8 Mb/s that
 /// is 10 MB, with [`MIN_PACKET_GAP_NS`] a tenth of a second of a 1 Gb/s link.
 pub const MAX_AHEAD_MS: u16 = 10_000;
+/// Media that is sent ahead at first to viewers by a connection, in milliseconds; 0: none. See `docs/design/0026-trick-play.md`, "Fast start".
+pub const DEFAULT_FAST_START_MS: u16 = 0;
 /// Catch-up after a hole runs at this ratio of the stream's own rate (numerator, denominator).
 pub const CATCH_UP_RATIO: (u64, u64) = (5, 4);
 
@@ -248,6 +250,11 @@ pub const FIRST_REPORT_NS: u64 = 100_000_000;
 pub const MAX_UNREACHABLE_NS: u64 = 30_000_000_000;
 /// Fastest delivery in thousandths of real time. Players ask for at most 16 x.
 pub const MAX_SCALE_PERMILLE: u16 = 16_000;
+/// Fastest delivery that a viewer can ask for (`Speed`), in thousandths of real time: it costs as many times the bit rate, of one who may
+/// have one title.
+pub const MAX_SPEED_PERMILLE: u16 = 4_000;
+/// The slowest, as slow as the slowest motion.
+pub const MIN_SPEED_PERMILLE: u16 = 250;
 
 const _: () = {
     assert!(DEFAULT_PACKET_BYTES + RTP_HEADER_BYTES + 8 + 20 <= 1500);

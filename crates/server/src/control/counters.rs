@@ -53,6 +53,8 @@ millrace_core::counters! {
         sum fec_failed,
         /// Seeks and plays from a given time.
         sum seeks,
+        /// Plays at another speed than the normal one: fast forward, rewind, slow motion.
+        sum trick_plays,
         /// RTCP datagrams and frames of a known session.
         sum rtcp_received,
         /// RTCP datagrams of nobody known.
@@ -69,6 +71,11 @@ millrace_core::counters! {
 impl Counters {
     /// Counts what has happened.
     pub fn count(&mut self, event: &Event) {
+        if let Event::Playing(Playing { scale, .. }) = event
+            && !scale.is_normal()
+        {
+            self.trick_plays += 1;
+        }
         let counter = match event {
             Event::Started { .. } => &mut self.sessions_started,
             Event::Playing(Playing { seek: true, .. }) => &mut self.seeks,

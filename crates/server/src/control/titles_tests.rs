@@ -4,10 +4,11 @@ use std::net::SocketAddr;
 use std::sync::atomic::{AtomicBool, Ordering};
 
 use millrace_core::limits::MAX_TITLE_NAME_BYTES;
+use millrace_core::scale::Scale;
 use millrace_core::time::MediaTicks;
 
 use super::*;
-use crate::service::{EndReason, StreamKey};
+use crate::service::{EndReason, Speed, StreamKey};
 
 fn peer() -> SocketAddr {
     "192.0.2.7:40000".parse().unwrap()
@@ -46,9 +47,12 @@ fn plays(titles: &mut Titles, title: &str, seek: bool) {
         stream: StreamKey(1),
         session: String::new(),
         title: title.to_owned(),
+        scale: Scale::NORMAL,
+        speed: Speed::NORMAL,
         from: None,
         until: MediaTicks(1),
         sequence: 1,
+        timestamp: None,
         seek,
         without_fec: None,
     }));

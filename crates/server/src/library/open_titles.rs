@@ -10,6 +10,7 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 use millrace_core::ids::TitleId;
 use millrace_core::limits::DEFAULT_PACKET_BYTES;
+use millrace_core::scale::Scale;
 use millrace_store::StoreError;
 use millrace_store::volume::{ListedAt, ListedTitle, Listing, TitleInfo, UnreadableTitle, Volume};
 
@@ -102,6 +103,20 @@ impl OpenTitles {
         let titles = self.lock();
         let infos = titles.values().map(|shelved| &shelved.listed.info);
         infos.filter(|info| info.derived.is_none()).cloned().collect()
+    }
+
+    /// The titles derived from the one of this name, by what is in memory.
+    pub(super) fn derived_of(&self, name: &str) -> Vec<(Scale, String)> {
+        let titles = self.lock();
+        let Some(parent) = titles.get(name).map(|served| served.listed.info.id) else { return Vec::new() };
+        // Their names are that of their parent with a mark and the speed behind it.
+        let prefix = format!("{name}@");
+        let named = titles.range(prefix.clone()..).take_while(|(other, _)| other.starts_with(&prefix));
+        let made = named.filter_map(|(other, served)| {
+            let derived = served.listed.info.derived.filter(|derived| derived.parent == parent)?;
+            Some((derived.scale, other.clone()))
+        });
+        made.collect()
     }
 
     /// What a title is called.

@@ -12,6 +12,7 @@ use millrace_core::ids::{TitleId, TitleRef};
 use millrace_core::limits::control::MAX_IDLE_TITLES;
 use millrace_core::limits::{DEFAULT_PACKET_BYTES, MAX_OPEN_TITLES, MAX_OPENINGS};
 use millrace_core::packet::WireLayout;
+use millrace_core::scale::Scale;
 use millrace_store::StoreError;
 use millrace_store::cache::{Cache, ReadyTitle, TitleSource};
 use millrace_store::index::TitleIndex;
@@ -320,13 +321,11 @@ impl Library for Reader {
     fn find(&mut self, name: &str) -> Option<Entry> {
         let served = self.open_titles.get(name)?;
         let info = &served.listed.info;
-        if info.derived.is_some() {
-            return None; // played in the place of its parent, never by its own name
-        }
         let files = served.access.files();
         let layout = files.as_ref().map(|files| files.layout);
         Some(Entry {
             name: info.name.clone(),
+            scale: info.derived.map_or(Scale::NORMAL, |derived| derived.scale),
             duration: info.duration,
             presentation: files.as_ref().map(|files| presentation(&files.index)).unwrap_or_default(),
             mean_rate: info.mean_rate,
@@ -337,6 +336,10 @@ impl Library for Reader {
             fec: files.and_then(|files| files.stripes).as_ref().and_then(matrix),
             access: served.access.clone(),
         })
+    }
+
+    fn derived(&mut self, entry: &Entry) -> Vec<(Scale, String)> {
+        self.open_titles.derived_of(&entry.name)
     }
 
     fn sized(&mut self, entry: &Entry, packet_bytes: usize) -> Option<Entry> {

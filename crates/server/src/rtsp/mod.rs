@@ -6,6 +6,7 @@
 //! | [`reply`] | replies and the headers that each of them carries |
 //! | [`transport`] | the `Transport` header |
 //! | [`range`] | the `Range` header and normal play time |
+//! | [`speeds`] | the `Scale` and `Speed` headers |
 //! | [`target`] | what a URL names |
 //! | [`date`] | the `Date` header |
 //!
@@ -17,6 +18,7 @@ pub mod date;
 pub mod frame;
 pub mod range;
 pub mod reply;
+pub mod speeds;
 pub mod target;
 pub mod transport;
 

@@ -118,6 +118,7 @@ pub fn phrase(status: u16) -> &'static str {
         453 => "Not Enough Bandwidth",
         454 => "Session Not Found",
         455 => "Method Not Valid in This State",
+        456 => "Header Field Not Valid for Resource",
         457 => "Invalid Range",
         459 => "Aggregate operation not allowed",
         461 => "Unsupported transport",

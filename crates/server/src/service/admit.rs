@@ -1,6 +1,7 @@
 //! How a viewer gets a stream, or moves the one it has to another path.
 
 use millrace_core::ids::{RunSerial, StreamId, TitleRef};
+use millrace_core::scale::Scale;
 use millrace_core::time::Instant;
 use millrace_offload::command::Command;
 
@@ -11,6 +12,7 @@ use super::measured::demand_of;
 use super::ports::{Entry, Need, OpenError};
 use super::refusal::{FecRefusal, Refusal};
 use super::room::Place;
+use super::scale::Speed;
 use super::stream::{EndReason, Media, Path, Stream, StreamKey, ports_of};
 use super::{Service, bucket};
 
@@ -101,6 +103,7 @@ impl Service {
                 let stream = Stream {
                     key: StreamKey(self.new_key()),
                     label: label.into_boxed_str(),
+                    timeline: entry.timeline,
                     entry,
                     title: taken.title,
                     viewer: request.viewer,
@@ -113,6 +116,11 @@ impl Service {
                     is_reserved: false,
                     idle_since: now,
                     media: Media::Fresh,
+                    scale: Scale::NORMAL,
+                    speed: Speed::NORMAL,
+                    has_own_timeline: false,
+                    tricks: Vec::new(),
+                    speed_rate: 0,
                     pending: None,
                     moves_to: None,
                     ending: None,
@@ -175,7 +183,7 @@ impl Service {
         Ok(Taken { place, id, title })
     }
 
-    fn open_title(&mut self, entry: &Entry) -> Result<TitleRef, Refusal> {
+    pub(super) fn open_title(&mut self, entry: &Entry) -> Result<TitleRef, Refusal> {
         let error = match self.library.open(entry) {
             Ok(title) => return Ok(title),
             Err(OpenError::MembersLost(lost)) => return Err(Refusal::MembersLost(lost)),
@@ -213,6 +221,10 @@ impl Service {
 
     /// The stream keeps its name and what it has played; its place in the engine is rebuilt.
     fn move_stream(&mut self, now: Instant, key: StreamKey, request: &Request, entry: &Entry, taken: &Taken) {
+        // Its place is known as long as what it shows is open.
+        if let Some(stream) = self.streams.get_mut(&key) {
+            stream.go_back_to_title();
+        }
         self.retire_stream(now, key, None);
         let was_reserved = self.streams.get(&key).is_some_and(|stream| stream.is_reserved);
         self.release_reservation(key);
@@ -231,7 +243,7 @@ impl Service {
         stream.media = stream.media.in_size_of(&stream.entry, entry);
         (stream.entry, stream.title, stream.path) = (entry.clone(), taken.title, request.path);
         (stream.engine, stream.place, stream.rate) = (taken.place.engine, taken.id, taken.place.rate);
-        (stream.viewer, stream.fec) = (request.viewer, None);
+        (stream.viewer, stream.fec, stream.speed_rate) = (request.viewer, None, 0);
         (stream.report, stream.backlog_bytes) = (None, None);
         if from != to {
             self.usage.entry(to).or_default().sessions += 1;

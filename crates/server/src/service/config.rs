@@ -42,6 +42,8 @@ pub struct ServiceConfig {
     pub packet_sizes: PacketSizes,
     /// Viewers may have FEC.
     pub fec: bool,
+    /// Media that is sent ahead to viewers by a connection when they begin to play, in milliseconds.
+    pub fast_start_ms: u16,
     /// Where the MTU of a path is looked up.
     pub path_mtu: PathMtu,
 }
@@ -75,6 +77,7 @@ impl Default for ServiceConfig {
             max_sessions_per_connection: limits::MAX_SESSIONS_PER_CONNECTION,
             packet_sizes: PacketSizes::default(),
             fec: true,
+            fast_start_ms: limits::DEFAULT_FAST_START_MS,
             path_mtu: kernel_path_mtu,
         }
     }

@@ -8,12 +8,15 @@ use millrace_core::time::Instant;
 use millrace_offload::command::{Command, Numbering, RunSpec};
 
 use super::event::{Event, Totals};
+use super::scale::Speed;
 use super::stream::{EndReason, Media, Run, Stream, StreamKey, ports_of};
 use super::{Service, bucket};
 
 /// A place that its engine has been told to clear: it is taken, and its title open, until it says so.
 pub(super) struct Closing {
     pub(super) title: TitleRef,
+    /// What was made of it and is open beside it.
+    pub(super) tricks: Vec<TitleRef>,
     /// The title's name, for what is still to be told of its runs; `None`: FEC, of which nothing is.
     pub(super) name: Option<String>,
     /// What to tell then; `None` if the stream goes on in another place.
@@ -53,12 +56,16 @@ impl Service {
             reported_loss: stream.reported_loss(),
             backlog_bytes: stream.backlog_bytes,
         });
-        let closing = Closing { title: stream.title, name: Some(stream.entry.name.clone()), ended };
+        let tricks = stream.tricks.iter().map(|trick| trick.title).collect();
+        let closing = Closing { title: stream.title, tricks, name: Some(stream.entry.name.clone()), ended };
         for port in ports_of(stream.path) {
             self.forget_port(key, ip, port);
         }
         self.by_place.remove(&(engine, place));
         self.closing.insert((engine, place), closing);
+        if let Some(stream) = self.streams.get_mut(&key) {
+            stream.tricks.clear();
+        }
         self.command(engine, Command::Close { stream: place });
     }
 
@@ -81,6 +88,7 @@ impl Service {
     ) {
         let Some(closing) = self.closing.remove(&(engine, place)) else { return };
         self.library.close(closing.title);
+        closing.tricks.into_iter().for_each(|title| self.library.close(title));
         self.slots[engine].give_back_stream(place);
         if let Some(mut event) = closing.ended {
             if let Event::Closed { totals, .. } = &mut event {
@@ -127,7 +135,9 @@ impl Service {
             scale_permille: 1000,
             step: None,
         };
-        stream.media = Media::Running(Run { serial: run.run, from_time: Some(stop.time), at: now, stop });
+        let run_now =
+            Run { serial: run.run, from_time: Some(stop.time), at: now, stop, speed: Speed::NORMAL };
+        stream.media = Media::Running(run_now);
         stream.ending = Some(reason);
         let (engine, place) = (stream.engine, stream.place);
         self.command(engine, Command::Play { stream: place, at: now, ahead_ms: 0, run });

@@ -60,7 +60,8 @@ impl Service {
                 self.close(now, key, end);
             }
             StreamEvent::RunBegan { run, at, .. } => self.run_began(key, run, at),
-            StreamEvent::Drained { .. } | StreamEvent::Left { .. } | StreamEvent::Closed { .. } => {}
+            StreamEvent::Drained { run, .. } => self.run_drained(key, run),
+            StreamEvent::Left { .. } | StreamEvent::Closed { .. } => {}
         }
     }
 
@@ -119,6 +120,19 @@ impl Service {
         {
             run.at = at;
             self.play_companions(key, at);
+        }
+    }
+
+    /// The last packet is out. A run backwards has come to where the title begins, not to its end: the stream pauses before BYE is sent.
+    fn run_drained(&mut self, key: StreamKey, serial: RunSerial) {
+        let Some(stream) = self.streams.get(&key) else { return };
+        if let Media::Running(run) = stream.media
+            && run.serial == serial
+            && stream.scale.is_reverse()
+            && stream.ending.is_none()
+        {
+            // It is there.
+            let _ = self.pause(key);
         }
     }
 

@@ -4,11 +4,13 @@
 use std::fmt;
 use std::net::{IpAddr, SocketAddr};
 
+use millrace_core::scale::Scale;
 use millrace_core::time::MediaTicks;
 
 use super::conns::ConnKey;
 use super::fec::FecMode;
 use super::refusal::{ConnRefusal, Refusal};
+use super::scale::Speed;
 use super::stream::{EndReason, ReportedLoss, StreamKey};
 use crate::admission::News;
 
@@ -199,12 +201,18 @@ pub struct Playing {
     pub session: String,
     /// The title.
     pub title: String,
-    /// Media time of the first packet, where it is known.
+    /// How fast, and in which direction, the title is shown.
+    pub scale: Scale,
+    /// How fast it is delivered.
+    pub speed: Speed,
+    /// Where in the title the first packet is, where that is known.
     pub from: Option<MediaTicks>,
-    /// Media time at which it ends.
+    /// Where it ends: before `from` if it is shown backwards.
     pub until: MediaTicks,
     /// RTP sequence number of the first packet.
     pub sequence: u16,
+    /// Its RTP timestamp, where that is known.
+    pub timestamp: Option<u32>,
     /// This is a jump within the title.
     pub seek: bool,
     /// Why it plays without the FEC that it was promised.
@@ -283,9 +291,10 @@ impl fmt::Display for Event {
                 write!(f, "session {session} started: {title} for {peer} by {transport}")?;
                 agent.as_ref().map_or(Ok(()), |agent| write!(f, " ({agent})"))
             }
-            Self::Playing(Playing { session, title, from, seek, .. }) => {
+            Self::Playing(Playing { session, title, from, seek, scale, .. }) => {
                 let plays = if *seek { "seeks" } else { "plays" };
-                write!(f, "session {session} {plays}: {title} from {}", from.unwrap_or_default())
+                write!(f, "session {session} {plays}: {title} from {}", from.unwrap_or_default())?;
+                if scale.is_normal() { Ok(()) } else { write!(f, " at speed {scale}") }
             }
             Self::Paused { session, title } => write!(f, "session {session} pauses: {title}"),
             Self::Fec { session, title, mode, trouble, .. } => {

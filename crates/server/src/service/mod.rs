@@ -33,6 +33,7 @@
 //! | `moving` | streams that go over to another engine |
 //! | `opening` | titles that are being opened, and the requests that wait for them |
 //! | `play`, `seek` | play and pause; which media time a place means |
+//! | `scale` | other speeds: what is sent in place of the title, and faster delivery |
 //! | `fec` | parity beside the title: wishes, grants, the streams that carry it |
 //! | `end` | how streams end, one by one and all together |
 //! | `engines` | what the engines say |
@@ -56,6 +57,7 @@ mod play;
 pub mod ports;
 pub mod refusal;
 mod room;
+mod scale;
 mod seek;
 mod slots;
 pub mod stream;
@@ -81,6 +83,7 @@ pub use packet_size::{PacketSizes, PathMtu, kernel_path_mtu};
 pub use play::{Played, Wanted};
 pub use ports::{AccessPoint, AccessPoints, Entry, Library, Need, OpenError, Part, Track};
 pub use refusal::{ConnRefusal, FecRefusal, Refusal};
+pub use scale::Speed;
 pub use seek::{From, Presentation, Span, TimeBase};
 use slots::EngineSlots;
 pub use stream::{EndReason, Path, ReportedLoss, Stream, StreamKey};

@@ -17,13 +17,16 @@ use millrace_core::time::Instant;
 
 use super::Service;
 use super::conns::ConnKey;
-use super::stream::{Media, Path, Plan, Start, Stream, StreamKey};
+use super::scale::Trick;
+use super::stream::{Media, Path, Plan, Stream, StreamKey};
 use crate::admission::Demand;
 
 /// Where a stream is to move: one more opening of its title, and a place in the other engine.
 struct NewPlace {
     key: StreamKey,
     title: TitleRef,
+    /// One more opening of what was made of it.
+    tricks: Vec<Trick>,
     place: StreamId,
 }
 
@@ -159,7 +162,7 @@ impl Service {
         let was_moved = stream.moves_to.take().is_some();
         let waits = stream.is_busy() || stream.goes_on();
         if was_moved && !waits && matches!(stream.media, Media::Paused { .. }) {
-            let plan = Plan { start: Start::Resume, stop: None, told_by: None };
+            let plan = Plan::resume(stream);
             // It plays on where it stopped, so something is left.
             let _ = self.start(now, key, plan);
         }
@@ -175,7 +178,7 @@ impl Service {
             return false;
         }
         for place in places {
-            self.take_place(now, engine, &place);
+            self.take_place(now, engine, place);
         }
         if let (Some(conn), Some(Some(id))) = (conn, id) {
             self.hand_over(conn, engine, id);
@@ -191,29 +194,38 @@ impl Service {
     fn new_places(&mut self, engine: usize, party: &[StreamKey]) -> Option<Vec<NewPlace>> {
         let mut places = Vec::with_capacity(party.len());
         for &key in party {
-            let entry = self.streams.get(&key).map(|stream| stream.entry.clone());
-            let title = entry.and_then(|entry| self.library.open(&entry).ok());
-            match title.and_then(|title| Some((title, self.place_for(engine, title)?))) {
-                Some((title, place)) => places.push(NewPlace { key, title, place }),
-                None => {
-                    self.give_up_places(engine, places);
-                    return None;
-                }
-            }
+            let Some(place) = self.new_place(engine, key) else {
+                self.give_up_places(engine, places);
+                return None;
+            };
+            places.push(place);
         }
         Some(places)
     }
 
+    fn new_place(&mut self, engine: usize, key: StreamKey) -> Option<NewPlace> {
+        let entry = self.streams.get(&key)?.entry.clone();
+        let tricks = self.open_tricks_again(key)?;
+        let title = self.library.open(&entry).ok();
+        let Some((title, place)) = title.and_then(|title| Some((title, self.place_for(engine, title)?)))
+        else {
+            self.close_tricks(tricks);
+            return None;
+        };
+        Some(NewPlace { key, title, tricks, place })
+    }
+
     fn give_up_places(&mut self, engine: usize, places: Vec<NewPlace>) {
-        for NewPlace { title, place, .. } in places {
+        for NewPlace { title, tricks, place, .. } in places {
             self.library.close(title);
+            self.close_tricks(tricks);
             self.slots[engine].give_back_stream(place);
         }
     }
 
     /// The stream leaves its place for this one, and is counted there.
-    fn take_place(&mut self, now: Instant, engine: usize, new: &NewPlace) {
-        let key = new.key;
+    fn take_place(&mut self, now: Instant, engine: usize, new: NewPlace) {
+        let NewPlace { key, title, tricks, place } = new;
         self.retire_stream(now, key, None);
         let was_reserved = self.streams.get(&key).is_some_and(|stream| stream.is_reserved);
         self.release_reservation(key);
@@ -221,7 +233,8 @@ impl Service {
         let demand = stream.demand();
         self.slots[stream.engine].admitted -= demand;
         self.slots[engine].admitted += demand;
-        (stream.engine, stream.place, stream.title) = (engine, new.place, new.title);
+        (stream.engine, stream.place) = (engine, place);
+        (stream.title, stream.tricks) = (title, tricks);
         if was_reserved {
             self.take_reservation(key);
         }

@@ -1,8 +1,9 @@
 //! Play and pause.
 
 use millrace_core::limits::PLAY_DELAY_NS;
+use millrace_core::scale::Scale;
 use millrace_core::time::{Instant, MediaTicks};
-use millrace_core::wire::rtp::sequence_of;
+use millrace_core::wire::rtp::{Timeline, sequence_of};
 use millrace_offload::command::{Command, Numbering, RunSpec};
 
 use super::Service;
@@ -10,6 +11,7 @@ use super::conns::ConnKey;
 use super::event::{Event, Playing};
 use super::ports::{AccessPoint, Need};
 use super::refusal::Refusal;
+use super::scale::{Shown, Speed};
 use super::seek::{self, From, Span};
 use super::stream::{Media, Pending, Plan, Run, Start, Stop, Stream, StreamKey};
 
@@ -18,6 +20,11 @@ use super::stream::{Media, Pending, Plan, Run, Start, Stop, Stream, StreamKey};
 pub struct Wanted {
     /// Which part; `None`: nothing was said about that.
     pub span: Option<Span>,
+    /// How fast, and in which direction; `None`: nothing was said about that, which means normal speed where anything else was said, or the
+    /// stream does not play.
+    pub scale: Option<Scale>,
+    /// How fast its packets are to come; `None` as for `scale`.
+    pub speed: Option<Speed>,
     /// The player counts in presentation time stamps, as FFmpeg's library does.
     pub in_stamps: bool,
     /// The connection by which the viewer is told what will come: packets wait until that is out.
@@ -43,30 +50,41 @@ enum Decision {
 }
 
 impl Service {
-    /// Plays a stream, or another part of it.
+    /// Plays a stream, or another part of it, or at another speed: the nearest that can be had.
     ///
     /// # Errors
-    /// Why it stays as it is; [`Refusal::Opening`] if its times are being opened again.
+    /// Why it stays as it is; [`Refusal::Opening`] if its times, or what shows it at that speed, are being opened.
     pub fn play(&mut self, now: Instant, key: StreamKey, wanted: &Wanted) -> Result<Played, Refusal> {
-        let stream = self.streams.get_mut(&key).ok_or(Refusal::Gone)?;
+        let stream = self.streams.get(&key).ok_or(Refusal::Gone)?;
         if stream.ending.is_some() {
             return Err(Refusal::Ending);
         }
         if stream.is_busy() {
             return Err(Refusal::Busy);
         }
+        let says_nothing = wanted.span.is_none() && wanted.scale.is_none() && wanted.speed.is_none();
+        if says_nothing && matches!(stream.media, Media::Running(_)) {
+            return Ok(Played::GoesOn);
+        }
         if stream.entry.access.is_stale() {
             let times = Need::times(&stream.entry, stream.entry.layout.packet_bytes());
             self.need(now, wanted.told_by, [times])?;
         }
-        let stream = self.streams.get_mut(&key).ok_or(Refusal::Gone)?;
-        let plan = match decide(stream, now, wanted)? {
+        let wished = wanted.scale.unwrap_or(Scale::NORMAL);
+        let scale = self.nearest_scale(now, key, wanted.told_by, wished)?;
+        let stream = self.streams.get(&key).ok_or(Refusal::Gone)?;
+        let mut plan = match decide(stream, now, wanted, scale)? {
             Decision::GoesOn => return Ok(Played::GoesOn),
             Decision::Do(plan) => plan,
         };
         let entry = stream.entry.clone();
+        if !stream.is_reserved {
+            // What it had for a run that is over is not asked for again.
+            self.set_speed_rate(key, 0);
+        }
         self.check_members(&entry)?;
         self.reserve(now, key)?;
+        plan.speed = self.reserve_speed(key, plan.speed);
         let stream = self.streams.get_mut(&key).ok_or(Refusal::Gone)?;
         let path = stream.path;
         let has_engine = !self.is_being_moved(path);
@@ -87,38 +105,51 @@ impl Service {
     /// Plays a stream that stands still: tells what will come, then lets the packets out.
     pub(super) fn start(&mut self, now: Instant, key: StreamKey, plan: Plan) -> Result<(), Refusal> {
         let stream = self.streams.get(&key).ok_or(Refusal::Gone)?;
-        let (from, sequence) = place(stream, plan.start).ok_or(Refusal::NothingLeft)?;
-        let stop = plan.stop.unwrap_or_else(|| resumed_stop(stream, plan.start));
+        let shown = stream.at_scale(plan.scale).ok_or(Refusal::Broken)?;
+        let from = place(stream, shown, &plan)?;
+        let stop = plan.stop.unwrap_or_else(|| resumed_stop(stream, shown, &plan));
         if from.packet >= stop.packet {
             return Err(Refusal::NothingLeft);
         }
+        let numbers = numbers(stream, shown, &plan, from);
         let at = now.plus_ns(self.gap_ns(stream, plan.told_by));
+        // What a player has in its buffer when it pauses it still has when it goes on.
+        let is_plain = plan.scale.is_normal() && plan.speed.is_normal();
+        let ahead_ms = if plan.start == Start::Resume || !is_plain { 0 } else { self.lead_ms(stream) };
+        let is_jump = matches!(plan.start, Start::Access(_)) && stream.media != Media::Fresh;
+        let from_time = from.time.map(|time| shown.shown_time(time));
+        let anew = !matches!((plan.start, stream.media), (Start::Resume, Media::Paused { .. }));
         let stream = self.streams.get_mut(&key).ok_or(Refusal::Gone)?;
+        (stream.scale, stream.speed, stream.timeline) = (plan.scale, plan.speed, numbers.timeline);
+        stream.has_own_timeline |= matches!(numbers.numbering, Numbering::Own(_));
         let playing = Playing {
             stream: key,
             session: stream.label.to_string(),
             title: stream.entry.name.clone(),
-            from: from.time,
+            scale: plan.scale,
+            speed: plan.speed,
+            from: from_time,
             until: stop.time,
-            sequence,
-            seek: matches!(plan.start, Start::Access(_)) && stream.media != Media::Fresh,
-            without_fec: stream.take_fec_left_out(),
+            sequence: numbers.sequence,
+            timestamp: from.time.map(|time| numbers.timeline.timestamp(time)),
+            seek: is_jump,
+            without_fec: stream.take_fec_left_out().or_else(|| stream.fec_rests()),
         };
-        let anew = !matches!((plan.start, stream.media), (Start::Resume, Media::Paused { .. }));
         let run = RunSpec {
             run: stream.next_run(),
             media: stream.run_media(),
             from: from.packet,
             until: stop.packet,
-            numbering: Numbering::Sequence(sequence),
-            scale_permille: 1000,
+            numbering: numbers.numbering,
+            scale_permille: plan.speed.permille(),
             step: None,
         };
-        stream.media = Media::Running(Run { serial: run.run, from_time: from.time, at, stop });
+        stream.media = Media::Running(Run { serial: run.run, from_time, at, stop, speed: plan.speed });
         let (engine, place) = (stream.engine, stream.place);
         self.tell(Event::Playing(playing));
-        self.command(engine, Command::Play { stream: place, at, ahead_ms: 0, run });
+        self.command(engine, Command::Play { stream: place, at, ahead_ms, run });
         self.prepare_companions(key, run.from..run.until, anew, false);
+        self.release_tricks(key);
         Ok(())
     }
 
@@ -157,48 +188,93 @@ impl Service {
     }
 }
 
-/// Where to start, and with which sequence number: the shared timeline at first, without a jump ever after.
-fn place(stream: &Stream, start: Start) -> Option<(Origin, u16)> {
-    let next_sequence = match stream.media {
-        Media::Paused { next_sequence, .. } | Media::Ended { next_sequence, .. } => Some(next_sequence),
-        Media::Fresh => None,
-        Media::Running(_) | Media::Pausing(_) => return None, // start() is for streams that stand still
-    };
-    let origin = match (start, stream.media) {
-        (Start::Access(AccessPoint { packet, time }), _) => Origin { packet, time: Some(time) },
-        (Start::Resume, Media::Paused { next_packet, .. }) if next_packet < stream.entry.packets => {
-            Origin { packet: next_packet, time: stream.entry.access.time_of(next_packet) }
+/// Where to start in what is sent.
+fn place(stream: &Stream, shown: Shown<'_>, plan: &Plan) -> Result<Origin, Refusal> {
+    // Nothing of the place depends on the clock while it stands still.
+    let here = || stream.position(Instant(0)).unwrap_or_default();
+    let is_jump = matches!(plan.start, Start::Access(_));
+    if plan.scale.is_reverse() && !is_jump && here() == MediaTicks(0) {
+        return Err(Refusal::BeginningReached);
+    }
+    let AccessPoint { packet, time } = match (plan.start, stream.media) {
+        // start() is for streams that stand still.
+        (_, Media::Running(_) | Media::Pausing(_)) => return Err(Refusal::Busy),
+        (Start::Access(access), _) => access,
+        (Start::Resume, Media::Paused { next_packet, .. }) if next_packet < shown.sent.packets => {
+            return Ok(Origin { packet: next_packet, time: shown.sent.access.time_of(next_packet) });
         }
-        (Start::Resume, Media::Fresh) => {
-            let AccessPoint { packet, time } = stream.entry.access.access_at_or_before(MediaTicks(0));
-            Origin { packet, time: Some(time) }
-        }
-        (Start::Resume, _) => return None,
+        (Start::Resume, Media::Fresh) => shown.access(MediaTicks(0)),
+        (Start::Resume, _) => return Err(Refusal::NothingLeft),
+        (Start::Here, _) => shown.access(here()),
     };
-    // FEC names packets by their numbers on the title's own timeline.
-    let own = next_sequence.filter(|_| stream.fec.is_none());
-    Some((origin, own.unwrap_or(sequence_of(origin.packet))))
+    Ok(Origin { packet, time: Some(time) })
 }
 
 #[derive(Clone, Copy)]
 struct Origin {
     packet: u32,
+    /// In what is sent.
     time: Option<MediaTicks>,
 }
 
-/// A resumed run goes on to where it was going; a jump goes to the end of the title.
-fn resumed_stop(stream: &Stream, start: Start) -> Stop {
-    match (start, stream.media) {
+/// How the packets of a run are numbered.
+struct Numbers {
+    numbering: Numbering,
+    /// Of its first packet.
+    sequence: u16,
+    timeline: Timeline,
+}
+
+/// The shared timeline at first. The sequence has no jump ever after; timestamps have one with a jump in the title, until the title has been
+/// shown at another speed: then they go on as well, because no two of these timelines have anything in common (RFC 2326 appendix B: "both
+/// RTP sequence numbers and RTP timestamps MUST be continuous and monotonic across jumps of NPT").
+fn numbers(stream: &Stream, shown: Shown<'_>, plan: &Plan, from: Origin) -> Numbers {
+    let next_sequence = match stream.media {
+        Media::Paused { next_sequence, .. } | Media::Ended { next_sequence, .. } => Some(next_sequence),
+        Media::Fresh | Media::Running(_) | Media::Pausing(_) => None,
+    };
+    let first = next_sequence.unwrap_or(sequence_of(from.packet));
+    let own = stream.entry.timeline;
+    // FEC names packets by their numbers on the title's own timeline.
+    if stream.fec.is_some() && plan.scale.is_normal() {
+        let sequence = sequence_of(from.packet);
+        return Numbers { numbering: Numbering::Sequence(sequence), sequence, timeline: own };
+    }
+    if plan.scale.is_normal() && !stream.has_own_timeline {
+        return Numbers { numbering: Numbering::Sequence(first), sequence: first, timeline: own };
+    }
+    let timestamp = stream.next_timestamp().unwrap_or(own.timestamp_base);
+    // Where the time cannot be read, timestamps have a jump, and nobody is told of a first one.
+    let timestamp_base = timestamp.wrapping_sub(shown_ticks(shown, from));
+    let timeline = Timeline { ssrc: own.ssrc, timestamp_base };
+    Numbers { numbering: Numbering::Own(first), sequence: first, timeline }
+}
+
+/// What a timestamp has of the media time of a run's first packet.
+fn shown_ticks(shown: Shown<'_>, from: Origin) -> u32 {
+    from.time.unwrap_or_else(|| shown.sent.access.access_at_or_before(MediaTicks(0)).time).0 as u32
+}
+
+/// A run that goes on, in the same or in another direction of the same, goes on to where it was going; a jump goes to the end of the title.
+fn resumed_stop(stream: &Stream, shown: Shown<'_>, plan: &Plan) -> Stop {
+    match (plan.start, stream.media) {
         (Start::Resume, Media::Paused { stop, .. }) => stop,
-        _ => stream.title_end(),
+        (Start::Here, Media::Paused { stop, .. })
+            if plan.scale.is_reverse() == stream.scale.is_reverse() && stop != stream.shown().end() =>
+        {
+            shown.stop_at(stop.time)
+        }
+        _ => shown.end(),
     }
 }
 
-/// Reads a wish in the light of where the stream stands.
-fn decide(stream: &Stream, now: Instant, wanted: &Wanted) -> Result<Decision, Refusal> {
-    let span = wanted.span;
+/// Reads a wish in the light of where the stream stands. `scale` is the speed that can be had.
+fn decide(stream: &Stream, now: Instant, wanted: &Wanted, scale: Scale) -> Result<Decision, Refusal> {
+    let is_reverse = scale.is_reverse();
+    let span = wanted.span.map(|span| span.in_direction(is_reverse));
     if let Some(Span { from, to: Some(to) }) = span
-        && (to == MediaTicks(0) || matches!(from, From::At(from) if to.0.cast_signed() <= from))
+        && (!is_reverse && to == MediaTicks(0)
+            || matches!(from, From::At(from) if span_is_empty(from, to, is_reverse)))
     {
         return Err(Refusal::EmptyRange);
     }
@@ -206,34 +282,47 @@ fn decide(stream: &Stream, now: Instant, wanted: &Wanted) -> Result<Decision, Re
         Some(From::At(asked)) => Some(seek::locate(stream, now, asked, wanted.in_stamps)),
         _ => None,
     };
-    let access = |time| Start::Access(stream.entry.access.access_at_or_before(time));
+    let shown = stream.at_scale(scale).ok_or(Refusal::Broken)?;
+    let speed = wanted.speed.unwrap_or_default();
+    let access = |time| Start::Access(shown.access(time));
+    let is_same = scale == stream.scale && speed == stream.speed;
     let start = match (span.map(|span| span.from), stream.media) {
-        (None | Some(From::Here), Media::Running(_)) if span.is_none_or(|span| span.to.is_none()) => {
+        (None | Some(From::Here), Media::Running(_))
+            if is_same && span.is_none_or(|span| span.to.is_none()) =>
+        {
             return Ok(Decision::GoesOn);
         }
-        (Some(From::At(_)), _) => access(sought.map_or(MediaTicks(0), |sought| sought.time)),
+        (Some(From::At(_)), _) => {
+            let time = sought.map_or(MediaTicks(0), |sought| sought.time);
+            if is_reverse && time == MediaTicks(0) {
+                return Err(Refusal::BeginningReached);
+            }
+            access(time)
+        }
+        (None | Some(From::Here), Media::Fresh) if is_reverse => return Err(Refusal::BeginningReached),
+        (None | Some(From::Here), Media::Fresh) => access(MediaTicks(0)),
+        (None | Some(From::Here), Media::Ended { .. }) if is_reverse => Start::Here,
         // Played to the end: without a span it begins again, one from here has nothing left.
         (None, Media::Ended { .. }) => access(MediaTicks(0)),
         (Some(From::Here), Media::Ended { .. }) => return Err(Refusal::EndReached),
-        (None | Some(From::Here), Media::Fresh) => access(MediaTicks(0)),
-        (None | Some(From::Here), _) => Start::Resume,
+        (None | Some(From::Here), _) if scale == stream.scale => Start::Resume,
+        (None | Some(From::Here), _) => Start::Here,
     };
     let stop = match span {
         Some(Span { to: Some(to), .. }) => {
-            let to = sought.map_or(Some(to), |sought| sought.end(to)).ok_or(Refusal::EmptyRange)?;
-            Some(stop_at(stream, to))
+            let to =
+                sought.map_or(Some(to), |sought| sought.end(to, is_reverse)).ok_or(Refusal::EmptyRange)?;
+            Some(shown.stop_at(to))
         }
-        Some(Span { to: None, .. }) => Some(stream.title_end()),
+        Some(Span { to: None, .. }) => Some(shown.end()),
         None => None,
     };
-    Ok(Decision::Do(Plan { start, stop, told_by: wanted.told_by }))
+    Ok(Decision::Do(Plan { start, stop, scale, speed, told_by: wanted.told_by }))
 }
 
-/// The packet before which a span that ends at `time` stops.
-fn stop_at(stream: &Stream, time: MediaTicks) -> Stop {
-    let end = stream.title_end();
-    if time >= end.time {
-        return end;
-    }
-    Stop { packet: stream.entry.access.packet_at(time).min(end.packet), time }
+/// Whether nothing lies between two places in this direction. Only the beginning of the title is part of a span that ends there (RFC 7826
+/// section 18.40).
+fn span_is_empty(from: i64, to: MediaTicks, is_reverse: bool) -> bool {
+    let to = to.0.cast_signed();
+    if is_reverse { from <= to } else { to <= from }
 }

@@ -7,6 +7,7 @@ use std::sync::Arc;
 use millrace_core::ids::TitleRef;
 use millrace_core::limits::DEFAULT_PACKET_BYTES;
 use millrace_core::packet::WireLayout;
+use millrace_core::scale::Scale;
 use millrace_core::time::MediaTicks;
 use millrace_core::units::BitRate;
 use millrace_core::wire::rtp::Timeline;
@@ -20,6 +21,9 @@ use crate::admission::CacheFigures;
 pub struct Entry {
     /// Its name, by which it is asked for.
     pub name: String,
+    /// How fast it shows the title that it was made of; normal: it is a title itself. Others are sent in place of theirs, and cannot be asked
+    /// for by name ([`Library::derived`]).
+    pub scale: Scale,
     /// Media time that its packets take.
     pub duration: MediaTicks,
     /// What is known of its time stamps: how players count that do so in them, and when the last picture has been shown.
@@ -183,6 +187,12 @@ pub trait Library: Send {
     fn open_track(&mut self, entry: &Entry, track: u8) -> Result<Track, OpenError> {
         let _ = entry;
         Err(OpenError::Broken(format!("it has no parity track {track}")))
+    }
+    /// The titles that were made of this one to be sent in its place at another speed: each speed once, with the name by which
+    /// [`Library::find`] knows it. Cheap: asked at each such play.
+    fn derived(&mut self, entry: &Entry) -> Vec<(Scale, String)> {
+        let _ = entry;
+        Vec::new()
     }
     /// What is lost of a title of which so much is lost that it cannot be played: in words for viewers. `None`: nothing, or
     /// little enough.

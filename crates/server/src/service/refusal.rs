@@ -96,6 +96,12 @@ pub enum Refusal {
     /// The title has been played to its end.
     #[error("the end has been reached")]
     EndReached,
+    /// It was to be played backwards from its beginning.
+    #[error("the beginning has been reached")]
+    BeginningReached,
+    /// There is nothing that shows the title backwards.
+    #[error("the title cannot be played backwards")]
+    NoReverse,
     /// No packet lies between start and end.
     #[error("there is nothing left to play")]
     NothingLeft,

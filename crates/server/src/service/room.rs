@@ -104,13 +104,13 @@ impl Service {
         BitRate((u128::from(max.0) * percent / 100) as u64)
     }
 
-    /// Whether there is room for so many bits a second of FEC more beside a stream: asked when FEC is granted, switched on or raised.
-    /// What the stream has so far counts as taken, also while it does not play; and an address has no claim to FEC, as it has to a
-    /// title.
+    /// Whether there is room for so many bits a second more beside a stream: asked when FEC is granted, switched on or raised, and for faster
+    /// delivery. What the stream has so far counts as taken, also while it does not play; and an address has no claim to either, as it
+    /// has to a title.
     ///
     /// # Errors
     /// What is used up.
-    pub(super) fn room_for_fec(&self, stream: &Stream, more: u64) -> Result<(), FecRefusal> {
+    pub(super) fn room_for_more(&self, stream: &Stream, more: u64) -> Result<(), FecRefusal> {
         let own = if stream.is_reserved { Demand::default() } else { stream.demand() };
         let used = self.reserved_rate() + own.bits_per_s;
         if let Some(max) = self.config.max_rate {

@@ -30,6 +30,21 @@ pub struct Span {
     pub to: Option<MediaTicks>,
 }
 
+impl Span {
+    /// The same as it is meant in this direction. Some players name the two ends of what is to be played backwards in the order in which they
+    /// lie in the title; live555's server takes them either way, too.
+    pub(super) fn in_direction(self, is_reverse: bool) -> Self {
+        match self {
+            Self { from: From::At(from), to: Some(to) }
+                if is_reverse && (0..to.0.cast_signed()).contains(&from) =>
+            {
+                Self { from: From::At(to.0.cast_signed()), to: Some(MediaTicks(from.cast_unsigned())) }
+            }
+            as_asked => as_asked,
+        }
+    }
+}
+
 /// Values of a PTS: 33 bits at 90 kHz.
 const PTS_MODULUS: i64 = 1 << 33;
 
@@ -103,9 +118,14 @@ pub(super) struct Sought {
 }
 
 impl Sought {
-    /// The end of the range in media time, counted as its start is; `None` if that is not behind the start.
-    pub(super) fn end(self, asked: MediaTicks) -> Option<MediaTicks> {
-        let end = u64::try_from(asked.0.cast_signed() - self.offset).ok()?;
+    /// The end of the range in media time, counted as its start is; `None` if that is not behind the start in this direction.
+    pub(super) fn end(self, asked: MediaTicks, is_reverse: bool) -> Option<MediaTicks> {
+        let end = asked.0.cast_signed() - self.offset;
+        if is_reverse {
+            let end = end.max(0).cast_unsigned();
+            return (end < self.time.0).then_some(MediaTicks(end));
+        }
+        let end = u64::try_from(end).ok()?;
         (end > self.time.0).then_some(MediaTicks(end))
     }
 }

@@ -7,19 +7,24 @@
 //! | `Pausing` | waits, then `Running` | nothing | `Paused`, or `Ended` if it was faster | over |
 //! | `Paused` | `Running`: goes on, or a jump | nothing | - | over |
 //! | `Ended` | `Running` | nothing | - | over |
+//!
+//! A run backwards has no end but the title's beginning: there it is paused before its BYE.
 
 use std::fmt;
 use std::net::SocketAddr;
 
 use millrace_core::dest::Dest;
 use millrace_core::ids::{RunSerial, StreamId, TitleRef};
+use millrace_core::scale::Scale;
 use millrace_core::time::{Instant, MediaTicks};
 use millrace_core::wire::rtcp::ReportBlock;
+use millrace_core::wire::rtp::Timeline;
 use millrace_offload::command;
 
 use super::conns::ConnKey;
 use super::fec::Fec;
 use super::ports::{AccessPoint, Entry};
+use super::scale::{Speed, Trick};
 
 /// A stream, for as long as the server runs: never used twice.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
@@ -30,20 +35,22 @@ pub struct StreamKey(pub u64);
 pub(super) struct Run {
     /// What the engine calls it.
     pub(super) serial: RunSerial,
-    /// Media time of the first packet, where it is known.
+    /// Where in the title its first packet is, where that is known.
     pub(super) from_time: Option<MediaTicks>,
     /// When it leaves.
     pub(super) at: Instant,
     /// Where it ends.
     pub(super) stop: Stop,
+    /// How fast its packets leave.
+    pub(super) speed: Speed,
 }
 
 /// The end of what is played.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) struct Stop {
-    /// Packet before which sending ends.
+    /// Packet of what is sent before which sending ends.
     pub(super) packet: u32,
-    /// The time that is announced.
+    /// The place in the title, which is announced.
     pub(super) time: MediaTicks,
 }
 
@@ -56,7 +63,7 @@ pub(super) enum Media {
     Running(Run),
     /// The engine has been told to pause and has not answered yet.
     Pausing(Run),
-    /// The engine has stopped before this packet.
+    /// The engine has stopped before this packet of what it sent.
     Paused { next_packet: u32, next_sequence: u16, stop: Stop },
     /// BYE has been sent.
     Ended { next_sequence: u16, stop: Stop },
@@ -102,16 +109,30 @@ pub(super) struct Plan {
     pub(super) start: Start,
     /// `None`: the end that was played to so far, or that of the title.
     pub(super) stop: Option<Stop>,
+    /// How fast the title is shown: what is sent for that is open.
+    pub(super) scale: Scale,
+    /// How fast it is delivered.
+    pub(super) speed: Speed,
     /// The connection by which the viewer is told of it, before the first packet.
     pub(super) told_by: Option<ConnKey>,
 }
 
+impl Plan {
+    /// To go on with the packet before which the stream stopped.
+    pub(super) fn resume(stream: &Stream) -> Self {
+        let (scale, speed) = (stream.scale, stream.speed);
+        Self { start: Start::Resume, stop: None, scale, speed, told_by: None }
+    }
+}
+
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Start {
-    /// A jump to here.
+    /// A jump to here in what is sent.
     Access(AccessPoint),
-    /// Where the stream stopped.
+    /// With the packet before which the stream stopped.
     Resume,
+    /// At the place in the title where the stream stopped, in something else that shows it.
+    Here,
 }
 
 /// A plan that must wait for the engine to say where the stream stopped.
@@ -145,6 +166,18 @@ pub struct Stream {
     /// Since when it has not played, while it does not.
     pub(super) idle_since: Instant,
     pub(super) media: Media,
+    /// At which speed its last run showed the title.
+    pub(super) scale: Scale,
+    /// How fast that was delivered.
+    pub(super) speed: Speed,
+    /// The RTP timeline of that run.
+    pub(super) timeline: Timeline,
+    /// It has shown its title at another speed: from then on its timestamps go on from run to run.
+    pub(super) has_own_timeline: bool,
+    /// What was made of its title and is open for it.
+    pub(super) tricks: Vec<Trick>,
+    /// Bits a second of its rate for faster delivery than the normal one.
+    pub(super) speed_rate: u64,
     pub(super) pending: Option<Pending>,
     /// The engine that goes on with it when it stands still.
     pub(super) moves_to: Option<usize>,
@@ -242,10 +275,27 @@ impl Stream {
         still && self.pending.is_none() && !self.goes_on()
     }
 
+    /// At which speed the title is shown, or was last.
+    pub fn scale(&self) -> Scale {
+        self.scale
+    }
+
+    /// How fast it is delivered, or was last.
+    pub fn speed(&self) -> Speed {
+        self.speed
+    }
+
+    /// Whether its runs show the title as it is, when it is due: FEC goes with no others.
+    pub(super) fn is_plain(&self) -> bool {
+        self.scale.is_normal() && self.speed.is_normal()
+    }
+
     /// What its runs send.
     pub(super) fn run_media(&self) -> command::Media {
-        let Entry { packets, timeline, layout, .. } = self.entry;
-        command::Media { title: self.title, packets, timeline, layout, spare: self.spare() }
+        let title = self.trick(self.scale).map_or(self.title, |trick| trick.title);
+        let Entry { packets, layout, .. } = *self.shown().sent;
+        let spare = if self.is_plain() { self.spare() } else { 0 };
+        command::Media { title, packets, timeline: self.timeline, layout, spare }
     }
 
     /// A name for one more run.
@@ -254,22 +304,36 @@ impl Stream {
         self.last_run
     }
 
-    /// Where the end of the title is.
-    pub(super) fn title_end(&self) -> Stop {
-        Stop { packet: self.entry.packets, time: self.entry.end() }
-    }
-
-    /// The media time that is being sent now, as well as it is known here.
+    /// The place in the title that is being sent now, as well as it is known here.
     pub fn position(&self, now: Instant) -> Option<MediaTicks> {
+        let shown = self.shown();
         match self.media {
             Media::Fresh => Some(MediaTicks(0)),
             Media::Running(run) | Media::Pausing(run) => {
-                let played = MediaTicks::from_ns(now.ns_since(run.at));
-                run.from_time.map(|from| MediaTicks(from.0 + played.0).min(run.stop.time))
+                let ns = u128::from(now.ns_since(run.at)) * u128::from(run.speed.permille()) / 1_000;
+                let seen = MediaTicks::from_ns(u64::try_from(ns).unwrap_or(u64::MAX));
+                run.from_time.map(|from| shown.after(from, seen, run.stop))
             }
-            Media::Paused { next_packet, .. } => self.entry.access.time_of(next_packet),
+            // Behind the last packet there is the end that was announced.
+            Media::Paused { next_packet, stop, .. } if next_packet >= stop.packet => Some(stop.time),
+            Media::Paused { next_packet, .. } => {
+                shown.sent.access.time_of(next_packet).map(|time| shown.shown_time(time))
+            }
             Media::Ended { stop, .. } => Some(stop.time),
         }
+    }
+
+    /// The RTP timestamp that the next packet has if it follows the last one as if nothing had come between; `None` if nothing has been sent,
+    /// or nothing is known.
+    pub(super) fn next_timestamp(&self) -> Option<u32> {
+        let sent = self.shown().sent;
+        let packet = match self.media {
+            Media::Paused { next_packet, .. } => next_packet,
+            Media::Ended { stop, .. } => stop.packet,
+            Media::Fresh | Media::Running(_) | Media::Pausing(_) => return None,
+        };
+        let behind = if packet < sent.packets { sent.access.time_of(packet) } else { Some(sent.duration) };
+        behind.map(|time| self.timeline.timestamp(time))
     }
 }
 

@@ -2,7 +2,7 @@
 
 use millrace_core::time::Instant;
 use millrace_offload::command;
-use rtsp_types::headers::{RANGE, RTP_INFO, SCALE, SESSION, SPEED};
+use rtsp_types::headers::{RANGE, RTP_INFO, SESSION};
 
 use super::fec::{fec_header, off_because};
 use super::server::{Output, Server};
@@ -90,25 +90,23 @@ impl Server {
         };
         let timeout_s = self.config.session_timeout_s();
         let mut reply = Reply::ok().header(SESSION, format!("{};timeout={timeout_s}", session.id));
-        if let Some(time) = playing.from {
-            // Exact or absent: a wrong rtptime makes GStreamer show nothing.
-            let rtptime = stream.entry().timeline.timestamp(time);
+        if let Some(from) = playing.from {
+            // RFC 7826 section 18.46: backwards "the Range header MUST indicate a decreasing range".
+            let is_reverse = playing.scale.is_reverse();
+            let until = if is_reverse { playing.until.min(from) } else { playing.until.max(from) };
+            reply = reply.header(RANGE, format!("npt={}-{}", npt(from), npt(until)));
+        }
+        // Exact or absent: a wrong rtptime makes GStreamer show nothing.
+        if let Some(rtptime) = playing.timestamp
+            && !stream.entry().layout.is_raw()
+        {
             let sequence = playing.sequence;
-            reply = reply.header(RANGE, format!("npt={}-{}", npt(time), npt(playing.until.max(time))));
-            if !stream.entry().layout.is_raw() {
-                reply =
-                    reply.header(RTP_INFO, format!("url={};seq={sequence};rtptime={rtptime}", session.url));
-            }
+            reply = reply.header(RTP_INFO, format!("url={};seq={sequence};rtptime={rtptime}", session.url));
         }
         if let Some(why) = &playing.without_fec {
             reply = reply.header(fec_header(), off_because(why));
         }
-        if pending.scale {
-            reply = reply.header(SCALE, "1.0");
-        }
-        if pending.speed {
-            reply = reply.header(SPEED, "1.0");
-        }
+        let reply = pending.asks.answer(reply, playing.scale, playing.speed);
         self.answer_pending(now, &pending, &reply);
     }
 

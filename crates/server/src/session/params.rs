@@ -8,14 +8,14 @@ use super::refusal::refusal_reply;
 use super::server::Server;
 use super::state::State;
 use crate::rtsp::range::npt;
-use crate::rtsp::{Reply, Request};
+use crate::rtsp::{Reply, Request, speeds};
 use crate::service::{ConnKey, FecMode, Stream, StreamKey};
 
 const TEXT: &str = "text/parameters";
 
 impl Server {
     /// Without a body it is a keep-alive. Otherwise one parameter a line: `position`, `duration`, `stream_state`,
-    /// `scale`, `fec`.
+    /// `scale`, `speed`, `fec`.
     pub(super) fn get_parameter(&mut self, now: Instant, key: Option<StreamKey>, request: &Request) -> Reply {
         let Some(names) = parameters(request) else { return not_understood(&["a body that is not text"]) };
         if names.is_empty() {
@@ -31,7 +31,8 @@ impl Server {
                 "position" => stream.position(now).map(npt),
                 "duration" => Some(npt(stream.entry().end())),
                 "stream_state" => Some(State::of(stream).as_str().to_owned()),
-                "scale" => Some("1.0".to_owned()),
+                "scale" => Some(speeds::format_scale(stream.scale())),
+                "speed" => Some(speeds::format_speed(stream.speed())),
                 "fec" => Some(stream.fec_mode().to_string()),
                 _ => None,
             };

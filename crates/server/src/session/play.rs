@@ -4,15 +4,28 @@ use millrace_core::time::Instant;
 use rtsp_types::headers::{RANGE, SCALE, SPEED, USER_AGENT};
 
 use super::server::{Server, header};
-use super::state::Pending;
+use super::state::{Asked, Pending};
 use crate::rtsp::range::{self, RangeError};
 use crate::rtsp::reply::ReplyHead;
-use crate::rtsp::{Reply, Request};
+use crate::rtsp::{Reply, Request, speeds};
 use crate::service::{ConnKey, Played, Refusal, StreamKey, Wanted};
 
 /// Whether the client is FFmpeg's library, which adds its start time to every place it asks for.
 fn counts_in_stamps(request: &Request) -> bool {
     header(request, &USER_AGENT).is_some_and(|agent| agent.starts_with("Lavf"))
+}
+
+/// What a PLAY asks for, and which headers its reply has to have; or the reply to one that is not understood.
+fn wish(request: &Request) -> Result<(Wanted, Asked), Reply> {
+    let span = header(request, &RANGE).map(range::parse).transpose().map_err(|error| {
+        // RFC 2326 section 12.29: a time format that is not understood is answered with 501.
+        Reply::error(if error == RangeError::Unit { 501 } else { 457 }, error)
+    })?;
+    let is_bad = |error| Reply::error(400, error);
+    let scale = header(request, &SCALE).map(speeds::parse_scale).transpose().map_err(is_bad)?;
+    let speed = header(request, &SPEED).map(speeds::parse_speed).transpose().map_err(is_bad)?;
+    let asks = Asked { scale: scale.is_some(), speed: speed.is_some() };
+    Ok((Wanted { span, scale, speed, in_stamps: counts_in_stamps(request), told_by: None }, asks))
 }
 
 impl Server {
@@ -32,18 +45,12 @@ impl Server {
             // Another connection is seeking in the same session at this very moment.
             return Some(super::refusal::refusal_reply(&Refusal::Busy));
         }
-        let span = match header(request, &RANGE).map(range::parse).transpose() {
-            Ok(span) => span,
-            // RFC 2326 section 12.29: a time format that is not understood is answered with 501.
-            Err(error) => {
-                let status = if error == RangeError::Unit { 501 } else { 457 };
-                return Some(self.with_session(Reply::error(status, error), Some(key)));
-            }
+        let (mut wanted, asks) = match wish(request) {
+            Ok(wish) => wish,
+            Err(refusal) => return Some(self.with_session(refusal, Some(key))),
         };
-        let has = |name| request.header(name).is_some();
-        let (scale, speed) = (has(&SCALE), has(&SPEED));
-        session.pending = Some(Pending { conn, head: head.clone(), scale, speed });
-        let wanted = Wanted { span, in_stamps: counts_in_stamps(request), told_by: Some(conn) };
+        wanted.told_by = Some(conn);
+        session.pending = Some(Pending { conn, head: head.clone(), asks });
         let played = self.service.play(now, key, &wanted);
         if !matches!(played, Ok(Played::Begun | Played::Waits))
             && let Some(session) = self.sessions.get_mut(&key)
@@ -59,7 +66,12 @@ impl Server {
                 }
                 None
             }
-            Ok(Played::GoesOn) => Some(self.with_session(Reply::ok(), Some(key))),
+            Ok(Played::GoesOn) => {
+                let as_is = self.service.stream(key).map(|stream| (stream.scale(), stream.speed()));
+                let reply =
+                    as_is.map_or_else(Reply::ok, |(scale, speed)| asks.answer(Reply::ok(), scale, speed));
+                Some(self.with_session(reply, Some(key)))
+            }
             Err(refusal @ Refusal::NothingLeft) => Some(self.refuse_play(key, &refusal)),
             Err(refusal) => {
                 let title = self.service.stream(key).map(|stream| stream.entry().name.clone());

@@ -26,7 +26,8 @@ fn status(refusal: &Refusal) -> u16 {
         | Refusal::Fec(_) => 453,
         Refusal::Gone => 454,
         Refusal::Busy => 455,
-        Refusal::EmptyRange | Refusal::EndReached | Refusal::NothingLeft => 457,
+        Refusal::NoReverse => 456,
+        Refusal::EmptyRange | Refusal::BeginningReached | Refusal::EndReached | Refusal::NothingLeft => 457,
         Refusal::Broken => 500,
         Refusal::ShuttingDown
         | Refusal::ConnectionSessions

@@ -73,8 +73,8 @@ impl Server {
         let target = target::parse(url).filter(|target| target.track.is_none_or(|track| track == 1));
         let target = target.ok_or_else(no_title)?;
         self.service.prepare(now, conn, &target.title).map_err(|refusal| refusal_reply(&refusal))?;
-        let entry = self.service.find(&target.title).ok_or_else(no_title)?;
-        Ok((target, entry))
+        let entry = self.service.find(&target.title).filter(|entry| entry.scale.is_normal());
+        Ok((target, entry.ok_or_else(no_title)?))
     }
 
     /// The answer to a request for a title of which too much is lost; `None` if it can be played.

@@ -12,12 +12,17 @@
 //! | --- | --- | --- | --- | --- |
 //! | Init (no session) | Ready | 455 | 455 | 454 |
 //! | Ready | Ready, other transport | Playing | Ready, nothing changes | Init |
-//! | Playing | 455 | Playing: a seek, or nothing changes | Ready | Init |
+//! | Playing | 455 | Playing: a seek, another speed, or nothing changes | Ready | Init |
+//!
+//! Played backwards to its beginning, a title stands there: Ready.
 
+use millrace_core::scale::Scale;
 use millrace_core::time::Instant;
+use rtsp_types::headers::{SCALE, SPEED};
 
 use crate::rtsp::reply::ReplyHead;
-use crate::service::{ConnKey, Stream};
+use crate::rtsp::{Reply, speeds};
+use crate::service::{ConnKey, Speed, Stream};
 
 /// The states of RFC 2326 appendix A.2. Init has no session, so no value.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -57,9 +62,27 @@ pub(super) struct Pending {
     /// Who asked.
     pub(super) conn: ConnKey,
     pub(super) head: ReplyHead,
-    /// The request had a `Scale` or `Speed` header, so the reply has it too.
+    pub(super) asks: Asked,
+}
+
+/// Which of two headers a request had: then the reply has them too (RFC 2326 section 12.34: "The response MUST contain the actual scale value
+/// chosen by the server"). What is not normal is said in any case, and with `Scale` always `Speed` too: GStreamer takes the first of the two,
+/// `Speed` before `Scale`, for the rate at which it has to show what comes, and shows nothing at -4.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct Asked {
     pub(super) scale: bool,
     pub(super) speed: bool,
+}
+
+impl Asked {
+    /// The reply with what is played.
+    pub(super) fn answer(self, reply: Reply, scale: Scale, speed: Speed) -> Reply {
+        let is_scaled = !scale.is_normal();
+        let (says_scale, says_speed) =
+            (self.scale || is_scaled, self.speed || is_scaled || !speed.is_normal());
+        let reply = if says_scale { reply.header(SCALE, speeds::format_scale(scale)) } else { reply };
+        if says_speed { reply.header(SPEED, speeds::format_speed(speed)) } else { reply }
+    }
 }
 
 /// What RTSP adds to a viewer's stream. Both have the same name, and end together.

@@ -49,6 +49,7 @@ pub struct FakeRun {
     /// When its first extent has been read.
     read_at: Instant,
     began: bool,
+    drained: bool,
 }
 
 fn first_sequence(spec: &RunSpec) -> u16 {
@@ -66,7 +67,8 @@ impl FakeRun {
 
     /// When a packet leaves.
     fn due(&self, packet: u32) -> Instant {
-        self.at.plus_ns(u64::from(packet - self.spec.from) * SECOND / PACKETS_PER_S)
+        let per_s = PACKETS_PER_S * u64::from(self.spec.scale_permille);
+        self.at.plus_ns(u64::from(packet - self.spec.from) * SECOND * 1000 / per_s)
     }
 }
 
@@ -89,7 +91,7 @@ fn end_of(run: &FakeRun, next: u32, reason: StopReason) -> RunEnd {
 /// The end of a run that was queued and never began.
 fn end_of_queued(spec: &RunSpec, reason: StopReason) -> RunEnd {
     let at = Instant(u64::MAX);
-    let run = FakeRun { at, spec: *spec, read_at: at, began: false };
+    let run = FakeRun { at, spec: *spec, read_at: at, began: false, drained: false };
     end_of(&run, spec.from, reason)
 }
 
@@ -105,17 +107,21 @@ impl FakeStream {
             }
             let RunSpec { from, until, .. } = run.spec;
             let until = self.queued.map_or(until, |(cut, _)| cut);
-            let due = now.ns_since(run.at) * PACKETS_PER_S / SECOND + u64::from(now >= run.at);
+            let per_s = PACKETS_PER_S * u64::from(run.spec.scale_permille);
+            let due = now.ns_since(run.at) * per_s / SECOND / 1000 + u64::from(now >= run.at);
             self.next = from + due.min(u64::from(until - from)) as u32;
             if self.next < until {
                 return;
+            }
+            if self.queued.is_none() && !std::mem::replace(&mut run.drained, true) {
+                news.push(StreamEvent::Drained { stream: id, run: run.spec.run });
             }
             // BYE 2.5 s behind the last packet.
             let bye_ns = if self.quiet { 0 } else { 5 * SECOND / 2 };
             let run = *run;
             if let Some((_, spec)) = self.queued.take() {
                 let at = run.due(until);
-                self.playing = Some(FakeRun { at, spec, read_at: now, began: false });
+                self.playing = Some(FakeRun { at, spec, read_at: now, began: false, drained: false });
                 self.next = spec.from;
             } else if now >= run.due(until.max(from + 1) - 1).plus_ns(bye_ns) {
                 self.playing = None;
@@ -227,7 +233,7 @@ impl FakeEngine {
 
     fn play(&mut self, now: Instant, stream: StreamId, at: Instant, spec: RunSpec) {
         assert!(spec.from <= spec.until && spec.until <= spec.media.packets, "{spec:?}");
-        assert_eq!(spec.scale_permille, 1000);
+        assert!((250..=4_000).contains(&spec.scale_permille), "{spec:?}");
         let Some(state) = self.streams.get(&stream) else {
             return self.refuse(stream, Some(spec.run), Refusal::UnknownStream);
         };
@@ -237,7 +243,7 @@ impl FakeEngine {
         let Some(state) = self.streams.get_mut(&stream) else { return };
         let read_at = now.plus_ns(self.read_ns);
         let at = if state.quiet { at } else { at.max(read_at) };
-        let run = FakeRun { at, spec, read_at, began: false };
+        let run = FakeRun { at, spec, read_at, began: false, drained: false };
         (state.playing, state.next, state.played) = (Some(run), spec.from, true);
         self.advance(now); // what takes no time to be read begins at once
     }

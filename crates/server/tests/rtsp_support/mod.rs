@@ -348,7 +348,9 @@ fn packets_of(run: &RunSpec) -> String {
         Numbering::Title => sequence_of(run.from),
         Numbering::Viewer | Numbering::Bytes { .. } => unreachable!("the session layer names the numbers"),
     };
-    format!("{}..{} seq {first}", run.from, run.until)
+    let speed =
+        if run.scale_permille == 1000 { String::new() } else { format!(" speed {}", run.scale_permille) };
+    format!("{}..{} seq {first}{speed}", run.from, run.until)
 }
 
 /// What may be missing of media; FEC goes with whatever there is.

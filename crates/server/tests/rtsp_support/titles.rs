@@ -5,6 +5,7 @@ use std::sync::{Arc, Mutex};
 
 use millrace_core::ids::TitleRef;
 use millrace_core::packet::WireLayout;
+use millrace_core::scale::Scale;
 use millrace_core::time::MediaTicks;
 use millrace_core::units::BitRate;
 use millrace_core::wire::rtp::Timeline;
@@ -69,6 +70,7 @@ pub fn entry(name: &str, seconds: u64) -> Entry {
     let packets = (seconds * PACKETS_PER_S) as u32;
     Entry {
         name: name.to_owned(),
+        scale: Scale::NORMAL,
         duration: MediaTicks(seconds * 90_000),
         presentation: Presentation::default(),
         mean_rate: BitRate(4_000_000),
@@ -95,7 +97,31 @@ fn with_stamps(seconds: u64, bases: &[(u64, i64)]) -> Entry {
     }
 }
 
-/// Titles with stamps of their own (`recording`, `wrapping`, `feature`, `joined`), `film` (60 s), `other` (20 s), `long` (1000 s: sequence numbers wrap), `broken` (cannot be opened), `crowded`
+/// Speeds at which a title is shown by what was made of it, in hundredths. That of 3200 cannot be opened.
+fn speeds_of(name: &str) -> &'static [i16] {
+    match name {
+        "film" | "long" | "safe" | "turning" => &[-400, -100, 50, 400, 1_600, 3_200],
+        "other" => &[400],
+        _ => &[],
+    }
+}
+
+/// What shows `title` at this speed.
+fn made_of(title: &Entry, scale: Scale) -> Entry {
+    let packets = (u64::from(title.packets) * 100 / u64::from(scale.speed_hundredths())) as u32;
+    Entry {
+        name: format!("{}@{}", title.name, scale.hundredths()),
+        scale,
+        duration: MediaTicks(u64::from(packets) * 225),
+        packets,
+        timeline: Timeline { ssrc: 0x0400_0000, timestamp_base: 77 },
+        fec: None,
+        access: Arc::new(Even { packets, times_broken: false, is_stale: false }),
+        ..title.clone()
+    }
+}
+
+/// Titles with stamps of their own (`recording`, `wrapping`, `feature`, `joined`), `film` (60 s), `other` (20 s), `long` (1000 s: sequence numbers wrap), `turning` (timestamps too), `broken` (cannot be opened), `crowded`
 /// (the cache is full), `blind` (packet times cannot be read), `safe` (60 s, with parity), `frail` (the same, its second
 /// parity track cannot be opened), `torn` (too many members are lost), `silent` (its disks do not answer), `worn` (its times should be
 /// opened again).
@@ -130,13 +156,26 @@ impl Library for SharedTitles {
     fn poll_answer(&mut self) -> Option<(Need, Result<(), OpenError>)> {
         self.0.lock().unwrap().answers.pop_front()
     }
+    fn derived(&mut self, entry: &Entry) -> Vec<(Scale, String)> {
+        let scales = speeds_of(&entry.name).iter().filter_map(|speed| Scale::from_hundredths(*speed));
+        scales.map(|scale| (scale, format!("{}@{}", entry.name, scale.hundredths()))).collect()
+    }
     fn find(&mut self, name: &str) -> Option<Entry> {
+        if let Some((title, speed)) = name.split_once('@') {
+            let scale = Scale::from_hundredths(speed.parse().ok()?)?;
+            return Some(made_of(&self.find(title)?, scale));
+        }
         match name {
             "film" => Some(entry(name, 60)),
             "other" | "broken" | "crowded" | "torn" | "silent" => {
                 Some(Entry { timeline: Timeline { ssrc: 7, timestamp_base: 0 }, ..entry(name, 20) })
             }
             "long" => Some(entry(name, 1000)),
+            "turning" => {
+                // Its sequence numbers and its timestamps wrap at 164 s.
+                let timestamp_base = 0u32.wrapping_sub(164 * 90_000);
+                Some(Entry { timeline: Timeline { ssrc: 9, timestamp_base }, ..entry(name, 1000) })
+            }
             "recording" => Some(with_stamps(60, &[(0, 5000)])),
             "wrapping" => Some(with_stamps(60, &[(0, -26)])),
             "feature" => Some(with_stamps(7200, &[(0, 1800)])),
@@ -173,7 +212,9 @@ impl Library for SharedTitles {
     }
     fn open(&mut self, entry: &Entry) -> Result<TitleRef, OpenError> {
         match entry.name.as_str() {
-            "broken" => return Err(OpenError::Broken("meta-1316.mrp: checksum mismatch".into())),
+            "broken" | "film@3200" => {
+                return Err(OpenError::Broken("meta-1316.mrp: checksum mismatch".into()));
+            }
             "crowded" => return Err(OpenError::Full),
             "torn" => return Err(OpenError::MembersLost(TORN.into())),
             "silent" => return Err(OpenError::TimedOut("/disk: it does not answer".into())),

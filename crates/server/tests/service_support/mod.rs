@@ -3,6 +3,7 @@
 
 use std::collections::{HashMap, HashSet};
 
+use millrace_core::scale::Scale;
 use millrace_core::time::{Instant, MediaTicks};
 use millrace_offload::command::Command;
 use millrace_server::control::Counters;
@@ -29,6 +30,8 @@ pub struct Desk {
     /// Commands to the engine, in order; those to the second begin with `2: `.
     pub commands: Vec<String>,
     pub events: Vec<Event>,
+    /// What the last run may send ahead, in milliseconds.
+    pub led: Option<u16>,
     pub counters: Counters,
 }
 
@@ -53,6 +56,7 @@ impl Desk {
             held: HashSet::new(),
             commands: Vec::new(),
             events: Vec::new(),
+            led: None,
             counters: Counters::default(),
         }
     }
@@ -98,6 +102,15 @@ impl Desk {
 
     pub fn play(&mut self, key: StreamKey, span: Option<Span>) -> Result<Played, Refusal> {
         let played = self.service.play(self.now, key, &Wanted { span, ..Wanted::default() });
+        self.settle();
+        played
+    }
+
+    /// Plays at this speed, in hundredths of the normal one.
+    pub fn play_at(&mut self, key: StreamKey, speed: i16, span: Option<Span>) -> Result<Played, Refusal> {
+        let scale = Scale::from_hundredths(speed);
+        assert!(scale.is_some(), "{speed}");
+        let played = self.service.play(self.now, key, &Wanted { span, scale, ..Wanted::default() });
         self.settle();
         played
     }
@@ -155,6 +168,9 @@ impl Desk {
                     }
                     Output::Hold { conn } => assert!(self.held.insert(conn), "held twice"),
                     Output::Command { engine, command } => {
+                        if let Command::Play { ahead_ms, .. } = command {
+                            self.led = Some(ahead_ms);
+                        }
                         self.commands.push(["", "2: "][engine].to_owned() + &shown(&command));
                         [&mut self.engine, &mut self.second][engine].take(self.now, command);
                     }

@@ -113,6 +113,10 @@ pub(crate) struct ServeArgs {
     /// Longest burst when the engine's core is busy: bursts grow up to this as the load rises
     #[arg(long, value_name = "TIME", default_value_t = duration(limits::BUSY_BURST_NS))]
     pub(crate) busy_burst: HumanDuration,
+    /// Media time sent at once when a viewer over the RTSP connection begins to play or seeks, so that its buffer fills sooner; only while
+    /// there is capacity for as much again as the title needs
+    #[arg(long, value_name = "TIME", default_value_t = duration(u64::from(limits::DEFAULT_FAST_START_MS) * 1_000_000))]
+    pub(crate) fast_start: HumanDuration,
     /// Send every packet at its own time, without bursts
     #[arg(long)]
     pub(crate) smooth: bool,

@@ -10,7 +10,9 @@ use std::sync::atomic::Ordering;
 use anyhow::Context;
 use millrace_core::counters::Registry;
 use millrace_core::limits::control::{SIGNAL_LOOK_EVERY, SPARE_STREAMS, STOP_FAREWELL};
-use millrace_core::limits::{EXTENT_BYTES, MAX_CONNS_PER_ENGINE, MAX_STREAMS_PER_ENGINE, session_table_size};
+use millrace_core::limits::{
+    EXTENT_BYTES, MAX_AHEAD_MS, MAX_CONNS_PER_ENGINE, MAX_STREAMS_PER_ENGINE, session_table_size,
+};
 use millrace_core::pool::ExtentArena;
 use millrace_core::seam::Doorbell;
 use millrace_core::text::excerpt;
@@ -336,6 +338,9 @@ fn control_config(args: &ServeArgs) -> ControlConfig {
     service.address_share_percent = args.share_per_address.0 as u8;
     service.pause_reservation_ns = u64::try_from(args.pause_reservation.0.as_nanos()).unwrap_or(u64::MAX);
     service.streams_per_engine = streams_per_engine(args);
+    // Its range is that of the field.
+    service.fast_start_ms =
+        u16::try_from(args.fast_start.0.as_millis()).unwrap_or(MAX_AHEAD_MS).min(MAX_AHEAD_MS);
     service.fec = args.fec == FecChoice::Allow;
     service.max_rate = args.max_rate;
     service.packet_sizes = args.packet_sizes.clone();

@@ -12,7 +12,7 @@ use crate::cmds::percent::Percent;
 
 /// Settings that have a range, by the name of their field in `ServeArgs`.
 #[cfg(test)]
-pub(super) const IDS: [&str; 9] = [
+pub(super) const IDS: [&str; 10] = [
     "cache",
     "engines",
     "max_streams",
@@ -22,6 +22,7 @@ pub(super) const IDS: [&str; 9] = [
     "max_connections_per_address",
     "burst",
     "busy_burst",
+    "fast_start",
 ];
 
 /// A range: for the parser, and for people.
@@ -44,6 +45,7 @@ pub(super) fn of(id: &str) -> Option<Range> {
         }
         "max_connections_per_address" => from(1usize, ""),
         "burst" | "busy_burst" => between(time(limits::MIN_BURST_NS), time(limits::MAX_BURST_NS)),
+        "fast_start" => between(time(0), time(u64::from(limits::MAX_AHEAD_MS) * 1_000_000)),
         _ => return None,
     })
 }

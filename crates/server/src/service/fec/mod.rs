@@ -25,7 +25,7 @@ use super::end::Closing;
 use super::event::{Event, FecChange};
 use super::ports::{Entry, Track};
 use super::refusal::FecRefusal;
-use super::stream::{Media, Path, Plan, Run, Start, Stream, StreamKey};
+use super::stream::{Media, Path, Plan, Run, Stream, StreamKey};
 
 /// A companion can make do with whatever is there: what is missing is not sent.
 const SPARE_ANY: u8 = u8::MAX;
@@ -226,10 +226,10 @@ impl Service {
                 return Err(FecRefusal::PortInUse(port));
             }
         }
-        let rate = fec.matrix.rate(mode, stream.rate - fec.rate);
+        let rate = fec.matrix.rate(mode, stream.title_rate());
         let (engine, missing) = (stream.engine, mode.tracks().len().saturating_sub(fec.companions.len()));
         if rate > fec.rate {
-            self.room_for_fec(stream, rate - fec.rate)?;
+            self.room_for_more(stream, rate - fec.rate)?;
         }
         if self.slots[engine].stream_room() < missing {
             return Err(FecRefusal::EngineStreams);
@@ -302,8 +302,10 @@ impl Service {
         for companion in leaving {
             let stream = companion.stream;
             self.by_place.remove(&(engine, stream));
-            self.closing
-                .insert((engine, stream), Closing { title: companion.media.title, name: None, ended: None });
+            self.closing.insert(
+                (engine, stream),
+                Closing { title: companion.media.title, tricks: Vec::new(), name: None, ended: None },
+            );
             self.command(engine, Command::Close { stream });
         }
         for port in ports {
@@ -319,7 +321,14 @@ impl Service {
         anew: bool,
         only_new: bool,
     ) {
-        let Some(fec) = self.streams.get_mut(&key).and_then(|stream| stream.fec.as_mut()) else { return };
+        let Some(stream) = self.streams.get_mut(&key) else { return };
+        let is_plain = stream.is_plain();
+        let Some(fec) = stream.fec.as_mut() else { return };
+        if !is_plain {
+            // What comes then are not the packets that parity protects, or not when their parity is due.
+            fec.next_run = None;
+            return;
+        }
         if anew {
             fec.since = packets.start;
         }
@@ -406,6 +415,10 @@ impl Service {
         self.reserve_fec(key, mode)?;
         let Some(media) = self.streams.get(&key).map(|stream| stream.media) else { return Ok(()) };
         match media {
+            // No FEC goes with what is sent now: the run need not know.
+            Media::Running(_) if self.streams.get(&key).is_some_and(|stream| !stream.is_plain()) => {
+                self.change_companions(key);
+            }
             Media::Running(run) if may_wait && self.queue_switch(now, key, run) => {}
             Media::Running(run) => self.pause_to_switch(key, run),
             Media::Pausing(_) => {
@@ -494,9 +507,9 @@ impl Service {
         self.change_companions(key);
         let waits = self.streams.get(&key).is_none_or(|stream| stream.pending.is_some());
         if goes_on && !waits {
-            let plan = Plan { start: Start::Resume, stop: None, told_by: None };
+            let plan = self.streams.get(&key).map(Plan::resume);
             // A title that has ended meanwhile has nothing to go on with.
-            let _ = self.start(now, key, plan);
+            let _ = plan.map(|plan| self.start(now, key, plan));
         }
     }
 

@@ -1,0 +1,310 @@
+//! Other speeds: fast forward, rewind and slow motion are titles that were made of the one that is watched, and are sent in its place; faster
+//! delivery is the same packets at another pace. See `docs/design/0026-trick-play.md`.
+//!
+//! Where a viewer is, is always said in the time of the title that it watches ("shown time"). A made title has a time of its own ("media
+//! time"), and both run evenly: at media time `t` a title made for speed `s` shows `t * s`, or, backwards, the duration less `t * |s|`.
+
+use std::cmp::Ordering;
+
+use millrace_core::ids::TitleRef;
+use millrace_core::limits::{MAX_SPEED_PERMILLE, MIN_SPEED_PERMILLE};
+use millrace_core::scale::Scale;
+use millrace_core::time::{Instant, MediaTicks};
+
+use super::Service;
+use super::conns::ConnKey;
+use super::fec::FecMode;
+use super::ports::{AccessPoint, Entry, Need};
+use super::refusal::Refusal;
+use super::stream::{Media, Stop, Stream, StreamKey};
+
+/// How fast packets are delivered, in thousandths of real time: what RTSP calls Speed (RFC 2326 section 12.35).
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
+pub struct Speed(u16);
+
+impl Speed {
+    /// As fast as they are watched.
+    pub const NORMAL: Self = Self(1_000);
+
+    /// The nearest that can be had.
+    pub fn nearest(permille: u64) -> Self {
+        let slowest = u64::from(MIN_SPEED_PERMILLE);
+        Self(permille.clamp(slowest, u64::from(MAX_SPEED_PERMILLE)) as u16)
+    }
+
+    /// In thousandths of real time.
+    pub const fn permille(self) -> u16 {
+        self.0
+    }
+
+    /// Whether it is as fast as they are watched.
+    pub const fn is_normal(self) -> bool {
+        self.0 == Self::NORMAL.0
+    }
+
+    /// What so many bits a second become beyond themselves.
+    fn more_of(self, rate: u64) -> u64 {
+        rate.saturating_mul(u64::from(self.0.saturating_sub(1_000))) / 1_000
+    }
+}
+
+impl Default for Speed {
+    fn default() -> Self {
+        Self::NORMAL
+    }
+}
+
+/// Speeds of delivery that are tried, the fastest first, where the one that is wished cannot be admitted.
+const LOWER_SPEEDS: [Speed; 3] = [Speed(3_000), Speed(2_000), Speed(1_500)];
+
+/// A title that was made of a stream's own, open for it.
+#[derive(Debug)]
+pub(super) struct Trick {
+    pub(super) entry: Entry,
+    pub(super) title: TitleRef,
+}
+
+/// What a stream shows at one speed: its title, and what is sent of it.
+#[derive(Clone, Copy)]
+pub(super) struct Shown<'a> {
+    /// What is watched.
+    title: &'a Entry,
+    /// What is sent: the same, or what was made of it.
+    pub(super) sent: &'a Entry,
+}
+
+impl<'a> Shown<'a> {
+    pub(super) fn new(title: &'a Entry, sent: &'a Entry) -> Self {
+        Self { title, sent }
+    }
+
+    fn scale(self) -> Scale {
+        self.sent.scale
+    }
+
+    /// The shown time of a media time.
+    pub(super) fn shown_time(self, media: MediaTicks) -> MediaTicks {
+        if self.scale().is_normal() { media } else { self.scale().shown_time(media, self.title.duration) }
+    }
+
+    /// The media time at which a shown time is.
+    fn media_time(self, shown: MediaTicks) -> MediaTicks {
+        if self.scale().is_normal() { shown } else { self.scale().own_time(shown, self.title.duration) }
+    }
+
+    /// Where a shown time can be begun with, in what is sent.
+    pub(super) fn access(self, shown: MediaTicks) -> AccessPoint {
+        self.sent.access.access_at_or_before(self.media_time(shown))
+    }
+
+    /// Where it ends by itself: with the title, or backwards with its beginning.
+    pub(super) fn end(self) -> Stop {
+        let time = if self.scale().is_reverse() { MediaTicks(0) } else { self.title.end() };
+        Stop { packet: self.sent.packets, time }
+    }
+
+    /// The packet before which a span that ends at a shown time stops.
+    pub(super) fn stop_at(self, time: MediaTicks) -> Stop {
+        let end = self.end();
+        let is_end = if self.scale().is_reverse() { time <= end.time } else { time >= end.time };
+        if is_end {
+            return end;
+        }
+        Stop { packet: self.sent.access.packet_at(self.media_time(time)).min(end.packet), time }
+    }
+
+    /// Where it is when so much of what is sent has been seen from `from` on.
+    pub(super) fn after(self, from: MediaTicks, seen: MediaTicks, stop: Stop) -> MediaTicks {
+        let moved = self.scale().speeded(seen).0;
+        if self.scale().is_reverse() {
+            MediaTicks(from.0.saturating_sub(moved)).max(stop.time)
+        } else {
+            MediaTicks(from.0.saturating_add(moved)).min(stop.time)
+        }
+    }
+}
+
+/// How far a speed is from the one that is wished: the ratio of the two. Of two that are equally far the one that is not normal is nearer:
+/// something else was wished.
+fn by_distance(wished: Scale, a: Scale, b: Scale) -> Ordering {
+    let sides = |scale: Scale| {
+        let (one, other) = (u32::from(scale.speed_hundredths()), u32::from(wished.speed_hundredths()));
+        (one.max(other), one.min(other))
+    };
+    let ((a_high, a_low), (b_high, b_low)) = (sides(a), sides(b));
+    (a_high * b_low).cmp(&(b_high * a_low)).then(a.is_normal().cmp(&b.is_normal()))
+}
+
+impl Stream {
+    /// What is sent for it at this speed; `None` if that is not open.
+    pub(super) fn at_scale(&self, scale: Scale) -> Option<Shown<'_>> {
+        if scale.is_normal() {
+            return Some(Shown::new(&self.entry, &self.entry));
+        }
+        self.trick(scale).map(|trick| Shown::new(&self.entry, &trick.entry))
+    }
+
+    /// What its last run sent.
+    pub(super) fn shown(&self) -> Shown<'_> {
+        self.at_scale(self.scale).unwrap_or(Shown::new(&self.entry, &self.entry))
+    }
+
+    pub(super) fn trick(&self, scale: Scale) -> Option<&Trick> {
+        self.tricks.iter().find(|trick| trick.entry.scale == scale)
+    }
+
+    /// A stream that stands still gets another path, where its packets are numbered anew: it stands in its title, which was not open in this
+    /// size, where it was in what was made of it.
+    pub(super) fn go_back_to_title(&mut self) {
+        let shown = self.position(Instant(0));
+        if let (Media::Paused { next_sequence, .. }, false) = (self.media, self.scale.is_normal()) {
+            let AccessPoint { packet, .. } = self.entry.access.access_at_or_before(shown.unwrap_or_default());
+            let stop = Shown::new(&self.entry, &self.entry).end();
+            self.media = Media::Paused { next_packet: packet, next_sequence, stop };
+        }
+        (self.scale, self.speed) = (Scale::NORMAL, Speed::NORMAL);
+        (self.timeline, self.has_own_timeline) = (self.entry.timeline, false);
+    }
+
+    /// Why nothing of the FEC that it has comes with what is sent now; told with each such run.
+    pub(super) fn fec_rests(&self) -> Option<String> {
+        let rests = !self.is_plain() && self.fec_mode() != FecMode::Off;
+        rests.then(|| "FEC goes with normal speed only".to_owned())
+    }
+
+    /// Bits a second of its title, at normal speed and without FEC.
+    pub(super) fn title_rate(&self) -> u64 {
+        self.rate - self.fec_rate() - self.speed_rate
+    }
+}
+
+impl Service {
+    /// The speed nearest to this one, in its direction, at which the stream can be played. What is to be sent for it is open then.
+    ///
+    /// # Errors
+    /// [`Refusal::NoReverse`]; [`Refusal::Opening`] while it is being opened; [`Refusal::Broken`] if nothing of what goes backwards can be.
+    pub(super) fn nearest_scale(
+        &mut self,
+        now: Instant,
+        key: StreamKey,
+        conn: Option<ConnKey>,
+        wished: Scale,
+    ) -> Result<Scale, Refusal> {
+        if wished.is_normal() {
+            return Ok(wished);
+        }
+        let stream = self.streams.get(&key).ok_or(Refusal::Gone)?;
+        let mut there = self.library.derived(&stream.entry);
+        there.retain(|(scale, _)| scale.is_reverse() == wished.is_reverse() && !scale.is_normal());
+        if !wished.is_reverse() {
+            there.push((Scale::NORMAL, String::new()));
+        } else if there.is_empty() {
+            return Err(Refusal::NoReverse);
+        }
+        there.sort_by(|(a, _), (b, _)| by_distance(wished, *a, *b));
+        for (scale, name) in there {
+            if scale.is_normal() {
+                return Ok(scale);
+            }
+            match self.open_trick(now, key, conn, scale, &name) {
+                Ok(()) => return Ok(scale),
+                Err(wait @ (Refusal::Opening | Refusal::TooManyOpenings | Refusal::ShuttingDown)) => {
+                    return Err(wait);
+                }
+                // The operator has been told; the viewer gets the next one.
+                Err(_) => {}
+            }
+        }
+        Err(Refusal::Broken)
+    }
+
+    /// Opens a made title for a stream, unless it is open.
+    fn open_trick(
+        &mut self,
+        now: Instant,
+        key: StreamKey,
+        conn: Option<ConnKey>,
+        scale: Scale,
+        name: &str,
+    ) -> Result<(), Refusal> {
+        self.need(now, conn, [Need::title(name)])?;
+        let stream = self.streams.get(&key).ok_or(Refusal::Gone)?;
+        if stream.trick(scale).is_some() {
+            return Ok(());
+        }
+        let is_raw = stream.entry.layout.is_raw();
+        let entry = self.library.find(name).filter(|entry| entry.scale == scale).ok_or(Refusal::Broken)?;
+        let entry = if is_raw { entry.raw().ok_or(Refusal::Broken)? } else { entry };
+        self.need(now, conn, [Need::media(&entry)])?;
+        let title = self.open_title(&entry)?;
+        if let Some(stream) = self.streams.get_mut(&key) {
+            stream.tricks.push(Trick { entry, title });
+        }
+        Ok(())
+    }
+
+    /// Once more what a stream has open of what was made of its title, for another place of it; `None` if that cannot be had.
+    pub(super) fn open_tricks_again(&mut self, key: StreamKey) -> Option<Vec<Trick>> {
+        let tricks = self.streams.get(&key).map_or(&[][..], |stream| stream.tricks.as_slice()).iter();
+        let entries: Vec<_> = tricks.map(|trick| trick.entry.clone()).collect();
+        let mut again = Vec::with_capacity(entries.len());
+        for entry in entries {
+            match self.library.open(&entry) {
+                Ok(title) => again.push(Trick { entry, title }),
+                Err(_) => {
+                    self.close_tricks(again);
+                    return None;
+                }
+            }
+        }
+        Some(again)
+    }
+
+    pub(super) fn close_tricks(&mut self, tricks: Vec<Trick>) {
+        tricks.into_iter().for_each(|trick| self.library.close(trick.title));
+    }
+
+    /// Closes the made titles that a stream has open, but for that of the speed at which it plays from now on.
+    pub(super) fn release_tricks(&mut self, key: StreamKey) {
+        let Some(stream) = self.streams.get_mut(&key) else { return };
+        let (kept, done): (Vec<_>, Vec<_>) = std::mem::take(&mut stream.tricks)
+            .into_iter()
+            .partition(|trick| trick.entry.scale == stream.scale);
+        stream.tricks = kept;
+        self.close_tricks(done);
+    }
+
+    /// Reserves what a speed of delivery costs beyond the normal one: the fastest up to the one that is wished for which there is room.
+    pub(super) fn reserve_speed(&mut self, key: StreamKey, wished: Speed) -> Speed {
+        let Some(stream) = self.streams.get(&key) else { return Speed::NORMAL };
+        let (title_rate, has) = (stream.title_rate(), stream.speed_rate);
+        let slower = LOWER_SPEEDS.into_iter().filter(|speed| *speed < wished);
+        let granted = std::iter::once(wished).chain(slower).find(|speed| {
+            let more = speed.more_of(title_rate);
+            more <= has || self.room_for_more(stream, more - has).is_ok()
+        });
+        let granted = granted.unwrap_or(Speed::NORMAL);
+        self.set_speed_rate(key, granted.more_of(title_rate));
+        granted
+    }
+
+    /// What a stream's speed costs beyond the normal one is this from now on.
+    pub(super) fn set_speed_rate(&mut self, key: StreamKey, more: u64) {
+        let Some(stream) = self.streams.get_mut(&key) else { return };
+        let before = std::mem::replace(&mut stream.speed_rate, more);
+        let rate = stream.rate - before + more;
+        self.change_rate(key, rate);
+    }
+
+    /// Media that a run may send ahead: what the operator allows, to viewers whose packets come by a connection and wait there until they
+    /// are read, if there is room for as much again.
+    pub(super) fn lead_ms(&self, stream: &Stream) -> u16 {
+        let ahead_ms = self.config.fast_start_ms;
+        let is_for_it = ahead_ms > 0 && stream.path.conn().is_some();
+        if is_for_it && self.room_for_more(stream, stream.title_rate()).is_ok() { ahead_ms } else { 0 }
+    }
+}
+
+#[cfg(test)]
+#[path = "scale_tests.rs"]
+mod tests;
