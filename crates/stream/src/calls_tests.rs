@@ -215,7 +215,8 @@ impl World {
 
     fn waiting(&self) -> u64 {
         let counters = self.core.engine.counters();
-        counters.wants - counters.leases - counters.leases_failed
+        // What comes late for a run that has ended answers nobody, whether it comes before the next one asks or behind that.
+        counters.wants + counters.leases_unwanted - counters.leases - counters.leases_failed
     }
 
     fn told(&mut self, key: Key, stream: &mut StreamContext) -> Option<Outcome> {

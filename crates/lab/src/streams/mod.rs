@@ -249,7 +249,7 @@ pub struct Plan {
     pub blocks: Blocks,
     /// Streams.
     pub streams: u32,
-    /// Receivers: [`PORTS_PER_ADDRESS`] streams to each.
+    /// Receivers: `PORTS_PER_ADDRESS` streams to each.
     pub to: Vec<IpAddr>,
     /// Port of the first stream of each receiver.
     pub base_port: u16,
