@@ -8,6 +8,7 @@
 //! | [`core_loop`] | the loop and its named phases: read this to understand the running system |
 //! | [`command`] | what crosses the boundary |
 //! | [`handle`] | the control side's end: start an engine, talk to it, stop it |
+//! | [`places`] | which places in an engine's tables are taken, for the control side |
 //! | [`idle`] | busy, adaptive, sleeping |
 //! | [`load`] | how busy the core is, in nanoseconds |
 //! | [`adaptive_burst`] | longer bursts when it is busy |
@@ -24,6 +25,7 @@ pub mod handle;
 pub mod hugepage;
 pub mod idle;
 pub mod load;
+pub mod places;
 pub mod reception;
 
 /// Socket set-up for starting engines: the ports that they share, the egress paths made of them, and what comes in there.

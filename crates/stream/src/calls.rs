@@ -1,8 +1,6 @@
 //! The calls as a state machine: no thread, no clock, no descriptor is touched here. Runs, ends and what the engines say go in; commands for the
 //! engines and wakers of those who wait come out. The events' thread drives it, and tests do on a clock of their own.
 
-mod slots;
-
 use std::collections::{HashMap, VecDeque};
 use std::os::fd::OwnedFd;
 use std::task::{Poll, Waker};
@@ -15,8 +13,8 @@ use millrace_engine::{
 };
 use millrace_offload::command::{Command, Dest, Event};
 use millrace_offload::handle::EngineHandle;
+use millrace_offload::places::EnginePlaces;
 
-use self::slots::Slots;
 use crate::outcome::{Reason, Refused, RunError};
 
 /// Names the way to one viewer, for as long as its context lives.
@@ -113,7 +111,7 @@ struct Port<P> {
     link: P,
     /// For which there was no room.
     queue: VecDeque<Command>,
-    slots: Slots,
+    places: EnginePlaces,
 }
 
 /// What all engines may do together.
@@ -141,8 +139,11 @@ pub(crate) struct Calls<P> {
 
 impl<P: EnginePort> Calls<P> {
     pub(crate) fn new(links: Vec<P>, bounds: Bounds) -> Self {
-        let port =
-            |link| Port { link, queue: VecDeque::new(), slots: Slots::new(bounds.streams, bounds.conns) };
+        let port = |link| Port {
+            link,
+            queue: VecDeque::new(),
+            places: EnginePlaces::new(bounds.streams, bounds.conns),
+        };
         Self {
             ports: links.into_iter().map(port).collect(),
             lines: HashMap::new(),
@@ -180,7 +181,7 @@ impl<P: EnginePort> Calls<P> {
     pub(crate) fn next_engine(&self) -> Result<usize, RunError> {
         let engines = self.ports.iter().enumerate();
         engines
-            .min_by_key(|(_, port)| port.slots.streams_taken())
+            .min_by_key(|(_, port)| port.places.streams_taken())
             .map(|(engine, _)| engine)
             .ok_or(RunError::ShutDown)
     }
@@ -201,16 +202,16 @@ impl<P: EnginePort> Calls<P> {
         fd: Option<OwnedFd>,
     ) -> Result<Key, (Refused, Option<OwnedFd>)> {
         let Bounds { streams, conns, .. } = self.bounds;
-        let slots = &mut self.ports[engine].slots;
+        let places = &mut self.ports[engine].places;
         let conn = match &fd {
             None => None,
-            Some(_) => match slots.take_conn() {
+            Some(_) => match places.take_conn() {
                 Some(conn) => Some(conn),
                 None => return Err((Refused::Connections { most: conns * self.ports.len() }, fd)),
             },
         };
-        let (Some(place), Some(dest)) = (slots.take_stream(), dest.with_conn(|()| conn)) else {
-            conn.into_iter().for_each(|conn| slots.give_back_conn(conn));
+        let (Some(place), Some(dest)) = (places.take_stream(), dest.with_conn(|()| conn)) else {
+            conn.into_iter().for_each(|conn| places.give_back_conn(conn));
             return Err((Refused::Streams { most: streams * self.ports.len() }, fd));
         };
         let key = self.new_key();
@@ -303,7 +304,7 @@ impl<P: EnginePort> Calls<P> {
         let (streams, engines) = (self.bounds.streams, self.ports.len());
         let line = self.lines.get_mut(&key).ok_or(RunError::ShutDown)?;
         let (engine, dest, before) = (line.engine, line.dest, line.place);
-        let place = self.ports[engine].slots.take_stream();
+        let place = self.ports[engine].places.take_stream();
         line.place = place.ok_or(Refused::Streams { most: streams * engines })?;
         line.state = State::Ready;
         let stream = line.place;
@@ -452,7 +453,7 @@ impl<P: EnginePort> Calls<P> {
                 }
             }
             StreamEvent::Closed { .. } => {
-                self.ports[engine].slots.give_back_stream(place);
+                self.ports[engine].places.give_back_stream(place);
                 let Some(key) = self.by_place.remove(&(engine, place)) else { return };
                 if let Some(closing) = self.lines.get_mut(&key).and_then(|line| line.closing.as_mut()) {
                     closing.stream_open = false;
@@ -491,7 +492,7 @@ impl<P: EnginePort> Calls<P> {
     /// An engine knows a connection no more.
     fn conn_left(&mut self, engine: usize, conn: ConnId, fd: Option<OwnedFd>) {
         if let Some(port) = self.ports.get_mut(engine) {
-            port.slots.give_back_conn(conn);
+            port.places.give_back_conn(conn);
         }
         let Some(key) = self.by_conn.remove(&(engine, conn)) else { return };
         let line = self.lines.get_mut(&key);

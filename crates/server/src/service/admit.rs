@@ -199,7 +199,7 @@ impl Service {
 
     /// A place in the engine for a title that has just been opened; if there is none, the title is closed again.
     pub(super) fn place_for(&mut self, engine: usize, title: TitleRef) -> Option<StreamId> {
-        let place = self.slots[engine].take_stream();
+        let place = self.slots[engine].places.take_stream();
         if place.is_none() {
             self.library.close(title);
         }

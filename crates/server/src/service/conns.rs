@@ -126,7 +126,7 @@ impl Service {
     pub(super) fn attach(&mut self, key: ConnKey, engine: usize) -> Result<(), Refusal> {
         let conn = self.conns.get_mut(&key).ok_or(Refusal::Gone)?;
         if conn.attached.is_none() {
-            let id = self.slots[engine].take_conn().ok_or(Refusal::EngineConnections)?;
+            let id = self.slots[engine].places.take_conn().ok_or(Refusal::EngineConnections)?;
             conn.attached = Some((engine, id));
             self.by_conn.insert((engine, id), key);
             self.outputs.push_back(Output::Attach { conn: key, engine, id });
@@ -182,7 +182,7 @@ impl Service {
         conn.leaving = None;
         let attached = conn.attached;
         self.by_conn.remove(&(engine, id));
-        self.slots[engine].give_back_conn(id);
+        self.slots[engine].places.give_back_conn(id);
         if let Some((engine, id)) = attached {
             self.outputs.push_back(Output::Attach { conn: key, engine, id });
         }

@@ -89,7 +89,7 @@ impl Service {
         let Some(closing) = self.closing.remove(&(engine, place)) else { return };
         self.library.close(closing.title);
         closing.tricks.into_iter().for_each(|title| self.library.close(title));
-        self.slots[engine].give_back_stream(place);
+        self.slots[engine].places.give_back_stream(place);
         if let Some(mut event) = closing.ended {
             if let Event::Closed { totals, .. } = &mut event {
                 *totals = sent;

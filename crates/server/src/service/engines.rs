@@ -27,7 +27,7 @@ impl Service {
                 self.note_backlog(engine, stream, backlog_bytes);
             }
             command::Event::ConnGone { conn, .. } => self.engine_lost_conn(now, engine, conn),
-            command::Event::ConnRemoved { conn, .. } => self.slots[engine].give_back_conn(conn),
+            command::Event::ConnRemoved { conn, .. } => self.slots[engine].places.give_back_conn(conn),
             command::Event::ConnReturned { conn, fd } => self.conn_returned(now, engine, conn, fd.is_some()),
             command::Event::Recycle { .. } => {}
         }

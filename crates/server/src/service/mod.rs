@@ -39,7 +39,7 @@
 //! | `engines` | what the engines say |
 //! | `conns` | connections that streams are made on, or go through |
 //! | [`packet_size`] | how large a viewer's packets are |
-//! | `slots` | which places in the engines are taken |
+//! | `slots` | what is taken of each engine |
 #![forbid(unsafe_code)]
 
 mod admit;

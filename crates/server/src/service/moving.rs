@@ -45,7 +45,7 @@ impl Service {
         engines.sort_by_cached_key(|&engine| {
             let slots = &self.slots[engine];
             let load = self.admission.load(engine, slots.admitted);
-            (load, slots.admitted.bits_per_s, slots.streams_taken())
+            (load, slots.admitted.bits_per_s, slots.places.streams_taken())
         });
         engines
     }
@@ -69,8 +69,8 @@ impl Service {
         let needs_conn = party.iter().any(|stream| stream.path.conn().is_some());
         let has_room = |engine: &usize| {
             *engine != from
-                && self.slots[*engine].stream_room() >= places
-                && (!needs_conn || self.slots[*engine].has_conn_room())
+                && self.slots[*engine].places.stream_room() >= places
+                && (!needs_conn || self.slots[*engine].places.conn_room() > 0)
                 && self.room_as_measured(*engine, demand, more[*engine]).is_ok()
         };
         self.engines_by_load().into_iter().find(has_room)
@@ -172,7 +172,7 @@ impl Service {
     /// not enough, and they stay.
     fn move_to(&mut self, now: Instant, engine: usize, conn: Option<ConnKey>, party: Vec<StreamKey>) -> bool {
         let Some(places) = self.new_places(engine, &party) else { return false };
-        let id = conn.map(|_| self.slots[engine].take_conn());
+        let id = conn.map(|_| self.slots[engine].places.take_conn());
         if id == Some(None) {
             self.give_up_places(engine, places);
             return false;
@@ -219,7 +219,7 @@ impl Service {
         for NewPlace { title, tricks, place, .. } in places {
             self.library.close(title);
             self.close_tricks(tricks);
-            self.slots[engine].give_back_stream(place);
+            self.slots[engine].places.give_back_stream(place);
         }
     }
 

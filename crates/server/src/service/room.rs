@@ -154,8 +154,10 @@ impl Service {
         let attached = request.path.conn().and_then(|conn| self.attachment(conn));
         let engine = match attached {
             // All RTP of one connection comes from the engine that writes to it.
-            Some((engine, _)) => Some(engine).filter(|engine| self.slots[*engine].has_stream_room()),
-            None => self.engines_by_load().into_iter().find(|engine| self.slots[*engine].has_stream_room()),
+            Some((engine, _)) => Some(engine).filter(|engine| self.slots[*engine].places.stream_room() > 0),
+            None => {
+                self.engines_by_load().into_iter().find(|engine| self.slots[*engine].places.stream_room() > 0)
+            }
         };
         self.room(&Candidate { ip: request.viewer.ip(), rate, load, engine, own })?;
         Ok(Place { engine: engine.ok_or(Refusal::EngineStreams)?, rate })

@@ -231,7 +231,7 @@ impl Service {
         if rate > fec.rate {
             self.room_for_more(stream, rate - fec.rate)?;
         }
-        if self.slots[engine].stream_room() < missing {
+        if self.slots[engine].places.stream_room() < missing {
             return Err(FecRefusal::EngineStreams);
         }
         let Some(stream) = self.streams.get_mut(&key) else { return Ok(()) };
