@@ -340,6 +340,25 @@ fn while_nobody_writes_to_a_connection_everything_waits() {
 }
 
 #[test]
+fn a_connection_that_goes_over_without_streams_goes_nowhere_else_meanwhile() {
+    let mut site = Site::new();
+    site.play_by_tcp(8);
+    site.desk.engine.keeps_conns = true;
+    site.look(12, CORES_WHEN_OVERLOADED);
+    let conn = *site.desk.held.iter().next().expect("one goes over");
+    let key = *site.desk.service.streams_of(conn).first().expect("its stream");
+    site.desk.close(key);
+    // Its viewer wants another title, but the other engine has become full, and the first one idle.
+    site.look(120, [busy(10), Core { packets_per_s: 8 * VIEWER_PACKETS_PER_S, ..busy(95) }]);
+    site.desk.take_commands();
+    assert!(matches!(site.desk.try_tcp(conn), Err(Refusal::Full(_))));
+    assert_eq!(site.desk.take_commands(), [""; 0]);
+    site.desk.engine.give_all_back();
+    site.desk.settle();
+    assert!(site.desk.held.is_empty());
+}
+
+#[test]
 fn a_connection_that_is_lost_on_its_way_ends_its_streams() {
     for thread_ends in [false, true] {
         let mut site = Site::new();

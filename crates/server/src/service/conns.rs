@@ -152,8 +152,12 @@ impl Service {
 
     /// Whether the connection of this path goes over to another engine, so that nothing can be played through it now.
     pub(super) fn is_being_moved(&self, path: Path) -> bool {
-        let conn = path.conn().and_then(|conn| self.conns.get(&conn));
-        conn.is_some_and(|conn| conn.moves_to.is_some() || conn.leaving.is_some())
+        path.conn().is_some_and(|conn| self.is_between_engines(conn))
+    }
+
+    /// Whether this connection does.
+    pub(super) fn is_between_engines(&self, conn: ConnKey) -> bool {
+        self.conns.get(&conn).is_some_and(|conn| conn.moves_to.is_some() || conn.leaving.is_some())
     }
 
     /// Another engine, which calls it `id`, is to write to the connection. The one that does gives it back first, when the rest of a frame

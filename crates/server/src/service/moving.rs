@@ -244,7 +244,7 @@ impl Service {
     /// nothing is under way on it.
     pub(super) fn conn_leaves_full_engine(&mut self, now: Instant, conn: ConnKey, load: Demand) {
         let Some((from, _)) = self.attachment(conn) else { return };
-        if self.room_as_measured(from, load, Demand::default()).is_ok() {
+        if self.is_between_engines(conn) || self.room_as_measured(from, load, Demand::default()).is_ok() {
             return;
         }
         let party = self.streams_through(conn);
