@@ -32,6 +32,11 @@ use crate::types::{EngineConfig, EngineCounters, FailReason, Refusal, RunEnd, St
 /// Paces streams on a clock that is passed in; the crate's documentation is the contract.
 pub struct Engine {
     rules: BurstRules,
+    shares_wakes: bool,
+    /// The wake-up that lasts takes along what departs until then.
+    gather_until: Instant,
+    /// Up to then some stream needs its time exactly: it is behind, or as fast as packets may follow each other.
+    exact_until: Instant,
     wall_offset_ns: u64,
     cname: String,
     streams: Box<[Stream]>,
@@ -58,6 +63,9 @@ impl Engine {
         let streams = config.streams.clamp(1, MAX_STREAMS_PER_ENGINE);
         Self {
             rules: BurstRules { burst_ns: config.burst_ns.clamp(1, MAX_BURST_NS), smooth: config.smooth },
+            shares_wakes: config.shares_wakes && !config.smooth,
+            gather_until: Instant(0),
+            exact_until: Instant(0),
             wall_offset_ns: config.wall_offset_ns,
             cname: config.cname,
             streams: vec![Stream::free(); streams].into(),
@@ -79,6 +87,11 @@ impl Engine {
         self.rules.burst_ns = burst_ns.clamp(1, MAX_BURST_NS);
     }
 
+    /// Getter: whether streams share wake-ups.
+    pub fn shares_wakes(&self) -> bool {
+        self.shares_wakes
+    }
+
     /// Getter: size of the stream table.
     pub fn streams(&self) -> usize {
         self.streams.len()
@@ -94,6 +107,11 @@ impl Engine {
     /// Getter: what has been done so far.
     pub fn counters(&self) -> &EngineCounters {
         &self.counters
+    }
+
+    /// How much earlier than it departs a burst may leave because others do.
+    fn lead_ns(&self) -> u64 {
+        if self.shares_wakes { self.rules.burst_ns } else { 0 }
     }
 
     fn stream(&self, index: u32) -> &Stream {
@@ -132,7 +150,7 @@ impl Engine {
 
     /// Sets the stream's timer to what comes first, or takes it away.
     fn arm(&mut self, index: u32, now: Instant) {
-        match self.stream(index).wakes() {
+        match self.stream(index).wakes(self.lead_ns()) {
             Some(at) => self.wheel.set(index, at, now),
             None => self.wheel.cancel(index),
         }
@@ -255,7 +273,12 @@ impl Engine {
         if !stream.has(flag::ANCHORED) {
             anchor(stream, &mut self.cold[index as usize], time);
         }
-        stream.due = stream.last.next_leaves(stream.pace.departure(time));
+        let departure = stream.pace.departure(time);
+        stream.due = stream.last.next_leaves(departure);
+        stream.may_lead = stream.due == departure && !stream.has(flag::AHEAD);
+        if !stream.may_lead {
+            self.exact_until = self.exact_until.max(stream.due);
+        }
     }
 
     /// Whatever is in the batch has not been sent, as far as the engine was told: it is due again.

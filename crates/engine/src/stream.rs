@@ -266,6 +266,8 @@ pub(crate) struct Stream {
     pub(crate) flags: u16,
     /// A run lasts: its end has yet to come.
     pub(crate) is_running: bool,
+    /// `due` is the departure of the packet `next`, nothing puts it off: it may leave earlier, with others ([`crate::EngineConfig::shares_wakes`]).
+    pub(crate) may_lead: bool,
     /// Taken by the device, in the stream's whole life.
     pub(crate) packets: u64,
     pub(crate) bytes: u64,
@@ -298,6 +300,7 @@ impl Stream {
             sequence_base: 0,
             events: 0,
             is_running: false,
+            may_lead: false,
             packets: 0,
             bytes: 0,
         }
@@ -372,9 +375,11 @@ impl Stream {
         (extent == self.extent || extent == ahead && self.reaches(ahead)).then_some((extent % 2) as usize)
     }
 
-    /// When the stream's timer is to fire.
-    pub(crate) fn wakes(&self) -> Option<Instant> {
-        let at = self.due.min(self.report_due);
+    /// When the stream's timer is to fire, on a wheel that runs ahead by `lead_ns`: what must not leave earlier is set later by as much.
+    pub(crate) fn wakes(&self, lead_ns: u64) -> Option<Instant> {
+        let exact = |due: Instant| Instant(due.0.saturating_add(lead_ns));
+        let due = if self.may_lead { self.due } else { exact(self.due) };
+        let at = due.min(exact(self.report_due));
         (at != NEVER).then_some(at)
     }
 }

@@ -20,6 +20,10 @@ pub struct EngineConfig {
     pub burst_ns: u64,
     /// Packets leave one by one, each at its own time, instead of in bursts.
     pub smooth: bool,
+    /// Streams share wake-ups: whenever one is due, everything that departs within the length of a burst from then leaves with it, so
+    /// that the loop sleeps at least that long, however many streams there are ([`crate::pace`]). Nothing leaves earlier before its time for it than
+    /// in a burst. Without effect if `smooth`.
+    pub shares_wakes: bool,
     /// Unix time minus monotonic time, in nanoseconds: for the wall clock in sender reports.
     pub wall_offset_ns: u64,
     /// Canonical name in RTCP SDES (RFC 3550 section 6.5.1); the first 48 bytes are used.
@@ -32,6 +36,7 @@ impl Default for EngineConfig {
             streams: limits::DEFAULT_STREAMS_PER_ENGINE,
             burst_ns: limits::DEFAULT_BURST_NS,
             smooth: false,
+            shares_wakes: false,
             wall_offset_ns: 0,
             cname: String::from("millrace"),
         }

@@ -11,7 +11,7 @@ use std::sync::Arc;
 
 use millrace_core::ids::{ConnId, StreamId};
 use millrace_core::limits::engines::{BATCHES_PER_TURN, LINGER_NS};
-use millrace_core::limits::{COMMANDS_PER_TURN, LEASES_PER_TURN, MAX_BATCH_BURSTS, RETRY_NS};
+use millrace_core::limits::{COMMANDS_PER_TURN, LEASES_PER_TURN, MAX_BATCH_BURSTS, MAX_BURST_NS, RETRY_NS};
 use millrace_core::seam::{Clock, Dest, PacketTx, SendOutcome, TransmitBatch};
 use millrace_core::time::Instant;
 use millrace_engine::{Engine, LeaseFailure, Start, StreamEvent, StreamSpec};
@@ -474,11 +474,17 @@ impl<C: Clock, T: LoopTx> CoreLoop<C, T> {
             next = Some(next.map_or(retry, |next| next.min(retry)));
         }
         let Wait::Sleep(limit) = self.idle.wait(now, next) else { return std::hint::spin_loop() };
+        let rx = self.reception.as_ref().and_then(Reception::fd);
+        let others = [self.tx.full_conns_fd(), rx];
+        if self.engine.shares_wakes() && limit.as_nanos() <= u128::from(MAX_BURST_NS) {
+            // All wake-ups of streams are one: what comes from others in so short a time waits for it too.
+            self.bell.rest(others, limit);
+            return self.load.slept(self.clock.now());
+        }
         self.bell.announce_sleep();
         // The last look: a thread that adds work after this sees the announcement and rings.
         if self.commands.is_empty() && self.handle.is_quiet() {
-            let rx = self.reception.as_ref().and_then(Reception::fd);
-            self.bell.sleep_beside([self.tx.full_conns_fd(), rx], Some(limit));
+            self.bell.sleep_beside(others, Some(limit));
             self.load.slept(self.clock.now());
         } else {
             self.bell.awake();

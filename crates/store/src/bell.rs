@@ -47,20 +47,30 @@ impl EventBell {
 
     /// The same, but also until another descriptor is readable.
     pub fn sleep_beside(&self, others: [Option<BorrowedFd<'_>>; 2], limit: Option<Duration>) {
-        let timeout =
-            limit.map(|d| Timespec { tv_sec: d.as_secs() as i64, tv_nsec: i64::from(d.subsec_nanos()) });
-        let watch = |fd| PollFd::from_borrowed_fd(fd, PollFlags::IN);
-        let mut fds = [(); 3].map(|()| watch(self.fd()));
-        let mut count = 1;
-        for other in others.into_iter().flatten() {
-            fds[count] = watch(other);
-            count += 1;
-        }
-        // An interrupted poll is an early wake-up: the loop looks for work and comes back.
-        if poll(&mut fds[..count], timeout.as_ref()).is_ok_and(|n| n > 0) && !fds[0].revents().is_empty() {
+        if self.wait(PollFlags::IN, others, limit) {
             self.clear();
         }
         self.awake();
+    }
+
+    /// Sleeps until `limit` has passed or one of these descriptors is readable. Not announced, so nobody rings: whoever has work for the owner
+    /// leaves it there.
+    pub fn rest(&self, others: [Option<BorrowedFd<'_>>; 2], limit: Duration) {
+        self.wait(PollFlags::empty(), others, Some(limit));
+    }
+
+    /// Waits for `own` of the bell, or until another is readable; whether it was the bell.
+    fn wait(&self, own: PollFlags, others: [Option<BorrowedFd<'_>>; 2], limit: Option<Duration>) -> bool {
+        let timeout =
+            limit.map(|d| Timespec { tv_sec: d.as_secs() as i64, tv_nsec: i64::from(d.subsec_nanos()) });
+        let mut fds = [(); 3].map(|()| PollFd::from_borrowed_fd(self.fd(), own));
+        let mut count = 1;
+        for other in others.into_iter().flatten() {
+            fds[count] = PollFd::from_borrowed_fd(other, PollFlags::IN);
+            count += 1;
+        }
+        // An interrupted poll is an early wake-up: the loop looks for work and comes back.
+        poll(&mut fds[..count], timeout.as_ref()).is_ok_and(|n| n > 0) && !fds[0].revents().is_empty()
     }
 
     /// Takes back a ring, so that [`EventBell::fd`] is quiet again.
@@ -120,6 +130,23 @@ mod tests {
         bell.ring();
         bell.sleep_beside([Some(other.fd()), None], None);
         assert!(rustix::io::read(&bell.fd, &mut [0; 8]).is_err(), "cleared");
+    }
+
+    #[test]
+    fn nobody_ends_a_rest_but_its_limit_and_the_others() {
+        let (bell, other) = (EventBell::new().unwrap(), EventBell::new().unwrap());
+        bell.announce_sleep();
+        bell.ring();
+        let began = std::time::Instant::now();
+        bell.rest([None; 2], Duration::from_millis(20));
+        assert!(began.elapsed() >= Duration::from_millis(20), "the bell that has been rung is not heard");
+        bell.sleep(None); // would hang for ever if the rest had taken the ring
+        bell.ring();
+        let mut count = [0; 8];
+        assert!(rustix::io::read(&bell.fd, &mut count).is_err(), "a rest is not announced");
+        other.announce_sleep();
+        other.ring();
+        bell.rest([None, Some(other.fd())], Duration::from_secs(3600)); // would hang for an hour
     }
 
     #[test]

@@ -358,6 +358,7 @@ fn start_engines(
         let engine = EngineConfig {
             streams: config.streams,
             burst_ns: DEFAULT_BURST_NS,
+            shares_wakes: config.idle != IdlePolicy::Busy,
             wall_offset_ns: wall_offset_ns(),
             ..EngineConfig::default()
         };

@@ -14,9 +14,9 @@ pub const BATCHES_PER_TURN: usize = 16;
 /// How long a loop that was told to stop waits for its streams to be closed: longer than the control side gives them to
 /// say BYE.
 pub const LINGER_NS: u64 = 2_000_000_000;
-/// Shortest sleep of an adaptive loop. Departures are gathered for this long: hundreds of viewers leave a few
-/// microseconds between two bursts, and a loop that waits for each costs a third more processor time for a punctuality
-/// that bursts of 10 ms have no use for.
+/// Shortest sleep of an adaptive loop, for when streams share no wake-ups (single packets, somebody who catches up): hundreds of viewers leave a few
+/// microseconds between two departures, and a loop that waits for each costs a third more processor time for a punctuality
+/// that nobody has a use for.
 pub const GATHER_NS: u64 = 200_000;
 /// Longest sleep: commands and leases ring a bell, so this only bounds the damage of a lost one.
 pub const MAX_SLEEP_NS: u64 = 100_000_000;

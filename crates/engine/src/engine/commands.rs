@@ -68,7 +68,7 @@ impl Engine {
             // A run that begins at once has missed nothing yet: viewers who are played to come first for a moment.
             self.want(index, extent, at.max(now.plus_ns(START_READ_NS)));
         } else {
-            stream.due = at;
+            (stream.due, stream.may_lead) = (at, false);
         }
         self.arm(index, now);
         self.step(index, Input::Play).map(|_| ())

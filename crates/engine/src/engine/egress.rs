@@ -78,23 +78,41 @@ impl Engine {
         Some((index, usize::from(cold.queued_slot?)))
     }
 
-    /// Egress: fills the batch with what is due at `now`, each stream at most once; 0 = nothing. Send it, call
-    /// [`Engine::handle_sent`], and call again until it returns 0.
+    /// Egress: fills the batch with what is due at `now`, and what may leave with it ([`crate::EngineConfig::shares_wakes`]), each stream at
+    /// most once; 0 = nothing. Send it, call [`Engine::handle_sent`], and call again until it returns 0.
     pub fn poll_bursts(&mut self, now: Instant) -> usize {
         self.abandon_batch(now);
         self.batch.taken = now;
+        let horizon = self.horizon(now);
         let mut due = [0; MAX_BATCH_BURSTS];
         while let room @ 1.. = self.batch.room() {
-            let count = self.wheel.pop_due_into(now, &mut due[..room]);
+            let count = self.wheel.pop_due_into(horizon, &mut due[..room]);
             if count == 0 {
                 break;
             }
             self.fetch(&due[..count]);
             for &index in &due[..count] {
-                self.fire(index, now);
+                self.fire(index, now, horizon);
             }
         }
         self.batch.len()
+    }
+
+    /// Up to where the wheel is turned. A wake-up takes along what departs within a burst's length from its *begin*, however long sending that takes:
+    /// counted from when each is sent, a busy loop would run ahead of time by that length, and an idle one would not.
+    fn horizon(&mut self, now: Instant) -> Instant {
+        let lead_ns = self.lead_ns();
+        if lead_ns == 0 {
+            return now;
+        }
+        // What must not lead stands later by the lead.
+        if self.exact_until.plus_ns(lead_ns) > now {
+            return now.plus_ns(lead_ns);
+        }
+        if now >= self.gather_until && self.wheel.next_due().is_some_and(|due| due <= now) {
+            self.gather_until = now.plus_ns(lead_ns);
+        }
+        self.gather_until.max(now)
     }
 
     /// Asks for the memory that these streams' bursts will need, so that the processor waits for all of it at once instead of
@@ -141,7 +159,9 @@ impl Engine {
     /// second for what is farther off), and later than `now` if `poll_bursts(now)` has just returned 0. `None` as long as
     /// there is nothing to wait for but arrivals.
     pub fn poll_at(&self) -> Option<Instant> {
-        self.wheel.next_due()
+        let next = self.wheel.next_due()?;
+        let is_exact = self.exact_until.plus_ns(self.lead_ns()) > self.batch.taken;
+        Some(if is_exact { Instant(next.0.saturating_sub(self.lead_ns())) } else { next })
     }
 
     /// The oldest end of a run; if there are more, their turn comes right after.
@@ -178,13 +198,25 @@ impl Engine {
     }
 
     /// A stream's timer has fired: media first, a report in the next batch of the same turn if both are due.
-    fn fire(&mut self, index: u32, now: Instant) {
+    fn fire(&mut self, index: u32, now: Instant, horizon: Instant) {
         let stream = self.stream(index);
         match stream.state {
             State::Playing if stream.due <= now => self.burst(index, now),
+            State::Playing if stream.may_lead && stream.due <= horizon => self.lead(index, now),
             State::Playing | State::Draining if stream.report_due <= now => self.report(index, now),
             _ => self.arm(index, now),
         }
+    }
+
+    /// A stream's burst leaves before its time, unless it has just sent as much as may leave at one moment.
+    fn lead(&mut self, index: u32, now: Instant) {
+        let stream = &mut self.streams[index as usize];
+        if !stream.last.is_full(now) {
+            return self.burst(index, now);
+        }
+        stream.may_lead = false;
+        self.exact_until = self.exact_until.max(stream.due);
+        self.arm(index, now);
     }
 
     fn burst(&mut self, index: u32, now: Instant) {
@@ -225,7 +257,8 @@ impl Engine {
             stream.flags ^= flag::CATCHING_UP;
             self.counters.catch_ups += u64::from(behind);
         }
-        let count = rules.count(&pace, times(lease, place, most.min(stream.last.room(now))));
+        let begins = if stream.has(flag::AHEAD) { departure } else { departure.min(now) };
+        let count = rules.count(&pace, begins, times(lease, place, most.min(stream.last.room(now))));
         let burst = Burst { extent, place, count };
         if stream.has(flag::BYTES) {
             let is_edge = stream.bursts == 0 || stream.next + count == stream.until;

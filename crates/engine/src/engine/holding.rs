@@ -73,7 +73,8 @@ impl Engine {
             }
         }
         self.counters.waits_for_device += 1;
-        self.stream_mut(index).due = due;
+        let stream = self.stream_mut(index);
+        (stream.due, stream.may_lead) = (due, false);
         self.arm(index, now);
     }
 

@@ -64,6 +64,8 @@ impl Engine {
         let Some(lease) = self.batch.lease(index, stream.extent) else { return };
         if self.batch.rows[index as usize].dest.conn().is_none() {
             stream.due = stream.due.max(now.plus_ns(RETRY_NS));
+            stream.may_lead = false;
+            self.exact_until = self.exact_until.max(stream.due);
             return;
         }
         let departure = owed(stream, cold).departure(time_of(lease, stream.place()));
@@ -79,6 +81,7 @@ impl Engine {
         let parks = cold.blocked_since.plus_ns(TCP_PARK_NS);
         if now < parks {
             stream.due = parks.min(gives_up);
+            stream.may_lead = false;
         } else {
             self.park(index, gives_up);
         }
@@ -94,6 +97,7 @@ impl Engine {
         let stream = self.stream_mut(index);
         stream.flags |= flag::PARKED;
         stream.due = gives_up;
+        stream.may_lead = false;
         if stream.has(flag::PLAYHEAD) {
             self.tell(index, pending::LEFT);
         }

@@ -12,6 +12,7 @@ mod ops;
 mod pacing;
 mod queued;
 mod reports;
+mod shared;
 mod spare;
 mod steps;
 mod trouble;

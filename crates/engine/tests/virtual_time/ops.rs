@@ -84,8 +84,9 @@ struct Ledger {
 }
 
 impl Ledger {
-    fn new() -> Self {
-        let mut world = World::new(EngineConfig { streams: STREAMS as usize, ..EngineConfig::default() }, 16);
+    fn new(shares_wakes: bool) -> Self {
+        let config = EngineConfig { streams: STREAMS as usize, shares_wakes, ..EngineConfig::default() };
+        let mut world = World::new(config, 16);
         let films = [Film::constant(3, 1_000, 6_000_000).ending_with(376), Film::constant(4, 900, 3_000_000)];
         let (disk_mode, device_mode) = (Rc::new(RefCell::new(0)), Rc::new(RefCell::new(0)));
         let mode = Rc::clone(&disk_mode);
@@ -221,8 +222,11 @@ proptest! {
     #![proptest_config(ProptestConfig { cases: 400, max_shrink_time: 30_000, ..ProptestConfig::default() })]
 
     #[test]
-    fn the_books_balance_whatever_happens(ops in proptest::collection::vec(op(), 1..60)) {
-        let mut ledger = Ledger::new();
+    fn the_books_balance_whatever_happens(
+        ops in proptest::collection::vec(op(), 1..60),
+        shares_wakes in any::<bool>(),
+    ) {
+        let mut ledger = Ledger::new(shares_wakes);
         for op in &ops {
             ledger.run(op);
             ledger.world.hear();

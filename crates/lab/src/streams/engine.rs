@@ -28,8 +28,9 @@ use super::events::accept_all;
 use super::media::{name, store};
 use super::{Plan, Transport, now_ns, say_ready};
 
-/// The shortest burst: packets of one block have one time, so it is the block.
-const BLOCK_BURST_NS: u64 = 1;
+/// Shorter than any interval, and packets of one block have one time: a burst is a block. What departs within it shares a wake-up, as within the
+/// tick of the event loops.
+const BLOCK_BURST_NS: u64 = 1_000_000;
 /// Ports from which it sends.
 const OWN_PORTS: (u16, u16) = (2_000, 2_999);
 /// Between two looks at the events.
@@ -87,6 +88,7 @@ fn engine(
     let config = EngineConfig {
         streams: plan.streams as usize,
         burst_ns,
+        shares_wakes: true,
         wall_offset_ns: wall_offset_ns(),
         ..EngineConfig::default()
     };

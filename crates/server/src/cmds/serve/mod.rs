@@ -68,8 +68,8 @@ pub(crate) struct ServeArgs {
     /// Pin the engines to these cores, one each, in order
     #[arg(long = "cpu", value_name = "CORE", value_delimiter = ',')]
     pub(crate) cpus: Vec<usize>,
-    /// What an engine does when nothing is due: busy (spins), adaptive (sleeps, and gathers
-    /// departures for 0.2 ms) or sleeping (for 1 ms)
+    /// What an engine does when nothing is due: busy (spins), adaptive (sleeps until the next burst
+    /// departs) or sleeping (the same, at least 1 ms)
     #[arg(long, value_name = "POLICY", default_value = "adaptive")]
     pub(crate) idle: IdlePolicy,
     /// Most viewers at once; the next one gets 453

@@ -22,6 +22,7 @@ use millrace_offload::best::{BestTx, EgressPath, LoopSide, PathCounters, Tally, 
 use millrace_offload::clock::{MonotonicClock, wall_offset_ns};
 use millrace_offload::handle::{EngineConfig, EngineHandle, ThreadConfig};
 use millrace_offload::hugepage::{PageRegion, Touching};
+use millrace_offload::idle::IdlePolicy;
 use millrace_offload::load::LoopSheets;
 use millrace_offload::xdp::XdpTx;
 use millrace_offload::{GsoMode, KernelTx, KernelTxConfig, UdpPair, UdpPorts, bind_ports};
@@ -302,6 +303,7 @@ fn start_engines(
             streams,
             burst_ns: u64::try_from(args.burst.0.as_nanos())?,
             smooth: args.smooth,
+            shares_wakes: args.idle != IdlePolicy::Busy,
             wall_offset_ns: wall_offset_ns(),
             cname: "millrace".into(),
         };

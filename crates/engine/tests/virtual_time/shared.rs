@@ -1,0 +1,176 @@
+//! Streams that share wake-ups: seldom awake, nobody late, nothing earlier than in a burst.
+
+use std::cell::RefCell;
+use std::rc::Rc;
+
+use millrace_core::limits::{DEFAULT_BURST_NS, MAX_BURST_NS, MAX_BURST_PACKETS, RETRY_NS, TCP_BURST_RATIO};
+use millrace_core::seam::SendOutcome;
+use millrace_core::time::Instant;
+use millrace_engine::EngineConfig;
+
+use crate::film::Film;
+use crate::world::{MS, S, World, assert_bursts_fit_a_buffer, assert_rate_bound, id, tcp, udp};
+
+fn sharing(streams: u32) -> World {
+    let config = EngineConfig { streams: streams as usize, shares_wakes: true, ..EngineConfig::default() };
+    let mut world = World::new(config, 400);
+    // Otherwise each answer is a moment at which the engine is looked at.
+    world.disk.rule = Box::new(|_| (0, Ok(())));
+    world
+}
+
+/// `count` viewers from stream `first` on, who begin one after the other at times that have nothing to do with bursts.
+fn play_all(world: &mut World, film: &Film, first: u32, count: u32) {
+    for index in first..first + count {
+        let dest = if index % 5 == 4 { tcp(index) } else { udp(index) };
+        world.open(film, index, dest);
+        world.play_from(id(index), index * 7 % 500);
+        world.run_for(1_234_567);
+    }
+}
+
+/// The moments at which something was sent since then.
+fn moments(world: &World, since: Instant) -> Vec<Instant> {
+    let mut moments: Vec<_> = world.sent.iter().map(|sent| sent.at).filter(|&at| at >= since).collect();
+    moments.dedup();
+    moments
+}
+
+#[test]
+fn any_number_of_viewers_takes_a_hundred_wake_ups_a_second() {
+    for (viewers, rate) in
+        [(1, 8_000_000), (10, 8_000_000), (10, 300_000), (900, 2_000_000), (300, 16_000_000)]
+    {
+        let mut world = sharing(viewers);
+        let film = Film::constant(0, 60_000, rate);
+        play_all(&mut world, &film, 0, viewers);
+        let since = world.now;
+        world.run_for(10 * S);
+        let moments = moments(&world, since);
+        assert!(moments.len() <= 1_001, "{} in 10 s for {viewers} viewers of {rate} b/s", moments.len());
+        assert!(moments.windows(2).all(|two| two[1].ns_since(two[0]) >= DEFAULT_BURST_NS));
+        assert_eq!((world.late_max_ns, world.engine.counters().late), (0, 0));
+        let reports: Vec<_> =
+            world.reports.iter().map(|report| report.at).filter(|&at| at >= since).collect();
+        assert!(reports.len() >= viewers as usize);
+        assert!(rate < 2_000_000 || reports.iter().all(|at| moments.contains(at)), "reports wake nobody");
+    }
+}
+
+/// A loop that never sleeps looks all the time: that is no reason to run ahead.
+#[test]
+fn who_looks_more_often_sends_no_more_often() {
+    let mut world = sharing(50);
+    let film = Film::constant(0, 60_000, 8_000_000);
+    play_all(&mut world, &film, 0, 50);
+    let since = world.now;
+    for _ in 0..4_000 {
+        world.now = world.now.plus_ns(MS / 4);
+        world.turn();
+    }
+    let moments = moments(&world, since);
+    assert!(moments.len() <= 101, "{}", moments.len());
+    assert!(world.late_max_ns <= MS / 4);
+}
+
+#[test]
+fn nothing_is_earlier_than_in_a_burst() {
+    // The last burst within the time may gather four packets, of 40 Mb/s within a millisecond.
+    let gathered_ns = MS;
+    for (rate, most_ns) in [(40_000_000, gathered_ns), (2_500_000, MAX_BURST_NS)] {
+        let mut world = sharing(100);
+        let film = Film::constant(0, 60_000, rate);
+        for index in 0..100 {
+            world.open(&film, index, udp(index));
+            world.play_from(id(index), index * 31);
+            world.run_for(777_777);
+        }
+        for burst_ns in [10 * MS, 18 * MS] {
+            world.engine.set_burst_ns(burst_ns);
+            world.run_for(2 * S);
+            let most_ns = most_ns.max(burst_ns + most_ns).min(MAX_BURST_NS);
+            assert!(world.early_max_ns <= most_ns, "{} of {burst_ns}", world.early_max_ns);
+        }
+        let since = world.now;
+        world.run_for(S);
+        assert!(moments(&world, since).len() <= 56, "every 18 ms");
+        world.engine.set_burst_ns(5 * MS);
+        world.run_for(100 * MS);
+        world.early_max_ns = 0;
+        world.run_for(2 * S);
+        assert!(world.early_max_ns <= (5 * MS + most_ns).min(MAX_BURST_NS), "{}", world.early_max_ns);
+        assert_eq!(world.late_max_ns, 0);
+    }
+}
+
+/// Packets of 150 Mb/s may follow each other only so fast: they need more moments than the others, and get them.
+#[test]
+fn a_fast_stream_among_others_keeps_its_rate() {
+    let mut world = sharing(51);
+    let (slow, fast) = (Film::constant(0, 60_000, 2_000_000), Film::constant(1, 400_000, 150_000_000));
+    play_all(&mut world, &slow, 0, 50);
+    let stream = world.open(&fast, 50, udp(50));
+    world.play_from(stream, 0);
+    world.run_for(10 * S);
+    assert_eq!(world.late_max_ns, 0);
+    let sent = world.sent_of(stream);
+    assert!(sent.iter().map(|sent| sent.count).max() == Some(MAX_BURST_PACKETS as u32));
+    assert_bursts_fit_a_buffer(&sent);
+    assert!(world.early_max_ns <= u64::from(TCP_BURST_RATIO) * DEFAULT_BURST_NS, "some have connections");
+}
+
+#[test]
+fn a_hole_is_made_up_at_five_quarters_and_then_wake_ups_are_shared_again() {
+    let mut world = sharing(50);
+    let film = Film::constant(0, 60_000, 8_000_000);
+    play_all(&mut world, &film, 0, 50);
+    world.run_for(2 * S);
+    world.hole(3 * S);
+    world.run_for(14 * S);
+    for index in (0..50).filter(|index| index % 5 != 4) {
+        assert_rate_bound(&world.sent_of(id(index)));
+    }
+    world.late_max_ns = 0;
+    let since = world.now;
+    world.run_for(2 * S);
+    assert_eq!(world.late_max_ns, 0);
+    assert!(moments(&world, since).len() <= 201);
+}
+
+/// A socket that is full is tried again after a while, not at once and over and over because others have their turn.
+#[test]
+fn a_full_socket_is_left_alone_for_its_time() {
+    let mut world = sharing(20);
+    let film = Film::constant(0, 60_000, 8_000_000);
+    play_all(&mut world, &film, 0, 20);
+    world.run_for(S);
+    let tries: Rc<RefCell<Vec<Instant>>> = Rc::default();
+    let noted = Rc::clone(&tries);
+    world.device = Box::new(move |now, transmit| {
+        if transmit.stream != id(3) {
+            return SendOutcome::Sent;
+        }
+        noted.borrow_mut().push(now);
+        SendOutcome::Blocked { taken: 0 }
+    });
+    world.run_for(S);
+    let tries = tries.borrow();
+    assert!(tries.len() > 100, "{} times", tries.len());
+    assert!(tries.windows(2).all(|two| two[1].ns_since(two[0]) >= RETRY_NS));
+}
+
+/// What a run may send ahead leaves as fast as it may, not a burst with each wake-up of the others.
+#[test]
+fn a_lead_is_sent_at_once_beside_others() {
+    let mut world = sharing(11);
+    let film = Film::constant(0, 60_000, 8_000_000);
+    play_all(&mut world, &film, 0, 10);
+    world.ahead_ms = 2_000;
+    let stream = world.open(&film, 10, tcp(10));
+    world.play_from(stream, 0);
+    world.run_for(3 * S);
+    let sent = world.sent_of(stream);
+    let ahead = sent.iter().find(|sent| sent.departure.ns_since(sent.at) >= 1_900 * MS).expect("it is ahead");
+    let took_ns = ahead.at.ns_since(sent[0].at);
+    assert!((13 * MS..150 * MS).contains(&took_ns), "{took_ns} ns for 2 s");
+}
