@@ -266,7 +266,9 @@ impl<C: Clock, T: LoopTx> CoreLoop<C, T> {
         work += self.send(now);
         work += self.post_wants();
         work += self.publish_events();
-        if self.load.turn(now, work, self.engine.counters(), self.tx.counters()) {
+        // What a turn did belongs to it: most wake-ups have one turn with work, and then one without.
+        let ended = self.clock.now();
+        if self.load.turn(ended, work, self.engine.counters(), self.tx.counters()) {
             self.publish_reception();
         }
         if let Some(burst_ns) = self.adaptive_burst.look(now, self.load.busy_ns()) {

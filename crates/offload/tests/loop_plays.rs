@@ -6,6 +6,7 @@ use std::sync::Arc;
 use std::time::{Duration, Instant as StdInstant};
 
 use millrace_core::ids::{StreamId, TitleId};
+use millrace_core::seam::{Clock, PacketTx, SendOutcome, TransmitBatch};
 use millrace_core::time::MediaTicks;
 use millrace_core::wire::rtp::RtpHeader;
 use millrace_engine::{Refusal, StreamEvent};
@@ -13,7 +14,7 @@ use millrace_netio::null::CollectTx;
 use millrace_offload::bell::EventBell;
 use millrace_offload::command::{Command, Event};
 use millrace_store::cache::{FeedError, Keep, LiveTitle};
-use support::{Stage, WithoutConns, film_bytes};
+use support::{Stage, StepClock, WithoutConns, film_bytes};
 
 /// Turns the loop until `done` or until a minute has passed.
 fn turn_until(
@@ -140,4 +141,46 @@ fn commands_for_nobody_are_refused_and_close_answers_with_totals() {
         .sum();
     assert!(total > 0);
     assert_eq!(stage.core.engine.counters().open, 0);
+}
+
+/// A device that takes a millisecond for each batch.
+struct SlowTx {
+    clock: StepClock,
+    batches: u64,
+}
+
+impl PacketTx for SlowTx {
+    fn send(&mut self, _: &dyn TransmitBatch, outcomes: &mut [SendOutcome]) {
+        outcomes.fill(SendOutcome::Sent);
+        self.clock.advance(1_000_000);
+        self.batches += 1;
+    }
+}
+
+/// Admission lives by this: most wake-ups have one turn that sends, and one that finds nothing.
+#[test]
+fn the_time_of_a_turn_that_sends_is_busy_and_the_rest_is_not() {
+    let clock = StepClock::start();
+    let tx = WithoutConns(SlowTx { clock: clock.clone(), batches: 0 });
+    let mut stage = Stage::with_clock(700, MediaTicks(90_000), tx, clock.clone());
+    let open = stage.open(0);
+    stage.commands.push(open).unwrap();
+    let play = stage.play(0, 0, 1, 1000);
+    stage.commands.push(play).unwrap();
+    let (end, mut is_drained) = (StdInstant::now() + Duration::from_secs(60), false);
+    let began = stage.core.load.busy_ns();
+    while !is_drained {
+        let (_, work) = stage.core.turn();
+        if work == 0 {
+            clock.advance(500_000);
+            stage.core.load.slept(clock.now());
+        }
+        while let Ok(event) = stage.events.pop() {
+            is_drained |= matches!(event, Event::Stream(StreamEvent::Drained { .. }));
+        }
+        assert!(StdInstant::now() < end, "the loop did not get there within a minute");
+    }
+    let batches = stage.core.tx.0.batches;
+    assert!(batches >= 90, "{batches} in a second");
+    assert_eq!(stage.core.load.busy_ns() - began, batches * 1_000_000);
 }
