@@ -118,6 +118,12 @@ fn every_benchmark_runs_and_keeps_the_form() {
                 assert_eq!(read["name"], "read", "{report}");
                 assert!(read["value"].as_f64().is_some_and(|gigabytes| gigabytes > 0.0), "{report}");
             }
+            "switches" => {
+                assert_eq!(promise(&report, "switches-loss")["value"], 0.0, "{report}");
+                let changed = &report["rows"][1]["figures"];
+                assert_eq!(changed[0]["name"], "viewers who changed it", "{report}");
+                assert!(changed[0]["value"].as_f64().is_some_and(|viewers| viewers > 0.0), "{report}");
+            }
             "rx" => assert!(promise(&report, "rx-gro-rate")["value"].as_f64().unwrap() > 0.0, "{report}"),
             _ => {}
         }

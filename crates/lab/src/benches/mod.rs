@@ -17,6 +17,7 @@ mod start;
 mod steer;
 mod streams;
 mod sums;
+mod switches;
 mod tx;
 
 use crate::frame::Bench;
@@ -40,6 +41,7 @@ pub const ALL: &[Bench] = &[
     capacity::BENCH,
     overload::BENCH,
     seeks::BENCH,
+    switches::BENCH,
     peers::BENCH,
     streams::BENCH,
 ];

@@ -105,7 +105,7 @@ fn need(programs: &[&str]) -> Option<String> {
 }
 
 /// Runs a program to its end.
-fn run(command: &mut Command) -> anyhow::Result<()> {
+pub(crate) fn run(command: &mut Command) -> anyhow::Result<()> {
     let name = command.get_program().to_string_lossy().into_owned();
     let output = command.output().with_context(|| format!("{name}: cannot be started"))?;
     let words = String::from_utf8_lossy(&output.stderr);

@@ -1,0 +1,229 @@
+//! Viewers who all go over to fast forward within a second, and back, beside others who only watch.
+
+use std::path::Path;
+use std::process::Command;
+use std::time::Duration;
+
+use anyhow::Context;
+use millrace_client::load::{Behaviour, LoadProgress, StreamReport};
+use millrace_core::units::BitRate;
+use serde_json::Value;
+
+use crate::capacity::crowd::{Crowd, Offer, offer};
+use crate::capacity::limits::is_disturbing;
+use crate::capacity::media_files::MediaFiles;
+use crate::capacity::site::Site;
+use crate::capacity::{Scene, Scratch, in_peace};
+use crate::frame::{Bench, Need, NoiseMeter, Options, Promise, Report, Row};
+use crate::held::counters;
+use crate::peers;
+
+/// The benchmark.
+pub(super) const BENCH: Bench = Bench {
+    name: "switches",
+    shows: "1,000 viewers who go over to eight times the speed within a second, and back, beside 200 who only watch: lateness, loss, processor time",
+    not_for: "how long a player takes to show the first picture at the new speed",
+    options: &["streams", "rate", "offload", "scratch"],
+    targets: &["switches-lateness-p99", "switches-others-latest", "switches-loss", "switches-cost"],
+    needs: &[
+        Need::Root,
+        Need::Program("ffmpeg", "apt-get install ffmpeg"),
+        Need::Program("ethtool", "apt-get install ethtool"),
+    ],
+    run,
+};
+
+/// How fast.
+const SPEED: u32 = 8;
+/// One viewer in so many only watches.
+const ONE_WATCHES: u32 = 6;
+/// All come within this time, so they change the speed within it too.
+const COMING_S: f64 = 1.0;
+/// Of a second around a change, 99 % of the packets of all viewers.
+const P99_MS: f64 = 20.0;
+/// Processor time a packet, of that at normal speed.
+const COST_RATIO: f64 = 1.1;
+/// Its targets are judged whatever else scatters.
+const OWN_SCATTER: &str = "the changes of speed";
+/// From a change on, what is sent says nothing of either speed.
+const SETTLE: Duration = Duration::from_secs(2);
+
+/// The engine's counters at one time.
+#[derive(Clone, Copy, Debug, Default)]
+struct Spent {
+    busy_ns: u64,
+    packets: u64,
+}
+
+impl Spent {
+    fn of(counters: &Value) -> Option<Self> {
+        let sum = |name: &str| {
+            let loops = counters["loop"].as_array()?;
+            loops.iter().map(|one| one[name].as_u64()).sum::<Option<u64>>()
+        };
+        Some(Self { busy_ns: sum("busy_ns")?, packets: sum("packets")? })
+    }
+
+    fn ns_a_packet(from: Self, to: Self) -> f64 {
+        (to.busy_ns - from.busy_ns) as f64 / to.packets.saturating_sub(from.packets).max(1) as f64
+    }
+}
+
+/// Looks at the engine's counters at the begin and the end of what is watched at one speed.
+#[derive(Debug)]
+struct Watch {
+    at: [Duration; 4],
+    seen: [Option<Spent>; 4],
+}
+
+impl Watch {
+    /// With the speed changed each time so much time has passed.
+    fn new(lasts: Duration) -> Self {
+        let settled = |begins: Duration| begins + SETTLE.min(lasts / 3);
+        let before = |ends: Duration| ends - Duration::from_millis(500).min(lasts / 4);
+        let at = [settled(Duration::ZERO), before(lasts), settled(lasts), before(lasts * 2)];
+        Self { at, seen: [None; 4] }
+    }
+
+    fn look(&mut self, elapsed: Duration, stats: &Path) {
+        let due = |n: usize| elapsed >= self.at[n] && self.seen[n].is_none();
+        // The file is written once a second: what it says may be as old.
+        if let Some(n) = (0..4).rev().find(|&n| due(n)) {
+            self.seen[n] = counters(stats).ok().and_then(|all| Spent::of(&all));
+        }
+    }
+
+    /// Nanoseconds a packet at normal and at the other speed.
+    fn costs(&self) -> Option<(f64, f64)> {
+        let [Some(a), Some(b), Some(c), Some(d)] = self.seen else { return None };
+        Some((Spent::ns_a_packet(a, b), Spent::ns_a_packet(c, d)))
+    }
+}
+
+fn run(options: &Options) -> anyhow::Result<Report> {
+    let mut report = Report::new("switches");
+    let mut noise = NoiseMeter::start();
+    let scratch = Scratch::new(options, "switches")?;
+    let rate = options.rates.first().copied().unwrap_or(BitRate(1_000_000));
+    let lasts = Duration::from_secs(options.pick(2, 10, 15));
+    let spread = if options.tiny { Duration::ZERO } else { Duration::from_secs(10) };
+    let seconds = spread.as_secs() + lasts.as_secs() * u64::from(SPEED + 2) + 15;
+    options.say(&format!("making a media file of {rate}"));
+    let files = MediaFiles::make(&scratch.0.join("media"), rate, seconds, 1)?;
+    let site = Site::new(options.offload.unwrap_or(true), 1, scratch.0.join("site"))?;
+    let scene = Scene::new(options, &site, &files, spread);
+    // 1,000 of them change the speed.
+    let viewers = u32::try_from(options.streams.unwrap_or(options.pick(6, 1_200, 1_200)))?;
+    for run in 0..options.pick(1, 2, 5) {
+        noise.look();
+        options.say(&format!("{viewers} viewers, run {}", run + 1));
+        let (crowd, watch) = play(options, scene, viewers, lasts)?;
+        report_run(&mut report, &crowd, &watch, &format!("{viewers} viewers of {rate}, run {}", run + 1));
+    }
+    report.noise = Some(noise.finish());
+    Ok(report)
+}
+
+/// So many viewers, with a server of their own.
+fn play(
+    options: &Options,
+    scene: Scene<'_>,
+    viewers: u32,
+    lasts: Duration,
+) -> anyhow::Result<(Crowd, Watch)> {
+    let services = peers::OURSELVES.services(scene)?;
+    let service = services.into_iter().next().context("our server over UDP")?;
+    let mut trick = Command::new(scene.program);
+    trick.args(["trick", "--quiet", "--all", "--speeds", &SPEED.to_string(), "--store"]);
+    peers::run(trick.arg(scene.files.dir.join("store"))).context("make the title for the other speed")?;
+    let seconds = lasts.as_secs();
+    let behaviour: Behaviour =
+        format!("trick {seconds}s fixed at {SPEED}:{}, watch:1", ONE_WATCHES - 1).parse()?;
+    let stats = peers::stats_file(scene.site);
+    in_peace(
+        || {
+            options.go_on()?;
+            let running = (service.start)(viewers).context("start our server")?;
+            let offered = Offer {
+                viewers,
+                per_s: f64::from(viewers) / COMING_S,
+                hold: lasts * 5 / 2,
+                behaviour: behaviour.clone(),
+            };
+            let mut watch = Watch::new(lasts);
+            let mut look = |progress: &LoadProgress| watch.look(progress.elapsed, &stats);
+            let crowd = offer(scene.site, &service, &running, offered, &options.cancel, &mut look)?;
+            Ok((crowd, watch))
+        },
+        |(crowd, _): &(Crowd, Watch)| {
+            worst_p99_ms(crowd) > P99_MS && is_disturbing(crowd.figures.stolen_ratio)
+        },
+    )
+}
+
+/// Of the interval in which it was highest.
+fn worst_p99_ms(crowd: &Crowd) -> f64 {
+    let highest = crowd.series.iter().map(|sample| sample.lateness_p99_us).max().unwrap_or(0);
+    highest as f64 / 1e3
+}
+
+/// Those who never changed the speed, or those who did.
+fn of_kind(crowd: &Crowd, changed: bool) -> impl Iterator<Item = &StreamReport> {
+    crowd.streams.iter().filter(move |stream| stream.setup_us.is_some() && (stream.runs > 1) == changed)
+}
+
+fn report_run(report: &mut Report, crowd: &Crowd, watch: &Watch, label: &str) {
+    let others = || of_kind(crowd, false);
+    let latest_ms = others().map(|stream| stream.lateness_max_us).max().unwrap_or(0) as f64 / 1e3;
+    let runs = of_kind(crowd, true).map(|stream| u64::from(stream.runs)).sum::<u64>();
+    let changed = of_kind(crowd, true).count();
+    report.rows.extend(crowd.rows(label));
+    let (normal, other) = watch.costs().unwrap_or((f64::NAN, f64::NAN));
+    report.rows.push(
+        Row::new(format!("{label}: changes of speed"))
+            .with("viewers who changed it", changed as f64, "")
+            .with("times", (runs - changed as u64) as f64, "")
+            .with("p99 of the worst interval", worst_p99_ms(crowd), "ms")
+            .with("others", others().count() as f64, "")
+            .with("the latest packet of the others", latest_ms, "ms")
+            .with("busy at normal speed", normal, "ns/packet")
+            .with(&format!("at {SPEED} times"), other, "ns/packet"),
+    );
+    if crowd.figures.spoiled {
+        return;
+    }
+    let own = || [OWN_SCATTER.to_owned()];
+    let p99 = Promise::at_most("switches-lateness-p99", worst_p99_ms(crowd), P99_MS, "ms");
+    let latest = Promise::at_most("switches-others-latest", latest_ms, P99_MS, "ms");
+    let lost = Promise::at_most("switches-loss", crowd.lost as f64, 0.0, "packets").correctness();
+    report.promises.extend([p99.by_rows(own()), latest.by_rows(own()), lost]);
+    if other / normal > 0.0 {
+        let cost = Promise::at_most("switches-cost", other / normal, COST_RATIO, "of normal speed");
+        report.promises.push(cost.by_rows(own()));
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn each_speed_is_watched_away_from_the_changes() {
+        let lasts = Duration::from_secs(10);
+        let watch = Watch::new(lasts);
+        assert_eq!(watch.at.map(|at| at.as_millis()), [2_000, 9_500, 12_000, 19_500]);
+        let spent = |busy_ns, packets| Some(Spent { busy_ns, packets });
+        let seen = [spent(1_000, 10), spent(3_000, 20), spent(9_000, 50), spent(10_000, 60)];
+        assert_eq!(Watch { seen, ..watch }.costs(), Some((200.0, 100.0)));
+        assert_eq!(Watch::new(lasts).costs(), None);
+    }
+
+    #[test]
+    fn the_engines_counters_are_added_up() {
+        let counters =
+            serde_json::json!({"loop": [{"busy_ns": 5, "packets": 2}, {"busy_ns": 6, "packets": 3}]});
+        let spent = Spent::of(&counters).unwrap();
+        assert_eq!((spent.busy_ns, spent.packets), (11, 5));
+        assert!(Spent::of(&serde_json::json!({"loop": [{"busy_ns": 5}]})).is_none());
+    }
+}
