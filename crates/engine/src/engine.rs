@@ -14,7 +14,7 @@ mod steps;
 mod waiting;
 
 use millrace_core::ids::{ConnId, StreamId};
-use millrace_core::limits::{MAX_BURST_NS, MAX_STREAMS_PER_ENGINE};
+use millrace_core::limits::{MAX_BURST_NS, MAX_STREAMS_PER_ENGINE, SHARED_WAKE_NS};
 use millrace_core::pool::Lease;
 use millrace_core::time::{Instant, MediaTicks};
 use millrace_core::wire::rtp::Timeline;
@@ -62,7 +62,11 @@ impl Engine {
     pub fn new(config: EngineConfig) -> Self {
         let streams = config.streams.clamp(1, MAX_STREAMS_PER_ENGINE);
         Self {
-            rules: BurstRules { burst_ns: config.burst_ns.clamp(1, MAX_BURST_NS), smooth: config.smooth },
+            rules: BurstRules {
+                burst_ns: config.burst_ns.clamp(1, MAX_BURST_NS),
+                gather_ns: if config.shares_wakes { MAX_BURST_NS - SHARED_WAKE_NS } else { MAX_BURST_NS },
+                smooth: config.smooth,
+            },
             shares_wakes: config.shares_wakes && !config.smooth,
             gather_until: Instant(0),
             exact_until: Instant(0),
@@ -111,7 +115,7 @@ impl Engine {
 
     /// How much earlier than it departs a burst may leave because others do.
     fn lead_ns(&self) -> u64 {
-        if self.shares_wakes { self.rules.burst_ns } else { 0 }
+        if self.shares_wakes { self.rules.burst_ns.min(SHARED_WAKE_NS) } else { 0 }
     }
 
     fn stream(&self, index: u32) -> &Stream {

@@ -20,9 +20,8 @@ pub struct EngineConfig {
     pub burst_ns: u64,
     /// Packets leave one by one, each at its own time, instead of in bursts.
     pub smooth: bool,
-    /// Streams share wake-ups: whenever one is due, everything that departs within the length of a burst from then leaves with it, so
-    /// that the loop sleeps at least that long, however many streams there are ([`crate::pace`]). Nothing leaves earlier before its time for it than
-    /// in a burst. Without effect if `smooth`.
+    /// Streams share wake-ups: whenever a burst is due, those that depart within [`limits::SHARED_WAKE_NS`] (or the length of a burst, if that is less)
+    /// leave with it, so that the loop sleeps at least that long, however many streams there are ([`crate::pace`]). Without effect if `smooth`.
     pub shares_wakes: bool,
     /// Unix time minus monotonic time, in nanoseconds: for the wall clock in sender reports.
     pub wall_offset_ns: u64,

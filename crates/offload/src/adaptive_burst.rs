@@ -10,8 +10,9 @@ use millrace_core::time::Instant;
 
 /// Busy share, in thousandths, up to which bursts keep their shortest length.
 const CALM_PERMILLE: u64 = 250;
-/// Busy share from which bursts have their greatest length.
-const BUSY_PERMILLE: u64 = 600;
+/// Busy share from which bursts have their greatest length. What bursts lead by when wake-ups are shared becomes less as the core fills up, and the
+/// two together stay within 20 ms.
+const BUSY_PERMILLE: u64 = 800;
 
 /// Chooses the length of bursts from the busy time of a loop.
 #[derive(Clone, Copy, Debug)]
@@ -66,7 +67,7 @@ mod tests {
     fn bursts_grow_with_the_load_and_shrink_again() {
         let mut adaptive_burst = AdaptiveBurst::new(10 * MS, 18 * MS, Instant(0));
         assert_eq!(settled(&mut adaptive_burst, 100, 200), 10 * MS);
-        let half = settled(&mut adaptive_burst, 100, 425);
+        let half = settled(&mut adaptive_burst, 100, 525);
         assert!((13 * MS..=15 * MS).contains(&half), "{half}");
         assert_eq!(settled(&mut adaptive_burst, 100, 950), 18 * MS);
         assert_eq!(settled(&mut adaptive_burst, 100, 100), 10 * MS);

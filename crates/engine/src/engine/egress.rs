@@ -98,7 +98,7 @@ impl Engine {
         self.batch.len()
     }
 
-    /// Up to where the wheel is turned. A wake-up takes along what departs within a burst's length from its *begin*, however long sending that takes:
+    /// Up to where the wheel is turned. A wake-up takes along what departs within its length from its *begin*, however long sending that takes:
     /// counted from when each is sent, a busy loop would run ahead of time by that length, and an idle one would not.
     fn horizon(&mut self, now: Instant) -> Instant {
         let lead_ns = self.lead_ns();
@@ -257,8 +257,7 @@ impl Engine {
             stream.flags ^= flag::CATCHING_UP;
             self.counters.catch_ups += u64::from(behind);
         }
-        let begins = if stream.has(flag::AHEAD) { departure } else { departure.min(now) };
-        let count = rules.count(&pace, begins, times(lease, place, most.min(stream.last.room(now))));
+        let count = rules.count(&pace, times(lease, place, most.min(stream.last.room(now))));
         let burst = Burst { extent, place, count };
         if stream.has(flag::BYTES) {
             let is_edge = stream.bursts == 0 || stream.next + count == stream.until;

@@ -10,14 +10,14 @@
 //! kernel path, one of eight in a GSO send 400 ns. Why so short: what is sent ahead lies in the player's socket
 //! buffer, 92 packets by default, beside what the player has not fetched yet; nobody lost anything up to a quantum of
 //! 100 ms at 4 Mb/s, and 10 ms are an order of magnitude below. A slow stream has less than one packet in
-//! 10 ms, so it gathers up to [`MIN_BURST_PACKETS`] within [`MAX_BURST_NS`]. `smooth` sends single packets, for
+//! 10 ms, so it gathers up to [`MIN_BURST_PACKETS`] within [`MAX_BURST_NS`](millrace_core::limits::MAX_BURST_NS), less what it may lead. `smooth` sends single packets, for
 //! receivers without buffers and for measuring.
 //!
 //! **Shared wake-ups.** A loop that wakes for each burst of a thousand streams wakes thousands of times a second. So it sleeps until a burst
-//! departs, and then takes along all that depart within `burst_ns` from then: behind that it has nothing to do for at least `burst_ns`, 100 wake-ups a
-//! second at 10 ms. Such a burst holds what departs within `burst_ns` from when it *leaves*, so that still no packet is earlier than that. What is put off
-//! on purpose (catching up, packets that may follow each other only so fast, a socket that is full) does not lead, and as long as there is
-//! something of the kind the loop sleeps to the exact time of the next. Reports of RTCP wait for the wake-up of a burst.
+//! departs, and then takes along the bursts that depart within [`SHARED_WAKE_NS`](millrace_core::limits::SHARED_WAKE_NS) from then, each as it is: behind that it
+//! has nothing to do for at least as long, 125 wake-ups a second. What is put off on purpose (catching up, packets that may follow each other only so
+//! fast, a socket that is full) does not lead, and as long as there is something of the kind the loop sleeps to the exact time of the next.
+//! Reports of RTCP wait for the wake-up of a burst.
 //!
 //! In a TCP connection bursts are [`TCP_BURST_RATIO`] times as long ([`BurstRules::in_connection`]): nothing is lost there by being
 //! early, and small writes are what such a viewer costs. The first bursts of a run grow up to that, as TCP's own window does.
@@ -33,8 +33,8 @@
 pub mod wheel;
 
 use millrace_core::limits::{
-    CATCH_UP_RATIO, MAX_BURST_NS, MAX_BURST_PACKETS, MIN_BURST_PACKETS, MIN_PACKET_GAP_NS, TCP_BURST_RATIO,
-    WAKE_CREDIT_NS, WAKE_CREDIT_PACKETS,
+    CATCH_UP_RATIO, MAX_BURST_PACKETS, MIN_BURST_PACKETS, MIN_PACKET_GAP_NS, TCP_BURST_RATIO, WAKE_CREDIT_NS,
+    WAKE_CREDIT_PACKETS,
 };
 use millrace_core::time::{Instant, MediaTicks};
 
@@ -86,6 +86,8 @@ impl Pace {
 pub struct BurstRules {
     /// Media time in a burst, in nanoseconds of departure time.
     pub burst_ns: u64,
+    /// Media time in one of which [`MIN_BURST_PACKETS`] would be longer.
+    pub gather_ns: u64,
     /// Single packets.
     pub smooth: bool,
 }
@@ -97,24 +99,22 @@ impl BurstRules {
         Self { burst_ns: self.burst_ns * u64::from(ratio), ..self }
     }
 
-    /// How many packets leave together: `times` are the title times of the packets that could. The burst holds what departs within its
-    /// length from `begins` on: when the first of them departs, or, if it leaves earlier, when it does. At least 1 if there is one, at most
-    /// [`MAX_BURST_PACKETS`].
-    pub fn count(&self, pace: &Pace, begins: Instant, mut times: impl Iterator<Item = MediaTicks>) -> u32 {
-        if times.next().is_none() {
-            return 0;
-        }
+    /// How many packets leave together: `times` are the title times of the packets that could, the first of which
+    /// departs now or did so before, or leads. At least 1 if there is one, at most [`MAX_BURST_PACKETS`].
+    pub fn count(&self, pace: &Pace, mut times: impl Iterator<Item = MediaTicks>) -> u32 {
+        let Some(first) = times.next() else { return 0 };
         if self.smooth {
             return 1;
         }
-        let end = pace.media_at(begins.plus_ns(self.burst_ns));
+        let first = pace.departure(first);
+        let end = pace.media_at(first.plus_ns(self.burst_ns));
         // Known only when a burst turns out to be a short one: most streams never need the division.
         let mut short_end = None;
         let mut count = 1;
         for time in times.take(MAX_BURST_PACKETS - 1) {
             let belongs = time < end
                 || count < MIN_BURST_PACKETS as u32
-                    && time < *short_end.get_or_insert_with(|| pace.media_at(begins.plus_ns(MAX_BURST_NS)));
+                    && time < *short_end.get_or_insert_with(|| pace.media_at(first.plus_ns(self.gather_ns)));
             if !belongs {
                 break;
             }

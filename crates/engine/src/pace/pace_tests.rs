@@ -1,9 +1,10 @@
 use proptest::prelude::*;
 
 use super::*;
+use millrace_core::limits::MAX_BURST_NS;
 
 const MS: u64 = 1_000_000;
-const RULES: BurstRules = BurstRules { burst_ns: 10 * MS, smooth: false };
+const RULES: BurstRules = BurstRules { burst_ns: 10 * MS, gather_ns: MAX_BURST_NS, smooth: false };
 
 fn pace(scale_permille: u32) -> Pace {
     Pace { at: START, anchor: MediaTicks(90_000), scale_permille }
@@ -35,31 +36,23 @@ fn a_day_of_film_takes_a_day() {
 #[test]
 fn a_burst_holds_what_departs_within_its_length() {
     // 1 ms apart: packets at 0..9 ms are within 10 ms, the one at 10 ms is not.
-    assert_eq!(RULES.count(&pace(1000), START, every(90, 50)), 10);
-    assert_eq!(RULES.count(&pace(2000), START, every(90, 50)), 20);
-    assert_eq!(RULES.count(&pace(1000), START, every(90, 3)), 3);
-    assert_eq!(RULES.count(&pace(1000), START, every(90, 0)), 0);
+    assert_eq!(RULES.count(&pace(1000), every(90, 50)), 10);
+    assert_eq!(RULES.count(&pace(2000), every(90, 50)), 20);
+    assert_eq!(RULES.count(&pace(1000), every(90, 3)), 3);
+    assert_eq!(RULES.count(&pace(1000), every(90, 0)), 0);
 }
 
 #[test]
 fn a_slow_stream_gathers_a_few_packets_but_not_for_long() {
-    assert_eq!(
-        RULES.count(&pace(1000), START, every(90 * 4, 50)),
-        4,
-        "4 ms apart: 3 in 10 ms, 4 within 20 ms"
-    );
-    assert_eq!(RULES.count(&pace(1000), START, every(90 * 9, 50)), 3, "9 ms apart: 0, 9, 18 ms");
-    assert_eq!(
-        RULES.count(&pace(1000), START, every(90 * 20, 50)),
-        1,
-        "20 ms apart: the next is too far off"
-    );
+    assert_eq!(RULES.count(&pace(1000), every(90 * 4, 50)), 4, "4 ms apart: 3 in 10 ms, 4 within 20 ms");
+    assert_eq!(RULES.count(&pace(1000), every(90 * 9, 50)), 3, "9 ms apart: 0, 9, 18 ms");
+    assert_eq!(RULES.count(&pace(1000), every(90 * 20, 50)), 1, "20 ms apart: the next is too far off");
 }
 
 #[test]
 fn a_burst_never_floods_and_smooth_is_single() {
-    assert_eq!(RULES.count(&pace(1000), START, every(0, 1000)), MAX_BURST_PACKETS as u32);
-    assert_eq!(BurstRules { smooth: true, ..RULES }.count(&pace(1000), START, every(0, 1000)), 1);
+    assert_eq!(RULES.count(&pace(1000), every(0, 1000)), MAX_BURST_PACKETS as u32);
+    assert_eq!(BurstRules { smooth: true, ..RULES }.count(&pace(1000), every(0, 1000)), 1);
 }
 
 /// A burst of ten packets that left at `left_ms`, due then, of media that departs at 100 ms.
