@@ -11,17 +11,21 @@ use sdp_types::{
 };
 
 use crate::rtsp::range::npt;
+use crate::rtsp::target;
 use crate::service::{Entry, FecMode};
 
-/// The description, for a viewer that reaches the server at `local`. `wish` is what its URL asks for: players leave the query out
-/// when they put URLs together, so it goes into the track's.
+/// The description, for a viewer that reaches the server at `local`. `wish` and the
+/// transformation are what its URL asks for: players leave the query out when they put URLs together, so they go into the track's.
 pub fn describe(entry: &Entry, local: IpAddr, wish: Option<FecMode>) -> String {
     let attribute = |name: &str, value: String| Attribute { attribute: name.into(), value: Some(value) };
     let mut media = Media::new(MediaType::Video, 0, TransportProto::RtpAvp, PAYLOAD_TYPE_MP2T); // port: by SETUP
     media.bandwidths.push(Bandwidth::new(BandwidthType::As, session_kbits(entry)));
     media.attributes.push(attribute("rtpmap", format!("{PAYLOAD_TYPE_MP2T} MP2T/90000")));
-    let query = wish.map(|mode| format!("?fec={mode}")).unwrap_or_default();
-    media.attributes.push(attribute("control", format!("track1{query}")));
+    let fec = wish.map(|mode| format!("fec={mode}"));
+    let transform = entry.transform.as_ref().map(|of| format!("{}={}", target::TRANSFORM, of.name));
+    let query: Vec<_> = [transform, fec].into_iter().flatten().collect();
+    let mark = if query.is_empty() { "" } else { "?" };
+    media.attributes.push(attribute("control", format!("track1{mark}{}", query.join("&"))));
     if let Some(matrix) = entry.fec {
         media.attributes.push(attribute("x-millrace-fec", matrix.offer()));
     }

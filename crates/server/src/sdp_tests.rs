@@ -7,7 +7,7 @@ use millrace_core::units::BitRate;
 use millrace_core::wire::rtp::Timeline;
 
 use super::*;
-use crate::service::{AccessPoint, AccessPoints, FecMatrix, FecMode, Presentation};
+use crate::service::{AccessPoint, AccessPoints, FecMatrix, FecMode, Presentation, Transformed};
 
 struct Nowhere;
 
@@ -36,6 +36,7 @@ fn entry(name: &str) -> Entry {
         layout: WireLayout::new(1316).unwrap(),
         fec: None,
         access: Arc::new(Nowhere),
+        transform: None,
     }
 }
 
@@ -70,6 +71,16 @@ fn a_protected_title_has_one_more_line() {
     assert!(text.ends_with(end), "{text}");
     let read = Session::parse(text.as_bytes()).unwrap();
     assert_eq!((read.medias.len(), read.medias[0].port), (1, 0));
+}
+
+#[test]
+fn a_transformed_title_names_the_transformation_in_its_tracks_url() {
+    let transform = Some(Transformed { name: "deu".into(), number: 3 });
+    let entry = Entry { transform, ..entry("film") };
+    let text = |wish| describe(&entry, "192.0.2.1".parse().unwrap(), wish);
+    assert!(text(None).ends_with("a=control:track1?transform=deu\r\n"), "{}", text(None));
+    let both = text(Some(FecMode::Xor));
+    assert!(both.contains("a=control:track1?transform=deu&fec=xor\r\n"), "{both}");
 }
 
 #[test]

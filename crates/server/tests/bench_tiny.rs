@@ -77,6 +77,7 @@ fn every_benchmark_runs_and_keeps_the_form() {
         match bench.name {
             "ingest" => assert!(promise(&report, "ingest-rate")["value"].as_f64().unwrap() > 0.0, "{report}"),
             "sums" => assert_eq!(promise(&report, "sums-same-records")["value"], 0.0, "{report}"),
+            "transforms" => assert_eq!(promise(&report, "transforms-no-failure")["value"], 0.0, "{report}"),
             "parity" => {
                 let rows = report["rows"].as_array().unwrap();
                 let some =

@@ -18,6 +18,7 @@ millrace() { "$MILLRACE" "$@" --help >/dev/null </dev/null; }
 sudo() { "$@"; }
 ffplay() { cat >/dev/null; }
 jq() { cat >/dev/null; }
+ffprobe() { cat >/dev/null; }
 "#;
 
 /// Words that stand for something to be filled in where the program takes only certain words.
@@ -122,6 +123,7 @@ fn examples_in_help_texts_are_taken() {
         "volume replace",
         "repair",
         "scrub",
+        "transform",
         "play",
         "load",
         "doctor",

@@ -529,3 +529,40 @@ fn bad_bytes_are_answered_once_and_the_connection_is_closed() {
     assert_eq!(w.answers[&c][0].status, 414);
     assert_eq!(w.counters().bad_messages, 2);
 }
+
+#[test]
+fn a_transformed_title_is_asked_for_by_the_query() {
+    let mut w = World::new();
+    let c = w.connect();
+    let describe = |w: &mut World, query: &str| {
+        w.ask(c, &format!("DESCRIBE rtsp://192.0.2.1/safe{query} RTSP/1.0\nCSeq: 1"))
+    };
+    let plain = describe(&mut w, "");
+    assert!(
+        plain.body.contains("a=control:track1\r\n") && plain.body.contains("x-millrace-fec"),
+        "{plain:?}"
+    );
+    let german = describe(&mut w, "?x=1&transform=german");
+    assert!(german.body.contains("a=control:track1?transform=german\r\n"), "{german:?}");
+    assert!(!german.body.contains("x-millrace-fec"), "its packets are not those of the parity: {german:?}");
+    let unknown = describe(&mut w, "?transform=German");
+    assert_eq!((unknown.status, &*unknown.reason), (404, "no transformation of that name"));
+    let setup = |w: &mut World, query: &str, more: &str| {
+        let url = format!("rtsp://192.0.2.1/safe/track1?{query}");
+        w.ask(c, &format!("SETUP {url} RTSP/1.0\nCSeq: 2\nTransport: RTP/AVP/TCP{more}"))
+    };
+    let unfit = setup(&mut w, "transform=french", "");
+    assert_eq!(unfit.status, 404);
+    assert!(unfit.reason.contains("no sound in fra"), "{unfit:?}");
+    let a = setup(&mut w, "transform=german", "");
+    assert!(a.status == 200 && a.get("transport").contains("ssrc=DDDD0000"), "{a:?}");
+    // FEC is refused, the title is not.
+    let fec = setup(&mut w, "transform=german&fec=xor", "");
+    assert!(fec.status == 200 && fec.get("x-millrace-fec").starts_with("off"), "{fec:?}");
+    // Another transformation is another title.
+    let session = format!("\nSession: {}", a.session());
+    assert_eq!(setup(&mut w, "transform=german", &session).status, 200);
+    for query in ["", "transform=french"] {
+        assert_eq!(setup(&mut w, query, &session).status, 459, "{query}");
+    }
+}

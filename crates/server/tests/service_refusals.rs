@@ -28,6 +28,7 @@ fn name(refusal: &Refusal) -> &'static str {
         Refusal::EngineStreams => "EngineStreams",
         Refusal::EngineConnections => "EngineConnections",
         Refusal::MembersLost(_) => "MembersLost",
+        Refusal::Unfit(_) => "Unfit",
         Refusal::TooManyTitles => "TooManyTitles",
         Refusal::Broken => "Broken",
         Refusal::Opening => "Opening",
@@ -60,7 +61,7 @@ fn name(refusal: &Refusal) -> &'static str {
 }
 
 /// How many there are.
-const REFUSALS: usize = 38;
+const REFUSALS: usize = 39;
 
 /// Collects what was met.
 #[derive(Default)]
@@ -222,6 +223,10 @@ fn titles(met: &mut Met) {
     assert_eq!(broken.count(), 2, "the operator is told why");
     met.see(ask(&mut desk, "torn"), "2 members lost (b, c), 1 may be", None);
     met.see(ask(&mut desk, "silent"), "the title's disks do not answer", None);
+    let mut request = desk.request("film", conn, tcp(conn));
+    request.entry =
+        desk.service.transformed(&request.entry, "french").expect("a transformation of this name");
+    met.see(desk.admit(request), "transformation french: the title has no sound in fra", None);
     desk.assert_empty();
 }
 

@@ -9,6 +9,7 @@
 //! | [`packet_size`] | the packet sizes that have names |
 //! | [`members`] | which directories a volume is made of, and which of them are believed |
 //! | [`stripes`] | where the units of a title's stripes lie on the members of its volume |
+//! | [`transform`] | a title's packets changed when an extent is filled |
 //! | [`volume`] | [`volume::Volume`]: titles come in whole, are found, are removed; nothing is ever half visible |
 //! | [`check`] | `fsck`: every promise of the format, one function each |
 //! | [`repair`] | what is missing on a member is rebuilt from the others |
@@ -42,6 +43,7 @@ pub mod repair;
 pub mod scrub;
 pub mod stripes;
 pub mod sums;
+pub mod transform;
 pub mod trick;
 pub mod volume;
 

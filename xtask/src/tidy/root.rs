@@ -21,6 +21,7 @@ const KNOWN: &[&str] = &[
     "crates",
     "deny.toml",
     "docs",
+    "examples",
     "rustfmt.toml",
     "scripts",
     "xtask",

@@ -19,6 +19,7 @@ pub mod control;
 pub mod egress;
 pub mod engines;
 pub mod stream;
+pub mod transform;
 pub mod trick;
 pub mod ts;
 pub mod viewer;

@@ -18,6 +18,7 @@ mod steer;
 mod streams;
 mod sums;
 mod switches;
+mod transforms;
 mod tx;
 
 use crate::frame::Bench;
@@ -26,6 +27,7 @@ use crate::frame::Bench;
 pub const ALL: &[Bench] = &[
     ingest::BENCH,
     sums::BENCH,
+    transforms::BENCH,
     reads::BENCH,
     parity::BENCH,
     engine::BENCH,

@@ -37,6 +37,7 @@ mod rm;
 mod scrub;
 pub(crate) mod serve;
 mod settings;
+mod transform;
 mod trick;
 mod volume;
 
@@ -65,6 +66,7 @@ enum Command {
     Volume(volume::VolumeArgs),
     Repair(repair::RepairArgs),
     Scrub(scrub::ScrubArgs),
+    Transform(transform::TransformArgs),
     Play(play::PlayArgs),
     Load(Box<load::LoadArgs>),
     Doctor(doctor::DoctorArgs),
@@ -231,6 +233,7 @@ pub fn main() -> ExitCode {
         Command::Volume(args) => volume::run(&args),
         Command::Repair(args) => repair::run(&args),
         Command::Scrub(args) => scrub::run(&args),
+        Command::Transform(args) => transform::run(&args),
         Command::Play(args) => play::run(&args),
         Command::Load(args) => load::run(&args),
         Command::Doctor(args) => doctor::run(&args),

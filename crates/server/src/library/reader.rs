@@ -15,18 +15,24 @@ use millrace_core::packet::WireLayout;
 use millrace_core::scale::Scale;
 use millrace_store::StoreError;
 use millrace_store::cache::{Cache, ReadyTitle, TitleSource};
-use millrace_store::index::TitleIndex;
+use millrace_store::index::{PTS_MODULUS, TitleIndex};
 use millrace_store::stripes::StripeLayout;
+use millrace_store::transform::{Derivation, DeriveTitleError, Transforms, timeline_of};
 use millrace_store::volume::Volume;
 
 use super::open_titles::{OpenTitles, ServedTitle};
 use super::openers::Openers;
 use crate::admission::CacheFigures;
-use crate::service::{Entry, FecMatrix, Library, Need, OpenError, Part, Presentation, TimeBase, Track};
+use crate::service::{
+    Entry, FecMatrix, Library, Need, OpenError, Part, Presentation, TimeBase, Track, Transformed,
+};
 
-/// What the index says of the title's time stamps.
-fn presentation(index: &TitleIndex) -> Presentation {
-    let bases = index.bases().iter().map(|base| TimeBase { time: base.time, first_pts: base.first_pts });
+/// What the index says of the title's time stamps, which are moved by `offset`.
+fn presentation(index: &TitleIndex, offset: u64) -> Presentation {
+    let bases = index.bases().iter().map(|base| {
+        let first_pts = (base.first_pts + offset) % PTS_MODULUS;
+        TimeBase { time: base.time, first_pts }
+    });
     Presentation::new(index.parts().end, bases.collect())
 }
 
@@ -46,6 +52,7 @@ pub struct Reader {
     volume: Arc<Volume>,
     cache: Arc<Cache>,
     openers: Openers<Done>,
+    transforms: Transforms,
     open: HashMap<Key, Open>,
     by_ref: HashMap<TitleRef, Key>,
     /// Open titles without viewers, the longest unused first.
@@ -57,7 +64,7 @@ pub struct Reader {
 /// A title in one packet size, or one of its parity tracks: each is open, cached and closed by itself.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 enum Key {
-    Media { id: TitleId, packet_bytes: usize, is_raw: bool },
+    Media { id: TitleId, packet_bytes: usize, is_raw: bool, transform: Option<u8> },
     Parity { id: TitleId, track: u8 },
 }
 
@@ -102,11 +109,17 @@ impl Reader {
             volume,
             cache,
             openers: Openers::start()?,
+            transforms: Transforms::default(),
             open: HashMap::new(),
             by_ref: HashMap::new(),
             idle: VecDeque::new(),
             failed: VecDeque::new(),
         })
+    }
+
+    /// The same with these transformations.
+    pub fn with_transforms(self, transforms: Transforms) -> Self {
+        Self { transforms, ..self }
     }
 
     /// Members that the volume misses. How well the others are read says nothing of whether a title can be had: each packet of it is
@@ -126,7 +139,12 @@ impl Reader {
         let id = served.listed.info.id;
         match part {
             Part::Times { .. } => None,
-            Part::Media { packet_bytes, is_raw } => Some(Key::Media { id, packet_bytes, is_raw }),
+            Part::Media { packet_bytes, is_raw } => {
+                Some(Key::Media { id, packet_bytes, is_raw, transform: None })
+            }
+            Part::Derived { packet_bytes, is_raw, number } => {
+                Some(Key::Media { id, packet_bytes, is_raw, transform: Some(number) })
+            }
             Part::Parity { track } => Some(Key::Parity { id, track }),
         }
     }
@@ -217,13 +235,25 @@ fn open_times(volume: &Volume, served: &ServedTitle, part: Part) -> Result<(), O
 }
 
 /// Opens all files of media or parity. On an opener's thread.
-fn open_track(volume: &Volume, key: Key) -> Result<Box<Ready>, OpenError> {
+fn open_track(volume: &Volume, transforms: &Transforms, key: Key) -> Result<Box<Ready>, OpenError> {
     let (packets, layout, title) = match key {
-        Key::Media { id, packet_bytes, is_raw } => {
+        Key::Media { id, packet_bytes, is_raw, transform } => {
             let files = volume.open_title(id, packet_bytes).map_err(|error| said_of(volume, error))?;
             let files = if is_raw { files.raw() } else { Some(files) };
             let files = files.ok_or_else(|| OpenError::Broken("it cannot be had without RTP".into()))?;
-            (files.packets(), files.layout, ReadyTitle::of_title(files))
+            let (packets, layout) = (files.packets(), files.layout);
+            let title = match transform.map(|number| transforms.get(number)) {
+                None => ReadyTitle::of_title(files),
+                Some(None) => return Err(OpenError::Broken("there is no such transformation".into())),
+                Some(Some(named)) => {
+                    let derivation = Derivation::of_title(named, volume, id);
+                    ReadyTitle::of_derived(
+                        files,
+                        derivation.map_err(|error| unfit(volume, named.name(), error))?,
+                    )
+                }
+            };
+            (packets, layout, title)
         }
         Key::Parity { id, track } => {
             let files = volume.open_parity(id, track).map_err(|error| said_of(volume, error))?;
@@ -231,6 +261,14 @@ fn open_track(volume: &Volume, key: Key) -> Result<Box<Ready>, OpenError> {
         }
     };
     Ok(Box::new(Ready { title, packets, layout }))
+}
+
+/// What the viewer who has asked for the transformation is told.
+fn unfit(volume: &Volume, name: &str, error: DeriveTitleError) -> OpenError {
+    match error {
+        DeriveTitleError::Store(error) => said_of(volume, error),
+        DeriveTitleError::Bind(error) => OpenError::Unfit(format!("transformation {name}: {error}")),
+    }
 }
 
 /// A store none of whose disks can be used seems to have no titles; that does not mean that this one was removed.
@@ -272,11 +310,12 @@ impl Library for Reader {
 
     fn begin(&mut self, need: &Need) {
         let (served, volume) = (self.open_titles.get(&need.title), Arc::clone(&self.volume));
+        let transforms = self.transforms.clone();
         let key = served.as_ref().and_then(|served| Self::key(served, need.part));
         let (need, of) = (need.clone(), need.clone());
         match key {
             Some(key) => self.openers.begin(
-                move || Done { need, opened: Opened::Track(key, open_track(&volume, key)) },
+                move || Done { need, opened: Opened::Track(key, open_track(&volume, &transforms, key)) },
                 move || Done { need: of, opened: Opened::Track(key, Err(panicked())) },
             ),
             None => self.openers.begin(
@@ -327,7 +366,7 @@ impl Library for Reader {
             name: info.name.clone(),
             scale: info.derived.map_or(Scale::NORMAL, |derived| derived.scale),
             duration: info.duration,
-            presentation: files.as_ref().map(|files| presentation(&files.index)).unwrap_or_default(),
+            presentation: files.as_ref().map(|files| presentation(&files.index, 0)).unwrap_or_default(),
             mean_rate: info.mean_rate,
             peak_rate: info.peak_rate,
             packets: info.packets,
@@ -335,6 +374,21 @@ impl Library for Reader {
             layout: layout.or_else(|| WireLayout::new(DEFAULT_PACKET_BYTES))?,
             fec: files.and_then(|files| files.stripes).as_ref().and_then(matrix),
             access: served.access.clone(),
+            transform: None,
+        })
+    }
+
+    fn transformed(&mut self, entry: &Entry, name: &str) -> Option<Entry> {
+        let named = self.transforms.find(name)?;
+        let files = self.open_titles.get(&entry.name)?.access.files();
+        let presentation = files.map(|files| presentation(&files.index, named.stamp_offset()));
+        Some(Entry {
+            presentation: presentation.unwrap_or_default(),
+            timeline: timeline_of(entry.timeline, named.number()),
+            // The parity is that of the packets as they are stored.
+            fec: None,
+            transform: Some(Transformed { name: named.name().into(), number: named.number() }),
+            ..entry.clone()
         })
     }
 
@@ -349,9 +403,11 @@ impl Library for Reader {
         let served = self.open_titles.get(&entry.name)?;
         let access = served.access(packet_bytes)?;
         let files = access.files()?;
+        let timeline = served.listed.info.timeline_of(packet_bytes);
+        let of = |transform: &Transformed| timeline_of(timeline, transform.number);
         Some(Entry {
             packets: files.packets(),
-            timeline: served.listed.info.timeline_of(packet_bytes),
+            timeline: entry.transform.as_ref().map_or(timeline, of),
             layout: files.layout,
             fec: None,
             access,

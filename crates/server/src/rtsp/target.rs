@@ -11,7 +11,7 @@ pub struct Target {
     pub track: Option<u32>,
 }
 
-/// Reads the path; query and fragment name nothing here. `None` if it is not UTF-8.
+/// Reads the path; query ([`query`]) and fragment name no title. `None` if it is not UTF-8.
 pub fn parse(url: &Url) -> Option<Target> {
     let path = url.path().trim_matches('/');
     let (title, track) = match path.rsplit_once('/') {
@@ -22,6 +22,14 @@ pub fn parse(url: &Url) -> Option<Target> {
         None => (path, None),
     };
     Some(Target { title: decode(title)?, track })
+}
+
+/// Names a transformation in the query of a URL.
+pub const TRANSFORM: &str = "transform";
+
+/// What the URL's query says of `name`.
+pub fn query(url: &Url, name: &str) -> Option<String> {
+    url.query_pairs().find(|(found, _)| found == name).map(|(_, value)| value.into_owned())
 }
 
 /// Percent signs decoded (RFC 3986 section 2.1); one without two hexadecimal digits stands for itself.

@@ -187,13 +187,14 @@ impl Service {
         let error = match self.library.open(entry) {
             Ok(title) => return Ok(title),
             Err(OpenError::MembersLost(lost)) => return Err(Refusal::MembersLost(lost)),
+            Err(OpenError::Unfit(why)) => return Err(Refusal::Unfit(why)),
             Err(error) => error,
         };
         self.tell(Event::Broken { title: entry.name.clone(), reason: error.to_string() });
         Err(match error {
             OpenError::Full => Refusal::TooManyTitles,
             OpenError::TimedOut(_) => Refusal::TimedOut,
-            OpenError::MembersLost(_) | OpenError::Broken(_) => Refusal::Broken,
+            OpenError::MembersLost(_) | OpenError::Unfit(_) | OpenError::Broken(_) => Refusal::Broken,
         })
     }
 

@@ -81,7 +81,7 @@ pub use fec::{FecMatrix, FecMode, FecWish, TRACK_RS, TRACK_XOR, port_offset};
 use opening::Openings;
 pub use packet_size::{PacketSizes, PathMtu, kernel_path_mtu};
 pub use play::{Played, Wanted};
-pub use ports::{AccessPoint, AccessPoints, Entry, Library, Need, OpenError, Part, Track};
+pub use ports::{AccessPoint, AccessPoints, Entry, Library, Need, OpenError, Part, Track, Transformed};
 pub use refusal::{ConnRefusal, FecRefusal, Refusal};
 pub use scale::Speed;
 pub use seek::{From, Presentation, Span, TimeBase};
@@ -191,6 +191,11 @@ impl Service {
     /// The title of this name, with what is open of it ([`Service::prepare`]).
     pub fn find(&mut self, name: &str) -> Option<Entry> {
         self.library.find(name)
+    }
+
+    /// The title transformed by what the operator calls so; `None`: there is nothing of that name.
+    pub fn transformed(&mut self, entry: &Entry, name: &str) -> Option<Entry> {
+        self.library.transformed(entry, name)
     }
 
     /// Whether so much of the title is there that it can be played.

@@ -42,6 +42,17 @@ pub struct Entry {
     pub fec: Option<FecMatrix>,
     /// Where playing can begin.
     pub access: Arc<dyn AccessPoints>,
+    /// How its packets are transformed, if they are.
+    pub transform: Option<Transformed>,
+}
+
+/// A transformation that the operator has named.
+#[derive(Clone, Debug, PartialEq, Eq, Hash)]
+pub struct Transformed {
+    /// Its name.
+    pub name: Arc<str>,
+    /// Its place among the operator's.
+    pub number: u8,
 }
 
 impl Entry {
@@ -113,6 +124,15 @@ pub enum Part {
         /// Without RTP headers.
         is_raw: bool,
     },
+    /// The same transformed.
+    Derived {
+        /// Size of the packets.
+        packet_bytes: usize,
+        /// Without RTP headers.
+        is_raw: bool,
+        /// [`Transformed::number`]
+        number: u8,
+    },
     /// One of its parity tracks in the cache: [`Library::open_track`].
     Parity {
         /// Its number.
@@ -134,7 +154,11 @@ impl Need {
     /// The media of an entry.
     pub fn media(entry: &Entry) -> Self {
         let (packet_bytes, is_raw) = (entry.layout.packet_bytes(), entry.layout.is_raw());
-        Self { title: entry.name.clone(), part: Part::Media { packet_bytes, is_raw } }
+        let part = match &entry.transform {
+            None => Part::Media { packet_bytes, is_raw },
+            Some(transform) => Part::Derived { packet_bytes, is_raw, number: transform.number },
+        };
+        Self { title: entry.name.clone(), part }
     }
 
     /// A parity track of an entry.
@@ -174,6 +198,12 @@ pub trait Library: Send {
     /// cannot be had in it, or its times are not open.
     fn sized(&mut self, entry: &Entry, packet_bytes: usize) -> Option<Entry> {
         (entry.layout.packet_bytes() == packet_bytes).then(|| entry.clone())
+    }
+    /// The same title transformed by what the operator calls so: time stamps and timeline are those that its viewers see. `None`: there
+    /// is nothing of that name.
+    fn transformed(&mut self, entry: &Entry, name: &str) -> Option<Entry> {
+        let _ = (entry, name);
+        None
     }
     /// One more viewer of its media in the cache, in the packet size of the entry.
     ///
@@ -228,6 +258,9 @@ pub enum OpenError {
     /// More members of its volume are lost than its parity makes up for; says which.
     #[error("{0}")]
     MembersLost(String),
+    /// It has not got what its transformation needs; says what.
+    #[error("{0}")]
+    Unfit(String),
     /// Its disks do not answer: the reason is logged, not told.
     #[error("title cannot be opened: {0}")]
     TimedOut(String),

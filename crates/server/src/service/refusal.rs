@@ -66,6 +66,9 @@ pub enum Refusal {
     /// Too much of the title is lost; says what.
     #[error("{0}")]
     MembersLost(String),
+    /// The title has not got what the transformation needs; says what.
+    #[error("{0}")]
+    Unfit(String),
     /// What the title needs is being opened; the same request is to be made again when [`super::Service::take_openings`] names its connection.
     #[error("the title is being opened")]
     Opening,

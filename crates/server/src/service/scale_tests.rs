@@ -36,6 +36,7 @@ fn entry(hundredths: i16, seconds: u64) -> Entry {
         layout: WireLayout::new(1316).unwrap(),
         fec: None,
         access: Arc::new(Even),
+        transform: None,
     }
 }
 

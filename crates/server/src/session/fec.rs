@@ -3,7 +3,7 @@
 use rtsp_types::HeaderName;
 
 use super::server::header;
-use crate::rtsp::Request;
+use crate::rtsp::{Request, target};
 use crate::service::{FecMode, FecWish};
 
 /// `X-Millrace-FEC`, in requests and replies.
@@ -14,10 +14,7 @@ pub(super) fn fec_header() -> HeaderName {
 /// What a SETUP or DESCRIBE wishes: the header, else the query of its URL.
 pub(super) fn wish(request: &Request) -> FecWish {
     let named = header(request, &fec_header()).map(|value| value.trim().to_owned());
-    let asked = named.or_else(|| {
-        let url = request.request_uri()?;
-        url.query_pairs().find(|(name, _)| name == "fec").map(|(_, value)| value.into_owned())
-    });
+    let asked = named.or_else(|| target::query(request.request_uri()?, "fec"));
     match asked.map(|text| FecMode::parse(&text)) {
         None => FecWish::Silent,
         Some(None) => FecWish::Unclear,

@@ -24,6 +24,7 @@ fn status(refusal: &Refusal) -> u16 {
         | Refusal::EngineConnections
         | Refusal::Ending
         | Refusal::Fec(_) => 453,
+        Refusal::Unfit(_) => 404,
         Refusal::Gone => 454,
         Refusal::Busy => 455,
         Refusal::NoReverse => 456,

@@ -43,7 +43,8 @@ impl Server {
             Err(reply) => return reply,
         };
         let stream = session.and_then(|key| self.service.stream(key));
-        if stream.is_some_and(|stream| stream.entry().name != entry.name) {
+        let names = |of: &Entry| (of.name.clone(), of.transform.clone());
+        if stream.is_some_and(|stream| names(stream.entry()) != names(&entry)) {
             return Reply::error(459, "a session plays one title; set up another session for this one");
         }
         if let Some(refusal) = self.refusal_if_lost(conn, &entry) {
@@ -74,7 +75,10 @@ impl Server {
         let target = target.ok_or_else(no_title)?;
         self.service.prepare(now, conn, &target.title).map_err(|refusal| refusal_reply(&refusal))?;
         let entry = self.service.find(&target.title).filter(|entry| entry.scale.is_normal());
-        Ok((target, entry.ok_or_else(no_title)?))
+        let entry = entry.ok_or_else(no_title)?;
+        let Some(name) = target::query(url, target::TRANSFORM) else { return Ok((target, entry)) };
+        let entry = self.service.transformed(&entry, &name);
+        Ok((target, entry.ok_or_else(|| Reply::error(404, "no transformation of that name"))?))
     }
 
     /// The answer to a request for a title of which too much is lost; `None` if it can be played.

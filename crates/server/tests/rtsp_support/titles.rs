@@ -11,6 +11,7 @@ use millrace_core::units::BitRate;
 use millrace_core::wire::rtp::Timeline;
 use millrace_server::service::{
     AccessPoint, AccessPoints, Entry, FecMatrix, Library, Need, OpenError, Presentation, TimeBase, Track,
+    Transformed,
 };
 
 /// Packets a second of every made-up title; one packet lasts 225 ticks.
@@ -80,6 +81,7 @@ pub fn entry(name: &str, seconds: u64) -> Entry {
         layout: WireLayout::new(1316).unwrap(),
         fec: None,
         access: Arc::new(Even { packets, times_broken: false, is_stale: false }),
+        transform: None,
     }
 }
 
@@ -210,7 +212,16 @@ impl Library for SharedTitles {
             ..entry.clone()
         })
     }
+    fn transformed(&mut self, entry: &Entry, name: &str) -> Option<Entry> {
+        let number = ["german", "french"].iter().position(|known| *known == name)? as u8;
+        let timeline = Timeline { ssrc: 0xdddd_0000 + u32::from(number), ..entry.timeline };
+        let transform = Some(Transformed { name: name.into(), number });
+        Some(Entry { timeline, fec: None, transform, ..entry.clone() })
+    }
     fn open(&mut self, entry: &Entry) -> Result<TitleRef, OpenError> {
+        if entry.transform.as_ref().is_some_and(|transform| transform.number == 1) {
+            return Err(OpenError::Unfit("transformation french: the title has no sound in fra".into()));
+        }
         match entry.name.as_str() {
             "broken" | "film@3200" => {
                 return Err(OpenError::Broken("meta-1316.mrp: checksum mismatch".into()));

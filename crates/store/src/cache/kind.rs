@@ -11,6 +11,7 @@ use super::order::{Built, MemberView, Order, SpanResult};
 use super::source::{OpenTitle, TitleSource};
 use super::stripes::{FileTable, MemberFiles};
 use crate::stripes::StripeLayout;
+use crate::transform::Derivation;
 
 /// The members that a title lies on.
 #[derive(Clone, Copy)]
@@ -64,6 +65,11 @@ pub(super) trait Kind: Send + Sync {
     /// Whether its viewers miss what this order leaves out, though an extent can be made without.
     fn is_missed(&self, _order: &Order) -> bool {
         false
+    }
+
+    /// What is done to an extent that has been assembled, before it is lent.
+    fn derivation(&self) -> Option<&Derivation> {
+        None
     }
 
     /// Whether packets that are marked as missing are lost for good: then they are reported and, some time later, read again.

@@ -6,11 +6,12 @@
 //! ```
 //!
 //! `flights` is what becomes of a read, `member_monitor` what is known of the members that were asked, `damage` what cannot be had of the
-//! titles.
+//! titles, `transforms` the last step of transformed titles.
 
 mod damage;
 mod flights;
 mod member_monitor;
+mod transforms;
 
 use std::sync::Arc;
 use std::sync::mpsc::{Receiver, SyncSender};
@@ -26,6 +27,7 @@ use millrace_core::time::Instant;
 use self::damage::DamageBook;
 use self::flights::Flight;
 use self::member_monitor::MemberMonitor;
+use self::transforms::Transformer;
 use super::fill::Builder;
 use super::handle::{Ask, ManagerEnd};
 use super::live::Feed;
@@ -53,6 +55,7 @@ pub(super) struct Manager {
     policy: Policy,
     reader: Box<dyn Reader>,
     builder: Builder,
+    transformer: Transformer,
     monitor: MemberMonitor,
     damage: DamageBook,
     flights: Box<[Option<Flight>]>,
@@ -99,6 +102,7 @@ impl Manager {
             policy,
             reader,
             builder: Builder::default(),
+            transformer: Transformer::default(),
             monitor: MemberMonitor::new(Arc::clone(&counters)),
             damage: DamageBook::new(config.max_damaged_permille),
             flights: (0..places).map(|_| None).collect(),
@@ -167,6 +171,7 @@ impl Manager {
             self.reader.wait(now, Some(Duration::ZERO));
             work += self.take_reads(now);
         }
+        work += self.take_transformed(now);
         work += self.begin_reads(now);
         work += self.look_after_members(now);
         if self.returns != self.monitor.returns() {
@@ -314,6 +319,7 @@ impl Manager {
         self.handles.iter().flatten().any(ManagerEnd::has_work)
             || self.policy.has_fed()
             || self.reader.has_done()
+            || self.transformer.has_done()
     }
 
     /// Sleeps until there is something to do. Gives when this thread should run again at the latest.

@@ -19,6 +19,7 @@
 //! | `streams`, `titles` | the two tables of names |
 //! | `source` | what is needed of a title; where an extent's bytes lie |
 //! | `kind`, `plain` | what the kinds of titles differ in; titles that are whole in one file |
+//! | `derived` | titles that are transformed when an extent is filled ([`crate::transform`]) |
 //! | `live` | titles that are still being written: the way in for their media |
 //! | `order` | what is to be read for an extent, and what became of it |
 //! | `read` | reading many extents at once, each from one file or from files on many members |
@@ -37,6 +38,7 @@
 
 mod aligned;
 mod crcs;
+mod derived;
 mod evict;
 mod extent_table;
 mod fill;
@@ -74,6 +76,7 @@ use millrace_core::limits::{
 use millrace_core::pool::ExtentArena;
 use millrace_core::seam::{Clock, Doorbell};
 
+pub use self::derived::DerivedTitle;
 pub use self::handle::{CacheHandle, Grant, ReadFailure};
 pub use self::health::MemberHealth;
 pub use self::live::{FeedError, Feeder, Keep, LiveTitle};
@@ -92,6 +95,7 @@ use crate::members::Members;
 use crate::meta::MetaError;
 #[cfg(test)]
 use crate::sums::DeriveError;
+use crate::transform::Derivation;
 use crate::volume::TitleFiles;
 
 /// How extents are read.
@@ -201,6 +205,12 @@ impl ReadyTitle {
     pub fn of_title(files: TitleFiles) -> Self {
         let members = files.stripes.is_some().then(|| Arc::clone(&files.members));
         Self { members, ..Self::of_source(Box::new(files)) }
+    }
+
+    /// Media of a volume, transformed.
+    pub fn of_derived(files: TitleFiles, derivation: Derivation) -> Self {
+        let members = files.stripes.is_some().then(|| Arc::clone(&files.members));
+        Self { members, ..Self::of_source(Box::new(DerivedTitle::new(Box::new(files), derivation))) }
     }
 
     /// Any other source.

@@ -14,6 +14,7 @@ use millrace_core::time::{Instant, MediaTicks};
 use millrace_core::wire::rtp::Timeline;
 
 use super::crcs::{CRCS_STAGING_BYTES, packets_of, to_borders};
+use super::derived::DerivedTitle;
 use super::handle::ReadFailure;
 use super::kind::Kind;
 use super::live::LiveTitle;
@@ -51,6 +52,8 @@ pub enum TrackId {
     Parity(u8),
     /// The media while it is being written.
     Live,
+    /// The media transformed when extents are filled, with the number of the transformation.
+    Derived(u8),
 }
 
 /// The kinds of sources: each has its own way of reading an extent and putting it together.
@@ -63,6 +66,8 @@ pub enum SourceKind {
     Parity(StripeLayout, u8, Box<dyn ParitySource>),
     /// Media that is being written: nothing is read.
     Live(Box<LiveTitle>),
+    /// Another title, transformed.
+    Derived(Box<DerivedTitle>),
 }
 
 /// Media that is whole in files of its own.
@@ -259,19 +264,24 @@ pub(super) struct OpenTitle {
 }
 
 impl OpenTitle {
-    /// Opens the files that are read first, if that can be had: those of a title that is removed later can still be read. The one place
-    /// where its kind is looked at.
+    /// Opens the files that are read first, if that can be had: those of a title that is removed later can still be read.
     pub(super) fn new(source: Box<dyn TitleSource>) -> Self {
         let (layout, packets) = (source.layout(), source.packets());
-        let kind: Box<dyn Kind> = match source.kind() {
+        let kind = Self::kind_of(source);
+        Self { kind, layout, packets, direct_refused: AtomicBool::new(false) }
+    }
+
+    /// The kind of a source, with its files open. The one place where its kind is looked at.
+    pub(super) fn kind_of(source: Box<dyn TitleSource>) -> Box<dyn Kind> {
+        match source.kind() {
             SourceKind::Plain(source) => Box::new(Plain::open(source)),
             SourceKind::Striped(stripes, source) => Box::new(Striped::open(stripes, source)),
             SourceKind::Parity(stripes, number, source) => {
                 Box::new(ParityTrack::open(stripes, number, source))
             }
             SourceKind::Live(title) => title,
-        };
-        Self { kind, layout, packets, direct_refused: AtomicBool::new(false) }
+            SourceKind::Derived(title) => title,
+        }
     }
 
     /// Whether data may be read past the page cache.
@@ -337,7 +347,7 @@ impl OpenTitle {
         let last_packet_bytes = u16::try_from(last_packet_bytes).ok()?;
         let data = start..end;
         let (mut read, mut crc_packets, mut crcs) = (data.clone(), 0..0, 0..0);
-        if self.source().has_crcs() && self.source().track() == TrackId::Media {
+        if self.source().has_crcs() && matches!(self.source().track(), TrackId::Media | TrackId::Derived(_)) {
             let last = self.packets - 1;
             let media_bytes = u64::from(last) * size as u64 + self.source().packet_bytes_at(last) as u64;
             read = to_borders(&data, media_bytes);

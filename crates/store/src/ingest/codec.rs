@@ -60,7 +60,7 @@ pub(crate) fn identify(stream_type: u8, descriptors: &[u8]) -> (String, StreamKi
         0x83 if registration(descriptors) == Some(b"HDMV") => ("TrueHD", Audio),
         0x85 | 0x86 if registration(descriptors) == Some(b"HDMV") => ("DTS-HD", Audio),
         0x86 => ("SCTE-35", Other),
-        0x90 => ("PGS subtitles", Other),
+        0x90 => (PGS_SUBTITLES, Other),
         _ => private(descriptors),
     };
     match name {
@@ -133,17 +133,29 @@ fn private(descriptors: &[u8]) -> (&'static str, StreamKind) {
             0x7a => Some(("E-AC-3", Audio)),
             0x7b => Some(("DTS", Audio)),
             0x7c => Some(("AAC", Audio)),
-            0x56 => Some(("teletext", Other)),
-            0x59 => Some(("DVB subtitles", Other)),
+            0x56 => Some((TELETEXT, Other)),
+            0x59 => Some((DVB_SUBTITLES, Other)),
             _ => None,
         })
     };
     known.or_else(by_descriptor).unwrap_or(("", Other))
 }
 
-/// The language of an ISO 639 language descriptor (ISO/IEC 13818-1 section 2.6.18): three lower-case letters.
+/// Names of subtitles.
+const TELETEXT: &str = "teletext";
+const DVB_SUBTITLES: &str = "DVB subtitles";
+const PGS_SUBTITLES: &str = "PGS subtitles";
+
+/// Whether a codec that [`identify`] has named is one of subtitles.
+pub(crate) fn is_subtitles(codec: &str) -> bool {
+    [TELETEXT, DVB_SUBTITLES, PGS_SUBTITLES].contains(&codec)
+}
+
+/// The language of an ISO 639 language descriptor (ISO/IEC 13818-1 section 2.6.18), or of the first page or subtitle that a teletext or
+/// subtitling descriptor names (ETSI EN 300 468 sections 6.2.41 and 6.2.43): three lower-case letters.
 pub(crate) fn language(descriptors: &[u8]) -> Option<String> {
-    let (_, body) = descriptors_of(descriptors).find(|&(tag, _)| tag == 0x0a)?;
+    let of = |tag| descriptors_of(descriptors).find(|&(found, _)| found == tag);
+    let (_, body) = of(0x0a).or_else(|| of(0x59)).or_else(|| of(0x56))?;
     let code = body.get(..3)?;
     let letters = code.iter().all(u8::is_ascii_alphabetic);
     letters.then(|| code.iter().map(|&c| char::from(c.to_ascii_lowercase())).collect())
@@ -200,6 +212,11 @@ mod tests {
         assert_eq!(language(&[0x0a, 4, b'1', b'e', b'u', 0]), None);
         assert_eq!(language(&[0x0a, 2, b'd', b'e']), None);
         assert_eq!(language(&[0x0a]), None);
+        // Subtitles and teletext have it in descriptors of their own; the general one goes first.
+        assert_eq!(language(&[0x59, 8, b'D', b'e', b'u', 0x10, 0, 1, 0, 1]).as_deref(), Some("deu"));
+        assert_eq!(language(&[0x56, 5, b'f', b'r', b'a', 9, 0]).as_deref(), Some("fra"));
+        let both = [&[0x59, 8][..], b"deu", &[0x10, 0, 1, 0, 1, 0x0a, 4], b"eng", &[0]].concat();
+        assert_eq!(language(&both).as_deref(), Some("eng"));
     }
 
     #[test]

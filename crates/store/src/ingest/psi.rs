@@ -7,7 +7,7 @@ use super::codec::{self, StreamKind};
 use super::ts_packet::TsPacket;
 
 /// Longest PAT or PMT section with its header (ISO/IEC 13818-1 section 2.4.4.4: the length field is at most 1021).
-const MAX_SECTION_BYTES: usize = 1024;
+pub(crate) const MAX_SECTION_BYTES: usize = 1024;
 /// A section's header up to and with its length field.
 const HEADER_BYTES: usize = 3;
 const TABLE_PAT: u8 = 0;
@@ -82,14 +82,64 @@ impl SectionAssembler {
 
     /// Length of the section being collected, once its header is there.
     fn length(&self) -> Option<usize> {
-        let header = self.bytes.get(..HEADER_BYTES)?;
-        Some(HEADER_BYTES + (usize::from(header[1] & 0x0f) << 8 | usize::from(header[2])))
+        section_bytes(&self.bytes)
     }
 }
 
 /// Over a section with its CRC the CRC is zero (ISO/IEC 13818-1 annex A).
 fn crc_is_right(section: &[u8]) -> bool {
     crc_fast::checksum(CrcAlgorithm::Crc32Mpeg2, section) == 0
+}
+
+/// The length in bytes of the section that begins here, with its header and CRC; `None` if its header is cut off.
+pub(crate) fn section_bytes(bytes: &[u8]) -> Option<usize> {
+    let header = bytes.get(..HEADER_BYTES)?;
+    Some(HEADER_BYTES + (usize::from(header[1] & 0x0f) << 8 | usize::from(header[2])))
+}
+
+/// Writes a section without the streams of these PIDs, if it is a program map table whose CRC is right, else as it is: into the beginning
+/// of `out`, which has room for the section. Gives the length of what was written, and whether it differs from the section.
+pub(crate) fn without_streams(
+    section: &[u8],
+    is_dropped: impl Fn(u16) -> bool,
+    out: &mut [u8],
+) -> (usize, bool) {
+    if section.first() == Some(&TABLE_PMT)
+        && crc_is_right(section)
+        && let Some(length) = write_without(section, is_dropped, out)
+        && length < section.len()
+    {
+        return (length, true);
+    }
+    out[..section.len()].copy_from_slice(section);
+    (section.len(), false)
+}
+
+/// The same of a program map table; `None` if its parts do not fit each other.
+fn write_without(section: &[u8], is_dropped: impl Fn(u16) -> bool, out: &mut [u8]) -> Option<usize> {
+    const FIXED: usize = 12;
+    const CRC_BYTES: usize = 4;
+    let body = section.get(..section.len().checked_sub(CRC_BYTES)?)?;
+    let info = |entry: &[u8]| 0x0fff & usize::from(u16::from_be_bytes([entry[0], entry[1]]));
+    let streams = FIXED + info(body.get(FIXED - 2..FIXED)?);
+    let head = body.get(..streams)?;
+    out[..streams].copy_from_slice(head);
+    let (mut from, mut to) = (streams, streams);
+    while from < body.len() {
+        let entry = body.get(from..from + 5)?;
+        let entry = body.get(from..from + 5 + info(&entry[3..]))?;
+        if !is_dropped(u16::from_be_bytes([entry[1] & 0x1f, entry[2]])) {
+            out[to..to + entry.len()].copy_from_slice(entry);
+            to += entry.len();
+        }
+        from += entry.len();
+    }
+    let length = to + CRC_BYTES - HEADER_BYTES;
+    out[1] = out[1] & 0xf0 | (length >> 8) as u8;
+    out[2] = length as u8;
+    let crc = crc_fast::checksum(CrcAlgorithm::Crc32Mpeg2, &out[..to]) as u32;
+    out[to..to + CRC_BYTES].copy_from_slice(&crc.to_be_bytes());
+    Some(to + CRC_BYTES)
 }
 
 /// The long section syntax: what PAT and PMT have in common.

@@ -161,7 +161,8 @@ impl<'a> PesStart<'a> {
     }
 }
 
-fn read_stamp(bytes: &[u8; 5]) -> u64 {
+/// The 33 bits of a time stamp (ISO/IEC 13818-1 section 2.4.3.6).
+pub(crate) fn read_stamp(bytes: &[u8; 5]) -> u64 {
     let [a, b, c, d, e] = bytes.map(u64::from);
     (a >> 1 & 7) << 30 | b << 22 | (c >> 1) << 15 | d << 7 | e >> 1
 }

@@ -9,6 +9,7 @@ mod link;
 mod members;
 mod run;
 mod stats;
+mod transforms;
 
 use std::net::{IpAddr, SocketAddr};
 use std::path::PathBuf;
@@ -19,6 +20,7 @@ use clap::Args;
 use millrace_core::limits;
 use millrace_core::units::{BitRate, ByteLen, Count, HumanDuration};
 use millrace_offload::idle::IdlePolicy;
+use millrace_store::transform::Transforms;
 use millrace_store::volume::Volume;
 
 use self::link::LinkRate;
@@ -127,6 +129,11 @@ pub(crate) struct ServeArgs {
     /// Allow clients to request forward error correction (needs titles stored with parity)
     #[arg(long, value_name = "WHETHER", default_value = "allow")]
     pub(crate) fec: FecChoice,
+    /// Transformation that viewers may ask for with `?transform=NAME`: NAME=STEP, or several steps with + between them. A step is
+    /// select:audio=LANG,subtitles=none (which streams are kept), restamp:offset=TIME (clock and time stamps moved) or wasm:FILE (a module);
+    /// repeat it for each. See also: docs/ref/transforms.md
+    #[arg(long = "transform", value_name = "NAME=STEP", value_delimiter = ';', value_parser = parse_transform)]
+    pub(crate) transforms: Vec<String>,
     /// Send every datagram separately even if the kernel supports segmentation offload
     #[arg(long)]
     pub(crate) no_gso: bool,
@@ -205,6 +212,11 @@ fn parse_listen(text: &str) -> Result<SocketAddr, String> {
     })
 }
 
+/// The text, if it makes sense. Modules are read.
+fn parse_transform(text: &str) -> Result<String, String> {
+    Transforms::parse(&[text]).map(|_| text.to_owned()).map_err(|error| error.to_string())
+}
+
 fn parse_ports(text: &str) -> Result<(u16, u16), String> {
     let error =
         || format!("got \"{text}\"; write FIRST-LAST, both from 1024 to 65535, for example 6970-7069");
@@ -224,6 +236,11 @@ impl ServeArgs {
         self.store.open_any_or_create()
     }
 
+    /// The transformations, with their modules.
+    pub(crate) fn named_transforms(&self) -> anyhow::Result<Transforms> {
+        Transforms::parse(&self.transforms).map_err(|error| anyhow::anyhow!("--transform: {error}"))
+    }
+
     /// Checks what no setting shows by itself.
     pub(crate) fn check(&self) -> anyhow::Result<()> {
         anyhow::ensure!(
@@ -240,6 +257,7 @@ impl ServeArgs {
             Count(u64::from(self.engines), "engine")
         );
         self.egress.check()?;
+        self.named_transforms()?;
         for folder in &self.folders {
             anyhow::ensure!(folder.is_dir(), "{}: no such folder", folder.display());
         }

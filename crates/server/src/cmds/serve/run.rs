@@ -35,6 +35,7 @@ use super::inject::Injector;
 use super::librarian::{Librarian, Refreshed, Said};
 use super::members::{DamageWatch, HealthWatch, MembersWatch};
 use super::stats::StatsFile;
+use super::transforms::{self, TransformsWatch};
 use super::{AdmissionChoice, FecChoice, ReadChoice, ServeArgs, bind, invite};
 use crate::admission::AdmissionConfig;
 use crate::cmds::egress::{Devices, Egress, Ports, figures_file};
@@ -47,6 +48,7 @@ pub(super) fn run(args: &ServeArgs) -> anyhow::Result<ExitCode> {
     start_log();
     let cancel = crate::cmds::cancel_on_signals()?;
     raise_open_files();
+    let transforms = args.named_transforms()?;
     let listener = bind::first_free(&args.listen_choices())?;
     let volume = Arc::new(args.open_volume()?);
     // All titles are known before the first player can ask for one.
@@ -71,12 +73,14 @@ pub(super) fn run(args: &ServeArgs) -> anyhow::Result<ExitCode> {
     let (engines, meters) =
         start_engines(args, &mut udp, &egress, handles.into_iter().zip(loop_sides), &bells)?;
     let reader = Reader::new(Arc::clone(&open_titles), Arc::clone(&volume), Arc::clone(&cache))
-        .context("threads that open titles")?;
+        .context("threads that open titles")?
+        .with_transforms(transforms.clone());
     let sockets = |pair: UdpPair| UdpSockets { rtp: pair.rtp, rtcp: pair.rtcp };
     let udp = udp.into_iter().flatten().map(|ports| sockets(ports.receiver)).collect();
     let sockets = Sockets { listeners: vec![listener], udp };
     let control = Control::start(control_config(args), Box::new(reader), engines, sockets)?;
-    let registry = registry(&control, &cache, &meters);
+    let mut registry = registry(&control, &cache, &meters);
+    transforms::register(&mut registry, &transforms);
     let stats = args.stats.as_deref().map(|path| StatsFile::start(path, registry)).transpose()?;
 
     let host = args.host.clone().unwrap_or_else(|| invite::own_host(address));
@@ -87,11 +91,13 @@ pub(super) fn run(args: &ServeArgs) -> anyhow::Result<ExitCode> {
     let librarian = librarian.start(first, move || println!("ready {ready_url}"))?;
 
     let (mut health, mut damage) = (HealthWatch::default(), DamageWatch::default());
+    let mut said = TransformsWatch::default();
     while !cancel.load(Ordering::Relaxed) && !control.is_finished() {
         std::thread::sleep(SIGNAL_LOOK_EVERY);
         injector.look();
         health.look(&cache);
         tell_of_damage(&cache, &titles);
+        said.look(&transforms, &titles);
         damage.look(&cache, &members);
     }
     let ended_itself = control.is_finished();

@@ -122,6 +122,7 @@ mod tests {
     use millrace_offload::best::{ChoiceCounters, PathCounters};
     use millrace_offload::load::LoadSnapshot;
     use millrace_store::cache::{CacheStats, MemberFigures};
+    use millrace_store::transform::TransformCounters;
 
     use super::*;
 
@@ -151,7 +152,7 @@ mod tests {
     }
 
     /// The groups that `serve` registers, by their part; the reference is made of them.
-    const PARTS: [(&str, &[Counter]); 11] = [
+    const PARTS: [(&str, &[Counter]); 12] = [
         ("sessions", crate::control::Counters::COUNTERS),
         ("now", crate::control::Held::COUNTERS),
         ("titles", crate::control::TitleCounters::COUNTERS),
@@ -163,6 +164,7 @@ mod tests {
         ("paths", PathCounters::COUNTERS),
         ("cache", CacheStats::COUNTERS),
         ("members", MemberFigures::COUNTERS),
+        ("transforms", TransformCounters::COUNTERS),
     ];
 
     #[test]

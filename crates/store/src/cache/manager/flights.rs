@@ -24,6 +24,7 @@ use super::super::policy::ReadOrder;
 use super::super::source::{ALIGN, OpenTitle};
 use super::super::stats::Trouble;
 use super::{Manager, forget_cached};
+use crate::transform::Derivation;
 
 /// The disk of a title without members, among the bits of members: that of the first.
 const PLAIN: u32 = 1;
@@ -84,6 +85,19 @@ impl Flight {
             returns,
             missing,
         }
+    }
+
+    /// Changes the extent, which has been built, if its title is a transformed one.
+    pub(super) fn transform(&mut self, content: &ExtentContent, scratch: &mut Vec<u8>) {
+        let ReadOrder { title, fill, .. } = &mut self.read;
+        if let Some(derivation) = title.kind().derivation() {
+            derivation.apply_to_extent(content, fill.bytes_mut(), scratch);
+        }
+    }
+
+    /// Whether that may take long.
+    pub(super) fn has_slow_transform(&self) -> bool {
+        self.read.title.kind().derivation().is_some_and(Derivation::is_slow)
     }
 
     /// Members that are not well as far as this extent goes.
@@ -255,7 +269,7 @@ impl Manager {
                 if filled.unrecorded.is_some() || filled.sums_only || filled.wrong != 0 {
                     self.counters.note_damaged_title(flight.read.title.source().id());
                 }
-                return self.end_read(now, place, flight, filled.content);
+                return self.finish_read(now, place, flight, filled.content);
             }
             Built::More { .. } => (ReadFailure::Checksum, None),
             Built::Failed { failure, .. } => (failure, None),
@@ -272,7 +286,7 @@ impl Manager {
                 Some((filled, left_out)) if self.is_bearable(&flight, left_out) => {
                     self.count_filled(&flight, &filled.content, filled.decoded_bytes);
                     self.counters.sums_only.add(filled.sums_only.into());
-                    self.end_read(now, place, flight, filled.content);
+                    self.finish_read(now, place, flight, filled.content);
                 }
                 _ => {
                     let at_fault = flight.at_fault();
@@ -348,7 +362,7 @@ impl Manager {
     }
 
     /// An extent is there.
-    fn end_read(&mut self, now: Instant, place: usize, flight: Flight, content: ExtentContent) {
+    pub(super) fn end_read(&mut self, now: Instant, place: usize, flight: Flight, content: ExtentContent) {
         self.free_places.push(place);
         self.policy.finish(now, flight.read.key, flight.read.fill, Ok(content));
         if flight.returns != self.monitor.returns() && content.spare > 0 {
