@@ -44,15 +44,14 @@ fn streams(path: &Path) -> Vec<String> {
 }
 
 /// Stream and time stamps of each packet, modulo 2^33 as they stand in the stream.
-fn stamps(path: &Path) -> Vec<(u32, i64, i64)> {
+fn stamps(path: &Path) -> Vec<(u32, Option<i64>, Option<i64>)> {
     let text = ffprobe(path, &["-show_entries", "packet=stream_index,pts,dts"]);
     let lines = text.lines().map(|line| line.trim_end_matches(',')).filter(|line| !line.is_empty());
     lines
         .map(|line| {
-            let mut words = line.split(',');
-            let mut next = || words.next().unwrap().parse::<i64>().unwrap_or_else(|_| panic!("{line}"));
-            let (stream, pts, dts) = (next() as u32, next(), next());
-            (stream, pts.rem_euclid(1 << 33), dts.rem_euclid(1 << 33))
+            let words: Vec<_> = line.split(',').collect();
+            let stamp = |word: &str| word.parse::<i64>().ok().map(|stamp| stamp.rem_euclid(1 << 33));
+            (words[0].parse().unwrap(), stamp(words[1]), stamp(words[2]))
         })
         .collect()
 }
@@ -110,10 +109,11 @@ fn time_stamps_move_by_exactly_so_much_and_back() {
     let moved: Vec<_> = stamps(&film)
         .into_iter()
         .map(|(stream, pts, dts)| {
-            (stream, (pts + 3600 * 90_000).rem_euclid(1 << 33), (dts + 3600 * 90_000).rem_euclid(1 << 33))
+            let moved = |stamp: i64| (stamp + 3600 * 90_000).rem_euclid(1 << 33);
+            (stream, pts.map(moved), dts.map(moved))
         })
         .collect();
-    assert!(!moved.is_empty());
+    assert!(moved.iter().filter(|(_, pts, _)| pts.is_some()).count() > 300);
     assert_eq!(stamps(&out), moved);
     assert_eq!(complaints(&out), "");
     let again = "y=restamp:offset=-1h,continuity=9";

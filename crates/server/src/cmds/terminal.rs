@@ -19,6 +19,11 @@ pub(crate) fn stdout() -> TextOut<io::StdoutLock<'static>> {
     TextOut { to: io::stdout().lock(), closed: &STDOUT_CLOSED }
 }
 
+/// Standard output for media, which are no text and go to files and pipes.
+pub(crate) fn media_stdout() -> io::StdoutLock<'static> {
+    io::stdout().lock()
+}
+
 /// Whether standard error is a terminal.
 pub(crate) fn stderr_is_terminal() -> bool {
     io::stderr().is_terminal()

@@ -137,7 +137,7 @@ fn of_config(path: &Path) -> anyhow::Result<Vec<String>> {
 /// The output, which is not to be what is read.
 fn open_output(output: &str, source: Option<&File>) -> anyhow::Result<Box<dyn Write>> {
     if output == "-" {
-        return Ok(Box::new(io::stdout().lock()));
+        return Ok(Box::new(super::terminal::media_stdout()));
     }
     let of = |file: &File| file.metadata().map(|about| (about.dev(), about.ino())).ok();
     if let Some(source) = source
