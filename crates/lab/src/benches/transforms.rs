@@ -19,8 +19,8 @@ use crate::frame::{Bench, Contest, ContestOptions, Noise, Options, Promise, Repo
 /// The benchmark.
 pub(super) const BENCH: Bench = Bench {
     name: "transforms",
-    shows: "ns a packet to fill an extent, and to transform it as well: streams left out, re-stamped, by a module",
-    not_for: "reading and decoding, which come before; how many viewers share what was filled",
+    shows: "ns a packet to fill an extent, and to transform it as well: streams left out, re-stamped, both",
+    not_for: "modules, whose cost is their own; reading and decoding, which come before; how many viewers share what was filled",
     options: &["runs"],
     targets: &["transforms-no-failure"],
     needs: &[],
@@ -49,19 +49,10 @@ fn run(options: &Options) -> anyhow::Result<Report> {
         let derivation = Derivation::bind(named, TitleId([0; 16]), &stream)?;
         contest.contender(*label, work(layout, &stream, Some(derivation)));
     }
-    #[cfg(feature = "wasm")]
-    let module = {
-        let all = Transforms::parse(&["module=select:audio=all"])?;
-        let named = all.get(0).context("no transformation")?.clone();
-        contest.contender("by a module", work(layout, &stream, Some(module::derivation(&named)?)));
-        named
-    };
     let result = contest.run(&ContestOptions::from_options(options))?;
     let mut report = Report::new("transforms");
     report.rows.extend(result.rows("packet"));
     let failed: u64 = transforms.iter().map(|named| named.report().counters().failed_blocks).sum();
-    #[cfg(feature = "wasm")]
-    let failed = failed + module.report().counters().failed_blocks;
     report.promises.push(
         Promise::at_most("transforms-no-failure", failed as f64, 0.0, "blocks that failed").correctness(),
     );
@@ -151,29 +142,4 @@ fn crc(bytes: &[u8]) -> u32 {
     bytes.iter().fold(0xffff_ffff, |crc: u32, &byte| {
         (0..8).fold(crc ^ u32::from(byte) << 24, |c, _| c << 1 ^ if c >> 31 == 1 { 0x04c1_1db7 } else { 0 })
     })
-}
-
-/// A module that blanks a PID.
-#[cfg(feature = "wasm")]
-mod module {
-    use std::sync::Arc;
-
-    use millrace_core::ids::TitleId;
-    use millrace_store::transform::wasm::{WasmModule, WasmTransform};
-    use millrace_store::transform::{Chain, Derivation, NamedTransform};
-
-    /// `examples/wasm-blank-pid/blank_pid.wat`, translated.
-    const BLANK_PID: &[u8] = &[];
-
-    pub(super) fn derivation(named: &Arc<NamedTransform>) -> anyhow::Result<Derivation> {
-        let module = WasmTransform::new(Arc::new(WasmModule::new(BLANK_PID)?));
-        Ok(Derivation::new(named, TitleId([0; 16]), Chain(vec![Box::new(module)])))
-    }
-
-    #[test]
-    fn the_module_is_the_example() {
-        let text = include_str!("../../../../examples/wasm-blank-pid/blank_pid.wat");
-        let bytes = wat::parse_str(text).unwrap();
-        assert!(bytes == BLANK_PID, "the module should be {bytes:#04x?}");
-    }
 }
