@@ -232,7 +232,6 @@ fn all_viewers_of_a_transformed_track_share_it_and_not_with_those_of_the_title()
     assert_eq!(check(&stored, &metas, &film.bytes, info.timeline), [0; 0]);
     let moved = fetch(0, 8, second);
     assert!(moved.bytes() != first.bytes() && moved.bytes() != stored.bytes());
-    drop(fetch);
     world.wait_stats("three reads for eight viewers", |stats| (stats.misses, stats.hits) == (3, 5));
     assert_eq!(named.report().counters().transformed_blocks - before, 1);
 }

@@ -221,7 +221,7 @@ fn write_extent(lease: &Lease, out: &mut dyn Write, written: &mut Written) -> an
 
 /// A file that is not in a store: the same blocks.
 fn of_stream(
-    source: File,
+    mut source: File,
     path: &Path,
     named: &Arc<NamedTransform>,
     output: &str,
@@ -230,7 +230,6 @@ fn of_stream(
     bounds.0.set_length(source.metadata()?.len());
     let layout = WireLayout::new(DEFAULT_PACKET_BYTES).context("no layout")?;
     let mut head = Vec::new();
-    let mut source = source;
     (&mut source).take(MAX_TABLE_LOOK_BYTES as u64).read_to_end(&mut head)?;
     let (packets, _) = head.as_chunks::<TS_PACKET_BYTES>();
     let is_stream = packets.iter().take(5).all(|packet| packet[0] == NULL_PACKET[0]);
