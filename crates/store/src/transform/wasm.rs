@@ -14,6 +14,7 @@
 use std::collections::VecDeque;
 use std::fs::File;
 use std::io::Read;
+use std::panic::catch_unwind;
 use std::path::{Path, PathBuf};
 use std::sync::{Arc, Mutex, PoisonError};
 
@@ -107,6 +108,12 @@ impl WasmModule {
         if !bytes.starts_with(MAGIC) {
             return Err(ModuleError::NotBinary);
         }
+        // What the interpreter has not thought of is the module's fault, and not the end of the server.
+        let loaded = catch_unwind(|| Self::load(bytes));
+        loaded.unwrap_or_else(|_| Err(ModuleError::Refused("the interpreter has failed at it".into())))
+    }
+
+    fn load(bytes: &[u8]) -> Result<Self, ModuleError> {
         let refused = |error: wasmi::Error| ModuleError::Refused(excerpt(&error.to_string(), 200));
         let engine = Engine::new(&config());
         let module = Module::new(&engine, bytes).map_err(refused)?;
