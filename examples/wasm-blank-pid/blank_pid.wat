@@ -1,4 +1,4 @@
-;; What blank_pid.rs does, in text form: packets of PID 0x101 become null packets.
+;; What src/bin/blank_pid.rs does, in text form: packets of PID 0x101 become null packets.
 (module
   ;; 512 KiB: blocks lie behind the first kilobyte and have at most 256 KiB.
   (memory (export "memory") 8)

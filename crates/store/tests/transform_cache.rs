@@ -156,7 +156,7 @@ fn every_layout_of_every_kind_of_volume_is_lent_transformed() {
 fn what_is_damaged_is_missing_and_not_transformed() {
     let (film, named) = (film(), named(MOVED));
     let sound = film.bytes.chunks(188).position(|packet| packet[1] & 0x1f == 1 && packet[2] == 1).unwrap();
-    let differ = |at: &usize| film.bytes[*at..at + 2] != film.bytes[at + 2..at + 4];
+    let differ = |at: &usize| at % 1316 < 1300 && film.bytes[*at..at + 2] != film.bytes[at + 2..at + 4];
     let from = |at: usize| (at..).step_by(2).find(differ).unwrap();
     for at in [from(700_000), from(sound * 188 + 4)] {
         let (dir, volume) = plain();
