@@ -10,7 +10,13 @@ use support::{Server, add, fails, ok, play};
 
 /// Pictures, and sound in English and German, in a store.
 fn store(dir: &Path) -> (PathBuf, PathBuf) {
-    let (film, store) = (dir.join("film.ts"), dir.join("store"));
+    let (film, store) = (film(dir), dir.join("store"));
+    add(&film, &store);
+    (store, film)
+}
+
+fn film(dir: &Path) -> PathBuf {
+    let film = dir.join("film.ts");
     let lavfi = |source: &str| ["-f".to_owned(), "lavfi".to_owned(), "-i".to_owned(), source.to_owned()];
     let mut command = Command::new("ffmpeg");
     command.args(["-nostdin", "-v", "error", "-y"]);
@@ -19,8 +25,7 @@ fn store(dir: &Path) -> (PathBuf, PathBuf) {
     command.args(["-map", "0", "-map", "1", "-map", "2", "-c:v", "mpeg2video", "-b:v", "2M", "-c:a", "mp2"]);
     command.args(["-metadata:s:a:0", "language=eng", "-metadata:s:a:1", "language=deu", "-f", "mpegts"]);
     assert!(command.arg(&film).status().expect("ffmpeg can be started").success());
-    add(&film, &store);
-    (store, film)
+    film
 }
 
 /// The whole title by this transport is this file.
@@ -119,6 +124,31 @@ fn viewers_get_what_they_ask_for_by_name() {
     // Each extent of each track was made once, whoever watched it: it stays in memory.
     let extents = std::fs::metadata(&film).unwrap().len().div_ceil(196 * 1316);
     assert_eq!([of("deu"), of("late"), of("fra")], [(extents, 0), (extents, 0), (0, 0)], "{stats}");
+}
+
+/// Fast forward of a transformed title is the title made for it, transformed in the same way.
+#[test]
+fn other_speeds_are_transformed_as_the_title_is() {
+    let dir = tempfile::tempdir().unwrap();
+    let (film, store) = (film(dir.path()), dir.path().join("store"));
+    let (film, store_name) = (film.to_str().unwrap(), store.to_str().unwrap());
+    ok(&["add", "--quiet", "--trick=4", film, "--store", store_name]);
+    let spec = "late=select:audio=deu+restamp:offset=1h";
+    let [stored, expected] = ["stored=select:audio=all", spec].map(|spec| {
+        let out = dir.path().join(&spec[..4]);
+        ok(&["transform", "film@4", spec, "-o", out.to_str().unwrap(), "--store", store_name, "--quiet"]);
+        out
+    });
+    assert!(std::fs::read(&stored).unwrap() != std::fs::read(&expected).unwrap());
+    let mut server = Server::start(&store, &["--transform", spec]);
+    for (query, expected) in [("?transform=late", &expected), ("", &stored)] {
+        let url = format!("{}{query}", server.title("film"));
+        let report = play(&[&url, "--scale", "4", "--verify", expected.to_str().unwrap()]);
+        let numbers = (&report["byte_check"]["different_bytes"], &report["sequence"]["lost"]);
+        assert_eq!(numbers, (&0.into(), &0.into()), "{report}");
+        assert_eq!(report["rtp_info_exact"], true, "{report}");
+    }
+    assert!(server.interrupt());
 }
 
 #[cfg(feature = "wasm")]

@@ -190,3 +190,44 @@ fn another_speed_that_cannot_be_opened_is_the_next_one() {
     w.opened(Ok(()));
     w.assert_empty();
 }
+
+/// What is sent at another speed is transformed as the title is, and the replies say so; a speed that cannot be had so is not played.
+#[test]
+fn another_speed_of_a_transformed_title_is_transformed_too() {
+    let mut w = World::new();
+    let c = w.connect();
+    let setup = "SETUP rtsp://192.0.2.1/film/track1?transform=german RTSP/1.0\nCSeq: 2\nTransport: RTP/AVP;unicast;client_port=6000-6001";
+    let setup = w.ask(c, setup);
+    let (id, ssrc) = (setup.session(), "ssrc=DDDD0000");
+    assert!(
+        setup.get("transport").contains(ssrc) && setup.get("x-millrace-transform") == "german",
+        "{setup:?}"
+    );
+    let answer = w.ask_session(c, "PLAY", &id, "Range: npt=0-");
+    assert_eq!(answer.get("x-millrace-transform"), "german");
+    w.wait(4 * SECOND);
+    w.open_titles.0.lock().unwrap().on_disk = true;
+    w.tell(c, &format!("PLAY rtsp://192.0.2.1/film/ RTSP/1.0\nCSeq: 7\nSession: {id}\nScale: 4"));
+    assert_eq!(w.opened(Ok(())).part, Part::Times { packet_bytes: 1316 });
+    let need = w.opened(Ok(()));
+    let derived = Part::Derived { packet_bytes: 1316, is_raw: false, number: 0 };
+    assert_eq!((need.title.as_str(), need.part), ("film@400", derived));
+    let answer = w.answers.get_mut(&c).unwrap().pop_front().unwrap();
+    assert_eq!((answer.get("scale"), answer.get("x-millrace-transform")), ("4.0", "german"), "{answer:?}");
+    // The viewer's packets go on with the SSRC of SETUP.
+    let run = w.engine.streams.values().find_map(|stream| stream.playing).expect("it plays");
+    assert_eq!(run.spec.media.timeline.ssrc, 0xdddd_0000);
+    w.open_titles.0.lock().unwrap().on_disk = false;
+    let answer = w.ask_session(c, "PLAY", &id, "Scale: -1\nRange: npt=20-");
+    assert_eq!((answer.get("scale"), answer.get("x-millrace-transform")), ("-4.0", "german"), "{answer:?}");
+    let told = |event: &Event| matches!(event, Event::Broken { title, reason } if title == "film@-100" && reason.contains("PID 256"));
+    assert!(w.notices.iter().any(told));
+    // Nobody else's is.
+    let (d, other) = player(&mut w);
+    let answer = w.ask_session(d, "PLAY", &other, "Scale: -1\nRange: npt=20-");
+    assert_eq!((answer.get("scale"), answer.get("x-millrace-transform")), ("-1.0", ""), "{answer:?}");
+    [(c, id), (d, other)].iter().for_each(|(conn, id)| {
+        w.ask_session(*conn, "TEARDOWN", id, "");
+    });
+    w.assert_empty();
+}

@@ -55,6 +55,7 @@ fn plays(titles: &mut Titles, title: &str, seek: bool) {
         timestamp: None,
         seek,
         without_fec: None,
+        transform: None,
     }));
 }
 

@@ -3,6 +3,7 @@
 
 use std::fmt;
 use std::net::{IpAddr, SocketAddr};
+use std::sync::Arc;
 
 use millrace_core::scale::Scale;
 use millrace_core::time::MediaTicks;
@@ -217,6 +218,8 @@ pub struct Playing {
     pub seek: bool,
     /// Why it plays without the FEC that it was promised.
     pub without_fec: Option<String>,
+    /// The transformation of what is sent.
+    pub transform: Option<Arc<str>>,
 }
 
 /// What made FEC news.

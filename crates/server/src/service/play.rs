@@ -1,5 +1,7 @@
 //! Play and pause.
 
+use std::sync::Arc;
+
 use millrace_core::limits::PLAY_DELAY_NS;
 use millrace_core::scale::Scale;
 use millrace_core::time::{Instant, MediaTicks};
@@ -118,6 +120,7 @@ impl Service {
         let ahead_ms = if plan.start == Start::Resume || !is_plain { 0 } else { self.lead_ms(stream) };
         let is_jump = matches!(plan.start, Start::Access(_)) && stream.media != Media::Fresh;
         let from_time = from.time.map(|time| shown.shown_time(time));
+        let transform = shown.sent.transform.as_ref().map(|of| Arc::clone(&of.name));
         let anew = !matches!((plan.start, stream.media), (Start::Resume, Media::Paused { .. }));
         let stream = self.streams.get_mut(&key).ok_or(Refusal::Gone)?;
         (stream.scale, stream.speed, stream.timeline) = (plan.scale, plan.speed, numbers.timeline);
@@ -134,6 +137,7 @@ impl Service {
             timestamp: from.time.map(|time| numbers.timeline.timestamp(time)),
             seek: is_jump,
             without_fec: stream.take_fec_left_out().or_else(|| stream.fec_rests()),
+            transform,
         };
         let run = RunSpec {
             run: stream.next_run(),

@@ -3,6 +3,8 @@
 //!
 //! Where a viewer is, is always said in the time of the title that it watches ("shown time"). A made title has a time of its own ("media
 //! time"), and both run evenly: at media time `t` a title made for speed `s` shows `t * s`, or, backwards, the duration less `t * |s|`.
+//!
+//! Whoever watches a title transformed gets what was made of it transformed as well: a speed that cannot be had so is not played.
 
 use std::cmp::Ordering;
 
@@ -13,6 +15,7 @@ use millrace_core::time::{Instant, MediaTicks};
 
 use super::Service;
 use super::conns::ConnKey;
+use super::event::Event;
 use super::fec::FecMode;
 use super::ports::{AccessPoint, Entry, Need};
 use super::refusal::Refusal;
@@ -232,11 +235,20 @@ impl Service {
         if stream.trick(scale).is_some() {
             return Ok(());
         }
-        let is_raw = stream.entry.layout.is_raw();
+        let (is_raw, transform) = (stream.entry.layout.is_raw(), stream.entry.transform.clone());
         let entry = self.library.find(name).filter(|entry| entry.scale == scale).ok_or(Refusal::Broken)?;
+        let entry = match transform {
+            Some(of) => self.library.transformed(&entry, &of.name).ok_or(Refusal::Broken)?,
+            None => entry,
+        };
         let entry = if is_raw { entry.raw().ok_or(Refusal::Broken)? } else { entry };
         self.need(now, conn, [Need::media(&entry)])?;
-        let title = self.open_title(&entry)?;
+        let title = self.open_title(&entry).inspect_err(|refusal| {
+            // The viewer gets another speed, so the operator is told.
+            if let Refusal::Unfit(reason) = refusal {
+                self.tell(Event::Broken { title: name.to_owned(), reason: reason.clone() });
+            }
+        })?;
         if let Some(stream) = self.streams.get_mut(&key) {
             stream.tricks.push(Trick { entry, title });
         }

@@ -5,7 +5,7 @@ use millrace_offload::command;
 use rtsp_types::headers::{RANGE, RTP_INFO, SESSION};
 
 use super::fec::{fec_header, off_because};
-use super::server::{Output, Server};
+use super::server::{Output, Server, transform_header};
 use super::state::Pending;
 use crate::admission::EngineFigures;
 use crate::rtsp::Reply;
@@ -105,6 +105,9 @@ impl Server {
         }
         if let Some(why) = &playing.without_fec {
             reply = reply.header(fec_header(), off_because(why));
+        }
+        if let Some(name) = &playing.transform {
+            reply = reply.header(transform_header(), name.to_string());
         }
         let reply = pending.asks.answer(reply, playing.scale, playing.speed);
         self.answer_pending(now, &pending, &reply);

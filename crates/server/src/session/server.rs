@@ -401,6 +401,11 @@ fn wants_close(request: &Request) -> bool {
     header(request, &CONNECTION).is_some_and(|value| value.eq_ignore_ascii_case("close"))
 }
 
+/// `X-Millrace-Transform`, in replies: the transformation of what is sent.
+pub(super) fn transform_header() -> HeaderName {
+    HeaderName::from_static_str("X-Millrace-Transform").expect("the name is ASCII")
+}
+
 /// A header's value.
 pub(super) fn header<'a>(request: &'a Request, name: &HeaderName) -> Option<&'a str> {
     request.header(name).map(|value| value.as_str())

@@ -8,7 +8,7 @@ use rtsp_types::headers::{SESSION, TRANSPORT, USER_AGENT};
 
 use super::fec::{fec_header, off_because, wish};
 use super::refusal::refusal_reply;
-use super::server::Server;
+use super::server::{Server, transform_header};
 use super::state::{Session, short};
 use crate::rtsp::target::Target;
 use crate::rtsp::transport::{self, Offer, Spec};
@@ -233,8 +233,12 @@ impl Server {
                 )
             }
         };
-        Reply::ok()
+        let reply = Reply::ok()
             .header(SESSION, format!("{};timeout={}", session.id, self.config.session_timeout_s()))
-            .header(TRANSPORT, transport)
+            .header(TRANSPORT, transport);
+        match &stream.entry().transform {
+            Some(of) => reply.header(transform_header(), of.name.to_string()),
+            None => reply,
+        }
     }
 }

@@ -222,6 +222,9 @@ impl Library for SharedTitles {
         if entry.transform.as_ref().is_some_and(|transform| transform.number == 1) {
             return Err(OpenError::Unfit("transformation french: the title has no sound in fra".into()));
         }
+        if entry.name == "film@-100" && entry.transform.is_some() {
+            return Err(OpenError::Unfit("time stamps of PID 256 lie across TS packets".into()));
+        }
         match entry.name.as_str() {
             "broken" | "film@3200" => {
                 return Err(OpenError::Broken("meta-1316.mrp: checksum mismatch".into()));

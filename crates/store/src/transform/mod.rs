@@ -188,7 +188,7 @@ pub enum BindError {
     /// The title's beginning has no tables.
     #[error("the title has no program tables in its first {0} bytes")]
     NoTables(usize),
-    /// None of its sound is in such a language.
+    /// It has sound, but none in such a language.
     #[error("the title has no sound in {wanted}; it has: {has}")]
     NoSuchAudio {
         /// Languages that were asked for.

@@ -123,7 +123,7 @@ impl Transform for SelectPids {
     }
 }
 
-/// What a selection of languages was made for has to be there.
+/// What a selection of languages was made for has to be there; what has no sound at all is in any language.
 fn check_audio(spec: &SelectSpec, tables: &StreamTables) -> Result<(), BindError> {
     let Choice::Languages(wanted) = &spec.audio else { return Ok(()) };
     let streams = tables.programs.iter().flat_map(|program| &program.pmt.streams);
@@ -131,12 +131,11 @@ fn check_audio(spec: &SelectSpec, tables: &StreamTables) -> Result<(), BindError
         .filter(|stream| stream.kind == StreamKind::Audio)
         .map(|stream| stream.language.as_deref().unwrap_or("und"))
         .collect();
-    if has.iter().any(|has| wanted.iter().any(|wanted| wanted == has)) {
+    if has.is_empty() || has.iter().any(|has| wanted.iter().any(|wanted| wanted == has)) {
         return Ok(());
     }
     has.dedup();
-    let has = if has.is_empty() { "no sound".to_owned() } else { has.join(", ") };
-    Err(BindError::NoSuchAudio { wanted: wanted.join(" or "), has })
+    Err(BindError::NoSuchAudio { wanted: wanted.join(" or "), has: has.join(", ") })
 }
 
 fn is_kept(spec: &SelectSpec, stream: &PmtStream) -> bool {

@@ -99,6 +99,9 @@ fn what_is_chosen_is_what_is_kept() {
     assert_eq!(kept("data=none"), [VIDEO, ENGLISH, GERMAN, SUBTITLES]);
     let none = select("audio=fra", &before).unwrap_err();
     assert_eq!(none, BindError::NoSuchAudio { wanted: "fra".into(), has: "eng, deu".into() });
+    // What has no sound is in any language.
+    let silent = select("audio=none", &before).unwrap();
+    assert_eq!(select("audio=fra", &silent).unwrap(), silent);
     let no_tables = select("audio=deu", &before[2 * 188..3 * 188]).unwrap_err();
     assert!(matches!(no_tables, BindError::NoTables(_)), "{no_tables}");
 }
