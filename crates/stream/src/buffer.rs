@@ -103,6 +103,7 @@ impl Buffer {
             bytes: None,
             edge: Some(Arc::clone(&edge)),
             begins_at: if self.keep == Keep::Newest { Place::Newest } else { Place::START },
+            transforms: None,
         };
         let opened = Opened { title, layout, timeline, packets };
         let writer = BufferWriter {
@@ -113,7 +114,7 @@ impl Buffer {
             end,
             edge,
         };
-        Ok((Source::new(cache, parts, vec![(wire, opened)]), writer))
+        Ok((Source::new(cache, parts, vec![((wire, None), opened)]), writer))
     }
 }
 

@@ -398,7 +398,7 @@ fn a_step_sends_the_first_blocks_of_each_stride_without_a_gap_in_time() {
     let bytes: Vec<u8> = (0..1000).flat_map(|packet| [packet as u8; 1000]).collect();
     let source = world.plain(&bytes, Pace::every(Duration::from_millis(1), 1000).unwrap());
     let mut stream = datagrams(&source);
-    stream.assembly(Assembly::Step { block: 3, stride: 10 });
+    stream.assembly(Assembly::Step { block: 3, stride: 10 }).unwrap();
     let key = world.open(&mut stream);
     let begun = world.clock.now();
     let first = world.run(key, &mut stream, Some(120));
@@ -410,7 +410,7 @@ fn a_step_sends_the_first_blocks_of_each_stride_without_a_gap_in_time() {
     assert!(world.core.tx.bytes == wanted);
     let passed = world.clock.now().ns_since(begun);
     assert!((280 * MS..400 * MS).contains(&passed), "{passed} ns of 300 intervals");
-    stream.assembly(Assembly::Step { block: 3, stride: 3 });
+    stream.assembly(Assembly::Step { block: 3, stride: 3 }).unwrap();
     assert!(matches!(stream.plan(), Err(Refused::Unsuitable(_))));
 }
 

@@ -66,7 +66,7 @@ impl fmt::Debug for Transport {
 }
 
 /// How blocks are made of a source.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
 #[non_exhaustive]
 pub enum Assembly {
     /// All packets, one behind the other.
@@ -80,6 +80,15 @@ pub enum Assembly {
         /// Packets from one block to the next; more than `block`.
         stride: u16,
     },
+    /// All packets, as the transformation of this name makes them ([`StreamEngineConfig::transforms`](crate::StreamEngineConfig::transforms)): made once for all
+    /// streams that ask for it. Of titles of a volume.
+    Transformed(String),
+}
+
+impl Assembly {
+    fn transform(&self) -> Option<&str> {
+        if let Self::Transformed(name) = self { Some(name) } else { None }
+    }
 }
 
 /// Where a run begins: a packet, and bytes of it that come before.
@@ -133,7 +142,7 @@ impl StreamContext {
     /// # Errors
     /// If the source cannot be sent so.
     pub fn new(transport: Transport, source: &Source) -> Result<Self, OpenError> {
-        let opened = source.open(transport.wire_of(source))?;
+        let opened = source.open(transport.wire_of(source), None)?;
         Ok(Self {
             transport,
             source: source.clone(),
@@ -157,7 +166,7 @@ impl StreamContext {
     /// # Errors
     /// As [`StreamContext::new`]; nothing has changed then.
     pub fn change_source(&mut self, source: &Source) -> Result<&mut Self, OpenError> {
-        self.opened = source.open(self.transport.wire_of(source))?;
+        self.opened = source.open(self.transport.wire_of(source), self.assembly.transform())?;
         self.source = source.clone();
         (self.start, self.stop) = (Some(source.begins_at()), None);
         Ok(self)
@@ -186,10 +195,15 @@ impl StreamContext {
         self
     }
 
-    /// How blocks are made of the source.
-    pub fn assembly(&mut self, assembly: Assembly) -> &mut Self {
+    /// How blocks are made of the source, also of one that it is changed to. The first stream that asks for a transformation of a title reads the title's
+    /// beginning here.
+    ///
+    /// # Errors
+    /// If there is no transformation of that name, or the source cannot be transformed so; nothing has changed then.
+    pub fn assembly(&mut self, assembly: Assembly) -> Result<&mut Self, OpenError> {
+        self.opened = self.source.open(self.transport.wire_of(&self.source), assembly.transform())?;
         self.assembly = assembly;
-        self
+        Ok(self)
     }
 
     /// How far a run may be ahead of its pace, at most ten seconds: so much leaves as fast as the destination takes it. For players that show their first
@@ -285,7 +299,7 @@ impl StreamContext {
             return Err(Refused::Unsuitable("datagrams are sent whole: name places at their borders"));
         }
         match self.assembly {
-            Assembly::Plain => Ok(None),
+            Assembly::Plain | Assembly::Transformed(_) => Ok(None),
             Assembly::Step { .. } if is_bytes => Err(Refused::Unsuitable(
                 "bytes in a connection are sent without a step; send datagrams or RTP",
             )),

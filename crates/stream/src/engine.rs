@@ -26,6 +26,7 @@ use millrace_offload::idle::IdlePolicy;
 use millrace_offload::load::LoopSheets;
 use millrace_offload::{GsoMode, KernelTx, KernelTxConfig, UdpPorts, bind_ports};
 use millrace_store::cache::{Cache, CacheConfig, CacheHandle, ReadyTitle};
+use millrace_store::transform::{Derivation, NamedTransform, Transforms};
 use millrace_store::volume::Volume;
 
 use crate::buffer::{Buffer, BufferWriter};
@@ -60,6 +61,8 @@ pub struct StreamEngineConfig {
     pub max_rate: Option<BitRate>,
     /// Share of its core, in thousandths, from which on an engine accepts no more runs; 1000: no bound.
     pub max_busy_permille: u64,
+    /// Transformations of titles, by the names by which [`Assembly::Transformed`](crate::Assembly::Transformed) asks for them.
+    pub transforms: Transforms,
 }
 
 impl Default for StreamEngineConfig {
@@ -75,6 +78,7 @@ impl Default for StreamEngineConfig {
             idle: IdlePolicy::default(),
             max_rate: None,
             max_busy_permille: DEFAULT_MAX_BUSY_PERMILLE,
+            transforms: Transforms::default(),
         }
     }
 }
@@ -195,6 +199,7 @@ impl Shared {
 pub struct StreamEngine {
     pub(crate) shared: Arc<Shared>,
     cache: Arc<Cache>,
+    transforms: Transforms,
     buffers: Mutex<Vec<Weak<Inner>>>,
     thread: Option<JoinHandle<()>>,
 }
@@ -254,7 +259,8 @@ impl StreamEngine {
         let thread = thread
             .spawn(move || events::run(&heard, &receivers))
             .map_err(system("a thread for its events"))?;
-        Ok(Self { shared, cache, buffers: Mutex::default(), thread: Some(thread) })
+        let transforms = config.transforms.clone();
+        Ok(Self { shared, cache, transforms, buffers: Mutex::default(), thread: Some(thread) })
     }
 
     /// A title of a volume.
@@ -266,11 +272,16 @@ impl StreamEngine {
         let (layout, timeline, packets) = (files.layout, files.timeline(), files.packets());
         let (rate, bytes) = (files.info.mean_rate, files.info.bytes);
         let volume = volume.clone();
-        let reopen = move |wire: Wire| -> Result<Option<ReadyTitle>, OpenError> {
-            let files = volume.open_title(id, DEFAULT_PACKET_BYTES)?;
-            let files = if wire == Wire::Raw { files.raw() } else { Some(files) };
-            Ok(files.map(ReadyTitle::of_title))
-        };
+        let reopen =
+            move |wire: Wire, named: Option<&Arc<NamedTransform>>| -> Result<Option<ReadyTitle>, OpenError> {
+                let files = volume.open_title(id, DEFAULT_PACKET_BYTES)?;
+                let files = if wire == Wire::Raw { files.raw() } else { Some(files) };
+                let derivation = named.map(|named| Derivation::of_title(named, &volume, id)).transpose()?;
+                Ok(files.map(|files| match derivation {
+                    Some(derivation) => ReadyTitle::of_derived(files, derivation),
+                    None => ReadyTitle::of_title(files),
+                }))
+            };
         let of_wire = move |wire: Wire| if wire == Wire::Raw { layout.raw() } else { Some(layout) };
         let parts = Parts {
             reopen: Some(Box::new(reopen)),
@@ -280,6 +291,7 @@ impl StreamEngine {
             bytes: Some(bytes),
             edge: None,
             begins_at: Place::START,
+            transforms: Some(self.transforms.clone()),
         };
         Ok(Source::new(&self.cache, parts, Vec::new()))
     }

@@ -20,6 +20,7 @@ use millrace_store::index::TitleIndex;
 use millrace_store::ingest::{Framing, IndexOptions, IndexSink, index_only};
 use millrace_store::meta::MetaError;
 use millrace_store::sums::DeriveError;
+use millrace_store::transform::NamedTransform;
 
 use crate::outcome::OpenError;
 use crate::source::{Lies, Parts, Place, Times, Wire};
@@ -281,15 +282,16 @@ impl Opening {
             Wire::Raw => layout.raw(),
         };
         let Self { path, file, .. } = self;
-        let reopen = move |wire: Wire| -> Result<Option<ReadyTitle>, OpenError> {
-            let Some(layout) = of_wire(wire) else { return Ok(None) };
-            let data = file
-                .try_clone()
-                .map_err(|source| OpenError::File { path: path.display().to_string(), source })?;
-            let (records, path) = (records.clone(), path.clone());
-            let source = FileSource { id, layout, timeline, bytes, records, data, path };
-            Ok(Some(ReadyTitle::of_source(Box::new(source))))
-        };
+        let reopen =
+            move |wire: Wire, _: Option<&Arc<NamedTransform>>| -> Result<Option<ReadyTitle>, OpenError> {
+                let Some(layout) = of_wire(wire) else { return Ok(None) };
+                let data = file
+                    .try_clone()
+                    .map_err(|source| OpenError::File { path: path.display().to_string(), source })?;
+                let (records, path) = (records.clone(), path.clone());
+                let source = FileSource { id, layout, timeline, bytes, records, data, path };
+                Ok(Some(ReadyTitle::of_source(Box::new(source))))
+            };
         Ok(Parts {
             reopen: Some(Box::new(reopen)),
             lies: Box::new(move |wire| of_wire(wire).map(|layout| (layout, timeline, packets as u32))),
@@ -298,6 +300,7 @@ impl Opening {
             bytes: Some(bytes),
             edge: None,
             begins_at: Place::START,
+            transforms: None,
         })
     }
 }

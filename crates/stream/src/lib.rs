@@ -50,6 +50,7 @@
 //! | source of type BUFFER, length, circular or not, end position | [`Buffer`], [`BufferWriter`] |
 //! | transmission interval | the media times of a transport stream; [`Pace::every`] for other files; the rate of a buffer |
 //! | simple stepping: block and stride | [`Assembly::Step`] |
+//! | data transformation routine | [`Assembly::Transformed`], by the name of one of [`StreamEngineConfig::transforms`] |
 //! | control connection: any message ends the call, and is left there | [`StreamContext::control`] |
 //! | the blocking system call | [`StreamEngine::run`]; [`StreamEngine::run_async`] beside it |
 //! | returned: reason, number of blocks | [`Outcome`] |
@@ -83,5 +84,7 @@ pub use source::{Place, Source};
 pub use millrace_core::units::BitRate;
 /// How loops wait.
 pub use millrace_offload::idle::IdlePolicy;
+/// What titles can be transformed by.
+pub use millrace_store::transform::Transforms;
 /// What a volume is, and the words of its interface.
 pub use millrace_store::volume::Volume;

@@ -194,6 +194,9 @@ pub enum OpenError {
     /// A volume or one of its titles.
     #[error(transparent)]
     Store(#[from] millrace_store::StoreError),
+    /// A title cannot be read, or has not got what the transformation needs.
+    #[error(transparent)]
+    Transform(#[from] millrace_store::transform::DeriveTitleError),
     /// A file cannot be opened or read.
     #[error("{path}: {source}")]
     File {

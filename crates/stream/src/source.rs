@@ -11,6 +11,7 @@ use millrace_core::time::MediaTicks;
 use millrace_core::units::BitRate;
 use millrace_core::wire::rtp::Timeline;
 use millrace_store::cache::{Cache, ReadyTitle};
+use millrace_store::transform::{NamedTransform, Transforms, timeline_of};
 use millrace_store::volume::TitleFiles;
 
 use crate::outcome::{OpenError, Refused};
@@ -75,8 +76,9 @@ pub(crate) struct Opened {
     pub(crate) packets: u32,
 }
 
-/// Makes the source once more, in this wire layout; `None`: it has no such layout.
-pub(crate) type Reopen = dyn Fn(Wire) -> Result<Option<ReadyTitle>, OpenError> + Send + Sync;
+/// Makes the source once more, in this wire layout, transformed if it is said how; `None`: it has no such layout.
+pub(crate) type Reopen =
+    dyn Fn(Wire, Option<&Arc<NamedTransform>>) -> Result<Option<ReadyTitle>, OpenError> + Send + Sync;
 
 /// How a source lies in a wire layout: layout, timeline, packets; `None`: not at all.
 pub(crate) type Lies = Box<dyn Fn(Wire) -> Option<(WireLayout, Timeline, u32)> + Send + Sync>;
@@ -95,12 +97,29 @@ pub(crate) struct Parts {
     pub(crate) edge: Option<Arc<AtomicU32>>,
     /// Where a stream begins that is not told.
     pub(crate) begins_at: Place,
+    /// By what it can be transformed; none: it cannot.
+    pub(crate) transforms: Option<Transforms>,
 }
+
+impl Parts {
+    fn named(&self, name: &str) -> Result<&Arc<NamedTransform>, OpenError> {
+        let not_so = |what: String| OpenError::NotSo { path: "source".into(), what };
+        let known = self.transforms.as_ref().ok_or_else(|| {
+            not_so("only titles of a volume can be transformed; add it to one and send the title".into())
+        })?;
+        known.find(name).ok_or_else(|| {
+            not_so(format!("no transformation is called {name}; name it in `transforms` of the engine"))
+        })
+    }
+}
+
+/// A wire layout, and the number of the transformation.
+pub(crate) type OpenAs = (Wire, Option<u8>);
 
 pub(crate) struct Inner {
     cache: Weak<Cache>,
     parts: Parts,
-    opened: Mutex<Vec<(Wire, Opened)>>,
+    opened: Mutex<Vec<(OpenAs, Opened)>>,
 }
 
 /// A source of media, open in an engine. Clones are the same source; all streams of it share what is read. It is closed with the last of
@@ -120,7 +139,7 @@ impl fmt::Debug for Source {
 }
 
 impl Source {
-    pub(crate) fn new(cache: &Arc<Cache>, parts: Parts, opened: Vec<(Wire, Opened)>) -> Self {
+    pub(crate) fn new(cache: &Arc<Cache>, parts: Parts, opened: Vec<(OpenAs, Opened)>) -> Self {
         Self { inner: Arc::new(Inner { cache: Arc::downgrade(cache), parts, opened: Mutex::new(opened) }) }
     }
 
@@ -183,11 +202,13 @@ impl Source {
         std::ptr::eq(self.inner.cache.as_ptr(), Arc::as_ptr(cache))
     }
 
-    /// Opens it in this layout, unless it is.
-    pub(crate) fn open(&self, wire: Wire) -> Result<Opened, OpenError> {
+    /// Opens it in this layout, transformed as what has this name says, unless it is.
+    pub(crate) fn open(&self, wire: Wire, transform: Option<&str>) -> Result<Opened, OpenError> {
         let inner = &*self.inner;
+        let named = transform.map(|name| inner.parts.named(name)).transpose()?;
+        let open_as = (wire, named.map(|named| named.number()));
         let mut opened = inner.opened.lock().unwrap_or_else(PoisonError::into_inner);
-        if let Some((_, opened)) = opened.iter().find(|(open, _)| *open == wire) {
+        if let Some((_, opened)) = opened.iter().find(|(open, _)| *open == open_as) {
             return Ok(*opened);
         }
         let unsuitable = || {
@@ -199,11 +220,12 @@ impl Source {
         };
         let cache = inner.cache.upgrade().ok_or(millrace_store::cache::CacheError::Stopped)?;
         let reopen = inner.parts.reopen.as_ref().ok_or_else(unsuitable)?;
-        let ready = reopen(wire)?.ok_or_else(unsuitable)?;
+        let ready = reopen(wire, named)?.ok_or_else(unsuitable)?;
         let (layout, timeline, packets) = (inner.parts.lies)(wire).ok_or_else(unsuitable)?;
+        let timeline = named.map_or(timeline, |named| timeline_of(timeline, named.number()));
         let title = cache.open_ready(ready)?;
         let now_open = Opened { title, layout, timeline, packets };
-        opened.push((wire, now_open));
+        opened.push((open_as, now_open));
         Ok(now_open)
     }
 

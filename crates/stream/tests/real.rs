@@ -11,9 +11,12 @@ use std::sync::{Arc, Mutex};
 use std::thread;
 use std::time::{Duration, Instant};
 
+use millrace_store::ingest::{IngestOptions, ingest};
+use millrace_store::transform::{Block, Derivation, timeline_of};
+use millrace_store::volume::TitleInfo;
 use millrace_stream::{
-    BitRate, Buffer, OpenError, Outcome, Pace, Place, Reason, RunError, Source, StreamContext, StreamEngine,
-    StreamEngineConfig, Transport, WhenFull,
+    Assembly, BitRate, Buffer, OpenError, Outcome, Pace, Place, Reason, RunError, Source, StreamContext,
+    StreamEngine, StreamEngineConfig, Transforms, Transport, Volume, WhenFull,
 };
 use support::{film, noise};
 
@@ -288,17 +291,24 @@ fn rtp_in_a_connection_goes_on_in_its_numbers_over_seeks_and_other_sources() {
         packets += outcome.packets;
     }
     stream.finish().unwrap();
-    let (got, mut at, mut sequences) = (reader.join().unwrap(), 0, Vec::new());
+    let numbers = rtp_of(&reader.join().unwrap());
+    assert_eq!(numbers.len(), packets as usize);
+    assert!(numbers.windows(2).all(|pair| pair[1].0 == pair[0].0.wrapping_add(1)), "{numbers:?}");
+}
+
+/// Sequence number and SSRC of each RTP packet on channel 4 of a connection.
+fn rtp_of(got: &[u8]) -> Vec<(u16, u32)> {
+    let (mut at, mut numbers) = (0, Vec::new());
     while at < got.len() {
         let length = usize::from(u16::from_be_bytes([got[at + 2], got[at + 3]]));
         assert!(got[at] == b'$' && [4, 5].contains(&got[at + 1]));
         if got[at + 1] == 4 {
-            sequences.push(u16::from_be_bytes([got[at + 6], got[at + 7]]));
+            let ssrc = u32::from_be_bytes(got[at + 12..at + 16].try_into().unwrap());
+            numbers.push((u16::from_be_bytes([got[at + 6], got[at + 7]]), ssrc));
         }
         at += 4 + length;
     }
-    assert_eq!(sequences.len(), packets as usize);
-    assert!(sequences.windows(2).all(|pair| pair[1] == pair[0].wrapping_add(1)), "{sequences:?}");
+    numbers
 }
 
 #[test]
@@ -389,4 +399,125 @@ fn datagrams_have_the_bytes_of_the_source_and_no_more() {
     let (got, bytes) = reader.join().unwrap();
     assert_eq!((outcome.reason, outcome.bytes), (Reason::Finished, bytes.len() as u64));
     assert!(got == bytes);
+}
+
+/// A title of a volume in an engine with transformations.
+struct Site {
+    transforms: Transforms,
+    title: Source,
+    info: TitleInfo,
+    engine: StreamEngine,
+    stored: Vec<u8>,
+    file: tempfile::NamedTempFile,
+    _dir: tempfile::TempDir,
+}
+
+impl Site {
+    fn new(texts: &[&str]) -> Self {
+        let dir = tempfile::tempdir().unwrap();
+        let (volume, file) = (Volume::open_or_create(dir.path()).unwrap(), film(3));
+        let info = ingest(&volume, file.path(), &IngestOptions::default(), &mut |_| ()).unwrap();
+        let transforms = Transforms::parse(texts).unwrap();
+        let config = StreamEngineConfig {
+            max_busy_permille: 1000,
+            transforms: transforms.clone(),
+            ..StreamEngineConfig::default()
+        };
+        let engine = StreamEngine::start(&config).unwrap();
+        let title = engine.title(&volume, info.id).unwrap();
+        let stored = std::fs::read(file.path()).unwrap();
+        Self { transforms, title, info, engine, stored, file, _dir: dir }
+    }
+
+    /// A context that sends the title as fast as it can, and what comes of that.
+    fn stream(&self, transport: fn(TcpStream) -> Transport) -> (StreamContext, thread::JoinHandle<Vec<u8>>) {
+        let (near, mut far) = connected();
+        let reader = thread::spawn(move || {
+            let mut got = Vec::new();
+            far.read_to_end(&mut got).unwrap();
+            got
+        });
+        let mut stream = StreamContext::new(transport(near), &self.title).unwrap();
+        stream.ahead(Duration::from_secs(10));
+        (stream, reader)
+    }
+}
+
+fn named(name: &str) -> Assembly {
+    Assembly::Transformed(name.to_owned())
+}
+
+#[test]
+fn titles_are_sent_as_a_named_transformation_makes_them_and_it_does_so_once() {
+    let site = Site::new(&["fra=select:audio=fra", "mute=select:audio=none"]);
+    let Site { engine, info, stored, .. } = &site;
+    let (mute, mut made) = (site.transforms.find("mute").unwrap(), stored.clone());
+    let derivation = Derivation::bind(mute, info.id, stored).unwrap();
+    assert!(derivation.apply(&mut Block::of_bytes(0, 1316, &mut made), &mut Vec::new()) && made != *stored);
+    let before = mute.report().counters().transformed_blocks;
+    let half = 250 * 1316;
+    // What comes of the title if its first part is made so, and the rest so.
+    let sent = |first: Assembly, rest: Assembly| {
+        let (mut stream, reader) = site.stream(Transport::tcp);
+        for (assembly, stop) in [(first, Some(Place::Byte(half as u64))), (rest, None)] {
+            let outcome = engine.run(stream.assembly(assembly).unwrap().stop_at(stop)).unwrap();
+            assert_eq!((outcome.reason, outcome.missing), (Reason::Finished, 0));
+        }
+        drop(stream);
+        reader.join().unwrap()
+    };
+    assert!(sent(named("mute"), named("mute")) == made);
+    assert!(sent(Assembly::Plain, named("mute")) == [&stored[..half], &made[half..]].concat());
+    assert!(sent(named("mute"), Assembly::Plain) == [&made[..half], &stored[half..]].concat());
+    let extents = info.packets.div_ceil(196);
+    assert_eq!(mute.report().counters().transformed_blocks - before, u64::from(extents));
+}
+
+/// Different packets with the same numbers are those of another source (RFC 3550 section 8); of one stream they are from one.
+#[test]
+fn a_transformed_title_has_one_source_number_that_is_not_the_titles() {
+    let site = Site::new(&["all=select:audio=all", "mute=select:audio=none"]);
+    let ssrcs = |assembly: Assembly| {
+        let (mut stream, reader) = site.stream(|near| Transport::interleaved(near, 4, 5));
+        stream.assembly(assembly).unwrap();
+        for (from, to) in [(0, 100), (40, 150), (150, 200)] {
+            stream.start_at(Place::Packet(from)).stop_at(Some(Place::Packet(to)));
+            assert_eq!(site.engine.run(&mut stream).unwrap().packets, to - from);
+        }
+        drop(stream);
+        let numbers = rtp_of(&reader.join().unwrap());
+        assert_eq!(numbers.len(), 260);
+        let mut ssrcs: Vec<_> = numbers.iter().map(|(_, ssrc)| *ssrc).collect();
+        ssrcs.dedup();
+        ssrcs
+    };
+    let timeline = site.info.timeline_of(1316);
+    assert_eq!(ssrcs(Assembly::Plain), [timeline.ssrc]);
+    assert_eq!(ssrcs(named("mute")), [timeline_of(timeline, 1).ssrc]);
+    assert_eq!(ssrcs(named("all")), [timeline_of(timeline, 0).ssrc]);
+}
+
+#[test]
+fn what_cannot_be_transformed_so_is_refused_and_stays_as_it_is() {
+    let site = Site::new(&["fra=select:audio=fra", "mute=select:audio=none"]);
+    let (mut stream, reader) = site.stream(Transport::tcp);
+    let mut refused = |name: &str| stream.assembly(named(name)).unwrap_err().to_string();
+    assert!(refused("deu").contains("no transformation is called deu"));
+    assert!(refused("fra").contains("no sound in fra"));
+    assert_eq!(site.engine.run(&mut stream).unwrap().reason, Reason::Finished);
+    drop(stream);
+    assert!(reader.join().unwrap() == site.stored);
+    let (_, noise, _file) = plain(&site.engine, 10_000, 1_000_000);
+    let circular = Buffer::circular(BitRate(1_000_000), 2 << 20, WhenFull::Wait);
+    let (live, _writer) = site.engine.buffer(circular).unwrap();
+    for source in [site.engine.transport_stream(site.file.path()).unwrap(), noise, live] {
+        let (near, _far) = connected();
+        let mut stream = StreamContext::new(Transport::tcp(near), &source).unwrap();
+        let error = stream.assembly(named("mute")).unwrap_err().to_string();
+        assert!(error.contains("only titles of a volume can be transformed"), "{error}");
+        // Nor is a stream that is transformed changed to it.
+        let (mut stream, _reader) = site.stream(Transport::tcp);
+        let changed = stream.assembly(named("mute")).unwrap().change_source(&source);
+        assert!(matches!(changed, Err(OpenError::NotSo { .. })));
+    }
 }
