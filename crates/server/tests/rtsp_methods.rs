@@ -546,7 +546,10 @@ fn a_transformed_title_is_asked_for_by_the_query() {
     assert!(german.body.contains("a=control:track1?transform=german\r\n"), "{german:?}");
     assert!(!german.body.contains("x-millrace-fec"), "its packets are not those of the parity: {german:?}");
     let unknown = describe(&mut w, "?transform=German");
-    assert_eq!((unknown.status, &*unknown.reason), (404, "no transformation of that name"));
+    assert!(
+        unknown.status == 404 && unknown.reason.contains("no transformation of that name"),
+        "{unknown:?}"
+    );
     let setup = |w: &mut World, query: &str, more: &str| {
         let url = format!("rtsp://192.0.2.1/safe/track1?{query}");
         w.ask(c, &format!("SETUP {url} RTSP/1.0\nCSeq: 2\nTransport: RTP/AVP/TCP{more}"))

@@ -2,6 +2,7 @@
 
 mod support;
 
+use std::collections::BTreeMap;
 use std::path::{Path, PathBuf};
 use std::process::{Command, Stdio};
 
@@ -34,13 +35,16 @@ fn ffprobe(path: &Path, args: &[&str]) -> String {
 
 /// Codec and language of each stream.
 fn streams(path: &Path) -> Vec<String> {
-    let text = ffprobe(path, &["-show_entries", "stream=codec_name:stream_tags=language"]);
-    // Programs list their streams once more.
-    let mut lines: Vec<_> = text.lines().map(|line| line.trim_end_matches(',').to_owned()).collect();
-    lines.retain(|line| !line.is_empty());
-    lines.sort();
-    lines.dedup();
-    lines
+    let text = ffprobe(path, &["-show_entries", "stream=index,codec_name:stream_tags=language"]);
+    // Programs list their streams once more, without languages.
+    let mut streams = BTreeMap::<&str, &str>::new();
+    for (index, about) in text.lines().filter_map(|line| line.trim_end_matches(',').split_once(',')) {
+        let known = streams.entry(index).or_default();
+        *known = if about.len() > known.len() { about } else { known };
+    }
+    let mut streams: Vec<_> = streams.into_values().map(str::to_owned).collect();
+    streams.sort();
+    streams
 }
 
 /// Stream and time stamps of each packet, modulo 2^33 as they stand in the stream.
