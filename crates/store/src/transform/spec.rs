@@ -373,7 +373,7 @@ mod tests {
         assert!(twice.to_string().contains("taken"), "{twice}");
         let many: Vec<_> = (0..=MAX_TRANSFORMS).map(|n| format!("t{n}=select:audio=all")).collect();
         assert!(Transforms::parse(&many).unwrap_err().to_string().contains("at most 16"));
-        let steps = vec!["select:audio=all"; MAX_TRANSFORM_STEPS + 1].join("+");
+        let steps = ["select:audio=all"; MAX_TRANSFORM_STEPS + 1].join("+");
         assert!(Transforms::parse(&[format!("x={steps}")]).unwrap_err().to_string().contains("at most 8"));
     }
 
