@@ -18,6 +18,7 @@
 //! | [`pool`] | the extent arena: one copy of the title in memory, filled once, lent to many |
 //! | [`prefetch`] | asking for memory before it is needed |
 //! | [`random`] | numbers that a seed repeats |
+//! | [`rendition`] | what the same media at another bit rate is called |
 //! | [`scale`] | how fast and in which direction a title is shown |
 //! | [`seam`] | the ports: clock, packets out, doorbells |
 //! | [`shape`] | a payload, checked: which bytes make which datagram |
@@ -36,6 +37,7 @@ pub mod packet;
 pub mod pool;
 pub mod prefetch;
 pub mod random;
+pub mod rendition;
 pub mod scale;
 pub mod seam;
 pub mod shape;

@@ -43,7 +43,7 @@ fn very_fast_leaves_out_what_comes_too_often() {
     // A key picture each 40 ms is more than 30 a second at 2 x and more.
     let film = Fixture::new(8, &["-c:v", "libx264", "-preset", "ultrafast", "-g", "1"]);
     let pictures = film.checked("32");
-    let (_, info) = film.volume.derived_of(film.parent.id).unwrap().remove(0);
+    let (_, info) = film.volume.speeds_of(film.parent.id).unwrap().remove(0);
     assert!(pictures.len() <= 8 && pictures.len() >= 2, "a quarter of a second: {pictures:?}");
     assert!(pictures.windows(2).all(|pair| pair[1] - pair[0] >= 26), "{pictures:?}");
     assert!(info.notes[0].contains("left out"), "{:?}", info.notes);

@@ -28,7 +28,7 @@ fn scale(text: &str) -> Scale {
 /// A title without pictures that says it is derived.
 fn derive(volume: &Volume, parent: &TitleInfo, speed: &str) -> Result<TitleInfo, StoreError> {
     let film = Film::new(300, 3);
-    let derived = Derived { parent: parent.id, scale: scale(speed) };
+    let derived = Derived::at_speed(parent.id, scale(speed));
     film.write(volume, &[1316])?.commit(FinishTitle { derived: Some(derived), ..film.finish("") })
 }
 
@@ -44,7 +44,7 @@ fn derived_titles_are_found_with_their_parent_and_go_with_it() {
     let made: Vec<TitleInfo> =
         ["4", "-16", "0.5"].map(|speed| derive(&volume, &parent, speed).unwrap()).into();
     let kept = derive(&volume, &other, "4").unwrap();
-    let found = volume.derived_of(parent.id).unwrap();
+    let found = volume.speeds_of(parent.id).unwrap();
     let expected = [("-16", &made[1]), ("0.5", &made[2]), ("4", &made[0])];
     assert_eq!(found, expected.map(|(speed, info)| (scale(speed), info.clone())));
     assert_eq!(volume.find("film@-16").unwrap().as_ref(), Some(&made[1]));
@@ -55,7 +55,7 @@ fn derived_titles_are_found_with_their_parent_and_go_with_it() {
     assert_eq!(made[0].derived.unwrap().parent, parent.id);
     drop(volume);
     let volume = Volume::open(dir.path()).unwrap();
-    assert_eq!(volume.derived_of(parent.id).unwrap().len(), 3, "also after the catalogue was read again");
+    assert_eq!(volume.speeds_of(parent.id).unwrap().len(), 3, "also after the catalogue was read again");
     volume.remove(parent.id).unwrap();
     assert_eq!(names(&volume.titles().unwrap()), ["film-2", "film-2@4"]);
     assert!(matches!(derive(&volume, &parent, "8"), Err(StoreError::NoTitle { .. })), "the parent is gone");
@@ -151,7 +151,7 @@ fn scrub_and_repair_restore_derived_titles() {
         assert!(content(dir) == before, "{}", dir.display());
     }
     assert_eq!(check_store(&world.dirs[0], Depth::Full, &mut |_| {}).unwrap(), []);
-    assert_eq!(volume.derived_of(parent.id).unwrap(), [(scale("4"), info)]);
+    assert_eq!(volume.speeds_of(parent.id).unwrap(), [(scale("4"), info)]);
 }
 
 #[test]

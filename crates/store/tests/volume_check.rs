@@ -166,7 +166,7 @@ const DAMAGES: &[Damage] = &[
         let volume = Volume::open(f.store()).unwrap();
         let film = Film::new(50, 2);
         let parent = film.add(&volume, "other");
-        let derived = Derived { parent: parent.id, scale: "-4".parse().unwrap() };
+        let derived = Derived::at_speed(parent.id, "-4".parse().unwrap());
         let finish = FinishTitle { derived: Some(derived), ..film.finish("") };
         film.write(&volume, &[1316]).unwrap().commit(finish).unwrap();
         fs::remove_dir_all(f.store().join(format!("titles/{}", parent.id))).unwrap();

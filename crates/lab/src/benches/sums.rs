@@ -233,6 +233,7 @@ fn make_title(volume: &Volume, bytes: usize) -> anyhow::Result<TitleId> {
         index: TitleIndex::new(Vec::new(), pieces, Vec::new())?,
         notes: Vec::new(),
         derived: None,
+        rendition: None,
     })?;
     volume.prepare(info.id, &SIZES.map(usize::from), &mut |_| ())?;
     Ok(info.id)

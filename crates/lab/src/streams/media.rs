@@ -133,6 +133,7 @@ fn make_title(dir: &Path, volume: &Volume, blocks: Blocks, seconds: u64, title: 
         index: TitleIndex::default(),
         notes: Vec::new(),
         derived: None,
+        rendition: None,
     })?;
     let files = volume.open_title(info.id, usize::from(size))?;
     std::fs::hard_link(&files.data_path, &ts)?;

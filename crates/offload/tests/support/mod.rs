@@ -251,5 +251,6 @@ fn finish(duration: MediaTicks) -> FinishTitle {
         index: TitleIndex::default(),
         notes: vec![],
         derived: None,
+        rendition: None,
     }
 }

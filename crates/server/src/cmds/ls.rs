@@ -8,7 +8,7 @@ use std::process::ExitCode;
 use clap::Args;
 use millrace_core::limits::control::LS_ANSWER;
 use millrace_core::units::ByteLen;
-use millrace_store::volume::{ListedTitle, TitleInfo};
+use millrace_store::volume::{ListedTitle, Rendition, TitleInfo};
 use serde::{Serialize, Serializer};
 
 use super::StoreArgs;
@@ -23,7 +23,7 @@ use super::terminal::name;
                   millrace ls --json | jq '.[].name'"
 )]
 pub(super) struct LsArgs {
-    /// Also list the titles built from others for fast forward, rewind and slow motion
+    /// Also list the titles built from others: for fast forward, rewind and slow motion, and renditions
     #[arg(long)]
     all: bool,
     /// Print everything known about every title as one JSON array
@@ -42,6 +42,9 @@ pub(super) struct LsArgs {
 struct JsonTitle<'a> {
     #[serde(flatten)]
     info: &'a TitleInfo,
+    /// The bit rates that it can be had at, best first, if there are several.
+    #[serde(skip_serializing_if = "Vec::is_empty")]
+    renditions: Vec<JsonRendition>,
     /// Whether enough of its members are there.
     playable: bool,
     /// If it cannot: why.
@@ -52,6 +55,21 @@ struct JsonTitle<'a> {
     missing: Vec<MissingMember>,
     /// Whether serving found damage in it, and no scrub has found it whole or repaired it since.
     damaged: bool,
+}
+
+#[derive(Serialize)]
+struct JsonRendition {
+    rendition: String,
+    title: String,
+    mean_rate: u64,
+    peak_rate: u64,
+}
+
+impl From<Rendition> for JsonRendition {
+    fn from(from: Rendition) -> Self {
+        let Rendition { name, title, mean_rate, peak_rate } = from;
+        Self { rendition: name.to_string(), title, mean_rate: mean_rate.0, peak_rate: peak_rate.0 }
+    }
 }
 
 #[derive(Serialize)]
@@ -80,12 +98,21 @@ fn local_server() -> anyhow::Result<String> {
     Ok(invite::base_url(&invite::own_host(SocketAddr::from(([0, 0, 0, 0], port))), port))
 }
 
+/// What a title can be had at, for the end of its line.
+fn renditions(title: &TitleInfo, derived: &[TitleInfo]) -> String {
+    let names: Vec<String> =
+        Rendition::of(title, derived).iter().map(|rendition| rendition.name.to_string()).collect();
+    if names.is_empty() { String::new() } else { format!("; as {}", names.join(", ")) }
+}
+
 /// Prints a table, or what was asked for instead.
 pub(super) fn run(args: &LsArgs) -> anyhow::Result<ExitCode> {
     let volume = args.store.open_any()?;
     let members = volume.members();
     let lost = |title: &ListedTitle| title.lost(|slot| members.is_usable(slot));
     let (mut titles, damaged) = (volume.listing()?.titles, volume.damaged_titles());
+    let derived: Vec<TitleInfo> =
+        titles.iter().map(|title| &title.info).filter(|info| info.derived.is_some()).cloned().collect();
     titles.retain(|title| args.all || title.info.derived.is_none());
     let is_damaged = |title: &ListedTitle| damaged.contains(&title.info.id);
     if args.json {
@@ -95,7 +122,9 @@ pub(super) fn run(args: &LsArgs) -> anyhow::Result<ExitCode> {
             let member = |&member: &usize| MissingMember { member, dir: members.dir(member) };
             let missing = lost.iter().flat_map(|lost| &lost.slots).map(member).collect();
             let (playable, damaged) = (lost.is_none(), is_damaged(title));
-            JsonTitle { info: &title.info, playable, reason, missing, damaged }
+            let renditions =
+                Rendition::of(&title.info, &derived).into_iter().map(JsonRendition::from).collect();
+            JsonTitle { info: &title.info, renditions, playable, reason, missing, damaged }
         });
         super::print_json(&rows.collect::<Vec<_>>())?;
         return Ok(ExitCode::SUCCESS);
@@ -123,9 +152,10 @@ pub(super) fn run(args: &LsArgs) -> anyhow::Result<ExitCode> {
         let size = ByteLen(t.bytes).to_string();
         writeln!(
             out,
-            "{:width$}  {length:>11}  {mean:>10}  {peak:>10}  {size:>9}  {}",
+            "{:width$}  {length:>11}  {mean:>10}  {peak:>10}  {size:>9}  {}{}",
             name(&t.name),
-            codecs(t)
+            codecs(t),
+            renditions(t, &derived)
         )?;
     }
     for title in &titles {

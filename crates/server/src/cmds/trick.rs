@@ -127,7 +127,7 @@ pub(super) fn build(
 
 /// Removes speeds of a title; returns how many of those that were named were not there.
 fn remove(volume: &Volume, title: &TitleInfo, args: &TrickArgs) -> anyhow::Result<usize> {
-    let there = volume.derived_of(title.id)?;
+    let there = volume.speeds_of(title.id)?;
     let is_named = |scale: &Scale| args.speeds.is_empty() || args.speeds.contains(scale);
     for (scale, derived) in there.iter().filter(|(scale, _)| is_named(scale)) {
         volume.remove(derived.id)?;

@@ -105,7 +105,7 @@ impl OpenTitles {
         infos.filter(|info| info.derived.is_none()).cloned().collect()
     }
 
-    /// The titles derived from the one of this name, by what is in memory.
+    /// The titles that show the one of this name at other speeds, by what is in memory.
     pub(super) fn derived_of(&self, name: &str) -> Vec<(Scale, String)> {
         let titles = self.lock();
         let Some(parent) = titles.get(name).map(|served| served.listed.info.id) else { return Vec::new() };
@@ -114,7 +114,7 @@ impl OpenTitles {
         let named = titles.range(prefix.clone()..).take_while(|(other, _)| other.starts_with(&prefix));
         let made = named.filter_map(|(other, served)| {
             let derived = served.listed.info.derived.filter(|derived| derived.parent == parent)?;
-            Some((derived.scale, other.clone()))
+            Some((derived.speed()?, other.clone()))
         });
         made.collect()
     }

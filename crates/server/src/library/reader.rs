@@ -18,7 +18,7 @@ use millrace_store::cache::{Cache, ReadyTitle, TitleSource};
 use millrace_store::index::{PTS_MODULUS, TitleIndex};
 use millrace_store::stripes::StripeLayout;
 use millrace_store::transform::{Derivation, DeriveTitleError, Transforms, timeline_of};
-use millrace_store::volume::Volume;
+use millrace_store::volume::{Derived, Volume};
 
 use super::open_titles::{OpenTitles, ServedTitle};
 use super::openers::Openers;
@@ -364,7 +364,7 @@ impl Library for Reader {
         let layout = files.as_ref().map(|files| files.layout);
         Some(Entry {
             name: info.name.clone(),
-            scale: info.derived.map_or(Scale::NORMAL, |derived| derived.scale),
+            scale: info.derived.map_or(Scale::NORMAL, Derived::scale),
             duration: info.duration,
             presentation: files.as_ref().map(|files| presentation(&files.index, 0)).unwrap_or_default(),
             mean_rate: info.mean_rate,

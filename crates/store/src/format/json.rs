@@ -1,4 +1,4 @@
-//! How the vocabulary of core is written in JSON: ids as hexadecimal text, speeds as text, ticks and rates as numbers.
+//! How the vocabulary of core is written in JSON: ids as hexadecimal text, names of renditions as text, ticks and rates as numbers.
 
 use serde::{Deserialize, Deserializer, Serialize, Serializer, de};
 
@@ -54,16 +54,21 @@ pub(crate) mod title_id {
     }
 }
 
-pub(crate) mod scale {
+/// One that need not be there.
+pub(crate) mod rendition {
     use super::*;
-    use millrace_core::scale::Scale;
+    use millrace_core::rendition::RenditionName;
 
-    pub(crate) fn serialize<S: Serializer>(scale: &Scale, s: S) -> Result<S::Ok, S::Error> {
-        s.collect_str(scale)
+    pub(crate) fn serialize<S: Serializer>(name: &Option<RenditionName>, s: S) -> Result<S::Ok, S::Error> {
+        match name {
+            Some(name) => s.collect_str(name),
+            None => s.serialize_none(),
+        }
     }
 
-    pub(crate) fn deserialize<'de, D: Deserializer<'de>>(d: D) -> Result<Scale, D::Error> {
-        String::deserialize(d)?.parse().map_err(de::Error::custom)
+    pub(crate) fn deserialize<'de, D: Deserializer<'de>>(d: D) -> Result<Option<RenditionName>, D::Error> {
+        let text = Option::<String>::deserialize(d)?;
+        text.map(|text| text.parse().map_err(de::Error::custom)).transpose()
     }
 }
 

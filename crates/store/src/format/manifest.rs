@@ -225,13 +225,16 @@ impl Manifest {
         };
         match &t.derived {
             Some(derived) if !derived.may_be_called(&t.name) => {
-                let expected = format!("the parent's name and @{}", derived.scale);
+                let expected = format!("the parent's name and @{}", derived.kind);
                 return bad("name", &format_args!("{:.100?}", t.name), &expected);
             }
             None if !is_slug(&t.name) => {
                 return bad("name", &format_args!("{:.100?}", t.name), "a-z 0-9 - _ . and not a dot first");
             }
             _ => {}
+        }
+        if let (Some(_), Some(name)) = (t.derived, t.rendition) {
+            return bad("rendition", &name, "none of its own in a derived title");
         }
         if t.bytes == 0 || !t.bytes.is_multiple_of(TS_PACKET_BYTES as u64) {
             return bad("bytes", &t.bytes, "a multiple of 188 above 0");

@@ -39,6 +39,7 @@ fn manifest(bytes: u64, sizes: &[u16]) -> Manifest {
         blake3: blake3.clone(),
         notes: vec!["audio: AC-4 → AAC".to_owned()],
         derived: None,
+        rendition: None,
     };
     let placement = Placement::new(Uuid([1; 16]), &[Uuid([2; 16])], Geometry::SINGLE, bytes);
     let files = Manifest::expected_files(&title, &Geometry::SINGLE)

@@ -149,6 +149,7 @@ impl Taken {
             index: indexed.index,
             notes: self.notes,
             derived: None,
+            rendition: None,
         })
     }
 }

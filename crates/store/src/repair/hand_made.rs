@@ -276,6 +276,7 @@ fn info(id: TitleId, media: &[u8]) -> TitleInfo {
         blake3: blake3::hash(media).to_hex().to_string(),
         notes: Vec::new(),
         derived: None,
+        rendition: None,
     }
 }
 

@@ -73,7 +73,7 @@ pub fn make(
     if parent.derived.is_some() {
         return Err(TrickError::Derived);
     }
-    let there: Vec<Scale> = volume.derived_of(parent.id)?.into_iter().map(|(scale, _)| scale).collect();
+    let there: Vec<Scale> = volume.speeds_of(parent.id)?.into_iter().map(|(scale, _)| scale).collect();
     let is_missing = |scale: &&Scale| !there.contains(scale) && !scale.is_normal();
     let needs_all = |scale: &Scale| (25..=200).contains(&scale.hundredths());
     let missing: Vec<Scale> = scales.iter().filter(is_missing).copied().collect();
@@ -97,7 +97,7 @@ pub fn make(
         let result = match &scanned {
             _ if scale.is_normal() => Err(TrickError::Normal),
             Some(scanned) if missing.contains(&scale) => {
-                let derived = Derived { parent: parent.id, scale };
+                let derived = Derived::at_speed(parent.id, scale);
                 let mut making = Making { volume, parent, derived, scanned, source: &mut source, cancel };
                 making.make(tell).map(Some)
             }
@@ -125,7 +125,7 @@ struct Making<'a> {
 impl Making<'_> {
     fn make(&mut self, tell: &mut dyn FnMut(TrickProgress)) -> Result<TitleInfo, TrickError> {
         let (parent, derived) = (self.parent, self.derived);
-        let no_room = || TrickError::NoRoom { peak: parent.peak_rate, scale: derived.scale };
+        let no_room = || TrickError::NoRoom { peak: parent.peak_rate, scale: derived.scale() };
         let shape = Shape::below(parent.peak_rate).ok_or_else(no_room)?;
         let (parent_duration, peak) = (parent.duration, parent.peak_rate);
         let order = Order { scanned: self.scanned, derived, parent_duration, peak, shape };
@@ -151,6 +151,7 @@ impl Making<'_> {
             index: index.map_err(StoreError::from)?,
             notes: vec![note(&plan)],
             derived: Some(derived),
+            rendition: None,
         })?)
     }
 
@@ -170,7 +171,7 @@ impl Making<'_> {
             if self.cancel.load(Ordering::Relaxed) {
                 return Err(TrickError::Cancelled);
             }
-            tell(TrickProgress::Writing(self.derived.scale, done, total));
+            tell(TrickProgress::Writing(self.derived.scale(), done, total));
             let found = &self.scanned.pictures[shown.number].found;
             self.source.picture(found, &mut picture)?;
             mux.advance_to(slot_of(shown.dts));

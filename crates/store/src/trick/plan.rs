@@ -61,7 +61,7 @@ impl Order<'_> {
     /// Slow motion shows all pictures. Up to twice as fast shows what can be decoded without those that no other refers to, if that is
     /// not more than the parent gives a decoder to do. All else, and all that goes backwards, shows key pictures.
     pub(super) fn plan(&self) -> Result<Plan, TrickError> {
-        let scale = self.derived.scale;
+        let scale = self.derived.scale();
         if scale.is_reverse() || scale.speed_hundredths() > 200 {
             return self.key();
         }
@@ -139,7 +139,7 @@ impl Order<'_> {
         // One picture is no other speed.
         if count < 2 {
             let pictures = self.scanned.count;
-            return Err(TrickError::NoKeyPictures { pictures, scale: self.derived.scale });
+            return Err(TrickError::NoKeyPictures { pictures, scale: self.derived.scale() });
         }
         Ok(Plan { how: How::Key, shown, delay, dropped: (all - count) as u64 })
     }
@@ -148,7 +148,7 @@ impl Order<'_> {
     fn all(&self, how: How, is_kept: impl Fn(&Picture) -> bool) -> Result<Option<Plan>, TrickError> {
         let (mut pace, mut shown, mut delay) = (Pace::new(self.shape), Vec::new(), 0);
         let end = slots_of(self.derived.duration(self.parent_duration));
-        let speed = i64::from(self.derived.scale.speed_hundredths());
+        let speed = i64::from(self.derived.scale().speed_hundredths());
         let stretched = |ticks: i64| (ticks * 100).div_euclid(speed);
         let mut last = i64::MIN;
         for (number, picture) in self.scanned.pictures.iter().enumerate() {
@@ -174,7 +174,7 @@ impl Order<'_> {
             shown.push(next);
         }
         if shown.is_empty() {
-            let (pictures, scale) = (self.scanned.count, self.derived.scale);
+            let (pictures, scale) = (self.scanned.count, self.derived.scale());
             return Err(TrickError::NoKeyPictures { pictures, scale });
         }
         Ok(Some(Plan { how, shown, delay: delay + 1, dropped: 0 }))

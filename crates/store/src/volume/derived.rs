@@ -1,12 +1,18 @@
 //! Titles that are made of another title: what it is called, which of its times shows which time of the parent, and what becomes of it
 //! when the parent goes.
 //!
-//! A derived title is a title like any other, but for its name, which no user can give (`PARENT@4`, `PARENT@-16`, `PARENT@0.5`).
+//! A derived title is a title like any other, but for its name, which no user can give: `PARENT@4`, `PARENT@-16`, `PARENT@0.5` show the
+//! parent at another speed, `PARENT@720p` is a rendition of it.
+
+use std::cmp::Reverse;
+use std::fmt;
 
 use millrace_core::ids::TitleId;
-use millrace_core::limits::MAX_SCALE_SUFFIX_BYTES;
-use millrace_core::scale::Scale;
+use millrace_core::limits::MAX_DERIVED_SUFFIX_BYTES;
+use millrace_core::rendition::{RenditionName, RenditionNameError};
+use millrace_core::scale::{Scale, ScaleError};
 use millrace_core::time::MediaTicks;
+use millrace_core::units::BitRate;
 use serde::{Deserialize, Serialize};
 
 use super::{TitleInfo, Volume};
@@ -15,36 +21,75 @@ use crate::format::json;
 use crate::format::manifest::is_slug;
 use crate::index::{RandomAccessPoint, TitleIndex};
 
-/// Between the parent's name and the speed; in no name that users give.
+/// Between the parent's name and the speed or rendition; in no name that users give.
 pub(super) const MARK: char = '@';
 
 /// What a title is made of, if not of a file.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(try_from = "Stored", into = "Stored")]
 pub struct Derived {
     /// The title that it shows.
-    #[serde(with = "json::title_id")]
     pub parent: TitleId,
-    /// How fast, and in which direction. Never normal.
-    #[serde(with = "json::scale")]
-    pub scale: Scale,
+    /// What it is of that title.
+    pub kind: DerivedKind,
+}
+
+/// What a derived title is of its parent.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum DerivedKind {
+    /// It shows it so fast, and in this direction. Never normal.
+    Speed(Scale),
+    /// The same media at another bit rate, with the same access points and time line.
+    Rendition(RenditionName),
 }
 
 impl Derived {
+    /// A title that shows `parent` at this speed.
+    pub fn at_speed(parent: TitleId, scale: Scale) -> Self {
+        Self { parent, kind: DerivedKind::Speed(scale) }
+    }
+
+    /// A rendition of `parent`.
+    pub fn as_rendition(parent: TitleId, name: RenditionName) -> Self {
+        Self { parent, kind: DerivedKind::Rendition(name) }
+    }
+
+    /// The speed, if that is what it was made for.
+    pub fn speed(self) -> Option<Scale> {
+        match self.kind {
+            DerivedKind::Speed(scale) => Some(scale),
+            DerivedKind::Rendition(_) => None,
+        }
+    }
+
+    /// What the rendition is called, if it is one.
+    pub fn rendition(self) -> Option<RenditionName> {
+        match self.kind {
+            DerivedKind::Speed(_) => None,
+            DerivedKind::Rendition(name) => Some(name),
+        }
+    }
+
+    /// How fast it shows its parent, and in which direction.
+    pub fn scale(self) -> Scale {
+        self.speed().unwrap_or(Scale::NORMAL)
+    }
+
     /// Duration of the title that shows a parent of `parent_duration` at this speed, rounded down to a tick.
     pub fn duration(self, parent_duration: MediaTicks) -> MediaTicks {
-        self.scale.slowed(parent_duration)
+        self.scale().slowed(parent_duration)
     }
 
     /// The parent's time that is shown at time `t` of this title. Linear: from the parent's beginning forwards, or from its end
     /// (`parent_duration`) backwards; never beyond the other end.
     pub fn parent_time(self, t: MediaTicks, parent_duration: MediaTicks) -> MediaTicks {
-        self.scale.shown_time(t, parent_duration)
+        self.scale().shown_time(t, parent_duration)
     }
 
     /// The time of this title at which the parent's time `parent_time` is shown: the inverse of [`Derived::parent_time`], rounded
     /// down to a tick. Times behind the parent's end count as its end.
     pub fn own_time(self, parent_time: MediaTicks, parent_duration: MediaTicks) -> MediaTicks {
-        self.scale.own_time(parent_time, parent_duration)
+        self.scale().own_time(parent_time, parent_duration)
     }
 
     /// Where sending has to start so that playing starts at the parent's time `parent_time`: the access point at or before it in the
@@ -60,26 +105,131 @@ impl Derived {
 
     /// What the title is called whose parent has this name.
     pub fn name(self, parent: &str) -> String {
-        format!("{parent}{MARK}{}", self.scale)
+        format!("{parent}{MARK}{}", self.kind)
     }
 
     /// Whether `name` has the form of a name of such a title.
     pub(crate) fn may_be_called(self, name: &str) -> bool {
-        let Some((parent, scale)) = name.split_once(MARK) else { return false };
-        is_slug(parent) && scale == self.scale.to_string() && !self.scale.is_normal()
+        let Some((parent, kind)) = name.split_once(MARK) else { return false };
+        is_slug(parent)
+            && kind == self.kind.to_string()
+            && self.speed().is_none_or(|scale| !scale.is_normal())
     }
 }
 
-const _: () = assert!(MAX_SCALE_SUFFIX_BYTES == "@-31.25".len());
+const _: () = assert!(MAX_DERIVED_SUFFIX_BYTES >= "@-31.25".len());
+
+/// As it stands behind [`MARK`].
+impl fmt::Display for DerivedKind {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Self::Speed(scale) => scale.fmt(f),
+            Self::Rendition(name) => name.fmt(f),
+        }
+    }
+}
+
+/// [`Derived`] in a manifest: one of the two is there.
+#[derive(Serialize, Deserialize)]
+struct Stored {
+    #[serde(with = "json::title_id")]
+    parent: TitleId,
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    scale: Option<String>,
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    rendition: Option<String>,
+}
+
+impl From<Derived> for Stored {
+    fn from(derived: Derived) -> Self {
+        let Derived { parent, kind } = derived;
+        let text = Some(kind.to_string());
+        match kind {
+            DerivedKind::Speed(_) => Self { parent, scale: text, rendition: None },
+            DerivedKind::Rendition(_) => Self { parent, scale: None, rendition: text },
+        }
+    }
+}
+
+impl TryFrom<Stored> for Derived {
+    type Error = String;
+
+    fn try_from(stored: Stored) -> Result<Self, String> {
+        let Stored { parent, scale, rendition } = stored;
+        let kind = match (scale, rendition) {
+            (Some(scale), None) => DerivedKind::Speed(scale.parse().map_err(|e: ScaleError| e.to_string())?),
+            (None, Some(name)) => {
+                DerivedKind::Rendition(name.parse().map_err(|e: RenditionNameError| e.to_string())?)
+            }
+            _ => return Err("derived: one of scale and rendition must be there".to_owned()),
+        };
+        Ok(Self { parent, kind })
+    }
+}
+
+/// One of the bit rates that a title can be had at: the title itself, or one of its renditions.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Rendition {
+    /// What it is called.
+    pub name: RenditionName,
+    /// Name of the title in the store.
+    pub title: String,
+    /// Mean bit rate.
+    pub mean_rate: BitRate,
+    /// Highest bit rate over windows of 1 s.
+    pub peak_rate: BitRate,
+}
+
+impl Rendition {
+    /// What `parent` can be had at, best first: itself and those of `others` that are renditions of it. Empty if it has none.
+    pub fn of<'a>(parent: &'a TitleInfo, others: impl IntoIterator<Item = &'a TitleInfo>) -> Vec<Self> {
+        let is_of_it = |info: &&TitleInfo| info.derived.is_some_and(|derived| derived.parent == parent.id);
+        let mut found: Vec<Self> = std::iter::once(parent)
+            .chain(others.into_iter().filter(is_of_it))
+            .filter_map(|info| {
+                Some(Self {
+                    name: info.rendition_name()?,
+                    title: info.name.clone(),
+                    mean_rate: info.mean_rate,
+                    peak_rate: info.peak_rate,
+                })
+            })
+            .collect();
+        // Stable: of two that are alike the title itself is first.
+        found.sort_by_key(|rendition| Reverse(rendition.mean_rate));
+        if found.len() > 1 { found } else { Vec::new() }
+    }
+}
 
 impl Volume {
-    /// The titles made of `parent`, by speed. A look at names that are in memory, and at one row of the catalogue for each that is
+    /// The titles made of `parent`, by name. A look at names that are in memory, and at one row of the catalogue for each that is
     /// found.
     ///
     /// # Errors
     /// If the catalogue cannot be used.
-    pub fn derived_of(&self, parent: TitleId) -> Result<Vec<(Scale, TitleInfo)>, StoreError> {
+    pub fn derived_of(&self, parent: TitleId) -> Result<Vec<TitleInfo>, StoreError> {
         self.inner.with_catalogue(move |catalogue| catalogue.derived_of(parent, None))
+    }
+
+    /// Those that show `parent` at other speeds, by speed.
+    ///
+    /// # Errors
+    /// As [`Volume::derived_of`].
+    pub fn speeds_of(&self, parent: TitleId) -> Result<Vec<(Scale, TitleInfo)>, StoreError> {
+        let speed = |info: TitleInfo| Some((info.derived?.speed()?, info));
+        let mut speeds: Vec<_> = self.derived_of(parent)?.into_iter().filter_map(speed).collect();
+        speeds.sort_by_key(|(scale, _)| *scale);
+        Ok(speeds)
+    }
+
+    /// The bit rates that `parent` can be had at, itself included, best first. Empty if it has no renditions.
+    ///
+    /// # Errors
+    /// As [`Volume::derived_of`]; if there is no such title.
+    pub fn renditions_of(&self, parent: TitleId) -> Result<Vec<Rendition>, StoreError> {
+        let found = self.inner.with_catalogue(move |catalogue| catalogue.by_id(parent))?;
+        let info = found.ok_or(StoreError::NoTitle { id: parent })?;
+        Ok(Rendition::of(&info, &self.derived_of(parent)?))
     }
 
     /// Removes titles whose parent is gone, which a removal that was cut short has left. Only with all members there: the parent
@@ -106,7 +256,7 @@ mod tests {
     use crate::index::ClockPiece;
 
     fn of(scale: &str) -> Derived {
-        Derived { parent: TitleId([1; 16]), scale: scale.parse().unwrap() }
+        Derived::at_speed(TitleId([1; 16]), scale.parse().unwrap())
     }
 
     #[test]
@@ -119,6 +269,23 @@ mod tests {
             assert!(!of(scale).may_be_called(name), "{name}");
         }
         assert!(!of("4").may_be_called("a@4@4"), "nothing is made of what is made already");
+    }
+
+    #[test]
+    fn a_manifest_says_one_of_speed_and_rendition() {
+        let body = |kind: &str| format!("{{\"parent\":\"{}\"{kind}}}", "01".repeat(16));
+        let read =
+            |kind: &str| serde_json::from_str::<Derived>(&body(kind)).map_err(|error| error.to_string());
+        for (kind, name) in [(r#","scale":"-16""#, "film@-16"), (r#","rendition":"720p""#, "film@720p")] {
+            let derived = read(kind).unwrap();
+            assert_eq!(serde_json::to_string(&derived).unwrap(), body(kind));
+            assert_eq!(derived.name("film"), name);
+            assert!(derived.may_be_called(name));
+        }
+        assert_eq!(read(r#","rendition":"720p""#).unwrap().scale(), Scale::NORMAL);
+        for wrong in ["", r#","scale":"4","rendition":"720p""#, r#","scale":"99""#, r#","rendition":"4""#] {
+            assert!(read(wrong).is_err(), "{wrong}");
+        }
     }
 
     #[test]
@@ -145,7 +312,7 @@ mod tests {
             part in 0.0f64..=1.0,
         ) {
             let scale = Scale::from_hundredths(if reverse { -hundredths } else { hundredths }).unwrap();
-            let derived = Derived { parent: TitleId([1; 16]), scale };
+            let derived = Derived::at_speed(TitleId([1; 16]), scale);
             let whole = MediaTicks(duration);
             let shown = MediaTicks((duration as f64 * part) as u64);
             let own = derived.own_time(shown, whole);

@@ -68,7 +68,7 @@ pub(crate) use open::{open_crcs, open_index, open_meta, open_parity_meta, open_s
 
 pub use catalogue::UnreadableTitle;
 pub use damaged::DAMAGED_FILE;
-pub use derived::Derived;
+pub use derived::{Derived, DerivedKind, Rendition};
 pub use dirs::{CATALOGUE_FILE, LOCK_FILE, TITLES_DIR, TMP_DIR, VOLUME_FILE};
 pub use listing::{ListedAt, ListedTitle, Listing, LostMembers, PlacedOn};
 pub use media::MediaReader;

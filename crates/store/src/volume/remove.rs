@@ -24,7 +24,7 @@ impl Volume {
         let name = named.map(|info| info.name);
         // The title is gone whatever becomes of these.
         let derived = self.inner.with_catalogue(move |catalogue| catalogue.derived_of(id, name));
-        derived.unwrap_or_default().iter().try_for_each(|(_, info)| self.remove_if_there(info.id))
+        derived.unwrap_or_default().iter().try_for_each(|info| self.remove_if_there(info.id))
     }
 
     pub(super) fn remove_if_there(&self, id: TitleId) -> Result<(), StoreError> {

@@ -11,6 +11,7 @@ use millrace_core::limits::{
     DEFAULT_PACKET_BYTES, DEFAULT_TS_PER_PACKET, META_WINDOW_BYTES, TS_PACKET_BYTES,
 };
 use millrace_core::packet::{PacketMeta, WireLayout};
+use millrace_core::rendition::RenditionName;
 use millrace_core::time::MediaTicks;
 use millrace_core::units::BitRate;
 use millrace_core::wire::rtp::Timeline;
@@ -73,9 +74,17 @@ pub struct TitleInfo {
     /// The title that it was made from, and how; `None`: it was made from its source.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub derived: Option<Derived>,
+    /// What it is called among its renditions, if it has some: it is the best of them.
+    #[serde(default, skip_serializing_if = "Option::is_none", with = "json::rendition")]
+    pub rendition: Option<RenditionName>,
 }
 
 impl TitleInfo {
+    /// What it is called among the renditions of a title: of its parent, or its own.
+    pub fn rendition_name(&self) -> Option<RenditionName> {
+        self.derived.map_or(self.rendition, Derived::rendition)
+    }
+
     /// The RTP timeline of its packets of this size. Each size has sequence numbers of its own, so it has a
     /// synchronisation source of its own too: no two sizes of a title share one, and that of the default size is the
     /// stored one.

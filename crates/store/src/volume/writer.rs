@@ -6,6 +6,7 @@ use std::sync::Arc;
 use millrace_core::ids::TitleId;
 use millrace_core::limits::{DEFAULT_PACKET_BYTES, MAX_TITLE_PACKETS, TS_PACKET_BYTES};
 use millrace_core::packet::{PacketMeta, WireLayout};
+use millrace_core::rendition::RenditionName;
 use millrace_core::time::MediaTicks;
 use millrace_core::units::BitRate;
 use millrace_core::wire::rtp::Timeline;
@@ -82,6 +83,8 @@ pub struct FinishTitle {
     pub notes: Vec<String>,
     /// The title that it was made from, and how: decides its name.
     pub derived: Option<Derived>,
+    /// What it is called among its renditions, if it is to have some.
+    pub rendition: Option<RenditionName>,
 }
 
 impl TitleWriter {
@@ -345,6 +348,7 @@ fn describe(
         blake3: data.blake3.to_hex().to_string(),
         notes: finish.notes,
         derived: finish.derived,
+        rendition: finish.rendition,
     })
 }
 

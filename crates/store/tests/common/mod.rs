@@ -89,6 +89,7 @@ impl Film {
             index: self.index(),
             notes: vec!["made for a test".to_owned()],
             derived: None,
+            rendition: None,
         }
     }
 

@@ -176,7 +176,7 @@ pub fn shown_at(number: u64) -> MediaTicks {
 /// peak rate. Returns its pictures, repetitions left out.
 pub fn check(volume: &Volume, parent: &TitleInfo, info: &TitleInfo, path: &Path) -> Vec<u64> {
     let derived: Derived = info.derived.unwrap();
-    assert_eq!(info.name, format!("{}@{}", parent.name, derived.scale));
+    assert_eq!(info.name, format!("{}@{}", parent.name, derived.scale()));
     let bytes = std::fs::read(path).unwrap();
     let (report, of_parent) = (analyse(&bytes), analyse(&media(volume, parent)));
     let is_new = |check: &&Check| check.severity() == Severity::Fault && of_parent.count(**check) == 0;

@@ -10,7 +10,6 @@ use std::io;
 use std::os::unix::ffi::OsStrExt;
 
 use millrace_core::ids::TitleId;
-use millrace_core::scale::Scale;
 
 use super::db::{Check, Row};
 use super::{Catalogue, Slots};
@@ -142,13 +141,23 @@ impl Catalogue {
     /// The name of a title that is derived as `derived` says. Nothing else can take it: it is the parent's with something behind it.
     ///
     /// # Errors
-    /// If there is no such parent, it is derived itself, or there is such a title already.
+    /// If there is no such parent, it is derived itself, or there is such a title already; of a rendition also if the parent has no name
+    /// beside it.
     pub(crate) fn name_of_derived(&mut self, id: TitleId, derived: Derived) -> Result<String, StoreError> {
         self.catch_up()?;
         let parent = self.by_id(derived.parent)?.ok_or(StoreError::NoTitle { id: derived.parent })?;
         let bad = |what: String| StoreError::BadTitle { id, what };
         if parent.derived.is_some() {
             return Err(bad(format!("{} is a derived title itself", parent.name)));
+        }
+        if let Some(name) = derived.rendition() {
+            match parent.rendition {
+                None => return Err(bad(format!("{} has no name among its renditions", parent.name))),
+                Some(own) if own == name => {
+                    return Err(bad(format!("{} is called {name} itself", parent.name)));
+                }
+                Some(_) => {}
+            }
         }
         let name = derived.name(&parent.name);
         if self.with_names(|names| names.has(&name))? {
@@ -157,12 +166,12 @@ impl Catalogue {
         Ok(name)
     }
 
-    /// Titles derived from `parent`, by speed. `name` is what it was called if it is gone.
+    /// Titles derived from `parent`, by name. `name` is what it was called if it is gone.
     pub(crate) fn derived_of(
         &mut self,
         parent: TitleId,
         name: Option<String>,
-    ) -> Result<Vec<(Scale, TitleInfo)>, StoreError> {
+    ) -> Result<Vec<TitleInfo>, StoreError> {
         if !self.nothing_new() {
             self.catch_up()?;
         }
@@ -177,12 +186,9 @@ impl Catalogue {
         })?;
         let mut titles = Vec::new();
         for id in found {
-            let info = self.by_id(id)?;
-            let of_it =
-                |info: &TitleInfo| Some(info.derived.filter(|derived| derived.parent == parent)?.scale);
-            titles.extend(info.and_then(|info| Some((of_it(&info)?, info))));
+            let of_it = |info: &TitleInfo| info.derived.is_some_and(|derived| derived.parent == parent);
+            titles.extend(self.by_id(id)?.filter(of_it));
         }
-        titles.sort_by_key(|(scale, _)| *scale);
         Ok(titles)
     }
 

@@ -31,6 +31,7 @@ fn row(number: u8) -> Row {
         blake3: "0".repeat(64),
         notes: Vec::new(),
         derived: None,
+        rendition: None,
     };
     let stamp = Stamp { inode: 1, bytes: 2, modified_ns: 3 };
     Row { info, stamp, placed: PlacedOn { members: 3, may: 1 } }
