@@ -45,6 +45,7 @@ pub mod stripes;
 pub mod sums;
 pub mod transform;
 pub mod trick;
+mod ts_write;
 pub mod volume;
 
 pub use error::StoreError;

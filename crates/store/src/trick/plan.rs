@@ -9,9 +9,9 @@ use millrace_core::time::MediaTicks;
 use millrace_core::units::BitRate;
 
 use super::error::TrickError;
-use super::mux::packets_of;
 use super::pace::{Pace, Shape, slot_of, slots_of};
 use super::scan::{Picture, Scanned};
+use crate::ts_write::packets_of_picture;
 use crate::volume::Derived;
 
 /// A picture to be shown.
@@ -92,7 +92,7 @@ impl Order<'_> {
             picture.found.alone.and_then(|number| self.scanned.parameters.get(usize::from(number)));
         let own = picture.found.bytes as usize + parameters.map_or(0, |parameters| parameters.bytes.len());
         // Rewriting adds delimiters and group headers, and a few bits to each slice; emulation prevention may grow with them.
-        packets_of(own + own / 64 + 256)
+        packets_of_picture(own + own / 64 + 256)
     }
 
     /// Key pictures, those left out that would come too late, and those repeated that are far from the next.
