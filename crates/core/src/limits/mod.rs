@@ -9,6 +9,7 @@
 //! | [`control`] | connections, admission, the library, commands |
 //! | [`egress`] | sockets, devices, next hops, the emulated link |
 //! | [`engines`] | the engines and their loops |
+//! | [`ladder`] | renditions of a title |
 //! | [`trick`] | titles made of other titles |
 //! | [`ts`] | the analyser of transport streams |
 //! | [`viewer`] | `play`, `load` and their reports |
@@ -18,6 +19,7 @@ pub mod cache;
 pub mod control;
 pub mod egress;
 pub mod engines;
+pub mod ladder;
 pub mod stream;
 pub mod transform;
 pub mod trick;

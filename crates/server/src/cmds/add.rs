@@ -8,12 +8,14 @@ use std::time::Instant as StdInstant;
 use clap::Args;
 use millrace_core::scale::Scale;
 use millrace_core::units::ByteLen;
+use millrace_store::ingest::ladder::{Ladder, LadderOptions};
 use millrace_store::ingest::{self, IngestOptions};
 use millrace_store::packet_size::PacketSize;
 use millrace_store::volume::{TitleInfo, Volume};
 
 use super::NewStoreArgs;
 use super::ffmpeg::FfmpegArgs;
+use super::ladder;
 use super::progress::{IngestBar, describe};
 use super::trick::USUAL_SPEEDS;
 
@@ -24,6 +26,7 @@ use super::trick::USUAL_SPEEDS;
 #[derive(Args)]
 #[command(after_help = "Examples:\n  millrace add film.ts\n  millrace add --name lobby-loop lobby.mp4\n  \
                         millrace add --trick film.ts\n  millrace add --trick=2,8,-8 film.ts\n  \
+                        millrace add film.mkv --ladder\n  millrace add --ladder 1080p:6M,720p:3M,480p:1.2M film.mkv\n  \
                         millrace add *.mkv --json | jq .name\n\n\
                         Exit code: 0 every file was added; 1 some were not, or a speed was not built, or the store cannot be used; 2 the command line is invalid")]
 pub(super) struct AddArgs {
@@ -42,6 +45,15 @@ pub(super) struct AddArgs {
     #[arg(long, value_name = "LIST", value_delimiter = ',', num_args = 0..=1, require_equals = true,
           default_missing_value = USUAL_SPEEDS)]
     trick: Vec<Scale>,
+    /// Encode the film anew as renditions between which viewers can change without a gap: LABEL:RATE, the best first. A label begins with
+    /// the height of the pictures, and is what the rendition is called; a rate is the most that all of it takes in any second. The best rendition
+    /// is the title. All appear together; after an interruption the same command goes on with what is encoded [default:
+    /// 2160p:16M,1080p:6M,720p:3M,480p:1.2M,240p:500k, as far as the film is as large]
+    #[arg(long, value_name = "LIST", num_args = 0..=1, default_missing_value = ladder::USUAL, value_parser = ladder::parse)]
+    ladder: Option<Ladder>,
+    /// With --ladder: preset of the encoder x264, from ultrafast to veryslow: how much time it takes for better pictures
+    #[arg(long, value_name = "NAME", default_value = "veryfast", requires = "ladder")]
+    preset: String,
     #[command(flatten)]
     ffmpeg: FfmpegArgs,
     /// No progress bar, no summary
@@ -86,10 +98,11 @@ pub(super) fn run(args: &AddArgs) -> anyhow::Result<ExitCode> {
             anyhow::bail!("interrupted; titles already added are kept, nothing incomplete is left");
         }
         match add_one(&volume, file, &options, args) {
-            Ok(title) => {
+            Ok(titles) => {
                 if args.json {
-                    super::print_json(&title)?;
+                    titles.iter().try_for_each(super::print_json)?;
                 }
+                let Some(title) = titles.into_iter().next() else { continue };
                 if !args.trick.is_empty() {
                     let quiet = args.quiet || args.json;
                     not_built += super::trick::build(&volume, &title, &args.trick, &options.cancel, quiet);
@@ -101,12 +114,18 @@ pub(super) fn run(args: &AddArgs) -> anyhow::Result<ExitCode> {
     Ok(if failed + not_built == 0 { ExitCode::SUCCESS } else { ExitCode::FAILURE })
 }
 
+/// The title; with renditions, those behind it.
 fn add_one(
     volume: &Volume,
     file: &Path,
     options: &IngestOptions,
     args: &AddArgs,
-) -> anyhow::Result<TitleInfo> {
+) -> anyhow::Result<Vec<TitleInfo>> {
+    if let Some(wanted) = &args.ladder {
+        let preset = args.preset.clone();
+        let options = LadderOptions { preset, ..LadderOptions::new(options.clone(), wanted.clone()) };
+        return ladder::add(volume, file, &options, args.quiet || args.json);
+    }
     let start = StdInstant::now();
     let shown = file.file_name().unwrap_or(file.as_os_str()).to_string_lossy();
     let bar = IngestBar::new(&shown, args.quiet || args.json);
@@ -119,5 +138,5 @@ fn add_one(
         println!("added {}  in {secs:.1}s ({rate}/s)", describe(&title));
         title.notes.iter().for_each(|note| println!("  note: {note}"));
     }
-    Ok(title)
+    Ok(vec![title])
 }

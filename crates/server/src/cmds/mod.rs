@@ -26,6 +26,7 @@ mod egress;
 mod ffmpeg;
 mod fsck;
 mod inspect;
+mod ladder;
 mod load;
 mod ls;
 mod percent;

@@ -22,6 +22,7 @@ pub(crate) mod codec;
 mod error;
 mod framing;
 pub(crate) mod indexer;
+pub mod ladder;
 mod notes;
 mod packetize;
 mod pass;

@@ -4,9 +4,12 @@ use std::ffi::OsString;
 use std::path::Path;
 
 use millrace_core::limits::FFMPEG_ENCODER_THREADS;
+use millrace_core::limits::ladder::MAX_LADDER_SOUNDS;
 use millrace_core::limits::volume::{MAX_AUDIO_CHANNELS, MAX_AUDIO_HZ, MAX_AUDIO_STREAMS};
 use millrace_core::time::MediaTicks;
 use serde::Deserialize;
+
+use super::ladder::{Film, Sound};
 
 /// Container formats that are read. Formats that point to other files or servers (playlists, concat scripts) are not
 /// among them, nor are single pictures and text: a title in the drop folder must not make the server read anything else.
@@ -46,6 +49,16 @@ struct ProbeStream {
     sample_rate: String,
     #[serde(default)]
     channels: u32,
+    #[serde(default)]
+    width: u32,
+    #[serde(default)]
+    height: u32,
+    #[serde(default)]
+    avg_frame_rate: String,
+    #[serde(default)]
+    r_frame_rate: String,
+    #[serde(default)]
+    sample_aspect_ratio: String,
     #[serde(default)]
     disposition: Disposition,
     #[serde(default)]
@@ -144,6 +157,38 @@ impl Probe {
         Ok(plan)
     }
 
+    fn pictures(&self) -> Option<&ProbeStream> {
+        self.streams.iter().find(|stream| stream.codec_type == "video" && !stream.is_still())
+    }
+
+    /// Whether there is a stream of pictures.
+    pub(super) fn has_pictures(&self) -> bool {
+        self.pictures().is_some()
+    }
+
+    /// What a ladder can be made of; `None` if the pictures' size or rate is not known.
+    pub(super) fn film(&self) -> Option<Film> {
+        let pictures = self.pictures()?;
+        let (width, height) = pictures.shown_size()?;
+        let rate = ratio(&pictures.avg_frame_rate, '/').or_else(|| ratio(&pictures.r_frame_rate, '/'))?;
+        let (mut sounds, mut notes) = (Vec::new(), Vec::new());
+        for stream in &self.streams {
+            match stream.codec_type.as_str() {
+                "audio" if sounds.len() < MAX_LADDER_SOUNDS => {
+                    if stream.channels > 2 {
+                        notes.push(format!("sound stream {}: mixed to two channels", stream.words()));
+                    }
+                    let language = stream.tags.language.clone().filter(|language| language != "und");
+                    let (index, channels) = (stream.index, stream.channels.clamp(1, 2));
+                    sounds.push(Sound { index, channels, language });
+                }
+                _ if stream.index == pictures.index => {}
+                kind => notes.push(format!("left out: {kind} stream {}", stream.words())),
+            }
+        }
+        Some(Film { pictures: pictures.index, width, height, rate, sounds, duration: self.duration(), notes })
+    }
+
     fn duration(&self) -> Option<MediaTicks> {
         let secs = self.format.duration.as_ref()?.parse().ok()?;
         MediaTicks::from_secs_f64(secs).filter(|ticks| ticks.0 > 0)
@@ -153,6 +198,16 @@ impl Probe {
 impl ProbeStream {
     fn is_still(&self) -> bool {
         self.disposition.attached_pic + self.disposition.still_image + self.disposition.timed_thumbnails > 0
+    }
+
+    /// Width and height as they are shown: with square pixels, and turned as the file asks.
+    fn shown_size(&self) -> Option<(u32, u32)> {
+        let (wide, high) = ratio(&self.sample_aspect_ratio, ':').unwrap_or((1, 1));
+        let width = u32::try_from(u64::from(self.width) * u64::from(wide) / u64::from(high)).ok()?;
+        let rotation = self.side_data_list.iter().find_map(|data| data.rotation).unwrap_or(0.0);
+        let is_turned = (rotation / 90.0).round().rem_euclid(2.0) == 1.0;
+        let size = if is_turned { (self.height, width) } else { (width, self.height) };
+        (size.0 > 1 && size.1 > 1).then_some(size)
     }
 
     /// "1 (ger, flac)", for notes.
@@ -263,8 +318,15 @@ pub(super) fn ffprobe_args(source: &Path) -> Vec<OsString> {
     args
 }
 
+/// Two numbers, neither of them 0.
+fn ratio(text: &str, between: char) -> Option<(u32, u32)> {
+    let (a, b) = text.split_once(between)?;
+    let (a, b): (u32, u32) = (a.parse().ok()?, b.parse().ok()?);
+    (a > 0 && b > 0).then_some((a, b))
+}
+
 /// The input, restricted to local containers. `file:` keeps a name like `concat:a|b` or `-x` from meaning something.
-fn input_args(source: &Path) -> Vec<OsString> {
+pub(super) fn input_args(source: &Path) -> Vec<OsString> {
     let mut input = OsString::from("file:");
     input.push(source);
     let mut args: Vec<OsString> =

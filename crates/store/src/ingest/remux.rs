@@ -51,6 +51,14 @@ pub(super) struct Remuxer<'a> {
 impl Remuxer<'_> {
     /// Asks ffprobe what is in the file, and decides what to do with it.
     pub(super) fn plan(&self, watch: &mut Watch<'_>) -> Result<RemuxPlan, IngestError> {
+        self.probe(watch)?.plan().map_err(|nothing| IngestError::NothingToPlay {
+            path: self.source.to_path_buf(),
+            found: nothing.found,
+        })
+    }
+
+    /// Asks ffprobe what is in the file.
+    pub(super) fn probe(&self, watch: &mut Watch<'_>) -> Result<Probe, IngestError> {
         let program = ffprobe_beside(self.ffmpeg);
         let failed = |stop| self.error(&program, stop);
         let mut command = Command::new(&program);
@@ -76,13 +84,9 @@ impl Remuxer<'_> {
             }
             other => other.map_err(failed)?,
         }
-        let probe = Probe::parse(&json).map_err(|error| IngestError::NotMedia {
+        Probe::parse(&json).map_err(|error| IngestError::NotMedia {
             path: self.source.to_path_buf(),
             said: format!("ffprobe's description cannot be read: {error}"),
-        })?;
-        probe.plan().map_err(|nothing| IngestError::NothingToPlay {
-            path: self.source.to_path_buf(),
-            found: nothing.found,
         })
     }
 

@@ -15,7 +15,7 @@ mod h264;
 mod h265;
 mod mpeg2;
 mod mux;
-mod pace;
+pub(crate) mod pace;
 mod pictures;
 mod plan;
 mod scan;

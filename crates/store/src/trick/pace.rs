@@ -11,16 +11,16 @@ use millrace_core::units::BitRate;
 
 /// How many TS packets slots take.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) struct Shape {
+pub(crate) struct Shape {
     /// At most, all packets counted.
-    pub(super) most: u64,
+    pub(crate) most: u64,
     /// At least; the rest is stuffing.
     pub(super) least: u64,
 }
 
 impl Shape {
     /// Below this peak rate; `None` if nothing can be sent at it.
-    pub(super) fn below(peak: BitRate) -> Option<Self> {
+    pub(crate) fn below(peak: BitRate) -> Option<Self> {
         let packets_a_second = peak.0 / 8 / TS_PACKET_BYTES as u64;
         let slots_a_second = MEDIA_HZ / TRICK_SLOT_TICKS;
         let most = packets_a_second.saturating_sub(DEFAULT_TS_PER_PACKET as u64) / slots_a_second;

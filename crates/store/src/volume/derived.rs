@@ -240,9 +240,8 @@ impl Volume {
             return Ok(());
         }
         for (id, parent) in orphans {
-            if !self.inner.usable().iter().any(|dirs| dirs.title(parent).exists()) {
-                self.remove_if_there(id)?;
-            }
+            // Under the lock: renditions become visible before their title, whoever makes them.
+            self.remove_if_there(id, |usable| usable.iter().all(|dirs| !dirs.title(parent).exists()))?;
         }
         Ok(())
     }

@@ -23,6 +23,8 @@ pub const TITLES_DIR: &str = "titles";
 pub const LOCK_FILE: &str = "lock";
 /// Ends the name of a title below `tmp` that is being removed.
 pub(crate) const REMOVED_SUFFIX: &str = ".rm";
+/// Below `tmp`: what was encoded for a ladder, and is kept for a while if that is interrupted.
+pub(crate) const LADDER_SUFFIX: &str = ".ladder";
 
 /// The paths of one store.
 #[derive(Clone, Debug)]

@@ -10,7 +10,8 @@
 //! | file | does |
 //! | --- | --- |
 //! | `create` | makes a volume; adds and replaces members |
-//! | `writer` | makes a title and publishes it |
+//! | `writer` | writes a title |
+//! | `publish` | makes what was written visible: a title, or one with its renditions |
 //! | `data` | the one pass over its bytes |
 //! | `stripe_writer` | stripes of units on the members, with their parity |
 //! | `open` | opens a title's files, checked against each other |
@@ -39,6 +40,7 @@ mod members_io;
 mod name;
 mod open;
 mod parity_crcs;
+mod publish;
 pub(crate) mod recover;
 mod remove;
 mod resize;

@@ -7,17 +7,23 @@
 //! | `titles/<id>` on some, `tmp/<id>` with its manifest on others | it is renamed there too |
 //! | `tmp/<id>` without a manifest, `titles/<id>` on others | left: a repair goes on with it |
 //! | `tmp/<id>` of a title that is nowhere visible | removed, unless a member that may have it is missing |
+//! | `tmp/<key>.ladder`, encoded for a ladder that was interrupted | kept for a week |
 //! | a new manifest of a title in `tmp`, and the same in place on some | put in place on the others, with its files |
 
 use std::collections::BTreeSet;
 use std::ffi::OsStr;
 use std::fs;
 use std::path::{Path, PathBuf};
+use std::time::UNIX_EPOCH;
 
 use millrace_core::ids::TitleId;
 use millrace_core::limits::MAX_MANIFEST_BYTES;
+use millrace_core::limits::ladder::LADDER_KEPT_S;
 
-use super::dirs::{Dirs, LOCK_FILE, REMOVED_SUFFIX, id_of_name, read_whole, remove_tree, rename, sync_dir};
+use super::dirs::{
+    Dirs, LADDER_SUFFIX, LOCK_FILE, REMOVED_SUFFIX, id_of_name, read_whole, remove_tree, rename, sync_dir,
+    unix_s,
+};
 use super::lock::{StoreLock, is_held};
 use super::members_io::leave_missing_behind;
 use crate::disk::Disk;
@@ -32,6 +38,8 @@ pub(crate) enum TmpEntry {
     Live(PathBuf),
     /// Its maker died, or its removal was interrupted.
     Stale(PathBuf),
+    /// Encoded for a ladder that was interrupted: the next try goes on with it.
+    Kept(PathBuf),
     /// Nothing that Millrace makes.
     Foreign(PathBuf),
 }
@@ -43,6 +51,16 @@ pub(crate) fn look_at_tmp(dirs: &Dirs) -> Result<Vec<TmpEntry>, StoreError> {
         let entry = entry.map_err(StoreError::io("list", &dirs.tmp))?;
         let (name, path) = (entry.file_name(), entry.path());
         let removed = name.to_str().and_then(|name| name.strip_suffix(REMOVED_SUFFIX));
+        if is_ladder(&name) {
+            entries.push(if is_held(&path.join(LOCK_FILE))? {
+                TmpEntry::Live(path)
+            } else if is_young(&path) {
+                TmpEntry::Kept(path)
+            } else {
+                TmpEntry::Stale(path)
+            });
+            continue;
+        }
         entries.push(if removed.is_some_and(|name| id_of_name(OsStr::new(name)).is_some()) {
             TmpEntry::Stale(path)
         } else if id_of_name(&name).is_none() {
@@ -54,6 +72,19 @@ pub(crate) fn look_at_tmp(dirs: &Dirs) -> Result<Vec<TmpEntry>, StoreError> {
         });
     }
     Ok(entries)
+}
+
+/// Whether this is the name of a directory with rungs of a ladder.
+fn is_ladder(name: &OsStr) -> bool {
+    let key = name.to_str().and_then(|name| name.strip_suffix(LADDER_SUFFIX));
+    key.is_some_and(|key| id_of_name(OsStr::new(key)).is_some())
+}
+
+/// Whether something was begun in it not long ago. What cannot be looked at is kept.
+fn is_young(path: &Path) -> bool {
+    let modified = fs::metadata(path).and_then(|metadata| metadata.modified());
+    let since = modified.ok().and_then(|at| at.duration_since(UNIX_EPOCH).ok());
+    since.is_none_or(|since| unix_s().saturating_sub(since.as_secs()) < LADDER_KEPT_S)
 }
 
 /// Removes what dead processes left. Foreign entries stay: they are not ours to delete.
@@ -142,6 +173,9 @@ enum Fate {
 
 impl Fate {
     fn of(dirs: &Dirs, path: &Path, members: &Members, usable: &[Dirs]) -> Self {
+        if path.file_name().is_some_and(is_ladder) {
+            return Self::Remove;
+        }
         let Some(id) = path.file_name().and_then(id_of_name) else { return Self::Leave };
         let here = dirs.title(id).is_dir();
         let elsewhere = usable.iter().any(|dirs| dirs.title(id).is_dir());

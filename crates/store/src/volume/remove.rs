@@ -3,7 +3,7 @@
 use millrace_core::ids::TitleId;
 
 use super::catalogue::Catalogue;
-use super::dirs::remove_tree;
+use super::dirs::{Dirs, remove_tree};
 use super::lock::StoreLock;
 use super::{Inner, Volume, enough, manifest_io, members_io, recover};
 use crate::error::StoreError;
@@ -20,21 +20,26 @@ impl Volume {
     /// no parent, which the next open sees.
     pub fn remove(&self, id: TitleId) -> Result<(), StoreError> {
         let named = self.inner.with_catalogue(move |catalogue| catalogue.by_id(id)).ok().flatten();
-        self.remove_one(id)?;
+        self.remove_one(id, |_| true)?;
         let name = named.map(|info| info.name);
         // The title is gone whatever becomes of these.
         let derived = self.inner.with_catalogue(move |catalogue| catalogue.derived_of(id, name));
-        derived.unwrap_or_default().iter().try_for_each(|info| self.remove_if_there(info.id))
+        derived.unwrap_or_default().iter().try_for_each(|info| self.remove_if_there(info.id, |_| true))
     }
 
-    pub(super) fn remove_if_there(&self, id: TitleId) -> Result<(), StoreError> {
-        match self.remove_one(id) {
+    /// Removes a title if it is there and `is_due` says so of the members' directories under the lock.
+    pub(super) fn remove_if_there(
+        &self,
+        id: TitleId,
+        is_due: impl Fn(&[Dirs]) -> bool,
+    ) -> Result<(), StoreError> {
+        match self.remove_one(id, is_due) {
             Err(StoreError::NoTitle { .. }) => Ok(()),
             removed => removed,
         }
     }
 
-    fn remove_one(&self, id: TitleId) -> Result<(), StoreError> {
+    fn remove_one(&self, id: TitleId, is_due: impl Fn(&[Dirs]) -> bool) -> Result<(), StoreError> {
         let Inner { members, disk, .. } = &*self.inner;
         members.refresh();
         enough(&self.inner.dir, members)?;
@@ -43,6 +48,9 @@ impl Volume {
         let (lock, usable) = StoreLock::take_all(members, &|slot| self.inner.dirs(slot))?;
         if usable.iter().all(|dirs| !dirs.title(id).is_dir()) {
             return Err(StoreError::NoTitle { id });
+        }
+        if !is_due(&usable) {
+            return Ok(());
         }
         members_io::leave_missing_behind(members, disk, &lock, manifest_io::lies_on(members, id))?;
         // Were the stripe still there when the title is gone, a refresh would drop it: an error here changes nothing.

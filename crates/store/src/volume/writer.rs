@@ -13,23 +13,23 @@ use millrace_core::wire::rtp::Timeline;
 
 use super::data::{DataWriter, SUM_STEP_BYTES, SizeWriter, sum_grains};
 use super::derived::Derived;
-use super::dirs::{Dirs, copy_new, random, rename, sync_dir, unix_s, write_new};
-use super::lock::StoreLock;
+use super::dirs::{Dirs, copy_new, random, unix_s, write_new};
+use super::publish::{self, Ready};
 use super::stripe_writer::StripeWriter;
 use super::workspace::Workspace;
 use super::{ElementaryStream, Inner, SourceIdentity, TitleInfo, Volume};
 use crate::crcs::CrcMaker;
 use crate::error::StoreError;
 use crate::format::manifest::{
-    self, CRC_FILE, DATA_FILE, FileEntry, INDEX_FILE, MANIFEST_FILE, Manifest, PARITY_CRC_FILE,
-    PARITY_META_FILE, Placement, SUMS_FILE,
+    self, CRC_FILE, DATA_FILE, FileEntry, INDEX_FILE, Manifest, PARITY_CRC_FILE, PARITY_META_FILE, Placement,
+    SUMS_FILE,
 };
 use crate::index::TitleIndex;
 use crate::meta::Finished;
 use crate::sums::{GRAIN_BYTES, SumsWriter};
 
 /// What needs all members, for errors.
-const INGEST: &str = "adding a film";
+pub(super) const INGEST: &str = "adding a film";
 const DEFAULT_SIZE: u16 = DEFAULT_PACKET_BYTES as u16;
 
 /// A title being written. It owns `tmp/<id>` in the store; dropped without [`TitleWriter::commit`], that is removed.
@@ -170,6 +170,32 @@ impl TitleWriter {
     /// crash before the first rename leaves nothing but directories below `tmp` that the next open sweeps, one behind it
     /// a title that the next open completes.
     pub fn commit(self, finish: FinishTitle) -> Result<TitleInfo, StoreError> {
+        let id = self.id();
+        let mut titles = publish::publish(vec![self.complete(finish)?])?;
+        titles.pop().ok_or_else(|| gave_up(id))
+    }
+
+    /// The same for a title and its renditions, the title first: all become visible or none does. Each has its name in
+    /// [`FinishTitle::rendition`]; what they are called is decided by the title's name.
+    ///
+    /// The renditions are renamed first, the title last. What a crash leaves before that has no parent, and the next open removes it.
+    ///
+    /// # Errors
+    /// As [`TitleWriter::commit`].
+    pub fn commit_ladder(ladder: Vec<(Self, FinishTitle)>) -> Result<Vec<TitleInfo>, StoreError> {
+        let mut ready: Vec<Ready> = Vec::with_capacity(ladder.len());
+        for (writer, mut finish) in ladder {
+            if let (Some(best), Some(name)) = (ready.first(), finish.rendition) {
+                finish.derived = Some(Derived::as_rendition(best.manifest.title.id, name));
+                finish.rendition = None;
+            }
+            ready.push(writer.complete(finish)?);
+        }
+        publish::publish(ready)
+    }
+
+    /// Writes the rest and makes all of it durable, but for the manifest.
+    fn complete(self, finish: FinishTitle) -> Result<Ready, StoreError> {
         let Self { volume, homes, generation, workspace, files } = self;
         let id = workspace.id();
         let bad = |what: String| bad(id, what);
@@ -188,13 +214,8 @@ impl TitleWriter {
         same.sort_by(|a, b| a.name.cmp(&b.name));
         copy_to_others(&workspace, &homes, &same)?;
         let info = describe(id, finish, media, sizes)?;
-        publish(
-            &volume,
-            &homes,
-            generation,
-            workspace,
-            Manifest { placement: placement(&volume, own, info.bytes)?, title: info, files: same },
-        )
+        let manifest = Manifest { placement: placement(&volume, own, info.bytes)?, title: info, files: same };
+        Ok(Ready { volume, homes, generation, workspace, manifest })
     }
 }
 
@@ -368,66 +389,6 @@ fn copy_to_others(workspace: &Workspace, homes: &[Dirs], same: &[FileEntry]) -> 
     for (home, path) in homes.iter().zip(workspace.paths()).skip(1) {
         for file in same {
             copy_new(&home.disk, &workspace.path().join(&file.name), &path.join(&file.name))?;
-        }
-    }
-    Ok(())
-}
-
-/// Name, manifest, renames, catalogue: under the locks of all members, so that no other process takes the name meanwhile.
-fn publish(
-    volume: &Inner,
-    homes: &[Dirs],
-    generation: u64,
-    workspace: Workspace,
-    mut manifest: Manifest,
-) -> Result<TitleInfo, StoreError> {
-    let id = manifest.title.id;
-    let (lock, usable) = StoreLock::take_all(&volume.members, &|slot| volume.dirs(slot))?;
-    if generation != volume.members.generation() || usable.len() != homes.len() {
-        volume.all_members(INGEST)?;
-        return Err(bad(id, "the members of the volume changed meanwhile; add the file again".to_owned()));
-    }
-    let wanted = manifest.title.name.clone();
-    let derived = manifest.title.derived;
-    manifest.title.name = volume.with_catalogue(move |catalogue| match derived {
-        Some(derived) => catalogue.name_of_derived(id, derived),
-        None => catalogue.free_name(&wanted),
-    })?;
-    manifest.validate().map_err(|e| StoreError::BadTitle { id, what: e.to_string() })?;
-    let bytes = manifest.encode();
-    for (home, path) in homes.iter().zip(workspace.paths()) {
-        write_new(&home.disk, &path.join(MANIFEST_FILE), &bytes)?;
-    }
-    workspace.unmark(&lock)?;
-    for (home, path) in homes.iter().zip(workspace.paths()) {
-        sync_dir(&home.disk, path)?;
-        // Whoever finds it visible on one member must find it on all: what is not renamed there yet is renamed then.
-        sync_dir(&home.disk, &home.tmp)?;
-    }
-    let shown = show(homes, &workspace, id);
-    // Where it is visible the rest must not be removed: the next open completes it.
-    if homes.iter().any(|home| home.title(id).exists()) {
-        workspace.forget();
-    }
-    shown?;
-    for home in homes {
-        sync_dir(&home.disk, &home.titles)?;
-        sync_dir(&home.disk, &home.tmp)?;
-    }
-    // The title is there whatever becomes of the catalogue, which is only a cache and finds it at its next refresh.
-    let title = manifest.title.clone();
-    let _ = volume.with_catalogue(move |catalogue| catalogue.put(&manifest));
-    Ok(title)
-}
-
-/// The renames. If one fails, those before it are taken back: the title was not acknowledged.
-fn show(homes: &[Dirs], workspace: &Workspace, id: TitleId) -> Result<(), StoreError> {
-    for (i, (home, path)) in homes.iter().zip(workspace.paths()).enumerate() {
-        if let Err(error) = rename(&home.disk, path, &home.title(id)) {
-            for (home, path) in homes.iter().zip(workspace.paths()).take(i) {
-                rename(&home.disk, &home.title(id), path)?;
-            }
-            return Err(error);
         }
     }
     Ok(())

@@ -159,9 +159,22 @@ impl Catalogue {
                 Some(_) => {}
             }
         }
-        let name = derived.name(&parent.name);
+        self.free_derived_name(id, derived, &parent.name)
+    }
+
+    /// The name of a title derived from one that is called `parent`.
+    ///
+    /// # Errors
+    /// If there is such a title already.
+    pub(crate) fn free_derived_name(
+        &mut self,
+        id: TitleId,
+        derived: Derived,
+        parent: &str,
+    ) -> Result<String, StoreError> {
+        let name = derived.name(parent);
         if self.with_names(|names| names.has(&name))? {
-            return Err(bad(format!("{name} is already there")));
+            return Err(StoreError::BadTitle { id, what: format!("{name} is already there") });
         }
         Ok(name)
     }

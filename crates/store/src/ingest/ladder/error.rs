@@ -1,0 +1,111 @@
+//! Why a film does not become a ladder.
+
+use std::path::PathBuf;
+
+use millrace_core::rendition::RenditionName;
+use millrace_core::units::BitRate;
+
+use crate::error::StoreError;
+use crate::ingest::{IngestError, StreamError};
+
+/// Nothing became visible. What was encoded is kept for the next try, unless the error says that it is of no use.
+#[derive(Debug, thiserror::Error)]
+pub enum LadderError {
+    /// As of a film that is added alone.
+    #[error(transparent)]
+    Ingest(#[from] IngestError),
+    /// Sound alone.
+    #[error("{}: it has no pictures, and a ladder is for pictures at several rates; add it without --ladder", path.display())]
+    NoPictures {
+        /// The file.
+        path: PathBuf,
+    },
+    /// Its size or its rate of pictures is not known.
+    #[error("{}: ffprobe does not say how large its pictures are, or how many it has in a second; pass it through ffmpeg (ffmpeg -i IN -c copy OUT.mkv) and add that", path.display())]
+    NoShape {
+        /// The file.
+        path: PathBuf,
+    },
+    /// A rung larger than the film.
+    #[error(
+        "ladder: {name} is larger than the film, which has {width} x {height}; leave it out, for pictures do not get better when they are enlarged"
+    )]
+    Larger {
+        /// The rung.
+        name: RenditionName,
+        /// Of the film.
+        width: u32,
+        /// Of the film.
+        height: u32,
+    },
+    /// Fewer than two of the usual rungs are left.
+    #[error(
+        "ladder: the film has {width} x {height}, too small for the usual list; name renditions, for example --ladder={height}p:600k,{height}p-low:300k"
+    )]
+    TooSmall {
+        /// Of the film.
+        width: u32,
+        /// Of the film.
+        height: u32,
+    },
+    /// Nothing is left for pictures.
+    #[error(
+        "ladder: {name}: sound, clock and tables leave too little of {rate} for pictures; give it a higher rate"
+    )]
+    NoRoom {
+        /// The rung.
+        name: RenditionName,
+        /// Its rate.
+        rate: BitRate,
+    },
+    /// Larger or faster than any level.
+    #[error("ladder: {name}: no level of H.264 allows such pictures at such a rate; give it a lower one")]
+    NoLevel {
+        /// The rung.
+        name: RenditionName,
+    },
+    /// The encoder could not keep its rate.
+    #[error(
+        "ladder: {name}: its pictures do not fit its rate {seconds} s from the beginning; give it a higher rate or fewer lines"
+    )]
+    DoesNotFit {
+        /// The rung.
+        name: RenditionName,
+        /// Where.
+        seconds: u64,
+    },
+    /// What ffmpeg wrote is not what it was asked for.
+    #[error("ladder: {name}: ffmpeg encoded something else than it was asked for: {what}; remove {} and try another version of ffmpeg", path.display())]
+    Encoded {
+        /// The rung.
+        name: String,
+        /// What is wrong.
+        what: String,
+        /// Where it lies.
+        path: PathBuf,
+    },
+    /// Somebody is at it.
+    #[error("{}: another process is making a ladder of it; wait for that", path.display())]
+    Busy {
+        /// The film.
+        path: PathBuf,
+    },
+    /// What was made cannot be taken in: an error of this program.
+    #[error("ladder: {name}: what was made is no stream that can be stored: {error}; please report this")]
+    Stream {
+        /// The rung.
+        name: RenditionName,
+        /// Why.
+        #[source]
+        error: Box<StreamError>,
+    },
+    /// The caller wanted it to stop.
+    #[error("{}: cancelled; nothing was stored, what is encoded is kept for a week: give the same command again to go on", path.display())]
+    Cancelled {
+        /// The film.
+        path: PathBuf,
+    },
+    /// The store could not take it.
+    #[error(transparent)]
+    Store(#[from] StoreError),
+}

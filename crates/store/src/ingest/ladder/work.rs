@@ -1,0 +1,109 @@
+//! Where encoded rungs lie until all of them are there: `tmp/<key>.ladder`. The key is that of the film, and each file has that of the arguments
+//! that ffmpeg had, so what is there is what would be made again.
+
+use std::ffi::OsString;
+use std::fs::{self, File};
+use std::io::Write;
+use std::os::unix::ffi::OsStrExt;
+use std::path::{Path, PathBuf};
+
+use super::error::LadderError;
+use crate::error::StoreError;
+use crate::volume::dirs::{Dirs, LADDER_SUFFIX, LOCK_FILE, remove_tree, sync_dir};
+use crate::volume::lock::{StoreLock, is_held, lock};
+use crate::volume::{SourceIdentity, Volume};
+
+/// The directory of one film, which is this process's as long as this lives. It stays when this is dropped.
+#[derive(Debug)]
+pub(super) struct WorkDir {
+    path: PathBuf,
+    dirs: Dirs,
+    _lock: File,
+}
+
+impl WorkDir {
+    /// On the first member that is there.
+    pub(super) fn open(volume: &Volume, of: &SourceIdentity) -> Result<Self, LadderError> {
+        let slot = volume.members().usable().first().copied().unwrap_or(0);
+        let dirs = volume.dirs_of(slot);
+        let mut hasher = blake3::Hasher::new();
+        hasher.update(of.path.as_os_str().as_bytes());
+        hasher.update(&[0]);
+        hasher.update(&of.bytes.to_le_bytes());
+        hasher.update(&of.modified_unix_ns.to_le_bytes());
+        let path = dirs.tmp.join(format!("{}{LADDER_SUFFIX}", key(&hasher)));
+        let lock_path = path.join(LOCK_FILE);
+        // Nobody sweeps it between being made and being locked.
+        let _store = StoreLock::take(&dirs)?;
+        if is_held(&lock_path)? {
+            return Err(LadderError::Busy { path: of.path.clone() });
+        }
+        let made = fs::create_dir_all(&path).and_then(|()| File::create(&lock_path));
+        let file = made.map_err(|error| StoreError::write("create", &lock_path, 0, 0, error))?;
+        lock(&file).map_err(StoreError::io("lock", &lock_path))?;
+        Ok(Self { path, dirs, _lock: file })
+    }
+
+    /// Where it is.
+    pub(super) fn path(&self) -> &Path {
+        &self.path
+    }
+
+    /// The file of what ffmpeg encodes with these arguments.
+    pub(super) fn file(&self, args: &[OsString]) -> PathBuf {
+        let mut hasher = blake3::Hasher::new();
+        for arg in args {
+            hasher.update(arg.as_bytes());
+            hasher.update(&[0]);
+        }
+        self.path.join(format!("{}.ts", key(&hasher)))
+    }
+
+    /// Begins a file; what was left of another try is overwritten.
+    pub(super) fn begin(&self, file: &Path) -> Result<Part, LadderError> {
+        let path = file.with_extension("part");
+        let part = File::create(&path).map_err(|error| StoreError::write("create", &path, 0, 0, error))?;
+        Ok(Part { path, whole: file.to_path_buf(), file: part, bytes: 0 })
+    }
+
+    /// The rungs are titles: nothing of this is needed any more.
+    pub(super) fn remove(self) -> Result<(), StoreError> {
+        remove_tree(&self.dirs.disk, &self.path)?;
+        sync_dir(&self.dirs.disk, &self.dirs.tmp)
+    }
+}
+
+/// The first 128 bits of a hash, as names below `tmp` are.
+fn key(hasher: &blake3::Hasher) -> String {
+    hasher.finalize().to_hex()[..32].to_owned()
+}
+
+/// A file that is being written. It has its name when it is whole and durable.
+#[derive(Debug)]
+pub(super) struct Part {
+    path: PathBuf,
+    whole: PathBuf,
+    file: File,
+    bytes: u64,
+}
+
+impl Part {
+    /// Appends.
+    pub(super) fn write(&mut self, bytes: &[u8]) -> Result<(), LadderError> {
+        let failed = |error| StoreError::write("write", &self.path, self.bytes, bytes.len() as u64, error);
+        self.file.write_all(bytes).map_err(failed)?;
+        self.bytes += bytes.len() as u64;
+        Ok(())
+    }
+
+    /// Bytes so far.
+    pub(super) fn bytes(&self) -> u64 {
+        self.bytes
+    }
+
+    /// It is whole.
+    pub(super) fn finish(self) -> Result<(), LadderError> {
+        let done = self.file.sync_all().and_then(|()| fs::rename(&self.path, &self.whole));
+        Ok(done.map_err(|error| StoreError::write("write", &self.path, self.bytes, 0, error))?)
+    }
+}
