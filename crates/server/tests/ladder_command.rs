@@ -22,9 +22,34 @@ fn film(path: &Path, secs: u32) {
     assert!(status.expect("these tests need ffmpeg: apt-get install ffmpeg").success());
 }
 
-fn names(args: &[&str]) -> Vec<String> {
+/// Puts the renditions of one store together in another: each is an ordinary transport stream.
+fn join(from: &Path, store: &Path, titles: &[Value]) {
+    let at = ["--store", store.to_str().unwrap()];
+    let file = |name: &str| {
+        let title = titles.iter().find(|title| title["name"] == name).unwrap();
+        from.join(format!("titles/{}/data.ts", title["id"].as_str().unwrap())).to_str().unwrap().to_owned()
+    };
+    ok(&["add", "--name", "film", &file("film"), at[0], at[1]]);
+    let (good, bad) = (format!("90p={}", file("film@90p")), format!("90p={}", file("film@4")));
+    let said = fails(&["add", "--join", "film=180p", &bad, at[0], at[1]]);
+    assert!(
+        said.contains("does not fit film") && said.contains("the title has H.264 on PID 256, AAC on PID 257"),
+        "{said}"
+    );
+    assert!(fails(&["add", "--join", "film", &good, at[0], at[1]]).contains("--join film=LABEL"));
+    let output = run(&["add", "--join", "film", &file("film@90p"), at[0], at[1]]);
+    assert_eq!(output.status.code(), Some(2), "{output:?}");
+    assert!(ok(&["add", "--join", "film=180p", &good, at[0], at[1]]).contains("added film@90p"));
+    assert!(ok(&["ls", at[0], at[1]]).contains("; as 180p, 90p"));
+}
+
+fn titles_of(args: &[&str]) -> Vec<Value> {
     let titles: Value = serde_json::from_str(&ok(args)).unwrap();
-    titles.as_array().unwrap().iter().map(|title| title["name"].as_str().unwrap().to_owned()).collect()
+    titles.as_array().unwrap().clone()
+}
+
+fn names(args: &[&str]) -> Vec<String> {
+    titles_of(args).iter().map(|title| title["name"].as_str().unwrap().to_owned()).collect()
 }
 
 #[test]
@@ -49,6 +74,8 @@ fn renditions_are_added_listed_checked_and_removed_with_their_title() {
     assert!(with(&["inspect", "film@90p"]).contains("rendition: 90p"));
     assert!(with(&["inspect", "--ts", "film@90p", "--quiet"]).contains("clean"));
     assert!(with(&["fsck", "--full"]).contains("every byte was read"));
+    let other = dir.path().join("other");
+    join(&store, &other, &titles_of(&["ls", "--json", "--all", at[0], at[1]]));
     with(&["rm", "film"]);
     assert_eq!(names(&["ls", "--json", "--all", at[0], at[1]]), Vec::<String>::new());
 }

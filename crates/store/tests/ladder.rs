@@ -3,13 +3,15 @@
 mod ladder_support;
 
 use std::fs::{self, File};
+use std::path::PathBuf;
 use std::sync::atomic::Ordering;
 use std::time::{Duration, SystemTime};
 
 use ladder_support::{Fixture, Rung};
 use millrace_core::random::SplitMix;
 use millrace_store::check::{Depth, check_store};
-use millrace_store::ingest::ladder::LadderError;
+use millrace_store::ingest::ladder::{self, LadderError, join};
+use millrace_store::ingest::{IngestOptions, ingest};
 use millrace_store::volume::Volume;
 
 const LIST: &str = "180p:1.2M,120p:800k,90p:500k";
@@ -29,6 +31,11 @@ fn rows(rungs: usize, groups: usize) -> Vec<Vec<usize>> {
 
 /// Checks every rung and every row; all have the same sound.
 fn check(film: &Fixture, rungs: &[Rung], pictures: u64, sounds: usize) {
+    for rung in &rungs[1..] {
+        let path = file(film, "rung.ts", &rung.bytes());
+        let misfits = ladder::check(&film.volume, &rungs[0].info, &path).unwrap();
+        assert_eq!(misfits, [], "{}", rung.info.name);
+    }
     let mut heard = None;
     let rate = |rung: &Rung| rung.info.peak_rate;
     for (rung, wanted) in rungs.iter().zip(film.options.ladder.rungs()) {
@@ -43,6 +50,72 @@ fn check(film: &Fixture, rungs: &[Rung], pictures: u64, sounds: usize) {
         let sound = film.check(&stream, pictures, sounds, &format!("row {row:?}"));
         assert_eq!(*heard.get_or_insert_with(|| sound.clone()), sound, "row {row:?}");
     }
+}
+
+/// The bytes of a rung in a file.
+fn file(film: &Fixture, name: &str, bytes: &[u8]) -> PathBuf {
+    let path = film.dir.path().join(name);
+    fs::write(&path, bytes).unwrap();
+    path
+}
+
+/// Adds one to the counters of a PID from a byte on.
+fn miscount(bytes: &mut [u8], from: usize, pid: u16) {
+    for packet in bytes[from..].chunks_mut(188) {
+        if u16::from(packet[1] & 0x1f) << 8 | u16::from(packet[2]) == pid {
+            packet[3] = packet[3] & 0xf0 | (packet[3] + 1) & 15;
+        }
+    }
+}
+
+#[test]
+fn files_that_fit_are_joined_and_others_are_refused_with_all_that_does_not() {
+    let film = Fixture::new(150, "25", 1, LIST);
+    let rungs = film.rungs();
+    let volume = Volume::open_or_create(&film.dir.path().join("other")).unwrap();
+    let options = IngestOptions::default();
+    let best = file(&film, "best.ts", &rungs[0].bytes());
+    let title = ingest(&volume, &best, &options, &mut |_| ()).unwrap();
+    let name = |name: &str| name.parse().unwrap();
+    let join = |own: Option<&str>, files: &[(&str, &PathBuf)]| {
+        let files: Vec<_> = files.iter().map(|(label, path)| (name(label), (*path).clone())).collect();
+        let title = volume.find("best").unwrap().unwrap();
+        join(&volume, &title, own.map(name), &files, &options, &mut |_| ()).map_err(|error| error.to_string())
+    };
+    let refused = |path: &PathBuf, words: &[&str]| {
+        let error = join(Some("180p"), &[("bad", path)]).unwrap_err();
+        words.iter().for_each(|words| assert!(error.contains(words), "{words}: {error}"));
+        assert_eq!(volume.titles().unwrap(), [title.clone()], "nothing is changed");
+    };
+    // A group later the counters of pictures are others.
+    let mut counted = rungs[1].bytes();
+    miscount(&mut counted, rungs[1].groups[0].len(), 0x100);
+    let counted = file(&film, "counted.ts", &counted);
+    refused(&counted, &["at 0:00:04", "PID 256 has continuity counter 15 in the title, 0 in the file"]);
+    let short = file(&film, "short.ts", &rungs[1].groups[..2].concat());
+    refused(&short, &["the title has 3 access points, the file 2", "the title lasts"]);
+    // The groups of another film, as long: pictures, sound and clock go on elsewhere.
+    let mut late = Fixture::new(150, "25", 1, LIST);
+    late.options.clock_start_ticks += 90_000;
+    let late = file(&film, "late.ts", &late.rungs()[1].bytes());
+    refused(&late, &["the clocks are 1000 ms apart", "goes on with another picture or sound"]);
+    let other = film.dir.path().join("other.ts");
+    let (from, to) = (film.path.to_str().unwrap(), other.to_str().unwrap());
+    let codec =
+        ["-c:v", "libx264", "-preset", "veryfast", "-g", "40", "-x264-params", "open-gop=1", "-c:a", "mp2"];
+    ladder_support::ffmpeg(&[&["-i", from][..], &codec, &["-mpegts_start_pid", "300", to]].concat());
+    refused(&other, &["MP2 on PID 301", "continuity counter", "access points, the file"]);
+    refused(&film.path, &["no transport stream of packets of 188 bytes"]);
+    let good: Vec<PathBuf> =
+        rungs[1..].iter().map(|rung| file(&film, &format!("{}.ts", rung.info.name), &rung.bytes())).collect();
+    assert!(join(None, &[("120p", &good[0])]).unwrap_err().contains("--join best=LABEL"));
+    assert!(join(Some("180p"), &[("180p", &good[0])]).unwrap_err().contains("a rendition 180p already"));
+    let joined = join(Some("180p"), &[("120p", &good[0]), ("90p", &good[1])]).unwrap();
+    assert_eq!(joined.iter().map(|info| info.name.as_str()).collect::<Vec<_>>(), ["best@120p", "best@90p"]);
+    let offers = volume.renditions_of(title.id).unwrap();
+    assert_eq!(offers.iter().map(|offer| offer.name.as_str()).collect::<Vec<_>>(), ["180p", "120p", "90p"]);
+    assert!(join(Some("hd"), &[("60p", &good[0])]).unwrap_err().contains("is 180p; leave the label out"));
+    assert_eq!(check_store(volume.dir(), Depth::Full, &mut |_| {}).unwrap(), []);
 }
 
 #[test]

@@ -30,5 +30,10 @@ pub const MIN_PICTURE_BITS: u64 = 40_000;
 pub const MAX_GROUP_BYTES: usize = 100 << 20;
 /// How long what was encoded is kept for an `add` that goes on after an interruption.
 pub const LADDER_KEPT_S: u64 = 7 * 86_400;
+/// By how much access points and clocks of renditions may differ that others have made: what is between two values of the clock is estimated, and a
+/// viewer's clock follows what it sees by less in a second (ISO/IEC 13818-1 section 2.4.2.1: 30 ppm).
+pub const FIT_CLOCK_TICKS: u64 = MEDIA_HZ / 500;
+/// By how much the durations of renditions may differ: the last picture, and what is estimated behind the last value of the clock.
+pub const FIT_DURATION_TICKS: u64 = MEDIA_HZ / 5;
 /// Longest list that is read.
 pub const MAX_LADDER_LIST_BYTES: usize = 400;

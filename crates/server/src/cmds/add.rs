@@ -27,11 +27,12 @@ use super::trick::USUAL_SPEEDS;
 #[command(after_help = "Examples:\n  millrace add film.ts\n  millrace add --name lobby-loop lobby.mp4\n  \
                         millrace add --trick film.ts\n  millrace add --trick=2,8,-8 film.ts\n  \
                         millrace add film.mkv --ladder\n  millrace add --ladder 1080p:6M,720p:3M,480p:1.2M film.mkv\n  \
+                        millrace add --join my-film=1080p 720p=my-film-720.ts\n  \
                         millrace add *.mkv --json | jq .name\n\n\
                         Exit code: 0 every file was added; 1 some were not, or a speed was not built, or the store cannot be used; 2 the command line is invalid")]
 pub(super) struct AddArgs {
     /// Films to add
-    #[arg(required = true, value_name = "FILE")]
+    #[arg(required = true, value_name = "FILE|LABEL=FILE")]
     files: Vec<PathBuf>,
     /// Name of the title in URLs [default: made from the file name]
     #[arg(long)]
@@ -51,6 +52,10 @@ pub(super) struct AddArgs {
     /// 2160p:16M,1080p:6M,720p:3M,480p:1.2M,240p:500k, as far as the film is as large]
     #[arg(long, value_name = "LIST", num_args = 0..=1, default_missing_value = ladder::USUAL, value_parser = ladder::parse)]
     ladder: Option<Ladder>,
+    /// Add MPEG-TS files as renditions of this title: LABEL=FILE each, checked to have the same clock, counters, sound and pictures at the same access
+    /// points. What does not fit is listed. A title without renditions gets its own label here too: TITLE=LABEL
+    #[arg(long, value_name = "TITLE[=LABEL]", conflicts_with_all = ["ladder", "trick", "name"])]
+    join: Option<String>,
     /// With --ladder: preset of the encoder x264, from ultrafast to veryslow: how much time it takes for better pictures
     #[arg(long, value_name = "NAME", default_value = "veryfast", requires = "ladder")]
     preset: String,
@@ -81,6 +86,16 @@ pub(super) fn run(args: &AddArgs) -> anyhow::Result<ExitCode> {
         bounds: args.ffmpeg.bounds(),
         cancel: super::cancel_on_signals()?,
     };
+    if let Some(title) = &args.join {
+        return ladder::join(
+            &args.store.open_or_create()?,
+            title,
+            &args.files,
+            &options,
+            args.quiet,
+            args.json,
+        );
+    }
     let mut failed = 0;
     let mut complain = |error: anyhow::Error| {
         failed += 1;

@@ -1,13 +1,18 @@
 //! `millrace add --ladder`: a film as renditions.
 
-use std::path::Path;
+use std::ffi::OsStr;
+use std::os::unix::ffi::OsStrExt;
+use std::path::{Path, PathBuf};
+use std::process::ExitCode;
 use std::time::Instant as StdInstant;
 
+use millrace_core::rendition::{RenditionName, RenditionNameError};
 use millrace_core::units::ByteLen;
-use millrace_store::ingest::ladder::{self, Ladder, LadderMade, LadderOptions, LadderProgress};
+use millrace_store::ingest::IngestOptions;
+use millrace_store::ingest::ladder::{self, Joining, Ladder, LadderMade, LadderOptions, LadderProgress};
 use millrace_store::volume::{TitleInfo, Volume};
 
-use super::progress::{bar, describe};
+use super::progress::{IngestBar, bar, describe};
 
 /// What stands for no list.
 pub(super) const USUAL: &str = "usual";
@@ -54,4 +59,46 @@ pub(super) fn add(
         println!("  {} in {:.1}s", ByteLen(bytes), start.elapsed().as_secs_f64());
     }
     Ok(all)
+}
+
+/// `add --join`: files that fit become renditions of a title.
+pub(super) fn join(
+    volume: &Volume,
+    title: &str,
+    files: &[PathBuf],
+    options: &IngestOptions,
+    quiet: bool,
+    json: bool,
+) -> anyhow::Result<ExitCode> {
+    let (title, own) = match title.split_once('=') {
+        Some((title, own)) => {
+            (title, Some(own.parse::<RenditionName>().map_err(|error| super::usage(error.into()))?))
+        }
+        None => (title, None),
+    };
+    let files: Vec<Joining> = files.iter().map(|file| joining(file)).collect::<anyhow::Result<_>>()?;
+    let found = volume.find(title)?;
+    let title = found.ok_or_else(|| anyhow::anyhow!("{title}: there is no such title; see: millrace ls"))?;
+    let bar = IngestBar::new(&title.name, quiet || json);
+    let added = ladder::join(volume, &title, own, &files, options, &mut |progress| bar.show(progress));
+    bar.finish();
+    for title in &added? {
+        if json {
+            super::print_json(title)?;
+        } else if !quiet {
+            println!("added {}", describe(title));
+        }
+    }
+    Ok(ExitCode::SUCCESS)
+}
+
+/// LABEL=FILE.
+fn joining(given: &Path) -> anyhow::Result<Joining> {
+    let bytes = given.as_os_str().as_bytes();
+    let wrong =
+        |why: &str| super::usage(anyhow::anyhow!("{}: {why}; with --join write LABEL=FILE", given.display()));
+    let at = bytes.iter().position(|byte| *byte == b'=').ok_or_else(|| wrong("it has no label"))?;
+    let label = std::str::from_utf8(&bytes[..at]).unwrap_or_default();
+    let label = label.parse().map_err(|error: RenditionNameError| wrong(&error.to_string()))?;
+    Ok((label, PathBuf::from(OsStr::from_bytes(&bytes[at + 1..]))))
 }

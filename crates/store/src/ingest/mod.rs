@@ -45,7 +45,7 @@ use millrace_core::limits::DEFAULT_PACKET_BYTES;
 use millrace_core::packet::WireLayout;
 
 use crate::error::StoreError;
-use crate::volume::{FinishTitle, SourceIdentity, TitleInfo, TitleWriter, Volume};
+use crate::volume::{Derived, FinishTitle, SourceIdentity, TitleInfo, TitleWriter, Volume};
 
 pub use bounds::FfmpegBounds;
 pub use clock_source::ClockOrigin;
@@ -100,6 +100,17 @@ pub fn ingest(
     options: &IngestOptions,
     progress: &mut dyn FnMut(&Progress),
 ) -> Result<TitleInfo, IngestError> {
+    ingest_as(volume, source, options, None, progress)
+}
+
+/// The same for a title that may be derived from another.
+fn ingest_as(
+    volume: &Volume,
+    source: &Path,
+    options: &IngestOptions,
+    derived: Option<Derived>,
+    progress: &mut dyn FnMut(&Progress),
+) -> Result<TitleInfo, IngestError> {
     check_packet_sizes(&options.packet_sizes)?;
     let mut watch = Watch::new(progress, &options.cancel);
     watch.stage(Stage::Probing);
@@ -117,7 +128,7 @@ pub fn ingest(
     // The volume makes a name for URLs of it.
     let of_file = || source.file_stem().unwrap_or_default().to_string_lossy().into_owned();
     let name = options.name.clone().unwrap_or_else(of_file);
-    Ok(taken.commit(name, file.identity().clone())?)
+    Ok(taken.commit(name, file.identity().clone(), derived)?)
 }
 
 /// Looks whether there is a file at `source` that can be opened and has something in it.
@@ -136,7 +147,12 @@ struct Taken {
 }
 
 impl Taken {
-    fn commit(mut self, name: String, source: SourceIdentity) -> Result<TitleInfo, StoreError> {
+    fn commit(
+        mut self,
+        name: String,
+        source: SourceIdentity,
+        derived: Option<Derived>,
+    ) -> Result<TitleInfo, StoreError> {
         self.notes.extend(notes::notes(&self.passed));
         let indexed = self.passed.indexed;
         self.writer.commit(FinishTitle {
@@ -149,7 +165,7 @@ impl Taken {
             streams: indexed.streams,
             index: indexed.index,
             notes: self.notes,
-            derived: None,
+            derived,
             rendition: None,
         })
     }

@@ -232,6 +232,14 @@ impl Volume {
         Ok(Rendition::of(&info, &self.derived_of(parent)?))
     }
 
+    /// Names a title among the renditions that it is to have.
+    ///
+    /// # Errors
+    /// If it is derived itself or has another name already; if there is no such title, or the store cannot be written to.
+    pub fn name_rendition(&self, id: TitleId, name: RenditionName) -> Result<(), StoreError> {
+        super::resize::name_rendition(&self.inner, id, name)
+    }
+
     /// Removes titles whose parent is gone, which a removal that was cut short has left. Only with all members there: the parent
     /// may lie on those that are not.
     pub(super) fn remove_orphans(&self) -> Result<(), StoreError> {

@@ -4,6 +4,7 @@ use millrace_core::ids::TitleId;
 use millrace_core::limits::volume::RESIZE_READ_BYTES;
 use millrace_core::limits::{DEFAULT_PACKET_BYTES, MAX_TITLE_PACKETS};
 use millrace_core::packet::{PacketMeta, WireLayout};
+use millrace_core::rendition::RenditionName;
 use millrace_core::wire::checksum::{add, sum16};
 
 use super::dirs::{Dirs, copy_new, rename, sync_dir, write_new};
@@ -214,6 +215,27 @@ fn publish(
     // The catalogue sees the manifest's new inode at its next refresh, should this fail.
     let _ = volume.with_catalogue(move |catalogue| catalogue.put(&manifest));
     Ok(new.into_iter().map(|made| made.name).collect())
+}
+
+/// Gives a title its name among its renditions, if it has none.
+pub(super) fn name_rendition(volume: &Inner, id: TitleId, name: RenditionName) -> Result<(), StoreError> {
+    volume.writable("naming a rendition")?;
+    let homes = homes(volume, id)?;
+    let workspace = Workspace::create_on(&homes)?;
+    let (lock, _) = StoreLock::take_all(&volume.members, &|slot| volume.dirs(slot))?;
+    let (_, mut manifest) = find_manifest(&volume.members, id)?;
+    match manifest.title.rendition {
+        Some(is) if is == name => return Ok(()),
+        Some(is) => {
+            return Err(StoreError::BadTitle { id, what: format!("is called {is} among its renditions") });
+        }
+        None => manifest.title.rendition = Some(name),
+    }
+    manifest.validate().map_err(|e| StoreError::BadTitle { id, what: e.to_string() })?;
+    leave_missing_behind(&volume.members, &volume.disk, &lock, lies_on(&volume.members, id))?;
+    replace(&homes, &workspace, id, &[], &manifest)?;
+    let _ = volume.with_catalogue(move |catalogue| catalogue.put(&manifest));
+    Ok(())
 }
 
 fn replace(

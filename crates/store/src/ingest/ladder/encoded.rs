@@ -165,7 +165,7 @@ impl Pictures {
 }
 
 /// Stamps apart, the shorter way round.
-fn difference(a: u64, b: u64) -> i64 {
+pub(super) fn difference(a: u64, b: u64) -> i64 {
     let apart = a.wrapping_sub(b) % PTS_MODULUS;
     if apart < PTS_MODULUS / 2 {
         apart.cast_signed()

@@ -5,6 +5,7 @@ use std::path::PathBuf;
 use millrace_core::rendition::RenditionName;
 use millrace_core::units::BitRate;
 
+use super::fit::Misfit;
 use crate::error::StoreError;
 use crate::ingest::{IngestError, StreamError};
 
@@ -99,6 +100,52 @@ pub enum LadderError {
         #[source]
         error: Box<StreamError>,
     },
+    /// Files that do not fit.
+    #[error("{}: does not fit {title}, so a viewer could not go from one to the other without a gap:{}", path.display(), lines(misfits))]
+    Misfits {
+        /// The file.
+        path: PathBuf,
+        /// Name of the title.
+        title: String,
+        /// Of each kind the first, and how often it is there.
+        misfits: Vec<(Misfit, u64)>,
+    },
+    /// Not a transport stream, or not a plain one.
+    #[error("{}: no transport stream of packets of 188 bytes; only those can be joined to a title", path.display())]
+    NoStream {
+        /// The file.
+        path: PathBuf,
+    },
+    /// Made of another title.
+    #[error("{title}: it is made of another title itself; name that one")]
+    Derived {
+        /// Its name.
+        title: String,
+    },
+    /// The title has no name among its renditions.
+    #[error("{title}: it has no label among its renditions yet; give it one: --join {title}=LABEL")]
+    NoName {
+        /// Its name.
+        title: String,
+    },
+    /// It has another.
+    #[error("{title}: its label among its renditions is {is}; leave the label out")]
+    Named {
+        /// Its name.
+        title: String,
+        /// The label.
+        is: RenditionName,
+    },
+    /// There is such a rendition.
+    #[error(
+        "{title}: there is a rendition {name} already; give another label, or remove that with: millrace rm {title}@{name}"
+    )]
+    Taken {
+        /// Its name.
+        title: String,
+        /// The label.
+        name: RenditionName,
+    },
     /// The caller wanted it to stop.
     #[error("{}: cancelled; nothing was stored, what is encoded is kept for a week: give the same command again to go on", path.display())]
     Cancelled {
@@ -108,4 +155,13 @@ pub enum LadderError {
     /// The store could not take it.
     #[error(transparent)]
     Store(#[from] StoreError),
+}
+
+/// A line for each.
+fn lines(misfits: &[(Misfit, u64)]) -> String {
+    let line = |(misfit, times): &(Misfit, u64)| match times {
+        1 => format!("\n  {misfit}"),
+        times => format!("\n  {misfit} (the first of {times})"),
+    };
+    misfits.iter().map(line).collect()
 }

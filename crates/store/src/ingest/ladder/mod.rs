@@ -12,6 +12,8 @@
 mod encode;
 mod encoded;
 mod error;
+mod fit;
+mod join;
 mod list;
 mod mux;
 mod plan;
@@ -26,6 +28,8 @@ use std::sync::atomic::Ordering;
 use millrace_core::rendition::RenditionName;
 
 pub use self::error::LadderError;
+pub use self::fit::Misfit;
+pub use self::join::{Joining, check, join};
 pub use self::list::{Ladder, LadderListError, Rung};
 pub(super) use self::plan::{Film, Sound};
 
