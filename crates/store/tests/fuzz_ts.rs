@@ -7,12 +7,13 @@
 
 mod ingest_support;
 
-use std::io::Read;
+use std::io::{Cursor, Read};
 use std::path::{Path, PathBuf};
 
 use bolero::TypeGenerator;
 use ingest_support::mux::{Adapt, Film, IDR, Mux, NON_IDR, VIDEO, WRAP, film};
 use ingest_support::{Memory, check};
+use millrace_store::ingest::ladder::{Misfit, compare};
 use millrace_store::ingest::{IndexOptions, StreamError, index_only};
 
 /// Hands out `bytes` in pieces of the given lengths, over and over.
@@ -120,6 +121,25 @@ fn fuzz_ts_damaged() {
             // It may be refused, but only in words.
             if let Err(error) = try_bytes(&stream, lengths, *trusted) {
                 assert!(!error.to_string().is_empty());
+            }
+        },
+    );
+}
+
+#[test]
+fn fuzz_ts_compared() {
+    let whole = film(&Film { packets: 300, key_every: 2, ..Film::default() });
+    let same = compare(&mut Cursor::new(&whole), &mut Cursor::new(&whole)).unwrap();
+    let is_of_both = |misfit: &Misfit| matches!(misfit, Misfit::Boundary { .. } | Misfit::Open { .. });
+    assert!(same.iter().all(|(misfit, _)| is_of_both(misfit)), "{same:?}");
+    let input = bolero::produce::<(bool, Vec<Damage>)>();
+    bolero::check!(name = "ts_compared").with_generator(input).with_iterations(1000).for_each(
+        |(is_title, damages)| {
+            let mut other = whole.clone();
+            damages.iter().take(20).for_each(|how| damage(&mut other, how));
+            let (a, b) = if *is_title { (&other, &whole) } else { (&whole, &other) };
+            if let Ok(misfits) = compare(&mut Cursor::new(a), &mut Cursor::new(b)) {
+                assert!(misfits.iter().all(|(misfit, times)| *times > 0 && !misfit.to_string().is_empty()));
             }
         },
     );

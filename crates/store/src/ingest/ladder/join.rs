@@ -1,7 +1,7 @@
 //! Files that fit a title become its renditions.
 
 use std::fs::File;
-use std::io::{self, BufReader, Read};
+use std::io::{self, BufReader, Read, Seek};
 use std::path::{Path, PathBuf};
 
 use millrace_core::limits::volume::CHECK_READ_BYTES;
@@ -12,7 +12,10 @@ use super::fit::{self, Misfit, Side};
 use crate::error::StoreError;
 use crate::ingest::framing::Framing;
 use crate::ingest::source::SourceFile;
-use crate::ingest::{IngestError, IngestOptions, NullSink, Progress, index_only, ingest_as, stream_error};
+use crate::ingest::{
+    IndexOptions, Indexed, IngestError, IngestOptions, NullSink, Progress, StreamError, index_only,
+    ingest_as, stream_error,
+};
 use crate::volume::{Derived, MediaReader, TitleInfo, Volume};
 
 /// A file that is to be a rendition, and what it is to be called.
@@ -76,24 +79,36 @@ pub fn check(volume: &Volume, title: &TitleInfo, file: &Path) -> Result<Vec<(Mis
     }
     let open = || File::open(file).map_err(|error| IngestError::Open { path: file.to_path_buf(), error });
     let mut reader = BufReader::with_capacity(CHECK_READ_BYTES, open()?);
-    let passed = index_only(&mut reader, &Default::default(), &mut NullSink);
+    let passed = index_only(&mut reader, &IndexOptions::default(), &mut NullSink);
     let indexed = passed.map_err(|error| stream_error(file, error))?.indexed;
     let media = MediaReader::open(volume, title.id)?;
     let index = media.files().index.clone();
     let of_title = TitleBytes { media, at: 0, end: title.bytes };
     let mut of_title = BufReader::with_capacity(CHECK_READ_BYTES, of_title);
     let mut of_file = BufReader::with_capacity(CHECK_READ_BYTES, open()?);
-    let sides = (
-        Side { source: &mut of_title, index: &index, streams: &title.streams, duration: title.duration },
-        Side {
-            source: &mut of_file,
-            index: &indexed.index,
-            streams: &indexed.streams,
-            duration: indexed.duration,
-        },
-    );
-    let misfits = fit::misfits(sides.0, sides.1);
+    let title =
+        Side { source: &mut of_title, index: &index, streams: &title.streams, duration: title.duration };
+    let misfits = fit::misfits(title, side(&mut of_file, &indexed));
     Ok(misfits.map_err(StoreError::io("compare", file))?)
+}
+
+/// The same of two transport streams that are in no store; both are indexed.
+///
+/// # Errors
+/// If one of them cannot be indexed or read.
+pub fn compare(
+    title: &mut (impl Read + Seek),
+    file: &mut (impl Read + Seek),
+) -> Result<Vec<(Misfit, u64)>, StreamError> {
+    let read = |error| StreamError::Read { offset: 0, error };
+    let a = index_only(title, &IndexOptions::default(), &mut NullSink)?.indexed;
+    let b = index_only(file, &IndexOptions::default(), &mut NullSink)?.indexed;
+    title.rewind().and_then(|()| file.rewind()).map_err(read)?;
+    fit::misfits(side(title, &a), side(file, &b)).map_err(read)
+}
+
+fn side<'a>(source: &'a mut dyn Read, indexed: &'a Indexed) -> Side<'a> {
+    Side { source, index: &indexed.index, streams: &indexed.streams, duration: indexed.duration }
 }
 
 /// A title from its beginning to its end.

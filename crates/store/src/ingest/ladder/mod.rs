@@ -8,6 +8,8 @@
 //! All rungs have the same packets but for the pictures, the same time line, and at each access point the same continuity counters: what follows there in
 //! one rung can follow in every other. So a viewer is changed over by sending other packets, and nothing is rewritten. `docs/design/0029-ladders.md`
 //! says how.
+//!
+//! `join` adds files that were made so elsewhere; `fit` tells whether they were.
 
 mod encode;
 mod encoded;
@@ -29,7 +31,7 @@ use millrace_core::rendition::RenditionName;
 
 pub use self::error::LadderError;
 pub use self::fit::Misfit;
-pub use self::join::{Joining, check, join};
+pub use self::join::{Joining, check, compare, join};
 pub use self::list::{Ladder, LadderListError, Rung};
 pub(super) use self::plan::{Film, Sound};
 
