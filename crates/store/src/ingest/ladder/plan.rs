@@ -136,12 +136,13 @@ fn plan_of(rung: &Rung, film: &Film, times: &Times) -> Result<RungPlan, LadderEr
 fn size(height: u32, film: &Film) -> (u32, u32) {
     let (w, h) = (u64::from(film.width.max(2)), u64::from(film.height.max(2)));
     let lines = u64::from(height);
-    // As high as it may be, or as wide.
-    let (width, height) = if w * 9 <= h * 16 || w * lines <= h * (lines * 16 / 9) {
+    // 854 for 480 lines: what is a pixel wider than 16:9 by rounding is not squeezed.
+    let columns = (lines * 16).div_ceil(9).next_multiple_of(2);
+    let (width, height) = if w * lines <= h * columns {
         let lines = lines.min(h);
         (w * lines / h, lines)
     } else {
-        let columns = (lines * 16 / 9).min(w);
+        let columns = columns.min(w);
         (columns, h * columns / w)
     };
     let even = |n: u64| u32::try_from(n & !1).unwrap_or(2).max(2);
@@ -195,7 +196,7 @@ mod tests {
         assert_eq!(size(1080, 1920, 800), (1920, 800));
         assert_eq!(size(480, 720, 576), (600, 480));
         assert_eq!(size(720, 1080, 1920), (404, 720));
-        assert_eq!(size(480, 854, 480), (852, 480));
+        assert_eq!(size(480, 854, 480), (854, 480));
     }
 
     #[test]
